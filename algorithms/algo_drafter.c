@@ -1,0 +1,79 @@
+/* algo_drafter.c - drafters as objects: a model, or an application's own callbacks. */
+#include "algorithms/algo.h"
+
+#include <string.h>
+
+enum { DEFAULT_N_DRAFT = 4 };
+
+static spec_status create(spec_drafter **out, const spec_allocator *a, const spec_drafter_params *params)
+{
+    const spec_drafter_params p = params ? *params : (spec_drafter_params)SPEC_DRAFTER_PARAMS_INIT;
+    *out = NULL;
+    if (p.n_draft < 0 || p.n_draft > SPEC_MAX_DEPTH)
+        return speci_fail(SPEC_E_INVALID, "n_draft is %d; it must be 1 to %d (0 = %d)", p.n_draft, SPEC_MAX_DEPTH,
+                          DEFAULT_N_DRAFT);
+    if (!(p.temperature >= 0))
+        return speci_fail(SPEC_E_INVALID, "draft temperature is %g", (double)p.temperature);
+    spec_drafter *d = speci_alloc(a, 1, sizeof *d);
+    if (!d) return SPEC_E_NOMEM;
+    d->allocator = a;
+    d->n_draft = p.n_draft ? p.n_draft : DEFAULT_N_DRAFT;
+    d->temperature = p.temperature;
+    atomic_flag_clear(&d->in_use);
+    *out = d;
+    return SPEC_OK;
+}
+
+spec_status spec_drafter_from_model(spec_drafter **out, spec_model *model, const spec_drafter_params *params)
+{
+    SPEC_TRY(create(out, model->allocator, params));
+    (*out)->model = model;
+    return SPEC_OK;
+}
+
+spec_status spec_drafter_from_ops(spec_drafter **out, const spec_drafter_ops *ops, const spec_drafter_params *params)
+{
+    if (!ops || !ops->draft) return speci_fail(SPEC_E_INVALID, "a drafter needs a draft callback");
+    SPEC_TRY(create(out, &speci_malloc, params));
+    (*out)->ops = *ops;
+    return SPEC_OK;
+}
+
+void spec_drafter_close(spec_drafter *d)
+{
+    if (!d) return;
+    if (d->ops.close) d->ops.close(d->ops.user_data);
+    speci_free(d->allocator, d);
+}
+
+static int32_t min32(int32_t a, int32_t b) { return a < b ? a : b; }
+
+/* A drafter speaks in ids: where its pieces differ from the target's, its proposals would mean something else. */
+static spec_status check_pieces(const spec_model *draft, const spec_model *target)
+{
+    const spec_tokenizer *d = draft->tokenizer, *t = target->tokenizer;
+    const int32_t n = min32(spec_tokenizer_n_vocab(d), spec_tokenizer_n_vocab(t));
+    for (int32_t id = 0; id < n; id++) {
+        size_t nd, nt;
+        const char *pd = spec_tokenizer_piece(d, id, &nd), *pt = spec_tokenizer_piece(t, id, &nt);
+        if (nd != nt || (nd > 0 && memcmp(pd, pt, nd) != 0))
+            return speci_fail(SPEC_E_INVALID,
+                              "the drafter has another vocabulary: token %d is \"%.*s\" in %s and \"%.*s\" in %s", id,
+                              (int)nd, pd ? pd : "", draft->path, (int)nt, pt ? pt : "", target->path);
+    }
+    return SPEC_OK;
+}
+
+spec_status speci_drafter_check(const spec_drafter *d, const spec_model *target)
+{
+    if (!d->model) return SPEC_OK;
+    if (d->model->backend != target->backend)
+        return speci_fail(SPEC_E_INVALID, "the drafter %s is on backend %s, the target on %s: load both on one",
+                          d->model->path, spec_backend_name(d->model->backend), spec_backend_name(target->backend));
+    if (d->model->tokenizer && target->tokenizer) return check_pieces(d->model, target);
+    if (d->model->n_vocab != target->n_vocab)
+        return speci_fail(SPEC_E_INVALID,
+                          "the drafter has %d ids and the target %d, and without both tokenizers they cannot be compared",
+                          d->model->n_vocab, target->n_vocab);
+    return SPEC_OK;
+}

@@ -1,0 +1,242 @@
+/* algo_step.c - the step: draft, score, verify, commit; one packed pass for all sequences. */
+#include "algorithms/algo.h"
+
+#include <limits.h>
+#include <string.h>
+
+/* Each sequence of a call once, all of them live. */
+static spec_status check_seqs(const spec_session *s, const int32_t *seqs, int32_t n)
+{
+    algo_seq *q;
+    if (n < 1 || n > s->n_seq) return speci_fail(SPEC_E_INVALID, "%d sequences; the session has %d", n, s->n_seq);
+    for (int32_t i = 0; i < n; i++) {
+        SPEC_TRY(speci_session_seq(s, seqs[i], &q));
+        for (int32_t j = 0; j < i; j++)
+            if (seqs[j] == seqs[i]) return speci_fail(SPEC_E_INVALID, "sequence %d is given twice", seqs[i]);
+    }
+    return SPEC_OK;
+}
+
+/* --- draft --- */
+
+static void begin_draft(algo_seq *q)
+{
+    q->draft.n = 0;
+    q->draft_drawn = false;
+    speci_tree_add(&q->draft, q->ids[q->n_ids - 1], -1);
+}
+
+static spec_status draft_by_ops(spec_session *s, int32_t seq)
+{
+    algo_seq *q = &s->seqs[seq];
+    const spec_drafter_ops *ops = &s->drafter->ops;
+    const spec_status status = ops->draft(ops->user_data, seq, q->ids, (size_t)q->n_ids, &q->draft);
+    if (status != SPEC_OK) {
+        begin_draft(q);
+        return speci_fail(status, "the application's drafter failed for sequence %d", seq);
+    }
+    if (q->draft.n < 1 || q->draft.n > q->draft.cap || q->draft.token[0] != q->ids[q->n_ids - 1]) {
+        begin_draft(q);
+        return speci_fail(SPEC_E_INVALID, "the application's drafter changed the root or overran its tree");
+    }
+    const spec_status checked = speci_tree_check(&q->draft, s->n_node);
+    if (checked != SPEC_OK) begin_draft(q);
+    else speci_tree_clip(&q->draft, speci_draft_room(s, q), s->path);
+    return checked;
+}
+
+spec_status spec_draft(spec_session *s, const int32_t *seqs, int32_t n, const spec_tree **trees)
+{
+    SPEC_TRY(check_seqs(s, seqs, n));
+    for (int32_t i = 0; i < n; i++) {
+        begin_draft(&s->seqs[seqs[i]]);
+        trees[i] = &s->seqs[seqs[i]].draft;
+    }
+    if (!s->drafter || s->n_draft == 0) return SPEC_OK;
+    if (s->draft_net) return speci_draft_model(s, seqs, n);
+    for (int32_t i = 0; i < n; i++) SPEC_TRY(draft_by_ops(s, seqs[i]));
+    return SPEC_OK;
+}
+
+/* --- score --- */
+
+static spec_status check_tree(const spec_session *s, int32_t seq, const spec_tree *t)
+{
+    const algo_seq *q = &s->seqs[seq];
+    SPEC_TRY(speci_tree_check(t, s->n_node));
+    if (t->token[0] != q->ids[q->n_ids - 1])
+        return speci_fail(SPEC_E_INVALID, "the root is token %d; the pending token of sequence %d is %d", t->token[0],
+                          seq, q->ids[q->n_ids - 1]);
+    if (s->n_ctx == 0) return SPEC_OK;
+    if (q->n_ids >= s->n_ctx)
+        return speci_fail(SPEC_E_FULL, "sequence %d has reached the context of %d tokens", seq, s->n_ctx);
+    for (int32_t i = 0; i < t->n; i++)
+        if (q->n_ids + speci_tree_depth(t, i) >= s->n_ctx)
+            return speci_fail(SPEC_E_FULL, "node %d would stand behind the context of %d tokens", i, s->n_ctx);
+    return SPEC_OK;
+}
+
+/* Room for the ids that a commit of this tree can add: after score nothing need be allocated. */
+static spec_status reserve_ids(const spec_session *s, algo_seq *q)
+{
+    if (q->n_ids + s->n_node + 1 <= q->cap_ids || s->n_ctx > 0) return SPEC_OK;
+    if (q->cap_ids > INT32_MAX / 2) return speci_fail(SPEC_E_FULL, "a sequence of %d tokens is too long", q->n_ids);
+    const size_t cap = 2 * (size_t)q->cap_ids + (size_t)s->n_node;
+    int32_t *ids = speci_alloc(s->a, cap, sizeof *ids);
+    if (!ids) return SPEC_E_NOMEM;
+    memcpy(ids, q->ids, (size_t)q->n_ids * sizeof *ids);
+    speci_free(s->a, q->ids);
+    q->ids = ids;
+    q->cap_ids = (int32_t)cap;
+    return SPEC_OK;
+}
+
+spec_status spec_score(spec_session *s, const int32_t *seqs, int32_t n, const spec_tree *const *trees)
+{
+    SPEC_TRY(check_seqs(s, seqs, n));
+    for (int32_t i = 0; i < n; i++) {
+        SPEC_TRY(check_tree(s, seqs[i], trees[i]));
+        SPEC_TRY(reserve_ids(s, &s->seqs[seqs[i]]));
+        s->inputs[i] = (speci_net_input){ .slot = seqs[i], .tree = trees[i] };
+    }
+    SPEC_TRY(speci_net_forward(s->net, s->inputs, n));
+    /* The rows of this pass replace those of the one before, for every sequence. */
+    for (int32_t i = 0; i < s->n_seq; i++) s->seqs[i].scored.n = 0;
+    int32_t row = 0;
+    for (int32_t i = 0; i < n; i++) {
+        algo_seq *q = &s->seqs[seqs[i]];
+        q->scored_drawn = q->draft_drawn && speci_tree_equal(trees[i], &q->draft);
+        speci_tree_copy(&q->scored, trees[i]);
+        q->first_row = row;
+        row += trees[i]->n;
+    }
+    return SPEC_OK;
+}
+
+/* --- verify, commit, rollback --- */
+
+spec_status spec_verify(spec_session *s, int32_t seq, spec_verify_rule rule, int32_t *path, int32_t *n_path,
+                        int32_t *token)
+{
+    algo_seq *q;
+    SPEC_TRY(speci_session_seq(s, seq, &q));
+    SPEC_TRY(speci_verify(s, &seq, 1, rule == SPEC_VERIFY_AUTO ? s->rule : rule, s->step_paths, n_path, token));
+    memcpy(path, s->step_paths, (size_t)*n_path * sizeof *path);
+    return SPEC_OK;
+}
+
+static spec_status check_path(const spec_session *s, const algo_seq *q, const int32_t *path, int32_t n_path,
+                              int32_t token)
+{
+    const spec_tree *t = &q->scored;
+    if (t->n == 0) return speci_fail(SPEC_E_STATE, "nothing was scored for this sequence");
+    if (n_path < 1 || n_path > t->n || path[0] != 0)
+        return speci_fail(SPEC_E_INVALID, "a path of %d nodes must begin at the root of a tree of %d", n_path, t->n);
+    for (int32_t i = 1; i < n_path; i++)
+        if (path[i] <= 0 || path[i] >= t->n || t->parent[path[i]] != path[i - 1])
+            return speci_fail(SPEC_E_INVALID, "path entry %d is node %d, not a child of node %d", i, path[i],
+                              path[i - 1]);
+    if (token < 0 || token >= s->target->n_vocab)
+        return speci_fail(SPEC_E_INVALID, "token %d is not in the vocabulary of %d ids", token, s->target->n_vocab);
+    return SPEC_OK;
+}
+
+spec_status spec_commit(spec_session *s, int32_t seq, const int32_t *path, int32_t n_path, int32_t token)
+{
+    algo_seq *q;
+    SPEC_TRY(speci_session_seq(s, seq, &q));
+    SPEC_TRY(check_path(s, q, path, n_path, token));
+    for (int32_t i = 1; i < n_path; i++) q->ids[q->n_ids++] = q->scored.token[path[i]];
+    q->ids[q->n_ids++] = token;
+    speci_net_commit(s->net, seq, path, n_path);
+    q->scored.n = 0;
+    q->n_step++;
+    return SPEC_OK;
+}
+
+spec_status spec_rollback(spec_session *s, int32_t seq)
+{
+    algo_seq *q;
+    SPEC_TRY(speci_session_seq(s, seq, &q));
+    speci_net_commit(s->net, seq, NULL, 0);
+    q->scored.n = 0;
+    return SPEC_OK;
+}
+
+/* --- step --- */
+
+static spec_stop stop_of(const spec_session *s, const algo_seq *q)
+{
+    if (speci_is_eos(s, q, q->ids[q->n_ids - 1])) return SPEC_STOP_EOS;
+    if (s->n_ctx > 0 && q->n_ids >= s->n_ctx) return SPEC_STOP_CONTEXT;
+    return SPEC_STOP_NONE;
+}
+
+spec_status spec_step(spec_session *s, const int32_t *seqs, int32_t n, spec_step_result *results)
+{
+    if (speci_session_stopped(s)) return speci_fail(SPEC_E_ABORTED, "stopped before a step");
+    SPEC_TRY(spec_draft(s, seqs, n, s->step_trees));
+    if (speci_session_stopped(s)) return speci_fail(SPEC_E_ABORTED, "stopped after drafting");
+    SPEC_TRY(spec_score(s, seqs, n, s->step_trees));
+    SPEC_TRY(speci_verify(s, seqs, n, s->rule, s->step_paths, s->step_n_path, s->step_token));
+    for (int32_t i = 0; i < n; i++) {
+        algo_seq *q = &s->seqs[seqs[i]];
+        const int32_t *path = s->step_paths + (size_t)i * (size_t)s->n_node;
+        const int32_t before = q->n_ids, n_drafted = q->scored.n - 1;
+        SPEC_TRY(spec_commit(s, seqs[i], path, s->step_n_path[i], s->step_token[i]));
+        const int32_t n_tokens = q->n_ids - before;
+        int32_t *tokens = s->step_ids + (size_t)i * (size_t)(s->n_node + 1);
+        memcpy(tokens, q->ids + before, (size_t)n_tokens * sizeof *tokens);
+        results[i] = (spec_step_result){ .tokens = tokens, .n_tokens = n_tokens, .n_drafted = n_drafted,
+                                         .n_accepted = n_tokens - 1, .stop = stop_of(s, q) };
+    }
+    return SPEC_OK;
+}
+
+/* --- what was scored --- */
+
+static spec_status check_node(const spec_session *s, int32_t seq, int32_t node, int32_t *row)
+{
+    algo_seq *q;
+    SPEC_TRY(speci_session_seq(s, seq, &q));
+    if (q->scored.n == 0) return speci_fail(SPEC_E_STATE, "nothing was scored for sequence %d", seq);
+    if (node < 0 || node >= q->scored.n)
+        return speci_fail(SPEC_E_INVALID, "node %d of a tree of %d", node, q->scored.n);
+    *row = q->first_row + node;
+    return SPEC_OK;
+}
+
+spec_status spec_node_logits(spec_session *s, int32_t seq, int32_t node, float *logits)
+{
+    int32_t row, ld;
+    SPEC_TRY(check_node(s, seq, node, &row));
+    const float *from = speci_net_logits(s->net, &ld);
+    SPEC_TRY(s->ops->download(s->queue, logits, from + (size_t)row * (size_t)ld, (size_t)ld * sizeof *logits));
+    return s->ops->sync(s->queue);
+}
+
+spec_status speci_logprobs(spec_session *s, int32_t first_row, const int32_t *nodes, const int32_t *tokens, int32_t n,
+                           float *logprob, int32_t *top_id, float *top_logprob, int32_t n_top)
+{
+    int32_t ld;
+    const float *logits = speci_net_logits(s->net, &ld);
+    for (int32_t i = 0; i < n; i++) s->rows.src[i] = first_row + nodes[i];
+    SPEC_TRY(s->ops->logprob(s->queue, &(spec_logprob_args){ .logits = logits, .ld = ld, .n_vocab = ld, .n_row = n,
+                                                             .n_top = n_top, .host_row = s->rows.src,
+                                                             .host_token = tokens, .host_out_logprob = logprob,
+                                                             .host_out_top = top_id,
+                                                             .host_out_top_logprob = top_logprob }));
+    return s->ops->sync(s->queue);
+}
+
+spec_status spec_node_logprobs(spec_session *s, int32_t seq, int32_t node, int32_t token, float *logprob,
+                               int32_t *top_id, float *top_logprob, int32_t n)
+{
+    int32_t row;
+    SPEC_TRY(check_node(s, seq, node, &row));
+    if (token < 0 || token >= s->target->n_vocab || n < 0 || n > 64 || n > s->target->n_vocab)
+        return speci_fail(SPEC_E_INVALID, "token %d of %d ids, %d likeliest (at most 64)", token, s->target->n_vocab,
+                          n);
+    const int32_t root = 0;
+    return speci_logprobs(s, row, &root, &token, 1, logprob, top_id, top_logprob, n);
+}

@@ -1,0 +1,32 @@
+/* backend.h - the library's side of a backend. Internal: not installed. */
+#ifndef SPEC_BACKEND_INTERNAL_H
+#define SPEC_BACKEND_INTERNAL_H
+
+#include "backends/spec_backend.h"
+#include "core/core.h"
+
+struct spec_backend {
+    const spec_backend_ops *ops;
+    spec_device *dev;
+    spec_device_info info;
+    spec_host host;          /* given to the device; first services, then what they need */
+    spec_allocator allocator;
+    spec_log_fn log;
+    void *log_user_data;
+    void (*parallel_for)(void *, int32_t, void (*)(void *, int32_t), void *);
+    void *parallel_user_data;
+    void *lib;               /* the plugin, or NULL */
+};
+
+extern const spec_backend_ops speci_cpu_ops; /* backends/cpu */
+
+/* Logs through the application's callback (backend_table.c). */
+void speci_log(const spec_backend *be, spec_log_level level, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Runs a pass: through the prepared plan where there is one, else operation by operation (backend_plan.c). */
+spec_status speci_plan_run(const spec_backend_ops *ops, spec_queue *q, const spec_plan *plan, spec_prepared *prepared,
+                           const spec_step_block *block);
+spec_status speci_op_run(const spec_backend_ops *ops, spec_queue *q, const spec_op *op);
+
+#endif

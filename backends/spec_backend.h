@@ -1,0 +1,450 @@
+/* spec_backend.h - how a device computes: the contract between the library and a backend.
+ *
+ * For authors of backends; applications need only spec.h. Valid C99, C++17 and CUDA C++.
+ *
+ * A backend is one table, spec_backend_ops. It knows no model and no algorithm. The library opens a *device*,
+ * creates *weights* on it, and per session a *queue* and a *plan*: the network's forward pass as an array of
+ * operations with fixed addresses. What changes from pass to pass stands in a *step descriptor*, which
+ * operations read; so a plan can be captured once and replayed.
+ *
+ * RULES
+ *  - Path invariance. In decode passes the bits of a row depend only on the tokens of its path, never on the
+ *    number of rows, the other rows, the tree's shape, other sequences, the number of threads, or on whether a state
+ *    came from replay. So: one order of summation per output element whatever the row count; no atomics on floats.
+ *    Prefill passes run one sequence, in chunks at fixed offsets, padded to n_row_run rows, and may use other kernels.
+ *  - Rows that are not valid (row >= n_row) are computed by token-wise operations and ignored by all others.
+ *    Masked values are left out by selection, never multiplied by zero.
+ *  - Sums are float32 or wider. Tensors are float32 or the compute type; a value is rounded (to nearest even) to its
+ *    tensor's type when it is stored.
+ *  - Operations allocate nothing, and are ordered within their queue. A device is shared by threads, a queue belongs
+ *    to one. Results for the host are there after sync().
+ *  - Errors: return host->fail(code, "..."). Never print, exit or abort.
+ */
+#ifndef SPEC_BACKEND_H
+#define SPEC_BACKEND_H
+
+#include "spec.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#ifdef __CUDACC__
+#define SPEC_HD __host__ __device__
+#else
+#define SPEC_HD
+#endif
+
+#define SPEC_BACKEND_ABI 1u
+#define SPEC_PAGE 64       /* positions per KV page */
+#define SPEC_MAX_DEPTH 63  /* of a node below its root */
+
+typedef struct spec_device spec_device; /* the backend's own: an open device */
+typedef struct spec_queue spec_queue;   /* the backend's own: ordered work with its scratch memory */
+typedef struct spec_weight spec_weight; /* the backend's own: a matrix, packed as the device likes */
+
+/* ------------------------------------------------------------------------- host services --- */
+
+/* What a backend may ask of the library (a plugin cannot reach its hidden symbols). Lives as long as the device. */
+typedef struct spec_host {
+    uint32_t abi; /* SPEC_BACKEND_ABI of the library */
+    int32_t n_threads; /* for CPU work, >= 1 */
+    spec_status (*fail)(spec_status code, const char *fmt, ...); /* stores the message, returns code */
+    void (*log)(const struct spec_host *host, spec_log_level level, const char *fmt, ...);
+    /* Zeroed host memory for n items, 64-byte aligned; NULL (with an error stored) if there is none. */
+    void *(*alloc)(const struct spec_host *host, size_t n, size_t size);
+    void (*free)(const struct spec_host *host, void *p);
+    /* The application's pool, or NULL: the backend then uses its own threads. */
+    void (*parallel_for)(const struct spec_host *host, int32_t n, void (*body)(void *arg, int32_t i), void *arg);
+} spec_host;
+
+/* ---------------------------------------------------------------------- the step descriptor --- */
+
+/* One block of memory, written by the host, copied to the device as it is by step_bind(). Operations find its parts
+ * through the accessors below. All counts are of this pass.
+ *
+ * A sequence's tree has n_fed + n_row nodes. Nodes [0, n_fed) were fed by earlier passes over the same tree: their
+ * K, V, convolution inputs and time steps are in the caches. Nodes [n_fed, n_fed + n_row) are fed now; node
+ * n_fed + i is row first_row + i of every tensor. Decode passes write node i's K and V to slot n_past + i and its
+ * recurrent inputs to replay cache entry i. The states stay at n_past.
+ *
+ * Before a tree's first pass (n_fed == 0) the path that was accepted last time (n_replay nodes of the previous tree)
+ * is absorbed: recurrent state advances by replay from the *other* half of the caches (parity ^ 1), the convolution
+ * window moves from half parity ^ 1 to half `parity`, K and V of the path are compacted to slots
+ * [n_past - n_replay, n_past). In later passes of the same tree n_replay is 0 and parity is unchanged; the
+ * convolution window is then read from half `parity`.
+ *
+ * A prefill pass has one sequence, whose rows are a chain that is absorbed at once: K and V of row i go to slot
+ * n_past + i, states advance past the last valid row; the window is read from half parity ^ 1 and written to half
+ * `parity`; replay caches are neither read nor written (n_replay = n_fed = 0). */
+
+enum { SPEC_PHASE_DECODE = 0, SPEC_PHASE_PREFILL = 1 };
+
+typedef struct spec_step_seq {
+    int32_t slot;       /* which sequence memory: index into state, window and cache arrays */
+    int32_t parity;     /* half of the double buffers that this pass writes: 0 or 1 */
+    int32_t n_past;     /* positions covered by states and KV once the accepted path is absorbed */
+    int32_t n_replay;   /* nodes of the accepted path to absorb first; 0 = none */
+    int32_t first_path; /* into paths: n_replay node numbers of the previous tree, root (0) first, ascending */
+    int32_t n_fed;
+    int32_t n_row;
+    int32_t first_row;
+    int32_t first_node; /* into nodes: n_fed + n_row entries */
+    int32_t first_page; /* into pages: page of position p is pages[first_page + p / SPEC_PAGE] */
+} spec_step_seq;
+
+typedef struct spec_step_node {
+    int32_t token;
+    int32_t parent; /* node of the same tree, < own number; -1 for the root */
+    int32_t depth;  /* 0 for the root; position = n_past + depth */
+    int32_t pad;
+} spec_step_node;
+
+typedef struct spec_step_block {
+    int32_t bytes;     /* of the whole block */
+    int32_t phase;
+    int32_t n_seq;
+    int32_t n_row;     /* valid rows */
+    int32_t n_row_run; /* rows that token-wise operations run over: n_row in decode, the padded chunk in prefill */
+    int32_t n_kv;      /* largest n_past + depth + 1 of the pass */
+    int32_t off_seq, off_node, off_row_seq, off_path, off_page; /* byte offsets from the block's start */
+    int32_t pad[5];
+} spec_step_block;
+
+SPEC_HD static inline const spec_step_seq *spec_step_seqs(const spec_step_block *b)
+{
+    return (const spec_step_seq *)((const char *)b + b->off_seq);
+}
+SPEC_HD static inline const spec_step_node *spec_step_nodes(const spec_step_block *b)
+{
+    return (const spec_step_node *)((const char *)b + b->off_node);
+}
+/* [n_row] the index of each row's sequence in spec_step_seqs */
+SPEC_HD static inline const int32_t *spec_step_row_seq(const spec_step_block *b)
+{
+    return (const int32_t *)((const char *)b + b->off_row_seq);
+}
+SPEC_HD static inline const int32_t *spec_step_paths(const spec_step_block *b)
+{
+    return (const int32_t *)((const char *)b + b->off_path);
+}
+SPEC_HD static inline const int32_t *spec_step_pages(const spec_step_block *b)
+{
+    return (const int32_t *)((const char *)b + b->off_page);
+}
+/* The node that row `row` of sequence s is. */
+SPEC_HD static inline const spec_step_node *spec_step_row_node(const spec_step_block *b, const spec_step_seq *s,
+                                                               int32_t row)
+{
+    return spec_step_nodes(b) + s->first_node + s->n_fed + (row - s->first_row);
+}
+
+/* ----------------------------------------------------------------------------- operations --- */
+
+/* Rows of a tensor on the device: element (r, c) at data[r * ld + c]. dtype is F32 or the compute type. */
+typedef struct spec_view {
+    void *data;
+    spec_dtype dtype;
+    int32_t ld;
+} spec_view;
+
+typedef enum spec_activation {
+    SPEC_ACT_NONE = 0,
+    SPEC_ACT_SILU = 1,
+    SPEC_ACT_GELU = 2,      /* x/2 (1 + erf(x / sqrt 2)) */
+    SPEC_ACT_GELU_TANH = 3, /* x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
+    SPEC_ACT_RELU = 4
+} spec_activation;
+
+/* A matrix [n_out][n_in], its rows gathered from parts in order. With glu, rows [0, n_out/2) are the gate and
+ * rows [n_out/2, n_out) what it multiplies; a backend may interleave them. */
+typedef struct spec_weight_part {
+    const void *data; /* host memory, row-major [n_row][n_in], any alignment */
+    int32_t n_row;
+} spec_weight_part;
+typedef struct spec_weight_desc {
+    int32_t n_out, n_in;
+    spec_dtype dtype;   /* of the parts */
+    spec_dtype compute; /* of the activations that it will meet */
+    int32_t glu;
+    int32_t gather;     /* 1: also used by embed */
+    const spec_weight_part *parts;
+    int32_t n_part;
+} spec_weight_desc;
+
+/* y[r] = scale * table[token of row r]   (row r of table = row `token` of the weight) */
+typedef struct spec_embed_args {
+    const spec_weight *table;
+    int32_t n_vocab, dim;
+    float scale;
+    spec_view y; /* f32 [rows][dim]; rows that are not valid are set to 0 */
+} spec_embed_args;
+
+/* RMS:   v = gate ? x * silu(gate) : x;  y = v * rsqrt(mean(v^2) + eps) * weight, mean over each of n_group groups
+ * LAYER: y = (x - mean) * rsqrt(var + eps) * weight + bias  (n_group 1, no gate) */
+typedef enum spec_norm_kind { SPEC_NORM_RMS = 0, SPEC_NORM_LAYER = 1 } spec_norm_kind;
+typedef struct spec_norm_args {
+    spec_norm_kind kind;
+    int32_t dim, n_group;
+    float eps;
+    const float *weight; /* [dim] */
+    const float *bias;   /* [dim] or NULL */
+    spec_view x;         /* f32 */
+    spec_view gate;      /* f32; data NULL = none */
+    int32_t norm_first;  /* with a gate: 1 = normalise x, times weight, then multiply by silu(gate) */
+    spec_view y;         /* f32 or compute type */
+} spec_norm_args;
+
+/* t = W x (+ bias);  glu: t = act(t_gate) * t_up, else t = act(t);  y = scale * t, or y += scale * t with add.
+ * x is of the weight's compute type; y f32 (required with add) or compute type. Rows: n_row_run. */
+typedef struct spec_linear_args {
+    const spec_weight *w;
+    int32_t n_in, n_out; /* as the weight's; y has n_out columns, n_out / 2 with glu */
+    const float *bias;   /* [n_out] or NULL */
+    spec_activation act;
+    int32_t glu, add;
+    float scale;
+    spec_view x, y;
+} spec_linear_args;
+
+/* A layer's KV cache: K and V, each [n_page][n_kv_head][SPEC_PAGE][head_dim] of the compute type. */
+typedef struct spec_kv {
+    void *k, *v;
+    spec_dtype dtype;
+    int32_t n_page, n_kv_head, head_dim;
+} spec_kv;
+
+/* Compacts the accepted paths of all sequences: for j ascending, slot n_past - n_replay + path[j] is moved to slot
+ * n_past - n_replay + j, in every cache of `layers`. The first operation of a decode plan that has attention. */
+typedef struct spec_kv_commit_args {
+    const spec_kv *layers; /* host array [n_layer] */
+    int32_t n_layer;
+} spec_kv_commit_args;
+
+/* Per head: q and k normalised (RMS over head_dim, if q_norm), then rotated by position, half-split over the first
+ * n_rot dimensions: (a, b) = (x[i], x[i + n_rot/2]) -> (a cos - b sin, b cos + a sin), angle = position * inv_freq[i].
+ * q is replaced in qkv; k and v go to the cache, rounded to its type. */
+typedef struct spec_rope_kv_args {
+    spec_view qkv; /* f32 [rows][(n_head + 2 n_kv_head) * head_dim] = [q | k | v] */
+    int32_t n_head;
+    const float *q_norm, *k_norm; /* [head_dim] or NULL */
+    float eps;
+    const float *inv_freq; /* device f32 [n_rot / 2]; n_rot 0 = no rotation */
+    int32_t n_rot;
+    spec_kv kv;
+} spec_rope_kv_args;
+
+/* Softmax attention of each row over positions t in (p - window, p] (all t <= p with window 0), p the row's position.
+ * Decode: t < n_past is slot t; t >= n_past is slot n_past + (the row's ancestor of depth t - n_past). Prefill: slot t.
+ * The order of summation depends on absolute positions only. Query head h reads K/V head h / (n_head / n_kv_head). */
+typedef struct spec_attention_args {
+    spec_view q; /* f32, first n_head * head_dim columns of the qkv rows */
+    int32_t n_head;
+    float scale;
+    int32_t window; /* 0 = none */
+    spec_kv kv;
+    spec_view y; /* compute type [rows][n_head * head_dim] */
+} spec_attention_args;
+
+/* Causal depth-wise convolution over the tree: y = silu(bias + sum_k w[c][width-1-k] u[k-th ancestor]); beyond the
+ * root the window continues into the stored one. The input u is rounded to the compute type first, and is what the
+ * cache and the window hold. Decode passes also put y of the replayed path (entry j) and of the nodes already fed
+ * (entry n_replay + i) into replay_y, for the scan. Source: algorithms.md 7.1. */
+typedef struct spec_conv_args {
+    spec_view u;         /* f32 or compute type [rows][n_channel] */
+    int32_t n_channel, width; /* 2 <= width <= 4 */
+    const float *weight; /* [n_channel][width], last tap = newest */
+    const float *bias;   /* [n_channel] or NULL */
+    spec_dtype dtype;    /* compute type: of window, cache, y and replay_y */
+    void *window;        /* [n_slot][2][width - 1][n_channel], oldest first */
+    void *cache;         /* [n_slot][2][n_node][n_channel] */
+    void *replay_y;      /* [sequence of the pass][2 * n_node][n_channel] */
+    int32_t n_node;      /* nodes per sequence that the caches hold */
+    spec_view y;         /* compute type [rows][n_channel] */
+} spec_conv_args;
+
+/* Selective scan over the tree, recurrent form; activation replay in front (algorithms.md 7.2, 7.3, 8.3, 9.2).
+ *   dt = clamp(softplus(dt_in + dt_bias), dt_min, dt_max)
+ *   S(node) = exp(dt A) S(parent) + dt x B^T;   y = S C + D x;   out = z.data ? y * silu(z) : y
+ * Heads: n_head heads of head_dim channels, state n_state each. Head h reads block h / x_rep of x, h / b_rep of B,
+ * h / c_rep of C. Mamba-1 is head_dim 1, n_head = channels, A per head and state.
+ * x, B, C: where they lie in a row of `x`, `b`, `c`. When b_in_conv, B is a part of the convolution's output: for
+ * replayed nodes x and B are read from replay_y at replay_x_col and replay_b_col; else B of each node is kept in cache_b.
+ * Decode: S of the slot first absorbs the accepted path and is stored; the tree itself is never stored.
+ * Prefill: S absorbs all valid rows and is stored. */
+typedef struct spec_scan_args {
+    int32_t n_head, head_dim, n_state;
+    int32_t x_rep, b_rep, c_rep;
+    const float *a; /* -exp(A_log): [n_head], or [n_head][n_state] with a_per_state */
+    int32_t a_per_state;
+    const float *d, *dt_bias; /* [n_head]; dt_bias may be NULL */
+    float dt_min, dt_max;     /* dt_max may be infinite */
+    spec_view x, b, c, dt, z; /* rows; z.data NULL = no gate. dt, z: f32 or compute type */
+    spec_dtype dtype;         /* of replay_y and cache_b */
+    const void *replay_y;     /* as the convolution wrote it, rows of replay_ld */
+    int32_t replay_ld, replay_x_col, replay_b_col, b_in_conv;
+    float *state;   /* f32 [n_slot][n_head][head_dim][n_state] */
+    float *cache_dt; /* f32 [n_slot][2][n_node][n_head], after softplus and clamp */
+    void *cache_b;   /* [n_slot][2][n_node][n_head / b_rep * n_state] or NULL with b_in_conv */
+    int32_t n_node;
+    spec_view y; /* [rows][n_head * head_dim], f32 or compute type */
+} spec_scan_args;
+
+typedef enum spec_op_kind {
+    SPEC_OP_EMBED, SPEC_OP_NORM, SPEC_OP_LINEAR, SPEC_OP_KV_COMMIT, SPEC_OP_ROPE_KV, SPEC_OP_ATTENTION,
+    SPEC_OP_CONV, SPEC_OP_SCAN, SPEC_OP_N
+} spec_op_kind;
+
+typedef struct spec_op {
+    spec_op_kind kind;
+    union {
+        spec_embed_args embed;
+        spec_norm_args norm;
+        spec_linear_args linear;
+        spec_kv_commit_args kv_commit;
+        spec_rope_kv_args rope_kv;
+        spec_attention_args attention;
+        spec_conv_args conv;
+        spec_scan_args scan;
+    } u;
+} spec_op;
+
+/* A forward pass. Addresses are fixed for its life. */
+typedef struct spec_plan {
+    const spec_op *ops;
+    int32_t n_op;
+    int32_t phase;     /* SPEC_PHASE_...: what every pass with this plan will be */
+    int32_t n_row_max; /* decode: most rows of a pass; prefill: the chunk */
+    int32_t n_seq_max;
+    int32_t n_node_max; /* nodes per sequence */
+    int32_t n_kv_max;   /* longest context */
+} spec_plan;
+typedef struct spec_prepared spec_prepared; /* the backend's own: a plan made ready */
+
+/* ------------------------------------------------------------------------- row operations --- */
+/* Over rows of logits or laws in device memory, f32, row r at base + r * ld. Arrays named host_... are host memory,
+ * read before the call returns; host_out_... are written by the next sync(). Each row is treated alone. */
+
+/* The largest entry, smallest index on ties. NaN is never the largest; a row without a number gives -1. */
+typedef struct spec_argmax_args {
+    const float *logits;
+    int32_t ld, n_vocab, n_row;
+    int32_t *host_out_token; /* [n_row] */
+} spec_argmax_args;
+
+/* law[dst[i]] = law of logits[src[i]] by sampling[i] over ids < n_valid, zero for ids in [n_valid, n_law).
+ * temperature > 0: temperature, top-k, top-p, min-p, softmax (algorithms.md 2.1); ties by smallest id. */
+typedef struct spec_law_args {
+    const float *logits;
+    int32_t ld, n_valid;
+    float *law;
+    int32_t ld_law, n_law;
+    int32_t n_row;
+    const int32_t *host_src, *host_dst;   /* [n_row] */
+    const spec_sampling *host_sampling;   /* [n_row]; seed is not read */
+} spec_law_args;
+
+/* Multi-step speculative sampling at each of n_row nodes (algorithms.md 3.2, 3.4), without replacement:
+ *   R = p[p_row], D = q[q_row] (q_row -1: candidate y is judged by the point mass at y)
+ *   for candidates y_j in order: skip if D[y] == 0; accept if u_j D[y] < R[y];
+ *      else R = norm(max(R - D, 0)), D[y] = 0, D = norm(D)
+ *   none accepted: token = draw(R, u_last).
+ * With no candidates this draws from p, which then is left as it is. host_out_choice: the accepted candidate's number,
+ * or -1 and host_out_token. p and q rows of a node with candidates may be overwritten. */
+typedef struct spec_accept_args {
+    float *p, *q;
+    int32_t ld_p, ld_q, n_vocab; /* q has n_vocab columns too */
+    int32_t n_row, n_candidate;  /* all candidates of all rows */
+    const int32_t *host_p_row, *host_q_row;          /* [n_row] */
+    const int32_t *host_first_candidate;             /* [n_row + 1] */
+    const int32_t *host_candidate;                   /* [n_candidate] tokens */
+    const float *host_u;                             /* [n_candidate] */
+    const float *host_u_last;                        /* [n_row] */
+    int32_t *host_out_choice, *host_out_token;       /* [n_row] */
+} spec_accept_args;
+
+/* log softmax of logits[row[i]] (no temperature) at token[i], and the n_top largest, ties by smallest id. */
+typedef struct spec_logprob_args {
+    const float *logits;
+    int32_t ld, n_vocab, n_row, n_top; /* n_top <= 64, <= n_vocab */
+    const int32_t *host_row, *host_token;
+    float *host_out_logprob;     /* [n_row] */
+    int32_t *host_out_top;       /* [n_row][n_top] */
+    float *host_out_top_logprob; /* [n_row][n_top] */
+} spec_logprob_args;
+
+/* ----------------------------------------------------------------------------- the table --- */
+
+typedef struct spec_device_info {
+    char name[96];           /* "cpu:avx512bf16", "cuda:0 NVIDIA H200" */
+    int32_t host_visible;    /* device memory can be read and written by the host */
+    int32_t prefill_chunk;   /* rows of a prefill pass */
+    int32_t row_max;         /* most rows of a decode pass */
+    uint64_t bytes_total, bytes_free; /* of device memory; 0 = unknown */
+} spec_device_info;
+
+struct spec_backend_ops {
+    uint32_t abi;       /* SPEC_BACKEND_ABI */
+    size_t struct_size; /* sizeof(spec_backend_ops) of the backend's build */
+    const char *name;   /* "cpu", "cuda" */
+
+    /* Required; the library calls them without checking and refuses a table that lacks one, naming it. */
+    spec_status (*open)(spec_device **out, const spec_host *host, const char *arg);
+    void (*close)(spec_device *dev);
+    spec_status (*info)(spec_device *dev, spec_device_info *out);
+    /* Devices that could be opened: calls each(user, arg, text); a status with a message when there are none. */
+    spec_status (*list)(const spec_host *host, void (*each)(void *user, const char *arg, const char *text), void *user);
+
+    spec_status (*alloc)(spec_device *dev, void **out, size_t bytes); /* device memory, 256-byte aligned, not zeroed */
+    void (*free)(spec_device *dev, void *p, size_t bytes);
+
+    /* What weight_open will take on the device; and the copy itself (parts may be freed after it returns). */
+    size_t (*weight_bytes)(spec_device *dev, const spec_weight_desc *desc);
+    spec_status (*weight_open)(spec_device *dev, spec_weight **out, const spec_weight_desc *desc);
+    void (*weight_close)(spec_device *dev, spec_weight *w);
+
+    /* scratch for row operations over at most n_row rows of n_vocab columns and for plans of these sizes */
+    spec_status (*queue_open)(spec_device *dev, spec_queue **out, const spec_plan *plans, int32_t n_plan, int32_t n_vocab);
+    size_t (*queue_bytes)(spec_device *dev, const spec_plan *plans, int32_t n_plan, int32_t n_vocab); /* device memory */
+    void (*queue_close)(spec_queue *q);
+    spec_status (*upload)(spec_queue *q, void *dst, const void *src, size_t bytes);   /* src free on return */
+    spec_status (*download)(spec_queue *q, void *dst, const void *src, size_t bytes); /* dst filled after sync */
+    spec_status (*copy)(spec_queue *q, void *dst, const void *src, size_t bytes);     /* device to device */
+    spec_status (*zero)(spec_queue *q, void *dst, size_t bytes);
+    spec_status (*sync)(spec_queue *q);
+
+    /* Can this operation run with these types and sizes? Ability, never preference; never looks at row counts. */
+    spec_status (*can)(spec_device *dev, const spec_op *op);
+    /* Makes a step current: operations after this read it. The block is free on return. */
+    spec_status (*step_bind)(spec_queue *q, const spec_step_block *block);
+
+    spec_status (*embed)(spec_queue *q, const spec_embed_args *a);
+    spec_status (*norm)(spec_queue *q, const spec_norm_args *a);
+    spec_status (*linear)(spec_queue *q, const spec_linear_args *a);
+    spec_status (*kv_commit)(spec_queue *q, const spec_kv_commit_args *a);
+    spec_status (*rope_kv)(spec_queue *q, const spec_rope_kv_args *a);
+    spec_status (*attention)(spec_queue *q, const spec_attention_args *a);
+    spec_status (*conv)(spec_queue *q, const spec_conv_args *a);
+    spec_status (*scan)(spec_queue *q, const spec_scan_args *a);
+
+    spec_status (*argmax)(spec_queue *q, const spec_argmax_args *a);
+    spec_status (*law)(spec_queue *q, const spec_law_args *a);
+    spec_status (*accept)(spec_queue *q, const spec_accept_args *a);
+    spec_status (*logprob)(spec_queue *q, const spec_logprob_args *a);
+
+    /* Optional, all or none: a plan made ready (captured, fused) and run. NULL: the library walks the plan. The result
+     * must have the same bits as the walk. plan_run binds the step itself. */
+    spec_status (*plan_prepare)(spec_queue *q, spec_prepared **out, const spec_plan *plan);
+    spec_status (*plan_run)(spec_queue *q, spec_prepared *plan, const spec_step_block *block);
+    void (*plan_free)(spec_queue *q, spec_prepared *plan);
+    /* ABI 2 and later: append here. */
+};
+
+/* What a plugin exports: its table. */
+typedef const spec_backend_ops *(*spec_backend_entry)(void);
+#define SPEC_BACKEND_ENTRY "spec_backend_table"
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,70 @@
+/* core.h - what every room of the library stands on: errors, memory, logging, the operating system.
+ * Knows nothing of devices, models or algorithms. Internal: not installed. */
+#ifndef SPEC_CORE_H
+#define SPEC_CORE_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "spec.h"
+
+/* --- errors (core_error.c) --- */
+
+/* Stores the sentence for this thread and returns `code`: the only writer. */
+spec_status speci_fail(spec_status code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+spec_status speci_failv(spec_status code, const char *fmt, va_list args);
+
+#define SPEC_TRY(call)                                                                             \
+    do {                                                                                           \
+        spec_status try_status_ = (call);                                                          \
+        if (try_status_ != SPEC_OK) return try_status_;                                            \
+    } while (0)
+
+/* --- memory (core_alloc.c) --- */
+
+extern const spec_allocator speci_malloc; /* malloc and free */
+/* Zeroed memory for n items of `size` bytes, 64-byte aligned; NULL with an error set when it cannot be had (also
+ * when n * size overflows). n * size == 0 gives a valid pointer. A NULL allocator means malloc. */
+void *speci_alloc(const spec_allocator *a, size_t n, size_t size);
+void speci_free(const spec_allocator *a, void *p); /* p from speci_alloc, or NULL */
+char *speci_strdup(const spec_allocator *a, const char *s);
+
+/* A growing array of bytes: text, ids, tables. Zero to begin, except `a`. */
+typedef struct speci_buf {
+    char *data;
+    size_t n, cap;
+    const spec_allocator *a;
+} speci_buf;
+spec_status speci_buf_reserve(speci_buf *b, size_t extra); /* room for `extra` more bytes */
+spec_status speci_buf_add(speci_buf *b, const void *data, size_t n);
+void speci_buf_free(speci_buf *b);
+
+/* --- the operating system (core_os.c): the only file with system calls --- */
+
+typedef struct speci_file { /* a file mapped read-only */
+    const uint8_t *data;
+    size_t n;
+} speci_file;
+spec_status speci_file_map(speci_file *out, const char *path);
+void speci_file_unmap(speci_file *file);
+/* Tells the system that [offset, offset + n) was read and need not stay mapped in. */
+void speci_file_done(const speci_file *file, size_t offset, size_t n);
+/* A small file (at most `max` bytes) as a zero-terminated string. */
+spec_status speci_file_read(char **out, size_t *n, const char *path, size_t max, const spec_allocator *a);
+bool speci_file_exists(const char *path);
+bool speci_is_directory(const char *path);
+/* dir + "/" + name into out [cap]; fails when it does not fit. */
+spec_status speci_path_join(char *out, size_t cap, const char *dir, const char *name);
+
+double speci_now_ms(void);        /* monotonic */
+int speci_n_cpus(void);           /* affinity mask and cgroup quota, at least 1 */
+/* The directory of the shared library (or program) that holds this code, "" if unknown. */
+void speci_library_dir(char *out, size_t cap);
+/* Loads a shared library; on failure *why receives the loader's words (borrowed until the next call on the thread). */
+void *speci_dl_open(const char *path, const char **why);
+void *speci_dl_symbol(void *lib, const char *name);
+void speci_dl_close(void *lib);
+
+#endif

@@ -1,0 +1,95 @@
+/* core_alloc.c - all host memory of the library: zeroed, 64-byte aligned, through the caller's allocator.
+ *
+ * An allocator's free wants the size back, callers do not keep it: it lies in a header of one alignment unit
+ * before the memory that is handed out. */
+#include "core/core.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGN = 64 };
+
+typedef struct block_header {
+    size_t bytes; /* as asked of the allocator, this header included */
+} block_header;
+_Static_assert(sizeof(block_header) <= ALIGN, "the header must fit before the aligned memory");
+
+static void *malloc_alloc(void *user_data, size_t bytes, size_t align) {
+    (void)user_data;
+    if (align < sizeof(void *)) align = sizeof(void *);
+    if (bytes > SIZE_MAX - align) return NULL;
+    return aligned_alloc(align, (bytes + align - 1) / align * align); /* C11 wants a multiple */
+}
+
+static void malloc_free(void *user_data, void *p, size_t bytes) {
+    (void)user_data;
+    (void)bytes;
+    free(p);
+}
+
+const spec_allocator speci_malloc = { malloc_alloc, malloc_free, NULL };
+
+/* `bytes` bytes, not zeroed; NULL with an error set. */
+static void *block_alloc(const spec_allocator *a, size_t bytes) {
+    if (!a) a = &speci_malloc;
+    block_header *block = NULL;
+    if (bytes <= SIZE_MAX - 2 * ALIGN) block = a->alloc(a->user_data, bytes + ALIGN, ALIGN);
+    if (!block) {
+        speci_fail(SPEC_E_NOMEM, "out of host memory: %zu bytes could not be had", bytes);
+        return NULL;
+    }
+    block->bytes = bytes + ALIGN;
+    return (char *)block + ALIGN;
+}
+
+void *speci_alloc(const spec_allocator *a, size_t n, size_t size) {
+    if (size != 0 && n > SIZE_MAX / size) {
+        speci_fail(SPEC_E_NOMEM, "out of host memory: %zu items of %zu bytes overflow", n, size);
+        return NULL;
+    }
+    void *p = block_alloc(a, n * size);
+    if (p) memset(p, 0, n * size);
+    return p;
+}
+
+void speci_free(const spec_allocator *a, void *p) {
+    if (!p) return;
+    if (!a) a = &speci_malloc;
+    block_header *block = (block_header *)(void *)((char *)p - ALIGN);
+    a->free(a->user_data, block, block->bytes);
+}
+
+char *speci_strdup(const spec_allocator *a, const char *s) {
+    size_t n = strlen(s) + 1;
+    char *copy = block_alloc(a, n);
+    if (copy) memcpy(copy, s, n);
+    return copy;
+}
+
+spec_status speci_buf_reserve(speci_buf *b, size_t extra) {
+    if (extra <= b->cap - b->n) return SPEC_OK;
+    if (extra > SIZE_MAX / 2 - b->n)
+        return speci_fail(SPEC_E_NOMEM, "out of host memory: a buffer of %zu + %zu bytes", b->n, extra);
+    size_t cap = b->cap < 64 ? 64 : b->cap;
+    while (cap < b->n + extra) cap += cap; /* doubling: n appends cost O(n) */
+    char *data = block_alloc(b->a, cap);
+    if (!data) return SPEC_E_NOMEM;
+    if (b->n) memcpy(data, b->data, b->n);
+    speci_free(b->a, b->data);
+    b->data = data;
+    b->cap = cap;
+    return SPEC_OK;
+}
+
+spec_status speci_buf_add(speci_buf *b, const void *data, size_t n) {
+    SPEC_TRY(speci_buf_reserve(b, n));
+    if (n) memcpy(b->data + b->n, data, n);
+    b->n += n;
+    return SPEC_OK;
+}
+
+void speci_buf_free(speci_buf *b) {
+    speci_free(b->a, b->data);
+    b->data = NULL;
+    b->n = b->cap = 0;
+}

@@ -1,0 +1,47 @@
+/* core_error.c - the sentence of the latest failure, one fixed buffer per thread.
+ *
+ * A fixed buffer rather than an allocation: reporting that memory is gone must not need memory. */
+#include "core/core.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { MESSAGE_BYTES = 1024 };
+
+static _Thread_local char last_error[MESSAGE_BYTES];
+
+spec_status speci_failv(spec_status code, const char *fmt, va_list args) {
+    /* Formatted apart from its final place, so that an argument may be spec_last_error() itself. */
+    char text[MESSAGE_BYTES];
+    if (vsnprintf(text, sizeof text, fmt, args) < 0) strcpy(text, "(message could not be formatted)");
+    memcpy(last_error, text, sizeof text);
+    return code;
+}
+
+spec_status speci_fail(spec_status code, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    spec_status status = speci_failv(code, fmt, args);
+    va_end(args);
+    return status;
+}
+
+const char *spec_last_error(void) { return last_error; }
+
+const char *spec_version(void) { return SPEC_VERSION; }
+
+const char *spec_status_name(spec_status status) {
+    switch (status) {
+    case SPEC_OK: return "OK";
+    case SPEC_E_INVALID: return "E_INVALID";
+    case SPEC_E_NOMEM: return "E_NOMEM";
+    case SPEC_E_IO: return "E_IO";
+    case SPEC_E_FORMAT: return "E_FORMAT";
+    case SPEC_E_UNSUPPORTED: return "E_UNSUPPORTED";
+    case SPEC_E_DEVICE: return "E_DEVICE";
+    case SPEC_E_STATE: return "E_STATE";
+    case SPEC_E_FULL: return "E_FULL";
+    case SPEC_E_ABORTED: return "E_ABORTED";
+    }
+    return "unknown status";
+}

@@ -1,0 +1,163 @@
+/* model.h - what a network is: weights on a backend, layers as data, and the memory of sequences.
+ *
+ * Internal. Knows no algorithm, and of the device only the vtable. Three parts:
+ *   spec_model   immutable: made from a checkpoint by a family (model_<family>.c, one row in model_table.c)
+ *   speci_net    a model put to work for one session: plans, sequence memory, forward passes (model_net.c)
+ *   readers      safetensors, config.json (model_checkpoint.h)
+ */
+#ifndef SPEC_MODEL_H
+#define SPEC_MODEL_H
+
+#include "backends/backend.h"
+#include "core/core.h"
+
+/* ------------------------------------------------------------------ an architecture as data --- */
+
+/* y = W x + b. The weight may be shared (tied embeddings): the model's list owns it. */
+typedef struct model_linear {
+    const spec_weight *w;
+    int32_t n_in, n_out;
+    const float *bias; /* device [n_out] or NULL */
+} model_linear;
+
+typedef struct model_norm {
+    spec_norm_kind kind;
+    int32_t dim, n_group;
+    float eps;
+    const float *weight, *bias; /* device [dim]; bias NULL for RMS */
+} model_norm;
+
+/* Softmax attention over a KV cache; rotary positions over the first n_rot dimensions of a head. */
+typedef struct model_attention {
+    int32_t n_head, n_kv_head, head_dim, n_rot;
+    int32_t window;               /* sliding window in positions; 0 = none */
+    float scale;                  /* 1 / sqrt(head_dim) unless the family says otherwise */
+    model_linear qkv;             /* rows [q | k | v], heads in order */
+    model_linear out;
+    const float *q_norm, *k_norm; /* device [head_dim] or NULL */
+    float qk_eps;
+    const float *inv_freq;        /* device [n_rot / 2] */
+} model_attention;
+
+/* Mamba-1 and Mamba-2 alike: projection, causal convolution, selective scan, gate, projection.
+ * The projection's row is cut into pieces by column: z (gate), u (the convolution's channels), and for Mamba-2 dt
+ * (one per head). The convolution's output row holds x at column x_col and, for Mamba-2, B and C.
+ * Mamba-1 (select.w != NULL): a second projection `select` of the convolution's output gives [dt_low | B | C], and
+ * `dt` raises dt_low to one dt per channel; its bias is dt_bias, added in the scan. */
+typedef struct model_mamba {
+    model_linear in, out;
+    int32_t col_z, col_u, col_dt;      /* columns of the projection; col_dt unused for Mamba-1 */
+    int32_t n_channel, width;          /* convolution */
+    const float *conv_weight;          /* device [n_channel][width], last tap newest */
+    const float *conv_bias;            /* device [n_channel] or NULL */
+    int32_t n_head, head_dim, n_state; /* inner size = n_head * head_dim; Mamba-1: head_dim 1 */
+    int32_t x_rep, b_rep, c_rep;       /* head h reads block h / rep */
+    int32_t x_col, b_col, c_col;       /* columns of the convolution's output (b, c: Mamba-2) */
+    model_linear select, dt;           /* Mamba-1 only */
+    int32_t dt_rank;                   /* Mamba-1: select's row is [dt_rank | n_state | n_state] */
+    const float *a;                    /* device: -exp(A_log), [n_head] or [n_head][n_state] */
+    int32_t a_per_state;
+    const float *d, *dt_bias;          /* device [n_head] */
+    float dt_min, dt_max;
+    int32_t has_norm, norm_first;      /* gated norm; without one the scan multiplies by silu(z) */
+    model_norm norm;                   /* over n_head * head_dim, n_group groups */
+} model_mamba;
+
+typedef struct model_mlp {
+    model_linear up;   /* glu: rows [gate | up] */
+    model_linear down;
+    spec_activation act;
+    int32_t glu;
+    int32_t n_inner;   /* columns between up and down */
+} model_mlp;
+
+typedef enum model_branch_kind { MODEL_ATTENTION, MODEL_MAMBA, MODEL_MLP } model_branch_kind;
+
+/* residual += scale * branch(norm(input)); input is the residual as the branch finds it, or, in a parallel layer, as
+ * the layer found it. */
+typedef struct model_branch {
+    model_branch_kind kind;
+    float scale;
+    model_norm norm;
+    union {
+        model_attention attention;
+        model_mamba mamba;
+        model_mlp mlp;
+    } u;
+} model_branch;
+
+#define MODEL_MAX_BRANCH 4
+typedef struct model_layer {
+    int32_t n_branch, parallel;
+    model_branch branch[MODEL_MAX_BRANCH];
+} model_layer;
+
+struct spec_model {
+    spec_backend *backend;
+    const spec_allocator *allocator;
+    char *path;
+    const char *family;         /* static string: the row of model_table */
+    char *unknown_keys;         /* comma-separated, "" if none */
+    spec_tokenizer *tokenizer;  /* NULL: ids only */
+    spec_dtype dtype;           /* compute type */
+    int32_t n_vocab, dim, n_layer, n_ctx; /* n_ctx 0 = no limit */
+    int32_t bos, n_eos;
+    int32_t *eos;               /* [n_eos] */
+    float embed_scale, logit_scale;
+    const spec_weight *embed;
+    model_layer *layers;        /* [n_layer] */
+    model_norm final_norm;
+    model_linear head;
+    uint64_t n_parameters, bytes_weights;
+    struct model_owned *owned;  /* weights and vectors on the device, to free (model_open.c) */
+};
+
+/* ------------------------------------------------------------- a model at work in a session --- */
+
+typedef struct speci_net speci_net;
+
+typedef struct speci_net_params {
+    int32_t n_seq;   /* sequences */
+    int32_t n_ctx;   /* positions per sequence, pending token included; bounds the KV pool */
+    int32_t n_node;  /* nodes per tree, root included */
+    int32_t n_logit; /* columns of the logits buffer beyond n_vocab are not touched; 0 = n_vocab */
+} speci_net_params;
+
+/* A tree (or the next part of one) to feed. tree->n nodes in all, of which the first n_fed were fed before. */
+typedef struct speci_net_input {
+    int32_t slot;
+    const spec_tree *tree;
+    int32_t n_fed;
+} speci_net_input;
+
+/* Takes no device memory yet: the plans tell what a queue must be ready for, their addresses come with attach. */
+spec_status speci_net_open(speci_net **out, const spec_model *model, const speci_net_params *p);
+void speci_net_close(speci_net *net);
+/* The decode and the prefill plan, by phase: plans [2]. */
+void speci_net_plans(const speci_net *net, spec_plan plans[2]);
+/* Device bytes that attach takes: added to state, kv and work. */
+void speci_net_memory(const speci_net *net, spec_memory *out);
+/* The same for a net that is not to be opened. */
+spec_status speci_net_bytes(const spec_model *model, const speci_net_params *p, spec_memory *out);
+/* Takes the device memory, asks the backend for every ability, prepares the plans on `queue` (opened for the plans of
+ * all nets that share it; it must outlive them). */
+spec_status speci_net_attach(speci_net *net, spec_queue *queue, bool capture);
+
+/* Sequences. Slots are [0, n_seq). begin: empty, states zero. */
+spec_status speci_net_begin(speci_net *net, int32_t slot);
+void speci_net_end(speci_net *net, int32_t slot);
+/* Absorbs ids [n] by prefill passes from position 0; `poll` (may be NULL) is asked between passes. On any error the
+ * sequence is good for speci_net_end only. */
+spec_status speci_net_prefill(speci_net *net, int32_t slot, const int32_t *ids, size_t n,
+                              bool (*poll)(void *arg), void *poll_arg);
+/* One decode pass. Row of node i >= n_fed of input k: rows of the inputs in order. Consumes pending paths.
+ * Everything is checked before the device is touched. */
+spec_status speci_net_forward(speci_net *net, const speci_net_input *in, int32_t n_in);
+/* The path of the last tree that the next pass will absorb; n_path <= 0 forgets it. */
+void speci_net_commit(speci_net *net, int32_t slot, const int32_t *path, int32_t n_path);
+/* Positions covered by state and KV, a pending path included. */
+int32_t speci_net_n_past(const speci_net *net, int32_t slot);
+/* Logits of the last pass: f32, row r at + r * ld, ld = columns. */
+float *speci_net_logits(const speci_net *net, int32_t *ld);
+
+#endif

@@ -1,0 +1,402 @@
+/* model_net.c - a model at work: sequence memory, the step descriptor, forward passes.
+ *
+ * A sequence slot has a state that covers n_past positions, and perhaps a pending path: nodes of its last tree that
+ * were accepted and will be absorbed by the next pass (replay, algorithms.md 9.2). Caches and convolution windows
+ * have two halves; each first pass of a tree writes the half that the previous one did not. */
+#include "models/model_net.h"
+
+#include <string.h>
+
+typedef struct net_seq {
+    bool live;
+    bool broken;     /* a device error left it between two passes: only good for end */
+    int32_t n_past;  /* positions absorbed, without the pending path */
+    int32_t n_path;  /* pending path */
+    int32_t *path;   /* [n_node] */
+    int32_t parity;  /* half that the last pass wrote */
+    int32_t n_fed;   /* nodes of the current tree in the caches */
+    int32_t n_page;
+    int32_t *page;   /* [n_page_seq] */
+} net_seq;
+
+struct speci_net {
+    const spec_model *model;
+    const spec_backend_ops *ops;
+    spec_device *dev;
+    const spec_allocator *a;
+    net_shape shape;
+    net_memory memory;
+    net_plans plans;
+    spec_queue *queue;
+    spec_prepared *prepared[2];
+    net_seq *seqs;       /* [n_seq] */
+    int32_t *free_pages; /* [n_page], a stack */
+    int32_t n_free;
+    spec_step_block *block;
+    size_t block_cap;
+};
+
+/* --- memory --- */
+
+static void measure(net_plans *plans, net_memory *memory, const spec_model *model, const net_shape *shape)
+{
+    *plans = (net_plans){ 0 };
+    *memory = (net_memory){ 0 };
+    net_emit(plans, memory, model, shape);
+}
+
+void speci_net_memory(const speci_net *net, spec_memory *out)
+{
+    out->bytes_work += net->memory.work.n;
+    out->bytes_state += net->memory.state.n;
+    out->bytes_kv += net->memory.kv.n;
+}
+
+spec_status speci_net_bytes(const spec_model *model, const speci_net_params *p, spec_memory *out)
+{
+    speci_net *net;
+    SPEC_TRY(speci_net_open(&net, model, p));
+    speci_net_memory(net, out);
+    speci_net_close(net);
+    return SPEC_OK;
+}
+
+/* The largest step descriptor: every part at its capacity. */
+static size_t block_bytes(const net_shape *s)
+{
+    const size_t rows = (size_t)(s->n_row_decode > s->chunk ? s->n_row_decode : s->chunk);
+    return sizeof(spec_step_block) + (size_t)s->n_seq * sizeof(spec_step_seq) + rows * sizeof(spec_step_node) +
+           rows * sizeof(int32_t) + (size_t)s->n_row_decode * sizeof(int32_t) +
+           (size_t)s->n_seq * (size_t)s->n_page_seq * sizeof(int32_t);
+}
+
+static spec_status alloc_host(speci_net *net)
+{
+    const net_shape *s = &net->shape;
+    net_plans *plans = &net->plans;
+    for (int i = 0; i < 2; i++)
+        if (!(plans->ops[i] = speci_alloc(net->a, (size_t)plans->n_op[i], sizeof(spec_op)))) return SPEC_E_NOMEM;
+    if (!(plans->kv = speci_alloc(net->a, (size_t)plans->n_kv, sizeof(spec_kv)))) return SPEC_E_NOMEM;
+    plans->slot_memory = speci_alloc(net->a, (size_t)plans->n_slot_memory, sizeof(net_slot_memory));
+    if (!plans->slot_memory) return SPEC_E_NOMEM;
+    if (!(net->seqs = speci_alloc(net->a, (size_t)s->n_seq, sizeof(net_seq)))) return SPEC_E_NOMEM;
+    for (int32_t i = 0; i < s->n_seq; i++) {
+        net_seq *q = &net->seqs[i];
+        if (!(q->path = speci_alloc(net->a, (size_t)s->n_node, sizeof(int32_t)))) return SPEC_E_NOMEM;
+        if (!(q->page = speci_alloc(net->a, (size_t)s->n_page_seq, sizeof(int32_t)))) return SPEC_E_NOMEM;
+    }
+    if (!(net->free_pages = speci_alloc(net->a, (size_t)s->n_page, sizeof(int32_t)))) return SPEC_E_NOMEM;
+    for (int32_t i = 0; i < s->n_page; i++) net->free_pages[net->n_free++] = s->n_page - 1 - i;
+    net->block_cap = block_bytes(s);
+    if (net->block_cap > INT32_MAX)
+        return speci_fail(SPEC_E_INVALID, "a context of %d positions is more than a step can describe", s->n_ctx);
+    return (net->block = speci_alloc(net->a, 1, net->block_cap)) ? SPEC_OK : SPEC_E_NOMEM;
+}
+
+static spec_status alloc_device(speci_net *net)
+{
+    net_arena *arenas[] = { &net->memory.work, &net->memory.state, &net->memory.kv };
+    for (size_t i = 0; i < 3; i++) {
+        void *p = NULL;
+        if (arenas[i]->n > 0) SPEC_TRY(net->ops->alloc(net->dev, &p, arenas[i]->n));
+        arenas[i]->base = p;
+    }
+    return SPEC_OK;
+}
+
+/* Abilities are asked once, here; decode passes then fail for the device's own reasons only. */
+static spec_status check_abilities(const speci_net *net)
+{
+    for (int i = 0; i < 2; i++)
+        for (int32_t j = 0; j < net->plans.n_op[i]; j++) SPEC_TRY(net->ops->can(net->dev, &net->plans.ops[i][j]));
+    return SPEC_OK;
+}
+
+static spec_status net_open(speci_net *net)
+{
+    net_plans counted;
+    measure(&counted, &net->memory, net->model, &net->shape);
+    net->plans = counted;
+    SPEC_TRY(alloc_host(net));
+    net_emit(&net->plans, &net->memory, net->model, &net->shape);
+    return SPEC_OK;
+}
+
+spec_status speci_net_open(speci_net **out, const spec_model *model, const speci_net_params *p)
+{
+    *out = NULL;
+    speci_net *net = speci_alloc(model->allocator, 1, sizeof *net);
+    if (!net) return SPEC_E_NOMEM;
+    net->model = model;
+    net->a = model->allocator;
+    net->ops = model->backend->ops;
+    net->dev = model->backend->dev;
+    net->shape = net_shape_of(model, p);
+    const spec_status status = net_open(net);
+    if (status != SPEC_OK) {
+        speci_net_close(net);
+        return status;
+    }
+    *out = net;
+    return SPEC_OK;
+}
+
+void speci_net_close(speci_net *net)
+{
+    if (!net) return;
+    for (int i = 0; i < 2; i++) {
+        if (net->prepared[i]) net->ops->plan_free(net->queue, net->prepared[i]);
+        speci_free(net->a, net->plans.ops[i]);
+    }
+    net_arena *arenas[] = { &net->memory.work, &net->memory.state, &net->memory.kv };
+    for (size_t i = 0; i < 3; i++)
+        if (arenas[i]->base) net->ops->free(net->dev, arenas[i]->base, arenas[i]->n);
+    for (int32_t i = 0; net->seqs && i < net->shape.n_seq; i++) {
+        speci_free(net->a, net->seqs[i].path);
+        speci_free(net->a, net->seqs[i].page);
+    }
+    speci_free(net->a, net->plans.kv);
+    speci_free(net->a, net->plans.slot_memory);
+    speci_free(net->a, net->seqs);
+    speci_free(net->a, net->free_pages);
+    speci_free(net->a, net->block);
+    speci_free(net->a, net);
+}
+
+void speci_net_plans(const speci_net *net, spec_plan plans[2])
+{
+    const net_shape *s = &net->shape;
+    for (int i = 0; i < 2; i++)
+        plans[i] = (spec_plan){ .ops = net->plans.ops[i], .n_op = net->plans.n_op[i], .phase = i,
+                                .n_row_max = i == SPEC_PHASE_PREFILL ? s->chunk : s->n_row_decode,
+                                .n_seq_max = i == SPEC_PHASE_PREFILL ? 1 : s->n_seq, .n_node_max = s->n_node,
+                                .n_kv_max = s->n_page_seq * SPEC_PAGE };
+}
+
+spec_status speci_net_attach(speci_net *net, spec_queue *queue, bool capture)
+{
+    net->queue = queue;
+    SPEC_TRY(alloc_device(net));
+    net_emit(&net->plans, &net->memory, net->model, &net->shape);
+    SPEC_TRY(check_abilities(net));
+    if (!capture || !net->ops->plan_prepare) return SPEC_OK;
+    spec_plan plans[2];
+    speci_net_plans(net, plans);
+    for (int i = 0; i < 2; i++) SPEC_TRY(net->ops->plan_prepare(queue, &net->prepared[i], &plans[i]));
+    return SPEC_OK;
+}
+
+/* --- sequences --- */
+
+spec_status speci_net_begin(speci_net *net, int32_t slot)
+{
+    net_seq *s = &net->seqs[slot];
+    for (int32_t i = 0; i < net->plans.n_slot_memory; i++) {
+        const net_slot_memory *m = &net->plans.slot_memory[i];
+        SPEC_TRY(net->ops->zero(net->queue, m->base + (size_t)slot * m->bytes, m->bytes));
+    }
+    s->n_past = s->n_path = s->parity = s->n_fed = 0;
+    s->broken = false;
+    s->live = true;
+    return SPEC_OK;
+}
+
+void speci_net_end(speci_net *net, int32_t slot)
+{
+    net_seq *s = &net->seqs[slot];
+    while (s->n_page > 0) net->free_pages[net->n_free++] = s->page[--s->n_page];
+    s->live = false;
+}
+
+/* Takes pages until n slots fit. */
+static spec_status reserve(speci_net *net, net_seq *s, int32_t n)
+{
+    if (net->shape.n_ctx == 0) return SPEC_OK;
+    const int32_t need = (n + SPEC_PAGE - 1) / SPEC_PAGE;
+    if (need > net->shape.n_page_seq)
+        return speci_fail(SPEC_E_FULL, "%d positions do not fit a context of %d", n, net->shape.n_ctx);
+    if (need - s->n_page > net->n_free)
+        return speci_fail(SPEC_E_FULL, "no free KV page: %d needed, %d free of %d", need - s->n_page, net->n_free,
+                          net->shape.n_page);
+    while (s->n_page < need) s->page[s->n_page++] = net->free_pages[--net->n_free];
+    return SPEC_OK;
+}
+
+int32_t speci_net_n_past(const speci_net *net, int32_t slot)
+{
+    return net->seqs[slot].n_past + net->seqs[slot].n_path;
+}
+
+void speci_net_commit(speci_net *net, int32_t slot, const int32_t *path, int32_t n_path)
+{
+    net_seq *s = &net->seqs[slot];
+    s->n_path = n_path > 0 ? n_path : 0;
+    if (n_path > 0) memcpy(s->path, path, (size_t)n_path * sizeof *path);
+    s->n_fed = 0;
+}
+
+float *speci_net_logits(const speci_net *net, int32_t *ld)
+{
+    *ld = net->model->n_vocab;
+    return net->plans.logits;
+}
+
+/* --- the step descriptor --- */
+
+/* Lays out an empty block for n_node nodes, n_row rows and n_path path entries; counts are raised as parts are added. */
+static void block_begin(speci_net *net, int32_t phase, int32_t n_seq, int32_t n_node, int32_t n_row, int32_t n_path)
+{
+    spec_step_block *b = net->block;
+    size_t n = sizeof *b;
+    *b = (spec_step_block){ .phase = phase, .n_seq = n_seq, .n_row = n_row };
+    b->n_row_run = phase == SPEC_PHASE_PREFILL ? net->shape.chunk : n_row;
+    b->off_seq = (int32_t)n, n += (size_t)n_seq * sizeof(spec_step_seq);
+    b->off_node = (int32_t)n, n += (size_t)n_node * sizeof(spec_step_node);
+    b->off_row_seq = (int32_t)n, n += (size_t)n_row * sizeof(int32_t);
+    b->off_path = (int32_t)n, n += (size_t)n_path * sizeof(int32_t);
+    b->off_page = (int32_t)n;
+    b->bytes = (int32_t)n;
+}
+
+/* Running totals while the sequences of a block are added. */
+typedef struct block_cursor {
+    int32_t seq, node, row, path, page;
+} block_cursor;
+
+static spec_step_node *block_add(speci_net *net, block_cursor *c, int32_t slot, int32_t parity, int32_t n_replay,
+                                 int32_t n_fed, int32_t n_row)
+{
+    spec_step_block *b = net->block;
+    const net_seq *s = &net->seqs[slot];
+    spec_step_seq *q = (spec_step_seq *)((char *)b + b->off_seq) + c->seq;
+    *q = (spec_step_seq){ .slot = slot, .parity = parity, .n_past = s->n_past + n_replay, .n_replay = n_replay,
+                          .first_path = c->path, .n_fed = n_fed, .n_row = n_row, .first_row = c->row,
+                          .first_node = c->node, .first_page = c->page };
+    int32_t *row_seq = (int32_t *)((char *)b + b->off_row_seq) + c->row;
+    for (int32_t i = 0; i < n_row; i++) row_seq[i] = c->seq;
+    memcpy((int32_t *)((char *)b + b->off_path) + c->path, s->path, (size_t)n_replay * sizeof(int32_t));
+    memcpy((int32_t *)((char *)b + b->off_page) + c->page, s->page, (size_t)s->n_page * sizeof(int32_t));
+    b->bytes += (int32_t)((size_t)s->n_page * sizeof(int32_t));
+    spec_step_node *nodes = (spec_step_node *)((char *)b + b->off_node) + c->node;
+    c->seq++, c->node += n_fed + n_row, c->row += n_row, c->path += n_replay, c->page += s->n_page;
+    return nodes;
+}
+
+static void block_reach(spec_step_block *b, int32_t n_kv)
+{
+    if (n_kv > b->n_kv) b->n_kv = n_kv;
+}
+
+static spec_status run(speci_net *net, int32_t phase)
+{
+    spec_plan plans[2];
+    speci_net_plans(net, plans);
+    return speci_plan_run(net->ops, net->queue, &plans[phase], net->prepared[phase], net->block);
+}
+
+/* --- passes --- */
+
+static spec_status check_token(const speci_net *net, int32_t token)
+{
+    if (token >= 0 && token < net->model->n_vocab) return SPEC_OK;
+    return speci_fail(SPEC_E_INVALID, "token %d is not in the vocabulary of %d ids", token, net->model->n_vocab);
+}
+
+static spec_status prefill_chunk(speci_net *net, int32_t slot, const int32_t *ids, int32_t n)
+{
+    net_seq *s = &net->seqs[slot];
+    block_cursor c = { 0 };
+    block_begin(net, SPEC_PHASE_PREFILL, 1, n, n, 0);
+    spec_step_node *nodes = block_add(net, &c, slot, s->parity ^ 1, 0, 0, n);
+    for (int32_t i = 0; i < n; i++) nodes[i] = (spec_step_node){ .token = ids[i], .parent = i - 1, .depth = i };
+    block_reach(net->block, s->n_past + n);
+    SPEC_TRY(run(net, SPEC_PHASE_PREFILL));
+    s->parity ^= 1;
+    s->n_past += n;
+    return SPEC_OK;
+}
+
+spec_status speci_net_prefill(speci_net *net, int32_t slot, const int32_t *ids, size_t n, bool (*poll)(void *arg),
+                              void *poll_arg)
+{
+    net_seq *s = &net->seqs[slot];
+    if (n > INT32_MAX) return speci_fail(SPEC_E_FULL, "a prompt of %zu tokens is too long", n);
+    for (size_t i = 0; i < n; i++) SPEC_TRY(check_token(net, ids[i]));
+    SPEC_TRY(reserve(net, s, (int32_t)n));
+    for (size_t i = 0; i < n; i += (size_t)net->shape.chunk) {
+        const size_t left = n - i, chunk = (size_t)net->shape.chunk;
+        if (poll && poll(poll_arg)) return speci_fail(SPEC_E_ABORTED, "stopped after %zu of %zu prompt tokens", i, n);
+        SPEC_TRY(prefill_chunk(net, slot, ids + i, (int32_t)(left < chunk ? left : chunk)));
+    }
+    return SPEC_OK;
+}
+
+static int32_t depth_of(const spec_tree *t, int32_t node)
+{
+    int32_t d = 0;
+    for (; t->parent[node] >= 0; node = t->parent[node]) d++;
+    return d;
+}
+
+/* Everything that can be wrong with an input, and its pages, before the device is touched. */
+static spec_status check_input(speci_net *net, const speci_net_input *in)
+{
+    const spec_tree *t = in->tree;
+    net_seq *s = &net->seqs[in->slot];
+    if (!s->live || s->broken)
+        return speci_fail(SPEC_E_STATE, "sequence slot %d cannot be decoded: %s", in->slot,
+                          s->live ? "an earlier pass failed" : "it is empty");
+    if (t->n < 1 || t->n > net->shape.n_node)
+        return speci_fail(SPEC_E_INVALID, "a tree of %d nodes; this session planned for 1 to %d", t->n,
+                          net->shape.n_node);
+    if (in->n_fed < 0 || in->n_fed >= t->n || in->n_fed != s->n_fed * (in->n_fed > 0))
+        return speci_fail(SPEC_E_INVALID, "%d of %d nodes are said to be fed; %d are", in->n_fed, t->n, s->n_fed);
+    for (int32_t i = 0; i < t->n; i++) {
+        SPEC_TRY(check_token(net, t->token[i]));
+        if (i == 0 ? t->parent[0] != -1 : t->parent[i] < 0 || t->parent[i] >= i)
+            return speci_fail(SPEC_E_INVALID, "node %d has parent %d; parents come before their children", i,
+                              t->parent[i]);
+        if (depth_of(t, i) > SPEC_MAX_DEPTH)
+            return speci_fail(SPEC_E_INVALID, "node %d is deeper than %d", i, SPEC_MAX_DEPTH);
+    }
+    return reserve(net, s, s->n_past + s->n_path + t->n);
+}
+
+spec_status speci_net_forward(speci_net *net, const speci_net_input *in, int32_t n_in)
+{
+    int32_t n_node = 0, n_row = 0, n_path = 0;
+    for (int32_t k = 0; k < n_in; k++) {
+        SPEC_TRY(check_input(net, &in[k]));
+        n_node += in[k].tree->n;
+        n_row += in[k].tree->n - in[k].n_fed;
+        n_path += in[k].n_fed == 0 ? net->seqs[in[k].slot].n_path : 0;
+    }
+
+    block_cursor c = { 0 };
+    block_begin(net, SPEC_PHASE_DECODE, n_in, n_node, n_row, n_path);
+    for (int32_t k = 0; k < n_in; k++) {
+        const spec_tree *t = in[k].tree;
+        const net_seq *s = &net->seqs[in[k].slot];
+        const bool first = in[k].n_fed == 0;
+        spec_step_node *nodes = block_add(net, &c, in[k].slot, first ? s->parity ^ 1 : s->parity,
+                                          first ? s->n_path : 0, in[k].n_fed, t->n - in[k].n_fed);
+        for (int32_t i = 0; i < t->n; i++) {
+            const int32_t depth = t->parent[i] < 0 ? 0 : nodes[t->parent[i]].depth + 1;
+            nodes[i] = (spec_step_node){ .token = t->token[i], .parent = t->parent[i], .depth = depth };
+            block_reach(net->block, s->n_past + s->n_path + depth + 1);
+        }
+    }
+
+    const spec_status status = run(net, SPEC_PHASE_DECODE);
+    for (int32_t k = 0; k < n_in; k++) {
+        net_seq *s = &net->seqs[in[k].slot];
+        s->broken = status != SPEC_OK;
+        if (in[k].n_fed == 0) {
+            s->parity ^= 1;
+            s->n_past += s->n_path;
+            s->n_path = 0;
+        }
+        s->n_fed = in[k].tree->n;
+    }
+    return status;
+}

@@ -1,0 +1,48 @@
+/* model_net.h - inside of a net: shared by model_plan.c (operations) and model_net.c (sequences). Internal. */
+#ifndef SPEC_MODEL_NET_H
+#define SPEC_MODEL_NET_H
+
+#include "models/model.h"
+
+/* A region of device memory that is handed out front to back. With base NULL it only measures. */
+typedef struct net_arena {
+    char *base;
+    size_t n;
+} net_arena;
+void *net_take(net_arena *arena, size_t bytes); /* 256-byte aligned */
+
+/* Device memory that belongs to one sequence slot: zeroed when a sequence begins. Slot i is `bytes` at
+ * base + i * bytes. */
+typedef struct net_slot_memory {
+    char *base;
+    size_t bytes;
+} net_slot_memory;
+
+typedef struct net_memory {
+    net_arena work, state, kv;
+} net_memory;
+
+/* The forward pass of a model as two plans over the same tensors. */
+typedef struct net_plans {
+    spec_op *ops[2];          /* by phase; NULL while only measuring */
+    int32_t n_op[2];
+    spec_kv *kv;              /* [n_attention] */
+    int32_t n_kv;
+    net_slot_memory *slot_memory; /* states and windows of all recurrent layers */
+    int32_t n_slot_memory;
+    float *logits;            /* f32 [n_seq * n_node][n_vocab] */
+} net_plans;
+
+/* Sizes that both files need. */
+typedef struct net_shape {
+    int32_t n_seq, n_node, n_ctx; /* n_ctx 0 = no attention, no limit */
+    int32_t n_row_decode;         /* n_seq * n_node */
+    int32_t chunk;                /* rows of a prefill pass */
+    int32_t n_page_seq, n_page;   /* pages of the longest sequence; of the pool */
+} net_shape;
+net_shape net_shape_of(const spec_model *model, const speci_net_params *p);
+
+/* Emits both plans. With plans->ops NULL it counts operations and measures memory (arena bases NULL). */
+void net_emit(net_plans *plans, net_memory *memory, const spec_model *model, const net_shape *shape);
+
+#endif

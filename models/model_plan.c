@@ -1,0 +1,318 @@
+/* model_plan.c - a model's layers as a list of operations.
+ *
+ * net_emit runs twice: first with nothing to write to, which counts operations and measures memory, then for real.
+ * Tensors are reused from layer to layer. Between operations: the residual, projections and time steps are f32,
+ * whatever a product will read is of the compute type. */
+#include "models/model_net.h"
+
+static size_t align_up(size_t n) { return (n + 255) & ~(size_t)255; }
+
+void *net_take(net_arena *arena, size_t bytes)
+{
+    void *p = arena->base ? arena->base + arena->n : NULL;
+    arena->n += align_up(bytes);
+    return p;
+}
+
+static size_t type_bytes(spec_dtype t) { return t == SPEC_DTYPE_BF16 || t == SPEC_DTYPE_F16 ? 2 : 4; }
+
+static int32_t max32(int32_t a, int32_t b) { return a > b ? a : b; }
+
+/* --- shapes --- */
+
+static bool has_attention(const spec_model *m)
+{
+    for (int32_t i = 0; i < m->n_layer; i++)
+        for (int32_t j = 0; j < m->layers[i].n_branch; j++)
+            if (m->layers[i].branch[j].kind == MODEL_ATTENTION) return true;
+    return false;
+}
+
+net_shape net_shape_of(const spec_model *model, const speci_net_params *p)
+{
+    net_shape s = { .n_seq = p->n_seq, .n_node = p->n_node, .n_ctx = has_attention(model) ? p->n_ctx : 0 };
+    s.n_row_decode = s.n_seq * s.n_node;
+    s.chunk = model->backend->info.prefill_chunk;
+    /* A tree at the last position of the context still writes its nodes to slots behind it. */
+    s.n_page_seq = s.n_ctx ? (s.n_ctx + s.n_node + SPEC_PAGE - 1) / SPEC_PAGE : 0;
+    s.n_page = s.n_page_seq * s.n_seq;
+    return s;
+}
+
+/* The widest row of each tensor over all layers. */
+typedef struct widths {
+    int32_t n_norm;   /* normed inputs that live at once: the branches of a parallel layer */
+    int32_t projection, channel, select, dt, scan, mixed;
+} widths;
+
+static void widen(widths *w, const model_branch *b)
+{
+    if (b->kind == MODEL_ATTENTION) {
+        const model_attention *a = &b->u.attention;
+        w->projection = max32(w->projection, a->qkv.n_out);
+        w->mixed = max32(w->mixed, a->n_head * a->head_dim);
+    } else if (b->kind == MODEL_MAMBA) {
+        const model_mamba *a = &b->u.mamba;
+        w->projection = max32(w->projection, a->in.n_out);
+        w->channel = max32(w->channel, a->n_channel);
+        w->mixed = max32(w->mixed, a->n_head * a->head_dim);
+        if (a->select.w) w->select = max32(w->select, a->select.n_out), w->dt = max32(w->dt, a->n_head);
+        if (a->has_norm) w->scan = max32(w->scan, a->n_head * a->head_dim);
+    } else {
+        w->mixed = max32(w->mixed, b->u.mlp.n_inner);
+    }
+}
+
+static widths widths_of(const spec_model *m)
+{
+    widths w = { .n_norm = 1 };
+    for (int32_t i = 0; i < m->n_layer; i++) {
+        const model_layer *l = &m->layers[i];
+        if (l->parallel) w.n_norm = max32(w.n_norm, l->n_branch);
+        for (int32_t j = 0; j < l->n_branch; j++) widen(&w, &l->branch[j]);
+    }
+    return w;
+}
+
+/* --- tensors --- */
+
+typedef struct emitter {
+    net_plans *plans;
+    net_memory *memory;
+    const spec_model *model;
+    const net_shape *shape;
+    spec_view residual, normed[MODEL_MAX_BRANCH], projection, conv, select, dt, scan, mixed;
+    void *replay;
+    int32_t phase; /* of the plan being emitted */
+} emitter;
+
+static spec_view tensor(emitter *e, int32_t rows, int32_t cols, spec_dtype type)
+{
+    spec_view v = { .dtype = type, .ld = cols };
+    if (cols > 0) v.data = net_take(&e->memory->work, (size_t)rows * (size_t)cols * type_bytes(type));
+    return v;
+}
+
+static void take_tensors(emitter *e)
+{
+    const spec_model *m = e->model;
+    const widths w = widths_of(m);
+    const int32_t rows = max32(e->shape->n_row_decode, e->shape->chunk);
+    e->residual = tensor(e, rows, m->dim, SPEC_DTYPE_F32);
+    for (int32_t i = 0; i < w.n_norm; i++) e->normed[i] = tensor(e, rows, m->dim, m->dtype);
+    e->projection = tensor(e, rows, w.projection, SPEC_DTYPE_F32);
+    e->conv = tensor(e, rows, w.channel, m->dtype);
+    e->select = tensor(e, rows, w.select, m->dtype);
+    e->dt = tensor(e, rows, w.dt, SPEC_DTYPE_F32);
+    e->scan = tensor(e, rows, w.scan, SPEC_DTYPE_F32);
+    e->mixed = tensor(e, rows, w.mixed, m->dtype);
+    e->replay = net_take(&e->memory->work, (size_t)e->shape->n_row_decode * 2 * (size_t)w.channel * type_bytes(m->dtype));
+    e->plans->logits = net_take(&e->memory->work, (size_t)e->shape->n_row_decode * (size_t)m->n_vocab * sizeof(float));
+}
+
+/* The columns [col, ...) of a tensor, as rows of `cols` for a tensor that is narrower than its widest use. */
+static spec_view columns(spec_view v, int32_t col)
+{
+    if (v.data) v.data = (char *)v.data + (size_t)col * type_bytes(v.dtype);
+    return v;
+}
+static spec_view packed(spec_view v, int32_t cols)
+{
+    v.ld = cols;
+    return v;
+}
+
+/* --- operations --- */
+
+static void emit(emitter *e, spec_op op)
+{
+    spec_op *ops = e->plans->ops[e->phase];
+    if (ops) ops[e->plans->n_op[e->phase]] = op;
+    e->plans->n_op[e->phase]++;
+}
+
+static void emit_norm(emitter *e, const model_norm *n, spec_view x, spec_view gate, int32_t norm_first, spec_view y)
+{
+    emit(e, (spec_op){ .kind = SPEC_OP_NORM,
+                       .u.norm = { .kind = n->kind, .dim = n->dim, .n_group = n->n_group, .eps = n->eps,
+                                   .weight = n->weight, .bias = n->bias, .x = x, .gate = gate,
+                                   .norm_first = norm_first, .y = y } });
+}
+
+static void emit_linear(emitter *e, const model_linear *l, spec_view x, spec_view y, spec_linear_args extra)
+{
+    extra.w = l->w, extra.n_in = l->n_in, extra.n_out = l->n_out, extra.bias = l->bias;
+    extra.x = x, extra.y = y;
+    if (extra.scale == 0.0f) extra.scale = 1.0f;
+    emit(e, (spec_op){ .kind = SPEC_OP_LINEAR, .u.linear = extra });
+}
+
+/* y = residual += scale * W x */
+static void emit_out(emitter *e, const model_linear *l, spec_view x, float scale)
+{
+    emit_linear(e, l, x, e->residual, (spec_linear_args){ .add = 1, .scale = scale });
+}
+
+static void emit_attention(emitter *e, const model_attention *a, const spec_kv *kv, spec_view x, float scale)
+{
+    const int32_t n_qkv = (a->n_head + 2 * a->n_kv_head) * a->head_dim;
+    const spec_view qkv = packed(e->projection, n_qkv), y = packed(e->mixed, a->n_head * a->head_dim);
+    emit_linear(e, &a->qkv, x, qkv, (spec_linear_args){ 0 });
+    emit(e, (spec_op){ .kind = SPEC_OP_ROPE_KV,
+                       .u.rope_kv = { .qkv = qkv, .n_head = a->n_head, .q_norm = a->q_norm, .k_norm = a->k_norm,
+                                      .eps = a->qk_eps, .inv_freq = a->inv_freq, .n_rot = a->n_rot, .kv = *kv } });
+    emit(e, (spec_op){ .kind = SPEC_OP_ATTENTION,
+                       .u.attention = { .q = qkv, .n_head = a->n_head, .scale = a->scale, .window = a->window,
+                                        .kv = *kv, .y = y } });
+    emit_out(e, &a->out, y, scale);
+}
+
+/* A recurrent layer's memory, [n_seq] slots each. */
+typedef struct recurrent_memory {
+    float *state, *cache_dt;
+    void *window, *cache_u, *cache_b;
+} recurrent_memory;
+
+static void *take_slots(emitter *e, size_t bytes_slot, bool zeroed)
+{
+    void *p = net_take(&e->memory->state, bytes_slot * (size_t)e->shape->n_seq);
+    if (zeroed) {
+        if (e->plans->slot_memory)
+            e->plans->slot_memory[e->plans->n_slot_memory] = (net_slot_memory){ p, bytes_slot };
+        e->plans->n_slot_memory++;
+    }
+    return p;
+}
+
+static recurrent_memory take_recurrent(emitter *e, const model_mamba *a)
+{
+    const size_t t = type_bytes(e->model->dtype), node = 2 * (size_t)e->shape->n_node;
+    recurrent_memory r = { 0 };
+    r.state = take_slots(e, (size_t)a->n_head * (size_t)a->head_dim * (size_t)a->n_state * sizeof(float), true);
+    r.window = take_slots(e, 2 * (size_t)(a->width - 1) * (size_t)a->n_channel * t, true);
+    r.cache_u = take_slots(e, node * (size_t)a->n_channel * t, false);
+    r.cache_dt = take_slots(e, node * (size_t)a->n_head * sizeof(float), false);
+    if (a->select.w)
+        r.cache_b = take_slots(e, node * (size_t)(a->n_head / a->b_rep) * (size_t)a->n_state * t, false);
+    return r;
+}
+
+static void emit_mamba(emitter *e, const model_mamba *a, const recurrent_memory *r, spec_view x, float scale)
+{
+    const spec_dtype type = e->model->dtype;
+    const int32_t inner = a->n_head * a->head_dim;
+    const spec_view in = packed(e->projection, a->in.n_out), conv = packed(e->conv, a->n_channel);
+    const spec_view y = packed(e->mixed, inner), z = columns(in, a->col_z);
+    const spec_view ungated = packed(e->scan, inner);
+    const bool selective = a->select.w != NULL;
+
+    emit_linear(e, &a->in, x, in, (spec_linear_args){ 0 });
+    emit(e, (spec_op){ .kind = SPEC_OP_CONV,
+                       .u.conv = { .u = columns(in, a->col_u), .n_channel = a->n_channel, .width = a->width,
+                                   .weight = a->conv_weight, .bias = a->conv_bias, .dtype = type,
+                                   .window = r->window, .cache = r->cache_u, .replay_y = e->replay,
+                                   .n_node = e->shape->n_node, .y = conv } });
+    spec_scan_args s = { .n_head = a->n_head, .head_dim = a->head_dim, .n_state = a->n_state, .x_rep = a->x_rep,
+                         .b_rep = a->b_rep, .c_rep = a->c_rep, .a = a->a, .a_per_state = a->a_per_state, .d = a->d,
+                         .dt_bias = a->dt_bias, .dt_min = a->dt_min, .dt_max = a->dt_max,
+                         .x = columns(conv, a->x_col), .dtype = type, .replay_y = e->replay,
+                         .replay_ld = a->n_channel, .replay_x_col = a->x_col, .replay_b_col = a->b_col,
+                         .b_in_conv = !selective, .state = r->state, .cache_dt = r->cache_dt, .cache_b = r->cache_b,
+                         .n_node = e->shape->n_node };
+    if (selective) {
+        const spec_view select = packed(e->select, a->select.n_out), dt = packed(e->dt, a->n_head);
+        emit_linear(e, &a->select, conv, select, (spec_linear_args){ 0 });
+        emit_linear(e, &a->dt, select, dt, (spec_linear_args){ 0 });
+        s.b = columns(select, a->dt_rank), s.c = columns(select, a->dt_rank + a->n_state), s.dt = dt;
+    } else {
+        s.b = columns(conv, a->b_col), s.c = columns(conv, a->c_col), s.dt = columns(in, a->col_dt);
+    }
+    if (!a->has_norm) s.z = z;
+    s.y = a->has_norm ? ungated : y;
+    emit(e, (spec_op){ .kind = SPEC_OP_SCAN, .u.scan = s });
+    if (a->has_norm) emit_norm(e, &a->norm, ungated, z, a->norm_first, y);
+    emit_out(e, &a->out, y, scale);
+}
+
+static void emit_mlp(emitter *e, const model_mlp *m, spec_view x, float scale)
+{
+    const spec_view inner = packed(e->mixed, m->n_inner);
+    emit_linear(e, &m->up, x, inner, (spec_linear_args){ .act = m->act, .glu = m->glu });
+    emit_out(e, &m->down, inner, scale);
+}
+
+/* --- layers --- */
+
+/* What a layer's branches own, in the order of the branches; taken once, used by both plans. */
+typedef struct layer_memory {
+    recurrent_memory recurrent[MODEL_MAX_BRANCH];
+    spec_kv kv[MODEL_MAX_BRANCH];
+} layer_memory;
+
+static spec_kv take_kv(emitter *e, const model_attention *a)
+{
+    const size_t bytes = (size_t)e->shape->n_page * (size_t)a->n_kv_head * SPEC_PAGE * (size_t)a->head_dim *
+                         type_bytes(e->model->dtype);
+    spec_kv kv = { .dtype = e->model->dtype, .n_page = e->shape->n_page, .n_kv_head = a->n_kv_head,
+                   .head_dim = a->head_dim };
+    kv.k = net_take(&e->memory->kv, bytes);
+    kv.v = net_take(&e->memory->kv, bytes);
+    if (e->plans->kv) e->plans->kv[e->plans->n_kv] = kv;
+    e->plans->n_kv++;
+    return kv;
+}
+
+static void emit_layer(emitter *e, const model_layer *l, const layer_memory *mem)
+{
+    const spec_view none = { 0 };
+    for (int32_t j = 0; l->parallel && j < l->n_branch; j++)
+        emit_norm(e, &l->branch[j].norm, e->residual, none, 0, e->normed[j]);
+    for (int32_t j = 0; j < l->n_branch; j++) {
+        const model_branch *b = &l->branch[j];
+        const spec_view x = e->normed[l->parallel ? j : 0];
+        if (!l->parallel) emit_norm(e, &b->norm, e->residual, none, 0, x);
+        if (b->kind == MODEL_ATTENTION) emit_attention(e, &b->u.attention, &mem->kv[j], x, b->scale);
+        else if (b->kind == MODEL_MAMBA) emit_mamba(e, &b->u.mamba, &mem->recurrent[j], x, b->scale);
+        else emit_mlp(e, &b->u.mlp, x, b->scale);
+    }
+}
+
+static void emit_layers(emitter *e)
+{
+    for (int32_t i = 0; i < e->model->n_layer; i++) {
+        const model_layer *l = &e->model->layers[i];
+        layer_memory mem = { 0 };
+        for (int32_t j = 0; j < l->n_branch; j++) {
+            const model_branch *b = &l->branch[j];
+            if (b->kind == MODEL_ATTENTION) mem.kv[j] = take_kv(e, &b->u.attention);
+            if (b->kind == MODEL_MAMBA) mem.recurrent[j] = take_recurrent(e, &b->u.mamba);
+        }
+        for (e->phase = SPEC_PHASE_DECODE; e->phase <= SPEC_PHASE_PREFILL; e->phase++) emit_layer(e, l, &mem);
+    }
+}
+
+void net_emit(net_plans *plans, net_memory *memory, const spec_model *model, const net_shape *shape)
+{
+    emitter e = { .plans = plans, .memory = memory, .model = model, .shape = shape };
+    memory->work.n = memory->state.n = memory->kv.n = 0;
+    plans->n_op[0] = plans->n_op[1] = plans->n_kv = plans->n_slot_memory = 0;
+    take_tensors(&e);
+
+    for (e.phase = SPEC_PHASE_DECODE; e.phase <= SPEC_PHASE_PREFILL; e.phase++) {
+        if (e.phase == SPEC_PHASE_DECODE && has_attention(model)) /* plans->kv is filled below */
+            emit(&e, (spec_op){ .kind = SPEC_OP_KV_COMMIT, .u.kv_commit = { .layers = plans->kv } });
+        emit(&e, (spec_op){ .kind = SPEC_OP_EMBED,
+                            .u.embed = { .table = model->embed, .n_vocab = model->n_vocab, .dim = model->dim,
+                                         .scale = model->embed_scale, .y = e.residual } });
+    }
+    emit_layers(&e);
+
+    /* A prefill pass absorbs tokens; nobody reads its logits. */
+    e.phase = SPEC_PHASE_DECODE;
+    const spec_view logits = { plans->logits, SPEC_DTYPE_F32, model->n_vocab };
+    emit_norm(&e, &model->final_norm, e.residual, (spec_view){ 0 }, 0, e.normed[0]);
+    emit_linear(&e, &model->head, e.normed[0], logits, (spec_linear_args){ .scale = model->logit_scale });
+
+    spec_op *first = plans->ops[SPEC_PHASE_DECODE];
+    if (first && first->kind == SPEC_OP_KV_COMMIT) first->u.kv_commit.n_layer = plans->n_kv;
+}
