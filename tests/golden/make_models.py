@@ -1,0 +1,832 @@
+"""Makes the tiny random checkpoints of this folder, their golden logits and the config-key cases.
+
+    python make_models.py [case ...]        all cases without arguments; writes beside this file
+
+Weights come from numpy's PCG64 seeded by (case, tensor name), so a case can be made again alone.
+Logits come from transformers (float32, eager attention, no cache), or from plain_reference.py for
+the layouts that transformers does not read.
+"""
+import copy
+import json
+import math
+import os
+import shutil
+import sys
+import tempfile
+import zlib
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+import plain_reference
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+N_IDS = 64
+TAIL = 56           # key cases store positions 56..63
+INF = float("inf")
+
+
+# ---------------------------------------------------------------- random weights
+
+def rng(*names):
+    return np.random.default_rng([zlib.crc32(n.encode()) for n in names])
+
+
+def fill(case, name, shape, kind):
+    """kind: see the shape functions. Every tensor is far from its customary initial value (1, 0, arange)."""
+    r = rng(case, name)
+    n = r.standard_normal(shape)
+    u = r.uniform(size=shape)
+    if kind == "emb":
+        x = 0.7 * n
+    elif kind == "tied":
+        x = 0.45 * n
+    elif kind == "norm":
+        x = 0.6 + 0.8 * u
+    elif kind == "bias":
+        x = 0.3 * n
+    elif kind == "conv":
+        x = 0.5 * n
+    elif kind == "A_log":
+        x = np.log(0.4 + 6 * u)
+    elif kind == "D":
+        x = 0.5 + 0.7 * n
+    elif kind == "dt_bias":
+        dt = np.exp(math.log(0.02) + u * math.log(0.8 / 0.02))      # soft-plus(dt_bias) in 0.02 .. 0.8
+        x = dt + np.log(-np.expm1(-dt))
+    else:                                                           # a matrix, kind = gain
+        x = float(kind) * n / math.sqrt(shape[-1])
+    return torch.tensor(np.asarray(x), dtype=torch.float32)
+
+
+QK, LIN, HEAD = "1.5", "1.1", "2.5"
+
+
+def shapes_llama(c):
+    h, nh = c["hidden_size"], c["num_attention_heads"]
+    hd, kv, ff = c.get("head_dim") or h // nh, c.get("num_key_value_heads") or nh, c["intermediate_size"]
+    tied, t = c.get("tie_word_embeddings", False), {}
+    qkv_bias = c["model_type"] == "qwen2" or c.get("attention_bias", False)
+    o_bias = c["model_type"] != "qwen2" and c.get("attention_bias", False)
+    t["model.embed_tokens.weight"] = (c["vocab_size"], h), "tied" if tied else "emb"
+    for i in range(c["num_hidden_layers"]):
+        p = f"model.layers.{i}."
+        t[p + "input_layernorm.weight"] = (h,), "norm"
+        attention(t, p, h, nh, kv, hd, qkv_bias, o_bias)
+        if c["model_type"] == "qwen3":
+            t[p + "self_attn.q_norm.weight"] = t[p + "self_attn.k_norm.weight"] = (hd,), "norm"
+        t[p + "post_attention_layernorm.weight"] = (h,), "norm"
+        mlp(t, p + "mlp.", h, ff, c.get("mlp_bias", False))
+    t["model.norm.weight"] = (h,), "norm"
+    if not tied:
+        t["lm_head.weight"] = (c["vocab_size"], h), HEAD
+    return t
+
+
+def attention(t, p, h, nh, kv, hd, qkv_bias, o_bias):
+    for n, rows, gain in (("q", nh, QK), ("k", kv, QK), ("v", kv, LIN)):
+        t[p + f"self_attn.{n}_proj.weight"] = (rows * hd, h), gain
+        if qkv_bias:
+            t[p + f"self_attn.{n}_proj.bias"] = (rows * hd,), "bias"
+    t[p + "self_attn.o_proj.weight"] = (h, nh * hd), LIN
+    if o_bias:
+        t[p + "self_attn.o_proj.bias"] = (h,), "bias"
+
+
+def mlp(t, p, h, ff, bias):
+    for n, s in (("gate", (ff, h)), ("up", (ff, h)), ("down", (h, ff))):
+        t[p + n + "_proj.weight"] = s, LIN
+        if bias:
+            t[p + n + "_proj.bias"] = s[:1], "bias"
+
+
+def shapes_neox(c):
+    h, ff, t = c["hidden_size"], c["intermediate_size"], {}
+    tied = c.get("tie_word_embeddings", False)
+    t["gpt_neox.embed_in.weight"] = (c["vocab_size"], h), "tied" if tied else "emb"
+
+    def lin(p, s, gain, bias=True):
+        t[p + ".weight"] = s, gain
+        if bias:
+            t[p + ".bias"] = s[:1], "bias"
+    for i in range(c["num_hidden_layers"]):
+        p = f"gpt_neox.layers.{i}."
+        for n in ("input_layernorm", "post_attention_layernorm"):
+            t[p + n + ".weight"], t[p + n + ".bias"] = ((h,), "norm"), ((h,), "bias")
+        lin(p + "attention.query_key_value", (3 * h, h), QK, c.get("attention_bias", True))
+        lin(p + "attention.dense", (h, h), LIN, c.get("attention_bias", True))
+        lin(p + "mlp.dense_h_to_4h", (ff, h), LIN)
+        lin(p + "mlp.dense_4h_to_h", (h, ff), "3")
+    t["gpt_neox.final_layer_norm.weight"], t["gpt_neox.final_layer_norm.bias"] = ((h,), "norm"), ((h,), "bias")
+    if not tied:
+        t["embed_out.weight"] = (c["vocab_size"], h), HEAD
+    return t
+
+
+def mixer1(t, p, h, inner, n, rank, width, bias, conv_bias):
+    t[p + "in_proj.weight"] = (2 * inner, h), LIN
+    t[p + "conv1d.weight"] = (inner, 1, width), "conv"
+    t[p + "x_proj.weight"] = (rank + 2 * n, inner), LIN
+    t[p + "dt_proj.weight"] = (inner, rank), LIN
+    t[p + "dt_proj.bias"] = (inner,), "dt_bias"
+    t[p + "A_log"], t[p + "D"] = ((inner, n), "A_log"), ((inner,), "D")
+    t[p + "out_proj.weight"] = (h, inner), LIN
+    if conv_bias:
+        t[p + "conv1d.bias"] = (inner,), "bias"
+    if bias:
+        t[p + "in_proj.bias"], t[p + "out_proj.bias"] = ((2 * inner,), "bias"), ((h,), "bias")
+
+
+def mixer2(t, p, h, inner, n, groups, heads, width, bias, conv_bias, norm=True, d_xb=None):
+    conv = inner + 2 * groups * n if d_xb is None else 2 * d_xb + groups * n
+    t[p + "in_proj.weight"] = (inner + conv + heads, h), LIN
+    t[p + "conv1d.weight"] = (conv, 1, width), "conv"
+    t[p + "A_log"], t[p + "D"], t[p + "dt_bias"] = ((heads,), "A_log"), ((heads,), "D"), ((heads,), "dt_bias")
+    t[p + "out_proj.weight"] = (h, inner), LIN
+    if norm:
+        t[p + "norm.weight"] = (inner,), "norm"
+    if conv_bias:
+        t[p + "conv1d.bias"] = (conv,), "bias"
+    if bias:
+        t[p + "in_proj.bias"], t[p + "out_proj.bias"] = ((inner + conv + heads,), "bias"), ((h,), "bias")
+
+
+def shapes_mamba(c):
+    h, t = c["hidden_size"], {}
+    inner = c["expand"] * h
+    tied = c.get("tie_word_embeddings", c["model_type"] == "mamba")
+    t["backbone.embeddings.weight"] = (c["vocab_size"], h), "tied" if tied else "emb"
+    for i in range(c["num_hidden_layers"]):
+        p = f"backbone.layers.{i}."
+        t[p + "norm.weight"] = (h,), "norm"
+        if c["model_type"] == "mamba":
+            rank = c["time_step_rank"] if c["time_step_rank"] != "auto" else math.ceil(h / 16)
+            mixer1(t, p + "mixer.", h, inner, c["state_size"], rank, c["conv_kernel"], c["use_bias"],
+                   c["use_conv_bias"])
+        else:
+            mixer2(t, p + "mixer.", h, inner, c["state_size"], c["n_groups"], c["num_heads"], c["conv_kernel"],
+                   c["use_bias"], c["use_conv_bias"])
+    t["backbone.norm_f.weight"] = (h,), "norm"
+    if not tied:
+        t["lm_head.weight"] = (c["vocab_size"], h), HEAD
+    return t
+
+
+def shapes_original(c):
+    h, t, s = c["d_model"], {}, c.get("ssm_cfg") or {}
+    multiple = c.get("pad_vocab_size_multiple", 8)
+    rows = -(-c["vocab_size"] // multiple) * multiple
+    tied = c.get("tie_embeddings", True)
+    t["backbone.embedding.weight"] = (rows, h), "tied" if tied else "emb"
+    inner = s.get("expand", 2) * h
+    for i in range(c["n_layer"]):
+        p = f"backbone.layers.{i}."
+        t[p + "norm.weight"] = (h,), "norm"
+        if s.get("layer", "Mamba1") == "Mamba1":
+            rank = s.get("dt_rank", "auto")
+            mixer1(t, p + "mixer.", h, inner, s.get("d_state", 16), math.ceil(h / 16) if rank == "auto" else rank,
+                   s.get("d_conv", 4), s.get("bias", False), s.get("conv_bias", True))
+        else:
+            mixer2(t, p + "mixer.", h, inner, s.get("d_state", 128), s.get("ngroups", 1), inner // s.get("headdim", 64),
+                   s.get("d_conv", 4), s.get("bias", False), s.get("conv_bias", True), s.get("rmsnorm", True))
+    t["backbone.norm_f.weight"] = (h,), "norm"
+    if not tied:
+        t["lm_head.weight"] = (rows, h), HEAD
+    return t
+
+
+def shapes_bamba(c):
+    h, t = c["hidden_size"], {}
+    tied, nh = c.get("tie_word_embeddings", False), c["num_attention_heads"]
+    t["model.embed_tokens.weight"] = (c["vocab_size"], h), "tied" if tied else "emb"
+    for i in range(c["num_hidden_layers"]):
+        p = f"model.layers.{i}."
+        t[p + "input_layernorm.weight"] = t[p + "pre_ff_layernorm.weight"] = (h,), "norm"
+        if i in (c["attn_layer_indices"] or []):
+            b = c["attention_bias"]
+            attention(t, p, h, nh, c["num_key_value_heads"], h // nh, b, b)
+        else:
+            mixer2(t, p + "mamba.", h, c["mamba_expand"] * h, c["mamba_d_state"], c["mamba_n_groups"],
+                   c["mamba_n_heads"], c["mamba_d_conv"], c["mamba_proj_bias"], c["mamba_conv_bias"])
+        mlp(t, p + "feed_forward.", h, c["intermediate_size"], c["mlp_bias"])
+    t["model.final_layernorm.weight"] = (h,), "norm"
+    if not tied:
+        t["lm_head.weight"] = (c["vocab_size"], h), HEAD
+    return t
+
+
+def shapes_hybrid(c, m):
+    t = shapes_llama(c)
+    s = m["ssm_cfg"]
+    for i in range(c["num_hidden_layers"]):
+        if i not in m["attn_layers"]:
+            p = f"model.layers.{i}."
+            for n in [n for n in t if n.startswith(p + "self_attn.")]:
+                del t[n]
+            mixer2(t, p + "mamba.", c["hidden_size"], m["d_inner"], s["d_state"], s["ngroups"], s["ngroups"], 4, False,
+                   True, d_xb=m["d_xb"])
+    return t
+
+
+# ---------------------------------------------------------------- cases
+
+class Key:
+    """One change of the configuration. fresh: tensors change, so weights of its own are made."""
+
+    def __init__(self, name, patch, expect="logits", fresh=False, same=False, refuse_ok=False, file="config.json",
+                 note=None):
+        self.name, self.patch, self.expect, self.fresh, self.same = name, patch, expect, fresh, same
+        self.refuse_ok, self.file, self.note = refuse_ok, file, note
+
+
+REMOVE = {"__remove__": True}
+
+
+def refuse(name, patch, **k):
+    return Key(name, patch, "refuse", **k)
+
+
+class Case:
+    def __init__(self, name, family, config, keys=(), mamba_config=None, dtype=torch.float32, shards=1, extra=None,
+                 weights_of=None):
+        self.name, self.family, self.config, self.keys = name, family, config, list(keys)
+        self.mamba, self.dtype, self.shards, self.extra = mamba_config, dtype, shards, extra
+        self.seed = weights_of or name
+
+
+SHAPES = {"llama": shapes_llama, "neox": shapes_neox, "mamba": shapes_mamba, "original": shapes_original,
+          "bamba": shapes_bamba}
+
+
+def tensors(case, config, mamba, dtype=None):
+    dtype = dtype or case.dtype
+    s = shapes_hybrid(config, mamba) if case.family == "hybrid" else SHAPES[case.family](config)
+    t = {n: fill(case.seed, n, shape, kind).to(dtype) for n, (shape, kind) in s.items()}
+    if case.extra == "duplicate_head":
+        t["lm_head.weight"] = t["backbone.embedding.weight"].clone()
+    if case.extra == "neox_buffers":        # old files carry these; a loader must ignore them
+        for i in range(config["num_hidden_layers"]):
+            t[f"gpt_neox.layers.{i}.attention.rotary_emb.inv_freq"] = torch.full((2,), 7.0)
+            t[f"gpt_neox.layers.{i}.attention.masked_bias"] = torch.tensor(-1e9)
+            t[f"gpt_neox.layers.{i}.attention.bias"] = torch.ones((1, 1, 8, 8), dtype=torch.bool)
+    return t
+
+
+def write_json(path, value):
+    with open(path, "w") as f:
+        json.dump(value, f, indent=1)
+        f.write("\n")
+
+
+def write_weights(directory, t, shards):
+    if shards == 1:
+        save_file(t, os.path.join(directory, "model.safetensors"), metadata={"format": "pt"})
+        return
+    names = list(t)
+    per = -(-len(names) // shards)
+    where, total = {}, 0
+    for s in range(shards):
+        file = f"model-{s + 1:05d}-of-{shards:05d}.safetensors"
+        part = {n: t[n] for n in names[s * per:(s + 1) * per]}
+        save_file(part, os.path.join(directory, file), metadata={"format": "pt"})
+        where.update({n: file for n in part})
+        total += sum(x.numel() * x.element_size() for x in part.values())
+    write_json(os.path.join(directory, "model.safetensors.index.json"),
+               {"metadata": {"total_size": total}, "weight_map": where})
+
+
+def apply(config, patch):
+    c = copy.deepcopy(config)
+    for k, v in patch.items():
+        if v == REMOVE:
+            c.pop(k, None)
+        else:
+            c[k] = copy.deepcopy(v)
+    return c
+
+
+def reference(case, directory, config, mamba, ids):
+    """Logits [n][vocab] of the weights in directory under this configuration."""
+    if case.family in ("original", "hybrid"):
+        return plain_reference.run(directory, ids, config, mamba)
+    from transformers import AutoModelForCausalLM
+    with tempfile.TemporaryDirectory() as tmp:
+        for f in os.listdir(directory):
+            if f.startswith("model"):
+                os.symlink(os.path.join(os.path.abspath(directory), f), os.path.join(tmp, f))
+        write_json(os.path.join(tmp, "config.json"), config)
+        model, info = AutoModelForCausalLM.from_pretrained(
+            tmp, dtype=torch.float32, attn_implementation="eager" if case.family != "mamba" else None,
+            output_loading_info=True)
+    missing = [k for k in info["missing_keys"] if "lm_head" not in k]
+    if missing or info["mismatched_keys"]:
+        raise RuntimeError(f"not loaded: {missing} {info['mismatched_keys']}")
+    model.eval()
+    with torch.no_grad():
+        return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0].float()
+
+
+LINEAR = {"type": "linear", "factor": 4.0}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 32}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+
+
+def refusals(sub="rope_scaling"):
+    """What no family of this set may silently accept."""
+    return [
+        refuse("rope_yarn", {"rope_scaling": YARN}),
+        refuse("rope_yarn_new", {"rope_scaling": REMOVE, "rope_theta": REMOVE,
+                                 "rope_parameters": {**YARN, "rope_theta": 10000.0}}),
+        refuse("rope_dynamic", {"rope_scaling": {"type": "dynamic", "factor": 4.0}}),
+        refuse("rope_longrope", {"rope_scaling": {"type": "longrope", "long_factor": [2.0] * 4, "short_factor": [1.0] * 4,
+                                                  "original_max_position_embeddings": 32}}),
+        refuse("rope_unknown_type", {"rope_scaling": {"rope_type": "spiral", "factor": 4.0}}),
+        refuse("rope_llama3_incomplete", {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}),
+    ] + refusals_any()
+
+
+def refusals_any():
+    return [
+        refuse("quantization_config", {"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128}}),
+        refuse("is_encoder_decoder", {"is_encoder_decoder": True}),
+        refuse("add_cross_attention", {"add_cross_attention": True}),
+        refuse("num_experts", {"num_experts": 8, "num_experts_per_tok": 2}),
+        refuse("num_local_experts", {"num_local_experts": 8}),
+        refuse("attn_logit_softcapping", {"attn_logit_softcapping": 30.0}),
+        refuse("final_logit_softcapping", {"final_logit_softcapping": 30.0}),
+        refuse("logits_scaling", {"logits_scaling": 4.0}),
+        refuse("embedding_multiplier", {"embedding_multiplier": 3.0}),
+        refuse("residual_multiplier", {"residual_multiplier": 0.5}),
+        refuse("attention_multiplier", {"attention_multiplier": 0.1}),
+        refuse("model_type_unknown", {"model_type": "llama9000"}),
+        refuse("act_unknown", {"hidden_act": "quick_gelu"}),
+        refuse("act_nonsense", {"hidden_act": "wiggle"}),
+    ]
+
+
+ONE = {"num_hidden_layers": 1}
+
+
+def tied_keys(fewer):
+    return [
+        Key("tied", {"tie_word_embeddings": True, **fewer}, fresh=True),
+        refuse("tied_contradiction", {"tie_word_embeddings": True},
+               note="the file holds an lm_head that differs from the embeddings: transformers 4 uses the embeddings, 5 the "
+                    "lm_head"),
+    ]
+
+
+def shape_refusals(layers="num_hidden_layers", hidden="hidden_size", vocab="vocab_size"):
+    return [
+        refuse("too_many_layers", {layers: 9}, note="tensors of layers beyond the file are missing"),
+        refuse("hidden_mismatch", {hidden: 64}, note="shapes disagree with the tensors"),
+        refuse("vocab_mismatch", {vocab: 500}, note="more rows than the table has"),
+    ]
+
+
+def llama_base(kind, **k):
+    c = {"architectures": [{"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM",
+                            "qwen3": "Qwen3ForCausalLM"}[kind]],
+         "model_type": kind, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+         "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 96, "hidden_act": "silu",
+         "max_position_embeddings": 256, "rms_norm_eps": 1e-3, "rope_theta": 10000.0, "tie_word_embeddings": False,
+         "bos_token_id": 1, "eos_token_id": 2, "initializer_range": 0.02, "use_cache": True, "torch_dtype": "float32"}
+    c.update(k)
+    return c
+
+
+def llama_keys(kind, new_style=False):
+    def rope(**r):
+        if new_style:
+            return {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "default", **r}}
+        theta = r.pop("rope_theta", 10000.0)
+        return {"rope_theta": theta, "rope_scaling": r or None}
+    k = [
+        Key("rms_norm_eps", {"rms_norm_eps": 0.05}),
+        Key("rms_norm_eps_removed", {"rms_norm_eps": REMOVE}, refuse_ok=True, note="class default 1e-6"),
+        Key("rope_theta", rope(rope_theta=500.0)),
+        Key("rope_theta_1e6", rope(rope_theta=1e6)),
+        Key("rope_linear", rope(rope_type="linear", factor=4.0)),
+        Key("rope_llama3", rope(rope_theta=500.0, **LLAMA3)),
+        Key("rope_new_style", {"rope_theta": REMOVE, "rope_scaling": REMOVE,
+                               "rope_parameters": {"rope_theta": 500.0, "rope_type": "default"}}),
+        Key("rope_new_linear", {"rope_theta": REMOVE, "rope_scaling": REMOVE,
+                                "rope_parameters": {"rope_theta": 500.0, "rope_type": "linear", "factor": 2.0}}),
+        Key("rope_new_llama3", {"rope_theta": REMOVE, "rope_scaling": REMOVE,
+                                "rope_parameters": {"rope_theta": 500.0, **LLAMA3}}),
+        Key("rope_old_style", {"rope_parameters": REMOVE, "rope_theta": 500.0, "rope_scaling": None}),
+        Key("rope_old_linear", {"rope_parameters": REMOVE, "rope_theta": 10000.0, "rope_scaling": LINEAR}),
+        Key("rope_old_llama3", {"rope_parameters": REMOVE, "rope_theta": 500.0, "rope_scaling": LLAMA3}),
+        Key("rope_theta_removed", {"rope_theta": REMOVE, "rope_scaling": REMOVE, "rope_parameters": REMOVE},
+            same=True, refuse_ok=True, note="class default 10000"),
+        Key("act_gelu", {"hidden_act": "gelu"}, refuse_ok=True),
+        Key("act_gelu_new", {"hidden_act": "gelu_new"}, refuse_ok=True),
+        Key("act_gelu_pytorch_tanh", {"hidden_act": "gelu_pytorch_tanh"}, refuse_ok=True),
+        Key("act_relu", {"hidden_act": "relu"}, refuse_ok=True),
+        Key("act_swish", {"hidden_act": "swish"}, same=True, refuse_ok=True, note="another name of silu"),
+        Key("one_layer", {"num_hidden_layers": 1}, refuse_ok=True, note="the file holds more layers than used"),
+        Key("dtype_new_name", {"torch_dtype": REMOVE, "dtype": "float32"}, same=True),
+        refuse("partial_rotary_factor", {"partial_rotary_factor": 0.5},
+               note="these classes ignore the key: ambiguous, so refused"),
+    ]
+    return k + refusals() + shape_refusals()
+
+
+def mamba_keys(kind):
+    k = [
+        Key("layer_norm_epsilon", {"layer_norm_epsilon": 0.05}),
+        Key("residual_in_fp32_false", {"residual_in_fp32": False}, same=True,
+            note="no difference in float32 arithmetic"),
+        Key("use_bias", {"use_bias": True, "num_hidden_layers": 1}, fresh=True),
+        Key("use_conv_bias_false", {"use_conv_bias": False, "num_hidden_layers": 1}, fresh=True),
+        Key("conv_kernel_3", {"conv_kernel": 3, "num_hidden_layers": 1}, fresh=True),
+            Key("state_size", {"state_size": 12, "num_hidden_layers": 1}, fresh=True, refuse_ok=True),
+        Key("one_layer", {"num_hidden_layers": 1}, refuse_ok=True),
+        refuse("act_relu", {"hidden_act": "relu"}, note="versions differ on whether the gate follows it"),
+        refuse("act_gelu", {"hidden_act": "gelu"}),
+    ]
+    return k + refusals_any() + shape_refusals()
+
+
+NEOX = {"architectures": ["GPTNeoXForCausalLM"], "model_type": "gpt_neox", "hidden_size": 48, "intermediate_size": 96,
+        "num_hidden_layers": 2, "num_attention_heads": 3, "vocab_size": 104, "hidden_act": "gelu",
+        "layer_norm_eps": 1e-5, "max_position_embeddings": 256, "rotary_pct": 0.25, "rotary_emb_base": 10000,
+        "use_parallel_residual": True, "tie_word_embeddings": False, "attention_bias": True, "bos_token_id": 0,
+        "eos_token_id": 0, "initializer_range": 0.02, "use_cache": True, "torch_dtype": "float32"}
+NEOX_NEW = {"rotary_pct": REMOVE, "rotary_emb_base": REMOVE}
+NEOX_KEYS = [
+    Key("layer_norm_eps", {"layer_norm_eps": 0.05}),
+    Key("rotary_pct_0.5", {"rotary_pct": 0.5}),
+    Key("rotary_pct_1", {"rotary_pct": 1.0}),
+    Key("rotary_pct_removed", {"rotary_pct": REMOVE}, same=True, refuse_ok=True, note="class default 0.25"),
+    Key("rotary_emb_base", {"rotary_emb_base": 100}),
+    Key("rope_new_style", {**NEOX_NEW, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0,
+                                                           "partial_rotary_factor": 0.25}}, same=True),
+    Key("rope_new_half", {**NEOX_NEW, "rope_parameters": {"rope_type": "default", "rope_theta": 100.0,
+                                                          "partial_rotary_factor": 0.5}}),
+    Key("rope_linear", {"rope_scaling": LINEAR}, refuse_ok=True,
+        note="transformers turns only rotary_pct of each head, as without scaling"),
+    Key("sequential_residual", {"use_parallel_residual": False}),
+    Key("act_gelu_new", {"hidden_act": "gelu_new"}),
+    Key("act_gelu_pytorch_tanh", {"hidden_act": "gelu_pytorch_tanh"}),
+    Key("act_relu", {"hidden_act": "relu"}),
+    Key("act_silu", {"hidden_act": "silu"}, refuse_ok=True),
+    Key("attention_bias_false", {"attention_bias": False, "num_hidden_layers": 1}, fresh=True),
+    *tied_keys(ONE),
+    Key("one_layer", {"num_hidden_layers": 1}, refuse_ok=True),
+    refuse("heads_do_not_divide", {"num_attention_heads": 5}),
+] + refusals() + shape_refusals()
+
+MAMBA = {"architectures": ["MambaForCausalLM"], "model_type": "mamba", "hidden_size": 32, "num_hidden_layers": 3,
+         "intermediate_size": 64, "state_size": 8, "conv_kernel": 4, "expand": 2, "time_step_rank": 3,
+         "layer_norm_epsilon": 1e-5, "use_bias": False, "use_conv_bias": True, "residual_in_fp32": True,
+         "rms_norm": True, "fused_add_norm": True, "hidden_act": "silu", "pad_vocab_size_multiple": 8,
+         "vocab_size": 96, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0, "torch_dtype": "float32"}
+MAMBA_KEYS = mamba_keys("mamba") + [
+    Key("expand_3", {"expand": 3, "intermediate_size": 96, "num_hidden_layers": 1}, fresh=True),
+    Key("time_step_rank_auto", {"time_step_rank": "auto", "num_hidden_layers": 1}, fresh=True),
+    Key("untied", {"tie_word_embeddings": False, "num_hidden_layers": 1}, fresh=True),
+    Key("tied_said", {"tie_word_embeddings": True}, same=True),
+    refuse("untied_no_head", {"tie_word_embeddings": False}, note="lm_head.weight is not in the file"),
+]
+
+MAMBA2 = {"architectures": ["Mamba2ForCausalLM"], "model_type": "mamba2", "hidden_size": 32, "num_hidden_layers": 3,
+          "num_heads": 8, "head_dim": 8, "state_size": 16, "n_groups": 1, "expand": 2, "conv_kernel": 4,
+          "chunk_size": 16, "time_step_limit": [0.0, INF], "time_step_rank": 2, "layer_norm_epsilon": 1e-5,
+          "use_bias": False, "use_conv_bias": True, "residual_in_fp32": True, "rms_norm": True, "hidden_act": "silu",
+          "vocab_size": 96, "tie_word_embeddings": False, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0,
+          "torch_dtype": "float32"}
+INF_OBJ = {"__float__": "Infinity"}
+MAMBA2_KEYS = mamba_keys("mamba2") + [
+    Key("time_step_limit", {"time_step_limit": [0.05, 0.4]}),
+    Key("time_step_limit_low", {"time_step_limit": [0.1, INF]}),
+    Key("time_step_limit_object", {"time_step_limit": [0.0, INF_OBJ]}, same=True),
+    Key("time_step_limit_removed", {"time_step_limit": REMOVE}, same=True),
+    Key("n_groups_2", {"n_groups": 2, "num_hidden_layers": 1}, fresh=True,
+        note="the gated norm is taken over each group (transformers 5.23; older versions: whole width)"),
+    Key("expand_3", {"expand": 3, "num_heads": 12, "num_hidden_layers": 1}, fresh=True),
+    Key("head_dim_16", {"head_dim": 16, "num_heads": 4, "num_hidden_layers": 1}, fresh=True),
+    *tied_keys(ONE),
+    Key("chunk_size", {"chunk_size": 256}, same=True),
+    refuse("rms_norm_false", {"rms_norm": False}),
+    refuse("heads_mismatch", {"num_heads": 4}, note="num_heads * head_dim != expand * hidden_size"),
+]
+
+BAMBA = {"architectures": ["BambaForCausalLM"], "model_type": "bamba", "hidden_size": 32, "intermediate_size": 32,
+         "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "attn_layer_indices": [1, 3],
+         "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 1, "mamba_d_state": 16, "mamba_d_conv": 4,
+         "mamba_expand": 2, "mamba_chunk_size": 16, "mamba_conv_bias": True, "mamba_proj_bias": False,
+         "hidden_act": "silu", "rms_norm_eps": 1e-5, "attention_bias": False, "mlp_bias": False, "vocab_size": 96,
+         "max_position_embeddings": 256, "tie_word_embeddings": False, "partial_rotary_factor": 0.5,
+         "rope_parameters": {"partial_rotary_factor": 0.5, "rope_theta": 10000.0, "rope_type": "default"},
+         "time_step_limit": [0.0, INF_OBJ], "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0,
+         "num_logits_to_keep": 1, "z_loss_coefficient": 0.0, "dtype": "float32"}
+TWO = {"num_hidden_layers": 2, "attn_layer_indices": [1]}
+SSM_ONLY = {"num_hidden_layers": 1, "attn_layer_indices": []}
+ATT_ONLY = {"num_hidden_layers": 1, "attn_layer_indices": [0]}
+BAMBA_OLD = {"rope_parameters": REMOVE, "partial_rotary_factor": REMOVE}
+
+
+def bamba_rope(**k):
+    return {"rope_parameters": {"partial_rotary_factor": 0.5, "rope_theta": 10000.0, "rope_type": "default", **k}}
+
+
+BAMBA_KEYS = [
+    Key("rms_norm_eps", {"rms_norm_eps": 0.05}),
+    Key("rope_theta", bamba_rope(rope_theta=100.0)),
+    Key("rope_old_style", {**BAMBA_OLD, "rope_theta": 100.0, "rope_scaling": None}),
+    Key("rope_removed", BAMBA_OLD, same=True, refuse_ok=True, note="class: theta 10000, half of each head"),
+    Key("partial_rotary_1", {"partial_rotary_factor": REMOVE, **bamba_rope(partial_rotary_factor=1.0)}),
+    Key("partial_rotary_0.25", {"partial_rotary_factor": REMOVE, **bamba_rope(partial_rotary_factor=0.25)}),
+    refuse("partial_rotary_contradiction", {"partial_rotary_factor": 0.25},
+           note="disagrees with rope_parameters"),
+    Key("rope_linear", bamba_rope(rope_type="linear", factor=4.0), refuse_ok=True),
+    Key("attn_layer_0_2", {"attn_layer_indices": [0, 2], "num_hidden_layers": 3}, fresh=True),
+    Key("no_attention", {"attn_layer_indices": None, "num_hidden_layers": 2}, fresh=True),
+    Key("attention_bias", {"attention_bias": True, **ATT_ONLY}, fresh=True),
+    Key("mlp_bias", {"mlp_bias": True, **TWO}, fresh=True),
+    Key("mamba_proj_bias", {"mamba_proj_bias": True, **SSM_ONLY}, fresh=True),
+    Key("mamba_conv_bias_false", {"mamba_conv_bias": False, **SSM_ONLY}, fresh=True),
+    Key("mamba_d_conv", {"mamba_d_conv": 3, **SSM_ONLY}, fresh=True),
+    Key("mamba_d_state", {"mamba_d_state": 8, **SSM_ONLY}, fresh=True),
+    Key("mamba_expand", {"mamba_expand": 3, "mamba_n_heads": 12, **SSM_ONLY}, fresh=True),
+    Key("mamba_heads", {"mamba_n_heads": 4, "mamba_d_head": 16, **SSM_ONLY}, fresh=True),
+    Key("mamba_d_head_auto", {"mamba_d_head": "auto"}, same=True),
+    Key("mamba_n_groups_2", {"mamba_n_groups": 2, **SSM_ONLY}, fresh=True,
+        note="the gated norm is taken over each group (transformers 5.23; older versions: whole width)"),
+    Key("num_key_value_heads", {"num_key_value_heads": 1, **ATT_ONLY}, fresh=True),
+    *tied_keys(TWO),
+    Key("time_step_limit", {"time_step_limit": [0.05, 0.4]}),
+    Key("time_step_limit_plain_infinity", {"time_step_limit": [0.0, INF]}, same=True),
+    Key("chunk_size", {"mamba_chunk_size": 256}, same=True),
+    refuse("act_gelu", {"hidden_act": "gelu"}, note="would change the convolution too"),
+    refuse("attn_layers_wrong", {"attn_layer_indices": [0, 2]}, note="the tensors of layer 0 are those of a Mamba layer"),
+    refuse("heads_mismatch", {"mamba_n_heads": 4}),
+] + refusals() + shape_refusals()
+
+SSD = {"d_model": 32, "d_intermediate": 0, "n_layer": 2, "vocab_size": 100, "ssm_cfg": {"layer": "Mamba2"},
+       "attn_layer_idx": [], "attn_cfg": {}, "rms_norm": True, "residual_in_fp32": True, "fused_add_norm": True,
+       "pad_vocab_size_multiple": 16, "tie_embeddings": True}
+SSD_CFG = {"layer": "Mamba2", "d_state": 16, "headdim": 16, "ngroups": 2, "expand": 2, "d_conv": 4}
+
+
+def original_refusals(cfg):
+    return [
+        refuse("d_intermediate", {"d_intermediate": 64}),
+        refuse("attn_layer_idx", {"attn_layer_idx": [1], "attn_cfg": {"num_heads": 4}}),
+        refuse("rms_norm_false", {"rms_norm": False}, note="LayerNorm"),
+        refuse("ssm_layer_unknown", {"ssm_cfg": {**cfg, "layer": "Mamba7"}}),
+        refuse("ssm_key_unknown", {"ssm_cfg": {**cfg, "wobble": 3}}),
+        refuse("quantization_config", {"quantization_config": {"quant_method": "gptq", "bits": 4}}),
+        refuse("too_many_layers", {"n_layer": 9}),
+        refuse("d_model_mismatch", {"d_model": 64}),
+        refuse("vocab_mismatch", {"vocab_size": 500}),
+        refuse("untied_no_head", {"tie_embeddings": False}),
+    ]
+
+
+def ssm(name, change, **k):
+    return Key(name, {"ssm_cfg": {**SSD_CFG, **change}, "n_layer": 1}, **k)
+
+
+SSD_KEYS = [
+    Key("norm_before_gate", {"ssm_cfg": {**SSD_CFG, "norm_before_gate": True}}, refuse_ok=True),
+    Key("dt_limit", {"ssm_cfg": {**SSD_CFG, "dt_limit": [0.05, 0.4]}}, refuse_ok=True),
+    Key("chunk_size", {"ssm_cfg": {**SSD_CFG, "chunk_size": 64}}, same=True),
+    Key("residual_in_fp32_false", {"residual_in_fp32": False}, same=True),
+    ssm("d_state", {"d_state": 8}, fresh=True),
+    ssm("headdim", {"headdim": 32}, fresh=True),
+    ssm("ngroups_1", {"ngroups": 1}, fresh=True),
+    ssm("expand", {"expand": 3, "headdim": 24}, fresh=True),
+    ssm("d_conv", {"d_conv": 3}, fresh=True),
+    ssm("bias", {"bias": True}, fresh=True),
+    ssm("conv_bias_false", {"conv_bias": False}, fresh=True),
+    ssm("rmsnorm_false", {"rmsnorm": False}, fresh=True, refuse_ok=True),
+    Key("untied", {"tie_embeddings": False, "n_layer": 1}, fresh=True),
+    refuse("D_has_hdim", {"ssm_cfg": {**SSD_CFG, "D_has_hdim": True}}),
+    refuse("activation", {"ssm_cfg": {**SSD_CFG, "activation": "relu"}}),
+    refuse("layer_mamba1", {"ssm_cfg": {"layer": "Mamba1"}}, note="the tensors are those of Mamba-2"),
+] + original_refusals(SSD_CFG)
+
+SSM1 = {"d_model": 32, "n_layer": 2, "vocab_size": 93, "ssm_cfg": {}, "rms_norm": True, "residual_in_fp32": True,
+        "fused_add_norm": True, "pad_vocab_size_multiple": 8}
+
+
+def ssm1(name, change, **k):
+    return Key(name, {"ssm_cfg": change, "n_layer": 1}, **k)
+
+
+SSM1_KEYS = [
+    Key("layer_said", {"ssm_cfg": {"layer": "Mamba1"}}, same=True),
+    ssm1("d_state", {"d_state": 8}, fresh=True),
+    ssm1("d_conv", {"d_conv": 3}, fresh=True),
+    ssm1("expand", {"expand": 3}, fresh=True),
+    ssm1("dt_rank", {"dt_rank": 5}, fresh=True),
+    ssm1("bias", {"bias": True}, fresh=True),
+    ssm1("conv_bias_false", {"conv_bias": False}, fresh=True),
+    refuse("layer_mamba2", {"ssm_cfg": {"layer": "Mamba2"}}, note="the tensors are those of Mamba-1"),
+] + original_refusals({})
+
+HYBRID = llama_base("llama", num_hidden_layers=3, intermediate_size=32, num_key_value_heads=2, rope_theta=500.0,
+                    rope_scaling=LLAMA3, rms_norm_eps=1e-5, _name_or_path="tiny-hybrid", attention_bias=False, mlp_bias=False)
+HYBRID_MAMBA = {"d_model": 32, "ssm_cfg": {"expand": 1, "ngroups": 4, "d_state": 8}, "rms_norm_eps": 1e-5,
+                "vocab_size": None, "d_inner": 32, "d_xb": 16, "intermediate_size": 32, "hidden_act": "silu",
+                "n_layer": 3, "attn_layers": [1]}
+M = "mamba_config.json"
+HYBRID_KEYS = [
+    Key("rope_theta", {"rope_theta": 50.0}),
+    Key("rope_scaling_none", {"rope_scaling": None}),
+    Key("rms_norm_eps", {"rms_norm_eps": 0.05}, refuse_ok=True,
+        note="config.json's value; mamba_config.json keeps 1e-5, so refusing the contradiction is right too; the gated "
+             "norm keeps 1e-5 in any case"),
+    *tied_keys({}),
+    Key("attn_layers_0", {"attn_layers": [0]}, fresh=True, file=M),
+    Key("no_attention", {"attn_layers": []}, fresh=True, file=M, note="the layout of a drafter of this family"),
+    Key("d_xb_8", {"d_xb": 8}, fresh=True, file=M),
+    Key("ngroups_2", {"ssm_cfg": {"expand": 1, "ngroups": 2, "d_state": 16}}, fresh=True, file=M),
+    refuse("attn_layers_wrong", {"attn_layers": [0, 2]}, file=M),
+    refuse("d_xb_wrong", {"d_xb": 8}, file=M),
+    refuse("d_inner_wrong", {"d_inner": 64}, file=M),
+    refuse("ssm_key_unknown", {"ssm_cfg": {"expand": 1, "ngroups": 4, "d_state": 8, "wobble": 1}}, file=M),
+    refuse("n_layer_mismatch", {"n_layer": 2}, file=M),
+    refuse("ssm_cfg_removed", {"ssm_cfg": REMOVE}, file=M),
+    refuse("rope_yarn", {"rope_scaling": YARN}),
+    refuse("quantization_config", {"quantization_config": {"quant_method": "gptq", "bits": 4}}),
+    refuse("num_local_experts", {"num_local_experts": 8}),
+    refuse("act_nonsense", {"hidden_act": "wiggle"}),
+]
+
+HD16 = {"head_dim": 16, "num_hidden_layers": 1}
+LLAMA2 = llama_base("llama", rope_scaling=None, attention_bias=False, mlp_bias=False, pretraining_tp=1)
+LLAMA2_KEYS = llama_keys("llama") + [
+    *tied_keys(ONE),
+    Key("num_key_value_heads_2", {"num_key_value_heads": 2, "num_hidden_layers": 1}, fresh=True),
+    Key("num_key_value_heads_1", {"num_key_value_heads": 1, "num_hidden_layers": 1}, fresh=True),
+    Key("num_key_value_heads_removed", {"num_key_value_heads": REMOVE}, same=True, note="as many as heads"),
+    Key("head_dim_16", HD16, fresh=True),
+    Key("attention_bias", {"attention_bias": True, "num_hidden_layers": 1}, fresh=True),
+    Key("mlp_bias", {"mlp_bias": True, "num_hidden_layers": 1}, fresh=True),
+    Key("heads_2", {"num_attention_heads": 2, "num_key_value_heads": 2}, note="other split of the same tensors"),
+    refuse("heads_do_not_divide", {"num_attention_heads": 5}),
+    refuse("kv_do_not_divide", {"num_key_value_heads": 3}),
+    refuse("attention_bias_missing", {"attention_bias": True}, note="the biases are not in the file"),
+]
+LLAMA3_CFG = llama_base("llama", hidden_size=48, intermediate_size=64, num_attention_heads=3, num_key_value_heads=1,
+                        rope_theta=500.0, rope_scaling=LLAMA3, tie_word_embeddings=True, attention_bias=False,
+                        mlp_bias=False)
+
+
+def l3(**k):
+    return {"rope_scaling": {**LLAMA3, **k}}
+
+
+LLAMA3_KEYS = [
+    Key("factor", l3(factor=2.0)),
+    Key("low_freq_factor", l3(low_freq_factor=2.0)),
+    Key("high_freq_factor", l3(high_freq_factor=2.5)),
+    Key("original_max", l3(original_max_position_embeddings=64)),
+    Key("rope_scaling_none", {"rope_scaling": None}),
+    Key("old_type_key", {"rope_scaling": {**{k: v for k, v in LLAMA3.items() if k != "rope_type"}, "type": "llama3"}},
+        same=True),
+    Key("new_style", {"rope_theta": REMOVE, "rope_scaling": REMOVE, "rope_parameters": {"rope_theta": 500.0, **LLAMA3}},
+        same=True),
+    Key("head_dim_said", {"head_dim": 16}, same=True),
+    Key("untied", {"tie_word_embeddings": False, "num_hidden_layers": 1}, fresh=True),
+    refuse("untied_no_head", {"tie_word_embeddings": False}, note="lm_head.weight is not in the file"),
+]
+MISTRAL = llama_base("mistral", num_key_value_heads=2, num_hidden_layers=3, sliding_window=16)
+MISTRAL_KEYS = llama_keys("mistral") + [
+    Key("sliding_window_null", {"sliding_window": None}),
+    Key("sliding_window_1", {"sliding_window": 1}, refuse_ok=True, note="a token sees itself only"),
+    Key("sliding_window_5", {"sliding_window": 5}),
+    Key("sliding_window_4096", {"sliding_window": 4096}, note="same as null for 64 tokens"),
+    Key("num_key_value_heads_4", {"num_key_value_heads": 4, "num_hidden_layers": 1}, fresh=True),
+    Key("head_dim_16", HD16, fresh=True),
+    *tied_keys(ONE),
+]
+QWEN2 = llama_base("qwen2", num_key_value_heads=2, num_hidden_layers=3, use_sliding_window=False,
+                   sliding_window=8, max_window_layers=1)
+WINDOW_KEYS = [
+    Key("use_sliding_window", {"use_sliding_window": True}, note="layers from max_window_layers on"),
+    Key("max_window_layers_0", {"use_sliding_window": True, "max_window_layers": 0}),
+    Key("max_window_layers_2", {"use_sliding_window": True, "max_window_layers": 2}),
+    Key("max_window_layers_3", {"use_sliding_window": True, "max_window_layers": 3}, same=True),
+    Key("window_ignored", {"sliding_window": 3}, same=True, note="use_sliding_window is false"),
+    Key("layer_types", {"use_sliding_window": True,
+                        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
+    Key("layer_types_full", {"layer_types": ["full_attention"] * 3}, same=True),
+    refuse("layer_types_unknown", {"layer_types": ["full_attention", "wobbly_attention", "full_attention"]}),
+    refuse("layer_types_short", {"use_sliding_window": True, "layer_types": ["sliding_attention"]}),
+    Key("num_key_value_heads_1", {"num_key_value_heads": 1, "num_hidden_layers": 1}, fresh=True),
+]
+QWEN2_KEYS = llama_keys("qwen2") + WINDOW_KEYS + [
+    *tied_keys(ONE),
+]
+QWEN3 = llama_base("qwen3", num_key_value_heads=2, num_hidden_layers=3, head_dim=16,
+                   use_sliding_window=False, sliding_window=8, max_window_layers=1, attention_bias=False,
+                   tie_word_embeddings=True,
+                   rope_parameters={"rope_theta": 10000.0, "rope_type": "default"})
+del QWEN3["rope_theta"]
+QWEN3_KEYS = llama_keys("qwen3", new_style=True) + WINDOW_KEYS + [
+    Key("attention_bias", {"attention_bias": True, "num_hidden_layers": 1}, fresh=True),
+    Key("head_dim_8", {"head_dim": 8, "num_hidden_layers": 1}, fresh=True),
+    Key("untied", {"tie_word_embeddings": False, "num_hidden_layers": 1}, fresh=True),
+    refuse("head_dim_removed", {"head_dim": REMOVE}, note="class default 128 does not fit the tensors"),
+]
+
+BF16, F16 = torch.bfloat16, torch.float16
+CASES = [
+    Case("llama2", "llama", LLAMA2, LLAMA2_KEYS),
+    Case("llama3", "llama", LLAMA3_CFG, LLAMA3_KEYS),
+    Case("mistral", "llama", MISTRAL, MISTRAL_KEYS),
+    Case("qwen2", "llama", QWEN2, QWEN2_KEYS),
+    Case("qwen3", "llama", QWEN3, QWEN3_KEYS),
+    Case("gpt_neox", "neox", NEOX, NEOX_KEYS, shards=3, extra="neox_buffers"),
+    Case("mamba", "mamba", MAMBA, MAMBA_KEYS),
+    Case("mamba2", "mamba", MAMBA2, MAMBA2_KEYS),
+    Case("bamba", "bamba", BAMBA, BAMBA_KEYS),
+    Case("mambainllama", "hybrid", HYBRID, HYBRID_KEYS, HYBRID_MAMBA),
+    Case("mamba2-ssd", "original", SSD, [Key("residual_in_fp32_false", {"residual_in_fp32": False}, same=True)] +
+         original_refusals({"layer": "Mamba2"})[:-1], extra="duplicate_head"),
+    Case("mamba2-ssd-cfg", "original", {**SSD, "ssm_cfg": SSD_CFG}, SSD_KEYS),
+    Case("mamba-ssm", "original", SSM1, SSM1_KEYS),
+    Case("llama3-bf16", "llama", {**LLAMA3_CFG, "torch_dtype": "bfloat16"}, dtype=BF16, weights_of="llama3"),
+    Case("mamba2-bf16", "mamba", {**MAMBA2, "torch_dtype": "bfloat16"}, dtype=BF16, weights_of="mamba2"),
+    Case("llama2-f16", "llama", {**LLAMA2, "torch_dtype": "float16"}, dtype=F16, weights_of="llama2"),
+]
+
+
+def make(case):
+    directory = os.path.join(HERE, case.name)
+    shutil.rmtree(directory, ignore_errors=True)
+    os.makedirs(directory)
+    write_json(os.path.join(directory, "config.json"), case.config)
+    if case.mamba:
+        write_json(os.path.join(directory, "mamba_config.json"), case.mamba)
+    write_weights(directory, tensors(case, case.config, case.mamba), case.shards)
+    ids = rng(case.seed, "ids").integers(0, case.config["vocab_size"], N_IDS).tolist()
+    base = reference(case, directory, case.config, case.mamba, ids)
+    peak = base.abs().max().item()
+    save_file({"ids": torch.tensor(ids, dtype=torch.int32), "logits": base.contiguous()},
+              os.path.join(directory, "golden.safetensors"))
+    print(f"{case.name}: {sum(os.path.getsize(os.path.join(directory, f)) for f in os.listdir(directory))} bytes, "
+          f"max |logit| {peak:.2f}, median {base.abs().median():.2f}", flush=True)
+    if not 3 < peak < 30:
+        print("  WARNING: scale of the logits")
+    listing, stored, names = [], {}, set()
+    for k in case.keys:
+        if k.name in names:
+            raise RuntimeError("two keys named " + k.name)
+        names.add(k.name)
+        config = apply(case.config, k.patch) if k.file == "config.json" else case.config
+        mamba = apply(case.mamba, k.patch) if k.file != "config.json" else case.mamba
+        entry = {"name": k.name, "patch": k.patch, "expect": k.expect, "weights": None}
+        if k.file != "config.json":
+            entry["file"] = k.file
+        where = directory
+        if k.fresh:
+            entry["weights"] = k.name
+            where = os.path.join(directory, k.name)
+            os.makedirs(where)
+            write_weights(where, tensors(case, config, mamba, torch.bfloat16), 1)    # half the bytes; read upcast
+        if k.expect == "logits":
+            try:
+                got = reference(case, where, config, mamba, ids)
+            except Exception as e:
+                print(f"  FAILED {k.name}: {type(e).__name__}: {str(e)[:300]}")
+                continue
+            change = (got[TAIL:] - base[TAIL:]).abs().max().item() / peak
+            if k.same != (change < 1e-6):
+                print(f"  WARNING {k.name}: change {change:.2e}, said same={k.same}")
+            if not k.same and change < 1e-3:
+                print(f"  WARNING {k.name}: weak, change {change:.2e}")
+            if not torch.isfinite(got).all():
+                print(f"  WARNING {k.name}: not finite")
+            stored["logits." + k.name] = got[TAIL:].contiguous()
+            entry["same_as_base"] = k.same
+            if k.refuse_ok:
+                entry["refuse_ok"] = True
+        if k.note:
+            entry["note"] = k.note
+        listing.append(entry)
+    if listing:
+        with open(os.path.join(directory, "keys.json"), "w") as f:
+            f.write("[\n" + ",\n".join(json.dumps(e) for e in listing) + "\n]\n")
+        if stored:
+            save_file(stored, os.path.join(directory, "keys.safetensors"))
+
+
+def main():
+    torch.set_num_threads(1)
+    import transformers
+    transformers.logging.set_verbosity_error()
+    wanted = sys.argv[1:]
+    for case in CASES:
+        if not wanted or case.name in wanted:
+            make(case)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+/* support_model.h - models, goldens and sequences for tests that decode. */
+#ifndef SUPPORT_MODEL_H
+#define SUPPORT_MODEL_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "core/core_json.h"
+#include "models/model_checkpoint.h"
+#include "spec.h"
+
+/* The device under test: SPEC_TEST_BACKEND, "cpu" without. When it cannot be opened the program says
+ * "SKIPPED: <reason>" and ends. */
+spec_backend *support_backend(void);
+const char *support_backend_name(void);
+/* The same device again with other parameters; NULL when it cannot be. */
+spec_backend *support_backend_again(const spec_backend_params *params);
+/* SPEC_SHARED, or NULL. */
+const char *support_shared(void);
+
+/* status must be SPEC_OK, else the message is shown. */
+#define OK(call) support_ok((call), #call, __FILE__, __LINE__)
+void support_ok(spec_status status, const char *call, const char *file, int line);
+/* The call fails with `code` and a message that contains `part`. */
+#define FAILS(call, code, part) support_fails((call), (code), (part), #call, __FILE__, __LINE__)
+void support_fails(spec_status status, spec_status code, const char *part, const char *call, const char *file, int line);
+
+spec_model *support_model(spec_backend *be, const char *path, spec_dtype dtype);
+
+/* Tensors of a golden file. Freed by support_golden_close. */
+typedef struct golden {
+    speci_file file;
+    model_tensor *tensors;
+    size_t n;
+    json_t *header;
+} golden;
+void support_golden_open(golden *g, const char *path);
+void support_golden_close(golden *g);
+/* The data of a tensor, or a failure; cols receives its last dimension, rows the first. */
+const void *support_golden_find(const golden *g, const char *name, int64_t *rows, int64_t *cols);
+
+/* A session of one sequence over ids [n]; drafter NULL. n_node nodes. */
+spec_session *support_session(spec_model *model, int32_t n_node, int32_t n_seq);
+/* Scores the single pending token, its logits into row; then commits `next`. */
+void support_plain_step(spec_session *s, int32_t seq, int32_t pending, int32_t next, float *row);
+
+/* Numbers that depend on a seed alone. */
+uint32_t support_random(uint64_t *state);
+
+/* max |a - b| / max |b| over n entries; NaN gives infinity. */
+double support_error(const float *a, const float *b, size_t n);
+
+#endif
