@@ -252,8 +252,8 @@ static spec_status encode(const spec_session *s, const char *prompt, size_t n_pr
 spec_status spec_generate(spec_session *s, const char *prompt, size_t n_prompt, const spec_generate_params *params,
                           spec_result *result)
 {
-    int32_t *ids;
-    size_t n;
+    int32_t *ids = NULL;
+    size_t n = 0;
     *result = (spec_result){ .allocator_ = s->a };
     SPEC_TRY(encode(s, prompt, n_prompt, params, &ids, &n));
     const spec_status status = spec_generate_ids(s, ids, n, params, result);

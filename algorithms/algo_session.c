@@ -367,7 +367,7 @@ spec_status spec_sequence_add(spec_session *s, int32_t *seq, const int32_t *ids,
 
 spec_status spec_sequence_remove(spec_session *s, int32_t seq)
 {
-    algo_seq *q;
+    algo_seq *q = NULL;
     SPEC_TRY(speci_session_seq(s, seq, &q));
     if (s->drafter && s->drafter->ops.end) s->drafter->ops.end(s->drafter->ops.user_data, seq);
     end(s, seq);
@@ -376,7 +376,7 @@ spec_status spec_sequence_remove(spec_session *s, int32_t seq)
 
 spec_status spec_sequence_ids(const spec_session *s, int32_t seq, const int32_t **ids, size_t *n)
 {
-    algo_seq *q;
+    algo_seq *q = NULL;
     SPEC_TRY(speci_session_seq(s, seq, &q));
     *ids = q->ids;
     *n = (size_t)q->n_ids;

@@ -42,7 +42,9 @@ const char *model_checkpoint_path(const model_checkpoint *c); /* the directory, 
 /* The tensor's bytes were copied: the system may drop its pages. They stay readable. */
 void model_checkpoint_done(const model_checkpoint *c, const model_tensor *t);
 
-/* "F32 [96, 32]" for messages. */
+bool model_has_file(const char *dir, const char *name); /* dir/name is there */
+
+/* "[96, 32]" for messages. */
 typedef struct model_shape_text {
     char s[112];
 } model_shape_text;

@@ -1,5 +1,7 @@
 /* test_logits_families.c - logits of every family against the reference implementation's, 64 tokens, by prefill and by
  * one-token steps; and each configuration key changed in turn. Bar: max error / max logit <= 1e-4 in float32. */
+#define _POSIX_C_SOURCE 200809L /* mkdtemp, symlink */
+
 #include "tests/support_model.h"
 
 #include <math.h>

@@ -1,0 +1,359 @@
+/* backend_table.c - the backends: built in, as plugins, or an application's own table.
+ *
+ * To add a backend that is built in: one row in `built_in`. A plugin needs none. */
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "backends/backend.h"
+#include "backends/backend_probe.h"
+
+static const spec_backend_ops *const built_in[] = { &speci_cpu_ops };
+enum { N_BUILT_IN = sizeof built_in / sizeof built_in[0] };
+
+/* Plugins that belong to the project: spec_backend_list looks for them. */
+static const char *const known_plugins[] = { "cuda" };
+enum { N_KNOWN_PLUGIN = sizeof known_plugins / sizeof known_plugins[0] };
+
+enum { NAME_CAP = 64, PATH_CAP = 4096, REASON_CAP = 6144 };
+
+/* ------------------------------------------------------------------------------- host services --- */
+
+static spec_backend *backend_of(const spec_host *host)
+{
+    return (spec_backend *)(uintptr_t)((const char *)host - offsetof(spec_backend, host));
+}
+
+static void logv(const spec_backend *be, spec_log_level level, const char *fmt, va_list args)
+    __attribute__((format(printf, 3, 0)));
+static void logv(const spec_backend *be, spec_log_level level, const char *fmt, va_list args)
+{
+    char text[1024];
+    if (!be->log) return;
+    vsnprintf(text, sizeof text, fmt, args);
+    be->log(be->log_user_data, level, text);
+}
+
+void speci_log(const spec_backend *be, spec_log_level level, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    logv(be, level, fmt, args);
+    va_end(args);
+}
+
+static void host_log(const spec_host *host, spec_log_level level, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+static void host_log(const spec_host *host, spec_log_level level, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    logv(backend_of(host), level, fmt, args);
+    va_end(args);
+}
+
+static void *host_alloc(const spec_host *host, size_t n, size_t size)
+{
+    return speci_alloc(&backend_of(host)->allocator, n, size);
+}
+
+static void host_free(const spec_host *host, void *p)
+{
+    speci_free(&backend_of(host)->allocator, p);
+}
+
+static void host_parallel_for(const spec_host *host, int32_t n, void (*body)(void *arg, int32_t i), void *arg)
+{
+    const spec_backend *be = backend_of(host);
+    be->parallel_for(be->parallel_user_data, n, body, arg);
+}
+
+/* A backend without a device: what params say, and the services. NULL with an error set. */
+static spec_backend *backend_new(const spec_backend_params *params)
+{
+    const spec_allocator *allocator = params->allocator ? params->allocator : &speci_malloc;
+    spec_backend *be = speci_alloc(allocator, 1, sizeof *be);
+    if (!be) return NULL;
+    be->allocator = *allocator;
+    be->log = params->log;
+    be->log_user_data = params->log_user_data;
+    be->parallel_for = params->parallel_for;
+    be->parallel_user_data = params->parallel_user_data;
+    be->host.abi = SPEC_BACKEND_ABI;
+    be->host.n_threads = params->n_threads > 0 ? params->n_threads : speci_n_cpus();
+    be->host.fail = speci_fail;
+    be->host.log = host_log;
+    be->host.alloc = host_alloc;
+    be->host.free = host_free;
+    be->host.parallel_for = params->parallel_for ? host_parallel_for : NULL;
+    return be;
+}
+
+void spec_backend_close(spec_backend *be)
+{
+    if (!be) return;
+    spec_allocator allocator = be->allocator;
+    if (be->dev) be->ops->close(be->dev);
+    if (be->lib) speci_dl_close(be->lib);
+    speci_free(&allocator, be);
+}
+
+/* The caller's params, or defaults. */
+static spec_status read_params(spec_backend_params *out, const spec_backend_params *params)
+{
+    *out = (spec_backend_params)SPEC_BACKEND_PARAMS_INIT;
+    if (!params) return SPEC_OK;
+    size_t n = params->struct_size;
+    if (n < offsetof(spec_backend_params, n_threads) + sizeof params->n_threads)
+        return speci_fail(SPEC_E_INVALID, "spec_backend_params.struct_size is %zu: use SPEC_BACKEND_PARAMS_INIT", n);
+    memcpy(out, params, n < sizeof *out ? n : sizeof *out);
+    if (out->n_threads < 0 || out->n_threads > 4096)
+        return speci_fail(SPEC_E_INVALID, "%d threads", out->n_threads);
+    return SPEC_OK;
+}
+
+/* ---------------------------------------------------------------------------- check of a table --- */
+
+typedef void (*any_function)(void);
+
+static const struct {
+    const char *name;
+    size_t offset;
+} required[] = {
+#define ENTRY(name) { #name, offsetof(spec_backend_ops, name) }
+    ENTRY(open),      ENTRY(close),        ENTRY(info),       ENTRY(list),        ENTRY(alloc),    ENTRY(free),
+    ENTRY(weight_bytes), ENTRY(weight_open), ENTRY(weight_close), ENTRY(queue_open), ENTRY(queue_bytes),
+    ENTRY(queue_close), ENTRY(upload),     ENTRY(download),   ENTRY(copy),        ENTRY(zero),     ENTRY(sync),
+    ENTRY(can),       ENTRY(step_bind),    ENTRY(embed),      ENTRY(norm),        ENTRY(linear),   ENTRY(kv_commit),
+    ENTRY(rope_kv),   ENTRY(attention),    ENTRY(conv),       ENTRY(scan),        ENTRY(argmax),   ENTRY(law),
+    ENTRY(accept),    ENTRY(logprob),
+#undef ENTRY
+};
+
+static spec_status check_table(const spec_backend_ops *ops)
+{
+    if (!ops) return speci_fail(SPEC_E_INVALID, "no backend table");
+    if (ops->abi != SPEC_BACKEND_ABI)
+        return speci_fail(SPEC_E_UNSUPPORTED, "the backend was built for ABI %u, the library has ABI %u", ops->abi,
+                          SPEC_BACKEND_ABI);
+    if (ops->struct_size < sizeof *ops)
+        return speci_fail(SPEC_E_UNSUPPORTED, "the backend's table has %zu bytes, the library's %zu", ops->struct_size,
+                          sizeof *ops);
+    if (!ops->name) return speci_fail(SPEC_E_INVALID, "the backend's table has no name");
+    for (size_t i = 0; i < sizeof required / sizeof required[0]; i++) {
+        any_function f;
+        memcpy(&f, (const char *)ops + required[i].offset, sizeof f);
+        if (!f) return speci_fail(SPEC_E_INVALID, "backend %s lacks the required operation %s", ops->name, required[i].name);
+    }
+    int n = !!ops->plan_prepare + !!ops->plan_run + !!ops->plan_free;
+    if (n != 0 && n != 3)
+        return speci_fail(SPEC_E_INVALID, "backend %s has some of plan_prepare, plan_run, plan_free: all or none",
+                          ops->name);
+    return SPEC_OK;
+}
+
+/* --------------------------------------------------------------------------------------- opening --- */
+
+/* Gives be a device; on failure be is as before. */
+static spec_status open_device(spec_backend *be, const spec_backend_ops *ops, const char *arg)
+{
+    SPEC_TRY(check_table(ops));
+    SPEC_TRY(ops->open(&be->dev, &be->host, arg));
+    be->ops = ops;
+    SPEC_TRY(ops->info(be->dev, &be->info));
+    be->info.name[sizeof be->info.name - 1] = '\0';
+    return speci_backend_probe(be);
+}
+
+spec_status spec_backend_open_ops(spec_backend **out, const spec_backend_ops *ops, const char *arg,
+                                  const spec_backend_params *params)
+{
+    spec_backend_params p;
+    if (!out) return speci_fail(SPEC_E_INVALID, "no place for the backend");
+    *out = NULL;
+    SPEC_TRY(read_params(&p, params));
+    spec_backend *be = backend_new(&p);
+    if (!be) return SPEC_E_NOMEM;
+    spec_status status = open_device(be, ops, arg);
+    if (status != SPEC_OK) {
+        spec_backend_close(be);
+        return status;
+    }
+    *out = be;
+    return SPEC_OK;
+}
+
+/* --------------------------------------------------------------------------------------- plugins --- */
+
+/* What was tried, for the message. */
+typedef struct reasons {
+    char text[REASON_CAP];
+    size_t n;
+} reasons;
+
+static void add_reason(reasons *r, const char *place, const char *why)
+{
+    int n = snprintf(r->text + r->n, sizeof r->text - r->n, "%s%s: %s", r->n ? "; " : "", place, why ? why : "?");
+    if (n > 0) r->n = r->n + (size_t)n < sizeof r->text ? r->n + (size_t)n : sizeof r->text - 1;
+}
+
+static void *try_load(const char *path, reasons *tried)
+{
+    const char *why = NULL;
+    void *lib = speci_dl_open(path, &why);
+    if (!lib) add_reason(tried, path, why);
+    return lib;
+}
+
+static void *try_dir(const char *dir, const char *file, reasons *tried)
+{
+    char path[PATH_CAP];
+    if (!dir || !dir[0]) return NULL;
+    int n = snprintf(path, sizeof path, "%s/%s", dir, file);
+    return n > 0 && (size_t)n < sizeof path ? try_load(path, tried) : NULL;
+}
+
+/* libspec-<name>.so: in the directory of the params, beside the library, by the loader. */
+static void *find_plugin(const char *name, const char *plugin_dir, reasons *tried)
+{
+    char file[NAME_CAP + 16], dir[PATH_CAP];
+    snprintf(file, sizeof file, "libspec-%s.so", name);
+    void *lib = try_dir(plugin_dir, file, tried);
+    if (lib) return lib;
+    speci_library_dir(dir, sizeof dir);
+    lib = try_dir(dir, file, tried);
+    return lib ? lib : try_load(file, tried);
+}
+
+static spec_status plugin_table(const spec_backend_ops **out, void *lib, const char *name)
+{
+    spec_backend_entry entry;
+    void *symbol = speci_dl_symbol(lib, SPEC_BACKEND_ENTRY);
+    if (!symbol)
+        return speci_fail(SPEC_E_UNSUPPORTED, "plugin %s does not export %s", name, SPEC_BACKEND_ENTRY);
+    memcpy(&entry, &symbol, sizeof entry);
+    *out = entry();
+    return check_table(*out);
+}
+
+static bool is_plain_name(const char *name)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
+    return name[0] && strspn(name, plain) == strlen(name);
+}
+
+static bool is_known_plugin(const char *name)
+{
+    for (size_t i = 0; i < N_KNOWN_PLUGIN; i++)
+        if (strcmp(known_plugins[i], name) == 0) return true;
+    return false;
+}
+
+/* Loads the plugin that `name` means, a plain name or a path; *table is its checked table. */
+static spec_status load_plugin(void **lib, const spec_backend_ops **table, const char *name, const char *plugin_dir)
+{
+    reasons tried = { .n = 0 };
+    if (strchr(name, '/')) {
+        *lib = try_load(name, &tried);
+        if (!*lib) return speci_fail(SPEC_E_DEVICE, "no plugin: %s", tried.text);
+    } else {
+        if (!is_plain_name(name)) return speci_fail(SPEC_E_INVALID, "\"%s\" is not the name of a backend", name);
+        *lib = find_plugin(name, plugin_dir, &tried);
+        if (!*lib && is_known_plugin(name))
+            return speci_fail(SPEC_E_DEVICE, "no plugin for %s: %s", name, tried.text);
+        if (!*lib)
+            return speci_fail(SPEC_E_INVALID, "unknown backend \"%s\" (built in: cpu; plugin: cuda): %s", name, tried.text);
+    }
+    spec_status status = plugin_table(table, *lib, name);
+    if (status != SPEC_OK) {
+        speci_dl_close(*lib);
+        *lib = NULL;
+    }
+    return status;
+}
+
+/* "cuda:1" -> "cuda", "1". A path is kept whole where such a file exists. *arg is NULL without a colon. */
+static spec_status split_name(char *head, size_t cap, const char **arg, const char *name)
+{
+    const char *colon = strchr(name, '/') ? strrchr(name, ':') : strchr(name, ':');
+    if (colon && strchr(name, '/') && (strchr(colon, '/') || speci_file_exists(name))) colon = NULL;
+    size_t n = colon ? (size_t)(colon - name) : strlen(name);
+    if (n == 0 || n >= cap) return speci_fail(SPEC_E_INVALID, "\"%.100s\" is not the name of a backend", name);
+    memcpy(head, name, n);
+    head[n] = '\0';
+    *arg = colon ? colon + 1 : NULL;
+    return SPEC_OK;
+}
+
+spec_status spec_backend_open(spec_backend **out, const char *name, const spec_backend_params *params)
+{
+    spec_backend_params p;
+    char head[PATH_CAP];
+    const char *arg = NULL;
+    const spec_backend_ops *table = NULL;
+    void *lib = NULL;
+    if (!out) return speci_fail(SPEC_E_INVALID, "no place for the backend");
+    *out = NULL;
+    if (!name) return speci_fail(SPEC_E_INVALID, "no name of a backend");
+    SPEC_TRY(read_params(&p, params));
+    SPEC_TRY(split_name(head, sizeof head, &arg, name));
+    for (size_t i = 0; i < N_BUILT_IN; i++)
+        if (strcmp(head, built_in[i]->name) == 0) return spec_backend_open_ops(out, built_in[i], arg, &p);
+    SPEC_TRY(load_plugin(&lib, &table, head, p.plugin_dir));
+    spec_status status = spec_backend_open_ops(out, table, arg, &p);
+    if (status == SPEC_OK) (*out)->lib = lib;
+    else speci_dl_close(lib);
+    return status;
+}
+
+const char *spec_backend_name(const spec_backend *be)
+{
+    return be ? be->info.name : "";
+}
+
+/* --------------------------------------------------------------------------------------- listing --- */
+
+typedef struct listing {
+    const char *name; /* of the kind */
+    void (*each)(void *user_data, const char *name, const char *text);
+    void *user_data;
+} listing;
+
+static void list_one(void *user, const char *arg, const char *text)
+{
+    const listing *l = user;
+    char name[2 * NAME_CAP];
+    snprintf(name, sizeof name, arg && arg[0] ? "%s:%s" : "%s", l->name, arg);
+    l->each(l->user_data, name, text);
+}
+
+/* Devices of one table; what cannot be listed is told as a reason. */
+static void list_table(const spec_backend *be, const spec_backend_ops *ops, listing *l)
+{
+    l->name = ops->name;
+    if (ops->list(&be->host, list_one, l) != SPEC_OK) l->each(l->user_data, NULL, spec_last_error());
+}
+
+spec_status spec_backend_list(const spec_backend_params *params,
+                              void (*each)(void *user_data, const char *name, const char *text), void *user_data)
+{
+    spec_backend_params p;
+    if (!each) return speci_fail(SPEC_E_INVALID, "no function to call");
+    SPEC_TRY(read_params(&p, params));
+    spec_backend *be = backend_new(&p);
+    if (!be) return SPEC_E_NOMEM;
+    listing l = { NULL, each, user_data };
+    for (size_t i = 0; i < N_BUILT_IN; i++) list_table(be, built_in[i], &l);
+    for (size_t i = 0; i < N_KNOWN_PLUGIN; i++) {
+        const spec_backend_ops *table;
+        void *lib;
+        if (load_plugin(&lib, &table, known_plugins[i], p.plugin_dir) != SPEC_OK) {
+            each(user_data, NULL, spec_last_error());
+            continue;
+        }
+        list_table(be, table, &l);
+        speci_dl_close(lib);
+    }
+    spec_backend_close(be);
+    return SPEC_OK;
+}

@@ -1,0 +1,252 @@
+/* cpu.h - inside the CPU backend: devices, queues, weights, and the tables of kernels that a device chooses from.
+ *
+ * Two things depend on the instruction set, and each is a table chosen once, when the device opens:
+ *   cpu_isa    the few-row product, written by hand per instruction set (each has its own order of rounding);
+ *   cpu_loops  every other inner loop: one plain C source (cpu_loops.h), compiled per instruction set. It has no
+ *              contraction and a written order of summation, hence the same bits whichever way it was compiled.
+ *
+ * Flags per file (x86-64; elsewhere these files compile to nothing): all files -ffp-contract=off; besides
+ *   *_avx2.c        -mavx2 -mfma -mf16c
+ *   *_avx512.c      -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mprefer-vector-width=512
+ *   *_avx512bf16.c  the same and -mavx512bf16
+ * The loops gain from -O3. */
+#ifndef SPEC_CPU_H
+#define SPEC_CPU_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "backends/spec_backend.h"
+
+#if defined(__x86_64__) && !defined(SPEC_CPU_PORTABLE_ONLY)
+#define CPU_X86 1
+#else
+#define CPU_X86 0
+#endif
+
+#define CPU_TRY(call)                                                                              \
+    do {                                                                                           \
+        spec_status try_status_ = (call);                                                          \
+        if (try_status_ != SPEC_OK) return try_status_;                                            \
+    } while (0)
+
+/* ------------------------------------------------------------------------- products (cpu_isa) --- */
+
+/* A weight lies in panels of 32 outputs: [n_panel][n_k][32], or, where two 16-bit values are multiplied at once,
+ * [n_panel][n_k / 2][32][2]. A product walks a panel from its start to its end: one stream of memory, and no
+ * sum across lanes. K is summed in blocks of 256: within a block one chain k = 0, 1, ..., then the blocks in order.
+ * Both orders are the same for every number of rows, which is what path invariance asks. */
+enum { CPU_PANEL = 32, CPU_TASK_PANELS = 2, CPU_TASK_OUT = 64, CPU_K_BLOCK = 256, CPU_ROW_BLOCK = 64 };
+
+/* t[r][o] = (add ? t[r][o] : 0) + sum_k x[r][k] w[k][o]   for r < n_row <= CPU_ROW_BLOCK, k < n_k <= CPU_K_BLOCK
+ * t [n_row][CPU_TASK_OUT]; panel j's outputs are columns 32 j ..; x rows are ldx elements apart; j < n_panel <= 2. */
+typedef void cpu_product_fn(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *x, size_t ldx,
+                            int32_t n_row, int32_t n_k, bool add);
+
+typedef struct cpu_isa {
+    const char *name;
+    bool (*supported)(void);
+    cpu_product_fn *f32, *bf16, *f16; /* by the type of w; x is f32 */
+    cpu_product_fn *bf16_pairs;       /* w in pairs, x bf16; NULL = convert and multiply instead */
+    const struct cpu_loops *loops;
+} cpu_isa;
+
+extern const cpu_isa speci_cpu_isa_portable; /* always there */
+#if CPU_X86
+extern const cpu_isa speci_cpu_isa_avx2, speci_cpu_isa_avx512, speci_cpu_isa_avx512bf16;
+#endif
+
+/* ----------------------------------------------------------------------------- other inner loops --- */
+
+/* Softmax attention in progress: m the largest score so far, l the sum of exp(score - m), o [d] the weighted values. */
+typedef struct cpu_attend {
+    float m, l;
+    float *o;
+} cpu_attend;
+
+typedef struct cpu_loops {
+    /* n values to and from float32; storing rounds to nearest even */
+    void (*load)(float *out, const void *in, spec_dtype dtype, size_t n);
+    void (*store)(void *out, spec_dtype dtype, const float *in, size_t n);
+    /* t = act(t) */
+    void (*activate)(float *t, spec_activation act, size_t n);
+    /* One row of spec_norm_args; y is f32. gate may be NULL. */
+    void (*norm)(const spec_norm_args *a, float *y, const float *x, const float *gate);
+    /* y = x * rsqrt(mean(x^2) + eps) * weight */
+    void (*rms)(float *y, const float *x, const float *weight, float eps, size_t n);
+    /* n <= SPEC_PAGE keys and values of type dtype, in position order, join the softmax of q [d] */
+    void (*attend)(cpu_attend *s, const float *q, const void *const *k, const void *const *v, spec_dtype dtype,
+                   int32_t n, size_t d, float scale);
+    /* y[c] = silu(bias[c] + sum_k w[k][c] u[k][c]), oldest tap first */
+    void (*conv)(float *y, const float *bias, const float *const *w, const float *const *u, int32_t width, size_t n);
+    /* dt = clamp(softplus(in + bias), lo, hi) */
+    void (*dt)(float *dt, const float *in, const float *bias, float lo, float hi, size_t n);
+    /* n_row rows of one head: s = exp(dt a) s + dt x b^T, then y = s c unless y is NULL. s [n_row][n_state] */
+    void (*scan)(float *s, float *y, const float *x, size_t n_row, size_t n_state, float dt, const float *a,
+                 bool a_per_state, const float *b, const float *c);
+    /* y = y + d x, gated: y = (y + d x) silu(z) */
+    void (*scan_out)(float *y, float d, const float *x, const float *z, size_t n);
+    /* the largest value, NaN left out; -inf for none */
+    float (*max)(const float *v, size_t n);
+    /* e[i] = exp((v[i] - m) / t), 0 for NaN; returns the sum. e may be NULL */
+    double (*exps)(float *e, const float *v, float m, float t, size_t n);
+    /* v = v * f */
+    void (*scale)(float *v, float f, size_t n);
+} cpu_loops;
+
+extern const cpu_loops speci_cpu_loops_portable;
+#if CPU_X86
+extern const cpu_loops speci_cpu_loops_avx2, speci_cpu_loops_avx512;
+#endif
+
+/* -------------------------------------------------------------------------------------- threads --- */
+
+typedef struct cpu_pool cpu_pool;
+typedef void cpu_task_fn(void *arg, int32_t i);
+
+spec_status speci_cpu_pool_open(cpu_pool **out, const spec_host *host);
+void speci_cpu_pool_close(cpu_pool *pool);
+/* Runs body(arg, i) for all i in [0, n), in any order, on at most host->n_threads threads; returns when all are done.
+ * Tasks run with round-to-nearest and without flushing to zero; the caller's modes are restored. A second caller,
+ * while the pool is busy, runs its tasks by itself. */
+void speci_cpu_parallel(cpu_pool *pool, int32_t n, cpu_task_fn *body, void *arg);
+
+/* -------------------------------------------------------------------------------------- objects --- */
+
+struct spec_device {
+    const spec_host *host;
+    const cpu_isa *isa;
+    const cpu_loops *loops;
+    cpu_pool *pool;
+};
+
+struct spec_weight {
+    int32_t n_out, n_in;
+    int32_t glu;
+    int32_t n_panel;     /* with glu: gate panel 0, up panel 0, gate panel 1, ... */
+    int32_t n_k;         /* n_in, made even for pairs */
+    bool pairs;
+    spec_dtype dtype;    /* as stored */
+    spec_dtype compute;
+    size_t panel_bytes;
+    uint8_t *data;
+};
+
+struct spec_queue {
+    spec_device *dev;
+    spec_step_block *step; /* the step that is bound; its n_row_run is 0 before the first */
+    size_t step_cap;
+    /* scratch of tasks: n_slot pieces, each taken by one task at a time */
+    uint8_t *scratch;
+    size_t slot_bytes;
+    int32_t n_slot;
+    atomic_int *slot_taken; /* [n_slot] */
+    size_t row_vocab;       /* columns that a slot has room for in row operations */
+    /* prefill products through BLAS: x as f32 */
+    float *prefill_x;
+    size_t prefill_x_n; /* floats */
+};
+
+uint8_t *speci_cpu_scratch_take(spec_queue *q);
+void speci_cpu_scratch_give(spec_queue *q, uint8_t *p);
+/* Bytes of one slot for rows of n_vocab columns. */
+size_t speci_cpu_rows_scratch(size_t n_vocab);
+
+/* ------------------------------------------------------------------------------------ operations --- */
+
+size_t speci_cpu_weight_bytes(spec_device *dev, const spec_weight_desc *desc);
+spec_status speci_cpu_weight_open(spec_device *dev, spec_weight **out, const spec_weight_desc *desc);
+void speci_cpu_weight_close(spec_device *dev, spec_weight *w);
+/* Row `row` of the matrix as float32 [n_in]. */
+void speci_cpu_weight_row(const spec_weight *w, int32_t row, float *out);
+/* Panel p from input k0 on: out [n_k][ld] float32, columns 0 .. 31. */
+void speci_cpu_weight_panel(const spec_weight *w, const cpu_loops *loops, int32_t p, int32_t k0, int32_t n_k,
+                            float *out, size_t ld);
+
+spec_status speci_cpu_can(spec_device *dev, const spec_op *op);
+spec_status speci_cpu_embed(spec_queue *q, const spec_embed_args *a);
+spec_status speci_cpu_norm(spec_queue *q, const spec_norm_args *a);
+spec_status speci_cpu_linear(spec_queue *q, const spec_linear_args *a);
+spec_status speci_cpu_kv_commit(spec_queue *q, const spec_kv_commit_args *a);
+spec_status speci_cpu_rope_kv(spec_queue *q, const spec_rope_kv_args *a);
+spec_status speci_cpu_attention(spec_queue *q, const spec_attention_args *a);
+spec_status speci_cpu_conv(spec_queue *q, const spec_conv_args *a);
+spec_status speci_cpu_scan(spec_queue *q, const spec_scan_args *a);
+spec_status speci_cpu_argmax(spec_queue *q, const spec_argmax_args *a);
+spec_status speci_cpu_law(spec_queue *q, const spec_law_args *a);
+spec_status speci_cpu_accept(spec_queue *q, const spec_accept_args *a);
+spec_status speci_cpu_logprob(spec_queue *q, const spec_logprob_args *a);
+
+/* What `can` calls, and each operation first. */
+spec_status speci_cpu_check_embed(const spec_device *dev, const spec_embed_args *a);
+spec_status speci_cpu_check_norm(const spec_device *dev, const spec_norm_args *a);
+spec_status speci_cpu_check_linear(const spec_device *dev, const spec_linear_args *a);
+spec_status speci_cpu_check_kv_commit(const spec_device *dev, const spec_kv_commit_args *a);
+spec_status speci_cpu_check_rope_kv(const spec_device *dev, const spec_rope_kv_args *a);
+spec_status speci_cpu_check_attention(const spec_device *dev, const spec_attention_args *a);
+spec_status speci_cpu_check_conv(const spec_device *dev, const spec_conv_args *a);
+spec_status speci_cpu_check_scan(const spec_device *dev, const spec_scan_args *a);
+
+/* The epilogue of a product: t [n_row][CPU_TASK_OUT], outputs of task `task`, rows first_row .. */
+void speci_cpu_linear_store(const spec_device *dev, const spec_linear_args *a, float *t, int32_t task,
+                            int32_t first_row, int32_t n_row);
+#if defined(SPEC_HAVE_BLAS)
+/* The same product through OpenBLAS (prefill passes only). */
+bool speci_cpu_prefill_wanted(const spec_queue *q, const spec_linear_args *a);
+spec_status speci_cpu_prefill(spec_queue *q, const spec_linear_args *a);
+size_t speci_cpu_prefill_scratch(void); /* bytes of a slot */
+#endif
+
+extern const spec_backend_ops speci_cpu_ops; /* the table */
+
+/* ----------------------------------------------------------------------------------------- small --- */
+
+static inline size_t cpu_dtype_size(spec_dtype t)
+{
+    return t == SPEC_DTYPE_F32 || t == SPEC_DTYPE_I32 ? 4u : 2u;
+}
+
+static inline bool cpu_is_float(spec_dtype t)
+{
+    return t == SPEC_DTYPE_F32 || t == SPEC_DTYPE_BF16 || t == SPEC_DTYPE_F16;
+}
+
+static inline const char *cpu_dtype_name(spec_dtype t)
+{
+    switch (t) {
+    case SPEC_DTYPE_F32: return "f32";
+    case SPEC_DTYPE_BF16: return "bf16";
+    case SPEC_DTYPE_F16: return "f16";
+    case SPEC_DTYPE_I32: return "i32";
+    case SPEC_DTYPE_AUTO: break;
+    }
+    return "no type";
+}
+
+/* Element (row, col) of a view. */
+static inline void *cpu_at(const spec_view *v, int32_t row, int32_t col)
+{
+    return (char *)v->data + ((size_t)row * (size_t)v->ld + (size_t)col) * cpu_dtype_size(v->dtype);
+}
+
+/* Element i of an array of type t. */
+static inline void *cpu_item(const void *base, spec_dtype t, size_t i)
+{
+    return (char *)(uintptr_t)base + i * cpu_dtype_size(t);
+}
+
+static inline int32_t cpu_min(int32_t a, int32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ceil(a / b) */
+static inline int32_t cpu_parts(int32_t a, int32_t b)
+{
+    return (a + b - 1) / b;
+}
+
+#endif

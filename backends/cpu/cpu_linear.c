@@ -1,0 +1,215 @@
+/* cpu_linear.c - products of a few rows with a weight, and the reference kernels.
+ *
+ *   t = W x (+ bias);  glu: t = act(t_gate) * t_up, else t = act(t);  y = scale t, or y += scale t
+ *
+ * A task is two panels, 64 outputs (with glu: a gate panel and its up panel), over all rows: a weight is read from
+ * memory once. Every instruction set has its own product function; the order of summation is that of cpu.h. */
+#include "backends/cpu/cpu.h"
+#include "backends/cpu/cpu_convert.h"
+
+/* --- the reference product: for each row and lane, one chain over k --- */
+
+static inline float weight_value(const void *w, spec_dtype t, size_t i)
+{
+    if (t == SPEC_DTYPE_F32) return ((const float *)w)[i];
+    uint16_t h = ((const uint16_t *)w)[i];
+    return t == SPEC_DTYPE_BF16 ? cpu_from_bf16(h) : cpu_from_f16(h);
+}
+
+static inline void product(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const float *x, size_t ldx,
+                           int32_t n_row, int32_t n_k, bool add, spec_dtype dtype)
+{
+    for (int32_t r = 0; r < n_row; r++) {
+        for (int32_t p = 0; p < n_panel; p++) {
+            const char *panel = (const char *)w + (size_t)p * panel_bytes;
+            float acc[CPU_PANEL] = { 0 }, *out = t + r * CPU_TASK_OUT + p * CPU_PANEL;
+            for (int32_t k = 0; k < n_k; k++) {
+                float xk = x[(size_t)r * ldx + (size_t)k];
+                for (size_t o = 0; o < CPU_PANEL; o++)
+                    acc[o] += xk * weight_value(panel, dtype, (size_t)k * CPU_PANEL + o);
+            }
+            for (size_t o = 0; o < CPU_PANEL; o++) out[o] = add ? out[o] + acc[o] : acc[o];
+        }
+    }
+}
+
+static void product_f32(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *x, size_t ldx,
+                        int32_t n_row, int32_t n_k, bool add)
+{
+    product(t, w, panel_bytes, n_panel, x, ldx, n_row, n_k, add, SPEC_DTYPE_F32);
+}
+
+static void product_bf16(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *x, size_t ldx,
+                         int32_t n_row, int32_t n_k, bool add)
+{
+    product(t, w, panel_bytes, n_panel, x, ldx, n_row, n_k, add, SPEC_DTYPE_BF16);
+}
+
+static void product_f16(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *x, size_t ldx,
+                        int32_t n_row, int32_t n_k, bool add)
+{
+    product(t, w, panel_bytes, n_panel, x, ldx, n_row, n_k, add, SPEC_DTYPE_F16);
+}
+
+static bool always(void)
+{
+    return true;
+}
+
+const cpu_isa speci_cpu_isa_portable = {
+    .name = "portable",
+    .supported = always,
+    .f32 = product_f32,
+    .bf16 = product_bf16,
+    .f16 = product_f16,
+    .loops = &speci_cpu_loops_portable,
+};
+
+/* --- the epilogue --- */
+
+/* Columns of one row: t [n] -> y. */
+static void store_row(const spec_device *dev, const spec_linear_args *a, float *t, int32_t row, int32_t col, size_t n)
+{
+    const cpu_loops *loops = dev->loops;
+    void *y = cpu_at(&a->y, row, col);
+    if (a->scale != 1.0f) loops->scale(t, a->scale, n);
+    if (!a->add) {
+        loops->store(y, a->y.dtype, t, n);
+        return;
+    }
+    float *sum = y;
+    for (size_t i = 0; i < n; i++) sum[i] += t[i];
+}
+
+static void add_bias(float *t, const float *bias, size_t n)
+{
+    for (size_t i = 0; bias && i < n; i++) t[i] += bias[i];
+}
+
+void speci_cpu_linear_store(const spec_device *dev, const spec_linear_args *a, float *t, int32_t task,
+                            int32_t first_row, int32_t n_row)
+{
+    int32_t n_y = a->glu ? a->n_out / 2 : a->n_out, width = a->glu ? CPU_PANEL : CPU_TASK_OUT;
+    int32_t col = task * width;
+    size_t n = (size_t)cpu_min(width, n_y - col);
+    for (int32_t r = 0; r < n_row; r++, t += CPU_TASK_OUT) {
+        add_bias(t, a->bias ? a->bias + col : NULL, n);
+        dev->loops->activate(t, a->act, n);
+        if (a->glu) {
+            float *up = t + CPU_PANEL;
+            add_bias(up, a->bias ? a->bias + n_y + col : NULL, n);
+            for (size_t i = 0; i < n; i++) t[i] *= up[i];
+        }
+        store_row(dev, a, t, first_row + r, col, n);
+    }
+}
+
+/* --- the driver --- */
+
+typedef struct linear_job {
+    const spec_device *dev;
+    const spec_linear_args *a;
+    cpu_product_fn *product;
+    spec_dtype x_type; /* what the product reads */
+    int32_t n_row;
+} linear_job;
+
+enum { X_ROWS = 16 }; /* rows converted at a time */
+
+/* Rows [r0, r0 + n) of x, inputs [k0, k0 + n_k), as the product reads them: in place where possible. */
+static const void *x_block(const linear_job *job, float *buf, size_t *ldx, int32_t r0, int32_t n, int32_t k0,
+                           int32_t n_k)
+{
+    const spec_linear_args *a = job->a;
+    if (a->x.dtype == job->x_type && k0 + n_k <= a->n_in) {
+        *ldx = (size_t)a->x.ld;
+        return cpu_at(&a->x, r0, k0);
+    }
+    *ldx = CPU_K_BLOCK;
+    size_t valid = (size_t)cpu_min(n_k, a->n_in - k0);
+    for (int32_t r = 0; r < n; r++) {
+        const void *src = cpu_at(&a->x, r0 + r, k0);
+        void *dst = cpu_item(buf, job->x_type, (size_t)r * CPU_K_BLOCK);
+        if (a->x.dtype != job->x_type) {
+            job->dev->loops->load(dst, src, a->x.dtype, valid);
+        } else {
+            memcpy(dst, src, valid * cpu_dtype_size(job->x_type));
+            memset(cpu_item(dst, job->x_type, valid), 0, ((size_t)n_k - valid) * cpu_dtype_size(job->x_type));
+        }
+    }
+    return buf;
+}
+
+/* t [n_row][64] = the task's outputs for rows first .. */
+static void product_rows(const linear_job *job, float *t, int32_t task, int32_t first, int32_t n_row)
+{
+    const spec_weight *w = job->a->w;
+    int32_t p = task * CPU_TASK_PANELS, n_panel = cpu_min(CPU_TASK_PANELS, w->n_panel - p);
+    size_t size = cpu_dtype_size(w->dtype);
+    float buf[X_ROWS * CPU_K_BLOCK];
+    for (int32_t k = 0; k < w->n_k; k += CPU_K_BLOCK) {
+        int32_t n_k = cpu_min(CPU_K_BLOCK, w->n_k - k);
+        const uint8_t *panel = w->data + (size_t)p * w->panel_bytes + (size_t)k * CPU_PANEL * size;
+        for (int32_t r = 0; r < n_row; r += X_ROWS) {
+            int32_t n = cpu_min(X_ROWS, n_row - r);
+            size_t ldx;
+            const void *x = x_block(job, buf, &ldx, first + r, n, k, n_k);
+            job->product(t + r * CPU_TASK_OUT, panel, w->panel_bytes, n_panel, x, ldx, n, n_k, k > 0);
+        }
+    }
+}
+
+static void linear_task(void *arg, int32_t task)
+{
+    const linear_job *job = arg;
+    float t[CPU_ROW_BLOCK * CPU_TASK_OUT];
+    for (int32_t r = 0; r < job->n_row; r += CPU_ROW_BLOCK) {
+        int32_t n = cpu_min(CPU_ROW_BLOCK, job->n_row - r);
+        product_rows(job, t, task, r, n);
+        speci_cpu_linear_store(job->dev, job->a, t, task, r, n);
+    }
+}
+
+spec_status speci_cpu_check_linear(const spec_device *dev, const spec_linear_args *a)
+{
+    const spec_host *h = dev->host;
+    const spec_weight *w = a->w;
+    if (w->n_in != a->n_in || w->n_out != a->n_out || w->glu != a->glu)
+        return h->fail(SPEC_E_INVALID, "linear: the weight is %d x %d (glu %d), the operation %d x %d (glu %d)",
+                       w->n_out, w->n_in, w->glu, a->n_out, a->n_in, a->glu);
+    if (a->x.dtype != w->compute)
+        return h->fail(SPEC_E_INVALID, "linear: x is %s, the weight was made for %s", cpu_dtype_name(a->x.dtype),
+                       cpu_dtype_name(w->compute));
+    if (a->y.dtype != SPEC_DTYPE_F32 && a->y.dtype != w->compute)
+        return h->fail(SPEC_E_INVALID, "linear: y is %s, expected f32 or %s", cpu_dtype_name(a->y.dtype),
+                       cpu_dtype_name(w->compute));
+    if (a->add && a->y.dtype != SPEC_DTYPE_F32)
+        return h->fail(SPEC_E_INVALID, "linear: adding needs y in f32, not %s", cpu_dtype_name(a->y.dtype));
+    int32_t n_y = a->glu ? a->n_out / 2 : a->n_out;
+    if (a->x.ld < a->n_in || a->y.ld < n_y)
+        return h->fail(SPEC_E_INVALID, "linear: rows of x and y are %d and %d apart, need %d and %d", a->x.ld, a->y.ld,
+                       a->n_in, n_y);
+    if (a->act > SPEC_ACT_RELU) return h->fail(SPEC_E_UNSUPPORTED, "linear: activation %d", (int)a->act);
+    return SPEC_OK;
+}
+
+spec_status speci_cpu_linear(spec_queue *q, const spec_linear_args *a)
+{
+    const spec_device *dev = q->dev;
+    const spec_weight *w = a->w;
+    CPU_TRY(speci_cpu_check_linear(dev, a));
+#if defined(SPEC_HAVE_BLAS)
+    if (speci_cpu_prefill_wanted(q, a)) return speci_cpu_prefill(q, a);
+#endif
+    linear_job job = { dev, a, NULL, SPEC_DTYPE_F32, q->step->n_row_run };
+    if (w->pairs) {
+        job.product = dev->isa->bf16_pairs;
+        job.x_type = SPEC_DTYPE_BF16;
+    } else {
+        job.product = w->dtype == SPEC_DTYPE_F32    ? dev->isa->f32
+                      : w->dtype == SPEC_DTYPE_BF16 ? dev->isa->bf16
+                                                    : dev->isa->f16;
+    }
+    speci_cpu_parallel(dev->pool, cpu_parts(w->n_panel, CPU_TASK_PANELS), linear_task, &job);
+    return SPEC_OK;
+}

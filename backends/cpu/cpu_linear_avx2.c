@@ -1,0 +1,117 @@
+/* cpu_linear_avx2.c - few-row products with AVX2 and FMA (flags and order of summation: cpu.h).
+ * A tile is 16 or 32 outputs by some rows; the weights of a step are read once for all its rows. */
+#include "backends/cpu/cpu.h"
+
+#if CPU_X86
+#include <immintrin.h>
+
+#define TILE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 8")
+
+/* 8 weights as float32 */
+TILE __m256 load8(const void *w, size_t i, spec_dtype type)
+{
+    if (type == SPEC_DTYPE_F32) return _mm256_loadu_ps((const float *)w + i);
+    __m128i h = _mm_loadu_si128((const void *)((const uint16_t *)w + i));
+    if (type == SPEC_DTYPE_F16) return _mm256_cvtph_ps(h);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
+
+/* t[r][8 j ..] over n_vec vectors and n_row rows, both constants where this is called */
+TILE void tile(float *t, const void *w, const float *x, size_t ldx, int n_vec, int n_row, int32_t n_k, bool add,
+               spec_dtype type)
+{
+    __m256 acc[8][4];
+    UNROLL
+    for (int r = 0; r < n_row; r++)
+        UNROLL
+        for (int j = 0; j < n_vec; j++) acc[r][j] = _mm256_setzero_ps();
+    for (int32_t k = 0; k < n_k; k++) {
+        __m256 wk[4];
+        UNROLL
+        for (int j = 0; j < n_vec; j++) wk[j] = load8(w, (size_t)k * CPU_PANEL + (size_t)j * 8, type);
+        UNROLL
+        for (int r = 0; r < n_row; r++) {
+            __m256 xk = _mm256_broadcast_ss(x + (size_t)r * ldx + (size_t)k);
+            UNROLL
+            for (int j = 0; j < n_vec; j++) acc[r][j] = _mm256_fmadd_ps(xk, wk[j], acc[r][j]);
+        }
+    }
+    UNROLL
+    for (int r = 0; r < n_row; r++) {
+        UNROLL
+        for (int j = 0; j < n_vec; j++) {
+            float *out = t + r * CPU_TASK_OUT + j * 8;
+            _mm256_storeu_ps(out, add ? _mm256_add_ps(_mm256_loadu_ps(out), acc[r][j]) : acc[r][j]);
+        }
+    }
+}
+
+/* One panel: up to two rows take its 32 outputs at once, more rows half of them. */
+TILE void rows(float *t, const uint8_t *w, const float *x, size_t ldx, int n_row, int32_t n_k, bool add,
+               spec_dtype type)
+{
+    if (n_row <= 2) {
+        tile(t, w, x, ldx, 4, n_row, n_k, add, type);
+        return;
+    }
+    tile(t, w, x, ldx, 2, n_row, n_k, add, type);
+    tile(t + 16, w + 16 * (type == SPEC_DTYPE_F32 ? 4 : 2), x, ldx, 2, n_row, n_k, add, type);
+}
+
+TILE void product(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const float *x, size_t ldx,
+                  int32_t n_row, int32_t n_k, bool add, spec_dtype type)
+{
+    for (int32_t r = 0; r < n_row;) {
+        int32_t n = n_row - r <= 6 ? n_row - r : n_row - r < 12 ? (n_row - r) / 2 : 6;
+        for (int32_t p = 0; p < n_panel; p++) {
+            float *out = t + r * CPU_TASK_OUT + p * CPU_PANEL;
+            const uint8_t *panel = (const uint8_t *)w + (size_t)p * panel_bytes;
+            const float *in = x + (size_t)r * ldx;
+            switch (n) {
+            case 1: rows(out, panel, in, ldx, 1, n_k, add, type); break;
+            case 2: rows(out, panel, in, ldx, 2, n_k, add, type); break;
+            case 3: rows(out, panel, in, ldx, 3, n_k, add, type); break;
+            case 4: rows(out, panel, in, ldx, 4, n_k, add, type); break;
+            case 5: rows(out, panel, in, ldx, 5, n_k, add, type); break;
+            default: rows(out, panel, in, ldx, 6, n_k, add, type); break;
+            }
+        }
+        r += n;
+    }
+}
+
+static void product_f32(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *x, size_t ldx,
+                        int32_t n_row, int32_t n_k, bool add)
+{
+    product(t, w, panel_bytes, n_panel, x, ldx, n_row, n_k, add, SPEC_DTYPE_F32);
+}
+
+static void product_bf16(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *x, size_t ldx,
+                         int32_t n_row, int32_t n_k, bool add)
+{
+    product(t, w, panel_bytes, n_panel, x, ldx, n_row, n_k, add, SPEC_DTYPE_BF16);
+}
+
+static void product_f16(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *x, size_t ldx,
+                        int32_t n_row, int32_t n_k, bool add)
+{
+    product(t, w, panel_bytes, n_panel, x, ldx, n_row, n_k, add, SPEC_DTYPE_F16);
+}
+
+static bool supported(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
+
+const cpu_isa speci_cpu_isa_avx2 = {
+    .name = "avx2",
+    .supported = supported,
+    .f32 = product_f32,
+    .bf16 = product_bf16,
+    .f16 = product_f16,
+    .loops = &speci_cpu_loops_avx2,
+};
+#else
+typedef int speci_cpu_linear_avx2_is_empty;
+#endif

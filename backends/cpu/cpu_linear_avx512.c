@@ -1,0 +1,42 @@
+/* cpu_linear_avx512.c - few-row products with AVX-512 and FMA (flags and order of summation: cpu.h). */
+#include "backends/cpu/cpu.h"
+
+#if CPU_X86
+#include "backends/cpu/cpu_linear_avx512.h"
+
+static void product_f32(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *x, size_t ldx,
+                        int32_t n_row, int32_t n_k, bool add)
+{
+    product(t, w, panel_bytes, n_panel, x, ldx * sizeof(float), n_row, n_k, add, STEP_F32);
+}
+
+static void product_bf16(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *x, size_t ldx,
+                         int32_t n_row, int32_t n_k, bool add)
+{
+    product(t, w, panel_bytes, n_panel, x, ldx * sizeof(float), n_row, n_k, add, STEP_BF16);
+}
+
+static void product_f16(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *x, size_t ldx,
+                        int32_t n_row, int32_t n_k, bool add)
+{
+    product(t, w, panel_bytes, n_panel, x, ldx * sizeof(float), n_row, n_k, add, STEP_F16);
+}
+
+static bool supported(void)
+{
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
+
+const cpu_isa speci_cpu_isa_avx512 = {
+    .name = "avx512",
+    .supported = supported,
+    .f32 = product_f32,
+    .bf16 = product_bf16,
+    .f16 = product_f16,
+    .loops = &speci_cpu_loops_avx512,
+};
+#else
+typedef int speci_cpu_linear_avx512_is_empty;
+#endif

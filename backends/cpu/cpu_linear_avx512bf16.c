@@ -1,0 +1,49 @@
+/* cpu_linear_avx512bf16.c - few-row products with VDPBF16PS: two bf16 products a lane and step (flags and order of
+ * summation: cpu.h). The instruction takes subnormal values for zero and rounds to nearest, whatever the modes are:
+ * a law of bits of its own. Everything else is as in cpu_linear_avx512.c. */
+#include "backends/cpu/cpu.h"
+
+#if CPU_X86
+#include "backends/cpu/cpu_linear_avx512.h"
+
+static void product_f32(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *x, size_t ldx,
+                        int32_t n_row, int32_t n_k, bool add)
+{
+    product(t, w, panel_bytes, n_panel, x, ldx * sizeof(float), n_row, n_k, add, STEP_F32);
+}
+
+static void product_bf16(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *x, size_t ldx,
+                         int32_t n_row, int32_t n_k, bool add)
+{
+    product(t, w, panel_bytes, n_panel, x, ldx * sizeof(float), n_row, n_k, add, STEP_BF16);
+}
+
+static void product_f16(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *x, size_t ldx,
+                        int32_t n_row, int32_t n_k, bool add)
+{
+    product(t, w, panel_bytes, n_panel, x, ldx * sizeof(float), n_row, n_k, add, STEP_F16);
+}
+
+static void product_pairs(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *x, size_t ldx,
+                          int32_t n_row, int32_t n_k, bool add)
+{
+    product(t, w, panel_bytes, n_panel, x, ldx * sizeof(uint16_t), n_row, n_k / 2, add, STEP_PAIRS);
+}
+
+static bool supported(void)
+{
+    return speci_cpu_isa_avx512.supported() && __builtin_cpu_supports("avx512bf16");
+}
+
+const cpu_isa speci_cpu_isa_avx512bf16 = {
+    .name = "avx512bf16",
+    .supported = supported,
+    .f32 = product_f32,
+    .bf16 = product_bf16,
+    .f16 = product_f16,
+    .bf16_pairs = product_pairs,
+    .loops = &speci_cpu_loops_avx512,
+};
+#else
+typedef int speci_cpu_linear_avx512bf16_is_empty;
+#endif

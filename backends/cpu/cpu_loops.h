@@ -1,0 +1,300 @@
+/* cpu_loops.h - the bodies of cpu_loops (cpu.h): included once by each cpu_loops*.c, which differ in their compiler
+ * flags only. Sums run over 16 partial sums, lane i % 16 taking element i, which are then added in halves: an order
+ * that a vector unit of any width can keep. */
+#include <math.h>
+
+#include "backends/cpu/cpu_kv.h"
+#include "backends/cpu/cpu_math.h"
+
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+enum { LANES = 16 };
+
+static inline float add_lanes(const float *acc)
+{
+    float t[8];
+    for (int i = 0; i < 8; i++) t[i] = acc[i] + acc[i + 8];
+    for (int i = 0; i < 4; i++) t[i] = t[i] + t[i + 4];
+    return (t[0] + t[2]) + (t[1] + t[3]);
+}
+
+/* --- types --- */
+
+static inline void load_bf16(float *restrict out, const uint16_t *restrict in, size_t n)
+{
+    for (size_t i = 0; i < n; i++) out[i] = cpu_from_bf16(in[i]);
+}
+
+static inline void load_f16(float *restrict out, const uint16_t *restrict in, size_t n)
+{
+    size_t i = 0;
+#if defined(__F16C__)
+    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128((const void *)(in + i))));
+#endif
+    for (; i < n; i++) out[i] = cpu_from_f16(in[i]);
+}
+
+static void load(float *out, const void *in, spec_dtype dtype, size_t n)
+{
+    if (dtype == SPEC_DTYPE_BF16) {
+        load_bf16(out, in, n);
+    } else if (dtype == SPEC_DTYPE_F16) {
+        load_f16(out, in, n);
+    } else if (n > 0) {
+        memcpy(out, in, n * sizeof(float));
+    }
+}
+
+static inline void store_bf16(uint16_t *restrict out, const float *restrict in, size_t n)
+{
+    for (size_t i = 0; i < n; i++) out[i] = cpu_to_bf16(in[i]);
+}
+
+static inline void store_f16(uint16_t *restrict out, const float *restrict in, size_t n)
+{
+    size_t i = 0;
+#if defined(__F16C__)
+    for (; i + 8 <= n; i += 8)
+        _mm_storeu_si128((void *)(out + i), _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT));
+#endif
+    for (; i < n; i++) out[i] = cpu_to_f16(in[i]);
+}
+
+static void store(void *out, spec_dtype dtype, const float *in, size_t n)
+{
+    if (dtype == SPEC_DTYPE_BF16) {
+        store_bf16(out, in, n);
+    } else if (dtype == SPEC_DTYPE_F16) {
+        store_f16(out, in, n);
+    } else if (n > 0) {
+        memcpy(out, in, n * sizeof(float));
+    }
+}
+
+/* --- activations --- */
+
+static void activate(float *t, spec_activation act, size_t n)
+{
+    switch (act) {
+    case SPEC_ACT_NONE: break;
+    case SPEC_ACT_SILU:
+        for (size_t i = 0; i < n; i++) t[i] = cpu_silu(t[i]);
+        break;
+    case SPEC_ACT_GELU:
+        for (size_t i = 0; i < n; i++) t[i] = cpu_gelu(t[i]);
+        break;
+    case SPEC_ACT_GELU_TANH:
+        for (size_t i = 0; i < n; i++) t[i] = cpu_gelu_tanh(t[i]);
+        break;
+    case SPEC_ACT_RELU:
+        for (size_t i = 0; i < n; i++) t[i] = t[i] < 0.0f ? 0.0f : t[i];
+        break;
+    }
+}
+
+/* --- norms --- */
+
+static inline float sum(const float *x, size_t n)
+{
+    float acc[LANES] = { 0 };
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (size_t j = 0; j < LANES; j++) acc[j] += x[i + j];
+    for (size_t j = 0; i + j < n; j++) acc[j] += x[i + j];
+    return add_lanes(acc);
+}
+
+/* sum of (x - mean)^2 */
+static inline float sum_squares(const float *x, float mean, size_t n)
+{
+    float acc[LANES] = { 0 };
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (size_t j = 0; j < LANES; j++) acc[j] += (x[i + j] - mean) * (x[i + j] - mean);
+    for (size_t j = 0; i + j < n; j++) acc[j] += (x[i + j] - mean) * (x[i + j] - mean);
+    return add_lanes(acc);
+}
+
+static void rms(float *y, const float *x, const float *weight, float eps, size_t n)
+{
+    float r = 1.0f / sqrtf(sum_squares(x, 0.0f, n) / (float)n + eps);
+    for (size_t i = 0; i < n; i++) y[i] = x[i] * r * weight[i];
+}
+
+static void norm_layer(const spec_norm_args *a, float *y, const float *x)
+{
+    size_t n = (size_t)a->dim;
+    float mean = sum(x, n) / (float)n;
+    float r = 1.0f / sqrtf(sum_squares(x, mean, n) / (float)n + a->eps);
+    for (size_t i = 0; i < n; i++) y[i] = (x[i] - mean) * r * a->weight[i];
+    if (a->bias)
+        for (size_t i = 0; i < n; i++) y[i] += a->bias[i];
+}
+
+/* y serves as scratch for v = x silu(gate). x may be y. */
+static void norm(const spec_norm_args *a, float *y, const float *x, const float *gate)
+{
+    size_t dim = (size_t)a->dim, part = dim / (size_t)a->n_group;
+    if (a->kind == SPEC_NORM_LAYER) {
+        norm_layer(a, y, x);
+        return;
+    }
+    bool before = gate && !a->norm_first;
+    if (before)
+        for (size_t i = 0; i < dim; i++) y[i] = x[i] * cpu_silu(gate[i]);
+    for (size_t g = 0; g < dim; g += part) rms(y + g, (before ? y : x) + g, a->weight + g, a->eps, part);
+    if (a->bias)
+        for (size_t i = 0; i < dim; i++) y[i] += a->bias[i];
+    if (gate && a->norm_first)
+        for (size_t i = 0; i < dim; i++) y[i] = y[i] * cpu_silu(gate[i]);
+}
+
+/* --- attention --- */
+
+static inline float dot(const float *x, const float *y, size_t n)
+{
+    float acc[LANES] = { 0 };
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (size_t j = 0; j < LANES; j++) acc[j] += x[i + j] * y[i + j];
+    for (size_t j = 0; i + j < n; j++) acc[j] += x[i + j] * y[i + j];
+    return add_lanes(acc);
+}
+
+static inline void axpy(float *restrict y, float f, const float *restrict x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) y[i] += f * x[i];
+}
+
+/* m' = max(m, s);  o' = o e^(m - m') + sum_j e^(s_j - m') v_j;  l' likewise   (algorithms.md 6) */
+static void attend(cpu_attend *st, const float *q, const void *const *k, const void *const *v, spec_dtype dtype,
+                   int32_t n, size_t d, float scale)
+{
+    float s[SPEC_PAGE], row[CPU_HEAD_MAX], m = st->m;
+    for (int32_t j = 0; j < n; j++) {
+        const float *key = row;
+        if (dtype == SPEC_DTYPE_F32) key = k[j];
+        else load(row, k[j], dtype, d);
+        s[j] = dot(q, key, d) * scale;
+        m = s[j] > m ? s[j] : m;
+    }
+    float old = cpu_exp(st->m - m);
+    if (st->l == 0.0f) old = 0.0f; /* nothing yet: m may be -inf */
+    float l = st->l * old;
+    for (size_t i = 0; i < d; i++) st->o[i] *= old;
+    for (int32_t j = 0; j < n; j++) s[j] = cpu_exp(s[j] - m);
+    for (int32_t j = 0; j < n; j++) {
+        const float *value = row;
+        if (dtype == SPEC_DTYPE_F32) value = v[j];
+        else load(row, v[j], dtype, d);
+        l += s[j];
+        axpy(st->o, s[j], value, d);
+    }
+    st->m = m;
+    st->l = l;
+}
+
+/* --- convolution, scan --- */
+
+static void conv(float *restrict y, const float *bias, const float *const *w, const float *const *u, int32_t width,
+                 size_t n)
+{
+    for (size_t c = 0; c < n; c++) y[c] = bias[c];
+    for (int32_t k = 0; k < width; k++) {
+        const float *restrict wk = w[k], *restrict uk = u[k];
+        for (size_t c = 0; c < n; c++) y[c] += wk[c] * uk[c];
+    }
+    for (size_t c = 0; c < n; c++) y[c] = cpu_silu(y[c]);
+}
+
+static void dt(float *out, const float *in, const float *bias, float lo, float hi, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        float v = cpu_softplus(bias ? in[i] + bias[i] : in[i]);
+        v = v < lo ? lo : v;
+        out[i] = v > hi ? hi : v;
+    }
+}
+
+/* S = exp(dt A) S + dt x B^T for one row of the state: the one function of scan and replay. */
+static inline void update(float *restrict s, float decay, float dx, const float *restrict b, size_t n)
+{
+    for (size_t i = 0; i < n; i++) s[i] = decay * s[i] + dx * b[i];
+}
+
+/* The same with a decay per state (Mamba-1). */
+static inline void update_per_state(float *restrict s, float step, const float *restrict a, float dx,
+                                    const float *restrict b, size_t n)
+{
+    for (size_t i = 0; i < n; i++) s[i] = cpu_exp(step * a[i]) * s[i] + dx * b[i];
+}
+
+static void scan(float *s, float *y, const float *x, size_t n_row, size_t n_state, float step, const float *a,
+                 bool a_per_state, const float *b, const float *c)
+{
+    float decay = a_per_state ? 0.0f : cpu_exp(step * a[0]);
+    for (size_t p = 0; p < n_row; p++, s += n_state) {
+        float dx = step * x[p];
+        if (a_per_state) update_per_state(s, step, a, dx, b, n_state);
+        else update(s, decay, dx, b, n_state);
+        if (y) y[p] = dot(s, c, n_state);
+    }
+}
+
+static void scan_out(float *y, float d, const float *x, const float *z, size_t n)
+{
+    for (size_t i = 0; i < n; i++) y[i] = y[i] + d * x[i];
+    if (z)
+        for (size_t i = 0; i < n; i++) y[i] = y[i] * cpu_silu(z[i]);
+}
+
+/* --- rows of logits --- */
+
+static float max_of(const float *v, size_t n)
+{
+    float m[LANES];
+    for (int j = 0; j < LANES; j++) m[j] = -INFINITY;
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (size_t j = 0; j < LANES; j++) m[j] = v[i + j] > m[j] ? v[i + j] : m[j];
+    for (size_t j = 0; i + j < n; j++) m[j] = v[i + j] > m[j] ? v[i + j] : m[j];
+    for (int j = 1; j < LANES; j++) m[0] = m[j] > m[0] ? m[j] : m[0];
+    return m[0];
+}
+
+static double exps(float *e, const float *v, float m, float t, size_t n)
+{
+    enum { CHUNK = 1024 };
+    float part[CHUNK];
+    double total = 0.0;
+    for (size_t i = 0; i < n; i += CHUNK) {
+        size_t count = n - i < CHUNK ? n - i : CHUNK;
+        float *out = e ? e + i : part;
+        for (size_t j = 0; j < count; j++) {
+            float x = v[i + j] == m ? 0.0f : (v[i + j] - m) / t; /* also where both are infinite */
+            float y = cpu_exp(x);
+            out[j] = y == y ? y : 0.0f;
+        }
+        double acc[LANES] = { 0 };
+        size_t j = 0;
+        for (; j + LANES <= count; j += LANES)
+            for (size_t k = 0; k < LANES; k++) acc[k] += (double)out[j + k];
+        for (size_t k = 0; j + k < count; k++) acc[k] += (double)out[j + k];
+        for (int k = 0; k < LANES; k++) total += acc[k];
+    }
+    return total;
+}
+
+static void scale(float *v, float f, size_t n)
+{
+    for (size_t i = 0; i < n; i++) v[i] *= f;
+}
+
+#define CPU_LOOPS_TABLE                                                                            \
+    {                                                                                              \
+        .load = load, .store = store, .activate = activate, .norm = norm, .rms = rms,              \
+        .attend = attend, .conv = conv, .dt = dt, .scan = scan, .scan_out = scan_out,              \
+        .max = max_of, .exps = exps, .scale = scale,                                               \
+    }

@@ -1,0 +1,269 @@
+/* cpu_scan.c - selective scan over trees, recurrent form, with activation replay in front
+ * (algorithms.md 7.2, 7.3, 8.3, 9.2).
+ *
+ *   S(node) = exp(dt A) S(parent) + dt x B^T;   y = S C + D x;   out = z ? y silu(z) : y
+ *
+ * The state's rows (a head and one of its channels) are independent: a task is a piece of them, for one sequence, and
+ * does everything for them in order: replay into the stored state, then the nodes. It keeps the state of one live path.
+ * Where a node does not follow the node before it, the live state starts again from the stored one and absorbs the
+ * node's ancestors, from the values they had: the same function of the same numbers, hence the same bits. */
+#include "backends/cpu/cpu.h"
+
+enum { LIVE_MAX = 8192, STATE_MAX = 1024, ROWS_MAX = 512, HEADS_MAX = 64 };
+
+spec_status speci_cpu_check_scan(const spec_device *dev, const spec_scan_args *a)
+{
+    const spec_host *h = dev->host;
+    if (a->n_state < 1 || a->n_state > STATE_MAX)
+        return h->fail(SPEC_E_UNSUPPORTED, "scan: state %d, supported are 1 to %d", a->n_state, STATE_MAX);
+    if (a->n_head < 1 || a->head_dim < 1 || a->n_node < 1)
+        return h->fail(SPEC_E_INVALID, "scan: %d heads of %d, %d nodes", a->n_head, a->head_dim, a->n_node);
+    if (a->x_rep < 1 || a->b_rep < 1 || a->c_rep < 1 || a->n_head % a->x_rep || a->n_head % a->b_rep ||
+        a->n_head % a->c_rep)
+        return h->fail(SPEC_E_INVALID, "scan: %d heads do not share x, B, C by %d, %d, %d", a->n_head, a->x_rep,
+                       a->b_rep, a->c_rep);
+    if (!cpu_is_float(a->dtype) || !cpu_is_float(a->x.dtype) || !cpu_is_float(a->b.dtype) ||
+        !cpu_is_float(a->c.dtype) || !cpu_is_float(a->dt.dtype) || !cpu_is_float(a->y.dtype) ||
+        (a->z.data && !cpu_is_float(a->z.dtype)))
+        return h->fail(SPEC_E_INVALID, "scan: x %s, B %s, C %s, dt %s, y %s, caches %s", cpu_dtype_name(a->x.dtype),
+                       cpu_dtype_name(a->b.dtype), cpu_dtype_name(a->c.dtype), cpu_dtype_name(a->dt.dtype),
+                       cpu_dtype_name(a->y.dtype), cpu_dtype_name(a->dtype));
+    if (a->x.dtype != a->dtype || (a->b_in_conv && a->b.dtype != a->dtype))
+        return h->fail(SPEC_E_INVALID, "scan: x is %s and B %s, but the convolution's output is %s",
+                       cpu_dtype_name(a->x.dtype), cpu_dtype_name(a->b.dtype), cpu_dtype_name(a->dtype));
+    if (!a->b_in_conv && !a->cache_b) return h->fail(SPEC_E_INVALID, "scan: no cache for B");
+    return SPEC_OK;
+}
+
+typedef struct scan_job {
+    const spec_queue *q;
+    const spec_scan_args *a;
+    int32_t rows; /* of the state, per task */
+    int32_t n_part;
+} scan_job;
+
+/* Where one node's values lie. dt NULL: it is computed from dt_in. */
+typedef struct scan_node {
+    const void *x, *b, *c; /* row starts */
+    spec_dtype b_type;
+    const float *dt;       /* [n_head] in the cache */
+    int32_t row;           /* of the step's tensors, -1 for a node that is replayed */
+} scan_node;
+
+typedef struct scan_part {
+    const scan_job *job;
+    const spec_step_seq *s;
+    int32_t row0, n_row;    /* rows of the state */
+    int32_t head0, n_head;  /* heads that they belong to */
+} scan_part;
+
+static float *cache_dt_at(const scan_part *t, int32_t half, int32_t node)
+{
+    const spec_scan_args *a = t->job->a;
+    size_t row = ((size_t)t->s->slot * 2 + (size_t)half) * (size_t)a->n_node + (size_t)node;
+    return a->cache_dt + row * (size_t)a->n_head;
+}
+
+static void *cache_b_at(const scan_part *t, int32_t half, int32_t node)
+{
+    const spec_scan_args *a = t->job->a;
+    size_t row = ((size_t)t->s->slot * 2 + (size_t)half) * (size_t)a->n_node + (size_t)node;
+    return cpu_item(a->cache_b, a->dtype, row * (size_t)(a->n_head / a->b_rep) * (size_t)a->n_state);
+}
+
+/* A node whose values are in the caches: entry `entry` of replay_y, cache entry `node` of `half`. */
+static scan_node replayed(const scan_part *t, int32_t entry, int32_t half, int32_t node)
+{
+    const spec_scan_args *a = t->job->a;
+    size_t seq = (size_t)(t->s - spec_step_seqs(t->job->q->step));
+    size_t at = (seq * 2 * (size_t)a->n_node + (size_t)entry) * (size_t)a->replay_ld;
+    scan_node n = { .row = -1 };
+    n.x = cpu_item(a->replay_y, a->dtype, at + (size_t)a->replay_x_col);
+    n.b = a->b_in_conv ? cpu_item(a->replay_y, a->dtype, at + (size_t)a->replay_b_col) : cache_b_at(t, half, node);
+    n.b_type = a->dtype;
+    n.dt = cache_dt_at(t, half, node);
+    return n;
+}
+
+/* Node i of the tree: fed by an earlier pass, or a row of this one. */
+static scan_node node_of(const scan_part *t, int32_t i)
+{
+    const spec_scan_args *a = t->job->a;
+    const spec_step_seq *s = t->s;
+    if (i < s->n_fed) return replayed(t, s->n_replay + i, s->parity, i);
+    int32_t row = s->first_row + i - s->n_fed;
+    scan_node n = { .row = row };
+    n.x = cpu_at(&a->x, row, 0);
+    n.b = cpu_at(&a->b, row, 0);
+    n.c = cpu_at(&a->c, row, 0);
+    n.b_type = a->b.dtype;
+    return n;
+}
+
+/* dt [t->n_head] of a node: from the cache, or dt = clamp(softplus(dt_in + dt_bias)). */
+static void node_dt(const scan_part *t, const scan_node *n, float *dt)
+{
+    const spec_scan_args *a = t->job->a;
+    const cpu_loops *loops = t->job->q->dev->loops;
+    float in[HEADS_MAX];
+    if (n->dt) {
+        memcpy(dt, n->dt + t->head0, (size_t)t->n_head * sizeof *dt);
+        return;
+    }
+    loops->load(in, cpu_at(&a->dt, n->row, t->head0), a->dt.dtype, (size_t)t->n_head);
+    loops->dt(dt, in, a->dt_bias ? a->dt_bias + t->head0 : NULL, a->dt_min, a->dt_max, (size_t)t->n_head);
+}
+
+/* Block `block` of B, rounded to the type of the cache that replay reads it from. */
+static void load_b(const scan_part *t, const scan_node *n, int32_t block, float *b)
+{
+    const spec_scan_args *a = t->job->a;
+    const cpu_loops *loops = t->job->q->dev->loops;
+    size_t n_state = (size_t)a->n_state;
+    loops->load(b, cpu_item(n->b, n->b_type, (size_t)block * n_state), n->b_type, n_state);
+    if (n->b_type == a->dtype) return;
+    uint32_t rounded[STATE_MAX];
+    loops->store(rounded, a->dtype, b, n_state);
+    loops->load(b, rounded, a->dtype, n_state);
+}
+
+/* Out of y [n] = S C: adds D x, applies the gate, stores. Rows of head h from channel p on. */
+static void store_rows(const scan_part *t, const scan_node *n, float *y, const float *x, int32_t h, int32_t p,
+                       int32_t count)
+{
+    const spec_scan_args *a = t->job->a;
+    const cpu_loops *loops = t->job->q->dev->loops;
+    float z[ROWS_MAX];
+    int32_t col = h * a->head_dim + p;
+    if (a->z.data) loops->load(z, cpu_at(&a->z, n->row, col), a->z.dtype, (size_t)count);
+    loops->scan_out(y, a->d[h], x, a->z.data ? z : NULL, (size_t)count);
+    loops->store(cpu_at(&a->y, n->row, col), a->y.dtype, y, (size_t)count);
+}
+
+/* The state s [t->n_row][n_state] absorbs node n; with `out` its outputs are stored. */
+static void absorb(const scan_part *t, float *s, const scan_node *n, bool out)
+{
+    const spec_scan_args *a = t->job->a;
+    const cpu_loops *loops = t->job->q->dev->loops;
+    float dt[HEADS_MAX], b[STATE_MAX], c[STATE_MAX], x[ROWS_MAX], y[ROWS_MAX];
+    int32_t block_b = -1, block_c = -1, dim = a->head_dim;
+    node_dt(t, n, dt);
+    for (int32_t row = t->row0, end = t->row0 + t->n_row; row < end;) {
+        int32_t h = row / dim, p = row % dim, count = cpu_min(dim - p, end - row);
+        if (h / a->b_rep != block_b) load_b(t, n, block_b = h / a->b_rep, b);
+        if (out && h / a->c_rep != block_c) {
+            block_c = h / a->c_rep;
+            loops->load(c, cpu_item(n->c, a->c.dtype, (size_t)block_c * (size_t)a->n_state), a->c.dtype,
+                        (size_t)a->n_state);
+        }
+        loops->load(x, cpu_item(n->x, a->dtype, (size_t)(h / a->x_rep * dim + p)), a->dtype, (size_t)count);
+        const float *decay = a->a + (size_t)h * (a->a_per_state ? (size_t)a->n_state : 1u);
+        loops->scan(s, out ? y : NULL, x, (size_t)count, (size_t)a->n_state, dt[h - t->head0], decay,
+                    a->a_per_state != 0, b, c);
+        if (out) store_rows(t, n, y, x, h, p, count);
+        s += (size_t)count * (size_t)a->n_state;
+        row += count;
+    }
+}
+
+/* Puts dt and B of new node i where a later replay reads them. A block of B belongs to the task that has its first row. */
+static void fill_caches(const scan_part *t, int32_t i)
+{
+    const spec_scan_args *a = t->job->a;
+    const cpu_loops *loops = t->job->q->dev->loops;
+    scan_node n = node_of(t, i);
+    float dt[HEADS_MAX], b[STATE_MAX], *cache = cache_dt_at(t, t->s->parity, i);
+    node_dt(t, &n, dt);
+    for (int32_t h = t->head0; h < t->head0 + t->n_head; h++) {
+        if (h * a->head_dim < t->row0) continue; /* another task has the head's first row */
+        cache[h] = dt[h - t->head0];
+        if (a->b_in_conv || h % a->b_rep != 0) continue;
+        int32_t block = h / a->b_rep;
+        load_b(t, &n, block, b);
+        loops->store(cpu_item(cache_b_at(t, t->s->parity, i), a->dtype, (size_t)block * (size_t)a->n_state), a->dtype,
+                     b, (size_t)a->n_state);
+    }
+}
+
+/* live = the state at node i, from the stored one. */
+static void restart(const scan_part *t, float *live, const float *stored, int32_t i)
+{
+    const spec_step_node *nodes = spec_step_nodes(t->job->q->step) + t->s->first_node;
+    int32_t path[SPEC_MAX_DEPTH + 1], n = 0;
+    memcpy(live, stored, (size_t)t->n_row * (size_t)t->job->a->n_state * sizeof *live);
+    for (; i >= 0; i = nodes[i].parent) path[n++] = i;
+    while (n > 0) {
+        scan_node node = node_of(t, path[--n]);
+        absorb(t, live, &node, false);
+    }
+}
+
+static void decode(const scan_part *t, float *stored)
+{
+    const spec_step_block *b = t->job->q->step;
+    const spec_step_seq *s = t->s;
+    const spec_step_node *nodes = spec_step_nodes(b) + s->first_node;
+    const int32_t *path = spec_step_paths(b) + s->first_path;
+    float live[LIVE_MAX];
+    for (int32_t j = 0; j < s->n_replay && s->n_fed == 0; j++) {
+        scan_node n = replayed(t, j, s->parity ^ 1, path[j]);
+        absorb(t, stored, &n, false);
+    }
+    int32_t at = -2; /* the node whose state is live; -1 is the stored state, -2 nothing */
+    for (int32_t i = s->n_fed; i < s->n_fed + s->n_row; i++) {
+        if (nodes[i].parent != at) restart(t, live, stored, nodes[i].parent);
+        fill_caches(t, i);
+        scan_node n = node_of(t, i);
+        absorb(t, live, &n, true);
+        at = i;
+    }
+}
+
+static void scan_task(void *arg, int32_t i)
+{
+    const scan_job *job = arg;
+    const spec_scan_args *a = job->a;
+    const spec_step_block *b = job->q->step;
+    int32_t n_row = a->n_head * a->head_dim;
+    scan_part t = { .job = job, .s = spec_step_seqs(b) + i / job->n_part };
+    t.row0 = i % job->n_part * job->rows;
+    t.n_row = cpu_min(job->rows, n_row - t.row0);
+    t.head0 = t.row0 / a->head_dim;
+    t.n_head = (t.row0 + t.n_row - 1) / a->head_dim - t.head0 + 1;
+    float *stored = a->state + ((size_t)t.s->slot * (size_t)n_row + (size_t)t.row0) * (size_t)a->n_state;
+    if (b->phase == SPEC_PHASE_DECODE) {
+        decode(&t, stored);
+        return;
+    }
+    for (int32_t r = 0; r < t.s->n_row; r++) {
+        scan_node n = node_of(&t, r);
+        absorb(&t, stored, &n, true);
+    }
+}
+
+/* Rows of the state per task: whole heads where they are small, parts of one head where it is large. */
+static int32_t rows_per_task(const spec_scan_args *a)
+{
+    int32_t most = cpu_min(LIVE_MAX / a->n_state, ROWS_MAX);
+    if (a->head_dim >= most) {
+        int32_t parts = cpu_parts(a->head_dim, most);
+        return cpu_parts(a->head_dim, parts);
+    }
+    return cpu_min(most / a->head_dim, HEADS_MAX) * a->head_dim;
+}
+
+spec_status speci_cpu_scan(spec_queue *q, const spec_scan_args *a)
+{
+    const spec_step_block *b = q->step;
+    CPU_TRY(speci_cpu_check_scan(q->dev, a));
+    for (int32_t i = 0; i < b->n_seq && b->phase == SPEC_PHASE_DECODE; i++) {
+        const spec_step_seq *s = spec_step_seqs(b) + i;
+        if (s->n_fed + s->n_row > a->n_node || s->n_replay > a->n_node)
+            return q->dev->host->fail(SPEC_E_INVALID, "scan: %d nodes fed, %d new, %d replayed; the caches hold %d",
+                                      s->n_fed, s->n_row, s->n_replay, a->n_node);
+    }
+    scan_job job = { q, a, rows_per_task(a), 0 };
+    job.n_part = cpu_parts(a->n_head * a->head_dim, job.rows);
+    speci_cpu_parallel(q->dev->pool, b->n_seq * job.n_part, scan_task, &job);
+    return SPEC_OK;
+}

@@ -1,0 +1,87 @@
+/* cli.h - the program `spec`: options, what a command opens, reports. A user of spec.h like any other. */
+#ifndef SPEC_CLI_H
+#define SPEC_CLI_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "spec.h"
+
+enum { CLI_OK = 0, CLI_FAILURE = 1, CLI_USAGE = 2, CLI_DIFFERS = 3 }; /* exit codes */
+
+typedef enum cli_command { CLI_RUN = 1, CLI_INFO = 2, CLI_TOP = 4 } cli_command; /* TOP: no command given */
+
+/* --- options (cli_options.c) --- */
+
+typedef struct cli_options {
+    const char *model, *model_draft, *tokenizer;
+    const char *prompt, *file;
+    const char *backend, *plugin_dir, *dtype;
+    const char **stop; /* [n_stop] */
+    int32_t n_stop;
+    int32_t n_predict, n_ctx, n_threads, n_draft, n_logprobs;
+    double temp, top_p, min_p;
+    int32_t top_k;
+    int64_t seed;
+    bool no_bos, parse_special, ignore_eos;
+    bool json, ids, check, verbose;
+    bool list_devices, version, help;
+} cli_options;
+
+/* Defaults, then the environment, then argv [argc], whose first entry is not read. Returns -1, or the exit code when
+ * the program is to end: usage errors have been printed then. Free with cli_options_free. */
+int cli_options_parse(cli_options *o, cli_command command, int argc, char **argv);
+void cli_options_free(cli_options *o);
+void cli_help(FILE *to, cli_command command);
+/* Prints "spec: <text>" and returns CLI_USAGE. */
+int cli_usage_error(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* --- what a command works with (cli_open.c) --- */
+
+typedef struct cli_context {
+    spec_backend *backend;
+    spec_model *target, *small; /* small: the drafter's model, or NULL */
+    spec_drafter *drafter;      /* or NULL */
+    double load_ms;
+} cli_context;
+
+/* Prints the reason and returns CLI_FAILURE when it fails; cli_close either way. */
+int cli_open(cli_context *c, const cli_options *o);
+void cli_close(cli_context *c);
+/* Prints "spec: <the library's sentence>" and returns CLI_FAILURE. */
+int cli_failure(void);
+spec_backend_params cli_backend_params(const cli_options *o);
+spec_session_params cli_session_params(const cli_options *o);
+double cli_now_ms(void);
+
+/* Ctrl-C ends a load at the next file part, a session after its current pass; a second one ends the program. */
+void cli_interrupt_install(void);
+bool cli_interrupted(void);
+void cli_interrupt_session(spec_session *session); /* the one to cancel; NULL = none */
+
+/* --- commands --- */
+
+int cli_run(const cli_options *o);
+int cli_info(const cli_options *o);
+
+/* --- reports (cli_report.c) --- */
+
+typedef struct cli_check {
+    bool done, equal;
+    size_t position;  /* of the first difference, in generated tokens */
+    double decode_ms; /* of the plain run */
+} cli_check;
+
+typedef struct cli_report {
+    const cli_context *context;
+    const cli_options *options;
+    const spec_result *result;
+    spec_model_info info;
+    spec_memory memory;
+    cli_check check;
+} cli_report;
+
+void cli_report_text(FILE *to, const cli_report *r);
+int cli_report_json(FILE *to, const cli_report *r); /* an exit code */
+
+#endif

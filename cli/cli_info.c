@@ -1,0 +1,104 @@
+/* cli_info.c - spec info: what a model is, and what a session on it will take. */
+#include <jansson.h>
+
+#include "cli/cli.h"
+
+static void print_bytes(FILE *to, const char *what, uint64_t bytes)
+{
+    static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB" };
+    double n = (double)bytes;
+    int unit = 0;
+    while (n >= 1024 && unit < 4) n /= 1024, unit++;
+    fprintf(to, "%-16s %.*f %s\n", what, unit == 0 ? 0 : 2, n, units[unit]);
+}
+
+static void print_text(FILE *to, const cli_context *c, const spec_model_info *i, const spec_memory *m, int32_t n_ctx)
+{
+    fprintf(to, "%-16s %s\n", "model", i->path);
+    fprintf(to, "%-16s %s\n", "family", i->family);
+    fprintf(to, "%-16s %d (%d attention, %d mamba-1, %d mamba-2)\n", "layers", i->n_layer, i->n_attention, i->n_mamba1,
+            i->n_mamba2);
+    fprintf(to, "%-16s %llu\n", "parameters", (unsigned long long)i->n_parameters);
+    fprintf(to, "%-16s %d\n", "vocabulary", i->n_vocab);
+    if (i->n_ctx > 0)
+        fprintf(to, "%-16s %d tokens\n", "context", i->n_ctx);
+    else
+        fprintf(to, "%-16s no limit\n", "context");
+    fprintf(to, "%-16s %d\n%-16s", "bos", i->bos, "eos");
+    for (int32_t k = 0; k < i->n_eos; k++) fprintf(to, " %d", i->eos[k]);
+    if (i->n_eos == 0) fputs(" none", to);
+    fprintf(to, "\n%-16s %s\n", "tokenizer", spec_model_tokenizer(c->target) != NULL ? "yes" : "none: ids only");
+    fprintf(to, "%-16s %s\n", "compute type", spec_dtype_name(i->dtype));
+    fprintf(to, "%-16s %s\n", "device", spec_backend_name(c->backend));
+    fprintf(to, "%-16s %s\n", "unknown keys",
+            i->unknown_keys != NULL && i->unknown_keys[0] != 0 ? i->unknown_keys : "none");
+    print_bytes(to, "weights", i->bytes_weights);
+    print_bytes(to, "state/sequence", i->bytes_state_seq);
+    print_bytes(to, "KV/token", i->bytes_kv_token);
+
+    fputs("\nA session", to);
+    if (n_ctx > 0) fprintf(to, " of %d tokens", n_ctx);
+    fprintf(to, "%s takes on the device:\n", c->drafter != NULL ? " with this drafter" : "");
+    print_bytes(to, "  weights", m->bytes_model);
+    print_bytes(to, "  state", m->bytes_state);
+    print_bytes(to, "  KV cache", m->bytes_kv);
+    print_bytes(to, "  work", m->bytes_work);
+    print_bytes(to, "  total", m->bytes_model + m->bytes_state + m->bytes_kv + m->bytes_work);
+}
+
+static int print_json(FILE *to, const cli_context *c, const spec_model_info *i, const spec_memory *m)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "model", json_string(i->path));
+    json_object_set_new(o, "family", json_string(i->family));
+    json_object_set_new(o, "n_layer", json_integer(i->n_layer));
+    json_object_set_new(o, "n_attention", json_integer(i->n_attention));
+    json_object_set_new(o, "n_mamba1", json_integer(i->n_mamba1));
+    json_object_set_new(o, "n_mamba2", json_integer(i->n_mamba2));
+    json_object_set_new(o, "n_parameters", json_integer((json_int_t)i->n_parameters));
+    json_object_set_new(o, "n_vocab", json_integer(i->n_vocab));
+    json_object_set_new(o, "n_ctx", json_integer(i->n_ctx));
+    json_object_set_new(o, "bos", json_integer(i->bos));
+    json_t *eos = json_array();
+    for (int32_t k = 0; k < i->n_eos; k++) json_array_append_new(eos, json_integer(i->eos[k]));
+    json_object_set_new(o, "eos", eos);
+    json_object_set_new(o, "tokenizer", json_boolean(spec_model_tokenizer(c->target) != NULL));
+    json_object_set_new(o, "dtype", json_string(spec_dtype_name(i->dtype)));
+    json_object_set_new(o, "backend", json_string(spec_backend_name(c->backend)));
+    json_object_set_new(o, "unknown_keys", json_string(i->unknown_keys != NULL ? i->unknown_keys : ""));
+    json_object_set_new(o, "bytes_weights", json_integer((json_int_t)i->bytes_weights));
+    json_object_set_new(o, "bytes_state_seq", json_integer((json_int_t)i->bytes_state_seq));
+    json_object_set_new(o, "bytes_kv_token", json_integer((json_int_t)i->bytes_kv_token));
+    json_t *session = json_object();
+    json_object_set_new(session, "bytes_model", json_integer((json_int_t)m->bytes_model));
+    json_object_set_new(session, "bytes_state", json_integer((json_int_t)m->bytes_state));
+    json_object_set_new(session, "bytes_kv", json_integer((json_int_t)m->bytes_kv));
+    json_object_set_new(session, "bytes_work", json_integer((json_int_t)m->bytes_work));
+    json_object_set_new(o, "session", session);
+    json_object_set_new(o, "version", json_string(spec_version()));
+    const int failed = json_dumpf(o, to, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
+    fputc('\n', to);
+    json_decref(o);
+    return failed ? CLI_FAILURE : CLI_OK;
+}
+
+int cli_info(const cli_options *o)
+{
+    cli_context context = { 0 };
+    cli_interrupt_install();
+    int code = cli_open(&context, o);
+    if (code == CLI_OK) {
+        spec_model_info info = { .struct_size = sizeof info };
+        spec_memory memory = { .struct_size = sizeof memory };
+        const spec_session_params params = cli_session_params(o);
+        if (spec_model_get_info(context.target, &info, context.drafter != NULL ? o->n_draft + 1 : 1) != SPEC_OK ||
+            spec_session_predict(&memory, context.target, context.drafter, &params) != SPEC_OK)
+            code = cli_failure();
+        else if (o->json)
+            code = print_json(stdout, &context, &info, &memory);
+        else
+            print_text(stdout, &context, &info, &memory, o->n_ctx > 0 ? o->n_ctx : info.n_ctx);
+    }
+    cli_close(&context);
+    return code;
+}

@@ -1,0 +1,137 @@
+/* cli_open.c - backend, models and drafter as the options say; progress, log, Ctrl-C. */
+#define _GNU_SOURCE
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+
+/* ---------------------------------------------------------------------------------- Ctrl-C --- */
+
+static volatile sig_atomic_t interrupted;
+static spec_session *volatile interrupt_session;
+
+static void on_interrupt(int number)
+{
+    (void)number;
+    interrupted = 1;
+    if (interrupt_session != NULL) spec_session_cancel(interrupt_session);
+}
+
+void cli_interrupt_install(void)
+{
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_interrupt;
+    action.sa_flags = (int)SA_RESETHAND; /* the second one kills */
+    sigaction(SIGINT, &action, NULL);
+}
+
+bool cli_interrupted(void)
+{
+    return interrupted != 0;
+}
+
+void cli_interrupt_session(spec_session *session)
+{
+    interrupt_session = session;
+    if (session != NULL && interrupted) spec_session_cancel(session);
+}
+
+/* ------------------------------------------------------------------------- log and progress --- */
+
+int cli_failure(void)
+{
+    const bool colour = isatty(STDERR_FILENO) && getenv("NO_COLOR") == NULL;
+    fprintf(stderr, "%sspec: %s%s\n", colour ? "\033[1m" : "", spec_last_error(), colour ? "\033[0m" : "");
+    return CLI_FAILURE;
+}
+
+double cli_now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+static void log_line(void *user_data, spec_log_level level, const char *text)
+{
+    const cli_options *o = user_data;
+    if (level == SPEC_LOG_WARN || o->verbose)
+        fprintf(stderr, "spec: %s%s\n", level == SPEC_LOG_WARN ? "warning: " : "", text);
+}
+
+static int show_progress(void *user_data, double fraction)
+{
+    const char *what = user_data;
+    if (isatty(STDERR_FILENO)) {
+        if (fraction < 1)
+            fprintf(stderr, "\rloading %s: %3.0f %%", what, fraction * 100);
+        else
+            fputs("\r\033[K", stderr);
+    }
+    return interrupted != 0;
+}
+
+/* ------------------------------------------------------------------------------------- open --- */
+
+spec_backend_params cli_backend_params(const cli_options *o)
+{
+    spec_backend_params p = SPEC_BACKEND_PARAMS_INIT;
+    p.n_threads = o->n_threads;
+    p.plugin_dir = o->plugin_dir;
+    p.log = log_line;
+    p.log_user_data = (void *)o;
+    return p;
+}
+
+spec_session_params cli_session_params(const cli_options *o)
+{
+    spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+    p.n_ctx = o->n_ctx;
+    return p;
+}
+
+static spec_dtype dtype_of(const char *name)
+{
+    static const spec_dtype types[] = { SPEC_DTYPE_F32, SPEC_DTYPE_BF16, SPEC_DTYPE_F16 };
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
+        if (strcmp(name, spec_dtype_name(types[i])) == 0) return types[i];
+    return SPEC_DTYPE_AUTO;
+}
+
+int cli_open(cli_context *c, const cli_options *o)
+{
+    *c = (cli_context){ 0 };
+    const double start = cli_now_ms();
+    const spec_backend_params backend_params = cli_backend_params(o);
+    if (spec_backend_open(&c->backend, o->backend, &backend_params) != SPEC_OK) return cli_failure();
+
+    spec_model_params model_params = SPEC_MODEL_PARAMS_INIT;
+    model_params.dtype = dtype_of(o->dtype);
+    model_params.tokenizer_path = o->tokenizer;
+    model_params.progress = show_progress;
+    model_params.progress_user_data = "model";
+    if (spec_model_open(&c->target, c->backend, o->model, &model_params) != SPEC_OK) return cli_failure();
+
+    if (o->model_draft != NULL) {
+        model_params.tokenizer_path = NULL;
+        model_params.progress_user_data = "drafter";
+        if (spec_model_open(&c->small, c->backend, o->model_draft, &model_params) != SPEC_OK) return cli_failure();
+        spec_drafter_params drafter_params = SPEC_DRAFTER_PARAMS_INIT;
+        drafter_params.n_draft = o->n_draft;
+        if (spec_drafter_from_model(&c->drafter, c->small, &drafter_params) != SPEC_OK) return cli_failure();
+    }
+    c->load_ms = cli_now_ms() - start;
+    return CLI_OK;
+}
+
+void cli_close(cli_context *c)
+{
+    spec_drafter_close(c->drafter);
+    spec_model_close(c->small);
+    spec_model_close(c->target);
+    spec_backend_close(c->backend);
+}

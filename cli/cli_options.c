@@ -1,0 +1,235 @@
+/* cli_options.c - the options of every command, as one table: parsing, environment and help come from it. */
+#define _GNU_SOURCE /* getopt_long_only: "-md" is one option, not -m with the value "d" */
+#include <ctype.h>
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+typedef enum option_kind { FLAG, TEXT, TEXTS, INT, INT64, REAL } option_kind;
+
+typedef struct option_row {
+    const char *name;
+    char letter;       /* 0 = none */
+    const char *alias; /* a long name with one dash, or NULL */
+    const char *arg;   /* what help calls the value; NULL for flags */
+    const char *env;   /* the variable that gives a default, or NULL */
+    int commands;
+    option_kind kind;
+    size_t offset; /* in cli_options */
+    double min, max;
+    const char *help;
+} option_row;
+
+#define AT(field) offsetof(cli_options, field)
+#define BOTH (CLI_RUN | CLI_INFO)
+#define ALL (CLI_RUN | CLI_INFO | CLI_TOP)
+#define MAX_INT 2147483647.0
+
+static const option_row rows[] = {
+    { "model", 'm', NULL, "DIR", "SPEC_MODEL", BOTH, TEXT, AT(model), 0, 0, "the model: a Hugging Face directory" },
+    { "model-draft", 0, "md", "DIR", "SPEC_MODEL_DRAFT", BOTH, TEXT, AT(model_draft), 0, 0,
+      "the model that drafts; none: plain decoding" },
+    { "tokenizer", 0, NULL, "PATH", "SPEC_TOKENIZER", BOTH, TEXT, AT(tokenizer), 0, 0,
+      "tokenizer.json, tokenizer.model or their directory, if not the model's" },
+    { "prompt", 'p', NULL, "TEXT", NULL, CLI_RUN, TEXT, AT(prompt), 0, 0, "the prompt" },
+    { "file", 'f', NULL, "FILE", NULL, CLI_RUN, TEXT, AT(file), 0, 0,
+      "read the prompt from FILE, as it is (- for stdin)" },
+    { "n-predict", 'n', NULL, "N", "SPEC_N_PREDICT", CLI_RUN, INT, AT(n_predict), 1, MAX_INT,
+      "generate at most N tokens (128)" },
+    { "ctx-size", 'c', NULL, "N", "SPEC_CTX_SIZE", BOTH, INT, AT(n_ctx), 0, MAX_INT,
+      "tokens of context; 0 is the model's own limit (0)" },
+    { "temp", 0, NULL, "T", "SPEC_TEMP", CLI_RUN, REAL, AT(temp), 0, 1e6, "temperature; 0 is greedy (0)" },
+    { "top-k", 0, NULL, "K", "SPEC_TOP_K", CLI_RUN, INT, AT(top_k), 0, MAX_INT,
+      "sample from the K likeliest; 0 is off (0)" },
+    { "top-p", 0, NULL, "P", "SPEC_TOP_P", CLI_RUN, REAL, AT(top_p), 0, 1,
+      "sample from the likeliest that hold mass P; 0 or 1 is off (0)" },
+    { "min-p", 0, NULL, "P", "SPEC_MIN_P", CLI_RUN, REAL, AT(min_p), 0, 1,
+      "leave out what is under P times the likeliest; 0 is off (0)" },
+    { "seed", 's', NULL, "N", "SPEC_SEED", CLI_RUN, INT64, AT(seed), 0, 9.2e18, "seed of the random numbers (0)" },
+    { "dtype", 0, NULL, "TYPE", "SPEC_DTYPE", BOTH, TEXT, AT(dtype), 0, 0,
+      "compute type: auto, f32, bf16, f16 (auto: the file's)" },
+    { "no-bos", 0, NULL, NULL, NULL, CLI_RUN, FLAG, AT(no_bos), 0, 0, "do not add special tokens to the prompt" },
+    { "parse-special", 0, NULL, NULL, NULL, CLI_RUN, FLAG, AT(parse_special), 0, 0,
+      "recognise special tokens written in the prompt (not for untrusted text)" },
+    { "ignore-eos", 0, NULL, NULL, NULL, CLI_RUN, FLAG, AT(ignore_eos), 0, 0, "go on after an end-of-text token" },
+    { "stop", 0, NULL, "TEXT", NULL, CLI_RUN, TEXTS, AT(stop), 0, 0, "end before TEXT; may be repeated" },
+    { "logprobs", 0, NULL, "N", "SPEC_LOGPROBS", CLI_RUN, INT, AT(n_logprobs), 0, 20,
+      "log-probabilities of each token and of the N likeliest" },
+    { "spec-draft-n-max", 0, NULL, "K", "SPEC_DRAFT_N_MAX", BOTH, INT, AT(n_draft), 1, 63,
+      "tokens drafted per step (4)" },
+    { "backend", 0, NULL, "NAME", "SPEC_BACKEND", BOTH, TEXT, AT(backend), 0, 0,
+      "cpu, cpu:portable, cuda, cuda:1, or a plugin's path (cpu)" },
+    { "plugin-dir", 0, NULL, "DIR", "SPEC_PLUGIN_DIR", ALL, TEXT, AT(plugin_dir), 0, 0,
+      "where to look for backends first" },
+    { "threads", 't', NULL, "N", "SPEC_THREADS", ALL, INT, AT(n_threads), 0, 4096,
+      "CPU threads; 0 is what the process may use (0)" },
+    { "json", 0, NULL, NULL, NULL, BOTH, FLAG, AT(json), 0, 0, "print one JSON object instead of text and report" },
+    { "ids", 0, NULL, NULL, NULL, CLI_RUN, FLAG, AT(ids), 0, 0, "print token ids instead of text" },
+    { "check", 0, NULL, NULL, NULL, CLI_RUN, FLAG, AT(check), 0, 0,
+      "also decode plainly; exit 3 if the tokens differ (temperature 0 only)" },
+    { "verbose", 'v', NULL, NULL, NULL, ALL, FLAG, AT(verbose), 0, 0, "print the library's log" },
+    { "list-devices", 0, NULL, NULL, NULL, CLI_TOP, FLAG, AT(list_devices), 0, 0, "list the devices that can be used" },
+    { "version", 0, NULL, NULL, NULL, CLI_TOP, FLAG, AT(version), 0, 0, "print the version" },
+    { "help", 'h', NULL, NULL, NULL, ALL, FLAG, AT(help), 0, 0, "print this" },
+};
+#define N_ROW (sizeof rows / sizeof rows[0])
+
+int cli_usage_error(const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    fputs("spec: ", stderr);
+    vfprintf(stderr, fmt, args);
+    fputs(" (spec --help shows the options)\n", stderr);
+    va_end(args);
+    return CLI_USAGE;
+}
+
+/* Stores `value` where the row says. `source` names it in messages: "--temp" or "SPEC_TEMP". */
+static int option_set(cli_options *o, const option_row *row, const char *value, const char *source)
+{
+    void *field = (char *)o + row->offset;
+    char *end = NULL;
+    errno = 0;
+    switch (row->kind) {
+    case FLAG:
+        *(bool *)field = true;
+        return -1;
+    case TEXT:
+        *(const char **)field = value;
+        return -1;
+    case TEXTS: {
+        const char **more = realloc(o->stop, ((size_t)o->n_stop + 1) * sizeof *more);
+        if (more == NULL) return cli_usage_error("out of memory");
+        o->stop = more;
+        o->stop[o->n_stop++] = value;
+        return -1;
+    }
+    case INT:
+    case INT64: {
+        const long long n = strtoll(value, &end, 10);
+        if (end == value || *end != 0 || isspace((unsigned char)*value))
+            return cli_usage_error("%s is \"%s\", need a whole number", source, value);
+        if (errno != 0 || (double)n < row->min || (double)n > row->max)
+            return cli_usage_error("%s is %s, need %.0f to %.10g", source, value, row->min, row->max);
+        if (row->kind == INT)
+            *(int32_t *)field = (int32_t)n;
+        else
+            *(int64_t *)field = n;
+        return -1;
+    }
+    case REAL: {
+        const double x = strtod(value, &end);
+        if (end == value || *end != 0 || isspace((unsigned char)*value))
+            return cli_usage_error("%s is \"%s\", need a number", source, value);
+        if (!isfinite(x) || x < row->min || x > row->max)
+            return cli_usage_error("%s is %s, need %g to %g", source, value, row->min, row->max);
+        *(double *)field = x;
+        return -1;
+    }
+    }
+    return CLI_USAGE;
+}
+
+static int check_together(const cli_options *o, cli_command command)
+{
+    static const char *const types[] = { "auto", "f32", "bf16", "f16" };
+    bool known = false;
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) known = known || strcmp(o->dtype, types[i]) == 0;
+    if (!known) return cli_usage_error("--dtype is \"%s\", need auto, f32, bf16 or f16", o->dtype);
+    if (command == CLI_TOP) return -1;
+    if (o->model == NULL) return cli_usage_error("no model: give one with -m DIR");
+    if (command == CLI_INFO) return -1;
+    if (o->prompt != NULL && o->file != NULL) return cli_usage_error("-p and -f are both given, need one");
+    if (o->prompt == NULL && o->file == NULL) return cli_usage_error("no prompt: give one with -p TEXT or -f FILE");
+    if (o->check && o->temp != 0) return cli_usage_error("--check needs --temp 0");
+    for (int32_t i = 0; i < o->n_stop; i++)
+        if (o->stop[i][0] == 0) return cli_usage_error("--stop is empty");
+    return -1;
+}
+
+int cli_options_parse(cli_options *o, cli_command command, int argc, char **argv)
+{
+    *o = (cli_options){ .backend = "cpu", .dtype = "auto", .n_predict = 128, .n_draft = 4, .n_logprobs = -1 };
+
+    struct option longs[2 * N_ROW + 1];
+    char letters[2 * N_ROW + 1];
+    size_t n_long = 0, n_letter = 0;
+    for (size_t i = 0; i < N_ROW; i++) {
+        const option_row *row = &rows[i];
+        if ((row->commands & (int)command) == 0) continue;
+        const int has_arg = row->arg != NULL ? required_argument : no_argument;
+        longs[n_long++] = (struct option){ row->name, has_arg, NULL, 256 + (int)i };
+        if (row->alias != NULL) longs[n_long++] = (struct option){ row->alias, has_arg, NULL, 256 + (int)i };
+        if (row->letter != 0) letters[n_letter++] = row->letter;
+        if (row->letter != 0 && row->arg != NULL) letters[n_letter++] = ':';
+
+        const char *value = row->env != NULL ? getenv(row->env) : NULL;
+        if (value != NULL && value[0] != 0) {
+            const int end = option_set(o, row, value, row->env);
+            if (end >= 0) return end;
+        }
+    }
+    longs[n_long] = (struct option){ 0 };
+    letters[n_letter] = 0;
+
+    for (int found; (found = getopt_long_only(argc, argv, letters, longs, NULL)) != -1;) {
+        const option_row *row = NULL;
+        for (size_t i = 0; i < N_ROW; i++)
+            if (found == 256 + (int)i || (found == rows[i].letter && (rows[i].commands & (int)command))) row = &rows[i];
+        if (row == NULL) { /* getopt has said why */
+            fputs("spec --help shows the options\n", stderr);
+            return CLI_USAGE;
+        }
+        char source[40];
+        snprintf(source, sizeof source, "--%s", row->name);
+        const int end = option_set(o, row, optarg, source);
+        if (end >= 0) return end;
+    }
+    if (o->help) {
+        cli_help(stdout, command);
+        return CLI_OK;
+    }
+    if (command == CLI_INFO && optind < argc) o->model = argv[optind++];
+    if (optind < argc) return cli_usage_error("\"%s\" is not expected here", argv[optind]);
+    return check_together(o, command);
+}
+
+void cli_options_free(cli_options *o)
+{
+    free(o->stop);
+    o->stop = NULL;
+}
+
+void cli_help(FILE *to, cli_command command)
+{
+    static const struct {
+        cli_command command;
+        const char *line;
+    } usage[] = {
+        { CLI_RUN, "spec run -m DIR [-md DIR] -p TEXT | -f FILE [options]   generate text" },
+        { CLI_INFO, "spec info DIR [options]                                 what a model is, what it will take" },
+        { CLI_TOP, "spec --list-devices | --version | --help" },
+    };
+    fputs("usage:\n", to);
+    for (size_t i = 0; i < sizeof usage / sizeof usage[0]; i++)
+        if (command == CLI_TOP || command == usage[i].command) fprintf(to, "  %s\n", usage[i].line);
+    fputs("\noptions (default; variable that sets it):\n", to);
+    for (size_t i = 0; i < N_ROW; i++) {
+        const option_row *row = &rows[i];
+        if (command != CLI_TOP && (row->commands & (int)command) == 0) continue;
+        char dash[8] = "", left[64];
+        if (row->letter != 0) snprintf(dash, sizeof dash, "-%c,", row->letter);
+        if (row->alias != NULL) snprintf(dash, sizeof dash, "-%s,", row->alias);
+        snprintf(left, sizeof left, "%-4s --%s %s", dash, row->name, row->arg != NULL ? row->arg : "");
+        fprintf(to, "  %-30s %s%s%s%s\n", left, row->help, row->env != NULL ? " [" : "",
+                row->env != NULL ? row->env : "", row->env != NULL ? "]" : "");
+    }
+    if (command != CLI_INFO) fputs("\nGenerated text goes to stdout, everything else to stderr.\n", to);
+    fputs("\nexit status: 0 ok, 1 failure, 2 usage, 3 --check found a difference\n", to);
+}

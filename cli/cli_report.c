@@ -1,0 +1,126 @@
+/* cli_report.c - what a run was: for people on stderr, for machines as JSON. */
+#include <jansson.h>
+#include <math.h>
+
+#include "cli/cli.h"
+
+static double ratio(double a, double b)
+{
+    return b > 0 ? a / b : 0;
+}
+
+/* ------------------------------------------------------------------------------------- text --- */
+
+static void print_time(FILE *to, const char *what, double ms, size_t n)
+{
+    fprintf(to, "%-8s %9.1f ms / %4zu tokens (%.2f ms per token, %.1f tokens per second)\n", what, ms, n,
+            ratio(ms, (double)n), ratio((double)n, ms / 1e3));
+}
+
+static void print_logprobs(FILE *to, const spec_result *r)
+{
+    for (size_t i = 0; i < r->n_ids; i++) {
+        const spec_logprob *l = &r->logprobs[i];
+        fprintf(to, "logprob  %zu: %d %.6f", i, r->ids[i], (double)l->logprob);
+        for (int32_t k = 0; k < l->n_top; k++)
+            fprintf(to, "%s%d %.6f", k == 0 ? " of " : ", ", l->top_id[k], (double)l->top_logprob[k]);
+        fputc('\n', to);
+    }
+}
+
+void cli_report_text(FILE *to, const cli_report *r)
+{
+    const spec_result *result = r->result;
+    if (result->logprobs != NULL) print_logprobs(to, result);
+    fprintf(to, "\n%-8s %s, %s\n", "device", spec_backend_name(r->context->backend), spec_dtype_name(r->info.dtype));
+    fprintf(to, "%-8s %9.1f ms\n", "load", r->context->load_ms);
+    print_time(to, "prompt", result->prefill_ms, (size_t)result->n_prompt);
+    print_time(to, "decode", result->decode_ms, result->n_ids);
+    fprintf(to, "%-8s %lld, accepted %lld of %lld drafted tokens (%.1f %%), %.2f emitted per step; stopped by %s\n",
+            "steps", (long long)result->n_step, (long long)result->n_accepted, (long long)result->n_drafted,
+            100 * ratio((double)result->n_accepted, (double)result->n_drafted),
+            ratio((double)result->n_emitted, (double)result->n_step), spec_stop_name(result->stop));
+    if (r->check.done) {
+        print_time(to, "plain", r->check.decode_ms, result->n_ids);
+        fprintf(to, "%-8s %s; %.2f times the speed of plain decoding\n", "check", r->check.equal ? "equal" : "DIFFERS",
+                ratio(r->check.decode_ms, result->decode_ms));
+    }
+}
+
+/* ------------------------------------------------------------------------------------- JSON --- */
+
+static json_t *token_list(const int32_t *ids, size_t n)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < n; i++) json_array_append_new(list, json_integer(ids[i]));
+    return list;
+}
+
+static json_t *number(double x) /* JSON has no infinity */
+{
+    return isfinite(x) ? json_real(x) : json_null();
+}
+
+static json_t *logprob(int32_t token, float value)
+{
+    return json_pack("{s:i, s:o}", "token", (int)token, "logprob", number(value));
+}
+
+static json_t *logprob_list(const spec_result *r)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < r->n_ids; i++) {
+        const spec_logprob *l = &r->logprobs[i];
+        json_t *entry = logprob(r->ids[i], l->logprob), *top = json_array();
+        for (int32_t k = 0; k < l->n_top; k++) json_array_append_new(top, logprob(l->top_id[k], l->top_logprob[k]));
+        json_object_set_new(entry, "top", top);
+        json_array_append_new(list, entry);
+    }
+    return list;
+}
+
+static json_t *check_object(const cli_check *c)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "equal", json_boolean(c->equal));
+    json_object_set_new(o, "position", c->equal ? json_null() : json_integer((json_int_t)c->position));
+    json_object_set_new(o, "decode_ms", json_real(c->decode_ms));
+    return o;
+}
+
+int cli_report_json(FILE *to, const cli_report *r)
+{
+    const spec_result *result = r->result;
+    json_t *o = json_object();
+    json_object_set_new(o, "text", result->text != NULL ? json_stringn(result->text, result->n_text) : json_null());
+    json_object_set_new(o, "tokens", token_list(result->ids, result->n_ids));
+    json_object_set_new(o, "n_prompt", json_integer(result->n_prompt));
+    json_object_set_new(o, "n_generated", json_integer((json_int_t)result->n_ids));
+    json_object_set_new(o, "steps", json_integer(result->n_step));
+    json_object_set_new(o, "drafted", json_integer(result->n_drafted));
+    json_object_set_new(o, "accepted", json_integer(result->n_accepted));
+    json_object_set_new(o, "emitted_per_step", json_real(ratio((double)result->n_emitted, (double)result->n_step)));
+    json_object_set_new(o, "stop_reason", json_string(spec_stop_name(result->stop)));
+    json_object_set_new(o, "load_ms", json_real(r->context->load_ms));
+    json_object_set_new(o, "prefill_ms", json_real(result->prefill_ms));
+    json_object_set_new(o, "decode_ms", json_real(result->decode_ms));
+    json_object_set_new(o, "tokens_per_second", json_real(ratio((double)result->n_ids, result->decode_ms / 1e3)));
+    json_object_set_new(o, "backend", json_string(spec_backend_name(r->context->backend)));
+    json_object_set_new(o, "dtype", json_string(spec_dtype_name(r->info.dtype)));
+    json_object_set_new(o, "seed", json_integer(r->options->seed));
+    json_object_set_new(o, "model", json_string(r->options->model));
+    const char *drafter = r->options->model_draft;
+    json_object_set_new(o, "drafter", drafter != NULL ? json_string(drafter) : json_null());
+    json_object_set_new(o, "bytes_model", json_integer((json_int_t)r->memory.bytes_model));
+    json_object_set_new(o, "bytes_state", json_integer((json_int_t)r->memory.bytes_state));
+    json_object_set_new(o, "bytes_kv", json_integer((json_int_t)r->memory.bytes_kv));
+    json_object_set_new(o, "bytes_work", json_integer((json_int_t)r->memory.bytes_work));
+    json_object_set_new(o, "version", json_string(spec_version()));
+    if (result->logprobs != NULL) json_object_set_new(o, "logprobs", logprob_list(result));
+    if (r->check.done) json_object_set_new(o, "check", check_object(&r->check));
+    const int failed = json_dumpf(o, to, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
+    fputc('\n', to);
+    json_decref(o);
+    if (failed) fputs("spec: the report could not be written\n", stderr);
+    return failed ? CLI_FAILURE : CLI_OK;
+}

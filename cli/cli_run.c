@@ -1,0 +1,176 @@
+/* cli_run.c - spec run: text from a prompt. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+
+typedef struct prompt_text {
+    const char *data;
+    char *owned; /* NULL when it is the option's own text */
+    size_t n;
+} prompt_text;
+
+static int read_prompt(prompt_text *out, const cli_options *o)
+{
+    if (o->prompt != NULL) {
+        *out = (prompt_text){ o->prompt, NULL, strlen(o->prompt) };
+        return CLI_OK;
+    }
+    FILE *from = strcmp(o->file, "-") == 0 ? stdin : fopen(o->file, "rb");
+    if (from == NULL) {
+        fprintf(stderr, "spec: %s: %s\n", o->file, strerror(errno));
+        return CLI_FAILURE;
+    }
+    size_t n = 0, cap = 0, got = 0;
+    char *data = NULL;
+    do {
+        if (n == cap) {
+            cap = cap == 0 ? 65536 : 2 * cap;
+            char *more = realloc(data, cap);
+            if (more == NULL) goto fail;
+            data = more;
+        }
+        got = fread(data + n, 1, cap - n, from);
+        n += got;
+    } while (got > 0);
+    if (ferror(from)) goto fail;
+    if (from != stdin) fclose(from);
+    *out = (prompt_text){ data, data, n };
+    return CLI_OK;
+fail:
+    fprintf(stderr, "spec: %s: %s\n", o->file, strerror(errno));
+    free(data);
+    if (from != stdin) fclose(from);
+    return CLI_FAILURE;
+}
+
+/* Streams what is final: text, or ids with a space between them. Stops when stdout is gone. */
+static int write_text(void *user_data, const char *text, size_t n_text, const int32_t *ids, size_t n_ids)
+{
+    const cli_options *o = user_data;
+    if (o->ids)
+        for (size_t i = 0; i < n_ids; i++) printf("%d ", ids[i]);
+    else if (n_text > 0)
+        fwrite(text, 1, n_text, stdout);
+    fflush(stdout);
+    return ferror(stdout);
+}
+
+/* One text in a session of its own. */
+static spec_status generate(spec_result *result, const cli_context *c, spec_drafter *drafter, const cli_options *o,
+                            const prompt_text *prompt, spec_text_fn on_text)
+{
+    spec_generate_params p = SPEC_GENERATE_PARAMS_INIT;
+    p.n_predict = o->n_predict;
+    p.sampling = (spec_sampling){ (float)o->temp, o->top_k, (float)o->top_p, (float)o->min_p, (uint64_t)o->seed };
+    p.stop = o->stop;
+    p.n_stop = o->n_stop;
+    p.n_logprobs = o->n_logprobs;
+    p.no_bos = o->no_bos;
+    p.parse_special = o->parse_special;
+    p.ignore_eos = o->ignore_eos;
+    p.on_text = on_text;
+    p.user_data = (void *)o;
+
+    const spec_session_params session_params = cli_session_params(o);
+    spec_session *session = NULL;
+    spec_status status = spec_session_open(&session, c->target, drafter, &session_params);
+    if (status != SPEC_OK) return status;
+    cli_interrupt_session(session);
+    status = spec_generate(session, prompt->data, prompt->n, &p, result);
+    cli_interrupt_session(NULL);
+    spec_session_close(session);
+    return status;
+}
+
+static cli_check compare(const spec_result *a, const spec_result *plain)
+{
+    const size_t n = a->n_ids < plain->n_ids ? a->n_ids : plain->n_ids;
+    cli_check check = { .done = true, .decode_ms = plain->decode_ms };
+    while (check.position < n && a->ids[check.position] == plain->ids[check.position]) check.position++;
+    check.equal = check.position == n && a->n_ids == plain->n_ids;
+    return check;
+}
+
+static void print_difference(const spec_result *a, const spec_result *plain, size_t i)
+{
+    fprintf(stderr, "spec: --check: speculative and plain decoding differ at generated token %zu: ", i);
+    if (i < a->n_ids)
+        fprintf(stderr, "%d", a->ids[i]);
+    else
+        fprintf(stderr, "the end (%s)", spec_stop_name(a->stop));
+    if (i < plain->n_ids)
+        fprintf(stderr, " against %d\n", plain->ids[i]);
+    else
+        fprintf(stderr, " against the end (%s)\n", spec_stop_name(plain->stop));
+}
+
+int cli_run(const cli_options *o)
+{
+    cli_context context = { 0 };
+    prompt_text prompt = { 0 };
+    spec_result result, plain;
+    memset(&result, 0, sizeof result);
+    memset(&plain, 0, sizeof plain);
+    cli_report report = { .context = &context, .options = o, .result = &result };
+    report.info.struct_size = sizeof report.info;
+    report.memory.struct_size = sizeof report.memory;
+
+    int code = read_prompt(&prompt, o);
+    if (code != CLI_OK) return code;
+    cli_interrupt_install();
+    code = cli_open(&context, o);
+    if (code != CLI_OK) goto end;
+    const bool has_tokenizer = spec_model_tokenizer(context.target) != NULL;
+    if (!has_tokenizer && !o->ids && !o->json)
+        fputs("spec: warning: the model has no tokenizer; --ids prints what it generates\n", stderr);
+
+    const spec_session_params session_params = cli_session_params(o);
+    code = CLI_FAILURE;
+    if (spec_model_get_info(context.target, &report.info, context.drafter != NULL ? o->n_draft + 1 : 1) != SPEC_OK ||
+        spec_session_predict(&report.memory, context.target, context.drafter, &session_params) != SPEC_OK) {
+        cli_failure();
+        goto end;
+    }
+
+    spec_status status = generate(&result, &context, context.drafter, o, &prompt, o->json ? NULL : write_text);
+    /* A line on a terminal ends as lines do; in a file or pipe the text stays as it is. */
+    const bool open_line = o->ids ? result.n_ids > 0 : result.n_text > 0 && result.text[result.n_text - 1] != '\n';
+    if (!o->json && open_line && (o->ids || isatty(STDOUT_FILENO))) putchar('\n');
+    fflush(stdout);
+    if (status != SPEC_OK && status != SPEC_E_ABORTED) {
+        cli_failure();
+        goto end;
+    }
+    code = status == SPEC_OK ? CLI_OK : CLI_FAILURE;
+
+    if (code == CLI_OK && o->check) {
+        if (generate(&plain, &context, NULL, o, &prompt, NULL) != SPEC_OK) {
+            code = cli_failure();
+            goto end;
+        }
+        report.check = compare(&result, &plain);
+        if (!report.check.equal) {
+            print_difference(&result, &plain, report.check.position);
+            code = CLI_DIFFERS;
+        }
+    }
+    if (o->json) {
+        const int printed = cli_report_json(stdout, &report);
+        if (code == CLI_OK) code = printed;
+    } else {
+        cli_report_text(stderr, &report);
+    }
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        fprintf(stderr, "spec: stdout: %s\n", strerror(errno));
+        if (code == CLI_OK) code = CLI_FAILURE;
+    }
+end:
+    spec_result_free(&plain);
+    spec_result_free(&result);
+    cli_close(&context);
+    free(prompt.owned);
+    return code;
+}

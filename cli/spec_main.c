@@ -1,0 +1,50 @@
+/* spec_main.c - the program `spec`. */
+#include <string.h>
+
+#include "cli/cli.h"
+
+static void print_device(void *user_data, const char *name, const char *text)
+{
+    if (name != NULL)
+        printf("%-16s %s\n", name, text != NULL ? text : "");
+    else
+        fprintf(user_data, "not available: %s\n", text);
+}
+
+static int top(const cli_options *o)
+{
+    if (o->version) {
+        printf("spec %s\n", spec_version());
+        return CLI_OK;
+    }
+    if (o->list_devices) {
+        const spec_backend_params params = cli_backend_params(o);
+        return spec_backend_list(&params, print_device, stdout) == SPEC_OK ? CLI_OK : cli_failure();
+    }
+    cli_help(stderr, CLI_TOP);
+    return CLI_USAGE;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        cli_command command;
+        int (*call)(const cli_options *o);
+    } commands[] = { { "run", CLI_RUN, cli_run }, { "info", CLI_INFO, cli_info } };
+
+    cli_command command = CLI_TOP;
+    int (*call)(const cli_options *) = top;
+    if (argc > 1 && argv[1][0] != '-') {
+        for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+            if (strcmp(argv[1], commands[i].name) == 0) command = commands[i].command, call = commands[i].call;
+        if (command == CLI_TOP) return cli_usage_error("\"%s\" is no command, need run or info", argv[1]);
+        argv[1] = argv[0]; /* getopt's messages begin with it */
+        argc--, argv++;
+    }
+    cli_options options;
+    int code = cli_options_parse(&options, command, argc, argv);
+    if (code < 0) code = call(&options);
+    cli_options_free(&options);
+    return code;
+}

@@ -1,0 +1,73 @@
+# Finds what the library stands on. Sets
+#   spec_libraries    what libspec links
+#   spec_packages     the pkg-config names among them
+#   SPEC_WITH_CUDA    ON where the CUDA backend is built; then the language CUDA is enabled
+
+find_package(PkgConfig REQUIRED)
+set(THREADS_PREFER_PTHREAD_FLAG OFF)
+find_package(Threads REQUIRED)
+
+set(spec_libraries Threads::Threads ${CMAKE_DL_LIBS} m)
+set(spec_packages)
+
+# spec_require(<pkg-config name> <Debian package> <how to do without>)
+macro(spec_require package debian without)
+  string(MAKE_C_IDENTIFIER ${package} id)
+  pkg_check_modules(${id} QUIET IMPORTED_TARGET ${package})
+  if(NOT ${id}_FOUND)
+    message(FATAL_ERROR "${package} was not found. Install it (Debian, Ubuntu: apt-get install ${debian})${without}.")
+  endif()
+  list(APPEND spec_libraries PkgConfig::${id})
+  list(APPEND spec_packages ${package})
+endmacro()
+
+spec_require(jansson libjansson-dev "")
+if(SPEC_TOKENIZER)
+  spec_require(libpcre2-8 libpcre2-dev ", or configure with -DSPEC_TOKENIZER=OFF for token ids only")
+  spec_require(libutf8proc libutf8proc-dev ", or configure with -DSPEC_TOKENIZER=OFF for token ids only")
+endif()
+if(SPEC_BLAS)
+  spec_require(openblas libopenblas-dev ", or configure with -DSPEC_BLAS=OFF for a slower prefill")
+endif()
+
+# ------------------------------------------------------------------------------------------ CUDA ---
+
+# Sets `out` to the reason why the CUDA backend cannot be built, or to "".
+function(spec_find_cuda out)
+  set(${out} "" PARENT_SCOPE)
+  find_program(SPEC_NVCC nvcc HINTS ENV CUDA_PATH ENV CUDA_HOME /usr/local/cuda PATH_SUFFIXES bin)
+  mark_as_advanced(SPEC_NVCC)
+  if(CMAKE_CUDA_COMPILER)
+    set(nvcc ${CMAKE_CUDA_COMPILER})
+  elseif(DEFINED ENV{CUDACXX})
+    set(nvcc $ENV{CUDACXX})
+  else()
+    set(nvcc ${SPEC_NVCC})
+  endif()
+  if(NOT nvcc)
+    set(${out} "nvcc was not found" PARENT_SCOPE)
+    return()
+  endif()
+  execute_process(COMMAND ${nvcc} --version OUTPUT_VARIABLE text ERROR_QUIET)
+  string(REGEX MATCH "release ([0-9.]+)" text "${text}")
+  if(CMAKE_MATCH_1 VERSION_LESS 12.4)
+    set(${out} "${nvcc} is release ${CMAKE_MATCH_1}, 12.4 or newer is needed" PARENT_SCOPE)
+    return()
+  endif()
+  set(CMAKE_CUDA_COMPILER ${nvcc} CACHE FILEPATH "CUDA compiler")
+endfunction()
+
+set(SPEC_WITH_CUDA OFF)
+if(NOT SPEC_CUDA STREQUAL OFF)
+  spec_find_cuda(reason)
+  if(NOT reason)
+    set(CMAKE_CUDA_ARCHITECTURES ${SPEC_CUDA_ARCHITECTURES})
+    enable_language(CUDA)
+    find_package(CUDAToolkit REQUIRED)
+    set(SPEC_WITH_CUDA ON)
+  elseif(SPEC_CUDA STREQUAL AUTO)
+    message(STATUS "The CUDA backend is left out: ${reason}")
+  else()
+    message(FATAL_ERROR "SPEC_CUDA=${SPEC_CUDA}, but ${reason}")
+  endif()
+endif()

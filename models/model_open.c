@@ -1,0 +1,378 @@
+/* model_open.c - a directory becomes a model: files, family, weights on the device, ids, tokenizer. */
+#include <stdio.h>
+#include <string.h>
+
+#include "models/model_family.h"
+
+#define NODE_MAX 4096 /* nodes that a size is told for */
+
+/* --- what the model owns on the device --- */
+
+typedef struct model_owned {
+    struct model_owned *next;
+    spec_weight *weight; /* one of the two */
+    void *memory;
+    size_t bytes;
+} model_owned;
+
+/* The entry is made first, so that nothing on the device is ever without one. */
+static model_owned *new_owned(spec_model *m, size_t bytes)
+{
+    model_owned *o = speci_alloc(m->allocator, 1, sizeof *o);
+    if (!o) return NULL;
+    o->bytes = bytes;
+    o->next = m->owned;
+    m->owned = o;
+    return o;
+}
+
+spec_status model_own_weight(spec_model *m, const spec_weight **out, const spec_weight_desc *desc)
+{
+    const spec_backend *be = m->backend;
+    model_owned *o = new_owned(m, 0);
+    if (!o) return SPEC_E_NOMEM;
+    SPEC_TRY(be->ops->weight_open(be->dev, &o->weight, desc));
+    m->bytes_weights += be->ops->weight_bytes(be->dev, desc);
+    *out = o->weight;
+    return SPEC_OK;
+}
+
+spec_status model_own_memory(spec_model *m, void **out, size_t bytes)
+{
+    const spec_backend *be = m->backend;
+    model_owned *o = new_owned(m, bytes);
+    if (!o) return SPEC_E_NOMEM;
+    SPEC_TRY(be->ops->alloc(be->dev, &o->memory, bytes));
+    m->bytes_weights += bytes;
+    *out = o->memory;
+    return SPEC_OK;
+}
+
+static void free_owned(spec_model *m)
+{
+    const spec_backend *be = m->backend;
+    while (m->owned) {
+        model_owned *o = m->owned;
+        m->owned = o->next;
+        if (o->weight) be->ops->weight_close(be->dev, o->weight);
+        if (o->memory) be->ops->free(be->dev, o->memory, o->bytes);
+        speci_free(m->allocator, o);
+    }
+}
+
+/* --- the path --- */
+
+static bool ends_with(const char *s, const char *end)
+{
+    const size_t n = strlen(s), n_end = strlen(end);
+    return n >= n_end && strcmp(s + n - n_end, end) == 0;
+}
+
+/* "org/name": what people write when they mean a repository of the hub. */
+static bool looks_like_repository(const char *path)
+{
+    const char *slash = strchr(path, '/');
+    return slash && slash != path && slash[1] && !strchr(slash + 1, '/') && path[0] != '.' && path[0] != '~';
+}
+
+static spec_status check_path(const char *path)
+{
+    if (speci_is_directory(path)) return SPEC_OK;
+    if (ends_with(path, ".gguf"))
+        return speci_fail(SPEC_E_UNSUPPORTED,
+                          "%s: GGUF files are not read, expected a directory with config.json and model.safetensors: "
+                          "download the model in the Hugging Face layout",
+                          path);
+    if (ends_with(path, ".bin"))
+        return speci_fail(SPEC_E_UNSUPPORTED,
+                          "%s: pickle files are not read, expected a directory with config.json and model.safetensors: "
+                          "examples/convert_bin.py writes safetensors",
+                          path);
+    if (speci_file_exists(path))
+        return speci_fail(SPEC_E_INVALID, "%s: a file, expected the directory with config.json and model.safetensors",
+                          path);
+    if (looks_like_repository(path))
+        return speci_fail(SPEC_E_IO,
+                          "%s: no such directory. If it is a repository of the Hugging Face hub, download it first: "
+                          "huggingface-cli download %s --local-dir %s",
+                          path, path, strchr(path, '/') + 1);
+    return speci_fail(SPEC_E_IO, "%s: no such directory", path);
+}
+
+/* --- types --- */
+
+static spec_status check_dtype(spec_dtype t)
+{
+    if (t == SPEC_DTYPE_AUTO || t == SPEC_DTYPE_F32 || t == SPEC_DTYPE_BF16 || t == SPEC_DTYPE_F16) return SPEC_OK;
+    return speci_fail(SPEC_E_INVALID, "dtype is %d, expected auto, f32, bf16 or f16", (int)t);
+}
+
+/* The type that most bytes of matrices have. */
+static spec_status main_dtype(spec_dtype *out, const model_checkpoint *c)
+{
+    static const spec_dtype types[] = { SPEC_DTYPE_F32, SPEC_DTYPE_BF16, SPEC_DTYPE_F16 };
+    size_t n, best = 0;
+    const model_tensor *t = model_checkpoint_tensors(c, &n);
+    for (size_t k = 0; k < 3; k++) {
+        size_t bytes = 0;
+        for (size_t i = 0; i < n; i++)
+            if (t[i].dtype == types[k] && t[i].n_dim >= 2) bytes += t[i].bytes;
+        if (bytes > best) best = bytes, *out = types[k];
+    }
+    if (best) return SPEC_OK;
+    return speci_fail(SPEC_E_FORMAT, "%s: no matrix of type F32, BF16 or F16 among %zu tensors",
+                      model_checkpoint_path(c), n);
+}
+
+/* --- what was not used --- */
+
+/* Buffers that older versions of transformers saved with the weights. */
+static bool is_known_buffer(const char *name)
+{
+    return ends_with(name, ".rotary_emb.inv_freq") || ends_with(name, ".attention.bias") ||
+           ends_with(name, ".attention.masked_bias");
+}
+
+static void report_unused(const spec_model *m, const model_checkpoint *c)
+{
+    size_t n, n_unused = 0;
+    const char *first = NULL;
+    const model_tensor *t = model_checkpoint_tensors(c, &n);
+    for (size_t i = 0; i < n; i++) {
+        if (t[i].used || is_known_buffer(t[i].name)) continue;
+        if (n_unused++ == 0) first = t[i].name;
+    }
+    if (n_unused)
+        speci_log(m->backend, SPEC_LOG_WARN, "%s: %zu tensor%s not used, %s first", m->path, n_unused,
+                  n_unused == 1 ? "" : "s", first);
+    if (m->unknown_keys[0])
+        speci_log(m->backend, SPEC_LOG_WARN, "%s: keys of config.json that are not known, and so were ignored: %s",
+                  m->path, m->unknown_keys);
+}
+
+/* --- ids --- */
+
+static spec_status one_id(const spec_model *m, int32_t *out, const json_t *v, const char *file, const char *key)
+{
+    if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= m->n_vocab)
+        return speci_fail(SPEC_E_FORMAT, "%s: %s is %s, expected an id below %d", file, key, model_value_of(v).s,
+                          m->n_vocab);
+    *out = (int32_t)json_integer_value(v);
+    return SPEC_OK;
+}
+
+/* eos_token_id: a number or a list. */
+static spec_status read_eos(spec_model *m, const json_t *v, const char *file)
+{
+    const size_t n = json_is_array(v) ? json_array_size(v) : 1;
+    m->eos = speci_alloc(m->allocator, n, sizeof *m->eos);
+    if (!m->eos) return SPEC_E_NOMEM;
+    for (size_t i = 0; i < n; i++)
+        SPEC_TRY(one_id(m, &m->eos[i], json_is_array(v) ? json_array_get(v, i) : v, file, "eos_token_id"));
+    m->n_eos = (int32_t)n;
+    return SPEC_OK;
+}
+
+/* Ids that the model does not have yet. */
+static spec_status read_ids(spec_model *m, const model_config *c)
+{
+    const json_t *bos = json_object_get(c->root, "bos_token_id"), *eos = json_object_get(c->root, "eos_token_id");
+    if (m->bos < 0 && bos && !json_is_null(bos)) SPEC_TRY(one_id(m, &m->bos, bos, c->file, "bos_token_id"));
+    if (!m->eos && eos && !json_is_null(eos)) return read_eos(m, eos, c->file);
+    return SPEC_OK;
+}
+
+/* generation_config.json counts, then config.json. */
+static spec_status find_ids(spec_model *m, const model_config *config)
+{
+    char path[MODEL_MAX_PATH];
+    model_config generation = { 0 };
+    SPEC_TRY(speci_path_join(path, sizeof path, m->path, "generation_config.json"));
+    if (speci_file_exists(path)) {
+        SPEC_TRY(model_config_read(&generation, path, m->allocator));
+        const spec_status status = read_ids(m, &generation);
+        model_config_close(&generation);
+        SPEC_TRY(status);
+    }
+    return read_ids(m, config);
+}
+
+/* --- tokenizer --- */
+
+/* Ids that no file gave: the original layouts have no such keys. */
+static spec_status ids_of_tokenizer(spec_model *m)
+{
+    const int32_t bos = spec_tokenizer_bos(m->tokenizer), eos = spec_tokenizer_eos(m->tokenizer);
+    if (m->bos < 0) m->bos = bos;
+    if (m->eos || eos < 0) return SPEC_OK;
+    m->eos = speci_alloc(m->allocator, 1, sizeof *m->eos);
+    if (!m->eos) return SPEC_E_NOMEM;
+    m->eos[0] = eos;
+    m->n_eos = 1;
+    return SPEC_OK;
+}
+
+static spec_status open_tokenizer(spec_model *m, const char *path)
+{
+#ifdef SPEC_NO_TOKENIZER
+    if (!path) return SPEC_OK; /* ids work as ever; a path that was asked for gets the reason */
+#endif
+    if (!path) {
+        if (!model_has_file(m->path, "tokenizer.json") && !model_has_file(m->path, "tokenizer.model")) return SPEC_OK;
+        path = m->path;
+    }
+    SPEC_TRY(spec_tokenizer_open(&m->tokenizer, path, m->allocator));
+    const int32_t n = spec_tokenizer_n_vocab(m->tokenizer);
+    if (n > m->n_vocab)
+        return speci_fail(SPEC_E_FORMAT, "%s: the tokenizer has ids up to %d, but the model of %s has %d rows", path,
+                          n - 1, m->path, m->n_vocab);
+    return ids_of_tokenizer(m);
+}
+
+/* --- open --- */
+
+static bool has_attention(const spec_model *m)
+{
+    for (int32_t i = 0; i < m->n_layer; i++)
+        for (int32_t j = 0; j < m->layers[i].n_branch; j++)
+            if (m->layers[i].branch[j].kind == MODEL_ATTENTION) return true;
+    return false;
+}
+
+static spec_status build(spec_model *m, model_builder *b, const model_family *family)
+{
+    const spec_backend *be = m->backend;
+    size_t n;
+    const model_tensor *t = model_checkpoint_tensors(b->checkpoint, &n);
+    for (size_t i = 0; i < n; i++) b->bytes_total += t[i].bytes;
+    SPEC_TRY(be->ops->queue_open(be->dev, &b->queue, NULL, 0, 0));
+    spec_status status = family->build(b);
+    if (status == SPEC_OK) status = be->ops->sync(b->queue);
+    be->ops->queue_close(b->queue);
+    if (status == SPEC_OK && !has_attention(m)) m->n_ctx = 0;
+    return status;
+}
+
+static spec_status load_weights(spec_model *m, model_config *config, const spec_model_params *p)
+{
+    model_checkpoint *checkpoint = NULL;
+    const model_family *family = NULL;
+    SPEC_TRY(model_family_find(&family, config, m->path));
+    m->family = family->name;
+    SPEC_TRY(model_checkpoint_open(&checkpoint, m->path, m->allocator));
+    model_builder b = { .model = m, .checkpoint = checkpoint, .config = config, .dir = m->path,
+                        .progress = p->progress, .progress_user_data = p->progress_user_data };
+    m->dtype = p->dtype;
+    spec_status status = m->dtype == SPEC_DTYPE_AUTO ? main_dtype(&m->dtype, checkpoint) : SPEC_OK;
+    if (status == SPEC_OK) status = build(m, &b, family);
+    if (status == SPEC_OK) report_unused(m, checkpoint);
+    model_checkpoint_close(checkpoint);
+    return status;
+}
+
+static spec_status load(spec_model *m, const spec_model_params *p)
+{
+    char path[MODEL_MAX_PATH];
+    model_config config = { 0 };
+    SPEC_TRY(speci_path_join(path, sizeof path, m->path, "config.json"));
+    if (!speci_file_exists(path)) return speci_fail(SPEC_E_IO, "%s: missing", path);
+    SPEC_TRY(model_config_read(&config, path, m->allocator));
+    spec_status status = load_weights(m, &config, p);
+    if (status == SPEC_OK) status = find_ids(m, &config);
+    model_config_close(&config);
+    SPEC_TRY(status);
+    SPEC_TRY(open_tokenizer(m, p->tokenizer_path));
+    if (p->progress && p->progress(p->progress_user_data, 1.0) != 0)
+        return speci_fail(SPEC_E_ABORTED, "%s: loading was stopped by the application", m->path);
+    return SPEC_OK;
+}
+
+static spec_status new_model(spec_model **out, spec_backend *backend, const char *path)
+{
+    spec_model *m = speci_alloc(&backend->allocator, 1, sizeof *m);
+    if (!m) return SPEC_E_NOMEM;
+    m->backend = backend;
+    m->allocator = &backend->allocator;
+    m->bos = -1;
+    m->path = speci_strdup(m->allocator, path);
+    *out = m;
+    if (m->path) return SPEC_OK;
+    spec_model_close(m);
+    return SPEC_E_NOMEM;
+}
+
+spec_status spec_model_open(spec_model **out, spec_backend *backend, const char *path, const spec_model_params *params)
+{
+    spec_model_params p = SPEC_MODEL_PARAMS_INIT;
+    spec_model *m = NULL;
+    if (out) *out = NULL;
+    if (!out || !backend || !path || !path[0])
+        return speci_fail(SPEC_E_INVALID, "spec_model_open needs out, a backend and a path");
+    if (params && params->struct_size < sizeof p.struct_size)
+        return speci_fail(SPEC_E_INVALID, "spec_model_params.struct_size is %zu: initialise with SPEC_MODEL_PARAMS_INIT",
+                          params->struct_size);
+    if (params) memcpy(&p, params, params->struct_size < sizeof p ? params->struct_size : sizeof p);
+    SPEC_TRY(check_dtype(p.dtype));
+    SPEC_TRY(check_path(path));
+    SPEC_TRY(new_model(&m, backend, path));
+    const spec_status status = load(m, &p);
+    if (status != SPEC_OK) {
+        spec_model_close(m);
+        return status;
+    }
+    *out = m;
+    return SPEC_OK;
+}
+
+void spec_model_close(spec_model *m)
+{
+    if (!m) return;
+    free_owned(m);
+    spec_tokenizer_close(m->tokenizer);
+    speci_free(m->allocator, m->layers);
+    speci_free(m->allocator, m->eos);
+    speci_free(m->allocator, m->unknown_keys);
+    speci_free(m->allocator, m->path);
+    speci_free(m->allocator, m);
+}
+
+/* --- getters --- */
+
+const spec_tokenizer *spec_model_tokenizer(const spec_model *m) { return m ? m->tokenizer : NULL; }
+
+spec_backend *spec_model_backend(const spec_model *m) { return m ? m->backend : NULL; }
+
+static void count_layers(const spec_model *m, spec_model_info *info)
+{
+    const uint64_t type_bytes = m->dtype == SPEC_DTYPE_F32 ? 4 : 2;
+    for (int32_t i = 0; i < m->n_layer; i++)
+        for (int32_t j = 0; j < m->layers[i].n_branch; j++) {
+            const model_branch *b = &m->layers[i].branch[j];
+            if (b->kind == MODEL_ATTENTION) {
+                info->n_attention++;
+                info->bytes_kv_token +=
+                    2 * (uint64_t)b->u.attention.n_kv_head * (uint64_t)b->u.attention.head_dim * type_bytes;
+            } else if (b->kind == MODEL_MAMBA) {
+                if (b->u.mamba.select.w) info->n_mamba1++;
+                else info->n_mamba2++;
+            }
+        }
+}
+
+spec_status spec_model_get_info(const spec_model *m, spec_model_info *out, int32_t n_node)
+{
+    if (!m || !out || out->struct_size < sizeof out->struct_size)
+        return speci_fail(SPEC_E_INVALID, "spec_model_get_info needs a model and info with its struct_size set");
+    if (n_node < 1 || n_node > NODE_MAX)
+        return speci_fail(SPEC_E_INVALID, "n_node is %d, expected 1 to %d", n_node, NODE_MAX);
+    spec_memory memory = { .struct_size = sizeof memory };
+    SPEC_TRY(speci_net_bytes(m, &(speci_net_params){ .n_seq = 1, .n_ctx = SPEC_PAGE, .n_node = n_node }, &memory));
+    spec_model_info info = { .struct_size = out->struct_size, .family = m->family, .path = m->path,
+                             .unknown_keys = m->unknown_keys, .dtype = m->dtype, .n_vocab = m->n_vocab,
+                             .n_layer = m->n_layer, .n_ctx = m->n_ctx, .bos = m->bos, .n_eos = m->n_eos,
+                             .eos = m->eos, .n_parameters = m->n_parameters, .bytes_weights = m->bytes_weights,
+                             .bytes_state_seq = memory.bytes_state };
+    count_layers(m, &info);
+    memcpy(out, &info, out->struct_size < sizeof info ? out->struct_size : sizeof info);
+    return SPEC_OK;
+}

@@ -1,0 +1,111 @@
+/* bench_linear.c - products of 1 to 64 rows with a weight: time, bytes per second, and the ratio to one row.
+ *
+ *     bench_linear [backend] [n_in] [n_out] [threads]        cpu 2560 10240 1
+ *
+ * A weight is larger than the caches when it is read again: several copies are walked in turn. Median of the repeats. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backends/backend.h"
+
+enum { COPIES = 4, REPEATS = 25, ROWS_MAX = 256 };
+
+typedef struct bench {
+    const spec_backend_ops *ops;
+    spec_device *dev;
+    spec_queue *q;
+    spec_weight *w[COPIES];
+    void *x, *y;
+    int32_t n_in, n_out;
+    spec_dtype weight, compute;
+} bench;
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double time_rows(bench *b, int32_t rows)
+{
+    double ms[REPEATS];
+    spec_step_block block;
+    memset(&block, 0, sizeof block);
+    block.bytes = (int32_t)sizeof block;
+    block.n_row = block.n_row_run = rows;
+    b->ops->step_bind(b->q, &block);
+    for (int i = 0; i < REPEATS; i++) {
+        spec_linear_args a = { .w = b->w[i % COPIES], .n_in = b->n_in, .n_out = b->n_out, .scale = 1.0f,
+                               .x = { b->x, b->compute, b->n_in }, .y = { b->y, SPEC_DTYPE_F32, b->n_out } };
+        double start = speci_now_ms();
+        if (b->ops->linear(b->q, &a) != SPEC_OK || b->ops->sync(b->q) != SPEC_OK) return -1.0;
+        ms[i] = speci_now_ms() - start;
+    }
+    qsort(ms, REPEATS, sizeof ms[0], by_value);
+    return ms[REPEATS / 2];
+}
+
+static spec_status setup(bench *b)
+{
+    size_t size = b->weight == SPEC_DTYPE_F32 ? 4 : 2, n = (size_t)b->n_in * (size_t)b->n_out;
+    void *matrix = calloc(n, size);
+    if (!matrix) return SPEC_E_NOMEM;
+    for (size_t i = 0; i < n * size / 2; i++) ((uint16_t *)matrix)[i] = (uint16_t)(0x3c00u + i % 97);
+    spec_weight_part part = { matrix, b->n_out };
+    spec_weight_desc desc = { b->n_out, b->n_in, b->weight, b->compute, 0, 0, &part, 1 };
+    spec_plan plan = { NULL, 0, SPEC_PHASE_DECODE, ROWS_MAX, 1, ROWS_MAX, 64 };
+    spec_status status = b->ops->queue_open(b->dev, &b->q, &plan, 1, 64);
+    for (int i = 0; i < COPIES && status == SPEC_OK; i++) status = b->ops->weight_open(b->dev, &b->w[i], &desc);
+    free(matrix);
+    SPEC_TRY(status);
+    SPEC_TRY(b->ops->alloc(b->dev, &b->x, (size_t)ROWS_MAX * (size_t)b->n_in * 4));
+    SPEC_TRY(b->ops->alloc(b->dev, &b->y, (size_t)ROWS_MAX * (size_t)b->n_out * 4));
+    return b->ops->zero(b->q, b->x, (size_t)ROWS_MAX * (size_t)b->n_in * 4);
+}
+
+static void teardown(bench *b)
+{
+    for (int i = 0; i < COPIES; i++)
+        if (b->w[i]) b->ops->weight_close(b->dev, b->w[i]);
+    if (b->x) b->ops->free(b->dev, b->x, (size_t)ROWS_MAX * (size_t)b->n_in * 4);
+    if (b->y) b->ops->free(b->dev, b->y, (size_t)ROWS_MAX * (size_t)b->n_out * 4);
+    if (b->q) b->ops->queue_close(b->q);
+}
+
+static void run(const spec_backend *be, int32_t n_in, int32_t n_out, spec_dtype weight, spec_dtype compute)
+{
+    static const int32_t rows[] = { 1, 2, 4, 8, 16, 32, 64, 256 };
+    bench b = { .ops = be->ops, .dev = be->dev, .n_in = n_in, .n_out = n_out, .weight = weight, .compute = compute };
+    double one = 0.0, bytes = (double)n_in * (double)n_out * (weight == SPEC_DTYPE_F32 ? 4.0 : 2.0);
+    if (setup(&b) == SPEC_OK) {
+        for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+            double ms = time_rows(&b, rows[i]);
+            if (i == 0) one = ms;
+            printf("%s,%s,%s,%d,%d,%d,%.3f,%.1f,%.2f\n", be->info.name, spec_dtype_name(weight), spec_dtype_name(compute),
+                   n_in, n_out, rows[i], ms, bytes / ms * 1e-6, ms / one);
+        }
+    } else {
+        printf("%s,%s,%s: %s\n", be->info.name, spec_dtype_name(weight), spec_dtype_name(compute), spec_last_error());
+    }
+    teardown(&b);
+}
+
+int main(int argc, char **argv)
+{
+    spec_backend_params params = SPEC_BACKEND_PARAMS_INIT;
+    spec_backend *be = NULL;
+    int32_t n_in = argc > 2 ? atoi(argv[2]) : 2560, n_out = argc > 3 ? atoi(argv[3]) : 10240;
+    params.n_threads = argc > 4 ? atoi(argv[4]) : 1;
+    if (spec_backend_open(&be, argc > 1 ? argv[1] : "cpu", &params) != SPEC_OK) {
+        fprintf(stderr, "%s\n", spec_last_error());
+        return 1;
+    }
+    printf("backend,weight,compute,n_in,n_out,rows,ms,GB/s,ratio\n");
+    run(be, n_in, n_out, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16);
+    run(be, n_in, n_out, SPEC_DTYPE_F32, SPEC_DTYPE_F32);
+    run(be, n_in, n_out, SPEC_DTYPE_BF16, SPEC_DTYPE_F32);
+    run(be, n_in, n_out, SPEC_DTYPE_F16, SPEC_DTYPE_F16);
+    spec_backend_close(be);
+    return 0;
+}

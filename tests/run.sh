@@ -1,0 +1,66 @@
+#!/bin/bash
+# Installs what is missing, builds everything (the CUDA backend too where nvcc is), and runs the tests.
+#
+#     bash tests/run.sh [--full] [--label LABEL] [CTEST OPTIONS...]
+#
+# The label is quick; --full runs everything. SPEC_BUILD_DIR is where it builds (build); SPEC_SHARED a directory with
+# more models and data, for tests that skip without. Ends with 0 when nothing failed.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+build=${SPEC_BUILD_DIR:-$root/build}
+label=quick
+while [ $# -gt 0 ]; do
+    case $1 in
+        --full) label='quick|full' ;;
+        --label) label=${2:?--label needs a label}; shift ;;
+        *) break ;;
+    esac
+    shift
+done
+
+. "$root/cmake/packages.sh"
+need_to_build
+need libcmocka-dev pkg-config --exists cmocka
+if [ "$label" != quick ]; then # fuzzing
+    fuzzes() {
+        echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' | clang -fsanitize=fuzzer,address -x c - -o /dev/null
+    }
+    need clang has_programs clang
+    need libclang-rt-dev fuzzes
+fi
+install_missing
+
+echo "== commit  $(git -C "$root" describe --always --dirty --abbrev=12 2> /dev/null || echo unknown)"
+echo "== date    $(date -u +%Y-%m-%dT%H:%MZ)"
+echo "== CPU     $(nproc) x $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1), $(uname -m)"
+if command -v nvidia-smi > /dev/null && nvidia-smi -L > /dev/null 2>&1; then
+    nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sed 's/^/== GPU     /'
+else
+    echo "== GPU     none"
+fi
+echo "== tools   $(cc --version | head -1); cmake $(cmake --version | sed -n 's/cmake version //p')"
+
+echo "== building in $build"
+mkdir -p "$build"
+log=$build/build.log
+if ! cmake -S "$root" -B "$build" -DSPEC_TESTS=ON -DSPEC_EXAMPLES=ON -DSPEC_CLI=ON -DSPEC_CUDA=AUTO > "$log" 2>&1; then
+    cat "$log" >&2
+    exit 1
+fi
+grep -E '^-- (spec|The CUDA)' "$log" || true
+if ! cmake --build "$build" -j "$(nproc)" > "$log" 2>&1; then
+    grep -E -A8 'error|Error' "$log" | head -n 60 >&2
+    exit 1
+fi
+grep -E 'warning:' "$log" || true
+
+echo "== testing, label $label"
+status=0
+ctest --test-dir "$build" -L "$label" --output-on-failure "$@" || status=$?
+
+log=$build/Testing/Temporary/LastTest.log
+if [ -f "$log" ] && grep -q '^SKIPPED: ' "$log"; then
+    echo "== skipped, and why"
+    awk '/^[0-9]+\/[0-9]+ (Test|Testing): /{ name = $3 } /^SKIPPED: /{ print "   " name ": " substr($0, 10) }' "$log"
+fi
+exit $status

@@ -1,0 +1,469 @@
+/* test_checkpoint.c - hostile and unusual checkpoints: what is refused and in which words, what is accepted; loading
+ * that is stopped or runs out of memory leaves nothing behind. */
+#define _POSIX_C_SOURCE 200809L /* mkdtemp, symlink */
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/support_model.h"
+
+/* --- messages --- */
+
+static void expect_failure(spec_status status, spec_status code, const char *const *parts, const char *what)
+{
+    if (status != code)
+        fail_msg("%s: gave %s (%s), expected %s", what, spec_status_name(status), status ? spec_last_error() : "",
+                 spec_status_name(code));
+    for (size_t i = 0; i < 4 && parts[i]; i++)
+        if (!strstr(spec_last_error(), parts[i]))
+            fail_msg("%s: the message is \"%s\", expected \"%s\" in it", what, spec_last_error(), parts[i]);
+}
+
+/* --- one file, in memory --- */
+
+typedef struct file_case {
+    const char *name, *header;
+    size_t n_buffer;
+    spec_status code;
+    const char *parts[4];
+} file_case;
+
+#define A "\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}"
+#define B(begin, end) "\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[" #begin "," #end "]}"
+#define ONE(dtype, shape, offsets) "{\"a\":{\"dtype\":" dtype ",\"shape\":" shape ",\"data_offsets\":" offsets "}}"
+
+static const file_case file_cases[] = {
+    { "base", "{" A "," B(8, 16) "}", 16, SPEC_OK, { 0 } },
+    { "padding", "{" A "," B(8, 16) "}       ", 16, SPEC_OK, { 0 } },
+    { "metadata", "{\"__metadata__\":{\"format\":\"pt\"}," A "}", 8, SPEC_OK, { 0 } },
+    { "any_order", "{" B(8, 16) "," A "}", 16, SPEC_OK, { 0 } },
+    { "empty_tensor", "{" A ",\"b\":{\"dtype\":\"F16\",\"shape\":[0,4],\"data_offsets\":[8,8]}}", 8, SPEC_OK, { 0 } },
+    { "scalar", ONE("\"I64\"", "[]", "[0,8]"), 8, SPEC_OK, { 0 } },
+    { "no_tensors", "{}", 0, SPEC_OK, { 0 } },
+    { "overlap", "{" A "," B(4, 12) "}", 12, SPEC_E_FORMAT, { "hostile", "tensor b", "overlaps a" } },
+    { "same_place", "{" A "," B(0, 8) "}", 8, SPEC_E_FORMAT, { "hostile", "overlaps" } },
+    { "gap", "{" A "," B(12, 20) "}", 20, SPEC_E_FORMAT, { "hostile", "gap of 4 bytes at 8", "tensor b" } },
+    { "gap_at_start", ONE("\"F32\"", "[1]", "[4,8]"), 8, SPEC_E_FORMAT, { "gap of 4 bytes at 0" } },
+    { "gap_at_end", "{" A "}", 12, SPEC_E_FORMAT, { "end at 8", "12 bytes" } },
+    { "truncated_buffer", "{" A "," B(8, 16) "}", 12, SPEC_E_FORMAT, { "tensor b", "[8, 16]", "12 bytes" } },
+    { "huge_end", ONE("\"F32\"", "[2]", "[0,9223372036854775807]"), 8, SPEC_E_FORMAT, { "tensor a", "buffer of 8" } },
+    { "beyond_64_bits", ONE("\"F32\"", "[2]", "[0,99999999999999999999]"), 8, SPEC_E_FORMAT, { "tensor a" } },
+    { "backwards", ONE("\"F32\"", "[2]", "[8,0]"), 8, SPEC_E_FORMAT, { "tensor a", "[8, 0]" } },
+    { "negative", ONE("\"F32\"", "[2]", "[-8,0]"), 8, SPEC_E_FORMAT, { "tensor a", "[-8, 0]" } },
+    { "offsets_missing", "{\"a\":{\"dtype\":\"F32\",\"shape\":[2]}}", 8, SPEC_E_FORMAT, { "tensor a", "data_offsets" } },
+    { "offsets_three", ONE("\"F32\"", "[2]", "[0,4,8]"), 8, SPEC_E_FORMAT, { "tensor a", "[begin, end]" } },
+    { "offsets_text", ONE("\"F32\"", "[2]", "[\"0\",8]"), 8, SPEC_E_FORMAT, { "tensor a", "data_offsets" } },
+    { "size_differs", ONE("\"F32\"", "[3]", "[0,8]"), 8, SPEC_E_FORMAT,
+      { "tensor a", "F32 [3] takes 12 bytes", "hold 8" } },
+    { "type_differs", ONE("\"BF16\"", "[2]", "[0,8]"), 8, SPEC_E_FORMAT, { "BF16 [2] takes 4 bytes", "hold 8" } },
+    { "dtype_unknown", ONE("\"F31\"", "[2]", "[0,8]"), 8, SPEC_E_FORMAT, { "tensor a", "F31", "expected" } },
+    { "dtype_number", ONE("32", "[2]", "[0,8]"), 8, SPEC_E_FORMAT, { "tensor a", "dtype" } },
+    { "product_overflow", ONE("\"F32\"", "[4294967296,4294967296,4294967296]", "[0,8]"), 8, SPEC_E_FORMAT,
+      { "tensor a", "overflows", "4294967296" } },
+    { "bytes_overflow", ONE("\"F32\"", "[4611686018427387906]", "[0,8]"), 8, SPEC_E_FORMAT, { "tensor a" } },
+    { "zero_hides_overflow", ONE("\"F32\"", "[0,9223372036854775807,9]", "[0,0]"), 0, SPEC_OK, { 0 } },
+    { "dimension_negative", ONE("\"F32\"", "[-2]", "[0,8]"), 8, SPEC_E_FORMAT, { "tensor a", "dimension 0" } },
+    { "dimension_real", ONE("\"F32\"", "[2.5]", "[0,8]"), 8, SPEC_E_FORMAT, { "tensor a", "dimension 0" } },
+    { "five_dimensions", ONE("\"F32\"", "[1,1,1,1,2]", "[0,8]"), 8, SPEC_E_UNSUPPORTED,
+      { "tensor a", "5 dimensions", "at most 4" } },
+    { "shape_missing", "{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,8]}}", 8, SPEC_E_FORMAT, { "tensor a", "shape" } },
+    { "not_an_entry", "{\"a\":7}", 8, SPEC_E_FORMAT, { "tensor a" } },
+    { "duplicate", "{" A "," A "}", 8, SPEC_E_FORMAT, { "hostile", "a" } },
+    { "array", "[" "]", 0, SPEC_E_FORMAT, { "not a JSON object" } },
+    { "not_json", "{\"a\":", 0, SPEC_E_FORMAT, { "hostile" } },
+    { "empty", "", 0, SPEC_E_FORMAT, { "hostile" } },
+};
+
+/* The bytes of a safetensors file; *n their number. */
+static uint8_t *make_file(const char *header, size_t n_buffer, size_t *n)
+{
+    const size_t n_header = strlen(header);
+    *n = 8 + n_header + n_buffer;
+    uint8_t *data = calloc(*n, 1);
+    for (int i = 0; i < 8; i++) data[i] = (uint8_t)((uint64_t)n_header >> 8 * i);
+    memcpy(data + 8, header, n_header);
+    return data;
+}
+
+/* data [n] in an allocation of exactly that size, so that a sanitizer sees a read beyond. */
+static spec_status read_bytes(const uint8_t *data, size_t n)
+{
+    model_checkpoint *c = NULL;
+    uint8_t *exact = malloc(n ? n : 1);
+    memcpy(exact, data, n);
+    const spec_status status = model_checkpoint_open_memory(&c, exact, n, "hostile.safetensors", &speci_malloc);
+    assert_true((c != NULL) == (status == SPEC_OK));
+    model_checkpoint_close(c);
+    free(exact);
+    return status;
+}
+
+static void hostile_headers(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof file_cases / sizeof *file_cases; i++) {
+        const file_case *c = &file_cases[i];
+        size_t n;
+        uint8_t *data = make_file(c->header, c->n_buffer, &n);
+        expect_failure(read_bytes(data, n), c->code, c->parts, c->name);
+        free(data);
+    }
+}
+
+/* Every prefix of a good file is refused, and read within its bounds. */
+static void truncated_files(void **state)
+{
+    (void)state;
+    size_t n;
+    uint8_t *data = make_file("{" A "," B(8, 16) "}", 16, &n);
+    for (size_t k = 0; k < n; k++) assert_int_equal(read_bytes(data, k), SPEC_E_FORMAT);
+    assert_int_equal(read_bytes(data, n), SPEC_OK);
+    expect_failure(read_bytes(data, 5), SPEC_E_FORMAT, (const char *const[4]){ "5 bytes", "at least 8" }, "5 bytes");
+    expect_failure(read_bytes(data, 40), SPEC_E_FORMAT, (const char *const[4]){ "truncated", "40" }, "40 bytes");
+    data[7] = 0x7f; /* a header of 9 * 10^18 bytes */
+    expect_failure(read_bytes(data, n), SPEC_E_FORMAT, (const char *const[4]){ "header of", "at most 100000000" },
+                   "huge header");
+    free(data);
+}
+
+static void tensors_by_name(void **state)
+{
+    (void)state;
+    size_t n;
+    uint8_t *data = make_file("{" B(8, 16) "," A "}", 16, &n);
+    model_checkpoint *c = NULL;
+    OK(model_checkpoint_open_memory(&c, data, n, "memory", &speci_malloc));
+    const model_tensor *b = model_checkpoint_find(c, "b");
+    assert_non_null(b);
+    assert_null(model_checkpoint_find(c, "c"));
+    assert_ptr_equal(b->data, data + n - 8);
+    assert_int_equal(b->bytes, 8);
+    assert_int_equal(b->dtype, SPEC_DTYPE_F32);
+    assert_string_equal(b->dtype_name, "F32");
+    assert_int_equal(b->n_dim, 1);
+    assert_int_equal(b->dim[0], 2);
+    model_checkpoint_close(c);
+    free(data);
+}
+
+/* --- directories --- */
+
+static char dir[64];
+
+static int make_dir(void **state)
+{
+    (void)state;
+    strcpy(dir, "/tmp/spec-checkpoint-XXXXXX");
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+static int remove_dir(void **state)
+{
+    char command[128];
+    (void)state;
+    snprintf(command, sizeof command, "rm -rf '%s'", dir);
+    return system(command);
+}
+
+static void put(const char *name, const void *data, size_t n)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(data, 1, n, f), n);
+    fclose(f);
+}
+
+static void put_text(const char *name, const char *text) { put(name, text, strlen(text)); }
+
+static void put_tensors(const char *name, const char *header, size_t n_buffer)
+{
+    size_t n;
+    uint8_t *data = make_file(header, n_buffer, &n);
+    put(name, data, n);
+    free(data);
+}
+
+static void expect_open(spec_status code, const char *p0, const char *p1, const char *p2, const char *what)
+{
+    model_checkpoint *c = NULL;
+    expect_failure(model_checkpoint_open(&c, dir, &speci_malloc), code, (const char *const[4]){ p0, p1, p2 }, what);
+    assert_true((c != NULL) == (code == SPEC_OK));
+    model_checkpoint_close(c);
+}
+
+#define INDEX "model.safetensors.index.json"
+#define SHARD1 "{" A "}"
+#define SHARD2 "{\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}"
+
+static void index_of(const char *a, const char *b)
+{
+    char text[512];
+    snprintf(text, sizeof text, "{\"metadata\":{},\"weight_map\":{\"a\":\"%s\",\"b\":\"%s\"}}", a, b);
+    put_text(INDEX, text);
+}
+
+static void shards(void **state)
+{
+    (void)state;
+    put_tensors("m1.safetensors", SHARD1, 8);
+    put_tensors("m2.safetensors", SHARD2, 8);
+    index_of("m1.safetensors", "m2.safetensors");
+    expect_open(SPEC_OK, NULL, NULL, NULL, "two shards");
+    index_of("m1.safetensors", "m3.safetensors");
+    expect_open(SPEC_E_IO, "m3.safetensors", "missing", "b", "missing shard");
+    index_of("m1.safetensors", "m1.safetensors");
+    expect_open(SPEC_E_FORMAT, "b should be in m1.safetensors", "found in no shard", INDEX, "tensor not there");
+    index_of("m2.safetensors", "m1.safetensors");
+    expect_open(SPEC_E_FORMAT, "weight_map", "should be in", "found in", "swapped");
+    put_tensors("m2.safetensors", "{" A ",\"b\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[8,8]}}", 8);
+    index_of("m1.safetensors", "m2.safetensors");
+    expect_open(SPEC_E_FORMAT, "tensor a is in two files", "m1", "m2", "duplicate over shards");
+}
+
+static void shard_names(void **state)
+{
+    (void)state;
+    static const char *const names[] = { "../m1.safetensors", "sub/m1.safetensors", "/etc/m1.safetensors",
+                                         "..", "..\\\\m1.safetensors", "a..safetensors" };
+    put_tensors("m1.safetensors", SHARD1, 8);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        index_of("m1.safetensors", names[i]);
+        expect_open(SPEC_E_FORMAT, "weight_map", "b", "beside the index", names[i]);
+    }
+    index_of("m1.safetensors", "m2.bin");
+    expect_open(SPEC_E_UNSUPPORTED, "m2.bin", "expected a .safetensors file", "b", "another kind of file");
+    put_text(INDEX, "{\"weight_map\":{\"a\":7}}");
+    expect_open(SPEC_E_FORMAT, INDEX, "a has no file name", NULL, "number for a name");
+    put_text(INDEX, "{\"weight_map\":[]}");
+    expect_open(SPEC_E_FORMAT, INDEX, "weight_map", NULL, "list for a map");
+    put_text(INDEX, "{\"weight_map\":{\"a\":\"m1.safetensors\",\"a\":\"m1.safetensors\"}}");
+    expect_open(SPEC_E_FORMAT, INDEX, NULL, NULL, "duplicate key");
+    put_text(INDEX, "{");
+    expect_open(SPEC_E_FORMAT, INDEX, NULL, NULL, "not JSON");
+}
+
+/* Download caches keep a directory of links into a store of blobs. */
+static void links_into_a_cache(void **state)
+{
+    (void)state;
+    char blob[256], link[256];
+    snprintf(blob, sizeof blob, "%s/blobs", dir);
+    assert_int_equal(mkdir(blob, 0700), 0);
+    put_tensors("blobs/0a1b", SHARD1, 8);
+    put_tensors("blobs/2c3d", SHARD2, 8);
+    snprintf(link, sizeof link, "%s/m1.safetensors", dir);
+    assert_int_equal(symlink("blobs/0a1b", link), 0);
+    snprintf(blob, sizeof blob, "%s/blobs/2c3d", dir);
+    snprintf(link, sizeof link, "%s/m2.safetensors", dir);
+    assert_int_equal(symlink(blob, link), 0);
+    index_of("m1.safetensors", "m2.safetensors");
+    expect_open(SPEC_OK, NULL, NULL, NULL, "links");
+    assert_int_equal(unlink(blob), 0);
+    expect_open(SPEC_E_IO, "m2.safetensors", "missing", NULL, "a link to nothing");
+}
+
+static void other_formats(void **state)
+{
+    (void)state;
+    expect_open(SPEC_E_IO, dir, "expected model.safetensors", INDEX, "an empty directory");
+    put_text("params.json", "{}");
+    expect_open(SPEC_E_UNSUPPORTED, "params.json", "Hugging Face layout", NULL, "Mistral's own format");
+    put_text("pytorch_model.bin", "PK");
+    expect_open(SPEC_E_UNSUPPORTED, "pytorch_model.bin", "examples/convert_bin.py", NULL, "pickle");
+    put_tensors("model.safetensors", SHARD1, 8);
+    expect_open(SPEC_OK, NULL, NULL, NULL, "safetensors beside pickle");
+}
+
+/* --- whole models --- */
+
+static spec_backend *backend;
+
+static int open_backend(void **state)
+{
+    (void)state;
+    return spec_backend_open(&backend, "cpu:portable", NULL) == SPEC_OK ? 0 : -1;
+}
+
+static int close_backend(void **state)
+{
+    (void)state;
+    spec_backend_close(backend);
+    return 0;
+}
+
+static void expect_model(const char *path, spec_status code, const char *p0, const char *p1, const char *p2)
+{
+    spec_model *m = NULL;
+    expect_failure(spec_model_open(&m, backend, path, NULL), code, (const char *const[4]){ p0, p1, p2 }, path);
+    assert_null(m);
+}
+
+static void paths(void **state)
+{
+    (void)state;
+    char path[256];
+    expect_model("some-org/some-model", SPEC_E_IO, "no such directory",
+                 "huggingface-cli download some-org/some-model --local-dir some-model", NULL);
+    expect_model("/no/such/place", SPEC_E_IO, "/no/such/place: no such directory", NULL, NULL);
+    assert_null(strstr(spec_last_error(), "download"));
+    put_text("m.gguf", "GGUF");
+    put_text("m.bin", "PK");
+    put_text("m.safetensors", "");
+    snprintf(path, sizeof path, "%s/m.gguf", dir);
+    expect_model(path, SPEC_E_UNSUPPORTED, "GGUF", "config.json", "Hugging Face layout");
+    snprintf(path, sizeof path, "%s/m.bin", dir);
+    expect_model(path, SPEC_E_UNSUPPORTED, "m.bin", "examples/convert_bin.py", NULL);
+    snprintf(path, sizeof path, "%s/m.safetensors", dir);
+    expect_model(path, SPEC_E_INVALID, "m.safetensors: a file", "expected the directory", NULL);
+    expect_model(dir, SPEC_E_IO, "config.json: missing", NULL, NULL);
+    spec_model *m = NULL;
+    assert_int_equal(spec_model_open(&m, NULL, dir, NULL), SPEC_E_INVALID);
+    assert_int_equal(spec_model_open(&m, backend, "", NULL), SPEC_E_INVALID);
+    spec_model_params p = SPEC_MODEL_PARAMS_INIT;
+    p.dtype = SPEC_DTYPE_I32;
+    assert_int_equal(spec_model_open(&m, backend, dir, &p), SPEC_E_INVALID);
+    spec_model_close(NULL);
+}
+
+static void what_a_model_says(void **state)
+{
+    (void)state;
+    spec_model *m = support_model(backend, SPEC_TEST_DIR "/golden/bamba", SPEC_DTYPE_AUTO);
+    spec_model_info info = { .struct_size = sizeof info };
+    OK(spec_model_get_info(m, &info, 8));
+    assert_string_equal(info.family, "bamba");
+    assert_int_equal(info.dtype, SPEC_DTYPE_F32);
+    assert_int_equal(info.n_vocab, 96);
+    assert_int_equal(info.n_layer, 4);
+    assert_int_equal(info.n_attention, 2);
+    assert_int_equal(info.n_mamba2, 2);
+    assert_int_equal(info.n_ctx, 256);
+    assert_int_equal(info.n_eos, 1);
+    assert_int_equal(info.eos[0], 0);
+    assert_int_equal(info.bytes_kv_token, 2 * 2 * (2 * 8) * 4); /* layers, K and V, heads x head_dim, f32 */
+    assert_true(info.bytes_state_seq > 0 && info.bytes_weights > info.n_parameters);
+    assert_string_equal(info.unknown_keys, "");
+    assert_null(spec_model_tokenizer(m));
+    assert_ptr_equal(spec_model_backend(m), backend);
+    /* An older caller's struct is shorter: nothing is written behind it. */
+    spec_model_info old = { .struct_size = offsetof(spec_model_info, n_vocab), .n_vocab = -7 };
+    OK(spec_model_get_info(m, &old, 1));
+    assert_string_equal(old.family, "bamba");
+    assert_int_equal(old.n_vocab, -7);
+    FAILS(spec_model_get_info(m, &info, 0), SPEC_E_INVALID, "n_node");
+    spec_model_close(m);
+}
+
+/* --- failure in the middle --- */
+
+typedef struct watch {
+    double last;
+    int n_call, stop_at;
+} watch;
+
+static int on_progress(void *user_data, double fraction)
+{
+    watch *w = user_data;
+    assert_true(fraction >= w->last && fraction <= 1.0);
+    w->last = fraction;
+    return ++w->n_call == w->stop_at;
+}
+
+static void progress_and_abort(void **state)
+{
+    (void)state;
+    watch w = { 0 };
+    spec_model_params p = SPEC_MODEL_PARAMS_INIT;
+    spec_model *m = NULL;
+    p.progress = on_progress;
+    p.progress_user_data = &w;
+    OK(spec_model_open(&m, backend, SPEC_TEST_DIR "/golden/bamba", &p));
+    spec_model_close(m);
+    assert_true(w.last == 1.0);
+    for (int n = w.n_call, i = 1; i <= n; i++) {
+        w = (watch){ .stop_at = i };
+        FAILS(spec_model_open(&m, backend, SPEC_TEST_DIR "/golden/bamba", &p), SPEC_E_ABORTED, "stopped");
+        assert_null(m);
+    }
+}
+
+typedef struct faulty {
+    long n_call, fail_at, n_live;
+} faulty;
+
+static void *faulty_alloc(void *user_data, size_t bytes, size_t align)
+{
+    faulty *f = user_data;
+    void *p = NULL;
+    if (++f->n_call == f->fail_at) return NULL;
+    if (posix_memalign(&p, align < sizeof(void *) ? sizeof(void *) : align, bytes ? bytes : 1) != 0) return NULL;
+    f->n_live++;
+    return p;
+}
+
+static void faulty_free(void *user_data, void *p, size_t bytes)
+{
+    (void)bytes;
+    if (!p) return;
+    ((faulty *)user_data)->n_live--;
+    free(p);
+}
+
+/* The n-th allocation fails, for every n: each time the model is not there, and all memory is back. */
+static void out_of_memory(void **state)
+{
+    const char *path = *state;
+    faulty f = { 0 };
+    const spec_allocator a = { faulty_alloc, faulty_free, &f };
+    spec_backend_params p = SPEC_BACKEND_PARAMS_INIT;
+    spec_backend *be = NULL;
+    p.allocator = &a;
+    p.n_threads = 1;
+    OK(spec_backend_open(&be, "cpu:portable", &p));
+    const long n_live = f.n_live;
+    spec_status status = SPEC_E_NOMEM;
+    for (long n = 1; status != SPEC_OK; n++) {
+        spec_model *m = NULL;
+        f.n_call = 0, f.fail_at = n;
+        status = spec_model_open(&m, be, path, NULL);
+        if (status != SPEC_OK && status != SPEC_E_NOMEM)
+            fail_msg("%s, allocation %ld: %s", path, n, spec_last_error());
+        assert_true((m != NULL) == (status == SPEC_OK));
+        spec_model_close(m);
+        if (f.n_live != n_live) fail_msg("%s, allocation %ld: %ld blocks are lost", path, n, f.n_live - n_live);
+        assert_true(n < 100000);
+    }
+    f.fail_at = 0;
+    spec_backend_close(be);
+    assert_int_equal(f.n_live, 0);
+}
+
+#define IN_DIR(test) cmocka_unit_test_setup_teardown(test, make_dir, remove_dir)
+#define NO_MEMORY(name) { "out_of_memory " name, out_of_memory, NULL, NULL, SPEC_TEST_DIR "/golden/" name }
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(hostile_headers),
+        cmocka_unit_test(truncated_files),
+        cmocka_unit_test(tensors_by_name),
+        IN_DIR(shards),
+        IN_DIR(shard_names),
+        IN_DIR(links_into_a_cache),
+        IN_DIR(other_formats),
+        IN_DIR(paths),
+        cmocka_unit_test(what_a_model_says),
+        cmocka_unit_test(progress_and_abort),
+        NO_MEMORY("bamba"),
+        NO_MEMORY("gpt_neox"),
+        NO_MEMORY("mamba"),
+        NO_MEMORY("mambainllama"),
+        NO_MEMORY("qwen2"),
+    };
+    return cmocka_run_group_tests(tests, open_backend, close_backend);
+}
