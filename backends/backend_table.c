@@ -193,7 +193,9 @@ typedef struct reasons {
 
 static void add_reason(reasons *r, const char *place, const char *why)
 {
-    int n = snprintf(r->text + r->n, sizeof r->text - r->n, "%s%s: %s", r->n ? "; " : "", place, why ? why : "?");
+    bool named = why && strncmp(why, place, strlen(place)) == 0; /* most loaders begin with the path */
+    int n = snprintf(r->text + r->n, sizeof r->text - r->n, "%s%s%s%s", r->n ? "; " : "", named ? "" : place,
+                     named ? "" : ": ", why ? why : "?");
     if (n > 0) r->n = r->n + (size_t)n < sizeof r->text ? r->n + (size_t)n : sizeof r->text - 1;
 }
 

@@ -269,7 +269,8 @@ typedef struct spec_conv_args {
  * Heads: n_head heads of head_dim channels, state n_state each. Head h reads block h / x_rep of x, h / b_rep of B,
  * h / c_rep of C. Mamba-1 is head_dim 1, n_head = channels, A per head and state.
  * x, B, C: where they lie in a row of `x`, `b`, `c`. When b_in_conv, B is a part of the convolution's output: for
- * replayed nodes x and B are read from replay_y at replay_x_col and replay_b_col; else B of each node is kept in cache_b.
+ * replayed nodes x and B are read from replay_y at replay_x_col and replay_b_col; else B of each node is kept in cache_b,
+ * and the scan too uses it rounded to `dtype`. x is of type `dtype`, and so is B when b_in_conv.
  * Decode: S of the slot first absorbs the accepted path and is stored; the tree itself is never stored.
  * Prefill: S absorbs all valid rows and is stored. */
 typedef struct spec_scan_args {
@@ -349,8 +350,9 @@ typedef struct spec_law_args {
  *   for candidates y_j in order: skip if D[y] == 0; accept if u_j D[y] < R[y];
  *      else R = norm(max(R - D, 0)), D[y] = 0, D = norm(D)
  *   none accepted: token = draw(R, u_last).
- * With no candidates this draws from p, which then is left as it is. host_out_choice: the accepted candidate's number,
- * or -1 and host_out_token. p and q rows of a node with candidates may be overwritten. */
+ * With no candidates this draws from p, which then is left as it is. host_out_choice: the accepted candidate's number
+ * within its row, and host_out_token that candidate; or -1 and the token drawn. p and q rows of a node with candidates
+ * may be overwritten. */
 typedef struct spec_accept_args {
     float *p, *q;
     int32_t ld_p, ld_q, n_vocab; /* q has n_vocab columns too */

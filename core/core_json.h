@@ -9,7 +9,8 @@
 
 /* Parses n bytes; `what` (a path, say) begins every message. Duplicate keys, invalid UTF-8 and nesting deeper than
  * jansson's limit are E_FORMAT with line and column. Bare Infinity, -Infinity and NaN outside strings, which real
- * files have and jansson refuses, are read as {"__float__": "Infinity"}, the form that other real files have. */
+ * files have and jansson refuses, are read as {"__float__": "Infinity"}, the form that other real files have; integers
+ * over 64 bits ("model_max_length") as reals. Strings may hold zero bytes. */
 spec_status speci_json_parse(json_t **out, const char *text, size_t n, const char *what);
 spec_status speci_json_read(json_t **out, const char *path, size_t max, const spec_allocator *a);
 

@@ -88,7 +88,8 @@ spec_status model_config_int(model_config *c, int32_t *out, const char *key, int
     char expected[64];
     const json_t *v = model_config_take(c, key);
     double x = 0;
-    snprintf(expected, sizeof expected, "an integer from %d to %d", min, max);
+    if (min == max) snprintf(expected, sizeof expected, "%d", min);
+    else snprintf(expected, sizeof expected, "an integer from %d to %d", min, max);
     if (!v) return missing(c, key, expected);
     /* 2.0 is taken for 2: files written by other programs have it. Large integers fail the range as doubles, too. */
     if (!json_is_number(v) || !speci_json_number(v, &x) || x != floor(x) || x < min || x > max)
@@ -114,6 +115,12 @@ spec_status model_config_int_or(model_config *c, int32_t *out, const char *key, 
 {
     *out = fallback;
     return model_config_take(c, key) ? model_config_int(c, out, key, min, max) : SPEC_OK;
+}
+
+spec_status model_config_agree(model_config *c, const char *key, int32_t value)
+{
+    int32_t found;
+    return model_config_int_or(c, &found, key, value, value, value);
 }
 
 spec_status model_config_number_or(model_config *c, double *out, const char *key, double fallback, double min,
@@ -219,6 +226,7 @@ static const refused_key refused[] = {
     { "clip_qkv", NULL_ONLY, "clipped projections" },
     { "alibi", FALSE_OR_NULL, "linear position biases" },
     { "no_rope_layers", NULL_ONLY, "layers without rotary positions" },
+    { "use_mrope", FALSE_OR_NULL, "rotary positions in several dimensions" },
     { "position_embedding_type", NULL_ONLY, "other kinds of positions" },
     { "rope_interleaved", FALSE_OR_NULL, "interleaved rotary positions" },
     { "rope_scaling", NULL_ONLY, "rotary positions, for this family" },
@@ -238,7 +246,7 @@ static const refused_key refused[] = {
 };
 
 /* Keys that do not change what the network computes at inference: training, bookkeeping, and what the loader reads by
- * itself. Keys that end in "dropout" are inert, too. */
+ * itself. Keys that say "dropout" are inert, too. */
 static const char *const inert[] = {
     "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_from_model_config", "_name_or_path",
     "architectures", "auto_map", "bad_words_ids", "begin_suppress_tokens", "bos_token_id", "chunk_size",
@@ -290,8 +298,7 @@ static const refused_key *find_refused(const char *key)
 
 static bool is_inert(const char *key)
 {
-    const size_t n = strlen(key), n_end = strlen("dropout");
-    if (n >= n_end && strcmp(key + n - n_end, "dropout") == 0) return true;
+    if (strstr(key, "dropout")) return true;
     for (size_t i = 0; i < sizeof inert / sizeof *inert; i++)
         if (strcmp(inert[i], key) == 0) return true;
     return false;

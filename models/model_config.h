@@ -33,6 +33,8 @@ spec_status model_config_int_or(model_config *c, int32_t *out, const char *key, 
                                 int32_t max);
 spec_status model_config_number_or(model_config *c, double *out, const char *key, double fallback, double min,
                                    double max);
+/* A number that something else has settled: absent, or equal to `value`. */
+spec_status model_config_agree(model_config *c, const char *key, int32_t value);
 spec_status model_config_bool_or(model_config *c, bool *out, const char *key, bool fallback);
 /* Borrowed from the config. */
 spec_status model_config_string_or(model_config *c, const char **out, const char *key, const char *fallback);

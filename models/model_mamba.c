@@ -33,7 +33,8 @@ spec_status model_family_mamba(model_builder *b)
     m.dim = s.dim;
     SPEC_TRY(model_config_int_or(c, &expand, "expand", 2, 1, MODEL_EXPAND_MAX));
     m.n_inner = expand * s.dim; /* the class computes it; a file that says otherwise contradicts itself */
-    SPEC_TRY(model_config_int_or(c, &m.n_inner, "intermediate_size", m.n_inner, m.n_inner, m.n_inner));
+    SPEC_TRY(model_config_agree(c, "intermediate_size", m.n_inner));
+    SPEC_TRY(model_config_agree(c, "d_inner", m.n_inner));
     SPEC_TRY(model_config_int_or(c, &m.n_state, "state_size", 16, 1, MODEL_STATE_MAX));
     SPEC_TRY(model_config_int_or(c, &m.width, "conv_kernel", 4, 1, 64));
     SPEC_TRY(read_rank(c, &m.dt_rank, "time_step_rank", s.dim));

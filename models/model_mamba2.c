@@ -36,7 +36,7 @@ spec_status model_family_mamba2(model_builder *b)
     SPEC_TRY(model_config_limits_or_none(c, &m.dt_min, &m.dt_max, "time_step_limit"));
     model_config_take(c, "time_step_rank"); /* a leftover of Mamba-1: nothing reads it */
     const int32_t n_inner = expand * s.dim;
-    SPEC_TRY(model_config_int_or(c, &(int32_t){ 0 }, "intermediate_size", n_inner, n_inner, n_inner));
+    SPEC_TRY(model_config_agree(c, "intermediate_size", n_inner));
     SPEC_TRY(model_mamba2_grouped(&m, n_inner, n_group, c->file));
     return model_ssm_build(b, &s, mixer, &m);
 }
@@ -64,7 +64,7 @@ static spec_status read_ssm_cfg(model_config *c, model_mamba2_shape *m)
     SPEC_TRY(model_config_int_or(c, &m->head_dim, "headdim", 64, 1, MODEL_HEAD_DIM_MAX));
     SPEC_TRY(model_config_int_or(c, &n_group, "ngroups", 1, 1, MODEL_HEAD_MAX));
     SPEC_TRY(model_config_int_or(c, &m->width, "d_conv", 4, 1, 64));
-    SPEC_TRY(model_config_int_or(c, &(int32_t){ 0 }, "d_ssm", n_inner, n_inner, n_inner)); /* no MLP part in in_proj */
+    SPEC_TRY(model_config_agree(c, "d_ssm", n_inner)); /* no MLP part in in_proj */
     SPEC_TRY(model_config_bool_or(c, &m->norm, "rmsnorm", true));
     SPEC_TRY(model_config_bool_or(c, &m->norm_first, "norm_before_gate", false));
     SPEC_TRY(model_config_bool_or(c, &m->bias, "bias", false));

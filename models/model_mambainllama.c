@@ -26,21 +26,15 @@ bool model_is_mambainllama(const model_config *config, const char *dir)
     return model_has_file(dir, SECOND_CONFIG);
 }
 
-/* A number that both files have. */
-static spec_status agree(model_config *c, const char *key, int32_t value)
-{
-    return model_config_int_or(c, &(int32_t){ 0 }, key, value, value, value);
-}
-
 static spec_status agree_with_llama(model_config *c, const model_transformer *t)
 {
     double eps;
     spec_activation act = t->act;
     const char *name;
-    SPEC_TRY(agree(c, "d_model", t->dim));
-    SPEC_TRY(agree(c, "n_layer", t->n_layer));
-    SPEC_TRY(agree(c, "intermediate_size", t->n_inner));
-    SPEC_TRY(agree(c, "vocab_size", t->n_vocab));
+    SPEC_TRY(model_config_agree(c, "d_model", t->dim));
+    SPEC_TRY(model_config_agree(c, "n_layer", t->n_layer));
+    SPEC_TRY(model_config_agree(c, "intermediate_size", t->n_inner));
+    SPEC_TRY(model_config_agree(c, "vocab_size", t->n_vocab));
     SPEC_TRY(model_config_string_or(c, &name, "hidden_act", NULL));
     if (name) SPEC_TRY(model_activation(&act, name, c->file));
     if (act != t->act) return speci_fail(SPEC_E_FORMAT, "%s: hidden_act is not that of config.json", c->file);

@@ -338,6 +338,18 @@ void spec_model_close(spec_model *m)
 
 /* --- getters --- */
 
+const char *spec_dtype_name(spec_dtype dtype)
+{
+    switch (dtype) {
+    case SPEC_DTYPE_AUTO: return "auto";
+    case SPEC_DTYPE_F32: return "f32";
+    case SPEC_DTYPE_BF16: return "bf16";
+    case SPEC_DTYPE_F16: return "f16";
+    case SPEC_DTYPE_I32: return "i32";
+    }
+    return "unknown type";
+}
+
 const spec_tokenizer *spec_model_tokenizer(const spec_model *m) { return m ? m->tokenizer : NULL; }
 
 spec_backend *spec_model_backend(const spec_model *m) { return m ? m->backend : NULL; }

@@ -24,10 +24,10 @@ spec_status model_ssm_read(model_config *c, model_ssm *out, bool tied_default)
     SPEC_TRY(model_config_number_or(c, &out->eps, "layer_norm_epsilon", 1e-5, 0, 1));
     SPEC_TRY(model_config_bool_or(c, &out->tied, "tie_word_embeddings", tied_default));
     SPEC_TRY(rms_only(c));
-    /* Files of the first converter repeat hidden_size and num_hidden_layers in the original's names. */
-    int32_t d_model, n_layer;
-    SPEC_TRY(model_config_int_or(c, &d_model, "d_model", out->dim, out->dim, out->dim));
-    SPEC_TRY(model_config_int_or(c, &n_layer, "n_layer", out->n_layer, out->n_layer, out->n_layer));
+    /* Files of the first converter repeat sizes in the original's names, and keep an ssm_cfg that says nothing. */
+    SPEC_TRY(model_config_agree(c, "d_model", out->dim));
+    SPEC_TRY(model_config_agree(c, "n_layer", out->n_layer));
+    if (json_object_size(json_object_get(c->root, "ssm_cfg")) == 0) model_config_take(c, "ssm_cfg");
     return model_silu_only(c, "hidden_act");
 }
 

@@ -12,7 +12,7 @@
  *     ids  -> pieces of text, streamed              model_tokenizer_decode.c
  *
  * Readers: model_tokenizer_json.c, model_tokenizer_spm.c. Foundations: ..._text.c (UTF-8), ..._vocab.c (hash tables).
- * All of it is immutable after open; a call that needs memory has its own speci_tok_scratch.
+ * All of it is immutable after open; a call that needs memory has its own scratch.
  * Known differences from the package: properties of characters that are newer than the Unicode version of PCRE2 or
  * utf8proc; in decoding, an ill-formed run of byte tokens keeps its well-formed characters (see decode.c). */
 #ifndef SPEC_MODEL_TOKENIZER_H
@@ -93,6 +93,7 @@ spec_status speci_match_next(speci_match *m, bool *found, size_t *start, size_t 
 
 typedef struct speci_added {
     size_t offset, n; /* its string in speci_added_set.text */
+    size_t shown_offset, n_shown; /* what decoding shows: its normalized form, if it is looked for in that */
     int32_t id;
     bool single_word, lstrip, rstrip, normalized, special;
 } speci_added;
@@ -211,6 +212,9 @@ typedef struct speci_bpe {
     uint32_t *rank;               /* spm: [n_id] order by score, equal scores alike; UINT32_MAX = not mergeable */
     speci_trie user_defined;      /* spm: pieces that are taken whole before merging; leaf = id + 1 */
     int32_t byte_id[256];         /* "<0x00>" ... "<0xFF>", -1 = not there */
+    /* Which characters may be joined at all: a bit for each hash of (last of the left, first of the right); other
+     * pairs may share a bit. Where it is off no merge ever reaches across, and the text is cut (see bpe.c). */
+    uint64_t joins[1 << 12];
 } speci_bpe;
 typedef struct speci_bpe_work {
     speci_buf symbols, heap, key;
@@ -222,6 +226,9 @@ void speci_bpe_init(speci_bpe *bpe, const spec_allocator *a);
 void speci_bpe_free(speci_bpe *bpe, const spec_allocator *a);
 /* Fills byte_id from the vocabulary. */
 void speci_bpe_find_bytes(speci_bpe *bpe, const speci_vocab *vocab);
+/* Enters into joins what a merge joins: two strings of the vocabulary; or all neighbours in a piece (spm). */
+void speci_bpe_put_join(speci_bpe *bpe, const char *left, size_t n_left, const char *right, size_t n_right);
+void speci_bpe_put_joins(speci_bpe *bpe, const char *piece, size_t n);
 
 /* ---------------------------------------------------------------- decoding (..._decode.c) --- */
 
@@ -245,13 +252,18 @@ typedef struct speci_piece {
     bool used;
 } speci_piece;
 typedef struct speci_decoder {
-    speci_buf steps; /* speci_dec; only until the pieces are made */
+    speci_buf steps; /* speci_dec; these two only until the pieces are made */
+    int phase;       /* what the steps so far make of tokens (model_tokenizer_json.c) */
+    int32_t unk;     /* spm: the unknown piece is shown as unk_text (borrowed from the file); else -1 */
+    const char *unk_text;
+    size_t n_unk_text;
     /* What is left to do on the running text: */
     bool join_space;     /* no decoder at all: tokens are separated by a space */
     bool each_byte;      /* an ill-formed byte becomes U+FFFD on its own (else: each maximal beginning of a character) */
     uint8_t strip;       /* characters strip_char to drop at the beginning; 255 = all */
     char strip_char[4];
     size_t n_strip_char;
+    bool strip_pieces;   /* SentencePiece's way: the space of a piece, not any space */
     speci_buf text;      /* the pieces' bytes */
     speci_buf pieces;    /* speci_piece [n_id] */
     speci_buf first;     /* the same for a token that comes first; empty = no difference */
@@ -279,7 +291,7 @@ spec_status speci_tokenizer_read_spm(spec_tokenizer *t, const uint8_t *data, siz
 /* What tokenizer_config.json in `dir` says about BOS and EOS; a missing file is fine. add_bos, add_eos: -1 = not said. */
 spec_status speci_tokenizer_read_config(spec_tokenizer *t, const char *dir, int *add_bos, int *add_eos);
 
-/* The string of an id, added tokens first; NULL = not used. */
+/* The string of an id as decoding sees it, added tokens first; NULL = not used. */
 const char *speci_tokenizer_string(const spec_tokenizer *t, int32_t id, size_t *n);
 int32_t speci_tokenizer_find(const spec_tokenizer *t, const char *s, size_t n);
 /* Makes the table of pieces; the last step of open. */

@@ -35,8 +35,8 @@ spec_status speci_added_put(speci_added_set *s, const char *content, size_t n, c
                           content, token->id, SPECI_TOK_ID_LIMIT - 1);
     speci_added item = *token;
     size_t index = s->items.n / sizeof item;
-    item.offset = s->text.n;
-    item.n = n;
+    item.offset = item.shown_offset = s->text.n;
+    item.n = item.n_shown = n;
     SPEC_TRY(speci_vocab_add(&s->ids, content, n, (int32_t)index));
     SPEC_TRY(speci_buf_add(&s->text, content, n));
     SPEC_TRY(speci_buf_add(&s->items, &item, sizeof item));
@@ -164,8 +164,10 @@ static spec_status split(const speci_added_set *s, const speci_trie *trie, speci
             SPEC_TRY(touches_word(word, text, n, start, end, &inside));
             if (inside) continue;
         }
-        if (token->lstrip) start = spaces_before(text, start, done);
+        /* An rstrip before may have taken white space that this match has, or all of it. */
+        if (token->lstrip) start = start > done ? spaces_before(text, start, done) : done;
         if (token->rstrip) end = spaces_after(text, n, end);
+        if (start >= end) continue;
         if (done < start) SPEC_TRY(put_segment(out, done, start, -1));
         SPEC_TRY(put_segment(out, start, end, token->id));
         done = end;

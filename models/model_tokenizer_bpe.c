@@ -1,7 +1,9 @@
 /* model_tokenizer_bpe.c - byte-pair encoding of one split: the best pair is joined until no pair is left.
  *
  * Symbols are a linked list over the text; candidate pairs lie in a heap, ordered by rank, then from left to right. A
- * pair that no longer exists when it is popped is passed over. n symbols: O(n log n), whatever the text.
+ * pair that no longer exists when it is popped is passed over. n symbols: O(n log n), whatever the text. Before that
+ * the symbols are cut into groups between which no merge is possible, so that a whole page without a pre-tokenizer
+ * means many small heaps and not one large one: 1 MB of prose takes a tenth of the time.
  *
  * Two rules for which pairs may be joined:
  *     merges    (tokenizer.json)   a table of pairs of ids; rank = its place in the file
@@ -23,6 +25,7 @@ typedef struct symbol {
 typedef struct candidate {
     uint32_t rank, left; /* index of the left symbol */
     int32_t id;          /* what the pair would become */
+    uint32_t n;          /* bytes of both */
 } candidate;
 
 typedef struct encoder {
@@ -33,6 +36,7 @@ typedef struct encoder {
     speci_bpe_work *work;
     int32_t unk_pending; /* merges: bytes of unknown characters not yet in a symbol; 0 = none */
     uint32_t unk_start;
+    bool after_unk;      /* spm: the id put last is unk for an unknown character */
 } encoder;
 
 void speci_bpe_init(speci_bpe *bpe, const spec_allocator *a) {
@@ -148,6 +152,56 @@ static spec_status split_for_spm(encoder *e) {
     return SPEC_OK;
 }
 
+/* ------------------------------------------------------------------------------- the groups --- */
+
+static size_t join_bit(int32_t left, int32_t right) {
+    uint64_t h = ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) * 0x9E3779B97F4A7C15u;
+    return (size_t)(h >> 46); /* 18 bits */
+}
+
+static void set_join(speci_bpe *bpe, int32_t left, int32_t right) {
+    size_t bit = join_bit(left, right);
+    bpe->joins[bit / 64] |= (uint64_t)1 << bit % 64;
+}
+
+static int32_t first_char(const char *s) {
+    size_t len;
+    return speci_utf8_decode(s, &len);
+}
+
+static int32_t last_char(const char *s, size_t n) { return first_char(s + speci_utf8_before(s, n)); }
+
+void speci_bpe_put_join(speci_bpe *bpe, const char *left, size_t n_left, const char *right, size_t n_right) {
+    if (n_left && n_right) set_join(bpe, last_char(left, n_left), first_char(right));
+}
+
+void speci_bpe_put_joins(speci_bpe *bpe, const char *piece, size_t n) {
+    for (size_t i = 0, len; i < n; i += len) {
+        len = speci_utf8_length(piece + i, n - i);
+        if (i > 0) set_join(bpe, last_char(piece, i), first_char(piece + i));
+    }
+}
+
+/* The string that merges go by: the text itself, or (an unknown character, a byte) that of the id. */
+static const char *symbol_string(const encoder *e, const symbol *s, size_t *n) {
+    if (!e->bpe->spm) return speci_vocab_string(e->vocab, s->id, n);
+    *n = s->n;
+    return e->text + s->start;
+}
+
+/* May anything ever join across the border of symbols i and i + 1? A merged symbol begins with the first character of
+ * its leftmost part and ends with the last one of its rightmost part, so the border's characters decide. (With a
+ * continuing_subword_prefix strings are not so simple: then nothing is cut.) */
+static bool may_join(const encoder *e, size_t i) {
+    if (e->bpe->prefix) return true;
+    size_t n_left, n_right;
+    const char *left = symbol_string(e, symbols(e) + i, &n_left);
+    const char *right = symbol_string(e, symbols(e) + i + 1, &n_right);
+    if (n_left == 0 || n_right == 0) return true;
+    size_t bit = join_bit(last_char(left, n_left), first_char(right));
+    return e->bpe->joins[bit / 64] >> bit % 64 & 1;
+}
+
 /* --------------------------------------------------------------------------------- the heap --- */
 
 static bool before(const candidate *x, const candidate *y) {
@@ -199,6 +253,7 @@ static bool find_merge(const encoder *e, int32_t left, candidate *c) {
     if (l->next < 0) return false;
     const symbol *r = symbols(e) + l->next;
     c->left = (uint32_t)left;
+    c->n = l->n + r->n;
     if (!e->bpe->spm) {
         const speci_pair *merge = speci_pairs_get(&e->bpe->merges, (uint32_t)l->id, (uint32_t)r->id);
         if (!merge) return false;
@@ -207,32 +262,40 @@ static bool find_merge(const encoder *e, int32_t left, candidate *c) {
         return true;
     }
     if (l->frozen || r->frozen) return false;
-    c->id = find_mergeable(e, e->text + l->start, (size_t)l->n + r->n);
+    c->id = find_mergeable(e, e->text + l->start, c->n);
     if (c->id < 0) return false;
     c->rank = e->bpe->rank[c->id];
     return true;
 }
 
-/* Joins a popped pair, unless one of its halves has changed since: then the pair there is another one, or none. */
-static spec_status apply_merge(encoder *e, const candidate *c) {
-    symbol *all = symbols(e), *left = all + c->left;
+/* Is a popped pair still there? If one of its halves has changed, it is another pair, or none. */
+static bool still_there(const encoder *e, const candidate *c) {
+    const symbol *left = symbols(e) + c->left;
+    if (left->n == 0 || left->next < 0) return false;
+    if (e->bpe->spm) return left->n + symbols(e)[left->next].n == c->n; /* the same text, hence the same piece */
     candidate now;
-    if (left->n == 0 || !find_merge(e, (int32_t)c->left, &now) || now.id != c->id) return SPEC_OK;
-    symbol *right = all + left->next;
+    return find_merge(e, (int32_t)c->left, &now) && now.id == c->id;
+}
+
+static spec_status apply_merge(encoder *e, const candidate *c) {
+    if (!still_there(e, c)) return SPEC_OK;
+    symbol *all = symbols(e), *left = all + c->left, *right = all + left->next;
+    candidate next;
     left->n += right->n;
     left->id = c->id;
     left->next = right->next;
     right->n = 0;
     if (left->next >= 0) all[left->next].prev = (int32_t)c->left;
-    if (find_merge(e, left->prev, &now)) SPEC_TRY(heap_push(&e->work->heap, now));
-    if (find_merge(e, (int32_t)c->left, &now)) SPEC_TRY(heap_push(&e->work->heap, now));
+    if (find_merge(e, left->prev, &next)) SPEC_TRY(heap_push(&e->work->heap, next));
+    if (find_merge(e, (int32_t)c->left, &next)) SPEC_TRY(heap_push(&e->work->heap, next));
     return SPEC_OK;
 }
 
-static spec_status merge_all(encoder *e) {
+/* Merges symbols first .. end - 1, which are linked among themselves only. */
+static spec_status merge_group(encoder *e, size_t first, size_t end) {
     speci_buf *heap = &e->work->heap;
     heap->n = 0;
-    for (size_t i = 0; i + 1 < n_symbols(e); i++) {
+    for (size_t i = first; i + 1 < end; i++) {
         candidate c;
         if (find_merge(e, (int32_t)i, &c)) SPEC_TRY(speci_buf_add(heap, &c, sizeof c));
     }
@@ -248,7 +311,7 @@ static spec_status merge_all(encoder *e) {
 /* ------------------------------------------------------------------------------- the result --- */
 
 /* An spm symbol that is no piece: its bytes, or unk, of which neighbours become one. */
-static spec_status put_unknown_symbol(const encoder *e, const symbol *s, bool *after_unk, speci_buf *ids) {
+static spec_status put_unknown_symbol(encoder *e, const symbol *s, speci_buf *ids) {
     if (e->bpe->byte_fallback) {
         for (uint32_t i = 0; i < s->n; i++) {
             int32_t id = e->bpe->byte_id[(uint8_t)e->text[s->start + i]];
@@ -256,22 +319,34 @@ static spec_status put_unknown_symbol(const encoder *e, const symbol *s, bool *a
         }
         return SPEC_OK;
     }
-    if (!*after_unk && e->bpe->unk >= 0) SPEC_TRY(speci_buf_add(ids, &e->bpe->unk, sizeof e->bpe->unk));
-    *after_unk = true;
+    if (!e->after_unk && e->bpe->unk >= 0) SPEC_TRY(speci_buf_add(ids, &e->bpe->unk, sizeof e->bpe->unk));
+    e->after_unk = true;
     return SPEC_OK;
 }
 
-static spec_status put_ids(const encoder *e, speci_buf *ids) {
-    bool after_unk = false;
-    if (n_symbols(e) == 0) return SPEC_OK;
-    for (int32_t i = 0; i >= 0; i = symbols(e)[i].next) {
+static spec_status put_ids(encoder *e, size_t first, speci_buf *ids) {
+    for (int32_t i = (int32_t)first; i >= 0; i = symbols(e)[i].next) {
         const symbol *s = symbols(e) + i;
         if (s->id < 0) {
-            SPEC_TRY(put_unknown_symbol(e, s, &after_unk, ids));
+            SPEC_TRY(put_unknown_symbol(e, s, ids));
             continue;
         }
         SPEC_TRY(speci_buf_add(ids, &s->id, sizeof s->id));
-        after_unk = false;
+        e->after_unk = false;
+    }
+    return SPEC_OK;
+}
+
+/* Group by group: cut, merge, emit. */
+static spec_status encode_symbols(encoder *e, speci_buf *ids) {
+    size_t n = n_symbols(e);
+    for (size_t first = 0, end; first < n; first = end) {
+        end = first + 1;
+        while (end < n && may_join(e, end - 1)) end++;
+        symbols(e)[first].prev = -1;
+        symbols(e)[end - 1].next = -1;
+        SPEC_TRY(merge_group(e, first, end));
+        SPEC_TRY(put_ids(e, first, ids));
     }
     return SPEC_OK;
 }
@@ -285,8 +360,5 @@ spec_status speci_bpe_encode(const speci_bpe *bpe, const speci_vocab *vocab, con
     }
     work->symbols.n = 0;
     SPEC_TRY(bpe->spm ? split_for_spm(&e) : split_for_merges(&e));
-    if (n_symbols(&e) == 0) return SPEC_OK;
-    symbols(&e)[n_symbols(&e) - 1].next = -1;
-    SPEC_TRY(merge_all(&e));
-    return put_ids(&e, ids);
+    return encode_symbols(&e, ids);
 }

@@ -112,6 +112,10 @@ static spec_status add_piece(spec_tokenizer *t, int32_t id, bool first, speci_bu
     speci_piece piece = { 0, 0, false };
     size_t n;
     const char *s = speci_tokenizer_string(t, id, &n);
+    if (s && id == d->unk) {
+        s = d->unk_text;
+        n = d->n_unk_text;
+    }
     if (s) {
         size_t from = 0;
         work[0].n = 0;
@@ -155,7 +159,8 @@ spec_status speci_decoder_build(spec_tokenizer *t) {
     spec_status status = build(t, work);
     speci_buf_free(&work[0]);
     speci_buf_free(&work[1]);
-    if (status == SPEC_OK) free_steps(&t->decoder.steps);
+    free_steps(&t->decoder.steps);
+    t->decoder.unk_text = NULL;
     return status;
 }
 
@@ -189,7 +194,7 @@ static void sink_put(sink *s, const void *data, size_t n) {
 /* One well-formed character; d is NULL at the end of a stream, where only U+FFFD is put. */
 static void put_text(spec_text_stream *stream, const speci_decoder *d, const void *data, size_t n, sink *out) {
     uint8_t *strip = &stream->held[HELD_STRIP];
-    if (*strip && d && n == d->n_strip_char && memcmp(data, d->strip_char, n) == 0) {
+    if (*strip && d && !d->strip_pieces && n == d->n_strip_char && memcmp(data, d->strip_char, n) == 0) {
         if (*strip != 255) --*strip;
         return;
     }
@@ -221,6 +226,16 @@ static void put_byte(spec_text_stream *stream, const speci_decoder *d, uint8_t b
         put_text(stream, d, stream->held, (size_t)n, out);
 }
 
+/* SentencePiece takes the dummy prefix off a piece, while there is no text yet: once, or (255) from each piece. A space
+ * that is a byte piece, or of the unknown piece's surface, stays. Returns the bytes to leave out. */
+static uint32_t strip_piece(spec_text_stream *stream, const spec_tokenizer *t, int32_t id, const char *s, uint32_t n) {
+    uint8_t *strip = &stream->held[HELD_STRIP];
+    if (!t->decoder.strip_pieces || *strip == 0 || stream->n_held > 0 || n == 0 || s[0] != ' ') return 0;
+    if (id == t->decoder.unk || id == t->bpe.byte_id[' ']) return 0;
+    if (*strip != 255) *strip = 0;
+    return 1;
+}
+
 static void push(spec_text_stream *stream, const spec_tokenizer *t, int32_t id, uint32_t flags, sink *out) {
     const speci_decoder *d = &t->decoder;
     if (!(stream->held[HELD_FLAGS] & FLAG_BEGUN)) {
@@ -235,7 +250,7 @@ static void push(spec_text_stream *stream, const spec_tokenizer *t, int32_t id, 
     if (d->join_space && stream->n_tokens > 0) put_byte(stream, d, ' ', out);
     if (stream->n_tokens < INT32_MAX) stream->n_tokens++;
     const char *s = d->text.data + piece->offset;
-    for (uint32_t i = 0; i < piece->n; i++) put_byte(stream, d, (uint8_t)s[i], out);
+    for (uint32_t i = strip_piece(stream, t, id, s, piece->n); i < piece->n; i++) put_byte(stream, d, (uint8_t)s[i], out);
 }
 
 /* A stream is plain data that the caller may have filled; it must not lead outside its arrays. */

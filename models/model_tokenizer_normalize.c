@@ -194,10 +194,7 @@ static spec_status spm(const speci_norm *norm, const char *text, size_t n, bool 
     static const char mark[] = "\xE2\x96\x81"; /* U+2581 */
     const char *space = norm->escape ? mark : " ";
     size_t n_space = norm->escape ? 3 : 1, i = 0;
-    if (norm->remove_extra) {
-        while (i < n && text[i] == ' ') i++;
-        while (n > i && text[n - 1] == ' ') n--;
-    }
+    while (norm->remove_extra && i < n && text[i] == ' ') i++;
     if (i == n) return SPEC_OK;
     if (norm->dummy_prefix && origin) SPEC_TRY(speci_buf_add(out, space, n_space));
     while (i < n) {
@@ -209,6 +206,8 @@ static spec_status spm(const speci_norm *norm, const char *text, size_t n, bool 
         i++;
         while (norm->remove_extra && i < n && text[i] == ' ') i++;
     }
+    while (norm->remove_extra && out->n >= n_space && memcmp(out->data + out->n - n_space, space, n_space) == 0)
+        out->n -= n_space;
     return SPEC_OK;
 }
 

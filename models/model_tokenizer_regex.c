@@ -3,7 +3,8 @@
  * The reference runs them with Oniguruma. The two agree on most of the syntax; where they do not, the pattern is
  * translated, so that it matches what it matches there, or refused by name:
  *     \s \S      Oniguruma: Unicode White_Space; PCRE2 adds U+180E                   -> the list of characters
- *     \w \W      Alphabetic, marks, numbers, connectors; PCRE2: letters, numbers, _  -> the properties
+ *     \w \W      Alphabetic, marks, digits, connectors, outside of brackets also the six superscripts and fractions
+ *                of Latin-1; PCRE2: letters, numbers, _                              -> the properties
  *     \h         a hexadecimal digit; PCRE2: horizontal space                        -> 0-9A-Fa-f
  *     \v         a vertical tab; PCRE2: vertical space                               -> \x0b
  *     [:alpha:]  Unicode properties, [:punct:] includes symbols                      -> the properties
@@ -49,7 +50,8 @@ struct speci_match {
 #define NOT_SPACE_SET                                                                              \
     "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{21}-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}" \
     "\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}"
-#define WORD_SET "\\p{Alphabetic}\\p{M}\\p{N}\\p{Pc}"
+#define WORD_SET "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+#define WORD_ALONE WORD_SET "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 #define HEX_SET "0-9A-Fa-f"
 
 typedef struct translation {
@@ -145,8 +147,8 @@ static spec_status put_escape(translation *t) {
     case 'x': return put_hex(t);
     case 's': t->i++; return put_set(t, SPACE_SET);
     case 'S': t->i++; return put_set(t, NOT_SPACE_SET);
-    case 'w': t->i++; return put_set(t, WORD_SET);
-    case 'W': t->i++; return put_complement(t, WORD_SET, "\\W in a class");
+    case 'w': t->i++; return put_set(t, t->in_class ? WORD_SET : WORD_ALONE);
+    case 'W': t->i++; return put_complement(t, WORD_ALONE, "\\W in a class");
     case 'h': t->i++; return put_set(t, HEX_SET);
     case 'H': t->i++; return put_complement(t, HEX_SET, "\\H in a class");
     case 'd': t->i++; return put(t, "\\p{Nd}");

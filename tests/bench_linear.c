@@ -1,4 +1,4 @@
-/* bench_linear.c - products of 1 to 64 rows with a weight: time, bytes per second, and the ratio to one row.
+/* bench_linear.c - products of 1 to 256 rows with a weight: time, bytes per second, and the ratio to one row.
  *
  *     bench_linear [backend] [n_in] [n_out] [threads]        cpu 2560 10240 1
  *
@@ -27,12 +27,13 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double time_rows(bench *b, int32_t rows)
+static double time_rows(bench *b, int32_t rows, int32_t phase)
 {
     double ms[REPEATS];
     spec_step_block block;
     memset(&block, 0, sizeof block);
     block.bytes = (int32_t)sizeof block;
+    block.phase = phase;
     block.n_row = block.n_row_run = rows;
     b->ops->step_bind(b->q, &block);
     for (int i = 0; i < REPEATS; i++) {
@@ -54,7 +55,8 @@ static spec_status setup(bench *b)
     for (size_t i = 0; i < n * size / 2; i++) ((uint16_t *)matrix)[i] = (uint16_t)(0x3c00u + i % 97);
     spec_weight_part part = { matrix, b->n_out };
     spec_weight_desc desc = { b->n_out, b->n_in, b->weight, b->compute, 0, 0, &part, 1 };
-    spec_plan plan = { NULL, 0, SPEC_PHASE_DECODE, ROWS_MAX, 1, ROWS_MAX, 64 };
+    spec_op op = { .kind = SPEC_OP_LINEAR, .u = { .linear = { .n_in = b->n_in, .n_out = b->n_out } } };
+    spec_plan plan = { &op, 1, SPEC_PHASE_PREFILL, ROWS_MAX, 1, ROWS_MAX, 64 };
     spec_status status = b->ops->queue_open(b->dev, &b->q, &plan, 1, 64);
     for (int i = 0; i < COPIES && status == SPEC_OK; i++) status = b->ops->weight_open(b->dev, &b->w[i], &desc);
     free(matrix);
@@ -75,15 +77,18 @@ static void teardown(bench *b)
 
 static void run(const spec_backend *be, int32_t n_in, int32_t n_out, spec_dtype weight, spec_dtype compute)
 {
-    static const int32_t rows[] = { 1, 2, 4, 8, 16, 32, 64, 256 };
+    static const int32_t rows[] = { 1, 2, 4, 8, 16, 32, 64, ROWS_MAX, ROWS_MAX }; /* the last one as a prefill pass */
+    enum { N = sizeof rows / sizeof rows[0] };
     bench b = { .ops = be->ops, .dev = be->dev, .n_in = n_in, .n_out = n_out, .weight = weight, .compute = compute };
     double one = 0.0, bytes = (double)n_in * (double)n_out * (weight == SPEC_DTYPE_F32 ? 4.0 : 2.0);
     if (setup(&b) == SPEC_OK) {
-        for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-            double ms = time_rows(&b, rows[i]);
+        for (int i = 0; i < N; i++) {
+            int32_t phase = i == N - 1 ? SPEC_PHASE_PREFILL : SPEC_PHASE_DECODE;
+            double ms = time_rows(&b, rows[i], phase);
             if (i == 0) one = ms;
-            printf("%s,%s,%s,%d,%d,%d,%.3f,%.1f,%.2f\n", be->info.name, spec_dtype_name(weight), spec_dtype_name(compute),
-                   n_in, n_out, rows[i], ms, bytes / ms * 1e-6, ms / one);
+            printf("%s,%s,%s,%d,%d,%s,%d,%.3f,%.1f,%.2f\n", be->info.name, spec_dtype_name(weight),
+                   spec_dtype_name(compute), n_in, n_out, phase == SPEC_PHASE_PREFILL ? "prefill" : "decode", rows[i], ms,
+                   bytes / ms * 1e-6, ms / one);
         }
     } else {
         printf("%s,%s,%s: %s\n", be->info.name, spec_dtype_name(weight), spec_dtype_name(compute), spec_last_error());
@@ -101,7 +106,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s\n", spec_last_error());
         return 1;
     }
-    printf("backend,weight,compute,n_in,n_out,rows,ms,GB/s,ratio\n");
+    printf("backend,weight,compute,n_in,n_out,phase,rows,ms,GB/s,ratio\n");
     run(be, n_in, n_out, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16);
     run(be, n_in, n_out, SPEC_DTYPE_F32, SPEC_DTYPE_F32);
     run(be, n_in, n_out, SPEC_DTYPE_BF16, SPEC_DTYPE_F32);

@@ -59,8 +59,9 @@ status=0
 ctest --test-dir "$build" -L "$label" --output-on-failure "$@" || status=$?
 
 log=$build/Testing/Temporary/LastTest.log
-if [ -f "$log" ] && grep -q '^SKIPPED: ' "$log"; then
+if grep -qsE '^SKIP(PED)? ?[^ ]*: ' "$log"; then
     echo "== skipped, and why"
-    awk '/^[0-9]+\/[0-9]+ (Test|Testing): /{ name = $3 } /^SKIPPED: /{ print "   " name ": " substr($0, 10) }' "$log"
+    awk '/^[0-9]+\/[0-9]+ (Test|Testing): /{ name = $3 }
+         /^SKIP(PED)? ?[^ ]*: /{ sub(/^SKIPPED: /, ""); print "   " name ": " $0 }' "$log"
 fi
 exit $status

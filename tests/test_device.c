@@ -61,6 +61,7 @@ void test_each_device(void (*each)(test_device *d))
 {
     const char *list = getenv("SPEC_TEST_BACKENDS");
     char names[512], *rest = names;
+    int32_t opened = 0;
     snprintf(names, sizeof names, "%s", list && list[0] ? list : "cpu:portable,cpu:avx2,cpu:avx512,cpu,cuda");
     for (char *name; rest && (name = rest)[0];) {
         rest = strchr(name, ',');
@@ -69,7 +70,9 @@ void test_each_device(void (*each)(test_device *d))
         if (!test_open(&d, name, 0)) continue;
         each(&d);
         test_close(&d);
+        opened++;
     }
+    if (opened == 0) printf("SKIPPED: no backend of \"%s\" can be opened\n", list ? list : "");
 }
 
 bool test_can(const test_device *d, const char *name, const spec_op *op)

@@ -7,7 +7,7 @@
  *
  * Flags per file (x86-64; elsewhere these files compile to nothing): all files -ffp-contract=off; besides
  *   *_avx2.c        -mavx2 -mfma -mf16c
- *   *_avx512.c      -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mprefer-vector-width=512
+ *   *_avx512.c      -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
  *   *_avx512bf16.c  the same and -mavx512bf16
  * The loops gain from -O3. */
 #ifndef SPEC_CPU_H
@@ -51,6 +51,7 @@ typedef struct cpu_isa {
     bool (*supported)(void);
     cpu_product_fn *f32, *bf16, *f16; /* by the type of w; x is f32 */
     cpu_product_fn *bf16_pairs;       /* w in pairs, x bf16; NULL = convert and multiply instead */
+    bool blas_prefill;                /* OpenBLAS, where built in, is faster in prefill passes */
     const struct cpu_loops *loops;
 } cpu_isa;
 
@@ -198,6 +199,7 @@ void speci_cpu_linear_store(const spec_device *dev, const spec_linear_args *a, f
 bool speci_cpu_prefill_wanted(const spec_queue *q, const spec_linear_args *a);
 spec_status speci_cpu_prefill(spec_queue *q, const spec_linear_args *a);
 size_t speci_cpu_prefill_scratch(void); /* bytes of a slot */
+void speci_cpu_prefill_open(void);      /* once per device */
 #endif
 
 extern const spec_backend_ops speci_cpu_ops; /* the table */

@@ -44,6 +44,9 @@ static spec_status cpu_open(spec_device **out, const spec_host *host, const char
         host->free(host, dev);
         return status;
     }
+#if defined(SPEC_HAVE_BLAS)
+    speci_cpu_prefill_open();
+#endif
     *out = dev;
     return SPEC_OK;
 }
@@ -136,8 +139,8 @@ static size_t prefill_floats(const spec_plan *plans, int32_t n_plan)
         for (int32_t j = 0; j < plans[i].n_op && plans[i].phase == SPEC_PHASE_PREFILL; j++) {
             const spec_op *op = &plans[i].ops[j];
             if (op->kind != SPEC_OP_LINEAR) continue;
-            size_t wide = (size_t)(op->u.linear.n_in > op->u.linear.n_out ? op->u.linear.n_in : op->u.linear.n_out);
-            if (wide * (size_t)plans[i].n_row_max > most) most = wide * (size_t)plans[i].n_row_max;
+            size_t n = (size_t)op->u.linear.n_in * (size_t)plans[i].n_row_max;
+            if (n > most) most = n;
         }
     }
 #else

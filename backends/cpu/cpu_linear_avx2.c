@@ -3,6 +3,7 @@
 #include "backends/cpu/cpu.h"
 
 #if CPU_X86
+#include <cpuid.h>
 #include <immintrin.h>
 
 #define TILE static inline __attribute__((always_inline))
@@ -101,7 +102,9 @@ static void product_f16(float *t, const void *w, size_t panel_bytes, int32_t n_p
 
 static bool supported(void)
 {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    unsigned a, b, c, d; /* F16C by its bit: clang 14 has no name for it */
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __get_cpuid(1, &a, &b, &c, &d) &&
+           (c & bit_F16C);
 }
 
 const cpu_isa speci_cpu_isa_avx2 = {
@@ -110,6 +113,7 @@ const cpu_isa speci_cpu_isa_avx2 = {
     .f32 = product_f32,
     .bf16 = product_bf16,
     .f16 = product_f16,
+    .blas_prefill = true,
     .loops = &speci_cpu_loops_avx2,
 };
 #else

@@ -24,9 +24,8 @@ static void product_f16(float *t, const void *w, size_t panel_bytes, int32_t n_p
 
 static bool supported(void)
 {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    return speci_cpu_isa_avx2.supported() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
 
 const cpu_isa speci_cpu_isa_avx512 = {

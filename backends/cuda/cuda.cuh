@@ -1,0 +1,292 @@
+/* cuda.cuh - what every kernel family of the CUDA backend stands on.
+ *
+ * Host side: the device, the queue, errors. Device side: loads and stores by type, the functions that scan and
+ * replay share, fixed-order reductions.
+ *
+ * Two rules hold in every file:
+ *  - The order of every sum is a function of the operation's shape and type, never of the number of rows. The whole
+ *    backend is compiled with --fmad=false: a fused multiply-add is written fmaf, and nowhere else is there one.
+ *  - Kernels read counts and trees from the step block in device memory. Grids are sized by the queue's `shape`,
+ *    which is the step rounded up to a bucket; blocks beyond the counts return. So a captured graph of a bucket can
+ *    be replayed for any step that falls into it. */
+#ifndef SPEC_CUDA_CUH
+#define SPEC_CUDA_CUH
+
+#include <cublas_v2.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <math_constants.h>
+#include <stdint.h>
+
+#include <mutex>
+
+#include "backends/spec_backend.h"
+
+/* ------------------------------------------------------------------------------- host side --- */
+
+enum {
+    CUDA_PREFILL_CHUNK = 512, /* rows of a prefill pass */
+    CUDA_ROW_MAX = 1024,      /* rows of a decode pass */
+    CUDA_SPLIT = 512,         /* positions per split of attention */
+    CUDA_BLOCK = 64,          /* positions per block of attention; a page */
+    CUDA_RING = 8             /* pinned staging slots of a queue */
+};
+
+struct spec_device {
+    const spec_host *host;
+    int ordinal, n_sm;
+    char name[96];
+    /* Weights come through two pinned buffers; the lock is held for a whole weight_open. */
+    std::mutex stage_lock;
+    char *stage[2]; /* made by the first weight_open, kept until the device is closed */
+    cudaEvent_t stage_free[2];
+    cudaStream_t stage_stream;
+};
+
+/* [n_out][ld] of dtype, ld = n_in rounded up to 8 elements, the padding zero: rows are 16-byte aligned. */
+struct spec_weight {
+    void *data;
+    int32_t n_out, n_in, ld;
+    spec_dtype dtype;
+    int32_t glu;
+};
+
+/* A step rounded up: what grids and graphs are made for. */
+struct cuda_shape {
+    int32_t phase;
+    int32_t rows;   /* of token-wise operations: a power of two in decode, the chunk in prefill */
+    int32_t seqs;   /* a power of two */
+    int32_t splits; /* of the longest context, a power of two */
+};
+
+struct cuda_pending { /* a result that waits in pinned memory for sync() */
+    void *dst;
+    const void *src;
+    size_t bytes;
+};
+
+struct spec_queue {
+    spec_device *dev;
+    cudaStream_t stream;
+    cublasHandle_t blas; /* NULL when no plan of the queue is a prefill */
+    char *memory;        /* all device memory of the queue */
+    size_t memory_bytes;
+
+    spec_step_block *d_step; /* the current step, at a fixed address */
+    size_t step_cap;
+    cuda_shape shape;
+    int32_t n_row_run; /* of the current step */
+
+    char *d_param; /* arrays of a row operation */
+    float *attention_scratch, *linear_scratch;
+    size_t attention_floats, linear_floats;
+    unsigned long long *argmax_part; /* [row_cap][CUDA_ARGMAX_PARTS] */
+    unsigned int *argmax_count;      /* [row_cap], zero between calls */
+    int32_t row_cap;                 /* rows, and candidates, of one launch of a row operation */
+
+    char *ring; /* pinned [CUDA_RING][slot_bytes], host to device */
+    size_t slot_bytes;
+    cudaEvent_t ring_free[CUDA_RING];
+    int32_t ring_next;
+
+    char *result; /* pinned, device to host */
+    size_t result_cap, result_used;
+    cuda_pending pending[64];
+    int32_t n_pending;
+};
+enum { CUDA_ARGMAX_PARTS = 16 };
+
+/* Errors (cuda_backend.cu). A CUDA status becomes SPEC_E_NOMEM or SPEC_E_DEVICE; `what` is the call and its place. */
+spec_status speci_cuda_status(const spec_device *dev, cudaError_t error, const char *what);
+static inline spec_status cuda_launched(spec_queue *q, const char *kernel)
+{
+    cudaError_t e = cudaGetLastError();
+    return e == cudaSuccess ? SPEC_OK : speci_cuda_status(q->dev, e, kernel);
+}
+#define SPEC_TRY(call)                                                                             \
+    do {                                                                                           \
+        spec_status try_status_ = (call);                                                          \
+        if (try_status_ != SPEC_OK) return try_status_;                                            \
+    } while (0)
+
+/* Every entry point of the table makes its device current. */
+static inline spec_status cuda_enter(const spec_device *dev)
+{
+    cudaError_t e = cudaSetDevice(dev->ordinal);
+    return e == cudaSuccess ? SPEC_OK : speci_cuda_status(dev, e, "cudaSetDevice");
+}
+static inline spec_status cuda_enter_op(spec_queue *q, const char *op)
+{
+    if (q->shape.rows == 0)
+        return q->dev->host->fail(SPEC_E_STATE, "cuda: %s before step_bind", op);
+    return cuda_enter(q->dev);
+}
+
+/* What cudaMalloc takes for `bytes`: from 1 MiB on whole pages of 2 MiB. */
+static inline size_t speci_cuda_memory_bytes(size_t bytes)
+{
+    const size_t page = bytes < (size_t)1 << 20 ? 512 : (size_t)2 << 20;
+    return (bytes + page - 1) / page * page;
+}
+
+/* Weights (cuda_weight.cu). */
+size_t speci_cuda_weight_bytes(spec_device *dev, const spec_weight_desc *desc);
+spec_status speci_cuda_weight_open(spec_device *dev, spec_weight **out, const spec_weight_desc *desc);
+void speci_cuda_weight_close(spec_device *dev, spec_weight *w);
+void speci_cuda_stage_close(spec_device *dev);
+
+/* Host arrays of a row operation, gathered in a pinned slot and copied to d_param; cuda_backend.cu. */
+struct cuda_param {
+    char *host;     /* slot of the ring */
+    size_t used;
+    int32_t slot;
+};
+spec_status speci_cuda_param_begin(spec_queue *q, cuda_param *p, size_t bytes);
+/* Copies an array into the slot; returns its address on the device. */
+void *speci_cuda_param_add(spec_queue *q, cuda_param *p, const void *src, size_t bytes);
+spec_status speci_cuda_param_end(spec_queue *q, cuda_param *p);
+/* Makes room for n results of `bytes` together (16 more for each); then speci_cuda_result gives pinned memory that a
+ * kernel fills and sync() copies to dst. */
+spec_status speci_cuda_result_room(spec_queue *q, size_t bytes, int32_t n);
+spec_status speci_cuda_result(spec_queue *q, void **out, void *dst, size_t bytes);
+spec_status speci_cuda_step_bind(spec_queue *q, const spec_step_block *block);
+
+/* One launcher and one check per operation. The check answers for types and sizes and never looks at row counts. */
+spec_status speci_cuda_check(spec_device *dev, const spec_op *op);
+spec_status speci_cuda_check_embed(spec_device *dev, const spec_embed_args *a);
+spec_status speci_cuda_check_norm(spec_device *dev, const spec_norm_args *a);
+spec_status speci_cuda_check_linear(spec_device *dev, const spec_linear_args *a);
+spec_status speci_cuda_check_kv_commit(spec_device *dev, const spec_kv_commit_args *a);
+spec_status speci_cuda_check_rope_kv(spec_device *dev, const spec_rope_kv_args *a);
+spec_status speci_cuda_check_attention(spec_device *dev, const spec_attention_args *a);
+spec_status speci_cuda_check_conv(spec_device *dev, const spec_conv_args *a);
+spec_status speci_cuda_check_scan(spec_device *dev, const spec_scan_args *a);
+spec_status speci_cuda_embed(spec_queue *q, const spec_embed_args *a);
+spec_status speci_cuda_norm(spec_queue *q, const spec_norm_args *a);
+spec_status speci_cuda_linear(spec_queue *q, const spec_linear_args *a);
+spec_status speci_cuda_kv_commit(spec_queue *q, const spec_kv_commit_args *a);
+spec_status speci_cuda_rope_kv(spec_queue *q, const spec_rope_kv_args *a);
+spec_status speci_cuda_attention(spec_queue *q, const spec_attention_args *a);
+spec_status speci_cuda_conv(spec_queue *q, const spec_conv_args *a);
+spec_status speci_cuda_scan(spec_queue *q, const spec_scan_args *a);
+spec_status speci_cuda_argmax(spec_queue *q, const spec_argmax_args *a);
+spec_status speci_cuda_law(spec_queue *q, const spec_law_args *a);
+spec_status speci_cuda_accept(spec_queue *q, const spec_accept_args *a);
+spec_status speci_cuda_logprob(spec_queue *q, const spec_logprob_args *a);
+spec_status speci_cuda_plan_prepare(spec_queue *q, spec_prepared **out, const spec_plan *plan);
+spec_status speci_cuda_plan_run(spec_queue *q, spec_prepared *plan, const spec_step_block *block);
+void speci_cuda_plan_free(spec_queue *q, spec_prepared *plan);
+/* Floats of scratch that the operation would like in passes of such a plan (cuda_attention.cu, cuda_linear.cu). */
+size_t speci_cuda_attention_floats(const spec_attention_args *a, const spec_plan *plan);
+size_t speci_cuda_linear_floats(const spec_linear_args *a, const spec_plan *plan);
+
+static inline bool cuda_is_float(spec_dtype t) { return t >= SPEC_DTYPE_F32 && t <= SPEC_DTYPE_F16; }
+static inline size_t cuda_size(spec_dtype t) { return t == SPEC_DTYPE_F32 || t == SPEC_DTYPE_I32 ? 4 : 2; }
+static inline int32_t cuda_div_up(int64_t n, int64_t d) { return (int32_t)((n + d - 1) / d); }
+static inline size_t cuda_round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+static inline int32_t cuda_pow2(int32_t n) /* the smallest power of two >= n */
+{
+    int32_t p = 1;
+    while (p < n && p < (1 << 30)) p *= 2;
+    return p;
+}
+static inline bool cuda_aligned(const void *p, size_t to) { return (uintptr_t)p % to == 0; }
+
+/* Calls f with a value of the type that `t` names. */
+template <typename F> static spec_status cuda_by_dtype(spec_dtype t, F f)
+{
+    switch (t) {
+    case SPEC_DTYPE_BF16: return f(__nv_bfloat16());
+    case SPEC_DTYPE_F16: return f(__half());
+    default: return f(float());
+    }
+}
+
+/* ----------------------------------------------------------------------------- device side --- */
+
+__device__ __forceinline__ float to_f32(float v) { return v; }
+__device__ __forceinline__ float to_f32(__nv_bfloat16 v) { return __bfloat162float(v); }
+__device__ __forceinline__ float to_f32(__half v) { return __half2float(v); }
+/* To nearest even. */
+template <typename T> __device__ __forceinline__ T from_f32(float v);
+template <> __device__ __forceinline__ float from_f32<float>(float v) { return v; }
+template <> __device__ __forceinline__ __nv_bfloat16 from_f32<__nv_bfloat16>(float v) { return __float2bfloat16_rn(v); }
+template <> __device__ __forceinline__ __half from_f32<__half>(float v) { return __float2half_rn(v); }
+
+/* By a type that is known at run time: the branch is uniform. */
+__device__ __forceinline__ float load_any(const void *p, int dtype, size_t i)
+{
+    if (dtype == SPEC_DTYPE_F32) return ((const float *)p)[i];
+    if (dtype == SPEC_DTYPE_BF16) return to_f32(((const __nv_bfloat16 *)p)[i]);
+    return to_f32(((const __half *)p)[i]);
+}
+__device__ __forceinline__ void store_any(void *p, int dtype, size_t i, float v)
+{
+    if (dtype == SPEC_DTYPE_F32) ((float *)p)[i] = v;
+    else if (dtype == SPEC_DTYPE_BF16) ((__nv_bfloat16 *)p)[i] = from_f32<__nv_bfloat16>(v);
+    else ((__half *)p)[i] = from_f32<__half>(v);
+}
+__device__ __forceinline__ float round_any(int dtype, float v)
+{
+    if (dtype == SPEC_DTYPE_F32) return v;
+    if (dtype == SPEC_DTYPE_BF16) return to_f32(from_f32<__nv_bfloat16>(v));
+    return to_f32(from_f32<__half>(v));
+}
+
+/* Two 16-bit values in a word, the lower one first. */
+template <typename T> __device__ __forceinline__ float2 unpack2(uint32_t w);
+template <> __device__ __forceinline__ float2 unpack2<__nv_bfloat16>(uint32_t w)
+{
+    return make_float2(__uint_as_float(w << 16), __uint_as_float(w & 0xffff0000u));
+}
+template <> __device__ __forceinline__ float2 unpack2<__half>(uint32_t w)
+{
+    __half2 h;
+    memcpy(&h, &w, 4);
+    return __half22float2(h);
+}
+template <typename T> __device__ __forceinline__ uint32_t bits16(T v)
+{
+    uint16_t u;
+    memcpy(&u, &v, 2);
+    return u;
+}
+
+/* The functions that scan, replay and every activation share. */
+__device__ __forceinline__ float silu(float x) { return x / (1.0f + expf(-x)); }
+__device__ __forceinline__ float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
+
+/* Sums over a warp, every lane receiving the result; a fixed tree (addition commutes, so all lanes agree). */
+__device__ __forceinline__ float warp_sum(float v)
+{
+#pragma unroll
+    for (int d = 16; d > 0; d >>= 1) v = v + __shfl_xor_sync(0xffffffffu, v, d);
+    return v;
+}
+__device__ __forceinline__ double warp_sum(double v)
+{
+#pragma unroll
+    for (int d = 16; d > 0; d >>= 1) v = v + __shfl_xor_sync(0xffffffffu, v, d);
+    return v;
+}
+__device__ __forceinline__ float warp_max(float v)
+{
+#pragma unroll
+    for (int d = 16; d > 0; d >>= 1) v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, d));
+    return v;
+}
+/* Over the block: warps in ascending order. `shared` [32]; all threads call it; whole warps only. */
+template <typename F> __device__ __forceinline__ F block_sum(F v, F *shared)
+{
+    const int n_warp = (int)blockDim.x / 32;
+    v = warp_sum(v);
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v;
+    __syncthreads();
+    F s = shared[0];
+    for (int w = 1; w < n_warp; w++) s = s + shared[w];
+    __syncthreads();
+    return s;
+}
+
+#endif

@@ -1,0 +1,493 @@
+/* cuda_backend.cu - the table: devices, memory, queues, transfers.
+ *
+ * A queue is a stream with all the memory that its operations need, taken when it is opened: one block on the device
+ * (step, parameters, scratch, cuBLAS workspace), a ring of pinned slots for what goes there, and a pinned area for
+ * what comes back. A slot is reused when the copy out of it is done; a result is handed out by sync(). */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <new>
+
+#include "backends/cuda/spec_cuda.h"
+#include "cuda.cuh"
+
+/* --------------------------------------------------------------------------------- errors --- */
+
+spec_status speci_cuda_status(const spec_device *dev, cudaError_t error, const char *what)
+{
+    (void)cudaGetLastError(); /* errors that do not stick, like a failed allocation, would be seen by the next call */
+    const spec_status code = error == cudaErrorMemoryAllocation ? SPEC_E_NOMEM : SPEC_E_DEVICE;
+    return dev->host->fail(code, "%s: %s, on %s", cudaGetErrorName(error), what, dev->name);
+}
+
+static spec_status blas_status(const spec_device *dev, cublasStatus_t s, const char *what)
+{
+    const spec_status code = s == CUBLAS_STATUS_ALLOC_FAILED ? SPEC_E_NOMEM : SPEC_E_DEVICE;
+    return dev->host->fail(code, "%s: %s, on %s", cublasGetStatusName(s), what, dev->name);
+}
+
+/* -------------------------------------------------------------------------------- devices --- */
+
+/* Asks whether this build holds code that the device can run. */
+static __global__ void presence_kernel(void) {}
+
+static spec_status device_count(const spec_host *host, int *n)
+{
+    *n = 0;
+    const cudaError_t e = cudaGetDeviceCount(n);
+    if (e == cudaSuccess && *n > 0) return SPEC_OK;
+    (void)cudaGetLastError();
+    if (e == cudaSuccess || e == cudaErrorNoDevice) return host->fail(SPEC_E_DEVICE, "no CUDA device");
+    return host->fail(SPEC_E_DEVICE, "no CUDA device: %s (%s)", cudaGetErrorString(e), cudaGetErrorName(e));
+}
+
+static spec_status cuda_open(spec_device **out, const spec_host *host, const char *arg)
+{
+    *out = NULL;
+    if (host->abi != SPEC_BACKEND_ABI)
+        return host->fail(SPEC_E_UNSUPPORTED, "the CUDA backend has ABI %u, the library %u", SPEC_BACKEND_ABI, host->abi);
+    char *end = NULL;
+    const long ordinal = arg && *arg ? strtol(arg, &end, 10) : 0;
+    if (end && (*end || end == arg || ordinal < 0))
+        return host->fail(SPEC_E_INVALID, "\"%s\" is not the number of a CUDA device", arg);
+    int n;
+    SPEC_TRY(device_count(host, &n));
+    if (ordinal >= n)
+        return host->fail(SPEC_E_DEVICE, "CUDA device %ld: there %s %d, counted from 0", ordinal, n == 1 ? "is" : "are", n);
+
+    void *memory = host->alloc(host, 1, sizeof(spec_device));
+    if (!memory) return SPEC_E_NOMEM;
+    spec_device *dev = new (memory) spec_device();
+    dev->host = host;
+    dev->ordinal = (int)ordinal;
+    snprintf(dev->name, sizeof dev->name, "cuda:%d", dev->ordinal);
+    spec_status status = SPEC_OK;
+    cudaDeviceProp prop;
+    cudaFuncAttributes attributes;
+    cudaError_t e = cudaGetDeviceProperties(&prop, dev->ordinal);
+    if (e == cudaSuccess) {
+        snprintf(dev->name, sizeof dev->name, "cuda:%d %.64s", dev->ordinal, prop.name);
+        dev->n_sm = prop.multiProcessorCount;
+        e = cudaSetDevice(dev->ordinal);
+    }
+    if (e == cudaSuccess) e = cudaFree(NULL); /* makes the context */
+    if (e != cudaSuccess) {
+        status = speci_cuda_status(dev, e, "opening the device");
+    } else if ((e = cudaFuncGetAttributes(&attributes, presence_kernel)) != cudaSuccess) {
+        (void)cudaGetLastError();
+        status = host->fail(SPEC_E_DEVICE, "%s has compute capability %d.%d, for which this build holds no code (%s)",
+                            dev->name, prop.major, prop.minor, cudaGetErrorName(e));
+    }
+    if (status != SPEC_OK) {
+        dev->~spec_device();
+        host->free(host, memory);
+        return status;
+    }
+    *out = dev;
+    return SPEC_OK;
+}
+
+static void cuda_close(spec_device *dev)
+{
+    if (!dev) return;
+    const spec_host *host = dev->host;
+    (void)cudaSetDevice(dev->ordinal);
+    speci_cuda_stage_close(dev);
+    dev->~spec_device();
+    host->free(host, dev);
+}
+
+static spec_status cuda_info(spec_device *dev, spec_device_info *out)
+{
+    size_t free_bytes, total_bytes;
+    SPEC_TRY(cuda_enter(dev));
+    const cudaError_t e = cudaMemGetInfo(&free_bytes, &total_bytes);
+    if (e != cudaSuccess) return speci_cuda_status(dev, e, "cudaMemGetInfo");
+    memset(out, 0, sizeof *out);
+    memcpy(out->name, dev->name, sizeof out->name);
+    out->prefill_chunk = CUDA_PREFILL_CHUNK;
+    out->row_max = CUDA_ROW_MAX;
+    out->bytes_total = total_bytes, out->bytes_free = free_bytes;
+    return SPEC_OK;
+}
+
+static spec_status cuda_list(const spec_host *host, void (*each)(void *user, const char *arg, const char *text), void *user)
+{
+    int n;
+    SPEC_TRY(device_count(host, &n));
+    for (int i = 0; i < n; i++) {
+        cudaDeviceProp prop;
+        const cudaError_t e = cudaGetDeviceProperties(&prop, i);
+        if (e != cudaSuccess) {
+            (void)cudaGetLastError();
+            return host->fail(SPEC_E_DEVICE, "%s: cudaGetDeviceProperties of device %d", cudaGetErrorName(e), i);
+        }
+        char arg[16], text[160];
+        snprintf(arg, sizeof arg, "%d", i);
+        snprintf(text, sizeof text, "%.96s, %.1f GiB, compute capability %d.%d", prop.name,
+                 (double)prop.totalGlobalMem / 1073741824.0, prop.major, prop.minor);
+        each(user, arg, text);
+    }
+    return SPEC_OK;
+}
+
+static spec_status cuda_alloc(spec_device *dev, void **out, size_t bytes)
+{
+    *out = NULL;
+    SPEC_TRY(cuda_enter(dev));
+    const cudaError_t e = cudaMalloc(out, bytes ? bytes : 256);
+    if (e == cudaSuccess) return SPEC_OK;
+    *out = NULL;
+    char what[64];
+    snprintf(what, sizeof what, "cudaMalloc of %.1f MiB", (double)bytes / 1048576.0);
+    return speci_cuda_status(dev, e, what);
+}
+
+static void cuda_free(spec_device *dev, void *p, size_t bytes)
+{
+    (void)bytes;
+    if (!p) return;
+    (void)cudaSetDevice(dev->ordinal);
+    (void)cudaFree(p);
+    (void)cudaGetLastError();
+}
+
+/* --------------------------------------------------------------------------------- queues --- */
+
+/* How large everything is; sizes in bytes unless said. */
+struct queue_sizes {
+    int32_t rows; /* of row operations */
+    size_t step, param, argmax, attention_floats, linear_floats, workspace, slot, result, total;
+};
+
+/* Every part of a step at its capacity. */
+static size_t step_bytes(const spec_plan *p)
+{
+    const size_t seqs = (size_t)p->n_seq_max, rows = (size_t)p->n_row_max, nodes = seqs * (size_t)p->n_node_max + rows;
+    const size_t pages = ((size_t)p->n_kv_max + (size_t)p->n_node_max) / SPEC_PAGE + 2;
+    return sizeof(spec_step_block) + seqs * sizeof(spec_step_seq) + nodes * (sizeof(spec_step_node) + 4) + rows * 4 +
+           seqs * pages * 4 + 5 * 256;
+}
+
+static queue_sizes measure(const spec_plan *plans, int32_t n_plan, int32_t n_vocab)
+{
+    queue_sizes z;
+    memset(&z, 0, sizeof z);
+    z.rows = n_vocab > 0 ? 64 : 1;
+    z.step = 4096;
+    for (int32_t i = 0; i < n_plan; i++) {
+        const spec_plan *p = &plans[i];
+        if (p->n_row_max > z.rows) z.rows = p->n_row_max;
+        if (step_bytes(p) > z.step) z.step = step_bytes(p);
+        if (p->phase == SPEC_PHASE_PREFILL) z.workspace = (size_t)32 << 20; /* what cuBLAS advises for Hopper */
+        for (int32_t j = 0; p->ops && j < p->n_op; j++) {
+            const spec_op *op = &p->ops[j];
+            size_t n = 0;
+            if (op->kind == SPEC_OP_ATTENTION && (n = speci_cuda_attention_floats(&op->u.attention, p)) > z.attention_floats)
+                z.attention_floats = n;
+            if (op->kind == SPEC_OP_LINEAR && (n = speci_cuda_linear_floats(&op->u.linear, p)) > z.linear_floats)
+                z.linear_floats = n;
+        }
+    }
+    const size_t rows = (size_t)z.rows;
+    z.step = cuda_round_up(z.step, 256);
+    z.param = cuda_round_up(rows * (sizeof(spec_sampling) + 32) + 1024, 256);
+    z.argmax = cuda_round_up(rows * (CUDA_ARGMAX_PARTS * 8 + 4), 256);
+    z.slot = z.step > z.param ? z.step : z.param;
+    if (z.slot < (size_t)64 << 10) z.slot = (size_t)64 << 10;
+    z.result = rows * (64 * 8 + 32) + ((size_t)64 << 10);
+    z.total = z.step + z.param + z.argmax + cuda_round_up(z.attention_floats * 4, 256) +
+              cuda_round_up(z.linear_floats * 4, 256) + z.workspace;
+    return z;
+}
+
+static size_t cuda_queue_bytes(spec_device *dev, const spec_plan *plans, int32_t n_plan, int32_t n_vocab)
+{
+    (void)dev;
+    return speci_cuda_memory_bytes(measure(plans, n_plan, n_vocab).total);
+}
+
+static void cuda_queue_close(spec_queue *q)
+{
+    if (!q) return;
+    const spec_host *host = q->dev->host;
+    (void)cudaSetDevice(q->dev->ordinal);
+    if (q->stream) (void)cudaStreamSynchronize(q->stream);
+    if (q->blas) (void)cublasDestroy(q->blas);
+    for (int i = 0; i < CUDA_RING; i++)
+        if (q->ring_free[i]) (void)cudaEventDestroy(q->ring_free[i]);
+    if (q->ring) (void)cudaFreeHost(q->ring);
+    if (q->result) (void)cudaFreeHost(q->result);
+    if (q->memory) (void)cudaFree(q->memory);
+    if (q->stream) (void)cudaStreamDestroy(q->stream);
+    (void)cudaGetLastError();
+    host->free(host, q);
+}
+
+/* Gives each part its place in the queue's memory. */
+static void queue_divide(spec_queue *q, const queue_sizes *z, char **workspace)
+{
+    char *p = q->memory;
+    q->d_step = (spec_step_block *)p, p += z->step;
+    q->d_param = p, p += z->param;
+    q->argmax_part = (unsigned long long *)p;
+    q->argmax_count = (unsigned int *)(q->argmax_part + (size_t)z->rows * CUDA_ARGMAX_PARTS), p += z->argmax;
+    q->attention_scratch = (float *)p, p += cuda_round_up(z->attention_floats * 4, 256);
+    q->linear_scratch = (float *)p, p += cuda_round_up(z->linear_floats * 4, 256);
+    *workspace = p;
+    q->step_cap = z->step, q->slot_bytes = z->slot, q->result_cap = z->result, q->row_cap = z->rows;
+    q->attention_floats = z->attention_floats, q->linear_floats = z->linear_floats;
+}
+
+static spec_status queue_open_blas(spec_queue *q, char *workspace, size_t bytes)
+{
+    cublasStatus_t s = cublasCreate(&q->blas);
+    if (s != CUBLAS_STATUS_SUCCESS) {
+        q->blas = NULL;
+        return blas_status(q->dev, s, "cublasCreate");
+    }
+    if ((s = cublasSetStream(q->blas, q->stream)) != CUBLAS_STATUS_SUCCESS)
+        return blas_status(q->dev, s, "cublasSetStream");
+    if ((s = cublasSetWorkspace(q->blas, workspace, bytes)) != CUBLAS_STATUS_SUCCESS) /* after the stream: it resets it */
+        return blas_status(q->dev, s, "cublasSetWorkspace");
+    const int mode = CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION; /* no TF32, f32 sums */
+    if ((s = cublasSetMathMode(q->blas, (cublasMath_t)mode)) != CUBLAS_STATUS_SUCCESS)
+        return blas_status(q->dev, s, "cublasSetMathMode");
+    return SPEC_OK;
+}
+
+static spec_status queue_open_all(spec_queue *q, const queue_sizes *z)
+{
+    const spec_device *dev = q->dev;
+    char *workspace;
+    cudaError_t e = cudaStreamCreateWithFlags(&q->stream, cudaStreamNonBlocking);
+    if (e != cudaSuccess) return speci_cuda_status(dev, e, "cudaStreamCreate: queue");
+    for (int i = 0; i < CUDA_RING; i++)
+        if ((e = cudaEventCreateWithFlags(&q->ring_free[i], cudaEventDisableTiming)) != cudaSuccess)
+            return speci_cuda_status(dev, e, "cudaEventCreate: queue");
+    if ((e = cudaMalloc((void **)&q->memory, z->total)) != cudaSuccess) {
+        q->memory = NULL;
+        return speci_cuda_status(dev, e, "cudaMalloc: queue");
+    }
+    q->memory_bytes = z->total;
+    queue_divide(q, z, &workspace);
+    if ((e = cudaHostAlloc((void **)&q->ring, (size_t)CUDA_RING * q->slot_bytes, cudaHostAllocPortable)) != cudaSuccess) {
+        q->ring = NULL;
+        return speci_cuda_status(dev, e, "cudaHostAlloc: queue");
+    }
+    e = cudaHostAlloc((void **)&q->result, q->result_cap, cudaHostAllocPortable | cudaHostAllocMapped);
+    if (e != cudaSuccess) {
+        q->result = NULL;
+        return speci_cuda_status(dev, e, "cudaHostAlloc: queue");
+    }
+    if ((e = cudaMemsetAsync(q->argmax_part, 0, z->argmax, q->stream)) != cudaSuccess)
+        return speci_cuda_status(dev, e, "cudaMemset: queue");
+    return z->workspace ? queue_open_blas(q, workspace, z->workspace) : SPEC_OK;
+}
+
+static spec_status cuda_queue_open(spec_device *dev, spec_queue **out, const spec_plan *plans, int32_t n_plan,
+                                   int32_t n_vocab)
+{
+    *out = NULL;
+    SPEC_TRY(cuda_enter(dev));
+    spec_queue *q = (spec_queue *)dev->host->alloc(dev->host, 1, sizeof *q);
+    if (!q) return SPEC_E_NOMEM;
+    q->dev = dev;
+    const queue_sizes z = measure(plans, n_plan, n_vocab);
+    const spec_status status = queue_open_all(q, &z);
+    if (status != SPEC_OK) {
+        cuda_queue_close(q);
+        return status;
+    }
+    *out = q;
+    return SPEC_OK;
+}
+
+/* ------------------------------------------------------------------------------ transfers --- */
+
+/* The next slot of the ring, once the copy out of it is done. */
+static spec_status slot_take(spec_queue *q, int32_t *slot)
+{
+    *slot = q->ring_next;
+    const cudaError_t e = cudaEventSynchronize(q->ring_free[*slot]);
+    if (e != cudaSuccess) return speci_cuda_status(q->dev, e, "an earlier operation of the queue");
+    q->ring_next = (*slot + 1) % CUDA_RING;
+    return SPEC_OK;
+}
+
+static spec_status slot_send(spec_queue *q, int32_t slot, void *dst, size_t bytes)
+{
+    const char *src = q->ring + (size_t)slot * q->slot_bytes;
+    cudaError_t e = cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, q->stream);
+    if (e == cudaSuccess) e = cudaEventRecord(q->ring_free[slot], q->stream);
+    return e == cudaSuccess ? SPEC_OK : speci_cuda_status(q->dev, e, "copy to the device");
+}
+
+static spec_status cuda_upload(spec_queue *q, void *dst, const void *src, size_t bytes)
+{
+    SPEC_TRY(cuda_enter(q->dev));
+    for (size_t at = 0; at < bytes;) {
+        const size_t n = bytes - at < q->slot_bytes ? bytes - at : q->slot_bytes;
+        int32_t slot;
+        SPEC_TRY(slot_take(q, &slot));
+        memcpy(q->ring + (size_t)slot * q->slot_bytes, (const char *)src + at, n);
+        SPEC_TRY(slot_send(q, slot, (char *)dst + at, n));
+        at += n;
+    }
+    return SPEC_OK;
+}
+
+spec_status speci_cuda_param_begin(spec_queue *q, cuda_param *p, size_t bytes)
+{
+    if (bytes > q->slot_bytes)
+        return q->dev->host->fail(SPEC_E_INVALID, "cuda: %zu bytes of parameters, the queue was opened for %zu", bytes,
+                                  q->slot_bytes);
+    SPEC_TRY(slot_take(q, &p->slot));
+    p->host = q->ring + (size_t)p->slot * q->slot_bytes;
+    p->used = 0;
+    return SPEC_OK;
+}
+
+void *speci_cuda_param_add(spec_queue *q, cuda_param *p, const void *src, size_t bytes)
+{
+    void *at = q->d_param + p->used;
+    if (bytes) memcpy(p->host + p->used, src, bytes);
+    p->used += bytes; /* all arrays have elements of 4 bytes or multiples of 8, the latter first */
+    return at;
+}
+
+spec_status speci_cuda_param_end(spec_queue *q, cuda_param *p) { return slot_send(q, p->slot, q->d_param, p->used); }
+
+/* Waits, and hands out what waits in pinned memory. */
+static spec_status flush(spec_queue *q)
+{
+    const cudaError_t e = cudaStreamSynchronize(q->stream);
+    const int32_t n = q->n_pending;
+    q->n_pending = 0;
+    q->result_used = 0;
+    if (e != cudaSuccess) return speci_cuda_status(q->dev, e, "an operation of the queue");
+    for (int32_t i = 0; i < n; i++) memcpy(q->pending[i].dst, q->pending[i].src, q->pending[i].bytes);
+    return SPEC_OK;
+}
+
+spec_status speci_cuda_result_room(spec_queue *q, size_t bytes, int32_t n)
+{
+    const int32_t cap = (int32_t)(sizeof q->pending / sizeof q->pending[0]);
+    if (bytes > q->result_cap)
+        return q->dev->host->fail(SPEC_E_INVALID, "cuda: %zu bytes of results, the queue was opened for %zu", bytes,
+                                  q->result_cap);
+    return q->result_used + bytes > q->result_cap || q->n_pending + n > cap ? flush(q) : SPEC_OK;
+}
+
+spec_status speci_cuda_result(spec_queue *q, void **out, void *dst, size_t bytes)
+{
+    cuda_pending *p = &q->pending[q->n_pending++];
+    p->dst = dst, p->bytes = bytes, p->src = *out = q->result + q->result_used;
+    q->result_used = cuda_round_up(q->result_used + bytes, 16);
+    return SPEC_OK;
+}
+
+static spec_status cuda_download(spec_queue *q, void *dst, const void *src, size_t bytes)
+{
+    SPEC_TRY(cuda_enter(q->dev));
+    if (bytes == 0) return SPEC_OK;
+    void *to = dst; /* a large copy into pageable memory is done when the call returns */
+    if (bytes <= q->result_cap / 2) {
+        SPEC_TRY(speci_cuda_result_room(q, bytes + 16, 1));
+        SPEC_TRY(speci_cuda_result(q, &to, dst, bytes));
+    }
+    const cudaError_t e = cudaMemcpyAsync(to, src, bytes, cudaMemcpyDeviceToHost, q->stream);
+    return e == cudaSuccess ? SPEC_OK : speci_cuda_status(q->dev, e, "copy from the device");
+}
+
+static spec_status cuda_copy(spec_queue *q, void *dst, const void *src, size_t bytes)
+{
+    SPEC_TRY(cuda_enter(q->dev));
+    const cudaError_t e = cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, q->stream);
+    return e == cudaSuccess ? SPEC_OK : speci_cuda_status(q->dev, e, "copy on the device");
+}
+
+static spec_status cuda_zero(spec_queue *q, void *dst, size_t bytes)
+{
+    SPEC_TRY(cuda_enter(q->dev));
+    const cudaError_t e = cudaMemsetAsync(dst, 0, bytes, q->stream);
+    return e == cudaSuccess ? SPEC_OK : speci_cuda_status(q->dev, e, "zero on the device");
+}
+
+static spec_status cuda_sync(spec_queue *q)
+{
+    SPEC_TRY(cuda_enter(q->dev));
+    return flush(q);
+}
+
+/* ----------------------------------------------------------------------------------- step --- */
+
+spec_status speci_cuda_step_bind(spec_queue *q, const spec_step_block *b)
+{
+    const spec_host *h = q->dev->host;
+    SPEC_TRY(cuda_enter(q->dev));
+    if (b->bytes < (int32_t)sizeof *b || (size_t)b->bytes > q->step_cap)
+        return h->fail(SPEC_E_INVALID, "cuda: a step of %d bytes, the queue was opened for %zu", b->bytes, q->step_cap);
+    const int32_t least = b->phase == SPEC_PHASE_PREFILL ? 1 : 0; /* a decode step may only absorb paths */
+    if (b->n_row < 0 || b->n_row > b->n_row_run || b->n_row_run < least || b->n_row_run > 32768 || b->n_seq < 0 ||
+        b->n_seq > 4096 || b->n_kv < 0)
+        return h->fail(SPEC_E_INVALID, "cuda: a step of %d of %d rows, %d sequences", b->n_row, b->n_row_run, b->n_seq);
+    int32_t slot;
+    SPEC_TRY(slot_take(q, &slot));
+    memcpy(q->ring + (size_t)slot * q->slot_bytes, b, (size_t)b->bytes);
+    SPEC_TRY(slot_send(q, slot, q->d_step, (size_t)b->bytes));
+    q->n_row_run = b->n_row_run;
+    q->shape.phase = b->phase;
+    q->shape.rows = b->phase == SPEC_PHASE_PREFILL ? b->n_row_run : cuda_pow2(b->n_row_run);
+    q->shape.seqs = cuda_pow2(b->n_seq);
+    q->shape.splits = cuda_pow2(cuda_div_up(b->n_kv, CUDA_SPLIT));
+    return SPEC_OK;
+}
+
+/* -------------------------------------------------------------------------------- the table --- */
+
+static const spec_backend_ops table = {
+    SPEC_BACKEND_ABI,
+    sizeof(spec_backend_ops),
+    "cuda",
+    cuda_open,
+    cuda_close,
+    cuda_info,
+    cuda_list,
+    cuda_alloc,
+    cuda_free,
+    speci_cuda_weight_bytes,
+    speci_cuda_weight_open,
+    speci_cuda_weight_close,
+    cuda_queue_open,
+    cuda_queue_bytes,
+    cuda_queue_close,
+    cuda_upload,
+    cuda_download,
+    cuda_copy,
+    cuda_zero,
+    cuda_sync,
+    speci_cuda_check,
+    speci_cuda_step_bind,
+    speci_cuda_embed,
+    speci_cuda_norm,
+    speci_cuda_linear,
+    speci_cuda_kv_commit,
+    speci_cuda_rope_kv,
+    speci_cuda_attention,
+    speci_cuda_conv,
+    speci_cuda_scan,
+    speci_cuda_argmax,
+    speci_cuda_law,
+    speci_cuda_accept,
+    speci_cuda_logprob,
+    speci_cuda_plan_prepare,
+    speci_cuda_plan_run,
+    speci_cuda_plan_free,
+};
+
+extern "C" const spec_backend_ops *spec_cuda_ops(void) { return &table; }
+
+/* The plugin's entry, SPEC_BACKEND_ENTRY. */
+extern "C" __attribute__((visibility("default"))) const spec_backend_ops *spec_backend_table(void) { return &table; }

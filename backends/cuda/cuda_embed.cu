@@ -1,0 +1,50 @@
+/* cuda_embed.cu - y[r] = scale * table[token of row r].
+ * table [n_vocab][ld] f32, bf16 or f16; y f32 [rows][dim]. Rows that are not valid, and ids outside the table, give 0. */
+#include "cuda.cuh"
+
+template <typename T>
+static __global__ void embed_kernel(const spec_step_block *step, const T *table, int ld_table, int n_vocab, int dim,
+                                    float scale, float *y, int ld)
+{
+    const int r = (int)blockIdx.y;
+    if (r >= step->n_row_run) return;
+    int token = -1;
+    if (r < step->n_row) {
+        const spec_step_seq *s = spec_step_seqs(step) + spec_step_row_seq(step)[r];
+        token = spec_step_row_node(step, s, r)->token;
+    }
+    const bool valid = token >= 0 && token < n_vocab;
+    const T *row = table + (size_t)(valid ? token : 0) * ld_table;
+    float *out = y + (size_t)r * ld;
+    for (int c = (int)(blockIdx.x * blockDim.x + threadIdx.x); c < dim; c += (int)(gridDim.x * blockDim.x))
+        out[c] = valid ? scale * to_f32(row[c]) : 0.0f;
+}
+
+spec_status speci_cuda_check_embed(spec_device *dev, const spec_embed_args *a)
+{
+    if (a->dim < 1 || a->n_vocab < 1)
+        return dev->host->fail(SPEC_E_INVALID, "cuda embed: table of %d x %d", a->n_vocab, a->dim);
+    if (a->y.dtype != SPEC_DTYPE_F32)
+        return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda embed: output must be f32");
+    if (a->table && (a->table->n_in != a->dim || a->table->n_out < a->n_vocab))
+        return dev->host->fail(SPEC_E_INVALID, "cuda embed: table is %d x %d, expected %d x %d", a->table->n_out,
+                               a->table->n_in, a->n_vocab, a->dim);
+    return SPEC_OK;
+}
+
+spec_status speci_cuda_embed(spec_queue *q, const spec_embed_args *a)
+{
+    SPEC_TRY(cuda_enter_op(q, "embed"));
+    SPEC_TRY(speci_cuda_check_embed(q->dev, a));
+    if (!a->table) return q->dev->host->fail(SPEC_E_INVALID, "cuda embed: no table");
+    const int threads = 256;
+    int blocks = cuda_div_up(a->dim, threads);
+    if (blocks > 8) blocks = 8;
+    return cuda_by_dtype(a->table->dtype, [&](auto t) {
+        using T = decltype(t);
+        embed_kernel<T><<<dim3((unsigned)blocks, (unsigned)q->shape.rows), threads, 0, q->stream>>>(
+            q->d_step, (const T *)a->table->data, a->table->ld, a->n_vocab, a->dim, a->scale, (float *)a->y.data,
+            a->y.ld);
+        return cuda_launched(q, "embed");
+    });
+}

@@ -1,0 +1,167 @@
+/* cuda_plan.cu - a plan made ready: captured as a graph per shape, and replayed.
+ * The graph holds the launches that the walk makes for that shape, so the bits are the same. The step block is copied
+ * to its fixed address before the launch, outside the graph. A shape is walked when it is met for the first time
+ * (kernels are then loaded) and captured the second time; where capture fails it is walked for good. */
+#include <string.h>
+
+#include "cuda.cuh"
+
+enum { PLAN_GRAPHS = 64 };
+
+struct plan_graph {
+    cuda_shape shape;
+    cudaGraphExec_t exec;
+    bool walk; /* capture failed */
+};
+
+struct spec_prepared {
+    spec_plan plan; /* ops and the layers of kv_commit are copies */
+    spec_op *ops;
+    bool has_attention;
+    plan_graph graphs[PLAN_GRAPHS];
+    int32_t n_graph;
+};
+
+static spec_status run_op(spec_queue *q, const spec_op *op)
+{
+    switch (op->kind) {
+    case SPEC_OP_EMBED: return speci_cuda_embed(q, &op->u.embed);
+    case SPEC_OP_NORM: return speci_cuda_norm(q, &op->u.norm);
+    case SPEC_OP_LINEAR: return speci_cuda_linear(q, &op->u.linear);
+    case SPEC_OP_KV_COMMIT: return speci_cuda_kv_commit(q, &op->u.kv_commit);
+    case SPEC_OP_ROPE_KV: return speci_cuda_rope_kv(q, &op->u.rope_kv);
+    case SPEC_OP_ATTENTION: return speci_cuda_attention(q, &op->u.attention);
+    case SPEC_OP_CONV: return speci_cuda_conv(q, &op->u.conv);
+    case SPEC_OP_SCAN: return speci_cuda_scan(q, &op->u.scan);
+    case SPEC_OP_N: break;
+    }
+    return q->dev->host->fail(SPEC_E_UNSUPPORTED, "cuda: a plan holds an operation of unknown kind %d", (int)op->kind);
+}
+
+spec_status speci_cuda_check(spec_device *dev, const spec_op *op)
+{
+    switch (op->kind) {
+    case SPEC_OP_EMBED: return speci_cuda_check_embed(dev, &op->u.embed);
+    case SPEC_OP_NORM: return speci_cuda_check_norm(dev, &op->u.norm);
+    case SPEC_OP_LINEAR: return speci_cuda_check_linear(dev, &op->u.linear);
+    case SPEC_OP_KV_COMMIT: return speci_cuda_check_kv_commit(dev, &op->u.kv_commit);
+    case SPEC_OP_ROPE_KV: return speci_cuda_check_rope_kv(dev, &op->u.rope_kv);
+    case SPEC_OP_ATTENTION: return speci_cuda_check_attention(dev, &op->u.attention);
+    case SPEC_OP_CONV: return speci_cuda_check_conv(dev, &op->u.conv);
+    case SPEC_OP_SCAN: return speci_cuda_check_scan(dev, &op->u.scan);
+    case SPEC_OP_N: break;
+    }
+    return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda: operation of unknown kind %d", (int)op->kind);
+}
+
+static spec_status walk(spec_queue *q, const spec_prepared *p)
+{
+    for (int32_t i = 0; i < p->plan.n_op; i++) SPEC_TRY(run_op(q, &p->ops[i]));
+    return SPEC_OK;
+}
+
+/* *exec stays NULL when the plan cannot be captured: not an error. */
+static void capture(spec_queue *q, const spec_prepared *p, cudaGraphExec_t *exec)
+{
+    *exec = NULL;
+    /* relaxed: other threads may allocate meanwhile */
+    if (cudaStreamBeginCapture(q->stream, cudaStreamCaptureModeRelaxed) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return;
+    }
+    const spec_status status = walk(q, p);
+    cudaGraph_t graph = NULL;
+    const cudaError_t ended = cudaStreamEndCapture(q->stream, &graph);
+    if (status == SPEC_OK && ended == cudaSuccess && graph && cudaGraphInstantiate(exec, graph, 0) != cudaSuccess)
+        *exec = NULL;
+    if (graph) (void)cudaGraphDestroy(graph);
+    (void)cudaGetLastError();
+}
+
+/* The graph of the queue's shape, or NULL: walk. */
+static plan_graph *find_graph(spec_queue *q, spec_prepared *p)
+{
+    for (int32_t i = 0; i < p->n_graph; i++) {
+        plan_graph *g = &p->graphs[i];
+        if (memcmp(&g->shape, &q->shape, sizeof g->shape) != 0) continue;
+        if (!g->exec && !g->walk) {
+            capture(q, p, &g->exec);
+            g->walk = !g->exec;
+            if (g->walk)
+                q->dev->host->log(q->dev->host, SPEC_LOG_WARN, "cuda: a plan could not be captured; it runs uncaptured");
+        }
+        return g;
+    }
+    if (p->n_graph < PLAN_GRAPHS) {
+        plan_graph *g = &p->graphs[p->n_graph++];
+        g->shape = q->shape, g->exec = NULL, g->walk = false;
+    }
+    return NULL;
+}
+
+/* ------------------------------------------------------------------------- the table's --- */
+
+spec_status speci_cuda_plan_prepare(spec_queue *q, spec_prepared **out, const spec_plan *plan)
+{
+    const spec_host *h = q->dev->host;
+    *out = NULL;
+    for (int32_t i = 0; i < plan->n_op; i++) SPEC_TRY(speci_cuda_check(q->dev, &plan->ops[i]));
+    spec_prepared *p = (spec_prepared *)h->alloc(h, 1, sizeof *p);
+    if (!p) return SPEC_E_NOMEM;
+    p->plan = *plan;
+    p->plan.n_op = 0; /* counts up, for plan_free */
+    p->ops = (spec_op *)h->alloc(h, (size_t)plan->n_op, sizeof *p->ops);
+    if (!p->ops) {
+        speci_cuda_plan_free(q, p);
+        return SPEC_E_NOMEM;
+    }
+    for (int32_t i = 0; i < plan->n_op; i++) {
+        spec_op *op = &p->ops[i];
+        *op = plan->ops[i];
+        p->has_attention = p->has_attention || op->kind == SPEC_OP_ATTENTION;
+        if (op->kind == SPEC_OP_KV_COMMIT && op->u.kv_commit.n_layer > 0) {
+            const size_t n = (size_t)op->u.kv_commit.n_layer;
+            spec_kv *layers = (spec_kv *)h->alloc(h, n, sizeof *layers);
+            if (!layers) {
+                speci_cuda_plan_free(q, p);
+                return SPEC_E_NOMEM;
+            }
+            memcpy(layers, op->u.kv_commit.layers, n * sizeof *layers);
+            op->u.kv_commit.layers = layers;
+        }
+        p->plan.n_op = i + 1;
+    }
+    p->plan.ops = p->ops;
+    *out = p;
+    return SPEC_OK;
+}
+
+spec_status speci_cuda_plan_run(spec_queue *q, spec_prepared *p, const spec_step_block *block)
+{
+    const spec_host *h = q->dev->host;
+    if (block->phase != p->plan.phase || block->n_row_run > p->plan.n_row_max || block->n_seq > p->plan.n_seq_max)
+        return h->fail(SPEC_E_INVALID, "cuda: a step of phase %d, %d rows, %d sequences; the plan has %d, %d, %d",
+                       block->phase, block->n_row_run, block->n_seq, p->plan.phase, p->plan.n_row_max,
+                       p->plan.n_seq_max);
+    SPEC_TRY(speci_cuda_step_bind(q, block));
+    /* Only attention in decode passes asks for the context's length. */
+    if (!p->has_attention || block->phase == SPEC_PHASE_PREFILL) q->shape.splits = 1;
+    const plan_graph *g = find_graph(q, p);
+    if (!g || !g->exec) return walk(q, p);
+    const cudaError_t e = cudaGraphLaunch(g->exec, q->stream);
+    return e == cudaSuccess ? SPEC_OK : speci_cuda_status(q->dev, e, "cudaGraphLaunch");
+}
+
+void speci_cuda_plan_free(spec_queue *q, spec_prepared *p)
+{
+    if (!p) return;
+    const spec_host *h = q->dev->host;
+    (void)cudaSetDevice(q->dev->ordinal);
+    for (int32_t i = 0; i < p->n_graph; i++)
+        if (p->graphs[i].exec) (void)cudaGraphExecDestroy(p->graphs[i].exec);
+    for (int32_t i = 0; p->ops && i < p->plan.n_op; i++)
+        if (p->ops[i].kind == SPEC_OP_KV_COMMIT && p->ops[i].u.kv_commit.n_layer > 0)
+            h->free(h, (void *)p->ops[i].u.kv_commit.layers);
+    h->free(h, p->ops);
+    h->free(h, p);
+}

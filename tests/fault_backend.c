@@ -1,0 +1,209 @@
+/* fault_backend.c - see fault_backend.h. Each fault wraps one operation: it changes a copy of the step, lets the CPU's
+ * operation run on the copy, and puts the step back. No state: what is wrong is the function that the table holds. */
+#include "tests/fault_backend.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backends/cpu/cpu.h"
+
+/* ------------------------------------------------------------------------- steps with a fault --- */
+
+static spec_step_seq *seqs(spec_step_block *b)
+{
+    return (spec_step_seq *)((char *)b + b->off_seq);
+}
+
+static spec_step_node *nodes(spec_step_block *b, const spec_step_seq *s)
+{
+    return (spec_step_node *)((char *)b + b->off_node) + s->first_node;
+}
+
+/* Each of these changes one thing in a step. */
+typedef void fault_fn(spec_step_block *b);
+
+/* The last node that has a choice gets a parent of the right depth that is not its own. */
+static void wrong_parent(spec_step_block *b)
+{
+    for (int32_t i = 0; i < b->n_seq; i++) {
+        spec_step_seq *s = &seqs(b)[i];
+        spec_step_node *node = nodes(b, s);
+        for (int32_t n = s->n_fed + s->n_row - 1, done = 0; n > 0 && !done; n--)
+            for (int32_t p = 0; p < n && !done; p++)
+                if (p != node[n].parent && node[p].depth == node[n].depth - 1) {
+                    node[n].parent = p;
+                    done = 1;
+                }
+    }
+}
+
+static void previous_row(spec_step_block *b)
+{
+    for (int32_t i = 0; i < b->n_seq; i++)
+        for (int32_t n = 0; n < seqs(b)[i].n_fed + seqs(b)[i].n_row; n++) nodes(b, &seqs(b)[i])[n].parent = n - 1;
+}
+
+static void number_as_depth(spec_step_block *b)
+{
+    for (int32_t i = 0; i < b->n_seq; i++)
+        for (int32_t n = 0; n < seqs(b)[i].n_fed + seqs(b)[i].n_row; n++) nodes(b, &seqs(b)[i])[n].depth = n;
+}
+
+static void repeat_replayed(spec_step_block *b)
+{
+    int32_t *paths = (int32_t *)((char *)b + b->off_path);
+    for (int32_t i = 0; i < b->n_seq; i++) {
+        int32_t *path = paths + seqs(b)[i].first_path, n = seqs(b)[i].n_replay;
+        if (n > 1) path[n - 1] = path[n - 2];
+    }
+}
+
+static void short_path(spec_step_block *b)
+{
+    for (int32_t i = 0; i < b->n_seq; i++)
+        if (seqs(b)[i].n_replay > 1) seqs(b)[i].n_replay--;
+}
+
+/* Compaction of one slot less, at the same place. */
+static void short_compaction(spec_step_block *b)
+{
+    for (int32_t i = 0; i < b->n_seq; i++) {
+        if (seqs(b)[i].n_replay < 1) continue;
+        seqs(b)[i].n_replay--;
+        seqs(b)[i].n_past--;
+    }
+}
+
+static void one_half(spec_step_block *b)
+{
+    for (int32_t i = 0; i < b->n_seq; i++) seqs(b)[i].parity = 0;
+}
+
+static void one_row_more(spec_step_block *b)
+{
+    if (b->phase == SPEC_PHASE_PREFILL && b->n_row < b->n_row_run) seqs(b)[0].n_row++;
+}
+
+/* ------------------------------------------------------------------------- operations with it --- */
+
+static spec_step_block *enter(spec_queue *q, fault_fn *fault)
+{
+    spec_step_block *saved = malloc((size_t)q->step->bytes);
+    if (!saved) abort();
+    memcpy(saved, q->step, (size_t)q->step->bytes);
+    fault(q->step);
+    return saved;
+}
+
+static spec_status leave(spec_queue *q, spec_step_block *saved, spec_status status)
+{
+    memcpy(q->step, saved, (size_t)saved->bytes);
+    free(saved);
+    return status;
+}
+
+static spec_status bind_wrong_parent(spec_queue *q, const spec_step_block *block)
+{
+    spec_status status = speci_cpu_ops.step_bind(q, block);
+    if (status == SPEC_OK && block->phase == SPEC_PHASE_DECODE) wrong_parent(q->step);
+    return status;
+}
+
+static spec_status attention_mask(spec_queue *q, const spec_attention_args *a)
+{
+    if (q->step->phase == SPEC_PHASE_PREFILL) return speci_cpu_attention(q, a);
+    spec_step_block *saved = enter(q, wrong_parent);
+    return leave(q, saved, speci_cpu_attention(q, a));
+}
+
+static spec_status conv_tap(spec_queue *q, const spec_conv_args *a)
+{
+    spec_step_block *saved = enter(q, previous_row);
+    return leave(q, saved, speci_cpu_conv(q, a));
+}
+
+static spec_status conv_window(spec_queue *q, const spec_conv_args *a)
+{
+    spec_step_block *saved = enter(q, one_half);
+    return leave(q, saved, speci_cpu_conv(q, a));
+}
+
+static spec_status conv_replay(spec_queue *q, const spec_conv_args *a)
+{
+    spec_step_block *saved = enter(q, repeat_replayed);
+    return leave(q, saved, speci_cpu_conv(q, a));
+}
+
+static spec_status conv_padded(spec_queue *q, const spec_conv_args *a)
+{
+    spec_step_block *saved = enter(q, one_row_more);
+    return leave(q, saved, speci_cpu_conv(q, a));
+}
+
+static spec_status scan_branch(spec_queue *q, const spec_scan_args *a)
+{
+    spec_step_block *saved = enter(q, previous_row);
+    return leave(q, saved, speci_cpu_scan(q, a));
+}
+
+static spec_status scan_short(spec_queue *q, const spec_scan_args *a)
+{
+    spec_step_block *saved = enter(q, short_path);
+    return leave(q, saved, speci_cpu_scan(q, a));
+}
+
+static spec_status commit_short(spec_queue *q, const spec_kv_commit_args *a)
+{
+    spec_step_block *saved = enter(q, short_compaction);
+    return leave(q, saved, speci_cpu_kv_commit(q, a));
+}
+
+static spec_status rope_number(spec_queue *q, const spec_rope_kv_args *a)
+{
+    if (q->step->phase == SPEC_PHASE_PREFILL) return speci_cpu_rope_kv(q, a);
+    spec_step_block *saved = enter(q, number_as_depth);
+    return leave(q, saved, speci_cpu_rope_kv(q, a));
+}
+
+/* The last bit of the first output of the last of several rows. */
+static spec_status linear_row_count(spec_queue *q, const spec_linear_args *a)
+{
+    spec_status status = speci_cpu_linear(q, a);
+    int32_t n = q->step->n_row_run;
+    if (status != SPEC_OK || n < 2 || a->y.dtype != SPEC_DTYPE_F32) return status;
+    float *y = cpu_at(&a->y, n - 1, 0);
+    *y = nextafterf(*y, INFINITY);
+    return SPEC_OK;
+}
+
+const char *fault_name(fault_kind kind)
+{
+    static const char *const names[FAULT_N] = {
+        [FAULT_NONE] = "none", [FAULT_PARENT] = "parent", [FAULT_MASK] = "mask", [FAULT_CONV_TAP] = "conv tap",
+        [FAULT_SCAN_BRANCH] = "scan branch", [FAULT_REPLAY] = "replayed node", [FAULT_REPLAY_SHORT] = "short replay",
+        [FAULT_KV_SLOT] = "KV slot", [FAULT_KV_POSITION] = "KV position", [FAULT_WINDOW] = "window half",
+        [FAULT_PADDED_ROW] = "padded row", [FAULT_ROW_COUNT] = "row count",
+    };
+    return names[kind];
+}
+
+void fault_backend_ops(spec_backend_ops *out, fault_kind kind)
+{
+    *out = speci_cpu_ops;
+    switch (kind) {
+    case FAULT_PARENT: out->step_bind = bind_wrong_parent; break;
+    case FAULT_MASK: out->attention = attention_mask; break;
+    case FAULT_CONV_TAP: out->conv = conv_tap; break;
+    case FAULT_SCAN_BRANCH: out->scan = scan_branch; break;
+    case FAULT_REPLAY: out->conv = conv_replay; break;
+    case FAULT_REPLAY_SHORT: out->scan = scan_short; break;
+    case FAULT_KV_SLOT: out->kv_commit = commit_short; break;
+    case FAULT_KV_POSITION: out->rope_kv = rope_number; break;
+    case FAULT_WINDOW: out->conv = conv_window; break;
+    case FAULT_PADDED_ROW: out->conv = conv_padded; break;
+    case FAULT_ROW_COUNT: out->linear = linear_row_count; break;
+    case FAULT_NONE:
+    case FAULT_N: break;
+    }
+}

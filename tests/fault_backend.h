@@ -1,0 +1,30 @@
+/* fault_backend.h - the CPU backend with one thing wrong, to prove that suites can fail.
+ *
+ *     spec_backend_ops ops;
+ *     fault_backend_ops(&ops, FAULT_PARENT);
+ *     spec_backend_open_ops(&be, &ops, NULL, &params);       ops must outlive the backend */
+#ifndef SPEC_FAULT_BACKEND_H
+#define SPEC_FAULT_BACKEND_H
+
+#include "backends/spec_backend.h"
+
+typedef enum fault_kind {
+    FAULT_NONE = 0,       /* the CPU backend as it is */
+    FAULT_PARENT,         /* a node's parent is another node of the same depth */
+    FAULT_MASK,           /* the same, seen by attention alone */
+    FAULT_CONV_TAP,       /* the convolution takes the rows before a row for its ancestors */
+    FAULT_SCAN_BRANCH,    /* the scan goes on from the node before instead of the parent */
+    FAULT_REPLAY,         /* the last node of an accepted path is replayed as the one before it */
+    FAULT_REPLAY_SHORT,   /* the last node of an accepted path is not replayed */
+    FAULT_KV_SLOT,        /* compaction leaves out the last slot of the path */
+    FAULT_KV_POSITION,    /* K is rotated by a node's number instead of its depth */
+    FAULT_WINDOW,         /* the convolution takes its double buffers for single ones */
+    FAULT_PADDED_ROW,     /* prefill absorbs one padded row */
+    FAULT_ROW_COUNT,      /* products depend on the number of rows: opening must fail */
+    FAULT_N
+} fault_kind;
+
+const char *fault_name(fault_kind kind);
+void fault_backend_ops(spec_backend_ops *out, fault_kind kind);
+
+#endif

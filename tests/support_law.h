@@ -1,0 +1,21 @@
+/* support_law.h - does decoding keep the target's law? Statistics of many short sequences of an 8-token model against
+ * laws computed in double from plain steps; and every known bug of verification, which the same statistics must see. */
+#ifndef SUPPORT_LAW_H
+#define SUPPORT_LAW_H
+
+#include <stdint.h>
+
+/* How much: the program's tests are these numbers applied to the same tables. */
+typedef struct law_size {
+    int32_t n_seed;    /* seeds 1 .. n_seed */
+    int64_t n_draw;    /* sequences per seed, spread evenly over the cases */
+    int64_t n_bug_max; /* known bugs that need more draws than this to be seen are left out */
+} law_size;
+
+/* Runs everything on the backend under test; the number of failed tests. */
+int support_law_run(const law_size *size);
+
+/* Q(a, x), the regularised upper incomplete gamma function: P(chi-square with 2a degrees of freedom > 2x). */
+double support_gamma_q(double a, double x);
+
+#endif

@@ -1,0 +1,399 @@
+/* test_alloc_failure.c - out of memory, on the host and on the device, at the n-th allocation for every n of a short run:
+ * the call fails with E_NOMEM and a message, every object stays usable (the call is made again and the run ends as it
+ * should) or can be closed, and nothing is lost. */
+#include "tests/support_decode.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backends/backend.h"
+
+/* --- memory that fails --- */
+
+enum { GUARD = 64 }; /* bytes behind every block */
+
+typedef struct failing {
+    atomic_llong calls, fail_at, blocks, bytes; /* fail_at 0: never */
+    atomic_int failed, bad_free;
+    bool onwards; /* every call from fail_at on */
+} failing;
+
+static bool fails_now(failing *f)
+{
+    const long long call = atomic_fetch_add(&f->calls, 1) + 1, at = atomic_load(&f->fail_at);
+    if (at == 0 || call < at || (call > at && !f->onwards)) return false;
+    atomic_fetch_add(&f->failed, 1);
+    return true;
+}
+
+static void *failing_alloc(void *user, size_t bytes, size_t align)
+{
+    failing *f = user;
+    if (fails_now(f)) return NULL;
+    const size_t room = (bytes + GUARD + align - 1) / align * align;
+    uint8_t *p = aligned_alloc(align, room);
+    if (!p) return NULL;
+    memset(p, 0xA5, room); /* nobody may count on zeros */
+    atomic_fetch_add(&f->blocks, 1);
+    atomic_fetch_add(&f->bytes, (long long)bytes);
+    return p;
+}
+
+static void failing_free(void *user, void *p, size_t bytes)
+{
+    failing *f = user;
+    if (!p) return;
+    for (size_t i = 0; i < GUARD; i++)
+        if (((const uint8_t *)p)[bytes + i] != 0xA5) atomic_fetch_add(&f->bad_free, 1);
+    atomic_fetch_sub(&f->blocks, 1);
+    atomic_fetch_sub(&f->bytes, (long long)bytes);
+    free(p);
+}
+
+/* A backend's table with device memory that fails. */
+static failing device;
+static const spec_backend_ops *inner;
+
+static spec_status device_alloc(spec_device *dev, void **out, size_t bytes)
+{
+    if (fails_now(&device)) return speci_fail(SPEC_E_NOMEM, "injected: no device memory for %zu bytes", bytes);
+    SPEC_TRY(inner->alloc(dev, out, bytes));
+    atomic_fetch_add(&device.blocks, 1);
+    atomic_fetch_add(&device.bytes, (long long)bytes);
+    return SPEC_OK;
+}
+
+static void device_free(spec_device *dev, void *p, size_t bytes)
+{
+    if (p) atomic_fetch_sub(&device.blocks, 1), atomic_fetch_sub(&device.bytes, (long long)bytes);
+    inner->free(dev, p, bytes);
+}
+
+static spec_status weight_open(spec_device *dev, spec_weight **out, const spec_weight_desc *desc)
+{
+    if (fails_now(&device)) return speci_fail(SPEC_E_NOMEM, "injected: no device memory for a weight");
+    SPEC_TRY(inner->weight_open(dev, out, desc));
+    atomic_fetch_add(&device.blocks, 1);
+    return SPEC_OK;
+}
+
+static void weight_close(spec_device *dev, spec_weight *w)
+{
+    if (w) atomic_fetch_sub(&device.blocks, 1);
+    inner->weight_close(dev, w);
+}
+
+static spec_status queue_open(spec_device *dev, spec_queue **out, const spec_plan *plans, int32_t n_plan, int32_t n_vocab)
+{
+    if (fails_now(&device)) return speci_fail(SPEC_E_NOMEM, "injected: no device memory for a queue");
+    SPEC_TRY(inner->queue_open(dev, out, plans, n_plan, n_vocab));
+    atomic_fetch_add(&device.blocks, 1);
+    return SPEC_OK;
+}
+
+static void queue_close(spec_queue *q)
+{
+    if (q) atomic_fetch_sub(&device.blocks, 1);
+    inner->queue_close(q);
+}
+
+/* --- a short run --- */
+
+typedef struct run {
+    const spec_backend_ops *ops; /* NULL: the backend is opened by name */
+    const spec_allocator *allocator;
+    spec_backend *be;
+    spec_model *target, *small;
+    spec_drafter *dr;
+    spec_session *s;
+    spec_result result;
+} run;
+
+static char target_dir[64], drafter_dir[64];
+
+static spec_status open_backend(run *r)
+{
+    spec_backend_params p = SPEC_BACKEND_PARAMS_INIT;
+    p.n_threads = 2;
+    p.allocator = r->allocator;
+    p.plugin_dir = getenv("SPEC_TEST_PLUGIN_DIR");
+    return r->ops ? spec_backend_open_ops(&r->be, r->ops, strchr(support_backend_name(), ':')
+                                                              ? strchr(support_backend_name(), ':') + 1 : NULL, &p)
+                  : spec_backend_open(&r->be, support_backend_name(), &p);
+}
+
+static spec_status open_target(run *r) { return spec_model_open(&r->target, r->be, target_dir, NULL); }
+static spec_status open_small(run *r) { return spec_model_open(&r->small, r->be, drafter_dir, NULL); }
+static spec_status open_drafter(run *r) { return spec_drafter_from_model(&r->dr, r->small, NULL); }
+
+static spec_session_params session_params(void)
+{
+    spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+    p.n_seq = 2, p.n_ctx = 100;
+    return p;
+}
+
+static spec_status predict(run *r)
+{
+    const spec_session_params p = session_params();
+    spec_memory m;
+    return spec_session_predict(&m, r->target, r->dr, &p);
+}
+
+static spec_status open_session(run *r)
+{
+    const spec_session_params p = session_params();
+    return spec_session_open(&r->s, r->target, r->dr, &p);
+}
+
+static spec_status generate(run *r)
+{
+    static const char *const stops[] = { "hhhhhhhh" };
+    spec_generate_params p = SPEC_GENERATE_PARAMS_INIT;
+    p.n_predict = 8, p.n_logprobs = 2, p.stop = stops, p.n_stop = 1;
+    spec_result_free(&r->result);
+    return spec_generate(r->s, "badcafe", 7, &p, &r->result);
+}
+
+static const struct {
+    const char *name;
+    spec_status (*call)(run *);
+} calls[] = {
+    { "spec_backend_open", open_backend },      { "spec_model_open, target", open_target },
+    { "spec_model_open, drafter", open_small }, { "spec_drafter_from_model", open_drafter },
+    { "spec_session_predict", predict },        { "spec_session_open", open_session },
+    { "spec_generate", generate },
+};
+
+static void finish(run *r)
+{
+    spec_result_free(&r->result);
+    spec_session_close(r->s);
+    spec_drafter_close(r->dr);
+    spec_model_close(r->small);
+    spec_model_close(r->target);
+    spec_backend_close(r->be);
+}
+
+static char expected[16];
+
+/* One run in which `f` fails as it is set. again: a call that failed is made once more, and must then succeed. */
+static void run_once(run *r, failing *f, bool again)
+{
+    bool complete = true;
+    for (size_t i = 0; i < sizeof calls / sizeof *calls && complete; i++) {
+        spec_status status = calls[i].call(r);
+        const int n_failed = atomic_load(&f->failed);
+        if (status != SPEC_OK && (status != SPEC_E_NOMEM || n_failed == 0 || !*spec_last_error()))
+            fail_msg("%s at allocation %lld: %s \"%s\"", calls[i].name, atomic_load(&f->fail_at),
+                     spec_status_name(status), spec_last_error());
+        if (status != SPEC_OK && again) status = calls[i].call(r);
+        if (status != SPEC_OK && again)
+            fail_msg("%s, again after allocation %lld failed: %s \"%s\"", calls[i].name, atomic_load(&f->fail_at),
+                     spec_status_name(status), spec_last_error());
+        complete = status == SPEC_OK;
+    }
+    if (complete && expected[0] == 0) snprintf(expected, sizeof expected, "%s", r->result.text);
+    if (complete) assert_string_equal(r->result.text, expected);
+    finish(r);
+}
+
+static void expect_nothing_left(const failing *f, long long n)
+{
+    if (atomic_load(&f->blocks) || atomic_load(&f->bytes))
+        fail_msg("after allocation %lld failed, %lld blocks, %lld bytes were not given back", n, atomic_load(&f->blocks),
+                 atomic_load(&f->bytes));
+    if (atomic_load(&f->bad_free)) fail_msg("allocation %lld: bytes behind a block were written", n);
+}
+
+static void reset(failing *f, long long fail_at, bool onwards)
+{
+    memset(f, 0, sizeof *f);
+    atomic_store(&f->fail_at, fail_at);
+    f->onwards = onwards;
+}
+
+/* --- tests --- */
+
+static void host_memory_fails(void **state)
+{
+    (void)state;
+    failing f;
+    const spec_allocator allocator = { failing_alloc, failing_free, &f };
+    for (int way = 0; way < 2; way++) { /* once, and the call is made again; from then on */
+        long long n = 0;
+        do {
+            run r = { .allocator = &allocator };
+            reset(&f, ++n, way == 1);
+            run_once(&r, &f, way == 0);
+            expect_nothing_left(&f, n);
+        } while (atomic_load(&f.failed) > 0);
+        print_message("  %lld host allocations%s\n", n - 1, way ? ", all from the n-th on" : "");
+        assert_true(n > 50);
+    }
+}
+
+static void device_memory_fails(void **state)
+{
+    (void)state;
+    spec_backend *be = support_backend(); /* keeps a plugin loaded */
+    spec_backend_ops ops = *be->ops;
+    inner = be->ops;
+    ops.alloc = device_alloc, ops.free = device_free;
+    ops.weight_open = weight_open, ops.weight_close = weight_close;
+    ops.queue_open = queue_open, ops.queue_close = queue_close;
+    for (int way = 0; way < 2; way++) {
+        long long n = 0;
+        do {
+            run r = { .ops = &ops };
+            reset(&device, ++n, way == 1);
+            run_once(&r, &device, way == 0);
+            expect_nothing_left(&device, n);
+        } while (atomic_load(&device.failed) > 0);
+        print_message("  %lld device allocations%s\n", n - 1, way ? ", all from the n-th on" : "");
+        assert_true(n > 20);
+    }
+    spec_backend_close(be);
+}
+
+/* A generation that fails leaves what was said until then, and the session. */
+static void generation_keeps_what_was_said(void **state)
+{
+    (void)state;
+    failing f;
+    const spec_allocator allocator = { failing_alloc, failing_free, &f };
+    reset(&f, 0, false);
+    run r = { .allocator = &allocator };
+    for (size_t i = 0; i + 1 < sizeof calls / sizeof *calls; i++) OK(calls[i].call(&r));
+    const long long before = atomic_load(&f.calls);
+    OK(generate(&r));
+    const long long n = atomic_load(&f.calls) - before;
+    for (long long i = 1; i <= n; i++) {
+        const long long blocks = atomic_load(&f.blocks);
+        spec_result_free(&r.result);
+        const long long free_blocks = atomic_load(&f.blocks);
+        atomic_store(&f.fail_at, atomic_load(&f.calls) + i);
+        assert_int_equal(generate(&r), SPEC_E_NOMEM);
+        assert_true(!r.result.text || strncmp(r.result.text, expected, r.result.n_text) == 0);
+        spec_result_free(&r.result);
+        assert_int_equal(atomic_load(&f.blocks), free_blocks);
+        OK(generate(&r));
+        assert_string_equal(r.result.text, expected);
+        assert_int_equal(atomic_load(&f.blocks), blocks);
+    }
+    finish(&r);
+    expect_nothing_left(&f, n);
+}
+
+/* Sequences: E_NOMEM on admission leaves the others alone. */
+static void sequences_survive(void **state)
+{
+    (void)state;
+    failing f;
+    const spec_allocator allocator = { failing_alloc, failing_free, &f };
+    reset(&f, 0, false);
+    run r = { .allocator = &allocator };
+    for (size_t i = 0; i + 1 < sizeof calls / sizeof *calls; i++) OK(calls[i].call(&r));
+    const int32_t ids[] = { 1, 2, 3 };
+    int32_t a, b;
+    size_t n;
+    const int32_t *now;
+    spec_step_result step[2];
+    OK(spec_sequence_add(r.s, &a, ids, 3, NULL));
+    OK(spec_step(r.s, &a, 1, step));
+    const long long calls_before = atomic_load(&f.calls), blocks = atomic_load(&f.blocks);
+    for (long long i = 1;; i++) {
+        atomic_store(&f.fail_at, atomic_load(&f.calls) + i);
+        atomic_store(&f.failed, 0);
+        const spec_status status = spec_sequence_add(r.s, &b, ids, 3, NULL);
+        if (status == SPEC_OK) break;
+        assert_int_equal(status, SPEC_E_NOMEM);
+        assert_int_equal(atomic_load(&f.blocks), blocks);
+        assert_true(i < 50);
+    }
+    assert_true(atomic_load(&f.calls) > calls_before + 1);
+    const long long steady = atomic_load(&f.calls);
+    atomic_store(&f.fail_at, steady + 1); /* a step allocates nothing */
+    const int32_t both[] = { a, b };
+    for (int i = 0; i < 8; i++) OK(spec_step(r.s, both, 2, step));
+    assert_int_equal(atomic_load(&f.calls), steady);
+    OK(spec_sequence_ids(r.s, b, &now, &n));
+    int32_t said[64];
+    memcpy(said, now, n * sizeof *now);
+    size_t m;
+    OK(spec_sequence_ids(r.s, a, &now, &m));
+    assert_memory_equal(said, now, (n < m ? n : m) * sizeof *now); /* both say the same */
+    finish(&r);
+    expect_nothing_left(&f, 0);
+}
+
+static void tokenizers_fail(void **state)
+{
+    (void)state;
+    static const char *const names[] = { "gpt2-style", "gpt_neox-style", "llama3-style",
+                                         "qwen2-style", "spm-metaspace", "spm-prepend" };
+    static const char text[] = "The cafe\xcc\x81 said: 12345 times \xe2\x80\x9cyes\xe2\x80\x9d, \n\n  didn't it?";
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char path[600];
+        failing f;
+        const spec_allocator allocator = { failing_alloc, failing_free, &f };
+        int32_t ids[200], want[200];
+        size_t n_want = 0, n;
+        snprintf(path, sizeof path, SPEC_TEST_DIR "/golden/tokenizers/%s", names[i]);
+        long long at = 0, total = 0;
+        do { /* 0: nothing fails; the tokenizers are large, so most of the middle is sampled */
+            spec_tokenizer *t = NULL;
+            reset(&f, at, false);
+            spec_status status = spec_tokenizer_open(&t, path, &allocator);
+            if (status == SPEC_OK) status = spec_tokenizer_encode(t, ids, 200, &n, text, sizeof text - 1, 1);
+            if (status != SPEC_OK && (status != SPEC_E_NOMEM || atomic_load(&f.failed) == 0))
+                fail_msg("%s at allocation %lld: %s %s", names[i], at, spec_status_name(status), spec_last_error());
+            if (status != SPEC_OK && t) status = spec_tokenizer_encode(t, ids, 200, &n, text, sizeof text - 1, 1);
+            if (at == 0) memcpy(want, ids, n * sizeof *ids), n_want = n, total = atomic_load(&f.calls);
+            if (status == SPEC_OK) assert_int_equal(n, n_want);
+            if (status == SPEC_OK) assert_memory_equal(ids, want, n * sizeof *ids);
+            spec_tokenizer_close(t);
+            expect_nothing_left(&f, at);
+            at += at < 200 || at > total - 200 ? 1 : 17;
+        } while (at <= total);
+        print_message("  %-16s %lld allocations\n", names[i], total);
+    }
+}
+
+/* --- main --- */
+
+static int make_models(void **state)
+{
+    (void)state;
+    const variant_file tokenizer = { "tokenizer.json", support_tokenizer8 };
+    support_variant(target_dir, SPEC_TEST_DIR "/golden/law8-target", &tokenizer, 1);
+    support_variant(drafter_dir, SPEC_TEST_DIR "/golden/law8-drafter", &tokenizer, 1);
+    return 0;
+}
+
+static int remove_models(void **state)
+{
+    (void)state;
+    support_variant_remove(target_dir);
+    support_variant_remove(drafter_dir);
+    return 0;
+}
+
+int main(void)
+{
+#ifdef SPEC_NO_TOKENIZER
+    printf("SKIPPED: built without tokenizers\n");
+    return 0;
+#endif
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(host_memory_fails),
+        cmocka_unit_test(device_memory_fails),
+        cmocka_unit_test(generation_keeps_what_was_said),
+        cmocka_unit_test(sequences_survive),
+        cmocka_unit_test(tokenizers_fail),
+    };
+    spec_backend_close(support_backend());
+    return cmocka_run_group_tests_name("alloc_failure", tests, make_models, remove_models);
+}

@@ -1,0 +1,253 @@
+/* test_invariance_ops.c - path invariance of a backend, bit for bit (spec_backend.h, rules).
+ *
+ * Rows: a row alone against the same row among 1 to 64, at every slot. Threads: 1, 2, 4 and 7 give the same bits. Paths: a
+ * hybrid network reads texts in random trees, batched, with replay, as it reads them token by token (mini_model.h). */
+#include <fenv.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "tests/mini_model.h"
+#include "tests/test.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+enum { ROWS = 64 };
+
+/* ------------------------------------------------------------------------------------- rows --- */
+
+/* One operation over rows: x [ROWS][n_in] -> y [ROWS][n_out]. */
+typedef struct rowwise {
+    const test_device *d;
+    const char *name;
+    spec_op op;
+    test_buffer x, y;
+    size_t x_row, y_row; /* bytes */
+    uint8_t *all;        /* x of all rows */
+} rowwise;
+
+static spec_step_block *chain_step(int32_t n)
+{
+    int32_t parent[ROWS];
+    for (int32_t i = 0; i < n; i++) parent[i] = i - 1;
+    test_seq s = { .n_node = n, .parent = parent };
+    return test_step(SPEC_PHASE_DECODE, &s, 1, 0);
+}
+
+/* The result for rows (first + i) % ROWS at slots i < n: bytes; free(). */
+static uint8_t *run_rows(rowwise *t, int32_t first, int32_t n)
+{
+    uint8_t *x = malloc((size_t)n * t->x_row);
+    assert_non_null(x);
+    for (int32_t i = 0; i < n; i++)
+        memcpy(x + (size_t)i * t->x_row, t->all + (size_t)((first + i) % ROWS) * t->x_row, t->x_row);
+    test_ok(t->d->ops->upload(t->d->io, t->x.data, x, (size_t)n * t->x_row), "upload");
+    test_ok(t->d->ops->sync(t->d->io), "sync");
+    spec_step_block *step = chain_step(n);
+    test_run(t->d, &t->op, step, ROWS);
+    free(step);
+    free(x);
+    return test_read_raw(&t->y);
+}
+
+static void check_rows(rowwise *t)
+{
+    static const int32_t counts[] = { 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 16, 17, 24, 31, 32, 33, 48, 63, 64 };
+    uint8_t *alone[ROWS];
+    for (int32_t r = 0; r < ROWS; r++) alone[r] = run_rows(t, r, 1);
+    for (int32_t i = 0; i < N_ELEMENTS(counts); i++) {
+        int32_t n = counts[i], first = (i * 23) % ROWS;
+        uint8_t *got = run_rows(t, first, n);
+        for (int32_t slot = 0; slot < n; slot++)
+            if (memcmp(got + (size_t)slot * t->y_row, alone[(first + slot) % ROWS], t->y_row) != 0)
+                fail_msg("%s %s: a row at slot %d of %d differs from the row alone", t->d->name, t->name, slot, n);
+        free(got);
+    }
+    for (int32_t r = 0; r < ROWS; r++) free(alone[r]);
+}
+
+static void open_rows(rowwise *t, const test_device *d, const char *name, int32_t n_in, spec_dtype x, int32_t n_out,
+                      spec_dtype y)
+{
+    test_random random = { 20 };
+    double *v = test_values(&random, (size_t)ROWS * (size_t)n_in, 1.0);
+    memset(t, 0, sizeof *t);
+    t->d = d;
+    t->name = name;
+    t->x = test_buffer_from(d, v, (size_t)ROWS * (size_t)n_in, x);
+    t->y = test_buffer_new(d, (size_t)ROWS * (size_t)n_out, y);
+    t->x_row = (size_t)n_in * test_type_size(x);
+    t->y_row = (size_t)n_out * test_type_size(y);
+    t->all = test_read_raw(&t->x);
+    free(v);
+}
+
+static void close_rows(rowwise *t)
+{
+    free(t->all);
+    test_buffer_free(&t->y);
+    test_buffer_free(&t->x);
+}
+
+typedef struct linear_case {
+    const char *name;
+    int32_t n_in, n_out;
+    spec_dtype weight, compute;
+    int32_t glu;
+} linear_case;
+
+static const linear_case linears[] = {
+    { "linear_f32", 300, 72, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 0 },
+    { "linear_f32_deep", 2600, 40, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 0 },
+    { "linear_bf16", 300, 72, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 0 },
+    { "linear_bf16_odd", 515, 33, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 0 },
+    { "linear_bf16_glu", 300, 130, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 1 },
+    { "linear_f16", 300, 72, SPEC_DTYPE_F16, SPEC_DTYPE_F16, 0 },
+    { "linear_bf16_f32", 300, 72, SPEC_DTYPE_BF16, SPEC_DTYPE_F32, 0 },
+};
+
+static void check_linear(const test_device *d, const linear_case *c)
+{
+    rowwise t;
+    test_random random = { 21 };
+    int32_t n_y = c->glu ? c->n_out / 2 : c->n_out;
+    double *v = test_values(&random, (size_t)c->n_in * (size_t)c->n_out, 1.0);
+    spec_weight *w = test_weight(d, v, c->n_out, c->n_in, c->weight, c->compute, c->glu, 1);
+    open_rows(&t, d, c->name, c->n_in, c->compute, n_y, SPEC_DTYPE_F32);
+    t.op.kind = SPEC_OP_LINEAR;
+    t.op.u.linear = (spec_linear_args){ .w = w, .n_in = c->n_in, .n_out = c->n_out, .glu = c->glu, .act = SPEC_ACT_SILU,
+                                        .scale = 1.0f, .x = test_view(&t.x, c->n_in), .y = test_view(&t.y, n_y) };
+    if (test_can(d, c->name, &t.op)) check_rows(&t);
+    close_rows(&t);
+    d->ops->weight_close(d->dev, w);
+    free(v);
+}
+
+static void check_norm(const test_device *d, spec_norm_kind kind, int32_t dim)
+{
+    rowwise t;
+    test_random random = { 22 };
+    double *v = test_values(&random, (size_t)dim, 1.0);
+    test_buffer weight = test_floats(d, v, (size_t)dim);
+    open_rows(&t, d, "norm", dim, SPEC_DTYPE_F32, dim, SPEC_DTYPE_F32);
+    t.op.kind = SPEC_OP_NORM;
+    t.op.u.norm = (spec_norm_args){ .kind = kind, .dim = dim, .n_group = 1, .eps = 1e-5f, .weight = weight.data,
+                                    .x = test_view(&t.x, dim), .y = test_view(&t.y, dim) };
+    check_rows(&t);
+    close_rows(&t);
+    test_buffer_free(&weight);
+    free(v);
+}
+
+static void each_rows(test_device *d)
+{
+    for (int32_t i = 0; i < N_ELEMENTS(linears); i++) check_linear(d, &linears[i]);
+    check_norm(d, SPEC_NORM_RMS, 67);
+    check_norm(d, SPEC_NORM_LAYER, 256);
+}
+
+static void test_rows(void **state)
+{
+    (void)state;
+    test_each_device(each_rows);
+}
+
+/* ------------------------------------------------------------------------------------- paths --- */
+
+static void check_paths(const test_device *plain, const test_device *d, spec_dtype dtype, int32_t window, int32_t prompt)
+{
+    for (uint64_t seed = 1; seed <= 2; seed++) {
+        int32_t compared, differ = mini_invariance(plain, d, dtype, window, prompt, seed, &compared);
+        assert_true(compared > 60);
+        if (differ > 0)
+            fail_msg("%s %s, window %d, prompt %d, seed %d: %d of %d rows differ from plain decoding", d->name,
+                     spec_dtype_name(dtype), window, prompt, (int)seed, differ, compared);
+    }
+}
+
+static void each_paths(test_device *d)
+{
+    check_paths(d, d, SPEC_DTYPE_F32, 0, 0);
+    check_paths(d, d, SPEC_DTYPE_F32, 0, 21);
+    check_paths(d, d, SPEC_DTYPE_F32, 9, 5);
+    check_paths(d, d, SPEC_DTYPE_BF16, 0, 21);
+    check_paths(d, d, SPEC_DTYPE_F16, 0, 5);
+}
+
+static void test_paths(void **state)
+{
+    (void)state;
+    test_each_device(each_paths);
+}
+
+/* Plain decoding on one thread, trees on several. */
+static void each_threads(test_device *d)
+{
+    static const int32_t threads[] = { 1, 2, 4, 7 };
+    test_device one, many;
+    char name[96];
+    if (strncmp(d->name, "cpu:", 4) != 0) return;
+    snprintf(name, sizeof name, "%s", d->name);
+    assert_true(test_open(&one, name, 1));
+    for (int32_t i = 0; i < N_ELEMENTS(threads); i++) {
+        assert_true(test_open(&many, name, threads[i]));
+        check_paths(&one, &many, SPEC_DTYPE_F32, 0, 21);
+        check_paths(&one, &many, SPEC_DTYPE_BF16, 0, 21);
+        test_close(&many);
+    }
+    test_close(&one);
+}
+
+static void test_threads(void **state)
+{
+    (void)state;
+    test_each_device(each_threads);
+}
+
+/* --------------------------------------------------------------------------- the caller's modes --- */
+
+static void caller_modes(bool unusual)
+{
+    fesetround(unusual ? FE_UPWARD : FE_TONEAREST);
+#if defined(__x86_64__)
+    unsigned flush = 0x8040; /* flush to zero, subnormal values are zero */
+    _mm_setcsr(unusual ? _mm_getcsr() | flush : _mm_getcsr() & ~flush);
+#endif
+}
+
+/* The caller rounds upward, and flushes subnormal values where the machine can: the library's bits are the same, and the
+ * modes are as before afterwards. */
+static void each_modes(test_device *d)
+{
+    static const int32_t parent[] = { -1, 0, 0, 1, 2 }, token[] = { 3, 1, 4, 1, 5 };
+    enum { N = 5 };
+    float logits[2][N * MINI_VOCAB];
+    test_seq s = { .n_node = N, .parent = parent, .token = token };
+    spec_step_block *step = test_step(SPEC_PHASE_DECODE, &s, 1, 0);
+    for (int i = 0; i < 2; i++) {
+        mini_model m;
+        mini_open(&m, d, SPEC_DTYPE_F32, 0);
+        if (i == 1) caller_modes(true);
+        mini_run(&m, step, logits[i]);
+        int rounding = fegetround();
+        caller_modes(false);
+        assert_int_equal(rounding, i == 1 ? FE_UPWARD : FE_TONEAREST);
+        mini_close(&m);
+    }
+    assert_memory_equal(logits[0], logits[1], sizeof logits[0]);
+    free(step);
+}
+
+static void test_modes(void **state)
+{
+    (void)state;
+    test_each_device(each_modes);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_rows), cmocka_unit_test(test_paths),
+                                        cmocka_unit_test(test_threads), cmocka_unit_test(test_modes) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

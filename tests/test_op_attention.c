@@ -1,0 +1,160 @@
+/* test_op_attention.c - attention of tree nodes over prefix and path: each node's keys and values are put in a row and
+ * given to plain softmax attention. */
+#include <math.h>
+
+#include "tests/ref_ops.h"
+#include "tests/test.h"
+
+#define F32 SPEC_DTYPE_F32
+#define BF16 SPEC_DTYPE_BF16
+#define F16 SPEC_DTYPE_F16
+
+static const int32_t chain[] = { -1, 0, 1, 2, 3, 4, 5, 6, 7, 8 };
+static const int32_t bush[] = { -1, 0, 1, 1, 0, 4, 0, 5, 3, 2 };
+static const int32_t star[] = { -1, 0, 0, 0, 0, 0 };
+
+static const test_seq first_token[] = { { 0, 0, 0, 0, NULL, 1, 0, chain, NULL } };
+static const test_seq one[] = { { 0, 0, 20, 0, NULL, 1, 0, chain, NULL } };
+static const test_seq short_chain[] = { { 0, 0, 20, 0, NULL, 4, 0, chain, NULL } };
+static const test_seq tree[] = { { 1, 1, 20, 0, NULL, 10, 0, bush, NULL } };
+static const test_seq tree_at_0[] = { { 1, 1, 0, 0, NULL, 10, 0, bush, NULL } };
+static const test_seq tree_over_page[] = { { 1, 1, 126, 0, NULL, 10, 0, bush, NULL } };
+static const test_seq fed[] = { { 2, 0, 62, 0, NULL, 10, 4, bush, NULL } };
+static const test_seq far[] = { { 2, 0, 400, 0, NULL, 10, 0, bush, NULL } };
+static const test_seq several[] = { { 3, 0, 62, 0, NULL, 10, 0, bush, NULL },
+                                    { 0, 1, 0, 0, NULL, 1, 0, chain, NULL },
+                                    { 5, 1, 300, 0, NULL, 6, 2, star, NULL },
+                                    { 4, 0, 128, 0, NULL, 10, 9, chain, NULL } };
+
+typedef struct attention_case {
+    const char *name;
+    const test_seq *seqs;
+    int32_t n_seq, n_head, n_kv_head, dim, window;
+    spec_dtype dtype;
+    int32_t phase;
+} attention_case;
+
+static const attention_case cases[] = {
+    { "base", short_chain, 1, 4, 4, 16, 0, F32, SPEC_PHASE_DECODE },
+    { "first_token", first_token, 1, 4, 4, 16, 0, F32, SPEC_PHASE_DECODE },
+    { "one_row", one, 1, 4, 4, 16, 0, F32, SPEC_PHASE_DECODE },
+    { "tree", tree, 1, 4, 4, 16, 0, F32, SPEC_PHASE_DECODE },
+    { "tree_at_0", tree_at_0, 1, 4, 4, 16, 0, F32, SPEC_PHASE_DECODE },
+    { "tree_over_page", tree_over_page, 1, 4, 4, 16, 0, F32, SPEC_PHASE_DECODE },
+    { "fed", fed, 1, 4, 4, 16, 0, F32, SPEC_PHASE_DECODE },
+    { "far", far, 1, 4, 4, 16, 0, F32, SPEC_PHASE_DECODE },
+    { "several", several, 4, 4, 4, 16, 0, F32, SPEC_PHASE_DECODE },
+    { "grouped", several, 4, 6, 2, 16, 0, F32, SPEC_PHASE_DECODE },
+    { "one_key_head", several, 4, 5, 1, 16, 0, F32, SPEC_PHASE_DECODE },
+    { "odd_dim", several, 4, 3, 3, 13, 0, F32, SPEC_PHASE_DECODE },
+    { "dim_128", several, 4, 4, 2, 128, 0, F32, SPEC_PHASE_DECODE },
+    { "window_1", several, 4, 4, 2, 16, 1, F32, SPEC_PHASE_DECODE },
+    { "window_3", several, 4, 4, 2, 16, 3, F32, SPEC_PHASE_DECODE },
+    { "window_70", several, 4, 4, 2, 16, 70, F32, SPEC_PHASE_DECODE },
+    { "bf16", several, 4, 4, 2, 32, 0, BF16, SPEC_PHASE_DECODE },
+    { "bf16_window", several, 4, 4, 2, 32, 70, BF16, SPEC_PHASE_DECODE },
+    { "f16", several, 4, 4, 2, 32, 0, F16, SPEC_PHASE_DECODE },
+    { "prefill", short_chain, 1, 4, 2, 16, 0, F32, SPEC_PHASE_PREFILL },
+    { "prefill_window", short_chain, 1, 4, 2, 16, 5, F32, SPEC_PHASE_PREFILL },
+    { "prefill_bf16", short_chain, 1, 4, 2, 32, 0, BF16, SPEC_PHASE_PREFILL },
+};
+
+static size_t kv_index(const attention_case *c, int32_t seq, int32_t slot, int32_t head)
+{
+    size_t page = (size_t)test_page(seq, slot / SPEC_PAGE);
+    return ((page * (size_t)c->n_kv_head + (size_t)head) * SPEC_PAGE + (size_t)(slot % SPEC_PAGE)) * (size_t)c->dim;
+}
+
+/* Only the slots that a sequence has are numbers: reading any other one shows. */
+static void fill_cache(const attention_case *c, double *k, double *v, test_random *random)
+{
+    for (int32_t i = 0; i < c->n_seq; i++) {
+        const test_seq *s = &c->seqs[i];
+        for (int32_t slot = 0; slot < s->n_past + s->n_node; slot++)
+            for (int32_t h = 0; h < c->n_kv_head; h++)
+                for (int32_t e = 0; e < c->dim; e++) {
+                    k[kv_index(c, s->slot, slot, h) + (size_t)e] = test_round(2.0 * test_signed(random), c->dtype);
+                    v[kv_index(c, s->slot, slot, h) + (size_t)e] = test_round(test_signed(random), c->dtype);
+                }
+    }
+}
+
+/* One node and head: its path's keys and values one after the other. */
+static void expect_head(const attention_case *c, double *y, const double *q, const double *k, const double *v,
+                        const test_seq *s, int32_t node, int32_t head)
+{
+    int32_t path[TEST_NODES], n = test_path(s, node, path), kv_head = head / (c->n_head / c->n_kv_head);
+    int32_t length = s->n_past + n;
+    size_t dim = (size_t)c->dim;
+    double *keys = calloc((size_t)length * dim, sizeof *keys), *values = calloc((size_t)length * dim, sizeof *values);
+    for (int32_t t = 0; t < length; t++) {
+        int32_t slot = t < s->n_past ? t : s->n_past + path[t - s->n_past];
+        memcpy(keys + (size_t)t * dim, k + kv_index(c, s->slot, slot, kv_head), dim * sizeof *k);
+        memcpy(values + (size_t)t * dim, v + kv_index(c, s->slot, slot, kv_head), dim * sizeof *v);
+    }
+    ref_attention(y, q, keys, values, length, c->dim, 1.0 / sqrt(c->dim), c->window);
+    free(values);
+    free(keys);
+}
+
+static void expect(const attention_case *c, double *y, const double *q, int32_t ld, const double *k, const double *v)
+{
+    int32_t row = 0;
+    for (int32_t i = 0; i < c->n_seq; i++)
+        for (int32_t node = c->seqs[i].n_fed; node < c->seqs[i].n_node; node++, row++)
+            for (int32_t h = 0; h < c->n_head; h++)
+                expect_head(c, y + (row * c->n_head + h) * c->dim, q + row * ld + h * c->dim, k, v, &c->seqs[i], node, h);
+}
+
+static void run_case(const test_device *d, const attention_case *c)
+{
+    test_random random = { 6 };
+    spec_step_block *step = test_step(c->phase, c->seqs, c->n_seq, 0);
+    int32_t rows = step->n_row, width = c->n_head * c->dim, ld = (c->n_head + 2 * c->n_kv_head) * c->dim;
+    size_t n_kv = (size_t)TEST_PAGES * TEST_SEQS * (size_t)c->n_kv_head * SPEC_PAGE * (size_t)c->dim;
+    size_t n = (size_t)rows * (size_t)width, n_q = (size_t)rows * (size_t)ld;
+    double *q = test_values(&random, n_q, 1.0), *want = calloc(n, sizeof *want);
+    double *k = calloc(n_kv, sizeof *k), *v = calloc(n_kv, sizeof *v);
+    for (size_t i = 0; i < n_kv; i++) k[i] = v[i] = NAN;
+    fill_cache(c, k, v, &random);
+    expect(c, want, q, ld, k, v);
+    test_buffer bq = test_buffer_from(d, q, n_q, F32), by = test_buffer_new(d, n, c->dtype);
+    test_buffer bk = test_buffer_from(d, k, n_kv, c->dtype), bv = test_buffer_from(d, v, n_kv, c->dtype);
+    spec_op op = { .kind = SPEC_OP_ATTENTION };
+    op.u.attention = (spec_attention_args){ .q = test_view(&bq, ld), .n_head = c->n_head,
+                                            .scale = (float)(1.0 / sqrt(c->dim)), .window = c->window,
+                                            .kv = { bk.data, bv.data, c->dtype, TEST_PAGES * TEST_SEQS, c->n_kv_head, c->dim },
+                                            .y = test_view(&by, width) };
+    if (test_can(d, c->name, &op)) {
+        test_run(d, &op, step, TEST_NODES);
+        double *got = test_read(&by);
+        test_compare(d, c->name, "y", got, want, rows, width, test_tolerance(c->dtype));
+        free(got);
+    }
+    test_buffer_free(&bv);
+    test_buffer_free(&bk);
+    test_buffer_free(&by);
+    test_buffer_free(&bq);
+    free(v);
+    free(k);
+    free(want);
+    free(q);
+    free(step);
+}
+
+static void each(test_device *d)
+{
+    for (int32_t i = 0; i < N_ELEMENTS(cases); i++) run_case(d, &cases[i]);
+}
+
+static void test_attention(void **state)
+{
+    (void)state;
+    test_each_device(each);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_attention) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

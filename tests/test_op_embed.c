@@ -1,0 +1,71 @@
+/* test_op_embed.c - y[r] = scale * table[token]; rows that are not valid become 0. */
+#include "tests/ref_ops.h"
+#include "tests/test.h"
+
+typedef struct embed_case {
+    const char *name;
+    int32_t n_vocab, dim, rows, run; /* run: rows with padding */
+    spec_dtype weight, compute;
+    double scale;
+} embed_case;
+
+static const embed_case cases[] = {
+    { "base", 40, 64, 4, 4, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 1.0 },
+    { "one_row", 40, 64, 1, 1, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 1.0 },
+    { "odd_sizes", 37, 67, 4, 4, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 1.0 },
+    { "scale", 40, 64, 4, 4, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 0.25 },
+    { "padded", 40, 64, 3, 8, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 1.0 },
+    { "bf16", 40, 64, 4, 4, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 1.0 },
+    { "bf16_odd", 33, 31, 4, 4, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 1.0 },
+    { "f16", 40, 64, 4, 4, SPEC_DTYPE_F16, SPEC_DTYPE_F16, 1.0 },
+    { "f32_table_bf16_compute", 40, 64, 4, 4, SPEC_DTYPE_F32, SPEC_DTYPE_BF16, 1.0 },
+    { "bf16_table_f32_compute", 40, 64, 4, 4, SPEC_DTYPE_BF16, SPEC_DTYPE_F32, 1.0 },
+};
+
+static void run_case(const test_device *d, const embed_case *c)
+{
+    test_random random = { 1 };
+    int32_t parent[8], token[8];
+    for (int32_t i = 0; i < c->rows; i++) {
+        parent[i] = i - 1;
+        token[i] = i == 0 ? c->n_vocab - 1 : test_below(&random, c->n_vocab);
+    }
+    test_seq s = { .n_node = c->rows, .parent = parent, .token = token };
+    spec_step_block *step = test_step(SPEC_PHASE_DECODE, &s, 1, c->run);
+    double *table = test_values(&random, (size_t)c->n_vocab * (size_t)c->dim, 2.0);
+    double *want = calloc((size_t)c->run * (size_t)c->dim, sizeof *want);
+    spec_weight *w = test_weight(d, table, c->n_vocab, c->dim, c->weight, c->compute, 0, 1);
+    for (int32_t r = 0; r < c->rows; r++)
+        for (int32_t i = 0; i < c->dim; i++) want[r * c->dim + i] = c->scale * table[token[r] * c->dim + i];
+    test_buffer y = test_buffer_new(d, (size_t)c->run * (size_t)c->dim, SPEC_DTYPE_F32);
+    spec_op op = { .kind = SPEC_OP_EMBED };
+    op.u.embed = (spec_embed_args){ w, c->n_vocab, c->dim, (float)c->scale, test_view(&y, c->dim) };
+    if (test_can(d, c->name, &op)) {
+        test_run(d, &op, step, c->run);
+        double *got = test_read(&y);
+        test_compare(d, c->name, "y", got, want, c->run, c->dim, 1e-7);
+        free(got);
+    }
+    test_buffer_free(&y);
+    d->ops->weight_close(d->dev, w);
+    free(want);
+    free(table);
+    free(step);
+}
+
+static void each(test_device *d)
+{
+    for (int32_t i = 0; i < N_ELEMENTS(cases); i++) run_case(d, &cases[i]);
+}
+
+static void test_embed(void **state)
+{
+    (void)state;
+    test_each_device(each);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_embed) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,163 @@
+/* test_op_linear.c - products with every epilogue, in decode and prefill passes. */
+#include "tests/ref_ops.h"
+#include "tests/test.h"
+
+#define F32 SPEC_DTYPE_F32
+#define BF16 SPEC_DTYPE_BF16
+#define F16 SPEC_DTYPE_F16
+
+typedef struct linear_case {
+    const char *name;
+    int32_t rows, n_in, n_out;
+    spec_dtype weight, compute, y;
+    spec_activation act;
+    bool glu, bias, add;
+    double scale;
+    int32_t parts;
+    bool prefill;
+} linear_case;
+
+static const linear_case cases[] = {
+    { "base", 4, 64, 96, F32, F32, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "one_row", 1, 64, 96, F32, F32, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "rows_2", 2, 64, 96, F32, F32, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "rows_7", 7, 64, 96, F32, F32, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "rows_13", 13, 64, 96, F32, F32, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "rows_64", 64, 64, 96, F32, F32, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "rows_100", 100, 64, 96, F32, F32, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "odd_sizes", 5, 67, 101, F32, F32, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "one_output", 3, 70, 1, F32, F32, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "one_input", 3, 1, 40, F32, F32, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "deep", 3, 2600, 33, F32, F32, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "wide", 3, 40, 1100, F32, F32, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "bias", 4, 64, 96, F32, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "scale", 4, 64, 96, F32, F32, F32, SPEC_ACT_NONE, false, true, false, 0.3, 1, false },
+    { "add", 4, 64, 96, F32, F32, F32, SPEC_ACT_NONE, false, true, true, 1.0, 1, false },
+    { "add_scale", 4, 64, 96, F32, F32, F32, SPEC_ACT_NONE, false, false, true, -0.7, 1, false },
+    { "silu", 4, 64, 96, F32, F32, F32, SPEC_ACT_SILU, false, true, false, 1.0, 1, false },
+    { "gelu", 4, 64, 96, F32, F32, F32, SPEC_ACT_GELU, false, true, false, 1.0, 1, false },
+    { "gelu_tanh", 4, 64, 96, F32, F32, F32, SPEC_ACT_GELU_TANH, false, true, false, 1.0, 1, false },
+    { "relu", 4, 64, 96, F32, F32, F32, SPEC_ACT_RELU, false, true, false, 1.0, 1, false },
+    { "glu", 4, 64, 128, F32, F32, F32, SPEC_ACT_SILU, true, false, false, 1.0, 1, false },
+    { "glu_bias_odd", 5, 67, 106, F32, F32, F32, SPEC_ACT_GELU, true, true, false, 1.0, 1, false },
+    { "glu_none", 2, 64, 60, F32, F32, F32, SPEC_ACT_NONE, true, true, false, 1.0, 2, false },
+    { "parts", 4, 64, 97, F32, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 3, false },
+    { "bf16", 4, 64, 96, BF16, BF16, BF16, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "bf16_to_f32", 4, 64, 96, BF16, BF16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "bf16_odd", 7, 67, 101, BF16, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "bf16_deep", 9, 2601, 65, BF16, BF16, F32, SPEC_ACT_NONE, false, false, true, 1.0, 1, false },
+    { "bf16_glu", 6, 130, 192, BF16, BF16, BF16, SPEC_ACT_SILU, true, true, false, 1.0, 2, false },
+    { "bf16_rows_64", 64, 256, 70, BF16, BF16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "bf16_weight_f32", 5, 67, 101, BF16, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "f32_weight_bf16", 5, 67, 101, F32, BF16, BF16, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "f16", 4, 64, 96, F16, F16, F16, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "f16_odd", 7, 67, 101, F16, F16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "f16_glu", 6, 130, 192, F16, F16, F16, SPEC_ACT_GELU_TANH, true, true, false, 1.0, 1, false },
+    { "f16_weight_f32", 5, 67, 101, F16, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "f16_weight_bf16", 5, 67, 101, F16, BF16, BF16, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "bf16_weight_f16", 5, 67, 101, BF16, F16, F16, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "prefill", 40, 300, 200, F32, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, true },
+    { "prefill_glu", 40, 300, 264, F32, F32, F32, SPEC_ACT_SILU, true, true, false, 1.0, 1, true },
+    { "prefill_add_odd", 33, 67, 101, F32, F32, F32, SPEC_ACT_NONE, false, false, true, 0.5, 1, true },
+    { "prefill_bf16", 40, 300, 200, BF16, BF16, BF16, SPEC_ACT_GELU, false, true, false, 1.0, 1, true },
+    { "prefill_bf16_weight_f32", 40, 301, 200, BF16, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, true },
+    { "prefill_f16", 40, 301, 200, F16, F16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, true },
+};
+
+static void expect(double *y, const linear_case *c, const double *w, const double *x, const double *bias)
+{
+    int32_t half = c->n_out / 2, n_y = c->glu ? half : c->n_out;
+    double *t = calloc((size_t)c->n_out, sizeof *t);
+    for (int32_t r = 0; r < c->rows; r++) {
+        ref_product(t, w, x + r * c->n_in, bias, c->n_out, c->n_in);
+        for (int32_t o = 0; o < n_y; o++) {
+            double v = ref_activation(t[o], c->act) * (c->glu ? t[half + o] : 1.0);
+            y[r * n_y + o] = (c->add ? y[r * n_y + o] : 0.0) + c->scale * v;
+        }
+    }
+    free(t);
+}
+
+static void run_case(const test_device *d, const linear_case *c)
+{
+    test_random random = { 3 };
+    int32_t *parent = calloc((size_t)c->rows, sizeof *parent), n_y = c->glu ? c->n_out / 2 : c->n_out;
+    for (int32_t i = 0; i < c->rows; i++) parent[i] = i - 1;
+    test_seq s = { .n_node = c->rows, .parent = parent };
+    spec_step_block *step = test_step(c->prefill ? SPEC_PHASE_PREFILL : SPEC_PHASE_DECODE, &s, 1, 0);
+    size_t n_x = (size_t)c->rows * (size_t)c->n_in, n_w = (size_t)c->n_out * (size_t)c->n_in;
+    size_t n = (size_t)c->rows * (size_t)n_y;
+    double *x = test_values(&random, n_x, 1.0), *w = test_values(&random, n_w, 1.0);
+    double *bias = test_values(&random, (size_t)c->n_out, 2.0), *y = test_values(&random, n, 1.0);
+    spec_weight *weight = test_weight(d, w, c->n_out, c->n_in, c->weight, c->compute, c->glu, c->parts);
+    test_round_all(x, n_x, c->compute);
+    test_buffer bx = test_buffer_from(d, x, n_x, c->compute), by = test_buffer_new(d, n, c->y);
+    test_buffer bb = test_floats(d, c->bias ? bias : NULL, (size_t)c->n_out);
+    if (c->add) test_write(&by, y);
+    expect(y, c, w, x, c->bias ? bias : NULL);
+    spec_op op = { .kind = SPEC_OP_LINEAR };
+    op.u.linear = (spec_linear_args){ .w = weight, .n_in = c->n_in, .n_out = c->n_out, .bias = bb.data, .act = c->act,
+                                      .glu = c->glu, .add = c->add, .scale = (float)c->scale,
+                                      .x = test_view(&bx, c->n_in), .y = test_view(&by, n_y) };
+    if (test_can(d, c->name, &op)) {
+        test_run(d, &op, step, c->rows);
+        double *got = test_read(&by);
+        test_compare(d, c->name, "y", got, y, c->rows, n_y, test_tolerance(c->y));
+        free(got);
+    }
+    test_buffer_free(&bb);
+    test_buffer_free(&by);
+    test_buffer_free(&bx);
+    d->ops->weight_close(d->dev, weight);
+    free(y);
+    free(bias);
+    free(w);
+    free(x);
+    free(step);
+    free(parent);
+}
+
+static void each(test_device *d)
+{
+    for (int32_t i = 0; i < N_ELEMENTS(cases); i++) run_case(d, &cases[i]);
+}
+
+static void test_linear(void **state)
+{
+    (void)state;
+    test_each_device(each);
+}
+
+/* A weight that is not a matrix, and operations that do not fit it, are refused. */
+static void refuse(test_device *d)
+{
+    float m[6] = { 0 };
+    spec_weight_part part = { m, 2 };
+    spec_weight_desc desc = { 3, 3, F32, F32, 0, 0, &part, 1 };
+    spec_weight *w = NULL;
+    assert_int_equal(d->ops->weight_open(d->dev, &w, &desc), SPEC_E_INVALID); /* rows missing */
+    desc = (spec_weight_desc){ 2, 3, SPEC_DTYPE_I32, F32, 0, 0, &part, 1 };
+    assert_int_equal(d->ops->weight_open(d->dev, &w, &desc), SPEC_E_UNSUPPORTED);
+    desc = (spec_weight_desc){ 2, 3, F32, F32, 0, 0, &part, 1 };
+    test_ok(d->ops->weight_open(d->dev, &w, &desc), "weight_open");
+    spec_op op = { .kind = SPEC_OP_LINEAR };
+    op.u.linear = (spec_linear_args){ .w = w, .n_in = 4, .n_out = 2, .scale = 1.0f, .x = { m, F32, 4 }, .y = { m, F32, 2 } };
+    assert_int_equal(d->ops->can(d->dev, &op), SPEC_E_INVALID); /* 4 inputs, the weight has 3 */
+    op.u.linear.n_in = 3;
+    assert_int_equal(d->ops->can(d->dev, &op), SPEC_OK);
+    op.u.linear.x.dtype = BF16;
+    assert_int_equal(d->ops->can(d->dev, &op), SPEC_E_INVALID);
+    d->ops->weight_close(d->dev, w);
+}
+
+static void test_linear_refuses(void **state)
+{
+    (void)state;
+    test_each_device(refuse);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_linear), cmocka_unit_test(test_linear_refuses) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

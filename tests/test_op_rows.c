@@ -1,0 +1,347 @@
+/* test_op_rows.c - arg-max, laws, acceptance, log-probabilities of rows. */
+#include <math.h>
+#include <stdio.h>
+
+#include "tests/ref_ops.h"
+#include "tests/test.h"
+
+#define F32 SPEC_DTYPE_F32
+
+/* A queue for row operations of n_vocab columns. */
+static spec_queue *row_queue(const test_device *d, int32_t n_vocab)
+{
+    static const int32_t root[] = { -1 };
+    test_seq s = { .n_node = 1, .parent = root };
+    spec_step_block *step = test_step(SPEC_PHASE_DECODE, &s, 1, 0);
+    spec_queue *q = test_queue(d, NULL, 0, step, TEST_NODES, n_vocab);
+    free(step);
+    return q;
+}
+
+/* --- arg-max --- */
+
+static void each_argmax(test_device *d)
+{
+    enum { ROWS = 9, N = 1003, LD = 1010 };
+    test_random random = { 9 };
+    double *v = test_values(&random, ROWS * LD, 10.0);
+    int32_t want[ROWS] = { 0, N - 1, 500, 7, -1, 3, 0, 41, 999 }, got[ROWS];
+    v[0 * LD + 0] = 11.0;
+    v[1 * LD + N - 1] = 11.0;
+    v[1 * LD + N] = 99.0; /* beyond the row */
+    v[2 * LD + 500] = v[2 * LD + 900] = v[2 * LD + 516] = 12.0; /* ties: the smallest */
+    for (int32_t i = 0; i < N; i++) v[3 * LD + i] = i % 2 ? (double)-i : NAN;
+    v[3 * LD + 7] = 5.0;
+    for (int32_t i = 0; i < N; i++) v[4 * LD + i] = NAN;
+    for (int32_t i = 0; i < N; i++) v[5 * LD + i] = i == 3 || i == 8 ? -INFINITY : NAN;
+    for (int32_t i = 0; i < N; i++) v[6 * LD + i] = -INFINITY;
+    for (int32_t i = 0; i < N; i++) v[7 * LD + i] = i < 41 ? -0.5 : i == 41 ? INFINITY : 3.0;
+    for (int32_t i = 0; i < N; i++) v[8 * LD + i] = i == 999 ? -1.0 : -2.0;
+    test_buffer b = test_buffer_from(d, v, ROWS * LD, F32);
+    spec_queue *q = row_queue(d, LD);
+    spec_argmax_args a = { b.data, LD, N, ROWS, got };
+    test_ok(d->ops->argmax(q, &a), "argmax");
+    test_ok(d->ops->sync(q), "sync");
+    for (int32_t r = 0; r < ROWS; r++)
+        if (got[r] != want[r]) fail_msg("%s: arg-max of row %d is %d, expected %d", d->name, r, got[r], want[r]);
+    d->ops->queue_close(q);
+    test_buffer_free(&b);
+    free(v);
+}
+
+static void test_argmax(void **state)
+{
+    (void)state;
+    test_each_device(each_argmax);
+}
+
+/* --- laws --- */
+
+typedef struct law_case {
+    const char *name;
+    int32_t n_valid, n_law;
+    spec_sampling s;
+    double step; /* logits are multiples of this: ties */
+} law_case;
+
+static const law_case laws[] = {
+    { "base", 200, 200, { 1.0f, 0, 0.0f, 0.0f, 0 }, 0.0 },
+    { "padded", 200, 260, { 1.0f, 0, 0.0f, 0.0f, 0 }, 0.0 },
+    { "odd", 997, 1001, { 1.0f, 0, 0.0f, 0.0f, 0 }, 0.0 },
+    { "cold", 200, 200, { 0.2f, 0, 0.0f, 0.0f, 0 }, 0.0 },
+    { "hot", 200, 200, { 2.5f, 0, 0.0f, 0.0f, 0 }, 0.0 },
+    { "top_k", 200, 200, { 0.8f, 20, 0.0f, 0.0f, 0 }, 0.0 },
+    { "top_k_1", 200, 200, { 0.8f, 1, 0.0f, 0.0f, 0 }, 0.0 },
+    { "top_k_all", 200, 200, { 0.8f, 500, 0.0f, 0.0f, 0 }, 0.0 },
+    { "top_k_ties", 200, 200, { 0.8f, 37, 0.0f, 0.0f, 0 }, 1.0 },
+    { "top_p", 200, 200, { 1.0f, 0, 0.9f, 0.0f, 0 }, 0.0 },
+    { "top_p_small", 200, 200, { 1.0f, 0, 0.01f, 0.0f, 0 }, 0.0 },
+    { "top_p_ties", 200, 200, { 1.0f, 0, 0.5f, 0.0f, 0 }, 1.0 },
+    { "top_p_off", 200, 200, { 1.0f, 0, 1.0f, 0.0f, 0 }, 0.0 },
+    { "top_k_p", 997, 997, { 1.3f, 50, 0.8f, 0.0f, 0 }, 0.0 },
+    { "min_p", 200, 200, { 1.0f, 0, 0.0f, 0.1f, 0 }, 0.0 },
+    { "all", 997, 1001, { 0.9f, 60, 0.95f, 0.05f, 0 }, 0.0 },
+};
+
+enum { LAW_ROWS = 3 };
+
+static void run_law(const test_device *d, const law_case *c)
+{
+    test_random random = { 10 };
+    int32_t ld = c->n_law + 3, dst[LAW_ROWS] = { 2, 0, 3 }, src[LAW_ROWS] = { 1, 2, 1 };
+    size_t n = (size_t)ld * 4;
+    double *v = test_values(&random, n, 6.0), *want = calloc(n, sizeof *want);
+    for (size_t i = 0; i < n; i++) {
+        if (c->step > 0.0) v[i] = c->step * nearbyint(v[i] / c->step);
+        v[i] = test_round(v[i], F32);
+        want[i] = NAN;
+    }
+    spec_sampling s[LAW_ROWS] = { c->s, c->s, c->s };
+    s[2].temperature *= 1.5f; /* rows have their own parameters */
+    for (int32_t i = 0; i < LAW_ROWS; i++) {
+        double *row = want + dst[i] * ld;
+        ref_law(row, v + src[i] * ld, c->n_valid, &s[i]);
+        for (int32_t j = c->n_valid; j < c->n_law; j++) row[j] = 0.0;
+    }
+    test_buffer logits = test_buffer_from(d, v, n, F32), law = test_buffer_new(d, n, F32);
+    spec_queue *q = row_queue(d, ld);
+    spec_law_args a = { logits.data, ld, c->n_valid, law.data, ld, c->n_law, LAW_ROWS, src, dst, s };
+    test_ok(d->ops->law(q, &a), "law");
+    test_ok(d->ops->sync(q), "sync");
+    double *got = test_read(&law);
+    test_compare(d, c->name, "law", got, want, 4, ld, 1e-5);
+    for (int32_t i = 0; i < LAW_ROWS; i++)
+        for (int32_t j = 0; j < c->n_law; j++) /* the support is exact */
+            if ((got[dst[i] * ld + j] > 0.0) != (want[dst[i] * ld + j] > 0.0) && want[dst[i] * ld + j] < 1e-30)
+                fail_msg("%s %s: law(%d, %d) is %g, expected %g", d->name, c->name, i, j, got[dst[i] * ld + j],
+                         want[dst[i] * ld + j]);
+    free(got);
+    d->ops->queue_close(q);
+    test_buffer_free(&law);
+    test_buffer_free(&logits);
+    free(want);
+    free(v);
+}
+
+static void each_law(test_device *d)
+{
+    for (int32_t i = 0; i < N_ELEMENTS(laws); i++) run_law(d, &laws[i]);
+}
+
+static void test_law(void **state)
+{
+    (void)state;
+    test_each_device(each_law);
+}
+
+/* --- acceptance --- */
+
+/* Random laws (some with zeros), candidates drawn without replacement by hand, uniforms anywhere: choices and tokens must be
+ * those of the reference. A draw within rounding of a border could go either way: such rows are left out. */
+enum { A_ROWS = 200, A_N = 40, A_LAWS = 16, A_CANDIDATES = 6 };
+
+typedef struct accept_data {
+    double *p, *q; /* [A_LAWS][A_N] */
+    int32_t p_row[A_ROWS], q_row[A_ROWS], first[A_ROWS + 1], candidate[A_ROWS * A_CANDIDATES];
+    float u[A_ROWS * A_CANDIDATES], u_last[A_ROWS];
+} accept_data;
+
+static double *random_laws(test_random *random)
+{
+    double *v = calloc(A_LAWS * A_N, sizeof *v);
+    for (int32_t r = 0; r < A_LAWS; r++) {
+        double total = 0.0;
+        for (int32_t i = 0; i < A_N; i++) {
+            double x = test_uniform(random);
+            v[r * A_N + i] = x < 0.2 ? 0.0 : x * x * x;
+            total += v[r * A_N + i];
+        }
+        for (int32_t i = 0; i < A_N; i++) v[r * A_N + i] = test_round(v[r * A_N + i] / total, F32);
+    }
+    return v;
+}
+
+static accept_data *make_accept(test_random *random)
+{
+    accept_data *t = calloc(1, sizeof *t);
+    t->p = random_laws(random);
+    t->q = random_laws(random);
+    for (int32_t r = 0, n = 0; r < A_ROWS; r++) {
+        int32_t count = r % (A_CANDIDATES + 1);
+        t->p_row[r] = test_below(random, A_LAWS);
+        t->q_row[r] = r % 3 == 0 ? -1 : test_below(random, A_LAWS);
+        t->first[r] = n;
+        for (int32_t j = 0; j < count; j++, n++) {
+            bool again = true;
+            while (again) { /* distinct within the row, except now and then */
+                again = false;
+                t->candidate[n] = test_below(random, A_N);
+                for (int32_t k = t->first[r]; k < n; k++) again = again || t->candidate[k] == t->candidate[n];
+                again = again && r % 10 != 7;
+            }
+            t->u[n] = (float)test_uniform(random);
+        }
+        t->u_last[r] = (float)test_uniform(random);
+        t->first[r + 1] = n;
+    }
+    return t;
+}
+
+static int32_t reference(const accept_data *t, int32_t r, int32_t *token, double nudge)
+{
+    double p[A_N], q[A_N];
+    memcpy(p, t->p + t->p_row[r] * A_N, sizeof p);
+    if (t->q_row[r] >= 0) memcpy(q, t->q + t->q_row[r] * A_N, sizeof q);
+    float u[A_CANDIDATES];
+    int32_t first = t->first[r], count = t->first[r + 1] - first;
+    for (int32_t j = 0; j < count; j++) u[j] = (float)((double)t->u[first + j] * (1.0 + nudge));
+    return ref_accept(token, p, t->q_row[r] >= 0 ? q : NULL, A_N, t->candidate + first, count, u,
+                      fmin((double)t->u_last[r] * (1.0 + nudge), 0.9999999));
+}
+
+static void each_accept(test_device *d)
+{
+    test_random random = { 11 };
+    accept_data *t = make_accept(&random);
+    int32_t choice[A_ROWS], token[A_ROWS], checked = 0;
+    test_buffer p = test_buffer_from(d, t->p, A_LAWS * A_N, F32), q = test_buffer_from(d, t->q, A_LAWS * A_N, F32);
+    spec_queue *queue = row_queue(d, A_N);
+    for (int32_t r = 0; r < A_ROWS; r++) { /* one by one, since rows of p and q may be overwritten */
+        int32_t count = t->first[r + 1] - t->first[r], ends[2] = { 0, count };
+        spec_accept_args a = { p.data, q.data, A_N, A_N, A_N, 1, count, &t->p_row[r], &t->q_row[r], ends,
+                               t->candidate + t->first[r], t->u + t->first[r], &t->u_last[r], &choice[r], &token[r] };
+        test_write(&p, t->p);
+        test_write(&q, t->q);
+        test_ok(d->ops->accept(queue, &a), "accept");
+        test_ok(d->ops->sync(queue), "sync");
+    }
+    for (int32_t r = 0; r < A_ROWS; r++) {
+        int32_t want_token, low_token, high_token, want = reference(t, r, &want_token, 0.0);
+        int32_t low = reference(t, r, &low_token, -1e-5), high = reference(t, r, &high_token, 1e-5);
+        if (low != want || high != want || low_token != want_token || high_token != want_token) continue;
+        checked++;
+        if (choice[r] != want || (want < 0 && token[r] != want_token))
+            fail_msg("%s: row %d: choice %d, token %d; expected %d, %d", d->name, r, choice[r], token[r], want, want_token);
+    }
+    assert_true(checked > A_ROWS * 9 / 10);
+    d->ops->queue_close(queue);
+    test_buffer_free(&q);
+    test_buffer_free(&p);
+    free(t->p);
+    free(t->q);
+    free(t);
+}
+
+static void test_accept(void **state)
+{
+    (void)state;
+    test_each_device(each_accept);
+}
+
+/* The fixture of algorithms.md 3.8, three candidates drawn without replacement: acceptance probability 0.99348, and the
+ * emitted law is p. Rows in one call, each with its own copies of p and q. */
+static void each_fixture(test_device *d)
+{
+    enum { N = 5, ROWS = 4000, K = 3 };
+    static const double p[N] = { .22, .08, .30, .25, .15 }, q[N] = { .30, .24, .20, .16, .10 };
+    test_random random = { 12 };
+    double *ps = calloc(ROWS * N, sizeof *ps), *qs = calloc(ROWS * N, sizeof *qs);
+    int32_t *ints = calloc(ROWS * 6 + 1, sizeof *ints), candidate[ROWS * K], *rows = ints, *first = ints + ROWS;
+    int32_t *choice = ints + 2 * ROWS + 1, *token = ints + 3 * ROWS + 1, accepted = 0, count[N] = { 0 };
+    float u[ROWS * K], u_last[ROWS];
+    for (int32_t r = 0; r < ROWS; r++) {
+        double left[N];
+        memcpy(ps + r * N, p, sizeof p);
+        memcpy(qs + r * N, q, sizeof q);
+        memcpy(left, q, sizeof q);
+        rows[r] = r;
+        first[r] = r * K;
+        for (int32_t j = 0; j < K; j++) {
+            candidate[r * K + j] = ref_draw(left, N, test_uniform(&random));
+            left[candidate[r * K + j]] = 0.0;
+            u[r * K + j] = (float)test_uniform(&random);
+        }
+        u_last[r] = (float)test_uniform(&random);
+    }
+    first[ROWS] = ROWS * K;
+    test_buffer bp = test_buffer_from(d, ps, ROWS * N, F32), bq = test_buffer_from(d, qs, ROWS * N, F32);
+    spec_queue *queue = row_queue(d, N);
+    spec_accept_args a = { bp.data, bq.data, N, N, N, ROWS, ROWS * K, rows, rows, first, candidate, u, u_last, choice, token };
+    test_ok(d->ops->accept(queue, &a), "accept");
+    test_ok(d->ops->sync(queue), "sync");
+    for (int32_t r = 0; r < ROWS; r++) {
+        accepted += choice[r] >= 0;
+        count[choice[r] >= 0 ? candidate[r * K + choice[r]] : token[r]]++;
+    }
+    /* chi-square with 4 degrees of freedom: 18.5 is exceeded with probability 0.001 (the seed is fixed) */
+    double chi = 0.0;
+    for (int32_t i = 0; i < N; i++) chi += pow(count[i] - ROWS * p[i], 2.0) / (ROWS * p[i]);
+    if (chi > 18.5) fail_msg("%s: chi-square %g", d->name, chi);
+    if (fabs(accepted / (double)ROWS - 0.99348) > 0.005) fail_msg("%s: %d of %d accepted", d->name, accepted, ROWS);
+    d->ops->queue_close(queue);
+    test_buffer_free(&bq);
+    test_buffer_free(&bp);
+    free(ints);
+    free(qs);
+    free(ps);
+}
+
+static void test_accept_fixture(void **state)
+{
+    (void)state;
+    test_each_device(each_fixture);
+}
+
+/* --- log-probabilities --- */
+
+static void each_logprob(test_device *d)
+{
+    enum { ROWS = 3, N = 501, LD = 512, TOP = 20 };
+    static const int32_t row[ROWS] = { 2, 0, 2 }, token[ROWS] = { 17, 500, 0 };
+    test_random random = { 13 };
+    double *v = test_values(&random, ROWS * LD, 8.0), want[ROWS], want_top[ROWS * TOP], got_d[ROWS * TOP];
+    float got[ROWS], got_top[ROWS * TOP];
+    int32_t top[ROWS * TOP];
+    for (int32_t i = 0; i < ROWS * LD; i++) v[i] = test_round(nearbyint(v[i] * 4.0) / 4.0, F32); /* ties */
+    test_buffer b = test_buffer_from(d, v, ROWS * LD, F32);
+    spec_queue *q = row_queue(d, LD);
+    spec_logprob_args a = { b.data, LD, N, ROWS, TOP, row, token, got, top, got_top };
+    test_ok(d->ops->logprob(q, &a), "logprob");
+    test_ok(d->ops->sync(q), "sync");
+    for (int32_t r = 0; r < ROWS; r++) {
+        const double *x = v + row[r] * LD;
+        double sum = 0.0, last = INFINITY;
+        for (int32_t i = 0; i < N; i++) sum += exp(x[i]);
+        want[r] = x[token[r]] - log(sum);
+        for (int32_t k = 0, id = -1; k < TOP; k++) {
+            int32_t best = -1;
+            for (int32_t i = 0; i < N; i++)
+                if ((x[i] < last || (x[i] == last && i > id)) && (best < 0 || x[i] > x[best])) best = i;
+            assert_int_equal(top[r * TOP + k], best);
+            want_top[r * TOP + k] = x[best] - log(sum);
+            id = best;
+            last = x[best];
+        }
+    }
+    for (int32_t i = 0; i < ROWS * TOP; i++) got_d[i] = (double)got_top[i];
+    test_compare(d, "logprob", "top", got_d, want_top, ROWS, TOP, 1e-5);
+    for (int32_t i = 0; i < ROWS; i++) got_d[i] = (double)got[i];
+    test_compare(d, "logprob", "logprob", got_d, want, 1, ROWS, 1e-5);
+    d->ops->queue_close(q);
+    test_buffer_free(&b);
+    free(v);
+}
+
+static void test_logprob(void **state)
+{
+    (void)state;
+    test_each_device(each_logprob);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_argmax), cmocka_unit_test(test_law),
+                                        cmocka_unit_test(test_accept), cmocka_unit_test(test_accept_fixture),
+                                        cmocka_unit_test(test_logprob) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,334 @@
+/* test_op_scan.c - selective scan over trees: every node's path is unrolled behind the replayed path, and run from the
+ * stored state one token after the other. What must not be read is NaN, what must not be written stays NaN. */
+#include <math.h>
+
+#include "tests/ref_ops.h"
+#include "tests/test.h"
+
+#define F32 SPEC_DTYPE_F32
+#define BF16 SPEC_DTYPE_BF16
+#define F16 SPEC_DTYPE_F16
+
+enum { NODES = 12 }; /* that the caches hold */
+
+static const int32_t chain[] = { -1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 };
+static const int32_t bush[] = { -1, 0, 1, 1, 0, 4, 0, 5, 3, 2 };
+static const int32_t star[] = { -1, 0, 0, 0, 0, 0 };
+static const int32_t path_root[] = { 0 };
+static const int32_t path_two[] = { 0, 4 };
+static const int32_t path_far[] = { 0, 1, 3, 8, 11 };
+
+static const test_seq one[] = { { 0, 0, 5, 0, NULL, 1, 0, chain, NULL } };
+static const test_seq one_replay[] = { { 0, 0, 5, 1, path_root, 1, 0, chain, NULL } };
+static const test_seq tree[] = { { 1, 1, 5, 0, NULL, 10, 0, bush, NULL } };
+static const test_seq tree_replay[] = { { 1, 0, 9, 2, path_two, 10, 0, bush, NULL } };
+static const test_seq fed[] = { { 2, 0, 9, 0, NULL, 10, 4, bush, NULL } };
+static const test_seq several[] = { { 3, 0, 9, 2, path_two, 10, 0, bush, NULL },
+                                    { 0, 1, 9, 1, path_root, 1, 0, chain, NULL },
+                                    { 5, 1, 9, 0, NULL, 6, 2, star, NULL },
+                                    { 2, 1, 9, 5, path_far, 12, 0, chain, NULL } };
+static const test_seq prompt[] = { { 2, 1, 0, 0, NULL, 11, 0, chain, NULL } };
+
+typedef struct scan_case {
+    const char *name;
+    const test_seq *seqs;
+    int32_t n_seq;
+    int32_t n_head, head_dim, n_state, x_rep, b_rep, c_rep;
+    bool per_state, in_conv, gate, dt_bias;
+    double dt_min, dt_max;
+    double decay; /* size of A */
+    spec_dtype dtype, rest; /* of x (and B, C in the convolution); of dt, z, y and the others */
+    int32_t phase, run;
+} scan_case;
+
+#define DECODE SPEC_PHASE_DECODE, 0
+static const scan_case cases[] = {
+    { "base", tree, 1, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 1, F32, F32, DECODE },
+    { "one_row", one, 1, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 1, F32, F32, DECODE },
+    { "one_replay", one_replay, 1, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 1, F32, F32, DECODE },
+    { "replay", tree_replay, 1, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 1, F32, F32, DECODE },
+    { "fed", fed, 1, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 1, F32, F32, DECODE },
+    { "several", several, 4, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 1, F32, F32, DECODE },
+    { "gate", several, 4, 4, 8, 16, 1, 2, 2, false, true, true, true, 0, INFINITY, 1, F32, F32, DECODE },
+    { "no_dt_bias", several, 4, 4, 8, 16, 1, 2, 2, false, true, true, false, 0, INFINITY, 1, F32, F32, DECODE },
+    { "dt_limits", several, 4, 4, 8, 16, 1, 2, 2, false, true, false, true, 0.4, 1.1, 1, F32, F32, DECODE },
+    { "one_group", several, 4, 4, 8, 16, 1, 4, 4, false, true, false, true, 0, INFINITY, 1, F32, F32, DECODE },
+    { "own_groups", several, 4, 4, 8, 16, 1, 1, 1, false, true, false, true, 0, INFINITY, 1, F32, F32, DECODE },
+    { "shared_x", several, 4, 4, 8, 16, 2, 2, 1, false, true, false, true, 0, INFINITY, 1, F32, F32, DECODE },
+    { "odd_sizes", several, 4, 3, 7, 13, 1, 3, 3, false, true, true, true, 0, INFINITY, 1, F32, F32, DECODE },
+    { "large_head", several, 4, 2, 64, 128, 1, 2, 2, false, true, true, true, 0, INFINITY, 1, F32, F32, DECODE },
+    { "wide_state", tree_replay, 1, 3, 96, 256, 1, 3, 3, false, true, false, true, 0, INFINITY, 1, F32, F32, DECODE },
+    { "strong_decay", several, 4, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 60, F32, F32, DECODE },
+    { "mamba1", several, 4, 40, 1, 16, 1, 40, 40, true, false, true, true, 0, INFINITY, 1, F32, F32, DECODE },
+    { "mamba1_many", several, 4, 300, 1, 16, 1, 300, 300, true, false, true, true, 0, INFINITY, 1, F32, F32, DECODE },
+    { "mamba1_odd", tree_replay, 1, 37, 1, 5, 1, 37, 37, true, false, true, true, 0, INFINITY, 1, F32, F32, DECODE },
+    { "mamba1_grouped", several, 4, 24, 1, 16, 4, 8, 6, true, false, true, true, 0, INFINITY, 1, F32, F32, DECODE },
+    { "cached_b", several, 4, 4, 8, 16, 1, 2, 2, false, false, false, true, 0, INFINITY, 1, F32, F32, DECODE },
+    { "bf16", several, 4, 4, 8, 16, 1, 2, 2, false, true, true, true, 0, INFINITY, 1, BF16, BF16, DECODE },
+    { "bf16_f32_rest", several, 4, 4, 8, 16, 1, 2, 2, false, true, true, true, 0, INFINITY, 1, BF16, F32, DECODE },
+    { "bf16_mamba1", several, 4, 40, 1, 16, 1, 40, 40, true, false, true, true, 0, INFINITY, 1, BF16, F32, DECODE },
+    { "f16", several, 4, 4, 8, 16, 1, 2, 2, false, true, true, true, 0, INFINITY, 1, F16, F16, DECODE },
+    { "f16_mamba1", several, 4, 40, 1, 16, 1, 40, 40, true, false, true, true, 0, INFINITY, 1, F16, F16, DECODE },
+    { "prefill", prompt, 1, 4, 8, 16, 1, 2, 2, false, true, true, true, 0, INFINITY, 1, F32, F32, SPEC_PHASE_PREFILL, 16 },
+    { "prefill_mamba1", prompt, 1, 40, 1, 16, 1, 40, 40, true, false, true, true, 0, INFINITY, 1, F32, F32, SPEC_PHASE_PREFILL,
+      16 },
+    { "prefill_bf16", prompt, 1, 4, 8, 16, 1, 2, 2, false, true, true, true, 0, INFINITY, 1, BF16, BF16, SPEC_PHASE_PREFILL, 0 },
+};
+
+/* Host copies. Rows hold x, B, C behind each other in `xbc` as the convolution would leave them; with B of its own,
+ * x alone is there and `bc` holds [B | C]. */
+typedef struct world {
+    int32_t n_x, n_b, n_c, ld_x, ld_bc, inner;
+    double *xbc, *bc, *dt, *z, *y;
+    double *a, *d, *dt_bias;
+    double *state, *cache_dt, *cache_b, *replay;
+    size_t n_state, n_cache_dt, n_cache_b, n_replay;
+} world;
+
+/* The values of one token. */
+typedef struct token {
+    const double *x, *b, *c, *z;
+    const double *dt_in;  /* a row's, or */
+    const double *dt;     /* what the cache holds */
+} token;
+
+static double *nans(size_t n)
+{
+    double *v = calloc(n + 1, sizeof *v);
+    for (size_t i = 0; i < n; i++) v[i] = NAN;
+    return v;
+}
+
+static double *rounded(test_random *random, size_t n, double scale, spec_dtype dtype)
+{
+    double *v = test_values(random, n, scale);
+    test_round_all(v, n, dtype);
+    return v;
+}
+
+static size_t cache_row(const test_seq *s, int32_t half, int32_t node)
+{
+    return ((size_t)s->slot * 2 + (size_t)half) * NODES + (size_t)node;
+}
+
+static double *replay_at(const world *w, int32_t index, int32_t entry)
+{
+    return w->replay + ((size_t)index * 2 * NODES + (size_t)entry) * (size_t)w->ld_x;
+}
+
+static void put(double *v, int32_t n, double low, double high, spec_dtype dtype, test_random *random)
+{
+    for (int32_t i = 0; i < n; i++) v[i] = test_round(low + (high - low) * test_uniform(random), dtype);
+}
+
+static void put_cached(const scan_case *c, world *w, int32_t index, int32_t entry, int32_t half, int32_t node,
+                       test_random *random)
+{
+    const test_seq *s = &c->seqs[index];
+    put(replay_at(w, index, entry), w->ld_x, -1.0, 1.0, c->dtype, random);
+    put(w->cache_dt + cache_row(s, half, node) * (size_t)c->n_head, c->n_head, 0.1, 1.2, F32, random);
+    if (!c->in_conv) put(w->cache_b + cache_row(s, half, node) * (size_t)w->n_b, w->n_b, -1.0, 1.0, c->dtype, random);
+}
+
+static void make_sequences(const scan_case *c, world *w, test_random *random)
+{
+    size_t state = (size_t)(w->inner * c->n_state);
+    for (int32_t i = 0; i < c->n_seq; i++) {
+        const test_seq *s = &c->seqs[i];
+        put(w->state + (size_t)s->slot * state, (int32_t)state, -1.0, 1.0, F32, random);
+        for (int32_t j = 0; j < s->n_replay; j++) put_cached(c, w, i, j, s->parity ^ 1, s->path[j], random);
+        for (int32_t n = 0; n < s->n_fed; n++) put_cached(c, w, i, s->n_replay + n, s->parity, n, random);
+    }
+}
+
+static world make_world(const scan_case *c, int32_t rows, test_random *random)
+{
+    world w;
+    size_t r = (size_t)rows, heads = (size_t)c->n_head;
+    w.inner = c->n_head * c->head_dim;
+    w.n_x = w.inner / c->x_rep;
+    w.n_b = c->n_head / c->b_rep * c->n_state;
+    w.n_c = c->n_head / c->c_rep * c->n_state;
+    w.ld_x = c->in_conv ? w.n_x + w.n_b + w.n_c : w.n_x;
+    w.ld_bc = w.n_b + w.n_c;
+    w.xbc = rounded(random, r * (size_t)w.ld_x, 1.0, c->dtype);
+    w.bc = rounded(random, r * (size_t)w.ld_bc, 1.0, c->rest);
+    w.dt = rounded(random, r * heads, 2.0, c->rest);
+    w.z = rounded(random, r * (size_t)w.inner, 3.0, c->rest);
+    w.y = nans(r * (size_t)w.inner);
+    w.a = rounded(random, heads * (c->per_state ? (size_t)c->n_state : 1), 1.0, F32);
+    for (size_t i = 0; i < heads * (c->per_state ? (size_t)c->n_state : 1); i++)
+        w.a[i] = test_round(-c->decay * fabs(w.a[i]), F32);
+    w.d = rounded(random, heads, 1.0, F32);
+    w.dt_bias = rounded(random, heads, 0.5, F32);
+    w.n_state = TEST_SEQS * (size_t)w.inner * (size_t)c->n_state;
+    w.n_cache_dt = TEST_SEQS * 2 * NODES * heads;
+    w.n_cache_b = c->in_conv ? 0 : TEST_SEQS * 2 * NODES * (size_t)w.n_b;
+    w.n_replay = TEST_SEQS * 2 * NODES * (size_t)w.ld_x;
+    w.state = nans(w.n_state);
+    w.cache_dt = nans(w.n_cache_dt);
+    w.cache_b = nans(w.n_cache_b);
+    w.replay = nans(w.n_replay);
+    make_sequences(c, &w, random);
+    return w;
+}
+
+static void free_world(world *w)
+{
+    double *all[] = { w->xbc, w->bc, w->dt, w->z, w->y, w->a, w->d, w->dt_bias, w->state, w->cache_dt, w->cache_b, w->replay };
+    for (int32_t i = 0; i < N_ELEMENTS(all); i++) free(all[i]);
+}
+
+static token cached_token(const scan_case *c, const world *w, int32_t index, int32_t entry, int32_t half, int32_t node)
+{
+    const test_seq *s = &c->seqs[index];
+    const double *row = replay_at(w, index, entry);
+    token t = { .x = row, .b = row + w->n_x, .dt = w->cache_dt + cache_row(s, half, node) * (size_t)c->n_head };
+    if (!c->in_conv) t.b = w->cache_b + cache_row(s, half, node) * (size_t)w->n_b;
+    return t;
+}
+
+static token row_token(const scan_case *c, const world *w, int32_t row)
+{
+    const double *x = w->xbc + row * w->ld_x, *b = c->in_conv ? x + w->n_x : w->bc + row * w->ld_bc;
+    token t = { .x = x, .b = b, .c = b + w->n_b, .z = w->z + row * w->inner, .dt_in = w->dt + row * c->n_head };
+    return t;
+}
+
+static double token_dt(const scan_case *c, const world *w, const token *t, int32_t h)
+{
+    return t->dt ? t->dt[h] : ref_dt(t->dt_in[h] + (c->dt_bias ? w->dt_bias[h] : 0.0), c->dt_min, c->dt_max);
+}
+
+/* All heads of state s absorb token t; y [inner] or NULL. B counts as the cache keeps it. */
+static void absorb(const scan_case *c, const world *w, double *s, double *y, const token *t)
+{
+    double b[512];
+    for (int32_t h = 0; h < c->n_head; h++) {
+        for (int32_t n = 0; n < c->n_state; n++) b[n] = test_round(t->b[h / c->b_rep * c->n_state + n], c->dtype);
+        const double *cc = t->c ? t->c + h / c->c_rep * c->n_state : NULL;
+        ref_scan(s + h * c->head_dim * c->n_state, y ? y + h * c->head_dim : NULL, t->x + h / c->x_rep * c->head_dim,
+                 c->head_dim, c->n_state, token_dt(c, w, t, h), w->a + h * (c->per_state ? c->n_state : 1), c->per_state,
+                 b, cc, w->d[h]);
+    }
+    for (int32_t i = 0; y && c->gate && i < w->inner; i++) y[i] *= ref_silu(t->z[i]);
+}
+
+static token node_token(const scan_case *c, const world *w, int32_t index, int32_t first_row, int32_t node)
+{
+    const test_seq *s = &c->seqs[index];
+    if (node < s->n_fed) return cached_token(c, w, index, s->n_replay + node, s->parity, node);
+    return row_token(c, w, first_row + node - s->n_fed);
+}
+
+static void fill_caches(const scan_case *c, world *w, const test_seq *s, int32_t node, const token *t)
+{
+    for (int32_t h = 0; h < c->n_head; h++)
+        w->cache_dt[cache_row(s, s->parity, node) * (size_t)c->n_head + (size_t)h] = token_dt(c, w, t, h);
+    for (int32_t i = 0; i < w->n_b && !c->in_conv; i++)
+        w->cache_b[cache_row(s, s->parity, node) * (size_t)w->n_b + (size_t)i] = test_round(t->b[i], c->dtype);
+}
+
+static void expect_decode(const scan_case *c, world *w, int32_t index, int32_t row)
+{
+    const test_seq *s = &c->seqs[index];
+    size_t size = (size_t)(w->inner * c->n_state);
+    double *stored = w->state + (size_t)s->slot * size, *live = calloc(size, sizeof *live);
+    int32_t path[TEST_NODES];
+    for (int32_t j = 0; j < s->n_replay; j++) {
+        token t = cached_token(c, w, index, j, s->parity ^ 1, s->path[j]);
+        absorb(c, w, stored, NULL, &t);
+    }
+    for (int32_t n = s->n_fed; n < s->n_node; n++) {
+        int32_t length = test_path(s, n, path);
+        memcpy(live, stored, size * sizeof *live);
+        for (int32_t i = 0; i < length; i++) {
+            token t = node_token(c, w, index, row, path[i]);
+            absorb(c, w, live, i == length - 1 ? w->y + (row + n - s->n_fed) * w->inner : NULL, &t);
+            if (i == length - 1) fill_caches(c, w, s, n, &t);
+        }
+    }
+    free(live);
+}
+
+static void expect_prefill(const scan_case *c, world *w)
+{
+    const test_seq *s = &c->seqs[0];
+    for (int32_t r = 0; r < s->n_node; r++) {
+        token t = row_token(c, w, r);
+        absorb(c, w, w->state + (size_t)s->slot * (size_t)(w->inner * c->n_state), w->y + r * w->inner, &t);
+    }
+}
+
+static void check(const test_device *d, const char *name, const char *output, const test_buffer *b, const double *want,
+                  size_t n, int32_t cols, double tolerance)
+{
+    double *got = test_read(b);
+    test_compare(d, name, output, got, want, (int32_t)(n / (size_t)cols), cols, tolerance);
+    free(got);
+}
+
+static void run_case(const test_device *d, const scan_case *c)
+{
+    test_random random = { 8 };
+    spec_step_block *step = test_step(c->phase, c->seqs, c->n_seq, c->run);
+    size_t rows = (size_t)step->n_row_run;
+    world w = make_world(c, step->n_row_run, &random);
+    test_buffer xbc = test_buffer_from(d, w.xbc, rows * (size_t)w.ld_x, c->dtype);
+    test_buffer bc = test_buffer_from(d, w.bc, rows * (size_t)w.ld_bc, c->rest);
+    test_buffer dt = test_buffer_from(d, w.dt, rows * (size_t)c->n_head, c->rest);
+    test_buffer z = test_buffer_from(d, w.z, rows * (size_t)w.inner, c->rest);
+    test_buffer y = test_buffer_new(d, rows * (size_t)w.inner, c->rest);
+    test_buffer a = test_floats(d, w.a, (size_t)c->n_head * (c->per_state ? (size_t)c->n_state : 1));
+    test_buffer skip = test_floats(d, w.d, (size_t)c->n_head);
+    test_buffer dt_bias = test_floats(d, c->dt_bias ? w.dt_bias : NULL, (size_t)c->n_head);
+    test_buffer state = test_floats(d, w.state, w.n_state), cache_dt = test_floats(d, w.cache_dt, w.n_cache_dt);
+    test_buffer cache_b = test_buffer_from(d, w.cache_b, w.n_cache_b, c->dtype);
+    test_buffer replay = test_buffer_from(d, w.replay, w.n_replay, c->dtype);
+    spec_view x = test_view(&xbc, w.ld_x), b = c->in_conv ? x : test_view(&bc, w.ld_bc), cc = b;
+    size_t b_size = test_type_size(b.dtype);
+    if (c->in_conv) b.data = (char *)x.data + (size_t)w.n_x * b_size;
+    cc.data = (char *)b.data + (size_t)w.n_b * b_size;
+    spec_op op = { .kind = SPEC_OP_SCAN };
+    op.u.scan = (spec_scan_args){ .n_head = c->n_head, .head_dim = c->head_dim, .n_state = c->n_state, .x_rep = c->x_rep,
+                                  .b_rep = c->b_rep, .c_rep = c->c_rep, .a = a.data, .a_per_state = c->per_state,
+                                  .d = skip.data, .dt_bias = dt_bias.data, .dt_min = (float)c->dt_min,
+                                  .dt_max = (float)c->dt_max, .x = x, .b = b, .c = cc, .dt = test_view(&dt, c->n_head),
+                                  .dtype = c->dtype, .replay_y = replay.data, .replay_ld = w.ld_x, .replay_x_col = 0,
+                                  .replay_b_col = w.n_x, .b_in_conv = c->in_conv, .state = state.data,
+                                  .cache_dt = cache_dt.data, .cache_b = c->in_conv ? NULL : cache_b.data,
+                                  .n_node = NODES, .y = test_view(&y, w.inner) };
+    if (c->gate) op.u.scan.z = test_view(&z, w.inner);
+    if (c->phase == SPEC_PHASE_PREFILL) expect_prefill(c, &w);
+    else
+        for (int32_t i = 0, row = 0; i < c->n_seq; row += c->seqs[i].n_node - c->seqs[i].n_fed, i++)
+            expect_decode(c, &w, i, row);
+    if (test_can(d, c->name, &op)) {
+        test_run(d, &op, step, NODES);
+        check(d, c->name, "y", &y, w.y, (size_t)step->n_row * (size_t)w.inner, w.inner, test_tolerance(c->rest));
+        check(d, c->name, "state", &state, w.state, w.n_state, w.inner * c->n_state, test_tolerance(F32));
+        check(d, c->name, "cache_dt", &cache_dt, w.cache_dt, w.n_cache_dt, c->n_head, test_tolerance(F32));
+        if (!c->in_conv) check(d, c->name, "cache_b", &cache_b, w.cache_b, w.n_cache_b, w.n_b, 0.0);
+    }
+    test_buffer *all[] = { &replay, &cache_b, &cache_dt, &state, &dt_bias, &skip, &a, &y, &z, &dt, &bc, &xbc };
+    for (int32_t i = 0; i < N_ELEMENTS(all); i++) test_buffer_free(all[i]);
+    free_world(&w);
+    free(step);
+}
+
+static void each(test_device *d)
+{
+    for (int32_t i = 0; i < N_ELEMENTS(cases); i++) run_case(d, &cases[i]);
+}
+
+static void test_scan(void **state)
+{
+    (void)state;
+    test_each_device(each);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_scan) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
