@@ -133,8 +133,8 @@ SPEC_API void spec_backend_close(spec_backend *backend);
 /* "cpu:avx512bf16", "cuda:0 NVIDIA H200": for people and reports. */
 SPEC_API const char *spec_backend_name(const spec_backend *backend);
 
-/* Calls `each` for every device that could be opened now, and once with name == NULL for every kind that
- * could not, `text` being the reason. */
+/* Calls `each` for every device that could be opened now (text: what it is), and once with name == NULL for every
+ * kind that could not (text: why). */
 SPEC_API spec_status spec_backend_list(const spec_backend_params *params,
                                        void (*each)(void *user_data, const char *name, const char *text),
                                        void *user_data);
@@ -259,10 +259,11 @@ typedef struct spec_tree {
 
 typedef enum spec_verify_rule {
     SPEC_VERIFY_AUTO = 0,  /* greedy at T = 0; else SAMPLED for trees drawn from a law, NAIVE for the others */
-    SPEC_VERIFY_GREEDY = 1,
+    SPEC_VERIFY_GREEDY = 1, /* the only rule at T = 0; E_INVALID at any other */
     SPEC_VERIFY_NAIVE = 2,  /* draw from the target once; follow the child that equals the draw */
-    SPEC_VERIFY_SAMPLED = 3 /* multi-step speculative sampling without replacement; on a chain: accept y
-                               with min(1, p/q), else draw from the residual (algorithms.md 3.1, 3.2) */
+    SPEC_VERIFY_SAMPLED = 3 /* multi-step speculative sampling without replacement; on a chain: accept y with
+                               min(1, p/q), else draw from the residual (algorithms.md 3.1, 3.2). A tree whose
+                               draft laws are not known counts each candidate as certain (3.4) */
 } spec_verify_rule;
 
 /* ------------------------------------------------------------------------------- drafters --- */
@@ -272,7 +273,8 @@ typedef struct spec_drafter spec_drafter; /* anything that proposes */
 typedef struct spec_drafter_params {
     size_t struct_size;
     int32_t n_draft;    /* nodes proposed per step, K; 0 = 4 */
-    float temperature;  /* of the draft law when the target samples; 0 = the target's */
+    float temperature;  /* of the draft law when the target samples; 0 = the target's. Its top-k, top-p and min-p
+                           shape the draft law in any case: mass where the target has none is wasted */
 } spec_drafter_params;
 #define SPEC_DRAFTER_PARAMS_INIT { sizeof(spec_drafter_params), 0, 0 }
 
@@ -285,8 +287,9 @@ SPEC_API spec_status spec_drafter_from_model(spec_drafter **out, spec_model *mod
  * the naive rule, which is lossless for any of them. */
 typedef struct spec_drafter_ops {
     size_t struct_size;
-    /* Fills tree (token and parent from node 1 on; node 0 is set) with at most tree->cap nodes.
-     * ids [n]: the sequence so far, its last token being the root. */
+    /* Fills tree (token and parent from node 1 on; node 0 is set) with at most tree->cap nodes; siblings must be
+     * distinct. ids [n]: the sequence so far, its last token being the root. Nodes behind the end of the context
+     * are dropped afterwards. */
     spec_status (*draft)(void *user_data, int32_t seq, const int32_t *ids, size_t n, spec_tree *tree);
     void (*begin)(void *user_data, int32_t seq); /* a sequence starts; may be NULL */
     void (*end)(void *user_data, int32_t seq);   /* a sequence ends; may be NULL */
@@ -305,8 +308,9 @@ typedef struct spec_session_params {
     size_t struct_size;
     int32_t n_ctx;      /* tokens per sequence; 0 = the model's limit (for attention without one: 4096) */
     int32_t n_seq;      /* sequences at once; 0 = 1 */
-    int32_t n_node;     /* nodes per sequence and step, root included; 0 = the drafter's n_draft + 1 */
-    spec_verify_rule verify;
+    int32_t n_node;     /* nodes per sequence and step, root included, at most 256; 0 = the drafter's n_draft + 1.
+                           A smaller one shortens the drafts */
+    spec_verify_rule verify; /* what spec_step uses, and spec_verify with SPEC_VERIFY_AUTO */
     int32_t no_capture; /* 1 = walk the plan operation by operation (for debugging) */
     spec_abort_fn abort;
     void *abort_user_data;
@@ -336,7 +340,7 @@ SPEC_API spec_status spec_session_predict(spec_memory *out, spec_model *target, 
 
 typedef enum spec_stop {
     SPEC_STOP_NONE = 0,    /* still running */
-    SPEC_STOP_EOS = 1,     /* an end-of-text token; it is the last id, its text is not emitted */
+    SPEC_STOP_EOS = 1,     /* an end-of-text token; it is the last id and counts, its text is not emitted */
     SPEC_STOP_STRING = 2,  /* a stop string; the text ends before it */
     SPEC_STOP_LENGTH = 3,  /* the number of tokens asked for */
     SPEC_STOP_CONTEXT = 4, /* the context is full */
@@ -376,7 +380,7 @@ SPEC_API spec_status spec_commit(spec_session *session, int32_t seq, const int32
 /* Forgets the score of seq: it is as before. */
 SPEC_API spec_status spec_rollback(spec_session *session, int32_t seq);
 
-/* After score: logits of a node, f32 [n_vocab]. A copy from the device: for tests and research. */
+/* After score: logits of a node, f32 [n_vocab] (of spec_model_info: padded rows included). A copy from the device: for tests and research. */
 SPEC_API spec_status spec_node_logits(spec_session *session, int32_t seq, int32_t node, float *logits);
 /* After score: log-probabilities, of the law before temperature and truncation, of the token that follows
  * `node`: of `token` in *logprob, and of the n likeliest in top_id, top_logprob [n] (n <= 64, may be 0). */
@@ -390,7 +394,8 @@ typedef struct spec_step_result {
     int32_t n_accepted;
     spec_stop stop;        /* EOS or CONTEXT: the sequence will not go on */
 } spec_step_result;
-/* draft + score + verify + commit for the sequences in seqs [n]; results [n]. */
+/* draft + score + verify + commit for the sequences in seqs [n]; results [n]. After E_DEVICE its sequences can only be
+ * removed; after any other error they are as before. */
 SPEC_API spec_status spec_step(spec_session *session, const int32_t *seqs, int32_t n,
                                spec_step_result *results);
 
@@ -435,8 +440,9 @@ typedef struct spec_result {
     const spec_allocator *allocator_; /* internal */
 } spec_result;
 
-/* Text for one prompt. An empty prompt starts from BOS where the model has one. When it fails or is cancelled, what was generated until then is in
- * *result (for E_ABORTED stop is SPEC_STOP_ABORTED). Free with spec_result_free. */
+/* Text for one prompt. An empty prompt starts from BOS where the model has one. When it fails or is cancelled, what
+ * was generated until then is in *result (for E_ABORTED stop is SPEC_STOP_ABORTED). Free with spec_result_free, before
+ * the backend is closed. */
 SPEC_API spec_status spec_generate(spec_session *session, const char *prompt, size_t n_prompt,
                                    const spec_generate_params *params, spec_result *result);
 /* The same from ids; works without a tokenizer. */

@@ -7,8 +7,9 @@ enum { DEFAULT_N_DRAFT = 4 };
 
 static spec_status create(spec_drafter **out, const spec_allocator *a, const spec_drafter_params *params)
 {
-    const spec_drafter_params p = params ? *params : (spec_drafter_params)SPEC_DRAFTER_PARAMS_INIT;
+    spec_drafter_params p = SPEC_DRAFTER_PARAMS_INIT;
     *out = NULL;
+    SPEC_TRY(speci_params_read(&p, sizeof p, params, "spec_drafter_params"));
     if (p.n_draft < 0 || p.n_draft > SPEC_MAX_DEPTH)
         return speci_fail(SPEC_E_INVALID, "n_draft is %d; it must be 1 to %d (0 = %d)", p.n_draft, SPEC_MAX_DEPTH,
                           DEFAULT_N_DRAFT);
@@ -33,9 +34,11 @@ spec_status spec_drafter_from_model(spec_drafter **out, spec_model *model, const
 
 spec_status spec_drafter_from_ops(spec_drafter **out, const spec_drafter_ops *ops, const spec_drafter_params *params)
 {
-    if (!ops || !ops->draft) return speci_fail(SPEC_E_INVALID, "a drafter needs a draft callback");
+    spec_drafter_ops own = { .struct_size = sizeof own };
+    SPEC_TRY(speci_params_read(&own, sizeof own, ops, "spec_drafter_ops"));
+    if (!own.draft) return speci_fail(SPEC_E_INVALID, "a drafter needs a draft callback");
     SPEC_TRY(create(out, &speci_malloc, params));
-    (*out)->ops = *ops;
+    (*out)->ops = own;
     return SPEC_OK;
 }
 

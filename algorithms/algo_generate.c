@@ -203,12 +203,13 @@ static spec_status finish(generation *g, spec_result *result, spec_status status
 spec_status spec_generate_ids(spec_session *s, const int32_t *ids, size_t n, const spec_generate_params *params,
                               spec_result *result)
 {
-    const spec_generate_params defaults = SPEC_GENERATE_PARAMS_INIT;
+    spec_generate_params p = SPEC_GENERATE_PARAMS_INIT;
     *result = (spec_result){ .allocator_ = s->a, .n_prompt = n > INT32_MAX ? INT32_MAX : (int32_t)n };
+    SPEC_TRY(speci_params_read(&p, sizeof p, params, "spec_generate_params"));
     generation *g = speci_alloc(s->a, 1, sizeof *g);
     if (!g) return SPEC_E_NOMEM;
     g->s = s;
-    g->p = params ? params : &defaults;
+    g->p = &p;
     g->tokenizer = s->target->tokenizer;
     g->stops = (algo_stops){ g->p->stop, g->p->n_stop };
     g->n_predict = g->p->n_predict ? g->p->n_predict : DEFAULT_PREDICT;
@@ -219,13 +220,15 @@ spec_status spec_generate_ids(spec_session *s, const int32_t *ids, size_t n, con
 }
 
 /* The prompt's ids; an empty prompt is BOS. */
-static spec_status encode(const spec_session *s, const char *prompt, size_t n_prompt, const spec_generate_params *p,
-                          int32_t **out, size_t *n)
+static spec_status encode(const spec_session *s, const char *prompt, size_t n_prompt,
+                          const spec_generate_params *params, int32_t **out, size_t *n)
 {
+    spec_generate_params p = SPEC_GENERATE_PARAMS_INIT;
+    SPEC_TRY(speci_params_read(&p, sizeof p, params, "spec_generate_params"));
     const spec_tokenizer *t = s->target->tokenizer;
     if (!t) return speci_fail(SPEC_E_UNSUPPORTED, "%s has no tokenizer: give ids", s->target->path);
-    const uint32_t flags = (p && p->no_bos ? 0u : (uint32_t)SPEC_TOKEN_ADD_SPECIAL) |
-                           (p && p->parse_special ? (uint32_t)SPEC_TOKEN_PARSE_SPECIAL : 0u);
+    const uint32_t flags = (p.no_bos ? 0u : (uint32_t)SPEC_TOKEN_ADD_SPECIAL) |
+                           (p.parse_special ? (uint32_t)SPEC_TOKEN_PARSE_SPECIAL : 0u);
     size_t cap = n_prompt + 8; /* enough but for normal forms that expand; then *n says what is needed */
     int32_t *ids = speci_alloc(s->a, cap, sizeof *ids);
     if (!ids) return SPEC_E_NOMEM;

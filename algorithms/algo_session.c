@@ -9,6 +9,7 @@ enum { DEFAULT_CTX = 4096, MAX_NODE = 256 };
 /* --- sizes --- */
 
 typedef struct session_plan {
+    spec_session_params params; /* as the caller gave them */
     int32_t n_ctx, n_seq, n_node, n_draft;
     int32_t draft_ctx, draft_node;
     speci_net_params target, draft;
@@ -36,8 +37,9 @@ static spec_status plan_context(session_plan *s, const spec_model *target, int32
 static spec_status plan_session(session_plan *s, const spec_model *target, const spec_drafter *d,
                                 const spec_session_params *params)
 {
-    const spec_session_params p = params ? *params : (spec_session_params)SPEC_SESSION_PARAMS_INIT;
-    *s = (session_plan){ .n_seq = p.n_seq ? p.n_seq : 1, .n_draft = d ? d->n_draft : 0 };
+    spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+    SPEC_TRY(speci_params_read(&p, sizeof p, params, "spec_session_params"));
+    *s = (session_plan){ .params = p, .n_seq = p.n_seq ? p.n_seq : 1, .n_draft = d ? d->n_draft : 0 };
     SPEC_TRY(plan_context(s, target, p.n_ctx));
     s->n_node = p.n_node ? p.n_node : s->n_draft + 1;
     if (s->n_seq < 1 || s->n_node < 1 || s->n_node > MAX_NODE)
@@ -84,16 +86,16 @@ spec_status spec_session_predict(spec_memory *out, spec_model *target, spec_draf
     speci_net *net = NULL, *draft_net = NULL;
     spec_plan plans[4];
     int32_t n_plan;
-    const spec_status status = plan_nets(&net, &draft_net, plans, &n_plan, target, drafter, &p);
+    spec_status status = plan_nets(&net, &draft_net, plans, &n_plan, target, drafter, &p);
     if (status == SPEC_OK) {
         const spec_backend *be = target->backend;
-        *out = (spec_memory){ .struct_size = sizeof *out, .bytes_model = target->bytes_weights };
-        if (drafter && drafter->model && drafter->model != target)
-            out->bytes_model += drafter->model->bytes_weights;
-        speci_net_memory(net, out);
-        if (draft_net) speci_net_memory(draft_net, out);
-        out->bytes_work += p.p_bytes + 2 * p.q_bytes;
-        out->bytes_work += be->ops->queue_bytes(be->dev, plans, n_plan, target->n_vocab);
+        spec_memory m = { .bytes_model = target->bytes_weights };
+        if (drafter && drafter->model && drafter->model != target) m.bytes_model += drafter->model->bytes_weights;
+        speci_net_memory(net, &m);
+        if (draft_net) speci_net_memory(draft_net, &m);
+        m.bytes_work += p.p_bytes + 2 * p.q_bytes;
+        m.bytes_work += be->ops->queue_bytes(be->dev, plans, n_plan, target->n_vocab);
+        status = speci_params_write(out, &m, sizeof m, "spec_memory");
     }
     speci_net_close(draft_net);
     speci_net_close(net);
@@ -175,20 +177,17 @@ static spec_status take_drafter(spec_session *s, spec_drafter *d)
     return SPEC_OK;
 }
 
-static spec_status session_open(spec_session *s, spec_drafter *drafter, const session_plan *p,
-                                const spec_session_params *params)
+static spec_status session_open(spec_session *s, spec_drafter *drafter, const session_plan *p)
 {
     s->n_ctx = p->n_ctx, s->n_seq = p->n_seq, s->n_node = p->n_node, s->n_draft = p->n_draft;
     s->n_row = s->n_seq * s->n_node;
     s->draft_ctx = p->draft_ctx, s->draft_node = p->draft_node;
-    if (params) {
-        s->rule = params->verify;
-        s->abort = params->abort, s->abort_user_data = params->abort_user_data;
-    }
+    s->rule = p->params.verify;
+    s->abort = p->params.abort, s->abort_user_data = p->params.abort_user_data;
     SPEC_TRY(take_drafter(s, drafter));
     SPEC_TRY(alloc_seqs(s));
     SPEC_TRY(alloc_rows(s));
-    return open_nets(s, p, !(params && params->no_capture));
+    return open_nets(s, p, !p->params.no_capture);
 }
 
 spec_status spec_session_open(spec_session **out, spec_model *target, spec_drafter *drafter,
@@ -204,7 +203,7 @@ spec_status spec_session_open(spec_session **out, spec_model *target, spec_draft
     s->ops = target->backend->ops;
     s->dev = target->backend->dev;
     atomic_init(&s->cancelled, 0);
-    const spec_status status = session_open(s, drafter, &p, params);
+    const spec_status status = session_open(s, drafter, &p);
     if (status != SPEC_OK) {
         spec_session_close(s);
         return status;

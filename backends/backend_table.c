@@ -102,11 +102,7 @@ void spec_backend_close(spec_backend *be)
 static spec_status read_params(spec_backend_params *out, const spec_backend_params *params)
 {
     *out = (spec_backend_params)SPEC_BACKEND_PARAMS_INIT;
-    if (!params) return SPEC_OK;
-    size_t n = params->struct_size;
-    if (n < offsetof(spec_backend_params, n_threads) + sizeof params->n_threads)
-        return speci_fail(SPEC_E_INVALID, "spec_backend_params.struct_size is %zu: use SPEC_BACKEND_PARAMS_INIT", n);
-    memcpy(out, params, n < sizeof *out ? n : sizeof *out);
+    SPEC_TRY(speci_params_read(out, sizeof *out, params, "spec_backend_params"));
     if (out->n_threads < 0 || out->n_threads > 4096)
         return speci_fail(SPEC_E_INVALID, "%d threads", out->n_threads);
     return SPEC_OK;

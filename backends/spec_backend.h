@@ -90,7 +90,7 @@ typedef struct spec_step_seq {
     int32_t n_row;
     int32_t first_row;
     int32_t first_node; /* into nodes: n_fed + n_row entries */
-    int32_t first_page; /* into pages: page of position p is pages[first_page + p / SPEC_PAGE] */
+    int32_t first_page; /* into pages: slot p lies in page pages[first_page + p / SPEC_PAGE] */
 } spec_step_seq;
 
 typedef struct spec_step_node {
@@ -405,7 +405,8 @@ struct spec_backend_ops {
     spec_status (*weight_open)(spec_device *dev, spec_weight **out, const spec_weight_desc *desc);
     void (*weight_close)(spec_device *dev, spec_weight *w);
 
-    /* scratch for row operations over at most n_row rows of n_vocab columns and for plans of these sizes */
+    /* Scratch for row operations over at most the plans' rows of n_vocab columns, and for these plans: their operations
+     * have all but their addresses. No plans and n_vocab 0: a queue for transfers. */
     spec_status (*queue_open)(spec_device *dev, spec_queue **out, const spec_plan *plans, int32_t n_plan, int32_t n_vocab);
     size_t (*queue_bytes)(spec_device *dev, const spec_plan *plans, int32_t n_plan, int32_t n_vocab); /* device memory */
     void (*queue_close)(spec_queue *q);
@@ -415,7 +416,8 @@ struct spec_backend_ops {
     spec_status (*zero)(spec_queue *q, void *dst, size_t bytes);
     spec_status (*sync)(spec_queue *q);
 
-    /* Can this operation run with these types and sizes? Ability, never preference; never looks at row counts. */
+    /* Can this operation run with these types and sizes? Ability, never preference; never looks at row counts. Asked once
+     * for every operation of the plans of both phases, with their addresses. */
     spec_status (*can)(spec_device *dev, const spec_op *op);
     /* Makes a step current: operations after this read it. The block is free on return. */
     spec_status (*step_bind)(spec_queue *q, const spec_step_block *block);

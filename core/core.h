@@ -22,6 +22,12 @@ spec_status speci_failv(spec_status code, const char *fmt, va_list args);
         if (try_status_ != SPEC_OK) return try_status_;                                            \
     } while (0)
 
+/* Reads a caller's parameter struct, which may be older (shorter) or newer (longer) than ours: what both know is copied
+ * into out [size], which holds the defaults. `in` NULL is all defaults. Every such struct begins with struct_size. */
+spec_status speci_params_read(void *out, size_t size, const void *in, const char *name);
+/* The way back, for results: `out` begins with its struct_size, which stays. */
+spec_status speci_params_write(void *out, const void *from, size_t size, const char *name);
+
 /* --- memory (core_alloc.c) --- */
 
 extern const spec_allocator speci_malloc; /* malloc and free */

@@ -14,14 +14,16 @@ typedef struct block_header {
 } block_header;
 _Static_assert(sizeof(block_header) <= ALIGN, "the header must fit before the aligned memory");
 
-static void *malloc_alloc(void *user_data, size_t bytes, size_t align) {
+static void *malloc_alloc(void *user_data, size_t bytes, size_t align)
+{
     (void)user_data;
     if (align < sizeof(void *)) align = sizeof(void *);
     if (bytes > SIZE_MAX - align) return NULL;
     return aligned_alloc(align, (bytes + align - 1) / align * align); /* C11 wants a multiple */
 }
 
-static void malloc_free(void *user_data, void *p, size_t bytes) {
+static void malloc_free(void *user_data, void *p, size_t bytes)
+{
     (void)user_data;
     (void)bytes;
     free(p);
@@ -30,7 +32,8 @@ static void malloc_free(void *user_data, void *p, size_t bytes) {
 const spec_allocator speci_malloc = { malloc_alloc, malloc_free, NULL };
 
 /* `bytes` bytes, not zeroed; NULL with an error set. */
-static void *block_alloc(const spec_allocator *a, size_t bytes) {
+static void *block_alloc(const spec_allocator *a, size_t bytes)
+{
     if (!a) a = &speci_malloc;
     block_header *block = NULL;
     if (bytes <= SIZE_MAX - 2 * ALIGN) block = a->alloc(a->user_data, bytes + ALIGN, ALIGN);
@@ -42,7 +45,8 @@ static void *block_alloc(const spec_allocator *a, size_t bytes) {
     return (char *)block + ALIGN;
 }
 
-void *speci_alloc(const spec_allocator *a, size_t n, size_t size) {
+void *speci_alloc(const spec_allocator *a, size_t n, size_t size)
+{
     if (size != 0 && n > SIZE_MAX / size) {
         speci_fail(SPEC_E_NOMEM, "out of host memory: %zu items of %zu bytes overflow", n, size);
         return NULL;
@@ -52,21 +56,24 @@ void *speci_alloc(const spec_allocator *a, size_t n, size_t size) {
     return p;
 }
 
-void speci_free(const spec_allocator *a, void *p) {
+void speci_free(const spec_allocator *a, void *p)
+{
     if (!p) return;
     if (!a) a = &speci_malloc;
     block_header *block = (block_header *)(void *)((char *)p - ALIGN);
     a->free(a->user_data, block, block->bytes);
 }
 
-char *speci_strdup(const spec_allocator *a, const char *s) {
+char *speci_strdup(const spec_allocator *a, const char *s)
+{
     size_t n = strlen(s) + 1;
     char *copy = block_alloc(a, n);
     if (copy) memcpy(copy, s, n);
     return copy;
 }
 
-spec_status speci_buf_reserve(speci_buf *b, size_t extra) {
+spec_status speci_buf_reserve(speci_buf *b, size_t extra)
+{
     if (extra <= b->cap - b->n) return SPEC_OK;
     if (extra > SIZE_MAX / 2 - b->n)
         return speci_fail(SPEC_E_NOMEM, "out of host memory: a buffer of %zu + %zu bytes", b->n, extra);
@@ -81,14 +88,16 @@ spec_status speci_buf_reserve(speci_buf *b, size_t extra) {
     return SPEC_OK;
 }
 
-spec_status speci_buf_add(speci_buf *b, const void *data, size_t n) {
+spec_status speci_buf_add(speci_buf *b, const void *data, size_t n)
+{
     SPEC_TRY(speci_buf_reserve(b, n));
     if (n) memcpy(b->data + b->n, data, n);
     b->n += n;
     return SPEC_OK;
 }
 
-void speci_buf_free(speci_buf *b) {
+void speci_buf_free(speci_buf *b)
+{
     speci_free(b->a, b->data);
     b->data = NULL;
     b->n = b->cap = 0;

@@ -10,7 +10,8 @@ enum { MESSAGE_BYTES = 1024 };
 
 static _Thread_local char last_error[MESSAGE_BYTES];
 
-spec_status speci_failv(spec_status code, const char *fmt, va_list args) {
+spec_status speci_failv(spec_status code, const char *fmt, va_list args)
+{
     /* Formatted apart from its final place, so that an argument may be spec_last_error() itself. */
     char text[MESSAGE_BYTES];
     if (vsnprintf(text, sizeof text, fmt, args) < 0) strcpy(text, "(message could not be formatted)");
@@ -18,7 +19,8 @@ spec_status speci_failv(spec_status code, const char *fmt, va_list args) {
     return code;
 }
 
-spec_status speci_fail(spec_status code, const char *fmt, ...) {
+spec_status speci_fail(spec_status code, const char *fmt, ...)
+{
     va_list args;
     va_start(args, fmt);
     spec_status status = speci_failv(code, fmt, args);
@@ -26,22 +28,80 @@ spec_status speci_fail(spec_status code, const char *fmt, ...) {
     return status;
 }
 
-const char *spec_last_error(void) { return last_error; }
+const char *spec_last_error(void)
+{
+    return last_error;
+}
 
-const char *spec_version(void) { return SPEC_VERSION; }
+const char *spec_version(void)
+{
+    return SPEC_VERSION;
+}
 
-const char *spec_status_name(spec_status status) {
+const char *spec_status_name(spec_status status)
+{
     switch (status) {
-    case SPEC_OK: return "OK";
-    case SPEC_E_INVALID: return "E_INVALID";
-    case SPEC_E_NOMEM: return "E_NOMEM";
-    case SPEC_E_IO: return "E_IO";
-    case SPEC_E_FORMAT: return "E_FORMAT";
-    case SPEC_E_UNSUPPORTED: return "E_UNSUPPORTED";
-    case SPEC_E_DEVICE: return "E_DEVICE";
-    case SPEC_E_STATE: return "E_STATE";
-    case SPEC_E_FULL: return "E_FULL";
-    case SPEC_E_ABORTED: return "E_ABORTED";
+    case SPEC_OK:
+        return "OK";
+    case SPEC_E_INVALID:
+        return "E_INVALID";
+    case SPEC_E_NOMEM:
+        return "E_NOMEM";
+    case SPEC_E_IO:
+        return "E_IO";
+    case SPEC_E_FORMAT:
+        return "E_FORMAT";
+    case SPEC_E_UNSUPPORTED:
+        return "E_UNSUPPORTED";
+    case SPEC_E_DEVICE:
+        return "E_DEVICE";
+    case SPEC_E_STATE:
+        return "E_STATE";
+    case SPEC_E_FULL:
+        return "E_FULL";
+    case SPEC_E_ABORTED:
+        return "E_ABORTED";
     }
     return "unknown status";
+}
+
+const char *spec_dtype_name(spec_dtype dtype)
+{
+    switch (dtype) {
+    case SPEC_DTYPE_AUTO: return "auto";
+    case SPEC_DTYPE_F32: return "f32";
+    case SPEC_DTYPE_BF16: return "bf16";
+    case SPEC_DTYPE_F16: return "f16";
+    case SPEC_DTYPE_I32: return "i32";
+    }
+    return "unknown type";
+}
+
+/* --- structs that grow --- */
+
+static spec_status check_size(size_t n, const char *name)
+{
+    if (n >= sizeof n) return SPEC_OK;
+    return speci_fail(SPEC_E_INVALID, "%s.struct_size is %zu: set it with the struct's initialiser, or to its size", name, n);
+}
+
+spec_status speci_params_read(void *out, size_t size, const void *in, const char *name)
+{
+    if (!in) return SPEC_OK;
+    size_t n;
+    memcpy(&n, in, sizeof n);
+    SPEC_TRY(check_size(n, name));
+    memcpy(out, in, n < size ? n : size);
+    memcpy(out, &size, sizeof size);
+    return SPEC_OK;
+}
+
+spec_status speci_params_write(void *out, const void *from, size_t size, const char *name)
+{
+    size_t n;
+    memcpy(&n, out, sizeof n);
+    SPEC_TRY(check_size(n, name));
+    memcpy(out, from, n < size ? n : size);
+    memcpy(out, &n, sizeof n);
+    return SPEC_OK;
 }

@@ -12,10 +12,14 @@
 
 enum { INTEGER_DIGITS = 18 }; /* every integer of so many digits fits 64 bits */
 
-static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
 
 /* The bytes at s that stand for a float without JSON syntax; 0 if there are none. */
-static size_t bare_float(const char *s, size_t n) {
+static size_t bare_float(const char *s, size_t n)
+{
     static const char *const words[] = { "-Infinity", "Infinity", "NaN" };
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         size_t len = strlen(words[i]);
@@ -25,7 +29,8 @@ static size_t bare_float(const char *s, size_t n) {
 }
 
 /* The bytes of the number at s (a digit); *integer tells whether it has neither fraction nor exponent. */
-static size_t number_length(const char *s, size_t n, bool *integer) {
+static size_t number_length(const char *s, size_t n, bool *integer)
+{
     size_t i = 0;
     *integer = true;
     while (i < n && (is_digit(s[i]) || s[i] == '.' || s[i] == 'e' || s[i] == 'E' || s[i] == '+' || s[i] == '-')) {
@@ -36,14 +41,16 @@ static size_t number_length(const char *s, size_t n, bool *integer) {
 }
 
 /* The bytes of the string at s (a quote), or what is left when it does not end. */
-static size_t string_length(const char *s, size_t n) {
+static size_t string_length(const char *s, size_t n)
+{
     size_t i = 1;
     while (i < n && s[i] != '"') i += s[i] == '\\' ? 2 : 1;
     return i < n ? i + 1 : n;
 }
 
 /* Appends the rewritten text to out; with out == NULL only answers whether anything would change. */
-static spec_status rewrite(const char *text, size_t n, speci_buf *out, bool *changes) {
+static spec_status rewrite(const char *text, size_t n, speci_buf *out, bool *changes)
+{
     size_t done = 0; /* text before it is in out */
     *changes = false;
     for (size_t i = 0; i < n;) {
@@ -76,7 +83,8 @@ static spec_status rewrite(const char *text, size_t n, speci_buf *out, bool *cha
     return out ? speci_buf_add(out, text + done, n - done) : SPEC_OK;
 }
 
-static spec_status parse(json_t **out, const char *text, size_t n, const char *what) {
+static spec_status parse(json_t **out, const char *text, size_t n, const char *what)
+{
     json_error_t error;
     /* NUL is allowed in strings: vocabularies have it as a token. Keys with NUL remain an error. */
     *out = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
@@ -85,7 +93,8 @@ static spec_status parse(json_t **out, const char *text, size_t n, const char *w
     return speci_fail(code, "%s: line %d, column %d: %s", what, error.line, error.column, error.text);
 }
 
-spec_status speci_json_parse(json_t **out, const char *text, size_t n, const char *what) {
+spec_status speci_json_parse(json_t **out, const char *text, size_t n, const char *what)
+{
     bool changes;
     *out = NULL;
     SPEC_TRY(rewrite(text, n, NULL, &changes));
@@ -97,7 +106,8 @@ spec_status speci_json_parse(json_t **out, const char *text, size_t n, const cha
     return status;
 }
 
-spec_status speci_json_read(json_t **out, const char *path, size_t max, const spec_allocator *a) {
+spec_status speci_json_read(json_t **out, const char *path, size_t max, const spec_allocator *a)
+{
     char *text;
     size_t n;
     *out = NULL;
@@ -107,7 +117,8 @@ spec_status speci_json_read(json_t **out, const char *path, size_t max, const sp
     return status;
 }
 
-bool speci_json_number(const json_t *value, double *out) {
+bool speci_json_number(const json_t *value, double *out)
+{
     if (json_is_number(value)) {
         *out = json_number_value(value);
         return true;

@@ -17,7 +17,8 @@
 
 /* ------------------------------------------------------------------------------------ files --- */
 
-static spec_status fail_errno(const char *path, const char *doing) {
+static spec_status fail_errno(const char *path, const char *doing)
+{
     char text[128] = "";
     int code = errno;
     /* GNU strerror_r may return a string of its own; it is thread-safe, which strerror is not. */
@@ -27,7 +28,8 @@ static spec_status fail_errno(const char *path, const char *doing) {
 
 /* Opens a regular file (or a pipe) for reading and says its size; directories are refused here, because open()
  * accepts them and only a later read() fails, with a message that does not help. */
-static spec_status open_for_reading(int *fd, size_t *n, const char *path) {
+static spec_status open_for_reading(int *fd, size_t *n, const char *path)
+{
     *fd = open(path, O_RDONLY | O_CLOEXEC);
     if (*fd < 0) return fail_errno(path, "cannot open");
     struct stat st;
@@ -46,7 +48,8 @@ static spec_status open_for_reading(int *fd, size_t *n, const char *path) {
     return SPEC_OK;
 }
 
-spec_status speci_file_map(speci_file *out, const char *path) {
+spec_status speci_file_map(speci_file *out, const char *path)
+{
     static const uint8_t nothing[1] = { 0 };
     int fd;
     size_t n;
@@ -65,12 +68,14 @@ spec_status speci_file_map(speci_file *out, const char *path) {
     return status;
 }
 
-void speci_file_unmap(speci_file *file) {
+void speci_file_unmap(speci_file *file)
+{
     if (file->n) munmap((void *)(uintptr_t)file->data, file->n);
     *file = (speci_file){ NULL, 0 };
 }
 
-void speci_file_done(const speci_file *file, size_t offset, size_t n) {
+void speci_file_done(const speci_file *file, size_t offset, size_t n)
+{
     if (offset >= file->n) return;
     if (n > file->n - offset) n = file->n - offset;
     /* Only pages that lie wholly inside the range: a neighbour may still be in use. */
@@ -81,7 +86,8 @@ void speci_file_done(const speci_file *file, size_t offset, size_t n) {
     if (first < last) (void)madvise((void *)(uintptr_t)(file->data + first), last - first, MADV_DONTNEED);
 }
 
-static spec_status read_all(int fd, speci_buf *buf, const char *path, size_t max) {
+static spec_status read_all(int fd, speci_buf *buf, const char *path, size_t max)
+{
     for (;;) {
         SPEC_TRY(speci_buf_reserve(buf, 4096));
         ssize_t got = read(fd, buf->data + buf->n, buf->cap - buf->n);
@@ -90,12 +96,12 @@ static spec_status read_all(int fd, speci_buf *buf, const char *path, size_t max
         if (got == 0) return SPEC_OK;
         buf->n += (size_t)got;
         if (buf->n > max)
-            return speci_fail(SPEC_E_FORMAT, "%s: more than %zu bytes, which is too large for such a file",
-                              path, max);
+            return speci_fail(SPEC_E_FORMAT, "%s: more than %zu bytes, which is too large for such a file", path, max);
     }
 }
 
-spec_status speci_file_read(char **out, size_t *n, const char *path, size_t max, const spec_allocator *a) {
+spec_status speci_file_read(char **out, size_t *n, const char *path, size_t max, const spec_allocator *a)
+{
     int fd;
     size_t size;
     SPEC_TRY(open_for_reading(&fd, &size, path));
@@ -112,17 +118,20 @@ spec_status speci_file_read(char **out, size_t *n, const char *path, size_t max,
     return SPEC_OK;
 }
 
-bool speci_file_exists(const char *path) {
+bool speci_file_exists(const char *path)
+{
     struct stat st;
     return stat(path, &st) == 0 && !S_ISDIR(st.st_mode);
 }
 
-bool speci_is_directory(const char *path) {
+bool speci_is_directory(const char *path)
+{
     struct stat st;
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-spec_status speci_path_join(char *out, size_t cap, const char *dir, const char *name) {
+spec_status speci_path_join(char *out, size_t cap, const char *dir, const char *name)
+{
     size_t n = strlen(dir);
     const char *between = n && dir[n - 1] == '/' ? "" : "/";
     int len = snprintf(out, cap, "%s%s%s", dir, between, name);
@@ -133,14 +142,16 @@ spec_status speci_path_join(char *out, size_t cap, const char *dir, const char *
 
 /* ------------------------------------------------------------------------ clock, processors --- */
 
-double speci_now_ms(void) {
+double speci_now_ms(void)
+{
     struct timespec ts;
     clock_gettime(CLOCK_MONOTONIC, &ts);
     return (double)ts.tv_sec * 1e3 + (double)ts.tv_nsec * 1e-6;
 }
 
 /* CPUs in the affinity mask. The kernel's mask may be wider than cpu_set_t (1024): then it says EINVAL. */
-static int n_cpus_affinity(void) {
+static int n_cpus_affinity(void)
+{
     for (int width = 1024; width <= 1 << 16; width *= 2) {
         cpu_set_t *set = CPU_ALLOC((size_t)width);
         if (!set) break;
@@ -156,7 +167,8 @@ static int n_cpus_affinity(void) {
 }
 
 /* The first line of a pseudo-file. */
-static bool read_line(char *line, size_t cap, const char *path) {
+static bool read_line(char *line, size_t cap, const char *path)
+{
     FILE *f = fopen(path, "re");
     if (!f) return false;
     bool ok = fgets(line, (int)cap, f) != NULL;
@@ -165,14 +177,16 @@ static bool read_line(char *line, size_t cap, const char *path) {
 }
 
 /* CPUs that a quota of `quota` per `period` microseconds allows, rounded up; 0 = no limit. */
-static int cpus_of_quota(long long quota, long long period) {
+static int cpus_of_quota(long long quota, long long period)
+{
     if (quota <= 0 || period <= 0) return 0;
     long long n = (quota + period - 1) / period;
     return n > INT_MAX ? INT_MAX : (int)n;
 }
 
 /* The quota of one cgroup directory; 0 = none there. */
-static int quota_of_directory(const char *dir, bool v2) {
+static int quota_of_directory(const char *dir, bool v2)
+{
     char path[PATH_MAX + 64], line[128];
     long long quota = 0, period = 0;
     snprintf(path, sizeof path, "%s/%s", dir, v2 ? "cpu.max" : "cpu.cfs_quota_us");
@@ -187,7 +201,8 @@ static int quota_of_directory(const char *dir, bool v2) {
 
 /* The tightest quota from `group` up to the root of the hierarchy mounted at `mount`: a parent's limit holds for
  * its children. In a container the path that /proc names is often not visible; the root then stands for it. */
-static int quota_of_path(const char *mount, const char *group, bool v2) {
+static int quota_of_path(const char *mount, const char *group, bool v2)
+{
     char dir[PATH_MAX];
     int best = 0;
     int len = snprintf(dir, sizeof dir, "%s%s", mount, group);
@@ -202,7 +217,8 @@ static int quota_of_path(const char *mount, const char *group, bool v2) {
 }
 
 /* True if `name` is one of the comma-separated words of `list`. */
-static bool has_word(const char *list, size_t n, const char *name) {
+static bool has_word(const char *list, size_t n, const char *name)
+{
     size_t len = strlen(name);
     for (size_t i = 0; i + len <= n; i++)
         if ((i == 0 || list[i - 1] == ',') && (i + len == n || list[i + len] == ',') &&
@@ -212,7 +228,8 @@ static bool has_word(const char *list, size_t n, const char *name) {
 }
 
 /* Lines of /proc/self/cgroup are "id:controllers:/path"; version 2 has the one with an empty middle. */
-static int n_cpus_cgroup(void) {
+static int n_cpus_cgroup(void)
+{
     FILE *f = fopen("/proc/self/cgroup", "re");
     if (!f) return 0;
     char line[PATH_MAX];
@@ -234,7 +251,8 @@ static int n_cpus_cgroup(void) {
     return best;
 }
 
-int speci_n_cpus(void) {
+int speci_n_cpus(void)
+{
     int n = n_cpus_affinity();
     int quota = n_cpus_cgroup();
     if (quota > 0 && quota < n) n = quota;
@@ -243,7 +261,8 @@ int speci_n_cpus(void) {
 
 /* ------------------------------------------------------------------------- shared libraries --- */
 
-void speci_library_dir(char *out, size_t cap) {
+void speci_library_dir(char *out, size_t cap)
+{
     static const char here = 0; /* an address inside this library */
     char real[PATH_MAX];
     Dl_info info;
@@ -260,7 +279,8 @@ void speci_library_dir(char *out, size_t cap) {
     if (len < 0 || (size_t)len >= cap) out[0] = 0;
 }
 
-void *speci_dl_open(const char *path, const char **why) {
+void *speci_dl_open(const char *path, const char **why)
+{
     /* Now and local: a missing symbol is an error here, with a message, and plugins do not see each other. */
     void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!lib && why) {
@@ -270,8 +290,12 @@ void *speci_dl_open(const char *path, const char **why) {
     return lib;
 }
 
-void *speci_dl_symbol(void *lib, const char *name) { return dlsym(lib, name); }
+void *speci_dl_symbol(void *lib, const char *name)
+{
+    return dlsym(lib, name);
+}
 
-void speci_dl_close(void *lib) {
+void speci_dl_close(void *lib)
+{
     if (lib) dlclose(lib);
 }

@@ -308,10 +308,7 @@ spec_status spec_model_open(spec_model **out, spec_backend *backend, const char 
     if (out) *out = NULL;
     if (!out || !backend || !path || !path[0])
         return speci_fail(SPEC_E_INVALID, "spec_model_open needs out, a backend and a path");
-    if (params && params->struct_size < sizeof p.struct_size)
-        return speci_fail(SPEC_E_INVALID, "spec_model_params.struct_size is %zu: initialise with SPEC_MODEL_PARAMS_INIT",
-                          params->struct_size);
-    if (params) memcpy(&p, params, params->struct_size < sizeof p ? params->struct_size : sizeof p);
+    SPEC_TRY(speci_params_read(&p, sizeof p, params, "spec_model_params"));
     SPEC_TRY(check_dtype(p.dtype));
     SPEC_TRY(check_path(path));
     SPEC_TRY(new_model(&m, backend, path));
@@ -338,18 +335,6 @@ void spec_model_close(spec_model *m)
 
 /* --- getters --- */
 
-const char *spec_dtype_name(spec_dtype dtype)
-{
-    switch (dtype) {
-    case SPEC_DTYPE_AUTO: return "auto";
-    case SPEC_DTYPE_F32: return "f32";
-    case SPEC_DTYPE_BF16: return "bf16";
-    case SPEC_DTYPE_F16: return "f16";
-    case SPEC_DTYPE_I32: return "i32";
-    }
-    return "unknown type";
-}
-
 const spec_tokenizer *spec_model_tokenizer(const spec_model *m) { return m ? m->tokenizer : NULL; }
 
 spec_backend *spec_model_backend(const spec_model *m) { return m ? m->backend : NULL; }
@@ -373,18 +358,16 @@ static void count_layers(const spec_model *m, spec_model_info *info)
 
 spec_status spec_model_get_info(const spec_model *m, spec_model_info *out, int32_t n_node)
 {
-    if (!m || !out || out->struct_size < sizeof out->struct_size)
-        return speci_fail(SPEC_E_INVALID, "spec_model_get_info needs a model and info with its struct_size set");
+    if (!m || !out) return speci_fail(SPEC_E_INVALID, "spec_model_get_info needs a model and info");
     if (n_node < 1 || n_node > NODE_MAX)
         return speci_fail(SPEC_E_INVALID, "n_node is %d, expected 1 to %d", n_node, NODE_MAX);
     spec_memory memory = { .struct_size = sizeof memory };
     SPEC_TRY(speci_net_bytes(m, &(speci_net_params){ .n_seq = 1, .n_ctx = SPEC_PAGE, .n_node = n_node }, &memory));
-    spec_model_info info = { .struct_size = out->struct_size, .family = m->family, .path = m->path,
+    spec_model_info info = { .family = m->family, .path = m->path,
                              .unknown_keys = m->unknown_keys, .dtype = m->dtype, .n_vocab = m->n_vocab,
                              .n_layer = m->n_layer, .n_ctx = m->n_ctx, .bos = m->bos, .n_eos = m->n_eos,
                              .eos = m->eos, .n_parameters = m->n_parameters, .bytes_weights = m->bytes_weights,
                              .bytes_state_seq = memory.bytes_state };
     count_layers(m, &info);
-    memcpy(out, &info, out->struct_size < sizeof info ? out->struct_size : sizeof info);
-    return SPEC_OK;
+    return speci_params_write(out, &info, sizeof info, "spec_model_info");
 }

@@ -5,31 +5,44 @@
 
 /* ------------------------------------------------------------------------------------- lookups --- */
 
-const char *speci_tokenizer_string(const spec_tokenizer *t, int32_t id, size_t *n) {
+const char *speci_tokenizer_string(const spec_tokenizer *t, int32_t id, size_t *n)
+{
     const speci_added *added = speci_added_of_id(&t->added, id);
     if (!added) return speci_vocab_string(&t->vocab, id, n);
     *n = added->n_shown;
     return t->added.text.data + added->shown_offset;
 }
 
-int32_t speci_tokenizer_find(const spec_tokenizer *t, const char *s, size_t n) {
+int32_t speci_tokenizer_find(const spec_tokenizer *t, const char *s, size_t n)
+{
     int32_t index = speci_vocab_find(&t->added.ids, s, n);
     if (index >= 0) return ((const speci_added *)(const void *)t->added.items.data)[index].id;
     return speci_vocab_find(&t->vocab, s, n);
 }
 
-int32_t spec_tokenizer_n_vocab(const spec_tokenizer *tokenizer) { return tokenizer->n_vocab; }
-int32_t spec_tokenizer_bos(const spec_tokenizer *tokenizer) { return tokenizer->bos; }
-int32_t spec_tokenizer_eos(const spec_tokenizer *tokenizer) { return tokenizer->eos; }
+int32_t spec_tokenizer_n_vocab(const spec_tokenizer *tokenizer)
+{
+    return tokenizer->n_vocab;
+}
+int32_t spec_tokenizer_bos(const spec_tokenizer *tokenizer)
+{
+    return tokenizer->bos;
+}
+int32_t spec_tokenizer_eos(const spec_tokenizer *tokenizer)
+{
+    return tokenizer->eos;
+}
 
-int spec_tokenizer_is_special(const spec_tokenizer *tokenizer, int32_t id) {
+int spec_tokenizer_is_special(const spec_tokenizer *tokenizer, int32_t id)
+{
     const speci_added *added = speci_added_of_id(&tokenizer->added, id);
     return added && added->special;
 }
 
 /* ------------------------------------------------------------------------------------- opening --- */
 
-static void init(spec_tokenizer *t, const spec_allocator *allocator) {
+static void init(spec_tokenizer *t, const spec_allocator *allocator)
+{
     t->allocator = *allocator;
     const spec_allocator *a = &t->allocator;
     speci_vocab_init(&t->vocab, a);
@@ -40,7 +53,8 @@ static void init(spec_tokenizer *t, const spec_allocator *allocator) {
     t->decoder.unk = t->bos = t->eos = -1;
 }
 
-void spec_tokenizer_close(spec_tokenizer *tokenizer) {
+void spec_tokenizer_close(spec_tokenizer *tokenizer)
+{
     if (!tokenizer) return;
     speci_vocab_free(&tokenizer->vocab);
     speci_added_free(&tokenizer->added);
@@ -56,7 +70,8 @@ void spec_tokenizer_close(spec_tokenizer *tokenizer) {
 }
 
 /* The tokenizer's file: `path` itself, or what a directory holds. */
-static spec_status find_file(const char *path, char *file, size_t cap) {
+static spec_status find_file(const char *path, char *file, size_t cap)
+{
     static const char *const names[] = { "tokenizer.json", "tokenizer.model" };
     if (!speci_is_directory(path)) {
         size_t n = strlen(path);
@@ -72,13 +87,15 @@ static spec_status find_file(const char *path, char *file, size_t cap) {
 }
 
 /* JSON begins with a brace; so does no SentencePiece model, whose first byte is a field's key (0x0A). */
-static bool looks_like_json(const uint8_t *data, size_t n) {
+static bool looks_like_json(const uint8_t *data, size_t n)
+{
     size_t i = 0;
     while (i < n && (data[i] == ' ' || data[i] == '\t' || data[i] == '\n' || data[i] == '\r')) i++;
     return i < n && data[i] == '{';
 }
 
-static spec_status read_file(spec_tokenizer *t, bool *spm) {
+static spec_status read_file(spec_tokenizer *t, bool *spm)
+{
     speci_file file;
     spec_status status;
     SPEC_TRY(speci_file_map(&file, t->path));
@@ -98,14 +115,16 @@ static spec_status read_file(spec_tokenizer *t, bool *spm) {
 }
 
 /* A post-processor's first id is BOS if there is no other word on it, its last one EOS. */
-static void bos_eos_from_template(spec_tokenizer *t) {
+static void bos_eos_from_template(spec_tokenizer *t)
+{
     const int32_t *before = (const int32_t *)(const void *)t->before.data;
     const int32_t *after = (const int32_t *)(const void *)t->after.data;
     if (t->before.n) t->bos = before[0];
     if (t->after.n) t->eos = after[t->after.n / sizeof *after - 1];
 }
 
-static spec_status check_template(const spec_tokenizer *t, const speci_buf *ids) {
+static spec_status check_template(const spec_tokenizer *t, const speci_buf *ids)
+{
     const int32_t *id = (const int32_t *)(const void *)ids->data;
     for (size_t i = 0; i < ids->n / sizeof *id; i++)
         if (id[i] >= t->n_vocab)
@@ -116,7 +135,8 @@ static spec_status check_template(const spec_tokenizer *t, const speci_buf *ids)
 
 /* tokenizer_config.json lies beside the file. For tokenizer.json the post-processor decides what is added; a
  * tokenizer.model says nothing about it: BOS yes, EOS no, as its users have it, unless the config differs. */
-static spec_status read_config(spec_tokenizer *t, bool spm) {
+static spec_status read_config(spec_tokenizer *t, bool spm)
+{
     int add_bos, add_eos;
     char dir[4096] = ".";
     const char *slash = strrchr(t->path, '/');
@@ -134,7 +154,8 @@ static spec_status read_config(spec_tokenizer *t, bool spm) {
     return SPEC_OK;
 }
 
-static spec_status open_file(spec_tokenizer *t, const char *path) {
+static spec_status open_file(spec_tokenizer *t, const char *path)
+{
     char file[4096];
     bool spm;
     SPEC_TRY(find_file(path, file, sizeof file));
@@ -147,7 +168,8 @@ static spec_status open_file(spec_tokenizer *t, const char *path) {
     return read_config(t, spm);
 }
 
-spec_status spec_tokenizer_open(spec_tokenizer **out, const char *path, const spec_allocator *allocator) {
+spec_status spec_tokenizer_open(spec_tokenizer **out, const char *path, const spec_allocator *allocator)
+{
     if (!out || !path) return speci_fail(SPEC_E_INVALID, "spec_tokenizer_open: out and path must not be NULL");
     *out = NULL;
     if (!allocator) allocator = &speci_malloc;
@@ -174,35 +196,39 @@ typedef struct scratch { /* of one call: the tokenizer itself is shared by threa
     speci_buf ids; /* int32_t */
 } scratch;
 
-static void scratch_init(scratch *s, const spec_tokenizer *t, uint32_t flags) {
+static void scratch_init(scratch *s, const spec_tokenizer *t, uint32_t flags)
+{
     const spec_allocator *a = &t->allocator;
     *s = (scratch){ .t = t, .parse_special = flags & SPEC_TOKEN_PARSE_SPECIAL };
-    speci_buf *all[] = { &s->raw, &s->segments, &s->norm.a, &s->norm.b, &s->norm.code_points, &s->norm.order,
-                         &s->pre.text, &s->pre.splits, &s->pre.text2, &s->pre.splits2, &s->bpe.symbols, &s->bpe.heap,
-                         &s->bpe.key, &s->ids };
+    speci_buf *all[] = { &s->raw,         &s->segments, &s->norm.a,     &s->norm.b,    &s->norm.code_points,
+                         &s->norm.order,  &s->pre.text, &s->pre.splits, &s->pre.text2, &s->pre.splits2,
+                         &s->bpe.symbols, &s->bpe.heap, &s->bpe.key,    &s->ids };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) all[i]->a = a;
 }
 
-static void scratch_free(scratch *s) {
-    speci_buf *all[] = { &s->raw, &s->segments, &s->norm.a, &s->norm.b, &s->norm.code_points, &s->norm.order,
-                         &s->pre.text, &s->pre.splits, &s->pre.text2, &s->pre.splits2, &s->bpe.symbols, &s->bpe.heap,
-                         &s->bpe.key, &s->ids };
+static void scratch_free(scratch *s)
+{
+    speci_buf *all[] = { &s->raw,         &s->segments, &s->norm.a,     &s->norm.b,    &s->norm.code_points,
+                         &s->norm.order,  &s->pre.text, &s->pre.splits, &s->pre.text2, &s->pre.splits2,
+                         &s->bpe.symbols, &s->bpe.heap, &s->bpe.key,    &s->ids };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) speci_buf_free(all[i]);
 }
 
 /* Normalized text without added tokens: splits, then BPE. */
-static spec_status encode_plain(scratch *s, const char *text, size_t n, bool origin) {
+static spec_status encode_plain(scratch *s, const char *text, size_t n, bool origin)
+{
     const spec_tokenizer *t = s->t;
     SPEC_TRY(speci_pretokenize(&t->pres, text, n, origin, &s->pre));
     const speci_split *split = (const speci_split *)(const void *)s->pre.splits.data;
     for (size_t i = 0; i < s->pre.splits.n / sizeof *split; i++)
-        SPEC_TRY(speci_bpe_encode(&t->bpe, &t->vocab, s->pre.text.data + split[i].offset, split[i].n, &s->bpe,
-                                  &s->ids));
+        SPEC_TRY(
+            speci_bpe_encode(&t->bpe, &t->vocab, s->pre.text.data + split[i].offset, split[i].n, &s->bpe, &s->ids));
     return SPEC_OK;
 }
 
 /* Raw text between two added tokens. `origin`: it begins where the whole text begins. */
-static spec_status encode_segment(scratch *s, const char *text, size_t n, bool origin) {
+static spec_status encode_segment(scratch *s, const char *text, size_t n, bool origin)
+{
     const spec_tokenizer *t = s->t;
     SPEC_TRY(speci_normalize(&t->norms, text, n, &origin, &s->norm, &text, &n));
     s->segments.n = 0;
@@ -217,7 +243,8 @@ static spec_status encode_segment(scratch *s, const char *text, size_t n, bool o
     return SPEC_OK;
 }
 
-static spec_status encode_text(scratch *s, const char *text, size_t n) {
+static spec_status encode_text(scratch *s, const char *text, size_t n)
+{
     const spec_tokenizer *t = s->t;
     SPEC_TRY(speci_added_split(&t->added, &t->added.raw, text, n, s->parse_special, &s->raw));
     const speci_segment *segment = (const speci_segment *)(const void *)s->raw.data;
@@ -230,7 +257,8 @@ static spec_status encode_text(scratch *s, const char *text, size_t n) {
     return SPEC_OK;
 }
 
-static spec_status check_encode(const char *text, size_t n_text, uint32_t flags) {
+static spec_status check_encode(const char *text, size_t n_text, uint32_t flags)
+{
     if (flags & ~(uint32_t)(SPEC_TOKEN_ADD_SPECIAL | SPEC_TOKEN_PARSE_SPECIAL | SPEC_TOKEN_SKIP_SPECIAL))
         return speci_fail(SPEC_E_INVALID, "unknown tokenizer flags 0x%x", (unsigned)flags);
     if (n_text > INT32_MAX / 8) /* normalizing may make text longer; BPE counts bytes in 32 bits */
@@ -242,7 +270,8 @@ static spec_status check_encode(const char *text, size_t n_text, uint32_t flags)
 }
 
 spec_status spec_tokenizer_encode(const spec_tokenizer *tokenizer, int32_t *ids, size_t cap, size_t *n,
-                                  const char *text, size_t n_text, uint32_t flags) {
+                                  const char *text, size_t n_text, uint32_t flags)
+{
     *n = 0;
     SPEC_TRY(check_encode(text, n_text, flags));
     scratch s;

@@ -259,7 +259,7 @@ typedef struct speci_decoder {
     size_t n_unk_text;
     /* What is left to do on the running text: */
     bool join_space;     /* no decoder at all: tokens are separated by a space */
-    bool each_byte;      /* an ill-formed byte becomes U+FFFD on its own (else: each maximal beginning of a character) */
+    bool each_byte;      /* each ill-formed byte becomes U+FFFD (else: each maximal beginning of a character) */
     uint8_t strip;       /* characters strip_char to drop at the beginning; 255 = all */
     char strip_char[4];
     size_t n_strip_char;
@@ -288,7 +288,8 @@ struct spec_tokenizer {
 /* The readers fill a zeroed tokenizer whose parts are initialised. */
 spec_status speci_tokenizer_read_json(spec_tokenizer *t, const char *path);
 spec_status speci_tokenizer_read_spm(spec_tokenizer *t, const uint8_t *data, size_t n);
-/* What tokenizer_config.json in `dir` says about BOS and EOS; a missing file is fine. add_bos, add_eos: -1 = not said. */
+/* What tokenizer_config.json in `dir` says about BOS and EOS; a missing file is fine. add_bos, add_eos: -1 = not
+ * said. */
 spec_status speci_tokenizer_read_config(spec_tokenizer *t, const char *dir, int *add_bos, int *add_eos);
 
 /* The string of an id as decoding sees it, added tokens first; NULL = not used. */

@@ -5,19 +5,22 @@
 
 #include "models/model_tokenizer.h"
 
-void speci_added_init(speci_added_set *s, const spec_allocator *a) {
+void speci_added_init(speci_added_set *s, const spec_allocator *a)
+{
     *s = (speci_added_set){ .text = { .a = a }, .items = { .a = a }, .by_token = { .a = a } };
     s->raw.edges.a = s->raw.leaf.a = a;
     s->normalized.edges.a = s->normalized.leaf.a = a;
     speci_vocab_init(&s->ids, a);
 }
 
-void speci_trie_free(speci_trie *trie) {
+void speci_trie_free(speci_trie *trie)
+{
     speci_pairs_free(&trie->edges);
     speci_buf_free(&trie->leaf);
 }
 
-void speci_added_free(speci_added_set *s) {
+void speci_added_free(speci_added_set *s)
+{
     speci_buf_free(&s->text);
     speci_buf_free(&s->items);
     speci_buf_free(&s->by_token);
@@ -28,7 +31,8 @@ void speci_added_free(speci_added_set *s) {
     s->word = NULL;
 }
 
-spec_status speci_added_put(speci_added_set *s, const char *content, size_t n, const speci_added *token) {
+spec_status speci_added_put(speci_added_set *s, const char *content, size_t n, const speci_added *token)
+{
     static const char word[] = "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}]";
     if (token->id < 0 || token->id >= SPECI_TOK_ID_LIMIT)
         return speci_fail(SPEC_E_FORMAT, "added token '%.*s' has the id %d, expected 0 to %d", n > 64 ? 64 : (int)n,
@@ -52,11 +56,13 @@ spec_status speci_added_put(speci_added_set *s, const char *content, size_t n, c
     return SPEC_OK;
 }
 
-static const speci_added *item_at(const speci_added_set *s, size_t i) {
+static const speci_added *item_at(const speci_added_set *s, size_t i)
+{
     return (const speci_added *)(const void *)s->items.data + i;
 }
 
-const speci_added *speci_added_of_id(const speci_added_set *s, int32_t id) {
+const speci_added *speci_added_of_id(const speci_added_set *s, int32_t id)
+{
     if (id < 0 || (size_t)id >= s->by_token.n / sizeof(uint32_t)) return NULL;
     uint32_t index = ((const uint32_t *)(const void *)s->by_token.data)[id];
     return index ? item_at(s, index - 1) : NULL;
@@ -64,13 +70,15 @@ const speci_added *speci_added_of_id(const speci_added_set *s, int32_t id) {
 
 /* ----------------------------------------------------------------------------------- trie --- */
 
-static uint32_t trie_step(const speci_trie *trie, uint32_t node, uint8_t byte) {
+static uint32_t trie_step(const speci_trie *trie, uint32_t node, uint8_t byte)
+{
     if (node == 0) return trie->root[byte];
     const speci_pair *edge = speci_pairs_get(&trie->edges, node, byte);
     return edge ? (uint32_t)edge->id : 0;
 }
 
-spec_status speci_trie_put(speci_trie *trie, const char *string, size_t n, size_t index) {
+spec_status speci_trie_put(speci_trie *trie, const char *string, size_t n, size_t index)
+{
     uint32_t node = 0, none = 0;
     if (n == 0) return SPEC_OK; /* it would match everywhere */
     if (trie->leaf.n == 0) SPEC_TRY(speci_buf_add(&trie->leaf, &none, sizeof none));
@@ -91,7 +99,8 @@ spec_status speci_trie_put(speci_trie *trie, const char *string, size_t n, size_
     return SPEC_OK;
 }
 
-bool speci_trie_longest(const speci_trie *trie, const char *text, size_t n, size_t *index, size_t *len) {
+bool speci_trie_longest(const speci_trie *trie, const char *text, size_t n, size_t *index, size_t *len)
+{
     uint32_t node = 0;
     *len = 0;
     for (size_t i = 0; i < n; i++) {
@@ -109,14 +118,16 @@ bool speci_trie_longest(const speci_trie *trie, const char *text, size_t n, size
 /* ------------------------------------------------------------------------------ splitting --- */
 
 /* Is the character at s [n], of which there is one, a word character? */
-static spec_status is_word(speci_match *m, const char *s, size_t n, bool *yes) {
+static spec_status is_word(speci_match *m, const char *s, size_t n, bool *yes)
+{
     size_t start, end;
     speci_match_start(m, s, n);
     return speci_match_next(m, yes, &start, &end);
 }
 
 /* Is there a word character right before or after [start, end)? */
-static spec_status touches_word(speci_match *m, const char *text, size_t n, size_t start, size_t end, bool *yes) {
+static spec_status touches_word(speci_match *m, const char *text, size_t n, size_t start, size_t end, bool *yes)
+{
     *yes = false;
     if (start > 0) {
         size_t before = speci_utf8_before(text, start);
@@ -126,7 +137,8 @@ static spec_status touches_word(speci_match *m, const char *text, size_t n, size
     return SPEC_OK;
 }
 
-static size_t spaces_before(const char *text, size_t start, size_t limit) {
+static size_t spaces_before(const char *text, size_t start, size_t limit)
+{
     while (start > limit) {
         size_t len, before = speci_utf8_before(text, start);
         if (!speci_is_space(speci_utf8_decode(text + before, &len))) break;
@@ -135,19 +147,22 @@ static size_t spaces_before(const char *text, size_t start, size_t limit) {
     return start;
 }
 
-static size_t spaces_after(const char *text, size_t n, size_t end) {
+static size_t spaces_after(const char *text, size_t n, size_t end)
+{
     size_t len;
     while (end < n && speci_is_space(speci_utf8_decode(text + end, &len))) end += len;
     return end;
 }
 
-static spec_status put_segment(speci_buf *out, size_t start, size_t end, int32_t id) {
+static spec_status put_segment(speci_buf *out, size_t start, size_t end, int32_t id)
+{
     speci_segment segment = { start, end - start, id };
     return speci_buf_add(out, &segment, sizeof segment);
 }
 
 static spec_status split(const speci_added_set *s, const speci_trie *trie, speci_match *word, const char *text,
-                         size_t n, bool parse_special, speci_buf *out) {
+                         size_t n, bool parse_special, speci_buf *out)
+{
     size_t done = 0; /* everything before it is in a segment */
     for (size_t i = 0; i < n;) {
         size_t index, len;
@@ -176,7 +191,8 @@ static spec_status split(const speci_added_set *s, const speci_trie *trie, speci
 }
 
 spec_status speci_added_split(const speci_added_set *s, const speci_trie *trie, const char *text, size_t n,
-                              bool parse_special, speci_buf *out) {
+                              bool parse_special, speci_buf *out)
+{
     speci_match *word = NULL;
     if (trie->leaf.n == 0) return n ? put_segment(out, 0, n, -1) : SPEC_OK;
     if (s->word) SPEC_TRY(speci_match_open(&word, s->word));

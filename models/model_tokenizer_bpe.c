@@ -16,10 +16,10 @@
 #include "models/model_tokenizer.h"
 
 typedef struct symbol {
-    int32_t prev, next;    /* -1 = none */
-    uint32_t start, n;     /* bytes of the split; n = 0: was joined to its left neighbour */
-    int32_t id;            /* -1 = not a piece (spm) */
-    bool frozen;           /* spm: user-defined, takes part in no merge */
+    int32_t prev, next; /* -1 = none */
+    uint32_t start, n;  /* bytes of the split; n = 0: was joined to its left neighbour */
+    int32_t id;         /* -1 = not a piece (spm) */
+    bool frozen;        /* spm: user-defined, takes part in no merge */
 } symbol;
 
 typedef struct candidate {
@@ -36,16 +36,18 @@ typedef struct encoder {
     speci_bpe_work *work;
     int32_t unk_pending; /* merges: bytes of unknown characters not yet in a symbol; 0 = none */
     uint32_t unk_start;
-    bool after_unk;      /* spm: the id put last is unk for an unknown character */
+    bool after_unk; /* spm: the id put last is unk for an unknown character */
 } encoder;
 
-void speci_bpe_init(speci_bpe *bpe, const spec_allocator *a) {
+void speci_bpe_init(speci_bpe *bpe, const spec_allocator *a)
+{
     *bpe = (speci_bpe){ .unk = -1, .merges = { .a = a } };
     bpe->user_defined.edges.a = bpe->user_defined.leaf.a = a;
     for (int b = 0; b < 256; b++) bpe->byte_id[b] = -1;
 }
 
-void speci_bpe_free(speci_bpe *bpe, const spec_allocator *a) {
+void speci_bpe_free(speci_bpe *bpe, const spec_allocator *a)
+{
     speci_free(a, bpe->prefix);
     speci_free(a, bpe->suffix);
     speci_free(a, bpe->rank);
@@ -53,7 +55,8 @@ void speci_bpe_free(speci_bpe *bpe, const spec_allocator *a) {
     speci_trie_free(&bpe->user_defined);
 }
 
-void speci_bpe_find_bytes(speci_bpe *bpe, const speci_vocab *vocab) {
+void speci_bpe_find_bytes(speci_bpe *bpe, const speci_vocab *vocab)
+{
     for (int b = 0; b < 256; b++) {
         char name[8];
         snprintf(name, sizeof name, "<0x%02X>", (unsigned)b);
@@ -63,16 +66,24 @@ void speci_bpe_find_bytes(speci_bpe *bpe, const speci_vocab *vocab) {
 
 /* ------------------------------------------------------------------------------ the symbols --- */
 
-static symbol *symbols(const encoder *e) { return (symbol *)(void *)e->work->symbols.data; }
-static size_t n_symbols(const encoder *e) { return e->work->symbols.n / sizeof(symbol); }
+static symbol *symbols(const encoder *e)
+{
+    return (symbol *)(void *)e->work->symbols.data;
+}
+static size_t n_symbols(const encoder *e)
+{
+    return e->work->symbols.n / sizeof(symbol);
+}
 
-static spec_status put_symbol(encoder *e, size_t start, size_t n, int32_t id, bool frozen) {
+static spec_status put_symbol(encoder *e, size_t start, size_t n, int32_t id, bool frozen)
+{
     int32_t index = (int32_t)n_symbols(e);
     symbol s = { index - 1, index + 1, (uint32_t)start, (uint32_t)n, id, frozen };
     return speci_buf_add(&e->work->symbols, &s, sizeof s);
 }
 
-static spec_status flush_unk(encoder *e) {
+static spec_status flush_unk(encoder *e)
+{
     if (e->unk_pending == 0) return SPEC_OK;
     SPEC_TRY(put_symbol(e, e->unk_start, (size_t)e->unk_pending, e->bpe->unk, false));
     e->unk_pending = 0;
@@ -80,14 +91,14 @@ static spec_status flush_unk(encoder *e) {
 }
 
 /* A character that is not in the vocabulary, by the merges rule: `key` [n_key] is it with prefix and suffix. */
-static spec_status put_unknown(encoder *e, size_t start, size_t n, const char *key, size_t n_key) {
+static spec_status put_unknown(encoder *e, size_t start, size_t n, const char *key, size_t n_key)
+{
     const speci_bpe *bpe = e->bpe;
     if (bpe->byte_fallback) {
         bool all = true;
         for (size_t i = 0; i < n_key; i++) all = all && bpe->byte_id[(uint8_t)key[i]] >= 0;
         if (all) { /* a pending unk stays pending: the reference puts it after these bytes */
-            for (size_t i = 0; i < n_key; i++)
-                SPEC_TRY(put_symbol(e, start, 1, bpe->byte_id[(uint8_t)key[i]], false));
+            for (size_t i = 0; i < n_key; i++) SPEC_TRY(put_symbol(e, start, 1, bpe->byte_id[(uint8_t)key[i]], false));
             return SPEC_OK;
         }
     }
@@ -99,7 +110,8 @@ static spec_status put_unknown(encoder *e, size_t start, size_t n, const char *k
 }
 
 /* The character's string in the vocabulary: with the prefix unless it is the first, the suffix if it is the last. */
-static spec_status symbol_key(encoder *e, size_t start, size_t n, const char **key, size_t *n_key) {
+static spec_status symbol_key(encoder *e, size_t start, size_t n, const char **key, size_t *n_key)
+{
     const char *prefix = start > 0 ? e->bpe->prefix : NULL;
     const char *suffix = start + n == e->n ? e->bpe->suffix : NULL;
     *key = e->text + start;
@@ -115,7 +127,8 @@ static spec_status symbol_key(encoder *e, size_t start, size_t n, const char **k
     return SPEC_OK;
 }
 
-static spec_status split_for_merges(encoder *e) {
+static spec_status split_for_merges(encoder *e)
+{
     for (size_t i = 0, n; i < e->n; i += n) {
         const char *key;
         size_t n_key;
@@ -133,12 +146,14 @@ static spec_status split_for_merges(encoder *e) {
 }
 
 /* The piece that text [n] is, if it may come about by merging. */
-static int32_t find_mergeable(const encoder *e, const char *text, size_t n) {
+static int32_t find_mergeable(const encoder *e, const char *text, size_t n)
+{
     int32_t id = speci_vocab_find(e->vocab, text, n);
     return id >= 0 && e->bpe->rank[id] != UINT32_MAX ? id : -1;
 }
 
-static spec_status split_for_spm(encoder *e) {
+static spec_status split_for_spm(encoder *e)
+{
     for (size_t i = 0, n; i < e->n; i += n) {
         size_t index = 0;
         bool frozen = speci_trie_longest(&e->bpe->user_defined, e->text + i, e->n - i, &index, &n);
@@ -154,28 +169,36 @@ static spec_status split_for_spm(encoder *e) {
 
 /* ------------------------------------------------------------------------------- the groups --- */
 
-static size_t join_bit(int32_t left, int32_t right) {
+static size_t join_bit(int32_t left, int32_t right)
+{
     uint64_t h = ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) * 0x9E3779B97F4A7C15u;
     return (size_t)(h >> 46); /* 18 bits */
 }
 
-static void set_join(speci_bpe *bpe, int32_t left, int32_t right) {
+static void set_join(speci_bpe *bpe, int32_t left, int32_t right)
+{
     size_t bit = join_bit(left, right);
     bpe->joins[bit / 64] |= (uint64_t)1 << bit % 64;
 }
 
-static int32_t first_char(const char *s) {
+static int32_t first_char(const char *s)
+{
     size_t len;
     return speci_utf8_decode(s, &len);
 }
 
-static int32_t last_char(const char *s, size_t n) { return first_char(s + speci_utf8_before(s, n)); }
+static int32_t last_char(const char *s, size_t n)
+{
+    return first_char(s + speci_utf8_before(s, n));
+}
 
-void speci_bpe_put_join(speci_bpe *bpe, const char *left, size_t n_left, const char *right, size_t n_right) {
+void speci_bpe_put_join(speci_bpe *bpe, const char *left, size_t n_left, const char *right, size_t n_right)
+{
     if (n_left && n_right) set_join(bpe, last_char(left, n_left), first_char(right));
 }
 
-void speci_bpe_put_joins(speci_bpe *bpe, const char *piece, size_t n) {
+void speci_bpe_put_joins(speci_bpe *bpe, const char *piece, size_t n)
+{
     for (size_t i = 0, len; i < n; i += len) {
         len = speci_utf8_length(piece + i, n - i);
         if (i > 0) set_join(bpe, last_char(piece, i), first_char(piece + i));
@@ -183,7 +206,8 @@ void speci_bpe_put_joins(speci_bpe *bpe, const char *piece, size_t n) {
 }
 
 /* The string that merges go by: the text itself, or (an unknown character, a byte) that of the id. */
-static const char *symbol_string(const encoder *e, const symbol *s, size_t *n) {
+static const char *symbol_string(const encoder *e, const symbol *s, size_t *n)
+{
     if (!e->bpe->spm) return speci_vocab_string(e->vocab, s->id, n);
     *n = s->n;
     return e->text + s->start;
@@ -192,7 +216,8 @@ static const char *symbol_string(const encoder *e, const symbol *s, size_t *n) {
 /* May anything ever join across the border of symbols i and i + 1? A merged symbol begins with the first character of
  * its leftmost part and ends with the last one of its rightmost part, so the border's characters decide. (With a
  * continuing_subword_prefix strings are not so simple: then nothing is cut.) */
-static bool may_join(const encoder *e, size_t i) {
+static bool may_join(const encoder *e, size_t i)
+{
     if (e->bpe->prefix) return true;
     size_t n_left, n_right;
     const char *left = symbol_string(e, symbols(e) + i, &n_left);
@@ -204,12 +229,14 @@ static bool may_join(const encoder *e, size_t i) {
 
 /* --------------------------------------------------------------------------------- the heap --- */
 
-static bool before(const candidate *x, const candidate *y) {
+static bool before(const candidate *x, const candidate *y)
+{
     return x->rank != y->rank ? x->rank < y->rank : x->left < y->left;
 }
 
 /* Lets the element at `i` sink to its place. */
-static void sift_down(candidate *heap, size_t n, size_t i) {
+static void sift_down(candidate *heap, size_t n, size_t i)
+{
     candidate moving = heap[i];
     for (;;) {
         size_t child = 2 * i + 1;
@@ -222,7 +249,8 @@ static void sift_down(candidate *heap, size_t n, size_t i) {
     heap[i] = moving;
 }
 
-static spec_status heap_push(speci_buf *buf, candidate c) {
+static spec_status heap_push(speci_buf *buf, candidate c)
+{
     SPEC_TRY(speci_buf_add(buf, &c, sizeof c));
     candidate *heap = (candidate *)(void *)buf->data;
     size_t i = buf->n / sizeof c - 1;
@@ -234,7 +262,8 @@ static spec_status heap_push(speci_buf *buf, candidate c) {
     return SPEC_OK;
 }
 
-static candidate heap_pop(speci_buf *buf) {
+static candidate heap_pop(speci_buf *buf)
+{
     candidate *heap = (candidate *)(void *)buf->data;
     candidate top = heap[0];
     buf->n -= sizeof top;
@@ -247,7 +276,8 @@ static candidate heap_pop(speci_buf *buf) {
 /* ------------------------------------------------------------------------------- the merging --- */
 
 /* May the symbol `left` and the one after it be joined, and to what? */
-static bool find_merge(const encoder *e, int32_t left, candidate *c) {
+static bool find_merge(const encoder *e, int32_t left, candidate *c)
+{
     if (left < 0) return false;
     const symbol *l = symbols(e) + left;
     if (l->next < 0) return false;
@@ -269,7 +299,8 @@ static bool find_merge(const encoder *e, int32_t left, candidate *c) {
 }
 
 /* Is a popped pair still there? If one of its halves has changed, it is another pair, or none. */
-static bool still_there(const encoder *e, const candidate *c) {
+static bool still_there(const encoder *e, const candidate *c)
+{
     const symbol *left = symbols(e) + c->left;
     if (left->n == 0 || left->next < 0) return false;
     if (e->bpe->spm) return left->n + symbols(e)[left->next].n == c->n; /* the same text, hence the same piece */
@@ -277,7 +308,8 @@ static bool still_there(const encoder *e, const candidate *c) {
     return find_merge(e, (int32_t)c->left, &now) && now.id == c->id;
 }
 
-static spec_status apply_merge(encoder *e, const candidate *c) {
+static spec_status apply_merge(encoder *e, const candidate *c)
+{
     if (!still_there(e, c)) return SPEC_OK;
     symbol *all = symbols(e), *left = all + c->left, *right = all + left->next;
     candidate next;
@@ -292,7 +324,8 @@ static spec_status apply_merge(encoder *e, const candidate *c) {
 }
 
 /* Merges symbols first .. end - 1, which are linked among themselves only. */
-static spec_status merge_group(encoder *e, size_t first, size_t end) {
+static spec_status merge_group(encoder *e, size_t first, size_t end)
+{
     speci_buf *heap = &e->work->heap;
     heap->n = 0;
     for (size_t i = first; i + 1 < end; i++) {
@@ -311,7 +344,8 @@ static spec_status merge_group(encoder *e, size_t first, size_t end) {
 /* ------------------------------------------------------------------------------- the result --- */
 
 /* An spm symbol that is no piece: its bytes, or unk, of which neighbours become one. */
-static spec_status put_unknown_symbol(encoder *e, const symbol *s, speci_buf *ids) {
+static spec_status put_unknown_symbol(encoder *e, const symbol *s, speci_buf *ids)
+{
     if (e->bpe->byte_fallback) {
         for (uint32_t i = 0; i < s->n; i++) {
             int32_t id = e->bpe->byte_id[(uint8_t)e->text[s->start + i]];
@@ -324,7 +358,8 @@ static spec_status put_unknown_symbol(encoder *e, const symbol *s, speci_buf *id
     return SPEC_OK;
 }
 
-static spec_status put_ids(encoder *e, size_t first, speci_buf *ids) {
+static spec_status put_ids(encoder *e, size_t first, speci_buf *ids)
+{
     for (int32_t i = (int32_t)first; i >= 0; i = symbols(e)[i].next) {
         const symbol *s = symbols(e) + i;
         if (s->id < 0) {
@@ -338,7 +373,8 @@ static spec_status put_ids(encoder *e, size_t first, speci_buf *ids) {
 }
 
 /* Group by group: cut, merge, emit. */
-static spec_status encode_symbols(encoder *e, speci_buf *ids) {
+static spec_status encode_symbols(encoder *e, speci_buf *ids)
+{
     size_t n = n_symbols(e);
     for (size_t first = 0, end; first < n; first = end) {
         end = first + 1;
@@ -352,7 +388,8 @@ static spec_status encode_symbols(encoder *e, speci_buf *ids) {
 }
 
 spec_status speci_bpe_encode(const speci_bpe *bpe, const speci_vocab *vocab, const char *text, size_t n,
-                             speci_bpe_work *work, speci_buf *ids) {
+                             speci_bpe_work *work, speci_buf *ids)
+{
     encoder e = { .bpe = bpe, .vocab = vocab, .text = text, .n = n, .work = work };
     if (bpe->ignore_merges) {
         int32_t id = speci_vocab_find(vocab, text, n);

@@ -13,7 +13,8 @@
 
 /* --------------------------------------------------------------------------- making the pieces --- */
 
-static spec_status replace_in_token(const speci_dec *step, const speci_buf *in, speci_buf *out) {
+static spec_status replace_in_token(const speci_dec *step, const speci_buf *in, speci_buf *out)
+{
     speci_match *m;
     SPEC_TRY(speci_match_open(&m, step->re));
     size_t done = 0, start, end;
@@ -30,7 +31,8 @@ static spec_status replace_in_token(const speci_dec *step, const speci_buf *in, 
 }
 
 /* At most `start` characters step->text from the left, then at most `stop` from the right. */
-static spec_status strip_token(const speci_dec *step, const speci_buf *in, speci_buf *out) {
+static spec_status strip_token(const speci_dec *step, const speci_buf *in, speci_buf *out)
+{
     size_t begin = 0, end = in->n, n = step->n_text;
     for (size_t k = 0; k < step->start && end - begin >= n && memcmp(in->data + begin, step->text, n) == 0; k++)
         begin += n;
@@ -39,7 +41,8 @@ static spec_status strip_token(const speci_dec *step, const speci_buf *in, speci
     return speci_buf_add(out, in->data + begin, end - begin);
 }
 
-static spec_status replace_marks(const speci_dec *step, bool first, const speci_buf *in, speci_buf *out) {
+static spec_status replace_marks(const speci_dec *step, bool first, const speci_buf *in, speci_buf *out)
+{
     for (size_t i = 0; i < in->n;) {
         bool mark = in->n - i >= step->n_text && memcmp(in->data + i, step->text, step->n_text) == 0;
         if (!mark)
@@ -52,7 +55,8 @@ static spec_status replace_marks(const speci_dec *step, bool first, const speci_
 }
 
 /* A token with a character outside GPT-2's alphabet (an added one) stands for itself. */
-static spec_status bytes_of_token(const speci_buf *in, speci_buf *out) {
+static spec_status bytes_of_token(const speci_buf *in, speci_buf *out)
+{
     for (size_t i = 0, len; i < in->n; i += len) {
         int byte = speci_char_to_byte(speci_utf8_decode(in->data + i, &len));
         if (byte < 0) {
@@ -65,14 +69,16 @@ static spec_status bytes_of_token(const speci_buf *in, speci_buf *out) {
     return SPEC_OK;
 }
 
-static int hex_digit(char c) {
+static int hex_digit(char c)
+{
     if (c >= '0' && c <= '9') return c - '0';
     if (c >= 'a' && c <= 'f') return c - 'a' + 10;
     return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
 /* "<0x0A>" is a byte; everything else stands for itself. */
-static spec_status byte_of_token(const speci_buf *in, speci_buf *out) {
+static spec_status byte_of_token(const speci_buf *in, speci_buf *out)
+{
     const char *s = in->data;
     bool form = in->n == 6 && memcmp(s, "<0x", 3) == 0 && s[5] == '>';
     int high = form ? hex_digit(s[3]) : -1, low = form ? hex_digit(s[4]) : -1;
@@ -81,21 +87,28 @@ static spec_status byte_of_token(const speci_buf *in, speci_buf *out) {
     return speci_buf_add(out, &c, 1);
 }
 
-static spec_status apply(const speci_dec *step, bool first, const speci_buf *in, speci_buf *out) {
+static spec_status apply(const speci_dec *step, bool first, const speci_buf *in, speci_buf *out)
+{
     out->n = 0;
     if (in->n == 0) return SPEC_OK;
     switch (step->kind) {
-    case SPECI_DEC_REPLACE: return replace_in_token(step, in, out);
-    case SPECI_DEC_STRIP: return strip_token(step, in, out);
-    case SPECI_DEC_METASPACE: return replace_marks(step, first, in, out);
-    case SPECI_DEC_BYTE_LEVEL: return bytes_of_token(in, out);
-    case SPECI_DEC_BYTE_FALLBACK: return byte_of_token(in, out);
+    case SPECI_DEC_REPLACE:
+        return replace_in_token(step, in, out);
+    case SPECI_DEC_STRIP:
+        return strip_token(step, in, out);
+    case SPECI_DEC_METASPACE:
+        return replace_marks(step, first, in, out);
+    case SPECI_DEC_BYTE_LEVEL:
+        return bytes_of_token(in, out);
+    case SPECI_DEC_BYTE_FALLBACK:
+        return byte_of_token(in, out);
     }
     return SPEC_OK;
 }
 
 /* How many bytes text [n] may become: each that is not in a well-formed character may become U+FFFD. */
-static size_t decoded_bound(const char *text, size_t n) {
+static size_t decoded_bound(const char *text, size_t n)
+{
     size_t bound = 0;
     for (size_t i = 0; i < n;) {
         size_t len = speci_utf8_length(text + i, n - i);
@@ -106,7 +119,8 @@ static size_t decoded_bound(const char *text, size_t n) {
 }
 
 /* `work` [2]: the steps read one and write the other. */
-static spec_status add_piece(spec_tokenizer *t, int32_t id, bool first, speci_buf work[2], speci_buf *table) {
+static spec_status add_piece(spec_tokenizer *t, int32_t id, bool first, speci_buf work[2], speci_buf *table)
+{
     speci_decoder *d = &t->decoder;
     const speci_dec *step = (const speci_dec *)(const void *)d->steps.data;
     speci_piece piece = { 0, 0, false };
@@ -134,18 +148,19 @@ static spec_status add_piece(spec_tokenizer *t, int32_t id, bool first, speci_bu
     return speci_buf_add(table, &piece, sizeof piece);
 }
 
-static spec_status build(spec_tokenizer *t, speci_buf work[2]) {
+static spec_status build(spec_tokenizer *t, speci_buf work[2])
+{
     speci_decoder *d = &t->decoder;
     const speci_dec *step = (const speci_dec *)(const void *)d->steps.data;
     bool first_differs = false;
     for (size_t i = 0; i < d->steps.n / sizeof *step; i++) first_differs = first_differs || step[i].drop_first;
     for (int32_t id = 0; id < t->n_vocab; id++) SPEC_TRY(add_piece(t, id, false, work, &d->pieces));
-    for (int32_t id = 0; first_differs && id < t->n_vocab; id++)
-        SPEC_TRY(add_piece(t, id, true, work, &d->first));
+    for (int32_t id = 0; first_differs && id < t->n_vocab; id++) SPEC_TRY(add_piece(t, id, true, work, &d->first));
     return speci_buf_add(&d->text, "", 1); /* so that an empty piece has an address */
 }
 
-static void free_steps(speci_buf *steps) {
+static void free_steps(speci_buf *steps)
+{
     speci_dec *step = (speci_dec *)(void *)steps->data;
     for (size_t i = 0; i < steps->n / sizeof *step; i++) {
         speci_regex_close(step[i].re);
@@ -154,7 +169,8 @@ static void free_steps(speci_buf *steps) {
     speci_buf_free(steps);
 }
 
-spec_status speci_decoder_build(spec_tokenizer *t) {
+spec_status speci_decoder_build(spec_tokenizer *t)
+{
     speci_buf work[2] = { { .a = &t->allocator }, { .a = &t->allocator } };
     spec_status status = build(t, work);
     speci_buf_free(&work[0]);
@@ -164,7 +180,8 @@ spec_status speci_decoder_build(spec_tokenizer *t) {
     return status;
 }
 
-void speci_decoder_free(speci_decoder *d) {
+void speci_decoder_free(speci_decoder *d)
+{
     free_steps(&d->steps);
     speci_buf_free(&d->text);
     speci_buf_free(&d->pieces);
@@ -186,13 +203,15 @@ typedef struct sink {
     size_t cap, n; /* n counts on when the room is used up */
 } sink;
 
-static void sink_put(sink *s, const void *data, size_t n) {
+static void sink_put(sink *s, const void *data, size_t n)
+{
     if (n <= s->cap && s->n <= s->cap - n) memcpy(s->text + s->n, data, n);
     s->n += n;
 }
 
 /* One well-formed character; d is NULL at the end of a stream, where only U+FFFD is put. */
-static void put_text(spec_text_stream *stream, const speci_decoder *d, const void *data, size_t n, sink *out) {
+static void put_text(spec_text_stream *stream, const speci_decoder *d, const void *data, size_t n, sink *out)
+{
     uint8_t *strip = &stream->held[HELD_STRIP];
     if (*strip && d && !d->strip_pieces && n == d->n_strip_char && memcmp(data, d->strip_char, n) == 0) {
         if (*strip != 255) --*strip;
@@ -203,12 +222,14 @@ static void put_text(spec_text_stream *stream, const speci_decoder *d, const voi
 }
 
 /* Gives up on the first n held bytes. */
-static void put_broken(spec_text_stream *stream, const speci_decoder *d, int32_t n, sink *out) {
+static void put_broken(spec_text_stream *stream, const speci_decoder *d, int32_t n, sink *out)
+{
     int32_t count = stream->held[HELD_FLAGS] & FLAG_EACH_BYTE ? n : 1;
     for (int32_t i = 0; i < count; i++) put_text(stream, d, "\xEF\xBF\xBD", 3, out);
 }
 
-static void put_byte(spec_text_stream *stream, const speci_decoder *d, uint8_t byte, sink *out) {
+static void put_byte(spec_text_stream *stream, const speci_decoder *d, uint8_t byte, sink *out)
+{
     stream->held[stream->n_held++] = byte;
     int state = speci_utf8_state(stream->held, (size_t)stream->n_held);
     if (state < 0 && stream->n_held > 1) { /* what was held is broken; the new byte may begin something */
@@ -228,7 +249,8 @@ static void put_byte(spec_text_stream *stream, const speci_decoder *d, uint8_t b
 
 /* SentencePiece takes the dummy prefix off a piece, while there is no text yet: once, or (255) from each piece. A space
  * that is a byte piece, or of the unknown piece's surface, stays. Returns the bytes to leave out. */
-static uint32_t strip_piece(spec_text_stream *stream, const spec_tokenizer *t, int32_t id, const char *s, uint32_t n) {
+static uint32_t strip_piece(spec_text_stream *stream, const spec_tokenizer *t, int32_t id, const char *s, uint32_t n)
+{
     uint8_t *strip = &stream->held[HELD_STRIP];
     if (!t->decoder.strip_pieces || *strip == 0 || stream->n_held > 0 || n == 0 || s[0] != ' ') return 0;
     if (id == t->decoder.unk || id == t->bpe.byte_id[' ']) return 0;
@@ -236,7 +258,8 @@ static uint32_t strip_piece(spec_text_stream *stream, const spec_tokenizer *t, i
     return 1;
 }
 
-static void push(spec_text_stream *stream, const spec_tokenizer *t, int32_t id, uint32_t flags, sink *out) {
+static void push(spec_text_stream *stream, const spec_tokenizer *t, int32_t id, uint32_t flags, sink *out)
+{
     const speci_decoder *d = &t->decoder;
     if (!(stream->held[HELD_FLAGS] & FLAG_BEGUN)) {
         stream->held[HELD_STRIP] = d->strip;
@@ -250,29 +273,34 @@ static void push(spec_text_stream *stream, const spec_tokenizer *t, int32_t id, 
     if (d->join_space && stream->n_tokens > 0) put_byte(stream, d, ' ', out);
     if (stream->n_tokens < INT32_MAX) stream->n_tokens++;
     const char *s = d->text.data + piece->offset;
-    for (uint32_t i = strip_piece(stream, t, id, s, piece->n); i < piece->n; i++) put_byte(stream, d, (uint8_t)s[i], out);
+    for (uint32_t i = strip_piece(stream, t, id, s, piece->n); i < piece->n; i++)
+        put_byte(stream, d, (uint8_t)s[i], out);
 }
 
 /* A stream is plain data that the caller may have filled; it must not lead outside its arrays. */
-static spec_status check_stream(const spec_text_stream *stream) {
+static spec_status check_stream(const spec_text_stream *stream)
+{
     if (stream->n_held < 0 || stream->n_held > 3 || stream->n_tokens < 0)
         return speci_fail(SPEC_E_INVALID, "the text stream was not set to zero before its first use");
     return SPEC_OK;
 }
 
-static void finish(spec_text_stream *stream, sink *out) {
+static void finish(spec_text_stream *stream, sink *out)
+{
     if (stream->n_held > 0) put_broken(stream, NULL, stream->n_held, out);
     *stream = (spec_text_stream){ { 0 }, 0, 0 };
 }
 
-static spec_status sink_status(const sink *out, size_t *n) {
+static spec_status sink_status(const sink *out, size_t *n)
+{
     *n = out->n;
     if (out->n <= out->cap) return SPEC_OK;
     return speci_fail(SPEC_E_FULL, "the text needs %zu bytes, there is room for %zu", out->n, out->cap);
 }
 
 spec_status spec_text_stream_push(spec_text_stream *stream, const spec_tokenizer *tokenizer, char *text, size_t cap,
-                                  size_t *n, int32_t id, uint32_t flags) {
+                                  size_t *n, int32_t id, uint32_t flags)
+{
     *n = 0;
     SPEC_TRY(check_stream(stream));
     if (id < 0) return speci_fail(SPEC_E_INVALID, "the token id is %d", id);
@@ -284,7 +312,8 @@ spec_status spec_text_stream_push(spec_text_stream *stream, const spec_tokenizer
     return SPEC_OK;
 }
 
-spec_status spec_text_stream_end(spec_text_stream *stream, char *text, size_t cap, size_t *n) {
+spec_status spec_text_stream_end(spec_text_stream *stream, char *text, size_t cap, size_t *n)
+{
     *n = 0;
     SPEC_TRY(check_stream(stream));
     sink out = { text, cap, 0 };
@@ -296,7 +325,8 @@ spec_status spec_text_stream_end(spec_text_stream *stream, char *text, size_t ca
 }
 
 spec_status spec_tokenizer_decode(const spec_tokenizer *tokenizer, char *text, size_t cap, size_t *n,
-                                  const int32_t *ids, size_t n_ids, uint32_t flags) {
+                                  const int32_t *ids, size_t n_ids, uint32_t flags)
+{
     spec_text_stream stream = { { 0 }, 0, 0 };
     sink out = { text, cap, 0 };
     *n = 0;
@@ -308,7 +338,8 @@ spec_status spec_tokenizer_decode(const spec_tokenizer *tokenizer, char *text, s
     return sink_status(&out, n);
 }
 
-const char *spec_tokenizer_piece(const spec_tokenizer *tokenizer, int32_t id, size_t *n) {
+const char *spec_tokenizer_piece(const spec_tokenizer *tokenizer, int32_t id, size_t *n)
+{
     const speci_decoder *d = &tokenizer->decoder;
     *n = 0;
     if (id < 0 || id >= tokenizer->n_vocab) return NULL;
@@ -318,4 +349,7 @@ const char *spec_tokenizer_piece(const spec_tokenizer *tokenizer, int32_t id, si
     return d->text.data + piece->offset;
 }
 
-size_t spec_tokenizer_piece_max(const spec_tokenizer *tokenizer) { return tokenizer->decoder.piece_max; }
+size_t spec_tokenizer_piece_max(const spec_tokenizer *tokenizer)
+{
+    return tokenizer->decoder.piece_max;
+}

@@ -9,8 +9,8 @@
 #include "models/model_tokenizer.h"
 
 enum {
-    FILE_MAX = 1 << 28,  /* bytes; the largest known is 34 MB */
-    NESTING_MAX = 16     /* Sequences inside Sequences */
+    FILE_MAX = 1 << 28, /* bytes; the largest known is 34 MB */
+    NESTING_MAX = 16    /* Sequences inside Sequences */
 };
 
 /* Reads one component; `depth` counts Sequences. */
@@ -22,12 +22,14 @@ typedef struct component {
 
 /* ------------------------------------------------------------------------------- small readers --- */
 
-static spec_status bad(const spec_tokenizer *t, const char *key, const char *expected) {
+static spec_status bad(const spec_tokenizer *t, const char *key, const char *expected)
+{
     return speci_fail(SPEC_E_FORMAT, "%s: \"%s\" is missing or wrong, expected %s", t->path, key, expected);
 }
 
 /* A boolean; `missing` if the key is not there or null. */
-static spec_status read_bool(const spec_tokenizer *t, const json_t *json, const char *key, bool missing, bool *out) {
+static spec_status read_bool(const spec_tokenizer *t, const json_t *json, const char *key, bool missing, bool *out)
+{
     const json_t *value = json_object_get(json, key);
     *out = missing;
     if (!value || json_is_null(value)) return SPEC_OK;
@@ -37,7 +39,8 @@ static spec_status read_bool(const spec_tokenizer *t, const json_t *json, const 
 }
 
 static spec_status read_int(const spec_tokenizer *t, const json_t *json, const char *key, json_int_t low,
-                            json_int_t high, json_int_t *out) {
+                            json_int_t high, json_int_t *out)
+{
     const json_t *value = json_object_get(json, key);
     *out = json_integer_value(value);
     if (json_is_integer(value) && *out >= low && *out <= high) return SPEC_OK;
@@ -46,8 +49,8 @@ static spec_status read_int(const spec_tokenizer *t, const json_t *json, const c
 }
 
 /* Borrowed text; may hold zero bytes. */
-static spec_status read_text(const spec_tokenizer *t, const json_t *json, const char *key, const char **out,
-                             size_t *n) {
+static spec_status read_text(const spec_tokenizer *t, const json_t *json, const char *key, const char **out, size_t *n)
+{
     const json_t *value = json_object_get(json, key);
     if (!json_is_string(value)) return bad(t, key, "a string");
     *out = json_string_value(value);
@@ -56,7 +59,8 @@ static spec_status read_text(const spec_tokenizer *t, const json_t *json, const 
 }
 
 /* A string or null; *out is a copy or NULL. */
-static spec_status read_optional(const spec_tokenizer *t, const json_t *json, const char *key, char **out) {
+static spec_status read_optional(const spec_tokenizer *t, const json_t *json, const char *key, char **out)
+{
     const json_t *value = json_object_get(json, key);
     *out = NULL;
     if (!value || json_is_null(value)) return SPEC_OK;
@@ -66,7 +70,8 @@ static spec_status read_optional(const spec_tokenizer *t, const json_t *json, co
     return *out ? SPEC_OK : SPEC_E_NOMEM;
 }
 
-static spec_status copy_text(const spec_tokenizer *t, const char *s, size_t n, char **out) {
+static spec_status copy_text(const spec_tokenizer *t, const char *s, size_t n, char **out)
+{
     *out = speci_alloc(&t->allocator, n + 1, 1);
     if (!*out) return SPEC_E_NOMEM;
     memcpy(*out, s, n);
@@ -74,7 +79,8 @@ static spec_status copy_text(const spec_tokenizer *t, const char *s, size_t n, c
 }
 
 /* {"String": "..."} or {"Regex": "..."}, as Split and Replace have it. */
-static spec_status read_pattern(const spec_tokenizer *t, const json_t *json, speci_regex **out) {
+static spec_status read_pattern(const spec_tokenizer *t, const json_t *json, speci_regex **out)
+{
     const json_t *pattern = json_object_get(json, "pattern");
     const json_t *literal = json_object_get(pattern, "String"), *regex = json_object_get(pattern, "Regex");
     const json_t *value = literal ? literal : regex;
@@ -84,7 +90,8 @@ static spec_status read_pattern(const spec_tokenizer *t, const json_t *json, spe
 }
 
 static spec_status read_component(spec_tokenizer *t, const json_t *json, const char *section, const component *table,
-                                  int depth) {
+                                  int depth)
+{
     if (depth > NESTING_MAX)
         return speci_fail(SPEC_E_FORMAT, "%s: %s: Sequences nested deeper than %d", t->path, section, NESTING_MAX);
     const char *type = json_string_value(json_object_get(json, "type"));
@@ -94,11 +101,11 @@ static spec_status read_component(spec_tokenizer *t, const json_t *json, const c
     return speci_fail(SPEC_E_UNSUPPORTED, "%s: the %s '%.64s' is not supported", t->path, section, type);
 }
 
-static spec_status read_sequence(spec_tokenizer *t, const json_t *json, const char *key, read_fn each, int depth) {
+static spec_status read_sequence(spec_tokenizer *t, const json_t *json, const char *key, read_fn each, int depth)
+{
     const json_t *list = json_object_get(json, key);
     if (!json_is_array(list)) return bad(t, key, "an array");
-    for (size_t i = 0; i < json_array_size(list); i++)
-        SPEC_TRY(each(t, json_array_get(list, i), depth + 1));
+    for (size_t i = 0; i < json_array_size(list); i++) SPEC_TRY(each(t, json_array_get(list, i), depth + 1));
     return SPEC_OK;
 }
 
@@ -106,49 +113,60 @@ static spec_status read_sequence(spec_tokenizer *t, const json_t *json, const ch
 
 static spec_status read_normalizer(spec_tokenizer *t, const json_t *json, int depth);
 
-static spec_status put_norm(spec_tokenizer *t, const speci_norm *norm) {
+static spec_status put_norm(spec_tokenizer *t, const speci_norm *norm)
+{
     return speci_buf_add(&t->norms, norm, sizeof *norm);
 }
 
-static spec_status norm_plain(spec_tokenizer *t, speci_norm_kind kind) {
+static spec_status norm_plain(spec_tokenizer *t, speci_norm_kind kind)
+{
     speci_norm norm = { .kind = kind };
     return put_norm(t, &norm);
 }
 
-static spec_status norm_nfc(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status norm_nfc(spec_tokenizer *t, const json_t *json, int depth)
+{
     (void)json, (void)depth;
     return norm_plain(t, SPECI_NORM_NFC);
 }
-static spec_status norm_nfd(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status norm_nfd(spec_tokenizer *t, const json_t *json, int depth)
+{
     (void)json, (void)depth;
     return norm_plain(t, SPECI_NORM_NFD);
 }
-static spec_status norm_nfkc(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status norm_nfkc(spec_tokenizer *t, const json_t *json, int depth)
+{
     (void)json, (void)depth;
     return norm_plain(t, SPECI_NORM_NFKC);
 }
-static spec_status norm_nfkd(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status norm_nfkd(spec_tokenizer *t, const json_t *json, int depth)
+{
     (void)json, (void)depth;
     return norm_plain(t, SPECI_NORM_NFKD);
 }
-static spec_status norm_lowercase(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status norm_lowercase(spec_tokenizer *t, const json_t *json, int depth)
+{
     (void)json, (void)depth;
     return norm_plain(t, SPECI_NORM_LOWERCASE);
 }
-static spec_status norm_strip_accents(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status norm_strip_accents(spec_tokenizer *t, const json_t *json, int depth)
+{
     (void)json, (void)depth;
     return norm_plain(t, SPECI_NORM_STRIP_ACCENTS);
 }
-static spec_status norm_nmt(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status norm_nmt(spec_tokenizer *t, const json_t *json, int depth)
+{
     (void)json, (void)depth;
     return norm_plain(t, SPECI_NORM_NMT);
 }
-static spec_status norm_byte_level(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status norm_byte_level(spec_tokenizer *t, const json_t *json, int depth)
+{
     (void)json, (void)depth;
     return norm_plain(t, SPECI_NORM_BYTE_LEVEL);
 }
 
-static spec_status norm_strip(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status norm_strip(spec_tokenizer *t, const json_t *json, int depth)
+{
     (void)depth;
     speci_norm norm = { .kind = SPECI_NORM_STRIP };
     SPEC_TRY(read_bool(t, json, "strip_left", true, &norm.left));
@@ -157,13 +175,15 @@ static spec_status norm_strip(spec_tokenizer *t, const json_t *json, int depth) 
 }
 
 /* Adds a step first and fills it in place, so that what it owns is freed with the tokenizer whatever happens. */
-static spec_status new_norm(spec_tokenizer *t, speci_norm_kind kind, speci_norm **out) {
+static spec_status new_norm(spec_tokenizer *t, speci_norm_kind kind, speci_norm **out)
+{
     SPEC_TRY(norm_plain(t, kind));
     *out = (speci_norm *)(void *)(t->norms.data + t->norms.n) - 1;
     return SPEC_OK;
 }
 
-static spec_status norm_replace(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status norm_replace(spec_tokenizer *t, const json_t *json, int depth)
+{
     (void)depth;
     speci_norm *norm;
     const char *text;
@@ -173,7 +193,8 @@ static spec_status norm_replace(spec_tokenizer *t, const json_t *json, int depth
     return copy_text(t, text, norm->n_text, &norm->text);
 }
 
-static spec_status norm_prepend(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status norm_prepend(spec_tokenizer *t, const json_t *json, int depth)
+{
     (void)depth;
     speci_norm *norm;
     const char *text;
@@ -182,21 +203,29 @@ static spec_status norm_prepend(spec_tokenizer *t, const json_t *json, int depth
     return copy_text(t, text, norm->n_text, &norm->text);
 }
 
-static spec_status norm_sequence(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status norm_sequence(spec_tokenizer *t, const json_t *json, int depth)
+{
     return read_sequence(t, json, "normalizers", read_normalizer, depth);
 }
 
 static const component normalizers[] = {
-    { "NFC", norm_nfc },             { "NFD", norm_nfd },
-    { "NFKC", norm_nfkc },           { "NFKD", norm_nfkd },
-    { "Lowercase", norm_lowercase }, { "StripAccents", norm_strip_accents },
-    { "Nmt", norm_nmt },             { "ByteLevel", norm_byte_level },
-    { "Strip", norm_strip },         { "Replace", norm_replace },
-    { "Prepend", norm_prepend },     { "Sequence", norm_sequence },
+    { "NFC", norm_nfc },
+    { "NFD", norm_nfd },
+    { "NFKC", norm_nfkc },
+    { "NFKD", norm_nfkd },
+    { "Lowercase", norm_lowercase },
+    { "StripAccents", norm_strip_accents },
+    { "Nmt", norm_nmt },
+    { "ByteLevel", norm_byte_level },
+    { "Strip", norm_strip },
+    { "Replace", norm_replace },
+    { "Prepend", norm_prepend },
+    { "Sequence", norm_sequence },
     { NULL, NULL },
 };
 
-static spec_status read_normalizer(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status read_normalizer(spec_tokenizer *t, const json_t *json, int depth)
+{
     return read_component(t, json, "normalizer", normalizers, depth);
 }
 
@@ -205,7 +234,8 @@ static spec_status read_normalizer(spec_tokenizer *t, const json_t *json, int de
 static spec_status read_pre_tokenizer(spec_tokenizer *t, const json_t *json, int depth);
 
 /* As new_norm. */
-static spec_status new_pre(spec_tokenizer *t, speci_pre_kind kind, speci_pre **out) {
+static spec_status new_pre(spec_tokenizer *t, speci_pre_kind kind, speci_pre **out)
+{
     speci_pre pre = { .kind = kind };
     SPEC_TRY(speci_buf_add(&t->pres, &pre, sizeof pre));
     *out = (speci_pre *)(void *)(t->pres.data + t->pres.n) - 1;
@@ -213,7 +243,8 @@ static spec_status new_pre(spec_tokenizer *t, speci_pre_kind kind, speci_pre **o
 }
 
 static spec_status put_split(spec_tokenizer *t, const char *pattern, bool literal, speci_split_behavior behavior,
-                             bool invert) {
+                             bool invert)
+{
     speci_pre *pre;
     SPEC_TRY(new_pre(t, SPECI_PRE_SPLIT, &pre));
     pre->behavior = behavior;
@@ -222,7 +253,8 @@ static spec_status put_split(spec_tokenizer *t, const char *pattern, bool litera
 }
 
 static spec_status read_behavior(const spec_tokenizer *t, const json_t *json, speci_split_behavior missing,
-                                 speci_split_behavior *out) {
+                                 speci_split_behavior *out)
+{
     static const char *const names[] = { "Removed", "Isolated", "MergedWithPrevious", "MergedWithNext",
                                          "Contiguous" }; /* in the order of the enum */
     const json_t *value = json_object_get(json, "behavior");
@@ -237,7 +269,8 @@ static spec_status read_behavior(const spec_tokenizer *t, const json_t *json, sp
     return bad(t, "behavior", "Removed, Isolated, MergedWithPrevious, MergedWithNext or Contiguous");
 }
 
-static spec_status pre_split(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status pre_split(spec_tokenizer *t, const json_t *json, int depth)
+{
     (void)depth;
     speci_pre *pre;
     SPEC_TRY(new_pre(t, SPECI_PRE_SPLIT, &pre));
@@ -246,7 +279,8 @@ static spec_status pre_split(spec_tokenizer *t, const json_t *json, int depth) {
     return read_pattern(t, json, &pre->re);
 }
 
-static spec_status pre_byte_level(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status pre_byte_level(spec_tokenizer *t, const json_t *json, int depth)
+{
     static const char gpt2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
     (void)depth;
     bool prefix_space, use_regex;
@@ -259,7 +293,8 @@ static spec_status pre_byte_level(spec_tokenizer *t, const json_t *json, int dep
 }
 
 /* One character, as UTF-8 in out [4]. */
-static spec_status read_char(const spec_tokenizer *t, const json_t *json, const char *key, char out[4], size_t *n) {
+static spec_status read_char(const spec_tokenizer *t, const json_t *json, const char *key, char out[4], size_t *n)
+{
     const char *text;
     SPEC_TRY(read_text(t, json, key, &text, n));
     if (*n == 0 || speci_utf8_length(text, *n) != *n) return bad(t, key, "one character");
@@ -268,7 +303,8 @@ static spec_status read_char(const spec_tokenizer *t, const json_t *json, const 
 }
 
 /* Where Metaspace puts its mark. Older files have add_prefix_space alone; a file that has both must agree. */
-static spec_status read_prepend(const spec_tokenizer *t, const json_t *json, speci_prepend *out) {
+static spec_status read_prepend(const spec_tokenizer *t, const json_t *json, speci_prepend *out)
+{
     static const char *const names[] = { "never", "first", "always" }; /* in the order of the enum */
     const char *name = json_string_value(json_object_get(json, "prepend_scheme"));
     bool prefix_space;
@@ -284,7 +320,8 @@ static spec_status read_prepend(const spec_tokenizer *t, const json_t *json, spe
     return bad(t, "prepend_scheme", "never, first or always");
 }
 
-static spec_status pre_metaspace(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status pre_metaspace(spec_tokenizer *t, const json_t *json, int depth)
+{
     (void)depth;
     speci_pre *pre;
     bool split;
@@ -297,33 +334,38 @@ static spec_status pre_metaspace(spec_tokenizer *t, const json_t *json, int dept
     return split ? put_split(t, mark, true, SPECI_SPLIT_MERGED_WITH_NEXT, false) : SPEC_OK;
 }
 
-static spec_status pre_digits(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status pre_digits(spec_tokenizer *t, const json_t *json, int depth)
+{
     (void)depth;
     bool individual;
     SPEC_TRY(read_bool(t, json, "individual_digits", false, &individual));
     return put_split(t, "\\p{N}", false, individual ? SPECI_SPLIT_ISOLATED : SPECI_SPLIT_CONTIGUOUS, false);
 }
 
-static spec_status pre_punctuation(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status pre_punctuation(spec_tokenizer *t, const json_t *json, int depth)
+{
     (void)depth;
     speci_split_behavior behavior; /* ASCII's punctuation includes nine symbols */
     SPEC_TRY(read_behavior(t, json, SPECI_SPLIT_ISOLATED, &behavior));
     return put_split(t, "[\\p{P}$+<=>^`|~]", false, behavior, false);
 }
 
-static spec_status pre_whitespace(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status pre_whitespace(spec_tokenizer *t, const json_t *json, int depth)
+{
     (void)json, (void)depth;
 #define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}"
     return put_split(t, "[" WORD "]+|[^" WORD "\\s]+", false, SPECI_SPLIT_REMOVED, true);
 #undef WORD
 }
 
-static spec_status pre_whitespace_split(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status pre_whitespace_split(spec_tokenizer *t, const json_t *json, int depth)
+{
     (void)json, (void)depth;
     return put_split(t, "\\s", false, SPECI_SPLIT_REMOVED, false);
 }
 
-static spec_status pre_delimiter(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status pre_delimiter(spec_tokenizer *t, const json_t *json, int depth)
+{
     (void)depth;
     char delimiter[5] = "";
     size_t n;
@@ -331,7 +373,8 @@ static spec_status pre_delimiter(spec_tokenizer *t, const json_t *json, int dept
     return put_split(t, delimiter, true, SPECI_SPLIT_REMOVED, false);
 }
 
-static spec_status pre_fixed(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status pre_fixed(spec_tokenizer *t, const json_t *json, int depth)
+{
     (void)depth;
     speci_pre *pre;
     json_int_t length;
@@ -341,30 +384,39 @@ static spec_status pre_fixed(spec_tokenizer *t, const json_t *json, int depth) {
     return SPEC_OK;
 }
 
-static spec_status pre_sequence(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status pre_sequence(spec_tokenizer *t, const json_t *json, int depth)
+{
     return read_sequence(t, json, "pretokenizers", read_pre_tokenizer, depth);
 }
 
 static const component pre_tokenizers[] = {
-    { "ByteLevel", pre_byte_level },      { "Split", pre_split },
-    { "Metaspace", pre_metaspace },       { "Digits", pre_digits },
-    { "Punctuation", pre_punctuation },   { "Whitespace", pre_whitespace },
-    { "WhitespaceSplit", pre_whitespace_split }, { "CharDelimiterSplit", pre_delimiter },
-    { "FixedLength", pre_fixed },         { "Sequence", pre_sequence },
+    { "ByteLevel", pre_byte_level },
+    { "Split", pre_split },
+    { "Metaspace", pre_metaspace },
+    { "Digits", pre_digits },
+    { "Punctuation", pre_punctuation },
+    { "Whitespace", pre_whitespace },
+    { "WhitespaceSplit", pre_whitespace_split },
+    { "CharDelimiterSplit", pre_delimiter },
+    { "FixedLength", pre_fixed },
+    { "Sequence", pre_sequence },
     { NULL, NULL },
 };
 
-static spec_status read_pre_tokenizer(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status read_pre_tokenizer(spec_tokenizer *t, const json_t *json, int depth)
+{
     return read_component(t, json, "pre_tokenizer", pre_tokenizers, depth);
 }
 
 /* ------------------------------------------------------------------------------------ BPE model --- */
 
-static spec_status read_vocab(spec_tokenizer *t, const json_t *model) {
+static spec_status read_vocab(spec_tokenizer *t, const json_t *model)
+{
     json_t *vocab = json_object_get(model, "vocab"), *value;
     const char *key;
     if (!json_is_object(vocab)) return bad(t, "vocab", "an object");
-    json_object_foreach(vocab, key, value) {
+    json_object_foreach(vocab, key, value)
+    {
         if (!json_is_integer(value))
             return speci_fail(SPEC_E_FORMAT, "%s: the id of token '%.64s' is not an integer", t->path, key);
         json_int_t id = json_integer_value(value);
@@ -377,7 +429,8 @@ static spec_status read_vocab(spec_tokenizer *t, const json_t *model) {
 }
 
 /* The two halves of a merge: "a b" or ["a", "b"]. */
-static bool merge_halves(const json_t *merge, const char *half[2], size_t n[2]) {
+static bool merge_halves(const json_t *merge, const char *half[2], size_t n[2])
+{
     if (json_is_string(merge)) {
         const char *s = json_string_value(merge), *space = strchr(s, ' ');
         if (!space || strchr(space + 1, ' ')) return false;
@@ -397,14 +450,16 @@ static bool merge_halves(const json_t *merge, const char *half[2], size_t n[2]) 
     return true;
 }
 
-static spec_status unknown_token(const spec_tokenizer *t, size_t rank, const char *s, size_t n) {
+static spec_status unknown_token(const spec_tokenizer *t, size_t rank, const char *s, size_t n)
+{
     return speci_fail(SPEC_E_FORMAT, "%s: merge %zu needs the token '%.*s', which the vocabulary lacks", t->path, rank,
                       n > 64 ? 64 : (int)n, s);
 }
 
 /* Merge number `rank`: the ids of both halves and of what they become; the right half loses the prefix that marks it
  * as a continuation. */
-static spec_status put_merge(spec_tokenizer *t, const json_t *merge, size_t rank, speci_buf *joined) {
+static spec_status put_merge(spec_tokenizer *t, const json_t *merge, size_t rank, speci_buf *joined)
+{
     const char *half[2];
     size_t n[2];
     int32_t id[2];
@@ -426,7 +481,8 @@ static spec_status put_merge(spec_tokenizer *t, const json_t *merge, size_t rank
     return speci_pairs_put(&t->bpe.merges, pair); /* of equal merges the last counts, as in the reference */
 }
 
-static spec_status read_merges(spec_tokenizer *t, const json_t *model) {
+static spec_status read_merges(spec_tokenizer *t, const json_t *model)
+{
     const json_t *merges = json_object_get(model, "merges");
     speci_buf joined = { .a = &t->allocator };
     spec_status status = SPEC_OK;
@@ -442,7 +498,8 @@ static spec_status read_merges(spec_tokenizer *t, const json_t *model) {
     return status;
 }
 
-static spec_status read_unk(spec_tokenizer *t, const json_t *model) {
+static spec_status read_unk(spec_tokenizer *t, const json_t *model)
+{
     const json_t *value = json_object_get(model, "unk_token");
     if (!value || json_is_null(value)) return SPEC_OK;
     if (!json_is_string(value)) return bad(t, "unk_token", "a string or null");
@@ -452,7 +509,8 @@ static spec_status read_unk(spec_tokenizer *t, const json_t *model) {
                       json_string_value(value));
 }
 
-static spec_status read_model(spec_tokenizer *t, const json_t *model) {
+static spec_status read_model(spec_tokenizer *t, const json_t *model)
+{
     const json_t *type = json_object_get(model, "type");
     double dropout = 0;
     if (!json_is_object(model)) return bad(t, "model", "an object");
@@ -476,7 +534,8 @@ static spec_status read_model(spec_tokenizer *t, const json_t *model) {
 
 /* -------------------------------------------------------------------------------- added tokens --- */
 
-static spec_status put_added(spec_tokenizer *t, const json_t *json, size_t index) {
+static spec_status put_added(spec_tokenizer *t, const json_t *json, size_t index)
+{
     speci_added token = { .id = -1 };
     const char *content;
     size_t n, n_other;
@@ -488,7 +547,7 @@ static spec_status put_added(spec_tokenizer *t, const json_t *json, size_t index
     SPEC_TRY(read_bool(t, json, "rstrip", false, &token.rstrip));
     SPEC_TRY(read_bool(t, json, "special", false, &token.special));
     SPEC_TRY(read_bool(t, json, "normalized", !token.special, &token.normalized));
-    if (n == 0) return SPEC_OK; /* the reference leaves them out too */
+    if (n == 0) return SPEC_OK;                         /* the reference leaves them out too */
     token.id = speci_vocab_find(&t->vocab, content, n); /* what the model knows already keeps its id */
     if (token.id < 0) {
         token.id = (int32_t)id;
@@ -501,7 +560,8 @@ static spec_status put_added(spec_tokenizer *t, const json_t *json, size_t index
 
 /* Enters one token into its trie. One that is looked for in normalized text is normalized itself, and decoding shows
  * it so. */
-static spec_status place_added(spec_tokenizer *t, size_t index, speci_norm_work *work) {
+static spec_status place_added(spec_tokenizer *t, size_t index, speci_norm_work *work)
+{
     speci_added *token = (speci_added *)(void *)t->added.items.data + index;
     const char *string = t->added.text.data + token->offset;
     size_t n = token->n;
@@ -516,7 +576,8 @@ static spec_status place_added(spec_tokenizer *t, size_t index, speci_norm_work 
 }
 
 /* Where two strings become equal by normalizing, special tokens come first. */
-static spec_status build_tries(spec_tokenizer *t, speci_norm_work *work) {
+static spec_status build_tries(spec_tokenizer *t, speci_norm_work *work)
+{
     size_t n = t->added.items.n / sizeof(speci_added);
     for (size_t i = 0; i < 2 * n; i++) {
         const speci_added *token = (const speci_added *)(const void *)t->added.items.data + i % n;
@@ -525,12 +586,14 @@ static spec_status build_tries(spec_tokenizer *t, speci_norm_work *work) {
     return SPEC_OK;
 }
 
-static spec_status read_added(spec_tokenizer *t, const json_t *root) {
+static spec_status read_added(spec_tokenizer *t, const json_t *root)
+{
     const json_t *list = json_object_get(root, "added_tokens");
     if (list && !json_is_null(list) && !json_is_array(list)) return bad(t, "added_tokens", "an array");
     for (size_t i = 0; i < json_array_size(list); i++) SPEC_TRY(put_added(t, json_array_get(list, i), i));
-    speci_norm_work work = { { .a = &t->allocator }, { .a = &t->allocator }, { .a = &t->allocator },
-                             { .a = &t->allocator } };
+    speci_norm_work work = {
+        { .a = &t->allocator }, { .a = &t->allocator }, { .a = &t->allocator }, { .a = &t->allocator }
+    };
     spec_status status = build_tries(t, &work);
     speci_buf_free(&work.a);
     speci_buf_free(&work.b);
@@ -543,7 +606,8 @@ static spec_status read_added(spec_tokenizer *t, const json_t *root) {
 
 static spec_status read_post_processor(spec_tokenizer *t, const json_t *json, int depth);
 
-static spec_status put_id(spec_tokenizer *t, speci_buf *list, const json_t *value, const char *token) {
+static spec_status put_id(spec_tokenizer *t, speci_buf *list, const json_t *value, const char *token)
+{
     json_int_t id = json_integer_value(value);
     if (!json_is_integer(value) || id < 0 || id >= SPECI_TOK_ID_LIMIT)
         return speci_fail(SPEC_E_FORMAT, "%s: post_processor: the id of '%.64s' is missing or wrong", t->path, token);
@@ -552,7 +616,8 @@ static spec_status put_id(spec_tokenizer *t, speci_buf *list, const json_t *valu
 }
 
 /* A processor's ids go round those of the processors before it. */
-static spec_status wrap(spec_tokenizer *t, speci_buf *before, const speci_buf *after) {
+static spec_status wrap(spec_tokenizer *t, speci_buf *before, const speci_buf *after)
+{
     SPEC_TRY(speci_buf_add(before, t->before.data, t->before.n));
     t->before.n = 0;
     SPEC_TRY(speci_buf_add(&t->before, before->data, before->n));
@@ -560,7 +625,8 @@ static spec_status wrap(spec_tokenizer *t, speci_buf *before, const speci_buf *a
 }
 
 /* "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}], with the ids in "special_tokens". */
-static spec_status read_template(spec_tokenizer *t, const json_t *json, speci_buf *before, speci_buf *after) {
+static spec_status read_template(spec_tokenizer *t, const json_t *json, speci_buf *before, speci_buf *after)
+{
     const json_t *single = json_object_get(json, "single"), *tokens = json_object_get(json, "special_tokens");
     bool seen = false;
     if (!json_is_array(single)) return bad(t, "single", "an array");
@@ -581,7 +647,8 @@ static spec_status read_template(spec_tokenizer *t, const json_t *json, speci_bu
     return seen ? wrap(t, before, after) : bad(t, "single", "a Sequence A");
 }
 
-static spec_status post_template(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status post_template(spec_tokenizer *t, const json_t *json, int depth)
+{
     (void)depth;
     speci_buf before = { .a = &t->allocator }, after = { .a = &t->allocator };
     spec_status status = read_template(t, json, &before, &after);
@@ -591,7 +658,8 @@ static spec_status post_template(spec_tokenizer *t, const json_t *json, int dept
 }
 
 /* BertProcessing and RobertaProcessing: "cls": ["<s>", 0], "sep": ["</s>", 2]. */
-static spec_status post_cls_sep(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status post_cls_sep(spec_tokenizer *t, const json_t *json, int depth)
+{
     (void)depth;
     speci_buf before = { .a = &t->allocator }, after = { .a = &t->allocator };
     spec_status status = put_id(t, &before, json_array_get(json_object_get(json, "cls"), 1), "cls");
@@ -602,22 +670,24 @@ static spec_status post_cls_sep(spec_tokenizer *t, const json_t *json, int depth
     return status;
 }
 
-static spec_status post_byte_level(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status post_byte_level(spec_tokenizer *t, const json_t *json, int depth)
+{
     (void)t, (void)json, (void)depth; /* it only moves offsets */
     return SPEC_OK;
 }
 
-static spec_status post_sequence(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status post_sequence(spec_tokenizer *t, const json_t *json, int depth)
+{
     return read_sequence(t, json, "processors", read_post_processor, depth);
 }
 
 static const component post_processors[] = {
-    { "TemplateProcessing", post_template }, { "ByteLevel", post_byte_level },
-    { "BertProcessing", post_cls_sep },      { "RobertaProcessing", post_cls_sep },
-    { "Sequence", post_sequence },           { NULL, NULL },
+    { "TemplateProcessing", post_template }, { "ByteLevel", post_byte_level }, { "BertProcessing", post_cls_sep },
+    { "RobertaProcessing", post_cls_sep },   { "Sequence", post_sequence },    { NULL, NULL },
 };
 
-static spec_status read_post_processor(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status read_post_processor(spec_tokenizer *t, const json_t *json, int depth)
+{
     return read_component(t, json, "post_processor", post_processors, depth);
 }
 
@@ -634,17 +704,21 @@ enum {
 static spec_status read_decoder(spec_tokenizer *t, const json_t *json, int depth);
 
 /* As new_norm. */
-static spec_status new_dec(spec_tokenizer *t, speci_dec_kind kind, const char *name, speci_dec **out) {
+static spec_status new_dec(spec_tokenizer *t, speci_dec_kind kind, const char *name, speci_dec **out)
+{
     if (t->decoder.phase != DECODE_TOKENS)
-        return speci_fail(SPEC_E_UNSUPPORTED, "%s: the decoder '%s' after ByteLevel, ByteFallback or Fuse is not "
-                          "supported", t->path, name);
+        return speci_fail(SPEC_E_UNSUPPORTED,
+                          "%s: the decoder '%s' after ByteLevel, ByteFallback or Fuse is not "
+                          "supported",
+                          t->path, name);
     speci_dec step = { .kind = kind };
     SPEC_TRY(speci_buf_add(&t->decoder.steps, &step, sizeof step));
     *out = (speci_dec *)(void *)(t->decoder.steps.data + t->decoder.steps.n) - 1;
     return SPEC_OK;
 }
 
-static spec_status dec_byte_level(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status dec_byte_level(spec_tokenizer *t, const json_t *json, int depth)
+{
     (void)json, (void)depth;
     speci_dec *step;
     SPEC_TRY(new_dec(t, SPECI_DEC_BYTE_LEVEL, "ByteLevel", &step));
@@ -652,7 +726,8 @@ static spec_status dec_byte_level(spec_tokenizer *t, const json_t *json, int dep
     return SPEC_OK;
 }
 
-static spec_status dec_byte_fallback(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status dec_byte_fallback(spec_tokenizer *t, const json_t *json, int depth)
+{
     (void)json, (void)depth;
     speci_dec *step;
     SPEC_TRY(new_dec(t, SPECI_DEC_BYTE_FALLBACK, "ByteFallback", &step));
@@ -661,13 +736,15 @@ static spec_status dec_byte_fallback(spec_tokenizer *t, const json_t *json, int 
     return SPEC_OK;
 }
 
-static spec_status dec_fuse(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status dec_fuse(spec_tokenizer *t, const json_t *json, int depth)
+{
     (void)json, (void)depth;
     t->decoder.phase = DECODE_TEXT;
     return SPEC_OK;
 }
 
-static spec_status dec_replace(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status dec_replace(spec_tokenizer *t, const json_t *json, int depth)
+{
     (void)depth;
     speci_dec *step;
     const char *text;
@@ -677,7 +754,8 @@ static spec_status dec_replace(spec_tokenizer *t, const json_t *json, int depth)
     return copy_text(t, text, step->n_text, &step->text);
 }
 
-static spec_status dec_metaspace(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status dec_metaspace(spec_tokenizer *t, const json_t *json, int depth)
+{
     (void)depth;
     speci_dec *step;
     speci_prepend prepend;
@@ -690,18 +768,22 @@ static spec_status dec_metaspace(spec_tokenizer *t, const json_t *json, int dept
 }
 
 /* On running text only the beginning can be stripped: a stream does not know its end. */
-static spec_status dec_strip_text(spec_tokenizer *t, const char *mark, size_t n, json_int_t start, json_int_t stop) {
+static spec_status dec_strip_text(spec_tokenizer *t, const char *mark, size_t n, json_int_t start, json_int_t stop)
+{
     speci_decoder *d = &t->decoder;
     if (stop > 0 || start > 254 || d->strip)
-        return speci_fail(SPEC_E_UNSUPPORTED, "%s: the decoder 'Strip' after Fuse with start %lld and stop %lld is not "
-                          "supported, or it is there twice", t->path, (long long)start, (long long)stop);
+        return speci_fail(SPEC_E_UNSUPPORTED,
+                          "%s: the decoder 'Strip' after Fuse with start %lld and stop %lld is not "
+                          "supported, or it is there twice",
+                          t->path, (long long)start, (long long)stop);
     d->strip = (uint8_t)start;
     d->n_strip_char = n;
     memcpy(d->strip_char, mark, n);
     return SPEC_OK;
 }
 
-static spec_status dec_strip(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status dec_strip(spec_tokenizer *t, const json_t *json, int depth)
+{
     (void)depth;
     speci_dec *step;
     json_int_t start, stop;
@@ -718,29 +800,38 @@ static spec_status dec_strip(spec_tokenizer *t, const json_t *json, int depth) {
     return copy_text(t, mark, n, &step->text);
 }
 
-static spec_status dec_sequence(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status dec_sequence(spec_tokenizer *t, const json_t *json, int depth)
+{
     return read_sequence(t, json, "decoders", read_decoder, depth);
 }
 
 static const component decoders[] = {
-    { "ByteLevel", dec_byte_level }, { "ByteFallback", dec_byte_fallback }, { "Fuse", dec_fuse },
-    { "Replace", dec_replace },      { "Metaspace", dec_metaspace },        { "Strip", dec_strip },
-    { "Sequence", dec_sequence },    { NULL, NULL },
+    { "ByteLevel", dec_byte_level },
+    { "ByteFallback", dec_byte_fallback },
+    { "Fuse", dec_fuse },
+    { "Replace", dec_replace },
+    { "Metaspace", dec_metaspace },
+    { "Strip", dec_strip },
+    { "Sequence", dec_sequence },
+    { NULL, NULL },
 };
 
-static spec_status read_decoder(spec_tokenizer *t, const json_t *json, int depth) {
+static spec_status read_decoder(spec_tokenizer *t, const json_t *json, int depth)
+{
     return read_component(t, json, "decoder", decoders, depth);
 }
 
 /* ------------------------------------------------------------------------------------- the file --- */
 
 /* A section that may be missing or null. */
-static spec_status read_section(spec_tokenizer *t, const json_t *root, const char *section, read_fn read) {
+static spec_status read_section(spec_tokenizer *t, const json_t *root, const char *section, read_fn read)
+{
     const json_t *json = json_object_get(root, section);
     return json && !json_is_null(json) ? read(t, json, 0) : SPEC_OK;
 }
 
-static spec_status read_root(spec_tokenizer *t, const json_t *root) {
+static spec_status read_root(spec_tokenizer *t, const json_t *root)
+{
     SPEC_TRY(read_model(t, json_object_get(root, "model")));
     SPEC_TRY(read_section(t, root, "normalizer", read_normalizer));
     SPEC_TRY(read_section(t, root, "pre_tokenizer", read_pre_tokenizer));
@@ -751,7 +842,8 @@ static spec_status read_root(spec_tokenizer *t, const json_t *root) {
     return read_section(t, root, "decoder", read_decoder);
 }
 
-spec_status speci_tokenizer_read_json(spec_tokenizer *t, const char *path) {
+spec_status speci_tokenizer_read_json(spec_tokenizer *t, const char *path)
+{
     json_t *root;
     SPEC_TRY(speci_json_read(&root, path, FILE_MAX, &t->allocator));
     spec_status status = read_root(t, root);
@@ -762,7 +854,8 @@ spec_status speci_tokenizer_read_json(spec_tokenizer *t, const char *path) {
 /* ------------------------------------------------------------------------- tokenizer_config.json --- */
 
 /* The id of "bos_token": "<s>" or {"content": "<s>", ...}; unchanged if the key is missing, null or unknown. */
-static void find_token(const spec_tokenizer *t, const json_t *config, const char *key, int32_t *id) {
+static void find_token(const spec_tokenizer *t, const json_t *config, const char *key, int32_t *id)
+{
     const json_t *value = json_object_get(config, key);
     if (json_is_object(value)) value = json_object_get(value, "content");
     if (!json_is_string(value)) return;
@@ -770,12 +863,14 @@ static void find_token(const spec_tokenizer *t, const json_t *config, const char
     if (found >= 0) *id = found;
 }
 
-static void find_flag(const json_t *config, const char *key, int *out) {
+static void find_flag(const json_t *config, const char *key, int *out)
+{
     const json_t *value = json_object_get(config, key);
     if (json_is_boolean(value)) *out = json_is_true(value);
 }
 
-spec_status speci_tokenizer_read_config(spec_tokenizer *t, const char *dir, int *add_bos, int *add_eos) {
+spec_status speci_tokenizer_read_config(spec_tokenizer *t, const char *dir, int *add_bos, int *add_eos)
+{
     char path[4096];
     json_t *config;
     *add_bos = *add_eos = -1;

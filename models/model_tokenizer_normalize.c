@@ -4,7 +4,8 @@
 
 #include "models/model_tokenizer.h"
 
-static spec_status put_char(speci_buf *out, int32_t cp) {
+static spec_status put_char(speci_buf *out, int32_t cp)
+{
     char bytes[4];
     return speci_buf_add(out, bytes, speci_utf8_encode(bytes, cp));
 }
@@ -27,7 +28,8 @@ static const struct {
     { 0x1E4EC, 0x1E4EF }, { 0x1F16C, 0x1F16C }, { 0x1FBF0, 0x1FBF9 },
 };
 
-static bool is_inert(int32_t cp) {
+static bool is_inert(int32_t cp)
+{
     size_t low = 0, high = sizeof inert / sizeof *inert;
     while (low < high) {
         size_t middle = (low + high) / 2;
@@ -41,12 +43,14 @@ static bool is_inert(int32_t cp) {
     return false;
 }
 
-static int combining_class(int32_t cp) {
+static int combining_class(int32_t cp)
+{
     if (cp < 0x300 || is_inert(cp)) return 0;
     return utf8proc_get_property(cp)->combining_class;
 }
 
-static spec_status decompose(const char *text, size_t n, bool compatibility, speci_buf *code_points) {
+static spec_status decompose(const char *text, size_t n, bool compatibility, speci_buf *code_points)
+{
     utf8proc_option_t options = UTF8PROC_DECOMPOSE;
     if (compatibility) options |= UTF8PROC_COMPAT;
     code_points->n = 0;
@@ -66,7 +70,8 @@ static spec_status decompose(const char *text, size_t n, bool compatibility, spe
 
 /* Sorts a run of marks by combining class, equals in order. Counting, not the usual exchange of neighbours: that is
  * quadratic, and a text may be one run. */
-static void sort_run(int32_t *run, int32_t *copy, size_t n) {
+static void sort_run(int32_t *run, int32_t *copy, size_t n)
+{
     size_t start[257] = { 0 };
     memcpy(copy, run, n * sizeof *run);
     for (size_t i = 0; i < n; i++) start[combining_class(copy[i]) + 1]++;
@@ -74,7 +79,8 @@ static void sort_run(int32_t *run, int32_t *copy, size_t n) {
     for (size_t i = 0; i < n; i++) run[start[combining_class(copy[i])]++] = copy[i];
 }
 
-static spec_status reorder(speci_buf *code_points, speci_buf *order) {
+static spec_status reorder(speci_buf *code_points, speci_buf *order)
+{
     int32_t *cp = (int32_t *)(void *)code_points->data;
     size_t n = code_points->n / sizeof *cp;
     for (size_t i = 0; i < n;) {
@@ -91,7 +97,8 @@ static spec_status reorder(speci_buf *code_points, speci_buf *order) {
 }
 
 static spec_status unicode_form(const speci_norm *norm, const char *text, size_t n, speci_norm_work *work,
-                                speci_buf *out) {
+                                speci_buf *out)
+{
     bool compatibility = norm->kind == SPECI_NORM_NFKC || norm->kind == SPECI_NORM_NFKD;
     bool compose = norm->kind == SPECI_NORM_NFC || norm->kind == SPECI_NORM_NFKC;
     size_t i = 0;
@@ -109,13 +116,15 @@ static spec_status unicode_form(const speci_norm *norm, const char *text, size_t
 
 /* ---------------------------------------------------------------------- character by character --- */
 
-static bool is_mark(int32_t cp) {
+static bool is_mark(int32_t cp)
+{
     utf8proc_category_t category = utf8proc_category(cp);
     return category == UTF8PROC_CATEGORY_MN || category == UTF8PROC_CATEGORY_MC || category == UTF8PROC_CATEGORY_ME;
 }
 
 /* The reference's table of the rules of "nmt" normalization; -1 = removed. */
-static int32_t nmt_char(int32_t cp) {
+static int32_t nmt_char(int32_t cp)
+{
     if ((cp >= 0x1 && cp <= 0x8) || cp == 0xB || (cp >= 0xE && cp <= 0x1F) || cp == 0x7F || cp == 0x8F || cp == 0x9F)
         return -1;
     if (cp == 0x9 || cp == 0xA || cp == 0xC || cp == 0xD || cp == 0x1680 || (cp >= 0x200B && cp <= 0x200F) ||
@@ -124,7 +133,8 @@ static int32_t nmt_char(int32_t cp) {
     return cp;
 }
 
-static spec_status map_char(speci_norm_kind kind, int32_t cp, speci_buf *out) {
+static spec_status map_char(speci_norm_kind kind, int32_t cp, speci_buf *out)
+{
     if (kind == SPECI_NORM_LOWERCASE) {
         /* The one character whose lower case is two; final sigma is not looked for, as in the reference. */
         if (cp == 0x130) return speci_buf_add(out, "i\xCC\x87", 3);
@@ -135,7 +145,8 @@ static spec_status map_char(speci_norm_kind kind, int32_t cp, speci_buf *out) {
     return cp < 0 ? SPEC_OK : put_char(out, cp);
 }
 
-static spec_status map_chars(speci_norm_kind kind, const char *text, size_t n, bool *origin, speci_buf *out) {
+static spec_status map_chars(speci_norm_kind kind, const char *text, size_t n, bool *origin, speci_buf *out)
+{
     for (size_t i = 0, len; i < n; i += len) {
         SPEC_TRY(map_char(kind, speci_utf8_decode(text + i, &len), out));
         if (i == 0 && out->n == 0) *origin = false; /* the first character is gone */
@@ -143,7 +154,8 @@ static spec_status map_chars(speci_norm_kind kind, const char *text, size_t n, b
     return SPEC_OK;
 }
 
-static spec_status byte_level(const char *text, size_t n, speci_buf *out) {
+static spec_status byte_level(const char *text, size_t n, speci_buf *out)
+{
     for (size_t i = 0; i < n; i++) SPEC_TRY(put_char(out, speci_byte_to_char((uint8_t)text[i])));
     return SPEC_OK;
 }
@@ -151,7 +163,8 @@ static spec_status byte_level(const char *text, size_t n, speci_buf *out) {
 /* ----------------------------------------------------------------------- strings and white space --- */
 
 static spec_status replace_all(const speci_norm *norm, speci_match *m, const char *text, size_t n, bool *origin,
-                               speci_buf *out) {
+                               speci_buf *out)
+{
     size_t done = 0, start, end;
     bool found;
     speci_match_start(m, text, n);
@@ -167,7 +180,8 @@ static spec_status replace_all(const speci_norm *norm, speci_match *m, const cha
     return speci_buf_add(out, text + done, n - done);
 }
 
-static spec_status replace(const speci_norm *norm, const char *text, size_t n, bool *origin, speci_buf *out) {
+static spec_status replace(const speci_norm *norm, const char *text, size_t n, bool *origin, speci_buf *out)
+{
     speci_match *m;
     SPEC_TRY(speci_match_open(&m, norm->re));
     spec_status status = replace_all(norm, m, text, n, origin, out);
@@ -175,7 +189,8 @@ static spec_status replace(const speci_norm *norm, const char *text, size_t n, b
     return status;
 }
 
-static spec_status strip(const speci_norm *norm, const char *text, size_t n, bool *origin, speci_buf *out) {
+static spec_status strip(const speci_norm *norm, const char *text, size_t n, bool *origin, speci_buf *out)
+{
     size_t start = 0, end = n, len;
     while (norm->left && start < end && speci_is_space(speci_utf8_decode(text + start, &len))) start += len;
     while (norm->right && end > start) {
@@ -190,7 +205,8 @@ static spec_status strip(const speci_norm *norm, const char *text, size_t n, boo
 /* SentencePiece's own normalizer without a character map (Normalizer::Normalize in sentencepiece). With
  * remove_extra, runs of spaces become one, and spaces at both ends go. The dummy prefix is for the beginning of the
  * whole text only: after a special token there is none. */
-static spec_status spm(const speci_norm *norm, const char *text, size_t n, bool origin, speci_buf *out) {
+static spec_status spm(const speci_norm *norm, const char *text, size_t n, bool origin, speci_buf *out)
+{
     static const char mark[] = "\xE2\x96\x81"; /* U+2581 */
     const char *space = norm->escape ? mark : " ";
     size_t n_space = norm->escape ? 3 : 1, i = 0;
@@ -214,29 +230,37 @@ static spec_status spm(const speci_norm *norm, const char *text, size_t n, bool 
 /* --------------------------------------------------------------------------------- the steps --- */
 
 static spec_status step(const speci_norm *norm, const char *text, size_t n, bool *origin, speci_norm_work *work,
-                        speci_buf *out) {
+                        speci_buf *out)
+{
     switch (norm->kind) {
     case SPECI_NORM_NFC:
     case SPECI_NORM_NFD:
     case SPECI_NORM_NFKC:
-    case SPECI_NORM_NFKD: return unicode_form(norm, text, n, work, out);
+    case SPECI_NORM_NFKD:
+        return unicode_form(norm, text, n, work, out);
     case SPECI_NORM_LOWERCASE:
     case SPECI_NORM_STRIP_ACCENTS:
-    case SPECI_NORM_NMT: return map_chars(norm->kind, text, n, origin, out);
-    case SPECI_NORM_REPLACE: return replace(norm, text, n, origin, out);
+    case SPECI_NORM_NMT:
+        return map_chars(norm->kind, text, n, origin, out);
+    case SPECI_NORM_REPLACE:
+        return replace(norm, text, n, origin, out);
     case SPECI_NORM_PREPEND:
         if (n == 0) return SPEC_OK;
         SPEC_TRY(speci_buf_add(out, norm->text, norm->n_text));
         return speci_buf_add(out, text, n);
-    case SPECI_NORM_STRIP: return strip(norm, text, n, origin, out);
-    case SPECI_NORM_BYTE_LEVEL: return byte_level(text, n, out);
-    case SPECI_NORM_SPM: return spm(norm, text, n, *origin, out);
+    case SPECI_NORM_STRIP:
+        return strip(norm, text, n, origin, out);
+    case SPECI_NORM_BYTE_LEVEL:
+        return byte_level(text, n, out);
+    case SPECI_NORM_SPM:
+        return spm(norm, text, n, *origin, out);
     }
     return SPEC_OK;
 }
 
-spec_status speci_normalize(const speci_buf *norms, const char *text, size_t n, bool *origin,
-                            speci_norm_work *work, const char **out, size_t *n_out) {
+spec_status speci_normalize(const speci_buf *norms, const char *text, size_t n, bool *origin, speci_norm_work *work,
+                            const char **out, size_t *n_out)
+{
     const speci_norm *norm = (const speci_norm *)(const void *)norms->data;
     speci_buf *to = &work->a;
     for (size_t i = 0; i < norms->n / sizeof *norm; i++) {
@@ -251,7 +275,8 @@ spec_status speci_normalize(const speci_buf *norms, const char *text, size_t n, 
     return SPEC_OK;
 }
 
-void speci_norms_free(speci_buf *norms) {
+void speci_norms_free(speci_buf *norms)
+{
     speci_norm *norm = (speci_norm *)(void *)norms->data;
     for (size_t i = 0; i < norms->n / sizeof *norm; i++) {
         speci_regex_close(norm[i].re);

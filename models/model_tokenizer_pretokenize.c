@@ -6,7 +6,8 @@
 
 #include "models/model_tokenizer.h"
 
-static spec_status put_split(speci_buf *splits, size_t offset, size_t end, bool origin) {
+static spec_status put_split(speci_buf *splits, size_t offset, size_t end, bool origin)
+{
     if (offset == end) return SPEC_OK; /* empty splits vanish everywhere */
     speci_split split = { offset, end - offset, origin };
     return speci_buf_add(splits, &split, sizeof split);
@@ -25,22 +26,31 @@ typedef struct cut {
     size_t start, end; /* the piece that is kept back */
 } cut;
 
-static spec_status flush(cut *c) {
+static spec_status flush(cut *c)
+{
     if (!c->pending) return SPEC_OK;
     c->pending = false;
     return put_split(c->splits, c->base + c->start, c->base + c->end, c->origin && c->start == 0);
 }
 
-static spec_status put_piece(cut *c, size_t start, size_t end, bool match) {
+static spec_status put_piece(cut *c, size_t start, size_t end, bool match)
+{
     bool join = false;
     switch (c->behavior) {
     case SPECI_SPLIT_REMOVED:
         if (match) return SPEC_OK;
         break;
-    case SPECI_SPLIT_ISOLATED: break;
-    case SPECI_SPLIT_CONTIGUOUS: join = c->pending && match == c->pending_match; break;
-    case SPECI_SPLIT_MERGED_WITH_PREVIOUS: join = c->pending && match && !c->pending_match; break;
-    case SPECI_SPLIT_MERGED_WITH_NEXT: join = c->pending && !match && c->pending_match; break;
+    case SPECI_SPLIT_ISOLATED:
+        break;
+    case SPECI_SPLIT_CONTIGUOUS:
+        join = c->pending && match == c->pending_match;
+        break;
+    case SPECI_SPLIT_MERGED_WITH_PREVIOUS:
+        join = c->pending && match && !c->pending_match;
+        break;
+    case SPECI_SPLIT_MERGED_WITH_NEXT:
+        join = c->pending && !match && c->pending_match;
+        break;
     }
     if (!join) {
         SPEC_TRY(flush(c));
@@ -53,7 +63,8 @@ static spec_status put_piece(cut *c, size_t start, size_t end, bool match) {
 }
 
 static spec_status cut_at_matches(const speci_pre *pre, speci_match *m, const char *text, const speci_split *split,
-                                  speci_buf *out) {
+                                  speci_buf *out)
+{
     cut c = { .behavior = pre->behavior, .splits = out, .base = split->offset, .origin = split->origin };
     size_t done = 0, start, end;
     bool found;
@@ -69,7 +80,8 @@ static spec_status cut_at_matches(const speci_pre *pre, speci_match *m, const ch
     return flush(&c);
 }
 
-static spec_status split_all(const speci_pre *pre, speci_pre_work *work) {
+static spec_status split_all(const speci_pre *pre, speci_pre_work *work)
+{
     const speci_split *split = (const speci_split *)(const void *)work->splits.data;
     speci_match *m;
     spec_status status = SPEC_OK;
@@ -80,7 +92,8 @@ static spec_status split_all(const speci_pre *pre, speci_pre_work *work) {
     return status;
 }
 
-static spec_status split_fixed(const speci_pre *pre, const char *text, const speci_split *split, speci_buf *out) {
+static spec_status split_fixed(const speci_pre *pre, const char *text, const speci_split *split, speci_buf *out)
+{
     size_t start = 0, i = 0, count = 0;
     while (i < split->n) {
         i += speci_utf8_length(text + split->offset + i, split->n - i);
@@ -95,7 +108,8 @@ static spec_status split_fixed(const speci_pre *pre, const char *text, const spe
 /* --------------------------------------------------------------------- steps that change text --- */
 
 /* Metaspace: spaces become pre->text, which is also put in front: always, or at the beginning of the whole input. */
-static spec_status put_marked(const speci_pre *pre, const char *s, size_t n, bool origin, speci_buf *out) {
+static spec_status put_marked(const speci_pre *pre, const char *s, size_t n, bool origin, speci_buf *out)
+{
     bool there = (n >= pre->n_text && memcmp(s, pre->text, pre->n_text) == 0) || s[0] == ' ';
     bool wanted = pre->prepend == SPECI_PREPEND_ALWAYS || (pre->prepend == SPECI_PREPEND_FIRST && origin);
     if (wanted && !there) SPEC_TRY(speci_buf_add(out, pre->text, pre->n_text));
@@ -110,14 +124,16 @@ static spec_status put_marked(const speci_pre *pre, const char *s, size_t n, boo
     return SPEC_OK;
 }
 
-static spec_status put_byte_level(const char *s, size_t n, speci_buf *out) {
+static spec_status put_byte_level(const char *s, size_t n, speci_buf *out)
+{
     char bytes[4];
     for (size_t i = 0; i < n; i++)
         SPEC_TRY(speci_buf_add(out, bytes, speci_utf8_encode(bytes, speci_byte_to_char((uint8_t)s[i]))));
     return SPEC_OK;
 }
 
-static spec_status rewrite_all(const speci_pre *pre, speci_pre_work *work) {
+static spec_status rewrite_all(const speci_pre *pre, speci_pre_work *work)
+{
     const speci_split *split = (const speci_split *)(const void *)work->splits.data;
     work->text2.n = 0;
     for (size_t i = 0; i < work->splits.n / sizeof *split; i++) {
@@ -141,22 +157,26 @@ static spec_status rewrite_all(const speci_pre *pre, speci_pre_work *work) {
 
 /* --------------------------------------------------------------------------------- the steps --- */
 
-static spec_status step(const speci_pre *pre, speci_pre_work *work) {
+static spec_status step(const speci_pre *pre, speci_pre_work *work)
+{
     const speci_split *split = (const speci_split *)(const void *)work->splits.data;
     switch (pre->kind) {
-    case SPECI_PRE_SPLIT: return split_all(pre, work);
+    case SPECI_PRE_SPLIT:
+        return split_all(pre, work);
     case SPECI_PRE_FIXED:
         for (size_t i = 0; i < work->splits.n / sizeof *split; i++)
             SPEC_TRY(split_fixed(pre, work->text.data, split + i, &work->splits2));
         return SPEC_OK;
     case SPECI_PRE_PREFIX_SPACE:
     case SPECI_PRE_MARK:
-    case SPECI_PRE_BYTE_LEVEL: return rewrite_all(pre, work);
+    case SPECI_PRE_BYTE_LEVEL:
+        return rewrite_all(pre, work);
     }
     return SPEC_OK;
 }
 
-spec_status speci_pretokenize(const speci_buf *pres, const char *text, size_t n, bool origin, speci_pre_work *work) {
+spec_status speci_pretokenize(const speci_buf *pres, const char *text, size_t n, bool origin, speci_pre_work *work)
+{
     const speci_pre *pre = (const speci_pre *)(const void *)pres->data;
     work->text.n = work->splits.n = 0;
     SPEC_TRY(speci_buf_add(&work->text, text, n));
@@ -171,7 +191,8 @@ spec_status speci_pretokenize(const speci_buf *pres, const char *text, size_t n,
     return SPEC_OK;
 }
 
-void speci_pres_free(speci_buf *pres) {
+void speci_pres_free(speci_buf *pres)
+{
     speci_pre *pre = (speci_pre *)(void *)pres->data;
     for (size_t i = 0; i < pres->n / sizeof *pre; i++) speci_regex_close(pre[i].re);
     speci_buf_free(pres);

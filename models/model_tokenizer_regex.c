@@ -18,10 +18,10 @@
 #include "models/model_tokenizer.h"
 
 enum {
-    PATTERN_MAX = 1 << 16,      /* bytes */
-    STEPS_MIN = 10000000,       /* match limit for short texts; for long ones: */
+    PATTERN_MAX = 1 << 16, /* bytes */
+    STEPS_MIN = 10000000,  /* match limit for short texts; for long ones: */
     STEPS_PER_BYTE = 32,
-    HEAP_KIB = 256 << 10,       /* backtracking memory of the interpreter */
+    HEAP_KIB = 256 << 10, /* backtracking memory of the interpreter */
     DEPTH_MAX = 10000000
 };
 
@@ -44,11 +44,11 @@ struct speci_match {
 
 /* ----------------------------------------------------------------------------- translation --- */
 
-#define SPACE_SET                                                                                  \
-    "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}"    \
+#define SPACE_SET                                                                                                      \
+    "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}"                        \
     "\\x{205f}\\x{3000}"
-#define NOT_SPACE_SET                                                                              \
-    "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{21}-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}" \
+#define NOT_SPACE_SET                                                                                                  \
+    "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{21}-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}"                    \
     "\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}"
 #define WORD_SET "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
 #define WORD_ALONE WORD_SET "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
@@ -62,22 +62,28 @@ typedef struct translation {
     const char *what;
 } translation;
 
-static spec_status put(translation *t, const char *s) { return speci_buf_add(&t->out, s, strlen(s)); }
+static spec_status put(translation *t, const char *s)
+{
+    return speci_buf_add(&t->out, s, strlen(s));
+}
 
-static spec_status refuse(const translation *t, const char *construct) {
+static spec_status refuse(const translation *t, const char *construct)
+{
     return speci_fail(SPEC_E_UNSUPPORTED, "%s: pattern '%.*s', byte %zu: %s is not supported", t->what,
                       t->n > 200 ? 200 : (int)t->n, t->p, t->i, construct);
 }
 
 /* A set of characters: bare inside a class, in brackets outside. */
-static spec_status put_set(translation *t, const char *set) {
+static spec_status put_set(translation *t, const char *set)
+{
     if (!t->in_class) SPEC_TRY(put(t, "["));
     SPEC_TRY(put(t, set));
     return t->in_class ? SPEC_OK : put(t, "]");
 }
 
 /* The complement of a set, which inside a class has no way to be written. */
-static spec_status put_complement(translation *t, const char *set, const char *construct) {
+static spec_status put_complement(translation *t, const char *set, const char *construct)
+{
     if (t->in_class) return refuse(t, construct);
     SPEC_TRY(put(t, "[^"));
     SPEC_TRY(put(t, set));
@@ -85,12 +91,24 @@ static spec_status put_complement(translation *t, const char *set, const char *c
 }
 
 /* Names of properties and brackets that are no Unicode categories, and what they are in PCRE2. */
-static const char *property_alias(const char *name, size_t n) {
+static const char *property_alias(const char *name, size_t n)
+{
     static const char *const alias[][2] = {
-        { "Letter", "L" },     { "Mark", "M" },        { "Number", "N" },       { "Punctuation", "P" },
-        { "Symbol", "S" },     { "Separator", "Z" },   { "Any", "Any" },        { "Alpha", "Alphabetic" },
-        { "Digit", "Nd" },     { "Upper", "Uppercase" }, { "Lower", "Lowercase" }, { "Alphabetic", "Alphabetic" },
-        { "Space", "White_Space" }, { "Uppercase", "Uppercase" }, { "Lowercase", "Lowercase" },
+        { "Letter", "L" },
+        { "Mark", "M" },
+        { "Number", "N" },
+        { "Punctuation", "P" },
+        { "Symbol", "S" },
+        { "Separator", "Z" },
+        { "Any", "Any" },
+        { "Alpha", "Alphabetic" },
+        { "Digit", "Nd" },
+        { "Upper", "Uppercase" },
+        { "Lower", "Lowercase" },
+        { "Alphabetic", "Alphabetic" },
+        { "Space", "White_Space" },
+        { "Uppercase", "Uppercase" },
+        { "Lowercase", "Lowercase" },
     };
     for (size_t i = 0; i < sizeof alias / sizeof *alias; i++) {
         size_t len = strlen(alias[i][0]);
@@ -102,7 +120,8 @@ static const char *property_alias(const char *name, size_t n) {
 }
 
 /* \p{Name}, \P{Name}, \p{^Name}; i is at the p. */
-static spec_status put_property(translation *t) {
+static spec_status put_property(translation *t)
+{
     const char *open = t->p + t->i;
     const char *close = memchr(open, '}', t->n - t->i);
     if (t->i + 1 >= t->n || open[1] != '{' || !close) return refuse(t, "\\p without {name}");
@@ -123,7 +142,8 @@ static spec_status put_property(translation *t) {
 }
 
 /* \xHH or \x{H...}: the same in both. */
-static spec_status put_hex(translation *t) {
+static spec_status put_hex(translation *t)
+{
     size_t n = 1;
     if (t->i + 1 < t->n && t->p[t->i + 1] == '{') {
         const char *close = memchr(t->p + t->i, '}', t->n - t->i);
@@ -137,36 +157,60 @@ static spec_status put_hex(translation *t) {
 }
 
 /* After a backslash; i is at the character that follows it. */
-static spec_status put_escape(translation *t) {
+static spec_status put_escape(translation *t)
+{
     if (t->i >= t->n) return refuse(t, "a backslash at the end");
     char c = t->p[t->i];
     char same[3] = { '\\', c, 0 };
     switch (c) {
     case 'p':
-    case 'P': return put_property(t);
-    case 'x': return put_hex(t);
-    case 's': t->i++; return put_set(t, SPACE_SET);
-    case 'S': t->i++; return put_set(t, NOT_SPACE_SET);
-    case 'w': t->i++; return put_set(t, t->in_class ? WORD_SET : WORD_ALONE);
-    case 'W': t->i++; return put_complement(t, WORD_ALONE, "\\W in a class");
-    case 'h': t->i++; return put_set(t, HEX_SET);
-    case 'H': t->i++; return put_complement(t, HEX_SET, "\\H in a class");
-    case 'd': t->i++; return put(t, "\\p{Nd}");
-    case 'D': t->i++; return put(t, "\\P{Nd}");
-    case 'v': t->i++; return put(t, "\\x{b}");
+    case 'P':
+        return put_property(t);
+    case 'x':
+        return put_hex(t);
+    case 's':
+        t->i++;
+        return put_set(t, SPACE_SET);
+    case 'S':
+        t->i++;
+        return put_set(t, NOT_SPACE_SET);
+    case 'w':
+        t->i++;
+        return put_set(t, t->in_class ? WORD_SET : WORD_ALONE);
+    case 'W':
+        t->i++;
+        return put_complement(t, WORD_ALONE, "\\W in a class");
+    case 'h':
+        t->i++;
+        return put_set(t, HEX_SET);
+    case 'H':
+        t->i++;
+        return put_complement(t, HEX_SET, "\\H in a class");
+    case 'd':
+        t->i++;
+        return put(t, "\\p{Nd}");
+    case 'D':
+        t->i++;
+        return put(t, "\\P{Nd}");
+    case 'v':
+        t->i++;
+        return put(t, "\\x{b}");
     case 't':
     case 'n':
     case 'r':
     case 'f':
     case 'a':
-    case 'e': t->i++; return put(t, same);
+    case 'e':
+        t->i++;
+        return put(t, same);
     case 'A':
     case 'z':
     case 'Z':
         if (t->in_class) return refuse(t, "an anchor in a class");
         t->i++;
         return put(t, same);
-    default: break;
+    default:
+        break;
     }
     bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
     if (letter) {
@@ -180,7 +224,8 @@ static spec_status put_escape(translation *t) {
 }
 
 /* [:name:] inside a class; i is at its bracket. */
-static spec_status put_bracket(translation *t) {
+static spec_status put_bracket(translation *t)
+{
     const char *name = t->p + t->i + 2;
     const char *close = memchr(name, ':', t->n - t->i - 2);
     if (!close || close + 1 >= t->p + t->n || close[1] != ']') return refuse(t, "[: in a class");
@@ -202,15 +247,20 @@ static spec_status put_bracket(translation *t) {
     return SPEC_OK;
 }
 
-static bool at(const translation *t, const char *s) {
+static bool at(const translation *t, const char *s)
+{
     size_t n = strlen(s);
     return t->n - t->i >= n && memcmp(t->p + t->i, s, n) == 0;
 }
 
-static spec_status put_char(translation *t) { return speci_buf_add(&t->out, t->p + t->i++, 1); }
+static spec_status put_char(translation *t)
+{
+    return speci_buf_add(&t->out, t->p + t->i++, 1);
+}
 
 /* A class; i is at its bracket. */
-static spec_status put_class(translation *t) {
+static spec_status put_class(translation *t)
+{
     t->in_class = true;
     SPEC_TRY(put_char(t));
     if (at(t, "^")) SPEC_TRY(put_char(t));
@@ -235,7 +285,8 @@ static spec_status put_class(translation *t) {
 }
 
 /* What may follow "(?"; a name in angle brackets is a group like any other. */
-static spec_status put_group(translation *t) {
+static spec_status put_group(translation *t)
+{
     static const char *const plain[] = { "(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i:", "(?-i:" };
     if (at(t, "(*")) return refuse(t, "(*");
     if (!at(t, "(?")) return put_char(t);
@@ -259,7 +310,8 @@ static spec_status put_group(translation *t) {
 }
 
 /* {n}, {n,}, {n,m}; any other brace is a character. i is at the brace. */
-static spec_status put_interval(translation *t) {
+static spec_status put_interval(translation *t)
+{
     size_t k = t->i + 1;
     bool digits = false;
     while (k < t->n && ((t->p[k] >= '0' && t->p[k] <= '9') || t->p[k] == ',')) {
@@ -277,7 +329,8 @@ static spec_status put_interval(translation *t) {
     return SPEC_OK;
 }
 
-static spec_status translate(translation *t) {
+static spec_status translate(translation *t)
+{
     while (t->i < t->n) {
         if (at(t, "\\")) {
             t->i++;
@@ -297,20 +350,30 @@ static spec_status translate(translation *t) {
 
 /* ----------------------------------------------------------------------------- compilation --- */
 
-static void *pcre_alloc(size_t n, void *allocator) { return speci_alloc(allocator, n, 1); }
-static void pcre_free(void *p, void *allocator) { speci_free(allocator, p); }
+static void *pcre_alloc(size_t n, void *allocator)
+{
+    return speci_alloc(allocator, n, 1);
+}
+static void pcre_free(void *p, void *allocator)
+{
+    speci_free(allocator, p);
+}
 
-static spec_status no_memory(void) { return speci_fail(SPEC_E_NOMEM, "out of host memory for a pattern"); }
+static spec_status no_memory(void)
+{
+    return speci_fail(SPEC_E_NOMEM, "out of host memory for a pattern");
+}
 
-static spec_status compile(speci_regex *re, const char *pattern, size_t n, bool literal, const char *what) {
+static spec_status compile(speci_regex *re, const char *pattern, size_t n, bool literal, const char *what)
+{
     re->general = pcre2_general_context_create(pcre_alloc, pcre_free, (void *)(uintptr_t)re->a);
     pcre2_compile_context *context = re->general ? pcre2_compile_context_create(re->general) : NULL;
     if (!context) return no_memory();
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
     /* Groups are not captured: nobody asks for them, and back references are refused. */
-    uint32_t options = literal ? PCRE2_UTF | PCRE2_LITERAL
-                               : PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NO_AUTO_CAPTURE |
-                                     PCRE2_NEVER_BACKSLASH_C;
+    uint32_t options = literal
+                           ? PCRE2_UTF | PCRE2_LITERAL
+                           : PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NO_AUTO_CAPTURE | PCRE2_NEVER_BACKSLASH_C;
     int error = 0;
     PCRE2_SIZE where = 0;
     re->code = pcre2_compile((PCRE2_SPTR)pattern, n, options, &error, &where, context);
@@ -327,7 +390,8 @@ static spec_status compile(speci_regex *re, const char *pattern, size_t n, bool 
 }
 
 spec_status speci_regex_open(speci_regex **out, const char *pattern, size_t n, bool literal, const char *what,
-                             const spec_allocator *a) {
+                             const spec_allocator *a)
+{
     *out = NULL;
     if (n == 0) return speci_fail(SPEC_E_UNSUPPORTED, "%s: an empty pattern is not supported", what);
     if (n > PATTERN_MAX)
@@ -352,7 +416,8 @@ spec_status speci_regex_open(speci_regex **out, const char *pattern, size_t n, b
     return status;
 }
 
-void speci_regex_close(speci_regex *re) {
+void speci_regex_close(speci_regex *re)
+{
     if (!re) return;
     pcre2_code_free(re->code);
     pcre2_general_context_free(re->general);
@@ -362,7 +427,8 @@ void speci_regex_close(speci_regex *re) {
 
 /* ------------------------------------------------------------------------------- searching --- */
 
-spec_status speci_match_open(speci_match **out, const speci_regex *re) {
+spec_status speci_match_open(speci_match **out, const speci_regex *re)
+{
     *out = NULL;
     speci_match *m = speci_alloc(re->a, 1, sizeof *m);
     if (!m) return SPEC_E_NOMEM;
@@ -379,14 +445,16 @@ spec_status speci_match_open(speci_match **out, const speci_regex *re) {
     return SPEC_OK;
 }
 
-void speci_match_close(speci_match *m) {
+void speci_match_close(speci_match *m)
+{
     if (!m) return;
     pcre2_match_data_free(m->data);
     pcre2_match_context_free(m->context);
     speci_free(m->re->a, m);
 }
 
-void speci_match_start(speci_match *m, const char *text, size_t n) {
+void speci_match_start(speci_match *m, const char *text, size_t n)
+{
     m->text = text;
     m->n = n;
     m->from = 0;
@@ -396,13 +464,13 @@ void speci_match_start(speci_match *m, const char *text, size_t n) {
     pcre2_set_match_limit(m->context, steps < STEPS_MIN ? STEPS_MIN : (uint32_t)steps);
 }
 
-static spec_status search(speci_match *m, bool *found, size_t *start, size_t *end) {
+static spec_status search(speci_match *m, bool *found, size_t *start, size_t *end)
+{
     /* The text was checked once for all searches: PCRE2's own check would cost its length every time. */
     uint32_t options = PCRE2_NO_UTF_CHECK;
     int rc = pcre2_match(m->re->code, (PCRE2_SPTR)m->text, m->n, m->from, options, m->data, m->context);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT) /* the machine's stack is fixed; the interpreter's memory grows */
-        rc = pcre2_match(m->re->code, (PCRE2_SPTR)m->text, m->n, m->from, options | PCRE2_NO_JIT, m->data,
-                         m->context);
+        rc = pcre2_match(m->re->code, (PCRE2_SPTR)m->text, m->n, m->from, options | PCRE2_NO_JIT, m->data, m->context);
     *found = rc >= 0;
     if (rc >= 0) {
         const PCRE2_SIZE *ovector = pcre2_get_ovector_pointer(m->data);
@@ -415,13 +483,14 @@ static spec_status search(speci_match *m, bool *found, size_t *start, size_t *en
     if (rc == PCRE2_ERROR_NOMEMORY) return no_memory();
     PCRE2_UCHAR text[128];
     if (pcre2_get_error_message(rc, text, sizeof text) < 0) text[0] = 0;
-    return speci_fail(SPEC_E_UNSUPPORTED, "pattern '%.200s' gave up at byte %zu of a text of %zu: %s",
-                      m->re->source, m->from, m->n, (const char *)text);
+    return speci_fail(SPEC_E_UNSUPPORTED, "pattern '%.200s' gave up at byte %zu of a text of %zu: %s", m->re->source,
+                      m->from, m->n, (const char *)text);
 }
 
 /* As the reference's iterator: an empty match that touches the match before it is passed over, one character
  * further on. */
-spec_status speci_match_next(speci_match *m, bool *found, size_t *start, size_t *end) {
+spec_status speci_match_next(speci_match *m, bool *found, size_t *start, size_t *end)
+{
     *found = false;
     while (m->from <= m->n) {
         SPEC_TRY(search(m, found, start, end));

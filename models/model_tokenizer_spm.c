@@ -53,11 +53,13 @@ typedef struct spm_model {
 
 /* ---------------------------------------------------------------------------------- wire format --- */
 
-static spec_status truncated(const reader *r) {
+static spec_status truncated(const reader *r)
+{
     return speci_fail(SPEC_E_FORMAT, "%s: not a SentencePiece model: the data ends inside a field", r->path);
 }
 
-static spec_status read_varint(reader *r, uint64_t *out) {
+static spec_status read_varint(reader *r, uint64_t *out)
+{
     *out = 0;
     for (unsigned shift = 0; shift < 64; shift += 7) {
         if (r->i >= r->n) return truncated(r);
@@ -68,7 +70,8 @@ static spec_status read_varint(reader *r, uint64_t *out) {
     return speci_fail(SPEC_E_FORMAT, "%s: not a SentencePiece model: a number of more than 64 bits", r->path);
 }
 
-static spec_status read_fixed(reader *r, size_t bytes, uint64_t *out) {
+static spec_status read_fixed(reader *r, size_t bytes, uint64_t *out)
+{
     *out = 0;
     if (r->n - r->i < bytes) return truncated(r);
     for (size_t k = 0; k < bytes; k++) *out |= (uint64_t)r->data[r->i + k] << 8 * k;
@@ -77,7 +80,8 @@ static spec_status read_fixed(reader *r, size_t bytes, uint64_t *out) {
 }
 
 /* The next field of the message; *more false at its end. */
-static spec_status next_field(reader *r, field *f, bool *more) {
+static spec_status next_field(reader *r, field *f, bool *more)
+{
     uint64_t key, n;
     *f = (field){ 0 };
     *more = r->i < r->n;
@@ -88,9 +92,12 @@ static spec_status next_field(reader *r, field *f, bool *more) {
     if (key >> 32 != 0 || f->number == 0)
         return speci_fail(SPEC_E_FORMAT, "%s: not a SentencePiece model: bad field number", r->path);
     switch (f->wire) {
-    case WIRE_VARINT: return read_varint(r, &f->value);
-    case WIRE_64: return read_fixed(r, 8, &f->value);
-    case WIRE_32: return read_fixed(r, 4, &f->value);
+    case WIRE_VARINT:
+        return read_varint(r, &f->value);
+    case WIRE_64:
+        return read_fixed(r, 8, &f->value);
+    case WIRE_32:
+        return read_fixed(r, 4, &f->value);
     case WIRE_BYTES:
         SPEC_TRY(read_varint(r, &n));
         if (n > r->n - r->i) return truncated(r);
@@ -98,7 +105,8 @@ static spec_status next_field(reader *r, field *f, bool *more) {
         f->n = (size_t)n;
         r->i += f->n;
         return SPEC_OK;
-    default: break;
+    default:
+        break;
     }
     return speci_fail(SPEC_E_FORMAT, "%s: not a SentencePiece model: wire type %u of field %u", r->path, f->wire,
                       f->number);
@@ -106,7 +114,8 @@ static spec_status next_field(reader *r, field *f, bool *more) {
 
 /* --------------------------------------------------------------------------------- the messages --- */
 
-static spec_status read_piece(spm_model *m, const field *message) {
+static spec_status read_piece(spm_model *m, const field *message)
+{
     reader r = { message->data, message->n, 0, m->t->path };
     piece p = { (int32_t)(m->pieces.n / sizeof p), 0, TYPE_NORMAL };
     const char *string = "";
@@ -138,11 +147,13 @@ static spec_status read_piece(spm_model *m, const field *message) {
 }
 
 /* An id of the trainer's: -1 switches the token off. Protobuf writes a negative int32 as ten bytes. */
-static int32_t as_id(uint64_t value) {
+static int32_t as_id(uint64_t value)
+{
     return value < SPECI_TOK_ID_LIMIT ? (int32_t)value : -1;
 }
 
-static spec_status read_trainer(spm_model *m, const field *message) {
+static spec_status read_trainer(spm_model *m, const field *message)
+{
     reader r = { message->data, message->n, 0, m->t->path };
     field f;
     bool more;
@@ -155,18 +166,32 @@ static spec_status read_trainer(spm_model *m, const field *message) {
         }
         if (f.wire != WIRE_VARINT) continue;
         switch (f.number) {
-        case 3: m->model_type = f.value; break;
-        case 24: m->whitespace_as_suffix = f.value != 0; break;
-        case 35: m->byte_fallback = f.value != 0; break;
-        case 40: m->unk = as_id(f.value); break;
-        case 41: m->bos = as_id(f.value); break;
-        case 42: m->eos = as_id(f.value); break;
-        default: break;
+        case 3:
+            m->model_type = f.value;
+            break;
+        case 24:
+            m->whitespace_as_suffix = f.value != 0;
+            break;
+        case 35:
+            m->byte_fallback = f.value != 0;
+            break;
+        case 40:
+            m->unk = as_id(f.value);
+            break;
+        case 41:
+            m->bos = as_id(f.value);
+            break;
+        case 42:
+            m->eos = as_id(f.value);
+            break;
+        default:
+            break;
         }
     }
 }
 
-static spec_status read_normalizer(spm_model *m, const field *message) {
+static spec_status read_normalizer(spm_model *m, const field *message)
+{
     reader r = { message->data, message->n, 0, m->t->path };
     field f;
     bool more;
@@ -183,7 +208,8 @@ static spec_status read_normalizer(spm_model *m, const field *message) {
     }
 }
 
-static spec_status read_model(spm_model *m, const uint8_t *data, size_t n) {
+static spec_status read_model(spm_model *m, const uint8_t *data, size_t n)
+{
     reader r = { data, n, 0, m->t->path };
     field f;
     bool more;
@@ -202,7 +228,8 @@ static spec_status read_model(spm_model *m, const uint8_t *data, size_t n) {
 
 /* ---------------------------------------------------------------------------- what it becomes --- */
 
-static spec_status check_supported(const spm_model *m) {
+static spec_status check_supported(const spm_model *m)
+{
     static const char *const types[] = { "?", "UNIGRAM", "BPE", "WORD", "CHAR" };
     const char *path = m->t->path;
     if (m->model_type != MODEL_BPE)
@@ -216,13 +243,15 @@ static spec_status check_supported(const spm_model *m) {
     return SPEC_OK;
 }
 
-static int by_score(const void *x, const void *y) {
+static int by_score(const void *x, const void *y)
+{
     float a = ((const piece *)x)->score, b = ((const piece *)y)->score;
     return a < b ? 1 : a > b ? -1 : 0; /* the best first */
 }
 
 /* rank = place by score; pieces of equal score have equal rank, so that the leftmost pair wins, as there. */
-static spec_status make_ranks(spm_model *m) {
+static spec_status make_ranks(spm_model *m)
+{
     spec_tokenizer *t = m->t;
     piece *p = (piece *)(void *)m->pieces.data;
     size_t n = m->pieces.n / sizeof *p;
@@ -239,7 +268,8 @@ static spec_status make_ranks(spm_model *m) {
 }
 
 /* Control pieces are special tokens; user-defined ones are taken whole. */
-static spec_status place_pieces(spm_model *m) {
+static spec_status place_pieces(spm_model *m)
+{
     spec_tokenizer *t = m->t;
     const piece *p = (const piece *)(const void *)m->pieces.data;
     for (size_t i = 0; i < m->pieces.n / sizeof *p; i++) {
@@ -259,7 +289,8 @@ static spec_status place_pieces(spm_model *m) {
     return SPEC_OK;
 }
 
-static spec_status make_bpe(spm_model *m) {
+static spec_status make_bpe(spm_model *m)
+{
     speci_bpe *bpe = &m->t->bpe;
     bpe->spm = true;
     bpe->byte_fallback = m->byte_fallback;
@@ -272,13 +303,16 @@ static spec_status make_bpe(spm_model *m) {
     return make_ranks(m); /* last: it sorts the pieces */
 }
 
-static spec_status make_normalizer(spm_model *m) {
-    speci_norm norm = { .kind = SPECI_NORM_SPM, .dummy_prefix = m->dummy_prefix, .remove_extra = m->remove_extra,
-                        .escape = m->escape };
+static spec_status make_normalizer(spm_model *m)
+{
+    speci_norm norm = {
+        .kind = SPECI_NORM_SPM, .dummy_prefix = m->dummy_prefix, .remove_extra = m->remove_extra, .escape = m->escape
+    };
     return speci_buf_add(&m->t->norms, &norm, sizeof norm);
 }
 
-static spec_status new_dec(spm_model *m, speci_dec_kind kind, const char *text, speci_dec **out) {
+static spec_status new_dec(spm_model *m, speci_dec_kind kind, const char *text, speci_dec **out)
+{
     speci_decoder *d = &m->t->decoder;
     speci_dec step = { .kind = kind };
     SPEC_TRY(speci_buf_add(&d->steps, &step, sizeof step));
@@ -290,7 +324,8 @@ static spec_status new_dec(spm_model *m, speci_dec_kind kind, const char *text, 
 }
 
 /* U+2581 back to spaces, byte pieces to bytes, and the dummy prefix off the beginning. */
-static spec_status make_decoder(spm_model *m) {
+static spec_status make_decoder(spm_model *m)
+{
     static const char mark[] = "\xE2\x96\x81", unk_surface[] = " \xE2\x81\x87 ";
     speci_decoder *d = &m->t->decoder;
     speci_dec *step;
@@ -310,16 +345,25 @@ static spec_status make_decoder(spm_model *m) {
 }
 
 /* BOS and EOS, if they are pieces of the file. */
-static void place_bos_eos(spm_model *m) {
+static void place_bos_eos(spm_model *m)
+{
     int32_t n = speci_vocab_n_id(&m->t->vocab);
     m->t->bos = m->bos < n ? m->bos : -1;
     m->t->eos = m->eos < n ? m->eos : -1;
 }
 
-spec_status speci_tokenizer_read_spm(spec_tokenizer *t, const uint8_t *data, size_t n) {
+spec_status speci_tokenizer_read_spm(spec_tokenizer *t, const uint8_t *data, size_t n)
+{
     /* What the proto says when it says nothing. */
-    spm_model m = { .t = t, .pieces = { .a = &t->allocator }, .model_type = 1, .unk = 0, .bos = 1, .eos = 2,
-                    .dummy_prefix = true, .remove_extra = true, .escape = true };
+    spm_model m = { .t = t,
+                    .pieces = { .a = &t->allocator },
+                    .model_type = 1,
+                    .unk = 0,
+                    .bos = 1,
+                    .eos = 2,
+                    .dummy_prefix = true,
+                    .remove_extra = true,
+                    .escape = true };
     spec_status status = read_model(&m, data, n);
     if (status == SPEC_OK) status = check_supported(&m);
     if (status == SPEC_OK) status = make_bpe(&m);

@@ -9,13 +9,15 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
-static void require(int condition, const char *what) {
+static void require(int condition, const char *what)
+{
     if (condition) return;
     fprintf(stderr, "fuzz_json: %s\n", what);
     abort();
 }
 
-static void visit(const json_t *value) {
+static void visit(const json_t *value)
+{
     const char *key;
     json_t *item;
     size_t i;
@@ -25,7 +27,8 @@ static void visit(const json_t *value) {
     json_object_foreach((json_t *)(uintptr_t)value, key, item) visit(item);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
     json_t *value, *again;
     if (speci_json_parse(&value, (const char *)data, n, "input") != SPEC_OK) {
         require(value == NULL && spec_last_error()[0] != 0, "a failure without a message");

@@ -14,13 +14,15 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
-static void require(int condition, const char *what) {
+static void require(int condition, const char *what)
+{
     if (condition) return;
     fprintf(stderr, "fuzz_tokenizer: %s\n", what);
     abort();
 }
 
-static spec_status open_bytes(spec_tokenizer **t, const uint8_t *data, size_t n) {
+static spec_status open_bytes(spec_tokenizer **t, const uint8_t *data, size_t n)
+{
     char path[] = "/tmp/spec-fuzz-tokenizer-XXXXXX";
     int fd = mkstemp(path);
     require(fd >= 0 && write(fd, data, n) == (ssize_t)n, "no temporary file");
@@ -30,7 +32,8 @@ static spec_status open_bytes(spec_tokenizer **t, const uint8_t *data, size_t n)
     return status;
 }
 
-static void check_decode(const spec_tokenizer *t, const int32_t *id, size_t n_id, uint32_t flags) {
+static void check_decode(const spec_tokenizer *t, const int32_t *id, size_t n_id, uint32_t flags)
+{
     size_t need, part, at = 0, cap = spec_tokenizer_piece_max(t) + 16;
     spec_text_stream stream = { { 0 }, 0, 0 };
     (void)spec_tokenizer_decode(t, NULL, 0, &need, id, n_id, flags);
@@ -48,7 +51,8 @@ static void check_decode(const spec_tokenizer *t, const int32_t *id, size_t n_id
     free(streamed);
 }
 
-static void exercise(const spec_tokenizer *t, const char *text, size_t n_text) {
+static void exercise(const spec_tokenizer *t, const char *text, size_t n_text)
+{
     for (uint32_t flags = 0; flags < 4; flags++) {
         size_t n;
         spec_status status = spec_tokenizer_encode(t, NULL, 0, &n, text, n_text, flags);
@@ -64,8 +68,10 @@ static void exercise(const spec_tokenizer *t, const char *text, size_t n_text) {
     check_decode(t, some, 64, 0);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
-    static const char text[] = " Hello  w\xc3\xb6rld, don't! 123 <s>\xe2\x96\x81\xf0\x9f\x98\x80\n\t\n \xcc\x81" "e\xcc\xa3\xcc\x81";
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    static const char text[] = " Hello  w\xc3\xb6rld, don't! 123 <s>\xe2\x96\x81\xf0\x9f\x98\x80\n\t\n \xcc\x81"
+                               "e\xcc\xa3\xcc\x81";
     const uint8_t *end = n ? memchr(data, 0xFF, n) : NULL;
     spec_tokenizer *t;
     if (open_bytes(&t, data, end && data[0] == '{' ? (size_t)(end - data) : n) != SPEC_OK) {

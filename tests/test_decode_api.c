@@ -399,9 +399,14 @@ static void eos_ids_end_the_text(void **state)
             assert_int_equal(r.stop, SPEC_STOP_EOS);
             if (!list) assert_int_equal(r.n_ids, place_of(&all, id) + 1);
             assert_memory_equal(r.ids, all.ids, r.n_ids * sizeof(int32_t));
-            assert_true(r.n_text < all.n_text && memcmp(r.text, all.text, r.n_text) == 0);
+            if (r.n_ids > 1) { /* its text is that of the ids before */
+                p.n_predict = (int32_t)r.n_ids - 1;
+                spec_result before = generate(&(setup){ .target = m }, prompts[2], &p);
+                assert_string_equal(r.text, before.text);
+                spec_result_free(&before);
+            }
             spec_result_free(&r);
-            p.ignore_eos = 1;
+            p = asked(64), p.ignore_eos = 1;
             r = everywhere(&(setup){ .target = m }, prompts[2], &p, "eos ignored");
             support_same(&r, &all, "eos ignored");
             spec_result_free(&r);

@@ -446,6 +446,56 @@ static void scores_leave_no_trace(void **state)
     free(want);
 }
 
+/* --- a model's drafts --- */
+
+/* What is proposed is what the drafter itself would say next, whatever was accepted, rejected or committed by others:
+ * its state follows the text. */
+static void expect_own_drafts(spec_session *s, const int32_t *seqs, int32_t n, int32_t n_draft)
+{
+    const spec_tree *trees[4];
+    int32_t want[8];
+    OK(spec_draft(s, seqs, n, trees));
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t *ids;
+        size_t n_ids;
+        OK(spec_sequence_ids(s, seqs[i], &ids, &n_ids));
+        support_plain_ids(small, ids, n_ids, NULL, n_draft, want);
+        assert_int_equal(trees[i]->n, n_draft + 1);
+        assert_memory_equal(trees[i]->token + 1, want, (size_t)n_draft * sizeof *want);
+        for (int32_t k = 0; k <= n_draft; k++) assert_int_equal(trees[i]->parent[k], k - 1);
+    }
+}
+
+static void drafts_are_the_drafters_own(void **state)
+{
+    (void)state;
+    spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    spec_drafter *dr;
+    int32_t seqs[3], n_rejecting = 0, n_accepting = 0;
+    sp.n_seq = 3, sp.n_ctx = 256;
+    spec_session *s = support_open(target, small, 4, &sp, &dr);
+    for (int32_t i = 0; i < 3; i++) OK(spec_sequence_add(s, &seqs[i], prompt, (size_t)(N_PROMPT - i), NULL));
+    for (int32_t step = 0; step < 14; step++) {
+        spec_step_result r[3];
+        expect_own_drafts(s, seqs, 3, 4);
+        if (step % 5 != 4) { /* the drafts above are drafted anew */
+            OK(spec_step(s, seqs, 1 + step % 3, r));
+            n_accepting += r[0].n_accepted > 0, n_rejecting += r[0].n_accepted < r[0].n_drafted;
+            continue;
+        }
+        for (int32_t k = 0; k < 9; k++) { /* text that the drafter sees only afterwards, more than one pass of it */
+            const int32_t *ids;
+            size_t n;
+            OK(spec_sequence_ids(s, seqs[1], &ids, &n));
+            support_plain_step(s, seqs[1], ids[n - 1], 200 + 13 * k, NULL);
+        }
+    }
+    print_message("  %d steps accepted, %d rejected\n", n_accepting, n_rejecting);
+    assert_true(n_accepting > 1 && n_rejecting > 1);
+    spec_session_close(s);
+    spec_drafter_close(dr);
+}
+
 /* --- drafters that do not fit --- */
 
 static void another_vocabulary_is_refused(void **state)
@@ -705,6 +755,7 @@ int main(void)
         cmocka_unit_test(bad_sequences_are_refused),
         cmocka_unit_test(calls_out_of_order_are_refused),
         cmocka_unit_test(scores_leave_no_trace),
+        cmocka_unit_test(drafts_are_the_drafters_own),
         cmocka_unit_test(another_vocabulary_is_refused),
         cmocka_unit_test(another_backend_is_refused),
         cmocka_unit_test(a_drafter_serves_one_session),

@@ -24,12 +24,14 @@
 #define GOLDEN SPEC_TEST_DIR "/golden/tokenizers"
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 
-static void ok_(spec_status status, const char *what, int line) {
+static void ok_(spec_status status, const char *what, int line)
+{
     if (status != SPEC_OK) fail_msg("line %d: %s: %s: %s", line, what, spec_status_name(status), spec_last_error());
 }
 #define OK(call) ok_((call), #call, __LINE__)
 
-static void fails_(spec_status status, spec_status code, const char *part, int line) {
+static void fails_(spec_status status, spec_status code, const char *part, int line)
+{
     if (status != code || !strstr(spec_last_error(), part))
         fail_msg("line %d: expected %s with '%s', found %s: %s", line, spec_status_name(code), part,
                  spec_status_name(status), spec_last_error());
@@ -37,7 +39,8 @@ static void fails_(spec_status status, spec_status code, const char *part, int l
 #define FAILS(call, code, part) fails_((call), (code), (part), __LINE__)
 
 /* A path from a format; in a buffer of its own until the next but three calls. */
-static const char *path_of(const char *fmt, ...) {
+static const char *path_of(const char *fmt, ...)
+{
     static char paths[4][1024];
     static int next;
     char *path = paths[next = (next + 1) % 4];
@@ -48,7 +51,8 @@ static const char *path_of(const char *fmt, ...) {
     return path;
 }
 
-static const char *shared(void) {
+static const char *shared(void)
+{
     const char *path = getenv("SPEC_SHARED");
     if (!path || !*path) {
         print_message("not run: SPEC_SHARED is not set\n");
@@ -64,7 +68,8 @@ typedef struct ids {
     size_t n;
 } ids;
 
-static ids encode(const spec_tokenizer *t, const char *text, size_t n_text, uint32_t flags) {
+static ids encode(const spec_tokenizer *t, const char *text, size_t n_text, uint32_t flags)
+{
     ids out = { NULL, 0 };
     size_t n;
     spec_status status = spec_tokenizer_encode(t, NULL, 0, &out.n, text, n_text, flags);
@@ -80,7 +85,8 @@ static ids encode(const spec_tokenizer *t, const char *text, size_t n_text, uint
 }
 
 /* The text of ids; the stream must give the same, and never more than it says. */
-static char *decode(const spec_tokenizer *t, const int32_t *id, size_t n_id, uint32_t flags, size_t *n) {
+static char *decode(const spec_tokenizer *t, const int32_t *id, size_t n_id, uint32_t flags, size_t *n)
+{
     size_t need, part, cap = spec_tokenizer_piece_max(t) + 16, at = 0;
     (void)spec_tokenizer_decode(t, NULL, 0, &need, id, n_id, flags);
     char *text = malloc(need + 1), *streamed = malloc(need + cap + 16);
@@ -101,17 +107,18 @@ static char *decode(const spec_tokenizer *t, const int32_t *id, size_t n_id, uin
 }
 
 static void check_ids(const spec_tokenizer *t, const json_t *text, uint32_t flags, const json_t *expected,
-                      const char *where) {
+                      const char *where)
+{
     ids found = encode(t, json_string_value(text), json_string_length(text), flags);
     bool same = found.n == json_array_size(expected);
-    for (size_t i = 0; same && i < found.n; i++)
-        same = found.id[i] == json_integer_value(json_array_get(expected, i));
+    for (size_t i = 0; same && i < found.n; i++) same = found.id[i] == json_integer_value(json_array_get(expected, i));
     free(found.id);
     if (!same) fail_msg("%s: flags %u: '%s' is encoded otherwise", where, flags, json_string_value(text));
 }
 
 static void check_text(const spec_tokenizer *t, const json_t *list, uint32_t flags, const json_t *expected,
-                       const char *where) {
+                       const char *where)
+{
     size_t n_id = json_array_size(list), n;
     int32_t *id = malloc((n_id + 1) * sizeof *id);
     for (size_t i = 0; i < n_id; i++) id[i] = (int32_t)json_integer_value(json_array_get(list, i));
@@ -123,7 +130,8 @@ static void check_text(const spec_tokenizer *t, const json_t *list, uint32_t fla
 }
 
 /* Calls each(arg, line) for every JSON line of a file; returns how many there were. */
-static size_t each_line(const char *path, void (*each)(void *arg, json_t *line, const char *where), void *arg) {
+static size_t each_line(const char *path, void (*each)(void *arg, json_t *line, const char *where), void *arg)
+{
     char *text, *line, *rest;
     size_t n, count = 0;
     OK(speci_file_read(&text, &n, path, 1 << 26, NULL));
@@ -141,7 +149,8 @@ static size_t each_line(const char *path, void (*each)(void *arg, json_t *line, 
 
 /* ----------------------------------------------------------------------------------- vectors --- */
 
-static void golden_line(void *arg, json_t *line, const char *where) {
+static void golden_line(void *arg, json_t *line, const char *where)
+{
     const spec_tokenizer *t = arg;
     const json_t *text = json_object_get(line, "text"), *with = json_object_get(line, "ids");
     check_ids(t, text, SPEC_TOKEN_ADD_SPECIAL | SPEC_TOKEN_PARSE_SPECIAL, with, where);
@@ -149,9 +158,10 @@ static void golden_line(void *arg, json_t *line, const char *where) {
     check_text(t, with, 0, json_object_get(line, "decoded"), where);
 }
 
-static void test_golden(void **state) {
-    static const char *const names[] = { "gpt2-style", "gpt_neox-style", "llama3-style",
-                                         "qwen2-style", "spm-metaspace", "spm-prepend" };
+static void test_golden(void **state)
+{
+    static const char *const names[] = { "gpt2-style",  "gpt_neox-style", "llama3-style",
+                                         "qwen2-style", "spm-metaspace",  "spm-prepend" };
     (void)state;
     for (size_t i = 0; i < COUNT(names); i++) {
         spec_tokenizer *t;
@@ -162,13 +172,15 @@ static void test_golden(void **state) {
     }
 }
 
-static void spm_line(void *arg, json_t *line, const char *where) {
+static void spm_line(void *arg, json_t *line, const char *where)
+{
     const json_t *text = json_object_get(line, "text"), *list = json_object_get(line, "ids");
     if (text) check_ids(arg, text, 0, list, where);
     check_text(arg, list, SPEC_TOKEN_SKIP_SPECIAL, json_object_get(line, "decoded"), where);
 }
 
-static void test_spm(void **state) {
+static void test_spm(void **state)
+{
     static const char *const names[] = { "plain", "bytes", "extra", "noprefix" };
     (void)state;
     for (size_t i = 0; i < COUNT(names); i++) {
@@ -187,12 +199,14 @@ static void test_spm(void **state) {
 /* ------------------------------------------------------------------- tokenizers made from parts --- */
 
 /* A golden tokenizer.json with `patch` over it; "model" key by key, others whole. */
-static json_t *patched(const char *base, const json_t *patch, const json_t *added) {
+static json_t *patched(const char *base, const json_t *patch, const json_t *added)
+{
     json_t *root;
     const char *key;
     json_t *value;
     OK(speci_json_read(&root, path_of(GOLDEN "/%s/tokenizer.json", base), 1 << 24, NULL));
-    json_object_foreach((json_t *)(uintptr_t)patch, key, value) {
+    json_object_foreach((json_t *)(uintptr_t)patch, key, value)
+    {
         if (strcmp(key, "model") == 0 && json_is_object(value))
             json_object_update(json_object_get(root, "model"), value);
         else
@@ -203,7 +217,8 @@ static json_t *patched(const char *base, const json_t *patch, const json_t *adde
 }
 
 /* Opens bytes as a file; the file is gone afterwards. */
-static spec_status open_bytes(spec_tokenizer **t, const void *data, size_t n, const spec_allocator *a) {
+static spec_status open_bytes(spec_tokenizer **t, const void *data, size_t n, const spec_allocator *a)
+{
     char path[] = "/tmp/spec-test-tokenizer-XXXXXX";
     int fd = mkstemp(path);
     assert_true(fd >= 0);
@@ -214,14 +229,16 @@ static spec_status open_bytes(spec_tokenizer **t, const void *data, size_t n, co
     return status;
 }
 
-static spec_status open_json(spec_tokenizer **t, const json_t *root) {
+static spec_status open_json(spec_tokenizer **t, const json_t *root)
+{
     char *text = json_dumps(root, JSON_COMPACT);
     spec_status status = open_bytes(t, text, strlen(text), NULL);
     free(text);
     return status;
 }
 
-static spec_status open_patched(spec_tokenizer **t, const char *base, const char *patch) {
+static spec_status open_patched(spec_tokenizer **t, const char *base, const char *patch)
+{
     json_t *json, *root;
     OK(speci_json_parse(&json, patch, strlen(patch), "patch"));
     root = patched(base, json, NULL);
@@ -231,14 +248,16 @@ static spec_status open_patched(spec_tokenizer **t, const char *base, const char
     return status;
 }
 
-static void component_line(void *arg, json_t *line, const char *where) {
+static void component_line(void *arg, json_t *line, const char *where)
+{
     size_t *n_case = arg, i;
     json_t *one, *root = patched(json_string_value(json_object_get(line, "base")), json_object_get(line, "patch"),
                                  json_object_get(line, "added"));
     spec_tokenizer *t;
     spec_status status = open_json(&t, root);
     if (status != SPEC_OK) fail_msg("%s: %s", where, spec_last_error());
-    json_array_foreach(json_object_get(line, "cases"), i, one) {
+    json_array_foreach(json_object_get(line, "cases"), i, one)
+    {
         const json_t *list = json_object_get(one, "ids");
         check_ids(t, json_object_get(one, "text"), (uint32_t)json_integer_value(json_object_get(one, "flags")), list,
                   where);
@@ -249,14 +268,16 @@ static void component_line(void *arg, json_t *line, const char *where) {
     json_decref(root);
 }
 
-static void test_components(void **state) {
+static void test_components(void **state)
+{
     size_t n_case = 0;
     (void)state;
     size_t n = each_line(SPEC_TEST_DIR "/tokenizer_cases.jsonl", component_line, &n_case);
     print_message("%zu tokenizers, %zu texts\n", n, n_case);
 }
 
-static void test_refusals(void **state) {
+static void test_refusals(void **state)
+{
     static const struct {
         const char *patch, *part;
         spec_status code;
@@ -271,24 +292,28 @@ static void test_refusals(void **state) {
         { "{\"model\": {\"vocab\": {\"a\": \"b\"}}}", "not an integer", SPEC_E_FORMAT },
         { "{\"model\": null}", "\"model\"", SPEC_E_FORMAT },
         { "{\"normalizer\": {\"type\": \"Precompiled\"}}", "'Precompiled'", SPEC_E_UNSUPPORTED },
-        { "{\"normalizer\": {\"type\": \"Replace\", \"pattern\": {\"String\": \"\"}, \"content\": \"\"}}", "empty pattern",
+        { "{\"normalizer\": {\"type\": \"Replace\", \"pattern\": {\"String\": \"\"}, \"content\": \"\"}}",
+          "empty pattern", SPEC_E_UNSUPPORTED },
+        { "{\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"X\"}]}}", "'X'",
           SPEC_E_UNSUPPORTED },
-        { "{\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"X\"}]}}", "'X'", SPEC_E_UNSUPPORTED },
         { "{\"pre_tokenizer\": {\"type\": \"UnicodeScripts\"}}", "'UnicodeScripts'", SPEC_E_UNSUPPORTED },
-        { "{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"[a&&b]\"}, \"behavior\": \"Isolated\"}}",
+        { "{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"[a&&b]\"}, \"behavior\": "
+          "\"Isolated\"}}",
           "&&", SPEC_E_UNSUPPORTED },
         { "{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"(a\"}, \"behavior\": \"Isolated\"}}",
           "not understood", SPEC_E_UNSUPPORTED },
-        { "{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"a\"}, \"behavior\": \"X\"}}", "behavior",
-          SPEC_E_FORMAT },
+        { "{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"a\"}, \"behavior\": \"X\"}}",
+          "behavior", SPEC_E_FORMAT },
         { "{\"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": \"__\"}}", "one character", SPEC_E_FORMAT },
-        { "{\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [], \"special_tokens\": {}}}", "Sequence A",
-          SPEC_E_FORMAT },
-        { "{\"post_processor\": {\"type\": \"RobertaProcessing\", \"cls\": [\"x\", 9999], \"sep\": [\"x\", 0]}}", "9999",
-          SPEC_E_FORMAT },
+        { "{\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [], \"special_tokens\": {}}}",
+          "Sequence A", SPEC_E_FORMAT },
+        { "{\"post_processor\": {\"type\": \"RobertaProcessing\", \"cls\": [\"x\", 9999], \"sep\": [\"x\", 0]}}",
+          "9999", SPEC_E_FORMAT },
         { "{\"decoder\": {\"type\": \"CTC\"}}", "'CTC'", SPEC_E_UNSUPPORTED },
-        { "{\"decoder\": {\"type\": \"Sequence\", \"decoders\": [{\"type\": \"Fuse\"}, {\"type\": \"Strip\", \"content\": "
-          "\" \", \"start\": 0, \"stop\": 1}]}}", "'Strip'", SPEC_E_UNSUPPORTED },
+        { "{\"decoder\": {\"type\": \"Sequence\", \"decoders\": [{\"type\": \"Fuse\"}, {\"type\": \"Strip\", "
+          "\"content\": "
+          "\" \", \"start\": 0, \"stop\": 1}]}}",
+          "'Strip'", SPEC_E_UNSUPPORTED },
     };
     (void)state;
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -301,13 +326,15 @@ static void test_refusals(void **state) {
 }
 
 /* A pattern that would take longer than the universe gives up with a message. */
-static void test_step_limit(void **state) {
+static void test_step_limit(void **state)
+{
     spec_tokenizer *t;
     size_t n;
     char text[64];
     (void)state;
     memset(text, 'a', sizeof text);
-    OK(open_patched(&t, "gpt2-style", "{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": "
+    OK(open_patched(&t, "gpt2-style",
+                    "{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": "
                     "\"(?:a|aa|aaa)+[bc]\"}, \"behavior\": \"Isolated\"}}"));
     FAILS(spec_tokenizer_encode(t, NULL, 0, &n, text, sizeof text, 0), SPEC_E_UNSUPPORTED, "gave up");
     spec_tokenizer_close(t);
@@ -315,7 +342,8 @@ static void test_step_limit(void **state) {
 
 /* ------------------------------------------------------------------------- arguments and results --- */
 
-static void test_arguments(void **state) {
+static void test_arguments(void **state)
+{
     spec_tokenizer *t;
     int32_t id[8], minus = -1, beyond = 100000;
     char text[8];
@@ -348,7 +376,8 @@ static void test_arguments(void **state) {
 }
 
 /* Characters whose bytes are spread over tokens; broken ones. Ids of the byte alphabet: byte 0xE2 is 158, 0x82 226... */
-static void test_stream(void **state) {
+static void test_stream(void **state)
+{
     static const char *const texts[] = { "\xe2\x82\xac", "\xf0\x9f\x98\x80 \xc3\xa9" };
     spec_tokenizer *t;
     size_t n;
@@ -375,7 +404,8 @@ static void test_stream(void **state) {
 }
 
 /* BOS and EOS from tokenizer_config.json, as strings and as objects, and add_bos_token for a tokenizer.model. */
-static void test_config(void **state) {
+static void test_config(void **state)
+{
     static const char config[] = "{\"bos_token\": {\"content\": \"</s>\"}, \"eos_token\": \"<s>\", "
                                  "\"add_bos_token\": false, \"add_eos_token\": true, "
                                  "\"model_max_length\": 1000000000000000019884624838656}";
@@ -408,7 +438,8 @@ static void test_config(void **state) {
 
 /* ----------------------------------------------------------------------------- things that go wrong --- */
 
-static void truncate_all(const char *path, size_t step) {
+static void truncate_all(const char *path, size_t step)
+{
     char *data;
     size_t n;
     OK(speci_file_read(&data, &n, path, 1 << 24, NULL));
@@ -424,7 +455,8 @@ static void truncate_all(const char *path, size_t step) {
     speci_free(NULL, data);
 }
 
-static void test_truncated(void **state) {
+static void test_truncated(void **state)
+{
     (void)state;
     truncate_all(SPEC_TEST_DIR "/tokenizer_spm/bytes.model", 7);
     truncate_all(GOLDEN "/llama3-style/tokenizer.json", 61);
@@ -434,21 +466,24 @@ typedef struct failing { /* an allocator that fails once, at call number `at` */
     size_t count, at, live;
 } failing;
 
-static void *failing_alloc(void *user_data, size_t bytes, size_t align) {
+static void *failing_alloc(void *user_data, size_t bytes, size_t align)
+{
     failing *f = user_data;
     if (f->count++ == f->at) return NULL;
     f->live++;
     return speci_malloc.alloc(NULL, bytes, align);
 }
 
-static void failing_free(void *user_data, void *p, size_t bytes) {
+static void failing_free(void *user_data, void *p, size_t bytes)
+{
     if (p) ((failing *)user_data)->live--;
     speci_malloc.free(NULL, p, bytes);
 }
 
 /* Opens and encodes with every allocation failing once, in steps. (A pattern whose machine code could not be made runs
  * all the same, hence SPEC_OK.) */
-static void fail_all(const char *path) {
+static void fail_all(const char *path)
+{
     bool done = false;
     for (size_t at = 0; !done; at += 1 + at / 40) {
         failing f = { 0, at, 0 };
@@ -466,7 +501,8 @@ static void fail_all(const char *path) {
     }
 }
 
-static void test_no_memory(void **state) {
+static void test_no_memory(void **state)
+{
     (void)state;
     fail_all(GOLDEN "/llama3-style");
     fail_all(GOLDEN "/qwen2-style");
@@ -474,7 +510,8 @@ static void test_no_memory(void **state) {
     fail_all(SPEC_TEST_DIR "/tokenizer_spm/bytes.model");
 }
 
-static void *encode_often(void *arg) {
+static void *encode_often(void *arg)
+{
     static const char text[] = "Threads share a tokenizer; each call has its own memory. \xc3\xa9\xf0\x9f\x98\x80 1234";
     intptr_t total = 0;
     for (int i = 0; i < 200; i++) {
@@ -486,7 +523,8 @@ static void *encode_often(void *arg) {
     return (void *)total;
 }
 
-static void test_threads(void **state) {
+static void test_threads(void **state)
+{
     spec_tokenizer *t;
     pthread_t thread[4];
     void *total[4], *expected;
@@ -502,9 +540,12 @@ static void test_threads(void **state) {
 
 /* 1 MB of one character, of one word, of marks in the wrong order: nothing is quadratic. The bound is loose, for slow
  * machines and sanitizers; a quadratic step would take an hour. */
-static void test_long(void **state) {
+static void test_long(void **state)
+{
     static const char *const names[] = { "gpt2-style", "llama3-style", "qwen2-style", "spm-metaspace" };
-    static const char *const units[] = { "a", "the", " ", "\n", " \n", "<", "1", "'", "\xcc\x81\xcc\xa3", "\xf0\x9f\x98\x80" };
+    static const char *const units[] = {
+        "a", "the", " ", "\n", " \n", "<", "1", "'", "\xcc\x81\xcc\xa3", "\xf0\x9f\x98\x80"
+    };
     enum { BYTES = 1 << 20 };
     char *text = malloc(BYTES + 8);
     (void)state;
@@ -535,9 +576,13 @@ typedef struct sha256 {
     uint64_t n;
 } sha256;
 
-static uint32_t rotr(uint32_t x, int n) { return x >> n | x << (32 - n); }
+static uint32_t rotr(uint32_t x, int n)
+{
+    return x >> n | x << (32 - n);
+}
 
-static void sha256_block(sha256 *s) {
+static void sha256_block(sha256 *s)
+{
     static const uint32_t k[64] = {
         0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
         0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
@@ -557,10 +602,10 @@ static void sha256_block(sha256 *s) {
                (rotr(w[i - 2], 17) ^ rotr(w[i - 2], 19) ^ w[i - 2] >> 10);
     memcpy(v, s->h, sizeof v);
     for (int i = 0; i < 64; i++) {
-        uint32_t a = v[7] + (rotr(v[4], 6) ^ rotr(v[4], 11) ^ rotr(v[4], 25)) + ((v[4] & v[5]) ^ (~v[4] & v[6])) +
-                     k[i] + w[i];
-        uint32_t b = (rotr(v[0], 2) ^ rotr(v[0], 13) ^ rotr(v[0], 22)) +
-                     ((v[0] & v[1]) ^ (v[0] & v[2]) ^ (v[1] & v[2]));
+        uint32_t a =
+            v[7] + (rotr(v[4], 6) ^ rotr(v[4], 11) ^ rotr(v[4], 25)) + ((v[4] & v[5]) ^ (~v[4] & v[6])) + k[i] + w[i];
+        uint32_t b =
+            (rotr(v[0], 2) ^ rotr(v[0], 13) ^ rotr(v[0], 22)) + ((v[0] & v[1]) ^ (v[0] & v[2]) ^ (v[1] & v[2]));
         memmove(v + 1, v, 7 * sizeof *v);
         v[4] += a;
         v[0] = a + b;
@@ -568,14 +613,16 @@ static void sha256_block(sha256 *s) {
     for (int i = 0; i < 8; i++) s->h[i] += v[i];
 }
 
-static void sha256_add(sha256 *s, const void *data, size_t n) {
+static void sha256_add(sha256 *s, const void *data, size_t n)
+{
     for (size_t i = 0; i < n; i++) {
         s->block[s->n++ % 64] = ((const uint8_t *)data)[i];
         if (s->n % 64 == 0) sha256_block(s);
     }
 }
 
-static void sha256_hex(sha256 *s, char hex[65]) {
+static void sha256_hex(sha256 *s, char hex[65])
+{
     uint64_t bits = s->n * 8;
     uint8_t tail[8];
     sha256_add(s, "\x80", 1);
@@ -593,7 +640,8 @@ typedef struct whole_file {
 } whole_file;
 
 /* Every string of a value, in order, nested ones too; what is encoded must decode to itself. */
-static void hash_strings(whole_file *w, const json_t *value) {
+static void hash_strings(whole_file *w, const json_t *value)
+{
     json_t *item;
     const char *key;
     size_t i, n;
@@ -611,16 +659,19 @@ static void hash_strings(whole_file *w, const json_t *value) {
     w->n_ids += list.n;
 }
 
-static void hash_line(void *arg, json_t *line, const char *where) {
+static void hash_line(void *arg, json_t *line, const char *where)
+{
     (void)where;
     hash_strings(arg, line);
 }
 
-static void check_hashes(const spec_tokenizer *t, uint32_t flags, const json_t *files, const char *name) {
+static void check_hashes(const spec_tokenizer *t, uint32_t flags, const json_t *files, const char *name)
+{
     const char *file;
     json_t *expected;
     size_t n_texts = 0, n_ids = 0;
-    json_object_foreach((json_t *)(uintptr_t)files, file, expected) {
+    json_object_foreach((json_t *)(uintptr_t)files, file, expected)
+    {
         char hex[65];
         whole_file w = { .t = t, .flags = flags };
         static const uint32_t start[8] = { 0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
@@ -636,7 +687,8 @@ static void check_hashes(const spec_tokenizer *t, uint32_t flags, const json_t *
     print_message("%s: %zu texts, %zu ids\n", name, n_texts, n_ids);
 }
 
-static void test_hashes(void **state) {
+static void test_hashes(void **state)
+{
     static const struct {
         const char *key, *path;
         uint32_t flags;
@@ -659,7 +711,8 @@ static void test_hashes(void **state) {
     json_decref(hashes);
 }
 
-static void test_mistral(void **state) {
+static void test_mistral(void **state)
+{
     spec_tokenizer *t;
     (void)state;
     OK(spec_tokenizer_open(&t, path_of("%s/data/tokenizers/mistral-spm", shared()), NULL));
@@ -668,7 +721,8 @@ static void test_mistral(void **state) {
 }
 
 /* vectors.inp: texts with a line "__ggml_vocab_test__" between them; vectors.out: a line of ids for each. */
-static size_t check_vectors(const spec_tokenizer *t, const char *dir) {
+static size_t check_vectors(const spec_tokenizer *t, const char *dir)
+{
     static const char between[] = "\n__ggml_vocab_test__\n";
     char *inp, *out;
     size_t n_inp, n_out, count = 0;
@@ -693,7 +747,8 @@ static size_t check_vectors(const spec_tokenizer *t, const char *dir) {
     return count;
 }
 
-static void test_vectors(void **state) {
+static void test_vectors(void **state)
+{
     static const char *const names[] = { "gpt2", "gpt-neox" };
     (void)state;
     for (size_t i = 0; i < COUNT(names); i++) {
@@ -706,7 +761,8 @@ static void test_vectors(void **state) {
 }
 
 /* The vocabulary is in a GGUF file; a script makes a tokenizer.json of it. */
-static void test_vectors_gguf(void **state) {
+static void test_vectors_gguf(void **state)
+{
     char file[] = "/tmp/spec-test-gguf-XXXXXX", command[4096];
     spec_tokenizer *t;
     (void)state;
@@ -714,8 +770,8 @@ static void test_vectors_gguf(void **state) {
     int fd = mkstemp(file);
     assert_true(fd >= 0);
     close(fd);
-    snprintf(command, sizeof command, "python3 '%s/tools/gguf_vocab_to_json.py' '%s/vocab.gguf' '%s'", SPEC_TEST_DIR, dir,
-             file);
+    snprintf(command, sizeof command, "python3 '%s/tools/gguf_vocab_to_json.py' '%s/vocab.gguf' '%s'", SPEC_TEST_DIR,
+             dir, file);
     if (system(command) != 0) {
         unlink(file);
         print_message("not run: python3 could not make a tokenizer.json from vocab.gguf\n");
@@ -728,13 +784,14 @@ static void test_vectors_gguf(void **state) {
     spec_tokenizer_close(t);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),     cmocka_unit_test(test_spm),       cmocka_unit_test(test_components),
-        cmocka_unit_test(test_refusals),   cmocka_unit_test(test_step_limit), cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_stream),     cmocka_unit_test(test_config),    cmocka_unit_test(test_truncated),
-        cmocka_unit_test(test_no_memory),  cmocka_unit_test(test_threads),   cmocka_unit_test(test_long),
-        cmocka_unit_test(test_hashes),     cmocka_unit_test(test_mistral),   cmocka_unit_test(test_vectors),
+        cmocka_unit_test(test_golden),       cmocka_unit_test(test_spm),        cmocka_unit_test(test_components),
+        cmocka_unit_test(test_refusals),     cmocka_unit_test(test_step_limit), cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_stream),       cmocka_unit_test(test_config),     cmocka_unit_test(test_truncated),
+        cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_threads),    cmocka_unit_test(test_long),
+        cmocka_unit_test(test_hashes),       cmocka_unit_test(test_mistral),    cmocka_unit_test(test_vectors),
         cmocka_unit_test(test_vectors_gguf),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -39,6 +39,7 @@
  * [n_panel][n_k / 2][32][2]. A product walks a panel from its start to its end: one stream of memory, and no
  * sum across lanes. K is summed in blocks of 256: within a block one chain k = 0, 1, ..., then the blocks in order.
  * Both orders are the same for every number of rows, which is what path invariance asks. */
+enum { CPU_PREFILL_CHUNK = 64 };
 enum { CPU_PANEL = 32, CPU_TASK_PANELS = 2, CPU_TASK_OUT = 64, CPU_K_BLOCK = 256, CPU_ROW_BLOCK = 64 };
 
 /* t[r][o] = (add ? t[r][o] : 0) + sum_k x[r][k] w[k][o]   for r < n_row <= CPU_ROW_BLOCK, k < n_k <= CPU_K_BLOCK
@@ -201,6 +202,14 @@ spec_status speci_cpu_prefill(spec_queue *q, const spec_linear_args *a);
 size_t speci_cpu_prefill_scratch(void); /* bytes of a slot */
 void speci_cpu_prefill_open(void);      /* once per device */
 #endif
+
+/* Rows that token-wise operations compute. Rows that are not valid matter to library products only, which keep to one
+ * number of rows. */
+static inline int32_t cpu_rows(const spec_queue *q)
+{
+    const bool padded = q->step->phase == SPEC_PHASE_PREFILL && q->dev->isa->blas_prefill;
+    return padded ? q->step->n_row_run : q->step->n_row;
+}
 
 extern const spec_backend_ops speci_cpu_ops; /* the table */
 

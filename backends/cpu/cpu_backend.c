@@ -65,7 +65,7 @@ static spec_status cpu_info(spec_device *dev, spec_device_info *out)
     memcpy(out->name, "cpu:", 4);
     strncpy(out->name + 4, dev->isa->name, sizeof out->name - 5);
     out->host_visible = 1;
-    out->prefill_chunk = 256;
+    out->prefill_chunk = CPU_PREFILL_CHUNK;
     out->row_max = 1024;
     return SPEC_OK;
 }

@@ -201,7 +201,7 @@ spec_status speci_cpu_linear(spec_queue *q, const spec_linear_args *a)
 #if defined(SPEC_HAVE_BLAS)
     if (speci_cpu_prefill_wanted(q, a)) return speci_cpu_prefill(q, a);
 #endif
-    linear_job job = { dev, a, NULL, SPEC_DTYPE_F32, q->step->n_row_run };
+    linear_job job = { dev, a, NULL, SPEC_DTYPE_F32, cpu_rows(q) };
     if (w->pairs) {
         job.product = dev->isa->bf16_pairs;
         job.x_type = SPEC_DTYPE_BF16;

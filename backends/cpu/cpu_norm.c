@@ -49,6 +49,6 @@ spec_status speci_cpu_norm(spec_queue *q, const spec_norm_args *a)
         return q->dev->host->fail(SPEC_E_INVALID, "norm: %d columns, but the queue was opened for %zu", a->dim,
                                   q->slot_bytes / sizeof(float));
     norm_job job = { q, a };
-    speci_cpu_parallel(q->dev->pool, q->step->n_row_run, norm_row, &job);
+    speci_cpu_parallel(q->dev->pool, cpu_rows(q), norm_row, &job);
     return SPEC_OK;
 }

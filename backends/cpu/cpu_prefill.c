@@ -9,7 +9,7 @@
 
 #include "backends/cpu/cpu.h"
 
-enum { PANELS = 8, WIDTH = PANELS * CPU_PANEL, PREFILL_ROWS = 256 };
+enum { PANELS = 8, WIDTH = PANELS * CPU_PANEL, PREFILL_ROWS = CPU_PREFILL_CHUNK };
 
 size_t speci_cpu_prefill_scratch(void)
 {

@@ -1,7 +1,7 @@
 /* cuda_conv.cu - causal depth-wise convolution over a tree, and the window's advance along the accepted path.
  *   y(node) = silu(bias + sum_k w[c][width-1-k] u[k-th ancestor]), beyond the root the stored window, newest first
  * u is rounded to the compute type before anything reads it. Source: the causal convolution of Mamba in its tree form
- * (algorithms.md 7.1 of the design notes).
+ * (algorithms.md 7.1).
  *
  * Threads are channels; a block's y index is an *entity*: first the rows of the pass, then CONV_PARTS per sequence,
  * which share the sequence's entries of replay_y (the path, or the nodes fed before) and, the first, write the window.

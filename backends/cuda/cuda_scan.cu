@@ -3,7 +3,7 @@
  *   S(node) = exp(dt A) S(parent) + (dt x) B^T;   y = S C + D x;   out = z ? y silu(z) : y
  * S f32 [n_slot][n_head][head_dim][n_state]; x, z, y rows of n_head * head_dim (x: blocks of head_dim, shared by x_rep
  * heads), B, C rows of blocks of n_state. Sources: Mamba, eq. 2a with the authors' Euler step for B; Mamba-2; the tree
- * form of STree; activation replay of Snakes and Ladders (algorithms.md 7.2, 7.3, 8.3, 9.2 of the design notes).
+ * form of STree; activation replay of Snakes and Ladders (algorithms.md 7.2, 7.3, 8.3, 9.2).
  *
  * A group of LANES lanes owns CH channels, VS states each lane: all of S that it reads and writes, in registers.
  *   1. decode: the accepted path is absorbed from the caches' other half and S is stored;
@@ -15,7 +15,7 @@
  * exp(dt A) per node; with A per state (Mamba-1, PER_STATE) both are computed where they are used. */
 #include "cuda.cuh"
 
-enum { SCAN_WARPS = 4, SCAN_NODE_MAX = 2048, SCAN_TABLE_MIN = 128 };
+enum { SCAN_WARPS = 4, SCAN_AHEAD = 4, SCAN_NODE_MAX = 2048, SCAN_TABLE_MIN = 128 };
 
 /* The functions that scan and replay share. */
 static __device__ __forceinline__ float scan_dt(float dt_in, float bias, float lo, float hi)
@@ -191,7 +191,8 @@ scan_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile, int
             const float p0 = (hi ? dot[2] : dot[0]) + __shfl_xor_sync(0xffffffffu, hi ? dot[0] : dot[2], H);
             const float p1 = (hi ? dot[3] : dot[1]) + __shfl_xor_sync(0xffffffffu, hi ? dot[1] : dot[3], H);
             y = (lo ? p1 : p0) + __shfl_xor_sync(0xffffffffu, lo ? p0 : p1, Q);
-            x = hi ? (lo ? in.x[3] : in.x[2]) : (lo ? in.x[1] : in.x[0]);
+            const float x0 = in.x[0], x1 = in.x[1], x2 = in.x[2], x3 = in.x[3];
+            x = hi ? (lo ? x3 : x2) : (lo ? x1 : x0);
 #pragma unroll
             for (int m = Q / 2; m > 0; m /= 2) y = y + __shfl_xor_sync(0xffffffffu, y, m);
         }
@@ -249,17 +250,23 @@ scan_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile, int
     for (int i = tid; i < n_tree; i += SCAN_WARPS * 32) parent[i] = node[i].parent;
     __syncthreads();
 
-    in_t in, next;
+    /* Replay is a chain: its length times the latency of a load, unless several are in flight. Next four, then absorb. */
     if (s.n_replay > 0) {
-        fetch_replayed(in, 0, other + path[0]);
-        for (int j = 0; j < s.n_replay; j++) {
-            const int ahead = min(j + 1, s.n_replay - 1);
-            fetch_replayed(next, ahead, other + path[ahead]);
-            absorb(in);
-            in = next;
+        in_t ahead[SCAN_AHEAD], now[SCAN_AHEAD];
+        for (int j = -SCAN_AHEAD; j < s.n_replay; j += SCAN_AHEAD) {
+#pragma unroll
+            for (int u = 0; u < SCAN_AHEAD; u++) {
+                const int e = j + SCAN_AHEAD + u;
+                now[u] = ahead[u];
+                if (e < s.n_replay) fetch_replayed(ahead[u], e, other + path[e]);
+            }
+#pragma unroll
+            for (int u = 0; u < SCAN_AHEAD; u++)
+                if (j >= 0 && j + u < s.n_replay) absorb(now[u]);
         }
         store_state();
     }
+    in_t in, next;
     if (s.n_row <= 0) return;
 
     float base[CH][VS];
@@ -299,8 +306,11 @@ scan_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile, int
         absorb(in);
         output(in, s.first_row + i);
         if (PER_STATE && c0 == 0 && l == 0) a.cache_dt[(half + n) * a.n_head + head] = in.dt;
-        if (keeps_b)
-            for (int v = 0; v < n_s; v++) store_any(a.cache_b, a.dtype, (half + n) * b_width + b_col + v, in.b[v]);
+        if (keeps_b) {
+#pragma unroll
+            for (int v = 0; v < VS; v++)
+                if (v < n_s) store_any(a.cache_b, a.dtype, (half + n) * b_width + b_col + v, in.b[v]);
+        }
         live = n;
         in = next;
     }
