@@ -9,7 +9,8 @@ if(TARGET spec-cuda) # a plugin: it has its place beside libspec.so, nobody link
   install(TARGETS spec-cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} RUNTIME DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endif()
 if(TARGET spec-cuda-static)
-  set_target_properties(spec-cuda-static PROPERTIES EXPORT_NAME cuda-static)
+  set_target_properties(spec-cuda-static PROPERTIES EXPORT_NAME cuda-static OUTPUT_NAME spec-cuda)
+  target_link_libraries(spec-cuda-static INTERFACE stdc++) # for applications in C
   install(TARGETS spec-cuda-static EXPORT spec-targets)
   install(FILES ${PROJECT_SOURCE_DIR}/backends/cuda/spec_cuda.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 endif()

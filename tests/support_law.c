@@ -230,20 +230,30 @@ static _Thread_local struct {
     law_fault fault;
 } planted;
 
-static spec_status faulty_accept(spec_queue *queue, const spec_accept_args *a)
+static spec_status judge_rows(spec_queue *queue, const spec_accept_args *a, float (*p)[V], float (*q)[V])
 {
+    const size_t bytes = (size_t)a->n_vocab * sizeof(float);
     for (int32_t i = 0; i < a->n_row; i++) {
-        float p[V], q[V];
-        const int32_t q_row = a->host_q_row[i], first = a->host_first_candidate[i];
-        const size_t bytes = (size_t)a->n_vocab * sizeof(float);
-        SPEC_TRY(planted.ops->download(queue, p, a->p + (size_t)a->host_p_row[i] * (size_t)a->ld_p, bytes));
-        if (q_row >= 0) SPEC_TRY(planted.ops->download(queue, q, a->q + (size_t)q_row * (size_t)a->ld_q, bytes));
-        SPEC_TRY(planted.ops->sync(queue));
-        judge(p, q_row >= 0 ? q : NULL, a->n_vocab, a->host_candidate + first, a->host_u + first,
+        const int32_t q_row = a->host_q_row[i];
+        SPEC_TRY(planted.ops->download(queue, p[i], a->p + (size_t)a->host_p_row[i] * (size_t)a->ld_p, bytes));
+        if (q_row >= 0) SPEC_TRY(planted.ops->download(queue, q[i], a->q + (size_t)q_row * (size_t)a->ld_q, bytes));
+    }
+    SPEC_TRY(planted.ops->sync(queue));
+    for (int32_t i = 0; i < a->n_row; i++) {
+        const int32_t first = a->host_first_candidate[i];
+        judge(p[i], a->host_q_row[i] >= 0 ? q[i] : NULL, a->n_vocab, a->host_candidate + first, a->host_u + first,
               a->host_first_candidate[i + 1] - first, a->host_u_last[i], planted.fault, &a->host_out_choice[i],
               &a->host_out_token[i]);
     }
     return SPEC_OK;
+}
+
+static spec_status faulty_accept(spec_queue *queue, const spec_accept_args *a)
+{
+    float(*rows)[V] = calloc(2 * (size_t)a->n_row, sizeof *rows);
+    const spec_status status = judge_rows(queue, a, rows, rows + a->n_row);
+    free(rows);
+    return status;
 }
 
 /* ------------------------------------------------------------------------------------- proposals --- */

@@ -150,9 +150,10 @@ static spec_status open_session(run *r)
 
 static spec_status generate(run *r)
 {
-    static const char *const stops[] = { "hhhhhhhh" };
+    static const char *const stops[] = { "hhhhhhhhhhhh" };
     spec_generate_params p = SPEC_GENERATE_PARAMS_INIT;
-    p.n_predict = 8, p.n_logprobs = 2, p.stop = stops, p.n_stop = 1;
+    p.n_predict = 64; /* as many bytes: the zero behind them asks for a larger buffer */
+    p.n_logprobs = 2, p.stop = stops, p.n_stop = 1;
     spec_result_free(&r->result);
     return spec_generate(r->s, "badcafe", 7, &p, &r->result);
 }
@@ -177,7 +178,7 @@ static void finish(run *r)
     spec_backend_close(r->be);
 }
 
-static char expected[16];
+static char expected[80];
 
 /* One run in which `f` fails as it is set. again: a call that failed is made once more, and must then succeed. */
 static void run_once(run *r, failing *f, bool again)

@@ -41,6 +41,6 @@ spec_status speci_cpu_embed(spec_queue *q, const spec_embed_args *a)
 {
     CPU_TRY(speci_cpu_check_embed(q->dev, a));
     embed_job job = { q, a };
-    speci_cpu_parallel(q->dev->pool, cpu_rows(q), embed_row, &job);
+    speci_cpu_parallel(q->dev->pool, q->step->n_row_run, embed_row, &job);
     return SPEC_OK;
 }

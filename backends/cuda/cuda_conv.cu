@@ -3,13 +3,14 @@
  * u is rounded to the compute type before anything reads it. Source: the causal convolution of Mamba in its tree form
  * (algorithms.md 7.1).
  *
- * Threads are channels; a block's y index is an *entity*: first the rows of the pass, then CONV_PARTS per sequence,
- * which share the sequence's entries of replay_y (the path, or the nodes fed before) and, the first, write the window.
+ * Threads are channels; a block's y index is an *entity*: first the rows of the pass, then 1 + `parts` per sequence: one
+ * writes the window, the others share the sequence's entries of replay_y (the path, or the nodes fed before). An entry
+ * costs two loads, one behind the other, so up to CONV_PARTS_MAX of them are computed side by side.
  * Written are half `parity` of window and cache, read is the other half; when nodes were fed before (n_fed > 0) the
  * window is not written and its half `parity` is read. So no block waits for another. */
 #include "cuda.cuh"
 
-enum { CONV_WIDTH_MAX = 4, CONV_PARTS = 4 };
+enum { CONV_WIDTH_MAX = 4, CONV_PARTS_MAX = 16 };
 
 /* The m-th newest input before the tree's root, for one sequence and channel. */
 struct conv_before {
@@ -34,12 +35,12 @@ static __device__ __forceinline__ float conv_value(const spec_conv_args &a, int 
     return silu(sum);
 }
 
-static __global__ void conv_kernel(const spec_step_block *step, const spec_conv_args a, int rows)
+static __global__ void conv_kernel(const spec_step_block *step, const spec_conv_args a, int rows, int parts)
 {
     const int c = (int)(blockIdx.x * blockDim.x + threadIdx.x), entity = (int)blockIdx.y;
     const bool is_row = entity < rows;
     if (c >= a.n_channel || (is_row && entity >= step->n_row)) return;
-    const int n_seq = is_row ? spec_step_row_seq(step)[entity] : (entity - rows) / CONV_PARTS;
+    const int n_seq = is_row ? spec_step_row_seq(step)[entity] : (entity - rows) / (1 + parts);
     if (n_seq >= step->n_seq) return;
     const spec_step_seq s = spec_step_seqs(step)[n_seq];
     const spec_step_node *node = spec_step_nodes(step) + s.first_node;
@@ -84,8 +85,8 @@ static __global__ void conv_kernel(const spec_step_block *step, const spec_conv_
         return;
     }
 
-    const int part = (entity - rows) % CONV_PARTS;
-    if (part == 0 && s.n_fed == 0) {
+    const int part = (entity - rows) % (1 + parts) - 1;
+    if (part < 0 && s.n_fed == 0) {
         /* prefill: the rows are absorbed too, the last one is the newest */
         const int n_new = prefill ? s.n_row : 0;
         for (int m = 0; m < a.width - 1; m++) {
@@ -93,10 +94,10 @@ static __global__ void conv_kernel(const spec_step_block *step, const spec_conv_
             store_any(a.window, a.dtype, half * window_half + (size_t)(a.width - 2 - m) * a.n_channel + c, u);
         }
     }
-    if (prefill) return;
+    if (prefill || part < 0) return;
     const size_t replay0 = (size_t)n_seq * 2 * a.n_node * a.n_channel + c;
     const int n_entry = s.n_fed > 0 ? s.n_replay + s.n_fed : s.n_replay;
-    for (int j = part; j < n_entry; j += CONV_PARTS) {
+    for (int j = part; j < n_entry; j += parts) {
         float y;
         if (j < s.n_replay) { /* the ancestors of a path's entry are the entries before it */
             float tap[CONV_WIDTH_MAX];
@@ -125,8 +126,8 @@ spec_status speci_cuda_conv(spec_queue *q, const spec_conv_args *a)
 {
     SPEC_TRY(cuda_enter_op(q, "conv"));
     SPEC_TRY(speci_cuda_check_conv(q->dev, a));
-    const int threads = 128, rows = q->shape.rows;
-    const dim3 grid((unsigned)cuda_div_up(a->n_channel, threads), (unsigned)(rows + CONV_PARTS * q->shape.seqs));
-    conv_kernel<<<grid, threads, 0, q->stream>>>(q->d_step, *a, rows);
+    const int threads = 128, rows = q->shape.rows, parts = a->n_node < CONV_PARTS_MAX ? a->n_node : (int)CONV_PARTS_MAX;
+    const dim3 grid((unsigned)cuda_div_up(a->n_channel, threads), (unsigned)(rows + (1 + parts) * q->shape.seqs));
+    conv_kernel<<<grid, threads, 0, q->stream>>>(q->d_step, *a, rows, parts);
     return cuda_launched(q, "conv");
 }

@@ -15,7 +15,7 @@
  * exp(dt A) per node; with A per state (Mamba-1, PER_STATE) both are computed where they are used. */
 #include "cuda.cuh"
 
-enum { SCAN_WARPS = 4, SCAN_AHEAD = 4, SCAN_NODE_MAX = 2048, SCAN_TABLE_MIN = 128 };
+enum { SCAN_WARPS = 4, SCAN_BATCH = 8, SCAN_NODE_MAX = 2048, SCAN_TABLE_MIN = 128 };
 
 /* The functions that scan and replay share. */
 static __device__ __forceinline__ float scan_dt(float dt_in, float bias, float lo, float hi)
@@ -60,6 +60,56 @@ static __device__ __forceinline__ void load_run(float out[N], const void *p, int
     }
 #pragma unroll
     for (int k = 0; k < N; k++) out[k] = k < n ? load_any(p, dtype, i + k) : 0.0f;
+}
+
+/* load_run in two halves. Between them nothing waits for memory, so that the loads of many nodes can be in flight;
+ * 16-bit values lie two in a word. */
+template <int N> struct raw_run {
+    uint32_t w[N];
+};
+template <int N>
+static __device__ __forceinline__ void load_raw(raw_run<N> &r, const void *p, int dtype, size_t i, int n)
+{
+    if (dtype == SPEC_DTYPE_F32) {
+        const uint32_t *f = (const uint32_t *)p + i;
+        if (N % 4 == 0 && n >= N && ((uintptr_t)f & 15) == 0) {
+#pragma unroll
+            for (int k = 0; k < N / 4; k++) {
+                const uint4 v = ((const uint4 *)f)[k];
+                r.w[4 * k] = v.x, r.w[4 * k + 1] = v.y, r.w[4 * k + 2] = v.z, r.w[4 * k + 3] = v.w;
+            }
+            return;
+        }
+#pragma unroll
+        for (int k = 0; k < N; k++) r.w[k] = k < n ? f[k] : 0u;
+        return;
+    }
+    const uint16_t *h = (const uint16_t *)p + i;
+    if (N % 4 == 0 && n >= N && ((uintptr_t)h & 7) == 0) {
+#pragma unroll
+        for (int k = 0; k < N / 4; k++) {
+            const uint2 v = ((const uint2 *)h)[k];
+            r.w[2 * k] = v.x, r.w[2 * k + 1] = v.y;
+        }
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k < N; k += 2) {
+        const uint32_t lo = k < n ? h[k] : 0u, hi = k + 1 < N && k + 1 < n ? h[k + 1] : 0u;
+        r.w[k / 2] = lo | hi << 16;
+    }
+}
+template <int N> static __device__ __forceinline__ void unpack_raw(float out[N], const raw_run<N> &r, int dtype)
+{
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        if (dtype == SPEC_DTYPE_F32) {
+            out[k] = __uint_as_float(r.w[k]);
+        } else {
+            const float2 v = dtype == SPEC_DTYPE_BF16 ? unpack2<__nv_bfloat16>(r.w[k / 2]) : unpack2<__half>(r.w[k / 2]);
+            out[k] = k % 2 ? v.y : v.x;
+        }
+    }
 }
 
 /* What a node brings to the channels of a group. */
@@ -114,13 +164,28 @@ scan_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile, int
     };
     typedef scan_in<VS, CH> in_t;
     /* x and B from the convolution's replay rows (and B from its cache); dt by `entry` of the table, or from the cache */
-    auto fetch_replayed = [&](in_t &in, int entry, size_t cached) {
+    struct raw_in {
+        raw_run<CH> x;
+        raw_run<VS> b;
+        float dt;
+    };
+    auto begin_replayed = [&](raw_in &raw, int entry, size_t cached) {
         const size_t row = ((size_t)n_seq * 2 * a.n_node + entry) * a.replay_ld;
-        load_run<CH>(in.x, a.replay_y, a.dtype, row + a.replay_x_col + x_col, n_ch);
-        if (a.b_in_conv) load_run<VS>(in.b, a.replay_y, a.dtype, row + a.replay_b_col + b_col, n_s);
-        else load_run<VS>(in.b, a.cache_b, a.dtype, cached * b_width + b_col, n_s);
-        if (PER_STATE) in.dt = a.cache_dt[cached * a.n_head + head];
+        load_raw<CH>(raw.x, a.replay_y, a.dtype, row + a.replay_x_col + x_col, n_ch);
+        if (a.b_in_conv) load_raw<VS>(raw.b, a.replay_y, a.dtype, row + a.replay_b_col + b_col, n_s);
+        else load_raw<VS>(raw.b, a.cache_b, a.dtype, cached * b_width + b_col, n_s);
+        if (PER_STATE) raw.dt = a.cache_dt[cached * a.n_head + head];
+    };
+    auto end_replayed = [&](in_t &in, const raw_in &raw, int entry) {
+        unpack_raw<CH>(in.x, raw.x, a.dtype);
+        unpack_raw<VS>(in.b, raw.b, a.dtype);
+        if (PER_STATE) in.dt = raw.dt;
         else in.dt = table[entry].x, in.decay = table[entry].y;
+    };
+    auto fetch_replayed = [&](in_t &in, int entry, size_t cached) {
+        raw_in raw;
+        begin_replayed(raw, entry, cached);
+        end_replayed(in, raw, entry);
     };
     auto fetch_row = [&](in_t &in, int r, int entry, bool whole) {
         load_run<CH>(in.x, a.x.data, a.x.dtype, (size_t)r * a.x.ld + x_col, n_ch);
@@ -250,19 +315,20 @@ scan_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile, int
     for (int i = tid; i < n_tree; i += SCAN_WARPS * 32) parent[i] = node[i].parent;
     __syncthreads();
 
-    /* Replay is a chain: its length times the latency of a load, unless several are in flight. Next four, then absorb. */
+    /* Replay is a chain: its length times the latency of a load, unless the loads of several nodes are in flight. */
     if (s.n_replay > 0) {
-        in_t ahead[SCAN_AHEAD], now[SCAN_AHEAD];
-        for (int j = -SCAN_AHEAD; j < s.n_replay; j += SCAN_AHEAD) {
+        raw_in batch[SCAN_BATCH];
+        for (int j = 0; j < s.n_replay; j += SCAN_BATCH) {
 #pragma unroll
-            for (int u = 0; u < SCAN_AHEAD; u++) {
-                const int e = j + SCAN_AHEAD + u;
-                now[u] = ahead[u];
-                if (e < s.n_replay) fetch_replayed(ahead[u], e, other + path[e]);
-            }
+            for (int u = 0; u < SCAN_BATCH; u++)
+                if (j + u < s.n_replay) begin_replayed(batch[u], j + u, other + path[j + u]);
 #pragma unroll
-            for (int u = 0; u < SCAN_AHEAD; u++)
-                if (j >= 0 && j + u < s.n_replay) absorb(now[u]);
+            for (int u = 0; u < SCAN_BATCH; u++)
+                if (j + u < s.n_replay) {
+                    in_t in;
+                    end_replayed(in, batch[u], j + u);
+                    absorb(in);
+                }
         }
         store_state();
     }

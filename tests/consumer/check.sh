@@ -16,6 +16,7 @@ for shared in ON OFF; do
         -DBUILD_SHARED_LIBS=$shared > "$work/log" || { cat "$work/log"; exit 1; }
     cmake --build "$work/cmake-$shared" > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
     "$work/cmake-$shared/consumer" "$model"
+    if [ -x "$work/cmake-$shared/consumer_cuda" ]; then "$work/cmake-$shared/consumer_cuda"; fi
 done
 uses_shared() { readelf -d "$work/cmake-$1/consumer" | grep -q 'libspec\.so\.[0-9]'; }
 if ! uses_shared ON; then echo "the shared build does not use libspec.so"; exit 1; fi
