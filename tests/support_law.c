@@ -489,7 +489,7 @@ static void check_fixture(void **state)
 {
     (void)state;
     fixture *f = calloc(1, sizeof *f);
-    f->s = support_session(target, 2, N_SEQ);
+    f->s = support_session(target, 8, N_SEQ); /* a queue for 512 rows and candidates */
     f->ops = f->s->ops;
     const size_t bytes = FIXTURE_ROWS * FIXTURE_V * sizeof(float);
     OK(f->ops->alloc(f->s->dev, &f->p, bytes));

@@ -315,23 +315,43 @@ scan_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile, int
     for (int i = tid; i < n_tree; i += SCAN_WARPS * 32) parent[i] = node[i].parent;
     __syncthreads();
 
-    /* Replay is a chain: its length times the latency of a load, unless the loads of several nodes are in flight. */
-    if (s.n_replay > 0) {
-        raw_in batch[SCAN_BATCH];
-        for (int j = 0; j < s.n_replay; j += SCAN_BATCH) {
+    /* Replay is a chain: its length times the latency of a load, unless the loads of several nodes are in flight. That
+     * needs loads without branches between them, hence a path of its own for what real models have: 16-bit, aligned. */
+    bool aligned = false;
+    if constexpr (!PER_STATE) {
+        const size_t first = (size_t)n_seq * 2 * a.n_node * a.replay_ld;
+        const uint16_t *x0 = (const uint16_t *)a.replay_y + first + a.replay_x_col + x_col;
+        const uint16_t *b0 = (const uint16_t *)a.replay_y + first + a.replay_b_col + b_col;
+        aligned = a.dtype != SPEC_DTYPE_F32 && a.b_in_conv && n_ch == CH && n_s == VS && a.replay_ld % 4 == 0 &&
+                  (((uintptr_t)x0 | (uintptr_t)b0) & 7) == 0;
+        for (int j = 0; aligned && j < s.n_replay; j += SCAN_BATCH) {
+            raw_in batch[SCAN_BATCH];
 #pragma unroll
-            for (int u = 0; u < SCAN_BATCH; u++)
-                if (j + u < s.n_replay) begin_replayed(batch[u], j + u, other + path[j + u]);
+            for (int u = 0; u < SCAN_BATCH; u++) {
+                const size_t at = (size_t)min(j + u, s.n_replay - 1) * a.replay_ld;
+                const uint2 x = *(const uint2 *)(x0 + at);
+                batch[u].x.w[0] = x.x, batch[u].x.w[1] = x.y;
 #pragma unroll
-            for (int u = 0; u < SCAN_BATCH; u++)
-                if (j + u < s.n_replay) {
-                    in_t in;
-                    end_replayed(in, batch[u], j + u);
-                    absorb(in);
+                for (int k = 0; k < VS / 4; k++) {
+                    const uint2 v = *(const uint2 *)(b0 + at + 4 * k);
+                    batch[u].b.w[2 * k] = v.x, batch[u].b.w[2 * k + 1] = v.y;
                 }
+            }
+#pragma unroll
+            for (int u = 0; u < SCAN_BATCH; u++) {
+                if (j + u >= s.n_replay) break;
+                in_t in;
+                end_replayed(in, batch[u], j + u);
+                absorb(in);
+            }
         }
-        store_state();
     }
+    for (int j = 0; !aligned && j < s.n_replay; j++) {
+        in_t in;
+        fetch_replayed(in, j, other + path[j]);
+        absorb(in);
+    }
+    if (s.n_replay > 0) store_state();
     in_t in, next;
     if (s.n_row <= 0) return;
 
