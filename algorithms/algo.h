@@ -19,7 +19,7 @@ void speci_tree_free(spec_tree *t, const spec_allocator *a);
 void speci_tree_copy(spec_tree *to, const spec_tree *from); /* to->cap >= from->n */
 void speci_tree_add(spec_tree *t, int32_t token, int32_t parent);
 bool speci_tree_equal(const spec_tree *a, const spec_tree *b);
-/* A caller's tree: root -1, parents before children, siblings distinct, 1 <= n <= n_max. */
+/* A caller's tree: root -1, parents before children, siblings distinct, not too deep, 1 <= n <= n_max. */
 spec_status speci_tree_check(const spec_tree *t, int32_t n_max);
 int32_t speci_tree_depth(const spec_tree *t, int32_t node);
 /* Drops the nodes deeper than `depth`, in place. map [t->n] is scratch. */

@@ -16,21 +16,13 @@ typedef struct session_plan {
     size_t p_bytes, q_bytes;
 } session_plan;
 
-static bool attends(const spec_model *m)
-{
-    for (int32_t i = 0; i < m->n_layer; i++)
-        for (int32_t j = 0; j < m->layers[i].n_branch; j++)
-            if (m->layers[i].branch[j].kind == MODEL_ATTENTION) return true;
-    return false;
-}
-
 static spec_status plan_context(session_plan *s, const spec_model *target, int32_t n_ctx)
 {
     if (n_ctx < 0) return speci_fail(SPEC_E_INVALID, "n_ctx is %d", n_ctx);
     if (target->n_ctx > 0 && n_ctx > target->n_ctx)
         return speci_fail(SPEC_E_INVALID, "n_ctx is %d, but the model knows %d positions", n_ctx, target->n_ctx);
     s->n_ctx = n_ctx ? n_ctx : target->n_ctx;
-    if (s->n_ctx == 0 && attends(target)) s->n_ctx = DEFAULT_CTX;
+    if (s->n_ctx == 0 && speci_model_attends(target)) s->n_ctx = DEFAULT_CTX;
     return SPEC_OK;
 }
 
@@ -57,7 +49,7 @@ static spec_status plan_session(session_plan *s, const spec_model *target, const
         s->draft_node = s->n_draft + 1; /* two committed tokens at most, and all drafts but the last */
         const int32_t own = d->model->n_ctx;
         s->draft_ctx = own > 0 && (s->n_ctx == 0 || own < s->n_ctx) ? own : s->n_ctx;
-        if (s->draft_ctx == 0 && attends(d->model)) s->draft_ctx = DEFAULT_CTX;
+        if (s->draft_ctx == 0 && speci_model_attends(d->model)) s->draft_ctx = DEFAULT_CTX;
         s->draft = (speci_net_params){ .n_seq = s->n_seq, .n_ctx = s->draft_ctx, .n_node = s->draft_node };
         s->q_bytes = (size_t)s->n_seq * (size_t)s->n_draft * row;
     }

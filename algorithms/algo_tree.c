@@ -52,6 +52,8 @@ spec_status speci_tree_check(const spec_tree *t, int32_t n_max)
         if (i == 0 ? t->parent[0] != -1 : t->parent[i] < 0 || t->parent[i] >= i)
             return speci_fail(SPEC_E_INVALID, "node %d has parent %d; parents come before their children", i,
                               t->parent[i]);
+        if (speci_tree_depth(t, i) > SPEC_MAX_DEPTH)
+            return speci_fail(SPEC_E_INVALID, "node %d is deeper than %d", i, SPEC_MAX_DEPTH);
         for (int32_t j = 1; j < i; j++)
             if (t->parent[j] == t->parent[i] && t->token[j] == t->token[i])
                 return speci_fail(SPEC_E_INVALID, "nodes %d and %d are siblings with the same token %d", j, i,

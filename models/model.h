@@ -112,6 +112,9 @@ struct spec_model {
     struct model_owned *owned;  /* weights and vectors on the device, to free (model_open.c) */
 };
 
+/* Has it a layer with a KV cache? */
+bool speci_model_attends(const spec_model *model);
+
 /* ------------------------------------------------------------- a model at work in a session --- */
 
 typedef struct speci_net speci_net;
@@ -123,7 +126,8 @@ typedef struct speci_net_params {
     int32_t n_logit; /* columns of the logits buffer beyond n_vocab are not touched; 0 = n_vocab */
 } speci_net_params;
 
-/* A tree (or the next part of one) to feed. tree->n nodes in all, of which the first n_fed were fed before. */
+/* A tree (or the next part of one) to feed: parents before children, none deeper than SPEC_MAX_DEPTH. tree->n nodes in
+ * all, of which the first n_fed were fed before. */
 typedef struct speci_net_input {
     int32_t slot;
     const spec_tree *tree;

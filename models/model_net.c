@@ -331,14 +331,8 @@ spec_status speci_net_prefill(speci_net *net, int32_t slot, const int32_t *ids, 
     return SPEC_OK;
 }
 
-static int32_t depth_of(const spec_tree *t, int32_t node)
-{
-    int32_t d = 0;
-    for (; t->parent[node] >= 0; node = t->parent[node]) d++;
-    return d;
-}
-
-/* Everything that can be wrong with an input, and its pages, before the device is touched. */
+/* What can be wrong with an input (its shape is the caller's: speci_tree_check), and its pages, before the device is
+ * touched. */
 static spec_status check_input(speci_net *net, const speci_net_input *in)
 {
     const spec_tree *t = in->tree;
@@ -351,14 +345,7 @@ static spec_status check_input(speci_net *net, const speci_net_input *in)
                           net->shape.n_node);
     if (in->n_fed < 0 || in->n_fed >= t->n || in->n_fed != s->n_fed * (in->n_fed > 0))
         return speci_fail(SPEC_E_INVALID, "%d of %d nodes are said to be fed; %d are", in->n_fed, t->n, s->n_fed);
-    for (int32_t i = 0; i < t->n; i++) {
-        SPEC_TRY(check_token(net, t->token[i]));
-        if (i == 0 ? t->parent[0] != -1 : t->parent[i] < 0 || t->parent[i] >= i)
-            return speci_fail(SPEC_E_INVALID, "node %d has parent %d; parents come before their children", i,
-                              t->parent[i]);
-        if (depth_of(t, i) > SPEC_MAX_DEPTH)
-            return speci_fail(SPEC_E_INVALID, "node %d is deeper than %d", i, SPEC_MAX_DEPTH);
-    }
+    for (int32_t i = 0; i < t->n; i++) SPEC_TRY(check_token(net, t->token[i]));
     return reserve(net, s, s->n_past + s->n_path + t->n);
 }
 

@@ -231,14 +231,6 @@ static spec_status open_tokenizer(spec_model *m, const char *path)
 
 /* --- open --- */
 
-static bool has_attention(const spec_model *m)
-{
-    for (int32_t i = 0; i < m->n_layer; i++)
-        for (int32_t j = 0; j < m->layers[i].n_branch; j++)
-            if (m->layers[i].branch[j].kind == MODEL_ATTENTION) return true;
-    return false;
-}
-
 static spec_status build(spec_model *m, model_builder *b, const model_family *family)
 {
     const spec_backend *be = m->backend;
@@ -249,7 +241,7 @@ static spec_status build(spec_model *m, model_builder *b, const model_family *fa
     spec_status status = family->build(b);
     if (status == SPEC_OK) status = be->ops->sync(b->queue);
     be->ops->queue_close(b->queue);
-    if (status == SPEC_OK && !has_attention(m)) m->n_ctx = 0;
+    if (status == SPEC_OK && !speci_model_attends(m)) m->n_ctx = 0;
     return status;
 }
 

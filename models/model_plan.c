@@ -20,7 +20,7 @@ static int32_t max32(int32_t a, int32_t b) { return a > b ? a : b; }
 
 /* --- shapes --- */
 
-static bool has_attention(const spec_model *m)
+bool speci_model_attends(const spec_model *m)
 {
     for (int32_t i = 0; i < m->n_layer; i++)
         for (int32_t j = 0; j < m->layers[i].n_branch; j++)
@@ -30,7 +30,7 @@ static bool has_attention(const spec_model *m)
 
 net_shape net_shape_of(const spec_model *model, const speci_net_params *p)
 {
-    net_shape s = { .n_seq = p->n_seq, .n_node = p->n_node, .n_ctx = has_attention(model) ? p->n_ctx : 0 };
+    net_shape s = { .n_seq = p->n_seq, .n_node = p->n_node, .n_ctx = speci_model_attends(model) ? p->n_ctx : 0 };
     s.n_row_decode = s.n_seq * s.n_node;
     s.chunk = model->backend->info.prefill_chunk;
     /* A tree at the last position of the context still writes its nodes to slots behind it. */
@@ -299,7 +299,7 @@ void net_emit(net_plans *plans, net_memory *memory, const spec_model *model, con
     take_tensors(&e);
 
     for (e.phase = SPEC_PHASE_DECODE; e.phase <= SPEC_PHASE_PREFILL; e.phase++) {
-        if (e.phase == SPEC_PHASE_DECODE && has_attention(model)) /* plans->kv is filled below */
+        if (e.phase == SPEC_PHASE_DECODE && speci_model_attends(model)) /* plans->kv is filled below */
             emit(&e, (spec_op){ .kind = SPEC_OP_KV_COMMIT, .u.kv_commit = { .layers = plans->kv } });
         emit(&e, (spec_op){ .kind = SPEC_OP_EMBED,
                             .u.embed = { .table = model->embed, .n_vocab = model->n_vocab, .dim = model->dim,
