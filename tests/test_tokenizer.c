@@ -58,6 +58,12 @@ static const char *shared(void)
         print_message("not run: SPEC_SHARED is not set\n");
         skip();
     }
+    char data[512];
+    snprintf(data, sizeof data, "%s/data", path);
+    if (!speci_is_directory(data)) {
+        print_message("not run: SPEC_SHARED has no data/\n");
+        skip();
+    }
     return path;
 }
 
