@@ -2,7 +2,7 @@
  *
  *     spec_backend_open_ops(&be, spec_cuda_ops(), "0", NULL);      "0": the device's number
  *
- * Link with libspec-cuda (or the static spec-cuda-static), the CUDA runtime and cuBLAS. */
+ * Link with libspec-cuda (shared, or the archive libspec-cuda.a), the CUDA runtime and cuBLAS. */
 #ifndef SPEC_CUDA_H
 #define SPEC_CUDA_H
 
