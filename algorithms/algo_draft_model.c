@@ -63,53 +63,64 @@ static spec_sampling draft_sampling(const spec_session *s, const algo_seq *q)
     return r;
 }
 
-/* The tokens that follow the last row of each sequence in the pass just run: arg-max where the target is greedy, else
- * drawn from a law that stays in the device row seq * n_draft + level. */
-static spec_status choose(spec_session *s, const int32_t *seqs, int32_t n, int32_t level, const int32_t *last_row)
+/* Lists a draw after last_row for every sequence that samples; returns how many. Its law will stay in the device row
+ * seq * n_draft + level, where verification finds it. */
+static int32_t list_draws(spec_session *s, const int32_t *seqs, int32_t n, int32_t level, const int32_t *last_row)
 {
-    int32_t ld, n_drawn = 0, n_row = last_row[n - 1] + 1;
-    const float *logits = speci_net_logits(s->draft_net, &ld);
-    const int32_t n_target = s->target->n_vocab, n_known = ld < n_target ? ld : n_target;
     algo_rows *r = &s->rows;
-    bool greedy = false;
+    int32_t k = 0;
     for (int32_t i = 0; i < n; i++) {
         const algo_seq *q = &s->seqs[seqs[i]];
-        if (q->sampling.temperature == 0) {
-            greedy = true;
-            continue;
-        }
-        const int32_t k = n_drawn++;
+        if (q->sampling.temperature == 0) continue;
         r->src[k] = last_row[i];
         r->q_row[k] = seqs[i] * s->n_draft + level;
         r->sampling[k] = draft_sampling(s, q);
         r->u_last[k] = spec_uniform(q->sampling.seed, q->n_step, ALGO_DRAW_DRAFT, (uint32_t)level);
-        r->first[k] = 0;
+        r->first[k++] = 0;
     }
-    r->first[n_drawn] = 0;
-    int32_t *drawn = r->choice; /* token of draw k; `choice` itself says nothing without candidates */
-    if (greedy)
+    r->first[k] = 0;
+    return k;
+}
+
+/* Laws of the listed rows, and a draw from each, into `drawn` after the next sync. An accept without candidates is a
+ * draw; what it says of choices goes nowhere. */
+static spec_status draw(spec_session *s, int32_t n_draw, int32_t *drawn)
+{
+    int32_t ld;
+    const float *logits = speci_net_logits(s->draft_net, &ld);
+    const int32_t n_target = s->target->n_vocab;
+    algo_rows *r = &s->rows;
+    SPEC_TRY(s->ops->law(s->queue, &(spec_law_args){ .logits = logits, .ld = ld, .n_valid = ld < n_target ? ld : n_target,
+                                                     .law = s->q, .ld_law = n_target, .n_law = n_target,
+                                                     .n_row = n_draw, .host_src = r->src, .host_dst = r->q_row,
+                                                     .host_sampling = r->sampling }));
+    for (int32_t k = 0; k < n_draw; k++) r->src[k] = -1; /* no draft row */
+    return s->ops->accept(s->queue, &(spec_accept_args){ .p = s->q, .q = s->q, .ld_p = n_target, .ld_q = n_target,
+                                                         .n_vocab = n_target, .n_row = n_draw,
+                                                         .host_p_row = r->q_row, .host_q_row = r->src,
+                                                         .host_first_candidate = r->first,
+                                                         .host_candidate = r->candidate, .host_u = r->u,
+                                                         .host_u_last = r->u_last, .host_out_choice = r->candidate,
+                                                         .host_out_token = drawn });
+}
+
+/* The tokens that follow the last row of each sequence in the pass just run: arg-max where the target is greedy, else
+ * drawn. Ids that the target does not have are left out. */
+static spec_status choose(spec_session *s, const int32_t *seqs, int32_t n, int32_t level, const int32_t *last_row)
+{
+    int32_t ld, *best = s->rows.token, *drawn = s->rows.choice;
+    const float *logits = speci_net_logits(s->draft_net, &ld);
+    const int32_t n_known = ld < s->target->n_vocab ? ld : s->target->n_vocab;
+    const int32_t n_draw = list_draws(s, seqs, n, level, last_row);
+    if (n_draw < n)
         SPEC_TRY(s->ops->argmax(s->queue, &(spec_argmax_args){ .logits = logits, .ld = ld, .n_vocab = n_known,
-                                                               .n_row = n_row, .host_out_token = r->token }));
-    if (n_drawn > 0) {
-        SPEC_TRY(s->ops->law(s->queue, &(spec_law_args){ .logits = logits, .ld = ld, .n_valid = n_known, .law = s->q,
-                                                         .ld_law = n_target, .n_law = n_target, .n_row = n_drawn,
-                                                         .host_src = r->src, .host_dst = r->q_row,
-                                                         .host_sampling = r->sampling }));
-        for (int32_t k = 0; k < n_drawn; k++) r->src[k] = -1; /* no draft row: these draws have no candidates */
-        SPEC_TRY(s->ops->accept(s->queue, &(spec_accept_args){ .p = s->q, .q = s->q, .ld_p = n_target,
-                                                               .ld_q = n_target, .n_vocab = n_target,
-                                                               .n_row = n_drawn, .host_p_row = r->q_row,
-                                                               .host_q_row = r->src,
-                                                               .host_first_candidate = r->first,
-                                                               .host_candidate = r->candidate, .host_u = r->u,
-                                                               .host_u_last = r->u_last,
-                                                               .host_out_choice = r->candidate,
-                                                               .host_out_token = drawn }));
-    }
+                                                               .n_row = last_row[n - 1] + 1,
+                                                               .host_out_token = best }));
+    if (n_draw > 0) SPEC_TRY(draw(s, n_draw, drawn));
     SPEC_TRY(s->ops->sync(s->queue));
     for (int32_t i = 0, k = 0; i < n; i++) {
         algo_seq *q = &s->seqs[seqs[i]];
-        const int32_t token = q->sampling.temperature == 0 ? r->token[last_row[i]] : drawn[k++];
+        const int32_t token = q->sampling.temperature == 0 ? best[last_row[i]] : drawn[k++];
         if (token < 0) return speci_fail(SPEC_E_DEVICE, "the drafter's logits are not numbers");
         speci_tree_add(&q->draft, token, q->draft.n - 1);
     }
