@@ -1,6 +1,7 @@
 /* backend_table.c - the backends: built in, as plugins, or an application's own table.
  *
  * To add a backend that is built in: one row in `built_in`. A plugin needs none. */
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>

@@ -3,7 +3,6 @@
 #ifndef SPEC_CORE_H
 #define SPEC_CORE_H
 
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -14,7 +13,6 @@
 
 /* Stores the sentence for this thread and returns `code`: the only writer. */
 spec_status speci_fail(spec_status code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-spec_status speci_failv(spec_status code, const char *fmt, va_list args);
 
 #define SPEC_TRY(call)                                                                             \
     do {                                                                                           \

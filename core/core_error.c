@@ -3,6 +3,7 @@
  * A fixed buffer rather than an allocation: reporting that memory is gone must not need memory. */
 #include "core/core.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -10,22 +11,16 @@ enum { MESSAGE_BYTES = 1024 };
 
 static _Thread_local char last_error[MESSAGE_BYTES];
 
-spec_status speci_failv(spec_status code, const char *fmt, va_list args)
+spec_status speci_fail(spec_status code, const char *fmt, ...)
 {
     /* Formatted apart from its final place, so that an argument may be spec_last_error() itself. */
     char text[MESSAGE_BYTES];
-    if (vsnprintf(text, sizeof text, fmt, args) < 0) strcpy(text, "(message could not be formatted)");
-    memcpy(last_error, text, sizeof text);
-    return code;
-}
-
-spec_status speci_fail(spec_status code, const char *fmt, ...)
-{
     va_list args;
     va_start(args, fmt);
-    spec_status status = speci_failv(code, fmt, args);
+    if (vsnprintf(text, sizeof text, fmt, args) < 0) strcpy(text, "(message could not be formatted)");
     va_end(args);
-    return status;
+    memcpy(last_error, text, sizeof text);
+    return code;
 }
 
 const char *spec_last_error(void)

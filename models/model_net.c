@@ -38,13 +38,6 @@ struct speci_net {
 
 /* --- memory --- */
 
-static void measure(net_plans *plans, net_memory *memory, const spec_model *model, const net_shape *shape)
-{
-    *plans = (net_plans){ 0 };
-    *memory = (net_memory){ 0 };
-    net_emit(plans, memory, model, shape);
-}
-
 void speci_net_memory(const speci_net *net, spec_memory *out)
 {
     out->bytes_work += net->memory.work.n;
@@ -114,9 +107,7 @@ static spec_status check_abilities(const speci_net *net)
 
 static spec_status net_open(speci_net *net)
 {
-    net_plans counted;
-    measure(&counted, &net->memory, net->model, &net->shape);
-    net->plans = counted;
+    net_emit(&net->plans, &net->memory, net->model, &net->shape); /* counts and measures: nothing is there yet */
     SPEC_TRY(alloc_host(net));
     net_emit(&net->plans, &net->memory, net->model, &net->shape);
     return SPEC_OK;

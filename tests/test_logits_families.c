@@ -1,15 +1,11 @@
 /* test_logits_families.c - logits of every family against the reference implementation's, 64 tokens, by prefill and by
  * one-token steps; and each configuration key changed in turn. Bar: max error / max logit <= 1e-4 in float32. */
-#define _POSIX_C_SOURCE 200809L /* mkdtemp, symlink */
-
-#include "tests/support_model.h"
+#include "tests/support_decode.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define TOLERANCE 1e-4
 enum { N_IDS = 64, N_KEY_ROWS = 8 };
@@ -105,52 +101,27 @@ static void patch(json_t *config, const json_t *changes)
     }
 }
 
-static void link_file(const char *from_dir, const char *to_dir, const char *name)
-{
-    char from[700], to[700];
-    snprintf(from, sizeof from, "%s/%s", from_dir, name);
-    snprintf(to, sizeof to, "%s/%s", to_dir, name);
-    if (access(from, R_OK) == 0) (void)!symlink(from, to);
-}
-
-static const char *const weight_files[] = { "model.safetensors", "model.safetensors.index.json",
-                                            "model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors",
-                                            "model-00003-of-00003.safetensors" };
-static const char *const config_files[] = { "config.json", "mamba_config.json" };
-
-/* A directory that is the case with one key changed. */
+/* A directory that is the case with one key changed; its weights may lie in a folder of the case. */
 static void make_variant(char *dir, const char *base, const json_t *v)
 {
+    static const char *const config_files[] = { "config.json", "mamba_config.json" };
     char weights[600], path[700];
-    strcpy(dir, "/tmp/spec-key-XXXXXX");
-    assert_non_null(mkdtemp(dir));
+    variant_file files[2];
+    size_t n = 0;
     const char *folder = json_string_value(json_object_get(v, "weights"));
     const char *file = json_string_value(json_object_get(v, "file"));
     snprintf(weights, sizeof weights, folder ? "%s/%s" : "%s", base, folder);
-    for (size_t i = 0; i < sizeof weight_files / sizeof *weight_files; i++) link_file(weights, dir, weight_files[i]);
     for (size_t i = 0; i < sizeof config_files / sizeof *config_files; i++) {
         snprintf(path, sizeof path, "%s/%s", base, config_files[i]);
-        if (access(path, R_OK) != 0) continue;
+        if (!speci_file_exists(path)) continue;
         json_t *config = read_json(base, config_files[i]);
         if (strcmp(config_files[i], file ? file : "config.json") == 0) patch(config, json_object_get(v, "patch"));
-        snprintf(path, sizeof path, "%s/%s", dir, config_files[i]);
-        assert_int_equal(json_dump_file(config, path, JSON_ENCODE_ANY), 0);
+        files[n++] = (variant_file){ config_files[i], json_dumps(config, JSON_ENCODE_ANY) };
+        assert_non_null(files[n - 1].text);
         json_decref(config);
     }
-}
-
-static void remove_variant(const char *dir)
-{
-    char path[700];
-    for (size_t i = 0; i < sizeof weight_files / sizeof *weight_files; i++) {
-        snprintf(path, sizeof path, "%s/%s", dir, weight_files[i]);
-        unlink(path);
-    }
-    for (size_t i = 0; i < sizeof config_files / sizeof *config_files; i++) {
-        snprintf(path, sizeof path, "%s/%s", dir, config_files[i]);
-        unlink(path);
-    }
-    rmdir(dir);
+    support_variant(dir, weights, files, n);
+    for (size_t i = 0; i < n; i++) free((void *)(uintptr_t)files[i].text);
 }
 
 static bool matches(spec_model *m, const golden *keys, const int32_t *ids, const char *name, double *worst)
@@ -196,7 +167,7 @@ static bool check_key(const char *base, const json_t *v, const golden *keys, con
         if (!good) print_error("  %s: max error / max logit is %.3g\n", name, worst);
     }
     spec_model_close(m);
-    remove_variant(dir);
+    support_variant_remove(dir);
     return good;
 }
 
@@ -206,7 +177,7 @@ static void check_keys(void **state)
     const char *name = *state;
     snprintf(base, sizeof base, "%s/golden/%s", SPEC_TEST_DIR, name);
     snprintf(file, sizeof file, "%s/keys.json", base);
-    if (access(file, R_OK) != 0) skip();
+    if (!speci_file_exists(file)) skip();
     golden g, keys;
     snprintf(file, sizeof file, "%s/golden.safetensors", base);
     support_golden_open(&g, file);
