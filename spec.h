@@ -248,23 +248,43 @@ typedef struct spec_sampling {
     uint64_t seed;     /* the same seed gives the same text, whatever the batch */
 } spec_sampling;
 
-/* A draft tree: node 0 is the root, the pending token; parent[0] = -1; parent[i] < i. Siblings are in the
- * order in which they were drawn. */
+/* What chance had to do with a tree. It decides which verification rules keep the target's law (algorithms.md 3.6). */
+typedef enum spec_tree_kind {
+    SPEC_TREE_CHOSEN = 0,      /* nodes chosen without a draw (top-k, beam, looked up), or drawn and then chosen among */
+    SPEC_TREE_DRAWN = 1,       /* siblings drawn without replacement from their parent's draft law, in order of rank */
+    SPEC_TREE_DRAWN_REPEAT = 2 /* siblings drawn independently of each other; a repeated token is a node again */
+} spec_tree_kind;
+
+/* A draft tree: node 0 is the root, the pending token; parent[0] = -1; parent[i] < i. Plain data; the arrays are the
+ * caller's (spec_tree_alloc makes them). The optional ones may be NULL. */
 typedef struct spec_tree {
-    int32_t n;       /* nodes, root included */
-    int32_t cap;     /* room of the arrays below */
-    int32_t *token;  /* [cap] */
-    int32_t *parent; /* [cap] */
+    int32_t n;           /* nodes, root included */
+    int32_t cap;         /* room of the arrays below */
+    int32_t *token;      /* [cap] */
+    int32_t *parent;     /* [cap] */
+    int32_t *rank;       /* [cap] place among its siblings in the order in which they were drawn, 0-based.
+                            NULL: siblings stand in that order */
+    float *prob;         /* [cap] or NULL: the draft law's probability of the token after its parent; 1 for the root */
+    int32_t *q_row;      /* [cap] or NULL: the row of draft laws that the children were drawn from, -1 = no children */
+    spec_tree_kind kind;
 } spec_tree;
 
 typedef enum spec_verify_rule {
-    SPEC_VERIFY_AUTO = 0,  /* greedy at T = 0; else SAMPLED for trees drawn from a law, NAIVE for the others */
+    SPEC_VERIFY_AUTO = 0,   /* greedy at T = 0; else MSS for drawn trees (with repeats: MSS_REPEAT), NAIVE for others */
     SPEC_VERIFY_GREEDY = 1, /* the only rule at T = 0; E_INVALID at any other */
-    SPEC_VERIFY_NAIVE = 2,  /* draw from the target once; follow the child that equals the draw */
-    SPEC_VERIFY_SAMPLED = 3 /* multi-step speculative sampling without replacement; on a chain: accept y with
-                               min(1, p/q), else draw from the residual (algorithms.md 3.1, 3.2). A tree whose
-                               draft laws are not known counts each candidate as certain (3.4) */
+    SPEC_VERIFY_NAIVE = 2,  /* draw from the target once; follow the child that equals the draw. Keeps the law for
+                               every tree */
+    SPEC_VERIFY_CHAIN = 3,  /* chain speculative sampling: accept y with min(1, p/q), else draw from the residual; for
+                               drawn trees in which no node has two children (algorithms.md 3.1) */
+    SPEC_VERIFY_MSS = 4,    /* multi-step speculative sampling without replacement (3.2), for drawn trees */
+    SPEC_VERIFY_MSS_REPEAT = 5 /* multi-step speculative sampling with replacement (3.2), for trees drawn with
+                               repeats and for drawn chains */
 } spec_verify_rule;
+SPEC_API const char *spec_verify_rule_name(spec_verify_rule rule); /* "auto", "greedy", ..., "mss-repeat" */
+
+/* Would `rule` keep the target's law on this tree at this temperature? SPEC_OK, or E_INVALID saying what the rule
+ * would do wrong. SPEC_VERIFY_AUTO always does. */
+SPEC_API spec_status spec_verify_fits(const spec_tree *tree, spec_verify_rule rule, float temperature);
 
 /* ------------------------------------------------------------------------------- drafters --- */
 
@@ -272,29 +292,37 @@ typedef struct spec_drafter spec_drafter; /* anything that proposes */
 
 typedef struct spec_drafter_params {
     size_t struct_size;
-    int32_t n_draft;    /* nodes proposed per step, K; 0 = 4 */
+    int32_t n_draft;    /* length of chains where `tree` is NULL; 0 = 4 */
     float temperature;  /* of the draft law when the target samples; 0 = the target's. Its top-k, top-p and min-p
                            shape the draft law in any case: mass where the target has none is wasted */
+    const char *tree;   /* which trees to build: "KIND[:ARGS]" as for spec_builder_open, or several of them separated by
+                           ';', among which the session chooses (spec_session_params.adapt; without it the first).
+                           NULL = "chain:n_draft" */
+    struct spec_builder *builder; /* in place of `tree`: one builder of the caller's, which must outlive the drafter */
 } spec_drafter_params;
-#define SPEC_DRAFTER_PARAMS_INIT { sizeof(spec_drafter_params), 0, 0 }
+#define SPEC_DRAFTER_PARAMS_INIT { sizeof(spec_drafter_params), 0, 0, 0, 0 }
 
-/* Any model as a drafter: chains of n_draft tokens. It must be on the target's backend (checked when the
+/* Any model as a drafter: the library grows trees from its laws. It must be on the target's backend (checked when the
  * session opens), and its vocabulary must agree with the target's id by id. */
 SPEC_API spec_status spec_drafter_from_model(spec_drafter **out, spec_model *model,
                                              const spec_drafter_params *params);
 
-/* An application's own drafter. Proposals are deterministic as far as the library knows, hence verified by
- * the naive rule, which is lossless for any of them. */
+/* An application's own drafter: it proposes whole trees (`draft`), or tells laws from which the library's builders grow
+ * them (`laws`). One of the two. */
 typedef struct spec_drafter_ops {
     size_t struct_size;
     /* Fills tree (token and parent from node 1 on; node 0 is set) with at most tree->cap nodes; siblings must be
      * distinct. ids [n]: the sequence so far, its last token being the root. Nodes behind the end of the context
-     * are dropped afterwards. */
+     * are dropped afterwards. Such a tree is SPEC_TREE_CHOSEN, hence verified by the naive rule. */
     spec_status (*draft)(void *user_data, int32_t seq, const int32_t *ids, size_t n, spec_tree *tree);
     void (*begin)(void *user_data, int32_t seq); /* a sequence starts; may be NULL */
     void (*end)(void *user_data, int32_t seq);   /* a sequence ends; may be NULL */
     void (*close)(void *user_data);              /* the drafter is closed; may be NULL */
     void *user_data;
+    /* laws [n_node][n_vocab], each a law: what follows ids [n] and then the path from the root (which is ids[n - 1])
+     * to nodes[i] of `tree`. The draft law as it is drawn from: the target's truncation is not applied to it. */
+    spec_status (*laws)(void *user_data, int32_t seq, const int32_t *ids, size_t n, const spec_tree *tree,
+                        const int32_t *nodes, int32_t n_node, float *laws, int32_t n_vocab);
 } spec_drafter_ops;
 SPEC_API spec_status spec_drafter_from_ops(spec_drafter **out, const spec_drafter_ops *ops,
                                            const spec_drafter_params *params);
@@ -304,18 +332,47 @@ SPEC_API void spec_drafter_close(spec_drafter *drafter);
 
 typedef struct spec_session spec_session; /* sequences in flight on one target; one thread at a time */
 
+/* Choice of the tree at run time (algorithms.md 13, 14), not speculating always being among the choices. A choice by
+ * time measured changes which tree is verified, hence the text of MSS for a seed; never its law. */
+typedef enum spec_adapt {
+    SPEC_ADAPT_OFF = 0,
+    SPEC_ADAPT_COST = 1, /* most expected tokens per second: accepted so far by tree, step costs from the profile */
+    SPEC_ADAPT_UCB = 2   /* UCB1 over the trees, by measured tokens over measured time */
+} spec_adapt;
+
+/* Named alternatives. The first of each is the default: exact, and what the library is made for. */
+typedef enum spec_scan_form {
+    SPEC_SCAN_RECURRENT = 0, /* state by state, depth first (8.3): bit-equal to plain decoding */
+    SPEC_SCAN_MATRIX = 1     /* Mamba-2 layers as products over the whole tree (8.2): equal within rounding only */
+} spec_scan_form;
+typedef enum spec_advance {
+    SPEC_ADVANCE_REPLAY = 0, /* the accepted path is replayed from cached activations (9.2) */
+    SPEC_ADVANCE_JOINT = 1   /* it is fed again, in front of the next tree: "joint attainment and advancement" (9.3) */
+} spec_advance;
+typedef enum spec_draft_state {
+    SPEC_DRAFT_STATE_REPLAY = 0,  /* a recurrent drafter reaches a node by replaying its cached path */
+    SPEC_DRAFT_STATE_PER_NODE = 1 /* it keeps one state per node (10.1); counted in spec_memory.bytes_state */
+} spec_draft_state;
+
 typedef struct spec_session_params {
     size_t struct_size;
     int32_t n_ctx;      /* tokens per sequence; 0 = the model's limit (for attention without one: 4096) */
     int32_t n_seq;      /* sequences at once; 0 = 1 */
-    int32_t n_node;     /* nodes per sequence and step, root included, at most 256; 0 = the drafter's n_draft + 1.
-                           A smaller one shortens the drafts */
+    int32_t n_node;     /* nodes per sequence and step, root included, at most 256; 0 = what the drafter's largest tree
+                           needs. A smaller one cuts trees short */
     spec_verify_rule verify; /* what spec_step uses, and spec_verify with SPEC_VERIFY_AUTO */
     int32_t no_capture; /* 1 = walk the plan operation by operation (for debugging) */
     spec_abort_fn abort;
     void *abort_user_data;
+    spec_adapt adapt;   /* how spec_draft chooses among the drafter's trees */
+    const char *profile; /* step costs: a file of spec_cost_save; NULL = measured when first needed */
+    spec_scan_form scan;       /* of the target's Mamba-2 layers */
+    spec_advance advance;      /* of the target */
+    spec_draft_state draft_state;
 } spec_session_params;
-#define SPEC_SESSION_PARAMS_INIT { sizeof(spec_session_params), 0, 0, 0, SPEC_VERIFY_AUTO, 0, 0, 0 }
+#define SPEC_SESSION_PARAMS_INIT \
+    { sizeof(spec_session_params), 0, 0, 0, SPEC_VERIFY_AUTO, 0, 0, 0, SPEC_ADAPT_OFF, 0, SPEC_SCAN_RECURRENT, \
+      SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY }
 
 /* drafter may be NULL: plain decoding. A drafter serves one session at a time. All memory of the steady state
  * is taken here. Errors: E_INVALID (vocabularies differ: names the first id), E_NOMEM, E_UNSUPPORTED. */
@@ -347,6 +404,24 @@ typedef enum spec_stop {
     SPEC_STOP_ABORTED = 5
 } spec_stop;
 SPEC_API const char *spec_stop_name(spec_stop stop); /* "eos", "stop", "length", "context", "aborted" */
+
+/* --- fork, save, restore --- */
+
+/* Admits a copy of seq: same ids, state, sampling (change the seed with spec_sequence_seed) and drafts to come.
+ * Errors: E_FULL (no free sequence, no KV pages), E_STATE (an earlier pass failed). */
+SPEC_API spec_status spec_sequence_fork(spec_session *session, int32_t seq, int32_t *copy);
+/* From the next draw on. */
+SPEC_API spec_status spec_sequence_seed(spec_session *session, int32_t seq, uint64_t seed);
+/* Everything that seq needs to go on, as bytes that `write` receives in order (non-zero from it: E_IO). What was
+ * accepted and is still to be absorbed is absorbed first; the score of seq is forgotten. */
+typedef int (*spec_write_fn)(void *user_data, const void *data, size_t n);
+SPEC_API spec_status spec_sequence_save(spec_session *session, int32_t seq, spec_write_fn write, void *user_data);
+/* Admits what was saved: on the same backend and device it continues bit for bit as the saved one would have. Refused
+ * (E_FORMAT, saying what differs): another model, compute type or version, bytes cut short or changed. `read` fills n
+ * bytes or returns non-zero. The drafter's state is in it where the saving session had a model as drafter; where this
+ * session's drafter is another model, it absorbs the ids anew. */
+typedef int (*spec_read_fn)(void *user_data, void *data, size_t n);
+SPEC_API spec_status spec_sequence_restore(spec_session *session, int32_t *seq, spec_read_fn read, void *user_data);
 
 /* Admits a sequence: prefills ids[0 .. n-2]; ids[n-1] becomes the pending token. n >= 1, and n < n_ctx.
  * On error nothing is left of it. Errors: E_FULL (does not fit: says by how much; or no free sequence),
@@ -380,6 +455,11 @@ SPEC_API spec_status spec_commit(spec_session *session, int32_t seq, const int32
 /* Forgets the score of seq: it is as before. */
 SPEC_API spec_status spec_rollback(spec_session *session, int32_t seq);
 
+/* After score: the target's law of the token that follows `node`, by the sequence's sampling: f32 [n_vocab]. What a
+ * verifier of your own needs; a copy from the device. */
+SPEC_API spec_status spec_node_law(spec_session *session, int32_t seq, int32_t node, float *law);
+/* After draft: row `q_row` of the drafter's latest tree, f32 [n_vocab]. A copy from the device. */
+SPEC_API spec_status spec_draft_law(spec_session *session, int32_t seq, int32_t q_row, float *law);
 /* After score: logits of a node, f32 [n_vocab] (of spec_model_info: padded rows included). A copy from the device: for tests and research. */
 SPEC_API spec_status spec_node_logits(spec_session *session, int32_t seq, int32_t node, float *logits);
 /* After score: log-probabilities, of the law before temperature and truncation, of the token that follows
@@ -393,6 +473,7 @@ typedef struct spec_step_result {
     int32_t n_drafted;     /* nodes proposed, without the root */
     int32_t n_accepted;
     spec_stop stop;        /* EOS or CONTEXT: the sequence will not go on */
+    int32_t tree;          /* which of the drafter's trees, -1 = did not speculate */
 } spec_step_result;
 /* draft + score + verify + commit for the sequences in seqs [n]; results [n]. After E_DEVICE its sequences can only be
  * removed; after any other error they are as before. */
@@ -436,6 +517,9 @@ typedef struct spec_result {
     spec_stop stop;
     int32_t n_prompt;
     int64_t n_step, n_drafted, n_accepted, n_emitted; /* emitted = accepted + one per step */
+    int64_t n_speculated;       /* steps that drafted at all */
+    int64_t n_branched;         /* steps that accepted a node which is not the first child of its parent */
+    int64_t accepted[64];       /* [k]: steps that accepted k drafts */
     double prefill_ms, decode_ms;
     const spec_allocator *allocator_; /* internal */
 } spec_result;
@@ -459,6 +543,185 @@ SPEC_API spec_status spec_law(float *law, const float *logits, int32_t n_vocab, 
 SPEC_API int32_t spec_draw(const float *law, int32_t n_vocab, float u);
 /* 24-bit uniform of the counter-based generator (Philox4x32-10). Pure function. */
 SPEC_API float spec_uniform(uint64_t seed, uint64_t position, uint32_t purpose, uint32_t index);
+
+/* --- trees --- */
+
+/* Arrays for cap nodes, the optional ones too; all or nothing. allocator may be NULL. An empty tree (n = 0). */
+SPEC_API spec_status spec_tree_alloc(spec_tree *tree, int32_t cap, const spec_allocator *allocator);
+SPEC_API void spec_tree_free(spec_tree *tree, const spec_allocator *allocator); /* the one of spec_tree_alloc */
+/* Copies nodes and kind; optional arrays where both have them. E_FULL when to->cap is too small. */
+SPEC_API spec_status spec_tree_copy(spec_tree *to, const spec_tree *from);
+/* Appends a node: its rank is the number of siblings before it. Returns its number, -1 when there is no room. */
+SPEC_API int32_t spec_tree_add(spec_tree *tree, int32_t parent, int32_t token, float prob);
+/* Is it a tree that can be scored? Root first with parent -1, parents before children, tokens in [0, n_vocab), at most
+ * n_max nodes, depth at most 63, siblings distinct (but in trees drawn with repeats), ranks a numbering of siblings.
+ * E_INVALID names the node. O(n) but for siblings. */
+SPEC_API spec_status spec_tree_check(const spec_tree *tree, int32_t n_max, int32_t n_vocab);
+SPEC_API void spec_tree_depths(const spec_tree *tree, int32_t *depth); /* [n]; 0 for the root */
+SPEC_API void spec_tree_ranks(const spec_tree *tree, int32_t *rank);   /* [n]; tree->rank, or by place */
+/* Ancestors and self as bits: bit j of row i is set iff j is on the path of i. bits [n][(n + 31) / 32]  (5.1) */
+SPEC_API void spec_tree_masks(const spec_tree *tree, uint32_t *bits);
+/* The convolution's window of each node (7.1): anc [n][width - 1], entry k - 1 the k-th ancestor, or -1 - j where the
+ * window reaches the j-th newest entry of the stored state. */
+SPEC_API void spec_tree_taps(const spec_tree *tree, int32_t width, int32_t *anc);
+/* order [n]: order[i] is the node that comes at place i. Depth first, children by rank; or heavy path first: children
+ * by decreasing size of their subtree, ties by rank (5.3). scratch [3 n]. */
+typedef enum spec_tree_order_kind { SPEC_ORDER_DEPTH_FIRST = 0, SPEC_ORDER_HEAVY_PATH = 1 } spec_tree_order_kind;
+SPEC_API void spec_tree_order(const spec_tree *tree, spec_tree_order_kind how, int32_t *order, int32_t *scratch);
+/* out = tree in another topological order; ranks (out->rank must be there), probabilities and rows go along. Errors:
+ * E_INVALID when a child would come before its parent, E_FULL. */
+SPEC_API spec_status spec_tree_permute(const spec_tree *tree, const int32_t *order, spec_tree *out);
+/* Keeps the nodes with keep[i] != 0 whose ancestors are all kept, in place; map [n] receives the new numbers, -1 for
+ * dropped ones. The root is always kept. A drawn tree stays drawn only if `by_slot`: the caller asserts that no node
+ * was dropped for its own token or probability, and a drawn node takes its later siblings with it (4.5, 4.6). */
+SPEC_API void spec_tree_prune(spec_tree *tree, const uint8_t *keep, int by_slot, int32_t *map);
+/* out = a and b merged at their root, a shared prefix stored once; map_b [b->n] (may be NULL): where b's nodes are.
+ * The result is SPEC_TREE_CHOSEN. E_INVALID when the roots differ, E_FULL. out is neither a nor b. */
+SPEC_API spec_status spec_tree_union(const spec_tree *a, const spec_tree *b, spec_tree *out, int32_t *map_b);
+/* out = every path from root to leaf as a chain of its own below the root: what an engine without a tree pass scores
+ * ("unrolled"). Siblings may repeat: SPEC_TREE_DRAWN_REPEAT. leaf [out->n] (may be NULL): the node of `tree`. */
+SPEC_API spec_status spec_tree_unroll(const spec_tree *tree, spec_tree *out, int32_t *leaf);
+/* Blocks of block x block nodes of the mask that are not empty: the work of block-sparse attention (5.3). */
+SPEC_API int64_t spec_tree_blocks(const spec_tree *tree, int32_t block);
+
+/* --- verification --- */
+
+/* Walks `tree` given the target's laws p [tree->n][n_vocab] and the draft laws q: node i's children were drawn from row
+ * tree->q_row[i] of q [..][n_vocab] (q may be NULL for GREEDY and NAIVE; child_row, if not NULL, gives each *child* the
+ * row it was drawn from: several drafters). Draws are keyed by (seed, position of the token after the node): `position` is
+ * that of the token after the root. path [depth + 1], *n_path, *token as for spec_verify. Errors: E_INVALID (the rule
+ * does not fit the tree; a law that is negative, not a number, or whose sum is not 1 within 1e-3), E_NOMEM. */
+typedef struct spec_verify_args {
+    size_t struct_size;
+    const spec_tree *tree;
+    int32_t n_vocab;
+    const float *p, *q;
+    const int32_t *child_row;  /* [tree->n] or NULL */
+    spec_verify_rule rule;
+    float temperature;         /* 0: laws are one-hot, GREEDY */
+    uint64_t seed, position;
+    const spec_allocator *allocator; /* for two rows of scratch; NULL = malloc */
+} spec_verify_args;
+SPEC_API spec_status spec_verify_laws(const spec_verify_args *args, int32_t *path, int32_t *n_path, int32_t *token);
+
+/* --- builders --- */
+
+/* How trees are grown: a kind and its numbers. Immutable but for a controller (dyspec-threshold), so one thread at a
+ * time. Kinds, in the order of algorithms/algo_table.c:
+ *   none                    no drafts
+ *   chain:K                 K drafts in a row
+ *   static:A                a fixed shape: A to E of STree, "eagle", or a file of lines "PARENT" (static:@FILE)
+ *   product:N1,N2,...       every node of depth i has N(i+1) children; product-repeat: drawn with replacement
+ *   beam:M,N                M beams, N levels
+ *   dyspec:N                N drafts where reaching them is likeliest (heap)
+ *   dyspec-threshold:T,N    all draws reached with probability T, at most N
+ *   sequoia:N[,DEPTH]       the best shape of N drafts for measured acceptance
+ *   eagle2:K,N,D            K best of each level expanded, D levels, the N - 1 best nodes kept
+ * Drawn (SPEC_TREE_DRAWN) at a temperature above 0: chain, static, product, dyspec, dyspec-threshold, sequoia. Otherwise,
+ * and always for beam and eagle2, candidates are the likeliest ones (SPEC_TREE_CHOSEN). */
+typedef struct spec_builder spec_builder;
+SPEC_API spec_status spec_builder_open(spec_builder **out, const char *text, const spec_allocator *allocator);
+SPEC_API void spec_builder_close(spec_builder *builder);
+/* Calls each(user, name, args, help) for every kind. */
+SPEC_API void spec_builder_list(void (*each)(void *user, const char *name, const char *args, const char *help),
+                                void *user);
+typedef struct spec_builder_info {
+    size_t struct_size;
+    const char *text;     /* as opened; borrowed */
+    int32_t n_node;       /* most nodes of a tree, root included */
+    int32_t n_row;        /* most nodes whose law is asked for: rows of draft laws */
+    int32_t n_level;      /* most rounds of asking */
+    int32_t depth;        /* deepest node */
+    spec_tree_kind kind;  /* at a temperature above 0 */
+} spec_builder_info;
+SPEC_API spec_status spec_builder_get_info(const spec_builder *builder, spec_builder_info *info);
+/* Laws after nodes [n] of the tree so far, laws [n][n_vocab]. */
+typedef spec_status (*spec_laws_fn)(void *user_data, const spec_tree *tree, const int32_t *nodes, int32_t n,
+                                    float *laws, int32_t n_vocab);
+typedef struct spec_build_args {
+    size_t struct_size;
+    int32_t token;          /* the root */
+    int32_t n_vocab;
+    spec_laws_fn laws;
+    void *user_data;
+    int32_t draw;           /* 1: candidates are drawn; 0: the likeliest are taken (greedy targets) */
+    uint64_t seed, step;    /* key of the draws: the sequence's seed and its step counter */
+    float *q;               /* [info.n_row][n_vocab] receives the laws, or NULL; tree->q_row says which is whose */
+    int32_t depth_max;      /* no node deeper than this; 0 = no limit of its own */
+} spec_build_args;
+/* tree->cap >= info.n_node. Draws are keyed by the slot in the tree, so that builders agree where their trees do. */
+SPEC_API spec_status spec_builder_build(spec_builder *builder, const spec_build_args *args, spec_tree *tree);
+/* A builder of your own. It looks once per round: candidates [row][k] are what follows the nodes fed so far, those of
+ * node x in row tree->q_row[x], in order (token -1: no more). It adds children (spec_tree_add; in a drawn tree child
+ * number j of a node must be its candidate j) and names in feed the nodes (not fed before: q_row < 0) to look behind next, at
+ * most n_feed_max of them; *n_feed = 0 ends the tree. The first call has the root alone in the tree, fed. */
+typedef struct spec_candidate {
+    int32_t token; /* -1: the law's support has no more */
+    float prob;    /* the law's, before any candidate was removed */
+} spec_candidate;
+typedef struct spec_builder_ops {
+    size_t struct_size;
+    int32_t n_node, n_row, n_level, depth, k; /* as in spec_builder_info; k: candidates per node, at most 64 */
+    spec_tree_kind kind;
+    spec_status (*look)(void *user_data, spec_tree *tree, const spec_candidate *candidates, int32_t k, int32_t *feed,
+                        int32_t *n_feed, int32_t n_feed_max);
+    void *user_data;
+} spec_builder_ops;
+SPEC_API spec_status spec_builder_from_ops(spec_builder **out, const spec_builder_ops *ops,
+                                           const spec_allocator *allocator);
+/* After a step: tells the builder how large its tree was and at which rank the accepted children stood (ranks [n], -1 =
+ * none accepted there). dyspec-threshold adjusts its threshold, sequoia its estimate of acceptance. */
+SPEC_API void spec_builder_learn(spec_builder *builder, int32_t n_node, const int32_t *ranks, int32_t n);
+
+/* --- choice --- */
+
+/* Step costs over a table of node counts, milliseconds; interpolated between, extended by the last slope. Not by a line
+ * fitted to it: measured curves have steps (14). */
+typedef struct spec_cost_table {
+    int32_t n;
+    int32_t n_node[16];   /* ascending */
+    float ms[16];
+} spec_cost_table;
+SPEC_API float spec_cost_ms(const spec_cost_table *table, int32_t n_node);
+/* Least squares a N^2 + b N + c (a = 0 with quadratic 0), for reports. coefficient [3]: c, b, a. */
+SPEC_API void spec_cost_fit(const spec_cost_table *table, int quadratic, double coefficient[3]);
+/* What a session measured or loaded: the target's pass by its nodes, the drafter's by its rows. */
+typedef struct spec_cost_profile {
+    size_t struct_size;
+    spec_cost_table target, draft;
+} spec_cost_profile;
+/* Measures now if it was not yet. The sequences of the session are not touched; one must be free (E_FULL). */
+SPEC_API spec_status spec_session_profile(spec_session *session, spec_cost_profile *out);
+/* JSON. load: E_IO, E_FORMAT. */
+SPEC_API spec_status spec_cost_save(const spec_cost_profile *profile, const char *path);
+SPEC_API spec_status spec_cost_load(spec_cost_profile *profile, const char *path);
+/* Expected emitted tokens of a static shape when the child of rank b is the accepted one with probability a[b]: 1 + sum
+ * over nodes of the product along their path (4.7). */
+SPEC_API double spec_expected_emitted(const spec_tree *tree, const float *a, int32_t n_a);
+/* Of n candidates with expected emitted tokens `emitted` and step costs `ms`: the one of most tokens per second, the
+ * first on ties. */
+SPEC_API int32_t spec_choose_rate(const double *emitted, const double *ms, int32_t n);
+
+/* UCB1 over n_arm arms (13). Plain data; deterministic. */
+enum { SPEC_MAX_ARM = 16 };
+typedef enum spec_bandit_reward {
+    SPEC_REWARD_RATE = 0,  /* index: tokens / time, as a share of the best arm's, plus the bonus */
+    SPEC_REWARD_PAPER = 1  /* index: mean of 1 - c / c_max, c = (1 + lambda gamma) / emitted (MD, eq. 2), plus the bonus */
+} spec_bandit_reward;
+typedef struct spec_bandit {
+    int32_t n_arm;
+    spec_bandit_reward reward;
+    double lambda_ucb;              /* 1 = the textbook's */
+    double lambda_gamma;            /* PAPER: draft time per level over target time */
+    int64_t n_round;
+    int64_t n_pull[SPEC_MAX_ARM];
+    double tokens[SPEC_MAX_ARM], ms[SPEC_MAX_ARM], sum[SPEC_MAX_ARM];
+    double gamma[SPEC_MAX_ARM];     /* PAPER: draft levels of the arm */
+} spec_bandit;
+/* Errors: E_INVALID (1 <= n_arm <= SPEC_MAX_ARM, lambda_ucb >= 0). */
+SPEC_API spec_status spec_bandit_open(spec_bandit *bandit, int32_t n_arm, spec_bandit_reward reward, double lambda_ucb);
+SPEC_API int32_t spec_bandit_choose(const spec_bandit *bandit);
+SPEC_API void spec_bandit_learn(spec_bandit *bandit, int32_t arm, double emitted, double ms);
 
 #ifdef __cplusplus
 }

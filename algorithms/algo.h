@@ -4,13 +4,14 @@
 
 #include <stdatomic.h>
 
+#include "backends/backend_grow.h"
 #include "models/model.h"
 
 /* --- random numbers (algo_rng.c) --- */
 
 /* What a uniform is for. Verification and target draws are keyed by (seed, absolute position, purpose, index), draft
  * draws by (seed, the sequence's step counter, purpose, slot in the tree): nothing is drawn twice. */
-enum { ALGO_DRAW_TARGET = 1, ALGO_DRAW_ACCEPT = 2, ALGO_DRAW_RESIDUAL = 3, ALGO_DRAW_DRAFT = 4 };
+enum { ALGO_DRAW_TARGET = 1, ALGO_DRAW_ACCEPT = 2, ALGO_DRAW_RESIDUAL = 3 }; /* below spec_draw.h's streams */
 
 /* --- trees (algo_tree.c) --- */
 
@@ -24,6 +25,58 @@ spec_status speci_tree_check(const spec_tree *t, int32_t n_max);
 int32_t speci_tree_depth(const spec_tree *t, int32_t node);
 /* Drops the nodes deeper than `depth`, in place. map [t->n] is scratch. */
 void speci_tree_clip(spec_tree *t, int32_t depth, int32_t *map);
+
+/* --- builders (algo_builder.c; a kind is a file algo_build_<kind>.c and a row of algo_table.c) --- */
+
+/* A level of growth as data: what a draw and an expansion (spec_draw_args, spec_expand_args) need to know. So the same
+ * rules run on a device without a look from the host, and on plain arrays. */
+typedef struct algo_level {
+    int32_t n_place;           /* places of the frontier that this level starts from; level 0: 1, the root */
+    int32_t k;                 /* candidates per place */
+    int32_t *take;             /* [n_place] or NULL; owned by the builder */
+    double threshold;
+    int32_t n_add;
+    int32_t n_next;            /* the next level's n_place; 0 at the last */
+    int32_t *next;             /* [n_next] or NULL; owned by the builder */
+    double next_threshold;
+} algo_level;
+
+typedef struct algo_builder_kind {
+    const char *name, *args, *help; /* "beam", "M,N", "M beams, N levels" */
+    /* Parses args (what follows the colon, "" if nothing) and fills the builder: sizes, kind, levels or look. */
+    spec_status (*open)(spec_builder *b, const char *args);
+    /* NULL, or chooses among the nodes of the pool when it is grown: keep [pool->n], all 1 before. */
+    void (*keep)(const spec_builder *b, const spec_tree *pool, uint8_t *keep);
+    /* NULL, or grows by looks (spec_builder_ops.look, with the builder as user_data). */
+    spec_status (*look)(void *builder, spec_tree *tree, const spec_candidate *candidates, int32_t k, int32_t *feed,
+                        int32_t *n_feed, int32_t n_feed_max);
+    void (*learn)(spec_builder *b, int32_t n_node, const int32_t *ranks, int32_t n); /* or NULL */
+} algo_builder_kind;
+extern const algo_builder_kind *const algo_table[]; /* ends with NULL */
+
+struct spec_builder {
+    const algo_builder_kind *kind;
+    const spec_allocator *allocator;
+    char *text;
+    spec_builder_info info;   /* what the finished tree needs; info.kind: at a temperature above 0 */
+    int32_t n_pool;           /* nodes while growing, root included: >= info.n_node */
+    int32_t k;                /* most candidates per node */
+    bool repeat;              /* drawn with replacement */
+    algo_level *levels;       /* [info.n_level] or NULL: by looks */
+    spec_builder_ops ops;     /* a caller's own builder: ops.look */
+    void *own;                /* a kind's own numbers, freed with speci_free */
+};
+/* Has this tree the right to be drawn? (draw wanted, and the kind draws) */
+bool speci_builder_draws(const spec_builder *b, bool draw);
+spec_draw_how speci_builder_how(const spec_builder *b, bool draw);
+/* Calls the look of a builder that has one, and checks what it did: the tree stays a tree, fits info, and in a drawn tree
+ * child j of a node is its candidate j. n_before: nodes before the call. */
+spec_status speci_builder_look(spec_builder *b, bool draw, spec_tree *tree, const spec_candidate *candidates,
+                               int32_t *feed, int32_t *n_feed);
+/* A grown tree (nodes [n] of one slot; row_of_fed maps a node's place in growth to its row of laws, see algo_builder.c)
+ * becomes a spec_tree, pruned by the kind's keep and to depth_max. */
+spec_status speci_builder_finish(const spec_builder *b, bool draw, const spec_grow_node *nodes, const int32_t *row,
+                                 int32_t n, int32_t depth_max, spec_tree *tree);
 
 /* --- drafters (algo_drafter.c) --- */
 

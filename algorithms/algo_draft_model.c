@@ -29,7 +29,7 @@ static spec_status feed(spec_session *s, const int32_t *seqs, int32_t n)
         const algo_seq *q = &s->seqs[seqs[i]];
         s->inputs[i] = (speci_net_input){ .slot = seqs[i], .tree = &q->fed, .n_fed = q->n_fed };
     }
-    SPEC_TRY(speci_net_forward(s->draft_net, s->inputs, n));
+    SPEC_TRY(speci_net_forward(s->draft_net, s->inputs, n, NULL));
     for (int32_t i = 0; i < n; i++) s->seqs[seqs[i]].n_fed = s->seqs[seqs[i]].fed.n;
     return SPEC_OK;
 }
@@ -75,7 +75,7 @@ static int32_t list_draws(spec_session *s, const int32_t *seqs, int32_t n, int32
         r->src[k] = last_row[i];
         r->q_row[k] = seqs[i] * s->n_draft + level;
         r->sampling[k] = draft_sampling(s, q);
-        r->u_last[k] = spec_uniform(q->sampling.seed, q->n_step, ALGO_DRAW_DRAFT, (uint32_t)level);
+        r->u_last[k] = spec_uniform(q->sampling.seed, q->n_step, SPEC_STREAM_RACE, (uint32_t)level);
         r->first[k++] = 0;
     }
     r->first[k] = 0;

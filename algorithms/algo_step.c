@@ -99,7 +99,7 @@ spec_status spec_score(spec_session *s, const int32_t *seqs, int32_t n, const sp
         SPEC_TRY(reserve_ids(s, &s->seqs[seqs[i]]));
         s->inputs[i] = (speci_net_input){ .slot = seqs[i], .tree = trees[i] };
     }
-    SPEC_TRY(speci_net_forward(s->net, s->inputs, n));
+    SPEC_TRY(speci_net_forward(s->net, s->inputs, n, NULL));
     /* The rows of this pass replace those of the one before, for every sequence. */
     for (int32_t i = 0; i < s->n_seq; i++) s->seqs[i].scored.n = 0;
     int32_t row = 0;

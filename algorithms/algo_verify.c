@@ -7,14 +7,14 @@
 static spec_verify_rule rule_for(const algo_seq *q, spec_verify_rule rule)
 {
     if (q->sampling.temperature == 0) return SPEC_VERIFY_GREEDY;
-    if (rule == SPEC_VERIFY_AUTO) return q->scored_drawn ? SPEC_VERIFY_SAMPLED : SPEC_VERIFY_NAIVE;
+    if (rule == SPEC_VERIFY_AUTO) return q->scored_drawn ? SPEC_VERIFY_MSS : SPEC_VERIFY_NAIVE;
     return rule;
 }
 
 static spec_status check_rule(const algo_seq *q, spec_verify_rule rule)
 {
     if (q->scored.n == 0) return speci_fail(SPEC_E_STATE, "nothing was scored for this sequence");
-    if (rule < SPEC_VERIFY_AUTO || rule > SPEC_VERIFY_SAMPLED)
+    if (rule < SPEC_VERIFY_AUTO || rule > SPEC_VERIFY_MSS)
         return speci_fail(SPEC_E_INVALID, "there is no verification rule %d", (int)rule);
     if (rule == SPEC_VERIFY_GREEDY && q->sampling.temperature != 0)
         return speci_fail(SPEC_E_INVALID, "greedy verification at temperature %g would change the law",
@@ -35,7 +35,7 @@ static void add_nodes(spec_session *s, const algo_seq *q, int32_t seq, spec_veri
         r->q_row[k] = q->scored_drawn ? seq * s->n_draft + node : -1;
         r->sampling[k] = q->sampling;
         r->first[k] = a->n_candidate;
-        for (int32_t c = node + 1; rule == SPEC_VERIFY_SAMPLED && c < t->n; c++) {
+        for (int32_t c = node + 1; rule == SPEC_VERIFY_MSS && c < t->n; c++) {
             if (t->parent[c] != node) continue;
             const int32_t rank = a->n_candidate - r->first[k];
             r->candidate[a->n_candidate] = t->token[c];
@@ -64,7 +64,7 @@ static spec_status judge_sampled(spec_session *s, const int32_t *seqs, int32_t n
         const spec_verify_rule how = rule_for(q, rule);
         if (how == SPEC_VERIFY_GREEDY) continue;
         add_nodes(s, q, seqs[i], how, &a);
-        drawn = drawn || (how == SPEC_VERIFY_SAMPLED && q->scored_drawn);
+        drawn = drawn || (how == SPEC_VERIFY_MSS && q->scored_drawn);
     }
     if (a.n_row == 0) return SPEC_OK;
     SPEC_TRY(s->ops->law(s->queue, &(spec_law_args){ .logits = logits, .ld = ld, .n_valid = ld, .law = s->p,
@@ -133,7 +133,7 @@ spec_status speci_verify(spec_session *s, const int32_t *seqs, int32_t n, spec_v
         const algo_seq *q = &s->seqs[seqs[i]];
         const spec_verify_rule how = rule_for(q, rule);
         const bool g = how == SPEC_VERIFY_GREEDY;
-        SPEC_TRY(walk(s, q, how == SPEC_VERIFY_SAMPLED ? s->rows.choice + k : NULL,
+        SPEC_TRY(walk(s, q, how == SPEC_VERIFY_MSS ? s->rows.choice + k : NULL,
                       g ? s->best + q->first_row : s->rows.token + k, paths + (size_t)i * (size_t)s->n_node, &n_path[i],
                       &token[i]));
         if (!g) k += q->scored.n;

@@ -24,6 +24,7 @@
 #define SPEC_BACKEND_H
 
 #include "spec.h"
+#include "spec_draw.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -35,9 +36,11 @@ extern "C" {
 #define SPEC_HD
 #endif
 
-#define SPEC_BACKEND_ABI 1u
+#define SPEC_BACKEND_ABI 2u
 #define SPEC_PAGE 64       /* positions per KV page */
 #define SPEC_MAX_DEPTH 63  /* of a node below its root */
+#define SPEC_MAX_CHILD 64  /* candidates that a draw names per row */
+#define SPEC_MAX_SAVED 8   /* states that a scan may have to keep besides the live one: log2 of 256 nodes */
 
 typedef struct spec_device spec_device; /* the backend's own: an open device */
 typedef struct spec_queue spec_queue;   /* the backend's own: ordered work with its scratch memory */
@@ -91,7 +94,26 @@ typedef struct spec_step_seq {
     int32_t first_row;
     int32_t first_node; /* into nodes: n_fed + n_row entries */
     int32_t first_page; /* into pages: slot p lies in page pages[first_page + p / SPEC_PAGE] */
+    int32_t n_given;    /* nodes [0, n_given) stand in the block; step_bind takes the others from `feed` */
+    int32_t n_advance;  /* joint attainment (algorithms.md 9.3): nodes [0, n_advance) are a chain that is committed
+                           already: states are stored as of node n_advance - 1, the convolution's window likewise.
+                           0 = none. With n_advance > 0: n_fed = 0, and no later pass over the same tree */
 } spec_step_seq;
+
+/* The scan's order over the new rows of a sequence (algorithms.md 8.3): visit i of the sequence is visits[first_row + i].
+ * Smallest subtree first, the heavy child last, so that at most SPEC_MAX_SAVED states wait. Before the first visit the
+ * live state is the stored one, replay absorbed. */
+enum {
+    SPEC_LOAD_LIVE = -1, /* the parent's state is live: it was visited just before, or the node is the root */
+    SPEC_LOAD_PATH = -2  /* from the stored state (or, with node_state, the parent's), along the path */
+    /* k >= 0: the state saved in place k */
+};
+typedef struct spec_step_visit {
+    int32_t node; /* of the sequence's tree */
+    int32_t load; /* where its parent's state is */
+    int32_t save; /* after the node: keep its state in place `save` too; -1 = no */
+    int32_t pad;
+} spec_step_visit;
 
 typedef struct spec_step_node {
     int32_t token;
@@ -107,8 +129,11 @@ typedef struct spec_step_block {
     int32_t n_row;     /* valid rows */
     int32_t n_row_run; /* rows that token-wise operations run over: n_row in decode, the padded chunk in prefill */
     int32_t n_kv;      /* largest n_past + depth + 1 of the pass */
-    int32_t off_seq, off_node, off_row_seq, off_path, off_page; /* byte offsets from the block's start */
-    int32_t pad[5];
+    int32_t off_seq, off_node, off_row_seq, off_path, off_page, off_visit; /* byte offsets from the block's start */
+    int32_t ld_feed;
+    /* Trees that grow on the device: node i >= n_given of a sequence is feed[slot * ld_feed + i], device memory.
+     * NULL: all nodes are given. */
+    const struct spec_step_node *feed;
 } spec_step_block;
 
 SPEC_HD static inline const spec_step_seq *spec_step_seqs(const spec_step_block *b)
@@ -131,6 +156,11 @@ SPEC_HD static inline const int32_t *spec_step_paths(const spec_step_block *b)
 SPEC_HD static inline const int32_t *spec_step_pages(const spec_step_block *b)
 {
     return (const int32_t *)((const char *)b + b->off_page);
+}
+/* [n_row] */
+SPEC_HD static inline const spec_step_visit *spec_step_visits(const spec_step_block *b)
+{
+    return (const spec_step_visit *)((const char *)b + b->off_visit);
 }
 /* The node that row `row` of sequence s is. */
 SPEC_HD static inline const spec_step_node *spec_step_row_node(const spec_step_block *b, const spec_step_seq *s,
@@ -289,6 +319,10 @@ typedef struct spec_scan_args {
     void *cache_b;   /* [n_slot][2][n_node][n_head / b_rep * n_state] or NULL with b_in_conv */
     int32_t n_node;
     spec_view y; /* [rows][n_head * head_dim], f32 or compute type */
+    /* Named alternatives (0 and NULL: the default). */
+    int32_t matrix;    /* 1: decode passes in the matrix form (8.2); only without a_per_state. Not path-invariant */
+    float *node_state; /* f32 [n_slot][n_node][n_head][head_dim][n_state]: decode passes keep every node's state there,
+                          and a SPEC_LOAD_PATH visit starts from its parent's (algorithms.md 10.1) */
 } spec_scan_args;
 
 typedef enum spec_op_kind {
@@ -345,10 +379,10 @@ typedef struct spec_law_args {
     const spec_sampling *host_sampling;   /* [n_row]; seed is not read */
 } spec_law_args;
 
-/* Multi-step speculative sampling at each of n_row nodes (algorithms.md 3.2, 3.4), without replacement:
+/* Multi-step speculative sampling at each of n_row nodes (algorithms.md 3.2, 3.4):
  *   R = p[p_row], D = q[q_row] (q_row -1: candidate y is judged by the point mass at y)
  *   for candidates y_j in order: skip if D[y] == 0; accept if u_j D[y] < R[y];
- *      else R = norm(max(R - D, 0)), D[y] = 0, D = norm(D)
+ *      else R = norm(max(R - D, 0)), and, but with `repeat`, D[y] = 0, D = norm(D)
  *   none accepted: token = draw(R, u_last).
  * With no candidates this draws from p, which then is left as it is. host_out_choice: the accepted candidate's number
  * within its row, and host_out_token that candidate; or -1 and the token drawn. p and q rows of a node with candidates
@@ -357,6 +391,7 @@ typedef struct spec_accept_args {
     float *p, *q;
     int32_t ld_p, ld_q, n_vocab; /* q has n_vocab columns too */
     int32_t n_row, n_candidate;  /* all candidates of all rows */
+    int32_t repeat;              /* candidates were drawn with replacement: q rows are left as they are */
     const int32_t *host_p_row, *host_q_row;          /* [n_row] */
     const int32_t *host_first_candidate;             /* [n_row + 1] */
     const int32_t *host_candidate;                   /* [n_candidate] tokens */
@@ -364,6 +399,90 @@ typedef struct spec_accept_args {
     const float *host_u_last;                        /* [n_row] */
     int32_t *host_out_choice, *host_out_token;       /* [n_row] */
 } spec_accept_args;
+
+/* A node of a tree that grows on the device. */
+typedef struct spec_grow_node {
+    uint64_t key;          /* stream of the draws after it (spec_draw.h) */
+    double value;          /* product of prob along its path; 1 for the root */
+    int32_t token, parent; /* parent: its number in the growing tree, -1 for the root */
+    int32_t depth, rank;
+    float prob;            /* of its token under its parent's law; 1 for the root */
+    int32_t fed;           /* its number in the drafter's own tree; -1: not fed */
+} spec_grow_node;
+
+/* Growing trees, one per sequence slot; all arrays in device memory, nothing of it set. */
+typedef struct spec_grow {
+    int32_t n_slot;
+    int32_t cap;               /* nodes per tree, root included */
+    int32_t cap_frontier;      /* nodes that one pass feeds per tree */
+    int32_t cap_feed;          /* nodes per drafter's own tree */
+    int32_t *n;                /* [n_slot] nodes so far */
+    int32_t *frontier;         /* [n_slot][cap_frontier] nodes that the next pass feeds; -1 = a place without a node */
+    spec_grow_node *node;      /* [n_slot][cap] */
+    spec_step_node *feed;      /* [n_slot][cap_feed]: what step_bind takes (spec_step_block.feed) */
+    spec_candidate *candidate; /* [n_slot][cap_frontier][SPEC_MAX_CHILD] */
+} spec_grow;
+
+/* Begins trees: n = 1, node 0 = root[i], frontier place 0 = node 0, the other places -1. */
+typedef struct spec_grow_args {
+    const spec_grow *grow;
+    int32_t n;
+    const int32_t *host_slot;          /* [n] */
+    const spec_grow_node *host_root;   /* [n] */
+} spec_grow_args;
+
+/* The k first candidates of each of n_row laws, in order:
+ *   TOP       the k likeliest, ties by smallest id
+ *   RACE      k draws without replacement: the k largest race values under the row's key (spec_draw.h), ties by smallest id
+ *   REPEAT    k draws with replacement: candidate j is the smallest id with cumulated law > u_j total, u_j the row's
+ *             repeat uniform j
+ * Entries of law 0 are never candidates; after the last one token = -1, prob = 0. Whose key, and where to: with `grow`, row
+ * i belongs to frontier place host_place[i] of slot host_slot[i]: key of the node there, candidates to
+ * candidate[slot][place][0..k) (a place without a node gets none). Without `grow`: host_key[i]. host_out, if not NULL,
+ * receives them too. */
+typedef enum spec_draw_how { SPEC_DRAW_TOP = 0, SPEC_DRAW_RACE = 1, SPEC_DRAW_REPEAT = 2 } spec_draw_how;
+typedef struct spec_draw_args {
+    const float *law;
+    int32_t ld, n_vocab;
+    int32_t n_row, k; /* 1 <= k <= SPEC_MAX_CHILD */
+    spec_draw_how how;
+    const int32_t *host_law_row;               /* [n_row] rows of `law` */
+    const spec_grow *grow;                     /* or NULL */
+    const int32_t *host_slot, *host_place;     /* [n_row], with grow */
+    const uint64_t *host_key;                  /* [n_row], without */
+    spec_candidate *host_out;                  /* [n_row][k] or NULL */
+} spec_draw_args;
+
+/* Adds children to the frontiers of trees, and makes their next frontiers, by one rule over candidates (f, j): place f
+ * of the frontier, rank j < k, node x there.
+ *   value(f, j) = value(x) prob(f, j);   slot(f, j) = value(x) (1 - sum over i < j of prob(f, i)): the probability that
+ *   the j-th draw after x is reached, if drafts are accepted as often as the draft law says (DySpec).
+ * A candidate is eligible if it exists, j < take[f] (no take: j < k), and slot(f, j) >= threshold; a place's candidates
+ * behind one that is not eligible are not either. Of the eligible ones, in the order (f, j):
+ *   n_add > 0: the n_add of largest value (ties: the earlier) are added, else all; in the order (f, j); none beyond
+ *   n_max nodes (root included): the rest is left out.
+ * The next frontier has n_next places, in order:
+ *   next != NULL: place i is the node that candidate next[i] = f * k + j became, or empty;
+ *   else the added nodes whose value >= next_threshold; if they are more than n_next, the n_next of largest value (ties:
+ *   the earlier); in the order in which they were added.
+ * Place i's node is number feed_base + i of the drafter's own tree: fed is set, and feed[feed_base + i] = { token,
+ * parent = the parent's fed, depth = fed of the root + depth }; an empty place feeds { 0, 0, 1 }, a row that nobody reads.
+ * A new node's key is spec_stream_child(key of x, j). Order, value and ties are exact: value and slot are double, products
+ * and differences as written, the sum over i ascending. */
+typedef struct spec_expand_args {
+    const spec_grow *grow;
+    int32_t n;
+    const int32_t *host_slot;      /* [n] */
+    const int32_t *host_feed_base; /* [n] */
+    int32_t n_place;               /* places of the frontier now */
+    int32_t k;
+    const int32_t *host_take;      /* [n_place] or NULL */
+    double threshold;
+    int32_t n_add, n_max;
+    int32_t n_next;                /* <= cap_frontier; 0 = the last round */
+    const int32_t *host_next;      /* [n_next] or NULL */
+    double next_threshold;
+} spec_expand_args;
 
 /* log softmax of logits[row[i]] (no temperature) at token[i], and the n_top largest, ties by smallest id. */
 typedef struct spec_logprob_args {
@@ -441,7 +560,12 @@ struct spec_backend_ops {
     spec_status (*plan_prepare)(spec_queue *q, spec_prepared **out, const spec_plan *plan);
     spec_status (*plan_run)(spec_queue *q, spec_prepared *plan, const spec_step_block *block);
     void (*plan_free)(spec_queue *q, spec_prepared *plan);
-    /* ABI 2 and later: append here. */
+
+    /* Required since ABI 2: drafting. */
+    spec_status (*grow)(spec_queue *q, const spec_grow_args *a);
+    spec_status (*draw)(spec_queue *q, const spec_draw_args *a);
+    spec_status (*expand)(spec_queue *q, const spec_expand_args *a);
+    /* ABI 3 and later: append here. */
 };
 
 /* What a plugin exports: its table. */

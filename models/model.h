@@ -123,7 +123,9 @@ typedef struct speci_net_params {
     int32_t n_seq;   /* sequences */
     int32_t n_ctx;   /* positions per sequence, pending token included; bounds the KV pool */
     int32_t n_node;  /* nodes per tree, root included */
-    int32_t n_logit; /* columns of the logits buffer beyond n_vocab are not touched; 0 = n_vocab */
+    bool matrix;     /* Mamba-2 scans in the matrix form */
+    bool node_state; /* a state kept per node, for trees that grow */
+    bool joint;      /* accepted paths are fed again in front of the next tree, in place of replay (9.3) */
 } speci_net_params;
 
 /* A tree (or the next part of one) to feed: parents before children, none deeper than SPEC_MAX_DEPTH. tree->n nodes in
@@ -132,7 +134,16 @@ typedef struct speci_net_input {
     int32_t slot;
     const spec_tree *tree;
     int32_t n_fed;
+    int32_t n_grown; /* nodes behind tree->n that stand in the feed of the call, on the device: the tree has tree->n +
+                        n_grown nodes */
+    int32_t depth;   /* with n_grown: at least the depth of the deepest of them */
 } speci_net_input;
+
+/* Where the nodes are that grew on the device: node i of slot s at nodes[s * ld + i]. */
+typedef struct speci_net_feed {
+    const spec_step_node *nodes;
+    int32_t ld;
+} speci_net_feed;
 
 /* Takes no device memory yet: the plans tell what a queue must be ready for, their addresses come with attach. */
 spec_status speci_net_open(speci_net **out, const spec_model *model, const speci_net_params *p);
@@ -155,12 +166,14 @@ void speci_net_end(speci_net *net, int32_t slot);
 spec_status speci_net_prefill(speci_net *net, int32_t slot, const int32_t *ids, size_t n,
                               bool (*poll)(void *arg), void *poll_arg);
 /* One decode pass. Row of node i >= n_fed of input k: rows of the inputs in order. Consumes pending paths.
- * Everything is checked before the device is touched. */
-spec_status speci_net_forward(speci_net *net, const speci_net_input *in, int32_t n_in);
+ * Everything is checked before the device is touched. feed may be NULL when nothing is grown. */
+spec_status speci_net_forward(speci_net *net, const speci_net_input *in, int32_t n_in, const speci_net_feed *feed);
 /* The path of the last tree that the next pass will absorb; n_path <= 0 forgets it. */
 void speci_net_commit(speci_net *net, int32_t slot, const int32_t *path, int32_t n_path);
 /* Positions covered by state and KV, a pending path included. */
 int32_t speci_net_n_past(const speci_net *net, int32_t slot);
+/* The row of node 0 (of node n_fed, when some were fed before) of input k of the last pass. */
+int32_t speci_net_first_row(const speci_net *net, int32_t k);
 /* Logits of the last pass: f32, row r at + r * ld, ld = columns. */
 float *speci_net_logits(const speci_net *net, int32_t *ld);
 

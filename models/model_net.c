@@ -7,35 +7,6 @@
 
 #include <string.h>
 
-typedef struct net_seq {
-    bool live;
-    bool broken;     /* a device error left it between two passes: only good for end */
-    int32_t n_past;  /* positions absorbed, without the pending path */
-    int32_t n_path;  /* pending path */
-    int32_t *path;   /* [n_node] */
-    int32_t parity;  /* half that the last pass wrote */
-    int32_t n_fed;   /* nodes of the current tree in the caches */
-    int32_t n_page;
-    int32_t *page;   /* [n_page_seq] */
-} net_seq;
-
-struct speci_net {
-    const spec_model *model;
-    const spec_backend_ops *ops;
-    spec_device *dev;
-    const spec_allocator *a;
-    net_shape shape;
-    net_memory memory;
-    net_plans plans;
-    spec_queue *queue;
-    spec_prepared *prepared[2];
-    net_seq *seqs;       /* [n_seq] */
-    int32_t *free_pages; /* [n_page], a stack */
-    int32_t n_free;
-    spec_step_block *block;
-    size_t block_cap;
-};
-
 /* --- memory --- */
 
 void speci_net_memory(const speci_net *net, spec_memory *out)
@@ -59,7 +30,7 @@ static size_t block_bytes(const net_shape *s)
 {
     const size_t rows = (size_t)(s->n_row_decode > s->chunk ? s->n_row_decode : s->chunk);
     return sizeof(spec_step_block) + (size_t)s->n_seq * sizeof(spec_step_seq) + rows * sizeof(spec_step_node) +
-           rows * sizeof(int32_t) + (size_t)s->n_row_decode * sizeof(int32_t) +
+           rows * sizeof(int32_t) + (size_t)s->n_row_decode * (sizeof(spec_step_visit) + sizeof(int32_t)) +
            (size_t)s->n_seq * (size_t)s->n_page_seq * sizeof(int32_t);
 }
 
@@ -226,6 +197,8 @@ void speci_net_commit(speci_net *net, int32_t slot, const int32_t *path, int32_t
     s->n_fed = 0;
 }
 
+int32_t speci_net_first_row(const speci_net *net, int32_t k) { return spec_step_seqs(net->block)[k].first_row; }
+
 float *speci_net_logits(const speci_net *net, int32_t *ld)
 {
     *ld = net->model->n_vocab;
@@ -245,6 +218,7 @@ static void block_begin(speci_net *net, int32_t phase, int32_t n_seq, int32_t n_
     b->off_node = (int32_t)n, n += (size_t)n_node * sizeof(spec_step_node);
     b->off_row_seq = (int32_t)n, n += (size_t)n_row * sizeof(int32_t);
     b->off_path = (int32_t)n, n += (size_t)n_path * sizeof(int32_t);
+    b->off_visit = (int32_t)n, n += phase == SPEC_PHASE_DECODE ? (size_t)n_row * sizeof(spec_step_visit) : 0;
     b->off_page = (int32_t)n;
     b->bytes = (int32_t)n;
 }
@@ -262,7 +236,7 @@ static spec_step_node *block_add(speci_net *net, block_cursor *c, int32_t slot, 
     spec_step_seq *q = (spec_step_seq *)((char *)b + b->off_seq) + c->seq;
     *q = (spec_step_seq){ .slot = slot, .parity = parity, .n_past = s->n_past + n_replay, .n_replay = n_replay,
                           .first_path = c->path, .n_fed = n_fed, .n_row = n_row, .first_row = c->row,
-                          .first_node = c->node, .first_page = c->page };
+                          .first_node = c->node, .first_page = c->page, .n_given = n_fed + n_row };
     int32_t *row_seq = (int32_t *)((char *)b + b->off_row_seq) + c->row;
     for (int32_t i = 0; i < n_row; i++) row_seq[i] = c->seq;
     memcpy((int32_t *)((char *)b + b->off_path) + c->path, s->path, (size_t)n_replay * sizeof(int32_t));
@@ -331,38 +305,46 @@ static spec_status check_input(speci_net *net, const speci_net_input *in)
     if (!s->live || s->broken)
         return speci_fail(SPEC_E_STATE, "sequence slot %d cannot be decoded: %s", in->slot,
                           s->live ? "an earlier pass failed" : "it is empty");
-    if (t->n < 1 || t->n > net->shape.n_node)
-        return speci_fail(SPEC_E_INVALID, "a tree of %d nodes; this session planned for 1 to %d", t->n,
+    const int32_t n = t->n + in->n_grown;
+    if (t->n < 1 || in->n_grown < 0 || n > net->shape.n_node)
+        return speci_fail(SPEC_E_INVALID, "a tree of %d nodes; this session planned for 1 to %d", n,
                           net->shape.n_node);
-    if (in->n_fed < 0 || in->n_fed >= t->n || in->n_fed != s->n_fed * (in->n_fed > 0))
-        return speci_fail(SPEC_E_INVALID, "%d of %d nodes are said to be fed; %d are", in->n_fed, t->n, s->n_fed);
+    if (in->n_fed < 0 || in->n_fed >= n || in->n_fed != s->n_fed * (in->n_fed > 0))
+        return speci_fail(SPEC_E_INVALID, "%d of %d nodes are said to be fed; %d are", in->n_fed, n, s->n_fed);
     for (int32_t i = 0; i < t->n; i++) SPEC_TRY(check_token(net, t->token[i]));
-    return reserve(net, s, s->n_past + s->n_path + t->n);
+    return reserve(net, s, s->n_past + s->n_path + n);
 }
 
-spec_status speci_net_forward(speci_net *net, const speci_net_input *in, int32_t n_in)
+spec_status speci_net_forward(speci_net *net, const speci_net_input *in, int32_t n_in, const speci_net_feed *feed)
 {
     int32_t n_node = 0, n_row = 0, n_path = 0;
     for (int32_t k = 0; k < n_in; k++) {
         SPEC_TRY(check_input(net, &in[k]));
-        n_node += in[k].tree->n;
-        n_row += in[k].tree->n - in[k].n_fed;
+        n_node += in[k].tree->n + in[k].n_grown;
+        n_row += in[k].tree->n + in[k].n_grown - in[k].n_fed;
         n_path += in[k].n_fed == 0 ? net->seqs[in[k].slot].n_path : 0;
     }
 
     block_cursor c = { 0 };
     block_begin(net, SPEC_PHASE_DECODE, n_in, n_node, n_row, n_path);
+    if (feed) net->block->feed = feed->nodes, net->block->ld_feed = feed->ld;
     for (int32_t k = 0; k < n_in; k++) {
         const spec_tree *t = in[k].tree;
         const net_seq *s = &net->seqs[in[k].slot];
         const bool first = in[k].n_fed == 0;
+        const int32_t n_new = t->n + in[k].n_grown - in[k].n_fed;
+        spec_step_visit *visits = (spec_step_visit *)((char *)net->block + net->block->off_visit) + c.row;
+        spec_step_seq *seq = (spec_step_seq *)((char *)net->block + net->block->off_seq) + c.seq;
         spec_step_node *nodes = block_add(net, &c, in[k].slot, first ? s->parity ^ 1 : s->parity,
-                                          first ? s->n_path : 0, in[k].n_fed, t->n - in[k].n_fed);
+                                          first ? s->n_path : 0, in[k].n_fed, n_new);
+        seq->n_given = t->n;
         for (int32_t i = 0; i < t->n; i++) {
             const int32_t depth = t->parent[i] < 0 ? 0 : nodes[t->parent[i]].depth + 1;
             nodes[i] = (spec_step_node){ .token = t->token[i], .parent = t->parent[i], .depth = depth };
             block_reach(net->block, s->n_past + s->n_path + depth + 1);
         }
+        if (in[k].n_grown > 0) block_reach(net->block, s->n_past + s->n_path + in[k].depth + 1);
+        speci_step_visits(nodes, in[k].n_fed, t->n, n_new, visits);
     }
 
     const spec_status status = run(net, SPEC_PHASE_DECODE);
@@ -374,7 +356,7 @@ spec_status speci_net_forward(speci_net *net, const speci_net_input *in, int32_t
             s->n_past += s->n_path;
             s->n_path = 0;
         }
-        s->n_fed = in[k].tree->n;
+        s->n_fed = in[k].tree->n + in[k].n_grown;
     }
     return status;
 }

@@ -1,4 +1,4 @@
-/* model_net.h - inside of a net: shared by model_plan.c (operations) and model_net.c (sequences). Internal. */
+/* model_net.h - inside of a net: shared by the files model_net*.c and model_plan.c. Internal. */
 #ifndef SPEC_MODEL_NET_H
 #define SPEC_MODEL_NET_H
 
@@ -44,5 +44,36 @@ net_shape net_shape_of(const spec_model *model, const speci_net_params *p);
 
 /* Emits both plans. With plans->ops NULL it counts operations and measures memory (arena bases NULL). */
 void net_emit(net_plans *plans, net_memory *memory, const spec_model *model, const net_shape *shape);
+
+/* --- a net --- */
+
+typedef struct net_seq {
+    bool live;
+    bool broken;     /* a device error left it between two passes: only good for end */
+    int32_t n_past;  /* positions absorbed, without the pending path */
+    int32_t n_path;  /* pending path */
+    int32_t *path;   /* [n_node] */
+    int32_t parity;  /* half that the last pass wrote */
+    int32_t n_fed;   /* nodes of the current tree in the caches */
+    int32_t n_page;
+    int32_t *page;   /* [n_page_seq] */
+} net_seq;
+
+struct speci_net {
+    const spec_model *model;
+    const spec_backend_ops *ops;
+    spec_device *dev;
+    const spec_allocator *a;
+    net_shape shape;
+    net_memory memory;
+    net_plans plans;
+    spec_queue *queue;
+    spec_prepared *prepared[2];
+    net_seq *seqs;       /* [n_seq] */
+    int32_t *free_pages; /* [n_page], a stack */
+    int32_t n_free;
+    spec_step_block *block;
+    size_t block_cap;
+};
 
 #endif

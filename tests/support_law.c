@@ -525,40 +525,40 @@ typedef struct law_case {
 
 static const law_case cases[] = {
     { "chain of 1", CHAIN, SPEC_VERIFY_AUTO, 1, 0, 3, PLAIN, 0, 0, 0, 0 },
-    { "chain of 2", CHAIN, SPEC_VERIFY_SAMPLED, 2, 0, 4, PLAIN, 0, 0, 0, 0 },
-    { "chain of 4", CHAIN, SPEC_VERIFY_SAMPLED, 4, 0, 0, PLAIN, 0, 0, 0, 0 },
+    { "chain of 2", CHAIN, SPEC_VERIFY_MSS, 2, 0, 4, PLAIN, 0, 0, 0, 0 },
+    { "chain of 4", CHAIN, SPEC_VERIFY_MSS, 4, 0, 0, PLAIN, 0, 0, 0, 0 },
     { "chain of 1, truncated", CHAIN_CALLS, SPEC_VERIFY_AUTO, 1, 0, 6, CUT, 0, 0, 0, 0 },
-    { "chain of 2, truncated by min-p", CHAIN_CALLS, SPEC_VERIFY_SAMPLED, 2, 0, 1, MIN_P, 0, 0, 0, 0 },
-    { "chain of 4, drafted colder", CHAIN, SPEC_VERIFY_SAMPLED, 4, 0, 3, MIN_P, 0.5f, 0, 0, 0 },
+    { "chain of 2, truncated by min-p", CHAIN_CALLS, SPEC_VERIFY_MSS, 2, 0, 1, MIN_P, 0, 0, 0, 0 },
+    { "chain of 4, drafted colder", CHAIN, SPEC_VERIFY_MSS, 4, 0, 3, MIN_P, 0.5f, 0, 0, 0 },
     { "chain of 2, naive", CHAIN, SPEC_VERIFY_NAIVE, 2, 0, 3, PLAIN, 0, 0, 0, 0 },
     { "chain of 4, naive, truncated", CHAIN_CALLS, SPEC_VERIFY_NAIVE, 4, 0, 0, CUT, 0, 0, 0, 0 },
     { "tree 3 x 2", DRAWN, SPEC_VERIFY_AUTO, 3, 2, 3, PLAIN, 0, 0, 0, 0 },
-    { "tree 3 x 2, truncated, drafted hotter", DRAWN, SPEC_VERIFY_SAMPLED, 3, 2, 6, CUT, 1.3f, 0, 0, 0 },
+    { "tree 3 x 2, truncated, drafted hotter", DRAWN, SPEC_VERIFY_MSS, 3, 2, 6, CUT, 1.3f, 0, 0, 0 },
 };
 enum { N_CASE = sizeof cases / sizeof *cases };
 
 static const law_case controls[] = {
-    { "right: this file's own rule", DRAWN, SPEC_VERIFY_SAMPLED, 3, 0, 3, PLAIN, 0, FAULT_HOST, 0, 30000 },
-    { "right: duplicates removed", MERGED, SPEC_VERIFY_SAMPLED, 3, 2, 3, PLAIN, 0, 0, 0, 30000 },
-    { "right: stopped by the second", STOPPED, SPEC_VERIFY_SAMPLED, 3, 2, 3, PLAIN, 0, 0, 0.1, 30000 },
+    { "right: this file's own rule", DRAWN, SPEC_VERIFY_MSS, 3, 0, 3, PLAIN, 0, FAULT_HOST, 0, 30000 },
+    { "right: duplicates removed", MERGED, SPEC_VERIFY_MSS, 3, 2, 3, PLAIN, 0, 0, 0, 30000 },
+    { "right: stopped by the second", STOPPED, SPEC_VERIFY_MSS, 3, 2, 3, PLAIN, 0, 0, 0.1, 30000 },
     { "right: top 3, naive", TOP, SPEC_VERIFY_AUTO, 3, 2, 3, PLAIN, 0, 0, 0, 30000 },
-    { "right: top 3, point masses", TOP, SPEC_VERIFY_SAMPLED, 3, 2, 3, PLAIN, 0, 0, 0, 30000 },
+    { "right: top 3, point masses", TOP, SPEC_VERIFY_MSS, 3, 2, 3, PLAIN, 0, 0, 0, 30000 },
 };
 enum { N_CONTROL = sizeof controls / sizeof *controls };
 
 static const law_case bugs[] = {
-    { "bug: siblings sorted by q", SORTED, SPEC_VERIFY_SAMPLED, 3, 0, 3, PLAIN, 0, 0, 0, 10000 },
-    { "bug: top 3 judged by p/q", TOP_AS_DRAWN, SPEC_VERIFY_SAMPLED, 3, 0, 3, PLAIN, 0, 0, 0, 10000 },
-    { "bug: replacement rule on draws without", DRAWN, SPEC_VERIFY_SAMPLED, 3, 0, 3, PLAIN, 0, FAULT_REPLACEMENT, 0, 400000 },
-    { "bug: replacement rule, duplicates removed", MERGED, SPEC_VERIFY_SAMPLED, 3, 0, 3, PLAIN, 0, FAULT_REPLACEMENT, 0, 400000 },
-    { "bug: third dropped for its own q", DROPPED_LAST, SPEC_VERIFY_SAMPLED, 3, 0, 3, PLAIN, 0, 0, 0.1, 400000 },
-    { "bug: each dropped for its own q", DROPPED, SPEC_VERIFY_SAMPLED, 3, 0, 3, PLAIN, 0, 0, 0.1, 10000 },
-    { "bug: last draw from p", DRAWN, SPEC_VERIFY_SAMPLED, 3, 0, 3, PLAIN, 0, FAULT_LAST_FROM_P, 0, 200000 },
-    { "bug: last draw from p, chain", CHAIN, SPEC_VERIFY_SAMPLED, 2, 0, 3, PLAIN, 0, FAULT_LAST_FROM_P, 0, 10000 },
-    { "bug: judged by the root of q", DRAWN, SPEC_VERIFY_SAMPLED, 3, 0, 3, PLAIN, 0, FAULT_ROOT_Q, 0, 200000 },
-    { "bug: judged by the root of q, chain", CHAIN, SPEC_VERIFY_SAMPLED, 2, 0, 3, PLAIN, 0, FAULT_ROOT_Q, 0, 10000 },
-    { "bug: one uniform for two draws, chain", CHAIN, SPEC_VERIFY_SAMPLED, 2, 0, 3, PLAIN, 0, FAULT_ONE_UNIFORM, 0, 10000 },
-    { "bug: accepted drafts lost from the state", CHAIN, SPEC_VERIFY_SAMPLED, 2, 0, 3, PLAIN, 0, FAULT_LATE_STATE, 0, 10000 },
+    { "bug: siblings sorted by q", SORTED, SPEC_VERIFY_MSS, 3, 0, 3, PLAIN, 0, 0, 0, 10000 },
+    { "bug: top 3 judged by p/q", TOP_AS_DRAWN, SPEC_VERIFY_MSS, 3, 0, 3, PLAIN, 0, 0, 0, 10000 },
+    { "bug: replacement rule on draws without", DRAWN, SPEC_VERIFY_MSS, 3, 0, 3, PLAIN, 0, FAULT_REPLACEMENT, 0, 400000 },
+    { "bug: replacement rule, duplicates removed", MERGED, SPEC_VERIFY_MSS, 3, 0, 3, PLAIN, 0, FAULT_REPLACEMENT, 0, 400000 },
+    { "bug: third dropped for its own q", DROPPED_LAST, SPEC_VERIFY_MSS, 3, 0, 3, PLAIN, 0, 0, 0.1, 400000 },
+    { "bug: each dropped for its own q", DROPPED, SPEC_VERIFY_MSS, 3, 0, 3, PLAIN, 0, 0, 0.1, 10000 },
+    { "bug: last draw from p", DRAWN, SPEC_VERIFY_MSS, 3, 0, 3, PLAIN, 0, FAULT_LAST_FROM_P, 0, 200000 },
+    { "bug: last draw from p, chain", CHAIN, SPEC_VERIFY_MSS, 2, 0, 3, PLAIN, 0, FAULT_LAST_FROM_P, 0, 10000 },
+    { "bug: judged by the root of q", DRAWN, SPEC_VERIFY_MSS, 3, 0, 3, PLAIN, 0, FAULT_ROOT_Q, 0, 200000 },
+    { "bug: judged by the root of q, chain", CHAIN, SPEC_VERIFY_MSS, 2, 0, 3, PLAIN, 0, FAULT_ROOT_Q, 0, 10000 },
+    { "bug: one uniform for two draws, chain", CHAIN, SPEC_VERIFY_MSS, 2, 0, 3, PLAIN, 0, FAULT_ONE_UNIFORM, 0, 10000 },
+    { "bug: accepted drafts lost from the state", CHAIN, SPEC_VERIFY_MSS, 2, 0, 3, PLAIN, 0, FAULT_LATE_STATE, 0, 10000 },
 };
 enum { N_BUG = sizeof bugs / sizeof *bugs };
 
@@ -617,7 +617,7 @@ static void put_tree(law_work *w, int32_t seq, const int32_t *tokens, int32_t n)
         for (int32_t i = 0; i < V; i++)
             w->q[((size_t)seq * (size_t)w->s->n_draft + (size_t)node) * V + (size_t)i] = (float)law[i];
         for (int32_t j = 0; j < k; j++)
-            u[j] = spec_uniform(q->sampling.seed, q->n_step, ALGO_DRAW_DRAFT, (uint32_t)(node * MAX_CANDIDATE + j));
+            u[j] = spec_uniform(q->sampling.seed, q->n_step, SPEC_STREAM_RACE, (uint32_t)(node * MAX_CANDIDATE + j));
         k = propose(c->proposal, law, V, c->small, u, y, k);
         for (int32_t j = 0; j < k; j++) speci_tree_add(t, y[j], node);
     }

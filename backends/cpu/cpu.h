@@ -181,6 +181,9 @@ spec_status speci_cpu_argmax(spec_queue *q, const spec_argmax_args *a);
 spec_status speci_cpu_law(spec_queue *q, const spec_law_args *a);
 spec_status speci_cpu_accept(spec_queue *q, const spec_accept_args *a);
 spec_status speci_cpu_logprob(spec_queue *q, const spec_logprob_args *a);
+spec_status speci_cpu_grow(spec_queue *q, const spec_grow_args *a);
+spec_status speci_cpu_draw(spec_queue *q, const spec_draw_args *a);
+spec_status speci_cpu_expand(spec_queue *q, const spec_expand_args *a);
 
 /* What `can` calls, and each operation first. */
 spec_status speci_cpu_check_embed(const spec_device *dev, const spec_embed_args *a);

@@ -229,6 +229,17 @@ static spec_status cpu_sync(spec_queue *q)
 
 /* --------------------------------------------------------------------------------------- steps --- */
 
+/* Nodes that grew on the device take their places in the block. */
+static void take_feed(spec_step_block *b)
+{
+    spec_step_node *nodes = (spec_step_node *)(void *)((char *)b + b->off_node);
+    for (int32_t k = 0; b->feed && k < b->n_seq; k++) {
+        const spec_step_seq *s = spec_step_seqs(b) + k;
+        const spec_step_node *feed = b->feed + (size_t)s->slot * (size_t)b->ld_feed;
+        for (int32_t i = s->n_given; i < s->n_fed + s->n_row; i++) nodes[s->first_node + i] = feed[i];
+    }
+}
+
 static spec_status cpu_step_bind(spec_queue *q, const spec_step_block *block)
 {
     const spec_host *h = q->dev->host;
@@ -242,6 +253,7 @@ static spec_status cpu_step_bind(spec_queue *q, const spec_step_block *block)
         q->step_cap = (size_t)block->bytes;
     }
     memcpy(q->step, block, (size_t)block->bytes);
+    take_feed(q->step);
     return SPEC_OK;
 }
 
@@ -296,4 +308,7 @@ const spec_backend_ops speci_cpu_ops = {
     .law = speci_cpu_law,
     .accept = speci_cpu_accept,
     .logprob = speci_cpu_logprob,
+    .grow = speci_cpu_grow,
+    .draw = speci_cpu_draw,
+    .expand = speci_cpu_expand,
 };

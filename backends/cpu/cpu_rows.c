@@ -269,7 +269,7 @@ static void accept_row(void *arg, int32_t i)
             d = q ? t.b : NULL;
         }
         reject(t.a, d, p, n, tokens, j + 1);
-        if (!q) continue;
+        if (!q || a->repeat) continue;
         t.b[y] = 0.0f;
         if (normalise(t.b, n) <= 0.0) break; /* no further sibling can exist */
     }

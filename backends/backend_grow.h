@@ -1,0 +1,16 @@
+/* backend_grow.h - the host's form of the operations that grow trees: begin, draw candidates, expand. For backends whose
+ * memory the host can read, for plain arrays, and as what other backends are compared with. */
+#ifndef SPEC_BACKEND_GROW_H
+#define SPEC_BACKEND_GROW_H
+
+#include "backends/spec_backend.h"
+
+void speci_grow_begin(const spec_grow *g, int32_t slot, const spec_grow_node *root);
+/* The k first candidates of a law under `key` (spec_draw_args). */
+void speci_draw_row(const float *law, int32_t n_vocab, spec_draw_how how, uint64_t key, int32_t k, spec_candidate *out);
+/* Row i of a draw. */
+void speci_draw_one(const spec_draw_args *a, int32_t i);
+/* Tree i of an expansion. */
+void speci_expand_one(const spec_expand_args *a, int32_t i);
+
+#endif

@@ -1,0 +1,49 @@
+/* cpu_grow.c - operations that grow draft trees: the host's form, a row or a tree per task. */
+#include "backends/backend_grow.h"
+#include "backends/cpu/cpu.h"
+
+static spec_status check_slots(const spec_queue *q, const spec_grow *g, const int32_t *slots, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (slots[i] < 0 || slots[i] >= g->n_slot)
+            return q->dev->host->fail(SPEC_E_INVALID, "grow: slot %d of %d", slots[i], g->n_slot);
+    return SPEC_OK;
+}
+
+spec_status speci_cpu_grow(spec_queue *q, const spec_grow_args *a)
+{
+    CPU_TRY(check_slots(q, a->grow, a->host_slot, a->n));
+    for (int32_t i = 0; i < a->n; i++) speci_grow_begin(a->grow, a->host_slot[i], &a->host_root[i]);
+    return SPEC_OK;
+}
+
+static void draw_task(void *arg, int32_t i) { speci_draw_one(arg, i); }
+
+spec_status speci_cpu_draw(spec_queue *q, const spec_draw_args *a)
+{
+    if (a->k < 1 || a->k > SPEC_MAX_CHILD || a->n_vocab < 1 || a->ld < a->n_vocab)
+        return q->dev->host->fail(SPEC_E_INVALID, "draw: %d candidates of %d values, rows %d apart", a->k, a->n_vocab,
+                                  a->ld);
+    if (a->grow) CPU_TRY(check_slots(q, a->grow, a->host_slot, a->n_row));
+    spec_draw_args args = *a;
+    speci_cpu_parallel(q->dev->pool, a->n_row, draw_task, &args);
+    return SPEC_OK;
+}
+
+static void expand_task(void *arg, int32_t i) { speci_expand_one(arg, i); }
+
+spec_status speci_cpu_expand(spec_queue *q, const spec_expand_args *a)
+{
+    CPU_TRY(check_slots(q, a->grow, a->host_slot, a->n));
+    if (a->n_place < 0 || a->n_place > a->grow->cap_frontier || a->n_next < 0 || a->n_next > a->grow->cap_frontier ||
+        a->n_max > a->grow->cap || a->k < 1 || a->k > SPEC_MAX_CHILD)
+        return q->dev->host->fail(SPEC_E_INVALID, "expand: %d places to %d of %d, %d candidates, %d nodes of %d",
+                                  a->n_place, a->n_next, a->grow->cap_frontier, a->k, a->n_max, a->grow->cap);
+    for (int32_t i = 0; i < a->n; i++)
+        if (a->host_feed_base[i] < 0 || a->host_feed_base[i] + a->n_next > a->grow->cap_feed)
+            return q->dev->host->fail(SPEC_E_INVALID, "expand: nodes %d to %d of a drafter's tree of %d",
+                                      a->host_feed_base[i], a->host_feed_base[i] + a->n_next, a->grow->cap_feed);
+    spec_expand_args args = *a;
+    speci_cpu_parallel(q->dev->pool, a->n, expand_task, &args);
+    return SPEC_OK;
+}
