@@ -20,8 +20,16 @@ int32_t speci_tree_depth(const spec_tree *t, int32_t node);
 bool speci_tree_equal(const spec_tree *a, const spec_tree *b);
 /* Drops the nodes deeper than `depth`, in place. map [t->n] is scratch. */
 void speci_tree_clip(spec_tree *t, int32_t depth, int32_t *map);
-/* The children of node by rank into out [t->n]; returns how many. */
+/* The child of `node` that comes after its child `before` in order of rank (-1: the first), or -1: the order in which
+ * every rule looks at siblings. */
+int32_t speci_tree_next_child(const spec_tree *t, int32_t node, int32_t before);
+/* All of them into out [t->n]; returns how many. */
 int32_t speci_tree_children(const spec_tree *t, int32_t node, int32_t *out);
+
+/* --- verification on plain arrays (algo_verify_laws.c) --- */
+
+/* What SPEC_VERIFY_AUTO means for trees of this kind; any other rule is itself. */
+spec_verify_rule speci_verify_resolve(spec_verify_rule rule, spec_tree_kind kind, float temperature);
 
 /* --- builders (algo_builder.c, algo_builder_grow.c, algo_builder_shape.c; a kind is a file algo_build_<kind>.c and a
  * row of algo_table.c) --- */
