@@ -13,18 +13,15 @@
  * draws by (seed, the sequence's step counter, purpose, slot in the tree): nothing is drawn twice. */
 enum { ALGO_DRAW_TARGET = 1, ALGO_DRAW_ACCEPT = 2, ALGO_DRAW_RESIDUAL = 3 }; /* below spec_draw.h's streams */
 
-/* --- trees (algo_tree.c) --- */
+/* --- trees (algo_tree.c; the rest is public) --- */
 
-spec_status speci_tree_alloc(spec_tree *t, int32_t cap, const spec_allocator *a);
-void speci_tree_free(spec_tree *t, const spec_allocator *a);
-void speci_tree_copy(spec_tree *to, const spec_tree *from); /* to->cap >= from->n */
-void speci_tree_add(spec_tree *t, int32_t token, int32_t parent);
-bool speci_tree_equal(const spec_tree *a, const spec_tree *b);
-/* A caller's tree: root -1, parents before children, siblings distinct, not too deep, 1 <= n <= n_max. */
-spec_status speci_tree_check(const spec_tree *t, int32_t n_max);
 int32_t speci_tree_depth(const spec_tree *t, int32_t node);
+/* Same nodes at the same places? */
+bool speci_tree_equal(const spec_tree *a, const spec_tree *b);
 /* Drops the nodes deeper than `depth`, in place. map [t->n] is scratch. */
 void speci_tree_clip(spec_tree *t, int32_t depth, int32_t *map);
+/* The children of node by rank into out [t->n]; returns how many. */
+int32_t speci_tree_children(const spec_tree *t, int32_t node, int32_t *out);
 
 /* --- builders (algo_builder.c; a kind is a file algo_build_<kind>.c and a row of algo_table.c) --- */
 
@@ -84,12 +81,31 @@ struct spec_drafter {
     const spec_allocator *allocator;
     spec_model *model;    /* or NULL: ops */
     spec_drafter_ops ops;
-    int32_t n_draft;
+    spec_builder **builders; /* [n_builder]; 0: ops.draft makes whole trees */
+    int32_t n_builder;
+    bool borrowed;        /* the one builder is the caller's */
+    int32_t n_draft;      /* of ops.draft: nodes below the root that it may propose */
     float temperature;
     atomic_flag in_use;   /* serves one session at a time */
 };
 /* Vocabularies must agree id by id; both on one backend. */
 spec_status speci_drafter_check(const spec_drafter *d, const spec_model *target);
+
+/* --- choice (algo_adapt.c) --- */
+
+/* What is known of one way to draft: sums over the steps that used it, old ones fading. */
+typedef struct algo_arm {
+    double n_step, n_emitted, n_node;
+    int64_t last; /* round of its latest use */
+} algo_arm;
+
+typedef struct algo_adapt {
+    spec_adapt mode;
+    spec_cost_profile profile; /* target.n == 0: not there yet */
+    algo_arm *arms;            /* [1 + builders]: arm 0 does not speculate */
+    int64_t n_round;
+    spec_bandit bandit;
+} algo_adapt;
 
 /* --- sessions (algo_session.c) --- */
 
@@ -100,20 +116,24 @@ typedef struct algo_seq {
     int32_t *ids, n_ids, cap_ids;
     int32_t n_limit;    /* most ids it may reach; INT32_MAX = none */
     uint64_t n_step;
-    spec_tree draft;    /* the drafter's latest proposal */
-    bool draft_drawn;   /* its nodes were drawn from laws, q rows first_q + parent node */
+    spec_tree draft;    /* the drafter's latest proposal; its q rows are s->q rows seq * n_q + q_row */
+    uint64_t draft_step; /* n_step when it was made */
     spec_tree scored;   /* what score saw last; scored.n == 0: nothing */
-    bool scored_drawn;  /* the scored tree is that proposal, draft rows included */
+    bool scored_laws;   /* the draft laws that its q rows name are there */
+    bool scored_draft;  /* it is the latest proposal itself */
     int32_t first_row;  /* its first row in the target's pass */
-    spec_tree fed;      /* what the drafter's net was fed since its last commit: a chain */
+    int32_t first_judged; /* its first row in verification's */
+    spec_tree fed;      /* what the drafter's net was fed since its last commit: [0, fed.n) known to the host */
     int32_t n_fed;
+    int32_t n_chain, n_law, n_looked; /* growth by looks: committed nodes of `fed`, laws named, laws looked at */
 } algo_seq;
 
 /* Host arrays for row operations, [n_row] each unless said. */
 typedef struct algo_rows {
-    int32_t *src, *q_row, *first, *candidate, *choice, *token; /* first [n_row + 1] */
+    int32_t *src, *dst, *q_row, *first, *candidate, *choice, *token, *slot, *place; /* first [n_row + 2] */
     float *u, *u_last;
     spec_sampling *sampling;
+    uint64_t *key;
 } algo_rows;
 
 struct spec_session {
@@ -122,27 +142,39 @@ struct spec_session {
     const spec_backend_ops *ops;
     spec_device *dev;
     const spec_allocator *a;
-    int32_t n_ctx, n_seq, n_node, n_draft, n_row; /* n_ctx 0 = no limit; n_row = n_seq * n_node */
+    int32_t n_ctx, n_seq, n_node, n_row; /* n_ctx 0 = no limit; n_row = n_seq * n_node */
+    int32_t n_q;                         /* rows of draft laws per sequence */
     spec_verify_rule rule;
     spec_abort_fn abort;
     void *abort_user_data;
     atomic_int cancelled;
     spec_queue *queue;
     speci_net *net, *draft_net; /* draft_net NULL unless the drafter is a model */
-    int32_t draft_ctx, draft_node; /* limits of draft_net: positions (0 = none), nodes per pass */
+    int32_t draft_ctx, draft_node; /* limits of draft_net: positions (0 = none), nodes per tree */
     /* Device rows of laws, f32 [..][n_vocab of the target]: p [n_row]; q and a copy that verification consumes
-     * [n_seq * n_draft]. */
+     * [n_seq * n_q]. */
     float *p, *q, *q_work;
     size_t p_bytes, q_bytes;
     algo_seq *seqs;      /* [n_seq] */
     algo_rows rows;
     speci_net_input *inputs; /* [n_seq] */
-    int32_t *order;      /* [n_seq] scratch: sequences of the pass at hand */
-    int32_t *path;       /* [max(n_node, draft_node, n_seq)] scratch */
+    int32_t *path;       /* [n_scratch] scratch */
+    int32_t n_scratch;   /* as many as nodes of any tree, and as sequences */
     int32_t *step_paths, *step_n_path, *step_token; /* results of a step: [n_seq * n_node], [n_seq], [n_seq] */
     const spec_tree **step_trees;                   /* [n_seq] */
-    int32_t *best;       /* [n_row] arg-max of each row of the target's pass */
+    int32_t *best;       /* arg-max of each row of the target's pass */
     int32_t *step_ids;                              /* [n_seq * (n_node + 1)] */
+    /* Growth: device trees, and the host's side; [n_seq] each unless said. */
+    spec_grow grow;
+    void *grow_base;
+    size_t grow_bytes;
+    int32_t *order, *growing, *depth, *feed_base, *grown_n;
+    spec_grow_node *roots, *grown;      /* grown [n_seq * grow.cap] */
+    spec_candidate *candidates, *looked; /* by looks: [n_seq * n_q * n_look] */
+    int32_t n_look;
+    float *host_q;                      /* an application's laws: [n_q][n_vocab] */
+    algo_adapt adapt;
+    int32_t arm;                        /* of the drafts at hand: builder, or -1 */
 };
 
 /* The live sequence `seq`, or an error. */
@@ -153,13 +185,33 @@ bool speci_is_eos(const spec_session *s, const algo_seq *q, int32_t token);
 /* Most drafts below the root now: emitted tokens must fit n_limit. */
 int32_t speci_draft_room(const spec_session *s, const algo_seq *q);
 
-/* Chains from draft_net for the sequences seqs [n], into their `draft` trees (algo_draft_model.c). */
-spec_status speci_draft_model(spec_session *s, const int32_t *seqs, int32_t n);
+/* Proposals for the sequences seqs [n], into their `draft` trees (algo_draft.c). */
+spec_status speci_draft(spec_session *s, const int32_t *seqs, int32_t n);
+/* The same by builder b over draft_net (algo_grow.c). */
+spec_status speci_grow(spec_session *s, spec_builder *b, const int32_t *seqs, int32_t n);
+/* Candidates looked at by sequence seq: [n_q][k]. */
+spec_candidate *speci_looked(spec_session *s, int32_t seq);
+
+/* The drafter's net (algo_draft_model.c). absorb: commits what was fed and is now committed. forget: nothing of what was
+ * fed counts. feed: one pass over the nodes of `fed` that the net has not seen. catch_up: makes q->fed the chain of
+ * committed tokens that the net has not absorbed, with room for n_row - 1 nodes below it; more than two (a caller's own
+ * trees can leave that many) are absorbed first. */
+void speci_draft_absorb(spec_session *s, int32_t seq);
+void speci_draft_forget(spec_session *s, int32_t seq);
+spec_status speci_draft_feed(spec_session *s, const int32_t *seqs, int32_t n);
+spec_status speci_draft_catch_up(spec_session *s, int32_t seq, int32_t n_row);
+
 /* verify for several sequences with one look from the host: paths [n][n_node], n_path [n], token [n]. */
 spec_status speci_verify(spec_session *s, const int32_t *seqs, int32_t n, spec_verify_rule rule, int32_t *paths,
                          int32_t *n_path, int32_t *token);
 /* Log-probabilities of tokens [n] after nodes path [n] of the scored pass, seq's rows starting at first_row. */
 spec_status speci_logprobs(spec_session *s, int32_t first_row, const int32_t *nodes, const int32_t *tokens, int32_t n,
                            float *logprob, int32_t *top_id, float *top_logprob, int32_t n_top);
+
+/* Choice (algo_adapt.c). open and close with the session; choose: builder, or -1 = do not speculate; learn: after a step
+ * with n_emitted tokens from trees of n_node nodes over n_seq sequences. */
+spec_status speci_adapt_open(spec_session *s, spec_adapt mode, const char *profile);
+int32_t speci_adapt_choose(const spec_session *s, int32_t n_seq);
+void speci_adapt_learn(spec_session *s, int32_t builder, int32_t n_seq, double n_emitted, double n_node, double ms);
 
 #endif
