@@ -244,6 +244,7 @@ static int write_page(const recorder *r, const cli_context *c)
         .device = spec_backend_name(c->backend),
         .dtype = spec_dtype_name(r->info.dtype),
         .stop = r->stop,
+        .version = spec_version(),
         .sampling = cli_sampling(o),
         .prompt = r->prompt != NULL ? r->prompt : "",
         .n_prompt = r->n_prompt,

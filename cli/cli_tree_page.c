@@ -159,7 +159,7 @@ static void put_settings(FILE *to, const cli_tree_page *page)
     put_text(to, "device", page->device);
     put_text(to, "dtype", page->dtype);
     put_text(to, "stop", page->stop);
-    put_text(to, "version", spec_version());
+    put_text(to, "version", page->version);
     fprintf(to, "\"top_k\":%d,\"seed\":\"%llu\",", s->top_k, (unsigned long long)s->seed);
     put_value(to, "temperature", (double)s->temperature);
     put_value(to, "top_p", (double)s->top_p);

@@ -21,7 +21,7 @@ typedef struct cli_tree_step {
 
 typedef struct cli_tree_page {
     const char *model, *drafter; /* drafter NULL: there is none */
-    const char *tree, *verify, *adapt, *device, *dtype, *stop;
+    const char *tree, *verify, *adapt, *device, *dtype, *stop, *version;
     spec_sampling sampling;
     const char *prompt;
     size_t n_prompt;
