@@ -23,10 +23,16 @@ void speci_tree_clip(spec_tree *t, int32_t depth, int32_t *map);
 /* The children of node by rank into out [t->n]; returns how many. */
 int32_t speci_tree_children(const spec_tree *t, int32_t node, int32_t *out);
 
-/* --- builders (algo_builder.c; a kind is a file algo_build_<kind>.c and a row of algo_table.c) --- */
+/* --- builders (algo_builder.c, algo_builder_grow.c, algo_builder_shape.c; a kind is a file algo_build_<kind>.c and a
+ * row of algo_table.c) --- */
+
+/* Limits of every builder: nodes of a tree, rows of laws, places of a frontier; and nodes while growing. */
+enum { ALGO_MAX_NODE = 256, ALGO_MAX_POOL = 4096 };
 
 /* A level of growth as data: what a draw and an expansion (spec_draw_args, spec_expand_args) need to know. So the same
- * rules run on a device without a look from the host, and on plain arrays. */
+ * rules run on a device without a look from the host, and on plain arrays. Growth ends at a level whose n_next is 0 (which
+ * may come before info.n_level: sequoia's shape changes in `learn`). The law of what follows frontier place p of level L
+ * is row (sum of n_place of the levels before) + p, whether or not there is a node. */
 typedef struct algo_level {
     int32_t n_place;           /* places of the frontier that this level starts from; level 0: 1, the root */
     int32_t k;                 /* candidates per place */
@@ -40,9 +46,10 @@ typedef struct algo_level {
 
 typedef struct algo_builder_kind {
     const char *name, *args, *help; /* "beam", "M,N", "M beams, N levels" */
-    /* Parses args (what follows the colon, "" if nothing) and fills the builder: sizes, kind, levels or look. */
+    /* Parses args (what follows the colon, "" if nothing) and fills the builder: sizes, kind, levels. */
     spec_status (*open)(spec_builder *b, const char *args);
-    /* NULL, or chooses among the nodes of the pool when it is grown: keep [pool->n], all 1 before. */
+    /* NULL, or chooses among the nodes of the pool when it is grown: keep [pool->n], all 1 before. In a drawn tree the
+     * choice must not depend on a node's own token or probability; later siblings of what is dropped go too. */
     void (*keep)(const spec_builder *b, const spec_tree *pool, uint8_t *keep);
     /* NULL, or grows by looks (spec_builder_ops.look, with the builder as user_data). */
     spec_status (*look)(void *builder, spec_tree *tree, const spec_candidate *candidates, int32_t k, int32_t *feed,
@@ -53,27 +60,57 @@ extern const algo_builder_kind *const algo_table[]; /* ends with NULL */
 
 struct spec_builder {
     const algo_builder_kind *kind;
-    const spec_allocator *allocator;
+    spec_allocator memory;    /* a copy of the caller's */
+    const spec_allocator *allocator; /* &memory */
     char *text;
     spec_builder_info info;   /* what the finished tree needs; info.kind: at a temperature above 0 */
-    int32_t n_pool;           /* nodes while growing, root included: >= info.n_node */
+    int32_t n_pool;           /* nodes while growing, root included: >= info.n_node; 0 while opening = info.n_node */
     int32_t k;                /* most candidates per node */
     bool repeat;              /* drawn with replacement */
-    algo_level *levels;       /* [info.n_level] or NULL: by looks */
+    algo_level *levels;       /* [info.n_level] or NULL: by looks (none: neither) */
+    int32_t *places;          /* where the levels' take and next lie: [2 * info.n_node], or NULL */
     spec_builder_ops ops;     /* a caller's own builder: ops.look */
     void *own;                /* a kind's own numbers, freed with speci_free */
+    spec_tree pool;           /* [n_pool] scratch of finish, and what spec_builder_build grows */
+    uint8_t *keep;            /* [n_pool] scratch */
+    int32_t *map;             /* [n_pool] scratch */
 };
 /* Has this tree the right to be drawn? (draw wanted, and the kind draws) */
 bool speci_builder_draws(const spec_builder *b, bool draw);
 spec_draw_how speci_builder_how(const spec_builder *b, bool draw);
-/* Calls the look of a builder that has one, and checks what it did: the tree stays a tree, fits info, and in a drawn tree
- * child j of a node is its candidate j. n_before: nodes before the call. */
+bool speci_builder_looks(const spec_builder *b); /* does it grow by looks? */
+/* Stream of the draws after `node`: from its slot, the ranks on its path. tree->rank must be there. */
+uint64_t speci_builder_key(const spec_tree *tree, int32_t node, uint64_t seed, uint64_t step);
+/* For builders that grow by looks. Begins tree (room for b->n_pool nodes, with rank and q_row): the root, fed: row 0. */
+void speci_builder_begin(const spec_builder *b, bool draw, int32_t token, spec_tree *tree);
+/* Calls the look, and checks what it did: the tree stays a tree, fits b->n_pool, in a drawn tree child j of a node is its
+ * candidate j, and feed (room for info.n_row) names nodes that were not fed. Those get the next rows, in order: q_row.
+ * candidates [rows so far][b->k]. After an error the tree is of no use. */
 spec_status speci_builder_look(spec_builder *b, bool draw, spec_tree *tree, const spec_candidate *candidates,
                                int32_t *feed, int32_t *n_feed);
-/* A grown tree (nodes [n] of one slot; row_of_fed maps a node's place in growth to its row of laws, see algo_builder.c)
- * becomes a spec_tree, pruned by the kind's keep and to depth_max. */
+/* pool, a grown tree (it is pruned in place: not deeper than depth_max (0 = no limit), what the kind's keep drops), is
+ * copied to tree. A tree with less room than it needs loses the last nodes. pool->q_row says which row is whose. */
+spec_status speci_builder_trim(const spec_builder *b, spec_tree *pool, int32_t depth_max, spec_tree *tree);
+/* The same for nodes [n] of a tree that grew in a spec_grow; row[i] is node i's row of laws, or -1. */
 spec_status speci_builder_finish(const spec_builder *b, bool draw, const spec_grow_node *nodes, const int32_t *row,
                                  int32_t n, int32_t depth_max, spec_tree *tree);
+
+/* For the kinds. E_INVALID: what the kind takes, and that args is not it (`why`, may be NULL: says more). */
+spec_status speci_builder_refuse(const spec_builder *b, const char *args, const char *why);
+/* Whole numbers from 0 to 100000, separated by commas and nothing else: their count, or -1 if args is anything else or
+ * more than cap. */
+int32_t speci_parse_counts(const char *args, int32_t *out, int32_t cap);
+/* The decimal number ("0.02", "2e-3") that s begins with; *end behind it. False if there is none. No locale. */
+bool speci_parse_real(const char *s, double *out, const char **end);
+/* Memory for levels [n_level] and, with_places, for takes and nexts of trees of info.n_node nodes. */
+spec_status speci_builder_levels(spec_builder *b, int32_t n_level, bool with_places);
+/* Levels for a fixed shape: parent [n], parents before children, siblings in order of rank; parent[0] is not read. Nodes
+ * with children are fed, others not. Sets info.depth, n_row, n_level and k by it. The levels must have room for the
+ * shape's depth. scratch [4 n] */
+void speci_builder_shape(spec_builder *b, const int32_t *parent, int32_t n, int32_t *scratch);
+/* The same with memory of its own: a builder of one shape. n up to ALGO_MAX_NODE, not deeper than SPEC_MAX_DEPTH, at most
+ * SPEC_MAX_CHILD children: else refused. */
+spec_status speci_builder_static(spec_builder *b, const char *args, const int32_t *parent, int32_t n);
 
 /* --- drafters (algo_drafter.c) --- */
 

@@ -138,34 +138,6 @@ void spec_tree_ranks(const spec_tree *tree, int32_t *rank)
 
 /* ---------------------------------------------------------------------- as sessions call them --- */
 
-spec_status speci_tree_alloc(spec_tree *t, int32_t cap, const spec_allocator *a)
-{
-    *t = (spec_tree){ .cap = cap };
-    t->token = speci_alloc(a, (size_t)cap, sizeof(int32_t));
-    t->parent = speci_alloc(a, (size_t)cap, sizeof(int32_t));
-    return t->token && t->parent ? SPEC_OK : SPEC_E_NOMEM;
-}
-
-void speci_tree_free(spec_tree *t, const spec_allocator *a)
-{
-    speci_free(a, t->token);
-    speci_free(a, t->parent);
-    *t = (spec_tree){ 0 };
-}
-
-void speci_tree_copy(spec_tree *to, const spec_tree *from)
-{
-    to->n = from->n;
-    memcpy(to->token, from->token, (size_t)from->n * sizeof(int32_t));
-    memcpy(to->parent, from->parent, (size_t)from->n * sizeof(int32_t));
-}
-
-void speci_tree_add(spec_tree *t, int32_t token, int32_t parent)
-{
-    t->token[t->n] = token;
-    t->parent[t->n++] = parent;
-}
-
 bool speci_tree_equal(const spec_tree *a, const spec_tree *b)
 {
     return a->n == b->n && memcmp(a->token, b->token, (size_t)a->n * sizeof(int32_t)) == 0 &&
@@ -179,22 +151,16 @@ int32_t speci_tree_depth(const spec_tree *t, int32_t node)
     return depth;
 }
 
-spec_status speci_tree_check(const spec_tree *t, int32_t n_max)
+int32_t speci_tree_children(const spec_tree *t, int32_t node, int32_t *out)
 {
-    if (t->n < 1 || t->n > n_max)
-        return speci_fail(SPEC_E_INVALID, "a tree of %d nodes; this session planned for 1 to %d", t->n, n_max);
-    for (int32_t i = 0; i < t->n; i++) {
-        if (i == 0 ? t->parent[0] != -1 : t->parent[i] < 0 || t->parent[i] >= i)
-            return speci_fail(SPEC_E_INVALID, "node %d has parent %d; parents come before their children", i,
-                              t->parent[i]);
-        if (speci_tree_depth(t, i) > SPEC_MAX_DEPTH)
-            return speci_fail(SPEC_E_INVALID, "node %d is deeper than %d", i, SPEC_MAX_DEPTH);
-        for (int32_t j = 1; j < i; j++)
-            if (t->parent[j] == t->parent[i] && t->token[j] == t->token[i])
-                return speci_fail(SPEC_E_INVALID, "nodes %d and %d are siblings with the same token %d", j, i,
-                                  t->token[i]);
+    int32_t n = 0;
+    for (int32_t c = node + 1; c < t->n; c++) {
+        if (t->parent[c] != node) continue;
+        int32_t at = n++;
+        for (; t->rank && at > 0 && t->rank[out[at - 1]] > t->rank[c]; at--) out[at] = out[at - 1];
+        out[at] = c;
     }
-    return SPEC_OK;
+    return n;
 }
 
 void speci_tree_clip(spec_tree *t, int32_t depth, int32_t *map)
@@ -207,7 +173,11 @@ void speci_tree_clip(spec_tree *t, int32_t depth, int32_t *map)
         if (i > 0 && (parent < 0 || speci_tree_depth(t, parent) >= depth)) continue;
         map[i] = n;
         t->token[n] = t->token[i];
-        t->parent[n++] = parent;
+        t->parent[n] = parent;
+        if (t->rank) t->rank[n] = t->rank[i];
+        if (t->prob) t->prob[n] = t->prob[i];
+        if (t->q_row) t->q_row[n] = t->q_row[i];
+        n++;
     }
     t->n = n;
 }

@@ -5,46 +5,57 @@
 static int32_t n_before(const spec_tree *t, const int32_t *map, int32_t i, bool dropped)
 {
     int32_t n = 0;
-    for (int32_t j = 1; j < t->n && i > 0; j++)
+    for (int32_t j = t->parent[i] + 1; j < t->n && i > 0; j++)
         n += t->parent[j] == t->parent[i] && speci_tree_before(t, j, i) && (map[j] < 0) == dropped;
     return n;
 }
 
-/* map: 0 = stays, -1 = is dropped for its own sake or for that of siblings or ancestors */
-static void choose(const spec_tree *t, const uint8_t *keep, bool with_siblings, int32_t *map)
+/* map: 0 = stays, -1 = is dropped for its own sake or for that of siblings or ancestors. Is any? */
+static bool choose(const spec_tree *t, const uint8_t *keep, bool with_siblings, int32_t *map)
 {
-    for (int32_t i = 0; i < t->n; i++) map[i] = i == 0 || keep[i] ? 0 : -1;
+    bool any = false;
+    for (int32_t i = 0; i < t->n; i++) {
+        map[i] = i == 0 || keep[i] ? 0 : -1;
+        any |= map[i] < 0;
+    }
     /* One pass does: what comes after a sibling dropped here also comes after the one dropped for its own sake. */
-    for (int32_t i = 1; i < t->n; i++)
+    for (int32_t i = 1; i < t->n && any; i++)
         if (map[t->parent[i]] < 0 || (with_siblings && n_before(t, map, i, true) > 0)) map[i] = -1;
+    return any;
+}
+
+/* A row that no child was drawn from any more is none. */
+static void forget_rows(spec_tree *t)
+{
+    for (int32_t i = 0; i < t->n; i++) t->q_row[i] = -2 - t->q_row[i]; /* -1 stays, rows become less: unclaimed */
+    for (int32_t i = 1; i < t->n; i++) {
+        int32_t *row = &t->q_row[t->parent[i]];
+        if (*row < -1) *row = -2 - *row;
+    }
+    for (int32_t i = 0; i < t->n; i++)
+        if (t->q_row[i] < -1) t->q_row[i] = -1;
 }
 
 void spec_tree_prune(spec_tree *tree, const uint8_t *keep, int by_slot, int32_t *map)
 {
     const bool drawn = tree->kind != SPEC_TREE_CHOSEN;
-    choose(tree, keep, drawn && by_slot, map);
+    const bool any = choose(tree, keep, drawn && by_slot, map);
     /* Ranks close ranks: from the old ones, so all of them before anything moves. */
     for (int32_t i = 0; i < tree->n && tree->rank; i++)
-        if (map[i] >= 0) map[i] = n_before(tree, map, i, false);
+        if (map[i] >= 0) map[i] = any ? n_before(tree, map, i, false) : tree->rank[i];
     int32_t n = 0;
     for (int32_t i = 0; i < tree->n; i++) {
         if (map[i] < 0) continue;
-        const int32_t q_row = tree->q_row ? tree->q_row[i] : -1;
         if (tree->rank) tree->rank[n] = map[i];
         tree->token[n] = tree->token[i];
         tree->parent[n] = i == 0 ? -1 : map[tree->parent[i]];
         if (tree->prob) tree->prob[n] = tree->prob[i];
-        if (tree->q_row) tree->q_row[n] = q_row;
+        if (tree->q_row) tree->q_row[n] = tree->q_row[i];
         map[i] = n++;
     }
     tree->n = n;
     if (drawn && !by_slot) tree->kind = SPEC_TREE_CHOSEN;
-    /* A row that no child was drawn from any more is none. */
-    for (int32_t i = 0; i < n && tree->q_row; i++) {
-        int32_t child = i + 1;
-        while (child < n && tree->parent[child] != i) child++;
-        if (child == n) tree->q_row[i] = -1;
-    }
+    if (tree->q_row) forget_rows(tree);
 }
 
 /* --- union --- */
