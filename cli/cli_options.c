@@ -94,7 +94,8 @@ static const option_row rows[] = {
       "where to look for backends first" },
     { "threads", 't', NULL, "N", "SPEC_THREADS", ALL, INT, AT(n_threads), 0, 4096,
       "CPU threads; 0 is what the process may use (0)" },
-    { "json", 0, NULL, NULL, NULL, CLI_RUN | CLI_INFO, FLAG, AT(json), 0, 0, "print one JSON object instead of text and report" },
+    { "json", 0, NULL, NULL, NULL, CLI_RUN | CLI_INFO, FLAG, AT(json), 0, 0,
+      "print one JSON object instead of text and report" },
     { "ids", 0, NULL, NULL, NULL, CLI_RUN, FLAG, AT(ids), 0, 0, "print token ids instead of text" },
     { "check", 0, NULL, NULL, NULL, CLI_RUN, FLAG, AT(check), 0, 0,
       "also decode plainly; exit 3 if the tokens differ (temperature 0 only)" },
@@ -317,6 +318,7 @@ void cli_help(FILE *to, cli_command command)
         fputs("\ntrees (--tree):\n", to);
         spec_builder_list(print_kind, to);
     }
-    if (command == CLI_RUN || command == CLI_TOP) fputs("\nGenerated text goes to stdout, everything else to stderr.\n", to);
+    if (command == CLI_RUN || command == CLI_TOP)
+        fputs("\nGenerated text goes to stdout, everything else to stderr.\n", to);
     fputs("\nexit status: 0 ok, 1 failure, 2 usage, 3 --check found a difference\n", to);
 }

@@ -23,7 +23,7 @@ typedef struct recorder {
     char *prompt;           /* as its tokens say it */
     size_t n_prompt;
     const char *stop;
-    bool no_memory;         /* ours: the library has no sentence about it */
+    const char *reason;     /* of a failure that the library has no sentence about */
 } recorder;
 
 static void step_free(cli_tree_step *step)
@@ -45,14 +45,14 @@ static void recorder_free(recorder *r)
 
 static spec_status no_memory(recorder *r)
 {
-    r->no_memory = true;
+    r->reason = "out of memory";
     return SPEC_E_NOMEM;
 }
 
 static int failure(const recorder *r)
 {
-    if (!r->no_memory) return cli_failure();
-    fputs("spec: out of memory\n", stderr);
+    if (r->reason == NULL) return cli_failure();
+    fprintf(stderr, "spec: %s\n", r->reason);
     return CLI_FAILURE;
 }
 
@@ -76,8 +76,8 @@ static bool step_alloc(cli_tree_step *step, const recorder *r, int32_t n, int32_
     return true;
 }
 
-/* The target's probability of `token` after `node`, whose law has been fetched at a temperature above 0. At temperature 0
- * the law is all on one token, which says little: then the softmax of the logits. */
+/* The target's probability of `token` after `node`, whose law has been fetched at a temperature above 0. At
+ * temperature 0 the law is all on one token, which says little: then the softmax of the logits. */
 static spec_status probability(float *p, const recorder *r, int32_t node, int32_t token)
 {
     if (r->options->temp > 0) {
@@ -140,6 +140,22 @@ static spec_status record(recorder *r, const spec_tree *tree, int32_t n_path, in
     return status == SPEC_OK ? fill_text(step, r) : status;
 }
 
+/* A choice among trees learns from whole steps only, since it weighs their time: then the step is taken back and taken
+ * once more by spec_step, which drafts the same tree. *chosen: which of the trees it was. */
+static spec_status step_again(recorder *r, int32_t n_path, int32_t next, int32_t *chosen)
+{
+    spec_step_result result;
+    spec_status status = spec_rollback(r->session, r->seq);
+    if (status == SPEC_OK) status = spec_step(r->session, &r->seq, 1, &result);
+    if (status != SPEC_OK) return status;
+    if (result.n_tokens != n_path || result.tokens[n_path - 1] != next) {
+        r->reason = "the same step came out differently when it was taken again";
+        return SPEC_E_STATE;
+    }
+    *chosen = result.tree;
+    return SPEC_OK;
+}
+
 static spec_status take_step(recorder *r, int32_t *next)
 {
     const spec_tree *tree = NULL;
@@ -149,7 +165,11 @@ static spec_status take_step(recorder *r, int32_t *next)
     if (status == SPEC_OK)
         status = spec_verify(r->session, r->seq, (spec_verify_rule)r->options->verify, r->path, &n_path, next);
     if (status == SPEC_OK) status = record(r, tree, n_path, *next);
-    if (status == SPEC_OK) status = spec_commit(r->session, r->seq, r->path, n_path, *next);
+    if (status != SPEC_OK) return status;
+    if (r->options->adapt == SPEC_ADAPT_OFF)
+        status = spec_commit(r->session, r->seq, r->path, n_path, *next);
+    else
+        status = step_again(r, n_path, *next, &r->steps[r->n_step - 1].chosen);
     if (status == SPEC_OK) r->n_emitted += n_path;
     return status;
 }
@@ -164,7 +184,7 @@ static bool is_eos(const recorder *r, int32_t token)
 static spec_status take_steps(recorder *r)
 {
     const cli_options *o = r->options;
-    r->stop = "length";
+    r->stop = "steps";
     while (r->n_step < o->n_step && r->n_emitted < o->n_predict) {
         int32_t next = 0;
         const spec_status status = take_step(r, &next);
@@ -178,6 +198,7 @@ static spec_status take_steps(recorder *r)
             return SPEC_OK;
         }
     }
+    if (r->n_emitted >= o->n_predict) r->stop = spec_stop_name(SPEC_STOP_LENGTH);
     return SPEC_OK;
 }
 
@@ -205,8 +226,9 @@ static spec_status decode_prompt(recorder *r, const int32_t *ids, size_t n)
     if (r->prompt == NULL) return no_memory(r);
     spec_status status = SPEC_OK;
     for (size_t i = 0; i < n && status == SPEC_OK; i++) {
+        char *end = r->prompt + r->n_prompt;
         size_t more = 0;
-        status = spec_text_stream_push(&r->stream, r->tokenizer, r->prompt + r->n_prompt, r->piece_cap, &more, ids[i], 0);
+        status = spec_text_stream_push(&r->stream, r->tokenizer, end, r->piece_cap, &more, ids[i], 0);
         r->n_prompt += more;
     }
     return status;

@@ -2,7 +2,7 @@
  *
  *   { model, drafter, ..., prompt,
  *     ids: [token id], texts: [its text or null],     every token of the steps once; elsewhere tokens are places in it
- *     steps: [{ token, parent, rank, draft, target: [n], path: [n_path], next, next_target, text }] }
+ *     steps: [{ token, parent, rank, draft, target: [n], path: [n_path], next, next_target, chosen, text }] }
  */
 #include "cli/cli_tree_page.h"
 
@@ -181,7 +181,7 @@ static void put_step(FILE *to, const cli_tree_step *step, const token_list *list
     put_integers(to, "path", step->path, step->n_path);
     fprintf(to, "\"next\":%d,\"next_target\":", place_of(list, step->next));
     put_number(to, (double)step->next_target);
-    fputs(",\"text\":", to);
+    fprintf(to, ",\"chosen\":%d,\"text\":", step->chosen);
     put_string(to, step->text, step->n_text);
     fputc('}', to);
 }

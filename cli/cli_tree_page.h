@@ -15,13 +15,15 @@ typedef struct cli_tree_step {
     int32_t n_path;
     int32_t next;                   /* the token that followed, and the target's probability of it */
     float next_target;
+    int32_t chosen;                 /* which of the trees that are listed in `tree`, -1: no draft was chosen */
     char *text;                     /* UTF-8 [n_text] */
     size_t n_text;
 } cli_tree_step;
 
 typedef struct cli_tree_page {
     const char *model, *drafter; /* drafter NULL: there is none */
-    const char *tree, *verify, *adapt, *device, *dtype, *stop, *version;
+    const char *tree; /* the trees to choose from, ';' between them */
+    const char *verify, *adapt, *device, *dtype, *stop, *version;
     spec_sampling sampling;
     const char *prompt;
     size_t n_prompt;

@@ -1,5 +1,5 @@
-/* test_tree_page.c - the page of `spec tree` from made-up steps: its data is one JSON value whatever the text holds, nothing in
- * the text can leave the script element, and 500 steps of 64 nodes stay small. */
+/* test_tree_page.c - the page of `spec tree` from made-up steps: its data is one JSON value whatever the text holds,
+ * nothing in the text can leave the script element, and 500 steps of 64 nodes stay small. */
 #define _GNU_SOURCE /* memmem, open_memstream */
 #include <jansson.h>
 #include <math.h>
@@ -48,9 +48,10 @@ static const char *piece_of(const void *user_data, int32_t id, size_t *n)
 
 static cli_tree_page page_of(const cli_tree_step *steps, int32_t n_step, const texts *t)
 {
-    return (cli_tree_page){ .model = "a/target", .drafter = "a/drafter", .tree = "chain:4", .verify = "auto", .adapt = "off",
-                            .device = "cpu", .dtype = "f32", .stop = "length", .version = "1.2.3", .prompt = "", .n_prompt = 0,
-                            .steps = steps, .n_step = n_step, .piece = piece_of, .user_data = t };
+    return (cli_tree_page){ .model = "a/target", .drafter = "a/drafter", .tree = "chain:4",
+                            .verify = "auto", .adapt = "off", .device = "cpu", .dtype = "f32", .stop = "length",
+                            .version = "1.2.3", .prompt = "", .n_prompt = 0, .steps = steps,
+                            .n_step = n_step, .piece = piece_of, .user_data = t };
 }
 
 static char *write_page(const cli_tree_page *page, size_t *n)
@@ -139,7 +140,8 @@ static void test_escapes(void **state)
     };
     const char *const want[] = {
         "</script><script>alert(1)</script>", "<!--", "\"\\/", "\n\r\t\001\177", "a\xe2\x80\xa8" "b\xe2\x80\xa9",
-        "\xf0\x9f\x8c\xb3 \xc3\xa9", "\\xff", "\\xc0\\xaf", "\\xed\\xa0\\x80", "\\xe2\\x82", "\\xf4\\x90\\x80\\x80", "]]>&",
+        "\xf0\x9f\x8c\xb3 \xc3\xa9", "\\xff", "\\xc0\\xaf", "\\xed\\xa0\\x80", "\\xe2\\x82",
+        "\\xf4\\x90\\x80\\x80", "]]>&",
     };
     const texts t = { words, N_ELEMENTS(words) };
     made_step made;
