@@ -20,14 +20,24 @@ int32_t speci_tree_depth(const spec_tree *t, int32_t node);
 bool speci_tree_equal(const spec_tree *a, const spec_tree *b);
 /* Drops the nodes deeper than `depth`, in place. map [t->n] is scratch. */
 void speci_tree_clip(spec_tree *t, int32_t depth, int32_t *map);
-/* The children of node by rank into out [t->n]; returns how many. */
+/* The child of `node` that comes after its child `before` in order of rank (-1: the first), or -1: the order in which
+ * every rule looks at siblings. */
+int32_t speci_tree_next_child(const spec_tree *t, int32_t node, int32_t before);
+/* All of them into out [t->n]; returns how many. */
 int32_t speci_tree_children(const spec_tree *t, int32_t node, int32_t *out);
+
+/* --- verification on plain arrays (algo_verify_laws.c) --- */
+
+/* What SPEC_VERIFY_AUTO means for trees of this kind; any other rule is itself. */
+spec_verify_rule speci_verify_resolve(spec_verify_rule rule, spec_tree_kind kind, float temperature);
 
 /* --- builders (algo_builder.c, algo_builder_grow.c, algo_builder_shape.c; a kind is a file algo_build_<kind>.c and a
  * row of algo_table.c) --- */
 
 /* Limits of every builder: nodes of a tree, rows of laws, places of a frontier; and nodes while growing. */
 enum { ALGO_MAX_NODE = 256, ALGO_MAX_POOL = 4096 };
+/* Below every slot's value, which rounding can make less than 0: a law's sum is 1 within 1e-3. */
+#define ALGO_NO_THRESHOLD (-1.0)
 
 /* A level of growth as data: what a draw and an expansion (spec_draw_args, spec_expand_args) need to know. So the same
  * rules run on a device without a look from the host, and on plain arrays. Growth ends at a level whose n_next is 0 (which
@@ -37,7 +47,7 @@ typedef struct algo_level {
     int32_t n_place;           /* places of the frontier that this level starts from; level 0: 1, the root */
     int32_t k;                 /* candidates per place */
     int32_t *take;             /* [n_place] or NULL; owned by the builder */
-    double threshold;
+    double threshold;          /* ALGO_NO_THRESHOLD: every candidate that exists */
     int32_t n_add;
     int32_t n_next;            /* the next level's n_place; 0 at the last */
     int32_t *next;             /* [n_next] or NULL; owned by the builder */

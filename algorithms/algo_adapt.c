@@ -99,7 +99,7 @@ static double draft_ms(const spec_session *s, int32_t arm, int32_t n_seq)
     const spec_builder *b = s->drafter->builders[arm - 1];
     double ms = 0;
     for (int32_t l = 0; l < b->info.n_level; l++) {
-        const int32_t n = b->levels ? b->levels[l].n_place : (b->info.n_row + b->info.n_level - 1) / b->info.n_level;
+        const int32_t n = !speci_builder_looks(b) ? b->levels[l].n_place : (b->info.n_row + b->info.n_level - 1) / b->info.n_level;
         ms += spec_cost_ms(t, n_seq * (l == 0 ? 2 : n)); /* the root comes with what was just committed */
     }
     return ms;

@@ -94,7 +94,8 @@ static void measure(shape *s)
  * the order of their candidates, parents' places first. */
 static int32_t *make_level(const shape *s, int32_t d, algo_level *l, const algo_level *before, int32_t *at)
 {
-    *l = (algo_level){ .n_place = before ? before->n_next : 1, .take = at };
+    *l = (algo_level){ .n_place = before ? before->n_next : 1, .take = at,
+                       .threshold = ALGO_NO_THRESHOLD };
     for (int32_t i = 0; i < s->n; i++) {
         if (s->depth[i] != d || s->n_child[i] == 0) continue;
         l->take[s->place[i]] = s->n_child[i];

@@ -174,26 +174,11 @@ static spec_status grow_by_levels(growth *g, const int32_t *depth)
 
 /* --- by looks --- */
 
-/* Names node `node` of the draft as one to look behind: its law will be the sequence's next row. */
-static void name_node(algo_seq *q, int32_t node)
-{
-    const int32_t root = q->n_chain - 1;
-    q->draft.q_row[node] = q->n_law++;
-    if (node > 0) (void)spec_tree_add(&q->fed, root + q->draft.q_row[q->draft.parent[node]], q->draft.token[node], 0);
-}
-
 static int32_t node_of_row(const spec_tree *t, int32_t row)
 {
     int32_t node = 0;
     while (t->q_row[node] != row) node++;
     return node;
-}
-
-static uint64_t node_key(const algo_seq *q, int32_t node)
-{
-    const int32_t parent = q->draft.parent[node];
-    if (parent < 0) return spec_stream_root(q->sampling.seed, q->n_step);
-    return spec_stream_child(node_key(q, parent), q->draft.rank[node]);
 }
 
 /* One pass over what was named, its laws, and their candidates into s->looked. */
@@ -209,7 +194,8 @@ static spec_status look_pass(const growth *g)
         const algo_seq *q = &s->seqs[seq];
         const int32_t end = speci_net_first_row(s->draft_net, i) + q->n_fed - s->feed_base[i];
         for (int32_t row = q->n_looked; row < q->n_law; row++) {
-            s->rows.key[n_row] = node_key(q, node_of_row(&q->draft, row));
+            s->rows.key[n_row] = speci_builder_key(&q->draft, node_of_row(&q->draft, row), q->sampling.seed,
+                                                    q->n_step);
             add_row(g, &n_row, end - (q->n_law - row), seq, row, 0);
         }
     }
@@ -227,35 +213,35 @@ static spec_status look_pass(const growth *g)
     return SPEC_OK;
 }
 
-/* Asks the builder; returns whether the sequence goes on growing. */
+/* Asks the builder, and puts what it names below the chain: node x of the draft is node n_chain - 1 + q_row[x] there.
+ * more: is there anything to feed that could have children? */
 static spec_status look(const growth *g, int32_t seq, int32_t depth_max, bool *more)
 {
     spec_session *s = g->s;
     algo_seq *q = &s->seqs[seq];
+    spec_tree *t = &q->draft;
     int32_t n_feed = 0;
-    SPEC_TRY(speci_builder_look(g->b, wants_draw(s, seq), &q->draft, speci_looked(s, seq), s->path, &n_feed));
+    SPEC_TRY(speci_builder_look(g->b, wants_draw(s, seq), t, speci_looked(s, seq), s->path, &n_feed));
     *more = false;
-    for (int32_t i = 0; i < n_feed; i++) {
-        if (speci_tree_depth(&q->draft, s->path[i]) >= depth_max) continue;
-        name_node(q, s->path[i]);
-        *more = true;
-    }
+    for (int32_t i = 0; i < n_feed; i++) *more = *more || speci_tree_depth(t, s->path[i]) < depth_max;
+    for (int32_t i = 0; i < n_feed && *more; i++)
+        (void)spec_tree_add(&q->fed, q->n_chain - 1 + t->q_row[t->parent[s->path[i]]], t->token[s->path[i]], 0);
+    q->n_law += n_feed;
     return SPEC_OK;
 }
 
 static spec_status grow_by_looks(growth *g, const int32_t *depth)
 {
     spec_session *s = g->s;
-    for (int32_t i = 0; i < g->n_active; i++) {
+    const int32_t n = g->n_active;
+    for (int32_t i = 0; i < n; i++) {
         algo_seq *q = &s->seqs[g->active[i]];
         s->growing[i] = g->active[i];
         q->n_chain = q->fed.n;
-        q->n_law = q->n_looked = 0;
-        q->draft.kind = speci_builder_draws(g->b, wants_draw(s, g->active[i])) ? g->b->info.kind : SPEC_TREE_CHOSEN;
-        name_node(q, 0);
+        q->n_law = 1, q->n_looked = 0;
+        speci_builder_begin(g->b, wants_draw(s, g->active[i]), q->draft.token[0], &q->draft);
     }
-    const int32_t n = g->n_active;
-    while (g->n_active > 0) {
+    for (int32_t round = 0; round < g->b->info.n_level && g->n_active > 0; round++) {
         SPEC_TRY(look_pass(g));
         int32_t kept = 0;
         for (int32_t i = 0; i < g->n_active; i++) {
@@ -265,7 +251,11 @@ static spec_status grow_by_looks(growth *g, const int32_t *depth)
         }
         g->n_active = kept;
     }
-    for (int32_t i = 0; i < n; i++) speci_tree_clip(&s->seqs[s->growing[i]].draft, depth[s->growing[i]], s->path);
+    for (int32_t i = 0; i < n; i++) {
+        algo_seq *q = &s->seqs[s->growing[i]];
+        q->fed.n = q->n_fed; /* what the last look named was not fed */
+        speci_tree_clip(&q->draft, depth[s->growing[i]], s->path);
+    }
     return SPEC_OK;
 }
 
@@ -290,7 +280,7 @@ spec_status speci_grow(spec_session *s, spec_builder *b, const int32_t *seqs, in
         s->order[g.n_active++] = seqs[i];
     }
     if (g.n_active == 0) return SPEC_OK;
-    const spec_status status = b->levels ? grow_by_levels(&g, s->depth) : grow_by_looks(&g, s->depth);
+    const spec_status status = speci_builder_looks(b) ? grow_by_looks(&g, s->depth) : grow_by_levels(&g, s->depth);
     for (int32_t i = 0; i < n && status != SPEC_OK; i++) speci_draft_forget(s, seqs[i]);
     return status;
 }

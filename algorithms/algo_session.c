@@ -47,7 +47,7 @@ static growth_plan plan_growth(const spec_drafter *d)
         const spec_builder *b = d->builders[i];
         g.n_node = max32(g.n_node, b->info.n_node);
         g.n_q = max32(g.n_q, b->info.n_row);
-        if (!b->levels) {
+        if (speci_builder_looks(b)) {
             g.n_look = max32(g.n_look, b->k);
             continue;
         }

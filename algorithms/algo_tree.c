@@ -104,7 +104,7 @@ spec_status spec_tree_check(const spec_tree *tree, int32_t n_max, int32_t n_voca
 {
     if (!tree->token || !tree->parent) return speci_fail(SPEC_E_INVALID, "a tree without tokens or parents");
     if (tree->n < 1 || tree->n > n_max)
-        return speci_fail(SPEC_E_INVALID, "a tree of %d nodes, 1 to %d are planned for", tree->n, n_max);
+        return speci_fail(SPEC_E_INVALID, "a tree of %d nodes; 1 to %d are planned for", tree->n, n_max);
     if (tree->kind < SPEC_TREE_CHOSEN || tree->kind > SPEC_TREE_DRAWN_REPEAT)
         return speci_fail(SPEC_E_INVALID, "a tree of kind %d, which is none", (int)tree->kind);
     for (int32_t i = 0; i < tree->n; i++) {
@@ -151,15 +151,22 @@ int32_t speci_tree_depth(const spec_tree *t, int32_t node)
     return depth;
 }
 
+int32_t speci_tree_next_child(const spec_tree *t, int32_t node, int32_t before)
+{
+    int32_t next = -1;
+    for (int32_t c = before >= 0 && !t->rank ? before + 1 : node + 1; c < t->n; c++) {
+        if (t->parent[c] != node) continue;
+        if (!t->rank) return c;
+        if (before >= 0 && t->rank[c] <= t->rank[before]) continue;
+        if (next < 0 || t->rank[c] < t->rank[next]) next = c;
+    }
+    return next;
+}
+
 int32_t speci_tree_children(const spec_tree *t, int32_t node, int32_t *out)
 {
     int32_t n = 0;
-    for (int32_t c = node + 1; c < t->n; c++) {
-        if (t->parent[c] != node) continue;
-        int32_t at = n++;
-        for (; t->rank && at > 0 && t->rank[out[at - 1]] > t->rank[c]; at--) out[at] = out[at - 1];
-        out[at] = c;
-    }
+    for (int32_t c = -1; (c = speci_tree_next_child(t, node, c)) >= 0;) out[n++] = c;
     return n;
 }
 

@@ -9,9 +9,7 @@ static spec_verify_rule rule_for(const algo_seq *q, spec_verify_rule rule)
 {
     if (q->sampling.temperature == 0) return SPEC_VERIFY_GREEDY;
     if (q->scored.n == 1) return rule == SPEC_VERIFY_GREEDY ? rule : SPEC_VERIFY_NAIVE;
-    if (rule != SPEC_VERIFY_AUTO) return rule;
-    if (!q->scored_laws || q->scored.kind == SPEC_TREE_CHOSEN) return SPEC_VERIFY_NAIVE;
-    return q->scored.kind == SPEC_TREE_DRAWN ? SPEC_VERIFY_MSS : SPEC_VERIFY_MSS_REPEAT;
+    return speci_verify_resolve(rule, q->scored_laws ? q->scored.kind : SPEC_TREE_CHOSEN, q->sampling.temperature);
 }
 
 static bool by_laws(spec_verify_rule rule) { return rule >= SPEC_VERIFY_CHAIN; }
