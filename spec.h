@@ -474,6 +474,7 @@ typedef struct spec_step_result {
     int32_t n_accepted;
     spec_stop stop;        /* EOS or CONTEXT: the sequence will not go on */
     int32_t tree;          /* which of the drafter's trees, -1 = did not speculate */
+    int32_t branched;      /* 1: a node was accepted that is not the first child of its parent */
 } spec_step_result;
 /* draft + score + verify + commit for the sequences in seqs [n]; results [n]. After E_DEVICE its sequences can only be
  * removed; after any other error they are as before. */

@@ -13,36 +13,41 @@
  * draws by (seed, the sequence's step counter, purpose, slot in the tree): nothing is drawn twice. */
 enum { ALGO_DRAW_TARGET = 1, ALGO_DRAW_ACCEPT = 2, ALGO_DRAW_RESIDUAL = 3 }; /* below spec_draw.h's streams */
 
-/* --- trees (algo_tree.c) --- */
+/* --- trees (algo_tree.c; the rest is public) --- */
 
-spec_status speci_tree_alloc(spec_tree *t, int32_t cap, const spec_allocator *a);
-void speci_tree_free(spec_tree *t, const spec_allocator *a);
-void speci_tree_copy(spec_tree *to, const spec_tree *from); /* to->cap >= from->n */
-void speci_tree_add(spec_tree *t, int32_t token, int32_t parent);
-bool speci_tree_equal(const spec_tree *a, const spec_tree *b);
-/* A caller's tree: root -1, parents before children, siblings distinct, not too deep, 1 <= n <= n_max. */
-spec_status speci_tree_check(const spec_tree *t, int32_t n_max);
 int32_t speci_tree_depth(const spec_tree *t, int32_t node);
+/* Same nodes at the same places? */
+bool speci_tree_equal(const spec_tree *a, const spec_tree *b);
 /* Drops the nodes deeper than `depth`, in place. map [t->n] is scratch. */
 void speci_tree_clip(spec_tree *t, int32_t depth, int32_t *map);
+/* The child of `node` that comes after its child `before` in order of rank (-1: the first), or -1: the order in which
+ * every rule looks at siblings. */
+int32_t speci_tree_next_child(const spec_tree *t, int32_t node, int32_t before);
+/* All of them into out [t->n]; returns how many. */
+int32_t speci_tree_children(const spec_tree *t, int32_t node, int32_t *out);
 
 /* --- verification on plain arrays (algo_verify_laws.c) --- */
 
 /* What SPEC_VERIFY_AUTO means for trees of this kind; any other rule is itself. */
 spec_verify_rule speci_verify_resolve(spec_verify_rule rule, spec_tree_kind kind, float temperature);
-/* The child of `node` that comes after its child `before` in order of rank (-1: the first), or -1: the order in which
- * every rule looks at siblings. */
-int32_t speci_tree_next_child(const spec_tree *t, int32_t node, int32_t before);
 
-/* --- builders (algo_builder.c; a kind is a file algo_build_<kind>.c and a row of algo_table.c) --- */
+/* --- builders (algo_builder.c, algo_builder_grow.c, algo_builder_shape.c; a kind is a file algo_build_<kind>.c and a
+ * row of algo_table.c) --- */
+
+/* Limits of every builder: nodes of a tree, rows of laws, places of a frontier; and nodes while growing. */
+enum { ALGO_MAX_NODE = 256, ALGO_MAX_POOL = 4096 };
+/* Below every slot's value, which rounding can make less than 0: a law's sum is 1 within 1e-3. */
+#define ALGO_NO_THRESHOLD (-1.0)
 
 /* A level of growth as data: what a draw and an expansion (spec_draw_args, spec_expand_args) need to know. So the same
- * rules run on a device without a look from the host, and on plain arrays. */
+ * rules run on a device without a look from the host, and on plain arrays. Growth ends at a level whose n_next is 0 (which
+ * may come before info.n_level: sequoia's shape changes in `learn`). The law of what follows frontier place p of level L
+ * is row (sum of n_place of the levels before) + p, whether or not there is a node. */
 typedef struct algo_level {
     int32_t n_place;           /* places of the frontier that this level starts from; level 0: 1, the root */
     int32_t k;                 /* candidates per place */
     int32_t *take;             /* [n_place] or NULL; owned by the builder */
-    double threshold;
+    double threshold;          /* ALGO_NO_THRESHOLD: every candidate that exists */
     int32_t n_add;
     int32_t n_next;            /* the next level's n_place; 0 at the last */
     int32_t *next;             /* [n_next] or NULL; owned by the builder */
@@ -51,9 +56,10 @@ typedef struct algo_level {
 
 typedef struct algo_builder_kind {
     const char *name, *args, *help; /* "beam", "M,N", "M beams, N levels" */
-    /* Parses args (what follows the colon, "" if nothing) and fills the builder: sizes, kind, levels or look. */
+    /* Parses args (what follows the colon, "" if nothing) and fills the builder: sizes, kind, levels. */
     spec_status (*open)(spec_builder *b, const char *args);
-    /* NULL, or chooses among the nodes of the pool when it is grown: keep [pool->n], all 1 before. */
+    /* NULL, or chooses among the nodes of the pool when it is grown: keep [pool->n], all 1 before. In a drawn tree the
+     * choice must not depend on a node's own token or probability; later siblings of what is dropped go too. */
     void (*keep)(const spec_builder *b, const spec_tree *pool, uint8_t *keep);
     /* NULL, or grows by looks (spec_builder_ops.look, with the builder as user_data). */
     spec_status (*look)(void *builder, spec_tree *tree, const spec_candidate *candidates, int32_t k, int32_t *feed,
@@ -64,27 +70,57 @@ extern const algo_builder_kind *const algo_table[]; /* ends with NULL */
 
 struct spec_builder {
     const algo_builder_kind *kind;
-    const spec_allocator *allocator;
+    spec_allocator memory;    /* a copy of the caller's */
+    const spec_allocator *allocator; /* &memory */
     char *text;
     spec_builder_info info;   /* what the finished tree needs; info.kind: at a temperature above 0 */
-    int32_t n_pool;           /* nodes while growing, root included: >= info.n_node */
+    int32_t n_pool;           /* nodes while growing, root included: >= info.n_node; 0 while opening = info.n_node */
     int32_t k;                /* most candidates per node */
     bool repeat;              /* drawn with replacement */
-    algo_level *levels;       /* [info.n_level] or NULL: by looks */
+    algo_level *levels;       /* [info.n_level] or NULL: by looks (none: neither) */
+    int32_t *places;          /* where the levels' take and next lie: [2 * info.n_node], or NULL */
     spec_builder_ops ops;     /* a caller's own builder: ops.look */
     void *own;                /* a kind's own numbers, freed with speci_free */
+    spec_tree pool;           /* [n_pool] scratch of finish, and what spec_builder_build grows */
+    uint8_t *keep;            /* [n_pool] scratch */
+    int32_t *map;             /* [n_pool] scratch */
 };
 /* Has this tree the right to be drawn? (draw wanted, and the kind draws) */
 bool speci_builder_draws(const spec_builder *b, bool draw);
 spec_draw_how speci_builder_how(const spec_builder *b, bool draw);
-/* Calls the look of a builder that has one, and checks what it did: the tree stays a tree, fits info, and in a drawn tree
- * child j of a node is its candidate j. n_before: nodes before the call. */
+bool speci_builder_looks(const spec_builder *b); /* does it grow by looks? */
+/* Stream of the draws after `node`: from its slot, the ranks on its path. tree->rank must be there. */
+uint64_t speci_builder_key(const spec_tree *tree, int32_t node, uint64_t seed, uint64_t step);
+/* For builders that grow by looks. Begins tree (room for b->n_pool nodes, with rank and q_row): the root, fed: row 0. */
+void speci_builder_begin(const spec_builder *b, bool draw, int32_t token, spec_tree *tree);
+/* Calls the look, and checks what it did: the tree stays a tree, fits b->n_pool, in a drawn tree child j of a node is its
+ * candidate j, and feed (room for info.n_row) names nodes that were not fed. Those get the next rows, in order: q_row.
+ * candidates [rows so far][b->k]. After an error the tree is of no use. */
 spec_status speci_builder_look(spec_builder *b, bool draw, spec_tree *tree, const spec_candidate *candidates,
                                int32_t *feed, int32_t *n_feed);
-/* A grown tree (nodes [n] of one slot; row_of_fed maps a node's place in growth to its row of laws, see algo_builder.c)
- * becomes a spec_tree, pruned by the kind's keep and to depth_max. */
+/* pool, a grown tree (it is pruned in place: not deeper than depth_max (0 = no limit), what the kind's keep drops), is
+ * copied to tree. A tree with less room than it needs loses the last nodes. pool->q_row says which row is whose. */
+spec_status speci_builder_trim(const spec_builder *b, spec_tree *pool, int32_t depth_max, spec_tree *tree);
+/* The same for nodes [n] of a tree that grew in a spec_grow; row[i] is node i's row of laws, or -1. */
 spec_status speci_builder_finish(const spec_builder *b, bool draw, const spec_grow_node *nodes, const int32_t *row,
                                  int32_t n, int32_t depth_max, spec_tree *tree);
+
+/* For the kinds. E_INVALID: what the kind takes, and that args is not it (`why`, may be NULL: says more). */
+spec_status speci_builder_refuse(const spec_builder *b, const char *args, const char *why);
+/* Whole numbers from 0 to 100000, separated by commas and nothing else: their count, or -1 if args is anything else or
+ * more than cap. */
+int32_t speci_parse_counts(const char *args, int32_t *out, int32_t cap);
+/* The decimal number ("0.02", "2e-3") that s begins with; *end behind it. False if there is none. No locale. */
+bool speci_parse_real(const char *s, double *out, const char **end);
+/* Memory for levels [n_level] and, with_places, for takes and nexts of trees of info.n_node nodes. */
+spec_status speci_builder_levels(spec_builder *b, int32_t n_level, bool with_places);
+/* Levels for a fixed shape: parent [n], parents before children, siblings in order of rank; parent[0] is not read. Nodes
+ * with children are fed, others not. Sets info.depth, n_row, n_level and k by it. The levels must have room for the
+ * shape's depth. scratch [4 n] */
+void speci_builder_shape(spec_builder *b, const int32_t *parent, int32_t n, int32_t *scratch);
+/* The same with memory of its own: a builder of one shape. n up to ALGO_MAX_NODE, not deeper than SPEC_MAX_DEPTH, at most
+ * SPEC_MAX_CHILD children: else refused. */
+spec_status speci_builder_static(spec_builder *b, const char *args, const int32_t *parent, int32_t n);
 
 /* --- drafters (algo_drafter.c) --- */
 
@@ -92,12 +128,31 @@ struct spec_drafter {
     const spec_allocator *allocator;
     spec_model *model;    /* or NULL: ops */
     spec_drafter_ops ops;
-    int32_t n_draft;
+    spec_builder **builders; /* [n_builder]; 0: ops.draft makes whole trees */
+    int32_t n_builder;
+    bool borrowed;        /* the one builder is the caller's */
+    int32_t n_draft;      /* of ops.draft: nodes below the root that it may propose */
     float temperature;
     atomic_flag in_use;   /* serves one session at a time */
 };
 /* Vocabularies must agree id by id; both on one backend. */
 spec_status speci_drafter_check(const spec_drafter *d, const spec_model *target);
+
+/* --- choice (algo_adapt.c) --- */
+
+/* What is known of one way to draft: sums over the steps that used it, old ones fading. */
+typedef struct algo_arm {
+    double n_step, n_emitted, n_node;
+    int64_t last; /* round of its latest use */
+} algo_arm;
+
+typedef struct algo_adapt {
+    spec_adapt mode;
+    spec_cost_profile profile; /* target.n == 0: not there yet */
+    algo_arm *arms;            /* [1 + builders]: arm 0 does not speculate */
+    int64_t n_round;
+    spec_bandit bandit;
+} algo_adapt;
 
 /* --- sessions (algo_session.c) --- */
 
@@ -108,20 +163,24 @@ typedef struct algo_seq {
     int32_t *ids, n_ids, cap_ids;
     int32_t n_limit;    /* most ids it may reach; INT32_MAX = none */
     uint64_t n_step;
-    spec_tree draft;    /* the drafter's latest proposal */
-    bool draft_drawn;   /* its nodes were drawn from laws, q rows first_q + parent node */
+    spec_tree draft;    /* the drafter's latest proposal; its q rows are s->q rows seq * n_q + q_row */
+    uint64_t draft_step; /* n_step when it was made */
     spec_tree scored;   /* what score saw last; scored.n == 0: nothing */
-    bool scored_drawn;  /* the scored tree is that proposal, draft rows included */
+    bool scored_laws;   /* the draft laws that its q rows name are there */
+    bool scored_draft;  /* it is the latest proposal itself */
     int32_t first_row;  /* its first row in the target's pass */
-    spec_tree fed;      /* what the drafter's net was fed since its last commit: a chain */
+    int32_t first_judged; /* its first row in verification's */
+    spec_tree fed;      /* what the drafter's net was fed since its last commit: [0, fed.n) known to the host */
     int32_t n_fed;
+    int32_t n_chain, n_law, n_looked; /* growth by looks: committed nodes of `fed`, laws named, laws looked at */
 } algo_seq;
 
 /* Host arrays for row operations, [n_row] each unless said. */
 typedef struct algo_rows {
-    int32_t *src, *q_row, *first, *candidate, *choice, *token; /* first [n_row + 1] */
+    int32_t *src, *dst, *q_row, *first, *candidate, *choice, *token, *slot, *place; /* first [n_row + 2] */
     float *u, *u_last;
     spec_sampling *sampling;
+    uint64_t *key;
 } algo_rows;
 
 struct spec_session {
@@ -130,27 +189,39 @@ struct spec_session {
     const spec_backend_ops *ops;
     spec_device *dev;
     const spec_allocator *a;
-    int32_t n_ctx, n_seq, n_node, n_draft, n_row; /* n_ctx 0 = no limit; n_row = n_seq * n_node */
+    int32_t n_ctx, n_seq, n_node, n_row; /* n_ctx 0 = no limit; n_row = n_seq * n_node */
+    int32_t n_q;                         /* rows of draft laws per sequence */
     spec_verify_rule rule;
     spec_abort_fn abort;
     void *abort_user_data;
     atomic_int cancelled;
     spec_queue *queue;
     speci_net *net, *draft_net; /* draft_net NULL unless the drafter is a model */
-    int32_t draft_ctx, draft_node; /* limits of draft_net: positions (0 = none), nodes per pass */
+    int32_t draft_ctx, draft_node; /* limits of draft_net: positions (0 = none), nodes per tree */
     /* Device rows of laws, f32 [..][n_vocab of the target]: p [n_row]; q and a copy that verification consumes
-     * [n_seq * n_draft]. */
+     * [n_seq * n_q]. */
     float *p, *q, *q_work;
     size_t p_bytes, q_bytes;
     algo_seq *seqs;      /* [n_seq] */
     algo_rows rows;
     speci_net_input *inputs; /* [n_seq] */
-    int32_t *order;      /* [n_seq] scratch: sequences of the pass at hand */
-    int32_t *path;       /* [max(n_node, draft_node, n_seq)] scratch */
+    int32_t *path;       /* [n_scratch] scratch */
+    int32_t n_scratch;   /* as many as nodes of any tree, and as sequences */
     int32_t *step_paths, *step_n_path, *step_token; /* results of a step: [n_seq * n_node], [n_seq], [n_seq] */
     const spec_tree **step_trees;                   /* [n_seq] */
-    int32_t *best;       /* [n_row] arg-max of each row of the target's pass */
+    int32_t *best;       /* arg-max of each row of the target's pass */
     int32_t *step_ids;                              /* [n_seq * (n_node + 1)] */
+    /* Growth: device trees, and the host's side; [n_seq] each unless said. */
+    spec_grow grow;
+    void *grow_base;
+    size_t grow_bytes;
+    int32_t *order, *growing, *depth, *feed_base, *grown_n;
+    spec_grow_node *roots, *grown;      /* grown [n_seq * grow.cap] */
+    spec_candidate *candidates, *looked; /* by looks: [n_seq * n_q * n_look] */
+    int32_t n_look;
+    float *host_q;                      /* an application's laws: [n_q][n_vocab] */
+    algo_adapt adapt;
+    int32_t arm;                        /* of the drafts at hand: builder, or -1 */
 };
 
 /* The live sequence `seq`, or an error. */
@@ -161,13 +232,33 @@ bool speci_is_eos(const spec_session *s, const algo_seq *q, int32_t token);
 /* Most drafts below the root now: emitted tokens must fit n_limit. */
 int32_t speci_draft_room(const spec_session *s, const algo_seq *q);
 
-/* Chains from draft_net for the sequences seqs [n], into their `draft` trees (algo_draft_model.c). */
-spec_status speci_draft_model(spec_session *s, const int32_t *seqs, int32_t n);
+/* Proposals for the sequences seqs [n], into their `draft` trees (algo_draft.c). */
+spec_status speci_draft(spec_session *s, const int32_t *seqs, int32_t n);
+/* The same by builder b over draft_net (algo_grow.c). */
+spec_status speci_grow(spec_session *s, spec_builder *b, const int32_t *seqs, int32_t n);
+/* Candidates looked at by sequence seq: [n_q][k]. */
+spec_candidate *speci_looked(spec_session *s, int32_t seq);
+
+/* The drafter's net (algo_draft_model.c). absorb: commits what was fed and is now committed. forget: nothing of what was
+ * fed counts. feed: one pass over the nodes of `fed` that the net has not seen. catch_up: makes q->fed the chain of
+ * committed tokens that the net has not absorbed, with room for n_row - 1 nodes below it; more than two (a caller's own
+ * trees can leave that many) are absorbed first. */
+void speci_draft_absorb(spec_session *s, int32_t seq);
+void speci_draft_forget(spec_session *s, int32_t seq);
+spec_status speci_draft_feed(spec_session *s, const int32_t *seqs, int32_t n);
+spec_status speci_draft_catch_up(spec_session *s, int32_t seq, int32_t n_row);
+
 /* verify for several sequences with one look from the host: paths [n][n_node], n_path [n], token [n]. */
 spec_status speci_verify(spec_session *s, const int32_t *seqs, int32_t n, spec_verify_rule rule, int32_t *paths,
                          int32_t *n_path, int32_t *token);
 /* Log-probabilities of tokens [n] after nodes path [n] of the scored pass, seq's rows starting at first_row. */
 spec_status speci_logprobs(spec_session *s, int32_t first_row, const int32_t *nodes, const int32_t *tokens, int32_t n,
                            float *logprob, int32_t *top_id, float *top_logprob, int32_t n_top);
+
+/* Choice (algo_adapt.c). open and close with the session; choose: builder, or -1 = do not speculate; learn: after a step
+ * with n_emitted tokens from trees of n_node nodes over n_seq sequences. */
+spec_status speci_adapt_open(spec_session *s, spec_adapt mode, const char *profile);
+int32_t speci_adapt_choose(const spec_session *s, int32_t n_seq);
+void speci_adapt_learn(spec_session *s, int32_t builder, int32_t n_seq, double n_emitted, double n_node, double ms);
 
 #endif

@@ -1,11 +1,61 @@
 /* algo_drafter.c - drafters as objects: a model, or an application's own callbacks. */
 #include "algorithms/algo.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { DEFAULT_N_DRAFT = 4 };
 
-static spec_status create(spec_drafter **out, const spec_allocator *a, const spec_drafter_params *params)
+/* --- its trees --- */
+
+/* The k-th piece of "a;b;c", or NULL behind the last. */
+static const char *piece(const char *text, int32_t k, size_t *n)
+{
+    for (; k > 0 && text; k--) {
+        text = strchr(text, ';');
+        if (text) text++;
+    }
+    if (text) *n = strcspn(text, ";");
+    return text;
+}
+
+static spec_status open_builder(spec_drafter *d, const char *text, size_t n)
+{
+    char *own = speci_alloc(d->allocator, n + 1, 1);
+    if (!own) return SPEC_E_NOMEM;
+    memcpy(own, text, n);
+    const spec_status status = spec_builder_open(&d->builders[d->n_builder], own, d->allocator);
+    if (status == SPEC_OK) d->n_builder++;
+    speci_free(d->allocator, own);
+    return status;
+}
+
+static spec_status open_builders(spec_drafter *d, const spec_drafter_params *p)
+{
+    char chain[32];
+    snprintf(chain, sizeof chain, "chain:%d", d->n_draft);
+    const char *text = p->tree ? p->tree : chain;
+    size_t n = 0;
+    int32_t count = 1;
+    while (!p->builder && piece(text, count, &n)) count++;
+    if (count >= SPEC_MAX_ARM)
+        return speci_fail(SPEC_E_INVALID, "%d trees to choose from; at most %d", count, SPEC_MAX_ARM - 1);
+    if (!(d->builders = speci_alloc(d->allocator, (size_t)count, sizeof *d->builders))) return SPEC_E_NOMEM;
+    if (p->builder) {
+        d->builders[0] = p->builder;
+        d->n_builder = 1;
+        d->borrowed = true;
+        return SPEC_OK;
+    }
+    for (int32_t i = 0; i < count; i++) {
+        const char *at = piece(text, i, &n);
+        SPEC_TRY(open_builder(d, at, n));
+    }
+    return SPEC_OK;
+}
+
+static spec_status create(spec_drafter **out, const spec_allocator *a, const spec_drafter_params *params,
+                          bool whole_trees)
 {
     spec_drafter_params p = SPEC_DRAFTER_PARAMS_INIT;
     *out = NULL;
@@ -15,19 +65,26 @@ static spec_status create(spec_drafter **out, const spec_allocator *a, const spe
                           DEFAULT_N_DRAFT);
     if (!(p.temperature >= 0))
         return speci_fail(SPEC_E_INVALID, "draft temperature is %g", (double)p.temperature);
+    if (whole_trees && (p.tree || p.builder))
+        return speci_fail(SPEC_E_INVALID, "a drafter that proposes whole trees builds them itself: no tree, no builder");
     spec_drafter *d = speci_alloc(a, 1, sizeof *d);
     if (!d) return SPEC_E_NOMEM;
     d->allocator = a;
     d->n_draft = p.n_draft ? p.n_draft : DEFAULT_N_DRAFT;
     d->temperature = p.temperature;
     atomic_flag_clear(&d->in_use);
+    const spec_status status = whole_trees ? SPEC_OK : open_builders(d, &p);
+    if (status != SPEC_OK) {
+        spec_drafter_close(d);
+        return status;
+    }
     *out = d;
     return SPEC_OK;
 }
 
 spec_status spec_drafter_from_model(spec_drafter **out, spec_model *model, const spec_drafter_params *params)
 {
-    SPEC_TRY(create(out, model->allocator, params));
+    SPEC_TRY(create(out, model->allocator, params, false));
     (*out)->model = model;
     return SPEC_OK;
 }
@@ -36,8 +93,10 @@ spec_status spec_drafter_from_ops(spec_drafter **out, const spec_drafter_ops *op
 {
     spec_drafter_ops own = { .struct_size = sizeof own };
     SPEC_TRY(speci_params_read(&own, sizeof own, ops, "spec_drafter_ops"));
-    if (!own.draft) return speci_fail(SPEC_E_INVALID, "a drafter needs a draft callback");
-    SPEC_TRY(create(out, &speci_malloc, params));
+    if (!own.draft == !own.laws)
+        return speci_fail(SPEC_E_INVALID, "a drafter needs one of the callbacks draft and laws, this one has %s",
+                          own.draft ? "both" : "neither");
+    SPEC_TRY(create(out, &speci_malloc, params, own.draft != NULL));
     (*out)->ops = own;
     return SPEC_OK;
 }
@@ -46,8 +105,12 @@ void spec_drafter_close(spec_drafter *d)
 {
     if (!d) return;
     if (d->ops.close) d->ops.close(d->ops.user_data);
+    for (int32_t i = 0; i < d->n_builder && !d->borrowed; i++) spec_builder_close(d->builders[i]);
+    speci_free(d->allocator, d->builders);
     speci_free(d->allocator, d);
 }
+
+/* --- does it fit a target? --- */
 
 static int32_t min32(int32_t a, int32_t b) { return a < b ? a : b; }
 

@@ -109,6 +109,9 @@ static spec_status step(generation *g, int32_t seq, spec_result *result)
     result->n_drafted += r.n_drafted;
     result->n_accepted += r.n_accepted;
     result->n_emitted += r.n_tokens;
+    result->n_speculated += r.n_drafted > 0;
+    result->n_branched += r.branched;
+    result->accepted[r.n_accepted]++;
     for (int32_t i = 0; i < r.n_tokens && g->stop == SPEC_STOP_NONE; i++) {
         const bool eos = r.stop == SPEC_STOP_EOS && i == r.n_tokens - 1;
         SPEC_TRY(add_token(g, r.tokens[i], eos));

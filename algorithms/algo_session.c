@@ -1,4 +1,4 @@
-/* algo_session.c - sessions: what they take when they open, and sequences coming and going. */
+/* algo_session.c - sessions: what they take when they open. */
 #include "algorithms/algo.h"
 
 #include <limits.h>
@@ -8,12 +8,22 @@ enum { DEFAULT_CTX = 4096, MAX_NODE = 256 };
 
 /* --- sizes --- */
 
+/* What growing trees takes: the largest of what the drafter's builders ask for. */
+typedef struct growth_plan {
+    int32_t n_node;    /* of finished trees, root included */
+    int32_t n_q;       /* rows of laws per sequence */
+    int32_t cap;       /* nodes while growing */
+    int32_t frontier;
+    int32_t n_look;    /* candidates per row that the host looks at; 0 = none */
+} growth_plan;
+
 typedef struct session_plan {
     spec_session_params params; /* as the caller gave them */
-    int32_t n_ctx, n_seq, n_node, n_draft;
+    int32_t n_ctx, n_seq, n_node;
     int32_t draft_ctx, draft_node;
+    growth_plan growth;
     speci_net_params target, draft;
-    size_t p_bytes, q_bytes;
+    size_t p_bytes, q_bytes, grow_bytes;
 } session_plan;
 
 static spec_status plan_context(session_plan *s, const spec_model *target, int32_t n_ctx)
@@ -26,33 +36,99 @@ static spec_status plan_context(session_plan *s, const spec_model *target, int32
     return SPEC_OK;
 }
 
+static int32_t max32(int32_t a, int32_t b) { return a > b ? a : b; }
+
+static growth_plan plan_growth(const spec_drafter *d)
+{
+    growth_plan g = { .n_node = 1 };
+    if (!d) return g;
+    if (d->n_builder == 0) g.n_node = d->n_draft + 1;
+    for (int32_t i = 0; i < d->n_builder; i++) {
+        const spec_builder *b = d->builders[i];
+        g.n_node = max32(g.n_node, b->info.n_node);
+        g.n_q = max32(g.n_q, b->info.n_row);
+        if (speci_builder_looks(b)) {
+            g.n_look = max32(g.n_look, b->k);
+            continue;
+        }
+        g.cap = max32(g.cap, b->n_pool);
+        for (int32_t l = 0; l < b->info.n_level; l++)
+            g.frontier = max32(g.frontier, max32(b->levels[l].n_place, b->levels[l].n_next));
+    }
+    return g;
+}
+
+/* The drafter's net: a chain of at most two committed tokens, the second the root, and the nodes that are looked behind. */
+static void plan_draft_net(session_plan *s, const spec_model *model)
+{
+    s->draft_node = s->growth.n_q + 1;
+    const int32_t own = model->n_ctx;
+    s->draft_ctx = own > 0 && (s->n_ctx == 0 || own < s->n_ctx) ? own : s->n_ctx;
+    if (s->draft_ctx == 0 && speci_model_attends(model)) s->draft_ctx = DEFAULT_CTX;
+    s->draft = (speci_net_params){ .n_seq = s->n_seq, .n_ctx = s->draft_ctx, .n_node = s->draft_node,
+                                   .node_state = s->params.draft_state == SPEC_DRAFT_STATE_PER_NODE };
+}
+
+static spec_status check_choices(const spec_session_params *p)
+{
+    if (p->verify < SPEC_VERIFY_AUTO || p->verify > SPEC_VERIFY_MSS_REPEAT)
+        return speci_fail(SPEC_E_INVALID, "there is no verification rule %d", (int)p->verify);
+    if (p->adapt < SPEC_ADAPT_OFF || p->adapt > SPEC_ADAPT_UCB)
+        return speci_fail(SPEC_E_INVALID, "there is no way %d to choose among trees", (int)p->adapt);
+    if (p->scan < SPEC_SCAN_RECURRENT || p->scan > SPEC_SCAN_MATRIX || p->advance < SPEC_ADVANCE_REPLAY ||
+        p->advance > SPEC_ADVANCE_JOINT || p->draft_state < SPEC_DRAFT_STATE_REPLAY ||
+        p->draft_state > SPEC_DRAFT_STATE_PER_NODE)
+        return speci_fail(SPEC_E_INVALID, "scan %d, advance %d, draft_state %d: each is 0 or 1", (int)p->scan,
+                          (int)p->advance, (int)p->draft_state);
+    return SPEC_OK;
+}
+
+/* Device memory of growing trees, carved from one block: with base NULL it only measures. */
+static size_t carve_growth(spec_grow *g, const session_plan *p, char *base)
+{
+    *g = (spec_grow){ .n_slot = p->n_seq, .cap = p->growth.cap, .cap_frontier = p->growth.frontier,
+                      .cap_feed = p->draft_node + p->growth.frontier };
+    const size_t n = (size_t)p->n_seq, place = n * (size_t)g->cap_frontier;
+    const size_t bytes[] = { n * sizeof *g->n, place * sizeof *g->frontier, n * (size_t)g->cap * sizeof *g->node,
+                             n * (size_t)g->cap_feed * sizeof *g->feed, place * SPEC_MAX_CHILD * sizeof *g->candidate };
+    void *at[5];
+    size_t end = 0;
+    for (size_t i = 0; i < 5; i++) {
+        at[i] = base ? base + end : NULL;
+        end += (bytes[i] + 255) / 256 * 256;
+    }
+    g->n = at[0], g->frontier = at[1], g->node = at[2], g->feed = at[3], g->candidate = at[4];
+    return end;
+}
+
 static spec_status plan_session(session_plan *s, const spec_model *target, const spec_drafter *d,
                                 const spec_session_params *params)
 {
     spec_session_params p = SPEC_SESSION_PARAMS_INIT;
     SPEC_TRY(speci_params_read(&p, sizeof p, params, "spec_session_params"));
-    *s = (session_plan){ .params = p, .n_seq = p.n_seq ? p.n_seq : 1, .n_draft = d ? d->n_draft : 0 };
+    SPEC_TRY(check_choices(&p));
+    *s = (session_plan){ .params = p, .n_seq = p.n_seq ? p.n_seq : 1, .growth = plan_growth(d) };
     SPEC_TRY(plan_context(s, target, p.n_ctx));
-    s->n_node = p.n_node ? p.n_node : s->n_draft + 1;
+    s->n_node = p.n_node ? p.n_node : s->growth.n_node;
     if (s->n_seq < 1 || s->n_node < 1 || s->n_node > MAX_NODE)
         return speci_fail(SPEC_E_INVALID, "n_seq is %d (at least 1), n_node is %d (1 to %d)", s->n_seq, s->n_node,
                           MAX_NODE);
-    if (s->n_draft > s->n_node - 1) s->n_draft = s->n_node - 1;
-    const int64_t rows = (int64_t)s->n_seq * (s->n_node + 1);
-    if (rows > target->backend->info.row_max)
-        return speci_fail(SPEC_E_UNSUPPORTED, "%d sequences of %d nodes are more rows than the backend's %d", s->n_seq,
-                          s->n_node, target->backend->info.row_max);
-    s->target = (speci_net_params){ .n_seq = s->n_seq, .n_ctx = s->n_ctx, .n_node = s->n_node };
+    s->target = (speci_net_params){ .n_seq = s->n_seq, .n_ctx = s->n_ctx, .n_node = s->n_node,
+                                    .matrix = p.scan == SPEC_SCAN_MATRIX, .joint = p.advance == SPEC_ADVANCE_JOINT };
     const size_t row = (size_t)target->n_vocab * sizeof(float);
     s->p_bytes = (size_t)s->n_seq * (size_t)s->n_node * row;
-    if (d && d->model && s->n_draft > 0) {
-        s->draft_node = s->n_draft + 1; /* two committed tokens at most, and all drafts but the last */
-        const int32_t own = d->model->n_ctx;
-        s->draft_ctx = own > 0 && (s->n_ctx == 0 || own < s->n_ctx) ? own : s->n_ctx;
-        if (s->draft_ctx == 0 && speci_model_attends(d->model)) s->draft_ctx = DEFAULT_CTX;
-        s->draft = (speci_net_params){ .n_seq = s->n_seq, .n_ctx = s->draft_ctx, .n_node = s->draft_node };
-        s->q_bytes = (size_t)s->n_seq * (size_t)s->n_draft * row;
+    if (s->growth.n_q > 0 && s->n_node > 1) {
+        s->q_bytes = (size_t)s->n_seq * (size_t)s->growth.n_q * row;
+        if (d->model) plan_draft_net(s, d->model);
+        if (d->model && s->growth.cap > 0) {
+            spec_grow g;
+            s->grow_bytes = carve_growth(&g, s, NULL);
+        }
     }
+    const int64_t rows = (int64_t)s->n_seq * max32(s->n_node + 1, s->draft_node);
+    if (rows > target->backend->info.row_max)
+        return speci_fail(SPEC_E_UNSUPPORTED, "%d sequences of %d nodes are more rows than the backend's %d", s->n_seq,
+                          max32(s->n_node + 1, s->draft_node), target->backend->info.row_max);
     return SPEC_OK;
 }
 
@@ -85,7 +161,7 @@ spec_status spec_session_predict(spec_memory *out, spec_model *target, spec_draf
         if (drafter && drafter->model && drafter->model != target) m.bytes_model += drafter->model->bytes_weights;
         speci_net_memory(net, &m);
         if (draft_net) speci_net_memory(draft_net, &m);
-        m.bytes_work += p.p_bytes + 2 * p.q_bytes;
+        m.bytes_work += p.p_bytes + 2 * p.q_bytes + p.grow_bytes;
         m.bytes_work += be->ops->queue_bytes(be->dev, plans, n_plan, target->n_vocab);
         status = speci_params_write(out, &m, sizeof m, "spec_memory");
     }
@@ -107,34 +183,69 @@ static spec_status alloc_rows(spec_session *s)
 {
     algo_rows *r = &s->rows;
     bool ok = true;
-    const int32_t node = s->n_node > s->draft_node ? s->n_node : s->draft_node, n = s->n_seq * node;
-    int32_t **ints[] = { &r->src, &r->q_row, &r->candidate, &r->choice, &r->token };
+    const int32_t n = s->n_seq * max32(max32(s->n_node, s->n_q), s->draft_node);
+    int32_t **ints[] = { &r->src, &r->dst, &r->q_row, &r->candidate, &r->choice, &r->token, &r->slot, &r->place };
     for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) *ints[i] = host_array(s, n, sizeof(int32_t), &ok);
-    r->first = host_array(s, n + 1, sizeof(int32_t), &ok);
+    r->first = host_array(s, n + 2, sizeof(int32_t), &ok);
     r->u = host_array(s, n, sizeof(float), &ok);
     r->u_last = host_array(s, n, sizeof(float), &ok);
     r->sampling = host_array(s, n, sizeof(spec_sampling), &ok);
+    r->key = host_array(s, n, sizeof(uint64_t), &ok);
     s->inputs = host_array(s, s->n_seq, sizeof(speci_net_input), &ok);
-    s->order = host_array(s, s->n_seq, sizeof(int32_t), &ok);
-    s->path = host_array(s, node > s->n_seq ? node : s->n_seq, sizeof(int32_t), &ok);
     s->step_paths = host_array(s, s->n_row, sizeof(int32_t), &ok);
     s->step_n_path = host_array(s, s->n_seq, sizeof(int32_t), &ok);
     s->step_token = host_array(s, s->n_seq, sizeof(int32_t), &ok);
     s->step_trees = host_array(s, s->n_seq, sizeof(spec_tree *), &ok);
-    s->best = host_array(s, s->n_row, sizeof(int32_t), &ok);
+    s->best = host_array(s, 2 * s->n_row, sizeof(int32_t), &ok); /* with joint attainment, the paths' rows too */
     s->step_ids = host_array(s, s->n_seq * (s->n_node + 1), sizeof(int32_t), &ok);
     return ok ? SPEC_OK : SPEC_E_NOMEM;
 }
 
-static spec_status alloc_seqs(spec_session *s)
+/* The host's side of growth; trees may be larger while they grow. */
+static spec_status alloc_growth(spec_session *s, const growth_plan *g, bool host_laws)
+{
+    bool ok = true;
+    int32_t **ints[] = { &s->order, &s->growing, &s->depth, &s->feed_base, &s->grown_n };
+    for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) *ints[i] = host_array(s, s->n_seq, sizeof(int32_t), &ok);
+    s->n_scratch = max32(max32(MAX_NODE, g->cap), s->n_seq);
+    s->path = host_array(s, s->n_scratch, sizeof(int32_t), &ok);
+    s->roots = host_array(s, s->n_seq, sizeof(spec_grow_node), &ok);
+    s->grown = host_array(s, s->n_seq * g->cap, sizeof(spec_grow_node), &ok);
+    s->n_look = g->n_look;
+    s->candidates = host_array(s, s->n_seq * g->n_q * g->n_look, sizeof(spec_candidate), &ok);
+    s->looked = host_array(s, s->n_seq * g->n_q * g->n_look, sizeof(spec_candidate), &ok);
+    if (host_laws) s->host_q = host_array(s, g->n_q * s->target->n_vocab, sizeof(float), &ok);
+    return ok ? SPEC_OK : SPEC_E_NOMEM;
+}
+
+static spec_status alloc_seqs(spec_session *s, const growth_plan *g)
 {
     if (!(s->seqs = speci_alloc(s->a, (size_t)s->n_seq, sizeof(algo_seq)))) return SPEC_E_NOMEM;
     for (int32_t i = 0; i < s->n_seq; i++) {
         algo_seq *q = &s->seqs[i];
-        SPEC_TRY(speci_tree_alloc(&q->draft, s->n_node, s->a));
-        SPEC_TRY(speci_tree_alloc(&q->scored, s->n_node, s->a));
-        SPEC_TRY(speci_tree_alloc(&q->fed, s->draft_node, s->a));
+        SPEC_TRY(spec_tree_alloc(&q->draft, max32(max32(s->n_node, g->n_node), g->cap), s->a));
+        SPEC_TRY(spec_tree_alloc(&q->scored, s->n_node, s->a));
+        SPEC_TRY(spec_tree_alloc(&q->fed, max32(s->draft_node, 1), s->a));
     }
+    return SPEC_OK;
+}
+
+static spec_status alloc_laws(spec_session *s, const session_plan *p)
+{
+    void *at = NULL;
+    SPEC_TRY(s->ops->alloc(s->dev, &at, p->p_bytes));
+    s->p = at;
+    s->p_bytes = p->p_bytes;
+    if (p->q_bytes == 0) return SPEC_OK;
+    s->q_bytes = p->q_bytes;
+    SPEC_TRY(s->ops->alloc(s->dev, &at, p->q_bytes));
+    s->q = at;
+    SPEC_TRY(s->ops->alloc(s->dev, &at, p->q_bytes));
+    s->q_work = at;
+    if (p->grow_bytes == 0) return SPEC_OK;
+    SPEC_TRY(s->ops->alloc(s->dev, &s->grow_base, p->grow_bytes));
+    s->grow_bytes = p->grow_bytes;
+    (void)carve_growth(&s->grow, p, s->grow_base);
     return SPEC_OK;
 }
 
@@ -146,17 +257,7 @@ static spec_status open_nets(spec_session *s, const session_plan *p, bool captur
     SPEC_TRY(s->ops->queue_open(s->dev, &s->queue, plans, n_plan, s->target->n_vocab));
     SPEC_TRY(speci_net_attach(s->net, s->queue, capture));
     if (s->draft_net) SPEC_TRY(speci_net_attach(s->draft_net, s->queue, capture));
-    void *law = NULL;
-    SPEC_TRY(s->ops->alloc(s->dev, &law, p->p_bytes));
-    s->p = law;
-    s->p_bytes = p->p_bytes;
-    if (p->q_bytes == 0) return SPEC_OK;
-    s->q_bytes = p->q_bytes;
-    SPEC_TRY(s->ops->alloc(s->dev, &law, p->q_bytes));
-    s->q = law;
-    SPEC_TRY(s->ops->alloc(s->dev, &law, p->q_bytes));
-    s->q_work = law;
-    return SPEC_OK;
+    return alloc_laws(s, p);
 }
 
 static spec_status take_drafter(spec_session *s, spec_drafter *d)
@@ -171,15 +272,17 @@ static spec_status take_drafter(spec_session *s, spec_drafter *d)
 
 static spec_status session_open(spec_session *s, spec_drafter *drafter, const session_plan *p)
 {
-    s->n_ctx = p->n_ctx, s->n_seq = p->n_seq, s->n_node = p->n_node, s->n_draft = p->n_draft;
+    s->n_ctx = p->n_ctx, s->n_seq = p->n_seq, s->n_node = p->n_node, s->n_q = p->growth.n_q;
     s->n_row = s->n_seq * s->n_node;
     s->draft_ctx = p->draft_ctx, s->draft_node = p->draft_node;
     s->rule = p->params.verify;
     s->abort = p->params.abort, s->abort_user_data = p->params.abort_user_data;
     SPEC_TRY(take_drafter(s, drafter));
-    SPEC_TRY(alloc_seqs(s));
+    SPEC_TRY(alloc_seqs(s, &p->growth));
     SPEC_TRY(alloc_rows(s));
-    return open_nets(s, p, !p->params.no_capture);
+    SPEC_TRY(alloc_growth(s, &p->growth, drafter && drafter->ops.laws));
+    SPEC_TRY(open_nets(s, p, !p->params.no_capture));
+    return speci_adapt_open(s, p->params.adapt, p->params.profile);
 }
 
 spec_status spec_session_open(spec_session **out, spec_model *target, spec_drafter *drafter,
@@ -208,15 +311,17 @@ static void free_host(spec_session *s)
 {
     for (int32_t i = 0; s->seqs && i < s->n_seq; i++) {
         algo_seq *q = &s->seqs[i];
-        speci_tree_free(&q->draft, s->a);
-        speci_tree_free(&q->scored, s->a);
-        speci_tree_free(&q->fed, s->a);
+        spec_tree_free(&q->draft, s->a);
+        spec_tree_free(&q->scored, s->a);
+        spec_tree_free(&q->fed, s->a);
         speci_free(s->a, q->ids);
     }
     algo_rows *r = &s->rows;
-    void *arrays[] = { s->seqs, r->src, r->q_row, r->candidate, r->choice, r->token, r->first, r->u, r->u_last,
-                       r->sampling, s->inputs, s->order, s->path, s->step_paths, s->step_n_path, s->step_token,
-                       s->step_trees, s->best, s->step_ids };
+    void *arrays[] = { s->seqs,       r->src,         r->dst,       r->q_row,     r->candidate,   r->choice,  r->token,
+                       r->slot,       r->place,       r->first,     r->u,         r->u_last,      r->sampling, r->key,
+                       s->inputs,     s->order,       s->growing,   s->depth,     s->feed_base,   s->grown_n, s->path,
+                       s->step_paths, s->step_n_path, s->step_token, s->step_trees, s->best,      s->step_ids, s->roots,
+                       s->grown,      s->candidates,  s->looked,    s->host_q,    s->adapt.arms };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) speci_free(s->a, arrays[i]);
 }
 
@@ -231,6 +336,7 @@ void spec_session_close(spec_session *s)
     if (s->p) s->ops->free(s->dev, s->p, s->p_bytes);
     if (s->q) s->ops->free(s->dev, s->q, s->q_bytes);
     if (s->q_work) s->ops->free(s->dev, s->q_work, s->q_bytes);
+    if (s->grow_base) s->ops->free(s->dev, s->grow_base, s->grow_bytes);
     if (s->queue) s->ops->queue_close(s->queue);
     if (s->drafter) atomic_flag_clear(&s->drafter->in_use);
     free_host(s);
@@ -240,136 +346,13 @@ void spec_session_close(spec_session *s)
 void spec_session_cancel(spec_session *s) { atomic_store(&s->cancelled, 1); }
 void spec_session_resume(spec_session *s) { atomic_store(&s->cancelled, 0); }
 
+spec_candidate *speci_looked(spec_session *s, int32_t seq)
+{
+    return s->looked + (size_t)seq * (size_t)s->n_q * (size_t)s->n_look;
+}
+
 bool speci_session_stopped(void *session)
 {
     spec_session *s = session;
     return atomic_load(&s->cancelled) || (s->abort && s->abort(s->abort_user_data));
-}
-
-/* --- sequences --- */
-
-spec_status speci_session_seq(const spec_session *s, int32_t seq, algo_seq **out)
-{
-    if (seq < 0 || seq >= s->n_seq || !s->seqs[seq].live)
-        return speci_fail(SPEC_E_INVALID, "there is no sequence %d", seq);
-    *out = &s->seqs[seq];
-    return SPEC_OK;
-}
-
-bool speci_is_eos(const spec_session *s, const algo_seq *q, int32_t token)
-{
-    for (int32_t i = 0; !q->ignore_eos && i < s->target->n_eos; i++)
-        if (s->target->eos[i] == token) return true;
-    return false;
-}
-
-int32_t speci_draft_room(const spec_session *s, const algo_seq *q)
-{
-    const int32_t room = q->n_limit == INT32_MAX ? s->n_node - 1 : q->n_limit - q->n_ids - 1;
-    return room < 0 ? 0 : room < s->n_node - 1 ? room : s->n_node - 1;
-}
-
-static spec_status check_prompt(const spec_session *s, const int32_t *ids, size_t n)
-{
-    if (n < 1) return speci_fail(SPEC_E_INVALID, "a sequence needs at least one token to start from");
-    if (n >= (size_t)(s->n_ctx ? s->n_ctx : INT32_MAX))
-        return speci_fail(SPEC_E_FULL, "a prompt of %zu tokens does not fit a context of %d with room for one more", n,
-                          s->n_ctx);
-    for (size_t i = 0; i < n; i++)
-        if (ids[i] < 0 || ids[i] >= s->target->n_vocab)
-            return speci_fail(SPEC_E_INVALID, "prompt token %zu is %d, not in the vocabulary of %d ids", i, ids[i],
-                              s->target->n_vocab);
-    return SPEC_OK;
-}
-
-static spec_status check_sampling(const spec_sampling *p)
-{
-    if (p->temperature >= 0 && p->top_k >= 0 && p->top_p >= 0 && p->top_p <= 1 && p->min_p >= 0 && p->min_p <= 1)
-        return SPEC_OK;
-    return speci_fail(SPEC_E_INVALID, "temperature %g, top-k %d, top-p %g, min-p %g: not negative, top-p and min-p "
-                      "at most 1", (double)p->temperature, p->top_k, (double)p->top_p, (double)p->min_p);
-}
-
-/* ids with the drafter's stand-ins for tokens that it does not know */
-static spec_status prefill_drafter(spec_session *s, int32_t seq, const algo_seq *q)
-{
-    const int32_t n_known = s->drafter->model->n_vocab;
-    int32_t *ids = speci_alloc(s->a, (size_t)q->n_ids, sizeof *ids);
-    if (!ids) return SPEC_E_NOMEM;
-    for (int32_t i = 0; i < q->n_ids; i++) ids[i] = q->ids[i] < n_known ? q->ids[i] : 0;
-    const spec_status status =
-        speci_net_prefill(s->draft_net, seq, ids, (size_t)q->n_ids - 1, speci_session_stopped, s);
-    speci_free(s->a, ids);
-    return status;
-}
-
-static spec_status begin(spec_session *s, int32_t seq, const int32_t *ids, size_t n)
-{
-    algo_seq *q = &s->seqs[seq];
-    const size_t cap = s->n_ctx ? (size_t)s->n_ctx : n + 1024;
-    q->ids = speci_alloc(s->a, cap, sizeof *q->ids);
-    if (!q->ids) return SPEC_E_NOMEM;
-    q->cap_ids = (int32_t)cap;
-    memcpy(q->ids, ids, n * sizeof *ids);
-    q->n_ids = (int32_t)n;
-    q->no_draft = !s->draft_net || (s->draft_ctx > 0 && q->n_ids >= s->draft_ctx);
-    SPEC_TRY(speci_net_begin(s->net, seq));
-    SPEC_TRY(speci_net_prefill(s->net, seq, ids, n - 1, speci_session_stopped, s));
-    if (!q->no_draft) {
-        SPEC_TRY(speci_net_begin(s->draft_net, seq));
-        SPEC_TRY(prefill_drafter(s, seq, q));
-    }
-    return s->ops->sync(s->queue);
-}
-
-static void end(spec_session *s, int32_t seq)
-{
-    algo_seq *q = &s->seqs[seq];
-    speci_net_end(s->net, seq);
-    if (s->draft_net) speci_net_end(s->draft_net, seq);
-    speci_free(s->a, q->ids);
-    const algo_seq kept = { .draft = q->draft, .scored = q->scored, .fed = q->fed };
-    *q = kept;
-    q->draft.n = q->scored.n = q->fed.n = 0;
-}
-
-spec_status spec_sequence_add(spec_session *s, int32_t *seq, const int32_t *ids, size_t n,
-                              const spec_sampling *sampling)
-{
-    const spec_sampling greedy = { 0 };
-    SPEC_TRY(check_prompt(s, ids, n));
-    SPEC_TRY(check_sampling(sampling ? sampling : &greedy));
-    int32_t i = 0;
-    while (i < s->n_seq && s->seqs[i].live) i++;
-    if (i == s->n_seq) return speci_fail(SPEC_E_FULL, "all %d sequences of the session are in use", s->n_seq);
-    algo_seq *q = &s->seqs[i];
-    q->sampling = sampling ? *sampling : greedy;
-    q->n_limit = s->n_ctx ? s->n_ctx : INT32_MAX;
-    const spec_status status = begin(s, i, ids, n);
-    if (status != SPEC_OK) {
-        end(s, i);
-        return status;
-    }
-    q->live = true;
-    if (s->drafter && s->drafter->ops.begin) s->drafter->ops.begin(s->drafter->ops.user_data, i);
-    *seq = i;
-    return SPEC_OK;
-}
-
-spec_status spec_sequence_remove(spec_session *s, int32_t seq)
-{
-    algo_seq *q = NULL;
-    SPEC_TRY(speci_session_seq(s, seq, &q));
-    if (s->drafter && s->drafter->ops.end) s->drafter->ops.end(s->drafter->ops.user_data, seq);
-    end(s, seq);
-    return SPEC_OK;
-}
-
-spec_status spec_sequence_ids(const spec_session *s, int32_t seq, const int32_t **ids, size_t *n)
-{
-    algo_seq *q = NULL;
-    SPEC_TRY(speci_session_seq(s, seq, &q));
-    *ids = q->ids;
-    *n = (size_t)q->n_ids;
-    return SPEC_OK;
 }

@@ -19,43 +19,11 @@ static spec_status check_seqs(const spec_session *s, const int32_t *seqs, int32_
 
 /* --- draft --- */
 
-static void begin_draft(algo_seq *q)
-{
-    q->draft.n = 0;
-    q->draft_drawn = false;
-    speci_tree_add(&q->draft, q->ids[q->n_ids - 1], -1);
-}
-
-static spec_status draft_by_ops(spec_session *s, int32_t seq)
-{
-    algo_seq *q = &s->seqs[seq];
-    const spec_drafter_ops *ops = &s->drafter->ops;
-    const spec_status status = ops->draft(ops->user_data, seq, q->ids, (size_t)q->n_ids, &q->draft);
-    if (status != SPEC_OK) {
-        begin_draft(q);
-        return speci_fail(status, "the application's drafter failed for sequence %d", seq);
-    }
-    if (q->draft.n < 1 || q->draft.n > q->draft.cap || q->draft.token[0] != q->ids[q->n_ids - 1]) {
-        begin_draft(q);
-        return speci_fail(SPEC_E_INVALID, "the application's drafter changed the root or overran its tree");
-    }
-    const spec_status checked = speci_tree_check(&q->draft, s->n_node);
-    if (checked != SPEC_OK) begin_draft(q);
-    else speci_tree_clip(&q->draft, speci_draft_room(s, q), s->path);
-    return checked;
-}
-
 spec_status spec_draft(spec_session *s, const int32_t *seqs, int32_t n, const spec_tree **trees)
 {
     SPEC_TRY(check_seqs(s, seqs, n));
-    for (int32_t i = 0; i < n; i++) {
-        begin_draft(&s->seqs[seqs[i]]);
-        trees[i] = &s->seqs[seqs[i]].draft;
-    }
-    if (!s->drafter || s->n_draft == 0) return SPEC_OK;
-    if (s->draft_net) return speci_draft_model(s, seqs, n);
-    for (int32_t i = 0; i < n; i++) SPEC_TRY(draft_by_ops(s, seqs[i]));
-    return SPEC_OK;
+    for (int32_t i = 0; i < n; i++) trees[i] = &s->seqs[seqs[i]].draft;
+    return speci_draft(s, seqs, n);
 }
 
 /* --- score --- */
@@ -63,7 +31,7 @@ spec_status spec_draft(spec_session *s, const int32_t *seqs, int32_t n, const sp
 static spec_status check_tree(const spec_session *s, int32_t seq, const spec_tree *t)
 {
     const algo_seq *q = &s->seqs[seq];
-    SPEC_TRY(speci_tree_check(t, s->n_node));
+    SPEC_TRY(spec_tree_check(t, s->n_node, s->target->n_vocab));
     if (t->token[0] != q->ids[q->n_ids - 1])
         return speci_fail(SPEC_E_INVALID, "the root is token %d; the pending token of sequence %d is %d", t->token[0],
                           seq, q->ids[q->n_ids - 1]);
@@ -74,6 +42,24 @@ static spec_status check_tree(const spec_session *s, int32_t seq, const spec_tre
         if (q->n_ids + speci_tree_depth(t, i) >= s->n_ctx)
             return speci_fail(SPEC_E_FULL, "node %d would stand behind the context of %d tokens", i, s->n_ctx);
     return SPEC_OK;
+}
+
+/* Do the tree's q rows name laws that the drafter's latest proposal left on the device? */
+static bool has_laws(const spec_session *s, const algo_seq *q, const spec_tree *t)
+{
+    if (t->kind == SPEC_TREE_CHOSEN || !t->q_row || !s->q || q->draft_step != q->n_step) return false;
+    for (int32_t i = 1; i < t->n; i++)
+        if (t->q_row[t->parent[i]] < 0 || t->q_row[t->parent[i]] >= s->n_q) return false;
+    return true;
+}
+
+/* Keeps what verification needs of a caller's tree. */
+static void keep_tree(const spec_session *s, algo_seq *q, const spec_tree *t)
+{
+    (void)spec_tree_copy(&q->scored, t); /* fits: it was checked */
+    spec_tree_ranks(t, q->scored.rank);
+    q->scored_laws = has_laws(s, q, t);
+    q->scored_draft = q->draft_step == q->n_step && speci_tree_equal(t, &q->draft);
 }
 
 /* Room for the ids that a commit of this tree can add: after score nothing need be allocated. */
@@ -102,13 +88,10 @@ spec_status spec_score(spec_session *s, const int32_t *seqs, int32_t n, const sp
     SPEC_TRY(speci_net_forward(s->net, s->inputs, n, NULL));
     /* The rows of this pass replace those of the one before, for every sequence. */
     for (int32_t i = 0; i < s->n_seq; i++) s->seqs[i].scored.n = 0;
-    int32_t row = 0;
     for (int32_t i = 0; i < n; i++) {
         algo_seq *q = &s->seqs[seqs[i]];
-        q->scored_drawn = q->draft_drawn && speci_tree_equal(trees[i], &q->draft);
-        speci_tree_copy(&q->scored, trees[i]);
-        q->first_row = row;
-        row += trees[i]->n;
+        keep_tree(s, q, trees[i]);
+        q->first_row = speci_net_first_row(s->net, i);
     }
     return SPEC_OK;
 }
@@ -141,11 +124,22 @@ static spec_status check_path(const spec_session *s, const algo_seq *q, const in
     return SPEC_OK;
 }
 
+/* Tells the builder where on the path drafts were accepted: at which rank, or nowhere among a node's children. */
+static void teach_builder(spec_session *s, const algo_seq *q, const int32_t *path, int32_t n_path)
+{
+    if (!q->scored_draft || s->arm < 0 || s->drafter->n_builder == 0) return;
+    int32_t ranks[SPEC_MAX_DEPTH + 1], n = 0;
+    for (int32_t i = 1; i < n_path; i++) ranks[n++] = q->scored.rank[path[i]];
+    if (speci_tree_children(&q->scored, path[n_path - 1], s->path) > 0) ranks[n++] = -1;
+    spec_builder_learn(s->drafter->builders[s->arm], q->scored.n, ranks, n);
+}
+
 spec_status spec_commit(spec_session *s, int32_t seq, const int32_t *path, int32_t n_path, int32_t token)
 {
     algo_seq *q;
     SPEC_TRY(speci_session_seq(s, seq, &q));
     SPEC_TRY(check_path(s, q, path, n_path, token));
+    teach_builder(s, q, path, n_path);
     for (int32_t i = 1; i < n_path; i++) q->ids[q->n_ids++] = q->scored.token[path[i]];
     q->ids[q->n_ids++] = token;
     speci_net_commit(s->net, seq, path, n_path);
@@ -172,24 +166,45 @@ static spec_stop stop_of(const spec_session *s, const algo_seq *q)
     return SPEC_STOP_NONE;
 }
 
+/* Commits sequence i of the step and tells what came of it. */
+static spec_status finish(spec_session *s, int32_t i, int32_t seq, spec_step_result *result)
+{
+    algo_seq *q = &s->seqs[seq];
+    const int32_t *path = s->step_paths + (size_t)i * (size_t)s->n_node;
+    const int32_t before = q->n_ids, n_drafted = q->scored.n - 1;
+    SPEC_TRY(spec_commit(s, seq, path, s->step_n_path[i], s->step_token[i]));
+    const int32_t n_tokens = q->n_ids - before;
+    int32_t *tokens = s->step_ids + (size_t)i * (size_t)(s->n_node + 1);
+    memcpy(tokens, q->ids + before, (size_t)n_tokens * sizeof *tokens);
+    *result = (spec_step_result){ .tokens = tokens, .n_tokens = n_tokens, .n_drafted = n_drafted,
+                                  .n_accepted = n_tokens - 1, .stop = stop_of(s, q), .tree = s->arm };
+    return SPEC_OK;
+}
+
+/* Did the path leave the first children? */
+static bool branched(const algo_seq *q, const int32_t *path, int32_t n_path)
+{
+    for (int32_t i = 1; i < n_path; i++)
+        if (q->scored.rank[path[i]] > 0) return true;
+    return false;
+}
+
 spec_status spec_step(spec_session *s, const int32_t *seqs, int32_t n, spec_step_result *results)
 {
     if (speci_session_stopped(s)) return speci_fail(SPEC_E_ABORTED, "stopped before a step");
+    const double start = speci_now_ms();
     SPEC_TRY(spec_draft(s, seqs, n, s->step_trees));
     if (speci_session_stopped(s)) return speci_fail(SPEC_E_ABORTED, "stopped after drafting");
     SPEC_TRY(spec_score(s, seqs, n, s->step_trees));
     SPEC_TRY(speci_verify(s, seqs, n, s->rule, s->step_paths, s->step_n_path, s->step_token));
+    double n_emitted = 0, n_node = 0;
     for (int32_t i = 0; i < n; i++) {
-        algo_seq *q = &s->seqs[seqs[i]];
-        const int32_t *path = s->step_paths + (size_t)i * (size_t)s->n_node;
-        const int32_t before = q->n_ids, n_drafted = q->scored.n - 1;
-        SPEC_TRY(spec_commit(s, seqs[i], path, s->step_n_path[i], s->step_token[i]));
-        const int32_t n_tokens = q->n_ids - before;
-        int32_t *tokens = s->step_ids + (size_t)i * (size_t)(s->n_node + 1);
-        memcpy(tokens, q->ids + before, (size_t)n_tokens * sizeof *tokens);
-        results[i] = (spec_step_result){ .tokens = tokens, .n_tokens = n_tokens, .n_drafted = n_drafted,
-                                         .n_accepted = n_tokens - 1, .stop = stop_of(s, q) };
+        const bool b = branched(&s->seqs[seqs[i]], s->step_paths + (size_t)i * (size_t)s->n_node, s->step_n_path[i]);
+        SPEC_TRY(finish(s, i, seqs[i], &results[i]));
+        results[i].branched = b;
+        n_emitted += results[i].n_tokens, n_node += results[i].n_drafted + 1;
     }
+    speci_adapt_learn(s, s->arm, n, n_emitted, n_node, speci_now_ms() - start);
     return SPEC_OK;
 }
 
@@ -212,6 +227,40 @@ spec_status spec_node_logits(spec_session *s, int32_t seq, int32_t node, float *
     SPEC_TRY(check_node(s, seq, node, &row));
     const float *from = speci_net_logits(s->net, &ld);
     SPEC_TRY(s->ops->download(s->queue, logits, from + (size_t)row * (size_t)ld, (size_t)ld * sizeof *logits));
+    return s->ops->sync(s->queue);
+}
+
+spec_status spec_node_law(spec_session *s, int32_t seq, int32_t node, float *law)
+{
+    int32_t row, ld, token;
+    SPEC_TRY(check_node(s, seq, node, &row));
+    const float *logits = speci_net_logits(s->net, &ld);
+    const spec_sampling *how = &s->seqs[seq].sampling;
+    const int32_t first = 0;
+    if (how->temperature == 0) {
+        SPEC_TRY(s->ops->argmax(s->queue, &(spec_argmax_args){ .logits = logits + (size_t)row * (size_t)ld, .ld = ld,
+                                                               .n_vocab = ld, .n_row = 1, .host_out_token = &token }));
+        SPEC_TRY(s->ops->sync(s->queue));
+        if (token < 0) return speci_fail(SPEC_E_DEVICE, "the logits of node %d are not numbers", node);
+        memset(law, 0, (size_t)ld * sizeof *law);
+        law[token] = 1;
+        return SPEC_OK;
+    }
+    SPEC_TRY(s->ops->law(s->queue, &(spec_law_args){ .logits = logits, .ld = ld, .n_valid = ld, .law = s->p,
+                                                     .ld_law = ld, .n_law = ld, .n_row = 1, .host_src = &row,
+                                                     .host_dst = &first, .host_sampling = how }));
+    SPEC_TRY(s->ops->download(s->queue, law, s->p, (size_t)ld * sizeof *law));
+    return s->ops->sync(s->queue);
+}
+
+spec_status spec_draft_law(spec_session *s, int32_t seq, int32_t q_row, float *law)
+{
+    algo_seq *q;
+    SPEC_TRY(speci_session_seq(s, seq, &q));
+    if (!s->q || q->draft.n == 0 || q->draft_step != q->n_step || q_row < 0 || q_row >= s->n_q)
+        return speci_fail(SPEC_E_STATE, "sequence %d has no draft law %d now", seq, q_row);
+    const size_t row = (size_t)s->target->n_vocab, at = (size_t)seq * (size_t)s->n_q + (size_t)q_row;
+    SPEC_TRY(s->ops->download(s->queue, law, s->q + at * row, row * sizeof *law));
     return s->ops->sync(s->queue);
 }
 

@@ -4,87 +4,118 @@
  * draws are keyed by (seed, position, purpose), so that it is decided once, whatever the tree. */
 #include "algorithms/algo.h"
 
+/* The rule that a sequence is verified by. At T = 0 all rules are one. */
 static spec_verify_rule rule_for(const algo_seq *q, spec_verify_rule rule)
 {
     if (q->sampling.temperature == 0) return SPEC_VERIFY_GREEDY;
-    if (rule == SPEC_VERIFY_AUTO) return q->scored_drawn ? SPEC_VERIFY_MSS : SPEC_VERIFY_NAIVE;
-    return rule;
+    if (q->scored.n == 1) return rule == SPEC_VERIFY_GREEDY ? rule : SPEC_VERIFY_NAIVE;
+    return speci_verify_resolve(rule, q->scored_laws ? q->scored.kind : SPEC_TREE_CHOSEN, q->sampling.temperature);
 }
+
+static bool by_laws(spec_verify_rule rule) { return rule >= SPEC_VERIFY_CHAIN; }
 
 static spec_status check_rule(const algo_seq *q, spec_verify_rule rule)
 {
     if (q->scored.n == 0) return speci_fail(SPEC_E_STATE, "nothing was scored for this sequence");
-    if (rule < SPEC_VERIFY_AUTO || rule > SPEC_VERIFY_MSS)
-        return speci_fail(SPEC_E_INVALID, "there is no verification rule %d", (int)rule);
-    if (rule == SPEC_VERIFY_GREEDY && q->sampling.temperature != 0)
-        return speci_fail(SPEC_E_INVALID, "greedy verification at temperature %g would change the law",
-                          (double)q->sampling.temperature);
+    const spec_verify_rule how = rule_for(q, rule);
+    SPEC_TRY(spec_verify_fits(&q->scored, how, q->sampling.temperature));
+    if (by_laws(how) && !q->scored_laws)
+        return speci_fail(SPEC_E_INVALID, "%s needs the laws that the tree was drawn from, and the session has none of "
+                          "it: verify it by %s, or with spec_verify_laws", spec_verify_rule_name(how),
+                          spec_verify_rule_name(SPEC_VERIFY_NAIVE));
     return SPEC_OK;
 }
 
-/* Adds the nodes of q to the accept call under construction. */
-static void add_nodes(spec_session *s, const algo_seq *q, int32_t seq, spec_verify_rule rule, spec_accept_args *a)
+/* An accept call under construction: its rows begin at `row` and its candidates at `candidate` of the session's arrays. */
+typedef struct accept_call {
+    spec_accept_args args;
+    int32_t row, candidate;
+} accept_call;
+
+static accept_call begin_call(spec_session *s, int32_t row, int32_t candidate, bool repeat)
 {
     algo_rows *r = &s->rows;
-    const spec_tree *t = &q->scored;
-    for (int32_t node = 0; node < t->n; node++) {
-        const int32_t k = a->n_row++;
-        /* the position of the token that follows this node; the root stands at n_ids - 1 */
-        const uint64_t position = (uint64_t)(q->n_ids + speci_tree_depth(t, node));
-        r->src[k] = q->first_row + node;
-        r->q_row[k] = q->scored_drawn ? seq * s->n_draft + node : -1;
-        r->sampling[k] = q->sampling;
-        r->first[k] = a->n_candidate;
-        for (int32_t c = node + 1; rule == SPEC_VERIFY_MSS && c < t->n; c++) {
-            if (t->parent[c] != node) continue;
-            const int32_t rank = a->n_candidate - r->first[k];
-            r->candidate[a->n_candidate] = t->token[c];
-            r->u[a->n_candidate++] = spec_uniform(q->sampling.seed, position, ALGO_DRAW_ACCEPT, (uint32_t)rank);
-        }
-        const bool judged = a->n_candidate > r->first[k];
-        if (!judged) r->q_row[k] = -1;
-        r->u_last[k] = spec_uniform(q->sampling.seed, position, judged ? ALGO_DRAW_RESIDUAL : ALGO_DRAW_TARGET, 0);
-    }
-    r->first[a->n_row] = a->n_candidate;
+    const int32_t ld = s->target->n_vocab;
+    int32_t *first = r->first + row + (repeat ? 1 : 0); /* each call has one entry more than rows */
+    first[0] = 0;
+    return (accept_call){ .row = row, .candidate = candidate,
+                          .args = { .p = s->p, .q = s->q_work, .ld_p = ld, .ld_q = ld, .n_vocab = ld, .repeat = repeat,
+                                    .host_p_row = r->dst + row, .host_q_row = r->q_row + row,
+                                    .host_first_candidate = first, .host_candidate = r->candidate + candidate,
+                                    .host_u = r->u + candidate, .host_u_last = r->u_last + row,
+                                    .host_out_choice = r->choice + row, .host_out_token = r->token + row } };
 }
 
-/* Laws of the nodes into p, draft laws copied (accept consumes them), one accept over all nodes. */
-static spec_status judge_sampled(spec_session *s, const int32_t *seqs, int32_t n, spec_verify_rule rule)
+/* Adds the nodes of sequence seq to a call. */
+static void add_nodes(spec_session *s, algo_seq *q, int32_t seq, spec_verify_rule rule, accept_call *call)
 {
     algo_rows *r = &s->rows;
+    spec_accept_args *a = &call->args;
+    const spec_tree *t = &q->scored;
+    int32_t *first = r->first + (a->host_first_candidate - r->first), *children = s->path;
+    q->first_judged = call->row + a->n_row;
+    for (int32_t node = 0; node < t->n; node++) {
+        const int32_t k = call->row + a->n_row++;
+        /* the position of the token that follows this node; the root stands at n_ids - 1 */
+        const uint64_t position = (uint64_t)(q->n_ids + speci_tree_depth(t, node));
+        const int32_t n = by_laws(rule) ? speci_tree_children(t, node, children) : 0;
+        r->src[k] = q->first_row + node;
+        r->dst[k] = k;
+        r->q_row[k] = n > 0 ? seq * s->n_q + t->q_row[node] : -1;
+        r->sampling[k] = q->sampling;
+        for (int32_t j = 0; j < n; j++) {
+            const int32_t c = call->candidate + a->n_candidate++;
+            r->candidate[c] = t->token[children[j]];
+            r->u[c] = spec_uniform(q->sampling.seed, position, ALGO_DRAW_ACCEPT, (uint32_t)j);
+        }
+        first[a->n_row] = a->n_candidate;
+        r->u_last[k] = spec_uniform(q->sampling.seed, position, n > 0 ? ALGO_DRAW_RESIDUAL : ALGO_DRAW_TARGET, 0);
+    }
+}
+
+/* Accept consumes draft laws, and a verification may be repeated. */
+static spec_status copy_laws(spec_session *s, int32_t seq)
+{
+    const algo_seq *q = &s->seqs[seq];
+    int32_t n = 0;
+    for (int32_t i = 0; i < q->scored.n; i++)
+        if (q->scored.q_row[i] >= n) n = q->scored.q_row[i] + 1;
+    const size_t row = (size_t)s->target->n_vocab, at = (size_t)seq * (size_t)s->n_q * row;
+    return n > 0 ? s->ops->copy(s->queue, s->q_work + at, s->q + at, (size_t)n * row * sizeof(float)) : SPEC_OK;
+}
+
+/* Laws of all nodes of the sequences that sample, and one accept for trees without, one for trees with repeats. */
+static spec_status judge_sampled(spec_session *s, const int32_t *seqs, int32_t n, spec_verify_rule rule)
+{
+    accept_call calls[2];
+    calls[0] = begin_call(s, 0, 0, false);
+    for (int32_t repeat = 0; repeat < 2; repeat++) {
+        if (repeat) calls[1] = begin_call(s, calls[0].args.n_row, calls[0].args.n_candidate, true);
+        for (int32_t i = 0; i < n; i++) {
+            algo_seq *q = &s->seqs[seqs[i]];
+            const spec_verify_rule how = rule_for(q, rule);
+            if (how == SPEC_VERIFY_GREEDY || (how == SPEC_VERIFY_MSS_REPEAT) != (repeat != 0)) continue;
+            if (by_laws(how)) SPEC_TRY(copy_laws(s, seqs[i]));
+            add_nodes(s, q, seqs[i], how, &calls[repeat]);
+        }
+    }
+    const int32_t n_row = calls[1].row + calls[1].args.n_row;
+    if (n_row == 0) return SPEC_OK;
     int32_t ld;
     const float *logits = speci_net_logits(s->net, &ld);
-    spec_accept_args a = { .p = s->p, .q = s->q_work, .ld_p = ld, .ld_q = ld, .n_vocab = ld, .host_p_row = r->src,
-                           .host_q_row = r->q_row, .host_first_candidate = r->first, .host_candidate = r->candidate,
-                           .host_u = r->u, .host_u_last = r->u_last, .host_out_choice = r->choice,
-                           .host_out_token = r->token };
-    bool drawn = false;
-    for (int32_t i = 0; i < n; i++) {
-        const algo_seq *q = &s->seqs[seqs[i]];
-        const spec_verify_rule how = rule_for(q, rule);
-        if (how == SPEC_VERIFY_GREEDY) continue;
-        add_nodes(s, q, seqs[i], how, &a);
-        drawn = drawn || (how == SPEC_VERIFY_MSS && q->scored_drawn);
-    }
-    if (a.n_row == 0) return SPEC_OK;
     SPEC_TRY(s->ops->law(s->queue, &(spec_law_args){ .logits = logits, .ld = ld, .n_valid = ld, .law = s->p,
-                                                     .ld_law = ld, .n_law = ld, .n_row = a.n_row, .host_src = r->src,
-                                                     .host_dst = r->src, .host_sampling = r->sampling }));
-    if (drawn) SPEC_TRY(s->ops->copy(s->queue, s->q_work, s->q, s->q_bytes));
-    return s->ops->accept(s->queue, &a);
+                                                     .ld_law = ld, .n_law = ld, .n_row = n_row,
+                                                     .host_src = s->rows.src, .host_dst = s->rows.dst,
+                                                     .host_sampling = s->rows.sampling }));
+    for (int32_t i = 0; i < 2; i++)
+        if (calls[i].args.n_row > 0) SPEC_TRY(s->ops->accept(s->queue, &calls[i].args));
+    return SPEC_OK;
 }
 
 static int32_t child_with(const spec_tree *t, int32_t node, int32_t token)
 {
     for (int32_t c = node + 1; c < t->n; c++)
         if (t->parent[c] == node && t->token[c] == token) return c;
-    return -1;
-}
-
-static int32_t nth_child(const spec_tree *t, int32_t node, int32_t rank)
-{
-    for (int32_t c = node + 1; c < t->n; c++)
-        if (t->parent[c] == node && rank-- == 0) return c;
     return -1;
 }
 
@@ -97,7 +128,13 @@ static spec_status walk(const spec_session *s, const algo_seq *q, const int32_t 
     path[0] = 0, *n_path = 1;
     for (;;) {
         const bool accepted = choice && choice[node] >= 0;
-        const int32_t child = accepted ? nth_child(t, node, choice[node]) : child_with(t, node, token[node]);
+        int32_t child;
+        if (accepted) {
+            (void)speci_tree_children(t, node, s->path);
+            child = s->path[choice[node]];
+        } else {
+            child = child_with(t, node, token[node]);
+        }
         const int32_t emitted = accepted ? t->token[child] : token[node];
         if (emitted < 0) return speci_fail(SPEC_E_DEVICE, "the logits of node %d are not numbers", node);
         /* A rejected candidate cannot be drawn again: a child found by the residual's token has p > 0 there only by
@@ -129,14 +166,12 @@ spec_status speci_verify(spec_session *s, const int32_t *seqs, int32_t n, spec_v
         SPEC_TRY(s->ops->argmax(s->queue, &(spec_argmax_args){ .logits = logits, .ld = ld, .n_vocab = ld,
                                                                .n_row = end, .host_out_token = s->best }));
     SPEC_TRY(s->ops->sync(s->queue));
-    for (int32_t i = 0, k = 0; i < n; i++) {
+    for (int32_t i = 0; i < n; i++) {
         const algo_seq *q = &s->seqs[seqs[i]];
         const spec_verify_rule how = rule_for(q, rule);
-        const bool g = how == SPEC_VERIFY_GREEDY;
-        SPEC_TRY(walk(s, q, how == SPEC_VERIFY_MSS ? s->rows.choice + k : NULL,
-                      g ? s->best + q->first_row : s->rows.token + k, paths + (size_t)i * (size_t)s->n_node, &n_path[i],
-                      &token[i]));
-        if (!g) k += q->scored.n;
+        const int32_t *tokens = how == SPEC_VERIFY_GREEDY ? s->best + q->first_row : s->rows.token + q->first_judged;
+        SPEC_TRY(walk(s, q, by_laws(how) ? s->rows.choice + q->first_judged : NULL, tokens,
+                      paths + (size_t)i * (size_t)s->n_node, &n_path[i], &token[i]));
     }
     return SPEC_OK;
 }

@@ -78,18 +78,6 @@ spec_status spec_verify_fits(const spec_tree *tree, spec_verify_rule rule, float
 
 /* ----------------------------------------------------------------------------------- the laws --- */
 
-int32_t speci_tree_next_child(const spec_tree *t, int32_t node, int32_t before)
-{
-    int32_t next = -1;
-    for (int32_t c = before >= 0 && !t->rank ? before + 1 : node + 1; c < t->n; c++) {
-        if (t->parent[c] != node) continue;
-        if (!t->rank) return c;
-        if (before >= 0 && t->rank[c] <= t->rank[before]) continue;
-        if (next < 0 || t->rank[c] < t->rank[next]) next = c;
-    }
-    return next;
-}
-
 typedef struct walk {
     const spec_verify_args *a;
     const spec_tree *t;

@@ -606,8 +606,9 @@ static void put_tree(law_work *w, int32_t seq, const int32_t *tokens, int32_t n)
     int32_t context[MAX_CONTEXT + 1];
     memcpy(context, tokens, (size_t)n * sizeof *tokens);
     t->n = 0;
-    speci_tree_add(t, q->ids[q->n_ids - 1], -1);
-    q->draft_drawn = c->proposal != TOP;
+    (void)spec_tree_add(t, -1, q->ids[q->n_ids - 1], 1);
+    t->kind = c->proposal == TOP ? SPEC_TREE_CHOSEN : SPEC_TREE_DRAWN;
+    q->draft_step = q->n_step;
     const int32_t n_inner = n == 0 && c->n_second > 0 ? 1 + c->n_draft : 1; /* the second step: the root's children only */
     for (int32_t node = 0; node < n_inner && node < t->n; node++) {
         int32_t y[MAX_CANDIDATE], k = node == 0 ? c->n_draft : c->n_second;
@@ -615,11 +616,12 @@ static void put_tree(law_work *w, int32_t seq, const int32_t *tokens, int32_t n)
         if (node > 0) context[n] = t->token[node];
         const double *law = w->law[context_number(context, n + (node > 0))];
         for (int32_t i = 0; i < V; i++)
-            w->q[((size_t)seq * (size_t)w->s->n_draft + (size_t)node) * V + (size_t)i] = (float)law[i];
+            w->q[((size_t)seq * (size_t)w->s->n_q + (size_t)node) * V + (size_t)i] = (float)law[i];
         for (int32_t j = 0; j < k; j++)
             u[j] = spec_uniform(q->sampling.seed, q->n_step, SPEC_STREAM_RACE, (uint32_t)(node * MAX_CANDIDATE + j));
+        t->q_row[node] = node;
         k = propose(c->proposal, law, V, c->small, u, y, k);
-        for (int32_t j = 0; j < k; j++) speci_tree_add(t, y[j], node);
+        for (int32_t j = 0; j < k; j++) (void)spec_tree_add(t, node, y[j], 0);
     }
 }
 

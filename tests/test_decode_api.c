@@ -534,7 +534,7 @@ static void logprobs_are_log_softmax(void **state)
     enum { N = 4096 };
     float *logits = malloc(N * sizeof *logits), top[64], one;
     int32_t seq, ids[] = { 300, 301, 302 }, parents[] = { -1, 0, 1, 0 }, tokens[] = { 302, 5, 6, 7 }, top_id[64];
-    const spec_tree tree = { 4, 4, tokens, parents }, *trees = &tree;
+    const spec_tree tree = { .n = 4, .cap = 4, .token = tokens, .parent = parents }, *trees = &tree;
     spec_session *s = support_session(target, 4, 1);
     OK(spec_sequence_add(s, &seq, ids, 3, NULL));
     OK(spec_score(s, &seq, 1, &trees));

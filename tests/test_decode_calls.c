@@ -222,7 +222,7 @@ static void misbehaving_drafters_are_refused(void **state)
     spec_session_close(s);
     spec_drafter_close(dr);
     const spec_drafter_ops empty = { .struct_size = sizeof empty };
-    FAILS(spec_drafter_from_ops(&dr, &empty, NULL), SPEC_E_INVALID, "draft callback");
+    FAILS(spec_drafter_from_ops(&dr, &empty, NULL), SPEC_E_INVALID, "one of the callbacks draft and laws");
     spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
     dp.n_draft = 64;
     FAILS(spec_drafter_from_model(&dr, small, &dp), SPEC_E_INVALID, "n_draft is 64");
@@ -249,8 +249,8 @@ static const tree_case bad_trees[] = {
     { "a cycle", 4, { 0, 5, 6, 7 }, { -1, 3, 1, 2 }, SPEC_E_INVALID, "node 1 has parent 3" },
     { "a parent behind the tree", 2, { 0, 5 }, { -1, 40 }, SPEC_E_INVALID, "node 1 has parent 40" },
     { "a parent far below", 2, { 0, 5 }, { -1, INT32_MIN }, SPEC_E_INVALID, "node 1 has parent" },
-    { "a negative token", 3, { 0, 5, -7 }, { -1, 0, 1 }, SPEC_E_INVALID, "token -7 is not in the vocabulary" },
-    { "a token too large", 3, { 0, N_VOCAB, 5 }, { -1, 0, 1 }, SPEC_E_INVALID, "token 4096 is not in the vocabulary" },
+    { "a negative token", 3, { 0, 5, -7 }, { -1, 0, 1 }, SPEC_E_INVALID, "node 2 has token -7; the vocabulary" },
+    { "a token too large", 3, { 0, N_VOCAB, 5 }, { -1, 0, 1 }, SPEC_E_INVALID, "node 1 has token 4096; the vocabulary" },
     { "siblings alike", 4, { 0, 5, 6, 5 }, { -1, 0, 1, 0 }, SPEC_E_INVALID, "siblings with the same token 5" },
     { "another root", 2, { 77, 5 }, { -1, 0 }, SPEC_E_INVALID, "the root is token 77; the pending token" },
 };
@@ -266,7 +266,7 @@ static spec_session *open_calls(int32_t n_node, int32_t *seq, int32_t n_seq)
 static void expect_logits(spec_session *s, int32_t seq, const float *want, const char *what)
 {
     int32_t token[] = { prompt[N_PROMPT - 1], 33 }, parent[] = { -1, 0 };
-    const spec_tree tree = { 2, 2, token, parent }, *trees = &tree;
+    const spec_tree tree = { .n = 2, .cap = 2, .token = token, .parent = parent }, *trees = &tree;
     float *row = malloc(N_VOCAB * sizeof *row);
     OK(spec_score(s, &seq, 1, &trees));
     for (int32_t node = 0; node < 2; node++) {
@@ -299,20 +299,21 @@ static void bad_trees_are_refused(void **state)
         memcpy(token, c->token, sizeof c->token);
         memcpy(parent, c->parent, sizeof c->parent);
         if (token[0] == 0) token[0] = prompt[N_PROMPT - 1];
-        const spec_tree bad = { c->n, c->n, token, parent }, *both[2] = { &bad, &bad };
+        const spec_tree bad = { .n = c->n, .cap = c->n, .token = token, .parent = parent }, *both[2] = { &bad, &bad };
         FAILS(spec_score(s, seqs, 1, both), c->code, c->words);
         /* also where the other sequence's tree is good */
         int32_t good_token = prompt[N_PROMPT - 1], good_parent = -1;
-        const spec_tree good = { 1, 1, &good_token, &good_parent };
+        const spec_tree good = { .n = 1, .cap = 1, .token = &good_token, .parent = &good_parent };
         both[0] = &good;
         FAILS(spec_score(s, seqs, 2, both), c->code, c->words);
         expect_logits(s, seqs[i % 2], want, c->name);
     }
     for (int32_t i = 0; i < MAX_TREE; i++) token[i] = i == 0 ? prompt[N_PROMPT - 1] : i, parent[i] = i - 1;
-    const spec_tree big = { MAX_TREE, MAX_TREE, token, parent }, deep = { 65, 65, token, parent };
-    const spec_tree deepest = { 64, 64, token, parent };
+    const spec_tree big = { .n = MAX_TREE, .cap = MAX_TREE, .token = token, .parent = parent }, deep = { .n = 65, .cap = 65, .token = token,
+                                                                                                    .parent = parent };
+    const spec_tree deepest = { .n = 64, .cap = 64, .token = token, .parent = parent };
     const spec_tree *trees[2] = { &big, &big };
-    FAILS(spec_score(s, seqs, 1, trees), SPEC_E_INVALID, "a tree of 80 nodes; this session planned for 1 to 72");
+    FAILS(spec_score(s, seqs, 1, trees), SPEC_E_INVALID, "a tree of 80 nodes; 1 to 72 are planned for");
     trees[0] = &deep;
     FAILS(spec_score(s, seqs, 1, trees), SPEC_E_INVALID, "node 64 is deeper than 63");
     expect_logits(s, seqs[0], want, "a deep tree");
@@ -328,7 +329,7 @@ static void bad_sequences_are_refused(void **state)
     (void)state;
     float *want = first_logits();
     int32_t seqs[2], token = prompt[N_PROMPT - 1], parent = -1;
-    const spec_tree one = { 1, 1, &token, &parent }, *trees[3] = { &one, &one, &one };
+    const spec_tree one = { .n = 1, .cap = 1, .token = &token, .parent = &parent }, *trees[3] = { &one, &one, &one };
     spec_session *s = open_calls(4, seqs, 2);
     spec_step_result r[3];
     int32_t twice[] = { seqs[0], seqs[0] }, unknown[] = { seqs[0], 7 }, negative_one[] = { -1 }, three[] = { 0, 1, 2 };
@@ -366,7 +367,7 @@ static void calls_out_of_order_are_refused(void **state)
     expect_logits(s, seq, want, "calls before score");
 
     int32_t tokens[] = { prompt[N_PROMPT - 1], 33, 34, 35 }, parents[] = { -1, 0, 0, 1 };
-    const spec_tree tree = { 4, 4, tokens, parents }, *trees = &tree;
+    const spec_tree tree = { .n = 4, .cap = 4, .token = tokens, .parent = parents }, *trees = &tree;
     OK(spec_score(s, &seq, 1, &trees));
     FAILS(spec_verify(s, seq, (spec_verify_rule)9, path, &n_path, &token), SPEC_E_INVALID, "rule 9");
     static const struct {
@@ -417,7 +418,7 @@ static void scores_leave_no_trace(void **state)
             int32_t tokens[8] = { pending }, parents[8] = { -1 };
             for (int32_t k = 1; k < 8; k++)
                 tokens[k] = 100 * k + (int32_t)(support_random(&random) % 90), parents[k] = (int32_t)(support_random(&random) % (uint32_t)k);
-            const spec_tree t = { 8, 8, tokens, parents }, *trees[] = { &t, &t };
+            const spec_tree t = { .n = 8, .cap = 8, .token = tokens, .parent = parents }, *trees[] = { &t, &t };
             OK(spec_score(s, seqs, i ? 1 : 2, trees));
             if (i) FAILS(spec_node_logits(s, seqs[1], 0, row), SPEC_E_STATE, "nothing was scored"); /* not any more */
             else OK(spec_node_logits(s, seqs[1], 7, row));
@@ -425,7 +426,7 @@ static void scores_leave_no_trace(void **state)
             if (round == 1) FAILS(spec_node_logits(s, seqs[0], 0, row), SPEC_E_STATE, "nothing was scored");
         }
         int32_t tokens[8] = { pending, 1, truth[i], 2, truth[i], truth[i + 1], 3, 4 }, parents[8] = { -1, 0, 0, 0, 1, 2, 2, 5 };
-        const spec_tree t = { 8, 8, tokens, parents }, *trees = &t;
+        const spec_tree t = { .n = 8, .cap = 8, .token = tokens, .parent = parents }, *trees = &t;
         OK(spec_score(s, seqs, 1, &trees));
         for (int k = 0; k < 3; k++) {
             OK(spec_verify(s, seqs[0], SPEC_VERIFY_GREEDY, path, &n_path, &token));

@@ -98,7 +98,7 @@ static void draw_tree(fixture *f, drawn_tree *t, const int32_t *ids, int32_t at,
         if (truth) t->path[t->n_path++] = made;
         made++;
     }
-    t->tree = (spec_tree){ n, n, t->token, t->parent };
+    t->tree = (spec_tree){ .n = n, .cap = n, .token = t->token, .parent = t->parent };
 }
 
 static void expect_rows(fixture *f, spec_session *s, int32_t seq, const text *truth, int32_t at, const drawn_tree *t,

@@ -132,7 +132,7 @@ static double score_chain(bench *b, int32_t n)
     size_t n_ids;
     need(spec_sequence_ids(b->s, b->seq, &ids, &n_ids));
     for (int32_t i = 0; i < n; i++) token[i] = i == 0 ? ids[n_ids - 1] : 1 + i, parent[i] = i - 1;
-    const spec_tree tree = { n, n, token, parent }, *trees = &tree;
+    const spec_tree tree = { .n = n, .cap = n, .token = token, .parent = parent }, *trees = &tree;
     const double start = speci_now_ms();
     need(spec_score(b->s, &b->seq, 1, &trees));
     need(spec_verify(b->s, b->seq, SPEC_VERIFY_AUTO, path, &n_path, &next));

@@ -1,0 +1,171 @@
+/* algo_adapt.c - which tree to draft, or none: a session's choice among its drafter's builders (algorithms.md 13, 14).
+ *
+ * Arm 0 does not speculate; arm 1 + i is builder i. COST weighs the mean number of emitted tokens of each arm, as seen so
+ * far, against what its step costs by the profile; UCB lets a bandit weigh tokens against measured time. */
+#include "algorithms/algo.h"
+
+#include <stdlib.h>
+
+enum { TRIES = 2, REVISIT = 256, REPEATS = 5 };
+static const double FADE = 0.98; /* weight of the past when an arm is used once more: about 50 steps are remembered */
+
+static int32_t n_arm(const spec_session *s)
+{
+    const int32_t n = s->drafter ? s->drafter->n_builder : 0;
+    return 1 + (n > 0 ? n : s->drafter != NULL);
+}
+
+/* --- the profile --- */
+
+static int compare_ms(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* A tree that branches everywhere: node i hangs below node (i - 1) / 2. */
+static void binary_tree(spec_tree *t, int32_t n, int32_t token)
+{
+    t->n = 0;
+    for (int32_t i = 0; i < n; i++) (void)spec_tree_add(t, i == 0 ? -1 : (i - 1) / 2, i == 0 ? token : i % 2, 1);
+}
+
+/* Median milliseconds of a pass of `net` over `tree` for slot `seq`; nothing of it is kept. */
+static spec_status time_pass(spec_session *s, speci_net *net, int32_t seq, const spec_tree *tree, float *ms)
+{
+    double times[REPEATS];
+    for (int32_t i = -2; i < REPEATS; i++) { /* two to warm up: a backend may capture at the second */
+        const double start = speci_now_ms();
+        const speci_net_input in = { .slot = seq, .tree = tree };
+        SPEC_TRY(speci_net_forward(net, &in, 1, NULL));
+        speci_net_commit(net, seq, NULL, 0);
+        SPEC_TRY(s->ops->sync(s->queue));
+        if (i >= 0) times[i] = speci_now_ms() - start;
+    }
+    qsort(times, REPEATS, sizeof *times, compare_ms);
+    *ms = (float)times[REPEATS / 2];
+    return SPEC_OK;
+}
+
+static spec_status measure_net(spec_session *s, speci_net *net, int32_t seq, int32_t n_max, spec_tree *tree,
+                               spec_cost_table *out)
+{
+    out->n = 0;
+    for (int32_t n = 1; n <= n_max; n = n < n_max && 2 * n > n_max ? n_max : 2 * n) {
+        binary_tree(tree, n, s->seqs[seq].ids[0]);
+        out->n_node[out->n] = n;
+        SPEC_TRY(time_pass(s, net, seq, tree, &out->ms[out->n]));
+        out->n++;
+    }
+    return SPEC_OK;
+}
+
+static spec_status measure(spec_session *s, spec_cost_profile *out)
+{
+    const int32_t token = 0;
+    int32_t seq;
+    spec_tree tree;
+    SPEC_TRY(spec_tree_alloc(&tree, s->n_node > s->draft_node ? s->n_node : s->draft_node, s->a));
+    spec_status status = spec_sequence_add(s, &seq, &token, 1, NULL);
+    if (status == SPEC_OK) {
+        status = measure_net(s, s->net, seq, s->n_node, &tree, &out->target);
+        if (status == SPEC_OK && s->draft_net && !s->seqs[seq].no_draft)
+            status = measure_net(s, s->draft_net, seq, s->draft_node, &tree, &out->draft);
+        (void)spec_sequence_remove(s, seq);
+    }
+    spec_tree_free(&tree, s->a);
+    return status;
+}
+
+spec_status spec_session_profile(spec_session *s, spec_cost_profile *out)
+{
+    spec_cost_profile *p = &s->adapt.profile;
+    if (p->target.n == 0) {
+        const spec_status status = measure(s, p);
+        if (status != SPEC_OK) {
+            p->target.n = p->draft.n = 0;
+            return status;
+        }
+    }
+    return speci_params_write(out, p, sizeof *p, "spec_cost_profile");
+}
+
+/* --- what a step of an arm costs --- */
+
+static double draft_ms(const spec_session *s, int32_t arm, int32_t n_seq)
+{
+    const spec_cost_table *t = &s->adapt.profile.draft;
+    if (arm == 0 || t->n == 0) return 0;
+    const spec_builder *b = s->drafter->builders[arm - 1];
+    double ms = 0;
+    for (int32_t l = 0; l < b->info.n_level; l++) {
+        const int32_t n = !speci_builder_looks(b) ? b->levels[l].n_place : (b->info.n_row + b->info.n_level - 1) / b->info.n_level;
+        ms += spec_cost_ms(t, n_seq * (l == 0 ? 2 : n)); /* the root comes with what was just committed */
+    }
+    return ms;
+}
+
+static double step_ms(const spec_session *s, int32_t arm, int32_t n_seq)
+{
+    const algo_arm *a = &s->adapt.arms[arm];
+    const double n_node = arm == 0 || a->n_step == 0 ? 1 : a->n_node / a->n_step;
+    return spec_cost_ms(&s->adapt.profile.target, (int32_t)(n_node * n_seq + 0.5)) + draft_ms(s, arm, n_seq);
+}
+
+/* --- choice --- */
+
+/* An arm that is to be used whatever is known: too little is, or it is old. -1: none. */
+static int32_t arm_to_try(const algo_adapt *a, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (a->n_round < (int64_t)TRIES * n ? a->n_round / TRIES == i : a->n_round - a->arms[i].last >= REVISIT * n)
+            return i;
+    return -1;
+}
+
+static int32_t choose_by_cost(const spec_session *s, int32_t n_seq)
+{
+    const int32_t n = n_arm(s), must = arm_to_try(&s->adapt, n);
+    double emitted[SPEC_MAX_ARM], ms[SPEC_MAX_ARM];
+    if (must >= 0) return must;
+    for (int32_t i = 0; i < n; i++) {
+        const algo_arm *a = &s->adapt.arms[i];
+        emitted[i] = a->n_step > 0 ? a->n_emitted / a->n_step : 1;
+        ms[i] = step_ms(s, i, n_seq);
+    }
+    return spec_choose_rate(emitted, ms, n);
+}
+
+int32_t speci_adapt_choose(const spec_session *s, int32_t n_seq)
+{
+    if (s->adapt.mode == SPEC_ADAPT_OFF) return 0;
+    return (s->adapt.mode == SPEC_ADAPT_COST ? choose_by_cost(s, n_seq) : spec_bandit_choose(&s->adapt.bandit)) - 1;
+}
+
+void speci_adapt_learn(spec_session *s, int32_t builder, int32_t n_seq, double n_emitted, double n_node, double ms)
+{
+    algo_adapt *a = &s->adapt;
+    if (a->mode == SPEC_ADAPT_OFF) return;
+    algo_arm *arm = &a->arms[builder + 1];
+    arm->n_step = FADE * arm->n_step + n_seq;
+    arm->n_emitted = FADE * arm->n_emitted + n_emitted;
+    arm->n_node = FADE * arm->n_node + n_node;
+    arm->last = a->n_round++;
+    if (a->mode == SPEC_ADAPT_UCB) spec_bandit_learn(&a->bandit, builder + 1, n_emitted, ms);
+}
+
+/* --- open --- */
+
+spec_status speci_adapt_open(spec_session *s, spec_adapt mode, const char *profile)
+{
+    algo_adapt *a = &s->adapt;
+    a->profile.struct_size = sizeof a->profile;
+    if (profile) SPEC_TRY(spec_cost_load(&a->profile, profile));
+    a->mode = s->drafter && s->n_node > 1 ? mode : SPEC_ADAPT_OFF;
+    if (a->mode == SPEC_ADAPT_OFF) return SPEC_OK;
+    const int32_t n = n_arm(s);
+    if (!(a->arms = speci_alloc(s->a, (size_t)n, sizeof *a->arms))) return SPEC_E_NOMEM;
+    if (a->mode == SPEC_ADAPT_UCB) return spec_bandit_open(&a->bandit, n, SPEC_REWARD_RATE, 1);
+    spec_cost_profile measured = { .struct_size = sizeof measured };
+    return spec_session_profile(s, &measured);
+}

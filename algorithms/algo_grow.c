@@ -1,0 +1,286 @@
+/* algo_grow.c - growing draft trees with a network, for many sequences at once (algorithms.md 4, 10).
+ *
+ * A builder with levels is a list of rules: pass, laws, draw, expand, level after level, all of it enqueued without a look
+ * from the host; at the end the trees are read once. A builder that looks gets candidates after each pass and names the
+ * nodes to feed next. Either way the laws that candidates were drawn from stay in device rows seq * n_q + q_row, where
+ * verification finds them. */
+#include "algorithms/algo.h"
+
+#include <string.h>
+
+/* A call of speci_grow: which sequences still grow. */
+typedef struct growth {
+    spec_session *s;
+    spec_builder *b;
+    int32_t *active, n_active;
+} growth;
+
+static bool wants_draw(const spec_session *s, int32_t seq) { return s->seqs[seq].sampling.temperature > 0; }
+
+/* The law that candidates are drawn from; where none is drawn, the plain softmax that ranks them. */
+static spec_sampling draft_sampling(const spec_session *s, const spec_builder *b, int32_t seq)
+{
+    const bool draws = speci_builder_draws(b, wants_draw(s, seq));
+    spec_sampling r = draws ? s->seqs[seq].sampling : (spec_sampling){ .temperature = 1 };
+    if (s->drafter->temperature > 0) r.temperature = s->drafter->temperature;
+    return r;
+}
+
+/* Rows for the candidates to come: logits row `src` of the pass just run, law row, sequence, place in the frontier. */
+static void add_row(const growth *g, int32_t *n, int32_t src, int32_t seq, int32_t q_row, int32_t place)
+{
+    algo_rows *r = &g->s->rows;
+    r->src[*n] = src;
+    r->q_row[*n] = seq * g->s->n_q + q_row;
+    r->sampling[*n] = draft_sampling(g->s, g->b, seq);
+    r->slot[*n] = seq;
+    r->place[(*n)++] = place;
+}
+
+static spec_status make_laws(const growth *g, int32_t n_row)
+{
+    spec_session *s = g->s;
+    int32_t ld;
+    const float *logits = speci_net_logits(s->draft_net, &ld);
+    const int32_t n_target = s->target->n_vocab;
+    return s->ops->law(s->queue, &(spec_law_args){ .logits = logits, .ld = ld, .n_valid = ld < n_target ? ld : n_target,
+                                                   .law = s->q, .ld_law = n_target, .n_law = n_target, .n_row = n_row,
+                                                   .host_src = s->rows.src, .host_dst = s->rows.q_row,
+                                                   .host_sampling = s->rows.sampling });
+}
+
+/* Candidates of the listed rows: greedy sequences take the likeliest, sampled ones draw. Rows of one sequence stand
+ * together, so there is one call per run of sequences that do the same. */
+static spec_status draw_rows(const growth *g, int32_t n_row, int32_t k, const spec_grow *grow, spec_candidate *out)
+{
+    spec_session *s = g->s;
+    const algo_rows *r = &s->rows;
+    for (int32_t i = 0, end; i < n_row; i = end) {
+        const bool draw = wants_draw(s, r->slot[i]);
+        for (end = i + 1; end < n_row && wants_draw(s, r->slot[end]) == draw;) end++;
+        SPEC_TRY(s->ops->draw(s->queue, &(spec_draw_args){ .law = s->q, .ld = s->target->n_vocab,
+                                                           .n_vocab = s->target->n_vocab, .n_row = end - i, .k = k,
+                                                           .how = speci_builder_how(g->b, draw),
+                                                           .host_law_row = r->q_row + i, .grow = grow,
+                                                           .host_slot = r->slot + i, .host_place = r->place + i,
+                                                           .host_key = r->key + i,
+                                                           .host_out = out ? out + (size_t)i * (size_t)k : NULL }));
+    }
+    return SPEC_OK;
+}
+
+/* --- by levels --- */
+
+static spec_status begin_trees(const growth *g)
+{
+    spec_session *s = g->s;
+    for (int32_t i = 0; i < g->n_active; i++) {
+        const algo_seq *q = &s->seqs[g->active[i]];
+        s->roots[i] = (spec_grow_node){ .key = spec_stream_root(q->sampling.seed, q->n_step), .value = 1,
+                                        .token = q->draft.token[0], .parent = -1, .prob = 1, .fed = q->fed.n - 1 };
+    }
+    return s->ops->grow(s->queue, &(spec_grow_args){ .grow = &s->grow, .n = g->n_active, .host_slot = g->active,
+                                                     .host_root = s->roots });
+}
+
+/* Feeds the frontier: n_place nodes per sequence that stand on the device; at level 0 the chain up to the root. */
+static spec_status feed_level(const growth *g, int32_t level, int32_t n_place)
+{
+    spec_session *s = g->s;
+    if (level == 0) return speci_draft_feed(s, g->active, g->n_active);
+    const speci_net_feed feed = { s->grow.feed, s->grow.cap_feed };
+    for (int32_t i = 0; i < g->n_active; i++) {
+        const algo_seq *q = &s->seqs[g->active[i]];
+        s->inputs[i] = (speci_net_input){ .slot = g->active[i], .tree = &q->fed, .n_fed = q->n_fed,
+                                          .n_grown = q->n_fed - q->fed.n + n_place, .depth = q->fed.n - 1 + level };
+    }
+    SPEC_TRY(speci_net_forward(s->draft_net, s->inputs, g->n_active, &feed));
+    for (int32_t i = 0; i < g->n_active; i++) s->seqs[g->active[i]].n_fed += n_place;
+    return SPEC_OK;
+}
+
+static spec_status grow_level(const growth *g, const algo_level *l, int32_t level, int32_t first_row)
+{
+    spec_session *s = g->s;
+    SPEC_TRY(feed_level(g, level, l->n_place));
+    int32_t n_row = 0;
+    for (int32_t i = 0; i < g->n_active; i++) {
+        const int32_t seq = g->active[i];
+        const int32_t row = speci_net_first_row(s->draft_net, i) + (level == 0 ? s->seqs[seq].fed.n - 1 : 0);
+        for (int32_t p = 0; p < l->n_place; p++) add_row(g, &n_row, row + p, seq, first_row + p, p);
+        s->feed_base[i] = s->seqs[seq].n_fed;
+    }
+    SPEC_TRY(make_laws(g, n_row));
+    SPEC_TRY(draw_rows(g, n_row, l->k, &s->grow, NULL));
+    return s->ops->expand(s->queue, &(spec_expand_args){ .grow = &s->grow, .n = g->n_active, .host_slot = g->active,
+                                                         .host_feed_base = s->feed_base, .n_place = l->n_place,
+                                                         .k = l->k, .host_take = l->take, .threshold = l->threshold,
+                                                         .n_add = l->n_add, .n_max = g->b->n_pool,
+                                                         .n_next = l->n_next, .host_next = l->next,
+                                                         .next_threshold = l->next_threshold });
+}
+
+/* The net was fed these nodes below the root: the next draft absorbs those that are accepted. */
+static void note_fed(algo_seq *q, const spec_grow_node *nodes, int32_t n)
+{
+    const int32_t n_chain = q->fed.n;
+    for (int32_t i = n_chain; i < q->n_fed; i++) (void)spec_tree_add(&q->fed, 0, 0, 0); /* places without a node */
+    for (int32_t i = 1; i < n; i++) {
+        if (nodes[i].fed < n_chain || nodes[i].fed >= q->n_fed) continue;
+        q->fed.token[nodes[i].fed] = nodes[i].token;
+        q->fed.parent[nodes[i].fed] = nodes[nodes[i].parent].fed;
+    }
+}
+
+static spec_status take_tree(const growth *g, int32_t seq, int32_t depth_max)
+{
+    spec_session *s = g->s;
+    algo_seq *q = &s->seqs[seq];
+    const int32_t n = s->grown_n[seq], root = q->fed.n - 1;
+    const spec_grow_node *nodes = s->grown + (size_t)seq * (size_t)s->grow.cap;
+    if (n < 1 || n > s->grow.cap) return speci_fail(SPEC_E_DEVICE, "a drafted tree of %d nodes of %d", n, s->grow.cap);
+    for (int32_t i = 0; i < n; i++) s->path[i] = nodes[i].fed < 0 || nodes[i].fed >= q->n_fed ? -1 : nodes[i].fed - root;
+    note_fed(q, nodes, n);
+    return speci_builder_finish(g->b, wants_draw(s, seq), nodes, s->path, n, depth_max, &q->draft);
+}
+
+static spec_status read_trees(spec_session *s)
+{
+    const size_t n = (size_t)s->n_seq;
+    SPEC_TRY(s->ops->download(s->queue, s->grown_n, s->grow.n, n * sizeof *s->grown_n));
+    SPEC_TRY(s->ops->download(s->queue, s->grown, s->grow.node, n * (size_t)s->grow.cap * sizeof *s->grown));
+    return s->ops->sync(s->queue);
+}
+
+static spec_status grow_by_levels(growth *g, const int32_t *depth)
+{
+    spec_session *s = g->s;
+    const int32_t n = g->n_active;
+    for (int32_t i = 0; i < n; i++) s->growing[i] = g->active[i];
+    SPEC_TRY(begin_trees(g));
+    for (int32_t level = 0, row = 0; level < g->b->info.n_level && g->n_active > 0; level++) {
+        const algo_level *l = &g->b->levels[level];
+        SPEC_TRY(grow_level(g, l, level, row));
+        row += l->n_place;
+        int32_t kept = 0;
+        for (int32_t i = 0; i < g->n_active; i++)
+            if (depth[g->active[i]] > level + 1) g->active[kept++] = g->active[i];
+        g->n_active = kept;
+    }
+    SPEC_TRY(read_trees(s));
+    for (int32_t i = 0; i < n; i++) SPEC_TRY(take_tree(g, s->growing[i], depth[s->growing[i]]));
+    return SPEC_OK;
+}
+
+/* --- by looks --- */
+
+static int32_t node_of_row(const spec_tree *t, int32_t row)
+{
+    int32_t node = 0;
+    while (t->q_row[node] != row) node++;
+    return node;
+}
+
+/* One pass over what was named, its laws, and their candidates into s->looked. */
+static spec_status look_pass(const growth *g)
+{
+    spec_session *s = g->s;
+    const int32_t k = g->b->k; /* <= s->n_look */
+    for (int32_t i = 0; i < g->n_active; i++) s->feed_base[i] = s->seqs[g->active[i]].n_fed;
+    SPEC_TRY(speci_draft_feed(s, g->active, g->n_active));
+    int32_t n_row = 0;
+    for (int32_t i = 0; i < g->n_active; i++) {
+        const int32_t seq = g->active[i];
+        const algo_seq *q = &s->seqs[seq];
+        const int32_t end = speci_net_first_row(s->draft_net, i) + q->n_fed - s->feed_base[i];
+        for (int32_t row = q->n_looked; row < q->n_law; row++) {
+            s->rows.key[n_row] = speci_builder_key(&q->draft, node_of_row(&q->draft, row), q->sampling.seed,
+                                                    q->n_step);
+            add_row(g, &n_row, end - (q->n_law - row), seq, row, 0);
+        }
+    }
+    SPEC_TRY(make_laws(g, n_row));
+    SPEC_TRY(draw_rows(g, n_row, k, NULL, s->candidates));
+    SPEC_TRY(s->ops->sync(s->queue));
+    const spec_candidate *from = s->candidates;
+    for (int32_t i = 0; i < g->n_active; i++) {
+        algo_seq *q = &s->seqs[g->active[i]];
+        const size_t n = (size_t)(q->n_law - q->n_looked) * (size_t)k;
+        memcpy(speci_looked(s, g->active[i]) + (size_t)q->n_looked * (size_t)k, from, n * sizeof *from);
+        from += n;
+        q->n_looked = q->n_law;
+    }
+    return SPEC_OK;
+}
+
+/* Asks the builder, and puts what it names below the chain: node x of the draft is node n_chain - 1 + q_row[x] there.
+ * more: is there anything to feed that could have children? */
+static spec_status look(const growth *g, int32_t seq, int32_t depth_max, bool *more)
+{
+    spec_session *s = g->s;
+    algo_seq *q = &s->seqs[seq];
+    spec_tree *t = &q->draft;
+    int32_t n_feed = 0;
+    SPEC_TRY(speci_builder_look(g->b, wants_draw(s, seq), t, speci_looked(s, seq), s->path, &n_feed));
+    *more = false;
+    for (int32_t i = 0; i < n_feed; i++) *more = *more || speci_tree_depth(t, s->path[i]) < depth_max;
+    for (int32_t i = 0; i < n_feed && *more; i++)
+        (void)spec_tree_add(&q->fed, q->n_chain - 1 + t->q_row[t->parent[s->path[i]]], t->token[s->path[i]], 0);
+    q->n_law += n_feed;
+    return SPEC_OK;
+}
+
+static spec_status grow_by_looks(growth *g, const int32_t *depth)
+{
+    spec_session *s = g->s;
+    const int32_t n = g->n_active;
+    for (int32_t i = 0; i < n; i++) {
+        algo_seq *q = &s->seqs[g->active[i]];
+        s->growing[i] = g->active[i];
+        q->n_chain = q->fed.n;
+        q->n_law = 1, q->n_looked = 0;
+        speci_builder_begin(g->b, wants_draw(s, g->active[i]), q->draft.token[0], &q->draft);
+    }
+    for (int32_t round = 0; round < g->b->info.n_level && g->n_active > 0; round++) {
+        SPEC_TRY(look_pass(g));
+        int32_t kept = 0;
+        for (int32_t i = 0; i < g->n_active; i++) {
+            bool more;
+            SPEC_TRY(look(g, g->active[i], depth[g->active[i]], &more));
+            if (more) g->active[kept++] = g->active[i];
+        }
+        g->n_active = kept;
+    }
+    for (int32_t i = 0; i < n; i++) {
+        algo_seq *q = &s->seqs[s->growing[i]];
+        q->fed.n = q->n_fed; /* what the last look named was not fed */
+        speci_tree_clip(&q->draft, depth[s->growing[i]], s->path);
+    }
+    return SPEC_OK;
+}
+
+/* --- */
+
+/* Drafts may stand so deep below the root: the target's room, the drafter's own context, the builder's wish. */
+static int32_t depth_of(const spec_session *s, const spec_builder *b, algo_seq *q)
+{
+    int32_t depth = speci_draft_room(s, q);
+    if (depth > b->info.depth) depth = b->info.depth;
+    if (s->draft_ctx > 0 && q->n_ids + b->info.n_row > s->draft_ctx) q->no_draft = true;
+    return q->no_draft ? 0 : depth;
+}
+
+spec_status speci_grow(spec_session *s, spec_builder *b, const int32_t *seqs, int32_t n)
+{
+    growth g = { .s = s, .b = b, .active = s->order };
+    for (int32_t i = 0; i < n; i++) {
+        s->depth[seqs[i]] = depth_of(s, b, &s->seqs[seqs[i]]);
+        if (s->depth[seqs[i]] == 0) continue;
+        SPEC_TRY(speci_draft_catch_up(s, seqs[i], b->info.n_row));
+        s->order[g.n_active++] = seqs[i];
+    }
+    if (g.n_active == 0) return SPEC_OK;
+    const spec_status status = speci_builder_looks(b) ? grow_by_looks(&g, s->depth) : grow_by_levels(&g, s->depth);
+    for (int32_t i = 0; i < n && status != SPEC_OK; i++) speci_draft_forget(s, seqs[i]);
+    return status;
+}
