@@ -775,7 +775,7 @@ static void test_refused(void **state)
     pair_make(&t, p, good), t.tree.kind = SPEC_TREE_CHOSEN;
     refuse(&t, SPEC_E_INVALID, "chosen");
     pair_make(&t, p, good), t.tree.kind = (spec_tree_kind)3;
-    refuse(&t, SPEC_E_INVALID, "kind of tree 3");
+    refuse(&t, SPEC_E_INVALID, "kind 3");
     pair_make(&t, p, good), t.a.rule = SPEC_VERIFY_MSS_REPEAT;
     refuse(&t, SPEC_E_INVALID, "naive, mss");
     pair_make(&t, p, good), t.token[2] = 3;
