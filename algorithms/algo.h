@@ -147,6 +147,12 @@ struct spec_session {
 
 /* The live sequence `seq`, or an error. */
 spec_status speci_session_seq(const spec_session *s, int32_t seq, algo_seq **out);
+/* A number that is not in use, or E_FULL. What is admitted is live: the application's drafter is told. What fails before
+ * that is ended; so is what was live, when it goes. */
+spec_status speci_session_free_seq(const spec_session *s, int32_t *out);
+void speci_sequence_admit(spec_session *s, int32_t seq);
+void speci_sequence_end(spec_session *s, int32_t seq);
+spec_status speci_sampling_check(const spec_sampling *p);
 /* Has somebody asked to stop? */
 bool speci_session_stopped(void *session);
 bool speci_is_eos(const spec_session *s, const algo_seq *q, int32_t token);
@@ -155,6 +161,11 @@ int32_t speci_draft_room(const spec_session *s, const algo_seq *q);
 
 /* Chains from draft_net for the sequences seqs [n], into their `draft` trees (algo_draft_model.c). */
 spec_status speci_draft_model(spec_session *s, const int32_t *seqs, int32_t n);
+/* draft_net absorbs all ids but the pending one, with stand-ins for tokens that it does not know: by prefill, from the
+ * start; or what it was fed and is committed by now, while the rest is forgotten (the absorbing is left to its next pass,
+ * or to speci_net_flush). */
+spec_status speci_draft_prefill(spec_session *s, int32_t seq);
+void speci_draft_absorb(spec_session *s, int32_t seq);
 /* verify for several sequences with one look from the host: paths [n][n_node], n_path [n], token [n]. */
 spec_status speci_verify(spec_session *s, const int32_t *seqs, int32_t n, spec_verify_rule rule, int32_t *paths,
                          int32_t *n_path, int32_t *token);
