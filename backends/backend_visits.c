@@ -5,7 +5,7 @@
  * still to come, so each one more than halves what is left: at most log2 n wait. */
 #include "backends/backend.h"
 
-enum { MAX_NODE = 256 };
+enum { MAX_NODE = 512 }; /* places for larger trees would do too: spec_step_places */
 
 typedef struct walk {
     const spec_step_node *nodes;

@@ -115,6 +115,14 @@ typedef struct spec_step_visit {
     int32_t pad;
 } spec_step_visit;
 
+/* Places that the visits of a tree of n nodes use at most: while k states wait, it has 2^(k+1) - 1 nodes or more. */
+SPEC_HD static inline int32_t spec_step_places(int32_t n_node)
+{
+    int32_t k = 0;
+    while (k < SPEC_MAX_SAVED && n_node >= (4 << k) - 1) k++;
+    return k;
+}
+
 typedef struct spec_step_node {
     int32_t token;
     int32_t parent; /* node of the same tree, < own number; -1 for the root */

@@ -44,6 +44,36 @@ static void previous_row(spec_step_block *b)
         for (int32_t n = 0; n < seqs(b)[i].n_fed + seqs(b)[i].n_row; n++) nodes(b, &seqs(b)[i])[n].parent = n - 1;
 }
 
+static spec_step_visit *visits(spec_step_block *b, const spec_step_seq *s)
+{
+    return (spec_step_visit *)((char *)b + b->off_visit) + s->first_row;
+}
+
+/* Every node goes on from the state of the one before it. */
+static void previous_visit(spec_step_block *b)
+{
+    previous_row(b);
+    for (int32_t i = 0; i < b->n_seq && b->phase == SPEC_PHASE_DECODE; i++) {
+        const spec_step_seq *s = &seqs(b)[i];
+        for (int32_t k = 0; k < s->n_row; k++)
+            visits(b, s)[k] = (spec_step_visit){ .node = s->n_fed + k, .save = -1,
+                                                 .load = k == 0 && s->n_fed > 0 ? SPEC_LOAD_PATH : SPEC_LOAD_LIVE };
+    }
+}
+
+/* A saved state is overwritten by that of the next node. */
+static void late_save(spec_step_block *b)
+{
+    for (int32_t i = 0; i < b->n_seq && b->phase == SPEC_PHASE_DECODE; i++) {
+        spec_step_visit *v = visits(b, &seqs(b)[i]);
+        for (int32_t k = 0; k + 1 < seqs(b)[i].n_row; k++)
+            if (v[k].save >= 0 && v[k + 1].save < 0) {
+                v[k + 1].save = v[k].save;
+                k++;
+            }
+    }
+}
+
 static void number_as_depth(spec_step_block *b)
 {
     for (int32_t i = 0; i < b->n_seq; i++)
@@ -143,7 +173,13 @@ static spec_status conv_padded(spec_queue *q, const spec_conv_args *a)
 
 static spec_status scan_branch(spec_queue *q, const spec_scan_args *a)
 {
-    spec_step_block *saved = enter(q, previous_row);
+    spec_step_block *saved = enter(q, previous_visit);
+    return leave(q, saved, speci_cpu_scan(q, a));
+}
+
+static spec_status scan_saved(spec_queue *q, const spec_scan_args *a)
+{
+    spec_step_block *saved = enter(q, late_save);
     return leave(q, saved, speci_cpu_scan(q, a));
 }
 
@@ -181,7 +217,8 @@ const char *fault_name(fault_kind kind)
 {
     static const char *const names[FAULT_N] = {
         [FAULT_NONE] = "none", [FAULT_PARENT] = "parent", [FAULT_MASK] = "mask", [FAULT_CONV_TAP] = "conv tap",
-        [FAULT_SCAN_BRANCH] = "scan branch", [FAULT_REPLAY] = "replayed node", [FAULT_REPLAY_SHORT] = "short replay",
+        [FAULT_SCAN_BRANCH] = "scan branch", [FAULT_SCAN_SAVED] = "saved state",
+        [FAULT_REPLAY] = "replayed node", [FAULT_REPLAY_SHORT] = "short replay",
         [FAULT_KV_SLOT] = "KV slot", [FAULT_KV_POSITION] = "KV position", [FAULT_WINDOW] = "window half",
         [FAULT_PADDED_ROW] = "padded row", [FAULT_ROW_COUNT] = "row count",
     };
@@ -196,6 +233,7 @@ void fault_backend_ops(spec_backend_ops *out, fault_kind kind)
     case FAULT_MASK: out->attention = attention_mask; break;
     case FAULT_CONV_TAP: out->conv = conv_tap; break;
     case FAULT_SCAN_BRANCH: out->scan = scan_branch; break;
+    case FAULT_SCAN_SAVED: out->scan = scan_saved; break;
     case FAULT_REPLAY: out->conv = conv_replay; break;
     case FAULT_REPLAY_SHORT: out->scan = scan_short; break;
     case FAULT_KV_SLOT: out->kv_commit = commit_short; break;

@@ -14,6 +14,7 @@ typedef enum fault_kind {
     FAULT_MASK,           /* the same, seen by attention alone */
     FAULT_CONV_TAP,       /* the convolution takes the rows before a row for its ancestors */
     FAULT_SCAN_BRANCH,    /* the scan goes on from the node before instead of the parent */
+    FAULT_SCAN_SAVED,     /* a state that the scan saved is overwritten by the next node's */
     FAULT_REPLAY,         /* the last node of an accepted path is replayed as the one before it */
     FAULT_REPLAY_SHORT,   /* the last node of an accepted path is not replayed */
     FAULT_KV_SLOT,        /* compaction leaves out the last slot of the path */

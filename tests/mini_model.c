@@ -216,7 +216,8 @@ static int32_t prefill(mini_model *m, reader *r, int32_t n)
     for (int32_t i = 0; i < MINI_CHUNK; i++) parent[i] = i - 1;
     for (int32_t at = 0; at < n; at += MINI_CHUNK) {
         int32_t count = n - at < MINI_CHUNK ? n - at : MINI_CHUNK;
-        test_seq s = { r->slot, r->parity, at, 0, NULL, count, 0, parent, r->text + at };
+        test_seq s = { .slot = r->slot, .parity = r->parity, .n_past = at, .n_node = count, .parent = parent,
+                       .token = r->text + at };
         spec_step_block *step = test_step(SPEC_PHASE_PREFILL, &s, 1, MINI_CHUNK);
         mini_run(m, step, logits);
         free(step);
@@ -242,7 +243,8 @@ static void read_plainly(mini_model *m, const int32_t *text, int32_t slot, int32
     reader r = { .slot = slot, .text = text, .on_text = { 0 } };
     prefill(m, &r, prompt);
     while (r.n_past < TEXT) {
-        test_seq s = { slot, r.parity, r.n_past, r.n_replay, r.path, 1, 0, root, text + r.n_past };
+        test_seq s = { .slot = slot, .parity = r.parity, .n_past = r.n_past, .n_replay = r.n_replay, .path = r.path,
+                       .n_node = 1, .parent = root, .token = text + r.n_past };
         spec_step_block *step = test_step(SPEC_PHASE_DECODE, &s, 1, 0);
         mini_run(m, step, want + r.n_past * MINI_VOCAB);
         free(step);
@@ -295,7 +297,8 @@ static int32_t step_all(mini_model *m, reader *readers, float *const *want, test
         if (r->n_past >= TEXT || test_below(random, 5) == 0) continue; /* some sit out */
         grow(r, random);
         cut[n] = two ? 1 + test_below(random, r->n_node) : r->n_node;
-        s[n] = (test_seq){ r->slot, r->parity, r->n_past, r->n_replay, r->path, cut[n], 0, r->parent, r->token };
+        s[n] = (test_seq){ .slot = r->slot, .parity = r->parity, .n_past = r->n_past, .n_replay = r->n_replay,
+                           .path = r->path, .n_node = cut[n], .parent = r->parent, .token = r->token };
         who[n++] = r;
     }
     for (int32_t pass = 0; pass < 2 && n > 0; pass++) {

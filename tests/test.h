@@ -110,6 +110,8 @@ typedef struct test_seq {
     int32_t n_node, n_fed;
     const int32_t *parent;
     const int32_t *token; /* [n_node], NULL = 0 */
+    int32_t n_given;      /* nodes whose place in the tree visits may use; 0 = all */
+    int32_t n_advance;
 } test_seq;
 
 /* The block of a step; free(). n_run: rows that token-wise operations run over, 0 = as many as are valid.

@@ -375,7 +375,8 @@ static void fill_seq(spec_step_block *b, spec_step_seq *out, const test_seq *s, 
     int32_t row = first[0], node = first[1], path = first[2];
     *out = (spec_step_seq){ .slot = s->slot, .parity = s->parity, .n_past = s->n_past, .n_replay = s->n_replay,
                             .first_path = path, .n_fed = s->n_fed, .n_row = s->n_node - s->n_fed, .first_row = row,
-                            .first_node = node, .first_page = index * TEST_PAGES };
+                            .first_node = node, .first_page = index * TEST_PAGES,
+                            .n_given = s->n_given ? s->n_given : s->n_node, .n_advance = s->n_advance };
     spec_step_node *nodes = (spec_step_node *)((char *)b + b->off_node) + node;
     int32_t *rows = (int32_t *)((char *)b + b->off_row_seq) + row, *paths = (int32_t *)((char *)b + b->off_path) + path;
     int32_t *pages = (int32_t *)((char *)b + b->off_page) + index * TEST_PAGES;
@@ -387,6 +388,8 @@ static void fill_seq(spec_step_block *b, spec_step_seq *out, const test_seq *s, 
     for (int32_t i = 0; i < out->n_row; i++) rows[i] = index;
     for (int32_t i = 0; i < s->n_replay; i++) paths[i] = s->path[i];
     for (int32_t i = 0; i < TEST_PAGES; i++) pages[i] = test_page(s->slot, i);
+    spec_step_visit *visits = (spec_step_visit *)((char *)b + b->off_visit) + row;
+    speci_step_visits(nodes, s->n_fed, out->n_given, out->n_row, visits);
 }
 
 spec_step_block *test_step(int32_t phase, const test_seq *seqs, int32_t n_seq, int32_t n_run)
@@ -404,6 +407,7 @@ spec_step_block *test_step(int32_t phase, const test_seq *seqs, int32_t n_seq, i
     h.off_node = place(&end, nodes * sizeof(spec_step_node));
     h.off_row_seq = place(&end, (rows + 1) * sizeof(int32_t));
     h.off_path = place(&end, (paths + 1) * sizeof(int32_t));
+    h.off_visit = place(&end, (rows + 1) * sizeof(spec_step_visit));
     h.off_page = place(&end, (size_t)n_seq * TEST_PAGES * sizeof(int32_t));
     h.bytes = (end + 15) / 16 * 16;
     spec_step_block *b = calloc(1, (size_t)h.bytes);

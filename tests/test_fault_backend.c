@@ -68,7 +68,7 @@ static void test_table(void **state)
     spec_backend_ops ops = speci_cpu_ops;
     assert_int_equal(open_ops(&ops), SPEC_OK);
     ops.abi = SPEC_BACKEND_ABI + 6;
-    expect_refusal(&ops, SPEC_E_UNSUPPORTED, "ABI 7");
+    expect_refusal(&ops, SPEC_E_UNSUPPORTED, "ABI 8");
     ops = speci_cpu_ops;
     ops.struct_size = 16;
     expect_refusal(&ops, SPEC_E_UNSUPPORTED, "16 bytes");

@@ -13,18 +13,18 @@ static const int32_t chain[] = { -1, 0, 1, 2, 3, 4, 5, 6, 7, 8 };
 static const int32_t bush[] = { -1, 0, 1, 1, 0, 4, 0, 5, 3, 2 };
 static const int32_t star[] = { -1, 0, 0, 0, 0, 0 };
 
-static const test_seq first_token[] = { { 0, 0, 0, 0, NULL, 1, 0, chain, NULL } };
-static const test_seq one[] = { { 0, 0, 20, 0, NULL, 1, 0, chain, NULL } };
-static const test_seq short_chain[] = { { 0, 0, 20, 0, NULL, 4, 0, chain, NULL } };
-static const test_seq tree[] = { { 1, 1, 20, 0, NULL, 10, 0, bush, NULL } };
-static const test_seq tree_at_0[] = { { 1, 1, 0, 0, NULL, 10, 0, bush, NULL } };
-static const test_seq tree_over_page[] = { { 1, 1, 126, 0, NULL, 10, 0, bush, NULL } };
-static const test_seq fed[] = { { 2, 0, 62, 0, NULL, 10, 4, bush, NULL } };
-static const test_seq far[] = { { 2, 0, 400, 0, NULL, 10, 0, bush, NULL } };
-static const test_seq several[] = { { 3, 0, 62, 0, NULL, 10, 0, bush, NULL },
-                                    { 0, 1, 0, 0, NULL, 1, 0, chain, NULL },
-                                    { 5, 1, 300, 0, NULL, 6, 2, star, NULL },
-                                    { 4, 0, 128, 0, NULL, 10, 9, chain, NULL } };
+static const test_seq first_token[] = { { .slot = 0, .n_past = 0, .n_node = 1, .parent = chain } };
+static const test_seq one[] = { { .slot = 0, .n_past = 20, .n_node = 1, .parent = chain } };
+static const test_seq short_chain[] = { { .slot = 0, .n_past = 20, .n_node = 4, .parent = chain } };
+static const test_seq tree[] = { { .slot = 1, .parity = 1, .n_past = 20, .n_node = 10, .parent = bush } };
+static const test_seq tree_at_0[] = { { .slot = 1, .parity = 1, .n_past = 0, .n_node = 10, .parent = bush } };
+static const test_seq tree_over_page[] = { { .slot = 1, .parity = 1, .n_past = 126, .n_node = 10, .parent = bush } };
+static const test_seq fed[] = { { .slot = 2, .n_past = 62, .n_node = 10, .n_fed = 4, .parent = bush } };
+static const test_seq far[] = { { .slot = 2, .n_past = 400, .n_node = 10, .parent = bush } };
+static const test_seq several[] = { { .slot = 3, .n_past = 62, .n_node = 10, .parent = bush },
+                                    { .slot = 0, .parity = 1, .n_past = 0, .n_node = 1, .parent = chain },
+                                    { .slot = 5, .parity = 1, .n_past = 300, .n_node = 6, .n_fed = 2, .parent = star },
+                                    { .slot = 4, .n_past = 128, .n_node = 10, .n_fed = 9, .parent = chain } };
 
 typedef struct attention_case {
     const char *name;

@@ -14,14 +14,18 @@ static const int32_t path_far[] = { 0, 4, 5 };
 static const int32_t path_root[] = { 0 };
 static const int32_t path_mixed[] = { 0, 1, 3 };
 
-/* Sequences of the cases: slot, parity, n_past, n_replay, path, n_node, n_fed, parent, token */
-static const test_seq one[] = { { 0, 0, 5, 0, NULL, 1, 0, chain, NULL } };
-static const test_seq chain_at_0[] = { { 0, 0, 0, 0, NULL, 5, 0, chain, NULL } };
-static const test_seq tree[] = { { 1, 1, 61, 3, path_far, 7, 0, bush, NULL } };
-static const test_seq fed[] = { { 2, 0, 130, 0, NULL, 7, 3, bush, NULL } };
-static const test_seq several[] = { { 3, 0, 62, 3, path_far, 7, 0, bush, NULL },
-                                    { 0, 1, 9, 1, path_root, 1, 0, chain, NULL },
-                                    { 5, 1, 200, 3, path_mixed, 5, 2, chain, NULL } };
+/* Sequences of the cases. */
+static const test_seq one[] = { { .slot = 0, .n_past = 5, .n_node = 1, .parent = chain } };
+static const test_seq chain_at_0[] = { { .slot = 0, .n_past = 0, .n_node = 5, .parent = chain } };
+static const test_seq tree[] = { { .slot = 1, .parity = 1, .n_past = 61, .n_replay = 3, .path = path_far,
+                                   .n_node = 7, .parent = bush } };
+static const test_seq fed[] = { { .slot = 2, .n_past = 130, .n_node = 7, .n_fed = 3, .parent = bush } };
+static const test_seq several[] = { { .slot = 3, .n_past = 62, .n_replay = 3, .path = path_far, .n_node = 7,
+                                      .parent = bush },
+                                    { .slot = 0, .parity = 1, .n_past = 9, .n_replay = 1, .path = path_root,
+                                      .n_node = 1, .parent = chain },
+                                    { .slot = 5, .parity = 1, .n_past = 200, .n_replay = 3, .path = path_mixed,
+                                      .n_node = 5, .n_fed = 2, .parent = chain } };
 
 /* Element (slot, head, i) of sequence memory `seq`. */
 static size_t kv_index(int32_t seq, int32_t slot, int32_t head, int32_t i, int32_t n_head, int32_t dim)

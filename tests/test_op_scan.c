@@ -18,16 +18,21 @@ static const int32_t path_root[] = { 0 };
 static const int32_t path_two[] = { 0, 4 };
 static const int32_t path_far[] = { 0, 1, 3, 8, 11 };
 
-static const test_seq one[] = { { 0, 0, 5, 0, NULL, 1, 0, chain, NULL } };
-static const test_seq one_replay[] = { { 0, 0, 5, 1, path_root, 1, 0, chain, NULL } };
-static const test_seq tree[] = { { 1, 1, 5, 0, NULL, 10, 0, bush, NULL } };
-static const test_seq tree_replay[] = { { 1, 0, 9, 2, path_two, 10, 0, bush, NULL } };
-static const test_seq fed[] = { { 2, 0, 9, 0, NULL, 10, 4, bush, NULL } };
-static const test_seq several[] = { { 3, 0, 9, 2, path_two, 10, 0, bush, NULL },
-                                    { 0, 1, 9, 1, path_root, 1, 0, chain, NULL },
-                                    { 5, 1, 9, 0, NULL, 6, 2, star, NULL },
-                                    { 2, 1, 9, 5, path_far, 12, 0, chain, NULL } };
-static const test_seq prompt[] = { { 2, 1, 0, 0, NULL, 11, 0, chain, NULL } };
+static const test_seq one[] = { { .slot = 0, .n_past = 5, .n_node = 1, .parent = chain } };
+static const test_seq one_replay[] = { { .slot = 0, .n_past = 5, .n_replay = 1, .path = path_root, .n_node = 1,
+                                         .parent = chain } };
+static const test_seq tree[] = { { .slot = 1, .parity = 1, .n_past = 5, .n_node = 10, .parent = bush } };
+static const test_seq tree_replay[] = { { .slot = 1, .n_past = 9, .n_replay = 2, .path = path_two, .n_node = 10,
+                                          .parent = bush } };
+static const test_seq fed[] = { { .slot = 2, .n_past = 9, .n_node = 10, .n_fed = 4, .parent = bush } };
+static const test_seq several[] = { { .slot = 3, .n_past = 9, .n_replay = 2, .path = path_two, .n_node = 10,
+                                      .parent = bush },
+                                    { .slot = 0, .parity = 1, .n_past = 9, .n_replay = 1, .path = path_root,
+                                      .n_node = 1, .parent = chain },
+                                    { .slot = 5, .parity = 1, .n_past = 9, .n_node = 6, .n_fed = 2, .parent = star },
+                                    { .slot = 2, .parity = 1, .n_past = 9, .n_replay = 5, .path = path_far,
+                                      .n_node = 12, .parent = chain } };
+static const test_seq prompt[] = { { .slot = 2, .parity = 1, .n_past = 0, .n_node = 11, .parent = chain } };
 
 typedef struct scan_case {
     const char *name;

@@ -89,6 +89,9 @@ typedef struct cpu_loops {
     /* n_row rows of one head: s = exp(dt a) s + dt x b^T, then y = s c unless y is NULL. s [n_row][n_state] */
     void (*scan)(float *s, float *y, const float *x, size_t n_row, size_t n_state, float dt, const float *a,
                  bool a_per_state, const float *b, const float *c);
+    /* sum of x y; y = y + f x: the matrix form of the scan */
+    float (*dot)(const float *x, const float *y, size_t n);
+    void (*axpy)(float *y, float f, const float *x, size_t n);
     /* y = y + d x, gated: y = (y + d x) silu(z) */
     void (*scan_out)(float *y, float d, const float *x, const float *z, size_t n);
     /* the largest value, NaN left out; -inf for none */
@@ -154,8 +157,9 @@ struct spec_queue {
 
 uint8_t *speci_cpu_scratch_take(spec_queue *q);
 void speci_cpu_scratch_give(spec_queue *q, uint8_t *p);
-/* Bytes of one slot for rows of n_vocab columns. */
+/* Bytes of one slot for rows of n_vocab columns; for the states that a scan keeps. */
 size_t speci_cpu_rows_scratch(size_t n_vocab);
+size_t speci_cpu_scan_scratch(const spec_scan_args *a);
 
 /* ------------------------------------------------------------------------------------ operations --- */
 

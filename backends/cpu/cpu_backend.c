@@ -109,11 +109,12 @@ static size_t step_bytes(const spec_plan *p)
 {
     size_t seqs = (size_t)p->n_seq_max, nodes = (size_t)p->n_node_max, rows = (size_t)p->n_row_max;
     size_t pages = (size_t)p->n_kv_max / SPEC_PAGE + 2;
-    return sizeof(spec_step_block) + seqs * sizeof(spec_step_seq) + (seqs * nodes + rows) * sizeof(spec_step_node) +
-           (rows + seqs * nodes + seqs * pages) * sizeof(int32_t) + 5 * 64;
+    return sizeof(spec_step_block) + seqs * sizeof(spec_step_seq) + rows * sizeof(spec_step_visit) +
+           (seqs * nodes + rows) * sizeof(spec_step_node) +
+           (rows + seqs * nodes + seqs * pages) * sizeof(int32_t) + 6 * 64;
 }
 
-/* Bytes of a slot of scratch: rows of logits, rows of norms, panels of prefill. */
+/* Bytes of a slot of scratch: rows of logits, rows of norms, states of scans, panels of prefill. */
 static size_t slot_bytes(const spec_plan *plans, int32_t n_plan, size_t n_vocab)
 {
     size_t most = speci_cpu_rows_scratch(n_vocab);
@@ -121,6 +122,8 @@ static size_t slot_bytes(const spec_plan *plans, int32_t n_plan, size_t n_vocab)
         for (int32_t j = 0; j < plans[i].n_op; j++) {
             const spec_op *op = &plans[i].ops[j];
             size_t need = op->kind == SPEC_OP_NORM ? (size_t)op->u.norm.dim * sizeof(float) : 0;
+            if (op->kind == SPEC_OP_SCAN && plans[i].phase == SPEC_PHASE_DECODE)
+                need = speci_cpu_scan_scratch(&op->u.scan);
 #if defined(SPEC_HAVE_BLAS)
             if (op->kind == SPEC_OP_LINEAR && plans[i].phase == SPEC_PHASE_PREFILL) need = speci_cpu_prefill_scratch();
 #endif

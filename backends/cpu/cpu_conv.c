@@ -140,6 +140,17 @@ static void convolve_node(conv_part *t, void *out, int32_t i)
     convolve(t, out, taps);
 }
 
+/* The window moves on, in place, over the first n_advance nodes: a chain whose inputs are in the cache by now. */
+static void advance(conv_part *t)
+{
+    const spec_conv_args *a = t->job->a;
+    const int32_t n = t->s->n_advance, half = t->s->parity, keep = a->width - 1;
+    for (int32_t k = 0; k < keep && n > 0; k++) {
+        const void *from = n + k < keep ? window_at(t, half, n + k) : cache_at(t, half, n + k - keep);
+        memcpy(window_at(t, half, k), from, t->n * cpu_dtype_size(a->dtype));
+    }
+}
+
 static void decode(conv_part *t)
 {
     const spec_conv_args *a = t->job->a;
@@ -150,6 +161,7 @@ static void decode(conv_part *t)
         round_input(t, cache_at(t, s->parity, s->n_fed + i), s->first_row + i);
         convolve_node(t, cpu_at(&a->y, s->first_row + i, t->c0), s->n_fed + i);
     }
+    advance(t);
 }
 
 /* A chain that is absorbed at once: the last width inputs go round in a ring. */
@@ -193,6 +205,9 @@ spec_status speci_cpu_conv(spec_queue *q, const spec_conv_args *a)
         if (s->n_fed + s->n_row > a->n_node || s->n_replay > a->n_node)
             return q->dev->host->fail(SPEC_E_INVALID, "conv: %d nodes fed, %d new, %d replayed; the caches hold %d",
                                       s->n_fed, s->n_row, s->n_replay, a->n_node);
+        if (s->n_advance < 0 || s->n_advance > s->n_row || (s->n_advance > 0 && s->n_fed > 0))
+            return q->dev->host->fail(SPEC_E_INVALID, "conv: %d nodes to advance by, of %d fed and %d new", s->n_advance,
+                                      s->n_fed, s->n_row);
     }
     conv_job job = { q, a, cpu_parts(a->n_channel, CHANNELS) };
     speci_cpu_parallel(q->dev->pool, b->n_seq * job.n_part, conv_task, &job);

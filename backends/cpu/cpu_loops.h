@@ -295,6 +295,6 @@ static void scale(float *v, float f, size_t n)
 #define CPU_LOOPS_TABLE                                                                            \
     {                                                                                              \
         .load = load, .store = store, .activate = activate, .norm = norm, .rms = rms,              \
-        .attend = attend, .conv = conv, .dt = dt, .scan = scan, .scan_out = scan_out,              \
-        .max = max_of, .exps = exps, .scale = scale,                                               \
+        .attend = attend, .conv = conv, .dt = dt, .scan = scan, .dot = dot,                    \
+        .axpy = axpy, .scan_out = scan_out, .max = max_of, .exps = exps, .scale = scale,           \
     }

@@ -1,15 +1,23 @@
-/* cpu_scan.c - selective scan over trees, recurrent form, with activation replay in front
- * (algorithms.md 7.2, 7.3, 8.3, 9.2).
+/* cpu_scan.c - selective scan over trees with activation replay in front, in the recurrent and in the matrix form
+ * (algorithms.md 7.2, 7.3, 8.2, 8.3, 9.2, 9.3, 10.1).
  *
  *   S(node) = exp(dt A) S(parent) + dt x B^T;   y = S C + D x;   out = z ? y silu(z) : y
  *
  * The state's rows (a head and one of its channels) are independent: a task is a piece of them, for one sequence, and
- * does everything for them in order: replay into the stored state, then the nodes. It keeps the state of one live path.
- * Where a node does not follow the node before it, the live state starts again from the stored one and absorbs the
- * node's ancestors, from the values they had: the same function of the same numbers, hence the same bits. */
+ * does everything for them in order: replay into the stored state, then the nodes.
+ *
+ * Recurrent form: the nodes in the order of the step's visits. One state is live; copies of those that are needed again
+ * wait in the task's scratch (at most LIVE_MAX floats each: they stay in the second cache). Where the order is not known
+ * to the host the live state starts again from the stored one and absorbs the node's ancestors once more, from the values
+ * they had. All the same function of the same numbers, hence the same bits.
+ *
+ * Matrix form: with sigma the logarithms of the decays, summed from the root on,
+ *   y_i = e^sigma_i S0 C_i + sum over j on the path of i of e^(sigma_i - sigma_j) (C_i . B_j) dt_j x_j + D x_i.
+ * Only pairs of a node and its ancestor are visited, so no exponent is positive. */
 #include "backends/cpu/cpu.h"
+#include "backends/cpu/cpu_math.h"
 
-enum { LIVE_MAX = 8192, STATE_MAX = 1024, ROWS_MAX = 512, HEADS_MAX = 64 };
+enum { LIVE_MAX = 8192, STATE_MAX = 1024, ROWS_MAX = 512, HEADS_MAX = 64, MATRIX_NODES = 512 };
 
 spec_status speci_cpu_check_scan(const spec_device *dev, const spec_scan_args *a)
 {
@@ -32,14 +40,18 @@ spec_status speci_cpu_check_scan(const spec_device *dev, const spec_scan_args *a
         return h->fail(SPEC_E_INVALID, "scan: x is %s and B %s, but the convolution's output is %s",
                        cpu_dtype_name(a->x.dtype), cpu_dtype_name(a->b.dtype), cpu_dtype_name(a->dtype));
     if (!a->b_in_conv && !a->cache_b) return h->fail(SPEC_E_INVALID, "scan: no cache for B");
+    if (a->matrix && (a->a_per_state || a->node_state || a->n_node > MATRIX_NODES))
+        return h->fail(SPEC_E_UNSUPPORTED, "scan: the matrix form takes one decay per head, keeps no states of nodes, and "
+                       "does up to %d nodes (here %d)", MATRIX_NODES, a->n_node);
     return SPEC_OK;
 }
 
 typedef struct scan_job {
-    const spec_queue *q;
+    spec_queue *q;
     const spec_scan_args *a;
     int32_t rows; /* of the state, per task */
     int32_t n_part;
+    int32_t n_place; /* of saved states */
 } scan_job;
 
 /* Where one node's values lie. dt NULL: it is computed from dt_in. */
@@ -100,18 +112,23 @@ static scan_node node_of(const scan_part *t, int32_t i)
     return n;
 }
 
-/* dt [t->n_head] of a node: from the cache, or dt = clamp(softplus(dt_in + dt_bias)). */
-static void node_dt(const scan_part *t, const scan_node *n, float *dt)
+/* dt of a node's heads [head0, head0 + n_head): from the cache, or dt = clamp(softplus(dt_in + dt_bias)). */
+static void heads_dt(const scan_part *t, const scan_node *n, int32_t head0, int32_t n_head, float *dt)
 {
     const spec_scan_args *a = t->job->a;
     const cpu_loops *loops = t->job->q->dev->loops;
     float in[HEADS_MAX];
     if (n->dt) {
-        memcpy(dt, n->dt + t->head0, (size_t)t->n_head * sizeof *dt);
+        memcpy(dt, n->dt + head0, (size_t)n_head * sizeof *dt);
         return;
     }
-    loops->load(in, cpu_at(&a->dt, n->row, t->head0), a->dt.dtype, (size_t)t->n_head);
-    loops->dt(dt, in, a->dt_bias ? a->dt_bias + t->head0 : NULL, a->dt_min, a->dt_max, (size_t)t->n_head);
+    loops->load(in, cpu_at(&a->dt, n->row, head0), a->dt.dtype, (size_t)n_head);
+    loops->dt(dt, in, a->dt_bias ? a->dt_bias + head0 : NULL, a->dt_min, a->dt_max, (size_t)n_head);
+}
+
+static void node_dt(const scan_part *t, const scan_node *n, float *dt)
+{
+    heads_dt(t, n, t->head0, t->n_head, dt);
 }
 
 /* Block `block` of B, rounded to the type of the cache that replay reads it from. */
@@ -185,38 +202,146 @@ static void fill_caches(const scan_part *t, int32_t i)
     }
 }
 
-/* live = the state at node i, from the stored one. */
-static void restart(const scan_part *t, float *live, const float *stored, int32_t i)
+/* --- recurrent form --- */
+
+static size_t part_bytes(const scan_part *t)
+{
+    return (size_t)t->n_row * (size_t)t->job->a->n_state * sizeof(float);
+}
+
+/* The rows' kept state of a node. */
+static float *node_state_at(const scan_part *t, int32_t node)
+{
+    const spec_scan_args *a = t->job->a;
+    size_t at = (size_t)t->s->slot * (size_t)a->n_node + (size_t)node, rows = (size_t)a->n_head * (size_t)a->head_dim;
+    return a->node_state + (at * rows + (size_t)t->row0) * (size_t)a->n_state;
+}
+
+/* live = the state at node i, from the stored one, which is that of node `base` (-1: before the tree). */
+static void restart(const scan_part *t, float *live, const float *stored, int32_t base, int32_t i)
 {
     const spec_step_node *nodes = spec_step_nodes(t->job->q->step) + t->s->first_node;
-    int32_t path[SPEC_MAX_DEPTH + 1], n = 0;
-    memcpy(live, stored, (size_t)t->n_row * (size_t)t->job->a->n_state * sizeof *live);
-    for (; i >= 0; i = nodes[i].parent) path[n++] = i;
+    int32_t path[2 * (SPEC_MAX_DEPTH + 1)], n = 0;
+    if (t->job->a->node_state && i >= 0) {
+        memcpy(live, node_state_at(t, i), part_bytes(t));
+        return;
+    }
+    memcpy(live, stored, part_bytes(t));
+    for (; i >= 0 && i != base && n < (int32_t)(sizeof path / sizeof *path); i = nodes[i].parent) path[n++] = i;
     while (n > 0) {
         scan_node node = node_of(t, path[--n]);
         absorb(t, live, &node, false);
     }
 }
 
-static void decode(const scan_part *t, float *stored)
+/* scratch: the live state, then the saved ones. */
+static void recurrent(const scan_part *t, float *stored, float *scratch)
 {
     const spec_step_block *b = t->job->q->step;
     const spec_step_seq *s = t->s;
     const spec_step_node *nodes = spec_step_nodes(b) + s->first_node;
-    const int32_t *path = spec_step_paths(b) + s->first_path;
-    float live[LIVE_MAX];
+    const spec_step_visit *visits = spec_step_visits(b) + s->first_row;
+    const size_t bytes = part_bytes(t), place = (size_t)t->job->rows * (size_t)t->job->a->n_state;
+    float *live = scratch, *saved = scratch + place;
+    int32_t base = -1;
+    if (s->n_row > 0) memcpy(live, stored, bytes);
+    for (int32_t i = 0; i < s->n_row; i++) {
+        const spec_step_visit v = visits[i];
+        if (v.load >= 0) memcpy(live, saved + (size_t)v.load * place, bytes);
+        if (v.load == SPEC_LOAD_PATH) restart(t, live, stored, base, nodes[v.node].parent);
+        fill_caches(t, v.node);
+        scan_node n = node_of(t, v.node);
+        absorb(t, live, &n, true);
+        if (v.save >= 0) memcpy(saved + (size_t)v.save * place, live, bytes);
+        if (t->job->a->node_state) memcpy(node_state_at(t, v.node), live, bytes);
+        if (v.node == s->n_advance - 1) {
+            memcpy(stored, live, bytes);
+            base = v.node;
+        }
+    }
+}
+
+/* --- matrix form --- */
+
+/* What the rows of one head share: of each node of the tree, dt and the logarithm of the decays from the root on. The sum
+ * is double: its differences are small beside it. */
+typedef struct head_decays {
+    float dt[MATRIX_NODES];
+    double sigma[MATRIX_NODES];
+} head_decays;
+
+static void sum_decays(const scan_part *t, int32_t h, head_decays *d)
+{
+    const spec_scan_args *a = t->job->a;
+    const spec_step_seq *s = t->s;
+    const spec_step_node *nodes = spec_step_nodes(t->job->q->step) + s->first_node;
+    for (int32_t i = 0; i < s->n_fed + s->n_row; i++) {
+        const scan_node n = node_of(t, i);
+        heads_dt(t, &n, h, 1, &d->dt[i]);
+        d->sigma[i] = (double)d->dt[i] * (double)a->a[h] + (nodes[i].parent >= 0 ? d->sigma[nodes[i].parent] : 0.0);
+    }
+}
+
+/* y [count] of new node i: rows [p, p + count) of head h, whose stored state is at s0. */
+static void matrix_node(const scan_part *t, const float *s0, const head_decays *d, int32_t i, int32_t h, int32_t p,
+                        int32_t count)
+{
+    const spec_scan_args *a = t->job->a;
+    const cpu_loops *loops = t->job->q->dev->loops;
+    const spec_step_node *nodes = spec_step_nodes(t->job->q->step) + t->s->first_node;
+    const size_t n_state = (size_t)a->n_state, n = (size_t)count, x_at = (size_t)(h / a->x_rep * a->head_dim + p);
+    const scan_node node = node_of(t, i);
+    float b[STATE_MAX], c[STATE_MAX], x[ROWS_MAX], y[ROWS_MAX];
+    loops->load(c, cpu_item(node.c, a->c.dtype, (size_t)(h / a->c_rep) * n_state), a->c.dtype, n_state);
+    const float decay = cpu_exp((float)d->sigma[i]);
+    for (int32_t r = 0; r < count; r++) y[r] = decay * loops->dot(s0 + (size_t)r * n_state, c, n_state);
+    for (int32_t j = i; j >= 0; j = nodes[j].parent) {
+        const scan_node other = node_of(t, j);
+        load_b(t, &other, h / a->b_rep, b);
+        loops->load(x, cpu_item(other.x, a->dtype, x_at), a->dtype, n);
+        loops->axpy(y, cpu_exp((float)(d->sigma[i] - d->sigma[j])) * loops->dot(c, b, n_state) * d->dt[j], x, n);
+    }
+    loops->load(x, cpu_item(node.x, a->dtype, x_at), a->dtype, n);
+    store_rows(t, &node, y, x, h, p, count);
+}
+
+static void matrix(const scan_part *t, float *stored)
+{
+    const spec_scan_args *a = t->job->a;
+    const spec_step_seq *s = t->s;
+    head_decays d;
+    for (int32_t i = s->n_fed; i < s->n_fed + s->n_row; i++) fill_caches(t, i);
+    for (int32_t row = t->row0, end = t->row0 + t->n_row; row < end && s->n_row > 0;) {
+        const int32_t h = row / a->head_dim, p = row % a->head_dim, count = cpu_min(a->head_dim - p, end - row);
+        const float *s0 = stored + (size_t)(row - t->row0) * (size_t)a->n_state;
+        sum_decays(t, h, &d);
+        for (int32_t i = s->n_fed; i < s->n_fed + s->n_row; i++) matrix_node(t, s0, &d, i, h, p, count);
+        row += count;
+    }
+    for (int32_t i = 0; i < s->n_advance; i++) {
+        const scan_node n = node_of(t, i);
+        absorb(t, stored, &n, false);
+    }
+}
+
+/* --- tasks --- */
+
+static void decode(const scan_part *t, float *stored)
+{
+    spec_queue *q = t->job->q;
+    const spec_step_seq *s = t->s;
+    const int32_t *path = spec_step_paths(q->step) + s->first_path;
     for (int32_t j = 0; j < s->n_replay && s->n_fed == 0; j++) {
         scan_node n = replayed(t, j, s->parity ^ 1, path[j]);
         absorb(t, stored, &n, false);
     }
-    int32_t at = -2; /* the node whose state is live; -1 is the stored state, -2 nothing */
-    for (int32_t i = s->n_fed; i < s->n_fed + s->n_row; i++) {
-        if (nodes[i].parent != at) restart(t, live, stored, nodes[i].parent);
-        fill_caches(t, i);
-        scan_node n = node_of(t, i);
-        absorb(t, live, &n, true);
-        at = i;
+    if (t->job->a->matrix) {
+        matrix(t, stored);
+        return;
     }
+    uint8_t *scratch = speci_cpu_scratch_take(q);
+    recurrent(t, stored, (float *)(void *)scratch);
+    speci_cpu_scratch_give(q, scratch);
 }
 
 static void scan_task(void *arg, int32_t i)
@@ -252,18 +377,47 @@ static int32_t rows_per_task(const spec_scan_args *a)
     return cpu_min(most / a->head_dim, HEADS_MAX) * a->head_dim;
 }
 
+size_t speci_cpu_scan_scratch(const spec_scan_args *a)
+{
+    if (a->matrix || a->n_state < 1 || a->head_dim < 1) return 0;
+    const size_t state = (size_t)rows_per_task(a) * (size_t)a->n_state * sizeof(float);
+    return state * (size_t)(1 + spec_step_places(a->n_node));
+}
+
+/* Nothing outside of caches and places is to be reached, and no place is to be read before it is written. */
+static spec_status check_step(const scan_job *job, const spec_step_seq *s)
+{
+    const spec_host *h = job->q->dev->host;
+    const int32_t n = s->n_fed + s->n_row;
+    bool written[SPEC_MAX_SAVED] = { false };
+    if (n > job->a->n_node || s->n_replay > job->a->n_node)
+        return h->fail(SPEC_E_INVALID, "scan: %d nodes fed, %d new, %d replayed; the caches hold %d", s->n_fed, s->n_row,
+                       s->n_replay, job->a->n_node);
+    if (s->n_advance < 0 || s->n_advance > s->n_row || (s->n_advance > 0 && s->n_fed > 0))
+        return h->fail(SPEC_E_INVALID, "scan: %d nodes to advance by, of %d fed and %d new", s->n_advance, s->n_fed,
+                       s->n_row);
+    for (int32_t i = 0; i < s->n_row && !job->a->matrix; i++) {
+        const spec_step_visit *v = spec_step_visits(job->q->step) + s->first_row + i;
+        if (v->node < s->n_fed || v->node >= n || v->load < SPEC_LOAD_PATH || v->load >= job->n_place ||
+            v->save < -1 || v->save >= job->n_place || (v->load >= 0 && !written[v->load]))
+            return h->fail(SPEC_E_INVALID, "scan: visit %d: node %d, loads %d, saves %d; there are nodes %d to %d and %d "
+                           "places", i, v->node, v->load, v->save, s->n_fed, n - 1, job->n_place);
+        if (v->save >= 0) written[v->save] = true;
+    }
+    return SPEC_OK;
+}
+
 spec_status speci_cpu_scan(spec_queue *q, const spec_scan_args *a)
 {
     const spec_step_block *b = q->step;
     CPU_TRY(speci_cpu_check_scan(q->dev, a));
-    for (int32_t i = 0; i < b->n_seq && b->phase == SPEC_PHASE_DECODE; i++) {
-        const spec_step_seq *s = spec_step_seqs(b) + i;
-        if (s->n_fed + s->n_row > a->n_node || s->n_replay > a->n_node)
-            return q->dev->host->fail(SPEC_E_INVALID, "scan: %d nodes fed, %d new, %d replayed; the caches hold %d",
-                                      s->n_fed, s->n_row, s->n_replay, a->n_node);
-    }
-    scan_job job = { q, a, rows_per_task(a), 0 };
+    scan_job job = { .q = q, .a = a, .rows = rows_per_task(a), .n_place = spec_step_places(a->n_node) };
     job.n_part = cpu_parts(a->n_head * a->head_dim, job.rows);
+    if (b->phase == SPEC_PHASE_DECODE && speci_cpu_scan_scratch(a) > q->slot_bytes)
+        return q->dev->host->fail(SPEC_E_INVALID, "scan: %zu bytes of scratch, the queue was opened for %zu",
+                                  speci_cpu_scan_scratch(a), q->slot_bytes);
+    for (int32_t i = 0; i < b->n_seq && b->phase == SPEC_PHASE_DECODE; i++)
+        CPU_TRY(check_step(&job, spec_step_seqs(b) + i));
     speci_cpu_parallel(q->dev->pool, b->n_seq * job.n_part, scan_task, &job);
     return SPEC_OK;
 }
