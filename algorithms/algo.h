@@ -161,11 +161,8 @@ int32_t speci_draft_room(const spec_session *s, const algo_seq *q);
 
 /* Chains from draft_net for the sequences seqs [n], into their `draft` trees (algo_draft_model.c). */
 spec_status speci_draft_model(spec_session *s, const int32_t *seqs, int32_t n);
-/* draft_net absorbs all ids but the pending one, with stand-ins for tokens that it does not know: by prefill, from the
- * start; or what it was fed and is committed by now, while the rest is forgotten (the absorbing is left to its next pass,
- * or to speci_net_flush). */
+/* draft_net begins with all ids but the pending one, with stand-ins for tokens that it does not know, by prefill. */
 spec_status speci_draft_prefill(spec_session *s, int32_t seq);
-void speci_draft_absorb(spec_session *s, int32_t seq);
 /* verify for several sequences with one look from the host: paths [n][n_node], n_path [n], token [n]. */
 spec_status speci_verify(spec_session *s, const int32_t *seqs, int32_t n, spec_verify_rule rule, int32_t *paths,
                          int32_t *n_path, int32_t *token);

@@ -12,8 +12,8 @@ static int32_t known_token(const spec_session *s, int32_t token)
     return token < s->drafter->model->n_vocab ? token : 0;
 }
 
-/* The pending token is left out, since its row must be computed anew. */
-void speci_draft_absorb(spec_session *s, int32_t seq)
+/* What was fed and turned out to be committed; the pending token is left out, since its row must be computed anew. */
+static void absorb_accepted(spec_session *s, int32_t seq)
 {
     algo_seq *q = &s->seqs[seq];
     const int32_t base = speci_net_n_past(s->draft_net, seq);
@@ -44,7 +44,7 @@ static void chain_add(spec_session *s, algo_seq *q, int32_t token)
 static spec_status catch_up(spec_session *s, int32_t seq, int32_t room)
 {
     algo_seq *q = &s->seqs[seq];
-    speci_draft_absorb(s, seq);
+    absorb_accepted(s, seq);
     for (;;) {
         const int32_t base = speci_net_n_past(s->draft_net, seq), left = q->n_ids - base;
         const bool fits = left + room - 1 <= s->draft_node;
@@ -52,7 +52,7 @@ static spec_status catch_up(spec_session *s, int32_t seq, int32_t room)
         for (int32_t i = 0; i < n; i++) chain_add(s, q, q->ids[base + i]);
         if (fits) return SPEC_OK;
         SPEC_TRY(feed(s, &seq, 1));
-        speci_draft_absorb(s, seq);
+        absorb_accepted(s, seq);
     }
 }
 

@@ -4,7 +4,7 @@
  *     header     HEADER bytes, see code_header; its last 8 are the checksum of the rest of it
  *     ids        n_ids int32
  *     target     target_bytes: speci_net_write; n_ids - 1 positions, all but the pending token
- *     drafter    drafter_bytes, with FLAG_DRAFTER: the same of the drafter's model; drafter_past positions
+ *     drafter    drafter_bytes, with FLAG_DRAFTER: the same of the drafter's model, which has absorbed drafter_past ids
  *     checksum   8 bytes over all that went before
  * The layout of states and caches is the same on every backend, so a file may go on elsewhere; bit-equal it is on its own
  * backend, device and build only. A reader trusts nothing: sizes follow from its own models and must be those of the file. */
@@ -124,15 +124,8 @@ static file_model describe(const spec_model *m)
 
 /* --- fork --- */
 
-/* The drafter's net covers committed ids only, and nothing is pending in either net. */
-static spec_status settle(spec_session *s, int32_t seq)
-{
-    SPEC_TRY(speci_net_flush(s->net, seq));
-    if (s->seqs[seq].no_draft) return SPEC_OK;
-    speci_draft_absorb(s, seq);
-    return speci_net_flush(s->draft_net, seq);
-}
-
+/* What the drafter's net was fed beyond the positions that it has absorbed stays with the original: the copy feeds those
+ * ids anew, to the same bits. */
 static spec_status copy_sequence(spec_session *s, int32_t from, int32_t to)
 {
     const algo_seq *f = &s->seqs[from];
@@ -145,10 +138,7 @@ static spec_status copy_sequence(spec_session *s, int32_t from, int32_t to)
     t->sampling = f->sampling;
     t->ignore_eos = f->ignore_eos, t->no_draft = f->no_draft;
     SPEC_TRY(speci_net_copy(s->net, from, to));
-    if (!f->no_draft) {
-        speci_draft_absorb(s, from);
-        SPEC_TRY(speci_net_copy(s->draft_net, from, to));
-    }
+    if (!f->no_draft) SPEC_TRY(speci_net_copy(s->draft_net, from, to));
     return s->ops->sync(s->queue);
 }
 
@@ -247,7 +237,8 @@ spec_status spec_sequence_save(spec_session *s, int32_t seq, spec_write_fn write
     SPEC_TRY(speci_session_seq(s, seq, &q));
     if (!write) return speci_fail(SPEC_E_INVALID, "saving a sequence needs a write callback");
     q->scored.n = 0;
-    SPEC_TRY(settle(s, seq));
+    SPEC_TRY(speci_net_flush(s->net, seq));
+    if (!q->no_draft && s->draft_net) SPEC_TRY(speci_net_flush(s->draft_net, seq));
     file_sink f = { .write = write, .user_data = user_data };
     file_header h = header_of(s, seq);
     SPEC_TRY(put_header(&f, &h));
