@@ -226,6 +226,12 @@ struct spec_session {
 
 /* The live sequence `seq`, or an error. */
 spec_status speci_session_seq(const spec_session *s, int32_t seq, algo_seq **out);
+/* A number that is not in use, or E_FULL. What is admitted is live: the application's drafter is told. What fails before
+ * that is ended; so is what was live, when it goes. */
+spec_status speci_session_free_seq(const spec_session *s, int32_t *out);
+void speci_sequence_admit(spec_session *s, int32_t seq);
+void speci_sequence_end(spec_session *s, int32_t seq);
+spec_status speci_sampling_check(const spec_sampling *p);
 /* Has somebody asked to stop? */
 bool speci_session_stopped(void *session);
 bool speci_is_eos(const spec_session *s, const algo_seq *q, int32_t token);
@@ -247,6 +253,8 @@ void speci_draft_absorb(spec_session *s, int32_t seq);
 void speci_draft_forget(spec_session *s, int32_t seq);
 spec_status speci_draft_feed(spec_session *s, const int32_t *seqs, int32_t n);
 spec_status speci_draft_catch_up(spec_session *s, int32_t seq, int32_t n_row);
+/* draft_net begins with all ids but the pending one, with stand-ins for tokens that it does not know, by prefill. */
+spec_status speci_draft_prefill(spec_session *s, int32_t seq);
 
 /* verify for several sequences with one look from the host: paths [n][n_node], n_path [n], token [n]. */
 spec_status speci_verify(spec_session *s, const int32_t *seqs, int32_t n, spec_verify_rule rule, int32_t *paths,
