@@ -22,7 +22,7 @@ typedef struct cli_options {
     const char **stop; /* [n_stop] */
     int32_t n_stop;
     int32_t n_predict, n_ctx, n_threads, n_logprobs;
-    double temp, top_p, min_p;
+    double temp, draft_temp, top_p, min_p;
     int32_t top_k;
     int64_t seed;
     char *tree; /* every --tree, ';' between them; "chain:4" if there is none */

@@ -192,6 +192,7 @@ int cli_open(cli_context *c, const cli_options *o)
         if (spec_model_open(&c->small, c->backend, o->model_draft, &model_params) != SPEC_OK) return cli_failure();
         spec_drafter_params drafter_params = SPEC_DRAFTER_PARAMS_INIT;
         drafter_params.tree = o->tree;
+        drafter_params.temperature = (float)o->draft_temp;
         if (spec_drafter_from_model(&c->drafter, c->small, &drafter_params) != SPEC_OK) return cli_failure();
     }
     c->load_ms = cli_now_ms() - start;

@@ -74,6 +74,8 @@ static const option_row rows[] = {
     { "tree", 0, NULL, "KIND[:ARGS]", "SPEC_TREE", WORK, TREE, AT(tree), 0, 0,
       "the trees to draft; several (again, or with ; between them) need --adapt (chain:4)" },
     { "spec-draft-n-max", 0, NULL, "K", "SPEC_DRAFT_N_MAX", WORK, CHAIN, AT(tree), 1, 63, "means --tree chain:K" },
+    { "draft-temp", 0, NULL, "T", "SPEC_DRAFT_TEMP", WORK, REAL, AT(draft_temp), 0, 1e6,
+      "temperature of the draft law; 0: the target's, for a greedy target 1 (0)" },
     { "verify", 0, NULL, "auto|greedy|naive|chain|mss|mss-repeat", "SPEC_VERIFY", DECODE, CHOICE, AT(verify), 0, 0,
       "the rule that accepts drafts; one that would change the model's law is refused (auto)" },
     { "adapt", 0, NULL, "off|cost|ucb", "SPEC_ADAPT", DECODE, CHOICE, AT(adapt), 0, 0,

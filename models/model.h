@@ -123,9 +123,10 @@ typedef struct speci_net_params {
     int32_t n_seq;   /* sequences */
     int32_t n_ctx;   /* positions per sequence, pending token included; bounds the KV pool */
     int32_t n_node;  /* nodes per tree, root included */
-    bool matrix;     /* Mamba-2 scans in the matrix form */
+    bool matrix;     /* Mamba-2 scans in the matrix form (which keeps no states of nodes) */
     bool node_state; /* a state kept per node, for trees that grow */
-    bool joint;      /* accepted paths are fed again in front of the next tree, in place of replay (9.3) */
+    bool joint;      /* accepted paths are fed again in front of the next tree, in place of replay (9.3): n_seq times the
+                        longest path more rows; trees are fed whole, in one pass */
 } speci_net_params;
 
 /* A tree (or the next part of one) to feed: parents before children, none deeper than SPEC_MAX_DEPTH. tree->n nodes in
@@ -168,7 +169,8 @@ spec_status speci_net_prefill(speci_net *net, int32_t slot, const int32_t *ids, 
 /* One decode pass. Row of node i >= n_fed of input k: rows of the inputs in order. Consumes pending paths.
  * Everything is checked before the device is touched. feed may be NULL when nothing is grown. */
 spec_status speci_net_forward(speci_net *net, const speci_net_input *in, int32_t n_in, const speci_net_feed *feed);
-/* The path of the last tree that the next pass will absorb; n_path <= 0 forgets it. */
+/* The path of the last tree that the next pass will absorb (joint: whose tokens it feeds again); n_path <= 0 forgets
+ * it. */
 void speci_net_commit(speci_net *net, int32_t slot, const int32_t *path, int32_t n_path);
 /* Positions covered by state and KV, a pending path included. */
 int32_t speci_net_n_past(const speci_net *net, int32_t slot);
