@@ -36,8 +36,9 @@ spec_verify_rule speci_verify_resolve(spec_verify_rule rule, spec_tree_kind kind
 
 /* Limits of every builder: nodes of a tree, rows of laws, places of a frontier; and nodes while growing. */
 enum { ALGO_MAX_NODE = 256, ALGO_MAX_POOL = 4096 };
-/* Below every slot's value, which rounding can make less than 0: a law's sum is 1 within 1e-3. */
-#define ALGO_NO_THRESHOLD (-1.0)
+/* Below every slot's value. That can be less than 0: a law's sum is 1 within 1e-3, and of draws with replacement k may have
+ * probability 1 together many times. */
+#define ALGO_NO_THRESHOLD (-1e3)
 
 /* A level of growth as data: what a draw and an expansion (spec_draw_args, spec_expand_args) need to know. So the same
  * rules run on a device without a look from the host, and on plain arrays. Growth ends at a level whose n_next is 0 (which
