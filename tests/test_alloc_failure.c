@@ -138,7 +138,7 @@ static spec_session_params session_params(void)
 static spec_status predict(run *r)
 {
     const spec_session_params p = session_params();
-    spec_memory m;
+    spec_memory m = { .struct_size = sizeof m };
     return spec_session_predict(&m, r->target, r->dr, &p);
 }
 
