@@ -16,8 +16,8 @@
  * Where saved states lie: in the block's shared memory, each thread its own CH * VS floats, so that no one waits for
  * another. A place takes 128 * CH * VS * 4 bytes: 8 KiB with 128 states (Mamba-2), 2 KiB for Mamba-1, 16 KiB with 256
  * states. Trees of 15, 63 and 255 nodes need 3, 5 and 7 places (spec_step_places). Mamba2-2.7B has 320 blocks per sequence
- * (80 heads, 4 tiles of 16 channels): with 255 nodes 63 KiB each, 3 to a multiprocessor of 227 KiB, all blocks of one
- * sequence resident at once on 132 of them; with 63 nodes 43 KiB, 5 to a multiprocessor, where registers allow 4. Global
+ * (80 heads, 4 tiles of 16 channels): with 255 nodes 63 KiB each, 3 to a multiprocessor of 227 KiB, which is what
+ * registers allow too; so all blocks of one sequence are resident at once on 132 of them. 63 nodes take 43 KiB. Global
  * memory instead would be 7 * 2.6 MB per sequence and layer: it leaves a level 2 cache of 50 MB at three sequences. On
  * devices with less shared memory places that do not fit are not used: their visits rebuild along the path.
  *
@@ -117,7 +117,7 @@ template <int VS, int CH> struct scan_in {
 };
 
 template <int VS, int LANES, int CH, bool PER_STATE>
-static __global__ void __launch_bounds__(SCAN_THREADS)
+static __global__ void __launch_bounds__(SCAN_THREADS, VS == 4 ? 3 : 2)
 scan_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile, int table_cap, int n_place)
 {
     constexpr int GPW = 32 / LANES, QUADS = CH * VS / 4;
