@@ -90,9 +90,9 @@ uint64_t speci_builder_key(const spec_tree *tree, int32_t node, uint64_t seed, u
 /* For builders that grow by looks. Begins tree (room for b->n_pool nodes, with rank and q_row): the root, fed: row
  * 0. */
 void speci_builder_begin(const spec_builder *b, bool draw, int32_t token, spec_tree *tree);
-/* Calls the look, and checks what it did: the tree stays a tree, fits b->n_pool, in a drawn tree child j of a node is
- * its candidate j, and feed (room for info.n_row) names nodes that were not fed. Those get the next rows, in order:
- * q_row. candidates [rows so far][b->k]. After an error the tree is of no use. */
+/* Calls the look, and checks what a caller's own did: the tree stays a tree, fits b->n_pool and info.depth, in a drawn
+ * tree child j of a node is its candidate j, and feed (room for info.n_row) names nodes that were not fed. Those get
+ * the next rows, in order: q_row. candidates [rows so far][b->k]. After an error the tree is of no use. */
 spec_status speci_builder_look(spec_builder *b, bool draw, spec_tree *tree, const spec_candidate *candidates,
                                int32_t *feed, int32_t *n_feed);
 /* pool, a grown tree (it is pruned in place: not deeper than depth_max (0 = no limit), what the kind's keep drops), is

@@ -253,13 +253,9 @@ static spec_status check_feed(const spec_tree *tree, const int32_t *feed, int32_
     return SPEC_OK;
 }
 
-spec_status speci_builder_look(spec_builder *b, bool draw, spec_tree *tree, const spec_candidate *candidates,
-                               int32_t *feed, int32_t *n_feed)
+static spec_status check_look(const spec_builder *b, bool draw, const spec_tree *tree, const spec_candidate *candidates,
+                              int32_t token, int32_t n_row)
 {
-    const int32_t n_row = rows_of(tree), token = tree->token[0];
-    *n_feed = 0;
-    SPEC_TRY(b->kind->look(b, tree, candidates, b->k, feed, n_feed, b->info.n_row - n_row));
-    tree->kind = tree_kind(b, draw);
     SPEC_TRY(spec_tree_check(tree, b->n_pool, INT32_MAX));
     if (tree->token[0] != token || rows_of(tree) != n_row)
         return speci_fail(SPEC_E_INVALID, "a look changed the root or what was fed");
@@ -268,8 +264,20 @@ spec_status speci_builder_look(spec_builder *b, bool draw, spec_tree *tree, cons
         if (b->map[i] > b->info.depth)
             return speci_fail(SPEC_E_INVALID, "node %d is %d deep; the builder said at most %d", i, b->map[i],
                               b->info.depth);
-    if (speci_builder_draws(b, draw)) SPEC_TRY(check_drawn(b, tree, candidates));
-    SPEC_TRY(check_feed(tree, feed, *n_feed, b->info.n_row - n_row));
+    return speci_builder_draws(b, draw) ? check_drawn(b, tree, candidates) : SPEC_OK;
+}
+
+spec_status speci_builder_look(spec_builder *b, bool draw, spec_tree *tree, const spec_candidate *candidates,
+                               int32_t *feed, int32_t *n_feed)
+{
+    const int32_t n_row = rows_of(tree), token = tree->token[0], n_left = b->info.n_row - n_row;
+    *n_feed = 0;
+    SPEC_TRY(b->kind->look(b, tree, candidates, b->k, feed, n_feed, n_left));
+    tree->kind = tree_kind(b, draw);
+    if (b->kind == &callers_own) {
+        SPEC_TRY(check_look(b, draw, tree, candidates, token, n_row));
+        SPEC_TRY(check_feed(tree, feed, *n_feed, n_left));
+    }
     for (int32_t i = 0; i < *n_feed; i++) tree->q_row[feed[i]] = n_row + i;
     return SPEC_OK;
 }

@@ -85,7 +85,7 @@ static bool depth_within(const spec_tree *t, int32_t i, int32_t most)
 static spec_status check_siblings(const spec_tree *t, int32_t i)
 {
     int32_t n = 0;
-    for (int32_t j = 1; j < t->n; j++) {
+    for (int32_t j = t->parent[i] + 1; j < t->n; j++) {
         if (t->parent[j] != t->parent[i]) continue;
         n++;
         if (j >= i) continue;
