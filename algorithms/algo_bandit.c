@@ -2,7 +2,8 @@
  *
  *     index_k = value_k + lambda sqrt(2 ln t / n_k)          t rounds so far, n_k of them arm k's
  *     RATE:  value_k = (sum tokens / sum ms of arm k) / (the largest such rate)
- *     PAPER: value_k = mean of 1 - c / c_max,  c = (1 + lambda_gamma gamma_k) / emitted,  c_max = 1 + lambda_gamma max gamma
+ *     PAPER: value_k = mean of 1 - c / c_max,  c = (1 + lambda_gamma gamma_k) / emitted,
+ *                                              c_max = 1 + lambda_gamma max gamma
  *
  * The paper's mean of costs prefers an arm that always emits 2 to one that emits 1 or 6; tokens over time does not. Its
  * rewards are scaled into [0, 1], for which UCB1 is made. */

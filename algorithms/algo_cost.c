@@ -1,15 +1,15 @@
-/* algo_cost.c - what a step costs and what it brings (algorithms.md 14, 4.7): tables of measured times, their files, the
- * expected emitted tokens of a shape, and the choice of most tokens per second. */
+/* algo_cost.c - what a step costs and what it brings (algorithms.md 14, 4.7): tables of measured times, their
+ * files, the expected emitted tokens of a shape, and the choice of most tokens per second. */
 #include "algorithms/algo.h"
 
 #include <errno.h>
-#include <float.h>
 #include <math.h>
 #include <string.h>
 
 #include "core/core_json.h"
 
-enum { MAX_ENTRY = sizeof ((spec_cost_table *)0)->ms / sizeof(float) };
+static const double max_ms = 1e9; /* eleven days */
+enum { MAX_ENTRY = sizeof((spec_cost_table *)0)->ms / sizeof(float) };
 
 /* ---------------------------------------------------------------------------------- the table --- */
 
@@ -65,12 +65,13 @@ static spec_status check_table(const spec_cost_table *t, int32_t n_min, spec_sta
                                const char *name)
 {
     if (t->n < n_min || t->n > MAX_ENTRY)
-        return speci_fail(code, "%s: \"%s\" has %d entries; %d to %d are possible", where, name, t->n, n_min, MAX_ENTRY);
+        return speci_fail(code, "%s: \"%s\" has %d entries; %d to %d are possible", where, name, t->n, n_min,
+                          MAX_ENTRY);
     for (int32_t i = 0; i < t->n; i++) {
         if (t->n_node[i] < 1 || (i > 0 && t->n_node[i] <= t->n_node[i - 1]))
             return speci_fail(code, "%s: \"%s\" entry %d is for %d nodes; entries ascend from 1", where, name, i,
                               t->n_node[i]);
-        if (!(t->ms[i] >= 0 && t->ms[i] <= FLT_MAX))
+        if (!(t->ms[i] >= 0 && (double)t->ms[i] <= max_ms))
             return speci_fail(code, "%s: \"%s\" entry %d takes %g ms", where, name, i, (double)t->ms[i]);
     }
     return SPEC_OK;
@@ -109,8 +110,7 @@ spec_status spec_cost_save(const spec_cost_profile *profile, const char *path)
     SPEC_TRY(speci_params_read(&p, sizeof p, profile, "spec_cost_profile"));
     SPEC_TRY(check_profile(&p, SPEC_E_INVALID, path));
     json_t *target = table_to_json(&p.target), *draft = table_to_json(&p.draft), *root = NULL;
-    if (target && draft)
-        root = json_pack("{s:i, s:O, s:O}", version_key, VERSION, "target", target, "draft", draft);
+    if (target && draft) root = json_pack("{s:i, s:O, s:O}", version_key, VERSION, "target", target, "draft", draft);
     json_decref(target);
     json_decref(draft);
     if (!root) return speci_fail(SPEC_E_NOMEM, "%s: no memory for the costs", path);
@@ -125,7 +125,7 @@ static spec_status read_entry(const json_t *node, const json_t *ms, spec_cost_ta
     double time;
     if (!json_is_integer(node) || json_integer_value(node) < 1 || json_integer_value(node) > INT32_MAX)
         return speci_fail(SPEC_E_FORMAT, "%s: \"n_node\" %d is not a number of nodes", where, i);
-    if (!speci_json_number(ms, &time) || !(time >= 0 && time <= (double)FLT_MAX))
+    if (!speci_json_number(ms, &time) || !(time >= 0 && time <= max_ms))
         return speci_fail(SPEC_E_FORMAT, "%s: \"ms\" %d is not a time", where, i);
     t->n_node[i] = (int32_t)json_integer_value(node);
     t->ms[i] = (float)time;
@@ -137,7 +137,8 @@ static spec_status table_from_json(const json_t *root, const char *name, spec_co
     const json_t *table = json_object_get(root, name);
     const json_t *nodes = json_object_get(table, "n_node"), *ms = json_object_get(table, "ms");
     if (!json_is_array(nodes) || !json_is_array(ms) || json_array_size(nodes) != json_array_size(ms))
-        return speci_fail(SPEC_E_FORMAT, "%s: \"%s\" needs arrays \"n_node\" and \"ms\" of the same length", where, name);
+        return speci_fail(SPEC_E_FORMAT, "%s: \"%s\" needs arrays \"n_node\" and \"ms\" of the same length", where,
+                          name);
     if (json_array_size(nodes) > MAX_ENTRY)
         return speci_fail(SPEC_E_FORMAT, "%s: \"%s\" has %zu entries; %d are possible", where, name,
                           json_array_size(nodes), MAX_ENTRY);

@@ -163,7 +163,7 @@ static spec_status grow_by_levels(growth *g, const int32_t *depth)
         SPEC_TRY(grow_level(g, l, level, row));
         row += l->n_place;
         int32_t kept = 0;
-        for (int32_t i = 0; i < g->n_active; i++)
+        for (int32_t i = 0; i < g->n_active && l->n_next > 0; i++)
             if (depth[g->active[i]] > level + 1) g->active[kept++] = g->active[i];
         g->n_active = kept;
     }

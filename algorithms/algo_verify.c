@@ -17,6 +17,8 @@ static bool by_laws(spec_verify_rule rule) { return rule >= SPEC_VERIFY_CHAIN; }
 static spec_status check_rule(const algo_seq *q, spec_verify_rule rule)
 {
     if (q->scored.n == 0) return speci_fail(SPEC_E_STATE, "nothing was scored for this sequence");
+    if (rule < SPEC_VERIFY_AUTO || rule > SPEC_VERIFY_MSS_REPEAT)
+        return speci_fail(SPEC_E_INVALID, "there is no verification rule %d", (int)rule);
     const spec_verify_rule how = rule_for(q, rule);
     SPEC_TRY(spec_verify_fits(&q->scored, how, q->sampling.temperature));
     if (by_laws(how) && !q->scored_laws)

@@ -121,8 +121,7 @@ static bool seen_before(const walk *w, int32_t c)
 
 static spec_status check_laws(const walk *w)
 {
-    for (int32_t i = 0; i < w->t->n; i++)
-        SPEC_TRY(check_law(w->a->p + (size_t)i * w->n, w->n, "the target's", i, i));
+    for (int32_t i = 0; i < w->t->n; i++) SPEC_TRY(check_law(w->a->p + (size_t)i * w->n, w->n, "the target's", i, i));
     if (!judges(w->rule)) return SPEC_OK;
     for (int32_t c = 1; c < w->t->n; c++) {
         const int32_t row = row_of(w, c);
@@ -215,8 +214,10 @@ static int32_t likeliest(const float *law, size_t n)
 static int32_t follow(const walk *w, int32_t node, uint64_t position, int32_t *token)
 {
     const float *p = w->a->p + (size_t)node * w->n;
-    if (w->rule == SPEC_VERIFY_GREEDY) *token = likeliest(p, w->n);
-    else *token = spec_draw(p, (int32_t)w->n, spec_uniform(w->a->seed, position, ALGO_DRAW_TARGET, 0));
+    if (w->rule == SPEC_VERIFY_GREEDY)
+        *token = likeliest(p, w->n);
+    else
+        *token = spec_draw(p, (int32_t)w->n, spec_uniform(w->a->seed, position, ALGO_DRAW_TARGET, 0));
     int32_t c = speci_tree_next_child(w->t, node, -1);
     while (c >= 0 && w->t->token[c] != *token) c = speci_tree_next_child(w->t, node, c);
     return c;

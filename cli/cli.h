@@ -9,9 +9,11 @@
 
 enum { CLI_OK = 0, CLI_FAILURE = 1, CLI_USAGE = 2, CLI_DIFFERS = 3 }; /* exit codes */
 
-typedef enum cli_command { CLI_RUN = 1, CLI_INFO = 2, CLI_TOP = 4 } cli_command; /* TOP: no command given */
+typedef enum cli_command { CLI_RUN = 1, CLI_INFO = 2, CLI_TOP = 4, CLI_TREE = 8 } cli_command; /* TOP: none given */
 
 /* --- options (cli_options.c) --- */
+
+enum { CLI_MAX_STEP = 500 }; /* of a page */
 
 typedef struct cli_options {
     const char *model, *model_draft, *tokenizer;
@@ -19,10 +21,16 @@ typedef struct cli_options {
     const char *backend, *plugin_dir, *dtype;
     const char **stop; /* [n_stop] */
     int32_t n_stop;
-    int32_t n_predict, n_ctx, n_threads, n_draft, n_logprobs;
-    double temp, top_p, min_p;
+    int32_t n_predict, n_ctx, n_threads, n_logprobs;
+    double temp, draft_temp, top_p, min_p;
     int32_t top_k;
     int64_t seed;
+    char *tree; /* every --tree, ';' between them; "chain:4" if there is none */
+    bool tree_from_env;
+    int32_t verify, adapt, scan, advance, draft_state; /* as the enumerations of spec.h */
+    const char *cost_profile;
+    const char *html;
+    int32_t n_step;
     bool no_bos, parse_special, ignore_eos;
     bool json, ids, check, verbose;
     bool list_devices, version, help;
@@ -42,16 +50,20 @@ typedef struct cli_context {
     spec_backend *backend;
     spec_model *target, *small; /* small: the drafter's model, or NULL */
     spec_drafter *drafter;      /* or NULL */
+    int32_t n_node;             /* of the largest tree that is drafted; 1 without a drafter */
     double load_ms;
 } cli_context;
 
-/* Prints the reason and returns CLI_FAILURE when it fails; cli_close either way. */
+/* Prints the reason and returns an exit code when it fails; cli_close either way. */
 int cli_open(cli_context *c, const cli_options *o);
 void cli_close(cli_context *c);
 /* Prints "spec: <the library's sentence>" and returns CLI_FAILURE. */
 int cli_failure(void);
 spec_backend_params cli_backend_params(const cli_options *o);
 spec_session_params cli_session_params(const cli_options *o);
+spec_sampling cli_sampling(const cli_options *o);
+/* A session that drafts as the options say; step costs that are wanted and not there are measured and saved. */
+spec_status cli_session_open(spec_session **out, const cli_context *c, const cli_options *o);
 double cli_now_ms(void);
 
 /* Ctrl-C ends a load at the next file part, a session after its current pass; a second one ends the program. */
@@ -63,6 +75,15 @@ void cli_interrupt_session(spec_session *session); /* the one to cancel; NULL = 
 
 int cli_run(const cli_options *o);
 int cli_info(const cli_options *o);
+int cli_tree(const cli_options *o);
+
+/* The prompt as the options give it. owned is NULL when it is the option's own text, else free it. */
+typedef struct cli_prompt {
+    const char *data;
+    char *owned;
+    size_t n;
+} cli_prompt;
+int cli_prompt_read(cli_prompt *out, const cli_options *o); /* an exit code; has printed the reason */
 
 /* --- reports (cli_report.c) --- */
 

@@ -91,7 +91,7 @@ int cli_info(const cli_options *o)
         spec_model_info info = { .struct_size = sizeof info };
         spec_memory memory = { .struct_size = sizeof memory };
         const spec_session_params params = cli_session_params(o);
-        if (spec_model_get_info(context.target, &info, context.drafter != NULL ? o->n_draft + 1 : 1) != SPEC_OK ||
+        if (spec_model_get_info(context.target, &info, context.n_node) != SPEC_OK ||
             spec_session_predict(&memory, context.target, context.drafter, &params) != SPEC_OK)
             code = cli_failure();
         else if (o->json)

@@ -1,5 +1,6 @@
 /* cli_open.c - backend, models and drafter as the options say; progress, log, Ctrl-C. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,7 +92,36 @@ spec_session_params cli_session_params(const cli_options *o)
 {
     spec_session_params p = SPEC_SESSION_PARAMS_INIT;
     p.n_ctx = o->n_ctx;
+    p.verify = (spec_verify_rule)o->verify;
+    p.adapt = (spec_adapt)o->adapt;
+    p.scan = (spec_scan_form)o->scan;
+    p.advance = (spec_advance)o->advance;
+    p.draft_state = (spec_draft_state)o->draft_state;
     return p;
+}
+
+spec_sampling cli_sampling(const cli_options *o)
+{
+    return (spec_sampling){ (float)o->temp, o->top_k, (float)o->top_p, (float)o->min_p, (uint64_t)o->seed };
+}
+
+spec_status cli_session_open(spec_session **out, const cli_context *c, const cli_options *o)
+{
+    spec_session_params p = cli_session_params(o);
+    const bool measure = o->cost_profile != NULL && access(o->cost_profile, F_OK) != 0 && errno == ENOENT;
+    if (!measure) p.profile = o->cost_profile;
+    spec_session *session = NULL;
+    spec_status status = spec_session_open(&session, c->target, c->drafter, &p);
+    if (status == SPEC_OK && measure) {
+        spec_cost_profile profile = { .struct_size = sizeof profile };
+        status = spec_session_profile(session, &profile);
+        if (status == SPEC_OK) status = spec_cost_save(&profile, o->cost_profile);
+    }
+    if (status == SPEC_OK)
+        *out = session;
+    else
+        spec_session_close(session);
+    return status;
 }
 
 static spec_dtype dtype_of(const char *name)
@@ -102,10 +132,50 @@ static spec_dtype dtype_of(const char *name)
     return SPEC_DTYPE_AUTO;
 }
 
+/* Would the rule keep the law of what this builder makes? Asked of the smallest tree that has a draft: what only larger
+ * trees break is refused by the session. */
+static spec_status check_rule(const spec_builder_info *info, const cli_options *o)
+{
+    int32_t token[] = { 0, 0 }, parent[] = { -1, 0 };
+    const spec_tree tree = { .n = info->n_node > 1 ? 2 : 1, .cap = 2, .token = token, .parent = parent,
+                             .kind = o->temp > 0 ? info->kind : SPEC_TREE_CHOSEN };
+    return spec_verify_fits(&tree, (spec_verify_rule)o->verify, (float)o->temp);
+}
+
+static spec_status check_tree(int32_t *n_node, const char *text, const cli_options *o)
+{
+    spec_builder *builder = NULL;
+    spec_builder_info info = { .struct_size = sizeof info };
+    spec_status status = spec_builder_open(&builder, text, NULL);
+    if (status == SPEC_OK) status = spec_builder_get_info(builder, &info);
+    if (status == SPEC_OK) status = check_rule(&info, o);
+    if (status == SPEC_OK && info.n_node > *n_node) *n_node = info.n_node;
+    spec_builder_close(builder);
+    return status;
+}
+
+/* Every tree of the options before a model is loaded. *n_node: nodes of the largest. */
+static int check_trees(int32_t *n_node, const cli_options *o)
+{
+    char *texts = strdup(o->tree), *rest = texts, *text;
+    *n_node = 1;
+    int code = CLI_OK;
+    while (texts != NULL && code == CLI_OK && (text = strsep(&rest, ";")) != NULL) {
+        const spec_status status = check_tree(n_node, text, o);
+        if (status != SPEC_OK) code = cli_failure();
+        if (status == SPEC_E_INVALID) code = CLI_USAGE;
+    }
+    free(texts);
+    return code;
+}
+
 int cli_open(cli_context *c, const cli_options *o)
 {
     *c = (cli_context){ 0 };
     const double start = cli_now_ms();
+    const int code = check_trees(&c->n_node, o);
+    if (code != CLI_OK) return code;
+    if (o->model_draft == NULL) c->n_node = 1;
     const spec_backend_params backend_params = cli_backend_params(o);
     if (spec_backend_open(&c->backend, o->backend, &backend_params) != SPEC_OK) return cli_failure();
 
@@ -121,7 +191,8 @@ int cli_open(cli_context *c, const cli_options *o)
         model_params.progress_user_data = "drafter";
         if (spec_model_open(&c->small, c->backend, o->model_draft, &model_params) != SPEC_OK) return cli_failure();
         spec_drafter_params drafter_params = SPEC_DRAFTER_PARAMS_INIT;
-        drafter_params.n_draft = o->n_draft;
+        drafter_params.tree = o->tree;
+        drafter_params.temperature = (float)o->draft_temp;
         if (spec_drafter_from_model(&c->drafter, c->small, &drafter_params) != SPEC_OK) return cli_failure();
     }
     c->load_ms = cli_now_ms() - start;

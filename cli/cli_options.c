@@ -10,7 +10,17 @@
 
 #include "cli/cli.h"
 
-typedef enum option_kind { FLAG, TEXT, TEXTS, INT, INT64, REAL } option_kind;
+typedef enum option_kind {
+    FLAG,
+    TEXT,
+    TEXTS,
+    INT,
+    INT64,
+    REAL,
+    CHOICE, /* one of the words that `arg` lists; the field, int32_t, receives its number */
+    TREE,   /* added to cli_options.tree */
+    CHAIN   /* K: the same as the tree "chain:K" */
+} option_kind;
 
 typedef struct option_row {
     const char *name;
@@ -26,49 +36,68 @@ typedef struct option_row {
 } option_row;
 
 #define AT(field) offsetof(cli_options, field)
-#define BOTH (CLI_RUN | CLI_INFO)
-#define ALL (CLI_RUN | CLI_INFO | CLI_TOP)
+#define DECODE (CLI_RUN | CLI_TREE)
+#define WORK (CLI_RUN | CLI_TREE | CLI_INFO)
+#define ALL (CLI_RUN | CLI_TREE | CLI_INFO | CLI_TOP)
 #define MAX_INT 2147483647.0
 
 static const option_row rows[] = {
-    { "model", 'm', NULL, "DIR", "SPEC_MODEL", BOTH, TEXT, AT(model), 0, 0, "the model: a Hugging Face directory" },
-    { "model-draft", 0, "md", "DIR", "SPEC_MODEL_DRAFT", BOTH, TEXT, AT(model_draft), 0, 0,
+    { "model", 'm', NULL, "DIR", "SPEC_MODEL", WORK, TEXT, AT(model), 0, 0, "the model: a Hugging Face directory" },
+    { "model-draft", 0, "md", "DIR", "SPEC_MODEL_DRAFT", WORK, TEXT, AT(model_draft), 0, 0,
       "the model that drafts; none: plain decoding" },
-    { "tokenizer", 0, NULL, "PATH", "SPEC_TOKENIZER", BOTH, TEXT, AT(tokenizer), 0, 0,
+    { "tokenizer", 0, NULL, "PATH", "SPEC_TOKENIZER", WORK, TEXT, AT(tokenizer), 0, 0,
       "tokenizer.json, tokenizer.model or their directory, if not the model's" },
-    { "prompt", 'p', NULL, "TEXT", NULL, CLI_RUN, TEXT, AT(prompt), 0, 0, "the prompt" },
-    { "file", 'f', NULL, "FILE", NULL, CLI_RUN, TEXT, AT(file), 0, 0,
+    { "prompt", 'p', NULL, "TEXT", NULL, DECODE, TEXT, AT(prompt), 0, 0, "the prompt" },
+    { "file", 'f', NULL, "FILE", NULL, DECODE, TEXT, AT(file), 0, 0,
       "read the prompt from FILE, as it is (- for stdin)" },
-    { "n-predict", 'n', NULL, "N", "SPEC_N_PREDICT", CLI_RUN, INT, AT(n_predict), 1, MAX_INT,
-      "generate at most N tokens (128)" },
-    { "ctx-size", 'c', NULL, "N", "SPEC_CTX_SIZE", BOTH, INT, AT(n_ctx), 0, MAX_INT,
+    { "n-predict", 'n', NULL, "N", "SPEC_N_PREDICT", DECODE, INT, AT(n_predict), 1, MAX_INT,
+      "generate at most N tokens (128; tree: what the steps give)" },
+    { "ctx-size", 'c', NULL, "N", "SPEC_CTX_SIZE", WORK, INT, AT(n_ctx), 0, MAX_INT,
       "tokens of context; 0 is the model's own limit (0)" },
-    { "temp", 0, NULL, "T", "SPEC_TEMP", CLI_RUN, REAL, AT(temp), 0, 1e6, "temperature; 0 is greedy (0)" },
-    { "top-k", 0, NULL, "K", "SPEC_TOP_K", CLI_RUN, INT, AT(top_k), 0, MAX_INT,
+    { "temp", 0, NULL, "T", "SPEC_TEMP", DECODE, REAL, AT(temp), 0, 1e6, "temperature; 0 is greedy (0)" },
+    { "top-k", 0, NULL, "K", "SPEC_TOP_K", DECODE, INT, AT(top_k), 0, MAX_INT,
       "sample from the K likeliest; 0 is off (0)" },
-    { "top-p", 0, NULL, "P", "SPEC_TOP_P", CLI_RUN, REAL, AT(top_p), 0, 1,
+    { "top-p", 0, NULL, "P", "SPEC_TOP_P", DECODE, REAL, AT(top_p), 0, 1,
       "sample from the likeliest that hold mass P; 0 or 1 is off (0)" },
-    { "min-p", 0, NULL, "P", "SPEC_MIN_P", CLI_RUN, REAL, AT(min_p), 0, 1,
+    { "min-p", 0, NULL, "P", "SPEC_MIN_P", DECODE, REAL, AT(min_p), 0, 1,
       "leave out what is under P times the likeliest; 0 is off (0)" },
-    { "seed", 's', NULL, "N", "SPEC_SEED", CLI_RUN, INT64, AT(seed), 0, 9.2e18, "seed of the random numbers (0)" },
-    { "dtype", 0, NULL, "TYPE", "SPEC_DTYPE", BOTH, TEXT, AT(dtype), 0, 0,
+    { "seed", 's', NULL, "N", "SPEC_SEED", DECODE, INT64, AT(seed), 0, 9.2e18, "seed of the random numbers (0)" },
+    { "dtype", 0, NULL, "TYPE", "SPEC_DTYPE", WORK, TEXT, AT(dtype), 0, 0,
       "compute type: auto, f32, bf16, f16 (auto: the file's)" },
-    { "no-bos", 0, NULL, NULL, NULL, CLI_RUN, FLAG, AT(no_bos), 0, 0, "do not add special tokens to the prompt" },
-    { "parse-special", 0, NULL, NULL, NULL, CLI_RUN, FLAG, AT(parse_special), 0, 0,
+    { "no-bos", 0, NULL, NULL, NULL, DECODE, FLAG, AT(no_bos), 0, 0, "do not add special tokens to the prompt" },
+    { "parse-special", 0, NULL, NULL, NULL, DECODE, FLAG, AT(parse_special), 0, 0,
       "recognise special tokens written in the prompt (not for untrusted text)" },
-    { "ignore-eos", 0, NULL, NULL, NULL, CLI_RUN, FLAG, AT(ignore_eos), 0, 0, "go on after an end-of-text token" },
+    { "ignore-eos", 0, NULL, NULL, NULL, DECODE, FLAG, AT(ignore_eos), 0, 0, "go on after an end-of-text token" },
     { "stop", 0, NULL, "TEXT", NULL, CLI_RUN, TEXTS, AT(stop), 0, 0, "end before TEXT; may be repeated" },
     { "logprobs", 0, NULL, "N", "SPEC_LOGPROBS", CLI_RUN, INT, AT(n_logprobs), 0, 20,
       "log-probabilities of each token and of the N likeliest" },
-    { "spec-draft-n-max", 0, NULL, "K", "SPEC_DRAFT_N_MAX", BOTH, INT, AT(n_draft), 1, 63,
-      "tokens drafted per step (4)" },
-    { "backend", 0, NULL, "NAME", "SPEC_BACKEND", BOTH, TEXT, AT(backend), 0, 0,
+    { "tree", 0, NULL, "KIND[:ARGS]", "SPEC_TREE", WORK, TREE, AT(tree), 0, 0,
+      "the trees to draft; several (again, or with ; between them) need --adapt (chain:4)" },
+    { "spec-draft-n-max", 0, NULL, "K", "SPEC_DRAFT_N_MAX", WORK, CHAIN, AT(tree), 1, 63, "means --tree chain:K" },
+    { "draft-temp", 0, NULL, "T", "SPEC_DRAFT_TEMP", WORK, REAL, AT(draft_temp), 0, 1e6,
+      "temperature of the draft law; 0: the target's, for a greedy target 1 (0)" },
+    { "verify", 0, NULL, "auto|greedy|naive|chain|mss|mss-repeat", "SPEC_VERIFY", DECODE, CHOICE, AT(verify), 0, 0,
+      "the rule that accepts drafts; one that would change the model's law is refused (auto)" },
+    { "adapt", 0, NULL, "off|cost|ucb", "SPEC_ADAPT", DECODE, CHOICE, AT(adapt), 0, 0,
+      "choose among the trees and no draft at all: by step costs and acceptance, or by trying (off)" },
+    { "cost-profile", 0, NULL, "FILE", "SPEC_COST_PROFILE", DECODE, TEXT, AT(cost_profile), 0, 0,
+      "step costs of this machine; measured and saved if FILE is not there" },
+    { "scan", 0, NULL, "recurrent|matrix", "SPEC_SCAN", WORK, CHOICE, AT(scan), 0, 0,
+      "Mamba-2 over a tree: exact, or as products, equal within rounding (recurrent)" },
+    { "advance", 0, NULL, "replay|joint", "SPEC_ADVANCE", WORK, CHOICE, AT(advance), 0, 0,
+      "accepted tokens: replayed from the cache, or fed again with the next tree (replay)" },
+    { "draft-state", 0, NULL, "replay|per-node", "SPEC_DRAFT_STATE", WORK, CHOICE, AT(draft_state), 0, 0,
+      "a recurrent drafter: replays the path to a node, or keeps a state per node (replay)" },
+    { "html", 0, NULL, "FILE", NULL, CLI_TREE, TEXT, AT(html), 0, 0, "write the page to FILE" },
+    { "steps", 0, NULL, "N", NULL, CLI_TREE, INT, AT(n_step), 1, CLI_MAX_STEP, "show at most N steps (200)" },
+    { "backend", 0, NULL, "NAME", "SPEC_BACKEND", WORK, TEXT, AT(backend), 0, 0,
       "cpu, cpu:portable, cuda, cuda:1, or a plugin's path (cpu)" },
     { "plugin-dir", 0, NULL, "DIR", "SPEC_PLUGIN_DIR", ALL, TEXT, AT(plugin_dir), 0, 0,
       "where to look for backends first" },
     { "threads", 't', NULL, "N", "SPEC_THREADS", ALL, INT, AT(n_threads), 0, 4096,
       "CPU threads; 0 is what the process may use (0)" },
-    { "json", 0, NULL, NULL, NULL, BOTH, FLAG, AT(json), 0, 0, "print one JSON object instead of text and report" },
+    { "json", 0, NULL, NULL, NULL, CLI_RUN | CLI_INFO, FLAG, AT(json), 0, 0,
+      "print one JSON object instead of text and report" },
     { "ids", 0, NULL, NULL, NULL, CLI_RUN, FLAG, AT(ids), 0, 0, "print token ids instead of text" },
     { "check", 0, NULL, NULL, NULL, CLI_RUN, FLAG, AT(check), 0, 0,
       "also decode plainly; exit 3 if the tokens differ (temperature 0 only)" },
@@ -88,6 +117,31 @@ int cli_usage_error(const char *fmt, ...)
     fputs(" (spec --help shows the options)\n", stderr);
     va_end(args);
     return CLI_USAGE;
+}
+
+/* The number of `word` in words "a|b|c", -1 if it is none of them. */
+static int32_t word_number(const char *words, const char *word)
+{
+    const size_t n = strlen(word);
+    for (int32_t i = 0;; i++) {
+        const size_t length = strcspn(words, "|");
+        if (length == n && strncmp(words, word, n) == 0) return i;
+        if (words[length] == 0) return -1;
+        words += length + 1;
+    }
+}
+
+/* One more tree. What the environment named is forgotten with the first one of the command line. */
+static int tree_add(cli_options *o, const char *text, bool from_env)
+{
+    const bool fresh = o->tree == NULL || (o->tree_from_env && !from_env);
+    char *joined = NULL;
+    if (asprintf(&joined, "%s%s%s", fresh ? "" : o->tree, fresh ? "" : ";", text) < 0)
+        return cli_usage_error("out of memory");
+    free(o->tree);
+    o->tree = joined;
+    o->tree_from_env = from_env;
+    return -1;
 }
 
 /* Stores `value` where the row says. `source` names it in messages: "--temp" or "SPEC_TEMP". */
@@ -110,6 +164,13 @@ static int option_set(cli_options *o, const option_row *row, const char *value, 
         o->stop[o->n_stop++] = value;
         return -1;
     }
+    case CHOICE:
+        *(int32_t *)field = word_number(row->arg, value);
+        if (*(int32_t *)field < 0) return cli_usage_error("%s is \"%s\", need one of %s", source, value, row->arg);
+        return -1;
+    case TREE:
+        return tree_add(o, value, source[0] != '-');
+    case CHAIN:
     case INT:
     case INT64: {
         const long long n = strtoll(value, &end, 10);
@@ -117,6 +178,11 @@ static int option_set(cli_options *o, const option_row *row, const char *value, 
             return cli_usage_error("%s is \"%s\", need a whole number", source, value);
         if (errno != 0 || (double)n < row->min || (double)n > row->max)
             return cli_usage_error("%s is %s, need %.0f to %.10g", source, value, row->min, row->max);
+        if (row->kind == CHAIN) {
+            char chain[32];
+            snprintf(chain, sizeof chain, "chain:%lld", n);
+            return tree_add(o, chain, source[0] != '-');
+        }
         if (row->kind == INT)
             *(int32_t *)field = (int32_t)n;
         else
@@ -136,7 +202,7 @@ static int option_set(cli_options *o, const option_row *row, const char *value, 
     return CLI_USAGE;
 }
 
-static int check_together(const cli_options *o, cli_command command)
+static int check_together(cli_options *o, cli_command command)
 {
     static const char *const types[] = { "auto", "f32", "bf16", "f16" };
     bool known = false;
@@ -144,7 +210,14 @@ static int check_together(const cli_options *o, cli_command command)
     if (!known) return cli_usage_error("--dtype is \"%s\", need auto, f32, bf16 or f16", o->dtype);
     if (command == CLI_TOP) return -1;
     if (o->model == NULL) return cli_usage_error("no model: give one with -m DIR");
+    if (o->tree == NULL) {
+        const int end = tree_add(o, "chain:4", false);
+        if (end >= 0) return end;
+    }
     if (command == CLI_INFO) return -1;
+    if (o->adapt == SPEC_ADAPT_OFF && strchr(o->tree, ';') != NULL)
+        return cli_usage_error("several trees (%s) need --adapt cost or ucb", o->tree);
+    if (command == CLI_TREE && o->html == NULL) return cli_usage_error("no page: name one with --html FILE");
     if (o->prompt != NULL && o->file != NULL) return cli_usage_error("-p and -f are both given, need one");
     if (o->prompt == NULL && o->file == NULL) return cli_usage_error("no prompt: give one with -p TEXT or -f FILE");
     if (o->check && o->temp != 0) return cli_usage_error("--check needs --temp 0");
@@ -155,7 +228,8 @@ static int check_together(const cli_options *o, cli_command command)
 
 int cli_options_parse(cli_options *o, cli_command command, int argc, char **argv)
 {
-    *o = (cli_options){ .backend = "cpu", .dtype = "auto", .n_predict = 128, .n_draft = 4, .n_logprobs = -1 };
+    *o = (cli_options){ .backend = "cpu", .dtype = "auto", .n_logprobs = -1, .n_step = 200 };
+    o->n_predict = command == CLI_TREE ? INT32_MAX : 128;
 
     struct option longs[2 * N_ROW + 1];
     char letters[2 * N_ROW + 1];
@@ -195,7 +269,8 @@ int cli_options_parse(cli_options *o, cli_command command, int argc, char **argv
         cli_help(stdout, command);
         return CLI_OK;
     }
-    if (command == CLI_INFO && optind < argc) o->model = argv[optind++];
+    if ((command == CLI_INFO || command == CLI_TREE) && optind < argc) o->model = argv[optind++];
+    if (command == CLI_TREE && optind < argc) o->model_draft = argv[optind++];
     if (optind < argc) return cli_usage_error("\"%s\" is not expected here", argv[optind]);
     return check_together(o, command);
 }
@@ -203,7 +278,16 @@ int cli_options_parse(cli_options *o, cli_command command, int argc, char **argv
 void cli_options_free(cli_options *o)
 {
     free(o->stop);
+    free(o->tree);
     o->stop = NULL;
+    o->tree = NULL;
+}
+
+static void print_kind(void *user, const char *name, const char *args, const char *help)
+{
+    char left[64];
+    snprintf(left, sizeof left, "%s%s%s", name, args[0] != 0 && args[0] != '[' ? ":" : "", args);
+    fprintf(user, "  %-29s %s\n", left, help);
 }
 
 void cli_help(FILE *to, cli_command command)
@@ -213,6 +297,7 @@ void cli_help(FILE *to, cli_command command)
         const char *line;
     } usage[] = {
         { CLI_RUN, "spec run -m DIR [-md DIR] -p TEXT | -f FILE [options]   generate text" },
+        { CLI_TREE, "spec tree DIR [DIR] -p TEXT | -f FILE --html FILE      a page that shows the drafted trees" },
         { CLI_INFO, "spec info DIR [options]                                 what a model is, what it will take" },
         { CLI_TOP, "spec --list-devices | --version | --help" },
     };
@@ -223,13 +308,19 @@ void cli_help(FILE *to, cli_command command)
     for (size_t i = 0; i < N_ROW; i++) {
         const option_row *row = &rows[i];
         if (command != CLI_TOP && (row->commands & (int)command) == 0) continue;
-        char dash[8] = "", left[64];
+        char dash[8] = "", left[80];
         if (row->letter != 0) snprintf(dash, sizeof dash, "-%c,", row->letter);
         if (row->alias != NULL) snprintf(dash, sizeof dash, "-%s,", row->alias);
         snprintf(left, sizeof left, "%-4s --%s %s", dash, row->name, row->arg != NULL ? row->arg : "");
+        if (strlen(left) > 30) fprintf(to, "  %s\n", left), left[0] = 0;
         fprintf(to, "  %-30s %s%s%s%s\n", left, row->help, row->env != NULL ? " [" : "",
                 row->env != NULL ? row->env : "", row->env != NULL ? "]" : "");
     }
-    if (command != CLI_INFO) fputs("\nGenerated text goes to stdout, everything else to stderr.\n", to);
+    if (command != CLI_TOP) {
+        fputs("\ntrees (--tree):\n", to);
+        spec_builder_list(print_kind, to);
+    }
+    if (command == CLI_RUN || command == CLI_TOP)
+        fputs("\nGenerated text goes to stdout, everything else to stderr.\n", to);
     fputs("\nexit status: 0 ok, 1 failure, 2 usage, 3 --check found a difference\n", to);
 }

@@ -28,6 +28,32 @@ static void print_logprobs(FILE *to, const spec_result *r)
     }
 }
 
+/* Steps by accepted drafts, without the zeros at the end: returns how many numbers there are. */
+static int32_t histogram_size(const spec_result *r)
+{
+    int32_t n = (int32_t)(sizeof r->accepted / sizeof r->accepted[0]);
+    while (n > 0 && r->accepted[n - 1] == 0) n--;
+    return n;
+}
+
+static double nodes_per_step(const spec_result *r) /* roots included */
+{
+    return ratio((double)(r->n_drafted + r->n_step), (double)r->n_step);
+}
+
+static void print_trees(FILE *to, const cli_report *r)
+{
+    const spec_result *result = r->result;
+    fprintf(to, "%-8s %s, verified by %s: %.1f nodes per step, drafts in %.1f %% of the steps, %lld on a side branch\n",
+            "trees", r->options->tree, spec_verify_rule_name((spec_verify_rule)r->options->verify),
+            nodes_per_step(result), 100 * ratio((double)result->n_speculated, (double)result->n_step),
+            (long long)result->n_branched);
+    fprintf(to, "%-8s", "accepted");
+    for (int32_t k = 0; k < histogram_size(result); k++)
+        fprintf(to, "%s %d: %lld", k > 0 ? "," : "", k, (long long)result->accepted[k]);
+    fputs(" steps\n", to);
+}
+
 void cli_report_text(FILE *to, const cli_report *r)
 {
     const spec_result *result = r->result;
@@ -40,6 +66,7 @@ void cli_report_text(FILE *to, const cli_report *r)
             "steps", (long long)result->n_step, (long long)result->n_accepted, (long long)result->n_drafted,
             100 * ratio((double)result->n_accepted, (double)result->n_drafted),
             ratio((double)result->n_emitted, (double)result->n_step), spec_stop_name(result->stop));
+    if (r->context->drafter != NULL) print_trees(to, r);
     if (r->check.done) {
         print_time(to, "plain", r->check.decode_ms, result->n_ids);
         fprintf(to, "%-8s %s; %.2f times the speed of plain decoding\n", "check", r->check.equal ? "equal" : "DIFFERS",
@@ -88,6 +115,26 @@ static json_t *check_object(const cli_check *c)
     return o;
 }
 
+static json_t *histogram(const spec_result *r)
+{
+    json_t *list = json_array();
+    for (int32_t k = 0; k < histogram_size(r); k++) json_array_append_new(list, json_integer(r->accepted[k]));
+    return list;
+}
+
+/* How it was drafted, and what came of it. */
+static void add_trees(json_t *o, const cli_report *r)
+{
+    const spec_result *result = r->result;
+    const bool drafts = r->context->drafter != NULL;
+    json_object_set_new(o, "tree", drafts ? json_string(r->options->tree) : json_null());
+    json_object_set_new(o, "verify", json_string(spec_verify_rule_name((spec_verify_rule)r->options->verify)));
+    json_object_set_new(o, "nodes_per_step", json_real(nodes_per_step(result)));
+    json_object_set_new(o, "accepted_histogram", histogram(result));
+    json_object_set_new(o, "speculated_share", json_real(ratio((double)result->n_speculated, (double)result->n_step)));
+    json_object_set_new(o, "branched", json_integer(result->n_branched));
+}
+
 int cli_report_json(FILE *to, const cli_report *r)
 {
     const spec_result *result = r->result;
@@ -100,6 +147,7 @@ int cli_report_json(FILE *to, const cli_report *r)
     json_object_set_new(o, "drafted", json_integer(result->n_drafted));
     json_object_set_new(o, "accepted", json_integer(result->n_accepted));
     json_object_set_new(o, "emitted_per_step", json_real(ratio((double)result->n_emitted, (double)result->n_step)));
+    add_trees(o, r);
     json_object_set_new(o, "stop_reason", json_string(spec_stop_name(result->stop)));
     json_object_set_new(o, "load_ms", json_real(r->context->load_ms));
     json_object_set_new(o, "prefill_ms", json_real(result->prefill_ms));

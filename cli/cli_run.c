@@ -6,16 +6,10 @@
 
 #include "cli/cli.h"
 
-typedef struct prompt_text {
-    const char *data;
-    char *owned; /* NULL when it is the option's own text */
-    size_t n;
-} prompt_text;
-
-static int read_prompt(prompt_text *out, const cli_options *o)
+int cli_prompt_read(cli_prompt *out, const cli_options *o)
 {
     if (o->prompt != NULL) {
-        *out = (prompt_text){ o->prompt, NULL, strlen(o->prompt) };
+        *out = (cli_prompt){ o->prompt, NULL, strlen(o->prompt) };
         return CLI_OK;
     }
     FILE *from = strcmp(o->file, "-") == 0 ? stdin : fopen(o->file, "rb");
@@ -37,7 +31,7 @@ static int read_prompt(prompt_text *out, const cli_options *o)
     } while (got > 0);
     if (ferror(from)) goto fail;
     if (from != stdin) fclose(from);
-    *out = (prompt_text){ data, data, n };
+    *out = (cli_prompt){ data, data, n };
     return CLI_OK;
 fail:
     fprintf(stderr, "spec: %s: %s\n", o->file, strerror(errno));
@@ -58,13 +52,13 @@ static int write_text(void *user_data, const char *text, size_t n_text, const in
     return ferror(stdout);
 }
 
-/* One text in a session of its own. */
-static spec_status generate(spec_result *result, const cli_context *c, spec_drafter *drafter, const cli_options *o,
-                            const prompt_text *prompt, spec_text_fn on_text)
+/* One text in a session, which is closed. */
+static spec_status generate(spec_result *result, spec_session *session, const cli_options *o,
+                            const cli_prompt *prompt, spec_text_fn on_text)
 {
     spec_generate_params p = SPEC_GENERATE_PARAMS_INIT;
     p.n_predict = o->n_predict;
-    p.sampling = (spec_sampling){ (float)o->temp, o->top_k, (float)o->top_p, (float)o->min_p, (uint64_t)o->seed };
+    p.sampling = cli_sampling(o);
     p.stop = o->stop;
     p.n_stop = o->n_stop;
     p.n_logprobs = o->n_logprobs;
@@ -74,15 +68,30 @@ static spec_status generate(spec_result *result, const cli_context *c, spec_draf
     p.on_text = on_text;
     p.user_data = (void *)o;
 
-    const spec_session_params session_params = cli_session_params(o);
-    spec_session *session = NULL;
-    spec_status status = spec_session_open(&session, c->target, drafter, &session_params);
-    if (status != SPEC_OK) return status;
     cli_interrupt_session(session);
-    status = spec_generate(session, prompt->data, prompt->n, &p, result);
+    const spec_status status = spec_generate(session, prompt->data, prompt->n, &p, result);
     cli_interrupt_session(NULL);
     spec_session_close(session);
     return status;
+}
+
+static spec_status generate_drafted(spec_result *result, const cli_context *c, const cli_options *o,
+                                    const cli_prompt *prompt)
+{
+    spec_session *session = NULL;
+    const spec_status status = cli_session_open(&session, c, o);
+    return status != SPEC_OK ? status : generate(result, session, o, prompt, o->json ? NULL : write_text);
+}
+
+/* What --check compares with: no drafter, and every form of computing the exact one. */
+static spec_status generate_plain(spec_result *result, const cli_context *c, const cli_options *o,
+                                  const cli_prompt *prompt)
+{
+    spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+    p.n_ctx = o->n_ctx;
+    spec_session *session = NULL;
+    const spec_status status = spec_session_open(&session, c->target, NULL, &p);
+    return status != SPEC_OK ? status : generate(result, session, o, prompt, NULL);
 }
 
 static cli_check compare(const spec_result *a, const spec_result *plain)
@@ -110,7 +119,7 @@ static void print_difference(const spec_result *a, const spec_result *plain, siz
 int cli_run(const cli_options *o)
 {
     cli_context context = { 0 };
-    prompt_text prompt = { 0 };
+    cli_prompt prompt = { 0 };
     spec_result result, plain;
     memset(&result, 0, sizeof result);
     memset(&plain, 0, sizeof plain);
@@ -118,7 +127,7 @@ int cli_run(const cli_options *o)
     report.info.struct_size = sizeof report.info;
     report.memory.struct_size = sizeof report.memory;
 
-    int code = read_prompt(&prompt, o);
+    int code = cli_prompt_read(&prompt, o);
     if (code != CLI_OK) return code;
     cli_interrupt_install();
     code = cli_open(&context, o);
@@ -129,13 +138,13 @@ int cli_run(const cli_options *o)
 
     const spec_session_params session_params = cli_session_params(o);
     code = CLI_FAILURE;
-    if (spec_model_get_info(context.target, &report.info, context.drafter != NULL ? o->n_draft + 1 : 1) != SPEC_OK ||
+    if (spec_model_get_info(context.target, &report.info, context.n_node) != SPEC_OK ||
         spec_session_predict(&report.memory, context.target, context.drafter, &session_params) != SPEC_OK) {
         cli_failure();
         goto end;
     }
 
-    spec_status status = generate(&result, &context, context.drafter, o, &prompt, o->json ? NULL : write_text);
+    spec_status status = generate_drafted(&result, &context, o, &prompt);
     /* A line on a terminal ends as lines do; in a file or pipe the text stays as it is. */
     const bool open_line = o->ids ? result.n_ids > 0 : result.n_text > 0 && result.text[result.n_text - 1] != '\n';
     if (!o->json && open_line && (o->ids || isatty(STDOUT_FILENO))) putchar('\n');
@@ -147,7 +156,7 @@ int cli_run(const cli_options *o)
     code = status == SPEC_OK ? CLI_OK : CLI_FAILURE;
 
     if (code == CLI_OK && o->check) {
-        if (generate(&plain, &context, NULL, o, &prompt, NULL) != SPEC_OK) {
+        if (generate_plain(&plain, &context, o, &prompt) != SPEC_OK) {
             code = cli_failure();
             goto end;
         }

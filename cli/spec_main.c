@@ -31,14 +31,14 @@ int main(int argc, char **argv)
         const char *name;
         cli_command command;
         int (*call)(const cli_options *o);
-    } commands[] = { { "run", CLI_RUN, cli_run }, { "info", CLI_INFO, cli_info } };
+    } commands[] = { { "run", CLI_RUN, cli_run }, { "tree", CLI_TREE, cli_tree }, { "info", CLI_INFO, cli_info } };
 
     cli_command command = CLI_TOP;
     int (*call)(const cli_options *) = top;
     if (argc > 1 && argv[1][0] != '-') {
         for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
             if (strcmp(argv[1], commands[i].name) == 0) command = commands[i].command, call = commands[i].call;
-        if (command == CLI_TOP) return cli_usage_error("\"%s\" is no command, need run or info", argv[1]);
+        if (command == CLI_TOP) return cli_usage_error("\"%s\" is no command, need run, tree or info", argv[1]);
         argv[1] = argv[0]; /* getopt's messages begin with it */
         argc--, argv++;
     }

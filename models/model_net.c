@@ -2,7 +2,11 @@
  *
  * A sequence slot has a state that covers n_past positions, and perhaps a pending path: nodes of its last tree that
  * were accepted and will be absorbed by the next pass (replay, algorithms.md 9.2). Caches and convolution windows
- * have two halves; each first pass of a tree writes the half that the previous one did not. */
+ * have two halves; each first pass of a tree writes the half that the previous one did not.
+ *
+ * A joint net (9.3) keeps the tokens of a pending path instead of its nodes. The next pass feeds them once more, as
+ * a chain in front of the caller's tree, and stores the states as of the chain's end: nothing is replayed or
+ * compacted, since the chain writes its K and V where they belong. */
 #include "models/model_net.h"
 
 #include <string.h>
@@ -47,6 +51,7 @@ static spec_status alloc_host(speci_net *net)
     for (int32_t i = 0; i < s->n_seq; i++) {
         net_seq *q = &net->seqs[i];
         if (!(q->path = speci_alloc(net->a, (size_t)s->n_node, sizeof(int32_t)))) return SPEC_E_NOMEM;
+        if (s->joint && !(q->token = speci_alloc(net->a, (size_t)s->n_node, sizeof(int32_t)))) return SPEC_E_NOMEM;
         if (!(q->page = speci_alloc(net->a, (size_t)s->n_page_seq, sizeof(int32_t)))) return SPEC_E_NOMEM;
     }
     if (!(net->free_pages = speci_alloc(net->a, (size_t)s->n_page, sizeof(int32_t)))) return SPEC_E_NOMEM;
@@ -78,6 +83,10 @@ static spec_status check_abilities(const speci_net *net)
 
 static spec_status net_open(speci_net *net)
 {
+    const int32_t row_max = net->model->backend->info.row_max;
+    if (net->shape.n_row_decode > row_max)
+        return speci_fail(SPEC_E_INVALID, "%d sequences of %d nodes, accepted paths in front included, are more than the "
+                          "%d rows that this device takes in a pass", net->shape.n_seq, net->shape.n_cache, row_max);
     net_emit(&net->plans, &net->memory, net->model, &net->shape); /* counts and measures: nothing is there yet */
     SPEC_TRY(alloc_host(net));
     net_emit(&net->plans, &net->memory, net->model, &net->shape);
@@ -115,6 +124,7 @@ void speci_net_close(speci_net *net)
         if (arenas[i]->base) net->ops->free(net->dev, arenas[i]->base, arenas[i]->n);
     for (int32_t i = 0; net->seqs && i < net->shape.n_seq; i++) {
         speci_free(net->a, net->seqs[i].path);
+        speci_free(net->a, net->seqs[i].token);
         speci_free(net->a, net->seqs[i].page);
     }
     speci_free(net->a, net->plans.kv);
@@ -131,7 +141,7 @@ void speci_net_plans(const speci_net *net, spec_plan plans[2])
     for (int i = 0; i < 2; i++)
         plans[i] = (spec_plan){ .ops = net->plans.ops[i], .n_op = net->plans.n_op[i], .phase = i,
                                 .n_row_max = i == SPEC_PHASE_PREFILL ? s->chunk : s->n_row_decode,
-                                .n_seq_max = i == SPEC_PHASE_PREFILL ? 1 : s->n_seq, .n_node_max = s->n_node,
+                                .n_seq_max = i == SPEC_PHASE_PREFILL ? 1 : s->n_seq, .n_node_max = s->n_cache,
                                 .n_kv_max = s->n_page_seq * SPEC_PAGE };
 }
 
@@ -170,8 +180,7 @@ void speci_net_end(speci_net *net, int32_t slot)
     s->live = false;
 }
 
-/* Takes pages until n slots fit. */
-static spec_status reserve(speci_net *net, net_seq *s, int32_t n)
+spec_status net_reserve(speci_net *net, net_seq *s, int32_t n)
 {
     if (net->shape.n_ctx == 0) return SPEC_OK;
     const int32_t need = (n + SPEC_PAGE - 1) / SPEC_PAGE;
@@ -193,11 +202,15 @@ void speci_net_commit(speci_net *net, int32_t slot, const int32_t *path, int32_t
 {
     net_seq *s = &net->seqs[slot];
     s->n_path = n_path > 0 ? n_path : 0;
-    if (n_path > 0) memcpy(s->path, path, (size_t)n_path * sizeof *path);
+    for (int32_t j = 0; j < n_path; j++) s->path[j] = net->shape.joint ? s->token[path[j]] : path[j];
     s->n_fed = 0;
 }
 
-int32_t speci_net_first_row(const speci_net *net, int32_t k) { return spec_step_seqs(net->block)[k].first_row; }
+int32_t speci_net_first_row(const speci_net *net, int32_t k)
+{
+    const spec_step_seq *s = &spec_step_seqs(net->block)[k];
+    return s->first_row + s->n_advance;
+}
 
 float *speci_net_logits(const speci_net *net, int32_t *ld)
 {
@@ -287,7 +300,7 @@ spec_status speci_net_prefill(speci_net *net, int32_t slot, const int32_t *ids, 
     net_seq *s = &net->seqs[slot];
     if (n > INT32_MAX) return speci_fail(SPEC_E_FULL, "a prompt of %zu tokens is too long", n);
     for (size_t i = 0; i < n; i++) SPEC_TRY(check_token(net, ids[i]));
-    SPEC_TRY(reserve(net, s, (int32_t)n));
+    SPEC_TRY(net_reserve(net, s, (int32_t)n));
     for (size_t i = 0; i < n; i += (size_t)net->shape.chunk) {
         const size_t left = n - i, chunk = (size_t)net->shape.chunk;
         if (poll && poll(poll_arg)) return speci_fail(SPEC_E_ABORTED, "stopped after %zu of %zu prompt tokens", i, n);
@@ -296,67 +309,158 @@ spec_status speci_net_prefill(speci_net *net, int32_t slot, const int32_t *ids, 
     return SPEC_OK;
 }
 
+static spec_status check_live(const speci_net *net, int32_t slot)
+{
+    const net_seq *s = &net->seqs[slot];
+    if (s->live && !s->broken) return SPEC_OK;
+    return speci_fail(SPEC_E_STATE, "sequence slot %d cannot go on: %s", slot,
+                      s->live ? "an earlier pass failed" : "it is empty");
+}
+
 /* What can be wrong with an input (its shape is the caller's: speci_tree_check), and its pages, before the device is
  * touched. */
 static spec_status check_input(speci_net *net, const speci_net_input *in)
 {
     const spec_tree *t = in->tree;
     net_seq *s = &net->seqs[in->slot];
-    if (!s->live || s->broken)
-        return speci_fail(SPEC_E_STATE, "sequence slot %d cannot be decoded: %s", in->slot,
-                          s->live ? "an earlier pass failed" : "it is empty");
+    SPEC_TRY(check_live(net, in->slot));
     const int32_t n = t->n + in->n_grown;
     if (t->n < 1 || in->n_grown < 0 || n > net->shape.n_node)
         return speci_fail(SPEC_E_INVALID, "a tree of %d nodes; this session planned for 1 to %d", n,
                           net->shape.n_node);
     if (in->n_fed < 0 || in->n_fed >= n || in->n_fed != s->n_fed * (in->n_fed > 0))
         return speci_fail(SPEC_E_INVALID, "%d of %d nodes are said to be fed; %d are", in->n_fed, n, s->n_fed);
+    if (net->shape.joint && (in->n_fed > 0 || in->n_grown > 0))
+        return speci_fail(SPEC_E_INVALID, "a net that feeds accepted paths again takes whole trees: %d nodes are fed, "
+                          "%d grow", in->n_fed, in->n_grown);
     for (int32_t i = 0; i < t->n; i++) SPEC_TRY(check_token(net, t->token[i]));
-    return reserve(net, s, s->n_past + s->n_path + n);
+    return net_reserve(net, s, s->n_past + s->n_path + n);
 }
 
-spec_status speci_net_forward(speci_net *net, const speci_net_input *in, int32_t n_in, const speci_net_feed *feed)
+/* A first pass was run over the sequence: its pending path is in the state now. */
+static void path_absorbed(net_seq *s)
+{
+    s->parity ^= 1;
+    s->n_past += s->n_path;
+    s->n_path = 0;
+}
+
+static int32_t tree_depth(const spec_tree *t)
+{
+    int32_t most = 0;
+    for (int32_t i = 0; i < t->n; i++) {
+        int32_t depth = 0;
+        for (int32_t up = t->parent[i]; up >= 0; up = t->parent[up]) depth++;
+        if (depth > most) most = depth;
+    }
+    return most;
+}
+
+/* Joint: how many pending tokens stand in front of the tree of the next pass. */
+static int32_t n_in_front(const speci_net *net, int32_t slot) { return net->shape.joint ? net->seqs[slot].n_path : 0; }
+
+/* What a pass feeds of one sequence: a chain of pending tokens in front (joint), then the caller's tree (or none). */
+static void add_input(speci_net *net, block_cursor *c, const speci_net_input *in)
+{
+    const spec_tree *t = in->tree;
+    const net_seq *s = &net->seqs[in->slot];
+    const bool first = in->n_fed == 0;
+    const int32_t front = first ? n_in_front(net, in->slot) : 0, n_given = front + (t ? t->n : 0);
+    const int32_t n_row = n_given + in->n_grown - in->n_fed, n_past = s->n_past + s->n_path - front;
+    spec_step_visit *visits = (spec_step_visit *)((char *)net->block + net->block->off_visit) + c->row;
+    spec_step_seq *seq = (spec_step_seq *)((char *)net->block + net->block->off_seq) + c->seq;
+    spec_step_node *nodes = block_add(net, c, in->slot, first ? s->parity ^ 1 : s->parity,
+                                      first && !net->shape.joint ? s->n_path : 0, in->n_fed, n_row);
+    seq->n_given = n_given, seq->n_advance = front;
+    for (int32_t i = 0; i < front; i++)
+        nodes[i] = (spec_step_node){ .token = s->path[i], .parent = i - 1, .depth = i };
+    for (int32_t i = front; i < n_given; i++) {
+        const int32_t up = t->parent[i - front], parent = up < 0 ? front - 1 : front + up;
+        nodes[i] = (spec_step_node){ .token = t->token[i - front], .parent = parent,
+                                     .depth = parent < 0 ? 0 : nodes[parent].depth + 1 };
+        block_reach(net->block, n_past + nodes[i].depth + 1);
+    }
+    if (front > 0) block_reach(net->block, n_past + front);
+    if (in->n_grown > 0) block_reach(net->block, n_past + in->depth + 1);
+    speci_step_visits(nodes, in->n_fed, n_given, n_row, visits);
+}
+
+/* Runs a decode pass over inputs that are checked. */
+static spec_status pass(speci_net *net, const speci_net_input *in, int32_t n_in, const speci_net_feed *feed)
 {
     int32_t n_node = 0, n_row = 0, n_path = 0;
     for (int32_t k = 0; k < n_in; k++) {
-        SPEC_TRY(check_input(net, &in[k]));
-        n_node += in[k].tree->n + in[k].n_grown;
-        n_row += in[k].tree->n + in[k].n_grown - in[k].n_fed;
-        n_path += in[k].n_fed == 0 ? net->seqs[in[k].slot].n_path : 0;
+        const int32_t front = n_in_front(net, in[k].slot), n = front + (in[k].tree ? in[k].tree->n : 0) + in[k].n_grown;
+        n_node += n;
+        n_row += n - in[k].n_fed;
+        n_path += in[k].n_fed == 0 && !net->shape.joint ? net->seqs[in[k].slot].n_path : 0;
     }
-
     block_cursor c = { 0 };
     block_begin(net, SPEC_PHASE_DECODE, n_in, n_node, n_row, n_path);
     if (feed) net->block->feed = feed->nodes, net->block->ld_feed = feed->ld;
-    for (int32_t k = 0; k < n_in; k++) {
-        const spec_tree *t = in[k].tree;
-        const net_seq *s = &net->seqs[in[k].slot];
-        const bool first = in[k].n_fed == 0;
-        const int32_t n_new = t->n + in[k].n_grown - in[k].n_fed;
-        spec_step_visit *visits = (spec_step_visit *)((char *)net->block + net->block->off_visit) + c.row;
-        spec_step_seq *seq = (spec_step_seq *)((char *)net->block + net->block->off_seq) + c.seq;
-        spec_step_node *nodes = block_add(net, &c, in[k].slot, first ? s->parity ^ 1 : s->parity,
-                                          first ? s->n_path : 0, in[k].n_fed, n_new);
-        seq->n_given = t->n;
-        for (int32_t i = 0; i < t->n; i++) {
-            const int32_t depth = t->parent[i] < 0 ? 0 : nodes[t->parent[i]].depth + 1;
-            nodes[i] = (spec_step_node){ .token = t->token[i], .parent = t->parent[i], .depth = depth };
-            block_reach(net->block, s->n_past + s->n_path + depth + 1);
-        }
-        if (in[k].n_grown > 0) block_reach(net->block, s->n_past + s->n_path + in[k].depth + 1);
-        speci_step_visits(nodes, in[k].n_fed, t->n, n_new, visits);
-    }
+    for (int32_t k = 0; k < n_in; k++) add_input(net, &c, &in[k]);
 
     const spec_status status = run(net, SPEC_PHASE_DECODE);
     for (int32_t k = 0; k < n_in; k++) {
         net_seq *s = &net->seqs[in[k].slot];
+        const spec_tree *t = in[k].tree;
         s->broken = status != SPEC_OK;
-        if (in[k].n_fed == 0) {
-            s->parity ^= 1;
-            s->n_past += s->n_path;
-            s->n_path = 0;
-        }
-        s->n_fed = in[k].tree->n + in[k].n_grown;
+        if (in[k].n_fed == 0) path_absorbed(s);
+        s->n_fed = (t ? t->n : 0) + in[k].n_grown;
+        if (s->token && t) memcpy(s->token, t->token, (size_t)t->n * sizeof *s->token);
     }
+    return status;
+}
+
+/* Joint: absorbs the pending tokens of a sequence by a pass over them alone. */
+static spec_status advance(speci_net *net, int32_t slot)
+{
+    const speci_net_input chain = { .slot = slot };
+    return pass(net, &chain, 1, NULL);
+}
+
+/* Joint: a chain and a tree that together are deeper than the device's operations take go one after the other. */
+static spec_status advance_deep(speci_net *net, const speci_net_input *in, int32_t n_in)
+{
+    for (int32_t k = 0; k < n_in; k++) {
+        const int32_t front = n_in_front(net, in[k].slot);
+        if (front > 0 && front + tree_depth(in[k].tree) > SPEC_MAX_DEPTH) SPEC_TRY(advance(net, in[k].slot));
+    }
+    return SPEC_OK;
+}
+
+spec_status speci_net_forward(speci_net *net, const speci_net_input *in, int32_t n_in, const speci_net_feed *feed)
+{
+    for (int32_t k = 0; k < n_in; k++) SPEC_TRY(check_input(net, &in[k]));
+    SPEC_TRY(advance_deep(net, in, n_in));
+    return pass(net, in, n_in, feed);
+}
+
+/* The operations of a decode pass that absorb paths, over a step without rows. They are walked: a captured plan is for
+ * passes that feed something. */
+static spec_status run_absorbing(speci_net *net)
+{
+    const net_plans *p = &net->plans;
+    SPEC_TRY(net->ops->step_bind(net->queue, net->block));
+    for (int32_t i = 0; i < p->n_op[SPEC_PHASE_DECODE]; i++) {
+        const spec_op *op = &p->ops[SPEC_PHASE_DECODE][i];
+        if (op->kind == SPEC_OP_KV_COMMIT || op->kind == SPEC_OP_CONV || op->kind == SPEC_OP_SCAN)
+            SPEC_TRY(speci_op_run(net->ops, net->queue, op));
+    }
+    return SPEC_OK;
+}
+
+spec_status speci_net_flush(speci_net *net, int32_t slot)
+{
+    net_seq *s = &net->seqs[slot];
+    SPEC_TRY(check_live(net, slot));
+    if (s->n_path == 0) return SPEC_OK;
+    if (net->shape.joint) return advance(net, slot);
+    block_cursor c = { 0 };
+    block_begin(net, SPEC_PHASE_DECODE, 1, 0, 0, s->n_path);
+    block_add(net, &c, slot, s->parity ^ 1, s->n_path, 0, 0);
+    const spec_status status = run_absorbing(net);
+    s->broken = status != SPEC_OK;
+    path_absorbed(s);
     return status;
 }

@@ -30,15 +30,17 @@ typedef struct net_plans {
     int32_t n_kv;
     net_slot_memory *slot_memory; /* states and windows of all recurrent layers */
     int32_t n_slot_memory;
-    float *logits;            /* f32 [n_seq * n_node][n_vocab] */
+    float *logits;            /* f32 [n_row_decode][n_vocab] */
 } net_plans;
 
 /* Sizes that both files need. */
 typedef struct net_shape {
-    int32_t n_seq, n_node, n_ctx; /* n_ctx 0 = no attention, no limit */
-    int32_t n_row_decode;         /* n_seq * n_node */
+    int32_t n_seq, n_node, n_ctx; /* n_node: of a caller's tree. n_ctx 0 = no attention, no limit */
+    int32_t n_cache;              /* nodes that a pass feeds per sequence: n_node; joint: and a path in front */
+    int32_t n_row_decode;         /* n_seq * n_cache */
     int32_t chunk;                /* rows of a prefill pass */
     int32_t n_page_seq, n_page;   /* pages of the longest sequence; of the pool */
+    bool matrix, node_state, joint; /* speci_net_params */
 } net_shape;
 net_shape net_shape_of(const spec_model *model, const speci_net_params *p);
 
@@ -52,7 +54,8 @@ typedef struct net_seq {
     bool broken;     /* a device error left it between two passes: only good for end */
     int32_t n_past;  /* positions absorbed, without the pending path */
     int32_t n_path;  /* pending path */
-    int32_t *path;   /* [n_node] */
+    int32_t *path;   /* [n_node]; joint: its tokens */
+    int32_t *token;  /* [n_node] joint: of the last tree */
     int32_t parity;  /* half that the last pass wrote */
     int32_t n_fed;   /* nodes of the current tree in the caches */
     int32_t n_page;
@@ -75,5 +78,8 @@ struct speci_net {
     spec_step_block *block;
     size_t block_cap;
 };
+
+/* Takes pages until n slots fit, or none. */
+spec_status net_reserve(speci_net *net, net_seq *s, int32_t n);
 
 #endif

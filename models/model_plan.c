@@ -17,6 +17,7 @@ void *net_take(net_arena *arena, size_t bytes)
 static size_t type_bytes(spec_dtype t) { return t == SPEC_DTYPE_BF16 || t == SPEC_DTYPE_F16 ? 2 : 4; }
 
 static int32_t max32(int32_t a, int32_t b) { return a > b ? a : b; }
+static int32_t min32(int32_t a, int32_t b) { return a < b ? a : b; }
 
 /* --- shapes --- */
 
@@ -31,9 +32,12 @@ bool speci_model_attends(const spec_model *m)
 net_shape net_shape_of(const spec_model *model, const speci_net_params *p)
 {
     net_shape s = { .n_seq = p->n_seq, .n_node = p->n_node, .n_ctx = speci_model_attends(model) ? p->n_ctx : 0 };
-    s.n_row_decode = s.n_seq * s.n_node;
+    s.matrix = p->matrix, s.node_state = p->node_state, s.joint = p->joint;
+    s.n_cache = s.n_node + (s.joint ? min32(s.n_node, SPEC_MAX_DEPTH + 1) : 0);
+    s.n_row_decode = s.n_seq * s.n_cache;
     s.chunk = model->backend->info.prefill_chunk;
-    /* A tree at the last position of the context still writes its nodes to slots behind it. */
+    /* A tree at the last position of the context still writes its nodes to slots behind it. A path in front of it lies
+     * within the context. */
     s.n_page_seq = s.n_ctx ? (s.n_ctx + s.n_node + SPEC_PAGE - 1) / SPEC_PAGE : 0;
     s.n_page = s.n_page_seq * s.n_seq;
     return s;
@@ -169,7 +173,7 @@ static void emit_attention(emitter *e, const model_attention *a, const spec_kv *
 
 /* A recurrent layer's memory, [n_seq] slots each. */
 typedef struct recurrent_memory {
-    float *state, *cache_dt;
+    float *state, *cache_dt, *node_state;
     void *window, *cache_u, *cache_b;
 } recurrent_memory;
 
@@ -184,11 +188,17 @@ static void *take_slots(emitter *e, size_t bytes_slot, bool zeroed)
     return p;
 }
 
+/* Only one decay per head has one; it keeps no states of nodes. */
+static bool in_matrix_form(const emitter *e, const model_mamba *a) { return e->shape->matrix && !a->a_per_state; }
+
 static recurrent_memory take_recurrent(emitter *e, const model_mamba *a)
 {
-    const size_t t = type_bytes(e->model->dtype), node = 2 * (size_t)e->shape->n_node;
+    const size_t t = type_bytes(e->model->dtype), node = 2 * (size_t)e->shape->n_cache;
+    const size_t state = (size_t)a->n_head * (size_t)a->head_dim * (size_t)a->n_state * sizeof(float);
     recurrent_memory r = { 0 };
-    r.state = take_slots(e, (size_t)a->n_head * (size_t)a->head_dim * (size_t)a->n_state * sizeof(float), true);
+    r.state = take_slots(e, state, true);
+    if (e->shape->node_state && !in_matrix_form(e, a))
+        r.node_state = take_slots(e, (size_t)e->shape->n_cache * state, false);
     r.window = take_slots(e, 2 * (size_t)(a->width - 1) * (size_t)a->n_channel * t, true);
     r.cache_u = take_slots(e, node * (size_t)a->n_channel * t, false);
     r.cache_dt = take_slots(e, node * (size_t)a->n_head * sizeof(float), false);
@@ -211,14 +221,14 @@ static void emit_mamba(emitter *e, const model_mamba *a, const recurrent_memory 
                        .u.conv = { .u = columns(in, a->col_u), .n_channel = a->n_channel, .width = a->width,
                                    .weight = a->conv_weight, .bias = a->conv_bias, .dtype = type,
                                    .window = r->window, .cache = r->cache_u, .replay_y = e->replay,
-                                   .n_node = e->shape->n_node, .y = conv } });
+                                   .n_node = e->shape->n_cache, .y = conv } });
     spec_scan_args s = { .n_head = a->n_head, .head_dim = a->head_dim, .n_state = a->n_state, .x_rep = a->x_rep,
                          .b_rep = a->b_rep, .c_rep = a->c_rep, .a = a->a, .a_per_state = a->a_per_state, .d = a->d,
                          .dt_bias = a->dt_bias, .dt_min = a->dt_min, .dt_max = a->dt_max,
                          .x = columns(conv, a->x_col), .dtype = type, .replay_y = e->replay,
                          .replay_ld = a->n_channel, .replay_x_col = a->x_col, .replay_b_col = a->b_col,
                          .b_in_conv = !selective, .state = r->state, .cache_dt = r->cache_dt, .cache_b = r->cache_b,
-                         .n_node = e->shape->n_node };
+                         .n_node = e->shape->n_cache, .matrix = in_matrix_form(e, a), .node_state = r->node_state };
     if (selective) {
         const spec_view select = packed(e->select, a->select.n_out), dt = packed(e->dt, a->n_head);
         emit_linear(e, &a->select, conv, select, (spec_linear_args){ 0 });

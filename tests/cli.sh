@@ -52,10 +52,33 @@ run 2 run -m "$target" -p a --stop "";              no_out; err_has '--stop'
 run 2 info;                                         no_out; err_has 'no model'
 SPEC_SEED=x run 2 run -m "$target" -p a;            no_out; err_has 'SPEC_SEED is "x"'
 
+run 2 run -m "$target" -p a --tree bogus:3;         no_out; err_has bogus
+run 2 run -m "$target" -p a --tree chain:x;         no_out; err_has 'chain:K'
+run 2 run -m "$target" -p a --tree "chain:2;" --adapt ucb; no_out; err_has 'spec: '
+run 2 run -m "$target" -p a --tree chain:2 --tree product:2,2; no_out; err_has 'chain:2;product:2,2.* need --adapt'
+run 2 run -m "$target" -p a --verify bogus;         no_out; err_has '--verify is "bogus", need one of auto\|greedy'
+run 2 run -m "$target" -md "$drafter" -p a --verify mss;             no_out; err_has mss
+run 2 run -m "$target" -md "$drafter" -p a --temp 1 --verify greedy; no_out; err_has greedy
+run 2 run -m "$target" -md "$drafter" -p a --temp 1 --tree beam:2,2 --verify mss; no_out; err_has mss
+run 2 run -m "$target" -p a --adapt maybe;          no_out; err_has '--adapt'
+run 2 run -m "$target" -p a --scan diagonal;        no_out; err_has '--scan'
+run 2 run -m "$target" -p a --advance back;         no_out; err_has '--advance'
+run 2 run -m "$target" -p a --draft-state none;     no_out; err_has '--draft-state'
+run 2 run -m "$target" -p a --spec-draft-n-max 64;  no_out; err_has '--spec-draft-n-max is 64'
+run 2 run -m "$target" -p a --html x;               no_out; err_has html
+run 2 tree;                                         no_out; err_has 'no model'
+run 2 tree "$target" -p a;                          no_out; err_has '--html'
+run 2 tree "$target" --html "$work/page";           no_out; err_has 'no prompt'
+run 2 tree "$target" -p a --html "$work/page" --steps 501; no_out; err_has '--steps is 501'
+run 2 tree "$target" "$drafter" "$drafter" -p a --html "$work/page"; no_out; err_has 'not expected'
+
 # --- help, version, devices ---
 run 0 --help;                                       out_has '--spec-draft-n-max'
 run 0 -h
 run 0 run -h;                                       out_has '--top-k'
+for kind in chain:K static: product: beam:M,N dyspec:N dyspec-threshold: sequoia: eagle2: none; do
+    out_has "^  $kind"
+done
 run 0 info --help
 run 0 --version;                                    out_has '^spec [0-9]+\.[0-9]+\.[0-9]+$'
 run 0 --list-devices;                               out_has '^cpu'
@@ -67,6 +90,10 @@ run 1 run -m "$target" -p a --backend abacus;       no_out; err_has abacus
 run 1 run -m "$target" -md "$work/nothing" -p a;    no_out; err_has nothing
 run 1 run -m "$target" -p "$(printf 'a\377')";      no_out; err_has 'spec: '
 run 1 run -m "$target" -p "$prompt" -c 3;           no_out; err_has 'spec: '
+run 1 run -m "$target" -md "$drafter" -p a --temp 1 --tree product:2,2 --verify chain; err_has chain
+run 1 run -m "$target" -md "$drafter" -p a --adapt cost --cost-profile "$target/config.json"; no_out
+err_has config.json
+run 1 tree "$target" -p a --html "$work/nothing/page"; no_out; err_has nothing
 
 # --- text alone on stdout, the report on stderr ---
 run 0 run -m "$target" -p "$prompt" -n 24
@@ -114,6 +141,95 @@ END
 fi
 run 0 run -m "$target" -p "$prompt" -n 4 --json;    is drafter null; is drafted 0
 run 0 run -m "$target" -p "$prompt" -c 16 -n 100 --ignore-eos --json; is stop_reason '"context"'
+
+run 0 run -m "$target" -p "$prompt" -n 4 --json;    is tree null; is branched 0; is speculated_share 0.0
+
+# --- trees: every kind gives the plain text; each rule is called what the library calls it ---
+for tree in none chain:3 static:A product:3,2 product-repeat:2,2 beam:2,3 dyspec:8 dyspec-threshold:0.05,12 sequoia:8 \
+    eagle2:3,8,3; do
+    run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 24 --tree "$tree"
+    cmp -s "$work/out" "$work/plain" || fail "the text is not the plain text"
+    err_has "^trees +$tree, "; err_has '^accepted 0: '
+done
+run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 24 --tree chain:3 --json; cp "$work/out" "$work/json"
+run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 24 --spec-draft-n-max 3 --json
+is tree '"chain:3"'
+grep -v '_ms"\|per_second' "$work/json" > "$work/a"; grep -v '_ms"\|per_second' "$work/out" > "$work/b"
+cmp -s "$work/a" "$work/b" || fail "--spec-draft-n-max 3 is not --tree chain:3"
+SPEC_TREE="chain:9;beam:2,2" run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 4 --tree chain:2 --json
+is tree '"chain:2"'
+for rule in auto naive chain mss mss-repeat; do
+    run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 8 --temp 0.8 --verify $rule --json; is verify "\"$rule\""
+done
+run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 8 --verify greedy --json; is verify '"greedy"'
+for form in "--scan matrix" "--advance joint" "--draft-state per-node" "--scan recurrent --advance replay"; do
+    # shellcheck disable=SC2086
+    run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 24 --tree product:2,2 $form
+done
+run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 48 --tree product:3,2,2 --json
+if command -v python3 > /dev/null; then
+    python3 - "$work/out" << 'END' || fail "the numbers of the trees do not add up"
+import json, sys
+o = json.load(open(sys.argv[1]))
+h = o["accepted_histogram"]
+assert sum(h) == o["steps"] and sum(k * n for k, n in enumerate(h)) == o["accepted"] and h[-1] > 0 and len(h) <= 4
+assert abs(o["nodes_per_step"] * o["steps"] - o["drafted"] - o["steps"]) < 1e-6 and o["nodes_per_step"] > 15
+assert 0 < o["speculated_share"] <= 1 and 0 <= o["branched"] <= o["steps"]
+END
+fi
+for adapt in cost ucb; do
+    run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 24 --tree "chain:4;product:2,2" --tree none --adapt $adapt \
+        --cost-profile "$work/profile" --json
+    is tree '"chain:4;product:2,2;none"'
+    [ -s "$work/profile" ] || fail "no profile was saved"
+done
+cp "$work/profile" "$work/profile-before"
+run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 8 --cost-profile "$work/profile"
+cmp -s "$work/profile" "$work/profile-before" || fail "a profile that is there was measured anew"
+
+# --- the page of the trees ---
+# page WHAT: what every page must be
+page() {
+    grep -q "^<!doctype html>" "$work/page" || fail "$1: not HTML"
+    ! grep -qE 'https?://' "$work/page" || fail "$1: names another place"
+    if command -v python3 > /dev/null; then
+        python3 - "$work/page" "$2" << 'END' || fail "$1: its data does not add up"
+import json, re, sys
+page = open(sys.argv[1], encoding="utf-8").read()
+o = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S).group(1))
+assert 1 <= len(o["steps"]) <= int(sys.argv[2]) and len(o["ids"]) == len(o["texts"])
+pending = None
+for s in o["steps"]:
+    n = len(s["token"])
+    assert all(len(s[k]) == n for k in ("parent", "rank", "draft", "target"))
+    assert s["path"][0] == 0 and all(s["parent"][b] == a for a, b in zip(s["path"], s["path"][1:]))
+    assert pending is None or s["token"][0] == pending
+    assert all(0 <= s["draft"][i] <= 1.0001 and 0 <= s["target"][i] <= 1.0001 for i in range(1, n))
+    assert 0 < s["next_target"] <= 1.0001
+    for x in range(n):  # siblings are distinct: their probabilities share one law
+        children = [i for i in range(1, n) if s["parent"][i] == x]
+        assert sum(s["target"][i] for i in children) < 1.001 and sum(s["draft"][i] for i in children) < 1.001
+        taken = [s["target"][i] for i in children if i in s["path"]] + [s["next_target"]] * (x == s["path"][-1])
+        others = [s["target"][i] for i in children if i not in s["path"]]
+        assert o["temperature"] > 0 or not taken or all(p < taken[0] for p in others)  # greedy: the likeliest
+    pending = s["next"]
+END
+    fi
+    if command -v node > /dev/null; then
+        awk '/^<script>$/ { p = 1; next } /^<\/script>$/ { p = 0 } p' "$work/page" > "$work/page.js"
+        [ -s "$work/page.js" ] && node --check "$work/page.js" || fail "$1: the script is none"
+    fi
+}
+run 0 tree "$target" "$drafter" -p "$prompt" --html "$work/page" --tree product:3,2 --steps 12; no_out; page greedy 12
+err_has '12 steps'
+run 0 tree -m "$target" -md "$drafter" -p "$prompt" --html "$work/page" --tree dyspec:16 --steps 9 --temp 0.9 --top-k 40
+page sampled 9
+run 0 tree "$target" "$drafter" -p "$prompt" --html "$work/page" --tree "chain:3;beam:2,2" --adapt ucb --steps 9
+page adapted 9
+run 0 tree "$target" -p "</script><b>" --html "$work/page" --steps 4; page alone 4
+err_has 'no drafter'
+run 0 tree "$target" -p "$prompt" -c 16 --ignore-eos --html "$work/page"; page context 16
+grep -q '"stop":"context"' "$work/page" || fail "the context's end is not told"
 
 # --- stop strings: the text ends before the first of them ---
 word=$(grep -oE '[a-z]{3,}' "$work/plain" | sed -n 3p)

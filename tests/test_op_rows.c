@@ -134,6 +134,116 @@ static void test_law(void **state)
     test_each_device(each_law);
 }
 
+/* Rows of a real vocabulary's length, in one call and alone: the set that is kept is the shortest prefix of the sorted row, to
+ * within 1e-7 of the mass, and a row's bits do not depend on the others. */
+enum { BIG_N = 128257, BIG_LAW = BIG_N + 7, BIG_ROWS = 7 };
+
+typedef struct big_row {
+    double scale, step; /* of the logits; step > 0: they are multiples of it */
+    spec_sampling s;
+} big_row;
+
+static const big_row big_rows[BIG_ROWS] = {
+    { 12.0, 0.0, { 1.0f, 0, 0.9f, 0.0f, 0 } },   { 3.0, 0.0, { 1.0f, 0, 0.9f, 0.0f, 0 } },
+    { 8.0, 0.5, { 1.0f, 0, 0.9f, 0.0f, 0 } },    { 0.0, 0.0, { 1.0f, 0, 0.9f, 0.0f, 0 } }, /* all equal */
+    { 12.0, 0.0, { 0.7f, 1000, 0.8f, 0.0f, 0 } }, { 12.0, 0.25, { 1.3f, 5000, 0.0f, 0.01f, 0 } },
+    { 12.0, 0.0, { 1.0f, 0, 0.0f, 0.0f, 0 } },
+};
+
+typedef struct ranked {
+    float v;
+    int32_t id;
+} ranked;
+
+static int by_rank(const void *a, const void *b)
+{
+    const ranked *x = a, *y = b;
+    return x->v != y->v ? (x->v < y->v) - (x->v > y->v) : (x->id > y->id) - (x->id < y->id);
+}
+
+static void check_big(const test_device *d, int32_t row, const float *v, const float *law)
+{
+    const spec_sampling *s = &big_rows[row].s;
+    ranked *sorted = calloc(BIG_N, sizeof *sorted);
+    double mass = 0.0, kept = 0.0, total = 0.0;
+    for (int32_t i = 0; i < BIG_N; i++) sorted[i] = (ranked){ v[i], i };
+    qsort(sorted, BIG_N, sizeof *sorted, by_rank);
+    const double top = (double)sorted[0].v;
+    int32_t n = s->top_k > 0 ? s->top_k : BIG_N, n_kept = 0;
+    for (int32_t r = 0; r < n; r++) mass += exp(((double)sorted[r].v - top) / (double)s->temperature);
+    while (n_kept < n && law[sorted[n_kept].id] > 0.0f) n_kept++;
+    for (int32_t r = n_kept; r < BIG_N; r++)
+        if (law[sorted[r].id] > 0.0f) fail_msg("%s: big row %d: entry %d is kept, %d is not", d->name, row, r, n_kept);
+    for (int32_t r = 0; r < n_kept; r++) {
+        const double w = exp(((double)sorted[r].v - top) / (double)s->temperature);
+        if (s->top_p > 0.0f && kept >= (double)s->top_p * mass + 1e-7 * mass)
+            fail_msg("%s: big row %d: %d of the row are kept, but %d suffice", d->name, row, n_kept, r);
+        kept += w;
+        if (w < (double)s->min_p * (1.0 - 1e-6)) fail_msg("%s: big row %d: entry %d is below min-p", d->name, row, r);
+    }
+    if (s->top_p > 0.0f && kept < (double)s->top_p * mass - 1e-7 * mass)
+        fail_msg("%s: big row %d: %d entries have only %.9f of the mass", d->name, row, n_kept, kept / mass);
+    if (s->top_p <= 0.0f && n_kept < n && /* the first that is dropped */
+        exp(((double)sorted[n_kept].v - top) / (double)s->temperature) > (double)s->min_p * (1.0 + 1e-6))
+        fail_msg("%s: big row %d: entry %d is dropped", d->name, row, n_kept);
+    for (int32_t r = 0; r < n_kept; r++) {
+        const double want = exp(((double)sorted[r].v - top) / (double)s->temperature) / kept;
+        const double got = (double)law[sorted[r].id];
+        total += got;
+        if (fabs(got - want) > 1e-5 * want)
+            fail_msg("%s: big row %d: law of entry %d is %g, expected %g", d->name, row, r, got, want);
+    }
+    if (fabs(total - 1.0) > 1e-5) fail_msg("%s: big row %d sums to %.9f", d->name, row, total);
+    for (int32_t i = BIG_N; i < BIG_LAW; i++) assert_true(law[i] == 0.0f);
+    free(sorted);
+}
+
+static void each_big_law(test_device *d)
+{
+    test_random random = { 14 };
+    double *v = calloc((size_t)BIG_ROWS * BIG_N, sizeof *v);
+    spec_sampling s[BIG_ROWS];
+    int32_t rows[BIG_ROWS];
+    for (int32_t r = 0; r < BIG_ROWS; r++) {
+        const big_row *b = &big_rows[r];
+        rows[r] = r, s[r] = b->s;
+        for (int32_t i = 0; i < BIG_N; i++) { /* about normal */
+            double x = b->scale * (test_signed(&random) + test_signed(&random) + test_signed(&random)) / 3.0;
+            v[(size_t)r * BIG_N + (size_t)i] = test_round(b->step > 0.0 ? b->step * nearbyint(x / b->step) : x, F32);
+        }
+    }
+    test_buffer logits = test_buffer_from(d, v, (size_t)BIG_ROWS * BIG_N, F32);
+    test_buffer together = test_buffer_new(d, (size_t)BIG_ROWS * BIG_LAW, F32), alone = test_buffer_new(d, BIG_LAW, F32);
+    spec_queue *q = row_queue(d, BIG_LAW);
+    spec_law_args a = { .logits = logits.data, .ld = BIG_N, .n_valid = BIG_N, .law = together.data, .ld_law = BIG_LAW,
+                        .n_law = BIG_LAW, .n_row = BIG_ROWS, .host_src = rows, .host_dst = rows, .host_sampling = s };
+    test_ok(d->ops->law(q, &a), "law");
+    test_ok(d->ops->sync(q), "sync");
+    float *law = test_read_raw(&together), *first = test_read_raw(&logits);
+    for (int32_t r = 0; r < BIG_ROWS; r++) {
+        check_big(d, r, first + (size_t)r * BIG_N, law + (size_t)r * BIG_LAW);
+        a.law = alone.data, a.n_row = 1, a.host_src = &rows[r], a.host_dst = &rows[0], a.host_sampling = &s[r];
+        test_ok(d->ops->law(q, &a), "law");
+        test_ok(d->ops->sync(q), "sync");
+        float *one = test_read_raw(&alone);
+        assert_memory_equal(one, law + (size_t)r * BIG_LAW, BIG_LAW * sizeof *one);
+        free(one);
+    }
+    free(first);
+    free(law);
+    d->ops->queue_close(q);
+    test_buffer_free(&alone);
+    test_buffer_free(&together);
+    test_buffer_free(&logits);
+    free(v);
+}
+
+static void test_big_law(void **state)
+{
+    (void)state;
+    test_each_device(each_big_law);
+}
+
 /* --- acceptance --- */
 
 /* Random laws (some with zeros), candidates drawn without replacement by hand, uniforms anywhere: choices and tokens must be
@@ -141,6 +251,7 @@ static void test_law(void **state)
 enum { A_ROWS = 200, A_N = 40, A_LAWS = 16, A_CANDIDATES = 6 };
 
 typedef struct accept_data {
+    bool repeat;   /* candidates may come again */
     double *p, *q; /* [A_LAWS][A_N] */
     int32_t p_row[A_ROWS], q_row[A_ROWS], first[A_ROWS + 1], candidate[A_ROWS * A_CANDIDATES];
     float u[A_ROWS * A_CANDIDATES], u_last[A_ROWS];
@@ -161,9 +272,10 @@ static double *random_laws(test_random *random)
     return v;
 }
 
-static accept_data *make_accept(test_random *random)
+static accept_data *make_accept(test_random *random, bool repeat)
 {
     accept_data *t = calloc(1, sizeof *t);
+    t->repeat = repeat;
     t->p = random_laws(random);
     t->q = random_laws(random);
     for (int32_t r = 0, n = 0; r < A_ROWS; r++) {
@@ -177,7 +289,7 @@ static accept_data *make_accept(test_random *random)
                 again = false;
                 t->candidate[n] = test_below(random, A_N);
                 for (int32_t k = t->first[r]; k < n; k++) again = again || t->candidate[k] == t->candidate[n];
-                again = again && r % 10 != 7;
+                again = again && r % 10 != 7 && !repeat;
             }
             t->u[n] = (float)test_uniform(random);
         }
@@ -185,6 +297,28 @@ static accept_data *make_accept(test_random *random)
         t->first[r + 1] = n;
     }
     return t;
+}
+
+/* The rule with replacement: R = norm(max(R - D, 0)) after every rejection, D as it is. q NULL: D the point mass. */
+static int32_t reference_repeat(int32_t *token, double *p, const double *q, const int32_t *candidates, int32_t count,
+                                const float *u, double u_last)
+{
+    for (int32_t j = 0; j < count; j++) {
+        const int32_t y = candidates[j];
+        double total = 0.0;
+        if (q && q[y] == 0.0) continue;
+        if ((double)u[j] * (q ? q[y] : 1.0) < p[y]) {
+            *token = y;
+            return j;
+        }
+        for (int32_t i = 0; i < A_N; i++) {
+            p[i] = fmax(p[i] - (q ? q[i] : i == y ? 1.0 : 0.0), 0.0);
+            total += p[i];
+        }
+        for (int32_t i = 0; i < A_N && total > 0.0; i++) p[i] /= total;
+    }
+    *token = ref_draw(p, A_N, u_last);
+    return -1;
 }
 
 static int32_t reference(const accept_data *t, int32_t r, int32_t *token, double nudge)
@@ -195,25 +329,34 @@ static int32_t reference(const accept_data *t, int32_t r, int32_t *token, double
     float u[A_CANDIDATES];
     int32_t first = t->first[r], count = t->first[r + 1] - first;
     for (int32_t j = 0; j < count; j++) u[j] = (float)((double)t->u[first + j] * (1.0 + nudge));
-    return ref_accept(token, p, t->q_row[r] >= 0 ? q : NULL, A_N, t->candidate + first, count, u,
-                      fmin((double)t->u_last[r] * (1.0 + nudge), 0.9999999));
+    const double u_last = fmin((double)t->u_last[r] * (1.0 + nudge), 0.9999999);
+    if (t->repeat)
+        return reference_repeat(token, p, t->q_row[r] >= 0 ? q : NULL, t->candidate + first, count, u, u_last);
+    return ref_accept(token, p, t->q_row[r] >= 0 ? q : NULL, A_N, t->candidate + first, count, u, u_last);
 }
 
-static void each_accept(test_device *d)
+static void run_accept(const test_device *d, bool repeat)
 {
     test_random random = { 11 };
-    accept_data *t = make_accept(&random);
+    accept_data *t = make_accept(&random, repeat);
     int32_t choice[A_ROWS], token[A_ROWS], checked = 0;
     test_buffer p = test_buffer_from(d, t->p, A_LAWS * A_N, F32), q = test_buffer_from(d, t->q, A_LAWS * A_N, F32);
     spec_queue *queue = row_queue(d, A_N);
     for (int32_t r = 0; r < A_ROWS; r++) { /* one by one, since rows of p and q may be overwritten */
         int32_t count = t->first[r + 1] - t->first[r], ends[2] = { 0, count };
-        spec_accept_args a = { p.data, q.data, A_N, A_N, A_N, 1, count, &t->p_row[r], &t->q_row[r], ends,
-                               t->candidate + t->first[r], t->u + t->first[r], &t->u_last[r], &choice[r], &token[r] };
+        spec_accept_args a = { .p = p.data, .q = q.data, .ld_p = A_N, .ld_q = A_N, .n_vocab = A_N, .n_row = 1,
+                               .n_candidate = count, .repeat = repeat, .host_p_row = &t->p_row[r],
+                               .host_q_row = &t->q_row[r], .host_first_candidate = ends,
+                               .host_candidate = t->candidate + t->first[r], .host_u = t->u + t->first[r],
+                               .host_u_last = &t->u_last[r], .host_out_choice = &choice[r], .host_out_token = &token[r] };
         test_write(&p, t->p);
         test_write(&q, t->q);
         test_ok(d->ops->accept(queue, &a), "accept");
         test_ok(d->ops->sync(queue), "sync");
+        if (!repeat) continue;
+        double *left = test_read(&q); /* D never changes */
+        assert_memory_equal(left, t->q, A_LAWS * A_N * sizeof *left);
+        free(left);
     }
     for (int32_t r = 0; r < A_ROWS; r++) {
         int32_t want_token, low_token, high_token, want = reference(t, r, &want_token, 0.0);
@@ -221,7 +364,8 @@ static void each_accept(test_device *d)
         if (low != want || high != want || low_token != want_token || high_token != want_token) continue;
         checked++;
         if (choice[r] != want || (want < 0 && token[r] != want_token))
-            fail_msg("%s: row %d: choice %d, token %d; expected %d, %d", d->name, r, choice[r], token[r], want, want_token);
+            fail_msg("%s%s: row %d: choice %d, token %d; expected %d, %d", d->name, repeat ? " repeat" : "", r,
+                     choice[r], token[r], want, want_token);
     }
     assert_true(checked > A_ROWS * 9 / 10);
     d->ops->queue_close(queue);
@@ -232,15 +376,58 @@ static void each_accept(test_device *d)
     free(t);
 }
 
+static void each_accept(test_device *d)
+{
+    run_accept(d, false);
+    run_accept(d, true);
+}
+
 static void test_accept(void **state)
 {
     (void)state;
     test_each_device(each_accept);
 }
 
-/* The fixture of algorithms.md 3.8, three candidates drawn without replacement: acceptance probability 0.99348, and the
- * emitted law is p. Rows in one call, each with its own copies of p and q. */
-static void each_fixture(test_device *d)
+/* Rejections that leave less than rounding: R is then p without the tokens rejected so far. */
+static void each_nothing_left(test_device *d)
+{
+    enum { N = 4 };
+    static const double p[N] = { 0.5 - 1.0 / (1 << 25), 0.5, 1e-13, 0.0 }, q[N] = { 0.5, 0.5, 0.0, 0.0 };
+    static const int32_t row = 0, none = -1, ends[] = { 0, 1 }, candidate = 0;
+    static const float u = 1.0f - 1.0f / (1 << 24), u_last[] = { 0.0f, 0.5f, 0.999f };
+    test_buffer bp = test_buffer_from(d, p, N, F32), bq = test_buffer_from(d, q, N, F32);
+    spec_queue *queue = row_queue(d, N);
+    for (int32_t i = 0; i < 6; i++) {
+        int32_t choice = 7, token = 7;
+        spec_accept_args a = { .p = bp.data, .q = bq.data, .ld_p = N, .ld_q = N, .n_vocab = N, .n_row = 1, .n_candidate = 1,
+                               .repeat = i / 3, .host_p_row = &row, .host_q_row = &row, .host_first_candidate = ends,
+                               .host_candidate = &candidate, .host_u = &u, .host_u_last = &u_last[i % 3],
+                               .host_out_choice = &choice, .host_out_token = &token };
+        test_write(&bp, p);
+        test_write(&bq, q);
+        test_ok(d->ops->accept(queue, &a), "accept");
+        test_ok(d->ops->sync(queue), "sync");
+        if (choice != -1 || token != 1) fail_msg("%s: nothing left: choice %d, token %d", d->name, choice, token);
+        a.host_q_row = &none; /* point masses take the token out, whatever is left */
+        test_write(&bp, p);
+        test_ok(d->ops->accept(queue, &a), "accept");
+        test_ok(d->ops->sync(queue), "sync");
+        if (choice != -1 || token != 1) fail_msg("%s: point mass: choice %d, token %d", d->name, choice, token);
+    }
+    d->ops->queue_close(queue);
+    test_buffer_free(&bq);
+    test_buffer_free(&bp);
+}
+
+static void test_accept_nothing_left(void **state)
+{
+    (void)state;
+    test_each_device(each_nothing_left);
+}
+
+/* The fixture of algorithms.md 3.8, three candidates: acceptance probability 0.99348 when they are drawn without replacement
+ * and 0.93002 with, and the emitted law is p. Rows in one call, each with its own copies of p and q. */
+static void run_fixture(const test_device *d, bool repeat, double acceptance)
 {
     enum { N = 5, ROWS = 4000, K = 3 };
     static const double p[N] = { .22, .08, .30, .25, .15 }, q[N] = { .30, .24, .20, .16, .10 };
@@ -258,7 +445,7 @@ static void each_fixture(test_device *d)
         first[r] = r * K;
         for (int32_t j = 0; j < K; j++) {
             candidate[r * K + j] = ref_draw(left, N, test_uniform(&random));
-            left[candidate[r * K + j]] = 0.0;
+            if (!repeat) left[candidate[r * K + j]] = 0.0;
             u[r * K + j] = (float)test_uniform(&random);
         }
         u_last[r] = (float)test_uniform(&random);
@@ -266,7 +453,10 @@ static void each_fixture(test_device *d)
     first[ROWS] = ROWS * K;
     test_buffer bp = test_buffer_from(d, ps, ROWS * N, F32), bq = test_buffer_from(d, qs, ROWS * N, F32);
     spec_queue *queue = row_queue(d, N);
-    spec_accept_args a = { bp.data, bq.data, N, N, N, ROWS, ROWS * K, rows, rows, first, candidate, u, u_last, choice, token };
+    spec_accept_args a = { .p = bp.data, .q = bq.data, .ld_p = N, .ld_q = N, .n_vocab = N, .n_row = ROWS,
+                           .n_candidate = ROWS * K, .repeat = repeat, .host_p_row = rows, .host_q_row = rows,
+                           .host_first_candidate = first, .host_candidate = candidate, .host_u = u, .host_u_last = u_last,
+                           .host_out_choice = choice, .host_out_token = token };
     test_ok(d->ops->accept(queue, &a), "accept");
     test_ok(d->ops->sync(queue), "sync");
     for (int32_t r = 0; r < ROWS; r++) {
@@ -277,13 +467,20 @@ static void each_fixture(test_device *d)
     double chi = 0.0;
     for (int32_t i = 0; i < N; i++) chi += pow(count[i] - ROWS * p[i], 2.0) / (ROWS * p[i]);
     if (chi > 18.5) fail_msg("%s: chi-square %g", d->name, chi);
-    if (fabs(accepted / (double)ROWS - 0.99348) > 0.005) fail_msg("%s: %d of %d accepted", d->name, accepted, ROWS);
+    if (fabs(accepted / (double)ROWS - acceptance) > 3.5 * sqrt(acceptance * (1.0 - acceptance) / ROWS)) /* 3.5 sigma */
+        fail_msg("%s: %d of %d accepted", d->name, accepted, ROWS);
     d->ops->queue_close(queue);
     test_buffer_free(&bq);
     test_buffer_free(&bp);
     free(ints);
     free(qs);
     free(ps);
+}
+
+static void each_fixture(test_device *d)
+{
+    run_fixture(d, false, 0.99348);
+    run_fixture(d, true, 0.93002);
 }
 
 static void test_accept_fixture(void **state)
@@ -341,7 +538,8 @@ static void test_logprob(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_argmax), cmocka_unit_test(test_law),
-                                        cmocka_unit_test(test_accept), cmocka_unit_test(test_accept_fixture),
+                                        cmocka_unit_test(test_big_law), cmocka_unit_test(test_accept),
+                                        cmocka_unit_test(test_accept_nothing_left), cmocka_unit_test(test_accept_fixture),
                                         cmocka_unit_test(test_logprob) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

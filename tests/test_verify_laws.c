@@ -1,5 +1,5 @@
-/* test_verify_laws.c - verification on plain arrays: the rules as exact probabilities (algorithms.md 3.8), the library's
- * walk against them by statistics and draw by draw, the table of 3.6, and what is refused. */
+/* test_verify_laws.c - verification on plain arrays: the rules as exact probabilities (algorithms.md 3.8), the
+ * library's walk against them by statistics and draw by draw, the table of 3.6, and what is refused. */
 #include "tests/test.h"
 
 #include <math.h>
@@ -25,11 +25,11 @@ typedef enum proposal {
 } proposal;
 
 typedef enum exact_rule {
-    WITHOUT,  /* multi-step sampling without replacement */
-    WITH,     /* with replacement */
-    POINT,    /* each candidate judged by the point mass at it (3.4) */
-    LAST_P,   /* bug: WITHOUT, but the last draw is from p */
-    ROOT_Q    /* bug: WITHOUT, judged by sqrt(q), normalised */
+    WITHOUT, /* multi-step sampling without replacement */
+    WITH,    /* with replacement */
+    POINT,   /* each candidate judged by the point mass at it (3.4) */
+    LAST_P,  /* bug: WITHOUT, but the last draw is from p */
+    ROOT_Q   /* bug: WITHOUT, judged by sqrt(q), normalised */
 } exact_rule;
 
 static const double SMALL = 0.20;
@@ -100,7 +100,10 @@ static int32_t filter(proposal how, const double *q, int32_t *y, int32_t k)
     return n;
 }
 
-static bool independent(proposal how) { return how == REPEATED || how == MERGED; }
+static bool independent(proposal how)
+{
+    return how == REPEATED || how == MERGED;
+}
 
 /* The law that candidate j is drawn from, given those before it; false where nothing is left. */
 static bool draw_law(const node_laws *t, const int32_t *y, int32_t j, double *law)
@@ -146,8 +149,10 @@ static void solve(node_laws *t)
     int32_t y[MAX_K];
     memset(t->law, 0, sizeof t->law);
     t->accepted = 0;
-    if (t->how == TOP) judge_exactly(t, y, take_top(t->q[0], t->v, t->k, y), 1);
-    else enumerate(t, y, 0, 1);
+    if (t->how == TOP)
+        judge_exactly(t, y, take_top(t->q[0], t->v, t->k, y), 1);
+    else
+        enumerate(t, y, 0, 1);
 }
 
 /* Total variation between the emitted law and p. */
@@ -212,9 +217,9 @@ static void test_random_laws(void **state)
         exact_rule rule;
         bool several; /* drafters, each with its own law */
     } right[] = {
-        { ALONE, WITHOUT, false },  { REPEATED, WITH, false },  { REPEATED, WITHOUT, false }, { MERGED, WITHOUT, false },
-        { STOPPED, WITHOUT, false }, { TOP, POINT, false },      { ALONE, POINT, false },      { REPEATED, WITH, true },
-        { ALONE, WITHOUT, true },
+        { ALONE, WITHOUT, false },   { REPEATED, WITH, false }, { REPEATED, WITHOUT, false },
+        { MERGED, WITHOUT, false },  { TOP, POINT, false },     { ALONE, POINT, false },
+        { STOPPED, WITHOUT, false }, { REPEATED, WITH, true },  { ALONE, WITHOUT, true },
     };
     test_random r = { 5 };
     for (int32_t i = 0; i < 300; i++) {
@@ -301,7 +306,10 @@ static void tree_open(drawn_tree *t, spec_tree_kind kind)
                            .q_row = t->q_row, .kind = kind };
 }
 
-static int32_t context_of(const drawn_tree *t, int32_t node) { return node == 0 ? 0 : 1 + t->token[node]; }
+static int32_t context_of(const drawn_tree *t, int32_t node)
+{
+    return node == 0 ? 0 : 1 + t->token[node];
+}
 
 static void tree_add(drawn_tree *t, const world *w, int32_t parent, int32_t token, int32_t rank, int32_t drafter)
 {
@@ -437,6 +445,7 @@ static const shape right[] = {
     { "mss, stopped by the second", 6, 3, 3, STOPPED, 1, SPEC_TREE_DRAWN, SPEC_VERIFY_MSS, false, false },
     { "mss-repeat", 6, 3, 2, REPEATED, 1, SPEC_TREE_DRAWN_REPEAT, SPEC_VERIFY_MSS_REPEAT, false, false },
     { "three drafters, mss-repeat", 6, 3, 3, REPEATED, 3, SPEC_TREE_DRAWN_REPEAT, SPEC_VERIFY_MSS_REPEAT, true, false },
+    { "two drafters, mss-repeat", 6, 4, 2, REPEATED, 2, SPEC_TREE_DRAWN_REPEAT, SPEC_VERIFY_MSS_REPEAT, false, false },
     { "two drafters, four draws, mss", 6, 4, 2, ALONE, 2, SPEC_TREE_DRAWN_REPEAT, SPEC_VERIFY_MSS, true, false },
     { "naive on the likeliest", 6, 3, 2, TOP, 1, SPEC_TREE_CHOSEN, SPEC_VERIFY_AUTO, false, false },
     { "naive on draws", 6, 3, 2, ALONE, 1, SPEC_TREE_DRAWN, SPEC_VERIFY_NAIVE, true, false },
@@ -616,19 +625,34 @@ static void test_sure_draft(void **state)
     assert_true(chi_p((const double[]){ .2, .3, .5 }, count, 3, N) > 1e-4);
 }
 
+/* The uniform of this position is zero: even so a token that the target cannot emit is not accepted (3.1). */
+static void test_zero_uniform(void **state)
+{
+    (void)state;
+    const float p[] = { 0, .5f, .5f }, q[] = { .5f, .5f, 0 };
+    int32_t y[3];
+    pair t;
+    pair_make(&t, p, q);
+    t.a.seed = 1, t.a.position = 59984198;
+    assert_true(spec_uniform(t.a.seed, t.a.position, ALGO_DRAW_ACCEPT, 0) == 0);
+    emit(&t.a, y);
+    assert_int_not_equal(y[0], 0);
+}
+
 /* Rounding rejects the only token there is: R is nothing, and so is p without it. */
 static void test_nothing_left(void **state)
 {
     (void)state;
-    const float p[] = { 1, 0, 0 }, q[] = { 1.0009f, 0, 0 };
+    const float p[] = { 0, 0, 1 }, q[] = { 0, 0, 1.0009f };
     int32_t n_rejected = 0;
     pair t;
     pair_make(&t, p, q);
+    t.token[1] = 2;
     for (int32_t i = 0; i < 20000; i++) {
         int32_t y[3] = { -1, -1, -1 };
         t.a.position = (uint64_t)i * 2;
         n_rejected += emit(&t.a, y) == 1;
-        assert_int_equal(y[0], 0);
+        assert_int_equal(y[0], 2);
     }
     assert_true(n_rejected > 0);
 }
@@ -645,11 +669,17 @@ static void test_table(void **state)
         float temperature;
         bool fits[6]; /* auto, greedy, naive, chain, mss, mss-repeat */
     } rows[] = {
-        { SPEC_TREE_DRAWN, true, 1, { 1, 0, 1, 1, 1, 1 } },         { SPEC_TREE_DRAWN, false, 1, { 1, 0, 1, 0, 1, 0 } },
-        { SPEC_TREE_DRAWN_REPEAT, true, 1, { 1, 0, 1, 1, 1, 1 } },  { SPEC_TREE_DRAWN_REPEAT, false, .1f, { 1, 0, 1, 0, 1, 1 } },
-        { SPEC_TREE_CHOSEN, true, 1, { 1, 0, 1, 0, 0, 0 } },        { SPEC_TREE_CHOSEN, false, 2, { 1, 0, 1, 0, 0, 0 } },
-        { SPEC_TREE_DRAWN, true, 0, { 1, 1, 0, 0, 0, 0 } },         { SPEC_TREE_DRAWN, false, 0, { 1, 1, 0, 0, 0, 0 } },
-        { SPEC_TREE_DRAWN_REPEAT, false, 0, { 1, 1, 0, 0, 0, 0 } }, { SPEC_TREE_CHOSEN, true, 0, { 1, 1, 0, 0, 0, 0 } },
+        { SPEC_TREE_DRAWN, true, 1, { 1, 0, 1, 1, 1, 1 } },
+        { SPEC_TREE_DRAWN, false, 1, { 1, 0, 1, 0, 1, 0 } },
+        { SPEC_TREE_DRAWN_REPEAT, true, 1, { 1, 0, 1, 1, 1, 1 } },
+        { SPEC_TREE_DRAWN_REPEAT, false, .1f, { 1, 0, 1, 0, 1, 1 } },
+        { SPEC_TREE_CHOSEN, true, 1, { 1, 0, 1, 0, 0, 0 } },
+        { SPEC_TREE_CHOSEN, false, 2, { 1, 0, 1, 0, 0, 0 } },
+        { SPEC_TREE_DRAWN, true, 0, { 1, 1, 0, 0, 0, 0 } },
+        { SPEC_TREE_DRAWN, false, 0, { 1, 1, 0, 0, 0, 0 } },
+        { SPEC_TREE_DRAWN_REPEAT, true, 0, { 1, 1, 0, 0, 0, 0 } },
+        { SPEC_TREE_DRAWN_REPEAT, false, 0, { 1, 1, 0, 0, 0, 0 } },
+        { SPEC_TREE_CHOSEN, true, 0, { 1, 1, 0, 0, 0, 0 } },
         { SPEC_TREE_CHOSEN, false, 0, { 1, 1, 0, 0, 0, 0 } },
     };
     int32_t token[] = { 0, 0, 1, 2 }, chain[] = { -1, 0, 1, 2 }, branches[] = { -1, 0, 0, 1 }, q_row[] = { 0, 0, 0, 0 };
@@ -707,7 +737,9 @@ static void test_refused(void **state)
 {
     (void)state;
     const float p[] = { .2f, .3f, .5f }, good[] = { .5f, .25f, .25f };
-    const float bad[][3] = { { .5f, NAN, .5f }, { .5f, -.25f, .75f }, { INFINITY, 0, 0 }, { .5f, .25f, .248f }, { 0, 0, 0 } };
+    const float bad[][3] = {
+        { .5f, NAN, .5f }, { .5f, -.25f, .75f }, { INFINITY, 0, 0 }, { .5f, .25f, .248f }, { 0, 0, 0 },
+    };
     const char *const says[] = { "entry 1 is nan", "entry 1 is -0.25", "entry 0 is inf", "sum is 0.998", "sum is 0," };
     pair t;
     for (int32_t i = 0; i < N_ELEMENTS(bad); i++) {
@@ -736,10 +768,14 @@ static void test_refused(void **state)
     const int32_t rows[] = { -1, 0, -1 };
     pair_make(&t, p, good), t.a.child_row = rows;
     refuse(&t, SPEC_E_INVALID, "node 2");
+    const int32_t two_rows[] = { -1, 0, 1 };
+    const float second_bad[] = { .5f, .25f, .25f, .5f, .25f, .5f };
+    pair_make(&t, p, second_bad), t.a.child_row = two_rows;
+    refuse(&t, SPEC_E_INVALID, "draft's law, node 2, row 1");
     pair_make(&t, p, good), t.tree.kind = SPEC_TREE_CHOSEN;
     refuse(&t, SPEC_E_INVALID, "chosen");
     pair_make(&t, p, good), t.tree.kind = (spec_tree_kind)3;
-    refuse(&t, SPEC_E_INVALID, "kind of tree 3");
+    refuse(&t, SPEC_E_INVALID, "kind 3");
     pair_make(&t, p, good), t.a.rule = SPEC_VERIFY_MSS_REPEAT;
     refuse(&t, SPEC_E_INVALID, "naive, mss");
     pair_make(&t, p, good), t.token[2] = 3;
@@ -764,8 +800,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fixture),        cmocka_unit_test(test_random_laws), cmocka_unit_test(test_statistics),
         cmocka_unit_test(test_statistics_see), cmocka_unit_test(test_draws),       cmocka_unit_test(test_greedy),
-        cmocka_unit_test(test_sure_draft),     cmocka_unit_test(test_nothing_left), cmocka_unit_test(test_table),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_sure_draft),     cmocka_unit_test(test_zero_uniform), cmocka_unit_test(test_nothing_left),
+        cmocka_unit_test(test_table),          cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -216,12 +216,12 @@ static int32_t draw(const float *v, int32_t n, float u)
     return last;
 }
 
-/* v = v / sum(v); returns the sum before, and leaves v alone where that is below 1e-12. */
-static double normalise(float *v, int32_t n)
+/* v = v / sum(v); returns the sum before, and leaves v alone where that is not above `least`. */
+static double normalise(float *v, int32_t n, double least)
 {
     double sum = 0.0;
     for (int32_t i = 0; i < n; i++) sum += (double)v[i];
-    if (sum < 1e-12) return sum;
+    if (!(sum > least)) return sum;
     for (int32_t i = 0; i < n; i++) v[i] = (float)((double)v[i] / sum);
     return sum;
 }
@@ -235,10 +235,10 @@ static void reject(float *r, const float *d, const float *p, int32_t n, const in
     } else {
         r[tokens[n_rejected - 1]] = 0.0f;
     }
-    if (normalise(r, n) >= 1e-12) return;
+    if (normalise(r, n, 1e-12) > 1e-12) return;
     memcpy(r, p, (size_t)n * sizeof *r);
     for (int32_t j = 0; j < n_rejected; j++) r[tokens[j]] = 0.0f;
-    (void)normalise(r, n);
+    (void)normalise(r, n, 0.0);
 }
 
 /* Multi-step speculative sampling at one node (spec_accept_args). R and D are copies, made at the first rejection. */
@@ -271,7 +271,7 @@ static void accept_row(void *arg, int32_t i)
         reject(t.a, d, p, n, tokens, j + 1);
         if (!q || a->repeat) continue;
         t.b[y] = 0.0f;
-        if (normalise(t.b, n) <= 0.0) break; /* no further sibling can exist */
+        if (!(normalise(t.b, n, 0.0) > 0.0)) break; /* no further sibling can exist */
     }
     if (a->host_out_choice[i] < 0) a->host_out_token[i] = draw(r, n, a->host_u_last[i]);
     speci_cpu_scratch_give(job->q, t.slot);

@@ -166,8 +166,8 @@ static size_t step_bytes(const spec_plan *p)
 {
     const size_t seqs = (size_t)p->n_seq_max, rows = (size_t)p->n_row_max, nodes = seqs * (size_t)p->n_node_max + rows;
     const size_t pages = ((size_t)p->n_kv_max + (size_t)p->n_node_max) / SPEC_PAGE + 2;
-    return sizeof(spec_step_block) + seqs * sizeof(spec_step_seq) + nodes * (sizeof(spec_step_node) + 4) + rows * 4 +
-           seqs * pages * 4 + 5 * 256;
+    return sizeof(spec_step_block) + seqs * sizeof(spec_step_seq) + nodes * (sizeof(spec_step_node) + 4) +
+           rows * (4 + sizeof(spec_step_visit)) + seqs * pages * 4 + 6 * 256;
 }
 
 static queue_sizes measure(const spec_plan *plans, int32_t n_plan, int32_t n_vocab)
@@ -192,7 +192,7 @@ static queue_sizes measure(const spec_plan *plans, int32_t n_plan, int32_t n_voc
     }
     const size_t rows = (size_t)z.rows;
     z.step = cuda_round_up(z.step, 256);
-    z.param = cuda_round_up(rows * (sizeof(spec_sampling) + 32) + 1024, 256);
+    z.param = cuda_round_up(rows * (sizeof(spec_sampling) + 32) + 4096, 256); /* and two frontiers of 256 places */
     z.argmax = cuda_round_up(rows * (CUDA_ARGMAX_PARTS * 8 + 4), 256);
     z.slot = z.step > z.param ? z.step : z.param;
     if (z.slot < (size_t)64 << 10) z.slot = (size_t)64 << 10;
@@ -423,6 +423,16 @@ static spec_status cuda_sync(spec_queue *q)
 
 /* ----------------------------------------------------------------------------------- step --- */
 
+/* Nodes that grew on the device take their places in the step; a block per sequence. */
+static __global__ void __launch_bounds__(128) feed_kernel(spec_step_block *step)
+{
+    const spec_step_seq s = spec_step_seqs(step)[blockIdx.x];
+    const spec_step_node *feed = step->feed + (size_t)s.slot * (size_t)step->ld_feed;
+    spec_step_node *node = (spec_step_node *)((char *)step + step->off_node) + s.first_node;
+    for (int i = s.n_given + (int)threadIdx.x; i < s.n_fed + s.n_row; i += (int)blockDim.x) node[i] = feed[i];
+}
+
+/* The shape comes from what the host knows: with nodes that grow on the device, n_kv is a bound. */
 spec_status speci_cuda_step_bind(spec_queue *q, const spec_step_block *b)
 {
     const spec_host *h = q->dev->host;
@@ -442,7 +452,9 @@ spec_status speci_cuda_step_bind(spec_queue *q, const spec_step_block *b)
     q->shape.rows = b->phase == SPEC_PHASE_PREFILL ? b->n_row_run : cuda_pow2(b->n_row_run);
     q->shape.seqs = cuda_pow2(b->n_seq);
     q->shape.splits = cuda_pow2(cuda_div_up(b->n_kv, CUDA_SPLIT));
-    return SPEC_OK;
+    if (!b->feed || b->n_seq == 0) return SPEC_OK;
+    feed_kernel<<<(unsigned)b->n_seq, 128, 0, q->stream>>>(q->d_step);
+    return cuda_launched(q, "step_bind");
 }
 
 /* -------------------------------------------------------------------------------- the table --- */
@@ -485,6 +497,9 @@ static const spec_backend_ops table = {
     speci_cuda_plan_prepare,
     speci_cuda_plan_run,
     speci_cuda_plan_free,
+    speci_cuda_grow,
+    speci_cuda_draw,
+    speci_cuda_expand,
 };
 
 extern "C" const spec_backend_ops *spec_cuda_ops(void) { return &table; }

@@ -87,8 +87,8 @@ static __global__ void conv_kernel(const spec_step_block *step, const spec_conv_
 
     const int part = (entity - rows) % (1 + parts) - 1;
     if (part < 0 && s.n_fed == 0) {
-        /* prefill: the rows are absorbed too, the last one is the newest */
-        const int n_new = prefill ? s.n_row : 0;
+        /* prefill: the rows are absorbed too, the last one is the newest; of a tree, the chain in front */
+        const int n_new = prefill ? s.n_row : s.n_advance;
         for (int m = 0; m < a.width - 1; m++) {
             const float u = m < n_new ? input(n_new - 1 - m) : before(m - n_new);
             store_any(a.window, a.dtype, half * window_half + (size_t)(a.width - 2 - m) * a.n_channel + c, u);

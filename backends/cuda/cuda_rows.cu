@@ -1,27 +1,11 @@
 /* cuda_rows.cu - operations over rows of logits and laws: arg-max, law, acceptance, log-probabilities.
- * Rows f32 [n_vocab] at base + row * ld. A row is one thread block's (of arg-max: 16 blocks'), so rows run in parallel
- * and each is treated alone. Sums are in double or in fixed point, in an order that depends on the row's length only.
- * Results are written to pinned host memory; sync() hands them out. A call of more rows than the queue has room for
- * parameters and results is done in batches. */
-#include "cuda.cuh"
+ * Rows f32 [n_vocab] at base + row * ld. Laws and acceptance are done by a team of blocks per row (cuda_select.cuh),
+ * arg-max by up to 16 blocks, log-probabilities by one; each row is treated alone. Sums are in double or in fixed point,
+ * in an order that depends on the row's length only. Results are written to pinned host memory; sync() hands them out.
+ * A call of more rows than the queue has room for parameters and results is done in batches. */
+#include "cuda_select.cuh"
 
 enum { ROW_THREADS = 1024 };
-
-/* Larger values have larger keys; NaN has none (0). */
-static __device__ __forceinline__ uint32_t value_key(float v)
-{
-    if (isnan(v)) return 0u;
-    v = v + 0.0f; /* -0 is 0 */
-    const uint32_t b = __float_as_uint(v);
-    return b & 0x80000000u ? ~b : b | 0x80000000u;
-}
-/* Ranks entries by (value descending, id ascending): the first has the largest rank. All ranks differ; 0 is no entry. */
-static __device__ __forceinline__ unsigned long long entry_rank(float v, int id)
-{
-    const uint32_t key = value_key(v);
-    return key ? (unsigned long long)key << 32 | (0xffffffffu - (uint32_t)id) : 0ull;
-}
-static __device__ __forceinline__ int rank_id(unsigned long long rank) { return (int)(0xffffffffu - (uint32_t)rank); }
 
 static __device__ __forceinline__ unsigned long long block_max(unsigned long long v, unsigned long long *shared)
 {
@@ -105,78 +89,146 @@ spec_status speci_cuda_argmax(spec_queue *q, const spec_argmax_args *a)
     return SPEC_OK;
 }
 
-/* ------------------------------------------------------------------------------- selection --- */
+/* ------------------------------------------------------------------------------------ law --- */
 
-/* A block finds the rank from which on entries belong to the shortest prefix, in rank order, whose measure reaches a
- * target. The measure is a count, or a mass in fixed point (weights of at most 1, scaled by 2^shift): integers, so that
- * histograms may be filled by atomics. The first histogram is over the distance from the maximum, which spreads
- * logits well; the next ones are over 8 bits of the rank each, and see only the bin that holds the border. */
-struct select_shared {
-    unsigned long long mass[256];
-    unsigned int count[256];
-    unsigned long long rest, total;
-    int bin;
-    unsigned int in_bin;
+/* What a team's blocks do to a row of n values, and how often each value is read, of 131072 and 64 rows (prediction for an
+ * H200, 132 SMs, about 4 TB/s from caches and memory together): the maximum; the histogram; the border's bin gathered;
+ * the law written. Four readings and one writing of 32 MiB, 10 to 15 us each with the exponentials of the
+ * second and the last: 60 us, where one block per row took nine readings at the speed of 64 SMs. */
+
+/* Calls f(id, value) for the block's values, several of a thread loaded ahead. */
+template <typename F> static __device__ __forceinline__ void slice_each(const float *row, team_slice part, F f)
+{
+    enum { AHEAD = 4 };
+    for (int base = part.first + (int)threadIdx.x; base < part.end; base += AHEAD * TEAM_THREADS) {
+        float v[AHEAD];
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++) {
+            const int i = base + a * TEAM_THREADS;
+            v[a] = i < part.end ? __ldg(row + i) : 0.0f;
+        }
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++)
+            if (base + a * TEAM_THREADS < part.end) f(base + a * TEAM_THREADS, v[a]);
+    }
+}
+
+/* The team finds the rank from which on entries belong to the shortest prefix, in rank order, whose measure reaches a
+ * target. The measure is a count, or a mass in fixed point (weights of at most 1, scaled by a power of two): integers,
+ * so the order of atomics does not matter. The first histogram is over the distance from the maximum, which spreads
+ * logits well. The entries of the bin that holds the border are gathered, and told apart by 8 bits of the rank at a time.
+ *
+ * A bin of a block is two words, as shared memory adds no longer ones: mass = high 2^split + low. */
+enum { BINS = 256, GATHERED = 2048 };
+
+struct bin_span { /* of the entries of the border's bin */
+    unsigned long long most, least; /* ranks */
+    unsigned long long count;
 };
 
-/* Entries that are candidates: rank >= least. */
-struct select_row {
+struct law_shared {
+    unsigned int high[BINS], low[BINS], count[BINS]; /* of the block's entries */
+    unsigned long long mass[BINS];                   /* the team's */
+    unsigned int entries[BINS];
+    unsigned long long before, rest, in_mass; /* the border's bin: mass before it, share of the target, its mass */
+    int bin;
+    unsigned int in_bin;
+    unsigned long long list[GATHERED];
+    unsigned int n_list; /* entries of the bin in the block: beyond GATHERED they are looked up in the row */
+    union {
+        team_parts<unsigned long long> number;
+        team_parts<bin_span> span;
+    } parts;
+};
+
+/* A row and the entries of it that are left: rank >= least. */
+struct law_row {
     const float *row;
-    int n;
-    float top, inv_width; /* the maximum; bins per unit of distance */
-    float temperature;
-    unsigned long long least; /* entries of lower rank are out of it */
+    team_slice part;
+    float top, inv_temperature;
+    float inv_width; /* bins per unit of distance from the maximum; the last bin is all that lies beyond */
+    float scale;     /* of masses, a power of two */
+    int split;
+    unsigned long long least;
     bool by_count;
-    double scale;             /* 2^shift */
+
     __device__ __forceinline__ float weight(float v) const
     {
-        return isinf(top) ? (v == top ? 1.0f : 0.0f) : expf((v - top) / temperature);
-    }
-    __device__ __forceinline__ int distance_bin(float v) const
-    {
-        const float d = isinf(top) && v == top ? 0.0f : (top - v) * inv_width;
-        return d < 255.0f ? (int)d : 255; /* grows with the distance, also after rounding */
+        return v == top ? 1.0f : expf((v - top) * inv_temperature); /* -infinity below an infinite maximum: 0 */
     }
     __device__ __forceinline__ unsigned long long measure(float v) const
     {
-        return by_count ? 1ull : (unsigned long long)((double)weight(v) * scale + 0.5);
+        return by_count ? 1ull : __float2ull_rn(weight(v) * scale);
+    }
+    __device__ __forceinline__ int bin(float v) const
+    {
+        const float d = v == top ? 0.0f : (top - v) * inv_width;
+        return d < (float)(BINS - 1) ? (int)d : BINS - 1; /* grows with the distance, also after rounding */
+    }
+    __device__ __forceinline__ bool has(unsigned long long rank) const { return rank && rank >= least; }
+};
+
+/* A thread's entries of one bin, added at once: rows of equal values do not queue for one address. */
+struct bin_run {
+    int bin;
+    unsigned long long mass;
+    unsigned int count;
+    __device__ __forceinline__ void flush(law_shared *s, int split)
+    {
+        if (count == 0) return;
+        const unsigned int high = (unsigned int)(mass >> split), low = (unsigned int)mass & ((1u << split) - 1);
+        if (high) atomicAdd(&s->high[bin], high);
+        if (low) atomicAdd(&s->low[bin], low);
+        atomicAdd(&s->count[bin], count);
+    }
+    __device__ __forceinline__ void add(law_shared *s, int split, int b, unsigned long long m)
+    {
+        if (b != bin) flush(s, split), bin = b, mass = 0, count = 0;
+        mass += m, count++;
     }
 };
 
-/* Adds the entries that `in` takes to the bins that `bin` says. A thread gathers runs of one bin before it adds them,
- * so that rows of equal values do not queue for one address. */
-template <typename In, typename Bin>
-static __device__ __forceinline__ void select_histogram(select_shared *s, const select_row &r, In in, Bin bin)
+static __device__ void bins_clear(law_shared *s)
 {
-    for (int i = (int)threadIdx.x; i < 256; i += (int)blockDim.x) s->mass[i] = 0, s->count[i] = 0;
     __syncthreads();
-    int held = -1;
-    unsigned long long mass = 0;
-    unsigned int count = 0;
-    for (int i = (int)threadIdx.x; i < r.n; i += (int)blockDim.x) {
-        const float v = r.row[i];
-        const unsigned long long rank = entry_rank(v, i);
-        if (rank == 0 || rank < r.least || !in(v, rank)) continue;
-        const int b = bin(v, rank);
-        if (b != held) {
-            if (count) atomicAdd(&s->mass[held], mass), atomicAdd(&s->count[held], count);
-            held = b, mass = 0, count = 0;
-        }
-        mass += r.measure(v), count++;
-    }
-    if (count) atomicAdd(&s->mass[held], mass), atomicAdd(&s->count[held], count);
+    for (int i = (int)threadIdx.x; i < BINS; i += TEAM_THREADS) s->high[i] = s->low[i] = s->count[i] = 0;
     __syncthreads();
 }
 
-/* The first warp: s->bin = the first bin, in ascending order, at which the running mass reaches `target`; s->rest =
- * what of the target is left for that bin; s->total the mass of all bins. If no bin reaches it, the last one that is
- * not empty is taken whole. */
-static __device__ void select_find(select_shared *s, unsigned long long target)
+/* s->mass and s->entries: all blocks' bins together. */
+static __device__ void bins_merge(law_shared *s, int split)
+{
+    const int i = (int)threadIdx.x;
+    team_sync();
+    if (i < BINS) {
+        unsigned long long mass = 0;
+        unsigned int count = 0;
+        for (int b = 0; b < TEAM; b++) {
+            mass += ((unsigned long long)team_peer(s->high, b)[i] << split) + team_peer(s->low, b)[i];
+            count += team_peer(s->count, b)[i];
+        }
+        s->mass[i] = mass, s->entries[i] = count;
+    }
+    team_sync();
+}
+
+static __device__ unsigned long long bins_total(const law_shared *s)
+{
+    unsigned long long sum = 0;
+    for (int i = (int)threadIdx.x % 32; i < BINS; i += 32) sum += s->mass[i];
+    for (int d = 16; d > 0; d >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, d);
+    return sum;
+}
+
+/* The first warp: s->bin = the first bin, in ascending order, at which the running mass reaches `target`, and what is
+ * known of it. If none does, the last one with mass; -1 if there is none. */
+static __device__ void bins_find(law_shared *s, unsigned long long target)
 {
     if (threadIdx.x < 32) {
+        enum { PER = BINS / 32 };
         const int lane = (int)threadIdx.x;
         unsigned long long mine = 0;
-        for (int i = 0; i < 8; i++) mine += s->mass[lane * 8 + i];
+        for (int i = 0; i < PER; i++) mine += s->mass[lane * PER + i];
         unsigned long long sum = mine;
         for (int d = 1; d < 32; d *= 2) {
             const unsigned long long o = __shfl_up_sync(0xffffffffu, sum, d);
@@ -188,106 +240,185 @@ static __device__ void select_find(select_shared *s, unsigned long long target)
         const unsigned reached = __ballot_sync(0xffffffffu, sum >= target);
         if (reached && lane == __ffs((int)reached) - 1) {
             unsigned long long run = sum - mine;
-            int b = lane * 8;
+            int b = lane * PER;
             while (run + s->mass[b] < target) run += s->mass[b++];
-            s->bin = b, s->rest = target - run, s->in_bin = s->count[b], s->total = total;
+            s->bin = b, s->before = run, s->rest = target - run, s->in_mass = s->mass[b], s->in_bin = s->entries[b];
         }
-        if (!reached && lane == 0) s->bin = -1, s->total = total;
+        if (!reached && lane == 0) s->bin = -1;
     }
     __syncthreads();
 }
 
-/* The least rank of the prefix; entries of at least this rank are in. Sets *total to the mass of all candidates. With
- * share > 0 the target is that share of the mass, else `target`. */
-static __device__ unsigned long long select_rank(select_shared *s, const select_row &r, unsigned long long target,
-                                                 float share)
+/* The team's sum. */
+static __device__ unsigned long long team_sum(law_shared *s, unsigned long long v)
 {
-    select_histogram(s, r, [](float, unsigned long long) { return true; },
-                     [&](float v, unsigned long long) { return r.distance_bin(v); });
-    if (share > 0.0f) {
-        select_find(s, 1); /* for the total */
-        target = (unsigned long long)ceil((double)share * (double)s->total);
-        __syncthreads();
+    for (int d = 16; d > 0; d >>= 1) v += __shfl_xor_sync(0xffffffffu, v, d);
+    team_gather(&s->parts.number, v);
+    return team_fold([&](int i) { return s->parts.number.all[i]; },
+                     [](unsigned long long a, unsigned long long b) { return a + b; });
+}
+
+/* The border's bin `near`: its entries go to the list. */
+static __device__ bin_span bin_gather(law_shared *s, const law_row &r, int near)
+{
+    bin_span span = { 0, ~0ull, 0 };
+    __syncthreads();
+    if (threadIdx.x == 0) s->n_list = 0;
+    __syncthreads();
+    slice_each(r.row, r.part, [&](int i, float v) {
+        const unsigned long long rank = entry_rank(v, i);
+        if (!r.has(rank) || r.bin(v) != near) return;
+        const unsigned int at = atomicAdd(&s->n_list, 1u); /* in any order */
+        if (at < GATHERED) s->list[at] = rank;
+        span.most = rank > span.most ? rank : span.most;
+        span.least = rank < span.least ? rank : span.least;
+        span.count++;
+    });
+    for (int d = 16; d > 0; d >>= 1) {
+        const unsigned long long most = __shfl_xor_sync(0xffffffffu, span.most, d);
+        const unsigned long long least = __shfl_xor_sync(0xffffffffu, span.least, d);
+        span.most = most > span.most ? most : span.most;
+        span.least = least < span.least ? least : span.least;
+        span.count += __shfl_xor_sync(0xffffffffu, span.count, d);
     }
-    select_find(s, target);
-    if (s->bin < 0) return r.least; /* no mass at all */
+    team_gather(&s->parts.span, span);
+    const bin_span *all = s->parts.span.all;
+    auto larger = [](unsigned long long a, unsigned long long b) { return a > b ? a : b; };
+    auto smaller = [](unsigned long long a, unsigned long long b) { return a < b ? a : b; };
+    span.most = team_fold([&](int i) { return all[i].most; }, larger);
+    span.least = team_fold([&](int i) { return all[i].least; }, smaller);
+    span.count = team_fold([&](int i) { return all[i].count; },
+                           [](unsigned long long a, unsigned long long b) { return a + b; });
+    return span;
+}
+
+/* Calls f(value, rank) for the block's entries of bin `near`. */
+template <typename F> static __device__ void bin_each(const law_shared *s, const law_row &r, int near, F f)
+{
+    if (s->n_list <= GATHERED) {
+        for (int i = (int)threadIdx.x; i < (int)s->n_list; i += TEAM_THREADS) f(rank_value(s->list[i]), s->list[i]);
+        return;
+    }
+    slice_each(r.row, r.part, [&](int i, float v) {
+        const unsigned long long rank = entry_rank(v, i);
+        if (r.has(rank) && r.bin(v) == near) f(v, rank);
+    });
+}
+
+/* Narrows r->least to the prefix; returns its measure. With share > 0 the target is that share of all entries' mass, else
+ * `target`. */
+static __device__ unsigned long long select_prefix(law_shared *s, law_row *r, unsigned long long target, float share)
+{
+    bin_run run = { -1, 0, 0 }, far = { BINS - 1, 0, 0 };
+    bins_clear(s);
+    slice_each(r->row, r->part, [&](int i, float v) {
+        if (!r->has(entry_rank(v, i))) return;
+        const int b = r->bin(v);
+        if (b < BINS - 1) run.add(s, r->split, b, r->measure(v));
+        else far.mass += r->measure(v), far.count++; /* of most rows this is most of it */
+    });
+    run.flush(s, r->split);
+    far.flush(s, r->split);
+    bins_merge(s, r->split);
+    if (share > 0.0f) target = (unsigned long long)ceil((double)share * (double)bins_total(s));
+    bins_find(s, target);
+    if (s->bin < 0) return 0; /* no mass at all */
     const int near = s->bin;
-    unsigned long long prefix = 0, rest = s->rest; /* the border's rank, as far as known: its bits from `known` on */
+    unsigned long long measure = s->before, rest = s->rest;
     unsigned int left = s->in_bin;
-    int known = 64;
-    auto inside = [&](float v, unsigned long long rank) {
-        return r.distance_bin(v) == near && (known == 64 || rank >> known == prefix >> known);
-    };
+    const bin_span span = bin_gather(s, *r, near);
+    /* The border's rank, its bits from `known` on: at first what all entries of the bin have in common. */
+    int known = span.most == span.least ? 0 : 64 - __clzll((long long)(span.most ^ span.least));
+    unsigned long long prefix = known < 64 ? span.most >> known << known : 0;
     while (left > 1 && known > 0) {
-        const int digit = known - 8;
-        __syncthreads();
-        select_histogram(s, r, inside, [&](float, unsigned long long rank) { return 255 - (int)(rank >> digit & 255); });
-        select_find(s, rest);
-        prefix |= (unsigned long long)(255 - s->bin) << digit;
-        left = s->in_bin, rest = s->rest;
+        const int digit = known > 8 ? known - 8 : 0, mask = (1 << (known - digit)) - 1;
+        run = bin_run{ -1, 0, 0 };
+        bins_clear(s);
+        bin_each(s, *r, near, [&](float v, unsigned long long rank) {
+            if (known < 64 && rank >> known != prefix >> known) return;
+            run.add(s, r->split, mask - (int)(rank >> digit & (unsigned)mask), r->measure(v));
+        });
+        run.flush(s, r->split);
+        bins_merge(s, r->split);
+        bins_find(s, rest);
+        prefix |= (unsigned long long)(mask - s->bin) << digit;
+        measure += s->before, rest = s->rest, left = s->in_bin;
         known = digit;
     }
-    /* One entry is left in the bin: the border. */
+    /* Of the entries that begin with the prefix, those of other bins come after this bin's last. */
+    r->least = prefix > span.least ? prefix : span.least;
+    measure += s->in_mass;
     __syncthreads();
-    for (int i = (int)threadIdx.x; i < r.n; i += (int)blockDim.x) {
-        const unsigned long long rank = entry_rank(r.row[i], i);
-        if (rank && rank >= r.least && inside(r.row[i], rank)) s->rest = rank;
-    }
-    __syncthreads();
-    const unsigned long long border = s->rest;
-    __syncthreads();
-    return border;
+    return measure;
 }
 
-/* ------------------------------------------------------------------------------------ law --- */
+/* The largest value's rank in the row, 0 = no numbers. */
+static __device__ unsigned long long team_best(law_shared *s, const float *row, team_slice part)
+{
+    unsigned long long best = 0;
+    slice_each(row, part, [&](int i, float v) {
+        const unsigned long long rank = entry_rank(v, i);
+        best = rank > best ? rank : best;
+    });
+    auto larger = [](unsigned long long a, unsigned long long b) { return a > b ? a : b; };
+    for (int d = 16; d > 0; d >>= 1) best = larger(best, __shfl_xor_sync(0xffffffffu, best, d));
+    team_gather(&s->parts.number, best);
+    return team_fold([&](int i) { return s->parts.number.all[i]; }, larger);
+}
 
-/* One block per row: temperature, top-k, top-p, min-p, softmax. */
-static __global__ void __launch_bounds__(ROW_THREADS)
+static __device__ law_row law_begin(const float *row, int n, float top, const spec_sampling &how)
+{
+    law_row r;
+    r.row = row, r.part = slice_of(n), r.top = top, r.least = 1, r.by_count = false;
+    const float temperature = fminf(fmaxf(how.temperature, 1e-30f), 1e30f);
+    r.inv_temperature = 1.0f / temperature;
+    /* Entries of less than half of (1 - p) / n of the largest one's weight, all together, have less than half of 1 - p
+     * of the mass: top-p's border is not among them, but in the bins that tell entries apart. */
+    const float reach = how.top_p > 0.0f && how.top_p < 1.0f ? logf(2.0f * (float)n / (1.0f - how.top_p)) : 32.0f;
+    r.inv_width = (float)(BINS - 1) / (reach * temperature);
+    /* Neither word of a bin overflows: entries 2^split < 2^32, and masses end at 2^(2 split). For 131072 values 17. */
+    const unsigned int entries = (unsigned int)(range_size(n) * TEAM_WARPS);
+    r.split = min(31 - __clz((int)(0xffffffffu / entries)), 20);
+    r.scale = exp2f((float)(2 * r.split));
+    return r;
+}
+
+/* A team per row: temperature, top-k, top-p, min-p, softmax. */
+static __global__ void __cluster_dims__(TEAM, 1, 1) __launch_bounds__(TEAM_THREADS, 2)
 law_kernel(const float *logits, int ld, int n_valid, float *law, int ld_law, int n_law, const int32_t *src,
            const int32_t *dst, const spec_sampling *sampling)
 {
-    __shared__ select_shared shared;
-    __shared__ unsigned long long maxima[32];
-    __shared__ double sums[32];
-    const int i = (int)blockIdx.x;
+    __shared__ law_shared shared;
+    law_shared *s = &shared;
+    const int i = (int)blockIdx.x / TEAM;
     const spec_sampling how = sampling[i];
     const float *row = logits + (size_t)src[i] * ld;
     float *out = law + (size_t)dst[i] * ld_law;
 
-    const unsigned long long best = block_max(row_best(row, n_valid, (int)threadIdx.x, ROW_THREADS), maxima);
-    select_row r;
-    r.row = row, r.n = n_valid;
-    r.top = best ? row[rank_id(best)] : -CUDART_INF_F;
-    r.temperature = fmaxf(how.temperature, 1e-30f);
-    r.inv_width = 8.0f / r.temperature;
-    r.least = 1;
-    int bits = 0;
-    while (bits < 31 && (1 << bits) < n_valid) bits++;
-    r.scale = exp2((double)(62 - bits));
-    if (how.top_k > 0 && how.top_k < n_valid) {
-        r.by_count = true;
-        r.least = select_rank(&shared, r, (unsigned long long)how.top_k, 0.0f);
-        __syncthreads();
-    }
-    if (how.top_p > 0.0f && how.top_p < 1.0f) {
-        r.by_count = false;
-        r.least = select_rank(&shared, r, 0, how.top_p);
-        __syncthreads();
-    }
-    const bool none = !best || (isinf(r.top) && r.top < 0.0f);
-    auto weight = [&](int c) {
-        const float v = row[c];
-        const unsigned long long rank = entry_rank(v, c);
-        if (none || rank == 0 || rank < r.least) return 0.0f;
+    const unsigned long long best = team_best(s, row, slice_of(n_valid));
+    law_row r = law_begin(row, n_valid, best ? rank_value(best) : -CUDART_INF_F, how);
+    const bool none = isinf(r.top) && r.top < 0.0f;
+    auto weight = [&](int c, float v) {
+        if (none || !r.has(entry_rank(v, c))) return 0.0f;
         const float w = r.weight(v);
         return how.min_p > 0.0f && w < how.min_p ? 0.0f : w; /* the largest weight is 1 */
     };
-    double sum = 0.0;
-    for (int c = (int)threadIdx.x; c < n_valid; c += ROW_THREADS) sum += (double)weight(c);
-    sum = block_sum(sum, sums);
-    const double inv = sum > 0.0 ? 1.0 / sum : 0.0;
-    for (int c = (int)threadIdx.x; c < n_law; c += ROW_THREADS)
-        out[c] = c < n_valid ? (float)((double)weight(c) * inv) : 0.0f;
+    const bool by_p = how.top_p > 0.0f && how.top_p < 1.0f;
+    unsigned long long mass = 0;
+    for (int by_count = 1; by_count >= 0; by_count--) { /* top-k, then top-p of what it leaves */
+        if (by_count ? how.top_k <= 0 || how.top_k >= n_valid : !by_p) continue;
+        r.by_count = by_count != 0;
+        mass = select_prefix(s, &r, (unsigned long long)how.top_k, by_count ? 0.0f : how.top_p);
+    }
+    if (!by_p || how.min_p > 0.0f) {
+        unsigned long long mine = 0;
+        slice_each(row, r.part, [&](int c, float v) { mine += __float2ull_rn(weight(c, v) * r.scale); });
+        mass = team_sum(s, mine);
+    }
+    const float inv = mass > 0 ? (float)((double)r.scale / (double)mass) : 0.0f;
+    slice_each(row, r.part, [&](int c, float v) { out[c] = weight(c, v) * inv; });
+    for (int c = n_valid + team_block() * TEAM_THREADS + (int)threadIdx.x; c < n_law; c += TEAM * TEAM_THREADS)
+        out[c] = 0.0f;
 }
 
 spec_status speci_cuda_law(spec_queue *q, const spec_law_args *a)
@@ -311,8 +442,8 @@ spec_status speci_cuda_law(spec_queue *q, const spec_law_args *a)
         const int32_t *src = (const int32_t *)speci_cuda_param_add(q, &p, a->host_src + r, m * 4);
         const int32_t *dst = (const int32_t *)speci_cuda_param_add(q, &p, a->host_dst + r, m * 4);
         SPEC_TRY(speci_cuda_param_end(q, &p));
-        law_kernel<<<(unsigned)n, ROW_THREADS, 0, q->stream>>>(a->logits, a->ld, a->n_valid, a->law, a->ld_law,
-                                                               a->n_law, src, dst, sampling);
+        law_kernel<<<(unsigned)n * TEAM, TEAM_THREADS, 0, q->stream>>>(a->logits, a->ld, a->n_valid, a->law, a->ld_law,
+                                                                       a->n_law, src, dst, sampling);
         SPEC_TRY(cuda_launched(q, "law"));
     }
     return SPEC_OK;
@@ -320,99 +451,129 @@ spec_status speci_cuda_law(spec_queue *q, const spec_law_args *a)
 
 /* --------------------------------------------------------------------------------- accept --- */
 
-/* The smallest i with v[i] > 0 and v[0] + ... + v[i] > u * total; the last positive one if rounding runs past the end;
- * -1 when nothing is positive. Halving by 32: each round, warp w sums the w-th part of the range that holds the
- * border. Every thread returns the same. */
-static __device__ int row_draw(const float *v, int n, float u, double *sums)
+/* A node's residual R is not stored: it is p taken through the rejections so far, entry by entry, so that p and q are only
+ * read, a rejection costs one reading of both, and its sums over the ranges also serve the draw. Of 64 nodes of
+ * 131072 tokens that is 64 MiB, about 16 us, per rejection and node (prediction for an H200). */
+enum { ACCEPT_REJECTIONS = 1024 };
+
+struct accept_rejection {
+    int token;
+    int n_out;      /* >= 0: begins again from p without the first n_out candidates, nothing else being left; -1: no */
+    float d_scale;  /* D = q d_scale, without the tokens rejected before */
+    float r_scale;  /* R = r_scale max(R - D, 0); of the last rejection it is kept apart */
+};
+
+struct accept_node {
+    const float *p, *q; /* q NULL: point masses */
+    const int32_t *candidate;
+    const accept_rejection *past;
+    int n_past;
+    bool repeat;
+
+    /* R[c] but for the last rejection's r_scale, of p[c] and q[c]. */
+    __device__ __forceinline__ float residual(int c, float pc, float qc) const
+    {
+        float r = pc;
+        bool out = false; /* of D */
+        for (int s = 0; s < n_past; s++) {
+            const accept_rejection x = past[s];
+            if (x.n_out >= 0) {
+                r = pc;
+                for (int j = 0; j < x.n_out; j++) r = candidate[j] == c ? 0.0f : r;
+            } else if (q) {
+                const float d = out ? 0.0f : qc * x.d_scale;
+                r = r > d ? r - d : 0.0f;
+            } else {
+                r = c == x.token ? 0.0f : r;
+            }
+            r = r * x.r_scale;
+            out = out || (c == x.token && !repeat);
+        }
+        return r;
+    }
+    __device__ __forceinline__ float operator()(int c) const
+    {
+        const float pc = p[c];
+        return pc > 0.0f && n_past > 0 ? residual(c, pc, q ? q[c] : 0.0f) : pc;
+    }
+    __device__ __forceinline__ bool rejected(int c) const
+    {
+        for (int s = 0; s < n_past; s++)
+            if (past[s].token == c) return true;
+        return false;
+    }
+};
+
+struct accept_shared {
+    accept_rejection past[ACCEPT_REJECTIONS];
+    team_parts<double> sums;
+};
+
+static __device__ double residual_ranges(team_parts<double> *sums, const accept_node &node, int n)
 {
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    int begin = 0, end = n;
-    double before = 0.0, target = -1.0;
-    for (;;) {
-        const int size = (end - begin + 31) / 32;
-        const int b = min(begin + warp * size, end), e = min(b + size, end);
-        double sum = 0.0;
-        for (int i = b + lane; i < e; i += 32) sum += v[i] > 0.0f ? (double)v[i] : 0.0;
-        sum = warp_sum(sum);
+    return team_ranges(sums, node.p, node.q, n,
+                       [&](int c, float pc, float qc) { return node.residual(c, pc, qc); });
+}
+
+/* Adds a rejection, `scale` being the r_scale of the one before; returns the sum of what is left of R. */
+static __device__ double accept_reject(accept_shared *s, accept_node *node, int n, int j, float d_scale, float scale)
+{
+    __syncthreads(); /* all threads have read the past */
+    if (threadIdx.x == 0) {
+        if (node->n_past > 0) s->past[node->n_past - 1].r_scale = scale;
+        s->past[node->n_past] = accept_rejection{ node->candidate[j], -1, d_scale, 1.0f };
+    }
+    __syncthreads();
+    node->n_past++;
+    double left = residual_ranges(&s->sums, *node, n);
+    if (left >= 1e-12) return left;
+    /* Only rounding leaves nothing: p without the tokens so far; and where p has no others, p. */
+    for (int n_out = j + 1;; n_out = 0) {
         __syncthreads();
-        if (lane == 0) sums[warp] = sum;
+        if (threadIdx.x == 0) s->past[node->n_past - 1].n_out = n_out;
         __syncthreads();
-        if (target < 0.0) {
-            double total = 0.0;
-            for (int w = 0; w < 32; w++) total += sums[w];
-            if (!(total > 0.0)) return -1;
-            target = (double)u * total;
-        }
-        int part = -1, positive = -1;
-        double run = before;
-        for (int w = 0; w < 32 && part < 0; w++) {
-            if (!(sums[w] > 0.0)) continue;
-            positive = w;
-            if (run + sums[w] > target) part = w;
-            else run += sums[w];
-        }
-        if (part < 0) { /* rounding: the end of the last part that has any mass */
-            part = positive;
-            target = CUDART_INF;
-        }
-        if (part < 0) return -1;
-        before = run;
-        begin = min(begin + part * size, end);
-        end = min(begin + size, end);
-        if (size == 1) return begin;
+        left = residual_ranges(&s->sums, *node, n);
+        if (left > 0.0 || n_out == 0) return left;
     }
 }
 
-/* One block per node; see spec_accept_args. R and D live in the rows of p and q, R times r_scale and D times d_scale
- * being the laws. */
-static __global__ void __launch_bounds__(ROW_THREADS)
-accept_kernel(float *p, int ld_p, float *q, int ld_q, int n, const int32_t *p_row, const int32_t *q_row,
-              const int32_t *first_candidate, const int32_t *candidate, const float *u, const float *u_last,
-              int32_t *out_choice, int32_t *out_token)
+/* A team per node; see spec_accept_args. */
+static __global__ void __cluster_dims__(TEAM, 1, 1) __launch_bounds__(TEAM_THREADS, 2)
+accept_kernel(const float *p, int ld_p, const float *q, int ld_q, int n, bool repeat, const int32_t *p_row,
+              const int32_t *q_row, const int32_t *first_candidate, const int32_t *candidate, const float *u,
+              const float *u_last, int32_t *out_choice, int32_t *out_token)
 {
-    __shared__ double sums[32];
-    const int i = (int)blockIdx.x, first = first_candidate[i] - first_candidate[0];
+    __shared__ accept_shared s;
+    const int i = (int)blockIdx.x / TEAM, first = first_candidate[i] - first_candidate[0];
     const int count = first_candidate[i + 1] - first_candidate[i];
-    float *r = p + (size_t)p_row[i] * ld_p;
-    float *d = q_row[i] >= 0 ? q + (size_t)q_row[i] * ld_q : NULL;
+    const bool writes = team_block() == 0 && threadIdx.x == 0;
+    accept_node node;
+    node.p = p + (size_t)p_row[i] * ld_p;
+    node.q = q_row[i] >= 0 ? q + (size_t)q_row[i] * ld_q : NULL;
+    node.candidate = candidate + first, node.past = s.past, node.n_past = 0, node.repeat = repeat;
     float r_scale = 1.0f, d_scale = 1.0f;
-    for (int j = 0; j < count; j++) {
-        const int y = candidate[first + j];
-        const float mass = d ? d[y] * d_scale : 1.0f, have = r[y] * r_scale;
-        if (mass == 0.0f) continue; /* the same for all threads */
+    double draft = 0.0; /* the sum of q over the tokens that are left in D */
+    for (int j = 0; j < count; j++) { /* the same in all threads of the team */
+        const int y = node.candidate[j];
+        const bool out = node.q && !repeat && node.rejected(y);
+        const float mass = out ? 0.0f : node.q ? node.q[y] * d_scale : 1.0f, have = node(y) * r_scale;
+        if (mass == 0.0f) continue;
         if (u[first + j] * mass < have) {
-            if (threadIdx.x == 0) out_choice[i] = j, out_token[i] = y;
+            if (writes) out_choice[i] = j, out_token[i] = y;
             return;
         }
-        /* Rejected: R = norm(max(R - D, 0)), D[y] = 0, D = norm(D). First the sum: where rounding leaves nothing, R
-         * only loses the rejected token. */
-        double left = 0.0, draft = 0.0;
-        for (int c = (int)threadIdx.x; c < n; c += ROW_THREADS) {
-            const float rc = r[c] * r_scale, dc = d ? d[c] * d_scale : c == y ? 1.0f : 0.0f;
-            left += d ? (rc > dc ? (double)(rc - dc) : 0.0) : c == y ? 0.0 : (double)rc;
-            draft += c == y ? 0.0 : (double)dc;
-        }
-        left = block_sum(left, sums);
-        draft = block_sum(draft, sums);
-        const bool subtract = d && left >= 1e-12;
-        double sum = left;
-        if (d && !subtract) {
-            sum = 0.0;
-            for (int c = (int)threadIdx.x; c < n; c += ROW_THREADS) sum += c == y ? 0.0 : (double)(r[c] * r_scale);
-            sum = block_sum(sum, sums);
-        }
-        for (int c = (int)threadIdx.x; c < n; c += ROW_THREADS) {
-            const float rc = r[c] * r_scale, dc = subtract ? d[c] * d_scale : 0.0f;
-            if (subtract) r[c] = rc > dc ? rc - dc : 0.0f;
-            else r[c] = c == y && sum > 0.0 ? 0.0f : rc; /* the last token with any mass stays */
-            if (d && c == y) d[c] = 0.0f;
-        }
-        r_scale = sum >= 1e-12 ? (float)(1.0 / sum) : 1.0f;
-        d_scale = d && draft >= 1e-12 ? (float)((double)d_scale / draft) : d_scale;
-        __syncthreads(); /* the rows are as all threads left them */
-        if (d && draft <= 0.0) break; /* no further sibling can exist */
+        if (node.q && !repeat && node.n_past == 0)
+            draft = team_ranges(&s.sums, node.q, NULL, n, [](int, float qc, float) { return qc; });
+        const double left = accept_reject(&s, &node, n, j, d_scale, r_scale);
+        r_scale = left >= 1e-12 ? (float)(1.0 / left) : 1.0f;
+        if (!node.q || repeat) continue;
+        draft = draft - (double)node.q[y];
+        if (draft <= 0.0) break; /* no further sibling can exist */
+        if (draft * (double)d_scale >= 1e-12) d_scale = (float)(1.0 / draft);
     }
-    const int token = row_draw(r, n, u_last[i], sums);
+    if (node.n_past == 0) (void)team_ranges(&s.sums, node.p, NULL, n, [](int, float pc, float) { return pc; });
+    if (team_block() != 0 || threadIdx.x >= 32) return;
+    const int token = team_draw(&s.sums, node, n, u_last[i]);
     if (threadIdx.x == 0) out_choice[i] = -1, out_token[i] = token;
 }
 
@@ -433,9 +594,9 @@ static spec_status accept_batch(spec_queue *q, const spec_accept_args *a, int32_
     SPEC_TRY(speci_cuda_result_room(q, 2 * (n * 4 + 16), 2));
     SPEC_TRY(speci_cuda_result(q, &choice, a->host_out_choice + r, n * 4));
     SPEC_TRY(speci_cuda_result(q, &token, a->host_out_token + r, n * 4));
-    accept_kernel<<<(unsigned)n_row, ROW_THREADS, 0, q->stream>>>(a->p, a->ld_p, a->q, a->ld_q, a->n_vocab, p_row,
-                                                                  q_row, first, candidate, u, u_last,
-                                                                  (int32_t *)choice, (int32_t *)token);
+    accept_kernel<<<(unsigned)n_row * TEAM, TEAM_THREADS, 0, q->stream>>>(
+        a->p, a->ld_p, a->q, a->ld_q, a->n_vocab, a->repeat != 0, p_row, q_row, first, candidate, u, u_last,
+        (int32_t *)choice, (int32_t *)token);
     return cuda_launched(q, "accept");
 }
 
@@ -451,9 +612,10 @@ spec_status speci_cuda_accept(spec_queue *q, const spec_accept_args *a)
             a->host_first_candidate[i + 1] > a->n_candidate)
             return h->fail(SPEC_E_INVALID, "cuda accept: candidates of row %d end at %d of %d", i,
                            a->host_first_candidate[i + 1], a->n_candidate);
-        if (a->host_first_candidate[i + 1] - a->host_first_candidate[i] > q->row_cap)
+        const int32_t most = q->row_cap < ACCEPT_REJECTIONS ? q->row_cap : ACCEPT_REJECTIONS;
+        if (a->host_first_candidate[i + 1] - a->host_first_candidate[i] > most)
             return h->fail(SPEC_E_INVALID, "cuda accept: %d candidates in row %d, the queue was opened for %d",
-                           a->host_first_candidate[i + 1] - a->host_first_candidate[i], i, q->row_cap);
+                           a->host_first_candidate[i + 1] - a->host_first_candidate[i], i, most);
     }
     for (int32_t j = 0; j < a->n_candidate; j++)
         if (a->host_candidate[j] < 0 || a->host_candidate[j] >= a->n_vocab)
@@ -469,55 +631,41 @@ spec_status speci_cuda_accept(spec_queue *q, const spec_accept_args *a)
 
 /* -------------------------------------------------------------------------------- logprob --- */
 
-enum { TOP_MAX = 64 };
+enum { TOP_MAX = SPEC_MAX_CHILD };
+
+/* Entries of a row of logits, for block_top: all numbers. */
+struct logit_entry {
+    const float *row;
+    int n;
+    __device__ __forceinline__ unsigned long long one(int i) const { return entry_rank(row[i], i); }
+    __device__ __forceinline__ void pair(int p, unsigned long long *a, unsigned long long *b) const
+    {
+        *a = one(2 * p), *b = 2 * p + 1 < n ? one(2 * p + 1) : 0;
+    }
+};
 
 /* log p(y) = v[y] - max - log sum exp(v - max); one block per row. */
 static __global__ void __launch_bounds__(ROW_THREADS)
 logprob_kernel(const float *logits, int ld, int n, int n_top, const int32_t *rows, const int32_t *tokens,
                float *out_logprob, int32_t *out_top, float *out_top_logprob)
 {
-    __shared__ select_shared shared;
-    __shared__ unsigned long long maxima[32], top[TOP_MAX];
+    __shared__ top_shared<ROW_THREADS> shared;
+    __shared__ unsigned long long maxima[32];
     __shared__ double sums[32];
-    __shared__ int n_found;
-    const int i = (int)blockIdx.x;
+    const int i = (int)blockIdx.x, t = (int)threadIdx.x;
     const float *row = logits + (size_t)rows[i] * ld;
-    const unsigned long long best = block_max(row_best(row, n, (int)threadIdx.x, ROW_THREADS), maxima);
-    select_row r;
-    r.row = row, r.n = n, r.top = best ? row[rank_id(best)] : -CUDART_INF_F;
-    r.temperature = 1.0f, r.inv_width = 8.0f, r.least = 1, r.by_count = true, r.scale = 1.0;
+    const unsigned long long best = block_max(row_best(row, n, t, ROW_THREADS), maxima);
+    const float most = best ? rank_value(best) : -CUDART_INF_F;
     double sum = 0.0;
-    for (int c = (int)threadIdx.x; c < n; c += ROW_THREADS)
-        if (!isnan(row[c])) sum += (double)r.weight(row[c]);
-    const double log_sum = log(block_sum(sum, sums)) + (double)r.top;
-    if (threadIdx.x == 0) out_logprob[i] = (float)((double)row[tokens[i]] - log_sum);
+    for (int c = t; c < n; c += ROW_THREADS)
+        if (!isnan(row[c])) sum += row[c] == most ? 1.0 : (double)expf(row[c] - most);
+    const double log_sum = log(block_sum(sum, sums)) + (double)most;
+    if (t == 0) out_logprob[i] = (float)((double)row[tokens[i]] - log_sum);
     if (n_top <= 0) return;
-
-    if (threadIdx.x < TOP_MAX) top[threadIdx.x] = 0;
-    if (threadIdx.x == 0) n_found = 0;
-    const unsigned long long least = n_top < n ? select_rank(&shared, r, (unsigned long long)n_top, 0.0f) : 1;
-    __syncthreads();
-    for (int c = (int)threadIdx.x; c < n; c += ROW_THREADS) {
-        const unsigned long long rank = entry_rank(row[c], c);
-        if (rank == 0 || rank < least) continue;
-        const int at = atomicAdd(&n_found, 1); /* in any order: sorted below */
-        if (at < TOP_MAX) top[at] = rank;
-    }
-    __syncthreads();
-    if ((int)threadIdx.x < TOP_MAX) { /* an entry's place is the number of entries before it */
-        const unsigned long long mine = top[threadIdx.x];
-        int place = 0;
-        for (int k = 0; k < TOP_MAX; k++) place += top[k] > mine;
-        if (mine && place < n_top) {
-            const int id = rank_id(mine);
-            out_top[(size_t)i * n_top + place] = id;
-            out_top_logprob[(size_t)i * n_top + place] = (float)((double)row[id] - log_sum);
-        }
-        if ((int)threadIdx.x >= n_found && (int)threadIdx.x < n_top) { /* a row with fewer numbers */
-            out_top[(size_t)i * n_top + threadIdx.x] = -1;
-            out_top_logprob[(size_t)i * n_top + threadIdx.x] = -CUDART_INF_F;
-        }
-    }
+    const unsigned long long rank = block_top<ROW_THREADS>(logit_entry{ row, n }, 0, n, n_top, &shared);
+    if (t >= n_top) return;
+    out_top[(size_t)i * n_top + t] = rank ? rank_id(rank) : -1; /* -1: a row with fewer numbers */
+    out_top_logprob[(size_t)i * n_top + t] = rank ? (float)((double)row[rank_id(rank)] - log_sum) : -CUDART_INF_F;
 }
 
 static spec_status logprob_batch(spec_queue *q, const spec_logprob_args *a, int32_t r, int32_t n_row)

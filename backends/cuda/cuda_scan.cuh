@@ -1,0 +1,39 @@
+/* cuda_scan.cuh - what the two forms of the scan share: the functions that make its bits, and the launcher of the
+ * matrix form (cuda_scan_matrix.cu). */
+#ifndef SPEC_CUDA_SCAN_CUH
+#define SPEC_CUDA_SCAN_CUH
+
+#include "cuda.cuh"
+
+enum { SCAN_MATRIX_NODES = 512 }; /* nodes per tree in the matrix form */
+
+/* The functions that scan and replay share, in both forms. */
+static __device__ __forceinline__ float scan_dt(float dt_in, float bias, float lo, float hi)
+{
+    return fminf(fmaxf(softplus(dt_in + bias), lo), hi);
+}
+static __device__ __forceinline__ float scan_decay(float dt, float a) { return expf(dt * a); }
+static __device__ __forceinline__ float scan_update(float s, float decay, float dx, float b)
+{
+    return fmaf(decay, s, dx * b);
+}
+
+/* Dynamic shared memory that a block of this device may ask for, a little left for what a kernel has of its own. */
+static inline size_t scan_shared_limit(const spec_device *dev)
+{
+    int bytes = 0;
+    if (cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, dev->ordinal) != cudaSuccess)
+        bytes = 48 << 10;
+    return (size_t)bytes - 2048;
+}
+/* The limit is set to what the device has, always the same value: queues on other threads may launch meanwhile. */
+template <typename Kernel> static inline void scan_allow_shared(const spec_device *dev, Kernel *kernel, size_t bytes)
+{
+    if (bytes > (size_t)(46 << 10))
+        (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)scan_shared_limit(dev));
+}
+
+/* Decode passes with a->matrix. */
+void speci_cuda_scan_matrix(spec_queue *q, const spec_scan_args *a);
+
+#endif

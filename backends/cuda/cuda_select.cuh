@@ -1,0 +1,286 @@
+/* cuda_select.cuh - what the operations over rows of the vocabulary share: the order of entries, the team of thread blocks
+ * that works on a row, the k largest entries, draws by cumulated mass.
+ *
+ * A row is one team's: a cluster of TEAM blocks, which see each other's shared memory. A row's entries are cut in
+ * TEAM_RANGES contiguous ranges, one per warp of the team, in order: a block has the ranges of its warps, its slice. The
+ * cut depends on the row's length alone, and so does the order of every sum: a lane adds its entries of a range
+ * ascending, a warp its lanes, the team its ranges, each by a fixed tree.
+ *
+ * Clusters need compute capability 9.0. */
+#ifndef SPEC_CUDA_SELECT_CUH
+#define SPEC_CUDA_SELECT_CUH
+
+#include <cooperative_groups.h>
+
+#include "cuda.cuh"
+
+enum {
+    TEAM = 8,            /* blocks of a row; the most that every such device allows */
+    TEAM_THREADS = 512,  /* of a block */
+    TEAM_WARPS = TEAM_THREADS / 32,
+    TEAM_RANGES = TEAM * TEAM_WARPS
+};
+
+/* ---------------------------------------------------------------------------- order of entries --- */
+
+/* Larger values have larger keys; NaN has none (0). */
+static __device__ __forceinline__ uint32_t value_key(float v)
+{
+    if (isnan(v)) return 0u;
+    v = v + 0.0f; /* -0 is 0 */
+    const uint32_t b = __float_as_uint(v);
+    return b & 0x80000000u ? ~b : b | 0x80000000u;
+}
+static __device__ __forceinline__ float key_value(uint32_t key)
+{
+    return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
+}
+/* Ranks entries by (value descending, id ascending): the first has the largest rank. All ranks differ; 0 is no entry. */
+static __device__ __forceinline__ unsigned long long entry_rank(float v, int id)
+{
+    const uint32_t key = value_key(v);
+    return key ? (unsigned long long)key << 32 | (0xffffffffu - (uint32_t)id) : 0ull;
+}
+static __device__ __forceinline__ int rank_id(unsigned long long rank) { return (int)(0xffffffffu - (uint32_t)rank); }
+static __device__ __forceinline__ float rank_value(unsigned long long rank) { return key_value((uint32_t)(rank >> 32)); }
+
+/* ------------------------------------------------------------------------------------ the team --- */
+
+static __device__ __forceinline__ int team_block(void)
+{
+    return (int)cooperative_groups::this_cluster().block_rank();
+}
+/* All threads of the team: what they wrote to any memory before is seen after. No block ends before its shared memory
+ * was read: the last access to a peer's is followed by one of these. */
+static __device__ __forceinline__ void team_sync(void) { cooperative_groups::this_cluster().sync(); }
+/* Block b's object at the place that p, in shared memory, has in this block. */
+template <typename T> static __device__ __forceinline__ const T *team_peer(T *p, int b)
+{
+    return cooperative_groups::this_cluster().map_shared_rank(p, b);
+}
+
+/* Entries of a range; whole lines of 128 bytes. */
+static __host__ __device__ __forceinline__ int range_size(int n) { return (n + TEAM_RANGES * 32 - 1) / (TEAM_RANGES * 32) * 32; }
+
+/* A block's part of n entries. */
+struct team_slice {
+    int first, end;
+};
+static __device__ __forceinline__ team_slice slice_of(int n)
+{
+    const int size = range_size(n) * TEAM_WARPS, first = team_block() * size;
+    return team_slice{ min(first, n), min(first + size, n) };
+}
+
+/* One value of every warp of the team. */
+template <typename T> struct team_parts {
+    T warp[TEAM_WARPS], all[TEAM_RANGES];
+};
+/* s->all = every warp's value, in all blocks; v: this warp's, known to its lane 0. */
+template <typename T> static __device__ void team_gather(team_parts<T> *s, T v)
+{
+    const int t = (int)threadIdx.x;
+    if (t % 32 == 0) s->warp[t / 32] = v;
+    team_sync();
+    if (t < TEAM_RANGES) s->all[t] = team_peer(s->warp, t / TEAM_WARPS)[t % TEAM_WARPS];
+    team_sync();
+}
+/* get(0) to get(TEAM_RANGES - 1) put together by op, which commutes: the same in every thread. */
+template <typename Get, typename Op> static __device__ auto team_fold(Get get, Op op) -> decltype(get(0))
+{
+    enum { PER = TEAM_RANGES / 32 };
+    const int lane = (int)threadIdx.x % 32;
+    auto v = get(lane * PER);
+#pragma unroll
+    for (int i = 1; i < PER; i++) v = op(v, get(lane * PER + i));
+#pragma unroll
+    for (int d = 16; d > 0; d >>= 1) v = op(v, __shfl_xor_sync(0xffffffffu, v, d));
+    return v;
+}
+
+/* --------------------------------------------------------------------------- the largest entries --- */
+
+/* Bitonic sort of one value per thread of a block of N: thread i receives the i-th largest. buf [N]; the block may use it
+ * again after its next barrier. */
+template <int N> static __device__ unsigned long long block_sort(unsigned long long v, unsigned long long *buf)
+{
+    const int t = (int)threadIdx.x;
+    for (int size = 2; size <= N; size *= 2) {
+        for (int stride = size / 2; stride > 0; stride /= 2) {
+            unsigned long long o;
+            if (stride < 32) {
+                o = __shfl_xor_sync(0xffffffffu, v, stride);
+            } else {
+                __syncthreads();
+                buf[t] = v;
+                __syncthreads();
+                o = buf[t ^ stride];
+            }
+            const bool largest_first = (t & size) == 0, first = (t & stride) == 0;
+            v = largest_first == first ? (o > v ? o : v) : (o < v ? o : v);
+        }
+    }
+    return v;
+}
+
+template <int N> struct top_shared {
+    unsigned long long sort[N], list[N], border;
+    int group[SPEC_MAX_CHILD];
+    int n_group, n_list;
+};
+
+/* The k <= SPEC_MAX_CHILD largest ranks of entries [first, end), first even, by one block of N threads: thread i < k
+ * receives the i-th, 0 = there is none.
+ *
+ * Thread t's group is every N-th pair of entries. The k-th largest of the groups' maxima is a border that k entries
+ * reach, and only the k groups whose maximum reaches it can hold one: so the entries are looked at once, and then
+ * k groups of them again. Entry: pair(p, &a, &b) gives the ranks of entries 2 p and 2 p + 1 (b: 0 beyond the end), one(i)
+ * that of entry i, 0 for entries that are out of it. */
+template <int N, typename Entry>
+static __device__ unsigned long long block_top(const Entry &entry, int first, int end, int k, top_shared<N> *s)
+{
+    enum { CHUNK = N - SPEC_MAX_CHILD };
+    const int t = (int)threadIdx.x, n_pair = (end - first + 1) / 2;
+    unsigned long long best = 0;
+#pragma unroll 2
+    for (int p = t; p < n_pair; p += N) {
+        unsigned long long a, b;
+        entry.pair(first / 2 + p, &a, &b);
+        best = a > best ? a : best;
+        best = b > best ? b : best;
+    }
+    unsigned long long sorted = block_sort<N>(best, s->sort);
+    __syncthreads();
+    if (t == 0) s->n_group = 0, s->n_list = 0;
+    if (t == k - 1) s->border = sorted;
+    __syncthreads();
+    unsigned long long border = s->border;
+    if (best && best >= border) s->group[atomicAdd(&s->n_group, 1)] = t; /* in any order */
+    __syncthreads();
+
+    const int per = 2 * ((n_pair + N - 1) / N), m = s->n_group * per;
+    int n = 0; /* in the list, the same in all threads */
+    for (int base = 0; base < m; base += CHUNK) {
+        const int e = base + t;
+        unsigned long long r = 0;
+        if (t < CHUNK && e < m) {
+            const int j = e % per, i = first + 2 * (s->group[e / per] + j / 2 * N) + j % 2;
+            if (i < end) r = entry.one(i);
+        }
+        int more = __syncthreads_count(r && r >= border);
+        if (n + more > N) { /* keep the k largest; then there is room for a chunk */
+            sorted = block_sort<N>(t < n ? s->list[t] : 0ull, s->sort);
+            __syncthreads();
+            if (t < k) s->list[t] = sorted;
+            if (t == k - 1) s->border = sorted;
+            if (t == 0) s->n_list = k;
+            __syncthreads();
+            border = s->border;
+            n = k;
+            more = __syncthreads_count(r && r >= border);
+        }
+        if (r && r >= border) s->list[atomicAdd(&s->n_list, 1)] = r; /* in any order: sorted below */
+        n += more;
+    }
+    __syncthreads();
+    return block_sort<N>(t < n ? s->list[t] : 0ull, s->sort);
+}
+
+/* ------------------------------------------------------------------------- draws by cumulated mass --- */
+
+/* The sums over the warps' ranges of value(c, row[c], other[c]), in `sums`; returns the total. value is not negative, and
+ * 0 where row[c] is: there `other` (or NULL) is not read. */
+template <typename Value>
+static __device__ double team_ranges(team_parts<double> *sums, const float *row, const float *other, int n,
+                                     const Value &value)
+{
+    enum { AHEAD = 4 };
+    const int size = range_size(n), lane = (int)threadIdx.x % 32;
+    const int first = (team_block() * TEAM_WARPS + (int)threadIdx.x / 32) * size, end = min(first + size, n);
+    double sum = 0.0;
+    for (int base = first + lane; base < end; base += 32 * AHEAD) {
+        float v[AHEAD], w[AHEAD];
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++) v[a] = base + a * 32 < end ? __ldg(row + base + a * 32) : 0.0f;
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++) w[a] = other && v[a] > 0.0f ? __ldg(other + base + a * 32) : 0.0f;
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++)
+            if (v[a] > 0.0f) sum += (double)value(base + a * 32, v[a], w[a]);
+    }
+    team_gather(sums, warp_sum(sum));
+    return team_fold([&](int i) { return sums->all[i]; }, [](double x, double y) { return x + y; });
+}
+
+/* Inclusive sums over the lanes of a warp. */
+static __device__ __forceinline__ double warp_scan(double v)
+{
+    const int lane = (int)threadIdx.x % 32;
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) {
+        const double o = __shfl_up_sync(0xffffffffu, v, d);
+        if (lane >= d) v = o + v;
+    }
+    return v;
+}
+
+/* By one warp: the first id of a range [first, end) with value(id) > 0 at which the mass from `run` on exceeds `border`;
+ * the last id with a value where rounding runs past the end; -1 if there is none. */
+template <typename Value>
+static __device__ int range_find(const Value &value, int first, int end, double run, double border)
+{
+    enum { AHEAD = 8 }; /* values loaded before the first is needed */
+    const int lane = (int)threadIdx.x % 32;
+    int last = -1;
+    for (int base = first; base < end; base += 32 * AHEAD) {
+        float v[AHEAD];
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++) {
+            const int i = base + a * 32 + lane;
+            v[a] = i < end ? value(i) : 0.0f;
+        }
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++) {
+            const double sum = run + warp_scan(v[a] > 0.0f ? (double)v[a] : 0.0);
+            const unsigned here = __ballot_sync(0xffffffffu, v[a] > 0.0f);
+            const unsigned hit = __ballot_sync(0xffffffffu, v[a] > 0.0f && sum > border);
+            if (hit) return base + a * 32 + __ffs((int)hit) - 1;
+            if (here) last = base + a * 32 + 31 - __clz((int)here);
+            run = __shfl_sync(0xffffffffu, sum, 31);
+        }
+    }
+    return last;
+}
+
+/* By one warp: the smallest id with value(id) > 0 and value(0) + ... + value(id) > u total, the ranges' sums being in
+ * s->all; the last one with a value where rounding runs past the end; -1 when nothing has a value. */
+template <typename Value>
+static __device__ int team_draw(const team_parts<double> *s, const Value &value, int n, float u)
+{
+    enum { PER = TEAM_RANGES / 32 };
+    const int lane = (int)threadIdx.x % 32, size = range_size(n);
+    double mine = 0.0;
+    for (int i = 0; i < PER; i++) mine = mine + s->all[lane * PER + i];
+    const double upto = warp_scan(mine), total = __shfl_sync(0xffffffffu, upto, 31);
+    if (!(total > 0.0)) return -1;
+    const double upto_last = __shfl_up_sync(0xffffffffu, upto, 1);
+    double border = (double)u * total, run = lane ? upto_last : 0.0, before = 0.0;
+    int hit = -1, last = -1;
+    for (int i = 0; i < PER; i++) {
+        const double range = s->all[lane * PER + i];
+        if (!(range > 0.0)) continue;
+        last = lane * PER + i;
+        if (hit < 0 && run + range > border) hit = last, before = run;
+        run = run + range;
+    }
+    const unsigned hits = __ballot_sync(0xffffffffu, hit >= 0), any = __ballot_sync(0xffffffffu, last >= 0);
+    int range = __shfl_sync(0xffffffffu, hit, hits ? __ffs((int)hits) - 1 : 0);
+    before = __shfl_sync(0xffffffffu, before, hits ? __ffs((int)hits) - 1 : 0);
+    if (!hits) { /* rounding: the end of the last range with a value */
+        range = __shfl_sync(0xffffffffu, last, 31 - __clz((int)any));
+        border = CUDART_INF;
+    }
+    return range_find(value, range * size, min((range + 1) * size, n), before, border);
+}
+
+#endif

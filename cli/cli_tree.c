@@ -1,0 +1,349 @@
+/* cli_tree.c - spec tree: decodes with the four calls, keeps every drafted tree, writes the page that shows them. */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/cli_tree_page.h"
+
+typedef struct recorder {
+    const cli_options *options;
+    const spec_tokenizer *tokenizer;
+    spec_model_info info;
+    spec_session *session;
+    int32_t seq;
+    int32_t *path;          /* [n_node] */
+    float *law;             /* [n_vocab] */
+    char *piece;            /* [piece_cap] text of one token */
+    size_t piece_cap;
+    spec_text_stream stream;
+    cli_tree_step *steps;   /* [options->n_step] */
+    int32_t n_step, n_emitted;
+    char *prompt;           /* as its tokens say it */
+    size_t n_prompt;
+    const char *stop;
+    const char *reason;     /* of a failure that the library has no sentence about */
+} recorder;
+
+static void step_free(cli_tree_step *step)
+{
+    free(step->token); /* the block of parent, rank and path too */
+    free(step->draft); /* and of target */
+    free(step->text);
+}
+
+static void recorder_free(recorder *r)
+{
+    for (int32_t i = 0; i < r->n_step; i++) step_free(&r->steps[i]);
+    free(r->steps);
+    free(r->path);
+    free(r->law);
+    free(r->piece);
+    free(r->prompt);
+}
+
+static spec_status no_memory(recorder *r)
+{
+    r->reason = "out of memory";
+    return SPEC_E_NOMEM;
+}
+
+static int failure(const recorder *r)
+{
+    if (r->reason == NULL) return cli_failure();
+    fprintf(stderr, "spec: %s\n", r->reason);
+    return CLI_FAILURE;
+}
+
+/* --- one step --- */
+
+static bool step_alloc(cli_tree_step *step, const recorder *r, int32_t n, int32_t n_path)
+{
+    const size_t nodes = (size_t)n;
+    *step = (cli_tree_step){ .n = n, .n_path = n_path };
+    step->token = malloc(4 * nodes * sizeof *step->token);
+    step->draft = malloc(2 * nodes * sizeof *step->draft);
+    step->text = malloc((size_t)n_path * r->piece_cap);
+    if (step->token == NULL || step->draft == NULL || step->text == NULL) {
+        step_free(step);
+        return false;
+    }
+    step->parent = step->token + nodes;
+    step->rank = step->parent + nodes;
+    step->path = step->rank + nodes;
+    step->target = step->draft + nodes;
+    return true;
+}
+
+/* The target's probability of `token` after `node`, whose law has been fetched at a temperature above 0. At
+ * temperature 0 the law is all on one token, which says little: then the softmax of the logits. */
+static spec_status probability(float *p, const recorder *r, int32_t node, int32_t token)
+{
+    if (r->options->temp > 0) {
+        *p = r->law[token];
+        return SPEC_OK;
+    }
+    float logprob = 0;
+    const spec_status status = spec_node_logprobs(r->session, r->seq, node, token, &logprob, NULL, NULL, 0);
+    *p = expf(logprob);
+    return status;
+}
+
+/* Probabilities of the children of `node`, and of the next token where it follows that node. */
+static spec_status fill_target(cli_tree_step *step, const recorder *r, int32_t node)
+{
+    const bool last = step->path[step->n_path - 1] == node;
+    bool asked = last;
+    for (int32_t i = node + 1; i < step->n; i++) asked = asked || step->parent[i] == node;
+    if (!asked) return SPEC_OK;
+    spec_status status = SPEC_OK;
+    if (r->options->temp > 0) status = spec_node_law(r->session, r->seq, node, r->law);
+    for (int32_t i = node + 1; i < step->n && status == SPEC_OK; i++)
+        if (step->parent[i] == node) status = probability(&step->target[i], r, node, step->token[i]);
+    if (last && status == SPEC_OK) status = probability(&step->next_target, r, node, step->next);
+    return status;
+}
+
+/* What the tokens of the step add to the text. */
+static spec_status fill_text(cli_tree_step *step, recorder *r)
+{
+    for (int32_t i = 1; i <= step->n_path; i++) {
+        const int32_t id = i < step->n_path ? step->token[step->path[i]] : step->next;
+        size_t n = 0;
+        const spec_status status = spec_text_stream_push(&r->stream, r->tokenizer, r->piece, r->piece_cap, &n, id, 0);
+        if (status != SPEC_OK) return status;
+        memcpy(step->text + step->n_text, r->piece, n);
+        step->n_text += n;
+    }
+    return SPEC_OK;
+}
+
+/* After verify, before commit: the laws are there, and the tree is. */
+static spec_status record(recorder *r, const spec_tree *tree, int32_t n_path, int32_t next)
+{
+    cli_tree_step *step = &r->steps[r->n_step];
+    if (!step_alloc(step, r, tree->n, n_path)) return no_memory(r);
+    r->n_step++;
+    const size_t n = (size_t)tree->n;
+    memcpy(step->token, tree->token, n * sizeof *step->token);
+    memcpy(step->parent, tree->parent, n * sizeof *step->parent);
+    memcpy(step->path, r->path, (size_t)n_path * sizeof *step->path);
+    spec_tree_ranks(tree, step->rank);
+    step->next = next;
+    for (int32_t i = 0; i < tree->n; i++) {
+        step->draft[i] = i > 0 && tree->prob != NULL ? tree->prob[i] : NAN;
+        step->target[i] = NAN;
+    }
+    spec_status status = SPEC_OK;
+    for (int32_t i = 0; i < tree->n && status == SPEC_OK; i++) status = fill_target(step, r, i);
+    return status == SPEC_OK ? fill_text(step, r) : status;
+}
+
+/* A choice among trees learns from whole steps only, since it weighs their time: then the step is taken back and taken
+ * once more by spec_step, which drafts the same tree. *chosen: which of the trees it was. */
+static spec_status step_again(recorder *r, int32_t n_path, int32_t next, int32_t *chosen)
+{
+    spec_step_result result;
+    spec_status status = spec_rollback(r->session, r->seq);
+    if (status == SPEC_OK) status = spec_step(r->session, &r->seq, 1, &result);
+    if (status != SPEC_OK) return status;
+    if (result.n_tokens != n_path || result.tokens[n_path - 1] != next) {
+        r->reason = "the same step came out differently when it was taken again";
+        return SPEC_E_STATE;
+    }
+    *chosen = result.tree;
+    return SPEC_OK;
+}
+
+static spec_status take_step(recorder *r, int32_t *next)
+{
+    const spec_tree *tree = NULL;
+    int32_t n_path = 0;
+    spec_status status = spec_draft(r->session, &r->seq, 1, &tree);
+    if (status == SPEC_OK) status = spec_score(r->session, &r->seq, 1, &tree);
+    if (status == SPEC_OK)
+        status = spec_verify(r->session, r->seq, (spec_verify_rule)r->options->verify, r->path, &n_path, next);
+    if (status == SPEC_OK) status = record(r, tree, n_path, *next);
+    if (status != SPEC_OK) return status;
+    if (r->options->adapt == SPEC_ADAPT_OFF)
+        status = spec_commit(r->session, r->seq, r->path, n_path, *next);
+    else
+        status = step_again(r, n_path, *next, &r->steps[r->n_step - 1].chosen);
+    if (status == SPEC_OK) r->n_emitted += n_path;
+    return status;
+}
+
+static bool is_eos(const recorder *r, int32_t token)
+{
+    for (int32_t i = 0; i < r->info.n_eos; i++)
+        if (r->info.eos[i] == token) return true;
+    return false;
+}
+
+static spec_status take_steps(recorder *r)
+{
+    const cli_options *o = r->options;
+    r->stop = "steps";
+    while (r->n_step < o->n_step && r->n_emitted < o->n_predict) {
+        int32_t next = 0;
+        const spec_status status = take_step(r, &next);
+        if (status == SPEC_E_FULL && r->n_step > 0) {
+            r->stop = spec_stop_name(SPEC_STOP_CONTEXT);
+            return SPEC_OK;
+        }
+        if (status != SPEC_OK) return status;
+        if (!o->ignore_eos && is_eos(r, next)) {
+            r->stop = spec_stop_name(SPEC_STOP_EOS);
+            return SPEC_OK;
+        }
+    }
+    if (r->n_emitted >= o->n_predict) r->stop = spec_stop_name(SPEC_STOP_LENGTH);
+    return SPEC_OK;
+}
+
+/* --- the prompt --- */
+
+/* The prompt's ids; an empty prompt is BOS. Free *out. */
+static spec_status encode(recorder *r, int32_t **out, size_t *n, const cli_prompt *prompt)
+{
+    const cli_options *o = r->options;
+    const uint32_t flags = (o->no_bos ? 0u : (uint32_t)SPEC_TOKEN_ADD_SPECIAL) |
+                           (o->parse_special ? (uint32_t)SPEC_TOKEN_PARSE_SPECIAL : 0u);
+    spec_status status = spec_tokenizer_encode(r->tokenizer, NULL, 0, n, prompt->data, prompt->n, flags);
+    if (status != SPEC_OK && status != SPEC_E_FULL) return status;
+    const size_t cap = *n + 1;
+    *out = malloc(cap * sizeof **out);
+    if (*out == NULL) return no_memory(r);
+    status = spec_tokenizer_encode(r->tokenizer, *out, cap, n, prompt->data, prompt->n, flags);
+    if (status == SPEC_OK && *n == 0 && r->info.bos >= 0) (*out)[(*n)++] = r->info.bos;
+    return status;
+}
+
+static spec_status decode_prompt(recorder *r, const int32_t *ids, size_t n)
+{
+    r->prompt = malloc((n + 1) * r->piece_cap);
+    if (r->prompt == NULL) return no_memory(r);
+    spec_status status = SPEC_OK;
+    for (size_t i = 0; i < n && status == SPEC_OK; i++) {
+        char *end = r->prompt + r->n_prompt;
+        size_t more = 0;
+        status = spec_text_stream_push(&r->stream, r->tokenizer, end, r->piece_cap, &more, ids[i], 0);
+        r->n_prompt += more;
+    }
+    return status;
+}
+
+static spec_status start(recorder *r, const cli_prompt *prompt)
+{
+    const spec_sampling sampling = cli_sampling(r->options);
+    int32_t *ids = NULL;
+    size_t n = 0;
+    spec_status status = encode(r, &ids, &n, prompt);
+    if (status == SPEC_OK) status = decode_prompt(r, ids, n);
+    if (status == SPEC_OK) status = spec_sequence_add(r->session, &r->seq, ids, n, &sampling);
+    free(ids);
+    return status;
+}
+
+/* --- the page --- */
+
+static const char *piece_of(const void *user_data, int32_t id, size_t *n)
+{
+    return spec_tokenizer_piece(user_data, id, n);
+}
+
+static int write_page(const recorder *r, const cli_context *c)
+{
+    static const char *const adapts[] = { "off", "cost", "ucb" };
+    const cli_options *o = r->options;
+    const cli_tree_page page = {
+        .model = o->model,
+        .drafter = o->model_draft,
+        .tree = o->tree,
+        .verify = spec_verify_rule_name((spec_verify_rule)o->verify),
+        .adapt = adapts[o->adapt],
+        .device = spec_backend_name(c->backend),
+        .dtype = spec_dtype_name(r->info.dtype),
+        .stop = r->stop,
+        .version = spec_version(),
+        .sampling = cli_sampling(o),
+        .prompt = r->prompt != NULL ? r->prompt : "",
+        .n_prompt = r->n_prompt,
+        .steps = r->steps,
+        .n_step = r->n_step,
+        .piece = piece_of,
+        .user_data = r->tokenizer,
+    };
+    FILE *to = fopen(o->html, "wb");
+    spec_status status = to != NULL ? cli_tree_page_write(to, &page) : SPEC_E_IO;
+    if (to != NULL && fclose(to) != 0) status = SPEC_E_IO;
+    if (status == SPEC_OK) {
+        fprintf(stderr, "%s: %d steps, %.2f tokens emitted per step%s\n", o->html, r->n_step,
+                r->n_step > 0 ? (double)r->n_emitted / r->n_step : 0.0,
+                o->model_draft == NULL ? "; no drafter (-md): every tree is its root alone" : "");
+        return CLI_OK;
+    }
+    fprintf(stderr, "spec: %s: %s\n", o->html, status == SPEC_E_NOMEM ? "out of memory" : strerror(errno));
+    return CLI_FAILURE;
+}
+
+/* Told before the models load and not after the last step. */
+static bool can_write(const char *path)
+{
+    FILE *file = fopen(path, "ab");
+    if (file != NULL && fclose(file) == 0) return true;
+    fprintf(stderr, "spec: %s: %s\n", path, strerror(errno));
+    return false;
+}
+
+static spec_status prepare(recorder *r, const cli_context *c)
+{
+    r->info.struct_size = sizeof r->info;
+    const spec_status status = spec_model_get_info(c->target, &r->info, c->n_node);
+    if (status != SPEC_OK) return status;
+    r->piece_cap = spec_tokenizer_piece_max(r->tokenizer) + 16;
+    r->path = malloc((size_t)c->n_node * sizeof *r->path);
+    r->law = malloc((size_t)r->info.n_vocab * sizeof *r->law);
+    r->piece = malloc(r->piece_cap);
+    r->steps = calloc((size_t)r->options->n_step, sizeof *r->steps);
+    if (r->path == NULL || r->law == NULL || r->piece == NULL || r->steps == NULL) return no_memory(r);
+    return cli_session_open(&r->session, c, r->options);
+}
+
+static int decode(recorder *r, const cli_context *c, const cli_prompt *prompt)
+{
+    r->tokenizer = spec_model_tokenizer(c->target);
+    if (r->tokenizer == NULL) {
+        fprintf(stderr, "spec: %s has no tokenizer, and trees are shown as text: give one with --tokenizer\n",
+                r->options->model);
+        return CLI_FAILURE;
+    }
+    spec_status status = prepare(r, c);
+    if (status != SPEC_OK) return failure(r);
+    cli_interrupt_session(r->session);
+    status = start(r, prompt);
+    if (status == SPEC_OK) status = take_steps(r);
+    cli_interrupt_session(NULL);
+    if (status != SPEC_OK && status != SPEC_E_ABORTED) return failure(r);
+    if (status == SPEC_E_ABORTED) r->stop = spec_stop_name(SPEC_STOP_ABORTED);
+    const int written = write_page(r, c); /* what there is, when it was stopped */
+    return status == SPEC_OK ? written : CLI_FAILURE;
+}
+
+int cli_tree(const cli_options *o)
+{
+    cli_context context = { 0 };
+    cli_prompt prompt = { 0 };
+    recorder r = { .options = o };
+    int code = cli_prompt_read(&prompt, o);
+    if (code != CLI_OK) return code;
+    cli_interrupt_install();
+    code = can_write(o->html) ? cli_open(&context, o) : CLI_FAILURE;
+    if (code == CLI_OK) code = decode(&r, &context, &prompt);
+    spec_session_close(r.session);
+    recorder_free(&r);
+    cli_close(&context);
+    free(prompt.owned);
+    return code;
+}
