@@ -36,8 +36,9 @@ spec_verify_rule speci_verify_resolve(spec_verify_rule rule, spec_tree_kind kind
 
 /* Limits of every builder: nodes of a tree, rows of laws, places of a frontier; and nodes while growing. */
 enum { ALGO_MAX_NODE = 256, ALGO_MAX_POOL = 4096 };
-/* Below every slot's value, which rounding can make less than 0: a law's sum is 1 within 1e-3. */
-#define ALGO_NO_THRESHOLD (-1.0)
+/* Below every slot's value. That can be less than 0: a law's sum is 1 within 1e-3, and of draws with replacement k may have
+ * probability 1 together many times. */
+#define ALGO_NO_THRESHOLD (-1e3)
 
 /* A level of growth as data: what a draw and an expansion (spec_draw_args, spec_expand_args) need to know. So the same
  * rules run on a device without a look from the host, and on plain arrays. Growth ends at a level whose n_next is 0 (which
@@ -226,6 +227,12 @@ struct spec_session {
 
 /* The live sequence `seq`, or an error. */
 spec_status speci_session_seq(const spec_session *s, int32_t seq, algo_seq **out);
+/* A number that is not in use, or E_FULL. What is admitted is live: the application's drafter is told. What fails before
+ * that is ended; so is what was live, when it goes. */
+spec_status speci_session_free_seq(const spec_session *s, int32_t *out);
+void speci_sequence_admit(spec_session *s, int32_t seq);
+void speci_sequence_end(spec_session *s, int32_t seq);
+spec_status speci_sampling_check(const spec_sampling *p);
 /* Has somebody asked to stop? */
 bool speci_session_stopped(void *session);
 bool speci_is_eos(const spec_session *s, const algo_seq *q, int32_t token);
@@ -247,6 +254,8 @@ void speci_draft_absorb(spec_session *s, int32_t seq);
 void speci_draft_forget(spec_session *s, int32_t seq);
 spec_status speci_draft_feed(spec_session *s, const int32_t *seqs, int32_t n);
 spec_status speci_draft_catch_up(spec_session *s, int32_t seq, int32_t n_row);
+/* draft_net begins with all ids but the pending one, with stand-ins for tokens that it does not know, by prefill. */
+spec_status speci_draft_prefill(spec_session *s, int32_t seq);
 
 /* verify for several sequences with one look from the host: paths [n][n_node], n_path [n], token [n]. */
 spec_status speci_verify(spec_session *s, const int32_t *seqs, int32_t n, spec_verify_rule rule, int32_t *paths,

@@ -7,7 +7,7 @@
  * more nodes of value t or more than places, the best are expanded; that is chosen before anything is drawn behind them.
  *
  * Between steps a controller moves t so that trees have 3/4 N drafts on average (DS: 552 of 768):
- * t <- t exp(eta (drafts / (3/4 N) - 1)), eta = 0.25, within a factor of 16 of T and at most 1. */
+ * t <- t exp(eta (drafts / (3/4 N) - 1)), eta = 0.25, within a factor of 64 of T and at most 1. */
 #include "algorithms/algo_build.h"
 
 #include <math.h>
@@ -61,7 +61,7 @@ static spec_status open(spec_builder *b, const char *args)
                                              "WIDTH (DEPTH - 1) at most 255");
     controller *c = speci_alloc(b->allocator, 1, sizeof *c);
     if (!c) return SPEC_E_NOMEM;
-    *c = (controller){ .t = x.t, .least = x.t / 16.0, .most = fmin(16.0 * x.t, 1.0), .target = 0.75 * (double)x.n };
+    *c = (controller){ .t = x.t, .least = x.t / 64.0, .most = fmin(64.0 * x.t, 1.0), .target = 0.75 * (double)x.n };
     b->own = c;
     b->info.kind = SPEC_TREE_DRAWN;
     b->info.n_node = 1 + x.n;

@@ -12,6 +12,19 @@ static int32_t known_token(const spec_session *s, int32_t token)
     return token < s->drafter->model->n_vocab ? token : 0;
 }
 
+spec_status speci_draft_prefill(spec_session *s, int32_t seq)
+{
+    const algo_seq *q = &s->seqs[seq];
+    SPEC_TRY(speci_net_begin(s->draft_net, seq));
+    int32_t *ids = speci_alloc(s->a, (size_t)q->n_ids, sizeof *ids);
+    if (!ids) return SPEC_E_NOMEM;
+    for (int32_t i = 0; i < q->n_ids; i++) ids[i] = known_token(s, q->ids[i]);
+    const spec_status status =
+        speci_net_prefill(s->draft_net, seq, ids, (size_t)q->n_ids - 1, speci_session_stopped, s);
+    speci_free(s->a, ids);
+    return status;
+}
+
 static int32_t fed_child(const algo_seq *q, int32_t node, int32_t token)
 {
     for (int32_t c = node + 1; c < q->n_fed; c++)

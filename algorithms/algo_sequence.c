@@ -12,6 +12,19 @@ spec_status speci_session_seq(const spec_session *s, int32_t seq, algo_seq **out
     return SPEC_OK;
 }
 
+spec_status speci_session_free_seq(const spec_session *s, int32_t *out)
+{
+    for (*out = 0; *out < s->n_seq; (*out)++)
+        if (!s->seqs[*out].live) return SPEC_OK;
+    return speci_fail(SPEC_E_FULL, "all %d sequences of the session are in use", s->n_seq);
+}
+
+void speci_sequence_admit(spec_session *s, int32_t seq)
+{
+    s->seqs[seq].live = true;
+    if (s->drafter && s->drafter->ops.begin) s->drafter->ops.begin(s->drafter->ops.user_data, seq);
+}
+
 bool speci_is_eos(const spec_session *s, const algo_seq *q, int32_t token)
 {
     for (int32_t i = 0; !q->ignore_eos && i < s->target->n_eos; i++)
@@ -38,25 +51,12 @@ static spec_status check_prompt(const spec_session *s, const int32_t *ids, size_
     return SPEC_OK;
 }
 
-static spec_status check_sampling(const spec_sampling *p)
+spec_status speci_sampling_check(const spec_sampling *p)
 {
     if (p->temperature >= 0 && p->top_k >= 0 && p->top_p >= 0 && p->top_p <= 1 && p->min_p >= 0 && p->min_p <= 1)
         return SPEC_OK;
     return speci_fail(SPEC_E_INVALID, "temperature %g, top-k %d, top-p %g, min-p %g: not negative, top-p and min-p "
                       "at most 1", (double)p->temperature, p->top_k, (double)p->top_p, (double)p->min_p);
-}
-
-/* ids with the drafter's stand-ins for tokens that it does not know */
-static spec_status prefill_drafter(spec_session *s, int32_t seq, const algo_seq *q)
-{
-    const int32_t n_known = s->drafter->model->n_vocab;
-    int32_t *ids = speci_alloc(s->a, (size_t)q->n_ids, sizeof *ids);
-    if (!ids) return SPEC_E_NOMEM;
-    for (int32_t i = 0; i < q->n_ids; i++) ids[i] = q->ids[i] < n_known ? q->ids[i] : 0;
-    const spec_status status =
-        speci_net_prefill(s->draft_net, seq, ids, (size_t)q->n_ids - 1, speci_session_stopped, s);
-    speci_free(s->a, ids);
-    return status;
 }
 
 static spec_status begin(spec_session *s, int32_t seq, const int32_t *ids, size_t n)
@@ -71,14 +71,11 @@ static spec_status begin(spec_session *s, int32_t seq, const int32_t *ids, size_
     q->no_draft = !s->draft_net || (s->draft_ctx > 0 && q->n_ids >= s->draft_ctx);
     SPEC_TRY(speci_net_begin(s->net, seq));
     SPEC_TRY(speci_net_prefill(s->net, seq, ids, n - 1, speci_session_stopped, s));
-    if (!q->no_draft) {
-        SPEC_TRY(speci_net_begin(s->draft_net, seq));
-        SPEC_TRY(prefill_drafter(s, seq, q));
-    }
+    if (!q->no_draft) SPEC_TRY(speci_draft_prefill(s, seq));
     return s->ops->sync(s->queue);
 }
 
-static void end(spec_session *s, int32_t seq)
+void speci_sequence_end(spec_session *s, int32_t seq)
 {
     algo_seq *q = &s->seqs[seq];
     speci_net_end(s->net, seq);
@@ -94,20 +91,18 @@ spec_status spec_sequence_add(spec_session *s, int32_t *seq, const int32_t *ids,
 {
     const spec_sampling greedy = { 0 };
     SPEC_TRY(check_prompt(s, ids, n));
-    SPEC_TRY(check_sampling(sampling ? sampling : &greedy));
-    int32_t i = 0;
-    while (i < s->n_seq && s->seqs[i].live) i++;
-    if (i == s->n_seq) return speci_fail(SPEC_E_FULL, "all %d sequences of the session are in use", s->n_seq);
+    SPEC_TRY(speci_sampling_check(sampling ? sampling : &greedy));
+    int32_t i;
+    SPEC_TRY(speci_session_free_seq(s, &i));
     algo_seq *q = &s->seqs[i];
     q->sampling = sampling ? *sampling : greedy;
     q->n_limit = s->n_ctx ? s->n_ctx : INT32_MAX;
     const spec_status status = begin(s, i, ids, n);
     if (status != SPEC_OK) {
-        end(s, i);
+        speci_sequence_end(s, i);
         return status;
     }
-    q->live = true;
-    if (s->drafter && s->drafter->ops.begin) s->drafter->ops.begin(s->drafter->ops.user_data, i);
+    speci_sequence_admit(s, i);
     *seq = i;
     return SPEC_OK;
 }
@@ -117,7 +112,7 @@ spec_status spec_sequence_remove(spec_session *s, int32_t seq)
     algo_seq *q = NULL;
     SPEC_TRY(speci_session_seq(s, seq, &q));
     if (s->drafter && s->drafter->ops.end) s->drafter->ops.end(s->drafter->ops.user_data, seq);
-    end(s, seq);
+    speci_sequence_end(s, seq);
     return SPEC_OK;
 }
 

@@ -68,19 +68,16 @@ static int32_t find_child(const spec_tree *t, int32_t x, int32_t token)
     return -1;
 }
 
-/* Adds what `from` has below its root and `out` has not; map [from->n]. */
+/* Adds what `from` has and `out` has not; map [from->n]. */
 static spec_status merge(spec_tree *out, const spec_tree *from, int32_t *map)
 {
-    map[0] = 0;
+    map[0] = out->n > 0 ? 0 : spec_tree_add(out, -1, from->token[0], 1.0f);
+    if (map[0] < 0) return speci_fail(SPEC_E_FULL, "the united tree has no room for a root");
     for (int32_t i = 1; i < from->n; i++) {
         const int32_t parent = map[from->parent[i]];
         map[i] = find_child(out, parent, from->token[i]);
         if (map[i] < 0) map[i] = spec_tree_add(out, parent, from->token[i], from->prob ? from->prob[i] : 0.0f);
-        if (map[i] < 0) {
-            const int32_t cap = out->cap;
-            out->n = 0;
-            return speci_fail(SPEC_E_FULL, "the united tree has more than %d nodes", cap);
-        }
+        if (map[i] < 0) return speci_fail(SPEC_E_FULL, "the united tree has more than %d nodes", out->cap);
     }
     return SPEC_OK;
 }
@@ -91,14 +88,13 @@ spec_status spec_tree_union(const spec_tree *a, const spec_tree *b, spec_tree *o
     if (a->n < 1 || b->n < 1 || a->token[0] != b->token[0])
         return speci_fail(SPEC_E_INVALID, "only trees with the same root can be united: %d nodes from token %d, %d from %d",
                           a->n, a->n > 0 ? a->token[0] : -1, b->n, b->n > 0 ? b->token[0] : -1);
-    if (out->cap < 1) return speci_fail(SPEC_E_FULL, "the united tree has no room for a root");
     int32_t *map = speci_alloc(NULL, (size_t)(a->n > b->n ? a->n : b->n), sizeof *map);
     if (!map) return SPEC_E_NOMEM;
     out->n = 0;
     out->kind = SPEC_TREE_CHOSEN;
-    (void)spec_tree_add(out, -1, a->token[0], 1.0f);
     spec_status status = merge(out, a, map);
     if (status == SPEC_OK) status = merge(out, b, map_b ? map_b : map);
+    if (status != SPEC_OK) out->n = 0; /* no half of a union */
     speci_free(NULL, map);
     return status;
 }

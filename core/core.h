@@ -45,6 +45,18 @@ spec_status speci_buf_reserve(speci_buf *b, size_t extra); /* room for `extra` m
 spec_status speci_buf_add(speci_buf *b, const void *data, size_t n);
 void speci_buf_free(speci_buf *b);
 
+/* --- checksums (core_hash.c) --- */
+
+/* A checksum of a stream of bytes, whatever the pieces in which they come: against accidents, not against forgers. Zero
+ * to begin. */
+typedef struct speci_hash {
+    uint64_t state, n; /* n: bytes so far */
+    uint8_t held[8];   /* the last n % 8 of them */
+} speci_hash;
+void speci_hash_add(speci_hash *hash, const void *data, size_t n);
+void speci_hash_text(speci_hash *hash, const char *text); /* with its zero */
+uint64_t speci_hash_value(const speci_hash *hash);
+
 /* --- the operating system (core_os.c): the only file with system calls --- */
 
 typedef struct speci_file { /* a file mapped read-only */

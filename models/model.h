@@ -109,6 +109,7 @@ struct spec_model {
     model_norm final_norm;
     model_linear head;
     uint64_t n_parameters, bytes_weights;
+    uint64_t fingerprint;       /* of config.json and the weights: model_fingerprint */
     struct model_owned *owned;  /* weights and vectors on the device, to free (model_open.c) */
 };
 
@@ -172,8 +173,26 @@ spec_status speci_net_forward(speci_net *net, const speci_net_input *in, int32_t
 /* The path of the last tree that the next pass will absorb (joint: whose tokens it feeds again); n_path <= 0 forgets
  * it. */
 void speci_net_commit(speci_net *net, int32_t slot, const int32_t *path, int32_t n_path);
+/* Absorbs the pending path now, where the next pass would. The bits of what follows are the same. Without one, nothing
+ * is done. */
+spec_status speci_net_flush(speci_net *net, int32_t slot);
 /* Positions covered by state and KV, a pending path included. */
 int32_t speci_net_n_past(const speci_net *net, int32_t slot);
+
+/* Sequences as a whole (model_net_save.c). Slot `to`, which is empty, becomes a copy of `from`, whose pending path is
+ * absorbed first. Its pages are taken before anything else: E_FULL changes nothing. On any error `to` is empty. */
+spec_status speci_net_copy(speci_net *net, int32_t from, int32_t to);
+/* Bytes of a sequence that covers n_past positions. */
+uint64_t speci_net_data_bytes(const speci_net *net, int32_t n_past);
+/* The bytes themselves, after speci_net_flush, as they lie on the device: of each recurrent layer the convolution's window
+ * and the state; then of each attention layer K and V, page by page and head by head, the covered positions only.
+ * put and get move n bytes in order; what they return ends the work. */
+typedef spec_status (*speci_put_fn)(void *arg, const void *data, size_t n);
+typedef spec_status (*speci_get_fn)(void *arg, void *data, size_t n);
+spec_status speci_net_write(speci_net *net, int32_t slot, speci_put_fn put, void *arg);
+/* Begins the empty slot with what was written. On any error the sequence is good for speci_net_end only. */
+spec_status speci_net_read(speci_net *net, int32_t slot, int32_t n_past, speci_get_fn get, void *arg);
+
 /* The row of node 0 (of node n_fed, when some were fed before) of input k of the last pass. */
 int32_t speci_net_first_row(const speci_net *net, int32_t k);
 /* Logits of the last pass: f32, row r at + r * ld, ld = columns. */

@@ -4,9 +4,9 @@
  * were accepted and will be absorbed by the next pass (replay, algorithms.md 9.2). Caches and convolution windows
  * have two halves; each first pass of a tree writes the half that the previous one did not.
  *
- * A joint net (9.3) keeps the tokens of a pending path instead of its nodes. The next pass feeds them once more, as a chain
- * in front of the caller's tree, and stores the states as of the chain's end: nothing is replayed or compacted, since the
- * chain writes its K and V where they belong. */
+ * A joint net (9.3) keeps the tokens of a pending path instead of its nodes. The next pass feeds them once more, as
+ * a chain in front of the caller's tree, and stores the states as of the chain's end: nothing is replayed or
+ * compacted, since the chain writes its K and V where they belong. */
 #include "models/model_net.h"
 
 #include <string.h>
@@ -85,8 +85,8 @@ static spec_status net_open(speci_net *net)
 {
     const int32_t row_max = net->model->backend->info.row_max;
     if (net->shape.n_row_decode > row_max)
-        return speci_fail(SPEC_E_INVALID, "%d sequences of %d nodes, accepted paths in front included, are more than the %d "
-                          "rows that this device takes in a pass", net->shape.n_seq, net->shape.n_cache, row_max);
+        return speci_fail(SPEC_E_INVALID, "%d sequences of %d nodes, accepted paths in front included, are more than the "
+                          "%d rows that this device takes in a pass", net->shape.n_seq, net->shape.n_cache, row_max);
     net_emit(&net->plans, &net->memory, net->model, &net->shape); /* counts and measures: nothing is there yet */
     SPEC_TRY(alloc_host(net));
     net_emit(&net->plans, &net->memory, net->model, &net->shape);
@@ -180,8 +180,7 @@ void speci_net_end(speci_net *net, int32_t slot)
     s->live = false;
 }
 
-/* Takes pages until n slots fit. */
-static spec_status reserve(speci_net *net, net_seq *s, int32_t n)
+spec_status net_reserve(speci_net *net, net_seq *s, int32_t n)
 {
     if (net->shape.n_ctx == 0) return SPEC_OK;
     const int32_t need = (n + SPEC_PAGE - 1) / SPEC_PAGE;
@@ -301,7 +300,7 @@ spec_status speci_net_prefill(speci_net *net, int32_t slot, const int32_t *ids, 
     net_seq *s = &net->seqs[slot];
     if (n > INT32_MAX) return speci_fail(SPEC_E_FULL, "a prompt of %zu tokens is too long", n);
     for (size_t i = 0; i < n; i++) SPEC_TRY(check_token(net, ids[i]));
-    SPEC_TRY(reserve(net, s, (int32_t)n));
+    SPEC_TRY(net_reserve(net, s, (int32_t)n));
     for (size_t i = 0; i < n; i += (size_t)net->shape.chunk) {
         const size_t left = n - i, chunk = (size_t)net->shape.chunk;
         if (poll && poll(poll_arg)) return speci_fail(SPEC_E_ABORTED, "stopped after %zu of %zu prompt tokens", i, n);
@@ -310,15 +309,21 @@ spec_status speci_net_prefill(speci_net *net, int32_t slot, const int32_t *ids, 
     return SPEC_OK;
 }
 
+static spec_status check_live(const speci_net *net, int32_t slot)
+{
+    const net_seq *s = &net->seqs[slot];
+    if (s->live && !s->broken) return SPEC_OK;
+    return speci_fail(SPEC_E_STATE, "sequence slot %d cannot go on: %s", slot,
+                      s->live ? "an earlier pass failed" : "it is empty");
+}
+
 /* What can be wrong with an input (its shape is the caller's: speci_tree_check), and its pages, before the device is
  * touched. */
 static spec_status check_input(speci_net *net, const speci_net_input *in)
 {
     const spec_tree *t = in->tree;
     net_seq *s = &net->seqs[in->slot];
-    if (!s->live || s->broken)
-        return speci_fail(SPEC_E_STATE, "sequence slot %d cannot be decoded: %s", in->slot,
-                          s->live ? "an earlier pass failed" : "it is empty");
+    SPEC_TRY(check_live(net, in->slot));
     const int32_t n = t->n + in->n_grown;
     if (t->n < 1 || in->n_grown < 0 || n > net->shape.n_node)
         return speci_fail(SPEC_E_INVALID, "a tree of %d nodes; this session planned for 1 to %d", n,
@@ -326,10 +331,18 @@ static spec_status check_input(speci_net *net, const speci_net_input *in)
     if (in->n_fed < 0 || in->n_fed >= n || in->n_fed != s->n_fed * (in->n_fed > 0))
         return speci_fail(SPEC_E_INVALID, "%d of %d nodes are said to be fed; %d are", in->n_fed, n, s->n_fed);
     if (net->shape.joint && (in->n_fed > 0 || in->n_grown > 0))
-        return speci_fail(SPEC_E_INVALID, "a net that feeds accepted paths again takes whole trees: %d nodes are fed, %d grow",
-                          in->n_fed, in->n_grown);
+        return speci_fail(SPEC_E_INVALID, "a net that feeds accepted paths again takes whole trees: %d nodes are fed, "
+                          "%d grow", in->n_fed, in->n_grown);
     for (int32_t i = 0; i < t->n; i++) SPEC_TRY(check_token(net, t->token[i]));
-    return reserve(net, s, s->n_past + s->n_path + n);
+    return net_reserve(net, s, s->n_past + s->n_path + n);
+}
+
+/* A first pass was run over the sequence: its pending path is in the state now. */
+static void path_absorbed(net_seq *s)
+{
+    s->parity ^= 1;
+    s->n_past += s->n_path;
+    s->n_path = 0;
 }
 
 static int32_t tree_depth(const spec_tree *t)
@@ -392,15 +405,18 @@ static spec_status pass(speci_net *net, const speci_net_input *in, int32_t n_in,
         net_seq *s = &net->seqs[in[k].slot];
         const spec_tree *t = in[k].tree;
         s->broken = status != SPEC_OK;
-        if (in[k].n_fed == 0) {
-            s->parity ^= 1;
-            s->n_past += s->n_path;
-            s->n_path = 0;
-        }
+        if (in[k].n_fed == 0) path_absorbed(s);
         s->n_fed = (t ? t->n : 0) + in[k].n_grown;
         if (s->token && t) memcpy(s->token, t->token, (size_t)t->n * sizeof *s->token);
     }
     return status;
+}
+
+/* Joint: absorbs the pending tokens of a sequence by a pass over them alone. */
+static spec_status advance(speci_net *net, int32_t slot)
+{
+    const speci_net_input chain = { .slot = slot };
+    return pass(net, &chain, 1, NULL);
 }
 
 /* Joint: a chain and a tree that together are deeper than the device's operations take go one after the other. */
@@ -408,9 +424,7 @@ static spec_status advance_deep(speci_net *net, const speci_net_input *in, int32
 {
     for (int32_t k = 0; k < n_in; k++) {
         const int32_t front = n_in_front(net, in[k].slot);
-        if (front == 0 || front + tree_depth(in[k].tree) <= SPEC_MAX_DEPTH) continue;
-        const speci_net_input chain = { .slot = in[k].slot };
-        SPEC_TRY(pass(net, &chain, 1, NULL));
+        if (front > 0 && front + tree_depth(in[k].tree) > SPEC_MAX_DEPTH) SPEC_TRY(advance(net, in[k].slot));
     }
     return SPEC_OK;
 }
@@ -420,4 +434,33 @@ spec_status speci_net_forward(speci_net *net, const speci_net_input *in, int32_t
     for (int32_t k = 0; k < n_in; k++) SPEC_TRY(check_input(net, &in[k]));
     SPEC_TRY(advance_deep(net, in, n_in));
     return pass(net, in, n_in, feed);
+}
+
+/* The operations of a decode pass that absorb paths, over a step without rows. They are walked: a captured plan is for
+ * passes that feed something. */
+static spec_status run_absorbing(speci_net *net)
+{
+    const net_plans *p = &net->plans;
+    SPEC_TRY(net->ops->step_bind(net->queue, net->block));
+    for (int32_t i = 0; i < p->n_op[SPEC_PHASE_DECODE]; i++) {
+        const spec_op *op = &p->ops[SPEC_PHASE_DECODE][i];
+        if (op->kind == SPEC_OP_KV_COMMIT || op->kind == SPEC_OP_CONV || op->kind == SPEC_OP_SCAN)
+            SPEC_TRY(speci_op_run(net->ops, net->queue, op));
+    }
+    return SPEC_OK;
+}
+
+spec_status speci_net_flush(speci_net *net, int32_t slot)
+{
+    net_seq *s = &net->seqs[slot];
+    SPEC_TRY(check_live(net, slot));
+    if (s->n_path == 0) return SPEC_OK;
+    if (net->shape.joint) return advance(net, slot);
+    block_cursor c = { 0 };
+    block_begin(net, SPEC_PHASE_DECODE, 1, 0, 0, s->n_path);
+    block_add(net, &c, slot, s->parity ^ 1, s->n_path, 0, 0);
+    const spec_status status = run_absorbing(net);
+    s->broken = status != SPEC_OK;
+    path_absorbed(s);
+    return status;
 }

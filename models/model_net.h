@@ -79,4 +79,7 @@ struct speci_net {
     size_t block_cap;
 };
 
+/* Takes pages until n slots fit, or none. */
+spec_status net_reserve(speci_net *net, net_seq *s, int32_t n);
+
 #endif

@@ -256,6 +256,7 @@ static spec_status load_weights(spec_model *m, model_config *config, const spec_
                         .progress = p->progress, .progress_user_data = p->progress_user_data };
     m->dtype = p->dtype;
     spec_status status = m->dtype == SPEC_DTYPE_AUTO ? main_dtype(&m->dtype, checkpoint) : SPEC_OK;
+    if (status == SPEC_OK) status = model_fingerprint(&m->fingerprint, config->root, checkpoint);
     if (status == SPEC_OK) status = build(m, &b, family);
     if (status == SPEC_OK) report_unused(m, checkpoint);
     model_checkpoint_close(checkpoint);

@@ -206,6 +206,12 @@ for s in o["steps"]:
     assert pending is None or s["token"][0] == pending
     assert all(0 <= s["draft"][i] <= 1.0001 and 0 <= s["target"][i] <= 1.0001 for i in range(1, n))
     assert 0 < s["next_target"] <= 1.0001
+    for x in range(n):  # siblings are distinct: their probabilities share one law
+        children = [i for i in range(1, n) if s["parent"][i] == x]
+        assert sum(s["target"][i] for i in children) < 1.001 and sum(s["draft"][i] for i in children) < 1.001
+        taken = [s["target"][i] for i in children if i in s["path"]] + [s["next_target"]] * (x == s["path"][-1])
+        others = [s["target"][i] for i in children if i not in s["path"]]
+        assert o["temperature"] > 0 or not taken or all(p < taken[0] for p in others)  # greedy: the likeliest
     pending = s["next"]
 END
     fi
@@ -216,7 +222,7 @@ END
 }
 run 0 tree "$target" "$drafter" -p "$prompt" --html "$work/page" --tree product:3,2 --steps 12; no_out; page greedy 12
 err_has '12 steps'
-run 0 tree -m "$target" -md "$drafter" -p "$prompt" --html "$work/page" --tree dyspec:16 --steps 9 --temp 0.9
+run 0 tree -m "$target" -md "$drafter" -p "$prompt" --html "$work/page" --tree dyspec:16 --steps 9 --temp 0.9 --top-k 40
 page sampled 9
 run 0 tree "$target" "$drafter" -p "$prompt" --html "$work/page" --tree "chain:3;beam:2,2" --adapt ucb --steps 9
 page adapted 9

@@ -138,7 +138,7 @@ static spec_session_params session_params(void)
 static spec_status predict(run *r)
 {
     const spec_session_params p = session_params();
-    spec_memory m;
+    spec_memory m = { .struct_size = sizeof m };
     return spec_session_predict(&m, r->target, r->dr, &p);
 }
 
@@ -330,6 +330,90 @@ static void sequences_survive(void **state)
     expect_nothing_left(&f, 0);
 }
 
+typedef struct saved_bytes {
+    uint8_t data[1 << 17];
+    size_t n, at;
+} saved_bytes;
+
+static int to_bytes(void *user, const void *data, size_t n)
+{
+    saved_bytes *f = user;
+    if (n > sizeof f->data - f->n) return 1;
+    memcpy(f->data + f->n, data, n);
+    f->n += n;
+    return 0;
+}
+
+static int from_bytes(void *user, void *data, size_t n)
+{
+    saved_bytes *f = user;
+    if (n > f->n - f->at) return 1;
+    memcpy(data, f->data + f->at, n);
+    f->at += n;
+    return 0;
+}
+
+static spec_status fork_first(run *r, saved_bytes *f, int32_t *seq) { return (void)f, spec_sequence_fork(r->s, 0, seq); }
+
+static spec_status save_first(run *r, saved_bytes *f, int32_t *seq)
+{
+    *seq = -1; /* nothing is admitted */
+    f->n = 0;
+    return spec_sequence_save(r->s, 0, to_bytes, f);
+}
+
+static spec_status restore_saved(run *r, saved_bytes *f, int32_t *seq)
+{
+    f->at = 0;
+    return spec_sequence_restore(r->s, seq, from_bytes, f);
+}
+
+/* Forks, saves and restores that fail leave nothing, and the sequence as it was. */
+static void copies_fail(void **state)
+{
+    (void)state;
+    static spec_status (*const ways[])(run *, saved_bytes *, int32_t *) = { fork_first, save_first, restore_saved };
+    static saved_bytes saved;
+    failing f;
+    const spec_allocator allocator = { failing_alloc, failing_free, &f };
+    reset(&f, 0, false);
+    run r = { .allocator = &allocator };
+    for (size_t i = 0; i + 1 < sizeof calls / sizeof *calls; i++) OK(calls[i].call(&r));
+    const int32_t ids[] = { 1, 2, 3 }, *now;
+    const spec_sampling sampling = { 0.8f, 0, 0, 0, 5 };
+    int32_t seq, copy;
+    size_t n, m;
+    spec_step_result step[2];
+    OK(spec_sequence_add(r.s, &seq, ids, 3, &sampling));
+    for (int i = 0; i < 4; i++) OK(spec_step(r.s, &seq, 1, step));
+    for (size_t k = 0; k < sizeof ways / sizeof *ways; k++) {
+        const long long blocks = atomic_load(&f.blocks);
+        long long i = 1;
+        for (;; i++) {
+            atomic_store(&f.fail_at, atomic_load(&f.calls) + i);
+            const spec_status status = ways[k](&r, &saved, &copy);
+            if (status == SPEC_OK) break;
+            assert_int_equal(status, SPEC_E_NOMEM);
+            assert_int_equal(atomic_load(&f.blocks), blocks);
+            assert_true(i < 50);
+        }
+        atomic_store(&f.fail_at, 0);
+        assert_true(i > 1);
+        if (copy < 0) continue;
+        const int32_t both[] = { seq, copy };
+        for (int j = 0; j < 3; j++) OK(spec_step(r.s, both, 2, step));
+        OK(spec_sequence_ids(r.s, copy, &now, &n));
+        int32_t said[100];
+        memcpy(said, now, n * sizeof *now);
+        OK(spec_sequence_ids(r.s, seq, &now, &m));
+        if (k == 0) assert_int_equal(n, m);
+        assert_memory_equal(said, now, (n < m ? n : m) * sizeof *now); /* both say the same */
+        OK(spec_sequence_remove(r.s, copy));
+    }
+    finish(&r);
+    expect_nothing_left(&f, 0);
+}
+
 static void tokenizers_fail(void **state)
 {
     (void)state;
@@ -393,6 +477,7 @@ int main(void)
         cmocka_unit_test(device_memory_fails),
         cmocka_unit_test(generation_keeps_what_was_said),
         cmocka_unit_test(sequences_survive),
+        cmocka_unit_test(copies_fail),
         cmocka_unit_test(tokenizers_fail),
     };
     spec_backend_close(support_backend());
