@@ -27,12 +27,10 @@ static spec_status open(spec_builder *b, const char *args)
 }
 
 /* The best come first. Values never grow along a path, so what is kept is closed under parents: on a tie (a probability
- * of 1) the node of smaller depth goes first. */
+ * of 1) the earlier node goes first, and the pool grew level by level. */
 static void keep_best(const spec_builder *b, const spec_tree *pool, uint8_t *keep)
 {
     double *value = b->own;
-    int32_t *depth = b->map;
-    spec_tree_depths(pool, depth);
     value[0] = 1.0;
     for (int32_t i = 1; i < pool->n; i++) {
         const float prob = pool->prob[i] < 1.0f ? pool->prob[i] : 1.0f; /* a law's sum is 1 but for rounding */
@@ -42,8 +40,7 @@ static void keep_best(const spec_builder *b, const spec_tree *pool, uint8_t *kee
     for (int32_t n = 1; n < b->info.n_node && n < pool->n; n++) {
         int32_t best = -1;
         for (int32_t i = 1; i < pool->n; i++)
-            if (!keep[i] && (best < 0 || value[i] > value[best] || (value[i] == value[best] && depth[i] < depth[best])))
-                best = i;
+            if (!keep[i] && (best < 0 || value[i] > value[best])) best = i;
         keep[best] = 1;
     }
 }

@@ -4,9 +4,9 @@
  * were accepted and will be absorbed by the next pass (replay, algorithms.md 9.2). Caches and convolution windows
  * have two halves; each first pass of a tree writes the half that the previous one did not.
  *
- * A joint net (9.3) keeps the tokens of a pending path instead of its nodes. The next pass feeds them once more, as a chain
- * in front of the caller's tree, and stores the states as of the chain's end: nothing is replayed or compacted, since the
- * chain writes its K and V where they belong. */
+ * A joint net (9.3) keeps the tokens of a pending path instead of its nodes. The next pass feeds them once more, as
+ * a chain in front of the caller's tree, and stores the states as of the chain's end: nothing is replayed or
+ * compacted, since the chain writes its K and V where they belong. */
 #include "models/model_net.h"
 
 #include <string.h>
@@ -85,8 +85,8 @@ static spec_status net_open(speci_net *net)
 {
     const int32_t row_max = net->model->backend->info.row_max;
     if (net->shape.n_row_decode > row_max)
-        return speci_fail(SPEC_E_INVALID, "%d sequences of %d nodes, accepted paths in front included, are more than the %d "
-                          "rows that this device takes in a pass", net->shape.n_seq, net->shape.n_cache, row_max);
+        return speci_fail(SPEC_E_INVALID, "%d sequences of %d nodes, accepted paths in front included, are more than the "
+                          "%d rows that this device takes in a pass", net->shape.n_seq, net->shape.n_cache, row_max);
     net_emit(&net->plans, &net->memory, net->model, &net->shape); /* counts and measures: nothing is there yet */
     SPEC_TRY(alloc_host(net));
     net_emit(&net->plans, &net->memory, net->model, &net->shape);
@@ -331,8 +331,8 @@ static spec_status check_input(speci_net *net, const speci_net_input *in)
     if (in->n_fed < 0 || in->n_fed >= n || in->n_fed != s->n_fed * (in->n_fed > 0))
         return speci_fail(SPEC_E_INVALID, "%d of %d nodes are said to be fed; %d are", in->n_fed, n, s->n_fed);
     if (net->shape.joint && (in->n_fed > 0 || in->n_grown > 0))
-        return speci_fail(SPEC_E_INVALID, "a net that feeds accepted paths again takes whole trees: %d nodes are fed, %d grow",
-                          in->n_fed, in->n_grown);
+        return speci_fail(SPEC_E_INVALID, "a net that feeds accepted paths again takes whole trees: %d nodes are fed, "
+                          "%d grow", in->n_fed, in->n_grown);
     for (int32_t i = 0; i < t->n; i++) SPEC_TRY(check_token(net, t->token[i]));
     return net_reserve(net, s, s->n_past + s->n_path + n);
 }
