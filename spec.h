@@ -598,7 +598,7 @@ SPEC_API void spec_tree_order(const spec_tree *tree, spec_tree_order_kind how, i
 SPEC_API spec_status spec_tree_permute(const spec_tree *tree, const int32_t *order, spec_tree *out);
 /* Keeps the nodes with keep[i] != 0 whose ancestors are all kept, in place; map [n] receives the new numbers, -1 for
  * dropped ones; keep [n]. The root is always kept. A drawn tree stays drawn only if `by_slot`: the caller asserts that
- * no node was dropped for its own token or probability; a drawn node takes its later siblings with it (4.5, 4.6). */
+ * no node was dropped for its own token or probability; its later siblings go with a drawn node (4.5, 4.6). */
 SPEC_API void spec_tree_prune(spec_tree *tree, const uint8_t *keep, int by_slot, int32_t *map);
 /* out = a and b merged at their root, a shared prefix stored once; map_b [b->n] (may be NULL): where b's nodes are.
  * The result is SPEC_TREE_CHOSEN. E_INVALID when the roots differ, E_FULL. out is neither a nor b. */
