@@ -1,6 +1,7 @@
-/* algo_build_eagle2.c - EAGLE-2: expand and re-rank (algorithms.md 16). Every node of a frontier of K gets its K likeliest
- * children, all of which enter the pool, and the K best of them are the next frontier; in the end the N - 1 best of the
- * pool stay. D counts the root's level. Values are products of probabilities, in place of the sums of their logarithms. */
+/* algo_build_eagle2.c - EAGLE-2: expand and re-rank (algorithms.md 16). Every node of a frontier of K gets its K
+ * likeliest children, all of which enter the pool, and the K best of them are the next frontier; in the end the N - 1
+ * best of the pool stay. D counts the root's level. Values are products of probabilities, in place of the sums of their
+ * logarithms. */
 #include "algorithms/algo_build.h"
 
 static spec_status open(spec_builder *b, const char *args)

@@ -254,7 +254,8 @@ static spec_status grow_by_looks(growth *g, const int32_t *depth)
     for (int32_t i = 0; i < n; i++) {
         algo_seq *q = &s->seqs[s->growing[i]];
         q->fed.n = q->n_fed; /* what the last look named was not fed */
-        speci_tree_clip(&q->draft, depth[s->growing[i]], s->path);
+        SPEC_TRY(speci_builder_trim(g->b, &q->draft, depth[s->growing[i]], &s->trimmed));
+        SPEC_TRY(spec_tree_copy(&q->draft, &s->trimmed));
     }
     return SPEC_OK;
 }

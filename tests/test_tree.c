@@ -1,5 +1,5 @@
-/* test_tree.c - trees as plain data, each function against a reference that is slow and plain: recursion over children, or
- * paths compared as sequences. */
+/* test_tree.c - trees as plain data, each function against a reference that is slow and plain: recursion over children,
+ * or paths compared as sequences. */
 #include "test.h"
 
 #include "algorithms/algo.h"
