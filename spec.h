@@ -303,7 +303,9 @@ typedef struct spec_drafter_params {
 #define SPEC_DRAFTER_PARAMS_INIT { sizeof(spec_drafter_params), 0, 0, 0, 0 }
 
 /* Any model as a drafter: the library grows trees from its laws. It must be on the target's backend (checked when the
- * session opens), and its vocabulary must agree with the target's id by id. */
+ * session opens), and its vocabulary must agree with the target's id by id. The model must outlive the drafter, and the
+ * drafter its session. Errors: E_INVALID (parameters; a tree that is none: as spec_builder_open), E_IO, E_FORMAT,
+ * E_NOMEM. */
 SPEC_API spec_status spec_drafter_from_model(spec_drafter **out, spec_model *model,
                                              const spec_drafter_params *params);
 
@@ -324,6 +326,9 @@ typedef struct spec_drafter_ops {
     spec_status (*laws)(void *user_data, int32_t seq, const int32_t *ids, size_t n, const spec_tree *tree,
                         const int32_t *nodes, int32_t n_node, float *laws, int32_t n_vocab);
 } spec_drafter_ops;
+/* ops are copied, user_data must live until close. The callbacks run on the session's thread; an error of theirs fails
+ * the call that drafts, with their status. With `draft` there is no tree and no builder in params (E_INVALID), and
+ * n_draft is the most nodes below the root. Errors: as above. */
 SPEC_API spec_status spec_drafter_from_ops(spec_drafter **out, const spec_drafter_ops *ops,
                                            const spec_drafter_params *params);
 SPEC_API void spec_drafter_close(spec_drafter *drafter);
@@ -333,7 +338,9 @@ SPEC_API void spec_drafter_close(spec_drafter *drafter);
 typedef struct spec_session spec_session; /* sequences in flight on one target; one thread at a time */
 
 /* Choice of the tree at run time (algorithms.md 13, 14), not speculating always being among the choices. A choice by
- * time measured changes which tree is verified, hence the text of MSS for a seed; never its law. */
+ * time measured changes which tree is verified, hence the text of MSS for a seed; never its law. spec_step alone
+ * teaches the choice: with the four calls it stays what it is, at the beginning not to speculate, so leave it off
+ * there. */
 typedef enum spec_adapt {
     SPEC_ADAPT_OFF = 0,
     SPEC_ADAPT_COST = 1, /* most expected tokens per second: accepted so far by tree, step costs from the profile */
@@ -391,7 +398,8 @@ typedef struct spec_memory {
     uint64_t bytes_kv;       /* KV pages */
     uint64_t bytes_work;     /* activations, logits, laws, workspaces */
 } spec_memory;
-/* What a session with these parameters takes on the device, before it is opened. */
+/* What a session with these parameters takes on the device, before it is opened. out->struct_size must be set. Errors:
+ * as spec_session_open. */
 SPEC_API spec_status spec_session_predict(spec_memory *out, spec_model *target, spec_drafter *drafter,
                                           const spec_session_params *params);
 
@@ -407,13 +415,15 @@ SPEC_API const char *spec_stop_name(spec_stop stop); /* "eos", "stop", "length",
 
 /* --- fork, save, restore --- */
 
-/* Admits a copy of seq: same ids, state, sampling (change the seed with spec_sequence_seed) and drafts to come.
- * Errors: E_FULL (no free sequence, no KV pages), E_STATE (an earlier pass failed). */
+/* Admits a copy of seq: same ids, state, sampling (change the seed with spec_sequence_seed) and drafts to come. What
+ * seq has accepted and not yet absorbed is absorbed first. Errors: E_INVALID (no such sequence), E_FULL (no free
+ * sequence, no KV pages), E_STATE (an earlier pass failed), E_NOMEM. */
 SPEC_API spec_status spec_sequence_fork(spec_session *session, int32_t seq, int32_t *copy);
-/* From the next draw on. */
+/* From the next draw on. Errors: E_INVALID. */
 SPEC_API spec_status spec_sequence_seed(spec_session *session, int32_t seq, uint64_t seed);
 /* Everything that seq needs to go on, as bytes that `write` receives in order (non-zero from it: E_IO). What was
- * accepted and is still to be absorbed is absorbed first; the score of seq is forgotten. */
+ * accepted and is still to be absorbed is absorbed first; the score of seq is forgotten. Errors: E_INVALID, E_IO,
+ * E_NOMEM, E_STATE (an earlier pass failed), E_DEVICE. */
 typedef int (*spec_write_fn)(void *user_data, const void *data, size_t n);
 SPEC_API spec_status spec_sequence_save(spec_session *session, int32_t seq, spec_write_fn write, void *user_data);
 /* Admits what was saved: on the same backend and device it continues bit for bit as the saved one would have. Refused
@@ -435,30 +445,41 @@ SPEC_API spec_status spec_sequence_ids(const spec_session *session, int32_t seq,
 
 /* --- the four calls of a step --- */
 
-/* The drafter's proposal for each sequence in seqs [n]; trees[i] is borrowed until the next draft.
- * No state of the target changes. Near the end of the context the tree is clipped. */
+/* The drafter's proposal for each sequence in seqs [n] (each once); trees[i] is borrowed until the next draft. No state
+ * of the target changes. Near the end of the context the tree is clipped; without a drafter it is the root alone. With
+ * spec_adapt the choice made so far decides which tree is drafted, and is not taught by the four calls. Errors:
+ * E_INVALID (no such sequence; what an application's drafter or builder did wrong), E_DEVICE, what callbacks return. */
 SPEC_API spec_status spec_draft(spec_session *session, const int32_t *seqs, int32_t n,
                                 const spec_tree **trees);
-/* One packed pass over the trees (the caller's own or the drafter's), trees[i]->token[0] being the pending
- * token of seqs[i]. Laws stay on the device. May be called again with other trees: nothing has changed.
- * Errors: E_INVALID (not a tree, token out of range, more nodes than planned, depth over 63), E_FULL. */
+/* One packed pass over the trees (the caller's own or the drafter's), trees[i]->token[0] being the pending token of
+ * seqs[i]. Laws stay on the device. May be called again with other trees: nothing has changed. Scores of all sequences
+ * of the session are those of the latest call. The trees are copied. A tree of a drawn kind is verified by the draft
+ * laws that its q_row names: rows of the sequence's latest spec_draft; that its nodes were drawn from them, the caller
+ * vouches for. Errors: E_INVALID (not a tree, token out of range, more nodes than planned, depth over 63), E_FULL
+ * (context), E_STATE (an earlier pass failed), E_NOMEM, E_DEVICE. */
 SPEC_API spec_status spec_score(spec_session *session, const int32_t *seqs, int32_t n,
                                 const spec_tree *const *trees);
-/* Walks the tree of seq after score. path [tree->n]: accepted nodes, path[0] = 0, *n_path >= 1; *token: the
- * bonus (or correction) that follows the last of them. The walk ends at an end-of-text token, which then is *token:
- * nothing is fed after it. Changes nothing: may be repeated, and gives the same. */
+/* Walks the tree of seq after score. path [tree->n]: accepted nodes, path[0] = 0, *n_path >= 1; *token: the bonus (or
+ * correction) that follows the last of them. The walk ends at an end-of-text token, which then is *token: nothing is
+ * fed after it. Changes nothing: may be repeated, and gives the same. At temperature 0 every rule is GREEDY.
+ * SPEC_VERIFY_AUTO: the session's rule. Errors: E_STATE (nothing was scored), E_INVALID (the rule would not keep the
+ * law of this tree, or needs draft laws that the session does not have), E_DEVICE (logits that are no numbers). */
 SPEC_API spec_status spec_verify(spec_session *session, int32_t seq, spec_verify_rule rule, int32_t *path,
                                  int32_t *n_path, int32_t *token);
-/* Advances seq along path (a path of the scored tree from its root); `token` becomes the pending one. */
+/* Advances seq along path [n_path] (of the scored tree, from its root: path[0] = 0); `token` becomes the pending one.
+ * Nothing is computed: the next pass absorbs the path. The builder of a drafted tree learns from it. Errors: E_STATE
+ * (nothing was scored), E_INVALID (not a path, token out of range); then nothing has changed. */
 SPEC_API spec_status spec_commit(spec_session *session, int32_t seq, const int32_t *path, int32_t n_path,
                                  int32_t token);
-/* Forgets the score of seq: it is as before. */
+/* Forgets the score of seq: it is as before. Errors: E_INVALID (no such sequence). */
 SPEC_API spec_status spec_rollback(spec_session *session, int32_t seq);
 
-/* After score: the target's law of the token that follows `node`, by the sequence's sampling: f32 [n_vocab]. What a
- * verifier of your own needs; a copy from the device. */
+/* After score, until the commit: the target's law of the token that follows `node`, by the sequence's sampling: f32
+ * [n_vocab] of the target; at temperature 0 all on the arg-max. What a verifier of your own needs; a copy from the
+ * device, which waits for it. Errors here and below: E_STATE (no score, no such law now), E_INVALID, E_DEVICE. */
 SPEC_API spec_status spec_node_law(spec_session *session, int32_t seq, int32_t node, float *law);
-/* After draft: row `q_row` of the drafter's latest tree, f32 [n_vocab]. A copy from the device. */
+/* After draft, until the commit: row `q_row` of the drafter's latest tree, f32 [n_vocab] of the target. Only rows that
+ * tree->q_row names hold a law. A copy from the device. */
 SPEC_API spec_status spec_draft_law(spec_session *session, int32_t seq, int32_t q_row, float *law);
 /* After score: logits of a node, f32 [n_vocab] (of spec_model_info: padded rows included). A copy from the device: for tests and research. */
 SPEC_API spec_status spec_node_logits(spec_session *session, int32_t seq, int32_t node, float *logits);
@@ -550,9 +571,11 @@ SPEC_API float spec_uniform(uint64_t seed, uint64_t position, uint32_t purpose, 
 /* Arrays for cap nodes, the optional ones too; all or nothing. allocator may be NULL. An empty tree (n = 0). */
 SPEC_API spec_status spec_tree_alloc(spec_tree *tree, int32_t cap, const spec_allocator *allocator);
 SPEC_API void spec_tree_free(spec_tree *tree, const spec_allocator *allocator); /* the one of spec_tree_alloc */
-/* Copies nodes and kind; optional arrays where both have them. E_FULL when to->cap is too small. */
+/* Copies nodes and kind; optional arrays where `to` has them (what `from` lacks: ranks by place, prob 0, q_row -1).
+ * E_FULL when to->cap is too small; E_INVALID when ranks would be lost. Then `to` is as it was. */
 SPEC_API spec_status spec_tree_copy(spec_tree *to, const spec_tree *from);
-/* Appends a node: its rank is the number of siblings before it. Returns its number, -1 when there is no room. */
+/* Appends a node (parent -1: the root, into an empty tree): its rank is the number of siblings before it, its q_row -1.
+ * Returns its number; -1 when there is no room or no such parent. */
 SPEC_API int32_t spec_tree_add(spec_tree *tree, int32_t parent, int32_t token, float prob);
 /* Is it a tree that can be scored? Root first with parent -1, parents before children, tokens in [0, n_vocab), at most
  * n_max nodes, depth at most 63, siblings distinct (but in trees drawn with repeats), ranks a numbering of siblings.
@@ -569,20 +592,22 @@ SPEC_API void spec_tree_taps(const spec_tree *tree, int32_t width, int32_t *anc)
  * by decreasing size of their subtree, ties by rank (5.3). scratch [3 n]. */
 typedef enum spec_tree_order_kind { SPEC_ORDER_DEPTH_FIRST = 0, SPEC_ORDER_HEAVY_PATH = 1 } spec_tree_order_kind;
 SPEC_API void spec_tree_order(const spec_tree *tree, spec_tree_order_kind how, int32_t *order, int32_t *scratch);
-/* out = tree in another topological order; ranks (out->rank must be there), probabilities and rows go along. Errors:
- * E_INVALID when a child would come before its parent, E_FULL. */
+/* out = tree in another topological order; ranks (out->rank must be there), probabilities and rows go along. order [n]:
+ * what spec_tree_order gives. out is not tree. Errors: E_INVALID when a child would come before its parent, a node is
+ * missing, or out has no ranks; E_FULL. */
 SPEC_API spec_status spec_tree_permute(const spec_tree *tree, const int32_t *order, spec_tree *out);
 /* Keeps the nodes with keep[i] != 0 whose ancestors are all kept, in place; map [n] receives the new numbers, -1 for
- * dropped ones. The root is always kept. A drawn tree stays drawn only if `by_slot`: the caller asserts that no node
- * was dropped for its own token or probability, and a drawn node takes its later siblings with it (4.5, 4.6). */
+ * dropped ones; keep [n]. The root is always kept. A drawn tree stays drawn only if `by_slot`: the caller asserts that
+ * no node was dropped for its own token or probability; its later siblings go with a drawn node (4.5, 4.6). */
 SPEC_API void spec_tree_prune(spec_tree *tree, const uint8_t *keep, int by_slot, int32_t *map);
 /* out = a and b merged at their root, a shared prefix stored once; map_b [b->n] (may be NULL): where b's nodes are.
  * The result is SPEC_TREE_CHOSEN. E_INVALID when the roots differ, E_FULL. out is neither a nor b. */
 SPEC_API spec_status spec_tree_union(const spec_tree *a, const spec_tree *b, spec_tree *out, int32_t *map_b);
 /* out = every path from root to leaf as a chain of its own below the root: what an engine without a tree pass scores
- * ("unrolled"). Siblings may repeat: SPEC_TREE_DRAWN_REPEAT. leaf [out->n] (may be NULL): the node of `tree`. */
+ * ("unrolled"). Siblings may repeat: SPEC_TREE_DRAWN_REPEAT. leaf [out->n] (may be NULL): the node of `tree`. out is
+ * not tree. Errors: E_FULL. */
 SPEC_API spec_status spec_tree_unroll(const spec_tree *tree, spec_tree *out, int32_t *leaf);
-/* Blocks of block x block nodes of the mask that are not empty: the work of block-sparse attention (5.3). */
+/* Blocks of block x block nodes of the mask that are not empty: the work of block-sparse attention (5.3). block >= 1. */
 SPEC_API int64_t spec_tree_blocks(const spec_tree *tree, int32_t block);
 
 /* --- verification --- */
@@ -615,15 +640,17 @@ SPEC_API spec_status spec_verify_laws(const spec_verify_args *args, int32_t *pat
  *   product:N1,N2,...       every node of depth i has N(i+1) children; product-repeat: drawn with replacement
  *   beam:M,N                M beams, N levels
  *   dyspec:N                N drafts where reaching them is likeliest (heap)
- *   dyspec-threshold:T,N    all draws reached with probability T, at most N
+ *   dyspec-threshold:T,N    all draws reached with probability T, at most N (64); T,N,WIDTH,DEPTH: by levels
  *   sequoia:N[,DEPTH]       the best shape of N drafts for measured acceptance
  *   eagle2:K,N,D            K best of each level expanded, D levels, the N - 1 best nodes kept
- * Drawn (SPEC_TREE_DRAWN) at a temperature above 0: chain, static, product, dyspec, dyspec-threshold, sequoia. Otherwise,
- * and always for beam and eagle2, candidates are the likeliest ones (SPEC_TREE_CHOSEN). */
+ * Drawn (SPEC_TREE_DRAWN) at a temperature above 0: chain, static, product, dyspec, dyspec-threshold, sequoia.
+ * Otherwise, and always for beam and eagle2, candidates are the likeliest ones (SPEC_TREE_CHOSEN). docs/trees.md
+ * compares them. allocator is copied; NULL = malloc. Errors: E_INVALID (no such kind, numbers out of its range: says
+ * which are possible), E_IO and E_FORMAT (static:@FILE), E_NOMEM. */
 typedef struct spec_builder spec_builder;
 SPEC_API spec_status spec_builder_open(spec_builder **out, const char *text, const spec_allocator *allocator);
 SPEC_API void spec_builder_close(spec_builder *builder);
-/* Calls each(user, name, args, help) for every kind. */
+/* Calls each(user, name, args, help) for every kind; the texts are constants. */
 SPEC_API void spec_builder_list(void (*each)(void *user, const char *name, const char *args, const char *help),
                                 void *user);
 typedef struct spec_builder_info {
@@ -635,8 +662,10 @@ typedef struct spec_builder_info {
     int32_t depth;        /* deepest node */
     spec_tree_kind kind;  /* at a temperature above 0 */
 } spec_builder_info;
+/* info->struct_size must be set. */
 SPEC_API spec_status spec_builder_get_info(const spec_builder *builder, spec_builder_info *info);
-/* Laws after nodes [n] of the tree so far, laws [n][n_vocab]. */
+/* Laws after nodes [n] of the tree so far, laws [n][n_vocab], each finite, not negative, of sum 1 within 1e-3. What it
+ * returns, if not SPEC_OK, ends the build. */
 typedef spec_status (*spec_laws_fn)(void *user_data, const spec_tree *tree, const int32_t *nodes, int32_t n,
                                     float *laws, int32_t n_vocab);
 typedef struct spec_build_args {
@@ -650,12 +679,17 @@ typedef struct spec_build_args {
     float *q;               /* [info.n_row][n_vocab] receives the laws, or NULL; tree->q_row says which is whose */
     int32_t depth_max;      /* no node deeper than this; 0 = no limit of its own */
 } spec_build_args;
-/* tree->cap >= info.n_node. Draws are keyed by the slot in the tree, so that builders agree where their trees do. */
+/* tree->cap >= info.n_node. Draws are keyed by the slot in the tree, so that builders agree where their trees do. Works
+ * in memory of the builder, and takes some of its allocator for the call. On error `tree` is as it was. Errors:
+ * E_INVALID (arguments, a law that is none, a look that broke its contract), E_NOMEM, what `laws` or look returned. */
 SPEC_API spec_status spec_builder_build(spec_builder *builder, const spec_build_args *args, spec_tree *tree);
 /* A builder of your own. It looks once per round: candidates [row][k] are what follows the nodes fed so far, those of
  * node x in row tree->q_row[x], in order (token -1: no more). It adds children (spec_tree_add; in a drawn tree child
- * number j of a node must be its candidate j) and names in feed the nodes (not fed before: q_row < 0) to look behind next, at
- * most n_feed_max of them; *n_feed = 0 ends the tree. The first call has the root alone in the tree, fed. */
+ * number j of a node must be its candidate j) and names in feed the nodes (not fed before: q_row < 0) to look behind
+ * next, at most n_feed_max of them; *n_feed = 0 ends the tree. The first call has the root alone in the tree, fed. tree
+ * has rank, prob and q_row. A session grows the trees of several sequences in turns: what a look must know of a tree it
+ * reads from the tree. Whether a drawn node is kept may depend on its ancestors and earlier siblings, not on its own
+ * token or probability (3.2). */
 typedef struct spec_candidate {
     int32_t token; /* -1: the law's support has no more */
     float prob;    /* the law's, before any candidate was removed */
@@ -668,6 +702,9 @@ typedef struct spec_builder_ops {
                         int32_t *n_feed, int32_t n_feed_max);
     void *user_data;
 } spec_builder_ops;
+/* ops are copied; user_data must outlive the builder. What breaks the contract is found after each look (E_INVALID says
+ * which node). Errors: E_INVALID (no look; n_node and n_row 1 to 256, n_level >= 1, depth at most 63, k 1 to 64),
+ * E_NOMEM. */
 SPEC_API spec_status spec_builder_from_ops(spec_builder **out, const spec_builder_ops *ops,
                                            const spec_allocator *allocator);
 /* After a step: tells the builder how large its tree was and at which rank the accepted children stood (ranks [n], -1 =
@@ -683,6 +720,7 @@ typedef struct spec_cost_table {
     int32_t n_node[16];   /* ascending */
     float ms[16];
 } spec_cost_table;
+/* 0 for n_node <= 0; below the first entry the first; beyond the last one a slope below 0 counts as 0. */
 SPEC_API float spec_cost_ms(const spec_cost_table *table, int32_t n_node);
 /* Least squares a N^2 + b N + c (a = 0 with quadratic 0), for reports. coefficient [3]: c, b, a. */
 SPEC_API void spec_cost_fit(const spec_cost_table *table, int quadratic, double coefficient[3]);
@@ -691,16 +729,18 @@ typedef struct spec_cost_profile {
     size_t struct_size;
     spec_cost_table target, draft;
 } spec_cost_profile;
-/* Measures now if it was not yet. The sequences of the session are not touched; one must be free (E_FULL). */
+/* Measures now if it was not yet: some passes of each size, for a fraction of a second or a few seconds. The sequences
+ * of the session are not touched, but one must be free (E_FULL); call it between steps, not between score and verify.
+ * `draft` is empty (n = 0) unless a model drafts. out->struct_size must be set. Errors: E_FULL, E_NOMEM, E_DEVICE. */
 SPEC_API spec_status spec_session_profile(spec_session *session, spec_cost_profile *out);
-/* JSON. load: E_IO, E_FORMAT. */
+/* JSON. save: E_INVALID (a table that is none), E_IO, E_NOMEM. load: E_IO, E_FORMAT, E_NOMEM. */
 SPEC_API spec_status spec_cost_save(const spec_cost_profile *profile, const char *path);
 SPEC_API spec_status spec_cost_load(spec_cost_profile *profile, const char *path);
 /* Expected emitted tokens of a static shape when the child of rank b is the accepted one with probability a[b]: 1 + sum
  * over nodes of the product along their path (4.7). */
 SPEC_API double spec_expected_emitted(const spec_tree *tree, const float *a, int32_t n_a);
-/* Of n candidates with expected emitted tokens `emitted` and step costs `ms`: the one of most tokens per second, the
- * first on ties. */
+/* Of n >= 1 candidates with expected emitted tokens emitted [n] and step costs ms [n]: the number of the one of most
+ * tokens per second, the first on ties. */
 SPEC_API int32_t spec_choose_rate(const double *emitted, const double *ms, int32_t n);
 
 /* UCB1 over n_arm arms (13). Plain data; deterministic. */
@@ -721,7 +761,10 @@ typedef struct spec_bandit {
 } spec_bandit;
 /* Errors: E_INVALID (1 <= n_arm <= SPEC_MAX_ARM, lambda_ucb >= 0). */
 SPEC_API spec_status spec_bandit_open(spec_bandit *bandit, int32_t n_arm, spec_bandit_reward reward, double lambda_ucb);
+/* The arm of the largest index, the first on ties; each arm once in the beginning. Pure. */
 SPEC_API int32_t spec_bandit_choose(const spec_bandit *bandit);
+/* A round: emitted tokens (bonus included) in ms milliseconds with that arm. Impossible numbers teach nothing. PAPER:
+ * set lambda_gamma and gamma after spec_bandit_open. */
 SPEC_API void spec_bandit_learn(spec_bandit *bandit, int32_t arm, double emitted, double ms);
 
 #ifdef __cplusplus

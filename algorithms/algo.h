@@ -36,14 +36,14 @@ spec_verify_rule speci_verify_resolve(spec_verify_rule rule, spec_tree_kind kind
 
 /* Limits of every builder: nodes of a tree, rows of laws, places of a frontier; and nodes while growing. */
 enum { ALGO_MAX_NODE = 256, ALGO_MAX_POOL = 4096 };
-/* Below every slot's value. That can be less than 0: a law's sum is 1 within 1e-3, and of draws with replacement k may have
- * probability 1 together many times. */
+/* Below every slot's value. That can be less than 0: a law's sum is 1 within 1e-3, and of draws with replacement k may
+ * have probability 1 together many times. */
 #define ALGO_NO_THRESHOLD (-1e3)
 
 /* A level of growth as data: what a draw and an expansion (spec_draw_args, spec_expand_args) need to know. So the same
- * rules run on a device without a look from the host, and on plain arrays. Growth ends at a level whose n_next is 0 (which
- * may come before info.n_level: sequoia's shape changes in `learn`). The law of what follows frontier place p of level L
- * is row (sum of n_place of the levels before) + p, whether or not there is a node. */
+ * rules run on a device without a look from the host, and on plain arrays. Growth ends at a level whose n_next is 0
+ * (which may come before info.n_level: sequoia's shape changes in `learn`). The law of what follows frontier place p of
+ * level L is row (sum of n_place of the levels before) + p, whether or not there is a node. */
 typedef struct algo_level {
     int32_t n_place;           /* places of the frontier that this level starts from; level 0: 1, the root */
     int32_t k;                 /* candidates per place */
@@ -92,11 +92,12 @@ spec_draw_how speci_builder_how(const spec_builder *b, bool draw);
 bool speci_builder_looks(const spec_builder *b); /* does it grow by looks? */
 /* Stream of the draws after `node`: from its slot, the ranks on its path. tree->rank must be there. */
 uint64_t speci_builder_key(const spec_tree *tree, int32_t node, uint64_t seed, uint64_t step);
-/* For builders that grow by looks. Begins tree (room for b->n_pool nodes, with rank and q_row): the root, fed: row 0. */
+/* For builders that grow by looks. Begins tree (room for b->n_pool nodes, with rank and q_row): the root, fed: row
+ * 0. */
 void speci_builder_begin(const spec_builder *b, bool draw, int32_t token, spec_tree *tree);
-/* Calls the look, and checks what it did: the tree stays a tree, fits b->n_pool, in a drawn tree child j of a node is its
- * candidate j, and feed (room for info.n_row) names nodes that were not fed. Those get the next rows, in order: q_row.
- * candidates [rows so far][b->k]. After an error the tree is of no use. */
+/* Calls the look, and checks what a caller's own did: the tree stays a tree, fits b->n_pool and info.depth, in a drawn
+ * tree child j of a node is its candidate j, and feed (room for info.n_row) names nodes that were not fed. Those get
+ * the next rows, in order: q_row. candidates [rows so far][b->k]. After an error the tree is of no use. */
 spec_status speci_builder_look(spec_builder *b, bool draw, spec_tree *tree, const spec_candidate *candidates,
                                int32_t *feed, int32_t *n_feed);
 /* pool, a grown tree (it is pruned in place: not deeper than depth_max (0 = no limit), what the kind's keep drops), is
@@ -115,12 +116,12 @@ int32_t speci_parse_counts(const char *args, int32_t *out, int32_t cap);
 bool speci_parse_real(const char *s, double *out, const char **end);
 /* Memory for levels [n_level] and, with_places, for takes and nexts of trees of info.n_node nodes. */
 spec_status speci_builder_levels(spec_builder *b, int32_t n_level, bool with_places);
-/* Levels for a fixed shape: parent [n], parents before children, siblings in order of rank; parent[0] is not read. Nodes
- * with children are fed, others not. Sets info.depth, n_row, n_level and k by it. The levels must have room for the
- * shape's depth. scratch [4 n] */
+/* Levels for a fixed shape: parent [n], parents before children, siblings in order of rank; parent[0] is not read.
+ * Nodes with children are fed, others not. Sets info.depth, n_row, n_level and k by it. The levels must have room for
+ * the shape's depth. scratch [4 n] */
 void speci_builder_shape(spec_builder *b, const int32_t *parent, int32_t n, int32_t *scratch);
-/* The same with memory of its own: a builder of one shape. n up to ALGO_MAX_NODE, not deeper than SPEC_MAX_DEPTH, at most
- * SPEC_MAX_CHILD children: else refused. */
+/* The same with memory of its own: a builder of one shape. n up to ALGO_MAX_NODE, not deeper than SPEC_MAX_DEPTH, at
+ * most SPEC_MAX_CHILD children: else refused. */
 spec_status speci_builder_static(spec_builder *b, const char *args, const int32_t *parent, int32_t n);
 
 /* --- drafters (algo_drafter.c) --- */

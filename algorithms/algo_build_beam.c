@@ -1,5 +1,5 @@
-/* algo_build_beam.c - beam search (algorithms.md 4.4): of all extensions of the M beams the M best are the next ones; all
- * layers stay in the tree. Ties: the earlier beam, then the likelier candidate (smaller id). */
+/* algo_build_beam.c - beam search (algorithms.md 4.4): of all extensions of the M beams the M best are the next ones;
+ * all layers stay in the tree. Ties: the earlier beam, then the likelier candidate (smaller id). */
 #include "algorithms/algo_build.h"
 
 static spec_status open(spec_builder *b, const char *args)

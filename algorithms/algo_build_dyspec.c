@@ -1,11 +1,12 @@
 /* algo_build_dyspec.c - DySpec's heap tree (algorithms.md 4.5, DS Alg. 1 corrected): N times the slot that verification
- * reaches likeliest is drawn. Slot j of node x is "the draw of x's child number j", of value
- * v = value(x) (1 - sum of prob of the children before it), value(x) the product of prob along the path to x.
+ * reaches likeliest is drawn. Slot j of node x is "the draw of x's child number j", of value v = value(x) (1 - sum of
+ * prob of the children before it), value(x) the product of prob along the path to x.
  *
- * Whoever pops a slot needs the law behind its node, and asking for one law at a time would be N rounds. So a look goes on
- * past nodes without a law, as far as N slots: what it meets there is likely to be wanted, so nodes are added and laws
- * asked for ahead. When no law is awaited any more, the N best slots are all there; the pops are played once more over what
- * has grown, and the rest goes (by slot value, later siblings and descendants included, so draws stay draws: 3.2, 4.6). */
+ * Whoever pops a slot needs the law behind its node, and asking for one law at a time would be N rounds. So a look goes
+ * on past nodes without a law, as far as N slots: what it meets there is likely to be wanted, so nodes are added and
+ * laws asked for ahead. When no law is awaited any more, the N best slots are all there; the pops are played once more
+ * over what has grown, and the rest goes (by slot value, later siblings and descendants included, so draws stay draws:
+ * 3.2, 4.6). */
 #include "algorithms/algo_build.h"
 
 typedef struct slot {
@@ -40,7 +41,8 @@ static void push(slots *s, slot x)
     if (!(x.value > 0.0)) return; /* the draw before took all of the law */
     s->at[s->n_pushed] = x;
     s->heap[s->n] = s->n_pushed++;
-    for (int32_t i = s->n++; i > 0 && before(s, s->heap[i], s->heap[(i - 1) / 2]); i = (i - 1) / 2) swap(s, i, (i - 1) / 2);
+    for (int32_t i = s->n++; i > 0 && before(s, s->heap[i], s->heap[(i - 1) / 2]); i = (i - 1) / 2)
+        swap(s, i, (i - 1) / 2);
 }
 
 static bool pop(slots *s, slot *out)
@@ -60,8 +62,8 @@ static bool pop(slots *s, slot *out)
 static void push_after(slots *s, const slot *x, int32_t child, float prob)
 {
     const double drawn = x->drawn + (double)prob, value = x->node_value * (double)prob;
-    push(s, (slot){ .value = x->node_value * (1.0 - drawn), .node_value = x->node_value, .drawn = drawn, .node = x->node,
-                    .rank = x->rank + 1, .depth = x->depth });
+    push(s, (slot){ .value = x->node_value * (1.0 - drawn), .node_value = x->node_value, .drawn = drawn,
+                    .node = x->node, .rank = x->rank + 1, .depth = x->depth });
     push(s, (slot){ .value = value, .node_value = value, .node = child, .depth = x->depth + 1 });
 }
 
@@ -100,7 +102,8 @@ static spec_status look(void *builder, spec_tree *tree, const spec_candidate *ca
             n++;
             continue;
         }
-        const spec_candidate *c = x.rank < k ? &candidates[(size_t)tree->q_row[x.node] * (size_t)k + (size_t)x.rank] : NULL;
+        const spec_candidate *c =
+            x.rank < k ? &candidates[(size_t)tree->q_row[x.node] * (size_t)k + (size_t)x.rank] : NULL;
         if (!c || c->token < 0) continue;
         n++;
         int32_t child = find_child(tree, x.node, x.rank);

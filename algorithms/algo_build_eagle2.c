@@ -1,6 +1,7 @@
-/* algo_build_eagle2.c - EAGLE-2: expand and re-rank (algorithms.md 16). Every node of a frontier of K gets its K likeliest
- * children, all of which enter the pool, and the K best of them are the next frontier; in the end the N - 1 best of the
- * pool stay. D counts the root's level. Values are products of probabilities, in place of the sums of their logarithms. */
+/* algo_build_eagle2.c - EAGLE-2: expand and re-rank (algorithms.md 16). Every node of a frontier of K gets its K
+ * likeliest children, all of which enter the pool, and the K best of them are the next frontier; in the end the N - 1
+ * best of the pool stay. D counts the root's level. Values are products of probabilities, in place of the sums of their
+ * logarithms. */
 #include "algorithms/algo_build.h"
 
 static spec_status open(spec_builder *b, const char *args)
@@ -27,12 +28,10 @@ static spec_status open(spec_builder *b, const char *args)
 }
 
 /* The best come first. Values never grow along a path, so what is kept is closed under parents: on a tie (a probability
- * of 1) the node of smaller depth goes first. */
+ * of 1) the earlier node goes first, and the pool grew level by level. */
 static void keep_best(const spec_builder *b, const spec_tree *pool, uint8_t *keep)
 {
     double *value = b->own;
-    int32_t *depth = b->map;
-    spec_tree_depths(pool, depth);
     value[0] = 1.0;
     for (int32_t i = 1; i < pool->n; i++) {
         const float prob = pool->prob[i] < 1.0f ? pool->prob[i] : 1.0f; /* a law's sum is 1 but for rounding */
@@ -42,8 +41,7 @@ static void keep_best(const spec_builder *b, const spec_tree *pool, uint8_t *kee
     for (int32_t n = 1; n < b->info.n_node && n < pool->n; n++) {
         int32_t best = -1;
         for (int32_t i = 1; i < pool->n; i++)
-            if (!keep[i] && (best < 0 || value[i] > value[best] || (value[i] == value[best] && depth[i] < depth[best])))
-                best = i;
+            if (!keep[i] && (best < 0 || value[i] > value[best])) best = i;
         keep[best] = 1;
     }
 }

@@ -1,9 +1,9 @@
 /* algo_build_sequoia.c - Sequoia's optimal shape (algorithms.md 4.7): of all shapes with m nodes, the one with the most
  * expected emitted tokens when child b of a node is the accepted one with probability a[b], whatever the node.
  *
- * Until acceptance is known, a[b] = 0.5 (b + 1)^-1.8: half of the first children, and a power law as Sequoia measured. What
- * verification accepts replaces it as it comes: the prior weighs as much as 32 observations of a rank. The shape is planned
- * anew after 64, 128, 256, ... steps, between steps, in memory taken at the start. */
+ * Until acceptance is known, a[b] = 0.5 (b + 1)^-1.8: half of the first children, and a power law as Sequoia measured.
+ * What verification accepts replaces it as it comes: the prior weighs as much as 32 observations of a rank. The shape
+ * is planned anew after 64, 128, 256, ... steps, between steps, in memory taken at the start. */
 #include "algorithms/algo_build.h"
 
 #include <math.h>
@@ -33,7 +33,8 @@ size_t speci_sequoia_bytes(int32_t m, int32_t l, int32_t n_a)
     return (f + g) * (sizeof(double) + sizeof(int16_t));
 }
 
-/* F(m, l, b) = max over 1 <= y < m of F(y, l, b - 1) + a_b G(m - y, l - 1): y nodes with the children before the last. */
+/* F(m, l, b) = max over 1 <= y < m of F(y, l, b - 1) + a_b G(m - y, l - 1): y nodes with the children before the
+ * last. */
 static void solve_f(table *t, int32_t m, int32_t l, int32_t b)
 {
     double best = -INFINITY;
@@ -116,13 +117,6 @@ static void plan(spec_builder *b)
     b->k = s->n_a;
 }
 
-static int32_t log2_up(int32_t n)
-{
-    int32_t bits = 0;
-    while ((1 << bits) < n) bits++;
-    return bits;
-}
-
 static spec_status open(spec_builder *b, const char *args)
 {
     int32_t number[2] = { 0, 0 };
@@ -130,7 +124,7 @@ static spec_status open(spec_builder *b, const char *args)
     if (count < 1) return speci_builder_refuse(b, args, NULL);
     if (n >= ALGO_MAX_NODE || (count == 2 && (number[1] < 1 || number[1] > SPEC_MAX_DEPTH)))
         return speci_builder_refuse(b, args, "N is at most 255, DEPTH 1 to 63");
-    int32_t depth = count == 2 ? number[1] : 2 + log2_up(n);
+    int32_t depth = count == 2 ? number[1] : speci_usual_depth(n);
     if (depth > n) depth = n;
     const int32_t n_a = n < 1 ? 1 : n < RANKS ? n : RANKS;
     const size_t head = (sizeof(sequoia) + 63) / 64 * 64;
@@ -167,5 +161,6 @@ static void learn(spec_builder *b, int32_t n_node, const int32_t *ranks, int32_t
 }
 
 const algo_builder_kind algo_build_sequoia = { .name = "sequoia", .args = "N[,DEPTH]",
-                                               .help = "the best shape of N drafts for measured acceptance", .open = open,
+                                               .help = "the best shape of N drafts for measured acceptance",
+                                               .open = open,
                                                .learn = learn };

@@ -1,5 +1,5 @@
-/* algo_build_static.c - fixed shapes: those of STree (Fig. 3; algorithms.md 4.3 says how far they are known), EAGLE's 25
- * drafts, or a file's. A shape is the parents of nodes 1, 2, ...; siblings stand in order of rank. */
+/* algo_build_static.c - fixed shapes: those of STree (Fig. 3; algorithms.md 4.3 says how far they are known), EAGLE's
+ * 25 drafts, or a file's. A shape is the parents of nodes 1, 2, ...; siblings stand in order of rank. */
 #include "algorithms/algo_build.h"
 
 #include <string.h>
@@ -51,8 +51,9 @@ static spec_status parse_file(const char *path, const char *text, size_t size, i
         if (*n == ALGO_MAX_NODE)
             return speci_fail(SPEC_E_FORMAT, "%s:%d: a tree of more than %d nodes", path, line, ALGO_MAX_NODE);
         if (value < 0 || value >= *n)
-            return speci_fail(SPEC_E_FORMAT, "%s:%d: expected the parent of node %d, a number from 0 to %d, and nothing "
-                              "else", path, line, *n, *n - 1);
+            return speci_fail(SPEC_E_FORMAT,
+                              "%s:%d: expected the parent of node %d, a number from 0 to %d, and nothing else", path,
+                              line, *n, *n - 1);
         parent[(*n)++] = value;
     }
     return SPEC_OK;

@@ -3,11 +3,12 @@
  * pops, the two are the same tree.
  *
  * Levels and places are fixed beforehand, so that nobody has to look while it grows: WIDTH places from the second level
- * on, DEPTH levels. Without them, from N: 2 + log2 N levels (DS: below 10 at 64 nodes) of N / 8 places. Where a level has
- * more nodes of value t or more than places, the best are expanded; that is chosen before anything is drawn behind them.
+ * on, DEPTH levels. Without them, from N: 2 + log2 N levels (DS: below 10 at 64 nodes) of N / 8 places. Where a level
+ * has more nodes of value t or more than places, the best are expanded; that is chosen before anything is drawn behind
+ * them.
  *
- * Between steps a controller moves t so that trees have 3/4 N drafts on average (DS: 552 of 768):
- * t <- t exp(eta (drafts / (3/4 N) - 1)), eta = 0.25, within a factor of 64 of T and at most 1. */
+ * Between steps a controller moves t so that trees have 3/4 N drafts on average (DS: 552 of 768): t <- t exp(eta
+ * (drafts / (3/4 N) - 1)), eta = 0.25, within a factor of 64 of T and at most 1. */
 #include "algorithms/algo_build.h"
 
 #include <math.h>
@@ -21,13 +22,6 @@ typedef struct numbers {
     int32_t n, width, depth;
 } numbers;
 
-static int32_t log2_up(int32_t n)
-{
-    int32_t bits = 0;
-    while ((1 << bits) < n) bits++;
-    return bits;
-}
-
 static int32_t at_most(int32_t n, int32_t most) { return n < most ? n : most; }
 
 static bool parse(const char *args, numbers *x)
@@ -39,7 +33,7 @@ static bool parse(const char *args, numbers *x)
     else if (*end) return false;
     if (n < 0 || n == 2) return false;
     x->n = number[0];
-    const int32_t levels = at_most(2 + log2_up(x->n), SPEC_MAX_DEPTH);
+    const int32_t levels = speci_usual_depth(x->n);
     x->depth = n == 3 ? number[2] : levels;
     x->width = n == 3 ? number[1] : at_most((x->n + 7) / 8, (ALGO_MAX_NODE - 1) / (levels - 1));
     if (x->width < 1 && n != 3) x->width = 1;
@@ -70,7 +64,8 @@ static spec_status open(spec_builder *b, const char *args)
     b->k = at_most(x.n > 0 ? x.n : 1, SPEC_MAX_CHILD);
     SPEC_TRY(speci_builder_levels(b, x.depth, false));
     for (int32_t i = 0; i < x.depth; i++)
-        b->levels[i] = (algo_level){ .n_place = i == 0 ? 1 : x.width, .k = b->k, .n_next = i < x.depth - 1 ? x.width : 0 };
+        b->levels[i] =
+            (algo_level){ .n_place = i == 0 ? 1 : x.width, .k = b->k, .n_next = i < x.depth - 1 ? x.width : 0 };
     set(b, x.t);
     return SPEC_OK;
 }

@@ -1,5 +1,5 @@
-/* algo_builder.c - builders: opening them by text, what all kinds share, and a caller's own. How they grow on plain arrays
- * is in algo_builder_grow.c. */
+/* algo_builder.c - builders: opening them by text, what all kinds share, and a caller's own. How they grow on plain
+ * arrays is in algo_builder_grow.c. */
 #include "algorithms/algo.h"
 
 #include <string.h>
@@ -11,8 +11,8 @@ spec_status speci_builder_refuse(const spec_builder *b, const char *args, const 
     const algo_builder_kind *k = b->kind;
     if (k->args[0] == 0)
         return speci_fail(SPEC_E_INVALID, "the tree \"%s\" takes no numbers, found \"%s\"", k->name, args);
-    return speci_fail(SPEC_E_INVALID, "the tree \"%s\" is written %s:%s (%s), found \"%s\"%s%s", k->name, k->name, k->args,
-                      k->help, args, why ? ": " : "", why ? why : "");
+    return speci_fail(SPEC_E_INVALID, "the tree \"%s\" is written %s:%s (%s), found \"%s\"%s%s", k->name, k->name,
+                      k->args, k->help, args, why ? ": " : "", why ? why : "");
 }
 
 static spec_status new_builder(spec_builder **out, const char *text, const spec_allocator *allocator)
@@ -32,17 +32,17 @@ static spec_status check_sizes(const spec_builder *b)
 {
     const spec_builder_info *i = &b->info;
     if (i->n_node < 1 || i->n_node > ALGO_MAX_NODE || i->n_row < 0 || i->n_row > ALGO_MAX_NODE)
-        return speci_fail(SPEC_E_INVALID, "the tree \"%s\" has up to %d nodes and %d laws; at most %d are possible", b->text,
-                          i->n_node, i->n_row, ALGO_MAX_NODE);
+        return speci_fail(SPEC_E_INVALID, "the tree \"%s\" has up to %d nodes and %d laws; at most %d are possible",
+                          b->text, i->n_node, i->n_row, ALGO_MAX_NODE);
     if (b->n_pool < i->n_node || b->n_pool > ALGO_MAX_POOL)
         return speci_fail(SPEC_E_INVALID, "the tree \"%s\" has up to %d nodes while it grows; at most %d are possible",
                           b->text, b->n_pool, ALGO_MAX_POOL);
     if (i->depth < 0 || i->depth > SPEC_MAX_DEPTH)
-        return speci_fail(SPEC_E_INVALID, "the tree \"%s\" is up to %d deep; at most %d are possible", b->text, i->depth,
-                          SPEC_MAX_DEPTH);
+        return speci_fail(SPEC_E_INVALID, "the tree \"%s\" is up to %d deep; at most %d are possible", b->text,
+                          i->depth, SPEC_MAX_DEPTH);
     if (b->k < 0 || b->k > SPEC_MAX_CHILD)
-        return speci_fail(SPEC_E_INVALID, "the tree \"%s\" has up to %d children per node; at most %d are possible", b->text,
-                          b->k, SPEC_MAX_CHILD);
+        return speci_fail(SPEC_E_INVALID, "the tree \"%s\" has up to %d children per node; at most %d are possible",
+                          b->text, b->k, SPEC_MAX_CHILD);
     return SPEC_OK;
 }
 
@@ -229,7 +229,8 @@ static spec_status check_drawn(const spec_builder *b, const spec_tree *tree, con
 {
     for (int32_t i = 1; i < tree->n; i++) {
         const int32_t row = tree->q_row[tree->parent[i]], rank = tree->rank[i];
-        if (row < 0) return speci_fail(SPEC_E_INVALID, "node %d hangs below node %d, which was not fed", i, tree->parent[i]);
+        if (row < 0)
+            return speci_fail(SPEC_E_INVALID, "node %d hangs below node %d, which was not fed", i, tree->parent[i]);
         const int32_t drawn = rank < b->k ? candidates[(size_t)row * (size_t)b->k + (size_t)rank].token : -1;
         if (tree->token[i] != drawn)
             return speci_fail(SPEC_E_INVALID, "node %d, child %d of node %d, has token %d; drawn there was %d", i, rank,
@@ -252,22 +253,31 @@ static spec_status check_feed(const spec_tree *tree, const int32_t *feed, int32_
     return SPEC_OK;
 }
 
-spec_status speci_builder_look(spec_builder *b, bool draw, spec_tree *tree, const spec_candidate *candidates,
-                               int32_t *feed, int32_t *n_feed)
+static spec_status check_look(const spec_builder *b, bool draw, const spec_tree *tree, const spec_candidate *candidates,
+                              int32_t token, int32_t n_row)
 {
-    const int32_t n_row = rows_of(tree), token = tree->token[0];
-    *n_feed = 0;
-    SPEC_TRY(b->kind->look(b, tree, candidates, b->k, feed, n_feed, b->info.n_row - n_row));
-    tree->kind = tree_kind(b, draw);
     SPEC_TRY(spec_tree_check(tree, b->n_pool, INT32_MAX));
     if (tree->token[0] != token || rows_of(tree) != n_row)
         return speci_fail(SPEC_E_INVALID, "a look changed the root or what was fed");
     spec_tree_depths(tree, b->map);
     for (int32_t i = 0; i < tree->n; i++)
         if (b->map[i] > b->info.depth)
-            return speci_fail(SPEC_E_INVALID, "node %d is %d deep; the builder said at most %d", i, b->map[i], b->info.depth);
-    if (speci_builder_draws(b, draw)) SPEC_TRY(check_drawn(b, tree, candidates));
-    SPEC_TRY(check_feed(tree, feed, *n_feed, b->info.n_row - n_row));
+            return speci_fail(SPEC_E_INVALID, "node %d is %d deep; the builder said at most %d", i, b->map[i],
+                              b->info.depth);
+    return speci_builder_draws(b, draw) ? check_drawn(b, tree, candidates) : SPEC_OK;
+}
+
+spec_status speci_builder_look(spec_builder *b, bool draw, spec_tree *tree, const spec_candidate *candidates,
+                               int32_t *feed, int32_t *n_feed)
+{
+    const int32_t n_row = rows_of(tree), token = tree->token[0], n_left = b->info.n_row - n_row;
+    *n_feed = 0;
+    SPEC_TRY(b->kind->look(b, tree, candidates, b->k, feed, n_feed, n_left));
+    tree->kind = tree_kind(b, draw);
+    if (b->kind == &callers_own) {
+        SPEC_TRY(check_look(b, draw, tree, candidates, token, n_row));
+        SPEC_TRY(check_feed(tree, feed, *n_feed, n_left));
+    }
     for (int32_t i = 0; i < *n_feed; i++) tree->q_row[feed[i]] = n_row + i;
     return SPEC_OK;
 }

@@ -1,6 +1,6 @@
-/* algo_builder_grow.c - growing a tree on plain arrays: laws from a callback, draws and expansions by the host's form of
- * the operations that backends have (backends/backend_grow.h). */
-#include "algorithms/algo.h"
+/* algo_builder_grow.c - growing a tree on plain arrays: laws from a callback, draws and expansions by the host's form
+ * of the operations that backends have (backends/backend_grow.h). */
+#include "algorithms/algo_tree.h"
 
 #include <math.h>
 #include <string.h>
@@ -26,8 +26,9 @@ static spec_status check_law(const float *law, int32_t n_vocab, int32_t node)
     double sum = 0.0;
     for (int32_t i = 0; i < n_vocab; i++) {
         if (!(law[i] >= 0.0f) || isinf(law[i]))
-            return speci_fail(SPEC_E_INVALID, "the draft law after node %d has %g for token %d; probabilities are finite "
-                              "and not negative", node, (double)law[i], i);
+            return speci_fail(SPEC_E_INVALID,
+                              "the draft law after node %d has %g for token %d; it must be finite and not negative",
+                              node, (double)law[i], i);
         sum += (double)law[i];
     }
     if (!(fabs(sum - 1.0) <= 1e-3))
@@ -35,8 +36,8 @@ static spec_status check_law(const float *law, int32_t n_vocab, int32_t node)
     return SPEC_OK;
 }
 
-/* The laws after g->node [n] become rows base .. base + n - 1, all asked for at once; rows of places without a node stay
- * what they are. laws: where row `base` is. */
+/* The laws after g->node [n] become rows base .. base + n - 1, all asked for at once; rows of places without a node
+ * stay what they are. laws: where row `base` is. */
 static spec_status ask(growth *g, int32_t n, int32_t base, float **laws)
 {
     const int32_t n_vocab = g->args.n_vocab;
@@ -112,20 +113,14 @@ static spec_status grow_by_levels(growth *g)
 
 /* --------------------------------------------------------------------------------------- looks --- */
 
-static int32_t depth_of(const spec_tree *t, int32_t x)
-{
-    int32_t depth = 0;
-    for (; x > 0; x = t->parent[x]) depth++;
-    return depth;
-}
-
-/* Candidates behind the nodes of a round, whose rows begin at base. Behind those at the greatest depth there are none. */
+/* Candidates behind the nodes of a round, whose rows begin at base. Behind those at the greatest depth there are
+ * none. */
 static spec_status candidates_of(growth *g, int32_t n, int32_t base)
 {
     const spec_builder *b = g->b;
     float *laws;
     for (int32_t i = 0; i < n; i++)
-        if (too_deep(g, depth_of(g->pool, g->node[i]))) g->node[i] = -1;
+        if (too_deep(g, speci_depth_of(g->pool, g->node[i]))) g->node[i] = -1;
     SPEC_TRY(ask(g, n, base, &laws));
     for (int32_t i = 0; i < n; i++) {
         spec_candidate *out = g->candidate + (size_t)(base + i) * (size_t)b->k;

@@ -74,7 +74,8 @@ spec_status speci_builder_levels(spec_builder *b, int32_t n_level, bool with_pla
     return SPEC_OK;
 }
 
-/* A shape's nodes: how many children, at which depth, which rank, and where in the frontier of their level (-1: leaves). */
+/* A shape's nodes: how many children, at which depth, which rank, and where in the frontier of their level (-1:
+ * leaves). */
 typedef struct shape {
     const int32_t *parent;
     int32_t n, *n_child, *depth, *rank, *place;

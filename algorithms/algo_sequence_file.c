@@ -6,8 +6,9 @@
  *     target     target_bytes: speci_net_write; n_ids - 1 positions, all but the pending token
  *     drafter    drafter_bytes, with FLAG_DRAFTER: the same of the drafter's model, which has absorbed drafter_past ids
  *     checksum   8 bytes over all that went before
- * The layout of states and caches is the same on every backend, so a file may go on elsewhere; bit-equal it is on its own
- * backend, device and build only. A reader trusts nothing: sizes follow from its own models and must be those of the file. */
+ * The layout of states and caches is the same on every backend, so a file may go on elsewhere; bit-equal it is on its
+ * own backend, device and build only. A reader trusts nothing: sizes follow from its own models and must be those of the
+ * file. */
 #include "algorithms/algo.h"
 
 #include <assert.h>
@@ -124,8 +125,8 @@ static file_model describe(const spec_model *m)
 
 /* --- fork --- */
 
-/* What the drafter's net was fed beyond the positions that it has absorbed stays with the original: the copy feeds those
- * ids anew, to the same bits. */
+/* What the drafter's net was fed beyond the positions that it has absorbed stays with the original: the copy feeds
+ * those ids anew, to the same bits. */
 static spec_status copy_sequence(spec_session *s, int32_t from, int32_t to)
 {
     const algo_seq *f = &s->seqs[from];

@@ -12,7 +12,8 @@ enum { DEFAULT_CTX = 4096, MAX_NODE = 256 };
 typedef struct growth_plan {
     int32_t n_node;    /* of finished trees, root included */
     int32_t n_q;       /* rows of laws per sequence */
-    int32_t cap;       /* nodes while growing */
+    int32_t pool;      /* of trees while they grow */
+    int32_t cap;       /* the same of those that grow on the device */
     int32_t frontier;
     int32_t n_look;    /* candidates per row that the host looks at; 0 = none */
 } growth_plan;
@@ -47,11 +48,14 @@ static growth_plan plan_growth(const spec_drafter *d)
         const spec_builder *b = d->builders[i];
         g.n_node = max32(g.n_node, b->info.n_node);
         g.n_q = max32(g.n_q, b->info.n_row);
+        g.pool = max32(g.pool, b->n_pool);
         if (speci_builder_looks(b)) {
             g.n_look = max32(g.n_look, b->k);
             continue;
         }
         g.cap = max32(g.cap, b->n_pool);
+        /* Levels of a kind that learns change; never beyond its rows. */
+        if (b->kind->learn) g.frontier = max32(g.frontier, b->info.n_row);
         for (int32_t l = 0; l < b->info.n_level; l++)
             g.frontier = max32(g.frontier, max32(b->levels[l].n_place, b->levels[l].n_next));
     }
@@ -207,7 +211,7 @@ static spec_status alloc_growth(spec_session *s, const growth_plan *g, bool host
     bool ok = true;
     int32_t **ints[] = { &s->order, &s->growing, &s->depth, &s->feed_base, &s->grown_n };
     for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) *ints[i] = host_array(s, s->n_seq, sizeof(int32_t), &ok);
-    s->n_scratch = max32(max32(MAX_NODE, g->cap), s->n_seq);
+    s->n_scratch = max32(max32(MAX_NODE, g->pool), s->n_seq);
     s->path = host_array(s, s->n_scratch, sizeof(int32_t), &ok);
     s->roots = host_array(s, s->n_seq, sizeof(spec_grow_node), &ok);
     s->grown = host_array(s, s->n_seq * g->cap, sizeof(spec_grow_node), &ok);
@@ -223,7 +227,7 @@ static spec_status alloc_seqs(spec_session *s, const growth_plan *g)
     if (!(s->seqs = speci_alloc(s->a, (size_t)s->n_seq, sizeof(algo_seq)))) return SPEC_E_NOMEM;
     for (int32_t i = 0; i < s->n_seq; i++) {
         algo_seq *q = &s->seqs[i];
-        SPEC_TRY(spec_tree_alloc(&q->draft, max32(max32(s->n_node, g->n_node), g->cap), s->a));
+        SPEC_TRY(spec_tree_alloc(&q->draft, max32(max32(s->n_node, g->n_node), g->pool), s->a));
         SPEC_TRY(spec_tree_alloc(&q->scored, s->n_node, s->a));
         SPEC_TRY(spec_tree_alloc(&q->fed, max32(s->draft_node, 1), s->a));
     }

@@ -152,7 +152,7 @@ spec_status spec_rollback(spec_session *s, int32_t seq)
 {
     algo_seq *q;
     SPEC_TRY(speci_session_seq(s, seq, &q));
-    speci_net_commit(s->net, seq, NULL, 0);
+    if (q->scored.n > 0) speci_net_commit(s->net, seq, NULL, 0); /* else a committed path may be pending */
     q->scored.n = 0;
     return SPEC_OK;
 }

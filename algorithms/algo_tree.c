@@ -85,7 +85,7 @@ static bool depth_within(const spec_tree *t, int32_t i, int32_t most)
 static spec_status check_siblings(const spec_tree *t, int32_t i)
 {
     int32_t n = 0;
-    for (int32_t j = 1; j < t->n; j++) {
+    for (int32_t j = t->parent[i] + 1; j < t->n; j++) {
         if (t->parent[j] != t->parent[i]) continue;
         n++;
         if (j >= i) continue;
@@ -112,7 +112,8 @@ spec_status spec_tree_check(const spec_tree *tree, int32_t n_max, int32_t n_voca
             return speci_fail(SPEC_E_INVALID, "node %d has parent %d; parents come before their children", i,
                               tree->parent[i]);
         if (tree->token[i] < 0 || tree->token[i] >= n_vocab)
-            return speci_fail(SPEC_E_INVALID, "node %d has token %d; the vocabulary has %d", i, tree->token[i], n_vocab);
+            return speci_fail(SPEC_E_INVALID, "node %d has token %d; the vocabulary has %d", i, tree->token[i],
+                              n_vocab);
         if (!depth_within(tree, i, SPEC_MAX_DEPTH))
             return speci_fail(SPEC_E_INVALID, "node %d is deeper than %d", i, SPEC_MAX_DEPTH);
     }

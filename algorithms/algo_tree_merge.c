@@ -86,8 +86,9 @@ spec_status spec_tree_union(const spec_tree *a, const spec_tree *b, spec_tree *o
 {
     if (out == a || out == b) return speci_fail(SPEC_E_INVALID, "a tree cannot be united into itself");
     if (a->n < 1 || b->n < 1 || a->token[0] != b->token[0])
-        return speci_fail(SPEC_E_INVALID, "only trees with the same root can be united: %d nodes from token %d, %d from %d",
-                          a->n, a->n > 0 ? a->token[0] : -1, b->n, b->n > 0 ? b->token[0] : -1);
+        return speci_fail(SPEC_E_INVALID,
+                          "only trees with the same root can be united: %d nodes from token %d, %d from %d", a->n,
+                          a->n > 0 ? a->token[0] : -1, b->n, b->n > 0 ? b->token[0] : -1);
     int32_t *map = speci_alloc(NULL, (size_t)(a->n > b->n ? a->n : b->n), sizeof *map);
     if (!map) return SPEC_E_NOMEM;
     out->n = 0;
@@ -108,13 +109,6 @@ static bool is_leaf(const spec_tree *t, int32_t x)
     return true;
 }
 
-static int32_t depth_of(const spec_tree *t, int32_t x)
-{
-    int32_t depth = 0;
-    for (; x > 0; x = t->parent[x]) depth++;
-    return depth;
-}
-
 static void copy_node(spec_tree *out, int32_t to, const spec_tree *tree, int32_t x, int32_t parent, int32_t rank,
                       int32_t *leaf)
 {
@@ -131,7 +125,7 @@ spec_status spec_tree_unroll(const spec_tree *tree, spec_tree *out, int32_t *lea
     if (out == tree) return speci_fail(SPEC_E_INVALID, "a tree cannot be unrolled into itself");
     if (tree->n < 1) return speci_fail(SPEC_E_INVALID, "a tree without a root cannot be unrolled");
     int64_t n = 1;
-    for (int32_t i = 1; i < tree->n; i++) n += is_leaf(tree, i) ? depth_of(tree, i) : 0;
+    for (int32_t i = 1; i < tree->n; i++) n += is_leaf(tree, i) ? speci_depth_of(tree, i) : 0;
     if (n > out->cap)
         return speci_fail(SPEC_E_FULL, "unrolled, the tree has %lld nodes; there is room for %d", (long long)n,
                           out->cap);
@@ -140,7 +134,7 @@ spec_status spec_tree_unroll(const spec_tree *tree, spec_tree *out, int32_t *lea
     for (int32_t i = 1; i < tree->n; i++) {
         if (!is_leaf(tree, i)) continue;
         const int32_t first = end;
-        end += depth_of(tree, i);
+        end += speci_depth_of(tree, i);
         for (int32_t to = end - 1, x = i; x > 0; x = tree->parent[x], to--)
             copy_node(out, to, tree, x, to == first ? 0 : to - 1, to == first ? chains : 0, leaf);
         chains++;

@@ -31,7 +31,7 @@ static void whole_tree(const spec_step_node *nodes, int32_t n, spec_step_visit *
     walk w = { .nodes = nodes, .n = n };
     for (int32_t i = 0; i < n; i++) w.size[i] = 1, w.place[i] = -1;
     for (int32_t i = n - 1; i > 0; i--) w.size[nodes[i].parent] += w.size[i], w.left[nodes[i].parent]++;
-    int32_t at = -1, node = 0, n_saved = 0;
+    int32_t at = -1, node = n > 0 ? 0 : -1, n_saved = 0;
     for (; node >= 0; at = node, node = next_node(&w, node)) {
         const int32_t parent = nodes[node].parent;
         *visits = (spec_step_visit){ .node = node, .load = parent == at ? SPEC_LOAD_LIVE : w.place[parent], .save = -1 };

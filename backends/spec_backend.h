@@ -309,7 +309,8 @@ typedef struct spec_conv_args {
  * x, B, C: where they lie in a row of `x`, `b`, `c`. When b_in_conv, B is a part of the convolution's output: for
  * replayed nodes x and B are read from replay_y at replay_x_col and replay_b_col; else B of each node is kept in cache_b,
  * and the scan too uses it rounded to `dtype`. x is of type `dtype`, and so is B when b_in_conv.
- * Decode: S of the slot first absorbs the accepted path and is stored; the tree itself is never stored.
+ * Decode: S of the slot first absorbs the accepted path and is stored; the tree itself is never stored, but for the
+ * chain of n_advance nodes in front. With n_row 0 a sequence only absorbs its path (likewise conv and kv_commit).
  * Prefill: S absorbs all valid rows and is stored. */
 typedef struct spec_scan_args {
     int32_t n_head, head_dim, n_state;

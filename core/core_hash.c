@@ -1,5 +1,5 @@
-/* core_hash.c - a 64-bit checksum of a stream of bytes, eight at a time. Each step is a bijection of the state and of the
- * word that goes in, so no change that is confined to one word of eight bytes can go unseen. */
+/* core_hash.c - a 64-bit checksum of a stream of bytes, eight at a time. Each step is a bijection of the state and of
+ * the word that goes in, so no change that is confined to one word of eight bytes can go unseen. */
 #include "core/core.h"
 
 #include <string.h>

@@ -4,9 +4,9 @@
  * were accepted and will be absorbed by the next pass (replay, algorithms.md 9.2). Caches and convolution windows
  * have two halves; each first pass of a tree writes the half that the previous one did not.
  *
- * A joint net (9.3) keeps the tokens of a pending path instead of its nodes. The next pass feeds them once more, as a chain
- * in front of the caller's tree, and stores the states as of the chain's end: nothing is replayed or compacted, since the
- * chain writes its K and V where they belong. */
+ * A joint net (9.3) keeps the tokens of a pending path instead of its nodes. The next pass feeds them once more, as
+ * a chain in front of the caller's tree, and stores the states as of the chain's end: nothing is replayed or
+ * compacted, since the chain writes its K and V where they belong. */
 #include "models/model_net.h"
 
 #include <string.h>
@@ -85,8 +85,8 @@ static spec_status net_open(speci_net *net)
 {
     const int32_t row_max = net->model->backend->info.row_max;
     if (net->shape.n_row_decode > row_max)
-        return speci_fail(SPEC_E_INVALID, "%d sequences of %d nodes, accepted paths in front included, are more than the %d "
-                          "rows that this device takes in a pass", net->shape.n_seq, net->shape.n_cache, row_max);
+        return speci_fail(SPEC_E_INVALID, "%d sequences of %d nodes, accepted paths in front included, are more than the "
+                          "%d rows that this device takes in a pass", net->shape.n_seq, net->shape.n_cache, row_max);
     net_emit(&net->plans, &net->memory, net->model, &net->shape); /* counts and measures: nothing is there yet */
     SPEC_TRY(alloc_host(net));
     net_emit(&net->plans, &net->memory, net->model, &net->shape);
@@ -331,18 +331,10 @@ static spec_status check_input(speci_net *net, const speci_net_input *in)
     if (in->n_fed < 0 || in->n_fed >= n || in->n_fed != s->n_fed * (in->n_fed > 0))
         return speci_fail(SPEC_E_INVALID, "%d of %d nodes are said to be fed; %d are", in->n_fed, n, s->n_fed);
     if (net->shape.joint && (in->n_fed > 0 || in->n_grown > 0))
-        return speci_fail(SPEC_E_INVALID, "a net that feeds accepted paths again takes whole trees: %d nodes are fed, %d grow",
-                          in->n_fed, in->n_grown);
+        return speci_fail(SPEC_E_INVALID, "a net that feeds accepted paths again takes whole trees: %d nodes are fed, "
+                          "%d grow", in->n_fed, in->n_grown);
     for (int32_t i = 0; i < t->n; i++) SPEC_TRY(check_token(net, t->token[i]));
     return net_reserve(net, s, s->n_past + s->n_path + n);
-}
-
-/* A first pass was run over the sequence: its pending path is in the state now. */
-static void path_absorbed(net_seq *s)
-{
-    s->parity ^= 1;
-    s->n_past += s->n_path;
-    s->n_path = 0;
 }
 
 static int32_t tree_depth(const spec_tree *t)
@@ -382,11 +374,11 @@ static void add_input(speci_net *net, block_cursor *c, const speci_net_input *in
     }
     if (front > 0) block_reach(net->block, n_past + front);
     if (in->n_grown > 0) block_reach(net->block, n_past + in->depth + 1);
-    speci_step_visits(nodes, in->n_fed, n_given, n_row, visits);
+    if (n_row > 0) speci_step_visits(nodes, in->n_fed, n_given, n_row, visits);
 }
 
-/* Runs a decode pass over inputs that are checked. */
-static spec_status pass(speci_net *net, const speci_net_input *in, int32_t n_in, const speci_net_feed *feed)
+/* The step of a decode pass over inputs that are checked. */
+static void describe(speci_net *net, const speci_net_input *in, int32_t n_in, const speci_net_feed *feed)
 {
     int32_t n_node = 0, n_row = 0, n_path = 0;
     for (int32_t k = 0; k < n_in; k++) {
@@ -399,24 +391,31 @@ static spec_status pass(speci_net *net, const speci_net_input *in, int32_t n_in,
     block_begin(net, SPEC_PHASE_DECODE, n_in, n_node, n_row, n_path);
     if (feed) net->block->feed = feed->nodes, net->block->ld_feed = feed->ld;
     for (int32_t k = 0; k < n_in; k++) add_input(net, &c, &in[k]);
+}
 
-    const spec_status status = run(net, SPEC_PHASE_DECODE);
+/* The step was run, with this status. */
+static void take_note(speci_net *net, const speci_net_input *in, int32_t n_in, spec_status status)
+{
     for (int32_t k = 0; k < n_in; k++) {
         net_seq *s = &net->seqs[in[k].slot];
         const spec_tree *t = in[k].tree;
         s->broken = status != SPEC_OK;
-        if (in[k].n_fed == 0) path_absorbed(s);
+        if (in[k].n_fed == 0) {
+            s->parity ^= 1;
+            s->n_past += s->n_path;
+            s->n_path = 0;
+        }
         s->n_fed = (t ? t->n : 0) + in[k].n_grown;
         if (s->token && t) memcpy(s->token, t->token, (size_t)t->n * sizeof *s->token);
     }
-    return status;
 }
 
-/* Joint: absorbs the pending tokens of a sequence by a pass over them alone. */
-static spec_status advance(speci_net *net, int32_t slot)
+static spec_status pass(speci_net *net, const speci_net_input *in, int32_t n_in, const speci_net_feed *feed)
 {
-    const speci_net_input chain = { .slot = slot };
-    return pass(net, &chain, 1, NULL);
+    describe(net, in, n_in, feed);
+    const spec_status status = run(net, SPEC_PHASE_DECODE);
+    take_note(net, in, n_in, status);
+    return status;
 }
 
 /* Joint: a chain and a tree that together are deeper than the device's operations take go one after the other. */
@@ -424,7 +423,9 @@ static spec_status advance_deep(speci_net *net, const speci_net_input *in, int32
 {
     for (int32_t k = 0; k < n_in; k++) {
         const int32_t front = n_in_front(net, in[k].slot);
-        if (front > 0 && front + tree_depth(in[k].tree) > SPEC_MAX_DEPTH) SPEC_TRY(advance(net, in[k].slot));
+        if (front == 0 || front + tree_depth(in[k].tree) <= SPEC_MAX_DEPTH) continue;
+        const speci_net_input chain = { .slot = in[k].slot };
+        SPEC_TRY(pass(net, &chain, 1, NULL));
     }
     return SPEC_OK;
 }
@@ -436,31 +437,36 @@ spec_status speci_net_forward(speci_net *net, const speci_net_input *in, int32_t
     return pass(net, in, n_in, feed);
 }
 
-/* The operations of a decode pass that absorb paths, over a step without rows. They are walked: a captured plan is for
- * passes that feed something. */
+/* --- flush --- */
+
+/* Does the operation have a part in absorbing what is pending? A path is replayed by three kinds of operation, over a step
+ * without rows. Tokens that are fed again (joint) go through all layers; but the logits, in which rows of other sequences
+ * may still be wanted, are not touched. */
+static bool absorbs(const speci_net *net, const spec_op *op)
+{
+    if (net->shape.joint) return op->kind != SPEC_OP_LINEAR || op->u.linear.y.data != net->plans.logits;
+    return op->kind == SPEC_OP_KV_COMMIT || op->kind == SPEC_OP_CONV || op->kind == SPEC_OP_SCAN;
+}
+
+/* Operation by operation: a plan that was prepared is for whole passes. */
 static spec_status run_absorbing(speci_net *net)
 {
     const net_plans *p = &net->plans;
     SPEC_TRY(net->ops->step_bind(net->queue, net->block));
     for (int32_t i = 0; i < p->n_op[SPEC_PHASE_DECODE]; i++) {
         const spec_op *op = &p->ops[SPEC_PHASE_DECODE][i];
-        if (op->kind == SPEC_OP_KV_COMMIT || op->kind == SPEC_OP_CONV || op->kind == SPEC_OP_SCAN)
-            SPEC_TRY(speci_op_run(net->ops, net->queue, op));
+        if (absorbs(net, op)) SPEC_TRY(speci_op_run(net->ops, net->queue, op));
     }
     return SPEC_OK;
 }
 
 spec_status speci_net_flush(speci_net *net, int32_t slot)
 {
-    net_seq *s = &net->seqs[slot];
     SPEC_TRY(check_live(net, slot));
-    if (s->n_path == 0) return SPEC_OK;
-    if (net->shape.joint) return advance(net, slot);
-    block_cursor c = { 0 };
-    block_begin(net, SPEC_PHASE_DECODE, 1, 0, 0, s->n_path);
-    block_add(net, &c, slot, s->parity ^ 1, s->n_path, 0, 0);
+    if (net->seqs[slot].n_path == 0) return SPEC_OK;
+    const speci_net_input nothing = { .slot = slot };
+    describe(net, &nothing, 1, NULL);
     const spec_status status = run_absorbing(net);
-    s->broken = status != SPEC_OK;
-    path_absorbed(s);
+    take_note(net, &nothing, 1, status);
     return status;
 }

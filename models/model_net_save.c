@@ -87,8 +87,8 @@ static spec_status page_spans(const spec_kv *kv, char *page, int32_t n, span_fn 
     return SPEC_OK;
 }
 
-/* Calls each() for all that belongs to the sequence, in the order of the file. With no pages in s (s->page NULL) sizes are
- * right and places are not. */
+/* Calls each() for all that belongs to the sequence, in the order of the file. With no pages in s (s->page NULL) sizes
+ * are right and places are not. */
 static spec_status spans(const speci_net *net, const net_seq *s, int32_t slot, span_fn each, void *arg)
 {
     for (int32_t i = 0; i < net->plans.n_op[SPEC_PHASE_DECODE]; i++)

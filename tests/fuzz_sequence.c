@@ -1,8 +1,8 @@
 /* fuzz_sequence.c - a saved sequence that somebody has changed: an error or a sequence that can go on, nothing else.
  *
- * The input is edits of a good file, made here from the models of golden/law8-*: one byte of flags (1: leave the checksums
- * as they are, so that they catch it; 2: a session without drafter), then 4 bytes an edit: place (little-endian, 3 bytes;
- * its highest bit: cut the file off there) and the byte to put there. */
+ * The input is edits of a good file, made here from the models of golden/law8-*: one byte of flags (1: leave the
+ * checksums as they are, so that they catch it; 2: a session without drafter), then 4 bytes an edit: place
+ * (little-endian, 3 bytes; its highest bit: cut the file off there) and the byte to put there. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +18,8 @@ typedef struct bytes {
     size_t n, at;
 } bytes;
 
-static struct {
-    spec_session *plain, *drafted;
+static struct { /* once for all inputs */
+    spec_model *target, *small;
     bytes good, edited;
 } all;
 
@@ -48,28 +48,34 @@ static int give(void *user, void *data, size_t n)
     return 0;
 }
 
-/* Once for all inputs: models, two sessions, the good file. Ended with the program. */
+static spec_session *open_session(spec_drafter *dr)
+{
+    spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    spec_session *s = NULL;
+    sp.n_ctx = 100, sp.n_seq = 2;
+    require(spec_session_open(&s, all.target, dr, &sp) == SPEC_OK, "session");
+    return s;
+}
+
 static void begin(void)
 {
     static const int32_t ids[] = { 1, 2, 3, 4, 5 };
     spec_backend_params bp = SPEC_BACKEND_PARAMS_INIT;
-    spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
     spec_backend *be = NULL;
-    spec_model *target = NULL, *small = NULL;
     spec_drafter *dr = NULL;
     spec_step_result r;
     int32_t seq = 0;
     bp.n_threads = 1;
-    sp.n_ctx = 100, sp.n_seq = 2;
     require(spec_backend_open(&be, "cpu:portable", &bp) == SPEC_OK, "backend");
-    require(spec_model_open(&target, be, SPEC_TEST_DIR "/golden/law8-target", NULL) == SPEC_OK, "target");
-    require(spec_model_open(&small, be, SPEC_TEST_DIR "/golden/law8-drafter", NULL) == SPEC_OK, "drafter's model");
-    require(spec_drafter_from_model(&dr, small, NULL) == SPEC_OK, "drafter");
-    require(spec_session_open(&all.plain, target, NULL, &sp) == SPEC_OK, "session");
-    require(spec_session_open(&all.drafted, target, dr, &sp) == SPEC_OK, "session with a drafter");
-    require(spec_sequence_add(all.drafted, &seq, ids, 5, NULL) == SPEC_OK, "add");
-    for (int i = 0; i < 3; i++) require(spec_step(all.drafted, &seq, 1, &r) == SPEC_OK, "step");
-    require(spec_sequence_save(all.drafted, seq, take, &all.good) == SPEC_OK, "save");
+    require(spec_model_open(&all.target, be, SPEC_TEST_DIR "/golden/law8-target", NULL) == SPEC_OK, "target");
+    require(spec_model_open(&all.small, be, SPEC_TEST_DIR "/golden/law8-drafter", NULL) == SPEC_OK, "drafter's model");
+    require(spec_drafter_from_model(&dr, all.small, NULL) == SPEC_OK, "drafter");
+    spec_session *s = open_session(dr);
+    require(spec_sequence_add(s, &seq, ids, 5, NULL) == SPEC_OK, "add");
+    for (int i = 0; i < 3; i++) require(spec_step(s, &seq, 1, &r) == SPEC_OK, "step");
+    require(spec_sequence_save(s, seq, take, &all.good) == SPEC_OK, "save");
+    spec_session_close(s);
+    spec_drafter_close(dr);
 }
 
 static void put_sum(uint8_t *at, const uint8_t *data, size_t n)
@@ -94,22 +100,31 @@ static void edit(bytes *b, const uint8_t *data, size_t size, int forge)
     put_sum(b->data + b->n - 8, b->data, b->n - 8);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+static void restore(spec_session *s, bytes *file, int checked)
 {
     spec_step_result r;
     int32_t seq = -5;
-    if (!all.plain) begin();
-    if (size < 1) return 0;
-    edit(&all.edited, data + 1, size - 1, !(data[0] & 1));
-    const int same = all.edited.n == all.good.n && memcmp(all.edited.data, all.good.data, all.good.n) == 0;
-    spec_session *const s = data[0] & 2 ? all.plain : all.drafted;
-    const spec_status status = spec_sequence_restore(s, &seq, give, &all.edited);
+    const int same = file->n == all.good.n && memcmp(file->data, all.good.data, all.good.n) == 0;
+    const spec_status status = spec_sequence_restore(s, &seq, give, file);
     require((status == SPEC_OK) == (seq >= 0), "a sequence without success, or the reverse");
     require(status == SPEC_OK || !same, "the good file is refused");
     require(status == SPEC_OK || spec_last_error()[0] != 0, "a failure without a message");
-    require(status != SPEC_OK || same || !(data[0] & 1), "a changed file was taken");
-    if (status != SPEC_OK) return 0;
+    require(status != SPEC_OK || same || !checked, "a changed file was taken");
+    if (status != SPEC_OK) return;
     for (int i = 0; i < 2; i++) (void)spec_step(s, &seq, 1, &r); /* laws may be without a number: an error */
     require(spec_sequence_remove(s, seq) == SPEC_OK, "remove");
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    spec_drafter *dr = NULL;
+    if (!all.target) begin();
+    if (size < 1) return 0;
+    edit(&all.edited, data + 1, size - 1, !(data[0] & 1));
+    if (!(data[0] & 2)) require(spec_drafter_from_model(&dr, all.small, NULL) == SPEC_OK, "drafter");
+    spec_session *const s = open_session(dr);
+    restore(s, &all.edited, data[0] & 1);
+    spec_session_close(s);
+    spec_drafter_close(dr);
     return 0;
 }

@@ -1,14 +1,15 @@
-/* support_law.h - does decoding keep the target's law? Statistics of many short sequences of an 8-token model against
- * laws computed in double from plain steps; and every known bug of verification, which the same statistics must see. */
+/* support_law.h - does decoding keep the target's law? Statistics of many short sequences of an 8-token model, for every
+ * builder and every rule that fits its trees, against laws computed in double from plain steps; and every known bug of
+ * building and verification, which the same statistics must see. */
 #ifndef SUPPORT_LAW_H
 #define SUPPORT_LAW_H
 
 #include <stdint.h>
 
-/* How much: the program's tests are these numbers applied to the same tables. */
+/* How much: the programs are these numbers applied to the same tables. */
 typedef struct law_size {
     int32_t n_seed;    /* seeds 1 .. n_seed */
-    int64_t n_draw;    /* sequences per seed, spread evenly over the cases */
+    int32_t n_draw;    /* sequences per case and seed; SPEC_LAW_DRAWS, if set, replaces it */
     int64_t n_bug_max; /* known bugs that need more draws than this to be seen are left out */
 } law_size;
 

@@ -353,7 +353,11 @@ static int from_bytes(void *user, void *data, size_t n)
     return 0;
 }
 
-static spec_status fork_first(run *r, saved_bytes *f, int32_t *seq) { return (void)f, spec_sequence_fork(r->s, 0, seq); }
+static spec_status fork_first(run *r, saved_bytes *f, int32_t *seq)
+{
+    (void)f;
+    return spec_sequence_fork(r->s, 0, seq);
+}
 
 static spec_status save_first(run *r, saved_bytes *f, int32_t *seq)
 {

@@ -1,5 +1,5 @@
-/* test_builders.c - builders on plain arrays, with laws that are a function of the path: shapes, draws keyed by slot, and
- * each method against brute force or against the method written down plainly. */
+/* test_builders.c - builders on plain arrays, with laws that are a function of the path: shapes, draws keyed by slot,
+ * and each method against brute force or against the method written down plainly. */
 #include "test.h"
 
 #include <math.h>
@@ -37,7 +37,7 @@ static void law_after(const drafter *d, const int32_t *path, int32_t n, float *l
     double sum = 0.0;
     for (int32_t i = 0; i < n_vocab; i++) {
         const double x = pow(test_uniform(&r), d->sharp), u = test_uniform(&r);
-        law[i] = i == always ? (float)(0.1 + x) : sure || u < d->gone ? 0.0f : (float)x;
+        law[i] = i == always ? (float)fmax(0.1, x) : sure || u < d->gone ? 0.0f : (float)x;
         sum += (double)law[i];
     }
     for (int32_t i = 0; i < n_vocab; i++) law[i] = (float)((double)law[i] / sum);
@@ -175,18 +175,18 @@ static int32_t deepest(const spec_tree *t)
 
 static const char *const every[] = {
     "none", "chain:1", "chain:7", "static:A", "static:B", "static:C", "static:D", "static:E", "static:eagle",
-    "product:3,2,2", "product:12", "product:1,1,5", "product-repeat:4,3", "product-repeat:2,2,2", "beam:1,3", "beam:4,4",
-    "beam:7,2", "dyspec:0", "dyspec:1", "dyspec:24", "dyspec:64", "dyspec-threshold:0.05", "dyspec-threshold:0.02,32",
-    "dyspec-threshold:1,0", "dyspec-threshold:1e-2,40,3,9", "sequoia:0", "sequoia:1", "sequoia:20", "sequoia:64,5",
-    "sequoia:90,2", "eagle2:3,12,4", "eagle2:10,60,6", "eagle2:2,100,3", "eagle2:5,1,2",
+    "product:3,2,2", "product:12", "product:1,1,5", "product-repeat:4,3", "product-repeat:2,2,2", "beam:1,3",
+    "beam:4,4", "beam:7,2", "dyspec:0", "dyspec:1", "dyspec:24", "dyspec:64", "dyspec-threshold:0.05",
+    "dyspec-threshold:0.02,32", "dyspec-threshold:1,0", "dyspec-threshold:1e-2,40,3,9", "sequoia:0", "sequoia:1",
+    "sequoia:20", "sequoia:64,5", "sequoia:90,2", "eagle2:3,12,4", "eagle2:10,60,6", "eagle2:2,100,3", "eagle2:5,1,2",
 };
 
-/* Drafters of all tempers: flat, sharp, with few tokens possible, with one. */
+/* Drafters of all tempers: uniform (which makes ties), flat, sharp, with few tokens possible, with one. */
 static drafter random_drafter(test_random *r)
 {
-    static const double sharps[] = { 1, 4, 16 }, shares[] = { 0, 0, 0.5, 0.9 }, sures[] = { 0, 0, 0.3, 1 };
+    static const double sharps[] = { 0, 1, 4, 16 }, shares[] = { 0, 0, 0.5, 0.9 }, sures[] = { 0, 0, 0.3, 1 };
     const uint64_t seed = 1 + (uint64_t)test_below(r, 1 << 30);
-    return (drafter){ .seed = seed, .sharp = sharps[test_below(r, 3)], .gone = shares[test_below(r, 4)],
+    return (drafter){ .seed = seed, .sharp = sharps[test_below(r, 4)], .gone = shares[test_below(r, 4)],
                       .sure = sures[test_below(r, 4)] };
 }
 
@@ -336,13 +336,15 @@ static void shapes(void **state)
     check_product("static:C", (const int32_t[]){ 3, 2, 1 }, 3, (const int32_t[]){ 3, 6, 6 });
     check_product("product:3,2,2,1,1", (const int32_t[]){ 3, 2, 2, 1, 1 }, 5, (const int32_t[]){ 3, 6, 12, 12, 12 });
     check_product("product:3,3,2,1", (const int32_t[]){ 3, 3, 2, 1 }, 4, (const int32_t[]){ 3, 9, 18, 18 });
-    check_product("product:2,2,2,1,1,1", (const int32_t[]){ 2, 2, 2, 1, 1, 1 }, 6, (const int32_t[]){ 2, 4, 8, 8, 8, 8 });
+    check_product("product:2,2,2,1,1,1", (const int32_t[]){ 2, 2, 2, 1, 1, 1 }, 6,
+                  (const int32_t[]){ 2, 4, 8, 8, 8, 8 });
     check_product("chain:5", (const int32_t[]){ 1, 1, 1, 1, 1 }, 5, (const int32_t[]){ 1, 1, 1, 1, 1 });
 
     /* EAGLE's choices as paths of ranks. */
-    static const char *const eagle[] = { "0", "1", "2", "3", "00", "01", "02", "10", "11", "20", "21", "30", "000", "001",
-                                         "002", "010", "011", "020", "021", "100", "0000", "0001", "0002", "00000",
-                                         "00001" };
+    static const char *const eagle[] = {
+        "0", "1", "2", "3", "00", "01", "02", "10", "11", "20", "21", "30", "000", "001", "002", "010", "011", "020",
+        "021", "100", "0000", "0001", "0002", "00000", "00001",
+    };
     drafter dr = { .seed = 13, .sharp = 2 };
     spec_tree t = new_tree();
     grow_text("static:eagle", &dr, MOST_VOCAB, 1, 5, &t);
@@ -436,28 +438,32 @@ static void texts(void **state)
         const char *text, *form;
     } bad[] = {
         { "", "" }, { "Chain:3", "" }, { "chains:3", "" }, { "chai:3", "" }, { "none:1", "no numbers" },
-        { "chain", "chain:K" }, { "chain:", "chain:K" }, { "chain:0", "chain:K" }, { "chain:64", "chain:K" }, { "chain:-1", "chain:K" },
-        { "chain:+1", "chain:K" }, { "chain: 1", "chain:K" }, { "chain:1 ", "chain:K" }, { "chain:1,", "chain:K" },
-        { "chain:1,2", "chain:K" }, { "chain:3x", "chain:K" }, { "chain:4294967297", "chain:K" },
-        { "chain:99999999999999999999", "chain:K" }, { "static", "static:A|B" }, { "static:F", "static:A|B" },
-        { "static:a", "static:A|B" }, { "product", "product:N1,N2" }, { "product:", "product:N1,N2" },
-        { "product:3,,2", "product:N1,N2" }, { "product:,3", "product:N1,N2" }, { "product:0", "product:N1,N2" },
-        { "product:2,0", "product:N1,N2" }, { "product:65", "product:N1,N2" }, { "product:16,16", "product:N1,N2" },
-        { "product-repeat:300", "product-repeat:N1,N2" }, { "beam:3", "beam:M,N" }, { "beam:3,4,5", "beam:M,N" },
-        { "beam:0,4", "beam:M,N" }, { "beam:4,0", "beam:M,N" }, { "beam:65,1", "beam:M,N" }, { "beam:1,64", "beam:M,N" },
-        { "beam:16,16", "beam:M,N" }, { "dyspec", "dyspec:N" }, { "dyspec:256", "dyspec:N" }, { "dyspec:1.5", "dyspec:N" },
+        { "chain", "chain:K" }, { "chain:", "chain:K" }, { "chain:0", "chain:K" }, { "chain:64", "chain:K" },
+        { "chain:-1", "chain:K" }, { "chain:+1", "chain:K" }, { "chain: 1", "chain:K" }, { "chain:1 ", "chain:K" },
+        { "chain:1,", "chain:K" }, { "chain:1,2", "chain:K" }, { "chain:3x", "chain:K" },
+        { "chain:4294967297", "chain:K" }, { "chain:99999999999999999999", "chain:K" }, { "static", "static:A|B" },
+        { "static:F", "static:A|B" }, { "static:a", "static:A|B" }, { "product", "product:N1,N2" },
+        { "product:", "product:N1,N2" }, { "product:3,,2", "product:N1,N2" }, { "product:,3", "product:N1,N2" },
+        { "product:0", "product:N1,N2" }, { "product:2,0", "product:N1,N2" }, { "product:65", "product:N1,N2" },
+        { "product:16,16", "product:N1,N2" }, { "product-repeat:300", "product-repeat:N1,N2" },
+        { "beam:3", "beam:M,N" }, { "beam:3,4,5", "beam:M,N" }, { "beam:0,4", "beam:M,N" }, { "beam:4,0", "beam:M,N" },
+        { "beam:65,1", "beam:M,N" }, { "beam:1,64", "beam:M,N" }, { "beam:16,16", "beam:M,N" },
+        { "dyspec", "dyspec:N" }, { "dyspec:256", "dyspec:N" }, { "dyspec:1.5", "dyspec:N" },
         { "dyspec-threshold", "dyspec-threshold:T" }, { "dyspec-threshold:0", "dyspec-threshold:T" },
         { "dyspec-threshold:1.01", "dyspec-threshold:T" }, { "dyspec-threshold:-0.1", "dyspec-threshold:T" },
         { "dyspec-threshold:nan", "dyspec-threshold:T" }, { "dyspec-threshold:.", "dyspec-threshold:T" },
         { "dyspec-threshold:0.1,", "dyspec-threshold:T" }, { "dyspec-threshold:0.1,256", "dyspec-threshold:T" },
         { "dyspec-threshold:0.1;3", "dyspec-threshold:T" }, { "dyspec-threshold:1e", "dyspec-threshold:T" },
         { "dyspec-threshold:1e-23", "dyspec-threshold:T" }, { "dyspec-threshold:0.1,8,4", "dyspec-threshold:T" },
-        { "dyspec-threshold:0.1,8,0,4", "dyspec-threshold:T" }, { "dyspec-threshold:0.1,8,4,64", "dyspec-threshold:T" },
-        { "dyspec-threshold:0.1,8,64,5", "dyspec-threshold:T" }, { "sequoia", "sequoia:N" }, { "sequoia:256", "sequoia:N" },
-        { "sequoia:8,0", "sequoia:N" }, { "sequoia:8,64", "sequoia:N" }, { "sequoia:8,2,3", "sequoia:N" },
-        { "eagle2:10,60", "eagle2:K,N,D" }, { "eagle2:0,60,6", "eagle2:K,N,D" }, { "eagle2:65,60,1", "eagle2:K,N,D" },
-        { "eagle2:10,0,6", "eagle2:K,N,D" }, { "eagle2:10,257,6", "eagle2:K,N,D" }, { "eagle2:10,60,0", "eagle2:K,N,D" },
-        { "eagle2:10,60,64", "eagle2:K,N,D" }, { "eagle2:64,60,5", "eagle2:K,N,D" }, { "eagle2:10,60,28", "eagle2:K,N,D" },
+        { "dyspec-threshold:0.1,8,0,4", "dyspec-threshold:T" },
+        { "dyspec-threshold:0.1,8,4,64", "dyspec-threshold:T" },
+        { "dyspec-threshold:0.1,8,64,5", "dyspec-threshold:T" }, { "sequoia", "sequoia:N" },
+        { "sequoia:256", "sequoia:N" }, { "sequoia:8,0", "sequoia:N" }, { "sequoia:8,64", "sequoia:N" },
+        { "sequoia:8,2,3", "sequoia:N" }, { "eagle2:10,60", "eagle2:K,N,D" }, { "eagle2:0,60,6", "eagle2:K,N,D" },
+        { "eagle2:65,60,1", "eagle2:K,N,D" }, { "eagle2:10,0,6", "eagle2:K,N,D" },
+        { "eagle2:10,257,6", "eagle2:K,N,D" }, { "eagle2:10,60,0", "eagle2:K,N,D" },
+        { "eagle2:10,60,64", "eagle2:K,N,D" }, { "eagle2:64,60,5", "eagle2:K,N,D" },
+        { "eagle2:10,60,28", "eagle2:K,N,D" },
     };
     for (int32_t i = 0; i < N_ELEMENTS(bad); i++) {
         spec_builder *b = (spec_builder *)(uintptr_t)8;
@@ -468,9 +474,11 @@ static void texts(void **state)
     spec_builder *b;
     assert_int_equal(spec_builder_open(&b, NULL, NULL), SPEC_E_INVALID);
     spec_builder_close(NULL);
-    static const char *const good[] = { "chain:63", "product:63,3", "beam:64,3", "beam:1,63", "dyspec:255",
-                                        "dyspec-threshold:1,255", "dyspec-threshold:.5", "dyspec-threshold:5E-2,255,63,5",
-                                        "sequoia:255", "sequoia:255,63", "sequoia:255,1", "eagle2:64,256,1", "eagle2:25,256,7" };
+    static const char *const good[] = {
+        "chain:63", "product:63,3", "beam:64,3", "beam:1,63", "dyspec:255", "dyspec-threshold:1,255",
+        "dyspec-threshold:.5", "dyspec-threshold:5E-2,255,63,5", "sequoia:255", "sequoia:255,63", "sequoia:255,1",
+        "eagle2:64,256,1", "eagle2:25,256,7",
+    };
     for (int32_t i = 0; i < N_ELEMENTS(good); i++) spec_builder_close(open_builder(good[i]));
 }
 
@@ -538,7 +546,8 @@ static void dyspec_heap(void **state)
     int32_t rounds = 0, rows = 0, levels = 0;
     for (int32_t i = 0; i < 400; i++) {
         drafter d = random_drafter(&r);
-        const int32_t m = i % 4 == 0 ? 64 : test_below(&r, 40), n_vocab = 2 + test_below(&r, 60), draw = test_below(&r, 4) > 0;
+        const int32_t m = i % 4 == 0 ? 64 : test_below(&r, 40), n_vocab = 2 + test_below(&r, 60),
+                      draw = test_below(&r, 4) > 0;
         const uint64_t seed = (uint64_t)i;
         double popped[MOST_NODES];
         char text[32];
@@ -584,8 +593,8 @@ static void dyspec_equal(void **state)
     spec_tree_free(&level, NULL);
 }
 
-/* A slot of a world of draws, and the sum of the best closed set of m slots: after a slot come its sibling and its first
- * child. Sets are enumerated by going through a list of open slots, taking each or passing it for good. */
+/* A slot of a world of draws, and the sum of the best closed set of m slots: after a slot come its sibling and its
+ * first child. Sets are enumerated by going through a list of open slots, taking each or passing it for good. */
 typedef struct world {
     const drafter *d;
     spec_tree *t;
@@ -669,7 +678,8 @@ static void controller(void **state)
         for (int32_t step = 0; step < 1000; step++) spec_builder_learn(b, 1, NULL, 0);
         assert_true(b->levels[0].threshold >= t0 / 64 * (1 - 1e-12) && b->levels[0].threshold < t0 / 60);
         for (int32_t step = 0; step < 1000; step++) spec_builder_learn(b, 256, NULL, 0);
-        assert_true(b->levels[1].next_threshold <= fmin(1.0, 64 * t0) && b->levels[1].next_threshold > fmin(0.9, 60 * t0) - 1e-12);
+        assert_true(b->levels[1].next_threshold <= fmin(1.0, 64 * t0) &&
+                    b->levels[1].next_threshold > fmin(0.9, 60 * t0) - 1e-12);
         spec_builder_close(b);
         spec_tree_free(&t, NULL);
     }
@@ -784,8 +794,8 @@ static void shape_after(const int32_t *ranks, int32_t n_ranks, int32_t n, spec_t
     assert_int_equal(c.live, 0);
 }
 
-/* Drafts that are always accepted make the shape a chain, rejected ones make it flat, and where second children are accepted
- * more often than first ones, more hangs below them. */
+/* Drafts that are always accepted make the shape a chain, rejected ones make it flat, and where second children are
+ * accepted more often than first ones, more hangs below them. */
 static void sequoia_learns(void **state)
 {
     (void)state;
@@ -974,9 +984,11 @@ static void law_errors(void **state)
                 t.n = 0;
                 (void)spec_tree_add(&t, -1, 5, 0.25f);
                 test_ok(spec_tree_copy(&was, &t), "spec_tree_copy");
-                assert_int_equal(spec_builder_build(b, &args, &t), faults[j].fault == REFUSED ? SPEC_E_ABORTED : SPEC_E_INVALID);
+                assert_int_equal(spec_builder_build(b, &args, &t),
+                                 faults[j].fault == REFUSED ? SPEC_E_ABORTED : SPEC_E_INVALID);
                 if (!strstr(spec_last_error(), faults[j].says)) fail_msg("%s: %s", kinds[i], spec_last_error());
-                if (call == 0 && faults[j].fault != REFUSED) assert_non_null(strstr(spec_last_error(), "after node 0 "));
+                if (call == 0 && faults[j].fault != REFUSED)
+                    assert_non_null(strstr(spec_last_error(), "after node 0 "));
                 if (call == 1) assert_null(strstr(spec_last_error(), "after node 0 "));
                 assert_true(t.n == 1 && t.token[0] == 5 && t.prob[0] == 0.25f && t.q_row[0] == was.q_row[0]);
                 d.fault = NO_FAULT; /* and it is as good as before */

@@ -1,5 +1,6 @@
-/* test_joint.c - joint attainment (algorithms.md 9.3): greedy text through a net that feeds accepted paths again, in front of the
- * next tree, is that of a net that replays them, and both are plain decoding's: ids, and logits bit for bit. */
+/* test_joint.c - joint attainment (algorithms.md 9.3): greedy text through a net that feeds accepted paths again, in
+ * front of the next tree, is that of a net that replays them, and both are plain decoding's: ids, and logits bit for
+ * bit. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -120,8 +121,8 @@ static int32_t depth_of(const spec_tree *t)
 }
 
 /* Accepts greedily; each accepted node's row is the plain one's. Returns the path's length. */
-static int32_t verify(worker *w, int32_t k, const drawn *d, text *t, const text *truth, const float *rows, int32_t *path,
-                      const char *what)
+static int32_t verify(worker *w, int32_t k, const drawn *d, text *t, const text *truth, const float *rows,
+                      int32_t *path, const char *what)
 {
     const size_t n_vocab = (size_t)w->model->n_vocab;
     float *row = malloc(n_vocab * sizeof *row);

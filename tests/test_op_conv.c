@@ -14,6 +14,7 @@ enum { NODES = 12 }; /* that the caches hold */
 static const int32_t chain[] = { -1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 };
 static const int32_t bush[] = { -1, 0, 1, 1, 0, 4, 0, 5, 3, 2 };
 static const int32_t star[] = { -1, 0, 0, 0, 0, 0 };
+static const int32_t late_bush[] = { -1, 0, 1, 2, 3, 3, 4, 4, 5, 6 }; /* below a chain of 4 */
 static const int32_t path_root[] = { 0 };
 static const int32_t path_two[] = { 0, 4 };
 static const int32_t path_far[] = { 0, 1, 3, 8, 11 };
@@ -34,6 +35,15 @@ static const test_seq several[] = { { .slot = 3, .n_past = 9, .n_replay = 2, .pa
                                     { .slot = 5, .parity = 1, .n_past = 9, .n_node = 6, .n_fed = 2, .parent = star },
                                     { .slot = 2, .parity = 1, .n_past = 9, .n_replay = 5, .path = path_far,
                                       .n_node = 12, .parent = chain } };
+static const test_seq advance[] = { { .slot = 1, .n_past = 9, .n_node = 10, .parent = late_bush, .n_advance = 4 } };
+static const test_seq advance_one[] = { { .slot = 1, .parity = 1, .n_past = 9, .n_node = 10, .parent = bush, .n_advance = 1 },
+                                        { .slot = 4, .n_past = 9, .n_node = 10, .parent = late_bush, .n_advance = 4 } };
+static const test_seq advance_all[] = { { .slot = 4, .n_past = 9, .n_replay = 2, .path = path_two, .n_node = 5,
+                                          .parent = chain, .n_advance = 5 } };
+static const test_seq flush[] = { { .slot = 3, .n_past = 9, .n_replay = 5, .path = path_far } };
+static const test_seq flush_some[] = { { .slot = 3, .n_past = 9, .n_replay = 2, .path = path_two },
+                                       { .slot = 1, .parity = 1, .n_past = 9, .n_node = 10, .parent = bush },
+                                       { .slot = 2, .parity = 1, .n_past = 9, .n_replay = 1, .path = path_root } };
 static const test_seq prompt[] = { { .slot = 2, .parity = 1, .n_past = 0, .n_node = 11, .parent = chain } };
 static const test_seq prompt_1[] = { { .slot = 2, .n_past = 64, .n_node = 1, .parent = chain } };
 
@@ -54,6 +64,11 @@ static const conv_case cases[] = {
     { "replay_far", tree_replay_far, 1, 16, 4, true, F32, F32, SPEC_PHASE_DECODE, 0 },
     { "fed", fed, 1, 16, 4, true, F32, F32, SPEC_PHASE_DECODE, 0 },
     { "several", several, 4, 16, 4, true, F32, F32, SPEC_PHASE_DECODE, 0 },
+    { "advance", advance, 1, 16, 4, true, F32, F32, SPEC_PHASE_DECODE, 0 },
+    { "advance_one", advance_one, 2, 16, 4, true, F32, F32, SPEC_PHASE_DECODE, 0 },
+    { "advance_all", advance_all, 1, 16, 4, true, F32, BF16, SPEC_PHASE_DECODE, 0 },
+    { "flush", flush, 1, 16, 4, true, F32, F32, SPEC_PHASE_DECODE, 0 },
+    { "flush_some", flush_some, 3, 16, 4, true, F32, F32, SPEC_PHASE_DECODE, 0 },
     { "no_bias", several, 4, 16, 4, false, F32, F32, SPEC_PHASE_DECODE, 0 },
     { "width_2", several, 4, 16, 2, true, F32, F32, SPEC_PHASE_DECODE, 0 },
     { "width_3", several, 4, 16, 3, true, F32, F32, SPEC_PHASE_DECODE, 0 },
@@ -175,6 +190,9 @@ static void expect_decode(const conv_case *c, world *w, int32_t index, int32_t r
         double *y = n < s->n_fed ? replay + (s->n_replay + n) * c->channels : w->y + (row + n - s->n_fed) * c->channels;
         last(c, w, y, inputs, before + length);
     }
+    for (int32_t i = 0; i < s->n_advance; i++)
+        memcpy(inputs + (before + i) * c->channels, cache_at(c, w, s, s->parity, i), bytes);
+    before += s->n_advance;
     for (int32_t e = 0; e < c->width - 1; e++)
         memcpy(window_at(c, w, s, s->parity, e), inputs + (before - c->width + 1 + e) * c->channels, bytes);
     free(inputs);

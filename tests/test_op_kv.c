@@ -27,6 +27,11 @@ static const test_seq several[] = { { .slot = 3, .n_past = 62, .n_replay = 3, .p
                                     { .slot = 5, .parity = 1, .n_past = 200, .n_replay = 3, .path = path_mixed,
                                       .n_node = 5, .n_fed = 2, .parent = chain } };
 
+static const test_seq flush[] = { { .slot = 1, .parity = 1, .n_past = 61, .n_replay = 3, .path = path_far } };
+static const test_seq flush_some[] = { { .slot = 3, .n_past = 62, .n_replay = 3, .path = path_far },
+                                       { .slot = 5, .parity = 1, .n_past = 200, .n_node = 5, .parent = chain },
+                                       { .slot = 0, .n_past = 9, .n_replay = 3, .path = path_mixed } };
+
 /* Element (slot, head, i) of sequence memory `seq`. */
 static size_t kv_index(int32_t seq, int32_t slot, int32_t head, int32_t i, int32_t n_head, int32_t dim)
 {
@@ -171,6 +176,7 @@ static const commit_case commits[] = {
     { "nothing", one, 1, 2, 16, F32 },        { "base", tree, 1, 2, 16, F32 },
     { "one_head_odd", tree, 1, 1, 15, F32 },  { "several", several, 3, 2, 16, F32 },
     { "bf16", several, 3, 2, 16, BF16 },      { "f16", several, 3, 2, 24, F16 },
+    { "flush", flush, 1, 2, 16, F32 },        { "flush_some", flush_some, 3, 2, 16, BF16 },
 };
 
 /* After: slot n_past - n_replay + j is what slot n_past - n_replay + path[j] was. */

@@ -14,6 +14,7 @@ enum { NODES = 12 }; /* that the caches hold */
 static const int32_t chain[] = { -1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 };
 static const int32_t bush[] = { -1, 0, 1, 1, 0, 4, 0, 5, 3, 2 };
 static const int32_t star[] = { -1, 0, 0, 0, 0, 0 };
+static const int32_t late_bush[] = { -1, 0, 1, 2, 3, 3, 4, 4, 5, 6 }; /* below a chain of 4 */
 static const int32_t path_root[] = { 0 };
 static const int32_t path_two[] = { 0, 4 };
 static const int32_t path_far[] = { 0, 1, 3, 8, 11 };
@@ -32,6 +33,15 @@ static const test_seq several[] = { { .slot = 3, .n_past = 9, .n_replay = 2, .pa
                                     { .slot = 5, .parity = 1, .n_past = 9, .n_node = 6, .n_fed = 2, .parent = star },
                                     { .slot = 2, .parity = 1, .n_past = 9, .n_replay = 5, .path = path_far,
                                       .n_node = 12, .parent = chain } };
+static const test_seq advance[] = { { .slot = 1, .n_past = 9, .n_node = 10, .parent = late_bush, .n_advance = 4 } };
+static const test_seq advance_one[] = { { .slot = 1, .parity = 1, .n_past = 9, .n_node = 10, .parent = bush, .n_advance = 1 },
+                                        { .slot = 4, .n_past = 9, .n_node = 10, .parent = late_bush, .n_advance = 4 } };
+static const test_seq advance_all[] = { { .slot = 4, .n_past = 9, .n_replay = 2, .path = path_two, .n_node = 5,
+                                          .parent = chain, .n_advance = 5 } };
+static const test_seq flush[] = { { .slot = 3, .n_past = 9, .n_replay = 5, .path = path_far } };
+static const test_seq flush_some[] = { { .slot = 3, .n_past = 9, .n_replay = 2, .path = path_two },
+                                       { .slot = 1, .parity = 1, .n_past = 9, .n_node = 10, .parent = bush },
+                                       { .slot = 2, .parity = 1, .n_past = 9, .n_replay = 1, .path = path_root } };
 static const test_seq prompt[] = { { .slot = 2, .parity = 1, .n_past = 0, .n_node = 11, .parent = chain } };
 
 typedef struct scan_case {
@@ -54,6 +64,12 @@ static const scan_case cases[] = {
     { "replay", tree_replay, 1, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 1, F32, F32, DECODE },
     { "fed", fed, 1, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 1, F32, F32, DECODE },
     { "several", several, 4, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 1, F32, F32, DECODE },
+    { "advance", advance, 1, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 1, F32, F32, DECODE },
+    { "advance_one", advance_one, 2, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 1, F32, F32, DECODE },
+    { "advance_all", advance_all, 1, 40, 1, 16, 1, 40, 40, true, false, true, true, 0, INFINITY, 1, BF16, F32, DECODE },
+    { "flush", flush, 1, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 1, F32, F32, DECODE },
+    { "flush_some", flush_some, 3, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 1, F32, F32, DECODE },
+    { "flush_mamba1", flush_some, 3, 40, 1, 16, 1, 40, 40, true, false, true, true, 0, INFINITY, 1, BF16, F32, DECODE },
     { "gate", several, 4, 4, 8, 16, 1, 2, 2, false, true, true, true, 0, INFINITY, 1, F32, F32, DECODE },
     { "no_dt_bias", several, 4, 4, 8, 16, 1, 2, 2, false, true, true, false, 0, INFINITY, 1, F32, F32, DECODE },
     { "dt_limits", several, 4, 4, 8, 16, 1, 2, 2, false, true, false, true, 0.4, 1.1, 1, F32, F32, DECODE },
@@ -252,6 +268,10 @@ static void expect_decode(const scan_case *c, world *w, int32_t index, int32_t r
             absorb(c, w, live, i == length - 1 ? w->y + (row + n - s->n_fed) * w->inner : NULL, &t);
             if (i == length - 1) fill_caches(c, w, s, n, &t);
         }
+    }
+    for (int32_t n = 0; n < s->n_advance; n++) {
+        token t = node_token(c, w, index, row, n);
+        absorb(c, w, stored, NULL, &t);
     }
     free(live);
 }

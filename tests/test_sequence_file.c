@@ -1,5 +1,5 @@
-/* test_sequence_file.c - sequences forked, saved and restored: copies go on as the original would have alone, bit for bit,
- * and so does the original; what was cut short, changed or made for another model is refused and leaves nothing behind. */
+/* test_sequence_file.c - sequences forked, saved and restored: copies go on as the original would have alone, bit for
+ * bit, and so does the original; what was cut short, changed or made for another model is refused and leaves nothing. */
 #include "tests/support_decode.h"
 
 #include <math.h>
@@ -243,7 +243,10 @@ static void seeds(void **state)
     close_models(&b);
 }
 
-static int32_t n_free_pages(const spec_session *s) { return s->net->n_free + (s->draft_net ? s->draft_net->n_free : 0); }
+static int32_t n_free_pages(const spec_session *s)
+{
+    return s->net->n_free + (s->draft_net ? s->draft_net->n_free : 0);
+}
 
 static void forks_that_do_not_fit(void **state)
 {
@@ -469,6 +472,101 @@ static void scattered_paths(void **state)
 {
     (void)state;
     each_pair(check_scattered);
+}
+
+/* --- nets of both kinds --- */
+
+/* A net of two slots on a queue of its own. */
+typedef struct small_net {
+    speci_net *net;
+    spec_queue *queue;
+} small_net;
+
+static small_net open_net(spec_model *m, bool joint)
+{
+    const speci_net_params p = { .n_seq = 2, .n_ctx = 200, .n_node = 8, .joint = joint };
+    const spec_backend_ops *ops = m->backend->ops;
+    small_net n;
+    spec_plan plans[2];
+    OK(speci_net_open(&n.net, m, &p));
+    speci_net_plans(n.net, plans);
+    OK(ops->queue_open(m->backend->dev, &n.queue, plans, 2, m->n_vocab));
+    OK(speci_net_attach(n.net, n.queue, true));
+    return n;
+}
+
+static void close_net(const small_net *n, const spec_model *m)
+{
+    speci_net_close(n->net);
+    m->backend->ops->queue_close(n->queue);
+}
+
+/* Feeds a tree of one node, or the scattered one, and reads its rows. */
+static void feed(small_net *n, const spec_model *m, int32_t slot, int32_t root, int32_t n_node, float *row)
+{
+    int32_t token[] = { root, 50, 61, 51, 62, 63, 52 }, parent[] = { -1, 0, 0, 2, 2, 4, 1 }, ld;
+    const spec_tree tree = { .n = n_node, .cap = 7, .token = token, .parent = parent };
+    const speci_net_input in = { .slot = slot, .tree = &tree };
+    OK(speci_net_forward(n->net, &in, 1, NULL));
+    const float *logits = speci_net_logits(n->net, &ld) + (size_t)speci_net_first_row(n->net, 0) * (size_t)ld;
+    OK(m->backend->ops->download(n->queue, row, logits, (size_t)n_node * (size_t)m->n_vocab * sizeof *row));
+    OK(m->backend->ops->sync(n->queue));
+}
+
+static spec_status put_bytes(void *arg, const void *data, size_t n) { return to_stream(arg, data, n), SPEC_OK; }
+static spec_status get_bytes(void *arg, void *data, size_t n)
+{
+    assert_int_equal(from_stream(arg, data, n), 0);
+    return SPEC_OK;
+}
+
+/* Whether paths are replayed or fed again: what is absorbed before its time is the same, moves from one kind of net to the
+ * other, and leaves the last pass's logits alone. */
+static void nets_of_both_kinds(void **state)
+{
+    (void)state;
+    enum { N_VOCAB = 96, N_IDS = 70 };
+    static const char *const names[] = { "mamba", "mamba2", "llama3", "bamba" };
+    static const int32_t path[] = { 0, 2, 4, 5 };
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+        char dir[600];
+        int32_t ids[N_IDS], ld;
+        float row[N_VOCAB], want[N_VOCAB], last[7 * N_VOCAB], now[7 * N_VOCAB];
+        stream f[2] = { { 0 }, { 0 } };
+        snprintf(dir, sizeof dir, GOLDEN "%s", names[k]);
+        spec_model *const m = support_model(backend, dir, SPEC_DTYPE_F32);
+        assert_int_equal(m->n_vocab, N_VOCAB);
+        for (int32_t i = 0; i < N_IDS; i++) ids[i] = i * 7 % N_VOCAB;
+        for (int joint = 0; joint < 2; joint++) {
+            small_net n = open_net(m, joint == 1), other = open_net(m, joint == 0);
+            OK(speci_net_begin(n.net, 0));
+            OK(speci_net_prefill(n.net, 0, ids, N_IDS, NULL, NULL));
+            feed(&n, m, 0, 60, 7, last);
+            speci_net_commit(n.net, 0, path, 4);
+            OK(speci_net_flush(n.net, 0));
+            assert_int_equal(speci_net_n_past(n.net, 0), N_IDS + 4);
+            const float *logits = speci_net_logits(n.net, &ld);
+            OK(m->backend->ops->download(n.queue, now, logits, sizeof now));
+            OK(m->backend->ops->sync(n.queue));
+            assert_memory_equal(now, last, sizeof now);
+            OK(speci_net_copy(n.net, 0, 1));
+            OK(speci_net_write(n.net, 1, put_bytes, &f[joint]));
+            assert_int_equal(f[joint].n, speci_net_data_bytes(n.net, N_IDS + 4));
+            OK(speci_net_read(other.net, 1, N_IDS + 4, get_bytes, &f[joint]));
+            feed(&n, m, 0, 33, 1, joint ? row : want);
+            if (joint) assert_memory_equal(row, want, sizeof row);
+            feed(&n, m, 1, 33, 1, row);
+            assert_memory_equal(row, want, sizeof row);
+            feed(&other, m, 1, 33, 1, row);
+            assert_memory_equal(row, want, sizeof row);
+            close_net(&n, m);
+            close_net(&other, m);
+        }
+        expect_same_bytes(&f[0], &f[1], names[k]);
+        free(f[0].data);
+        free(f[1].data);
+        spec_model_close(m);
+    }
 }
 
 /* --- other drafters, other sizes --- */
@@ -747,7 +845,8 @@ static void other_models(void **state)
     (void)state;
     bench b, c;
     trace t = { 0 };
-    char flipped[64], changed[64], *text = support_json_with(GOLDEN "llama2", "config.json", "{\"rms_norm_eps\": 2e-6}");
+    char flipped[64], changed[64];
+    char *const text = support_json_with(GOLDEN "llama2", "config.json", "{\"rms_norm_eps\": 2e-6}");
     const variant_file weights = { "model.safetensors", NULL }, config = { "config.json", text };
     support_variant(flipped, GOLDEN "llama2", &weights, 1);
     copy_with_flip(GOLDEN "llama2", flipped, -2); /* the last tensor's last bytes */
@@ -878,6 +977,7 @@ int main(void)
         cmocka_unit_test(restored_go_on_as_alone),
         cmocka_unit_test(saved_within_a_step),
         cmocka_unit_test(scattered_paths),
+        cmocka_unit_test(nets_of_both_kinds),
         cmocka_unit_test(other_drafters),
         cmocka_unit_test(outgrown_drafters),
         cmocka_unit_test(limits),

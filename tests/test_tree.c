@@ -1,5 +1,5 @@
-/* test_tree.c - trees as plain data, each function against a reference that is slow and plain: recursion over children, or
- * paths compared as sequences. */
+/* test_tree.c - trees as plain data, each function against a reference that is slow and plain: recursion over children,
+ * or paths compared as sequences. */
 #include "test.h"
 
 #include "algorithms/algo.h"
@@ -349,6 +349,15 @@ static void check_order(test_random *r, const spec_tree *t)
         assert_int_equal(spec_tree_permute(t, order, &out), SPEC_E_INVALID);
         order[at] = first, order[0] = was;
         assert_int_equal(spec_tree_permute(t, order, &out), SPEC_E_INVALID);
+        /* A child right before its parent, wherever there is one right behind it. */
+        order[0] = first, order[at] = was;
+        for (int32_t i = 2; i < t->n; i++) {
+            if (t->parent[order[i]] != order[i - 1]) continue;
+            const int32_t parent = order[i - 1];
+            order[i - 1] = order[i], order[i] = parent;
+            assert_int_equal(spec_tree_permute(t, order, &out), SPEC_E_INVALID);
+            order[i] = order[i - 1], order[i - 1] = parent;
+        }
         assert_memory_equal(out.rank, before.rank, (size_t)t->n * sizeof *out.rank);
         assert_memory_equal(out.parent, before.parent, (size_t)t->n * sizeof *out.parent);
         spec_tree_free(&before, NULL);

@@ -3,13 +3,13 @@
  *
  *   S(node) = exp(dt A) S(parent) + dt x B^T;   y = S C + D x;   out = z ? y silu(z) : y
  *
- * The state's rows (a head and one of its channels) are independent: a task is a piece of them, for one sequence, and
- * does everything for them in order: replay into the stored state, then the nodes.
+ * The state's rows (a head and one of its channels) are independent: a task is a piece of them, for one sequence,
+ * and does everything for them in order: replay into the stored state, then the nodes.
  *
- * Recurrent form: the nodes in the order of the step's visits. One state is live; copies of those that are needed again
- * wait in the task's scratch (at most LIVE_MAX floats each: they stay in the second cache). Where the order is not known
- * to the host the live state starts again from the stored one and absorbs the node's ancestors once more, from the values
- * they had. All the same function of the same numbers, hence the same bits.
+ * Recurrent form: the nodes in the order of the step's visits. One state is live; copies of those that are needed
+ * again wait in the task's scratch (at most LIVE_MAX floats each: they stay in the second cache). Where the order is
+ * not known to the host the live state starts again from the stored one and absorbs the node's ancestors once more,
+ * from the values they had. All the same function of the same numbers, hence the same bits.
  *
  * Matrix form: with sigma the logarithms of the decays, summed from the root on,
  *   y_i = e^sigma_i S0 C_i + sum over j on the path of i of e^(sigma_i - sigma_j) (C_i . B_j) dt_j x_j + D x_i.
@@ -263,8 +263,8 @@ static void recurrent(const scan_part *t, float *stored, float *scratch)
 
 /* --- matrix form --- */
 
-/* What the rows of one head share: of each node of the tree, dt and the logarithm of the decays from the root on. The sum
- * is double: its differences are small beside it. */
+/* What the rows of one head share: of each node of the tree, dt and the logarithm of the decays from the root on.
+ * The sum is double: its differences are small beside it. */
 typedef struct head_decays {
     float dt[MATRIX_NODES];
     double sigma[MATRIX_NODES];

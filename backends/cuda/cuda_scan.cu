@@ -4,7 +4,7 @@
  *   S(node) = exp(dt A) S(parent) + (dt x) B^T;   y = S C + D x;   out = z ? y silu(z) : y
  * S f32 [n_slot][n_head][head_dim][n_state]; x, z, y rows of n_head * head_dim (x: blocks of head_dim, shared by x_rep
  * heads), B, C rows of blocks of n_state. Sources: Mamba, eq. 2a with the authors' Euler step for B; Mamba-2; the tree
- * form of STree; activation replay of Snakes and Ladders (algorithms.md 7.2, 7.3, 8.3, 9.2).
+ * form of STree; activation replay of Snakes and Ladders (algorithms.md 7.2, 7.3, 8.3, 9.2, 9.3, 10.1).
  *
  * A group of LANES lanes owns CH channels, VS states each lane: all of S that it reads and writes, in registers.
  *   1. decode: the accepted path is absorbed from the caches' other half and S is stored;
@@ -14,14 +14,16 @@
  *      every node's state, and with n_advance the state that the chain in front ends in.
  *
  * Where saved states lie: in the block's shared memory, each thread its own CH * VS floats, so that no one waits for
- * another. A place takes 128 * CH * VS * 4 bytes: 8 KiB with 128 states (Mamba-2), 2 KiB for Mamba-1, 16 KiB with 256
- * states. Trees of 15, 63 and 255 nodes need 3, 5 and 7 places (spec_step_places). Mamba2-2.7B has 320 blocks per sequence
- * (80 heads, 4 tiles of 16 channels): with 255 nodes 63 KiB each, 3 to a multiprocessor of 227 KiB, all blocks of one
- * sequence resident at once on 132 of them; with 63 nodes 43 KiB, 5 to a multiprocessor, where registers allow 4. Global
- * memory instead would be 7 * 2.6 MB per sequence and layer: it leaves a level 2 cache of 50 MB at three sequences. On
- * devices with less shared memory places that do not fit are not used: their visits rebuild along the path.
+ * another. A place takes 128 * CH * VS * 4 bytes: 8 KiB with 128 states (Mamba-2), 2 KiB for Mamba-1, 16 KiB with
+ * 256 states. Trees of 15, 63 and 255 nodes need 3, 5 and 7 places (spec_step_places). Mamba2-2.7B has 320 blocks
+ * per sequence (80 heads, 4 tiles of 16 channels): with 255 nodes 63 KiB each, 3 to a multiprocessor of 227 KiB,
+ * which is what registers allow too; so all blocks of one sequence are resident at once on 132 of them. 63 nodes
+ * take 43 KiB. Global memory instead would be 7 * 2.6 MB per sequence and layer: it leaves a level 2 cache of 50 MB
+ * at three sequences. On devices with less shared memory places that do not fit are not used: their visits rebuild
+ * along the path.
  *
- *   Prefill absorbs its rows in order and stores S.
+ * Prefill absorbs its rows in order and stores S.
+ *
  * With one A per head (Mamba-2) a block's channels belong to one head, and the threads share a table of dt and
  * exp(dt A) per node; with A per state (Mamba-1, PER_STATE) both are computed where they are used. */
 #include <type_traits>
@@ -85,8 +87,8 @@ static __device__ __forceinline__ void load_run(float out[N], const void *p, int
     for (int k = 0; k < N; k++) out[k] = k < n ? load_any(p, dtype, i + k) : 0.0f;
 }
 
-/* Two halves of load_run for aligned 16-bit values, two in a word: between them nothing waits for memory, so that the loads
- * of many nodes can be in flight. N is 1 or a multiple of 4. */
+/* Two halves of load_run for aligned 16-bit values, two in a word: between them nothing waits for memory, so that
+ * the loads of many nodes can be in flight. N is 1 or a multiple of 4. */
 template <int N> struct raw_run {
     uint32_t w[(N + 1) / 2];
 };
@@ -117,7 +119,7 @@ template <int VS, int CH> struct scan_in {
 };
 
 template <int VS, int LANES, int CH, bool PER_STATE>
-static __global__ void __launch_bounds__(SCAN_THREADS)
+static __global__ void __launch_bounds__(SCAN_THREADS, VS == 4 ? 3 : 2)
 scan_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile, int table_cap, int n_place)
 {
     constexpr int GPW = 32 / LANES, QUADS = CH * VS / 4;
@@ -136,7 +138,7 @@ scan_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile, int
     const bool prefill = step->phase == SPEC_PHASE_PREFILL;
     const int tid = (int)threadIdx.x, warp = tid / 32, lane = tid % 32, group = lane / LANES, l = lane % LANES;
 
-    if (!prefill && (s.n_replay > a.n_node || s.n_fed + s.n_row > a.n_node)) return; /* more than caches and tables hold */
+    if (!prefill && (s.n_replay > a.n_node || s.n_fed + s.n_row > a.n_node)) return; /* caches and tables hold n_node */
 
     /* Which channels, which states. Groups without channels go along for the shuffles and store nothing. */
     int head, c0;
@@ -152,7 +154,8 @@ scan_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile, int
     const int out_ch = CH == 1 ? 0 : l / (LANES / 4); /* after the reduction this lane has channel c0 + out_ch */
     const bool is_out = CH == 1 ? l == 0 : l % (LANES / 4) == 0;
 
-    const size_t half = ((size_t)s.slot * 2 + s.parity) * a.n_node, other = ((size_t)s.slot * 2 + (s.parity ^ 1)) * a.n_node;
+    const size_t half = ((size_t)s.slot * 2 + s.parity) * a.n_node;
+    const size_t other = ((size_t)s.slot * 2 + (s.parity ^ 1)) * a.n_node;
     const int b_block = head / a.b_rep, b_width = a.n_head / a.b_rep * a.n_state;
     const size_t x_col = (size_t)(head / a.x_rep) * a.head_dim + c0, y_col = (size_t)head * a.head_dim + c0;
     const size_t b_col = (size_t)b_block * a.n_state + s0, c_col = (size_t)(head / a.c_rep) * a.n_state + s0;
@@ -166,7 +169,7 @@ scan_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile, int
         return scan_dt(load_any(a.dt.data, a.dt.dtype, (size_t)r * a.dt.ld + head), bias, a.dt_min, a.dt_max);
     };
     typedef scan_in<VS, CH> in_t;
-    /* x and B from the convolution's replay rows (and B from its cache); dt by `entry` of the table, or from the cache */
+    /* x and B from the convolution's replay rows (or B from its cache); dt by `entry` of the table, or from the cache */
     auto fetch_replayed = [&](in_t &in, int entry, size_t cached) {
         const size_t row = ((size_t)n_seq * 2 * a.n_node + entry) * a.replay_ld;
         load_run<CH>(in.x, a.replay_y, a.dtype, row + a.replay_x_col + x_col, n_ch);
@@ -188,7 +191,8 @@ scan_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile, int
         if (!whole) return;
         load_run<VS>(in.c, a.c.data, a.c.dtype, (size_t)r * a.c.ld + c_col, n_s);
         in.z = 0.0f;
-        if (a.z.data && is_out && out_ch < n_ch) in.z = load_any(a.z.data, a.z.dtype, (size_t)r * a.z.ld + y_col + out_ch);
+        if (a.z.data && is_out && out_ch < n_ch)
+            in.z = load_any(a.z.data, a.z.dtype, (size_t)r * a.z.ld + y_col + out_ch);
     };
 
     float state[CH][VS];
@@ -312,9 +316,9 @@ scan_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile, int
     for (int i = tid; i < s.n_row; i += SCAN_THREADS)
         visits[i] = pack_visit(spec_step_visits(step)[s.first_row + i], s.n_fed, n_tree, n_place);
 
-    /* Replay and visits are chains: their length times the latency of a load, unless the loads of several nodes are in
-     * flight. That needs loads without branches between them, hence a path of its own for what real models have: 16-bit,
-     * aligned, B where the family has it. All threads of a block take the same one. */
+    /* Replay and visits are chains: their length times the latency of a load, unless the loads of several nodes are
+     * in flight. That needs loads without branches between them, hence a path of its own for what real models have:
+     * 16-bit, aligned, B where the family has it. All threads of a block take the same one. */
     const int c_first = n_ch > 0 ? 0 : -c0; /* groups without channels read those of the first */
     const uint16_t *replay0 = (const uint16_t *)a.replay_y + (size_t)n_seq * 2 * a.n_node * a.replay_ld;
     const uint16_t *replay_x = replay0 + a.replay_x_col + x_col + c_first, *replay_b = replay0 + a.replay_b_col + b_col;
@@ -329,7 +333,7 @@ scan_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile, int
                        a.c.dtype == a.dtype && (!a.z.data || a.z.dtype == SPEC_DTYPE_F32) &&
                        (PER_STATE ? !a.b_in_conv && a.dt.dtype == SPEC_DTYPE_F32 : a.b_in_conv != 0);
     const uintptr_t x_places = CH == 1 ? 0 : (uintptr_t)replay_x | (uintptr_t)row_x;
-    const uintptr_t b_places = (PER_STATE ? (uintptr_t)cache_b : (uintptr_t)replay_b) | (uintptr_t)row_b | (uintptr_t)row_c;
+    const uintptr_t b_places = (uintptr_t)(PER_STATE ? cache_b : replay_b) | (uintptr_t)row_b | (uintptr_t)row_c;
     const int x_strides = CH == 1 ? 0 : a.replay_ld | a.x.ld;
     const int b_strides = (PER_STATE ? b_width : a.replay_ld) | a.b.ld | a.c.ld;
     const bool plain = types && (n_ch == CH || n_ch <= 0) && n_s == VS && ((x_places | b_places) & 7) == 0 &&

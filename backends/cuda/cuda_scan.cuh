@@ -1,5 +1,5 @@
-/* cuda_scan.cuh - what the two forms of the scan share: the functions that make its bits, and the launcher of the matrix
- * form (cuda_scan_matrix.cu). */
+/* cuda_scan.cuh - what the two forms of the scan share: the functions that make its bits, and the launcher of the
+ * matrix form (cuda_scan_matrix.cu). */
 #ifndef SPEC_CUDA_SCAN_CUH
 #define SPEC_CUDA_SCAN_CUH
 

@@ -4,13 +4,14 @@
  *   y_i = e^sigma_i S0 C_i + sum over j on the path of i of e^(sigma_i - sigma_j) (C_i . B_j) dt_j x_j + D x_i
  *   sigma_i = sum over j on the path of i of dt_j A: double; its differences are rounded to float
  *
- * A block has one head of one sequence and 32 of its channels. It reads their state once, absorbs the accepted path (the
- * recurrent form's functions and order: the same bits) and stores it; then S0 lies in shared memory, turned, and each warp
- * takes MATRIX_ROWS nodes at a time, a lane being a channel. Of the matrix M only what is not zero is computed: pairs of a
- * node and an ancestor, found by walking up. So no exponent is positive, and a tree of depth d costs N d (n + 32) per
- * block beside the N n 32 of S0, whatever N is. Nothing of the size of a state is written per node. Nodes do not wait for each
- * other, which is what this form is for. Sums are float32, in an order that the tree's shape does not change for a path,
- * but C . B and the walk differ from the recurrent form: equal within rounding, not in bits. */
+ * A block has one head of one sequence and 32 of its channels. It reads their state once, absorbs the accepted path
+ * (the recurrent form's functions and order: the same bits) and stores it; then S0 lies in shared memory, turned,
+ * and each warp takes MATRIX_ROWS nodes at a time, a lane being a channel. Of the matrix M only what is not zero is
+ * computed: pairs of a node and an ancestor, found by walking up. So no exponent is positive, and a tree of depth d
+ * costs N d (n + 32) per block beside the N n 32 of S0, whatever N is. Nothing of the size of a state is written per
+ * node. Nodes do not wait for each other, which is what this form is for. Sums are float32, in an order that the
+ * tree's shape does not change for a path, but C . B and the walk differ from the recurrent form: equal within
+ * rounding, not in bits. */
 #include "cuda_scan.cuh"
 
 enum { MATRIX_WARPS = 8, MATRIX_THREADS = MATRIX_WARPS * 32, MATRIX_ROWS = 4, MATRIX_CHANNELS = 32, MATRIX_BATCH = 8 };
@@ -25,7 +26,8 @@ template <int NS> struct matrix_shared {
 };
 template <int NS> static size_t matrix_bytes(int n_node)
 {
-    return sizeof(matrix_shared<NS>) + (size_t)n_node * (sizeof(double) + sizeof(float) + sizeof(int32_t) + sizeof(float2));
+    const size_t node = sizeof(double) + sizeof(float) + sizeof(int32_t) + sizeof(float2);
+    return sizeof(matrix_shared<NS>) + (size_t)n_node * node;
 }
 
 template <int NS>
@@ -46,14 +48,15 @@ matrix_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile)
     const int n_seq = (int)blockIdx.y;
     const spec_step_seq s = spec_step_seqs(step)[n_seq];
     const int n_tree = s.n_fed + s.n_row;
-    if (s.n_replay > a.n_node || n_tree > a.n_node || s.n_advance > s.n_row) return; /* more than caches and tables hold */
+    if (s.n_replay > a.n_node || n_tree > a.n_node || s.n_advance > s.n_row) return; /* caches hold n_node */
     const spec_step_node *node = spec_step_nodes(step) + s.first_node;
     const int32_t *path = spec_step_paths(step) + s.first_path;
     const int tid = (int)threadIdx.x, warp = tid / 32, lane = tid % 32;
     const int head = (int)blockIdx.x / n_tile, tile = (int)blockIdx.x % n_tile, c0 = tile * MATRIX_CHANNELS;
     const int n_ch = min(a.head_dim - c0, (int)MATRIX_CHANNELS);
 
-    const size_t half = ((size_t)s.slot * 2 + s.parity) * a.n_node, other = ((size_t)s.slot * 2 + (s.parity ^ 1)) * a.n_node;
+    const size_t half = ((size_t)s.slot * 2 + s.parity) * a.n_node;
+    const size_t other = ((size_t)s.slot * 2 + (s.parity ^ 1)) * a.n_node, entry0 = (size_t)n_seq * 2 * a.n_node;
     const int b_width = a.n_head / a.b_rep * a.n_state;
     const size_t x_col = (size_t)(head / a.x_rep) * a.head_dim + c0, y_col = (size_t)head * a.head_dim + c0;
     const size_t b_col = (size_t)(head / a.b_rep) * a.n_state, c_col = (size_t)(head / a.c_rep) * a.n_state;
@@ -61,19 +64,21 @@ matrix_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile)
 
     /* x of channel p and B of state number n: of an entry of replay_y (whose B may be in the cache), of a row */
     auto cached_x = [&](int entry, int p) {
-        return load_any(a.replay_y, a.dtype, ((size_t)n_seq * 2 * a.n_node + entry) * a.replay_ld + a.replay_x_col + x_col + p);
+        return load_any(a.replay_y, a.dtype, (entry0 + entry) * a.replay_ld + a.replay_x_col + x_col + p);
     };
     auto cached_b = [&](int entry, size_t cached, int n) {
         if (!a.b_in_conv) return load_any(a.cache_b, a.dtype, cached * b_width + b_col + n);
-        return load_any(a.replay_y, a.dtype, ((size_t)n_seq * 2 * a.n_node + entry) * a.replay_ld + a.replay_b_col + b_col + n);
+        return load_any(a.replay_y, a.dtype, (entry0 + entry) * a.replay_ld + a.replay_b_col + b_col + n);
     };
     auto node_x = [&](int i, int p) {
         if (i < s.n_fed) return cached_x(s.n_replay + i, p);
-        return round_any(a.dtype, load_any(a.x.data, a.x.dtype, (size_t)(s.first_row + i - s.n_fed) * a.x.ld + x_col + p));
+        const size_t row = (size_t)(s.first_row + i - s.n_fed);
+        return round_any(a.dtype, load_any(a.x.data, a.x.dtype, row * a.x.ld + x_col + p));
     };
     auto node_b = [&](int i, int n) {
         if (i < s.n_fed) return cached_b(s.n_replay + i, half + i, n);
-        return round_any(a.dtype, load_any(a.b.data, a.b.dtype, (size_t)(s.first_row + i - s.n_fed) * a.b.ld + b_col + n));
+        const size_t row = (size_t)(s.first_row + i - s.n_fed);
+        return round_any(a.dtype, load_any(a.b.data, a.b.dtype, row * a.b.ld + b_col + n));
     };
 
     /* Tables. The first tile of a head keeps dt for the replay to come. */
@@ -203,8 +208,8 @@ template <int NS> static void launch_matrix(spec_queue *q, const spec_scan_args 
     const int n_tile = cuda_div_up(a->head_dim, MATRIX_CHANNELS);
     const size_t bytes = matrix_bytes<NS>(a->n_node);
     scan_allow_shared(q->dev, matrix_kernel<NS>, bytes);
-    matrix_kernel<NS><<<dim3((unsigned)(a->n_head * n_tile), (unsigned)q->shape.seqs), MATRIX_THREADS, bytes, q->stream>>>(
-        q->d_step, *a, n_tile);
+    const dim3 grid((unsigned)(a->n_head * n_tile), (unsigned)q->shape.seqs);
+    matrix_kernel<NS><<<grid, MATRIX_THREADS, bytes, q->stream>>>(q->d_step, *a, n_tile);
 }
 
 void speci_cuda_scan_matrix(spec_queue *q, const spec_scan_args *a)

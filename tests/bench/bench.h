@@ -1,0 +1,129 @@
+/* bench.h - the parts of spec-bench: one program that measures what steps cost, each figure beside its bound.
+ *
+ *   bench_main.c     options and modes            bench_output.c   records: JSON lines, tables, comparison
+ *   bench_device.c   backend, bandwidth, sessions bench_count.c    calls counted through the backend's table
+ *   bench_models.c   models by shape name         bench_<mode>.c   a mode each
+ *
+ * Modes return a status; spec_last_error() says what went wrong. */
+#ifndef SPEC_BENCH_H
+#define SPEC_BENCH_H
+
+#include <jansson.h>
+
+#include "algorithms/algo.h"
+#include "core/core.h"
+
+/* NULL and 0: the mode's default. Lists are separated by commas, lists of trees by semicolons. */
+typedef struct bench_options {
+    const char *model, *drafter; /* name of a shape, or a directory */
+    const char *backend, *plugin_dir, *dtype;
+    const char *keep, *compare;
+    const char *nodes, *tree, *verify, *temperature, *prompts, *sequences, *tokens;
+    double top_p, bandwidth_gbs;
+    spec_scan_form scan;
+    spec_advance advance;
+    spec_draft_state draft_state;
+    spec_adapt adapt;
+    int32_t n_threads, repeats, context, n_predict, n_prompt;
+    bool json, ignore_eos;
+} bench_options;
+
+typedef struct bench {
+    bench_options o;
+    spec_backend *be;
+    spec_model *model, *draft_model;
+    char model_name[128], draft_name[128];
+    double bandwidth;           /* bytes per second */
+    const char *bandwidth_kind; /* how it was measured */
+    double load_s;              /* of the model, file in the page cache */
+    json_t *old;                /* records of --compare, or NULL */
+    char columns[1024];         /* of the table that is being printed */
+} bench;
+
+/* --- modes --- */
+
+typedef struct bench_mode {
+    const char *name, *help;
+    spec_status (*run)(bench *b);
+    bool no_model; /* it needs none */
+} bench_mode;
+spec_status bench_step(bench *b);
+spec_status bench_generate(bench *b);
+spec_status bench_draft(bench *b);
+spec_status bench_prefill(bench *b);
+spec_status bench_replay(bench *b);
+spec_status bench_sequences(bench *b);
+spec_status bench_rows(bench *b);
+spec_status bench_machine(bench *b);
+spec_status bench_memory(bench *b);
+
+/* --- device (bench_device.c) --- */
+
+/* Backend; models, written first where they are named by shape; bandwidth. */
+spec_status bench_open(bench *b, bool with_model);
+void bench_close(bench *b);
+/* A session on the model with room for n_node nodes and n_ctx positions, the options' forms of computing. */
+spec_status bench_session(spec_session **out, const bench *b, spec_drafter *drafter, int32_t n_ctx, int32_t n_node,
+                          int32_t n_seq);
+/* A sequence of `n` ids, no two neighbours alike. */
+spec_status bench_sequence(int32_t *seq, spec_session *s, int32_t n, const spec_sampling *sampling);
+/* Bytes of the weights that a step reads: of an embedding that is not the head too, only some rows. */
+double bench_weight_bytes(const spec_model *m);
+/* What a step of n_seq sequences takes if nothing but memory counts: weights read once, recurrent states read and
+ * written once, K and V of `context` positions read once. */
+double bench_floor_ms(const bench *b, int32_t context, int32_t n_seq);
+
+/* --- bandwidth (bench_bandwidth.c) --- */
+
+/* Bytes per second of n_thread threads reading memory that no cache holds; the best of some runs. */
+spec_status bench_read_bandwidth(double *out, int32_t n_thread);
+
+/* --- counting (bench_count.c) --- */
+
+typedef struct bench_counts {
+    int64_t n_sync, n_alloc; /* n_alloc: of device memory */
+    double wait_ms;          /* in calls that compute or wait for the device */
+} bench_counts;
+/* From now on the backend's calls are counted. */
+void bench_count_install(spec_backend *be);
+bench_counts bench_count_now(void);
+
+/* --- models (bench_models.c) --- */
+
+/* The directory of the model `name`: itself where it is a directory; else it is written, random weights, below `keep` (and
+ * stays; what is there is used again) or in a temporary directory. *written: the caller removes it. */
+spec_status bench_model_directory(char *out, size_t cap, const char *name, const char *keep, bool *written);
+void bench_model_remove(const char *dir);
+void bench_model_list(FILE *to);
+
+/* --- output (bench_output.c) --- */
+
+json_t *bench_record(const bench *b, const char *mode);
+void bench_text(json_t *record, const char *key, const char *value);
+void bench_count(json_t *record, const char *key, int64_t value);
+void bench_number(json_t *record, const char *key, double value);
+/* median_ms and min_ms of ms [n], which is sorted. */
+void bench_times(json_t *record, double *ms, int32_t n);
+double bench_median(double *ms, int32_t n); /* sorts */
+/* Adds floor, bandwidth and commit, prints, compares, and takes the record. */
+spec_status bench_emit(bench *b, json_t *record, double floor_ms);
+spec_status bench_compare_open(bench *b);
+
+/* --- lists (bench_main.c) --- */
+
+/* Numbers of a list, at least 1 each: their count in *n. */
+spec_status bench_ints(int32_t *out, int32_t cap, int32_t *n, const char *list, const char *what);
+/* Item i of a list into out [cap]; false behind the last. */
+bool bench_item(char *out, size_t cap, const char *list, char separator, int32_t i);
+
+/* --- trees (bench_step.c) --- */
+
+/* A tree of n nodes by kind: chain, binary, random, or unrolled (the paths of the binary tree of n nodes). The tokens
+ * of siblings differ. tree: room for 256 nodes. E_FULL when it has more, or is deeper than a tree may be. */
+spec_status bench_tree(spec_tree *tree, const char *kind, int32_t n);
+/* The plain step (one node, score + verify + commit) in a session of its own: the median. */
+spec_status bench_plain_ms(double *median, bench *b, int32_t context);
+/* Scores `tree` after seq's pending token, which becomes its root's token. */
+spec_status bench_score(spec_session *s, int32_t seq, spec_tree *tree);
+
+#endif

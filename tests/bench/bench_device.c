@@ -1,0 +1,175 @@
+/* bench_device.c - a backend, models on it, the machine's bandwidth, and sessions to measure. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/bench/bench.h"
+
+/* --- bandwidth --- */
+
+/* A copy on the device moves two bytes for each: one read, one written. The best of some. */
+static spec_status copy_bandwidth(double *out, spec_backend *be, spec_queue *q, char *from, size_t bytes)
+{
+    double best = INFINITY;
+    for (int i = 0; i < 12; i++) {
+        SPEC_TRY(be->ops->sync(q));
+        const double start = speci_now_ms();
+        SPEC_TRY(be->ops->copy(q, from + bytes, from, bytes));
+        SPEC_TRY(be->ops->sync(q));
+        const double ms = speci_now_ms() - start;
+        if (i > 1 && ms < best) best = ms;
+    }
+    *out = 2.0 * (double)bytes / (best / 1e3);
+    return SPEC_OK;
+}
+
+static spec_status device_bandwidth(double *out, spec_backend *be)
+{
+    const size_t bytes = (size_t)1 << 30;
+    spec_queue *q = NULL;
+    void *block = NULL;
+    SPEC_TRY(be->ops->alloc(be->dev, &block, 2 * bytes));
+    spec_status status = be->ops->queue_open(be->dev, &q, NULL, 0, 0);
+    if (status == SPEC_OK) status = be->ops->zero(q, block, 2 * bytes);
+    if (status == SPEC_OK) status = copy_bandwidth(out, be, q, block, bytes);
+    if (q) be->ops->queue_close(q);
+    be->ops->free(be->dev, block, 2 * bytes);
+    return status;
+}
+
+static spec_status measure_bandwidth(bench *b)
+{
+    if (b->o.bandwidth_gbs > 0) {
+        b->bandwidth = b->o.bandwidth_gbs * 1e9;
+        b->bandwidth_kind = "given";
+        return SPEC_OK;
+    }
+    if (b->be->info.host_visible) {
+        b->bandwidth_kind = "read";
+        return bench_read_bandwidth(&b->bandwidth, b->o.n_threads);
+    }
+    b->bandwidth_kind = "copy, read + written";
+    return device_bandwidth(&b->bandwidth, b->be);
+}
+
+/* --- opening --- */
+
+static spec_status dtype_of(spec_dtype *out, const char *name)
+{
+    *out = SPEC_DTYPE_AUTO;
+    if (!name || strcmp(name, "auto") == 0) return SPEC_OK;
+    for (spec_dtype t = SPEC_DTYPE_F32; t <= SPEC_DTYPE_F16; t++)
+        if (strcmp(name, spec_dtype_name(t)) == 0) *out = t;
+    return *out ? SPEC_OK : speci_fail(SPEC_E_INVALID, "--dtype %s: f32, bf16, f16 or auto", name);
+}
+
+static void short_name(char *out, size_t cap, const char *path)
+{
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/') n--;
+    size_t at = n;
+    while (at > 0 && path[at - 1] != '/') at--;
+    snprintf(out, cap, "%.*s", (int)(n - at), path + at);
+}
+
+/* A model that was written for this run is gone from the disk when it is open. */
+static spec_status open_model(bench *b, spec_model **out, char *name, size_t cap, const char *what, double *seconds)
+{
+    char dir[4096];
+    bool written;
+    spec_model_params p = SPEC_MODEL_PARAMS_INIT;
+    SPEC_TRY(dtype_of(&p.dtype, b->o.dtype));
+    SPEC_TRY(bench_model_directory(dir, sizeof dir, what, b->o.keep, &written));
+    short_name(name, cap, what);
+    const double start = speci_now_ms();
+    const spec_status status = spec_model_open(out, b->be, dir, &p);
+    if (seconds) *seconds = (speci_now_ms() - start) / 1e3;
+    if (written) bench_model_remove(dir);
+    return status;
+}
+
+spec_status bench_open(bench *b, bool with_model)
+{
+    spec_backend_params p = SPEC_BACKEND_PARAMS_INIT;
+    p.n_threads = b->o.n_threads;
+    p.plugin_dir = b->o.plugin_dir;
+    SPEC_TRY(spec_backend_open(&b->be, b->o.backend, &p));
+    b->o.n_threads = b->be->host.n_threads;
+    SPEC_TRY(measure_bandwidth(b));
+    snprintf(b->model_name, sizeof b->model_name, "none");
+    if (!with_model) return SPEC_OK;
+    if (!b->o.model) return speci_fail(SPEC_E_INVALID, "--model NAME|DIR is missing");
+    SPEC_TRY(open_model(b, &b->model, b->model_name, sizeof b->model_name, b->o.model, &b->load_s));
+    if (!b->o.drafter) return SPEC_OK;
+    return open_model(b, &b->draft_model, b->draft_name, sizeof b->draft_name, b->o.drafter, NULL);
+}
+
+void bench_close(bench *b)
+{
+    spec_model_close(b->draft_model);
+    spec_model_close(b->model);
+    spec_backend_close(b->be);
+    json_decref(b->old);
+}
+
+/* --- sessions --- */
+
+spec_status bench_session(spec_session **out, const bench *b, spec_drafter *drafter, int32_t n_ctx, int32_t n_node,
+                          int32_t n_seq)
+{
+    spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+    p.n_ctx = n_ctx;
+    p.n_node = n_node;
+    p.n_seq = n_seq;
+    p.scan = b->o.scan;
+    p.advance = b->o.advance;
+    p.draft_state = b->o.draft_state;
+    return spec_session_open(out, b->model, drafter, &p);
+}
+
+spec_status bench_sequence(int32_t *seq, spec_session *s, int32_t n, const spec_sampling *sampling)
+{
+    int32_t *ids = speci_alloc(NULL, (size_t)n, sizeof *ids);
+    if (!ids) return SPEC_E_NOMEM;
+    for (int32_t i = 0; i < n; i++) ids[i] = 1 + (int32_t)(7919 * (int64_t)(i + 1) % (s->target->n_vocab - 1));
+    const spec_status status = spec_sequence_add(s, seq, ids, (size_t)n, sampling);
+    speci_free(NULL, ids);
+    return status;
+}
+
+/* --- the floor --- */
+
+static double width_of(spec_dtype t)
+{
+    return t == SPEC_DTYPE_F32 ? 4 : 2;
+}
+
+static double branch_bytes(const spec_model *m, const model_branch *x, int32_t context)
+{
+    if (x->kind == MODEL_MAMBA) {
+        const model_mamba *u = &x->u.mamba;
+        const double state = 4.0 * u->n_head * u->head_dim * u->n_state;
+        return 2 * (state + width_of(m->dtype) * (u->width - 1) * u->n_channel);
+    }
+    if (x->kind != MODEL_ATTENTION) return 0;
+    const model_attention *u = &x->u.attention;
+    const int32_t seen = u->window > 0 && u->window < context ? u->window : context;
+    return 2.0 * width_of(m->dtype) * u->n_kv_head * u->head_dim * seen;
+}
+
+double bench_weight_bytes(const spec_model *m)
+{
+    const double bytes = (double)m->bytes_weights;
+    if (m->embed == m->head.w) return bytes;
+    return bytes * (1 - (double)m->n_vocab * m->dim / (double)m->n_parameters); /* weights have one width */
+}
+
+double bench_floor_ms(const bench *b, int32_t context, int32_t n_seq)
+{
+    const spec_model *m = b->model;
+    double state = 0;
+    for (int32_t i = 0; i < m->n_layer; i++)
+        for (int32_t k = 0; k < m->layers[i].n_branch; k++)
+            state += branch_bytes(m, &m->layers[i].branch[k], context);
+    return 1e3 * (bench_weight_bytes(m) + n_seq * state) / b->bandwidth;
+}

@@ -1,0 +1,580 @@
+/* test_scan_trees.c - the scan over large trees. Every node's output and state, computed by plain steps (one node a
+ * pass, then a flush that replays it), is what the scan makes in any other way, bit for bit: whole trees, permuted,
+ * in several passes, by paths, with a state per node, with a chain in front that is advanced over. The matrix form
+ * agrees within rounding. And the order of visits: every load finds the parent's state, in few places. */
+#include <math.h>
+#include <stdio.h>
+
+#include "tests/test.h"
+
+enum { NODES = 256, SLOT = 1, SLOTS = 2 };
+
+/* ------------------------------------------------------------------------------------- trees --- */
+
+typedef struct shape {
+    int32_t n, parent[NODES];
+} shape;
+
+static int32_t depth_of(const shape *t, int32_t i)
+{
+    int32_t depth = 0;
+    while ((i = t->parent[i]) >= 0) depth++;
+    return depth;
+}
+
+typedef void grow_fn(shape *t, int32_t i, test_random *random);
+
+static void grow_wide(shape *t, int32_t i, test_random *random) { (void)random, t->parent[i] = 0; }
+static void grow_binary(shape *t, int32_t i, test_random *random) { (void)random, t->parent[i] = (i - 1) / 2; }
+static void grow_deep(shape *t, int32_t i, test_random *random) /* chains of 63 below the root */
+{
+    (void)random;
+    t->parent[i] = (i - 1) % SPEC_MAX_DEPTH == 0 ? 0 : i - 1;
+}
+static void grow_caterpillar(shape *t, int32_t i, test_random *random) /* a spine of 63, each with leaves */
+{
+    (void)random;
+    t->parent[i] = i < SPEC_MAX_DEPTH ? i - 1 : (i * 7) % SPEC_MAX_DEPTH;
+}
+static void grow_random(shape *t, int32_t i, test_random *random)
+{
+    do t->parent[i] = test_below(random, 2) ? i - 1 : test_below(random, i);
+    while (depth_of(t, t->parent[i]) >= SPEC_MAX_DEPTH);
+}
+static void grow_late(shape *t, int32_t i, test_random *random) /* each half of what is left below the half before it */
+{
+    int32_t first = 0, n = t->n;
+    while (i - first > (n - first) / 2 && n - first > 2) first += (n - first) / 2;
+    t->parent[i] = i == first ? first - 1 : i - first == 1 ? first : test_below(random, 2) ? i - 1 : first;
+    if (depth_of(t, i) > SPEC_MAX_DEPTH) t->parent[i] = 0;
+}
+
+static const struct {
+    const char *name;
+    grow_fn *grow;
+} growths[] = { { "wide", grow_wide },   { "binary", grow_binary }, { "deep", grow_deep },
+                { "caterpillar", grow_caterpillar }, { "random", grow_random }, { "late", grow_late } };
+
+static void grow(shape *t, int32_t kind, int32_t n, test_random *random)
+{
+    t->n = n;
+    t->parent[0] = -1;
+    for (int32_t i = 1; i < n; i++) growths[kind].grow(t, i, random);
+}
+
+/* The same tree with its nodes in another order, parents first: node i of `to` is node was[i] of `from`; the first
+ * `keep` stay where they are. */
+static void permute(shape *to, int32_t *was, const shape *from, int32_t keep, test_random *random)
+{
+    int32_t now[NODES];
+    bool taken[NODES] = { false };
+    to->n = from->n;
+    for (int32_t i = 0; i < from->n; i++) {
+        int32_t pick = i;
+        while (i >= keep) {
+            pick = test_below(random, from->n);
+            if (!taken[pick] && (from->parent[pick] < 0 || taken[from->parent[pick]])) break;
+        }
+        taken[pick] = true;
+        was[i] = pick;
+        now[pick] = i;
+        to->parent[i] = from->parent[pick] < 0 ? -1 : now[from->parent[pick]];
+    }
+}
+
+/* ------------------------------------------------------------------------------------- visits --- */
+
+/* Walks the visits with the numbers of nodes for states. */
+static void check_visits(const char *name, const shape *t, int32_t n_fed, int32_t n_given)
+{
+    spec_step_node nodes[NODES];
+    spec_step_visit visits[NODES + 1];
+    bool seen[NODES] = { false };
+    int32_t live = -1, place[SPEC_MAX_SAVED], n_row = t->n - n_fed;
+    for (int32_t i = 0; i < t->n; i++) nodes[i] = (spec_step_node){ .parent = i < n_given ? t->parent[i] : -7 };
+    for (int32_t k = 0; k < SPEC_MAX_SAVED; k++) place[k] = -2;
+    visits[n_row].node = -99;
+    speci_step_visits(nodes, n_fed, n_given, n_row, visits);
+    assert_int_equal(visits[n_row].node, -99);
+    for (int32_t i = 0; i < n_row; i++) {
+        const spec_step_visit v = visits[i];
+        if (v.node < n_fed || v.node >= t->n || seen[v.node]) fail_msg("%s: visit %d is of node %d", name, i, v.node);
+        seen[v.node] = true;
+        const int32_t parent = t->parent[v.node];
+        if (v.load == SPEC_LOAD_LIVE && parent != live) fail_msg("%s: node %d finds %d live", name, v.node, live);
+        if (v.load == SPEC_LOAD_LIVE && v.node >= n_given) fail_msg("%s: node %d's parent is not known", name, v.node);
+        if (v.load >= 0 && (v.load >= spec_step_places(t->n) || place[v.load] != parent))
+            fail_msg("%s: node %d is not to be found in place %d", name, parent, v.load);
+        if (v.load == SPEC_LOAD_PATH && n_fed == 0 && n_given == t->n)
+            fail_msg("%s: node %d by its path", name, v.node);
+        if (parent >= n_fed && parent < n_given && !seen[parent] && v.node < n_given)
+            fail_msg("%s: node %d before its parent", name, v.node);
+        if (v.save >= spec_step_places(t->n) || v.save < -1) fail_msg("%s: place %d of %d nodes", name, v.save, t->n);
+        live = v.node;
+        if (v.save >= 0) place[v.save] = v.node;
+    }
+}
+
+static void test_visits(void **state)
+{
+    (void)state;
+    test_random random = { 31 };
+    shape t, p;
+    int32_t was[NODES];
+    static const int32_t counts[] = { 1, 2, 3, 6, 7, 8, 14, 15, 63, 127, 254, 255, 256 };
+    for (int32_t kind = 0; kind < N_ELEMENTS(growths); kind++)
+        for (int32_t i = 0; i < N_ELEMENTS(counts); i++) {
+            grow(&t, kind, counts[i], &random);
+            check_visits(growths[kind].name, &t, 0, t.n);
+            permute(&p, was, &t, 0, &random);
+            check_visits(growths[kind].name, &p, 0, t.n);
+        }
+    for (int32_t i = 0; i < 4000; i++) {
+        grow(&t, 4 + i % 2, 1 + test_below(&random, NODES), &random);
+        permute(&p, was, &t, 0, &random);
+        check_visits("random", &p, 0, p.n);
+        const int32_t n_fed = test_below(&random, p.n), n_given = n_fed + test_below(&random, p.n - n_fed + 1);
+        check_visits("growing", &p, n_fed, n_given);
+    }
+    shape none = { 0 };
+    check_visits("none", &none, 0, 0);
+    for (int32_t n = 3; n <= 255; n = 2 * n + 1) { /* full binary trees need them all */
+        spec_step_node nodes[NODES];
+        spec_step_visit visits[NODES];
+        int32_t most = -1;
+        for (int32_t i = 0; i < n; i++) nodes[i] = (spec_step_node){ .parent = i > 0 ? (i - 1) / 2 : -1 };
+        speci_step_visits(nodes, 0, n, n, visits);
+        for (int32_t i = 0; i < n; i++) most = visits[i].save > most ? visits[i].save : most;
+        assert_int_equal(most + 1, spec_step_places(n));
+        assert_true(most + 1 < SPEC_MAX_SAVED);
+    }
+}
+
+/* ------------------------------------------------------------------------------------ the scan --- */
+
+typedef struct scan_kind {
+    const char *name;
+    int32_t n_head, head_dim, n_state, b_rep;
+    bool per_state, in_conv, gate;
+    spec_dtype dtype, rest; /* of x, and of B and C; y, dt and z are f32 */
+    double decay;           /* largest dt |A| */
+} scan_kind;
+
+static const scan_kind kinds[] = {
+    { "mamba2", 4, 8, 16, 2, false, true, false, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 2 },
+    { "mamba2_bf16", 2, 64, 128, 2, false, true, true, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 2 },
+    { "mamba2_f16", 2, 48, 64, 1, false, true, false, SPEC_DTYPE_F16, SPEC_DTYPE_F16, 2 },
+    { "mamba2_wide", 1, 32, 256, 1, false, true, false, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 2 },
+    { "mamba2_odd", 3, 7, 13, 3, false, false, true, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 2 },
+    { "mamba1", 40, 1, 16, 40, true, false, true, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 2 },
+    { "mamba1_bf16", 64, 1, 16, 64, true, false, true, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 2 },
+};
+
+/* A scan's memory on a device, and the values of NODES tokens to feed it. */
+typedef struct bench {
+    const test_device *d;
+    const scan_kind *k;
+    int32_t ld_x, ld_bc, inner;
+    size_t state_bytes, y_bytes;
+    test_buffer xbc, bc, dt, z, y, a, skip, dt_bias, state, cache_dt, cache_b, replay, node_state;
+    uint8_t *tokens[4]; /* of xbc, bc, dt, z: rows as the buffers hold them */
+    size_t row_bytes[4];
+    uint8_t *zero_state;
+    spec_op op;
+    spec_queue *q;
+} bench;
+
+static test_buffer *token_buffer(bench *b, int32_t i)
+{
+    test_buffer *const all[] = { &b->xbc, &b->bc, &b->dt, &b->z };
+    return all[i];
+}
+
+static test_buffer random_buffer(const test_device *d, test_random *random, size_t n, double scale, spec_dtype dtype)
+{
+    double *v = test_values(random, n, scale);
+    test_buffer b = test_buffer_from(d, v, n, dtype);
+    free(v);
+    return b;
+}
+
+static test_buffer decays(const bench *b, test_random *random)
+{
+    const size_t n = (size_t)b->k->n_head * (b->k->per_state ? (size_t)b->k->n_state : 1);
+    double *v = test_values(random, n, 1.0);
+    for (size_t i = 0; i < n; i++) v[i] = i == 0 ? -b->k->decay : -b->k->decay * v[i] * v[i] - 0.01;
+    test_buffer out = test_floats(b->d, v, n);
+    free(v);
+    return out;
+}
+
+static spec_queue *queue_of(const bench *b, const spec_op *op)
+{
+    const spec_plan plan = { .ops = op, .n_op = 1, .phase = SPEC_PHASE_DECODE, .n_row_max = NODES, .n_seq_max = 1,
+                             .n_node_max = NODES, .n_kv_max = TEST_PAGES * SPEC_PAGE };
+    spec_queue *q = NULL;
+    test_ok(b->d->ops->queue_open(b->d->dev, &q, &plan, 1, 0), "queue_open");
+    return q;
+}
+
+static void open_bench(bench *b, const test_device *d, const scan_kind *k)
+{
+    test_random random = { 17 };
+    const size_t heads = (size_t)k->n_head, groups = heads / (size_t)k->b_rep;
+    *b = (bench){ .d = d, .k = k, .inner = k->n_head * k->head_dim };
+    b->ld_bc = 2 * (int32_t)groups * k->n_state;
+    b->ld_x = b->inner + (k->in_conv ? b->ld_bc : 0);
+    b->state_bytes = (size_t)b->inner * (size_t)k->n_state * sizeof(float);
+    b->y_bytes = (size_t)b->inner * sizeof(float);
+    b->xbc = random_buffer(d, &random, (size_t)(NODES * b->ld_x), 1.0, k->dtype);
+    b->bc = random_buffer(d, &random, (size_t)(NODES * b->ld_bc), 1.0, k->rest);
+    b->dt = random_buffer(d, &random, NODES * heads, 12.0, SPEC_DTYPE_F32); /* so that dt is 1e-5 to its limit */
+    b->z = random_buffer(d, &random, (size_t)(NODES * b->inner), 2.0, SPEC_DTYPE_F32);
+    b->y = test_buffer_new(d, (size_t)(NODES * b->inner), SPEC_DTYPE_F32);
+    b->a = decays(b, &random);
+    b->skip = random_buffer(d, &random, heads, 1.0, SPEC_DTYPE_F32);
+    b->dt_bias = random_buffer(d, &random, heads, 0.5, SPEC_DTYPE_F32);
+    b->state = random_buffer(d, &random, (size_t)(SLOTS * b->inner * k->n_state), 1.0, SPEC_DTYPE_F32);
+    b->cache_dt = test_buffer_new(d, SLOTS * 2 * NODES * heads, SPEC_DTYPE_F32);
+    b->cache_b = test_buffer_new(d, SLOTS * 2 * NODES * groups * (size_t)k->n_state, k->dtype);
+    b->replay = test_buffer_new(d, (size_t)(2 * NODES * b->ld_x), k->dtype);
+    b->node_state = test_buffer_new(d, (size_t)SLOTS * NODES * (size_t)(b->inner * k->n_state), SPEC_DTYPE_F32);
+    for (int32_t i = 0; i < 4; i++) {
+        const test_buffer *from = token_buffer(b, i);
+        b->row_bytes[i] = from->n / NODES * test_type_size(from->dtype);
+        b->tokens[i] = test_read_raw(from);
+    }
+    b->zero_state = test_read_raw(&b->state);
+    memmove(b->zero_state, b->zero_state + SLOT * b->state_bytes, b->state_bytes);
+    const size_t type = test_type_size(k->dtype);
+    spec_view x = test_view(&b->xbc, b->ld_x), in_b = k->in_conv ? x : test_view(&b->bc, b->ld_bc), in_c = in_b;
+    if (k->in_conv) in_b.data = (char *)x.data + (size_t)b->inner * type;
+    in_c.data = (char *)in_b.data + groups * (size_t)k->n_state * test_type_size(in_b.dtype);
+    b->op.kind = SPEC_OP_SCAN;
+    b->op.u.scan = (spec_scan_args){
+        .n_head = k->n_head, .head_dim = k->head_dim, .n_state = k->n_state, .x_rep = 1, .b_rep = k->b_rep,
+        .c_rep = k->b_rep, .a = b->a.data, .a_per_state = k->per_state, .d = b->skip.data, .dt_bias = b->dt_bias.data,
+        .dt_max = 1.0f, .x = x, .b = in_b, .c = in_c, .dt = test_view(&b->dt, k->n_head), .dtype = k->dtype,
+        .replay_y = b->replay.data, .replay_ld = b->ld_x, .replay_b_col = b->inner, .b_in_conv = k->in_conv,
+        .state = b->state.data, .cache_dt = b->cache_dt.data, .cache_b = k->in_conv ? NULL : b->cache_b.data,
+        .n_node = NODES, .y = test_view(&b->y, b->inner) };
+    if (k->gate) b->op.u.scan.z = test_view(&b->z, b->inner);
+    b->q = queue_of(b, &b->op);
+}
+
+static void close_bench(bench *b)
+{
+    b->d->ops->queue_close(b->q);
+    test_buffer *all[] = { &b->node_state, &b->replay, &b->cache_b, &b->cache_dt, &b->state, &b->dt_bias, &b->skip,
+                           &b->a, &b->y, &b->z, &b->dt, &b->bc, &b->xbc };
+    for (int32_t i = 0; i < N_ELEMENTS(all); i++) test_buffer_free(all[i]);
+    for (int32_t i = 0; i < 4; i++) free(b->tokens[i]);
+    free(b->zero_state);
+}
+
+static char *slot_state(const bench *b) { return (char *)b->state.data + SLOT * b->state_bytes; }
+
+static void write_state(bench *b, const void *state)
+{
+    test_ok(b->d->ops->upload(b->q, slot_state(b), state, b->state_bytes), "upload");
+}
+
+static void expect_bytes(bench *b, const void *device, const void *want, size_t bytes, const char *what,
+                         const char *part, int32_t number)
+{
+    uint8_t *got = malloc(bytes);
+    test_ok(b->d->ops->download(b->q, got, device, bytes), "download");
+    test_ok(b->d->ops->sync(b->q), "sync");
+    if (memcmp(got, want, bytes) != 0)
+        fail_msg("%s %s: %s: the %s of node %d differs", b->d->name, b->k->name, what, part, number);
+    free(got);
+}
+
+/* Entry `entry` of replay_y as the convolution would leave it for token t. */
+static void put_replay(bench *b, int32_t entry, int32_t t)
+{
+    char *to = (char *)b->replay.data + (size_t)entry * b->row_bytes[0];
+    test_ok(b->d->ops->upload(b->q, to, b->tokens[0] + (size_t)t * b->row_bytes[0], b->row_bytes[0]), "upload");
+}
+
+/* A pass: row r is token[s->n_fed + r], and the nodes fed before are in replay_y. */
+static void run_pass(bench *b, const spec_op *op, const test_seq *s, const int32_t *token)
+{
+    for (int32_t i = 0; i < s->n_fed; i++) put_replay(b, s->n_replay + i, token[i]);
+    for (int32_t i = 0; i < 4; i++)
+        for (int32_t r = s->n_fed; r < s->n_node; r++) {
+            char *to = (char *)token_buffer(b, i)->data + (size_t)(r - s->n_fed) * b->row_bytes[i];
+            const uint8_t *from = b->tokens[i] + (size_t)token[r] * b->row_bytes[i];
+            test_ok(b->d->ops->upload(b->q, to, from, b->row_bytes[i]), "upload");
+        }
+    spec_step_block *step = test_step(SPEC_PHASE_DECODE, s, 1, 0);
+    test_ok(b->d->ops->step_bind(b->q, step), "step_bind");
+    test_ok(speci_op_run(b->d->ops, b->q, op), "scan");
+    test_ok(b->d->ops->sync(b->q), "sync");
+    free(step);
+}
+
+/* ---------------------------------------------------------------------------------- bit for bit --- */
+
+/* By plain steps, of every node: its output and the state after it. */
+typedef struct truth {
+    uint8_t *y, *state;
+} truth;
+
+static truth read_plainly(bench *b, const shape *t)
+{
+    static const int32_t root = -1, path = 0;
+    truth out = { malloc((size_t)t->n * b->y_bytes), malloc((size_t)t->n * b->state_bytes) };
+    for (int32_t i = 0; i < t->n; i++) {
+        write_state(b, t->parent[i] < 0 ? b->zero_state : out.state + (size_t)t->parent[i] * b->state_bytes);
+        const test_seq step = { .slot = SLOT, .n_node = 1, .parent = &root };
+        run_pass(b, &b->op, &step, &i);
+        test_ok(b->d->ops->download(b->q, out.y + (size_t)i * b->y_bytes, b->y.data, b->y_bytes), "download");
+        put_replay(b, 0, i);
+        const test_seq flush = { .slot = SLOT, .parity = 1, .n_replay = 1, .path = &path };
+        run_pass(b, &b->op, &flush, NULL);
+        uint8_t *state = out.state + (size_t)i * b->state_bytes;
+        test_ok(b->d->ops->download(b->q, state, slot_state(b), b->state_bytes), "download");
+        test_ok(b->d->ops->sync(b->q), "sync");
+    }
+    return out;
+}
+
+/* The outputs of rows that are nodes [n_fed, n) of `t`, node i being was[i] of the truth. */
+static void expect_y(bench *b, const truth *want, const shape *t, const int32_t *was, int32_t n_fed, const char *what)
+{
+    const size_t row = b->y_bytes;
+    for (int32_t i = n_fed; i < t->n; i++)
+        expect_bytes(b, (char *)b->y.data + (size_t)(i - n_fed) * row, want->y + (size_t)was[i] * row, row, what,
+                     "output", was[i]);
+}
+
+static void check_whole(bench *b, const truth *want, const shape *t, const int32_t *was, const char *what)
+{
+    const test_seq whole = { .slot = SLOT, .n_node = t->n, .parent = t->parent };
+    write_state(b, b->zero_state);
+    run_pass(b, &b->op, &whole, was);
+    expect_y(b, want, t, was, 0, what);
+    expect_bytes(b, slot_state(b), b->zero_state, b->state_bytes, what, "stored state", -1);
+    int32_t path[SPEC_MAX_DEPTH + 1], last = t->n - 1;
+    const int32_t n = test_path(&whole, last, path); /* what was fed is replayed as it was scanned */
+    for (int32_t j = 0; j < n; j++) put_replay(b, j, was[path[j]]);
+    const test_seq flush = { .slot = SLOT, .parity = 1, .n_replay = n, .path = path };
+    run_pass(b, &b->op, &flush, NULL);
+    expect_bytes(b, slot_state(b), want->state + (size_t)was[last] * b->state_bytes, b->state_bytes, what,
+                 "replayed state", was[last]);
+}
+
+/* In three passes, of which the host knows the first nodes only; with or without a state per node. */
+static void check_growing(bench *b, const truth *want, const shape *t, const int32_t *was, bool kept)
+{
+    spec_op op = b->op;
+    const int32_t cuts[] = { 0, t->n / 5 + 1, t->n / 2 + 1, t->n };
+    const char *what = kept ? "growing, states kept" : "growing";
+    if (kept) op.u.scan.node_state = b->node_state.data;
+    write_state(b, b->zero_state);
+    for (int32_t i = 0; i < 3; i++) {
+        shape part = { .n = cuts[i + 1] < t->n ? cuts[i + 1] : t->n };
+        memcpy(part.parent, t->parent, sizeof part.parent);
+        if (part.n <= cuts[i]) continue;
+        const test_seq s = { .slot = SLOT, .n_node = part.n, .n_fed = cuts[i], .parent = part.parent,
+                             .n_given = i == 0 ? part.n / 2 + 1 : cuts[i] };
+        run_pass(b, &op, &s, was);
+        expect_y(b, want, &part, was, cuts[i], what);
+    }
+    expect_bytes(b, slot_state(b), b->zero_state, b->state_bytes, what, "stored state", -1);
+    for (int32_t i = 0; kept && i < t->n; i++)
+        expect_bytes(b, (char *)b->node_state.data + ((size_t)SLOT * NODES + (size_t)i) * b->state_bytes,
+                     want->state + (size_t)was[i] * b->state_bytes, b->state_bytes, what, "kept state", was[i]);
+}
+
+/* The nodes of a chain in front are advanced over; what hangs below them is as ever. */
+static void check_advance(bench *b, const truth *want, const shape *t, const int32_t *was, int32_t n_advance,
+                          const char *what)
+{
+    const test_seq s = { .slot = SLOT, .n_node = t->n, .parent = t->parent, .n_advance = n_advance };
+    write_state(b, b->zero_state);
+    run_pass(b, &b->op, &s, was);
+    expect_y(b, want, t, was, 0, what);
+    expect_bytes(b, slot_state(b), want->state + (size_t)was[n_advance - 1] * b->state_bytes, b->state_bytes, what,
+                 "stored state", was[n_advance - 1]);
+}
+
+static void check_tree(bench *b, const shape *t, const char *name, test_random *random)
+{
+    shape p;
+    int32_t was[NODES];
+    const truth want = read_plainly(b, t);
+    for (int32_t i = 0; i < t->n; i++) was[i] = i;
+    check_whole(b, &want, t, was, name);
+    check_growing(b, &want, t, was, false);
+    check_growing(b, &want, t, was, true);
+    permute(&p, was, t, 0, random);
+    check_whole(b, &want, &p, was, "permuted");
+    check_growing(b, &want, &p, was, false);
+    free(want.state);
+    free(want.y);
+}
+
+static void check_chain_in_front(bench *b, test_random *random)
+{
+    shape t = { .n = 90 }, p;
+    int32_t was[NODES];
+    for (int32_t i = 0; i < t.n; i++) t.parent[i] = i < 12 ? i - 1 : i == 12 ? 11 : 12 + test_below(random, i - 12);
+    const truth want = read_plainly(b, &t);
+    permute(&p, was, &t, 12, random);
+    check_advance(b, &want, &p, was, 12, "a chain in front");
+    check_advance(b, &want, &p, was, 1, "a chain of one");
+    for (int32_t i = 0; i < 12; i++) was[i] = i;
+    p = (shape){ .n = 12 };
+    memcpy(p.parent, t.parent, sizeof p.parent);
+    check_advance(b, &want, &p, was, 12, "nothing but a chain");
+    free(want.state);
+    free(want.y);
+}
+
+static void each_kind(test_device *d)
+{
+    test_random random = { 5 };
+    for (int32_t i = 0; i < N_ELEMENTS(kinds); i++) {
+        bench b;
+        shape t;
+        open_bench(&b, d, &kinds[i]);
+        if (test_can(d, kinds[i].name, &b.op)) {
+            check_chain_in_front(&b, &random);
+            for (int32_t g = 0; g < N_ELEMENTS(growths); g++) {
+                grow(&t, g, i < 2 ? NODES : 60 + 7 * g, &random);
+                check_tree(&b, &t, growths[g].name, &random);
+            }
+        }
+        close_bench(&b);
+    }
+}
+
+static void test_trees(void **state)
+{
+    (void)state;
+    test_each_device(each_kind);
+}
+
+/* ---------------------------------------------------------------------------------- matrix form --- */
+
+static const scan_kind matrices[] = {
+    { "matrix", 4, 8, 16, 2, false, true, false, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 2 },
+    { "matrix_strong", 4, 32, 16, 4, false, true, false, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 50 },
+    { "matrix_bf16", 2, 64, 128, 2, false, true, true, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 50 },
+    { "matrix_wide", 1, 33, 256, 1, false, true, false, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 2 },
+    { "matrix_odd", 3, 7, 13, 3, false, false, true, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 50 },
+};
+
+/* Each row within 1e-5 of its largest value: two float32 forms of sums of up to 256 states and 64 nodes. */
+static void near_rows(const bench *b, const float *want, int32_t n, const char *what)
+{
+    float *got = test_read_raw(&b->y);
+    for (int32_t r = 0; r < n; r++) {
+        double most = 0, error = 0;
+        for (int32_t i = r * b->inner; i < (r + 1) * b->inner; i++) {
+            if (!isfinite(got[i])) fail_msg("%s %s: %s: row %d is not finite", b->d->name, b->k->name, what, r);
+            most = fmax(most, fabs((double)want[i]));
+            error = fmax(error, fabs((double)got[i] - (double)want[i]));
+        }
+        if (!(error <= 1e-5 * most))
+            fail_msg("%s %s: %s: row %d is off by %.2g", b->d->name, b->k->name, what, r, error / most);
+    }
+    free(got);
+}
+
+static void check_matrix(bench *b, const shape *t, const char *name)
+{
+    int32_t token[NODES], path[SPEC_MAX_DEPTH + 1];
+    spec_op op = b->op;
+    op.u.scan.matrix = 1;
+    for (int32_t i = 0; i < t->n; i++) token[i] = i;
+    for (int32_t n_fed = 0; n_fed < t->n; n_fed += t->n / 2 + 1) {
+        const test_seq s = { .slot = SLOT, .n_node = t->n, .n_fed = n_fed, .parent = t->parent };
+        if (n_fed > 0) { /* what is said to be fed */
+            const test_seq before = { .slot = SLOT, .n_node = n_fed, .parent = t->parent };
+            run_pass(b, &op, &before, token);
+        }
+        write_state(b, b->zero_state);
+        run_pass(b, &b->op, &s, token);
+        float *want = test_read_raw(&b->y);
+        run_pass(b, &op, &s, token);
+        near_rows(b, want, t->n - n_fed, name);
+        expect_bytes(b, slot_state(b), b->zero_state, b->state_bytes, name, "stored state", -1);
+        free(want);
+    }
+    /* Replay of what the matrix form cached, and in front of a pass: the recurrent form's states, bit for bit. */
+    const test_seq s = { .slot = SLOT, .n_node = t->n, .parent = t->parent };
+    const int32_t n = test_path(&s, t->n - 1, path);
+    const test_seq next = { .slot = SLOT, .parity = 1, .n_replay = n, .path = path, .n_node = t->n,
+                            .parent = t->parent };
+    uint8_t *state = malloc(b->state_bytes);
+    float *want = NULL;
+    for (int32_t form = 0; form < 2; form++) {
+        write_state(b, b->zero_state);
+        run_pass(b, form ? &op : &b->op, &s, token);
+        for (int32_t j = 0; j < n; j++) put_replay(b, j, path[j]);
+        run_pass(b, form ? &op : &b->op, &next, token);
+        if (form == 0) {
+            test_ok(b->d->ops->download(b->q, state, slot_state(b), b->state_bytes), "download");
+            want = test_read_raw(&b->y);
+        }
+    }
+    expect_bytes(b, slot_state(b), state, b->state_bytes, name, "state", t->n - 1);
+    near_rows(b, want, t->n, "after replay");
+    free(want);
+    free(state);
+}
+
+static void check_matrix_advance(bench *b)
+{
+    shape t = { .n = 20 };
+    int32_t token[NODES];
+    spec_op op = b->op;
+    op.u.scan.matrix = 1;
+    for (int32_t i = 0; i < t.n; i++) token[i] = i, t.parent[i] = i <= 9 ? i - 1 : 9 + i % 3 * (i > 12);
+    const truth plain = read_plainly(b, &t);
+    const test_seq s = { .slot = SLOT, .n_node = t.n, .parent = t.parent, .n_advance = 9 };
+    write_state(b, b->zero_state);
+    run_pass(b, &op, &s, token);
+    near_rows(b, (const float *)(const void *)plain.y, t.n, "a chain in front");
+    expect_bytes(b, slot_state(b), plain.state + 8 * b->state_bytes, b->state_bytes, "a chain in front",
+                 "stored state", 8);
+    free(plain.state);
+    free(plain.y);
+}
+
+static void each_matrix(test_device *d)
+{
+    test_random random = { 6 };
+    for (int32_t i = 0; i < N_ELEMENTS(matrices); i++) {
+        bench b;
+        shape t;
+        open_bench(&b, d, &matrices[i]);
+        b.op.u.scan.matrix = 1;
+        const bool can = test_can(d, matrices[i].name, &b.op);
+        b.op.u.scan.matrix = 0;
+        for (int32_t g = 0; can && g < N_ELEMENTS(growths); g++) {
+            grow(&t, g, g % 2 ? NODES : 64, &random);
+            check_matrix(&b, &t, growths[g].name);
+        }
+        if (can) check_matrix_advance(&b);
+        b.op.u.scan.matrix = 1, b.op.u.scan.a_per_state = 1;
+        assert_int_equal(d->ops->can(d->dev, &b.op), SPEC_E_UNSUPPORTED);
+        close_bench(&b);
+    }
+}
+
+static void test_matrix(void **state)
+{
+    (void)state;
+    test_each_device(each_matrix);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_visits), cmocka_unit_test(test_trees),
+                                        cmocka_unit_test(test_matrix) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
