@@ -89,7 +89,7 @@ static void step(walker *w, int32_t *seqs)
         w->n_back++;
         OK(spec_rollback(w->s, seqs[first]));
     }
-    if (below(w, 64) == 0) { /* the copy goes on, at another place of the device */
+    if (below(w, 24) == 0) { /* the copy goes on, at another place of the device */
         int32_t copy;
         w->n_fork++;
         OK(spec_sequence_fork(w->s, seqs[first], &copy));
