@@ -15,6 +15,8 @@ const char *support_backend_name(void)
 spec_backend *support_backend_again(const spec_backend_params *params)
 {
     spec_backend_params p = params ? *params : (spec_backend_params)SPEC_BACKEND_PARAMS_INIT;
+    const char *threads = getenv("SPEC_TEST_THREADS");
+    if (p.n_threads == 0 && threads) p.n_threads = (int32_t)strtol(threads, NULL, 10);
     p.plugin_dir = getenv("SPEC_TEST_PLUGIN_DIR");
     spec_backend *be = NULL;
     return spec_backend_open(&be, support_backend_name(), &p) == SPEC_OK ? be : NULL;

@@ -1,11 +1,12 @@
 /* test_decode_matrix.c - speculative text == plain text, token for token: 3 targets x 3 drafters, every builder, 20 prompts
- * x 256 tokens, float32 and bfloat16; greedy, and sampled (T = 0.8, top-p 0.9) under naive verification. Of the steps at
- * least 20 % accept a draft and 20 % reject one, and in trees at least 5 % accept a node that is not a first child. Plain
+ * x 256 tokens, float32 and bfloat16, greedy; and x 64 tokens, sampled (T = 0.8, top-p 0.9) under naive verification. Of the
+ * steps at least 20 % accept a draft and 20 % reject one, and in trees at least 5 % accept a node that is not a first child. Plain
  * float32 greedy text equals the reference's up to the first top-2 gap under 1e-3. Needs SPEC_SHARED.
  *
  * Parts, by environment (each empty or unset: all):
  *   SPEC_TEST_TARGET, SPEC_TEST_DRAFTER   names of models
  *   SPEC_TEST_DTYPE                       f32 or bf16
+ *   SPEC_TEST_HOW                         greedy or sampled
  *   SPEC_TEST_TREES                       builders, separated by ';', in place of one of every kind */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@
 
 #include "tests/support_greedy.h"
 
-enum { N_AT_ONCE = 20, MAX_TREES = 32 };
+enum { N_AT_ONCE = 20, N_SAMPLED = 64, MAX_TREES = 32 };
 #define NEAR_TIE 1e-3f
 
 static const char *const targets[] = { "llama-target", "hybrid-target", "mamba2-target" };
@@ -71,9 +72,10 @@ static void check_reference(const golden *g, const plain_text *t)
 
 static void compare(const plain_text *t, const char *drafter, const char *tree, const int32_t *spec)
 {
+    const int32_t n = t->run.n_new;
     for (int32_t i = 0; i < t->prompts.n; i++) {
-        const size_t at = (size_t)i * GREEDY_NEW;
-        const int64_t k = support_first_difference(t->ids + at, spec + at, GREEDY_NEW);
+        const size_t at = (size_t)i * (size_t)n;
+        const int64_t k = support_first_difference(t->ids + at, spec + at, n);
         if (k < 0) continue;
         n_wrong++;
         print_error("%s %s + %s, %s, %s: prompt %d, token %d is %d, plain %d\n", t->target, spec_dtype_name(t->dtype), drafter, t->how, tree,
@@ -116,6 +118,7 @@ static void check_pair(const plain_text *t, const char *drafter)
 
 static void check_text(plain_text *t, const golden *g)
 {
+    if (!wanted("SPEC_TEST_HOW", t->how)) return;
     support_greedy(t->ids, NULL, &t->run, &t->prompts);
     if (!t->run.sampling && t->dtype == SPEC_DTYPE_F32) check_reference(g, t);
     for (size_t d = 0; d < sizeof drafters / sizeof *drafters; d++)
@@ -133,7 +136,7 @@ static void check_target(const char *name, spec_dtype dtype)
                      .run = { .target = open_shared(name, dtype), .n_at_once = N_AT_ONCE, .n_new = GREEDY_NEW } };
     t.ids = calloc((size_t)t.prompts.n * GREEDY_NEW, sizeof *t.ids);
     check_text(&t, &g);
-    t.how = "sampled", t.run.sampling = &sampling, t.run.verify = SPEC_VERIFY_NAIVE;
+    t.how = "sampled", t.run.sampling = &sampling, t.run.verify = SPEC_VERIFY_NAIVE, t.run.n_new = N_SAMPLED;
     check_text(&t, &g);
     spec_model_close(t.run.target);
     free(t.ids);
