@@ -219,7 +219,6 @@ struct spec_session {
     size_t grow_bytes;
     int32_t *order, *growing, *depth, *feed_base, *grown_n;
     spec_grow_node *roots, *grown;      /* grown [n_seq * grow.cap] */
-    spec_tree trimmed;                  /* a finished tree */
     spec_candidate *candidates, *looked; /* by looks: [n_seq * n_q * n_look] */
     int32_t n_look;
     float *host_q;                      /* an application's laws: [n_q][n_vocab] */

@@ -230,6 +230,15 @@ static spec_status look(const growth *g, int32_t seq, int32_t depth_max, bool *m
     return SPEC_OK;
 }
 
+/* A look may add nodes ahead of knowing that they belong to the tree: what the kind keeps is decided at the end. */
+static spec_status take_looked(const growth *g, int32_t seq, int32_t depth_max)
+{
+    algo_seq *q = &g->s->seqs[seq];
+    q->fed.n = q->n_fed; /* what the last look named was not fed */
+    SPEC_TRY(spec_tree_copy(&g->b->pool, &q->draft));
+    return speci_builder_trim(g->b, &g->b->pool, depth_max, &q->draft);
+}
+
 static spec_status grow_by_looks(growth *g, const int32_t *depth)
 {
     spec_session *s = g->s;
@@ -251,12 +260,7 @@ static spec_status grow_by_looks(growth *g, const int32_t *depth)
         }
         g->n_active = kept;
     }
-    for (int32_t i = 0; i < n; i++) {
-        algo_seq *q = &s->seqs[s->growing[i]];
-        q->fed.n = q->n_fed; /* what the last look named was not fed */
-        SPEC_TRY(speci_builder_trim(g->b, &q->draft, depth[s->growing[i]], &s->trimmed));
-        SPEC_TRY(spec_tree_copy(&q->draft, &s->trimmed));
-    }
+    for (int32_t i = 0; i < n; i++) SPEC_TRY(take_looked(g, s->growing[i], depth[s->growing[i]]));
     return SPEC_OK;
 }
 

@@ -12,8 +12,8 @@ enum { DEFAULT_CTX = 4096, MAX_NODE = 256 };
 typedef struct growth_plan {
     int32_t n_node;    /* of finished trees, root included */
     int32_t n_q;       /* rows of laws per sequence */
-    int32_t pool;      /* nodes while growing */
-    int32_t cap;       /* the same on the device: of builders with levels */
+    int32_t pool;      /* of trees while they grow */
+    int32_t cap;       /* the same of those that grow on the device */
     int32_t frontier;
     int32_t n_look;    /* candidates per row that the host looks at; 0 = none */
 } growth_plan;
@@ -54,6 +54,8 @@ static growth_plan plan_growth(const spec_drafter *d)
             continue;
         }
         g.cap = max32(g.cap, b->n_pool);
+        /* Levels of a kind that learns change; never beyond its rows. */
+        if (b->kind->learn) g.frontier = max32(g.frontier, b->info.n_row);
         for (int32_t l = 0; l < b->info.n_level; l++)
             g.frontier = max32(g.frontier, max32(b->levels[l].n_place, b->levels[l].n_next));
     }
@@ -217,7 +219,7 @@ static spec_status alloc_growth(spec_session *s, const growth_plan *g, bool host
     s->candidates = host_array(s, s->n_seq * g->n_q * g->n_look, sizeof(spec_candidate), &ok);
     s->looked = host_array(s, s->n_seq * g->n_q * g->n_look, sizeof(spec_candidate), &ok);
     if (host_laws) s->host_q = host_array(s, g->n_q * s->target->n_vocab, sizeof(float), &ok);
-    return ok ? spec_tree_alloc(&s->trimmed, s->n_node, s->a) : SPEC_E_NOMEM;
+    return ok ? SPEC_OK : SPEC_E_NOMEM;
 }
 
 static spec_status alloc_seqs(spec_session *s, const growth_plan *g)
@@ -225,7 +227,7 @@ static spec_status alloc_seqs(spec_session *s, const growth_plan *g)
     if (!(s->seqs = speci_alloc(s->a, (size_t)s->n_seq, sizeof(algo_seq)))) return SPEC_E_NOMEM;
     for (int32_t i = 0; i < s->n_seq; i++) {
         algo_seq *q = &s->seqs[i];
-        SPEC_TRY(spec_tree_alloc(&q->draft, max32(s->n_node, g->pool), s->a));
+        SPEC_TRY(spec_tree_alloc(&q->draft, max32(max32(s->n_node, g->n_node), g->pool), s->a));
         SPEC_TRY(spec_tree_alloc(&q->scored, s->n_node, s->a));
         SPEC_TRY(spec_tree_alloc(&q->fed, max32(s->draft_node, 1), s->a));
     }
@@ -318,7 +320,6 @@ static void free_host(spec_session *s)
         spec_tree_free(&q->fed, s->a);
         speci_free(s->a, q->ids);
     }
-    spec_tree_free(&s->trimmed, s->a);
     algo_rows *r = &s->rows;
     void *arrays[] = { s->seqs,       r->src,         r->dst,       r->q_row,     r->candidate,   r->choice,  r->token,
                        r->slot,       r->place,       r->first,     r->u,         r->u_last,      r->sampling, r->key,

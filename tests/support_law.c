@@ -66,17 +66,18 @@ static const law_tree trees[] = {
     { "product:3,2", "product:3,2", 0, 0, AS_IT_IS, DRAWN_RULES, 3, LAW_WITHOUT },
     { "product-repeat:3,2", "product-repeat:3,2", 0, 0, AS_IT_IS, R(NAIVE) | R(MSS) | R(MSS_REPEAT), 3, LAW_REPEAT },
     { "beam:3,2", "beam:3,2", 0, 0, AS_IT_IS, R(NAIVE), 3, LAW_TOP },
-    { "dyspec:6", "dyspec:6", 0, 0, AS_IT_IS, DRAWN_RULES, 0, 0 },
-    { "dyspec-threshold:0.05", "dyspec-threshold:0.05,8,4,3", 0, 0, AS_IT_IS, DRAWN_RULES, 0, 0 },
-    { "sequoia:6", "sequoia:6", 0, 0, AS_IT_IS, DRAWN_RULES, 0, 0 },
-    { "eagle2:3,6,2", "eagle2:3,6,2", 0, 0, AS_IT_IS, R(NAIVE), 0, 0 },
+    { "dyspec:6", "dyspec:6", 0, 0, AS_IT_IS, DRAWN_RULES, 0, LAW_WITHOUT },
+    { "dyspec-threshold:0.05", "dyspec-threshold:0.05,8,4,3", 0, 0, AS_IT_IS, DRAWN_RULES, 0,
+      LAW_WITHOUT },
+    { "sequoia:6", "sequoia:6", 0, 0, AS_IT_IS, DRAWN_RULES, 0, LAW_WITHOUT },
+    { "eagle2:3,6,2", "eagle2:3,6,2", 0, 0, AS_IT_IS, R(NAIVE), 0, LAW_TOP },
     { "laws, product:3,2", "product:3,2", FROM_LAWS, 0, AS_IT_IS, DRAWN_RULES, 3, LAW_WITHOUT },
     { "laws, product-repeat:3,2", "product-repeat:3,2", FROM_LAWS, 0, AS_IT_IS, R(NAIVE) | R(MSS) | R(MSS_REPEAT), 3,
       LAW_REPEAT },
-    { "laws, dyspec:6", "dyspec:6", FROM_LAWS, 0, AS_IT_IS, DRAWN_RULES, 0, 0 },
-    { "own builder, draws", NULL, FROM_OWN, 0, AS_IT_IS, DRAWN_RULES, 0, 0 },
-    { "own builder, chooses", NULL, FROM_CHOICE, 0, AS_IT_IS, R(NAIVE), 0, 0 },
-    { "product:3,2 cut by slot", "product:3,2", 0, BY_SLOT, AS_IT_IS, DRAWN_RULES, 0, 0 },
+    { "laws, dyspec:6", "dyspec:6", FROM_LAWS, 0, AS_IT_IS, DRAWN_RULES, 0, LAW_WITHOUT },
+    { "own builder, draws", NULL, FROM_OWN, 0, AS_IT_IS, DRAWN_RULES, 0, LAW_WITHOUT },
+    { "own builder, chooses", NULL, FROM_CHOICE, 0, AS_IT_IS, R(NAIVE), 0, LAW_TOP },
+    { "product:3,2 cut by slot", "product:3,2", 0, BY_SLOT, AS_IT_IS, DRAWN_RULES, 0, LAW_WITHOUT },
 };
 enum { N_TREE = sizeof trees / sizeof *trees };
 
@@ -744,6 +745,61 @@ static void check_refusals(void **state)
     }
 }
 
+/* ---------------------------------------------------------------------------------- whose laws --- */
+
+/* Drafts of `n` sequences; the caller closes. */
+static law_work *draft_many(const law_case *c, int32_t n)
+{
+    law_work *w = calloc(1, sizeof *w);
+    spec_sampling sampling = c->sampling;
+    OK(open_work(w, c, n));
+    for (int32_t i = 0; i < n; i++) {
+        sampling.seed = 100 + (uint64_t)i;
+        OK(spec_sequence_add(w->s, &w->seqs[i], &c->start, 1, &sampling));
+    }
+    OK(spec_draft(w->s, w->seqs, n, w->scored));
+    return w;
+}
+
+static int32_t depth_of(const spec_tree *t)
+{
+    int32_t depth[MAX_NODE], deepest = 0;
+    spec_tree_depths(t, depth);
+    for (int32_t i = 0; i < t->n; i++)
+        if (depth[i] > deepest) deepest = depth[i];
+    return deepest;
+}
+
+/* A network's laws and the same laws told by an application grow the same trees: on a device or not, by levels or by
+ * looks. */
+static void check_same_trees(void **state)
+{
+    enum { N = 64 };
+    (void)state;
+    for (int32_t i = 0; i < N_TREE; i++) {
+        law_case c = { .tree = trees[i], .start = 3, .sampling = PLAIN };
+        if (c.tree.source != FROM_MODEL || c.tree.edit != AS_DRAFTED) continue;
+        law_work *a = draft_many(&c, N);
+        c.tree.source = FROM_LAWS;
+        law_work *b = draft_many(&c, N);
+        int32_t n_same = 0;
+        for (int32_t k = 0; k < N; k++) {
+            const spec_tree *x = a->scored[k], *y = b->scored[k];
+            if (depth_of(x) > LAW_CONTEXT + 1 || depth_of(y) > LAW_CONTEXT + 1) continue; /* app_laws knows no more */
+            n_same++;
+            if (x->n != y->n) fail_msg("%s: %d nodes from a network, %d from its laws", trees[i].name, x->n, y->n);
+            assert_int_equal(x->kind, y->kind);
+            assert_memory_equal(x->token, y->token, (size_t)x->n * sizeof *x->token);
+            assert_memory_equal(x->parent, y->parent, (size_t)x->n * sizeof *x->parent);
+            assert_memory_equal(x->rank, y->rank, (size_t)x->n * sizeof *x->rank);
+            for (int32_t j = 0; j < x->n; j++) assert_float_equal(x->prob[j], y->prob[j], 1e-5);
+        }
+        assert_true(n_same > N / 2);
+        close_work(b);
+        close_work(a);
+    }
+}
+
 /* ------------------------------------------------------------------------------------------ main --- */
 
 static void check_fixture(void **state)
@@ -783,7 +839,8 @@ int support_law_run(const law_size *s)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(law_check_chi_square), cmocka_unit_test(check_fixture),  cmocka_unit_test(check_refusals),
-        cmocka_unit_test(check_bugs),           cmocka_unit_test(check_controls), cmocka_unit_test(check_laws),
+        cmocka_unit_test(check_same_trees),     cmocka_unit_test(check_bugs),     cmocka_unit_test(check_controls),
+        cmocka_unit_test(check_laws),
     };
     size = s;
     return cmocka_run_group_tests_name("decode_law", tests, open_models, close_models);

@@ -1,64 +1,102 @@
-/* test_decode_greedy.c - greedy speculative text equals greedy plain text, token for token, with the models that ship;
- * plain text equals the reference's up to its first near-tie. */
+/* test_decode_greedy.c - speculative text equals plain text, token for token, with the models that ship and every builder:
+ * greedy; sampled under naive verification, where a position's draw depends on the seed alone. Plain greedy text equals
+ * the reference's up to its first near-tie. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/support_greedy.h"
 
 #define MODELS SPEC_TEST_MODELS "/"
-enum { N_PROMPT = 4 };
+/* Few and short: a row of this target takes milliseconds on the portable kernels. test_decode_matrix.c has more of all. */
+enum { N_PROMPT = 2, N_BEGIN = 10, N_NEW = 14, N_REFERENCE = 32 };
 #define NEAR_TIE 1e-3f
 
 static spec_backend *backend;
 
-static void check(spec_dtype dtype, int32_t n_at_once)
+typedef struct setting {
+    const char *name;
+    spec_dtype dtype;
+    int32_t n_at_once;
+    float temperature;
+    int32_t every, first; /* of all builders every so many, beginning with the first-th */
+} setting;
+
+static const setting settings[] = {
+    { "greedy, f32, batched", SPEC_DTYPE_F32, N_PROMPT, 0.0f, 1, 0 },
+    { "greedy, f16", SPEC_DTYPE_F16, 1, 0.0f, 4, 3 },
+    { "sampled, bf16, batched", SPEC_DTYPE_BF16, N_PROMPT, 0.8f, 1, 0 },
+    { "sampled, f32", SPEC_DTYPE_F32, 1, 0.8f, 4, 2 },
+};
+
+/* The whole prompts, which the others are the beginnings of. */
+static void reference(void **state)
 {
+    (void)state;
     golden g;
     support_golden_open(&g, SPEC_TEST_DIR "/golden/shared/demo-target.safetensors");
+    const int32_t *want = support_golden_find(&g, "greedy", NULL, NULL);
+    const float *gap = support_golden_find(&g, "gap", NULL, NULL);
     greedy_prompts p = support_prompts(&g);
     p.n = N_PROMPT;
-    spec_model *target = support_model(backend, MODELS "demo-target", dtype);
-    spec_model *drafter = support_model(backend, MODELS "demo-drafter", dtype);
-    static int32_t plain[N_PROMPT * GREEDY_NEW], spec[N_PROMPT * GREEDY_NEW];
-    greedy_counts c = { 0 };
-    support_greedy(plain, &c, target, NULL, 0, &p, 1);
-    assert_int_equal(c.accepted, 0);
-    memset(&c, 0, sizeof c);
-    for (int32_t k = 1; k <= 8; k *= 2) {
-        support_greedy(spec, &c, target, drafter, k, &p, n_at_once);
-        const int64_t at = support_first_difference(plain, spec, N_PROMPT * GREEDY_NEW);
-        if (at >= 0)
-            fail_msg("K = %d: prompt %d differs at token %d", k, (int)(at / GREEDY_NEW), (int)(at % GREEDY_NEW));
-    }
-    print_message("  %lld steps, %lld accept a draft, %lld reject one\n", (long long)c.steps, (long long)c.accepting,
-                  (long long)c.rejecting);
-    assert_true(c.accepting * 5 >= c.steps && c.rejecting * 5 >= c.steps);
-    if (dtype == SPEC_DTYPE_F32) {
-        const int32_t *want = support_golden_find(&g, "greedy", NULL, NULL);
-        const float *gap = support_golden_find(&g, "gap", NULL, NULL);
-        for (int32_t i = 0; i < N_PROMPT; i++)
-            for (int32_t t = 0; t < GREEDY_NEW && gap[i * GREEDY_NEW + t] > NEAR_TIE; t++)
-                if (plain[i * GREEDY_NEW + t] != want[i * GREEDY_NEW + t])
-                    fail_msg("prompt %d differs from the reference at token %d", i, t);
-    }
-    spec_model_close(drafter);
-    spec_model_close(target);
+    int32_t plain[N_PROMPT * N_REFERENCE];
+    const greedy_run run = { .target = support_model(backend, MODELS "demo-target", SPEC_DTYPE_F32), .n_new = N_REFERENCE };
+    support_greedy(plain, NULL, &run, &p);
+    for (int32_t i = 0; i < N_PROMPT; i++)
+        for (int32_t t = 0; t < N_REFERENCE && gap[i * GREEDY_NEW + t] > NEAR_TIE; t++)
+            if (plain[i * N_REFERENCE + t] != want[i * GREEDY_NEW + t])
+                fail_msg("prompt %d differs from the reference at token %d", i, t);
+    spec_model_close(run.target);
     support_golden_close(&g);
 }
 
-static void greedy_f32(void **state) { (void)state, check(SPEC_DTYPE_F32, 1); }
-static void greedy_bf16(void **state) { (void)state, check(SPEC_DTYPE_BF16, 1); }
-static void greedy_f16(void **state) { (void)state, check(SPEC_DTYPE_F16, 3); }
-static void greedy_batched(void **state) { (void)state, check(SPEC_DTYPE_BF16, 4); }
+/* With the counts of all builders but the chain. */
+static void check_builder(const setting *t, greedy_run run, const char *tree, const greedy_prompts *p, const int32_t *plain,
+                          greedy_counts *c)
+{
+    int32_t spec[N_PROMPT * N_NEW];
+    greedy_counts chain = { 0 };
+    run.tree = tree;
+    support_greedy(spec, strncmp(tree, "chain", 5) == 0 ? &chain : c, &run, p);
+    const int64_t at = support_first_difference(plain, spec, N_PROMPT * N_NEW);
+    if (at >= 0)
+        fail_msg("%s, %s: prompt %d differs at token %d", t->name, tree, (int)(at / N_NEW), (int)(at % N_NEW));
+}
+
+static void check(void **state)
+{
+    const setting *t = *state;
+    const spec_sampling sampling = { .temperature = t->temperature, .top_p = 0.9f, .seed = 11 };
+    golden g;
+    support_golden_open(&g, SPEC_TEST_DIR "/golden/shared/demo-target.safetensors");
+    greedy_prompts p = support_prompts(&g);
+    p.n = N_PROMPT, p.most = N_BEGIN;
+    greedy_run run = { .target = support_model(backend, MODELS "demo-target", t->dtype), .n_new = N_NEW,
+                       .n_at_once = t->n_at_once };
+    if (t->temperature > 0) run.sampling = &sampling, run.verify = SPEC_VERIFY_NAIVE;
+    int32_t plain[N_PROMPT * N_NEW];
+    greedy_counts c = { 0 };
+    support_greedy(plain, &c, &run, &p);
+    assert_int_equal(c.accepted, 0);
+    run.drafter = support_model(backend, MODELS "demo-drafter", t->dtype);
+    memset(&c, 0, sizeof c);
+    for (int32_t i = 0; support_trees[i]; i++)
+        if (i % t->every == t->first) check_builder(t, run, support_trees[i], &p, plain, &c);
+    print_message("  %s: %lld steps in trees, %lld accept a draft, %lld reject one, %lld on a branch\n", t->name,
+                  (long long)c.steps, (long long)c.accepting, (long long)c.rejecting, (long long)c.branched);
+    assert_true(c.accepting * 5 >= c.steps && c.rejecting * 5 >= c.steps && c.branched * 20 >= c.steps);
+    spec_model_close(run.drafter);
+    spec_model_close(run.target);
+    support_golden_close(&g);
+}
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(greedy_f32), cmocka_unit_test(greedy_bf16), cmocka_unit_test(greedy_f16),
-        cmocka_unit_test(greedy_batched),
-    };
+    enum { N = sizeof settings / sizeof *settings };
+    struct CMUnitTest tests[N + 1] = { cmocka_unit_test(reference) };
     backend = support_backend();
-    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    for (size_t i = 0; i < N; i++)
+        tests[i + 1] = (struct CMUnitTest){ settings[i].name, check, NULL, NULL, (void *)(uintptr_t)&settings[i] };
+    const int failed = _cmocka_run_group_tests("greedy", tests, N + 1, NULL, NULL);
     spec_backend_close(backend);
     return failed;
 }

@@ -18,7 +18,7 @@ typedef struct bench_options {
     const char *model, *drafter; /* name of a shape, or a directory */
     const char *backend, *plugin_dir, *dtype;
     const char *keep, *compare;
-    const char *nodes, *tree, *verify, *temperature, *prompts;
+    const char *nodes, *tree, *verify, *temperature, *prompts, *sequences, *tokens;
     double top_p, bandwidth_gbs;
     spec_scan_form scan;
     spec_advance advance;
@@ -49,6 +49,12 @@ typedef struct bench_mode {
 } bench_mode;
 spec_status bench_step(bench *b);
 spec_status bench_generate(bench *b);
+spec_status bench_draft(bench *b);
+spec_status bench_prefill(bench *b);
+spec_status bench_replay(bench *b);
+spec_status bench_sequences(bench *b);
+spec_status bench_rows(bench *b);
+spec_status bench_machine(bench *b);
 spec_status bench_memory(bench *b);
 
 /* --- device (bench_device.c) --- */
@@ -61,10 +67,11 @@ spec_status bench_session(spec_session **out, const bench *b, spec_drafter *draf
                           int32_t n_seq);
 /* A sequence of `n` ids, no two neighbours alike. */
 spec_status bench_sequence(int32_t *seq, spec_session *s, int32_t n, const spec_sampling *sampling);
-/* Bytes that a step of one sequence must move: weights read once (of an embedding of its own only some rows), recurrent
- * states read and written once, K and V of `context` positions read once. */
-double bench_floor_bytes(const spec_model *m, int32_t context);
-double bench_floor_ms(const bench *b, int32_t context);
+/* Bytes of the weights that a step reads: of an embedding that is not the head too, only some rows. */
+double bench_weight_bytes(const spec_model *m);
+/* What a step of n_seq sequences takes if nothing but memory counts: weights read once, recurrent states read and
+ * written once, K and V of `context` positions read once. */
+double bench_floor_ms(const bench *b, int32_t context, int32_t n_seq);
 
 /* --- bandwidth (bench_bandwidth.c) --- */
 
@@ -114,5 +121,9 @@ bool bench_item(char *out, size_t cap, const char *list, char separator, int32_t
 /* A tree of n nodes by kind: chain, binary, random, or unrolled (the paths of the binary tree of n nodes). The tokens
  * of siblings differ. tree: room for 256 nodes. E_FULL when it has more, or is deeper than a tree may be. */
 spec_status bench_tree(spec_tree *tree, const char *kind, int32_t n);
+/* The plain step (one node, score + verify + commit) in a session of its own: the median. */
+spec_status bench_plain_ms(double *median, bench *b, int32_t context);
+/* Scores `tree` after seq's pending token, which becomes its root's token. */
+spec_status bench_score(spec_session *s, int32_t seq, spec_tree *tree);
 
 #endif

@@ -157,18 +157,19 @@ static double branch_bytes(const spec_model *m, const model_branch *x, int32_t c
     return 2.0 * width_of(m->dtype) * u->n_kv_head * u->head_dim * seen;
 }
 
-double bench_floor_bytes(const spec_model *m, int32_t context)
+double bench_weight_bytes(const spec_model *m)
 {
-    double bytes = (double)m->bytes_weights;
-    if (m->embed != m->head.w) /* weights have one width, so bytes are shared as parameters are */
-        bytes *= 1 - (double)m->n_vocab * m->dim / (double)m->n_parameters;
-    for (int32_t i = 0; i < m->n_layer; i++)
-        for (int32_t k = 0; k < m->layers[i].n_branch; k++)
-            bytes += branch_bytes(m, &m->layers[i].branch[k], context);
-    return bytes;
+    const double bytes = (double)m->bytes_weights;
+    if (m->embed == m->head.w) return bytes;
+    return bytes * (1 - (double)m->n_vocab * m->dim / (double)m->n_parameters); /* weights have one width */
 }
 
-double bench_floor_ms(const bench *b, int32_t context)
+double bench_floor_ms(const bench *b, int32_t context, int32_t n_seq)
 {
-    return 1e3 * bench_floor_bytes(b->model, context) / b->bandwidth;
+    const spec_model *m = b->model;
+    double state = 0;
+    for (int32_t i = 0; i < m->n_layer; i++)
+        for (int32_t k = 0; k < m->layers[i].n_branch; k++)
+            state += branch_bytes(m, &m->layers[i].branch[k], context);
+    return 1e3 * (bench_weight_bytes(m) + n_seq * state) / b->bandwidth;
 }

@@ -264,7 +264,7 @@ static spec_status emit(bench *b, tally *t, const configuration *c, const worklo
     bench_number(r, "syncs_per_step", (double)t->counts.n_sync / steps);
     bench_number(r, "allocs_per_step", (double)t->counts.n_alloc / steps);
     bench_times(r, t->step_ms, (int32_t)t->n_step);
-    return bench_emit(b, r, bench_floor_ms(b, (int32_t)task->prompts[0].n));
+    return bench_emit(b, r, bench_floor_ms(b, (int32_t)task->prompts[0].n, 1));
 }
 
 /* A rule that would bias the output is refused by the library: that is told, and the run goes on. */

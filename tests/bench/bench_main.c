@@ -12,6 +12,13 @@
 static const bench_mode modes[] = {
     { "step", "time of a step by number of nodes and tree", bench_step, false },
     { "generate", "end to end: trees x rules x temperatures over prompts, beside plain decoding", bench_generate, false },
+    { "draft", "drafting by the model, per tree and per level", bench_draft, false },
+    { "prefill", "tokens per second of prompts of --tokens", bench_prefill, false },
+    { "replay", "what absorbing an accepted path of 1 to 8 nodes adds to a step; replay and joint", bench_replay, false },
+    { "sequences", "steps of several sequences at once", bench_sequences, false },
+    { "rows", "laws, verification and draws over rows of 128k logits (no model)", bench_rows, true },
+    { "machine", "the machine's bounds: bandwidth, matrix rate, cost of a launch and of a look (no model)", bench_machine,
+      true },
     { "memory", "what a session for --nodes takes beyond one for a single node; loading", bench_memory, false },
 };
 enum { N_MODE = sizeof modes / sizeof modes[0] };
@@ -68,6 +75,7 @@ static void usage(FILE *to)
                 "      --tree LIST             step: chain,binary,random,unrolled; else KIND:ARGS;KIND:ARGS;...\n"
                 "      --verify LIST           auto,naive,chain,mss,...      --temp LIST   temperatures\n"
                 "      --top-p P               with temperatures above 0\n"
+                "      --sequences N,N,...     sequences at once             --tokens N,N,...  lengths of prompts\n"
                 "      --adapt off|cost|ucb    cost and ucb choose among the trees of --tree\n"
                 "      --scan recurrent|matrix, --advance replay|joint, --draft-state replay|per-node\n"
                 "      --prompts FILE,...      JSON lines with \"prompt\"; default: SPEC_SHARED/data/prompts\n"
@@ -82,7 +90,7 @@ static void usage(FILE *to)
 }
 
 enum { O_PLUGINS = 256, O_DTYPE, O_NODES, O_TREE, O_VERIFY, O_TEMP, O_TOP_P, O_ADAPT, O_SCAN, O_ADVANCE, O_STATE, O_PROMPTS,
-       O_N_PROMPT, O_IGNORE_EOS, O_BANDWIDTH, O_JSON, O_COMPARE, O_KEEP, O_HELP };
+       O_N_PROMPT, O_IGNORE_EOS, O_BANDWIDTH, O_SEQUENCES, O_TOKENS, O_JSON, O_COMPARE, O_KEEP, O_HELP };
 
 static const struct option options[] = {
     { "model", required_argument, NULL, 'm' },          { "drafter", required_argument, NULL, 'd' },
@@ -97,6 +105,7 @@ static const struct option options[] = {
     { "n-prompt", required_argument, NULL, O_N_PROMPT }, { "ignore-eos", no_argument, NULL, O_IGNORE_EOS },
     { "bandwidth", required_argument, NULL, O_BANDWIDTH }, { "json", no_argument, NULL, O_JSON },
     { "compare", required_argument, NULL, O_COMPARE },  { "keep", required_argument, NULL, O_KEEP },
+    { "sequences", required_argument, NULL, O_SEQUENCES }, { "tokens", required_argument, NULL, O_TOKENS },
     { "help", no_argument, NULL, O_HELP },              { NULL, 0, NULL, 0 },
 };
 
@@ -144,6 +153,8 @@ static const char **text_option(bench_options *o, int c)
     case O_TREE: return &o->tree;
     case O_VERIFY: return &o->verify;
     case O_TEMP: return &o->temperature;
+    case O_SEQUENCES: return &o->sequences;
+    case O_TOKENS: return &o->tokens;
     case O_PROMPTS: return &o->prompts;
     case O_COMPARE: return &o->compare;
     case O_KEEP: return &o->keep;

@@ -88,7 +88,7 @@ static spec_status measure(bench *b, int32_t n_node)
     bench_number(r, "taken_over_predicted", taken / session_bytes(&many));
     bench_number(r, "load_s", b->load_s);
     bench_number(r, "load_gbs", model / b->load_s / 1e9);
-    return bench_emit(b, r, bench_floor_ms(b, 0));
+    return bench_emit(b, r, bench_floor_ms(b, 0, 1));
 }
 
 spec_status bench_memory(bench *b)

@@ -4,8 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench_commit.h" /* made by the build */
+#include "core/core_json.h"
 #include "tests/bench/bench.h"
-#include "bench_commit.h"
 
 /* What a measurement is of; everything else in a record is what came out. */
 static const char *const identity[] = { "mode", "model", "drafter", "backend", "dtype", "what", "nodes", "tree", "scan",

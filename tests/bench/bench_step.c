@@ -68,14 +68,14 @@ static spec_status restart(stepper *t)
     return bench_sequence(&t->seq, t->s, t->context, NULL);
 }
 
-static spec_status score(stepper *t)
+spec_status bench_score(spec_session *s, int32_t seq, spec_tree *tree)
 {
     const int32_t *ids;
     size_t n;
-    const spec_tree *trees = t->tree;
-    SPEC_TRY(spec_sequence_ids(t->s, t->seq, &ids, &n));
-    t->tree->token[0] = ids[n - 1];
-    return spec_score(t->s, &t->seq, 1, &trees);
+    const spec_tree *trees = tree;
+    SPEC_TRY(spec_sequence_ids(s, seq, &ids, &n));
+    tree->token[0] = ids[n - 1];
+    return spec_score(s, &seq, 1, &trees);
 }
 
 static spec_status commit_root(stepper *t)
@@ -88,7 +88,7 @@ static spec_status one_step(stepper *t, double *ms)
 {
     int32_t path[MAX_NODES], n_path, next;
     const double start = speci_now_ms();
-    SPEC_TRY(score(t));
+    SPEC_TRY(bench_score(t->s, t->seq, t->tree));
     SPEC_TRY(spec_verify(t->s, t->seq, SPEC_VERIFY_AUTO, path, &n_path, &next));
     SPEC_TRY(commit_root(t));
     *ms = speci_now_ms() - start;
@@ -111,7 +111,7 @@ static spec_status queued(stepper *t, double *median)
     for (int32_t i = 0; i < GROUPS; i++) {
         const double start = speci_now_ms();
         for (int32_t k = 0; k < QUEUED; k++) {
-            SPEC_TRY(score(t));
+            SPEC_TRY(bench_score(t->s, t->seq, t->tree));
             SPEC_TRY(commit_root(t));
         }
         SPEC_TRY(t->s->ops->sync(t->s->queue));
@@ -134,15 +134,19 @@ static spec_status open_stepper(stepper *t, int32_t n_node)
     return bench_session(&t->s, t->b, NULL, positions(t), n_node, 1);
 }
 
-/* The plain step, in a session that is for nothing else. */
-static spec_status plain(const stepper *like, double *median)
+spec_status bench_plain_ms(double *median, bench *b, int32_t context)
 {
-    stepper t = *like;
+    int32_t token, parent;
+    spec_tree tree = { .cap = 1, .token = &token, .parent = &parent };
+    stepper t = { .b = b, .context = context, .tree = &tree };
+    t.ms = speci_alloc(NULL, (size_t)b->o.repeats, sizeof *t.ms);
+    if (!t.ms) return SPEC_E_NOMEM;
     spec_status status = open_stepper(&t, 1);
-    if (status == SPEC_OK) status = bench_tree(t.tree, "chain", 1);
-    if (status == SPEC_OK) status = looked(&t, t.b->o.repeats);
-    if (status == SPEC_OK) *median = bench_median(t.ms, t.b->o.repeats);
+    if (status == SPEC_OK) status = bench_tree(&tree, "chain", 1);
+    if (status == SPEC_OK) status = looked(&t, b->o.repeats);
+    if (status == SPEC_OK) *median = bench_median(t.ms, b->o.repeats);
     spec_session_close(t.s);
+    speci_free(NULL, t.ms);
     return status;
 }
 
@@ -152,7 +156,7 @@ static spec_status measure(stepper *t, const char *kind, int32_t nodes, double p
 {
     bench *b = t->b;
     double queued_ms;
-    const double floor_ms = bench_floor_ms(b, t->context);
+    const double floor_ms = bench_floor_ms(b, t->context, 1);
     SPEC_TRY(looked(t, b->o.repeats));
     SPEC_TRY(queued(t, &queued_ms));
     json_t *r = bench_record(b, "step");
@@ -205,7 +209,7 @@ static spec_status run(stepper *t)
     double plain_ms;
     SPEC_TRY(bench_ints(nodes, 32, &n, t->b->o.nodes ? t->b->o.nodes : "1,2,4,8,16,32,64,128,256", "--nodes"));
     SPEC_TRY(largest(&n_node, t, nodes, n));
-    SPEC_TRY(plain(t, &plain_ms));
+    SPEC_TRY(bench_plain_ms(&plain_ms, t->b, t->context));
     spec_status status = open_stepper(t, n_node);
     if (status == SPEC_OK) status = each_tree(t, nodes, n, plain_ms);
     spec_session_close(t->s);

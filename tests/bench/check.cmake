@@ -1,0 +1,85 @@
+# Does spec-bench say what its reports promise? Runs it over small models; parses every line; no conclusions from times.
+#   cmake -D BENCH=... -D TARGET=DIR -D DRAFTER=DIR -D WORK=DIR -P check.cmake
+cmake_minimum_required(VERSION 3.21)
+
+file(REMOVE_RECURSE ${WORK})
+file(MAKE_DIRECTORY ${WORK}/tmp)
+set(ENV{TMPDIR} ${WORK}/tmp)
+set(common model backend dtype nodes tree median_ms min_ms floor_ms bandwidth_gbs bandwidth commit)
+
+# check(<lines> <fields> <arguments...>): the run succeeds, with so many lines, each an object with these fields.
+function(check n_line fields)
+  execute_process(COMMAND ${BENCH} ${ARGN} -t 2 --bandwidth 10 -r 2 --json RESULT_VARIABLE code OUTPUT_VARIABLE text)
+  if(NOT code EQUAL 0)
+    message(FATAL_ERROR "spec-bench ${ARGN}: ended with ${code}")
+  endif()
+  file(WRITE ${WORK}/report.json "${text}")
+  file(STRINGS ${WORK}/report.json lines)
+  list(LENGTH lines n)
+  if(NOT n EQUAL n_line)
+    message(FATAL_ERROR "spec-bench ${ARGN}: ${n} lines, expected ${n_line}:\n${text}")
+  endif()
+  foreach(line IN LISTS lines)
+    foreach(field IN LISTS fields)
+      string(JSON value ERROR_VARIABLE error GET "${line}" ${field})
+      if(error OR value STREQUAL "")
+        message(FATAL_ERROR "spec-bench ${ARGN}: \"${field}\": ${error}:\n${line}")
+      endif()
+    endforeach()
+  endforeach()
+endfunction()
+
+# positive(<field>): in every line of the latest report.
+function(positive field)
+  file(STRINGS ${WORK}/report.json lines)
+  foreach(line IN LISTS lines)
+    string(JSON value GET "${line}" ${field})
+    if(NOT value GREATER 0)
+      message(FATAL_ERROR "\"${field}\" is ${value}, expected more than 0:\n${line}")
+    endif()
+  endforeach()
+endfunction()
+
+set(timed ${common} mode threads)
+check(2 "${timed};rows;scan;advance;plain_ms;queued_ms;over_plain" step -m ${TARGET} --nodes 1,4)
+positive(median_ms)
+positive(floor_ms)
+foreach(shape mamba2-tiny mamba-tiny llama-tiny mambainllama-tiny) # one of each family: what is written can be read
+  check(3 "${timed}" step -m ${shape} --nodes 7 --tree chain,random,unrolled -c 16)
+  positive(median_ms)
+endforeach()
+
+file(RENAME ${WORK}/report.json ${WORK}/old.json)
+check(3 "${timed};compare" step -m mambainllama-tiny --nodes 7 --tree chain,random,unrolled -c 16
+  --compare ${WORK}/old.json)
+
+file(WRITE ${WORK}/story.jsonl "{\"prompt\": \"Once upon a time\"}\n{\"prompt\": \"There was a\"}\n")
+set(generate emitted_per_step tokens_per_s over_plain speculated_share branched_share host_share syncs_per_step
+  allocs_per_step task verify temperature)
+foreach(tree chain:2 beam:2,2)
+  check(4 "${timed};${generate}" generate -m ${TARGET} -d ${DRAFTER} --prompts ${WORK}/story.jsonl -n 8
+    --tree ${tree} --temp 0,1)
+  positive(emitted_per_step)
+  positive(syncs_per_step)
+endforeach()
+
+check(1 "${timed};extra_percent;taken_over_predicted" memory -m ${TARGET} --nodes 16)
+positive(extra_percent)
+foreach(tree product:2,2 dyspec:64)
+  check(1 "${timed};level_ms;drafted" draft -m mamba2-tiny -c 16 --tree ${tree})
+  positive(drafted)
+endforeach()
+check(1 "${timed};tokens_per_s" prefill -m mamba2-tiny --tokens 32)
+check(4 "${timed};path;cost_ms;base_ms" replay -m mamba2-tiny -c 16 --tokens 1,3)
+check(2 "${timed};sequences;steps_per_s" sequences -m mamba2-tiny -c 16 --sequences 1,3 --nodes 2)
+check(7 "${timed};what" rows --nodes 2)
+check(3 "${timed};what" machine)
+
+file(GLOB left ${WORK}/tmp/*)
+if(left)
+  message(FATAL_ERROR "models were left behind: ${left}")
+endif()
+execute_process(COMMAND ${BENCH} step -m no-such-shape RESULT_VARIABLE code OUTPUT_QUIET ERROR_VARIABLE text)
+if(code EQUAL 0 OR NOT text MATCHES "no-such-shape")
+  message(FATAL_ERROR "a model that is none: ended with ${code}: ${text}")
+endif()
