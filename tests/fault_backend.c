@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backends/backend.h"
 #include "backends/cpu/cpu.h"
 
 /* ------------------------------------------------------------------------- steps with a fault --- */
@@ -71,6 +72,16 @@ static void late_save(spec_step_block *b)
                 v[k + 1].save = v[k].save;
                 k++;
             }
+    }
+}
+
+/* What waits in a place is passed over: another place's state, or the live one where there is one place only. */
+static void other_load(spec_step_block *b)
+{
+    for (int32_t i = 0; i < b->n_seq && b->phase == SPEC_PHASE_DECODE; i++) {
+        spec_step_visit *v = visits(b, &seqs(b)[i]);
+        for (int32_t k = 0; k < seqs(b)[i].n_row; k++)
+            if (v[k].load >= 0) v[k].load = v[k].load > 0 ? v[k].load - 1 : SPEC_LOAD_LIVE;
     }
 }
 
@@ -140,6 +151,18 @@ static spec_status bind_wrong_parent(spec_queue *q, const spec_step_block *block
     return status;
 }
 
+/* A consistent step over another tree. */
+static spec_status bind_other_tree(spec_queue *q, const spec_step_block *block)
+{
+    spec_status status = bind_wrong_parent(q, block);
+    for (int32_t i = 0; status == SPEC_OK && i < block->n_seq && block->phase == SPEC_PHASE_DECODE; i++) {
+        spec_step_block *b = q->step;
+        const spec_step_seq *s = &seqs(b)[i];
+        speci_step_visits(nodes(b, s), s->n_fed, s->n_given, s->n_row, visits(b, s));
+    }
+    return status;
+}
+
 static spec_status attention_mask(spec_queue *q, const spec_attention_args *a)
 {
     if (q->step->phase == SPEC_PHASE_PREFILL) return speci_cpu_attention(q, a);
@@ -183,6 +206,12 @@ static spec_status scan_saved(spec_queue *q, const spec_scan_args *a)
     return leave(q, saved, speci_cpu_scan(q, a));
 }
 
+static spec_status scan_loaded(spec_queue *q, const spec_scan_args *a)
+{
+    spec_step_block *saved = enter(q, other_load);
+    return leave(q, saved, speci_cpu_scan(q, a));
+}
+
 static spec_status scan_short(spec_queue *q, const spec_scan_args *a)
 {
     spec_step_block *saved = enter(q, short_path);
@@ -213,6 +242,81 @@ static spec_status linear_row_count(spec_queue *q, const spec_linear_args *a)
     return SPEC_OK;
 }
 
+/* ------------------------------------------------------------------------- drafting, judging --- */
+
+static void swap_candidates(spec_candidate *c)
+{
+    const spec_candidate first = c[0];
+    if (c[1].token < 0) return;
+    c[0] = c[1];
+    c[1] = first;
+}
+
+static spec_status accept_siblings(spec_queue *q, const spec_accept_args *a)
+{
+    int32_t *swapped = malloc((size_t)(a->n_candidate + 1) * sizeof *swapped);
+    if (!swapped) abort();
+    memcpy(swapped, a->host_candidate, (size_t)a->n_candidate * sizeof *swapped);
+    for (int32_t i = 0; i < a->n_row; i++) {
+        int32_t *c = swapped + a->host_first_candidate[i];
+        if (a->host_first_candidate[i + 1] - a->host_first_candidate[i] < 2) continue;
+        const int32_t first = c[0];
+        c[0] = c[1];
+        c[1] = first;
+    }
+    spec_accept_args other = *a;
+    other.host_candidate = swapped;
+    const spec_status status = speci_cpu_ops.accept(q, &other);
+    free(swapped);
+    return status;
+}
+
+static spec_status draw_order(spec_queue *q, const spec_draw_args *a)
+{
+    const spec_status status = speci_cpu_ops.draw(q, a);
+    for (int32_t i = 0; status == SPEC_OK && a->k > 1 && i < a->n_row; i++) {
+        if (a->host_out) swap_candidates(a->host_out + (size_t)i * (size_t)a->k);
+        if (!a->grow) continue;
+        const size_t place = (size_t)a->host_slot[i] * (size_t)a->grow->cap_frontier + (size_t)a->host_place[i];
+        swap_candidates(a->grow->candidate + place * SPEC_MAX_CHILD);
+    }
+    return status;
+}
+
+/* The last node of tree i of an expansion; NULL when it is the root. */
+static spec_grow_node *last_grown(const spec_expand_args *a, int32_t i)
+{
+    const int32_t slot = a->host_slot[i], n = a->grow->n[slot];
+    return n > 1 ? a->grow->node + (size_t)slot * (size_t)a->grow->cap + (n - 1) : NULL;
+}
+
+static spec_status expand_token(spec_queue *q, const spec_expand_args *a)
+{
+    const spec_status status = speci_cpu_ops.expand(q, a);
+    for (int32_t i = 0; status == SPEC_OK && i < a->n; i++)
+        if (last_grown(a, i)) last_grown(a, i)->token ^= 1;
+    return status;
+}
+
+static spec_status expand_parent(spec_queue *q, const spec_expand_args *a)
+{
+    const spec_status status = speci_cpu_ops.expand(q, a);
+    for (int32_t i = 0; status == SPEC_OK && i < a->n; i++) {
+        spec_grow_node *x = last_grown(a, i);
+        const int32_t n = a->grow->n[a->host_slot[i]];
+        if (x && n > 2) x->parent = x->parent == 0 ? 1 : 0;
+    }
+    return status;
+}
+
+static spec_status expand_feed(spec_queue *q, const spec_expand_args *a)
+{
+    const spec_status status = speci_cpu_ops.expand(q, a);
+    for (int32_t i = 0; status == SPEC_OK && i < a->n && a->n_next > 0; i++)
+        a->grow->feed[(size_t)a->host_slot[i] * (size_t)a->grow->cap_feed + (size_t)a->host_feed_base[i]].token ^= 1;
+    return status;
+}
+
 const char *fault_name(fault_kind kind)
 {
     static const char *const names[FAULT_N] = {
@@ -220,7 +324,10 @@ const char *fault_name(fault_kind kind)
         [FAULT_SCAN_BRANCH] = "scan branch", [FAULT_SCAN_SAVED] = "saved state",
         [FAULT_REPLAY] = "replayed node", [FAULT_REPLAY_SHORT] = "short replay",
         [FAULT_KV_SLOT] = "KV slot", [FAULT_KV_POSITION] = "KV position", [FAULT_WINDOW] = "window half",
-        [FAULT_PADDED_ROW] = "padded row", [FAULT_ROW_COUNT] = "row count",
+        [FAULT_PADDED_ROW] = "padded row", [FAULT_PARENT_VISITS] = "parent, and visits by it",
+        [FAULT_SCAN_LOADED] = "loaded state", [FAULT_ROW_COUNT] = "row count", [FAULT_SIBLINGS] = "order of siblings",
+        [FAULT_GROWN_TOKEN] = "grown token", [FAULT_GROWN_PARENT] = "grown parent", [FAULT_GROWN_FEED] = "grown feed",
+        [FAULT_DRAW_ORDER] = "order of candidates",
     };
     return names[kind];
 }
@@ -240,6 +347,13 @@ void fault_backend_ops(spec_backend_ops *out, fault_kind kind)
     case FAULT_KV_POSITION: out->rope_kv = rope_number; break;
     case FAULT_WINDOW: out->conv = conv_window; break;
     case FAULT_PADDED_ROW: out->conv = conv_padded; break;
+    case FAULT_PARENT_VISITS: out->step_bind = bind_other_tree; break;
+    case FAULT_SCAN_LOADED: out->scan = scan_loaded; break;
+    case FAULT_SIBLINGS: out->accept = accept_siblings; break;
+    case FAULT_GROWN_TOKEN: out->expand = expand_token; break;
+    case FAULT_GROWN_PARENT: out->expand = expand_parent; break;
+    case FAULT_GROWN_FEED: out->expand = expand_feed; break;
+    case FAULT_DRAW_ORDER: out->draw = draw_order; break;
     case FAULT_ROW_COUNT: out->linear = linear_row_count; break;
     case FAULT_NONE:
     case FAULT_N: break;

@@ -63,7 +63,7 @@ foreach(tree chain:2 beam:2,2)
   positive(syncs_per_step)
 endforeach()
 
-check(1 "${timed};extra_percent;taken_over_predicted" memory -m ${TARGET} --nodes 16)
+check(1 "model;backend;dtype;nodes;tree;floor_ms;bandwidth_gbs;commit;extra_percent;taken_over_predicted" memory -m ${TARGET} --nodes 16)
 positive(extra_percent)
 foreach(tree product:2,2 dyspec:64)
   check(1 "${timed};level_ms;drafted" draft -m mamba2-tiny -c 16 --tree ${tree})
