@@ -101,32 +101,45 @@ static void advance(drafting *d, int32_t k, const spec_tree *t, const int32_t *p
     OK(spec_commit(d->s, d->seq[k], path, n_path, token));
 }
 
-static void check_one(drafting *d, int32_t k, const spec_tree *t)
+/* Is the tree the plain one? */
+static bool check_tree(drafting *d, int32_t k, const spec_tree *t)
 {
-    int32_t path[2][MAX_NODE + 1], n_path[2], token[2];
     drafts_counts *c = d->counts;
     build_plainly(d, k);
+    /* A session does not look again behind nodes that are too deep; a plain build does, and may find other nodes instead. */
+    const bool small = room_of(d, k) < d->info.depth;
+    const bool same = same_tree(t, &d->tree) || (small && speci_builder_looks(d->builder));
     c->n_tree++, c->n_drafted += t->n - 1;
-    c->n_tree_differ += !same_tree(t, &d->tree);
-    c->n_small += room_of(d, k) < d->info.depth;
-    OK(spec_verify(d->s, d->seq[k], d->run->verify, path[0], &n_path[0], &token[0]));
-    walk_plainly(d, k, t, path[1], &n_path[1], &token[1]);
-    c->n_walk++;
-    c->n_walk_differ += n_path[0] != n_path[1] || token[0] != token[1] ||
-                        memcmp(path[0], path[1], (size_t)n_path[0] * sizeof path[0][0]) != 0;
+    c->n_tree_differ += !same;
+    c->n_small += small;
+    return same;
 }
 
-/* Drafts, scores, compares and commits for the sequences that are not at their end; false: all are. */
+static void check_walk(drafting *d, int32_t k, const spec_tree *t)
+{
+    int32_t path[2][MAX_NODE + 1], n_path[2], token[2];
+    OK(spec_verify(d->s, d->seq[k], d->run->verify, path[0], &n_path[0], &token[0]));
+    walk_plainly(d, k, t, path[1], &n_path[1], &token[1]);
+    d->counts->n_walk++;
+    d->counts->n_walk_differ += n_path[0] != n_path[1] || token[0] != token[1] ||
+                                memcmp(path[0], path[1], (size_t)n_path[0] * sizeof path[0][0]) != 0;
+}
+
+/* Drafts, scores, compares and commits for the sequences that are not at their end; false: all are, or a tree differs,
+ * which then may be none that can be scored. */
 static bool step(drafting *d)
 {
     const spec_tree *trees[N_SEQ] = { NULL };
     int32_t seqs[N_SEQ] = { 0 }, who[N_SEQ], n = 0;
+    bool same = true;
     for (int32_t k = 0; k < N_SEQ; k++)
         if (d->s->seqs[d->seq[k]].n_ids < d->run->n_token) seqs[n] = d->seq[k], who[n++] = k;
     if (n == 0) return false;
     OK(spec_draft(d->s, seqs, n, trees));
+    for (int32_t i = 0; i < n; i++) same = check_tree(d, who[i], trees[i]) && same;
+    if (!same) return false;
     OK(spec_score(d->s, seqs, n, trees));
-    for (int32_t i = 0; i < n; i++) check_one(d, who[i], trees[i]);
+    for (int32_t i = 0; i < n; i++) check_walk(d, who[i], trees[i]);
     for (int32_t i = 0; i < n; i++) {
         int32_t path[MAX_NODE], n_path, token;
         OK(spec_verify(d->s, seqs[i], d->run->verify, path, &n_path, &token));

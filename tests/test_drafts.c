@@ -28,7 +28,7 @@ static const setting settings[] = {
     { "T = 0.8, top-p 0.9, naive", LAW8, SPEC_DTYPE_BF16, { .temperature = 0.8f, .top_p = 0.9f, .seed = 7 },
       SPEC_VERIFY_NAIVE, 0, 80 },
     { "demo, T = 0.8, top-p 0.9", DEMO, SPEC_DTYPE_F32, { .temperature = 0.8f, .top_p = 0.9f, .seed = 8 },
-      SPEC_VERIFY_AUTO, 0, 9 },
+      SPEC_VERIFY_AUTO, 0, 12 },
 };
 
 static void check(void **state)
@@ -46,11 +46,12 @@ static void check(void **state)
         if (c.n_tree_differ > 0 || c.n_walk_differ > 0)
             fail_msg("%s, %s: of %lld trees %lld differ, of %lld walks %lld", t->name, run.tree, (long long)c.n_tree,
                      (long long)c.n_tree_differ, (long long)c.n_walk, (long long)c.n_walk_differ);
-        assert_true(c.n_drafted > 0 && c.n_small > 0);
+        assert_true(c.n_drafted > 0);
         all.n_tree += c.n_tree, all.n_drafted += c.n_drafted, all.n_small += c.n_small;
     }
     print_message("  %s: %lld trees, %lld nodes below their roots, %lld trees near the end\n", t->name,
                   (long long)all.n_tree, (long long)all.n_drafted, (long long)all.n_small);
+    assert_true(all.n_small > 0);
     spec_model_close(run.drafter);
     spec_model_close(run.target);
 }

@@ -3,6 +3,8 @@
 #define _POSIX_C_SOURCE 200809L /* posix_memalign */
 #include "tests/fault_backend.h"
 #include "tests/mini_model.h"
+#include "tests/support_drafts.h"
+#include "tests/support_paths.h"
 #include "tests/test.h"
 
 /* Rows that differ from plain decoding on the CPU. */
@@ -27,6 +29,116 @@ static void test_faults(void **state)
     assert_int_equal(differing(FAULT_NONE), 0);
     for (fault_kind kind = FAULT_PARENT; kind < FAULT_ROW_COUNT; kind++)
         if (differing(kind) == 0) fail_msg("the fault \"%s\" went unnoticed", fault_name(kind));
+}
+
+static spec_backend *faulty_backend(spec_backend_ops *ops, fault_kind kind)
+{
+    spec_backend *be = NULL;
+    fault_backend_ops(ops, kind);
+    test_ok(spec_backend_open_ops(&be, ops, NULL, NULL), "spec_backend_open_ops");
+    return be;
+}
+
+#define GOLDEN SPEC_TEST_DIR "/golden/"
+
+/* Whole models that meet the fault: those with attention, those with a scan, or both. */
+static bool has_its_place(fault_kind kind, const char *model)
+{
+    const bool attends = strstr(model, "mistral") || strstr(model, "bamba");
+    const bool scans = !strstr(model, "mistral");
+    switch (kind) {
+    case FAULT_MASK:
+    case FAULT_KV_SLOT:
+    case FAULT_KV_POSITION: return attends;
+    case FAULT_PARENT: return true; /* attention and convolution read it */
+    case FAULT_PARENT_VISITS: return true;
+    default: return scans;
+    }
+}
+
+static void check_paths(spec_backend *healthy, fault_kind kind, const char *path)
+{
+    const paths_size size = { .n_world = 2, .n_walk = 8, .depth = 24, .n_tree = 24 };
+    spec_backend_ops ops;
+    paths_counts c;
+    spec_backend *be = faulty_backend(&ops, kind);
+    spec_model *plain = support_model(healthy, path, SPEC_DTYPE_F32), *tested = support_model(be, path, SPEC_DTYPE_F32);
+    support_paths(&c, plain, tested, &size, 3);
+    spec_model_close(tested);
+    spec_model_close(plain);
+    spec_backend_close(be);
+    if ((c.n_differ > 0) != (kind != FAULT_NONE))
+        fail_msg("%s, the fault \"%s\": %lld of %lld nodes differ", path, fault_name(kind), (long long)c.n_differ,
+                 (long long)c.n_node);
+}
+
+/* The suite of trees over whole models. */
+static void test_faults_paths(void **state)
+{
+    static const char *const paths[] = { GOLDEN "mistral", GOLDEN "mamba", GOLDEN "mamba2", GOLDEN "bamba" };
+    (void)state;
+    spec_backend *healthy = NULL;
+    test_ok(spec_backend_open(&healthy, "cpu", NULL), "spec_backend_open");
+    for (fault_kind kind = FAULT_NONE; kind < FAULT_ROW_COUNT; kind++)
+        for (int32_t i = 0; i < N_ELEMENTS(paths); i++)
+            if (kind == FAULT_NONE || has_its_place(kind, paths[i])) check_paths(healthy, kind, paths[i]);
+    spec_backend_close(healthy);
+}
+
+/* What a drafting suite sees of a fault in a tree of this kind. */
+static drafts_counts drafting(spec_backend *healthy, fault_kind kind, const char *tree, float temperature)
+{
+    spec_backend_ops ops;
+    spec_backend *be = faulty_backend(&ops, kind);
+    drafts_counts c = { 0 };
+    const drafts_run run = { .target = support_model(be, GOLDEN "law8-target", SPEC_DTYPE_F32),
+                             .drafter = support_model(be, GOLDEN "law8-drafter", SPEC_DTYPE_F32),
+                             .plain = support_model(healthy, GOLDEN "law8-drafter", SPEC_DTYPE_F32), .tree = tree,
+                             .sampling = { .temperature = temperature, .seed = 4 }, .n_token = 60 };
+    support_drafts(&c, &run);
+    spec_model_close(run.plain);
+    spec_model_close(run.drafter);
+    spec_model_close(run.target);
+    spec_backend_close(be);
+    return c;
+}
+
+/* The suite of drafted trees and their walks. A fault in a drafted tree is seen in the tree, one in accept in the walk. */
+static void test_faults_drafts(void **state)
+{
+    static const struct {
+        fault_kind kind;
+        const char *tree;
+        float temperature;
+        bool in_tree, in_walk;
+    } cases[] = {
+        { FAULT_NONE, "product:3,2,2", 1, false, false },
+        { FAULT_NONE, "beam:3,4", 0, false, false },
+        { FAULT_NONE, "dyspec:16", 1, false, false },
+        { FAULT_SIBLINGS, "product:3,2,2", 1, false, true },
+        { FAULT_SIBLINGS, "product-repeat:3,2", 1, false, true },
+        { FAULT_SIBLINGS, "dyspec:16", 1, false, true },
+        { FAULT_GROWN_TOKEN, "product:3,2,2", 1, true, false },
+        { FAULT_GROWN_TOKEN, "beam:3,4", 0, true, false },
+        { FAULT_GROWN_PARENT, "static:A", 1, true, false },
+        { FAULT_GROWN_PARENT, "sequoia:16", 0, true, false },
+        { FAULT_GROWN_FEED, "chain:4", 1, true, false },
+        { FAULT_GROWN_FEED, "product:3,2,2", 0, true, false },
+        { FAULT_DRAW_ORDER, "product:3,2,2", 1, true, false },
+        { FAULT_DRAW_ORDER, "dyspec:16", 1, true, false },
+        { FAULT_DRAW_ORDER, "eagle2:4,16,3", 0, true, false },
+        { FAULT_DRAW_ORDER, "beam:3,4", 0, true, false },
+    };
+    (void)state;
+    spec_backend *healthy = NULL;
+    test_ok(spec_backend_open(&healthy, "cpu", NULL), "spec_backend_open");
+    for (int32_t i = 0; i < N_ELEMENTS(cases); i++) {
+        const drafts_counts c = drafting(healthy, cases[i].kind, cases[i].tree, cases[i].temperature);
+        if ((c.n_tree_differ > 0) != cases[i].in_tree || (c.n_walk_differ > 0) != cases[i].in_walk)
+            fail_msg("the fault \"%s\" in %s: of %lld trees %lld differ, of their walks %lld", fault_name(cases[i].kind),
+                     cases[i].tree, (long long)c.n_tree, (long long)c.n_tree_differ, (long long)c.n_walk_differ);
+    }
+    spec_backend_close(healthy);
 }
 
 static spec_status open_ops(const spec_backend_ops *ops)
@@ -190,7 +302,8 @@ static void test_host(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_faults), cmocka_unit_test(test_probe),
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_faults), cmocka_unit_test(test_faults_paths),
+                                        cmocka_unit_test(test_faults_drafts), cmocka_unit_test(test_probe),
                                         cmocka_unit_test(test_table),  cmocka_unit_test(test_names),
                                         cmocka_unit_test(test_list),   cmocka_unit_test(test_host) };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,333 @@
+/* test_decode_edges.c - where trees do not fit: less room than a builder wants, the end of a text, end-of-text tokens on a
+ * branch, drafters that know fewer ids or fewer positions; and builders and laws of the application's own. Whatever
+ * happens, text is that of plain decoding: greedy, and sampled under naive verification. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support_decode.h"
+#include "tests/support_greedy.h"
+
+#define GOLDEN SPEC_TEST_DIR "/golden/"
+
+enum { N_NEW = 40 };
+static const int32_t prompt[] = { 3, 1, 4 };
+enum { N_PROMPT = 3 };
+static spec_backend *backend;
+static spec_model *target, *drafter; /* of 8 tokens */
+
+/* Text by a drafter, with both ways to choose tokens: n_predict ids that are plain decoding's. Sums of both in *sum, which
+ * may be NULL. */
+static void expect_plain(spec_model *model, spec_drafter *dr, const spec_session_params *params, int32_t n_predict,
+                         const char *what, spec_result *sum)
+{
+    for (int sampled = 0; sampled < 2; sampled++) {
+        spec_session_params sp = *params;
+        spec_generate_params p = SPEC_GENERATE_PARAMS_INIT;
+        spec_session *s;
+        spec_result r;
+        int32_t *plain = calloc((size_t)n_predict, sizeof *plain);
+        if (sampled) p.sampling = (spec_sampling){ .temperature = 0.8f, .top_p = 0.9f, .seed = 3 };
+        p.n_predict = n_predict, p.ignore_eos = 1;
+        sp.verify = sampled ? SPEC_VERIFY_NAIVE : SPEC_VERIFY_AUTO;
+        support_plain_ids(model, prompt, N_PROMPT, &p.sampling, n_predict, plain);
+        OK(spec_session_open(&s, model, dr, &sp));
+        OK(spec_generate_ids(s, prompt, N_PROMPT, &p, &r));
+        if ((int32_t)r.n_ids != n_predict || r.stop != SPEC_STOP_LENGTH)
+            fail_msg("%s: %zu ids, stop %s; expected %d", what, r.n_ids, spec_stop_name(r.stop), n_predict);
+        const int64_t at = support_first_difference(plain, r.ids, n_predict);
+        if (at >= 0) fail_msg("%s, %s: token %d differs", what, sampled ? "sampled" : "greedy", (int)at);
+        if (sum) {
+            sum->n_step += r.n_step, sum->n_drafted += r.n_drafted, sum->n_accepted += r.n_accepted;
+            sum->n_speculated += r.n_speculated, sum->n_branched += r.n_branched;
+        }
+        spec_result_free(&r);
+        spec_session_close(s);
+        free(plain);
+    }
+}
+
+static spec_drafter *open_drafter(spec_model *model, const char *tree)
+{
+    spec_drafter_params p = SPEC_DRAFTER_PARAMS_INIT;
+    spec_drafter *dr;
+    p.tree = tree;
+    OK(spec_drafter_from_model(&dr, model, &p));
+    return dr;
+}
+
+static void fewer_nodes(void **state)
+{
+    (void)state;
+    static const int32_t most[] = { 1, 2, 3, 5, 9 };
+    for (int32_t i = 0; support_trees[i]; i++) {
+        spec_drafter *dr = open_drafter(drafter, support_trees[i]);
+        for (size_t k = 0; k < sizeof most / sizeof *most; k++) {
+            spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+            spec_result sum = { 0 };
+            sp.n_node = most[k];
+            expect_plain(target, dr, &sp, N_NEW, support_trees[i], &sum);
+            assert_true(sum.n_drafted <= sum.n_step * (most[k] - 1));
+            assert_true((sum.n_drafted > 0) == (most[k] > 1));
+        }
+        spec_drafter_close(dr);
+    }
+}
+
+/* The last trees have room for what is still wanted, and n_predict is exact. */
+static void text_ends(void **state)
+{
+    (void)state;
+    const spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    for (int32_t i = 0; support_trees[i]; i++) {
+        spec_drafter *dr = open_drafter(drafter, support_trees[i]);
+        for (int32_t n = 1; n <= 12; n++) expect_plain(target, dr, &sp, n, support_trees[i], NULL);
+        spec_drafter_close(dr);
+    }
+}
+
+/* --- end of text inside a path --- */
+
+typedef struct oracle {
+    const int32_t *text; /* what follows the prompt */
+    int32_t n_text, n_vocab;
+} oracle;
+
+/* The true continuation, each of its tokens a second child. */
+static spec_status second_children(void *user, int32_t seq, const int32_t *ids, size_t n, spec_tree *tree)
+{
+    const oracle *o = user;
+    (void)seq, (void)ids;
+    int32_t node = 0;
+    for (int32_t at = (int32_t)n - N_PROMPT; at < o->n_text && tree->n + 2 <= tree->cap; at++) {
+        (void)spec_tree_add(tree, node, (o->text[at] + 1) % o->n_vocab, 0);
+        node = spec_tree_add(tree, node, o->text[at], 0);
+    }
+    return SPEC_OK;
+}
+
+/* The first token that does not stand before it in a text, from place `from` on. */
+static int32_t first_new(const int32_t *ids, int32_t from, int32_t n)
+{
+    for (int32_t i = from; i < n; i++) {
+        bool seen = false;
+        for (int32_t j = 0; j < i; j++) seen = seen || ids[j] == ids[i];
+        if (!seen) return i;
+    }
+    return -1;
+}
+
+static spec_model *with_eos(char *dir, const char *base, int32_t eos)
+{
+    char changes[64];
+    snprintf(changes, sizeof changes, "{\"eos_token_id\": [%d]}", eos);
+    char *text = support_json_with(base, "generation_config.json", changes);
+    const variant_file file = { "generation_config.json", text };
+    support_variant(dir, base, &file, 1);
+    free(text);
+    return support_model(backend, dir, SPEC_DTYPE_F32);
+}
+
+static void expect_eos(spec_model *model, spec_drafter *dr, const int32_t *plain, int32_t end, const char *what,
+                       bool on_branch)
+{
+    spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    spec_generate_params p = SPEC_GENERATE_PARAMS_INIT;
+    spec_session *s;
+    spec_result r;
+    p.n_predict = 24;
+    OK(spec_session_open(&s, model, dr, &sp));
+    OK(spec_generate_ids(s, prompt, N_PROMPT, &p, &r));
+    if (r.stop != SPEC_STOP_EOS || (int32_t)r.n_ids != end + 1 || support_first_difference(r.ids, plain, end + 1) >= 0)
+        fail_msg("%s: %zu ids, stop %s; expected %d", what, r.n_ids, spec_stop_name(r.stop), end + 1);
+    if (on_branch) { /* one step: what stands before the end was accepted, the end itself is the last token */
+        assert_int_equal(r.n_step, 1);
+        assert_int_equal(r.n_accepted, end);
+        assert_int_equal(r.n_branched, 1);
+    }
+    spec_result_free(&r);
+    spec_session_close(s);
+}
+
+static void eos_on_a_branch(void **state)
+{
+    (void)state;
+    char dir[64];
+    int32_t plain[24];
+    spec_model *demo = support_model(backend, DEMO_DRAFTER, SPEC_DTYPE_F32);
+    spec_model_info info = { .struct_size = sizeof info };
+    OK(spec_model_get_info(demo, &info, 1));
+    support_plain_ids(demo, prompt, N_PROMPT, NULL, 24, plain);
+    spec_model_close(demo);
+    const int32_t end = first_new(plain, 2, 24);
+    assert_true(end >= 2);
+    demo = with_eos(dir, DEMO_DRAFTER, plain[end]);
+    oracle o = { plain, 24, info.n_vocab };
+    const spec_drafter_ops ops = { .struct_size = sizeof ops, .draft = second_children, .user_data = &o };
+    spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
+    spec_drafter *dr;
+    dp.n_draft = 50;
+    OK(spec_drafter_from_ops(&dr, &ops, &dp));
+    expect_eos(demo, dr, plain, end, "second children", true);
+    spec_drafter_close(dr);
+    /* The same network drafts: the first of each look is accepted, up to the end. */
+    for (int32_t i = 0; support_trees[i]; i++) {
+        dr = open_drafter(demo, support_trees[i]);
+        expect_eos(demo, dr, plain, end, support_trees[i], false);
+        spec_drafter_close(dr);
+    }
+    spec_model_close(demo);
+    support_variant_remove(dir);
+}
+
+/* --- other drafters --- */
+
+static void smaller_vocabularies(void **state)
+{
+    (void)state;
+    char dirs[2][64];
+    spec_model *models[2];
+    for (int i = 0; i < 2; i++) { /* a target of 24 ids, a drafter of 11; tokenizers tell that they agree */
+        const char *base = i == 0 ? GOLDEN "law8-target" : GOLDEN "law8-drafter";
+        char changes[64];
+        const int rows = i == 0 ? 24 : 11;
+        snprintf(changes, sizeof changes, "{\"vocab_size\": %d}", rows);
+        char *config = support_json_with(base, "config.json", changes);
+        const variant_file files[] = { { "config.json", config }, { "model.safetensors", NULL },
+                                       { "tokenizer.json", support_tokenizer8 } };
+        support_variant(dirs[i], base, files, 3);
+        support_grow_rows(dirs[i], base, 8, rows);
+        free(config);
+        models[i] = support_model(backend, dirs[i], SPEC_DTYPE_F32);
+    }
+    const spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    for (int32_t i = 0; support_trees[i]; i++) {
+        spec_result sum = { 0 };
+        spec_drafter *dr = open_drafter(models[1], support_trees[i]);
+        expect_plain(models[0], dr, &sp, N_NEW, support_trees[i], &sum);
+        assert_true(sum.n_accepted > 0);
+        spec_drafter_close(dr);
+    }
+    for (int i = 1; i >= 0; i--) spec_model_close(models[i]), support_variant_remove(dirs[i]);
+}
+
+/* A drafter of 48 positions drafts until its trees do not fit any more, and then no longer. */
+static void shorter_contexts(void **state)
+{
+    (void)state;
+    enum { POSITIONS = 48, N_LONG = 120 };
+    char dir[64];
+    char *config = support_json_with(GOLDEN "law8-target", "config.json", "{\"max_position_embeddings\": 48}");
+    const variant_file file = { "config.json", config };
+    support_variant(dir, GOLDEN "law8-target", &file, 1);
+    spec_model *shorter = support_model(backend, dir, SPEC_DTYPE_F32);
+    const spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    for (int32_t i = 0; support_trees[i]; i++) {
+        spec_result sum = { 0 };
+        spec_drafter *dr = open_drafter(shorter, support_trees[i]);
+        expect_plain(target, dr, &sp, N_LONG, support_trees[i], &sum);
+        assert_true(sum.n_drafted > 0 && sum.n_accepted > 0);
+        assert_true(sum.n_step - sum.n_speculated >= 2 * (N_LONG - POSITIONS)); /* one token each */
+        spec_drafter_close(dr);
+    }
+    spec_model_close(shorter);
+    support_variant_remove(dir);
+    free(config);
+}
+
+/* --- the application's own --- */
+
+/* The two first candidates of whatever was fed last, of which the second goes on: a comb. */
+static spec_status comb(void *user, spec_tree *tree, const spec_candidate *candidates, int32_t k, int32_t *feed,
+                        int32_t *n_feed, int32_t n_feed_max)
+{
+    (void)user;
+    int32_t last = 0, next = -1;
+    for (int32_t i = 1; i < tree->n; i++)
+        if (tree->q_row[i] > tree->q_row[last]) last = i;
+    const spec_candidate *c = candidates + (size_t)tree->q_row[last] * (size_t)k;
+    for (int32_t j = 0; j < 2 && c[j].token >= 0; j++) next = spec_tree_add(tree, last, c[j].token, c[j].prob);
+    *n_feed = next >= 0 && n_feed_max > 0;
+    feed[0] = next;
+    return SPEC_OK;
+}
+
+static void own_builders(void **state)
+{
+    (void)state;
+    static const spec_tree_kind kinds[] = { SPEC_TREE_CHOSEN, SPEC_TREE_DRAWN, SPEC_TREE_DRAWN_REPEAT };
+    const spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        const spec_builder_ops ops = { .struct_size = sizeof ops, .n_node = 9, .n_row = 4, .n_level = 4, .depth = 4, .k = 3,
+                                       .kind = kinds[i], .look = comb };
+        spec_drafter_params p = SPEC_DRAFTER_PARAMS_INIT;
+        spec_drafter *dr;
+        spec_result sum = { 0 };
+        OK(spec_builder_from_ops(&p.builder, &ops, NULL));
+        OK(spec_drafter_from_model(&dr, drafter, &p));
+        expect_plain(target, dr, &sp, N_NEW, "a comb", &sum);
+        assert_true(sum.n_accepted > 0 && sum.n_branched > 0 && sum.n_drafted > 4 * sum.n_step);
+        spec_drafter_close(dr);
+        spec_builder_close(p.builder);
+    }
+}
+
+typedef struct own_laws {
+    int64_t n_asked;
+} own_laws;
+
+/* A law that depends on the node's token and its parent's. */
+static spec_status tell_laws(void *user, int32_t seq, const int32_t *ids, size_t n, const spec_tree *tree,
+                             const int32_t *nodes, int32_t n_node, float *laws, int32_t n_vocab)
+{
+    own_laws *o = user;
+    (void)seq;
+    assert_int_equal(tree->token[0], ids[n - 1]);
+    for (int32_t i = 0; i < n_node; i++) {
+        const int32_t x = nodes[i], before = x > 0 ? tree->token[tree->parent[x]] : n > 1 ? ids[n - 2] : 0;
+        float *law = laws + (size_t)i * (size_t)n_vocab, sum = 0;
+        uint64_t random = (uint64_t)(tree->token[x] * n_vocab + before);
+        for (int32_t v = 0; v < n_vocab; v++) sum += law[v] = (float)(1 + support_random(&random) % 100);
+        for (int32_t v = 0; v < n_vocab; v++) law[v] /= sum;
+        o->n_asked++;
+    }
+    return SPEC_OK;
+}
+
+static void own_laws_draft(void **state)
+{
+    (void)state;
+    const spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    own_laws o = { 0 };
+    const spec_drafter_ops ops = { .struct_size = sizeof ops, .laws = tell_laws, .user_data = &o };
+    for (int32_t i = 0; support_trees[i]; i++) {
+        spec_drafter_params p = SPEC_DRAFTER_PARAMS_INIT;
+        spec_drafter *dr;
+        spec_result sum = { 0 };
+        p.tree = support_trees[i];
+        o.n_asked = 0;
+        OK(spec_drafter_from_ops(&dr, &ops, &p));
+        expect_plain(target, dr, &sp, N_NEW, support_trees[i], &sum);
+        assert_true(o.n_asked >= sum.n_speculated && sum.n_drafted > 0 && sum.n_accepted > 0);
+        spec_drafter_close(dr);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fewer_nodes),      cmocka_unit_test(text_ends),    cmocka_unit_test(eos_on_a_branch),
+        cmocka_unit_test(shorter_contexts), cmocka_unit_test(own_builders), cmocka_unit_test(own_laws_draft),
+#ifndef SPEC_NO_TOKENIZER
+        cmocka_unit_test(smaller_vocabularies),
+#endif
+    };
+    backend = support_backend();
+    target = support_model(backend, GOLDEN "law8-target", SPEC_DTYPE_F32);
+    drafter = support_model(backend, GOLDEN "law8-drafter", SPEC_DTYPE_F32);
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    spec_model_close(drafter);
+    spec_model_close(target);
+    spec_backend_close(backend);
+    return failed;
+}
