@@ -78,9 +78,16 @@ static void op_argmax(bench *b)
 
 static void law(bench *b, const float *logits, float *to, const spec_sampling *sampling)
 {
-    need(b->ops->law(b->q, &(spec_law_args){ .logits = logits, .ld = b->n_vocab, .n_valid = b->n_vocab, .law = to,
-                                             .ld_law = b->n_vocab, .n_law = b->n_vocab, .n_row = b->n_row, .host_src = b->row,
-                                             .host_dst = b->row, .host_sampling = sampling }));
+    need(b->ops->law(b->q, &(spec_law_args){ .logits = logits,
+                                             .ld = b->n_vocab,
+                                             .n_valid = b->n_vocab,
+                                             .law = to,
+                                             .ld_law = b->n_vocab,
+                                             .n_law = b->n_vocab,
+                                             .n_row = b->n_row,
+                                             .host_src = b->row,
+                                             .host_dst = b->row,
+                                             .host_sampling = sampling }));
 }
 static void op_law(bench *b) { law(b, b->target, b->p, b->cut); }
 static void op_law_draft(bench *b) { law(b, b->drafter, b->draft, b->plain); }
@@ -89,20 +96,35 @@ static void op_copy(bench *b) { need(b->ops->copy(b->q, b->draft_copy, b->draft,
 
 static void accept_tokens(bench *b, const int32_t *tokens)
 {
-    need(b->ops->accept(
-        b->q, &(spec_accept_args){ .p = b->p, .q = b->draft_copy, .ld_p = b->n_vocab, .ld_q = b->n_vocab, .n_vocab = b->n_vocab,
-                                   .n_row = b->n_row, .n_candidate = b->n_row * N_CANDIDATE, .host_p_row = b->row,
-                                   .host_q_row = b->row, .host_first_candidate = b->first, .host_candidate = tokens,
-                                   .host_u = b->u, .host_u_last = b->u_last, .host_out_choice = b->choice,
-                                   .host_out_token = b->token }));
+    need(b->ops->accept(b->q, &(spec_accept_args){ .p = b->p,
+                                                   .q = b->draft_copy,
+                                                   .ld_p = b->n_vocab,
+                                                   .ld_q = b->n_vocab,
+                                                   .n_vocab = b->n_vocab,
+                                                   .n_row = b->n_row,
+                                                   .n_candidate = b->n_row * N_CANDIDATE,
+                                                   .host_p_row = b->row,
+                                                   .host_q_row = b->row,
+                                                   .host_first_candidate = b->first,
+                                                   .host_candidate = tokens,
+                                                   .host_u = b->u,
+                                                   .host_u_last = b->u_last,
+                                                   .host_out_choice = b->choice,
+                                                   .host_out_token = b->token }));
 }
 static void op_accept_drawn(bench *b) { accept_tokens(b, b->drawn); }
 static void op_accept_none(bench *b) { accept_tokens(b, b->dropped); }
 
 static void draw(bench *b, spec_draw_how how)
 {
-    need(b->ops->draw(b->q, &(spec_draw_args){ .law = b->draft, .ld = b->n_vocab, .n_vocab = b->n_vocab, .n_row = b->n_row,
-                                               .k = N_DRAW, .how = how, .host_law_row = b->row, .host_key = b->key,
+    need(b->ops->draw(b->q, &(spec_draw_args){ .law = b->draft,
+                                               .ld = b->n_vocab,
+                                               .n_vocab = b->n_vocab,
+                                               .n_row = b->n_row,
+                                               .k = N_DRAW,
+                                               .how = how,
+                                               .host_law_row = b->row,
+                                               .host_key = b->key,
                                                .host_out = b->candidate }));
 }
 static void op_draw_top(bench *b) { draw(b, SPEC_DRAW_TOP); }
