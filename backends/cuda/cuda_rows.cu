@@ -571,7 +571,7 @@ accept_kernel(const float *p, int ld_p, const float *q, int ld_q, int n, bool re
         if (!node.q || repeat) continue;
         draft = draft - (double)node.q[y];
         if (draft <= 0.0) break; /* no further sibling can exist */
-        if (draft * (double)d_scale >= 1e-12) d_scale = (float)(1.0 / draft);
+        d_scale = (float)fmin(1.0 / draft, 3e38); /* however little is left: what is drawn next is drawn from it */
     }
     if (node.n_past == 0) (void)team_ranges(&s.sums, node.p, NULL, n, [](int, float pc, float) { return pc; });
     if (team_block() != 0 || threadIdx.x >= 32) return;
