@@ -200,9 +200,8 @@ struct spec_session {
     spec_queue *queue;
     speci_net *net, *draft_net; /* draft_net NULL unless the drafter is a model */
     int32_t draft_ctx, draft_node; /* limits of draft_net: positions (0 = none), nodes per tree */
-    /* Device rows of laws, f32 [..][n_vocab of the target]: p [n_row]; q and a copy that verification consumes
-     * [n_seq * n_q]. */
-    float *p, *q, *q_work;
+    /* Device rows of laws, f32 [..][n_vocab of the target]: p [n_row], of verification; q [n_seq * n_q], of drafts. */
+    float *p, *q;
     size_t p_bytes, q_bytes;
     algo_seq *seqs;      /* [n_seq] */
     algo_rows rows;

@@ -74,6 +74,7 @@ static spec_status measure(spec_session *s, spec_cost_profile *out)
         (void)spec_sequence_remove(s, seq);
     }
     spec_tree_free(&tree, s->a);
+    for (int32_t i = 0; i < s->n_seq; i++) s->seqs[i].scored.n = 0; /* the rows of their pass are gone */
     return status;
 }
 
@@ -98,9 +99,14 @@ static double draft_ms(const spec_session *s, int32_t arm, int32_t n_seq)
     if (arm == 0 || t->n == 0) return 0;
     const spec_builder *b = s->drafter->builders[arm - 1];
     double ms = 0;
+    if (speci_builder_looks(b)) { /* about one look per doubling of the tree, its nodes spread over them */
+        int32_t n_look = 1;
+        while (1 << n_look < b->info.n_node) n_look++;
+        return n_look * (double)spec_cost_ms(t, n_seq * ((b->info.n_node + n_look - 1) / n_look));
+    }
     for (int32_t l = 0; l < b->info.n_level; l++) {
-        const int32_t n = !speci_builder_looks(b) ? b->levels[l].n_place : (b->info.n_row + b->info.n_level - 1) / b->info.n_level;
-        ms += spec_cost_ms(t, n_seq * (l == 0 ? 2 : n)); /* the root comes with what was just committed */
+        ms += spec_cost_ms(t, n_seq * (l == 0 ? 2 : b->levels[l].n_place)); /* the root comes with what was committed */
+        if (b->levels[l].n_next == 0) break;
     }
     return ms;
 }

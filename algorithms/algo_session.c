@@ -165,7 +165,7 @@ spec_status spec_session_predict(spec_memory *out, spec_model *target, spec_draf
         if (drafter && drafter->model && drafter->model != target) m.bytes_model += drafter->model->bytes_weights;
         speci_net_memory(net, &m);
         if (draft_net) speci_net_memory(draft_net, &m);
-        m.bytes_work += p.p_bytes + 2 * p.q_bytes + p.grow_bytes;
+        m.bytes_work += p.p_bytes + p.q_bytes + p.grow_bytes;
         m.bytes_work += be->ops->queue_bytes(be->dev, plans, n_plan, target->n_vocab);
         status = speci_params_write(out, &m, sizeof m, "spec_memory");
     }
@@ -244,8 +244,6 @@ static spec_status alloc_laws(spec_session *s, const session_plan *p)
     s->q_bytes = p->q_bytes;
     SPEC_TRY(s->ops->alloc(s->dev, &at, p->q_bytes));
     s->q = at;
-    SPEC_TRY(s->ops->alloc(s->dev, &at, p->q_bytes));
-    s->q_work = at;
     if (p->grow_bytes == 0) return SPEC_OK;
     SPEC_TRY(s->ops->alloc(s->dev, &s->grow_base, p->grow_bytes));
     s->grow_bytes = p->grow_bytes;
@@ -339,7 +337,6 @@ void spec_session_close(spec_session *s)
     speci_net_close(s->draft_net);
     if (s->p) s->ops->free(s->dev, s->p, s->p_bytes);
     if (s->q) s->ops->free(s->dev, s->q, s->q_bytes);
-    if (s->q_work) s->ops->free(s->dev, s->q_work, s->q_bytes);
     if (s->grow_base) s->ops->free(s->dev, s->grow_base, s->grow_bytes);
     if (s->queue) s->ops->queue_close(s->queue);
     if (s->drafter) atomic_flag_clear(&s->drafter->in_use);

@@ -41,7 +41,7 @@ static accept_call begin_call(spec_session *s, int32_t row, int32_t candidate, b
     int32_t *first = r->first + row + (repeat ? 1 : 0); /* each call has one entry more than rows */
     first[0] = 0;
     return (accept_call){ .row = row, .candidate = candidate,
-                          .args = { .p = s->p, .q = s->q_work, .ld_p = ld, .ld_q = ld, .n_vocab = ld, .repeat = repeat,
+                          .args = { .p = s->p, .q = s->q, .ld_p = ld, .ld_q = ld, .n_vocab = ld, .repeat = repeat,
                                     .host_p_row = r->dst + row, .host_q_row = r->q_row + row,
                                     .host_first_candidate = first, .host_candidate = r->candidate + candidate,
                                     .host_u = r->u + candidate, .host_u_last = r->u_last + row,
@@ -75,17 +75,6 @@ static void add_nodes(spec_session *s, algo_seq *q, int32_t seq, spec_verify_rul
     }
 }
 
-/* Accept consumes draft laws, and a verification may be repeated. */
-static spec_status copy_laws(spec_session *s, int32_t seq)
-{
-    const algo_seq *q = &s->seqs[seq];
-    int32_t n = 0;
-    for (int32_t i = 0; i < q->scored.n; i++)
-        if (q->scored.q_row[i] >= n) n = q->scored.q_row[i] + 1;
-    const size_t row = (size_t)s->target->n_vocab, at = (size_t)seq * (size_t)s->n_q * row;
-    return n > 0 ? s->ops->copy(s->queue, s->q_work + at, s->q + at, (size_t)n * row * sizeof(float)) : SPEC_OK;
-}
-
 /* Laws of all nodes of the sequences that sample, and one accept for trees without, one for trees with repeats. */
 static spec_status judge_sampled(spec_session *s, const int32_t *seqs, int32_t n, spec_verify_rule rule)
 {
@@ -97,7 +86,6 @@ static spec_status judge_sampled(spec_session *s, const int32_t *seqs, int32_t n
             algo_seq *q = &s->seqs[seqs[i]];
             const spec_verify_rule how = rule_for(q, rule);
             if (how == SPEC_VERIFY_GREEDY || (how == SPEC_VERIFY_MSS_REPEAT) != (repeat != 0)) continue;
-            if (by_laws(how)) SPEC_TRY(copy_laws(s, seqs[i]));
             add_nodes(s, q, seqs[i], how, &calls[repeat]);
         }
     }

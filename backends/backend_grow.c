@@ -186,6 +186,7 @@ static void place(expansion *e, int32_t *next, int32_t i, int32_t x)
 /* The node added for candidate `at` = f * k + j of the frontier `was`, or -1. */
 static int32_t node_of_candidate(const expansion *e, const int32_t *was, int32_t at)
 {
+    if (at < 0 || at / e->a->k >= e->a->n_place) return -1;
     const int32_t x = was[at / e->a->k], j = at % e->a->k;
     for (int32_t i = e->first; i < *e->n && x >= 0; i++)
         if (e->node[i].parent == x && e->node[i].rank == j) return i;

@@ -393,14 +393,13 @@ typedef struct spec_law_args {
  *   for candidates y_j in order: skip if D[y] == 0; accept if u_j D[y] < R[y];
  *      else R = norm(max(R - D, 0)), and, but with `repeat`, D[y] = 0, D = norm(D)
  *   none accepted: token = draw(R, u_last).
- * With no candidates this draws from p, which then is left as it is. host_out_choice: the accepted candidate's number
- * within its row, and host_out_token that candidate; or -1 and the token drawn. p and q rows of a node with candidates
- * may be overwritten. */
+ * With no candidates this draws from p. host_out_choice: the accepted candidate's number within its row, and
+ * host_out_token that candidate; or -1 and the token drawn. p and q are only read. */
 typedef struct spec_accept_args {
-    float *p, *q;
+    const float *p, *q;
     int32_t ld_p, ld_q, n_vocab; /* q has n_vocab columns too */
     int32_t n_row, n_candidate;  /* all candidates of all rows */
-    int32_t repeat;              /* candidates were drawn with replacement: q rows are left as they are */
+    int32_t repeat;              /* candidates were drawn with replacement */
     const int32_t *host_p_row, *host_q_row;          /* [n_row] */
     const int32_t *host_first_candidate;             /* [n_row + 1] */
     const int32_t *host_candidate;                   /* [n_candidate] tokens */

@@ -1,13 +1,13 @@
 /* support_law.c - see support_law.h.
  *
- * A draw is a sequence of one prompt token with its own seed, decoded for two steps and removed. As many as a session holds
- * are decoded together; jobs (a case, some seeds) run on as many threads as there are CPUs, each with a session of its own
- * over shared models. Counted are
+ * A draw is a sequence of one prompt token with its own seed, decoded for two steps and removed. As many as a session
+ * holds are decoded together; jobs (a case, some seeds) run on as many threads as there are CPUs, each with a session
+ * of its own over shared models. Counted are
  *   single   the first emitted token                             against p(a)
  *   joint    the first two emitted tokens, in one step or two     against p(a) p(b | a)
  *   in step  where the first draft was accepted: what follows it  against p(b | a)
  *   across   the first token of the second step                   against p(c | all that the first step emitted)
- *   accept   whether a first draft was accepted, where the number of first drafts is fixed, against the exact probability
+ *   accept   whether a first draft was accepted, where their number is fixed, against the exact probability
  * "in step" and "across" are conditional: given what was emitted before, a token has the target's law, whatever the
  * drafts were. Everything goes through the public calls: what a known bug does to a tree it does to a copy between
  * spec_draft and spec_score, saying what is not so of its kind, which the library cannot know; only faults below the
@@ -107,11 +107,15 @@ enum { N_SETTING = sizeof settings / sizeof *settings };
 
 /* ... and some under laws that draft and target do not share. */
 static const law_case variants[] = {
-    { "chain:3, colder, min-p", { "", "chain:3", 0, 0, AS_IT_IS, 0, 1, LAW_WITHOUT }, SPEC_VERIFY_CHAIN, 1, MIN_P, 0.5f, 0, 0 },
-    { "product:3,2, hotter, cut", { "", "product:3,2", 0, 0, AS_IT_IS, 0, 3, LAW_WITHOUT }, SPEC_VERIFY_AUTO, 6, CUT, 1.3f, 0, 0 },
-    { "product-repeat:3,2, hotter", { "", "product-repeat:3,2", 0, 0, AS_IT_IS, 0, 3, LAW_REPEAT }, SPEC_VERIFY_AUTO, 0, MIN_P, 1.5f, 0, 0 },
+    { "chain:3, colder, min-p",
+      { "", "chain:3", 0, 0, AS_IT_IS, 0, 1, LAW_WITHOUT }, SPEC_VERIFY_CHAIN, 1, MIN_P, 0.5f, 0, 0 },
+    { "product:3,2, hotter, cut",
+      { "", "product:3,2", 0, 0, AS_IT_IS, 0, 3, LAW_WITHOUT }, SPEC_VERIFY_AUTO, 6, CUT, 1.3f, 0, 0 },
+    { "product-repeat:3,2, hotter",
+      { "", "product-repeat:3,2", 0, 0, AS_IT_IS, 0, 3, LAW_REPEAT }, SPEC_VERIFY_AUTO, 0, MIN_P, 1.5f, 0, 0 },
     { "dyspec:6, colder", { "", "dyspec:6", 0, 0, AS_IT_IS, 0, 0, 0 }, SPEC_VERIFY_AUTO, 4, PLAIN, 0.6f, 0, 0 },
-    { "eagle2:3,6,2, colder, cut", { "", "eagle2:3,6,2", 0, 0, AS_IT_IS, 0, 0, 0 }, SPEC_VERIFY_AUTO, 4, CUT, 0.5f, 0, 0 },
+    { "eagle2:3,6,2, colder, cut",
+      { "", "eagle2:3,6,2", 0, 0, AS_IT_IS, 0, 0, 0 }, SPEC_VERIFY_AUTO, 4, CUT, 0.5f, 0, 0 },
 };
 enum { N_VARIANT = sizeof variants / sizeof *variants, MAX_CASE = N_TREE * 4 * N_SETTING + N_VARIANT };
 
@@ -121,40 +125,46 @@ enum { N_VARIANT = sizeof variants / sizeof *variants, MAX_CASE = N_TREE * 4 * N
 
 /* What looks like a bug of the table below and is none. */
 static const law_case controls[] = {
-    { "right: on the host", CASE(DRAWN3, MSS, FAULT_HOST, 30000) },
-    { "right: on the host, with replacement", CASE(EDITED("product-repeat:3", 0, AS_IT_IS), MSS_REPEAT, FAULT_HOST, 30000) },
-    { "right: repeats removed", CASE(EDITED("product-repeat:3,2", MERGED, SPEC_TREE_DRAWN), MSS, 0, 30000) },
-    { "right: sorted, naive", CASE(EDITED("product:3,2", SORTED, AS_IT_IS), NAIVE, 0, 30000) },
-    { "right: sorted, naive for it is chosen", CASE(EDITED("product:3,2", SORTED, SPEC_TREE_CHOSEN), AUTO, 0, 30000) },
-    { "right: dropped by own q, naive", CASE(EDITED("product:3,2", DROPPED, AS_IT_IS), AUTO, 0, 30000) },
+    { "right: on the host", CASE(DRAWN3, MSS, FAULT_HOST, 10000) },
+    { "right: on the host, with replacement",
+      CASE(EDITED("product-repeat:3", 0, AS_IT_IS), MSS_REPEAT, FAULT_HOST, 10000) },
+    { "right: repeats removed", CASE(EDITED("product-repeat:3,2", MERGED, SPEC_TREE_DRAWN), MSS, 0, 10000) },
+    { "right: sorted, naive", CASE(EDITED("product:3,2", SORTED, AS_IT_IS), NAIVE, 0, 10000) },
+    { "right: sorted, naive for it is chosen", CASE(EDITED("product:3,2", SORTED, SPEC_TREE_CHOSEN), AUTO, 0, 10000) },
+    { "right: dropped by own q, naive", CASE(EDITED("product:3,2", DROPPED, AS_IT_IS), AUTO, 0, 10000) },
 };
 enum { N_CONTROL = sizeof controls / sizeof *controls };
 
 /* Every "no" of 3.6, the bugs of 3.8, and some below the calls. */
 static const law_case bugs[] = {
-    { "drawn without replacement, by mss-repeat", CASE(EDITED("product:3", 0, SPEC_TREE_DRAWN_REPEAT), MSS_REPEAT, 0, 400000) },
-    { "repeats removed, by mss-repeat", CASE(EDITED("product-repeat:3", MERGED, SPEC_TREE_DRAWN_REPEAT), MSS_REPEAT, 0, 400000) },
-    { "dyspec, by mss-repeat", CASE(EDITED("dyspec:6", 0, SPEC_TREE_DRAWN_REPEAT), MSS_REPEAT, 0, 400000) },
-    { "dyspec-threshold, by mss-repeat", CASE(EDITED("dyspec-threshold:0.05,8,4,3", 0, SPEC_TREE_DRAWN_REPEAT), MSS_REPEAT, 0, 400000) },
-    { "the likeliest 3, by mss", CASE(EDITED("beam:3,1", 0, SPEC_TREE_DRAWN), MSS, 0, 10000) },
-    { "the likeliest 3, by mss-repeat", CASE(EDITED("beam:3,1", 0, SPEC_TREE_DRAWN_REPEAT), MSS_REPEAT, 0, 10000) },
-    { "the likeliest 1, by chain", CASE(EDITED("beam:1,3", 0, SPEC_TREE_DRAWN), CHAIN, 0, 10000) },
-    { "beam, by mss", CASE(EDITED("beam:3,2", 0, SPEC_TREE_DRAWN), MSS, 0, 10000) },
-    { "beam, by mss-repeat", CASE(EDITED("beam:3,2", 0, SPEC_TREE_DRAWN_REPEAT), MSS_REPEAT, 0, 10000) },
-    { "eagle2, by mss", CASE(EDITED("eagle2:3,6,2", 0, SPEC_TREE_DRAWN), MSS, 0, 10000) },
-    { "eagle2, by mss-repeat", CASE(EDITED("eagle2:3,6,2", 0, SPEC_TREE_DRAWN_REPEAT), MSS_REPEAT, 0, 10000) },
-    { "siblings sorted by q, by mss", CASE(EDITED("product:3", SORTED, SPEC_TREE_DRAWN), MSS, 0, 10000) },
-    { "siblings sorted by q, by mss-repeat", CASE(EDITED("product:3", SORTED, SPEC_TREE_DRAWN_REPEAT), MSS_REPEAT, 0, 10000) },
-    { "siblings judged by falling q", CASE(DRAWN3, MSS, FAULT_ORDER, 10000) },
-    { "each dropped for its own q, by mss", CASE(EDITED("product:3", DROPPED, SPEC_TREE_DRAWN), MSS, 0, 10000) },
-    { "each dropped for its own q, by mss-repeat", CASE(EDITED("product:3", DROPPED, SPEC_TREE_DRAWN_REPEAT), MSS_REPEAT, 0, 10000) },
+    { "drawn without replacement, by mss-repeat",
+      CASE(EDITED("product:3", 0, SPEC_TREE_DRAWN_REPEAT), MSS_REPEAT, 0, 100000) },
+    { "repeats removed, by mss-repeat",
+      CASE(EDITED("product-repeat:3", MERGED, SPEC_TREE_DRAWN_REPEAT), MSS_REPEAT, 0, 100000) },
+    { "dyspec, by mss-repeat", CASE(EDITED("dyspec:6", 0, SPEC_TREE_DRAWN_REPEAT), MSS_REPEAT, 0, 100000) },
+    { "dyspec-threshold, by mss-repeat",
+      CASE(EDITED("dyspec-threshold:0.05,8,4,3", 0, SPEC_TREE_DRAWN_REPEAT), MSS_REPEAT, 0, 100000) },
+    { "the likeliest 3, by mss", CASE(EDITED("beam:3,1", 0, SPEC_TREE_DRAWN), MSS, 0, 5000) },
+    { "the likeliest 3, by mss-repeat", CASE(EDITED("beam:3,1", 0, SPEC_TREE_DRAWN_REPEAT), MSS_REPEAT, 0, 5000) },
+    { "the likeliest 1, by chain", CASE(EDITED("beam:1,3", 0, SPEC_TREE_DRAWN), CHAIN, 0, 5000) },
+    { "beam, by mss", CASE(EDITED("beam:3,2", 0, SPEC_TREE_DRAWN), MSS, 0, 5000) },
+    { "beam, by mss-repeat", CASE(EDITED("beam:3,2", 0, SPEC_TREE_DRAWN_REPEAT), MSS_REPEAT, 0, 5000) },
+    { "eagle2, by mss", CASE(EDITED("eagle2:3,6,2", 0, SPEC_TREE_DRAWN), MSS, 0, 5000) },
+    { "eagle2, by mss-repeat", CASE(EDITED("eagle2:3,6,2", 0, SPEC_TREE_DRAWN_REPEAT), MSS_REPEAT, 0, 5000) },
+    { "siblings sorted by q, by mss", CASE(EDITED("product:3", SORTED, SPEC_TREE_DRAWN), MSS, 0, 5000) },
+    { "siblings sorted by q, by mss-repeat",
+      CASE(EDITED("product:3", SORTED, SPEC_TREE_DRAWN_REPEAT), MSS_REPEAT, 0, 5000) },
+    { "siblings judged by falling q", CASE(DRAWN3, MSS, FAULT_ORDER, 5000) },
+    { "each dropped for its own q, by mss", CASE(EDITED("product:3", DROPPED, SPEC_TREE_DRAWN), MSS, 0, 5000) },
+    { "each dropped for its own q, by mss-repeat",
+      CASE(EDITED("product:3", DROPPED, SPEC_TREE_DRAWN_REPEAT), MSS_REPEAT, 0, 5000) },
     { "third dropped for its own q", CASE(EDITED("product:3", DROPPED_THIRD, SPEC_TREE_DRAWN), MSS, 0, 400000) },
-    { "last draw from p", CASE(DRAWN3, MSS, FAULT_LAST_FROM_P, 200000) },
-    { "last draw from p, chain", CASE(EDITED("chain:2", 0, AS_IT_IS), CHAIN, FAULT_LAST_FROM_P, 10000) },
-    { "judged by the root of q", CASE(DRAWN3, MSS, FAULT_ROOT_Q, 200000) },
-    { "judged by the root of q, chain", CASE(EDITED("chain:2", 0, AS_IT_IS), CHAIN, FAULT_ROOT_Q, 10000) },
-    { "one uniform for two draws, chain", CASE(EDITED("chain:2", 0, AS_IT_IS), CHAIN, FAULT_ONE_UNIFORM, 10000) },
-    { "accepted drafts lost from the state", CASE(EDITED("chain:2", 0, AS_IT_IS), CHAIN, FAULT_LATE_STATE, 10000) },
+    { "last draw from p", CASE(DRAWN3, MSS, FAULT_LAST_FROM_P, 50000) },
+    { "last draw from p, chain", CASE(EDITED("chain:2", 0, AS_IT_IS), CHAIN, FAULT_LAST_FROM_P, 5000) },
+    { "judged by the root of q", CASE(DRAWN3, MSS, FAULT_ROOT_Q, 50000) },
+    { "judged by the root of q, chain", CASE(EDITED("chain:2", 0, AS_IT_IS), CHAIN, FAULT_ROOT_Q, 5000) },
+    { "one uniform for two draws, chain", CASE(EDITED("chain:2", 0, AS_IT_IS), CHAIN, FAULT_ONE_UNIFORM, 5000) },
+    { "accepted drafts lost from the state", CASE(EDITED("chain:2", 0, AS_IT_IS), CHAIN, FAULT_LATE_STATE, 5000) },
 };
 enum { N_BUG = sizeof bugs / sizeof *bugs };
 
@@ -203,10 +213,10 @@ static spec_status app_laws(void *user_data, int32_t seq, const int32_t *ids, si
     return SPEC_OK;
 }
 
-/* Two levels: two children, a third where the second one's probability is not small (it was drawn before); then one child
- * of each, two of the first. */
-static spec_status own_look(void *user_data, spec_tree *tree, const spec_candidate *candidates, int32_t k, int32_t *feed,
-                            int32_t *n_feed, int32_t n_feed_max)
+/* Two levels: two children, a third where the second one's probability is not small (it was drawn before); then one
+ * child of each, two of the first. */
+static spec_status own_look(void *user_data, spec_tree *tree, const spec_candidate *candidates, int32_t k,
+                            int32_t *feed, int32_t *n_feed, int32_t n_feed_max)
 {
     const bool first = tree->n == 1;
     const int32_t n = tree->n;
@@ -422,16 +432,27 @@ typedef struct law_job {
     law_counts *counts;   /* [n_seed] */
 } law_job;
 
-/* A pass on a GPU costs the same for few sequences as for many. */
-static int32_t sequences_at_once(void)
+/* A pass on a GPU costs the same for few sequences as for many: as many as it takes. */
+static spec_status sequences_at_once(const law_case *c, int32_t *n)
 {
-    return strncmp(support_backend_name(), "cpu", 3) == 0 ? 64 : MAX_SEQ;
+    spec_builder *b;
+    spec_builder_info info = { .struct_size = sizeof info };
+    *n = 64;
+    if (!c->tree.text || strncmp(support_backend_name(), "cpu", 3) == 0) return SPEC_OK;
+    SPEC_TRY(spec_builder_open(&b, c->tree.text, NULL));
+    const spec_status status = spec_builder_get_info(b, &info);
+    spec_builder_close(b);
+    *n = target->backend->info.row_max / (1 + (info.n_node > info.n_row ? info.n_node : info.n_row));
+    if (*n > MAX_SEQ) *n = MAX_SEQ;
+    return status;
 }
 
 static void run_job(law_job *job)
 {
     law_work *w = calloc(1, sizeof *w);
-    job->status = open_work(w, job->c, sequences_at_once());
+    int32_t n_seq;
+    job->status = sequences_at_once(job->c, &n_seq);
+    if (job->status == SPEC_OK) job->status = open_work(w, job->c, n_seq);
     for (int32_t i = 0; i < job->n_seed; i++)
         for (int64_t at = 0; at < job->n && job->status == SPEC_OK; at += w->n_seq) {
             const int64_t left = job->n - at;
@@ -539,7 +560,8 @@ static int32_t make_cases(law_case *out)
             const law_tree *t = &trees[i / N_SETTING];
             const struct law_setting *s = &settings[i % N_SETTING];
             if (!(t->rules & 1u << rule)) continue;
-            out[n] = (law_case){ .tree = *t, .rule = (spec_verify_rule)rule, .start = s->start, .sampling = s->sampling };
+            out[n] = (law_case){ .tree = *t, .rule = (spec_verify_rule)rule, .start = s->start,
+                                 .sampling = s->sampling };
             snprintf(out[n++].name, sizeof out->name, "%s, %s", t->name, s->name);
         }
     memcpy(out + n, variants, sizeof variants);
@@ -608,20 +630,25 @@ static void check_laws(void **state)
 
 /* ------------------------------------------------------------------------ known bugs, and controls --- */
 
+static int32_t parts_of(const law_case *c, int32_t part)
+{
+    return c->n_draw <= size->n_bug_max ? (int32_t)(c->n_draw / part) : 0;
+}
+
 /* Counts of each case; in parts, so that all threads have work. */
 static void run_cases(law_counts *counts, const law_case *cases, int32_t n, int32_t number)
 {
     enum { PART = 5000 };
     int32_t n_job = 0, at = 0;
-    for (int32_t i = 0; i < n; i++) n_job += (int32_t)(cases[i].n_draw / PART);
+    for (int32_t i = 0; i < n; i++) n_job += parts_of(&cases[i], PART);
     law_job *jobs = calloc((size_t)n_job, sizeof *jobs);
     law_counts *parts = calloc((size_t)n_job, sizeof *parts);
     for (int32_t i = 0; i < n; i++)
-        for (int64_t first = 0; first + PART <= cases[i].n_draw && cases[i].n_draw <= size->n_bug_max; first += PART, at++)
+        for (int32_t part = 0; part < parts_of(&cases[i], PART); part++, at++)
             jobs[at] = (law_job){ .c = &cases[i], .seed = 1, .n_seed = 1, .n = PART, .counts = &parts[at],
-                                  .first = ((uint64_t)(number + i) << 32) + (uint64_t)first };
-    run_jobs(jobs, at);
-    for (int32_t i = 0; i < at; i++) add_counts(&counts[jobs[i].c - cases], &parts[i]);
+                                  .first = ((uint64_t)(number + i) << 32) + (uint64_t)part * PART };
+    run_jobs(jobs, n_job);
+    for (int32_t i = 0; i < n_job; i++) add_counts(&counts[jobs[i].c - cases], &parts[i]);
     free(parts);
     free(jobs);
 }

@@ -1,6 +1,6 @@
-/* support_law.h - does decoding keep the target's law? Statistics of many short sequences of an 8-token model, for every
- * builder and every rule that fits its trees, against laws computed in double from plain steps; and every known bug of
- * building and verification, which the same statistics must see. */
+/* support_law.h - does decoding keep the target's law? Statistics of many short sequences of an 8-token model, for
+ * every builder and every rule that fits its trees, against laws computed in double from plain steps; and every known
+ * bug of building and verification, which the same statistics must see. */
 #ifndef SUPPORT_LAW_H
 #define SUPPORT_LAW_H
 

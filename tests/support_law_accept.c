@@ -244,7 +244,8 @@ static void fixture_call(fixture *f)
     OK(f->ops->upload(f->s->queue, f->p, p, sizeof p));
     OK(f->ops->upload(f->s->queue, f->q, q, sizeof q));
     OK(f->accept(f->s->queue, &(spec_accept_args){ .p = f->p, .q = f->q, .ld_p = FIXTURE_V, .ld_q = FIXTURE_V,
-                                                   .n_vocab = FIXTURE_V, .n_row = f->n, .n_candidate = n, .repeat = f->repeat,
+                                                   .n_vocab = FIXTURE_V, .n_row = f->n, .n_candidate = n,
+                                                   .repeat = f->repeat,
                                                    .host_p_row = row, .host_q_row = q_row,
                                                    .host_first_candidate = first, .host_candidate = y, .host_u = u,
                                                    .host_u_last = f->u_last, .host_out_choice = f->choice,

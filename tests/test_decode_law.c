@@ -1,5 +1,6 @@
 /* test_decode_law.c - the sampled law of every builder under every rule that fits, by the public calls: seeds 1 to 20,
- * 50 000 sequences each, so 1e6 per case; each statistic at p > 0.001 / number of statistics; every known bug at p < 1e-9. */
+ * 50 000 sequences each, so 1e6 per case; each statistic at p > 0.001 / number of statistics; every known bug at
+ * p < 1e-9. */
 #include "tests/support_law.h"
 #include "tests/support_model.h"
 

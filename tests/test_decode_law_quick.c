@@ -1,5 +1,5 @@
-/* test_decode_law_quick.c - test_decode_law.c with fewer draws: seeds 1 and 2, 600 sequences each, and the known bugs that
- * show in few. */
+/* test_decode_law_quick.c - test_decode_law.c with fewer draws: seeds 1 and 2, 600 sequences each, and the known bugs
+ * that show in few. */
 #include "tests/support_law.h"
 #include "tests/support_model.h"
 

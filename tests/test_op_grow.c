@@ -1,5 +1,5 @@
-/* test_op_grow.c - trees that grow on the device: beginnings, candidates drawn from laws, expansions, nodes that a step takes
- * from there. Beside each operation stands its rule, plainly: everything sorted, in double. */
+/* test_op_grow.c - trees that grow on the device: beginnings, candidates drawn from laws, expansions, nodes that a
+ * step takes from there. Beside each operation stands its rule, plainly: everything sorted, in double. */
 #include <math.h>
 #include <stdio.h>
 
@@ -53,9 +53,9 @@ static void test_philox(void **state)
 /* E = -log(1 - U): finite, positive and not rising with 1 - U over all of U's range, and precise where U is small. */
 static void test_exponential(void **state)
 {
-    static const uint32_t ends[][2] = { { 0, 0 },  { 0, 1 },  { 0, 77 },         { 0, ~0u },          { 1, 0 },
-                                        { 77, 5 }, { 1u << 16, 0 }, { 1u << 31, 0 }, { 0xffffff00u, 0 }, { ~0u - 200u, 0 },
-                                        { ~0u, 0 }, { ~0u, ~0u } };
+    static const uint32_t ends[][2] = { { 0, 0 },           { 0, 1 },          { 0, 77 },       { 0, ~0u },
+                                        { 1, 0 },           { 77, 5 },         { 1u << 16, 0 }, { 1u << 31, 0 },
+                                        { 0xffffff00u, 0 }, { ~0u - 200u, 0 }, { ~0u, 0 },      { ~0u, ~0u } };
     float last = 0.0f;
     (void)state;
     for (int32_t i = 0; i < N_ELEMENTS(ends); i++) {
@@ -81,7 +81,11 @@ static void fill_law(test_random *random, law_kind kind, double *law, int32_t n)
 {
     for (int32_t i = 0; i < n; i++) {
         const double u = test_uniform(random);
-        law[i] = kind == DENSE ? u * u : kind == FEW ? 0.0 : kind == TIED ? nearbyint(u * 4.0) : kind == EQUAL ? 1.0 : 0.0;
+        law[i] = kind == DENSE   ? u * u
+                 : kind == FEW   ? 0.0
+                 : kind == TIED  ? nearbyint(u * 4.0)
+                 : kind == EQUAL ? 1.0
+                                 : 0.0;
         if (kind == STEEP) law[i] = exp(-40.0 * u); /* 17 orders of magnitude */
         law[i] /= (double)n;
     }
@@ -180,8 +184,8 @@ static void run_draw(const test_device *d, int32_t n_row, int32_t n, int32_t k, 
     for (int32_t r = 0; r < n_row; r++) {
         char name[96];
         const float *own = law + (size_t)row[r] * (size_t)ld;
-        snprintf(name, sizeof name, "%s %s: row %d of %d, %d entries, law %d, k %d", d->name, how_names[how], r, n_row, n,
-                 row[r], k);
+        snprintf(name, sizeof name, "%s %s: row %d of %d, %d entries, law %d, k %d", d->name, how_names[how], r, n_row,
+                 n, row[r], k);
         if (how == SPEC_DRAW_REPEAT) check_repeat(name, own, n, key[r], k, got + r * k);
         else check_best(name, own, n, how, key[r], k, got + r * k);
         assert_memory_equal(first + r * shorter, got + r * k, (size_t)shorter * sizeof *got);
@@ -199,8 +203,10 @@ static void each_draw(test_device *d)
 {
     static const struct {
         int32_t n_row, n, k;
-    } shapes[] = { { 33, 1, 1 },  { 7, 2, 2 },    { 12, 3, 64 },  { 6, 31, 8 },    { 33, 64, 64 },  { 9, 65, 33 },
-                   { 6, 1000, 1 }, { 6, 1025, 7 }, { 6, 5000, 64 }, { 1, 4096, 16 }, { 6, 128257, 64 }, { 6, 128257, 8 } };
+    } shapes[] = {
+        { 33, 1, 1 },   { 7, 2, 2 },    { 12, 3, 64 },   { 6, 31, 8 },    { 33, 64, 64 },    { 9, 65, 33 },
+        { 6, 1000, 1 }, { 6, 1025, 7 }, { 6, 5000, 64 }, { 1, 4096, 16 }, { 6, 128257, 64 }, { 6, 128257, 8 }
+    };
     for (int32_t i = 0; i < N_ELEMENTS(shapes); i++)
         for (int32_t how = SPEC_DRAW_TOP; how <= SPEC_DRAW_REPEAT; how++)
             run_draw(d, shapes[i].n_row, shapes[i].n, shapes[i].k, (spec_draw_how)how);
@@ -257,8 +263,15 @@ static spec_candidate *draw_often(const test_device *d, spec_draw_how how, int32
     for (int32_t r = 0; r < S_ROWS; r++) key[r] = spec_stream_root(random_key(&random), (uint64_t)r);
     test_buffer b = test_buffer_from(d, s_law, S_N, F32);
     spec_queue *q = row_queue(d, S_N);
-    spec_draw_args a = { .law = b.data, .ld = S_N, .n_vocab = S_N, .n_row = S_ROWS, .k = k, .how = how, .host_law_row = row,
-                         .host_key = key, .host_out = got };
+    spec_draw_args a = { .law = b.data,
+                         .ld = S_N,
+                         .n_vocab = S_N,
+                         .n_row = S_ROWS,
+                         .k = k,
+                         .how = how,
+                         .host_law_row = row,
+                         .host_key = key,
+                         .host_out = got };
     test_ok(d->ops->draw(q, &a), "draw");
     sync_queue(d, q);
     d->ops->queue_close(q);
@@ -268,10 +281,13 @@ static spec_candidate *draw_often(const test_device *d, spec_draw_how how, int32
     return got;
 }
 
-static void add_chi(double *chi, double count, double expected) { *chi += (count - expected) * (count - expected) / expected; }
+static void add_chi(double *chi, double count, double expected)
+{
+    *chi += (count - expected) * (count - expected) / expected;
+}
 
-/* First draws, and ordered pairs of the first two, against draws one after the other. With 5 and 29 degrees of freedom (35 with
- * replacement), 20.5, 58.3 and 66.6 are exceeded with probability 0.001; the seeds are fixed. */
+/* First draws, and ordered pairs of the first two, against draws one after the other. With 5 and 29 degrees of
+ * freedom (35 with replacement), 20.5, 58.3 and 66.6 are exceeded with probability 0.001; the seeds are fixed. */
 static void check_pairs(const test_device *d, spec_draw_how how, int32_t k, double limit)
 {
     spec_candidate *got = draw_often(d, how, k);
@@ -315,7 +331,8 @@ typedef struct trees {
     size_t bytes[5];
 } trees;
 
-static void trees_open(const test_device *d, trees *t, int32_t n_slot, int32_t cap, int32_t cap_frontier, int32_t cap_feed)
+static void trees_open(const test_device *d, trees *t, int32_t n_slot, int32_t cap, int32_t cap_frontier,
+                       int32_t cap_feed)
 {
     const size_t slots = (size_t)n_slot;
     *t = (trees){ .host = { .n_slot = n_slot, .cap = cap, .cap_frontier = cap_frontier, .cap_feed = cap_feed } };
@@ -366,7 +383,8 @@ static void trees_compare(const test_device *d, const trees *t, const char *name
     }
 }
 
-static void begin(const test_device *d, spec_queue *q, trees *t, int32_t n, const int32_t *slot, const spec_grow_node *root)
+static void begin(const test_device *d, spec_queue *q, trees *t, int32_t n, const int32_t *slot,
+                  const spec_grow_node *root)
 {
     spec_grow_args a = { .grow = &t->device, .n = n, .host_slot = slot, .host_root = root };
     test_ok(d->ops->grow(q, &a), "grow");
@@ -495,7 +513,8 @@ static void ref_place(const spec_grow *g, int32_t slot, int32_t base, int32_t i,
     g->feed[slot * g->cap_feed + base + i] = fed;
 }
 
-static void ref_next(const spec_grow *g, const spec_expand_args *a, int32_t slot, int32_t base, child *all, int32_t count)
+static void ref_next(const spec_grow *g, const spec_expand_args *a, int32_t slot, int32_t base, child *all,
+                     int32_t count)
 {
     int32_t n = 0;
     for (int32_t i = 0; a->host_next && i < a->n_next; i++) {
@@ -590,7 +609,8 @@ static void run_expand(const test_device *d, int32_t number)
     static const int32_t slot[TREES] = { 4, 0, 2 };
     const expand_case *c = &expansions[number];
     test_random random = { (uint64_t)(40 + number) };
-    int32_t base[TREES], *take = calloc((size_t)c->frontier, sizeof *take), *next = calloc((size_t)c->n_next + 1, sizeof *next);
+    int32_t base[TREES], *take = calloc((size_t)c->frontier, sizeof *take),
+                         *next = calloc((size_t)c->n_next + 1, sizeof *next);
     spec_grow_node root[TREES];
     trees t;
     char name[32];
@@ -605,10 +625,19 @@ static void run_expand(const test_device *d, int32_t number)
         for (int32_t i = 0; i < c->n_next; i++) next[i] = test_below(&random, n_place * c->k);
         for (int32_t i = 1; i < c->n_next; i++) /* no candidate twice; what is repeated is left empty */
             for (int32_t j = 0; j < i; j++) next[i] = next[i] == next[j] ? -1 : next[i];
-        const spec_expand_args a = { .grow = &t.device, .n = TREES, .host_slot = slot, .host_feed_base = base,
-                                     .n_place = n_place, .k = c->k, .host_take = c->take ? take : NULL,
-                                     .threshold = c->threshold, .n_add = c->n_add, .n_max = c->n_max, .n_next = c->n_next,
-                                     .host_next = c->next ? next : NULL, .next_threshold = c->next_threshold };
+        const spec_expand_args a = { .grow = &t.device,
+                                     .n = TREES,
+                                     .host_slot = slot,
+                                     .host_feed_base = base,
+                                     .n_place = n_place,
+                                     .k = c->k,
+                                     .host_take = c->take ? take : NULL,
+                                     .threshold = c->threshold,
+                                     .n_add = c->n_add,
+                                     .n_max = c->n_max,
+                                     .n_next = c->n_next,
+                                     .host_next = c->next ? next : NULL,
+                                     .next_threshold = c->next_threshold };
         test_ok(d->ops->expand(q, &a), "expand");
         for (int32_t i = 0; i < TREES; i++) ref_expand(&t.host, &a, i);
         for (int32_t i = 0; i < TREES; i++) base[i] += c->n_next;
@@ -653,8 +682,14 @@ static void each_refused(test_device *d)
     assert_true(d->ops->draw(q, &draw) == SPEC_E_INVALID);
     draw.k = 2, draw.host_slot = &bad_slot;
     assert_true(d->ops->draw(q, &draw) == SPEC_E_INVALID);
-    const spec_expand_args good = { .grow = &t.device, .n = 1, .host_slot = &slot, .host_feed_base = &base, .n_place = 1,
-                                    .k = 2, .n_max = 10, .n_next = 4 };
+    const spec_expand_args good = { .grow = &t.device,
+                                    .n = 1,
+                                    .host_slot = &slot,
+                                    .host_feed_base = &base,
+                                    .n_place = 1,
+                                    .k = 2,
+                                    .n_max = 10,
+                                    .n_next = 4 };
     for (int32_t i = 0; i < 6; i++) {
         spec_expand_args a = good;
         if (i == 0) a.n_place = 5;

@@ -134,8 +134,8 @@ static void test_law(void **state)
     test_each_device(each_law);
 }
 
-/* Rows of a real vocabulary's length, in one call and alone: the set that is kept is the shortest prefix of the sorted row, to
- * within 1e-7 of the mass, and a row's bits do not depend on the others. */
+/* Rows of a real vocabulary's length, in one call and alone: the set that is kept is the shortest prefix of the
+ * sorted row, to within 1e-7 of the mass, and a row's bits do not depend on the others. */
 enum { BIG_N = 128257, BIG_LAW = BIG_N + 7, BIG_ROWS = 7 };
 
 typedef struct big_row {
@@ -213,7 +213,8 @@ static void each_big_law(test_device *d)
         }
     }
     test_buffer logits = test_buffer_from(d, v, (size_t)BIG_ROWS * BIG_N, F32);
-    test_buffer together = test_buffer_new(d, (size_t)BIG_ROWS * BIG_LAW, F32), alone = test_buffer_new(d, BIG_LAW, F32);
+    test_buffer together = test_buffer_new(d, (size_t)BIG_ROWS * BIG_LAW, F32),
+                alone = test_buffer_new(d, BIG_LAW, F32);
     spec_queue *q = row_queue(d, BIG_LAW);
     spec_law_args a = { .logits = logits.data, .ld = BIG_N, .n_valid = BIG_N, .law = together.data, .ld_law = BIG_LAW,
                         .n_law = BIG_LAW, .n_row = BIG_ROWS, .host_src = rows, .host_dst = rows, .host_sampling = s };
@@ -246,8 +247,8 @@ static void test_big_law(void **state)
 
 /* --- acceptance --- */
 
-/* Random laws (some with zeros), candidates drawn without replacement by hand, uniforms anywhere: choices and tokens must be
- * those of the reference. A draw within rounding of a border could go either way: such rows are left out. */
+/* Random laws (some with zeros), candidates drawn without replacement by hand, uniforms anywhere: choices and tokens
+ * must be those of the reference. A draw within rounding of a border could go either way: such rows are left out. */
 enum { A_ROWS = 200, A_N = 40, A_LAWS = 16, A_CANDIDATES = 6 };
 
 typedef struct accept_data {
@@ -344,11 +345,22 @@ static void run_accept(const test_device *d, bool repeat)
     spec_queue *queue = row_queue(d, A_N);
     for (int32_t r = 0; r < A_ROWS; r++) { /* one by one, since rows of p and q may be overwritten */
         int32_t count = t->first[r + 1] - t->first[r], ends[2] = { 0, count };
-        spec_accept_args a = { .p = p.data, .q = q.data, .ld_p = A_N, .ld_q = A_N, .n_vocab = A_N, .n_row = 1,
-                               .n_candidate = count, .repeat = repeat, .host_p_row = &t->p_row[r],
-                               .host_q_row = &t->q_row[r], .host_first_candidate = ends,
-                               .host_candidate = t->candidate + t->first[r], .host_u = t->u + t->first[r],
-                               .host_u_last = &t->u_last[r], .host_out_choice = &choice[r], .host_out_token = &token[r] };
+        spec_accept_args a = { .p = p.data,
+                               .q = q.data,
+                               .ld_p = A_N,
+                               .ld_q = A_N,
+                               .n_vocab = A_N,
+                               .n_row = 1,
+                               .n_candidate = count,
+                               .repeat = repeat,
+                               .host_p_row = &t->p_row[r],
+                               .host_q_row = &t->q_row[r],
+                               .host_first_candidate = ends,
+                               .host_candidate = t->candidate + t->first[r],
+                               .host_u = t->u + t->first[r],
+                               .host_u_last = &t->u_last[r],
+                               .host_out_choice = &choice[r],
+                               .host_out_token = &token[r] };
         test_write(&p, t->p);
         test_write(&q, t->q);
         test_ok(d->ops->accept(queue, &a), "accept");
@@ -399,10 +411,22 @@ static void each_nothing_left(test_device *d)
     spec_queue *queue = row_queue(d, N);
     for (int32_t i = 0; i < 6; i++) {
         int32_t choice = 7, token = 7;
-        spec_accept_args a = { .p = bp.data, .q = bq.data, .ld_p = N, .ld_q = N, .n_vocab = N, .n_row = 1, .n_candidate = 1,
-                               .repeat = i / 3, .host_p_row = &row, .host_q_row = &row, .host_first_candidate = ends,
-                               .host_candidate = &candidate, .host_u = &u, .host_u_last = &u_last[i % 3],
-                               .host_out_choice = &choice, .host_out_token = &token };
+        spec_accept_args a = { .p = bp.data,
+                               .q = bq.data,
+                               .ld_p = N,
+                               .ld_q = N,
+                               .n_vocab = N,
+                               .n_row = 1,
+                               .n_candidate = 1,
+                               .repeat = i / 3,
+                               .host_p_row = &row,
+                               .host_q_row = &row,
+                               .host_first_candidate = ends,
+                               .host_candidate = &candidate,
+                               .host_u = &u,
+                               .host_u_last = &u_last[i % 3],
+                               .host_out_choice = &choice,
+                               .host_out_token = &token };
         test_write(&bp, p);
         test_write(&bq, q);
         test_ok(d->ops->accept(queue, &a), "accept");
@@ -425,8 +449,8 @@ static void test_accept_nothing_left(void **state)
     test_each_device(each_nothing_left);
 }
 
-/* The fixture of algorithms.md 3.8, three candidates: acceptance probability 0.99348 when they are drawn without replacement
- * and 0.93002 with, and the emitted law is p. Rows in one call, each with its own copies of p and q. */
+/* The fixture of algorithms.md 3.8, three candidates: acceptance probability 0.99348 when they are drawn without
+ * replacement and 0.93002 with, and the emitted law is p. Rows in one call, each with its own copies of p and q. */
 static void run_fixture(const test_device *d, bool repeat, double acceptance)
 {
     enum { N = 5, ROWS = 4000, K = 3 };
@@ -453,10 +477,22 @@ static void run_fixture(const test_device *d, bool repeat, double acceptance)
     first[ROWS] = ROWS * K;
     test_buffer bp = test_buffer_from(d, ps, ROWS * N, F32), bq = test_buffer_from(d, qs, ROWS * N, F32);
     spec_queue *queue = row_queue(d, N);
-    spec_accept_args a = { .p = bp.data, .q = bq.data, .ld_p = N, .ld_q = N, .n_vocab = N, .n_row = ROWS,
-                           .n_candidate = ROWS * K, .repeat = repeat, .host_p_row = rows, .host_q_row = rows,
-                           .host_first_candidate = first, .host_candidate = candidate, .host_u = u, .host_u_last = u_last,
-                           .host_out_choice = choice, .host_out_token = token };
+    spec_accept_args a = { .p = bp.data,
+                           .q = bq.data,
+                           .ld_p = N,
+                           .ld_q = N,
+                           .n_vocab = N,
+                           .n_row = ROWS,
+                           .n_candidate = ROWS * K,
+                           .repeat = repeat,
+                           .host_p_row = rows,
+                           .host_q_row = rows,
+                           .host_first_candidate = first,
+                           .host_candidate = candidate,
+                           .host_u = u,
+                           .host_u_last = u_last,
+                           .host_out_choice = choice,
+                           .host_out_token = token };
     test_ok(d->ops->accept(queue, &a), "accept");
     test_ok(d->ops->sync(queue), "sync");
     for (int32_t r = 0; r < ROWS; r++) {
@@ -537,9 +573,12 @@ static void test_logprob(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_argmax), cmocka_unit_test(test_law),
-                                        cmocka_unit_test(test_big_law), cmocka_unit_test(test_accept),
-                                        cmocka_unit_test(test_accept_nothing_left), cmocka_unit_test(test_accept_fixture),
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_argmax),
+                                        cmocka_unit_test(test_law),
+                                        cmocka_unit_test(test_big_law),
+                                        cmocka_unit_test(test_accept),
+                                        cmocka_unit_test(test_accept_nothing_left),
+                                        cmocka_unit_test(test_accept_fixture),
                                         cmocka_unit_test(test_logprob) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -226,7 +226,8 @@ static double normalise(float *v, int32_t n, double least)
     return sum;
 }
 
-/* R = norm(max(R - D, 0)); where nothing is left, which only rounding can do: p without the rejected tokens.
+/* R = norm(max(R - D, 0)); where nothing is left, which only rounding can do: p without the rejected tokens,
+ * or, where that is nothing, p.
  * d NULL: D is the point mass at y. */
 static void reject(float *r, const float *d, const float *p, int32_t n, const int32_t *tokens, int32_t n_rejected)
 {
@@ -238,7 +239,7 @@ static void reject(float *r, const float *d, const float *p, int32_t n, const in
     if (normalise(r, n, 1e-12) > 1e-12) return;
     memcpy(r, p, (size_t)n * sizeof *r);
     for (int32_t j = 0; j < n_rejected; j++) r[tokens[j]] = 0.0f;
-    (void)normalise(r, n, 0.0);
+    if (!(normalise(r, n, 0.0) > 0.0)) memcpy(r, p, (size_t)n * sizeof *r);
 }
 
 /* Multi-step speculative sampling at one node (spec_accept_args). R and D are copies, made at the first rejection. */

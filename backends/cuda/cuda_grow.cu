@@ -91,9 +91,9 @@ static __device__ __forceinline__ void candidate_put(const draw_row &r, int j, i
     if (r.out) r.out[j] = c;
 }
 
-/* Entries of a law for block_top: by law, or by their values in the race. A block of random words serves a pair, so pairs
- * are looked at together; the few that are looked at again have theirs made again, which saves 4 bytes per entry
- * of all rows. */
+/* Entries of a law for block_top: by law, or by their values in the race. A block of random words serves a pair, so
+ * pairs are looked at together; the few that are looked at again have theirs made again, which saves 4 bytes per
+ * entry of all rows. */
 template <bool RACE> struct law_entry {
     const float *law;
     int n;
@@ -174,7 +174,8 @@ static spec_status draw_batch(spec_queue *q, const spec_draw_args *a, int32_t r,
     cuda_param p;
     draw_rows d;
     d.law = a->law, d.ld = a->ld, d.n_vocab = a->n_vocab, d.k = a->k;
-    d.grows = a->grow != NULL, d.g = a->grow ? *a->grow : spec_grow(), d.key = NULL, d.slot = d.place = NULL, d.out = NULL;
+    d.grows = a->grow != NULL, d.g = a->grow ? *a->grow : spec_grow(), d.key = NULL, d.slot = d.place = NULL,
+    d.out = NULL;
     SPEC_TRY(speci_cuda_param_begin(q, &p, m * 12));
     if (!a->grow) d.key = (const uint64_t *)speci_cuda_param_add(q, &p, a->host_key + r, m * 8);
     d.law_row = (const int32_t *)speci_cuda_param_add(q, &p, a->host_law_row + r, m * 4);
@@ -259,8 +260,8 @@ static __device__ int block_rank(expand_shared *s, bool in, int *total)
 /* Not negative numbers, in the order of their bits. */
 static __device__ __forceinline__ uint64_t value_bits(double v) { return (uint64_t)__double_as_longlong(v + 0.0); }
 
-/* The bits of the n-th largest value of the items that `in` takes, of which there are at least n >= 1; *ties: how many of
- * the items with that value belong to the n largest. 8 bits at a time. */
+/* The bits of the n-th largest value of the items that `in` takes, of which there are at least n >= 1; *ties: how
+ * many of the items with that value belong to the n largest. 8 bits at a time. */
 template <typename In, typename Bits>
 static __device__ uint64_t nth_largest(expand_shared *s, int n_item, int n, const In &in, const Bits &bits, int *ties)
 {
@@ -427,8 +428,8 @@ static spec_status check_expand(spec_queue *q, const spec_expand_args *a)
                        a->n_place, a->n_next, g->cap_frontier, (int)PLACES, a->k, a->n_max, g->cap);
     for (int32_t i = 0; i < a->n; i++)
         if (a->host_feed_base[i] < 0 || a->host_feed_base[i] + a->n_next > g->cap_feed)
-            return h->fail(SPEC_E_INVALID, "cuda expand: nodes %d to %d of a drafter's tree of %d", a->host_feed_base[i],
-                           a->host_feed_base[i] + a->n_next, g->cap_feed);
+            return h->fail(SPEC_E_INVALID, "cuda expand: nodes %d to %d of a drafter's tree of %d",
+                           a->host_feed_base[i], a->host_feed_base[i] + a->n_next, g->cap_feed);
     return SPEC_OK;
 }
 

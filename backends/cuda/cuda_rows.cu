@@ -1,7 +1,7 @@
-/* cuda_rows.cu - operations over rows of logits and laws: arg-max, law, acceptance, log-probabilities.
- * Rows f32 [n_vocab] at base + row * ld. Laws and acceptance are done by a team of blocks per row (cuda_select.cuh),
- * arg-max by up to 16 blocks, log-probabilities by one; each row is treated alone. Sums are in double or in fixed point,
- * in an order that depends on the row's length only. Results are written to pinned host memory; sync() hands them out.
+/* cuda_rows.cu - operations over rows of logits and laws: arg-max, law, acceptance, log-probabilities. Rows f32
+ * [n_vocab] at base + row * ld. Laws and acceptance are done by a team of blocks per row (cuda_select.cuh), arg-max
+ * by up to 16 blocks, log-probabilities by one; each row is treated alone. Sums are in double or in fixed point, in
+ * an order that depends on the row's length only. Results are written to pinned host memory; sync() hands them out.
  * A call of more rows than the queue has room for parameters and results is done in batches. */
 #include "cuda_select.cuh"
 
@@ -91,9 +91,9 @@ spec_status speci_cuda_argmax(spec_queue *q, const spec_argmax_args *a)
 
 /* ------------------------------------------------------------------------------------ law --- */
 
-/* What a team's blocks do to a row of n values, and how often each value is read, of 131072 and 64 rows (prediction for an
- * H200, 132 SMs, about 4 TB/s from caches and memory together): the maximum; the histogram; the border's bin gathered;
- * the law written. Four readings and one writing of 32 MiB, 10 to 15 us each with the exponentials of the
+/* What a team's blocks do to a row of n values, and how often each value is read, of 131072 and 64 rows (prediction
+ * for an H200, 132 SMs, about 4 TB/s from caches and memory together): the maximum; the histogram; the border's bin
+ * gathered; the law written. Four readings and one writing of 32 MiB, 10 to 15 us each with the exponentials of the
  * second and the last: 60 us, where one block per row took nine readings at the speed of 64 SMs. */
 
 /* Calls f(id, value) for the block's values, several of a thread loaded ahead. */
@@ -116,7 +116,8 @@ template <typename F> static __device__ __forceinline__ void slice_each(const fl
 /* The team finds the rank from which on entries belong to the shortest prefix, in rank order, whose measure reaches a
  * target. The measure is a count, or a mass in fixed point (weights of at most 1, scaled by a power of two): integers,
  * so the order of atomics does not matter. The first histogram is over the distance from the maximum, which spreads
- * logits well. The entries of the bin that holds the border are gathered, and told apart by 8 bits of the rank at a time.
+ * logits well. The entries of the bin that holds the border are gathered, and told apart by 8 bits of the rank at a
+ * time.
  *
  * A bin of a block is two words, as shared memory adds no longer ones: mass = high 2^split + low. */
 enum { BINS = 256, GATHERED = 2048 };
@@ -305,8 +306,8 @@ template <typename F> static __device__ void bin_each(const law_shared *s, const
     });
 }
 
-/* Narrows r->least to the prefix; returns its measure. With share > 0 the target is that share of all entries' mass, else
- * `target`. */
+/* Narrows r->least to the prefix; returns its measure. With share > 0 the target is that share of all entries' mass,
+ * else `target`. */
 static __device__ unsigned long long select_prefix(law_shared *s, law_row *r, unsigned long long target, float share)
 {
     bin_run run = { -1, 0, 0 }, far = { BINS - 1, 0, 0 };
@@ -451,9 +452,10 @@ spec_status speci_cuda_law(spec_queue *q, const spec_law_args *a)
 
 /* --------------------------------------------------------------------------------- accept --- */
 
-/* A node's residual R is not stored: it is p taken through the rejections so far, entry by entry, so that p and q are only
- * read, a rejection costs one reading of both, and its sums over the ranges also serve the draw. Of 64 nodes of
- * 131072 tokens that is 64 MiB, about 16 us, per rejection and node (prediction for an H200). */
+/* A node's residual R is not stored: it is p taken through the rejections so far, entry by entry. So p and q are
+ * only read, a rejection costs one reading of both, and its sums over the ranges also serve the draw. With 64 nodes
+ * of 131072 tokens that is 64 MiB, about 16 us, for each candidate that all of them reject, and half as much
+ * for the sum of q at the first (prediction for an H200). Where p is 0 q is not read. */
 enum { ACCEPT_REJECTIONS = 1024 };
 
 struct accept_rejection {
@@ -569,7 +571,7 @@ accept_kernel(const float *p, int ld_p, const float *q, int ld_q, int n, bool re
         if (!node.q || repeat) continue;
         draft = draft - (double)node.q[y];
         if (draft <= 0.0) break; /* no further sibling can exist */
-        if (draft * (double)d_scale >= 1e-12) d_scale = (float)(1.0 / draft);
+        d_scale = (float)fmin(1.0 / draft, 3e38); /* however little is left: what is drawn next is drawn from it */
     }
     if (node.n_past == 0) (void)team_ranges(&s.sums, node.p, NULL, n, [](int, float pc, float) { return pc; });
     if (team_block() != 0 || threadIdx.x >= 32) return;

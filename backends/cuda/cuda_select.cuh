@@ -1,9 +1,9 @@
-/* cuda_select.cuh - what the operations over rows of the vocabulary share: the order of entries, the team of thread blocks
- * that works on a row, the k largest entries, draws by cumulated mass.
+/* cuda_select.cuh - what the operations over rows of the vocabulary share: the order of entries, the team of thread
+ * blocks that works on a row, the k largest entries, draws by cumulated mass.
  *
  * A row is one team's: a cluster of TEAM blocks, which see each other's shared memory. A row's entries are cut in
- * TEAM_RANGES contiguous ranges, one per warp of the team, in order: a block has the ranges of its warps, its slice. The
- * cut depends on the row's length alone, and so does the order of every sum: a lane adds its entries of a range
+ * TEAM_RANGES contiguous ranges, one per warp of the team, in order: a block has the ranges of its warps, its slice.
+ * The cut depends on the row's length alone, and so does the order of every sum: a lane adds its entries of a range
  * ascending, a warp its lanes, the team its ranges, each by a fixed tree.
  *
  * Clusters need compute capability 9.0. */
@@ -35,14 +35,18 @@ static __device__ __forceinline__ float key_value(uint32_t key)
 {
     return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
-/* Ranks entries by (value descending, id ascending): the first has the largest rank. All ranks differ; 0 is no entry. */
+/* Ranks entries by (value descending, id ascending): the first has the largest rank. All ranks differ; 0 is no
+ * entry. */
 static __device__ __forceinline__ unsigned long long entry_rank(float v, int id)
 {
     const uint32_t key = value_key(v);
     return key ? (unsigned long long)key << 32 | (0xffffffffu - (uint32_t)id) : 0ull;
 }
 static __device__ __forceinline__ int rank_id(unsigned long long rank) { return (int)(0xffffffffu - (uint32_t)rank); }
-static __device__ __forceinline__ float rank_value(unsigned long long rank) { return key_value((uint32_t)(rank >> 32)); }
+static __device__ __forceinline__ float rank_value(unsigned long long rank)
+{
+    return key_value((uint32_t)(rank >> 32));
+}
 
 /* ------------------------------------------------------------------------------------ the team --- */
 
@@ -60,7 +64,10 @@ template <typename T> static __device__ __forceinline__ const T *team_peer(T *p,
 }
 
 /* Entries of a range; whole lines of 128 bytes. */
-static __host__ __device__ __forceinline__ int range_size(int n) { return (n + TEAM_RANGES * 32 - 1) / (TEAM_RANGES * 32) * 32; }
+static __host__ __device__ __forceinline__ int range_size(int n)
+{
+    return (n + TEAM_RANGES * 32 - 1) / (TEAM_RANGES * 32) * 32;
+}
 
 /* A block's part of n entries. */
 struct team_slice {
@@ -100,8 +107,8 @@ template <typename Get, typename Op> static __device__ auto team_fold(Get get, O
 
 /* --------------------------------------------------------------------------- the largest entries --- */
 
-/* Bitonic sort of one value per thread of a block of N: thread i receives the i-th largest. buf [N]; the block may use it
- * again after its next barrier. */
+/* Bitonic sort of one value per thread of a block of N: thread i receives the i-th largest. buf [N]; the block may
+ * use it again after its next barrier. */
 template <int N> static __device__ unsigned long long block_sort(unsigned long long v, unsigned long long *buf)
 {
     const int t = (int)threadIdx.x;
@@ -134,8 +141,8 @@ template <int N> struct top_shared {
  *
  * Thread t's group is every N-th pair of entries. The k-th largest of the groups' maxima is a border that k entries
  * reach, and only the k groups whose maximum reaches it can hold one: so the entries are looked at once, and then
- * k groups of them again. Entry: pair(p, &a, &b) gives the ranks of entries 2 p and 2 p + 1 (b: 0 beyond the end), one(i)
- * that of entry i, 0 for entries that are out of it. */
+ * k groups of them again. Entry: pair(p, &a, &b) gives the ranks of entries 2 p and 2 p + 1 (b: 0 beyond the end),
+ * one(i) that of entry i, 0 for entries that are out of it. */
 template <int N, typename Entry>
 static __device__ unsigned long long block_top(const Entry &entry, int first, int end, int k, top_shared<N> *s)
 {
@@ -188,8 +195,8 @@ static __device__ unsigned long long block_top(const Entry &entry, int first, in
 
 /* ------------------------------------------------------------------------- draws by cumulated mass --- */
 
-/* The sums over the warps' ranges of value(c, row[c], other[c]), in `sums`; returns the total. value is not negative, and
- * 0 where row[c] is: there `other` (or NULL) is not read. */
+/* The sums over the warps' ranges of value(c, row[c], other[c]), in `sums`; returns the total. value is not
+ * negative, and 0 where row[c] is: there `other` (or NULL) is not read. */
 template <typename Value>
 static __device__ double team_ranges(team_parts<double> *sums, const float *row, const float *other, int n,
                                      const Value &value)
@@ -224,8 +231,8 @@ static __device__ __forceinline__ double warp_scan(double v)
     return v;
 }
 
-/* By one warp: the first id of a range [first, end) with value(id) > 0 at which the mass from `run` on exceeds `border`;
- * the last id with a value where rounding runs past the end; -1 if there is none. */
+/* By one warp: the first id of a range [first, end) with value(id) > 0 at which the mass from `run` on exceeds
+ * `border`; the last id with a value where rounding runs past the end; -1 if there is none. */
 template <typename Value>
 static __device__ int range_find(const Value &value, int first, int end, double run, double border)
 {

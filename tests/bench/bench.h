@@ -90,8 +90,8 @@ bench_counts bench_count_now(void);
 
 /* --- models (bench_models.c) --- */
 
-/* The directory of the model `name`: itself where it is a directory; else it is written, random weights, below `keep` (and
- * stays; what is there is used again) or in a temporary directory. *written: the caller removes it. */
+/* The directory of the model `name`: itself where it is a directory; else it is written, random weights, below `keep`
+ * (and stays; what is there is used again) or in a temporary directory. *written: the caller removes it. */
 spec_status bench_model_directory(char *out, size_t cap, const char *name, const char *keep, bool *written);
 void bench_model_remove(const char *dir);
 void bench_model_list(FILE *to);

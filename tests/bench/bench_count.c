@@ -1,8 +1,8 @@
 /* bench_count.c - synchronisations, allocations and time spent waiting, counted between the library and the backend.
  *
  * The functions of a backend's table get no pointer of ours, so what they count into is one static object: a run opens
- * one backend, and its sessions belong to one thread. A device that works in the calls themselves (the CPU) is waited for
- * in every call that computes; any other, in sync alone. */
+ * one backend, and its sessions belong to one thread. A device that works in the calls themselves (the CPU) is waited
+ * for in every call that computes; any other, in sync alone. */
 #include <stddef.h>
 
 #include "backends/backend.h"

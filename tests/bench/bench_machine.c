@@ -1,5 +1,5 @@
-/* bench_machine.c - what the machine can do at best: memory (measured when the backend is opened), products of many rows,
- * a call, a look from the host. */
+/* bench_machine.c - what the machine can do at best: memory (measured when the backend is opened), products of many
+ * rows, a call, a look from the host. */
 #include <stdio.h>
 #include <string.h>
 

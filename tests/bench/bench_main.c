@@ -11,14 +11,13 @@
 
 static const bench_mode modes[] = {
     { "step", "time of a step by number of nodes and tree", bench_step, false },
-    { "generate", "end to end: trees x rules x temperatures over prompts, beside plain decoding", bench_generate, false },
+    { "generate", "end to end: trees x rules x temperatures, beside plain decoding", bench_generate, false },
     { "draft", "drafting by the model, per tree and per level", bench_draft, false },
     { "prefill", "tokens per second of prompts of --tokens", bench_prefill, false },
-    { "replay", "what absorbing an accepted path of 1 to 8 nodes adds to a step; replay and joint", bench_replay, false },
+    { "replay", "what absorbing an accepted path adds to a step; replay and joint", bench_replay, false },
     { "sequences", "steps of several sequences at once", bench_sequences, false },
     { "rows", "laws, verification and draws over rows of 128k logits (no model)", bench_rows, true },
-    { "machine", "the machine's bounds: bandwidth, matrix rate, cost of a launch and of a look (no model)", bench_machine,
-      true },
+    { "machine", "the machine's bounds: bandwidth, matrix rate, calls, looks (no model)", bench_machine, true },
     { "memory", "what a session for --nodes takes beyond one for a single node; loading", bench_memory, false },
 };
 enum { N_MODE = sizeof modes / sizeof modes[0] };
@@ -89,8 +88,8 @@ static void usage(FILE *to)
     bench_model_list(to);
 }
 
-enum { O_PLUGINS = 256, O_DTYPE, O_NODES, O_TREE, O_VERIFY, O_TEMP, O_TOP_P, O_ADAPT, O_SCAN, O_ADVANCE, O_STATE, O_PROMPTS,
-       O_N_PROMPT, O_IGNORE_EOS, O_BANDWIDTH, O_SEQUENCES, O_TOKENS, O_JSON, O_COMPARE, O_KEEP, O_HELP };
+enum { O_PLUGINS = 256, O_DTYPE, O_NODES, O_TREE, O_VERIFY, O_TEMP, O_TOP_P, O_ADAPT, O_SCAN, O_ADVANCE, O_STATE,
+       O_PROMPTS, O_N_PROMPT, O_IGNORE_EOS, O_BANDWIDTH, O_SEQUENCES, O_TOKENS, O_JSON, O_COMPARE, O_KEEP, O_HELP };
 
 static const struct option options[] = {
     { "model", required_argument, NULL, 'm' },          { "drafter", required_argument, NULL, 'd' },

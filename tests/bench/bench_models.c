@@ -60,7 +60,8 @@ static const shape *find(const char *name)
 
 void bench_model_list(FILE *to)
 {
-    for (size_t i = 0; i < N_SHAPE; i++) fprintf(to, "%s%s", i ? (i % 6 ? ", " : ",\n           ") : "", shapes[i].name);
+    for (size_t i = 0; i < N_SHAPE; i++)
+        fprintf(to, "%s%s", i ? (i % 6 ? ", " : ",\n           ") : "", shapes[i].name);
     fputc('\n', to);
 }
 

@@ -1,4 +1,4 @@
-/* bench_output.c - records: one JSON object a line, or a row of a table; and their comparison with an earlier report. */
+/* bench_output.c - records: one JSON object a line, or a row of a table; their comparison with an earlier report. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* bench_prefill.c - prompts: tokens per second, and the products' arithmetic per second (two operations for each weight of
- * a matrix and token; of the head, whose product is left out, none). */
+/* bench_prefill.c - prompts: tokens per second, and the products' arithmetic per second (two operations for each weight
+ * of a matrix and token; of the head, whose product is left out, none). */
 #include "tests/bench/bench.h"
 
 enum { MOST = 10 };

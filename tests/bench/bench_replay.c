@@ -1,8 +1,8 @@
 /* bench_replay.c - what an accepted path costs the step after it.
  *
- * A chain of L nodes is scored and accepted; the next step (score + verify of --nodes nodes) absorbs that path: median_ms.
- * It is rolled back and taken again, with nothing to absorb: base_ms. cost_ms is the median of the differences, pair by
- * pair. Joint attainment feeds the path again in place of replay. */
+ * A chain of L nodes is scored and accepted; the next step (score + verify of --nodes nodes) absorbs that path:
+ * median_ms. It is rolled back and taken again, with nothing to absorb: base_ms. cost_ms is the median of the
+ * differences, pair by pair. Joint attainment feeds the path again in place of replay. */
 #include "tests/bench/bench.h"
 
 enum { WARM = 3 };

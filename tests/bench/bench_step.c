@@ -1,8 +1,8 @@
 /* bench_step.c - a step of n nodes beside the plain step and the floor.
  *
  * median_ms, min_ms: score + verify + commit with one look from the host, as in use; every step commits its root, so
- * that the next one absorbs a path of one node. queued_ms: score + commit, several steps queued before one look. plain_ms:
- * the same as median_ms in a session for one node. */
+ * that the next one absorbs a path of one node. queued_ms: score + commit, several steps queued before one look.
+ * plain_ms: the same as median_ms in a session for one node. */
 #include <stdio.h>
 #include <string.h>
 

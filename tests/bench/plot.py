@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Turns reports of spec-bench into SVG plots: plot.py OUT.svg REPORT.json... [-x FIELD] [-y FIELD] [-s FIELD,...] [-w FIELD=VALUE]
-[-t TITLE].
+"""Turns reports of spec-bench into SVG plots.
 
-A report has one JSON object a line. Every combination of the -s fields is a line of the plot; -w keeps the records where a
-field has a value. Without -x, -y and -s they follow the records' mode. Where a record has a floor in the plot's unit, it is
-drawn dashed. Plain Python 3; the plots need no network and no fonts of their own.
+plot.py OUT.svg REPORT.json... [-x FIELD] [-y FIELD] [-s FIELD,...] [-w FIELD=VALUE] [-t TITLE]
+
+A report has one JSON object a line. Every combination of the -s fields is a line of the plot; -w keeps the records
+where a field has a value. Without -x, -y and -s they follow the records' mode. Where a record has a floor in the plot's
+unit, it is drawn dashed. Plain Python 3; the plots need no network and no fonts of their own.
 """
 import argparse
 import html
@@ -102,8 +103,8 @@ def curve(points, ax, ay, colour, dashed):
     out = [f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{1 if dashed else 2}"'
            + (' stroke-dasharray="5 4"' if dashed else "") + "/>"]
     if not dashed:
-        out += [f'<circle cx="{ax(x):.1f}" cy="{ay(y):.1f}" r="3.2" fill="{colour}"><title>{x:g}: {y:.6g}</title></circle>'
-                for x, y in points]
+        out += [f'<circle cx="{ax(x):.1f}" cy="{ay(y):.1f}" r="3.2" fill="{colour}">'
+                f'<title>{x:g}: {y:.6g}</title></circle>' for x, y in points]
     return out
 
 
@@ -111,7 +112,8 @@ def draw(lines, floors, x, y, title):
     points = [p for l in list(lines.values()) + list(floors.values()) for p in l]
     ax = Axis([p[0] for p in points], LEFT, WIDTH - RIGHT)
     ay = Axis([p[1] for p in points], HEIGHT - BOTTOM, TOP)
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">',
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
+           'font-family="sans-serif" font-size="12">',
            "<style>.g{stroke:#ddd}text{fill:#222}</style>", f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
            text(LEFT, 24, title, 'font-size="15"')]
     out += grid(ax, ay, x, y)
