@@ -106,7 +106,7 @@ static bool check_tree(drafting *d, int32_t k, const spec_tree *t)
 {
     drafts_counts *c = d->counts;
     build_plainly(d, k);
-    /* A session does not look again behind nodes that are too deep; a plain build does, and may find other nodes instead. */
+    /* A session does not look again behind nodes that are too deep; a plain build does, and may find other nodes. */
     const bool small = room_of(d, k) < d->info.depth;
     const bool same = same_tree(t, &d->tree) || (small && speci_builder_looks(d->builder));
     c->n_tree++, c->n_drafted += t->n - 1;
@@ -125,8 +125,8 @@ static void check_walk(drafting *d, int32_t k, const spec_tree *t)
                                 memcmp(path[0], path[1], (size_t)n_path[0] * sizeof path[0][0]) != 0;
 }
 
-/* Drafts, scores, compares and commits for the sequences that are not at their end; false: all are, or a tree differs,
- * which then may be none that can be scored. */
+/* Drafts, scores, compares and commits for the sequences that are not at their end; false: all are, or a tree
+ * differs, which then may be none that can be scored. */
 static bool step(drafting *d)
 {
     const spec_tree *trees[N_SEQ] = { NULL };

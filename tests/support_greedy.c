@@ -8,8 +8,8 @@
 enum { MAX_AT_ONCE = 32 };
 
 const char *const support_trees[] = { "chain:4", "static:A", "static:eagle", "product:3,2,2", "product-repeat:3,2",
-                                      "beam:3,4", "dyspec:16", "dyspec-threshold:0.05,24", "sequoia:16", "eagle2:4,16,3",
-                                      NULL };
+                                      "beam:3,4", "dyspec:16", "dyspec-threshold:0.05,24", "sequoia:16",
+                                      "eagle2:4,16,3", NULL };
 
 greedy_prompts support_prompts(const golden *g)
 {
@@ -43,8 +43,8 @@ static void take(int32_t *out, int32_t *n_out, int32_t n_new, const spec_step_re
     c->branched += r->branched;
 }
 
-static void run_some(spec_session *s, int32_t *out, greedy_counts *counts, const greedy_run *run, const greedy_prompts *p,
-                     int32_t first, int32_t n)
+static void run_some(spec_session *s, int32_t *out, greedy_counts *counts, const greedy_run *run,
+                     const greedy_prompts *p, int32_t first, int32_t n)
 {
     int32_t seqs[MAX_AT_ONCE], prompt[MAX_AT_ONCE], n_out[MAX_AT_ONCE] = { 0 }, n_live = n;
     spec_step_result r[MAX_AT_ONCE];

@@ -30,8 +30,8 @@ typedef struct greedy_run {
     int32_t n_node;              /* of the session; 0 = what the builder needs */
 } greedy_run;
 
-/* out [n][n_new]: the tokens that follow each prompt; counts, which may be NULL, are added to. End-of-text tokens do not
- * stop it. */
+/* out [n][n_new]: the tokens that follow each prompt; counts, which may be NULL, are added to. End-of-text tokens do
+ * not stop it. */
 void support_greedy(int32_t *out, greedy_counts *counts, const greedy_run *run, const greedy_prompts *prompts);
 greedy_prompts support_prompts(const golden *g);
 /* The first difference of two outputs, or -1. */

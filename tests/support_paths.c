@@ -10,8 +10,8 @@
 enum { MAX_NODE = 256, MAX_SEQ = 8, MAX_PROMPT = 70, N_LEAF = 3, N_CTX = 240 };
 
 /* Llama with grouped heads, a sliding window, parallel layers; Mamba-1; Mamba-2; both hybrids. */
-static const char *const models[] = { "llama3", "mistral", "gpt_neox", "qwen3", "mamba", "mamba2", "bamba", "mambainllama",
-                                      "mamba2-ssd-cfg" };
+static const char *const models[] = { "llama3", "mistral", "gpt_neox", "qwen3", "mamba", "mamba2", "bamba",
+                                      "mambainllama", "mamba2-ssd-cfg" };
 
 /* ------------------------------------------------------------------------------------- worlds --- */
 
@@ -87,8 +87,8 @@ static uint64_t plain_hash(paths *p, spec_session *s, int32_t seq)
     return hash_row(p->row, p->n_vocab);
 }
 
-/* Plain steps from the prompt along path [n] of the trie. New nodes get leaves for siblings: another pending token at the
- * same place is one step more. */
+/* Plain steps from the prompt along path [n] of the trie. New nodes get leaves for siblings: another pending token
+ * at the same place is one step more. */
 static void walk_path(paths *p, world *w, spec_session *s, const int32_t *path, int32_t n, int32_t n_known)
 {
     const int32_t root = 0;
@@ -157,8 +157,8 @@ static int32_t draw_parent(paths *p, shape how, int32_t n)
     }
 }
 
-/* A child of x in the trie that the tree's node `parent` does not have yet (any, with repeats); -1: none. Deep ones are
- * preferred, for the tree to be able to grow. */
+/* A child of x in the trie that the tree's node `parent` does not have yet (any, with repeats); -1: none. Deep ones
+ * are preferred, for the tree to be able to grow. */
 static int32_t draw_child(paths *p, const world *w, const drawn *t, int32_t parent)
 {
     int32_t best = -1, n = 0;
@@ -383,7 +383,8 @@ static void check(void **state)
         spec_model *model = support_model(g->backend, path, dtype);
         support_paths(&c, model, model, g->size, g->seed + (uint64_t)dtype);
         spec_model_close(model);
-        print_message("  %s: %lld trees of up to %d nodes, %d deep, by up to %d; %lld in parts; %lld of %lld nodes differ\n",
+        print_message("  %s: %lld trees of up to %d nodes, %d deep, by up to %d; %lld in parts; "
+                      "%lld of %lld nodes differ\n",
                       spec_dtype_name(dtype), (long long)c.n_tree, c.largest, c.deepest, c.widest, (long long)c.n_part,
                       (long long)c.n_differ, (long long)c.n_node);
         assert_int_equal(c.n_differ, 0);

@@ -46,7 +46,8 @@ static void draw_tree(walker *w, int32_t seq, drawn *t)
         while (clash) {
             t->token[i] = below(w, w->n_vocab);
             clash = false;
-            for (int32_t j = 1; j < i; j++) clash = clash || (t->parent[j] == t->parent[i] && t->token[j] == t->token[i]);
+            for (int32_t j = 1; j < i; j++)
+                clash = clash || (t->parent[j] == t->parent[i] && t->token[j] == t->token[i]);
         }
     }
     t->tree = (spec_tree){ .n = n, .cap = N_NODE, .token = t->token, .parent = t->parent };
@@ -200,8 +201,8 @@ static void check(void **state)
         }
         expect_plain(&w, model, seqs[i], prompts[i], models[k].name);
     }
-    print_message("  %lld paths on a branch, %lld scored twice, %lld rolled back, %lld forks\n", (long long)w.n_branched,
-                  (long long)w.n_again, (long long)w.n_back, (long long)w.n_fork);
+    print_message("  %lld paths on a branch, %lld scored twice, %lld rolled back, %lld forks\n",
+                  (long long)w.n_branched, (long long)w.n_again, (long long)w.n_back, (long long)w.n_fork);
     assert_true(w.n_branched > n_step / 4 && w.n_again > 0 && w.n_back > 0 && w.n_fork > 0);
     spec_session_close(w.s);
     spec_model_close(model);

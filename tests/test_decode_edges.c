@@ -1,6 +1,6 @@
-/* test_decode_edges.c - where trees do not fit: less room than a builder wants, the end of a text, end-of-text tokens on a
- * branch, drafters that know fewer ids or fewer positions; and builders and laws of the application's own. Whatever
- * happens, text is that of plain decoding: greedy, and sampled under naive verification. */
+/* test_decode_edges.c - where trees do not fit: less room than a builder wants, the end of a text, end-of-text
+ * tokens on a branch, drafters that know fewer ids or fewer positions; and builders and laws of the application's
+ * own. Whatever happens, text is that of plain decoding: greedy, and sampled under naive verification. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +16,8 @@ enum { N_PROMPT = 3 };
 static spec_backend *backend;
 static spec_model *target, *drafter; /* of 8 tokens */
 
-/* Text by a drafter, with both ways to choose tokens: n_predict ids that are plain decoding's. Sums of both in *sum, which
- * may be NULL. */
+/* Text by a drafter, with both ways to choose tokens: n_predict ids that are plain decoding's. Sums of both in *sum,
+ * which may be NULL. */
 static void expect_plain(spec_model *model, spec_drafter *dr, const spec_session_params *params, int32_t n_predict,
                          const char *what, spec_result *sum)
 {
@@ -258,8 +258,8 @@ static void own_builders(void **state)
     static const spec_tree_kind kinds[] = { SPEC_TREE_CHOSEN, SPEC_TREE_DRAWN, SPEC_TREE_DRAWN_REPEAT };
     const spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        const spec_builder_ops ops = { .struct_size = sizeof ops, .n_node = 9, .n_row = 4, .n_level = 4, .depth = 4, .k = 3,
-                                       .kind = kinds[i], .look = comb };
+        const spec_builder_ops ops = { .struct_size = sizeof ops, .n_node = 9, .n_row = 4, .n_level = 4, .depth = 4,
+                                       .k = 3, .kind = kinds[i], .look = comb };
         spec_drafter_params p = SPEC_DRAFTER_PARAMS_INIT;
         spec_drafter *dr;
         spec_result sum = { 0 };

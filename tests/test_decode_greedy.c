@@ -1,13 +1,14 @@
-/* test_decode_greedy.c - speculative text equals plain text, token for token, with the models that ship and every builder:
- * greedy; sampled under naive verification, where a position's draw depends on the seed alone. Plain greedy text equals
- * the reference's up to its first near-tie. */
+/* test_decode_greedy.c - speculative text equals plain text, token for token, with the models that ship and every
+ * builder: greedy; sampled under naive verification, where a position's draw depends on the seed alone. Plain greedy
+ * text equals the reference's up to its first near-tie. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/support_greedy.h"
 
 #define MODELS SPEC_TEST_MODELS "/"
-/* Few and short: a row of this target takes milliseconds on the portable kernels. test_decode_matrix.c has more of all. */
+/* Few and short: a row of this target takes milliseconds on the portable kernels. test_decode_matrix.c has more of
+ * all. */
 enum { N_PROMPT = 2, N_BEGIN = 10, N_NEW = 14, N_REFERENCE = 32 };
 #define NEAR_TIE 1e-3f
 
@@ -39,7 +40,8 @@ static void reference(void **state)
     greedy_prompts p = support_prompts(&g);
     p.n = N_PROMPT;
     int32_t plain[N_PROMPT * N_REFERENCE];
-    const greedy_run run = { .target = support_model(backend, MODELS "demo-target", SPEC_DTYPE_F32), .n_new = N_REFERENCE };
+    const greedy_run run = { .target = support_model(backend, MODELS "demo-target", SPEC_DTYPE_F32),
+                             .n_new = N_REFERENCE };
     support_greedy(plain, NULL, &run, &p);
     for (int32_t i = 0; i < N_PROMPT; i++)
         for (int32_t t = 0; t < N_REFERENCE && gap[i * GREEDY_NEW + t] > NEAR_TIE; t++)
@@ -50,8 +52,8 @@ static void reference(void **state)
 }
 
 /* With the counts of all builders but the chain. */
-static void check_builder(const setting *t, greedy_run run, const char *tree, const greedy_prompts *p, const int32_t *plain,
-                          greedy_counts *c)
+static void check_builder(const setting *t, greedy_run run, const char *tree, const greedy_prompts *p,
+                          const int32_t *plain, greedy_counts *c)
 {
     int32_t spec[N_PROMPT * N_NEW];
     greedy_counts chain = { 0 };

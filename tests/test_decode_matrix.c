@@ -1,7 +1,8 @@
-/* test_decode_matrix.c - speculative text == plain text, token for token: 3 targets x 3 drafters, every builder, 20 prompts
- * x 256 tokens, float32 and bfloat16, greedy; and x 64 tokens, sampled (T = 0.8, top-p 0.9) under naive verification. Of the
- * steps at least 20 % accept a draft and 20 % reject one, and in trees at least 5 % accept a node that is not a first child. Plain
- * float32 greedy text equals the reference's up to the first top-2 gap under 1e-3. Needs SPEC_SHARED.
+/* test_decode_matrix.c - speculative text == plain text, token for token: 3 targets x 3 drafters, every builder, 20
+ * prompts x 256 tokens, float32 and bfloat16, greedy; and x 64 tokens, sampled (T = 0.8, top-p 0.9) under naive
+ * verification. Of the steps at least 20 % accept a draft and 20 % reject one, and in trees at least 5 % accept a
+ * node that is not a first child. Plain float32 greedy text equals the reference's up to the first top-2 gap under
+ * 1e-3. Needs SPEC_SHARED.
  *
  * Parts, by environment (each empty or unset: all):
  *   SPEC_TEST_TARGET, SPEC_TEST_DRAFTER   names of models
@@ -78,16 +79,16 @@ static void compare(const plain_text *t, const char *drafter, const char *tree, 
         const int64_t k = support_first_difference(t->ids + at, spec + at, n);
         if (k < 0) continue;
         n_wrong++;
-        print_error("%s %s + %s, %s, %s: prompt %d, token %d is %d, plain %d\n", t->target, spec_dtype_name(t->dtype), drafter, t->how, tree,
-                    i, (int)k, spec[at + (size_t)k], t->ids[at + (size_t)k]);
+        print_error("%s %s + %s, %s, %s: prompt %d, token %d is %d, plain %d\n", t->target, spec_dtype_name(t->dtype),
+                    drafter, t->how, tree, i, (int)k, spec[at + (size_t)k], t->ids[at + (size_t)k]);
     }
 }
 
 static void print_counts(const char *name, const greedy_counts *c)
 {
     const double n = c->steps > 0 ? (double)c->steps : 1;
-    print_message("    %-26s %6.2f tokens per step, %5.1f nodes, %3.0f %% accept a draft, %3.0f %% reject one, %4.1f %% "
-                  "on a branch\n", name, (double)c->emitted / n, 1 + (double)c->drafted / n,
+    print_message("    %-26s %6.2f tokens per step, %5.1f nodes, %3.0f %% accept a draft, %3.0f %% reject one, "
+                  "%4.1f %% on a branch\n", name, (double)c->emitted / n, 1 + (double)c->drafted / n,
                   100 * (double)c->accepting / n, 100 * (double)c->rejecting / n, 100 * (double)c->branched / n);
 }
 

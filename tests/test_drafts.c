@@ -1,5 +1,5 @@
-/* test_drafts.c - trees that a session grows on the device, in batches and with replay, are those of the library's builders
- * on plain arrays under the drafter's plain laws; and the walk over them is that of spec_verify_laws. */
+/* test_drafts.c - trees that a session grows on the device, in batches and with replay, are those of the library's
+ * builders on plain arrays under the drafter's plain laws; and the walk over them is that of spec_verify_laws. */
 #include "tests/support_drafts.h"
 #include "tests/support_greedy.h"
 

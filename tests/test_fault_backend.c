@@ -1,5 +1,5 @@
-/* test_fault_backend.c - the invariance test finds every fault of fault_backend.h, and none where there is none; and the
- * backend table refuses what it should. */
+/* test_fault_backend.c - the invariance test finds every fault of fault_backend.h, and none where there is none; and
+ * the backend table refuses what it should. */
 #define _POSIX_C_SOURCE 200809L /* posix_memalign */
 #include "tests/fault_backend.h"
 #include "tests/mini_model.h"
@@ -103,7 +103,8 @@ static drafts_counts drafting(spec_backend *healthy, fault_kind kind, const char
     return c;
 }
 
-/* The suite of drafted trees and their walks. A fault in a drafted tree is seen in the tree, one in accept in the walk. */
+/* The suite of drafted trees and their walks. A fault in a drafted tree is seen in the tree, one in accept in the
+ * walk. */
 static void test_faults_drafts(void **state)
 {
     static const struct {
@@ -135,8 +136,8 @@ static void test_faults_drafts(void **state)
     for (int32_t i = 0; i < N_ELEMENTS(cases); i++) {
         const drafts_counts c = drafting(healthy, cases[i].kind, cases[i].tree, cases[i].temperature);
         if ((c.n_tree_differ > 0) != cases[i].in_tree || (c.n_walk_differ > 0) != cases[i].in_walk)
-            fail_msg("the fault \"%s\" in %s: of %lld trees %lld differ, of their walks %lld", fault_name(cases[i].kind),
-                     cases[i].tree, (long long)c.n_tree, (long long)c.n_tree_differ, (long long)c.n_walk_differ);
+            fail_msg("the fault \"%s\" in %s: of %lld trees %lld differ, of their walks %lld",
+                     fault_name(cases[i].kind), cases[i].tree, (long long)c.n_tree, (long long)c.n_tree_differ, (long long)c.n_walk_differ);
     }
     spec_backend_close(healthy);
 }

@@ -1,5 +1,5 @@
-/* test_invariance_trees_full.c - 500 random trees of 2 to 256 nodes, in steps of random length by 1 to 8 sequences, per
- * model and type: every node's logits equal those of plain steps along its path, bit for bit. */
+/* test_invariance_trees_full.c - 500 random trees of 2 to 256 nodes, in steps of random length by 1 to 8 sequences,
+ * per model and type: every node's logits equal those of plain steps along its path, bit for bit. */
 #include "tests/support_paths.h"
 
 int main(void)
