@@ -15,6 +15,8 @@ enum { ALGO_DRAW_TARGET = 1, ALGO_DRAW_ACCEPT = 2, ALGO_DRAW_RESIDUAL = 3 }; /* 
 
 /* --- trees (algo_tree.c; the rest is public) --- */
 
+/* Are siblings of such trees draws, by whose laws rules may judge them? */
+bool speci_tree_drawn(spec_tree_kind kind);
 int32_t speci_tree_depth(const spec_tree *t, int32_t node);
 /* Same nodes at the same places? */
 bool speci_tree_equal(const spec_tree *a, const spec_tree *b);
