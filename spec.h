@@ -252,7 +252,9 @@ typedef struct spec_sampling {
 typedef enum spec_tree_kind {
     SPEC_TREE_CHOSEN = 0,      /* nodes chosen without a draw (top-k, beam, looked up), or drawn and then chosen among */
     SPEC_TREE_DRAWN = 1,       /* siblings drawn without replacement from their parent's draft law, in order of rank */
-    SPEC_TREE_DRAWN_REPEAT = 2 /* siblings drawn independently of each other; a repeated token is a node again */
+    SPEC_TREE_DRAWN_REPEAT = 2, /* siblings drawn independently of each other; a repeated token is a node again */
+    SPEC_TREE_UNROLLED = 3     /* paths of another tree side by side (spec_tree_unroll): siblings may repeat, and are no
+                                  draws of their own */
 } spec_tree_kind;
 
 /* A draft tree: node 0 is the root, the pending token; parent[0] = -1; parent[i] < i. Plain data; the arrays are the
@@ -578,7 +580,7 @@ SPEC_API spec_status spec_tree_copy(spec_tree *to, const spec_tree *from);
  * Returns its number; -1 when there is no room or no such parent. */
 SPEC_API int32_t spec_tree_add(spec_tree *tree, int32_t parent, int32_t token, float prob);
 /* Is it a tree that can be scored? Root first with parent -1, parents before children, tokens in [0, n_vocab), at most
- * n_max nodes, depth at most 63, siblings distinct (but in trees drawn with repeats), ranks a numbering of siblings.
+ * n_max nodes, depth at most 63, siblings distinct (but in trees drawn with repeats, and unrolled), ranks a numbering of siblings.
  * E_INVALID names the node. O(n) but for siblings. */
 SPEC_API spec_status spec_tree_check(const spec_tree *tree, int32_t n_max, int32_t n_vocab);
 SPEC_API void spec_tree_depths(const spec_tree *tree, int32_t *depth); /* [n]; 0 for the root */
@@ -604,7 +606,7 @@ SPEC_API void spec_tree_prune(spec_tree *tree, const uint8_t *keep, int by_slot,
  * The result is SPEC_TREE_CHOSEN. E_INVALID when the roots differ, E_FULL. out is neither a nor b. */
 SPEC_API spec_status spec_tree_union(const spec_tree *a, const spec_tree *b, spec_tree *out, int32_t *map_b);
 /* out = every path from root to leaf as a chain of its own below the root: what an engine without a tree pass scores
- * ("unrolled"). Siblings may repeat: SPEC_TREE_DRAWN_REPEAT. leaf [out->n] (may be NULL): the node of `tree`. out is
+ * ("unrolled"). It is SPEC_TREE_UNROLLED: naive and greedy verification only. leaf [out->n] (may be NULL): the node of `tree`. out is
  * not tree. Errors: E_FULL. */
 SPEC_API spec_status spec_tree_unroll(const spec_tree *tree, spec_tree *out, int32_t *leaf);
 /* Blocks of block x block nodes of the mask that are not empty: the work of block-sparse attention (5.3). block >= 1. */

@@ -15,6 +15,8 @@ enum { ALGO_DRAW_TARGET = 1, ALGO_DRAW_ACCEPT = 2, ALGO_DRAW_RESIDUAL = 3 }; /* 
 
 /* --- trees (algo_tree.c; the rest is public) --- */
 
+/* Are siblings of such trees draws, by whose laws rules may judge them? */
+bool speci_tree_drawn(spec_tree_kind kind);
 int32_t speci_tree_depth(const spec_tree *t, int32_t node);
 /* Same nodes at the same places? */
 bool speci_tree_equal(const spec_tree *a, const spec_tree *b);
@@ -247,10 +249,12 @@ spec_status speci_grow(spec_session *s, spec_builder *b, const int32_t *seqs, in
 /* Candidates looked at by sequence seq: [n_q][k]. */
 spec_candidate *speci_looked(spec_session *s, int32_t seq);
 
-/* The drafter's net (algo_draft_model.c). absorb: commits what was fed and is now committed. forget: nothing of what was
+/* The drafter's net (algo_draft_model.c). outgrown: it has no position for the last of n_ids ids (or there is no net).
+ * absorb: commits what was fed and is now committed. forget: nothing of what was
  * fed counts. feed: one pass over the nodes of `fed` that the net has not seen. catch_up: makes q->fed the chain of
  * committed tokens that the net has not absorbed, with room for n_row - 1 nodes below it; more than two (a caller's own
  * trees can leave that many) are absorbed first. */
+bool speci_draft_outgrown(const spec_session *s, int32_t n_ids);
 void speci_draft_absorb(spec_session *s, int32_t seq);
 void speci_draft_forget(spec_session *s, int32_t seq);
 spec_status speci_draft_feed(spec_session *s, const int32_t *seqs, int32_t n);

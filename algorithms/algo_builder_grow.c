@@ -1,6 +1,6 @@
 /* algo_builder_grow.c - growing a tree on plain arrays: laws from a callback, draws and expansions by the host's form
  * of the operations that backends have (backends/backend_grow.h). */
-#include "algorithms/algo_tree.h"
+#include "algorithms/algo.h"
 
 #include <math.h>
 #include <string.h>
@@ -120,7 +120,7 @@ static spec_status candidates_of(growth *g, int32_t n, int32_t base)
     const spec_builder *b = g->b;
     float *laws;
     for (int32_t i = 0; i < n; i++)
-        if (too_deep(g, speci_depth_of(g->pool, g->node[i]))) g->node[i] = -1;
+        if (too_deep(g, speci_tree_depth(g->pool, g->node[i]))) g->node[i] = -1;
     SPEC_TRY(ask(g, n, base, &laws));
     for (int32_t i = 0; i < n; i++) {
         spec_candidate *out = g->candidate + (size_t)(base + i) * (size_t)b->k;

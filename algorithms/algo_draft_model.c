@@ -25,6 +25,11 @@ spec_status speci_draft_prefill(spec_session *s, int32_t seq)
     return status;
 }
 
+bool speci_draft_outgrown(const spec_session *s, int32_t n_ids)
+{
+    return !s->draft_net || (s->draft_ctx > 0 && n_ids > s->draft_ctx);
+}
+
 static int32_t fed_child(const algo_seq *q, int32_t node, int32_t token)
 {
     for (int32_t c = node + 1; c < q->n_fed; c++)

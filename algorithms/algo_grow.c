@@ -181,52 +181,91 @@ static int32_t node_of_row(const spec_tree *t, int32_t row)
     return node;
 }
 
+/* Could the node that law `row` stands behind have children? */
+static bool is_open(const spec_session *s, int32_t seq, int32_t row)
+{
+    const spec_tree *t = &s->seqs[seq].draft;
+    return speci_tree_depth(t, node_of_row(t, row)) < s->depth[seq];
+}
+
+/* Puts the sequences whose latest look named an open node in front; returns how many. */
+static int32_t bring_forward(const growth *g)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < g->n_active; i++) {
+        const int32_t seq = g->active[i];
+        const algo_seq *q = &g->s->seqs[seq];
+        int32_t row = q->n_looked;
+        while (row < q->n_law && !is_open(g->s, seq, row)) row++;
+        if (row == q->n_law) continue;
+        g->active[i] = g->active[n];
+        g->active[n++] = seq;
+    }
+    return n;
+}
+
+/* Candidates of the rows just drawn to their places; behind a node that is not open there are none. */
+static void take_candidates(const growth *g)
+{
+    spec_session *s = g->s;
+    const size_t k = (size_t)g->b->k;
+    const spec_candidate *from = s->candidates;
+    for (int32_t i = 0; i < g->n_active; i++) {
+        const int32_t seq = g->active[i];
+        algo_seq *q = &s->seqs[seq];
+        for (; q->n_looked < q->n_law; q->n_looked++) {
+            const bool open = is_open(s, seq, q->n_looked);
+            spec_candidate *to = speci_looked(s, seq) + (size_t)q->n_looked * k;
+            for (size_t j = 0; j < k; j++) to[j] = open ? from[j] : (spec_candidate){ .token = -1 };
+            from += open ? k : 0;
+        }
+    }
+}
+
 /* One pass over what was named, its laws, and their candidates into s->looked. */
 static spec_status look_pass(const growth *g)
 {
     spec_session *s = g->s;
-    const int32_t k = g->b->k; /* <= s->n_look */
-    for (int32_t i = 0; i < g->n_active; i++) s->feed_base[i] = s->seqs[g->active[i]].n_fed;
-    SPEC_TRY(speci_draft_feed(s, g->active, g->n_active));
+    const int32_t n = bring_forward(g);
     int32_t n_row = 0;
-    for (int32_t i = 0; i < g->n_active; i++) {
+    for (int32_t i = 0; i < n; i++) s->feed_base[i] = s->seqs[g->active[i]].n_fed;
+    if (n > 0) SPEC_TRY(speci_draft_feed(s, g->active, n));
+    for (int32_t i = 0; i < n; i++) {
         const int32_t seq = g->active[i];
         const algo_seq *q = &s->seqs[seq];
         const int32_t end = speci_net_first_row(s->draft_net, i) + q->n_fed - s->feed_base[i];
         for (int32_t row = q->n_looked; row < q->n_law; row++) {
+            if (!is_open(s, seq, row)) continue;
             s->rows.key[n_row] = speci_builder_key(&q->draft, node_of_row(&q->draft, row), q->sampling.seed,
                                                     q->n_step);
             add_row(g, &n_row, end - (q->n_law - row), seq, row, 0);
         }
     }
-    SPEC_TRY(make_laws(g, n_row));
-    SPEC_TRY(draw_rows(g, n_row, k, NULL, s->candidates));
-    SPEC_TRY(s->ops->sync(s->queue));
-    const spec_candidate *from = s->candidates;
-    for (int32_t i = 0; i < g->n_active; i++) {
-        algo_seq *q = &s->seqs[g->active[i]];
-        const size_t n = (size_t)(q->n_law - q->n_looked) * (size_t)k;
-        memcpy(speci_looked(s, g->active[i]) + (size_t)q->n_looked * (size_t)k, from, n * sizeof *from);
-        from += n;
-        q->n_looked = q->n_law;
+    if (n_row > 0) {
+        SPEC_TRY(make_laws(g, n_row));
+        SPEC_TRY(draw_rows(g, n_row, g->b->k, NULL, s->candidates)); /* k <= s->n_look */
+        SPEC_TRY(s->ops->sync(s->queue));
     }
+    take_candidates(g);
     return SPEC_OK;
 }
 
-/* Asks the builder, and puts what it names below the chain: node x of the draft is node n_chain - 1 + q_row[x] there.
- * more: is there anything to feed that could have children? */
-static spec_status look(const growth *g, int32_t seq, int32_t depth_max, bool *more)
+/* Asks the builder, and puts what it names below the chain: node x of the draft is node n_chain - 1 + q_row[x] there. One
+ * that is not open keeps its place by another token, since there may be no position for it. */
+static spec_status look(const growth *g, int32_t seq, int32_t *n_feed)
 {
     spec_session *s = g->s;
     algo_seq *q = &s->seqs[seq];
-    spec_tree *t = &q->draft;
-    int32_t n_feed = 0;
-    SPEC_TRY(speci_builder_look(g->b, wants_draw(s, seq), t, speci_looked(s, seq), s->path, &n_feed));
-    *more = false;
-    for (int32_t i = 0; i < n_feed; i++) *more = *more || speci_tree_depth(t, s->path[i]) < depth_max;
-    for (int32_t i = 0; i < n_feed && *more; i++)
-        (void)spec_tree_add(&q->fed, q->n_chain - 1 + t->q_row[t->parent[s->path[i]]], t->token[s->path[i]], 0);
-    q->n_law += n_feed;
+    const spec_tree *t = &q->draft;
+    SPEC_TRY(speci_builder_look(g->b, wants_draw(s, seq), &q->draft, speci_looked(s, seq), s->path, n_feed));
+    for (int32_t i = 0; i < *n_feed; i++) {
+        const int32_t x = s->path[i];
+        if (is_open(s, seq, t->q_row[x]))
+            (void)spec_tree_add(&q->fed, q->n_chain - 1 + t->q_row[t->parent[x]], t->token[x], 0);
+        else
+            (void)spec_tree_add(&q->fed, 0, 0, 0);
+    }
+    q->n_law += *n_feed;
     return SPEC_OK;
 }
 
@@ -254,9 +293,9 @@ static spec_status grow_by_looks(growth *g, const int32_t *depth)
         SPEC_TRY(look_pass(g));
         int32_t kept = 0;
         for (int32_t i = 0; i < g->n_active; i++) {
-            bool more;
-            SPEC_TRY(look(g, g->active[i], depth[g->active[i]], &more));
-            if (more) g->active[kept++] = g->active[i];
+            int32_t n_feed;
+            SPEC_TRY(look(g, g->active[i], &n_feed));
+            if (n_feed > 0) g->active[kept++] = g->active[i];
         }
         g->n_active = kept;
     }
@@ -266,13 +305,16 @@ static spec_status grow_by_looks(growth *g, const int32_t *depth)
 
 /* --- */
 
-/* Drafts may stand so deep below the root: the target's room, the drafter's own context, the builder's wish. */
+/* Drafts may stand so deep below the root: the target's room, the drafter's own context, the builder's wish. In that
+ * context the root stands at n_ids - 1, and the deepest nodes need no position, since they are not fed. */
 static int32_t depth_of(const spec_session *s, const spec_builder *b, algo_seq *q)
 {
     int32_t depth = speci_draft_room(s, q);
     if (depth > b->info.depth) depth = b->info.depth;
-    if (s->draft_ctx > 0 && q->n_ids + b->info.n_row > s->draft_ctx) q->no_draft = true;
-    return q->no_draft ? 0 : depth;
+    if (speci_draft_outgrown(s, q->n_ids)) q->no_draft = true;
+    if (q->no_draft) return 0;
+    const int32_t own = s->draft_ctx - q->n_ids + 1;
+    return s->draft_ctx > 0 && depth > own ? own : depth;
 }
 
 spec_status speci_grow(spec_session *s, spec_builder *b, const int32_t *seqs, int32_t n)

@@ -68,7 +68,7 @@ static spec_status begin(spec_session *s, int32_t seq, const int32_t *ids, size_
     q->cap_ids = (int32_t)cap;
     memcpy(q->ids, ids, n * sizeof *ids);
     q->n_ids = (int32_t)n;
-    q->no_draft = !s->draft_net || (s->draft_ctx > 0 && q->n_ids >= s->draft_ctx);
+    q->no_draft = speci_draft_outgrown(s, q->n_ids);
     SPEC_TRY(speci_net_begin(s->net, seq));
     SPEC_TRY(speci_net_prefill(s->net, seq, ids, n - 1, speci_session_stopped, s));
     if (!q->no_draft) SPEC_TRY(speci_draft_prefill(s, seq));

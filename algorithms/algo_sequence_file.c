@@ -423,7 +423,7 @@ static spec_status restore(spec_session *s, int32_t seq, const file_header *h, f
     q->n_step = h->n_step;
     q->n_limit = s->n_ctx > 0 && h->n_limit > s->n_ctx ? s->n_ctx : h->n_limit;
     const bool same = s->draft_net && same_model(&h->drafter, s->drafter->model);
-    q->no_draft = !s->draft_net || (s->draft_ctx > 0 && h->n_ids >= s->draft_ctx) || (same && h->flags & FLAG_OUTGROWN);
+    q->no_draft = speci_draft_outgrown(s, h->n_ids) || (same && h->flags & FLAG_OUTGROWN);
     const bool drafter_read = same && !q->no_draft && h->flags & FLAG_DRAFTER;
     SPEC_TRY(read_ids(s, q, h, f));
     SPEC_TRY(speci_net_read(s->net, seq, h->n_ids - 1, get, f));

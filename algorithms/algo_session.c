@@ -62,13 +62,16 @@ static growth_plan plan_growth(const spec_drafter *d)
     return g;
 }
 
-/* The drafter's net: a chain of at most two committed tokens, the second the root, and the nodes that are looked behind. */
+/* The drafter's net: a chain of at most two committed tokens, the second the root, and the nodes that are looked behind.
+ * Without attention its positions have no limit. */
 static void plan_draft_net(session_plan *s, const spec_model *model)
 {
     s->draft_node = s->growth.n_q + 1;
     const int32_t own = model->n_ctx;
-    s->draft_ctx = own > 0 && (s->n_ctx == 0 || own < s->n_ctx) ? own : s->n_ctx;
-    if (s->draft_ctx == 0 && speci_model_attends(model)) s->draft_ctx = DEFAULT_CTX;
+    if (speci_model_attends(model)) {
+        s->draft_ctx = own > 0 && (s->n_ctx == 0 || own < s->n_ctx) ? own : s->n_ctx;
+        if (s->draft_ctx == 0) s->draft_ctx = DEFAULT_CTX;
+    }
     s->draft = (speci_net_params){ .n_seq = s->n_seq, .n_ctx = s->draft_ctx, .n_node = s->draft_node,
                                    .node_state = s->params.draft_state == SPEC_DRAFT_STATE_PER_NODE };
 }

@@ -47,7 +47,7 @@ static spec_status check_tree(const spec_session *s, int32_t seq, const spec_tre
 /* Do the tree's q rows name laws that the drafter's latest proposal left on the device? */
 static bool has_laws(const spec_session *s, const algo_seq *q, const spec_tree *t)
 {
-    if (t->kind == SPEC_TREE_CHOSEN || !t->q_row || !s->q || q->draft_step != q->n_step) return false;
+    if (!speci_tree_drawn(t->kind) || !t->q_row || !s->q || q->draft_step != q->n_step) return false;
     for (int32_t i = 1; i < t->n; i++)
         if (t->q_row[t->parent[i]] < 0 || t->q_row[t->parent[i]] >= s->n_q) return false;
     return true;

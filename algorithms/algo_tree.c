@@ -89,7 +89,7 @@ static spec_status check_siblings(const spec_tree *t, int32_t i)
         if (t->parent[j] != t->parent[i]) continue;
         n++;
         if (j >= i) continue;
-        if (t->token[j] == t->token[i] && t->kind != SPEC_TREE_DRAWN_REPEAT)
+        if (t->token[j] == t->token[i] && t->kind != SPEC_TREE_DRAWN_REPEAT && t->kind != SPEC_TREE_UNROLLED)
             return speci_fail(SPEC_E_INVALID, "nodes %d and %d are siblings with the same token %d", j, i, t->token[i]);
         if (t->rank && t->rank[j] == t->rank[i])
             return speci_fail(SPEC_E_INVALID, "nodes %d and %d are siblings with the same rank %d", j, i, t->rank[i]);
@@ -105,7 +105,7 @@ spec_status spec_tree_check(const spec_tree *tree, int32_t n_max, int32_t n_voca
     if (!tree->token || !tree->parent) return speci_fail(SPEC_E_INVALID, "a tree without tokens or parents");
     if (tree->n < 1 || tree->n > n_max)
         return speci_fail(SPEC_E_INVALID, "a tree of %d nodes; 1 to %d are planned for", tree->n, n_max);
-    if (tree->kind < SPEC_TREE_CHOSEN || tree->kind > SPEC_TREE_DRAWN_REPEAT)
+    if (tree->kind < SPEC_TREE_CHOSEN || tree->kind > SPEC_TREE_UNROLLED)
         return speci_fail(SPEC_E_INVALID, "a tree of kind %d, which is none", (int)tree->kind);
     for (int32_t i = 0; i < tree->n; i++) {
         if (i == 0 ? tree->parent[0] != -1 : tree->parent[i] < 0 || tree->parent[i] >= i)
@@ -138,6 +138,8 @@ void spec_tree_ranks(const spec_tree *tree, int32_t *rank)
 }
 
 /* ---------------------------------------------------------------------- as sessions call them --- */
+
+bool speci_tree_drawn(spec_tree_kind kind) { return kind == SPEC_TREE_DRAWN || kind == SPEC_TREE_DRAWN_REPEAT; }
 
 bool speci_tree_equal(const spec_tree *a, const spec_tree *b)
 {

@@ -38,7 +38,7 @@ static void forget_rows(spec_tree *t)
 
 void spec_tree_prune(spec_tree *tree, const uint8_t *keep, int by_slot, int32_t *map)
 {
-    const bool drawn = tree->kind != SPEC_TREE_CHOSEN;
+    const bool drawn = speci_tree_drawn(tree->kind);
     const bool any = choose(tree, keep, drawn && by_slot, map);
     /* Ranks close ranks: from the old ones, so all of them before anything moves. */
     for (int32_t i = 0; i < tree->n && tree->rank; i++)
@@ -125,7 +125,7 @@ spec_status spec_tree_unroll(const spec_tree *tree, spec_tree *out, int32_t *lea
     if (out == tree) return speci_fail(SPEC_E_INVALID, "a tree cannot be unrolled into itself");
     if (tree->n < 1) return speci_fail(SPEC_E_INVALID, "a tree without a root cannot be unrolled");
     int64_t n = 1;
-    for (int32_t i = 1; i < tree->n; i++) n += is_leaf(tree, i) ? speci_depth_of(tree, i) : 0;
+    for (int32_t i = 1; i < tree->n; i++) n += is_leaf(tree, i) ? speci_tree_depth(tree, i) : 0;
     if (n > out->cap)
         return speci_fail(SPEC_E_FULL, "unrolled, the tree has %lld nodes; there is room for %d", (long long)n,
                           out->cap);
@@ -134,12 +134,12 @@ spec_status spec_tree_unroll(const spec_tree *tree, spec_tree *out, int32_t *lea
     for (int32_t i = 1; i < tree->n; i++) {
         if (!is_leaf(tree, i)) continue;
         const int32_t first = end;
-        end += speci_depth_of(tree, i);
+        end += speci_tree_depth(tree, i);
         for (int32_t to = end - 1, x = i; x > 0; x = tree->parent[x], to--)
             copy_node(out, to, tree, x, to == first ? 0 : to - 1, to == first ? chains : 0, leaf);
         chains++;
     }
     out->n = (int32_t)n;
-    out->kind = SPEC_TREE_DRAWN_REPEAT;
+    out->kind = SPEC_TREE_UNROLLED;
     return SPEC_OK;
 }

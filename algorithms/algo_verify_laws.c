@@ -24,7 +24,7 @@ spec_verify_rule speci_verify_resolve(spec_verify_rule rule, spec_tree_kind kind
 {
     if (rule != SPEC_VERIFY_AUTO) return rule;
     if (temperature == 0) return SPEC_VERIFY_GREEDY;
-    if (kind == SPEC_TREE_CHOSEN) return SPEC_VERIFY_NAIVE;
+    if (!speci_tree_drawn(kind)) return SPEC_VERIFY_NAIVE;
     return kind == SPEC_TREE_DRAWN ? SPEC_VERIFY_MSS : SPEC_VERIFY_MSS_REPEAT;
 }
 
@@ -45,6 +45,7 @@ static const char *objection(spec_verify_rule rule, spec_tree_kind kind, bool ch
     if (rule == SPEC_VERIFY_NAIVE) return NULL;
     if (kind == SPEC_TREE_CHOSEN)
         return "would divide by the draft's probability of nodes that were chosen, not drawn by it";
+    if (kind == SPEC_TREE_UNROLLED) return "would judge a prefix that paths share once for each of them";
     if (rule == SPEC_VERIFY_CHAIN && !chain) return "would judge one draft after a node that has several";
     if (rule == SPEC_VERIFY_MSS_REPEAT && kind == SPEC_TREE_DRAWN && !chain)
         return "would judge a sibling as if those before it could have been drawn again";
@@ -61,7 +62,7 @@ static void list_fitting(char *out, size_t cap, spec_tree_kind kind, bool chain,
 
 spec_status spec_verify_fits(const spec_tree *tree, spec_verify_rule rule, float temperature)
 {
-    static const char *const kinds[] = { "chosen", "drawn", "drawn with repeats" };
+    static const char *const kinds[] = { "chosen", "drawn", "drawn with repeats", "unrolled" };
     if (!tree || tree->n < 1 || !tree->parent) return speci_fail(SPEC_E_INVALID, "verification needs a tree");
     if ((uint32_t)tree->kind >= sizeof kinds / sizeof *kinds)
         return speci_fail(SPEC_E_INVALID, "there is no kind of tree %d", (int)tree->kind);

@@ -106,12 +106,10 @@ static bool check_tree(drafting *d, int32_t k, const spec_tree *t)
 {
     drafts_counts *c = d->counts;
     build_plainly(d, k);
-    /* A session does not look again behind nodes that are too deep; a plain build does, and may find other nodes. */
-    const bool small = room_of(d, k) < d->info.depth;
-    const bool same = same_tree(t, &d->tree) || (small && speci_builder_looks(d->builder));
+    const bool same = same_tree(t, &d->tree);
     c->n_tree++, c->n_drafted += t->n - 1;
     c->n_tree_differ += !same;
-    c->n_small += small;
+    c->n_small += room_of(d, k) < d->info.depth;
     return same;
 }
 
@@ -167,7 +165,6 @@ static void add_sequences(drafting *d)
 
 void support_drafts(drafts_counts *counts, const drafts_run *run)
 {
-    enum { MORE = 100 }; /* a drafter stops well before the end of its context */
     spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
     spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
     spec_model_info model = { .struct_size = sizeof model };
@@ -181,7 +178,7 @@ void support_drafts(drafts_counts *counts, const drafts_run *run)
     d.p = calloc((size_t)MAX_NODE * (size_t)d.n_vocab, sizeof *d.p);
     d.q = calloc((size_t)MAX_NODE * (size_t)d.n_vocab, sizeof *d.q);
     dp.tree = run->tree;
-    sp.n_seq = N_SEQ, sp.n_node = run->n_node, sp.n_ctx = run->n_token + MORE;
+    sp.n_seq = N_SEQ, sp.n_node = run->n_node, sp.n_ctx = run->n_token;
     OK(spec_drafter_from_model(&drafter, run->drafter, &dp));
     OK(spec_session_open(&d.s, run->target, drafter, &sp));
     d.n_node = d.s->n_node;

@@ -211,7 +211,7 @@ static void smaller_vocabularies(void **state)
     for (int i = 1; i >= 0; i--) spec_model_close(models[i]), support_variant_remove(dirs[i]);
 }
 
-/* A drafter of 48 positions drafts until its trees do not fit any more, and then no longer. */
+/* A drafter of 48 positions drafts as long as it has one for the root, and then no longer. */
 static void shorter_contexts(void **state)
 {
     (void)state;
@@ -227,7 +227,9 @@ static void shorter_contexts(void **state)
         spec_drafter *dr = open_drafter(shorter, support_trees[i]);
         expect_plain(target, dr, &sp, N_LONG, support_trees[i], &sum);
         assert_true(sum.n_drafted > 0 && sum.n_accepted > 0);
-        assert_true(sum.n_step - sum.n_speculated >= 2 * (N_LONG - POSITIONS)); /* one token each */
+        /* One token each, in two texts, from 49 or 50 ids on: the last tree is one level deep. */
+        const int64_t alone = sum.n_step - sum.n_speculated;
+        assert_in_range(alone, 2 * (N_PROMPT + N_LONG - POSITIONS - 2), 2 * (N_PROMPT + N_LONG - POSITIONS - 1));
         spec_drafter_close(dr);
     }
     spec_model_close(shorter);

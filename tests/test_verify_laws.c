@@ -675,6 +675,9 @@ static void test_table(void **state)
         { SPEC_TREE_DRAWN_REPEAT, false, .1f, { 1, 0, 1, 0, 1, 1 } },
         { SPEC_TREE_CHOSEN, true, 1, { 1, 0, 1, 0, 0, 0 } },
         { SPEC_TREE_CHOSEN, false, 2, { 1, 0, 1, 0, 0, 0 } },
+        { SPEC_TREE_UNROLLED, true, 1, { 1, 0, 1, 0, 0, 0 } },
+        { SPEC_TREE_UNROLLED, false, 1, { 1, 0, 1, 0, 0, 0 } },
+        { SPEC_TREE_UNROLLED, false, 0, { 1, 1, 0, 0, 0, 0 } },
         { SPEC_TREE_DRAWN, true, 0, { 1, 1, 0, 0, 0, 0 } },
         { SPEC_TREE_DRAWN, false, 0, { 1, 1, 0, 0, 0, 0 } },
         { SPEC_TREE_DRAWN_REPEAT, true, 0, { 1, 1, 0, 0, 0, 0 } },
@@ -774,8 +777,8 @@ static void test_refused(void **state)
     refuse(&t, SPEC_E_INVALID, "draft's law, node 2, row 1");
     pair_make(&t, p, good), t.tree.kind = SPEC_TREE_CHOSEN;
     refuse(&t, SPEC_E_INVALID, "chosen");
-    pair_make(&t, p, good), t.tree.kind = (spec_tree_kind)3;
-    refuse(&t, SPEC_E_INVALID, "kind 3");
+    pair_make(&t, p, good), t.tree.kind = (spec_tree_kind)4;
+    refuse(&t, SPEC_E_INVALID, "kind 4");
     pair_make(&t, p, good), t.a.rule = SPEC_VERIFY_MSS_REPEAT;
     refuse(&t, SPEC_E_INVALID, "naive, mss");
     pair_make(&t, p, good), t.token[2] = 3;
