@@ -96,7 +96,7 @@ spec_status spec_session_profile(spec_session *s, spec_cost_profile *out)
 static double draft_ms(const spec_session *s, int32_t arm, int32_t n_seq)
 {
     const spec_cost_table *t = &s->adapt.profile.draft;
-    if (arm == 0 || t->n == 0) return 0;
+    if (arm == 0 || t->n == 0 || !s->draft_net) return 0; /* a loaded profile may know of a drafter that is not here */
     const spec_builder *b = s->drafter->builders[arm - 1];
     double ms = 0;
     if (speci_builder_looks(b)) { /* about one look per doubling of the tree, its nodes spread over them */
