@@ -646,7 +646,7 @@ SPEC_API spec_status spec_verify_laws(const spec_verify_args *args, int32_t *pat
  *   beam:M,N                M beams, N levels
  *   dyspec:N                N drafts where reaching them is likeliest (heap)
  *   dyspec-threshold:T,N    all draws reached with probability T, at most N (64); T,N,WIDTH,DEPTH: by levels
- *   sequoia:N[,DEPTH]       the best shape of N drafts for measured acceptance
+ *   sequoia:N[,DEPTH]       the best shape of N drafts for measured acceptance; of at most N where step costs are known
  *   eagle2:K,N,D            K best of each level expanded, D levels, the N - 1 best nodes kept
  * Drawn (SPEC_TREE_DRAWN) at a temperature above 0: chain, static, product, dyspec, dyspec-threshold, sequoia.
  * Otherwise, and always for beam and eagle2, candidates are the likeliest ones (SPEC_TREE_CHOSEN). docs/trees.md
@@ -734,6 +734,9 @@ typedef struct spec_cost_profile {
     size_t struct_size;
     spec_cost_table target, draft;
 } spec_cost_profile;
+/* Tells a builder what passes cost: sequoia then plans for the size, within its N and DEPTH, of most tokens per time;
+ * other kinds take no notice. Sessions do it when they have a profile. Errors: E_INVALID (no costs of the target). */
+SPEC_API spec_status spec_builder_costs(spec_builder *builder, const spec_cost_profile *profile);
 /* Measures now if it was not yet: some passes of each size, for a fraction of a second or a few seconds. The sequences
  * of the session are not touched, but one must be free (E_FULL); call it between steps, not between score and verify.
  * `draft` is empty (n = 0) unless a model drafts. out->struct_size must be set. Errors: E_FULL, E_NOMEM, E_DEVICE. */

@@ -68,6 +68,7 @@ typedef struct algo_builder_kind {
     spec_status (*look)(void *builder, spec_tree *tree, const spec_candidate *candidates, int32_t k, int32_t *feed,
                         int32_t *n_feed, int32_t n_feed_max);
     void (*learn)(spec_builder *b, int32_t n_node, const int32_t *ranks, int32_t n); /* or NULL */
+    void (*costs)(spec_builder *b, const spec_cost_profile *profile);                /* or NULL */
 } algo_builder_kind;
 extern const algo_builder_kind *const algo_table[]; /* ends with NULL */
 

@@ -78,6 +78,14 @@ static spec_status measure(spec_session *s, spec_cost_profile *out)
     return status;
 }
 
+/* Builders that weigh costs are told. */
+static spec_status teach_costs(spec_session *s)
+{
+    for (int32_t i = 0; s->drafter && i < s->drafter->n_builder; i++)
+        SPEC_TRY(spec_builder_costs(s->drafter->builders[i], &s->adapt.profile));
+    return SPEC_OK;
+}
+
 spec_status spec_session_profile(spec_session *s, spec_cost_profile *out)
 {
     spec_cost_profile *p = &s->adapt.profile;
@@ -87,6 +95,7 @@ spec_status spec_session_profile(spec_session *s, spec_cost_profile *out)
             p->target.n = p->draft.n = 0;
             return status;
         }
+        SPEC_TRY(teach_costs(s));
     }
     return speci_params_write(out, p, sizeof *p, "spec_cost_profile");
 }
@@ -191,7 +200,10 @@ spec_status speci_adapt_open(spec_session *s, spec_adapt mode, const char *profi
 {
     algo_adapt *a = &s->adapt;
     a->profile.struct_size = sizeof a->profile;
-    if (profile) SPEC_TRY(spec_cost_load(&a->profile, profile));
+    if (profile) {
+        SPEC_TRY(spec_cost_load(&a->profile, profile));
+        SPEC_TRY(teach_costs(s));
+    }
     a->mode = s->drafter && s->n_node > 1 ? mode : SPEC_ADAPT_OFF;
     if (a->mode == SPEC_ADAPT_OFF) return SPEC_OK;
     const int32_t n = n_arm(s);

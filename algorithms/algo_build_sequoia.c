@@ -3,7 +3,8 @@
  *
  * Until acceptance is known, a[b] = 0.5 (b + 1)^-1.8: half of the first children, and a power law as Sequoia measured.
  * What verification accepts replaces it as it comes: the prior weighs as much as 32 observations of a rank. The shape
- * is planned anew after 64, 128, 256, ... steps, between steps, in memory taken at the start. */
+ * is planned anew after 64, 128, 256, ... steps, between steps, in memory taken at the start. Where step costs are known,
+ * it has as many nodes and levels, of those asked for, as give the most tokens per time. */
 #include "algorithms/algo_build.h"
 
 #include <math.h>
@@ -78,7 +79,26 @@ static void trace(const table *t, int32_t m, int32_t l, int32_t *parent)
     }
 }
 
-double speci_sequoia(const float *a, int32_t n_a, int32_t m, int32_t l, void *work, int32_t *parent, int32_t *n)
+static double step_ms(const spec_cost_profile *costs, int32_t m, int32_t l)
+{
+    const double draft = l > 1 ? (l - 1) * (double)spec_cost_ms(&costs->draft, (m - 2 + l - 1) / (l - 1)) : 0.0;
+    return (double)spec_cost_ms(&costs->target, m) + draft;
+}
+
+/* Of *m nodes in *l levels, the fewer that pay best (4.7); at least one draft. */
+static void choose_size(const table *t, const spec_cost_profile *costs, int32_t *m, int32_t *l)
+{
+    const int32_t m_max = *m, l_max = *l;
+    double best = -1.0;
+    for (int32_t j = 2; j <= l_max; j++)
+        for (int32_t i = 2; i <= m_max; i++) {
+            const double rate = t->g[at_g(t, i, j)] / step_ms(costs, i, j);
+            if (rate > best) best = rate, *m = i, *l = j;
+        }
+}
+
+double speci_sequoia(const float *a, int32_t n_a, int32_t m, int32_t l, const spec_cost_profile *costs, void *work,
+                     int32_t *parent, int32_t *n)
 {
     const size_t g = (size_t)(m + 1) * (size_t)(l + 1), f = g * (size_t)(n_a + 1);
     table t = { .a = a, .m = m, .l = l, .n_a = n_a, .f = work };
@@ -86,6 +106,7 @@ double speci_sequoia(const float *a, int32_t n_a, int32_t m, int32_t l, void *wo
     t.y = (int16_t *)(void *)(t.g + g);
     t.b = t.y + f;
     solve(&t);
+    if (costs) choose_size(&t, costs, &m, &l);
     while (m > 1 && t.g[at_g(&t, m, l)] == -INFINITY) m--; /* fewer than m nodes find room in l levels */
     trace(&t, m, l, parent);
     *n = m;
@@ -100,6 +121,7 @@ typedef struct sequoia {
     double hit[RANKS], seen[RANKS]; /* observations of a child of rank b: accepted; nodes that had one */
     int32_t parent[ALGO_MAX_NODE], n;
     int32_t scratch[4 * ALGO_MAX_NODE];
+    spec_cost_profile costs;        /* target.n == 0: not known, the shape is as large as asked for */
     void *work;                     /* behind this struct */
 } sequoia;
 
@@ -109,7 +131,8 @@ static void plan(spec_builder *b)
 {
     sequoia *s = b->own;
     for (int32_t i = 0; i < s->n_a; i++) s->a[i] = (float)((PRIOR * prior(i) + s->hit[i]) / (PRIOR + s->seen[i]));
-    (void)speci_sequoia(s->a, s->n_a, s->m, s->l, s->work, s->parent, &s->n);
+    (void)speci_sequoia(s->a, s->n_a, s->m, s->l, s->costs.target.n > 0 ? &s->costs : NULL, s->work, s->parent,
+                        &s->n);
     speci_builder_shape(b, s->parent, s->n, s->scratch);
     /* What others were told when it opened holds for every plan. */
     b->info.n_row = s->m > 1 ? s->m - 1 : 0;
@@ -160,7 +183,15 @@ static void learn(spec_builder *b, int32_t n_node, const int32_t *ranks, int32_t
     plan(b);
 }
 
+static void costs(spec_builder *b, const spec_cost_profile *profile)
+{
+    sequoia *s = b->own;
+    s->costs = *profile;
+    if (s->m > 1) plan(b);
+}
+
 const algo_builder_kind algo_build_sequoia = { .name = "sequoia", .args = "N[,DEPTH]",
                                                .help = "the best shape of N drafts for measured acceptance",
                                                .open = open,
-                                               .learn = learn };
+                                               .learn = learn,
+                                               .costs = costs };

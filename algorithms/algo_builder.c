@@ -183,6 +183,16 @@ void spec_builder_learn(spec_builder *builder, int32_t n_node, const int32_t *ra
     if (builder->kind->learn && n_node >= 1 && n >= 0) builder->kind->learn(builder, n_node, ranks, n);
 }
 
+spec_status spec_builder_costs(spec_builder *builder, const spec_cost_profile *profile)
+{
+    spec_cost_profile own = { .struct_size = sizeof own };
+    if (!profile) return speci_fail(SPEC_E_INVALID, "no costs are given");
+    SPEC_TRY(speci_params_read(&own, sizeof own, profile, "spec_cost_profile"));
+    if (own.target.n < 1) return speci_fail(SPEC_E_INVALID, "the profile has no costs of the target's passes");
+    if (builder->kind->costs) builder->kind->costs(builder, &own);
+    return SPEC_OK;
+}
+
 bool speci_builder_draws(const spec_builder *b, bool draw) { return draw && b->info.kind != SPEC_TREE_CHOSEN; }
 
 spec_draw_how speci_builder_how(const spec_builder *b, bool draw)

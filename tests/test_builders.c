@@ -712,7 +712,7 @@ static double solve(const float *a, int32_t n_a, int32_t m, int32_t l, int32_t *
 {
     int32_t parent[MOST_NODES];
     void *work = malloc(speci_sequoia_bytes(m, l, n_a));
-    const double g = speci_sequoia(a, n_a, m, l, work, parent, n);
+    const double g = speci_sequoia(a, n_a, m, l, NULL, work, parent, n);
     double value[MOST_NODES] = { 1 }, sum = 1;
     int32_t depth[MOST_NODES] = { 1 }, child[MOST_NODES] = { 0 };
     for (int32_t i = 1; i < *n; i++) {
@@ -752,6 +752,45 @@ static void sequoia(void **state)
         if (want > 0) assert_true(n == m && fabs(got - want) < 1e-9);
         else assert_true(n < m);
     }
+}
+
+/* With costs: the best rate over all smaller problems, found by solving each. */
+static void sequoia_costs(void **state)
+{
+    (void)state;
+    test_random r = { 16 };
+    int32_t n_smaller = 0;
+    for (int32_t i = 0; i < 200; i++) {
+        float a[4];
+        double left = 1, best = 0, rate = 0;
+        for (int32_t j = 0; j < 4; j++) left -= (double)(a[j] = (float)(left * test_uniform(&r)));
+        const int32_t m = 2 + test_below(&r, 12), l = 2 + test_below(&r, 5);
+        spec_cost_profile costs = { .struct_size = sizeof costs };
+        spec_cost_table *tables[] = { &costs.target, &costs.draft };
+        for (int32_t k = 0; k < 2; k++)
+            for (int32_t j = 0; j < 4; j++) { /* up and down, as measured ones go */
+                tables[k]->n_node[j] = 1 << (2 * j);
+                tables[k]->ms[j] = (float)((k == 0 ? 1.0 : 0.2) + test_uniform(&r) * j);
+                tables[k]->n = j + 1;
+            }
+        int32_t parent[MOST_NODES], n;
+        void *work = malloc(speci_sequoia_bytes(m, l, 4));
+        const double g = speci_sequoia(a, 4, m, l, &costs, work, parent, &n);
+        for (int32_t lj = 2; lj <= l; lj++)
+            for (int32_t mj = 2; mj <= m; mj++) {
+                int32_t got;
+                const double gj = solve(a, 4, mj, lj, &got);
+                const double ms = (double)spec_cost_ms(&costs.target, mj) +
+                                  (lj - 1) * (double)spec_cost_ms(&costs.draft, (mj - 2 + lj - 1) / (lj - 1));
+                if (got != mj) continue;
+                best = fmax(best, gj / ms);
+                if (mj == n && fabs(gj - g) < 1e-9) rate = fmax(rate, gj / ms); /* what was found, as it was meant */
+            }
+        assert_true(n >= 2 && fabs(rate - best) < 1e-9 * best);
+        n_smaller += n < m;
+        free(work);
+    }
+    assert_in_range(n_smaller, 20, 199);
 }
 
 typedef struct counting { int32_t left, live, total; } counting;
@@ -1165,7 +1204,7 @@ int main(void)
         cmocka_unit_test(controller),   cmocka_unit_test(sequoia),      cmocka_unit_test(sequoia_learns),
         cmocka_unit_test(beams),        cmocka_unit_test(eagle2),       cmocka_unit_test(repeats),
         cmocka_unit_test(law_errors),   cmocka_unit_test(no_memory),    cmocka_unit_test(less_room),
-        cmocka_unit_test(own),
+        cmocka_unit_test(own),          cmocka_unit_test(sequoia_costs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -702,7 +702,7 @@ static void memory_is_as_predicted(void **state)
         spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
         spec_drafter *dr = NULL;
         spec_session *s;
-        spec_memory m;
+        spec_memory m = { .struct_size = sizeof m };
         char what[64];
         dp.n_draft = shapes[i].k;
         sp.n_ctx = shapes[i].n_ctx, sp.n_seq = shapes[i].n_seq, sp.n_node = shapes[i].n_node;

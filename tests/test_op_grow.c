@@ -666,7 +666,7 @@ static void test_expand(void **state)
 /* What is not possible is refused, and leaves trees alone. */
 static void each_refused(test_device *d)
 {
-    static const int32_t slot = 0, bad_slot = 2, base = 3, row = 0, place = 0;
+    static const int32_t slot = 0, bad_slot = 2, base = 3, bad_base = 5, row = 0, place = 0;
     spec_grow_node root = root_node(1, 0);
     double law[8] = { 0.5, 0.5 };
     test_buffer b = test_buffer_from(d, law, 8, F32);
@@ -697,7 +697,7 @@ static void each_refused(test_device *d)
         if (i == 2) a.n_max = 11;
         if (i == 3) a.k = 65;
         if (i == 4) a.host_slot = &bad_slot;
-        if (i == 5) a.host_feed_base = &(int32_t){ 5 };
+        if (i == 5) a.host_feed_base = &bad_base;
         assert_true(d->ops->expand(q, &a) == SPEC_E_INVALID);
     }
     sync_queue(d, q);
