@@ -340,9 +340,9 @@ SPEC_API void spec_drafter_close(spec_drafter *drafter);
 typedef struct spec_session spec_session; /* sequences in flight on one target; one thread at a time */
 
 /* Choice of the tree at run time (algorithms.md 13, 14), not speculating always being among the choices. A choice by
- * time measured changes which tree is verified, hence the text of MSS for a seed; never its law. spec_step alone
- * teaches the choice: with the four calls it stays what it is, at the beginning not to speculate, so leave it off
- * there. */
+ * time measured changes which tree is verified, hence the text of MSS for a seed; never its law. A round is one
+ * spec_draft; the commits of all its sequences by the drafted trees end it, and teach the choice what it emitted and the
+ * time that it took (with the four calls, the caller's own in between too). */
 typedef enum spec_adapt {
     SPEC_ADAPT_OFF = 0,
     SPEC_ADAPT_COST = 1, /* most expected tokens per second: accepted so far by tree, step costs from the profile */
@@ -448,11 +448,14 @@ SPEC_API spec_status spec_sequence_ids(const spec_session *session, int32_t seq,
 /* --- the four calls of a step --- */
 
 /* The drafter's proposal for each sequence in seqs [n] (each once); trees[i] is borrowed until the next draft. No state
- * of the target changes. Near the end of the context the tree is clipped; without a drafter it is the root alone. With
- * spec_adapt the choice made so far decides which tree is drafted, and is not taught by the four calls. Errors:
- * E_INVALID (no such sequence; what an application's drafter or builder did wrong), E_DEVICE, what callbacks return. */
+ * of the target changes. Near the end of the context the tree is clipped; without a drafter it is the root alone. Draft
+ * laws of an earlier draft are gone: what was scored before is then verified without. Errors: E_INVALID (no such sequence; what an
+ * application's drafter or builder did wrong), E_DEVICE, what callbacks return. */
 SPEC_API spec_status spec_draft(spec_session *session, const int32_t *seqs, int32_t n,
                                 const spec_tree **trees);
+/* After draft, until the commit: which of the drafter's trees (spec_step_result.tree) that was; -1 = did not speculate.
+ * Errors: E_INVALID (no such sequence). */
+SPEC_API spec_status spec_draft_choice(const spec_session *session, int32_t seq, int32_t *tree);
 /* One packed pass over the trees (the caller's own or the drafter's), trees[i]->token[0] being the pending token of
  * seqs[i]. Laws stay on the device. May be called again with other trees: nothing has changed. Scores of all sequences
  * of the session are those of the latest call. The trees are copied. A tree of a drawn kind is verified by the draft

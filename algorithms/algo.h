@@ -157,6 +157,10 @@ typedef struct algo_adapt {
     algo_arm *arms;            /* [1 + builders]: arm 0 does not speculate */
     int64_t n_round;
     spec_bandit bandit;
+    /* The round since the latest drafts: when it began (ms), its sequences, those committed, and what came of these. */
+    double start;
+    int32_t n_seq, n_done;
+    double n_emitted, n_node;
 } algo_adapt;
 
 /* --- sessions (algo_session.c) --- */
@@ -170,6 +174,8 @@ typedef struct algo_seq {
     uint64_t n_step;
     spec_tree draft;    /* the drafter's latest proposal; its q rows are s->q rows seq * n_q + q_row */
     uint64_t draft_step; /* n_step when it was made */
+    int32_t arm;        /* the builder that made it, or -1 */
+    bool in_round;      /* the choice among builders waits for what comes of it */
     spec_tree scored;   /* what score saw last; scored.n == 0: nothing */
     bool scored_laws;   /* the draft laws that its q rows name are there */
     bool scored_draft;  /* it is the latest proposal itself */
@@ -225,7 +231,6 @@ struct spec_session {
     int32_t n_look;
     float *host_q;                      /* an application's laws: [n_q][n_vocab] */
     algo_adapt adapt;
-    int32_t arm;                        /* of the drafts at hand: builder, or -1 */
 };
 
 /* The live sequence `seq`, or an error. */
@@ -269,10 +274,13 @@ spec_status speci_verify(spec_session *s, const int32_t *seqs, int32_t n, spec_v
 spec_status speci_logprobs(spec_session *s, int32_t first_row, const int32_t *nodes, const int32_t *tokens, int32_t n,
                            float *logprob, int32_t *top_id, float *top_logprob, int32_t n_top);
 
-/* Choice (algo_adapt.c). open and close with the session; choose: builder, or -1 = do not speculate; learn: after a step
- * with n_emitted tokens from trees of n_node nodes over n_seq sequences. */
+/* Choice (algo_adapt.c). open and close with the session; choose: builder, or -1 = do not speculate; begin: sequences
+ * seqs [n] were drafted for by it, which began at `start` ms; learn: q is being committed, to n_emitted tokens. With the
+ * last of the sequences the choice is taught, by the time since then; not if any was committed by a tree of the
+ * caller's. */
 spec_status speci_adapt_open(spec_session *s, spec_adapt mode, const char *profile);
 int32_t speci_adapt_choose(const spec_session *s, int32_t n_seq);
-void speci_adapt_learn(spec_session *s, int32_t builder, int32_t n_seq, double n_emitted, double n_node, double ms);
+void speci_adapt_begin(spec_session *s, int32_t builder, const int32_t *seqs, int32_t n, double start);
+void speci_adapt_learn(spec_session *s, algo_seq *q, int32_t n_emitted);
 
 #endif

@@ -105,7 +105,7 @@ spec_status spec_session_profile(spec_session *s, spec_cost_profile *out)
 static double draft_ms(const spec_session *s, int32_t arm, int32_t n_seq)
 {
     const spec_cost_table *t = &s->adapt.profile.draft;
-    if (arm == 0 || t->n == 0) return 0;
+    if (arm == 0 || t->n == 0 || !s->draft_net) return 0; /* a loaded profile may know of a drafter that is not here */
     const spec_builder *b = s->drafter->builders[arm - 1];
     double ms = 0;
     if (speci_builder_looks(b)) { /* about one look per doubling of the tree, its nodes spread over them */
@@ -157,16 +157,41 @@ int32_t speci_adapt_choose(const spec_session *s, int32_t n_seq)
     return (s->adapt.mode == SPEC_ADAPT_COST ? choose_by_cost(s, n_seq) : spec_bandit_choose(&s->adapt.bandit)) - 1;
 }
 
-void speci_adapt_learn(spec_session *s, int32_t builder, int32_t n_seq, double n_emitted, double n_node, double ms)
+void speci_adapt_begin(spec_session *s, int32_t builder, const int32_t *seqs, int32_t n, double start)
 {
     algo_adapt *a = &s->adapt;
-    if (a->mode == SPEC_ADAPT_OFF) return;
-    algo_arm *arm = &a->arms[builder + 1];
-    arm->n_step = FADE * arm->n_step + n_seq;
-    arm->n_emitted = FADE * arm->n_emitted + n_emitted;
-    arm->n_node = FADE * arm->n_node + n_node;
-    arm->last = a->n_round++;
-    if (a->mode == SPEC_ADAPT_UCB) spec_bandit_learn(&a->bandit, builder + 1, n_emitted, ms);
+    for (int32_t i = 0; i < s->n_seq; i++) s->seqs[i].in_round = false;
+    for (int32_t i = 0; i < n; i++) {
+        algo_seq *q = &s->seqs[seqs[i]];
+        q->arm = builder;
+        q->in_round = true;
+    }
+    a->start = start;
+    a->n_seq = n, a->n_done = 0;
+    a->n_emitted = a->n_node = 0;
+}
+
+/* A round is over: builder `arm` - 1 drafted for all of its sequences. */
+static void teach(algo_adapt *a, int32_t arm, double ms)
+{
+    algo_arm *m = &a->arms[arm];
+    m->n_step = FADE * m->n_step + a->n_done;
+    m->n_emitted = FADE * m->n_emitted + a->n_emitted;
+    m->n_node = FADE * m->n_node + a->n_node;
+    m->last = a->n_round++;
+    if (a->mode == SPEC_ADAPT_UCB) spec_bandit_learn(&a->bandit, arm, a->n_emitted, ms);
+}
+
+void speci_adapt_learn(spec_session *s, algo_seq *q, int32_t n_emitted)
+{
+    algo_adapt *a = &s->adapt;
+    const bool counts = a->mode != SPEC_ADAPT_OFF && q->in_round && q->scored_draft;
+    q->in_round = false;
+    if (!counts) return;
+    a->n_done++;
+    a->n_emitted += n_emitted;
+    a->n_node += q->scored.n;
+    if (a->n_done == a->n_seq) teach(a, q->arm + 1, speci_now_ms() - a->start);
 }
 
 /* --- open --- */

@@ -10,6 +10,8 @@ static void begin_draft(algo_seq *q)
     (void)spec_tree_add(&q->draft, -1, q->ids[q->n_ids - 1], 1);
     q->draft.q_row[0] = -1;
     q->draft_step = q->n_step;
+    q->arm = -1;
+    q->scored_laws = q->scored_draft = false; /* what was scored was of an earlier draft */
 }
 
 /* Rows of laws only where children were drawn or chosen; and no more nodes than the session planned for. What is left out
@@ -86,18 +88,24 @@ static spec_status draft_all(spec_session *s, spec_builder *b, const int32_t *se
     return SPEC_OK;
 }
 
-spec_status speci_draft(spec_session *s, const int32_t *seqs, int32_t n)
+static spec_status draft_by(spec_session *s, int32_t arm, const int32_t *seqs, int32_t n)
 {
-    for (int32_t i = 0; i < n; i++) begin_draft(&s->seqs[seqs[i]]);
-    s->arm = -1;
-    if (!s->drafter || s->n_node == 1) return SPEC_OK;
-    s->arm = speci_adapt_choose(s, n);
-    if (s->arm < 0) return SPEC_OK;
-    spec_builder *b = s->drafter->n_builder > 0 ? s->drafter->builders[s->arm] : NULL;
+    spec_builder *b = s->drafter->n_builder > 0 ? s->drafter->builders[arm] : NULL;
     const spec_status status = b && b->info.n_node < 2 ? SPEC_OK : draft_all(s, b, seqs, n);
     for (int32_t i = 0; i < n; i++) {
         if (status != SPEC_OK) begin_draft(&s->seqs[seqs[i]]);
         else end_draft(s, &s->seqs[seqs[i]]);
     }
     return status;
+}
+
+spec_status speci_draft(spec_session *s, const int32_t *seqs, int32_t n)
+{
+    const double start = speci_now_ms();
+    for (int32_t i = 0; i < n; i++) begin_draft(&s->seqs[seqs[i]]);
+    if (!s->drafter || s->n_node == 1) return SPEC_OK;
+    const int32_t arm = speci_adapt_choose(s, n);
+    if (arm >= 0) SPEC_TRY(draft_by(s, arm, seqs, n));
+    speci_adapt_begin(s, arm, seqs, n, start);
+    return SPEC_OK;
 }

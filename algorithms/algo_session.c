@@ -179,9 +179,9 @@ spec_status spec_session_predict(spec_memory *out, spec_model *target, spec_draf
 
 /* --- open and close --- */
 
-static void *host_array(spec_session *s, int32_t n, size_t size, bool *ok)
+static void *host_array(spec_session *s, size_t n, size_t size, bool *ok)
 {
-    void *p = speci_alloc(s->a, (size_t)n, size);
+    void *p = speci_alloc(s->a, n, size);
     if (!p) *ok = false;
     return p;
 }
@@ -190,7 +190,8 @@ static spec_status alloc_rows(spec_session *s)
 {
     algo_rows *r = &s->rows;
     bool ok = true;
-    const int32_t n = s->n_seq * max32(max32(s->n_node, s->n_q), s->draft_node);
+    const size_t n_seq = (size_t)s->n_seq, n_row = (size_t)s->n_row;
+    const size_t n = n_seq * (size_t)max32(max32(s->n_node, s->n_q), s->draft_node);
     int32_t **ints[] = { &r->src, &r->dst, &r->q_row, &r->candidate, &r->choice, &r->token, &r->slot, &r->place };
     for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) *ints[i] = host_array(s, n, sizeof(int32_t), &ok);
     r->first = host_array(s, n + 2, sizeof(int32_t), &ok);
@@ -198,30 +199,31 @@ static spec_status alloc_rows(spec_session *s)
     r->u_last = host_array(s, n, sizeof(float), &ok);
     r->sampling = host_array(s, n, sizeof(spec_sampling), &ok);
     r->key = host_array(s, n, sizeof(uint64_t), &ok);
-    s->inputs = host_array(s, s->n_seq, sizeof(speci_net_input), &ok);
-    s->step_paths = host_array(s, s->n_row, sizeof(int32_t), &ok);
-    s->step_n_path = host_array(s, s->n_seq, sizeof(int32_t), &ok);
-    s->step_token = host_array(s, s->n_seq, sizeof(int32_t), &ok);
-    s->step_trees = host_array(s, s->n_seq, sizeof(spec_tree *), &ok);
-    s->best = host_array(s, 2 * s->n_row, sizeof(int32_t), &ok); /* with joint attainment, the paths' rows too */
-    s->step_ids = host_array(s, s->n_seq * (s->n_node + 1), sizeof(int32_t), &ok);
+    s->inputs = host_array(s, n_seq, sizeof(speci_net_input), &ok);
+    s->step_paths = host_array(s, n_row, sizeof(int32_t), &ok);
+    s->step_n_path = host_array(s, n_seq, sizeof(int32_t), &ok);
+    s->step_token = host_array(s, n_seq, sizeof(int32_t), &ok);
+    s->step_trees = host_array(s, n_seq, sizeof(spec_tree *), &ok);
+    s->best = host_array(s, 2 * n_row, sizeof(int32_t), &ok); /* with joint attainment, the paths' rows too */
+    s->step_ids = host_array(s, n_seq * ((size_t)s->n_node + 1), sizeof(int32_t), &ok);
     return ok ? SPEC_OK : SPEC_E_NOMEM;
 }
 
 /* The host's side of growth; trees may be larger while they grow. */
 static spec_status alloc_growth(spec_session *s, const growth_plan *g, bool host_laws)
 {
+    const size_t n_seq = (size_t)s->n_seq, n_look = n_seq * (size_t)g->n_q * (size_t)g->n_look;
     bool ok = true;
     int32_t **ints[] = { &s->order, &s->growing, &s->depth, &s->feed_base, &s->grown_n };
-    for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) *ints[i] = host_array(s, s->n_seq, sizeof(int32_t), &ok);
+    for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) *ints[i] = host_array(s, n_seq, sizeof(int32_t), &ok);
     s->n_scratch = max32(max32(MAX_NODE, g->pool), s->n_seq);
-    s->path = host_array(s, s->n_scratch, sizeof(int32_t), &ok);
-    s->roots = host_array(s, s->n_seq, sizeof(spec_grow_node), &ok);
-    s->grown = host_array(s, s->n_seq * g->cap, sizeof(spec_grow_node), &ok);
+    s->path = host_array(s, (size_t)s->n_scratch, sizeof(int32_t), &ok);
+    s->roots = host_array(s, n_seq, sizeof(spec_grow_node), &ok);
+    s->grown = host_array(s, n_seq * (size_t)g->cap, sizeof(spec_grow_node), &ok);
     s->n_look = g->n_look;
-    s->candidates = host_array(s, s->n_seq * g->n_q * g->n_look, sizeof(spec_candidate), &ok);
-    s->looked = host_array(s, s->n_seq * g->n_q * g->n_look, sizeof(spec_candidate), &ok);
-    if (host_laws) s->host_q = host_array(s, g->n_q * s->target->n_vocab, sizeof(float), &ok);
+    s->candidates = host_array(s, n_look, sizeof(spec_candidate), &ok);
+    s->looked = host_array(s, n_look, sizeof(spec_candidate), &ok);
+    if (host_laws) s->host_q = host_array(s, (size_t)g->n_q * (size_t)s->target->n_vocab, sizeof(float), &ok);
     return ok ? SPEC_OK : SPEC_E_NOMEM;
 }
 

@@ -47,7 +47,8 @@ static spec_status check_tree(const spec_session *s, int32_t seq, const spec_tre
 /* Do the tree's q rows name laws that the drafter's latest proposal left on the device? */
 static bool has_laws(const spec_session *s, const algo_seq *q, const spec_tree *t)
 {
-    if (!speci_tree_drawn(t->kind) || !t->q_row || !s->q || q->draft_step != q->n_step) return false;
+    if (!speci_tree_drawn(t->kind) || !t->q_row || !s->q) return false;
+    if (q->draft.n == 0 || q->draft_step != q->n_step) return false;
     for (int32_t i = 1; i < t->n; i++)
         if (t->q_row[t->parent[i]] < 0 || t->q_row[t->parent[i]] >= s->n_q) return false;
     return true;
@@ -127,11 +128,11 @@ static spec_status check_path(const spec_session *s, const algo_seq *q, const in
 /* Tells the builder where on the path drafts were accepted: at which rank, or nowhere among a node's children. */
 static void teach_builder(spec_session *s, const algo_seq *q, const int32_t *path, int32_t n_path)
 {
-    if (!q->scored_draft || s->arm < 0 || s->drafter->n_builder == 0) return;
+    if (!q->scored_draft || q->arm < 0 || s->drafter->n_builder == 0) return;
     int32_t ranks[SPEC_MAX_DEPTH + 1], n = 0;
     for (int32_t i = 1; i < n_path; i++) ranks[n++] = q->scored.rank[path[i]];
     if (speci_tree_children(&q->scored, path[n_path - 1], s->path) > 0) ranks[n++] = -1;
-    spec_builder_learn(s->drafter->builders[s->arm], q->scored.n, ranks, n);
+    spec_builder_learn(s->drafter->builders[q->arm], q->scored.n, ranks, n);
 }
 
 spec_status spec_commit(spec_session *s, int32_t seq, const int32_t *path, int32_t n_path, int32_t token)
@@ -140,6 +141,7 @@ spec_status spec_commit(spec_session *s, int32_t seq, const int32_t *path, int32
     SPEC_TRY(speci_session_seq(s, seq, &q));
     SPEC_TRY(check_path(s, q, path, n_path, token));
     teach_builder(s, q, path, n_path);
+    speci_adapt_learn(s, q, n_path);
     for (int32_t i = 1; i < n_path; i++) q->ids[q->n_ids++] = q->scored.token[path[i]];
     q->ids[q->n_ids++] = token;
     speci_net_commit(s->net, seq, path, n_path);
@@ -177,7 +179,7 @@ static spec_status finish(spec_session *s, int32_t i, int32_t seq, spec_step_res
     int32_t *tokens = s->step_ids + (size_t)i * (size_t)(s->n_node + 1);
     memcpy(tokens, q->ids + before, (size_t)n_tokens * sizeof *tokens);
     *result = (spec_step_result){ .tokens = tokens, .n_tokens = n_tokens, .n_drafted = n_drafted,
-                                  .n_accepted = n_tokens - 1, .stop = stop_of(s, q), .tree = s->arm };
+                                  .n_accepted = n_tokens - 1, .stop = stop_of(s, q), .tree = q->arm };
     return SPEC_OK;
 }
 
@@ -192,19 +194,15 @@ static bool branched(const algo_seq *q, const int32_t *path, int32_t n_path)
 spec_status spec_step(spec_session *s, const int32_t *seqs, int32_t n, spec_step_result *results)
 {
     if (speci_session_stopped(s)) return speci_fail(SPEC_E_ABORTED, "stopped before a step");
-    const double start = speci_now_ms();
     SPEC_TRY(spec_draft(s, seqs, n, s->step_trees));
     if (speci_session_stopped(s)) return speci_fail(SPEC_E_ABORTED, "stopped after drafting");
     SPEC_TRY(spec_score(s, seqs, n, s->step_trees));
     SPEC_TRY(speci_verify(s, seqs, n, s->rule, s->step_paths, s->step_n_path, s->step_token));
-    double n_emitted = 0, n_node = 0;
     for (int32_t i = 0; i < n; i++) {
         const bool b = branched(&s->seqs[seqs[i]], s->step_paths + (size_t)i * (size_t)s->n_node, s->step_n_path[i]);
         SPEC_TRY(finish(s, i, seqs[i], &results[i]));
         results[i].branched = b;
-        n_emitted += results[i].n_tokens, n_node += results[i].n_drafted + 1;
     }
-    speci_adapt_learn(s, s->arm, n, n_emitted, n_node, speci_now_ms() - start);
     return SPEC_OK;
 }
 
@@ -251,6 +249,14 @@ spec_status spec_node_law(spec_session *s, int32_t seq, int32_t node, float *law
                                                      .host_dst = &first, .host_sampling = how }));
     SPEC_TRY(s->ops->download(s->queue, law, s->p, (size_t)ld * sizeof *law));
     return s->ops->sync(s->queue);
+}
+
+spec_status spec_draft_choice(const spec_session *s, int32_t seq, int32_t *tree)
+{
+    algo_seq *q;
+    SPEC_TRY(speci_session_seq(s, seq, &q));
+    *tree = q->draft.n > 0 && q->draft_step == q->n_step ? q->arm : -1;
+    return SPEC_OK;
 }
 
 spec_status spec_draft_law(spec_session *s, int32_t seq, int32_t q_row, float *law)

@@ -140,22 +140,6 @@ static spec_status record(recorder *r, const spec_tree *tree, int32_t n_path, in
     return status == SPEC_OK ? fill_text(step, r) : status;
 }
 
-/* A choice among trees learns from whole steps only, since it weighs their time: then the step is taken back and taken
- * once more by spec_step, which drafts the same tree. *chosen: which of the trees it was. */
-static spec_status step_again(recorder *r, int32_t n_path, int32_t next, int32_t *chosen)
-{
-    spec_step_result result;
-    spec_status status = spec_rollback(r->session, r->seq);
-    if (status == SPEC_OK) status = spec_step(r->session, &r->seq, 1, &result);
-    if (status != SPEC_OK) return status;
-    if (result.n_tokens != n_path || result.tokens[n_path - 1] != next) {
-        r->reason = "the same step came out differently when it was taken again";
-        return SPEC_E_STATE;
-    }
-    *chosen = result.tree;
-    return SPEC_OK;
-}
-
 static spec_status take_step(recorder *r, int32_t *next)
 {
     const spec_tree *tree = NULL;
@@ -165,11 +149,8 @@ static spec_status take_step(recorder *r, int32_t *next)
     if (status == SPEC_OK)
         status = spec_verify(r->session, r->seq, (spec_verify_rule)r->options->verify, r->path, &n_path, next);
     if (status == SPEC_OK) status = record(r, tree, n_path, *next);
-    if (status != SPEC_OK) return status;
-    if (r->options->adapt == SPEC_ADAPT_OFF)
-        status = spec_commit(r->session, r->seq, r->path, n_path, *next);
-    else
-        status = step_again(r, n_path, *next, &r->steps[r->n_step - 1].chosen);
+    if (status == SPEC_OK) status = spec_draft_choice(r->session, r->seq, &r->steps[r->n_step - 1].chosen);
+    if (status == SPEC_OK) status = spec_commit(r->session, r->seq, r->path, n_path, *next);
     if (status == SPEC_OK) r->n_emitted += n_path;
     return status;
 }

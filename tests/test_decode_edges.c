@@ -1,6 +1,6 @@
 /* test_decode_edges.c - where trees do not fit: less room than a builder wants, the end of a text, end-of-text
- * tokens on a branch, drafters that know fewer ids or fewer positions; and builders and laws of the application's
- * own. Whatever happens, text is that of plain decoding: greedy, and sampled under naive verification. */
+ * tokens on a branch, drafters that know fewer ids or fewer positions, what teaches a choice among trees; and builders
+ * and laws of the application's own. Whatever happens, text is that of plain decoding: greedy, and sampled under naive verification. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -237,6 +237,93 @@ static void shorter_contexts(void **state)
     free(config);
 }
 
+/* A drafter without attention drafts up to the last token of the session's context. */
+static void endless_drafters(void **state)
+{
+    (void)state;
+    enum { N_CTX = 40 };
+    spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    spec_step_result r = { .stop = SPEC_STOP_NONE };
+    spec_session *s;
+    const int32_t *ids;
+    size_t n;
+    int32_t seq, n_step = 0;
+    spec_drafter *dr = open_drafter(drafter, "product:3,2,2");
+    sp.n_ctx = N_CTX;
+    OK(spec_session_open(&s, target, dr, &sp));
+    OK(spec_sequence_add(s, &seq, prompt, N_PROMPT, NULL));
+    for (; r.stop != SPEC_STOP_CONTEXT && n_step < N_CTX; n_step++) {
+        OK(spec_sequence_ids(s, seq, &ids, &n));
+        OK(spec_step(s, &seq, 1, &r));
+        assert_int_equal(r.n_drafted > 0, n + 1 < N_CTX);
+    }
+    OK(spec_sequence_ids(s, seq, &ids, &n));
+    assert_int_equal(n, N_CTX);
+    spec_session_close(s);
+    spec_drafter_close(dr);
+}
+
+/* --- the choice among trees --- */
+
+static int32_t choice_of(spec_session *s, const int32_t *seqs, int32_t n)
+{
+    const spec_tree *trees[2];
+    int32_t choice, again;
+    OK(spec_draft(s, seqs, n, trees));
+    OK(spec_draft_choice(s, seqs[0], &choice));
+    OK(spec_draft_choice(s, seqs[n - 1], &again));
+    assert_int_equal(again, choice);
+    assert_int_equal(trees[0]->n > 1, choice >= 0);
+    OK(spec_score(s, seqs, n, trees));
+    return choice;
+}
+
+static void commit(spec_session *s, int32_t seq)
+{
+    int32_t path[SPEC_MAX_DEPTH + 1], n_path, token;
+    OK(spec_verify(s, seq, SPEC_VERIFY_AUTO, path, &n_path, &token));
+    OK(spec_commit(s, seq, path, n_path, token));
+}
+
+/* A bandit uses each arm once in the beginning: so it is seen when it was taught. */
+static void rounds_teach(void **state)
+{
+    (void)state;
+    spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    spec_session *s;
+    int32_t seqs[2];
+    spec_drafter *dr = open_drafter(drafter, "chain:3;product:2,2");
+    sp.adapt = SPEC_ADAPT_UCB, sp.n_seq = 2;
+    OK(spec_session_open(&s, target, dr, &sp));
+    for (int32_t i = 0; i < 2; i++) OK(spec_sequence_add(s, &seqs[i], prompt, N_PROMPT, NULL));
+    assert_int_equal(choice_of(s, seqs, 2), -1);
+    assert_int_equal(choice_of(s, seqs, 2), -1); /* nothing was committed */
+    commit(s, seqs[0]);
+    assert_int_equal(choice_of(s, &seqs[0], 1), -1); /* not all of them */
+    commit(s, seqs[0]);
+    assert_int_equal(choice_of(s, seqs, 2), 0);
+    /* A tree of the caller's own tells nothing about the drafter's. */
+    int32_t token, parent = -1;
+    const int32_t *ids;
+    size_t n;
+    OK(spec_sequence_ids(s, seqs[1], &ids, &n));
+    token = ids[n - 1];
+    const spec_tree own = { .n = 1, .cap = 1, .token = &token, .parent = &parent }, *trees = &own;
+    commit(s, seqs[0]);
+    OK(spec_score(s, &seqs[1], 1, &trees));
+    commit(s, seqs[1]);
+    assert_int_equal(choice_of(s, seqs, 2), 0);
+    commit(s, seqs[1]);
+    commit(s, seqs[0]);
+    assert_int_equal(choice_of(s, seqs, 2), 1);
+    /* As by steps. */
+    spec_step_result r[2];
+    OK(spec_step(s, seqs, 2, r));
+    assert_true(r[0].tree == 1 && r[1].tree == 1);
+    spec_session_close(s);
+    spec_drafter_close(dr);
+}
+
 /* --- the application's own --- */
 
 /* The two first candidates of whatever was fed last, of which the second goes on: a comb. */
@@ -320,6 +407,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fewer_nodes),      cmocka_unit_test(text_ends),    cmocka_unit_test(eos_on_a_branch),
         cmocka_unit_test(shorter_contexts), cmocka_unit_test(own_builders), cmocka_unit_test(own_laws_draft),
+        cmocka_unit_test(endless_drafters), cmocka_unit_test(rounds_teach),
 #ifndef SPEC_NO_TOKENIZER
         cmocka_unit_test(smaller_vocabularies),
 #endif
