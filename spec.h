@@ -449,8 +449,8 @@ SPEC_API spec_status spec_sequence_ids(const spec_session *session, int32_t seq,
 
 /* The drafter's proposal for each sequence in seqs [n] (each once); trees[i] is borrowed until the next draft. No state
  * of the target changes. Near the end of the context the tree is clipped; without a drafter it is the root alone. Draft
- * laws of an earlier draft are gone: what was scored before is then verified without. Errors: E_INVALID (no such sequence; what an
- * application's drafter or builder did wrong), E_DEVICE, what callbacks return. */
+ * laws of an earlier draft are gone: what was scored before is then verified without. Errors: E_INVALID (no such
+ * sequence; what an application's drafter or builder did wrong), E_DEVICE, what callbacks return. */
 SPEC_API spec_status spec_draft(spec_session *session, const int32_t *seqs, int32_t n,
                                 const spec_tree **trees);
 /* After draft, until the commit: which of the drafter's trees (spec_step_result.tree) that was; -1 = did not speculate.
@@ -486,7 +486,8 @@ SPEC_API spec_status spec_node_law(spec_session *session, int32_t seq, int32_t n
 /* After draft, until the commit: row `q_row` of the drafter's latest tree, f32 [n_vocab] of the target. Only rows that
  * tree->q_row names hold a law. A copy from the device. */
 SPEC_API spec_status spec_draft_law(spec_session *session, int32_t seq, int32_t q_row, float *law);
-/* After score: logits of a node, f32 [n_vocab] (of spec_model_info: padded rows included). A copy from the device: for tests and research. */
+/* After score: logits of a node, f32 [n_vocab] (of spec_model_info: padded rows included). A copy from the device: for
+ * tests and research. */
 SPEC_API spec_status spec_node_logits(spec_session *session, int32_t seq, int32_t node, float *logits);
 /* After score: log-probabilities, of the law before temperature and truncation, of the token that follows
  * `node`: of `token` in *logprob, and of the n likeliest in top_id, top_logprob [n] (n <= 64, may be 0). */
@@ -583,8 +584,8 @@ SPEC_API spec_status spec_tree_copy(spec_tree *to, const spec_tree *from);
  * Returns its number; -1 when there is no room or no such parent. */
 SPEC_API int32_t spec_tree_add(spec_tree *tree, int32_t parent, int32_t token, float prob);
 /* Is it a tree that can be scored? Root first with parent -1, parents before children, tokens in [0, n_vocab), at most
- * n_max nodes, depth at most 63, siblings distinct (but in trees drawn with repeats, and unrolled), ranks a numbering of siblings.
- * E_INVALID names the node. O(n) but for siblings. */
+ * n_max nodes, depth at most 63, siblings distinct (but in trees drawn with repeats, and unrolled), ranks a numbering of
+ * siblings. E_INVALID names the node. O(n) but for siblings. */
 SPEC_API spec_status spec_tree_check(const spec_tree *tree, int32_t n_max, int32_t n_vocab);
 SPEC_API void spec_tree_depths(const spec_tree *tree, int32_t *depth); /* [n]; 0 for the root */
 SPEC_API void spec_tree_ranks(const spec_tree *tree, int32_t *rank);   /* [n]; tree->rank, or by place */
@@ -609,8 +610,8 @@ SPEC_API void spec_tree_prune(spec_tree *tree, const uint8_t *keep, int by_slot,
  * The result is SPEC_TREE_CHOSEN. E_INVALID when the roots differ, E_FULL. out is neither a nor b. */
 SPEC_API spec_status spec_tree_union(const spec_tree *a, const spec_tree *b, spec_tree *out, int32_t *map_b);
 /* out = every path from root to leaf as a chain of its own below the root: what an engine without a tree pass scores
- * ("unrolled"). It is SPEC_TREE_UNROLLED: naive and greedy verification only. leaf [out->n] (may be NULL): the node of `tree`. out is
- * not tree. Errors: E_FULL. */
+ * ("unrolled"). It is SPEC_TREE_UNROLLED: naive and greedy verification only. leaf [out->n] (may be NULL): the node of
+ * `tree`. out is not tree. Errors: E_FULL. */
 SPEC_API spec_status spec_tree_unroll(const spec_tree *tree, spec_tree *out, int32_t *leaf);
 /* Blocks of block x block nodes of the mask that are not empty: the work of block-sparse attention (5.3). block >= 1. */
 SPEC_API int64_t spec_tree_blocks(const spec_tree *tree, int32_t block);

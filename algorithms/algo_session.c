@@ -4,7 +4,7 @@
 #include <limits.h>
 #include <string.h>
 
-enum { DEFAULT_CTX = 4096, MAX_NODE = 256 };
+enum { DEFAULT_CTX = 4096 };
 
 /* --- sizes --- */
 
@@ -117,9 +117,9 @@ static spec_status plan_session(session_plan *s, const spec_model *target, const
     *s = (session_plan){ .params = p, .n_seq = p.n_seq ? p.n_seq : 1, .growth = plan_growth(d) };
     SPEC_TRY(plan_context(s, target, p.n_ctx));
     s->n_node = p.n_node ? p.n_node : s->growth.n_node;
-    if (s->n_seq < 1 || s->n_node < 1 || s->n_node > MAX_NODE)
+    if (s->n_seq < 1 || s->n_node < 1 || s->n_node > ALGO_MAX_NODE)
         return speci_fail(SPEC_E_INVALID, "n_seq is %d (at least 1), n_node is %d (1 to %d)", s->n_seq, s->n_node,
-                          MAX_NODE);
+                          ALGO_MAX_NODE);
     s->target = (speci_net_params){ .n_seq = s->n_seq, .n_ctx = s->n_ctx, .n_node = s->n_node,
                                     .matrix = p.scan == SPEC_SCAN_MATRIX, .joint = p.advance == SPEC_ADVANCE_JOINT };
     const size_t row = (size_t)target->n_vocab * sizeof(float);
@@ -216,7 +216,7 @@ static spec_status alloc_growth(spec_session *s, const growth_plan *g, bool host
     bool ok = true;
     int32_t **ints[] = { &s->order, &s->growing, &s->depth, &s->feed_base, &s->grown_n };
     for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) *ints[i] = host_array(s, n_seq, sizeof(int32_t), &ok);
-    s->n_scratch = max32(max32(MAX_NODE, g->pool), s->n_seq);
+    s->n_scratch = max32(max32(ALGO_MAX_NODE, g->pool), s->n_seq);
     s->path = host_array(s, (size_t)s->n_scratch, sizeof(int32_t), &ok);
     s->roots = host_array(s, n_seq, sizeof(spec_grow_node), &ok);
     s->grown = host_array(s, n_seq * (size_t)g->cap, sizeof(spec_grow_node), &ok);

@@ -317,7 +317,7 @@ static spec_status check_live(const speci_net *net, int32_t slot)
                       s->live ? "an earlier pass failed" : "it is empty");
 }
 
-/* What can be wrong with an input (its shape is the caller's: speci_tree_check), and its pages, before the device is
+/* What can be wrong with an input (its shape is the caller's: spec_tree_check), and its pages, before the device is
  * touched. */
 static spec_status check_input(speci_net *net, const speci_net_input *in)
 {

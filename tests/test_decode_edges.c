@@ -1,6 +1,7 @@
 /* test_decode_edges.c - where trees do not fit: less room than a builder wants, the end of a text, end-of-text
  * tokens on a branch, drafters that know fewer ids or fewer positions, what teaches a choice among trees; and builders
- * and laws of the application's own. Whatever happens, text is that of plain decoding: greedy, and sampled under naive verification. */
+ * and laws of the application's own. Whatever happens, text is that of plain decoding: greedy, and sampled under naive
+ * verification. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -734,6 +734,13 @@ static void forge(stream *f)
     put64(f->data + f->n - 8, sum_of(f->data, f->n - 8));
 }
 
+/* From place i of n bytes to the next that is damaged: all of the header and of the checksum, some of the ids, which end
+ * at `end`, and of the rest. */
+static size_t next_place(size_t i, size_t n, size_t end)
+{
+    return i < HEADER || i + 9 > n ? 1 : i < end ? 13 : 1 + n / 300;
+}
+
 static void damaged(void **state)
 {
     (void)state;
@@ -743,12 +750,12 @@ static void damaged(void **state)
     trace t = { 0 }, r = { 0 };
     const int32_t seq = begin_between(&b, &sampled, &t);
     stream f = save(b.s, seq);
-    const size_t n = f.n, ids = 4 * (size_t)b.s->seqs[seq].n_ids, dense = HEADER + ids;
-    for (size_t i = 0; i < n; i += i < dense || i + 9 > n ? 1 : 1 + n / 300) {
+    const size_t n = f.n, end = HEADER + 4 * (size_t)b.s->seqs[seq].n_ids; /* of the ids */
+    for (size_t i = 0; i < n; i += next_place(i, n, end)) {
         stream cut = { .data = f.data, .n = i };
         refuses(b.s, &cut, SPEC_E_FORMAT, "it ends after");
     }
-    for (size_t i = 0; i < n; i += i < dense || i + 9 > n ? 1 : 1 + n / 300)
+    for (size_t i = 0; i < n; i += next_place(i, n, end))
         for (int bit = 0; bit < 8; bit += 7) {
             f.data[i] ^= (uint8_t)(1 << bit);
             refuses(b.s, &f, SPEC_E_FORMAT, i < 8 ? "not a saved sequence" : i < 12 ? "version" : "");
