@@ -1,17 +1,26 @@
 /* cpu_linear_avx512.h - the tile of the AVX-512 products: both panels of a task by up to 6 rows, 24 accumulators.
- * Included by cpu_linear_avx512.c and cpu_linear_avx512bf16.c, which name the step (TILE_STEP) along K. */
+ * Included by cpu_linear_avx512.c and cpu_linear_avx512bf16.c, which name the step along K. */
 #include <immintrin.h>
 
 #define TILE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 8")
 
-/* How a tile multiplies: float32 after conversion, or pairs of bf16. */
-typedef enum cpu_step { STEP_F32, STEP_BF16, STEP_F16, STEP_PAIRS } cpu_step;
+/* How a tile multiplies: float32 after conversion, or pairs of bf16. STEP_WIDE: weights in pairs, x float32, the two of
+ * a pair one after the other. */
+typedef enum cpu_step { STEP_F32, STEP_BF16, STEP_F16, STEP_PAIRS, STEP_WIDE } cpu_step;
 
 /* Bytes of 16 outputs at one step along K (two k for pairs). */
 TILE size_t step_bytes(cpu_step step)
 {
-    return step == STEP_F32 || step == STEP_PAIRS ? 64 : 32;
+    return step == STEP_BF16 || step == STEP_F16 ? 32 : 64;
+}
+
+/* Weight k % 2 = half of 16 pairs as float32: one operation, where bf16 side by side take two. */
+TILE __m512 half_of_pairs(const uint8_t *w, int half)
+{
+    __m512i pairs = _mm512_loadu_si512((const void *)w);
+    return _mm512_castsi512_ps(half == 0 ? _mm512_slli_epi32(pairs, 16)
+                                         : _mm512_and_si512(pairs, _mm512_set1_epi32((int32_t)0xffff0000)));
 }
 
 TILE __m512 weights16(const uint8_t *w, cpu_step step)
@@ -40,7 +49,7 @@ TILE __m512 multiply(__m512 acc, __m512 w, const uint8_t *x, cpu_step step)
 }
 
 /* t[r][32 p + 16 j ..] over n_panel panels and n_row rows, both constants where this is called.
- * n: steps along K; x rows are ldx bytes apart, 4 bytes a step. */
+ * n: steps along K; x rows are ldx bytes apart, 4 bytes a step (8 a step for STEP_WIDE). */
 TILE void tile(float *t, const uint8_t *w, size_t panel_bytes, const uint8_t *x, size_t ldx, int n_panel, int n_row,
                int32_t n, bool add, cpu_step step)
 {
@@ -50,17 +59,23 @@ TILE void tile(float *t, const uint8_t *w, size_t panel_bytes, const uint8_t *x,
     for (int r = 0; r < n_row; r++)
         UNROLL
         for (int j = 0; j < n_vec; j++) acc[r][j] = _mm512_setzero_ps();
+    const int halves = step == STEP_WIDE ? 2 : 1;
     for (int32_t k = 0; k < n; k++) {
-        __m512 wk[4];
         const uint8_t *at = w + (size_t)k * 2 * step_bytes(step);
         UNROLL
-        for (int j = 0; j < n_vec; j++)
-            wk[j] = weights16(at + (size_t)(j / 2) * panel_bytes + (size_t)(j % 2) * step_bytes(step), step);
-        UNROLL
-        for (int r = 0; r < n_row; r++)
+        for (int half = 0; half < halves; half++) {
+            __m512 wk[4];
             UNROLL
-            for (int j = 0; j < n_vec; j++)
-                acc[r][j] = multiply(acc[r][j], wk[j], x + (size_t)r * ldx + (size_t)k * 4, step);
+            for (int j = 0; j < n_vec; j++) {
+                const uint8_t *from = at + (size_t)(j / 2) * panel_bytes + (size_t)(j % 2) * step_bytes(step);
+                wk[j] = step == STEP_WIDE ? half_of_pairs(from, half) : weights16(from, step);
+            }
+            UNROLL
+            for (int r = 0; r < n_row; r++)
+                UNROLL
+                for (int j = 0; j < n_vec; j++)
+                    acc[r][j] = multiply(acc[r][j], wk[j], x + (size_t)r * ldx + (size_t)(k * halves + half) * 4, step);
+        }
     }
     UNROLL
     for (int r = 0; r < n_row; r++) {
