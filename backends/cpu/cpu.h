@@ -36,7 +36,7 @@
 /* ------------------------------------------------------------------------- products (cpu_isa) --- */
 
 /* A weight lies in panels of 32 outputs: [n_panel][n_k][32], or, where two 16-bit values are multiplied at once,
- * [n_panel][n_k / 2][32][2]. A product walks a panel from its start to its end: one stream of memory, and no
+ * or converted at once, [n_panel][n_k / 2][32][2]. A product walks a panel from its start to its end: one stream of memory, and no
  * sum across lanes. K is summed in blocks of 256: within a block one chain k = 0, 1, ..., then the blocks in order.
  * Both orders are the same for every number of rows, which is what path invariance asks. */
 enum { CPU_PREFILL_CHUNK = 64 };
@@ -50,8 +50,10 @@ typedef void cpu_product_fn(float *t, const void *w, size_t panel_bytes, int32_t
 typedef struct cpu_isa {
     const char *name;
     bool (*supported)(void);
+    bool (*preferred)(void);          /* NULL = where supported; else whether to take it unasked */
     cpu_product_fn *f32, *bf16, *f16; /* by the type of w; x is f32 */
-    cpu_product_fn *bf16_pairs;       /* w in pairs, x bf16; NULL = convert and multiply instead */
+    cpu_product_fn *bf16_pairs;       /* w in pairs; NULL = no pairs */
+    spec_dtype pairs_x;               /* the type of x that bf16_pairs reads */
     bool blas_prefill;                /* OpenBLAS, where built in, is faster in prefill passes */
     const struct cpu_loops *loops;
 } cpu_isa;

@@ -24,7 +24,7 @@ static spec_status choose_isa(const cpu_isa **out, const spec_host *host, const 
     for (size_t i = 0; i < N_ISA; i++) {
         if (!any && strcmp(arg, isas[i]->name) != 0) continue;
         *out = isas[i];
-        if (isas[i]->supported()) return SPEC_OK;
+        if (isas[i]->supported() && (!any || !isas[i]->preferred || isas[i]->preferred())) return SPEC_OK;
         if (!any) return host->fail(SPEC_E_DEVICE, "cpu: this machine has no %s", arg);
     }
     return host->fail(SPEC_E_INVALID, "cpu: no kernels named \"%s\"; there are portable, avx2, avx512, avx512bf16", arg);

@@ -134,8 +134,8 @@ static const void *x_block(const linear_job *job, float *buf, size_t *ldx, int32
             job->dev->loops->load(dst, src, a->x.dtype, valid);
         } else {
             memcpy(dst, src, valid * cpu_dtype_size(job->x_type));
-            memset(cpu_item(dst, job->x_type, valid), 0, ((size_t)n_k - valid) * cpu_dtype_size(job->x_type));
         }
+        memset(cpu_item(dst, job->x_type, valid), 0, ((size_t)n_k - valid) * cpu_dtype_size(job->x_type));
     }
     return buf;
 }
@@ -204,7 +204,7 @@ spec_status speci_cpu_linear(spec_queue *q, const spec_linear_args *a)
     linear_job job = { dev, a, NULL, SPEC_DTYPE_F32, cpu_rows(q) };
     if (w->pairs) {
         job.product = dev->isa->bf16_pairs;
-        job.x_type = SPEC_DTYPE_BF16;
+        job.x_type = dev->isa->pairs_x;
     } else {
         job.product = w->dtype == SPEC_DTYPE_F32    ? dev->isa->f32
                       : w->dtype == SPEC_DTYPE_BF16 ? dev->isa->bf16

@@ -1,17 +1,26 @@
 /* cpu_linear_avx512.h - the tile of the AVX-512 products: both panels of a task by up to 6 rows, 24 accumulators.
- * Included by cpu_linear_avx512.c and cpu_linear_avx512bf16.c, which name the step (TILE_STEP) along K. */
+ * Included by cpu_linear_avx512.c and cpu_linear_avx512bf16.c, which name the step along K. */
 #include <immintrin.h>
 
 #define TILE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 8")
 
-/* How a tile multiplies: float32 after conversion, or pairs of bf16. */
-typedef enum cpu_step { STEP_F32, STEP_BF16, STEP_F16, STEP_PAIRS } cpu_step;
+/* How a tile multiplies: float32 after conversion, or pairs of bf16. STEP_WIDE: weights in pairs, x float32, the two of
+ * a pair one after the other. */
+typedef enum cpu_step { STEP_F32, STEP_BF16, STEP_F16, STEP_PAIRS, STEP_WIDE } cpu_step;
 
 /* Bytes of 16 outputs at one step along K (two k for pairs). */
 TILE size_t step_bytes(cpu_step step)
 {
-    return step == STEP_F32 || step == STEP_PAIRS ? 64 : 32;
+    return step == STEP_BF16 || step == STEP_F16 ? 32 : 64;
+}
+
+/* Weight k % 2 = half of 16 pairs as float32: one operation, where bf16 side by side take two. */
+TILE __m512 half_of_pairs(const uint8_t *w, int half)
+{
+    __m512i pairs = _mm512_loadu_si512((const void *)w);
+    return _mm512_castsi512_ps(half == 0 ? _mm512_slli_epi32(pairs, 16)
+                                         : _mm512_and_si512(pairs, _mm512_set1_epi32((int32_t)0xffff0000)));
 }
 
 TILE __m512 weights16(const uint8_t *w, cpu_step step)
@@ -39,10 +48,26 @@ TILE __m512 multiply(__m512 acc, __m512 w, const uint8_t *x, cpu_step step)
     return _mm512_fmadd_ps(w, _mm512_set1_ps(f), acc);
 }
 
+/* The weights of the next block, 16 KB ahead in each panel, come into the second cache while this one is multiplied:
+ * part `part` of `n_part` tiles asks for its share, else later tiles would compute while the memory rests. The block
+ * behind the last is the next task's. */
+typedef struct ahead {
+    int32_t part, n_part;
+} ahead;
+
+TILE void prefetch(const uint8_t *from, size_t panel_bytes, int n_panel)
+{
+    UNROLL
+    for (int p = 0; p < n_panel; p++) {
+        _mm_prefetch((const char *)from + (size_t)p * panel_bytes, _MM_HINT_T1);
+        _mm_prefetch((const char *)from + (size_t)p * panel_bytes + 64, _MM_HINT_T1);
+    }
+}
+
 /* t[r][32 p + 16 j ..] over n_panel panels and n_row rows, both constants where this is called.
- * n: steps along K; x rows are ldx bytes apart, 4 bytes a step. */
+ * n: steps along K; x rows are ldx bytes apart, 4 bytes a step (8 a step for STEP_WIDE). */
 TILE void tile(float *t, const uint8_t *w, size_t panel_bytes, const uint8_t *x, size_t ldx, int n_panel, int n_row,
-               int32_t n, bool add, cpu_step step)
+               int32_t n, bool add, cpu_step step, ahead next)
 {
     __m512 acc[6][4];
     int n_vec = 2 * n_panel;
@@ -50,17 +75,30 @@ TILE void tile(float *t, const uint8_t *w, size_t panel_bytes, const uint8_t *x,
     for (int r = 0; r < n_row; r++)
         UNROLL
         for (int j = 0; j < n_vec; j++) acc[r][j] = _mm512_setzero_ps();
+    const int halves = step == STEP_WIDE ? 2 : 1;
+    const uint8_t *soon = w + (size_t)(n + next.part * (n / next.n_part)) * 2 * step_bytes(step);
+    int32_t wait = 0;
     for (int32_t k = 0; k < n; k++) {
-        __m512 wk[4];
         const uint8_t *at = w + (size_t)k * 2 * step_bytes(step);
+        if (step == STEP_WIDE && --wait <= 0) {
+            prefetch(soon, panel_bytes, n_panel);
+            soon += 2 * step_bytes(step);
+            wait = next.n_part;
+        }
         UNROLL
-        for (int j = 0; j < n_vec; j++)
-            wk[j] = weights16(at + (size_t)(j / 2) * panel_bytes + (size_t)(j % 2) * step_bytes(step), step);
-        UNROLL
-        for (int r = 0; r < n_row; r++)
+        for (int half = 0; half < halves; half++) {
+            __m512 wk[4];
             UNROLL
-            for (int j = 0; j < n_vec; j++)
-                acc[r][j] = multiply(acc[r][j], wk[j], x + (size_t)r * ldx + (size_t)k * 4, step);
+            for (int j = 0; j < n_vec; j++) {
+                const uint8_t *from = at + (size_t)(j / 2) * panel_bytes + (size_t)(j % 2) * step_bytes(step);
+                wk[j] = step == STEP_WIDE ? half_of_pairs(from, half) : weights16(from, step);
+            }
+            UNROLL
+            for (int r = 0; r < n_row; r++)
+                UNROLL
+                for (int j = 0; j < n_vec; j++)
+                    acc[r][j] = multiply(acc[r][j], wk[j], x + (size_t)r * ldx + (size_t)(k * halves + half) * 4, step);
+        }
     }
     UNROLL
     for (int r = 0; r < n_row; r++) {
@@ -73,15 +111,15 @@ TILE void tile(float *t, const uint8_t *w, size_t panel_bytes, const uint8_t *x,
 }
 
 TILE void rows(float *t, const uint8_t *w, size_t panel_bytes, const uint8_t *x, size_t ldx, int n_panel,
-               int32_t n_row, int32_t n, bool add, cpu_step step)
+               int32_t n_row, int32_t n, bool add, cpu_step step, ahead next)
 {
     switch (n_row) {
-    case 1: tile(t, w, panel_bytes, x, ldx, n_panel, 1, n, add, step); break;
-    case 2: tile(t, w, panel_bytes, x, ldx, n_panel, 2, n, add, step); break;
-    case 3: tile(t, w, panel_bytes, x, ldx, n_panel, 3, n, add, step); break;
-    case 4: tile(t, w, panel_bytes, x, ldx, n_panel, 4, n, add, step); break;
-    case 5: tile(t, w, panel_bytes, x, ldx, n_panel, 5, n, add, step); break;
-    default: tile(t, w, panel_bytes, x, ldx, n_panel, 6, n, add, step); break;
+    case 1: tile(t, w, panel_bytes, x, ldx, n_panel, 1, n, add, step, next); break;
+    case 2: tile(t, w, panel_bytes, x, ldx, n_panel, 2, n, add, step, next); break;
+    case 3: tile(t, w, panel_bytes, x, ldx, n_panel, 3, n, add, step, next); break;
+    case 4: tile(t, w, panel_bytes, x, ldx, n_panel, 4, n, add, step, next); break;
+    case 5: tile(t, w, panel_bytes, x, ldx, n_panel, 5, n, add, step, next); break;
+    default: tile(t, w, panel_bytes, x, ldx, n_panel, 6, n, add, step, next); break;
     }
 }
 
@@ -90,12 +128,13 @@ TILE void product(float *t, const void *w, size_t panel_bytes, int32_t n_panel, 
                   int32_t n_row, int32_t n, bool add, cpu_step step)
 {
     int32_t tiles = (n_row + 5) / 6;
-    for (int32_t r = 0; tiles > 0; tiles--) {
+    ahead next = { .n_part = tiles };
+    for (int32_t r = 0; tiles > 0; tiles--, next.part++) {
         int32_t count = (n_row - r + tiles - 1) / tiles;
         float *out = t + r * CPU_TASK_OUT;
         const uint8_t *in = (const uint8_t *)x + (size_t)r * ldx_bytes;
-        if (n_panel == 2) rows(out, w, panel_bytes, in, ldx_bytes, 2, count, n, add, step);
-        else rows(out, w, panel_bytes, in, ldx_bytes, 1, count, n, add, step);
+        if (n_panel == 2) rows(out, w, panel_bytes, in, ldx_bytes, 2, count, n, add, step, next);
+        else rows(out, w, panel_bytes, in, ldx_bytes, 1, count, n, add, step, next);
         r += count;
     }
 }

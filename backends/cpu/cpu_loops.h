@@ -12,6 +12,10 @@
 
 enum { LANES = 16 };
 
+/* 16 floats that stay in registers where there are some: left to itself the compiler keeps partial sums of several
+ * arrays in memory. */
+typedef float lanes __attribute__((vector_size(4 * LANES)));
+
 static inline float add_lanes(const float *acc)
 {
     float t[8];
@@ -155,12 +159,18 @@ static void norm(const spec_norm_args *a, float *y, const float *x, const float 
 
 static inline float dot(const float *x, const float *y, size_t n)
 {
-    float acc[LANES] = { 0 };
+    lanes acc = { 0 };
+    float sums[LANES];
     size_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (size_t j = 0; j < LANES; j++) acc[j] += x[i + j] * y[i + j];
-    for (size_t j = 0; i + j < n; j++) acc[j] += x[i + j] * y[i + j];
-    return add_lanes(acc);
+    for (; i + LANES <= n; i += LANES) {
+        lanes u, v;
+        memcpy(&u, x + i, sizeof u);
+        memcpy(&v, y + i, sizeof v);
+        acc += u * v;
+    }
+    memcpy(sums, &acc, sizeof sums);
+    for (size_t j = 0; i + j < n; j++) sums[j] += x[i + j] * y[i + j];
+    return add_lanes(sums);
 }
 
 static inline void axpy(float *restrict y, float f, const float *restrict x, size_t n)
@@ -218,10 +228,29 @@ static void dt(float *out, const float *in, const float *bias, float lo, float h
     }
 }
 
-/* S = exp(dt A) S + dt x B^T for one row of the state: the one function of scan and replay. */
-static inline void update(float *restrict s, float decay, float dx, const float *restrict b, size_t n)
+/* S = exp(dt A) S + dt x B^T for one row of the state, the one function of scan and replay; with c the sum of S c, in
+ * the order of dot, from the values still in registers. */
+static inline float update(float *s, float decay, float dx, const float *b, const float *c, size_t n)
 {
-    for (size_t i = 0; i < n; i++) s[i] = decay * s[i] + dx * b[i];
+    lanes acc = { 0 };
+    float sums[LANES];
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        lanes u, v;
+        memcpy(&u, s + i, sizeof u);
+        memcpy(&v, b + i, sizeof v);
+        u = u * decay + v * dx;
+        memcpy(s + i, &u, sizeof u);
+        if (!c) continue;
+        memcpy(&v, c + i, sizeof v);
+        acc += u * v;
+    }
+    memcpy(sums, &acc, sizeof sums);
+    for (size_t j = 0; i + j < n; j++) {
+        s[i + j] = decay * s[i + j] + dx * b[i + j];
+        if (c) sums[j] += s[i + j] * c[i + j];
+    }
+    return add_lanes(sums);
 }
 
 /* The same with a decay per state (Mamba-1). */
@@ -237,9 +266,14 @@ static void scan(float *s, float *y, const float *x, size_t n_row, size_t n_stat
     float decay = a_per_state ? 0.0f : cpu_exp(step * a[0]);
     for (size_t p = 0; p < n_row; p++, s += n_state) {
         float dx = step * x[p];
-        if (a_per_state) update_per_state(s, step, a, dx, b, n_state);
-        else update(s, decay, dx, b, n_state);
-        if (y) y[p] = dot(s, c, n_state);
+        if (a_per_state) {
+            update_per_state(s, step, a, dx, b, n_state);
+            if (y) y[p] = dot(s, c, n_state);
+        } else if (y) {
+            y[p] = update(s, decay, dx, b, c, n_state);
+        } else {
+            (void)update(s, decay, dx, b, NULL, n_state);
+        }
     }
 }
 
