@@ -128,7 +128,12 @@ static span_sizes sizes_of(const speci_net *net, int32_t n_past)
     return m;
 }
 
-uint64_t speci_net_data_bytes(const speci_net *net, int32_t n_past) { return sizes_of(net, n_past).total; }
+/* States, and as much again for each position: a count that a file claims is answered at once, however large. */
+uint64_t speci_net_data_bytes(const speci_net *net, int32_t n_past)
+{
+    const uint64_t none = sizes_of(net, 0).total;
+    return none + (uint64_t)n_past * (sizes_of(net, 1).total - none);
+}
 
 /* --- write, read --- */
 
