@@ -20,8 +20,6 @@ bool speci_tree_drawn(spec_tree_kind kind);
 int32_t speci_tree_depth(const spec_tree *t, int32_t node);
 /* Same nodes at the same places? */
 bool speci_tree_equal(const spec_tree *a, const spec_tree *b);
-/* Drops the nodes deeper than `depth`, in place. map [t->n] is scratch. */
-void speci_tree_clip(spec_tree *t, int32_t depth, int32_t *map);
 /* The child of `node` that comes after its child `before` in order of rank (-1: the first), or -1: the order in which
  * every rule looks at siblings. */
 int32_t speci_tree_next_child(const spec_tree *t, int32_t node, int32_t before);

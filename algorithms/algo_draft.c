@@ -29,6 +29,16 @@ static void end_draft(const spec_session *s, algo_seq *q)
 
 /* --- an application's drafter --- */
 
+/* Drops the nodes for which there is no room. */
+static void clip(spec_session *s, algo_seq *q)
+{
+    uint8_t keep[ALGO_MAX_NODE];
+    const int32_t room = speci_draft_room(s, q);
+    spec_tree_depths(&q->draft, s->path);
+    for (int32_t i = 0; i < q->draft.n; i++) keep[i] = s->path[i] <= room;
+    spec_tree_prune(&q->draft, keep, 1, s->path);
+}
+
 static spec_status draft_by_ops(spec_session *s, int32_t seq)
 {
     algo_seq *q = &s->seqs[seq];
@@ -42,7 +52,7 @@ static spec_status draft_by_ops(spec_session *s, int32_t seq)
     for (int32_t i = 0; i < own.n; i++) q->draft.prob[i] = i == 0, q->draft.q_row[i] = -1;
     SPEC_TRY(spec_tree_check(&own, s->n_node, s->target->n_vocab));
     spec_tree_ranks(&own, q->draft.rank);
-    speci_tree_clip(&q->draft, speci_draft_room(s, q), s->path);
+    clip(s, q);
     return SPEC_OK;
 }
 

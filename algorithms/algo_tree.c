@@ -172,22 +172,3 @@ int32_t speci_tree_children(const spec_tree *t, int32_t node, int32_t *out)
     for (int32_t c = -1; (c = speci_tree_next_child(t, node, c)) >= 0;) out[n++] = c;
     return n;
 }
-
-void speci_tree_clip(spec_tree *t, int32_t depth, int32_t *map)
-{
-    int32_t n = 0;
-    /* [0, n) is already the clipped tree; a dropped node maps to -1, and so do its descendants. */
-    for (int32_t i = 0; i < t->n; i++) {
-        const int32_t parent = i == 0 ? -1 : map[t->parent[i]];
-        map[i] = -1;
-        if (i > 0 && (parent < 0 || speci_tree_depth(t, parent) >= depth)) continue;
-        map[i] = n;
-        t->token[n] = t->token[i];
-        t->parent[n] = parent;
-        if (t->rank) t->rank[n] = t->rank[i];
-        if (t->prob) t->prob[n] = t->prob[i];
-        if (t->q_row) t->q_row[n] = t->q_row[i];
-        n++;
-    }
-    t->n = n;
-}
