@@ -8,7 +8,13 @@
  *    backend is compiled with --fmad=false: a fused multiply-add is written fmaf, and nowhere else is there one.
  *  - Kernels read counts and trees from the step block in device memory. Grids are sized by the queue's `shape`,
  *    which is the step rounded up to a bucket; blocks beyond the counts return. So a captured graph of a bucket can
- *    be replayed for any step that falls into it. */
+ *    be replayed for any step that falls into it.
+ *
+ * The kernels of a pass overlap at their edges (programmatic dependent launch). Each is launched by cuda_launch and
+ * begins with grid_begin(): the next one may be set up from then on, and this one goes on when all before it are done
+ * and their writes are seen. What stands in front of grid_begin() must not depend on the pass: it may prefetch
+ * weights, and read the counts of the step block, which the host wrote before the pass. All threads of all blocks call
+ * it, so that a kernel's end implies the end of all before it. */
 #ifndef SPEC_CUDA_CUH
 #define SPEC_CUDA_CUH
 
@@ -103,6 +109,22 @@ static inline spec_status cuda_launched(spec_queue *q, const char *kernel)
 {
     cudaError_t e = cudaGetLastError();
     return e == cudaSuccess ? SPEC_OK : speci_cuda_status(q->dev, e, kernel);
+}
+/* Launches a kernel that begins with grid_begin(). `cluster`: blocks of a cluster along x. */
+template <typename... P, typename... A>
+static inline spec_status cuda_launch(spec_queue *q, const char *name, void (*kernel)(P...), dim3 grid, dim3 block,
+                                      size_t shared, unsigned cluster, A... args)
+{
+    cudaLaunchAttribute attribute[2];
+    attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute[0].val.programmaticStreamSerializationAllowed = 1;
+    attribute[1].id = cudaLaunchAttributeClusterDimension;
+    attribute[1].val.clusterDim.x = cluster, attribute[1].val.clusterDim.y = attribute[1].val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid, config.blockDim = block, config.dynamicSmemBytes = shared, config.stream = q->stream;
+    config.attrs = attribute, config.numAttrs = cluster > 1 ? 2 : 1;
+    const cudaError_t e = cudaLaunchKernelEx(&config, kernel, P(args)...);
+    return e == cudaSuccess ? SPEC_OK : speci_cuda_status(q->dev, e, name);
 }
 #define SPEC_TRY(call)                                                                             \
     do {                                                                                           \
@@ -216,6 +238,15 @@ template <typename T> __device__ __forceinline__ T from_f32(float v);
 template <> __device__ __forceinline__ float from_f32<float>(float v) { return v; }
 template <> __device__ __forceinline__ __nv_bfloat16 from_f32<__nv_bfloat16>(float v) { return __float2bfloat16_rn(v); }
 template <> __device__ __forceinline__ __half from_f32<__half>(float v) { return __float2half_rn(v); }
+
+/* The edges of a kernel of a pass; see the head of this file. */
+__device__ __forceinline__ void grid_release() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ __forceinline__ void grid_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void grid_begin()
+{
+    grid_release();
+    grid_wait();
+}
 
 /* By a type that is known at run time: the branch is uniform. */
 __device__ __forceinline__ float load_any(const void *p, int dtype, size_t i)

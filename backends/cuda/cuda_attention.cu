@@ -239,6 +239,7 @@ attention_kernel(const spec_step_block *step, spec_attention_args a, int vec, fl
     __shared__ int row_seq[RT], row_pos[RT]; /* of a row that is not valid: -1 */
 
     const int row0 = (int)blockIdx.x * RT, n_row = step->n_row;
+    grid_begin();
     if (row0 >= n_row) return;
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, tid = (int)threadIdx.x;
     const int n_kv = a.kv.n_kv_head, d = a.kv.head_dim, rep = a.n_head / n_kv, n_ht = (rep + HT - 1) / HT;
@@ -388,6 +389,7 @@ static __global__ void attention_merge_kernel(const spec_step_block *step, spec_
                                               int n_split)
 {
     const int r = (int)blockIdx.x, h = (int)blockIdx.y, d = a.kv.head_dim;
+    grid_begin();
     if (r >= step->n_row) return;
     const spec_step_seq *s = spec_step_seqs(step) + spec_step_row_seq(step)[r];
     const int p = s->n_past + spec_step_row_node(step, s, r)->depth;
@@ -433,28 +435,29 @@ size_t speci_cuda_attention_floats(const spec_attention_args *a, const spec_plan
 }
 
 template <typename T, int LPK, int HT, int RT>
-static void launch_tile(spec_queue *q, const spec_attention_args *a, bool vec, int splits)
+static spec_status launch_tile(spec_queue *q, const spec_attention_args *a, bool vec, int splits)
 {
     const int rep = a->n_head / a->kv.n_kv_head;
     const dim3 grid((unsigned)cuda_div_up(q->shape.rows, RT), (unsigned)(a->kv.n_kv_head * cuda_div_up(rep, HT)),
                     (unsigned)splits);
-    attention_kernel<T, LPK, HT, RT>
-        <<<grid, ATT_WARPS * 32, 0, q->stream>>>(q->d_step, *a, vec, q->attention_scratch, splits);
+    return cuda_launch(q, "attention", attention_kernel<T, LPK, HT, RT>, grid, dim3(ATT_WARPS * 32), 0, 1, q->d_step, *a,
+                       vec, q->attention_scratch, splits);
 }
 
 /* Tiles of up to 8 queries (4 for heads over 128): heads of one K/V head first, then rows of one sequence. */
-template <typename T, int LPK> static void launch_lanes(spec_queue *q, const spec_attention_args *a, bool vec, int splits)
+template <typename T, int LPK>
+static spec_status launch_lanes(spec_queue *q, const spec_attention_args *a, bool vec, int splits)
 {
     const int rep = a->n_head / a->kv.n_kv_head, rows_per_seq = q->shape.rows / q->shape.seqs;
     if constexpr (LPK == 32) {
-        if (rep >= 3) launch_tile<T, LPK, 4, 1>(q, a, vec, splits);
-        else if (rows_per_seq >= 4) launch_tile<T, LPK, 1, 4>(q, a, vec, splits);
-        else launch_tile<T, LPK, 1, 1>(q, a, vec, splits);
+        if (rep >= 3) return launch_tile<T, LPK, 4, 1>(q, a, vec, splits);
+        if (rows_per_seq >= 4) return launch_tile<T, LPK, 1, 4>(q, a, vec, splits);
+        return launch_tile<T, LPK, 1, 1>(q, a, vec, splits);
     } else {
-        if (rep >= 3 && rows_per_seq >= 2) launch_tile<T, LPK, 4, 2>(q, a, vec, splits);
-        else if (rep >= 3) launch_tile<T, LPK, 4, 1>(q, a, vec, splits);
-        else if (rows_per_seq >= 4) launch_tile<T, LPK, 1, 8>(q, a, vec, splits);
-        else launch_tile<T, LPK, 1, 1>(q, a, vec, splits);
+        if (rep >= 3 && rows_per_seq >= 2) return launch_tile<T, LPK, 4, 2>(q, a, vec, splits);
+        if (rep >= 3) return launch_tile<T, LPK, 4, 1>(q, a, vec, splits);
+        if (rows_per_seq >= 4) return launch_tile<T, LPK, 1, 8>(q, a, vec, splits);
+        return launch_tile<T, LPK, 1, 1>(q, a, vec, splits);
     }
 }
 
@@ -470,13 +473,11 @@ spec_status speci_cuda_attention(spec_queue *q, const spec_attention_args *a)
     const int splits = split ? q->shape.splits : 1;
     SPEC_TRY(cuda_by_dtype(a->kv.dtype, [&](auto tag) {
         using T = decltype(tag);
-        if (d <= 64) launch_lanes<T, 8>(q, a, vec, splits);
-        else if (d <= 128) launch_lanes<T, 16>(q, a, vec, splits);
-        else launch_lanes<T, 32>(q, a, vec, splits);
-        return cuda_launched(q, "attention");
+        if (d <= 64) return launch_lanes<T, 8>(q, a, vec, splits);
+        if (d <= 128) return launch_lanes<T, 16>(q, a, vec, splits);
+        return launch_lanes<T, 32>(q, a, vec, splits);
     }));
     if (!split) return SPEC_OK;
-    attention_merge_kernel<<<dim3((unsigned)q->shape.rows, (unsigned)a->n_head), d <= 64 ? 64 : d <= 128 ? 128 : 256, 0,
-                             q->stream>>>(q->d_step, *a, q->attention_scratch, splits);
-    return cuda_launched(q, "attention merge");
+    return cuda_launch(q, "attention merge", attention_merge_kernel, dim3((unsigned)q->shape.rows, (unsigned)a->n_head),
+                       dim3(d <= 64 ? 64 : d <= 128 ? 128 : 256), 0, 1, q->d_step, *a, q->attention_scratch, splits);
 }

@@ -7,6 +7,7 @@ static __global__ void embed_kernel(const spec_step_block *step, const T *table,
                                     float scale, float *y, int ld)
 {
     const int r = (int)blockIdx.y;
+    grid_begin();
     if (r >= step->n_row_run) return;
     int token = -1;
     if (r < step->n_row) {
@@ -42,9 +43,8 @@ spec_status speci_cuda_embed(spec_queue *q, const spec_embed_args *a)
     if (blocks > 8) blocks = 8;
     return cuda_by_dtype(a->table->dtype, [&](auto t) {
         using T = decltype(t);
-        embed_kernel<T><<<dim3((unsigned)blocks, (unsigned)q->shape.rows), threads, 0, q->stream>>>(
-            q->d_step, (const T *)a->table->data, a->table->ld, a->n_vocab, a->dim, a->scale, (float *)a->y.data,
-            a->y.ld);
-        return cuda_launched(q, "embed");
+        return cuda_launch(q, "embed", embed_kernel<T>, dim3((unsigned)blocks, (unsigned)q->shape.rows), dim3(threads), 0,
+                           1, q->d_step, (const T *)a->table->data, a->table->ld, a->n_vocab, a->dim, a->scale,
+                           (float *)a->y.data, a->y.ld);
     });
 }

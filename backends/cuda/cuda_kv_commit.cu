@@ -13,6 +13,7 @@ struct commit_layers { /* by value: a captured graph holds it */
 template <typename Unit>
 static __global__ void kv_commit_kernel(const spec_step_block *step, commit_layers layers, int n_kv_head, int n_unit)
 {
+    grid_begin();
     if ((int)blockIdx.y >= step->n_seq) return;
     const spec_step_seq s = spec_step_seqs(step)[blockIdx.y];
     if (s.n_replay <= 0) return;
@@ -78,18 +79,10 @@ spec_status speci_cuda_kv_commit(spec_queue *q, const spec_kv_commit_args *a)
         int blocks = cuda_div_up((int64_t)kv->n_kv_head * n_unit, threads);
         if (blocks > 64) blocks = 64;
         const dim3 grid((unsigned)blocks, (unsigned)q->shape.seqs, (unsigned)(2 * n));
-        switch (unit) {
-        case 16:
-            kv_commit_kernel<uint4><<<grid, threads, 0, q->stream>>>(q->d_step, layers, kv->n_kv_head, n_unit);
-            break;
-        case 4:
-            kv_commit_kernel<uint32_t><<<grid, threads, 0, q->stream>>>(q->d_step, layers, kv->n_kv_head, n_unit);
-            break;
-        default:
-            kv_commit_kernel<uint16_t><<<grid, threads, 0, q->stream>>>(q->d_step, layers, kv->n_kv_head, n_unit);
-            break;
-        }
-        SPEC_TRY(cuda_launched(q, "kv_commit"));
+        auto *kernel = unit == 16  ? kv_commit_kernel<uint4>
+                       : unit == 4 ? kv_commit_kernel<uint32_t>
+                                   : kv_commit_kernel<uint16_t>;
+        SPEC_TRY(cuda_launch(q, "kv_commit", kernel, grid, dim3(threads), 0, 1, q->d_step, layers, kv->n_kv_head, n_unit));
         first += n;
     }
     return SPEC_OK;

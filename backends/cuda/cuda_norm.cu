@@ -19,6 +19,7 @@ static __global__ void __launch_bounds__(1024) norm_kernel(const spec_step_block
 {
     __shared__ float shared[32];
     const int r = (int)blockIdx.y, g = (int)blockIdx.x;
+    grid_begin();
     if (r >= step->n_row_run) return;
     const int c0 = g * width;
     norm_row row;
@@ -69,7 +70,6 @@ spec_status speci_cuda_norm(spec_queue *q, const spec_norm_args *a)
     const int width = a->dim / a->n_group;
     int threads = 32;
     while (threads < 1024 && threads * 4 < width) threads *= 2;
-    norm_kernel<<<dim3((unsigned)a->n_group, (unsigned)q->shape.rows), (unsigned)threads, 0, q->stream>>>(q->d_step, *a,
-                                                                                                      width);
-    return cuda_launched(q, "norm");
+    return cuda_launch(q, "norm", norm_kernel, dim3((unsigned)a->n_group, (unsigned)q->shape.rows),
+                       dim3((unsigned)threads), 0, 1, q->d_step, *a, width);
 }

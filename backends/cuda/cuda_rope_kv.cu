@@ -11,6 +11,7 @@ rope_kv_kernel(const spec_step_block *step, spec_rope_kv_args a)
 {
     __shared__ float shared[ROPE_WARPS][ROPE_HEAD_DIM_MAX];
     const int r = (int)blockIdx.y;
+    grid_begin();
     if (r >= step->n_row) return;
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const int n_kv = a.kv.n_kv_head, d = a.kv.head_dim;
@@ -74,6 +75,6 @@ spec_status speci_cuda_rope_kv(spec_queue *q, const spec_rope_kv_args *a)
     SPEC_TRY(cuda_enter_op(q, "rope_kv"));
     SPEC_TRY(speci_cuda_check_rope_kv(q->dev, a));
     const int blocks = cuda_div_up(a->n_head + 2 * a->kv.n_kv_head, ROPE_WARPS);
-    rope_kv_kernel<<<dim3((unsigned)blocks, (unsigned)q->shape.rows), ROPE_WARPS * 32, 0, q->stream>>>(q->d_step, *a);
-    return cuda_launched(q, "rope_kv");
+    return cuda_launch(q, "rope_kv", rope_kv_kernel, dim3((unsigned)blocks, (unsigned)q->shape.rows),
+                       dim3(ROPE_WARPS * 32), 0, 1, q->d_step, *a);
 }
