@@ -213,7 +213,7 @@ static void emit_mamba(emitter *e, const model_mamba *a, const recurrent_memory 
     const int32_t inner = a->n_head * a->head_dim;
     const spec_view in = packed(e->projection, a->in.n_out), conv = packed(e->conv, a->n_channel);
     const spec_view y = packed(e->mixed, inner), z = columns(in, a->col_z);
-    const spec_view ungated = packed(e->scan, inner);
+    const spec_view scanned = packed(e->scan, inner);
     const bool selective = a->select.w != NULL;
 
     emit_linear(e, &a->in, x, in, (spec_linear_args){ 0 });
@@ -237,10 +237,12 @@ static void emit_mamba(emitter *e, const model_mamba *a, const recurrent_memory 
     } else {
         s.b = columns(conv, a->b_col), s.c = columns(conv, a->c_col), s.dt = columns(in, a->col_dt);
     }
-    if (!a->has_norm) s.z = z;
-    s.y = a->has_norm ? ungated : y;
+    /* Where the gate comes before the norm, the scan applies it: many blocks there, few in a norm of few rows. */
+    const bool gate_late = a->has_norm && a->norm_first;
+    if (!gate_late) s.z = z;
+    s.y = a->has_norm ? scanned : y;
     emit(e, (spec_op){ .kind = SPEC_OP_SCAN, .u.scan = s });
-    if (a->has_norm) emit_norm(e, &a->norm, ungated, z, a->norm_first, y);
+    if (a->has_norm) emit_norm(e, &a->norm, scanned, gate_late ? z : (spec_view){ 0 }, gate_late, y);
     emit_out(e, &a->out, y, scale);
 }
 

@@ -36,7 +36,10 @@ enum {
     CUDA_ROW_MAX = 1024,      /* rows of a decode pass */
     CUDA_SPLIT = 512,         /* positions per split of attention */
     CUDA_BLOCK = 64,          /* positions per block of attention; a page */
-    CUDA_RING = 8             /* pinned staging slots of a queue */
+    CUDA_RING = 8,            /* pinned staging slots of a queue */
+    CUDA_WEIGHT_PAD = 128,    /* rows behind a weight that may be read */
+    CUDA_CHUNK = 128,         /* columns that products take at once: rows of weights are whole chunks */
+    CUDA_PREFETCH = 24 << 20  /* bytes of the next weight that are brought to level 2 */
 };
 
 struct spec_device {
@@ -50,7 +53,7 @@ struct spec_device {
     cudaStream_t stage_stream;
 };
 
-/* [n_out][ld] of dtype, ld = n_in rounded up to 8 elements, the padding zero: rows are 16-byte aligned. */
+/* [n_out + CUDA_WEIGHT_PAD][ld] of dtype, ld = n_in rounded up to CUDA_CHUNK elements, the padding zero. */
 struct spec_weight {
     void *data;
     int32_t n_out, n_in, ld;
@@ -100,6 +103,8 @@ struct spec_queue {
     size_t result_cap, result_used;
     cuda_pending pending[64];
     int32_t n_pending;
+
+    const spec_weight *next_weight; /* of the product that follows in the plan being walked; NULL = none */
 };
 enum { CUDA_ARGMAX_PARTS = 16 };
 

@@ -1,21 +1,24 @@
 /* cuda_linear.cu - t = W x (+ bias); glu: t = act(t_gate) t_up, else t = act(t); y = scale t, or y += scale t.
- * W [n_out][ld] f32, bf16 or f16, rows 16-byte aligned and padded with zeros; x [rows][n_in] of the same type;
+ * W [n_out][ld] f32, bf16 or f16, rows padded with zeros to whole chunks; x [rows][n_in] of the same type;
  * y [rows][n_out] (n_out / 2 with glu) f32 or that type.
  *
  * Decode has own kernels, since a library changes its order of summation with the number of rows:
  *
  *   16 bit   W is the wide operand of the matrix instruction (m16n8k16, float32 accumulators), the rows of x the
- *            narrow one, padded to 8. A block of 8 warps makes 16 outputs (with glu, 16 gates and their 16 ups) of up
- *            to 64 rows. K is cut into chunks of 32; warp w takes the w-th eighth of them in ascending order; the eight
- *            partial sums are added in the order of the warps. All that depends on n_in only, and an element of the
- *            product depends on one row of W and one of x only.
- *            No shared memory feeds the matrix unit: which k a lane's registers stand for is free as long as W and x
- *            agree, so each lane loads 16 bytes, that is 8 consecutive k, and these make two instructions.
+ *            narrow one, padded to 8. K is cut into 1 to 8 parts; a part is summed in ascending order, 32 k at a time,
+ *            and the parts are added in ascending order. How many depends on the weight's shape only, and an element of
+ *            the product on one row of W and one of x, so no tiling and no division of the work changes a bit.
+ *            Which k a lane's registers stand for is free as long as W and x agree: each lane takes 16 bytes, that is 8
+ *            consecutive k, and these make two instructions.
+ *            Two kernels, for up to 32 rows and for more. Both begin to copy weights to shared memory before they wait
+ *            for x, hence while the operations before them still run: that hides their latency.
  *   float32  One warp per output (two with glu), lanes stride K by 4 elements, fmaf, and a shuffle tree.
  *            This kernel can also do the 16-bit types (SPEC_CUDA_LINEAR_FMA=1): the readable twin of the other.
  *
  * Prefill uses cuBLAS (float32 sums, no TF32), then an epilogue over a float32 scratch where there is one to do; what
  * cuBLAS refuses runs through the decode kernels. */
+#include <cooperative_groups.h>
+
 #include "cuda.cuh"
 
 #ifndef SPEC_CUDA_LINEAR_FMA
@@ -55,16 +58,6 @@ static __device__ __forceinline__ void linear_store(const linear_out &o, int r, 
     else store_any(o.y, o.y_type, i, o.scale * t);
 }
 
-/* Weights are read once: they pass by L1. */
-static __device__ __forceinline__ uint4 load_weight16(const void *p)
-{
-    uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p));
-    return v;
-}
-
 /* ------------------------------------------------------------------ 16 bit: matrix instruction --- */
 
 /* 8 elements of x at column k; columns >= n_in are zero whatever memory holds. */
@@ -101,134 +94,361 @@ __device__ __forceinline__ void mma16816<__half>(float acc[4], uint32_t a0, uint
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-enum { MMA_WARPS = 8 };
-
-/* MT tiles of 16 outputs (MT 2: with glu gate and up, else neighbours), NT tiles of 8 rows. The registers of lane
- * (g = lane / 4, t = lane % 4) hold, of each chunk of 32 k, columns 8t .. 8t+7: of W's rows g and g + 8, of x's row g.
- * The first four feed one instruction, the other four the next. */
-template <typename T, int MT, int NT>
-static __global__ void __launch_bounds__(MMA_WARPS * 32)
-linear_mma_kernel(const spec_step_block *step, const T *__restrict__ w, int ld_w, const T *__restrict__ x, int ld_x,
-                  int n_in, int aligned, linear_out o)
+/* The two instructions of a chunk: 16 outputs (a: rows g and g + 8 of W), 8 rows (b), 32 k. */
+template <typename T>
+static __device__ __forceinline__ void mma_chunk(float acc[4], const uint4 &a0, const uint4 &a1, const uint4 &b)
 {
-    constexpr int UNROLL = MT == 1 ? 4 : 2; /* chunks whose weights are in flight together */
-    __shared__ float part[MMA_WARPS][MT * 16][8 + 1];
-    const int n_row = step->n_row_run;
-    const int row0 = (int)blockIdx.y * NT * 8;
-    if (row0 >= n_row) return;
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const int half = o.n_out / 2;
-    const int m0 = (int)blockIdx.x * (o.glu ? 16 : 16 * MT);
-    const int m_end = o.glu ? half : o.n_out;
+    mma16816<T>(acc, a0.x, a1.x, a0.y, a1.y, b.x, b.y);
+    mma16816<T>(acc, a0.z, a1.z, a0.w, a1.w, b.z, b.w);
+}
 
-    const T *w_row[MT][2];
+enum {
+    MMA_WARPS = 8,
+    MMA_THREADS = MMA_WARPS * 32,
+    MMA_STAGES = 4, /* many rows */
+    MMA_PARTS = 8
+};
+
+/* Parts of K: more of them the fewer outputs there are, so that about 2000 warps or more are at work, each with three
+ * blocks or more. A function of the shape only, not of the device: it is the order of summation. */
+static int mma_parts(const linear_out &o, int n_in)
+{
+    const int n_tile = cuda_div_up(o.glu ? o.n_out / 2 : o.n_out, 16), n_block = cuda_div_up(n_in, CUDA_CHUNK);
+    int n = 1;
+    while (n < MMA_PARTS && n_tile * n < 1900 && n_block >= n * 2 * 3) n *= 2;
+    return n;
+}
+
+/* Where part p begins, in columns. */
+static __device__ __forceinline__ int part_begin(int n_in, int p, int n_part)
+{
+    return (n_in + CUDA_CHUNK - 1) / CUDA_CHUNK * p / n_part * CUDA_CHUNK;
+}
+
+/* 16 bytes from memory to shared memory, past L1 and not waited for. */
+static __device__ __forceinline__ void copy16(void *to, const void *from)
+{
+    const uint32_t address = (uint32_t)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+}
+/* The first `bytes` of them, zeros for the rest. */
+static __device__ __forceinline__ void copy_part16(void *to, const void *from, int bytes)
+{
+    const uint32_t address = (uint32_t)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes) : "memory");
+}
+static __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N> static __device__ __forceinline__ void copy_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+/* What the next product of the pass will read first is brought to level 2 when this one has asked for the last of its
+ * own weights: the memory would be idle until then. */
+struct linear_ahead {
+    const char *data;
+    uint32_t bytes; /* a multiple of 4096 */
+};
+static linear_ahead linear_ahead_of(const spec_queue *q)
+{
+    linear_ahead a = { NULL, 0 };
+    if (!q->next_weight) return a;
+    const size_t bytes = (size_t)q->next_weight->n_out * q->next_weight->ld * cuda_size(q->next_weight->dtype);
+    a.data = (const char *)q->next_weight->data;
+    a.bytes = (uint32_t)(bytes < CUDA_PREFETCH ? bytes : CUDA_PREFETCH) / 4096 * 4096;
+    return a;
+}
+static __device__ __forceinline__ void linear_prefetch(const linear_ahead &ahead)
+{
+    const uint32_t n = gridDim.x * (blockDim.x / 32), i = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+    if (threadIdx.x % 32 != 0 || blockIdx.y > 0) return;
+    for (uint32_t at = i * 4096; at < ahead.bytes; at += n * 4096)
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], 4096;" ::"l"(ahead.data + at) : "memory");
+}
+
+/* --- few rows: weights streaming past ---
+ * A warp makes 16 outputs (with glu: 16 gates and their ups, MT 2) of NT tiles of 8 rows for one part of K; the parts of
+ * an output are neighbours in a block, where their sums meet. Nothing else is shared: each lane reads only the weights
+ * that it copied to its warp's ring. What it needs of x for a block of the ring is loaded to registers together with
+ * the block, that is DEPTH blocks ahead: loads return in order, and one asked for later would wait for all the weights
+ * that were asked for before it. */
+template <int MT, int NT> struct few_block {
+    enum { CHUNKS = MT == 1 && NT < 4 ? 4 : 2, SIZE = CHUNKS * MT * 2 * 32 /* uint4 */ };
+};
+
+template <typename T, int MT, int NT, int DEPTH>
+static __global__ void __launch_bounds__(MMA_THREADS, NT == 1 && DEPTH == 2 ? 3 : 2)
+linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x, int ld_x, int n_in, int aligned,
+                  int n_part, linear_ahead ahead, linear_out o)
+{
+    constexpr int CHUNKS = few_block<MT, NT>::CHUNKS, BLOCK = few_block<MT, NT>::SIZE;
+    constexpr int N = NT * 8, LD = MT * 16 + 4, K = CHUNKS * 32;
+    extern __shared__ __align__(16) char dynamic[];
+    const int tid = (int)threadIdx.x, warp = tid / 32, lane = tid % 32, g = lane / 4, t = lane % 4;
+    uint4 *ring = (uint4 *)dynamic + warp * DEPTH * BLOCK + lane;
+
+    grid_release();
+    const int n_row = step->n_row_run, row0 = (int)blockIdx.y * N;
+    const int tile0 = (int)blockIdx.x * (MMA_WARPS / n_part), part = warp % n_part;
+    const int half = o.n_out / 2, m_end = o.glu ? half : o.n_out;
+    const int k0 = part_begin(n_in, part, n_part);
+    const int n_block = row0 < n_row ? (part_begin(n_in, part + 1, n_part) - k0) / K : 0;
+
+    const T *from[MT * 2];
 #pragma unroll
-    for (int i = 0; i < MT; i++)
+    for (int i = 0; i < MT * 2; i++) {
+        const int m = min((tile0 + warp / n_part) * 16, m_end - 1) + g + i % 2 * 8 + i / 2 * half;
+        from[i] = w + (size_t)m * ld_w + k0 + t * 8;
+    }
+    auto copy_w = [&](int slot) {
 #pragma unroll
-        for (int j = 0; j < 2; j++) {
-            int m = m0 + g + 8 * j + (o.glu ? 0 : 16 * i);
-            if (m >= m_end) m = m_end - 1; /* computed, not stored */
-            if (o.glu && i == 1) m += half;
-            w_row[i][j] = w + (size_t)m * ld_w;
-        }
+        for (int c = 0; c < CHUNKS; c++)
+#pragma unroll
+            for (int i = 0; i < MT * 2; i++) copy16(ring + slot * BLOCK + (c * MT * 2 + i) * 32, from[i] + c * 32);
+#pragma unroll
+        for (int i = 0; i < MT * 2; i++) from[i] += K;
+    };
+#pragma unroll
+    for (int s = 0; s < DEPTH; s++) {
+        if (s < n_block) copy_w(s);
+        copy_commit();
+    }
+    grid_wait();
+    if (row0 >= n_row) return;
+
     const T *x_row[NT];
 #pragma unroll
-    for (int n = 0; n < NT; n++) {
-        int r = row0 + n * 8 + g;
-        if (r >= n_row) r = n_row - 1; /* a column of the product that is not stored */
-        x_row[n] = x + (size_t)r * ld_x;
-    }
+    for (int n = 0; n < NT; n++) /* beyond the last row: not stored */
+        x_row[n] = x + (size_t)min(row0 + n * 8 + g, n_row - 1) * ld_x + k0 + t * 8;
+    int left = n_in - k0; /* columns of x from the next block on */
+    uint4 b[DEPTH][CHUNKS][NT];
+    auto load_x = [&](int slot) {
+        const bool whole = aligned && left >= K;
+#pragma unroll
+        for (int n = 0; n < NT; n++) {
+#pragma unroll
+            for (int c = 0; c < CHUNKS; c++)
+                b[slot][c][n] = whole ? ((const uint4 *)x_row[n])[c * 4] : load_x8(x_row[n], c * 32, left - t * 8, aligned);
+            x_row[n] += K;
+        }
+        left -= K;
+    };
+#pragma unroll
+    for (int s = 0; s < DEPTH; s++)
+        if (s < n_block) load_x(s);
 
     float acc[MT][NT][4];
+#pragma unroll
+    for (int i = 0; i < MT * NT * 4; i++) acc[i / (NT * 4)][i / 4 % NT][i % 4] = 0.0f;
+    for (int block = 0; block < n_block; block += DEPTH) {
+#pragma unroll
+        for (int s = 0; s < DEPTH; s++) {
+            if (block + s >= n_block) break;
+            copy_wait<DEPTH - 1>();
+#pragma unroll
+            for (int c = 0; c < CHUNKS; c++) {
+                uint4 a[MT * 2];
+#pragma unroll
+                for (int i = 0; i < MT * 2; i++) a[i] = ring[s * BLOCK + (c * MT * 2 + i) * 32];
+#pragma unroll
+                for (int i = 0; i < MT; i++)
+#pragma unroll
+                    for (int n = 0; n < NT; n++) mma_chunk<T>(acc[i][n], a[2 * i], a[2 * i + 1], b[s][c][n]);
+            }
+            if (block + s + DEPTH < n_block) {
+                copy_w(s);
+                load_x(s);
+            }
+            copy_commit();
+        }
+    }
+    linear_prefetch(ahead);
+
+    /* The warps' sums, [N][LD] each in its own ring. Lane (g, t) holds outputs g and g + 8 of rows 2t and 2t + 1. */
+    constexpr int WARP = DEPTH * BLOCK * 4; /* floats between warps */
+    float *mine = (float *)dynamic + warp * WARP;
+    __syncwarp();
 #pragma unroll
     for (int i = 0; i < MT; i++)
 #pragma unroll
         for (int n = 0; n < NT; n++)
 #pragma unroll
-            for (int e = 0; e < 4; e++) acc[i][n][e] = 0.0f;
-
-    const int n_chunk = (n_in + 31) / 32;
-    const int c_begin = (int)((long long)n_chunk * warp / MMA_WARPS);
-    const int c_end = (int)((long long)n_chunk * (warp + 1) / MMA_WARPS);
-    for (int c = c_begin; c < c_end; c += UNROLL) {
-        uint4 a[UNROLL][MT][2];
-#pragma unroll
-        for (int u = 0; u < UNROLL; u++)
-#pragma unroll
-            for (int i = 0; i < MT; i++)
-#pragma unroll
-                for (int j = 0; j < 2; j++) {
-                    const int k = (c + u) * 32 + t * 8;
-                    a[u][i][j] = make_uint4(0, 0, 0, 0);
-                    if (c + u < c_end && k < ld_w) a[u][i][j] = load_weight16(w_row[i][j] + k);
-                }
-#pragma unroll
-        for (int u = 0; u < UNROLL; u++) {
-            if (c + u >= c_end) break;
-#pragma unroll
-            for (int n = 0; n < NT; n++) {
-                const uint4 b = load_x8(x_row[n], (c + u) * 32 + t * 8, n_in, aligned);
-#pragma unroll
-                for (int i = 0; i < MT; i++) {
-                    mma16816<T>(acc[i][n], a[u][i][0].x, a[u][i][1].x, a[u][i][0].y, a[u][i][1].y, b.x, b.y);
-                    mma16816<T>(acc[i][n], a[u][i][0].z, a[u][i][1].z, a[u][i][0].w, a[u][i][1].w, b.z, b.w);
-                }
-            }
-        }
-    }
-
-    /* Lane (g, t) holds outputs g and g + 8 of rows 2t and 2t + 1. Add the warps' sums in their order, 8 rows a time. */
-#pragma unroll
-    for (int n = 0; n < NT; n++) {
-        if (row0 + n * 8 >= n_row) break;
-        if (n > 0) __syncthreads();
-#pragma unroll
-        for (int i = 0; i < MT; i++) {
-            part[warp][i * 16 + g][2 * t] = acc[i][n][0];
-            part[warp][i * 16 + g][2 * t + 1] = acc[i][n][1];
-            part[warp][i * 16 + g + 8][2 * t] = acc[i][n][2];
-            part[warp][i * 16 + g + 8][2 * t + 1] = acc[i][n][3];
-        }
-        __syncthreads();
-        const int n_store = o.glu ? 16 * 8 : MT * 16 * 8;
-        const int e = (int)threadIdx.x;
-        if (e < n_store) {
-            const int mt = o.glu ? 16 : MT * 16, m = e % mt, col = e / mt, r = row0 + n * 8 + col;
-            float sum = part[0][m][col], up = 0.0f;
-#pragma unroll
-            for (int v = 1; v < MMA_WARPS; v++) sum = sum + part[v][m][col];
-            if (MT == 2 && o.glu) {
-                up = part[0][m + 16][col];
-#pragma unroll
-                for (int v = 1; v < MMA_WARPS; v++) up = up + part[v][(MT - 1) * 16 + m][col];
-            }
-            if (r < n_row && m0 + m < m_end) linear_store(o, r, m0 + m, sum, up);
-        }
+            for (int e = 0; e < 4; e++)
+                mine[(n * 8 + 2 * t + e % 2) * LD + i * 16 + g + e / 2 * 8] = acc[i][n][e];
+    __syncthreads();
+    for (int e = tid; e < MMA_WARPS / n_part * 16 * N; e += MMA_THREADS) {
+        const int m = e % 16, r = e / 16 % N, tile = e / (16 * N), out = (tile0 + tile) * 16 + m;
+        if (row0 + r >= n_row || out >= m_end) continue;
+        const float *at = (const float *)dynamic + tile * n_part * WARP + r * LD + m;
+        float v = at[0], up = at[(MT - 1) * 16];
+        for (int k = 1; k < n_part; k++) v = v + at[k * WARP], up = up + at[k * WARP + (MT - 1) * 16];
+        linear_store(o, row0 + r, out, v, up);
     }
 }
 
-template <typename T, int MT>
-static void launch_mma(spec_queue *q, const spec_linear_args *a, const linear_out &o, int rows, bool aligned)
+template <typename T, int MT, int NT, int DEPTH>
+static spec_status launch_few_deep(spec_queue *q, const spec_linear_args *a, const linear_out &o, int rows, bool aligned,
+                                   int blocks, int n_part)
 {
-    const int n_m = cuda_div_up(o.glu ? o.n_out / 2 : o.n_out, o.glu ? 16 : 16 * MT);
-    const dim3 threads(MMA_WARPS * 32);
-    const T *w = (const T *)a->w->data, *x = (const T *)a->x.data;
-    const int tile = rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
-    const dim3 grid((unsigned)n_m, (unsigned)cuda_div_up(rows, tile));
-    switch (tile) {
-    case 8:
-        linear_mma_kernel<T, MT, 1><<<grid, threads, 0, q->stream>>>(q->d_step, w, a->w->ld, x, a->x.ld, a->n_in, aligned, o);
-        break;
-    case 16:
-        linear_mma_kernel<T, MT, 2><<<grid, threads, 0, q->stream>>>(q->d_step, w, a->w->ld, x, a->x.ld, a->n_in, aligned, o);
-        break;
-    case 32:
-        linear_mma_kernel<T, MT, 4><<<grid, threads, 0, q->stream>>>(q->d_step, w, a->w->ld, x, a->x.ld, a->n_in, aligned, o);
-        break;
-    default:
-        linear_mma_kernel<T, MT, 8><<<grid, threads, 0, q->stream>>>(q->d_step, w, a->w->ld, x, a->x.ld, a->n_in, aligned, o);
-        break;
+    auto *kernel = linear_few_kernel<T, MT, NT, DEPTH>;
+    constexpr int RING = DEPTH * few_block<MT, NT>::SIZE * 16; /* bytes per warp */
+    static_assert(NT * 8 * (MT * 16 + 4) * 4 <= RING, "the sums of a warp take the place of its ring");
+    const size_t bytes = (size_t)MMA_WARPS * RING;
+    (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    return cuda_launch(q, "linear", kernel, dim3((unsigned)blocks, (unsigned)cuda_div_up(rows, NT * 8)), dim3(MMA_THREADS),
+                       bytes, 1, q->d_step, (const T *)a->w->data, a->w->ld, (const T *)a->x.data, a->x.ld, a->n_in,
+                       (int)aligned, n_part, linear_ahead_of(q), o);
+}
+
+/* Where there are blocks for it, three to a multiprocessor with two copies in flight per warp are better than two with
+ * three; for more rows than 8 the registers allow two and two. */
+template <typename T, int MT, int NT>
+static spec_status launch_few(spec_queue *q, const spec_linear_args *a, const linear_out &o, int rows, bool aligned)
+{
+    const int n_tile = cuda_div_up(MT == 2 ? o.n_out / 2 : o.n_out, 16), n_part = mma_parts(o, a->n_in);
+    const int blocks = cuda_div_up(n_tile * n_part, MMA_WARPS);
+    constexpr bool deep = NT == 1 || (MT == 2 && NT == 2);
+    if (deep && blocks <= 2 * q->dev->n_sm)
+        return launch_few_deep<T, MT, NT, deep ? 3 : 2>(q, a, o, rows, aligned, blocks, n_part);
+    return launch_few_deep<T, MT, NT, 2>(q, a, o, rows, aligned, blocks, n_part);
+}
+
+/* --- many rows: blocks of WM * 32 outputs, 64 rows and one part of K ---
+ * Both operands pass through shared memory in stages of 64 k, since now the reading of x costs as much as that of the
+ * weights. A warp makes 32 outputs of 32 rows. The parts of an output are the blocks of a cluster, where their sums
+ * meet. A row of a stage is 8 units of 16 bytes; in odd rows the two halves change places, so that the 8 lanes of a
+ * phase (two rows, four units) reach all banks. */
+template <typename T, int WM>
+static __global__ void __launch_bounds__(WM * 64, 512 / (WM * 64))
+linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x, int ld_x, int n_in, linear_ahead ahead,
+                   linear_out o)
+{
+    namespace cg = cooperative_groups;
+    constexpr int M = WM * 32, N = 64, THREADS = WM * 64, STAGE = (M + N) * 8 /* uint4 */, LD = M + 4;
+    constexpr int STEP = THREADS / 8, COPY_W = M / STEP, COPY_X = N / STEP;
+    extern __shared__ __align__(16) char dynamic[];
+    uint4 *stages = (uint4 *)dynamic;
+    float *sums = (float *)dynamic; /* [N][LD], where the stages were */
+    const int tid = (int)threadIdx.x, warp = tid / 32, lane = tid % 32, g = lane / 4, t = lane % 4;
+    const int m_warp = warp % WM * 32, r_warp = warp / WM * 32;
+    const cg::cluster_group cluster = cg::this_cluster();
+    const int n_part = (int)cluster.num_blocks(), part = (int)cluster.block_rank(), tile = (int)blockIdx.x / n_part;
+
+    grid_release();
+    const int n_row = step->n_row_run, row0 = (int)blockIdx.y * N;
+    const int half = o.n_out / 2, m_tile = o.glu ? M / 2 : M, m0 = tile * m_tile, m_end = o.glu ? half : o.n_out;
+    const int k0 = part_begin(n_in, part, n_part), n_step = (part_begin(n_in, part + 1, n_part) - k0) / 64;
+
+    /* Copies: this thread has unit u of every STEP-th row. Rows of W and x lie in a stage one behind the other. */
+    const int u = tid % 8, first = tid / 8;
+    uint4 *const to = stages + first * 8 + (u ^ (first & 1) << 2); /* STEP is even */
+    const T *from_w[COPY_W], *from_x[COPY_X];
+#pragma unroll
+    for (int i = 0; i < COPY_W; i++) {
+        const int m = first + i * STEP;
+        from_w[i] = w + (size_t)(o.glu && m >= M / 2 ? half + m0 + m - M / 2 : m0 + m) * ld_w + k0 + u * 8;
     }
+#pragma unroll
+    for (int i = 0; i < COPY_X; i++)
+        from_x[i] = x + (size_t)min(row0 + first + i * STEP, max(n_row - 1, 0)) * ld_x + k0 + u * 8;
+    int left = n_in - k0 - u * 8; /* columns of x from this thread's unit on */
+    auto copy_w = [&](int stage) {
+#pragma unroll
+        for (int i = 0; i < COPY_W; i++) copy16(to + stage * STAGE + i * STEP * 8, from_w[i]), from_w[i] += 64;
+    };
+    auto copy_x = [&](int stage) {
+        const int bytes = min(max(left * 2, 0), 16);
+#pragma unroll
+        for (int i = 0; i < COPY_X; i++) {
+            copy_part16(to + stage * STAGE + (M + i * STEP) * 8, bytes > 0 ? from_x[i] : x, bytes);
+            from_x[i] += 64;
+        }
+        left -= 64;
+    };
+#pragma unroll
+    for (int s = 0; s < MMA_STAGES - 1; s++)
+        if (s < n_step && row0 < n_row) copy_w(s);
+    grid_wait();
+    if (row0 >= n_row) return;
+#pragma unroll
+    for (int s = 0; s < MMA_STAGES - 1; s++) {
+        if (s < n_step) copy_x(s);
+        copy_commit();
+    }
+
+    float acc[2][4][4];
+#pragma unroll
+    for (int e = 0; e < 32; e++) acc[e / 16][e / 4 % 4][e % 4] = 0.0f;
+    /* The lane's unit of its row: of the first chunk of a stage, and of the second. */
+    const uint4 *const at[2] = { stages + g * 8 + t + (g & 1) * 4, stages + g * 8 + t + (~g & 1) * 4 };
+    int stage = 0;
+    for (int s = 0; s < n_step; s++) {
+        copy_wait<MMA_STAGES - 2>();
+        __syncthreads();
+        if (s + MMA_STAGES - 1 < n_step) {
+            const int next = (stage + MMA_STAGES - 1) % MMA_STAGES;
+            copy_w(next);
+            copy_x(next);
+        }
+        copy_commit();
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const uint4 *ws = at[h] + stage * STAGE + m_warp * 8, *xs = at[h] + stage * STAGE + (M + r_warp) * 8;
+            uint4 a[4], b[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) a[i] = ws[i * 64], b[i] = xs[i * 64];
+#pragma unroll
+            for (int n = 0; n < 4; n++) {
+                mma_chunk<T>(acc[0][n], a[0], a[1], b[n]);
+                mma_chunk<T>(acc[1][n], a[2], a[3], b[n]);
+            }
+        }
+        stage = (stage + 1) % MMA_STAGES;
+    }
+    linear_prefetch(ahead);
+    copy_wait<0>();
+    __syncthreads();
+#pragma unroll
+    for (int e = 0; e < 32; e++)
+        sums[(r_warp + e / 4 % 4 * 8 + 2 * t + e % 2) * LD + m_warp + e / 16 * 16 + e % 4 / 2 * 8 + g] =
+            acc[e / 16][e / 4 % 4][e % 4];
+    cluster.sync();
+    auto total = [&](int i) { /* the parts' sums, in order */
+        float v = *cluster.map_shared_rank(sums + i, 0);
+        for (int k = 1; k < n_part; k++) v = v + *cluster.map_shared_rank(sums + i, k);
+        return v;
+    };
+    for (int e = tid + part * THREADS; e < N * m_tile; e += n_part * THREADS) {
+        const int m = e % m_tile, r = e / m_tile;
+        if (row0 + r >= n_row || m0 + m >= m_end) continue;
+        linear_store(o, row0 + r, m0 + m, total(r * LD + m), o.glu ? total(r * LD + m + M / 2) : 0.0f);
+    }
+    cluster.sync(); /* the others may still read this block's sums */
+}
+
+template <typename T, int WM>
+static spec_status launch_many(spec_queue *q, const spec_linear_args *a, const linear_out &o, int rows)
+{
+    auto *kernel = linear_many_kernel<T, WM>;
+    const int m_tile = o.glu ? WM * 16 : WM * 32, n_tile = cuda_div_up(o.glu ? o.n_out / 2 : o.n_out, m_tile);
+    const int n_part = mma_parts(o, a->n_in);
+    const size_t bytes = (size_t)MMA_STAGES * (WM * 32 + 64) * 128;
+    (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    return cuda_launch(q, "linear", kernel, dim3((unsigned)(n_tile * n_part), (unsigned)cuda_div_up(rows, 64)),
+                       dim3(WM * 64), bytes, (unsigned)n_part, q->d_step, (const T *)a->w->data, a->w->ld,
+                       (const T *)a->x.data, a->x.ld, a->n_in, linear_ahead_of(q), o);
+}
+
+template <typename T>
+static spec_status launch_mma(spec_queue *q, const spec_linear_args *a, const linear_out &o, int rows, bool aligned)
+{
+    if (rows > 32 && aligned) {
+        const bool wide = cuda_div_up(a->n_out, 128) * mma_parts(o, a->n_in) >= 96;
+        return wide ? launch_many<T, 4>(q, a, o, rows) : launch_many<T, 2>(q, a, o, rows);
+    }
+    if (rows > 16) return o.glu ? launch_few<T, 2, 4>(q, a, o, rows, aligned) : launch_few<T, 1, 4>(q, a, o, rows, aligned);
+    if (rows > 8) return o.glu ? launch_few<T, 2, 2>(q, a, o, rows, aligned) : launch_few<T, 1, 2>(q, a, o, rows, aligned);
+    return o.glu ? launch_few<T, 2, 1>(q, a, o, rows, aligned) : launch_few<T, 1, 1>(q, a, o, rows, aligned);
 }
 
 /* --------------------------------------------------------------------------- float32: FMA --- */
@@ -255,6 +475,16 @@ template <typename T> struct chunk16 {
     }
 };
 
+/* Weights are read once: they pass by L1. */
+static __device__ __forceinline__ uint4 load_weight16(const void *p)
+{
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
+    return v;
+}
+
 enum { FMA_WARPS = 4 };
 
 /* A warp makes output m (MW 2: and m + n_out / 2, the up of a glu) of ROWS rows. Lane l takes the chunks l, l + 32, ...
@@ -265,6 +495,7 @@ linear_fma_kernel(const spec_step_block *step, const T *__restrict__ w, int ld_w
                   int n_in, int aligned, linear_out o)
 {
     constexpr int VEC = chunk16<T>::VEC, UNROLL = 4;
+    grid_begin();
     const int n_row = step->n_row_run;
     const int row0 = (int)blockIdx.y * ROWS;
     if (row0 >= n_row) return;
@@ -326,26 +557,16 @@ linear_fma_kernel(const spec_step_block *step, const T *__restrict__ w, int ld_w
 }
 
 template <typename T, int MW>
-static void launch_fma(spec_queue *q, const spec_linear_args *a, const linear_out &o, int rows, bool aligned)
+static spec_status launch_fma(spec_queue *q, const spec_linear_args *a, const linear_out &o, int rows, bool aligned)
 {
-    const dim3 threads(FMA_WARPS * 32);
-    const T *w = (const T *)a->w->data, *x = (const T *)a->x.data;
     const int tile = rows <= 1 ? 1 : rows <= 2 ? 2 : rows <= 4 ? 4 : 8;
+    auto *kernel = tile == 1   ? linear_fma_kernel<T, MW, 1>
+                   : tile == 2 ? linear_fma_kernel<T, MW, 2>
+                   : tile == 4 ? linear_fma_kernel<T, MW, 4>
+                               : linear_fma_kernel<T, MW, 8>;
     const dim3 grid((unsigned)cuda_div_up(o.n_out / MW, FMA_WARPS), (unsigned)cuda_div_up(rows, tile));
-    switch (tile) {
-    case 1:
-        linear_fma_kernel<T, MW, 1><<<grid, threads, 0, q->stream>>>(q->d_step, w, a->w->ld, x, a->x.ld, a->n_in, aligned, o);
-        break;
-    case 2:
-        linear_fma_kernel<T, MW, 2><<<grid, threads, 0, q->stream>>>(q->d_step, w, a->w->ld, x, a->x.ld, a->n_in, aligned, o);
-        break;
-    case 4:
-        linear_fma_kernel<T, MW, 4><<<grid, threads, 0, q->stream>>>(q->d_step, w, a->w->ld, x, a->x.ld, a->n_in, aligned, o);
-        break;
-    default:
-        linear_fma_kernel<T, MW, 8><<<grid, threads, 0, q->stream>>>(q->d_step, w, a->w->ld, x, a->x.ld, a->n_in, aligned, o);
-        break;
-    }
+    return cuda_launch(q, "linear", kernel, grid, dim3(FMA_WARPS * 32), 0, 1, q->d_step, (const T *)a->w->data, a->w->ld,
+                       (const T *)a->x.data, a->x.ld, a->n_in, (int)aligned, o);
 }
 
 /* -------------------------------------------------------------------------------- prefill --- */
@@ -354,6 +575,7 @@ static void launch_fma(spec_queue *q, const spec_linear_args *a, const linear_ou
 static __global__ void linear_epilogue_kernel(const spec_step_block *step, const float *t, int n_y, linear_out o)
 {
     const int r = (int)blockIdx.y;
+    grid_begin();
     if (r >= step->n_row_run) return;
     const float *row = t + (size_t)r * o.n_out;
     for (int m = (int)(blockIdx.x * blockDim.x + threadIdx.x); m < n_y; m += (int)(gridDim.x * blockDim.x))
@@ -389,8 +611,9 @@ static bool linear_blas(spec_queue *q, const spec_linear_args *a, const linear_o
     if (!direct) {
         const int n_y = a->glu ? a->n_out / 2 : a->n_out;
         const int blocks = cuda_div_up(n_y, 1024);
-        linear_epilogue_kernel<<<dim3((unsigned)blocks, (unsigned)rows), 256, 0, q->stream>>>(
-            q->d_step, q->linear_scratch, n_y, o);
+        *status = cuda_launch(q, "linear prefill", linear_epilogue_kernel, dim3((unsigned)blocks, (unsigned)rows), dim3(256),
+                              0, 1, q->d_step, q->linear_scratch, n_y, o);
+        return true;
     }
     *status = cuda_launched(q, "linear prefill");
     return true;
@@ -440,16 +663,9 @@ spec_status speci_cuda_linear(spec_queue *q, const spec_linear_args *a)
     const bool aligned = cuda_aligned(a->x.data, 16) && (size_t)a->x.ld * cuda_size(a->x.dtype) % 16 == 0;
     return cuda_by_dtype(a->w->dtype, [&](auto tag) {
         using T = decltype(tag);
-        if constexpr (sizeof(T) == 4 || SPEC_CUDA_LINEAR_FMA) {
-            if (o.glu) launch_fma<T, 2>(q, a, o, rows, aligned);
-            else launch_fma<T, 1>(q, a, o, rows, aligned);
-        } else {
-            /* Two tiles of outputs a block halve the reading of x; one keeps small matrices spread over the device.
-             * The bits are the same. */
-            const bool wide = rows > 16 && a->n_out >= 32 * 2 * q->dev->n_sm;
-            if (o.glu || wide) launch_mma<T, 2>(q, a, o, rows, aligned);
-            else launch_mma<T, 1>(q, a, o, rows, aligned);
-        }
-        return cuda_launched(q, "linear");
+        if constexpr (sizeof(T) == 4 || SPEC_CUDA_LINEAR_FMA)
+            return o.glu ? launch_fma<T, 2>(q, a, o, rows, aligned) : launch_fma<T, 1>(q, a, o, rows, aligned);
+        else
+            return launch_mma<T>(q, a, o, rows, aligned);
     });
 }

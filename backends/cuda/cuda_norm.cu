@@ -2,8 +2,9 @@
  *   RMS    v = gate ? x * silu(gate) : x;  y = v * rsqrt(mean(v^2) + eps) * weight, over each of n_group groups;
  *          with norm_first  y = x * rsqrt(mean(x^2) + eps) * weight * silu(gate)
  *   LAYER  y = (x - mean) * rsqrt(mean((x - mean)^2) + eps) * weight + bias
- * x, gate f32 [rows][dim]; y f32 or 16 bit. One block per row and group; its width, and so the order of its sums, is a
- * function of the group's width. Rows are read twice (three times): the second time they come from L1. */
+ * x, gate f32 [rows][dim]; y f32 or 16 bit. One block per row and group; how the group is divided among its threads, and
+ * so the order of its sums, is a function of its width. Groups of whole float4s are held in registers, up to 8 a
+ * thread; others are read twice (three times), the second time from L1. */
 #include "cuda.cuh"
 
 struct norm_row {
@@ -50,6 +51,90 @@ static __global__ void __launch_bounds__(1024) norm_kernel(const spec_step_block
     }
 }
 
+enum { NORM_THREADS = 256, NORM_QUADS = 8 };
+
+static __device__ __forceinline__ float4 silu4(float4 v) { return make_float4(silu(v.x), silu(v.y), silu(v.z), silu(v.w)); }
+static __device__ __forceinline__ float4 mul4(float4 a, float4 b)
+{
+    return make_float4(a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w);
+}
+static __device__ __forceinline__ float4 add4(float4 a, float4 b)
+{
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+static __device__ __forceinline__ void store4(void *y, int dtype, size_t i, float4 v)
+{
+    if (dtype == SPEC_DTYPE_F32) {
+        *(float4 *)((float *)y + i) = v;
+    } else {
+        const bool bf = dtype == SPEC_DTYPE_BF16;
+        auto bits = [&](float f) { return bf ? bits16(from_f32<__nv_bfloat16>(f)) : bits16(from_f32<__half>(f)); };
+        *(uint2 *)((uint16_t *)y + i) = make_uint2(bits(v.x) | bits(v.y) << 16, bits(v.z) | bits(v.w) << 16);
+    }
+}
+
+/* Q float4s a thread: number k of thread i is that at column 4 (i + 256 k). The weights do not wait for the pass. */
+template <int Q>
+static __global__ void __launch_bounds__(NORM_THREADS) norm_quad_kernel(const spec_step_block *step, spec_norm_args a, int width)
+{
+    __shared__ float shared[32];
+    const int r = (int)blockIdx.y, c0 = (int)blockIdx.x * width, n = width / 4;
+    grid_release();
+    float4 weight[Q], bias[Q], v[Q], gate[Q];
+#pragma unroll
+    for (int k = 0; k < Q; k++) {
+        const int i = (int)threadIdx.x + k * NORM_THREADS;
+        weight[k] = bias[k] = v[k] = gate[k] = make_float4(0, 0, 0, 0);
+        if (i < n) weight[k] = ((const float4 *)(a.weight + c0))[i];
+        if (i < n && a.bias) bias[k] = ((const float4 *)(a.bias + c0))[i];
+    }
+    grid_wait();
+    if (r >= step->n_row_run) return;
+    const float4 *x = (const float4 *)((const float *)a.x.data + (size_t)r * a.x.ld + c0);
+    const float4 *z = (const float4 *)((const float *)a.gate.data + (size_t)r * a.gate.ld + c0);
+#pragma unroll
+    for (int k = 0; k < Q; k++) {
+        const int i = (int)threadIdx.x + k * NORM_THREADS;
+        if (i < n) v[k] = x[i];
+        if (i < n && a.gate.data) gate[k] = z[i];
+    }
+    float mean = 0.0f, sum = 0.0f, square = 0.0f;
+#pragma unroll
+    for (int k = 0; k < Q; k++) {
+        if (a.gate.data) gate[k] = silu4(gate[k]);
+        if (a.gate.data && !a.norm_first) v[k] = mul4(v[k], gate[k]);
+    }
+    if (a.kind == SPEC_NORM_LAYER) {
+#pragma unroll
+        for (int k = 0; k < Q; k++) sum = sum + (v[k].x + v[k].y) + (v[k].z + v[k].w);
+        mean = block_sum(sum, shared) / (float)width;
+#pragma unroll
+        for (int k = 0; k < Q; k++)
+            if ((int)threadIdx.x + k * NORM_THREADS < n) v[k] = add4(v[k], make_float4(-mean, -mean, -mean, -mean));
+    }
+#pragma unroll
+    for (int k = 0; k < Q; k++)
+        square = fmaf(v[k].x, v[k].x, fmaf(v[k].y, v[k].y, fmaf(v[k].z, v[k].z, fmaf(v[k].w, v[k].w, square))));
+    const float scale = 1.0f / sqrtf(block_sum(square, shared) / (float)width + a.eps);
+#pragma unroll
+    for (int k = 0; k < Q; k++) {
+        const int i = (int)threadIdx.x + k * NORM_THREADS;
+        if (i >= n) continue;
+        float4 y = mul4(mul4(v[k], make_float4(scale, scale, scale, scale)), weight[k]);
+        if (a.bias) y = add4(y, bias[k]);
+        if (a.gate.data && a.norm_first) y = mul4(y, gate[k]);
+        store4(a.y.data, a.y.dtype, (size_t)r * a.y.ld + c0 + 4 * i, y);
+    }
+}
+
+/* Every row and group begins at a multiple of 16 bytes (of y: of 4 elements). */
+static bool norm_by_quads(const spec_norm_args *a, int width)
+{
+    const auto quads = [](const spec_view &v) { return !v.data || (v.ld % 4 == 0 && cuda_aligned(v.data, 4 * cuda_size(v.dtype))); };
+    return width % 4 == 0 && width <= NORM_THREADS * NORM_QUADS * 4 && quads(a->x) && quads(a->gate) && quads(a->y) &&
+           cuda_aligned(a->weight, 16) && (!a->bias || cuda_aligned(a->bias, 16));
+}
+
 spec_status speci_cuda_check_norm(spec_device *dev, const spec_norm_args *a)
 {
     if (a->dim < 1 || a->n_group < 1 || a->dim % a->n_group)
@@ -68,6 +153,15 @@ spec_status speci_cuda_norm(spec_queue *q, const spec_norm_args *a)
     SPEC_TRY(cuda_enter_op(q, "norm"));
     SPEC_TRY(speci_cuda_check_norm(q->dev, a));
     const int width = a->dim / a->n_group;
+    if (norm_by_quads(a, width)) {
+        const int quads = cuda_div_up(width, NORM_THREADS * 4);
+        auto *kernel = quads == 1   ? norm_quad_kernel<1>
+                       : quads == 2 ? norm_quad_kernel<2>
+                       : quads <= 4 ? norm_quad_kernel<4>
+                                    : norm_quad_kernel<NORM_QUADS>;
+        return cuda_launch(q, "norm", kernel, dim3((unsigned)a->n_group, (unsigned)q->shape.rows), dim3(NORM_THREADS), 0, 1,
+                           q->d_step, *a, width);
+    }
     int threads = 32;
     while (threads < 1024 && threads * 4 < width) threads *= 2;
     return cuda_launch(q, "norm", norm_kernel, dim3((unsigned)a->n_group, (unsigned)q->shape.rows),

@@ -130,12 +130,18 @@ static spec_status upload_parts(spec_device *dev, spec_weight *w, const spec_wei
 
 /* ------------------------------------------------------------------------- the table's --- */
 
-static int32_t weight_ld(const spec_weight_desc *d) { return (int32_t)cuda_round_up((size_t)d->n_in, 8); }
+static int32_t weight_ld(const spec_weight_desc *d) { return (int32_t)cuda_round_up((size_t)d->n_in, CUDA_CHUNK); }
+
+/* Kernels read whole tiles of rows: behind the last row there is memory for a tile, zero and not used. */
+static size_t weight_bytes(int32_t n_out, int32_t ld, spec_dtype dtype)
+{
+    return ((size_t)n_out + CUDA_WEIGHT_PAD) * (size_t)ld * cuda_size(dtype);
+}
 
 size_t speci_cuda_weight_bytes(spec_device *dev, const spec_weight_desc *d)
 {
     (void)dev;
-    return speci_cuda_memory_bytes((size_t)d->n_out * (size_t)weight_ld(d) * cuda_size(d->compute));
+    return speci_cuda_memory_bytes(weight_bytes(d->n_out, weight_ld(d), d->compute));
 }
 
 static spec_status check_weight(spec_device *dev, const spec_weight_desc *d)
@@ -167,7 +173,10 @@ spec_status speci_cuda_weight_open(spec_device *dev, spec_weight **out, const sp
     if (!w) return SPEC_E_NOMEM;
     w->n_out = desc->n_out, w->n_in = desc->n_in, w->ld = weight_ld(desc), w->dtype = desc->compute;
     w->glu = desc->glu != 0;
-    const cudaError_t e = cudaMalloc(&w->data, (size_t)w->n_out * (size_t)w->ld * cuda_size(w->dtype));
+    const size_t used = (size_t)w->n_out * (size_t)w->ld * cuda_size(w->dtype);
+    const size_t bytes = weight_bytes(w->n_out, w->ld, w->dtype);
+    cudaError_t e = cudaMalloc(&w->data, bytes);
+    if (e == cudaSuccess && (e = cudaMemset((char *)w->data + used, 0, bytes - used)) != cudaSuccess) (void)cudaFree(w->data);
     if (e != cudaSuccess) {
         dev->host->free(dev->host, w);
         return speci_cuda_status(dev, e, "cudaMalloc: weight");
