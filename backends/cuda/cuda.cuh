@@ -38,8 +38,7 @@ enum {
     CUDA_BLOCK = 64,          /* positions per block of attention; a page */
     CUDA_RING = 8,            /* pinned staging slots of a queue */
     CUDA_WEIGHT_PAD = 128,    /* rows behind a weight that may be read */
-    CUDA_CHUNK = 128,         /* columns that products take at once: rows of weights are whole chunks */
-    CUDA_PREFETCH = 24 << 20  /* bytes of the next weight that are brought to level 2 */
+    CUDA_CHUNK = 128          /* columns that products take at once: rows of weights are whole chunks */
 };
 
 struct spec_device {
@@ -103,8 +102,6 @@ struct spec_queue {
     size_t result_cap, result_used;
     cuda_pending pending[64];
     int32_t n_pending;
-
-    const spec_weight *next_weight; /* of the product that follows in the plan being walked; NULL = none */
 };
 enum { CUDA_ARGMAX_PARTS = 16 };
 

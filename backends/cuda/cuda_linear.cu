@@ -109,13 +109,13 @@ enum {
     MMA_PARTS = 8
 };
 
-/* Parts of K: more of them the fewer outputs there are, so that about 2000 warps or more are at work, each with three
+/* Parts of K: more of them the fewer outputs there are, so that 1300 warps or more are at work, each with three
  * blocks or more. A function of the shape only, not of the device: it is the order of summation. */
 static int mma_parts(const linear_out &o, int n_in)
 {
     const int n_tile = cuda_div_up(o.glu ? o.n_out / 2 : o.n_out, 16), n_block = cuda_div_up(n_in, CUDA_CHUNK);
     int n = 1;
-    while (n < MMA_PARTS && n_tile * n < 1900 && n_block >= n * 2 * 3) n *= 2;
+    while (n < MMA_PARTS && n_tile * n < 1300 && n_block >= n * 2 * 3) n *= 2;
     return n;
 }
 
@@ -143,29 +143,6 @@ template <int N> static __device__ __forceinline__ void copy_wait()
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-/* What the next product of the pass will read first is brought to level 2 when this one has asked for the last of its
- * own weights: the memory would be idle until then. */
-struct linear_ahead {
-    const char *data;
-    uint32_t bytes; /* a multiple of 4096 */
-};
-static linear_ahead linear_ahead_of(const spec_queue *q)
-{
-    linear_ahead a = { NULL, 0 };
-    if (!q->next_weight) return a;
-    const size_t bytes = (size_t)q->next_weight->n_out * q->next_weight->ld * cuda_size(q->next_weight->dtype);
-    a.data = (const char *)q->next_weight->data;
-    a.bytes = (uint32_t)(bytes < CUDA_PREFETCH ? bytes : CUDA_PREFETCH) / 4096 * 4096;
-    return a;
-}
-static __device__ __forceinline__ void linear_prefetch(const linear_ahead &ahead)
-{
-    const uint32_t n = gridDim.x * (blockDim.x / 32), i = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-    if (threadIdx.x % 32 != 0 || blockIdx.y > 0) return;
-    for (uint32_t at = i * 4096; at < ahead.bytes; at += n * 4096)
-        asm volatile("cp.async.bulk.prefetch.L2.global [%0], 4096;" ::"l"(ahead.data + at) : "memory");
-}
-
 /* --- few rows: weights streaming past ---
  * A warp makes 16 outputs (with glu: 16 gates and their ups, MT 2) of NT tiles of 8 rows for one part of K; the parts of
  * an output are neighbours in a block, where their sums meet. Nothing else is shared: each lane reads only the weights
@@ -179,7 +156,7 @@ template <int MT, int NT> struct few_block {
 template <typename T, int MT, int NT, int DEPTH>
 static __global__ void __launch_bounds__(MMA_THREADS, NT == 1 && DEPTH == 2 ? 3 : 2)
 linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x, int ld_x, int n_in, int aligned,
-                  int n_part, linear_ahead ahead, linear_out o)
+                  int n_part, linear_out o)
 {
     constexpr int CHUNKS = few_block<MT, NT>::CHUNKS, BLOCK = few_block<MT, NT>::SIZE;
     constexpr int N = NT * 8, LD = MT * 16 + 4, K = CHUNKS * 32;
@@ -262,7 +239,6 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
             copy_commit();
         }
     }
-    linear_prefetch(ahead);
 
     /* The warps' sums, [N][LD] each in its own ring. Lane (g, t) holds outputs g and g + 8 of rows 2t and 2t + 1. */
     constexpr int WARP = DEPTH * BLOCK * 4; /* floats between warps */
@@ -297,7 +273,7 @@ static spec_status launch_few_deep(spec_queue *q, const spec_linear_args *a, con
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     return cuda_launch(q, "linear", kernel, dim3((unsigned)blocks, (unsigned)cuda_div_up(rows, NT * 8)), dim3(MMA_THREADS),
                        bytes, 1, q->d_step, (const T *)a->w->data, a->w->ld, (const T *)a->x.data, a->x.ld, a->n_in,
-                       (int)aligned, n_part, linear_ahead_of(q), o);
+                       (int)aligned, n_part, o);
 }
 
 /* Where there are blocks for it, three to a multiprocessor with two copies in flight per warp are better than two with
@@ -320,8 +296,7 @@ static spec_status launch_few(spec_queue *q, const spec_linear_args *a, const li
  * phase (two rows, four units) reach all banks. */
 template <typename T, int WM>
 static __global__ void __launch_bounds__(WM * 64, 512 / (WM * 64))
-linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x, int ld_x, int n_in, linear_ahead ahead,
-                   linear_out o)
+linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x, int ld_x, int n_in, linear_out o)
 {
     namespace cg = cooperative_groups;
     constexpr int M = WM * 32, N = 64, THREADS = WM * 64, STAGE = (M + N) * 8 /* uint4 */, LD = M + 4;
@@ -405,7 +380,6 @@ linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x
         }
         stage = (stage + 1) % MMA_STAGES;
     }
-    linear_prefetch(ahead);
     copy_wait<0>();
     __syncthreads();
 #pragma unroll
@@ -436,7 +410,7 @@ static spec_status launch_many(spec_queue *q, const spec_linear_args *a, const l
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     return cuda_launch(q, "linear", kernel, dim3((unsigned)(n_tile * n_part), (unsigned)cuda_div_up(rows, 64)),
                        dim3(WM * 64), bytes, (unsigned)n_part, q->d_step, (const T *)a->w->data, a->w->ld,
-                       (const T *)a->x.data, a->x.ld, a->n_in, linear_ahead_of(q), o);
+                       (const T *)a->x.data, a->x.ld, a->n_in, o);
 }
 
 template <typename T>

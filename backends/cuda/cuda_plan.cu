@@ -56,15 +56,8 @@ spec_status speci_cuda_check(spec_device *dev, const spec_op *op)
 
 static spec_status walk(spec_queue *q, const spec_prepared *p)
 {
-    spec_status status = SPEC_OK;
-    int32_t next = 0; /* the first product behind operation i */
-    for (int32_t i = 0; i < p->plan.n_op && status == SPEC_OK; i++) {
-        while (next < p->plan.n_op && (next <= i || p->ops[next].kind != SPEC_OP_LINEAR)) next++;
-        q->next_weight = next < p->plan.n_op ? p->ops[next].u.linear.w : NULL;
-        status = run_op(q, &p->ops[i]);
-    }
-    q->next_weight = NULL;
-    return status;
+    for (int32_t i = 0; i < p->plan.n_op; i++) SPEC_TRY(run_op(q, &p->ops[i]));
+    return SPEC_OK;
 }
 
 /* *exec stays NULL when the plan cannot be captured: not an error. */
