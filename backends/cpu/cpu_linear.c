@@ -5,7 +5,7 @@
  * A task is two panels, 64 outputs (with glu: a gate panel and its up panel), over all rows: a weight is read from
  * memory once. Every instruction set has its own product function; the order of summation is that of cpu.h. */
 #include "backends/cpu/cpu.h"
-#include "backends/cpu/cpu_convert.h"
+#include "core/core_half.h"
 
 /* --- the reference product: for each row and lane, one chain over k --- */
 
@@ -13,7 +13,7 @@ static inline float weight_value(const void *w, spec_dtype t, size_t i)
 {
     if (t == SPEC_DTYPE_F32) return ((const float *)w)[i];
     uint16_t h = ((const uint16_t *)w)[i];
-    return t == SPEC_DTYPE_BF16 ? cpu_from_bf16(h) : cpu_from_f16(h);
+    return t == SPEC_DTYPE_BF16 ? speci_from_bf16(h) : speci_from_f16(h);
 }
 
 static inline void product(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const float *x, size_t ldx,

@@ -2,7 +2,7 @@
  *
  * The file's type is kept, except that a 16-bit compute type takes weights of another type rounded to itself. */
 #include "backends/cpu/cpu.h"
-#include "backends/cpu/cpu_convert.h"
+#include "core/core_half.h"
 
 static spec_dtype stored_type(const spec_weight_desc *d)
 {
@@ -75,12 +75,12 @@ static float source_value(const uint8_t *p, spec_dtype t)
         return f;
     }
     memcpy(&h, p, sizeof h);
-    return t == SPEC_DTYPE_BF16 ? cpu_from_bf16(h) : cpu_from_f16(h);
+    return t == SPEC_DTYPE_BF16 ? speci_from_bf16(h) : speci_from_f16(h);
 }
 
 static void store_value(uint8_t *p, spec_dtype t, float f)
 {
-    uint16_t h = t == SPEC_DTYPE_BF16 ? cpu_to_bf16(f) : cpu_to_f16(f);
+    uint16_t h = t == SPEC_DTYPE_BF16 ? speci_to_bf16(f) : speci_to_f16(f);
     if (t == SPEC_DTYPE_F32) memcpy(p, &f, sizeof f);
     else memcpy(p, &h, sizeof h);
 }
