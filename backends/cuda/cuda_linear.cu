@@ -19,88 +19,13 @@
  * cuBLAS refuses runs through the decode kernels. */
 #include <cooperative_groups.h>
 
-#include "cuda.cuh"
+#include "cuda_linear.cuh"
 
 #ifndef SPEC_CUDA_LINEAR_FMA
 #define SPEC_CUDA_LINEAR_FMA 0
 #endif
 
-/* What the kernels need beside the operands. */
-struct linear_out {
-    void *y;
-    const float *bias;
-    int y_type, ld_y, n_out, act, glu, add;
-    float scale;
-};
-
-static __device__ __forceinline__ float activate(int act, float t)
-{
-    switch (act) {
-    case SPEC_ACT_SILU: return silu(t);
-    case SPEC_ACT_GELU: return 0.5f * t * (1.0f + erff(t * 0.70710678118654752f));
-    case SPEC_ACT_GELU_TANH: return 0.5f * t * (1.0f + tanhf(0.79788456080286536f * (t + 0.044715f * t * t * t)));
-    case SPEC_ACT_RELU: return t > 0.0f || isnan(t) ? t : 0.0f;
-    default: return t;
-    }
-}
-
-/* Output m of row r; `up` is used with glu. */
-static __device__ __forceinline__ void linear_store(const linear_out &o, int r, int m, float t, float up)
-{
-    if (o.bias) t = t + o.bias[m];
-    t = activate(o.act, t);
-    if (o.glu) {
-        if (o.bias) up = up + o.bias[m + o.n_out / 2];
-        t = t * up;
-    }
-    const size_t i = (size_t)r * o.ld_y + m;
-    if (o.add) ((float *)o.y)[i] = fmaf(o.scale, t, ((float *)o.y)[i]);
-    else store_any(o.y, o.y_type, i, o.scale * t);
-}
-
 /* ------------------------------------------------------------------ 16 bit: matrix instruction --- */
-
-/* 8 elements of x at column k; columns >= n_in are zero whatever memory holds. */
-template <typename T>
-static __device__ __forceinline__ uint4 load_x8(const T *x, int k, int n_in, bool aligned)
-{
-    if (aligned && k + 8 <= n_in) return *(const uint4 *)(x + k);
-    uint32_t w[8];
-#pragma unroll
-    for (int i = 0; i < 8; i++) w[i] = k + i < n_in ? bits16(x[k + i]) : 0u;
-    return make_uint4(w[0] | w[1] << 16, w[2] | w[3] << 16, w[4] | w[5] << 16, w[6] | w[7] << 16);
-}
-
-/* acc[16][8] += A[16][16] B[16][8] */
-template <typename T>
-static __device__ __forceinline__ void mma16816(float acc[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
-                                                uint32_t b0, uint32_t b1);
-template <>
-__device__ __forceinline__ void mma16816<__nv_bfloat16>(float acc[4], uint32_t a0, uint32_t a1, uint32_t a2,
-                                                        uint32_t a3, uint32_t b0, uint32_t b1)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                 "{%0,%1,%2,%3};"
-                 : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-template <>
-__device__ __forceinline__ void mma16816<__half>(float acc[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
-                                                 uint32_t b0, uint32_t b1)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                 "{%0,%1,%2,%3};"
-                 : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-/* The two instructions of a chunk: 16 outputs (a: rows g and g + 8 of W), 8 rows (b), 32 k. */
-template <typename T>
-static __device__ __forceinline__ void mma_chunk(float acc[4], const uint4 &a0, const uint4 &a1, const uint4 &b)
-{
-    mma16816<T>(acc, a0.x, a1.x, a0.y, a1.y, b.x, b.y);
-    mma16816<T>(acc, a0.z, a1.z, a0.w, a1.w, b.z, b.w);
-}
 
 enum {
     MMA_WARPS = 8,
@@ -141,29 +66,6 @@ static __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.co
 template <int N> static __device__ __forceinline__ void copy_wait()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-}
-
-/* What the next product of the pass will read first is brought to level 2 when this one has asked for the last of its
- * own weights: the memory would be idle until then. */
-struct linear_ahead {
-    const char *data;
-    uint32_t bytes; /* a multiple of 4096 */
-};
-static linear_ahead linear_ahead_of(const spec_queue *q)
-{
-    linear_ahead a = { NULL, 0 };
-    if (!q->next_weight) return a;
-    const size_t bytes = (size_t)q->next_weight->n_out * q->next_weight->ld * cuda_size(q->next_weight->dtype);
-    a.data = (const char *)q->next_weight->data;
-    a.bytes = (uint32_t)(bytes < CUDA_PREFETCH ? bytes : CUDA_PREFETCH) / 4096 * 4096;
-    return a;
-}
-static __device__ __forceinline__ void linear_prefetch(const linear_ahead &ahead)
-{
-    const uint32_t n = gridDim.x * (blockDim.x / 32), i = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-    if (threadIdx.x % 32 != 0 || blockIdx.y > 0) return;
-    for (uint32_t at = i * 4096; at < ahead.bytes; at += n * 4096)
-        asm volatile("cp.async.bulk.prefetch.L2.global [%0], 4096;" ::"l"(ahead.data + at) : "memory");
 }
 
 /* --- few rows: weights streaming past ---
@@ -474,16 +376,6 @@ template <typename T> struct chunk16 {
         }
     }
 };
-
-/* Weights are read once: they pass by L1. */
-static __device__ __forceinline__ uint4 load_weight16(const void *p)
-{
-    uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p));
-    return v;
-}
 
 enum { FMA_WARPS = 4 };
 
