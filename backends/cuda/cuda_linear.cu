@@ -513,6 +513,7 @@ static bool linear_blas(spec_queue *q, const spec_linear_args *a, const linear_o
 
 size_t speci_cuda_linear_floats(const spec_linear_args *a, const spec_plan *plan)
 {
+    if (a->w && a->w->q8) return speci_cuda_q8_floats(a, plan);
     if (plan->phase != SPEC_PHASE_PREFILL || (!a->bias && !a->glu && a->act == SPEC_ACT_NONE)) return 0;
     return (size_t)plan->n_row_max * (size_t)a->n_out;
 }
@@ -545,9 +546,8 @@ spec_status speci_cuda_linear(spec_queue *q, const spec_linear_args *a)
     SPEC_TRY(cuda_enter_op(q, "linear"));
     SPEC_TRY(speci_cuda_check_linear(q->dev, a));
     if (!a->w) return q->dev->host->fail(SPEC_E_INVALID, "cuda linear: no weight");
-    linear_out o;
-    o.y = a->y.data, o.bias = a->bias, o.y_type = a->y.dtype, o.ld_y = a->y.ld, o.n_out = a->n_out, o.act = a->act;
-    o.glu = a->glu != 0, o.add = a->add != 0, o.scale = a->scale;
+    if (a->w->q8) return speci_cuda_linear_q8(q, a);
+    const linear_out o = linear_out_of(a);
     spec_status status = SPEC_OK;
     if (q->shape.phase == SPEC_PHASE_PREFILL && linear_blas(q, a, o, &status)) return status;
 

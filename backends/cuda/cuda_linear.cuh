@@ -13,6 +13,14 @@ struct linear_out {
     float scale;
 };
 
+static inline linear_out linear_out_of(const spec_linear_args *a)
+{
+    linear_out o;
+    o.y = a->y.data, o.bias = a->bias, o.y_type = a->y.dtype, o.ld_y = a->y.ld, o.n_out = a->n_out, o.act = a->act;
+    o.glu = a->glu != 0, o.add = a->add != 0, o.scale = a->scale;
+    return o;
+}
+
 static __device__ __forceinline__ float activate(int act, float t)
 {
     switch (act) {
@@ -100,7 +108,7 @@ static linear_ahead linear_ahead_of(const spec_queue *q)
 {
     linear_ahead a = { NULL, 0 };
     if (!q->next_weight) return a;
-    const size_t bytes = (size_t)q->next_weight->n_out * q->next_weight->ld * cuda_size(q->next_weight->dtype);
+    const size_t bytes = q->next_weight->bytes;
     a.data = (const char *)q->next_weight->data;
     a.bytes = (uint32_t)(bytes < CUDA_PREFETCH ? bytes : CUDA_PREFETCH) / 4096 * 4096;
     return a;
