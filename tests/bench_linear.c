@@ -62,12 +62,14 @@ static spec_status setup(bench *b)
     for (size_t i = 0; i < bytes / 2; i++) ((uint16_t *)matrix)[i] = (uint16_t)(0x3c00u + i % 97);
     spec_weight_part part = { matrix, b->n_out };
     spec_weight_desc desc = { b->n_out, b->n_in, b->weight, b->compute, 0, 0, &part, 1 };
-    spec_op op = { .kind = SPEC_OP_LINEAR, .u = { .linear = { .n_in = b->n_in, .n_out = b->n_out } } };
-    spec_plan plan = { &op, 1, SPEC_PHASE_PREFILL, ROWS_MAX, 1, ROWS_MAX, 64 };
-    spec_status status = b->ops->queue_open(b->dev, &b->q, &plan, 1, 64);
+    spec_status status = SPEC_OK;
     for (int i = 0; i < COPIES && status == SPEC_OK; i++) status = b->ops->weight_open(b->dev, &b->w[i], &desc);
     free(matrix);
     SPEC_TRY(status);
+    spec_op op = { .kind = SPEC_OP_LINEAR,
+                   .u = { .linear = { .w = b->w[0], .n_in = b->n_in, .n_out = b->n_out, .x = { .dtype = b->compute } } } };
+    spec_plan plan = { &op, 1, SPEC_PHASE_PREFILL, ROWS_MAX, 1, ROWS_MAX, 64 };
+    SPEC_TRY(b->ops->queue_open(b->dev, &b->q, &plan, 1, 64));
     SPEC_TRY(b->ops->alloc(b->dev, &b->x, (size_t)ROWS_MAX * (size_t)b->n_in * 4));
     SPEC_TRY(b->ops->alloc(b->dev, &b->y, (size_t)ROWS_MAX * (size_t)b->n_out * 4));
     return b->ops->zero(b->q, b->x, (size_t)ROWS_MAX * (size_t)b->n_in * 4);
