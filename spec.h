@@ -195,7 +195,8 @@ typedef enum spec_dtype {
     SPEC_DTYPE_F32 = 1,
     SPEC_DTYPE_BF16 = 2,
     SPEC_DTYPE_F16 = 3,
-    SPEC_DTYPE_I32 = 4 /* ids only */
+    SPEC_DTYPE_I32 = 4, /* ids only */
+    SPEC_DTYPE_Q8_0 = 5 /* weights only: 32 consecutive values of a row are int8 times one f16 scale, 8.5 bits a value */
 } spec_dtype;
 SPEC_API const char *spec_dtype_name(spec_dtype dtype); /* "f32", "bf16", ... */
 
@@ -205,8 +206,11 @@ typedef struct spec_model_params {
     const char *tokenizer_path; /* NULL = the model's directory; a model without one works with ids only */
     spec_progress_fn progress;
     void *progress_user_data;
+    /* AUTO: matrices are kept in the file's or the compute type. Q8_0: those with rows of a multiple of 32 are quantised
+     * while they are loaded, embeddings and head too; the others, vectors and activations are as ever. */
+    spec_dtype weights;
 } spec_model_params;
-#define SPEC_MODEL_PARAMS_INIT { sizeof(spec_model_params), SPEC_DTYPE_AUTO, 0, 0, 0 }
+#define SPEC_MODEL_PARAMS_INIT { sizeof(spec_model_params), SPEC_DTYPE_AUTO, 0, 0, 0, SPEC_DTYPE_AUTO }
 
 /* Loads a Hugging Face directory: config.json, generation_config.json (optional), *.safetensors, tokenizer
  * files (optional). Every key of the config that changes the mathematics is honoured, or refused by name.
@@ -232,6 +236,7 @@ typedef struct spec_model_info {
     uint64_t bytes_weights;     /* on the device */
     uint64_t bytes_state_seq;   /* recurrent state, convolution state and replay caches of one sequence */
     uint64_t bytes_kv_token;    /* KV cache per token of context */
+    spec_dtype weights;         /* as asked for: AUTO or Q8_0 */
 } spec_model_info;
 /* info->struct_size must be set. n_node: the nodes per sequence that bytes_state_seq is told for. */
 SPEC_API spec_status spec_model_get_info(const spec_model *model, spec_model_info *info, int32_t n_node);

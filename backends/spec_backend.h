@@ -194,15 +194,23 @@ typedef enum spec_activation {
     SPEC_ACT_RELU = 4
 } spec_activation;
 
+/* Weights of SPEC_DTYPE_Q8_0: a row is n_in / 32 such blocks, one after the other. Value i of a block is scale * q[i],
+ * exactly, wherever it is computed in decode passes; prefill may round it to the compute type. */
+#define SPEC_Q8_BLOCK 32
+typedef struct spec_q8_block {
+    uint16_t scale; /* f16, finite */
+    int8_t q[SPEC_Q8_BLOCK];
+} spec_q8_block;
+
 /* A matrix [n_out][n_in], its rows gathered from parts in order. With glu, rows [0, n_out/2) are the gate and
  * rows [n_out/2, n_out) what it multiplies; a backend may interleave them. */
 typedef struct spec_weight_part {
-    const void *data; /* host memory, row-major [n_row][n_in], any alignment */
+    const void *data; /* host memory, row-major [n_row][n_in] (Q8_0: [n_row][n_in / 32] blocks), any alignment */
     int32_t n_row;
 } spec_weight_part;
 typedef struct spec_weight_desc {
     int32_t n_out, n_in;
-    spec_dtype dtype;   /* of the parts */
+    spec_dtype dtype;   /* of the parts; Q8_0, with n_in a multiple of 32, is kept as it is */
     spec_dtype compute; /* of the activations that it will meet */
     int32_t glu;
     int32_t gather;     /* 1: also used by embed */

@@ -28,6 +28,7 @@ typedef struct cli_options {
     char *tree; /* every --tree, ';' between them; "chain:4" if there is none */
     bool tree_from_env;
     int32_t verify, adapt, scan, advance, draft_state; /* as the enumerations of spec.h */
+    int32_t weights; /* 0: auto, 1: q8_0 */
     const char *cost_profile;
     const char *html;
     int32_t n_step;

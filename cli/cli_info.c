@@ -32,6 +32,7 @@ static void print_text(FILE *to, const cli_context *c, const spec_model_info *i,
     fprintf(to, "%-16s %s\n", "device", spec_backend_name(c->backend));
     fprintf(to, "%-16s %s\n", "unknown keys",
             i->unknown_keys != NULL && i->unknown_keys[0] != 0 ? i->unknown_keys : "none");
+    if (i->weights != SPEC_DTYPE_AUTO) fprintf(to, "%-16s %s\n", "matrices", spec_dtype_name(i->weights));
     print_bytes(to, "weights", i->bytes_weights);
     print_bytes(to, "state/sequence", i->bytes_state_seq);
     print_bytes(to, "KV/token", i->bytes_kv_token);
@@ -64,6 +65,7 @@ static int print_json(FILE *to, const cli_context *c, const spec_model_info *i, 
     json_object_set_new(o, "eos", eos);
     json_object_set_new(o, "tokenizer", json_boolean(spec_model_tokenizer(c->target) != NULL));
     json_object_set_new(o, "dtype", json_string(spec_dtype_name(i->dtype)));
+    json_object_set_new(o, "weights", json_string(spec_dtype_name(i->weights)));
     json_object_set_new(o, "backend", json_string(spec_backend_name(c->backend)));
     json_object_set_new(o, "unknown_keys", json_string(i->unknown_keys != NULL ? i->unknown_keys : ""));
     json_object_set_new(o, "bytes_weights", json_integer((json_int_t)i->bytes_weights));

@@ -181,6 +181,7 @@ int cli_open(cli_context *c, const cli_options *o)
 
     spec_model_params model_params = SPEC_MODEL_PARAMS_INIT;
     model_params.dtype = dtype_of(o->dtype);
+    model_params.weights = o->weights == 1 ? SPEC_DTYPE_Q8_0 : SPEC_DTYPE_AUTO;
     model_params.tokenizer_path = o->tokenizer;
     model_params.progress = show_progress;
     model_params.progress_user_data = "model";

@@ -64,6 +64,8 @@ static const option_row rows[] = {
     { "seed", 's', NULL, "N", "SPEC_SEED", DECODE, INT64, AT(seed), 0, 9.2e18, "seed of the random numbers (0)" },
     { "dtype", 0, NULL, "TYPE", "SPEC_DTYPE", WORK, TEXT, AT(dtype), 0, 0,
       "compute type: auto, f32, bf16, f16 (auto: the file's)" },
+    { "weights", 0, NULL, "auto|q8_0", "SPEC_WEIGHTS", WORK, CHOICE, AT(weights), 0, 0,
+      "quantise matrices while loading: q8_0, int8 in blocks of 32 (auto: as they are)" },
     { "no-bos", 0, NULL, NULL, NULL, DECODE, FLAG, AT(no_bos), 0, 0, "do not add special tokens to the prompt" },
     { "parse-special", 0, NULL, NULL, NULL, DECODE, FLAG, AT(parse_special), 0, 0,
       "recognise special tokens written in the prompt (not for untrusted text)" },

@@ -58,7 +58,9 @@ void cli_report_text(FILE *to, const cli_report *r)
 {
     const spec_result *result = r->result;
     if (result->logprobs != NULL) print_logprobs(to, result);
-    fprintf(to, "\n%-8s %s, %s\n", "device", spec_backend_name(r->context->backend), spec_dtype_name(r->info.dtype));
+    fprintf(to, "\n%-8s %s, %s%s%s\n", "device", spec_backend_name(r->context->backend), spec_dtype_name(r->info.dtype),
+            r->info.weights == SPEC_DTYPE_AUTO ? "" : ", weights in ",
+            r->info.weights == SPEC_DTYPE_AUTO ? "" : spec_dtype_name(r->info.weights));
     fprintf(to, "%-8s %9.1f ms\n", "load", r->context->load_ms);
     print_time(to, "prompt", result->prefill_ms, (size_t)result->n_prompt);
     print_time(to, "decode", result->decode_ms, result->n_ids);
@@ -155,6 +157,7 @@ int cli_report_json(FILE *to, const cli_report *r)
     json_object_set_new(o, "tokens_per_second", json_real(ratio((double)result->n_ids, result->decode_ms / 1e3)));
     json_object_set_new(o, "backend", json_string(spec_backend_name(r->context->backend)));
     json_object_set_new(o, "dtype", json_string(spec_dtype_name(r->info.dtype)));
+    json_object_set_new(o, "weights", json_string(spec_dtype_name(r->info.weights)));
     json_object_set_new(o, "seed", json_integer(r->options->seed));
     json_object_set_new(o, "model", json_string(r->options->model));
     const char *drafter = r->options->model_draft;

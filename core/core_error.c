@@ -68,6 +68,7 @@ const char *spec_dtype_name(spec_dtype dtype)
     case SPEC_DTYPE_BF16: return "bf16";
     case SPEC_DTYPE_F16: return "f16";
     case SPEC_DTYPE_I32: return "i32";
+    case SPEC_DTYPE_Q8_0: return "q8_0";
     }
     return "unknown type";
 }

@@ -100,6 +100,7 @@ struct spec_model {
     char *unknown_keys;         /* comma-separated, "" if none */
     spec_tokenizer *tokenizer;  /* NULL: ids only */
     spec_dtype dtype;           /* compute type */
+    spec_dtype weights;         /* AUTO, or what matrices were made of: Q8_0 */
     int32_t n_vocab, dim, n_layer, n_ctx; /* n_ctx 0 = no limit */
     int32_t bos, n_eos;
     int32_t *eos;               /* [n_eos] */

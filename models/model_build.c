@@ -187,6 +187,25 @@ typedef struct rows {
     int32_t first, n;
 } rows;
 
+/* Takes the matrix to the device in Q8_0: the parts are replaced by their blocks. */
+static spec_status open_quantised(model_builder *b, const spec_weight **out, spec_weight_desc *desc,
+                                  spec_weight_part *parts, const rows *r)
+{
+    const spec_allocator *a = b->model->allocator;
+    const size_t n_block = (size_t)desc->n_in / SPEC_Q8_BLOCK;
+    spec_q8_block *blocks = speci_alloc(a, (size_t)desc->n_out, n_block * sizeof *blocks), *at = blocks;
+    spec_status status = blocks ? SPEC_OK : SPEC_E_NOMEM;
+    for (int32_t i = 0; i < desc->n_part && status == SPEC_OK; i++) {
+        status = model_quantise_q8_0(at, r[i].t, r[i].first, r[i].n);
+        parts[i].data = at;
+        at += (size_t)r[i].n * n_block;
+    }
+    desc->dtype = SPEC_DTYPE_Q8_0;
+    if (status == SPEC_OK) status = model_own_weight(b->model, out, desc);
+    speci_free(a, blocks);
+    return status;
+}
+
 static spec_status open_matrix(model_builder *b, const spec_weight **out, const rows *r, int32_t n, int32_t n_in,
                                bool glu, bool gather)
 {
@@ -204,7 +223,9 @@ static spec_status open_matrix(model_builder *b, const spec_weight **out, const 
         parts[i] = (spec_weight_part){ r[i].t->data + (size_t)r[i].first * row_bytes, r[i].n };
         desc.n_out += r[i].n;
     }
-    if (status == SPEC_OK) status = model_own_weight(b->model, out, &desc);
+    const bool quantised = b->model->weights == SPEC_DTYPE_Q8_0 && n_in % SPEC_Q8_BLOCK == 0;
+    if (status == SPEC_OK && quantised) status = open_quantised(b, out, &desc, parts, r);
+    else if (status == SPEC_OK) status = model_own_weight(b->model, out, &desc);
     speci_free(a, parts);
     return status;
 }

@@ -63,6 +63,9 @@ spec_status model_build_stack(model_builder *b, model_linear *out, const model_p
 spec_status model_build_regrouped(model_builder *b, model_linear *out, const char *prefix, int32_t n_out, int32_t n_in,
                                   bool bias, const int32_t *from, int32_t n_from, int32_t n_run);
 
+/* Rows [first, first + n) of a matrix, whose rows are whole blocks, in Q8_0 (model_quantise.c). */
+spec_status model_quantise_q8_0(spec_q8_block *out, const model_tensor *t, int32_t first, int32_t n);
+
 /* Embeddings and head. Tied: one matrix for both; a head in the file must then be its copy. */
 spec_status model_build_ends(model_builder *b, const char *embed, const char *head, bool tied);
 

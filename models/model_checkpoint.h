@@ -43,9 +43,9 @@ const char *model_checkpoint_path(const model_checkpoint *c); /* the directory, 
 void model_checkpoint_done(const model_checkpoint *c, const model_tensor *t);
 
 /* What tells one model from another in a saved sequence: a hash of config.json (keys sorted) and of every tensor's name,
- * type, shape, and first and last 4 KiB. Not all bytes are read, to cost nothing beside loading; training changes
- * tensors all over. */
-spec_status model_fingerprint(uint64_t *out, const json_t *config, const model_checkpoint *c);
+ * type, shape, and first and last 4 KiB; and of what matrices were made of, unless that is AUTO. Not all bytes are read,
+ * to cost nothing beside loading; training changes tensors all over. */
+spec_status model_fingerprint(uint64_t *out, const json_t *config, const model_checkpoint *c, spec_dtype weights);
 
 bool model_has_file(const char *dir, const char *name); /* dir/name is there */
 

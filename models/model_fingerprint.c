@@ -23,7 +23,7 @@ static void add_tensor(speci_hash *h, const model_tensor *t)
     speci_hash_add(h, t->data + t->bytes - SAMPLE, SAMPLE);
 }
 
-spec_status model_fingerprint(uint64_t *out, const json_t *config, const model_checkpoint *c)
+spec_status model_fingerprint(uint64_t *out, const json_t *config, const model_checkpoint *c, spec_dtype weights)
 {
     speci_hash h = { 0 };
     size_t n;
@@ -31,6 +31,7 @@ spec_status model_fingerprint(uint64_t *out, const json_t *config, const model_c
         return speci_fail(SPEC_E_NOMEM, "%s: no memory to go through config.json", model_checkpoint_path(c));
     const model_tensor *t = model_checkpoint_tensors(c, &n);
     for (size_t i = 0; i < n; i++) add_tensor(&h, &t[i]);
+    if (weights != SPEC_DTYPE_AUTO) speci_hash_text(&h, spec_dtype_name(weights));
     *out = speci_hash_value(&h);
     return SPEC_OK;
 }

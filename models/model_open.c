@@ -101,10 +101,12 @@ static spec_status check_path(const char *path)
 
 /* --- types --- */
 
-static spec_status check_dtype(spec_dtype t)
+static spec_status check_types(spec_dtype t, spec_dtype weights)
 {
+    if (weights != SPEC_DTYPE_AUTO && weights != SPEC_DTYPE_Q8_0)
+        return speci_fail(SPEC_E_INVALID, "weights is %s, expected auto or q8_0", spec_dtype_name(weights));
     if (t == SPEC_DTYPE_AUTO || t == SPEC_DTYPE_F32 || t == SPEC_DTYPE_BF16 || t == SPEC_DTYPE_F16) return SPEC_OK;
-    return speci_fail(SPEC_E_INVALID, "dtype is %d, expected auto, f32, bf16 or f16", (int)t);
+    return speci_fail(SPEC_E_INVALID, "dtype is %s, expected auto, f32, bf16 or f16", spec_dtype_name(t));
 }
 
 /* The type that most bytes of matrices have. */
@@ -255,8 +257,9 @@ static spec_status load_weights(spec_model *m, model_config *config, const spec_
     model_builder b = { .model = m, .checkpoint = checkpoint, .config = config, .dir = m->path,
                         .progress = p->progress, .progress_user_data = p->progress_user_data };
     m->dtype = p->dtype;
+    m->weights = p->weights;
     spec_status status = m->dtype == SPEC_DTYPE_AUTO ? main_dtype(&m->dtype, checkpoint) : SPEC_OK;
-    if (status == SPEC_OK) status = model_fingerprint(&m->fingerprint, config->root, checkpoint);
+    if (status == SPEC_OK) status = model_fingerprint(&m->fingerprint, config->root, checkpoint, m->weights);
     if (status == SPEC_OK) status = build(m, &b, family);
     if (status == SPEC_OK) report_unused(m, checkpoint);
     model_checkpoint_close(checkpoint);
@@ -302,7 +305,7 @@ spec_status spec_model_open(spec_model **out, spec_backend *backend, const char 
     if (!out || !backend || !path || !path[0])
         return speci_fail(SPEC_E_INVALID, "spec_model_open needs out, a backend and a path");
     SPEC_TRY(speci_params_read(&p, sizeof p, params, "spec_model_params"));
-    SPEC_TRY(check_dtype(p.dtype));
+    SPEC_TRY(check_types(p.dtype, p.weights));
     SPEC_TRY(check_path(path));
     SPEC_TRY(new_model(&m, backend, path));
     const spec_status status = load(m, &p);
@@ -360,7 +363,7 @@ spec_status spec_model_get_info(const spec_model *m, spec_model_info *out, int32
                              .unknown_keys = m->unknown_keys, .dtype = m->dtype, .n_vocab = m->n_vocab,
                              .n_layer = m->n_layer, .n_ctx = m->n_ctx, .bos = m->bos, .n_eos = m->n_eos,
                              .eos = m->eos, .n_parameters = m->n_parameters, .bytes_weights = m->bytes_weights,
-                             .bytes_state_seq = memory.bytes_state };
+                             .bytes_state_seq = memory.bytes_state, .weights = m->weights };
     count_layers(m, &info);
     return speci_params_write(out, &info, sizeof info, "spec_model_info");
 }

@@ -47,20 +47,29 @@ static double time_rows(bench *b, int32_t rows, int32_t phase)
     return ms[REPEATS / 2];
 }
 
+static size_t weight_bytes(const bench *b)
+{
+    size_t n = (size_t)b->n_in * (size_t)b->n_out;
+    if (b->weight == SPEC_DTYPE_Q8_0) return n / SPEC_Q8_BLOCK * sizeof(spec_q8_block);
+    return n * (b->weight == SPEC_DTYPE_F32 ? 4 : 2);
+}
+
 static spec_status setup(bench *b)
 {
-    size_t size = b->weight == SPEC_DTYPE_F32 ? 4 : 2, n = (size_t)b->n_in * (size_t)b->n_out;
-    void *matrix = calloc(n, size);
+    size_t bytes = weight_bytes(b);
+    void *matrix = calloc(bytes, 1);
     if (!matrix) return SPEC_E_NOMEM;
-    for (size_t i = 0; i < n * size / 2; i++) ((uint16_t *)matrix)[i] = (uint16_t)(0x3c00u + i % 97);
+    for (size_t i = 0; i < bytes / 2; i++) ((uint16_t *)matrix)[i] = (uint16_t)(0x3c00u + i % 97);
     spec_weight_part part = { matrix, b->n_out };
     spec_weight_desc desc = { b->n_out, b->n_in, b->weight, b->compute, 0, 0, &part, 1 };
-    spec_op op = { .kind = SPEC_OP_LINEAR, .u = { .linear = { .n_in = b->n_in, .n_out = b->n_out } } };
-    spec_plan plan = { &op, 1, SPEC_PHASE_PREFILL, ROWS_MAX, 1, ROWS_MAX, 64 };
-    spec_status status = b->ops->queue_open(b->dev, &b->q, &plan, 1, 64);
+    spec_status status = SPEC_OK;
     for (int i = 0; i < COPIES && status == SPEC_OK; i++) status = b->ops->weight_open(b->dev, &b->w[i], &desc);
     free(matrix);
     SPEC_TRY(status);
+    spec_op op = { .kind = SPEC_OP_LINEAR,
+                   .u = { .linear = { .w = b->w[0], .n_in = b->n_in, .n_out = b->n_out, .x = { .dtype = b->compute } } } };
+    spec_plan plan = { &op, 1, SPEC_PHASE_PREFILL, ROWS_MAX, 1, ROWS_MAX, 64 };
+    SPEC_TRY(b->ops->queue_open(b->dev, &b->q, &plan, 1, 64));
     SPEC_TRY(b->ops->alloc(b->dev, &b->x, (size_t)ROWS_MAX * (size_t)b->n_in * 4));
     SPEC_TRY(b->ops->alloc(b->dev, &b->y, (size_t)ROWS_MAX * (size_t)b->n_out * 4));
     return b->ops->zero(b->q, b->x, (size_t)ROWS_MAX * (size_t)b->n_in * 4);
@@ -80,7 +89,7 @@ static void run(const spec_backend *be, int32_t n_in, int32_t n_out, spec_dtype 
     static const int32_t rows[] = { 1, 2, 4, 8, 16, 32, 64, ROWS_MAX, ROWS_MAX }; /* the last one as a prefill pass */
     enum { N = sizeof rows / sizeof rows[0] };
     bench b = { .ops = be->ops, .dev = be->dev, .n_in = n_in, .n_out = n_out, .weight = weight, .compute = compute };
-    double one = 0.0, bytes = (double)n_in * (double)n_out * (weight == SPEC_DTYPE_F32 ? 4.0 : 2.0);
+    double one = 0.0, bytes = (double)weight_bytes(&b);
     if (setup(&b) == SPEC_OK) {
         for (int i = 0; i < N; i++) {
             int32_t phase = i == N - 1 ? SPEC_PHASE_PREFILL : SPEC_PHASE_DECODE;
@@ -111,6 +120,7 @@ int main(int argc, char **argv)
     run(be, n_in, n_out, SPEC_DTYPE_F32, SPEC_DTYPE_F32);
     run(be, n_in, n_out, SPEC_DTYPE_BF16, SPEC_DTYPE_F32);
     run(be, n_in, n_out, SPEC_DTYPE_F16, SPEC_DTYPE_F16);
+    run(be, n_in, n_out, SPEC_DTYPE_Q8_0, SPEC_DTYPE_BF16);
     spec_backend_close(be);
     return 0;
 }

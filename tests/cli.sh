@@ -47,6 +47,7 @@ run 2 run -m "$target" -p a --temp -1;              no_out; err_has '--temp'
 run 2 run -m "$target" -p a --top-p 1.5;            no_out; err_has '--top-p'
 run 2 run -m "$target" -p a --logprobs 21;          no_out; err_has '--logprobs'
 run 2 run -m "$target" -p a --dtype int3;           no_out; err_has '--dtype'
+run 2 run -m "$target" -p a --weights int3;         no_out; err_has '--weights is "int3", need one of auto\|q8_0'
 run 2 run -m "$target" -p a --temp 0.5 --check;     no_out; err_has '--check needs'
 run 2 run -m "$target" -p a --stop "";              no_out; err_has '--stop'
 run 2 info;                                         no_out; err_has 'no model'
@@ -121,7 +122,7 @@ out_has '^([0-9]+ ){4}[0-9]+ ?$'
 # --- JSON ---
 run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 24 -s 7 --spec-draft-n-max 3 --json --logprobs 2 --ignore-eos
 for key in text tokens n_prompt n_generated steps drafted accepted emitted_per_step stop_reason load_ms prefill_ms \
-    decode_ms tokens_per_second backend dtype seed model drafter bytes_model bytes_state version logprobs; do
+    decode_ms tokens_per_second backend dtype weights seed model drafter bytes_model bytes_state version logprobs; do
     out_has "^  \"$key\": "
 done
 is n_generated 24; is seed 7; is stop_reason '"length"'; is model "\"$target\""; is drafter "\"$drafter\""
@@ -141,6 +142,8 @@ END
 fi
 run 0 run -m "$target" -p "$prompt" -n 4 --json;    is drafter null; is drafted 0
 run 0 run -m "$target" -p "$prompt" -c 16 -n 100 --ignore-eos --json; is stop_reason '"context"'
+run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 24 --weights q8_0 --check; err_has 'weights in q8_0'; err_has '^check +equal'
+run 0 info -m "$target" --weights q8_0;             out_has '^matrices +q8_0'
 
 run 0 run -m "$target" -p "$prompt" -n 4 --json;    is tree null; is branched 0; is speculated_share 0.0
 

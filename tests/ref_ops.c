@@ -50,6 +50,15 @@ void ref_product(double *y, const double *w, const double *x, const double *bias
     }
 }
 
+float ref_q8_0(int8_t *q, const float *w)
+{
+    float most = 0.0f;
+    for (int32_t i = 0; i < SPEC_Q8_BLOCK; i++) most = fmaxf(most, fabsf(w[i]));
+    const float scale = most / 127.0f, inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+    for (int32_t i = 0; i < SPEC_Q8_BLOCK; i++) q[i] = (int8_t)roundf(w[i] * inverse);
+    return scale;
+}
+
 void ref_rope(double *head, const double *weight, int32_t dim, double eps, const double *inv_freq, int32_t n_rot,
               int32_t position)
 {

@@ -15,6 +15,8 @@ void ref_norm(double *y, const double *x, const double *gate, const double *weig
               int32_t n_group, double eps, spec_norm_kind kind, int32_t norm_first);
 /* y [n_out] = W [n_out][n_in] x + bias (or NULL) */
 void ref_product(double *y, const double *w, const double *x, const double *bias, int32_t n_out, int32_t n_in);
+/* w [32] as a block of Q8_0, q [32], after ggml's quantize_row_q8_0_ref. Returns the scale before it becomes f16. */
+float ref_q8_0(int8_t *q, const float *w);
 /* head [dim]: RMS norm with weight (or NULL), then rotation of the first n_rot dimensions */
 void ref_rope(double *head, const double *weight, int32_t dim, double eps, const double *inv_freq, int32_t n_rot,
               int32_t position);

@@ -53,9 +53,15 @@ void support_fails(spec_status status, spec_status code, const char *part, const
 
 spec_model *support_model(spec_backend *be, const char *path, spec_dtype dtype)
 {
+    return support_model_of(be, path, dtype, SPEC_DTYPE_AUTO);
+}
+
+spec_model *support_model_of(spec_backend *be, const char *path, spec_dtype dtype, spec_dtype weights)
+{
     spec_model_params p = SPEC_MODEL_PARAMS_INIT;
     spec_model *m = NULL;
     p.dtype = dtype;
+    p.weights = weights;
     OK(spec_model_open(&m, be, path, &p));
     return m;
 }

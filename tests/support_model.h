@@ -30,6 +30,8 @@ void support_ok(spec_status status, const char *call, const char *file, int line
 void support_fails(spec_status status, spec_status code, const char *part, const char *call, const char *file, int line);
 
 spec_model *support_model(spec_backend *be, const char *path, spec_dtype dtype);
+/* The same with its matrices made of `weights`. */
+spec_model *support_model_of(spec_backend *be, const char *path, spec_dtype dtype, spec_dtype weights);
 
 /* Tensors of a golden file. Freed by support_golden_close. */
 typedef struct golden {

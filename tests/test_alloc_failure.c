@@ -125,7 +125,12 @@ static spec_status open_backend(run *r)
 }
 
 static spec_status open_target(run *r) { return spec_model_open(&r->target, r->be, target_dir, NULL); }
-static spec_status open_small(run *r) { return spec_model_open(&r->small, r->be, drafter_dir, NULL); }
+static spec_status open_small(run *r)
+{
+    spec_model_params p = SPEC_MODEL_PARAMS_INIT;
+    p.weights = SPEC_DTYPE_Q8_0; /* which takes memory of its own */
+    return spec_model_open(&r->small, r->be, drafter_dir, &p);
+}
 static spec_status open_drafter(run *r) { return spec_drafter_from_model(&r->dr, r->small, NULL); }
 
 static spec_session_params session_params(void)

@@ -20,13 +20,15 @@ typedef struct setting {
     int32_t n_at_once;
     float temperature;
     int32_t every, first; /* of all builders every so many, beginning with the first-th */
+    spec_dtype weights;
 } setting;
 
 static const setting settings[] = {
-    { "greedy, f32, batched", SPEC_DTYPE_F32, N_PROMPT, 0.0f, 1, 0 },
-    { "greedy, f16", SPEC_DTYPE_F16, 1, 0.0f, 4, 3 },
-    { "sampled, bf16, batched", SPEC_DTYPE_BF16, N_PROMPT, 0.8f, 1, 0 },
-    { "sampled, f32", SPEC_DTYPE_F32, 1, 0.8f, 4, 2 },
+    { "greedy, f32, batched", SPEC_DTYPE_F32, N_PROMPT, 0.0f, 1, 0, SPEC_DTYPE_AUTO },
+    { "greedy, f16", SPEC_DTYPE_F16, 1, 0.0f, 4, 3, SPEC_DTYPE_AUTO },
+    { "greedy, bf16, weights in q8_0", SPEC_DTYPE_BF16, N_PROMPT, 0.0f, 2, 1, SPEC_DTYPE_Q8_0 },
+    { "sampled, bf16, batched", SPEC_DTYPE_BF16, N_PROMPT, 0.8f, 1, 0, SPEC_DTYPE_AUTO },
+    { "sampled, f32", SPEC_DTYPE_F32, 1, 0.8f, 4, 2, SPEC_DTYPE_AUTO },
 };
 
 /* The whole prompts, which the others are the beginnings of. */
@@ -72,14 +74,14 @@ static void check(void **state)
     support_golden_open(&g, SPEC_TEST_DIR "/golden/shared/demo-target.safetensors");
     greedy_prompts p = support_prompts(&g);
     p.n = N_PROMPT, p.most = N_BEGIN;
-    greedy_run run = { .target = support_model(backend, MODELS "demo-target", t->dtype), .n_new = N_NEW,
-                       .n_at_once = t->n_at_once };
+    greedy_run run = { .target = support_model_of(backend, MODELS "demo-target", t->dtype, t->weights),
+                       .n_new = N_NEW, .n_at_once = t->n_at_once };
     if (t->temperature > 0) run.sampling = &sampling, run.verify = SPEC_VERIFY_NAIVE;
     int32_t plain[N_PROMPT * N_NEW];
     greedy_counts c = { 0 };
     support_greedy(plain, &c, &run, &p);
     assert_int_equal(c.accepted, 0);
-    run.drafter = support_model(backend, MODELS "demo-drafter", t->dtype);
+    run.drafter = support_model_of(backend, MODELS "demo-drafter", t->dtype, t->weights);
     memset(&c, 0, sizeof c);
     for (int32_t i = 0; support_trees[i]; i++)
         if (i % t->every == t->first) check_builder(t, run, support_trees[i], &p, plain, &c);

@@ -10,7 +10,14 @@ enum { N_IDS = 64, N_SEQ = 3, MAX_NODE = 24 };
 
 static const char *const models[] = { "llama3", "mistral", "gpt_neox", "qwen3", "mamba", "mamba2", "bamba", "mambainllama",
                                       "mamba2-ssd-cfg" };
-static const spec_dtype dtypes[] = { SPEC_DTYPE_F32, SPEC_DTYPE_BF16, SPEC_DTYPE_F16 };
+static const struct {
+    spec_dtype compute, weights;
+} types[] = {
+    { SPEC_DTYPE_F32, SPEC_DTYPE_AUTO },
+    { SPEC_DTYPE_BF16, SPEC_DTYPE_AUTO },
+    { SPEC_DTYPE_F16, SPEC_DTYPE_AUTO },
+    { SPEC_DTYPE_BF16, SPEC_DTYPE_Q8_0 },
+};
 static spec_backend *backend;
 
 typedef struct text {
@@ -39,7 +46,7 @@ static void plain_rows(fixture *f, text *t)
     spec_session_close(s);
 }
 
-static void begin(fixture *f, const char *name, spec_dtype dtype)
+static void begin(fixture *f, const char *name, spec_dtype dtype, spec_dtype weights)
 {
     char path[512];
     golden g;
@@ -47,7 +54,7 @@ static void begin(fixture *f, const char *name, spec_dtype dtype)
     support_golden_open(&g, path);
     const int32_t *ids = support_golden_find(&g, "ids", NULL, NULL);
     snprintf(path, sizeof path, "%s/golden/%s", SPEC_TEST_DIR, name);
-    f->model = support_model(backend, path, dtype);
+    f->model = support_model_of(backend, path, dtype, weights);
     spec_model_info info = { .struct_size = sizeof info };
     OK(spec_model_get_info(f->model, &info, 1));
     f->n_vocab = info.n_vocab;
@@ -164,9 +171,9 @@ static void walk(fixture *f, int32_t max_node, bool chains, bool repeat, const c
 
 static void check(void **state)
 {
-    for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++) {
+    for (size_t d = 0; d < sizeof types / sizeof *types; d++) {
         fixture f;
-        begin(&f, *state, dtypes[d]);
+        begin(&f, *state, types[d].compute, types[d].weights);
         walk(&f, 8, true, false, "chains of 8");
         walk(&f, MAX_NODE, false, false, "trees");
         walk(&f, MAX_NODE, false, true, "trees, with scores thrown away");

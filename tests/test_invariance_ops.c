@@ -105,6 +105,9 @@ static const linear_case linears[] = {
     { "linear_bf16_glu", 300, 130, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 1 },
     { "linear_f16", 300, 72, SPEC_DTYPE_F16, SPEC_DTYPE_F16, 0 },
     { "linear_bf16_f32", 300, 72, SPEC_DTYPE_BF16, SPEC_DTYPE_F32, 0 },
+    { "linear_q8", 608, 72, SPEC_DTYPE_Q8_0, SPEC_DTYPE_BF16, 0 },
+    { "linear_q8_glu", 288, 130, SPEC_DTYPE_Q8_0, SPEC_DTYPE_F16, 1 },
+    { "linear_q8_f32", 288, 33, SPEC_DTYPE_Q8_0, SPEC_DTYPE_F32, 0 },
 };
 
 static void check_linear(const test_device *d, const linear_case *c)

@@ -19,6 +19,8 @@ static const embed_case cases[] = {
     { "bf16_odd", 33, 31, 4, 4, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 1.0 },
     { "f16", 40, 64, 4, 4, SPEC_DTYPE_F16, SPEC_DTYPE_F16, 1.0 },
     { "f32_table_bf16_compute", 40, 64, 4, 4, SPEC_DTYPE_F32, SPEC_DTYPE_BF16, 1.0 },
+    { "q8", 40, 64, 4, 4, SPEC_DTYPE_Q8_0, SPEC_DTYPE_BF16, 1.0 },
+    { "q8_odd_f32", 37, 96, 4, 4, SPEC_DTYPE_Q8_0, SPEC_DTYPE_F32, 0.25 },
     { "bf16_table_f32_compute", 40, 64, 4, 4, SPEC_DTYPE_BF16, SPEC_DTYPE_F32, 1.0 },
 };
 

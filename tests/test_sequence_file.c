@@ -869,16 +869,17 @@ static void other_models(void **state)
     stream f = save(b.s, seq);
     const struct {
         const char *path, *part;
-        spec_dtype dtype;
+        spec_dtype dtype, weights;
     } others[] = {
-        { GOLDEN "mamba2", "of family llama, the target is mamba2", SPEC_DTYPE_F32 },
-        { GOLDEN "llama3", "32 columns, 2 layers; the target has 96, 48, 2", SPEC_DTYPE_F32 },
-        { flipped, "of another model: fingerprint", SPEC_DTYPE_F32 },
-        { changed, "of another model: fingerprint", SPEC_DTYPE_F32 },
-        { GOLDEN "llama2", "of compute type f32, the target's is bf16", SPEC_DTYPE_BF16 },
+        { GOLDEN "mamba2", "of family llama, the target is mamba2", SPEC_DTYPE_F32, SPEC_DTYPE_AUTO },
+        { GOLDEN "llama3", "32 columns, 2 layers; the target has 96, 48, 2", SPEC_DTYPE_F32, SPEC_DTYPE_AUTO },
+        { flipped, "of another model: fingerprint", SPEC_DTYPE_F32, SPEC_DTYPE_AUTO },
+        { changed, "of another model: fingerprint", SPEC_DTYPE_F32, SPEC_DTYPE_AUTO },
+        { GOLDEN "llama2", "of compute type f32, the target's is bf16", SPEC_DTYPE_BF16, SPEC_DTYPE_AUTO },
+        { GOLDEN "llama2", "of another model: fingerprint", SPEC_DTYPE_F32, SPEC_DTYPE_Q8_0 },
     };
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        spec_model *const m = support_model(backend, others[i].path, others[i].dtype);
+        spec_model *const m = support_model_of(backend, others[i].path, others[i].dtype, others[i].weights);
         open_on(&c, m, NULL, 1, 250, 0);
         refuses(c.s, &f, SPEC_E_FORMAT, others[i].part);
         close_session(&c);

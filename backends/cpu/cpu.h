@@ -38,9 +38,16 @@
 /* A weight lies in panels of 32 outputs: [n_panel][n_k][32], or, where two 16-bit values are multiplied at once,
  * or converted at once, [n_panel][n_k / 2][32][2]. A product walks a panel from its start to its end: one stream of memory, and no
  * sum across lanes. K is summed in blocks of 256: within a block one chain k = 0, 1, ..., then the blocks in order.
- * Both orders are the same for every number of rows, which is what path invariance asks. */
+ * Both orders are the same for every number of rows, which is what path invariance asks.
+ * Of Q8_0, panels are [n_k / 32] cpu_q8_panel; the blocks of K are of 32, and a block's sum is multiplied by the scale. */
 enum { CPU_PREFILL_CHUNK = 64 };
 enum { CPU_PANEL = 32, CPU_TASK_PANELS = 2, CPU_TASK_OUT = 64, CPU_K_BLOCK = 256, CPU_ROW_BLOCK = 64 };
+
+/* Value (k, o) is scale[o] q[k][o]. */
+typedef struct cpu_q8_panel {
+    int8_t q[SPEC_Q8_BLOCK][CPU_PANEL];
+    uint16_t scale[CPU_PANEL]; /* f16 */
+} cpu_q8_panel;
 
 /* t[r][o] = (add ? t[r][o] : 0) + sum_k x[r][k] w[k][o]   for r < n_row <= CPU_ROW_BLOCK, k < n_k <= CPU_K_BLOCK
  * t [n_row][CPU_TASK_OUT]; panel j's outputs are columns 32 j ..; x rows are ldx elements apart; j < n_panel <= 2. */
@@ -51,7 +58,7 @@ typedef struct cpu_isa {
     const char *name;
     bool (*supported)(void);
     bool (*preferred)(void);          /* NULL = where supported; else whether to take it unasked */
-    cpu_product_fn *f32, *bf16, *f16; /* by the type of w; x is f32 */
+    cpu_product_fn *f32, *bf16, *f16, *q8_0; /* by the type of w; x is f32 */
     cpu_product_fn *bf16_pairs;       /* w in pairs; NULL = no pairs */
     spec_dtype pairs_x;               /* the type of x that bf16_pairs reads */
     bool blas_prefill;                /* OpenBLAS, where built in, is faster in prefill passes */
@@ -168,6 +175,8 @@ size_t speci_cpu_scan_scratch(const spec_scan_args *a);
 size_t speci_cpu_weight_bytes(spec_device *dev, const spec_weight_desc *desc);
 spec_status speci_cpu_weight_open(spec_device *dev, spec_weight **out, const spec_weight_desc *desc);
 void speci_cpu_weight_close(spec_device *dev, spec_weight *w);
+/* Where a panel's inputs from k0 on begin, k0 a multiple of CPU_K_BLOCK: bytes. */
+size_t speci_cpu_weight_offset(const spec_weight *w, int32_t k0);
 /* Row `row` of the matrix as float32 [n_in]. */
 void speci_cpu_weight_row(const spec_weight *w, int32_t row, float *out);
 /* Panel p from input k0 on: out [n_k][ld] float32, columns 0 .. 31. */
@@ -241,6 +250,7 @@ static inline const char *cpu_dtype_name(spec_dtype t)
     case SPEC_DTYPE_BF16: return "bf16";
     case SPEC_DTYPE_F16: return "f16";
     case SPEC_DTYPE_I32: return "i32";
+    case SPEC_DTYPE_Q8_0: return "q8_0";
     case SPEC_DTYPE_AUTO: break;
     }
     return "no type";

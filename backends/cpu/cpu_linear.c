@@ -5,7 +5,7 @@
  * A task is two panels, 64 outputs (with glu: a gate panel and its up panel), over all rows: a weight is read from
  * memory once. Every instruction set has its own product function; the order of summation is that of cpu.h. */
 #include "backends/cpu/cpu.h"
-#include "backends/cpu/cpu_convert.h"
+#include "core/core_half.h"
 
 /* --- the reference product: for each row and lane, one chain over k --- */
 
@@ -13,7 +13,7 @@ static inline float weight_value(const void *w, spec_dtype t, size_t i)
 {
     if (t == SPEC_DTYPE_F32) return ((const float *)w)[i];
     uint16_t h = ((const uint16_t *)w)[i];
-    return t == SPEC_DTYPE_BF16 ? cpu_from_bf16(h) : cpu_from_f16(h);
+    return t == SPEC_DTYPE_BF16 ? speci_from_bf16(h) : speci_from_f16(h);
 }
 
 static inline void product(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const float *x, size_t ldx,
@@ -51,6 +51,26 @@ static void product_f16(float *t, const void *w, size_t panel_bytes, int32_t n_p
     product(t, w, panel_bytes, n_panel, x, ldx, n_row, n_k, add, SPEC_DTYPE_F16);
 }
 
+/* The same, with a chain over each block of 32 inputs */
+static void product_q8_0(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *x, size_t ldx,
+                         int32_t n_row, int32_t n_k, bool add)
+{
+    for (int32_t r = 0; r < n_row; r++) {
+        const float *xr = (const float *)x + (size_t)r * ldx;
+        for (int32_t p = 0; p < n_panel; p++) {
+            const cpu_q8_panel *panel = (const void *)((const char *)w + (size_t)p * panel_bytes);
+            float *out = t + r * CPU_TASK_OUT + p * CPU_PANEL;
+            for (int32_t k0 = 0; k0 < n_k; k0 += SPEC_Q8_BLOCK, panel++) {
+                float acc[CPU_PANEL] = { 0 };
+                for (size_t k = 0; k < SPEC_Q8_BLOCK; k++)
+                    for (size_t o = 0; o < CPU_PANEL; o++) acc[o] += xr[(size_t)k0 + k] * (float)panel->q[k][o];
+                for (size_t o = 0; o < CPU_PANEL; o++)
+                    out[o] = (add || k0 > 0 ? out[o] : 0.0f) + speci_from_f16(panel->scale[o]) * acc[o];
+            }
+        }
+    }
+}
+
 static bool always(void)
 {
     return true;
@@ -62,6 +82,7 @@ const cpu_isa speci_cpu_isa_portable = {
     .f32 = product_f32,
     .bf16 = product_bf16,
     .f16 = product_f16,
+    .q8_0 = product_q8_0,
     .loops = &speci_cpu_loops_portable,
 };
 
@@ -145,11 +166,10 @@ static void product_rows(const linear_job *job, float *t, int32_t task, int32_t 
 {
     const spec_weight *w = job->a->w;
     int32_t p = task * CPU_TASK_PANELS, n_panel = cpu_min(CPU_TASK_PANELS, w->n_panel - p);
-    size_t size = cpu_dtype_size(w->dtype);
     float buf[X_ROWS * CPU_K_BLOCK];
     for (int32_t k = 0; k < w->n_k; k += CPU_K_BLOCK) {
         int32_t n_k = cpu_min(CPU_K_BLOCK, w->n_k - k);
-        const uint8_t *panel = w->data + (size_t)p * w->panel_bytes + (size_t)k * CPU_PANEL * size;
+        const uint8_t *panel = w->data + (size_t)p * w->panel_bytes + speci_cpu_weight_offset(w, k);
         for (int32_t r = 0; r < n_row; r += X_ROWS) {
             int32_t n = cpu_min(X_ROWS, n_row - r);
             size_t ldx;
@@ -193,6 +213,16 @@ spec_status speci_cpu_check_linear(const spec_device *dev, const spec_linear_arg
     return SPEC_OK;
 }
 
+static cpu_product_fn *product_of(const cpu_isa *isa, spec_dtype weight)
+{
+    switch (weight) {
+    case SPEC_DTYPE_Q8_0: return isa->q8_0;
+    case SPEC_DTYPE_BF16: return isa->bf16;
+    case SPEC_DTYPE_F16: return isa->f16;
+    default: return isa->f32;
+    }
+}
+
 spec_status speci_cpu_linear(spec_queue *q, const spec_linear_args *a)
 {
     const spec_device *dev = q->dev;
@@ -201,14 +231,10 @@ spec_status speci_cpu_linear(spec_queue *q, const spec_linear_args *a)
 #if defined(SPEC_HAVE_BLAS)
     if (speci_cpu_prefill_wanted(q, a)) return speci_cpu_prefill(q, a);
 #endif
-    linear_job job = { dev, a, NULL, SPEC_DTYPE_F32, cpu_rows(q) };
+    linear_job job = { dev, a, product_of(dev->isa, w->dtype), SPEC_DTYPE_F32, cpu_rows(q) };
     if (w->pairs) {
         job.product = dev->isa->bf16_pairs;
         job.x_type = dev->isa->pairs_x;
-    } else {
-        job.product = w->dtype == SPEC_DTYPE_F32    ? dev->isa->f32
-                      : w->dtype == SPEC_DTYPE_BF16 ? dev->isa->bf16
-                                                    : dev->isa->f16;
     }
     speci_cpu_parallel(dev->pool, cpu_parts(w->n_panel, CPU_TASK_PANELS), linear_task, &job);
     return SPEC_OK;

@@ -13,14 +13,29 @@
 TILE __m256 load8(const void *w, size_t i, spec_dtype type)
 {
     if (type == SPEC_DTYPE_F32) return _mm256_loadu_ps((const float *)w + i);
+    if (type == SPEC_DTYPE_Q8_0) {
+        __m128i q = _mm_loadl_epi64((const void *)((const int8_t *)w + i));
+        return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(q)); /* without the scale */
+    }
     __m128i h = _mm_loadu_si128((const void *)((const uint16_t *)w + i));
     if (type == SPEC_DTYPE_F16) return _mm256_cvtph_ps(h);
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
 }
 
+/* 8 sums to t, times their f16 scales if there are any */
+TILE void put8(float *out, __m256 acc, bool add, const uint16_t *scale)
+{
+    if (scale) {
+        __m256 s = _mm256_cvtph_ps(_mm_loadu_si128((const void *)scale));
+        _mm256_storeu_ps(out, add ? _mm256_fmadd_ps(s, acc, _mm256_loadu_ps(out)) : _mm256_mul_ps(s, acc));
+    } else {
+        _mm256_storeu_ps(out, add ? _mm256_add_ps(_mm256_loadu_ps(out), acc) : acc);
+    }
+}
+
 /* t[r][8 j ..] over n_vec vectors and n_row rows, both constants where this is called */
-TILE void tile(float *t, const void *w, const float *x, size_t ldx, int n_vec, int n_row, int32_t n_k, bool add,
-               spec_dtype type)
+TILE void tile(float *t, const void *w, const uint16_t *scale, const float *x, size_t ldx, int n_vec, int n_row,
+               int32_t n_k, bool add, spec_dtype type)
 {
     __m256 acc[8][4];
     UNROLL
@@ -41,10 +56,8 @@ TILE void tile(float *t, const void *w, const float *x, size_t ldx, int n_vec, i
     UNROLL
     for (int r = 0; r < n_row; r++) {
         UNROLL
-        for (int j = 0; j < n_vec; j++) {
-            float *out = t + r * CPU_TASK_OUT + j * 8;
-            _mm256_storeu_ps(out, add ? _mm256_add_ps(_mm256_loadu_ps(out), acc[r][j]) : acc[r][j]);
-        }
+        for (int j = 0; j < n_vec; j++)
+            put8(t + r * CPU_TASK_OUT + j * 8, acc[r][j], add, scale ? scale + j * 8 : NULL);
     }
 }
 
@@ -52,12 +65,15 @@ TILE void tile(float *t, const void *w, const float *x, size_t ldx, int n_vec, i
 TILE void rows(float *t, const uint8_t *w, const float *x, size_t ldx, int n_row, int32_t n_k, bool add,
                spec_dtype type)
 {
+    const bool q8 = type == SPEC_DTYPE_Q8_0;
+    const size_t size = q8 ? 1 : type == SPEC_DTYPE_F32 ? 4 : 2;
+    const uint16_t *scale = q8 ? ((const cpu_q8_panel *)(const void *)w)->scale : NULL;
     if (n_row <= 2) {
-        tile(t, w, x, ldx, 4, n_row, n_k, add, type);
+        tile(t, w, scale, x, ldx, 4, n_row, n_k, add, type);
         return;
     }
-    tile(t, w, x, ldx, 2, n_row, n_k, add, type);
-    tile(t + 16, w + 16 * (type == SPEC_DTYPE_F32 ? 4 : 2), x, ldx, 2, n_row, n_k, add, type);
+    tile(t, w, scale, x, ldx, 2, n_row, n_k, add, type);
+    tile(t + 16, w + 16 * size, scale ? scale + 16 : NULL, x, ldx, 2, n_row, n_k, add, type);
 }
 
 TILE void product(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const float *x, size_t ldx,
@@ -100,6 +116,26 @@ static void product_f16(float *t, const void *w, size_t panel_bytes, int32_t n_p
     product(t, w, panel_bytes, n_panel, x, ldx, n_row, n_k, add, SPEC_DTYPE_F16);
 }
 
+enum { BLOCKS_AHEAD = 16 }; /* of Q8_0: 17 KB of a panel */
+
+TILE void prefetch(const cpu_q8_panel *block, size_t panel_bytes, int32_t n_panel)
+{
+    for (int32_t p = 0; p < n_panel; p++)
+        for (size_t i = 0; i < sizeof *block; i += 64)
+            _mm_prefetch((const char *)block + (size_t)p * panel_bytes + i, _MM_HINT_T1);
+}
+
+static void product_q8_0(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *x, size_t ldx,
+                         int32_t n_row, int32_t n_k, bool add)
+{
+    const cpu_q8_panel *block = w;
+    for (int32_t k = 0; k < n_k; k += SPEC_Q8_BLOCK, block++) {
+        prefetch(block + BLOCKS_AHEAD, panel_bytes, n_panel);
+        product(t, block, panel_bytes, n_panel, (const float *)x + k, ldx, n_row, SPEC_Q8_BLOCK, add || k > 0,
+                SPEC_DTYPE_Q8_0);
+    }
+}
+
 static bool supported(void)
 {
     unsigned a, b, c, d; /* F16C by its bit: clang 14 has no name for it */
@@ -113,6 +149,7 @@ const cpu_isa speci_cpu_isa_avx2 = {
     .f32 = product_f32,
     .bf16 = product_bf16,
     .f16 = product_f16,
+    .q8_0 = product_q8_0,
     .blas_prefill = true,
     .loops = &speci_cpu_loops_avx2,
 };

@@ -5,14 +5,14 @@
 #define TILE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 8")
 
-/* How a tile multiplies: float32 after conversion, or pairs of bf16. STEP_WIDE: weights in pairs, x float32, the two of
+/* How a tile multiplies: float32 after conversion (Q8: the scales come last), or pairs of bf16. STEP_WIDE: weights in pairs, x float32, the two of
  * a pair one after the other. */
-typedef enum cpu_step { STEP_F32, STEP_BF16, STEP_F16, STEP_PAIRS, STEP_WIDE } cpu_step;
+typedef enum cpu_step { STEP_F32, STEP_BF16, STEP_F16, STEP_Q8, STEP_PAIRS, STEP_WIDE } cpu_step;
 
 /* Bytes of 16 outputs at one step along K (two k for pairs). */
 TILE size_t step_bytes(cpu_step step)
 {
-    return step == STEP_BF16 || step == STEP_F16 ? 32 : 64;
+    return step == STEP_Q8 ? 16 : step == STEP_BF16 || step == STEP_F16 ? 32 : 64;
 }
 
 /* Weight k % 2 = half of 16 pairs as float32: one operation, where bf16 side by side take two. */
@@ -26,6 +26,7 @@ TILE __m512 half_of_pairs(const uint8_t *w, int half)
 TILE __m512 weights16(const uint8_t *w, cpu_step step)
 {
     if (step == STEP_F32 || step == STEP_PAIRS) return _mm512_loadu_ps((const void *)w);
+    if (step == STEP_Q8) return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)w)));
     __m256i h = _mm256_loadu_si256((const void *)w);
     if (step == STEP_F16) return _mm512_cvtph_ps(h);
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
@@ -46,6 +47,17 @@ TILE __m512 multiply(__m512 acc, __m512 w, const uint8_t *x, cpu_step step)
     float f;
     memcpy(&f, x, sizeof f);
     return _mm512_fmadd_ps(w, _mm512_set1_ps(f), acc);
+}
+
+/* 16 sums to t; with scales (f16, or NULL) times these */
+TILE void put16(float *out, __m512 acc, bool add, const uint16_t *scale)
+{
+    if (scale) {
+        __m512 s = _mm512_cvtph_ps(_mm256_loadu_si256((const void *)scale));
+        _mm512_storeu_ps(out, add ? _mm512_fmadd_ps(s, acc, _mm512_loadu_ps(out)) : _mm512_mul_ps(s, acc));
+    } else {
+        _mm512_storeu_ps(out, add ? _mm512_add_ps(_mm512_loadu_ps(out), acc) : acc);
+    }
 }
 
 /* The weights of the next block, 16 KB ahead in each panel, come into the second cache while this one is multiplied:
@@ -104,8 +116,8 @@ TILE void tile(float *t, const uint8_t *w, size_t panel_bytes, const uint8_t *x,
     for (int r = 0; r < n_row; r++) {
         UNROLL
         for (int j = 0; j < n_vec; j++) {
-            float *out = t + r * CPU_TASK_OUT + j * 16;
-            _mm512_storeu_ps(out, add ? _mm512_add_ps(_mm512_loadu_ps(out), acc[r][j]) : acc[r][j]);
+            const cpu_q8_panel *q8 = (const void *)(w + (size_t)(j / 2) * panel_bytes);
+            put16(t + r * CPU_TASK_OUT + j * 16, acc[r][j], add, step == STEP_Q8 ? q8->scale + j % 2 * 16 : NULL);
         }
     }
 }
@@ -136,5 +148,19 @@ TILE void product(float *t, const void *w, size_t panel_bytes, int32_t n_panel, 
         if (n_panel == 2) rows(out, w, panel_bytes, in, ldx_bytes, 2, count, n, add, step, next);
         else rows(out, w, panel_bytes, in, ldx_bytes, 1, count, n, add, step, next);
         r += count;
+    }
+}
+
+enum { BLOCKS_AHEAD = 16 }; /* of Q8_0: 17 KB of a panel */
+
+/* Q8_0: block after block of 32 inputs, each asking for the one BLOCKS_AHEAD behind it; ldx in floats. */
+TILE void product_blocks(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const float *x, size_t ldx,
+                         int32_t n_row, int32_t n_k, bool add)
+{
+    const cpu_q8_panel *block = w;
+    for (int32_t k = 0; k < n_k; k += SPEC_Q8_BLOCK, block++) {
+        const uint8_t *soon = (const uint8_t *)(block + BLOCKS_AHEAD);
+        for (size_t i = 0; i < sizeof *block; i += 128) prefetch(soon + i, panel_bytes, n_panel);
+        product(t, block, panel_bytes, n_panel, x + k, ldx * sizeof *x, n_row, SPEC_Q8_BLOCK, add || k > 0, STEP_Q8);
     }
 }

@@ -24,6 +24,12 @@ static void product_f16(float *t, const void *w, size_t panel_bytes, int32_t n_p
     product(t, w, panel_bytes, n_panel, x, ldx * sizeof(float), n_row, n_k, add, STEP_F16);
 }
 
+static void product_q8_0(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *x, size_t ldx,
+                         int32_t n_row, int32_t n_k, bool add)
+{
+    product_blocks(t, w, panel_bytes, n_panel, x, ldx, n_row, n_k, add);
+}
+
 static void product_pairs(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *x, size_t ldx,
                           int32_t n_row, int32_t n_k, bool add)
 {
@@ -49,6 +55,7 @@ const cpu_isa speci_cpu_isa_avx512bf16 = {
     .f32 = product_f32,
     .bf16 = product_bf16,
     .f16 = product_f16,
+    .q8_0 = product_q8_0,
     .bf16_pairs = product_pairs,
     .pairs_x = SPEC_DTYPE_BF16,
     .loops = &speci_cpu_loops_avx512,

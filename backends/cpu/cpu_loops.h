@@ -28,7 +28,7 @@ static inline float add_lanes(const float *acc)
 
 static inline void load_bf16(float *restrict out, const uint16_t *restrict in, size_t n)
 {
-    for (size_t i = 0; i < n; i++) out[i] = cpu_from_bf16(in[i]);
+    for (size_t i = 0; i < n; i++) out[i] = speci_from_bf16(in[i]);
 }
 
 static inline void load_f16(float *restrict out, const uint16_t *restrict in, size_t n)
@@ -37,7 +37,7 @@ static inline void load_f16(float *restrict out, const uint16_t *restrict in, si
 #if defined(__F16C__)
     for (; i + 8 <= n; i += 8) _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128((const void *)(in + i))));
 #endif
-    for (; i < n; i++) out[i] = cpu_from_f16(in[i]);
+    for (; i < n; i++) out[i] = speci_from_f16(in[i]);
 }
 
 static void load(float *out, const void *in, spec_dtype dtype, size_t n)
@@ -53,7 +53,7 @@ static void load(float *out, const void *in, spec_dtype dtype, size_t n)
 
 static inline void store_bf16(uint16_t *restrict out, const float *restrict in, size_t n)
 {
-    for (size_t i = 0; i < n; i++) out[i] = cpu_to_bf16(in[i]);
+    for (size_t i = 0; i < n; i++) out[i] = speci_to_bf16(in[i]);
 }
 
 static inline void store_f16(uint16_t *restrict out, const float *restrict in, size_t n)
@@ -63,7 +63,7 @@ static inline void store_f16(uint16_t *restrict out, const float *restrict in, s
     for (; i + 8 <= n; i += 8)
         _mm_storeu_si128((void *)(out + i), _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT));
 #endif
-    for (; i < n; i++) out[i] = cpu_to_f16(in[i]);
+    for (; i < n; i++) out[i] = speci_to_f16(in[i]);
 }
 
 static void store(void *out, spec_dtype dtype, const float *in, size_t n)

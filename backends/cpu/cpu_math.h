@@ -4,7 +4,7 @@
 #ifndef SPEC_CPU_MATH_H
 #define SPEC_CPU_MATH_H
 
-#include "backends/cpu/cpu_convert.h"
+#include "core/core_half.h"
 
 /* e^x = 2^n e^r, n = round(x / ln 2), |r| <= ln 2 / 2; polynomial of Cephes' expf. Within 2 ulp.
  * The power is applied in two halves, so that subnormal results are right. NaN gives NaN. */
@@ -23,10 +23,10 @@ static inline float cpu_exp(float x)
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * (r * r) + r + 1.0f;
-    uint32_t k = cpu_bits(t) - 0x4b400000u + 256u; /* n + 256, positive */
+    uint32_t k = speci_bits(t) - 0x4b400000u + 256u; /* n + 256, positive */
     uint32_t half = k >> 1;                        /* floor(n / 2) + 128 */
-    float a = cpu_float((half - 1u) << 23);        /* 2^floor(n / 2) */
-    float b = cpu_float((k - half - 1u) << 23);    /* 2^(n - floor(n / 2)) */
+    float a = speci_float((half - 1u) << 23);        /* 2^floor(n / 2) */
+    float b = speci_float((k - half - 1u) << 23);    /* 2^(n - floor(n / 2)) */
     return p * a * b;
 }
 

@@ -52,12 +52,15 @@ struct spec_device {
     cudaStream_t stage_stream;
 };
 
-/* [n_out + CUDA_WEIGHT_PAD][ld] of dtype, ld = n_in rounded up to CUDA_CHUNK elements, the padding zero. */
+/* [n_out + CUDA_WEIGHT_PAD][ld] of dtype, ld = n_in rounded up to CUDA_CHUNK elements, the padding zero.
+ * With q8: the pieces of cuda_q8.cuh, for activations of type dtype. */
 struct spec_weight {
     void *data;
     int32_t n_out, n_in, ld;
     spec_dtype dtype;
     int32_t glu;
+    bool q8;
+    size_t bytes; /* without what is behind the matrix */
 };
 
 /* A step rounded up: what grids and graphs are made for. */
@@ -189,6 +192,7 @@ spec_status speci_cuda_check_scan(spec_device *dev, const spec_scan_args *a);
 spec_status speci_cuda_embed(spec_queue *q, const spec_embed_args *a);
 spec_status speci_cuda_norm(spec_queue *q, const spec_norm_args *a);
 spec_status speci_cuda_linear(spec_queue *q, const spec_linear_args *a);
+spec_status speci_cuda_linear_q8(spec_queue *q, const spec_linear_args *a);
 spec_status speci_cuda_kv_commit(spec_queue *q, const spec_kv_commit_args *a);
 spec_status speci_cuda_rope_kv(spec_queue *q, const spec_rope_kv_args *a);
 spec_status speci_cuda_attention(spec_queue *q, const spec_attention_args *a);
@@ -207,6 +211,7 @@ void speci_cuda_plan_free(spec_queue *q, spec_prepared *plan);
 /* Floats of scratch that the operation would like in passes of such a plan (cuda_attention.cu, cuda_linear.cu). */
 size_t speci_cuda_attention_floats(const spec_attention_args *a, const spec_plan *plan);
 size_t speci_cuda_linear_floats(const spec_linear_args *a, const spec_plan *plan);
+size_t speci_cuda_q8_floats(const spec_linear_args *a, const spec_plan *plan);
 
 static inline bool cuda_is_float(spec_dtype t) { return t >= SPEC_DTYPE_F32 && t <= SPEC_DTYPE_F16; }
 static inline size_t cuda_size(spec_dtype t) { return t == SPEC_DTYPE_F32 || t == SPEC_DTYPE_I32 ? 4 : 2; }

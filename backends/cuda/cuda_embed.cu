@@ -1,10 +1,27 @@
 /* cuda_embed.cu - y[r] = scale * table[token of row r].
- * table [n_vocab][ld] f32, bf16 or f16; y f32 [rows][dim]. Rows that are not valid, and ids outside the table, give 0. */
-#include "cuda.cuh"
+ * table [n_vocab][ld] f32, bf16 or f16, or Q8_0 (cuda_q8.cuh); y f32 [rows][dim]. Rows that are not valid, and ids outside the table, give 0. */
+#include "cuda_q8.cuh"
+
+/* Tables: element (row, c) as float32. */
+template <typename T> struct plain_table {
+    const T *data;
+    int ld;
+    __device__ float at(int row, int c) const { return to_f32(data[(size_t)row * ld + c]); }
+};
+struct q8_table {
+    const q8_piece *data;
+    q8_shape shape;
+    __device__ float at(int row, int c) const
+    {
+        const q8_piece *p = data + shape.piece(row, c);
+        const int r = shape.lane_row(row);
+        return q8_scale_value(p, r, c) * (float)q8_values(p, r, c)[c % 8];
+    }
+};
 
 template <typename T>
-static __global__ void embed_kernel(const spec_step_block *step, const T *table, int ld_table, int n_vocab, int dim,
-                                    float scale, float *y, int ld)
+static __global__ void embed_kernel(const spec_step_block *step, T table, int n_vocab, int dim, float scale, float *y,
+                                    int ld)
 {
     const int r = (int)blockIdx.y;
     grid_begin();
@@ -15,10 +32,9 @@ static __global__ void embed_kernel(const spec_step_block *step, const T *table,
         token = spec_step_row_node(step, s, r)->token;
     }
     const bool valid = token >= 0 && token < n_vocab;
-    const T *row = table + (size_t)(valid ? token : 0) * ld_table;
     float *out = y + (size_t)r * ld;
     for (int c = (int)(blockIdx.x * blockDim.x + threadIdx.x); c < dim; c += (int)(gridDim.x * blockDim.x))
-        out[c] = valid ? scale * to_f32(row[c]) : 0.0f;
+        out[c] = valid ? scale * table.at(token, c) : 0.0f;
 }
 
 spec_status speci_cuda_check_embed(spec_device *dev, const spec_embed_args *a)
@@ -33,18 +49,24 @@ spec_status speci_cuda_check_embed(spec_device *dev, const spec_embed_args *a)
     return SPEC_OK;
 }
 
+template <typename T> static spec_status launch_embed(spec_queue *q, const spec_embed_args *a, T table)
+{
+    const int threads = 256;
+    int blocks = cuda_div_up(a->dim, threads);
+    if (blocks > 8) blocks = 8;
+    return cuda_launch(q, "embed", embed_kernel<T>, dim3((unsigned)blocks, (unsigned)q->shape.rows), dim3(threads), 0, 1,
+                       q->d_step, table, a->n_vocab, a->dim, a->scale, (float *)a->y.data, a->y.ld);
+}
+
 spec_status speci_cuda_embed(spec_queue *q, const spec_embed_args *a)
 {
     SPEC_TRY(cuda_enter_op(q, "embed"));
     SPEC_TRY(speci_cuda_check_embed(q->dev, a));
     if (!a->table) return q->dev->host->fail(SPEC_E_INVALID, "cuda embed: no table");
-    const int threads = 256;
-    int blocks = cuda_div_up(a->dim, threads);
-    if (blocks > 8) blocks = 8;
-    return cuda_by_dtype(a->table->dtype, [&](auto t) {
+    const spec_weight *w = a->table;
+    if (w->q8) return launch_embed(q, a, q8_table{ (const q8_piece *)w->data, q8_shape_of(w) });
+    return cuda_by_dtype(w->dtype, [&](auto t) {
         using T = decltype(t);
-        return cuda_launch(q, "embed", embed_kernel<T>, dim3((unsigned)blocks, (unsigned)q->shape.rows), dim3(threads), 0,
-                           1, q->d_step, (const T *)a->table->data, a->table->ld, a->n_vocab, a->dim, a->scale,
-                           (float *)a->y.data, a->y.ld);
+        return launch_embed(q, a, plain_table<T>{ (const T *)w->data, w->ld });
     });
 }

@@ -16,7 +16,7 @@
 /* NULL and 0: the mode's default. Lists are separated by commas, lists of trees by semicolons. */
 typedef struct bench_options {
     const char *model, *drafter; /* name of a shape, or a directory */
-    const char *backend, *plugin_dir, *dtype;
+    const char *backend, *plugin_dir, *dtype, *weights;
     const char *keep, *compare;
     const char *nodes, *tree, *verify, *temperature, *prompts, *sequences, *tokens;
     double top_p, bandwidth_gbs;

@@ -63,6 +63,15 @@ static spec_status dtype_of(spec_dtype *out, const char *name)
     return *out ? SPEC_OK : speci_fail(SPEC_E_INVALID, "--dtype %s: f32, bf16, f16 or auto", name);
 }
 
+static spec_status weights_of(spec_dtype *out, const char *name)
+{
+    *out = SPEC_DTYPE_AUTO;
+    if (!name || strcmp(name, "auto") == 0) return SPEC_OK;
+    *out = SPEC_DTYPE_Q8_0;
+    if (strcmp(name, spec_dtype_name(*out)) == 0) return SPEC_OK;
+    return speci_fail(SPEC_E_INVALID, "--weights %s: q8_0 or auto", name);
+}
+
 static void short_name(char *out, size_t cap, const char *path)
 {
     size_t n = strlen(path);
@@ -79,6 +88,7 @@ static spec_status open_model(bench *b, spec_model **out, char *name, size_t cap
     bool written;
     spec_model_params p = SPEC_MODEL_PARAMS_INIT;
     SPEC_TRY(dtype_of(&p.dtype, b->o.dtype));
+    SPEC_TRY(weights_of(&p.weights, b->o.weights));
     SPEC_TRY(bench_model_directory(dir, sizeof dir, what, b->o.keep, &written));
     short_name(name, cap, what);
     const double start = speci_now_ms();
@@ -161,7 +171,10 @@ double bench_weight_bytes(const spec_model *m)
 {
     const double bytes = (double)m->bytes_weights;
     if (m->embed == m->head.w) return bytes;
-    return bytes * (1 - (double)m->n_vocab * m->dim / (double)m->n_parameters); /* weights have one width */
+    const double n = (double)m->n_vocab * m->dim;
+    if (m->weights == SPEC_DTYPE_Q8_0 && m->dim % SPEC_Q8_BLOCK == 0)
+        return bytes - n / SPEC_Q8_BLOCK * sizeof(spec_q8_block);
+    return bytes * (1 - n / (double)m->n_parameters); /* weights have one width */
 }
 
 double bench_floor_ms(const bench *b, int32_t context, int32_t n_seq)

@@ -70,6 +70,7 @@ static void usage(FILE *to)
                 "  -b, --backend NAME          cpu (default), cuda, ...      -t, --threads N\n"
                 "      --plugin-dir DIR        where backends lie\n"
                 "      --dtype f32|bf16|f16    default: the file's\n"
+                "      --weights q8_0          quantise matrices; default: as they are\n"
                 "      --nodes N,N,...         nodes of a pass\n"
                 "      --tree LIST             step: chain,binary,random,unrolled; else KIND:ARGS;KIND:ARGS;...\n"
                 "      --verify LIST           auto,naive,chain,mss,...      --temp LIST   temperatures\n"
@@ -88,7 +89,7 @@ static void usage(FILE *to)
     bench_model_list(to);
 }
 
-enum { O_PLUGINS = 256, O_DTYPE, O_NODES, O_TREE, O_VERIFY, O_TEMP, O_TOP_P, O_ADAPT, O_SCAN, O_ADVANCE, O_STATE,
+enum { O_PLUGINS = 256, O_DTYPE, O_WEIGHTS, O_NODES, O_TREE, O_VERIFY, O_TEMP, O_TOP_P, O_ADAPT, O_SCAN, O_ADVANCE, O_STATE,
        O_PROMPTS, O_N_PROMPT, O_IGNORE_EOS, O_BANDWIDTH, O_SEQUENCES, O_TOKENS, O_JSON, O_COMPARE, O_KEEP, O_HELP };
 
 static const struct option options[] = {
@@ -96,6 +97,7 @@ static const struct option options[] = {
     { "backend", required_argument, NULL, 'b' },        { "threads", required_argument, NULL, 't' },
     { "context", required_argument, NULL, 'c' },        { "repeats", required_argument, NULL, 'r' },
     { "plugin-dir", required_argument, NULL, O_PLUGINS }, { "dtype", required_argument, NULL, O_DTYPE },
+    { "weights", required_argument, NULL, O_WEIGHTS },
     { "nodes", required_argument, NULL, O_NODES },      { "tree", required_argument, NULL, O_TREE },
     { "verify", required_argument, NULL, O_VERIFY },    { "temp", required_argument, NULL, O_TEMP },
     { "top-p", required_argument, NULL, O_TOP_P },      { "adapt", required_argument, NULL, O_ADAPT },
@@ -148,6 +150,7 @@ static const char **text_option(bench_options *o, int c)
     case 'b': return &o->backend;
     case O_PLUGINS: return &o->plugin_dir;
     case O_DTYPE: return &o->dtype;
+    case O_WEIGHTS: return &o->weights;
     case O_NODES: return &o->nodes;
     case O_TREE: return &o->tree;
     case O_VERIFY: return &o->verify;

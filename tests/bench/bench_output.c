@@ -9,11 +9,11 @@
 #include "tests/bench/bench.h"
 
 /* What a measurement is of; everything else in a record is what came out. */
-static const char *const identity[] = { "mode", "model", "drafter", "backend", "dtype", "what", "nodes", "tree", "scan",
+static const char *const identity[] = { "mode", "model", "drafter", "backend", "dtype", "weights", "what", "nodes", "tree", "scan",
                                         "advance", "draft_state", "adapt", "verify", "temperature", "task", "context",
                                         "sequences", "path", "tokens", "threads", "level", "rows", "n_vocab" };
 /* The same in every record of a run: said once above a table. */
-static const char *const constant[] = { "mode", "model", "backend", "dtype", "threads", "bandwidth_gbs", "bandwidth",
+static const char *const constant[] = { "mode", "model", "backend", "dtype", "weights", "threads", "bandwidth_gbs", "bandwidth",
                                         "commit" };
 enum { N_IDENTITY = sizeof identity / sizeof *identity, N_CONSTANT = sizeof constant / sizeof *constant };
 
@@ -49,6 +49,7 @@ json_t *bench_record(const bench *b, const char *mode)
     bench_text(r, "model", b->model_name);
     bench_text(r, "backend", spec_backend_name(b->be));
     bench_text(r, "dtype", b->model ? spec_dtype_name(b->model->dtype) : "f32");
+    if (b->model && b->model->weights != SPEC_DTYPE_AUTO) bench_text(r, "weights", spec_dtype_name(b->model->weights));
     bench_count(r, "threads", b->o.n_threads);
     return r;
 }
@@ -158,9 +159,11 @@ static void heading(bench *b, json_t *record)
             n += (size_t)snprintf(columns + n, sizeof columns - n, "%*s ", width_of(key), key);
     if (strcmp(columns, b->columns) == 0) return;
     memcpy(b->columns, columns, sizeof columns);
-    snprintf(constants, sizeof constants, "%s of %s, %s on %s, %d threads, %.1f GB/s (%s), commit %s",
+    snprintf(constants, sizeof constants, "%s of %s, %s%s on %s, %d threads, %.1f GB/s (%s), commit %s",
              json_string_value(json_object_get(record, "mode")), b->model_name,
-             json_string_value(json_object_get(record, "dtype")), spec_backend_name(b->be), b->o.n_threads,
+             json_string_value(json_object_get(record, "dtype")),
+             b->model && b->model->weights == SPEC_DTYPE_Q8_0 ? " with weights in q8_0" : "", spec_backend_name(b->be),
+             b->o.n_threads,
              b->bandwidth / 1e9, b->bandwidth_kind, json_string_value(json_object_get(record, "commit")));
     printf("\n%s\n%s\n", constants, columns);
 }

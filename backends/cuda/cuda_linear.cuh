@@ -1,0 +1,101 @@
+/* cuda_linear.cuh - what the kernels of products share, whatever the weights are made of: loads, the matrix instruction,
+ * the epilogue. */
+#ifndef SPEC_CUDA_LINEAR_CUH
+#define SPEC_CUDA_LINEAR_CUH
+
+#include "cuda.cuh"
+
+/* What the kernels need beside the operands. */
+struct linear_out {
+    void *y;
+    const float *bias;
+    int y_type, ld_y, n_out, act, glu, add;
+    float scale;
+};
+
+static inline linear_out linear_out_of(const spec_linear_args *a)
+{
+    linear_out o;
+    o.y = a->y.data, o.bias = a->bias, o.y_type = a->y.dtype, o.ld_y = a->y.ld, o.n_out = a->n_out, o.act = a->act;
+    o.glu = a->glu != 0, o.add = a->add != 0, o.scale = a->scale;
+    return o;
+}
+
+static __device__ __forceinline__ float activate(int act, float t)
+{
+    switch (act) {
+    case SPEC_ACT_SILU: return silu(t);
+    case SPEC_ACT_GELU: return 0.5f * t * (1.0f + erff(t * 0.70710678118654752f));
+    case SPEC_ACT_GELU_TANH: return 0.5f * t * (1.0f + tanhf(0.79788456080286536f * (t + 0.044715f * t * t * t)));
+    case SPEC_ACT_RELU: return t > 0.0f || isnan(t) ? t : 0.0f;
+    default: return t;
+    }
+}
+
+/* Output m of row r; `up` is used with glu. */
+static __device__ __forceinline__ void linear_store(const linear_out &o, int r, int m, float t, float up)
+{
+    if (o.bias) t = t + o.bias[m];
+    t = activate(o.act, t);
+    if (o.glu) {
+        if (o.bias) up = up + o.bias[m + o.n_out / 2];
+        t = t * up;
+    }
+    const size_t i = (size_t)r * o.ld_y + m;
+    if (o.add) ((float *)o.y)[i] = fmaf(o.scale, t, ((float *)o.y)[i]);
+    else store_any(o.y, o.y_type, i, o.scale * t);
+}
+
+/* Weights are read once: they pass by L1. */
+static __device__ __forceinline__ uint4 load_weight16(const void *p)
+{
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
+    return v;
+}
+
+/* 8 elements of x at column k; columns >= n_in are zero whatever memory holds. */
+template <typename T>
+static __device__ __forceinline__ uint4 load_x8(const T *x, int k, int n_in, bool aligned)
+{
+    if (aligned && k + 8 <= n_in) return *(const uint4 *)(x + k);
+    uint32_t w[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) w[i] = k + i < n_in ? bits16(x[k + i]) : 0u;
+    return make_uint4(w[0] | w[1] << 16, w[2] | w[3] << 16, w[4] | w[5] << 16, w[6] | w[7] << 16);
+}
+
+/* acc[16][8] += A[16][16] B[16][8] */
+template <typename T>
+static __device__ __forceinline__ void mma16816(float acc[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                                uint32_t b0, uint32_t b1);
+template <>
+__device__ __forceinline__ void mma16816<__nv_bfloat16>(float acc[4], uint32_t a0, uint32_t a1, uint32_t a2,
+                                                        uint32_t a3, uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                 "{%0,%1,%2,%3};"
+                 : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+template <>
+__device__ __forceinline__ void mma16816<__half>(float acc[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                                 uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                 "{%0,%1,%2,%3};"
+                 : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/* The two instructions of a chunk: 16 outputs (a: rows g and g + 8 of W), 8 rows (b), 32 k. */
+template <typename T>
+static __device__ __forceinline__ void mma_chunk(float acc[4], const uint4 &a0, const uint4 &a1, const uint4 &b)
+{
+    mma16816<T>(acc, a0.x, a1.x, a0.y, a1.y, b.x, b.y);
+    mma16816<T>(acc, a0.z, a1.z, a0.w, a1.w, b.z, b.w);
+}
+
+#endif
