@@ -94,10 +94,10 @@ typedef struct law_case {
     spec_sampling sampling;
     float draft_temperature;
     law_fault fault;
-    int64_t n_draw; /* of controls and bugs */
+    int64_t n_draw; /* of controls and bugs in all, else of each seed */
 } law_case;
 
-/* Each tree under each of its rules at each of these ... */
+/* Each tree under each of its rules at each of these, the first with all the draws ... */
 static const struct law_setting {
     const char *name;
     int32_t start;
@@ -555,6 +555,13 @@ static int32_t check_p(const law_case *c, const char *what, const law_counts *k,
 
 static const law_size *size;
 
+static int32_t draws_of_seed(bool all)
+{
+    const char *text = getenv("SPEC_LAW_DRAWS");
+    if (text && *text) return (int32_t)strtol(text, NULL, 10);
+    return all ? size->n_draw : size->n_draw_more;
+}
+
 static int32_t make_cases(law_case *out)
 {
     int32_t n = 0;
@@ -564,11 +571,14 @@ static int32_t make_cases(law_case *out)
             const struct law_setting *s = &settings[i % N_SETTING];
             if (!(t->rules & 1u << rule)) continue;
             out[n] = (law_case){ .tree = *t, .rule = (spec_verify_rule)rule, .start = s->start,
-                                 .sampling = s->sampling };
+                                 .sampling = s->sampling, .n_draw = draws_of_seed(s == settings) };
             snprintf(out[n++].name, sizeof out->name, "%s, %s", t->name, s->name);
         }
-    memcpy(out + n, variants, sizeof variants);
-    return n + N_VARIANT;
+    for (int32_t i = 0; i < N_VARIANT; i++) {
+        out[n] = variants[i];
+        out[n++].n_draw = draws_of_seed(false);
+    }
+    return n;
 }
 
 static void print_case(const law_case *c, const law_counts *k)
@@ -582,12 +592,6 @@ static void print_case(const law_case *c, const law_counts *k)
     print_message(" accepted %.5f", (double)k->accepted / (double)k->n);
     if (accepts >= 0) print_message(" of %.5f", accepts);
     print_message("\n");
-}
-
-static int32_t n_draw(void)
-{
-    const char *text = getenv("SPEC_LAW_DRAWS");
-    return text && *text ? (int32_t)strtol(text, NULL, 10) : size->n_draw;
 }
 
 /* SPEC_LAW_CASES=A-B: cases A to B, counted from 1, and none of the other tests; so processes can share the work. */
@@ -640,10 +644,10 @@ static void check_laws(void **state)
     const int32_t n_case = end - first;
     law_counts *counts = calloc((size_t)n_case * (size_t)n_seed, sizeof *counts);
     law_job *jobs = calloc((size_t)n_case * (size_t)n_part, sizeof *jobs);
-    for (int32_t i = 0; i < n_case * n_part; i++) {
-        const int32_t c = i / n_part, seed = i % n_part * SEEDS, left = n_seed - seed;
+    for (int32_t i = 0; i < n_case * n_part; i++) { /* neighbours are of different kinds: threads wait for different things */
+        const int32_t c = i % n_case, seed = i / n_case * SEEDS, left = n_seed - seed;
         jobs[i] = (law_job){ .c = &cases[c], .seed = 1 + seed, .n_seed = left < SEEDS ? left : SEEDS,
-                             .first = (uint64_t)(first + c) << 32, .n = n_draw(),
+                             .first = (uint64_t)(first + c) << 32, .n = cases[c].n_draw,
                              .counts = counts + c * n_seed + seed };
     }
     run_jobs(jobs, n_case * n_part);

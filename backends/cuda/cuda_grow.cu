@@ -143,8 +143,10 @@ static __global__ void __launch_bounds__(TEAM_THREADS, 2) draw_best_kernel(draw_
     team_sync();
     if (b == 0) {
         const int peer = t / SPEC_MAX_CHILD;
-        rank = peer < team_blocks() ? team_peer(s.best, peer)[t % SPEC_MAX_CHILD] : 0ull;
-        rank = block_sort<TEAM_THREADS>(rank, s.top.sort);
+        if (team_blocks() > 1) {
+            rank = peer < team_blocks() ? team_peer(s.best, peer)[t % SPEC_MAX_CHILD] : 0ull;
+            rank = block_sort<TEAM_THREADS>(rank, s.top.sort);
+        }
         if (t < a.k) candidate_put(r, t, rank ? rank_id(rank) : -1);
     }
     team_sync();

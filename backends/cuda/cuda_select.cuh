@@ -163,12 +163,14 @@ template <int N> struct top_shared {
  * Thread t's group is every N-th pair of entries. The k-th largest of the groups' maxima is a border that k entries
  * reach, and only the k groups whose maximum reaches it can hold one: so the entries are looked at once, and then
  * k groups of them again. Entry: pair(p, &a, &b) gives the ranks of entries 2 p and 2 p + 1 (b: 0 beyond the end),
- * one(i) that of entry i, 0 for entries that are out of it. */
+ * one(i) that of entry i, 0 for entries that are out of it. Where there are no more entries than threads, they are
+ * sorted. */
 template <int N, typename Entry>
 static __device__ unsigned long long block_top(const Entry &entry, int first, int end, int k, top_shared<N> *s)
 {
     enum { CHUNK = N - SPEC_MAX_CHILD };
     const int t = (int)threadIdx.x, n_pair = (end - first + 1) / 2;
+    if (end - first <= N) return block_sort<N>(first + t < end ? entry.one(first + t) : 0ull, s->sort);
     unsigned long long best = 0;
 #pragma unroll 2
     for (int p = t; p < n_pair; p += N) {
