@@ -246,8 +246,8 @@ static spec_status choosing_look(void *user_data, spec_tree *tree, const spec_ca
 
 static spec_status open_own(law_work *w)
 {
-    spec_builder_ops ops = { .struct_size = sizeof ops, .n_node = OWN_NODE, .n_row = 4, .n_level = 2, .depth = 2, .k = 3,
-                             .kind = SPEC_TREE_DRAWN, .look = own_look };
+    spec_builder_ops ops = { .struct_size = sizeof ops, .n_node = OWN_NODE, .n_row = 4, .n_level = 2, .depth = 2,
+                             .k = 3, .kind = SPEC_TREE_DRAWN, .look = own_look };
     if (w->c->tree.source == FROM_CHOICE) ops.kind = SPEC_TREE_CHOSEN, ops.look = choosing_look;
     return spec_builder_from_ops(&w->own, &ops, NULL);
 }
@@ -644,7 +644,8 @@ static void check_laws(void **state)
     const int32_t n_case = end - first;
     law_counts *counts = calloc((size_t)n_case * (size_t)n_seed, sizeof *counts);
     law_job *jobs = calloc((size_t)n_case * (size_t)n_part, sizeof *jobs);
-    for (int32_t i = 0; i < n_case * n_part; i++) { /* neighbours are of different kinds: threads wait for different things */
+    /* Neighbours are of different kinds: threads wait for different things. */
+    for (int32_t i = 0; i < n_case * n_part; i++) {
         const int32_t c = i % n_case, seed = i / n_case * SEEDS, left = n_seed - seed;
         jobs[i] = (law_job){ .c = &cases[c], .seed = 1 + seed, .n_seed = left < SEEDS ? left : SEEDS,
                              .first = (uint64_t)(first + c) << 32, .n = cases[c].n_draw,

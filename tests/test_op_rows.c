@@ -136,7 +136,8 @@ static void test_law(void **state)
 
 /* Rows of a real vocabulary's length, in one call and alone: the set that is kept is the shortest prefix of the
  * sorted row, to within 1e-7 of the mass, and a row's bits do not depend on the others. */
-enum { BIG_N = 128257, BIG_LAW = BIG_N + 7, BIG_ROWS = 7 };
+/* A call of BIG_CALL rows, each several times: a device may do it another way than one of a single row. */
+enum { BIG_N = 128257, BIG_LAW = BIG_N + 7, BIG_ROWS = 7, BIG_CALL = 6 * BIG_ROWS };
 
 typedef struct big_row {
     double scale, step; /* of the logits; step > 0: they are multiples of it */
@@ -202,32 +203,33 @@ static void each_big_law(test_device *d)
 {
     test_random random = { 14 };
     double *v = calloc((size_t)BIG_ROWS * BIG_N, sizeof *v);
-    spec_sampling s[BIG_ROWS];
-    int32_t rows[BIG_ROWS];
+    spec_sampling s[BIG_CALL];
+    int32_t src[BIG_CALL], dst[BIG_CALL];
+    for (int32_t i = 0; i < BIG_CALL; i++) src[i] = i % BIG_ROWS, dst[i] = i, s[i] = big_rows[i % BIG_ROWS].s;
     for (int32_t r = 0; r < BIG_ROWS; r++) {
         const big_row *b = &big_rows[r];
-        rows[r] = r, s[r] = b->s;
         for (int32_t i = 0; i < BIG_N; i++) { /* about normal */
             double x = b->scale * (test_signed(&random) + test_signed(&random) + test_signed(&random)) / 3.0;
             v[(size_t)r * BIG_N + (size_t)i] = test_round(b->step > 0.0 ? b->step * nearbyint(x / b->step) : x, F32);
         }
     }
     test_buffer logits = test_buffer_from(d, v, (size_t)BIG_ROWS * BIG_N, F32);
-    test_buffer together = test_buffer_new(d, (size_t)BIG_ROWS * BIG_LAW, F32),
+    test_buffer together = test_buffer_new(d, (size_t)BIG_CALL * BIG_LAW, F32),
                 alone = test_buffer_new(d, BIG_LAW, F32);
     spec_queue *q = row_queue(d, BIG_LAW);
     spec_law_args a = { .logits = logits.data, .ld = BIG_N, .n_valid = BIG_N, .law = together.data, .ld_law = BIG_LAW,
-                        .n_law = BIG_LAW, .n_row = BIG_ROWS, .host_src = rows, .host_dst = rows, .host_sampling = s };
+                        .n_law = BIG_LAW, .n_row = BIG_CALL, .host_src = src, .host_dst = dst, .host_sampling = s };
     test_ok(d->ops->law(q, &a), "law");
     test_ok(d->ops->sync(q), "sync");
     float *law = test_read_raw(&together), *first = test_read_raw(&logits);
     for (int32_t r = 0; r < BIG_ROWS; r++) {
         check_big(d, r, first + (size_t)r * BIG_N, law + (size_t)r * BIG_LAW);
-        a.law = alone.data, a.n_row = 1, a.host_src = &rows[r], a.host_dst = &rows[0], a.host_sampling = &s[r];
+        a.law = alone.data, a.n_row = 1, a.host_src = &src[r], a.host_dst = &dst[0], a.host_sampling = &s[r];
         test_ok(d->ops->law(q, &a), "law");
         test_ok(d->ops->sync(q), "sync");
         float *one = test_read_raw(&alone);
-        assert_memory_equal(one, law + (size_t)r * BIG_LAW, BIG_LAW * sizeof *one);
+        for (int32_t i = r; i < BIG_CALL; i += BIG_ROWS)
+            assert_memory_equal(one, law + (size_t)i * BIG_LAW, BIG_LAW * sizeof *one);
         free(one);
     }
     free(first);

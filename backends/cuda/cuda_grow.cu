@@ -197,7 +197,7 @@ static spec_status draw_batch(spec_queue *q, const spec_draw_args *a, int32_t r,
     void (*kernel)(draw_rows) = draw_repeat_kernel;
     if (a->how == SPEC_DRAW_TOP) kernel = draw_best_kernel<false>;
     else if (a->how == SPEC_DRAW_RACE) kernel = draw_best_kernel<true>;
-    return team_launch(q, "draw", kernel, n, a->n_vocab, d);
+    return team_launch(q, "draw", kernel, n, team_of(a->n_vocab), d);
 }
 
 spec_status speci_cuda_draw(spec_queue *q, const spec_draw_args *a)

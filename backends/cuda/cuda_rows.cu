@@ -96,6 +96,25 @@ spec_status speci_cuda_argmax(spec_queue *q, const spec_argmax_args *a)
  * gathered; the law written. Four readings and one writing of 32 MiB, 10 to 15 us each with the exponentials of the
  * second and the last: 60 us, where one block per row took nine readings at the speed of 64 SMs. */
 
+/* Where teams of all blocks would not fit the device at once they have half of them: each of a team's steps waits for
+ * all its blocks, so two rounds of them take nearly twice as long as one with longer slices. What a law is made of are
+ * maxima and sums of integers, so the cut of the row changes no bit. */
+static int law_team(const spec_queue *q, int n_row, int n)
+{
+    enum { PER_SM = 2 }; /* blocks */
+    const int team = team_of(n);
+    return team == TEAM && n_row * TEAM > PER_SM * q->dev->n_sm ? TEAM / 2 : team;
+}
+static __host__ __device__ __forceinline__ int law_slice_size(int n, int team)
+{
+    return (n + team * 32 - 1) / (team * 32) * 32;
+}
+static __device__ __forceinline__ team_slice law_slice(int n)
+{
+    const int size = law_slice_size(n, team_blocks()), first = team_block() * size;
+    return team_slice{ min(first, n), min(first + size, n) };
+}
+
 /* Calls f(id, value) for the block's values, several of a thread loaded ahead. */
 template <typename F> static __device__ __forceinline__ void slice_each(const float *row, team_slice part, F f)
 {
@@ -374,15 +393,16 @@ static __device__ unsigned long long team_best(law_shared *s, const float *row, 
 static __device__ law_row law_begin(const float *row, int n, float top, const spec_sampling &how)
 {
     law_row r;
-    r.row = row, r.part = slice_of(n), r.top = top, r.least = 1, r.by_count = false;
+    r.row = row, r.part = law_slice(n), r.top = top, r.least = 1, r.by_count = false;
     const float temperature = fminf(fmaxf(how.temperature, 1e-30f), 1e30f);
     r.inv_temperature = 1.0f / temperature;
     /* Entries of less than half of (1 - p) / n of the largest one's weight, all together, have less than half of 1 - p
      * of the mass: top-p's border is not among them, but in the bins that tell entries apart. */
     const float reach = how.top_p > 0.0f && how.top_p < 1.0f ? logf(2.0f * (float)n / (1.0f - how.top_p)) : 32.0f;
     r.inv_width = (float)(BINS - 1) / (reach * temperature);
-    /* Neither word of a bin overflows: entries 2^split < 2^32, and masses end at 2^(2 split). For 131072 values 17. */
-    const unsigned int entries = (unsigned int)(range_size(n) * TEAM_WARPS);
+    /* Neither word of a bin overflows: entries 2^split < 2^32, and masses end at 2^(2 split). For 131072 values 16. It
+     * is by half a team's slice for both; rows of smaller teams are so short that the 20 decides. */
+    const unsigned int entries = (unsigned int)law_slice_size(n, TEAM / 2);
     r.split = min(31 - __clz((int)(0xffffffffu / entries)), 20);
     r.scale = exp2f((float)(2 * r.split));
     return r;
@@ -400,7 +420,7 @@ law_kernel(const float *logits, int ld, int n_valid, float *law, int ld_law, int
     const float *row = logits + (size_t)src[i] * ld;
     float *out = law + (size_t)dst[i] * ld_law;
 
-    const unsigned long long best = team_best(s, row, slice_of(n_valid));
+    const unsigned long long best = team_best(s, row, law_slice(n_valid));
     law_row r = law_begin(row, n_valid, best ? rank_value(best) : -CUDART_INF_F, how);
     const bool none = isinf(r.top) && r.top < 0.0f;
     auto weight = [&](int c, float v) {
@@ -447,8 +467,8 @@ spec_status speci_cuda_law(spec_queue *q, const spec_law_args *a)
         const int32_t *src = (const int32_t *)speci_cuda_param_add(q, &p, a->host_src + r, m * 4);
         const int32_t *dst = (const int32_t *)speci_cuda_param_add(q, &p, a->host_dst + r, m * 4);
         SPEC_TRY(speci_cuda_param_end(q, &p));
-        SPEC_TRY(team_launch(q, "law", law_kernel, n, a->n_valid, a->logits, a->ld, a->n_valid, a->law, a->ld_law,
-                             a->n_law, src, dst, sampling));
+        SPEC_TRY(team_launch(q, "law", law_kernel, n, law_team(q, n, a->n_valid), a->logits, a->ld, a->n_valid, a->law,
+                             a->ld_law, a->n_law, src, dst, sampling));
     }
     return SPEC_OK;
 }
@@ -599,8 +619,9 @@ static spec_status accept_batch(spec_queue *q, const spec_accept_args *a, int32_
     SPEC_TRY(speci_cuda_result_room(q, 2 * (n * 4 + 16), 2));
     SPEC_TRY(speci_cuda_result(q, &choice, a->host_out_choice + r, n * 4));
     SPEC_TRY(speci_cuda_result(q, &token, a->host_out_token + r, n * 4));
-    return team_launch(q, "accept", accept_kernel, n_row, a->n_vocab, a->p, a->ld_p, a->q, a->ld_q, a->n_vocab,
-                       a->repeat != 0, p_row, q_row, first, candidate, u, u_last, (int32_t *)choice, (int32_t *)token);
+    return team_launch(q, "accept", accept_kernel, n_row, team_of(a->n_vocab), a->p, a->ld_p, a->q, a->ld_q,
+                       a->n_vocab, a->repeat != 0, p_row, q_row, first, candidate, u, u_last, (int32_t *)choice,
+                       (int32_t *)token);
 }
 
 spec_status speci_cuda_accept(spec_queue *q, const spec_accept_args *a)

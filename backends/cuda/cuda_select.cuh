@@ -1,10 +1,11 @@
 /* cuda_select.cuh - what the operations over rows of the vocabulary share: the order of entries, the team of thread
  * blocks that works on a row, the k largest entries, draws by cumulated mass.
  *
- * A row is one team's: a cluster of up to TEAM blocks, which see each other's shared memory. A row's entries are cut in
- * TEAM_RANGES contiguous ranges, one per warp of a full team, in order: a block has the ranges of its warps, its slice.
- * A short row has a smaller team, without the blocks whose slices would be empty. The cut depends on the row's length alone, and so does the order of every sum: a lane adds its entries of a range
- * ascending, a warp its lanes, the team its ranges, each by a fixed tree.
+ * A row is one team's: a cluster of up to TEAM blocks, which see each other's shared memory. A row's entries are cut
+ * in TEAM_RANGES contiguous ranges, one per warp of a full team, in order: a block has the ranges of its warps, its
+ * slice. A short row has a smaller team, without the blocks whose slices would be empty. The cut depends on the row's
+ * length alone, and so does the order of every sum: a lane adds its entries of a range ascending, a warp its lanes, the
+ * team its ranges, each by a fixed tree.
  *
  * Clusters need compute capability 9.0. */
 #ifndef SPEC_CUDA_SELECT_CUH
@@ -85,11 +86,14 @@ static __device__ __forceinline__ team_slice slice_of(int n)
     return team_slice{ min(first, n), min(first + size, n) };
 }
 
-/* Runs a kernel with a team for each of n_row rows of n entries. */
+/* Blocks of the team of a row of n entries. */
+static inline int team_of(int n) { return cuda_div_up(n, range_size(n) * TEAM_WARPS); }
+
+/* Runs a kernel with a team of so many blocks for each of n_row rows. */
 template <typename... P, typename... A>
-static spec_status team_launch(spec_queue *q, const char *op, void (*kernel)(P...), int n_row, int n, A... args)
+static spec_status team_launch(spec_queue *q, const char *op, void (*kernel)(P...), int n_row, int team, A... args)
 {
-    const unsigned blocks = (unsigned)cuda_div_up(n, range_size(n) * TEAM_WARPS);
+    const unsigned blocks = (unsigned)team;
     cudaLaunchAttribute cluster;
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim.x = blocks, cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
