@@ -15,7 +15,7 @@ static int32_t known_token(const spec_session *s, int32_t token)
 spec_status speci_draft_prefill(spec_session *s, int32_t seq)
 {
     const algo_seq *q = &s->seqs[seq];
-    SPEC_TRY(speci_net_begin(s->draft_net, seq));
+    speci_net_begin(s->draft_net, seq);
     int32_t *ids = speci_alloc(s->a, (size_t)q->n_ids, sizeof *ids);
     if (!ids) return SPEC_E_NOMEM;
     for (int32_t i = 0; i < q->n_ids; i++) ids[i] = known_token(s, q->ids[i]);

@@ -69,10 +69,10 @@ static spec_status begin(spec_session *s, int32_t seq, const int32_t *ids, size_
     memcpy(q->ids, ids, n * sizeof *ids);
     q->n_ids = (int32_t)n;
     q->no_draft = speci_draft_outgrown(s, q->n_ids);
-    SPEC_TRY(speci_net_begin(s->net, seq));
+    speci_net_begin(s->net, seq);
     SPEC_TRY(speci_net_prefill(s->net, seq, ids, n - 1, speci_session_stopped, s));
     if (!q->no_draft) SPEC_TRY(speci_draft_prefill(s, seq));
-    return s->ops->sync(s->queue);
+    return n > 1 ? s->ops->sync(s->queue) : SPEC_OK; /* no pass for one token: it waits for the first step */
 }
 
 void speci_sequence_end(spec_session *s, int32_t seq)

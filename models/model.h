@@ -161,8 +161,8 @@ spec_status speci_net_bytes(const spec_model *model, const speci_net_params *p, 
  * all nets that share it; it must outlive them). */
 spec_status speci_net_attach(speci_net *net, spec_queue *queue, bool capture);
 
-/* Sequences. Slots are [0, n_seq). begin: empty, states zero. */
-spec_status speci_net_begin(speci_net *net, int32_t slot);
+/* Sequences. Slots are [0, n_seq). begin: empty, states zero; nothing is enqueued before a pass. */
+void speci_net_begin(speci_net *net, int32_t slot);
 void speci_net_end(speci_net *net, int32_t slot);
 /* Absorbs ids [n] by prefill passes from position 0; `poll` (may be NULL) is asked between passes. On any error the
  * sequence is good for speci_net_end only. */

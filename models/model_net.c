@@ -160,16 +160,26 @@ spec_status speci_net_attach(speci_net *net, spec_queue *queue, bool capture)
 
 /* --- sequences --- */
 
-spec_status speci_net_begin(speci_net *net, int32_t slot)
+void speci_net_begin(speci_net *net, int32_t slot)
 {
     net_seq *s = &net->seqs[slot];
-    for (int32_t i = 0; i < net->plans.n_slot_memory; i++) {
-        const net_slot_memory *m = &net->plans.slot_memory[i];
-        SPEC_TRY(net->ops->zero(net->queue, m->base + (size_t)slot * m->bytes, m->bytes));
-    }
     s->n_past = s->n_path = s->parity = s->n_fed = 0;
     s->broken = false;
-    s->live = true;
+    s->live = s->begun = true;
+}
+
+spec_status net_zero_begun(speci_net *net)
+{
+    for (int32_t first = 0, end; first < net->shape.n_seq; first = end) {
+        end = first + 1;
+        if (!net->seqs[first].begun) continue;
+        while (end < net->shape.n_seq && net->seqs[end].begun) end++;
+        for (int32_t i = 0; i < net->plans.n_slot_memory; i++) {
+            const net_slot_memory *m = &net->plans.slot_memory[i];
+            SPEC_TRY(net->ops->zero(net->queue, m->base + (size_t)first * m->bytes, (size_t)(end - first) * m->bytes));
+        }
+        for (int32_t slot = first; slot < end; slot++) net->seqs[slot].begun = false;
+    }
     return SPEC_OK;
 }
 
@@ -177,7 +187,7 @@ void speci_net_end(speci_net *net, int32_t slot)
 {
     net_seq *s = &net->seqs[slot];
     while (s->n_page > 0) net->free_pages[net->n_free++] = s->page[--s->n_page];
-    s->live = false;
+    s->live = s->begun = false;
 }
 
 spec_status net_reserve(speci_net *net, net_seq *s, int32_t n)
@@ -268,6 +278,7 @@ static void block_reach(spec_step_block *b, int32_t n_kv)
 static spec_status run(speci_net *net, int32_t phase)
 {
     spec_plan plans[2];
+    SPEC_TRY(net_zero_begun(net));
     speci_net_plans(net, plans);
     return speci_plan_run(net->ops, net->queue, &plans[phase], net->prepared[phase], net->block);
 }

@@ -11,7 +11,7 @@ typedef struct net_arena {
 } net_arena;
 void *net_take(net_arena *arena, size_t bytes); /* 256-byte aligned */
 
-/* Device memory that belongs to one sequence slot: zeroed when a sequence begins. Slot i is `bytes` at
+/* Device memory that belongs to one sequence slot: zeroed before a sequence's first pass. Slot i is `bytes` at
  * base + i * bytes. */
 typedef struct net_slot_memory {
     char *base;
@@ -51,6 +51,7 @@ void net_emit(net_plans *plans, net_memory *memory, const spec_model *model, con
 
 typedef struct net_seq {
     bool live;
+    bool begun;      /* its slot's memory has not been zeroed yet */
     bool broken;     /* a device error left it between two passes: only good for end */
     int32_t n_past;  /* positions absorbed, without the pending path */
     int32_t n_path;  /* pending path */
@@ -78,6 +79,9 @@ struct speci_net {
     spec_step_block *block;
     size_t block_cap;
 };
+
+/* Zeroes the memory of the sequences that have begun: neighbours together, so that admitting many costs a few calls. */
+spec_status net_zero_begun(speci_net *net);
 
 /* Takes pages until n slots fit, or none. */
 spec_status net_reserve(speci_net *net, net_seq *s, int32_t n);

@@ -36,6 +36,7 @@ static spec_status copy_pages(speci_net *net, const net_seq *from, const net_seq
 static spec_status copy_memory(speci_net *net, int32_t from, int32_t to)
 {
     net_seq *f = &net->seqs[from], *t = &net->seqs[to];
+    SPEC_TRY(net_zero_begun(net));
     SPEC_TRY(speci_net_flush(net, from));
     for (int32_t i = 0; i < net->plans.n_slot_memory; i++) {
         const net_slot_memory *m = &net->plans.slot_memory[i];
@@ -45,7 +46,7 @@ static spec_status copy_memory(speci_net *net, int32_t from, int32_t to)
     SPEC_TRY(copy_pages(net, f, t));
     t->n_past = f->n_past, t->parity = f->parity;
     t->n_path = t->n_fed = 0;
-    t->broken = false;
+    t->broken = t->begun = false;
     t->live = true;
     return SPEC_OK;
 }
@@ -177,6 +178,7 @@ spec_status speci_net_write(speci_net *net, int32_t slot, speci_put_fn put, void
 {
     const net_seq *s = &net->seqs[slot];
     transfer t = { .net = net, .put = put, .arg = arg, .cap = max_size(sizes_of(net, s->n_past).largest, STAGE) };
+    SPEC_TRY(net_zero_begun(net));
     if (!(t.stage = speci_alloc(net->a, 1, t.cap))) return SPEC_E_NOMEM;
     spec_status status = spans(net, s, slot, write_span, &t);
     if (status == SPEC_OK) status = drain(&t);
@@ -189,7 +191,8 @@ spec_status speci_net_read(speci_net *net, int32_t slot, int32_t n_past, speci_g
 {
     net_seq *s = &net->seqs[slot];
     SPEC_TRY(net_reserve(net, s, n_past));
-    SPEC_TRY(speci_net_begin(net, slot));
+    speci_net_begin(net, slot);
+    SPEC_TRY(net_zero_begun(net));
     s->n_past = n_past;
     transfer t = { .net = net, .get = get, .arg = arg };
     if (!(t.stage = speci_alloc(net->a, 1, sizes_of(net, n_past).largest))) return SPEC_E_NOMEM;

@@ -23,7 +23,7 @@
 #include "tests/support_law_stats.h"
 #include "tests/support_model.h"
 
-enum { V = LAW_V, MAX_NODE = 32, MAX_TOKEN = 32, MAX_SEQ = 256 };
+enum { V = LAW_V, MAX_NODE = 32, MAX_TOKEN = 32, MAX_SEQ = 2048, OWN_NODE = 8 /* of a caller's own builder */ };
 
 /* ----------------------------------------------------------------------------------- the tables --- */
 
@@ -94,10 +94,10 @@ typedef struct law_case {
     spec_sampling sampling;
     float draft_temperature;
     law_fault fault;
-    int64_t n_draw; /* of controls and bugs */
+    int64_t n_draw; /* of controls and bugs in all, else of each seed */
 } law_case;
 
-/* Each tree under each of its rules at each of these ... */
+/* Each tree under each of its rules at each of these, the first with all the draws ... */
 static const struct law_setting {
     const char *name;
     int32_t start;
@@ -246,8 +246,8 @@ static spec_status choosing_look(void *user_data, spec_tree *tree, const spec_ca
 
 static spec_status open_own(law_work *w)
 {
-    spec_builder_ops ops = { .struct_size = sizeof ops, .n_node = 8, .n_row = 4, .n_level = 2, .depth = 2, .k = 3,
-                             .kind = SPEC_TREE_DRAWN, .look = own_look };
+    spec_builder_ops ops = { .struct_size = sizeof ops, .n_node = OWN_NODE, .n_row = 4, .n_level = 2, .depth = 2,
+                             .k = 3, .kind = SPEC_TREE_DRAWN, .look = own_look };
     if (w->c->tree.source == FROM_CHOICE) ops.kind = SPEC_TREE_CHOSEN, ops.look = choosing_look;
     return spec_builder_from_ops(&w->own, &ops, NULL);
 }
@@ -432,16 +432,19 @@ typedef struct law_job {
     law_counts *counts;   /* [n_seed] */
 } law_job;
 
-/* A pass on a GPU costs the same for few sequences as for many: as many as it takes. */
+/* A pass on a GPU costs little more for many sequences than for few: as many as it takes. */
 static spec_status sequences_at_once(const law_case *c, int32_t *n)
 {
     spec_builder *b;
-    spec_builder_info info = { .struct_size = sizeof info };
+    spec_builder_info info = { .struct_size = sizeof info, .n_node = OWN_NODE };
+    spec_status status = SPEC_OK;
     *n = 64;
-    if (!c->tree.text || strncmp(support_backend_name(), "cpu", 3) == 0) return SPEC_OK;
-    SPEC_TRY(spec_builder_open(&b, c->tree.text, NULL));
-    const spec_status status = spec_builder_get_info(b, &info);
-    spec_builder_close(b);
+    if (strncmp(support_backend_name(), "cpu", 3) == 0) return SPEC_OK;
+    if (c->tree.text) {
+        SPEC_TRY(spec_builder_open(&b, c->tree.text, NULL));
+        status = spec_builder_get_info(b, &info);
+        spec_builder_close(b);
+    }
     *n = target->backend->info.row_max / (1 + (info.n_node > info.n_row ? info.n_node : info.n_row));
     if (*n > MAX_SEQ) *n = MAX_SEQ;
     return status;
@@ -552,6 +555,13 @@ static int32_t check_p(const law_case *c, const char *what, const law_counts *k,
 
 static const law_size *size;
 
+static int32_t draws_of_seed(bool all)
+{
+    const char *text = getenv("SPEC_LAW_DRAWS");
+    if (text && *text) return (int32_t)strtol(text, NULL, 10);
+    return all ? size->n_draw : size->n_draw_more;
+}
+
 static int32_t make_cases(law_case *out)
 {
     int32_t n = 0;
@@ -561,11 +571,14 @@ static int32_t make_cases(law_case *out)
             const struct law_setting *s = &settings[i % N_SETTING];
             if (!(t->rules & 1u << rule)) continue;
             out[n] = (law_case){ .tree = *t, .rule = (spec_verify_rule)rule, .start = s->start,
-                                 .sampling = s->sampling };
+                                 .sampling = s->sampling, .n_draw = draws_of_seed(s == settings) };
             snprintf(out[n++].name, sizeof out->name, "%s, %s", t->name, s->name);
         }
-    memcpy(out + n, variants, sizeof variants);
-    return n + N_VARIANT;
+    for (int32_t i = 0; i < N_VARIANT; i++) {
+        out[n] = variants[i];
+        out[n++].n_draw = draws_of_seed(false);
+    }
+    return n;
 }
 
 static void print_case(const law_case *c, const law_counts *k)
@@ -581,17 +594,29 @@ static void print_case(const law_case *c, const law_counts *k)
     print_message("\n");
 }
 
-static int32_t n_draw(void)
+/* SPEC_LAW_CASES=A-B: cases A to B, counted from 1, and none of the other tests; so processes can share the work. */
+static const char *only_cases(void)
 {
-    const char *text = getenv("SPEC_LAW_DRAWS");
-    return text && *text ? (int32_t)strtol(text, NULL, 10) : size->n_draw;
+    const char *text = getenv("SPEC_LAW_CASES");
+    return text && *text ? text : NULL;
 }
 
-/* Each case by itself and by seed. */
-static int32_t check_counts(const law_case *cases, int32_t n_case, const law_counts *counts)
+/* The cases [*first, *end) of n_case. */
+static void case_range(int32_t n_case, int32_t *first, int32_t *end)
+{
+    const char *text = only_cases();
+    *first = 0, *end = n_case;
+    if (!text) return;
+    if (sscanf(text, "%d-%d", first, end) != 2 || *first < 1 || *end < *first || *end > n_case)
+        fail_msg("SPEC_LAW_CASES is \"%s\", not two of the numbers 1 to %d, as in 1-%d", text, n_case, n_case);
+    (*first)--;
+}
+
+/* Each case by itself and by seed; n_test: statistics of all cases, here or in other processes. */
+static int32_t check_counts(const law_case *cases, int32_t n_case, const law_counts *counts, int32_t n_test)
 {
     const int32_t n_seed = size->n_seed;
-    const double bar = 0.001 / (n_case * (n_seed + 1) * N_STATISTIC);
+    const double bar = 0.001 / n_test;
     int32_t n_bad = 0;
     for (int32_t i = 0; i < n_case; i++) {
         law_counts all = { 0 };
@@ -610,21 +635,27 @@ static int32_t check_counts(const law_case *cases, int32_t n_case, const law_cou
 static void check_laws(void **state)
 {
     enum { SEEDS = 5 }; /* of a job */
-    law_case *cases = calloc(MAX_CASE, sizeof *cases);
-    const int32_t n_case = make_cases(cases), n_seed = size->n_seed, n_part = (n_seed + SEEDS - 1) / SEEDS;
+    law_case *all = calloc(MAX_CASE, sizeof *all);
+    const int32_t n_all = make_cases(all), n_seed = size->n_seed, n_part = (n_seed + SEEDS - 1) / SEEDS;
+    int32_t first, end;
+    (void)state;
+    case_range(n_all, &first, &end);
+    const law_case *cases = all + first;
+    const int32_t n_case = end - first;
     law_counts *counts = calloc((size_t)n_case * (size_t)n_seed, sizeof *counts);
     law_job *jobs = calloc((size_t)n_case * (size_t)n_part, sizeof *jobs);
-    (void)state;
+    /* Neighbours are of different kinds: threads wait for different things. */
     for (int32_t i = 0; i < n_case * n_part; i++) {
-        const int32_t c = i / n_part, seed = i % n_part * SEEDS, left = n_seed - seed;
+        const int32_t c = i % n_case, seed = i / n_case * SEEDS, left = n_seed - seed;
         jobs[i] = (law_job){ .c = &cases[c], .seed = 1 + seed, .n_seed = left < SEEDS ? left : SEEDS,
-                             .first = (uint64_t)c << 32, .n = n_draw(), .counts = counts + c * n_seed + seed };
+                             .first = (uint64_t)(first + c) << 32, .n = cases[c].n_draw,
+                             .counts = counts + c * n_seed + seed };
     }
     run_jobs(jobs, n_case * n_part);
-    const int32_t n_bad = check_counts(cases, n_case, counts);
+    const int32_t n_bad = check_counts(cases, n_case, counts, n_all * (n_seed + 1) * N_STATISTIC);
     free(jobs);
     free(counts);
-    free(cases);
+    free(all);
     if (n_bad) fail_msg("%d statistics under the bar", n_bad);
 }
 
@@ -870,5 +901,9 @@ int support_law_run(const law_size *s)
         cmocka_unit_test(check_laws),
     };
     size = s;
+    if (only_cases()) {
+        const struct CMUnitTest laws[] = { cmocka_unit_test(check_laws) };
+        return cmocka_run_group_tests_name("decode_law", laws, open_models, close_models);
+    }
     return cmocka_run_group_tests_name("decode_law", tests, open_models, close_models);
 }

@@ -9,7 +9,8 @@
 /* How much: the programs are these numbers applied to the same tables. */
 typedef struct law_size {
     int32_t n_seed;    /* seeds 1 .. n_seed */
-    int32_t n_draw;    /* sequences per case and seed; SPEC_LAW_DRAWS, if set, replaces it */
+    int32_t n_draw, n_draw_more; /* sequences per seed: of each tree under each rule; again with other laws.
+                                  * SPEC_LAW_DRAWS, if set, replaces both */
     int64_t n_bug_max; /* known bugs that need more draws than this to be seen are left out */
 } law_size;
 

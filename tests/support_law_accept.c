@@ -70,20 +70,42 @@ static _Thread_local struct {
     law_fault fault;
 } planted;
 
-static spec_status judge_rows(spec_queue *queue, const spec_accept_args *a, float (*p)[V], float (*q)[V])
+/* Device rows from the first to the last that is named, in one copy. */
+typedef struct law_rows {
+    float *data;
+    int32_t first, ld;
+} law_rows;
+
+static spec_status fetch(law_rows *out, spec_queue *queue, const float *base, int32_t ld, const int32_t *row, int32_t n)
 {
-    const size_t bytes = (size_t)a->n_vocab * sizeof(float);
-    for (int32_t i = 0; i < a->n_row; i++) {
-        const int32_t q_row = a->host_q_row[i];
-        SPEC_TRY(planted.ops->download(queue, p[i], a->p + (size_t)a->host_p_row[i] * (size_t)a->ld_p, bytes));
-        if (q_row >= 0) SPEC_TRY(planted.ops->download(queue, q[i], a->q + (size_t)q_row * (size_t)a->ld_q, bytes));
+    int32_t first = INT32_MAX, end = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (row[i] >= 0 && row[i] < first) first = row[i];
+        if (row[i] >= end) end = row[i] + 1;
     }
+    *out = (law_rows){ .first = first, .ld = ld };
+    if (end == 0) return SPEC_OK;
+    const size_t size = (size_t)(end - first) * (size_t)ld;
+    out->data = calloc(size, sizeof *out->data);
+    return planted.ops->download(queue, out->data, base + (size_t)first * (size_t)ld, size * sizeof *out->data);
+}
+
+static const float *row_at(const law_rows *r, int32_t row)
+{
+    static const float none[V];
+    return row < 0 ? none : r->data + (size_t)(row - r->first) * (size_t)r->ld;
+}
+
+static spec_status judge_rows(spec_queue *queue, const spec_accept_args *a, law_rows *p, law_rows *q)
+{
+    SPEC_TRY(fetch(p, queue, a->p, a->ld_p, a->host_p_row, a->n_row));
+    SPEC_TRY(fetch(q, queue, a->q, a->ld_q, a->host_q_row, a->n_row));
     SPEC_TRY(planted.ops->sync(queue));
     for (int32_t i = 0; i < a->n_row; i++) {
         const int32_t first = a->host_first_candidate[i];
-        judge(p[i], q[i], a->n_vocab, a->host_candidate + first, a->host_u + first,
-              a->host_first_candidate[i + 1] - first, a->host_u_last[i], a->repeat != 0, planted.fault,
-              &a->host_out_choice[i], &a->host_out_token[i]);
+        judge(row_at(p, a->host_p_row[i]), row_at(q, a->host_q_row[i]), a->n_vocab, a->host_candidate + first,
+              a->host_u + first, a->host_first_candidate[i + 1] - first, a->host_u_last[i], a->repeat != 0,
+              planted.fault, &a->host_out_choice[i], &a->host_out_token[i]);
     }
     return SPEC_OK;
 }
@@ -95,9 +117,10 @@ void law_plant(const spec_backend_ops *ops, law_fault fault)
 
 spec_status law_faulty_accept(spec_queue *queue, const spec_accept_args *a)
 {
-    float(*rows)[V] = calloc(2 * (size_t)a->n_row, sizeof *rows);
-    const spec_status status = judge_rows(queue, a, rows, rows + a->n_row);
-    free(rows);
+    law_rows p = { 0 }, q = { 0 };
+    const spec_status status = judge_rows(queue, a, &p, &q);
+    free(p.data);
+    free(q.data);
     return status;
 }
 

@@ -90,19 +90,47 @@ int32_t law_context(const int32_t *tokens, int32_t n)
     return first[n] + code;
 }
 
+enum { N_TEXT = V * V * V };
+
+/* Token i >= 1 of text `code`, one of all texts of LAW_CONTEXT tokens behind the prompt. */
+static int32_t token_of(int32_t code, int32_t i)
+{
+    for (; i < LAW_CONTEXT; i++) code /= V;
+    return code % V;
+}
+
+/* One step of all texts that begin with `start`, with their tokens i pending. */
+static void step_texts(logits_table *t, spec_session *s, const int32_t *seqs, int32_t start, int32_t i)
+{
+    int32_t pending[N_TEXT], parent = -1, root = 0;
+    spec_tree tree[N_TEXT];
+    const spec_tree *trees[N_TEXT];
+    for (int32_t code = 0; code < N_TEXT; code++) {
+        pending[code] = i == 0 ? start : token_of(code, i);
+        tree[code] = (spec_tree){ .n = 1, .cap = 1, .token = &pending[code], .parent = &parent };
+        trees[code] = &tree[code];
+    }
+    OK(spec_score(s, seqs, N_TEXT, trees));
+    for (int32_t code = 0; code < N_TEXT; code++) {
+        int32_t tokens[LAW_CONTEXT] = { 0 }, rest = 0;
+        for (int32_t k = 1; k <= LAW_CONTEXT; k++) {
+            if (k <= i) tokens[k - 1] = token_of(code, k);
+            else rest += token_of(code, k);
+        }
+        if (rest == 0) OK(spec_node_logits(s, seqs[code], 0, t->row[start][law_context(tokens, i)])); /* once each */
+        OK(spec_commit(s, seqs[code], &root, 1, i < LAW_CONTEXT ? token_of(code, i + 1) : 0));
+    }
+}
+
 void law_read_logits(logits_table *t, spec_model *m)
 {
-    spec_session *s = support_session(m, 1, 1);
-    for (int32_t start = 0; start < LAW_START; start++)
-        for (int32_t code = 0; code < V * V * V; code++) {
-            const int32_t next[LAW_CONTEXT + 1] = { code / (V * V), code / V % V, code % V, 0 };
-            int32_t seq;
-            OK(spec_sequence_add(s, &seq, &start, 1, NULL));
-            for (int32_t i = 0; i <= LAW_CONTEXT; i++)
-                support_plain_step(s, seq, i == 0 ? start : next[i - 1], next[i],
-                                   t->row[start][law_context(next, i)]);
-            OK(spec_sequence_remove(s, seq));
-        }
+    spec_session *s = support_session(m, 1, N_TEXT);
+    int32_t seqs[N_TEXT];
+    for (int32_t start = 0; start < LAW_START; start++) {
+        for (int32_t i = 0; i < N_TEXT; i++) OK(spec_sequence_add(s, &seqs[i], &start, 1, NULL));
+        for (int32_t i = 0; i <= LAW_CONTEXT; i++) step_texts(t, s, seqs, start, i);
+        for (int32_t i = 0; i < N_TEXT; i++) OK(spec_sequence_remove(s, seqs[i]));
+    }
     spec_session_close(s);
 }
 

@@ -402,6 +402,7 @@ int support_paths_run(const paths_size *size, uint32_t dtypes)
         programs[i] = (program){ backend, size, dtypes, models[i], 10 * i };
         tests[i] = (struct CMUnitTest){ models[i], check, NULL, NULL, &programs[i] };
     }
+    cmocka_set_test_filter(getenv("SPEC_TEST_MODEL"));
     const int failed = _cmocka_run_group_tests("paths", tests, N, NULL, NULL);
     spec_backend_close(backend);
     return failed;

@@ -216,6 +216,7 @@ int support_state_run(int32_t n)
     backend = support_backend();
     for (size_t i = 0; i < N; i++)
         tests[i] = (struct CMUnitTest){ models[i].name, check, NULL, NULL, (void *)(uintptr_t)i };
+    cmocka_set_test_filter(getenv("SPEC_TEST_MODEL"));
     const int failed = _cmocka_run_group_tests("state", tests, N, NULL, NULL);
     spec_backend_close(backend);
     return failed;

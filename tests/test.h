@@ -47,6 +47,8 @@ bool test_can(const test_device *d, const char *name, const spec_op *op);
 /* A queue for these operations. n_kv: positions; n_vocab: columns of row operations. */
 spec_queue *test_queue(const test_device *d, const spec_op *ops, int32_t n_op, const spec_step_block *step,
                        int32_t n_node, int32_t n_vocab);
+/* A queue for row operations alone. */
+spec_queue *test_row_queue(const test_device *d, int32_t n_vocab);
 /* Binds step, runs the operation and waits. */
 void test_run(const test_device *d, const spec_op *op, const spec_step_block *step, int32_t n_node);
 

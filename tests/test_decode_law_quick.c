@@ -6,6 +6,6 @@
 int main(void)
 {
     spec_backend_close(support_backend()); /* SKIPPED, when there is none */
-    const law_size size = { .n_seed = 2, .n_draw = 600, .n_bug_max = 10000 };
+    const law_size size = { .n_seed = 2, .n_draw = 600, .n_draw_more = 600, .n_bug_max = 10000 };
     return support_law_run(&size);
 }

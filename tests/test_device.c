@@ -95,6 +95,16 @@ spec_queue *test_queue(const test_device *d, const spec_op *ops, int32_t n_op, c
     return q;
 }
 
+spec_queue *test_row_queue(const test_device *d, int32_t n_vocab)
+{
+    static const int32_t root[] = { -1 };
+    test_seq s = { .n_node = 1, .parent = root };
+    spec_step_block *step = test_step(SPEC_PHASE_DECODE, &s, 1, 0);
+    spec_queue *q = test_queue(d, NULL, 0, step, TEST_NODES, n_vocab);
+    free(step);
+    return q;
+}
+
 void test_run(const test_device *d, const spec_op *op, const spec_step_block *step, int32_t n_node)
 {
     spec_queue *q = test_queue(d, op, 1, step, n_node, 1);

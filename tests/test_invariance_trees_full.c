@@ -5,6 +5,6 @@
 int main(void)
 {
     spec_backend_close(support_backend()); /* SKIPPED, when there is none */
-    const paths_size size = { .n_world = 5, .n_walk = 60, .depth = 90, .n_tree = 500 };
+    const paths_size size = { .n_world = 5, .n_walk = 12, .depth = 90, .n_tree = 500 };
     return support_paths_run(&size, 1u << SPEC_DTYPE_F32 | 1u << SPEC_DTYPE_BF16 | 1u << SPEC_DTYPE_F16);
 }

@@ -8,16 +8,6 @@
 
 #define F32 SPEC_DTYPE_F32
 
-static spec_queue *row_queue(const test_device *d, int32_t n_vocab)
-{
-    static const int32_t root[] = { -1 };
-    test_seq s = { .n_node = 1, .parent = root };
-    spec_step_block *step = test_step(SPEC_PHASE_DECODE, &s, 1, 0);
-    spec_queue *q = test_queue(d, NULL, 0, step, TEST_NODES, n_vocab);
-    free(step);
-    return q;
-}
-
 static void sync_queue(const test_device *d, spec_queue *q) { test_ok(d->ops->sync(q), "sync"); }
 
 static uint64_t random_key(test_random *r)
@@ -174,7 +164,7 @@ static void run_draw(const test_device *d, int32_t n_row, int32_t n, int32_t k, 
     int32_t *row = calloc((size_t)n_row, sizeof *row);
     uint64_t *key = calloc((size_t)n_row, sizeof *key);
     for (int32_t r = 0; r < n_row; r++) row[r] = (r + n_row) % N_LAW, key[r] = random_key(&random);
-    spec_queue *q = row_queue(d, n);
+    spec_queue *q = test_row_queue(d, n);
     spec_draw_args a = { .law = b.data, .ld = ld, .n_vocab = n, .n_row = n_row, .k = k, .how = how, .host_law_row = row,
                          .host_key = key, .host_out = got };
     test_ok(d->ops->draw(q, &a), "draw");
@@ -231,7 +221,7 @@ static void each_placed(test_device *d)
     test_buffer b = test_buffer_from(d, laws, (size_t)ROWS * N, F32);
     float *law = test_read_raw(&b);
     spec_candidate got[ROWS * K];
-    spec_queue *q = row_queue(d, N);
+    spec_queue *q = test_row_queue(d, N);
     spec_draw_args a = { .law = b.data, .ld = N, .n_vocab = N, .n_row = ROWS, .k = K, .how = SPEC_DRAW_TOP,
                          .host_law_row = row, .host_key = key, .host_out = got };
     test_ok(d->ops->draw(q, &a), "draw");
@@ -262,7 +252,7 @@ static spec_candidate *draw_often(const test_device *d, spec_draw_how how, int32
     uint64_t *key = calloc(S_ROWS, sizeof *key);
     for (int32_t r = 0; r < S_ROWS; r++) key[r] = spec_stream_root(random_key(&random), (uint64_t)r);
     test_buffer b = test_buffer_from(d, s_law, S_N, F32);
-    spec_queue *q = row_queue(d, S_N);
+    spec_queue *q = test_row_queue(d, S_N);
     spec_draw_args a = { .law = b.data,
                          .ld = S_N,
                          .n_vocab = S_N,
@@ -417,7 +407,7 @@ static void each_draw_in_trees(test_device *d)
     spec_grow_node root[2] = { root_node(12345, 0), root_node(678, 0) };
     trees t;
     trees_open(d, &t, SLOTS, 9, FRONTIER, 9);
-    spec_queue *q = row_queue(d, N);
+    spec_queue *q = test_row_queue(d, N);
     begin(d, q, &t, 2, slot, root);
     spec_candidate got[ROWS * K];
     for (int32_t how = SPEC_DRAW_TOP; how <= SPEC_DRAW_REPEAT; how++) {
@@ -616,7 +606,7 @@ static void run_expand(const test_device *d, int32_t number)
     char name[32];
     snprintf(name, sizeof name, "expansion %d", number);
     trees_open(d, &t, SLOTS, c->cap, c->frontier, 3 + c->rounds * c->frontier);
-    spec_queue *q = row_queue(d, 64);
+    spec_queue *q = test_row_queue(d, 64);
     for (int32_t i = 0; i < TREES; i++) base[i] = i + 1, root[i] = root_node(random_key(&random), i);
     begin(d, q, &t, TREES, slot, root);
     for (int32_t round = 0, n_place = 1; round < c->rounds; round++, n_place = c->n_next) {
@@ -672,7 +662,7 @@ static void each_refused(test_device *d)
     test_buffer b = test_buffer_from(d, law, 8, F32);
     trees t;
     trees_open(d, &t, 2, 10, 4, 8);
-    spec_queue *q = row_queue(d, 8);
+    spec_queue *q = test_row_queue(d, 8);
     const spec_grow_args grow = { .grow = &t.device, .n = 1, .host_slot = &bad_slot, .host_root = &root };
     assert_true(d->ops->grow(q, &grow) == SPEC_E_INVALID);
     spec_draw_args draw = { .law = b.data, .ld = 8, .n_vocab = 8, .n_row = 1, .k = 65, .host_law_row = &row,

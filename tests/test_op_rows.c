@@ -7,17 +7,6 @@
 
 #define F32 SPEC_DTYPE_F32
 
-/* A queue for row operations of n_vocab columns. */
-static spec_queue *row_queue(const test_device *d, int32_t n_vocab)
-{
-    static const int32_t root[] = { -1 };
-    test_seq s = { .n_node = 1, .parent = root };
-    spec_step_block *step = test_step(SPEC_PHASE_DECODE, &s, 1, 0);
-    spec_queue *q = test_queue(d, NULL, 0, step, TEST_NODES, n_vocab);
-    free(step);
-    return q;
-}
-
 /* --- arg-max --- */
 
 static void each_argmax(test_device *d)
@@ -38,7 +27,7 @@ static void each_argmax(test_device *d)
     for (int32_t i = 0; i < N; i++) v[7 * LD + i] = i < 41 ? -0.5 : i == 41 ? INFINITY : 3.0;
     for (int32_t i = 0; i < N; i++) v[8 * LD + i] = i == 999 ? -1.0 : -2.0;
     test_buffer b = test_buffer_from(d, v, ROWS * LD, F32);
-    spec_queue *q = row_queue(d, LD);
+    spec_queue *q = test_row_queue(d, LD);
     spec_argmax_args a = { b.data, LD, N, ROWS, got };
     test_ok(d->ops->argmax(q, &a), "argmax");
     test_ok(d->ops->sync(q), "sync");
@@ -104,7 +93,7 @@ static void run_law(const test_device *d, const law_case *c)
         for (int32_t j = c->n_valid; j < c->n_law; j++) row[j] = 0.0;
     }
     test_buffer logits = test_buffer_from(d, v, n, F32), law = test_buffer_new(d, n, F32);
-    spec_queue *q = row_queue(d, ld);
+    spec_queue *q = test_row_queue(d, ld);
     spec_law_args a = { logits.data, ld, c->n_valid, law.data, ld, c->n_law, LAW_ROWS, src, dst, s };
     test_ok(d->ops->law(q, &a), "law");
     test_ok(d->ops->sync(q), "sync");
@@ -136,7 +125,8 @@ static void test_law(void **state)
 
 /* Rows of a real vocabulary's length, in one call and alone: the set that is kept is the shortest prefix of the
  * sorted row, to within 1e-7 of the mass, and a row's bits do not depend on the others. */
-enum { BIG_N = 128257, BIG_LAW = BIG_N + 7, BIG_ROWS = 7 };
+/* A call of BIG_CALL rows, each several times: a device may do it another way than one of a single row. */
+enum { BIG_N = 128257, BIG_LAW = BIG_N + 7, BIG_ROWS = 7, BIG_CALL = 6 * BIG_ROWS };
 
 typedef struct big_row {
     double scale, step; /* of the logits; step > 0: they are multiples of it */
@@ -202,32 +192,33 @@ static void each_big_law(test_device *d)
 {
     test_random random = { 14 };
     double *v = calloc((size_t)BIG_ROWS * BIG_N, sizeof *v);
-    spec_sampling s[BIG_ROWS];
-    int32_t rows[BIG_ROWS];
+    spec_sampling s[BIG_CALL];
+    int32_t src[BIG_CALL], dst[BIG_CALL];
+    for (int32_t i = 0; i < BIG_CALL; i++) src[i] = i % BIG_ROWS, dst[i] = i, s[i] = big_rows[i % BIG_ROWS].s;
     for (int32_t r = 0; r < BIG_ROWS; r++) {
         const big_row *b = &big_rows[r];
-        rows[r] = r, s[r] = b->s;
         for (int32_t i = 0; i < BIG_N; i++) { /* about normal */
             double x = b->scale * (test_signed(&random) + test_signed(&random) + test_signed(&random)) / 3.0;
             v[(size_t)r * BIG_N + (size_t)i] = test_round(b->step > 0.0 ? b->step * nearbyint(x / b->step) : x, F32);
         }
     }
     test_buffer logits = test_buffer_from(d, v, (size_t)BIG_ROWS * BIG_N, F32);
-    test_buffer together = test_buffer_new(d, (size_t)BIG_ROWS * BIG_LAW, F32),
+    test_buffer together = test_buffer_new(d, (size_t)BIG_CALL * BIG_LAW, F32),
                 alone = test_buffer_new(d, BIG_LAW, F32);
-    spec_queue *q = row_queue(d, BIG_LAW);
+    spec_queue *q = test_row_queue(d, BIG_LAW);
     spec_law_args a = { .logits = logits.data, .ld = BIG_N, .n_valid = BIG_N, .law = together.data, .ld_law = BIG_LAW,
-                        .n_law = BIG_LAW, .n_row = BIG_ROWS, .host_src = rows, .host_dst = rows, .host_sampling = s };
+                        .n_law = BIG_LAW, .n_row = BIG_CALL, .host_src = src, .host_dst = dst, .host_sampling = s };
     test_ok(d->ops->law(q, &a), "law");
     test_ok(d->ops->sync(q), "sync");
     float *law = test_read_raw(&together), *first = test_read_raw(&logits);
     for (int32_t r = 0; r < BIG_ROWS; r++) {
         check_big(d, r, first + (size_t)r * BIG_N, law + (size_t)r * BIG_LAW);
-        a.law = alone.data, a.n_row = 1, a.host_src = &rows[r], a.host_dst = &rows[0], a.host_sampling = &s[r];
+        a.law = alone.data, a.n_row = 1, a.host_src = &src[r], a.host_dst = &dst[0], a.host_sampling = &s[r];
         test_ok(d->ops->law(q, &a), "law");
         test_ok(d->ops->sync(q), "sync");
         float *one = test_read_raw(&alone);
-        assert_memory_equal(one, law + (size_t)r * BIG_LAW, BIG_LAW * sizeof *one);
+        for (int32_t i = r; i < BIG_CALL; i += BIG_ROWS)
+            assert_memory_equal(one, law + (size_t)i * BIG_LAW, BIG_LAW * sizeof *one);
         free(one);
     }
     free(first);
@@ -342,7 +333,7 @@ static void run_accept(const test_device *d, bool repeat)
     accept_data *t = make_accept(&random, repeat);
     int32_t choice[A_ROWS], token[A_ROWS], checked = 0;
     test_buffer p = test_buffer_from(d, t->p, A_LAWS * A_N, F32), q = test_buffer_from(d, t->q, A_LAWS * A_N, F32);
-    spec_queue *queue = row_queue(d, A_N);
+    spec_queue *queue = test_row_queue(d, A_N);
     for (int32_t r = 0; r < A_ROWS; r++) { /* one by one, since rows of p and q may be overwritten */
         int32_t count = t->first[r + 1] - t->first[r], ends[2] = { 0, count };
         spec_accept_args a = { .p = p.data,
@@ -408,7 +399,7 @@ static void each_nothing_left(test_device *d)
     static const int32_t row = 0, none = -1, ends[] = { 0, 1 }, candidate = 0;
     static const float u = 1.0f - 1.0f / (1 << 24), u_last[] = { 0.0f, 0.5f, 0.999f };
     test_buffer bp = test_buffer_from(d, p, N, F32), bq = test_buffer_from(d, q, N, F32);
-    spec_queue *queue = row_queue(d, N);
+    spec_queue *queue = test_row_queue(d, N);
     for (int32_t i = 0; i < 6; i++) {
         int32_t choice = 7, token = 7;
         spec_accept_args a = { .p = bp.data,
@@ -476,7 +467,7 @@ static void run_fixture(const test_device *d, bool repeat, double acceptance)
     }
     first[ROWS] = ROWS * K;
     test_buffer bp = test_buffer_from(d, ps, ROWS * N, F32), bq = test_buffer_from(d, qs, ROWS * N, F32);
-    spec_queue *queue = row_queue(d, N);
+    spec_queue *queue = test_row_queue(d, N);
     spec_accept_args a = { .p = bp.data,
                            .q = bq.data,
                            .ld_p = N,
@@ -537,7 +528,7 @@ static void each_logprob(test_device *d)
     int32_t top[ROWS * TOP];
     for (int32_t i = 0; i < ROWS * LD; i++) v[i] = test_round(nearbyint(v[i] * 4.0) / 4.0, F32); /* ties */
     test_buffer b = test_buffer_from(d, v, ROWS * LD, F32);
-    spec_queue *q = row_queue(d, LD);
+    spec_queue *q = test_row_queue(d, LD);
     spec_logprob_args a = { b.data, LD, N, ROWS, TOP, row, token, got, top, got_top };
     test_ok(d->ops->logprob(q, &a), "logprob");
     test_ok(d->ops->sync(q), "sync");

@@ -388,6 +388,42 @@ static void restored_go_on_as_alone(void **state)
     each_pair(check_save);
 }
 
+/* Forked and saved before its first pass, in memory that another sequence used. */
+static void check_unfed(bench *b, const spec_sampling *sampling)
+{
+    trace want = { 0 }, other = { 0 }, t[3] = { 0 };
+    int32_t seqs[3];
+    open_session(b, 1);
+    steps(b->s, add_seeded(b->s, sampling, 1, 12), N_AFTER, &want);
+    close_session(b);
+
+    open_session(b, 3);
+    const int32_t used = add_seeded(b->s, &sampled, 20, 5);
+    steps(b->s, used, 2, &other);
+    OK(spec_sequence_remove(b->s, used));
+    seqs[0] = add_seeded(b->s, sampling, 1, 12);
+    assert_int_equal(seqs[0], used);
+    stream f = save(b->s, seqs[0]);
+    OK(spec_sequence_remove(b->s, seqs[0]));
+    seqs[0] = restore(b->s, &f);
+    steps(b->s, seqs[0], N_AFTER, &t[0]);
+    OK(spec_sequence_remove(b->s, seqs[0]));
+    seqs[1] = add_seeded(b->s, sampling, 1, 12);
+    OK(spec_sequence_fork(b->s, seqs[1], &seqs[2]));
+    for (int i = 1; i < 3; i++) steps(b->s, seqs[i], N_AFTER, &t[i]);
+    expect(&t[0], &want, 0, "restored");
+    expect(&t[1], &want, 0, "the original");
+    expect(&t[2], &want, 0, "the copy");
+    close_session(b);
+    free(f.data);
+}
+
+static void unfed_go_on_as_alone(void **state)
+{
+    (void)state;
+    each_pair(check_unfed);
+}
+
 /* Saved between score and commit: the score is forgotten, nothing else. Saved right after admission. */
 static void saved_within_a_step(void **state)
 {
@@ -539,7 +575,7 @@ static void nets_of_both_kinds(void **state)
         for (int32_t i = 0; i < N_IDS; i++) ids[i] = i * 7 % N_VOCAB;
         for (int joint = 0; joint < 2; joint++) {
             small_net n = open_net(m, joint == 1), other = open_net(m, joint == 0);
-            OK(speci_net_begin(n.net, 0));
+            speci_net_begin(n.net, 0);
             OK(speci_net_prefill(n.net, 0, ids, N_IDS, NULL, NULL));
             feed(&n, m, 0, 60, 7, last);
             speci_net_commit(n.net, 0, path, 4);
@@ -987,6 +1023,7 @@ int main(void)
         cmocka_unit_test(seeds),
         cmocka_unit_test(forks_that_do_not_fit),
         cmocka_unit_test(restored_go_on_as_alone),
+        cmocka_unit_test(unfed_go_on_as_alone),
         cmocka_unit_test(saved_within_a_step),
         cmocka_unit_test(scattered_paths),
         cmocka_unit_test(nets_of_both_kinds),

@@ -33,7 +33,7 @@
 
 enum {
     CUDA_PREFILL_CHUNK = 512, /* rows of a prefill pass */
-    CUDA_ROW_MAX = 1024,      /* rows of a decode pass */
+    CUDA_ROW_MAX = 8192,      /* rows of a decode pass */
     CUDA_SPLIT = 512,         /* positions per split of attention */
     CUDA_BLOCK = 64,          /* positions per block of attention; a page */
     CUDA_RING = 8,            /* pinned staging slots of a queue */

@@ -126,10 +126,10 @@ static_assert(TEAM * SPEC_MAX_CHILD == TEAM_THREADS, "the slices' best are sorte
 
 /* TOP and RACE: a team per row. Every block finds the k best of its slice, the first one the k best of those. */
 template <bool RACE>
-static __global__ void __cluster_dims__(TEAM, 1, 1) __launch_bounds__(TEAM_THREADS, 2) draw_best_kernel(draw_rows a)
+static __global__ void __launch_bounds__(TEAM_THREADS, 2) draw_best_kernel(draw_rows a)
 {
     __shared__ draw_shared s;
-    const draw_row r = row_of(a, (int)blockIdx.x / TEAM);
+    const draw_row r = row_of(a, team_row());
     const int t = (int)threadIdx.x, b = team_block();
     if (!r.there) { /* the same in all blocks */
         if (b == 0 && t < a.k) candidate_put(r, t, -1);
@@ -142,18 +142,21 @@ static __global__ void __cluster_dims__(TEAM, 1, 1) __launch_bounds__(TEAM_THREA
     if (t < SPEC_MAX_CHILD) s.best[t] = t < a.k ? rank : 0;
     team_sync();
     if (b == 0) {
-        rank = team_peer(s.best, t / SPEC_MAX_CHILD)[t % SPEC_MAX_CHILD];
-        rank = block_sort<TEAM_THREADS>(rank, s.top.sort);
+        const int peer = t / SPEC_MAX_CHILD;
+        if (team_blocks() > 1) {
+            rank = peer < team_blocks() ? team_peer(s.best, peer)[t % SPEC_MAX_CHILD] : 0ull;
+            rank = block_sort<TEAM_THREADS>(rank, s.top.sort);
+        }
         if (t < a.k) candidate_put(r, t, rank ? rank_id(rank) : -1);
     }
     team_sync();
 }
 
 /* REPEAT: a team per row, a warp per draw. */
-static __global__ void __cluster_dims__(TEAM, 1, 1) __launch_bounds__(TEAM_THREADS, 2) draw_repeat_kernel(draw_rows a)
+static __global__ void __launch_bounds__(TEAM_THREADS, 2) draw_repeat_kernel(draw_rows a)
 {
     __shared__ team_parts<double> sums;
-    const draw_row r = row_of(a, (int)blockIdx.x / TEAM);
+    const draw_row r = row_of(a, team_row());
     const int warp = team_block() * TEAM_WARPS + (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     if (!r.there) {
         if (warp == 0)
@@ -161,7 +164,7 @@ static __global__ void __cluster_dims__(TEAM, 1, 1) __launch_bounds__(TEAM_THREA
         return;
     }
     (void)team_ranges(&sums, r.law, NULL, a.n_vocab, [](int, float l, float) { return l; });
-    for (int j = warp; j < a.k; j += TEAM_RANGES) {
+    for (int j = warp; j < a.k; j += team_blocks() * TEAM_WARPS) {
         const int token = team_draw(&sums, [&](int i) { return r.law[i]; }, a.n_vocab,
                                     spec_repeat_uniform(r.key, (uint32_t)j));
         if (lane == 0) candidate_put(r, j, token);
@@ -191,11 +194,10 @@ static spec_status draw_batch(spec_queue *q, const spec_draw_args *a, int32_t r,
         SPEC_TRY(speci_cuda_result(q, &out, a->host_out + (size_t)r * (size_t)a->k, bytes));
         d.out = (spec_candidate *)out;
     }
-    const unsigned blocks = (unsigned)n * TEAM;
-    if (a->how == SPEC_DRAW_TOP) draw_best_kernel<false><<<blocks, TEAM_THREADS, 0, q->stream>>>(d);
-    else if (a->how == SPEC_DRAW_RACE) draw_best_kernel<true><<<blocks, TEAM_THREADS, 0, q->stream>>>(d);
-    else draw_repeat_kernel<<<blocks, TEAM_THREADS, 0, q->stream>>>(d);
-    return cuda_launched(q, "draw");
+    void (*kernel)(draw_rows) = draw_repeat_kernel;
+    if (a->how == SPEC_DRAW_TOP) kernel = draw_best_kernel<false>;
+    else if (a->how == SPEC_DRAW_RACE) kernel = draw_best_kernel<true>;
+    return team_launch(q, "draw", kernel, n, team_of(a->n_vocab), d);
 }
 
 spec_status speci_cuda_draw(spec_queue *q, const spec_draw_args *a)

@@ -96,6 +96,25 @@ spec_status speci_cuda_argmax(spec_queue *q, const spec_argmax_args *a)
  * gathered; the law written. Four readings and one writing of 32 MiB, 10 to 15 us each with the exponentials of the
  * second and the last: 60 us, where one block per row took nine readings at the speed of 64 SMs. */
 
+/* Where teams of all blocks would not fit the device at once they have half of them: each of a team's steps waits for
+ * all its blocks, so two rounds of them take nearly twice as long as one with longer slices. What a law is made of are
+ * maxima and sums of integers, so the cut of the row changes no bit. */
+static int law_team(const spec_queue *q, int n_row, int n)
+{
+    enum { PER_SM = 2 }; /* blocks */
+    const int team = team_of(n);
+    return team == TEAM && n_row * TEAM > PER_SM * q->dev->n_sm ? TEAM / 2 : team;
+}
+static __host__ __device__ __forceinline__ int law_slice_size(int n, int team)
+{
+    return (n + team * 32 - 1) / (team * 32) * 32;
+}
+static __device__ __forceinline__ team_slice law_slice(int n)
+{
+    const int size = law_slice_size(n, team_blocks()), first = team_block() * size;
+    return team_slice{ min(first, n), min(first + size, n) };
+}
+
 /* Calls f(id, value) for the block's values, several of a thread loaded ahead. */
 template <typename F> static __device__ __forceinline__ void slice_each(const float *row, team_slice part, F f)
 {
@@ -204,9 +223,12 @@ static __device__ void bins_merge(law_shared *s, int split)
     if (i < BINS) {
         unsigned long long mass = 0;
         unsigned int count = 0;
+#pragma unroll
         for (int b = 0; b < TEAM; b++) {
-            mass += ((unsigned long long)team_peer(s->high, b)[i] << split) + team_peer(s->low, b)[i];
-            count += team_peer(s->count, b)[i];
+            const bool there = b < team_blocks();
+            mass += (unsigned long long)(there ? team_peer(s->high, b)[i] : 0u) << split;
+            mass += there ? team_peer(s->low, b)[i] : 0u;
+            count += there ? team_peer(s->count, b)[i] : 0u;
         }
         s->mass[i] = mass, s->entries[i] = count;
     }
@@ -254,7 +276,7 @@ static __device__ void bins_find(law_shared *s, unsigned long long target)
 static __device__ unsigned long long team_sum(law_shared *s, unsigned long long v)
 {
     for (int d = 16; d > 0; d >>= 1) v += __shfl_xor_sync(0xffffffffu, v, d);
-    team_gather(&s->parts.number, v);
+    team_gather(&s->parts.number, v, 0ull);
     return team_fold([&](int i) { return s->parts.number.all[i]; },
                      [](unsigned long long a, unsigned long long b) { return a + b; });
 }
@@ -262,7 +284,8 @@ static __device__ unsigned long long team_sum(law_shared *s, unsigned long long 
 /* The border's bin `near`: its entries go to the list. */
 static __device__ bin_span bin_gather(law_shared *s, const law_row &r, int near)
 {
-    bin_span span = { 0, ~0ull, 0 };
+    const bin_span none = { 0, ~0ull, 0 };
+    bin_span span = none;
     __syncthreads();
     if (threadIdx.x == 0) s->n_list = 0;
     __syncthreads();
@@ -282,7 +305,7 @@ static __device__ bin_span bin_gather(law_shared *s, const law_row &r, int near)
         span.least = least < span.least ? least : span.least;
         span.count += __shfl_xor_sync(0xffffffffu, span.count, d);
     }
-    team_gather(&s->parts.span, span);
+    team_gather(&s->parts.span, span, none);
     const bin_span *all = s->parts.span.all;
     auto larger = [](unsigned long long a, unsigned long long b) { return a > b ? a : b; };
     auto smaller = [](unsigned long long a, unsigned long long b) { return a < b ? a : b; };
@@ -363,40 +386,41 @@ static __device__ unsigned long long team_best(law_shared *s, const float *row, 
     });
     auto larger = [](unsigned long long a, unsigned long long b) { return a > b ? a : b; };
     for (int d = 16; d > 0; d >>= 1) best = larger(best, __shfl_xor_sync(0xffffffffu, best, d));
-    team_gather(&s->parts.number, best);
+    team_gather(&s->parts.number, best, 0ull);
     return team_fold([&](int i) { return s->parts.number.all[i]; }, larger);
 }
 
 static __device__ law_row law_begin(const float *row, int n, float top, const spec_sampling &how)
 {
     law_row r;
-    r.row = row, r.part = slice_of(n), r.top = top, r.least = 1, r.by_count = false;
+    r.row = row, r.part = law_slice(n), r.top = top, r.least = 1, r.by_count = false;
     const float temperature = fminf(fmaxf(how.temperature, 1e-30f), 1e30f);
     r.inv_temperature = 1.0f / temperature;
     /* Entries of less than half of (1 - p) / n of the largest one's weight, all together, have less than half of 1 - p
      * of the mass: top-p's border is not among them, but in the bins that tell entries apart. */
     const float reach = how.top_p > 0.0f && how.top_p < 1.0f ? logf(2.0f * (float)n / (1.0f - how.top_p)) : 32.0f;
     r.inv_width = (float)(BINS - 1) / (reach * temperature);
-    /* Neither word of a bin overflows: entries 2^split < 2^32, and masses end at 2^(2 split). For 131072 values 17. */
-    const unsigned int entries = (unsigned int)(range_size(n) * TEAM_WARPS);
+    /* Neither word of a bin overflows: entries 2^split < 2^32, and masses end at 2^(2 split). For 131072 values 16. It
+     * is by half a team's slice for both; rows of smaller teams are so short that the 20 decides. */
+    const unsigned int entries = (unsigned int)law_slice_size(n, TEAM / 2);
     r.split = min(31 - __clz((int)(0xffffffffu / entries)), 20);
     r.scale = exp2f((float)(2 * r.split));
     return r;
 }
 
 /* A team per row: temperature, top-k, top-p, min-p, softmax. */
-static __global__ void __cluster_dims__(TEAM, 1, 1) __launch_bounds__(TEAM_THREADS, 2)
+static __global__ void __launch_bounds__(TEAM_THREADS, 2)
 law_kernel(const float *logits, int ld, int n_valid, float *law, int ld_law, int n_law, const int32_t *src,
            const int32_t *dst, const spec_sampling *sampling)
 {
     __shared__ law_shared shared;
     law_shared *s = &shared;
-    const int i = (int)blockIdx.x / TEAM;
+    const int i = team_row();
     const spec_sampling how = sampling[i];
     const float *row = logits + (size_t)src[i] * ld;
     float *out = law + (size_t)dst[i] * ld_law;
 
-    const unsigned long long best = team_best(s, row, slice_of(n_valid));
+    const unsigned long long best = team_best(s, row, law_slice(n_valid));
     law_row r = law_begin(row, n_valid, best ? rank_value(best) : -CUDART_INF_F, how);
     const bool none = isinf(r.top) && r.top < 0.0f;
     auto weight = [&](int c, float v) {
@@ -418,8 +442,8 @@ law_kernel(const float *logits, int ld, int n_valid, float *law, int ld_law, int
     }
     const float inv = mass > 0 ? (float)((double)r.scale / (double)mass) : 0.0f;
     slice_each(row, r.part, [&](int c, float v) { out[c] = weight(c, v) * inv; });
-    for (int c = n_valid + team_block() * TEAM_THREADS + (int)threadIdx.x; c < n_law; c += TEAM * TEAM_THREADS)
-        out[c] = 0.0f;
+    const int stride = team_blocks() * TEAM_THREADS;
+    for (int c = n_valid + team_block() * TEAM_THREADS + (int)threadIdx.x; c < n_law; c += stride) out[c] = 0.0f;
 }
 
 spec_status speci_cuda_law(spec_queue *q, const spec_law_args *a)
@@ -443,9 +467,8 @@ spec_status speci_cuda_law(spec_queue *q, const spec_law_args *a)
         const int32_t *src = (const int32_t *)speci_cuda_param_add(q, &p, a->host_src + r, m * 4);
         const int32_t *dst = (const int32_t *)speci_cuda_param_add(q, &p, a->host_dst + r, m * 4);
         SPEC_TRY(speci_cuda_param_end(q, &p));
-        law_kernel<<<(unsigned)n * TEAM, TEAM_THREADS, 0, q->stream>>>(a->logits, a->ld, a->n_valid, a->law, a->ld_law,
-                                                                       a->n_law, src, dst, sampling);
-        SPEC_TRY(cuda_launched(q, "law"));
+        SPEC_TRY(team_launch(q, "law", law_kernel, n, law_team(q, n, a->n_valid), a->logits, a->ld, a->n_valid, a->law,
+                             a->ld_law, a->n_law, src, dst, sampling));
     }
     return SPEC_OK;
 }
@@ -540,13 +563,13 @@ static __device__ double accept_reject(accept_shared *s, accept_node *node, int 
 }
 
 /* A team per node; see spec_accept_args. */
-static __global__ void __cluster_dims__(TEAM, 1, 1) __launch_bounds__(TEAM_THREADS, 2)
+static __global__ void __launch_bounds__(TEAM_THREADS, 2)
 accept_kernel(const float *p, int ld_p, const float *q, int ld_q, int n, bool repeat, const int32_t *p_row,
               const int32_t *q_row, const int32_t *first_candidate, const int32_t *candidate, const float *u,
               const float *u_last, int32_t *out_choice, int32_t *out_token)
 {
     __shared__ accept_shared s;
-    const int i = (int)blockIdx.x / TEAM, first = first_candidate[i] - first_candidate[0];
+    const int i = team_row(), first = first_candidate[i] - first_candidate[0];
     const int count = first_candidate[i + 1] - first_candidate[i];
     const bool writes = team_block() == 0 && threadIdx.x == 0;
     accept_node node;
@@ -596,10 +619,9 @@ static spec_status accept_batch(spec_queue *q, const spec_accept_args *a, int32_
     SPEC_TRY(speci_cuda_result_room(q, 2 * (n * 4 + 16), 2));
     SPEC_TRY(speci_cuda_result(q, &choice, a->host_out_choice + r, n * 4));
     SPEC_TRY(speci_cuda_result(q, &token, a->host_out_token + r, n * 4));
-    accept_kernel<<<(unsigned)n_row * TEAM, TEAM_THREADS, 0, q->stream>>>(
-        a->p, a->ld_p, a->q, a->ld_q, a->n_vocab, a->repeat != 0, p_row, q_row, first, candidate, u, u_last,
-        (int32_t *)choice, (int32_t *)token);
-    return cuda_launched(q, "accept");
+    return team_launch(q, "accept", accept_kernel, n_row, team_of(a->n_vocab), a->p, a->ld_p, a->q, a->ld_q,
+                       a->n_vocab, a->repeat != 0, p_row, q_row, first, candidate, u, u_last, (int32_t *)choice,
+                       (int32_t *)token);
 }
 
 spec_status speci_cuda_accept(spec_queue *q, const spec_accept_args *a)

@@ -1,10 +1,11 @@
 /* cuda_select.cuh - what the operations over rows of the vocabulary share: the order of entries, the team of thread
  * blocks that works on a row, the k largest entries, draws by cumulated mass.
  *
- * A row is one team's: a cluster of TEAM blocks, which see each other's shared memory. A row's entries are cut in
- * TEAM_RANGES contiguous ranges, one per warp of the team, in order: a block has the ranges of its warps, its slice.
- * The cut depends on the row's length alone, and so does the order of every sum: a lane adds its entries of a range
- * ascending, a warp its lanes, the team its ranges, each by a fixed tree.
+ * A row is one team's: a cluster of up to TEAM blocks, which see each other's shared memory. A row's entries are cut
+ * in TEAM_RANGES contiguous ranges, one per warp of a full team, in order: a block has the ranges of its warps, its
+ * slice. A short row has a smaller team, without the blocks whose slices would be empty. The cut depends on the row's
+ * length alone, and so does the order of every sum: a lane adds its entries of a range ascending, a warp its lanes, the
+ * team its ranges, each by a fixed tree.
  *
  * Clusters need compute capability 9.0. */
 #ifndef SPEC_CUDA_SELECT_CUH
@@ -15,7 +16,7 @@
 #include "cuda.cuh"
 
 enum {
-    TEAM = 8,            /* blocks of a row; the most that every such device allows */
+    TEAM = 8,            /* most blocks of a row; the most that every such device allows */
     TEAM_THREADS = 512,  /* of a block */
     TEAM_WARPS = TEAM_THREADS / 32,
     TEAM_RANGES = TEAM * TEAM_WARPS
@@ -54,6 +55,12 @@ static __device__ __forceinline__ int team_block(void)
 {
     return (int)cooperative_groups::this_cluster().block_rank();
 }
+static __device__ __forceinline__ int team_blocks(void)
+{
+    return (int)cooperative_groups::this_cluster().num_blocks();
+}
+/* The row that the team works on. */
+static __device__ __forceinline__ int team_row(void) { return (int)blockIdx.x / team_blocks(); }
 /* All threads of the team: what they wrote to any memory before is seen after. No block ends before its shared memory
  * was read: the last access to a peer's is followed by one of these. */
 static __device__ __forceinline__ void team_sync(void) { cooperative_groups::this_cluster().sync(); }
@@ -79,17 +86,35 @@ static __device__ __forceinline__ team_slice slice_of(int n)
     return team_slice{ min(first, n), min(first + size, n) };
 }
 
+/* Blocks of the team of a row of n entries. */
+static inline int team_of(int n) { return cuda_div_up(n, range_size(n) * TEAM_WARPS); }
+
+/* Runs a kernel with a team of so many blocks for each of n_row rows. */
+template <typename... P, typename... A>
+static spec_status team_launch(spec_queue *q, const char *op, void (*kernel)(P...), int n_row, int team, A... args)
+{
+    const unsigned blocks = (unsigned)team;
+    cudaLaunchAttribute cluster;
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = blocks, cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)n_row * blocks), config.blockDim = dim3(TEAM_THREADS), config.stream = q->stream;
+    config.attrs = &cluster, config.numAttrs = 1;
+    (void)cudaLaunchKernelEx(&config, kernel, P(args)...); /* cuda_launched sees what failed */
+    return cuda_launched(q, op);
+}
+
 /* One value of every warp of the team. */
 template <typename T> struct team_parts {
     T warp[TEAM_WARPS], all[TEAM_RANGES];
 };
-/* s->all = every warp's value, in all blocks; v: this warp's, known to its lane 0. */
-template <typename T> static __device__ void team_gather(team_parts<T> *s, T v)
+/* s->all = every warp's value, in all blocks; v: this warp's, known to its lane 0; none: of ranges without a warp. */
+template <typename T> static __device__ void team_gather(team_parts<T> *s, T v, T none)
 {
-    const int t = (int)threadIdx.x;
+    const int t = (int)threadIdx.x, b = t / TEAM_WARPS;
     if (t % 32 == 0) s->warp[t / 32] = v;
     team_sync();
-    if (t < TEAM_RANGES) s->all[t] = team_peer(s->warp, t / TEAM_WARPS)[t % TEAM_WARPS];
+    if (t < TEAM_RANGES) s->all[t] = b < team_blocks() ? team_peer(s->warp, b)[t % TEAM_WARPS] : none;
     team_sync();
 }
 /* get(0) to get(TEAM_RANGES - 1) put together by op, which commutes: the same in every thread. */
@@ -142,12 +167,14 @@ template <int N> struct top_shared {
  * Thread t's group is every N-th pair of entries. The k-th largest of the groups' maxima is a border that k entries
  * reach, and only the k groups whose maximum reaches it can hold one: so the entries are looked at once, and then
  * k groups of them again. Entry: pair(p, &a, &b) gives the ranks of entries 2 p and 2 p + 1 (b: 0 beyond the end),
- * one(i) that of entry i, 0 for entries that are out of it. */
+ * one(i) that of entry i, 0 for entries that are out of it. Where there are no more entries than threads, they are
+ * sorted. */
 template <int N, typename Entry>
 static __device__ unsigned long long block_top(const Entry &entry, int first, int end, int k, top_shared<N> *s)
 {
     enum { CHUNK = N - SPEC_MAX_CHILD };
     const int t = (int)threadIdx.x, n_pair = (end - first + 1) / 2;
+    if (end - first <= N) return block_sort<N>(first + t < end ? entry.one(first + t) : 0ull, s->sort);
     unsigned long long best = 0;
 #pragma unroll 2
     for (int p = t; p < n_pair; p += N) {
@@ -215,7 +242,7 @@ static __device__ double team_ranges(team_parts<double> *sums, const float *row,
         for (int a = 0; a < AHEAD; a++)
             if (v[a] > 0.0f) sum += (double)value(base + a * 32, v[a], w[a]);
     }
-    team_gather(sums, warp_sum(sum));
+    team_gather(sums, warp_sum(sum), 0.0);
     return team_fold([&](int i) { return sums->all[i]; }, [](double x, double y) { return x + y; });
 }
 

@@ -41,6 +41,7 @@ static const shape shapes[] = {
     { "llama-160m", LLAMA, 768, 12, 32000, 3072, 12, 12, 2048, 1e4 },
     { "llama-1.1b", LLAMA, 2048, 22, 32000, 5632, 32, 4, 2048, 1e4 },
     { "llama-2-7b", LLAMA, 4096, 32, 32000, 11008, 32, 32, 4096, 1e4 },
+    { "llama-3.2-1b", LLAMA, 2048, 16, 128256, 8192, 32, 8, 8192, 5e5 },
     { "llama-3-8b", LLAMA, 4096, 32, 128256, 14336, 32, 8, 8192, 5e5 },
     { "mambainllama-8b", MAMBA_IN_LLAMA, 4096, 32, 128256, 14336, 32, 8, 8192, 5e5 },
     /* Small ones, to try the program with. */

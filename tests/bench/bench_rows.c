@@ -2,9 +2,8 @@
  *
  *   argmax         the largest of each row
  *   law, law-top-p temperature 1; and top-p 0.9
- *   copy           of draft laws, which verification consumes
- *   verify         law-top-p, copy, and multi-step sampling over a full binary tree of the rows: what a sampled step
- *                  does after its pass. The candidates are drawn from the draft laws
+ *   verify         law-top-p, and multi-step sampling over a full binary tree of the rows: what a sampled step does
+ *                  after its pass. The candidates are drawn from the draft laws
  *   verify-none    the same with candidates that the target's laws have dropped: all are rejected
  *   draw-top, draw-race, draw-repeat   eight candidates of each row
  *
@@ -19,8 +18,8 @@ enum { N_VOCAB = 128256, MOST_ROWS = 64, DRAWN = 8, CHILDREN = 2, WARM = 2, QUEU
 typedef struct rows {
     bench *b;
     spec_queue *q;
-    float *block; /* on the device: five arrays of MOST_ROWS rows */
-    float *logits, *draft_logits, *p, *q_law, *q_work;
+    float *block; /* on the device: four arrays of MOST_ROWS rows */
+    float *logits, *draft_logits, *p, *q_law;
     int32_t n;
     int32_t index[MOST_ROWS], first[MOST_ROWS + 1], q_row[MOST_ROWS];
     int32_t likely[MOST_ROWS][CHILDREN], dropped[MOST_ROWS][CHILDREN]; /* drawn from q_law; p is 0 there */
@@ -62,18 +61,12 @@ static spec_status law_top_p(rows *t)
     return laws(t, t->logits, t->p, 0.9f);
 }
 
-static spec_status copy(rows *t)
-{
-    return t->b->be->ops->copy(t->q, t->q_work, t->q_law, (size_t)t->n * row_bytes);
-}
-
 static spec_status judge(rows *t, int32_t tokens[][CHILDREN])
 {
     for (int32_t i = 0; i < t->n; i++)
         memcpy(t->candidate + t->first[i], tokens[i], (size_t)(t->first[i + 1] - t->first[i]) * sizeof *t->candidate);
     SPEC_TRY(law_top_p(t));
-    SPEC_TRY(copy(t));
-    return t->b->be->ops->accept(t->q, &(spec_accept_args){ .p = t->p, .q = t->q_work, .ld_p = N_VOCAB,
+    return t->b->be->ops->accept(t->q, &(spec_accept_args){ .p = t->p, .q = t->q_law, .ld_p = N_VOCAB,
                                                             .ld_q = N_VOCAB, .n_vocab = N_VOCAB, .n_row = t->n,
                                                             .n_candidate = t->first[t->n], .host_p_row = t->index,
                                                             .host_q_row = t->q_row, .host_first_candidate = t->first,
@@ -124,7 +117,7 @@ typedef struct measured {
 
 static const measured all[] = {
     { "argmax", argmax, 1 },           { "law", law, 2 },           { "law-top-p", law_top_p, 2 },
-    { "copy", copy, 2 },               { "verify", verify, 6 },     { "verify-none", verify_none, 6 },
+    { "verify", verify, 4 },           { "verify-none", verify_none, 4 },
     { "draw-top", draw_top, 1 },       { "draw-race", draw_race, 1 }, { "draw-repeat", draw_repeat, 1 },
 };
 
@@ -243,10 +236,10 @@ static spec_status open_rows(rows *t)
     void *at = NULL;
     t->ms = speci_alloc(NULL, (size_t)t->b->o.repeats, sizeof *t->ms);
     if (!t->ms) return SPEC_E_NOMEM;
-    SPEC_TRY(be->ops->alloc(be->dev, &at, 5 * MOST_ROWS * row_bytes));
+    SPEC_TRY(be->ops->alloc(be->dev, &at, 4 * MOST_ROWS * row_bytes));
     t->block = at;
-    float **const arrays[] = { &t->logits, &t->draft_logits, &t->p, &t->q_law, &t->q_work };
-    for (size_t i = 0; i < 5; i++) *arrays[i] = t->block + i * MOST_ROWS * N_VOCAB;
+    float **const arrays[] = { &t->logits, &t->draft_logits, &t->p, &t->q_law };
+    for (size_t i = 0; i < 4; i++) *arrays[i] = t->block + i * MOST_ROWS * N_VOCAB;
     const spec_plan plan = { .phase = SPEC_PHASE_DECODE, .n_row_max = MOST_ROWS, .n_seq_max = 1,
                              .n_node_max = MOST_ROWS, .n_kv_max = SPEC_PAGE };
     return be->ops->queue_open(be->dev, &t->q, &plan, 1, N_VOCAB);
@@ -261,7 +254,7 @@ spec_status bench_rows(bench *b)
     if (status == SPEC_OK) status = run(t);
     if (t->q) b->be->ops->sync(t->q);
     if (t->q) b->be->ops->queue_close(t->q);
-    if (t->block) b->be->ops->free(b->be->dev, t->block, 5 * MOST_ROWS * row_bytes);
+    if (t->block) b->be->ops->free(b->be->dev, t->block, 4 * MOST_ROWS * row_bytes);
     speci_free(NULL, t->ms);
     speci_free(NULL, t);
     return status;
