@@ -71,7 +71,7 @@ static void usage(FILE *to)
                 "      --plugin-dir DIR        where backends lie\n"
                 "      --dtype f32|bf16|f16    default: the file's\n"
                 "      --nodes N,N,...         nodes of a pass\n"
-                "      --tree LIST             step: chain,binary,random,unrolled; else KIND:ARGS;KIND:ARGS;...\n"
+                "      --tree LIST             step: chain,binary,random,unrolled, or KIND:ARGS;KIND:ARGS;...\n"
                 "      --verify LIST           auto,naive,chain,mss,...      --temp LIST   temperatures\n"
                 "      --top-p P               with temperatures above 0\n"
                 "      --sequences N,N,...     sequences at once             --tokens N,N,...  lengths of prompts\n"
@@ -82,6 +82,7 @@ static void usage(FILE *to)
                 "      --ignore-eos            go on to the last token asked for\n"
                 "  -c, --context N             tokens before what is measured  -r, --repeats N (default 50)\n"
                 "      --bandwidth GB/S        in place of measuring it\n"
+                "      --least GB/S            a device that reads more slowly makes the run void (default 4300: H200)\n"
                 "      --json                  one object a line\n"
                 "      --compare OLD.json      adds ratios to an earlier report's lines\n"
                 "      --keep DIR              keeps models that are written, and uses what is there\n\n  shapes:  ");
@@ -89,7 +90,7 @@ static void usage(FILE *to)
 }
 
 enum { O_PLUGINS = 256, O_DTYPE, O_NODES, O_TREE, O_VERIFY, O_TEMP, O_TOP_P, O_ADAPT, O_SCAN, O_ADVANCE, O_STATE,
-       O_PROMPTS, O_N_PROMPT, O_IGNORE_EOS, O_BANDWIDTH, O_SEQUENCES, O_TOKENS, O_JSON, O_COMPARE, O_KEEP, O_HELP };
+       O_PROMPTS, O_N_PROMPT, O_IGNORE_EOS, O_BANDWIDTH, O_LEAST, O_SEQUENCES, O_TOKENS, O_JSON, O_COMPARE, O_KEEP, O_HELP };
 
 static const struct option options[] = {
     { "model", required_argument, NULL, 'm' },          { "drafter", required_argument, NULL, 'd' },
@@ -102,7 +103,8 @@ static const struct option options[] = {
     { "scan", required_argument, NULL, O_SCAN },        { "advance", required_argument, NULL, O_ADVANCE },
     { "draft-state", required_argument, NULL, O_STATE }, { "prompts", required_argument, NULL, O_PROMPTS },
     { "n-prompt", required_argument, NULL, O_N_PROMPT }, { "ignore-eos", no_argument, NULL, O_IGNORE_EOS },
-    { "bandwidth", required_argument, NULL, O_BANDWIDTH }, { "json", no_argument, NULL, O_JSON },
+    { "bandwidth", required_argument, NULL, O_BANDWIDTH }, { "least", required_argument, NULL, O_LEAST },
+    { "json", no_argument, NULL, O_JSON },
     { "compare", required_argument, NULL, O_COMPARE },  { "keep", required_argument, NULL, O_KEEP },
     { "sequences", required_argument, NULL, O_SEQUENCES }, { "tokens", required_argument, NULL, O_TOKENS },
     { "help", no_argument, NULL, O_HELP },              { NULL, 0, NULL, 0 },
@@ -176,6 +178,7 @@ static bool set(bench_options *o, int c, const char *text)
     case O_N_PROMPT: return whole_number(&o->n_prompt, text, 1);
     case O_TOP_P: return real_number(&o->top_p, text, 0);
     case O_BANDWIDTH: return real_number(&o->bandwidth_gbs, text, 0);
+    case O_LEAST: return real_number(&o->least_gbs, text, 0);
     case O_JSON: return o->json = true;
     case O_IGNORE_EOS: return o->ignore_eos = true;
     case O_ADAPT:
@@ -213,7 +216,7 @@ static const bench_mode *arguments(bench_options *o, int argc, char **argv, int 
 
 int main(int argc, char **argv)
 {
-    bench b = { .o = { .backend = "cpu", .repeats = 50, .n_prompt = 5, .n_predict = 128 } };
+    bench b = { .o = { .backend = "cpu", .repeats = 50, .n_prompt = 5, .n_predict = 128, .least_gbs = 4300 } };
     int code = 2;
     const bench_mode *mode = arguments(&b.o, argc, argv, &code);
     if (!mode) return code;
