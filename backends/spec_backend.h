@@ -104,7 +104,7 @@ typedef struct spec_step_seq {
  * Smallest subtree first, the heavy child last, so that at most SPEC_MAX_SAVED states wait. Before the first visit the
  * live state is the stored one, replay absorbed. */
 enum {
-    SPEC_LOAD_LIVE = -1, /* the parent's state is live: it was visited just before, or the node is the root */
+    SPEC_LOAD_LIVE = -1, /* the parent's state is live: it was visited just before, or the node is the root, given or not */
     SPEC_LOAD_PATH = -2  /* from the stored state (or, with node_state, the parent's), along the path */
     /* k >= 0: the state saved in place k */
 };

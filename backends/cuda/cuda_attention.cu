@@ -124,8 +124,16 @@ static __device__ __forceinline__ void att_block(const float *const (&query)[NQ]
                                                  const int *row_of, int d, bool vec, float scale,
                                                  const int (&first)[NQ], const int (&last)[NQ], float *out)
 {
-    constexpr int KPW = 32 / LPK, STRIDE = att_size<LPK>::STRIDE, D_PAD = att_size<LPK>::D_PAD;
+    constexpr int KPW = 32 / LPK, STRIDE = att_size<LPK>::STRIDE, D_PAD = att_size<LPK>::D_PAD, STEP = 8 * KPW;
     const int lane = (int)threadIdx.x % 32, group = lane / LPK, l = lane % LPK, c = l * 8;
+    /* Steps that no query attends are passed over: a tree's block is seldom full. */
+    int begin = CUDA_BLOCK, end = 0;
+#pragma unroll
+    for (int i = 0; i < NQ; i++) {
+        if (last[i] < 0 || first[i] >= CUDA_BLOCK) continue;
+        begin = min(begin, max(first[i], 0) / STEP * STEP);
+        end = max(end, min(last[i] + 1, (int)CUDA_BLOCK));
+    }
     {
         float qv[NQ][8];
 #pragma unroll
@@ -133,7 +141,7 @@ static __device__ __forceinline__ void att_block(const float *const (&query)[NQ]
 #pragma unroll
             for (int e = 0; e < 8; e++) qv[i][e] = query[i] && c + e < d ? query[i][c + e] : 0.0f;
 #pragma unroll 2
-        for (int key0 = 0; key0 < CUDA_BLOCK; key0 += 8 * KPW) {
+        for (int key0 = begin; key0 < end; key0 += STEP) {
             raw8<T> raw[8];
 #pragma unroll
             for (int j = 0; j < 8; j++) raw[j] = load_kv(k, row_of[key0 + j * KPW + group], d, c, vec);
@@ -176,7 +184,7 @@ static __device__ __forceinline__ void att_block(const float *const (&query)[NQ]
 #pragma unroll
         for (int e = 0; e < 8; e++) acc[i][e] = 0.0f;
 #pragma unroll 2
-    for (int key0 = 0; key0 < CUDA_BLOCK; key0 += 8 * KPW) {
+    for (int key0 = begin; key0 < end; key0 += STEP) {
         raw8<T> raw[8];
 #pragma unroll
         for (int j = 0; j < 8; j++) raw[j] = load_kv(v, row_of[key0 + j * KPW + group], d, c, vec);

@@ -17,6 +17,8 @@ static const bench_mode modes[] = {
     { "replay", "what absorbing an accepted path adds to a step; replay and joint", bench_replay, false },
     { "sequences", "steps of several sequences at once", bench_sequences, false },
     { "rows", "laws, verification and draws over rows of 128k logits (no model)", bench_rows, true },
+    { "attention", "attention over trees of --nodes by the order of nodes, beside dense attention (no model)",
+      bench_attention, true },
     { "machine", "the machine's bounds: bandwidth, matrix rate, calls, looks (no model)", bench_machine, true },
     { "memory", "what a session for --nodes takes beyond one for a single node; loading", bench_memory, false },
 };
