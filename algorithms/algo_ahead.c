@@ -1,10 +1,10 @@
 /* algo_ahead.c - plain decoding one pass ahead: the pass over a token is queued before the host has read the token.
  *
- * On the device the token goes from the operation that finds it to the root of the next step (spec_argmax_args.next), so
- * that the host reads it while the device computes what follows it. A pass that turns out not to be wanted (the text
- * ended, or another tree is scored) is dropped: the step absorbed only what was committed, and its own root never was. So
- * may the sequence be copied and saved meanwhile. Passes, rules and draws are those of any other step, and so are the
- * tokens. */
+ * On the device the token goes from the operation that finds it to the root of the next step (spec_argmax_args.next),
+ * so that the host reads it while the device computes what follows it. A pass that turns out not to be wanted (the text
+ * ended, or another tree is scored) is dropped: the step absorbed only what was committed, and its own root never was.
+ * For the same reason the sequence may be copied and saved meanwhile. Passes, rules and draws are those of any other
+ * step, and so are the tokens. */
 #include "algorithms/algo.h"
 
 /* --- when --- */
