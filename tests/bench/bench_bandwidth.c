@@ -105,9 +105,10 @@ static spec_status host_bandwidth(double *out, int32_t n_thread)
 
 /* --- a device --- */
 
-/* The arg-max of long rows reads all of them and writes 4 bytes each. Calls in a row before a look, so that what a look
- * costs (some 10 us) is nothing beside half a millisecond a call. */
-enum { ROWS = 64, DEVICE_RUNS = 6, CALLS = 8 };
+/* The arg-max of long rows reads all of them and writes 4 bytes each. Many rows, so that a device deals them to its
+ * processors evenly; calls in a row before a look, so that what a look costs (some 10 us) is nothing beside half a
+ * millisecond a call. */
+enum { ROWS = 512, DEVICE_RUNS = 6, CALLS = 8 };
 static const size_t device_bytes = (size_t)2 << 30;
 
 static spec_status device_runs(double *out, const spec_backend_ops *ops, spec_queue *q, const float *block)
@@ -132,8 +133,10 @@ static spec_status device_bandwidth(double *out, const spec_backend *be)
 {
     spec_queue *q = NULL;
     void *block = NULL;
+    const spec_plan plan = { .phase = SPEC_PHASE_DECODE, .n_row_max = ROWS, .n_seq_max = 1, .n_node_max = ROWS,
+                             .n_kv_max = SPEC_PAGE };
     SPEC_TRY(be->ops->alloc(be->dev, &block, device_bytes));
-    spec_status status = be->ops->queue_open(be->dev, &q, NULL, 0, (int32_t)(device_bytes / sizeof(float) / ROWS));
+    spec_status status = be->ops->queue_open(be->dev, &q, &plan, 1, (int32_t)(device_bytes / sizeof(float) / ROWS));
     if (status == SPEC_OK) status = be->ops->zero(q, block, device_bytes);
     if (status == SPEC_OK) status = device_runs(out, be->ops, q, block);
     if (q) be->ops->queue_close(q);
