@@ -64,7 +64,7 @@ spec_status bench_ints(int32_t *out, int32_t cap, int32_t *n, const char *list, 
 
 static void usage(FILE *to)
 {
-    fprintf(to, "usage: spec-bench MODE --model NAME|DIR [options]\n\n");
+    fprintf(to, "usage: spec-bench MODE... --model NAME|DIR [options]\n\n");
     for (size_t i = 0; i < N_MODE; i++) fprintf(to, "  %-10s %s\n", modes[i].name, modes[i].help);
     fprintf(to, "\n"
                 "  -m, --model NAME|DIR        a shape (below; random weights, written and removed) or a directory\n"
@@ -198,33 +198,39 @@ static const bench_mode *mode_of(const char *name)
     return NULL;
 }
 
-/* The mode, or NULL: then *code is what the program ends with. */
-static const bench_mode *arguments(bench_options *o, int argc, char **argv, int *code)
+/* Modes to run, in order: their count, or 0: then *code is what the program ends with. */
+static int arguments(bench_options *o, const bench_mode *run[N_MODE], int argc, char **argv, int *code)
 {
+    int n = 0;
     for (int c; (c = getopt_long(argc, argv, "m:d:b:t:c:r:n:", options, NULL)) != -1;) {
         *code = c == O_HELP ? 0 : 2;
         if (c == O_HELP) usage(stdout);
-        if (c == O_HELP || c == '?') return NULL;
+        if (c == O_HELP || c == '?') return 0;
         if (!set(o, c, optarg)) {
             fprintf(stderr, "spec-bench: \"%s\" is not a value of that option (spec-bench --help)\n", optarg);
-            return NULL;
+            return 0;
         }
     }
-    const bench_mode *mode = optind == argc - 1 ? mode_of(argv[optind]) : NULL;
-    if (!mode) usage(stderr);
+    for (; optind + n < argc; n++)
+        if (n == N_MODE || !(run[n] = mode_of(argv[optind + n]))) break;
     *code = 2;
-    return mode;
+    if (n > 0 && optind + n == argc) return n;
+    usage(stderr);
+    return 0;
 }
 
 int main(int argc, char **argv)
 {
     bench b = { .o = { .backend = "cpu", .repeats = 50, .n_prompt = 5, .n_predict = 128, .least_gbs = 4300 } };
+    const bench_mode *run[N_MODE];
+    bool with_model = false;
     int code = 2;
-    const bench_mode *mode = arguments(&b.o, argc, argv, &code);
-    if (!mode) return code;
+    const int n = arguments(&b.o, run, argc, argv, &code);
+    if (n == 0) return code;
+    for (int i = 0; i < n; i++) with_model = with_model || !run[i]->no_model;
     spec_status status = bench_compare_open(&b);
-    if (status == SPEC_OK) status = bench_open(&b, !mode->no_model);
-    if (status == SPEC_OK) status = mode->run(&b);
+    if (status == SPEC_OK) status = bench_open(&b, with_model);
+    for (int i = 0; status == SPEC_OK && i < n; i++) status = run[i]->run(&b);
     if (status != SPEC_OK) fprintf(stderr, "spec-bench: %s\n", spec_last_error());
     bench_close(&b);
     return status == SPEC_OK ? 0 : 1;

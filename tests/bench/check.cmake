@@ -85,6 +85,7 @@ check(2 "${timed};sequences;steps_per_s" sequences -m mamba2-tiny -c 16 --sequen
 check(9 "${timed};what;queued_ms" rows --nodes 2)
 check(4 "${timed};what;queued_ms;blocks;pairs;over_dense" attention --nodes 100 -c 70)
 positive(over_dense)
+check(6 "${timed}" machine step prefill -m mamba2-tiny -c 16 --nodes 1,2 --tokens 32) # several modes in one run
 set(given)
 check(3 "${timed};what" machine)
 positive(bandwidth_gbs)
