@@ -288,12 +288,12 @@ spec_status speci_logprobs(spec_session *s, int32_t first_row, const int32_t *no
                            float *logprob, int32_t *top_id, float *top_logprob, int32_t n_top);
 
 /* Choice (algo_adapt.c). open and close with the session; choose: builder, or -1 = do not speculate; begin: sequences
- * seqs [n] were drafted for by it, which began at `start` ms; learn: q is being committed, to n_emitted tokens. With the
- * last of the sequences the choice is taught, by the time since then; not if any was committed by a tree of the
- * caller's. */
+ * seqs [n] were drafted for by it, which began at `start` ms; learn: q is being committed, n_emitted tokens by a tree of
+ * n_node nodes (0: a caller's own). With the last of the sequences the choice is taught, by the time since then; not if
+ * any was committed by a tree of the caller's. */
 spec_status speci_adapt_open(spec_session *s, spec_adapt mode, const char *profile);
 int32_t speci_adapt_choose(const spec_session *s, int32_t n_seq);
 void speci_adapt_begin(spec_session *s, int32_t builder, const int32_t *seqs, int32_t n, double start);
-void speci_adapt_learn(spec_session *s, algo_seq *q, int32_t n_emitted);
+void speci_adapt_learn(spec_session *s, algo_seq *q, int32_t n_node, int32_t n_emitted);
 
 #endif

@@ -11,7 +11,7 @@
 
 bool speci_ahead_planned(const spec_backend_ops *ops, const spec_drafter *d, const spec_session_params *p)
 {
-    return ops->mark && !d && p->advance != SPEC_ADVANCE_JOINT;
+    return ops->mark && (!d || p->adapt != SPEC_ADAPT_OFF) && p->advance != SPEC_ADVANCE_JOINT;
 }
 
 spec_status speci_ahead_open(spec_session *s)
@@ -21,10 +21,14 @@ spec_status speci_ahead_open(spec_session *s)
     return SPEC_OK;
 }
 
+/* Where drafting is a choice, it is made a step before: by what was known then. */
+static bool chooses_plain(const spec_session *s) { return !s->drafter || speci_adapt_choose(s, 1) < 0; }
+
 bool speci_ahead_fits(const spec_session *s, int32_t seq)
 {
     const algo_seq *q = &s->seqs[seq];
     if (!s->next || q->rows_wanted || (s->n_ctx > 0 && q->n_ids >= s->n_ctx)) return false;
+    if (!q->ahead && !chooses_plain(s)) return false;
     return s->rule != SPEC_VERIFY_GREEDY || q->sampling.temperature == 0; /* else a rule that verify refuses */
 }
 
@@ -95,7 +99,8 @@ spec_status speci_ahead_step(spec_session *s, int32_t seq, int32_t *token)
     q->ahead = false;
     /* The last token that fits is followed by nothing. Nor is it worth an error if there is no room for a pass that
      * nobody has asked for yet. */
-    const spec_status status = q->n_ids + 1 < q->n_limit ? queue_step(s, seq, 1) : SPEC_OK;
+    const bool goes_on = q->n_ids + 1 < q->n_limit && chooses_plain(s);
+    const spec_status status = goes_on ? queue_step(s, seq, 1) : SPEC_OK;
     if (status != SPEC_OK && status != SPEC_E_FULL) return status;
     return read_token(s, seq, mark, token);
 }

@@ -142,7 +142,7 @@ spec_status spec_commit(spec_session *s, int32_t seq, const int32_t *path, int32
     SPEC_TRY(speci_session_seq(s, seq, &q));
     SPEC_TRY(check_path(s, q, path, n_path, token));
     teach_builder(s, q, path, n_path);
-    speci_adapt_learn(s, q, n_path);
+    speci_adapt_learn(s, q, q->scored_draft ? q->scored.n : 0, n_path);
     for (int32_t i = 1; i < n_path; i++) q->ids[q->n_ids++] = q->scored.token[path[i]];
     q->ids[q->n_ids++] = token;
     speci_net_commit(s->net, seq, path, n_path);
@@ -196,8 +196,11 @@ static bool branched(const algo_seq *q, const int32_t *path, int32_t n_path)
 static spec_status step_ahead(spec_session *s, int32_t seq, spec_step_result *result)
 {
     algo_seq *q = &s->seqs[seq];
+    const double start = speci_now_ms();
     SPEC_TRY(reserve_ids(s, q));
     SPEC_TRY(speci_ahead_step(s, seq, s->step_ids));
+    if (s->drafter) speci_adapt_begin(s, -1, &seq, 1, start);
+    speci_adapt_learn(s, q, 1, 1);
     q->ids[q->n_ids++] = s->step_ids[0];
     q->n_step++;
     *result = (spec_step_result){ .tokens = s->step_ids, .n_tokens = 1, .stop = stop_of(s, q), .tree = -1 };

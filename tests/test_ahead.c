@@ -306,6 +306,43 @@ static void sequences(void **state)
     spec_model_close(m);
 }
 
+/* Where not drafting is one of the choices: its steps go ahead, those of trees do not. */
+static void choices(void **state)
+{
+    (void)state;
+    enum { N_LONG = 150 };
+    static const spec_adapt adapts[] = { SPEC_ADAPT_UCB, SPEC_ADAPT_COST };
+    spec_model *m = support_model(backend, GOLDEN "law8-target", SPEC_DTYPE_F32);
+    spec_model *small = support_model(backend, GOLDEN "law8-drafter", SPEC_DTYPE_F32);
+    for (size_t i = 0; i < 4; i++) {
+        const spec_sampling *sampling = &samplings[i % 2];
+        spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
+        spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+        spec_drafter *dr;
+        spec_session *s, *plain = open_session(m, 1, 256);
+        spec_step_result r = { .stop = SPEC_STOP_NONE };
+        int32_t seq, other, n_plain = 0, n_tree = 0;
+        dp.tree = "chain:2;product:2,2";
+        sp.n_ctx = 256, sp.adapt = adapts[i / 2], sp.verify = i % 2 ? SPEC_VERIFY_NAIVE : SPEC_VERIFY_AUTO;
+        OK(spec_drafter_from_model(&dr, small, &dp));
+        OK(spec_session_open(&s, m, dr, &sp));
+        OK(spec_sequence_add(s, &seq, prompt, N_PROMPT, sampling));
+        OK(spec_sequence_add(plain, &other, prompt, N_PROMPT, sampling));
+        const uint64_t before = late.n_mark;
+        for (int32_t n = 0; n < N_LONG; n_plain += r.tree < 0, n_tree += r.tree >= 0) {
+            OK(spec_step(s, &seq, 1, &r));
+            for (int32_t k = 0; k < r.n_tokens; k++) expect(r.tokens[k], call_step(plain, other, 0), "a choice", n++);
+        }
+        assert_true(n_plain > 0 && n_tree > 0);
+        if (is_late) assert_in_range(late.n_mark - before, n_plain, n_plain + 1);
+        spec_session_close(plain);
+        spec_session_close(s);
+        spec_drafter_close(dr);
+    }
+    spec_model_close(small);
+    spec_model_close(m);
+}
+
 static int refuse(void *user, const char *text, size_t n_text, const int32_t *ids, size_t n_ids)
 {
     (void)text, (void)n_text, (void)ids;
@@ -372,7 +409,8 @@ int main(void)
 {
     open_backend();
     const struct CMUnitTest tests[] = { cmocka_unit_test(texts), cmocka_unit_test(interruptions),
-                                        cmocka_unit_test(sequences), cmocka_unit_test(ends),
+                                        cmocka_unit_test(sequences), cmocka_unit_test(choices),
+                                        cmocka_unit_test(ends),
                                         cmocka_unit_test(failures) };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     spec_backend_close(backend);
