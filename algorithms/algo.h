@@ -182,6 +182,10 @@ typedef struct algo_seq {
     spec_tree fed;      /* what the drafter's net was fed since its last commit: [0, fed.n) known to the host */
     int32_t n_fed;
     int32_t n_chain, n_law, n_looked; /* growth by looks: committed nodes of `fed`, laws named, laws looked at */
+    bool rows_wanted;   /* the logits of a step are read after it: no pass goes ahead */
+    bool ahead;         /* the pass over the pending token is queued; what follows it is next_token[n_step % 2] */
+    uint64_t next_mark; /* when that is there */
+    int32_t next_token[2], next_choice;
 } algo_seq;
 
 /* Host arrays for row operations, [n_row] each unless said. */
@@ -210,6 +214,8 @@ struct spec_session {
     /* Device rows of laws, f32 [..][n_vocab of the target]: p [n_row], of verification; q [n_seq * n_q], of drafts. */
     float *p, *q;
     size_t p_bytes, q_bytes;
+    spec_step_node *next; /* device [n_seq]: roots of steps that go ahead; NULL where none does */
+    size_t next_bytes;
     algo_seq *seqs;      /* [n_seq] */
     algo_rows rows;
     speci_net_input *inputs; /* [n_seq] */
@@ -265,6 +271,15 @@ spec_status speci_draft_catch_up(spec_session *s, int32_t seq, int32_t n_row);
 /* draft_net begins with all ids but the pending one, with stand-ins for tokens that it does not know, by prefill. */
 spec_status speci_draft_prefill(spec_session *s, int32_t seq);
 
+/* Plain decoding one pass ahead (algo_ahead.c). planned: may sessions like this ever? open: s->next is there. fits: may the
+ * sequence's next step? step: queues the pass after it, commits its root, gives its token, which is to be appended; what
+ * spec_step says of errors holds. drop: a pass that went ahead is forgotten, before another takes its place. */
+bool speci_ahead_planned(const spec_backend_ops *ops, const spec_drafter *d, const spec_session_params *p);
+spec_status speci_ahead_open(spec_session *s);
+bool speci_ahead_fits(const spec_session *s, int32_t seq);
+spec_status speci_ahead_step(spec_session *s, int32_t seq, int32_t *token);
+void speci_ahead_drop(spec_session *s, int32_t seq);
+
 /* verify for several sequences with one look from the host: paths [n][n_node], n_path [n], token [n]. */
 spec_status speci_verify(spec_session *s, const int32_t *seqs, int32_t n, spec_verify_rule rule, int32_t *paths,
                          int32_t *n_path, int32_t *token);
@@ -273,12 +288,12 @@ spec_status speci_logprobs(spec_session *s, int32_t first_row, const int32_t *no
                            float *logprob, int32_t *top_id, float *top_logprob, int32_t n_top);
 
 /* Choice (algo_adapt.c). open and close with the session; choose: builder, or -1 = do not speculate; begin: sequences
- * seqs [n] were drafted for by it, which began at `start` ms; learn: q is being committed, to n_emitted tokens. With the
- * last of the sequences the choice is taught, by the time since then; not if any was committed by a tree of the
- * caller's. */
+ * seqs [n] were drafted for by it, which began at `start` ms; learn: q is being committed, n_emitted tokens by a tree of
+ * n_node nodes (0: a caller's own). With the last of the sequences the choice is taught, by the time since then; not if
+ * any was committed by a tree of the caller's. */
 spec_status speci_adapt_open(spec_session *s, spec_adapt mode, const char *profile);
 int32_t speci_adapt_choose(const spec_session *s, int32_t n_seq);
 void speci_adapt_begin(spec_session *s, int32_t builder, const int32_t *seqs, int32_t n, double start);
-void speci_adapt_learn(spec_session *s, algo_seq *q, int32_t n_emitted);
+void speci_adapt_learn(spec_session *s, algo_seq *q, int32_t n_node, int32_t n_emitted);
 
 #endif

@@ -182,15 +182,15 @@ static void teach(algo_adapt *a, int32_t arm, double ms)
     if (a->mode == SPEC_ADAPT_UCB) spec_bandit_learn(&a->bandit, arm, a->n_emitted, ms);
 }
 
-void speci_adapt_learn(spec_session *s, algo_seq *q, int32_t n_emitted)
+void speci_adapt_learn(spec_session *s, algo_seq *q, int32_t n_node, int32_t n_emitted)
 {
     algo_adapt *a = &s->adapt;
-    const bool counts = a->mode != SPEC_ADAPT_OFF && q->in_round && q->scored_draft;
+    const bool counts = a->mode != SPEC_ADAPT_OFF && q->in_round && n_node > 0;
     q->in_round = false;
     if (!counts) return;
     a->n_done++;
     a->n_emitted += n_emitted;
-    a->n_node += q->scored.n;
+    a->n_node += n_node;
     if (a->n_done == a->n_seq) teach(a, q->arm + 1, speci_now_ms() - a->start);
 }
 

@@ -176,6 +176,7 @@ static spec_status run(generation *g, const int32_t *ids, size_t n, spec_result 
     }
     algo_seq *q = &g->s->seqs[seq];
     q->ignore_eos = g->p->ignore_eos;
+    q->rows_wanted = g->p->n_logprobs >= 0;
     if (g->n_predict < q->n_limit - q->n_ids) q->n_limit = q->n_ids + g->n_predict;
     /* The text goes on from the prompt's, unless there is none yet. */
     if (g->tokenizer && !all_special(g->tokenizer, ids, n)) g->stream.n_tokens = (int32_t)n;

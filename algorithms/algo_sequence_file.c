@@ -163,6 +163,7 @@ spec_status spec_sequence_seed(spec_session *s, int32_t seq, uint64_t seed)
 {
     algo_seq *q;
     SPEC_TRY(speci_session_seq(s, seq, &q));
+    speci_ahead_drop(s, seq); /* its token was drawn by the old one */
     q->sampling.seed = seed;
     return SPEC_OK;
 }

@@ -24,7 +24,7 @@ typedef struct session_plan {
     int32_t draft_ctx, draft_node;
     growth_plan growth;
     speci_net_params target, draft;
-    size_t p_bytes, q_bytes, grow_bytes;
+    size_t p_bytes, q_bytes, grow_bytes, next_bytes;
 } session_plan;
 
 static spec_status plan_context(session_plan *s, const spec_model *target, int32_t n_ctx)
@@ -124,6 +124,7 @@ static spec_status plan_session(session_plan *s, const spec_model *target, const
                                     .matrix = p.scan == SPEC_SCAN_MATRIX, .joint = p.advance == SPEC_ADVANCE_JOINT };
     const size_t row = (size_t)target->n_vocab * sizeof(float);
     s->p_bytes = (size_t)s->n_seq * (size_t)s->n_node * row;
+    if (speci_ahead_planned(target->backend->ops, d, &p)) s->next_bytes = (size_t)s->n_seq * sizeof(spec_step_node);
     if (s->growth.n_q > 0 && s->n_node > 1) {
         s->q_bytes = (size_t)s->n_seq * (size_t)s->growth.n_q * row;
         if (d->model) plan_draft_net(s, d->model);
@@ -168,7 +169,7 @@ spec_status spec_session_predict(spec_memory *out, spec_model *target, spec_draf
         if (drafter && drafter->model && drafter->model != target) m.bytes_model += drafter->model->bytes_weights;
         speci_net_memory(net, &m);
         if (draft_net) speci_net_memory(draft_net, &m);
-        m.bytes_work += p.p_bytes + p.q_bytes + p.grow_bytes;
+        m.bytes_work += p.p_bytes + p.q_bytes + p.grow_bytes + p.next_bytes;
         m.bytes_work += be->ops->queue_bytes(be->dev, plans, n_plan, target->n_vocab);
         status = speci_params_write(out, &m, sizeof m, "spec_memory");
     }
@@ -245,6 +246,12 @@ static spec_status alloc_laws(spec_session *s, const session_plan *p)
     SPEC_TRY(s->ops->alloc(s->dev, &at, p->p_bytes));
     s->p = at;
     s->p_bytes = p->p_bytes;
+    if (p->next_bytes > 0) {
+        SPEC_TRY(s->ops->alloc(s->dev, &at, p->next_bytes));
+        s->next = at;
+        s->next_bytes = p->next_bytes;
+        SPEC_TRY(speci_ahead_open(s));
+    }
     if (p->q_bytes == 0) return SPEC_OK;
     s->q_bytes = p->q_bytes;
     SPEC_TRY(s->ops->alloc(s->dev, &at, p->q_bytes));
@@ -341,6 +348,7 @@ void spec_session_close(spec_session *s)
     speci_net_close(s->net);
     speci_net_close(s->draft_net);
     if (s->p) s->ops->free(s->dev, s->p, s->p_bytes);
+    if (s->next) s->ops->free(s->dev, s->next, s->next_bytes);
     if (s->q) s->ops->free(s->dev, s->q, s->q_bytes);
     if (s->grow_base) s->ops->free(s->dev, s->grow_base, s->grow_bytes);
     if (s->queue) s->ops->queue_close(s->queue);

@@ -84,6 +84,7 @@ spec_status spec_score(spec_session *s, const int32_t *seqs, int32_t n, const sp
     for (int32_t i = 0; i < n; i++) {
         SPEC_TRY(check_tree(s, seqs[i], trees[i]));
         SPEC_TRY(reserve_ids(s, &s->seqs[seqs[i]]));
+        speci_ahead_drop(s, seqs[i]);
         s->inputs[i] = (speci_net_input){ .slot = seqs[i], .tree = trees[i] };
     }
     SPEC_TRY(speci_net_forward(s->net, s->inputs, n, NULL));
@@ -141,7 +142,7 @@ spec_status spec_commit(spec_session *s, int32_t seq, const int32_t *path, int32
     SPEC_TRY(speci_session_seq(s, seq, &q));
     SPEC_TRY(check_path(s, q, path, n_path, token));
     teach_builder(s, q, path, n_path);
-    speci_adapt_learn(s, q, n_path);
+    speci_adapt_learn(s, q, q->scored_draft ? q->scored.n : 0, n_path);
     for (int32_t i = 1; i < n_path; i++) q->ids[q->n_ids++] = q->scored.token[path[i]];
     q->ids[q->n_ids++] = token;
     speci_net_commit(s->net, seq, path, n_path);
@@ -191,9 +192,26 @@ static bool branched(const algo_seq *q, const int32_t *path, int32_t n_path)
     return false;
 }
 
+/* A plain step, after which the device is at work on the next one. */
+static spec_status step_ahead(spec_session *s, int32_t seq, spec_step_result *result)
+{
+    algo_seq *q = &s->seqs[seq];
+    const double start = speci_now_ms();
+    SPEC_TRY(reserve_ids(s, q));
+    SPEC_TRY(speci_ahead_step(s, seq, s->step_ids));
+    if (s->drafter) speci_adapt_begin(s, -1, &seq, 1, start);
+    speci_adapt_learn(s, q, 1, 1);
+    q->ids[q->n_ids++] = s->step_ids[0];
+    q->n_step++;
+    *result = (spec_step_result){ .tokens = s->step_ids, .n_tokens = 1, .stop = stop_of(s, q), .tree = -1 };
+    return SPEC_OK;
+}
+
 spec_status spec_step(spec_session *s, const int32_t *seqs, int32_t n, spec_step_result *results)
 {
     if (speci_session_stopped(s)) return speci_fail(SPEC_E_ABORTED, "stopped before a step");
+    SPEC_TRY(check_seqs(s, seqs, n));
+    if (n == 1 && speci_ahead_fits(s, seqs[0])) return step_ahead(s, seqs[0], results);
     SPEC_TRY(spec_draft(s, seqs, n, s->step_trees));
     if (speci_session_stopped(s)) return speci_fail(SPEC_E_ABORTED, "stopped after drafting");
     SPEC_TRY(spec_score(s, seqs, n, s->step_trees));

@@ -146,6 +146,8 @@ static spec_status check_table(const spec_backend_ops *ops)
     if (n != 0 && n != 3)
         return speci_fail(SPEC_E_INVALID, "backend %s has some of plan_prepare, plan_run, plan_free: all or none",
                           ops->name);
+    if (!ops->mark != !ops->wait)
+        return speci_fail(SPEC_E_INVALID, "backend %s has one of mark and wait: both or none", ops->name);
     return SPEC_OK;
 }
 

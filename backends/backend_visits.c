@@ -51,7 +51,7 @@ void speci_step_visits(const spec_step_node *nodes, int32_t n_fed, int32_t n_giv
     }
     for (int32_t i = 0; i < n_row; i++) {
         const int32_t node = n_fed + i;
-        const bool live = node < n_given && nodes[node].parent == (i > 0 ? node - 1 : -1);
+        const bool live = node == 0 || (node < n_given && nodes[node].parent == (i > 0 ? node - 1 : -1));
         visits[i] = (spec_step_visit){ .node = node, .load = live ? SPEC_LOAD_LIVE : SPEC_LOAD_PATH, .save = -1 };
     }
 }

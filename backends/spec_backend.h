@@ -36,7 +36,7 @@ extern "C" {
 #define SPEC_HD
 #endif
 
-#define SPEC_BACKEND_ABI 2u
+#define SPEC_BACKEND_ABI 3u
 #define SPEC_PAGE 64       /* positions per KV page */
 #define SPEC_MAX_DEPTH 63  /* of a node below its root */
 #define SPEC_MAX_CHILD 64  /* candidates that a draw names per row */
@@ -104,7 +104,7 @@ typedef struct spec_step_seq {
  * Smallest subtree first, the heavy child last, so that at most SPEC_MAX_SAVED states wait. Before the first visit the
  * live state is the stored one, replay absorbed. */
 enum {
-    SPEC_LOAD_LIVE = -1, /* the parent's state is live: it was visited just before, or the node is the root */
+    SPEC_LOAD_LIVE = -1, /* the parent's state is live: it was visited just before, or the node is the root, given or not */
     SPEC_LOAD_PATH = -2  /* from the stored state (or, with node_state, the parent's), along the path */
     /* k >= 0: the state saved in place k */
 };
@@ -377,11 +377,13 @@ typedef struct spec_prepared spec_prepared; /* the backend's own: a plan made re
 /* Over rows of logits or laws in device memory, f32, row r at base + r * ld. Arrays named host_... are host memory,
  * read before the call returns; host_out_... are written by the next sync(). Each row is treated alone. */
 
-/* The largest entry, smallest index on ties. NaN is never the largest; a row without a number gives -1. */
+/* The largest entry, smallest index on ties. NaN is never the largest; a row without a number gives -1. With `next`
+ * (device memory, or NULL) row i's token becomes next[i].token too: the root of a step whose feed that is. */
 typedef struct spec_argmax_args {
     const float *logits;
     int32_t ld, n_vocab, n_row;
     int32_t *host_out_token; /* [n_row] */
+    spec_step_node *next;
 } spec_argmax_args;
 
 /* law[dst[i]] = law of logits[src[i]] by sampling[i] over ids < n_valid, zero for ids in [n_valid, n_law).
@@ -402,7 +404,7 @@ typedef struct spec_law_args {
  *      else R = norm(max(R - D, 0)), and, but with `repeat`, D[y] = 0, D = norm(D)
  *   none accepted: token = draw(R, u_last).
  * With no candidates this draws from p. host_out_choice: the accepted candidate's number within its row, and
- * host_out_token that candidate; or -1 and the token drawn. p and q are only read. */
+ * host_out_token that candidate; or -1 and the token drawn. `next` as for the arg-max. p and q are only read. */
 typedef struct spec_accept_args {
     const float *p, *q;
     int32_t ld_p, ld_q, n_vocab; /* q has n_vocab columns too */
@@ -414,6 +416,7 @@ typedef struct spec_accept_args {
     const float *host_u;                             /* [n_candidate] */
     const float *host_u_last;                        /* [n_row] */
     int32_t *host_out_choice, *host_out_token;       /* [n_row] */
+    spec_step_node *next;
 } spec_accept_args;
 
 /* A node of a tree that grows on the device. */
@@ -581,7 +584,13 @@ struct spec_backend_ops {
     spec_status (*grow)(spec_queue *q, const spec_grow_args *a);
     spec_status (*draw)(spec_queue *q, const spec_draw_args *a);
     spec_status (*expand)(spec_queue *q, const spec_expand_args *a);
-    /* ABI 3 and later: append here. */
+
+    /* Optional since ABI 3, both or none: results of what was queued before mark(q, &m) are for the host after wait(q, m),
+     * while what was queued behind it goes on. Marks are waited for in any order, or never. NULL: operations compute in
+     * their calls, so that nothing goes on. */
+    spec_status (*mark)(spec_queue *q, uint64_t *mark);
+    spec_status (*wait)(spec_queue *q, uint64_t mark);
+    /* ABI 4 and later: append here. */
 };
 
 /* What a plugin exports: its table. */

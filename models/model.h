@@ -137,8 +137,8 @@ typedef struct speci_net_input {
     int32_t slot;
     const spec_tree *tree;
     int32_t n_fed;
-    int32_t n_grown; /* nodes behind tree->n that stand in the feed of the call, on the device: the tree has tree->n +
-                        n_grown nodes */
+    int32_t n_grown; /* nodes behind tree->n (which may then be 0) that stand in the feed of the call, on the device:
+                        the tree has tree->n + n_grown nodes */
     int32_t depth;   /* with n_grown: at least the depth of the deepest of them */
 } speci_net_input;
 
@@ -174,6 +174,8 @@ spec_status speci_net_forward(speci_net *net, const speci_net_input *in, int32_t
 /* The path of the last tree that the next pass will absorb (joint: whose tokens it feeds again); n_path <= 0 forgets
  * it. */
 void speci_net_commit(speci_net *net, int32_t slot, const int32_t *path, int32_t n_path);
+/* The sequence is good for speci_net_end only: what the device did for it is not known. */
+void speci_net_break(speci_net *net, int32_t slot);
 /* Absorbs the pending path now, where the next pass would. The bits of what follows are the same. Without one, nothing
  * is done. */
 spec_status speci_net_flush(speci_net *net, int32_t slot);

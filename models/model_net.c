@@ -216,6 +216,8 @@ void speci_net_commit(speci_net *net, int32_t slot, const int32_t *path, int32_t
     s->n_fed = 0;
 }
 
+void speci_net_break(speci_net *net, int32_t slot) { net->seqs[slot].broken = true; }
+
 int32_t speci_net_first_row(const speci_net *net, int32_t k)
 {
     const spec_step_seq *s = &spec_step_seqs(net->block)[k];
@@ -336,7 +338,7 @@ static spec_status check_input(speci_net *net, const speci_net_input *in)
     net_seq *s = &net->seqs[in->slot];
     SPEC_TRY(check_live(net, in->slot));
     const int32_t n = t->n + in->n_grown;
-    if (t->n < 1 || in->n_grown < 0 || n > net->shape.n_node)
+    if (t->n < 0 || in->n_grown < 0 || n < 1 || n > net->shape.n_node)
         return speci_fail(SPEC_E_INVALID, "a tree of %d nodes; this session planned for 1 to %d", n,
                           net->shape.n_node);
     if (in->n_fed < 0 || in->n_fed >= n || in->n_fed != s->n_fed * (in->n_fed > 0))

@@ -175,13 +175,20 @@ static spec_status no_prepare(spec_queue *q, spec_prepared **out, const spec_pla
     return SPEC_E_UNSUPPORTED;
 }
 
+static spec_status no_mark(spec_queue *q, uint64_t *mark)
+{
+    (void)q;
+    (void)mark;
+    return SPEC_E_UNSUPPORTED;
+}
+
 static void test_table(void **state)
 {
     (void)state;
     spec_backend_ops ops = speci_cpu_ops;
     assert_int_equal(open_ops(&ops), SPEC_OK);
     ops.abi = SPEC_BACKEND_ABI + 6;
-    expect_refusal(&ops, SPEC_E_UNSUPPORTED, "ABI 8");
+    expect_refusal(&ops, SPEC_E_UNSUPPORTED, "ABI 9");
     ops = speci_cpu_ops;
     ops.struct_size = 16;
     expect_refusal(&ops, SPEC_E_UNSUPPORTED, "16 bytes");
@@ -192,6 +199,9 @@ static void test_table(void **state)
     ops = speci_cpu_ops;
     ops.plan_prepare = no_prepare;
     expect_refusal(&ops, SPEC_E_INVALID, "all or none");
+    ops = speci_cpu_ops;
+    ops.mark = no_mark;
+    expect_refusal(&ops, SPEC_E_INVALID, "both or none");
     assert_int_equal(open_ops(NULL), SPEC_E_INVALID);
 }
 

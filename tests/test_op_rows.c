@@ -28,11 +28,22 @@ static void each_argmax(test_device *d)
     for (int32_t i = 0; i < N; i++) v[8 * LD + i] = i == 999 ? -1.0 : -2.0;
     test_buffer b = test_buffer_from(d, v, ROWS * LD, F32);
     spec_queue *q = test_row_queue(d, LD);
-    spec_argmax_args a = { b.data, LD, N, ROWS, got };
+    spec_step_node next[ROWS];
+    void *roots = NULL;
+    memset(next, 0x55, sizeof next);
+    test_ok(d->ops->alloc(d->dev, &roots, sizeof next), "alloc");
+    test_ok(d->ops->upload(q, roots, next, sizeof next), "upload");
+    spec_argmax_args a = { b.data, LD, N, ROWS, got, roots };
     test_ok(d->ops->argmax(q, &a), "argmax");
+    test_ok(d->ops->download(q, next, roots, sizeof next), "download");
     test_ok(d->ops->sync(q), "sync");
-    for (int32_t r = 0; r < ROWS; r++)
+    for (int32_t r = 0; r < ROWS; r++) {
         if (got[r] != want[r]) fail_msg("%s: arg-max of row %d is %d, expected %d", d->name, r, got[r], want[r]);
+        if (next[r].token != want[r] || next[r].parent != 0x55555555 || next[r].depth != 0x55555555)
+            fail_msg("%s: root %d is token %d, parent %d, depth %d; expected token %d, and no more touched", d->name, r,
+                     next[r].token, next[r].parent, next[r].depth, want[r]);
+    }
+    d->ops->free(d->dev, roots, sizeof next);
     d->ops->queue_close(q);
     test_buffer_free(&b);
     free(v);

@@ -102,7 +102,9 @@ static void check_visits(const char *name, const shape *t, int32_t n_fed, int32_
         seen[v.node] = true;
         const int32_t parent = t->parent[v.node];
         if (v.load == SPEC_LOAD_LIVE && parent != live) fail_msg("%s: node %d finds %d live", name, v.node, live);
-        if (v.load == SPEC_LOAD_LIVE && v.node >= n_given) fail_msg("%s: node %d's parent is not known", name, v.node);
+        if (v.node == 0 && v.load != SPEC_LOAD_LIVE) fail_msg("%s: the root finds no state", name);
+        if (v.load == SPEC_LOAD_LIVE && v.node > 0 && v.node >= n_given)
+            fail_msg("%s: node %d's parent is not known", name, v.node);
         if (v.load >= 0 && (v.load >= spec_step_places(t->n) || place[v.load] != parent))
             fail_msg("%s: node %d is not to be found in place %d", name, parent, v.load);
         if (v.load == SPEC_LOAD_PATH && n_fed == 0 && n_given == t->n)

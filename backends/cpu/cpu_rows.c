@@ -54,7 +54,9 @@ static void argmax_row(void *arg, int32_t row)
     float m = job->q->dev->loops->max(v, (size_t)job->a->n_vocab);
     int32_t i = 0;
     while (i < job->a->n_vocab && !(v[i] == m)) i++;
-    job->a->host_out_token[row] = i < job->a->n_vocab ? i : -1;
+    const int32_t token = i < job->a->n_vocab ? i : -1;
+    job->a->host_out_token[row] = token;
+    if (job->a->next) job->a->next[row].token = token;
 }
 
 spec_status speci_cpu_argmax(spec_queue *q, const spec_argmax_args *a)
@@ -275,6 +277,7 @@ static void accept_row(void *arg, int32_t i)
         if (!(normalise(t.b, n, 0.0) > 0.0)) break; /* no further sibling can exist */
     }
     if (a->host_out_choice[i] < 0) a->host_out_token[i] = draw(r, n, a->host_u_last[i]);
+    if (a->next) a->next[i].token = a->host_out_token[i];
     speci_cpu_scratch_give(job->q, t.slot);
 }
 

@@ -10,15 +10,18 @@
  * What is not attended (later positions, outside the window) is left out by selection.
  *
  * In a block, LPK lanes share a key, each with 8 of its dimensions, so that loads are 16 bytes and coalesced (a block
- * of the prefix is one page). A thread block takes RT rows and HT query heads of one K/V head and shares each key
- * among them where they read the same: prefix blocks of one sequence. Blocks that contain tree positions are done row
- * by row. Neither RT nor HT, nor how blocks are dealt to warps, nor whether splits are merged in the same thread block
- * (mode LOOP) or by a second kernel (through scratch) changes a bit. */
+ * of the prefix is one page). A thread block takes RT rows and HT query heads of one K/V head; a warp shares each key
+ * among RG of the rows where they read the same: prefix blocks of one sequence. Blocks that contain tree positions are
+ * done row by row. Neither RT, RG nor HT, nor how blocks are dealt to warps, nor whether splits are merged in the same
+ * thread block (mode LOOP) or by a second kernel (through scratch) changes a bit.
+ *
+ * RG: one warp with a block of 64 keys and 8 queries works alone for 10 us and more. Decode passes have few blocks, so
+ * they give each warp few queries; prefill has enough for all, and shares what is loaded and unpacked among eight. */
 #include <limits.h>
 
 #include "cuda.cuh"
 
-enum { ATT_WARPS = 8, ATT_BLOCKS = CUDA_SPLIT / CUDA_BLOCK /* per split */ };
+enum { ATT_WARPS = 8, ATT_BLOCKS = CUDA_SPLIT / CUDA_BLOCK /* per split */, ATT_LINKS = 512 /* nodes of larger trees */ };
 
 /* 8 elements of a row of K or V as they lie in memory. */
 template <typename T> struct raw8 {
@@ -114,26 +117,45 @@ template <int LPK> struct att_size {
     enum { D_PAD = LPK * 8, STRIDE = D_PAD + 4 };
 };
 
+/* The warp's rows of a page are on their way to L2. */
+template <typename T> static __device__ __forceinline__ void prefetch_rows(const T *base, const int *row_of, int d)
+{
+    const int bytes = d * (int)sizeof(T);
+    for (int key = (int)threadIdx.x % 32; key < CUDA_BLOCK; key += 32)
+        for (int at = 0; at < bytes && row_of[key] >= 0; at += 128)
+            asm volatile("prefetch.global.L2 [%0];" ::"l"((const char *)(base + (size_t)row_of[key] * d) + at));
+}
+
 /* One warp, one block of 64 positions, NQ queries.
  *   query    f32, query i at query[i * ld_query]
  *   row_of   [64] shared: row of K and V of each position, -1 = none
  *   last     positions <= last[i] (relative to the block) and >= first[i] are attended by query i
- *   out      [NQ][STRIDE] shared */
+ *   out      [NQ][STRIDE] shared
+ * Steps that no query attends are passed over, since a tree's block is seldom full. The loops over steps stay rolled: warps
+ * of a block run different ones, and code that is run a few times is fetched more slowly than it runs. */
 template <typename T, int LPK, int NQ>
 static __device__ __forceinline__ void att_block(const float *const (&query)[NQ], const T *k, const T *v,
                                                  const int *row_of, int d, bool vec, float scale,
                                                  const int (&first)[NQ], const int (&last)[NQ], float *out)
 {
-    constexpr int KPW = 32 / LPK, STRIDE = att_size<LPK>::STRIDE, D_PAD = att_size<LPK>::D_PAD;
+    constexpr int KPW = 32 / LPK, STRIDE = att_size<LPK>::STRIDE, D_PAD = att_size<LPK>::D_PAD, STEP = 8 * KPW;
     const int lane = (int)threadIdx.x % 32, group = lane / LPK, l = lane % LPK, c = l * 8;
+    int begin = CUDA_BLOCK, end = 0;
+#pragma unroll
+    for (int i = 0; i < NQ; i++) {
+        if (last[i] < 0 || first[i] >= CUDA_BLOCK) continue;
+        begin = min(begin, max(first[i], 0) / STEP * STEP);
+        end = max(end, min(last[i] + 1, (int)CUDA_BLOCK));
+    }
+    prefetch_rows(v, row_of, d); /* read after the scores */
     {
         float qv[NQ][8];
 #pragma unroll
         for (int i = 0; i < NQ; i++)
 #pragma unroll
             for (int e = 0; e < 8; e++) qv[i][e] = query[i] && c + e < d ? query[i][c + e] : 0.0f;
-#pragma unroll 2
-        for (int key0 = 0; key0 < CUDA_BLOCK; key0 += 8 * KPW) {
+#pragma unroll 1
+        for (int key0 = begin; key0 < end; key0 += STEP) {
             raw8<T> raw[8];
 #pragma unroll
             for (int j = 0; j < 8; j++) raw[j] = load_kv(k, row_of[key0 + j * KPW + group], d, c, vec);
@@ -175,8 +197,8 @@ static __device__ __forceinline__ void att_block(const float *const (&query)[NQ]
     for (int i = 0; i < NQ; i++)
 #pragma unroll
         for (int e = 0; e < 8; e++) acc[i][e] = 0.0f;
-#pragma unroll 2
-    for (int key0 = 0; key0 < CUDA_BLOCK; key0 += 8 * KPW) {
+#pragma unroll 1
+    for (int key0 = begin; key0 < end; key0 += STEP) {
         raw8<T> raw[8];
 #pragma unroll
         for (int j = 0; j < 8; j++) raw[j] = load_kv(v, row_of[key0 + j * KPW + group], d, c, vec);
@@ -225,17 +247,42 @@ struct att_merged {
     }
 };
 
+/* ancestor[i][depth] = the node of that depth on the path of row row0 + i. A walk of dependent loads: through shared
+ * memory where the tile has one tree, which is small enough. */
+template <int RT>
+static __device__ __forceinline__ void find_ancestors(const spec_step_block *step, const int *row_seq, int row0,
+                                                      bool mixed, short2 *link, int (*ancestor)[SPEC_MAX_DEPTH + 1])
+{
+    const int tid = (int)threadIdx.x;
+    const spec_step_seq *s = spec_step_seqs(step) + row_seq[0];
+    const spec_step_node *node = spec_step_nodes(step) + s->first_node;
+    const int n = min(s->n_fed + row0 + RT - s->first_row, s->n_fed + s->n_row); /* parents come first */
+    const bool linked = !mixed && n <= ATT_LINKS;
+    for (int i = tid; linked && i < n; i += ATT_WARPS * 32)
+        link[i] = make_short2((short)node[i].parent, (short)node[i].depth);
+    __syncthreads();
+    if (tid >= RT || row_seq[tid] < 0) return;
+    s = spec_step_seqs(step) + row_seq[tid];
+    node = spec_step_nodes(step) + s->first_node;
+    for (int i = s->n_fed + row0 + tid - s->first_row; i >= 0;) {
+        const int depth = linked ? link[i].y : node[i].depth, parent = linked ? link[i].x : node[i].parent;
+        if (depth <= SPEC_MAX_DEPTH) ancestor[tid][depth] = i;
+        i = parent;
+    }
+}
+
 /* Grid: row tiles, K/V heads x tiles of HT heads, splits (1: the block walks all splits and writes y).
  * scratch: [row][n_head][n_split][d + 2]. */
-template <typename T, int LPK, int HT, int RT>
-static __global__ void __launch_bounds__(ATT_WARPS * 32, HT * RT >= 8 || (HT * RT >= 4 && (sizeof(T) == 4 || LPK == 32)) ? 1 : 2)
+template <typename T, int LPK, int HT, int RT, int RG>
+static __global__ void __launch_bounds__(ATT_WARPS * 32, HT * RG >= 8 || (HT * RG >= 4 && (sizeof(T) == 4 || LPK == 32)) ? 1 : 2)
 attention_kernel(const spec_step_block *step, spec_attention_args a, int vec, float *scratch, int n_split)
 {
-    constexpr int NQ = HT * RT, STRIDE = att_size<LPK>::STRIDE, D_PAD = att_size<LPK>::D_PAD;
+    constexpr int NQ = HT * RT, NG = HT * RG, GROUPS = RT / RG, STRIDE = att_size<LPK>::STRIDE, D_PAD = att_size<LPK>::D_PAD;
     constexpr int NE = (NQ * D_PAD + ATT_WARPS * 32 - 1) / (ATT_WARPS * 32);
     __shared__ __align__(16) float part[ATT_BLOCKS][NQ][STRIDE];
     __shared__ int row_of[ATT_WARPS][CUDA_BLOCK];
     __shared__ int ancestor[RT][SPEC_MAX_DEPTH + 1];
+    __shared__ short2 link[ATT_LINKS]; /* of the tree's nodes: parent, depth */
     __shared__ int row_seq[RT], row_pos[RT]; /* of a row that is not valid: -1 */
 
     const int row0 = (int)blockIdx.x * RT, n_row = step->n_row;
@@ -253,15 +300,8 @@ attention_kernel(const spec_step_block *step, spec_attention_args a, int vec, fl
         if (r < n_row) {
             const int n = spec_step_row_seq(step)[r];
             const spec_step_seq *s = seqs + n;
-            const spec_step_node *node = spec_step_nodes(step) + s->first_node;
-            int i = s->n_fed + r - s->first_row;
             row_seq[tid] = n;
-            row_pos[tid] = s->n_past + node[i].depth;
-            if (!prefill)
-                for (; i >= 0; i = node[i].parent) {
-                    const int depth = node[i].depth;
-                    if (depth <= SPEC_MAX_DEPTH) ancestor[tid][depth] = i;
-                }
+            row_pos[tid] = s->n_past + spec_step_row_node(step, s, r)->depth;
         }
     }
     __syncthreads();
@@ -273,6 +313,10 @@ attention_kernel(const spec_step_block *step, spec_attention_args a, int vec, fl
         if (row_pos[i] >= 0) bottom = min(bottom, row_pos[i]);
         mixed = mixed || (row_seq[i] >= 0 && row_seq[i] != row_seq[0]);
     }
+    if (!prefill) {
+        find_ancestors<RT>(step, row_seq, row0, mixed, link, ancestor);
+        __syncthreads();
+    }
     /* Blocks before this one are the same keys for every row of the tile. */
     const int n_shared = RT == 1 || mixed ? 0 : prefill ? 1 << 30 : seqs[row_seq[0]].n_past / CUDA_BLOCK;
 
@@ -283,12 +327,13 @@ attention_kernel(const spec_step_block *step, spec_attention_args a, int vec, fl
     const bool loop = gridDim.z == 1;
     const int split0 = a.window ? max(bottom - a.window + 1, 0) / CUDA_SPLIT : 0;
     for (int split = loop ? split0 : (int)blockIdx.z; split * CUDA_SPLIT <= top; split++) {
-        /* 1. Blocks of the split; a shared block is one item of work, any other one item per row. */
+        /* 1. Blocks of the split; a shared block is one item of work per group of rows, any other one per row. */
         const int shared = min(max(n_shared - split * ATT_BLOCKS, 0), (int)ATT_BLOCKS);
-        const int n_item = shared + (ATT_BLOCKS - shared) * RT;
+        const int n_shared_item = shared * GROUPS, n_item = n_shared_item + (ATT_BLOCKS - shared) * RT;
         for (int item = warp; item < n_item; item += ATT_WARPS) {
-            const bool all = item < shared;
-            const int b = all ? item : shared + (item - shared) / RT, rr = all ? 0 : (item - shared) % RT;
+            const bool all = item < n_shared_item;
+            const int b = all ? item / GROUPS : shared + (item - n_shared_item) / RT;
+            const int rr = all ? item % GROUPS * RG : (item - n_shared_item) % RT; /* the item's first row */
             const int t0 = (split * ATT_BLOCKS + b) * CUDA_BLOCK;
             const int item_top = all ? top : row_pos[rr];
             /* What each query attends, relative to the block. */
@@ -296,17 +341,17 @@ attention_kernel(const spec_step_block *step, spec_attention_args a, int vec, fl
 #pragma unroll
             for (int i = 0; i < RT; i++) {
                 const int p = row_pos[i];
-                const bool mine = (all || i == rr) && p >= 0;
+                const bool mine = i >= rr && i < rr + (all ? RG : 1) && p >= 0;
                 any = any || (mine && t0 <= p && (a.window == 0 || t0 + CUDA_BLOCK - 1 > p - a.window));
             }
             if (!any) { /* uniform in the warp */
-                for (int i = lane; i < (all ? NQ : HT); i += 32) {
+                for (int i = lane; i < (all ? NG : HT); i += 32) {
                     float *o = part[b][rr * HT + i];
                     o[D_PAD] = -CUDART_INF_F, o[D_PAD + 1] = 0.0f;
                 }
                 continue;
             }
-            const spec_step_seq *s = seqs + row_seq[rr];
+            const spec_step_seq *s = seqs + row_seq[all ? 0 : rr];
             const int32_t *page = spec_step_pages(step) + s->first_page;
             __syncwarp();
 #pragma unroll
@@ -322,19 +367,19 @@ attention_kernel(const spec_step_block *step, spec_attention_args a, int vec, fl
             __syncwarp();
             const float *q = (const float *)a.q.data;
             if (all) {
-                const float *query[NQ];
-                int first[NQ], last[NQ];
+                const float *query[NG];
+                int first[NG], last[NG];
 #pragma unroll
-                for (int i = 0; i < NQ; i++) {
-                    const int p = row_pos[i / HT], h = head0 + i % HT;
+                for (int i = 0; i < NG; i++) {
+                    const int p = row_pos[rr + i / HT], h = head0 + i % HT;
                     query[i] = p >= 0 && h < rep
-                                   ? q + (size_t)(row0 + i / HT) * a.q.ld + (size_t)(kv_head * rep + h) * d
+                                   ? q + (size_t)(row0 + rr + i / HT) * a.q.ld + (size_t)(kv_head * rep + h) * d
                                    : NULL;
                     last[i] = p >= 0 ? p - t0 : -1;
                     first[i] = a.window ? p - a.window + 1 - t0 : 0;
                 }
-                att_block<T, LPK, NQ>(query, (const T *)a.kv.k, (const T *)a.kv.v, row_of[warp], d, vec, a.scale, first,
-                                      last, part[b][0]);
+                att_block<T, LPK, NG>(query, (const T *)a.kv.k, (const T *)a.kv.v, row_of[warp], d, vec, a.scale, first,
+                                      last, part[b][rr * HT]);
             } else {
                 const float *query[HT];
                 int first[HT], last[HT];
@@ -434,30 +479,41 @@ size_t speci_cuda_attention_floats(const spec_attention_args *a, const spec_plan
     return n < limit ? n : limit;
 }
 
-template <typename T, int LPK, int HT, int RT>
+template <typename T, int LPK, int HT, int RT, int RG>
 static spec_status launch_tile(spec_queue *q, const spec_attention_args *a, bool vec, int splits)
 {
     const int rep = a->n_head / a->kv.n_kv_head;
     const dim3 grid((unsigned)cuda_div_up(q->shape.rows, RT), (unsigned)(a->kv.n_kv_head * cuda_div_up(rep, HT)),
                     (unsigned)splits);
-    return cuda_launch(q, "attention", attention_kernel<T, LPK, HT, RT>, grid, dim3(ATT_WARPS * 32), 0, 1, q->d_step, *a,
+    return cuda_launch(q, "attention", attention_kernel<T, LPK, HT, RT, RG>, grid, dim3(ATT_WARPS * 32), 0, 1, q->d_step, *a,
                        vec, q->attention_scratch, splits);
 }
 
-/* Tiles of up to 8 queries (4 for heads over 128): heads of one K/V head first, then rows of one sequence. */
+/* Tiles share what they load among heads of one K/V head and among rows of one sequence: as much as leaves every
+ * processor a tile (measured on an H200 with 32 heads of 128, docs/performance.md). A long context has blocks enough for
+ * warps to take more rows each. Prefill passes share all they can. */
 template <typename T, int LPK>
 static spec_status launch_lanes(spec_queue *q, const spec_attention_args *a, bool vec, int splits)
 {
-    const int rep = a->n_head / a->kv.n_kv_head, rows_per_seq = q->shape.rows / q->shape.seqs;
+    const int n_kv = a->kv.n_kv_head, rep = a->n_head / n_kv, rows = q->shape.rows, per_seq = rows / q->shape.seqs;
+    const bool prefill = q->shape.phase == SPEC_PHASE_PREFILL;
+    const auto fills = [&](int ht, int rt) {
+        return prefill || cuda_div_up(rows, rt) * n_kv * cuda_div_up(rep, ht) * splits >= q->dev->n_sm;
+    };
     if constexpr (LPK == 32) {
-        if (rep >= 3) return launch_tile<T, LPK, 4, 1>(q, a, vec, splits);
-        if (rows_per_seq >= 4) return launch_tile<T, LPK, 1, 4>(q, a, vec, splits);
-        return launch_tile<T, LPK, 1, 1>(q, a, vec, splits);
+        if (rep >= 3) return launch_tile<T, LPK, 4, 1, 1>(q, a, vec, splits);
+        if (per_seq >= 4) return launch_tile<T, LPK, 1, 4, 4>(q, a, vec, splits);
+        return launch_tile<T, LPK, 1, 1, 1>(q, a, vec, splits);
     } else {
-        if (rep >= 3 && rows_per_seq >= 2) return launch_tile<T, LPK, 4, 2>(q, a, vec, splits);
-        if (rep >= 3) return launch_tile<T, LPK, 4, 1>(q, a, vec, splits);
-        if (rows_per_seq >= 4) return launch_tile<T, LPK, 1, 8>(q, a, vec, splits);
-        return launch_tile<T, LPK, 1, 1>(q, a, vec, splits);
+        if (rep >= 3 && per_seq >= 2 && prefill) return launch_tile<T, LPK, 4, 2, 2>(q, a, vec, splits);
+        if (rep >= 3 && per_seq >= 2 && fills(4, 2)) return launch_tile<T, LPK, 4, 2, 1>(q, a, vec, splits);
+        if (rep >= 3 && fills(4, 1)) return launch_tile<T, LPK, 4, 1, 1>(q, a, vec, splits);
+        if (per_seq >= 4 && prefill) return launch_tile<T, LPK, 1, 8, 8>(q, a, vec, splits);
+        if (per_seq >= 4 && fills(1, 8) && splits > 1) return launch_tile<T, LPK, 1, 8, 4>(q, a, vec, splits);
+        if (per_seq >= 4 && fills(1, 8)) return launch_tile<T, LPK, 1, 8, 2>(q, a, vec, splits);
+        if (per_seq >= 4 && fills(1, 4)) return launch_tile<T, LPK, 1, 4, 2>(q, a, vec, splits);
+        if (per_seq >= 2) return launch_tile<T, LPK, 1, 2, 2>(q, a, vec, splits);
+        return launch_tile<T, LPK, 1, 1, 1>(q, a, vec, splits);
     }
 }
 

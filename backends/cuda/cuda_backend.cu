@@ -2,7 +2,8 @@
  *
  * A queue is a stream with all the memory that its operations need, taken when it is opened: one block on the device
  * (step, parameters, scratch, cuBLAS workspace), a ring of pinned slots for what goes there, and a pinned area for
- * what comes back. A slot is reused when the copy out of it is done; a result is handed out by sync(). */
+ * what comes back. A slot is reused when the copy out of it is done; a result is handed out by sync(), or by wait() for
+ * a mark behind it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -155,6 +156,18 @@ static void cuda_free(spec_device *dev, void *p, size_t bytes)
 
 /* --------------------------------------------------------------------------------- queues --- */
 
+/* A queue, and what only this file knows of it: marks, in a ring. One that has left the ring is waited for with all that
+ * was queued since. */
+enum { MARKS = 8 };
+struct marked_queue : spec_queue {
+    cudaEvent_t event[MARKS];
+    uint64_t n_mark;           /* so far; mark m has event m % MARKS */
+    uint64_t n_result[MARKS];  /* results that were asked for before the mark */
+    uint64_t n_handed_out;     /* of the results asked for so far, all but n_pending */
+};
+
+static marked_queue *marked(spec_queue *q) { return static_cast<marked_queue *>(q); }
+
 /* How large everything is; sizes in bytes unless said. */
 struct queue_sizes {
     int32_t rows; /* of row operations */
@@ -217,6 +230,8 @@ static void cuda_queue_close(spec_queue *q)
     if (q->blas) (void)cublasDestroy(q->blas);
     for (int i = 0; i < CUDA_RING; i++)
         if (q->ring_free[i]) (void)cudaEventDestroy(q->ring_free[i]);
+    for (int i = 0; i < MARKS; i++)
+        if (marked(q)->event[i]) (void)cudaEventDestroy(marked(q)->event[i]);
     if (q->ring) (void)cudaFreeHost(q->ring);
     if (q->result) (void)cudaFreeHost(q->result);
     if (q->memory) (void)cudaFree(q->memory);
@@ -266,6 +281,9 @@ static spec_status queue_open_all(spec_queue *q, const queue_sizes *z)
     for (int i = 0; i < CUDA_RING; i++)
         if ((e = cudaEventCreateWithFlags(&q->ring_free[i], cudaEventDisableTiming)) != cudaSuccess)
             return speci_cuda_status(dev, e, "cudaEventCreate: queue");
+    for (int i = 0; i < MARKS; i++)
+        if ((e = cudaEventCreateWithFlags(&marked(q)->event[i], cudaEventDisableTiming)) != cudaSuccess)
+            return speci_cuda_status(dev, e, "cudaEventCreate: mark");
     if ((e = cudaMalloc((void **)&q->memory, z->total)) != cudaSuccess) {
         q->memory = NULL;
         return speci_cuda_status(dev, e, "cudaMalloc: queue");
@@ -291,7 +309,7 @@ static spec_status cuda_queue_open(spec_device *dev, spec_queue **out, const spe
 {
     *out = NULL;
     SPEC_TRY(cuda_enter(dev));
-    spec_queue *q = (spec_queue *)dev->host->alloc(dev->host, 1, sizeof *q);
+    spec_queue *q = (marked_queue *)dev->host->alloc(dev->host, 1, sizeof(marked_queue));
     if (!q) return SPEC_E_NOMEM;
     q->dev = dev;
     const queue_sizes z = measure(plans, n_plan, n_vocab);
@@ -359,16 +377,22 @@ void *speci_cuda_param_add(spec_queue *q, cuda_param *p, const void *src, size_t
 
 spec_status speci_cuda_param_end(spec_queue *q, cuda_param *p) { return slot_send(q, p->slot, q->d_param, p->used); }
 
-/* Waits, and hands out what waits in pinned memory. */
+/* The first n results that wait in pinned memory go to their places, or after an error nowhere. */
+static spec_status hand_out(spec_queue *q, int32_t n, cudaError_t error)
+{
+    for (int32_t i = 0; i < n && error == cudaSuccess; i++)
+        memcpy(q->pending[i].dst, q->pending[i].src, q->pending[i].bytes);
+    q->n_pending -= n;
+    memmove(q->pending, q->pending + n, (size_t)q->n_pending * sizeof q->pending[0]);
+    if (q->n_pending == 0) q->result_used = 0;
+    marked(q)->n_handed_out += (uint64_t)n;
+    return error == cudaSuccess ? SPEC_OK : speci_cuda_status(q->dev, error, "an operation of the queue");
+}
+
 static spec_status flush(spec_queue *q)
 {
     const cudaError_t e = cudaStreamSynchronize(q->stream);
-    const int32_t n = q->n_pending;
-    q->n_pending = 0;
-    q->result_used = 0;
-    if (e != cudaSuccess) return speci_cuda_status(q->dev, e, "an operation of the queue");
-    for (int32_t i = 0; i < n; i++) memcpy(q->pending[i].dst, q->pending[i].src, q->pending[i].bytes);
-    return SPEC_OK;
+    return hand_out(q, q->n_pending, e);
 }
 
 spec_status speci_cuda_result_room(spec_queue *q, size_t bytes, int32_t n)
@@ -419,6 +443,29 @@ static spec_status cuda_sync(spec_queue *q)
 {
     SPEC_TRY(cuda_enter(q->dev));
     return flush(q);
+}
+
+static spec_status cuda_mark(spec_queue *q, uint64_t *mark)
+{
+    SPEC_TRY(cuda_enter(q->dev));
+    marked_queue *m = marked(q);
+    const int i = (int)(m->n_mark % MARKS);
+    const cudaError_t e = cudaEventRecord(m->event[i], q->stream);
+    if (e != cudaSuccess) return speci_cuda_status(q->dev, e, "cudaEventRecord: mark");
+    m->n_result[i] = m->n_handed_out + (uint64_t)q->n_pending;
+    *mark = m->n_mark++;
+    return SPEC_OK;
+}
+
+static spec_status cuda_wait(spec_queue *q, uint64_t mark)
+{
+    SPEC_TRY(cuda_enter(q->dev));
+    marked_queue *m = marked(q);
+    if (m->n_mark - mark > MARKS) return flush(q);
+    const int i = (int)(mark % MARKS);
+    const cudaError_t e = cudaEventSynchronize(m->event[i]);
+    const uint64_t end = m->n_result[i], n = end > m->n_handed_out ? end - m->n_handed_out : 0;
+    return hand_out(q, (int32_t)n, e);
 }
 
 /* ----------------------------------------------------------------------------------- step --- */
@@ -500,6 +547,8 @@ static const spec_backend_ops table = {
     speci_cuda_grow,
     speci_cuda_draw,
     speci_cuda_expand,
+    cuda_mark,
+    cuda_wait,
 };
 
 extern "C" const spec_backend_ops *spec_cuda_ops(void) { return &table; }

@@ -22,15 +22,33 @@ static __device__ __forceinline__ unsigned long long block_max(unsigned long lon
     return v;
 }
 
-/* The row's largest rank over this thread's share. */
+static __device__ __forceinline__ void better(unsigned long long *best, float value, int id)
+{
+    const unsigned long long r = entry_rank(value, id);
+    *best = r > *best ? r : *best;
+}
+
+/* The row's largest rank over this thread's share. Four loads of four values each go ahead of the comparisons, so that
+ * long rows are read as fast as memory is. A maximum does not depend on who finds it. */
 static __device__ __forceinline__ unsigned long long row_best(const float *row, int n, int first, int stride)
 {
+    enum { AHEAD = 4 };
+    const int n_quad = (uintptr_t)row % 16 == 0 ? n / 4 : 0;
     unsigned long long best = 0;
-#pragma unroll 4
-    for (int i = first; i < n; i += stride) {
-        const unsigned long long r = entry_rank(row[i], i);
-        best = r > best ? r : best;
+    for (int base = first; base < n_quad; base += AHEAD * stride) {
+        float4 v[AHEAD];
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++)
+            if (base + a * stride < n_quad) v[a] = __ldg((const float4 *)row + base + a * stride);
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++) {
+            const int q = base + a * stride;
+            if (q >= n_quad) break;
+            better(&best, v[a].x, 4 * q), better(&best, v[a].y, 4 * q + 1);
+            better(&best, v[a].z, 4 * q + 2), better(&best, v[a].w, 4 * q + 3);
+        }
     }
+    for (int i = 4 * n_quad + first; i < n; i += stride) better(&best, row[i], i);
     return best;
 }
 
@@ -38,7 +56,8 @@ static __device__ __forceinline__ unsigned long long row_best(const float *row, 
 
 /* The last block of a row to finish reads what the others found. A maximum does not depend on the order. */
 static __global__ void __launch_bounds__(256)
-argmax_kernel(const float *logits, int ld, int n, unsigned long long *part, unsigned int *count, int32_t *out)
+argmax_kernel(const float *logits, int ld, int n, unsigned long long *part, unsigned int *count, int32_t *out,
+              spec_step_node *next)
 {
     __shared__ unsigned long long shared[32];
     __shared__ bool last;
@@ -59,7 +78,9 @@ argmax_kernel(const float *logits, int ld, int n, unsigned long long *part, unsi
         const unsigned long long p = ((volatile unsigned long long *)part)[(size_t)r * CUDA_ARGMAX_PARTS + i];
         all = p > all ? p : all;
     }
-    out[r] = all ? rank_id(all) : -1;
+    const int token = all ? rank_id(all) : -1;
+    out[r] = token;
+    if (next) next[r].token = token;
     count[r] = 0;
 }
 
@@ -83,7 +104,8 @@ spec_status speci_cuda_argmax(spec_queue *q, const spec_argmax_args *a)
         SPEC_TRY(speci_cuda_result_room(q, (size_t)n * 4 + 16, 1));
         SPEC_TRY(speci_cuda_result(q, &out, a->host_out_token + r, (size_t)n * 4));
         argmax_kernel<<<dim3((unsigned)parts, (unsigned)n), 256, 0, q->stream>>>(
-            a->logits + (size_t)r * a->ld, a->ld, a->n_vocab, q->argmax_part, q->argmax_count, (int32_t *)out);
+            a->logits + (size_t)r * a->ld, a->ld, a->n_vocab, q->argmax_part, q->argmax_count, (int32_t *)out,
+            a->next ? a->next + r : NULL);
         SPEC_TRY(cuda_launched(q, "argmax"));
     }
     return SPEC_OK;
@@ -562,11 +584,18 @@ static __device__ double accept_reject(accept_shared *s, accept_node *node, int 
     }
 }
 
+static __device__ __forceinline__ void accept_write(int32_t *out_choice, int32_t *out_token, spec_step_node *next, int i,
+                                                    int choice, int token)
+{
+    out_choice[i] = choice, out_token[i] = token;
+    if (next) next[i].token = token;
+}
+
 /* A team per node; see spec_accept_args. */
 static __global__ void __launch_bounds__(TEAM_THREADS, 2)
 accept_kernel(const float *p, int ld_p, const float *q, int ld_q, int n, bool repeat, const int32_t *p_row,
               const int32_t *q_row, const int32_t *first_candidate, const int32_t *candidate, const float *u,
-              const float *u_last, int32_t *out_choice, int32_t *out_token)
+              const float *u_last, int32_t *out_choice, int32_t *out_token, spec_step_node *next)
 {
     __shared__ accept_shared s;
     const int i = team_row(), first = first_candidate[i] - first_candidate[0];
@@ -584,7 +613,7 @@ accept_kernel(const float *p, int ld_p, const float *q, int ld_q, int n, bool re
         const float mass = out ? 0.0f : node.q ? node.q[y] * d_scale : 1.0f, have = node(y) * r_scale;
         if (mass == 0.0f) continue;
         if (u[first + j] * mass < have) {
-            if (writes) out_choice[i] = j, out_token[i] = y;
+            if (writes) accept_write(out_choice, out_token, next, i, j, y);
             return;
         }
         if (node.q && !repeat && node.n_past == 0)
@@ -599,7 +628,7 @@ accept_kernel(const float *p, int ld_p, const float *q, int ld_q, int n, bool re
     if (node.n_past == 0) (void)team_ranges(&s.sums, node.p, NULL, n, [](int, float pc, float) { return pc; });
     if (team_block() != 0 || threadIdx.x >= 32) return;
     const int token = team_draw(&s.sums, node, n, u_last[i]);
-    if (threadIdx.x == 0) out_choice[i] = -1, out_token[i] = token;
+    if (threadIdx.x == 0) accept_write(out_choice, out_token, next, i, -1, token);
 }
 
 static spec_status accept_batch(spec_queue *q, const spec_accept_args *a, int32_t r, int32_t n_row)
@@ -621,7 +650,7 @@ static spec_status accept_batch(spec_queue *q, const spec_accept_args *a, int32_
     SPEC_TRY(speci_cuda_result(q, &token, a->host_out_token + r, n * 4));
     return team_launch(q, "accept", accept_kernel, n_row, team_of(a->n_vocab), a->p, a->ld_p, a->q, a->ld_q,
                        a->n_vocab, a->repeat != 0, p_row, q_row, first, candidate, u, u_last, (int32_t *)choice,
-                       (int32_t *)token);
+                       (int32_t *)token, a->next ? a->next + r : NULL);
 }
 
 spec_status speci_cuda_accept(spec_queue *q, const spec_accept_args *a)

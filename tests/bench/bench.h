@@ -1,8 +1,9 @@
 /* bench.h - the parts of spec-bench: one program that measures what steps cost, each figure beside its bound.
  *
- *   bench_main.c     options and modes            bench_output.c   records: JSON lines, tables, comparison
- *   bench_device.c   backend, bandwidth, sessions bench_count.c    calls counted through the backend's table
- *   bench_models.c   models by shape name         bench_<mode>.c   a mode each
+ *   bench_main.c       options and modes            bench_output.c   records: JSON lines, tables, comparison
+ *   bench_device.c     backend, models, sessions    bench_count.c    calls counted through the backend's table
+ *   bench_bandwidth.c  how fast memory is read      bench_models.c   models by shape name
+ *   bench_tree.c       trees by name                bench_<mode>.c   a mode each
  *
  * Modes return a status; spec_last_error() says what went wrong. */
 #ifndef SPEC_BENCH_H
@@ -19,7 +20,7 @@ typedef struct bench_options {
     const char *backend, *plugin_dir, *dtype, *weights;
     const char *keep, *compare;
     const char *nodes, *tree, *verify, *temperature, *prompts, *sequences, *tokens;
-    double top_p, bandwidth_gbs;
+    double top_p, bandwidth_gbs, least_gbs;
     spec_scan_form scan;
     spec_advance advance;
     spec_draft_state draft_state;
@@ -34,7 +35,8 @@ typedef struct bench {
     spec_model *model, *draft_model;
     char model_name[128], draft_name[128];
     double bandwidth;           /* bytes per second */
-    const char *bandwidth_kind; /* how it was measured */
+    const char *bandwidth_kind; /* "read", or "given" */
+    bool valid;                 /* a device whose memory was slower than it should be makes a run void */
     double load_s;              /* of the model, file in the page cache */
     json_t *old;                /* records of --compare, or NULL */
     char columns[1024];         /* of the table that is being printed */
@@ -54,6 +56,7 @@ spec_status bench_prefill(bench *b);
 spec_status bench_replay(bench *b);
 spec_status bench_sequences(bench *b);
 spec_status bench_rows(bench *b);
+spec_status bench_attention(bench *b);
 spec_status bench_machine(bench *b);
 spec_status bench_memory(bench *b);
 
@@ -75,8 +78,13 @@ double bench_floor_ms(const bench *b, int32_t context, int32_t n_seq);
 
 /* --- bandwidth (bench_bandwidth.c) --- */
 
-/* Bytes per second of n_thread threads reading memory that no cache holds; the best of some runs. */
-spec_status bench_read_bandwidth(double *out, int32_t n_thread);
+/* Bytes per second that the device reads, or n_thread threads where it computes on the host. */
+spec_status bench_read_bandwidth(double *out, const spec_backend *be, int32_t n_thread);
+
+/* --- matrix rate (bench_machine.c) --- */
+
+/* Operations per second, 1e12, of a product of this type with as many rows as a prefill pass has; the best of some. */
+spec_status bench_matrix_tflops(double *out, bench *b, spec_dtype dtype);
 
 /* --- counting (bench_count.c) --- */
 
@@ -116,13 +124,23 @@ spec_status bench_ints(int32_t *out, int32_t cap, int32_t *n, const char *list, 
 /* Item i of a list into out [cap]; false behind the last. */
 bool bench_item(char *out, size_t cap, const char *list, char separator, int32_t i);
 
-/* --- trees (bench_step.c) --- */
+/* --- trees (bench_tree.c) --- */
 
-/* A tree of n nodes by kind: chain, binary, random, or unrolled (the paths of the binary tree of n nodes). The tokens
- * of siblings differ. tree: room for 256 nodes. E_FULL when it has more, or is deeper than a tree may be. */
+/* A tree by kind: of n nodes for chain, binary, random and unrolled (the paths of the binary tree of n nodes); a
+ * builder's, "static:A", has its own size. The tokens of siblings differ. tree: room for ALGO_MAX_NODE nodes. E_FULL
+ * when it has more, or is deeper than a tree may be. */
 spec_status bench_tree(spec_tree *tree, const char *kind, int32_t n);
-/* The plain step (one node, score + verify + commit) in a session of its own: the median. */
-spec_status bench_plain_ms(double *median, bench *b, int32_t context);
+bool bench_tree_built(const char *kind); /* a builder's? */
+/* Item i of a list of kinds: between semicolons where a builder's is among them, whose arguments have commas. */
+bool bench_tree_item(char *out, size_t cap, const char *list, int32_t i);
+
+/* --- steps (bench_step.c) --- */
+
+typedef struct bench_plain {
+    double ms;        /* spec_step in a session for one node: the median */
+    double queued_ms; /* the device's part of it */
+} bench_plain;
+spec_status bench_plain_step(bench_plain *out, bench *b, int32_t context);
 /* Scores `tree` after seq's pending token, which becomes its root's token. */
 spec_status bench_score(spec_session *s, int32_t seq, spec_tree *tree);
 

@@ -2,7 +2,7 @@
  *
  * The functions of a backend's table get no pointer of ours, so what they count into is one static object: a run opens
  * one backend, and its sessions belong to one thread. A device that works in the calls themselves (the CPU) is waited
- * for in every call that computes; any other, in sync alone. */
+ * for in every call that computes; any other, in sync and wait alone. */
 #include <stddef.h>
 
 #include "backends/backend.h"
@@ -31,6 +31,13 @@ static spec_status count_sync(spec_queue *q)
     const double since = speci_now_ms();
     counted.counts.n_sync++;
     return waited(since, counted.base->sync(q));
+}
+
+static spec_status count_wait(spec_queue *q, uint64_t mark)
+{
+    const double since = speci_now_ms();
+    counted.counts.n_sync++;
+    return waited(since, counted.base->wait(q, mark));
 }
 
 static spec_status count_upload(spec_queue *q, void *dst, const void *src, size_t bytes)
@@ -165,11 +172,13 @@ static spec_status count_plan_run(spec_queue *q, spec_prepared *plan, const spec
 
 void bench_count_install(spec_backend *be)
 {
+    if (be->ops == &counted.table) return;
     counted.base = be->ops;
     counted.table = *be->ops;
     counted.counts = (bench_counts){ 0 };
     counted.table.alloc = count_alloc;
     counted.table.sync = count_sync;
+    if (be->ops->wait) counted.table.wait = count_wait;
     if (be->info.host_visible) {
         count_all(&counted.table);
         if (be->ops->plan_run) counted.table.plan_run = count_plan_run;

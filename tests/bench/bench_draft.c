@@ -96,10 +96,10 @@ static spec_status each_temperature(bench *b, const char *tree, int32_t context,
 spec_status bench_draft(bench *b)
 {
     char tree[512];
-    double plain_ms;
+    bench_plain plain;
     const int32_t context = b->o.context ? b->o.context : 128;
-    SPEC_TRY(bench_plain_ms(&plain_ms, b, context));
+    SPEC_TRY(bench_plain_step(&plain, b, context));
     for (int32_t i = 0; bench_item(tree, sizeof tree, b->o.tree ? b->o.tree : default_trees, ';', i); i++)
-        SPEC_TRY(each_temperature(b, tree, context, plain_ms));
+        SPEC_TRY(each_temperature(b, tree, context, plain.ms));
     return SPEC_OK;
 }

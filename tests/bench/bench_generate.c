@@ -1,7 +1,8 @@
 /* bench_generate.c - end to end: every tree x rule x temperature over the prompts of a file, beside plain decoding of
  * the same prompts in the same run. Counts are of the steps alone, without prefill.
  *
- * host_share: of the steps' time, what the host spends outside of waiting for the device (bench_count.c). */
+ * unwaited_share: of the steps' time, what the host spends outside of waiting for the device (bench_count.c): an upper
+ * bound for what the device waits, where nothing is queued meanwhile. bench_step.c measures the device's part. */
 #define _POSIX_C_SOURCE 200809L /* scandir */
 #include <dirent.h>
 #include <errno.h>
@@ -260,7 +261,7 @@ static spec_status emit(bench *b, tally *t, const configuration *c, const worklo
     bench_number(r, "over_plain", per_second(t) / per_second(plain));
     bench_number(r, "speculated_share", (double)t->n_speculated / steps);
     bench_number(r, "branched_share", (double)t->n_branched / steps);
-    bench_number(r, "host_share", 1 - t->counts.wait_ms / t->ms);
+    bench_number(r, "unwaited_share", 1 - t->counts.wait_ms / t->ms);
     bench_number(r, "syncs_per_step", (double)t->counts.n_sync / steps);
     bench_number(r, "allocs_per_step", (double)t->counts.n_alloc / steps);
     bench_times(r, t->step_ms, (int32_t)t->n_step);

@@ -12,8 +12,10 @@ typedef struct machine {
     spec_queue *q;
     spec_weight *w;
     void *x, *y;
+    spec_dtype dtype;
     int32_t rows, dim; /* of the product: as many rows as a prefill pass has */
     double ms[RUNS];
+    double *tflops; /* where keep_rate puts it */
 } machine;
 
 static spec_status emit(machine *t, const char *what, const char *unit, double per_run)
@@ -34,31 +36,25 @@ static size_t row_bytes(const machine *t)
     return (size_t)t->rows * (size_t)t->dim * sizeof(float);
 }
 
-static spec_dtype width(const bench *b)
-{
-    return b->o.dtype && strcmp(b->o.dtype, "f32") == 0 ? SPEC_DTYPE_F32 : SPEC_DTYPE_BF16;
-}
-
 static spec_op product(const machine *t)
 {
-    const spec_dtype type = width(t->b);
     return (spec_op){ .kind = SPEC_OP_LINEAR,
                       .u.linear = { .w = t->w, .n_in = t->dim, .n_out = t->dim, .scale = 1,
-                                    .x = { .data = t->x, .dtype = type, .ld = t->dim },
+                                    .x = { .data = t->x, .dtype = t->dtype, .ld = t->dim },
                                     .y = { .data = t->y, .dtype = SPEC_DTYPE_F32, .ld = t->dim } } };
 }
 
 static spec_status open_weight(machine *t)
 {
     const spec_backend *be = t->b->be;
-    const size_t n = (size_t)t->dim * (size_t)t->dim, size = width(t->b) == SPEC_DTYPE_F32 ? 4 : 2;
+    const size_t n = (size_t)t->dim * (size_t)t->dim, size = t->dtype == SPEC_DTYPE_F32 ? 4 : 2;
     uint16_t *data = speci_alloc(NULL, n, size);
     if (!data) return SPEC_E_NOMEM;
     for (size_t i = 0; i < n * size / 2; i++) data[i] = (uint16_t)(0x3c00u + i % 97); /* about 0.01 */
     const spec_weight_part part = { data, t->dim };
     const spec_status status =
         be->ops->weight_open(be->dev, &t->w, &(spec_weight_desc){ .n_out = t->dim, .n_in = t->dim,
-                                                                  .dtype = width(t->b), .compute = width(t->b),
+                                                                  .dtype = t->dtype, .compute = t->dtype,
                                                                   .parts = &part, .n_part = 1 });
     speci_free(NULL, data);
     return status;
@@ -80,7 +76,9 @@ static spec_status open_product(machine *t)
     return be->ops->step_bind(t->q, &block);
 }
 
-static spec_status matrix(machine *t)
+static double tflop(const machine *t) { return 2.0 * t->rows * t->dim * t->dim / 1e12; }
+
+static spec_status products(machine *t)
 {
     const spec_backend_ops *ops = t->b->be->ops;
     const spec_op op = product(t);
@@ -91,9 +89,15 @@ static spec_status matrix(machine *t)
         SPEC_TRY(ops->sync(t->q));
         if (i >= 0) t->ms[i] = speci_now_ms() - start;
     }
+    return SPEC_OK;
+}
+
+static spec_status matrix(machine *t)
+{
     char what[64];
+    SPEC_TRY(products(t));
     snprintf(what, sizeof what, "product %d x %d x %d", t->rows, t->dim, t->dim);
-    return emit(t, what, "tflops", 2.0 * t->rows * t->dim * t->dim / 1e12);
+    return emit(t, what, "tflops", tflop(t));
 }
 
 /* --- calls and looks --- */
@@ -128,17 +132,42 @@ static spec_status looks(machine *t)
     return emit(t, "call and look", NULL, 0);
 }
 
-spec_status bench_machine(bench *b)
+static spec_status with_machine(bench *b, spec_dtype dtype, spec_status (*what)(machine *t), double *tflops)
 {
     const spec_backend *be = b->be;
-    machine t = { .b = b, .rows = be->info.prefill_chunk, .dim = be->info.host_visible ? DIM_HOST : DIM_DEVICE };
+    machine t = { .b = b, .dtype = dtype, .tflops = tflops, .rows = be->info.prefill_chunk,
+                  .dim = be->info.host_visible ? DIM_HOST : DIM_DEVICE };
     spec_status status = open_product(&t);
-    if (status == SPEC_OK) status = matrix(&t);
-    if (status == SPEC_OK) status = launches(&t);
-    if (status == SPEC_OK) status = looks(&t);
+    if (status == SPEC_OK) status = what(&t);
     if (t.q) be->ops->queue_close(t.q);
     if (t.w) be->ops->weight_close(be->dev, t.w);
     if (t.x) be->ops->free(be->dev, t.x, row_bytes(&t));
     if (t.y) be->ops->free(be->dev, t.y, row_bytes(&t));
     return status;
+}
+
+static spec_status report_all(machine *t)
+{
+    SPEC_TRY(matrix(t));
+    SPEC_TRY(launches(t));
+    return looks(t);
+}
+
+spec_status bench_machine(bench *b)
+{
+    const bool f32 = b->o.dtype && strcmp(b->o.dtype, "f32") == 0;
+    return with_machine(b, f32 ? SPEC_DTYPE_F32 : SPEC_DTYPE_BF16, report_all, NULL);
+}
+
+static spec_status keep_rate(machine *t)
+{
+    SPEC_TRY(products(t));
+    bench_median(t->ms, RUNS); /* sorts */
+    *t->tflops = tflop(t) / (t->ms[0] / 1e3);
+    return SPEC_OK;
+}
+
+spec_status bench_matrix_tflops(double *out, bench *b, spec_dtype dtype)
+{
+    return with_machine(b, dtype, keep_rate, out);
 }

@@ -17,6 +17,8 @@ static const bench_mode modes[] = {
     { "replay", "what absorbing an accepted path adds to a step; replay and joint", bench_replay, false },
     { "sequences", "steps of several sequences at once", bench_sequences, false },
     { "rows", "laws, verification and draws over rows of 128k logits (no model)", bench_rows, true },
+    { "attention", "attention over trees of --nodes by the order of nodes, beside dense attention (no model)",
+      bench_attention, true },
     { "machine", "the machine's bounds: bandwidth, matrix rate, calls, looks (no model)", bench_machine, true },
     { "memory", "what a session for --nodes takes beyond one for a single node; loading", bench_memory, false },
 };
@@ -62,7 +64,7 @@ spec_status bench_ints(int32_t *out, int32_t cap, int32_t *n, const char *list, 
 
 static void usage(FILE *to)
 {
-    fprintf(to, "usage: spec-bench MODE --model NAME|DIR [options]\n\n");
+    fprintf(to, "usage: spec-bench MODE... --model NAME|DIR [options]\n\n");
     for (size_t i = 0; i < N_MODE; i++) fprintf(to, "  %-10s %s\n", modes[i].name, modes[i].help);
     fprintf(to, "\n"
                 "  -m, --model NAME|DIR        a shape (below; random weights, written and removed) or a directory\n"
@@ -72,7 +74,7 @@ static void usage(FILE *to)
                 "      --dtype f32|bf16|f16    default: the file's\n"
                 "      --weights q8_0          quantise matrices; default: as they are\n"
                 "      --nodes N,N,...         nodes of a pass\n"
-                "      --tree LIST             step: chain,binary,random,unrolled; else KIND:ARGS;KIND:ARGS;...\n"
+                "      --tree LIST             step: chain,binary,random,unrolled, or KIND:ARGS;KIND:ARGS;...\n"
                 "      --verify LIST           auto,naive,chain,mss,...      --temp LIST   temperatures\n"
                 "      --top-p P               with temperatures above 0\n"
                 "      --sequences N,N,...     sequences at once             --tokens N,N,...  lengths of prompts\n"
@@ -83,14 +85,16 @@ static void usage(FILE *to)
                 "      --ignore-eos            go on to the last token asked for\n"
                 "  -c, --context N             tokens before what is measured  -r, --repeats N (default 50)\n"
                 "      --bandwidth GB/S        in place of measuring it\n"
+                "      --least GB/S            a device that reads more slowly makes the run void (default 4300: H200)\n"
                 "      --json                  one object a line\n"
                 "      --compare OLD.json      adds ratios to an earlier report's lines\n"
                 "      --keep DIR              keeps models that are written, and uses what is there\n\n  shapes:  ");
     bench_model_list(to);
 }
 
-enum { O_PLUGINS = 256, O_DTYPE, O_WEIGHTS, O_NODES, O_TREE, O_VERIFY, O_TEMP, O_TOP_P, O_ADAPT, O_SCAN, O_ADVANCE, O_STATE,
-       O_PROMPTS, O_N_PROMPT, O_IGNORE_EOS, O_BANDWIDTH, O_SEQUENCES, O_TOKENS, O_JSON, O_COMPARE, O_KEEP, O_HELP };
+enum { O_PLUGINS = 256, O_DTYPE, O_WEIGHTS, O_NODES, O_TREE, O_VERIFY, O_TEMP, O_TOP_P, O_ADAPT, O_SCAN, O_ADVANCE,
+       O_STATE, O_PROMPTS, O_N_PROMPT, O_IGNORE_EOS, O_BANDWIDTH, O_LEAST, O_SEQUENCES, O_TOKENS, O_JSON, O_COMPARE,
+       O_KEEP, O_HELP };
 
 static const struct option options[] = {
     { "model", required_argument, NULL, 'm' },          { "drafter", required_argument, NULL, 'd' },
@@ -104,7 +108,8 @@ static const struct option options[] = {
     { "scan", required_argument, NULL, O_SCAN },        { "advance", required_argument, NULL, O_ADVANCE },
     { "draft-state", required_argument, NULL, O_STATE }, { "prompts", required_argument, NULL, O_PROMPTS },
     { "n-prompt", required_argument, NULL, O_N_PROMPT }, { "ignore-eos", no_argument, NULL, O_IGNORE_EOS },
-    { "bandwidth", required_argument, NULL, O_BANDWIDTH }, { "json", no_argument, NULL, O_JSON },
+    { "bandwidth", required_argument, NULL, O_BANDWIDTH }, { "least", required_argument, NULL, O_LEAST },
+    { "json", no_argument, NULL, O_JSON },
     { "compare", required_argument, NULL, O_COMPARE },  { "keep", required_argument, NULL, O_KEEP },
     { "sequences", required_argument, NULL, O_SEQUENCES }, { "tokens", required_argument, NULL, O_TOKENS },
     { "help", no_argument, NULL, O_HELP },              { NULL, 0, NULL, 0 },
@@ -179,6 +184,7 @@ static bool set(bench_options *o, int c, const char *text)
     case O_N_PROMPT: return whole_number(&o->n_prompt, text, 1);
     case O_TOP_P: return real_number(&o->top_p, text, 0);
     case O_BANDWIDTH: return real_number(&o->bandwidth_gbs, text, 0);
+    case O_LEAST: return real_number(&o->least_gbs, text, 0);
     case O_JSON: return o->json = true;
     case O_IGNORE_EOS: return o->ignore_eos = true;
     case O_ADAPT:
@@ -196,33 +202,39 @@ static const bench_mode *mode_of(const char *name)
     return NULL;
 }
 
-/* The mode, or NULL: then *code is what the program ends with. */
-static const bench_mode *arguments(bench_options *o, int argc, char **argv, int *code)
+/* Modes to run, in order: their count, or 0: then *code is what the program ends with. */
+static int arguments(bench_options *o, const bench_mode *run[N_MODE], int argc, char **argv, int *code)
 {
+    int n = 0;
     for (int c; (c = getopt_long(argc, argv, "m:d:b:t:c:r:n:", options, NULL)) != -1;) {
         *code = c == O_HELP ? 0 : 2;
         if (c == O_HELP) usage(stdout);
-        if (c == O_HELP || c == '?') return NULL;
+        if (c == O_HELP || c == '?') return 0;
         if (!set(o, c, optarg)) {
             fprintf(stderr, "spec-bench: \"%s\" is not a value of that option (spec-bench --help)\n", optarg);
-            return NULL;
+            return 0;
         }
     }
-    const bench_mode *mode = optind == argc - 1 ? mode_of(argv[optind]) : NULL;
-    if (!mode) usage(stderr);
+    for (; optind + n < argc; n++)
+        if (n == N_MODE || !(run[n] = mode_of(argv[optind + n]))) break;
     *code = 2;
-    return mode;
+    if (n > 0 && optind + n == argc) return n;
+    usage(stderr);
+    return 0;
 }
 
 int main(int argc, char **argv)
 {
-    bench b = { .o = { .backend = "cpu", .repeats = 50, .n_prompt = 5, .n_predict = 128 } };
+    bench b = { .o = { .backend = "cpu", .repeats = 50, .n_prompt = 5, .n_predict = 128, .least_gbs = 4300 } };
+    const bench_mode *run[N_MODE];
+    bool with_model = false;
     int code = 2;
-    const bench_mode *mode = arguments(&b.o, argc, argv, &code);
-    if (!mode) return code;
+    const int n = arguments(&b.o, run, argc, argv, &code);
+    if (n == 0) return code;
+    for (int i = 0; i < n; i++) with_model = with_model || !run[i]->no_model;
     spec_status status = bench_compare_open(&b);
-    if (status == SPEC_OK) status = bench_open(&b, !mode->no_model);
-    if (status == SPEC_OK) status = mode->run(&b);
+    if (status == SPEC_OK) status = bench_open(&b, with_model);
+    for (int i = 0; status == SPEC_OK && i < n; i++) status = run[i]->run(&b);
     if (status != SPEC_OK) fprintf(stderr, "spec-bench: %s\n", spec_last_error());
     bench_close(&b);
     return status == SPEC_OK ? 0 : 1;

@@ -13,8 +13,8 @@ static const char *const identity[] = { "mode", "model", "drafter", "backend", "
                                         "advance", "draft_state", "adapt", "verify", "temperature", "task", "context",
                                         "sequences", "path", "tokens", "threads", "level", "rows", "n_vocab" };
 /* The same in every record of a run: said once above a table. */
-static const char *const constant[] = { "mode", "model", "backend", "dtype", "weights", "threads", "bandwidth_gbs", "bandwidth",
-                                        "commit" };
+static const char *const constant[] = { "mode", "model", "backend", "dtype", "weights", "threads", "bandwidth_gbs",
+                                        "bandwidth", "valid", "commit" };
 enum { N_IDENTITY = sizeof identity / sizeof *identity, N_CONSTANT = sizeof constant / sizeof *constant };
 
 static bool is_in(const char *const *list, size_t n, const char *key)
@@ -159,7 +159,8 @@ static void heading(bench *b, json_t *record)
             n += (size_t)snprintf(columns + n, sizeof columns - n, "%*s ", width_of(key), key);
     if (strcmp(columns, b->columns) == 0) return;
     memcpy(b->columns, columns, sizeof columns);
-    snprintf(constants, sizeof constants, "%s of %s, %s%s on %s, %d threads, %.1f GB/s (%s), commit %s",
+    snprintf(constants, sizeof constants, "%s%s of %s, %s%s on %s, %d threads, %.1f GB/s (%s), commit %s",
+             b->valid ? "" : "VOID: ",
              json_string_value(json_object_get(record, "mode")), b->model_name,
              json_string_value(json_object_get(record, "dtype")),
              b->model && b->model->weights == SPEC_DTYPE_Q8_0 ? " with weights in q8_0" : "", spec_backend_name(b->be),
@@ -201,6 +202,7 @@ spec_status bench_emit(bench *b, json_t *record, double floor_ms)
     bench_number(record, "floor_ms", floor_ms);
     bench_number(record, "bandwidth_gbs", b->bandwidth / 1e9);
     bench_text(record, "bandwidth", b->bandwidth_kind);
+    json_object_set_new(record, "valid", json_boolean(b->valid));
     bench_text(record, "commit", commit && commit[0] ? commit : BENCH_COMMIT);
     json_t *compared = ratios(b, record);
     if (compared) json_object_set_new(record, "compare", compared);

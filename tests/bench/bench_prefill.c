@@ -1,5 +1,6 @@
 /* bench_prefill.c - prompts: tokens per second, and the products' arithmetic per second (two operations for each weight
- * of a matrix and token; of the head, whose product is left out, none). */
+ * of a matrix and token; of the head, whose product is left out, none), beside the rate of one large product in the
+ * same run. */
 #include "tests/bench/bench.h"
 
 enum { MOST = 10 };
@@ -16,7 +17,7 @@ static spec_status times(double *ms, int32_t repeats, spec_session *s, int32_t n
     return SPEC_OK;
 }
 
-static spec_status measure(bench *b, int32_t n)
+static spec_status measure(bench *b, int32_t n, double matrix_tflops)
 {
     const spec_model *m = b->model;
     const int32_t repeats = b->o.repeats < MOST ? b->o.repeats : MOST;
@@ -35,14 +36,19 @@ static spec_status measure(bench *b, int32_t n)
     bench_count(r, "tokens", n_ids - 1);
     bench_times(r, ms, repeats);
     bench_number(r, "tokens_per_s", (n_ids - 1) / seconds);
-    bench_number(r, "tflops", 2 * ((double)m->n_parameters - head) * (n_ids - 1) / seconds / 1e12);
+    const double tflops = 2 * ((double)m->n_parameters - head) * (n_ids - 1) / seconds / 1e12;
+    bench_number(r, "tflops", tflops);
+    bench_number(r, "matrix_tflops", matrix_tflops);
+    bench_number(r, "matrix_share", tflops / matrix_tflops);
     return bench_emit(b, r, bench_floor_ms(b, 0, 1));
 }
 
 spec_status bench_prefill(bench *b)
 {
     int32_t tokens[32], n;
+    double matrix_tflops;
     SPEC_TRY(bench_ints(tokens, 32, &n, b->o.tokens ? b->o.tokens : "512,2048", "--tokens"));
-    for (int32_t i = 0; i < n; i++) SPEC_TRY(measure(b, tokens[i]));
+    SPEC_TRY(bench_matrix_tflops(&matrix_tflops, b, b->model->dtype));
+    for (int32_t i = 0; i < n; i++) SPEC_TRY(measure(b, tokens[i], matrix_tflops));
     return SPEC_OK;
 }

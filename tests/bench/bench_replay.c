@@ -124,7 +124,9 @@ spec_status bench_replay(bench *b)
     t.after = times;
     t.base = times ? times + b->o.repeats : NULL;
     t.cost = times ? times + 2 * (size_t)b->o.repeats : NULL;
+    const spec_advance given = b->o.advance; /* run tries both */
     const spec_status status = times ? run(&t) : SPEC_E_NOMEM;
+    b->o.advance = given;
     spec_tree_free(&t.chain, NULL);
     spec_tree_free(&t.tree, NULL);
     speci_free(NULL, times);

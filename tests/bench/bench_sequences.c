@@ -79,16 +79,16 @@ static spec_status measure(many *t, double plain_ms)
 static spec_status run(many *t)
 {
     int32_t nodes[16], n, counts[16], n_count;
-    double plain_ms;
+    bench_plain plain;
     SPEC_TRY(bench_ints(nodes, 16, &n, t->b->o.nodes ? t->b->o.nodes : "1,8", "--nodes"));
     SPEC_TRY(bench_ints(counts, 16, &n_count, t->b->o.sequences ? t->b->o.sequences : "1,2,4,8,16,32,64",
                         "--sequences"));
-    SPEC_TRY(bench_plain_ms(&plain_ms, t->b, t->context));
+    SPEC_TRY(bench_plain_step(&plain, t->b, t->context));
     for (int32_t i = 0; i < n_count; i++)
         for (int32_t k = 0; k < n; k++) {
             if (counts[i] > MOST_SEQ) return speci_fail(SPEC_E_INVALID, "--sequences: at most %d", MOST_SEQ);
             t->n_seq = counts[i], t->nodes = nodes[k];
-            SPEC_TRY(measure(t, plain_ms));
+            SPEC_TRY(measure(t, plain.ms));
         }
     return SPEC_OK;
 }

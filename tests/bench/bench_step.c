@@ -1,57 +1,16 @@
 /* bench_step.c - a step of n nodes beside the plain step and the floor.
  *
  * median_ms, min_ms: score + verify + commit with one look from the host, as in use; every step commits its root, so
- * that the next one absorbs a path of one node. queued_ms: score + commit, several steps queued before one look.
- * plain_ms: the same as median_ms in a session for one node. */
+ * that the next one absorbs a path of one node. queued_ms: the same work of the device, many steps queued before one
+ * look: what a step takes where the device never waits for the host. So host_share, 1 - queued_ms / median_ms, is the
+ * part of a step in which the device has nothing to do. It is not there for devices that compute in the calls.
+ * plain_ms, plain_host_share: of spec_step in a session for one node. */
+#include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "tests/bench/bench.h"
 
-enum { MAX_NODES = 256, WARM = 3, QUEUED = 8, GROUPS = 5 };
-
-/* --- trees --- */
-
-static int32_t parent_of(const char *kind, int32_t i, uint64_t *state)
-{
-    if (strcmp(kind, "chain") == 0) return i - 1;
-    if (strcmp(kind, "random") != 0) return (i - 1) / 2;
-    *state = *state * 6364136223846793005u + 1442695040888963407u;
-    return (int32_t)((*state >> 33) % (uint64_t)i);
-}
-
-static spec_status grow(spec_tree *tree, const char *kind, int32_t n)
-{
-    uint64_t state = 1;
-    tree->n = 0;
-    if (n > tree->cap) return speci_fail(SPEC_E_FULL, "a tree of %d nodes; at most %d", n, tree->cap);
-    for (int32_t i = 0; i < n; i++)
-        spec_tree_add(tree, i ? parent_of(kind, i, &state) : -1, 1 + i, 1);
-    return SPEC_OK;
-}
-
-spec_status bench_tree(spec_tree *tree, const char *kind, int32_t n)
-{
-    static const char *const kinds[] = { "chain", "binary", "random", "unrolled" };
-    spec_tree binary;
-    bool known = false;
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) known = known || strcmp(kinds[i], kind) == 0;
-    if (!known) return speci_fail(SPEC_E_INVALID, "--tree %s: chain, binary, random or unrolled", kind);
-    tree->kind = SPEC_TREE_CHOSEN;
-    if (strcmp(kind, "unrolled") != 0) {
-        SPEC_TRY(grow(tree, kind, n));
-        return strcmp(kind, "chain") == 0 && n > SPEC_MAX_DEPTH + 1
-                   ? speci_fail(SPEC_E_FULL, "a chain of %d nodes is deeper than %d", n, SPEC_MAX_DEPTH)
-                   : SPEC_OK;
-    }
-    SPEC_TRY(spec_tree_alloc(&binary, MAX_NODES, NULL));
-    spec_status status = grow(&binary, "binary", n);
-    if (status == SPEC_OK) status = spec_tree_unroll(&binary, tree, NULL);
-    spec_tree_free(&binary, NULL);
-    return status;
-}
-
-/* --- times --- */
+enum { MAX_NODES = ALGO_MAX_NODE, WARM = 3, GROUPS = 5, QUEUED_HOST = 4, QUEUED_DEVICE = 32 };
 
 typedef struct stepper {
     bench *b;
@@ -98,24 +57,38 @@ static spec_status one_step(stepper *t, double *ms)
 static spec_status looked(stepper *t, int32_t n)
 {
     double ms;
-    SPEC_TRY(restart(t));
     for (int32_t i = 0; i < WARM; i++) SPEC_TRY(one_step(t, &ms));
     for (int32_t i = 0; i < n; i++) SPEC_TRY(one_step(t, &t->ms[i]));
     return SPEC_OK;
 }
 
+static int32_t n_queued(const bench *b) { return b->be->info.host_visible ? QUEUED_HOST : QUEUED_DEVICE; }
+
+/* What score and verify have the device do, without the look: as greedy verification does it. */
+static spec_status enqueue(stepper *t, int32_t *best)
+{
+    int32_t ld;
+    SPEC_TRY(bench_score(t->s, t->seq, t->tree));
+    const float *logits = speci_net_logits(t->s->net, &ld);
+    const int32_t end = t->s->seqs[t->seq].first_row + t->tree->n;
+    SPEC_TRY(t->s->ops->argmax(t->s->queue, &(spec_argmax_args){ .logits = logits, .ld = ld, .n_vocab = ld,
+                                                                 .n_row = end, .host_out_token = best }));
+    return commit_root(t);
+}
+
 static spec_status queued(stepper *t, double *median)
 {
     double ms[GROUPS];
-    SPEC_TRY(restart(t));
+    int32_t best[2 * MAX_NODES]; /* with joint attainment a path stands in front of the tree */
+    const int32_t n = n_queued(t->b);
     for (int32_t i = 0; i < GROUPS; i++) {
-        const double start = speci_now_ms();
-        for (int32_t k = 0; k < QUEUED; k++) {
-            SPEC_TRY(bench_score(t->s, t->seq, t->tree));
-            SPEC_TRY(commit_root(t));
-        }
+        SPEC_TRY(restart(t));
+        SPEC_TRY(enqueue(t, best));
         SPEC_TRY(t->s->ops->sync(t->s->queue));
-        ms[i] = (speci_now_ms() - start) / QUEUED;
+        const double start = speci_now_ms();
+        for (int32_t k = 0; k < n; k++) SPEC_TRY(enqueue(t, best));
+        SPEC_TRY(t->s->ops->sync(t->s->queue));
+        ms[i] = (speci_now_ms() - start) / n;
     }
     *median = bench_median(ms, GROUPS);
     return SPEC_OK;
@@ -124,7 +97,7 @@ static spec_status queued(stepper *t, double *median)
 /* Room for the context, what the repeats commit, and a tree behind it. */
 static int32_t positions(const stepper *t)
 {
-    const int32_t n = t->b->o.repeats + WARM, m = GROUPS * QUEUED;
+    const int32_t n = t->b->o.repeats + WARM, m = n_queued(t->b) + 1;
     return t->context + (n > m ? n : m) + SPEC_MAX_DEPTH + 2;
 }
 
@@ -134,7 +107,29 @@ static spec_status open_stepper(stepper *t, int32_t n_node)
     return bench_session(&t->s, t->b, NULL, positions(t), n_node, 1);
 }
 
-spec_status bench_plain_ms(double *median, bench *b, int32_t context)
+static spec_status plain_step(stepper *t, double *ms)
+{
+    spec_step_result r;
+    const double start = speci_now_ms();
+    SPEC_TRY(spec_step(t->s, &t->seq, 1, &r));
+    *ms = speci_now_ms() - start;
+    return SPEC_OK;
+}
+
+static spec_status plain(stepper *t, bench_plain *out)
+{
+    double ms;
+    SPEC_TRY(bench_tree(t->tree, "chain", 1));
+    SPEC_TRY(queued(t, &out->queued_ms));
+    SPEC_TRY(restart(t));
+    t->s->seqs[t->seq].ignore_eos = true; /* random weights say anything */
+    for (int32_t i = 0; i < WARM; i++) SPEC_TRY(plain_step(t, &ms));
+    for (int32_t i = 0; i < t->b->o.repeats; i++) SPEC_TRY(plain_step(t, &t->ms[i]));
+    out->ms = bench_median(t->ms, t->b->o.repeats);
+    return SPEC_OK;
+}
+
+spec_status bench_plain_step(bench_plain *out, bench *b, int32_t context)
 {
     int32_t token, parent;
     spec_tree tree = { .cap = 1, .token = &token, .parent = &parent };
@@ -142,9 +137,7 @@ spec_status bench_plain_ms(double *median, bench *b, int32_t context)
     t.ms = speci_alloc(NULL, (size_t)b->o.repeats, sizeof *t.ms);
     if (!t.ms) return SPEC_E_NOMEM;
     spec_status status = open_stepper(&t, 1);
-    if (status == SPEC_OK) status = bench_tree(&tree, "chain", 1);
-    if (status == SPEC_OK) status = looked(&t, b->o.repeats);
-    if (status == SPEC_OK) *median = bench_median(t.ms, b->o.repeats);
+    if (status == SPEC_OK) status = plain(&t, out);
     spec_session_close(t.s);
     speci_free(NULL, t.ms);
     return status;
@@ -152,13 +145,18 @@ spec_status bench_plain_ms(double *median, bench *b, int32_t context)
 
 /* --- the mode --- */
 
-static spec_status measure(stepper *t, const char *kind, int32_t nodes, double plain_ms)
+static spec_status measure(stepper *t, const char *kind, int32_t nodes, const bench_plain *plain)
 {
     bench *b = t->b;
     double queued_ms;
-    const double floor_ms = bench_floor_ms(b, t->context, 1);
+    const bool waits = !b->be->info.host_visible;
+    const double floor_ms = bench_floor_ms(b, t->context, 1), steps = b->o.repeats + WARM;
+    SPEC_TRY(restart(t));
+    const bench_counts before = bench_count_now();
     SPEC_TRY(looked(t, b->o.repeats));
+    const bench_counts after = bench_count_now();
     SPEC_TRY(queued(t, &queued_ms));
+    const double median = bench_median(t->ms, b->o.repeats);
     json_t *r = bench_record(b, "step");
     bench_count(r, "nodes", nodes);
     bench_count(r, "rows", t->tree->n);
@@ -168,22 +166,28 @@ static spec_status measure(stepper *t, const char *kind, int32_t nodes, double p
     bench_count(r, "context", t->context);
     bench_times(r, t->ms, b->o.repeats);
     bench_number(r, "queued_ms", queued_ms);
-    bench_number(r, "plain_ms", plain_ms);
-    bench_number(r, "over_plain", bench_median(t->ms, b->o.repeats) / plain_ms);
-    bench_number(r, "over_floor", bench_median(t->ms, b->o.repeats) / floor_ms);
+    bench_number(r, "host_share", waits ? 1 - queued_ms / median : NAN);
+    bench_number(r, "plain_ms", plain->ms);
+    bench_number(r, "plain_host_share", waits ? 1 - plain->queued_ms / plain->ms : NAN);
+    bench_number(r, "over_plain", median / plain->ms);
+    bench_number(r, "over_floor", median / floor_ms);
+    bench_number(r, "syncs_per_step", (double)(after.n_sync - before.n_sync) / steps);
+    bench_number(r, "allocs_per_step", (double)(after.n_alloc - before.n_alloc) / steps);
     return bench_emit(b, r, floor_ms);
 }
 
+static const char *tree_list(const stepper *t) { return t->b->o.tree ? t->b->o.tree : "binary"; }
+
 /* Trees that cannot be, a chain of 128 nodes say, are told and left out. */
-static spec_status each_tree(stepper *t, const int32_t *nodes, int32_t n, double plain_ms)
+static spec_status each_tree(stepper *t, const int32_t *nodes, int32_t n, const bench_plain *plain)
 {
-    char kind[32];
-    for (int32_t k = 0; bench_item(kind, sizeof kind, t->b->o.tree ? t->b->o.tree : "binary", ',', k); k++) {
-        for (int32_t i = 0; i < n; i++) {
+    char kind[128];
+    for (int32_t k = 0; bench_tree_item(kind, sizeof kind, tree_list(t), k); k++) {
+        for (int32_t i = 0; i < (bench_tree_built(kind) ? 1 : n); i++) {
             const spec_status status = bench_tree(t->tree, kind, nodes[i]);
             if (status == SPEC_E_FULL) fprintf(stderr, "spec-bench: left out: %s\n", spec_last_error());
             else SPEC_TRY(status);
-            if (status == SPEC_OK) SPEC_TRY(measure(t, kind, nodes[i], plain_ms));
+            if (status == SPEC_OK) SPEC_TRY(measure(t, kind, bench_tree_built(kind) ? t->tree->n : nodes[i], plain));
         }
     }
     return SPEC_OK;
@@ -192,9 +196,9 @@ static spec_status each_tree(stepper *t, const int32_t *nodes, int32_t n, double
 /* Nodes of the largest tree of all, so that one session serves them. */
 static spec_status largest(int32_t *out, stepper *t, const int32_t *nodes, int32_t n)
 {
-    char kind[32];
+    char kind[128];
     *out = 1;
-    for (int32_t k = 0; bench_item(kind, sizeof kind, t->b->o.tree ? t->b->o.tree : "binary", ',', k); k++)
+    for (int32_t k = 0; bench_tree_item(kind, sizeof kind, tree_list(t), k); k++)
         for (int32_t i = 0; i < n; i++) {
             const spec_status status = bench_tree(t->tree, kind, nodes[i]);
             if (status != SPEC_E_FULL) SPEC_TRY(status);
@@ -206,12 +210,12 @@ static spec_status largest(int32_t *out, stepper *t, const int32_t *nodes, int32
 static spec_status run(stepper *t)
 {
     int32_t nodes[32], n, n_node;
-    double plain_ms;
+    bench_plain plain;
     SPEC_TRY(bench_ints(nodes, 32, &n, t->b->o.nodes ? t->b->o.nodes : "1,2,4,8,16,32,64,128,256", "--nodes"));
     SPEC_TRY(largest(&n_node, t, nodes, n));
-    SPEC_TRY(bench_plain_ms(&plain_ms, t->b, t->context));
+    SPEC_TRY(bench_plain_step(&plain, t->b, t->context));
     spec_status status = open_stepper(t, n_node);
-    if (status == SPEC_OK) status = each_tree(t, nodes, n, plain_ms);
+    if (status == SPEC_OK) status = each_tree(t, nodes, n, &plain);
     spec_session_close(t->s);
     return status;
 }
@@ -220,6 +224,7 @@ spec_status bench_step(bench *b)
 {
     spec_tree tree;
     stepper t = { .b = b, .seq = -1, .context = b->o.context ? b->o.context : 128, .tree = &tree };
+    bench_count_install(b->be);
     SPEC_TRY(spec_tree_alloc(&tree, MAX_NODES, NULL));
     t.ms = speci_alloc(NULL, (size_t)b->o.repeats, sizeof *t.ms);
     const spec_status status = t.ms ? run(&t) : SPEC_E_NOMEM;

@@ -5,11 +5,12 @@ cmake_minimum_required(VERSION 3.21)
 file(REMOVE_RECURSE ${WORK})
 file(MAKE_DIRECTORY ${WORK}/tmp)
 set(ENV{TMPDIR} ${WORK}/tmp)
-set(common model backend dtype nodes tree median_ms min_ms floor_ms bandwidth_gbs bandwidth commit)
+set(common model backend dtype nodes tree median_ms min_ms floor_ms bandwidth_gbs bandwidth valid commit)
+set(given --bandwidth 10) # measuring it takes seconds
 
 # check(<lines> <fields> <arguments...>): the run succeeds, with so many lines, each an object with these fields.
 function(check n_line fields)
-  execute_process(COMMAND ${BENCH} ${ARGN} -t 2 --bandwidth 10 -r 2 --json RESULT_VARIABLE code OUTPUT_VARIABLE text)
+  execute_process(COMMAND ${BENCH} ${ARGN} -t 2 ${given} -r 2 --json RESULT_VARIABLE code OUTPUT_VARIABLE text)
   if(NOT code EQUAL 0)
     message(FATAL_ERROR "spec-bench ${ARGN}: ended with ${code}")
   endif()
@@ -41,7 +42,7 @@ function(positive field)
 endfunction()
 
 set(timed ${common} mode threads)
-check(2 "${timed};rows;scan;advance;plain_ms;queued_ms;over_plain" step -m ${TARGET} --nodes 1,4)
+check(2 "${timed};rows;scan;advance;plain_ms;queued_ms;over_plain;syncs_per_step" step -m ${TARGET} --nodes 1,4)
 positive(median_ms)
 positive(floor_ms)
 foreach(shape mamba2-tiny mamba-tiny llama-tiny mambainllama-tiny) # one of each family: what is written can be read
@@ -49,12 +50,19 @@ foreach(shape mamba2-tiny mamba-tiny llama-tiny mambainllama-tiny) # one of each
   positive(median_ms)
 endforeach()
 
+check(1 "${timed}" step -m mamba2-tiny -c 16 --tree static:A --nodes 1,4) # it has its own size
+file(STRINGS ${WORK}/report.json lines)
+if(NOT lines MATCHES "\"nodes\":13,")
+  message(FATAL_ERROR "expected a tree of 13 nodes:\n${lines}")
+endif()
+
+check(3 "${timed}" step -m mambainllama-tiny --nodes 7 --tree chain,random,unrolled -c 16)
 file(RENAME ${WORK}/report.json ${WORK}/old.json)
 check(3 "${timed};compare" step -m mambainllama-tiny --nodes 7 --tree chain,random,unrolled -c 16
   --compare ${WORK}/old.json)
 
 file(WRITE ${WORK}/story.jsonl "{\"prompt\": \"Once upon a time\"}\n{\"prompt\": \"There was a\"}\n")
-set(generate emitted_per_step tokens_per_s over_plain speculated_share branched_share host_share syncs_per_step
+set(generate emitted_per_step tokens_per_s over_plain speculated_share branched_share unwaited_share syncs_per_step
   allocs_per_step task verify temperature)
 foreach(tree chain:2 beam:2,2)
   check(4 "${timed};${generate}" generate -m ${TARGET} -d ${DRAFTER} --prompts ${WORK}/story.jsonl -n 8
@@ -72,11 +80,16 @@ foreach(tree product:2,2 dyspec:64)
   positive(drafted)
 endforeach()
 check(1 "${timed};weights" step -m mamba2-tiny --weights q8_0 --nodes 2 -c 16)
-check(1 "${timed};tokens_per_s" prefill -m mamba2-tiny --tokens 32)
+check(1 "${timed};tokens_per_s;matrix_share" prefill -m mamba2-tiny --tokens 32)
 check(4 "${timed};path;cost_ms;base_ms" replay -m mamba2-tiny -c 16 --tokens 1,3)
 check(2 "${timed};sequences;steps_per_s" sequences -m mamba2-tiny -c 16 --sequences 1,3 --nodes 2)
-check(8 "${timed};what;queued_ms" rows --nodes 2)
+check(9 "${timed};what;queued_ms" rows --nodes 2)
+check(4 "${timed};what;queued_ms;blocks;pairs;over_dense" attention --nodes 100 -c 70)
+positive(over_dense)
+check(6 "${timed}" machine step prefill -m mamba2-tiny -c 16 --nodes 1,2 --tokens 32) # several modes in one run
+set(given)
 check(3 "${timed};what" machine)
+positive(bandwidth_gbs)
 
 file(GLOB left ${WORK}/tmp/*)
 if(left)

@@ -22,6 +22,7 @@ AXES = {
     "generate": ("nodes_per_step", "over_plain", ["model", "drafter", "backend", "task", "temperature"]),
     "memory": ("nodes", "extra_percent", ["model", "backend"]),
     "rows": ("nodes", "median_ms", ["what", "backend"]),
+    "attention": ("nodes", "queued_ms", ["what", "backend"]),
 }
 COLOURS = ["#0b6", "#06c", "#c40", "#90c", "#a80", "#088", "#c06", "#555", "#6a0", "#36f"]
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 860, 460, 80, 300, 46, 56
