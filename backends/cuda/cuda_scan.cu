@@ -1,5 +1,6 @@
-/* cuda_scan.cu - selective scan over a tree, recurrent form, with activation replay in front. The matrix form is in
- * cuda_scan_matrix.cu.
+/* cuda_scan.cu - selective scan over a tree, recurrent form, with activation replay in front: prefill, and decode passes
+ * of any size and type. Decode passes of the usual ones are in cuda_scan_warp.cu (a decay per head) and
+ * cuda_scan_state.cu (a decay per state), the same bits; the matrix form is in cuda_scan_matrix.cu.
  *   dt = clamp(softplus(dt_in + dt_bias), dt_min, dt_max)
  *   S(node) = exp(dt A) S(parent) + (dt x) B^T;   y = S C + D x;   out = z ? y silu(z) : y
  * S f32 [n_slot][n_head][head_dim][n_state]; x, z, y rows of n_head * head_dim (x: blocks of head_dim, shared by x_rep
@@ -130,7 +131,8 @@ scan_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile, int
     int32_t *visits = parent + a.n_node;                                      /* [n_node], packed */
     __shared__ int16_t chain[SCAN_WARPS][SCAN_PATH];
 
-    if ((int)blockIdx.y >= step->n_seq) return;
+    grid_release();
+    if ((int)blockIdx.y >= step->n_seq) return grid_wait();
     const int n_seq = (int)blockIdx.y;
     const spec_step_seq s = spec_step_seqs(step)[n_seq];
     const spec_step_node *node = spec_step_nodes(step) + s.first_node;
@@ -138,7 +140,8 @@ scan_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile, int
     const bool prefill = step->phase == SPEC_PHASE_PREFILL;
     const int tid = (int)threadIdx.x, warp = tid / 32, lane = tid % 32, group = lane / LANES, l = lane % LANES;
 
-    if (!prefill && (s.n_replay > a.n_node || s.n_fed + s.n_row > a.n_node)) return; /* caches and tables hold n_node */
+    if (!prefill && (s.n_replay > a.n_node || s.n_fed + s.n_row > a.n_node))
+        return grid_wait(); /* caches and tables hold n_node */
 
     /* Which channels, which states. Groups without channels go along for the shuffles and store nothing. */
     int head, c0;
@@ -266,7 +269,8 @@ scan_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile, int
         for (int i = 0; i < CH; i++)
             load_run<VS>(state[i], from + (size_t)i * a.n_state, SPEC_DTYPE_F32, 0, i < n_ch ? n_s : 0);
     };
-    load_state(memory);
+    load_state(memory); /* no other kernel of the pass writes it */
+    grid_wait();
 
     if (prefill) {
         for (int i0 = 0; i0 < s.n_row; i0 += table_cap) {
@@ -537,7 +541,7 @@ spec_status speci_cuda_check_scan(spec_device *dev, const spec_scan_args *a)
 }
 
 template <int VS, int LANES, int CH, bool PER_STATE>
-static void launch(spec_queue *q, const spec_scan_args *a, unsigned blocks, int n_tile, int table_cap)
+static spec_status launch(spec_queue *q, const spec_scan_args *a, unsigned blocks, int n_tile, int table_cap)
 {
     const bool decode = q->shape.phase == SPEC_PHASE_DECODE;
     const size_t tables = (PER_STATE ? 0 : (size_t)table_cap * sizeof(float2)) + (size_t)a->n_node * 8;
@@ -546,19 +550,19 @@ static void launch(spec_queue *q, const spec_scan_args *a, unsigned blocks, int 
     while (n_place > 0 && tables + (size_t)n_place * place > limit) n_place--;
     const size_t bytes = tables + (size_t)n_place * place;
     scan_allow_shared(q->dev, scan_kernel<VS, LANES, CH, PER_STATE>, bytes);
-    scan_kernel<VS, LANES, CH, PER_STATE><<<dim3(blocks, (unsigned)q->shape.seqs), SCAN_THREADS, bytes, q->stream>>>(
-        q->d_step, *a, n_tile, table_cap, n_place);
+    return cuda_launch(q, "scan", scan_kernel<VS, LANES, CH, PER_STATE>, dim3(blocks, (unsigned)q->shape.seqs),
+                       dim3(SCAN_THREADS), bytes, 1, q->d_step, *a, n_tile, table_cap, n_place);
 }
 
-template <int VS, int LANES> static void launch_scan(spec_queue *q, const spec_scan_args *a)
+template <int VS, int LANES> static spec_status launch_scan(spec_queue *q, const spec_scan_args *a)
 {
     if (a->a_per_state) {
         const int blocks = cuda_div_up((int64_t)a->n_head * a->head_dim, SCAN_WARPS * (32 / LANES));
-        launch<VS, LANES, 1, true>(q, a, (unsigned)blocks, 1, CUDA_PREFILL_CHUNK);
+        return launch<VS, LANES, 1, true>(q, a, (unsigned)blocks, 1, CUDA_PREFILL_CHUNK);
     } else {
         const int n_tile = cuda_div_up(a->head_dim, SCAN_WARPS * (32 / LANES) * 4);
         const int cap = a->n_node * 2 > SCAN_TABLE_MIN ? a->n_node * 2 : (int)SCAN_TABLE_MIN;
-        launch<VS, LANES, 4, false>(q, a, (unsigned)(a->n_head * n_tile), n_tile, cap);
+        return launch<VS, LANES, 4, false>(q, a, (unsigned)(a->n_head * n_tile), n_tile, cap);
     }
 }
 
@@ -566,11 +570,12 @@ spec_status speci_cuda_scan(spec_queue *q, const spec_scan_args *a)
 {
     SPEC_TRY(cuda_enter_op(q, "scan"));
     SPEC_TRY(speci_cuda_check_scan(q->dev, a));
-    if (a->matrix && q->shape.phase == SPEC_PHASE_DECODE) speci_cuda_scan_matrix(q, a);
-    else if (a->n_state <= 16) launch_scan<4, 4>(q, a);
-    else if (a->n_state <= 32) launch_scan<4, 8>(q, a);
-    else if (a->n_state <= 64) launch_scan<4, 16>(q, a);
-    else if (a->n_state <= 128) launch_scan<4, 32>(q, a);
-    else launch_scan<8, 32>(q, a);
-    return cuda_launched(q, "scan");
+    spec_status status = SPEC_OK;
+    if (a->matrix && q->shape.phase == SPEC_PHASE_DECODE) return speci_cuda_scan_matrix(q, a);
+    if (speci_cuda_scan_warp(q, a, &status) || speci_cuda_scan_state(q, a, &status)) return status;
+    if (a->n_state <= 16) return launch_scan<4, 4>(q, a);
+    if (a->n_state <= 32) return launch_scan<4, 8>(q, a);
+    if (a->n_state <= 64) return launch_scan<4, 16>(q, a);
+    if (a->n_state <= 128) return launch_scan<4, 32>(q, a);
+    return launch_scan<8, 32>(q, a);
 }

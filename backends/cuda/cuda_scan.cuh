@@ -34,6 +34,10 @@ template <typename Kernel> static inline void scan_allow_shared(const spec_devic
 }
 
 /* Decode passes with a->matrix. */
-void speci_cuda_scan_matrix(spec_queue *q, const spec_scan_args *a);
+spec_status speci_cuda_scan_matrix(spec_queue *q, const spec_scan_args *a);
+/* The recurrent form where cuda_scan_warp.cu (a decay per head) or cuda_scan_state.cu (a decay per state) have a kernel
+ * for it; false: there is none, and nothing was launched. */
+bool speci_cuda_scan_warp(spec_queue *q, const spec_scan_args *a, spec_status *status);
+bool speci_cuda_scan_state(spec_queue *q, const spec_scan_args *a, spec_status *status);
 
 #endif

@@ -44,11 +44,12 @@ matrix_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile)
                                                                   p_own + k * STRIDE of state number n_own */
     constexpr int STRIDE = MATRIX_THREADS / NS;
 
-    if ((int)blockIdx.y >= step->n_seq) return;
+    grid_release();
+    if ((int)blockIdx.y >= step->n_seq) return grid_wait();
     const int n_seq = (int)blockIdx.y;
     const spec_step_seq s = spec_step_seqs(step)[n_seq];
     const int n_tree = s.n_fed + s.n_row;
-    if (s.n_replay > a.n_node || n_tree > a.n_node || s.n_advance > s.n_row) return; /* caches hold n_node */
+    if (s.n_replay > a.n_node || n_tree > a.n_node || s.n_advance > s.n_row) return grid_wait(); /* caches hold n_node */
     const spec_step_node *node = spec_step_nodes(step) + s.first_node;
     const int32_t *path = spec_step_paths(step) + s.first_path;
     const int tid = (int)threadIdx.x, warp = tid / 32, lane = tid % 32;
@@ -81,6 +82,17 @@ matrix_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile)
         return round_any(a.dtype, load_any(a.b.data, a.b.dtype, row * a.b.ld + b_col + n));
     };
 
+    /* The state: no other kernel of the pass writes it. */
+    const int n_own = tid % NS, p_own = tid / NS;
+    float *memory = a.state + (((size_t)s.slot * a.n_head + head) * a.head_dim + c0) * a.n_state + n_own;
+    float state[OWN];
+#pragma unroll
+    for (int k = 0; k < OWN; k++) {
+        const int p = p_own + k * STRIDE;
+        state[k] = n_own < a.n_state && p < n_ch ? memory[(size_t)p * a.n_state] : 0.0f;
+    }
+    grid_wait();
+
     /* Tables. The first tile of a head keeps dt for the replay to come. */
     for (int i = tid; i < n_tree; i += MATRIX_THREADS) {
         const int up = node[i].parent;
@@ -104,15 +116,7 @@ matrix_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile)
         sigma[i] = sum;
     }
 
-    /* The state, and what it absorbs. */
-    const int n_own = tid % NS, p_own = tid / NS;
-    float *memory = a.state + (((size_t)s.slot * a.n_head + head) * a.head_dim + c0) * a.n_state + n_own;
-    float state[OWN];
-#pragma unroll
-    for (int k = 0; k < OWN; k++) {
-        const int p = p_own + k * STRIDE;
-        state[k] = n_own < a.n_state && p < n_ch ? memory[(size_t)p * a.n_state] : 0.0f;
-    }
+    /* What the state absorbs. */
     /* Nodes 0 .. n - 1 of a list: x(j, p), b(j, state number), dt and decay by step(j). All threads call it. */
     auto absorb = [&](int n, auto x, auto b, auto dt_decay) {
         for (int j0 = 0; j0 < n; j0 += MATRIX_BATCH) {
@@ -203,20 +207,20 @@ matrix_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile)
     }
 }
 
-template <int NS> static void launch_matrix(spec_queue *q, const spec_scan_args *a)
+template <int NS> static spec_status launch_matrix(spec_queue *q, const spec_scan_args *a)
 {
     const int n_tile = cuda_div_up(a->head_dim, MATRIX_CHANNELS);
     const size_t bytes = matrix_bytes<NS>(a->n_node);
     scan_allow_shared(q->dev, matrix_kernel<NS>, bytes);
     const dim3 grid((unsigned)(a->n_head * n_tile), (unsigned)q->shape.seqs);
-    matrix_kernel<NS><<<grid, MATRIX_THREADS, bytes, q->stream>>>(q->d_step, *a, n_tile);
+    return cuda_launch(q, "scan", matrix_kernel<NS>, grid, dim3(MATRIX_THREADS), bytes, 1, q->d_step, *a, n_tile);
 }
 
-void speci_cuda_scan_matrix(spec_queue *q, const spec_scan_args *a)
+spec_status speci_cuda_scan_matrix(spec_queue *q, const spec_scan_args *a)
 {
-    if (a->n_state <= 16) launch_matrix<16>(q, a);
-    else if (a->n_state <= 32) launch_matrix<32>(q, a);
-    else if (a->n_state <= 64) launch_matrix<64>(q, a);
-    else if (a->n_state <= 128) launch_matrix<128>(q, a);
-    else launch_matrix<256>(q, a);
+    if (a->n_state <= 16) return launch_matrix<16>(q, a);
+    if (a->n_state <= 32) return launch_matrix<32>(q, a);
+    if (a->n_state <= 64) return launch_matrix<64>(q, a);
+    if (a->n_state <= 128) return launch_matrix<128>(q, a);
+    return launch_matrix<256>(q, a);
 }

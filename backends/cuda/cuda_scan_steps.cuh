@@ -1,0 +1,148 @@
+/* cuda_scan_steps.cuh - what a scan does one after the other for a sequence: the accepted path, then the tree's visits.
+ *
+ * A *step* is one update of the live state. A visit is one step, and one more in front for each ancestor that has to be
+ * absorbed again. All of it follows from the step block, so a kernel prepares it before it waits for the pass.
+ *
+ * Two things are found that the visits do not say:
+ *  - A node from which nobody goes on (a leaf) is computed beside the live state, which stays its parent's. The next
+ *    child then finds it live: a state is kept in a place only where two children or more have children themselves.
+ *    A tree of 15 nodes needs 2 places, of 63 it needs 4 (spec_step_places: 3 and 5).
+ *  - A visit along the path starts from the live state where that is on the path: children of one node, as levels of
+ *    a growing tree have them, do not walk up again. */
+#ifndef SPEC_CUDA_SCAN_STEPS_CUH
+#define SPEC_CUDA_SCAN_STEPS_CUH
+
+#include "cuda.cuh"
+
+/* A step: node (of the path: its number there) | from | (save + 1) << 20 | flags. */
+enum {
+    STEP_NODE = 0xffff,
+    STEP_FROM = 0xf << 16,
+    STEP_LIVE = 0, /* where it goes on from: the live state, the stored one, place k: STEP_PLACE + (k << 16) */
+    STEP_STORED = 1 << 16,
+    STEP_PLACE = 2 << 16,
+    STEP_SAVE = 0xf << 20,
+    STEP_OUT = 1 << 24,   /* a row: it has an output */
+    STEP_ALONE = 1 << 25, /* the live state stays as it was */
+    STEP_STORE = 1 << 26, /* afterwards the state is stored */
+    STEP_PATH = 1 << 27   /* of the accepted path */
+};
+
+/* Places that steps of a tree of n nodes use at most: k states wait when it has 6 * 2^(k-1) - 1 nodes or more. */
+static inline int scan_places(int n_node)
+{
+    int k = 0;
+    while (k < SPEC_MAX_SAVED && n_node >= (6 << k) - 1) k++;
+    return k;
+}
+
+struct scan_steps {
+    int32_t *parent; /* [n_node] */
+    int32_t *visit;  /* [n_node] as the step block has them, packed */
+    int32_t *word;   /* [n_node] the step of the visit's own node, `from` that of its first step */
+    int32_t *first;  /* [n_node + 1] number of the visit's first step */
+    int32_t *waited; /* [n_node] a visit starts from the node's saved state */
+    int n_row, n_path, n_step;
+    bool rebuilds;   /* some visits have several steps */
+
+    static __host__ __device__ size_t bytes(int n_node) { return ((size_t)n_node * 5 + 1) * sizeof(int32_t); }
+    __device__ scan_steps(void *shared, int n_node)
+    {
+        parent = (int32_t *)shared, visit = parent + n_node, word = visit + n_node, waited = word + n_node;
+        first = waited + n_node;
+    }
+    __device__ void build(const spec_step_block *step, const spec_step_seq &s, int n_place);
+    __device__ int at(int t) const;
+};
+
+/* All threads call it. */
+__device__ __forceinline__ void scan_steps::build(const spec_step_block *step, const spec_step_seq &s, int n_place)
+{
+    const spec_step_node *node = spec_step_nodes(step) + s.first_node;
+    const int n_tree = s.n_fed + s.n_row, tid = (int)threadIdx.x, n_thread = (int)blockDim.x;
+    n_row = s.n_row, n_path = s.n_replay;
+    for (int i = tid; i < n_tree; i += n_thread) {
+        const int up = node[i].parent;
+        parent[i] = up < i && up >= 0 ? up : -1;
+        waited[i] = 0;
+    }
+    for (int i = tid; i < n_row; i += n_thread) {
+        const spec_step_visit v = spec_step_visits(step)[s.first_row + i];
+        const int load = v.load < SPEC_LOAD_PATH || v.load >= n_place ? (int)SPEC_LOAD_PATH : v.load;
+        const int save = v.save < 0 || v.save >= n_place ? -1 : v.save;
+        visit[i] = min(max(v.node, s.n_fed), n_tree - 1) | (load + 2) << 16 | (save + 1) << 24;
+    }
+    __syncthreads();
+
+    auto load_of = [&](int i) { return (visit[i] >> 16 & 0xff) - 2; };
+    auto alone = [&](int i) {
+        const bool goes_on = visit[i] >> 24 || (i + 1 < n_row && load_of(i + 1) == SPEC_LOAD_LIVE);
+        return !goes_on && (visit[i] & STEP_NODE) != s.n_advance - 1;
+    };
+    int several = 0;
+    for (int i = tid; i < n_row; i += n_thread) {
+        const int n = visit[i] & STEP_NODE, load = load_of(i), up = parent[n];
+        const int before = i > 0 ? visit[i - 1] & STEP_NODE : -1;
+        const int live = i > 0 && alone(i - 1) ? parent[before] : before; /* the node whose state is live */
+        const int stored = n >= s.n_advance ? s.n_advance - 1 : -1; /* the node whose state is stored */
+        int from = STEP_LIVE, n_again = 0;
+        if (load >= 0 && up != live) {
+            from = STEP_PLACE + (load << 16);
+            waited[up] = 1;
+        } else if (load == SPEC_LOAD_PATH) {
+            int k = up;
+            for (; k >= 0 && k != stored && k != live; k = parent[k]) n_again++;
+            from = k == live ? STEP_LIVE : STEP_STORED;
+        }
+        word[i] = n | from | (visit[i] >> 24) << 20 | STEP_OUT | (alone(i) ? STEP_ALONE : 0) |
+                  (n == s.n_advance - 1 ? STEP_STORE : 0);
+        first[i] = 1 + n_again;
+        several |= n_again;
+    }
+    rebuilds = __syncthreads_or(several) != 0;
+
+    for (int i = tid; i < n_row; i += n_thread)
+        if (!waited[word[i] & STEP_NODE]) word[i] &= ~STEP_SAVE;
+    n_step = n_path + n_row;
+    if (!rebuilds) {
+        __syncthreads();
+        return;
+    }
+    if (tid < 32) { /* numbers of steps become their sums */
+        int sum = 0;
+        for (int i0 = 0; i0 < n_row; i0 += 32) {
+            const int i = i0 + tid, count = i < n_row ? first[i] : 0;
+            int with = count;
+#pragma unroll
+            for (int d = 1; d < 32; d *= 2) {
+                const int other = __shfl_up_sync(0xffffffffu, with, d);
+                if (tid >= d) with += other;
+            }
+            if (i < n_row) first[i] = sum + with - count;
+            sum += __shfl_sync(0xffffffffu, with, 31);
+        }
+        if (tid == 0) first[n_row] = sum;
+    }
+    __syncthreads();
+    n_step = n_path + first[n_row];
+}
+
+__device__ __forceinline__ int scan_steps::at(int t) const
+{
+    if (t < n_path) return t | STEP_PATH | (t == n_path - 1 ? STEP_STORE : 0);
+    t -= n_path;
+    if (!rebuilds) return word[t];
+    int v = 0; /* the last visit that has begun */
+    for (int end = n_row; end - v > 1;) {
+        const int mid = (v + end) / 2;
+        if (first[mid] <= t) v = mid;
+        else end = mid;
+    }
+    const int w = word[v], from = t == first[v] ? w & STEP_FROM : (int)STEP_LIVE;
+    int left = first[v + 1] - 1 - t, n = w & STEP_NODE;
+    if (left == 0) return (w & ~STEP_FROM) | from;
+    for (; left > 0; left--) n = parent[n];
+    return n | from;
+}
+
+#endif
