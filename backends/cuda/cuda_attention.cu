@@ -131,30 +131,33 @@ template <typename T> static __device__ __forceinline__ void prefetch_rows(const
  *   row_of   [64] shared: row of K and V of each position, -1 = none
  *   last     positions <= last[i] (relative to the block) and >= first[i] are attended by query i
  *   out      [NQ][STRIDE] shared
- * Steps that no query attends are passed over, since a tree's block is seldom full. The loops over steps stay rolled: warps
- * of a block run different ones, and code that is run a few times is fetched more slowly than it runs. */
-template <typename T, int LPK, int NQ>
+ * TRIM: steps that no query attends are passed over, since a tree's block is seldom full; else the loops have a length
+ * that the compiler knows. */
+template <typename T, int LPK, int NQ, bool TRIM>
 static __device__ __forceinline__ void att_block(const float *const (&query)[NQ], const T *k, const T *v,
                                                  const int *row_of, int d, bool vec, float scale,
                                                  const int (&first)[NQ], const int (&last)[NQ], float *out)
 {
     constexpr int KPW = 32 / LPK, STRIDE = att_size<LPK>::STRIDE, D_PAD = att_size<LPK>::D_PAD, STEP = 8 * KPW;
     const int lane = (int)threadIdx.x % 32, group = lane / LPK, l = lane % LPK, c = l * 8;
-    int begin = CUDA_BLOCK, end = 0;
+    int begin = TRIM ? CUDA_BLOCK : 0, end = TRIM ? 0 : CUDA_BLOCK;
+    if (TRIM) {
 #pragma unroll
-    for (int i = 0; i < NQ; i++) {
-        if (last[i] < 0 || first[i] >= CUDA_BLOCK) continue;
-        begin = min(begin, max(first[i], 0) / STEP * STEP);
-        end = max(end, min(last[i] + 1, (int)CUDA_BLOCK));
+        for (int i = 0; i < NQ; i++) {
+            if (last[i] < 0 || first[i] >= CUDA_BLOCK) continue;
+            begin = min(begin, max(first[i], 0) / STEP * STEP);
+            end = max(end, min(last[i] + 1, (int)CUDA_BLOCK));
+        }
+    } else {
+        prefetch_rows(v, row_of, d); /* read after the scores */
     }
-    prefetch_rows(v, row_of, d); /* read after the scores */
     {
         float qv[NQ][8];
 #pragma unroll
         for (int i = 0; i < NQ; i++)
 #pragma unroll
             for (int e = 0; e < 8; e++) qv[i][e] = query[i] && c + e < d ? query[i][c + e] : 0.0f;
-#pragma unroll 1
+#pragma unroll 2
         for (int key0 = begin; key0 < end; key0 += STEP) {
             raw8<T> raw[8];
 #pragma unroll
@@ -197,7 +200,7 @@ static __device__ __forceinline__ void att_block(const float *const (&query)[NQ]
     for (int i = 0; i < NQ; i++)
 #pragma unroll
         for (int e = 0; e < 8; e++) acc[i][e] = 0.0f;
-#pragma unroll 1
+#pragma unroll 2
     for (int key0 = begin; key0 < end; key0 += STEP) {
         raw8<T> raw[8];
 #pragma unroll
@@ -378,8 +381,8 @@ attention_kernel(const spec_step_block *step, spec_attention_args a, int vec, fl
                     last[i] = p >= 0 ? p - t0 : -1;
                     first[i] = a.window ? p - a.window + 1 - t0 : 0;
                 }
-                att_block<T, LPK, NG>(query, (const T *)a.kv.k, (const T *)a.kv.v, row_of[warp], d, vec, a.scale, first,
-                                      last, part[b][rr * HT]);
+                att_block<T, LPK, NG, false>(query, (const T *)a.kv.k, (const T *)a.kv.v, row_of[warp], d, vec, a.scale,
+                                             first, last, part[b][rr * HT]);
             } else {
                 const float *query[HT];
                 int first[HT], last[HT];
@@ -390,8 +393,12 @@ attention_kernel(const spec_step_block *step, spec_attention_args a, int vec, fl
                     last[i] = p - t0;
                     first[i] = a.window ? p - a.window + 1 - t0 : 0;
                 }
-                att_block<T, LPK, HT>(query, (const T *)a.kv.k, (const T *)a.kv.v, row_of[warp], d, vec, a.scale, first,
-                                      last, part[b][rr * HT]);
+                if (t0 + CUDA_BLOCK - 1 <= item_top)
+                    att_block<T, LPK, HT, false>(query, (const T *)a.kv.k, (const T *)a.kv.v, row_of[warp], d, vec,
+                                                 a.scale, first, last, part[b][rr * HT]);
+                else
+                    att_block<T, LPK, HT, true>(query, (const T *)a.kv.k, (const T *)a.kv.v, row_of[warp], d, vec, a.scale,
+                                                first, last, part[b][rr * HT]);
             }
         }
         __syncthreads();
