@@ -1,8 +1,8 @@
 /* cuda_linear_q8.cu - products with weights of Q8_0 (layout: cuda_q8.cuh; epilogue: cuda_linear.cuh).
  *
- * Decode. 16 bit: int8 becomes bf16 or f16 in registers, exactly, and W is the wide operand of m16n8k16; the float32 sum of
- * a block of 32 is multiplied by the block's scale and added (fmaf) to the sum of the blocks before it. So each output has
- * the very values of its weights. A thread block of 8 warps makes one or two strips of up to 64 rows; warp w takes the
+ * Decode. 16 bit: int8 becomes bf16 or f16 in registers, exactly, and W is the wide operand of m16n8k16; the float32
+ * sum of a block of 32 is multiplied by the block's scale and added (fmaf) to the sum of the blocks before it. So each
+ * output has the very values of its weights. A thread block of 8 warps makes one or two strips of up to 64 rows; warp w takes the
  * w-th eighth of the pieces, and the eight sums are added in the order of the warps. float32, and x whose rows are not
  * 16-byte aligned: a warp an output, fmaf, a shuffle tree. All orders depend on n_in only.
  *
@@ -54,8 +54,8 @@ static __device__ __forceinline__ q8_lane load_lane(const q8_piece *p, int lane)
 
 /* The lane's parts of pieces c .. of each strip; zero from c_end on. */
 template <int UNROLL, int MT>
-static __device__ __forceinline__ void load_pieces(q8_lane v[UNROLL][MT], const q8_piece *const strip[MT], int c, int c_end,
-                                                   int lane)
+static __device__ __forceinline__ void load_pieces(q8_lane v[UNROLL][MT], const q8_piece *const strip[MT], int c,
+                                                   int c_end, int lane)
 {
 #pragma unroll
     for (int u = 0; u < UNROLL; u++)
@@ -105,7 +105,7 @@ linear_q8_kernel(const spec_step_block *step, const q8_piece *__restrict__ w, q8
     const q8_piece *strip[MT];
 #pragma unroll
     for (int i = 0; i < MT; i++)
-        strip[i] = w + (size_t)(strip0 + i < n_strip ? strip0 + i : strip0) * n_piece; /* a repeated one is not stored */
+        strip[i] = w + (size_t)(strip0 + i < n_strip ? strip0 + i : strip0) * n_piece; /* repeated: not stored */
     q8_lane v[UNROLL][MT];
     load_pieces<UNROLL, MT>(v, strip, c_begin, c_end, lane);
     grid_wait();
@@ -148,7 +148,7 @@ linear_q8_kernel(const spec_step_block *step, const q8_piece *__restrict__ w, q8
         }
     }
 
-    /* Lane (g, t) holds outputs g and g + 8 of rows 2t and 2t + 1. Add the warps' sums in their order, 8 rows a time. */
+    /* Lane (g, t) holds outputs g and g + 8 of rows 2t and 2t + 1. The warps' sums in their order, 8 rows a time. */
     const int first = (o.glu ? strip0 / 2 : strip0) * Q8_STRIP, m_end = o.glu ? o.n_out / 2 : o.n_out;
     const int n_m = o.glu ? Q8_STRIP : MT * Q8_STRIP;
 #pragma unroll
@@ -314,8 +314,9 @@ static spec_status prefill(spec_queue *q, const spec_linear_args *a)
 spec_status speci_cuda_linear_q8(spec_queue *q, const spec_linear_args *a)
 {
     const int rows = q->shape.rows;
-    if (q->shape.phase == SPEC_PHASE_PREFILL && prefill_floats(a, q->n_row_run) <= q->linear_floats) return prefill(q, a);
-    /* As in cuda_linear.cu: two strips a block halve the reading of x, one keeps small matrices spread over the device. */
+    const bool room = q->linear_floats >= prefill_floats(a, q->n_row_run); /* the queue was opened for the operation */
+    if (q->shape.phase == SPEC_PHASE_PREFILL && room) return prefill(q, a);
+    /* Two strips a block halve the reading of x; one keeps small matrices spread over the device. */
     const bool wide = a->glu || (rows > 16 && a->n_out >= 32 * 2 * q->dev->n_sm);
     const bool vectors = cuda_aligned(a->x.data, 16) && a->x.ld % 8 == 0;
     return cuda_by_dtype(a->w->dtype, [&](auto t) {
