@@ -196,7 +196,7 @@ typedef enum spec_dtype {
     SPEC_DTYPE_BF16 = 2,
     SPEC_DTYPE_F16 = 3,
     SPEC_DTYPE_I32 = 4, /* ids only */
-    SPEC_DTYPE_Q8_0 = 5 /* weights only: 32 consecutive values of a row are int8 times one f16 scale, 8.5 bits a value */
+    SPEC_DTYPE_Q8_0 = 5 /* weights only: 32 consecutive values of a row are int8 times one f16 scale, 8.5 bits each */
 } spec_dtype;
 SPEC_API const char *spec_dtype_name(spec_dtype dtype); /* "f32", "bf16", ... */
 
@@ -206,8 +206,8 @@ typedef struct spec_model_params {
     const char *tokenizer_path; /* NULL = the model's directory; a model without one works with ids only */
     spec_progress_fn progress;
     void *progress_user_data;
-    /* AUTO: matrices are kept in the file's or the compute type. Q8_0: those with rows of a multiple of 32 are quantised
-     * while they are loaded, embeddings and head too; the others, vectors and activations are as ever. */
+    /* AUTO: matrices are kept in the file's or the compute type. Q8_0: those with rows of a multiple of 32 are
+     * quantised while they are loaded, embeddings and head too; the others, vectors and activations are as ever. */
     spec_dtype weights;
 } spec_model_params;
 #define SPEC_MODEL_PARAMS_INIT { sizeof(spec_model_params), SPEC_DTYPE_AUTO, 0, 0, 0, SPEC_DTYPE_AUTO }

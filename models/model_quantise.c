@@ -2,7 +2,7 @@
  *
  *   scale = max |w| / 127, kept as f16;   q = w / scale rounded to nearest, halves away from zero
  *
- * with the quotient by the scale before it becomes f16. So does ggml (quantize_row_q8_0_ref): the blocks are the same. */
+ * with the quotient by the scale before it becomes f16. So does ggml (quantize_row_q8_0_ref): its blocks are the same. */
 #include <math.h>
 #include <string.h>
 
@@ -61,8 +61,8 @@ spec_status model_quantise_q8_0(spec_q8_block *out, const model_tensor *t, int32
         const float most = largest(x);
         if (!(most <= most_held))
             return speci_fail(SPEC_E_UNSUPPORTED,
-                              "%s: tensor %s: row %zu has a value that is not finite or beyond %.0f in columns %zu to %zu, "
-                              "which q8_0 cannot hold", t->file, t->name, i / n_in, (double)most_held, i % n_in,
+                              "%s: tensor %s: row %zu has a value that is not finite or beyond %.0f in columns %zu to "
+                              "%zu, which q8_0 cannot hold", t->file, t->name, i / n_in, (double)most_held, i % n_in,
                               i % n_in + SPEC_Q8_BLOCK - 1);
         quantise(out, x, most);
     }

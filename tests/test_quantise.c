@@ -1,5 +1,5 @@
-/* test_quantise.c - weights in Q8_0: the blocks against the reference, what cannot be held, and whole models: a model in
- * Q8_0 has the logits of the plain model over the values of its blocks. */
+/* test_quantise.c - weights in Q8_0: the blocks against the reference, what cannot be held, and whole models: a model
+ * in Q8_0 has the logits of the plain model over the values of its blocks. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,7 +40,8 @@ static void check_block(const spec_q8_block *got, const float *w)
     for (int32_t i = 0; i < SPEC_Q8_BLOCK; i++) {
         if (held > 0) assert_int_equal(got->q[i], q[i]);
         else assert_int_equal(got->q[i], 0);
-        assert_true(fabs(held * got->q[i] - (double)w[i]) <= 0.5 * (double)scale * (1 + 1e-6) + 127 * fabs(held - (double)scale));
+        const double rounding = 0.5 * (double)scale * (1 + 1e-6), of_scale = 127 * fabs(held - (double)scale);
+        assert_true(fabs(held * got->q[i] - (double)w[i]) <= rounding + of_scale);
     }
 }
 
@@ -80,7 +81,8 @@ static void beyond(void **state)
                                       .dim = { 3, N_IN }, .data = (const void *)w };
         w[2][40] = values[i];
         FAILS(model_quantise_q8_0(out, &tensor, 0, 3), SPEC_E_UNSUPPORTED,
-              "some.file: tensor some.weight: row 2 has a value that is not finite or beyond 8319008 in columns 32 to 63");
+              "some.file: tensor some.weight: row 2 has a value that is not finite or beyond 8319008 in columns 32 to "
+              "63");
         OK(model_quantise_q8_0(out, &tensor, 0, 2));
     }
 }
@@ -161,7 +163,8 @@ static void same_as_plain(void **state)
     rewrite(dir, base, to_held);
 
     spec_model *q8 = support_model_of(backend, base, SPEC_DTYPE_F32, SPEC_DTYPE_Q8_0);
-    spec_model *held = support_model(backend, dir, SPEC_DTYPE_F32), *file = support_model(backend, base, SPEC_DTYPE_F32);
+    spec_model *held = support_model(backend, dir, SPEC_DTYPE_F32);
+    spec_model *file = support_model(backend, base, SPEC_DTYPE_F32);
     const spec_model_info a = info_of(q8), b = info_of(file);
     assert_int_equal(a.weights, SPEC_DTYPE_Q8_0);
     assert_int_equal(b.weights, SPEC_DTYPE_AUTO);

@@ -39,7 +39,7 @@
  * or converted at once, [n_panel][n_k / 2][32][2]. A product walks a panel from its start to its end: one stream of memory, and no
  * sum across lanes. K is summed in blocks of 256: within a block one chain k = 0, 1, ..., then the blocks in order.
  * Both orders are the same for every number of rows, which is what path invariance asks.
- * Of Q8_0, panels are [n_k / 32] cpu_q8_panel; the blocks of K are of 32, and a block's sum is multiplied by the scale. */
+ * Of Q8_0, panels are [n_k / 32] cpu_q8_panel; the blocks of K are of 32, and a block's sum is times the scale. */
 enum { CPU_PREFILL_CHUNK = 64 };
 enum { CPU_PANEL = 32, CPU_TASK_PANELS = 2, CPU_TASK_OUT = 64, CPU_K_BLOCK = 256, CPU_ROW_BLOCK = 64 };
 

@@ -5,8 +5,8 @@
 #define TILE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 8")
 
-/* How a tile multiplies: float32 after conversion (Q8: the scales come last), or pairs of bf16. STEP_WIDE: weights in pairs, x float32, the two of
- * a pair one after the other. */
+/* How a tile multiplies: float32 after conversion (Q8: the scales come last), or pairs of bf16. STEP_WIDE: weights in
+ * pairs, x float32, the two of a pair one after the other. */
 typedef enum cpu_step { STEP_F32, STEP_BF16, STEP_F16, STEP_Q8, STEP_PAIRS, STEP_WIDE } cpu_step;
 
 /* Bytes of 16 outputs at one step along K (two k for pairs). */

@@ -1,5 +1,6 @@
 /* cuda_embed.cu - y[r] = scale * table[token of row r].
- * table [n_vocab][ld] f32, bf16 or f16, or Q8_0 (cuda_q8.cuh); y f32 [rows][dim]. Rows that are not valid, and ids outside the table, give 0. */
+ * table [n_vocab][ld] f32, bf16 or f16, or Q8_0 (cuda_q8.cuh); y f32 [rows][dim]. Rows that are not valid, and ids
+ * outside the table, give 0. */
 #include "cuda_q8.cuh"
 
 /* Tables: element (row, c) as float32. */
@@ -54,8 +55,9 @@ template <typename T> static spec_status launch_embed(spec_queue *q, const spec_
     const int threads = 256;
     int blocks = cuda_div_up(a->dim, threads);
     if (blocks > 8) blocks = 8;
-    return cuda_launch(q, "embed", embed_kernel<T>, dim3((unsigned)blocks, (unsigned)q->shape.rows), dim3(threads), 0, 1,
-                       q->d_step, table, a->n_vocab, a->dim, a->scale, (float *)a->y.data, a->y.ld);
+    const dim3 grid((unsigned)blocks, (unsigned)q->shape.rows);
+    return cuda_launch(q, "embed", embed_kernel<T>, grid, dim3(threads), 0, 1, q->d_step, table, a->n_vocab,
+                       a->dim, a->scale, (float *)a->y.data, a->y.ld);
 }
 
 spec_status speci_cuda_embed(spec_queue *q, const spec_embed_args *a)

@@ -1,8 +1,9 @@
 /* cuda_q8.cuh - how weights of Q8_0 lie on the device.
  *
  * Strips of 16 outputs (with glu a strip of gates, then the strip of their ups, and so on), each cut into pieces of 64
- * inputs, two blocks, one after the other. A piece is what a warp multiplies: its lane (g = lane / 4, t = lane % 4) takes of the
- * rows g and g + 8, and of either block, the values 8t .. 8t + 7. Outputs and inputs beyond the matrix are zero. */
+ * inputs, two blocks, one after the other. A piece is what a warp multiplies: its lane (g = lane / 4, t = lane % 4)
+ * takes of the rows g and g + 8, and of either block, the values 8t .. 8t + 7. Outputs and inputs beyond the matrix are
+ * zero. */
 #ifndef SPEC_CUDA_Q8_CUH
 #define SPEC_CUDA_Q8_CUH
 

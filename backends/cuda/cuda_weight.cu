@@ -182,8 +182,8 @@ static spec_status upload_parts(spec_device *dev, spec_weight *w, const spec_wei
 
 static int32_t weight_ld(const spec_weight_desc *d) { return (int32_t)cuda_round_up((size_t)d->n_in, CUDA_CHUNK); }
 
-/* Fills everything of w but its data; returns the bytes of that. Kernels read whole tiles of rows: behind the last one there
- * is memory for a tile, zero and not used. */
+/* Fills everything of w but its data; returns the bytes of that. Kernels read whole tiles of rows: behind the last one
+ * there is memory for a tile, zero and not used. */
 static size_t layout(spec_weight *w, const spec_weight_desc *d)
 {
     w->n_out = d->n_out, w->n_in = d->n_in, w->ld = weight_ld(d), w->dtype = d->compute;
@@ -211,7 +211,8 @@ static spec_status check_weight(spec_device *dev, const spec_weight_desc *d)
     if ((!q8 && !cuda_is_float(d->dtype)) || !cuda_is_float(d->compute))
         return h->fail(SPEC_E_UNSUPPORTED, "cuda weight: of type %d for type %d", (int)d->dtype, (int)d->compute);
     if (q8 && d->n_in % SPEC_Q8_BLOCK != 0)
-        return h->fail(SPEC_E_INVALID, "cuda weight: q8_0 needs rows of a multiple of %d, not %d", SPEC_Q8_BLOCK, d->n_in);
+        return h->fail(SPEC_E_INVALID, "cuda weight: q8_0 needs rows of a multiple of %d, not %d", SPEC_Q8_BLOCK,
+                       d->n_in);
     for (int32_t i = 0; i < d->n_part; i++) {
         if (!d->parts[i].data || d->parts[i].n_row < 0)
             return h->fail(SPEC_E_INVALID, "cuda weight: part %d has no data", i);
