@@ -28,7 +28,10 @@ static struct {
 
 static void hand_out(uint64_t end)
 {
-    for (; late.n_out < end; late.n_out++) *late.result[late.n_out % MOST_LATE].to = late.result[late.n_out % MOST_LATE].value;
+    for (; late.n_out < end; late.n_out++) {
+        const uint64_t i = late.n_out % MOST_LATE;
+        *late.result[i].to = late.result[i].value;
+    }
 }
 
 static void delay(int32_t *to, int32_t n)

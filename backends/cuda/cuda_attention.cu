@@ -277,10 +277,12 @@ static __device__ __forceinline__ void find_ancestors(const spec_step_block *ste
 /* Grid: row tiles, K/V heads x tiles of HT heads, splits (1: the block walks all splits and writes y).
  * scratch: [row][n_head][n_split][d + 2]. */
 template <typename T, int LPK, int HT, int RT, int RG>
-static __global__ void __launch_bounds__(ATT_WARPS * 32, HT * RG >= 8 || (HT * RG >= 4 && (sizeof(T) == 4 || LPK == 32)) ? 1 : 2)
+static __global__ void
+__launch_bounds__(ATT_WARPS * 32, HT * RG >= 8 || (HT * RG >= 4 && (sizeof(T) == 4 || LPK == 32)) ? 1 : 2)
 attention_kernel(const spec_step_block *step, spec_attention_args a, int vec, float *scratch, int n_split)
 {
-    constexpr int NQ = HT * RT, NG = HT * RG, GROUPS = RT / RG, STRIDE = att_size<LPK>::STRIDE, D_PAD = att_size<LPK>::D_PAD;
+    constexpr int NQ = HT * RT, NG = HT * RG, GROUPS = RT / RG;
+    constexpr int STRIDE = att_size<LPK>::STRIDE, D_PAD = att_size<LPK>::D_PAD;
     constexpr int NE = (NQ * D_PAD + ATT_WARPS * 32 - 1) / (ATT_WARPS * 32);
     __shared__ __align__(16) float part[ATT_BLOCKS][NQ][STRIDE];
     __shared__ int row_of[ATT_WARPS][CUDA_BLOCK];
@@ -397,8 +399,8 @@ attention_kernel(const spec_step_block *step, spec_attention_args a, int vec, fl
                     att_block<T, LPK, HT, false>(query, (const T *)a.kv.k, (const T *)a.kv.v, row_of[warp], d, vec,
                                                  a.scale, first, last, part[b][rr * HT]);
                 else
-                    att_block<T, LPK, HT, true>(query, (const T *)a.kv.k, (const T *)a.kv.v, row_of[warp], d, vec, a.scale,
-                                                first, last, part[b][rr * HT]);
+                    att_block<T, LPK, HT, true>(query, (const T *)a.kv.k, (const T *)a.kv.v, row_of[warp], d, vec,
+                                                a.scale, first, last, part[b][rr * HT]);
             }
         }
         __syncthreads();
