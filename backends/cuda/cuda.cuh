@@ -12,9 +12,9 @@
  *
  * The kernels of a pass overlap at their edges (programmatic dependent launch). Each is launched by cuda_launch and
  * begins with grid_begin(): the next one may be set up from then on, and this one goes on when all before it are done
- * and their writes are seen. What stands in front of grid_begin() must not depend on the pass: it may prefetch
- * weights, and read the counts of the step block, which the host wrote before the pass. All threads of all blocks call
- * it, so that a kernel's end implies the end of all before it. */
+ * and their writes are seen. What is read in front of the wait must not be written in the pass: weights, the step block,
+ * states and windows that only the same kernel writes. For that the operations that begin a pass (kv_commit, embed) wait
+ * before they release. All threads of all blocks wait, so that a kernel's end implies the end of all before it. */
 #ifndef SPEC_CUDA_CUH
 #define SPEC_CUDA_CUH
 

@@ -25,7 +25,8 @@ static __global__ void embed_kernel(const spec_step_block *step, T table, int n_
                                     int ld)
 {
     const int r = (int)blockIdx.y;
-    grid_begin();
+    grid_wait(); /* before the release: a pass begins here, and later kernels read its nodes before they wait */
+    grid_release();
     if (r >= step->n_row_run) return;
     int token = -1;
     if (r < step->n_row) {

@@ -13,7 +13,8 @@ struct commit_layers { /* by value: a captured graph holds it */
 template <typename Unit>
 static __global__ void kv_commit_kernel(const spec_step_block *step, commit_layers layers, int n_kv_head, int n_unit)
 {
-    grid_begin();
+    grid_wait(); /* before the release, as in cuda_embed.cu */
+    grid_release();
     if ((int)blockIdx.y >= step->n_seq) return;
     const spec_step_seq s = spec_step_seqs(step)[blockIdx.y];
     if (s.n_replay <= 0) return;
