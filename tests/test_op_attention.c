@@ -1,5 +1,5 @@
 /* test_op_attention.c - attention of tree nodes over prefix and path: each node's keys and values are put in a row and
- * given to plain softmax attention. */
+ * given to plain softmax attention. A prompt that is cut in two passes has the bits of one pass. */
 #include <math.h>
 
 #include "tests/ref_ops.h"
@@ -13,6 +13,8 @@ static const int32_t chain[] = { -1, 0, 1, 2, 3, 4, 5, 6, 7, 8 };
 static const int32_t bush[] = { -1, 0, 1, 1, 0, 4, 0, 5, 3, 2 };
 static const int32_t star[] = { -1, 0, 0, 0, 0, 0 };
 
+static int32_t prompt_chain[256];
+
 static const test_seq first_token[] = { { .slot = 0, .n_past = 0, .n_node = 1, .parent = chain } };
 static const test_seq one[] = { { .slot = 0, .n_past = 20, .n_node = 1, .parent = chain } };
 static const test_seq short_chain[] = { { .slot = 0, .n_past = 20, .n_node = 4, .parent = chain } };
@@ -25,6 +27,10 @@ static const test_seq several[] = { { .slot = 3, .n_past = 62, .n_node = 10, .pa
                                     { .slot = 0, .parity = 1, .n_past = 0, .n_node = 1, .parent = chain },
                                     { .slot = 5, .parity = 1, .n_past = 300, .n_node = 6, .n_fed = 2, .parent = star },
                                     { .slot = 4, .n_past = 128, .n_node = 10, .n_fed = 9, .parent = chain } };
+static const test_seq prompt[] = { { .slot = 1, .n_past = 0, .n_node = 200, .parent = prompt_chain } };
+static const test_seq whole_pages[] = { { .slot = 2, .n_past = 0, .n_node = 256, .parent = prompt_chain } };
+static const test_seq second_pass[] = { { .slot = 3, .n_past = 128, .n_node = 200, .parent = prompt_chain } };
+static const test_seq inside_page[] = { { .slot = 0, .n_past = 295, .n_node = 100, .parent = prompt_chain } };
 
 typedef struct attention_case {
     const char *name;
@@ -32,31 +38,50 @@ typedef struct attention_case {
     int32_t n_seq, n_head, n_kv_head, dim, window;
     spec_dtype dtype;
     int32_t phase;
+    int32_t nan_at; /* K and V of this position are NaN; 0 = of none */
 } attention_case;
 
 static const attention_case cases[] = {
-    { "base", short_chain, 1, 4, 4, 16, 0, F32, SPEC_PHASE_DECODE },
-    { "first_token", first_token, 1, 4, 4, 16, 0, F32, SPEC_PHASE_DECODE },
-    { "one_row", one, 1, 4, 4, 16, 0, F32, SPEC_PHASE_DECODE },
-    { "tree", tree, 1, 4, 4, 16, 0, F32, SPEC_PHASE_DECODE },
-    { "tree_at_0", tree_at_0, 1, 4, 4, 16, 0, F32, SPEC_PHASE_DECODE },
-    { "tree_over_page", tree_over_page, 1, 4, 4, 16, 0, F32, SPEC_PHASE_DECODE },
-    { "fed", fed, 1, 4, 4, 16, 0, F32, SPEC_PHASE_DECODE },
-    { "far", far, 1, 4, 4, 16, 0, F32, SPEC_PHASE_DECODE },
-    { "several", several, 4, 4, 4, 16, 0, F32, SPEC_PHASE_DECODE },
-    { "grouped", several, 4, 6, 2, 16, 0, F32, SPEC_PHASE_DECODE },
-    { "one_key_head", several, 4, 5, 1, 16, 0, F32, SPEC_PHASE_DECODE },
-    { "odd_dim", several, 4, 3, 3, 13, 0, F32, SPEC_PHASE_DECODE },
-    { "dim_128", several, 4, 4, 2, 128, 0, F32, SPEC_PHASE_DECODE },
-    { "window_1", several, 4, 4, 2, 16, 1, F32, SPEC_PHASE_DECODE },
-    { "window_3", several, 4, 4, 2, 16, 3, F32, SPEC_PHASE_DECODE },
-    { "window_70", several, 4, 4, 2, 16, 70, F32, SPEC_PHASE_DECODE },
-    { "bf16", several, 4, 4, 2, 32, 0, BF16, SPEC_PHASE_DECODE },
-    { "bf16_window", several, 4, 4, 2, 32, 70, BF16, SPEC_PHASE_DECODE },
-    { "f16", several, 4, 4, 2, 32, 0, F16, SPEC_PHASE_DECODE },
-    { "prefill", short_chain, 1, 4, 2, 16, 0, F32, SPEC_PHASE_PREFILL },
-    { "prefill_window", short_chain, 1, 4, 2, 16, 5, F32, SPEC_PHASE_PREFILL },
-    { "prefill_bf16", short_chain, 1, 4, 2, 32, 0, BF16, SPEC_PHASE_PREFILL },
+    { "base", short_chain, 1, 4, 4, 16, 0, F32, SPEC_PHASE_DECODE, 0 },
+    { "first_token", first_token, 1, 4, 4, 16, 0, F32, SPEC_PHASE_DECODE, 0 },
+    { "one_row", one, 1, 4, 4, 16, 0, F32, SPEC_PHASE_DECODE, 0 },
+    { "tree", tree, 1, 4, 4, 16, 0, F32, SPEC_PHASE_DECODE, 0 },
+    { "tree_at_0", tree_at_0, 1, 4, 4, 16, 0, F32, SPEC_PHASE_DECODE, 0 },
+    { "tree_over_page", tree_over_page, 1, 4, 4, 16, 0, F32, SPEC_PHASE_DECODE, 0 },
+    { "fed", fed, 1, 4, 4, 16, 0, F32, SPEC_PHASE_DECODE, 0 },
+    { "far", far, 1, 4, 4, 16, 0, F32, SPEC_PHASE_DECODE, 0 },
+    { "several", several, 4, 4, 4, 16, 0, F32, SPEC_PHASE_DECODE, 0 },
+    { "grouped", several, 4, 6, 2, 16, 0, F32, SPEC_PHASE_DECODE, 0 },
+    { "one_key_head", several, 4, 5, 1, 16, 0, F32, SPEC_PHASE_DECODE, 0 },
+    { "odd_dim", several, 4, 3, 3, 13, 0, F32, SPEC_PHASE_DECODE, 0 },
+    { "dim_128", several, 4, 4, 2, 128, 0, F32, SPEC_PHASE_DECODE, 0 },
+    { "window_1", several, 4, 4, 2, 16, 1, F32, SPEC_PHASE_DECODE, 0 },
+    { "window_3", several, 4, 4, 2, 16, 3, F32, SPEC_PHASE_DECODE, 0 },
+    { "window_70", several, 4, 4, 2, 16, 70, F32, SPEC_PHASE_DECODE, 0 },
+    { "bf16", several, 4, 4, 2, 32, 0, BF16, SPEC_PHASE_DECODE, 0 },
+    { "bf16_window", several, 4, 4, 2, 32, 70, BF16, SPEC_PHASE_DECODE, 0 },
+    { "f16", several, 4, 4, 2, 32, 0, F16, SPEC_PHASE_DECODE, 0 },
+    { "prefill", short_chain, 1, 4, 2, 16, 0, F32, SPEC_PHASE_PREFILL, 0 },
+    { "prefill_window", short_chain, 1, 4, 2, 16, 5, F32, SPEC_PHASE_PREFILL, 0 },
+    { "prefill_bf16", short_chain, 1, 4, 2, 32, 0, BF16, SPEC_PHASE_PREFILL, 0 },
+    { "prompt_f32", prompt, 1, 4, 2, 16, 0, F32, SPEC_PHASE_PREFILL, 0 },
+    { "prompt_f16", prompt, 1, 4, 2, 64, 0, F16, SPEC_PHASE_PREFILL, 0 },
+    { "prompt_bf16", prompt, 1, 2, 2, 128, 0, BF16, SPEC_PHASE_PREFILL, 0 },
+    { "prompt_one_row", first_token, 1, 4, 2, 64, 0, F16, SPEC_PHASE_PREFILL, 0 },
+    { "prompt_pages", whole_pages, 1, 3, 1, 16, 0, F16, SPEC_PHASE_PREFILL, 0 },
+    { "prompt_second_pass", second_pass, 1, 2, 1, 64, 0, F16, SPEC_PHASE_PREFILL, 0 },
+    { "prompt_inside_page", inside_page, 1, 3, 1, 128, 0, F16, SPEC_PHASE_PREFILL, 0 },
+    { "prompt_dim_8", prompt, 1, 2, 2, 8, 0, F16, SPEC_PHASE_PREFILL, 0 },
+    { "prompt_dim_13", prompt, 1, 2, 2, 13, 0, F16, SPEC_PHASE_PREFILL, 0 },
+    { "prompt_dim_40", inside_page, 1, 2, 2, 40, 0, F16, SPEC_PHASE_PREFILL, 0 },
+    { "prompt_dim_80", prompt, 1, 2, 1, 80, 0, F16, SPEC_PHASE_PREFILL, 0 },
+    { "prompt_dim_136", prompt, 1, 2, 1, 136, 0, F16, SPEC_PHASE_PREFILL, 0 },
+    { "prompt_window_1", prompt, 1, 4, 2, 32, 1, F16, SPEC_PHASE_PREFILL, 0 },
+    { "prompt_window_64", second_pass, 1, 4, 2, 32, 64, F16, SPEC_PHASE_PREFILL, 0 },
+    { "prompt_window_150", inside_page, 1, 2, 1, 128, 150, F16, SPEC_PHASE_PREFILL, 0 },
+    { "prompt_window_bf16", second_pass, 1, 4, 2, 32, 70, BF16, SPEC_PHASE_PREFILL, 0 },
+    { "prompt_nan", prompt, 1, 4, 2, 64, 0, F16, SPEC_PHASE_PREFILL, 131 },
+    { "prompt_nan_window", second_pass, 1, 2, 1, 128, 70, BF16, SPEC_PHASE_PREFILL, 209 },
 };
 
 static size_t kv_index(const attention_case *c, int32_t seq, int32_t slot, int32_t head)
@@ -73,8 +98,9 @@ static void fill_cache(const attention_case *c, double *k, double *v, test_rando
         for (int32_t slot = 0; slot < s->n_past + s->n_node; slot++)
             for (int32_t h = 0; h < c->n_kv_head; h++)
                 for (int32_t e = 0; e < c->dim; e++) {
-                    k[kv_index(c, s->slot, slot, h) + (size_t)e] = test_round(2.0 * test_signed(random), c->dtype);
-                    v[kv_index(c, s->slot, slot, h) + (size_t)e] = test_round(test_signed(random), c->dtype);
+                    double not_there = c->nan_at > 0 && slot == c->nan_at ? NAN : 0.0;
+                    k[kv_index(c, s->slot, slot, h) + (size_t)e] = not_there + test_round(2.0 * test_signed(random), c->dtype);
+                    v[kv_index(c, s->slot, slot, h) + (size_t)e] = not_there + test_round(test_signed(random), c->dtype);
                 }
     }
 }
@@ -83,7 +109,7 @@ static void fill_cache(const attention_case *c, double *k, double *v, test_rando
 static void expect_head(const attention_case *c, double *y, const double *q, const double *k, const double *v,
                         const test_seq *s, int32_t node, int32_t head)
 {
-    int32_t path[TEST_NODES], n = test_path(s, node, path), kv_head = head / (c->n_head / c->n_kv_head);
+    int32_t path[N_ELEMENTS(prompt_chain)], n = test_path(s, node, path), kv_head = head / (c->n_head / c->n_kv_head);
     int32_t length = s->n_past + n;
     size_t dim = (size_t)c->dim;
     double *keys = calloc((size_t)length * dim, sizeof *keys), *values = calloc((size_t)length * dim, sizeof *values);
@@ -104,6 +130,27 @@ static void expect(const attention_case *c, double *y, const double *q, int32_t 
         for (int32_t node = c->seqs[i].n_fed; node < c->seqs[i].n_node; node++, row++)
             for (int32_t h = 0; h < c->n_head; h++)
                 expect_head(c, y + (row * c->n_head + h) * c->dim, q + row * ld + h * c->dim, k, v, &c->seqs[i], node, h);
+}
+
+/* Rows [first, first + n) of a prompt in a pass of their own, against the bits of all rows in one. */
+static void expect_pass(const test_device *d, const attention_case *c, const spec_op *whole, const uint8_t *want,
+                        int32_t first, int32_t n)
+{
+    const test_seq s = { .slot = c->seqs->slot, .n_past = c->seqs->n_past + first, .n_node = n, .parent = prompt_chain };
+    size_t width = (size_t)(c->n_head * c->dim), row = width * test_type_size(c->dtype);
+    spec_step_block *step = test_step(c->phase, &s, 1, 0);
+    test_buffer y = test_buffer_new(d, (size_t)n * width, c->dtype);
+    spec_op op = *whole;
+    op.u.attention.q.data = (float *)op.u.attention.q.data + (size_t)first * (size_t)op.u.attention.q.ld;
+    op.u.attention.y = test_view(&y, (int32_t)width);
+    test_run(d, &op, step, TEST_NODES);
+    uint8_t *got = test_read_raw(&y);
+    for (int32_t i = 0; i < n; i++)
+        if (memcmp(got + (size_t)i * row, want + (size_t)(first + i) * row, row) != 0)
+            fail_msg("%s %s: row %d in a pass that begins at %d has other bits", d->name, c->name, first + i, first);
+    free(got);
+    test_buffer_free(&y);
+    free(step);
 }
 
 static void run_case(const test_device *d, const attention_case *c)
@@ -130,6 +177,12 @@ static void run_case(const test_device *d, const attention_case *c)
         double *got = test_read(&by);
         test_compare(d, c->name, "y", got, want, rows, width, test_tolerance(c->dtype));
         free(got);
+        if (c->phase == SPEC_PHASE_PREFILL && rows > 1) {
+            uint8_t *bits = test_read_raw(&by);
+            expect_pass(d, c, &op, bits, 0, rows / 3);
+            expect_pass(d, c, &op, bits, rows / 3, rows - rows / 3);
+            free(bits);
+        }
     }
     test_buffer_free(&bv);
     test_buffer_free(&bk);
@@ -150,6 +203,7 @@ static void each(test_device *d)
 static void test_attention(void **state)
 {
     (void)state;
+    for (int32_t i = 0; i < N_ELEMENTS(prompt_chain); i++) prompt_chain[i] = i - 1;
     test_each_device(each);
 }
 

@@ -56,6 +56,7 @@ spec_status speci_cuda_attention(spec_queue *q, const spec_attention_args *a)
 {
     SPEC_TRY(cuda_enter_op(q, "attention"));
     SPEC_TRY(speci_cuda_check_attention(q->dev, a));
+    if (speci_cuda_attention_prefill_can(q, a)) return speci_cuda_attention_prefill(q, a);
     const int d = a->kv.head_dim;
     const bool vec = d % 8 == 0 && cuda_aligned(a->kv.k, 16) && cuda_aligned(a->kv.v, 16);
     const size_t floats = (size_t)q->shape.rows * a->n_head * q->shape.splits * (size_t)(d + 2);

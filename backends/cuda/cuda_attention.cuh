@@ -10,6 +10,10 @@
 template <typename T>
 spec_status speci_cuda_attention_tiles(spec_queue *q, const spec_attention_args *a, bool vec, int splits);
 
+/* Prefill on the matrix instruction (cuda_attention_prefill.cu): whether it takes this case, and the launch. */
+bool speci_cuda_attention_prefill_can(const spec_queue *q, const spec_attention_args *a);
+spec_status speci_cuda_attention_prefill(spec_queue *q, const spec_attention_args *a);
+
 /* A running softmax of one query, for one dimension. */
 struct att_merged {
     float m, l, o;

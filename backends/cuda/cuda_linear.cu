@@ -50,24 +50,6 @@ static __device__ __forceinline__ int part_begin(int n_in, int p, int n_part)
     return (n_in + CUDA_CHUNK - 1) / CUDA_CHUNK * p / n_part * CUDA_CHUNK;
 }
 
-/* 16 bytes from memory to shared memory, past L1 and not waited for. */
-static __device__ __forceinline__ void copy16(void *to, const void *from)
-{
-    const uint32_t address = (uint32_t)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
-}
-/* The first `bytes` of them, zeros for the rest. */
-static __device__ __forceinline__ void copy_part16(void *to, const void *from, int bytes)
-{
-    const uint32_t address = (uint32_t)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes) : "memory");
-}
-static __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int N> static __device__ __forceinline__ void copy_wait()
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-}
-
 /* --- few rows: weights streaming past ---
  * A warp makes 16 outputs (with glu: 16 gates and their ups, MT 2) of NT tiles of 8 rows for one part of K; the parts of
  * an output are neighbours in a block, where their sums meet. Nothing else is shared: each lane reads only the weights

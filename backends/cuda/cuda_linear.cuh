@@ -67,6 +67,24 @@ static __device__ __forceinline__ uint4 load_x8(const T *x, int k, int n_in, boo
     return make_uint4(w[0] | w[1] << 16, w[2] | w[3] << 16, w[4] | w[5] << 16, w[6] | w[7] << 16);
 }
 
+/* 16 bytes from memory to shared memory, past L1 and not waited for. */
+static __device__ __forceinline__ void copy16(void *to, const void *from)
+{
+    const uint32_t address = (uint32_t)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+}
+/* The first `bytes` of them, zeros for the rest. */
+static __device__ __forceinline__ void copy_part16(void *to, const void *from, int bytes)
+{
+    const uint32_t address = (uint32_t)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes) : "memory");
+}
+static __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N> static __device__ __forceinline__ void copy_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
 /* acc[16][8] += A[16][16] B[16][8] */
 template <typename T>
 static __device__ __forceinline__ void mma16816(float acc[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
