@@ -18,7 +18,7 @@
 #include "cuda_attention.cuh"
 #include "cuda_linear.cuh"
 
-enum { PRE_WARPS = 8, PRE_THREADS = PRE_WARPS * 32, PRE_ROWS = PRE_WARPS * 16 };
+enum { PRE_WARPS = 4, PRE_THREADS = PRE_WARPS * 32, PRE_ROWS = PRE_WARPS * 16 };
 
 /* 2^x; 0 for -inf. */
 static __device__ __forceinline__ float exp2_fast(float x)
@@ -30,17 +30,17 @@ static __device__ __forceinline__ float exp2_fast(float x)
 
 /* Four matrices of 8 x 8: lane l names row l % 8 of matrix l / 8, and receives elements 2(l % 4) and the next of row l / 4
  * of each (turned: of column l / 4). */
-static __device__ __forceinline__ void load_matrices(uint32_t m[4], const uint4 *row)
+static __device__ __forceinline__ void load_matrices(uint32_t m[4], uint32_t row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-                 : "r"((uint32_t)__cvta_generic_to_shared(row)));
+                 : "r"(row));
 }
-static __device__ __forceinline__ void load_turned(uint32_t m[4], const uint4 *row)
+static __device__ __forceinline__ void load_turned(uint32_t m[4], uint32_t row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-                 : "r"((uint32_t)__cvta_generic_to_shared(row)));
+                 : "r"(row));
 }
 
 template <typename T> static __device__ __forceinline__ uint32_t pack2(float low, float high);
@@ -98,7 +98,7 @@ static __device__ __forceinline__ void take_out(float (&o)[D / 8][4], uint32_t *
 
 /* Grid: tiles of rows, heads. D: d rounded up; what is behind d is zero. */
 template <typename T, int D>
-static __global__ void __launch_bounds__(PRE_THREADS, 1)
+static __global__ void __launch_bounds__(PRE_THREADS, 2)
 attention_prefill_kernel(const spec_step_block *step, spec_attention_args a)
 {
     constexpr int UNITS = D / 8, PAGE = SPEC_PAGE * UNITS;
@@ -120,21 +120,26 @@ attention_prefill_kernel(const spec_step_block *step, spec_attention_args a)
         rows.first[i] = a.window ? rows.last[i] - a.window + 1 : 0;
     }
 
-    const auto copy = [&](int page) {
-        uint4 *to = shared + page % 2 * 2 * PAGE;
-        const size_t base = ((size_t)page_of[page] * n_kv + kv_head) * SPEC_PAGE * d;
+    /* This thread copies unit u of every STEP-th row; behind d it takes the last one, and nothing of it. */
+    constexpr int STEP = PRE_THREADS / UNITS;
+    static_assert(STEP % 8 == 0, "rows of a thread have their units in one place");
+    const int u = tid % UNITS, key = tid / UNITS, mine = key * UNITS + (u ^ key % 8);
+    const size_t page_size = (size_t)n_kv * SPEC_PAGE * d, from = (size_t)(kv_head * SPEC_PAGE + key) * d + min(u * 8, d - 8);
+    const auto copy = [&](int page, int number) {
+        uint4 *to = shared + page % 2 * 2 * PAGE + mine;
+        const T *k = (const T *)a.kv.k + number * page_size + from, *v = (const T *)a.kv.v + number * page_size + from;
+        const int there = u * 8 < d ? top - page * SPEC_PAGE - key : -1; /* rows i * STEP <= there */
 #pragma unroll
-        for (int i = 0; i < PAGE / PRE_THREADS; i++) {
-            const int key = (tid + i * PRE_THREADS) / UNITS, u = tid % UNITS, at = key * UNITS + (u ^ key % 8);
-            const bool there = page * SPEC_PAGE + key <= top && u * 8 < d;
-            const size_t from = there ? base + (size_t)(key * d + u * 8) : 0;
-            copy_part16(to + at, (const T *)a.kv.k + from, there ? 16 : 0);
-            copy_part16(to + PAGE + at, (const T *)a.kv.v + from, there ? 16 : 0);
+        for (int i = 0; i < SPEC_PAGE / STEP; i++) {
+            const int bytes = i * STEP <= there ? 16 : 0;
+            copy_part16(to + i * STEP * UNITS, k + i * STEP * d, bytes);
+            copy_part16(to + PAGE + i * STEP * UNITS, v + i * STEP * d, bytes);
         }
         copy_commit();
     };
     const int page0 = a.window ? max(bottom - a.window + 1, 0) / SPEC_PAGE : 0, page1 = top / SPEC_PAGE;
-    copy(page0);
+    copy(page0, page_of[page0]);
+    int next = page_of[min(page0 + 1, page1)]; /* asked for a page ahead */
 
     uint32_t q[D / 16][4];
     const float scale = a.scale * 1.44269504088896340736f; /* log2 e: powers are of 2 */
@@ -148,27 +153,30 @@ attention_prefill_kernel(const spec_step_block *step, spec_attention_args a)
             q[c][e] = pack2<T>(x.x * scale, x.y * scale);
         }
 
-    float o[D / 8][4], m[2] = { -CUDART_INF_F, -CUDART_INF_F }, l[2] = { 0.0f, 0.0f };
+    float o[D / 8][4], m[2] = { -CUDART_INF_F, -CUDART_INF_F }, l[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
 #pragma unroll
     for (int e = 0; e < D / 2; e++) o[e / 4][e % 4] = 0.0f;
-    const int key_k = lane / 16 * 8 + lane % 8, unit_k = lane / 8 % 2; /* the row of a matrix that this lane names */
-    const int key_v = lane / 8 % 2 * 8 + lane % 8, unit_v = lane / 16;
+    /* Bytes from a page's K, and from its V, to the row that this lane names of the matrices of 8 x 8 in unit 0 and 1. */
+    const uint32_t shared0 = (uint32_t)__cvta_generic_to_shared(shared);
+    const uint32_t at_k = (lane / 16 * 8 + lane % 8) * UNITS * 16, at_v = (lane / 8 % 2 * 8 + lane % 8) * UNITS * 16;
+    const uint32_t unit_k = (lane / 8 % 2 ^ lane % 8) * 16, unit_v = (lane / 16 ^ lane % 8) * 16;
     for (int page = page0; page <= page1; page++) {
         const int t0 = page * SPEC_PAGE;
-        const uint4 *k = shared + page % 2 * 2 * PAGE, *v = k + PAGE;
+        uint4 *v = shared + (page % 2 * 2 + 1) * PAGE;
         copy_wait<0>();
         bool odd = false;
         if (t0 + SPEC_PAGE - 1 > bottom || (a.window && t0 <= top - a.window))
-            for (int i = 0; i < PAGE / PRE_THREADS; i++) { /* what this thread copied */
-                const int key = (tid + i * PRE_THREADS) / UNITS;
-                const uint4 x = v[key * UNITS + (tid % UNITS ^ key % 8)];
+            for (int i = 0; i < SPEC_PAGE / STEP; i++) { /* what this thread copied */
+                const uint4 x = v[mine + i * STEP * UNITS];
                 odd = odd || !(all_finite<T>(x.x) && all_finite<T>(x.y) && all_finite<T>(x.z) && all_finite<T>(x.w));
             }
         odd = __syncthreads_or(odd);
-        if (page < page1) copy(page + 1);
+        if (page < page1) copy(page + 1, next);
+        next = page_of[min(page + 2, page1)];
         if (odd) take_out<T, D>(o, (uint32_t *)v, t0, rows);
         if (t0 > high || (a.window && t0 + SPEC_PAGE - 1 <= low - a.window)) continue;
 
+        const uint32_t k_page = shared0 + page % 2 * 2 * PAGE * 16, v_page = k_page + PAGE * 16;
         /* s = q K^T: lane (g, t) holds positions 8 n + 2 t and the next of rows g and g + 8. */
         float x[8][4];
 #pragma unroll
@@ -178,7 +186,7 @@ attention_prefill_kernel(const spec_step_block *step, spec_attention_args a)
 #pragma unroll
             for (int n = 0; n < 4; n++) {
                 uint32_t b[4];
-                load_matrices(b, k + (n * 16 + key_k) * UNITS + (c * 2 + unit_k ^ lane % 8));
+                load_matrices(b, k_page + at_k + (c * 32 ^ unit_k) + n * 16 * UNITS * 16);
                 mma16816<T>(x[2 * n], q[c][0], q[c][1], q[c][2], q[c][3], b[0], b[1]);
                 mma16816<T>(x[2 * n + 1], q[c][0], q[c][1], q[c][2], q[c][3], b[2], b[3]);
             }
@@ -198,14 +206,12 @@ attention_prefill_kernel(const spec_step_block *step, spec_attention_args a)
             most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
             const float base = most == -CUDART_INF_F ? 0.0f : most, shrink = exp2_fast(m[i] - base);
             m[i] = most;
-            float sum = 0.0f;
 #pragma unroll
             for (int n = 0; n < 8; n++) {
                 x[n][2 * i] = exp2_fast(x[n][2 * i] - base);
                 x[n][2 * i + 1] = exp2_fast(x[n][2 * i + 1] - base);
-                sum = sum + (x[n][2 * i] + x[n][2 * i + 1]);
             }
-            l[i] = fmaf(l[i], shrink, sum);
+            l[2 * i] *= shrink;
 #pragma unroll
             for (int n = 0; n < D / 8; n++) o[n][2 * i] *= shrink, o[n][2 * i + 1] *= shrink;
         }
@@ -215,10 +221,12 @@ attention_prefill_kernel(const spec_step_block *step, spec_attention_args a)
         for (int c = 0; c < 4; c++) {
             const uint32_t p[4] = { pack2<T>(x[2 * c][0], x[2 * c][1]), pack2<T>(x[2 * c][2], x[2 * c][3]),
                                     pack2<T>(x[2 * c + 1][0], x[2 * c + 1][1]), pack2<T>(x[2 * c + 1][2], x[2 * c + 1][3]) };
+            const uint32_t ones = pack2<T>(1.0f, 1.0f);
+            mma16816<T>(l, p[0], p[1], p[2], p[3], ones, ones);
 #pragma unroll
             for (int n = 0; n < D / 16; n++) {
                 uint32_t b[4];
-                load_turned(b, v + (c * 16 + key_v) * UNITS + (n * 2 + unit_v ^ lane % 8));
+                load_turned(b, v_page + at_v + (n * 32 ^ unit_v) + c * 16 * UNITS * 16);
                 mma16816<T>(o[2 * n], p[0], p[1], p[2], p[3], b[0], b[1]);
                 mma16816<T>(o[2 * n + 1], p[0], p[1], p[2], p[3], b[2], b[3]);
             }
@@ -227,11 +235,9 @@ attention_prefill_kernel(const spec_step_block *step, spec_attention_args a)
 
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        l[i] = l[i] + __shfl_xor_sync(0xffffffffu, l[i], 1);
-        l[i] = l[i] + __shfl_xor_sync(0xffffffffu, l[i], 2);
         const int r = warp_row + g + 8 * i;
         if (r >= n_row) continue;
-        const float share = 1.0f / l[i];
+        const float share = 1.0f / l[2 * i];
         T *y = (T *)a.y.data + (size_t)r * a.y.ld + (size_t)h * d + 2 * t;
 #pragma unroll
         for (int n = 0; n < D / 8; n++)
@@ -244,7 +250,8 @@ attention_prefill_kernel(const spec_step_block *step, spec_attention_args a)
 template <typename T, int D> static spec_status launch(spec_queue *q, const spec_attention_args *a)
 {
     auto *kernel = attention_prefill_kernel<T, D>;
-    const size_t bytes = (size_t)2 * 2 * SPEC_PAGE * D * sizeof(T);
+    const size_t two = (size_t)80 << 10; /* as much as leaves a processor two blocks: three are slower */
+    const size_t need = (size_t)2 * 2 * SPEC_PAGE * D * sizeof(T), bytes = need > two ? need : two;
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     return cuda_launch(q, "attention prefill", kernel, dim3((unsigned)cuda_div_up(q->shape.rows, PRE_ROWS), (unsigned)a->n_head),
                        dim3(PRE_THREADS), bytes, 1, q->d_step, *a);
