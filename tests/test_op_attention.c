@@ -98,9 +98,10 @@ static void fill_cache(const attention_case *c, double *k, double *v, test_rando
         for (int32_t slot = 0; slot < s->n_past + s->n_node; slot++)
             for (int32_t h = 0; h < c->n_kv_head; h++)
                 for (int32_t e = 0; e < c->dim; e++) {
-                    double not_there = c->nan_at > 0 && slot == c->nan_at ? NAN : 0.0;
-                    k[kv_index(c, s->slot, slot, h) + (size_t)e] = not_there + test_round(2.0 * test_signed(random), c->dtype);
-                    v[kv_index(c, s->slot, slot, h) + (size_t)e] = not_there + test_round(test_signed(random), c->dtype);
+                    size_t at = kv_index(c, s->slot, slot, h) + (size_t)e;
+                    k[at] = test_round(2.0 * test_signed(random), c->dtype);
+                    v[at] = test_round(test_signed(random), c->dtype);
+                    if (c->nan_at > 0 && slot == c->nan_at) k[at] = v[at] = NAN;
                 }
     }
 }
@@ -136,7 +137,8 @@ static void expect(const attention_case *c, double *y, const double *q, int32_t 
 static void expect_pass(const test_device *d, const attention_case *c, const spec_op *whole, const uint8_t *want,
                         int32_t first, int32_t n)
 {
-    const test_seq s = { .slot = c->seqs->slot, .n_past = c->seqs->n_past + first, .n_node = n, .parent = prompt_chain };
+    const test_seq *all = c->seqs;
+    const test_seq s = { .slot = all->slot, .n_past = all->n_past + first, .n_node = n, .parent = all->parent };
     size_t width = (size_t)(c->n_head * c->dim), row = width * test_type_size(c->dtype);
     spec_step_block *step = test_step(c->phase, &s, 1, 0);
     test_buffer y = test_buffer_new(d, (size_t)n * width, c->dtype);

@@ -3,15 +3,15 @@
  * q f32 [rows][n_head][d], rounded to T once it is scaled; K, V [n_page][n_kv_head][64][d] of T, position t in slot t;
  * y [rows][n_head][d] of T.
  *
- * Source: Dao, FlashAttention-2 (arXiv 2307.08691), algorithm 1. A block takes ROWS rows of one head and walks the pages
- * up to its last row, while the next page's K and V are copied to shared memory. A warp takes 16 rows: their q, running
- * maximum and sum, and their y stay in registers (m16n8k16, float32 accumulators), and e^(s - max), which the first
- * product leaves, is the second one's operand as it lies.
+ * Source: Dao, FlashAttention-2 (arXiv 2307.08691), algorithm 1. A block takes PRE_ROWS rows of one head and walks the
+ * pages up to its last row, while the next page's K and V are copied to shared memory. A warp takes 16 rows: their q,
+ * running maximum and sum, and their y stay in registers (m16n8k16, float32 accumulators), and e^(s - max), which the
+ * first product leaves, is the second one's operand as it lies: rounded to T, and summed so.
  *
  * A row's sums run over pages of absolute positions in ascending order, 16 positions at a time, and a page that the row
  * does not attend leaves them as they were: bits depend on position and values only, not on the rows beside it or on
- * where the pass begins. What is not attended is left out by selection: scores become -inf; and since 0 times a V that is
- * not finite is not 0, such values are taken out of pages that not all rows attend.
+ * where the pass begins. What is not attended is left out by selection: scores become -inf; and since 0 times a V that
+ * is not finite is not 0, such values are taken out of pages that not all rows attend.
  *
  * Shared memory: [2][K, V][64][D] of T in units of 16 bytes, unit u of row r at u ^ (r % 8), so that the 8 rows of a
  * matrix lie in different banks. */
@@ -28,8 +28,8 @@ static __device__ __forceinline__ float exp2_fast(float x)
     return y;
 }
 
-/* Four matrices of 8 x 8: lane l names row l % 8 of matrix l / 8, and receives elements 2(l % 4) and the next of row l / 4
- * of each (turned: of column l / 4). */
+/* Four matrices of 8 x 8: lane l names row l % 8 of matrix l / 8, and receives elements 2(l % 4) and the next of row
+ * l / 4 of each (turned: of column l / 4). */
 static __device__ __forceinline__ void load_matrices(uint32_t m[4], uint32_t row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -124,10 +124,12 @@ attention_prefill_kernel(const spec_step_block *step, spec_attention_args a)
     constexpr int STEP = PRE_THREADS / UNITS;
     static_assert(STEP % 8 == 0, "rows of a thread have their units in one place");
     const int u = tid % UNITS, key = tid / UNITS, mine = key * UNITS + (u ^ key % 8);
-    const size_t page_size = (size_t)n_kv * SPEC_PAGE * d, from = (size_t)(kv_head * SPEC_PAGE + key) * d + min(u * 8, d - 8);
-    const auto copy = [&](int page, int number) {
+    const size_t page_size = (size_t)n_kv * SPEC_PAGE * d;
+    const size_t from = (size_t)(kv_head * SPEC_PAGE + key) * d + min(u * 8, d - 8);
+    const auto copy = [&](int page) {
         uint4 *to = shared + page % 2 * 2 * PAGE + mine;
-        const T *k = (const T *)a.kv.k + number * page_size + from, *v = (const T *)a.kv.v + number * page_size + from;
+        const size_t at = page_of[page] * page_size + from;
+        const T *k = (const T *)a.kv.k + at, *v = (const T *)a.kv.v + at;
         const int there = u * 8 < d ? top - page * SPEC_PAGE - key : -1; /* rows i * STEP <= there */
 #pragma unroll
         for (int i = 0; i < SPEC_PAGE / STEP; i++) {
@@ -138,8 +140,7 @@ attention_prefill_kernel(const spec_step_block *step, spec_attention_args a)
         copy_commit();
     };
     const int page0 = a.window ? max(bottom - a.window + 1, 0) / SPEC_PAGE : 0, page1 = top / SPEC_PAGE;
-    copy(page0, page_of[page0]);
-    int next = page_of[min(page0 + 1, page1)]; /* asked for a page ahead */
+    copy(page0);
 
     uint32_t q[D / 16][4];
     const float scale = a.scale * 1.44269504088896340736f; /* log2 e: powers are of 2 */
@@ -148,15 +149,16 @@ attention_prefill_kernel(const spec_step_block *step, spec_attention_args a)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             const int r = warp_row + g + e % 2 * 8, col = c * 16 + e / 2 * 8 + 2 * t;
-            float2 x = make_float2(0.0f, 0.0f);
-            if (r < n_row && col < d) x = *(const float2 *)((const float *)a.q.data + (size_t)r * a.q.ld + (size_t)h * d + col);
+            const float *from_q = (const float *)a.q.data + (size_t)r * a.q.ld + (size_t)h * d + col;
+            const float2 x = r < n_row && col < d ? *(const float2 *)from_q : make_float2(0.0f, 0.0f);
             q[c][e] = pack2<T>(x.x * scale, x.y * scale);
         }
 
-    float o[D / 8][4], m[2] = { -CUDART_INF_F, -CUDART_INF_F }, l[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+    float o[D / 8][4], m[2] = { -CUDART_INF_F, -CUDART_INF_F };
+    float l[4] = { 0.0f, 0.0f, 0.0f, 0.0f }; /* each row's sum twice */
 #pragma unroll
     for (int e = 0; e < D / 2; e++) o[e / 4][e % 4] = 0.0f;
-    /* Bytes from a page's K, and from its V, to the row that this lane names of the matrices of 8 x 8 in unit 0 and 1. */
+    /* In bytes: where in a page the rows of matrices lie that this lane names, and their unit in the first columns. */
     const uint32_t shared0 = (uint32_t)__cvta_generic_to_shared(shared);
     const uint32_t at_k = (lane / 16 * 8 + lane % 8) * UNITS * 16, at_v = (lane / 8 % 2 * 8 + lane % 8) * UNITS * 16;
     const uint32_t unit_k = (lane / 8 % 2 ^ lane % 8) * 16, unit_v = (lane / 16 ^ lane % 8) * 16;
@@ -171,8 +173,7 @@ attention_prefill_kernel(const spec_step_block *step, spec_attention_args a)
                 odd = odd || !(all_finite<T>(x.x) && all_finite<T>(x.y) && all_finite<T>(x.z) && all_finite<T>(x.w));
             }
         odd = __syncthreads_or(odd);
-        if (page < page1) copy(page + 1, next);
-        next = page_of[min(page + 2, page1)];
+        if (page < page1) copy(page + 1);
         if (odd) take_out<T, D>(o, (uint32_t *)v, t0, rows);
         if (t0 > high || (a.window && t0 + SPEC_PAGE - 1 <= low - a.window)) continue;
 
@@ -211,7 +212,7 @@ attention_prefill_kernel(const spec_step_block *step, spec_attention_args a)
                 x[n][2 * i] = exp2_fast(x[n][2 * i] - base);
                 x[n][2 * i + 1] = exp2_fast(x[n][2 * i + 1] - base);
             }
-            l[2 * i] *= shrink;
+            l[2 * i] *= shrink; /* of the two, the one that is read */
 #pragma unroll
             for (int n = 0; n < D / 8; n++) o[n][2 * i] *= shrink, o[n][2 * i + 1] *= shrink;
         }
@@ -219,8 +220,9 @@ attention_prefill_kernel(const spec_step_block *step, spec_attention_args a)
         /* o += e^(s - max) V */
 #pragma unroll
         for (int c = 0; c < 4; c++) {
-            const uint32_t p[4] = { pack2<T>(x[2 * c][0], x[2 * c][1]), pack2<T>(x[2 * c][2], x[2 * c][3]),
-                                    pack2<T>(x[2 * c + 1][0], x[2 * c + 1][1]), pack2<T>(x[2 * c + 1][2], x[2 * c + 1][3]) };
+            uint32_t p[4];
+#pragma unroll
+            for (int e = 0; e < 4; e++) p[e] = pack2<T>(x[2 * c + e / 2][e % 2 * 2], x[2 * c + e / 2][e % 2 * 2 + 1]);
             const uint32_t ones = pack2<T>(1.0f, 1.0f);
             mma16816<T>(l, p[0], p[1], p[2], p[3], ones, ones);
 #pragma unroll
@@ -253,8 +255,8 @@ template <typename T, int D> static spec_status launch(spec_queue *q, const spec
     const size_t two = (size_t)80 << 10; /* as much as leaves a processor two blocks: three are slower */
     const size_t need = (size_t)2 * 2 * SPEC_PAGE * D * sizeof(T), bytes = need > two ? need : two;
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    return cuda_launch(q, "attention prefill", kernel, dim3((unsigned)cuda_div_up(q->shape.rows, PRE_ROWS), (unsigned)a->n_head),
-                       dim3(PRE_THREADS), bytes, 1, q->d_step, *a);
+    const dim3 grid((unsigned)cuda_div_up(q->shape.rows, PRE_ROWS), (unsigned)a->n_head);
+    return cuda_launch(q, "attention prefill", kernel, grid, dim3(PRE_THREADS), bytes, 1, q->d_step, *a);
 }
 
 bool speci_cuda_attention_prefill_can(const spec_queue *q, const spec_attention_args *a)
