@@ -1,5 +1,6 @@
 /* cuda_attention.cu - attention: what is refused, scratch memory, and the merge of split rows. The kernel is in
- * cuda_attention_tiles.cuh, which tells what is computed and in which order. */
+ * cuda_attention_tiles.cuh, which tells what is computed and in which order; prefill in 16-bit types has its own in
+ * cuda_attention_prefill.cu, where the head's dimensions and the addresses allow it. */
 #include "cuda_attention.cuh"
 
 /* Merges the splits of row blockIdx.x, head blockIdx.y in ascending order. */
