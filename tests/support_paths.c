@@ -375,10 +375,11 @@ typedef struct program {
 static void check(void **state)
 {
     const program *g = *state;
+    const char *only = getenv("SPEC_TEST_DTYPE");
     char path[512];
     snprintf(path, sizeof path, "%s/golden/%s", SPEC_TEST_DIR, g->model);
     for (spec_dtype dtype = SPEC_DTYPE_F32; dtype <= SPEC_DTYPE_F16; dtype++) {
-        if (!(g->dtypes >> dtype & 1)) continue;
+        if (!(g->dtypes >> dtype & 1) || (only && *only && strcmp(only, spec_dtype_name(dtype)) != 0)) continue;
         paths_counts c;
         spec_model *model = support_model(g->backend, path, dtype);
         support_paths(&c, model, model, g->size, g->seed + (uint64_t)dtype);
