@@ -3,8 +3,9 @@
  *
  * The functions of a backend's table get no pointer of ours, so what they count into is one static object: a run opens
  * one backend, and its sessions belong to one thread. A device that works in the calls themselves (the CPU) is waited
- * for in every call that computes; any other, in sync and wait, and in calls that find its queue full. Those are not
- * told from calls that queue at once: so that none is, the queue can be drained before each, and draining is waiting. */
+ * for in every call that computes; any other, in sync and wait, and in calls that find its queue full. Those cannot be
+ * told from calls that queue at once: so that there are none, the queue can be drained before each call, which is
+ * waiting. */
 #include <stddef.h>
 
 #include "backends/backend.h"

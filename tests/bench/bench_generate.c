@@ -1,9 +1,9 @@
 /* bench_generate.c - end to end: every tree x rule x temperature over the prompts of a file, beside plain decoding of
  * the same prompts in the same run. Counts are of the steps alone, without prefill.
  *
- * host_work_ms: what the host itself spends in a step, building, queueing, judging: steps of the first prompt again, the
- * queue drained before each call and all waiting left out (bench_count.c). In the measured steps most of it happens while
- * the device is at work. */
+ * host_work_ms: what the host itself spends in a step, building, queueing, judging: steps of the first prompt again,
+ * the queue drained before each call and all waiting left out (bench_count.c). In the measured steps most of it happens
+ * while the device is at work. */
 #define _POSIX_C_SOURCE 200809L /* scandir */
 #include <dirent.h>
 #include <errno.h>
