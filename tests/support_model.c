@@ -151,6 +151,13 @@ void support_parallel(int32_t n, void (*body)(void *arg, int32_t i), void *arg)
     for (int32_t i = 0; i < n_thread; i++) pthread_join(threads[i], NULL);
 }
 
+void support_share(int32_t n, void (*body)(void *arg, int32_t i), void *arg)
+{
+    const bool computes = strncmp(support_backend_name(), "cpu", 3) == 0;
+    if (!computes) support_parallel(n, body, arg);
+    for (int32_t i = 0; i < n && computes; i++) body(arg, i);
+}
+
 double support_error(const float *a, const float *b, size_t n)
 {
     double worst = 0, peak = 0;

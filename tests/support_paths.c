@@ -385,7 +385,6 @@ static void run_job(void *arg, int32_t i)
     support_paths(&j->counts, j->open, j->open, j->size, j->seed);
 }
 
-/* Small models leave a device waiting for the host, so they share it; on the CPU there is nothing to share. */
 static int run_jobs(void **state)
 {
     (void)state;
@@ -395,9 +394,7 @@ static int run_jobs(void **state)
         snprintf(path, sizeof path, "%s/golden/%s", SPEC_TEST_DIR, jobs[i].model);
         jobs[i].open = support_model(backend, path, jobs[i].dtype);
     }
-    const bool computes = strncmp(support_backend_name(), "cpu", 3) == 0;
-    if (!computes) support_parallel(n_job, run_job, jobs);
-    for (int32_t i = 0; i < n_job && computes; i++) run_job(jobs, i);
+    support_share(n_job, run_job, jobs);
     for (int32_t i = 0; i < n_job; i++) spec_model_close(jobs[i].open);
     spec_backend_close(backend);
     return 0;
