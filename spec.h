@@ -569,7 +569,8 @@ SPEC_API void spec_result_free(spec_result *result);
 
 /* ----------------------------------------------------------------- algorithms on plain arrays --- */
 
-/* law [n_vocab] from logits [n_vocab], by `s` (the reference that backends are tested against). scratch [n_vocab]. */
+/* law [n_vocab] from logits [n_vocab], by `s`, as sessions have it. scratch [n_vocab]. E_INVALID: a logit that is not a
+ * number, a largest one that is infinite, a setting below 0. */
 SPEC_API spec_status spec_law(float *law, const float *logits, int32_t n_vocab, const spec_sampling *s,
                               int32_t *scratch);
 /* The smallest i with law[i] > 0 and sum of law[0..i] > u * total. u in [0, 1). */

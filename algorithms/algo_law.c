@@ -1,5 +1,5 @@
 /* algo_law.c - the law of the next token on plain arrays (algorithms.md 2): temperature, top-k, top-p, min-p, softmax.
- * Backends compute the same on the device; they are tested against this. */
+ * Backends compute the same on the device. */
 #include "algorithms/algo.h"
 
 #include <math.h>
@@ -45,6 +45,7 @@ spec_status spec_law(float *law, const float *logits, int32_t n_vocab, const spe
 {
     SPEC_TRY(check(logits, n_vocab, s));
     sort_ids(logits, ids, n_vocab);
+    if (isinf(logits[ids[0]])) return speci_fail(SPEC_E_INVALID, "the largest logit is %g", (double)logits[ids[0]]);
     memset(law, 0, (size_t)n_vocab * sizeof *law);
     if (s->temperature == 0.0f) {
         law[ids[0]] = 1.0f;

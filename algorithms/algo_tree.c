@@ -102,7 +102,8 @@ static spec_status check_siblings(const spec_tree *t, int32_t i)
 
 spec_status spec_tree_check(const spec_tree *tree, int32_t n_max, int32_t n_vocab)
 {
-    if (!tree->token || !tree->parent) return speci_fail(SPEC_E_INVALID, "a tree without tokens or parents");
+    if (!tree || !tree->token || !tree->parent)
+        return speci_fail(SPEC_E_INVALID, "a tree without tokens or parents");
     if (tree->n < 1 || tree->n > n_max)
         return speci_fail(SPEC_E_INVALID, "a tree of %d nodes; 1 to %d are planned for", tree->n, n_max);
     if (tree->kind < SPEC_TREE_CHOSEN || tree->kind > SPEC_TREE_UNROLLED)

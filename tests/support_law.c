@@ -14,7 +14,6 @@
  * calls are put behind a session. */
 #include "tests/support_law.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -450,8 +449,9 @@ static spec_status sequences_at_once(const law_case *c, int32_t *n)
     return status;
 }
 
-static void run_job(law_job *job)
+static void run_job(void *jobs, int32_t number)
 {
+    law_job *job = (law_job *)jobs + number;
     law_work *w = calloc(1, sizeof *w);
     int32_t n_seq;
     job->status = sequences_at_once(job->c, &n_seq);
@@ -466,29 +466,9 @@ static void run_job(law_job *job)
     close_work(w);
 }
 
-/* Jobs on threads: each takes the next one that nobody has. */
-typedef struct law_pool {
-    law_job *jobs;
-    int32_t n;
-    atomic_int next;
-} law_pool;
-
-static void *worker(void *arg)
-{
-    law_pool *pool = arg;
-    for (int32_t i; (i = atomic_fetch_add(&pool->next, 1)) < pool->n;) run_job(&pool->jobs[i]);
-    return NULL;
-}
-
 static void run_jobs(law_job *jobs, int32_t n)
 {
-    enum { MAX_THREAD = 64 };
-    pthread_t threads[MAX_THREAD];
-    law_pool pool = { .jobs = jobs, .n = n };
-    int32_t n_thread = speci_n_cpus() < MAX_THREAD ? speci_n_cpus() : MAX_THREAD;
-    if (n_thread > n) n_thread = n;
-    for (int32_t i = 0; i < n_thread; i++) assert_int_equal(pthread_create(&threads[i], NULL, worker, &pool), 0);
-    for (int32_t i = 0; i < n_thread; i++) pthread_join(threads[i], NULL);
+    support_parallel(n, run_job, jobs);
     for (int32_t i = 0; i < n; i++)
         if (jobs[i].status != SPEC_OK) fail_msg("%s, seed %d: %s", jobs[i].c->name, jobs[i].seed, jobs[i].message);
 }

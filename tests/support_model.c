@@ -2,9 +2,13 @@
 #include "tests/support_model.h"
 
 #include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "core/core.h"
 
 const char *support_backend_name(void)
 {
@@ -119,6 +123,39 @@ uint32_t support_random(uint64_t *state)
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
     return (uint32_t)((z ^ (z >> 31)) >> 32);
+}
+
+typedef struct parallel {
+    void (*body)(void *arg, int32_t i);
+    void *arg;
+    int32_t n;
+    atomic_int next;
+} parallel;
+
+/* Takes the next one that nobody has. */
+static void *work(void *arg)
+{
+    parallel *p = arg;
+    for (int32_t i; (i = atomic_fetch_add(&p->next, 1)) < p->n;) p->body(p->arg, i);
+    return NULL;
+}
+
+void support_parallel(int32_t n, void (*body)(void *arg, int32_t i), void *arg)
+{
+    enum { MAX_THREAD = 64 };
+    pthread_t threads[MAX_THREAD];
+    parallel p = { .body = body, .arg = arg, .n = n };
+    int32_t n_thread = speci_n_cpus() < MAX_THREAD ? speci_n_cpus() : MAX_THREAD;
+    if (n_thread > n) n_thread = n;
+    for (int32_t i = 0; i < n_thread; i++) assert_int_equal(pthread_create(&threads[i], NULL, work, &p), 0);
+    for (int32_t i = 0; i < n_thread; i++) pthread_join(threads[i], NULL);
+}
+
+void support_share(int32_t n, void (*body)(void *arg, int32_t i), void *arg)
+{
+    const bool computes = strncmp(support_backend_name(), "cpu", 3) == 0;
+    if (!computes) support_parallel(n, body, arg);
+    for (int32_t i = 0; i < n && computes; i++) body(arg, i);
 }
 
 double support_error(const float *a, const float *b, size_t n)

@@ -364,46 +364,72 @@ void support_paths(paths_counts *counts, spec_model *plain, spec_model *tested, 
 
 /* --------------------------------------------------------------------------------- the program --- */
 
-typedef struct program {
-    spec_backend *backend;
-    const paths_size *size;
-    uint32_t dtypes;
+/* A model in a type. */
+typedef struct job {
     const char *model;
+    spec_dtype dtype;
+    const paths_size *size;
     uint64_t seed;
-} program;
+    spec_model *open;
+    paths_counts counts;
+    char name[64];
+} job;
+
+enum { N_MODEL = sizeof models / sizeof *models, N_TYPE = SPEC_DTYPE_F16 + 1 };
+static job jobs[N_MODEL * N_TYPE];
+static int32_t n_job;
+
+static void run_job(void *arg, int32_t i)
+{
+    job *j = (job *)arg + i;
+    support_paths(&j->counts, j->open, j->open, j->size, j->seed);
+}
+
+static int run_jobs(void **state)
+{
+    (void)state;
+    spec_backend *backend = support_backend();
+    for (int32_t i = 0; i < n_job; i++) {
+        char path[512];
+        snprintf(path, sizeof path, "%s/golden/%s", SPEC_TEST_DIR, jobs[i].model);
+        jobs[i].open = support_model(backend, path, jobs[i].dtype);
+    }
+    support_share(n_job, run_job, jobs);
+    for (int32_t i = 0; i < n_job; i++) spec_model_close(jobs[i].open);
+    spec_backend_close(backend);
+    return 0;
+}
 
 static void check(void **state)
 {
-    const program *g = *state;
-    char path[512];
-    snprintf(path, sizeof path, "%s/golden/%s", SPEC_TEST_DIR, g->model);
-    for (spec_dtype dtype = SPEC_DTYPE_F32; dtype <= SPEC_DTYPE_F16; dtype++) {
-        if (!(g->dtypes >> dtype & 1)) continue;
-        paths_counts c;
-        spec_model *model = support_model(g->backend, path, dtype);
-        support_paths(&c, model, model, g->size, g->seed + (uint64_t)dtype);
-        spec_model_close(model);
-        print_message("  %s: %lld trees of up to %d nodes, %d deep, by up to %d; %lld in parts; "
-                      "%lld of %lld nodes differ\n",
-                      spec_dtype_name(dtype), (long long)c.n_tree, c.largest, c.deepest, c.widest, (long long)c.n_part,
-                      (long long)c.n_differ, (long long)c.n_node);
-        assert_int_equal(c.n_differ, 0);
-        assert_true(c.largest > 64 && c.deepest > 8 && c.widest > 4 && c.n_part > 0);
-    }
+    const job *j = *state;
+    const paths_counts c = j->counts;
+    print_message("  %s: %lld trees of up to %d nodes, %d deep, by up to %d; %lld in parts; "
+                  "%lld of %lld nodes differ\n", j->name, (long long)c.n_tree, c.largest, c.deepest, c.widest,
+                  (long long)c.n_part, (long long)c.n_differ, (long long)c.n_node);
+    assert_int_equal(c.n_differ, 0);
+    assert_true(c.n_node > 0 && c.largest > 64 && c.deepest > 8 && c.widest > 4 && c.n_part > 0);
+}
+
+/* Is `name` what the environment asks for, if it asks? */
+static bool wanted(const char *variable, const char *name)
+{
+    const char *only = getenv(variable);
+    return !only || !*only || strcmp(only, name) == 0;
 }
 
 int support_paths_run(const paths_size *size, uint32_t dtypes)
 {
-    enum { N = sizeof models / sizeof *models };
-    struct CMUnitTest tests[N];
-    program programs[N];
-    spec_backend *backend = support_backend();
-    for (size_t i = 0; i < N; i++) {
-        programs[i] = (program){ backend, size, dtypes, models[i], 10 * i };
-        tests[i] = (struct CMUnitTest){ models[i], check, NULL, NULL, &programs[i] };
+    struct CMUnitTest tests[N_MODEL * N_TYPE];
+    for (int32_t i = 0; i < N_MODEL * N_TYPE; i++) {
+        const spec_dtype dtype = (spec_dtype)(i / N_MODEL);
+        const char *model = models[i % N_MODEL], *type = spec_dtype_name(dtype);
+        if (!(dtypes >> dtype & 1) || !wanted("SPEC_TEST_MODEL", model) || !wanted("SPEC_TEST_DTYPE", type)) continue;
+        job *j = &jobs[n_job];
+        *j = (job){ .model = model, .dtype = dtype, .size = size,
+                    .seed = 10 * (uint64_t)(i % N_MODEL) + (uint64_t)dtype };
+        snprintf(j->name, sizeof j->name, "%s, %s", model, type);
+        tests[n_job++] = (struct CMUnitTest){ j->name, check, NULL, NULL, j };
     }
-    cmocka_set_test_filter(getenv("SPEC_TEST_MODEL"));
-    const int failed = _cmocka_run_group_tests("paths", tests, N, NULL, NULL);
-    spec_backend_close(backend);
-    return failed;
+    return _cmocka_run_group_tests("paths", tests, (size_t)n_job, run_jobs, NULL);
 }

@@ -314,6 +314,8 @@ static void bad_trees_are_refused(void **state)
     const spec_tree deepest = { .n = 64, .cap = 64, .token = token, .parent = parent };
     const spec_tree *trees[2] = { &big, &big };
     FAILS(spec_score(s, seqs, 1, trees), SPEC_E_INVALID, "a tree of 80 nodes; 1 to 72 are planned for");
+    trees[0] = NULL;
+    FAILS(spec_score(s, seqs, 1, trees), SPEC_E_INVALID, "a tree without tokens");
     trees[0] = &deep;
     FAILS(spec_score(s, seqs, 1, trees), SPEC_E_INVALID, "node 64 is deeper than 63");
     expect_logits(s, seqs[0], want, "a deep tree");

@@ -2,6 +2,7 @@
  * tokens on a branch, drafters that know fewer ids or fewer positions, what teaches a choice among trees; and builders
  * and laws of the application's own. Whatever happens, text is that of plain decoding: greedy, and sampled under naive
  * verification. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -403,12 +404,125 @@ static void own_laws_draft(void **state)
     }
 }
 
+/* --- what the application gets wrong --- */
+
+typedef struct slip {
+    spec_status code;
+    const char *says;
+} slip;
+
+static int32_t now; /* which slip is due, 0 = none; the callback that makes it sets it back */
+
+/* Two sequences; each slip in turn, then a step as it should be: which goes on as if nothing had been tried. */
+static void expect_recovery(spec_drafter *dr, const slip *slips, int32_t n_slip)
+{
+    const spec_sampling sampling = { .temperature = 0.8f, .top_p = 0.9f, .seed = 3 };
+    spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    spec_step_result r[2];
+    spec_session *s;
+    const int32_t *ids;
+    int32_t seqs[2], plain[N_NEW + 4];
+    size_t n[2] = { N_PROMPT, N_PROMPT }, after;
+    sp.n_seq = 2, sp.verify = SPEC_VERIFY_NAIVE;
+    support_plain_ids(target, prompt, N_PROMPT, &sampling, N_NEW + 4, plain);
+    OK(spec_session_open(&s, target, dr, &sp));
+    for (int32_t i = 0; i < 2; i++) OK(spec_sequence_add(s, &seqs[i], prompt, N_PROMPT, &sampling));
+    for (int32_t i = 0; n[0] < N_PROMPT + N_NEW || i < n_slip; i++) {
+        now = 1 + i % n_slip;
+        FAILS(spec_step(s, seqs, 2, r), slips[i % n_slip].code, slips[i % n_slip].says);
+        assert_int_equal(now, 0);
+        for (int32_t k = 0; k < 2; k++) {
+            OK(spec_sequence_ids(s, seqs[k], &ids, &after));
+            assert_int_equal(after, n[k]);
+        }
+        OK(spec_step(s, seqs, 2, r));
+        for (int32_t k = 0; k < 2; k++) {
+            OK(spec_sequence_ids(s, seqs[k], &ids, &n[k]));
+            const int64_t n_new = (int64_t)n[k] - N_PROMPT, most = n_new < N_NEW + 4 ? n_new : N_NEW + 4;
+            if (support_first_difference(plain, ids + N_PROMPT, most) >= 0)
+                fail_msg("other text after \"%s\"", slips[i % n_slip].says);
+        }
+    }
+    spec_session_close(s);
+}
+
+static const slip law_slips[] = { { SPEC_E_INVALID, "has nan for token 2" }, { SPEC_E_INVALID, "has -0.5 for token 2" },
+                                  { SPEC_E_INVALID, "has inf for token 2" }, { SPEC_E_INVALID, "has the sum 2" },
+                                  { SPEC_E_ABORTED, "drafting for sequence" } };
+
+/* As tell_laws, but of the second sequence one law behind the root is none. */
+static spec_status slip_in_laws(void *user, int32_t seq, const int32_t *ids, size_t n, const spec_tree *tree,
+                                const int32_t *nodes, int32_t n_node, float *laws, int32_t n_vocab)
+{
+    static const float entries[] = { 0, NAN, -0.5f, INFINITY };
+    const int32_t due = now;
+    SPEC_TRY(tell_laws(user, seq, ids, n, tree, nodes, n_node, laws, n_vocab));
+    if (due == 0 || seq != 1 || nodes[n_node - 1] == 0) return SPEC_OK;
+    float *law = laws + (size_t)(n_node - 1) * (size_t)n_vocab;
+    now = 0;
+    if (due == 5) return SPEC_E_ABORTED;
+    if (due < 4) law[2] = entries[due];
+    for (int32_t v = 0; v < n_vocab && due == 4; v++) law[v] *= 2;
+    return SPEC_OK;
+}
+
+static void wrong_laws(void **state)
+{
+    (void)state;
+    static const char *const trees[] = { "product:3,2,2", "dyspec:16" }; /* by levels, by looks */
+    own_laws o = { 0 };
+    const spec_drafter_ops ops = { .struct_size = sizeof ops, .laws = slip_in_laws, .user_data = &o };
+    for (size_t i = 0; i < sizeof trees / sizeof *trees; i++) {
+        spec_drafter_params p = SPEC_DRAFTER_PARAMS_INIT;
+        spec_drafter *dr;
+        p.tree = trees[i];
+        OK(spec_drafter_from_ops(&dr, &ops, &p));
+        expect_recovery(dr, law_slips, sizeof law_slips / sizeof *law_slips);
+        spec_drafter_close(dr);
+    }
+}
+
+static const slip look_slips[] = { { SPEC_E_ABORTED, "" }, { SPEC_E_INVALID, "feeds node 1000" },
+                                   { SPEC_E_INVALID, "changed the root" }, { SPEC_E_INVALID, "has parent" },
+                                   { SPEC_E_INVALID, "siblings with the same token" } };
+
+/* A comb that slips when the network has been fed twice. */
+static spec_status slip_in_look(void *user, spec_tree *tree, const spec_candidate *candidates, int32_t k,
+                                int32_t *feed, int32_t *n_feed, int32_t n_feed_max)
+{
+    const int32_t due = now, before = tree->n;
+    SPEC_TRY(comb(user, tree, candidates, k, feed, n_feed, n_feed_max));
+    if (due == 0 || before == 1) return SPEC_OK;
+    now = 0;
+    if (due == 1) return SPEC_E_ABORTED;
+    if (due == 2) feed[0] = 1000, *n_feed = 1;
+    if (due == 3) tree->token[0]++;
+    if (due == 4) tree->parent[before] = before + 1;
+    if (due == 5) tree->token[before + 1] = tree->token[before];
+    return SPEC_OK;
+}
+
+static void wrong_looks(void **state)
+{
+    (void)state;
+    const spec_builder_ops ops = { .struct_size = sizeof ops, .n_node = 9, .n_row = 4, .n_level = 4, .depth = 4, .k = 3,
+                                   .kind = SPEC_TREE_DRAWN, .look = slip_in_look };
+    spec_drafter_params p = SPEC_DRAFTER_PARAMS_INIT;
+    spec_drafter *dr;
+    OK(spec_builder_from_ops(&p.builder, &ops, NULL));
+    OK(spec_drafter_from_model(&dr, drafter, &p));
+    expect_recovery(dr, look_slips, sizeof look_slips / sizeof *look_slips);
+    spec_drafter_close(dr);
+    spec_builder_close(p.builder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fewer_nodes),      cmocka_unit_test(text_ends),    cmocka_unit_test(eos_on_a_branch),
         cmocka_unit_test(shorter_contexts), cmocka_unit_test(own_builders), cmocka_unit_test(own_laws_draft),
-        cmocka_unit_test(endless_drafters), cmocka_unit_test(rounds_teach),
+        cmocka_unit_test(endless_drafters), cmocka_unit_test(rounds_teach), cmocka_unit_test(wrong_laws),
+        cmocka_unit_test(wrong_looks),
 #ifndef SPEC_NO_TOKENIZER
         cmocka_unit_test(smaller_vocabularies),
 #endif

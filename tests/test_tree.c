@@ -221,6 +221,7 @@ static void check_errors(void **state)
     refuse_with(&t, &t.rank[4], -1, "node 4 has rank -1");
     refuse_with(&t, &t.n, 0, "a tree of 0 nodes");
     refuse(&t, 5, "a tree of 6 nodes");
+    refuse(NULL, 5, "without tokens");
     t.kind = (spec_tree_kind)4;
     refuse(&t, MOST, "kind 4");
     t.kind = SPEC_TREE_DRAWN_REPEAT;

@@ -1,11 +1,13 @@
 /* test_verify_laws.c - verification on plain arrays: the rules as exact probabilities (algorithms.md 3.8), the
- * library's walk against them by statistics and draw by draw, the table of 3.6, and what is refused. */
+ * library's walk against them by statistics and draw by draw, the table of 3.6, and what is refused. Also the law of
+ * logits, and the draw from it. */
 #include "tests/test.h"
 
 #include <math.h>
 #include <stdio.h>
 
 #include "algorithms/algo.h"
+#include "tests/ref_ops.h"
 #include "tests/support_law.h"
 
 enum { MAX_V = 6, MAX_K = 4 };
@@ -798,13 +800,90 @@ static void test_refused(void **state)
     refuse(&t, SPEC_E_NOMEM, "");
 }
 
+/* ----------------------------------------------------------------------------- laws of logits --- */
+
+enum { N_LOGIT = 300 };
+
+/* spec_law against the formula; ids at the edge of a set are decided by sums, in float or double. */
+static void compare_law(const double *logits, const spec_sampling *how)
+{
+    float x[N_LOGIT], law[N_LOGIT];
+    double want[N_LOGIT], sum = 0;
+    int32_t scratch[N_LOGIT], n_other = 0;
+    for (int32_t i = 0; i < N_LOGIT; i++) x[i] = (float)logits[i];
+    ref_law(want, logits, N_LOGIT, how);
+    test_ok(spec_law(law, x, N_LOGIT, how, scratch), "law");
+    for (int32_t i = 0; i < N_LOGIT; i++) {
+        sum += (double)law[i];
+        n_other += fabs((double)law[i] - want[i]) > 1e-5;
+    }
+    if (n_other > 0 || fabs(sum - 1) > 1e-5)
+        fail_msg("T %g, k %d, p %g, min-p %g: %d entries differ, the sum is %g", (double)how->temperature, how->top_k,
+                 (double)how->top_p, (double)how->min_p, n_other, sum);
+    for (double u = 0; u < 1; u += 1.0 / 64) { /* the same law: any float is a double */
+        for (int32_t i = 0; i < N_LOGIT; i++) want[i] = (double)law[i];
+        assert_int_equal(spec_draw(law, N_LOGIT, (float)u), ref_draw(want, N_LOGIT, u));
+    }
+}
+
+static void test_laws_of_logits(void **state)
+{
+    (void)state;
+    static const spec_sampling hows[] = {
+        { 1, 0, 0, 0, 0 },         { 0.3f, 0, 0, 0, 0 },   { 2.5f, 0, 0, 0, 0 },         { 1, 1, 0, 0, 0 },
+        { 0.8f, 20, 0, 0, 0 },     { 1, 500, 0, 0, 0 },    { 1, 0, 0.9f, 0, 0 },         { 1, 0, 0.01f, 0, 0 },
+        { 1, 0, 1, 0, 0 },         { 1, 0, 0, 0.1f, 0 },   { 1.3f, 50, 0.8f, 0.05f, 0 }, { 1, 0, 0, 1, 0 },
+    };
+    test_random random = { 77 };
+    for (int32_t i = 0; i < N_ELEMENTS(hows); i++)
+        for (int32_t step = 0; step < 2; step++) { /* with ties, too */
+            double *logits = test_values(&random, N_LOGIT, 6.0);
+            for (int32_t k = 0; k < N_LOGIT; k++) logits[k] = step ? nearbyint(logits[k]) : (double)(float)logits[k];
+            for (int32_t k = 0; k < N_LOGIT && i % 3 == 1; k += 7) logits[k] = -INFINITY; /* never */
+            compare_law(logits, &hows[i]);
+            free(logits);
+        }
+    const float logits[] = { -1, 2, 0.5f, 2 };
+    float law[4];
+    int32_t scratch[4];
+    const spec_sampling greedy = { .temperature = 0, .top_k = 3 };
+    test_ok(spec_law(law, logits, 4, &greedy, scratch), "law");
+    assert_true(law[0] == 0 && law[1] == 1 && law[2] == 0 && law[3] == 0);
+}
+
+static void refuse_law(const float logits[3], int32_t n, spec_sampling how, const char *says)
+{
+    float law[3];
+    int32_t scratch[3];
+    assert_int_equal(spec_law(law, logits, n, &how, scratch), SPEC_E_INVALID);
+    if (!strstr(spec_last_error(), says)) fail_msg("\"%s\" does not say \"%s\"", spec_last_error(), says);
+}
+
+static void test_laws_refused(void **state)
+{
+    (void)state;
+    const float good[] = { 1, 2, 3 }, nan[] = { 1, NAN, 3 }, most[] = { 1, INFINITY, 3 },
+                none[] = { -INFINITY, -INFINITY, -INFINITY };
+    const spec_sampling how = { .temperature = 1 };
+    refuse_law(good, 0, how, "0 ids");
+    refuse_law(nan, 3, how, "logit 1 is not a number");
+    refuse_law(most, 3, how, "the largest logit is inf");
+    refuse_law(none, 3, how, "the largest logit is -inf");
+    refuse_law(good, 3, (spec_sampling){ .temperature = -1 }, "temperature -1");
+    refuse_law(good, 3, (spec_sampling){ .temperature = NAN }, "temperature nan");
+    refuse_law(good, 3, (spec_sampling){ .temperature = 1, .top_k = -2 }, "top-k -2");
+    refuse_law(good, 3, (spec_sampling){ .temperature = 1, .top_p = NAN }, "top-p nan");
+    refuse_law(good, 3, (spec_sampling){ .temperature = 1, .min_p = -0.5f }, "min-p -0.5");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fixture),        cmocka_unit_test(test_random_laws), cmocka_unit_test(test_statistics),
         cmocka_unit_test(test_statistics_see), cmocka_unit_test(test_draws),       cmocka_unit_test(test_greedy),
         cmocka_unit_test(test_sure_draft),     cmocka_unit_test(test_zero_uniform), cmocka_unit_test(test_nothing_left),
-        cmocka_unit_test(test_table),          cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_table),          cmocka_unit_test(test_refused),     cmocka_unit_test(test_laws_refused),
+        cmocka_unit_test(test_laws_of_logits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -90,10 +90,13 @@ spec_status bench_matrix_tflops(double *out, bench *b, spec_dtype dtype);
 
 typedef struct bench_counts {
     int64_t n_sync, n_alloc; /* n_alloc: of device memory */
+    int64_t n_read;          /* bytes of device memory that were asked for */
     double wait_ms;          /* in calls that compute or wait for the device */
 } bench_counts;
 /* From now on the backend's calls are counted. */
 void bench_count_install(spec_backend *be);
+/* While on, a device's queue is drained before each call, so that no call but sync and wait waits for it. */
+void bench_count_drain(bool on);
 bench_counts bench_count_now(void);
 
 /* --- models (bench_models.c) --- */

@@ -1,8 +1,11 @@
-/* bench_count.c - synchronisations, allocations and time spent waiting, counted between the library and the backend.
+/* bench_count.c - synchronisations, allocations, bytes read and time spent waiting, counted between the library and the
+ * backend.
  *
  * The functions of a backend's table get no pointer of ours, so what they count into is one static object: a run opens
  * one backend, and its sessions belong to one thread. A device that works in the calls themselves (the CPU) is waited
- * for in every call that computes; any other, in sync and wait alone. */
+ * for in every call that computes; any other, in sync and wait, and in calls that find its queue full. Those cannot be
+ * told from calls that queue at once: so that there are none, the queue can be drained before each call, which is
+ * waiting. */
 #include <stddef.h>
 
 #include "backends/backend.h"
@@ -11,6 +14,8 @@
 static struct {
     const spec_backend_ops *base;
     spec_backend_ops table;
+    bool computes; /* in its calls */
+    bool drains;
     bench_counts counts;
 } counted;
 
@@ -18,6 +23,19 @@ static spec_status waited(double since, spec_status status)
 {
     counted.counts.wait_ms += speci_now_ms() - since;
     return status;
+}
+
+/* Around a call that computes or queues. */
+static double begin(spec_queue *q)
+{
+    const double since = speci_now_ms();
+    if (counted.drains) (void)waited(since, counted.base->sync(q)); /* if it failed, so will the call */
+    return since;
+}
+
+static spec_status end(double since, spec_status status)
+{
+    return counted.computes ? waited(since, status) : status;
 }
 
 static spec_status count_alloc(spec_device *dev, void **out, size_t bytes)
@@ -42,132 +60,139 @@ static spec_status count_wait(spec_queue *q, uint64_t mark)
 
 static spec_status count_upload(spec_queue *q, void *dst, const void *src, size_t bytes)
 {
-    const double since = speci_now_ms();
-    return waited(since, counted.base->upload(q, dst, src, bytes));
+    const double since = begin(q);
+    return end(since, counted.base->upload(q, dst, src, bytes));
 }
 
 static spec_status count_download(spec_queue *q, void *dst, const void *src, size_t bytes)
 {
-    const double since = speci_now_ms();
-    return waited(since, counted.base->download(q, dst, src, bytes));
+    const double since = begin(q);
+    counted.counts.n_read += (int64_t)bytes;
+    return end(since, counted.base->download(q, dst, src, bytes));
 }
 
 static spec_status count_copy(spec_queue *q, void *dst, const void *src, size_t bytes)
 {
-    const double since = speci_now_ms();
-    return waited(since, counted.base->copy(q, dst, src, bytes));
+    const double since = begin(q);
+    return end(since, counted.base->copy(q, dst, src, bytes));
 }
 
 static spec_status count_zero(spec_queue *q, void *dst, size_t bytes)
 {
-    const double since = speci_now_ms();
-    return waited(since, counted.base->zero(q, dst, bytes));
+    const double since = begin(q);
+    return end(since, counted.base->zero(q, dst, bytes));
 }
 
 static spec_status count_embed(spec_queue *q, const spec_embed_args *a)
 {
-    const double since = speci_now_ms();
-    return waited(since, counted.base->embed(q, a));
+    const double since = begin(q);
+    return end(since, counted.base->embed(q, a));
 }
 
 static spec_status count_norm(spec_queue *q, const spec_norm_args *a)
 {
-    const double since = speci_now_ms();
-    return waited(since, counted.base->norm(q, a));
+    const double since = begin(q);
+    return end(since, counted.base->norm(q, a));
 }
 
 static spec_status count_linear(spec_queue *q, const spec_linear_args *a)
 {
-    const double since = speci_now_ms();
-    return waited(since, counted.base->linear(q, a));
+    const double since = begin(q);
+    return end(since, counted.base->linear(q, a));
 }
 
 static spec_status count_kv_commit(spec_queue *q, const spec_kv_commit_args *a)
 {
-    const double since = speci_now_ms();
-    return waited(since, counted.base->kv_commit(q, a));
+    const double since = begin(q);
+    return end(since, counted.base->kv_commit(q, a));
 }
 
 static spec_status count_rope_kv(spec_queue *q, const spec_rope_kv_args *a)
 {
-    const double since = speci_now_ms();
-    return waited(since, counted.base->rope_kv(q, a));
+    const double since = begin(q);
+    return end(since, counted.base->rope_kv(q, a));
 }
 
 static spec_status count_attention(spec_queue *q, const spec_attention_args *a)
 {
-    const double since = speci_now_ms();
-    return waited(since, counted.base->attention(q, a));
+    const double since = begin(q);
+    return end(since, counted.base->attention(q, a));
 }
 
 static spec_status count_conv(spec_queue *q, const spec_conv_args *a)
 {
-    const double since = speci_now_ms();
-    return waited(since, counted.base->conv(q, a));
+    const double since = begin(q);
+    return end(since, counted.base->conv(q, a));
 }
 
 static spec_status count_scan(spec_queue *q, const spec_scan_args *a)
 {
-    const double since = speci_now_ms();
-    return waited(since, counted.base->scan(q, a));
+    const double since = begin(q);
+    return end(since, counted.base->scan(q, a));
 }
 
 static spec_status count_argmax(spec_queue *q, const spec_argmax_args *a)
 {
-    const double since = speci_now_ms();
-    return waited(since, counted.base->argmax(q, a));
+    const double since = begin(q);
+    return end(since, counted.base->argmax(q, a));
 }
 
 static spec_status count_law(spec_queue *q, const spec_law_args *a)
 {
-    const double since = speci_now_ms();
-    return waited(since, counted.base->law(q, a));
+    const double since = begin(q);
+    return end(since, counted.base->law(q, a));
 }
 
 static spec_status count_accept(spec_queue *q, const spec_accept_args *a)
 {
-    const double since = speci_now_ms();
-    return waited(since, counted.base->accept(q, a));
+    const double since = begin(q);
+    return end(since, counted.base->accept(q, a));
 }
 
 static spec_status count_logprob(spec_queue *q, const spec_logprob_args *a)
 {
-    const double since = speci_now_ms();
-    return waited(since, counted.base->logprob(q, a));
+    const double since = begin(q);
+    return end(since, counted.base->logprob(q, a));
 }
 
 static spec_status count_grow(spec_queue *q, const spec_grow_args *a)
 {
-    const double since = speci_now_ms();
-    return waited(since, counted.base->grow(q, a));
+    const double since = begin(q);
+    return end(since, counted.base->grow(q, a));
 }
 
 static spec_status count_draw(spec_queue *q, const spec_draw_args *a)
 {
-    const double since = speci_now_ms();
-    return waited(since, counted.base->draw(q, a));
+    const double since = begin(q);
+    return end(since, counted.base->draw(q, a));
 }
 
 static spec_status count_expand(spec_queue *q, const spec_expand_args *a)
 {
-    const double since = speci_now_ms();
-    return waited(since, counted.base->expand(q, a));
+    const double since = begin(q);
+    return end(since, counted.base->expand(q, a));
 }
 
-/* Every call computes. */
-static void count_all(spec_backend_ops *t)
+static spec_status count_step_bind(spec_queue *q, const spec_step_block *block)
+{
+    const double since = begin(q);
+    return end(since, counted.base->step_bind(q, block));
+}
+
+static spec_status count_plan_run(spec_queue *q, spec_prepared *plan, const spec_step_block *block)
+{
+    const double since = begin(q);
+    return end(since, counted.base->plan_run(q, plan, block));
+}
+
+static void count_calls(spec_backend_ops *t)
 {
     t->upload = count_upload, t->download = count_download, t->copy = count_copy, t->zero = count_zero;
     t->embed = count_embed, t->norm = count_norm, t->linear = count_linear, t->kv_commit = count_kv_commit;
     t->rope_kv = count_rope_kv, t->attention = count_attention, t->conv = count_conv, t->scan = count_scan;
     t->argmax = count_argmax, t->law = count_law, t->accept = count_accept, t->logprob = count_logprob;
-    t->grow = count_grow, t->draw = count_draw, t->expand = count_expand;
-}
-
-static spec_status count_plan_run(spec_queue *q, spec_prepared *plan, const spec_step_block *block)
-{
-    const double since = speci_now_ms();
-    return waited(since, counted.base->plan_run(q, plan, block));
+    t->grow = count_grow, t->draw = count_draw, t->expand = count_expand, t->step_bind = count_step_bind;
+    if (t->plan_run) t->plan_run = count_plan_run;
 }
 
 void bench_count_install(spec_backend *be)
@@ -176,14 +201,17 @@ void bench_count_install(spec_backend *be)
     counted.base = be->ops;
     counted.table = *be->ops;
     counted.counts = (bench_counts){ 0 };
+    counted.computes = be->info.host_visible;
     counted.table.alloc = count_alloc;
     counted.table.sync = count_sync;
     if (be->ops->wait) counted.table.wait = count_wait;
-    if (be->info.host_visible) {
-        count_all(&counted.table);
-        if (be->ops->plan_run) counted.table.plan_run = count_plan_run;
-    }
+    count_calls(&counted.table);
     be->ops = &counted.table;
+}
+
+void bench_count_drain(bool on)
+{
+    counted.drains = on && !counted.computes;
 }
 
 bench_counts bench_count_now(void)

@@ -62,13 +62,14 @@ check(3 "${timed};compare" step -m mambainllama-tiny --nodes 7 --tree chain,rand
   --compare ${WORK}/old.json)
 
 file(WRITE ${WORK}/story.jsonl "{\"prompt\": \"Once upon a time\"}\n{\"prompt\": \"There was a\"}\n")
-set(generate emitted_per_step tokens_per_s over_plain speculated_share branched_share unwaited_share syncs_per_step
-  allocs_per_step task verify temperature)
+set(generate emitted_per_step tokens_per_s over_plain speculated_share branched_share host_work_ms host_work_share
+  syncs_per_step allocs_per_step read_bytes_per_step task verify temperature)
 foreach(tree chain:2 beam:2,2)
   check(4 "${timed};${generate}" generate -m ${TARGET} -d ${DRAFTER} --prompts ${WORK}/story.jsonl -n 8
     --tree ${tree} --temp 0,1)
   positive(emitted_per_step)
   positive(syncs_per_step)
+  positive(host_work_ms)
 endforeach()
 
 set(untimed ${common})
