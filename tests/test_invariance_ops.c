@@ -1,6 +1,6 @@
 /* test_invariance_ops.c - path invariance of a backend, bit for bit (spec_backend.h, rules).
  *
- * Rows: a row alone against the same row among 1 to 64, at every slot. Threads: 1, 2, 4 and 7 give the same bits. Paths: a
+ * Rows: a row alone against the same row among 1 to 300, at every slot. Threads: 1, 2, 4 and 7 give the same bits. Paths: a
  * hybrid network reads texts in random trees, batched, with replay, as it reads them token by token (mini_model.h). */
 #include <fenv.h>
 #include <math.h>
@@ -13,23 +13,23 @@
 #include <immintrin.h>
 #endif
 
-enum { ROWS = 64 };
+enum { ROWS = 64, SLOTS = 300 }; /* slots hold the rows again and again */
 
 /* ------------------------------------------------------------------------------------- rows --- */
 
-/* One operation over rows: x [ROWS][n_in] -> y [ROWS][n_out]. */
+/* One operation over rows: x [SLOTS][n_in] -> y [SLOTS][n_out]. */
 typedef struct rowwise {
     const test_device *d;
     const char *name;
     spec_op op;
     test_buffer x, y;
     size_t x_row, y_row; /* bytes */
-    uint8_t *all;        /* x of all rows */
+    uint8_t *all;        /* x of the ROWS */
 } rowwise;
 
 static spec_step_block *chain_step(int32_t n)
 {
-    int32_t parent[ROWS];
+    int32_t parent[SLOTS];
     for (int32_t i = 0; i < n; i++) parent[i] = i - 1;
     test_seq s = { .n_node = n, .parent = parent };
     return test_step(SPEC_PHASE_DECODE, &s, 1, 0);
@@ -45,7 +45,7 @@ static uint8_t *run_rows(rowwise *t, int32_t first, int32_t n)
     test_ok(t->d->ops->upload(t->d->io, t->x.data, x, (size_t)n * t->x_row), "upload");
     test_ok(t->d->ops->sync(t->d->io), "sync");
     spec_step_block *step = chain_step(n);
-    test_run(t->d, &t->op, step, ROWS);
+    test_run(t->d, &t->op, step, SLOTS);
     free(step);
     free(x);
     return test_read_raw(&t->y);
@@ -53,7 +53,8 @@ static uint8_t *run_rows(rowwise *t, int32_t first, int32_t n)
 
 static void check_rows(rowwise *t)
 {
-    static const int32_t counts[] = { 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 16, 17, 24, 31, 32, 33, 48, 63, 64 };
+    static const int32_t counts[] = { 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 16, 17, 24, 31, 32, 33, 48, 63, 64,
+                                      65, 130, SLOTS };
     uint8_t *alone[ROWS];
     for (int32_t r = 0; r < ROWS; r++) alone[r] = run_rows(t, r, 1);
     for (int32_t i = 0; i < N_ELEMENTS(counts); i++) {
@@ -71,12 +72,12 @@ static void open_rows(rowwise *t, const test_device *d, const char *name, int32_
                       spec_dtype y)
 {
     test_random random = { 20 };
-    double *v = test_values(&random, (size_t)ROWS * (size_t)n_in, 1.0);
+    double *v = test_values(&random, (size_t)SLOTS * (size_t)n_in, 1.0);
     memset(t, 0, sizeof *t);
     t->d = d;
     t->name = name;
-    t->x = test_buffer_from(d, v, (size_t)ROWS * (size_t)n_in, x);
-    t->y = test_buffer_new(d, (size_t)ROWS * (size_t)n_out, y);
+    t->x = test_buffer_from(d, v, (size_t)SLOTS * (size_t)n_in, x);
+    t->y = test_buffer_new(d, (size_t)SLOTS * (size_t)n_out, y);
     t->x_row = (size_t)n_in * test_type_size(x);
     t->y_row = (size_t)n_out * test_type_size(y);
     t->all = test_read_raw(&t->x);
@@ -104,6 +105,9 @@ static const linear_case linears[] = {
     { "linear_bf16_odd", 515, 33, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 0 },
     { "linear_bf16_glu", 300, 130, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 1 },
     { "linear_f16", 300, 72, SPEC_DTYPE_F16, SPEC_DTYPE_F16, 0 },
+    { "linear_bf16_parts", 2504, 200, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 0 },
+    { "linear_bf16_wide", 776, 2112, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 0 },
+    { "linear_f16_parts_glu", 1000, 330, SPEC_DTYPE_F16, SPEC_DTYPE_F16, 1 },
     { "linear_bf16_f32", 300, 72, SPEC_DTYPE_BF16, SPEC_DTYPE_F32, 0 },
     { "linear_q8", 608, 72, SPEC_DTYPE_Q8_0, SPEC_DTYPE_BF16, 0 },
     { "linear_q8_glu", 288, 130, SPEC_DTYPE_Q8_0, SPEC_DTYPE_F16, 1 },

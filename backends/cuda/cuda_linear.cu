@@ -10,15 +10,13 @@
  *            the product on one row of W and one of x, so no tiling and no division of the work changes a bit.
  *            Which k a lane's registers stand for is free as long as W and x agree: each lane takes 16 bytes, that is 8
  *            consecutive k, and these make two instructions.
- *            Two kernels, for up to 32 rows and for more. Both begin to copy weights to shared memory before they wait
- *            for x, hence while the operations before them still run: that hides their latency.
+ *            Two kernels, for up to 32 rows and for more (cuda_linear_many.cu). Both begin to copy weights to shared memory
+ *            before they wait for x, hence while the operations before them still run: that hides their latency.
  *   float32  One warp per output (two with glu), lanes stride K by 4 elements, fmaf, and a shuffle tree.
  *            This kernel can also do the 16-bit types (SPEC_CUDA_LINEAR_FMA=1): the readable twin of the other.
  *
  * Prefill uses cuBLAS (float32 sums, no TF32), then an epilogue over a float32 scratch where there is one to do; what
  * cuBLAS refuses runs through the decode kernels. */
-#include <cooperative_groups.h>
-
 #include "cuda_linear.cuh"
 
 #ifndef SPEC_CUDA_LINEAR_FMA
@@ -29,26 +27,8 @@
 
 enum {
     MMA_WARPS = 8,
-    MMA_THREADS = MMA_WARPS * 32,
-    MMA_STAGES = 4, /* many rows */
-    MMA_PARTS = 8
+    MMA_THREADS = MMA_WARPS * 32
 };
-
-/* Parts of K: more of them the fewer outputs there are, so that 1300 warps or more are at work, each with three
- * blocks or more. A function of the shape only, not of the device: it is the order of summation. */
-static int mma_parts(const linear_out &o, int n_in)
-{
-    const int n_tile = cuda_div_up(o.glu ? o.n_out / 2 : o.n_out, 16), n_block = cuda_div_up(n_in, CUDA_CHUNK);
-    int n = 1;
-    while (n < MMA_PARTS && n_tile * n < 1300 && n_block >= n * 2 * 3) n *= 2;
-    return n;
-}
-
-/* Where part p begins, in columns. */
-static __device__ __forceinline__ int part_begin(int n_in, int p, int n_part)
-{
-    return (n_in + CUDA_CHUNK - 1) / CUDA_CHUNK * p / n_part * CUDA_CHUNK;
-}
 
 /* --- few rows: weights streaming past ---
  * A warp makes 16 outputs (with glu: 16 gates and their ups, MT 2) of NT tiles of 8 rows for one part of K; the parts of
@@ -188,7 +168,7 @@ static spec_status launch_few_deep(spec_queue *q, const spec_linear_args *a, con
 template <typename T, int MT, int NT>
 static spec_status launch_few(spec_queue *q, const spec_linear_args *a, const linear_out &o, int rows, bool aligned)
 {
-    const int n_tile = cuda_div_up(MT == 2 ? o.n_out / 2 : o.n_out, 16), n_part = mma_parts(o, a->n_in);
+    const int n_tile = cuda_div_up(MT == 2 ? o.n_out / 2 : o.n_out, 16), n_part = linear_parts(o, a->n_in);
     const int blocks = cuda_div_up(n_tile * n_part, MMA_WARPS);
     constexpr bool deep = NT == 1 || (MT == 2 && NT == 2);
     if (deep && blocks <= 2 * q->dev->n_sm)
@@ -196,137 +176,12 @@ static spec_status launch_few(spec_queue *q, const spec_linear_args *a, const li
     return launch_few_deep<T, MT, NT, 2>(q, a, o, rows, aligned, blocks, n_part);
 }
 
-/* --- many rows: blocks of WM * 32 outputs, 64 rows and one part of K ---
- * Both operands pass through shared memory in stages of 64 k, since now the reading of x costs as much as that of the
- * weights. A warp makes 32 outputs of 32 rows. The parts of an output are the blocks of a cluster, where their sums
- * meet. A row of a stage is 8 units of 16 bytes; in odd rows the two halves change places, so that the 8 lanes of a
- * phase (two rows, four units) reach all banks. */
-template <typename T, int WM>
-static __global__ void __launch_bounds__(WM * 64, 512 / (WM * 64))
-linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x, int ld_x, int n_in, linear_out o)
-{
-    namespace cg = cooperative_groups;
-    constexpr int M = WM * 32, N = 64, THREADS = WM * 64, STAGE = (M + N) * 8 /* uint4 */, LD = M + 4;
-    constexpr int STEP = THREADS / 8, COPY_W = M / STEP, COPY_X = N / STEP;
-    extern __shared__ __align__(16) char dynamic[];
-    uint4 *stages = (uint4 *)dynamic;
-    float *sums = (float *)dynamic; /* [N][LD], where the stages were */
-    const int tid = (int)threadIdx.x, warp = tid / 32, lane = tid % 32, g = lane / 4, t = lane % 4;
-    const int m_warp = warp % WM * 32, r_warp = warp / WM * 32;
-    const cg::cluster_group cluster = cg::this_cluster();
-    const int n_part = (int)cluster.num_blocks(), part = (int)cluster.block_rank(), tile = (int)blockIdx.x / n_part;
-
-    grid_release();
-    const int n_row = step->n_row_run, row0 = (int)blockIdx.y * N;
-    const int half = o.n_out / 2, m_tile = o.glu ? M / 2 : M, m0 = tile * m_tile, m_end = o.glu ? half : o.n_out;
-    const int k0 = part_begin(n_in, part, n_part), n_step = (part_begin(n_in, part + 1, n_part) - k0) / 64;
-
-    /* Copies: this thread has unit u of every STEP-th row. Rows of W and x lie in a stage one behind the other. */
-    const int u = tid % 8, first = tid / 8;
-    uint4 *const to = stages + first * 8 + (u ^ (first & 1) << 2); /* STEP is even */
-    const T *from_w[COPY_W], *from_x[COPY_X];
-#pragma unroll
-    for (int i = 0; i < COPY_W; i++) {
-        const int m = first + i * STEP;
-        from_w[i] = w + (size_t)(o.glu && m >= M / 2 ? half + m0 + m - M / 2 : m0 + m) * ld_w + k0 + u * 8;
-    }
-#pragma unroll
-    for (int i = 0; i < COPY_X; i++)
-        from_x[i] = x + (size_t)min(row0 + first + i * STEP, max(n_row - 1, 0)) * ld_x + k0 + u * 8;
-    int left = n_in - k0 - u * 8; /* columns of x from this thread's unit on */
-    auto copy_w = [&](int stage) {
-#pragma unroll
-        for (int i = 0; i < COPY_W; i++) copy16(to + stage * STAGE + i * STEP * 8, from_w[i]), from_w[i] += 64;
-    };
-    auto copy_x = [&](int stage) {
-        const int bytes = min(max(left * 2, 0), 16);
-#pragma unroll
-        for (int i = 0; i < COPY_X; i++) {
-            copy_part16(to + stage * STAGE + (M + i * STEP) * 8, bytes > 0 ? from_x[i] : x, bytes);
-            from_x[i] += 64;
-        }
-        left -= 64;
-    };
-#pragma unroll
-    for (int s = 0; s < MMA_STAGES - 1; s++)
-        if (s < n_step && row0 < n_row) copy_w(s);
-    grid_wait();
-    if (row0 >= n_row) return;
-#pragma unroll
-    for (int s = 0; s < MMA_STAGES - 1; s++) {
-        if (s < n_step) copy_x(s);
-        copy_commit();
-    }
-
-    float acc[2][4][4];
-#pragma unroll
-    for (int e = 0; e < 32; e++) acc[e / 16][e / 4 % 4][e % 4] = 0.0f;
-    /* The lane's unit of its row: of the first chunk of a stage, and of the second. */
-    const uint4 *const at[2] = { stages + g * 8 + t + (g & 1) * 4, stages + g * 8 + t + (~g & 1) * 4 };
-    int stage = 0;
-    for (int s = 0; s < n_step; s++) {
-        copy_wait<MMA_STAGES - 2>();
-        __syncthreads();
-        if (s + MMA_STAGES - 1 < n_step) {
-            const int next = (stage + MMA_STAGES - 1) % MMA_STAGES;
-            copy_w(next);
-            copy_x(next);
-        }
-        copy_commit();
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const uint4 *ws = at[h] + stage * STAGE + m_warp * 8, *xs = at[h] + stage * STAGE + (M + r_warp) * 8;
-            uint4 a[4], b[4];
-#pragma unroll
-            for (int i = 0; i < 4; i++) a[i] = ws[i * 64], b[i] = xs[i * 64];
-#pragma unroll
-            for (int n = 0; n < 4; n++) {
-                mma_chunk<T>(acc[0][n], a[0], a[1], b[n]);
-                mma_chunk<T>(acc[1][n], a[2], a[3], b[n]);
-            }
-        }
-        stage = (stage + 1) % MMA_STAGES;
-    }
-    copy_wait<0>();
-    __syncthreads();
-#pragma unroll
-    for (int e = 0; e < 32; e++)
-        sums[(r_warp + e / 4 % 4 * 8 + 2 * t + e % 2) * LD + m_warp + e / 16 * 16 + e % 4 / 2 * 8 + g] =
-            acc[e / 16][e / 4 % 4][e % 4];
-    cluster.sync();
-    auto total = [&](int i) { /* the parts' sums, in order */
-        float v = *cluster.map_shared_rank(sums + i, 0);
-        for (int k = 1; k < n_part; k++) v = v + *cluster.map_shared_rank(sums + i, k);
-        return v;
-    };
-    for (int e = tid + part * THREADS; e < N * m_tile; e += n_part * THREADS) {
-        const int m = e % m_tile, r = e / m_tile;
-        if (row0 + r >= n_row || m0 + m >= m_end) continue;
-        linear_store(o, row0 + r, m0 + m, total(r * LD + m), o.glu ? total(r * LD + m + M / 2) : 0.0f);
-    }
-    cluster.sync(); /* the others may still read this block's sums */
-}
-
-template <typename T, int WM>
-static spec_status launch_many(spec_queue *q, const spec_linear_args *a, const linear_out &o, int rows)
-{
-    auto *kernel = linear_many_kernel<T, WM>;
-    const int m_tile = o.glu ? WM * 16 : WM * 32, n_tile = cuda_div_up(o.glu ? o.n_out / 2 : o.n_out, m_tile);
-    const int n_part = mma_parts(o, a->n_in);
-    const size_t bytes = (size_t)MMA_STAGES * (WM * 32 + 64) * 128;
-    (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    return cuda_launch(q, "linear", kernel, dim3((unsigned)(n_tile * n_part), (unsigned)cuda_div_up(rows, 64)),
-                       dim3(WM * 64), bytes, (unsigned)n_part, q->d_step, (const T *)a->w->data, a->w->ld,
-                       (const T *)a->x.data, a->x.ld, a->n_in, o);
-}
-
 template <typename T>
 static spec_status launch_mma(spec_queue *q, const spec_linear_args *a, const linear_out &o, int rows, bool aligned)
 {
-    if (rows > 32 && aligned) {
-        const bool wide = cuda_div_up(a->n_out, 128) * mma_parts(o, a->n_in) >= 96;
-        return wide ? launch_many<T, 4>(q, a, o, rows) : launch_many<T, 2>(q, a, o, rows);
-    }
+    /* The queue was opened for the operation, or it does without scratch. */
+    if (rows > 32 && q->linear_floats >= speci_cuda_many_floats(a, q->n_row_run))
+        return speci_cuda_linear_many(q, a, o, aligned);
     if (rows > 16) return o.glu ? launch_few<T, 2, 4>(q, a, o, rows, aligned) : launch_few<T, 1, 4>(q, a, o, rows, aligned);
     if (rows > 8) return o.glu ? launch_few<T, 2, 2>(q, a, o, rows, aligned) : launch_few<T, 1, 2>(q, a, o, rows, aligned);
     return o.glu ? launch_few<T, 2, 1>(q, a, o, rows, aligned) : launch_few<T, 1, 1>(q, a, o, rows, aligned);
@@ -493,7 +348,9 @@ static bool linear_blas(spec_queue *q, const spec_linear_args *a, const linear_o
 size_t speci_cuda_linear_floats(const spec_linear_args *a, const spec_plan *plan)
 {
     if (a->w && a->w->q8) return speci_cuda_q8_floats(a, plan);
-    if (plan->phase != SPEC_PHASE_PREFILL || (!a->bias && !a->glu && a->act == SPEC_ACT_NONE)) return 0;
+    if (plan->phase != SPEC_PHASE_PREFILL)
+        return cuda_size(a->x.dtype) == 2 && plan->n_row_max > 32 ? speci_cuda_many_floats(a, plan->n_row_max) : 0;
+    if (!a->bias && !a->glu && a->act == SPEC_ACT_NONE) return 0;
     return (size_t)plan->n_row_max * (size_t)a->n_out;
 }
 

@@ -21,6 +21,29 @@ static inline linear_out linear_out_of(const spec_linear_args *a)
     return o;
 }
 
+/* Of a row. */
+static __host__ __device__ __forceinline__ int cuda_chunks(int n_in)
+{
+    return (n_in + CUDA_CHUNK - 1) / CUDA_CHUNK;
+}
+
+/* Parts of K in products of 16-bit types: more of them the fewer outputs there are, so that 1300 warps or more are at
+ * work, each with three chunks or more. A function of the shape only, not of the device: it is the order of summation. */
+enum { LINEAR_PARTS = 8 };
+static inline int linear_parts(const linear_out &o, int n_in)
+{
+    const int n_tile = cuda_div_up(o.glu ? o.n_out / 2 : o.n_out, 16), n_chunk = cuda_chunks(n_in);
+    int n = 1;
+    while (n < LINEAR_PARTS && n_tile * n < 1300 && n_chunk >= n * 2 * 3) n *= 2;
+    return n;
+}
+
+/* Where part p begins, in columns. */
+static __device__ __forceinline__ int part_begin(int n_in, int p, int n_part)
+{
+    return cuda_chunks(n_in) * p / n_part * CUDA_CHUNK;
+}
+
 static __device__ __forceinline__ float activate(int act, float t)
 {
     switch (act) {
@@ -115,5 +138,9 @@ static __device__ __forceinline__ void mma_chunk(float acc[4], const uint4 &a0, 
     mma16816<T>(acc, a0.x, a1.x, a0.y, a1.y, b.x, b.y);
     mma16816<T>(acc, a0.z, a1.z, a0.w, a1.w, b.z, b.w);
 }
+
+/* More than 32 rows of a 16-bit type, and the floats of scratch for that (cuda_linear_many.cu). */
+spec_status speci_cuda_linear_many(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned);
+size_t speci_cuda_many_floats(const spec_linear_args *a, int rows);
 
 #endif

@@ -1,0 +1,287 @@
+/* cuda_linear_many.cu - products of 16-bit weights and more than 32 rows, near the speed of reading the weights.
+ *
+ * A block makes M outputs of N rows for one part of K; a warpgroup has 64 of the outputs, a warp 16. Weights are the
+ * operand that the instruction takes from registers: a lane reads only what it copied itself to its warp's ring, 16
+ * bytes that make two instructions, as for few rows (cuda_linear.cu). x is the operand from shared memory, in slabs of
+ * 64 k that the block's last warp copies. Its k have to be in the same order: the units of 16 bytes of a row's chunk,
+ * 4 words each, are transposed. A kernel of its own does that once, since all blocks read x.
+ *
+ * Same order of the same sums as for few rows: the parts of an output are the blocks of a cluster and are added in
+ * ascending order, and wgmma's sum of 16 k has the bits of mma.sync's. Where there is no wgmma (it is of compute
+ * capability 9.0 alone) mma.sync reads the same slabs. */
+#include <cooperative_groups.h>
+
+#include <type_traits>
+
+#include "cuda_linear.cuh"
+
+/* The units (16 bytes) of a slab of 64 rows and 64 k: [2 chunks][4 words][64 rows].
+ * All of x: [blocks of rows][k / 64]. */
+enum { SLAB_ROWS = 64, SLAB = 2 * 4 * SLAB_ROWS, SLABS = 4 /* in a block's ring */ };
+
+/* A thread takes the chunk of a row. */
+template <typename T>
+static __global__ void __launch_bounds__(4 * SLAB_ROWS)
+linear_arrange_kernel(const spec_step_block *step, const T *x, int ld_x, int n_in, int aligned, uint4 *slabs)
+{
+    grid_begin();
+    const int n_row = step->n_row_run, r = (int)threadIdx.x % SLAB_ROWS, row = (int)blockIdx.y * SLAB_ROWS + r;
+    const int chunk = (int)(blockIdx.x * 4 + threadIdx.x / SLAB_ROWS);
+    if ((int)blockIdx.y * SLAB_ROWS >= n_row) return;
+    const T *from = x + (size_t)row * ld_x;
+    uint4 u[4];
+#pragma unroll
+    for (int t = 0; t < 4; t++)
+        u[t] = row < n_row ? load_x8(from, chunk * 32 + t * 8, n_in, aligned) : make_uint4(0, 0, 0, 0);
+    uint4 *const to = slabs + ((size_t)blockIdx.y * gridDim.x * 4 + chunk) * (4 * SLAB_ROWS) + r;
+    to[0 * SLAB_ROWS] = make_uint4(u[0].x, u[1].x, u[2].x, u[3].x);
+    to[1 * SLAB_ROWS] = make_uint4(u[0].y, u[1].y, u[2].y, u[3].y);
+    to[2 * SLAB_ROWS] = make_uint4(u[0].z, u[1].z, u[2].z, u[3].z);
+    to[3 * SLAB_ROWS] = make_uint4(u[0].w, u[1].w, u[2].w, u[3].w);
+}
+
+/* Barriers in shared memory. */
+static __device__ __forceinline__ void barrier_init(uint64_t *b, int count)
+{
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"((uint32_t)__cvta_generic_to_shared(b)), "r"(count)
+                 : "memory");
+}
+static __device__ __forceinline__ void barrier_arrive(uint64_t *b)
+{
+    asm volatile("{ .reg .b64 s; mbarrier.arrive.shared.b64 s, [%0]; }" ::"r"((uint32_t)__cvta_generic_to_shared(b))
+                 : "memory");
+}
+static __device__ __forceinline__ void barrier_wait(uint64_t *b, int phase)
+{
+    asm volatile("{ .reg .pred done;"
+                 " again: mbarrier.try_wait.parity.shared.b64 done, [%0], %1; @!done bra again; }" ::"r"(
+                     (uint32_t)__cvta_generic_to_shared(b)),
+                 "r"(phase)
+                 : "memory");
+}
+/* Arrives, and the phase ends when `bytes` have come as well. */
+static __device__ __forceinline__ void barrier_expect(uint64_t *b, int bytes)
+{
+    asm volatile("{ .reg .b64 s; mbarrier.arrive.expect_tx.shared.b64 s, [%0], %1; }" ::"r"(
+                     (uint32_t)__cvta_generic_to_shared(b)),
+                 "r"(bytes)
+                 : "memory");
+}
+static __device__ __forceinline__ void copy_slab(uint4 *to, const uint4 *from, uint64_t *b)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     (uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(from), "n"(SLAB * 16), "r"((uint32_t)__cvta_generic_to_shared(b))
+                 : "memory");
+}
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+static __device__ __forceinline__ void many_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+static __device__ __forceinline__ void many_end()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+
+/* d[64][64] += A[64][16] B[16][64], the address of B in units. */
+#define WGMMA(type)                                                                                                    \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                                          \
+                 " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,"    \
+                 "%26,%27,%28,%29,%30,%31}, {%32,%33,%34,%35}, %36, 1, 1, 1, 0;"                                       \
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),     \
+                   "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]),            \
+                   "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]),          \
+                   "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]),          \
+                   "+f"(d[29]), "+f"(d[30]), "+f"(d[31])                                                               \
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b))
+template <typename T>
+static __device__ __forceinline__ void wgmma(float d[32], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                             uint64_t b)
+{
+    if constexpr (std::is_same_v<T, __half>) WGMMA("f16");
+    else WGMMA("bf16");
+}
+#undef WGMMA
+
+/* A chunk of K: rows g (w0) and g + 8 (w1) of a warp's weights. */
+template <typename T, int N>
+static __device__ __forceinline__ void many_chunk(float acc[N / 2], const uint4 &w0, const uint4 &w1, const uint4 *x)
+{
+    /* Units between core matrices: along K, then along rows. The address has the block of the cluster in front. */
+    constexpr uint64_t strides = (uint64_t)SLAB_ROWS << 16 | (uint64_t)8 << 32;
+    const uint64_t b = strides | ((uint32_t)__cvta_generic_to_shared(x) >> 4 & 0x3fff);
+#pragma unroll
+    for (int n = 0; n < N / 64; n++) wgmma<T>(acc + n * 32, w0.x, w1.x, w0.y, w1.y, b + n * SLAB);
+#pragma unroll
+    for (int n = 0; n < N / 64; n++) wgmma<T>(acc + n * 32, w0.z, w1.z, w0.w, w1.w, b + n * SLAB + 2 * SLAB_ROWS);
+}
+
+#else
+
+static __device__ __forceinline__ void many_begin() {}
+static __device__ __forceinline__ void many_end() {}
+
+template <typename T, int N>
+static __device__ __forceinline__ void many_chunk(float acc[N / 2], const uint4 &w0, const uint4 &w1, const uint4 *x)
+{
+    constexpr int WORD = SLAB_ROWS * 4;
+#pragma unroll
+    for (int n = 0; n < N / 8; n++) {
+        const uint32_t *at = (const uint32_t *)(x + n / 8 * SLAB + n % 8 * 8) + threadIdx.x % 32; /* row g, k of t */
+        mma_chunk<T>(acc + n * 4, w0, w1, make_uint4(at[0], at[WORD], at[2 * WORD], at[3 * WORD]));
+    }
+}
+
+#endif
+
+template <typename T, int GROUPS, int N, int DEPTH, int RESIDENT>
+static __global__ void __launch_bounds__(GROUPS * 128 + 32, RESIDENT)
+linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint4 *x, int n_in, linear_out o)
+{
+    namespace cg = cooperative_groups;
+    constexpr int M = GROUPS * 64, WARPS = GROUPS * 4, THREADS = WARPS * 32 + 32, LD = M + 4, STAGE = N / 64 * SLAB;
+    extern __shared__ __align__(128) char dynamic[];
+    __shared__ uint64_t full[SLABS], empty[SLABS];
+    float *sums = (float *)dynamic; /* [N][LD], where weights and x were */
+    const int tid = (int)threadIdx.x, warp = tid / 32, lane = tid % 32, g = lane / 4, t = lane % 4;
+    const cg::cluster_group cluster = cg::this_cluster();
+    const int n_part = (int)gridDim.x, part = (int)blockIdx.x;
+
+    grid_release();
+    if (tid < SLABS) {
+        barrier_init(&full[tid], 1);
+        barrier_init(&empty[tid], WARPS);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); /* for the copies */
+    }
+    __syncthreads();
+    const int n_row = step->n_row_run, row0 = (int)blockIdx.y * N;
+    const int half = o.n_out / 2, m_tile = o.glu ? M / 2 : M, m0 = (int)blockIdx.z * m_tile;
+    const int m_end = o.glu ? half : o.n_out;
+    const int k0 = part_begin(n_in, part, n_part), n_step = (part_begin(n_in, part + 1, n_part) - k0) / 64;
+    uint4 *const ring = (uint4 *)dynamic + warp * DEPTH * 128 + lane; /* [DEPTH][2 chunks][2 rows][32 lanes] */
+    uint4 *const slabs = (uint4 *)dynamic + WARPS * DEPTH * 128;      /* [SLABS][N / 64] */
+    float acc[N / 2];
+
+    if (warp < WARPS) {
+        /* With glu the first half of the warps has gates, the second their ups. */
+        const int m = min(m0 + warp * 16 % m_tile, m_end - 1) + warp * 16 / m_tile * half + g;
+        const T *from = w + (size_t)m * ld_w + k0 + t * 8;
+        auto copy_w = [&](int slot) {
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                copy16(ring + slot * 128 + i * 32, from + i / 2 * 32 + (size_t)(i % 2 * 8) * ld_w);
+            from += 64;
+        };
+#pragma unroll
+        for (int s = 0; s < DEPTH; s++) {
+            if (s < n_step && row0 < n_row) copy_w(s);
+            copy_commit();
+        }
+        grid_wait();
+        if (row0 >= n_row) return;
+#pragma unroll
+        for (int e = 0; e < N / 2; e++) acc[e] = 0.0f;
+        int slot = 0, slab = 0, phase = 0;
+        for (int s = 0; s < n_step; s++) {
+            copy_wait<DEPTH - 1>();
+            barrier_wait(&full[slab], phase);
+#pragma unroll
+            for (int c = 0; c < 2; c++) {
+                const uint4 w0 = ring[slot * 128 + c * 64], w1 = ring[slot * 128 + c * 64 + 32];
+                many_begin();
+                many_chunk<T, N>(acc, w0, w1, slabs + slab * STAGE + c * (SLAB / 2));
+                many_end();
+            }
+            if (lane == 0) barrier_arrive(&empty[slab]);
+            if (s + DEPTH < n_step) copy_w(slot);
+            copy_commit();
+            slot = slot == DEPTH - 1 ? 0 : slot + 1;
+            if (++slab == SLABS) slab = 0, phase ^= 1;
+        }
+    } else {
+        grid_wait();
+        if (row0 >= n_row) return;
+        asm volatile("fence.proxy.async.global;" ::: "memory"); /* x was written by ordinary stores */
+        const int n_slab = cuda_chunks(n_in) * (CUDA_CHUNK / 64); /* of a block of rows */
+        const uint4 *from = x + ((size_t)(row0 / 64) * n_slab + k0 / 64) * SLAB;
+        int slab = 0, phase = 1;
+        for (int s = 0; s < n_step && lane == 0; s++, from += SLAB) {
+            barrier_wait(&empty[slab], phase);
+            const int n = min(N, n_row - row0 + 63) / 64; /* blocks of rows that there are */
+            barrier_expect(&full[slab], n * SLAB * 16);
+            for (int i = 0; i < n; i++)
+                copy_slab(slabs + slab * STAGE + i * SLAB, from + (size_t)i * n_slab * SLAB, &full[slab]);
+            if (++slab == SLABS) slab = 0, phase ^= 1;
+        }
+        __syncwarp();
+    }
+    __syncthreads();
+    /* Lane (g, t) holds outputs g and g + 8 of rows 2t and 2t + 1 of every 8. */
+    if (warp < WARPS)
+#pragma unroll
+        for (int e = 0; e < N / 2; e++)
+            sums[(e / 4 * 8 + 2 * t + e % 2) * LD + warp * 16 + e % 4 / 2 * 8 + g] = acc[e];
+    cluster.sync();
+    auto total = [&](int i) { /* the parts' sums, in order; asked for together */
+        float4 v[LINEAR_PARTS];
+#pragma unroll
+        for (int k = 0; k < LINEAR_PARTS; k++)
+            if (k < n_part) v[k] = *(const float4 *)cluster.map_shared_rank(sums + i, k);
+#pragma unroll
+        for (int k = 1; k < LINEAR_PARTS; k++)
+            if (k < n_part) v[0].x += v[k].x, v[0].y += v[k].y, v[0].z += v[k].z, v[0].w += v[k].w;
+        return v[0];
+    };
+    for (int e = (part * THREADS + tid) * 4; e < N * m_tile; e += n_part * THREADS * 4) {
+        const int c = e % m_tile, r = e / m_tile;
+        if (row0 + r >= n_row) break;
+        const float4 v = total(r * LD + c), up = o.glu ? total(r * LD + c + M / 2) : v;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (m0 + c + i < m_end) linear_store(o, row0 + r, m0 + c + i, (&v.x)[i], (&up.x)[i]);
+    }
+    /* The others may still read this block's sums. */
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+
+template <typename T, int GROUPS, int N, int DEPTH, int RESIDENT>
+static spec_status launch_many(spec_queue *q, const spec_linear_args *a, const linear_out &o)
+{
+    auto *kernel = linear_many_kernel<T, GROUPS, N, DEPTH, RESIDENT>;
+    constexpr int M = GROUPS * 64, bytes = (GROUPS * 4 * DEPTH * 128 + SLABS * (N / 64) * SLAB) * 16;
+    static_assert(N * (M + 4) * 4 <= bytes, "the sums take the place of weights and x");
+    const int m_end = o.glu ? o.n_out / 2 : o.n_out, n_part = linear_parts(o, a->n_in);
+    (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    const dim3 grid((unsigned)n_part, (unsigned)cuda_div_up(q->shape.rows, N),
+                    (unsigned)cuda_div_up(m_end, o.glu ? M / 2 : M));
+    return cuda_launch(q, "linear", kernel, grid, dim3(GROUPS * 128 + 32), bytes, (unsigned)n_part, q->d_step,
+                       (const T *)a->w->data, a->w->ld, (const uint4 *)q->linear_scratch, a->n_in, o);
+}
+
+/* Slabs of all rows. */
+size_t speci_cuda_many_floats(const spec_linear_args *a, int rows)
+{
+    return (size_t)cuda_div_up(rows, SLAB_ROWS) * SLAB_ROWS * (size_t)cuda_chunks(a->n_in) * CUDA_CHUNK / 2;
+}
+
+template <typename T>
+static spec_status linear_many(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned)
+{
+    const dim3 grid((unsigned)cuda_chunks(a->n_in), (unsigned)cuda_div_up(q->shape.rows, SLAB_ROWS));
+    SPEC_TRY(cuda_launch(q, "linear", linear_arrange_kernel<T>, grid, dim3(4 * SLAB_ROWS), 0, 1, q->d_step,
+                         (const T *)a->x.data, a->x.ld, a->n_in, (int)aligned, (uint4 *)q->linear_scratch));
+    auto n_block = [&](int m) { return cuda_div_up(a->n_out, m) * linear_parts(o, a->n_in); };
+    /* Blocks of 192 outputs where half of the multiprocessors have one. */
+    if (q->shape.rows > 64 && n_block(192) * cuda_div_up(q->shape.rows, 128) >= q->dev->n_sm / 2)
+        return launch_many<T, 3, 128, 5, 1>(q, a, o);
+    /* Two on a multiprocessor if then all are at work at once; a cluster may find no place in the last ones. */
+    if (n_block(128) + LINEAR_PARTS < 2 * q->dev->n_sm) return launch_many<T, 2, 64, 4, 2>(q, a, o);
+    return launch_many<T, 2, 64, 2, 3>(q, a, o);
+}
+
+spec_status speci_cuda_linear_many(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned)
+{
+    return a->w->dtype == SPEC_DTYPE_BF16 ? linear_many<__nv_bfloat16>(q, a, o, aligned)
+                                          : linear_many<__half>(q, a, o, aligned);
+}
