@@ -319,7 +319,7 @@ typedef struct spec_conv_args {
  * and the scan too uses it rounded to `dtype`. x is of type `dtype`, and so is B when b_in_conv.
  * Decode: S of the slot first absorbs the accepted path and is stored; the tree itself is never stored, but for the
  * chain of n_advance nodes in front. With n_row 0 a sequence only absorbs its path (likewise conv and kv_commit).
- * Prefill: S absorbs all valid rows and is stored. */
+ * Prefill: S absorbs all valid rows and is stored. With 16-bit x, products may take a float32 value as two 16-bit parts. */
 typedef struct spec_scan_args {
     int32_t n_head, head_dim, n_state;
     int32_t x_rep, b_rep, c_rep;

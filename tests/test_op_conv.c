@@ -12,6 +12,8 @@
 enum { NODES = 12 }; /* that the caches hold */
 
 static const int32_t chain[] = { -1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 };
+static const int32_t line[] = { -1, 0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11,
+                                12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24 };
 static const int32_t bush[] = { -1, 0, 1, 1, 0, 4, 0, 5, 3, 2 };
 static const int32_t star[] = { -1, 0, 0, 0, 0, 0 };
 static const int32_t late_bush[] = { -1, 0, 1, 2, 3, 3, 4, 4, 5, 6 }; /* below a chain of 4 */
@@ -46,6 +48,9 @@ static const test_seq flush_some[] = { { .slot = 3, .n_past = 9, .n_replay = 2, 
                                        { .slot = 2, .parity = 1, .n_past = 9, .n_replay = 1, .path = path_root } };
 static const test_seq prompt[] = { { .slot = 2, .parity = 1, .n_past = 0, .n_node = 11, .parent = chain } };
 static const test_seq prompt_1[] = { { .slot = 2, .n_past = 64, .n_node = 1, .parent = chain } };
+static const test_seq prompt_8[] = { { .slot = 1, .n_past = 64, .n_node = 8, .parent = chain } };
+static const test_seq prompt_9[] = { { .slot = 4, .parity = 1, .n_past = 64, .n_node = 9, .parent = chain } };
+static const test_seq prompt_26[] = { { .slot = 3, .n_past = 64, .n_node = 26, .parent = line } };
 
 typedef struct conv_case {
     const char *name;
@@ -80,6 +85,10 @@ static const conv_case cases[] = {
     { "prefill", prompt, 1, 16, 4, true, F32, F32, SPEC_PHASE_PREFILL, 16 },
     { "prefill_full", prompt, 1, 16, 4, true, F32, F32, SPEC_PHASE_PREFILL, 0 },
     { "prefill_one", prompt_1, 1, 16, 4, true, F32, F32, SPEC_PHASE_PREFILL, 16 },
+    { "prefill_8", prompt_8, 1, 16, 4, true, F32, F32, SPEC_PHASE_PREFILL, 8 },
+    { "prefill_9", prompt_9, 1, 16, 4, true, F32, F32, SPEC_PHASE_PREFILL, 16 },
+    { "prefill_26", prompt_26, 1, 520, 4, true, F32, BF16, SPEC_PHASE_PREFILL, 32 },
+    { "prefill_26_odd", prompt_26, 1, 131, 3, true, F32, F32, SPEC_PHASE_PREFILL, 0 },
     { "prefill_width_2", prompt, 1, 131, 2, false, F32, F32, SPEC_PHASE_PREFILL, 16 },
     { "prefill_bf16", prompt, 1, 40, 4, true, F32, BF16, SPEC_PHASE_PREFILL, 16 },
     { "prefill_f16", prompt, 1, 40, 4, true, F16, F16, SPEC_PHASE_PREFILL, 16 },

@@ -44,6 +44,16 @@ static const test_seq flush_some[] = { { .slot = 3, .n_past = 9, .n_replay = 2, 
                                        { .slot = 2, .parity = 1, .n_past = 9, .n_replay = 1, .path = path_root } };
 static const test_seq prompt[] = { { .slot = 2, .parity = 1, .n_past = 0, .n_node = 11, .parent = chain } };
 
+/* Longer prompts: around the lengths at which a backend may cut them. */
+enum { LINE = 517 };
+static int32_t line[LINE];
+static const test_seq prompt_1[] = { { .slot = 3, .n_node = 1, .parent = line } };
+static const test_seq prompt_63[] = { { .slot = 0, .n_node = 63, .parent = line } };
+static const test_seq prompt_64[] = { { .slot = 5, .n_node = 64, .parent = line } };
+static const test_seq prompt_65[] = { { .slot = 1, .n_node = 65, .parent = line } };
+static const test_seq prompt_150[] = { { .slot = 2, .n_node = 150, .parent = line } };
+static const test_seq prompt_517[] = { { .slot = 4, .n_node = LINE, .parent = line } };
+
 typedef struct scan_case {
     const char *name;
     const test_seq *seqs;
@@ -57,6 +67,7 @@ typedef struct scan_case {
 } scan_case;
 
 #define DECODE SPEC_PHASE_DECODE, 0
+#define PREFILL SPEC_PHASE_PREFILL
 static const scan_case cases[] = {
     { "base", tree, 1, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 1, F32, F32, DECODE },
     { "one_row", one, 1, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 1, F32, F32, DECODE },
@@ -97,10 +108,54 @@ static const scan_case cases[] = {
     { "bf16_large_advance", advance, 1, 4, 16, 128, 1, 4, 4, false, true, false, true, 0, INFINITY, 1, BF16, F32, DECODE },
     { "bf16_large_flush", flush_some, 3, 4, 16, 128, 1, 4, 4, false, true, false, true, 0, INFINITY, 1, BF16, F32, DECODE },
     { "f16_large", several, 4, 4, 16, 128, 1, 2, 2, false, true, true, true, 0, INFINITY, 1, F16, F16, DECODE },
-    { "prefill", prompt, 1, 4, 8, 16, 1, 2, 2, false, true, true, true, 0, INFINITY, 1, F32, F32, SPEC_PHASE_PREFILL, 16 },
-    { "prefill_mamba1", prompt, 1, 40, 1, 16, 1, 40, 40, true, false, true, true, 0, INFINITY, 1, F32, F32, SPEC_PHASE_PREFILL,
-      16 },
-    { "prefill_bf16", prompt, 1, 4, 8, 16, 1, 2, 2, false, true, true, true, 0, INFINITY, 1, BF16, BF16, SPEC_PHASE_PREFILL, 0 },
+    { "prefill", prompt, 1, 4, 8, 16, 1, 2, 2, false, true, true, true, 0, INFINITY, 1, F32, F32, PREFILL, 16 },
+    { "prefill_mamba1", prompt, 1, 40, 1, 16, 1, 40, 40, true, false, true, true, 0, INFINITY, 1, F32, F32,
+      PREFILL, 16 },
+    { "prefill_bf16", prompt, 1, 4, 8, 16, 1, 2, 2, false, true, true, true, 0, INFINITY, 1, BF16, BF16, PREFILL, 0 },
+    { "prefill_bf16_1", prompt_1, 1, 3, 64, 128, 1, 3, 3, false, true, false, true, 0, INFINITY, 1, BF16, F32,
+      PREFILL, 16 },
+    { "prefill_bf16_63", prompt_63, 1, 3, 64, 128, 1, 3, 3, false, true, false, true, 0, INFINITY, 1, BF16, F32,
+      PREFILL, 64 },
+    { "prefill_bf16_64", prompt_64, 1, 3, 64, 128, 1, 3, 3, false, true, false, true, 0, INFINITY, 1, BF16, F32,
+      PREFILL, 64 },
+    { "prefill_bf16_65", prompt_65, 1, 3, 64, 128, 1, 3, 3, false, true, false, true, 0, INFINITY, 1, BF16, F32,
+      PREFILL, 128 },
+    { "prefill_bf16_gate", prompt_150, 1, 3, 64, 128, 1, 3, 3, false, true, true, true, 0, INFINITY, 1, BF16, F32,
+      PREFILL, 0 },
+    { "prefill_bf16_types", prompt_150, 1, 3, 64, 128, 1, 3, 3, false, true, true, false, 0, INFINITY, 1, BF16, BF16,
+      PREFILL, 0 },
+    { "prefill_bf16_limits", prompt_150, 1, 3, 64, 128, 1, 3, 3, false, true, false, true, 0.4, 1.1, 1, BF16, F32,
+      PREFILL, 0 },
+    { "prefill_bf16_groups", prompt_150, 1, 8, 32, 128, 2, 4, 1, false, true, true, true, 0, INFINITY, 1, BF16, F32,
+      PREFILL, 0 },
+    { "prefill_bf16_long", prompt_517, 1, 2, 64, 128, 1, 2, 2, false, true, false, true, 0, INFINITY, 0.01, BF16, F32,
+      PREFILL, 1024 },
+    { "prefill_bf16_strong", prompt_150, 1, 3, 64, 128, 1, 3, 3, false, true, false, true, 0, INFINITY, 60, BF16, F32,
+      PREFILL, 0 },
+    { "prefill_bf16_64_states", prompt_150, 1, 4, 64, 64, 1, 2, 2, false, true, false, true, 0, INFINITY, 1, BF16, F32,
+      PREFILL, 0 },
+    { "prefill_bf16_widths", prompt_150, 1, 3, 40, 104, 1, 3, 3, false, true, true, true, 0, INFINITY, 1, BF16, F32,
+      PREFILL, 0 },
+    { "prefill_bf16_odd", prompt_65, 1, 3, 7, 13, 1, 3, 3, false, true, true, true, 0, INFINITY, 1, BF16, F32,
+      PREFILL, 0 },
+    { "prefill_bf16_wide", prompt_65, 1, 3, 64, 256, 1, 3, 3, false, true, true, true, 0, INFINITY, 1, BF16, F32,
+      PREFILL, 0 },
+    { "prefill_bf16_mamba1", prompt_65, 1, 40, 1, 16, 1, 40, 40, true, false, true, true, 0, INFINITY, 1, BF16, F32,
+      PREFILL, 0 },
+    { "prefill_bf16_many", prompt_65, 1, 80, 64, 128, 1, 80, 80, false, true, true, true, 0, INFINITY, 1, BF16, F32,
+      PREFILL, 0 },
+    { "prefill_bf16_many_64", prompt_65, 1, 70, 40, 64, 1, 10, 10, false, true, false, true, 0, INFINITY, 1, BF16, F32,
+      PREFILL, 0 },
+    { "prefill_f16_many", prompt_65, 1, 70, 40, 128, 1, 10, 10, false, true, true, true, 0, INFINITY, 1, F16, F16,
+      PREFILL, 0 },
+    { "prefill_f16_many_64", prompt_65, 1, 70, 40, 56, 1, 10, 10, false, true, false, true, 0, INFINITY, 1, F16, F16,
+      PREFILL, 0 },
+    { "prefill_f16", prompt_150, 1, 3, 64, 128, 1, 3, 3, false, true, true, true, 0, INFINITY, 1, F16, F16,
+      PREFILL, 0 },
+    { "prefill_f16_strong", prompt_150, 1, 3, 64, 64, 1, 1, 3, false, true, false, true, 0, INFINITY, 60, F16, F32,
+      PREFILL, 0 },
+    { "prefill_f16_long", prompt_517, 1, 2, 64, 128, 1, 2, 2, false, true, false, true, 0, INFINITY, 0.01, F16, F32,
+      PREFILL, 0 },
 };
 
 /* Host copies. Rows hold x, B, C behind each other in `xbc` as the convolution would leave them; with B of its own,
@@ -300,12 +355,47 @@ static void check(const test_device *d, const char *name, const char *output, co
     free(got);
 }
 
+/* Prefill may make y by products of 16-bit parts, two to a value; the state stays float32. */
+static double y_tolerance(const scan_case *c)
+{
+    const bool parts = c->phase == PREFILL && c->dtype != F32 && c->rest == F32;
+    return parts ? 1e-4 : test_tolerance(c->rest);
+}
+
+/* A prompt's first rows do not know what follows them: y has the same bits when only they are there. */
+static void check_prefix(const test_device *d, const scan_case *c, const spec_op *op, const test_buffer *whole,
+                         test_buffer *state, const double *initial)
+{
+    test_seq some = c->seqs[0];
+    some.n_node = (some.n_node * 2 + 2) / 3;
+    const int32_t run = c->run > 0 ? c->run : c->seqs[0].n_node;
+    spec_step_block *step = test_step(c->phase, &some, 1, run);
+    test_buffer y = test_buffer_new(d, whole->n, c->rest);
+    spec_op again = *op;
+    again.u.scan.y = test_view(&y, op->u.scan.y.ld);
+    test_write(state, initial);
+    test_run(d, &again, step, NODES);
+    uint8_t *got = test_read_raw(&y), *want = test_read_raw(whole);
+    const size_t row = (size_t)op->u.scan.y.ld * test_type_size(c->rest);
+    for (int32_t r = 0; r < some.n_node; r++)
+        if (memcmp(got + (size_t)r * row, want + (size_t)r * row, row) != 0)
+            fail_msg("%s %s: row %d of %d differs from the same row of %d", d->name, c->name, r, some.n_node,
+                     c->seqs[0].n_node);
+    free(got);
+    free(want);
+    test_buffer_free(&y);
+    free(step);
+}
+
 static void run_case(const test_device *d, const scan_case *c)
 {
     test_random random = { 8 };
     spec_step_block *step = test_step(c->phase, c->seqs, c->n_seq, c->run);
     size_t rows = (size_t)step->n_row_run;
     world w = make_world(c, step->n_row_run, &random);
+    double *initial = malloc(w.n_state * sizeof *initial);
+    assert_non_null(initial);
+    memcpy(initial, w.state, w.n_state * sizeof *initial);
     test_buffer xbc = test_buffer_from(d, w.xbc, rows * (size_t)w.ld_x, c->dtype);
     test_buffer bc = test_buffer_from(d, w.bc, rows * (size_t)w.ld_bc, c->rest);
     test_buffer dt = test_buffer_from(d, w.dt, rows * (size_t)c->n_head, c->rest);
@@ -331,20 +421,22 @@ static void run_case(const test_device *d, const scan_case *c)
                                   .cache_dt = cache_dt.data, .cache_b = c->in_conv ? NULL : cache_b.data,
                                   .n_node = NODES, .y = test_view(&y, w.inner) };
     if (c->gate) op.u.scan.z = test_view(&z, w.inner);
-    if (c->phase == SPEC_PHASE_PREFILL) expect_prefill(c, &w);
+    if (c->phase == PREFILL) expect_prefill(c, &w);
     else
         for (int32_t i = 0, row = 0; i < c->n_seq; row += c->seqs[i].n_node - c->seqs[i].n_fed, i++)
             expect_decode(c, &w, i, row);
     if (test_can(d, c->name, &op)) {
         test_run(d, &op, step, NODES);
-        check(d, c->name, "y", &y, w.y, (size_t)step->n_row * (size_t)w.inner, w.inner, test_tolerance(c->rest));
+        check(d, c->name, "y", &y, w.y, (size_t)step->n_row * (size_t)w.inner, w.inner, y_tolerance(c));
         check(d, c->name, "state", &state, w.state, w.n_state, w.inner * c->n_state, test_tolerance(F32));
         check(d, c->name, "cache_dt", &cache_dt, w.cache_dt, w.n_cache_dt, c->n_head, test_tolerance(F32));
         if (!c->in_conv) check(d, c->name, "cache_b", &cache_b, w.cache_b, w.n_cache_b, w.n_b, 0.0);
+        if (c->phase == PREFILL) check_prefix(d, c, &op, &y, &state, initial);
     }
     test_buffer *all[] = { &replay, &cache_b, &cache_dt, &state, &dt_bias, &skip, &a, &y, &z, &dt, &bc, &xbc };
     for (int32_t i = 0; i < N_ELEMENTS(all); i++) test_buffer_free(all[i]);
     free_world(&w);
+    free(initial);
     free(step);
 }
 
@@ -361,6 +453,7 @@ static void test_scan(void **state)
 
 int main(void)
 {
+    for (int32_t i = 0; i < LINE; i++) line[i] = i - 1;
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_scan) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

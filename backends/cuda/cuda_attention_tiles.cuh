@@ -15,6 +15,9 @@
  * done row by row. Neither RT, RG nor HT, nor how blocks are dealt to warps, nor whether splits are merged in the same
  * thread block (mode LOOP) or by a second kernel (through scratch) changes a bit.
  *
+ * Whom each row attends follows from the step, and is found before the kernel waits for the pass: only q, and K and V of
+ * the tree's slots, come from it. A sequence's first tile also asks for the prefix.
+ *
  * RG: one warp with a block of 64 keys and 8 queries works alone for 10 us and more. Decode passes have few blocks, so
  * they give each warp few queries; prefill has enough for all, and shares what is loaded and unpacked among eight. */
 #ifndef SPEC_CUDA_ATTENTION_TILES_CUH
@@ -127,6 +130,23 @@ template <typename T> static __device__ __forceinline__ void prefetch_rows(const
     for (int key = (int)threadIdx.x % 32; key < CUDA_BLOCK; key += 32)
         for (int at = 0; at < bytes && row_of[key] >= 0; at += 128)
             asm volatile("prefetch.global.L2 [%0];" ::"l"((const char *)(base + (size_t)row_of[key] * d) + at));
+}
+
+/* Rows of K and V of the prefix in a block of positions are on their way to L2: no kernel of this pass writes them. */
+template <typename T>
+static __device__ __forceinline__ void prefetch_prefix(const spec_step_block *step, const spec_step_seq *s, const spec_kv &kv,
+                                                       int kv_head, int block)
+{
+    const int32_t *page = spec_step_pages(step) + s->first_page;
+    const size_t bytes = (size_t)kv.head_dim * sizeof(T);
+    const int end = min((block + 1) * CUDA_BLOCK, s->n_past);
+    for (int t = block * CUDA_BLOCK + (int)threadIdx.x % 32; t < end; t += 32) {
+        const size_t row = ((size_t)page[t / SPEC_PAGE] * kv.n_kv_head + kv_head) * SPEC_PAGE + t % SPEC_PAGE;
+        for (size_t at = row * bytes; at < (row + 1) * bytes; at += 128) {
+            asm volatile("prefetch.global.L2 [%0];" ::"l"((const char *)kv.k + at));
+            asm volatile("prefetch.global.L2 [%0];" ::"l"((const char *)kv.v + at));
+        }
+    }
 }
 
 /* One warp, one block of 64 positions, NQ queries.
@@ -276,8 +296,8 @@ attention_kernel(const spec_step_block *step, spec_attention_args a, int vec, fl
     __shared__ int row_seq[RT], row_pos[RT]; /* of a row that is not valid: -1 */
 
     const int row0 = (int)blockIdx.x * RT, n_row = step->n_row;
-    grid_begin();
-    if (row0 >= n_row) return;
+    grid_release();
+    if (row0 >= n_row) return grid_wait();
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, tid = (int)threadIdx.x;
     const int n_kv = a.kv.n_kv_head, d = a.kv.head_dim, rep = a.n_head / n_kv, n_ht = (rep + HT - 1) / HT;
     const int kv_head = (int)blockIdx.y / n_ht, head0 = (int)blockIdx.y % n_ht * HT; /* within the K/V head's */
@@ -316,7 +336,11 @@ attention_kernel(const spec_step_block *step, spec_attention_args a, int vec, fl
 
     const bool loop = gridDim.z == 1;
     const int split0 = a.window ? max(bottom - a.window + 1, 0) / CUDA_SPLIT : 0;
-    for (int split = loop ? split0 : (int)blockIdx.z; split * CUDA_SPLIT <= top; split++) {
+    const int first_split = loop ? split0 : (int)blockIdx.z;
+    if (!prefill && row0 == seqs[row_seq[0]].first_row) /* one tile of a sequence for all */
+        prefetch_prefix<T>(step, seqs + row_seq[0], a.kv, kv_head, first_split * ATT_BLOCKS + warp);
+    grid_wait();
+    for (int split = first_split; split * CUDA_SPLIT <= top; split++) {
         /* 1. Blocks of the split; a shared block is one item of work per group of rows, any other one per row. */
         const int shared = min(max(n_shared - split * ATT_BLOCKS, 0), (int)ATT_BLOCKS);
         const int n_shared_item = shared * GROUPS, n_item = n_shared_item + (ATT_BLOCKS - shared) * RT;

@@ -13,7 +13,7 @@
  * read its own replay_y. */
 #include "cuda.cuh"
 
-enum { CONV_WIDTH_MAX = 4, CONV_PARTS = 4, CONV_ENTRIES = 2, CONV_THREADS = 128 };
+enum { CONV_WIDTH_MAX = 4, CONV_PARTS = 4, CONV_ENTRIES = 2, CONV_THREADS = 128, CONV_RUN = 8 };
 
 template <int V>
 static __device__ __forceinline__ void load_channels(float out[V], const void *p, int dtype, size_t i)
@@ -180,7 +180,7 @@ struct conv_inputs {
 };
 
 template <int V>
-static __device__ void conv_row(const conv_inputs &in, const conv_filter<V> &filter, int r, int c, bool cached)
+static __device__ void conv_row(const conv_inputs &in, const conv_filter<V> &filter, int r, int c)
 {
     const int i = in.s.n_fed + r - in.s.first_row;
     conv_taps<V> tap;
@@ -191,7 +191,7 @@ static __device__ void conv_row(const conv_inputs &in, const conv_filter<V> &fil
     float y[V];
     filter.value(y, tap, in.a.width);
     store_channels<V>(in.a.y.data, in.a.y.dtype, (size_t)r * in.a.y.ld + c, y);
-    if (cached) in.keep<V>(i, c, tap.u[0]);
+    in.keep<V>(i, c, tap.u[0]);
 }
 
 /* Entries [first, end) of replay_y: the path's nodes, whose ancestors are the entries in front, then the nodes fed. */
@@ -225,7 +225,7 @@ static __global__ void __launch_bounds__(CONV_THREADS, 6) /* 64 rows of 5376 cha
 conv_kernel(const spec_step_block *step, const spec_conv_args a, int rows, int parts)
 {
     const int c = (int)(blockIdx.x * blockDim.x + threadIdx.x) * V, entity = (int)blockIdx.y;
-    const bool is_row = entity < rows, prefill = step->phase == SPEC_PHASE_PREFILL;
+    const bool is_row = entity < rows;
     grid_release();
     if (c >= a.n_channel || (is_row && entity >= step->n_row)) return grid_wait();
     const int n_seq = is_row ? spec_step_row_seq(step)[entity] : (entity - rows) / parts;
@@ -236,18 +236,64 @@ conv_kernel(const spec_step_block *step, const spec_conv_args a, int rows, int p
     conv_filter<V> filter;
     if (is_row) {
         filter.load(a, c);
-        conv_row<V>(in, filter, entity, c, !prefill);
+        conv_row<V>(in, filter, entity, c);
         return;
     }
-    const int part = (entity - rows) % parts, n_entry = prefill ? 0 : s.n_fed > 0 ? s.n_replay + s.n_fed : s.n_replay;
+    const int part = (entity - rows) % parts, n_entry = s.n_fed > 0 ? s.n_replay + s.n_fed : s.n_replay;
     const int each = (n_entry + parts - 1) / parts;
     if (n_entry > 0) {
         filter.load(a, c);
         conv_entries<V>(in, filter, n_seq, c, min(part * each, n_entry), min((part + 1) * each, n_entry));
     }
-    /* prefill: all rows are absorbed, the last one is the newest; of a tree, the chain in front */
-    if (part == 0 && s.n_fed == 0) in.advance_window<V>(prefill ? s.n_row : s.n_advance, c);
+    if (part == 0 && s.n_fed == 0) in.advance_window<V>(s.n_advance, c); /* the chain in front */
     grid_wait();
+}
+
+/* Prefill: rows are a chain, so a thread walks CONV_RUN of them and reads each u once, and CONV_WIDTH_MAX - 1 in front.
+ * The last entity along y writes the window. The same sums, the same bits. */
+template <int V, int DTYPE>
+static __global__ void __launch_bounds__(CONV_THREADS, 6) /* 512 rows of 5376 channels, 715 blocks, resident at once */
+conv_prefill_kernel(const spec_step_block *step, const spec_conv_args a)
+{
+    constexpr int BEFORE = CONV_WIDTH_MAX - 1;
+    const int c = (int)(blockIdx.x * blockDim.x + threadIdx.x) * V, r0 = (int)blockIdx.y * CONV_RUN;
+    const bool is_window = blockIdx.y == gridDim.y - 1;
+    grid_release();
+    if (c >= a.n_channel || (int)blockIdx.z >= step->n_seq) return grid_wait();
+    const spec_step_seq s = spec_step_seqs(step)[blockIdx.z];
+    const conv_inputs in(a, step, s);
+    if (is_window) {
+        in.advance_window<V>(s.n_row, c);
+        return grid_wait();
+    }
+    if (r0 >= s.n_row) return grid_wait();
+    conv_filter<V> filter;
+    filter.load(a, c);
+    float u[BEFORE + CONV_RUN][V]; /* of row r0 - BEFORE and on */
+#pragma unroll
+    for (int k = 0; k < BEFORE; k++)
+        if (r0 == 0 && BEFORE - 1 - k < a.width - 1) in.before<V>(u[k], BEFORE - 1 - k, c);
+    grid_wait();
+    const size_t row = (size_t)(s.first_row + r0);
+#pragma unroll
+    for (int k = 0; k < BEFORE + CONV_RUN; k++) {
+        if ((k < BEFORE && r0 == 0) || r0 + k - BEFORE >= s.n_row) continue;
+        load_channels<V>(u[k], a.u.data, a.u.dtype, (row + k - BEFORE) * a.u.ld + c);
+#pragma unroll
+        for (int v = 0; v < V; v++) u[k][v] = round_any(DTYPE, u[k][v]);
+    }
+#pragma unroll
+    for (int i = 0; i < CONV_RUN; i++) {
+        if (r0 + i >= s.n_row) break;
+        conv_taps<V> tap;
+        float y[V];
+#pragma unroll
+        for (int k = 0; k < CONV_WIDTH_MAX; k++)
+#pragma unroll
+            for (int v = 0; v < V; v++) tap.u[k][v] = u[i + BEFORE - k][v];
+        filter.value(y, tap, a.width);
+        store_channels<V>(a.y.data, a.y.dtype, (row + i) * a.y.ld + c, y);
+    }
 }
 
 /* --------------------------------------------------------------------------------- launcher --- */
@@ -265,9 +311,17 @@ spec_status speci_cuda_check_conv(spec_device *dev, const spec_conv_args *a)
 
 template <int V> static spec_status launch(spec_queue *q, const spec_conv_args *a)
 {
-    const int rows = q->shape.rows, parts = q->shape.phase == SPEC_PHASE_PREFILL ? 1 : (int)CONV_PARTS;
-    const dim3 grid((unsigned)cuda_div_up(a->n_channel, CONV_THREADS * V), (unsigned)(rows + parts * q->shape.seqs));
-    return cuda_launch(q, "conv", conv_kernel<V>, grid, dim3(CONV_THREADS), 0, 1, q->d_step, *a, rows, parts);
+    const int rows = q->shape.rows, parts = (int)CONV_PARTS;
+    const unsigned x = (unsigned)cuda_div_up(a->n_channel, CONV_THREADS * V);
+    if (q->shape.phase == SPEC_PHASE_PREFILL) {
+        auto *kernel = a->dtype == SPEC_DTYPE_F32    ? conv_prefill_kernel<V, SPEC_DTYPE_F32>
+                       : a->dtype == SPEC_DTYPE_BF16 ? conv_prefill_kernel<V, SPEC_DTYPE_BF16>
+                                                     : conv_prefill_kernel<V, SPEC_DTYPE_F16>;
+        return cuda_launch(q, "conv", kernel, dim3(x, (unsigned)cuda_div_up(rows, CONV_RUN) + 1, (unsigned)q->shape.seqs),
+                           dim3(CONV_THREADS), 0, 1, q->d_step, *a);
+    }
+    return cuda_launch(q, "conv", conv_kernel<V>, dim3(x, (unsigned)(rows + parts * q->shape.seqs)), dim3(CONV_THREADS), 0,
+                       1, q->d_step, *a, rows, parts);
 }
 
 spec_status speci_cuda_conv(spec_queue *q, const spec_conv_args *a)

@@ -1,25 +1,34 @@
 /* cuda_rope_kv.cu - per head: normalise q and k (RMS over head_dim), rotate by position, put k and v into the cache.
  *   (a, b) = (x[i], x[i + n_rot/2]) -> (a cos - b sin, b cos + a sin), angle = position * inv_freq[i], i < n_rot/2
  * qkv f32 [rows][(n_head + 2 n_kv_head) head_dim]; q is replaced in place; K and V [n_page][n_kv_head][64][head_dim] of
- * the compute type, row i of a sequence in slot n_past + its node's number. One warp per row and head. */
+ * the compute type, row i of a sequence in slot n_past + its node's number. One warp per row and head. All that follows
+ * from the step (the angles, the slot) is there before qkv is waited for. */
 #include "cuda.cuh"
 
-enum { ROPE_WARPS = 4, ROPE_HEAD_DIM_MAX = 256 };
+enum { ROPE_WARPS = 4, ROPE_HEAD_DIM_MAX = 256, ROPE_PAIRS = ROPE_HEAD_DIM_MAX / 64 /* of a lane */ };
 
 static __global__ void __launch_bounds__(ROPE_WARPS * 32)
 rope_kv_kernel(const spec_step_block *step, spec_rope_kv_args a)
 {
     __shared__ float shared[ROPE_WARPS][ROPE_HEAD_DIM_MAX];
+    grid_release();
     const int r = (int)blockIdx.y;
-    grid_begin();
-    if (r >= step->n_row) return;
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const int n_kv = a.kv.n_kv_head, d = a.kv.head_dim;
     const int h = (int)blockIdx.x * ROPE_WARPS + warp; /* q heads, then k, then v */
-    if (h >= a.n_head + 2 * n_kv) return;
+    if (r >= step->n_row || h >= a.n_head + 2 * n_kv) return grid_wait();
     const bool is_q = h < a.n_head, is_v = h >= a.n_head + n_kv;
 
     const spec_step_seq *s = spec_step_seqs(step) + spec_step_row_seq(step)[r];
+    const int slot = s->n_past + s->n_fed + (r - s->first_row), half = is_v ? 0 : a.n_rot / 2;
+    const int page = spec_step_pages(step)[s->first_page + slot / SPEC_PAGE];
+    const float position = (float)(s->n_past + spec_step_row_node(step, s, r)->depth);
+    float sine[ROPE_PAIRS], cosine[ROPE_PAIRS]; /* of the pairs lane, lane + 32, ... */
+#pragma unroll
+    for (int k = 0; k < ROPE_PAIRS; k++)
+        if (lane + 32 * k < half) sincosf(position * a.inv_freq[lane + 32 * k], &sine[k], &cosine[k]);
+    grid_wait();
+
     float *x = (float *)a.qkv.data + (size_t)r * a.qkv.ld + (size_t)h * d;
     float *v = shared[warp];
     for (int c = lane; c < d; c += 32) v[c] = x[c];
@@ -33,24 +42,19 @@ rope_kv_kernel(const spec_step_block *step, spec_rope_kv_args a)
         for (int c = lane; c < d; c += 32) v[c] = v[c] * scale * norm[c];
         __syncwarp();
     }
-    if (!is_v) {
-        const float position = (float)(s->n_past + spec_step_row_node(step, s, r)->depth);
-        const int half = a.n_rot / 2;
-        for (int i = lane; i < half; i += 32) { /* a lane owns both elements of its pairs */
-            float sine, cosine;
-            sincosf(position * a.inv_freq[i], &sine, &cosine);
-            const float p = v[i], o = v[i + half];
-            v[i] = fmaf(p, cosine, -(o * sine));
-            v[i + half] = fmaf(o, cosine, p * sine);
-        }
-        __syncwarp();
+#pragma unroll
+    for (int k = 0; k < ROPE_PAIRS; k++) { /* a lane owns both elements of its pairs */
+        const int i = lane + 32 * k;
+        if (i >= half) continue;
+        const float p = v[i], o = v[i + half];
+        v[i] = fmaf(p, cosine[k], -(o * sine[k]));
+        v[i + half] = fmaf(o, cosine[k], p * sine[k]);
     }
+    __syncwarp();
     if (is_q) {
         for (int c = lane; c < d; c += 32) x[c] = v[c];
         return;
     }
-    const int slot = s->n_past + s->n_fed + (r - s->first_row);
-    const int page = spec_step_pages(step)[s->first_page + slot / SPEC_PAGE];
     const int kv_head = h - a.n_head - (is_v ? n_kv : 0);
     const size_t out = (((size_t)page * n_kv + kv_head) * SPEC_PAGE + slot % SPEC_PAGE) * d;
     for (int c = lane; c < d; c += 32) store_any(is_v ? a.kv.v : a.kv.k, a.kv.dtype, out + c, v[c]);

@@ -1,6 +1,7 @@
-/* cuda_scan.cu - selective scan over a tree, recurrent form, with activation replay in front: prefill, and decode passes
+/* cuda_scan.cu - selective scan over a tree, recurrent form, with activation replay in front: prefill and decode passes
  * of any size and type. Decode passes of the usual ones are in cuda_scan_warp.cu (a decay per head) and
- * cuda_scan_state.cu (a decay per state), the same bits; the matrix form is in cuda_scan_matrix.cu.
+ * cuda_scan_state.cu (a decay per state), the same bits; the matrix form is in cuda_scan_matrix.cu; prefill in 16 bit
+ * with a decay per head in cuda_scan_prefill.cu.
  *   dt = clamp(softplus(dt_in + dt_bias), dt_min, dt_max)
  *   S(node) = exp(dt A) S(parent) + (dt x) B^T;   y = S C + D x;   out = z ? y silu(z) : y
  * S f32 [n_slot][n_head][head_dim][n_state]; x, z, y rows of n_head * head_dim (x: blocks of head_dim, shared by x_rep
@@ -572,7 +573,9 @@ spec_status speci_cuda_scan(spec_queue *q, const spec_scan_args *a)
     SPEC_TRY(speci_cuda_check_scan(q->dev, a));
     spec_status status = SPEC_OK;
     if (a->matrix && q->shape.phase == SPEC_PHASE_DECODE) return speci_cuda_scan_matrix(q, a);
-    if (speci_cuda_scan_warp(q, a, &status) || speci_cuda_scan_state(q, a, &status)) return status;
+    if (speci_cuda_scan_prefill(q, a, &status) || speci_cuda_scan_warp(q, a, &status) ||
+        speci_cuda_scan_state(q, a, &status))
+        return status;
     if (a->n_state <= 16) return launch_scan<4, 4>(q, a);
     if (a->n_state <= 32) return launch_scan<4, 8>(q, a);
     if (a->n_state <= 64) return launch_scan<4, 16>(q, a);

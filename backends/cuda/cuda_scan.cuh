@@ -1,5 +1,5 @@
-/* cuda_scan.cuh - what the two forms of the scan share: the functions that make its bits, and the launcher of the
- * matrix form (cuda_scan_matrix.cu). */
+/* cuda_scan.cuh - what the kernels of the scan share: the functions that make its bits, and the launchers of those
+ * that have a file of their own. */
 #ifndef SPEC_CUDA_SCAN_CUH
 #define SPEC_CUDA_SCAN_CUH
 
@@ -39,5 +39,7 @@ spec_status speci_cuda_scan_matrix(spec_queue *q, const spec_scan_args *a);
  * for it; false: there is none, and nothing was launched. */
 bool speci_cuda_scan_warp(spec_queue *q, const spec_scan_args *a, spec_status *status);
 bool speci_cuda_scan_state(spec_queue *q, const spec_scan_args *a, spec_status *status);
+/* Prefill by matrix products, where cuda_scan_prefill.cu has a kernel for it; likewise. */
+bool speci_cuda_scan_prefill(spec_queue *q, const spec_scan_args *a, spec_status *status);
 
 #endif
