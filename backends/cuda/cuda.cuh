@@ -294,6 +294,14 @@ template <typename T> __device__ __forceinline__ uint32_t bits16(T v)
     return u;
 }
 
+/* 2^x, at most 2^-22 off; 0 for -inf, and below 2^-126. */
+__device__ __forceinline__ float exp2_fast(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 /* The functions that scan, replay and every activation share. */
 __device__ __forceinline__ float silu(float x) { return x / (1.0f + expf(-x)); }
 __device__ __forceinline__ float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }

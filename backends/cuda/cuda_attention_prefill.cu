@@ -20,29 +20,6 @@
 
 enum { PRE_WARPS = 4, PRE_THREADS = PRE_WARPS * 32, PRE_ROWS = PRE_WARPS * 16 };
 
-/* 2^x; 0 for -inf. */
-static __device__ __forceinline__ float exp2_fast(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-/* Four matrices of 8 x 8: lane l names row l % 8 of matrix l / 8, and receives elements 2(l % 4) and the next of row
- * l / 4 of each (turned: of column l / 4). */
-static __device__ __forceinline__ void load_matrices(uint32_t m[4], uint32_t row)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-                 : "r"(row));
-}
-static __device__ __forceinline__ void load_turned(uint32_t m[4], uint32_t row)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-                 : "r"(row));
-}
-
 template <typename T> static __device__ __forceinline__ uint32_t pack2(float low, float high);
 template <> __device__ __forceinline__ uint32_t pack2<__nv_bfloat16>(float low, float high)
 {

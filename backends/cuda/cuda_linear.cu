@@ -180,7 +180,7 @@ template <typename T>
 static spec_status launch_mma(spec_queue *q, const spec_linear_args *a, const linear_out &o, int rows, bool aligned)
 {
     /* The queue was opened for the operation, or it does without scratch. */
-    if (rows > 32 && q->linear_floats >= speci_cuda_many_floats(a, q->n_row_run))
+    if (rows > LINEAR_FEW && q->linear_floats >= speci_cuda_many_floats(a, q->n_row_run))
         return speci_cuda_linear_many(q, a, o, aligned);
     if (rows > 16) return o.glu ? launch_few<T, 2, 4>(q, a, o, rows, aligned) : launch_few<T, 1, 4>(q, a, o, rows, aligned);
     if (rows > 8) return o.glu ? launch_few<T, 2, 2>(q, a, o, rows, aligned) : launch_few<T, 1, 2>(q, a, o, rows, aligned);
@@ -349,7 +349,9 @@ size_t speci_cuda_linear_floats(const spec_linear_args *a, const spec_plan *plan
 {
     if (a->w && a->w->q8) return speci_cuda_q8_floats(a, plan);
     if (plan->phase != SPEC_PHASE_PREFILL)
-        return cuda_size(a->x.dtype) == 2 && plan->n_row_max > 32 ? speci_cuda_many_floats(a, plan->n_row_max) : 0;
+        return cuda_size(a->x.dtype) == 2 && plan->n_row_max > LINEAR_FEW
+                   ? speci_cuda_many_floats(a, plan->n_row_max)
+                   : 0;
     if (!a->bias && !a->glu && a->act == SPEC_ACT_NONE) return 0;
     return (size_t)plan->n_row_max * (size_t)a->n_out;
 }

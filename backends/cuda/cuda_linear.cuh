@@ -1,5 +1,5 @@
 /* cuda_linear.cuh - what the kernels of products share, whatever the weights are made of: loads, the matrix instruction,
- * the epilogue. */
+ * the epilogue; the first two serve prefill's attention and scan as well. */
 #ifndef SPEC_CUDA_LINEAR_CUH
 #define SPEC_CUDA_LINEAR_CUH
 
@@ -29,7 +29,7 @@ static __host__ __device__ __forceinline__ int cuda_chunks(int n_in)
 
 /* Parts of K in products of 16-bit types: more of them the fewer outputs there are, so that 1300 warps or more are at
  * work, each with three chunks or more. A function of the shape only, not of the device: it is the order of summation. */
-enum { LINEAR_PARTS = 8 };
+enum { LINEAR_PARTS = 8, LINEAR_FEW = 32 /* rows that linear_few_kernel takes in one tile at most */ };
 static inline int linear_parts(const linear_out &o, int n_in)
 {
     const int n_tile = cuda_div_up(o.glu ? o.n_out / 2 : o.n_out, 16), n_chunk = cuda_chunks(n_in);
@@ -106,6 +106,23 @@ static __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.co
 template <int N> static __device__ __forceinline__ void copy_wait()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+/* Four matrices of 8 x 8: lane l names row l % 8 of matrix l / 8, and receives elements 2(l % 4) and the next of row
+ * l / 4 of each (turned: of column l / 4). `row`: its address in shared memory. */
+static __device__ __forceinline__ void load_matrices(uint32_t m[4], uint32_t row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+                 : "r"(row)
+                 : "memory");
+}
+static __device__ __forceinline__ void load_turned(uint32_t m[4], uint32_t row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+                 : "r"(row)
+                 : "memory");
 }
 
 /* acc[16][8] += A[16][16] B[16][8] */

@@ -58,12 +58,6 @@ template <typename T, int NS, int CH> struct ssd_shared { /* of two: one is read
     ssd_table table[2];
 };
 
-static __device__ __forceinline__ float exp2_fast(float v) /* at most 2^-22 off; below 2^-126 it is 0 */
-{
-    float out;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(v));
-    return out;
-}
 static __device__ __forceinline__ float silu_fast(float v)
 {
     return __fdividef(v, 1.0f + exp2_fast(-1.4426950408889634f * v));
@@ -92,16 +86,8 @@ static __device__ __forceinline__ void load_matrices(uint32_t r[4], const uint16
     const uint16_t *at = &m[row + lane % 8 + (FIRST == ROWS_FIRST ? second : third)]
                            [col + (FIRST == ROWS_FIRST ? third : second)];
     const uint32_t from = (uint32_t)__cvta_generic_to_shared(at);
-    if constexpr (TURNED)
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                     : "r"(from)
-                     : "memory");
-    else
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                     : "r"(from)
-                     : "memory");
+    if constexpr (TURNED) load_turned(r, from);
+    else load_matrices(r, from);
 }
 
 /* Two floats as N planes: plane[k] holds what the ones before left. */
