@@ -5,9 +5,9 @@
  * Decode has own kernels, since a library changes its order of summation with the number of rows:
  *
  *   16 bit   W is the wide operand of the matrix instruction (m16n8k16, float32 accumulators), the rows of x the
- *            narrow one, padded to 8. K is cut into 1 to 8 parts; a part is summed in ascending order, 32 k at a time,
- *            and the parts are added in ascending order. How many depends on the weight's shape only, and an element of
- *            the product on one row of W and one of x, so no tiling and no division of the work changes a bit.
+ *            narrow one, padded to 8. The sums of 8 parts of K (cuda_linear.cuh), each in ascending order, 32 k at a
+ *            time, make an element of the product: of one row of W and one of x, so no tiling and no division of the
+ *            work changes a bit.
  *            Which k a lane's registers stand for is free as long as W and x agree: each lane takes 16 bytes, that is 8
  *            consecutive k, and these make two instructions.
  *            Two kernels, for up to 32 rows and for more (cuda_linear_many.cu). Both begin to copy weights to shared memory
@@ -26,24 +26,24 @@
 /* ------------------------------------------------------------------ 16 bit: matrix instruction --- */
 
 enum {
-    MMA_WARPS = 8,
+    MMA_WARPS = LINEAR_PARTS,
     MMA_THREADS = MMA_WARPS * 32
 };
 
 /* --- few rows: weights streaming past ---
- * A warp makes 16 outputs (with glu: 16 gates and their ups, MT 2) of NT tiles of 8 rows for one part of K; the parts of
- * an output are neighbours in a block, where their sums meet. Nothing else is shared: each lane reads only the weights
- * that it copied to its warp's ring. What it needs of x for a block of the ring is loaded to registers together with
+ * A block makes 16 outputs (with glu: 16 gates and their ups, MT 2) of NT tiles of 8 rows, a warp its sums for one part of
+ * K; they meet at the end. Nothing else is shared: each lane reads only the weights that it copied to its warp's ring. What it needs of x for a block of the ring is loaded to registers together with
  * the block, that is DEPTH blocks ahead: loads return in order, and one asked for later would wait for all the weights
- * that were asked for before it. */
+ * that were asked for before it. WHOLE: rows of x are whole blocks and lie at multiples of 16 bytes, as in most models;
+ * the code for other rows would stand in the way of fetching the code that runs. */
 template <int MT, int NT> struct few_block {
     enum { CHUNKS = MT == 1 && NT < 4 ? 4 : 2, SIZE = CHUNKS * MT * 2 * 32 /* uint4 */ };
 };
 
-template <typename T, int MT, int NT, int DEPTH>
+template <typename T, int MT, int NT, int DEPTH, bool WHOLE>
 static __global__ void __launch_bounds__(MMA_THREADS, NT == 1 && DEPTH == 2 ? 3 : 2)
 linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x, int ld_x, int n_in, int aligned,
-                  int n_part, linear_out o)
+                  linear_out o)
 {
     constexpr int CHUNKS = few_block<MT, NT>::CHUNKS, BLOCK = few_block<MT, NT>::SIZE;
     constexpr int N = NT * 8, LD = MT * 16 + 4, K = CHUNKS * 32;
@@ -53,17 +53,14 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
 
     grid_release();
     const int n_row = step->n_row_run, row0 = (int)blockIdx.y * N;
-    const int tile0 = (int)blockIdx.x * (MMA_WARPS / n_part), part = warp % n_part;
-    const int half = o.n_out / 2, m_end = o.glu ? half : o.n_out;
-    const int k0 = part_begin(n_in, part, n_part);
-    const int n_block = row0 < n_row ? (part_begin(n_in, part + 1, n_part) - k0) / K : 0;
+    const int half = o.n_out / 2, m_end = o.glu ? half : o.n_out, m0 = (int)blockIdx.x * 16;
+    const int k0 = part_begin(n_in, warp);
+    const int n_block = row0 < n_row ? (part_begin(n_in, warp + 1) - k0) / K : 0;
 
     const T *from[MT * 2];
 #pragma unroll
-    for (int i = 0; i < MT * 2; i++) {
-        const int m = min((tile0 + warp / n_part) * 16, m_end - 1) + g + i % 2 * 8 + i / 2 * half;
-        from[i] = w + (size_t)m * ld_w + k0 + t * 8;
-    }
+    for (int i = 0; i < MT * 2; i++)
+        from[i] = w + (size_t)(m0 + g + i % 2 * 8 + i / 2 * half) * ld_w + k0 + t * 8;
     auto copy_w = [&](int slot) {
 #pragma unroll
         for (int c = 0; c < CHUNKS; c++)
@@ -84,15 +81,14 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
 #pragma unroll
     for (int n = 0; n < NT; n++) /* beyond the last row: not stored */
         x_row[n] = x + (size_t)min(row0 + n * 8 + g, n_row - 1) * ld_x + k0 + t * 8;
-    int left = n_in - k0; /* columns of x from the next block on */
+    [[maybe_unused]] int left = n_in - k0 - t * 8; /* columns of x from the next block on */
     uint4 b[DEPTH][CHUNKS][NT];
     auto load_x = [&](int slot) {
-        const bool whole = aligned && left >= K;
 #pragma unroll
         for (int n = 0; n < NT; n++) {
 #pragma unroll
             for (int c = 0; c < CHUNKS; c++)
-                b[slot][c][n] = whole ? ((const uint4 *)x_row[n])[c * 4] : load_x8(x_row[n], c * 32, left - t * 8, aligned);
+                b[slot][c][n] = WHOLE ? ((const uint4 *)x_row[n])[c * 4] : load_x8(x_row[n], c * 32, left, aligned);
             x_row[n] += K;
         }
         left -= K;
@@ -139,41 +135,38 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
             for (int e = 0; e < 4; e++)
                 mine[(n * 8 + 2 * t + e % 2) * LD + i * 16 + g + e / 2 * 8] = acc[i][n][e];
     __syncthreads();
-    for (int e = tid; e < MMA_WARPS / n_part * 16 * N; e += MMA_THREADS) {
-        const int m = e % 16, r = e / 16 % N, tile = e / (16 * N), out = (tile0 + tile) * 16 + m;
-        if (row0 + r >= n_row || out >= m_end) continue;
-        const float *at = (const float *)dynamic + tile * n_part * WARP + r * LD + m;
-        float v = at[0], up = at[(MT - 1) * 16];
-        for (int k = 1; k < n_part; k++) v = v + at[k * WARP], up = up + at[k * WARP + (MT - 1) * 16];
-        linear_store(o, row0 + r, out, v, up);
+    auto half_sum = [&](const float *part) { return part[0] + part[WARP] + part[2 * WARP] + part[3 * WARP]; };
+    auto sum = [&](const float *part) { return half_sum(part) + half_sum(part + 4 * WARP); };
+#pragma unroll 1
+    for (int e = tid; e < 16 * N; e += MMA_THREADS) {
+        const int m = e % 16, r = e / 16;
+        if (row0 + r >= n_row || m0 + m >= m_end) continue;
+        const float *at = (const float *)dynamic + r * LD + m;
+        linear_store(o, row0 + r, m0 + m, sum(at), sum(at + (MT - 1) * 16));
     }
 }
 
-template <typename T, int MT, int NT, int DEPTH>
-static spec_status launch_few_deep(spec_queue *q, const spec_linear_args *a, const linear_out &o, int rows, bool aligned,
-                                   int blocks, int n_part)
+template <typename T, int MT, int NT, int DEPTH, bool WHOLE>
+static spec_status launch_few_deep(spec_queue *q, const spec_linear_args *a, const linear_out &o, int rows, bool aligned)
 {
-    auto *kernel = linear_few_kernel<T, MT, NT, DEPTH>;
+    auto *kernel = linear_few_kernel<T, MT, NT, DEPTH, WHOLE>;
     constexpr int RING = DEPTH * few_block<MT, NT>::SIZE * 16; /* bytes per warp */
     static_assert(NT * 8 * (MT * 16 + 4) * 4 <= RING, "the sums of a warp take the place of its ring");
     const size_t bytes = (size_t)MMA_WARPS * RING;
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    return cuda_launch(q, "linear", kernel, dim3((unsigned)blocks, (unsigned)cuda_div_up(rows, NT * 8)), dim3(MMA_THREADS),
-                       bytes, 1, q->d_step, (const T *)a->w->data, a->w->ld, (const T *)a->x.data, a->x.ld, a->n_in,
-                       (int)aligned, n_part, o);
+    const dim3 grid((unsigned)cuda_div_up(o.n_out / MT, 16), (unsigned)cuda_div_up(rows, NT * 8));
+    return cuda_launch(q, "linear", kernel, grid, dim3(MMA_THREADS), bytes, 1, q->d_step, (const T *)a->w->data, a->w->ld,
+                       (const T *)a->x.data, a->x.ld, a->n_in, (int)aligned, o);
 }
 
-/* Where there are blocks for it, three to a multiprocessor with two copies in flight per warp are better than two with
- * three; for more rows than 8 the registers allow two and two. */
+/* Three copies in flight per warp where a part is as long as that; for more rows than 8 the registers allow two. */
 template <typename T, int MT, int NT>
 static spec_status launch_few(spec_queue *q, const spec_linear_args *a, const linear_out &o, int rows, bool aligned)
 {
-    const int n_tile = cuda_div_up(MT == 2 ? o.n_out / 2 : o.n_out, 16), n_part = linear_parts(o, a->n_in);
-    const int blocks = cuda_div_up(n_tile * n_part, MMA_WARPS);
-    constexpr bool deep = NT == 1 || (MT == 2 && NT == 2);
-    if (deep && blocks <= 2 * q->dev->n_sm)
-        return launch_few_deep<T, MT, NT, deep ? 3 : 2>(q, a, o, rows, aligned, blocks, n_part);
-    return launch_few_deep<T, MT, NT, 2>(q, a, o, rows, aligned, blocks, n_part);
+    constexpr int DEPTH = NT == 1 ? 3 : 2;
+    if (!aligned || a->n_in % CUDA_CHUNK != 0) return launch_few_deep<T, MT, NT, 2, false>(q, a, o, rows, aligned);
+    if (cuda_chunks(a->n_in) > 2 * LINEAR_PARTS) return launch_few_deep<T, MT, NT, DEPTH, true>(q, a, o, rows, aligned);
+    return launch_few_deep<T, MT, NT, 2, true>(q, a, o, rows, aligned);
 }
 
 template <typename T>

@@ -27,21 +27,15 @@ static __host__ __device__ __forceinline__ int cuda_chunks(int n_in)
     return (n_in + CUDA_CHUNK - 1) / CUDA_CHUNK;
 }
 
-/* Parts of K in products of 16-bit types: more of them the fewer outputs there are, so that 1300 warps or more are at
- * work, each with three chunks or more. A function of the shape only, not of the device: it is the order of summation. */
+/* Products of 16-bit types cut K into 8 parts of whole chunks. A part is summed in ascending order; the first four are added in
+ * ascending order, the last four too, then both halves. So as many warps or blocks can share an output, or one can do
+ * four parts on its own, and the order of summation is a function of n_in only. */
 enum { LINEAR_PARTS = 8, LINEAR_FEW = 32 /* rows that linear_few_kernel takes in one tile at most */ };
-static inline int linear_parts(const linear_out &o, int n_in)
-{
-    const int n_tile = cuda_div_up(o.glu ? o.n_out / 2 : o.n_out, 16), n_chunk = cuda_chunks(n_in);
-    int n = 1;
-    while (n < LINEAR_PARTS && n_tile * n < 1300 && n_chunk >= n * 2 * 3) n *= 2;
-    return n;
-}
 
 /* Where part p begins, in columns. */
-static __device__ __forceinline__ int part_begin(int n_in, int p, int n_part)
+static __host__ __device__ __forceinline__ int part_begin(int n_in, int p)
 {
-    return cuda_chunks(n_in) * p / n_part * CUDA_CHUNK;
+    return cuda_chunks(n_in) * p / LINEAR_PARTS * CUDA_CHUNK;
 }
 
 static __device__ __forceinline__ float activate(int act, float t)

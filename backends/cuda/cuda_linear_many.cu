@@ -1,13 +1,13 @@
 /* cuda_linear_many.cu - products of 16-bit weights and more than 32 rows, near the speed of reading the weights.
  *
- * A block makes M outputs of N rows for one part of K; a warpgroup has 64 of the outputs, a warp 16. Weights are the
+ * A block makes M outputs of N rows for one or four parts of K; a warpgroup has 64 of the outputs, a warp 16. Weights are the
  * operand that the instruction takes from registers: a lane reads only what it copied itself to its warp's ring, 16
  * bytes that make two instructions, as for few rows (cuda_linear.cu). x is the operand from shared memory, in slabs of
- * 64 k that the block's last warp copies. Its k have to be in the same order: the units of 16 bytes of a row's chunk,
+ * 64 k that the block's first thread asks for. Its k have to be in the same order: the units of 16 bytes of a row's chunk,
  * 4 words each, are transposed. A kernel of its own does that once, since all blocks read x.
  *
- * Same order of the same sums as for few rows: the parts of an output are the blocks of a cluster and are added in
- * ascending order, and wgmma's sum of 16 k has the bits of mma.sync's. Where there is no wgmma (it is of compute
+ * Same order of the same sums as for few rows: the 8 or 2 blocks of a cluster share an output's parts, and wgmma's sum of
+ * 16 k has the bits of mma.sync's. Where there is no wgmma (it is of compute
  * capability 9.0 alone) mma.sync reads the same slabs. */
 #include <cooperative_groups.h>
 
@@ -136,17 +136,18 @@ static __device__ __forceinline__ void many_chunk(float acc[N / 2], const uint4 
 #endif
 
 template <typename T, int GROUPS, int N, int DEPTH, int RESIDENT>
-static __global__ void __launch_bounds__(GROUPS * 128 + 32, RESIDENT)
+static __global__ void __launch_bounds__(GROUPS * 128, RESIDENT)
 linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint4 *x, int n_in, linear_out o)
 {
     namespace cg = cooperative_groups;
-    constexpr int M = GROUPS * 64, WARPS = GROUPS * 4, THREADS = WARPS * 32 + 32, LD = M + 4, STAGE = N / 64 * SLAB;
+    constexpr int M = GROUPS * 64, WARPS = GROUPS * 4, THREADS = WARPS * 32, LD = M + 4, STAGE = N / 64 * SLAB;
     extern __shared__ __align__(128) char dynamic[];
     __shared__ uint64_t full[SLABS], empty[SLABS];
     float *sums = (float *)dynamic; /* [N][LD], where weights and x were */
     const int tid = (int)threadIdx.x, warp = tid / 32, lane = tid % 32, g = lane / 4, t = lane % 4;
     const cg::cluster_group cluster = cg::this_cluster();
-    const int n_part = (int)gridDim.x, part = (int)blockIdx.x;
+    const int n_block = (int)gridDim.x, block = (int)blockIdx.x;
+    const int part0 = block * LINEAR_PARTS / n_block, part_end = part0 + LINEAR_PARTS / n_block;
 
     grid_release();
     if (tid < SLABS) {
@@ -158,34 +159,53 @@ linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint
     const int n_row = step->n_row_run, row0 = (int)blockIdx.y * N;
     const int half = o.n_out / 2, m_tile = o.glu ? M / 2 : M, m0 = (int)blockIdx.z * m_tile;
     const int m_end = o.glu ? half : o.n_out;
-    const int k0 = part_begin(n_in, part, n_part), n_step = (part_begin(n_in, part + 1, n_part) - k0) / 64;
+    const int k0 = part_begin(n_in, part0), n_step = (part_begin(n_in, part_end) - k0) / 64;
     uint4 *const ring = (uint4 *)dynamic + warp * DEPTH * 128 + lane; /* [DEPTH][2 chunks][2 rows][32 lanes] */
     uint4 *const slabs = (uint4 *)dynamic + WARPS * DEPTH * 128;      /* [SLABS][N / 64] */
-    float acc[N / 2];
 
-    if (warp < WARPS) {
-        /* With glu the first half of the warps has gates, the second their ups. */
-        const int m = min(m0 + warp * 16 % m_tile, m_end - 1) + warp * 16 / m_tile * half + g;
-        const T *from = w + (size_t)m * ld_w + k0 + t * 8;
-        auto copy_w = [&](int slot) {
+    /* With glu the first half of the warps has gates, the second their ups. */
+    const int m = min(m0 + warp * 16 % m_tile, m_end - 1) + warp * 16 / m_tile * half + g;
+    const T *from = w + (size_t)m * ld_w + k0 + t * 8;
+    auto copy_w = [&](int slot) {
 #pragma unroll
-            for (int i = 0; i < 4; i++)
-                copy16(ring + slot * 128 + i * 32, from + i / 2 * 32 + (size_t)(i % 2 * 8) * ld_w);
-            from += 64;
-        };
+        for (int i = 0; i < 4; i++)
+            copy16(ring + slot * 128 + i * 32, from + i / 2 * 32 + (size_t)(i % 2 * 8) * ld_w);
+        from += 64;
+    };
 #pragma unroll
-        for (int s = 0; s < DEPTH; s++) {
-            if (s < n_step && row0 < n_row) copy_w(s);
-            copy_commit();
-        }
-        grid_wait();
-        if (row0 >= n_row) return;
+    for (int s = 0; s < DEPTH; s++) {
+        if (s < n_step && row0 < n_row) copy_w(s);
+        copy_commit();
+    }
+    grid_wait();
+    if (row0 >= n_row) return;
+
+    const int n_slab = cuda_chunks(n_in) * (CUDA_CHUNK / 64); /* of a block of rows */
+    const uint4 *const from_x = x + ((size_t)(row0 / 64) * n_slab + k0 / 64) * SLAB;
+    auto copy_x = [&](int s) { /* of step s, when all have read what its slab has held */
+        const int slab = s % SLABS, n = min(N, n_row - row0 + 63) / 64; /* blocks of rows that there are */
+        if (s >= SLABS) barrier_wait(&empty[slab], s / SLABS - 1 & 1);
+        barrier_expect(&full[slab], n * SLAB * 16);
+        for (int i = 0; i < n; i++)
+            copy_slab(slabs + slab * STAGE + i * SLAB, from_x + ((size_t)i * n_slab + s) * SLAB, &full[slab]);
+    };
+    if (tid == 0) {
+        asm volatile("fence.proxy.async.global;" ::: "memory"); /* x was written by ordinary stores */
+        for (int s = 0; s < min((int)SLABS, n_step); s++) copy_x(s);
+    }
+
+    float total[N / 2]; /* of the block's parts */
+    int slot = 0, s = 0;
+    for (int part = part0; part < part_end; part++) {
+        float acc[N / 2];
 #pragma unroll
         for (int e = 0; e < N / 2; e++) acc[e] = 0.0f;
-        int slot = 0, slab = 0, phase = 0;
-        for (int s = 0; s < n_step; s++) {
+        for (const int end = (part_begin(n_in, part + 1) - k0) / 64; s < end; s++) {
+            const int slab = s % SLABS;
+            if (tid == 0 && s > 0 && s - 1 + SLABS < n_step) copy_x(s - 1 + SLABS);
+            __syncwarp();
             copy_wait<DEPTH - 1>();
-            barrier_wait(&full[slab], phase);
+            barrier_wait(&full[slab], s / SLABS & 1);
 #pragma unroll
             for (int c = 0; c < 2; c++) {
                 const uint4 w0 = ring[slot * 128 + c * 64], w1 = ring[slot * 128 + c * 64 + 32];
@@ -197,46 +217,35 @@ linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint
             if (s + DEPTH < n_step) copy_w(slot);
             copy_commit();
             slot = slot == DEPTH - 1 ? 0 : slot + 1;
-            if (++slab == SLABS) slab = 0, phase ^= 1;
         }
-    } else {
-        grid_wait();
-        if (row0 >= n_row) return;
-        asm volatile("fence.proxy.async.global;" ::: "memory"); /* x was written by ordinary stores */
-        const int n_slab = cuda_chunks(n_in) * (CUDA_CHUNK / 64); /* of a block of rows */
-        const uint4 *from = x + ((size_t)(row0 / 64) * n_slab + k0 / 64) * SLAB;
-        int slab = 0, phase = 1;
-        for (int s = 0; s < n_step && lane == 0; s++, from += SLAB) {
-            barrier_wait(&empty[slab], phase);
-            const int n = min(N, n_row - row0 + 63) / 64; /* blocks of rows that there are */
-            barrier_expect(&full[slab], n * SLAB * 16);
-            for (int i = 0; i < n; i++)
-                copy_slab(slabs + slab * STAGE + i * SLAB, from + (size_t)i * n_slab * SLAB, &full[slab]);
-            if (++slab == SLABS) slab = 0, phase ^= 1;
-        }
-        __syncwarp();
+#pragma unroll
+        for (int e = 0; e < N / 2; e++) total[e] = part == part0 ? acc[e] : total[e] + acc[e];
     }
     __syncthreads();
     /* Lane (g, t) holds outputs g and g + 8 of rows 2t and 2t + 1 of every 8. */
-    if (warp < WARPS)
 #pragma unroll
-        for (int e = 0; e < N / 2; e++)
-            sums[(e / 4 * 8 + 2 * t + e % 2) * LD + warp * 16 + e % 4 / 2 * 8 + g] = acc[e];
+    for (int e = 0; e < N / 2; e++)
+        sums[(e / 4 * 8 + 2 * t + e % 2) * LD + warp * 16 + e % 4 / 2 * 8 + g] = total[e];
     cluster.sync();
-    auto total = [&](int i) { /* the parts' sums, in order; asked for together */
+    auto sum = [&](int i) { /* over the cluster; what it adds is asked for together */
         float4 v[LINEAR_PARTS];
 #pragma unroll
         for (int k = 0; k < LINEAR_PARTS; k++)
-            if (k < n_part) v[k] = *(const float4 *)cluster.map_shared_rank(sums + i, k);
+            if (k < n_block) v[k] = *(const float4 *)cluster.map_shared_rank(sums + i, k);
+        auto add = [&](float4 &to, const float4 &f) { to.x += f.x, to.y += f.y, to.z += f.z, to.w += f.w; };
+        if (n_block == 2) {
+            add(v[0], v[1]);
+        } else {
 #pragma unroll
-        for (int k = 1; k < LINEAR_PARTS; k++)
-            if (k < n_part) v[0].x += v[k].x, v[0].y += v[k].y, v[0].z += v[k].z, v[0].w += v[k].w;
+            for (int k = 1; k < 4; k++) add(v[0], v[k]), add(v[4], v[4 + k]);
+            add(v[0], v[4]);
+        }
         return v[0];
     };
-    for (int e = (part * THREADS + tid) * 4; e < N * m_tile; e += n_part * THREADS * 4) {
+    for (int e = (block * THREADS + tid) * 4; e < N * m_tile; e += n_block * THREADS * 4) {
         const int c = e % m_tile, r = e / m_tile;
         if (row0 + r >= n_row) break;
-        const float4 v = total(r * LD + c), up = o.glu ? total(r * LD + c + M / 2) : v;
+        const float4 v = sum(r * LD + c), up = o.glu ? sum(r * LD + c + M / 2) : v;
 #pragma unroll
         for (int i = 0; i < 4; i++)
             if (m0 + c + i < m_end) linear_store(o, row0 + r, m0 + c + i, (&v.x)[i], (&up.x)[i]);
@@ -245,17 +254,17 @@ linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
+/* n_block: of a cluster, 2 or 8. */
 template <typename T, int GROUPS, int N, int DEPTH, int RESIDENT>
-static spec_status launch_many(spec_queue *q, const spec_linear_args *a, const linear_out &o)
+static spec_status launch_many(spec_queue *q, const spec_linear_args *a, const linear_out &o, int n_block)
 {
     auto *kernel = linear_many_kernel<T, GROUPS, N, DEPTH, RESIDENT>;
     constexpr int M = GROUPS * 64, bytes = (GROUPS * 4 * DEPTH * 128 + SLABS * (N / 64) * SLAB) * 16;
     static_assert(N * (M + 4) * 4 <= bytes, "the sums take the place of weights and x");
-    const int m_end = o.glu ? o.n_out / 2 : o.n_out, n_part = linear_parts(o, a->n_in);
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    const dim3 grid((unsigned)n_part, (unsigned)cuda_div_up(q->shape.rows, N),
-                    (unsigned)cuda_div_up(m_end, o.glu ? M / 2 : M));
-    return cuda_launch(q, "linear", kernel, grid, dim3(GROUPS * 128 + 32), bytes, (unsigned)n_part, q->d_step,
+    const dim3 grid((unsigned)n_block, (unsigned)cuda_div_up(q->shape.rows, N),
+                    (unsigned)cuda_div_up(o.glu ? o.n_out / 2 : o.n_out, o.glu ? M / 2 : M));
+    return cuda_launch(q, "linear", kernel, grid, dim3(GROUPS * 128), bytes, (unsigned)n_block, q->d_step,
                        (const T *)a->w->data, a->w->ld, (const uint4 *)q->linear_scratch, a->n_in, o);
 }
 
@@ -271,13 +280,13 @@ static spec_status linear_many(spec_queue *q, const spec_linear_args *a, const l
     const dim3 grid((unsigned)cuda_chunks(a->n_in), (unsigned)cuda_div_up(q->shape.rows, SLAB_ROWS));
     SPEC_TRY(cuda_launch(q, "linear", linear_arrange_kernel<T>, grid, dim3(4 * SLAB_ROWS), 0, 1, q->d_step,
                          (const T *)a->x.data, a->x.ld, a->n_in, (int)aligned, (uint4 *)q->linear_scratch));
-    auto n_block = [&](int m) { return cuda_div_up(a->n_out, m) * linear_parts(o, a->n_in); };
+    /* Eight blocks share an output where these are few enough to be at work all at once. */
+    const int n_sm = q->dev->n_sm, tiles = cuda_div_up(a->n_out, 128);
+    const int n_block = tiles * LINEAR_PARTS <= 2 * n_sm ? LINEAR_PARTS : 2;
     /* Blocks of 192 outputs where half of the multiprocessors have one. */
-    if (q->shape.rows > 64 && n_block(192) * cuda_div_up(q->shape.rows, 128) >= q->dev->n_sm / 2)
-        return launch_many<T, 3, 128, 5, 1>(q, a, o);
-    /* Two on a multiprocessor if then all are at work at once; a cluster may find no place in the last ones. */
-    if (n_block(128) + LINEAR_PARTS < 2 * q->dev->n_sm) return launch_many<T, 2, 64, 4, 2>(q, a, o);
-    return launch_many<T, 2, 64, 2, 3>(q, a, o);
+    if (q->shape.rows > 64 && cuda_div_up(a->n_out, 192) * n_block * cuda_div_up(q->shape.rows, 128) >= n_sm / 2)
+        return launch_many<T, 3, 128, 5, 1>(q, a, o, n_block);
+    return launch_many<T, 2, 64, 4, 2>(q, a, o, n_block);
 }
 
 spec_status speci_cuda_linear_many(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned)
