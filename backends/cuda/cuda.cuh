@@ -325,17 +325,15 @@ __device__ __forceinline__ float warp_max(float v)
     for (int d = 16; d > 0; d >>= 1) v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, d));
     return v;
 }
-/* Over the block: warps in ascending order. `shared` [32]; all threads call it; whole warps only. */
+/* Over the block, the warps' sums by the same tree. `shared` [32]; all threads call it; whole warps only. */
 template <typename F> __device__ __forceinline__ F block_sum(F v, F *shared)
 {
-    const int n_warp = (int)blockDim.x / 32;
     v = warp_sum(v);
     if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v;
     __syncthreads();
-    F s = shared[0];
-    for (int w = 1; w < n_warp; w++) s = s + shared[w];
+    v = warp_sum(threadIdx.x % 32 < blockDim.x / 32 ? shared[threadIdx.x % 32] : (F)0);
     __syncthreads();
-    return s;
+    return v;
 }
 
 #endif

@@ -25,6 +25,8 @@
 
 #include <limits.h>
 
+#include <type_traits>
+
 #include "cuda_attention.cuh"
 
 enum { ATT_WARPS = 8, ATT_BLOCKS = CUDA_SPLIT / CUDA_BLOCK /* per split */, ATT_LINKS = 512 /* nodes of larger trees */ };
@@ -38,7 +40,7 @@ template <typename T> struct raw8 {
         r.v = *(const uint4 *)p;
         return r;
     }
-    static __device__ __forceinline__ raw8 load_some(const T *p, int n)
+    static __device__ __noinline__ raw8 load_some(const T *p, int n)
     {
         uint32_t w[8];
 #pragma unroll
@@ -67,7 +69,7 @@ template <> struct raw8<float> {
         r.a = *(const float4 *)p, r.b = *(const float4 *)(p + 4);
         return r;
     }
-    static __device__ __forceinline__ raw8 load_some(const float *p, int n)
+    static __device__ __noinline__ raw8 load_some(const float *p, int n)
     {
         float w[8];
 #pragma unroll
@@ -123,15 +125,6 @@ template <int LPK> struct att_size {
     enum { D_PAD = LPK * 8, STRIDE = D_PAD + 4 };
 };
 
-/* The warp's rows of a page are on their way to L2. */
-template <typename T> static __device__ __forceinline__ void prefetch_rows(const T *base, const int *row_of, int d)
-{
-    const int bytes = d * (int)sizeof(T);
-    for (int key = (int)threadIdx.x % 32; key < CUDA_BLOCK; key += 32)
-        for (int at = 0; at < bytes && row_of[key] >= 0; at += 128)
-            asm volatile("prefetch.global.L2 [%0];" ::"l"((const char *)(base + (size_t)row_of[key] * d) + at));
-}
-
 /* Rows of K and V of the prefix in a block of positions are on their way to L2: no kernel of this pass writes them. */
 template <typename T>
 static __device__ __forceinline__ void prefetch_prefix(const spec_step_block *step, const spec_step_seq *s, const spec_kv &kv,
@@ -154,25 +147,21 @@ static __device__ __forceinline__ void prefetch_prefix(const spec_step_block *st
  *   row_of   [64] shared: row of K and V of each position, -1 = none
  *   last     positions <= last[i] (relative to the block) and >= first[i] are attended by query i
  *   out      [NQ][STRIDE] shared
- * TRIM: steps that no query attends are passed over, since a tree's block is seldom full; else the loops have a length
- * that the compiler knows. */
-template <typename T, int LPK, int NQ, bool TRIM>
+ * Steps that no query attends are passed over. Loops are not unrolled: the code of a kernel that runs once a layer is not in
+ * the caches, and the steps of a loop wait for it once. */
+template <typename T, int LPK, int NQ>
 static __device__ __forceinline__ void att_block(const float *const (&query)[NQ], const T *k, const T *v,
                                                  const int *row_of, int d, bool vec, float scale,
                                                  const int (&first)[NQ], const int (&last)[NQ], float *out)
 {
     constexpr int KPW = 32 / LPK, STRIDE = att_size<LPK>::STRIDE, D_PAD = att_size<LPK>::D_PAD, STEP = 8 * KPW;
     const int lane = (int)threadIdx.x % 32, group = lane / LPK, l = lane % LPK, c = l * 8;
-    int begin = TRIM ? CUDA_BLOCK : 0, end = TRIM ? 0 : CUDA_BLOCK;
-    if (TRIM) {
+    int begin = CUDA_BLOCK, end = 0;
 #pragma unroll
-        for (int i = 0; i < NQ; i++) {
-            if (last[i] < 0 || first[i] >= CUDA_BLOCK) continue;
-            begin = min(begin, max(first[i], 0) / STEP * STEP);
-            end = max(end, min(last[i] + 1, (int)CUDA_BLOCK));
-        }
-    } else {
-        prefetch_rows(v, row_of, d); /* read after the scores */
+    for (int i = 0; i < NQ; i++) {
+        if (last[i] < 0 || first[i] >= CUDA_BLOCK) continue;
+        begin = min(begin, max(first[i], 0) / STEP * STEP);
+        end = max(end, min(last[i] + 1, (int)CUDA_BLOCK));
     }
     {
         float qv[NQ][8];
@@ -180,7 +169,7 @@ static __device__ __forceinline__ void att_block(const float *const (&query)[NQ]
         for (int i = 0; i < NQ; i++)
 #pragma unroll
             for (int e = 0; e < 8; e++) qv[i][e] = query[i] && c + e < d ? query[i][c + e] : 0.0f;
-#pragma unroll 2
+#pragma unroll 1
         for (int key0 = begin; key0 < end; key0 += STEP) {
             raw8<T> raw[8];
 #pragma unroll
@@ -223,7 +212,7 @@ static __device__ __forceinline__ void att_block(const float *const (&query)[NQ]
     for (int i = 0; i < NQ; i++)
 #pragma unroll
         for (int e = 0; e < 8; e++) acc[i][e] = 0.0f;
-#pragma unroll 2
+#pragma unroll 1
     for (int key0 = begin; key0 < end; key0 += STEP) {
         raw8<T> raw[8];
 #pragma unroll
@@ -266,6 +255,7 @@ static __device__ __forceinline__ void find_ancestors(const spec_step_block *ste
     const spec_step_node *node = spec_step_nodes(step) + s->first_node;
     const int n = min(s->n_fed + row0 + RT - s->first_row, s->n_fed + s->n_row); /* parents come first */
     const bool linked = !mixed && n <= ATT_LINKS;
+#pragma unroll 1
     for (int i = tid; linked && i < n; i += ATT_WARPS * 32)
         link[i] = make_short2((short)node[i].parent, (short)node[i].depth);
     __syncthreads();
@@ -380,11 +370,12 @@ attention_kernel(const spec_step_block *step, spec_attention_args a, int vec, fl
             }
             __syncwarp();
             const float *q = (const float *)a.q.data;
-            if (all) {
-                const float *query[NG];
-                int first[NG], last[NG];
+            const auto attend = [&](auto n) { /* n queries, of one row after the other */
+                constexpr int N = decltype(n)::value;
+                const float *query[N];
+                int first[N], last[N];
 #pragma unroll
-                for (int i = 0; i < NG; i++) {
+                for (int i = 0; i < N; i++) {
                     const int p = row_pos[rr + i / HT], h = head0 + i % HT;
                     query[i] = p >= 0 && h < rep
                                    ? q + (size_t)(row0 + rr + i / HT) * a.q.ld + (size_t)(kv_head * rep + h) * d
@@ -392,25 +383,11 @@ attention_kernel(const spec_step_block *step, spec_attention_args a, int vec, fl
                     last[i] = p >= 0 ? p - t0 : -1;
                     first[i] = a.window ? p - a.window + 1 - t0 : 0;
                 }
-                att_block<T, LPK, NG, false>(query, (const T *)a.kv.k, (const T *)a.kv.v, row_of[warp], d, vec, a.scale,
-                                             first, last, part[b][rr * HT]);
-            } else {
-                const float *query[HT];
-                int first[HT], last[HT];
-#pragma unroll
-                for (int i = 0; i < HT; i++) {
-                    const int p = row_pos[rr], h = head0 + i;
-                    query[i] = h < rep ? q + (size_t)(row0 + rr) * a.q.ld + (size_t)(kv_head * rep + h) * d : NULL;
-                    last[i] = p - t0;
-                    first[i] = a.window ? p - a.window + 1 - t0 : 0;
-                }
-                if (t0 + CUDA_BLOCK - 1 <= item_top)
-                    att_block<T, LPK, HT, false>(query, (const T *)a.kv.k, (const T *)a.kv.v, row_of[warp], d, vec,
-                                                 a.scale, first, last, part[b][rr * HT]);
-                else
-                    att_block<T, LPK, HT, true>(query, (const T *)a.kv.k, (const T *)a.kv.v, row_of[warp], d, vec,
-                                                a.scale, first, last, part[b][rr * HT]);
-            }
+                att_block<T, LPK, N>(query, (const T *)a.kv.k, (const T *)a.kv.v, row_of[warp], d, vec, a.scale, first,
+                                     last, part[b][rr * HT]);
+            };
+            if (NG > HT && all) attend(std::integral_constant<int, NG>());
+            else attend(std::integral_constant<int, HT>());
         }
         __syncthreads();
 
@@ -423,7 +400,7 @@ attention_kernel(const spec_step_block *step, spec_attention_args a, int vec, fl
             if (r >= n_row || h >= rep) continue;
             att_merged sum;
             sum.clear();
-#pragma unroll
+#pragma unroll 1
             for (int b = 0; b < ATT_BLOCKS; b++) sum.add(part[b][i][D_PAD], part[b][i][D_PAD + 1], part[b][i][c]);
             if (loop) {
                 merged[n].add(sum.m, sum.l, sum.o);

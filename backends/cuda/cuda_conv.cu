@@ -3,52 +3,43 @@
  * u is rounded to the compute type before anything reads it. Source: the causal convolution of Mamba in its tree form
  * (algorithms.md 7.1).
  *
- * A thread has V neighbouring channels; a block's y index is an *entity*: first the rows of the pass, then `parts` per
- * sequence, which share the sequence's entries of replay_y (the path, or the nodes fed before); the first of them
- * writes the window too. Written are half `parity` of window and cache, read is the other half; when nodes were fed
- * before (n_fed > 0) the window is not written and its half `parity` is read. So no block waits for another.
+ * A thread has V neighbouring channels; a block's y index is an *entity*: first the rows of the pass, then per sequence
+ * CONV_PARTS that share its entries of replay_y (the path, or the nodes fed before) and one that writes the window. Written
+ * are half `parity` of window and cache, read is the other half; when nodes were fed before (n_fed > 0) the window is not
+ * written and its half `parity` is read. So no block waits for another.
  *
  * Only u of this pass's rows comes from kernels in front: weights, window and cache are read before the kernel waits
- * for them, and the first CONV_ENTRIES entries of a part computed. What is written waits: the layer in front may still
- * read its own replay_y. */
+ * for them, and an entry computed. What is written waits: the layer in front may still read its own replay_y. There is
+ * one copy of every step of the way, since the code of a kernel that runs once a layer is not in the caches. */
 #include "cuda.cuh"
 
-enum { CONV_WIDTH_MAX = 4, CONV_PARTS = 4, CONV_ENTRIES = 2, CONV_THREADS = 128, CONV_RUN = 8 };
+enum { CONV_WIDTH_MAX = 4, CONV_PARTS = 8, CONV_THREADS = 128, CONV_RUN = 8 };
 
-template <int V>
-static __device__ __forceinline__ void load_channels(float out[V], const void *p, int dtype, size_t i)
+/* V neighbours; 16-bit types and float32 have one access for four. */
+template <typename T, int V> static __device__ __forceinline__ void load_channels(float out[V], const T *p)
 {
-    if constexpr (V == 4) {
-        if (dtype == SPEC_DTYPE_F32) {
-            const float4 v = *(const float4 *)((const float *)p + i);
-            out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
-        } else {
-            const uint2 v = *(const uint2 *)((const uint16_t *)p + i);
-            const bool bf = dtype == SPEC_DTYPE_BF16;
-            const float2 lo = bf ? unpack2<__nv_bfloat16>(v.x) : unpack2<__half>(v.x);
-            const float2 hi = bf ? unpack2<__nv_bfloat16>(v.y) : unpack2<__half>(v.y);
-            out[0] = lo.x, out[1] = lo.y, out[2] = hi.x, out[3] = hi.y;
-        }
+    if constexpr (V == 1) {
+        out[0] = to_f32(*p);
+    } else if constexpr (sizeof(T) == 4) {
+        const float4 v = *(const float4 *)p;
+        out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
     } else {
-        out[0] = load_any(p, dtype, i);
+        const uint2 v = *(const uint2 *)p;
+        const float2 lo = unpack2<T>(v.x), hi = unpack2<T>(v.y);
+        out[0] = lo.x, out[1] = lo.y, out[2] = hi.x, out[3] = hi.y;
     }
 }
-template <int V>
-static __device__ __forceinline__ void store_channels(void *p, int dtype, size_t i, const float v[V])
+template <typename T, int V> static __device__ __forceinline__ void store_channels(T *p, const float v[V])
 {
-    if constexpr (V == 4) {
-        if (dtype == SPEC_DTYPE_F32) {
-            *(float4 *)((float *)p + i) = make_float4(v[0], v[1], v[2], v[3]);
-        } else {
-            const bool bf = dtype == SPEC_DTYPE_BF16;
-            uint32_t h[4];
-#pragma unroll
-            for (int k = 0; k < 4; k++)
-                h[k] = bf ? bits16(from_f32<__nv_bfloat16>(v[k])) : bits16(from_f32<__half>(v[k]));
-            *(uint2 *)((uint16_t *)p + i) = make_uint2(h[0] | h[1] << 16, h[2] | h[3] << 16);
-        }
+    if constexpr (V == 1) {
+        *p = from_f32<T>(v[0]);
+    } else if constexpr (sizeof(T) == 4) {
+        *(float4 *)p = make_float4(v[0], v[1], v[2], v[3]);
     } else {
-        store_any(p, dtype, i, v[0]);
+        uint32_t h[4];
+#pragma unroll
+        for (int k = 0; k < 4; k++) h[k] = bits16(from_f32<T>(v[k]));
+        *(uint2 *)p = make_uint2(h[0] | h[1] << 16, h[2] | h[3] << 16);
     }
 }
 
@@ -90,8 +81,8 @@ template <int V> struct conv_filter {
     }
 };
 
-/* Where a sequence's inputs lie. Functions are of V channels from c on. */
-struct conv_inputs {
+/* Where a sequence's inputs lie. Functions are of V channels from c on; T is the compute type. */
+template <typename T, int V> struct conv_inputs {
     const spec_conv_args &a;
     const spec_step_seq &s;
     const spec_step_node *node;
@@ -110,148 +101,106 @@ struct conv_inputs {
         window0 = (s.n_fed > 0 ? half : other) * (a.width - 1) * a.n_channel;
     }
     /* the m-th newest before the tree's root */
-    template <int V> __device__ __forceinline__ void before(float u[V], int m, int c) const
+    __device__ __forceinline__ const T *before(int m, int c) const
     {
-        const bool in_path = m < n_path;
-        const size_t at = in_path ? cache0 + (size_t)path[n_path - 1 - m] * a.n_channel
-                                  : window0 + (size_t)(a.width - 2 - (m - n_path)) * a.n_channel;
-        load_channels<V>(u, in_path ? a.cache : a.window, a.dtype, at + c);
+        if (m < n_path) return (const T *)a.cache + cache0 + (size_t)path[n_path - 1 - m] * a.n_channel + c;
+        return (const T *)a.window + window0 + (size_t)(a.width - 2 - (m - n_path)) * a.n_channel + c;
     }
-    /* of a row, which is node i */
-    template <int V> __device__ __forceinline__ void row(float u[V], int i, int c) const
+    /* Keeps the input of node i for the replay to come; what nodes fed before have left there. */
+    __device__ __forceinline__ T *kept(int i, int c) const { return (T *)a.cache + cache + (size_t)i * a.n_channel + c; }
+    /* of row r, rounded */
+    __device__ __forceinline__ void row(float u[V], int r, int c) const
     {
-        load_channels<V>(u, a.u.data, a.u.dtype, (size_t)(s.first_row + i - s.n_fed) * a.u.ld + c);
+        const size_t i = (size_t)r * a.u.ld + c;
+        if (a.u.dtype == SPEC_DTYPE_F32) {
+            load_channels<float, V>(u, (const float *)a.u.data + i);
 #pragma unroll
-        for (int v = 0; v < V; v++) u[v] = round_any(a.dtype, u[v]);
+            for (int v = 0; v < V; v++) u[v] = to_f32(from_f32<T>(u[v]));
+        } else {
+            load_channels<T, V>(u, (const T *)a.u.data + i);
+        }
     }
-    /* The taps of node i. Those of rows, which come from this pass, are left out: at[k] is their node, -1 elsewhere. */
-    template <int V>
-    __device__ __forceinline__ void known_taps(conv_taps<V> &tap, int at[CONV_WIDTH_MAX], int i, int c) const
+    /* The taps of node i, or (is_path) of node i of the accepted path, whose ancestors are the ones in front of it. Those of
+     * this pass's rows are left out: at[k] is their row, -1 elsewhere. */
+    __device__ __forceinline__ void known_taps(conv_taps<V> &tap, int at[CONV_WIDTH_MAX], bool is_path, int i, int c) const
     {
-        int ancestor = i, m = 0;
+        int ancestor = is_path ? -1 : i, m = is_path ? s.n_replay - 1 - i : 0;
 #pragma unroll
         for (int k = 0; k < CONV_WIDTH_MAX; k++) {
             at[k] = -1;
             if (k >= a.width) continue;
-            if (ancestor < 0) before<V>(tap.u[k], m++, c);
-            else if (ancestor < s.n_fed)
-                load_channels<V>(tap.u[k], a.cache, a.dtype, cache + (size_t)ancestor * a.n_channel + c);
-            else at[k] = ancestor;
+            if (ancestor >= s.n_fed) at[k] = s.first_row + ancestor - s.n_fed;
+            else load_channels<T, V>(tap.u[k], ancestor < 0 ? before(m++, c) : kept(ancestor, c));
             if (ancestor >= 0) ancestor = node[ancestor].parent;
         }
     }
-    template <int V>
-    __device__ __forceinline__ void row_taps(conv_taps<V> &tap, const int at[CONV_WIDTH_MAX], int c) const
-    {
-#pragma unroll
-        for (int k = 0; k < CONV_WIDTH_MAX; k++)
-            if (at[k] >= 0) row<V>(tap.u[k], at[k], c);
-    }
-    /* Of node j of the accepted path: its ancestors are the ones in front of it. */
-    template <int V> __device__ __forceinline__ void path_taps(conv_taps<V> &tap, int j, int c) const
-    {
-#pragma unroll
-        for (int k = 0; k < CONV_WIDTH_MAX; k++)
-            if (k < a.width) before<V>(tap.u[k], s.n_replay - 1 - j + k, c);
-    }
-    /* The window absorbs the path and the n_new first rows of the pass. It waits for those alone: nobody else of the
-     * pass reads or writes it. */
-    template <int V> __device__ __forceinline__ void advance_window(int n_new, int c) const
+    /* The window absorbs the path and the n_new first rows of the pass. Nobody else of the pass reads or writes it. */
+    __device__ __forceinline__ void advance_window(int n_new, int c) const
     {
         const int n = a.width - 1;
         float u[CONV_WIDTH_MAX - 1][V];
 #pragma unroll
         for (int m = 0; m < CONV_WIDTH_MAX - 1; m++)
-            if (m < n && m >= n_new) before<V>(u[m], m - n_new, c);
+            if (m < n && m >= n_new) load_channels<T, V>(u[m], before(m - n_new, c));
         if (n_new > 0) grid_wait();
-        const size_t to = ((size_t)s.slot * 2 + s.parity) * n * a.n_channel + c;
+        T *const to = (T *)a.window + ((size_t)s.slot * 2 + s.parity) * n * a.n_channel + c;
 #pragma unroll
         for (int m = 0; m < CONV_WIDTH_MAX - 1; m++) {
             if (m >= n) continue;
-            if (m < n_new) row<V>(u[m], n_new - 1 - m, c);
-            store_channels<V>(a.window, a.dtype, to + (size_t)(n - 1 - m) * a.n_channel, u[m]);
+            if (m < n_new) row(u[m], s.first_row + n_new - 1 - m, c);
+            store_channels<T, V>(to + (size_t)(n - 1 - m) * a.n_channel, u[m]);
         }
-    }
-    /* Keeps the input of node i for the replay to come. */
-    template <int V> __device__ __forceinline__ void keep(int i, int c, const float u[V]) const
-    {
-        store_channels<V>(a.cache, a.dtype, cache + (size_t)i * a.n_channel + c, u);
     }
 };
 
-template <int V>
-static __device__ void conv_row(const conv_inputs &in, const conv_filter<V> &filter, int r, int c)
-{
-    const int i = in.s.n_fed + r - in.s.first_row;
-    conv_taps<V> tap;
-    int at[CONV_WIDTH_MAX];
-    in.known_taps<V>(tap, at, i, c);
-    grid_wait();
-    in.row_taps<V>(tap, at, c);
-    float y[V];
-    filter.value(y, tap, in.a.width);
-    store_channels<V>(in.a.y.data, in.a.y.dtype, (size_t)r * in.a.y.ld + c, y);
-    in.keep<V>(i, c, tap.u[0]);
-}
-
-/* Entries [first, end) of replay_y: the path's nodes, whose ancestors are the entries in front, then the nodes fed. */
-template <int V>
-static __device__ void conv_entries(const conv_inputs &in, const conv_filter<V> &filter, int n_seq, int c, int first,
-                                    int end)
-{
-    const int n_replay = in.s.n_replay;
-    for (int j0 = first; j0 < end; j0 += CONV_ENTRIES) {
-        float y[CONV_ENTRIES][V];
-#pragma unroll
-        for (int e = 0; e < CONV_ENTRIES; e++) {
-            const int j = min(j0 + e, end - 1);
-            conv_taps<V> tap;
-            int at[CONV_WIDTH_MAX];
-            if (j < n_replay) in.path_taps<V>(tap, j, c);
-            else in.known_taps<V>(tap, at, j - n_replay, c);
-            filter.value(y[e], tap, in.a.width);
-        }
-        grid_wait();
-#pragma unroll
-        for (int e = 0; e < CONV_ENTRIES; e++)
-            if (j0 + e < end)
-                store_channels<V>(in.a.replay_y, in.a.dtype,
-                                  ((size_t)n_seq * 2 * in.a.n_node + j0 + e) * in.a.n_channel + c, y[e]);
-    }
-}
-
-template <int V>
+template <typename T, int V>
 static __global__ void __launch_bounds__(CONV_THREADS, 6) /* 64 rows of 5376 channels, 748 blocks, resident at once */
-conv_kernel(const spec_step_block *step, const spec_conv_args a, int rows, int parts)
+conv_kernel(const spec_step_block *step, const spec_conv_args a, int rows)
 {
     const int c = (int)(blockIdx.x * blockDim.x + threadIdx.x) * V, entity = (int)blockIdx.y;
     const bool is_row = entity < rows;
     grid_release();
     if (c >= a.n_channel || (is_row && entity >= step->n_row)) return grid_wait();
-    const int n_seq = is_row ? spec_step_row_seq(step)[entity] : (entity - rows) / parts;
+    const int n_seq = is_row ? spec_step_row_seq(step)[entity] : (entity - rows) / (CONV_PARTS + 1);
     if (n_seq >= step->n_seq) return grid_wait();
 
     const spec_step_seq s = spec_step_seqs(step)[n_seq];
-    const conv_inputs in(a, step, s);
+    const conv_inputs<T, V> in(a, step, s);
+    const int part = is_row ? 0 : (entity - rows) % (CONV_PARTS + 1), n_entry = s.n_replay + (s.n_fed > 0 ? s.n_fed : 0);
+    if (part == CONV_PARTS) {
+        if (s.n_fed == 0) in.advance_window(s.n_advance, c); /* the chain in front */
+        return grid_wait();
+    }
+    if (!is_row && part >= n_entry) return grid_wait();
+
     conv_filter<V> filter;
-    if (is_row) {
-        filter.load(a, c);
-        conv_row<V>(in, filter, entity, c);
-        return;
+    filter.load(a, c);
+    /* Entries of replay_y: the path's nodes, then the nodes fed. */
+#pragma unroll 1
+    for (int j = is_row ? s.n_replay + s.n_fed + entity - s.first_row : part; is_row || j < n_entry; j += CONV_PARTS) {
+        const int i = j - s.n_replay; /* the node, unless it is the path's */
+        conv_taps<V> tap;
+        int at[CONV_WIDTH_MAX];
+        float y[V];
+        in.known_taps(tap, at, i < 0, i < 0 ? j : i, c);
+        if (is_row) grid_wait();
+#pragma unroll
+        for (int k = 0; k < CONV_WIDTH_MAX; k++)
+            if (at[k] >= 0) in.row(tap.u[k], at[k], c);
+        filter.value(y, tap, a.width);
+        if (is_row) {
+            store_channels<T, V>((T *)a.y.data + (size_t)entity * a.y.ld + c, y);
+            store_channels<T, V>(in.kept(i, c), tap.u[0]);
+            return;
+        }
+        grid_wait();
+        store_channels<T, V>((T *)a.replay_y + ((size_t)n_seq * 2 * a.n_node + j) * a.n_channel + c, y);
     }
-    const int part = (entity - rows) % parts, n_entry = s.n_fed > 0 ? s.n_replay + s.n_fed : s.n_replay;
-    const int each = (n_entry + parts - 1) / parts;
-    if (n_entry > 0) {
-        filter.load(a, c);
-        conv_entries<V>(in, filter, n_seq, c, min(part * each, n_entry), min((part + 1) * each, n_entry));
-    }
-    if (part == 0 && s.n_fed == 0) in.advance_window<V>(s.n_advance, c); /* the chain in front */
-    grid_wait();
 }
 
 /* Prefill: rows are a chain, so a thread walks CONV_RUN of them and reads each u once, and CONV_WIDTH_MAX - 1 in front.
  * The last entity along y writes the window. The same sums, the same bits. */
-template <int V, int DTYPE>
+template <typename T, int V>
 static __global__ void __launch_bounds__(CONV_THREADS, 6) /* 512 rows of 5376 channels, 715 blocks, resident at once */
 conv_prefill_kernel(const spec_step_block *step, const spec_conv_args a)
 {
@@ -261,9 +210,9 @@ conv_prefill_kernel(const spec_step_block *step, const spec_conv_args a)
     grid_release();
     if (c >= a.n_channel || (int)blockIdx.z >= step->n_seq) return grid_wait();
     const spec_step_seq s = spec_step_seqs(step)[blockIdx.z];
-    const conv_inputs in(a, step, s);
+    const conv_inputs<T, V> in(a, step, s);
     if (is_window) {
-        in.advance_window<V>(s.n_row, c);
+        in.advance_window(s.n_row, c);
         return grid_wait();
     }
     if (r0 >= s.n_row) return grid_wait();
@@ -272,15 +221,13 @@ conv_prefill_kernel(const spec_step_block *step, const spec_conv_args a)
     float u[BEFORE + CONV_RUN][V]; /* of row r0 - BEFORE and on */
 #pragma unroll
     for (int k = 0; k < BEFORE; k++)
-        if (r0 == 0 && BEFORE - 1 - k < a.width - 1) in.before<V>(u[k], BEFORE - 1 - k, c);
+        if (r0 == 0 && BEFORE - 1 - k < a.width - 1) load_channels<T, V>(u[k], in.before(BEFORE - 1 - k, c));
     grid_wait();
-    const size_t row = (size_t)(s.first_row + r0);
+    const int row = s.first_row + r0;
 #pragma unroll
     for (int k = 0; k < BEFORE + CONV_RUN; k++) {
         if ((k < BEFORE && r0 == 0) || r0 + k - BEFORE >= s.n_row) continue;
-        load_channels<V>(u[k], a.u.data, a.u.dtype, (row + k - BEFORE) * a.u.ld + c);
-#pragma unroll
-        for (int v = 0; v < V; v++) u[k][v] = round_any(DTYPE, u[k][v]);
+        in.row(u[k], row + k - BEFORE, c);
     }
 #pragma unroll
     for (int i = 0; i < CONV_RUN; i++) {
@@ -292,7 +239,7 @@ conv_prefill_kernel(const spec_step_block *step, const spec_conv_args a)
 #pragma unroll
             for (int v = 0; v < V; v++) tap.u[k][v] = u[i + BEFORE - k][v];
         filter.value(y, tap, a.width);
-        store_channels<V>(a.y.data, a.y.dtype, (row + i) * a.y.ld + c, y);
+        store_channels<T, V>((T *)a.y.data + (size_t)(row + i) * a.y.ld + c, y);
     }
 }
 
@@ -304,24 +251,22 @@ spec_status speci_cuda_check_conv(spec_device *dev, const spec_conv_args *a)
         return dev->host->fail(SPEC_E_INVALID, "cuda conv: %d channels, %d nodes", a->n_channel, a->n_node);
     if (a->width < 2 || a->width > CONV_WIDTH_MAX)
         return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda conv: width %d, can do 2 to %d", a->width, (int)CONV_WIDTH_MAX);
-    if (!cuda_is_float(a->dtype) || !cuda_is_float(a->u.dtype) || !cuda_is_float(a->y.dtype))
-        return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda conv: float types only");
+    if (!cuda_is_float(a->dtype) || (a->u.dtype != SPEC_DTYPE_F32 && a->u.dtype != a->dtype) || a->y.dtype != a->dtype)
+        return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda conv: u is type %d, y is type %d, to be computed in type %d",
+                               (int)a->u.dtype, (int)a->y.dtype, (int)a->dtype);
     return SPEC_OK;
 }
 
-template <int V> static spec_status launch(spec_queue *q, const spec_conv_args *a)
+template <typename T, int V> static spec_status launch(spec_queue *q, const spec_conv_args *a)
 {
-    const int rows = q->shape.rows, parts = (int)CONV_PARTS;
+    const int rows = q->shape.rows, seqs = q->shape.seqs;
     const unsigned x = (unsigned)cuda_div_up(a->n_channel, CONV_THREADS * V);
-    if (q->shape.phase == SPEC_PHASE_PREFILL) {
-        auto *kernel = a->dtype == SPEC_DTYPE_F32    ? conv_prefill_kernel<V, SPEC_DTYPE_F32>
-                       : a->dtype == SPEC_DTYPE_BF16 ? conv_prefill_kernel<V, SPEC_DTYPE_BF16>
-                                                     : conv_prefill_kernel<V, SPEC_DTYPE_F16>;
-        return cuda_launch(q, "conv", kernel, dim3(x, (unsigned)cuda_div_up(rows, CONV_RUN) + 1, (unsigned)q->shape.seqs),
-                           dim3(CONV_THREADS), 0, 1, q->d_step, *a);
-    }
-    return cuda_launch(q, "conv", conv_kernel<V>, dim3(x, (unsigned)(rows + parts * q->shape.seqs)), dim3(CONV_THREADS), 0,
-                       1, q->d_step, *a, rows, parts);
+    if (q->shape.phase == SPEC_PHASE_PREFILL)
+        return cuda_launch(q, "conv", conv_prefill_kernel<T, V>,
+                           dim3(x, (unsigned)cuda_div_up(rows, CONV_RUN) + 1, (unsigned)seqs), dim3(CONV_THREADS), 0, 1,
+                           q->d_step, *a);
+    return cuda_launch(q, "conv", conv_kernel<T, V>, dim3(x, (unsigned)(rows + (CONV_PARTS + 1) * seqs)),
+                       dim3(CONV_THREADS), 0, 1, q->d_step, *a, rows);
 }
 
 spec_status speci_cuda_conv(spec_queue *q, const spec_conv_args *a)
@@ -334,5 +279,8 @@ spec_status speci_cuda_conv(spec_queue *q, const spec_conv_args *a)
     const bool vectors = by_four(a->u.data, a->u.dtype, a->u.ld) && by_four(a->y.data, a->y.dtype, a->y.ld) &&
                          by_four(a->window, a->dtype, a->n_channel) && by_four(a->cache, a->dtype, a->n_channel) &&
                          by_four(a->replay_y, a->dtype, a->n_channel);
-    return vectors ? launch<4>(q, a) : launch<1>(q, a);
+    return cuda_by_dtype(a->dtype, [&](auto tag) {
+        using T = decltype(tag);
+        return vectors ? launch<T, 4>(q, a) : launch<T, 1>(q, a);
+    });
 }

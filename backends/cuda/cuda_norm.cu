@@ -3,8 +3,9 @@
  *          with norm_first  y = x * rsqrt(mean(x^2) + eps) * weight * silu(gate)
  *   LAYER  y = (x - mean) * rsqrt(mean((x - mean)^2) + eps) * weight + bias
  * x, gate f32 [rows][dim]; y f32 or 16 bit. One block per row and group; how the group is divided among its threads, and
- * so the order of its sums, is a function of its width. Groups of whole float4s are held in registers, up to 8 a
- * thread; others are read twice (three times), the second time from L1. */
+ * so the order of its sums, is a function of its width. Groups of whole float4s are held in registers, up to 4 a
+ * thread; others are read twice (three times), the second time from L1. RMS norms without gate and bias, which most
+ * models have, get code of their own: a tenth, and what a kernel takes that runs once a layer is the fetching of it. */
 #include "cuda.cuh"
 
 struct norm_row {
@@ -51,7 +52,7 @@ static __global__ void __launch_bounds__(1024) norm_kernel(const spec_step_block
     }
 }
 
-enum { NORM_THREADS = 256, NORM_QUADS = 8 };
+enum { NORM_THREADS = 512 /* at most */, NORM_QUADS = 4 };
 
 static __device__ __forceinline__ float4 silu4(float4 v) { return make_float4(silu(v.x), silu(v.y), silu(v.z), silu(v.w)); }
 static __device__ __forceinline__ float4 mul4(float4 a, float4 b)
@@ -73,20 +74,23 @@ static __device__ __forceinline__ void store4(void *y, int dtype, size_t i, floa
     }
 }
 
-/* Q float4s a thread: number k of thread i is that at column 4 (i + 256 k). The weights do not wait for the pass. */
-template <int Q>
-static __global__ void __launch_bounds__(NORM_THREADS) norm_quad_kernel(const spec_step_block *step, spec_norm_args a, int width)
+/* Q float4s a thread: number k of thread i is that at column 4 (i + threads k). The weights do not wait for the pass.
+ * PLAIN: RMS, no gate, no bias. */
+template <int Q, bool PLAIN>
+static __global__ void __launch_bounds__(NORM_THREADS)
+norm_quad_kernel(const spec_step_block *step, const spec_norm_args a, int width)
 {
     __shared__ float shared[32];
     const int r = (int)blockIdx.y, c0 = (int)blockIdx.x * width, n = width / 4;
+    const bool gated = !PLAIN && a.gate.data, biased = !PLAIN && a.bias;
+    auto quad = [](int k) { return (int)(threadIdx.x + k * blockDim.x); };
     grid_release();
     float4 weight[Q], bias[Q], v[Q], gate[Q];
 #pragma unroll
     for (int k = 0; k < Q; k++) {
-        const int i = (int)threadIdx.x + k * NORM_THREADS;
         weight[k] = bias[k] = v[k] = gate[k] = make_float4(0, 0, 0, 0);
-        if (i < n) weight[k] = ((const float4 *)(a.weight + c0))[i];
-        if (i < n && a.bias) bias[k] = ((const float4 *)(a.bias + c0))[i];
+        if (quad(k) < n) weight[k] = ((const float4 *)(a.weight + c0))[quad(k)];
+        if (quad(k) < n && biased) bias[k] = ((const float4 *)(a.bias + c0))[quad(k)];
     }
     grid_wait();
     if (r >= step->n_row_run) return;
@@ -94,36 +98,31 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_quad_kernel(const sp
     const float4 *z = (const float4 *)((const float *)a.gate.data + (size_t)r * a.gate.ld + c0);
 #pragma unroll
     for (int k = 0; k < Q; k++) {
-        const int i = (int)threadIdx.x + k * NORM_THREADS;
-        if (i < n) v[k] = x[i];
-        if (i < n && a.gate.data) gate[k] = z[i];
+        if (quad(k) < n) v[k] = x[quad(k)];
+        if (quad(k) < n && gated) gate[k] = silu4(z[quad(k)]);
+        if (gated && !a.norm_first) v[k] = mul4(v[k], gate[k]);
     }
-    float mean = 0.0f, sum = 0.0f, square = 0.0f;
-#pragma unroll
-    for (int k = 0; k < Q; k++) {
-        if (a.gate.data) gate[k] = silu4(gate[k]);
-        if (a.gate.data && !a.norm_first) v[k] = mul4(v[k], gate[k]);
-    }
-    if (a.kind == SPEC_NORM_LAYER) {
+    if (!PLAIN && a.kind == SPEC_NORM_LAYER) {
+        float sum = 0.0f;
 #pragma unroll
         for (int k = 0; k < Q; k++) sum = sum + (v[k].x + v[k].y) + (v[k].z + v[k].w);
-        mean = block_sum(sum, shared) / (float)width;
+        const float mean = block_sum(sum, shared) / (float)width;
 #pragma unroll
         for (int k = 0; k < Q; k++)
-            if ((int)threadIdx.x + k * NORM_THREADS < n) v[k] = add4(v[k], make_float4(-mean, -mean, -mean, -mean));
+            if (quad(k) < n) v[k] = add4(v[k], make_float4(-mean, -mean, -mean, -mean));
     }
+    float square = 0.0f;
 #pragma unroll
     for (int k = 0; k < Q; k++)
         square = fmaf(v[k].x, v[k].x, fmaf(v[k].y, v[k].y, fmaf(v[k].z, v[k].z, fmaf(v[k].w, v[k].w, square))));
     const float scale = 1.0f / sqrtf(block_sum(square, shared) / (float)width + a.eps);
 #pragma unroll
     for (int k = 0; k < Q; k++) {
-        const int i = (int)threadIdx.x + k * NORM_THREADS;
-        if (i >= n) continue;
+        if (quad(k) >= n) continue;
         float4 y = mul4(mul4(v[k], make_float4(scale, scale, scale, scale)), weight[k]);
-        if (a.bias) y = add4(y, bias[k]);
-        if (a.gate.data && a.norm_first) y = mul4(y, gate[k]);
-        store4(a.y.data, a.y.dtype, (size_t)r * a.y.ld + c0 + 4 * i, y);
+        if (biased) y = add4(y, bias[k]);
+        if (gated && a.norm_first) y = mul4(y, gate[k]);
+        store4(a.y.data, a.y.dtype, (size_t)r * a.y.ld + c0 + 4 * quad(k), y);
     }
 }
 
@@ -148,20 +147,25 @@ spec_status speci_cuda_check_norm(spec_device *dev, const spec_norm_args *a)
     return SPEC_OK;
 }
 
+template <bool PLAIN> static spec_status launch_quads(spec_queue *q, const spec_norm_args *a, int width)
+{
+    const int each = cuda_div_up(width, NORM_THREADS * 4), quads = each == 3 ? 4 : each;
+    auto *kernel = quads == 1   ? norm_quad_kernel<1, PLAIN>
+                   : quads == 2 ? norm_quad_kernel<2, PLAIN>
+                                : norm_quad_kernel<NORM_QUADS, PLAIN>;
+    const int threads = cuda_div_up(width / 4, quads * 32) * 32;
+    return cuda_launch(q, "norm", kernel, dim3((unsigned)a->n_group, (unsigned)q->shape.rows), dim3((unsigned)threads), 0, 1,
+                       q->d_step, *a, width);
+}
+
 spec_status speci_cuda_norm(spec_queue *q, const spec_norm_args *a)
 {
     SPEC_TRY(cuda_enter_op(q, "norm"));
     SPEC_TRY(speci_cuda_check_norm(q->dev, a));
     const int width = a->dim / a->n_group;
-    if (norm_by_quads(a, width)) {
-        const int quads = cuda_div_up(width, NORM_THREADS * 4);
-        auto *kernel = quads == 1   ? norm_quad_kernel<1>
-                       : quads == 2 ? norm_quad_kernel<2>
-                       : quads <= 4 ? norm_quad_kernel<4>
-                                    : norm_quad_kernel<NORM_QUADS>;
-        return cuda_launch(q, "norm", kernel, dim3((unsigned)a->n_group, (unsigned)q->shape.rows), dim3(NORM_THREADS), 0, 1,
-                           q->d_step, *a, width);
-    }
+    if (norm_by_quads(a, width))
+        return a->kind == SPEC_NORM_RMS && !a->gate.data && !a->bias ? launch_quads<true>(q, a, width)
+                                                                       : launch_quads<false>(q, a, width);
     int threads = 32;
     while (threads < 1024 && threads * 4 < width) threads *= 2;
     return cuda_launch(q, "norm", norm_kernel, dim3((unsigned)a->n_group, (unsigned)q->shape.rows),

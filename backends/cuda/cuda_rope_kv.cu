@@ -7,6 +7,14 @@
 
 enum { ROPE_WARPS = 4, ROPE_HEAD_DIM_MAX = 256, ROPE_PAIRS = ROPE_HEAD_DIM_MAX / 64 /* of a lane */ };
 
+/* Of an angle: cosine and sine. Out of line, since the code for large angles is long. */
+static __device__ __noinline__ float2 rotation(float angle)
+{
+    float2 r;
+    sincosf(angle, &r.y, &r.x);
+    return r;
+}
+
 static __global__ void __launch_bounds__(ROPE_WARPS * 32)
 rope_kv_kernel(const spec_step_block *step, spec_rope_kv_args a)
 {
@@ -23,10 +31,10 @@ rope_kv_kernel(const spec_step_block *step, spec_rope_kv_args a)
     const int slot = s->n_past + s->n_fed + (r - s->first_row), half = is_v ? 0 : a.n_rot / 2;
     const int page = spec_step_pages(step)[s->first_page + slot / SPEC_PAGE];
     const float position = (float)(s->n_past + spec_step_row_node(step, s, r)->depth);
-    float sine[ROPE_PAIRS], cosine[ROPE_PAIRS]; /* of the pairs lane, lane + 32, ... */
+    float2 turn[ROPE_PAIRS]; /* of the pairs lane, lane + 32, ... */
 #pragma unroll
     for (int k = 0; k < ROPE_PAIRS; k++)
-        if (lane + 32 * k < half) sincosf(position * a.inv_freq[lane + 32 * k], &sine[k], &cosine[k]);
+        if (lane + 32 * k < half) turn[k] = rotation(position * a.inv_freq[lane + 32 * k]);
     grid_wait();
 
     float *x = (float *)a.qkv.data + (size_t)r * a.qkv.ld + (size_t)h * d;
@@ -37,8 +45,10 @@ rope_kv_kernel(const spec_step_block *step, spec_rope_kv_args a)
     const float *norm = is_q ? a.q_norm : is_v ? NULL : a.k_norm;
     if (norm) {
         float square = 0.0f;
+#pragma unroll 1
         for (int c = lane; c < d; c += 32) square = fmaf(v[c], v[c], square);
         const float scale = 1.0f / sqrtf(warp_sum(square) / (float)d + a.eps);
+#pragma unroll 1
         for (int c = lane; c < d; c += 32) v[c] = v[c] * scale * norm[c];
         __syncwarp();
     }
@@ -47,16 +57,18 @@ rope_kv_kernel(const spec_step_block *step, spec_rope_kv_args a)
         const int i = lane + 32 * k;
         if (i >= half) continue;
         const float p = v[i], o = v[i + half];
-        v[i] = fmaf(p, cosine[k], -(o * sine[k]));
-        v[i + half] = fmaf(o, cosine[k], p * sine[k]);
+        v[i] = fmaf(p, turn[k].x, -(o * turn[k].y));
+        v[i + half] = fmaf(o, turn[k].x, p * turn[k].y);
     }
     __syncwarp();
     if (is_q) {
+#pragma unroll 1
         for (int c = lane; c < d; c += 32) x[c] = v[c];
         return;
     }
     const int kv_head = h - a.n_head - (is_v ? n_kv : 0);
     const size_t out = (((size_t)page * n_kv + kv_head) * SPEC_PAGE + slot % SPEC_PAGE) * d;
+#pragma unroll 1
     for (int c = lane; c < d; c += 32) store_any(is_v ? a.kv.v : a.kv.k, a.kv.dtype, out + c, v[c]);
 }
 

@@ -64,11 +64,13 @@ __device__ __forceinline__ void scan_steps::list(const spec_step_block *step, co
 {
     const spec_step_node *node = spec_step_nodes(step) + s.first_node;
     const int n_tree = s.n_fed + s.n_row, lane = (int)threadIdx.x;
+#pragma unroll 1
     for (int i = lane; i < n_tree; i += 32) {
         const int up = node[i].parent;
         parent[i] = up < i && up >= 0 ? up : -1;
         waited[i] = 0;
     }
+#pragma unroll 1
     for (int i = lane; i < n_row; i += 32) {
         const spec_step_visit v = spec_step_visits(step)[s.first_row + i];
         const int load = v.load < SPEC_LOAD_PATH || v.load >= n_place ? (int)SPEC_LOAD_PATH : v.load;
@@ -83,6 +85,7 @@ __device__ __forceinline__ void scan_steps::list(const spec_step_block *step, co
         return !goes_on && (visit[i] & STEP_NODE) != s.n_advance - 1;
     };
     int sum = 0; /* of the steps so far */
+#pragma unroll 1
     for (int i0 = 0; i0 < n_row; i0 += 32) {
         const int i = i0 + lane;
         int count = 0;
@@ -115,6 +118,7 @@ __device__ __forceinline__ void scan_steps::list(const spec_step_block *step, co
     }
     if (lane == 0) first[n_row] = sum, *again = sum - n_row;
     __syncwarp();
+#pragma unroll 1
     for (int i = lane; i < n_row; i += 32)
         if (!waited[word[i] & STEP_NODE]) word[i] &= ~STEP_SAVE;
 }

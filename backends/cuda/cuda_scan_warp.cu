@@ -193,6 +193,7 @@ scan_warp_kernel(const spec_step_block *step, const spec_scan_args a, const warp
     auto raw_dt = [&](int i) { /* of row i / n_head */
         return load_any(a.dt.data, a.dt.dtype, (size_t)(s.first_row + i / n_head) * a.dt.ld + head0 + i % n_head);
     };
+#pragma unroll 1
     for (int i = tid; i < n_head * n_known; i += n_thread) {
         const int h = i % n_head, e = i / n_head;
         const size_t cached = e < s.n_replay ? other + spec_step_paths(step)[s.first_path + e] : half + e - s.n_replay;
@@ -208,6 +209,7 @@ scan_warp_kernel(const spec_step_block *step, const spec_scan_args a, const warp
     auto stage = [&](int t0) {
         warp_chunk<CH> &to = shared.chunk[t0 / WARP_CHUNK % 2];
         const int n_chunk = min(steps.n_step - t0, (int)WARP_CHUNK);
+#pragma unroll 1
         for (int i = warp; i < n_chunk; i += n_thread / 32) {
             const int w = steps.at(t0 + i), n = w & STEP_NODE, r = n - s.n_fed, part = lane % 16 * 8;
             const bool known = (w & STEP_PATH) || r < 0;
@@ -242,7 +244,7 @@ scan_warp_kernel(const spec_step_block *step, const spec_scan_args a, const warp
     const float2 *table = shared.table + (head - head0) * 2 * a.n_node;
     auto prepare = [&](const warp_chunk<CH> &chunk, int n) {
         const int end = (n + batch_t::STEPS - 1) / batch_t::STEPS * batch_t::STEPS * CH;
-#pragma unroll 4
+#pragma unroll 2
         for (int k = lane; k < end; k += 32) {
             const int i = k / CH, ch = k % CH;
             const int word = i < n ? chunk.word[i] : (int)STEP_ALONE;
@@ -305,6 +307,7 @@ scan_warp_kernel(const spec_step_block *step, const spec_scan_args a, const warp
     const int n_dt = n_head * s.n_row;
     float first_dt;
     auto fill_rows = [&]() {
+#pragma unroll 1
         for (int i = tid; i < n_dt; i += n_thread) {
             const int h = i % n_head, n = s.n_fed + i / n_head;
             const float bias = a.dt_bias ? a.dt_bias[head0 + h] : 0.0f;
@@ -318,6 +321,7 @@ scan_warp_kernel(const spec_step_block *step, const spec_scan_args a, const warp
     if (tid < n_dt) first_dt = raw_dt(tid);
     stage(0);
     fill_rows();
+#pragma unroll 1
     for (int t0 = 0; t0 < steps.n_step; t0 += WARP_CHUNK) {
         copy_wait();
         __syncthreads(); /* the chunk is there, and the table; the chunk before has been read */
@@ -325,6 +329,7 @@ scan_warp_kernel(const spec_step_block *step, const spec_scan_args a, const warp
         const warp_chunk<CH> &chunk = shared.chunk[t0 / WARP_CHUNK % 2];
         const int n = min(steps.n_step - t0, (int)WARP_CHUNK);
         prepare(chunk, n);
+#pragma unroll 1
         for (int i = 0; i < n; i += batch_t::STEPS) run_batch(chunk, i);
     }
 }
