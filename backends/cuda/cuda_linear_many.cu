@@ -1,12 +1,12 @@
 /* cuda_linear_many.cu - products of 16-bit weights and more than 32 rows, near the speed of reading the weights.
  *
- * A block makes M outputs of N rows for one or four parts of K; a warpgroup has 64 of the outputs, a warp 16. Weights are the
+ * A block makes M outputs of N rows for one, four or all parts of K; a warpgroup has 64 of the outputs, a warp 16. Weights are the
  * operand that the instruction takes from registers: a lane reads only what it copied itself to its warp's ring, 16
  * bytes that make two instructions, as for few rows (cuda_linear.cu). x is the operand from shared memory, in slabs of
  * 64 k that the block's first thread asks for. Its k have to be in the same order: the units of 16 bytes of a row's chunk,
  * 4 words each, are transposed. A kernel of its own does that once, since all blocks read x.
  *
- * Same order of the same sums as for few rows: the 8 or 2 blocks of a cluster share an output's parts, and wgmma's sum of
+ * Same order of the same sums as for few rows: the 8, 2 or 1 blocks of a cluster share an output's parts, and wgmma's sum of
  * 16 k has the bits of mma.sync's. Where there is no wgmma (it is of compute
  * capability 9.0 alone) mma.sync reads the same slabs. */
 #include <cooperative_groups.h>
@@ -17,7 +17,7 @@
 
 /* The units (16 bytes) of a slab of 64 rows and 64 k: [2 chunks][4 words][64 rows].
  * All of x: [blocks of rows][k / 64]. */
-enum { SLAB_ROWS = 64, SLAB = 2 * 4 * SLAB_ROWS, SLABS = 4 /* in a block's ring */ };
+enum { SLAB_ROWS = 64, SLAB = 2 * 4 * SLAB_ROWS };
 
 /* A thread takes the chunk of a row. */
 template <typename T>
@@ -135,19 +135,25 @@ static __device__ __forceinline__ void many_chunk(float acc[N / 2], const uint4 
 
 #endif
 
-template <typename T, int GROUPS, int N, int DEPTH, int RESIDENT>
+/* PARTS of K: 1, 4 or 8; RESIDENT blocks on a multiprocessor. Copies in flight: DEPTH of a warp's weights, SLABS of x. */
+template <int RESIDENT> struct many_slabs {
+    enum { N = RESIDENT == 3 ? 4 : 6, LAG = 2 /* steps that the slowest warp may be behind the first */ };
+};
+
+template <typename T, int GROUPS, int N, int DEPTH, int RESIDENT, int PARTS>
 static __global__ void __launch_bounds__(GROUPS * 128, RESIDENT)
 linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint4 *x, int n_in, linear_out o)
 {
     namespace cg = cooperative_groups;
+    constexpr int SLABS = many_slabs<RESIDENT>::N, LAG = many_slabs<RESIDENT>::LAG;
     constexpr int M = GROUPS * 64, WARPS = GROUPS * 4, THREADS = WARPS * 32, LD = M + 4, STAGE = N / 64 * SLAB;
     extern __shared__ __align__(128) char dynamic[];
     __shared__ uint64_t full[SLABS], empty[SLABS];
     float *sums = (float *)dynamic; /* [N][LD], where weights and x were */
     const int tid = (int)threadIdx.x, warp = tid / 32, lane = tid % 32, g = lane / 4, t = lane % 4;
     const cg::cluster_group cluster = cg::this_cluster();
-    const int n_block = (int)gridDim.x, block = (int)blockIdx.x;
-    const int part0 = block * LINEAR_PARTS / n_block, part_end = part0 + LINEAR_PARTS / n_block;
+    constexpr int BLOCKS = LINEAR_PARTS / PARTS; /* of the cluster */
+    const int block = (int)blockIdx.x, part0 = block * PARTS, part_end = part0 + PARTS;
 
     grid_release();
     if (tid < SLABS) {
@@ -191,10 +197,11 @@ linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint
     };
     if (tid == 0) {
         asm volatile("fence.proxy.async.global;" ::: "memory"); /* x was written by ordinary stores */
-        for (int s = 0; s < min((int)SLABS, n_step); s++) copy_x(s);
+        for (int s = 0; s < min(SLABS, n_step); s++) copy_x(s);
     }
 
-    float total[N / 2]; /* of the block's parts */
+    float total[N / 2];                  /* of the parts of a half, */
+    [[maybe_unused]] float front[N / 2]; /* and of the first four */
     int slot = 0, s = 0;
     for (int part = part0; part < part_end; part++) {
         float acc[N / 2];
@@ -202,7 +209,7 @@ linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint
         for (int e = 0; e < N / 2; e++) acc[e] = 0.0f;
         for (const int end = (part_begin(n_in, part + 1) - k0) / 64; s < end; s++) {
             const int slab = s % SLABS;
-            if (tid == 0 && s > 0 && s - 1 + SLABS < n_step) copy_x(s - 1 + SLABS);
+            if (tid == 0 && s >= LAG && s - LAG + SLABS < n_step) copy_x(s - LAG + SLABS);
             __syncwarp();
             copy_wait<DEPTH - 1>();
             barrier_wait(&full[slab], s / SLABS & 1);
@@ -219,7 +226,12 @@ linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint
             slot = slot == DEPTH - 1 ? 0 : slot + 1;
         }
 #pragma unroll
-        for (int e = 0; e < N / 2; e++) total[e] = part == part0 ? acc[e] : total[e] + acc[e];
+        for (int e = 0; e < N / 2; e++) total[e] = part % 4 == 0 || part == part0 ? acc[e] : total[e] + acc[e];
+        if constexpr (PARTS == LINEAR_PARTS) {
+#pragma unroll
+            for (int e = 0; e < N / 2 && part % 4 == 3; e++)
+                part == 3 ? front[e] = total[e] : total[e] = front[e] + total[e];
+        }
     }
     __syncthreads();
     /* Lane (g, t) holds outputs g and g + 8 of rows 2t and 2t + 1 of every 8. */
@@ -228,21 +240,19 @@ linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint
         sums[(e / 4 * 8 + 2 * t + e % 2) * LD + warp * 16 + e % 4 / 2 * 8 + g] = total[e];
     cluster.sync();
     auto sum = [&](int i) { /* over the cluster; what it adds is asked for together */
-        float4 v[LINEAR_PARTS];
+        float4 v[BLOCKS];
 #pragma unroll
-        for (int k = 0; k < LINEAR_PARTS; k++)
-            if (k < n_block) v[k] = *(const float4 *)cluster.map_shared_rank(sums + i, k);
+        for (int k = 0; k < BLOCKS; k++) v[k] = *(const float4 *)cluster.map_shared_rank(sums + i, k);
         auto add = [&](float4 &to, const float4 &f) { to.x += f.x, to.y += f.y, to.z += f.z, to.w += f.w; };
-        if (n_block == 2) {
-            add(v[0], v[1]);
-        } else {
+        if constexpr (BLOCKS == 2) add(v[0], v[1]);
+        if constexpr (BLOCKS == 8) {
 #pragma unroll
             for (int k = 1; k < 4; k++) add(v[0], v[k]), add(v[4], v[4 + k]);
             add(v[0], v[4]);
         }
         return v[0];
     };
-    for (int e = (block * THREADS + tid) * 4; e < N * m_tile; e += n_block * THREADS * 4) {
+    for (int e = (block * THREADS + tid) * 4; e < N * m_tile; e += BLOCKS * THREADS * 4) {
         const int c = e % m_tile, r = e / m_tile;
         if (row0 + r >= n_row) break;
         const float4 v = sum(r * LD + c), up = o.glu ? sum(r * LD + c + M / 2) : v;
@@ -254,18 +264,51 @@ linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
-/* n_block: of a cluster, 2 or 8. */
-template <typename T, int GROUPS, int N, int DEPTH, int RESIDENT>
-static spec_status launch_many(spec_queue *q, const spec_linear_args *a, const linear_out &o, int n_block)
+/* A way to divide a product: m outputs and n rows for a block; the `blocks` of a cluster share the parts of K. */
+template <typename T> struct many_way {
+    void (*kernel)(const spec_step_block *step, const T *w, int ld_w, const uint4 *x, int n_in, linear_out o);
+    int m, n, blocks, resident, threads, bytes;
+};
+template <typename T, int GROUPS, int N, int DEPTH, int RESIDENT, int PARTS> static many_way<T> make_way()
 {
-    auto *kernel = linear_many_kernel<T, GROUPS, N, DEPTH, RESIDENT>;
-    constexpr int M = GROUPS * 64, bytes = (GROUPS * 4 * DEPTH * 128 + SLABS * (N / 64) * SLAB) * 16;
+    constexpr int M = GROUPS * 64, bytes = (GROUPS * 4 * DEPTH * 128 + many_slabs<RESIDENT>::N * (N / 64) * SLAB) * 16;
     static_assert(N * (M + 4) * 4 <= bytes, "the sums take the place of weights and x");
+    auto *kernel = linear_many_kernel<T, GROUPS, N, DEPTH, RESIDENT, PARTS>;
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    const dim3 grid((unsigned)n_block, (unsigned)cuda_div_up(q->shape.rows, N),
-                    (unsigned)cuda_div_up(o.glu ? o.n_out / 2 : o.n_out, o.glu ? M / 2 : M));
-    return cuda_launch(q, "linear", kernel, grid, dim3(GROUPS * 128), bytes, (unsigned)n_block, q->d_step,
-                       (const T *)a->w->data, a->w->ld, (const uint4 *)q->linear_scratch, a->n_in, o);
+    return { kernel, M, N, LINEAR_PARTS / PARTS, RESIDENT, GROUPS * 128, bytes };
+}
+
+/* How many of its blocks the device holds at once: a cluster is at home in one group of multiprocessors. */
+template <typename T> static int blocks_at_once(const spec_queue *q, const many_way<T> &way)
+{
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = (unsigned)way.blocks, attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)way.blocks), config.blockDim = dim3((unsigned)way.threads);
+    config.dynamicSmemBytes = (size_t)way.bytes, config.attrs = &attribute, config.numAttrs = 1;
+    int clusters = 0;
+    if (cudaOccupancyMaxActiveClusters(&clusters, way.kernel, &config) != cudaSuccess) (void)cudaGetLastError();
+    return clusters > 0 ? clusters * way.blocks : q->dev->n_sm;
+}
+
+/* The cheapest by the waves of blocks that a multiprocessor sees, each as long as the weights that it reads, and as
+ * 16 outputs of 4096 inputs for its start and end (measured on an H200, docs/performance.md). */
+template <typename T> static many_way<T> find_way(const spec_queue *q, const spec_linear_args *a, const linear_out &o)
+{
+    const many_way<T> ways[] = { make_way<T, 2, 64, 4, 2, 1>(), make_way<T, 2, 64, 2, 3, 1>(), make_way<T, 2, 64, 4, 2, 4>(),
+                                 make_way<T, 3, 64, 6, 1, 4>(), make_way<T, 3, 64, 6, 1, 8>(), make_way<T, 3, 128, 5, 1, 1>(),
+                                 make_way<T, 3, 128, 5, 1, 4>() };
+    const many_way<T> *best = NULL;
+    double least = 0.0;
+    for (const many_way<T> &w : ways) {
+        if (w.n > SLAB_ROWS && q->shape.rows <= SLAB_ROWS) continue;
+        const int64_t blocks = (int64_t)cuda_div_up(o.n_out, w.m) * w.blocks * cuda_div_up(q->shape.rows, w.n);
+        const double wave = (double)w.m * w.resident / w.blocks * a->n_in + 16.0 * 4096.0;
+        const double cost = cuda_div_up(blocks, blocks_at_once(q, w)) * wave;
+        if (!best || cost < least) best = &w, least = cost;
+    }
+    return *best;
 }
 
 /* Slabs of all rows. */
@@ -277,16 +320,16 @@ size_t speci_cuda_many_floats(const spec_linear_args *a, int rows)
 template <typename T>
 static spec_status linear_many(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned)
 {
-    const dim3 grid((unsigned)cuda_chunks(a->n_in), (unsigned)cuda_div_up(q->shape.rows, SLAB_ROWS));
-    SPEC_TRY(cuda_launch(q, "linear", linear_arrange_kernel<T>, grid, dim3(4 * SLAB_ROWS), 0, 1, q->d_step,
-                         (const T *)a->x.data, a->x.ld, a->n_in, (int)aligned, (uint4 *)q->linear_scratch));
-    /* Eight blocks share an output where these are few enough to be at work all at once. */
-    const int n_sm = q->dev->n_sm, tiles = cuda_div_up(a->n_out, 128);
-    const int n_block = tiles * LINEAR_PARTS <= 2 * n_sm ? LINEAR_PARTS : 2;
-    /* Blocks of 192 outputs where half of the multiprocessors have one. */
-    if (q->shape.rows > 64 && cuda_div_up(a->n_out, 192) * n_block * cuda_div_up(q->shape.rows, 128) >= n_sm / 2)
-        return launch_many<T, 3, 128, 5, 1>(q, a, o, n_block);
-    return launch_many<T, 2, 64, 4, 2>(q, a, o, n_block);
+    const int rows = q->shape.rows;
+    uint4 *const slabs = (uint4 *)q->linear_scratch;
+    const dim3 chunks((unsigned)cuda_chunks(a->n_in), (unsigned)cuda_div_up(rows, SLAB_ROWS));
+    SPEC_TRY(cuda_launch(q, "linear", linear_arrange_kernel<T>, chunks, dim3(4 * SLAB_ROWS), 0, 1, q->d_step,
+                         (const T *)a->x.data, a->x.ld, a->n_in, (int)aligned, slabs));
+    const many_way<T> way = find_way<T>(q, a, o);
+    const dim3 grid((unsigned)way.blocks, (unsigned)cuda_div_up(rows, way.n),
+                    (unsigned)cuda_div_up(o.n_out, way.m)); /* with glu half of both */
+    return cuda_launch(q, "linear", way.kernel, grid, dim3((unsigned)way.threads), (size_t)way.bytes, (unsigned)way.blocks,
+                       q->d_step, (const T *)a->w->data, a->w->ld, (const uint4 *)slabs, a->n_in, o);
 }
 
 spec_status speci_cuda_linear_many(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned)

@@ -265,6 +265,9 @@ scan_warp_kernel(const spec_step_block *step, const spec_scan_args a, const warp
     auto run_batch = [&](const warp_chunk<CH> &chunk, int i0) {
         const int word = batch.step[i0 + slot].word;
         const float x = batch.x[i0 + slot][ch];
+        const bool has_y = has_part && (word & STEP_OUT);
+        const size_t r = has_y ? (size_t)(y_row + (word & STEP_NODE)) : 0;
+        const float z = has_y && a.z.data ? load_any(a.z.data, a.z.dtype, r * a.z.ld + y_col) : 0.0f; /* is there in the end */
 #pragma unroll 1
         for (int u0 = 0; u0 < batch_t::STEPS; u0 += batch_t::TOGETHER) {
             warp_step<CH> in[batch_t::TOGETHER];
@@ -295,10 +298,9 @@ scan_warp_kernel(const spec_step_block *step, const spec_scan_args a, const warp
         }
         __syncwarp();
         float y = warp_row_sum(batch.sum[row], lane % 2);
-        if (has_part && (word & STEP_OUT)) {
-            const size_t r = (size_t)(y_row + (word & STEP_NODE));
+        if (has_y) {
             y = fmaf(skip, x, y);
-            if (a.z.data) y = y * silu(load_any(a.z.data, a.z.dtype, r * a.z.ld + y_col));
+            if (a.z.data) y = y * silu(z);
             store_any(a.y.data, a.y.dtype, r * a.y.ld + y_col, y);
         }
         __syncwarp(); /* sums, and in the end the steps, have been read */
