@@ -38,12 +38,18 @@ static __host__ __device__ __forceinline__ int part_begin(int n_in, int p)
     return cuda_chunks(n_in) * p / LINEAR_PARTS * CUDA_CHUNK;
 }
 
+/* Of few models, and long: out of the way of the code that all run. */
+static __device__ __noinline__ float activate_gelu(int act, float t)
+{
+    return act == SPEC_ACT_GELU ? 0.5f * t * (1.0f + erff(t * 0.70710678118654752f))
+                                : 0.5f * t * (1.0f + tanhf(0.79788456080286536f * (t + 0.044715f * t * t * t)));
+}
 static __device__ __forceinline__ float activate(int act, float t)
 {
     switch (act) {
     case SPEC_ACT_SILU: return silu(t);
-    case SPEC_ACT_GELU: return 0.5f * t * (1.0f + erff(t * 0.70710678118654752f));
-    case SPEC_ACT_GELU_TANH: return 0.5f * t * (1.0f + tanhf(0.79788456080286536f * (t + 0.044715f * t * t * t)));
+    case SPEC_ACT_GELU:
+    case SPEC_ACT_GELU_TANH: return activate_gelu(act, t);
     case SPEC_ACT_RELU: return t > 0.0f || isnan(t) ? t : 0.0f;
     default: return t;
     }

@@ -252,13 +252,16 @@ linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint
         }
         return v[0];
     };
+#pragma unroll 1
     for (int e = (block * THREADS + tid) * 4; e < N * m_tile; e += BLOCKS * THREADS * 4) {
         const int c = e % m_tile, r = e / m_tile;
         if (row0 + r >= n_row) break;
         const float4 v = sum(r * LD + c), up = o.glu ? sum(r * LD + c + M / 2) : v;
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            if (m0 + c + i < m_end) linear_store(o, row0 + r, m0 + c + i, (&v.x)[i], (&up.x)[i]);
+#pragma unroll 1
+        for (int i = 0; i < 4 && m0 + c + i < m_end; i++) {
+            auto of = [&](const float4 &f) { return i < 2 ? (i < 1 ? f.x : f.y) : (i < 3 ? f.z : f.w); };
+            linear_store(o, row0 + r, m0 + c + i, of(v), of(up));
+        }
     }
     /* The others may still read this block's sums. */
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");

@@ -271,6 +271,21 @@ scan_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile, int
             load_run<VS>(state[i], from + (size_t)i * a.n_state, SPEC_DTYPE_F32, 0, i < n_ch ? n_s : 0);
     };
     load_state(memory); /* no other kernel of the pass writes it */
+
+    /* Tables: the path's entries, then the tree's nodes. The first tile of a head keeps dt for the replay to come. What
+     * earlier passes left, and the step itself, need no wait. */
+    const int n_tree = s.n_fed + s.n_row, n_known = s.n_replay + s.n_fed;
+    auto keep_dt = [&](int entry, float dt) { table[entry] = make_float2(dt, scan_decay(dt, decay_rate[0])); };
+    if (!prefill) {
+        for (int e = tid; e < n_known && !PER_STATE; e += SCAN_THREADS)
+            keep_dt(e, a.cache_dt[(e < s.n_replay ? other + path[e] : half + e - s.n_replay) * a.n_head + head]);
+        for (int i = tid; i < n_tree; i += SCAN_THREADS) {
+            const int up = node[i].parent;
+            parent[i] = up < i && up >= 0 ? up : -1;
+        }
+        for (int i = tid; i < s.n_row; i += SCAN_THREADS)
+            visits[i] = pack_visit(spec_step_visits(step)[s.first_row + i], s.n_fed, n_tree, n_place);
+    }
     grid_wait();
 
     if (prefill) {
@@ -279,8 +294,7 @@ scan_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile, int
             if (!PER_STATE) {
                 __syncthreads();
                 for (int e = tid; e < n; e += SCAN_THREADS) {
-                    const float dt = row_dt(s.first_row + i0 + e);
-                    table[e] = make_float2(dt, scan_decay(dt, decay_rate[0]));
+                    keep_dt(e, row_dt(s.first_row + i0 + e));
                 }
                 __syncthreads();
             }
@@ -298,28 +312,11 @@ scan_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile, int
         return;
     }
 
-    /* Tables: the path's entries, then the tree's nodes. The first tile of a head keeps dt for the replay to come. */
-    const int n_tree = s.n_fed + s.n_row;
-    if (!PER_STATE) {
-        const bool keeps = (int)blockIdx.x % n_tile == 0;
-        for (int e = tid; e < s.n_replay + n_tree; e += SCAN_THREADS) {
-            const int i = e - s.n_replay;
-            float dt;
-            if (i < 0) dt = a.cache_dt[(other + path[e]) * a.n_head + head];
-            else if (i < s.n_fed) dt = a.cache_dt[(half + i) * a.n_head + head];
-            else {
-                dt = row_dt(s.first_row + i - s.n_fed);
-                if (keeps) a.cache_dt[(half + i) * a.n_head + head] = dt;
-            }
-            table[e] = make_float2(dt, scan_decay(dt, decay_rate[0]));
-        }
+    for (int i = tid; i < s.n_row && !PER_STATE; i += SCAN_THREADS) {
+        const float dt = row_dt(s.first_row + i);
+        keep_dt(n_known + i, dt);
+        if ((int)blockIdx.x % n_tile == 0) a.cache_dt[(half + s.n_fed + i) * a.n_head + head] = dt;
     }
-    for (int i = tid; i < n_tree; i += SCAN_THREADS) {
-        const int up = node[i].parent;
-        parent[i] = up < i && up >= 0 ? up : -1;
-    }
-    for (int i = tid; i < s.n_row; i += SCAN_THREADS)
-        visits[i] = pack_visit(spec_step_visits(step)[s.first_row + i], s.n_fed, n_tree, n_place);
 
     /* Replay and visits are chains: their length times the latency of a load, unless the loads of several nodes are
      * in flight. That needs loads without branches between them, hence a path of its own for what real models have:

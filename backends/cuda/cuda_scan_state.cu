@@ -93,7 +93,8 @@ scan_state_kernel(const spec_step_block *step, const spec_scan_args a, int block
         const int i0 = tid / STATE_MAX, stride = STATE_THREADS / STATE_MAX;
 #pragma unroll
         for (int r = 0; r < STATE_ROUNDS; r++) {
-            const int w = steps.at(t0 + min(i0 + r * stride, n - 1)), k = w & STEP_NODE;
+            if (i0 + r * stride >= n) break;
+            const int w = steps.at(t0 + i0 + r * stride), k = w & STEP_NODE;
             if (is_row(w)) {
                 const size_t row = (size_t)(s.first_row + k - s.n_fed);
                 b[r] = load_raw(a.b.data, a.b.dtype, row * a.b.ld + b_col);
@@ -180,18 +181,22 @@ scan_state_kernel(const spec_step_block *step, const spec_scan_args a, int block
     const int out = tid / 32 * 8 + lane % 8, out_f = min(first + out, end - 1);
     const float out_skip = a.d ? a.d[out_f / a.head_dim] : 0.0f;
     auto write = [&](int n) {
-        uint32_t z[STATE_BATCH];
+        uint32_t z[STATE_BATCH] = {};
 #pragma unroll
         for (int r = 0; r < STATE_BATCH; r++) {
-            const int w = chunk.word[min(lane / 8 + 4 * r, n - 1)];
+            if (lane / 8 + 4 * r >= n) break;
+            const int w = chunk.word[lane / 8 + 4 * r];
             const size_t row = (size_t)(s.first_row + (w & STEP_NODE) - s.n_fed);
             z[r] = a.z.data && (w & STEP_OUT) ? load_raw(a.z.data, a.z.dtype, row * a.z.ld + out_f) : 0;
         }
+#pragma unroll 1
         for (int i = 0; i < n; i += STATE_BATCH) run_batch(i, n);
         __syncwarp();
 #pragma unroll
         for (int r = 0; r < STATE_BATCH; r++) {
-            const int i = lane / 8 + 4 * r, w = i < n ? chunk.word[i] : 0;
+            const int i = lane / 8 + 4 * r;
+            if (i >= n) break;
+            const int w = chunk.word[i];
             if (!(w & STEP_OUT) || first + out >= end) continue;
             float y = fmaf(out_skip, chunk.x[i][out], chunk.y[i][out]);
             if (a.z.data) y = y * silu(raw_value(z[r], a.z.dtype));
@@ -200,6 +205,7 @@ scan_state_kernel(const spec_step_block *step, const spec_scan_args a, int block
     };
 
     grid_wait();
+#pragma unroll 1
     for (int t0 = 0; t0 < steps.n_step; t0 += STATE_CHUNK) {
         const int n = min(steps.n_step - t0, (int)STATE_CHUNK);
         __syncthreads(); /* the chunk before has been read */
