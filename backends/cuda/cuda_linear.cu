@@ -31,8 +31,8 @@ enum {
 };
 
 /* --- few rows: weights streaming past ---
- * A block makes 16 outputs (with glu: 16 gates and their ups, MT 2) of NT tiles of 8 rows, a warp its sums for one part of
- * K; they meet at the end. Nothing else is shared: each lane reads only the weights that it copied to its warp's ring. What it needs of x for a block of the ring is loaded to registers together with
+ * A block makes 16 outputs after 16 (with glu: 16 gates and their ups, MT 2) of NT tiles of 8 rows, a warp their sums for
+ * one part of K; these meet in shared memory. Nothing else is shared: each lane reads only the weights that it copied to its warp's ring. What it needs of x for a block of the ring is loaded to registers together with
  * the block, that is DEPTH blocks ahead: loads return in order, and one asked for later would wait for all the weights
  * that were asked for before it. WHOLE: rows of x are whole blocks and lie at multiples of 16 bytes, as in most models;
  * the code for other rows would stand in the way of fetching the code that runs. */
@@ -53,25 +53,24 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
 
     grid_release();
     const int n_row = step->n_row_run, row0 = (int)blockIdx.y * N;
-    const int half = o.n_out / 2, m_end = o.glu ? half : o.n_out, m0 = (int)blockIdx.x * 16;
+    const int half = o.n_out / 2, m_end = o.glu ? half : o.n_out, tiles = (m_end + 15) / 16;
     const int k0 = part_begin(n_in, warp);
     const int n_block = row0 < n_row ? (part_begin(n_in, warp + 1) - k0) / K : 0;
+    const size_t stride = (size_t)gridDim.x * 16 * ld_w; /* from one of the block's tiles to the next */
 
     const T *from[MT * 2];
 #pragma unroll
     for (int i = 0; i < MT * 2; i++)
-        from[i] = w + (size_t)(m0 + g + i % 2 * 8 + i / 2 * half) * ld_w + k0 + t * 8;
-    auto copy_w = [&](int slot) {
+        from[i] = w + (size_t)((int)blockIdx.x * 16 + g + i % 2 * 8 + i / 2 * half) * ld_w + k0 + t * 8;
+    auto copy_w = [&](int slot, size_t at) {
 #pragma unroll
         for (int c = 0; c < CHUNKS; c++)
 #pragma unroll
-            for (int i = 0; i < MT * 2; i++) copy16(ring + slot * BLOCK + (c * MT * 2 + i) * 32, from[i] + c * 32);
-#pragma unroll
-        for (int i = 0; i < MT * 2; i++) from[i] += K;
+            for (int i = 0; i < MT * 2; i++) copy16(ring + slot * BLOCK + (c * MT * 2 + i) * 32, from[i] + at + c * 32);
     };
 #pragma unroll
     for (int s = 0; s < DEPTH; s++) {
-        if (s < n_block) copy_w(s);
+        if (s < n_block) copy_w(s, (size_t)s * K);
         copy_commit();
     }
     grid_wait();
@@ -81,68 +80,76 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
 #pragma unroll
     for (int n = 0; n < NT; n++) /* beyond the last row: not stored */
         x_row[n] = x + (size_t)min(row0 + n * 8 + g, n_row - 1) * ld_x + k0 + t * 8;
-    [[maybe_unused]] int left = n_in - k0 - t * 8; /* columns of x from the next block on */
     uint4 b[DEPTH][CHUNKS][NT];
-    auto load_x = [&](int slot) {
-#pragma unroll
-        for (int n = 0; n < NT; n++) {
-#pragma unroll
-            for (int c = 0; c < CHUNKS; c++)
-                b[slot][c][n] = WHOLE ? ((const uint4 *)x_row[n])[c * 4] : load_x8(x_row[n], c * 32, left, aligned);
-            x_row[n] += K;
-        }
-        left -= K;
-    };
-#pragma unroll
-    for (int s = 0; s < DEPTH; s++)
-        if (s < n_block) load_x(s);
-
-    float acc[MT][NT][4];
-#pragma unroll
-    for (int i = 0; i < MT * NT * 4; i++) acc[i / (NT * 4)][i / 4 % NT][i % 4] = 0.0f;
-    for (int block = 0; block < n_block; block += DEPTH) {
-#pragma unroll
-        for (int s = 0; s < DEPTH; s++) {
-            if (block + s >= n_block) break;
-            copy_wait<DEPTH - 1>();
-#pragma unroll
-            for (int c = 0; c < CHUNKS; c++) {
-                uint4 a[MT * 2];
-#pragma unroll
-                for (int i = 0; i < MT * 2; i++) a[i] = ring[s * BLOCK + (c * MT * 2 + i) * 32];
-#pragma unroll
-                for (int i = 0; i < MT; i++)
-#pragma unroll
-                    for (int n = 0; n < NT; n++) mma_chunk<T>(acc[i][n], a[2 * i], a[2 * i + 1], b[s][c][n]);
-            }
-            if (block + s + DEPTH < n_block) {
-                copy_w(s);
-                load_x(s);
-            }
-            copy_commit();
-        }
-    }
-
-    /* The warps' sums, [N][LD] each in its own ring. Lane (g, t) holds outputs g and g + 8 of rows 2t and 2t + 1. */
-    constexpr int WARP = DEPTH * BLOCK * 4; /* floats between warps */
-    float *mine = (float *)dynamic + warp * WARP;
-    __syncwarp();
-#pragma unroll
-    for (int i = 0; i < MT; i++)
+    auto load_x = [&](int slot, int block) {
+        const int left = n_in - k0 - t * 8 - block * K; /* columns from here on */
 #pragma unroll
         for (int n = 0; n < NT; n++)
 #pragma unroll
-            for (int e = 0; e < 4; e++)
-                mine[(n * 8 + 2 * t + e % 2) * LD + i * 16 + g + e / 2 * 8] = acc[i][n][e];
-    __syncthreads();
-    auto half_sum = [&](const float *part) { return part[0] + part[WARP] + part[2 * WARP] + part[3 * WARP]; };
-    auto sum = [&](const float *part) { return half_sum(part) + half_sum(part + 4 * WARP); };
+            for (int c = 0; c < CHUNKS; c++) {
+                const T *at = x_row[n] + block * K;
+                b[slot][c][n] = WHOLE ? ((const uint4 *)at)[c * 4] : load_x8(at, c * 32, left, aligned);
+            }
+    };
+#pragma unroll
+    for (int s = 0; s < DEPTH; s++)
+        if (s < n_block) load_x(s, s);
+
+    float *const sums = (float *)((uint4 *)dynamic + MMA_WARPS * DEPTH * BLOCK); /* [warps][N][LD] */
+    for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x) {
+        const bool more = tile + (int)gridDim.x < tiles;
+        float acc[MT][NT][4];
+#pragma unroll
+        for (int i = 0; i < MT * NT * 4; i++) acc[i / (NT * 4)][i / 4 % NT][i % 4] = 0.0f;
+        for (int block = 0; block < n_block; block += DEPTH) {
+#pragma unroll
+            for (int s = 0; s < DEPTH; s++) {
+                if (block + s < n_block) {
+                    copy_wait<DEPTH - 1>();
+#pragma unroll
+                    for (int c = 0; c < CHUNKS; c++) {
+                        uint4 a[MT * 2];
+#pragma unroll
+                        for (int i = 0; i < MT * 2; i++) a[i] = ring[s * BLOCK + (c * MT * 2 + i) * 32];
+#pragma unroll
+                        for (int i = 0; i < MT; i++)
+#pragma unroll
+                            for (int n = 0; n < NT; n++) mma_chunk<T>(acc[i][n], a[2 * i], a[2 * i + 1], b[s][c][n]);
+                    }
+                    const bool same = block + s + DEPTH < n_block;
+                    if (same || more) { /* the slot's next block, of this tile or the next */
+                        const int next = same ? block + s + DEPTH : s;
+                        copy_w(s, (same ? 0 : stride) + (size_t)next * K);
+                        load_x(s, next);
+                    }
+                }
+                copy_commit();
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < MT * 2; i++) from[i] += stride;
+
+        /* Lane (g, t) holds outputs g and g + 8 of rows 2t and 2t + 1. */
+        constexpr int WARP = N * LD;
+        float *mine = sums + warp * WARP;
+        __syncthreads(); /* the sums of the tile before have been read */
+#pragma unroll
+        for (int i = 0; i < MT; i++)
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    mine[(n * 8 + 2 * t + e % 2) * LD + i * 16 + g + e / 2 * 8] = acc[i][n][e];
+        __syncthreads();
+        auto half_sum = [&](const float *part) { return part[0] + part[WARP] + part[2 * WARP] + part[3 * WARP]; };
+        auto sum = [&](const float *part) { return half_sum(part) + half_sum(part + 4 * WARP); };
 #pragma unroll 1
-    for (int e = tid; e < 16 * N; e += MMA_THREADS) {
-        const int m = e % 16, r = e / 16;
-        if (row0 + r >= n_row || m0 + m >= m_end) continue;
-        const float *at = (const float *)dynamic + r * LD + m;
-        linear_store(o, row0 + r, m0 + m, sum(at), sum(at + (MT - 1) * 16));
+        for (int e = tid; e < 16 * N; e += MMA_THREADS) {
+            const int m = tile * 16 + e % 16, r = e / 16;
+            if (row0 + r >= n_row || m >= m_end) continue;
+            const float *at = sums + r * LD + e % 16;
+            linear_store(o, row0 + r, m, sum(at), sum(at + (MT - 1) * 16));
+        }
     }
 }
 
@@ -150,11 +157,12 @@ template <typename T, int MT, int NT, int DEPTH, bool WHOLE>
 static spec_status launch_few_deep(spec_queue *q, const spec_linear_args *a, const linear_out &o, int rows, bool aligned)
 {
     auto *kernel = linear_few_kernel<T, MT, NT, DEPTH, WHOLE>;
-    constexpr int RING = DEPTH * few_block<MT, NT>::SIZE * 16; /* bytes per warp */
-    static_assert(NT * 8 * (MT * 16 + 4) * 4 <= RING, "the sums of a warp take the place of its ring");
-    const size_t bytes = (size_t)MMA_WARPS * RING;
+    /* The rings, and the sums. */
+    const size_t bytes = (size_t)MMA_WARPS * (DEPTH * few_block<MT, NT>::SIZE * 16 + NT * 8 * (MT * 16 + 4) * 4);
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    const dim3 grid((unsigned)cuda_div_up(o.n_out / MT, 16), (unsigned)cuda_div_up(rows, NT * 8));
+    /* Blocks that stay and go on to their next tile read on while they add up; with glu there is too much to hold. */
+    const int tiles = cuda_div_up(o.n_out / MT, 16), room = MT == 1 ? (NT == 1 && DEPTH == 2 ? 3 : 2) * q->dev->n_sm : tiles;
+    const dim3 grid((unsigned)(tiles < room ? tiles : room), (unsigned)cuda_div_up(rows, NT * 8));
     return cuda_launch(q, "linear", kernel, grid, dim3(MMA_THREADS), bytes, 1, q->d_step, (const T *)a->w->data, a->w->ld,
                        (const T *)a->x.data, a->x.ld, a->n_in, (int)aligned, o);
 }
