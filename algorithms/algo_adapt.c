@@ -1,10 +1,14 @@
 /* algo_adapt.c - which tree to draft, or none: a session's choice among its drafter's builders (algorithms.md 13, 14).
  *
  * Arm 0 does not speculate; arm 1 + i is builder i. COST weighs the mean number of emitted tokens of each arm, as seen so
- * far, against what its step costs by the profile; UCB lets a bandit weigh tokens against measured time. */
+ * far, against what its step costs by the profile, and what rounds take beside the profile's passes (drafts of the
+ * application's own, draws, acceptance, the host; less than nothing where steps go ahead); UCB lets a bandit weigh tokens
+ * against measured time. */
 #include "algorithms/algo.h"
 
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { TRIES = 2, REVISIT = 256, REPEATS = 5 };
 static const double FADE = 0.98; /* weight of the past when an arm is used once more: about 50 steps are remembered */
@@ -127,6 +131,19 @@ static double step_ms(const spec_session *s, int32_t arm, int32_t n_seq)
     return spec_cost_ms(&s->adapt.profile.target, (int32_t)(n_node * n_seq + 0.5)) + draft_ms(s, arm, n_seq);
 }
 
+/* The median, so that a round in which a kernel was loaded or a pass captured does not count; 0 while little is known. */
+static double beside_ms(const algo_adapt *a, bool drafts)
+{
+    enum { FEW = 3 };
+    double ms[ALGO_BESIDE];
+    const int64_t seen = a->beside[drafts].n;
+    const size_t n = seen < ALGO_BESIDE ? (size_t)seen : ALGO_BESIDE;
+    if (n < FEW) return 0;
+    memcpy(ms, a->beside[drafts].ms, n * sizeof *ms);
+    qsort(ms, n, sizeof *ms, compare_ms);
+    return ms[n / 2];
+}
+
 /* --- choice --- */
 
 /* An arm that is to be used whatever is known: too little is, or it is old. -1: none. */
@@ -146,7 +163,8 @@ static int32_t choose_by_cost(const spec_session *s, int32_t n_seq)
     for (int32_t i = 0; i < n; i++) {
         const algo_arm *a = &s->adapt.arms[i];
         emitted[i] = a->n_step > 0 ? a->n_emitted / a->n_step : 1;
-        ms[i] = step_ms(s, i, n_seq);
+        const double passes = step_ms(s, i, n_seq);
+        ms[i] = fmax(passes + beside_ms(&s->adapt, i > 0), passes / 8); /* passes that were never seen may be overrated */
     }
     return spec_choose_rate(emitted, ms, n);
 }
@@ -172,9 +190,11 @@ void speci_adapt_begin(spec_session *s, int32_t builder, const int32_t *seqs, in
 }
 
 /* A round is over: builder `arm` - 1 drafted for all of its sequences. */
-static void teach(algo_adapt *a, int32_t arm, double ms)
+static void teach(spec_session *s, int32_t arm, double ms)
 {
+    algo_adapt *a = &s->adapt;
     algo_arm *m = &a->arms[arm];
+    if (a->measured) a->beside[arm > 0].ms[a->beside[arm > 0].n++ % ALGO_BESIDE] = ms - step_ms(s, arm, a->n_seq);
     m->n_step = FADE * m->n_step + a->n_done;
     m->n_emitted = FADE * m->n_emitted + a->n_emitted;
     m->n_node = FADE * m->n_node + a->n_node;
@@ -191,7 +211,7 @@ void speci_adapt_learn(spec_session *s, algo_seq *q, int32_t n_node, int32_t n_e
     a->n_done++;
     a->n_emitted += n_emitted;
     a->n_node += n_node;
-    if (a->n_done == a->n_seq) teach(a, q->arm + 1, speci_now_ms() - a->start);
+    if (a->n_done == a->n_seq) teach(s, q->arm + 1, speci_now_ms() - a->start);
 }
 
 /* --- open --- */
@@ -209,6 +229,7 @@ spec_status speci_adapt_open(spec_session *s, spec_adapt mode, const char *profi
     const int32_t n = n_arm(s);
     if (!(a->arms = speci_alloc(s->a, (size_t)n, sizeof *a->arms))) return SPEC_E_NOMEM;
     if (a->mode == SPEC_ADAPT_UCB) return spec_bandit_open(&a->bandit, n, SPEC_REWARD_RATE, 1);
+    a->measured = profile == NULL;
     spec_cost_profile measured = { .struct_size = sizeof measured };
     return spec_session_profile(s, &measured);
 }
