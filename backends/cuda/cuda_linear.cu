@@ -32,10 +32,11 @@ enum {
 
 /* --- few rows: weights streaming past ---
  * A block makes 16 outputs after 16 (with glu: 16 gates and their ups, MT 2) of NT tiles of 8 rows, a warp their sums for
- * one part of K; these meet in shared memory. Nothing else is shared: each lane reads only the weights that it copied to its warp's ring. What it needs of x for a block of the ring is loaded to registers together with
- * the block, that is DEPTH blocks ahead: loads return in order, and one asked for later would wait for all the weights
- * that were asked for before it. WHOLE: rows of x are whole blocks and lie at multiples of 16 bytes, as in most models;
- * the code for other rows would stand in the way of fetching the code that runs. */
+ * one part of K; these meet in shared memory. Nothing else is shared: each lane reads only the weights that it copied to
+ * its warp's ring. What it needs of x for a block of the ring is loaded to registers together with the block, that is
+ * DEPTH blocks ahead: loads return in order, and one asked for later would wait for all the weights that were asked for
+ * before it. WHOLE: rows of x are whole blocks and lie at multiples of 16 bytes, as in most models; the code for other
+ * rows would stand in the way of fetching the code that runs. */
 template <int MT, int NT> struct few_block {
     enum { CHUNKS = MT == 1 && NT < 4 ? 4 : 2, SIZE = CHUNKS * MT * 2 * 32 /* uint4 */ };
 };

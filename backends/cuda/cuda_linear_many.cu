@@ -1,14 +1,14 @@
 /* cuda_linear_many.cu - products of 16-bit weights and more than 32 rows, near the speed of reading the weights.
  *
- * A block makes M outputs of N rows for one, four or all parts of K; a warpgroup has 64 of the outputs, a warp 16. Weights are the
- * operand that the instruction takes from registers: a lane reads only what it copied itself to its warp's ring, 16
- * bytes that make two instructions, as for few rows (cuda_linear.cu). x is the operand from shared memory, in slabs of
- * 64 k that the block's first thread asks for. Its k have to be in the same order: the units of 16 bytes of a row's chunk,
- * 4 words each, are transposed. A kernel of its own does that once, since all blocks read x.
+ * A block makes M outputs of N rows for one, four or all parts of K; a warpgroup has 64 of the outputs, a warp 16.
+ * Weights are the operand that the instruction takes from registers: a lane reads only what it copied itself to its
+ * warp's ring, 16 bytes that make two instructions, as for few rows (cuda_linear.cu). x is the operand from shared
+ * memory, in slabs of 64 k that the block's first thread asks for. Its k have to be in the same order: the units of 16
+ * bytes of a row's chunk, 4 words each, are transposed. A kernel of its own does that once, since all blocks read x.
  *
- * Same order of the same sums as for few rows: the 8, 2 or 1 blocks of a cluster share an output's parts, and wgmma's sum of
- * 16 k has the bits of mma.sync's. Where there is no wgmma (it is of compute
- * capability 9.0 alone) mma.sync reads the same slabs. */
+ * Same order of the same sums as for few rows: the 8, 2 or 1 blocks of a cluster share an output's parts, and wgmma's
+ * sum of 16 k has the bits of mma.sync's. Where there is no wgmma (it is of compute capability 9.0 alone) mma.sync reads
+ * the same slabs. */
 #include <cooperative_groups.h>
 
 #include <type_traits>
