@@ -149,18 +149,20 @@ typedef struct algo_arm {
     int64_t last; /* round of its latest use */
 } algo_arm;
 
+/* Milliseconds that the latest rounds took beyond the profile's passes; n: of all rounds so far. */
 enum { ALGO_BESIDE = 9 };
+typedef struct algo_beside {
+    double ms[ALGO_BESIDE];
+    int64_t n;
+} algo_beside;
+
 typedef struct algo_adapt {
     spec_adapt mode;
     spec_cost_profile profile; /* target.n == 0: not there yet */
     algo_arm *arms;            /* [1 + builders]: arm 0 does not speculate */
     int64_t n_round;
-    /* Milliseconds that rounds took beyond the profile's passes: latest ones, of rounds that did not draft and that did. */
-    bool measured; /* the profile is of this session; one that was loaded is taken as it is */
-    struct {
-        double ms[ALGO_BESIDE];
-        int64_t n;
-    } beside[2];
+    bool measured;         /* the profile is of this session; one that was loaded is taken as it is */
+    algo_beside beside[2]; /* of rounds that did not draft, and that did */
     spec_bandit bandit;
     /* The round since the latest drafts: when it began (ms), its sequences, those committed, and what came of these. */
     double start;

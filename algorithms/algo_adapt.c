@@ -8,7 +8,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { TRIES = 2, REVISIT = 256, REPEATS = 5 };
 static const double FADE = 0.98; /* weight of the past when an arm is used once more: about 50 steps are remembered */
@@ -25,6 +24,13 @@ static int compare_ms(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
+}
+
+/* Sorts. */
+static double median(double *ms, size_t n)
+{
+    qsort(ms, n, sizeof *ms, compare_ms);
+    return ms[n / 2];
 }
 
 /* A tree that branches everywhere: node i hangs below node (i - 1) / 2. */
@@ -46,8 +52,7 @@ static spec_status time_pass(spec_session *s, speci_net *net, int32_t seq, const
         SPEC_TRY(s->ops->sync(s->queue));
         if (i >= 0) times[i] = speci_now_ms() - start;
     }
-    qsort(times, REPEATS, sizeof *times, compare_ms);
-    *ms = (float)times[REPEATS / 2];
+    *ms = (float)median(times, REPEATS);
     return SPEC_OK;
 }
 
@@ -135,13 +140,9 @@ static double step_ms(const spec_session *s, int32_t arm, int32_t n_seq)
 static double beside_ms(const algo_adapt *a, bool drafts)
 {
     enum { FEW = 3 };
-    double ms[ALGO_BESIDE];
-    const int64_t seen = a->beside[drafts].n;
-    const size_t n = seen < ALGO_BESIDE ? (size_t)seen : ALGO_BESIDE;
-    if (n < FEW) return 0;
-    memcpy(ms, a->beside[drafts].ms, n * sizeof *ms);
-    qsort(ms, n, sizeof *ms, compare_ms);
-    return ms[n / 2];
+    algo_beside latest = a->beside[drafts];
+    if (latest.n < FEW) return 0;
+    return median(latest.ms, latest.n < ALGO_BESIDE ? (size_t)latest.n : ALGO_BESIDE);
 }
 
 /* --- choice --- */
@@ -160,11 +161,12 @@ static int32_t choose_by_cost(const spec_session *s, int32_t n_seq)
     const int32_t n = n_arm(s), must = arm_to_try(&s->adapt, n);
     double emitted[SPEC_MAX_ARM], ms[SPEC_MAX_ARM];
     if (must >= 0) return must;
+    const double beside[2] = { beside_ms(&s->adapt, false), beside_ms(&s->adapt, true) };
     for (int32_t i = 0; i < n; i++) {
         const algo_arm *a = &s->adapt.arms[i];
         emitted[i] = a->n_step > 0 ? a->n_emitted / a->n_step : 1;
         const double passes = step_ms(s, i, n_seq);
-        ms[i] = fmax(passes + beside_ms(&s->adapt, i > 0), passes / 8); /* passes that were never seen may be overrated */
+        ms[i] = fmax(passes + beside[i > 0], passes / 8); /* passes that were never seen may be overrated */
     }
     return spec_choose_rate(emitted, ms, n);
 }
@@ -194,7 +196,8 @@ static void teach(spec_session *s, int32_t arm, double ms)
 {
     algo_adapt *a = &s->adapt;
     algo_arm *m = &a->arms[arm];
-    if (a->measured) a->beside[arm > 0].ms[a->beside[arm > 0].n++ % ALGO_BESIDE] = ms - step_ms(s, arm, a->n_seq);
+    algo_beside *beside = &a->beside[arm > 0];
+    if (a->measured) beside->ms[beside->n++ % ALGO_BESIDE] = ms - step_ms(s, arm, a->n_seq);
     m->n_step = FADE * m->n_step + a->n_done;
     m->n_emitted = FADE * m->n_emitted + a->n_emitted;
     m->n_node = FADE * m->n_node + a->n_node;
