@@ -161,7 +161,7 @@ static spec_status launch_few_deep(spec_queue *q, const spec_linear_args *a, con
     /* The rings, and the sums. */
     const size_t bytes = (size_t)MMA_WARPS * (DEPTH * few_block<MT, NT>::SIZE * 16 + NT * 8 * (MT * 16 + 4) * 4);
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    /* Blocks that stay and go on to their next tile read on while they add up; with glu there is too much to hold. */
+    /* Blocks that stay and go on to their next tile read on while they add up. With glu each has one tile. */
     const int tiles = cuda_div_up(o.n_out / MT, 16), room = MT == 1 ? (NT == 1 && DEPTH == 2 ? 3 : 2) * q->dev->n_sm : tiles;
     const dim3 grid((unsigned)(tiles < room ? tiles : room), (unsigned)cuda_div_up(rows, NT * 8));
     return cuda_launch(q, "linear", kernel, grid, dim3(MMA_THREADS), bytes, 1, q->d_step, (const T *)a->w->data, a->w->ld,
