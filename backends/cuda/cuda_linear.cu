@@ -39,6 +39,9 @@ enum {
  * rows would stand in the way of fetching the code that runs. */
 template <int MT, int NT> struct few_block {
     enum { CHUNKS = MT == 1 && NT < 4 ? 4 : 2, SIZE = CHUNKS * MT * 2 * 32 /* uint4 */ };
+    /* Blocks go on to their next tile, and read on while they add up. With glu each has one tile, whose sums take the
+     * place of the rings: what is left is L1, which x of 32 rows needs. */
+    enum { STAYS = MT == 1 };
 };
 
 template <typename T, int MT, int NT, int DEPTH, bool WHOLE>
@@ -48,6 +51,7 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
 {
     constexpr int CHUNKS = few_block<MT, NT>::CHUNKS, BLOCK = few_block<MT, NT>::SIZE;
     constexpr int N = NT * 8, LD = MT * 16 + 4, K = CHUNKS * 32;
+    constexpr bool STAYS = few_block<MT, NT>::STAYS;
     extern __shared__ __align__(16) char dynamic[];
     const int tid = (int)threadIdx.x, warp = tid / 32, lane = tid % 32, g = lane / 4, t = lane % 4;
     uint4 *ring = (uint4 *)dynamic + warp * DEPTH * BLOCK + lane;
@@ -59,6 +63,7 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
     const int n_block = row0 < n_row ? (part_begin(n_in, warp + 1) - k0) / K : 0;
     const size_t stride = (size_t)gridDim.x * 16 * ld_w; /* from one of the block's tiles to the next */
 
+    const uint64_t policy = read_once();
     const T *from[MT * 2];
 #pragma unroll
     for (int i = 0; i < MT * 2; i++)
@@ -67,7 +72,7 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
 #pragma unroll
         for (int c = 0; c < CHUNKS; c++)
 #pragma unroll
-            for (int i = 0; i < MT * 2; i++) copy16(ring + slot * BLOCK + (c * MT * 2 + i) * 32, from[i] + at + c * 32);
+            for (int i = 0; i < MT * 2; i++) copy16(ring + slot * BLOCK + (c * MT * 2 + i) * 32, from[i] + at + c * 32, policy);
     };
 #pragma unroll
     for (int s = 0; s < DEPTH; s++) {
@@ -96,7 +101,7 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
     for (int s = 0; s < DEPTH; s++)
         if (s < n_block) load_x(s, s);
 
-    float *const sums = (float *)((uint4 *)dynamic + MMA_WARPS * DEPTH * BLOCK); /* [warps][N][LD] */
+    float *const sums = (float *)((uint4 *)dynamic + (STAYS ? MMA_WARPS * DEPTH * BLOCK : 0)); /* [warps][N][LD] */
     for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x) {
         const bool more = tile + (int)gridDim.x < tiles;
         float acc[MT][NT][4];
@@ -133,7 +138,7 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
         /* Lane (g, t) holds outputs g and g + 8 of rows 2t and 2t + 1. */
         constexpr int WARP = N * LD;
         float *mine = sums + warp * WARP;
-        __syncthreads(); /* the sums of the tile before have been read */
+        __syncthreads(); /* the sums of the tile before have been read, or the rings */
 #pragma unroll
         for (int i = 0; i < MT; i++)
 #pragma unroll
@@ -158,11 +163,11 @@ template <typename T, int MT, int NT, int DEPTH, bool WHOLE>
 static spec_status launch_few_deep(spec_queue *q, const spec_linear_args *a, const linear_out &o, int rows, bool aligned)
 {
     auto *kernel = linear_few_kernel<T, MT, NT, DEPTH, WHOLE>;
-    /* The rings, and the sums. */
-    const size_t bytes = (size_t)MMA_WARPS * (DEPTH * few_block<MT, NT>::SIZE * 16 + NT * 8 * (MT * 16 + 4) * 4);
+    constexpr bool STAYS = few_block<MT, NT>::STAYS;
+    constexpr int RINGS = MMA_WARPS * DEPTH * few_block<MT, NT>::SIZE * 16, SUMS = MMA_WARPS * NT * 8 * (MT * 16 + 4) * 4;
+    const size_t bytes = STAYS ? RINGS + SUMS : RINGS > SUMS ? RINGS : SUMS;
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    /* Blocks that stay and go on to their next tile read on while they add up. With glu each has one tile. */
-    const int tiles = cuda_div_up(o.n_out / MT, 16), room = MT == 1 ? (NT == 1 && DEPTH == 2 ? 3 : 2) * q->dev->n_sm : tiles;
+    const int tiles = cuda_div_up(o.n_out / MT, 16), room = STAYS ? (NT == 1 && DEPTH == 2 ? 3 : 2) * q->dev->n_sm : tiles;
     const dim3 grid((unsigned)(tiles < room ? tiles : room), (unsigned)cuda_div_up(rows, NT * 8));
     return cuda_launch(q, "linear", kernel, grid, dim3(MMA_THREADS), bytes, 1, q->d_step, (const T *)a->w->data, a->w->ld,
                        (const T *)a->x.data, a->x.ld, a->n_in, (int)aligned, o);

@@ -96,6 +96,20 @@ static __device__ __forceinline__ void copy16(void *to, const void *from)
     const uint32_t address = (uint32_t)__cvta_generic_to_shared(to);
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
 }
+/* The same of weights, which a pass reads once: level 2 gives up their lines before others (states, K and V, rows). */
+static __device__ __forceinline__ uint64_t read_once()
+{
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+static __device__ __forceinline__ void copy16(void *to, const void *from, uint64_t policy)
+{
+    const uint32_t address = (uint32_t)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;" ::"r"(address), "l"(from),
+                 "l"(policy)
+                 : "memory");
+}
 /* The first `bytes` of them, zeros for the rest. */
 static __device__ __forceinline__ void copy_part16(void *to, const void *from, int bytes)
 {

@@ -172,10 +172,11 @@ linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint
     /* With glu the first half of the warps has gates, the second their ups. */
     const int m = min(m0 + warp * 16 % m_tile, m_end - 1) + warp * 16 / m_tile * half + g;
     const T *from = w + (size_t)m * ld_w + k0 + t * 8;
+    const uint64_t policy = read_once();
     auto copy_w = [&](int slot) {
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            copy16(ring + slot * 128 + i * 32, from + i / 2 * 32 + (size_t)(i % 2 * 8) * ld_w);
+            copy16(ring + slot * 128 + i * 32, from + i / 2 * 32 + (size_t)(i % 2 * 8) * ld_w, policy);
         from += 64;
     };
 #pragma unroll
