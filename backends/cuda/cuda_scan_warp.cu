@@ -29,7 +29,6 @@ template <int CH> struct __align__(16) warp_step {
  * banks. */
 template <int CH> struct warp_batch {
     static constexpr int STEPS = CH == 3 ? 4 : 16 / CH, ROWS = STEPS * CH;
-    static constexpr int TOGETHER = STEPS == 3 ? 3 : 2; /* steps whose loads are in flight */
     static constexpr int ALL = (WARP_CHUNK + STEPS - 1) / STEPS * STEPS;
     float sum[ROWS][WARP_ROW];
     warp_step<CH> step[ALL];
@@ -239,8 +238,7 @@ scan_warp_kernel(const spec_step_block *step, const spec_scan_args a, const warp
         else place[1] = state;
     };
 
-    /* The chunk's steps as the warp's channels need them, up to a whole batch: what is too much is done beside the
-     * state, and has no output. */
+    /* The chunk's steps as the warp's channels need them, up to a whole batch: what is too much has no output. */
     const float2 *table = shared.table + (head - head0) * 2 * a.n_node;
     auto prepare = [&](const warp_chunk<CH> &chunk, int n) {
         const int end = (n + batch_t::STEPS - 1) / batch_t::STEPS * batch_t::STEPS * CH;
@@ -262,38 +260,29 @@ scan_warp_kernel(const spec_step_block *step, const spec_scan_args a, const warp
     const float skip = a.d ? a.d[head] : 0.0f;
     const int y_row = s.first_row - s.n_fed, y_col = head * a.head_dim + c0 + ch;
     float *sums = &batch.sum[0][16 * (lane % 2) + lane / 2];
-    auto run_batch = [&](const warp_chunk<CH> &chunk, int i0) {
+    auto run_batch = [&](const warp_chunk<CH> &chunk, int i0, int end) {
         const int word = batch.step[i0 + slot].word;
         const float x = batch.x[i0 + slot][ch];
         const bool has_y = has_part && (word & STEP_OUT);
         const size_t r = has_y ? (size_t)(y_row + (word & STEP_NODE)) : 0;
         const float z = has_y && a.z.data ? load_any(a.z.data, a.z.dtype, r * a.z.ld + y_col) : 0.0f; /* is there in the end */
+        float *to = sums;
 #pragma unroll 1
-        for (int u0 = 0; u0 < batch_t::STEPS; u0 += batch_t::TOGETHER) {
-            warp_step<CH> in[batch_t::TOGETHER];
-            uint2 b_raw[batch_t::TOGETHER], c_raw[batch_t::TOGETHER];
-#pragma unroll
-            for (int u = 0; u < batch_t::TOGETHER; u++) {
-                const int i = i0 + u0 + u;
-                in[u] = batch.step[i];
-                b_raw[u] = *(const uint2 *)&chunk.b[i][4 * lane], c_raw[u] = *(const uint2 *)&chunk.c[i][4 * lane];
-            }
-#pragma unroll
-            for (int u = 0; u < batch_t::TOGETHER; u++) {
-                float b[4], c[4], *to = sums + (u0 + u) * CH * WARP_ROW;
-                unpack4<T>(b, b_raw[u]);
-                unpack4<T>(c, c_raw[u]);
-                if (in[u].word & STEP_FROM) go_on_from(in[u].word);
-                if (in[u].word & STEP_ALONE) {
-                    lane_states<CH> beside;
-                    asm volatile("" : "+f"(in[u].decay)); /* else both branches become one, on a copy of the state */
-                    beside.absorb(state, in[u], b);
-                    beside.dot(to, c);
-                } else {
-                    state.absorb(state, in[u], b);
-                    if (in[u].word & STEP_OUT) state.dot(to, c);
-                    if (in[u].word & (STEP_SAVE | STEP_STORE)) keep(in[u].word);
-                }
+        for (int i = i0; i < end; i++, to += CH * WARP_ROW) {
+            warp_step<CH> in = batch.step[i];
+            float b[4], c[4];
+            unpack4<T>(b, *(const uint2 *)&chunk.b[i][4 * lane]);
+            unpack4<T>(c, *(const uint2 *)&chunk.c[i][4 * lane]);
+            if (in.word & STEP_FROM) go_on_from(in.word);
+            if (in.word & STEP_ALONE) {
+                lane_states<CH> beside;
+                asm volatile("" : "+f"(in.decay)); /* else both branches become one, on a copy of the state */
+                beside.absorb(state, in, b);
+                beside.dot(to, c);
+            } else {
+                state.absorb(state, in, b);
+                if (in.word & STEP_OUT) state.dot(to, c);
+                if (in.word & (STEP_SAVE | STEP_STORE)) keep(in.word);
             }
         }
         __syncwarp();
@@ -332,7 +321,7 @@ scan_warp_kernel(const spec_step_block *step, const spec_scan_args a, const warp
         const int n = min(steps.n_step - t0, (int)WARP_CHUNK);
         prepare(chunk, n);
 #pragma unroll 1
-        for (int i = 0; i < n; i += batch_t::STEPS) run_batch(chunk, i);
+        for (int i = 0; i < n; i += batch_t::STEPS) run_batch(chunk, i, min(i + batch_t::STEPS, n));
     }
 }
 
@@ -366,10 +355,10 @@ template <typename T, int CH> static bool launch(spec_queue *q, const spec_scan_
 }
 
 /* Channels of a warp: the fewest that leave a multiprocessor with 16 warps at most. More warps hide each other's
- * latency; more channels share what a step costs beside them, and for a few rows there is less to prepare. */
+ * latency; more channels share what a step costs beside them. */
 template <typename T> static bool launch_any(spec_queue *q, const spec_scan_args *a, spec_status *status)
 {
-    int ch = q->shape.rows <= 4 ? 3 : 2;
+    int ch = 2;
     while (ch < 5 && warps_at_most(q, a, ch, WARP_MAX / 2) > 16) ch++;
     switch (ch) {
     case 2: return launch<T, 2>(q, a, status);
