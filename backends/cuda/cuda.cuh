@@ -302,9 +302,12 @@ __device__ __forceinline__ float exp2_fast(float x)
     return y;
 }
 
+/* e^x, at most 2^-22 + |x| 2^-24 off; the code is short, which for kernels that run once a layer is what counts. */
+__device__ __forceinline__ float exp_fast(float x) { return exp2_fast(1.44269504f * x); }
+
 /* The functions that scan, replay and every activation share. */
-__device__ __forceinline__ float silu(float x) { return x / (1.0f + expf(-x)); }
-__device__ __forceinline__ float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
+__device__ __forceinline__ float silu(float x) { return __fdividef(x, 1.0f + exp_fast(-x)); }
+__device__ __forceinline__ float softplus(float x) { return x > 20.0f ? x : log1pf(exp_fast(x)); }
 
 /* Sums over a warp, every lane receiving the result; a fixed tree (addition commutes, so all lanes agree). */
 __device__ __forceinline__ float warp_sum(float v)

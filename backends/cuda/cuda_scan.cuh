@@ -12,7 +12,7 @@ static __device__ __forceinline__ float scan_dt(float dt_in, float bias, float l
 {
     return fminf(fmaxf(softplus(dt_in + bias), lo), hi);
 }
-static __device__ __forceinline__ float scan_decay(float dt, float a) { return expf(dt * a); }
+static __device__ __forceinline__ float scan_decay(float dt, float a) { return exp_fast(dt * a); }
 static __device__ __forceinline__ float scan_update(float s, float decay, float dx, float b)
 {
     return fmaf(decay, s, dx * b);
