@@ -25,7 +25,7 @@ struct att_merged {
             m = m1, l = l1, o = o1;
             return;
         }
-        const float top = fmaxf(m, m1), a = expf(m - top), b = expf(m1 - top);
+        const float top = fmaxf(m, m1), a = exp_fast(m - top), b = exp_fast(m1 - top);
         l = fmaf(l, a, l1 * b);
         o = fmaf(o, a, o1 * b);
         m = top;
