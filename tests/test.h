@@ -119,7 +119,7 @@ typedef struct test_seq {
 /* The block of a step; free(). n_run: rows that token-wise operations run over, 0 = as many as are valid.
  * Sequence s has page i at number test_page(s, i): sequences' pages interleave and descend. */
 spec_step_block *test_step(int32_t phase, const test_seq *seqs, int32_t n_seq, int32_t n_run);
-enum { TEST_PAGES = 8, TEST_SEQS = 8 }; /* pages per sequence, sequences at most */
+enum { TEST_PAGES = 20, TEST_SEQS = 8 }; /* pages per sequence, sequences at most */
 int32_t test_page(int32_t seq, int32_t i);
 /* The nodes from the root to `node`: returns how many. */
 int32_t test_path(const test_seq *s, int32_t node, int32_t *path);

@@ -1,5 +1,6 @@
 /* test_op_attention.c - attention of tree nodes over prefix and path: each node's keys and values are put in a row and
- * given to plain softmax attention. A prompt that is cut in two passes has the bits of one pass. */
+ * given to plain softmax attention. A prompt that is cut in two passes has the bits of one pass, and a tree's node alone,
+ * behind nodes that were fed before, those that it has among all: kernels for few rows and for many must agree. */
 #include <math.h>
 
 #include "tests/ref_ops.h"
@@ -23,6 +24,8 @@ static const test_seq tree_at_0[] = { { .slot = 1, .parity = 1, .n_past = 0, .n_
 static const test_seq tree_over_page[] = { { .slot = 1, .parity = 1, .n_past = 126, .n_node = 10, .parent = bush } };
 static const test_seq fed[] = { { .slot = 2, .n_past = 62, .n_node = 10, .n_fed = 4, .parent = bush } };
 static const test_seq far[] = { { .slot = 2, .n_past = 400, .n_node = 10, .parent = bush } };
+static const test_seq far_one[] = { { .slot = 6, .n_past = 1100, .n_node = 1, .parent = chain } };
+static const test_seq far_tree[] = { { .slot = 7, .n_past = 1022, .n_node = 10, .parent = bush } };
 static const test_seq several[] = { { .slot = 3, .n_past = 62, .n_node = 10, .parent = bush },
                                     { .slot = 0, .parity = 1, .n_past = 0, .n_node = 1, .parent = chain },
                                     { .slot = 5, .parity = 1, .n_past = 300, .n_node = 6, .n_fed = 2, .parent = star },
@@ -61,6 +64,19 @@ static const attention_case cases[] = {
     { "bf16", several, 4, 4, 2, 32, 0, BF16, SPEC_PHASE_DECODE, 0 },
     { "bf16_window", several, 4, 4, 2, 32, 70, BF16, SPEC_PHASE_DECODE, 0 },
     { "f16", several, 4, 4, 2, 32, 0, F16, SPEC_PHASE_DECODE, 0 },
+    { "dim_256", several, 4, 4, 2, 256, 0, BF16, SPEC_PHASE_DECODE, 0 },
+    { "far_one", far_one, 1, 4, 2, 64, 0, BF16, SPEC_PHASE_DECODE, 0 },
+    { "far_one_window", far_one, 1, 4, 2, 64, 300, F16, SPEC_PHASE_DECODE, 0 },
+    { "far_tree", far_tree, 1, 4, 2, 32, 0, F32, SPEC_PHASE_DECODE, 0 },
+    { "far_tree_window", far_tree, 1, 4, 4, 128, 600, BF16, SPEC_PHASE_DECODE, 0 },
+    { "heads_40", tree, 1, 40, 40, 16, 0, F32, SPEC_PHASE_DECODE, 0 },
+    { "heads_40_bf16", tree_over_page, 1, 40, 40, 64, 0, BF16, SPEC_PHASE_DECODE, 0 },
+    { "heads_40_grouped", tree_over_page, 1, 40, 10, 128, 0, BF16, SPEC_PHASE_DECODE, 0 },
+    { "heads_40_window", far, 1, 40, 8, 64, 70, F16, SPEC_PHASE_DECODE, 0 },
+    { "heads_40_odd", tree_over_page, 1, 40, 40, 13, 0, F16, SPEC_PHASE_DECODE, 0 },
+    { "heads_40_dim_256", tree, 1, 40, 4, 256, 0, BF16, SPEC_PHASE_DECODE, 0 },
+    { "heads_40_far", far_tree, 1, 40, 20, 32, 0, F16, SPEC_PHASE_DECODE, 0 },
+    { "heads_40_far_window", far_tree, 1, 40, 10, 64, 700, BF16, SPEC_PHASE_DECODE, 0 },
     { "prefill", short_chain, 1, 4, 2, 16, 0, F32, SPEC_PHASE_PREFILL, 0 },
     { "prefill_window", short_chain, 1, 4, 2, 16, 5, F32, SPEC_PHASE_PREFILL, 0 },
     { "prefill_bf16", short_chain, 1, 4, 2, 32, 0, BF16, SPEC_PHASE_PREFILL, 0 },
@@ -133,12 +149,15 @@ static void expect(const attention_case *c, double *y, const double *q, int32_t 
                 expect_head(c, y + (row * c->n_head + h) * c->dim, q + row * ld + h * c->dim, k, v, &c->seqs[i], node, h);
 }
 
-/* Rows [first, first + n) of a prompt in a pass of their own, against the bits of all rows in one. */
+/* Rows [first, first + n) of a prompt or a tree in a pass of their own, against the bits of all rows in one. */
 static void expect_pass(const test_device *d, const attention_case *c, const spec_op *whole, const uint8_t *want,
                         int32_t first, int32_t n)
 {
     const test_seq *all = c->seqs;
-    const test_seq s = { .slot = all->slot, .n_past = all->n_past + first, .n_node = n, .parent = all->parent };
+    const test_seq prompt_rows = { .slot = all->slot, .n_past = all->n_past + first, .n_node = n, .parent = all->parent };
+    const test_seq tree_rows = { .slot = all->slot, .n_past = all->n_past, .n_fed = all->n_fed + first,
+                                 .n_node = all->n_fed + first + n, .parent = all->parent };
+    const test_seq s = c->phase == SPEC_PHASE_PREFILL ? prompt_rows : tree_rows;
     size_t width = (size_t)(c->n_head * c->dim), row = width * test_type_size(c->dtype);
     spec_step_block *step = test_step(c->phase, &s, 1, 0);
     test_buffer y = test_buffer_new(d, (size_t)n * width, c->dtype);
@@ -183,6 +202,11 @@ static void run_case(const test_device *d, const attention_case *c)
             uint8_t *bits = test_read_raw(&by);
             expect_pass(d, c, &op, bits, 0, rows / 3);
             expect_pass(d, c, &op, bits, rows / 3, rows - rows / 3);
+            free(bits);
+        }
+        if (c->phase == SPEC_PHASE_DECODE && rows > 1 && c->n_seq == 1) {
+            uint8_t *bits = test_read_raw(&by);
+            for (int32_t i = 0; i < rows; i++) expect_pass(d, c, &op, bits, i, 1);
             free(bits);
         }
     }
