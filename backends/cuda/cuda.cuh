@@ -41,13 +41,6 @@ enum {
     CUDA_CHUNK = 128          /* columns that products take at once: rows of weights are whole chunks */
 };
 
-/* For a type: blocks of each way to divide a product of many rows that the device holds at once (cuda_linear_many.cu). */
-enum { CUDA_MANY_WAYS = 7 };
-struct cuda_many {
-    std::once_flag asked;
-    int at_once[CUDA_MANY_WAYS];
-};
-
 struct spec_device {
     const spec_host *host;
     int ordinal, n_sm;
@@ -57,7 +50,6 @@ struct spec_device {
     char *stage[2]; /* made by the first weight_open, kept until the device is closed */
     cudaEvent_t stage_free[2];
     cudaStream_t stage_stream;
-    cuda_many many[2]; /* bf16, f16 */
 };
 
 /* [n_out + CUDA_WEIGHT_PAD][ld] of dtype, ld = n_in rounded up to CUDA_CHUNK elements, the padding zero.

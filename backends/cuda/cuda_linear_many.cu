@@ -277,20 +277,13 @@ template <typename T, int GROUPS, int N, int DEPTH, int RESIDENT, int PARTS> sta
 {
     constexpr int M = GROUPS * 64, bytes = (GROUPS * 4 * DEPTH * 128 + many_slabs<RESIDENT>::N * (N / 64) * SLAB) * 16;
     static_assert(N * (M + 4) * 4 <= bytes, "the sums take the place of weights and x");
-    return { linear_many_kernel<T, GROUPS, N, DEPTH, RESIDENT, PARTS>, M, N, LINEAR_PARTS / PARTS, RESIDENT, GROUPS * 128, bytes };
-}
-
-template <typename T> static const many_way<T> *many_ways()
-{
-    static const many_way<T> ways[CUDA_MANY_WAYS] = {
-        make_way<T, 2, 64, 4, 2, 1>(), make_way<T, 2, 64, 2, 3, 1>(), make_way<T, 2, 64, 4, 2, 4>(), make_way<T, 3, 64, 6, 1, 4>(),
-        make_way<T, 3, 64, 6, 1, 8>(), make_way<T, 3, 128, 5, 1, 1>(), make_way<T, 3, 128, 5, 1, 4>()
-    };
-    return ways;
+    auto *kernel = linear_many_kernel<T, GROUPS, N, DEPTH, RESIDENT, PARTS>;
+    (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    return { kernel, M, N, LINEAR_PARTS / PARTS, RESIDENT, GROUPS * 128, bytes };
 }
 
 /* How many of its blocks the device holds at once: a cluster is at home in one group of multiprocessors. */
-template <typename T> static int blocks_at_once(const spec_device *dev, const many_way<T> &way)
+template <typename T> static int blocks_at_once(const spec_queue *q, const many_way<T> &way)
 {
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeClusterDimension;
@@ -299,34 +292,24 @@ template <typename T> static int blocks_at_once(const spec_device *dev, const ma
     config.gridDim = dim3((unsigned)way.blocks), config.blockDim = dim3((unsigned)way.threads);
     config.dynamicSmemBytes = (size_t)way.bytes, config.attrs = &attribute, config.numAttrs = 1;
     int clusters = 0;
-    (void)cudaFuncSetAttribute(way.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, way.bytes);
     if (cudaOccupancyMaxActiveClusters(&clusters, way.kernel, &config) != cudaSuccess) (void)cudaGetLastError();
-    return clusters > 0 ? clusters * way.blocks : dev->n_sm;
-}
-
-/* Of each way; the driver is asked once. */
-template <typename T> static const int *blocks_at_once(spec_device *dev)
-{
-    cuda_many &many = dev->many[std::is_same_v<T, __half>];
-    std::call_once(many.asked, [&] {
-        for (int i = 0; i < CUDA_MANY_WAYS; i++) many.at_once[i] = blocks_at_once(dev, many_ways<T>()[i]);
-    });
-    return many.at_once;
+    return clusters > 0 ? clusters * way.blocks : q->dev->n_sm;
 }
 
 /* The cheapest by the waves of blocks that a multiprocessor sees, each as long as the weights that it reads, and as
  * 16 outputs of 4096 inputs for its start and end (measured on an H200, docs/performance.md). */
 template <typename T> static many_way<T> find_way(const spec_queue *q, const spec_linear_args *a, const linear_out &o)
 {
-    const int *at_once = blocks_at_once<T>(q->dev);
-    const many_way<T> *ways = many_ways<T>(), *best = NULL;
+    const many_way<T> ways[] = { make_way<T, 2, 64, 4, 2, 1>(), make_way<T, 2, 64, 2, 3, 1>(), make_way<T, 2, 64, 4, 2, 4>(),
+                                 make_way<T, 3, 64, 6, 1, 4>(), make_way<T, 3, 64, 6, 1, 8>(), make_way<T, 3, 128, 5, 1, 1>(),
+                                 make_way<T, 3, 128, 5, 1, 4>() };
+    const many_way<T> *best = NULL;
     double least = 0.0;
-    for (int i = 0; i < CUDA_MANY_WAYS; i++) {
-        const many_way<T> &w = ways[i];
+    for (const many_way<T> &w : ways) {
         if (w.n > SLAB_ROWS && q->shape.rows <= SLAB_ROWS) continue;
         const int64_t blocks = (int64_t)cuda_div_up(o.n_out, w.m) * w.blocks * cuda_div_up(q->shape.rows, w.n);
         const double wave = (double)w.m * w.resident / w.blocks * a->n_in + 16.0 * 4096.0;
-        const double cost = cuda_div_up(blocks, at_once[i]) * wave;
+        const double cost = cuda_div_up(blocks, blocks_at_once(q, w)) * wave;
         if (!best || cost < least) best = &w, least = cost;
     }
     return *best;
