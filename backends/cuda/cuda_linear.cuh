@@ -90,19 +90,14 @@ static __device__ __forceinline__ uint4 load_x8(const T *x, int k, int n_in, boo
     return make_uint4(w[0] | w[1] << 16, w[2] | w[3] << 16, w[4] | w[5] << 16, w[6] | w[7] << 16);
 }
 
-/* 16 bytes from memory to shared memory, past L1 and not waited for. */
-static __device__ __forceinline__ void copy16(void *to, const void *from)
-{
-    const uint32_t address = (uint32_t)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
-}
-/* The same of weights, which a pass reads once: level 2 gives up their lines before others (states, K and V, rows). */
+/* Weights, which a pass reads once: level 2 gives up their lines before others (states, K and V, rows). */
 static __device__ __forceinline__ uint64_t read_once()
 {
     uint64_t policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     return policy;
 }
+/* 16 bytes from memory to shared memory, past L1 and not waited for. */
 static __device__ __forceinline__ void copy16(void *to, const void *from, uint64_t policy)
 {
     const uint32_t address = (uint32_t)__cvta_generic_to_shared(to);
