@@ -40,7 +40,7 @@
  * sum across lanes. K is summed in blocks of 256: within a block one chain k = 0, 1, ..., then the blocks in order.
  * Both orders are the same for every number of rows, which is what path invariance asks.
  * Of Q8_0, panels are [n_k / 32] cpu_q8_panel; the blocks of K are of 32, and a block's sum is times the scale. */
-enum { CPU_PREFILL_CHUNK = 64 };
+enum { CPU_PREFILL_CHUNK = 64, CPU_STATE_MAX = 1024 /* values of a state's row */ };
 enum { CPU_PANEL = 32, CPU_TASK_PANELS = 2, CPU_TASK_OUT = 64, CPU_K_BLOCK = 256, CPU_ROW_BLOCK = 64 };
 
 /* Value (k, o) is scale[o] q[k][o]. */
@@ -95,9 +95,10 @@ typedef struct cpu_loops {
     void (*conv)(float *y, const float *bias, const float *const *w, const float *const *u, int32_t width, size_t n);
     /* dt = clamp(softplus(in + bias), lo, hi) */
     void (*dt)(float *dt, const float *in, const float *bias, float lo, float hi, size_t n);
-    /* n_row rows of one head: s = exp(dt a) s + dt x b^T, then y = s c unless y is NULL. s [n_row][n_state] */
-    void (*scan)(float *s, float *y, const float *x, size_t n_row, size_t n_state, float dt, const float *a,
-                 bool a_per_state, const float *b, const float *c);
+    /* n_row rows of one head: s = exp(dt a) from + dt x b^T, then y = s c unless y is NULL. s is put `to` (`from` itself, or
+     * NULL: nowhere). from, to [n_row][n_state], n_state <= CPU_STATE_MAX */
+    void (*scan)(float *to, const float *from, float *y, const float *x, size_t n_row, size_t n_state, float dt,
+                 const float *a, bool a_per_state, const float *b, const float *c);
     /* sum of x y; y = y + f x: the matrix form of the scan */
     float (*dot)(const float *x, const float *y, size_t n);
     void (*axpy)(float *y, float f, const float *x, size_t n);

@@ -228,52 +228,58 @@ static void dt(float *out, const float *in, const float *bias, float lo, float h
     }
 }
 
-/* S = exp(dt A) S + dt x B^T for one row of the state, the one function of scan and replay; with c the sum of S c, in
- * the order of dot, from the values still in registers. */
-static inline float update(float *s, float decay, float dx, const float *b, const float *c, size_t n)
+/* exp(dt A) S + dt x B^T of one row of the state `from`, the one function of scan and replay, into `to` (which may be `from`;
+ * NULL: nowhere); with c its product with c, in the order of dot, from the values still in registers. */
+static inline float update(float *to, const float *from, float decay, float dx, const float *b, const float *c, size_t n)
 {
     lanes acc = { 0 };
     float sums[LANES];
     size_t i = 0;
     for (; i + LANES <= n; i += LANES) {
         lanes u, v;
-        memcpy(&u, s + i, sizeof u);
+        memcpy(&u, from + i, sizeof u);
         memcpy(&v, b + i, sizeof v);
         u = u * decay + v * dx;
-        memcpy(s + i, &u, sizeof u);
+        if (to) memcpy(to + i, &u, sizeof u);
         if (!c) continue;
         memcpy(&v, c + i, sizeof v);
         acc += u * v;
     }
     memcpy(sums, &acc, sizeof sums);
     for (size_t j = 0; i + j < n; j++) {
-        s[i + j] = decay * s[i + j] + dx * b[i + j];
-        if (c) sums[j] += s[i + j] * c[i + j];
+        const float u = decay * from[i + j] + dx * b[i + j];
+        if (to) to[i + j] = u;
+        if (c) sums[j] += u * c[i + j];
     }
     return add_lanes(sums);
 }
 
 /* The same with a decay per state (Mamba-1). */
-static inline void update_per_state(float *restrict s, float step, const float *restrict a, float dx,
+static inline void update_per_state(float *to, const float *from, float step, const float *restrict a, float dx,
                                     const float *restrict b, size_t n)
 {
-    for (size_t i = 0; i < n; i++) s[i] = cpu_exp(step * a[i]) * s[i] + dx * b[i];
+    for (size_t i = 0; i < n; i++) to[i] = cpu_exp(step * a[i]) * from[i] + dx * b[i];
 }
 
-static void scan(float *s, float *y, const float *x, size_t n_row, size_t n_state, float step, const float *a,
-                 bool a_per_state, const float *b, const float *c)
+static void scan(float *to, const float *from, float *y, const float *x, size_t n_row, size_t n_state, float step,
+                 const float *a, bool a_per_state, const float *b, const float *c)
 {
-    float decay = a_per_state ? 0.0f : cpu_exp(step * a[0]);
-    for (size_t p = 0; p < n_row; p++, s += n_state) {
-        float dx = step * x[p];
+    const float decay = a_per_state ? 0.0f : cpu_exp(step * a[0]);
+    float row[CPU_STATE_MAX];
+    for (size_t p = 0; p < n_row; p++, from += n_state) {
+        const float dx = step * x[p];
         if (a_per_state) {
-            update_per_state(s, step, a, dx, b, n_state);
+            float *s = to ? to : row;
+            update_per_state(s, from, step, a, dx, b, n_state);
             if (y) y[p] = dot(s, c, n_state);
-        } else if (y) {
-            y[p] = update(s, decay, dx, b, c, n_state);
+        } else if (!y) {
+            (void)update(to, from, decay, dx, b, NULL, n_state);
+        } else if (to) {
+            y[p] = update(to, from, decay, dx, b, c, n_state);
         } else {
-            (void)update(s, decay, dx, b, NULL, n_state);
+            y[p] = update(NULL, from, decay, dx, b, c, n_state);
         }
+        if (to) to += n_state;
     }
 }
 

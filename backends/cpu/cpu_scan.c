@@ -6,10 +6,11 @@
  * The state's rows (a head and one of its channels) are independent: a task is a piece of them, for one sequence,
  * and does everything for them in order: replay into the stored state, then the nodes.
  *
- * Recurrent form: the nodes in the order of the step's visits. One state is live; copies of those that are needed
- * again wait in the task's scratch (at most LIVE_MAX floats each: they stay in the second cache). Where the order is
- * not known to the host the live state starts again from the stored one and absorbs the node's ancestors once more,
- * from the values they had. All the same function of the same numbers, hence the same bits.
+ * Recurrent form: the nodes in the order of the step's visits. A node's state is computed from where its parent's is to where
+ * it is needed, so that none is copied: the stored one, a place in the task's scratch (at most LIVE_MAX floats each: they
+ * stay in the second cache), and for a node from which nobody goes on nowhere, while its parent's stays live. Where the
+ * order is not known to the host the parent's state is computed again from the stored one, with the node's ancestors'
+ * values. All the same function of the same numbers, hence the same bits.
  *
  * Matrix form: with sigma the logarithms of the decays, summed from the root on,
  *   y_i = e^sigma_i S0 C_i + sum over j on the path of i of e^(sigma_i - sigma_j) (C_i . B_j) dt_j x_j + D x_i.
@@ -17,13 +18,13 @@
 #include "backends/cpu/cpu.h"
 #include "backends/cpu/cpu_math.h"
 
-enum { LIVE_MAX = 8192, STATE_MAX = 1024, ROWS_MAX = 512, HEADS_MAX = 64, MATRIX_NODES = 512 };
+enum { LIVE_MAX = 8192, ROWS_MAX = 512, HEADS_MAX = 64, MATRIX_NODES = 512 };
 
 spec_status speci_cpu_check_scan(const spec_device *dev, const spec_scan_args *a)
 {
     const spec_host *h = dev->host;
-    if (a->n_state < 1 || a->n_state > STATE_MAX)
-        return h->fail(SPEC_E_UNSUPPORTED, "scan: state %d, supported are 1 to %d", a->n_state, STATE_MAX);
+    if (a->n_state < 1 || a->n_state > CPU_STATE_MAX)
+        return h->fail(SPEC_E_UNSUPPORTED, "scan: state %d, supported are 1 to %d", a->n_state, CPU_STATE_MAX);
     if (a->n_head < 1 || a->head_dim < 1 || a->n_node < 1)
         return h->fail(SPEC_E_INVALID, "scan: %d heads of %d, %d nodes", a->n_head, a->head_dim, a->n_node);
     if (a->x_rep < 1 || a->b_rep < 1 || a->c_rep < 1 || a->n_head % a->x_rep || a->n_head % a->b_rep ||
@@ -139,7 +140,7 @@ static void load_b(const scan_part *t, const scan_node *n, int32_t block, float 
     size_t n_state = (size_t)a->n_state;
     loops->load(b, cpu_item(n->b, n->b_type, (size_t)block * n_state), n->b_type, n_state);
     if (n->b_type == a->dtype) return;
-    uint32_t rounded[STATE_MAX];
+    uint32_t rounded[CPU_STATE_MAX];
     loops->store(rounded, a->dtype, b, n_state);
     loops->load(b, rounded, a->dtype, n_state);
 }
@@ -157,12 +158,13 @@ static void store_rows(const scan_part *t, const scan_node *n, float *y, const f
     loops->store(cpu_at(&a->y, n->row, col), a->y.dtype, y, (size_t)count);
 }
 
-/* The state s [t->n_row][n_state] absorbs node n; with `out` its outputs are stored. */
-static void absorb(const scan_part *t, float *s, const scan_node *n, bool out)
+/* State `from` [t->n_row][n_state] absorbs node n, and is then at `to` (`from` itself, or NULL: nowhere); with `out` the node's
+ * outputs are stored. */
+static void absorb(const scan_part *t, float *to, const float *from, const scan_node *n, bool out)
 {
     const spec_scan_args *a = t->job->a;
     const cpu_loops *loops = t->job->q->dev->loops;
-    float dt[HEADS_MAX], b[STATE_MAX], c[STATE_MAX], x[ROWS_MAX], y[ROWS_MAX];
+    float dt[HEADS_MAX], b[CPU_STATE_MAX], c[CPU_STATE_MAX], x[ROWS_MAX], y[ROWS_MAX];
     int32_t block_b = -1, block_c = -1, dim = a->head_dim;
     node_dt(t, n, dt);
     for (int32_t row = t->row0, end = t->row0 + t->n_row; row < end;) {
@@ -175,10 +177,11 @@ static void absorb(const scan_part *t, float *s, const scan_node *n, bool out)
         }
         loops->load(x, cpu_item(n->x, a->dtype, (size_t)(h / a->x_rep * dim + p)), a->dtype, (size_t)count);
         const float *decay = a->a + (size_t)h * (a->a_per_state ? (size_t)a->n_state : 1u);
-        loops->scan(s, out ? y : NULL, x, (size_t)count, (size_t)a->n_state, dt[h - t->head0], decay,
+        loops->scan(to, from, out ? y : NULL, x, (size_t)count, (size_t)a->n_state, dt[h - t->head0], decay,
                     a->a_per_state != 0, b, c);
         if (out) store_rows(t, n, y, x, h, p, count);
-        s += (size_t)count * (size_t)a->n_state;
+        from += (size_t)count * (size_t)a->n_state;
+        if (to) to += (size_t)count * (size_t)a->n_state;
         row += count;
     }
 }
@@ -189,7 +192,7 @@ static void fill_caches(const scan_part *t, int32_t i)
     const spec_scan_args *a = t->job->a;
     const cpu_loops *loops = t->job->q->dev->loops;
     scan_node n = node_of(t, i);
-    float dt[HEADS_MAX], b[STATE_MAX], *cache = cache_dt_at(t, t->s->parity, i);
+    float dt[HEADS_MAX], b[CPU_STATE_MAX], *cache = cache_dt_at(t, t->s->parity, i);
     node_dt(t, &n, dt);
     for (int32_t h = t->head0; h < t->head0 + t->n_head; h++) {
         if (h * a->head_dim < t->row0) continue; /* another task has the head's first row */
@@ -217,47 +220,59 @@ static float *node_state_at(const scan_part *t, int32_t node)
     return a->node_state + (at * rows + (size_t)t->row0) * (size_t)a->n_state;
 }
 
-/* live = the state at node i, from the stored one, which is that of node `base` (-1: before the tree). */
-static void restart(const scan_part *t, float *live, const float *stored, int32_t base, int32_t i)
+/* The state at node i, from the stored one, which is that of node `base` (-1: before the tree). Computed at `work`, if at all. */
+static const float *restart(const scan_part *t, float *work, const float *stored, int32_t base, int32_t i)
 {
     const spec_step_node *nodes = spec_step_nodes(t->job->q->step) + t->s->first_node;
     int32_t path[2 * (SPEC_MAX_DEPTH + 1)], n = 0;
-    if (t->job->a->node_state && i >= 0) {
-        memcpy(live, node_state_at(t, i), part_bytes(t));
-        return;
-    }
-    memcpy(live, stored, part_bytes(t));
+    if (t->job->a->node_state && i >= 0) return node_state_at(t, i);
     for (; i >= 0 && i != base && n < (int32_t)(sizeof path / sizeof *path); i = nodes[i].parent) path[n++] = i;
+    const float *from = stored;
     while (n > 0) {
-        scan_node node = node_of(t, path[--n]);
-        absorb(t, live, &node, false);
+        const scan_node node = node_of(t, path[--n]);
+        absorb(t, work, from, &node, false);
+        from = work;
     }
+    return from;
 }
 
-/* scratch: the live state, then the saved ones. */
+/* Nobody goes on from the node of visit i: its state is needed for its output only. */
+static bool is_leaf(const scan_part *t, const spec_step_visit *visits, int32_t i)
+{
+    const bool followed = i + 1 < t->s->n_row && visits[i + 1].load == SPEC_LOAD_LIVE;
+    return visits[i].save < 0 && !followed && visits[i].node != t->s->n_advance - 1 && !t->job->a->node_state;
+}
+
+/* scratch: a state to work at, then the places. */
 static void recurrent(const scan_part *t, float *stored, float *scratch)
 {
     const spec_step_block *b = t->job->q->step;
     const spec_step_seq *s = t->s;
     const spec_step_node *nodes = spec_step_nodes(b) + s->first_node;
     const spec_step_visit *visits = spec_step_visits(b) + s->first_row;
-    const size_t bytes = part_bytes(t), place = (size_t)t->job->rows * (size_t)t->job->a->n_state;
-    float *live = scratch, *saved = scratch + place;
-    int32_t base = -1;
-    if (s->n_row > 0) memcpy(live, stored, bytes);
+    const size_t place = (size_t)t->job->rows * (size_t)t->job->a->n_state;
+    float *work = scratch, *places = scratch + place;
+    const float *live = stored; /* the state of node `live_node` */
+    int32_t base = -1, live_node = -1;
     for (int32_t i = 0; i < s->n_row; i++) {
         const spec_step_visit v = visits[i];
-        if (v.load >= 0) memcpy(live, saved + (size_t)v.load * place, bytes);
-        if (v.load == SPEC_LOAD_PATH) restart(t, live, stored, base, nodes[v.node].parent);
+        const int32_t parent = nodes[v.node].parent;
+        const float *from = live;
+        if (v.load >= 0 && parent != live_node) from = places + (size_t)v.load * place;
+        if (v.load == SPEC_LOAD_PATH && (parent != live_node || t->job->a->node_state))
+            from = restart(t, work, stored, base, parent);
+        float *to = v.save >= 0 ? places + (size_t)v.save * place : work;
+        if (v.node == s->n_advance - 1 && v.save < 0) to = stored;
+        if (is_leaf(t, visits, i)) to = NULL;
         fill_caches(t, v.node);
-        scan_node n = node_of(t, v.node);
-        absorb(t, live, &n, true);
-        if (v.save >= 0) memcpy(saved + (size_t)v.save * place, live, bytes);
-        if (t->job->a->node_state) memcpy(node_state_at(t, v.node), live, bytes);
+        const scan_node n = node_of(t, v.node);
+        absorb(t, to, from, &n, true);
+        if (t->job->a->node_state) memcpy(node_state_at(t, v.node), to, part_bytes(t));
         if (v.node == s->n_advance - 1) {
-            memcpy(stored, live, bytes);
+            if (to != stored) memcpy(stored, to, part_bytes(t));
             base = v.node;
         }
+        live = to ? to : from, live_node = to ? v.node : parent;
     }
 }
 
@@ -291,7 +306,7 @@ static void matrix_node(const scan_part *t, const float *s0, const head_decays *
     const spec_step_node *nodes = spec_step_nodes(t->job->q->step) + t->s->first_node;
     const size_t n_state = (size_t)a->n_state, n = (size_t)count, x_at = (size_t)(h / a->x_rep * a->head_dim + p);
     const scan_node node = node_of(t, i);
-    float b[STATE_MAX], c[STATE_MAX], x[ROWS_MAX], y[ROWS_MAX];
+    float b[CPU_STATE_MAX], c[CPU_STATE_MAX], x[ROWS_MAX], y[ROWS_MAX];
     loops->load(c, cpu_item(node.c, a->c.dtype, (size_t)(h / a->c_rep) * n_state), a->c.dtype, n_state);
     const float decay = cpu_exp((float)d->sigma[i]);
     for (int32_t r = 0; r < count; r++) y[r] = decay * loops->dot(s0 + (size_t)r * n_state, c, n_state);
@@ -320,7 +335,7 @@ static void matrix(const scan_part *t, float *stored)
     }
     for (int32_t i = 0; i < s->n_advance; i++) {
         const scan_node n = node_of(t, i);
-        absorb(t, stored, &n, false);
+        absorb(t, stored, stored, &n, false);
     }
 }
 
@@ -333,7 +348,7 @@ static void decode(const scan_part *t, float *stored)
     const int32_t *path = spec_step_paths(q->step) + s->first_path;
     for (int32_t j = 0; j < s->n_replay && s->n_fed == 0; j++) {
         scan_node n = replayed(t, j, s->parity ^ 1, path[j]);
-        absorb(t, stored, &n, false);
+        absorb(t, stored, stored, &n, false);
     }
     if (t->job->a->matrix) {
         matrix(t, stored);
@@ -362,7 +377,7 @@ static void scan_task(void *arg, int32_t i)
     }
     for (int32_t r = 0; r < t.s->n_row; r++) {
         scan_node n = node_of(&t, r);
-        absorb(&t, stored, &n, true);
+        absorb(&t, stored, stored, &n, true);
     }
 }
 
