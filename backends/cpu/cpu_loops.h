@@ -18,10 +18,17 @@ typedef float lanes __attribute__((vector_size(4 * LANES)));
 
 static inline float add_lanes(const float *acc)
 {
-    float t[8];
-    for (int i = 0; i < 8; i++) t[i] = acc[i] + acc[i + 8];
-    for (int i = 0; i < 4; i++) t[i] = t[i] + t[i + 4];
-    return (t[0] + t[2]) + (t[1] + t[3]);
+    typedef float lanes8 __attribute__((vector_size(32)));
+    typedef float lanes4 __attribute__((vector_size(16)));
+    lanes8 a, b;
+    lanes4 c, d;
+    memcpy(&a, acc, sizeof a);
+    memcpy(&b, acc + 8, sizeof b);
+    a += b;
+    memcpy(&c, &a, sizeof c);
+    memcpy(&d, (const char *)&a + sizeof c, sizeof d);
+    c += d;
+    return (c[0] + c[2]) + (c[1] + c[3]);
 }
 
 /* --- types --- */
