@@ -40,7 +40,8 @@
  * sum across lanes. K is summed in blocks of 256: within a block one chain k = 0, 1, ..., then the blocks in order.
  * Both orders are the same for every number of rows, which is what path invariance asks.
  * Of Q8_0, panels are [n_k / 32] cpu_q8_panel; the blocks of K are of 32, and a block's sum is times the scale. */
-enum { CPU_PREFILL_CHUNK = 64, CPU_STATE_MAX = 1024 /* values of a state's row */ };
+enum { CPU_PREFILL_CHUNK = 64, CPU_STATE_MAX = 1024 /* values of a state's row */,
+       CPU_X_ROWS = 64 /* of a decode pass that are made f32 once for a product */ };
 enum { CPU_PANEL = 32, CPU_TASK_PANELS = 2, CPU_TASK_OUT = 64, CPU_K_BLOCK = 256, CPU_ROW_BLOCK = 64 };
 
 /* Value (k, o) is scale[o] q[k][o]. */
@@ -160,9 +161,9 @@ struct spec_queue {
     int32_t n_slot;
     atomic_int *slot_taken; /* [n_slot] */
     size_t row_vocab;       /* columns that a slot has room for in row operations */
-    /* prefill products through BLAS: x as f32 */
-    float *prefill_x;
-    size_t prefill_x_n; /* floats */
+    /* x of a product as f32: for BLAS in prefill, and for few rows */
+    float *x;
+    size_t x_n; /* floats */
 };
 
 uint8_t *speci_cpu_scratch_take(spec_queue *q);

@@ -133,37 +133,34 @@ static size_t slot_bytes(const spec_plan *plans, int32_t n_plan, size_t n_vocab)
     return (most + 63) / 64 * 64;
 }
 
-/* Floats for x of the largest prefill product. */
-static size_t prefill_floats(const spec_plan *plans, int32_t n_plan)
+/* Floats for x of the largest product: of a prefill, and of as many rows as decode passes make f32 at once. */
+static size_t x_floats(const spec_plan *plans, int32_t n_plan)
 {
     size_t most = 0;
-#if defined(SPEC_HAVE_BLAS)
     for (int32_t i = 0; i < n_plan; i++) {
-        for (int32_t j = 0; j < plans[i].n_op && plans[i].phase == SPEC_PHASE_PREFILL; j++) {
+        const bool decode = plans[i].phase == SPEC_PHASE_DECODE;
+        const int32_t rows = decode ? cpu_min(plans[i].n_row_max, CPU_X_ROWS) : plans[i].n_row_max;
+        for (int32_t j = 0; j < plans[i].n_op; j++) {
             const spec_op *op = &plans[i].ops[j];
-            if (op->kind != SPEC_OP_LINEAR) continue;
-            size_t n = (size_t)op->u.linear.n_in * (size_t)plans[i].n_row_max;
+            if (op->kind != SPEC_OP_LINEAR || (decode && op->u.linear.x.dtype == SPEC_DTYPE_F32)) continue;
+            const size_t n = (size_t)op->u.linear.n_in * (size_t)rows;
             if (n > most) most = n;
         }
     }
-#else
-    (void)plans;
-    (void)n_plan;
-#endif
     return most;
 }
 
 static size_t cpu_queue_bytes(spec_device *dev, const spec_plan *plans, int32_t n_plan, int32_t n_vocab)
 {
     return slot_bytes(plans, n_plan, (size_t)n_vocab) * (size_t)dev->host->n_threads +
-           prefill_floats(plans, n_plan) * sizeof(float);
+           x_floats(plans, n_plan) * sizeof(float);
 }
 
 static void cpu_queue_close(spec_queue *q)
 {
     if (!q) return;
     const spec_host *h = q->dev->host;
-    h->free(h, q->prefill_x);
+    h->free(h, q->x);
     h->free(h, q->slot_taken);
     h->free(h, q->scratch);
     h->free(h, q->step);
@@ -183,12 +180,12 @@ static spec_status cpu_queue_open(spec_device *dev, spec_queue **out, const spec
     q->step_cap = sizeof(spec_step_block);
     for (int32_t i = 0; i < n_plan; i++)
         if (step_bytes(&plans[i]) > q->step_cap) q->step_cap = step_bytes(&plans[i]);
-    q->prefill_x_n = prefill_floats(plans, n_plan);
+    q->x_n = x_floats(plans, n_plan);
     q->step = h->alloc(h, 1, q->step_cap);
     q->scratch = h->alloc(h, (size_t)q->n_slot, q->slot_bytes);
     q->slot_taken = h->alloc(h, (size_t)q->n_slot, sizeof *q->slot_taken);
-    q->prefill_x = h->alloc(h, q->prefill_x_n, sizeof *q->prefill_x);
-    if (!q->step || !q->scratch || !q->slot_taken || !q->prefill_x) {
+    q->x = h->alloc(h, q->x_n, sizeof *q->x);
+    if (!q->step || !q->scratch || !q->slot_taken || !q->x) {
         cpu_queue_close(q);
         return SPEC_E_NOMEM;
     }

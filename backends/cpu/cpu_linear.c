@@ -133,6 +133,7 @@ typedef struct linear_job {
     cpu_product_fn *product;
     spec_dtype x_type; /* what the product reads */
     int32_t n_row;
+    spec_view x;       /* the operation's, or its copy in x_type */
 } linear_job;
 
 enum { X_ROWS = 16 }; /* rows converted at a time */
@@ -141,18 +142,17 @@ enum { X_ROWS = 16 }; /* rows converted at a time */
 static const void *x_block(const linear_job *job, float *buf, size_t *ldx, int32_t r0, int32_t n, int32_t k0,
                            int32_t n_k)
 {
-    const spec_linear_args *a = job->a;
-    if (a->x.dtype == job->x_type && k0 + n_k <= a->n_in) {
-        *ldx = (size_t)a->x.ld;
-        return cpu_at(&a->x, r0, k0);
+    if (job->x.dtype == job->x_type && k0 + n_k <= job->a->n_in) {
+        *ldx = (size_t)job->x.ld;
+        return cpu_at(&job->x, r0, k0);
     }
     *ldx = CPU_K_BLOCK;
-    size_t valid = (size_t)cpu_min(n_k, a->n_in - k0);
+    size_t valid = (size_t)cpu_min(n_k, job->a->n_in - k0);
     for (int32_t r = 0; r < n; r++) {
-        const void *src = cpu_at(&a->x, r0 + r, k0);
+        const void *src = cpu_at(&job->x, r0 + r, k0);
         void *dst = cpu_item(buf, job->x_type, (size_t)r * CPU_K_BLOCK);
-        if (a->x.dtype != job->x_type) {
-            job->dev->loops->load(dst, src, a->x.dtype, valid);
+        if (job->x.dtype != job->x_type) {
+            job->dev->loops->load(dst, src, job->x.dtype, valid);
         } else {
             memcpy(dst, src, valid * cpu_dtype_size(job->x_type));
         }
@@ -223,6 +223,18 @@ static cpu_product_fn *product_of(const cpu_isa *isa, spec_dtype weight)
     }
 }
 
+/* x as f32 once, where each task, of 64 outputs, would do it again. One row is not worth the room in the caches. */
+static void widen_x(spec_queue *q, linear_job *job)
+{
+    const size_t n_in = (size_t)job->a->n_in, rows = (size_t)job->n_row;
+    if (job->x_type != SPEC_DTYPE_F32 || job->x.dtype == SPEC_DTYPE_F32 || rows < 2 || rows > CPU_X_ROWS ||
+        rows * n_in > q->x_n)
+        return;
+    for (int32_t r = 0; r < job->n_row; r++)
+        job->dev->loops->load(q->x + (size_t)r * n_in, cpu_at(&job->x, r, 0), job->x.dtype, n_in);
+    job->x = (spec_view){ q->x, SPEC_DTYPE_F32, job->a->n_in };
+}
+
 spec_status speci_cpu_linear(spec_queue *q, const spec_linear_args *a)
 {
     const spec_device *dev = q->dev;
@@ -231,11 +243,12 @@ spec_status speci_cpu_linear(spec_queue *q, const spec_linear_args *a)
 #if defined(SPEC_HAVE_BLAS)
     if (speci_cpu_prefill_wanted(q, a)) return speci_cpu_prefill(q, a);
 #endif
-    linear_job job = { dev, a, product_of(dev->isa, w->dtype), SPEC_DTYPE_F32, cpu_rows(q) };
+    linear_job job = { dev, a, product_of(dev->isa, w->dtype), SPEC_DTYPE_F32, cpu_rows(q), a->x };
     if (w->pairs) {
         job.product = dev->isa->bf16_pairs;
         job.x_type = dev->isa->pairs_x;
     }
+    widen_x(q, &job);
     speci_cpu_parallel(dev->pool, cpu_parts(w->n_panel, CPU_TASK_PANELS), linear_task, &job);
     return SPEC_OK;
 }

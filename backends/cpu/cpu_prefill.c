@@ -19,7 +19,7 @@ size_t speci_cpu_prefill_scratch(void)
 bool speci_cpu_prefill_wanted(const spec_queue *q, const spec_linear_args *a)
 {
     size_t n_x = (size_t)q->step->n_row_run * (size_t)a->n_in;
-    return q->step->phase == SPEC_PHASE_PREFILL && q->dev->isa->blas_prefill && n_x <= q->prefill_x_n &&
+    return q->step->phase == SPEC_PHASE_PREFILL && q->dev->isa->blas_prefill && n_x <= q->x_n &&
            q->slot_bytes >= speci_cpu_prefill_scratch();
 }
 
@@ -33,7 +33,7 @@ typedef struct prefill_job {
 static void convert_row(void *arg, int32_t row)
 {
     const prefill_job *job = arg;
-    float *x = job->q->prefill_x + (size_t)row * (size_t)job->a->n_in;
+    float *x = job->q->x + (size_t)row * (size_t)job->a->n_in;
     job->q->dev->loops->load(x, cpu_at(&job->a->x, row, 0), job->a->x.dtype, (size_t)job->a->n_in);
 }
 
@@ -84,7 +84,7 @@ static void prefill_task(void *arg, int32_t task)
 
 spec_status speci_cpu_prefill(spec_queue *q, const spec_linear_args *a)
 {
-    prefill_job job = { q, a, q->prefill_x, a->n_in, q->step->n_row_run };
+    prefill_job job = { q, a, q->x, a->n_in, q->step->n_row_run };
     if (a->x.dtype == SPEC_DTYPE_F32) {
         job.x = a->x.data;
         job.ldx = a->x.ld;
