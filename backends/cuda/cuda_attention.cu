@@ -1,6 +1,6 @@
-/* cuda_attention.cu - attention: what is refused, scratch memory, and the merge of split rows. The kernel is in
- * cuda_attention_tiles.cuh, which tells what is computed and in which order; prefill in 16-bit types has its own in
- * cuda_attention_prefill.cu, where the head's dimensions and the addresses allow it. */
+/* cuda_attention.cu - attention: what is refused, scratch memory, and the merge of split rows. The kernels are in
+ * cuda_attention_few.cuh and cuda_attention_tiles.cuh; cuda_attention_keys.cuh tells what is computed and in which order.
+ * Prefill in 16-bit types has its own in cuda_attention_prefill.cu, where the head's dimensions and the addresses allow it. */
 #include "cuda_attention.cuh"
 
 /* Merges the splits of row blockIdx.x, head blockIdx.y in ascending order. */
@@ -38,7 +38,7 @@ spec_status speci_cuda_check_attention(spec_device *dev, const spec_attention_ar
         return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda attention: head_dim %d, can do up to 256", kv->head_dim);
     if (a->q.dtype != SPEC_DTYPE_F32 || !cuda_is_float(kv->dtype) || !cuda_is_float(a->y.dtype))
         return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda attention: q must be f32, cache and y float types");
-    if ((int64_t)kv->n_page * kv->n_kv_head * SPEC_PAGE > INT32_MAX)
+    if ((int64_t)kv->n_page * kv->n_kv_head * SPEC_PAGE > INT32_MAX / 2) /* rows are numbered with a flag */
         return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda attention: %d pages of %d heads are too many", kv->n_page,
                                kv->n_kv_head);
     return SPEC_OK;
