@@ -40,9 +40,10 @@
  * sum across lanes. K is summed in blocks of 256: within a block one chain k = 0, 1, ..., then the blocks in order.
  * Both orders are the same for every number of rows, which is what path invariance asks.
  * Of Q8_0, panels are [n_k / 32] cpu_q8_panel; the blocks of K are of 32, and a block's sum is times the scale. */
-enum { CPU_PREFILL_CHUNK = 64, CPU_STATE_MAX = 1024 /* values of a state's row */,
-       CPU_X_ROWS = 64 /* of a decode pass that are made f32 once for a product */ };
+enum { CPU_PREFILL_CHUNK = 64 };
 enum { CPU_PANEL = 32, CPU_TASK_PANELS = 2, CPU_TASK_OUT = 64, CPU_K_BLOCK = 256, CPU_ROW_BLOCK = 64 };
+
+enum { CPU_STATE_MAX = 1024 /* values of a row of a state */ };
 
 /* Value (k, o) is scale[o] q[k][o]. */
 typedef struct cpu_q8_panel {
@@ -161,7 +162,7 @@ struct spec_queue {
     int32_t n_slot;
     atomic_int *slot_taken; /* [n_slot] */
     size_t row_vocab;       /* columns that a slot has room for in row operations */
-    /* x of a product as f32: for BLAS in prefill, and for few rows */
+    /* x of a product as f32 (speci_cpu_x_f32) */
     float *x;
     size_t x_n; /* floats */
 };
@@ -215,6 +216,9 @@ spec_status speci_cpu_check_scan(const spec_device *dev, const spec_scan_args *a
 /* The epilogue of a product: t [n_row][CPU_TASK_OUT], outputs of task `task`, rows first_row .. */
 void speci_cpu_linear_store(const spec_device *dev, const spec_linear_args *a, float *t, int32_t task,
                             int32_t first_row, int32_t n_row);
+/* x as float32: as it is, or a copy in the queue, if that has room for it (until the queue's next product). */
+bool speci_cpu_x_has_room(const spec_queue *q, const spec_linear_args *a);
+spec_view speci_cpu_x_f32(spec_queue *q, const spec_linear_args *a);
 #if defined(SPEC_HAVE_BLAS)
 /* The same product through OpenBLAS (prefill passes only). */
 bool speci_cpu_prefill_wanted(const spec_queue *q, const spec_linear_args *a);

@@ -139,7 +139,7 @@ static size_t x_floats(const spec_plan *plans, int32_t n_plan)
     size_t most = 0;
     for (int32_t i = 0; i < n_plan; i++) {
         const bool decode = plans[i].phase == SPEC_PHASE_DECODE;
-        const int32_t rows = decode ? cpu_min(plans[i].n_row_max, CPU_X_ROWS) : plans[i].n_row_max;
+        const int32_t rows = decode ? cpu_min(plans[i].n_row_max, CPU_ROW_BLOCK) : plans[i].n_row_max;
         for (int32_t j = 0; j < plans[i].n_op; j++) {
             const spec_op *op = &plans[i].ops[j];
             if (op->kind != SPEC_OP_LINEAR || (decode && op->u.linear.x.dtype == SPEC_DTYPE_F32)) continue;

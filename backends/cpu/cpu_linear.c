@@ -223,16 +223,37 @@ static cpu_product_fn *product_of(const cpu_isa *isa, spec_dtype weight)
     }
 }
 
-/* x as f32 once, where each task, of 64 outputs, would do it again. One row is not worth the room in the caches. */
-static void widen_x(spec_queue *q, linear_job *job)
+/* --- x as f32 --- */
+
+enum { WIDEN_VALUES = 1 << 15 /* of a task: fewer take less time than to be handed over */ };
+
+typedef struct widen_job {
+    const spec_queue *q;
+    const spec_linear_args *a;
+    int32_t n_row, rows; /* rows: of a task */
+} widen_job;
+
+static void widen_task(void *arg, int32_t task)
 {
-    const size_t n_in = (size_t)job->a->n_in, rows = (size_t)job->n_row;
-    if (job->x_type != SPEC_DTYPE_F32 || job->x.dtype == SPEC_DTYPE_F32 || rows < 2 || rows > CPU_X_ROWS ||
-        rows * n_in > q->x_n)
-        return;
-    for (int32_t r = 0; r < job->n_row; r++)
-        job->dev->loops->load(q->x + (size_t)r * n_in, cpu_at(&job->x, r, 0), job->x.dtype, n_in);
-    job->x = (spec_view){ q->x, SPEC_DTYPE_F32, job->a->n_in };
+    const widen_job *job = arg;
+    const spec_linear_args *a = job->a;
+    const int32_t end = cpu_min((task + 1) * job->rows, job->n_row);
+    for (int32_t r = task * job->rows; r < end; r++)
+        job->q->dev->loops->load(job->q->x + (size_t)r * (size_t)a->n_in, cpu_at(&a->x, r, 0), a->x.dtype, (size_t)a->n_in);
+}
+
+bool speci_cpu_x_has_room(const spec_queue *q, const spec_linear_args *a)
+{
+    return (size_t)cpu_rows(q) * (size_t)a->n_in <= q->x_n;
+}
+
+spec_view speci_cpu_x_f32(spec_queue *q, const spec_linear_args *a)
+{
+    if (a->x.dtype == SPEC_DTYPE_F32) return a->x;
+    const int32_t rows = WIDEN_VALUES / a->n_in;
+    widen_job job = { q, a, cpu_rows(q), rows > 0 ? rows : 1 };
+    speci_cpu_parallel(q->dev->pool, cpu_parts(job.n_row, job.rows), widen_task, &job);
+    return (spec_view){ q->x, SPEC_DTYPE_F32, a->n_in };
 }
 
 spec_status speci_cpu_linear(spec_queue *q, const spec_linear_args *a)
@@ -248,7 +269,9 @@ spec_status speci_cpu_linear(spec_queue *q, const spec_linear_args *a)
         job.product = dev->isa->bf16_pairs;
         job.x_type = dev->isa->pairs_x;
     }
-    widen_x(q, &job);
+    /* Else each task, of 64 outputs, does it again; one row is not worth the room in the caches. */
+    if (job.x_type == SPEC_DTYPE_F32 && job.n_row > 1 && job.n_row <= CPU_ROW_BLOCK && speci_cpu_x_has_room(q, a))
+        job.x = speci_cpu_x_f32(q, a);
     speci_cpu_parallel(dev->pool, cpu_parts(w->n_panel, CPU_TASK_PANELS), linear_task, &job);
     return SPEC_OK;
 }

@@ -18,24 +18,16 @@ size_t speci_cpu_prefill_scratch(void)
 
 bool speci_cpu_prefill_wanted(const spec_queue *q, const spec_linear_args *a)
 {
-    size_t n_x = (size_t)q->step->n_row_run * (size_t)a->n_in;
-    return q->step->phase == SPEC_PHASE_PREFILL && q->dev->isa->blas_prefill && n_x <= q->x_n &&
+    return q->step->phase == SPEC_PHASE_PREFILL && q->dev->isa->blas_prefill && speci_cpu_x_has_room(q, a) &&
            q->slot_bytes >= speci_cpu_prefill_scratch();
 }
 
 typedef struct prefill_job {
     spec_queue *q;
     const spec_linear_args *a;
-    const float *x; /* [n_row][ldx] */
-    int32_t ldx, n_row;
+    spec_view x; /* f32 */
+    int32_t n_row;
 } prefill_job;
-
-static void convert_row(void *arg, int32_t row)
-{
-    const prefill_job *job = arg;
-    float *x = job->q->x + (size_t)row * (size_t)job->a->n_in;
-    job->q->dev->loops->load(x, cpu_at(&job->a->x, row, 0), job->a->x.dtype, (size_t)job->a->n_in);
-}
 
 /* y [n_row][WIDTH] = x W^T for rows first .. and the panels of the task */
 static void multiply(const prefill_job *job, float *y, float *w, int32_t first, int32_t n_row, int32_t panel,
@@ -46,8 +38,8 @@ static void multiply(const prefill_job *job, float *y, float *w, int32_t first, 
         int32_t n_k = cpu_min(CPU_K_BLOCK, a->n_in - k);
         for (int32_t p = 0; p < n_panel; p++)
             speci_cpu_weight_panel(a->w, job->q->dev->loops, panel + p, k, n_k, w + p * CPU_PANEL, WIDTH);
-        const float *x = job->x + (size_t)first * (size_t)job->ldx + (size_t)k;
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n_row, n_panel * CPU_PANEL, n_k, 1.0f, x, job->ldx, w,
+        const float *x = cpu_at(&job->x, first, k);
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n_row, n_panel * CPU_PANEL, n_k, 1.0f, x, job->x.ld, w,
                     WIDTH, k > 0 ? 1.0f : 0.0f, y, WIDTH);
     }
 }
@@ -84,13 +76,7 @@ static void prefill_task(void *arg, int32_t task)
 
 spec_status speci_cpu_prefill(spec_queue *q, const spec_linear_args *a)
 {
-    prefill_job job = { q, a, q->x, a->n_in, q->step->n_row_run };
-    if (a->x.dtype == SPEC_DTYPE_F32) {
-        job.x = a->x.data;
-        job.ldx = a->x.ld;
-    } else {
-        speci_cpu_parallel(q->dev->pool, job.n_row, convert_row, &job);
-    }
+    prefill_job job = { q, a, speci_cpu_x_f32(q, a), q->step->n_row_run };
     speci_cpu_parallel(q->dev->pool, cpu_parts(a->w->n_panel, PANELS), prefill_task, &job);
     return SPEC_OK;
 }
