@@ -4,6 +4,8 @@
  * with a decay per head in cuda_scan_prefill.cu.
  *   dt = clamp(softplus(dt_in + dt_bias), dt_min, dt_max)
  *   S(node) = exp(dt A) S(parent) + (dt x) B^T;   y = S C + D x;   out = z ? y silu(z) : y
+ * With a decay per head y is made of the parent's state, S C = exp(dt A) (S(parent) C) + (dt x) (B C): no leaf of a tree
+ * has to compute a state of its own then.
  * S f32 [n_slot][n_head][head_dim][n_state]; x, z, y rows of n_head * head_dim (x: blocks of head_dim, shared by x_rep
  * heads), B, C rows of blocks of n_state. Sources: Mamba, eq. 2a with the authors' Euler step for B; Mamba-2; the tree
  * form of STree; activation replay of Snakes and Ladders (algorithms.md 7.2, 7.3, 8.3, 9.2, 9.3, 10.1).
@@ -233,30 +235,41 @@ scan_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile, int
             }
         }
     };
-    /* y = S C + D x: over a lane's states in order, then a tree over the lanes */
-    auto output = [&](const in_t &in, int r) {
-        float dot[CH];
+    /* The sum over a group's lanes of one value, or of one for each of four channels: of channel out_ch. */
+    auto sum_lanes = [&](float v) {
 #pragma unroll
-        for (int i = 0; i < CH; i++) {
-            dot[i] = state[i][0] * in.c[0];
+        for (int m = LANES / 2; m > 0; m /= 2) v = v + __shfl_xor_sync(0xffffffffu, v, m);
+        return v;
+    };
+    auto sum_channels = [&](const float *v) { /* each exchange halves the channels that a lane has */
+        constexpr int H = LANES / 2, Q = LANES / 4;
+        const bool hi = l & H, lo = l & Q;
+        const float p0 = (hi ? v[2] : v[0]) + __shfl_xor_sync(0xffffffffu, hi ? v[0] : v[2], H);
+        const float p1 = (hi ? v[3] : v[1]) + __shfl_xor_sync(0xffffffffu, hi ? v[1] : v[3], H);
+        float y = (lo ? p1 : p0) + __shfl_xor_sync(0xffffffffu, lo ? p0 : p1, Q);
 #pragma unroll
-            for (int v = 1; v < VS; v++) dot[i] = fmaf(state[i][v], in.c[v], dot[i]);
-        }
-        float y, x;
-        if constexpr (CH == 1) {
-            y = dot[0], x = in.x[0];
+        for (int m = Q / 2; m > 0; m /= 2) y = y + __shfl_xor_sync(0xffffffffu, y, m);
+        return y;
+    };
+    auto dot = [&](const float *p, const float *q) {
+        float sum = p[0] * q[0];
 #pragma unroll
-            for (int m = LANES / 2; m > 0; m /= 2) y = y + __shfl_xor_sync(0xffffffffu, y, m);
-        } else { /* four channels: each exchange halves the channels that a lane has */
-            constexpr int H = LANES / 2, Q = LANES / 4;
-            const bool hi = l & H, lo = l & Q;
-            const float p0 = (hi ? dot[2] : dot[0]) + __shfl_xor_sync(0xffffffffu, hi ? dot[0] : dot[2], H);
-            const float p1 = (hi ? dot[3] : dot[1]) + __shfl_xor_sync(0xffffffffu, hi ? dot[1] : dot[3], H);
-            y = (lo ? p1 : p0) + __shfl_xor_sync(0xffffffffu, lo ? p0 : p1, Q);
-            const float x0 = in.x[0], x1 = in.x[1], x2 = in.x[2], x3 = in.x[3];
-            x = hi ? (lo ? x3 : x2) : (lo ? x1 : x0);
+        for (int v = 1; v < VS; v++) sum = fmaf(p[v], q[v], sum);
+        return sum;
+    };
+    auto absorb_and_output = [&](const in_t &in, int r) {
+        float y, x = in.x[0];
+        if constexpr (PER_STATE) {
+            absorb(in);
+            y = sum_lanes(dot(state[0], in.c));
+        } else { /* from the parent's state: four channels share B C, and a leaf needs no state of its own */
+            const float x1 = in.x[1], x2 = in.x[2], x3 = in.x[3];
+            x = out_ch & 2 ? (out_ch & 1 ? x3 : x2) : (out_ch & 1 ? x1 : x);
+            float of_channel[CH];
 #pragma unroll
-            for (int m = Q / 2; m > 0; m /= 2) y = y + __shfl_xor_sync(0xffffffffu, y, m);
+            for (int i = 0; i < CH; i++) of_channel[i] = dot(state[i], in.c);
+            y = fmaf(in.decay, sum_channels(of_channel), in.dt * x * sum_lanes(dot(in.b, in.c)));
+            absorb(in);
         }
         if (is_out && out_ch < n_ch) {
             y = fmaf(skip, x, y);
@@ -303,8 +316,7 @@ scan_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile, int
             for (int i = 0; i < n; i++) {
                 const int ahead = min(i + 1, n - 1);
                 fetch_row(next, s.first_row + i0 + ahead, ahead, true);
-                absorb(in);
-                output(in, s.first_row + i0 + i);
+                absorb_and_output(in, s.first_row + i0 + i);
                 in = next;
             }
         }
@@ -434,9 +446,8 @@ scan_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile, int
         } else if (from != FROM_LIVE) {
             load_state(from == FROM_STORED ? memory : node_memory(parent[n]));
         }
-        absorb(in);
-        if (!(what & STEP_OUT)) return;
-        output(in, s.first_row + n - s.n_fed);
+        if (!(what & STEP_OUT)) return absorb(in);
+        absorb_and_output(in, s.first_row + n - s.n_fed);
         if (save >= 0) {
 #pragma unroll
             for (int k = 0; k < QUADS; k++) {

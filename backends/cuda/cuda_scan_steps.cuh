@@ -40,114 +40,123 @@ struct scan_steps {
     int32_t *parent; /* [n_node] */
     int32_t *visit;  /* [n_node] as the step block has them, packed */
     int32_t *word;   /* [n_node] the step of the visit's own node, `from` that of its first step */
-    int32_t *first;  /* [n_node + 1] number of the visit's first step */
     int32_t *waited; /* [n_node] a visit starts from the node's saved state */
-    int n_row, n_path, n_step;
+    int32_t *first;  /* [n_node + 1] number of the visit's first step; only where some visits have several */
+    int n_row, n_path, n_step, n_advance;
     bool rebuilds;   /* some visits have several steps */
 
-    static __host__ __device__ size_t bytes(int n_node) { return ((size_t)n_node * 5 + 2) * sizeof(int32_t); }
+    static __host__ __device__ size_t bytes(int n_node) { return ((size_t)n_node * 5 + 1) * sizeof(int32_t); }
     __device__ scan_steps(void *shared, int n_node)
     {
         parent = (int32_t *)shared, visit = parent + n_node, word = visit + n_node, waited = word + n_node;
-        first = waited + n_node, again = first + n_node + 1;
+        first = waited + n_node;
     }
     __device__ void build(const spec_step_block *step, const spec_step_seq &s, int n_place);
     __device__ int at(int t) const;
 
   private:
-    int32_t *again; /* how many steps are absorbed again */
-    __device__ void list(const spec_step_block *step, const spec_step_seq &s, int n_place);
+    __device__ int load_of(int i) const { return (visit[i] >> 16 & 0xff) - 2; }
+    __device__ bool alone(int i) const
+    {
+        const bool goes_on = visit[i] >> 24 || (i + 1 < n_row && load_of(i + 1) == SPEC_LOAD_LIVE);
+        return !goes_on && (visit[i] & STEP_NODE) != n_advance - 1;
+    }
+    __device__ int find(int i);
+    __device__ void number();
 };
 
-/* By the block's first warp: a step of few nodes needs no more, and the others would only wait for each other. */
-__device__ __forceinline__ void scan_steps::list(const spec_step_block *step, const spec_step_seq &s, int n_place)
+/* Finds the word of visit i, and how many steps it has. */
+__device__ __forceinline__ int scan_steps::find(int i)
 {
-    const spec_step_node *node = spec_step_nodes(step) + s.first_node;
-    const int n_tree = s.n_fed + s.n_row, lane = (int)threadIdx.x;
-#pragma unroll 1
-    for (int i = lane; i < n_tree; i += 32) {
-        const int up = node[i].parent;
-        parent[i] = up < i && up >= 0 ? up : -1;
-        waited[i] = 0;
+    const int n = visit[i] & STEP_NODE, load = load_of(i), up = parent[n];
+    const int before = i > 0 ? visit[i - 1] & STEP_NODE : -1;
+    const int live = i > 0 && alone(i - 1) ? parent[before] : before; /* the node whose state is live */
+    const int stored = n >= n_advance ? n_advance - 1 : -1;           /* and stored */
+    int from = STEP_LIVE, count = 1;
+    if (load >= 0 && up != live) {
+        from = STEP_PLACE + (load << 16);
+        waited[up] = 1;
+    } else if (load == SPEC_LOAD_PATH) {
+        int k = up;
+        for (; k >= 0 && k != stored && k != live; k = parent[k]) count++;
+        from = k == live ? STEP_LIVE : STEP_STORED;
     }
-#pragma unroll 1
-    for (int i = lane; i < n_row; i += 32) {
-        const spec_step_visit v = spec_step_visits(step)[s.first_row + i];
-        const int load = v.load < SPEC_LOAD_PATH || v.load >= n_place ? (int)SPEC_LOAD_PATH : v.load;
-        const int save = v.save < 0 || v.save >= n_place ? -1 : v.save;
-        visit[i] = min(max(v.node, s.n_fed), n_tree - 1) | (load + 2) << 16 | (save + 1) << 24;
-    }
-    __syncwarp();
+    word[i] = n | from | (visit[i] >> 24) << 20 | STEP_OUT | (alone(i) ? STEP_ALONE : 0) |
+              (n == n_advance - 1 ? STEP_STORE : 0);
+    return count;
+}
 
-    auto load_of = [&](int i) { return (visit[i] >> 16 & 0xff) - 2; };
-    auto alone = [&](int i) {
-        const bool goes_on = visit[i] >> 24 || (i + 1 < n_row && load_of(i + 1) == SPEC_LOAD_LIVE);
-        return !goes_on && (visit[i] & STEP_NODE) != s.n_advance - 1;
-    };
+/* first: from how many steps each visit has to the number of its first. By one warp. */
+__device__ __forceinline__ void scan_steps::number()
+{
+    const int lane = (int)threadIdx.x;
     int sum = 0; /* of the steps so far */
 #pragma unroll 1
     for (int i0 = 0; i0 < n_row; i0 += 32) {
-        const int i = i0 + lane;
-        int count = 0;
-        if (i < n_row) {
-            const int n = visit[i] & STEP_NODE, load = load_of(i), up = parent[n];
-            const int before = i > 0 ? visit[i - 1] & STEP_NODE : -1;
-            const int live = i > 0 && alone(i - 1) ? parent[before] : before; /* the node whose state is live */
-            const int stored = n >= s.n_advance ? s.n_advance - 1 : -1;       /* and stored */
-            int from = STEP_LIVE;
-            count = 1;
-            if (load >= 0 && up != live) {
-                from = STEP_PLACE + (load << 16);
-                waited[up] = 1;
-            } else if (load == SPEC_LOAD_PATH) {
-                int k = up;
-                for (; k >= 0 && k != stored && k != live; k = parent[k]) count++;
-                from = k == live ? STEP_LIVE : STEP_STORED;
-            }
-            word[i] = n | from | (visit[i] >> 24) << 20 | STEP_OUT | (alone(i) ? STEP_ALONE : 0) |
-                      (n == s.n_advance - 1 ? STEP_STORE : 0);
-        }
+        const int count = i0 + lane < n_row ? first[i0 + lane] : 0;
         int with = count;
 #pragma unroll
         for (int d = 1; d < 32; d *= 2) {
             const int other = __shfl_up_sync(0xffffffffu, with, d);
             if (lane >= d) with += other;
         }
-        if (i < n_row) first[i] = sum + with - count;
+        if (i0 + lane < n_row) first[i0 + lane] = sum + with - count;
         sum += __shfl_sync(0xffffffffu, with, 31);
     }
-    if (lane == 0) first[n_row] = sum, *again = sum - n_row;
-    __syncwarp();
-#pragma unroll 1
-    for (int i = lane; i < n_row; i += 32)
-        if (!waited[word[i] & STEP_NODE]) word[i] &= ~STEP_SAVE;
+    if (lane == 0) first[n_row] = sum;
 }
 
 /* All threads call it. */
 __device__ __forceinline__ void scan_steps::build(const spec_step_block *step, const spec_step_seq &s, int n_place)
 {
-    n_row = s.n_row, n_path = s.n_replay;
-    if (threadIdx.x < 32) list(step, s, n_place);
+    const spec_step_node *node = spec_step_nodes(step) + s.first_node;
+    const int n_tree = s.n_fed + s.n_row, tid = (int)threadIdx.x, n_thread = (int)blockDim.x;
+    n_row = s.n_row, n_path = s.n_replay, n_advance = s.n_advance;
+#pragma unroll 1
+    for (int i = tid; i < n_tree; i += n_thread) {
+        const int up = node[i].parent;
+        parent[i] = up < i && up >= 0 ? up : -1;
+        waited[i] = 0;
+    }
+#pragma unroll 1
+    for (int i = tid; i < n_row; i += n_thread) {
+        const spec_step_visit v = spec_step_visits(step)[s.first_row + i];
+        const int load = v.load < SPEC_LOAD_PATH || v.load >= n_place ? (int)SPEC_LOAD_PATH : v.load;
+        const int save = v.save < 0 || v.save >= n_place ? -1 : v.save;
+        visit[i] = min(max(v.node, s.n_fed), n_tree - 1) | (load + 2) << 16 | (save + 1) << 24;
+    }
     __syncthreads();
-    rebuilds = *again > 0, n_step = n_path + n_row + *again;
+    bool several = false;
+#pragma unroll 1
+    for (int i = tid; i < n_row; i += n_thread) several |= (first[i] = find(i)) > 1;
+    rebuilds = __syncthreads_or(several) != 0;
+    n_step = n_path + n_row;
+    if (!rebuilds) return;
+    if (tid < 32) number();
+    __syncthreads();
+    n_step = n_path + first[n_row];
 }
 
 __device__ __forceinline__ int scan_steps::at(int t) const
 {
     if (t < n_path) return t | STEP_PATH | (t == n_path - 1 ? STEP_STORE : 0);
     t -= n_path;
-    if (!rebuilds) return word[t];
-    int v = 0; /* the last visit that has begun */
-    for (int end = n_row; end - v > 1;) {
-        const int mid = (v + end) / 2;
-        if (first[mid] <= t) v = mid;
-        else end = mid;
+    int v = t, left = 0; /* the visit, and its steps behind this one */
+    if (rebuilds) {
+        v = 0; /* the last that has begun */
+        for (int end = n_row; end - v > 1;) {
+            const int mid = (v + end) / 2;
+            if (first[mid] <= t) v = mid;
+            else end = mid;
+        }
+        left = first[v + 1] - 1 - t;
     }
-    const int w = word[v], from = t == first[v] ? w & STEP_FROM : (int)STEP_LIVE;
-    int left = first[v + 1] - 1 - t, n = w & STEP_NODE;
-    if (left == 0) return (w & ~STEP_FROM) | from;
+    int w = word[v], n = w & STEP_NODE;
+    if (!waited[n]) w &= ~STEP_SAVE;
+    if (rebuilds && t != first[v]) w &= ~STEP_FROM;
+    if (left == 0) return w;
     for (; left > 0; left--) n = parent[n];
-    return n | from;
+    return n | (w & STEP_FROM);
 }
 
 #endif
