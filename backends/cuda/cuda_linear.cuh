@@ -55,18 +55,27 @@ static __device__ __forceinline__ float activate(int act, float t)
     }
 }
 
-/* Output m of row r; `up` is used with glu. */
-static __device__ __forceinline__ void linear_store(const linear_out &o, int r, int m, float t, float up)
+/* Output m before the scale; `up` is used with glu. */
+static __device__ __forceinline__ float linear_value(const linear_out &o, int m, float t, float up)
 {
     if (o.bias) t = t + o.bias[m];
     t = activate(o.act, t);
-    if (o.glu) {
-        if (o.bias) up = up + o.bias[m + o.n_out / 2];
-        t = t * up;
-    }
+    if (!o.glu) return t;
+    return t * (o.bias ? up + o.bias[m + o.n_out / 2] : up);
+}
+
+/* ... to element i of y, which has been `was`. */
+static __device__ __forceinline__ void linear_put(const linear_out &o, size_t i, float value, float was)
+{
+    if (o.add) ((float *)o.y)[i] = fmaf(o.scale, value, was);
+    else store_any(o.y, o.y_type, i, o.scale * value);
+}
+
+/* Output m of row r. */
+static __device__ __forceinline__ void linear_store(const linear_out &o, int r, int m, float t, float up)
+{
     const size_t i = (size_t)r * o.ld_y + m;
-    if (o.add) ((float *)o.y)[i] = fmaf(o.scale, t, ((float *)o.y)[i]);
-    else store_any(o.y, o.y_type, i, o.scale * t);
+    linear_put(o, i, linear_value(o, m, t, up), o.add ? ((const float *)o.y)[i] : 0.0f);
 }
 
 /* Weights are read once: they pass by L1. */

@@ -3,14 +3,12 @@
  * A block makes M outputs of N rows for one, four or all parts of K; a warpgroup has 64 of the outputs, a warp 16.
  * Weights are the operand that the instruction takes from registers: a lane reads only what it copied itself to its
  * warp's ring, 16 bytes that make two instructions, as for few rows (cuda_linear.cu). x is the operand from shared
- * memory, in slabs of 64 k that the block's first thread asks for. Its k have to be in the same order: the units of 16
- * bytes of a row's chunk, 4 words each, are transposed. A kernel of its own does that once, since all blocks read x.
+ * memory, in slabs of 64 k that the warps ask for by turns. Its k have to be in the same order: the units of 16 bytes of
+ * a row's chunk, 4 words each, are transposed. A kernel of its own does that once, since all blocks read x.
  *
  * Same order of the same sums as for few rows: the 8, 2 or 1 blocks of a cluster share an output's parts, and wgmma's
  * sum of 16 k has the bits of mma.sync's. Where there is no wgmma (it is of compute capability 9.0 alone) mma.sync reads
  * the same slabs. */
-#include <cooperative_groups.h>
-
 #include <type_traits>
 
 #include "cuda_linear.cuh"
@@ -24,9 +22,10 @@ template <typename T>
 static __global__ void __launch_bounds__(4 * SLAB_ROWS)
 linear_arrange_kernel(const spec_step_block *step, const T *x, int ld_x, int n_in, int aligned, uint4 *slabs)
 {
-    grid_begin();
+    grid_release();
     const int n_row = step->n_row_run, r = (int)threadIdx.x % SLAB_ROWS, row = (int)blockIdx.y * SLAB_ROWS + r;
     const int chunk = (int)(blockIdx.x * 4 + threadIdx.x / SLAB_ROWS);
+    grid_wait();
     if ((int)blockIdx.y * SLAB_ROWS >= n_row) return;
     const T *from = x + (size_t)row * ld_x;
     uint4 u[4];
@@ -38,6 +37,7 @@ linear_arrange_kernel(const spec_step_block *step, const T *x, int ld_x, int n_i
     to[1 * SLAB_ROWS] = make_uint4(u[0].y, u[1].y, u[2].y, u[3].y);
     to[2 * SLAB_ROWS] = make_uint4(u[0].z, u[1].z, u[2].z, u[3].z);
     to[3 * SLAB_ROWS] = make_uint4(u[0].w, u[1].w, u[2].w, u[3].w);
+    asm volatile("fence.proxy.async.global;" ::: "memory"); /* for copy_slab: there it would wait for copies of weights */
 }
 
 /* Barriers in shared memory. */
@@ -75,14 +75,21 @@ static __device__ __forceinline__ void copy_slab(uint4 *to, const uint4 *from, u
                  : "memory");
 }
 
+/* To a block of the cluster, into the same place; the phase of its barrier counts the bytes. */
+static __device__ __forceinline__ void send16(float4 *to, const float4 &v, uint64_t *b, int block)
+{
+    asm volatile("{ .reg .b32 to, b; mapa.shared::cluster.u32 to, %0, %2; mapa.shared::cluster.u32 b, %1, %2;"
+                 " st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [to], {%3, %4, %5, %6}, [b]; }" ::"r"(
+                     (uint32_t)__cvta_generic_to_shared(to)),
+                 "r"((uint32_t)__cvta_generic_to_shared(b)), "r"(block), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+                 : "memory");
+}
+
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 static __device__ __forceinline__ void many_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-static __device__ __forceinline__ void many_end()
-{
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-}
+static __device__ __forceinline__ void many_end() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+static __device__ __forceinline__ void many_wait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
 
 /* d[64][64] += A[64][16] B[16][64], the address of B in units. */
 #define WGMMA(type)                                                                                                    \
@@ -104,7 +111,7 @@ static __device__ __forceinline__ void wgmma(float d[32], uint32_t a0, uint32_t 
 }
 #undef WGMMA
 
-/* A chunk of K: rows g (w0) and g + 8 (w1) of a warp's weights. */
+/* A chunk of K; w0, w1: what is row g and row g + 8 to the instruction, of a warp's 16. */
 template <typename T, int N>
 static __device__ __forceinline__ void many_chunk(float acc[N / 2], const uint4 &w0, const uint4 &w1, const uint4 *x)
 {
@@ -121,6 +128,7 @@ static __device__ __forceinline__ void many_chunk(float acc[N / 2], const uint4 
 
 static __device__ __forceinline__ void many_begin() {}
 static __device__ __forceinline__ void many_end() {}
+static __device__ __forceinline__ void many_wait() {}
 
 template <typename T, int N>
 static __device__ __forceinline__ void many_chunk(float acc[N / 2], const uint4 &w0, const uint4 &w1, const uint4 *x)
@@ -144,39 +152,41 @@ template <typename T, int GROUPS, int N, int DEPTH, int RESIDENT, int PARTS>
 static __global__ void __launch_bounds__(GROUPS * 128, RESIDENT)
 linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint4 *x, int n_in, linear_out o)
 {
-    namespace cg = cooperative_groups;
     constexpr int SLABS = many_slabs<RESIDENT>::N, LAG = many_slabs<RESIDENT>::LAG;
-    constexpr int M = GROUPS * 64, WARPS = GROUPS * 4, THREADS = WARPS * 32, LD = M + 4, STAGE = N / 64 * SLAB;
+    constexpr int M = GROUPS * 64, WARPS = GROUPS * 4, THREADS = WARPS * 32, STAGE = N / 64 * SLAB;
+    constexpr int BLOCKS = LINEAR_PARTS / PARTS;  /* of the cluster */
+    constexpr int MINE = N / 8 / BLOCKS;          /* eights of rows that a block of it adds up and stores */
     extern __shared__ __align__(128) char dynamic[];
-    __shared__ uint64_t full[SLABS], empty[SLABS];
-    float *sums = (float *)dynamic; /* [N][LD], where weights and x were */
+    __shared__ uint64_t full[SLABS], empty[SLABS], met;
     const int tid = (int)threadIdx.x, warp = tid / 32, lane = tid % 32, g = lane / 4, t = lane % 4;
-    const cg::cluster_group cluster = cg::this_cluster();
-    constexpr int BLOCKS = LINEAR_PARTS / PARTS; /* of the cluster */
     const int block = (int)blockIdx.x, part0 = block * PARTS, part_end = part0 + PARTS;
 
     grid_release();
     if (tid < SLABS) {
         barrier_init(&full[tid], 1);
         barrier_init(&empty[tid], WARPS);
+        if (tid == 0) {
+            barrier_init(&met, 1);
+            barrier_expect(&met, N / 8 * THREADS * 16);
+        }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); /* for the copies */
     }
     __syncthreads();
     const int n_row = step->n_row_run, row0 = (int)blockIdx.y * N;
-    const int half = o.n_out / 2, m_tile = o.glu ? M / 2 : M, m0 = (int)blockIdx.z * m_tile;
-    const int m_end = o.glu ? half : o.n_out;
+    const int half = o.n_out / 2, per_warp = o.glu ? 8 : 16, m_end = o.glu ? half : o.n_out;
+    const int m_warp = ((int)blockIdx.z * WARPS + warp) * per_warp;
     const int k0 = part_begin(n_in, part0), n_step = (part_begin(n_in, part_end) - k0) / 64;
     uint4 *const ring = (uint4 *)dynamic + warp * DEPTH * 128 + lane; /* [DEPTH][2 chunks][2 rows][32 lanes] */
     uint4 *const slabs = (uint4 *)dynamic + WARPS * DEPTH * 128;      /* [SLABS][N / 64] */
 
-    /* With glu the first half of the warps has gates, the second their ups. */
-    const int m = min(m0 + warp * 16 % m_tile, m_end - 1) + warp * 16 / m_tile * half + g;
-    const T *from = w + (size_t)m * ld_w + k0 + t * 8;
+    /* A lane's two rows: two outputs side by side, with glu a gate and its up. */
+    const int m = m_warp + (o.glu ? g : 2 * g);
+    const T *from = w + (size_t)(min(m_warp, m_end - 1) + m - m_warp) * ld_w + k0 + t * 8;
+    const size_t second = (size_t)(o.glu ? half : 1) * ld_w;
     const uint64_t policy = read_once();
     auto copy_w = [&](int slot) {
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            copy16(ring + slot * 128 + i * 32, from + i / 2 * 32 + (size_t)(i % 2 * 8) * ld_w, policy);
+        for (int i = 0; i < 4; i++) copy16(ring + slot * 128 + i * 32, from + i / 2 * 32 + i % 2 * second, policy);
         from += 64;
     };
 #pragma unroll
@@ -196,10 +206,7 @@ linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint
         for (int i = 0; i < n; i++)
             copy_slab(slabs + slab * STAGE + i * SLAB, from_x + ((size_t)i * n_slab + s) * SLAB, &full[slab]);
     };
-    if (tid == 0) {
-        asm volatile("fence.proxy.async.global;" ::: "memory"); /* x was written by ordinary stores */
-        for (int s = 0; s < min(SLABS, n_step); s++) copy_x(s);
-    }
+    for (int s = warp; s < min(SLABS, n_step) && lane == 0; s += WARPS) copy_x(s);
 
     float total[N / 2];                  /* of the parts of a half, */
     [[maybe_unused]] float front[N / 2]; /* and of the first four */
@@ -210,20 +217,22 @@ linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint
         for (int e = 0; e < N / 2; e++) acc[e] = 0.0f;
         for (const int end = (part_begin(n_in, part + 1) - k0) / 64; s < end; s++) {
             const int slab = s % SLABS;
-            if (tid == 0 && s >= LAG && s - LAG + SLABS < n_step) copy_x(s - LAG + SLABS);
+            if (lane == 0 && warp == s % WARPS && s >= LAG && s - LAG + SLABS < n_step) copy_x(s - LAG + SLABS);
             __syncwarp();
             copy_wait<DEPTH - 1>();
             barrier_wait(&full[slab], s / SLABS & 1);
+            uint4 v[4];
 #pragma unroll
-            for (int c = 0; c < 2; c++) {
-                const uint4 w0 = ring[slot * 128 + c * 64], w1 = ring[slot * 128 + c * 64 + 32];
-                many_begin();
-                many_chunk<T, N>(acc, w0, w1, slabs + slab * STAGE + c * (SLAB / 2));
-                many_end();
-            }
-            if (lane == 0) barrier_arrive(&empty[slab]);
+            for (int i = 0; i < 4; i++) v[i] = ring[slot * 128 + i * 32];
+            many_begin();
+#pragma unroll
+            for (int c = 0; c < 2; c++)
+                many_chunk<T, N>(acc, v[2 * c], v[2 * c + 1], slabs + slab * STAGE + c * (SLAB / 2));
+            many_end();
             if (s + DEPTH < n_step) copy_w(slot);
             copy_commit();
+            many_wait();
+            if (lane == 0) barrier_arrive(&empty[slab]);
             slot = slot == DEPTH - 1 ? 0 : slot + 1;
         }
 #pragma unroll
@@ -234,38 +243,51 @@ linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint
                 part == 3 ? front[e] = total[e] : total[e] = front[e] + total[e];
         }
     }
-    __syncthreads();
-    /* Lane (g, t) holds outputs g and g + 8 of rows 2t and 2t + 1 of every 8. */
+
+    /* The sums of a thread go to the same thread of the block that stores them. */
+    float4 *const sums = (float4 *)dynamic + tid; /* [BLOCKS][MINE][THREADS], where weights and x were */
+    if constexpr (BLOCKS == 1) __syncthreads();
+    else asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 #pragma unroll
-    for (int e = 0; e < N / 2; e++)
-        sums[(e / 4 * 8 + 2 * t + e % 2) * LD + warp * 16 + e % 4 / 2 * 8 + g] = total[e];
-    cluster.sync();
-    auto sum = [&](int i) { /* over the cluster; what it adds is asked for together */
-        float4 v[BLOCKS];
-#pragma unroll
-        for (int k = 0; k < BLOCKS; k++) v[k] = *(const float4 *)cluster.map_shared_rank(sums + i, k);
-        auto add = [&](float4 &to, const float4 &f) { to.x += f.x, to.y += f.y, to.z += f.z, to.w += f.w; };
-        if constexpr (BLOCKS == 2) add(v[0], v[1]);
-        if constexpr (BLOCKS == 8) {
-#pragma unroll
-            for (int k = 1; k < 4; k++) add(v[0], v[k]), add(v[4], v[4 + k]);
-            add(v[0], v[4]);
-        }
-        return v[0];
-    };
-#pragma unroll 1
-    for (int e = (block * THREADS + tid) * 4; e < N * m_tile; e += BLOCKS * THREADS * 4) {
-        const int c = e % m_tile, r = e / m_tile;
-        if (row0 + r >= n_row) break;
-        const float4 v = sum(r * LD + c), up = o.glu ? sum(r * LD + c + M / 2) : v;
-#pragma unroll 1
-        for (int i = 0; i < 4 && m0 + c + i < m_end; i++) {
-            auto of = [&](const float4 &f) { return i < 2 ? (i < 1 ? f.x : f.y) : (i < 3 ? f.z : f.w); };
-            linear_store(o, row0 + r, m0 + c + i, of(v), of(up));
-        }
+    for (int n = 0; n < N / 8; n++) {
+        const float4 v = make_float4(total[n * 4], total[n * 4 + 1], total[n * 4 + 2], total[n * 4 + 3]);
+        if constexpr (BLOCKS == 1) sums[n * THREADS] = v;
+        else send16(sums + (block * MINE + n % MINE) * THREADS, v, &met, n / MINE);
     }
-    /* The others may still read this block's sums. */
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+    /* Of every 8 rows lane (g, t) has rows 2t and 2t + 1. */
+    const int row = row0 + block * MINE * 8 + 2 * t, n_m = min(m_end - m, o.glu ? 1 : 2);
+    size_t at = (size_t)row * o.ld_y + m;
+    float was[2][2] = {}; /* [row][output] */
+    auto load_was = [&](int n) {
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            if (o.add && row + n * 8 + e / 2 < n_row && e % 2 < n_m)
+                was[e / 2][e % 2] = ((const float *)o.y)[at + e / 2 * o.ld_y + e % 2];
+    };
+    load_was(0);
+    if constexpr (BLOCKS > 1) barrier_wait(&met, 0);
+#pragma unroll 1
+    for (int n = 0; n < MINE; n++) {
+        float v[BLOCKS][4]; /* [output][row] */
+#pragma unroll
+        for (int k = 0; k < BLOCKS; k++) *(float4 *)v[k] = sums[(k * MINE + n) * THREADS];
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            if constexpr (BLOCKS == 2) v[0][e] += v[1][e];
+            if constexpr (BLOCKS == 8) {
+#pragma unroll
+                for (int k = 1; k < 4; k++) v[0][e] += v[k][e], v[4][e] += v[4 + k][e];
+                v[0][e] += v[4][e];
+            }
+        }
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            if (row + n * 8 + e / 2 < n_row && e % 2 < n_m)
+                linear_put(o, at + e / 2 * o.ld_y + e % 2,
+                           linear_value(o, m + e % 2, v[0][e % 2 * 2 + e / 2], v[0][2 + e / 2]), was[e / 2][e % 2]);
+        at += 8 * (size_t)o.ld_y;
+        if (n + 1 < MINE) load_was(n + 1);
+    }
 }
 
 /* A way to divide a product: m outputs and n rows for a block; the `blocks` of a cluster share the parts of K. */
@@ -276,7 +298,7 @@ template <typename T> struct many_way {
 template <typename T, int GROUPS, int N, int DEPTH, int RESIDENT, int PARTS> static many_way<T> make_way()
 {
     constexpr int M = GROUPS * 64, bytes = (GROUPS * 4 * DEPTH * 128 + many_slabs<RESIDENT>::N * (N / 64) * SLAB) * 16;
-    static_assert(N * (M + 4) * 4 <= bytes, "the sums take the place of weights and x");
+    static_assert(N / 8 * GROUPS * 128 * 16 <= bytes, "the sums take the place of weights and x");
     auto *kernel = linear_many_kernel<T, GROUPS, N, DEPTH, RESIDENT, PARTS>;
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     return { kernel, M, N, LINEAR_PARTS / PARTS, RESIDENT, GROUPS * 128, bytes };
