@@ -203,9 +203,11 @@ linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint
         const int slab = s % SLABS, n = min(N, n_row - row0 + 63) / 64; /* blocks of rows that there are */
         if (s >= SLABS) barrier_wait(&empty[slab], s / SLABS - 1 & 1);
         barrier_expect(&full[slab], n * SLAB * 16);
+#pragma unroll 1
         for (int i = 0; i < n; i++)
             copy_slab(slabs + slab * STAGE + i * SLAB, from_x + ((size_t)i * n_slab + s) * SLAB, &full[slab]);
     };
+#pragma unroll 1
     for (int s = warp; s < min(SLABS, n_step) && lane == 0; s += WARPS) copy_x(s);
 
     float total[N / 2];                  /* of the parts of a half, */
@@ -268,6 +270,8 @@ linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint
     if constexpr (BLOCKS > 1) barrier_wait(&met, 0);
 #pragma unroll 1
     for (int n = 0; n < MINE; n++) {
+        /* Not known to be the same each time: the compiler would copy the loop for every kind of output, 60 KB. */
+        asm volatile("" : "+l"(o.bias), "+r"(o.act), "+r"(o.glu), "+r"(o.add), "+r"(o.y_type));
         float v[BLOCKS][4]; /* [output][row] */
 #pragma unroll
         for (int k = 0; k < BLOCKS; k++) *(float4 *)v[k] = sums[(k * MINE + n) * THREADS];
