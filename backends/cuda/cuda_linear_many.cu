@@ -28,10 +28,14 @@ linear_arrange_kernel(const spec_step_block *step, const T *x, int ld_x, int n_i
     grid_wait();
     if ((int)blockIdx.y * SLAB_ROWS >= n_row) return;
     const T *from = x + (size_t)row * ld_x;
-    uint4 u[4];
+    uint4 u[4] = {};
+    if (aligned && chunk * 32 + 32 <= n_in && row < n_row) {
 #pragma unroll
-    for (int t = 0; t < 4; t++)
-        u[t] = row < n_row ? load_x8(from, chunk * 32 + t * 8, n_in, aligned) : make_uint4(0, 0, 0, 0);
+        for (int t = 0; t < 4; t++) u[t] = ((const uint4 *)from)[chunk * 4 + t];
+    } else if (row < n_row) {
+#pragma unroll
+        for (int t = 0; t < 4; t++) u[t] = load_x8(from, chunk * 32 + t * 8, n_in, false);
+    }
     uint4 *const to = slabs + ((size_t)blockIdx.y * gridDim.x * 4 + chunk) * (4 * SLAB_ROWS) + r;
     to[0 * SLAB_ROWS] = make_uint4(u[0].x, u[1].x, u[2].x, u[3].x);
     to[1 * SLAB_ROWS] = make_uint4(u[0].y, u[1].y, u[2].y, u[3].y);
@@ -167,7 +171,7 @@ linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint
         barrier_init(&empty[tid], WARPS);
         if (tid == 0) {
             barrier_init(&met, 1);
-            barrier_expect(&met, N / 8 * THREADS * 16);
+            barrier_expect(&met, (N / 8 - MINE) * THREADS * 16);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); /* for the copies */
     }
@@ -253,8 +257,9 @@ linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint
 #pragma unroll
     for (int n = 0; n < N / 8; n++) {
         const float4 v = make_float4(total[n * 4], total[n * 4 + 1], total[n * 4 + 2], total[n * 4 + 3]);
-        if constexpr (BLOCKS == 1) sums[n * THREADS] = v;
-        else send16(sums + (block * MINE + n % MINE) * THREADS, v, &met, n / MINE);
+        float4 *const to = sums + (block * MINE + n % MINE) * THREADS;
+        if (BLOCKS == 1 || n / MINE == block) *to = v;
+        else send16(to, v, &met, n / MINE);
     }
     /* Of every 8 rows lane (g, t) has rows 2t and 2t + 1. */
     const int row = row0 + block * MINE * 8 + 2 * t, n_m = min(m_end - m, o.glu ? 1 : 2);
