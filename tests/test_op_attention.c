@@ -1,6 +1,7 @@
 /* test_op_attention.c - attention of tree nodes over prefix and path: each node's keys and values are put in a row and
  * given to plain softmax attention. A prompt that is cut in two passes has the bits of one pass, and a tree's node alone,
- * behind nodes that were fed before, those that it has among all: kernels for few rows and for many must agree. */
+ * behind nodes that were fed before, those that it has among all: kernels for few rows and for many must agree. So has
+ * the node at the end of its path read token by token: keys of the tree and of the prefix must count alike. */
 #include <math.h>
 
 #include "tests/ref_ops.h"
@@ -77,6 +78,16 @@ static const attention_case cases[] = {
     { "heads_40_dim_256", tree, 1, 40, 4, 256, 0, BF16, SPEC_PHASE_DECODE, 0 },
     { "heads_40_far", far_tree, 1, 40, 20, 32, 0, F16, SPEC_PHASE_DECODE, 0 },
     { "heads_40_far_window", far_tree, 1, 40, 10, 64, 700, BF16, SPEC_PHASE_DECODE, 0 },
+    { "bf16_one", one, 1, 4, 4, 128, 0, BF16, SPEC_PHASE_DECODE, 0 },
+    { "bf16_tree", tree, 1, 4, 4, 128, 0, BF16, SPEC_PHASE_DECODE, 0 },
+    { "bf16_tree_at_0", tree_at_0, 1, 4, 4, 64, 0, BF16, SPEC_PHASE_DECODE, 0 },
+    { "f16_fed", fed, 1, 4, 4, 64, 0, F16, SPEC_PHASE_DECODE, 0 },
+    { "f16_grouped", several, 4, 6, 2, 128, 0, F16, SPEC_PHASE_DECODE, 0 },
+    { "f16_window_1", several, 4, 4, 2, 64, 1, F16, SPEC_PHASE_DECODE, 0 },
+    { "bf16_one_key_head", tree_over_page, 1, 20, 1, 80, 0, BF16, SPEC_PHASE_DECODE, 0 },
+    { "f16_dim_40", fed, 1, 11, 1, 40, 0, F16, SPEC_PHASE_DECODE, 0 },
+    { "bf16_dim_200", far_tree, 1, 4, 2, 200, 70, BF16, SPEC_PHASE_DECODE, 0 },
+    { "heads_40_fed", fed, 1, 40, 40, 128, 70, BF16, SPEC_PHASE_DECODE, 0 },
     { "prefill", short_chain, 1, 4, 2, 16, 0, F32, SPEC_PHASE_PREFILL, 0 },
     { "prefill_window", short_chain, 1, 4, 2, 16, 5, F32, SPEC_PHASE_PREFILL, 0 },
     { "prefill_bf16", short_chain, 1, 4, 2, 32, 0, BF16, SPEC_PHASE_PREFILL, 0 },
@@ -174,6 +185,39 @@ static void expect_pass(const test_device *d, const attention_case *c, const spe
     free(step);
 }
 
+/* The last node, its path's keys and values in the slots of a prefix: the bits of row `row` of the tree. */
+static void expect_decoded(const test_device *d, const attention_case *c, const spec_op *tree_op, const uint8_t *want,
+                           int32_t row, double *k, double *v, size_t n_kv)
+{
+    const test_seq *tree_seq = c->seqs;
+    int32_t path[N_ELEMENTS(prompt_chain)], n = test_path(tree_seq, tree_seq->n_node - 1, path);
+    for (int32_t i = 0; i < n; i++) /* a node's number is not below its depth: no slot is read after it was written */
+        for (int32_t h = 0; h < c->n_kv_head; h++) {
+            size_t to = kv_index(c, tree_seq->slot, tree_seq->n_past + i, h);
+            size_t from = kv_index(c, tree_seq->slot, tree_seq->n_past + path[i], h);
+            memmove(k + to, k + from, (size_t)c->dim * sizeof *k);
+            memmove(v + to, v + from, (size_t)c->dim * sizeof *v);
+        }
+    const test_seq s = { .slot = tree_seq->slot, .n_past = tree_seq->n_past + n - 1, .n_node = 1, .parent = chain };
+    size_t width = (size_t)(c->n_head * c->dim), bytes = width * test_type_size(c->dtype);
+    spec_step_block *step = test_step(SPEC_PHASE_DECODE, &s, 1, 0);
+    test_buffer y = test_buffer_new(d, width, c->dtype);
+    test_buffer bk = test_buffer_from(d, k, n_kv, c->dtype), bv = test_buffer_from(d, v, n_kv, c->dtype);
+    spec_op op = *tree_op;
+    op.u.attention.q.data = (float *)op.u.attention.q.data + (size_t)row * (size_t)op.u.attention.q.ld;
+    op.u.attention.kv.k = bk.data, op.u.attention.kv.v = bv.data;
+    op.u.attention.y = test_view(&y, (int32_t)width);
+    test_run(d, &op, step, TEST_NODES);
+    uint8_t *got = test_read_raw(&y);
+    if (memcmp(got, want + (size_t)row * bytes, bytes) != 0)
+        fail_msg("%s %s: the last node has other bits where its path is decoded", d->name, c->name);
+    free(got);
+    test_buffer_free(&bv);
+    test_buffer_free(&bk);
+    test_buffer_free(&y);
+    free(step);
+}
+
 static void run_case(const test_device *d, const attention_case *c)
 {
     test_random random = { 6 };
@@ -207,6 +251,7 @@ static void run_case(const test_device *d, const attention_case *c)
         if (c->phase == SPEC_PHASE_DECODE && rows > 1 && c->n_seq == 1) {
             uint8_t *bits = test_read_raw(&by);
             for (int32_t i = 0; i < rows; i++) expect_pass(d, c, &op, bits, i, 1);
+            expect_decoded(d, c, &op, bits, rows - 1, k, v, n_kv);
             free(bits);
         }
     }
