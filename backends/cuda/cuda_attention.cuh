@@ -5,31 +5,55 @@
 
 #include "cuda.cuh"
 
-/* Attention with K and V of type T; splits > 1: parts of rows go to the queue's scratch, to be merged. vec: rows of K
- * and V may be read 16 bytes at a time. */
-template <typename T>
-spec_status speci_cuda_attention_tiles(spec_queue *q, const spec_attention_args *a, bool vec, int splits);
+enum { ATT_CHUNK = 256 /* positions that cuda_attention_matrix.cu sums at once */ };
+
+/* Attention with K and V in float32, and in 16-bit types. splits > 1: blocks may share a row, by parts of it in the
+ * queue's scratch, [row][n_head][part][d weighted sums, maximum, sum of exponentials], which merge adds up: a part is a
+ * split (float32) or a chunk. */
+spec_status speci_cuda_attention_f32(spec_queue *q, const spec_attention_args *a, int splits);
+spec_status speci_cuda_attention_matrix(spec_queue *q, const spec_attention_args *a, int splits);
+spec_status speci_cuda_attention_merge(spec_queue *q, const spec_attention_args *a, int parts);
 
 /* Prefill on the matrix instruction (cuda_attention_prefill.cu): whether it takes this case, and the launch. */
 bool speci_cuda_attention_prefill_can(const spec_queue *q, const spec_attention_args *a);
 spec_status speci_cuda_attention_prefill(spec_queue *q, const spec_attention_args *a);
 
-/* A running softmax of one query, for one dimension. */
-struct att_merged {
-    float m, l, o;
-    __device__ __forceinline__ void clear() { m = -CUDART_INF_F, l = 0.0f, o = 0.0f; }
-    __device__ __forceinline__ void add(float m1, float l1, float o1)
+/* A running softmax of one query, for N of its dimensions; m in units of log 2. */
+template <int N> struct att_sum {
+    float m, l, o[N];
+    __device__ __forceinline__ void clear()
+    {
+        m = -CUDART_INF_F, l = 0.0f;
+#pragma unroll
+        for (int i = 0; i < N; i++) o[i] = 0.0f;
+    }
+    __device__ __forceinline__ void add(float m1, float l1, const float *o1)
     {
         if (m1 == -CUDART_INF_F && l1 == 0.0f) return; /* nothing was attended there */
-        if (m == -CUDART_INF_F && l == 0.0f) {
-            m = m1, l = l1, o = o1;
-            return;
-        }
-        const float top = fmaxf(m, m1), a = exp_fast(m - top), b = exp_fast(m1 - top);
+        const float top = fmaxf(m, m1), a = exp2_fast(m - top), b = exp2_fast(m1 - top);
         l = fmaf(l, a, l1 * b);
-        o = fmaf(o, a, o1 * b);
+#pragma unroll
+        for (int i = 0; i < N; i++) o[i] = fmaf(o[i], a, o1[i] * b);
         m = top;
     }
+    __device__ __forceinline__ float at(int i) const { return __fdividef(o[i], l); }
 };
+
+/* Two values in a word, the lower one first. */
+template <typename T> static __device__ __forceinline__ uint32_t pack2(float low, float high);
+template <> __device__ __forceinline__ uint32_t pack2<__nv_bfloat16>(float low, float high)
+{
+    const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
+    uint32_t w;
+    memcpy(&w, &v, 4);
+    return w;
+}
+template <> __device__ __forceinline__ uint32_t pack2<__half>(float low, float high)
+{
+    const __half2 v = __floats2half2_rn(low, high);
+    uint32_t w;
+    memcpy(&w, &v, 4);
+    return w;
+}
 
 #endif

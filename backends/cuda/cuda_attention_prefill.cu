@@ -20,22 +20,6 @@
 
 enum { PRE_WARPS = 4, PRE_THREADS = PRE_WARPS * 32, PRE_ROWS = PRE_WARPS * 16 };
 
-template <typename T> static __device__ __forceinline__ uint32_t pack2(float low, float high);
-template <> __device__ __forceinline__ uint32_t pack2<__nv_bfloat16>(float low, float high)
-{
-    const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
-    uint32_t w;
-    memcpy(&w, &v, 4);
-    return w;
-}
-template <> __device__ __forceinline__ uint32_t pack2<__half>(float low, float high)
-{
-    const __half2 v = __floats2half2_rn(low, high);
-    uint32_t w;
-    memcpy(&w, &v, 4);
-    return w;
-}
-
 /* The rows of a lane, g and g + 8 of its warp's: what they attend is [first, last]. */
 struct pre_rows {
     int first[2], last[2];
