@@ -157,7 +157,7 @@ static __global__ void __launch_bounds__(GROUPS * 128, RESIDENT)
 linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint4 *x, int n_in, linear_out o)
 {
     constexpr int SLABS = many_slabs<RESIDENT>::N, LAG = many_slabs<RESIDENT>::LAG;
-    constexpr int M = GROUPS * 64, WARPS = GROUPS * 4, THREADS = WARPS * 32, STAGE = N / 64 * SLAB;
+    constexpr int WARPS = GROUPS * 4, THREADS = WARPS * 32, STAGE = N / 64 * SLAB;
     constexpr int BLOCKS = LINEAR_PARTS / PARTS;  /* of the cluster */
     constexpr int MINE = N / 8 / BLOCKS;          /* eights of rows that a block of it adds up and stores */
     extern __shared__ __align__(128) char dynamic[];
