@@ -1,5 +1,5 @@
-/* cuda_attention.cuh - what attention's files share: the tiles' launcher, made for each type in a file of its own, since
- * they take long to compile, and the running softmax of tiles and of the merge. */
+/* cuda_attention.cuh - what attention's files share: their launchers, the running softmax of kernels and of the merge, and two
+ * values of a 16-bit type in a word. */
 #ifndef SPEC_CUDA_ATTENTION_CUH
 #define SPEC_CUDA_ATTENTION_CUH
 
