@@ -10,7 +10,8 @@
  *  - a batch of steps leaves its sums over a lane's states in shared memory; then each lane adds those of a step and
  *    channel, where a warp that exchanges them by shuffles spends a third of its instructions;
  *  - saved states wait in registers, the two deepest places, where they are used most; shared memory has the others.
- * CH and the warps of a block follow the number of channels and multiprocessors (launch_any). They change no bits.
+ * CH, the warps of a block and PLACES follow the number of channels, multiprocessors and rows (launch_any). They change
+ * no bits.
  *
  * The state and all that earlier passes left are read before the kernel waits for the one in front; so is the work
  * list made (cuda_scan_steps.cuh). Registers are limited so that one of these kernels and the products around it fit a
