@@ -90,9 +90,9 @@ typedef struct cpu_loops {
     void (*norm)(const spec_norm_args *a, float *y, const float *x, const float *gate);
     /* y = x * rsqrt(mean(x^2) + eps) * weight */
     void (*rms)(float *y, const float *x, const float *weight, float eps, size_t n);
-    /* n <= SPEC_PAGE keys and values of type dtype, in position order, join the softmax of q [d] */
-    void (*attend)(cpu_attend *s, const float *q, const void *const *k, const void *const *v, spec_dtype dtype,
-                   int32_t n, size_t d, float scale);
+    /* n <= SPEC_PAGE keys and values, in position order, join the softmax of q [d] */
+    void (*attend)(cpu_attend *s, const float *q, const float *const *k, const float *const *v, int32_t n, size_t d,
+                   float scale);
     /* y[c] = silu(bias[c] + sum_k w[k][c] u[k][c]), oldest tap first */
     void (*conv)(float *y, const float *bias, const float *const *w, const float *const *u, int32_t width, size_t n);
     /* dt = clamp(softplus(in + bias), lo, hi) */
@@ -169,8 +169,9 @@ struct spec_queue {
 
 uint8_t *speci_cpu_scratch_take(spec_queue *q);
 void speci_cpu_scratch_give(spec_queue *q, uint8_t *p);
-/* Bytes of one slot for rows of n_vocab columns; for the states that a scan keeps. */
+/* Bytes of one slot for rows of n_vocab columns; for keys, values and sums of attention; for the states that a scan keeps. */
 size_t speci_cpu_rows_scratch(size_t n_vocab);
+size_t speci_cpu_attention_scratch(const spec_attention_args *a);
 size_t speci_cpu_scan_scratch(const spec_scan_args *a);
 
 /* ------------------------------------------------------------------------------------ operations --- */

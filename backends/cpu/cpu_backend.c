@@ -114,7 +114,7 @@ static size_t step_bytes(const spec_plan *p)
            (rows + seqs * nodes + seqs * pages) * sizeof(int32_t) + 6 * 64;
 }
 
-/* Bytes of a slot of scratch: rows of logits, rows of norms, states of scans, panels of prefill. */
+/* Bytes of a slot of scratch: rows of logits, rows of norms, blocks of attention, states of scans, panels of prefill. */
 static size_t slot_bytes(const spec_plan *plans, int32_t n_plan, size_t n_vocab)
 {
     size_t most = speci_cpu_rows_scratch(n_vocab);
@@ -122,6 +122,7 @@ static size_t slot_bytes(const spec_plan *plans, int32_t n_plan, size_t n_vocab)
         for (int32_t j = 0; j < plans[i].n_op; j++) {
             const spec_op *op = &plans[i].ops[j];
             size_t need = op->kind == SPEC_OP_NORM ? (size_t)op->u.norm.dim * sizeof(float) : 0;
+            if (op->kind == SPEC_OP_ATTENTION) need = speci_cpu_attention_scratch(&op->u.attention);
             if (op->kind == SPEC_OP_SCAN && plans[i].phase == SPEC_PHASE_DECODE)
                 need = speci_cpu_scan_scratch(&op->u.scan);
 #if defined(SPEC_HAVE_BLAS)

@@ -185,16 +185,20 @@ static inline void axpy(float *restrict y, float f, const float *restrict x, siz
     for (size_t i = 0; i < n; i++) y[i] += f * x[i];
 }
 
-/* m' = max(m, s);  o' = o e^(m - m') + sum_j e^(s_j - m') v_j;  l' likewise   (algorithms.md 6) */
-static void attend(cpu_attend *st, const float *q, const void *const *k, const void *const *v, spec_dtype dtype,
-                   int32_t n, size_t d, float scale)
+/* y + f[0] x[0] + f[1] x[1] + ..., four at a time: y is read and written once for them. */
+static inline void axpy4(float *restrict y, const float f[4], const float *const x[4], size_t n)
 {
-    float s[SPEC_PAGE], row[CPU_HEAD_MAX], m = st->m;
+    const float *restrict a = x[0], *restrict b = x[1], *restrict c = x[2], *restrict d = x[3];
+    for (size_t i = 0; i < n; i++) y[i] = y[i] + f[0] * a[i] + f[1] * b[i] + f[2] * c[i] + f[3] * d[i];
+}
+
+/* m' = max(m, s);  o' = o e^(m - m') + sum_j e^(s_j - m') v_j;  l' likewise   (algorithms.md 6) */
+static void attend(cpu_attend *st, const float *q, const float *const *k, const float *const *v, int32_t n, size_t d,
+                   float scale)
+{
+    float s[SPEC_PAGE], m = st->m;
     for (int32_t j = 0; j < n; j++) {
-        const float *key = row;
-        if (dtype == SPEC_DTYPE_F32) key = k[j];
-        else load(row, k[j], dtype, d);
-        s[j] = dot(q, key, d) * scale;
+        s[j] = dot(q, k[j], d) * scale;
         m = s[j] > m ? s[j] : m;
     }
     float old = cpu_exp(st->m - m);
@@ -202,13 +206,10 @@ static void attend(cpu_attend *st, const float *q, const void *const *k, const v
     float l = st->l * old;
     for (size_t i = 0; i < d; i++) st->o[i] *= old;
     for (int32_t j = 0; j < n; j++) s[j] = cpu_exp(s[j] - m);
-    for (int32_t j = 0; j < n; j++) {
-        const float *value = row;
-        if (dtype == SPEC_DTYPE_F32) value = v[j];
-        else load(row, v[j], dtype, d);
-        l += s[j];
-        axpy(st->o, s[j], value, d);
-    }
+    for (int32_t j = 0; j < n; j++) l += s[j];
+    int32_t j = 0;
+    for (; j + 4 <= n; j += 4) axpy4(st->o, s + j, v + j, d);
+    for (; j < n; j++) axpy(st->o, s[j], v[j], d);
     st->m = m;
     st->l = l;
 }
