@@ -18,6 +18,9 @@ static __device__ __forceinline__ float scan_update(float s, float decay, float 
     return fmaf(decay, s, dx * b);
 }
 
+/* Until the asynchronous copies of this thread are there. */
+static __device__ __forceinline__ void scan_copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
 /* Dynamic shared memory that a block of this device may ask for, a little left for what a kernel has of its own. */
 static inline size_t scan_shared_limit(const spec_device *dev)
 {

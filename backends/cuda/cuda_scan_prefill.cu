@@ -58,10 +58,6 @@ template <typename T, int NS, int CH> struct ssd_shared { /* of two: one is read
     ssd_table table[2];
 };
 
-static __device__ __forceinline__ float silu_fast(float v)
-{
-    return __fdividef(v, 1.0f + exp2_fast(-1.4426950408889634f * v));
-}
 static __device__ __forceinline__ float decay_between(float2 to, float2 from)
 {
     return exp2_fast((to.x - from.x) + (to.y - from.y));
@@ -74,7 +70,6 @@ static __device__ __forceinline__ void copy_async(void *shared, const void *glob
                  "l"(global), "r"(there ? 16 : 0)
                  : "memory");
 }
-static __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 /* Four matrices of 8 x 8 from [row][col] on: r[0] at (0, 0), then `first` says which of (8, 0) and (0, 8) is r[1], and
  * r[3] at (8, 8). A lane has two neighbours of a row: (lane / 4, lane % 4 * 2), or turned, of a column. */
@@ -435,7 +430,7 @@ template <typename T, int NS, int CH> struct ssd_block {
             float *y = &out[i / 2][i % 2 * 2];
             y[0] = fmaf(skip, x.x, y[0]), y[1] = fmaf(skip, x.y, y[1]);
             if (!a.z.data) continue;
-            y[0] = y[0] * silu_fast(gate[i / 2][i % 2 * 2]), y[1] = y[1] * silu_fast(gate[i / 2][i % 2 * 2 + 1]);
+            y[0] = y[0] * silu(gate[i / 2][i % 2 * 2]), y[1] = y[1] * silu(gate[i / 2][i % 2 * 2 + 1]);
         }
     }
 };
@@ -466,7 +461,7 @@ scan_prefill_kernel(const spec_step_block *step, const spec_scan_args a, int n_t
 
     for (int i0 = 0, now = 0; i0 < s.n_row; i0 += SSD_ROWS, now ^= 1) {
         const int first = s.first_row + i0, n = s.n_row - i0, next = first + SSD_ROWS, n_next = n - SSD_ROWS;
-        copy_wait();
+        scan_copies_wait();
         __syncthreads(); /* the chunk, its table and S0 are there; the chunk before has been read */
         const ssd_rows<NS, CH> &in = shared.rows[now];
         const ssd_table &table = shared.table[now];

@@ -76,7 +76,6 @@ template <int BYTES> static __device__ __forceinline__ void copy_async(void *sha
     if constexpr (BYTES == 16) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
     else asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(BYTES) : "memory");
 }
-static __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 /* N values, two in a word: one load, and its values. */
 template <int N> struct raw_values {
@@ -307,7 +306,7 @@ scan_warp_kernel(const spec_step_block *step, const spec_scan_args a, const warp
         if (mine && !is_known(w)) dt = row_dt(w);
         copy(n);
         if (mine) keep_dt(w, dt);
-        copy_wait();
+        scan_copies_wait();
         __syncthreads();
         multiply_bc(n);
 #pragma unroll 1
