@@ -303,7 +303,7 @@ __device__ __forceinline__ float exp2_fast(float x)
 }
 
 /* e^x, at most 2^-22 + |x| 2^-24 off; the code is short, which for kernels that run once a layer is what counts. */
-__device__ __forceinline__ float exp_fast(float x) { return exp2_fast(1.44269504f * x); }
+__device__ __forceinline__ float exp_fast(float x) { return exp2_fast(CUDART_L2E_F * x); }
 
 /* The functions that scan, replay and every activation share. */
 __device__ __forceinline__ float silu(float x) { return __fdividef(x, 1.0f + exp_fast(-x)); }

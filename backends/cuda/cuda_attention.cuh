@@ -1,5 +1,5 @@
-/* cuda_attention.cuh - what attention's files share: their launchers, the running softmax of kernels and of the merge, and two
- * values of a 16-bit type in a word. */
+/* cuda_attention.cuh - what attention's files share: their launchers, the running softmax of kernels and of the merge, and small
+ * pieces of the kernels on the matrix instruction. */
 #ifndef SPEC_CUDA_ATTENTION_CUH
 #define SPEC_CUDA_ATTENTION_CUH
 
@@ -38,6 +38,13 @@ template <int N> struct att_sum {
     }
     __device__ __forceinline__ float at(int i) const { return __fdividef(o[i], l); }
 };
+
+/* Over the four lanes that share a row of a product. */
+static __device__ __forceinline__ float quad_max(float v)
+{
+    v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, 1));
+    return fmaxf(v, __shfl_xor_sync(0xffffffffu, v, 2));
+}
 
 /* Two values in a word, the lower one first. */
 template <typename T> static __device__ __forceinline__ uint32_t pack2(float low, float high);

@@ -122,11 +122,6 @@ template <typename T, int D, bool WHOLE> struct att_step {
 
 private:
     static __device__ __forceinline__ uint32_t word(const uint4 &x, int i) { return (&x.x)[i]; }
-    static __device__ __forceinline__ float quad_max(float v)
-    {
-        v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, 1));
-        return fmaxf(v, __shfl_xor_sync(0xffffffffu, v, 2));
-    }
     static __device__ __forceinline__ float quad_sum(float v)
     {
         v = v + __shfl_xor_sync(0xffffffffu, v, 1);

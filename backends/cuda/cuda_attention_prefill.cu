@@ -104,7 +104,7 @@ attention_prefill_kernel(const spec_step_block *step, spec_attention_args a)
     copy(page0);
 
     uint32_t q[D / 16][4];
-    const float scale = a.scale * 1.44269504088896340736f; /* log2 e: powers are of 2 */
+    const float scale = a.scale * CUDART_L2E_F; /* powers are of 2 */
 #pragma unroll
     for (int c = 0; c < D / 16; c++)
 #pragma unroll
@@ -164,8 +164,7 @@ attention_prefill_kernel(const spec_step_block *step, spec_attention_args a)
             float most = m[i];
 #pragma unroll
             for (int n = 0; n < 8; n++) most = fmaxf(most, fmaxf(x[n][2 * i], x[n][2 * i + 1]));
-            most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
-            most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+            most = quad_max(most);
             const float base = most == -CUDART_INF_F ? 0.0f : most, shrink = exp2_fast(m[i] - base);
             m[i] = most;
 #pragma unroll
