@@ -280,6 +280,11 @@ static inline int32_t cpu_min(int32_t a, int32_t b)
     return a < b ? a : b;
 }
 
+static inline int32_t cpu_max(int32_t a, int32_t b)
+{
+    return a > b ? a : b;
+}
+
 /* ceil(a / b) */
 static inline int32_t cpu_parts(int32_t a, int32_t b)
 {

@@ -37,8 +37,8 @@ typedef struct attention_job {
 
 /* A task's row. */
 typedef struct tile_row {
-    int32_t first, position;           /* it attends both and what lies between */
-    int32_t slot[SPEC_MAX_DEPTH + 1];  /* decode passes: of the ancestor of each depth, and its own */
+    int32_t first, position;          /* it attends both and what lies between */
+    int32_t slot[SPEC_MAX_DEPTH + 1]; /* decode passes: of the ancestor of each depth, and its own */
 } tile_row;
 
 /* 64 positions, from t0 on, as float32: where they lie, or copies. */
@@ -79,61 +79,98 @@ size_t speci_cpu_attention_scratch(const spec_attention_args *a)
     return 4 * SPEC_PAGE * d * sizeof(float) + TILE_ROWS * heads * (d * sizeof(float) + sizeof(cpu_attend));
 }
 
-/* The rows [row, row + n) of s, heads [head, head + job->heads). */
-static void attend_rows(const attention_job *job, const spec_step_seq *s, int32_t row, int32_t n, int32_t head)
-{
-    const spec_attention_args *a = job->a;
-    const cpu_loops *loops = job->q->dev->loops;
-    const spec_step_block *b = job->q->step;
-    const int32_t *pages = spec_step_pages(b) + s->first_page;
-    const int32_t kv_head = head / (a->n_head / a->kv.n_kv_head), heads = job->heads;
-    const size_t d = (size_t)a->kv.head_dim, copy = SPEC_PAGE * d;
-    uint8_t *scratch = speci_cpu_scratch_take(job->q);
-    cpu_attend *states = (cpu_attend *)(void *)scratch;
-    float *copies = (float *)(void *)(states + n * heads), *sums = copies + 4 * copy;
-    kv_block prefix = { copies, copies + copy, { NULL }, { NULL } }, own = { copies + 2 * copy, copies + 3 * copy, { NULL }, { NULL } };
+/* Rows [row0, row0 + n) of a sequence, heads [head0, head0 + job->heads). */
+typedef struct tile {
+    const attention_job *job;
+    const spec_step_seq *s;
+    int32_t row0, n, head0, kv_head;
+    int32_t first, last;   /* positions that any row attends */
+    int32_t same;          /* those before it lie where they lie for all rows */
     tile_row rows[TILE_ROWS];
-    int32_t first = INT32_MAX, last = -1;
-    for (int32_t r = 0; r < n; r++) {
-        find_row(b, s, row + r, a->window, &rows[r]);
-        first = cpu_min(first, rows[r].first), last = rows[r].position > last ? rows[r].position : last;
-    }
-    memset(sums, 0, (size_t)(n * heads) * d * sizeof *sums);
-    for (int32_t i = 0; i < n * heads; i++) states[i] = (cpu_attend){ -INFINITY, 0.0f, sums + (size_t)i * d };
+    kv_block prefix, own;  /* what lies alike for all rows; a row's */
+    cpu_attend *states;    /* [n][heads] */
+} tile;
 
-    const int32_t same = b->phase == SPEC_PHASE_DECODE ? s->n_past : last + 1; /* positions before it are of all rows */
-    for (int32_t t0 = first / SPEC_PAGE * SPEC_PAGE; t0 <= last; t0 += SPEC_PAGE) {
-        for (int32_t t = t0 > first ? t0 : first; t < cpu_min(t0 + SPEC_PAGE, same); t++)
-            fetch(job, &prefix, t - t0, pages, t, kv_head);
-        for (int32_t r = 0; r < n; r++) {
-            const int32_t begin = t0 > rows[r].first ? t0 : rows[r].first, end = cpu_min(t0 + SPEC_PAGE, rows[r].position + 1);
-            for (int32_t t = begin; t < end; t++) {
-                if (t >= same) fetch(job, &own, t - t0, pages, rows[r].slot[t - same], kv_head);
-                else own.k[t - t0] = prefix.k[t - t0], own.v[t - t0] = prefix.v[t - t0];
-            }
-            for (int32_t h = 0; h < heads && begin < end; h++)
-                loops->attend(&states[r * heads + h], cpu_at(&a->q, row + r, (head + h) * a->kv.head_dim), own.k + begin - t0,
-                              own.v + begin - t0, end - begin, d, a->scale);
+static void find_rows(tile *t)
+{
+    const spec_step_block *b = t->job->q->step;
+    t->first = INT32_MAX, t->last = -1;
+    for (int32_t r = 0; r < t->n; r++) {
+        const tile_row *row = &t->rows[r];
+        find_row(b, t->s, t->row0 + r, t->job->a->window, &t->rows[r]);
+        t->first = cpu_min(t->first, row->first), t->last = cpu_max(t->last, row->position);
+    }
+    t->same = b->phase == SPEC_PHASE_DECODE ? t->s->n_past : t->last + 1;
+}
+
+static void use_scratch(tile *t, uint8_t *scratch)
+{
+    const size_t d = (size_t)t->job->a->kv.head_dim, copy = SPEC_PAGE * d, n = (size_t)(t->n * t->job->heads);
+    t->states = (cpu_attend *)(void *)scratch;
+    float *copies = (float *)(void *)(t->states + n), *sums = copies + 4 * copy;
+    t->prefix.k_copy = copies, t->prefix.v_copy = copies + copy;
+    t->own.k_copy = copies + 2 * copy, t->own.v_copy = copies + 3 * copy;
+    memset(sums, 0, n * d * sizeof *sums);
+    for (size_t i = 0; i < n; i++) t->states[i] = (cpu_attend){ -INFINITY, 0.0f, sums + i * d };
+}
+
+/* Positions [t0, t0 + 64), each row what it attends of them. */
+static void attend_block(tile *t, int32_t t0)
+{
+    const spec_attention_args *a = t->job->a;
+    const int32_t *pages = spec_step_pages(t->job->q->step) + t->s->first_page, heads = t->job->heads, dim = a->kv.head_dim;
+    for (int32_t p = cpu_max(t0, t->first); p < cpu_min(t0 + SPEC_PAGE, t->same); p++)
+        fetch(t->job, &t->prefix, p - t0, pages, p, t->kv_head);
+    for (int32_t r = 0; r < t->n; r++) {
+        const tile_row *row = &t->rows[r];
+        const int32_t begin = cpu_max(t0, row->first), end = cpu_min(t0 + SPEC_PAGE, row->position + 1);
+        for (int32_t p = begin; p < end; p++) {
+            const int32_t i = p - t0;
+            if (p >= t->same) fetch(t->job, &t->own, i, pages, row->slot[p - t->same], t->kv_head);
+            else t->own.k[i] = t->prefix.k[i], t->own.v[i] = t->prefix.v[i];
         }
+        for (int32_t h = 0; h < heads && begin < end; h++)
+            t->job->q->dev->loops->attend(&t->states[r * heads + h], cpu_at(&a->q, t->row0 + r, (t->head0 + h) * dim),
+                                          t->own.k + begin - t0, t->own.v + begin - t0, end - begin, (size_t)dim, a->scale);
     }
-    for (int32_t i = 0; i < n * heads; i++) {
-        loops->scale(states[i].o, 1.0f / states[i].l, d);
-        loops->store(cpu_at(&a->y, row + i / heads, (head + i % heads) * a->kv.head_dim), a->y.dtype, states[i].o, d);
+}
+
+static void store_tile(const tile *t)
+{
+    const spec_attention_args *a = t->job->a;
+    const cpu_loops *loops = t->job->q->dev->loops;
+    const int32_t heads = t->job->heads, dim = a->kv.head_dim;
+    for (int32_t i = 0; i < t->n * heads; i++) {
+        const cpu_attend *state = &t->states[i];
+        loops->scale(state->o, 1.0f / state->l, (size_t)dim);
+        loops->store(cpu_at(&a->y, t->row0 + i / heads, (t->head0 + i % heads) * dim), a->y.dtype, state->o, (size_t)dim);
     }
-    speci_cpu_scratch_give(job->q, scratch);
+}
+
+static int32_t tiles_of(const spec_step_seq *s)
+{
+    return cpu_parts(s->n_row, TILE_ROWS);
 }
 
 /* Task i: of all sequences' tiles of rows the i / n-th, n tasks to each. */
 static void attention_task(void *arg, int32_t i)
 {
     const attention_job *job = arg;
-    const spec_step_block *b = job->q->step;
-    const int32_t n = job->a->n_head / job->heads;
-    int32_t tile = i / n;
-    const spec_step_seq *s = spec_step_seqs(b);
-    for (; tile >= cpu_parts(s->n_row, TILE_ROWS); s++) tile -= cpu_parts(s->n_row, TILE_ROWS);
-    const int32_t row = tile * TILE_ROWS;
-    attend_rows(job, s, s->first_row + row, cpu_min(TILE_ROWS, s->n_row - row), i % n * job->heads);
+    const spec_attention_args *a = job->a;
+    const int32_t n = a->n_head / job->heads;
+    const spec_step_seq *s = spec_step_seqs(job->q->step);
+    int32_t at = i / n;
+    for (; at >= tiles_of(s); s++) at -= tiles_of(s);
+
+    tile t = { .job = job, .s = s, .row0 = s->first_row + at * TILE_ROWS, .head0 = i % n * job->heads };
+    t.n = cpu_min(TILE_ROWS, s->n_row - at * TILE_ROWS);
+    t.kv_head = t.head0 / (a->n_head / a->kv.n_kv_head);
+    find_rows(&t);
+    uint8_t *scratch = speci_cpu_scratch_take(job->q);
+    use_scratch(&t, scratch);
+    for (int32_t t0 = t.first / SPEC_PAGE * SPEC_PAGE; t0 <= t.last; t0 += SPEC_PAGE) attend_block(&t, t0);
+    store_tile(&t);
+    speci_cpu_scratch_give(job->q, scratch);
 }
 
 spec_status speci_cpu_attention(spec_queue *q, const spec_attention_args *a)
@@ -145,7 +182,7 @@ spec_status speci_cpu_attention(spec_queue *q, const spec_attention_args *a)
                                   speci_cpu_attention_scratch(a), q->slot_bytes);
     attention_job job = { q, a, b->n_row > 1 ? a->n_head / a->kv.n_kv_head : 1 };
     int32_t tiles = 0;
-    for (int32_t i = 0; i < b->n_seq; i++) tiles += cpu_parts(spec_step_seqs(b)[i].n_row, TILE_ROWS);
+    for (int32_t i = 0; i < b->n_seq; i++) tiles += tiles_of(&spec_step_seqs(b)[i]);
     speci_cpu_parallel(q->dev->pool, tiles * (a->n_head / job.heads), attention_task, &job);
     return SPEC_OK;
 }
