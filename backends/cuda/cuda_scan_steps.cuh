@@ -41,18 +41,23 @@ struct scan_steps {
     int32_t *visit;  /* [n_node] as the step block has them, packed */
     int32_t *word;   /* [n_node] the step of the visit's own node, `from` that of its first step */
     int32_t *waited; /* [n_node] a visit starts from the node's saved state */
+    int32_t *number_of; /* [n_node] a node's visit */
     int32_t *first;  /* [n_node + 1] number of the visit's first step; only where some visits have several */
     int n_row, n_path, n_step, n_advance;
-    bool rebuilds;   /* some visits have several steps */
+    bool rebuilds;   /* some visits have several steps, or start from the stored state */
 
-    static __host__ __device__ size_t bytes(int n_node) { return ((size_t)n_node * 5 + 1) * sizeof(int32_t); }
+    static __host__ __device__ size_t bytes(int n_node) { return ((size_t)n_node * 6 + 1) * sizeof(int32_t); }
     __device__ scan_steps(void *shared, int n_node)
     {
         parent = (int32_t *)shared, visit = parent + n_node, word = visit + n_node, waited = word + n_node;
-        first = waited + n_node;
+        number_of = waited + n_node, first = number_of + n_node;
     }
     __device__ void build(const spec_step_block *step, const spec_step_seq &s, int n_place);
     __device__ int at(int t) const;
+    /* Every visit is one step and starts from a state of this pass: any run of visits can be walked on its own, once the
+     * ancestors of its first have been. */
+    __device__ bool divides() const { return !rebuilds && n_advance == 0; }
+    __device__ int ancestors(int v, uint8_t *up) const;
 
   private:
     __device__ int load_of(int i) const { return (visit[i] >> 16 & 0xff) - 2; }
@@ -123,18 +128,28 @@ __device__ __forceinline__ void scan_steps::build(const spec_step_block *step, c
         const spec_step_visit v = spec_step_visits(step)[s.first_row + i];
         const int load = v.load < SPEC_LOAD_PATH || v.load >= n_place ? (int)SPEC_LOAD_PATH : v.load;
         const int save = v.save < 0 || v.save >= n_place ? -1 : v.save;
-        visit[i] = min(max(v.node, s.n_fed), n_tree - 1) | (load + 2) << 16 | (save + 1) << 24;
+        const int n = min(max(v.node, s.n_fed), n_tree - 1);
+        visit[i] = n | (load + 2) << 16 | (save + 1) << 24;
+        number_of[n] = i;
     }
     __syncthreads();
     bool several = false;
 #pragma unroll 1
-    for (int i = tid; i < n_row; i += n_thread) several |= (first[i] = find(i)) > 1;
+    for (int i = tid; i < n_row; i += n_thread) several |= (first[i] = find(i)) > 1 || (word[i] & STEP_FROM) == STEP_STORED;
     rebuilds = __syncthreads_or(several) != 0;
     n_step = n_path + n_row;
     if (!rebuilds) return;
     if (tid < 32) number();
     __syncthreads();
     n_step = n_path + first[n_row];
+}
+
+/* The visits of the ancestors of visit v's node, the nearest first; how many. Where it divides(). */
+__device__ __forceinline__ int scan_steps::ancestors(int v, uint8_t *up) const
+{
+    int count = 0;
+    for (int k = parent[visit[v] & STEP_NODE]; k >= 0; k = parent[k]) up[count++] = (uint8_t)number_of[k];
+    return count;
 }
 
 __device__ __forceinline__ int scan_steps::at(int t) const

@@ -9,9 +9,11 @@
  *  - dt and decay are computed by a thread for each step and head, B C by a warp for each step, before the chunk runs;
  *  - a batch of steps leaves its sums over a lane's states in shared memory; then each lane adds those of a step and
  *    channel, where a warp that exchanges them by shuffles spends a third of its instructions;
- *  - saved states wait in registers, the two deepest places, where they are used most; shared memory has the others.
- * CH, the warps of a block and PLACES follow the number of channels, multiprocessors and rows (launch_any). They change
- * no bits.
+ *  - saved states wait in registers, the deepest PLACES of them, where they are used most; shared memory has the others;
+ *  - where there are so few channels that a multiprocessor has six warps of them, PARTS times as many walk the tree: each
+ *    part is a run of visits, whose warps first absorb the ancestors of its first (walk_up), outputs left out.
+ * CH, the warps of a block, PLACES and PARTS follow the number of channels, multiprocessors and rows (launch_any). They
+ * change no bits.
  *
  * The state and all that earlier passes left are read before the kernel waits for the one in front; so is the work
  * list made (cuda_scan_steps.cuh). Registers are limited so that one of these kernels and the products around it fit a
@@ -21,15 +23,18 @@
 
 enum {
     WARP_STATES = 128,
-    WARP_CHUNK = 64, /* steps at most */
-    WARP_ROW = 36,   /* of sums over a lane's states: 8 lanes that read 16 bytes each are on different banks */
-    WARP_LEAST = 4, WARP_MOST = 10 /* warps of a block */
+    WARP_DIVIDED = 64,              /* rows of a tree that is divided, at most */
+    WARP_CHUNK = WARP_DIVIDED + 16, /* steps at most: such a tree behind a path */
+    WARP_ROW = 36,                  /* of sums over a lane's states: 8 lanes that read 16 bytes each are on different banks */
+    WARP_LEAST = 4, WARP_MOST = 10, /* warps of a block with channels of their own */
+    WARP_PARTS = 3                  /* of a tree, at most */
 };
 
 /* How a launch divides the channels of a group of heads that share B and C. */
 struct warp_grid {
     int32_t width;             /* channels of the group */
     int32_t heads;             /* of a block at most */
+    int32_t warps, parts;      /* of a block: those with channels of their own, for each part of a tree */
     int32_t chunk, batch;      /* steps whose inputs, and whose sums, are in shared memory */
     int32_t n_place, n_shared; /* saved states: all, and those in shared memory */
 };
@@ -41,32 +46,38 @@ struct __align__(16) warp_bc {
 /* A block's shared memory. Of a step behind the chunk's last C is read and not used. */
 template <int CH> struct warp_shared {
     typedef uint16_t lane_x[CH];
-    float4 *saved; /* [n_shared][CH][threads] */
+    float4 *saved; /* [n_shared][CH][threads of all parts] */
     warp_bc *bc;   /* [chunk + 1] */
-    float *sum;    /* [warps][batch][CH][WARP_ROW] */
+    float *sum;    /* [warps of all parts][batch][CH][WARP_ROW] */
     float2 *time;  /* dt and decay: [heads][WARP_CHUNK] */
     lane_x *x;     /* [warps][WARP_CHUNK] */
     float *dot;    /* B C: [WARP_CHUNK] */
     int32_t *word; /* [WARP_CHUNK] */
+    uint8_t (*up)[WARP_CHUNK]; /* [WARP_PARTS] the ancestors of a part's first visit (scan_steps::ancestors); */
+    int32_t *n_up;             /* [WARP_PARTS] how many they are */
     void *steps;
 
-    static __host__ __device__ size_t bytes(const warp_grid &g, int warps, int n_node)
+    static __host__ __device__ size_t bytes(const warp_grid &g, int n_node)
     {
-        return sizeof(float4) * (size_t)(g.n_shared * CH * warps * 32) + sizeof(warp_bc) * (size_t)(g.chunk + 1) +
-               sizeof(float) * (size_t)(warps * g.batch * CH * WARP_ROW) +
-               WARP_CHUNK * (sizeof(float2) * (size_t)g.heads + sizeof(lane_x) * (size_t)warps + 8) +
-               scan_steps::bytes(n_node);
+        const size_t all = (size_t)(g.warps * g.parts);
+        return sizeof(float4) * (size_t)(g.n_shared * CH * 32) * all + sizeof(warp_bc) * (size_t)(g.chunk + 1) +
+               sizeof(float) * (size_t)(g.batch * CH * WARP_ROW) * all +
+               WARP_CHUNK * (sizeof(float2) * (size_t)g.heads + sizeof(lane_x) * (size_t)g.warps + 8 + WARP_PARTS) +
+               WARP_PARTS * 4 + scan_steps::bytes(n_node);
     }
-    __device__ warp_shared(char *memory, const warp_grid &g, int warps)
+    __device__ warp_shared(char *memory, const warp_grid &g)
     {
+        const int all = g.warps * g.parts;
         saved = (float4 *)memory;
-        bc = (warp_bc *)(saved + g.n_shared * CH * warps * 32);
+        bc = (warp_bc *)(saved + g.n_shared * CH * all * 32);
         sum = (float *)(bc + g.chunk + 1);
-        time = (float2 *)(sum + warps * g.batch * CH * WARP_ROW);
+        time = (float2 *)(sum + all * g.batch * CH * WARP_ROW);
         x = (lane_x *)(time + WARP_CHUNK * g.heads);
-        dot = (float *)(x + WARP_CHUNK * warps);
+        dot = (float *)(x + WARP_CHUNK * g.warps);
         word = (int32_t *)(dot + WARP_CHUNK);
-        steps = word + WARP_CHUNK;
+        up = (uint8_t (*)[WARP_CHUNK])(word + WARP_CHUNK);
+        n_up = (int32_t *)(up + WARP_PARTS);
+        steps = n_up + WARP_PARTS;
     }
 };
 
@@ -137,14 +148,21 @@ static __device__ __forceinline__ float row_sum(const float *row)
     return ((q[0].x + q[1].x) + (q[0].z + q[1].z)) + ((q[0].y + q[1].y) + (q[0].w + q[1].w));
 }
 
-/* PLACES: saved states in registers. */
-template <typename T, int CH, int PLACES>
-static __global__ void __maxnreg__(80 + 4 * CH * PLACES)
+/* Registers of a thread. */
+static constexpr int warp_registers(int ch, int places, int parts)
+{
+    return parts > 1 ? 48 + 16 * parts : 80 + 4 * ch * places;
+}
+
+/* PLACES: saved states in registers. PARTS: of a tree, each walked by warps of its own. */
+template <typename T, int CH, int PLACES, int PARTS>
+static __global__ void __maxnreg__(warp_registers(CH, PLACES, PARTS))
 scan_warp_kernel(const spec_step_block *step, const spec_scan_args a, const warp_grid grid)
 {
     extern __shared__ __align__(16) char dynamic[];
     const int n_thread = (int)blockDim.x, n_warp = n_thread / 32, tid = (int)threadIdx.x, warp = tid / 32, lane = tid % 32;
-    const warp_shared<CH> shared(dynamic, grid, n_warp);
+    const int part = PARTS > 1 ? warp / grid.warps : 0, own = PARTS > 1 ? warp % grid.warps : warp;
+    const warp_shared<CH> shared(dynamic, grid);
 
     grid_release();
     const int n_seq = (int)blockIdx.y;
@@ -153,18 +171,21 @@ scan_warp_kernel(const spec_step_block *step, const spec_scan_args a, const warp
     if (s.n_replay > a.n_node || s.n_fed + s.n_row > a.n_node) return grid_wait(); /* caches and tables hold n_node */
 
     /* Which channels, counted through all heads. Warps behind the group's last do what its last does, and store nothing. */
-    const int group0 = (int)blockIdx.z * grid.width, block0 = (int)blockIdx.x * n_warp * CH;
-    const bool has = block0 + warp * CH < grid.width;
-    const int f = group0 + min(block0 + warp * CH, grid.width - CH), head = f / a.head_dim;
+    const int group0 = (int)blockIdx.z * grid.width, block0 = (int)blockIdx.x * grid.warps * CH;
+    const bool has = block0 + own * CH < grid.width;
+    const int f = group0 + min(block0 + own * CH, grid.width - CH), head = f / a.head_dim;
     const int head0 = (group0 + block0) / a.head_dim, head_end = (int)(blockIdx.z + 1) * (grid.width / a.head_dim);
     const size_t half = ((size_t)s.slot * 2 + s.parity) * a.n_node;
     const size_t other = ((size_t)s.slot * 2 + (s.parity ^ 1)) * a.n_node;
 
-    lane_states<CH> state, place[2] = {};
+    lane_states<CH> state, place[PLACES > 0 ? PLACES : 1] = {};
     float4 *const memory = (float4 *)a.state + ((size_t)s.slot * a.n_head * a.head_dim + f) * (WARP_STATES / 4) + lane;
     state.load(memory, WARP_STATES / 4);
     scan_steps steps(shared.steps, a.n_node);
     steps.build(step, s, grid.n_place);
+    const bool divided = PARTS > 1 && steps.divides() && steps.n_step <= grid.chunk; /* else the first part walks all */
+    auto first_of = [&](int p) { return steps.n_row * p / PARTS; };                  /* visit */
+    if (divided && part > 0 && own == 0 && lane == 0) shared.n_up[part] = steps.ancestors(first_of(part), shared.up[part]);
 
     auto is_known = [&](int w) { return (w & STEP_PATH) || (w & STEP_NODE) < s.n_fed; }; /* from earlier passes */
     auto row_of = [&](int w) { return (size_t)(s.first_row + (w & STEP_NODE) - s.n_fed); };
@@ -183,13 +204,13 @@ scan_warp_kernel(const spec_step_block *step, const spec_scan_args a, const warp
             const T *c = (const T *)a.c.data + row_of(w) * a.c.ld;
             if (lane < 16) copy_async<16>(shared.bc[i].b + lane * 8, b + bc_col);
             else if (!known) copy_async<16>(shared.bc[i].c + lane % 16 * 8, c + bc_col);
-            if (lane < n_warp) copy_async<CH * 2>(shared.x[lane * WARP_CHUNK + i], x + x_col);
+            if (lane < grid.warps) copy_async<CH * 2>(shared.x[lane * WARP_CHUNK + i], x + x_col);
         }
     };
 
     /* dt and decay: a thread to a step and head of the block. */
     const int dt_step = tid % grid.chunk, dt_head = head0 + tid / grid.chunk;
-    const bool has_dt = dt_head < head_end && dt_head * a.head_dim < group0 + block0 + n_warp * CH;
+    const bool has_dt = dt_head < head_end && dt_head * a.head_dim < group0 + block0 + grid.warps * CH;
     const bool keeps_dt = dt_head * a.head_dim >= group0 + block0; /* one block of the head's */
     const float rate = has_dt ? a.a[dt_head] : 0.0f, bias = has_dt && a.dt_bias ? a.dt_bias[dt_head] : 0.0f;
     auto known_dt = [&](int w) {
@@ -221,22 +242,45 @@ scan_warp_kernel(const spec_step_block *step, const spec_scan_args a, const warp
         const int k = ((w & STEP_FROM) - (int)STEP_PLACE) >> 16, deep = k - grid.n_shared;
         if (k < 0) state.load(memory, WARP_STATES / 4);
         else if (PLACES == 0 || deep < 0) state.load(shared.saved + k * CH * n_thread + tid, n_thread);
-        else if (deep == 0) state = place[0];
-        else state = place[1];
+        else if (PLACES == 1 || deep == 0) state = place[0];
+        else state = place[PLACES - 1];
     };
     auto keep = [&](int w) {
         const int k = ((w & STEP_SAVE) >> 20) - 1, deep = k - grid.n_shared;
         if ((w & STEP_STORE) && has) state.store(memory, WARP_STATES / 4);
         if (k < 0) return;
         if (PLACES == 0 || deep < 0) state.store(shared.saved + k * CH * n_thread + tid, n_thread);
-        else if (deep == 0) place[0] = state;
-        else place[1] = state;
+        else if (PLACES == 1 || deep == 0) place[0] = state;
+        else place[PLACES - 1] = state;
+    };
+    const float2 *const time = shared.time + (head - head0) * WARP_CHUNK;
+    const uint16_t (*const x)[CH] = shared.x + own * WARP_CHUNK;
+    float *const sums = shared.sum + warp * grid.batch * CH * WARP_ROW;
+    auto absorb = [&](int i) { /* step i, which is not a leaf */
+        raw_values<4> raw_b;
+        raw_values<CH> raw_x;
+        float b[4], in[CH];
+        raw_b.load(shared.bc[i].b + 4 * lane), raw_x.load(x[i]);
+        const float2 t = time[i];
+        raw_b.template unpack<T>(b), raw_x.template unpack<T>(in);
+#pragma unroll
+        for (int k = 0; k < CH; k++)
+#pragma unroll
+            for (int v = 0; v < 4; v++) state.v[k][v] = scan_update(state.v[k][v], t.y, t.x * in[k], b[v]);
+    };
+    /* To the state that a part's first visit starts from; those that its others start from are saved on the way. */
+    auto walk_up = [&]() {
+#pragma unroll 1
+        for (int i = 0; i < steps.n_path; i++) absorb(i);
+#pragma unroll 1
+        for (int d = shared.n_up[part] - 1; d >= 0; d--) {
+            const int i = steps.n_path + shared.up[part][d];
+            absorb(i);
+            keep(shared.word[i]);
+        }
     };
     /* Up to 32 steps. The next one's C is asked for a step ahead, and no word read for what all steps have to know: nothing
      * hides the latency of so few warps. */
-    const float2 *const time = shared.time + (head - head0) * WARP_CHUNK;
-    const uint16_t (*const x)[CH] = shared.x + warp * WARP_CHUNK;
-    float *const sums = shared.sum + warp * grid.batch * CH * WARP_ROW;
     auto run_steps = [&](uint32_t begin, uint32_t end) {
         const int word = shared.word[min(begin + lane, end - 1)];
         const uint32_t moves = __ballot_sync(0xffffffffu, word & STEP_FROM), out = __ballot_sync(0xffffffffu, word & STEP_OUT);
@@ -276,12 +320,12 @@ scan_warp_kernel(const spec_step_block *step, const spec_scan_args a, const warp
     const int slot = lane / CH, ch = lane % CH;
     const float skip = a.d ? a.d[head] : 0.0f;
     const float *const z = (const float *)a.z.data;
-    auto run_batch = [&](int begin, int end) {
+    auto run_batch = [&](int begin, int end, bool first) {
         const int i = min(begin + slot, end - 1), w = shared.word[i];
         const bool out = begin + slot < end && (w & STEP_OUT) && has;
         const float gate = out && z ? z[row_of(w) * a.z.ld + f + ch] : 0.0f; /* is there in the end */
         run_steps(begin, end);
-        if (begin == 0) __syncthreads(); /* B C of the chunk */
+        if (first) __syncthreads(); /* B C of the chunk */
         else __syncwarp();
         if (out) {
             const float2 t = time[i];
@@ -309,8 +353,12 @@ scan_warp_kernel(const spec_step_block *step, const spec_scan_args a, const warp
         scan_copies_wait();
         __syncthreads();
         multiply_bc(n);
+        const int begin = part == 0 ? 0 : divided ? steps.n_path + first_of(part) : n;
+        const int end = divided ? steps.n_path + first_of(part + 1) : n;
+        if (part > 0 && begin < end) walk_up();
+        if (PARTS > 1 && begin == end) __syncthreads(); /* in place of run_batch's */
 #pragma unroll 1
-        for (int i = 0; i < n; i += grid.batch) run_batch(i, min(i + grid.batch, n));
+        for (int i = begin; i < end; i += grid.batch) run_batch(i, min(i + grid.batch, end), i == begin);
         if (t0 + grid.chunk < steps.n_step) __syncthreads(); /* all have read the chunk */
     }
 }
@@ -332,34 +380,50 @@ static int best_warps(const spec_queue *q, const spec_scan_args *a, int ch)
     return best;
 }
 
-template <typename T, int CH, int PLACES>
+template <typename T, int CH, int PLACES, int PARTS>
 static bool launch(spec_queue *q, const spec_scan_args *a, int rows, spec_status *status)
 {
     const int warps = best_warps(q, a, CH);
     warp_grid g = {};
     g.width = a->b_rep * a->head_dim;
     g.heads = (warps * CH - 1) / a->head_dim + 2;
-    g.chunk = rows <= 8 ? 16 : rows <= 24 ? 32 : (int)WARP_CHUNK;
-    while (g.chunk * g.heads > warps * 32) g.chunk /= 2; /* a thread to a step and head */
+    g.warps = warps, g.parts = PARTS;
+    g.chunk = rows <= 8 ? 16 : rows <= 24 ? 32 : rows <= 32 ? 48 : (int)WARP_CHUNK;
+    if (g.chunk * g.heads > warps * PARTS * 32) g.chunk = warps * PARTS * 32 / g.heads; /* a thread to a step and head */
     g.batch = rows == 1 ? 2 : 32 / CH;
     g.n_place = scan_places(rows);
     g.n_shared = g.n_place > PLACES ? g.n_place - PLACES : 0;
-    const size_t bytes = warp_shared<CH>::bytes(g, warps, a->n_node);
+    const size_t bytes = warp_shared<CH>::bytes(g, a->n_node);
     if (bytes > scan_shared_limit(q->dev)) return false;
-    auto *kernel = scan_warp_kernel<T, CH, PLACES>;
+    auto *kernel = scan_warp_kernel<T, CH, PLACES, PARTS>;
     scan_allow_shared(q->dev, kernel, bytes);
     const dim3 blocks((unsigned)cuda_div_up(g.width, warps * CH), (unsigned)q->shape.seqs, (unsigned)(a->n_head / a->b_rep));
-    *status = cuda_launch(q, "scan", kernel, blocks, dim3((unsigned)warps * 32), bytes, 1, q->d_step, *a, g);
+    *status = cuda_launch(q, "scan", kernel, blocks, dim3((unsigned)(warps * PARTS) * 32), bytes, 1, q->d_step, *a, g);
     return true;
 }
 
-/* Channels of a warp: more share what a step costs beside them; more warps hide each other's latency. Up to 10 rows save one
- * state at most: without places in registers both blocks of the product behind fit beside this one. */
+/* On a multiprocessor, by its registers. */
+static bool blocks_fit(int n, int warps, int registers) { return n * warps * 32 * registers <= 65536; }
+
+/* Channels of a warp: more share what a step costs beside them; more warps hide each other's latency. */
 template <typename T> static bool launch_any(spec_queue *q, const spec_scan_args *a, spec_status *status)
 {
-    const int rows = q->shape.rows < a->n_node ? q->shape.rows : a->n_node;
-    if (channels_at_most(q, a, 2, best_warps(q, a, 2)) <= 24) return launch<T, 2, 2>(q, a, rows, status);
-    return scan_places(rows) <= 1 ? launch<T, 4, 0>(q, a, rows, status) : launch<T, 4, 2>(q, a, rows, status);
+    const int rows = q->shape.rows < a->n_node ? q->shape.rows : a->n_node, few = best_warps(q, a, 2), warps = best_warps(q, a, 4);
+    const int64_t channels = channels_at_most(q, a, 2, few);
+    if (channels <= 24) {
+        /* Few warps: a tree is divided among more where its walk outweighs that no block of the product behind fits beside
+         * them. */
+        if (rows > 24 && rows <= WARP_DIVIDED)
+            return blocks_fit(1, 3 * few, warp_registers(2, 0, 3)) ? launch<T, 2, 0, 3>(q, a, rows, status)
+                                                                   : launch<T, 2, 0, 2>(q, a, rows, status);
+        if (rows > 8 && rows <= 24 && channels <= 12) return launch<T, 2, 0, 2>(q, a, rows, status);
+        return launch<T, 2, 2, 1>(q, a, rows, status);
+    }
+    /* Up to 10 rows save one state at most: without places in registers a block of the product behind fits beside this one. */
+    if (scan_places(rows) <= 1) return launch<T, 4, 0, 1>(q, a, rows, status);
+    const bool several = channels_at_most(q, a, 4, warps) > 4 * warps; /* blocks for a multiprocessor */
+    return several && !blocks_fit(2, warps, warp_registers(4, 2, 1)) ? launch<T, 4, 1, 1>(q, a, rows, status)
+                                                                     : launch<T, 4, 2, 1>(q, a, rows, status);
 }
 
 static bool rows_aligned(const spec_view *v) { return cuda_aligned(v->data, 16) && v->ld % 8 == 0; }
