@@ -92,6 +92,7 @@ struct spec_queue {
     char *d_param; /* arrays of a row operation */
     float *attention_scratch, *linear_scratch;
     size_t attention_floats, linear_floats;
+    const void *in_slabs; /* what linear_scratch holds arranged for the operation that comes next (cuda_linear_many.cu), or NULL */
     unsigned long long *argmax_part; /* [row_cap][CUDA_ARGMAX_PARTS] */
     unsigned int *argmax_count;      /* [row_cap], zero between calls */
     int32_t row_cap;                 /* rows, and candidates, of one launch of a row operation */
@@ -191,6 +192,7 @@ spec_status speci_cuda_check_conv(spec_device *dev, const spec_conv_args *a);
 spec_status speci_cuda_check_scan(spec_device *dev, const spec_scan_args *a);
 spec_status speci_cuda_embed(spec_queue *q, const spec_embed_args *a);
 spec_status speci_cuda_norm(spec_queue *q, const spec_norm_args *a);
+spec_status speci_cuda_norm_for(spec_queue *q, const spec_norm_args *a, const spec_linear_args *next);
 spec_status speci_cuda_linear(spec_queue *q, const spec_linear_args *a);
 spec_status speci_cuda_linear_q8(spec_queue *q, const spec_linear_args *a);
 spec_status speci_cuda_kv_commit(spec_queue *q, const spec_kv_commit_args *a);

@@ -186,9 +186,7 @@ static spec_status launch_few(spec_queue *q, const spec_linear_args *a, const li
 template <typename T>
 static spec_status launch_mma(spec_queue *q, const spec_linear_args *a, const linear_out &o, int rows, bool aligned)
 {
-    /* The queue was opened for the operation, or it does without scratch. */
-    if (rows > LINEAR_FEW && q->linear_floats >= speci_cuda_many_floats(a, q->n_row_run))
-        return speci_cuda_linear_many(q, a, o, aligned);
+    if (speci_cuda_is_many(q, a)) return speci_cuda_linear_many(q, a, o, aligned);
     if (rows > 16) return o.glu ? launch_few<T, 2, 4>(q, a, o, rows, aligned) : launch_few<T, 1, 4>(q, a, o, rows, aligned);
     if (rows > 8) return o.glu ? launch_few<T, 2, 2>(q, a, o, rows, aligned) : launch_few<T, 1, 2>(q, a, o, rows, aligned);
     return o.glu ? launch_few<T, 2, 1>(q, a, o, rows, aligned) : launch_few<T, 1, 1>(q, a, o, rows, aligned);

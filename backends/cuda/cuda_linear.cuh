@@ -174,8 +174,23 @@ static __device__ __forceinline__ void mma_chunk(float acc[4], const uint4 &a0, 
     mma16816<T>(acc, a0.z, a1.z, a0.w, a1.w, b.z, b.w);
 }
 
-/* More than 32 rows of a 16-bit type, and the floats of scratch for that (cuda_linear_many.cu). */
+/* More than 32 rows of a 16-bit type (cuda_linear_many.cu): whether a product in a decode pass is one, its launcher, and
+ * the floats of scratch that it takes. */
+bool speci_cuda_is_many(const spec_queue *q, const spec_linear_args *a);
 spec_status speci_cuda_linear_many(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned);
 size_t speci_cuda_many_floats(const spec_linear_args *a, int rows);
+
+/* There x is read from slabs in scratch. The units (16 bytes) of a slab of 64 rows and 64 k: [2 chunks][4 words][64 rows],
+ * where word j of a chunk of 32 k is the words j, j + 4, j + 8, j + 12 of the row. All of x: [blocks of rows][k / 64]. */
+enum { SLAB_ROWS = 64, SLAB = 2 * 4 * SLAB_ROWS };
+
+/* The place of x[row][k], x[row][k + 1] among the 32-bit words of slabs of rows of n_in, a multiple of CUDA_CHUNK. */
+static __device__ __forceinline__ size_t slab_word(int row, int k, int n_in)
+{
+    const size_t chunk = (size_t)(row / SLAB_ROWS) * (n_in / 32) + k / 32;
+    return ((chunk * 4 + k % 8 / 2) * SLAB_ROWS + row % SLAB_ROWS) * 4 + k % 32 / 8;
+}
+/* Who writes slabs makes the fence: where they are read it would wait for copies of weights. */
+static __device__ __forceinline__ void slab_fence() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 #endif

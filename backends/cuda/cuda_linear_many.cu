@@ -4,7 +4,8 @@
  * Weights are the operand that the instruction takes from registers: a lane reads only what it copied itself to its
  * warp's ring, 16 bytes that make two instructions, as for few rows (cuda_linear.cu). x is the operand from shared
  * memory, in slabs of 64 k that the warps ask for by turns. Its k have to be in the same order: the units of 16 bytes of
- * a row's chunk, 4 words each, are transposed. A kernel of its own does that once, since all blocks read x.
+ * a row's chunk, 4 words each, are transposed (slab_word in cuda_linear.cuh). That is done once, since all blocks read x:
+ * by the norm in front of the product (cuda_norm.cu), else by a kernel of its own.
  *
  * Same order of the same sums as for few rows: the 8, 2 or 1 blocks of a cluster share an output's parts, and wgmma's
  * sum of 16 k has the bits of mma.sync's. Where there is no wgmma (it is of compute capability 9.0 alone) mma.sync reads
@@ -12,10 +13,6 @@
 #include <type_traits>
 
 #include "cuda_linear.cuh"
-
-/* The units (16 bytes) of a slab of 64 rows and 64 k: [2 chunks][4 words][64 rows].
- * All of x: [blocks of rows][k / 64]. */
-enum { SLAB_ROWS = 64, SLAB = 2 * 4 * SLAB_ROWS };
 
 /* A thread takes the chunk of a row. */
 template <typename T>
@@ -41,7 +38,7 @@ linear_arrange_kernel(const spec_step_block *step, const T *x, int ld_x, int n_i
     to[1 * SLAB_ROWS] = make_uint4(u[0].y, u[1].y, u[2].y, u[3].y);
     to[2 * SLAB_ROWS] = make_uint4(u[0].z, u[1].z, u[2].z, u[3].z);
     to[3 * SLAB_ROWS] = make_uint4(u[0].w, u[1].w, u[2].w, u[3].w);
-    asm volatile("fence.proxy.async.global;" ::: "memory"); /* for copy_slab: there it would wait for copies of weights */
+    slab_fence();
 }
 
 /* Barriers in shared memory. */
@@ -352,14 +349,22 @@ size_t speci_cuda_many_floats(const spec_linear_args *a, int rows)
     return (size_t)cuda_div_up(rows, SLAB_ROWS) * SLAB_ROWS * (size_t)cuda_chunks(a->n_in) * CUDA_CHUNK / 2;
 }
 
+bool speci_cuda_is_many(const spec_queue *q, const spec_linear_args *a)
+{
+    /* The queue was opened for the operation, or it does without scratch. */
+    return cuda_size(a->x.dtype) == 2 && q->shape.rows > LINEAR_FEW &&
+           q->linear_floats >= speci_cuda_many_floats(a, q->n_row_run);
+}
+
 template <typename T>
 static spec_status linear_many(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned)
 {
     const int rows = q->shape.rows;
     uint4 *const slabs = (uint4 *)q->linear_scratch;
     const dim3 chunks((unsigned)cuda_chunks(a->n_in), (unsigned)cuda_div_up(rows, SLAB_ROWS));
-    SPEC_TRY(cuda_launch(q, "linear", linear_arrange_kernel<T>, chunks, dim3(4 * SLAB_ROWS), 0, 1, q->d_step,
-                         (const T *)a->x.data, a->x.ld, a->n_in, (int)aligned, slabs));
+    if (q->in_slabs != a->x.data)
+        SPEC_TRY(cuda_launch(q, "linear", linear_arrange_kernel<T>, chunks, dim3(4 * SLAB_ROWS), 0, 1, q->d_step,
+                             (const T *)a->x.data, a->x.ld, a->n_in, (int)aligned, slabs));
     const many_way<T> way = find_way<T>(q, a, o);
     const dim3 grid((unsigned)way.blocks, (unsigned)cuda_div_up(rows, way.n),
                     (unsigned)cuda_div_up(o.n_out, way.m)); /* with glu half of both */

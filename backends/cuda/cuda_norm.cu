@@ -5,8 +5,9 @@
  * x, gate f32 [rows][dim]; y f32 or 16 bit. One block per row and group; how the group is divided among its threads, and
  * so the order of its sums, is a function of its width. Groups of whole float4s are held in registers, up to 4 a
  * thread; others are read twice (three times), the second time from L1. RMS norms without gate and bias, which most
- * models have, get code of their own: a tenth, and what a kernel takes that runs once a layer is the fetching of it. */
-#include "cuda.cuh"
+ * models have, get code of their own: a tenth, and what a kernel takes that runs once a layer is the fetching of it.
+ * In front of a product of many rows y is written once more, as the slabs that the product reads. */
+#include "cuda_linear.cuh"
 
 struct norm_row {
     const float *x, *gate, *weight, *bias; /* of this row and group; gate and bias may be NULL */
@@ -63,22 +64,19 @@ static __device__ __forceinline__ float4 add4(float4 a, float4 b)
 {
     return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
-static __device__ __forceinline__ void store4(void *y, int dtype, size_t i, float4 v)
+/* In a 16-bit type. */
+static __device__ __forceinline__ uint2 pack4(int dtype, float4 v)
 {
-    if (dtype == SPEC_DTYPE_F32) {
-        *(float4 *)((float *)y + i) = v;
-    } else {
-        const bool bf = dtype == SPEC_DTYPE_BF16;
-        auto bits = [&](float f) { return bf ? bits16(from_f32<__nv_bfloat16>(f)) : bits16(from_f32<__half>(f)); };
-        *(uint2 *)((uint16_t *)y + i) = make_uint2(bits(v.x) | bits(v.y) << 16, bits(v.z) | bits(v.w) << 16);
-    }
+    const bool bf = dtype == SPEC_DTYPE_BF16;
+    auto bits = [&](float f) { return bf ? bits16(from_f32<__nv_bfloat16>(f)) : bits16(from_f32<__half>(f)); };
+    return make_uint2(bits(v.x) | bits(v.y) << 16, bits(v.z) | bits(v.w) << 16);
 }
 
 /* Q float4s a thread: number k of thread i is that at column 4 (i + threads k). The weights do not wait for the pass.
  * PLAIN: RMS, no gate, no bias. */
-template <int Q, bool PLAIN>
+template <int Q, bool PLAIN, bool SLABS>
 static __global__ void __launch_bounds__(NORM_THREADS)
-norm_quad_kernel(const spec_step_block *step, const spec_norm_args a, int width)
+norm_quad_kernel(const spec_step_block *step, const spec_norm_args a, int width, uint32_t *slabs)
 {
     __shared__ float shared[32];
     const int r = (int)blockIdx.y, c0 = (int)blockIdx.x * width, n = width / 4;
@@ -122,8 +120,20 @@ norm_quad_kernel(const spec_step_block *step, const spec_norm_args a, int width)
         float4 y = mul4(mul4(v[k], make_float4(scale, scale, scale, scale)), weight[k]);
         if (biased) y = add4(y, bias[k]);
         if (gated && a.norm_first) y = mul4(y, gate[k]);
-        store4(a.y.data, a.y.dtype, (size_t)r * a.y.ld + c0 + 4 * quad(k), y);
+        const int c = c0 + 4 * quad(k);
+        const size_t out = (size_t)r * a.y.ld + c;
+        if (a.y.dtype == SPEC_DTYPE_F32) {
+            *(float4 *)((float *)a.y.data + out) = y;
+            continue;
+        }
+        const uint2 packed = pack4(a.y.dtype, y);
+        *(uint2 *)((uint16_t *)a.y.data + out) = packed;
+        if constexpr (SLABS) {
+            slabs[slab_word(r, c, a.dim)] = packed.x;
+            slabs[slab_word(r, c + 2, a.dim)] = packed.y;
+        }
     }
+    if constexpr (SLABS) slab_fence();
 }
 
 /* Every row and group begins at a multiple of 16 bytes (of y: of 4 elements). */
@@ -147,27 +157,42 @@ spec_status speci_cuda_check_norm(spec_device *dev, const spec_norm_args *a)
     return SPEC_OK;
 }
 
-template <bool PLAIN> static spec_status launch_quads(spec_queue *q, const spec_norm_args *a, int width)
+template <bool PLAIN, bool SLABS> static spec_status launch_quads(spec_queue *q, const spec_norm_args *a, int width)
 {
     const int each = cuda_div_up(width, NORM_THREADS * 4), quads = each == 3 ? 4 : each;
-    auto *kernel = quads == 1   ? norm_quad_kernel<1, PLAIN>
-                   : quads == 2 ? norm_quad_kernel<2, PLAIN>
-                                : norm_quad_kernel<NORM_QUADS, PLAIN>;
+    auto *kernel = quads == 1   ? norm_quad_kernel<1, PLAIN, SLABS>
+                   : quads == 2 ? norm_quad_kernel<2, PLAIN, SLABS>
+                                : norm_quad_kernel<NORM_QUADS, PLAIN, SLABS>;
     const int threads = cuda_div_up(width / 4, quads * 32) * 32;
     return cuda_launch(q, "norm", kernel, dim3((unsigned)a->n_group, (unsigned)q->shape.rows), dim3((unsigned)threads), 0, 1,
-                       q->d_step, *a, width);
+                       q->d_step, *a, width, (uint32_t *)q->linear_scratch);
 }
 
-spec_status speci_cuda_norm(spec_queue *q, const spec_norm_args *a)
+/* y is all that a product of many rows reads. */
+static bool is_in_front(const spec_queue *q, const spec_norm_args *a, const spec_linear_args *next)
+{
+    return next && q->shape.phase == SPEC_PHASE_DECODE && next->w && !next->w->q8 && speci_cuda_is_many(q, next) &&
+           next->x.data == a->y.data && next->x.ld == a->y.ld && next->x.dtype == a->y.dtype && next->n_in == a->dim &&
+           a->dim % CUDA_CHUNK == 0;
+}
+
+/* next: the operation behind it, if that is a product. */
+spec_status speci_cuda_norm_for(spec_queue *q, const spec_norm_args *a, const spec_linear_args *next)
 {
     SPEC_TRY(cuda_enter_op(q, "norm"));
     SPEC_TRY(speci_cuda_check_norm(q->dev, a));
     const int width = a->dim / a->n_group;
-    if (norm_by_quads(a, width))
-        return a->kind == SPEC_NORM_RMS && !a->gate.data && !a->bias ? launch_quads<true>(q, a, width)
-                                                                       : launch_quads<false>(q, a, width);
+    if (norm_by_quads(a, width)) {
+        const bool plain = a->kind == SPEC_NORM_RMS && !a->gate.data && !a->bias;
+        if (!is_in_front(q, a, next)) return plain ? launch_quads<true, false>(q, a, width) : launch_quads<false, false>(q, a, width);
+        SPEC_TRY(plain ? (launch_quads<true, true>(q, a, width)) : (launch_quads<false, true>(q, a, width)));
+        q->in_slabs = a->y.data;
+        return SPEC_OK;
+    }
     int threads = 32;
     while (threads < 1024 && threads * 4 < width) threads *= 2;
     return cuda_launch(q, "norm", norm_kernel, dim3((unsigned)a->n_group, (unsigned)q->shape.rows),
                        dim3((unsigned)threads), 0, 1, q->d_step, *a, width);
 }
+
+spec_status speci_cuda_norm(spec_queue *q, const spec_norm_args *a) { return speci_cuda_norm_for(q, a, NULL); }

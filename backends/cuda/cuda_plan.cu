@@ -22,11 +22,13 @@ struct spec_prepared {
     int32_t n_graph;
 };
 
-static spec_status run_op(spec_queue *q, const spec_op *op)
+/* next: the operation behind it, or NULL. */
+static spec_status run_op(spec_queue *q, const spec_op *op, const spec_op *next)
 {
     switch (op->kind) {
     case SPEC_OP_EMBED: return speci_cuda_embed(q, &op->u.embed);
-    case SPEC_OP_NORM: return speci_cuda_norm(q, &op->u.norm);
+    case SPEC_OP_NORM:
+        return speci_cuda_norm_for(q, &op->u.norm, next && next->kind == SPEC_OP_LINEAR ? &next->u.linear : NULL);
     case SPEC_OP_LINEAR: return speci_cuda_linear(q, &op->u.linear);
     case SPEC_OP_KV_COMMIT: return speci_cuda_kv_commit(q, &op->u.kv_commit);
     case SPEC_OP_ROPE_KV: return speci_cuda_rope_kv(q, &op->u.rope_kv);
@@ -56,8 +58,14 @@ spec_status speci_cuda_check(spec_device *dev, const spec_op *op)
 
 static spec_status walk(spec_queue *q, const spec_prepared *p)
 {
-    for (int32_t i = 0; i < p->plan.n_op; i++) SPEC_TRY(run_op(q, &p->ops[i]));
-    return SPEC_OK;
+    spec_status status = SPEC_OK;
+    for (int32_t i = 0; i < p->plan.n_op && status == SPEC_OK; i++) {
+        const bool last = i + 1 == p->plan.n_op;
+        status = run_op(q, &p->ops[i], last ? NULL : &p->ops[i + 1]);
+        if (p->ops[i].kind != SPEC_OP_NORM) q->in_slabs = NULL;
+    }
+    q->in_slabs = NULL;
+    return status;
 }
 
 /* *exec stays NULL when the plan cannot be captured: not an error. */
