@@ -74,10 +74,12 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
 #pragma unroll
             for (int i = 0; i < MT * 2; i++) copy16(ring + slot * BLOCK + (c * MT * 2 + i) * 32, from[i] + at + c * 32, policy);
     };
+    /* One block of the ring on its way at a time: what the kernels in front have still to read would queue behind more. */
 #pragma unroll
     for (int s = 0; s < DEPTH; s++) {
         if (s < n_block) copy_w(s, (size_t)s * K);
         copy_commit();
+        if (s + 1 < DEPTH) copy_wait<0>();
     }
     grid_wait();
     if (row0 >= n_row) return;
