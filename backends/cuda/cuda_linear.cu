@@ -57,10 +57,11 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
     uint4 *ring = (uint4 *)dynamic + warp * DEPTH * BLOCK + lane;
 
     grid_release();
-    const int n_row = step->n_row_run, row0 = (int)blockIdx.y * N;
+    const int row0 = (int)blockIdx.y * N;
+    const bool rows = row0 == 0 || row0 < step->n_row_run; /* the first weights do not wait to be told */
     const int half = o.n_out / 2, m_end = o.glu ? half : o.n_out, tiles = (m_end + 15) / 16;
     const int k0 = part_begin(n_in, warp);
-    const int n_block = row0 < n_row ? (part_begin(n_in, warp + 1) - k0) / K : 0;
+    const int n_block = rows ? (part_begin(n_in, warp + 1) - k0) / K : 0;
     const size_t stride = (size_t)gridDim.x * 16 * ld_w; /* from one of the block's tiles to the next */
 
     const uint64_t policy = read_once();
@@ -81,8 +82,9 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
         copy_commit();
         if (s + 1 < DEPTH) copy_wait<0>();
     }
+    const int n_row = step->n_row_run;
     grid_wait();
-    if (row0 >= n_row) return;
+    if (row0 >= n_row) return copy_wait<0>();
 
     const T *x_row[NT];
 #pragma unroll
