@@ -72,7 +72,8 @@ static void plan_draft_net(session_plan *s, const spec_model *model)
         s->draft_ctx = own > 0 && (s->n_ctx == 0 || own < s->n_ctx) ? own : s->n_ctx;
         if (s->draft_ctx == 0) s->draft_ctx = DEFAULT_CTX;
     }
-    s->draft = (speci_net_params){ .n_seq = s->n_seq, .n_ctx = s->draft_ctx, .n_node = s->draft_node,
+    s->draft = (speci_net_params){ .n_seq = s->n_seq, .n_ctx = s->draft_ctx ? s->draft_ctx : s->n_ctx,
+                                   .n_node = s->draft_node,
                                    .node_state = s->params.draft_state == SPEC_DRAFT_STATE_PER_NODE };
 }
 

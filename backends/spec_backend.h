@@ -11,7 +11,8 @@
  *  - Path invariance. In decode passes the bits of a row depend only on the tokens of its path, never on the
  *    number of rows, the other rows, the tree's shape, other sequences, the number of threads, or on whether a state
  *    came from replay. So: one order of summation per output element whatever the row count; no atomics on floats.
- *    Prefill passes run one sequence, in chunks at fixed offsets, padded to n_row_run rows, and may use other kernels.
+ *    Prefill passes run one sequence, in chunks whose rows follow from the prompt's length alone, padded to n_row_run
+ *    rows, and may use other kernels.
  *  - Rows that are not valid (row >= n_row) are computed by token-wise operations and ignored by all others.
  *    Masked values are left out by selection, never multiplied by zero.
  *  - Sums are float32 or wider. Tensors are float32 or the compute type; a value is rounded (to nearest even) to its
@@ -366,7 +367,7 @@ typedef struct spec_plan {
     const spec_op *ops;
     int32_t n_op;
     int32_t phase;     /* SPEC_PHASE_...: what every pass with this plan will be */
-    int32_t n_row_max; /* decode: most rows of a pass; prefill: the chunk */
+    int32_t n_row_max; /* decode: most rows of a pass; prefill: the largest chunk */
     int32_t n_seq_max;
     int32_t n_node_max; /* nodes per sequence */
     int32_t n_kv_max;   /* longest context */
@@ -518,8 +519,9 @@ typedef struct spec_logprob_args {
 typedef struct spec_device_info {
     char name[96];           /* "cpu:avx512bf16", "cuda:0 NVIDIA H200" */
     int32_t host_visible;    /* device memory can be read and written by the host */
-    int32_t prefill_chunk;   /* rows of a prefill pass */
+    int32_t prefill_chunk;   /* most rows of a prefill pass */
     int32_t row_max;         /* most rows of a decode pass */
+    int32_t prefill_least;   /* fewest: a prefill pass has prefill_chunk rows, halved some times; 0 = never halved */
     uint64_t bytes_total, bytes_free; /* of device memory; 0 = unknown */
 } spec_device_info;
 

@@ -123,7 +123,8 @@ typedef struct speci_net speci_net;
 
 typedef struct speci_net_params {
     int32_t n_seq;   /* sequences */
-    int32_t n_ctx;   /* positions per sequence, pending token included; bounds the KV pool */
+    int32_t n_ctx;   /* positions per sequence, pending token included; bounds the KV pool and prefill passes.
+                        0 = no limit (no attention) */
     int32_t n_node;  /* nodes per tree, root included */
     bool matrix;     /* Mamba-2 scans in the matrix form (which keeps no states of nodes) */
     bool node_state; /* a state kept per node, for trees that grow */

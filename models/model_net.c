@@ -232,13 +232,14 @@ float *speci_net_logits(const speci_net *net, int32_t *ld)
 
 /* --- the step descriptor --- */
 
-/* Lays out an empty block for n_node nodes, n_row rows and n_path path entries; counts are raised as parts are added. */
-static void block_begin(speci_net *net, int32_t phase, int32_t n_seq, int32_t n_node, int32_t n_row, int32_t n_path)
+/* Lays out an empty block for n_node nodes, n_row rows, run as n_row_run, and n_path path entries; counts are raised as
+ * parts are added. */
+static void block_begin(speci_net *net, int32_t phase, int32_t n_seq, int32_t n_node, int32_t n_row, int32_t n_row_run,
+                        int32_t n_path)
 {
     spec_step_block *b = net->block;
     size_t n = sizeof *b;
-    *b = (spec_step_block){ .phase = phase, .n_seq = n_seq, .n_row = n_row };
-    b->n_row_run = phase == SPEC_PHASE_PREFILL ? net->shape.chunk : n_row;
+    *b = (spec_step_block){ .phase = phase, .n_seq = n_seq, .n_row = n_row, .n_row_run = n_row_run };
     b->off_seq = (int32_t)n, n += (size_t)n_seq * sizeof(spec_step_seq);
     b->off_node = (int32_t)n, n += (size_t)n_node * sizeof(spec_step_node);
     b->off_row_seq = (int32_t)n, n += (size_t)n_row * sizeof(int32_t);
@@ -293,11 +294,20 @@ static spec_status check_token(const speci_net *net, int32_t token)
     return speci_fail(SPEC_E_INVALID, "token %d is not in the vocabulary of %d ids", token, net->model->n_vocab);
 }
 
-static spec_status prefill_chunk(speci_net *net, int32_t slot, const int32_t *ids, int32_t n)
+/* Rows of the first pass over n tokens: the smallest that takes all of them, or half of it where that saves more than two
+ * of the smallest passes; else the largest. Of n alone, so that a prompt is cut alike wherever it is read. */
+static int32_t pass_rows(const net_shape *s, int32_t n)
+{
+    int32_t rows = s->chunk_least;
+    while (rows < s->chunk && rows < n) rows *= 2;
+    return rows - n > 2 * s->chunk_least ? rows / 2 : rows;
+}
+
+static spec_status prefill_pass(speci_net *net, int32_t slot, const int32_t *ids, int32_t n, int32_t rows)
 {
     net_seq *s = &net->seqs[slot];
     block_cursor c = { 0 };
-    block_begin(net, SPEC_PHASE_PREFILL, 1, n, n, 0);
+    block_begin(net, SPEC_PHASE_PREFILL, 1, n, n, rows, 0);
     spec_step_node *nodes = block_add(net, &c, slot, s->parity ^ 1, 0, 0, n);
     for (int32_t i = 0; i < n; i++) nodes[i] = (spec_step_node){ .token = ids[i], .parent = i - 1, .depth = i };
     block_reach(net->block, s->n_past + n);
@@ -314,10 +324,11 @@ spec_status speci_net_prefill(speci_net *net, int32_t slot, const int32_t *ids, 
     if (n > INT32_MAX) return speci_fail(SPEC_E_FULL, "a prompt of %zu tokens is too long", n);
     for (size_t i = 0; i < n; i++) SPEC_TRY(check_token(net, ids[i]));
     SPEC_TRY(net_reserve(net, s, (int32_t)n));
-    for (size_t i = 0; i < n; i += (size_t)net->shape.chunk) {
-        const size_t left = n - i, chunk = (size_t)net->shape.chunk;
-        if (poll && poll(poll_arg)) return speci_fail(SPEC_E_ABORTED, "stopped after %zu of %zu prompt tokens", i, n);
-        SPEC_TRY(prefill_chunk(net, slot, ids + i, (int32_t)(left < chunk ? left : chunk)));
+    for (int32_t i = 0, end = (int32_t)n; i < end;) {
+        const int32_t rows = pass_rows(&net->shape, end - i), n_fed = rows < end - i ? rows : end - i;
+        if (poll && poll(poll_arg)) return speci_fail(SPEC_E_ABORTED, "stopped after %d of %zu prompt tokens", i, n);
+        SPEC_TRY(prefill_pass(net, slot, ids + i, n_fed, rows));
+        i += n_fed;
     }
     return SPEC_OK;
 }
@@ -401,7 +412,7 @@ static void describe(speci_net *net, const speci_net_input *in, int32_t n_in, co
         n_path += in[k].n_fed == 0 && !net->shape.joint ? net->seqs[in[k].slot].n_path : 0;
     }
     block_cursor c = { 0 };
-    block_begin(net, SPEC_PHASE_DECODE, n_in, n_node, n_row, n_path);
+    block_begin(net, SPEC_PHASE_DECODE, n_in, n_node, n_row, n_row, n_path);
     if (feed) net->block->feed = feed->nodes, net->block->ld_feed = feed->ld;
     for (int32_t k = 0; k < n_in; k++) add_input(net, &c, &in[k]);
 }

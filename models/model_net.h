@@ -38,7 +38,7 @@ typedef struct net_shape {
     int32_t n_seq, n_node, n_ctx; /* n_node: of a caller's tree. n_ctx 0 = no attention, no limit */
     int32_t n_cache;              /* nodes that a pass feeds per sequence: n_node; joint: and a path in front */
     int32_t n_row_decode;         /* n_seq * n_cache */
-    int32_t chunk;                /* rows of a prefill pass */
+    int32_t chunk, chunk_least;   /* most and fewest rows of a prefill pass: a power of two apart */
     int32_t n_page_seq, n_page;   /* pages of the longest sequence; of the pool */
     bool matrix, node_state, joint; /* speci_net_params */
 } net_shape;

@@ -19,28 +19,12 @@ static size_t type_bytes(spec_dtype t) { return t == SPEC_DTYPE_BF16 || t == SPE
 static int32_t max32(int32_t a, int32_t b) { return a > b ? a : b; }
 static int32_t min32(int32_t a, int32_t b) { return a < b ? a : b; }
 
-/* --- shapes --- */
-
 bool speci_model_attends(const spec_model *m)
 {
     for (int32_t i = 0; i < m->n_layer; i++)
         for (int32_t j = 0; j < m->layers[i].n_branch; j++)
             if (m->layers[i].branch[j].kind == MODEL_ATTENTION) return true;
     return false;
-}
-
-net_shape net_shape_of(const spec_model *model, const speci_net_params *p)
-{
-    net_shape s = { .n_seq = p->n_seq, .n_node = p->n_node, .n_ctx = speci_model_attends(model) ? p->n_ctx : 0 };
-    s.matrix = p->matrix, s.node_state = p->node_state, s.joint = p->joint;
-    s.n_cache = s.n_node + (s.joint ? min32(s.n_node, SPEC_MAX_DEPTH + 1) : 0);
-    s.n_row_decode = s.n_seq * s.n_cache;
-    s.chunk = model->backend->info.prefill_chunk;
-    /* A tree at the last position of the context still writes its nodes to slots behind it. A path in front of it lies
-     * within the context. */
-    s.n_page_seq = s.n_ctx ? (s.n_ctx + s.n_node + SPEC_PAGE - 1) / SPEC_PAGE : 0;
-    s.n_page = s.n_page_seq * s.n_seq;
-    return s;
 }
 
 /* The widest row of each tensor over all layers. */
@@ -97,11 +81,11 @@ static spec_view tensor(emitter *e, int32_t rows, int32_t cols, spec_dtype type)
     return v;
 }
 
-static void take_tensors(emitter *e)
+/* What every row of a pass has. */
+static void take_rows(emitter *e, int32_t rows)
 {
     const spec_model *m = e->model;
     const widths w = widths_of(m);
-    const int32_t rows = max32(e->shape->n_row_decode, e->shape->chunk);
     e->residual = tensor(e, rows, m->dim, SPEC_DTYPE_F32);
     for (int32_t i = 0; i < w.n_norm; i++) e->normed[i] = tensor(e, rows, m->dim, m->dtype);
     e->projection = tensor(e, rows, w.projection, SPEC_DTYPE_F32);
@@ -110,8 +94,53 @@ static void take_tensors(emitter *e)
     e->dt = tensor(e, rows, w.dt, SPEC_DTYPE_F32);
     e->scan = tensor(e, rows, w.scan, SPEC_DTYPE_F32);
     e->mixed = tensor(e, rows, w.mixed, m->dtype);
-    e->replay = net_take(&e->memory->work, (size_t)e->shape->n_row_decode * 2 * (size_t)w.channel * type_bytes(m->dtype));
-    e->plans->logits = net_take(&e->memory->work, (size_t)e->shape->n_row_decode * (size_t)m->n_vocab * sizeof(float));
+}
+
+static void take_tensors(emitter *e)
+{
+    const spec_model *m = e->model;
+    const size_t n_row = (size_t)e->shape->n_row_decode;
+    take_rows(e, max32(e->shape->n_row_decode, e->shape->chunk));
+    e->replay = net_take(&e->memory->work, n_row * 2 * (size_t)widths_of(m).channel * type_bytes(m->dtype));
+    e->plans->logits = net_take(&e->memory->work, n_row * (size_t)m->n_vocab * sizeof(float));
+}
+
+/* --- shapes --- */
+
+static size_t rows_bytes(const spec_model *model, int32_t rows)
+{
+    net_memory memory = { 0 };
+    emitter e = { .memory = &memory, .model = model };
+    take_rows(&e, rows);
+    return memory.work.n;
+}
+
+/* Rows of prefill passes. What the largest take is small beside the model: a sixteenth of its weights, or 64 MiB. None is
+ * larger than the context asks for, which changes nothing of how prompts that fit it are cut. */
+static void plan_chunks(net_shape *s, const spec_model *model, int32_t n_ctx)
+{
+    const spec_device_info *info = &model->backend->info;
+    const size_t weights = (size_t)model->bytes_weights / 16, least = (size_t)64 << 20;
+    const size_t room = weights > least ? weights : least;
+    s->chunk = s->chunk_least = info->prefill_chunk;
+    if (info->prefill_least <= 0) return;
+    while (s->chunk_least % 2 == 0 && s->chunk_least / 2 >= info->prefill_least) s->chunk_least /= 2;
+    while (s->chunk > s->chunk_least && ((n_ctx > 0 && s->chunk / 2 >= n_ctx) || rows_bytes(model, s->chunk) > room))
+        s->chunk /= 2;
+}
+
+net_shape net_shape_of(const spec_model *model, const speci_net_params *p)
+{
+    net_shape s = { .n_seq = p->n_seq, .n_node = p->n_node, .n_ctx = speci_model_attends(model) ? p->n_ctx : 0 };
+    s.matrix = p->matrix, s.node_state = p->node_state, s.joint = p->joint;
+    s.n_cache = s.n_node + (s.joint ? min32(s.n_node, SPEC_MAX_DEPTH + 1) : 0);
+    s.n_row_decode = s.n_seq * s.n_cache;
+    plan_chunks(&s, model, p->n_ctx);
+    /* A tree at the last position of the context still writes its nodes to slots behind it. A path in front of it lies
+     * within the context. */
+    s.n_page_seq = s.n_ctx ? (s.n_ctx + s.n_node + SPEC_PAGE - 1) / SPEC_PAGE : 0;
+    s.n_page = s.n_page_seq * s.n_seq;
+    return s;
 }
 
 /* The columns [col, ...) of a tensor, as rows of `cols` for a tensor that is narrower than its widest use. */

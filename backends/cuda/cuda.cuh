@@ -32,7 +32,7 @@
 /* ------------------------------------------------------------------------------- host side --- */
 
 enum {
-    CUDA_PREFILL_CHUNK = 512, /* rows of a prefill pass */
+    CUDA_PREFILL_CHUNK = 2048, CUDA_PREFILL_LEAST = 128, /* rows of prefill passes */
     CUDA_ROW_MAX = 8192,      /* rows of a decode pass */
     CUDA_SPLIT = 512,         /* positions per split of attention */
     CUDA_BLOCK = 64,          /* positions per block of attention; a page */
@@ -66,7 +66,7 @@ struct spec_weight {
 /* A step rounded up: what grids and graphs are made for. */
 struct cuda_shape {
     int32_t phase;
-    int32_t rows;   /* of token-wise operations: a power of two in decode, the chunk in prefill */
+    int32_t rows;   /* of token-wise operations: a power of two in decode, the padded chunk in prefill */
     int32_t seqs;   /* a power of two */
     int32_t splits; /* of the longest context, a power of two */
 };

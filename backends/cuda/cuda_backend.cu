@@ -107,7 +107,7 @@ static spec_status cuda_info(spec_device *dev, spec_device_info *out)
     if (e != cudaSuccess) return speci_cuda_status(dev, e, "cudaMemGetInfo");
     memset(out, 0, sizeof *out);
     memcpy(out->name, dev->name, sizeof out->name);
-    out->prefill_chunk = CUDA_PREFILL_CHUNK;
+    out->prefill_chunk = CUDA_PREFILL_CHUNK, out->prefill_least = CUDA_PREFILL_LEAST;
     out->row_max = CUDA_ROW_MAX;
     out->bytes_total = total_bytes, out->bytes_free = free_bytes;
     return SPEC_OK;
