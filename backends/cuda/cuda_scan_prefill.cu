@@ -24,10 +24,9 @@
  * dt = 0. So a row's y, and the state behind a whole chunk, are functions of the rows in front and the place in the
  * pass. */
 #include "cuda_linear.cuh"
-#include "cuda_scan.cuh"
+#include "cuda_scan_chunk.cuh"
 
 enum {
-    SSD_ROWS = 64,             /* of a chunk */
     SSD_WARPS = SSD_ROWS / 16, /* that make y; as many have the state */
     SSD_GROUP = SSD_WARPS * 32,
     SSD_THREADS = 2 * SSD_GROUP,
@@ -45,31 +44,11 @@ template <> struct ssd_planes<__half> {
 template <int NS, int CH> struct ssd_rows {
     __align__(16) uint16_t b[SSD_ROWS][NS + SSD_PAD], c[SSD_ROWS][NS + SSD_PAD], x[SSD_ROWS][CH + SSD_PAD];
 };
-/* Of a chunk's rows. */
-struct ssd_table {
-    float2 sigma[SSD_ROWS]; /* its high and low part, as a power of two */
-    float dt[SSD_ROWS];
-    float tile[SSD_ROWS];   /* dt e^(sigma_r - sigma), r the last of the row's 16 */
-    float chunk[SSD_ROWS];  /* dt e^(sigma_L - sigma) */
-};
 template <typename T, int NS, int CH> struct ssd_shared { /* of two: one is read, one is made */
     ssd_rows<NS, CH> rows[2];
     __align__(16) uint16_t state[ssd_planes<T>::COMPUTED][CH][NS + SSD_PAD];
     ssd_table table[2];
 };
-
-static __device__ __forceinline__ float decay_between(float2 to, float2 from)
-{
-    return exp2_fast((to.x - from.x) + (to.y - from.y));
-}
-
-/* 16 bytes from global memory, or zeros. */
-static __device__ __forceinline__ void copy_async(void *shared, const void *global, bool there)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)),
-                 "l"(global), "r"(there ? 16 : 0)
-                 : "memory");
-}
 
 /* Four matrices of 8 x 8 from [row][col] on: r[0] at (0, 0), then `first` says which of (8, 0) and (0, 8) is r[1], and
  * r[3] at (8, 8). A lane has two neighbours of a row: (lane / 4, lane % 4 * 2), or turned, of a column. */
@@ -85,16 +64,6 @@ static __device__ __forceinline__ void load_matrices(uint32_t r[4], const uint16
     else load_matrices(r, from);
 }
 
-/* Two floats as N planes: plane[k] holds what the ones before left. */
-template <int N> static __device__ __forceinline__ void split(uint32_t plane[N], float lo, float hi)
-{
-#pragma unroll
-    for (int k = 0; k < N; k++) {
-        plane[k] = bits16(from_f32<__nv_bfloat16>(lo)) | bits16(from_f32<__nv_bfloat16>(hi)) << 16;
-        const float2 kept = unpack2<__nv_bfloat16>(plane[k]);
-        lo = lo - kept.x, hi = hi - kept.y;
-    }
-}
 /* Two 16-bit values, likewise: exact. */
 template <typename T> static __device__ __forceinline__ void split_input(uint32_t plane[], uint32_t w)
 {
@@ -118,18 +87,6 @@ static __device__ __forceinline__ void mma_planes(float (*acc)[4], const uint32_
 #pragma unroll
             for (int k = 0; k < TILES && i + j < (PA > PB ? PA : PB); k++)
                 mma16816<__nv_bfloat16>(acc[k], a[0][i], a[1][i], a[2][i], a[3][i], b[k][0][j], b[k][1][j]);
-}
-
-/* Two neighbours in one access. */
-template <typename E> static __device__ __forceinline__ float2 load_two(const E *p)
-{
-    if constexpr (sizeof(E) == 4) return *(const float2 *)p;
-    else return unpack2<E>(*(const uint32_t *)p);
-}
-template <typename E> static __device__ __forceinline__ void store_two(E *p, float2 v)
-{
-    if constexpr (sizeof(E) == 4) *(float2 *)p = v;
-    else *(uint32_t *)p = bits16(from_f32<E>(v.x)) | bits16(from_f32<E>(v.y)) << 16;
 }
 
 /* S0 has been read: those who read it tell, those who write it wait. compute-sanitizer's racecheck (13.0) does not follow
@@ -260,41 +217,6 @@ template <typename T, int NS, int CH> struct ssd_block {
     }
 
     /* -- the warps that make y -- */
-
-    /* A chunk's table is made by one warp. dt of rows 2 lane and 2 lane + 1, as the projection left it: */
-    __device__ __forceinline__ float2 load_dt(int first, int n) const
-    {
-        auto at = [&](int r) {
-            return r < n ? load_any(a.dt.data, a.dt.dtype, (size_t)(first + r) * a.dt.ld + head) : 0.0f;
-        };
-        return make_float2(at(2 * lane), at(2 * lane + 1));
-    }
-    __device__ __forceinline__ void make_table(ssd_table &table, float2 dt_in, int n) const
-    {
-        const float bias = a.dt_bias ? a.dt_bias[head] : 0.0f;
-        const double rate = (double)a.a[head] * 1.4426950408889634; /* 1 / ln 2 */
-        const float dt[2] = { 2 * lane < n ? scan_dt(dt_in.x, bias, a.dt_min, a.dt_max) : 0.0f,
-                              2 * lane + 1 < n ? scan_dt(dt_in.y, bias, a.dt_min, a.dt_max) : 0.0f };
-        const double first = (double)dt[0] * rate, both = first + (double)dt[1] * rate;
-        double sum = both; /* up to and with this lane's */
-#pragma unroll
-        for (int d = 1; d < 32; d *= 2) {
-            const double v = __shfl_up_sync(0xffffffffu, sum, d);
-            if (lane >= d) sum = sum + v;
-        }
-        const double last = __shfl_sync(0xffffffffu, sum, 31), tile = __shfl_sync(0xffffffffu, sum, lane | 7);
-        double before = __shfl_up_sync(0xffffffffu, sum, 1);
-        if (lane == 0) before = 0.0;
-#pragma unroll
-        for (int k = 0; k < 2; k++) {
-            const double sigma = before + (k ? both : first);
-            const int r = 2 * lane + k;
-            const float high = (float)sigma;
-            table.sigma[r] = make_float2(high, (float)(sigma - (double)high)), table.dt[r] = dt[k];
-            table.tile[r] = exp2_fast((float)(tile - sigma)) * dt[k];
-            table.chunk[r] = exp2_fast((float)(last - sigma)) * dt[k];
-        }
-    }
 
     /* out[channel / 8] of the warp's 16 rows += the scores of H tiles of 16 columns, j0 and on, times their
      * x. The tiles lie on the diagonal or below. */
@@ -457,7 +379,7 @@ scan_prefill_kernel(const spec_step_block *step, const spec_scan_args a, int n_t
     grid_wait();
     if (has_state)
         for (int k = 0; k < 4; k++) block.copy_quarter(k, shared.rows[0], s.first_row, s.n_row);
-    if (makes_table) block.make_table(shared.table[0], block.load_dt(s.first_row, s.n_row), s.n_row);
+    if (makes_table) make_table(shared.table[0], a, block.head, load_dt(a, block.head, s.first_row, s.n_row), s.n_row);
 
     for (int i0 = 0, now = 0; i0 < s.n_row; i0 += SSD_ROWS, now ^= 1) {
         const int first = s.first_row + i0, n = s.n_row - i0, next = first + SSD_ROWS, n_next = n - SSD_ROWS;
@@ -477,13 +399,13 @@ scan_prefill_kernel(const spec_step_block *step, const spec_scan_args a, int n_t
             const bool ahead = makes_table && n_next > 0;
             float2 dt;
             float out[block_t::UNITS][4], gate[block_t::UNITS][4];
-            if (ahead) dt = block.load_dt(next, n_next);
+            if (ahead) dt = load_dt(a, block.head, next, n_next);
             if (a.z.data) block.load_gate(gate, first, n);
             block.outputs(out, shared.state, in, table, n_next > 0);
             block.finish(out, gate, skip, in);
             if (a.y.dtype == SPEC_DTYPE_F32) block.template store_outputs<float>(out, first, n);
             else block.template store_outputs<T>(out, first, n);
-            if (ahead) block.make_table(shared.table[now ^ 1], dt, n_next);
+            if (ahead) make_table(shared.table[now ^ 1], a, block.head, dt, n_next);
         }
     }
     if (has_state) block.store_state(state);
@@ -522,6 +444,7 @@ bool speci_cuda_scan_prefill(spec_queue *q, const spec_scan_args *a, spec_status
         (a->y.dtype != SPEC_DTYPE_F32 && a->y.dtype != a->dtype) || !sixteen(a->x) || !sixteen(a->b) || !sixteen(a->c) ||
         !cuda_aligned(a->state, 8) || !pairs(a->z) || !pairs(a->y))
         return false;
+    if (speci_cuda_scan_wgmma(q, a, status)) return true;
     *status = a->dtype == SPEC_DTYPE_BF16 ? launch_scan<__nv_bfloat16>(q, a) : launch_scan<__half>(q, a);
     return true;
 }
