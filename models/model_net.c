@@ -294,8 +294,8 @@ static spec_status check_token(const speci_net *net, int32_t token)
     return speci_fail(SPEC_E_INVALID, "token %d is not in the vocabulary of %d ids", token, net->model->n_vocab);
 }
 
-/* Rows of the first pass over n tokens: the smallest that takes all of them, or half of it where that saves more than two
- * of the smallest passes; else the largest. Of n alone, so that a prompt is cut alike wherever it is read. */
+/* Rows of the first pass over n tokens: the smallest that takes all of them, or half of it where more rows than two of
+ * the smallest passes have would stay empty; else the largest. Of n alone: a prompt is cut alike wherever it is fed. */
 static int32_t pass_rows(const net_shape *s, int32_t n)
 {
     int32_t rows = s->chunk_least;

@@ -115,8 +115,8 @@ static size_t rows_bytes(const spec_model *model, int32_t rows)
     return memory.work.n;
 }
 
-/* Rows of prefill passes. What the largest take is small beside the model: a sixteenth of its weights, or 64 MiB. None is
- * larger than the context asks for, which changes nothing of how prompts that fit it are cut. */
+/* Rows of prefill passes. What the largest take is small beside the model: a sixteenth of its weights, or 64 MiB. None
+ * is larger than the context asks for, which changes nothing of how prompts that fit it are cut. */
 static void plan_chunks(net_shape *s, const spec_model *model, int32_t n_ctx)
 {
     const spec_device_info *info = &model->backend->info;

@@ -142,6 +142,8 @@ static const scan_case cases[] = {
       PREFILL, 0 },
     { "prefill_bf16_mamba1", prompt_65, 1, 40, 1, 16, 1, 40, 40, true, false, true, true, 0, INFINITY, 1, BF16, F32,
       PREFILL, 0 },
+    { "prefill_bf16_tiles", prompt_517, 1, 4, 128, 128, 2, 4, 1, false, true, true, true, 0, INFINITY, 0.1, BF16, F32,
+      PREFILL, 1024 },
     { "prefill_bf16_many", prompt_65, 1, 80, 64, 128, 1, 80, 80, false, true, true, true, 0, INFINITY, 1, BF16, F32,
       PREFILL, 0 },
     { "prefill_bf16_many_64", prompt_65, 1, 70, 40, 64, 1, 10, 10, false, true, false, true, 0, INFINITY, 1, BF16, F32,

@@ -1,5 +1,5 @@
-/* test_prefill.c - how a prompt is cut into passes: the CPU, told that its passes may be of several sizes, is watched; and
- * what is decoded behind a prompt does not depend on the sizes. */
+/* test_prefill.c - how a prompt is cut into passes: the CPU, told that its passes may be of several sizes, is watched;
+ * and what is decoded behind a prompt does not depend on the sizes. */
 #include <string.h>
 
 #include "backends/backend.h"

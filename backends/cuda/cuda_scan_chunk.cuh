@@ -1,5 +1,5 @@
-/* cuda_scan_chunk.cuh - what the kernels share that scan a prompt chunk by chunk: a chunk's decays, floats as two bfloat16,
- * copies. cuda_scan_prefill.cu tells what is computed. */
+/* cuda_scan_chunk.cuh - what the kernels share that scan a prompt chunk by chunk: a chunk's decays, floats as two
+ * bfloat16, copies. cuda_scan_prefill.cu tells what is computed. */
 #ifndef SPEC_CUDA_SCAN_CHUNK_CUH
 #define SPEC_CUDA_SCAN_CHUNK_CUH
 
@@ -62,7 +62,8 @@ static __device__ __forceinline__ float2 load_dt(const spec_scan_args &a, int he
     const int r = 2 * ((int)threadIdx.x % 32);
     return make_float2(at(r), at(r + 1));
 }
-static __device__ __forceinline__ void make_table(ssd_table &table, const spec_scan_args &a, int head, float2 dt_in, int n)
+static __device__ __forceinline__ void make_table(ssd_table &table, const spec_scan_args &a, int head, float2 dt_in,
+                                                  int n)
 {
     const int lane = (int)threadIdx.x % 32;
     const float bias = a.dt_bias ? a.dt_bias[head] : 0.0f;
@@ -90,7 +91,8 @@ static __device__ __forceinline__ void make_table(ssd_table &table, const spec_s
     }
 }
 
-/* The operation, checked by cuda_scan_prefill.cu, where cuda_scan_wgmma.cu has a kernel for it; false: nothing was launched. */
+/* The operation, checked by cuda_scan_prefill.cu, where cuda_scan_wgmma.cu has a kernel for it; false: nothing was
+ * launched. */
 bool speci_cuda_scan_wgmma(spec_queue *q, const spec_scan_args *a, spec_status *status);
 
 #endif

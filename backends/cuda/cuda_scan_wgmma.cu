@@ -1,16 +1,17 @@
-/* cuda_scan_wgmma.cu - selective scan over a prompt on Hopper: what cuda_scan_prefill.cu computes, in the same chunks and
- * planes, for bfloat16, 128 states and heads of whole 64 channels. There wgmma takes its operands where copies leave them.
+/* cuda_scan_wgmma.cu - selective scan over a prompt on Hopper: what cuda_scan_prefill.cu computes, in the same chunks
+ * and planes, for bfloat16, 128 states and heads of whole 64 channels. There wgmma takes operands where copies leave
+ * them.
  *
  * A block has 64 channels of a head and walks the prompt in chunks of 64 rows. Its warpgroups have a role each:
  *   copies  brings x, B and C of the next chunks, and makes their tables
- *   state   has the state in registers, 16 channels a warp: absorbs the chunk and leaves S0 of the next one, two planes, in
- *           shared memory. It alone is a chain from chunk to chunk
- *   y       two of them, a chunk each by turns, 16 rows a warp: C B^T, which goes from the accumulators into the operand of
- *           its product with x, and S0 C
+ *   state   has the state in registers, 16 channels a warp: absorbs the chunk and leaves S0 of the next one, in two
+ *           planes, in shared memory. It alone is a chain from chunk to chunk
+ *   y       two of them, a chunk each by turns, 16 rows a warp: C B^T, which goes from the accumulators into an operand
+ *           of the product with x, and S0 C
  * Barriers in shared memory say when a chunk or an S0 has come and when all have read it.
  *
- * Shared memory is tiles of 64 rows of 128 bytes, in which unit u (16 bytes) of row r lies at u ^ r % 8: as wgmma takes them,
- * rows being one of its dimensions and columns the other, or the other way round. */
+ * Shared memory is tiles of 64 rows of 128 bytes, in which unit u (16 bytes) of row r lies at u ^ r % 8: as wgmma takes
+ * them, rows being one of its dimensions and columns the other, or the other way round. */
 #include "cuda_scan_chunk.cuh"
 
 enum {
@@ -79,22 +80,23 @@ template <int LEFT, int N> static __device__ __forceinline__ void wgmma_wait(flo
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-/* A tile, from element `at` on: its rows are the operand's rows (K along columns, 16 of which are 32 bytes), or its columns
- * are (K along rows, 16 of which are 2048 bytes); with more than 64, the next tile has the others. In units of 16 bytes:
- * 8 rows are 64, a tile 512. */
-static __device__ __forceinline__ uint64_t rows_operand(const uint16_t *at)
+/* A tile, from element `at` on: its rows are the operand's rows (K along columns, 16 of which are 32 bytes), or its
+ * columns are (K along rows, 16 of which are 2048 bytes); with more than 64, the next tile has the others. In units of
+ * 16 bytes: 8 rows are 64, a tile 512. */
+static __device__ __forceinline__ uint64_t operand(const uint16_t *at, int next_tile)
 {
-    return (uint64_t)1 << 62 | (uint64_t)64 << 32 | (uint64_t)1 << 16 | ((uint32_t)__cvta_generic_to_shared(at) >> 4 & 0x3fff);
+    const uint32_t address = (uint32_t)__cvta_generic_to_shared(at);
+    return (uint64_t)1 << 62 | (uint64_t)64 << 32 | (uint64_t)next_tile << 16 | (address >> 4 & 0x3fff);
 }
-static __device__ __forceinline__ uint64_t columns_operand(const uint16_t *at)
-{
-    return (uint64_t)1 << 62 | (uint64_t)64 << 32 | (uint64_t)512 << 16 | ((uint32_t)__cvta_generic_to_shared(at) >> 4 & 0x3fff);
-}
+static __device__ __forceinline__ uint64_t rows_operand(const uint16_t *at) { return operand(at, 1); }
+static __device__ __forceinline__ uint64_t columns_operand(const uint16_t *at) { return operand(at, 512); }
 
 #define SW_EIGHT(i)                                                                                                    \
-    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]),        \
+        "+f"(d[i + 7])
 #define SW_32                                                                                                          \
-    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"   \
+    "%30,%31"
 
 /* d[64][64] (FIRST: =, else +=) A[64][16] B[16][64], both from tiles by rows */
 template <bool FIRST> static __device__ __forceinline__ void wgmma_tiles(float (&d)[32], uint64_t a, uint64_t b)
@@ -129,7 +131,10 @@ static __device__ __forceinline__ void wgmma_registers(float (&d)[64], const uin
 /* --- a block's part of the operation --- */
 
 /* Element (row, col) of a tile. */
-static __device__ __forceinline__ int in_tile(int row, int col) { return row * 64 + ((col / 8 ^ row % 8) * 8 + col % 8); }
+static __device__ __forceinline__ int in_tile(int row, int col)
+{
+    return row * 64 + ((col / 8 ^ row % 8) * 8 + col % 8);
+}
 
 struct sw_block {
     const spec_scan_args &a;
@@ -139,7 +144,8 @@ struct sw_block {
     int head, c0, n_chunk;
     int warp, g, t; /* warp: of its group */
 
-    __device__ __forceinline__ sw_block(const spec_scan_args &args, const spec_step_seq &seq, sw_shared &sh, sw_barriers &b)
+    __device__ __forceinline__ sw_block(const spec_scan_args &args, const spec_step_seq &seq, sw_shared &sh,
+                                        sw_barriers &b)
         : a(args), s(seq), shared(sh), barriers(b)
     {
         const int n_tile = a.head_dim / SW_CHANNELS;
@@ -195,7 +201,8 @@ struct sw_block {
     __device__ __forceinline__ void store_state(const float (&state)[64]) const
     {
 #pragma unroll
-        for (int i = 0; i < 32; i++) store_two(state_memory(i % 2) + i / 2 * 8, make_float2(state[2 * i], state[2 * i + 1]));
+        for (int i = 0; i < 32; i++)
+            store_two(state_memory(i % 2) + i / 2 * 8, make_float2(state[2 * i], state[2 * i + 1]));
     }
     /* S0 of chunk i */
     __device__ __forceinline__ void share_state(const float (&state)[64], int i) const
@@ -223,7 +230,8 @@ struct sw_block {
             load_turned(v, (uint32_t)__cvta_generic_to_shared(&in.x[in_tile(j * 16 + row, col)]));
 #pragma unroll
             for (int k = 0; k < 4; k++) {
-                const float2 two = unpack2<__nv_bfloat16>(v[k]), weight = load_two(&table.chunk[j * 16 + k / 2 * 8 + 2 * t]);
+                const float2 two = unpack2<__nv_bfloat16>(v[k]);
+                const float2 weight = load_two(&table.chunk[j * 16 + k / 2 * 8 + 2 * t]);
                 uint32_t plane[SW_PLANES];
                 split<SW_PLANES>(plane, weight.x * two.x, weight.y * two.y);
 #pragma unroll
@@ -268,7 +276,8 @@ struct sw_block {
         return (size_t)(first + row(h)) * ld + (size_t)head * a.head_dim + c0 + 2 * t;
     }
     /* The decayed scores of 16 columns, as an operand of the product with x. */
-    __device__ __forceinline__ void weigh(uint32_t (&weighted)[SW_PLANES][4], float *score, int j0, const ssd_table &table) const
+    __device__ __forceinline__ void weigh(uint32_t (&weighted)[SW_PLANES][4], float *score, int j0,
+                                          const ssd_table &table) const
     {
         const int i0 = warp * 16;
         const float2 sigma[2] = { table.sigma[row(0)], table.sigma[row(1)] };
@@ -362,12 +371,14 @@ struct sw_block {
 #pragma unroll
         for (int j = 0; j < 4; j++)
 #pragma unroll
-            for (int p = 0; p < SW_PLANES; p++) wgmma_registers(out, weighted[j][p], columns_operand(&in.x[j * 16 * 64]));
+            for (int p = 0; p < SW_PLANES; p++)
+                wgmma_registers(out, weighted[j][p], columns_operand(&in.x[j * 16 * 64]));
         wgmma_end();
         wgmma_wait<0>(out);
     }
     /* out + D x, gated */
-    __device__ __forceinline__ void finish(float (&out)[32], const float (&gate)[32], float skip, const sw_chunk &in) const
+    __device__ __forceinline__ void finish(float (&out)[32], const float (&gate)[32], float skip,
+                                           const sw_chunk &in) const
     {
 #pragma unroll
         for (int i = 0; i < 16; i++) {
@@ -412,7 +423,7 @@ scan_wgmma_kernel(const spec_step_block *step, const spec_scan_args a)
         for (int i = 0; i < 2; i++) barrier_init(&barriers.state_come[i], 4), barrier_init(&barriers.state_read[i], 4);
     }
     __syncthreads();
-    const int role = __shfl_sync(0xffffffffu, (int)threadIdx.x / SW_GROUP, 0); /* the same for a warp, as the compiler sees */
+    const int role = __shfl_sync(0xffffffffu, (int)threadIdx.x / SW_GROUP, 0); /* so the compiler sees: a warp's */
     if (role == SW_COPIES) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)SW_REGISTERS_COPIES));
         grid_wait();
@@ -451,7 +462,7 @@ bool speci_cuda_scan_wgmma(spec_queue *q, const spec_scan_args *a, spec_status *
     const unsigned blocks = (unsigned)(a->n_head * (a->head_dim / SW_CHANNELS));
     const size_t bytes = sizeof(sw_shared) + 1024;
     scan_allow_shared(q->dev, scan_wgmma_kernel, bytes);
-    *status = cuda_launch(q, "scan", scan_wgmma_kernel, dim3(blocks, (unsigned)q->shape.seqs), dim3(SW_THREADS), bytes, 1,
-                          q->d_step, *a);
+    *status = cuda_launch(q, "scan", scan_wgmma_kernel, dim3(blocks, (unsigned)q->shape.seqs), dim3(SW_THREADS), bytes,
+                          1, q->d_step, *a);
     return true;
 }
