@@ -12,6 +12,7 @@
  * the same slabs. */
 #include <type_traits>
 
+#include "cuda_barrier.cuh"
 #include "cuda_linear.cuh"
 
 /* A thread takes the chunk of a row. */
@@ -41,33 +42,6 @@ linear_arrange_kernel(const spec_step_block *step, const T *x, int ld_x, int n_i
     slab_fence();
 }
 
-/* Barriers in shared memory. */
-static __device__ __forceinline__ void barrier_init(uint64_t *b, int count)
-{
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"((uint32_t)__cvta_generic_to_shared(b)), "r"(count)
-                 : "memory");
-}
-static __device__ __forceinline__ void barrier_arrive(uint64_t *b)
-{
-    asm volatile("{ .reg .b64 s; mbarrier.arrive.shared.b64 s, [%0]; }" ::"r"((uint32_t)__cvta_generic_to_shared(b))
-                 : "memory");
-}
-static __device__ __forceinline__ void barrier_wait(uint64_t *b, int phase)
-{
-    asm volatile("{ .reg .pred done;"
-                 " again: mbarrier.try_wait.parity.shared.b64 done, [%0], %1; @!done bra again; }" ::"r"(
-                     (uint32_t)__cvta_generic_to_shared(b)),
-                 "r"(phase)
-                 : "memory");
-}
-/* Arrives, and the phase ends when `bytes` have come as well. */
-static __device__ __forceinline__ void barrier_expect(uint64_t *b, int bytes)
-{
-    asm volatile("{ .reg .b64 s; mbarrier.arrive.expect_tx.shared.b64 s, [%0], %1; }" ::"r"(
-                     (uint32_t)__cvta_generic_to_shared(b)),
-                 "r"(bytes)
-                 : "memory");
-}
 static __device__ __forceinline__ void copy_slab(uint4 *to, const uint4 *from, uint64_t *b)
 {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(

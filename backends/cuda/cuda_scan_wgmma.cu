@@ -12,6 +12,7 @@
  *
  * Shared memory is tiles of 64 rows of 128 bytes, in which unit u (16 bytes) of row r lies at u ^ r % 8: as wgmma takes
  * them, rows being one of its dimensions and columns the other, or the other way round. */
+#include "cuda_barrier.cuh"
 #include "cuda_scan_chunk.cuh"
 
 enum {
@@ -44,26 +45,11 @@ struct sw_barriers { /* of each: warps that arrive */
 
 /* --- barriers --- */
 
-static __device__ __forceinline__ void barrier_init(uint64_t *b, int count)
-{
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"((uint32_t)__cvta_generic_to_shared(b)), "r"(count)
-                 : "memory");
-}
 /* All lanes have done what others wait for. */
-static __device__ __forceinline__ void barrier_arrive(uint64_t *b)
+static __device__ __forceinline__ void warp_arrive(uint64_t *b)
 {
     __syncwarp();
-    if (threadIdx.x % 32 == 0)
-        asm volatile("{ .reg .b64 s; mbarrier.arrive.shared.b64 s, [%0]; }" ::"r"((uint32_t)__cvta_generic_to_shared(b))
-                     : "memory");
-}
-static __device__ __forceinline__ void barrier_wait(uint64_t *b, int phase)
-{
-    asm volatile("{ .reg .pred done;"
-                 " again: mbarrier.try_wait.parity.shared.b64 done, [%0], %1; @!done bra again; }" ::"r"(
-                     (uint32_t)__cvta_generic_to_shared(b)),
-                 "r"(phase)
-                 : "memory");
+    if (threadIdx.x % 32 == 0) barrier_arrive(b);
 }
 /* What this thread wrote to shared memory, wgmma sees. */
 static __device__ __forceinline__ void written() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
@@ -178,7 +164,7 @@ struct sw_block {
             if (warp == 0) make_table(shared.table[stage], a, head, load_dt(a, head, first, n), n);
             scan_copies_wait();
             written();
-            barrier_arrive(&barriers.come[stage]);
+            warp_arrive(&barriers.come[stage]);
             if (++stage == SW_STAGES) stage = 0, round++;
         }
     }
@@ -217,7 +203,7 @@ struct sw_block {
                 *(uint32_t *)&shared.state[i % 2][p][k / 16][in_tile(channel(k % 2), k / 2 % 8 * 8 + 2 * t)] = plane[p];
         }
         written();
-        barrier_arrive(&barriers.state_come[i % 2]);
+        warp_arrive(&barriers.state_come[i % 2]);
     }
     /* sum = sum over rows of (weight x) B^T */
     __device__ __forceinline__ void absorb(float (&sum)[64], const sw_chunk &in, const ssd_table &table) const
@@ -259,7 +245,7 @@ struct sw_block {
             barrier_wait(&barriers.come[stage], round & 1);
             absorb(sum, shared.chunk[stage], shared.table[stage]);
             const float decay = decay_between(shared.table[stage].sigma[SSD_ROWS - 1], make_float2(0.0f, 0.0f));
-            barrier_arrive(&barriers.read[stage]);
+            warp_arrive(&barriers.read[stage]);
 #pragma unroll
             for (int k = 0; k < 64; k++) state[k] = fmaf(decay, state[k], sum[k]);
             if (i + 1 < n_chunk) share_state(state, i + 1);
@@ -362,7 +348,7 @@ struct sw_block {
         }
         meanwhile();
         wgmma_wait<0>(out);
-        barrier_arrive(&barriers.state_read[i % 2]);
+        warp_arrive(&barriers.state_read[i % 2]);
         const float2 zero = make_float2(0.0f, 0.0f);
         const float decay[2] = { decay_between(table.sigma[row(0)], zero), decay_between(table.sigma[row(1)], zero) };
 #pragma unroll
@@ -399,7 +385,7 @@ struct sw_block {
                 if (a.z.data) load_gate(gate, first, n);
             });
             finish(out, gate, skip, shared.chunk[stage]);
-            barrier_arrive(&barriers.read[stage]);
+            warp_arrive(&barriers.read[stage]);
             if (a.y.dtype == SPEC_DTYPE_F32) store_outputs<float>(out, first, n);
             else store_outputs<__nv_bfloat16>(out, first, n);
         }
