@@ -35,30 +35,41 @@ static __device__ __forceinline__ void prefetch_prefix(const spec_step_block *st
     }
 }
 
-/* ancestor[i][depth] = the node of that depth on the path of row row0 + i, i < n, by thread i, which names the row's
- * sequence (NULL: no such row). A walk of dependent loads: through shared memory where all rows are of one tree (`tree`,
- * else NULL) that is small enough. */
+/* Parent and depth of the nodes of `tree` up to the one of row `last`, where they are not too many: returns how many there
+ * are in `link` for what follows a barrier. Parents come first. */
+static __device__ __forceinline__ int load_links(const spec_step_block *step, const spec_step_seq *tree, int last, short2 *link)
+{
+    const spec_step_node *node = spec_step_nodes(step) + tree->first_node;
+    const int n_link = min(tree->n_fed + last + 1 - tree->first_row, tree->n_fed + tree->n_row);
+    if (n_link > ATT_LINKS) return 0;
+#pragma unroll 1
+    for (int i = (int)threadIdx.x; i < n_link; i += (int)blockDim.x)
+        link[i] = make_short2((short)node[i].parent, (short)node[i].depth);
+    return n_link;
+}
+
+/* ancestor[depth] = the node of that depth on the path of row `row` of sequence `s`. A walk of dependent loads: through shared
+ * memory if links are there. */
+static __device__ __forceinline__ void walk_ancestors(const spec_step_block *step, const spec_step_seq *s, int row, int n_link,
+                                                      const short2 *link, short *ancestor)
+{
+    const spec_step_node *node = spec_step_nodes(step) + s->first_node;
+    for (int i = s->n_fed + row - s->first_row; i >= 0;) {
+        const int depth = n_link ? link[i].y : node[i].depth, parent = n_link ? link[i].x : node[i].parent;
+        if (depth <= SPEC_MAX_DEPTH) ancestor[depth] = (short)i;
+        i = parent;
+    }
+}
+
+/* Of rows row0 + i, i < n, by thread i, which names the row's sequence (NULL: no such row); `tree`: the one that all rows
+ * are of, else NULL. */
 static __device__ __forceinline__ void find_ancestors(const spec_step_block *step, const spec_step_seq *mine,
                                                       const spec_step_seq *tree, int row0, int n, short2 *link,
                                                       short (*ancestor)[SPEC_MAX_DEPTH + 1])
 {
-    const int tid = (int)threadIdx.x;
-    int n_link = 0;
-    if (tree) {
-        const spec_step_node *node = spec_step_nodes(step) + tree->first_node;
-        n_link = min(tree->n_fed + row0 + n - tree->first_row, tree->n_fed + tree->n_row); /* parents come first */
-        if (n_link > ATT_LINKS) n_link = 0;
-#pragma unroll 1
-        for (int i = tid; i < n_link; i += (int)blockDim.x) link[i] = make_short2((short)node[i].parent, (short)node[i].depth);
-    }
+    const int tid = (int)threadIdx.x, n_link = tree ? load_links(step, tree, row0 + n - 1, link) : 0;
     __syncthreads();
-    if (tid >= n || !mine) return;
-    const spec_step_node *node = spec_step_nodes(step) + mine->first_node;
-    for (int i = mine->n_fed + row0 + tid - mine->first_row; i >= 0;) {
-        const int depth = n_link ? link[i].y : node[i].depth, parent = n_link ? link[i].x : node[i].parent;
-        if (depth <= SPEC_MAX_DEPTH) ancestor[tid][depth] = (short)i;
-        i = parent;
-    }
+    if (tid < n && mine) walk_ancestors(step, mine, row0 + tid, n_link, link, ancestor[tid]);
 }
 
 #endif

@@ -164,7 +164,7 @@ attention_matrix_kernel(const spec_step_block *step, const spec_attention_args a
     const spec_step_seq *const seqs = spec_step_seqs(step);
     int seq = -1, position = -1;
     if (lane < rows && row0 + lane < n_row) {
-        seq = spec_step_row_seq(step)[row0 + lane];
+        seq = step->n_seq == 1 ? 0 : spec_step_row_seq(step)[row0 + lane]; /* a load less to wait for */
         position = seqs[seq].n_past + spec_step_row_node(step, seqs + seq, row0 + lane)->depth;
     }
     const int seq0 = __shfl_sync(0xffffffffu, seq, 0);
@@ -174,6 +174,8 @@ attention_matrix_kernel(const spec_step_block *step, const spec_attention_args a
     const int chunk0 = loop ? first_of(bottom) / ATT_CHUNK : (int)blockIdx.z * SPLIT;
     const int chunk1 = loop ? top / ATT_CHUNK : min(top / ATT_CHUNK, chunk0 + SPLIT - 1);
     if (chunk0 > chunk1) return grid_wait();
+    /* Before K and V are asked for: loads return in order. */
+    const int n_link = mixed || prefill ? 0 : load_links(step, seqs + seq0, row0 + rows - 1, link);
     const int same = mixed ? 0 : prefill ? bottom + 1 : seqs[seq0].n_past; /* keys before it are of all rows */
 
     const int my_row = row0 + (warp & (rows - 1)), my_head = head0 + (warp >> row_bits);
@@ -215,7 +217,8 @@ attention_matrix_kernel(const spec_step_block *step, const spec_attention_args a
                 }
                 if (waited || late) continue;
                 if (!prefill) {
-                    find_ancestors(step, seq < 0 ? NULL : seqs + seq, mixed ? NULL : seqs + seq0, row0, rows, link, ancestor);
+                    __syncthreads();
+                    if (warp == 0 && seq >= 0) walk_ancestors(step, seqs + seq, row0 + lane, n_link, link, ancestor[lane]);
                     __syncthreads();
                 }
                 grid_wait();
