@@ -35,6 +35,7 @@ enum {
     CUDA_PREFILL_CHUNK = 2048, CUDA_PREFILL_LEAST = 128, /* rows of prefill passes */
     CUDA_ROW_MAX = 8192,      /* rows of a decode pass */
     CUDA_SPLIT = 512,         /* positions per split of attention */
+    CUDA_FEW = 160,           /* positions for which its blocks are small */
     CUDA_BLOCK = 64,          /* positions per block of attention; a page */
     CUDA_RING = 8,            /* pinned staging slots of a queue */
     CUDA_WEIGHT_PAD = 128,    /* rows behind a weight that may be read */
@@ -68,7 +69,7 @@ struct cuda_shape {
     int32_t phase;
     int32_t rows;   /* of token-wise operations: a power of two in decode, the padded chunk in prefill */
     int32_t seqs;   /* a power of two */
-    int32_t splits; /* of the longest context, a power of two */
+    int32_t splits; /* of the longest context, a power of two; 0: it has up to CUDA_FEW positions */
 };
 
 struct cuda_pending { /* a result that waits in pinned memory for sync() */

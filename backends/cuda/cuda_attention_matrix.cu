@@ -20,8 +20,8 @@
 #include "cuda_attention_keys.cuh"
 #include "cuda_linear.cuh"
 
-enum { STEP = 16, STEPS = ATT_CHUNK / STEP /* of a chunk */, SPLIT = CUDA_SPLIT / ATT_CHUNK /* chunks */,
-       QUERIES = 8, WARPS = 16 /* of a block, at most */, WARPS_SHORT = 10 };
+enum { STEP = 16, STEPS = ATT_CHUNK / STEP /* of a chunk */, SPLIT_CHUNKS = CUDA_SPLIT / ATT_CHUNK,
+       QUERIES = 8, WARPS = 16 /* of a block, at most */, WARPS_TREE = 12 };
 
 /* 8 elements, of which n are there, at any address. */
 template <typename T> static __device__ __noinline__ uint4 load_some(const T *p, int n)
@@ -136,7 +136,7 @@ static __device__ __forceinline__ float reduce_max(float v)
     return __int_as_float(most ^ (most >> 31 & INT_MAX));
 }
 
-/* Grid: tiles of 1 << row_bits rows, tiles of `heads` query heads, `rep` to a K/V head, and splits (1: the block walks all
+/* Grid: tiles of 1 << row_bits rows, tiles of `heads` query heads, `rep` to a K/V head, and chunks (1: the block walks all
  * and writes y). Query i of a tile is of its row i % rows; warp i brings its q and has its result.
  * part: [STEPS][queries][D + 4]; scratch: [row][n_head][chunk][d + 2]. */
 template <typename T, int D, bool WHOLE>
@@ -171,8 +171,8 @@ attention_matrix_kernel(const spec_step_block *step, const spec_attention_args a
     const bool mixed = __any_sync(0xffffffffu, seq >= 0 && seq != seq0);
     const int top = __reduce_max_sync(0xffffffffu, position);
     const int bottom = __reduce_min_sync(0xffffffffu, position < 0 ? INT_MAX : position);
-    const int chunk0 = loop ? first_of(bottom) / ATT_CHUNK : (int)blockIdx.z * SPLIT;
-    const int chunk1 = loop ? top / ATT_CHUNK : min(top / ATT_CHUNK, chunk0 + SPLIT - 1);
+    const int chunk0 = loop ? first_of(bottom) / ATT_CHUNK : (int)blockIdx.z;
+    const int chunk1 = loop ? top / ATT_CHUNK : min(top / ATT_CHUNK, chunk0);
     if (chunk0 > chunk1) return grid_wait();
     /* Before K and V are asked for: loads return in order. */
     const int n_link = mixed || prefill ? 0 : load_links(step, seqs + seq0, row0 + rows - 1, link);
@@ -264,7 +264,7 @@ attention_matrix_kernel(const spec_step_block *step, const spec_attention_args a
             sum.add(maximum, total, o);
         }
         if (mine && !loop) {
-            float *out = scratch + (((size_t)my_row * a.n_head + my_head) * (gridDim.z * SPLIT) + chunk) * (d + 2);
+            float *out = scratch + (((size_t)my_row * a.n_head + my_head) * gridDim.z + chunk) * (d + 2);
 #pragma unroll
             for (int e = 0; e < N; e++)
                 if (lane + 32 * e < d) out[lane + 32 * e] = sum.o[e];
@@ -285,9 +285,9 @@ attention_matrix_kernel(const spec_step_block *step, const spec_attention_args a
 
 /* --- launcher --- */
 
-/* A tile has as many rows as leave every processor a block. Where tiles are many a block walks all chunks, and two share a
- * processor. Where they are few and contexts short, WARPS_SHORT leave a block of the next product its registers (measured:
- * docs/performance.md). */
+/* A tile has as many rows as leave every processor a block. Where tiles are many a block walks all chunks; where contexts are
+ * long each chunk has a block; two share a processor. Else WARPS make a round of a chunk; trees, and contexts that are
+ * attended in one round, have fewer, which leave a block of the next product its registers (measured: docs/performance.md). */
 template <typename T, int D, bool WHOLE>
 static spec_status launch(spec_queue *q, const spec_attention_args *a, int splits, bool vec)
 {
@@ -298,13 +298,16 @@ static spec_status launch(spec_queue *q, const spec_attention_args *a, int split
     const auto tiles = [&]() { return (int64_t)cuda_div_up(rows, 1 << bits) * (a->n_head / heads); };
     while (tiles() * splits > n_sm && (2 << bits) * heads <= QUERIES && 2 << bits <= per_seq) bits++;
     if (2 * tiles() > n_sm) splits = 1;
-    const int warps = D > 128 || tiles() * splits > n_sm ? WARPS / 2 : q->shape.splits > 1 ? WARPS : WARPS_SHORT;
+    const int one_row = q->shape.splits == 0 ? CUDA_FEW / STEP : WARPS;
+    const int few = bits && q->shape.splits <= 1 ? WARPS_TREE : one_row;
+    const int chunks = splits > 1 ? splits * SPLIT_CHUNKS : 1;
+    const int warps = D > 128 || tiles() * splits > n_sm || chunks > 1 ? WARPS / 2 : few;
     const size_t query = (size_t)STEPS * (D + 4) * sizeof(float), bytes = (size_t)(heads << bits) * query;
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(QUERIES * query));
-    const dim3 grid((unsigned)cuda_div_up(rows, 1 << bits), (unsigned)(a->n_head / heads), (unsigned)splits);
+    const dim3 grid((unsigned)cuda_div_up(rows, 1 << bits), (unsigned)(a->n_head / heads), (unsigned)chunks);
     SPEC_TRY(cuda_launch(q, "attention", kernel, grid, dim3((unsigned)warps * 32), bytes, 1, q->d_step, *a, bits, heads, rep,
                          vec, q->attention_scratch));
-    return splits > 1 ? speci_cuda_attention_merge(q, a, splits * SPLIT) : SPEC_OK;
+    return chunks > 1 ? speci_cuda_attention_merge(q, a, chunks) : SPEC_OK;
 }
 
 template <typename T> static spec_status launch_dim(spec_queue *q, const spec_attention_args *a, int splits)

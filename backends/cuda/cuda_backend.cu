@@ -498,7 +498,7 @@ spec_status speci_cuda_step_bind(spec_queue *q, const spec_step_block *b)
     q->shape.phase = b->phase;
     q->shape.rows = b->phase == SPEC_PHASE_PREFILL ? b->n_row_run : cuda_pow2(b->n_row_run);
     q->shape.seqs = cuda_pow2(b->n_seq);
-    q->shape.splits = cuda_pow2(cuda_div_up(b->n_kv, CUDA_SPLIT));
+    q->shape.splits = b->n_kv <= CUDA_FEW ? 0 : cuda_pow2(cuda_div_up(b->n_kv, CUDA_SPLIT));
     if (!b->feed || b->n_seq == 0) return SPEC_OK;
     feed_kernel<<<(unsigned)b->n_seq, 128, 0, q->stream>>>(q->d_step);
     return cuda_launched(q, "step_bind");
