@@ -137,12 +137,13 @@ static __device__ __forceinline__ float reduce_max(float v)
 }
 
 /* Grid: tiles of 1 << row_bits rows, tiles of `heads` query heads, `rep` to a K/V head, and chunks (1: the block walks all
- * and writes y). Query i of a tile is of its row i % rows; warp i brings its q and has its result.
+ * and writes y). Query i of a tile is of its row i % rows; warp i brings its q and has its result. kv_first: the next kernel is
+ * set up when K and V are asked for.
  * part: [STEPS][queries][D + 4]; scratch: [row][n_head][chunk][d + 2]. */
 template <typename T, int D, bool WHOLE>
 static __global__ void __launch_bounds__(D > 128 ? WARPS * 16 : WARPS * 32, 1)
 attention_matrix_kernel(const spec_step_block *step, const spec_attention_args a, int row_bits, int heads, int rep, bool vec,
-                        float *scratch)
+                        bool kv_first, float *scratch)
 {
     constexpr int N = D / 32, STRIDE = D + 4;
     extern __shared__ __align__(16) float part[];
@@ -152,7 +153,7 @@ attention_matrix_kernel(const spec_step_block *step, const spec_attention_args a
     __shared__ short2 link[ATT_LINKS];
 
     const int row0 = (int)blockIdx.x << row_bits, n_row = step->n_row, rows = 1 << row_bits, queries = heads << row_bits;
-    grid_release();
+    if (!kv_first) grid_release();
     if (row0 >= n_row) return grid_wait();
     const int lane = (int)threadIdx.x % 32, n_warp = (int)blockDim.x / 32;
     const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0); /* so the compiler knows that it is one */
@@ -221,6 +222,7 @@ attention_matrix_kernel(const spec_step_block *step, const spec_attention_args a
                     if (warp == 0 && seq >= 0) walk_ancestors(step, seqs + seq, row0 + lane, n_link, link, ancestor[lane]);
                     __syncthreads();
                 }
+                if (kv_first) grid_release();
                 grid_wait();
                 const float *const from = (const float *)a.q.data + (size_t)my_row * a.q.ld + (size_t)my_head * d + 2 * lane;
 #pragma unroll
@@ -287,7 +289,8 @@ attention_matrix_kernel(const spec_step_block *step, const spec_attention_args a
 
 /* A tile has as many rows as leave every processor a block. Where tiles are many a block walks all chunks; where contexts are
  * long each chunk has a block; two share a processor. Else WARPS make a round of a chunk; trees, and contexts that are
- * attended in one round, have fewer, which leave a block of the next product its registers (measured: docs/performance.md). */
+ * attended in one round, have fewer, which leave a block of the next product its registers. The one row of plain decoding has
+ * memory to itself for its K and V if its heads are many (all measured: docs/performance.md). */
 template <typename T, int D, bool WHOLE>
 static spec_status launch(spec_queue *q, const spec_attention_args *a, int splits, bool vec)
 {
@@ -302,11 +305,12 @@ static spec_status launch(spec_queue *q, const spec_attention_args *a, int split
     const int few = bits && q->shape.splits <= 1 ? WARPS_TREE : one_row;
     const int chunks = splits > 1 ? splits * SPLIT_CHUNKS : 1;
     const int warps = D > 128 || tiles() * splits > n_sm || chunks > 1 ? WARPS / 2 : few;
+    const bool kv_first = rows == 1 && chunks == 1 && 5 * tiles() > n_sm;
     const size_t query = (size_t)STEPS * (D + 4) * sizeof(float), bytes = (size_t)(heads << bits) * query;
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(QUERIES * query));
     const dim3 grid((unsigned)cuda_div_up(rows, 1 << bits), (unsigned)(a->n_head / heads), (unsigned)chunks);
     SPEC_TRY(cuda_launch(q, "attention", kernel, grid, dim3((unsigned)warps * 32), bytes, 1, q->d_step, *a, bits, heads, rep,
-                         vec, q->attention_scratch));
+                         vec, kv_first, q->attention_scratch));
     return chunks > 1 ? speci_cuda_attention_merge(q, a, chunks) : SPEC_OK;
 }
 
