@@ -104,6 +104,8 @@ static const scan_case cases[] = {
     { "bf16_large", several, 4, 3, 64, 128, 1, 3, 3, false, true, false, true, 0, INFINITY, 1, BF16, F32, DECODE },
     { "bf16_large_groups", several, 4, 8, 20, 128, 1, 4, 4, false, true, true, true, 0, INFINITY, 1, BF16, BF16, DECODE },
     { "bf16_large_odd", several, 4, 5, 7, 128, 1, 1, 1, false, true, true, false, 0.4, 1.1, 1, BF16, F32, DECODE },
+    { "bf16_large_shared_x", several, 4, 8, 64, 128, 4, 4, 1, false, true, true, true, 0, INFINITY, 1, BF16, F32, DECODE },
+    { "bf16_large_shared_c", tree_replay, 1, 8, 16, 128, 2, 1, 4, false, true, false, true, 0, INFINITY, 1, BF16, BF16, DECODE },
     { "bf16_large_one", one_replay, 1, 24, 64, 128, 1, 24, 24, false, true, false, true, 0, INFINITY, 1, BF16, F32, DECODE },
     { "bf16_large_advance", advance, 1, 4, 16, 128, 1, 4, 4, false, true, false, true, 0, INFINITY, 1, BF16, F32, DECODE },
     { "bf16_large_flush", flush_some, 3, 4, 16, 128, 1, 4, 4, false, true, false, true, 0, INFINITY, 1, BF16, F32, DECODE },

@@ -156,20 +156,21 @@ static void test_visits(void **state)
 
 typedef struct scan_kind {
     const char *name;
-    int32_t n_head, head_dim, n_state, b_rep;
+    int32_t n_head, head_dim, n_state, x_rep, b_rep, c_rep;
     bool per_state, in_conv, gate;
     spec_dtype dtype, rest; /* of x, and of B and C; y, dt and z are f32 */
     double decay;           /* largest dt |A| */
 } scan_kind;
 
 static const scan_kind kinds[] = {
-    { "mamba2", 4, 8, 16, 2, false, true, false, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 2 },
-    { "mamba2_bf16", 2, 64, 128, 2, false, true, true, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 2 },
-    { "mamba2_f16", 2, 48, 64, 1, false, true, false, SPEC_DTYPE_F16, SPEC_DTYPE_F16, 2 },
-    { "mamba2_wide", 1, 32, 256, 1, false, true, false, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 2 },
-    { "mamba2_odd", 3, 7, 13, 3, false, false, true, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 2 },
-    { "mamba1", 40, 1, 16, 40, true, false, true, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 2 },
-    { "mamba1_bf16", 64, 1, 16, 64, true, false, true, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 2 },
+    { "mamba2", 4, 8, 16, 1, 2, 2, false, true, false, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 2 },
+    { "mamba2_bf16", 2, 64, 128, 1, 2, 2, false, true, true, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 2 },
+    { "mamba2_shared", 4, 32, 128, 2, 4, 1, false, true, false, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 2 },
+    { "mamba2_f16", 2, 48, 64, 1, 1, 1, false, true, false, SPEC_DTYPE_F16, SPEC_DTYPE_F16, 2 },
+    { "mamba2_wide", 1, 32, 256, 1, 1, 1, false, true, false, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 2 },
+    { "mamba2_odd", 3, 7, 13, 1, 3, 3, false, false, true, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 2 },
+    { "mamba1", 40, 1, 16, 1, 40, 40, true, false, true, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 2 },
+    { "mamba1_bf16", 64, 1, 16, 1, 64, 64, true, false, true, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 2 },
 };
 
 /* A scan's memory on a device, and the values of NODES tokens to feed it. */
@@ -222,10 +223,12 @@ static spec_queue *queue_of(const bench *b, const spec_op *op)
 static void open_bench(bench *b, const test_device *d, const scan_kind *k)
 {
     test_random random = { 17 };
-    const size_t heads = (size_t)k->n_head, groups = heads / (size_t)k->b_rep;
+    const size_t heads = (size_t)k->n_head;
+    const int32_t n_b = k->n_head / k->b_rep * k->n_state, n_c = k->n_head / k->c_rep * k->n_state;
     *b = (bench){ .d = d, .k = k, .inner = k->n_head * k->head_dim };
-    b->ld_bc = 2 * (int32_t)groups * k->n_state;
-    b->ld_x = b->inner + (k->in_conv ? b->ld_bc : 0);
+    const int32_t n_x = b->inner / k->x_rep;
+    b->ld_bc = n_b + n_c;
+    b->ld_x = n_x + (k->in_conv ? b->ld_bc : 0);
     b->state_bytes = (size_t)b->inner * (size_t)k->n_state * sizeof(float);
     b->y_bytes = (size_t)b->inner * sizeof(float);
     b->xbc = random_buffer(d, &random, (size_t)(NODES * b->ld_x), 1.0, k->dtype);
@@ -238,7 +241,7 @@ static void open_bench(bench *b, const test_device *d, const scan_kind *k)
     b->dt_bias = random_buffer(d, &random, heads, 0.5, SPEC_DTYPE_F32);
     b->state = random_buffer(d, &random, (size_t)(SLOTS * b->inner * k->n_state), 1.0, SPEC_DTYPE_F32);
     b->cache_dt = test_buffer_new(d, SLOTS * 2 * NODES * heads, SPEC_DTYPE_F32);
-    b->cache_b = test_buffer_new(d, SLOTS * 2 * NODES * groups * (size_t)k->n_state, k->dtype);
+    b->cache_b = test_buffer_new(d, (size_t)(SLOTS * 2 * NODES * n_b), k->dtype);
     b->replay = test_buffer_new(d, (size_t)(2 * NODES * b->ld_x), k->dtype);
     b->node_state = test_buffer_new(d, (size_t)SLOTS * NODES * (size_t)(b->inner * k->n_state), SPEC_DTYPE_F32);
     for (int32_t i = 0; i < 4; i++) {
@@ -250,14 +253,14 @@ static void open_bench(bench *b, const test_device *d, const scan_kind *k)
     memmove(b->zero_state, b->zero_state + SLOT * b->state_bytes, b->state_bytes);
     const size_t type = test_type_size(k->dtype);
     spec_view x = test_view(&b->xbc, b->ld_x), in_b = k->in_conv ? x : test_view(&b->bc, b->ld_bc), in_c = in_b;
-    if (k->in_conv) in_b.data = (char *)x.data + (size_t)b->inner * type;
-    in_c.data = (char *)in_b.data + groups * (size_t)k->n_state * test_type_size(in_b.dtype);
+    if (k->in_conv) in_b.data = (char *)x.data + (size_t)n_x * type;
+    in_c.data = (char *)in_b.data + (size_t)n_b * test_type_size(in_b.dtype);
     b->op.kind = SPEC_OP_SCAN;
     b->op.u.scan = (spec_scan_args){
-        .n_head = k->n_head, .head_dim = k->head_dim, .n_state = k->n_state, .x_rep = 1, .b_rep = k->b_rep,
-        .c_rep = k->b_rep, .a = b->a.data, .a_per_state = k->per_state, .d = b->skip.data, .dt_bias = b->dt_bias.data,
+        .n_head = k->n_head, .head_dim = k->head_dim, .n_state = k->n_state, .x_rep = k->x_rep, .b_rep = k->b_rep,
+        .c_rep = k->c_rep, .a = b->a.data, .a_per_state = k->per_state, .d = b->skip.data, .dt_bias = b->dt_bias.data,
         .dt_max = 1.0f, .x = x, .b = in_b, .c = in_c, .dt = test_view(&b->dt, k->n_head), .dtype = k->dtype,
-        .replay_y = b->replay.data, .replay_ld = b->ld_x, .replay_b_col = b->inner, .b_in_conv = k->in_conv,
+        .replay_y = b->replay.data, .replay_ld = b->ld_x, .replay_b_col = n_x, .b_in_conv = k->in_conv,
         .state = b->state.data, .cache_dt = b->cache_dt.data, .cache_b = k->in_conv ? NULL : b->cache_b.data,
         .n_node = NODES, .y = test_view(&b->y, b->inner) };
     if (k->gate) b->op.u.scan.z = test_view(&b->z, b->inner);

@@ -30,9 +30,9 @@ enum {
     WARP_PARTS = 3                  /* of a tree, at most */
 };
 
-/* How a launch divides the channels of a group of heads that share B and C. */
+/* How a launch divides the channels of a group of heads that share B and C (one of these may be shared by more). */
 struct warp_grid {
-    int32_t width;             /* channels of the group */
+    int32_t group, width;      /* heads and channels of the group */
     int32_t heads;             /* of a block at most */
     int32_t warps, parts;      /* of a block: those with channels of their own, for each part of a tree */
     int32_t chunk, batch;      /* steps whose inputs, and whose sums, are in shared memory */
@@ -174,7 +174,8 @@ scan_warp_kernel(const spec_step_block *step, const spec_scan_args a, const warp
     const int group0 = (int)blockIdx.z * grid.width, block0 = (int)blockIdx.x * grid.warps * CH;
     const bool has = block0 + own * CH < grid.width;
     const int f = group0 + min(block0 + own * CH, grid.width - CH), head = f / a.head_dim;
-    const int head0 = (group0 + block0) / a.head_dim, head_end = (int)(blockIdx.z + 1) * (grid.width / a.head_dim);
+    const int first_head = (int)blockIdx.z * grid.group; /* of the group */
+    const int head0 = (group0 + block0) / a.head_dim, head_end = first_head + grid.group;
     const size_t half = ((size_t)s.slot * 2 + s.parity) * a.n_node;
     const size_t other = ((size_t)s.slot * 2 + (s.parity ^ 1)) * a.n_node;
 
@@ -192,7 +193,10 @@ scan_warp_kernel(const spec_step_block *step, const spec_scan_args a, const warp
 
     /* x, B and C of a chunk's steps, a warp to a step: the convolution's rows, of known ones replay_y. */
     const T *const replay = (const T *)a.replay_y + (size_t)n_seq * 2 * a.n_node * a.replay_ld;
-    const int bc_col = (int)blockIdx.z * WARP_STATES + lane % 16 * 8, x_col = group0 + min(block0 + lane * CH, grid.width - CH);
+    const int b_col = first_head / a.b_rep * WARP_STATES + lane % 16 * 8;
+    const int c_col = first_head / a.c_rep * WARP_STATES + lane % 16 * 8;
+    const int x_of = group0 + min(block0 + lane * CH, grid.width - CH); /* the channel of x that this lane copies for */
+    const int x_col = x_of / a.head_dim / a.x_rep * a.head_dim + x_of % a.head_dim;
     auto copy = [&](int n) {
 #pragma unroll 1
         for (int i = warp; i < n; i += n_warp) {
@@ -202,8 +206,8 @@ scan_warp_kernel(const spec_step_block *step, const spec_scan_args a, const warp
             const T *b = known ? entry + a.replay_b_col : (const T *)a.b.data + row_of(w) * a.b.ld;
             const T *x = known ? entry + a.replay_x_col : (const T *)a.x.data + row_of(w) * a.x.ld;
             const T *c = (const T *)a.c.data + row_of(w) * a.c.ld;
-            if (lane < 16) copy_async<16>(shared.bc[i].b + lane * 8, b + bc_col);
-            else if (!known) copy_async<16>(shared.bc[i].c + lane % 16 * 8, c + bc_col);
+            if (lane < 16) copy_async<16>(shared.bc[i].b + lane * 8, b + b_col);
+            else if (!known) copy_async<16>(shared.bc[i].c + lane % 16 * 8, c + c_col);
             if (lane < grid.warps) copy_async<CH * 2>(shared.x[lane * WARP_CHUNK + i], x + x_col);
         }
     };
@@ -365,10 +369,14 @@ scan_warp_kernel(const spec_step_block *step, const spec_scan_args a, const warp
 
 /* --------------------------------------------------------------------------------- launcher --- */
 
+/* Heads that share B and C. */
+static int group_of(const spec_scan_args *a) { return a->b_rep < a->c_rep ? a->b_rep : a->c_rep; }
+
 /* Channels on the fullest multiprocessor. */
 static int64_t channels_at_most(const spec_queue *q, const spec_scan_args *a, int ch, int warps)
 {
-    const int64_t blocks = cuda_div_up((int64_t)a->b_rep * a->head_dim, warps * ch) * (int64_t)(a->n_head / a->b_rep);
+    const int group = group_of(a);
+    const int64_t blocks = cuda_div_up((int64_t)group * a->head_dim, warps * ch) * (int64_t)(a->n_head / group);
     return cuda_div_up(blocks * q->shape.seqs, q->dev->n_sm) * (int64_t)(warps * ch);
 }
 /* The warps of a block that divide the channels best. */
@@ -385,7 +393,7 @@ static bool launch(spec_queue *q, const spec_scan_args *a, int rows, spec_status
 {
     const int warps = best_warps(q, a, CH);
     warp_grid g = {};
-    g.width = a->b_rep * a->head_dim;
+    g.group = group_of(a), g.width = g.group * a->head_dim;
     g.heads = (warps * CH - 1) / a->head_dim + 2;
     g.warps = warps, g.parts = PARTS;
     g.chunk = rows <= 8 ? 16 : rows <= 24 ? 32 : rows <= 32 ? 48 : (int)WARP_CHUNK;
@@ -397,7 +405,7 @@ static bool launch(spec_queue *q, const spec_scan_args *a, int rows, spec_status
     if (bytes > scan_shared_limit(q->dev)) return false;
     auto *kernel = scan_warp_kernel<T, CH, PLACES, PARTS>;
     scan_allow_shared(q->dev, kernel, bytes);
-    const dim3 blocks((unsigned)cuda_div_up(g.width, warps * CH), (unsigned)q->shape.seqs, (unsigned)(a->n_head / a->b_rep));
+    const dim3 blocks((unsigned)cuda_div_up(g.width, warps * CH), (unsigned)q->shape.seqs, (unsigned)(a->n_head / g.group));
     *status = cuda_launch(q, "scan", kernel, blocks, dim3((unsigned)(warps * PARTS) * 32), bytes, 1, q->d_step, *a, g);
     return true;
 }
@@ -430,7 +438,7 @@ static bool rows_aligned(const spec_view *v) { return cuda_aligned(v->data, 16) 
 static bool has_kernel(const spec_queue *q, const spec_scan_args *a)
 {
     return q->shape.phase == SPEC_PHASE_DECODE && !a->matrix && !a->a_per_state && a->n_state == WARP_STATES &&
-           a->head_dim % 4 == 0 && a->b_in_conv && !a->node_state && a->x_rep == 1 && a->b_rep == a->c_rep &&
+           a->head_dim % 4 == 0 && a->b_in_conv && !a->node_state && a->b_rep % group_of(a) == 0 && a->c_rep % group_of(a) == 0 &&
            a->dtype != SPEC_DTYPE_F32 && a->x.dtype == a->dtype && a->b.dtype == a->dtype && a->c.dtype == a->dtype &&
            a->dt.dtype == SPEC_DTYPE_F32 && (!a->z.data || a->z.dtype == SPEC_DTYPE_F32) && rows_aligned(&a->x) &&
            rows_aligned(&a->b) && rows_aligned(&a->c) && cuda_aligned(a->state, 16) && cuda_aligned(a->replay_y, 16) &&
