@@ -471,11 +471,11 @@ static void test_trees(void **state)
 /* ---------------------------------------------------------------------------------- matrix form --- */
 
 static const scan_kind matrices[] = {
-    { "matrix", 4, 8, 16, 2, false, true, false, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 2 },
-    { "matrix_strong", 4, 32, 16, 4, false, true, false, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 50 },
-    { "matrix_bf16", 2, 64, 128, 2, false, true, true, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 50 },
-    { "matrix_wide", 1, 33, 256, 1, false, true, false, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 2 },
-    { "matrix_odd", 3, 7, 13, 3, false, false, true, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 50 },
+    { "matrix", 4, 8, 16, 1, 2, 2, false, true, false, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 2 },
+    { "matrix_strong", 4, 32, 16, 1, 4, 4, false, true, false, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 50 },
+    { "matrix_bf16", 2, 64, 128, 1, 2, 2, false, true, true, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 50 },
+    { "matrix_wide", 1, 33, 256, 1, 1, 1, false, true, false, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 2 },
+    { "matrix_odd", 3, 7, 13, 1, 3, 3, false, false, true, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 50 },
 };
 
 /* Each row within 1e-5 of its largest value: two float32 forms of sums of up to 256 states and 64 nodes. */
