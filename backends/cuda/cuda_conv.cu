@@ -120,6 +120,20 @@ template <typename T, int V> struct conv_inputs {
             load_channels<T, V>(u, (const T *)a.u.data + i);
         }
     }
+    /* Taps that are rows: at[k] >= 0. All are on their way before one is rounded. */
+    __device__ __forceinline__ void row_taps(conv_taps<V> &tap, const int at[CONV_WIDTH_MAX], int c) const
+    {
+        const bool f32 = a.u.dtype == SPEC_DTYPE_F32;
+#pragma unroll
+        for (int k = 0; k < CONV_WIDTH_MAX; k++)
+            if (f32 && at[k] >= 0) load_channels<float, V>(tap.u[k], (const float *)a.u.data + (size_t)at[k] * a.u.ld + c);
+#pragma unroll
+        for (int k = 0; k < CONV_WIDTH_MAX; k++) {
+            if (!f32 && at[k] >= 0) load_channels<T, V>(tap.u[k], (const T *)a.u.data + (size_t)at[k] * a.u.ld + c);
+#pragma unroll
+            for (int v = 0; v < V && f32; v++) tap.u[k][v] = to_f32(from_f32<T>(tap.u[k][v])); /* those of T stay */
+        }
+    }
     /* The taps of node i, or (is_path) of node i of the accepted path, whose ancestors are the ones in front of it. Those of
      * this pass's rows are left out: at[k] is their row, -1 elsewhere. */
     __device__ __forceinline__ void known_taps(conv_taps<V> &tap, int at[CONV_WIDTH_MAX], bool is_path, int i, int c) const
@@ -184,9 +198,7 @@ conv_kernel(const spec_step_block *step, const spec_conv_args a, int rows)
         float y[V];
         in.known_taps(tap, at, i < 0, i < 0 ? j : i, c);
         if (is_row) grid_wait();
-#pragma unroll
-        for (int k = 0; k < CONV_WIDTH_MAX; k++)
-            if (at[k] >= 0) in.row(tap.u[k], at[k], c);
+        in.row_taps(tap, at, c);
         filter.value(y, tap, a.width);
         if (is_row) {
             store_channels<T, V>((T *)a.y.data + (size_t)entity * a.y.ld + c, y);
