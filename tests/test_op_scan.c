@@ -99,6 +99,7 @@ static const scan_case cases[] = {
     { "bf16", several, 4, 4, 8, 16, 1, 2, 2, false, true, true, true, 0, INFINITY, 1, BF16, BF16, DECODE },
     { "bf16_f32_rest", several, 4, 4, 8, 16, 1, 2, 2, false, true, true, true, 0, INFINITY, 1, BF16, F32, DECODE },
     { "bf16_mamba1", several, 4, 40, 1, 16, 1, 40, 40, true, false, true, true, 0, INFINITY, 1, BF16, F32, DECODE },
+    { "bf16_mamba1_one", one_replay, 1, 40, 1, 16, 1, 40, 40, true, false, true, true, 0, INFINITY, 1, BF16, BF16, DECODE },
     { "f16", several, 4, 4, 8, 16, 1, 2, 2, false, true, true, true, 0, INFINITY, 1, F16, F16, DECODE },
     { "f16_mamba1", several, 4, 40, 1, 16, 1, 40, 40, true, false, true, true, 0, INFINITY, 1, F16, F16, DECODE },
     { "bf16_large", several, 4, 3, 64, 128, 1, 3, 3, false, true, false, true, 0, INFINITY, 1, BF16, F32, DECODE },

@@ -171,6 +171,7 @@ static const scan_kind kinds[] = {
     { "mamba2_odd", 3, 7, 13, 1, 3, 3, false, false, true, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 2 },
     { "mamba1", 40, 1, 16, 1, 40, 40, true, false, true, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 2 },
     { "mamba1_bf16", 64, 1, 16, 1, 64, 64, true, false, true, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 2 },
+    { "mamba1_f16", 37, 1, 16, 1, 37, 37, true, false, false, SPEC_DTYPE_F16, SPEC_DTYPE_F16, 2 },
 };
 
 /* A scan's memory on a device, and the values of NODES tokens to feed it. */

@@ -42,6 +42,9 @@ spec_status speci_cuda_scan_matrix(spec_queue *q, const spec_scan_args *a);
  * for it; false: there is none, and nothing was launched. */
 bool speci_cuda_scan_warp(spec_queue *q, const spec_scan_args *a, spec_status *status);
 bool speci_cuda_scan_state(spec_queue *q, const spec_scan_args *a, spec_status *status);
+/* With the product in front that makes dt, where the kernel of cuda_scan_state.cu does both; likewise. The same bits,
+ * and dt is left where the product leaves it. */
+bool speci_cuda_scan_dt(spec_queue *q, const spec_linear_args *dt, const spec_scan_args *a, spec_status *status);
 /* Prefill by matrix products, where cuda_scan_prefill.cu has a kernel for it; likewise. */
 bool speci_cuda_scan_prefill(spec_queue *q, const spec_scan_args *a, spec_status *status);
 

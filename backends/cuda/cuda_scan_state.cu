@@ -1,52 +1,122 @@
-/* cuda_scan_state.cu - selective scan over a tree, recurrent form, decode passes with a decay per state (Mamba-1), 16
- * states or fewer. The same sums in the same order as scan_kernel (cuda_scan.cu), hence the same bits.
+/* cuda_scan_state.cu - selective scan over a tree, recurrent form, for what Mamba-1 has: decode passes, a decay per
+ * state, 16 states, heads of one channel, which share B and C. The same sums in the same order as scan_kernel
+ * (cuda_scan.cu), hence the same bits.
  *
- * There is little state and much to compute beside it: an exponential per state and step, softplus per channel and
- * step. Only the update itself is a chain from step to step, so all else is done for several steps side by side: loads
- * and softplus of a chunk by all threads of the block, exponentials of four steps before their updates, gate and
- * output of a chunk in the end.
+ * There is little state and much to compute beside it. Only the update itself goes from step to step
+ * (cuda_scan_steps.cuh), so all else is done for a chunk of steps side by side, by a thread for each step and channel
+ * of the block:
+ *  - it loads what the step has of its channel, and makes dt;
+ *  - the block's first threads, with two states each, walk through the steps and leave the state behind each in shared
+ *    memory;
+ *  - it makes the output of its step's state, S C + D x, and the gate.
+ * So there is one copy of every step of the way, since the code of a kernel that runs once a layer is not in the
+ * caches, and no load waits for another. The walk is by few warps, which hide no latency: its steps have no branches.
  *
- * A warp has 8 channels, 4 lanes each, a lane 4 states; a block two warps. Thread t stages state and channel t % 16 of
- * steps t / 16, t / 16 + 4, ... The state and what earlier passes left are read before the kernel waits for the one in
- * front. */
+ * The product that makes dt may be done here as well, 16 channels being what the matrix instruction makes at once:
+ * that is a kernel less for every layer. Its weights, the state and the list of steps are read before the kernel waits
+ * for the one in front. */
+#include "cuda_linear.cuh"
 #include "cuda_scan.cuh"
 #include "cuda_scan_steps.cuh"
 
 enum {
-    STATE_MAX = 16,
-    STATE_CHANNELS = 16, /* of a block */
-    STATE_THREADS = 64,
-    STATE_CHUNK = 16,    /* steps */
-    STATE_ROUNDS = STATE_CHUNK * STATE_MAX / STATE_THREADS,
-    STATE_BATCH = 4
+    STATE_N = 16,
+    STATE_CHANNELS = 16,       /* of a block */
+    STATE_LANES = STATE_N / 2, /* that walk for a channel */
+    STATE_WALKERS = STATE_CHANNELS * STATE_LANES,
+    STATE_ROW = 20,  /* of a channel's states: 8 threads that read 16 bytes each are on different banks */
+    STATE_EIGHT = 8, /* steps that multiply_dt takes */
+    STATE_LEAST = STATE_WALKERS / STATE_CHANNELS, STATE_MOST = 40, /* steps of a chunk */
+    STATE_RESIDENT = 800 /* threads that a multiprocessor has registers for */
 };
 
+/* The product dt = W x, where the scan does it; w NULL: dt is there. */
+struct dt_product {
+    const void *w, *x;
+    int32_t ld_w, ld_x, n_in;
+};
+
+/* What a chunk's steps bring, and what the walk takes of one. */
+struct state_chunk {
+    float2 time[STATE_MOST][STATE_CHANNELS]; /* dt and dt x */
+    float b[STATE_MOST][STATE_N], c[STATE_MOST][STATE_N];
+    int32_t word[STATE_MOST];
+};
+struct walk_in {
+    float2 time, b;
+    int word;
+};
+
+/* The compiler has the value from here on, and computes it neither again nor later. */
+static __device__ __forceinline__ void settle(int &v) { asm volatile("" : "+r"(v)); }
+template <typename P> static __device__ __forceinline__ void settle(P *&p) { asm volatile("" : "+l"(p)); }
+
+/* What else a block has in shared memory, behind that and the list of steps. */
 struct state_shared {
-    float b[STATE_CHUNK][STATE_MAX], c[STATE_CHUNK][STATE_MAX];
-    float x[STATE_CHUNK][STATE_CHANNELS], dt[STATE_CHUNK][STATE_CHANNELS], y[STATE_CHUNK][STATE_CHANNELS];
-    int32_t word[STATE_CHUNK];
+    float *state;  /* behind each step: [chunk][STATE_CHANNELS][STATE_ROW] */
+    float2 *saved; /* [2 + n_place][STATE_WALKERS]: places, behind two for what nobody waits for */
+    char *w, *x;   /* of dt's product, 16 bit: [STATE_CHANNELS][ld_w], [chunk, whole eights][ld_w] */
+
+    static __host__ __device__ size_t front(int n_node)
+    {
+        return (sizeof(state_chunk) + scan_steps::bytes(n_node) + 15) / 16 * 16;
+    }
+    static __host__ __device__ size_t state_bytes(int chunk)
+    {
+        return sizeof(float) * (size_t)(chunk * STATE_CHANNELS * STATE_ROW);
+    }
+    static size_t bytes(int n_node, int chunk, int n_place, int ld_w)
+    {
+        return front(n_node) + state_bytes(chunk) + sizeof(float2) * (size_t)((2 + n_place) * STATE_WALKERS) +
+               2 * (size_t)ld_w * (STATE_CHANNELS + cuda_round_up((size_t)chunk, STATE_EIGHT));
+    }
+    __device__ state_shared(char *memory, int n_node, int chunk, int n_place, int ld_w)
+    {
+        int states = (int)front(n_node), places = states + (int)state_bytes(chunk);
+        settle(states), settle(places);
+        state = (float *)(memory + states), saved = (float2 *)(memory + places);
+        w = (char *)(saved + (2 + n_place) * STATE_WALKERS), x = w + 2 * ld_w * STATE_CHANNELS;
+    }
 };
 
-/* load_any in two halves: between loads nothing waits for memory. */
-static __device__ __forceinline__ uint32_t load_raw(const void *p, int dtype, size_t i)
+template <typename P> static __device__ __forceinline__ P *at(P *rows, int i, int ld)
 {
-    return dtype == SPEC_DTYPE_F32 ? ((const uint32_t *)p)[i] : ((const uint16_t *)p)[i];
-}
-static __device__ __forceinline__ float raw_value(uint32_t raw, int dtype)
-{
-    if (dtype == SPEC_DTYPE_F32) return __uint_as_float(raw);
-    const float2 v = dtype == SPEC_DTYPE_BF16 ? unpack2<__nv_bfloat16>(raw) : unpack2<__half>(raw);
-    return v.x;
+    return rows + (int64_t)i * ld;
 }
 
-/* `blocks`: of a group of heads that share B and C. */
-static __global__ void __launch_bounds__(STATE_THREADS)
-scan_state_kernel(const spec_step_block *step, const spec_scan_args a, int blocks, int n_place)
+/* 16 channels of 8 steps, by a warp, where no part of K has more than one chunk: the sums of linear_few_kernel. What is
+ * left out, instructions on nothing but zeros, would add nothing. */
+template <typename T>
+static __device__ __forceinline__ void multiply_dt(float2 *time, const T *w, const T *x, int ld, int n_in)
+{
+    const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4, middle = ld / CUDA_CHUNK / 2;
+    w += g * ld + t * 8, x += g * ld + t * 8;
+    float part[4] = {}, sum[4] = {}, front[4] = {}; /* front: of the first four parts */
+#pragma unroll 1
+    for (int k = 0; k < n_in; k += 32) {
+        mma_chunk<T>(part, *(const uint4 *)(w + k), *(const uint4 *)(w + 8 * ld + k), *(const uint4 *)(x + k));
+        if ((k + 32) % CUDA_CHUNK != 0 && k + 32 < n_in) continue;
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            if (k / CUDA_CHUNK == middle) front[e] = sum[e], sum[e] = 0.0f;
+            sum[e] = sum[e] + part[e], part[e] = 0.0f;
+        }
+    }
+#pragma unroll
+    for (int e = 0; e < 4; e++) time[(2 * t + e % 2) * STATE_CHANNELS + g + e / 2 * 8].x = front[e] + sum[e];
+}
+
+/* T: of x, B, C and the caches. A thread for each step of a chunk and channel of the block. */
+template <typename T>
+static __global__ void __launch_bounds__(STATE_MOST * STATE_CHANNELS)
+scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_product p, int n_place)
 {
     extern __shared__ __align__(16) char dynamic[];
-    float4 *saved = (float4 *)dynamic; /* [n_place][STATE_THREADS] */
-    state_shared &chunk = *(state_shared *)(saved + n_place * STATE_THREADS);
-    const int tid = (int)threadIdx.x, lane = tid % 32, l = lane % 4, own = tid / 4; /* its channel in the block */
+    int tid = (int)threadIdx.x;
+    settle(tid); /* else it is read again in the walk, which takes as long as a load */
+    const int chunk = (int)blockDim.x / STATE_CHANNELS;
+    state_chunk &in = *(state_chunk *)dynamic;
+    const state_shared shared(dynamic, a.n_node, chunk, n_place, p.ld_w);
 
     grid_release();
     const int n_seq = (int)blockIdx.y;
@@ -54,181 +124,179 @@ scan_state_kernel(const spec_step_block *step, const spec_scan_args a, int block
     const spec_step_seq s = spec_step_seqs(step)[n_seq];
     if (s.n_replay > a.n_node || s.n_fed + s.n_row > a.n_node) return grid_wait(); /* caches and tables hold n_node */
 
-    /* Channels are counted through all heads; the group ends at `end`. */
-    const int group = (int)blockIdx.x / blocks, width = a.b_rep * a.head_dim, end = (group + 1) * width;
-    const int first = group * width + (int)blockIdx.x % blocks * STATE_CHANNELS;
-    const bool has = first + own < end;
-    const int f = has ? first + own : end - 1, head = f / a.head_dim, n_s = max(min(a.n_state - 4 * l, 4), 0);
-    const size_t half = ((size_t)s.slot * 2 + s.parity) * a.n_node;
-    const size_t other = ((size_t)s.slot * 2 + (s.parity ^ 1)) * a.n_node;
-
-    float state[4], rate[4];
-    float *memory = a.state + ((size_t)s.slot * a.n_head * a.head_dim + f) * a.n_state + 4 * l;
-    auto load_state = [&]() {
-#pragma unroll
-        for (int v = 0; v < 4; v++) state[v] = has && v < n_s ? memory[v] : 0.0f;
-    };
-    auto store_state = [&]() {
-#pragma unroll
-        for (int v = 0; v < 4; v++)
-            if (has && v < n_s) memory[v] = state[v];
-    };
-    load_state();
-#pragma unroll
-    for (int v = 0; v < 4; v++) rate[v] = v < n_s ? a.a[(size_t)head * a.n_state + 4 * l + v] : 0.0f;
-    scan_steps steps((char *)(&chunk + 1), a.n_node);
+    /* The walk: a channel of the block, and two of its states. */
+    const int first = (int)blockIdx.x * STATE_CHANNELS, own = tid / STATE_LANES, l = tid % STATE_LANES;
+    const bool walks = tid < STATE_WALKERS, owns = first + own < min(first + (int)STATE_CHANNELS, a.n_head);
+    const size_t own_states = (size_t)(first + own) * STATE_N + 2 * l;
+    float2 *const saved = shared.saved + tid;
+    float2 *const memory = (float2 *)(a.state + (size_t)s.slot * a.n_head * STATE_N + own_states);
+    const float2 none = make_float2(0.0f, 0.0f), rate = owns ? *(const float2 *)(a.a + own_states) : none;
+    float2 state = owns ? *memory : none;
+    const bool multiplies = sizeof(T) == 2 && p.w;
+    for (int k = tid * 8; multiplies && k < STATE_CHANNELS * p.ld_w; k += (int)blockDim.x * 8)
+        copy_part16((T *)shared.w + k, (const T *)p.w + (size_t)first * p.ld_w + k, 16);
+    scan_steps steps(&in + 1, a.n_node);
     steps.build(step, s, n_place);
 
-    /* What a thread stages: state `part` of B and C, and x and dt of the block's channel `part`. */
-    const int part = tid % STATE_MAX, b_width = a.n_head / a.b_rep * a.n_state;
-    const bool has_state = part < a.n_state, has_channel = first + part < end;
-    const int channel = min(first + part, end - 1), dt_head = channel / a.head_dim;
-    const size_t b_col = (size_t)group * a.n_state + min(part, a.n_state - 1);
-    const size_t x_col = (size_t)(dt_head / a.x_rep) * a.head_dim + channel % a.head_dim;
-    const float bias = a.dt_bias ? a.dt_bias[dt_head] : 0.0f;
-    const size_t entry0 = (size_t)n_seq * 2 * a.n_node;
-    auto is_row = [&](int w) { return !(w & STEP_PATH) && (w & STEP_NODE) >= s.n_fed; };
-    auto stage = [&](int t0, int n) {
-        uint32_t b[STATE_ROUNDS], c[STATE_ROUNDS], x[STATE_ROUNDS], dt[STATE_ROUNDS];
-        const int i0 = tid / STATE_MAX, stride = STATE_THREADS / STATE_MAX;
-#pragma unroll
-        for (int r = 0; r < STATE_ROUNDS; r++) {
-            if (i0 + r * stride >= n) break;
-            const int w = steps.at(t0 + i0 + r * stride), k = w & STEP_NODE;
-            if (is_row(w)) {
-                const size_t row = (size_t)(s.first_row + k - s.n_fed);
-                b[r] = load_raw(a.b.data, a.b.dtype, row * a.b.ld + b_col);
-                c[r] = load_raw(a.c.data, a.c.dtype, row * a.c.ld + b_col);
-                x[r] = load_raw(a.x.data, a.x.dtype, row * a.x.ld + x_col);
-                dt[r] = load_raw(a.dt.data, a.dt.dtype, row * a.dt.ld + dt_head);
-            } else {
-                c[r] = 0;
-                const bool in_path = w & STEP_PATH;
-                const size_t cached = in_path ? other + spec_step_paths(step)[s.first_path + k] : half + k;
-                const size_t entry = (entry0 + (in_path ? k : s.n_replay + k)) * a.replay_ld;
-                b[r] = a.b_in_conv ? load_raw(a.replay_y, a.dtype, entry + a.replay_b_col + b_col)
-                                   : load_raw(a.cache_b, a.dtype, cached * b_width + b_col);
-                x[r] = load_raw(a.replay_y, a.dtype, entry + a.replay_x_col + x_col);
-                dt[r] = __float_as_uint(a.cache_dt[cached * a.n_head + dt_head]);
-            }
-        }
-#pragma unroll
-        for (int r = 0; r < STATE_ROUNDS; r++) {
-            const int i = i0 + r * stride;
-            if (i >= n) break;
-            const int w = steps.at(t0 + i);
-            const bool row = is_row(w); /* values are rounded as the caches hold them */
-            const float b_value = round_any(a.dtype, raw_value(b[r], row ? a.b.dtype : a.dtype));
-            const float x_value = round_any(a.dtype, raw_value(x[r], row ? a.x.dtype : a.dtype));
-            const float dt_value = row ? scan_dt(raw_value(dt[r], a.dt.dtype), bias, a.dt_min, a.dt_max)
-                                       : __uint_as_float(dt[r]);
-            chunk.b[i][part] = has_state ? b_value : 0.0f;
-            chunk.c[i][part] = has_state && row ? raw_value(c[r], a.c.dtype) : 0.0f;
-            chunk.x[i][part] = x_value, chunk.dt[i][part] = dt_value;
-            if (part == 0) chunk.word[i] = w;
-            if (!(w & STEP_OUT)) continue;
-            const size_t cached = half + (w & STEP_NODE);
-            if (has_channel && channel % a.head_dim == 0) a.cache_dt[cached * a.n_head + dt_head] = dt_value;
-            if (has_state && !a.b_in_conv && a.cache_b && first == group * width)
-                store_any(a.cache_b, a.dtype, cached * b_width + b_col, b_value);
-        }
+    auto load = [&](int i) { return walk_in{ in.time[i][own], *(const float2 *)&in.b[i][2 * l], in.word[i] }; };
+    auto decay_of = [&](const walk_in &v) {
+        return make_float2(scan_decay(v.time.x, rate.x), scan_decay(v.time.x, rate.y));
     };
-
-    auto run_batch = [&](int i0, int n) {
-        float4 b[STATE_BATCH], c[STATE_BATCH];
-        float decay[STATE_BATCH][4], dx[STATE_BATCH], y[STATE_BATCH];
-#pragma unroll
-        for (int u = 0; u < STATE_BATCH; u++) {
-            const int i = min(i0 + u, n - 1);
-            b[u] = *(const float4 *)&chunk.b[i][4 * l], c[u] = *(const float4 *)&chunk.c[i][4 * l];
-            const float dt = chunk.dt[i][own];
-            dx[u] = dt * chunk.x[i][own];
-#pragma unroll
-            for (int v = 0; v < 4; v++) decay[u][v] = scan_decay(dt, rate[v]);
-        }
-#pragma unroll
-        for (int u = 0; u < STATE_BATCH; u++) {
-            const int w = i0 + u < n ? chunk.word[i0 + u] : (int)STEP_ALONE;
-            if ((w & STEP_FROM) == STEP_STORED) {
-                load_state();
-            } else if (w & STEP_FROM) {
-                const float4 v = saved[(((w & STEP_FROM) - STEP_PLACE) >> 16) * STATE_THREADS + tid];
-                state[0] = v.x, state[1] = v.y, state[2] = v.z, state[3] = v.w;
-            }
-            const float in_b[4] = { b[u].x, b[u].y, b[u].z, b[u].w };
-            float next[4];
-#pragma unroll
-            for (int v = 0; v < 4; v++) next[v] = scan_update(state[v], decay[u][v], dx[u], in_b[v]);
-            y[u] = fmaf(next[3], c[u].w, fmaf(next[2], c[u].z, fmaf(next[1], c[u].y, next[0] * c[u].x)));
-            if (w & STEP_ALONE) continue;
-#pragma unroll
-            for (int v = 0; v < 4; v++) state[v] = next[v];
-            if (w & STEP_STORE) store_state();
-            if (w & STEP_SAVE) {
-                const int k = ((w & STEP_SAVE) >> 20) - 1;
-                saved[k * STATE_THREADS + tid] = make_float4(next[0], next[1], next[2], next[3]);
-            }
-        }
-#pragma unroll
-        for (int u = 0; u < STATE_BATCH; u++) {
-            y[u] = y[u] + __shfl_xor_sync(0xffffffffu, y[u], 2);
-            y[u] = y[u] + __shfl_xor_sync(0xffffffffu, y[u], 1);
-            if (l == 0 && i0 + u < n) chunk.y[i0 + u][own] = y[u];
-        }
+    auto update = [&](const walk_in &v, float2 decay, int i) {
+        const int from = (v.word & STEP_FROM) >> 16, save = (v.word & STEP_SAVE) >> 20; /* place k: k + 2, k + 1 */
+        const float2 waited = saved[from * STATE_WALKERS];
+        if (from > 1) state = waited;
+        if (from == 1 && owns) state = *memory;
+        const float2 next = make_float2(scan_update(state.x, decay.x, v.time.y, v.b.x),
+                                        scan_update(state.y, decay.y, v.time.y, v.b.y));
+        *(float2 *)&shared.state[(i * STATE_CHANNELS + own) * STATE_ROW + 2 * l] = next;
+        saved[(save + 1) * STATE_WALKERS] = next;
+        if ((v.word & STEP_STORE) && owns) *memory = next;
+        if (!(v.word & STEP_ALONE)) state = next;
     };
-
-    /* y = S C + D x, gated: a lane has one of its warp's 8 channels, and every fourth step. */
-    const int out = tid / 32 * 8 + lane % 8, out_f = min(first + out, end - 1);
-    const float out_skip = a.d ? a.d[out_f / a.head_dim] : 0.0f;
-    auto write = [&](int n) {
-        uint32_t z[STATE_BATCH] = {};
-#pragma unroll
-        for (int r = 0; r < STATE_BATCH; r++) {
-            if (lane / 8 + 4 * r >= n) break;
-            const int w = chunk.word[lane / 8 + 4 * r];
-            const size_t row = (size_t)(s.first_row + (w & STEP_NODE) - s.n_fed);
-            z[r] = a.z.data && (w & STEP_OUT) ? load_raw(a.z.data, a.z.dtype, row * a.z.ld + out_f) : 0;
-        }
+    auto walk = [&](int n) { /* by two: a chunk is even, and what is behind the last step is nobody's */
 #pragma unroll 1
-        for (int i = 0; i < n; i += STATE_BATCH) run_batch(i, n);
-        __syncwarp();
-#pragma unroll
-        for (int r = 0; r < STATE_BATCH; r++) {
-            const int i = lane / 8 + 4 * r;
-            if (i >= n) break;
-            const int w = chunk.word[i];
-            if (!(w & STEP_OUT) || first + out >= end) continue;
-            float y = fmaf(out_skip, chunk.x[i][out], chunk.y[i][out]);
-            if (a.z.data) y = y * silu(raw_value(z[r], a.z.dtype));
-            store_any(a.y.data, a.y.dtype, (size_t)(s.first_row + (w & STEP_NODE) - s.n_fed) * a.y.ld + out_f, y);
+        for (int i = 0; i < n; i += 2) {
+            const walk_in even = load(i), odd = load(i + 1);
+            const float2 even_decay = decay_of(even), odd_decay = decay_of(odd);
+            update(even, even_decay, i);
+            update(odd, odd_decay, i + 1);
         }
     };
 
-    grid_wait();
+    const int i = tid / STATE_CHANNELS, part = tid % STATE_CHANNELS;
+    const bool has = first + part < a.n_head;
+    const int ch = has ? first + part : a.n_head - 1;
+    const float bias = a.dt_bias ? a.dt_bias[ch] : 0.0f, skip = a.d ? a.d[ch] : 0.0f;
+    const int half = (s.slot * 2 + s.parity) * a.n_node, other = (s.slot * 2 + (s.parity ^ 1)) * a.n_node;
 #pragma unroll 1
-    for (int t0 = 0; t0 < steps.n_step; t0 += STATE_CHUNK) {
-        const int n = min(steps.n_step - t0, (int)STATE_CHUNK);
-        __syncthreads(); /* the chunk before has been read */
-        stage(t0, n);
+    for (int t0 = 0; t0 == 0 || t0 < steps.n_step; t0 += chunk) {
+        const bool mine = t0 + i < steps.n_step;
+        const int w = mine ? steps.at(t0 + i) : 0, node = w & STEP_NODE;
+        const bool in_path = w & STEP_PATH, known = in_path || node < s.n_fed; /* known: from earlier passes */
+        const bool out = w & STEP_OUT;
+        const int row = s.first_row + node - s.n_fed, kept = half + node;
+        const int cached = in_path ? other + spec_step_paths(step)[s.first_path + node] : kept;
+        const int entry = n_seq * 2 * a.n_node + (in_path ? 0 : s.n_replay) + node;
+        const T *x_at = at((const T *)a.x.data, row, a.x.ld), *b_at = at((const T *)a.b.data, row, a.b.ld);
+        const float *dt_at = at((const float *)a.dt.data, row, a.dt.ld);
+        if (known) {
+            x_at = at((const T *)a.replay_y, entry, a.replay_ld) + a.replay_x_col;
+            b_at = at((const T *)a.cache_b, cached, STATE_N), dt_at = at((const float *)a.cache_dt, cached, a.n_head);
+        }
+        const bool new_dt = multiplies && mine && !known;
+        const T *dt_from = at((const T *)p.x, row, p.ld_x) + part * 8;
+        settle(dt_from);
+        if (part == 0) in.word[i] = w;
+
+        if (t0 == 0) grid_wait();
+#pragma unroll 1
+        for (int k = part * 8; new_dt && k < p.ld_w; k += STATE_CHANNELS * 8, dt_from += STATE_CHANNELS * 8)
+            copy_part16((T *)shared.x + i * p.ld_w + k, dt_from, min(max(p.n_in - k, 0), 8) * 2);
+        T x_in = from_f32<T>(0.0f), b = x_in, c = x_in; /* no value is waited for before all are on their way */
+        float dt = 0.0f, gate = 0.0f;
+        if (mine) x_in = x_at[ch], b = b_at[part];
+        if (mine && !new_dt) dt = dt_at[ch];
+        if (out) c = at((const T *)a.c.data, row, a.c.ld)[part];
+        if (out && a.z.data) gate = at((const float *)a.z.data, row, a.z.ld)[ch];
+        if constexpr (sizeof(T) == 2) {
+            if (multiplies) {
+                scan_copies_wait();
+                __syncthreads();
+                const int i0 = tid / 32 * STATE_EIGHT;
+                if (i0 < chunk)
+                    multiply_dt(in.time[i0], (const T *)shared.w, (const T *)shared.x + i0 * p.ld_w, p.ld_w, p.n_in);
+                __syncthreads();
+                if (new_dt) dt = in.time[i][part].x;
+                if (new_dt && has) at((float *)a.dt.data, row, a.dt.ld)[ch] = dt;
+            }
+        }
+        const float x = to_f32(x_in);
+        if (!known) dt = scan_dt(dt, bias, a.dt_min, a.dt_max);
+        in.b[i][part] = to_f32(b), in.c[i][part] = to_f32(c), in.time[i][part] = make_float2(dt, dt * x);
+        if (out && has) at(a.cache_dt, kept, a.n_head)[ch] = dt;
+        if (out && first == 0) at((T *)a.cache_b, kept, STATE_N)[part] = b;
         __syncthreads();
-        write(n);
+        if (walks) walk(min(steps.n_step - t0, chunk));
+        __syncthreads();
+
+        if (out && has) { /* y = S C + D x, gated */
+            const float4 *const to_sum = (const float4 *)(shared.state + tid * STATE_ROW);
+            const float4 *const by = (const float4 *)in.c[i];
+            float sum[4];
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                const float4 p = to_sum[k], q = by[k];
+                sum[k] = fmaf(p.w, q.w, fmaf(p.z, q.z, fmaf(p.y, q.y, p.x * q.x)));
+            }
+            float y = fmaf(skip, x, (sum[0] + sum[2]) + (sum[1] + sum[3]));
+            if (a.z.data) y = y * silu(gate);
+            if (a.y.dtype == SPEC_DTYPE_F32) at((float *)a.y.data, row, a.y.ld)[ch] = y;
+            else at((T *)a.y.data, row, a.y.ld)[ch] = from_f32<T>(y);
+        }
+        if (t0 + chunk < steps.n_step) __syncthreads(); /* all have read the chunk */
     }
 }
 
 /* --------------------------------------------------------------------------------- launcher --- */
 
+/* Steps of a chunk, an even number: all of a sequence's with some of a path, where a multiprocessor has room for the
+ * threads of all its blocks; else several chunks of one length. */
+static int chunk_steps(const spec_queue *q, int blocks)
+{
+    const int on_each = cuda_div_up((int64_t)blocks * q->shape.seqs, q->dev->n_sm);
+    const int room = STATE_RESIDENT / STATE_CHANNELS / on_each, most = room < STATE_MOST ? room : (int)STATE_MOST;
+    const int steps = cuda_div_up(q->shape.rows, q->shape.seqs) + 4;
+    if (most < STATE_LEAST) return STATE_LEAST;
+    const int chunk = cuda_div_up(steps, 2 * cuda_div_up(steps, most)) * 2;
+    return chunk > STATE_LEAST ? chunk : (int)STATE_LEAST;
+}
+
+template <typename T>
+static bool launch(spec_queue *q, const spec_scan_args *a, const dt_product &p, spec_status *status)
+{
+    const int blocks = cuda_div_up(a->n_head, STATE_CHANNELS), chunk = chunk_steps(q, blocks);
+    const int n_place = scan_places(q->shape.rows < a->n_node ? q->shape.rows : a->n_node);
+    const size_t bytes = state_shared::bytes(a->n_node, chunk, n_place, p.ld_w);
+    if (bytes > scan_shared_limit(q->dev)) return false;
+    scan_allow_shared(q->dev, scan_state_kernel<T>, bytes);
+    *status = cuda_launch(q, "scan", scan_state_kernel<T>, dim3((unsigned)blocks, (unsigned)q->shape.seqs),
+                          dim3((unsigned)(chunk * STATE_CHANNELS)), bytes, 1, q->d_step, *a, p, n_place);
+    return true;
+}
+
+static bool has_kernel(const spec_queue *q, const spec_scan_args *a)
+{
+    return q->shape.phase == SPEC_PHASE_DECODE && a->a_per_state && a->n_state == STATE_N && a->head_dim == 1 &&
+           a->x_rep == 1 && a->b_rep == a->n_head && a->c_rep == a->n_head && !a->node_state && !a->b_in_conv &&
+           a->cache_b && a->x.dtype == a->dtype && a->b.dtype == a->dtype && a->c.dtype == a->dtype &&
+           a->dt.dtype == SPEC_DTYPE_F32 && (!a->z.data || a->z.dtype == SPEC_DTYPE_F32) &&
+           (a->y.dtype == SPEC_DTYPE_F32 || a->y.dtype == a->dtype) && cuda_aligned(a->state, 8) &&
+           cuda_aligned(a->a, 8);
+}
+/* Of up to 7 chunks no part of K has two. */
+static bool has_product(const spec_scan_args *a, const spec_linear_args *dt)
+{
+    return cuda_size(a->dtype) == 2 && dt->w && !dt->w->q8 && dt->w->dtype == a->dtype && dt->x.dtype == a->dtype &&
+           dt->w->ld < LINEAR_PARTS * CUDA_CHUNK && dt->n_out == a->n_head && dt->y.data == a->dt.data &&
+           dt->y.ld == a->dt.ld && dt->y.dtype == SPEC_DTYPE_F32 && !dt->bias && !dt->glu && !dt->add &&
+           dt->act == SPEC_ACT_NONE && dt->scale == 1.0f && cuda_aligned(dt->x.data, 16) && dt->x.ld % 8 == 0;
+}
+
 bool speci_cuda_scan_state(spec_queue *q, const spec_scan_args *a, spec_status *status)
 {
-    if (q->shape.phase != SPEC_PHASE_DECODE || !a->a_per_state || a->n_state > STATE_MAX || a->node_state ||
-        a->b_rep != a->c_rep)
-        return false;
-    const int n_place = scan_places(q->shape.rows < a->n_node ? q->shape.rows : a->n_node);
-    const size_t bytes =
-        (size_t)n_place * STATE_THREADS * sizeof(float4) + sizeof(state_shared) + scan_steps::bytes(a->n_node);
-    const int blocks = cuda_div_up((int64_t)a->b_rep * a->head_dim, STATE_CHANNELS);
-    const dim3 grid((unsigned)(a->n_head / a->b_rep * blocks), (unsigned)q->shape.seqs);
-    scan_allow_shared(q->dev, scan_state_kernel, bytes);
-    *status = cuda_launch(q, "scan", scan_state_kernel, grid, dim3(STATE_THREADS), bytes, 1, q->d_step, *a, blocks,
-                          n_place);
-    return true;
+    const dt_product none = {};
+    if (!has_kernel(q, a)) return false;
+    switch (a->dtype) {
+    case SPEC_DTYPE_BF16: return launch<__nv_bfloat16>(q, a, none, status);
+    case SPEC_DTYPE_F16: return launch<__half>(q, a, none, status);
+    default: return launch<float>(q, a, none, status);
+    }
+}
+
+bool speci_cuda_scan_dt(spec_queue *q, const spec_linear_args *dt, const spec_scan_args *a, spec_status *status)
+{
+    if (!has_kernel(q, a) || !has_product(a, dt)) return false;
+    const dt_product p = { dt->w->data, dt->x.data, dt->w->ld, dt->x.ld, dt->n_in };
+    return a->dtype == SPEC_DTYPE_BF16 ? launch<__nv_bfloat16>(q, a, p, status) : launch<__half>(q, a, p, status);
 }
