@@ -1,5 +1,6 @@
 /* test_plan.c - a plan made ready leaves every tensor with the bits that its operations leave one by one, however the
- * backend fuses them: a norm, the product behind it, and the convolution behind that, over random trees. */
+ * backend fuses them: a norm, the product behind it, and the convolution behind that; a product that makes the time steps
+ * of a scan, and the scan; over random trees. */
 #include <math.h>
 #include <stdio.h>
 
@@ -215,8 +216,158 @@ static void test_ready(void **state)
     test_each_device(each);
 }
 
+/* ------------------------------------------------------------------- time steps, and the scan --- */
+
+enum { STATES = 16 };
+
+typedef struct dt_case {
+    const char *name;
+    int32_t heads, rank; /* channels, and inputs of the product */
+    float scale;
+    bool gate;
+} dt_case;
+
+static const dt_case dt_cases[] = {
+    { "dt_scan", 64, 48, 1.0f, true },       { "dt_scan_odd", 37, 16, 1.0f, true },
+    { "dt_scan_whole", 96, 128, 1.0f, true }, { "dt_scan_160", 80, 160, 1.0f, false },
+    { "dt_scan_536", 48, 536, 1.0f, true },  { "dt_scan_1000", 32, 1000, 1.0f, true },
+    { "dt_scan_rank_7", 40, 7, 1.0f, true }, { "dt_scan_scaled", 40, 48, 0.5f, true },
+};
+
+/* What the two operations write. */
+typedef struct dt_tensors {
+    test_buffer dt, y, state, cache_dt, cache_b;
+} dt_tensors;
+
+typedef struct dt_test {
+    const test_device *d;
+    const dt_case *c;
+    spec_dtype type;
+    spec_weight *w;
+    test_buffer select, x, z, replay, a, skip, bias; /* select: [inputs of the product | B | C] */
+} dt_test;
+
+static test_buffer random_values(const dt_test *t, size_t n, double scale, spec_dtype type, test_random *random)
+{
+    double *v = test_values(random, n, scale);
+    const test_buffer b = test_buffer_from(t->d, v, n, type);
+    free(v);
+    return b;
+}
+
+static dt_tensors make_dt_tensors(const dt_test *t)
+{
+    const size_t heads = (size_t)t->c->heads, nodes = TEST_SEQS * 2 * NODES;
+    test_random random = { 32 };
+    dt_tensors b;
+    b.dt = random_values(t, ROWS * heads, 1.0, SPEC_DTYPE_F32, &random);
+    b.y = random_values(t, ROWS * heads, 1.0, t->type, &random);
+    b.state = random_values(t, TEST_SEQS * heads * STATES, 1.0, SPEC_DTYPE_F32, &random);
+    b.cache_dt = random_values(t, nodes * heads, 0.5, SPEC_DTYPE_F32, &random);
+    b.cache_b = random_values(t, nodes * STATES, 1.0, t->type, &random);
+    return b;
+}
+
+static void make_dt_ops(const dt_test *t, const dt_tensors *b, spec_op ops[2])
+{
+    const int32_t n = t->c->heads, rank = t->c->rank;
+    const spec_view select = test_view(&t->select, rank + 2 * STATES);
+    spec_view in_b = select, in_c = select;
+    in_b.data = (char *)select.data + (size_t)rank * test_type_size(t->type);
+    in_c.data = (char *)in_b.data + STATES * test_type_size(t->type);
+    ops[0] = (spec_op){ .kind = SPEC_OP_LINEAR,
+                        .u.linear = { .w = t->w, .n_in = rank, .n_out = n, .scale = t->c->scale, .x = select,
+                                      .y = test_view(&b->dt, n) } };
+    ops[1] = (spec_op){ .kind = SPEC_OP_SCAN,
+                        .u.scan = { .n_head = n, .head_dim = 1, .n_state = STATES, .x_rep = 1, .b_rep = n, .c_rep = n,
+                                    .a = t->a.data, .a_per_state = 1, .d = t->skip.data, .dt_bias = t->bias.data,
+                                    .dt_max = INFINITY, .x = test_view(&t->x, n), .b = in_b, .c = in_c,
+                                    .dt = test_view(&b->dt, n), .dtype = t->type, .replay_y = t->replay.data,
+                                    .replay_ld = n, .state = b->state.data, .cache_dt = b->cache_dt.data,
+                                    .cache_b = b->cache_b.data, .n_node = NODES, .y = test_view(&b->y, n) } };
+    if (t->c->gate) ops[1].u.scan.z = test_view(&t->z, n);
+}
+
+static void compare_dt(const dt_test *t, int32_t rows, const char *tensor, const test_buffer *a, const test_buffer *b)
+{
+    const plan_test named = { .d = t->d, .c = &(plan_case){ .name = t->c->name } };
+    char what[48];
+    snprintf(what, sizeof what, "%s, %d rows", spec_dtype_name(t->type), rows);
+    compare(&named, what, tensor, a, b);
+}
+
+static void check_dt(dt_test *t, const test_seq *seqs, int32_t n_seq)
+{
+    spec_step_block *step = test_step(SPEC_PHASE_DECODE, seqs, n_seq, 0);
+    const plan_test ready = { .d = t->d };
+    dt_tensors of[2];
+    spec_op ops[2];
+    for (int32_t i = 0; i < 2; i++) of[i] = make_dt_tensors(t);
+    make_dt_ops(t, &of[0], ops);
+    run_ready(&ready, ops, 2, step);
+    make_dt_ops(t, &of[1], ops);
+    for (int32_t i = 0; i < 2; i++) test_run(t->d, &ops[i], step, NODES);
+    compare_dt(t, step->n_row, "dt", &of[0].dt, &of[1].dt);
+    compare_dt(t, step->n_row, "y", &of[0].y, &of[1].y);
+    compare_dt(t, step->n_row, "the state", &of[0].state, &of[1].state);
+    compare_dt(t, step->n_row, "cache_dt", &of[0].cache_dt, &of[1].cache_dt);
+    compare_dt(t, step->n_row, "cache_b", &of[0].cache_b, &of[1].cache_b);
+    for (int32_t i = 0; i < 2; i++) {
+        test_buffer *all[] = { &of[i].dt, &of[i].y, &of[i].state, &of[i].cache_dt, &of[i].cache_b };
+        for (int32_t k = 0; k < N_ELEMENTS(all); k++) test_buffer_free(all[k]);
+    }
+    free(step);
+}
+
+static void run_dt_case(test_device *d, const dt_case *c, spec_dtype type)
+{
+    static const int32_t rows[] = { 1, 9, 20, 61 }, path[] = { 0, 1, 3 };
+    const size_t heads = (size_t)c->heads, inputs = (size_t)(c->rank + 2 * STATES);
+    dt_test t = { .d = d, .c = c, .type = type };
+    test_random random = { 33 };
+    double *w = test_values(&random, heads * (size_t)c->rank, 1.7 / sqrt(c->rank));
+    double *a = test_values(&random, heads * STATES, 4.0);
+    for (size_t i = 0; i < heads * STATES; i++) a[i] = -fabs(a[i]) - 0.1;
+    t.w = test_weight(d, w, c->heads, c->rank, type, type, 0, 1);
+    t.a = test_floats(d, a, heads * STATES);
+    t.select = random_values(&t, ROWS * inputs, 2.0, type, &random);
+    t.x = random_values(&t, ROWS * heads, 1.0, type, &random);
+    t.z = random_values(&t, ROWS * heads, 2.0, SPEC_DTYPE_F32, &random);
+    t.replay = random_values(&t, TEST_SEQS * 2 * NODES * heads, 1.0, type, &random);
+    t.skip = random_values(&t, heads, 1.0, SPEC_DTYPE_F32, &random);
+    t.bias = random_values(&t, heads, 1.0, SPEC_DTYPE_F32, &random);
+    for (int32_t i = 0; i < N_ELEMENTS(rows); i++) {
+        int32_t parent[TEST_NODES] = { -1 };
+        for (int32_t k = 1; k < rows[i]; k++) parent[k] = test_below(&random, k);
+        const test_seq two[] = { { .slot = 5, .n_past = 9, .n_replay = i % 4, .path = path, .n_node = rows[i],
+                                   .parent = parent },
+                                 { .slot = 2, .parity = 1, .n_past = 9, .n_node = 3, .n_fed = 1, .parent = parent } };
+        check_dt(&t, two, rows[i] >= 3 && rows[i] < TEST_NODES - 3 ? 1 + i % 2 : 1);
+    }
+    test_buffer *all[] = { &t.a, &t.select, &t.x, &t.z, &t.replay, &t.skip, &t.bias };
+    for (int32_t i = 0; i < N_ELEMENTS(all); i++) test_buffer_free(all[i]);
+    d->ops->weight_close(d->dev, t.w);
+    free(a);
+    free(w);
+}
+
+static void each_dt(test_device *d)
+{
+    for (int32_t i = 0; d->ops->plan_prepare && i < N_ELEMENTS(dt_cases); i++) {
+        run_dt_case(d, &dt_cases[i], SPEC_DTYPE_BF16);
+        if (i % 3 == 0) run_dt_case(d, &dt_cases[i], SPEC_DTYPE_F16);
+        if (i == 0) run_dt_case(d, &dt_cases[i], SPEC_DTYPE_F32);
+    }
+}
+
+static void test_dt(void **state)
+{
+    (void)state;
+    test_each_device(each_dt);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_ready) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_dt), cmocka_unit_test(test_ready) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,7 +4,7 @@
  * (kernels are then loaded) and captured the second time; where capture fails it is walked for good. */
 #include <string.h>
 
-#include "cuda.cuh"
+#include "cuda_scan.cuh"
 
 enum { PLAN_GRAPHS = 64 };
 
@@ -56,13 +56,23 @@ spec_status speci_cuda_check(spec_device *dev, const spec_op *op)
     return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda: operation of unknown kind %d", (int)op->kind);
 }
 
+/* A product and the scan that takes its dt, by one kernel; false: nothing was launched. */
+static bool run_two(spec_queue *q, const spec_op *op, const spec_op *next, spec_status *status)
+{
+    return op->kind == SPEC_OP_LINEAR && next->kind == SPEC_OP_SCAN &&
+           speci_cuda_scan_dt(q, &op->u.linear, &next->u.scan, status);
+}
+
 static spec_status walk(spec_queue *q, const spec_prepared *p)
 {
+    const spec_op *op = p->ops, *const end = op + p->plan.n_op;
     spec_status status = SPEC_OK;
-    for (int32_t i = 0; i < p->plan.n_op && status == SPEC_OK; i++) {
-        const bool last = i + 1 == p->plan.n_op;
-        status = run_op(q, &p->ops[i], last ? NULL : &p->ops[i + 1]);
-        if (p->ops[i].kind != SPEC_OP_NORM) q->in_slabs = NULL;
+    while (op < end && status == SPEC_OK) {
+        const spec_op *const next = op + 1 < end ? op + 1 : NULL;
+        const bool both = next && run_two(q, op, next, &status);
+        if (!both) status = run_op(q, op, next);
+        if (op->kind != SPEC_OP_NORM) q->in_slabs = NULL;
+        op += both ? 2 : 1;
     }
     q->in_slabs = NULL;
     return status;
