@@ -184,7 +184,8 @@ scan_warp_kernel(const spec_step_block *step, const spec_scan_args a, const warp
     state.load(memory, WARP_STATES / 4);
     scan_steps steps(shared.steps, a.n_node);
     steps.build(step, s, grid.n_place);
-    const bool divided = PARTS > 1 && steps.divides() && steps.n_step <= grid.chunk; /* else the first part walks all */
+    /* Else the first part walks all. */
+    const bool divided = PARTS > 1 && steps.n_row >= PARTS && steps.divides() && steps.n_step <= grid.chunk;
     auto first_of = [&](int p) { return steps.n_row * p / PARTS; };                  /* visit */
     if (divided && part > 0 && own == 0 && lane == 0) shared.n_up[part] = steps.ancestors(first_of(part), shared.up[part]);
 
