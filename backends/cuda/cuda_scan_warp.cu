@@ -184,8 +184,8 @@ scan_warp_kernel(const spec_step_block *step, const spec_scan_args a, const warp
     state.load(memory, WARP_STATES / 4);
     scan_steps steps(shared.steps, a.n_node);
     steps.build(step, s, grid.n_place);
-    /* Else the first part walks all. */
-    const bool divided = PARTS > 1 && steps.n_row >= PARTS && steps.divides() && steps.n_step <= grid.chunk;
+    /* Else the first part walks all. Such a sequence has rows (launch_any): a visit for each part. */
+    const bool divided = PARTS > 1 && steps.divides() && steps.n_step <= grid.chunk;
     auto first_of = [&](int p) { return steps.n_row * p / PARTS; };                  /* visit */
     if (divided && part > 0 && own == 0 && lane == 0) shared.n_up[part] = steps.ancestors(first_of(part), shared.up[part]);
 
@@ -421,11 +421,12 @@ template <typename T> static bool launch_any(spec_queue *q, const spec_scan_args
     const int64_t channels = channels_at_most(q, a, 2, few);
     if (channels <= 24) {
         /* Few warps: a tree is divided among more where its walk outweighs that no block of the product behind fits beside
-         * them. */
-        if (rows > 24 && rows <= WARP_DIVIDED)
+         * them. In passes of one sequence: of several some may have no row. */
+        const bool one = q->shape.seqs == 1;
+        if (one && rows > 24 && rows <= WARP_DIVIDED)
             return blocks_fit(1, 3 * few, warp_registers(2, 0, 3)) ? launch<T, 2, 0, 3>(q, a, rows, status)
                                                                    : launch<T, 2, 0, 2>(q, a, rows, status);
-        if (rows > 8 && rows <= 24 && channels <= 12) return launch<T, 2, 0, 2>(q, a, rows, status);
+        if (one && rows > 8 && rows <= 24 && channels <= 12) return launch<T, 2, 0, 2>(q, a, rows, status);
         return launch<T, 2, 2, 1>(q, a, rows, status);
     }
     /* Up to 10 rows save one state at most: without places in registers a block of the product behind fits beside this one. */
