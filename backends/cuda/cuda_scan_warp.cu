@@ -186,7 +186,7 @@ scan_warp_kernel(const spec_step_block *step, const spec_scan_args a, const warp
     steps.build(step, s, grid.n_place);
     /* Else the first part walks all. Such a sequence has rows (launch_any): a visit for each part. */
     const bool divided = PARTS > 1 && steps.divides() && steps.n_step <= grid.chunk;
-    auto first_of = [&](int p) { return steps.n_row * p / PARTS; };                  /* visit */
+    auto first_of = [&](int p) { return steps.n_row * p / PARTS; }; /* visit */
     if (divided && part > 0 && own == 0 && lane == 0) shared.n_up[part] = steps.ancestors(first_of(part), shared.up[part]);
 
     auto is_known = [&](int w) { return (w & STEP_PATH) || (w & STEP_NODE) < s.n_fed; }; /* from earlier passes */
