@@ -12,23 +12,26 @@
 
 enum { LANES = 16 };
 
-/* 16 floats that stay in registers where there are some: left to itself the compiler keeps partial sums of several
- * arrays in memory. */
-typedef float lanes __attribute__((vector_size(4 * LANES)));
+/* What the vector unit takes of the partial sums at once. So they stay in registers: left to itself the compiler keeps sums
+ * of several arrays in memory, and a vector that is wider than the unit's too. */
+#if defined(__AVX512F__)
+enum { PART = 16 };
+#elif defined(__AVX__)
+enum { PART = 8 };
+#else
+enum { PART = 4 };
+#endif
+typedef float part __attribute__((vector_size(4 * PART)));
+enum { PARTS = LANES / PART };
 
 static inline float add_lanes(const float *acc)
 {
-    typedef float lanes8 __attribute__((vector_size(32)));
-    typedef float lanes4 __attribute__((vector_size(16)));
-    lanes8 a, b;
-    lanes4 c, d;
-    memcpy(&a, acc, sizeof a);
-    memcpy(&b, acc + 8, sizeof b);
-    a += b;
-    memcpy(&c, &a, sizeof c);
-    memcpy(&d, (const char *)&a + sizeof c, sizeof d);
-    c += d;
-    return (c[0] + c[2]) + (c[1] + c[3]);
+    typedef float four __attribute__((vector_size(16)));
+    four v[LANES / 4];
+    memcpy(v, acc, sizeof v);
+    v[0] += v[2], v[1] += v[3];
+    v[0] += v[1];
+    return (v[0][0] + v[0][2]) + (v[0][1] + v[0][3]);
 }
 
 /* --- types --- */
@@ -166,16 +169,17 @@ static void norm(const spec_norm_args *a, float *y, const float *x, const float 
 
 static inline float dot(const float *x, const float *y, size_t n)
 {
-    lanes acc = { 0 };
+    part acc[PARTS] = { { 0 } };
     float sums[LANES];
     size_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        lanes u, v;
-        memcpy(&u, x + i, sizeof u);
-        memcpy(&v, y + i, sizeof v);
-        acc += u * v;
-    }
-    memcpy(sums, &acc, sizeof sums);
+    for (; i + LANES <= n; i += LANES)
+        for (size_t j = 0; j < PARTS; j++) {
+            part u, v;
+            memcpy(&u, x + i + j * PART, sizeof u);
+            memcpy(&v, y + i + j * PART, sizeof v);
+            acc[j] += u * v;
+        }
+    memcpy(sums, acc, sizeof sums);
     for (size_t j = 0; i + j < n; j++) sums[j] += x[i + j] * y[i + j];
     return add_lanes(sums);
 }
@@ -240,20 +244,22 @@ static void dt(float *out, const float *in, const float *bias, float lo, float h
  * NULL: nowhere); with c its product with c, in the order of dot, from the values still in registers. */
 static inline float update(float *to, const float *from, float decay, float dx, const float *b, const float *c, size_t n)
 {
-    lanes acc = { 0 };
+    part acc[PARTS] = { { 0 } };
     float sums[LANES];
     size_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        lanes u, v;
-        memcpy(&u, from + i, sizeof u);
-        memcpy(&v, b + i, sizeof v);
-        u = u * decay + v * dx;
-        if (to) memcpy(to + i, &u, sizeof u);
-        if (!c) continue;
-        memcpy(&v, c + i, sizeof v);
-        acc += u * v;
-    }
-    memcpy(sums, &acc, sizeof sums);
+    for (; i + LANES <= n; i += LANES)
+        for (size_t j = 0; j < PARTS; j++) {
+            const size_t at = i + j * PART;
+            part u, v;
+            memcpy(&u, from + at, sizeof u);
+            memcpy(&v, b + at, sizeof v);
+            u = u * decay + v * dx;
+            if (to) memcpy(to + at, &u, sizeof u);
+            if (!c) continue;
+            memcpy(&v, c + at, sizeof v);
+            acc[j] += u * v;
+        }
+    memcpy(sums, acc, sizeof sums);
     for (size_t j = 0; i + j < n; j++) {
         const float u = decay * from[i + j] + dx * b[i + j];
         if (to) to[i + j] = u;
