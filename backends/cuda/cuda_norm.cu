@@ -73,7 +73,7 @@ static __device__ __forceinline__ uint2 pack4(int dtype, float4 v)
 }
 
 /* Q float4s a thread: number k of thread i is that at column 4 (i + threads k). The weights do not wait for the pass.
- * PLAIN: RMS, no gate, no bias. */
+ * PLAIN: RMS, no gate, no bias. SLABS: of y, a second time. */
 template <int Q, bool PLAIN, bool SLABS>
 static __global__ void __launch_bounds__(NORM_THREADS)
 norm_quad_kernel(const spec_step_block *step, const spec_norm_args a, int width, uint32_t *slabs)
