@@ -24,6 +24,15 @@ static const embed_case cases[] = {
     { "bf16_table_f32_compute", 40, 64, 4, 4, SPEC_DTYPE_BF16, SPEC_DTYPE_F32, 1.0 },
 };
 
+/* Only prompts have padding: a decode step of more rows than it has is refused. */
+static void expect_refused(const test_device *d, const spec_op *op, spec_step_block *step, int32_t n_node)
+{
+    spec_queue *q = test_queue(d, op, 1, step, n_node, 1);
+    step->phase = SPEC_PHASE_DECODE;
+    assert_int_equal(d->ops->step_bind(q, step), SPEC_E_INVALID);
+    d->ops->queue_close(q);
+}
+
 static void run_case(const test_device *d, const embed_case *c)
 {
     test_random random = { 1 };
@@ -33,7 +42,8 @@ static void run_case(const test_device *d, const embed_case *c)
         token[i] = i == 0 ? c->n_vocab - 1 : test_below(&random, c->n_vocab);
     }
     test_seq s = { .n_node = c->rows, .parent = parent, .token = token };
-    spec_step_block *step = test_step(SPEC_PHASE_DECODE, &s, 1, c->run);
+    const int32_t phase = c->run > c->rows ? SPEC_PHASE_PREFILL : SPEC_PHASE_DECODE;
+    spec_step_block *step = test_step(phase, &s, 1, c->run);
     double *table = test_values(&random, (size_t)c->n_vocab * (size_t)c->dim, 2.0);
     double *want = calloc((size_t)c->run * (size_t)c->dim, sizeof *want);
     spec_weight *w = test_weight(d, table, c->n_vocab, c->dim, c->weight, c->compute, 0, 1);
@@ -47,6 +57,7 @@ static void run_case(const test_device *d, const embed_case *c)
         double *got = test_read(&y);
         test_compare(d, c->name, "y", got, want, c->run, c->dim, 1e-7);
         free(got);
+        if (c->run > c->rows) expect_refused(d, &op, step, c->run);
     }
     test_buffer_free(&y);
     d->ops->weight_close(d->dev, w);

@@ -244,7 +244,8 @@ static void take_feed(spec_step_block *b)
 static spec_status cpu_step_bind(spec_queue *q, const spec_step_block *block)
 {
     const spec_host *h = q->dev->host;
-    if (block->bytes < (int32_t)sizeof *block || block->n_row_run < block->n_row || block->n_row < 0)
+    if (block->bytes < (int32_t)sizeof *block || block->n_row_run < block->n_row || block->n_row < 0 ||
+        (block->phase == SPEC_PHASE_DECODE && block->n_row != block->n_row_run))
         return h->fail(SPEC_E_INVALID, "step: %d bytes, %d rows of %d", block->bytes, block->n_row, block->n_row_run);
     if ((size_t)block->bytes > q->step_cap) { /* larger than the plans said: grows once */
         spec_step_block *step = h->alloc(h, 1, (size_t)block->bytes);

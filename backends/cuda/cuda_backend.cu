@@ -488,7 +488,7 @@ spec_status speci_cuda_step_bind(spec_queue *q, const spec_step_block *b)
         return h->fail(SPEC_E_INVALID, "cuda: a step of %d bytes, the queue was opened for %zu", b->bytes, q->step_cap);
     const int32_t least = b->phase == SPEC_PHASE_PREFILL ? 1 : 0; /* a decode step may only absorb paths */
     if (b->n_row < 0 || b->n_row > b->n_row_run || b->n_row_run < least || b->n_row_run > 32768 || b->n_seq < 0 ||
-        b->n_seq > 4096 || b->n_kv < 0)
+        (b->phase == SPEC_PHASE_DECODE && b->n_row != b->n_row_run) || b->n_seq > 4096 || b->n_kv < 0)
         return h->fail(SPEC_E_INVALID, "cuda: a step of %d of %d rows, %d sequences", b->n_row, b->n_row_run, b->n_seq);
     int32_t slot;
     SPEC_TRY(slot_take(q, &slot));

@@ -421,13 +421,11 @@ template <typename T> static bool launch_any(spec_queue *q, const spec_scan_args
     const int64_t channels = channels_at_most(q, a, 2, few);
     if (channels <= 24) {
         /* Few warps: a tree is divided among more where its walk outweighs that no block of the product behind fits beside
-         * them. In passes of one sequence: of several some may have no row. */
-        const bool one = q->shape.seqs == 1;
-        if (one && rows > 24 && rows <= WARP_DIVIDED)
-            return blocks_fit(1, 3 * few, warp_registers(2, 0, 3)) ? launch<T, 2, 0, 3>(q, a, rows, status)
-                                                                   : launch<T, 2, 0, 2>(q, a, rows, status);
-        if (one && rows > 8 && rows <= 24 && channels <= 12) return launch<T, 2, 0, 2>(q, a, rows, status);
-        return launch<T, 2, 2, 1>(q, a, rows, status);
+         * them, and they have room. In passes of one sequence: of several some may have no row. */
+        const bool one = q->shape.seqs == 1, large = one && rows > 24 && rows <= WARP_DIVIDED;
+        const bool two = large || (one && rows > 8 && rows <= 24 && channels <= 12);
+        if (large && blocks_fit(1, 3 * few, warp_registers(2, 0, 3)) && launch<T, 2, 0, 3>(q, a, rows, status)) return true;
+        return (two && launch<T, 2, 0, 2>(q, a, rows, status)) || launch<T, 2, 2, 1>(q, a, rows, status);
     }
     /* Up to 10 rows save one state at most: without places in registers a block of the product behind fits beside this one. */
     if (scan_places(rows) <= 1) return launch<T, 4, 0, 1>(q, a, rows, status);
