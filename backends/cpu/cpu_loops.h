@@ -15,14 +15,14 @@ enum { LANES = 16 };
 /* What the vector unit takes of the partial sums at once. So they stay in registers: left to itself the compiler keeps sums
  * of several arrays in memory, and a vector that is wider than the unit's too. */
 #if defined(__AVX512F__)
-enum { PART = 16 };
+enum { UNIT = 16 };
 #elif defined(__AVX__)
-enum { PART = 8 };
+enum { UNIT = 8 };
 #else
-enum { PART = 4 };
+enum { UNIT = 4 };
 #endif
-typedef float part __attribute__((vector_size(4 * PART)));
-enum { PARTS = LANES / PART };
+typedef float unit __attribute__((vector_size(4 * UNIT)));
+enum { UNITS = LANES / UNIT };
 
 static inline float add_lanes(const float *acc)
 {
@@ -169,14 +169,14 @@ static void norm(const spec_norm_args *a, float *y, const float *x, const float 
 
 static inline float dot(const float *x, const float *y, size_t n)
 {
-    part acc[PARTS] = { { 0 } };
+    unit acc[UNITS] = { { 0 } };
     float sums[LANES];
     size_t i = 0;
     for (; i + LANES <= n; i += LANES)
-        for (size_t j = 0; j < PARTS; j++) {
-            part u, v;
-            memcpy(&u, x + i + j * PART, sizeof u);
-            memcpy(&v, y + i + j * PART, sizeof v);
+        for (size_t j = 0; j < UNITS; j++) {
+            unit u, v;
+            memcpy(&u, x + i + j * UNIT, sizeof u);
+            memcpy(&v, y + i + j * UNIT, sizeof v);
             acc[j] += u * v;
         }
     memcpy(sums, acc, sizeof sums);
@@ -244,13 +244,13 @@ static void dt(float *out, const float *in, const float *bias, float lo, float h
  * NULL: nowhere); with c its product with c, in the order of dot, from the values still in registers. */
 static inline float update(float *to, const float *from, float decay, float dx, const float *b, const float *c, size_t n)
 {
-    part acc[PARTS] = { { 0 } };
+    unit acc[UNITS] = { { 0 } };
     float sums[LANES];
     size_t i = 0;
     for (; i + LANES <= n; i += LANES)
-        for (size_t j = 0; j < PARTS; j++) {
-            const size_t at = i + j * PART;
-            part u, v;
+        for (size_t j = 0; j < UNITS; j++) {
+            const size_t at = i + j * UNIT;
+            unit u, v;
             memcpy(&u, from + at, sizeof u);
             memcpy(&v, b + at, sizeof v);
             u = u * decay + v * dx;

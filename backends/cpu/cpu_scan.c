@@ -164,7 +164,8 @@ static void absorb(const scan_part *t, float *to, const float *from, const scan_
 {
     const spec_scan_args *a = t->job->a;
     const cpu_loops *loops = t->job->q->dev->loops;
-    float dt[HEADS_MAX], b[CPU_STATE_MAX], c[CPU_STATE_MAX], x[ROWS_MAX], y[ROWS_MAX];
+    _Alignas(64) float b[CPU_STATE_MAX], c[CPU_STATE_MAX]; /* read for every row: a vector of them lies in one line */
+    float dt[HEADS_MAX], x[ROWS_MAX], y[ROWS_MAX];
     int32_t block_b = -1, block_c = -1, dim = a->head_dim;
     node_dt(t, n, dt);
     for (int32_t row = t->row0, end = t->row0 + t->n_row; row < end;) {
