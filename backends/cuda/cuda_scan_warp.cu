@@ -261,17 +261,20 @@ scan_warp_kernel(const spec_step_block *step, const spec_scan_args a, const warp
     const float2 *const time = shared.time + (head - head0) * WARP_CHUNK;
     const uint16_t (*const x)[CH] = shared.x + own * WARP_CHUNK;
     float *const sums = shared.sum + warp * grid.batch * CH * WARP_ROW;
-    auto absorb = [&](int i) { /* step i, which is not a leaf */
-        raw_values<4> raw_b;
-        raw_values<CH> raw_x;
+    auto update = [&](const raw_values<4> &raw_b, const raw_values<CH> &raw_x, const float2 &t) {
         float b[4], in[CH];
-        raw_b.load(shared.bc[i].b + 4 * lane), raw_x.load(x[i]);
-        const float2 t = time[i];
         raw_b.template unpack<T>(b), raw_x.template unpack<T>(in);
 #pragma unroll
         for (int k = 0; k < CH; k++)
 #pragma unroll
             for (int v = 0; v < 4; v++) state.v[k][v] = scan_update(state.v[k][v], t.y, t.x * in[k], b[v]);
+    };
+    auto absorb = [&](int i) { /* step i, which is not a leaf */
+        raw_values<4> raw_b;
+        raw_values<CH> raw_x;
+        raw_b.load(shared.bc[i].b + 4 * lane), raw_x.load(x[i]);
+        const float2 t = time[i];
+        update(raw_b, raw_x, t);
     };
     /* To the state that a part's first visit starts from; those that its others start from are saved on the way. */
     auto walk_up = [&]() {
@@ -311,12 +314,7 @@ scan_warp_kernel(const spec_step_block *step, const spec_scan_args a, const warp
                 for (int k = 0; k < CH; k++) to[k * WARP_ROW] = dot4(state.v[k], c);
             }
             if (alone & bit) continue;
-            float b[4], in[CH];
-            raw_b.template unpack<T>(b), raw_x.template unpack<T>(in);
-#pragma unroll
-            for (int k = 0; k < CH; k++)
-#pragma unroll
-                for (int v = 0; v < 4; v++) state.v[k][v] = scan_update(state.v[k][v], t.y, t.x * in[k], b[v]);
+            update(raw_b, raw_x, t);
             if (kept & bit) keep(shared.word[i]);
         }
     };
