@@ -234,7 +234,7 @@ typedef struct spec_model_info {
     const int32_t *eos;         /* [n_eos], borrowed */
     uint64_t n_parameters;
     uint64_t bytes_weights;     /* on the device */
-    uint64_t bytes_state_seq;   /* recurrent state, convolution state and replay caches of one sequence */
+    uint64_t bytes_state_seq;   /* recurrent state, recent tokens, convolution state, replay caches of one sequence */
     uint64_t bytes_kv_token;    /* KV cache per token of context */
     spec_dtype weights;         /* as asked for: AUTO or Q8_0 */
 } spec_model_info;
@@ -357,16 +357,18 @@ typedef enum spec_adapt {
 
 /* Named alternatives. The first of each is the default: exact, and what the library is made for. */
 typedef enum spec_scan_form {
-    SPEC_SCAN_RECURRENT = 0, /* state by state, depth first (8.3): bit-equal to plain decoding */
-    SPEC_SCAN_MATRIX = 1     /* Mamba-2 layers as products over the whole tree (8.2): equal within rounding only */
+    SPEC_SCAN_WINDOW = 0,   /* Mamba-2 layers as products with a state that lags by whole windows (8.6): no node waits for
+                               another, and accepted tokens are folded into the state 16 at a time */
+    SPEC_SCAN_RECURRENT = 1 /* state by state, depth first (8.3). Another order of sums: equal within rounding */
 } spec_scan_form;
 typedef enum spec_advance {
     SPEC_ADVANCE_REPLAY = 0, /* the accepted path is replayed from cached activations (9.2) */
     SPEC_ADVANCE_JOINT = 1   /* it is fed again, in front of the next tree: "joint attainment and advancement" (9.3) */
 } spec_advance;
 typedef enum spec_draft_state {
-    SPEC_DRAFT_STATE_REPLAY = 0,  /* a recurrent drafter reaches a node by replaying its cached path */
-    SPEC_DRAFT_STATE_PER_NODE = 1 /* it keeps one state per node (10.1); counted in spec_memory.bytes_state */
+    SPEC_DRAFT_STATE_REPLAY = 0,  /* a recurrent drafter reaches a node by its cached path */
+    SPEC_DRAFT_STATE_PER_NODE = 1 /* it keeps one state per node (10.1), in the recurrent form; counted in
+                                     spec_memory.bytes_state */
 } spec_draft_state;
 
 typedef struct spec_session_params {
@@ -381,12 +383,12 @@ typedef struct spec_session_params {
     void *abort_user_data;
     spec_adapt adapt;   /* how spec_draft chooses among the drafter's trees */
     const char *profile; /* step costs: a file of spec_cost_save; NULL = measured when first needed */
-    spec_scan_form scan;       /* of the target's Mamba-2 layers */
+    spec_scan_form scan;       /* of Mamba-2 layers, the drafter's too */
     spec_advance advance;      /* of the target */
     spec_draft_state draft_state;
 } spec_session_params;
 #define SPEC_SESSION_PARAMS_INIT \
-    { sizeof(spec_session_params), 0, 0, 0, SPEC_VERIFY_AUTO, 0, 0, 0, SPEC_ADAPT_OFF, 0, SPEC_SCAN_RECURRENT, \
+    { sizeof(spec_session_params), 0, 0, 0, SPEC_VERIFY_AUTO, 0, 0, 0, SPEC_ADAPT_OFF, 0, SPEC_SCAN_WINDOW, \
       SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY }
 
 /* drafter may be NULL: plain decoding. A drafter serves one session at a time. All memory of the steady state
@@ -402,7 +404,7 @@ SPEC_API void spec_session_resume(spec_session *session);
 typedef struct spec_memory {
     size_t struct_size;
     uint64_t bytes_model;    /* weights of the target (and the drafter's, when it is a model) */
-    uint64_t bytes_state;    /* recurrent states, convolution states, replay caches */
+    uint64_t bytes_state;    /* recurrent states, recent tokens behind them (8.6), convolution states, replay caches */
     uint64_t bytes_kv;       /* KV pages */
     uint64_t bytes_work;     /* activations, logits, laws, workspaces */
 } spec_memory;
@@ -435,9 +437,10 @@ SPEC_API spec_status spec_sequence_seed(spec_session *session, int32_t seq, uint
 typedef int (*spec_write_fn)(void *user_data, const void *data, size_t n);
 SPEC_API spec_status spec_sequence_save(spec_session *session, int32_t seq, spec_write_fn write, void *user_data);
 /* Admits what was saved: on the same backend and device it continues bit for bit as the saved one would have. Refused
- * (E_FORMAT, saying what differs): another model, compute type or version, bytes cut short or changed. `read` fills n
- * bytes or returns non-zero. The drafter's state is in it where the saving session had a model as drafter; where this
- * session's drafter is another model, it absorbs the ids anew. */
+ * (E_FORMAT, saying what differs): another model, compute type or version, bytes cut short or changed, and for a session
+ * with SPEC_SCAN_RECURRENT states that lag, as SPEC_SCAN_WINDOW leaves them. The ids of what is refused can be admitted
+ * anew (spec_sequence_add). `read` fills n bytes or returns non-zero. The drafter's state is in it where the saving
+ * session had a model as drafter; where this session's drafter is another model, it absorbs the ids anew. */
 typedef int (*spec_read_fn)(void *user_data, void *data, size_t n);
 SPEC_API spec_status spec_sequence_restore(spec_session *session, int32_t *seq, spec_read_fn read, void *user_data);
 

@@ -3,7 +3,8 @@
  * A saved sequence is a stream of bytes; integers and float32 of the header are little-endian:
  *     header     HEADER bytes, see code_header; its last 8 are the checksum of the rest of it
  *     ids        n_ids int32
- *     target     target_bytes: speci_net_write; n_ids - 1 positions, all but the pending token
+ *     target     target_bytes: speci_net_write; n_ids - 1 positions, all but the pending token, target_recent of them
+ *                behind the states of windowed scans
  *     drafter    drafter_bytes, with FLAG_DRAFTER: the same of the drafter's model, which has absorbed drafter_past ids
  *     checksum   8 bytes over all that went before
  * The layout of states and caches is the same on every backend, so a file may go on elsewhere; bit-equal it is on its
@@ -17,7 +18,7 @@
 
 static const char MAGIC[8] = "SPECSEQ"; /* with its zero */
 
-enum { VERSION = 1, HEADER = 192, FAMILY = 24, IDS_MAX = INT32_MAX / 2, PIECE = 4096 };
+enum { VERSION = 2, HEADER = 192, FAMILY = 24, IDS_MAX = INT32_MAX / 2, PIECE = 4096 };
 
 enum {
     FLAG_IGNORE_EOS = 1,
@@ -43,6 +44,7 @@ typedef struct file_header {
     file_model target, drafter;
     uint64_t target_bytes, drafter_bytes;
     int32_t drafter_past;
+    int32_t target_recent, drafter_recent; /* positions behind the states of windowed scans */
 } file_header;
 
 /* Values to bytes, or back. */
@@ -104,6 +106,7 @@ static void code_header(file_header *h, uint8_t *bytes, bool reads)
     code_model(&c, &h->drafter);
     code64(&c, &h->target_bytes), code64(&c, &h->drafter_bytes);
     code32(&c, &h->drafter_past);
+    code32(&c, &h->target_recent), code32(&c, &h->drafter_recent);
     assert(c.at <= bytes + HEADER - 8);
 }
 
@@ -220,7 +223,8 @@ static file_header header_of(const spec_session *s, int32_t seq)
 {
     const algo_seq *q = &s->seqs[seq];
     file_header h = { .version = VERSION, .n_ids = q->n_ids, .n_step = q->n_step, .sampling = q->sampling,
-                      .target = describe(s->target), .target_bytes = speci_net_data_bytes(s->net, q->n_ids - 1) };
+                      .target = describe(s->target), .target_recent = speci_net_n_recent(s->net, seq) };
+    h.target_bytes = speci_net_data_bytes(s->net, q->n_ids - 1, h.target_recent);
     memcpy(h.magic, MAGIC, sizeof h.magic);
     h.n_limit = s->n_ctx > 0 && q->n_limit >= s->n_ctx ? INT32_MAX : q->n_limit;
     if (q->ignore_eos) h.flags |= FLAG_IGNORE_EOS;
@@ -229,7 +233,8 @@ static file_header header_of(const spec_session *s, int32_t seq)
     h.flags |= q->no_draft ? FLAG_OUTGROWN : FLAG_DRAFTER;
     if (q->no_draft) return h;
     h.drafter_past = speci_net_n_past(s->draft_net, seq);
-    h.drafter_bytes = speci_net_data_bytes(s->draft_net, h.drafter_past);
+    h.drafter_recent = speci_net_n_recent(s->draft_net, seq);
+    h.drafter_bytes = speci_net_data_bytes(s->draft_net, h.drafter_past, h.drafter_recent);
     return h;
 }
 
@@ -335,6 +340,19 @@ static bool same_model(const file_model *found, const spec_model *m)
            found->fingerprint == own.fingerprint;
 }
 
+/* Are there scans whose states may lag? */
+static bool has_windows(const speci_net *net) { return speci_net_can_lag(net, 1, 1); }
+
+static spec_status check_recent(const speci_net *net, int32_t n_past, int32_t n_recent)
+{
+    if (speci_net_can_lag(net, n_past, n_recent)) return SPEC_OK;
+    if (n_recent > 0 && !has_windows(net))
+        return speci_fail(SPEC_E_FORMAT, "saved sequence: its states lag %d positions, as windowed scans leave them; "
+                          "this session has none", n_recent);
+    return speci_fail(SPEC_E_FORMAT, "saved sequence: its states lag %d of %d positions, which cannot be", n_recent,
+                      n_past);
+}
+
 static spec_status check_header(const spec_session *s, const file_header *h)
 {
     SPEC_TRY(check_target(&h->target, s->target));
@@ -344,7 +362,8 @@ static spec_status check_header(const spec_session *s, const file_header *h)
     if (speci_sampling_check(&h->sampling) != SPEC_OK)
         return speci_fail(SPEC_E_FORMAT, "saved sequence: its sampling cannot be: temperature %g, top-k %d",
                           (double)h->sampling.temperature, h->sampling.top_k);
-    const uint64_t expected = speci_net_data_bytes(s->net, h->n_ids - 1);
+    SPEC_TRY(check_recent(s->net, h->n_ids - 1, h->target_recent));
+    const uint64_t expected = speci_net_data_bytes(s->net, h->n_ids - 1, h->target_recent);
     if (h->target_bytes != expected)
         return speci_fail(SPEC_E_FORMAT, "saved sequence: %llu bytes of the target's memory, expected %llu",
                           (unsigned long long)h->target_bytes, (unsigned long long)expected);
@@ -409,11 +428,12 @@ static spec_status read_drafter(spec_session *s, int32_t seq, const file_header 
     if (h->drafter_past < 0 || h->drafter_past > h->n_ids - 1)
         return speci_fail(SPEC_E_FORMAT, "saved sequence: its drafter is at position %d of %d", h->drafter_past,
                           h->n_ids);
-    const uint64_t expected = speci_net_data_bytes(s->draft_net, h->drafter_past);
+    SPEC_TRY(check_recent(s->draft_net, h->drafter_past, h->drafter_recent));
+    const uint64_t expected = speci_net_data_bytes(s->draft_net, h->drafter_past, h->drafter_recent);
     if (h->drafter_bytes != expected)
         return speci_fail(SPEC_E_FORMAT, "saved sequence: %llu bytes of the drafter's memory, expected %llu",
                           (unsigned long long)h->drafter_bytes, (unsigned long long)expected);
-    return speci_net_read(s->draft_net, seq, h->drafter_past, get, f);
+    return speci_net_read(s->draft_net, seq, h->drafter_past, h->drafter_recent, get, f);
 }
 
 static spec_status restore(spec_session *s, int32_t seq, const file_header *h, file_source *f)
@@ -425,9 +445,10 @@ static spec_status restore(spec_session *s, int32_t seq, const file_header *h, f
     q->n_limit = s->n_ctx > 0 && h->n_limit > s->n_ctx ? s->n_ctx : h->n_limit;
     const bool same = s->draft_net && same_model(&h->drafter, s->drafter->model);
     q->no_draft = speci_draft_outgrown(s, h->n_ids) || (same && h->flags & FLAG_OUTGROWN);
-    const bool drafter_read = same && !q->no_draft && h->flags & FLAG_DRAFTER;
+    const bool lags = same && h->drafter_recent > 0 && !has_windows(s->draft_net); /* it keeps a state per node */
+    const bool drafter_read = same && !lags && !q->no_draft && h->flags & FLAG_DRAFTER;
     SPEC_TRY(read_ids(s, q, h, f));
-    SPEC_TRY(speci_net_read(s->net, seq, h->n_ids - 1, get, f));
+    SPEC_TRY(speci_net_read(s->net, seq, h->n_ids - 1, h->target_recent, get, f));
     SPEC_TRY(drafter_read ? read_drafter(s, seq, h, f) : skip(f, h->drafter_bytes));
     SPEC_TRY(get_checksum(f));
     if (!q->no_draft && !drafter_read) SPEC_TRY(speci_draft_prefill(s, seq));

@@ -74,6 +74,7 @@ static void plan_draft_net(session_plan *s, const spec_model *model)
     }
     s->draft = (speci_net_params){ .n_seq = s->n_seq, .n_ctx = s->draft_ctx ? s->draft_ctx : s->n_ctx,
                                    .n_node = s->draft_node,
+                                   .recurrent = s->params.scan == SPEC_SCAN_RECURRENT,
                                    .node_state = s->params.draft_state == SPEC_DRAFT_STATE_PER_NODE };
 }
 
@@ -83,7 +84,7 @@ static spec_status check_choices(const spec_session_params *p)
         return speci_fail(SPEC_E_INVALID, "there is no verification rule %d", (int)p->verify);
     if (p->adapt < SPEC_ADAPT_OFF || p->adapt > SPEC_ADAPT_UCB)
         return speci_fail(SPEC_E_INVALID, "there is no way %d to choose among trees", (int)p->adapt);
-    if (p->scan < SPEC_SCAN_RECURRENT || p->scan > SPEC_SCAN_MATRIX || p->advance < SPEC_ADVANCE_REPLAY ||
+    if (p->scan < SPEC_SCAN_WINDOW || p->scan > SPEC_SCAN_RECURRENT || p->advance < SPEC_ADVANCE_REPLAY ||
         p->advance > SPEC_ADVANCE_JOINT || p->draft_state < SPEC_DRAFT_STATE_REPLAY ||
         p->draft_state > SPEC_DRAFT_STATE_PER_NODE)
         return speci_fail(SPEC_E_INVALID, "scan %d, advance %d, draft_state %d: each is 0 or 1", (int)p->scan,
@@ -122,7 +123,7 @@ static spec_status plan_session(session_plan *s, const spec_model *target, const
         return speci_fail(SPEC_E_INVALID, "n_seq is %d (at least 1), n_node is %d (1 to %d)", s->n_seq, s->n_node,
                           ALGO_MAX_NODE);
     s->target = (speci_net_params){ .n_seq = s->n_seq, .n_ctx = s->n_ctx, .n_node = s->n_node,
-                                    .matrix = p.scan == SPEC_SCAN_MATRIX, .joint = p.advance == SPEC_ADVANCE_JOINT };
+                                    .recurrent = p.scan == SPEC_SCAN_RECURRENT, .joint = p.advance == SPEC_ADVANCE_JOINT };
     const size_t row = (size_t)target->n_vocab * sizeof(float);
     s->p_bytes = (size_t)s->n_seq * (size_t)s->n_node * row;
     if (speci_ahead_planned(target->backend->ops, d, &p)) s->next_bytes = (size_t)s->n_seq * sizeof(spec_step_node);

@@ -37,11 +37,12 @@ extern "C" {
 #define SPEC_HD
 #endif
 
-#define SPEC_BACKEND_ABI 3u
+#define SPEC_BACKEND_ABI 4u
 #define SPEC_PAGE 64       /* positions per KV page */
 #define SPEC_MAX_DEPTH 63  /* of a node below its root */
 #define SPEC_MAX_CHILD 64  /* candidates that a draw names per row */
 #define SPEC_MAX_SAVED 8   /* states that a scan may have to keep besides the live one: log2 of 256 nodes */
+#define SPEC_WINDOW 16     /* tokens that a windowed scan folds into its state at once */
 
 typedef struct spec_device spec_device; /* the backend's own: an open device */
 typedef struct spec_queue spec_queue;   /* the backend's own: ordered work with its scratch memory */
@@ -96,10 +97,27 @@ typedef struct spec_step_seq {
     int32_t first_node; /* into nodes: n_fed + n_row entries */
     int32_t first_page; /* into pages: slot p lies in page pages[first_page + p / SPEC_PAGE] */
     int32_t n_given;    /* nodes [0, n_given) stand in the block; step_bind takes the others from `feed` */
+    int32_t n_recent;   /* windowed scans: committed tokens in front of the path that the state does not cover yet */
     int32_t n_advance;  /* joint attainment (algorithms.md 9.3): nodes [0, n_advance) are a chain that is committed
-                           already: states are stored as of node n_advance - 1, the convolution's window likewise.
+                           already: states are stored as of node n_advance - 1 (windowed scans: the chain is kept in
+                           the rings), the convolution's window likewise.
                            0 = none. With n_advance > 0: n_fed = 0, and no later pass over the same tree */
 } spec_step_seq;
+
+/* Windowed scans (spec_scan_args). Windows that are folded into the state in front of a token with n unfolded tokens before
+ * it: the state then lags it by one window and what there is of the next. */
+SPEC_HD static inline int32_t spec_window_folds(int32_t n)
+{
+    return n < 2 * SPEC_WINDOW ? 0 : n / SPEC_WINDOW - 1;
+}
+/* Unfolded tokens that are left. */
+SPEC_HD static inline int32_t spec_window_left(int32_t n) { return n - SPEC_WINDOW * spec_window_folds(n); }
+/* Entries of a ring of recent tokens: those left by the pass before, the path (at most n_path nodes), and a chain in front
+ * (at most n_chain nodes; two passes' chains meet there). No pass writes an entry that it reads. */
+SPEC_HD static inline int32_t spec_window_ring(int32_t n_path, int32_t n_chain)
+{
+    return 2 * SPEC_WINDOW + n_path + 2 * n_chain;
+}
 
 /* The scan's order over the new rows of a sequence (algorithms.md 8.3): visit i of the sequence is visits[first_row + i].
  * Smallest subtree first, the heavy child last, so that at most SPEC_MAX_SAVED states wait. Before the first visit the
@@ -310,7 +328,7 @@ typedef struct spec_conv_args {
     spec_view y;         /* compute type [rows][n_channel] */
 } spec_conv_args;
 
-/* Selective scan over the tree, recurrent form; activation replay in front (algorithms.md 7.2, 7.3, 8.3, 9.2).
+/* Selective scan over the tree; activation replay in front (algorithms.md 7.2, 7.3, 8.3, 8.6, 9.2).
  *   dt = clamp(softplus(dt_in + dt_bias), dt_min, dt_max)
  *   S(node) = exp(dt A) S(parent) + dt x B^T;   y = S C + D x;   out = z.data ? y * silu(z) : y
  * Heads: n_head heads of head_dim channels, state n_state each. Head h reads block h / x_rep of x, h / b_rep of B,
@@ -318,9 +336,26 @@ typedef struct spec_conv_args {
  * x, B, C: where they lie in a row of `x`, `b`, `c`. When b_in_conv, B is a part of the convolution's output: for
  * replayed nodes x and B are read from replay_y at replay_x_col and replay_b_col; else B of each node is kept in cache_b,
  * and the scan too uses it rounded to `dtype`. x is of type `dtype`, and so is B when b_in_conv.
- * Decode: S of the slot first absorbs the accepted path and is stored; the tree itself is never stored, but for the
- * chain of n_advance nodes in front. With n_row 0 a sequence only absorbs its path (likewise conv and kv_commit).
- * Prefill: S absorbs all valid rows and is stored. With 16-bit x, products may take a float32 value as two 16-bit parts. */
+ * Prefill: S absorbs all valid rows and is stored. With 16-bit x, products may take a float32 value as two 16-bit parts.
+ *
+ * Decode, recurrent form (window 0): S of the slot first absorbs the accepted path and is stored; the tree itself is never
+ * stored, but for the chain of n_advance nodes in front. With n_row 0 a sequence only absorbs its path (likewise conv and
+ * kv_commit).
+ *
+ * Decode, windowed form (window SPEC_WINDOW; only without a_per_state): S lags. Let tokens be numbered from the first that no
+ * prefill pass absorbed, W the window. For token i the state covers the tokens before A(i) = W max(0, i / W - 1), and
+ *   y_i = E_i (S_A C_i) + sum over j in [A, i] on the path of P_ij dt_j (C_i . B_j) x_j + D x_i,
+ *   P_ii = 1, P_i,j-1 = P_ij exp(dt_j A), E_i = P_i,A-1:
+ * A, and the order of every sum and product, follow from places on the path alone, so this keeps path invariance, while no
+ * node waits for another. A state moves on by a whole window, a *fold*:  S' = E S + sum over j of (P_j dt_j x_j) B_j^T, P of the
+ * window's last token. So the sequence's memory is S and the x, B and dt of the tokens behind it, the *recent* ones:
+ * the token at position p is entry p % n_ring of the rings. In a pass of n_fed 0:
+ *   n_recent of the step are in the rings; the path is appended; spec_window_folds(n_recent + n_replay) windows are folded
+ *   and S is stored, which leaves spec_window_left() of them: the pass's recent tokens, in front of the root;
+ *   a node of depth d is then token number left + d: spec_window_folds(left + d) more windows of its path are folded into a
+ *   copy of S for it, which nobody stores: one, of recent tokens only, as long as d <= W;
+ *   a chain of n_advance nodes in front is appended to the rings, and folded by a later pass.
+ * With n_fed > 0 the step's n_recent are those left. n_ring holds them all: see spec_window_ring(). */
 typedef struct spec_scan_args {
     int32_t n_head, head_dim, n_state;
     int32_t x_rep, b_rep, c_rep;
@@ -337,8 +372,12 @@ typedef struct spec_scan_args {
     void *cache_b;   /* [n_slot][2][n_node][n_head / b_rep * n_state] or NULL with b_in_conv */
     int32_t n_node;
     spec_view y; /* [rows][n_head * head_dim], f32 or compute type */
-    /* Named alternatives (0 and NULL: the default). */
-    int32_t matrix;    /* 1: decode passes in the matrix form (8.2); only without a_per_state. Not path-invariant */
+    int32_t window;   /* SPEC_WINDOW: decode passes in the windowed form; 0: recurrent */
+    int32_t n_ring;   /* entries of the rings: spec_window_ring() or more */
+    void *recent_x;   /* windowed: `dtype` [n_slot][n_ring][n_head / x_rep * head_dim] */
+    void *recent_b;   /* windowed: `dtype` [n_slot][n_ring][n_head / b_rep * n_state] */
+    float *recent_dt; /* windowed: f32 [n_slot][n_ring][n_head], after softplus and clamp */
+    /* A named alternative of the recurrent form, or NULL. */
     float *node_state; /* f32 [n_slot][n_node][n_head][head_dim][n_state]: decode passes keep every node's state there,
                           and a SPEC_LOAD_PATH visit starts from its parent's (algorithms.md 10.1) */
 } spec_scan_args;
@@ -592,7 +631,7 @@ struct spec_backend_ops {
      * their calls, so that nothing goes on. */
     spec_status (*mark)(spec_queue *q, uint64_t *mark);
     spec_status (*wait)(spec_queue *q, uint64_t mark);
-    /* ABI 4 and later: append here. */
+    /* ABI 5 and later: append here. */
 };
 
 /* What a plugin exports: its table. */

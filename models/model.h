@@ -126,8 +126,8 @@ typedef struct speci_net_params {
     int32_t n_ctx;   /* positions per sequence, pending token included; bounds the KV pool and prefill passes.
                         0 = no limit (no attention) */
     int32_t n_node;  /* nodes per tree, root included */
-    bool matrix;     /* Mamba-2 scans in the matrix form (which keeps no states of nodes) */
-    bool node_state; /* a state kept per node, for trees that grow */
+    bool recurrent;  /* Mamba-2 scans in the recurrent form too */
+    bool node_state; /* a state kept per node, for trees that grow: recurrent */
     bool joint;      /* accepted paths are fed again in front of the next tree, in place of replay (9.3): n_seq times the
                         longest path more rows; trees are fed whole, in one pass */
 } speci_net_params;
@@ -177,25 +177,31 @@ spec_status speci_net_forward(speci_net *net, const speci_net_input *in, int32_t
 void speci_net_commit(speci_net *net, int32_t slot, const int32_t *path, int32_t n_path);
 /* The sequence is good for speci_net_end only: what the device did for it is not known. */
 void speci_net_break(speci_net *net, int32_t slot);
-/* Absorbs the pending path now, where the next pass would. The bits of what follows are the same. Without one, nothing
- * is done. */
+/* Absorbs the pending path now, where the next pass would: fewer than two windows of recent tokens are left unfolded. The
+ * bits of what follows are the same. */
 spec_status speci_net_flush(speci_net *net, int32_t slot);
 /* Positions covered by state and KV, a pending path included. */
 int32_t speci_net_n_past(const speci_net *net, int32_t slot);
+/* Of these, the last that the states of windowed scans do not cover yet. */
+int32_t speci_net_n_recent(const speci_net *net, int32_t slot);
 
 /* Sequences as a whole (model_net_save.c). Slot `to`, which is empty, becomes a copy of `from`, whose pending path is
  * absorbed first. Its pages are taken before anything else: E_FULL changes nothing. On any error `to` is empty. */
 spec_status speci_net_copy(speci_net *net, int32_t from, int32_t to);
-/* Bytes of a sequence that covers n_past positions. */
-uint64_t speci_net_data_bytes(const speci_net *net, int32_t n_past);
-/* The bytes themselves, after speci_net_flush, as they lie on the device: of each recurrent layer the convolution's window
- * and the state; then of each attention layer K and V, page by page and head by head, the covered positions only.
+/* Can a sequence of this net that was flushed, or one that a file says was, have n_recent of its n_past positions behind its
+ * states? */
+bool speci_net_can_lag(const speci_net *net, int32_t n_past, int32_t n_recent);
+/* Bytes of a sequence that covers n_past positions, n_recent of them behind its states. */
+uint64_t speci_net_data_bytes(const speci_net *net, int32_t n_past, int32_t n_recent);
+/* The bytes themselves, after speci_net_flush, as they lie on the device: of each recurrent layer the convolution's window,
+ * the state, and of windowed scans x, B and dt of the recent tokens in order; then of each attention layer K and V, page by
+ * page and head by head, the covered positions only.
  * put and get move n bytes in order; what they return ends the work. */
 typedef spec_status (*speci_put_fn)(void *arg, const void *data, size_t n);
 typedef spec_status (*speci_get_fn)(void *arg, void *data, size_t n);
 spec_status speci_net_write(speci_net *net, int32_t slot, speci_put_fn put, void *arg);
 /* Begins the empty slot with what was written. On any error the sequence is good for speci_net_end only. */
-spec_status speci_net_read(speci_net *net, int32_t slot, int32_t n_past, speci_get_fn get, void *arg);
+spec_status speci_net_read(speci_net *net, int32_t slot, int32_t n_past, int32_t n_recent, speci_get_fn get, void *arg);
 
 /* The row of node 0 (of node n_fed, when some were fed before) of input k of the last pass. */
 int32_t speci_net_first_row(const speci_net *net, int32_t k);

@@ -163,7 +163,7 @@ spec_status speci_net_attach(speci_net *net, spec_queue *queue, bool capture)
 void speci_net_begin(speci_net *net, int32_t slot)
 {
     net_seq *s = &net->seqs[slot];
-    s->n_past = s->n_path = s->parity = s->n_fed = 0;
+    s->n_past = s->n_recent = s->n_path = s->parity = s->n_fed = 0;
     s->broken = false;
     s->live = s->begun = true;
 }
@@ -207,6 +207,8 @@ int32_t speci_net_n_past(const speci_net *net, int32_t slot)
 {
     return net->seqs[slot].n_past + net->seqs[slot].n_path;
 }
+
+int32_t speci_net_n_recent(const speci_net *net, int32_t slot) { return net->seqs[slot].n_recent; }
 
 void speci_net_commit(speci_net *net, int32_t slot, const int32_t *path, int32_t n_path)
 {
@@ -262,7 +264,8 @@ static spec_step_node *block_add(speci_net *net, block_cursor *c, int32_t slot, 
     spec_step_seq *q = (spec_step_seq *)((char *)b + b->off_seq) + c->seq;
     *q = (spec_step_seq){ .slot = slot, .parity = parity, .n_past = s->n_past + n_replay, .n_replay = n_replay,
                           .first_path = c->path, .n_fed = n_fed, .n_row = n_row, .first_row = c->row,
-                          .first_node = c->node, .first_page = c->page, .n_given = n_fed + n_row };
+                          .first_node = c->node, .first_page = c->page, .n_given = n_fed + n_row,
+                          .n_recent = s->n_recent };
     int32_t *row_seq = (int32_t *)((char *)b + b->off_row_seq) + c->row;
     for (int32_t i = 0; i < n_row; i++) row_seq[i] = c->seq;
     memcpy((int32_t *)((char *)b + b->off_path) + c->path, s->path, (size_t)n_replay * sizeof(int32_t));
@@ -321,6 +324,8 @@ spec_status speci_net_prefill(speci_net *net, int32_t slot, const int32_t *ids, 
                               void *poll_arg)
 {
     net_seq *s = &net->seqs[slot];
+    if (s->n_recent > 0) /* states cover all positions, or a pass of this kind would skip those behind them */
+        return speci_fail(SPEC_E_STATE, "sequence slot %d: a prompt behind decoded tokens", slot);
     if (n > INT32_MAX) return speci_fail(SPEC_E_FULL, "a prompt of %zu tokens is too long", n);
     for (size_t i = 0; i < n; i++) SPEC_TRY(check_token(net, ids[i]));
     SPEC_TRY(net_reserve(net, s, (int32_t)n));
@@ -425,6 +430,8 @@ static void take_note(speci_net *net, const speci_net_input *in, int32_t n_in, s
         const spec_tree *t = in[k].tree;
         s->broken = status != SPEC_OK;
         if (in[k].n_fed == 0) {
+            const int32_t front = n_in_front(net, in[k].slot), replayed = s->n_path - front;
+            if (net->shape.n_ring > 0) s->n_recent = spec_window_left(s->n_recent + replayed) + front;
             s->parity ^= 1;
             s->n_past += s->n_path;
             s->n_path = 0;
@@ -468,7 +475,7 @@ spec_status speci_net_forward(speci_net *net, const speci_net_input *in, int32_t
  * may still be wanted, are not touched. */
 static bool absorbs(const speci_net *net, const spec_op *op)
 {
-    if (net->shape.joint) return op->kind != SPEC_OP_LINEAR || op->u.linear.y.data != net->plans.logits;
+    if (net->block->n_row > 0) return op->kind != SPEC_OP_LINEAR || op->u.linear.y.data != net->plans.logits;
     return op->kind == SPEC_OP_KV_COMMIT || op->kind == SPEC_OP_CONV || op->kind == SPEC_OP_SCAN;
 }
 
@@ -487,10 +494,14 @@ static spec_status run_absorbing(speci_net *net)
 spec_status speci_net_flush(speci_net *net, int32_t slot)
 {
     SPEC_TRY(check_live(net, slot));
-    if (net->seqs[slot].n_path == 0) return SPEC_OK;
-    const speci_net_input nothing = { .slot = slot };
-    describe(net, &nothing, 1, NULL);
-    const spec_status status = run_absorbing(net);
-    take_note(net, &nothing, 1, status);
-    return status;
+    const net_seq *s = &net->seqs[slot];
+    /* Joint: a chain that was fed is folded by the pass behind. */
+    for (int32_t i = 0; i < 2 && (s->n_path > 0 || spec_window_folds(s->n_recent) > 0); i++) {
+        const speci_net_input nothing = { .slot = slot };
+        describe(net, &nothing, 1, NULL);
+        const spec_status status = run_absorbing(net);
+        take_note(net, &nothing, 1, status);
+        SPEC_TRY(status);
+    }
+    return SPEC_OK;
 }

@@ -40,7 +40,8 @@ typedef struct net_shape {
     int32_t n_row_decode;         /* n_seq * n_cache */
     int32_t chunk, chunk_least;   /* most and fewest rows of a prefill pass: a power of two apart */
     int32_t n_page_seq, n_page;   /* pages of the longest sequence; of the pool */
-    bool matrix, node_state, joint; /* speci_net_params */
+    int32_t n_ring;               /* recent tokens that windowed scans can have; 0: no scan is windowed */
+    bool node_state, joint;       /* speci_net_params */
 } net_shape;
 net_shape net_shape_of(const spec_model *model, const speci_net_params *p);
 
@@ -54,6 +55,7 @@ typedef struct net_seq {
     bool begun;      /* its slot's memory has not been zeroed yet */
     bool broken;     /* a device error left it between two passes: only good for end */
     int32_t n_past;  /* positions absorbed, without the pending path */
+    int32_t n_recent; /* of these, behind the states of windowed scans */
     int32_t n_path;  /* pending path */
     int32_t *path;   /* [n_node]; joint: its tokens */
     int32_t *token;  /* [n_node] joint: of the last tree */

@@ -1,7 +1,7 @@
 /* model_net_save.c - the memory of a sequence as a whole: copied to another slot, written, read.
  *
- * With no path pending, a sequence is its recurrent states, one half of each convolution window, and K and V of the
- * positions that it covers. The replay caches hold nothing that is still needed. */
+ * With no path pending, a sequence is its recurrent states with the recent tokens behind them, one half of each convolution
+ * window, and K and V of the positions that it covers. The replay caches hold nothing that is still needed. */
 #include "models/model_net.h"
 
 static size_t type_bytes(spec_dtype t) { return t == SPEC_DTYPE_BF16 || t == SPEC_DTYPE_F16 ? 2 : 4; }
@@ -44,7 +44,7 @@ static spec_status copy_memory(speci_net *net, int32_t from, int32_t to)
                                 m->bytes));
     }
     SPEC_TRY(copy_pages(net, f, t));
-    t->n_past = f->n_past, t->parity = f->parity;
+    t->n_past = f->n_past, t->n_recent = f->n_recent, t->parity = f->parity;
     t->n_path = t->n_fed = 0;
     t->broken = t->begun = false;
     t->live = true;
@@ -63,17 +63,32 @@ spec_status speci_net_copy(speci_net *net, int32_t from, int32_t to)
 
 typedef spec_status (*span_fn)(void *arg, char *data, size_t bytes);
 
-static spec_status recurrent_spans(const spec_op *op, int32_t slot, int32_t parity, span_fn each, void *arg)
+/* x, B and dt of the recent tokens, oldest first, wherever in the rings they are. */
+static spec_status recent_spans(const spec_scan_args *a, const net_seq *s, int32_t slot, span_fn each, void *arg)
+{
+    const size_t type = type_bytes(a->dtype), x = (size_t)(a->n_head / a->x_rep) * (size_t)a->head_dim * type;
+    const size_t b = (size_t)(a->n_head / a->b_rep) * (size_t)a->n_state * type, dt = (size_t)a->n_head * sizeof(float);
+    for (int32_t p = s->n_past - s->n_recent; p < s->n_past; p++) {
+        const size_t entry = (size_t)slot * (size_t)a->n_ring + (size_t)(p % a->n_ring);
+        SPEC_TRY(each(arg, (char *)a->recent_x + entry * x, x));
+        SPEC_TRY(each(arg, (char *)a->recent_b + entry * b, b));
+        SPEC_TRY(each(arg, (char *)a->recent_dt + entry * dt, dt));
+    }
+    return SPEC_OK;
+}
+
+static spec_status recurrent_spans(const spec_op *op, const net_seq *s, int32_t slot, span_fn each, void *arg)
 {
     if (op->kind == SPEC_OP_CONV) {
         const spec_conv_args *a = &op->u.conv;
         const size_t half = (size_t)(a->width - 1) * (size_t)a->n_channel * type_bytes(a->dtype);
-        return each(arg, (char *)a->window + ((size_t)slot * 2 + (size_t)parity) * half, half);
+        return each(arg, (char *)a->window + ((size_t)slot * 2 + (size_t)s->parity) * half, half);
     }
     if (op->kind == SPEC_OP_SCAN) {
         const spec_scan_args *a = &op->u.scan;
         const size_t bytes = (size_t)a->n_head * (size_t)a->head_dim * (size_t)a->n_state * sizeof *a->state;
-        return each(arg, (char *)a->state + (size_t)slot * bytes, bytes);
+        SPEC_TRY(each(arg, (char *)a->state + (size_t)slot * bytes, bytes));
+        if (a->window > 0) return recent_spans(a, s, slot, each, arg);
     }
     return SPEC_OK;
 }
@@ -93,7 +108,7 @@ static spec_status page_spans(const spec_kv *kv, char *page, int32_t n, span_fn 
 static spec_status spans(const speci_net *net, const net_seq *s, int32_t slot, span_fn each, void *arg)
 {
     for (int32_t i = 0; i < net->plans.n_op[SPEC_PHASE_DECODE]; i++)
-        SPEC_TRY(recurrent_spans(&net->plans.ops[SPEC_PHASE_DECODE][i], slot, s->parity, each, arg));
+        SPEC_TRY(recurrent_spans(&net->plans.ops[SPEC_PHASE_DECODE][i], s, slot, each, arg));
     for (int32_t i = 0; i < net->plans.n_kv; i++) {
         const spec_kv *kv = &net->plans.kv[i];
         char *halves[] = { kv->k, kv->v };
@@ -121,19 +136,24 @@ static spec_status measure(void *arg, char *data, size_t bytes)
     return SPEC_OK;
 }
 
-static span_sizes sizes_of(const speci_net *net, int32_t n_past)
+static span_sizes sizes_of(const speci_net *net, int32_t n_past, int32_t n_recent)
 {
     span_sizes m = { 0 };
-    const net_seq s = { .n_past = n_past };
+    const net_seq s = { .n_past = n_past, .n_recent = n_recent };
     spans(net, &s, 0, measure, &m);
     return m;
 }
 
-/* States, and as much again for each position: a count that a file claims is answered at once, however large. */
-uint64_t speci_net_data_bytes(const speci_net *net, int32_t n_past)
+bool speci_net_can_lag(const speci_net *net, int32_t n_past, int32_t n_recent)
 {
-    const uint64_t none = sizes_of(net, 0).total;
-    return none + (uint64_t)n_past * (sizes_of(net, 1).total - none);
+    return n_recent == 0 || (net->shape.n_ring > 0 && n_recent > 0 && n_recent <= n_past && n_recent < 2 * SPEC_WINDOW);
+}
+
+/* States, and as much again for each position: a count that a file claims is answered at once, however large. */
+uint64_t speci_net_data_bytes(const speci_net *net, int32_t n_past, int32_t n_recent)
+{
+    const uint64_t none = sizes_of(net, 0, 0).total, position = sizes_of(net, 1, 0).total - none;
+    return none + (uint64_t)n_past * position + (uint64_t)n_recent * (sizes_of(net, 1, 1).total - none - position);
 }
 
 /* --- write, read --- */
@@ -177,7 +197,8 @@ static spec_status read_span(void *arg, char *data, size_t bytes)
 spec_status speci_net_write(speci_net *net, int32_t slot, speci_put_fn put, void *arg)
 {
     const net_seq *s = &net->seqs[slot];
-    transfer t = { .net = net, .put = put, .arg = arg, .cap = max_size(sizes_of(net, s->n_past).largest, STAGE) };
+    transfer t = { .net = net, .put = put, .arg = arg };
+    t.cap = max_size(sizes_of(net, s->n_past, s->n_recent).largest, STAGE);
     SPEC_TRY(net_zero_begun(net));
     if (!(t.stage = speci_alloc(net->a, 1, t.cap))) return SPEC_E_NOMEM;
     spec_status status = spans(net, s, slot, write_span, &t);
@@ -187,15 +208,15 @@ spec_status speci_net_write(speci_net *net, int32_t slot, speci_put_fn put, void
     return status;
 }
 
-spec_status speci_net_read(speci_net *net, int32_t slot, int32_t n_past, speci_get_fn get, void *arg)
+spec_status speci_net_read(speci_net *net, int32_t slot, int32_t n_past, int32_t n_recent, speci_get_fn get, void *arg)
 {
     net_seq *s = &net->seqs[slot];
     SPEC_TRY(net_reserve(net, s, n_past));
     speci_net_begin(net, slot);
     SPEC_TRY(net_zero_begun(net));
-    s->n_past = n_past;
+    s->n_past = n_past, s->n_recent = n_recent;
     transfer t = { .net = net, .get = get, .arg = arg };
-    if (!(t.stage = speci_alloc(net->a, 1, sizes_of(net, n_past).largest))) return SPEC_E_NOMEM;
+    if (!(t.stage = speci_alloc(net->a, 1, sizes_of(net, n_past, n_recent).largest))) return SPEC_E_NOMEM;
     const spec_status status = spans(net, s, slot, read_span, &t);
     speci_free(net->a, t.stage);
     return status;

@@ -19,6 +19,15 @@ static size_t type_bytes(spec_dtype t) { return t == SPEC_DTYPE_BF16 || t == SPE
 static int32_t max32(int32_t a, int32_t b) { return a > b ? a : b; }
 static int32_t min32(int32_t a, int32_t b) { return a < b ? a : b; }
 
+/* Windowed scans need one decay per head. */
+static bool has_windows(const spec_model *m)
+{
+    for (int32_t i = 0; i < m->n_layer; i++)
+        for (int32_t j = 0; j < m->layers[i].n_branch; j++)
+            if (m->layers[i].branch[j].kind == MODEL_MAMBA && !m->layers[i].branch[j].u.mamba.a_per_state) return true;
+    return false;
+}
+
 bool speci_model_attends(const spec_model *m)
 {
     for (int32_t i = 0; i < m->n_layer; i++)
@@ -132,8 +141,11 @@ static void plan_chunks(net_shape *s, const spec_model *model, int32_t n_ctx)
 net_shape net_shape_of(const spec_model *model, const speci_net_params *p)
 {
     net_shape s = { .n_seq = p->n_seq, .n_node = p->n_node, .n_ctx = speci_model_attends(model) ? p->n_ctx : 0 };
-    s.matrix = p->matrix, s.node_state = p->node_state, s.joint = p->joint;
-    s.n_cache = s.n_node + (s.joint ? min32(s.n_node, SPEC_MAX_DEPTH + 1) : 0);
+    s.node_state = p->node_state, s.joint = p->joint;
+    const int32_t n_path = min32(s.n_node, SPEC_MAX_DEPTH + 1);
+    s.n_cache = s.n_node + (s.joint ? n_path : 0);
+    if (has_windows(model) && !p->recurrent && !p->node_state)
+        s.n_ring = spec_window_ring(s.joint ? 0 : n_path, s.joint ? n_path : 0);
     s.n_row_decode = s.n_seq * s.n_cache;
     plan_chunks(&s, model, p->n_ctx);
     /* A tree at the last position of the context still writes its nodes to slots behind it. A path in front of it lies
@@ -202,8 +214,8 @@ static void emit_attention(emitter *e, const model_attention *a, const spec_kv *
 
 /* A recurrent layer's memory, [n_seq] slots each. */
 typedef struct recurrent_memory {
-    float *state, *cache_dt, *node_state;
-    void *window, *cache_u, *cache_b;
+    float *state, *cache_dt, *node_state, *recent_dt;
+    void *window, *cache_u, *cache_b, *recent_x, *recent_b;
 } recurrent_memory;
 
 static void *take_slots(emitter *e, size_t bytes_slot, bool zeroed)
@@ -217,8 +229,8 @@ static void *take_slots(emitter *e, size_t bytes_slot, bool zeroed)
     return p;
 }
 
-/* Only one decay per head has one; it keeps no states of nodes. */
-static bool in_matrix_form(const emitter *e, const model_mamba *a) { return e->shape->matrix && !a->a_per_state; }
+/* Entries of the scan's rings; 0: it is recurrent. */
+static int32_t ring_of(const emitter *e, const model_mamba *a) { return a->a_per_state ? 0 : e->shape->n_ring; }
 
 static recurrent_memory take_recurrent(emitter *e, const model_mamba *a)
 {
@@ -226,8 +238,13 @@ static recurrent_memory take_recurrent(emitter *e, const model_mamba *a)
     const size_t state = (size_t)a->n_head * (size_t)a->head_dim * (size_t)a->n_state * sizeof(float);
     recurrent_memory r = { 0 };
     r.state = take_slots(e, state, true);
-    if (e->shape->node_state && !in_matrix_form(e, a))
-        r.node_state = take_slots(e, (size_t)e->shape->n_cache * state, false);
+    if (e->shape->node_state) r.node_state = take_slots(e, (size_t)e->shape->n_cache * state, false);
+    if (ring_of(e, a) > 0) {
+        const size_t n = (size_t)ring_of(e, a);
+        r.recent_x = take_slots(e, n * (size_t)(a->n_head / a->x_rep) * (size_t)a->head_dim * t, true);
+        r.recent_b = take_slots(e, n * (size_t)(a->n_head / a->b_rep) * (size_t)a->n_state * t, true);
+        r.recent_dt = take_slots(e, n * (size_t)a->n_head * sizeof(float), true);
+    }
     r.window = take_slots(e, 2 * (size_t)(a->width - 1) * (size_t)a->n_channel * t, true);
     r.cache_u = take_slots(e, node * (size_t)a->n_channel * t, false);
     r.cache_dt = take_slots(e, node * (size_t)a->n_head * sizeof(float), false);
@@ -257,7 +274,9 @@ static void emit_mamba(emitter *e, const model_mamba *a, const recurrent_memory 
                          .x = columns(conv, a->x_col), .dtype = type, .replay_y = e->replay,
                          .replay_ld = a->n_channel, .replay_x_col = a->x_col, .replay_b_col = a->b_col,
                          .b_in_conv = !selective, .state = r->state, .cache_dt = r->cache_dt, .cache_b = r->cache_b,
-                         .n_node = e->shape->n_cache, .matrix = in_matrix_form(e, a), .node_state = r->node_state };
+                         .n_node = e->shape->n_cache, .node_state = r->node_state, .n_ring = ring_of(e, a),
+                         .window = ring_of(e, a) > 0 ? SPEC_WINDOW : 0, .recent_x = r->recent_x,
+                         .recent_b = r->recent_b, .recent_dt = r->recent_dt };
     if (selective) {
         const spec_view select = packed(e->select, a->select.n_out), dt = packed(e->dt, a->n_head);
         emit_linear(e, &a->select, conv, select, (spec_linear_args){ 0 });

@@ -165,7 +165,7 @@ for rule in auto naive chain mss mss-repeat; do
     run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 8 --temp 0.8 --verify $rule --json; is verify "\"$rule\""
 done
 run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 8 --verify greedy --json; is verify '"greedy"'
-for form in "--scan matrix" "--advance joint" "--draft-state per-node" "--scan recurrent --advance replay"; do
+for form in "--scan recurrent" "--advance joint" "--draft-state per-node" "--scan window --advance replay"; do
     # shellcheck disable=SC2086
     run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 24 --tree product:2,2 $form
 done

@@ -116,6 +116,17 @@ static void short_compaction(spec_step_block *b)
     }
 }
 
+static void fewer_recent(spec_step_block *b)
+{
+    for (int32_t i = 0; i < b->n_seq; i++)
+        if (seqs(b)[i].n_recent > 0) seqs(b)[i].n_recent--;
+}
+
+static void late_recent(spec_step_block *b)
+{
+    for (int32_t i = 0; i < b->n_seq; i++) seqs(b)[i].n_past += seqs(b)[i].n_past & 1;
+}
+
 static void one_half(spec_step_block *b)
 {
     for (int32_t i = 0; i < b->n_seq; i++) seqs(b)[i].parity = 0;
@@ -196,7 +207,7 @@ static spec_status conv_padded(spec_queue *q, const spec_conv_args *a)
 
 static spec_status scan_branch(spec_queue *q, const spec_scan_args *a)
 {
-    spec_step_block *saved = enter(q, previous_visit);
+    spec_step_block *saved = enter(q, a->window ? wrong_parent : previous_visit);
     return leave(q, saved, speci_cpu_scan(q, a));
 }
 
@@ -216,6 +227,35 @@ static spec_status scan_short(spec_queue *q, const spec_scan_args *a)
 {
     spec_step_block *saved = enter(q, short_path);
     return leave(q, saved, speci_cpu_scan(q, a));
+}
+
+static spec_status scan_recent(spec_queue *q, const spec_scan_args *a)
+{
+    if (!a->window || q->step->phase == SPEC_PHASE_PREFILL) return speci_cpu_scan(q, a);
+    spec_step_block *saved = enter(q, fewer_recent);
+    return leave(q, saved, speci_cpu_scan(q, a));
+}
+
+static spec_status scan_recent_place(spec_queue *q, const spec_scan_args *a)
+{
+    if (!a->window || q->step->phase == SPEC_PHASE_PREFILL) return speci_cpu_scan(q, a);
+    spec_step_block *saved = enter(q, late_recent);
+    return leave(q, saved, speci_cpu_scan(q, a));
+}
+
+static spec_status scan_fold(spec_queue *q, const spec_scan_args *a)
+{
+    if (!a->window || q->step->phase == SPEC_PHASE_PREFILL) return speci_cpu_scan(q, a);
+    const size_t n = (size_t)a->n_head * (size_t)a->head_dim * (size_t)a->n_state * sizeof(float);
+    char *states = malloc((size_t)q->step->n_seq * n);
+    if (!states) abort();
+    for (int32_t i = 0; i < q->step->n_seq; i++)
+        memcpy(states + (size_t)i * n, (char *)a->state + (size_t)seqs(q->step)[i].slot * n, n);
+    const spec_status status = speci_cpu_scan(q, a);
+    for (int32_t i = 0; i < q->step->n_seq; i++)
+        memcpy((char *)a->state + (size_t)seqs(q->step)[i].slot * n, states + (size_t)i * n, n);
+    free(states);
+    return status;
 }
 
 static spec_status commit_short(spec_queue *q, const spec_kv_commit_args *a)
@@ -327,7 +367,8 @@ const char *fault_name(fault_kind kind)
         [FAULT_PADDED_ROW] = "padded row", [FAULT_PARENT_VISITS] = "parent, and visits by it",
         [FAULT_SCAN_LOADED] = "loaded state", [FAULT_ROW_COUNT] = "row count", [FAULT_SIBLINGS] = "order of siblings",
         [FAULT_GROWN_TOKEN] = "grown token", [FAULT_GROWN_PARENT] = "grown parent", [FAULT_GROWN_FEED] = "grown feed",
-        [FAULT_DRAW_ORDER] = "order of candidates",
+        [FAULT_DRAW_ORDER] = "order of candidates", [FAULT_RECENT] = "recent token",
+        [FAULT_RECENT_PLACE] = "recent tokens' place", [FAULT_FOLD] = "fold",
     };
     return names[kind];
 }
@@ -349,6 +390,9 @@ void fault_backend_ops(spec_backend_ops *out, fault_kind kind)
     case FAULT_PADDED_ROW: out->conv = conv_padded; break;
     case FAULT_PARENT_VISITS: out->step_bind = bind_other_tree; break;
     case FAULT_SCAN_LOADED: out->scan = scan_loaded; break;
+    case FAULT_RECENT: out->scan = scan_recent; break;
+    case FAULT_RECENT_PLACE: out->scan = scan_recent_place; break;
+    case FAULT_FOLD: out->scan = scan_fold; break;
     case FAULT_SIBLINGS: out->accept = accept_siblings; break;
     case FAULT_GROWN_TOKEN: out->expand = expand_token; break;
     case FAULT_GROWN_PARENT: out->expand = expand_parent; break;

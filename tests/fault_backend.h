@@ -13,8 +13,8 @@ typedef enum fault_kind {
     FAULT_PARENT,         /* a node's parent is another node of the same depth */
     FAULT_MASK,           /* the same, seen by attention alone */
     FAULT_CONV_TAP,       /* the convolution takes the rows before a row for its ancestors */
-    FAULT_SCAN_BRANCH,    /* the scan goes on from the node before instead of the parent */
-    FAULT_SCAN_SAVED,     /* a state that the scan saved is overwritten by the next node's */
+    FAULT_SCAN_BRANCH,    /* the scan goes on from the node before instead of the parent; windowed: as FAULT_PARENT */
+    FAULT_SCAN_SAVED,     /* recurrent: a state that the scan saved is overwritten by the next node's */
     FAULT_REPLAY,         /* the last node of an accepted path is replayed as the one before it */
     FAULT_REPLAY_SHORT,   /* the last node of an accepted path is not replayed */
     FAULT_KV_SLOT,        /* compaction leaves out the last slot of the path */
@@ -22,7 +22,10 @@ typedef enum fault_kind {
     FAULT_WINDOW,         /* the convolution takes its double buffers for single ones */
     FAULT_PADDED_ROW,     /* prefill absorbs one padded row */
     FAULT_PARENT_VISITS,  /* as FAULT_PARENT, and the scan visits the wrong tree too */
-    FAULT_SCAN_LOADED,    /* the scan goes on from another saved state, or from the live one */
+    FAULT_SCAN_LOADED,    /* recurrent: the scan goes on from another saved state, or from the live one */
+    FAULT_RECENT,         /* windowed: the oldest of the recent tokens is forgotten */
+    FAULT_RECENT_PLACE,   /* windowed: when their positions end at an odd one, they lie one place late in the rings */
+    FAULT_FOLD,           /* windowed: a state with windows folded in is not stored */
     FAULT_ROW_COUNT,      /* products depend on the number of rows: opening must fail */
     FAULT_SIBLINGS,       /* accept judges the first two candidates in the wrong order */
     FAULT_GROWN_TOKEN,    /* the last node that expand adds has another token */

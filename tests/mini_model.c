@@ -7,7 +7,8 @@ enum {
     DIM = 48, HEADS = 4, KV_HEADS = 2, HEAD_DIM = 16, QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM,
     M2_HEADS = 4, M2_DIM = 8, M2_STATE = 16, M2_GROUPS = 2, M2_INNER = M2_HEADS * M2_DIM,
     M2_CONV = M2_INNER + 2 * M2_GROUPS * M2_STATE, M2_IN = M2_CONV + M2_HEADS + M2_INNER,
-    M1_INNER = 40, M1_STATE = 8, M1_IN = 2 * M1_INNER, M1_X = M1_INNER + 2 * M1_STATE, WIDTH = 4
+    M1_INNER = 40, M1_STATE = 8, M1_IN = 2 * M1_INNER, M1_X = M1_INNER + 2 * M1_STATE, WIDTH = 4,
+    RING = 2 * SPEC_WINDOW + MINI_NODES
 };
 
 /* ------------------------------------------------------------------------------------- network --- */
@@ -104,7 +105,16 @@ static void add_conv(mini_model *m, spec_view u, int32_t channels, spec_view *y,
         .n_node = MINI_NODES, .y = *y };
 }
 
-static void add_mamba2(mini_model *m, spec_view residual, spec_view normed)
+static void add_rings(mini_model *m, spec_scan_args *a)
+{
+    a->window = SPEC_WINDOW;
+    a->n_ring = RING;
+    a->recent_x = memory(m, TEST_SEQS * RING * M2_INNER, m->dtype);
+    a->recent_b = memory(m, TEST_SEQS * RING * M2_GROUPS * M2_STATE, m->dtype);
+    a->recent_dt = memory(m, TEST_SEQS * RING * M2_HEADS, SPEC_DTYPE_F32);
+}
+
+static void add_mamba2(mini_model *m, spec_view residual, spec_view normed, bool windowed)
 {
     spec_view in = rows(m, M2_IN, SPEC_DTYPE_F32), scanned = rows(m, M2_INNER, SPEC_DTYPE_F32), xbc;
     spec_view gated = rows(m, M2_INNER, m->dtype);
@@ -121,6 +131,7 @@ static void add_mamba2(mini_model *m, spec_view residual, spec_view normed)
         .state = memory(m, (size_t)TEST_SEQS * M2_INNER * M2_STATE, SPEC_DTYPE_F32),
         .cache_dt = memory(m, (size_t)TEST_SEQS * 2 * MINI_NODES * M2_HEADS, SPEC_DTYPE_F32), .n_node = MINI_NODES,
         .y = scanned };
+    if (windowed) add_rings(m, &m->ops[m->n_op - 1].u.scan);
     add(m, SPEC_OP_NORM)->u.norm = (spec_norm_args){ .dim = M2_INNER, .n_group = M2_GROUPS, .eps = 1e-5f, .x = scanned,
                                                      .weight = floats(m, M2_INNER, 0.5, 1.5),
                                                      .gate = columns(in, M2_CONV + M2_HEADS), .y = gated };
@@ -159,7 +170,8 @@ void mini_open(mini_model *m, const test_device *d, spec_dtype dtype, int32_t wi
     m->logits = rows(m, MINI_VOCAB, SPEC_DTYPE_F32);
     add(m, SPEC_OP_EMBED)->u.embed = (spec_embed_args){ weight(m, MINI_VOCAB, DIM), MINI_VOCAB, DIM, 1.0f, residual };
     add_attention(m, residual, normed);
-    add_mamba2(m, residual, normed);
+    add_mamba2(m, residual, normed, true);
+    add_mamba2(m, residual, normed, false);
     add_mamba1(m, residual, normed);
     add_norm(m, residual, normed);
     add_linear(m, MINI_VOCAB, DIM, normed, m->logits, 0);
@@ -170,8 +182,16 @@ void mini_open(mini_model *m, const test_device *d, spec_dtype dtype, int32_t wi
     test_ok(d->ops->queue_open(d->dev, &m->q, plans, 2, MINI_VOCAB), "queue_open");
 }
 
+static void make_ready(mini_model *m)
+{
+    const spec_plan plan = { m->ops, m->n_op, SPEC_PHASE_DECODE, MINI_ROWS, MINI_SEQS, MINI_NODES,
+                             TEST_PAGES * SPEC_PAGE };
+    if (m->d->ops->plan_prepare) test_ok(m->d->ops->plan_prepare(m->q, &m->prepared, &plan), "plan_prepare");
+}
+
 void mini_close(mini_model *m)
 {
+    if (m->prepared) m->d->ops->plan_free(m->q, m->prepared);
     m->d->ops->queue_close(m->q);
     for (int32_t i = 0; i < m->n_weight; i++) m->d->ops->weight_close(m->d->dev, m->weights[i]);
     for (int32_t i = 0; i < m->n_memory; i++) m->d->ops->free(m->d->dev, m->memory[i].p, m->memory[i].bytes);
@@ -189,7 +209,7 @@ void mini_run(mini_model *m, const spec_step_block *step, float *logits)
         plan.n_op = n;
         test_ok(speci_plan_run(m->d->ops, m->q, &plan, NULL, step), "prefill");
     } else {
-        test_ok(speci_plan_run(m->d->ops, m->q, &plan, NULL, step), "pass");
+        test_ok(speci_plan_run(m->d->ops, m->q, &plan, m->prepared, step), "pass");
     }
     size_t bytes = (size_t)step->n_row * MINI_VOCAB * sizeof *logits;
     test_ok(m->d->ops->download(m->q, logits, m->logits.data, bytes), "download");
@@ -198,11 +218,11 @@ void mini_run(mini_model *m, const spec_step_block *step, float *logits)
 
 /* ---------------------------------------------------------------------------------- invariance --- */
 
-enum { TEXT = 90, STEPS = 14 };
+enum { TEXT = 90, STEPS = 50 };
 
 /* One text in decoding. */
 typedef struct reader {
-    int32_t slot, parity, n_past;
+    int32_t slot, parity, n_past, n_recent;
     int32_t n_replay, path[MINI_NODES];  /* accepted in the last step */
     int32_t parent[MINI_NODES], token[MINI_NODES], n_node;
     int32_t n_true, on_text[MINI_NODES]; /* nodes that are the text, root first */
@@ -227,9 +247,10 @@ static int32_t prefill(mini_model *m, reader *r, int32_t n)
     return n;
 }
 
-/* What the library calls a commit: the pending path of the next step. */
+/* What the library calls a commit: the pending path of the next step. Of the one before, whole windows were folded. */
 static void commit(reader *r, int32_t n_path)
 {
+    r->n_recent = spec_window_left(r->n_recent + r->n_replay);
     r->n_replay = n_path;
     memcpy(r->path, r->on_text, (size_t)n_path * sizeof *r->path);
     r->n_past += n_path;
@@ -244,7 +265,7 @@ static void read_plainly(mini_model *m, const int32_t *text, int32_t slot, int32
     prefill(m, &r, prompt);
     while (r.n_past < TEXT) {
         test_seq s = { .slot = slot, .parity = r.parity, .n_past = r.n_past, .n_replay = r.n_replay, .path = r.path,
-                       .n_node = 1, .parent = root, .token = text + r.n_past };
+                       .n_recent = r.n_recent, .n_node = 1, .parent = root, .token = text + r.n_past };
         spec_step_block *step = test_step(SPEC_PHASE_DECODE, &s, 1, 0);
         mini_run(m, step, want + r.n_past * MINI_VOCAB);
         free(step);
@@ -298,7 +319,8 @@ static int32_t step_all(mini_model *m, reader *readers, float *const *want, test
         grow(r, random);
         cut[n] = two ? 1 + test_below(random, r->n_node) : r->n_node;
         s[n] = (test_seq){ .slot = r->slot, .parity = r->parity, .n_past = r->n_past, .n_replay = r->n_replay,
-                           .path = r->path, .n_node = cut[n], .parent = r->parent, .token = r->token };
+                           .path = r->path, .n_recent = r->n_recent, .n_node = cut[n], .parent = r->parent,
+                           .token = r->token };
         who[n++] = r;
     }
     for (int32_t pass = 0; pass < 2 && n > 0; pass++) {
@@ -308,6 +330,7 @@ static int32_t step_all(mini_model *m, reader *readers, float *const *want, test
             int32_t count = s[i].n_node - s[i].n_fed;
             differ += differing(who[i], logits + row * MINI_VOCAB, s[i].n_fed, count, want[who[i] - readers], compared);
             row += count;
+            s[i].n_recent = spec_window_left(s[i].n_recent + s[i].n_replay);
             s[i].n_replay = 0;
             s[i].n_fed = cut[i];
             s[i].n_node = who[i]->n_node;
@@ -335,6 +358,7 @@ int32_t mini_invariance(const test_device *plain, const test_device *d, spec_dty
     }
     *compared = 0;
     mini_open(&m, d, dtype, window);
+    if (seed % 2 == 0) make_ready(&m);
     for (int32_t i = 0; i < MINI_SEQS; i++) {
         readers[i] = (reader){ .slot = MINI_SEQS - 1 - i, .text = text[i] };
         prefill(&m, &readers[i], prompt + i);

@@ -107,11 +107,12 @@ double ref_dt(double x, double lo, double hi)
 void ref_scan(double *s, double *y, const double *x, int32_t dim, int32_t n_state, double dt, const double *a,
               int32_t per_state, const double *b, const double *c, double d)
 {
+    const double decay = exp(dt * a[0]);
     for (int32_t p = 0; p < dim; p++) {
         double sum = 0.0;
         for (int32_t n = 0; n < n_state; n++) {
             double *e = &s[p * n_state + n];
-            *e = exp(dt * a[per_state ? n : 0]) * *e + dt * x[p] * b[n];
+            *e = (per_state ? exp(dt * a[n]) : decay) * *e + dt * x[p] * b[n];
             if (y) sum += *e * c[n];
         }
         if (y) y[p] = sum + d * x[p];

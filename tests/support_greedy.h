@@ -28,6 +28,9 @@ typedef struct greedy_run {
     int32_t n_at_once;           /* sequences in one session; 0 = 1 */
     int32_t n_new;               /* tokens per prompt */
     int32_t n_node;              /* of the session; 0 = what the builder needs */
+    spec_scan_form scan;
+    spec_advance advance;
+    spec_draft_state draft_state;
 } greedy_run;
 
 /* out [n][n_new]: the tokens that follow each prompt; counts, which may be NULL, are added to. End-of-text tokens do

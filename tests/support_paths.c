@@ -9,9 +9,17 @@
 
 enum { MAX_NODE = 256, MAX_SEQ = 8, MAX_PROMPT = 70, N_LEAF = 3, N_CTX = 240 };
 
-/* Llama with grouped heads, a sliding window, parallel layers; Mamba-1; Mamba-2; both hybrids. */
-static const char *const models[] = { "llama3", "mistral", "gpt_neox", "qwen3", "mamba", "mamba2", "bamba",
-                                      "mambainllama", "mamba2-ssd-cfg" };
+/* Llama with grouped heads, a sliding window, parallel layers; Mamba-1; Mamba-2; both hybrids; two with the other form
+ * of scans. */
+static const struct {
+    const char *name;
+    spec_scan_form scan;
+} models[] = {
+    { "llama3", SPEC_SCAN_WINDOW }, { "mistral", SPEC_SCAN_WINDOW },        { "gpt_neox", SPEC_SCAN_WINDOW },
+    { "qwen3", SPEC_SCAN_WINDOW },  { "mamba", SPEC_SCAN_WINDOW },          { "mamba2", SPEC_SCAN_WINDOW },
+    { "bamba", SPEC_SCAN_WINDOW },  { "mambainllama", SPEC_SCAN_WINDOW },   { "mamba2-ssd-cfg", SPEC_SCAN_WINDOW },
+    { "bamba", SPEC_SCAN_RECURRENT }, { "mamba2", SPEC_SCAN_RECURRENT },
+};
 
 /* ------------------------------------------------------------------------------------- worlds --- */
 
@@ -317,12 +325,12 @@ static void step(paths *p, spec_session *s, reader *readers, const world *worlds
     }
 }
 
-static spec_session *open_session(spec_model *model, int32_t n_node, int32_t n_seq)
+static spec_session *open_session(const paths *p, spec_model *model, int32_t n_node, int32_t n_seq)
 {
     spec_session_params params = SPEC_SESSION_PARAMS_INIT;
     spec_session *s = NULL;
     params.n_node = n_node, params.n_seq = n_seq;
-    params.n_ctx = N_CTX;
+    params.n_ctx = N_CTX, params.scan = p->size->scan;
     OK(spec_session_open(&s, model, NULL, &params));
     return s;
 }
@@ -331,7 +339,7 @@ static spec_session *open_session(spec_model *model, int32_t n_node, int32_t n_s
 static void read_trees(paths *p, spec_model *tested, const world *worlds, int32_t n_tree, int32_t n_seq, int32_t n_node)
 {
     reader *readers = calloc((size_t)n_seq, sizeof *readers);
-    spec_session *s = open_session(tested, n_node, n_seq);
+    spec_session *s = open_session(p, tested, n_node, n_seq);
     const int64_t end = p->counts->n_tree + n_tree;
     p->n_seq = n_seq, p->n_node = n_node;
     for (int32_t i = 0; i < n_seq; i++) begin_reader(p, s, &readers[i], worlds);
@@ -351,7 +359,7 @@ void support_paths(paths_counts *counts, spec_model *plain, spec_model *tested, 
     world *worlds = calloc((size_t)size->n_world, sizeof *worlds);
     assert_true(size->depth + MAX_PROMPT < N_CTX && size->n_world <= (int32_t)(sizeof prompts / sizeof *prompts));
     *counts = (paths_counts){ 0 };
-    spec_session *s = open_session(plain, 1, 1);
+    spec_session *s = open_session(&p, plain, 1, 1);
     for (int32_t i = 0; i < size->n_world; i++) make_world(&p, &worlds[i], s, prompts[i]);
     spec_session_close(s);
     /* A pass has at most 1024 rows on the CPU. */
@@ -368,7 +376,7 @@ void support_paths(paths_counts *counts, spec_model *plain, spec_model *tested, 
 typedef struct job {
     const char *model;
     spec_dtype dtype;
-    const paths_size *size;
+    paths_size size;
     uint64_t seed;
     spec_model *open;
     paths_counts counts;
@@ -382,7 +390,7 @@ static int32_t n_job;
 static void run_job(void *arg, int32_t i)
 {
     job *j = (job *)arg + i;
-    support_paths(&j->counts, j->open, j->open, j->size, j->seed);
+    support_paths(&j->counts, j->open, j->open, &j->size, j->seed);
 }
 
 static int run_jobs(void **state)
@@ -423,12 +431,13 @@ int support_paths_run(const paths_size *size, uint32_t dtypes)
     struct CMUnitTest tests[N_MODEL * N_TYPE];
     for (int32_t i = 0; i < N_MODEL * N_TYPE; i++) {
         const spec_dtype dtype = (spec_dtype)(i / N_MODEL);
-        const char *model = models[i % N_MODEL], *type = spec_dtype_name(dtype);
+        const char *model = models[i % N_MODEL].name, *type = spec_dtype_name(dtype);
         if (!(dtypes >> dtype & 1) || !wanted("SPEC_TEST_MODEL", model) || !wanted("SPEC_TEST_DTYPE", type)) continue;
         job *j = &jobs[n_job];
-        *j = (job){ .model = model, .dtype = dtype, .size = size,
+        *j = (job){ .model = model, .dtype = dtype, .size = *size,
                     .seed = 10 * (uint64_t)(i % N_MODEL) + (uint64_t)dtype };
-        snprintf(j->name, sizeof j->name, "%s, %s", model, type);
+        j->size.scan = models[i % N_MODEL].scan;
+        snprintf(j->name, sizeof j->name, "%s, %s%s", model, type, j->size.scan ? ", recurrent" : "");
         tests[n_job++] = (struct CMUnitTest){ j->name, check, NULL, NULL, j };
     }
     return _cmocka_run_group_tests("paths", tests, (size_t)n_job, run_jobs, NULL);

@@ -12,6 +12,7 @@ typedef struct paths_size {
     int32_t n_walk;    /* of a world: paths of `depth` tokens that leave each other at random places */
     int32_t depth;
     int32_t n_tree;    /* trees of 2 to 256 nodes that are scored and compared, over all worlds */
+    spec_scan_form scan;
 } paths_size;
 
 typedef struct paths_counts {

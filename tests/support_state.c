@@ -10,13 +10,16 @@
 
 enum { N_SEQ = 2, N_NODE = 16, N_CTX = 4096, MAX_ACCEPT = 4 };
 
-/* Grouped heads, and with a sliding window; Mamba-1; Mamba-2; both hybrids. */
+/* Grouped heads, and with a sliding window; Mamba-1; Mamba-2, in both forms of scans; both hybrids. */
 static const struct {
     const char *name;
     spec_dtype dtype;
+    spec_scan_form scan;
 } models[] = {
-    { "llama3", SPEC_DTYPE_BF16 }, { "mistral", SPEC_DTYPE_F32 },       { "mamba", SPEC_DTYPE_F32 },
-    { "mamba2", SPEC_DTYPE_BF16 }, { "mambainllama", SPEC_DTYPE_BF16 }, { "bamba", SPEC_DTYPE_F32 },
+    { "llama3", SPEC_DTYPE_BF16, SPEC_SCAN_WINDOW }, { "mistral", SPEC_DTYPE_F32, SPEC_SCAN_WINDOW },
+    { "mamba", SPEC_DTYPE_F32, SPEC_SCAN_WINDOW },   { "mamba2", SPEC_DTYPE_BF16, SPEC_SCAN_WINDOW },
+    { "mambainllama", SPEC_DTYPE_BF16, SPEC_SCAN_WINDOW }, { "bamba", SPEC_DTYPE_F32, SPEC_SCAN_WINDOW },
+    { "mamba2", SPEC_DTYPE_F32, SPEC_SCAN_RECURRENT },
 };
 static spec_backend *backend;
 static int32_t n_step; /* of each sequence */
@@ -134,7 +137,7 @@ static void take(spec_session *s, int32_t seq, bytes *saved, float *row)
     OK(spec_node_logits(s, seq, 0, row));
 }
 
-static void expect_plain(walker *w, spec_model *model, int32_t seq, size_t n_prompt, const char *name)
+static void expect_plain(walker *w, spec_model *model, int32_t seq, size_t n_prompt, size_t k)
 {
     const int32_t *ids;
     size_t n;
@@ -143,7 +146,7 @@ static void expect_plain(walker *w, spec_model *model, int32_t seq, size_t n_pro
     spec_session_params params = SPEC_SESSION_PARAMS_INIT;
     spec_session *plain = NULL;
     float *rows = calloc(2 * (size_t)w->n_vocab, sizeof *rows);
-    params.n_node = 1, params.n_ctx = N_CTX;
+    params.n_node = 1, params.n_ctx = N_CTX, params.scan = models[k].scan;
     OK(spec_session_open(&plain, model, NULL, &params));
     OK(spec_sequence_ids(w->s, seq, &ids, &n));
     assert_true(n > (size_t)n_step);
@@ -154,7 +157,7 @@ static void expect_plain(walker *w, spec_model *model, int32_t seq, size_t n_pro
     assert_int_equal(got.n, want.n);
     for (size_t i = 0; i < got.n; i++)
         if (got.data[i] != want.data[i])
-            fail_msg("%s: after %zu tokens, byte %zu of %zu that are saved differs", name, n, i, got.n);
+            fail_msg("%s: after %zu tokens, byte %zu of %zu that are saved differs", models[k].name, n, i, got.n);
     assert_memory_equal(rows, rows + w->n_vocab, (size_t)w->n_vocab * sizeof *rows);
     spec_session_close(plain);
     free(got.data);
@@ -188,7 +191,7 @@ static void check(void **state)
     int32_t seqs[N_SEQ], ids[70];
     OK(spec_model_get_info(model, &info, 1));
     w.n_vocab = info.n_vocab;
-    params.n_node = N_NODE, params.n_seq = N_SEQ + 1, params.n_ctx = N_CTX;
+    params.n_node = N_NODE, params.n_seq = N_SEQ + 1, params.n_ctx = N_CTX, params.scan = models[k].scan;
     OK(spec_session_open(&w.s, model, NULL, &params));
     for (int32_t i = 0; i < 70; i++) ids[i] = below(&w, w.n_vocab);
     for (int32_t i = 0; i < N_SEQ; i++) OK(spec_sequence_add(w.s, &seqs[i], ids, prompts[i], NULL));
@@ -199,7 +202,7 @@ static void check(void **state)
             score(&w, &seqs[i], 1, &tree);
             accept(&w, seqs[i], &tree);
         }
-        expect_plain(&w, model, seqs[i], prompts[i], models[k].name);
+        expect_plain(&w, model, seqs[i], prompts[i], k);
     }
     print_message("  %lld paths on a branch, %lld scored twice, %lld rolled back, %lld forks\n",
                   (long long)w.n_branched, (long long)w.n_again, (long long)w.n_back, (long long)w.n_fork);

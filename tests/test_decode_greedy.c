@@ -1,6 +1,7 @@
 /* test_decode_greedy.c - speculative text equals plain text, token for token, with the models that ship and every
- * builder: greedy; sampled under naive verification, where a position's draw depends on the seed alone. Plain greedy
- * text equals the reference's up to its first near-tie. */
+ * builder: greedy; sampled under naive verification, where a position's draw depends on the seed alone; some also with
+ * the session's named alternatives, for long enough that states are folded more than once. Plain greedy text equals the
+ * reference's up to its first near-tie. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +10,7 @@
 #define MODELS SPEC_TEST_MODELS "/"
 /* Few and short: a row of this target takes milliseconds on the portable kernels. test_decode_matrix.c has more of
  * all. */
-enum { N_PROMPT = 2, N_BEGIN = 10, N_NEW = 14, N_REFERENCE = 32 };
+enum { N_PROMPT = 2, N_BEGIN = 10, N_NEW = 14, N_LONG = 64, N_REFERENCE = 32 };
 #define NEAR_TIE 1e-3f
 
 static spec_backend *backend;
@@ -21,14 +22,26 @@ typedef struct setting {
     float temperature;
     int32_t every, first; /* of all builders every so many, beginning with the first-th */
     spec_dtype weights;
+    int32_t n_new;
+    spec_scan_form scan;
+    spec_advance advance;
+    spec_draft_state draft_state;
 } setting;
 
+#define USUAL SPEC_SCAN_WINDOW, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY
 static const setting settings[] = {
-    { "greedy, f32, batched", SPEC_DTYPE_F32, N_PROMPT, 0.0f, 1, 0, SPEC_DTYPE_AUTO },
-    { "greedy, f16", SPEC_DTYPE_F16, 1, 0.0f, 4, 3, SPEC_DTYPE_AUTO },
-    { "greedy, bf16, weights in q8_0", SPEC_DTYPE_BF16, N_PROMPT, 0.0f, 2, 1, SPEC_DTYPE_Q8_0 },
-    { "sampled, bf16, batched", SPEC_DTYPE_BF16, N_PROMPT, 0.8f, 1, 0, SPEC_DTYPE_AUTO },
-    { "sampled, f32", SPEC_DTYPE_F32, 1, 0.8f, 4, 2, SPEC_DTYPE_AUTO },
+    { "greedy, f32, batched", SPEC_DTYPE_F32, N_PROMPT, 0.0f, 1, 0, SPEC_DTYPE_AUTO, N_NEW, USUAL },
+    { "greedy, f16", SPEC_DTYPE_F16, 1, 0.0f, 4, 3, SPEC_DTYPE_AUTO, N_NEW, USUAL },
+    { "greedy, bf16, weights in q8_0", SPEC_DTYPE_BF16, N_PROMPT, 0.0f, 2, 1, SPEC_DTYPE_Q8_0, N_NEW, USUAL },
+    { "sampled, bf16, batched", SPEC_DTYPE_BF16, N_PROMPT, 0.8f, 1, 0, SPEC_DTYPE_AUTO, N_NEW, USUAL },
+    { "sampled, f32", SPEC_DTYPE_F32, 1, 0.8f, 4, 2, SPEC_DTYPE_AUTO, N_NEW, USUAL },
+    { "greedy, bf16, long", SPEC_DTYPE_BF16, N_PROMPT, 0.0f, 4, 1, SPEC_DTYPE_AUTO, N_LONG, USUAL },
+    { "greedy, bf16, joint", SPEC_DTYPE_BF16, N_PROMPT, 0.0f, 4, 2, SPEC_DTYPE_AUTO, N_LONG, SPEC_SCAN_WINDOW,
+      SPEC_ADVANCE_JOINT, SPEC_DRAFT_STATE_REPLAY },
+    { "greedy, f32, recurrent", SPEC_DTYPE_F32, N_PROMPT, 0.0f, 4, 0, SPEC_DTYPE_AUTO, N_LONG, SPEC_SCAN_RECURRENT,
+      SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_PER_NODE },
+    { "greedy, bf16, recurrent and joint", SPEC_DTYPE_BF16, 1, 0.0f, 4, 3, SPEC_DTYPE_AUTO, N_LONG, SPEC_SCAN_RECURRENT,
+      SPEC_ADVANCE_JOINT, SPEC_DRAFT_STATE_REPLAY },
 };
 
 /* The whole prompts, which the others are the beginnings of. */
@@ -57,13 +70,14 @@ static void reference(void **state)
 static void check_builder(const setting *t, greedy_run run, const char *tree, const greedy_prompts *p,
                           const int32_t *plain, greedy_counts *c)
 {
-    int32_t spec[N_PROMPT * N_NEW];
+    int32_t spec[N_PROMPT * N_LONG];
     greedy_counts chain = { 0 };
     run.tree = tree;
     support_greedy(spec, strncmp(tree, "chain", 5) == 0 ? &chain : c, &run, p);
-    const int64_t at = support_first_difference(plain, spec, N_PROMPT * N_NEW);
+    const int64_t at = support_first_difference(plain, spec, N_PROMPT * t->n_new);
     if (at >= 0)
-        fail_msg("%s, %s: prompt %d differs at token %d", t->name, tree, (int)(at / N_NEW), (int)(at % N_NEW));
+        fail_msg("%s, %s: prompt %d differs at token %d", t->name, tree, (int)(at / t->n_new),
+                 (int)(at % t->n_new));
 }
 
 static void check(void **state)
@@ -75,9 +89,10 @@ static void check(void **state)
     greedy_prompts p = support_prompts(&g);
     p.n = N_PROMPT, p.most = N_BEGIN;
     greedy_run run = { .target = support_model_of(backend, MODELS "demo-target", t->dtype, t->weights),
-                       .n_new = N_NEW, .n_at_once = t->n_at_once };
+                       .n_new = t->n_new, .n_at_once = t->n_at_once, .scan = t->scan, .advance = t->advance,
+                       .draft_state = t->draft_state };
     if (t->temperature > 0) run.sampling = &sampling, run.verify = SPEC_VERIFY_NAIVE;
-    int32_t plain[N_PROMPT * N_NEW];
+    int32_t plain[N_PROMPT * N_LONG];
     greedy_counts c = { 0 };
     support_greedy(plain, &c, &run, &p);
     assert_int_equal(c.accepted, 0);

@@ -409,7 +409,8 @@ static void fill_seq(spec_step_block *b, spec_step_seq *out, const test_seq *s, 
     *out = (spec_step_seq){ .slot = s->slot, .parity = s->parity, .n_past = s->n_past, .n_replay = s->n_replay,
                             .first_path = path, .n_fed = s->n_fed, .n_row = s->n_node - s->n_fed, .first_row = row,
                             .first_node = node, .first_page = index * TEST_PAGES,
-                            .n_given = s->n_given ? s->n_given : s->n_node, .n_advance = s->n_advance };
+                            .n_given = s->n_given ? s->n_given : s->n_node, .n_advance = s->n_advance,
+                            .n_recent = s->n_recent };
     spec_step_node *nodes = (spec_step_node *)((char *)b + b->off_node) + node;
     int32_t *rows = (int32_t *)((char *)b + b->off_row_seq) + row, *paths = (int32_t *)((char *)b + b->off_path) + path;
     int32_t *pages = (int32_t *)((char *)b + b->off_page) + index * TEST_PAGES;

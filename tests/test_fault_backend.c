@@ -41,24 +41,31 @@ static spec_backend *faulty_backend(spec_backend_ops *ops, fault_kind kind)
 
 #define GOLDEN SPEC_TEST_DIR "/golden/"
 
-/* Whole models that meet the fault: those with attention, those with a scan, or both. */
+/* In the order of visits: of scans in the recurrent form. */
+static bool is_of_visits(fault_kind kind) { return kind == FAULT_SCAN_SAVED || kind == FAULT_SCAN_LOADED; }
+
+/* Whole models that meet the fault: those with attention, those with a scan (or one that is windowed), or both. */
 static bool has_its_place(fault_kind kind, const char *model)
 {
     const bool attends = strstr(model, "mistral") || strstr(model, "bamba");
-    const bool scans = !strstr(model, "mistral");
+    const bool scans = !strstr(model, "mistral"), windowed = strstr(model, "mamba2") || strstr(model, "bamba");
     switch (kind) {
     case FAULT_MASK:
     case FAULT_KV_SLOT:
     case FAULT_KV_POSITION: return attends;
     case FAULT_PARENT: return true; /* attention and convolution read it */
     case FAULT_PARENT_VISITS: return true;
+    case FAULT_RECENT:
+    case FAULT_RECENT_PLACE:
+    case FAULT_FOLD: return windowed;
     default: return scans;
     }
 }
 
 static void check_paths(spec_backend *healthy, fault_kind kind, const char *path)
 {
-    const paths_size size = { .n_world = 2, .n_walk = 8, .depth = 24, .n_tree = 24 };
+    const paths_size size = { .n_world = 2, .n_walk = 6, .depth = 48, .n_tree = 24,
+                              .scan = is_of_visits(kind) ? SPEC_SCAN_RECURRENT : SPEC_SCAN_WINDOW };
     spec_backend_ops ops;
     paths_counts c;
     spec_backend *be = faulty_backend(&ops, kind);
@@ -188,7 +195,7 @@ static void test_table(void **state)
     spec_backend_ops ops = speci_cpu_ops;
     assert_int_equal(open_ops(&ops), SPEC_OK);
     ops.abi = SPEC_BACKEND_ABI + 6;
-    expect_refusal(&ops, SPEC_E_UNSUPPORTED, "ABI 9");
+    expect_refusal(&ops, SPEC_E_UNSUPPORTED, "ABI 10");
     ops = speci_cpu_ops;
     ops.struct_size = 16;
     expect_refusal(&ops, SPEC_E_UNSUPPORTED, "16 bytes");

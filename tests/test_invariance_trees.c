@@ -4,6 +4,6 @@
 int main(void)
 {
     spec_backend_close(support_backend()); /* SKIPPED, when there is none */
-    const paths_size size = { .n_world = 2, .n_walk = 24, .depth = 40, .n_tree = 40 };
+    const paths_size size = { .n_world = 2, .n_walk = 14, .depth = 72, .n_tree = 40 };
     return support_paths_run(&size, 1u << SPEC_DTYPE_F32 | 1u << SPEC_DTYPE_BF16);
 }

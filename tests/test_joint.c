@@ -8,9 +8,16 @@
 #include "models/model.h"
 #include "tests/support_model.h"
 
-enum { N_SEQ = 3, N_NEW = 220, N_IDS = N_NEW + 40, MAX_NODE = 48 };
+enum { N_SEQ = 3, N_NEW = 220, N_IDS = N_NEW + 40, MAX_NODE = 48, N_CHAIN = 32 };
 
-static const char *const models[] = { "mamba2", "mamba", "bamba", "llama3", "mambainllama", "mamba2-bf16" };
+static const struct {
+    const char *test, *name;
+    bool recurrent;
+} models[] = {
+    { "mamba2", "mamba2", false }, { "mamba", "mamba", false },               { "bamba", "bamba", false },
+    { "llama3", "llama3", false }, { "mambainllama", "mambainllama", false }, { "mamba2-bf16", "mamba2-bf16", false },
+    { "mamba2, recurrent", "mamba2", true },
+};
 static spec_backend *backend;
 
 typedef struct text {
@@ -27,9 +34,10 @@ typedef struct worker {
 
 static int32_t below(worker *w, int32_t n) { return (int32_t)(support_random(&w->random) % (uint32_t)n); }
 
-static void open_net(worker *w, spec_model *m, int32_t n_node, bool joint)
+static void open_net(worker *w, spec_model *m, int32_t n_node, bool joint, bool recurrent)
 {
-    const speci_net_params p = { .n_seq = N_SEQ, .n_ctx = N_IDS + MAX_NODE, .n_node = n_node, .joint = joint };
+    const speci_net_params p = { .n_seq = N_SEQ, .n_ctx = N_IDS + MAX_NODE, .n_node = n_node, .joint = joint,
+                                .recurrent = recurrent };
     spec_plan plans[2];
     *w = (worker){ .model = m, .random = 11 };
     OK(speci_net_open(&w->net, m, &p));
@@ -183,6 +191,27 @@ static void walk(worker *w, const text *truth, float *const *rows, bool joint, c
     }
 }
 
+/* As many recent tokens as there can be: chains as long as the net lets them be, all accepted, one behind the other. */
+static void walk_chains(worker *w, const text *truth, const float *rows, const char *what)
+{
+    text t = *truth;
+    t.n = t.n_prompt;
+    begin(w, &t, 0);
+    for (int32_t n = SPEC_WINDOW - 1; t.n < truth->n; n = N_CHAIN) {
+        drawn d = { .tree = { .n = n < truth->n - t.n ? n : truth->n - t.n, .cap = MAX_NODE } };
+        int32_t path[MAX_NODE];
+        d.tree.token = d.token, d.tree.parent = d.parent;
+        for (int32_t i = 0; i < d.tree.n; i++) d.token[i] = truth->ids[t.n - 1 + i], d.parent[i] = i - 1;
+        const speci_net_input in = { .slot = 0, .tree = &d.tree };
+        OK(speci_net_forward(w->net, &in, 1, NULL));
+        const int32_t n_path = verify(w, 0, &d, &t, truth, rows, path, what);
+        assert_int_equal(n_path, d.tree.n);
+        speci_net_commit(w->net, 0, path, n_path);
+    }
+    assert_memory_equal(t.ids, truth->ids, (size_t)t.n * sizeof *t.ids);
+    speci_net_end(w->net, 0);
+}
+
 static void check(void **state)
 {
     char path[512];
@@ -191,12 +220,14 @@ static void check(void **state)
     text truth[N_SEQ];
     float *rows[N_SEQ];
     int64_t n_rows, n_cols;
-    snprintf(path, sizeof path, "%s/golden/%s/golden.safetensors", SPEC_TEST_DIR, (const char *)*state);
+    const size_t which = (size_t)(uintptr_t)*state;
+    const bool recurrent = models[which].recurrent;
+    snprintf(path, sizeof path, "%s/golden/%s/golden.safetensors", SPEC_TEST_DIR, models[which].name);
     support_golden_open(&g, path);
     const int32_t *ids = support_golden_find(&g, "ids", &n_rows, &n_cols);
-    snprintf(path, sizeof path, "%s/golden/%s", SPEC_TEST_DIR, (const char *)*state);
+    snprintf(path, sizeof path, "%s/golden/%s", SPEC_TEST_DIR, models[which].name);
     spec_model *m = support_model(backend, path, SPEC_DTYPE_AUTO);
-    open_net(&w, m, 1, false);
+    open_net(&w, m, 1, false, recurrent);
     for (int32_t k = 0; k < N_SEQ; k++) {
         truth[k] = (text){ .n = 1 + 7 * k, .n_prompt = 1 + 7 * k };
         for (int32_t i = 0; i < truth[k].n; i++) truth[k].ids[i] = ids[i + 3 * k];
@@ -206,11 +237,14 @@ static void check(void **state)
     close_net(&w);
     support_golden_close(&g);
     for (int32_t joint = 0; joint < 2; joint++) {
-        open_net(&w, m, MAX_NODE, joint);
+        open_net(&w, m, MAX_NODE, joint, recurrent);
         walk(&w, truth, rows, joint, joint ? "joint" : "replay");
         close_net(&w);
+        assert_true(w.n_deep > 0 || !joint);
+        open_net(&w, m, N_CHAIN, joint, recurrent);
+        walk_chains(&w, &truth[0], rows[0], joint ? "joint chains" : "replayed chains");
+        close_net(&w);
     }
-    assert_true(w.n_deep > 0);
     for (int32_t k = 0; k < N_SEQ; k++) free(rows[k]);
     spec_model_close(m);
 }
@@ -225,7 +259,7 @@ static void refusals(void **state)
     spec_model *m = support_model(backend, path, SPEC_DTYPE_AUTO);
     int32_t token[2] = { 1, 2 }, parent[2] = { -1, 0 };
     spec_tree tree = { .n = 2, .cap = 2, .token = token, .parent = parent };
-    open_net(&w, m, 4, true);
+    open_net(&w, m, 4, true, false);
     speci_net_begin(w.net, 0);
     speci_net_input in = { .slot = 0, .tree = &tree };
     tree.n = 1;
@@ -248,7 +282,7 @@ int main(void)
     struct CMUnitTest tests[N + 1];
     backend = support_backend();
     for (size_t i = 0; i < N; i++)
-        tests[i] = (struct CMUnitTest){ models[i], check, NULL, NULL, (void *)(uintptr_t)models[i] };
+        tests[i] = (struct CMUnitTest){ models[i].test, check, NULL, NULL, (void *)(uintptr_t)i };
     tests[N] = (struct CMUnitTest)cmocka_unit_test(refusals);
     const int failed = _cmocka_run_group_tests("joint", tests, N + 1, NULL, NULL);
     spec_backend_close(backend);

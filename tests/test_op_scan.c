@@ -1,6 +1,8 @@
 /* test_op_scan.c - selective scan over trees: every node's path is unrolled behind the replayed path, and run from the
- * stored state one token after the other. What must not be read is NaN, what must not be written stays NaN. */
+ * stored state one token after the other. So it is with the windowed form, where the rings' recent tokens stand behind
+ * the stored state. What must not be read is NaN, what must not be written stays NaN. */
 #include <math.h>
+#include <stdio.h>
 
 #include "tests/ref_ops.h"
 #include "tests/test.h"
@@ -9,7 +11,7 @@
 #define BF16 SPEC_DTYPE_BF16
 #define F16 SPEC_DTYPE_F16
 
-enum { NODES = 12 }; /* that the caches hold */
+enum { NODES = 12, WIDE = 256 }; /* that the caches hold, or as many as a windowed step has */
 
 static const int32_t chain[] = { -1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 };
 static const int32_t bush[] = { -1, 0, 1, 1, 0, 4, 0, 5, 3, 2 };
@@ -54,6 +56,82 @@ static const test_seq prompt_65[] = { { .slot = 1, .n_node = 65, .parent = line 
 static const test_seq prompt_150[] = { { .slot = 2, .n_node = 150, .parent = line } };
 static const test_seq prompt_517[] = { { .slot = 4, .n_node = LINE, .parent = line } };
 
+/* Windowed form. Positions are such that the recent tokens of some lie at the rings' ends. */
+enum { DEPTHS = SPEC_MAX_DEPTH + 1 };
+static int32_t path_line[DEPTHS], path_far_apart[DEPTHS]; /* node j, 3 j */
+static int32_t binary[WIDE], comb[WIDE], mixed[WIDE]; /* mixed: a spine of 30 and chains that leave it */
+static int32_t forks[WIDE];                           /* chains of 63 below the root */
+static const int32_t path_comb[] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 104 };
+
+static const test_seq recent_0[] = { { .slot = 1, .n_past = 40, .n_node = 10, .parent = bush } };
+static const test_seq recent_1[] = { { .slot = 1, .n_past = 44, .n_recent = 1, .n_node = 10, .parent = bush } };
+static const test_seq recent_5[] = { { .slot = 1, .n_past = 45, .n_recent = 5, .n_node = 10, .parent = bush } };
+static const test_seq recent_15[] = { { .slot = 1, .parity = 1, .n_past = 46, .n_recent = 15, .n_node = 10,
+                                        .parent = bush } };
+static const test_seq recent_16[] = { { .slot = 1, .n_past = 52, .n_recent = 16, .n_node = 10, .parent = bush } };
+static const test_seq recent_26[] = { { .slot = 1, .n_past = 58, .n_recent = 26, .n_node = 10, .parent = bush } };
+static const test_seq recent_31[] = { { .slot = 1, .n_past = 31, .n_recent = 31, .n_node = 10, .parent = bush } };
+static const test_seq path_below[] = { { .slot = 4, .n_past = 60, .n_recent = 29, .n_replay = 2, .path = path_two,
+                                         .n_node = 10, .parent = bush } };
+static const test_seq path_to_fold[] = { { .slot = 4, .n_past = 97, .n_recent = 31, .n_replay = 1, .path = path_root,
+                                           .n_node = 10, .parent = bush } };
+static const test_seq path_over[] = { { .slot = 4, .parity = 1, .n_past = 90, .n_recent = 28, .n_replay = 5,
+                                        .path = path_far, .n_node = 10, .parent = bush } };
+static const test_seq path_alone[] = { { .slot = 4, .n_past = 200, .n_replay = 40, .path = path_far_apart, .n_node = 10,
+                                         .parent = bush } };
+static const test_seq path_of_31[] = { { .slot = 4, .n_past = 200, .n_replay = 31, .path = path_far_apart, .n_node = 1,
+                                         .parent = chain } };
+static const test_seq path_of_all[] = { { .slot = 4, .n_past = 150, .n_recent = 31, .n_replay = 64, .path = path_line,
+                                          .n_node = 10, .parent = bush } };
+static const test_seq path_of_comb[] = { { .slot = 2, .parity = 1, .n_past = 331, .n_recent = 15, .n_replay = 18,
+                                           .path = path_comb, .n_node = 120, .parent = comb } };
+static const test_seq seqs_of_each[] = {
+    { .slot = 3, .n_past = 9, .n_recent = 4, .n_replay = 2, .path = path_two, .n_node = 10, .parent = bush },
+    { .slot = 0, .parity = 1, .n_past = 100, .n_recent = 31, .n_replay = 1, .path = path_root, .n_node = 1,
+      .parent = chain },
+    { .slot = 5, .parity = 1, .n_past = 77, .n_recent = 16, .n_node = 6, .n_fed = 2, .parent = star },
+    { .slot = 6, .n_past = 64, .n_node = 10, .parent = bush },
+    { .slot = 2, .parity = 1, .n_past = 333, .n_recent = 27, .n_replay = 5, .path = path_far, .n_node = 12,
+      .parent = chain },
+    { .slot = 7, .n_past = 10, .n_recent = 5, .n_replay = 5, .path = path_far },
+    { .slot = 4, .n_past = 55, .n_recent = 15, .n_node = 10, .parent = late_bush, .n_advance = 4 } };
+static const test_seq fed_recent[] = { { .slot = 2, .n_past = 80, .n_recent = 20, .n_node = 10, .n_fed = 4,
+                                         .parent = bush } };
+static const test_seq fed_deep[] = { { .slot = 2, .parity = 1, .n_past = 80, .n_recent = 31, .n_node = 64, .n_fed = 30,
+                                       .parent = line } };
+static const test_seq fed_mixed[] = { { .slot = 2, .n_past = 80, .n_recent = 12, .n_node = 100, .n_fed = 41,
+                                        .parent = mixed } };
+static const test_seq fed_replay_apart[] = { { .slot = 2, .n_past = 81, .n_recent = 19, .n_node = 64, .n_fed = 63,
+                                               .parent = line } };
+static const test_seq deep_0[] = { { .slot = 0, .n_past = 1, .n_node = 64, .parent = line } };
+static const test_seq deep_16[] = { { .slot = 0, .n_past = 300, .n_recent = 16, .n_node = 64, .parent = line } };
+static const test_seq deep_31[] = { { .slot = 0, .n_past = 310, .n_recent = 31, .n_node = 64, .parent = line } };
+static const test_seq deep_40[] = { { .slot = 0, .parity = 1, .n_past = 310, .n_recent = 7, .n_replay = 11,
+                                      .path = path_line, .n_node = 40, .parent = line } };
+static const test_seq tree_64[] = { { .slot = 3, .n_past = 70, .n_recent = 23, .n_node = 64, .parent = binary } };
+static const test_seq tree_mixed[] = { { .slot = 3, .n_past = 70, .n_recent = 29, .n_replay = 12, .path = path_line,
+                                         .n_node = 200, .parent = mixed } };
+static const test_seq tree_256[] = { { .slot = 3, .n_past = 75, .n_recent = 31, .n_node = WIDE, .parent = binary } };
+static const test_seq comb_256[] = { { .slot = 3, .n_past = 75, .n_recent = 17, .n_node = WIDE, .parent = comb } };
+static const test_seq forks_0[] = { { .slot = 5, .n_past = 3, .n_node = 190, .parent = forks } };
+static const test_seq forks_31[] = { { .slot = 5, .parity = 1, .n_past = 88, .n_recent = 27, .n_replay = 4,
+                                       .path = path_line, .n_node = WIDE - 3, .parent = forks } };
+static const test_seq advance_recent[] = { { .slot = 1, .n_past = 63, .n_recent = 14, .n_node = 10, .parent = late_bush,
+                                             .n_advance = 4 } };
+static const test_seq advance_behind[] = { { .slot = 1, .n_past = 163, .n_recent = 31 + 64, .n_node = 10,
+                                             .parent = late_bush, .n_advance = 4 } };
+static const test_seq advance_full[] = { { .slot = 1, .n_past = 501, .n_recent = 31 + 64, .n_node = 64, .parent = line,
+                                           .n_advance = 64 } };
+static const test_seq advance_deep[] = { { .slot = 1, .n_past = 501, .n_recent = 40, .n_node = 80, .parent = mixed,
+                                           .n_advance = 30 } };
+static const test_seq fold_only[] = { { .slot = 1, .n_past = 501, .n_recent = 31 + 64 } };
+static const test_seq flush_recent[] = {
+    { .slot = 3, .n_past = 90, .n_recent = 28, .n_replay = 5, .path = path_far },
+    { .slot = 1, .parity = 1, .n_past = 99, .n_recent = 3, .n_node = 10, .parent = bush },
+    { .slot = 0, .n_past = 47, .n_recent = 47 },
+    { .slot = 5, .n_past = 20, .n_recent = 20 },
+    { .slot = 2, .parity = 1, .n_past = 170, .n_recent = 31, .n_replay = 64, .path = path_line } };
+
 typedef struct scan_case {
     const char *name;
     const test_seq *seqs;
@@ -63,11 +141,13 @@ typedef struct scan_case {
     double dt_min, dt_max;
     double decay; /* size of A */
     spec_dtype dtype, rest; /* of x (and B, C in the convolution); of dt, z, y and the others */
+    bool window;
     int32_t phase, run;
 } scan_case;
 
-#define DECODE SPEC_PHASE_DECODE, 0
-#define PREFILL SPEC_PHASE_PREFILL
+#define DECODE false, SPEC_PHASE_DECODE, 0
+#define WINDOW true, SPEC_PHASE_DECODE, 0
+#define PREFILL false, SPEC_PHASE_PREFILL
 static const scan_case cases[] = {
     { "base", tree, 1, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 1, F32, F32, DECODE },
     { "one_row", one, 1, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 1, F32, F32, DECODE },
@@ -111,7 +191,106 @@ static const scan_case cases[] = {
     { "bf16_large_advance", advance, 1, 4, 16, 128, 1, 4, 4, false, true, false, true, 0, INFINITY, 1, BF16, F32, DECODE },
     { "bf16_large_flush", flush_some, 3, 4, 16, 128, 1, 4, 4, false, true, false, true, 0, INFINITY, 1, BF16, F32, DECODE },
     { "f16_large", several, 4, 4, 16, 128, 1, 2, 2, false, true, true, true, 0, INFINITY, 1, F16, F16, DECODE },
+    { "window_gate", seqs_of_each, 7, 4, 8, 16, 1, 2, 2, false, true, true, true, 0, INFINITY, 1, F32, F32, WINDOW },
+    { "window_no_dt_bias", seqs_of_each, 7, 4, 8, 16, 1, 2, 2, false, true, true, false, 0, INFINITY, 1,
+      F32, F32, WINDOW },
+    { "window_dt_limits", seqs_of_each, 7, 4, 8, 16, 1, 2, 2, false, true, false, true, 0.4, 1.1, 1, F32, F32, WINDOW },
+    { "window_one_group", seqs_of_each, 7, 4, 8, 16, 1, 4, 4, false, true, false, true, 0, INFINITY, 1,
+      F32, F32, WINDOW },
+    { "window_own_groups", path_over, 1, 4, 8, 16, 1, 1, 1, false, true, false, true, 0, INFINITY, 1,
+      F32, F32, WINDOW },
+    { "window_shared_x", seqs_of_each, 7, 4, 8, 16, 2, 2, 1, false, true, false, true, 0, INFINITY, 1,
+      F32, F32, WINDOW },
+    { "window_shared_c", deep_31, 1, 4, 8, 16, 4, 1, 4, false, true, false, true, 0, INFINITY, 1, F32, F32, WINDOW },
+    { "window_odd_sizes", seqs_of_each, 7, 3, 7, 13, 1, 3, 3, false, true, true, true, 0, INFINITY, 1,
+      F32, F32, WINDOW },
+    { "window_odd_deep", deep_31, 1, 3, 7, 13, 1, 3, 1, false, false, true, true, 0, INFINITY, 1, F32, F32, WINDOW },
+    { "window_states_64", seqs_of_each, 7, 4, 8, 64, 1, 2, 2, false, true, false, true, 0, INFINITY, 1,
+      F32, F32, WINDOW },
+    { "window_large_head", seqs_of_each, 7, 2, 64, 128, 1, 2, 2, false, true, true, true, 0, INFINITY, 1,
+      F32, F32, WINDOW },
+    { "window_wide_state", path_over, 1, 3, 96, 256, 1, 3, 3, false, true, false, true, 0, INFINITY, 1,
+      F32, F32, WINDOW },
+    { "window_slow_decay", deep_31, 1, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 0.001,
+      F32, F32, WINDOW },
+    { "window_strong_decay", seqs_of_each, 7, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 60,
+      F32, F32, WINDOW },
+    { "window_strong_deep", deep_31, 1, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 60,
+      F32, F32, WINDOW },
+    { "window_cached_b", seqs_of_each, 7, 4, 8, 16, 1, 2, 2, false, false, false, true, 0, INFINITY, 1,
+      F32, F32, WINDOW },
+    { "window_cached_b_deep", fed_deep, 1, 4, 8, 16, 1, 2, 2, false, false, false, true, 0, INFINITY, 1,
+      F32, F32, WINDOW },
+    { "window_cached_b_advance", advance_deep, 1, 4, 8, 16, 1, 2, 2, false, false, false, true, 0, INFINITY, 1,
+      F32, F32, WINDOW },
+    { "window_cached_b_flush", flush_recent, 5, 4, 8, 16, 1, 2, 2, false, false, false, true, 0, INFINITY, 1,
+      F32, F32, WINDOW },
+    { "window_cached_b_bf16", seqs_of_each, 7, 4, 8, 16, 1, 2, 2, false, false, true, true, 0, INFINITY, 1,
+      BF16, F32, WINDOW },
+    { "window_bf16", seqs_of_each, 7, 4, 8, 16, 1, 2, 2, false, true, true, true, 0, INFINITY, 1, BF16, BF16, WINDOW },
+    { "window_bf16_f32_rest", seqs_of_each, 7, 4, 8, 16, 1, 2, 2, false, true, true, true, 0, INFINITY, 1,
+      BF16, F32, WINDOW },
+    { "window_bf16_deep", deep_31, 1, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 1, BF16, F32, WINDOW },
+    { "window_bf16_64", seqs_of_each, 7, 4, 64, 64, 1, 4, 4, false, true, true, true, 0, INFINITY, 1,
+      BF16, F32, WINDOW },
+    { "window_bf16_large", seqs_of_each, 7, 3, 64, 128, 1, 3, 3, false, true, false, true, 0, INFINITY, 1,
+      BF16, F32, WINDOW },
+    { "window_bf16_large_groups", seqs_of_each, 7, 8, 20, 128, 1, 4, 4, false, true, true, true, 0, INFINITY, 1,
+      BF16, BF16, WINDOW },
+    { "window_bf16_large_odd", path_over, 1, 5, 7, 128, 1, 1, 1, false, true, true, false, 0.4, 1.1, 1,
+      BF16, F32, WINDOW },
+    { "window_bf16_large_shared_x", seqs_of_each, 7, 8, 64, 128, 4, 4, 1, false, true, true, true, 0, INFINITY, 1,
+      BF16, F32, WINDOW },
+    { "window_bf16_large_strong", deep_31, 1, 4, 64, 128, 1, 4, 4, false, true, false, true, 0, INFINITY, 60,
+      BF16, F32, WINDOW },
+    { "window_bf16_24", path_over, 1, 24, 64, 128, 1, 24, 24, false, true, true, true, 0, INFINITY, 1,
+      BF16, F32, WINDOW },
+    { "window_bf16_24_one", recent_1, 1, 24, 64, 128, 1, 24, 24, false, true, false, true, 0, INFINITY, 1,
+      BF16, F32, WINDOW },
+    { "window_f16", seqs_of_each, 7, 4, 8, 16, 1, 2, 2, false, true, true, true, 0, INFINITY, 1, F16, F16, WINDOW },
+    { "window_f16_f32_rest", seqs_of_each, 7, 4, 8, 16, 1, 2, 2, false, true, true, true, 0, INFINITY, 1,
+      F16, F32, WINDOW },
+    { "window_f16_deep", deep_31, 1, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 1, F16, F32, WINDOW },
+    { "window_f16_64", seqs_of_each, 7, 4, 64, 64, 1, 4, 4, false, true, true, true, 0, INFINITY, 1, F16, F32, WINDOW },
+    { "window_f16_large", seqs_of_each, 7, 3, 64, 128, 1, 3, 3, false, true, false, true, 0, INFINITY, 1,
+      F16, F32, WINDOW },
+    { "window_f16_large_groups", seqs_of_each, 7, 8, 20, 128, 1, 4, 4, false, true, true, true, 0, INFINITY, 1,
+      F16, F16, WINDOW },
+    { "window_f16_large_odd", path_over, 1, 5, 7, 128, 1, 1, 1, false, true, true, false, 0.4, 1.1, 1,
+      F16, F32, WINDOW },
+    { "window_f16_large_shared_x", seqs_of_each, 7, 8, 64, 128, 4, 4, 1, false, true, true, true, 0, INFINITY, 1,
+      F16, F32, WINDOW },
+    { "window_f16_large_strong", deep_31, 1, 4, 64, 128, 1, 4, 4, false, true, false, true, 0, INFINITY, 60,
+      F16, F32, WINDOW },
+    { "window_f16_24", path_over, 1, 24, 64, 128, 1, 24, 24, false, true, true, true, 0, INFINITY, 1,
+      F16, F32, WINDOW },
+    { "window_f16_24_one", recent_1, 1, 24, 64, 128, 1, 24, 24, false, true, false, true, 0, INFINITY, 1,
+      F16, F32, WINDOW },
+    { "window_bf16_24_several", seqs_of_each, 7, 24, 64, 128, 1, 24, 24, false, true, false, true, 0, INFINITY, 1,
+      BF16, F32, WINDOW },
+    { "window_bf16_24_deep", deep_31, 1, 24, 64, 128, 1, 24, 24, false, true, false, true, 0, INFINITY, 1,
+      BF16, F32, WINDOW },
+    { "window_bf16_24_fed", fed_deep, 1, 24, 64, 128, 1, 24, 24, false, true, false, true, 0, INFINITY, 1,
+      BF16, F32, WINDOW },
+    { "window_bf16_24_advance", advance_deep, 1, 24, 64, 128, 1, 24, 24, false, true, false, true, 0, INFINITY, 1,
+      BF16, F32, WINDOW },
+    { "window_bf16_24_flush", flush_recent, 5, 24, 64, 128, 1, 24, 24, false, true, false, true, 0, INFINITY, 1,
+      BF16, F32, WINDOW },
+    { "window_bf16_24_tree", tree_64, 1, 24, 64, 128, 1, 24, 24, false, true, false, true, 0, INFINITY, 1,
+      BF16, F32, WINDOW },
+    { "window_bf16_24_256", tree_256, 1, 24, 64, 128, 1, 24, 24, false, true, false, true, 0, INFINITY, 1,
+      BF16, F32, WINDOW },
+    { "window_bf16_80", path_over, 1, 80, 64, 128, 1, 80, 80, false, true, false, true, 0, INFINITY, 1,
+      BF16, F32, WINDOW },
+    { "window_bf16_80_all", path_of_all, 1, 80, 64, 128, 1, 80, 80, false, true, false, true, 0, INFINITY, 1,
+      BF16, F32, WINDOW },
+    { "window_bf16_80_groups", path_to_fold, 1, 80, 64, 128, 1, 10, 10, false, true, true, true, 0, INFINITY, 1,
+      BF16, BF16, WINDOW },
     { "prefill", prompt, 1, 4, 8, 16, 1, 2, 2, false, true, true, true, 0, INFINITY, 1, F32, F32, PREFILL, 16 },
+    { "prefill_window", prompt, 1, 4, 8, 16, 1, 2, 2, false, true, true, true, 0, INFINITY, 1, F32, F32,
+      true, SPEC_PHASE_PREFILL, 16 },
+    { "prefill_window_bf16", prompt_65, 1, 3, 64, 128, 1, 3, 3, false, true, false, true, 0, INFINITY, 1, BF16, F32,
+      true, SPEC_PHASE_PREFILL, 128 },
     { "prefill_mamba1", prompt, 1, 40, 1, 16, 1, 40, 40, true, false, true, true, 0, INFINITY, 1, F32, F32,
       PREFILL, 16 },
     { "prefill_bf16", prompt, 1, 4, 8, 16, 1, 2, 2, false, true, true, true, 0, INFINITY, 1, BF16, BF16, PREFILL, 0 },
@@ -163,6 +342,31 @@ static const scan_case cases[] = {
       PREFILL, 0 },
 };
 
+/* Windowed form: every step with each of these, which have no steps of their own. */
+static const scan_case windowed[] = {
+    { "windowed", NULL, 0, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 1, F32, F32, WINDOW },
+    { "windowed_own_b", NULL, 0, 4, 8, 16, 1, 1, 4, false, false, true, true, 0, INFINITY, 1, F32, F32, WINDOW },
+    { "windowed_bf16", NULL, 0, 3, 64, 128, 1, 3, 3, false, true, true, true, 0, INFINITY, 1, BF16, F32, WINDOW },
+};
+static const struct {
+    const char *name;
+    const test_seq *seqs;
+    int32_t n_seq;
+} window_steps[] = {
+    { "recent_5", recent_5, 1 }, { "one", one, 1 }, { "recent_0", recent_0, 1 }, { "recent_1", recent_1, 1 },
+    { "recent_15", recent_15, 1 }, { "recent_16", recent_16, 1 }, { "recent_26", recent_26, 1 },
+    { "recent_31", recent_31, 1 }, { "one_replay", one_replay, 1 }, { "path_below", path_below, 1 },
+    { "path_to_fold", path_to_fold, 1 }, { "path_over", path_over, 1 }, { "path_alone", path_alone, 1 },
+    { "path_of_31", path_of_31, 1 }, { "path_of_all", path_of_all, 1 }, { "path_of_comb", path_of_comb, 1 },
+    { "seqs_of_each", seqs_of_each, 7 }, { "fed_recent", fed_recent, 1 }, { "fed_deep", fed_deep, 1 },
+    { "fed_mixed", fed_mixed, 1 }, { "fed_replay_apart", fed_replay_apart, 1 }, { "deep_0", deep_0, 1 },
+    { "deep_16", deep_16, 1 }, { "deep_31", deep_31, 1 }, { "deep_40", deep_40, 1 }, { "tree_64", tree_64, 1 },
+    { "tree_mixed", tree_mixed, 1 }, { "tree_256", tree_256, 1 }, { "comb_256", comb_256, 1 },
+    { "forks_0", forks_0, 1 }, { "forks_31", forks_31, 1 }, { "advance_recent", advance_recent, 1 },
+    { "advance_behind", advance_behind, 1 }, { "advance_full", advance_full, 1 }, { "advance_deep", advance_deep, 1 },
+    { "fold_only", fold_only, 1 }, { "flush_recent", flush_recent, 5 },
+};
+
 /* Host copies. Rows hold x, B, C behind each other in `xbc` as the convolution would leave them; with B of its own,
  * x alone is there and `bc` holds [B | C]. */
 typedef struct world {
@@ -171,6 +375,10 @@ typedef struct world {
     double *a, *d, *dt_bias;
     double *state, *cache_dt, *cache_b, *replay;
     size_t n_state, n_cache_dt, n_cache_b, n_replay;
+    int32_t n_node, n_ring;       /* of the caches and, with a window, of the rings, [TEST_SEQS][n_ring]: */
+    double *ring[3];              /* x, B, dt */
+    int32_t ring_cols[3];
+    bool written[TEST_SEQS][512]; /* entries of path tokens that are folded at once: they may be there or not */
 } world;
 
 /* The values of one token. */
@@ -194,14 +402,20 @@ static double *rounded(test_random *random, size_t n, double scale, spec_dtype d
     return v;
 }
 
-static size_t cache_row(const test_seq *s, int32_t half, int32_t node)
+static size_t cache_row(const world *w, const test_seq *s, int32_t half, int32_t node)
 {
-    return ((size_t)s->slot * 2 + (size_t)half) * NODES + (size_t)node;
+    return ((size_t)s->slot * 2 + (size_t)half) * (size_t)w->n_node + (size_t)node;
 }
 
 static double *replay_at(const world *w, int32_t index, int32_t entry)
 {
-    return w->replay + ((size_t)index * 2 * NODES + (size_t)entry) * (size_t)w->ld_x;
+    return w->replay + ((size_t)index * 2 * (size_t)w->n_node + (size_t)entry) * (size_t)w->ld_x;
+}
+
+/* The entry of the token at `position`: of x, B or dt. */
+static double *ring_at(const world *w, const test_seq *s, int32_t position, int32_t part)
+{
+    return w->ring[part] + (size_t)(s->slot * w->n_ring + position % w->n_ring) * (size_t)w->ring_cols[part];
 }
 
 static void put(double *v, int32_t n, double low, double high, spec_dtype dtype, test_random *random)
@@ -214,8 +428,16 @@ static void put_cached(const scan_case *c, world *w, int32_t index, int32_t entr
 {
     const test_seq *s = &c->seqs[index];
     put(replay_at(w, index, entry), w->ld_x, -1.0, 1.0, c->dtype, random);
-    put(w->cache_dt + cache_row(s, half, node) * (size_t)c->n_head, c->n_head, 0.1, 1.2, F32, random);
-    if (!c->in_conv) put(w->cache_b + cache_row(s, half, node) * (size_t)w->n_b, w->n_b, -1.0, 1.0, c->dtype, random);
+    put(w->cache_dt + cache_row(w, s, half, node) * (size_t)c->n_head, c->n_head, 0.1, 1.2, F32, random);
+    if (c->in_conv) return;
+    put(w->cache_b + cache_row(w, s, half, node) * (size_t)w->n_b, w->n_b, -1.0, 1.0, c->dtype, random);
+}
+
+static void put_recent(const scan_case *c, world *w, const test_seq *s, int32_t position, test_random *random)
+{
+    put(ring_at(w, s, position, 0), w->n_x, -1.0, 1.0, c->dtype, random);
+    put(ring_at(w, s, position, 1), w->n_b, -1.0, 1.0, c->dtype, random);
+    put(ring_at(w, s, position, 2), c->n_head, 0.1, 1.2, F32, random);
 }
 
 static void make_sequences(const scan_case *c, world *w, test_random *random)
@@ -226,12 +448,34 @@ static void make_sequences(const scan_case *c, world *w, test_random *random)
         put(w->state + (size_t)s->slot * state, (int32_t)state, -1.0, 1.0, F32, random);
         for (int32_t j = 0; j < s->n_replay; j++) put_cached(c, w, i, j, s->parity ^ 1, s->path[j], random);
         for (int32_t n = 0; n < s->n_fed; n++) put_cached(c, w, i, s->n_replay + n, s->parity, n, random);
+        const int32_t first = s->n_past - s->n_replay - s->n_recent;
+        for (int32_t j = 0; j < s->n_recent; j++) put_recent(c, w, s, first + j, random);
     }
+}
+
+/* Caches are as small as the case lets them be, rings as small as the library makes them (model_plan.c). */
+static void size_world(const scan_case *c, world *w)
+{
+    int32_t n_path = 0, n_chain = 0;
+    w->n_node = NODES;
+    for (int32_t i = 0; i < c->n_seq && c->window; i++) {
+        const test_seq *s = &c->seqs[i];
+        if (s->n_node > w->n_node) w->n_node = s->n_node;
+        if (s->n_replay > 0 && s->path[s->n_replay - 1] >= w->n_node) w->n_node = s->path[s->n_replay - 1] + 1;
+        if (s->n_advance > n_chain) n_chain = s->n_advance;
+        if (s->n_recent - 2 * SPEC_WINDOW + 1 > n_chain) n_chain = s->n_recent - 2 * SPEC_WINDOW + 1;
+    }
+    n_path = w->n_node < DEPTHS ? w->n_node : DEPTHS;
+    w->n_ring = c->window ? spec_window_ring(n_path, n_chain) : 0;
+    assert_true(w->n_ring <= N_ELEMENTS(w->written[0]));
+    const int32_t cols[] = { w->n_x, w->n_b, c->n_head };
+    memcpy(w->ring_cols, cols, sizeof cols);
+    for (int32_t i = 0; i < 3; i++) w->ring[i] = nans((size_t)(TEST_SEQS * w->n_ring * cols[i]));
 }
 
 static world make_world(const scan_case *c, int32_t rows, test_random *random)
 {
-    world w;
+    world w = { 0 };
     size_t r = (size_t)rows, heads = (size_t)c->n_head;
     w.inner = c->n_head * c->head_dim;
     w.n_x = w.inner / c->x_rep;
@@ -239,6 +483,8 @@ static world make_world(const scan_case *c, int32_t rows, test_random *random)
     w.n_c = c->n_head / c->c_rep * c->n_state;
     w.ld_x = c->in_conv ? w.n_x + w.n_b + w.n_c : w.n_x;
     w.ld_bc = w.n_b + w.n_c;
+    size_world(c, &w);
+    const size_t nodes = TEST_SEQS * 2 * (size_t)w.n_node;
     w.xbc = rounded(random, r * (size_t)w.ld_x, 1.0, c->dtype);
     w.bc = rounded(random, r * (size_t)w.ld_bc, 1.0, c->rest);
     w.dt = rounded(random, r * heads, 2.0, c->rest);
@@ -250,9 +496,9 @@ static world make_world(const scan_case *c, int32_t rows, test_random *random)
     w.d = rounded(random, heads, 1.0, F32);
     w.dt_bias = rounded(random, heads, 0.5, F32);
     w.n_state = TEST_SEQS * (size_t)w.inner * (size_t)c->n_state;
-    w.n_cache_dt = TEST_SEQS * 2 * NODES * heads;
-    w.n_cache_b = c->in_conv ? 0 : TEST_SEQS * 2 * NODES * (size_t)w.n_b;
-    w.n_replay = TEST_SEQS * 2 * NODES * (size_t)w.ld_x;
+    w.n_cache_dt = nodes * heads;
+    w.n_cache_b = c->in_conv ? 0 : nodes * (size_t)w.n_b;
+    w.n_replay = nodes * (size_t)w.ld_x;
     w.state = nans(w.n_state);
     w.cache_dt = nans(w.n_cache_dt);
     w.cache_b = nans(w.n_cache_b);
@@ -263,7 +509,8 @@ static world make_world(const scan_case *c, int32_t rows, test_random *random)
 
 static void free_world(world *w)
 {
-    double *all[] = { w->xbc, w->bc, w->dt, w->z, w->y, w->a, w->d, w->dt_bias, w->state, w->cache_dt, w->cache_b, w->replay };
+    double *all[] = { w->xbc, w->bc, w->dt, w->z, w->y, w->a, w->d, w->dt_bias, w->state, w->cache_dt, w->cache_b,
+                      w->replay, w->ring[0], w->ring[1], w->ring[2] };
     for (int32_t i = 0; i < N_ELEMENTS(all); i++) free(all[i]);
 }
 
@@ -271,8 +518,14 @@ static token cached_token(const scan_case *c, const world *w, int32_t index, int
 {
     const test_seq *s = &c->seqs[index];
     const double *row = replay_at(w, index, entry);
-    token t = { .x = row, .b = row + w->n_x, .dt = w->cache_dt + cache_row(s, half, node) * (size_t)c->n_head };
-    if (!c->in_conv) t.b = w->cache_b + cache_row(s, half, node) * (size_t)w->n_b;
+    token t = { .x = row, .b = row + w->n_x, .dt = w->cache_dt + cache_row(w, s, half, node) * (size_t)c->n_head };
+    if (!c->in_conv) t.b = w->cache_b + cache_row(w, s, half, node) * (size_t)w->n_b;
+    return t;
+}
+
+static token recent_token(const world *w, const test_seq *s, int32_t position)
+{
+    token t = { .x = ring_at(w, s, position, 0), .b = ring_at(w, s, position, 1), .dt = ring_at(w, s, position, 2) };
     return t;
 }
 
@@ -312,24 +565,56 @@ static token node_token(const scan_case *c, const world *w, int32_t index, int32
 static void fill_caches(const scan_case *c, world *w, const test_seq *s, int32_t node, const token *t)
 {
     for (int32_t h = 0; h < c->n_head; h++)
-        w->cache_dt[cache_row(s, s->parity, node) * (size_t)c->n_head + (size_t)h] = token_dt(c, w, t, h);
+        w->cache_dt[cache_row(w, s, s->parity, node) * (size_t)c->n_head + (size_t)h] = token_dt(c, w, t, h);
     for (int32_t i = 0; i < w->n_b && !c->in_conv; i++)
-        w->cache_b[cache_row(s, s->parity, node) * (size_t)w->n_b + (size_t)i] = test_round(t->b[i], c->dtype);
+        w->cache_b[cache_row(w, s, s->parity, node) * (size_t)w->n_b + (size_t)i] = test_round(t->b[i], c->dtype);
+}
+
+/* The rings get the token at `position`. */
+static void keep(const scan_case *c, world *w, const test_seq *s, int32_t position, const token *t)
+{
+    double *dt = ring_at(w, s, position, 2), *b = ring_at(w, s, position, 1);
+    memcpy(ring_at(w, s, position, 0), t->x, (size_t)w->n_x * sizeof(double));
+    for (int32_t i = 0; i < w->n_b; i++) b[i] = test_round(t->b[i], c->dtype);
+    for (int32_t h = 0; h < c->n_head; h++) dt[h] = token_dt(c, w, t, h);
+}
+
+/* Windowed: of the recent tokens and the path, whole windows go into `stored`, until less than two are left. `live`
+ * becomes the state behind all of them. */
+static void expect_window(const scan_case *c, world *w, int32_t index, double *stored, double *live, size_t size)
+{
+    const test_seq *s = &c->seqs[index];
+    const int32_t first = s->n_past - s->n_replay - s->n_recent, n = s->n_recent + s->n_replay;
+    int32_t n_fold = 0;
+    while (s->n_fed == 0 && n - n_fold >= 2 * SPEC_WINDOW) n_fold += SPEC_WINDOW;
+    for (int32_t j = 0; j < n; j++) {
+        token t = j < s->n_recent ? recent_token(w, s, first + j)
+                                  : cached_token(c, w, index, j - s->n_recent, s->parity ^ 1, s->path[j - s->n_recent]);
+        if (j == n_fold) memcpy(live, stored, size * sizeof *live);
+        absorb(c, w, j < n_fold ? stored : live, NULL, &t);
+        if (j < s->n_recent) continue;
+        keep(c, w, s, first + j, &t);
+        w->written[s->slot][(first + j) % w->n_ring] = j < n_fold;
+    }
+    if (n == n_fold) memcpy(live, stored, size * sizeof *live);
 }
 
 static void expect_decode(const scan_case *c, world *w, int32_t index, int32_t row)
 {
     const test_seq *s = &c->seqs[index];
     size_t size = (size_t)(w->inner * c->n_state);
-    double *stored = w->state + (size_t)s->slot * size, *live = calloc(size, sizeof *live);
+    double *stored = w->state + (size_t)s->slot * size;
+    double *live = calloc(size, sizeof *live), *base = calloc(size, sizeof *base);
     int32_t path[TEST_NODES];
-    for (int32_t j = 0; j < s->n_replay; j++) {
+    for (int32_t j = 0; j < s->n_replay && !c->window; j++) {
         token t = cached_token(c, w, index, j, s->parity ^ 1, s->path[j]);
         absorb(c, w, stored, NULL, &t);
     }
+    if (c->window) expect_window(c, w, index, stored, base, size);
+    else memcpy(base, stored, size * sizeof *base);
     for (int32_t n = s->n_fed; n < s->n_node; n++) {
         int32_t length = test_path(s, n, path);
-        memcpy(live, stored, size * sizeof *live);
+        memcpy(live, base, size * sizeof *live);
         for (int32_t i = 0; i < length; i++) {
             token t = node_token(c, w, index, row, path[i]);
             absorb(c, w, live, i == length - 1 ? w->y + (row + n - s->n_fed) * w->inner : NULL, &t);
@@ -338,8 +623,10 @@ static void expect_decode(const scan_case *c, world *w, int32_t index, int32_t r
     }
     for (int32_t n = 0; n < s->n_advance; n++) {
         token t = node_token(c, w, index, row, n);
-        absorb(c, w, stored, NULL, &t);
+        if (c->window) keep(c, w, s, s->n_past + n, &t);
+        else absorb(c, w, stored, NULL, &t);
     }
+    free(base);
     free(live);
 }
 
@@ -360,10 +647,26 @@ static void check(const test_device *d, const char *name, const char *output, co
     free(got);
 }
 
+/* Windowed scans keep what they were given; the time steps of a chain in front are computed in the pass. */
+static void check_rings(const test_device *d, const scan_case *c, world *w, const test_buffer rings[3])
+{
+    static const char *const names[] = { "recent x", "recent B", "recent dt" };
+    for (int32_t i = 0; i < 3; i++) {
+        const size_t cols = (size_t)w->ring_cols[i];
+        double *got = test_read(&rings[i]);
+        for (int32_t e = 0; e < TEST_SEQS * w->n_ring; e++)
+            if (w->written[e / w->n_ring][e % w->n_ring] && isnan(got[(size_t)e * cols]))
+                memcpy(w->ring[i] + (size_t)e * cols, got + (size_t)e * cols, cols * sizeof *got);
+        test_compare(d, c->name, names[i], got, w->ring[i], TEST_SEQS * w->n_ring, w->ring_cols[i],
+                     i < 2 ? 0.0 : test_tolerance(F32));
+        free(got);
+    }
+}
+
 /* Prefill may make y by products of 16-bit parts, two to a value; the state stays float32. */
 static double y_tolerance(const scan_case *c)
 {
-    const bool parts = c->phase == PREFILL && c->dtype != F32 && c->rest == F32;
+    const bool parts = c->phase == SPEC_PHASE_PREFILL && c->dtype != F32 && c->rest == F32;
     return parts ? 1e-4 : test_tolerance(c->rest);
 }
 
@@ -412,6 +715,10 @@ static void run_case(const test_device *d, const scan_case *c)
     test_buffer state = test_floats(d, w.state, w.n_state), cache_dt = test_floats(d, w.cache_dt, w.n_cache_dt);
     test_buffer cache_b = test_buffer_from(d, w.cache_b, w.n_cache_b, c->dtype);
     test_buffer replay = test_buffer_from(d, w.replay, w.n_replay, c->dtype);
+    test_buffer rings[3];
+    for (int32_t i = 0; i < 3; i++)
+        rings[i] = test_buffer_from(d, w.ring[i], (size_t)(TEST_SEQS * w.n_ring * w.ring_cols[i]),
+                                    i < 2 ? c->dtype : F32);
     spec_view x = test_view(&xbc, w.ld_x), b = c->in_conv ? x : test_view(&bc, w.ld_bc), cc = b;
     size_t b_size = test_type_size(b.dtype);
     if (c->in_conv) b.data = (char *)x.data + (size_t)w.n_x * b_size;
@@ -424,21 +731,26 @@ static void run_case(const test_device *d, const scan_case *c)
                                   .dtype = c->dtype, .replay_y = replay.data, .replay_ld = w.ld_x, .replay_x_col = 0,
                                   .replay_b_col = w.n_x, .b_in_conv = c->in_conv, .state = state.data,
                                   .cache_dt = cache_dt.data, .cache_b = c->in_conv ? NULL : cache_b.data,
-                                  .n_node = NODES, .y = test_view(&y, w.inner) };
+                                  .n_node = w.n_node, .y = test_view(&y, w.inner) };
     if (c->gate) op.u.scan.z = test_view(&z, w.inner);
-    if (c->phase == PREFILL) expect_prefill(c, &w);
+    if (c->window)
+        op.u.scan.window = SPEC_WINDOW, op.u.scan.n_ring = w.n_ring, op.u.scan.recent_x = rings[0].data,
+        op.u.scan.recent_b = rings[1].data, op.u.scan.recent_dt = rings[2].data;
+    if (c->phase == SPEC_PHASE_PREFILL) expect_prefill(c, &w);
     else
         for (int32_t i = 0, row = 0; i < c->n_seq; row += c->seqs[i].n_node - c->seqs[i].n_fed, i++)
             expect_decode(c, &w, i, row);
     if (test_can(d, c->name, &op)) {
-        test_run(d, &op, step, NODES);
+        test_run(d, &op, step, w.n_node);
         check(d, c->name, "y", &y, w.y, (size_t)step->n_row * (size_t)w.inner, w.inner, y_tolerance(c));
         check(d, c->name, "state", &state, w.state, w.n_state, w.inner * c->n_state, test_tolerance(F32));
         check(d, c->name, "cache_dt", &cache_dt, w.cache_dt, w.n_cache_dt, c->n_head, test_tolerance(F32));
         if (!c->in_conv) check(d, c->name, "cache_b", &cache_b, w.cache_b, w.n_cache_b, w.n_b, 0.0);
-        if (c->phase == PREFILL) check_prefix(d, c, &op, &y, &state, initial);
+        if (c->window) check_rings(d, c, &w, rings);
+        if (c->phase == SPEC_PHASE_PREFILL) check_prefix(d, c, &op, &y, &state, initial);
     }
-    test_buffer *all[] = { &replay, &cache_b, &cache_dt, &state, &dt_bias, &skip, &a, &y, &z, &dt, &bc, &xbc };
+    test_buffer *all[] = { &rings[0], &rings[1], &rings[2], &replay, &cache_b, &cache_dt, &state, &dt_bias, &skip, &a,
+                           &y, &z, &dt, &bc, &xbc };
     for (int32_t i = 0; i < N_ELEMENTS(all); i++) test_buffer_free(all[i]);
     free_world(&w);
     free(initial);
@@ -448,6 +760,14 @@ static void run_case(const test_device *d, const scan_case *c)
 static void each(test_device *d)
 {
     for (int32_t i = 0; i < N_ELEMENTS(cases); i++) run_case(d, &cases[i]);
+    for (int32_t i = 0; i < N_ELEMENTS(windowed) * N_ELEMENTS(window_steps); i++) {
+        const int32_t k = i / N_ELEMENTS(window_steps), step = i % N_ELEMENTS(window_steps);
+        char name[96];
+        scan_case c = windowed[k];
+        snprintf(name, sizeof name, "%s %s", c.name, window_steps[step].name);
+        c.name = name, c.seqs = window_steps[step].seqs, c.n_seq = window_steps[step].n_seq;
+        run_case(d, &c);
+    }
 }
 
 static void test_scan(void **state)
@@ -459,6 +779,13 @@ static void test_scan(void **state)
 int main(void)
 {
     for (int32_t i = 0; i < LINE; i++) line[i] = i - 1;
+    for (int32_t i = 0; i < DEPTHS; i++) path_line[i] = i, path_far_apart[i] = 3 * i;
+    for (int32_t i = 0; i < WIDE; i++) {
+        binary[i] = i > 0 ? (i - 1) / 2 : -1;
+        comb[i] = i < SPEC_MAX_DEPTH ? i - 1 : i * 5 % SPEC_MAX_DEPTH;
+        forks[i] = i == 0 ? -1 : (i - 1) % SPEC_MAX_DEPTH == 0 ? 0 : i - 1;
+        mixed[i] = i < 30 || i % 15 > 0 ? i - 1 : i / 2 % 30;
+    }
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_scan) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

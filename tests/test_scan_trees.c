@@ -1,13 +1,15 @@
 /* test_scan_trees.c - the scan over large trees. Every node's output and state, computed by plain steps (one node a
  * pass, then a flush that replays it), is what the scan makes in any other way, bit for bit: whole trees, permuted,
- * in several passes, by paths, with a state per node, with a chain in front that is advanced over. The matrix form
- * agrees within rounding. And the order of visits: every load finds the parent's state, in few places. */
+ * in several passes, by paths, with a state per node, with a chain in front that is advanced over. So it is with the
+ * windowed form, whose plain steps go over many windows' ends; and the two forms agree within rounding. And the order
+ * of visits: every load finds the parent's state, in few places. */
 #include <math.h>
 #include <stdio.h>
 
 #include "tests/test.h"
 
-enum { NODES = 256, SLOT = 1, SLOTS = 2 };
+enum { NODES = 256, SLOT = 1, SLOTS = 2, ROWS = NODES + 8 };
+enum { RING = 2 * SPEC_WINDOW + 3 * (SPEC_MAX_DEPTH + 1) }; /* for replay and for chains in front */
 
 /* ------------------------------------------------------------------------------------- trees --- */
 
@@ -181,6 +183,8 @@ typedef struct bench {
     int32_t ld_x, ld_bc, inner;
     size_t state_bytes, y_bytes;
     test_buffer xbc, bc, dt, z, y, a, skip, dt_bias, state, cache_dt, cache_b, replay, node_state;
+    test_buffer ring[3];   /* x, B, dt of recent tokens; windowed form */
+    size_t entry_bytes[3];
     uint8_t *tokens[4]; /* of xbc, bc, dt, z: rows as the buffers hold them */
     size_t row_bytes[4];
     uint8_t *zero_state;
@@ -214,14 +218,29 @@ static test_buffer decays(const bench *b, test_random *random)
 
 static spec_queue *queue_of(const bench *b, const spec_op *op)
 {
-    const spec_plan plan = { .ops = op, .n_op = 1, .phase = SPEC_PHASE_DECODE, .n_row_max = NODES, .n_seq_max = 1,
+    const spec_plan plan = { .ops = op, .n_op = 1, .phase = SPEC_PHASE_DECODE, .n_row_max = ROWS, .n_seq_max = SLOTS,
                              .n_node_max = NODES, .n_kv_max = TEST_PAGES * SPEC_PAGE };
     spec_queue *q = NULL;
     test_ok(b->d->ops->queue_open(b->d->dev, &q, &plan, 1, 0), "queue_open");
     return q;
 }
 
-static void open_bench(bench *b, const test_device *d, const scan_kind *k)
+/* The op becomes windowed. */
+static void open_rings(bench *b)
+{
+    const scan_kind *k = b->k;
+    const int32_t cols[] = { b->inner / k->x_rep, k->n_head / k->b_rep * k->n_state, k->n_head };
+    for (int32_t i = 0; i < 3; i++) {
+        const spec_dtype dtype = i < 2 ? k->dtype : SPEC_DTYPE_F32;
+        b->ring[i] = test_buffer_new(b->d, SLOTS * RING * (size_t)cols[i], dtype);
+        b->entry_bytes[i] = (size_t)cols[i] * test_type_size(dtype);
+    }
+    spec_scan_args *a = &b->op.u.scan;
+    a->window = SPEC_WINDOW, a->n_ring = RING;
+    a->recent_x = b->ring[0].data, a->recent_b = b->ring[1].data, a->recent_dt = b->ring[2].data;
+}
+
+static void open_bench(bench *b, const test_device *d, const scan_kind *k, bool window)
 {
     test_random random = { 17 };
     const size_t heads = (size_t)k->n_head;
@@ -232,22 +251,23 @@ static void open_bench(bench *b, const test_device *d, const scan_kind *k)
     b->ld_x = n_x + (k->in_conv ? b->ld_bc : 0);
     b->state_bytes = (size_t)b->inner * (size_t)k->n_state * sizeof(float);
     b->y_bytes = (size_t)b->inner * sizeof(float);
-    b->xbc = random_buffer(d, &random, (size_t)(NODES * b->ld_x), 1.0, k->dtype);
-    b->bc = random_buffer(d, &random, (size_t)(NODES * b->ld_bc), 1.0, k->rest);
-    b->dt = random_buffer(d, &random, NODES * heads, 12.0, SPEC_DTYPE_F32); /* so that dt is 1e-5 to its limit */
-    b->z = random_buffer(d, &random, (size_t)(NODES * b->inner), 2.0, SPEC_DTYPE_F32);
-    b->y = test_buffer_new(d, (size_t)(NODES * b->inner), SPEC_DTYPE_F32);
+    b->xbc = random_buffer(d, &random, (size_t)(ROWS * b->ld_x), 1.0, k->dtype);
+    b->bc = random_buffer(d, &random, (size_t)(ROWS * b->ld_bc), 1.0, k->rest);
+    b->dt = random_buffer(d, &random, ROWS * heads, 12.0, SPEC_DTYPE_F32); /* so that dt is 1e-5 to its limit */
+    b->z = random_buffer(d, &random, (size_t)(ROWS * b->inner), 2.0, SPEC_DTYPE_F32);
+    b->y = test_buffer_new(d, (size_t)(ROWS * b->inner), SPEC_DTYPE_F32);
     b->a = decays(b, &random);
     b->skip = random_buffer(d, &random, heads, 1.0, SPEC_DTYPE_F32);
     b->dt_bias = random_buffer(d, &random, heads, 0.5, SPEC_DTYPE_F32);
     b->state = random_buffer(d, &random, (size_t)(SLOTS * b->inner * k->n_state), 1.0, SPEC_DTYPE_F32);
     b->cache_dt = test_buffer_new(d, SLOTS * 2 * NODES * heads, SPEC_DTYPE_F32);
     b->cache_b = test_buffer_new(d, (size_t)(SLOTS * 2 * NODES * n_b), k->dtype);
-    b->replay = test_buffer_new(d, (size_t)(2 * NODES * b->ld_x), k->dtype);
-    b->node_state = test_buffer_new(d, (size_t)SLOTS * NODES * (size_t)(b->inner * k->n_state), SPEC_DTYPE_F32);
+    b->replay = test_buffer_new(d, (size_t)(SLOTS * 2 * NODES * b->ld_x), k->dtype);
+    if (!window)
+        b->node_state = test_buffer_new(d, (size_t)SLOTS * NODES * (size_t)(b->inner * k->n_state), SPEC_DTYPE_F32);
     for (int32_t i = 0; i < 4; i++) {
         const test_buffer *from = token_buffer(b, i);
-        b->row_bytes[i] = from->n / NODES * test_type_size(from->dtype);
+        b->row_bytes[i] = from->n / ROWS * test_type_size(from->dtype);
         b->tokens[i] = test_read_raw(from);
     }
     b->zero_state = test_read_raw(&b->state);
@@ -265,14 +285,15 @@ static void open_bench(bench *b, const test_device *d, const scan_kind *k)
         .state = b->state.data, .cache_dt = b->cache_dt.data, .cache_b = k->in_conv ? NULL : b->cache_b.data,
         .n_node = NODES, .y = test_view(&b->y, b->inner) };
     if (k->gate) b->op.u.scan.z = test_view(&b->z, b->inner);
+    if (window) open_rings(b);
     b->q = queue_of(b, &b->op);
 }
 
 static void close_bench(bench *b)
 {
     b->d->ops->queue_close(b->q);
-    test_buffer *all[] = { &b->node_state, &b->replay, &b->cache_b, &b->cache_dt, &b->state, &b->dt_bias, &b->skip,
-                           &b->a, &b->y, &b->z, &b->dt, &b->bc, &b->xbc };
+    test_buffer *all[] = { &b->ring[0], &b->ring[1], &b->ring[2], &b->node_state, &b->replay, &b->cache_b, &b->cache_dt,
+                           &b->state, &b->dt_bias, &b->skip, &b->a, &b->y, &b->z, &b->dt, &b->bc, &b->xbc };
     for (int32_t i = 0; i < N_ELEMENTS(all); i++) test_buffer_free(all[i]);
     for (int32_t i = 0; i < 4; i++) free(b->tokens[i]);
     free(b->zero_state);
@@ -303,23 +324,34 @@ static void put_replay(bench *b, int32_t entry, int32_t t)
     test_ok(b->d->ops->upload(b->q, to, b->tokens[0] + (size_t)t * b->row_bytes[0], b->row_bytes[0]), "upload");
 }
 
-/* A pass: row r is token[s->n_fed + r], and the nodes fed before are in replay_y. */
-static void run_pass(bench *b, const spec_op *op, const test_seq *s, const int32_t *token)
+/* Row r < n is token[r]. */
+static void feed_rows(bench *b, const int32_t *token, int32_t n)
 {
-    for (int32_t i = 0; i < s->n_fed; i++) put_replay(b, s->n_replay + i, token[i]);
-    for (int32_t i = 0; i < 4 && s->n_node > s->n_fed; i++) {
-        const size_t bytes = b->row_bytes[i], n = (size_t)(s->n_node - s->n_fed);
-        uint8_t *rows = malloc(n * bytes);
-        for (size_t r = 0; r < n; r++)
-            memcpy(rows + r * bytes, b->tokens[i] + (size_t)token[(size_t)s->n_fed + r] * bytes, bytes);
-        test_ok(b->d->ops->upload(b->q, token_buffer(b, i)->data, rows, n * bytes), "upload");
+    for (int32_t i = 0; i < 4 && n > 0; i++) {
+        const size_t bytes = b->row_bytes[i];
+        uint8_t *rows = malloc((size_t)n * bytes);
+        for (int32_t r = 0; r < n; r++)
+            memcpy(rows + (size_t)r * bytes, b->tokens[i] + (size_t)token[r] * bytes, bytes);
+        test_ok(b->d->ops->upload(b->q, token_buffer(b, i)->data, rows, (size_t)n * bytes), "upload");
         free(rows);
     }
-    spec_step_block *step = test_step(SPEC_PHASE_DECODE, s, 1, 0);
+}
+
+static void run_step(bench *b, const spec_op *op, const test_seq *seqs, int32_t n_seq)
+{
+    spec_step_block *step = test_step(SPEC_PHASE_DECODE, seqs, n_seq, 0);
     test_ok(b->d->ops->step_bind(b->q, step), "step_bind");
     test_ok(speci_op_run(b->d->ops, b->q, op), "scan");
     test_ok(b->d->ops->sync(b->q), "sync");
     free(step);
+}
+
+/* A pass: row r is token[s->n_fed + r], and the nodes fed before are in replay_y. */
+static void run_pass(bench *b, const spec_op *op, const test_seq *s, const int32_t *token)
+{
+    for (int32_t i = 0; i < s->n_fed; i++) put_replay(b, s->n_replay + i, token[i]);
+    if (s->n_node > s->n_fed) feed_rows(b, token + s->n_fed, s->n_node - s->n_fed);
+    run_step(b, op, s, 1);
 }
 
 /* ---------------------------------------------------------------------------------- bit for bit --- */
@@ -451,7 +483,7 @@ static void each_kind(test_device *d)
     for (int32_t i = 0; i < N_ELEMENTS(kinds); i++) {
         bench b;
         shape t;
-        open_bench(&b, d, &kinds[i]);
+        open_bench(&b, d, &kinds[i], false);
         if (test_can(d, kinds[i].name, &b.op)) {
             check_chain_in_front(&b, &random);
             for (int32_t g = 0; g < N_ELEMENTS(growths); g++) {
@@ -469,20 +501,230 @@ static void test_trees(void **state)
     test_each_device(each_kind);
 }
 
-/* ---------------------------------------------------------------------------------- matrix form --- */
+/* -------------------------------------------------------------------------------- windowed form --- */
 
-static const scan_kind matrices[] = {
-    { "matrix", 4, 8, 16, 1, 2, 2, false, true, false, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 2 },
-    { "matrix_strong", 4, 32, 16, 1, 4, 4, false, true, false, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 50 },
-    { "matrix_bf16", 2, 64, 128, 1, 2, 2, false, true, true, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 50 },
-    { "matrix_wide", 1, 33, 256, 1, 1, 1, false, true, false, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 2 },
-    { "matrix_odd", 3, 7, 13, 1, 3, 3, false, false, true, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 50 },
+static const scan_kind windows[] = {
+    { "window", 4, 8, 16, 1, 2, 2, false, true, false, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 2 },
+    { "window_strong", 4, 32, 16, 1, 4, 4, false, true, false, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 50 },
+    { "window_bf16", 2, 64, 128, 1, 2, 2, false, true, true, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 50 },
+    { "window_shared", 4, 32, 128, 2, 4, 1, false, true, false, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 2 },
+    { "window_f16", 2, 48, 64, 1, 1, 1, false, true, false, SPEC_DTYPE_F16, SPEC_DTYPE_F16, 2 },
+    { "window_wide", 1, 33, 256, 1, 1, 1, false, true, false, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 2 },
+    { "window_odd", 3, 7, 13, 1, 3, 3, false, false, true, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 50 },
+    { "window_rounded_b", 2, 16, 64, 1, 2, 2, false, false, true, SPEC_DTYPE_BF16, SPEC_DTYPE_F32, 2 },
+    { "window_24", 24, 64, 128, 1, 24, 24, false, true, false, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 2 },
+    { "window_24_f16", 24, 64, 128, 1, 8, 8, false, true, true, SPEC_DTYPE_F16, SPEC_DTYPE_F16, 50 },
+    { "window_80", 80, 64, 128, 1, 80, 80, false, true, false, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 2 },
 };
 
-/* Each row within 1e-5 of its largest value: two float32 forms of sums of up to 256 states and 64 nodes. */
-static void near_rows(const bench *b, const float *want, int32_t n, const char *what)
+/* What a sequence has: its state, and the rings with n_recent tokens in them. */
+typedef struct memory {
+    uint8_t *bytes;
+    int32_t n_past, n_recent;
+} memory;
+
+static size_t ring_bytes(const bench *b, int32_t i) { return RING * b->entry_bytes[i]; }
+
+static size_t memory_bytes(const bench *b)
 {
-    float *got = test_read_raw(&b->y);
+    return b->state_bytes + ring_bytes(b, 0) + ring_bytes(b, 1) + ring_bytes(b, 2);
+}
+
+static char *slot_ring(const bench *b, int32_t i) { return (char *)b->ring[i].data + SLOT * ring_bytes(b, i); }
+
+/* From the device, or to it. */
+static void move_memory(bench *b, const memory *m, bool save)
+{
+    uint8_t *at = m->bytes;
+    for (int32_t i = -1; i < 3; i++) {
+        char *part = i < 0 ? slot_state(b) : slot_ring(b, i);
+        const size_t n = i < 0 ? b->state_bytes : ring_bytes(b, i);
+        if (save) test_ok(b->d->ops->download(b->q, at, part, n), "download");
+        else test_ok(b->d->ops->upload(b->q, part, at, n), "upload");
+        at += n;
+    }
+    test_ok(b->d->ops->sync(b->q), "sync");
+}
+
+static memory copy_of(const bench *b, const memory *m)
+{
+    memory out = { malloc(memory_bytes(b)), m->n_past, m->n_recent };
+    memcpy(out.bytes, m->bytes, memory_bytes(b));
+    return out;
+}
+
+static test_seq step_of(const memory *m, const shape *t)
+{
+    return (test_seq){ .slot = SLOT, .n_past = m->n_past, .n_recent = m->n_recent, .n_node = t->n,
+                       .parent = t->parent };
+}
+
+/* The step that replays path [n] in front of tree t, or of none. */
+static test_seq replay_of(const memory *m, const int32_t *path, int32_t n, const shape *t)
+{
+    test_seq s = { .slot = SLOT, .parity = 1, .n_past = m->n_past + n, .n_recent = m->n_recent, .n_replay = n,
+                   .path = path };
+    if (t) s.n_node = t->n, s.parent = t->parent;
+    return s;
+}
+
+/* n more tokens: those that whole windows have taken are no longer recent. */
+static void count(memory *m, int32_t n)
+{
+    m->n_past += n, m->n_recent += n;
+    while (m->n_recent >= 2 * SPEC_WINDOW) m->n_recent -= SPEC_WINDOW;
+}
+
+/* A plain step: m, which is on the device, absorbs a token. */
+static void step_plainly(bench *b, memory *m, int32_t token, uint8_t *y)
+{
+    static const int32_t path = 0;
+    const shape one = { .n = 1, .parent = { -1 } };
+    const test_seq step = step_of(m, &one), flush = replay_of(m, &path, 1, NULL);
+    run_pass(b, &b->op, &step, &token);
+    if (y) test_ok(b->d->ops->download(b->q, y, b->y.data, b->y_bytes), "download");
+    put_replay(b, 0, token);
+    run_pass(b, &b->op, &flush, NULL);
+    count(m, 1);
+}
+
+enum { PAST = 177 }; /* positions that prefill covered */
+static int32_t token_before(int32_t i) { return NODES - 1 - i; } /* token number i behind them */
+
+/* After n plain steps from the state that prefill left; nothing is in the rings before. */
+static memory memory_after(bench *b, int32_t n)
+{
+    memory m = { malloc(memory_bytes(b)), PAST, 0 };
+    memset(m.bytes, 0xff, memory_bytes(b));
+    memcpy(m.bytes, b->zero_state, b->state_bytes);
+    move_memory(b, &m, false);
+    for (int32_t i = 0; i < n; i++) step_plainly(b, &m, token_before(i), NULL);
+    move_memory(b, &m, true);
+    return m;
+}
+
+/* On the device is what m has. */
+static void expect_kept(bench *b, const memory *m, const char *what, int32_t node)
+{
+    const uint8_t *want = m->bytes + b->state_bytes;
+    expect_bytes(b, slot_state(b), m->bytes, b->state_bytes, what, "state", node);
+    for (int32_t i = 0; i < 3; want += ring_bytes(b, i), i++)
+        for (int32_t j = 1; j <= m->n_recent; j++) {
+            const size_t at = (size_t)((m->n_past - j) % RING) * b->entry_bytes[i];
+            expect_bytes(b, slot_ring(b, i) + at, want + at, b->entry_bytes[i], what, "recent token", m->n_past - j);
+        }
+}
+
+/* By plain steps from `base`, of every node: its output (`all.y`), and the memory after it. */
+typedef struct window_truth {
+    truth all;
+    memory after[NODES];
+} window_truth;
+
+static window_truth *walk_plainly(bench *b, const memory *base, const shape *t)
+{
+    window_truth *w = calloc(1, sizeof *w);
+    w->all.y = malloc((size_t)t->n * b->y_bytes);
+    for (int32_t i = 0; i < t->n; i++) {
+        w->after[i] = copy_of(b, t->parent[i] < 0 ? base : &w->after[t->parent[i]]);
+        move_memory(b, &w->after[i], false);
+        step_plainly(b, &w->after[i], i, w->all.y + (size_t)i * b->y_bytes);
+        test_ok(b->d->ops->sync(b->q), "sync");
+        move_memory(b, &w->after[i], true);
+    }
+    return w;
+}
+
+static void free_truth(window_truth *w, const shape *t)
+{
+    for (int32_t i = 0; i < t->n; i++) free(w->after[i].bytes);
+    free(w->all.y);
+    free(w);
+}
+
+/* The tree in one pass; then the path to `node`, alone, in front of the next tree, and in two halves. */
+static void check_window_whole(bench *b, const memory *base, const window_truth *want, const shape *t,
+                               const int32_t *was, int32_t node, const char *what)
+{
+    const test_seq whole = step_of(base, t);
+    int32_t path[SPEC_MAX_DEPTH + 1];
+    const int32_t n = test_path(&whole, node, path);
+    const memory *after = &want->after[was[node]];
+    move_memory(b, base, false);
+    run_pass(b, &b->op, &whole, was);
+    expect_y(b, &want->all, t, was, 0, what);
+    expect_kept(b, base, what, -1);
+    for (int32_t j = 0; j < n; j++) put_replay(b, j, was[path[j]]);
+    const test_seq flush = replay_of(base, path, n, NULL), next = replay_of(base, path, n, t);
+    run_pass(b, &b->op, &flush, NULL);
+    expect_kept(b, after, what, was[node]);
+
+    const test_seq behind = step_of(after, t);
+    truth there = { malloc((size_t)t->n * b->y_bytes), NULL };
+    int32_t same[NODES];
+    for (int32_t i = 0; i < t->n; i++) same[i] = i;
+    run_pass(b, &b->op, &behind, was);
+    test_ok(b->d->ops->download(b->q, there.y, b->y.data, (size_t)t->n * b->y_bytes), "download");
+    test_ok(b->d->ops->sync(b->q), "sync");
+    move_memory(b, base, false);
+    run_pass(b, &b->op, &whole, was);
+    for (int32_t j = 0; j < n; j++) put_replay(b, j, was[path[j]]);
+    run_pass(b, &b->op, &next, was);
+    expect_y(b, &there, t, same, 0, what);
+    expect_kept(b, after, what, was[node]);
+    free(there.y);
+}
+
+/* In three passes behind a path that the first replays: the tree's root is a token after n more plain steps. */
+static void check_window_growing(bench *b, const window_truth *want, const memory *base, const memory *before,
+                                 const shape *t, const int32_t *was, const char *what)
+{
+    const int32_t cuts[] = { 0, t->n / 5 + 1, t->n / 2 + 1, t->n }, n = base->n_past - before->n_past;
+    shape chain = { .n = n };
+    int32_t token[SPEC_MAX_DEPTH + 1], path[SPEC_MAX_DEPTH + 1];
+    for (int32_t i = 0; i < n; i++)
+        chain.parent[i] = i - 1, path[i] = i, token[i] = token_before(before->n_past - PAST + i);
+    move_memory(b, before, false);
+    if (n > 0) {
+        const test_seq s = step_of(before, &chain);
+        run_pass(b, &b->op, &s, token);
+    }
+    for (int32_t i = 0; i < 3; i++) {
+        shape part = { .n = cuts[i + 1] < t->n ? cuts[i + 1] : t->n };
+        memcpy(part.parent, t->parent, sizeof part.parent);
+        if (part.n <= cuts[i]) continue;
+        test_seq s = i == 0 ? replay_of(before, path, n, &part) : step_of(base, &part);
+        for (int32_t j = 0; j < s.n_replay; j++) put_replay(b, j, token[j]);
+        s.parity = 1, s.n_fed = cuts[i], s.n_given = i == 0 ? part.n / 2 + 1 : cuts[i];
+        run_pass(b, &b->op, &s, was);
+        expect_y(b, &want->all, &part, was, cuts[i], what);
+    }
+    expect_kept(b, base, what, -1);
+}
+
+/* Beside another sequence, whose numbers are all NaN. */
+static void check_window_beside(bench *b, const memory *base, const window_truth *want, const shape *t,
+                                const int32_t *was)
+{
+    static const int32_t chain[] = { -1, 0, 1, 2, 3 };
+    const test_seq seqs[] = { { .n_past = 600, .n_recent = 30, .n_replay = 4, .path = (const int32_t[]){ 0, 1, 2, 3 },
+                                .n_node = 5, .parent = chain }, step_of(base, t) };
+    int32_t token[ROWS];
+    for (int32_t i = 0; i < 5 + t->n; i++) token[i] = i < 5 ? i : was[i - 5];
+    move_memory(b, base, false);
+    feed_rows(b, token, 5 + t->n);
+    run_step(b, &b->op, seqs, 2);
+    uint8_t *got = test_read_raw(&b->y);
+    for (int32_t i = 0; i < t->n; i++)
+        if (memcmp(got + (size_t)(5 + i) * b->y_bytes, want->all.y + (size_t)was[i] * b->y_bytes, b->y_bytes) != 0)
+            fail_msg("%s %s: beside another: the output of node %d differs", b->d->name, b->k->name, was[i]);
+    free(got);
+    expect_kept(b, base, "beside another", -1);
+}
+
+/* Rows [n] of y within 1e-5 of each row's largest value: float32 sums in two forms, over 256 states and 154 tokens. */
+static void near_rows(const bench *b, const float *want, const float *got, int32_t n, const char *what)
+{
     for (int32_t r = 0; r < n; r++) {
         double most = 0, error = 0;
         for (int32_t i = r * b->inner; i < (r + 1) * b->inner; i++) {
@@ -493,100 +735,236 @@ static void near_rows(const bench *b, const float *want, int32_t n, const char *
         if (!(error <= 1e-5 * most))
             fail_msg("%s %s: %s: row %d is off by %.2g", b->d->name, b->k->name, what, r, error / most);
     }
-    free(got);
 }
 
-static void check_matrix(bench *b, const shape *t, const char *name)
+/* The recurrent form, from the state that prefill left. */
+static void check_forms(bench *b, const window_truth *want, int32_t n_before, const shape *t, const char *name)
 {
-    int32_t token[NODES], path[SPEC_MAX_DEPTH + 1];
-    spec_op op = b->op;
-    op.u.scan.matrix = 1;
-    for (int32_t i = 0; i < t->n; i++) token[i] = i;
-    for (int32_t n_fed = 0; n_fed < t->n; n_fed += t->n / 2 + 1) {
-        const test_seq s = { .slot = SLOT, .n_node = t->n, .n_fed = n_fed, .parent = t->parent };
-        if (n_fed > 0) { /* what is said to be fed */
-            const test_seq before = { .slot = SLOT, .n_node = n_fed, .parent = t->parent };
-            run_pass(b, &op, &before, token);
-        }
-        write_state(b, b->zero_state);
-        run_pass(b, &b->op, &s, token);
-        float *want = test_read_raw(&b->y);
-        run_pass(b, &op, &s, token);
-        near_rows(b, want, t->n - n_fed, name);
-        expect_bytes(b, slot_state(b), b->zero_state, b->state_bytes, name, "stored state", -1);
-        free(want);
-    }
-    /* Replay of what the matrix form cached, and in front of a pass: the recurrent form's states, bit for bit. */
-    const test_seq s = { .slot = SLOT, .n_node = t->n, .parent = t->parent };
-    const int32_t n = test_path(&s, t->n - 1, path);
-    const test_seq next = { .slot = SLOT, .parity = 1, .n_replay = n, .path = path, .n_node = t->n,
-                            .parent = t->parent };
-    uint8_t *state = malloc(b->state_bytes);
-    float *want = NULL;
-    for (int32_t form = 0; form < 2; form++) {
-        write_state(b, b->zero_state);
-        run_pass(b, form ? &op : &b->op, &s, token);
-        for (int32_t j = 0; j < n; j++) put_replay(b, j, path[j]);
-        run_pass(b, form ? &op : &b->op, &next, token);
-        if (form == 0) {
-            test_ok(b->d->ops->download(b->q, state, slot_state(b), b->state_bytes), "download");
-            want = test_read_raw(&b->y);
-        }
-    }
-    expect_bytes(b, slot_state(b), state, b->state_bytes, name, "state", t->n - 1);
-    near_rows(b, want, t->n, "after replay");
-    free(want);
-    free(state);
-}
-
-static void check_matrix_advance(bench *b)
-{
-    shape t = { .n = 20 };
+    static const int32_t root = -1, path = 0;
     int32_t token[NODES];
     spec_op op = b->op;
-    op.u.scan.matrix = 1;
-    for (int32_t i = 0; i < t.n; i++) token[i] = i, t.parent[i] = i <= 9 ? i - 1 : 9 + i % 3 * (i > 12);
-    const truth plain = read_plainly(b, &t);
-    const test_seq s = { .slot = SLOT, .n_node = t.n, .parent = t.parent, .n_advance = 9 };
+    op.u.scan.window = 0;
     write_state(b, b->zero_state);
+    for (int32_t i = 0; i < n_before; i++) {
+        const test_seq step = { .slot = SLOT, .n_node = 1, .parent = &root };
+        const test_seq flush = { .slot = SLOT, .parity = 1, .n_replay = 1, .path = &path };
+        token[0] = token_before(i);
+        run_pass(b, &op, &step, token);
+        put_replay(b, 0, token[0]);
+        run_pass(b, &op, &flush, NULL);
+    }
+    for (int32_t i = 0; i < t->n; i++) token[i] = i;
+    const test_seq s = { .slot = SLOT, .n_node = t->n, .parent = t->parent };
     run_pass(b, &op, &s, token);
-    near_rows(b, (const float *)(const void *)plain.y, t.n, "a chain in front");
-    expect_bytes(b, slot_state(b), plain.state + 8 * b->state_bytes, b->state_bytes, "a chain in front",
-                 "stored state", 8);
-    free(plain.state);
-    free(plain.y);
+    float *y = test_read_raw(&b->y);
+    near_rows(b, y, (const float *)(const void *)want->all.y, t->n, name);
+    free(y);
 }
 
-static void each_matrix(test_device *d)
+/* Chains in front, one after the other, each with some nodes below that the next feeds again (joint attainment). */
+static void check_chains(bench *b)
 {
+    static const int32_t chains[] = { 1, 5, 40, 64, 64, 3, 20, 11, 64, 1, 2, 30 };
+    enum { MOST = SPEC_MAX_DEPTH + 1, BELOW = 3 };
+    int32_t n = 0, done = 0, token[MOST];
+    for (int32_t k = 0; k < N_ELEMENTS(chains); k++) n += chains[k];
+    uint8_t *y = malloc((size_t)(n + BELOW) * b->y_bytes);
+    memory m = memory_after(b, 21), plain = copy_of(b, &m), want = plain;
+    for (int32_t i = 0; i < n + BELOW; i++) {
+        step_plainly(b, &plain, i % NODES, y + (size_t)i * b->y_bytes);
+        if (i == n - 1) move_memory(b, &plain, true), want = plain;
+    }
+    move_memory(b, &m, false);
+    for (int32_t k = 0; k < N_ELEMENTS(chains); k++) {
+        shape t = { .n = chains[k] + BELOW < MOST ? chains[k] + BELOW : MOST };
+        for (int32_t i = 0; i < t.n; i++) t.parent[i] = i - 1, token[i] = (done + i) % NODES;
+        test_seq s = step_of(&m, &t);
+        s.n_advance = chains[k];
+        run_pass(b, &b->op, &s, token);
+        uint8_t *got = test_read_raw(&b->y);
+        if (memcmp(got, y + (size_t)done * b->y_bytes, (size_t)t.n * b->y_bytes) != 0)
+            fail_msg("%s %s: chain %d of %d in front: an output differs", b->d->name, b->k->name, k, chains[k]);
+        free(got);
+        count(&m, 0);
+        m.n_past += chains[k], m.n_recent += chains[k], done += chains[k];
+    }
+    const test_seq fold = { .slot = SLOT, .n_past = m.n_past, .n_recent = m.n_recent };
+    run_pass(b, &b->op, &fold, NULL);
+    expect_kept(b, &want, "chains in front", n - 1);
+    free(plain.bytes);
+    free(m.bytes);
+    free(y);
+}
+
+static int32_t deepest(const shape *t)
+{
+    int32_t at = 0;
+    for (int32_t i = 1; i < t->n; i++)
+        if (depth_of(t, i) > depth_of(t, at)) at = i;
+    return at;
+}
+
+/* A tree after n_before plain steps, of which the last n_replay are a path that a pass replays. */
+static void check_window(bench *b, const shape *t, int32_t n_before, int32_t n_replay, const char *name,
+                         test_random *random)
+{
+    shape p;
+    int32_t was[NODES];
+    const memory before = memory_after(b, n_before - n_replay), base = memory_after(b, n_before);
+    window_truth *want = walk_plainly(b, &base, t);
+    for (int32_t i = 0; i < t->n; i++) was[i] = i;
+    check_window_whole(b, &base, want, t, was, deepest(t), name);
+    check_window_growing(b, want, &base, &before, t, was, name);
+    check_window_beside(b, &base, want, t, was);
+    check_forms(b, want, n_before, t, name);
+    permute(&p, was, t, 0, random);
+    check_window_whole(b, &base, want, &p, was, p.n - 1, "permuted");
+    check_window_growing(b, want, &base, &before, &p, was, "permuted");
+    free_truth(want, t);
+    free(base.bytes);
+    free(before.bytes);
+}
+
+/* What a step cannot be is refused where the host computes, before anything is written. */
+static void check_refusals(bench *b)
+{
+    static const int32_t chain[] = { -1, 0, 1, 2, 3, 4, 5 }, path[] = { 0, 1, NODES }, back[] = { 0, -1 };
+    static const struct {
+        const char *what;
+        test_seq s;
+    } cases[] = {
+        { "recent tokens below 0", { .n_past = 50, .n_recent = -1, .n_node = 7 } },
+        { "more recent tokens than positions", { .n_past = 8, .n_recent = 9, .n_node = 7 } },
+        { "more recent tokens and path than positions", { .n_past = 8, .n_recent = 7, .n_replay = 2, .path = path } },
+        { "more recent tokens than the rings hold", { .n_past = 900, .n_recent = RING + 1, .n_node = 7 } },
+        { "a chain in front that the rings do not hold", { .n_past = 900, .n_recent = RING - 3, .n_node = 7,
+                                                           .n_advance = 4 } },
+        { "so many that a sum overflows", { .n_past = 900, .n_recent = INT32_MAX, .n_node = 7, .n_advance = 4 } },
+        { "a chain in front that is longer than the tree", { .n_past = 50, .n_node = 7, .n_advance = 8 } },
+        { "a path in a later pass", { .n_past = 50, .n_replay = 2, .path = path, .n_node = 7, .n_fed = 3 } },
+        { "windows to fold in a later pass", { .n_past = 50, .n_recent = 32, .n_node = 7, .n_fed = 3 } },
+        { "a path of nodes that no cache has", { .n_past = 50, .n_replay = 3, .path = path, .n_node = 7 } },
+        { "a path of nodes below 0", { .n_past = 50, .n_replay = 2, .path = back } },
+    };
+    const memory m = memory_after(b, 20);
+    for (int32_t i = 0; i < N_ELEMENTS(cases); i++) {
+        test_seq s = cases[i].s;
+        s.slot = SLOT, s.parent = chain;
+        spec_step_block *step = test_step(SPEC_PHASE_DECODE, &s, 1, 0);
+        test_ok(b->d->ops->step_bind(b->q, step), "step_bind");
+        if (speci_op_run(b->d->ops, b->q, &b->op) != SPEC_E_INVALID)
+            fail_msg("%s: %s: not refused", b->d->name, cases[i].what);
+        free(step);
+    }
+    expect_kept(b, &m, "refused", -1);
+    free(m.bytes);
+    const spec_scan_args right = b->op.u.scan;
+    const struct {
+        int32_t window, n_ring;
+        void *x;
+        spec_status status;
+    } ops[] = { { 8, RING, right.recent_x, SPEC_E_UNSUPPORTED }, { -1, RING, right.recent_x, SPEC_E_UNSUPPORTED },
+                { SPEC_WINDOW, 2 * SPEC_WINDOW, right.recent_x, SPEC_E_INVALID },
+                { SPEC_WINDOW, -RING, right.recent_x, SPEC_E_INVALID }, { SPEC_WINDOW, RING, NULL, SPEC_E_INVALID } };
+    for (int32_t i = 0; i < N_ELEMENTS(ops); i++) {
+        b->op.u.scan.window = ops[i].window, b->op.u.scan.n_ring = ops[i].n_ring, b->op.u.scan.recent_x = ops[i].x;
+        assert_int_equal(b->d->ops->can(b->d->dev, &b->op), ops[i].status);
+    }
+    b->op.u.scan = right;
+    b->op.u.scan.node_state = b->state.data;
+    assert_int_equal(b->d->ops->can(b->d->dev, &b->op), SPEC_E_UNSUPPORTED);
+    b->op.u.scan = right;
+}
+
+static void each_window(test_device *d)
+{
+    static const int32_t n_before[] = { 0, 31, 16, 5, 47, 90 }, n_replay[] = { 0, 1, 12, 5, 31, 64 };
     test_random random = { 6 };
-    for (int32_t i = 0; i < N_ELEMENTS(matrices); i++) {
+    for (int32_t i = 0; i < N_ELEMENTS(windows); i++) {
         bench b;
         shape t;
-        open_bench(&b, d, &matrices[i]);
-        b.op.u.scan.matrix = 1;
-        const bool can = test_can(d, matrices[i].name, &b.op);
-        b.op.u.scan.matrix = 0;
+        open_bench(&b, d, &windows[i], true);
+        const bool can = test_can(d, windows[i].name, &b.op), large = b.inner > 1000;
         for (int32_t g = 0; can && g < N_ELEMENTS(growths); g++) {
-            grow(&t, g, g % 2 ? NODES : 64, &random);
-            check_matrix(&b, &t, growths[g].name);
+            if (large && g != 2 && g != 4) continue; /* deep ones */
+            grow(&t, g, large ? 100 - g : g == 0 ? 64 : NODES, &random);
+            check_window(&b, &t, n_before[g], n_replay[g], growths[g].name, &random);
         }
-        if (can) check_matrix_advance(&b);
-        b.op.u.scan.matrix = 1, b.op.u.scan.a_per_state = 1;
+        if (can) check_chains(&b);
+        if (can && i == 0 && strncmp(d->name, "cpu", 3) == 0) check_refusals(&b);
+        b.op.u.scan.a_per_state = 1;
         assert_int_equal(d->ops->can(d->dev, &b.op), SPEC_E_UNSUPPORTED);
         close_bench(&b);
     }
 }
 
-static void test_matrix(void **state)
+static void test_windows(void **state)
 {
     (void)state;
-    test_each_device(each_matrix);
+    test_each_device(each_window);
+}
+
+/* What a tree over windows' ends leaves behind on `name` with so many threads: its outputs and the memory; free(). */
+static uint8_t *with_threads(const char *name, int32_t n_thread, const scan_kind *k, size_t *bytes)
+{
+    test_device d;
+    test_random random = { 7 };
+    bench b;
+    shape t;
+    int32_t token[NODES], path[SPEC_MAX_DEPTH + 1];
+    assert_true(test_open(&d, name, n_thread));
+    open_bench(&b, &d, k, true);
+    grow(&t, 2, 100, &random);
+    for (int32_t i = 0; i < t.n; i++) token[i] = i;
+    memory m = memory_after(&b, 29);
+    const test_seq s = step_of(&m, &t);
+    const int32_t n = test_path(&s, 50, path);
+    run_pass(&b, &b.op, &s, token);
+    uint8_t *y = test_read_raw(&b.y);
+    for (int32_t j = 0; j < n; j++) put_replay(&b, j, path[j]);
+    const test_seq flush = replay_of(&m, path, n, NULL);
+    run_pass(&b, &b.op, &flush, NULL);
+    move_memory(&b, &m, true);
+    const size_t y_bytes = (size_t)t.n * b.y_bytes;
+    *bytes = y_bytes + memory_bytes(&b);
+    uint8_t *out = malloc(*bytes);
+    memcpy(out, y, y_bytes);
+    memcpy(out + y_bytes, m.bytes, memory_bytes(&b));
+    free(y);
+    free(m.bytes);
+    close_bench(&b);
+    test_close(&d);
+    return out;
+}
+
+static void each_threads(test_device *d)
+{
+    static const int32_t threads[] = { 2, 3, 7, 16 };
+    char name[96];
+    if (strncmp(d->name, "cpu", 3) != 0) return;
+    snprintf(name, sizeof name, "%s", d->name);
+    for (int32_t i = 0; i < N_ELEMENTS(windows); i++) {
+        size_t n, n_got;
+        uint8_t *want = with_threads(name, 1, &windows[i], &n);
+        for (int32_t k = 0; k < N_ELEMENTS(threads); k++) {
+            uint8_t *got = with_threads(name, threads[k], &windows[i], &n_got);
+            if (n != n_got || memcmp(got, want, n) != 0)
+                fail_msg("%s %s: %d threads leave other bits than one", name, windows[i].name, threads[k]);
+            free(got);
+        }
+        free(want);
+    }
+}
+
+static void test_threads(void **state)
+{
+    (void)state;
+    test_each_device(each_threads);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_visits), cmocka_unit_test(test_trees),
-                                        cmocka_unit_test(test_matrix) };
+                                        cmocka_unit_test(test_windows), cmocka_unit_test(test_threads) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -518,9 +518,9 @@ typedef struct small_net {
     spec_queue *queue;
 } small_net;
 
-static small_net open_net(spec_model *m, bool joint)
+static small_net open_net(spec_model *m, int32_t n_node, bool joint)
 {
-    const speci_net_params p = { .n_seq = 2, .n_ctx = 200, .n_node = 8, .joint = joint };
+    const speci_net_params p = { .n_seq = 2, .n_ctx = 200, .n_node = n_node, .joint = joint };
     const spec_backend_ops *ops = m->backend->ops;
     small_net n;
     spec_plan plans[2];
@@ -574,7 +574,7 @@ static void nets_of_both_kinds(void **state)
         assert_int_equal(m->n_vocab, N_VOCAB);
         for (int32_t i = 0; i < N_IDS; i++) ids[i] = i * 7 % N_VOCAB;
         for (int joint = 0; joint < 2; joint++) {
-            small_net n = open_net(m, joint == 1), other = open_net(m, joint == 0);
+            small_net n = open_net(m, 8, joint == 1), other = open_net(m, 8, joint == 0);
             speci_net_begin(n.net, 0);
             OK(speci_net_prefill(n.net, 0, ids, N_IDS, NULL, NULL));
             feed(&n, m, 0, 60, 7, last);
@@ -587,8 +587,10 @@ static void nets_of_both_kinds(void **state)
             assert_memory_equal(now, last, sizeof now);
             OK(speci_net_copy(n.net, 0, 1));
             OK(speci_net_write(n.net, 1, put_bytes, &f[joint]));
-            assert_int_equal(f[joint].n, speci_net_data_bytes(n.net, N_IDS + 4));
-            OK(speci_net_read(other.net, 1, N_IDS + 4, get_bytes, &f[joint]));
+            const int32_t n_recent = speci_net_n_recent(n.net, 1);
+            assert_int_equal(n_recent, strncmp(names[k], "mamba2", 6) == 0 || strcmp(names[k], "bamba") == 0 ? 4 : 0);
+            assert_int_equal(f[joint].n, speci_net_data_bytes(n.net, N_IDS + 4, n_recent));
+            OK(speci_net_read(other.net, 1, N_IDS + 4, n_recent, get_bytes, &f[joint]));
             feed(&n, m, 0, 33, 1, joint ? row : want);
             if (joint) assert_memory_equal(row, want, sizeof row);
             feed(&n, m, 1, 33, 1, row);
@@ -605,15 +607,7 @@ static void nets_of_both_kinds(void **state)
     }
 }
 
-/* --- other drafters, other sizes --- */
-
-static int32_t own_begun;
-static void own_begin(void *user, int32_t seq) { (void)user, own_begun = seq; }
-static spec_status own_draft(void *user, int32_t seq, const int32_t *ids, size_t n, spec_tree *tree)
-{
-    (void)user, (void)seq, (void)ids, (void)n, (void)tree;
-    return SPEC_OK;
-}
+/* --- recent tokens --- */
 
 /* Greedy text does not depend on who drafts. */
 static void expect_text(spec_session *s, stream *f, const int32_t *want, size_t n_want)
@@ -628,6 +622,135 @@ static void expect_text(spec_session *s, stream *f, const int32_t *want, size_t 
     }
     assert_memory_equal(ids, want, n_want * sizeof *ids);
     OK(spec_sequence_remove(s, seq));
+}
+
+enum { N_KIND = 3, N_SAVED = 9 };
+
+/* One net reads a text token by token, one replays paths, one feeds them again: rings of three sizes. Wherever in a
+ * window they are, what is saved is the same bytes, and each goes on from what another saved. */
+static void check_within_windows(const char *path, spec_dtype dtype)
+{
+    static const int32_t way[] = { 0, 2, 4, 5 };
+    static float rows[N_KIND][7 * 4096];
+    spec_model *const m = support_model(backend, path, dtype);
+    const size_t row = (size_t)m->n_vocab * sizeof **rows;
+    small_net nets[N_KIND] = { open_net(m, 1, false), open_net(m, 7, false), open_net(m, 9, true) };
+    int32_t ids[20], n_past = 20, n_saved = 0, n_recent = 0, most = 0;
+    for (int32_t i = 0; i < n_past; i++) ids[i] = 3 * i;
+    for (int k = 0; k < N_KIND; k++) {
+        speci_net_begin(nets[k].net, 0);
+        OK(speci_net_prefill(nets[k].net, 0, ids, (size_t)n_past, NULL, NULL));
+    }
+    for (int32_t round = 0; n_saved < N_SAVED; round++) {
+        const int32_t n = 1 + round * 3 % 4, text[] = { round, 61, 62, 63 };
+        for (int k = 1; k < N_KIND; k++) {
+            feed(&nets[k], m, 0, round, 7, rows[k]);
+            speci_net_commit(nets[k].net, 0, way, n);
+        }
+        for (int32_t i = 0; i < n; i++) {
+            feed(&nets[0], m, 0, text[i], 1, rows[0]);
+            speci_net_commit(nets[0].net, 0, way, 1);
+            for (int k = 1; k < N_KIND; k++)
+                assert_memory_equal(rows[k] + (size_t)way[i] * (size_t)m->n_vocab, rows[0], row);
+        }
+        n_past += n;
+        const bool over = (n_past - 20) / SPEC_WINDOW > (n_past - 20 - n) / SPEC_WINDOW; /* a window's end is pending */
+        if (!over && round % 5 != 4) continue;
+        stream f[N_KIND] = { { 0 } };
+        for (int k = 0; k < N_KIND; k++) {
+            OK(speci_net_flush(nets[k].net, 0));
+            OK(speci_net_write(nets[k].net, 0, put_bytes, &f[k]));
+            n_recent = speci_net_n_recent(nets[k].net, 0);
+            assert_int_equal(f[k].n, speci_net_data_bytes(nets[k].net, n_past, n_recent));
+            if (k > 0) expect_same_bytes(&f[0], &f[k], path);
+        }
+        assert_in_range(n_recent, 1, 2 * SPEC_WINDOW - 1);
+        most = n_recent > most ? n_recent : most;
+        for (int k = 0; k < N_KIND; k++) { /* a copy, of what another saved, goes on in place of the original */
+            stream *const from = &f[(k + 1) % N_KIND];
+            speci_net_end(nets[k].net, 0);
+            OK(speci_net_read(nets[k].net, 1, n_past, n_recent, get_bytes, from));
+            OK(speci_net_copy(nets[k].net, 1, 0));
+            speci_net_end(nets[k].net, 1);
+            assert_int_equal(speci_net_n_recent(nets[k].net, 0), n_recent);
+        }
+        for (int k = 0; k < N_KIND; k++) free(f[k].data);
+        n_saved++;
+    }
+    assert_true(n_past - 20 > 3 * SPEC_WINDOW && most > SPEC_WINDOW);
+    for (int k = 0; k < N_KIND; k++) close_net(&nets[k], m);
+    spec_model_close(m);
+}
+
+static void within_windows(void **state)
+{
+    (void)state;
+    check_within_windows(GOLDEN "mamba2", SPEC_DTYPE_F32);
+    check_within_windows(GOLDEN "mamba2", SPEC_DTYPE_BF16);
+    check_within_windows(GOLDEN "bamba", SPEC_DTYPE_F16);
+}
+
+static void open_form(bench *b, spec_scan_form scan, spec_draft_state draft_state)
+{
+    spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
+    spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    dp.n_draft = N_DRAFT, dp.temperature = 1.4f;
+    sp.n_seq = 2, sp.n_ctx = 250, sp.scan = scan, sp.draft_state = draft_state;
+    OK(spec_drafter_from_model(&b->dr, b->small, &dp));
+    OK(spec_session_open(&b->s, b->target, b->dr, &sp));
+}
+
+/* States that lag are for sessions whose scans let them; a drafter that keeps a state per node is prefilled instead. */
+static void forms_of_scans(void **state)
+{
+    (void)state;
+    bench b;
+    open_models(&b, &pairs[1]);
+    trace t = { 0 }, want = { 0 }, r[2] = { 0 };
+    open_form(&b, SPEC_SCAN_WINDOW, SPEC_DRAFT_STATE_REPLAY);
+    const int32_t seq = add(b.s, &greedy);
+    stream unfed = save(b.s, seq);
+    steps(b.s, seq, N_BEFORE, &t);
+    stream f = save(b.s, seq);
+    assert_true(speci_net_n_recent(b.s->net, seq) > 0 && speci_net_n_recent(b.s->draft_net, seq) > 0);
+    steps(b.s, seq, N_AFTER, &want);
+    const int32_t *ids;
+    size_t n;
+    OK(spec_sequence_ids(b.s, seq, &ids, &n));
+    int32_t *const text = malloc(n * sizeof *text);
+    memcpy(text, ids, n * sizeof *ids);
+    close_session(&b);
+
+    open_form(&b, SPEC_SCAN_RECURRENT, SPEC_DRAFT_STATE_REPLAY);
+    refuses(b.s, &f, SPEC_E_FORMAT, "as windowed scans leave them; this session has none");
+    int32_t other = restore(b.s, &unfed); /* nothing lags behind a prompt */
+    steps(b.s, other, N_BEFORE, &r[0]);
+    assert_int_equal(speci_net_n_recent(b.s->net, other), 0);
+    stream recurrent = save(b.s, other);
+    close_session(&b);
+
+    open_form(&b, SPEC_SCAN_WINDOW, SPEC_DRAFT_STATE_PER_NODE);
+    expect_text(b.s, &f, text, n);
+    other = restore(b.s, &recurrent);
+    steps(b.s, other, N_AFTER, &r[1]);
+    assert_true(speci_net_n_recent(b.s->net, other) > 0);
+    assert_int_equal(speci_net_n_recent(b.s->draft_net, other), 0);
+    close_session(&b);
+    free(text);
+    free(recurrent.data);
+    free(unfed.data);
+    free(f.data);
+    close_models(&b);
+}
+
+/* --- other drafters, other sizes --- */
+
+static int32_t own_begun;
+static void own_begin(void *user, int32_t seq) { (void)user, own_begun = seq; }
+static spec_status own_draft(void *user, int32_t seq, const int32_t *ids, size_t n, spec_tree *tree)
+{
+    (void)user, (void)seq, (void)ids, (void)n, (void)tree;
+    return SPEC_OK;
 }
 
 static void other_drafters(void **state)
@@ -819,13 +942,14 @@ static void forged(void **state)
         uint32_t value;
         const char *part;
     } cases[] = {
-        { 8, 2, "version 2, this library reads version 1" },
+        { 8, 1, "version 1, this library reads version 2" },
+        { 8, 3, "version 3, this library reads version 2" },
         { 12, 8 + 2, "flags 10" },
         { 16, 0, "0 ids" },
         { 16, UINT32_MAX, "-1 ids" },
         { 16, INT32_MAX, "2147483647 ids" },
         { 16, INT32_MAX / 2, "of the target's memory" },
-        { 16, 1, "of the target's memory" },
+        { 16, 1, "of 0 positions, which cannot be" },
         { 20, UINT32_MAX, "may become -1" },
         { 32, 0xBF800000u, "sampling" },
         { 32, 0, "temperature nan" }, /* value: see below */
@@ -841,6 +965,12 @@ static void forged(void **state)
         { 160, 1, "1 bytes of the drafter's memory" },
         { 168, UINT32_MAX, "its drafter is at position -1" },
         { 168, 10000, "its drafter is at position 10000" },
+        { 172, UINT32_MAX, "its states lag -1 of" },
+        { 172, 0, "of the target's memory" },
+        { 172, 2 * SPEC_WINDOW, "its states lag 32 of" },
+        { 172, INT32_MAX, "its states lag 2147483647 of" },
+        { 172, 1u << 31, "its states lag -2147483648 of" },
+        { 176, UINT32_MAX, "its states lag -1 of" },
         { HEADER, 96, "token 0 is 96" },
         { HEADER + 4 * 100, UINT32_MAX, "token 100 is -1" },
     };
@@ -1027,6 +1157,8 @@ int main(void)
         cmocka_unit_test(saved_within_a_step),
         cmocka_unit_test(scattered_paths),
         cmocka_unit_test(nets_of_both_kinds),
+        cmocka_unit_test(within_windows),
+        cmocka_unit_test(forms_of_scans),
         cmocka_unit_test(other_drafters),
         cmocka_unit_test(outgrown_drafters),
         cmocka_unit_test(limits),

@@ -2,8 +2,9 @@
  *
  * Two things depend on the instruction set, and each is a table chosen once, when the device opens:
  *   cpu_isa    the few-row product, written by hand per instruction set (each has its own order of rounding);
- *   cpu_loops  every other inner loop: one plain C source (cpu_loops.h), compiled per instruction set. It has no
- *              contraction and a written order of summation, hence the same bits whichever way it was compiled.
+ *   cpu_loops  every other inner loop: one plain C source (cpu_loops.h, of the windowed scan cpu_loops_window.h),
+ *              compiled per instruction set. It has no contraction and a written order of summation, hence the same
+ *              bits whichever way it was compiled.
  *
  * Flags per file (x86-64; elsewhere these files compile to nothing): all files -ffp-contract=off; besides
  *   *_avx2.c        -mavx2 -mfma -mf16c
@@ -80,6 +81,23 @@ typedef struct cpu_attend {
     float *o;
 } cpu_attend;
 
+enum { CPU_RUN = 8 /* heads that a task of the windowed scan has at most */ };
+
+/* What a window of tokens does to the rows of one head: s = e s + sum over j, ascending, of (u[j] x[j]) b[j]. */
+typedef struct cpu_window {
+    float e, u[SPEC_WINDOW];
+    const float *x[SPEC_WINDOW]; /* [n_row] */
+    const float *b[SPEC_WINDOW]; /* [n_state] */
+} cpu_window;
+
+/* What a path's near tokens add to an output: y = e y + sum over j, ascending, of w[j * CPU_RUN] x[token[j]]. */
+typedef struct cpu_recall {
+    float *y, e;
+    const float *w;
+    const int32_t *token;
+    size_t n_token;
+} cpu_recall;
+
 typedef struct cpu_loops {
     /* n values to and from float32; storing rounds to nearest even */
     void (*load)(float *out, const void *in, spec_dtype dtype, size_t n);
@@ -101,9 +119,20 @@ typedef struct cpu_loops {
      * NULL: nowhere). from, to [n_row][n_state], n_state <= CPU_STATE_MAX */
     void (*scan)(float *to, const float *from, float *y, const float *x, size_t n_row, size_t n_state, float dt,
                  const float *a, bool a_per_state, const float *b, const float *c);
-    /* sum of x y; y = y + f x: the matrix form of the scan */
-    float (*dot)(const float *x, const float *y, size_t n);
-    void (*axpy)(float *y, float f, const float *x, size_t n);
+    /* The windowed scan. decay = exp(dt a) of n tokens: dt, decay [n][CPU_RUN], a [CPU_RUN] */
+    void (*decays)(float *decay, const float *dt, const float *a, size_t n);
+    /* A path of n tokens: token[j] is where dt and decay [][CPU_RUN] have its j-th. From the last to the first, for
+     * each head, w[j] = p dt cb[j] and p = p decay, p = 1 at first and e in the end. cb NULL: ones. w [n][CPU_RUN] */
+    void (*weights)(float *w, float *e, const float *dt, const float *decay, const int32_t *token, const float *cb,
+                    size_t n);
+    /* n_row rows of one head, through a window */
+    void (*fold)(float *to, const float *from, size_t n_row, size_t n_state, const cpu_window *w);
+    /* y[i][r] = c[i] s[r]: c [n][n_state], s [n_row][n_state], y [n][ldy]. As many rows from `soon` on come into the
+     * cache meanwhile; NULL: none */
+    void (*products)(float *y, size_t ldy, const float *c, size_t n, const float *s, size_t n_row, size_t n_state,
+                     const float *soon);
+    /* n outputs of one head; x [][n_value]. The first n_shared tokens of all of them are the same. */
+    void (*recall)(const cpu_recall *r, size_t n, size_t n_shared, const float *x, size_t n_value);
     /* y = y + d x, gated: y = (y + d x) silu(z) */
     void (*scan_out)(float *y, float d, const float *x, const float *z, size_t n);
     /* the largest value, NaN left out; -inf for none */

@@ -6,7 +6,7 @@
 #include "backends/cpu/cpu_kv.h"
 #include "backends/cpu/cpu_math.h"
 
-#if defined(__F16C__)
+#if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
@@ -304,6 +304,8 @@ static void scan_out(float *y, float d, const float *x, const float *z, size_t n
         for (size_t i = 0; i < n; i++) y[i] = y[i] * cpu_silu(z[i]);
 }
 
+#include "backends/cpu/cpu_loops_window.h"
+
 /* --- rows of logits --- */
 
 static float max_of(const float *v, size_t n)
@@ -349,6 +351,7 @@ static void scale(float *v, float f, size_t n)
 #define CPU_LOOPS_TABLE                                                                            \
     {                                                                                              \
         .load = load, .store = store, .activate = activate, .norm = norm, .rms = rms,              \
-        .attend = attend, .conv = conv, .dt = dt, .scan = scan, .dot = dot,                    \
-        .axpy = axpy, .scan_out = scan_out, .max = max_of, .exps = exps, .scale = scale,           \
+        .attend = attend, .conv = conv, .dt = dt, .scan = scan, .decays = decays,                  \
+        .weights = weights, .fold = fold, .products = products, .recall = recall,                  \
+        .scan_out = scan_out, .max = max_of, .exps = exps, .scale = scale,                         \
     }

@@ -1,5 +1,5 @@
-/* cpu_scan.c - selective scan over trees with activation replay in front, in the recurrent and in the matrix form
- * (algorithms.md 7.2, 7.3, 8.2, 8.3, 9.2, 9.3, 10.1).
+/* cpu_scan.c - selective scan over trees with activation replay in front: prefill and the recurrent form
+ * (algorithms.md 7.2, 7.3, 8.3, 9.3, 10.1). The windowed form: cpu_scan_window.c.
  *
  *   S(node) = exp(dt A) S(parent) + dt x B^T;   y = S C + D x;   out = z ? y silu(z) : y
  *
@@ -10,15 +10,10 @@
  * it is needed, so that none is copied: the stored one, a place in the task's scratch (at most LIVE_MAX floats each: they
  * stay in the second cache), and for a node from which nobody goes on nowhere, while its parent's stays live. Where the
  * order is not known to the host the parent's state is computed again from the stored one, with the node's ancestors'
- * values. All the same function of the same numbers, hence the same bits.
- *
- * Matrix form: with sigma the logarithms of the decays, summed from the root on,
- *   y_i = e^sigma_i S0 C_i + sum over j on the path of i of e^(sigma_i - sigma_j) (C_i . B_j) dt_j x_j + D x_i.
- * Only pairs of a node and its ancestor are visited, so no exponent is positive. */
-#include "backends/cpu/cpu.h"
-#include "backends/cpu/cpu_math.h"
+ * values. All the same function of the same numbers, hence the same bits. */
+#include "backends/cpu/cpu_scan.h"
 
-enum { LIVE_MAX = 8192, ROWS_MAX = 512, HEADS_MAX = 64, MATRIX_NODES = 512 };
+enum { LIVE_MAX = 8192, HEADS_MAX = 64 };
 
 spec_status speci_cpu_check_scan(const spec_device *dev, const spec_scan_args *a)
 {
@@ -41,36 +36,10 @@ spec_status speci_cpu_check_scan(const spec_device *dev, const spec_scan_args *a
         return h->fail(SPEC_E_INVALID, "scan: x is %s and B %s, but the convolution's output is %s",
                        cpu_dtype_name(a->x.dtype), cpu_dtype_name(a->b.dtype), cpu_dtype_name(a->dtype));
     if (!a->b_in_conv && !a->cache_b) return h->fail(SPEC_E_INVALID, "scan: no cache for B");
-    if (a->matrix && (a->a_per_state || a->node_state || a->n_node > MATRIX_NODES))
-        return h->fail(SPEC_E_UNSUPPORTED, "scan: the matrix form takes one decay per head, keeps no states of nodes, and "
-                       "does up to %d nodes (here %d)", MATRIX_NODES, a->n_node);
-    return SPEC_OK;
+    return a->window != 0 ? speci_cpu_window_check(dev, a) : SPEC_OK;
 }
 
-typedef struct scan_job {
-    spec_queue *q;
-    const spec_scan_args *a;
-    int32_t rows; /* of the state, per task */
-    int32_t n_part;
-    int32_t n_place; /* of saved states */
-} scan_job;
-
-/* Where one node's values lie. dt NULL: it is computed from dt_in. */
-typedef struct scan_node {
-    const void *x, *b, *c; /* row starts */
-    spec_dtype b_type;
-    const float *dt;       /* [n_head] in the cache */
-    int32_t row;           /* of the step's tensors, -1 for a node that is replayed */
-} scan_node;
-
-typedef struct scan_part {
-    const scan_job *job;
-    const spec_step_seq *s;
-    int32_t row0, n_row;    /* rows of the state */
-    int32_t head0, n_head;  /* heads that they belong to */
-} scan_part;
-
-static float *cache_dt_at(const scan_part *t, int32_t half, int32_t node)
+float *speci_cpu_scan_cache_dt(const scan_part *t, int32_t half, int32_t node)
 {
     const spec_scan_args *a = t->job->a;
     size_t row = ((size_t)t->s->slot * 2 + (size_t)half) * (size_t)a->n_node + (size_t)node;
@@ -84,8 +53,7 @@ static void *cache_b_at(const scan_part *t, int32_t half, int32_t node)
     return cpu_item(a->cache_b, a->dtype, row * (size_t)(a->n_head / a->b_rep) * (size_t)a->n_state);
 }
 
-/* A node whose values are in the caches: entry `entry` of replay_y, cache entry `node` of `half`. */
-static scan_node replayed(const scan_part *t, int32_t entry, int32_t half, int32_t node)
+scan_node speci_cpu_scan_replayed(const scan_part *t, int32_t entry, int32_t half, int32_t node)
 {
     const spec_scan_args *a = t->job->a;
     size_t seq = (size_t)(t->s - spec_step_seqs(t->job->q->step));
@@ -94,16 +62,15 @@ static scan_node replayed(const scan_part *t, int32_t entry, int32_t half, int32
     n.x = cpu_item(a->replay_y, a->dtype, at + (size_t)a->replay_x_col);
     n.b = a->b_in_conv ? cpu_item(a->replay_y, a->dtype, at + (size_t)a->replay_b_col) : cache_b_at(t, half, node);
     n.b_type = a->dtype;
-    n.dt = cache_dt_at(t, half, node);
+    n.dt = speci_cpu_scan_cache_dt(t, half, node);
     return n;
 }
 
-/* Node i of the tree: fed by an earlier pass, or a row of this one. */
-static scan_node node_of(const scan_part *t, int32_t i)
+scan_node speci_cpu_scan_node(const scan_part *t, int32_t i)
 {
     const spec_scan_args *a = t->job->a;
     const spec_step_seq *s = t->s;
-    if (i < s->n_fed) return replayed(t, s->n_replay + i, s->parity, i);
+    if (i < s->n_fed) return speci_cpu_scan_replayed(t, s->n_replay + i, s->parity, i);
     int32_t row = s->first_row + i - s->n_fed;
     scan_node n = { .row = row };
     n.x = cpu_at(&a->x, row, 0);
@@ -113,8 +80,7 @@ static scan_node node_of(const scan_part *t, int32_t i)
     return n;
 }
 
-/* dt of a node's heads [head0, head0 + n_head): from the cache, or dt = clamp(softplus(dt_in + dt_bias)). */
-static void heads_dt(const scan_part *t, const scan_node *n, int32_t head0, int32_t n_head, float *dt)
+void speci_cpu_scan_dt(const scan_part *t, const scan_node *n, int32_t head0, int32_t n_head, float *dt)
 {
     const spec_scan_args *a = t->job->a;
     const cpu_loops *loops = t->job->q->dev->loops;
@@ -129,11 +95,10 @@ static void heads_dt(const scan_part *t, const scan_node *n, int32_t head0, int3
 
 static void node_dt(const scan_part *t, const scan_node *n, float *dt)
 {
-    heads_dt(t, n, t->head0, t->n_head, dt);
+    speci_cpu_scan_dt(t, n, t->head0, t->n_head, dt);
 }
 
-/* Block `block` of B, rounded to the type of the cache that replay reads it from. */
-static void load_b(const scan_part *t, const scan_node *n, int32_t block, float *b)
+void speci_cpu_scan_b(const scan_part *t, const scan_node *n, int32_t block, float *b)
 {
     const spec_scan_args *a = t->job->a;
     const cpu_loops *loops = t->job->q->dev->loops;
@@ -145,13 +110,12 @@ static void load_b(const scan_part *t, const scan_node *n, int32_t block, float 
     loops->load(b, rounded, a->dtype, n_state);
 }
 
-/* Out of y [n] = S C: adds D x, applies the gate, stores. Rows of head h from channel p on. */
-static void store_rows(const scan_part *t, const scan_node *n, float *y, const float *x, int32_t h, int32_t p,
-                       int32_t count)
+void speci_cpu_scan_store(const scan_part *t, const scan_node *n, float *y, const float *x, int32_t h, int32_t p,
+                          int32_t count)
 {
     const spec_scan_args *a = t->job->a;
     const cpu_loops *loops = t->job->q->dev->loops;
-    float z[ROWS_MAX];
+    float z[SCAN_ROWS];
     int32_t col = h * a->head_dim + p;
     if (a->z.data) loops->load(z, cpu_at(&a->z, n->row, col), a->z.dtype, (size_t)count);
     loops->scan_out(y, a->d[h], x, a->z.data ? z : NULL, (size_t)count);
@@ -165,12 +129,12 @@ static void absorb(const scan_part *t, float *to, const float *from, const scan_
     const spec_scan_args *a = t->job->a;
     const cpu_loops *loops = t->job->q->dev->loops;
     _Alignas(64) float b[CPU_STATE_MAX], c[CPU_STATE_MAX]; /* read for every row: a vector of them lies in one line */
-    float dt[HEADS_MAX], x[ROWS_MAX], y[ROWS_MAX];
+    float dt[HEADS_MAX], x[SCAN_ROWS], y[SCAN_ROWS];
     int32_t block_b = -1, block_c = -1, dim = a->head_dim;
     node_dt(t, n, dt);
     for (int32_t row = t->row0, end = t->row0 + t->n_row; row < end;) {
         int32_t h = row / dim, p = row % dim, count = cpu_min(dim - p, end - row);
-        if (h / a->b_rep != block_b) load_b(t, n, block_b = h / a->b_rep, b);
+        if (h / a->b_rep != block_b) speci_cpu_scan_b(t, n, block_b = h / a->b_rep, b);
         if (out && h / a->c_rep != block_c) {
             block_c = h / a->c_rep;
             loops->load(c, cpu_item(n->c, a->c.dtype, (size_t)block_c * (size_t)a->n_state), a->c.dtype,
@@ -180,27 +144,26 @@ static void absorb(const scan_part *t, float *to, const float *from, const scan_
         const float *decay = a->a + (size_t)h * (a->a_per_state ? (size_t)a->n_state : 1u);
         loops->scan(to, from, out ? y : NULL, x, (size_t)count, (size_t)a->n_state, dt[h - t->head0], decay,
                     a->a_per_state != 0, b, c);
-        if (out) store_rows(t, n, y, x, h, p, count);
+        if (out) speci_cpu_scan_store(t, n, y, x, h, p, count);
         from += (size_t)count * (size_t)a->n_state;
         if (to) to += (size_t)count * (size_t)a->n_state;
         row += count;
     }
 }
 
-/* Puts dt and B of new node i where a later replay reads them. A block of B belongs to the task that has its first row. */
-static void fill_caches(const scan_part *t, int32_t i)
+void speci_cpu_scan_fill(const scan_part *t, int32_t i)
 {
     const spec_scan_args *a = t->job->a;
     const cpu_loops *loops = t->job->q->dev->loops;
-    scan_node n = node_of(t, i);
-    float dt[HEADS_MAX], b[CPU_STATE_MAX], *cache = cache_dt_at(t, t->s->parity, i);
+    scan_node n = speci_cpu_scan_node(t, i);
+    float dt[HEADS_MAX], b[CPU_STATE_MAX], *cache = speci_cpu_scan_cache_dt(t, t->s->parity, i);
     node_dt(t, &n, dt);
     for (int32_t h = t->head0; h < t->head0 + t->n_head; h++) {
         if (h * a->head_dim < t->row0) continue; /* another task has the head's first row */
         cache[h] = dt[h - t->head0];
         if (a->b_in_conv || h % a->b_rep != 0) continue;
         int32_t block = h / a->b_rep;
-        load_b(t, &n, block, b);
+        speci_cpu_scan_b(t, &n, block, b);
         loops->store(cpu_item(cache_b_at(t, t->s->parity, i), a->dtype, (size_t)block * (size_t)a->n_state), a->dtype,
                      b, (size_t)a->n_state);
     }
@@ -230,7 +193,7 @@ static const float *restart(const scan_part *t, float *work, const float *stored
     for (; i >= 0 && i != base && n < (int32_t)(sizeof path / sizeof *path); i = nodes[i].parent) path[n++] = i;
     const float *from = stored;
     while (n > 0) {
-        const scan_node node = node_of(t, path[--n]);
+        const scan_node node = speci_cpu_scan_node(t, path[--n]);
         absorb(t, work, from, &node, false);
         from = work;
     }
@@ -265,8 +228,8 @@ static void recurrent(const scan_part *t, float *stored, float *scratch)
         float *to = v.save >= 0 ? places + (size_t)v.save * place : work;
         if (v.node == s->n_advance - 1 && v.save < 0) to = stored;
         if (is_leaf(t, visits, i)) to = NULL;
-        fill_caches(t, v.node);
-        const scan_node n = node_of(t, v.node);
+        speci_cpu_scan_fill(t, v.node);
+        const scan_node n = speci_cpu_scan_node(t, v.node);
         absorb(t, to, from, &n, true);
         if (t->job->a->node_state) memcpy(node_state_at(t, v.node), to, part_bytes(t));
         if (v.node == s->n_advance - 1) {
@@ -274,69 +237,6 @@ static void recurrent(const scan_part *t, float *stored, float *scratch)
             base = v.node;
         }
         live = to ? to : from, live_node = to ? v.node : parent;
-    }
-}
-
-/* --- matrix form --- */
-
-/* What the rows of one head share: of each node of the tree, dt and the logarithm of the decays from the root on.
- * The sum is double: its differences are small beside it. */
-typedef struct head_decays {
-    float dt[MATRIX_NODES];
-    double sigma[MATRIX_NODES];
-} head_decays;
-
-static void sum_decays(const scan_part *t, int32_t h, head_decays *d)
-{
-    const spec_scan_args *a = t->job->a;
-    const spec_step_seq *s = t->s;
-    const spec_step_node *nodes = spec_step_nodes(t->job->q->step) + s->first_node;
-    for (int32_t i = 0; i < s->n_fed + s->n_row; i++) {
-        const scan_node n = node_of(t, i);
-        heads_dt(t, &n, h, 1, &d->dt[i]);
-        d->sigma[i] = (double)d->dt[i] * (double)a->a[h] + (nodes[i].parent >= 0 ? d->sigma[nodes[i].parent] : 0.0);
-    }
-}
-
-/* y [count] of new node i: rows [p, p + count) of head h, whose stored state is at s0. */
-static void matrix_node(const scan_part *t, const float *s0, const head_decays *d, int32_t i, int32_t h, int32_t p,
-                        int32_t count)
-{
-    const spec_scan_args *a = t->job->a;
-    const cpu_loops *loops = t->job->q->dev->loops;
-    const spec_step_node *nodes = spec_step_nodes(t->job->q->step) + t->s->first_node;
-    const size_t n_state = (size_t)a->n_state, n = (size_t)count, x_at = (size_t)(h / a->x_rep * a->head_dim + p);
-    const scan_node node = node_of(t, i);
-    float b[CPU_STATE_MAX], c[CPU_STATE_MAX], x[ROWS_MAX], y[ROWS_MAX];
-    loops->load(c, cpu_item(node.c, a->c.dtype, (size_t)(h / a->c_rep) * n_state), a->c.dtype, n_state);
-    const float decay = cpu_exp((float)d->sigma[i]);
-    for (int32_t r = 0; r < count; r++) y[r] = decay * loops->dot(s0 + (size_t)r * n_state, c, n_state);
-    for (int32_t j = i; j >= 0; j = nodes[j].parent) {
-        const scan_node other = node_of(t, j);
-        load_b(t, &other, h / a->b_rep, b);
-        loops->load(x, cpu_item(other.x, a->dtype, x_at), a->dtype, n);
-        loops->axpy(y, cpu_exp((float)(d->sigma[i] - d->sigma[j])) * loops->dot(c, b, n_state) * d->dt[j], x, n);
-    }
-    loops->load(x, cpu_item(node.x, a->dtype, x_at), a->dtype, n);
-    store_rows(t, &node, y, x, h, p, count);
-}
-
-static void matrix(const scan_part *t, float *stored)
-{
-    const spec_scan_args *a = t->job->a;
-    const spec_step_seq *s = t->s;
-    head_decays d;
-    for (int32_t i = s->n_fed; i < s->n_fed + s->n_row; i++) fill_caches(t, i);
-    for (int32_t row = t->row0, end = t->row0 + t->n_row; row < end && s->n_row > 0;) {
-        const int32_t h = row / a->head_dim, p = row % a->head_dim, count = cpu_min(a->head_dim - p, end - row);
-        const float *s0 = stored + (size_t)(row - t->row0) * (size_t)a->n_state;
-        sum_decays(t, h, &d);
-        for (int32_t i = s->n_fed; i < s->n_fed + s->n_row; i++) matrix_node(t, s0, &d, i, h, p, count);
-        row += count;
-    }
-    for (int32_t i = 0; i < s->n_advance; i++) {
-        const scan_node n = node_of(t, i);
-        absorb(t, stored, stored, &n, false);
     }
 }
 
@@ -348,12 +248,8 @@ static void decode(const scan_part *t, float *stored)
     const spec_step_seq *s = t->s;
     const int32_t *path = spec_step_paths(q->step) + s->first_path;
     for (int32_t j = 0; j < s->n_replay && s->n_fed == 0; j++) {
-        scan_node n = replayed(t, j, s->parity ^ 1, path[j]);
+        scan_node n = speci_cpu_scan_replayed(t, j, s->parity ^ 1, path[j]);
         absorb(t, stored, stored, &n, false);
-    }
-    if (t->job->a->matrix) {
-        matrix(t, stored);
-        return;
     }
     uint8_t *scratch = speci_cpu_scratch_take(q);
     recurrent(t, stored, (float *)(void *)scratch);
@@ -377,7 +273,7 @@ static void scan_task(void *arg, int32_t i)
         return;
     }
     for (int32_t r = 0; r < t.s->n_row; r++) {
-        scan_node n = node_of(&t, r);
+        scan_node n = speci_cpu_scan_node(&t, r);
         absorb(&t, stored, stored, &n, true);
     }
 }
@@ -385,7 +281,7 @@ static void scan_task(void *arg, int32_t i)
 /* Rows of the state per task: whole heads where they are small, parts of one head where it is large. */
 static int32_t rows_per_task(const spec_scan_args *a)
 {
-    int32_t most = cpu_min(LIVE_MAX / a->n_state, ROWS_MAX);
+    int32_t most = cpu_min(LIVE_MAX / a->n_state, SCAN_ROWS);
     if (a->head_dim >= most) {
         int32_t parts = cpu_parts(a->head_dim, most);
         return cpu_parts(a->head_dim, parts);
@@ -395,24 +291,26 @@ static int32_t rows_per_task(const spec_scan_args *a)
 
 size_t speci_cpu_scan_scratch(const spec_scan_args *a)
 {
-    if (a->matrix || a->n_state < 1 || a->head_dim < 1) return 0;
+    if (a->n_state < 1 || a->head_dim < 1) return 0;
+    if (a->window != 0) return speci_cpu_window_scratch(a);
     const size_t state = (size_t)rows_per_task(a) * (size_t)a->n_state * sizeof(float);
     return state * (size_t)(1 + spec_step_places(a->n_node));
 }
 
-/* Nothing outside of caches and places is to be reached, and no place is to be read before it is written. */
+/* Nothing outside of caches, places and rings is to be reached, and no place is to be read before it is written. */
 static spec_status check_step(const scan_job *job, const spec_step_seq *s)
 {
     const spec_host *h = job->q->dev->host;
     const int32_t n = s->n_fed + s->n_row;
-    bool written[SPEC_MAX_SAVED] = { false };
-    if (n > job->a->n_node || s->n_replay > job->a->n_node)
+    if (s->n_fed < 0 || s->n_row < 0 || n > job->a->n_node || s->n_replay > job->a->n_node)
         return h->fail(SPEC_E_INVALID, "scan: %d nodes fed, %d new, %d replayed; the caches hold %d", s->n_fed, s->n_row,
                        s->n_replay, job->a->n_node);
     if (s->n_advance < 0 || s->n_advance > s->n_row || (s->n_advance > 0 && s->n_fed > 0))
         return h->fail(SPEC_E_INVALID, "scan: %d nodes to advance by, of %d fed and %d new", s->n_advance, s->n_fed,
                        s->n_row);
-    for (int32_t i = 0; i < s->n_row && !job->a->matrix; i++) {
+    if (job->a->window != 0) return speci_cpu_window_check_step(job, s);
+    bool written[SPEC_MAX_SAVED] = { false };
+    for (int32_t i = 0; i < s->n_row; i++) {
         const spec_step_visit *v = spec_step_visits(job->q->step) + s->first_row + i;
         if (v->node < s->n_fed || v->node >= n || v->load < SPEC_LOAD_PATH || v->load >= job->n_place ||
             v->save < -1 || v->save >= job->n_place || (v->load >= 0 && !written[v->load]))
@@ -427,13 +325,15 @@ spec_status speci_cpu_scan(spec_queue *q, const spec_scan_args *a)
 {
     const spec_step_block *b = q->step;
     CPU_TRY(speci_cpu_check_scan(q->dev, a));
+    const bool windowed = a->window != 0 && b->phase == SPEC_PHASE_DECODE;
     scan_job job = { .q = q, .a = a, .rows = rows_per_task(a), .n_place = spec_step_places(a->n_node) };
     job.n_part = cpu_parts(a->n_head * a->head_dim, job.rows);
+    if (windowed) speci_cpu_window_cut(&job);
     if (b->phase == SPEC_PHASE_DECODE && speci_cpu_scan_scratch(a) > q->slot_bytes)
         return q->dev->host->fail(SPEC_E_INVALID, "scan: %zu bytes of scratch, the queue was opened for %zu",
                                   speci_cpu_scan_scratch(a), q->slot_bytes);
     for (int32_t i = 0; i < b->n_seq && b->phase == SPEC_PHASE_DECODE; i++)
         CPU_TRY(check_step(&job, spec_step_seqs(b) + i));
-    speci_cpu_parallel(q->dev->pool, b->n_seq * job.n_part, scan_task, &job);
+    speci_cpu_parallel(q->dev->pool, b->n_seq * job.n_part, windowed ? speci_cpu_window_task : scan_task, &job);
     return SPEC_OK;
 }

@@ -1,6 +1,6 @@
 /* cuda_scan.cu - selective scan over a tree, recurrent form, with activation replay in front: prefill and decode passes
  * of any size and type. Decode passes of the usual ones are in cuda_scan_warp.cu (a decay per head) and
- * cuda_scan_state.cu (a decay per state), the same bits; the matrix form is in cuda_scan_matrix.cu; prefill in 16 bit
+ * cuda_scan_state.cu (a decay per state), the same bits; the windowed form is in cuda_scan_window.cu; prefill in 16 bit
  * with a decay per head in cuda_scan_prefill.cu.
  *   dt = clamp(softplus(dt_in + dt_bias), dt_min, dt_max)
  *   S(node) = exp(dt A) S(parent) + (dt x) B^T;   y = S C + D x;   out = z ? y silu(z) : y
@@ -529,6 +529,22 @@ scan_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile, int
 
 /* --------------------------------------------------------------------------------- launcher --- */
 
+static spec_status check_window(spec_device *dev, const spec_scan_args *a)
+{
+    if (a->window != SPEC_WINDOW || a->n_ring < spec_window_ring(1, 0))
+        return dev->host->fail(SPEC_E_INVALID, "cuda scan: windows of %d with rings of %d, need %d and at least %d",
+                               a->window, a->n_ring, SPEC_WINDOW, spec_window_ring(1, 0));
+    if (a->a_per_state || a->node_state || a->n_node > SCAN_WINDOW_NODES || a->n_ring > SCAN_WINDOW_RING)
+        return dev->host->fail(SPEC_E_UNSUPPORTED,
+                               "cuda scan: the windowed form takes one decay per head, keeps no states of nodes, and "
+                               "does up to %d nodes and rings of %d (here %d and %d)", (int)SCAN_WINDOW_NODES,
+                               (int)SCAN_WINDOW_RING, a->n_node, a->n_ring);
+    /* Types and sizes may be asked for without addresses. */
+    if (a->state && (!a->recent_x || !a->recent_b || !a->recent_dt))
+        return dev->host->fail(SPEC_E_INVALID, "cuda scan: the windowed form without rings");
+    return SPEC_OK;
+}
+
 spec_status speci_cuda_check_scan(spec_device *dev, const spec_scan_args *a)
 {
     if (a->n_head < 1 || a->head_dim < 1 || a->n_state < 1 || a->n_node < 1 || a->x_rep < 1 || a->b_rep < 1 ||
@@ -538,10 +554,7 @@ spec_status speci_cuda_check_scan(spec_device *dev, const spec_scan_args *a)
     if (a->n_state > 256 || a->n_node > SCAN_NODE_MAX)
         return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda scan: %d states and %d nodes, can do 256 and %d", a->n_state,
                                a->n_node, (int)SCAN_NODE_MAX);
-    if (a->matrix && (a->a_per_state || a->node_state || a->n_node > SCAN_MATRIX_NODES))
-        return dev->host->fail(SPEC_E_UNSUPPORTED,
-                               "cuda scan: the matrix form takes one decay per head, keeps no states of nodes, and does "
-                               "up to %d nodes (here %d)", (int)SCAN_MATRIX_NODES, a->n_node);
+    if (a->window) SPEC_TRY(check_window(dev, a));
     if (!cuda_is_float(a->dtype) || !cuda_is_float(a->x.dtype) || !cuda_is_float(a->b.dtype) ||
         !cuda_is_float(a->c.dtype) || !cuda_is_float(a->dt.dtype) || (a->z.data && !cuda_is_float(a->z.dtype)) ||
         !cuda_is_float(a->y.dtype))
@@ -580,7 +593,8 @@ spec_status speci_cuda_scan(spec_queue *q, const spec_scan_args *a)
     SPEC_TRY(cuda_enter_op(q, "scan"));
     SPEC_TRY(speci_cuda_check_scan(q->dev, a));
     spec_status status = SPEC_OK;
-    if (a->matrix && q->shape.phase == SPEC_PHASE_DECODE) return speci_cuda_scan_matrix(q, a);
+    if (a->window && q->shape.phase == SPEC_PHASE_DECODE)
+        return speci_cuda_scan_window(q, a);
     if (speci_cuda_scan_prefill(q, a, &status) || speci_cuda_scan_warp(q, a, &status) ||
         speci_cuda_scan_state(q, a, &status))
         return status;

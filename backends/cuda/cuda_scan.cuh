@@ -5,9 +5,10 @@
 
 #include "cuda.cuh"
 
-enum { SCAN_MATRIX_NODES = 512 }; /* nodes per tree in the matrix form */
+/* Of the windowed form: nodes per tree, entries of a ring. */
+enum { SCAN_WINDOW_NODES = 512, SCAN_WINDOW_RING = 1024 };
 
-/* The functions that scan and replay share, in both forms. */
+/* The functions that scan and replay share, in all forms. */
 static __device__ __forceinline__ float scan_dt(float dt_in, float bias, float lo, float hi)
 {
     return fminf(fmaxf(softplus(dt_in + bias), lo), hi);
@@ -16,6 +17,17 @@ static __device__ __forceinline__ float scan_decay(float dt, float a) { return e
 static __device__ __forceinline__ float scan_update(float s, float decay, float dx, float b)
 {
     return fmaf(decay, s, dx * b);
+}
+
+/* Windowed form: whether caches and rings hold what the step says. */
+static __device__ __forceinline__ bool scan_window_fits(const spec_scan_args &a, const spec_step_seq &s)
+{
+    const uint32_t ring = (uint32_t)a.n_ring, nodes = (uint32_t)a.n_node, rows = (uint32_t)s.n_row;
+    const uint32_t recent = (uint32_t)s.n_recent, replay = (uint32_t)s.n_replay, fed = (uint32_t)s.n_fed; /* < 0: too large */
+    const bool each = (recent <= ring) & (replay <= nodes) & (fed <= nodes) & (rows <= nodes) & ((uint32_t)s.n_advance <= rows);
+    const bool first = (fed == 0) | ((replay == 0) & (s.n_advance == 0) & (recent < 2 * SPEC_WINDOW));
+    return each & first & (fed + rows <= nodes) & (recent + replay + s.n_advance <= ring) &
+           (s.n_past >= s.n_recent + s.n_replay);
 }
 
 /* Until the asynchronous copies of this thread are there. */
@@ -36,10 +48,12 @@ template <typename Kernel> static inline void scan_allow_shared(const spec_devic
         (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)scan_shared_limit(dev));
 }
 
-/* Decode passes with a->matrix. */
-spec_status speci_cuda_scan_matrix(spec_queue *q, const spec_scan_args *a);
+/* Decode passes with a->window: of any types and sizes; and by matrix products, where cuda_scan_window_matrix.cu has a
+ * kernel for it; false: there is none, and nothing was launched. Their bits differ: types and sizes alone choose. */
+spec_status speci_cuda_scan_window(spec_queue *q, const spec_scan_args *a);
+bool speci_cuda_scan_window_matrix(spec_queue *q, const spec_scan_args *a, spec_status *status);
 /* The recurrent form where cuda_scan_warp.cu (a decay per head) or cuda_scan_state.cu (a decay per state) have a kernel
- * for it; false: there is none, and nothing was launched. */
+ * for it; likewise. */
 bool speci_cuda_scan_warp(spec_queue *q, const spec_scan_args *a, spec_status *status);
 bool speci_cuda_scan_state(spec_queue *q, const spec_scan_args *a, spec_status *status);
 /* With the product in front that makes dt, where the kernel of cuda_scan_state.cu does both; likewise. The same bits,

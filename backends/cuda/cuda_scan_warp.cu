@@ -435,7 +435,7 @@ template <typename T> static bool launch_any(spec_queue *q, const spec_scan_args
 static bool rows_aligned(const spec_view *v) { return cuda_aligned(v->data, 16) && v->ld % 8 == 0; }
 static bool has_kernel(const spec_queue *q, const spec_scan_args *a)
 {
-    return q->shape.phase == SPEC_PHASE_DECODE && !a->matrix && !a->a_per_state && a->n_state == WARP_STATES &&
+    return q->shape.phase == SPEC_PHASE_DECODE && !a->window && !a->a_per_state && a->n_state == WARP_STATES &&
            a->head_dim % 4 == 0 && a->b_in_conv && !a->node_state && a->b_rep % group_of(a) == 0 && a->c_rep % group_of(a) == 0 &&
            a->dtype != SPEC_DTYPE_F32 && a->x.dtype == a->dtype && a->b.dtype == a->dtype && a->c.dtype == a->dtype &&
            a->dt.dtype == SPEC_DTYPE_F32 && (!a->z.data || a->z.dtype == SPEC_DTYPE_F32) && rows_aligned(&a->x) &&

@@ -79,7 +79,7 @@ static void usage(FILE *to)
                 "      --top-p P               with temperatures above 0\n"
                 "      --sequences N,N,...     sequences at once             --tokens N,N,...  lengths of prompts\n"
                 "      --adapt off|cost|ucb    cost and ucb choose among the trees of --tree\n"
-                "      --scan recurrent|matrix, --advance replay|joint, --draft-state replay|per-node\n"
+                "      --scan window|recurrent, --advance replay|joint, --draft-state replay|per-node\n"
                 "      --prompts FILE,...      JSON lines with \"prompt\"; default: SPEC_SHARED/data/prompts\n"
                 "      --n-prompt N            prompts of a file (default 5)  -n N   tokens for each (default 128)\n"
                 "      --ignore-eos            go on to the last token asked for\n"
@@ -132,7 +132,7 @@ static bool real_number(double *out, const char *text, double min)
 
 static bool set_choice(bench_options *o, int c, const char *text)
 {
-    static const char *const adapts[] = { "off", "cost", "ucb" }, *const scans[] = { "recurrent", "matrix" };
+    static const char *const adapts[] = { "off", "cost", "ucb" }, *const scans[] = { "window", "recurrent" };
     static const char *const advances[] = { "replay", "joint" }, *const states[] = { "replay", "per-node" };
     const int i = c == O_ADAPT     ? choice(text, adapts, 3)
                   : c == O_SCAN    ? choice(text, scans, 2)
