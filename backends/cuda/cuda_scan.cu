@@ -594,7 +594,7 @@ spec_status speci_cuda_scan(spec_queue *q, const spec_scan_args *a)
     SPEC_TRY(speci_cuda_check_scan(q->dev, a));
     spec_status status = SPEC_OK;
     if (a->window && q->shape.phase == SPEC_PHASE_DECODE)
-        return speci_cuda_scan_window(q, a);
+        return speci_cuda_scan_window_matrix(q, a, &status) ? status : speci_cuda_scan_window(q, a);
     if (speci_cuda_scan_prefill(q, a, &status) || speci_cuda_scan_warp(q, a, &status) ||
         speci_cuda_scan_state(q, a, &status))
         return status;

@@ -1,0 +1,750 @@
+/* cuda_scan_window_matrix.cu - the windowed scan (spec_scan_args) on the matrix instruction: decode passes with 16-bit x, B
+ * and C from the convolution, and 64 or 128 states.
+ *
+ *   y_i = E_i (S C_i) + sum over near tokens j of (P_ij dt_j) (C_i . B_j) x_j + D x_i
+ *
+ * A block has up to WINDOW_UNITS units of 16 channels, of heads that share B and C. Of a unit's state a warp has 16 channels
+ * x 32 states in registers, as the instruction leaves sums (m16n8): what a fold adds to, and, two columns taken for two k,
+ * what S C multiplies (m16n8k8). x, B and C of the tokens lie in shared memory; rows are done WINDOW_CHUNK at a time:
+ *   1  S C of each row, a part from each warp; C . B of every row and token, a tile of 8 x 16 a warp's task; the powers P of
+ *      a row and head by a warp, a product over lanes with the newest token in lane 0;
+ *   2  a thread to a row and V channels: the sum over its near tokens, D x, the gate.
+ * What is computed, a state and u x of a fold, is a float32 there: two numbers of TF32, 22 bits. x, B and C are one, exactly.
+ *
+ * The order of each sum follows from the number of states and a token's place on its path, so it is the same whatever else
+ * is in the pass. The state and what the rings hold are read before the kernel waits for the one in front. */
+#include "cuda_linear.cuh"
+#include "cuda_scan.cuh"
+
+enum {
+    WINDOW_NEAR = 2 * SPEC_WINDOW,  /* near tokens of a row at most */
+    WINDOW_CHANNELS = 16,           /* of a unit */
+    WINDOW_UNITS = 4,               /* of a block, at most */
+    WINDOW_STATES = 32,             /* of a warp */
+    WINDOW_TILES = WINDOW_STATES / 8,
+    WINDOW_CHUNK = 32,              /* rows */
+    WINDOW_PAD = 8,                 /* values behind a row of B or C: the rows that ldmatrix reads lie on different banks */
+    WINDOW_FEW = 4,                 /* rows whose near tokens are divided among threads */
+    WINDOW_MORE = 4                 /* warps of a block without a state */
+};
+static_assert(WINDOW_NEAR == 32, "a near token is a lane's");
+
+/* n / by for n < 2^16, by a multiplication. */
+struct window_div {
+    uint32_t by, magic;
+    __device__ __forceinline__ int of(int n) const { return magic ? (int)__umulhi((uint32_t)n, magic) : n; }
+};
+static window_div divide_by(int by) { return { (uint32_t)by, by == 1 ? 0u : (uint32_t)((1ull << 32) / (uint64_t)by + 1) }; }
+
+/* How a launch divides the channels of a group of heads that share B and C (one of these may be shared by more). */
+struct window_grid {
+    int32_t group;       /* heads of the group */
+    int32_t units;       /* of a block */
+    int32_t group_units; /* of a group */
+    int32_t heads;       /* of a block, at most */
+    int32_t chunk;       /* rows */
+    int32_t tokens;      /* places for tokens: a window to fold, the recent ones, the tree, and none */
+    int32_t b_width, x_width;                       /* of the rings */
+    window_div per_head, x_rep, b_rep, c_rep, wide; /* units of a head; heads that share x, B, C; outputs of a row */
+};
+
+/* A token near a row: P dt, then the weight of its x, and its place, then where x is. */
+struct __align__(8) window_near {
+    float weight;
+    int32_t place;
+};
+
+/* A block's shared memory. A token's place: of a window that is folded in front, 0 and on; FIRST and on the recent tokens
+ * that are left, then the tree's nodes. The last place is no token's: x and C . B are 0 there. */
+template <typename T, int NS> struct window_memory {
+    static constexpr int FIRST = SPEC_WINDOW, LD = NS + WINDOW_PAD, PARTS = NS / WINDOW_STATES;
+    int x_ld, sum_ld, dot_ld;
+    T *b, *c;          /* [tokens][LD], [chunk][LD] */
+    T *x;              /* [tokens][x_ld] */
+    window_near *near; /* [heads][chunk][WINDOW_NEAR] the oldest first, the last ones the row's */
+    float2 *time;      /* dt and decay: [heads][tokens] */
+    float *sum;        /* S C: [PARTS][chunk][sum_ld] */
+    float *dot;        /* C . B: [tokens][dot_ld] */
+    float *decay;      /* E: [heads][chunk] */
+    float *fold;       /* of a window: [heads] E, then [heads][SPEC_WINDOW] P dt */
+    int16_t *parent, *depth; /* [tokens] of the tree's nodes */
+    uint16_t *place;   /* [SPEC_WINDOW] of a window's tokens */
+
+    static __host__ __device__ size_t bytes(const window_grid &g)
+    {
+        const size_t tokens = (size_t)g.tokens, chunk = (size_t)g.chunk, heads = (size_t)g.heads;
+        const size_t wide = (size_t)g.units * WINDOW_CHANNELS;
+        return sizeof(T) * (tokens * LD + chunk * LD + tokens * wide) + sizeof(window_near) * heads * chunk * WINDOW_NEAR +
+               sizeof(float2) * heads * tokens +
+               sizeof(float) * (PARTS * chunk * (wide + 4) + tokens * (chunk + 1) + heads * (chunk + SPEC_WINDOW + 1)) +
+               sizeof(int16_t) * (2 * tokens + SPEC_WINDOW);
+    }
+    __device__ __forceinline__ window_memory(char *memory, const window_grid &g)
+    {
+        x_ld = g.units * WINDOW_CHANNELS, sum_ld = x_ld + 4, dot_ld = g.chunk + 1;
+        b = (T *)memory, c = b + g.tokens * LD, x = c + g.chunk * LD;
+        near = (window_near *)(x + g.tokens * x_ld);
+        time = (float2 *)(near + g.heads * g.chunk * WINDOW_NEAR);
+        sum = (float *)(time + g.heads * g.tokens), dot = sum + PARTS * g.chunk * sum_ld;
+        decay = dot + g.tokens * dot_ld, fold = decay + g.heads * g.chunk;
+        parent = (int16_t *)(fold + g.heads * (SPEC_WINDOW + 1)), depth = parent + g.tokens;
+        place = (uint16_t *)(depth + g.tokens);
+    }
+};
+
+/* acc[16][8] += A[16][8] B[8][8] of TF32: the upper 19 bits of each are read. */
+static __device__ __forceinline__ void mma1688(float acc[4], float a0, float a1, float a2, float a3, float b0, float b1)
+{
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+        : "r"(__float_as_uint(a0)), "r"(__float_as_uint(a1)), "r"(__float_as_uint(a2)), "r"(__float_as_uint(a3)),
+          "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)));
+}
+static __device__ __forceinline__ float upper(float v) { return __uint_as_float(__float_as_uint(v) & 0xffffe000u); }
+
+/* A warp's part of a unit's state, as the instruction leaves sums: of tile i channels g, g + 8 and states 8 i + 2 t, + 1. */
+struct window_state {
+    float v[WINDOW_TILES][4];
+
+    __device__ __forceinline__ void load(const float *memory, int ns)
+    {
+#pragma unroll
+        for (int i = 0; i < 2 * WINDOW_TILES; i++) {
+            const float2 two = *(const float2 *)(memory + i % 2 * 8 * ns + i / 2 * 8);
+            v[i / 2][i % 2 * 2] = two.x, v[i / 2][i % 2 * 2 + 1] = two.y;
+        }
+    }
+    __device__ __forceinline__ void store(float *memory, int ns) const
+    {
+#pragma unroll
+        for (int i = 0; i < 2 * WINDOW_TILES; i++)
+            *(float2 *)(memory + i % 2 * 8 * ns + i / 2 * 8) = make_float2(v[i / 2][i % 2 * 2], v[i / 2][i % 2 * 2 + 1]);
+    }
+};
+
+static __device__ __forceinline__ void window_copy16(uint32_t shared, const void *global)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+}
+
+/* The product of v over lanes 0 .. lane, in steps of d = 1, 2, 4, 8, 16; its order follows from the lane alone. */
+static __device__ __forceinline__ float product_step(float v, int d, int lane)
+{
+    const float other = __shfl_up_sync(0xffffffffu, v, d);
+    return lane >= d ? v * other : v;
+}
+static __device__ __forceinline__ float product_up_to(float v, int lane)
+{
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) v = product_step(v, d, lane);
+    return v;
+}
+
+/* The sum over a row's near tokens is one of WINDOW_GROUPS sums over four, by their places among the WINDOW_NEAR that end
+ * with the row, added up as a tree. With few rows (FEW) a group is a thread's. */
+enum { WINDOW_GROUPS = WINDOW_NEAR / 4 };
+
+
+/* Registers of a thread: the fewest without spilling; or so few that three blocks fit a multiprocessor, where there are SEVERAL
+ * for each. */
+static constexpr int window_registers(bool several) { return several ? 80 : 96; }
+
+/* V: channels that a thread sums for. */
+template <typename T, int NS, int V, bool FEW, bool SEVERAL>
+static __global__ void __maxnreg__(window_registers(SEVERAL))
+window_kernel(const spec_step_block *step, const spec_scan_args a, const window_grid grid)
+{
+    typedef window_memory<T, NS> layout;
+    constexpr int FIRST = layout::FIRST, LD = layout::LD, PARTS = layout::PARTS, LANES = FEW ? (int)WINDOW_GROUPS : 1;
+    extern __shared__ __align__(16) char dynamic[];
+    const int tid = (int)threadIdx.x, n_thread = (int)blockDim.x, warp = tid / 32, n_warp = n_thread / 32, lane = tid % 32;
+    const int g = lane / 4, t = lane % 4;
+
+    const int n_seq = (int)blockIdx.y;
+    if (n_seq >= step->n_seq) return grid_wait();
+    const spec_step_seq s = spec_step_seqs(step)[n_seq];
+    const int n_tree = s.n_fed + s.n_row, n_known = s.n_recent + s.n_replay;
+    if (!scan_window_fits(a, s)) return grid_wait();
+    const int n_fold = spec_window_folds(n_known), first = n_fold * SPEC_WINDOW, n_left = n_known - first;
+    const int tree0 = FIRST + n_left, none = grid.tokens - 1; /* places of node 0, and of no token */
+
+    /* Which channels: units of a group, counted through its heads. */
+    const int first_head = (int)blockIdx.z * grid.group, unit0 = (int)blockIdx.x * grid.units;
+    const int n_unit = min(grid.units, grid.group_units - unit0), channel0 = first_head * a.head_dim + unit0 * WINDOW_CHANNELS;
+    const int in_group = grid.per_head.of(unit0), head0 = first_head + in_group; /* heads are counted from head0 */
+    auto head_of = [&](int unit) { return grid.per_head.of(unit0 + unit) - in_group; };
+    const int n_head = head_of(n_unit - 1) + 1;
+    const bool shares_head0 = unit0 > in_group * (int)grid.per_head.by; /* with the block in front, which keeps its dt */
+    const bool has_state = warp < n_unit * PARTS;
+    const int unit = has_state ? warp / PARTS : 0, part = warp % PARTS;
+    float *const memory = a.state + ((size_t)s.slot * a.n_head * a.head_dim + channel0 + unit * WINDOW_CHANNELS + g) * NS +
+                          part * WINDOW_STATES + 2 * t;
+    window_state state;
+    if (has_state) state.load(memory, NS);
+    const layout shared(dynamic, grid);
+
+    /* x and B of a token, a warp to a token: 16 bytes a lane, the first ones' of B. */
+    const bool has_b = lane < NS / 8;
+    const int x_lane = lane - NS / 8, x_unit = min(max(x_lane, 0) / 2, n_unit - 1), x_head = head0 + head_of(x_unit);
+    const bool has_x = x_lane >= 0 && x_lane < 2 * n_unit, copies = has_b || has_x;
+    const int x_block = grid.x_rep.of(x_head);
+    const int x_col = x_block * a.head_dim + (unit0 + x_unit) * WINDOW_CHANNELS - (x_head - first_head) * a.head_dim + x_lane % 2 * 8;
+    const int b_block = grid.b_rep.of(first_head), col = has_b ? b_block * NS + lane * 8 : x_col;
+    const uint32_t to_ld = (has_b ? LD : shared.x_ld) * (uint32_t)sizeof(T);
+    const uint32_t to = (uint32_t)__cvta_generic_to_shared(has_b ? shared.b + lane * 8 : shared.x + max(x_lane, 0) * 8);
+
+    /* Where committed tokens are, by their number: the recent ones in the rings, those of the path in replay_y. */
+    const int half = (s.slot * 2 + s.parity) * a.n_node, other = half + (s.parity ? -a.n_node : a.n_node);
+    const int oldest = (s.n_past - n_known) % a.n_ring, ring = s.slot * a.n_ring;
+    auto entry_of = [&](int k) {
+        const int e = oldest + k;
+        return ring + (e < a.n_ring ? e : e - a.n_ring);
+    };
+    T *const rings = (T *)(has_b ? a.recent_b : a.recent_x) + col;
+    const int ring_ld = has_b ? grid.b_width : grid.x_width;
+    const T *const replay = (const T *)a.replay_y + (size_t)n_seq * 2 * a.n_node * a.replay_ld +
+                            (has_b ? a.replay_b_col : a.replay_x_col) + col;
+    /* Of n tokens from number k0 on those in the rings, or those of the path, to places from `place` on. */
+    auto copy_recent = [&](int place, int k0, int n) {
+#pragma unroll 1
+        for (int i = warp; i < n && k0 + i < s.n_recent; i += n_warp)
+            if (copies) window_copy16(to + (place + i) * to_ld, rings + (size_t)entry_of(k0 + i) * ring_ld);
+    };
+    auto copy_replayed = [&](int place, int entry, int n) {
+#pragma unroll 1
+        for (int i = warp; i < n; i += n_warp)
+            if (copies) window_copy16(to + (place + i) * to_ld, replay + (size_t)(entry + i) * a.replay_ld);
+    };
+    auto copy_path = [&](int place, int k0, int n) {
+        const int skip = max(0, s.n_recent - k0);
+        copy_replayed(place + skip, k0 + skip - s.n_recent, n - skip);
+    };
+
+    /* dt and decay of a token. */
+    auto keep_time = [&](int h, int place, float dt) {
+        shared.time[h * grid.tokens + place] = make_float2(dt, scan_decay(dt, a.a[head0 + h]));
+    };
+    auto time_known = [&](int place, int k0, int n) { /* n <= 32: a warp to a head */
+        if (warp >= n_head || lane >= n) return;
+        const int k = k0 + lane, j = k - s.n_recent, own = head0 + warp;
+        keep_time(warp, place + lane,
+                  j < 0 ? a.recent_dt[(size_t)entry_of(k) * a.n_head + own]
+                        : a.cache_dt[(size_t)(other + spec_step_paths(step)[s.first_path + j]) * a.n_head + own]);
+    };
+    /* dt of the rows: a warp's task is a head and 32 rows; the first tasks are of warps that have no state. */
+    struct rate_bias {
+        float rate, bias;
+    };
+    const int n_rows32 = (s.n_row + 31) / 32, first_task = n_warp - 1 - warp;
+    auto task_head = [&](int task) { return n_rows32 <= 1 ? task : task / n_rows32; };
+    auto task_row = [&](int task) { return (task - task_head(task) * n_rows32) * 32 + lane; };
+    auto dt_of = [&](int task) {
+        const int h = task_head(task), i = task_row(task);
+        const bool is = h < n_head && i < s.n_row;
+        return is ? ((const float *)a.dt.data)[(size_t)(s.first_row + i) * a.dt.ld + head0 + h] : 0.0f;
+    };
+    auto head_decay = [&](int task) {
+        const int own = head0 + min(task_head(task), n_head - 1);
+        return rate_bias{ a.a[own], a.dt_bias ? a.dt_bias[own] : 0.0f };
+    };
+    auto keep_dt = [&](int task, float dt, const rate_bias &decay) {
+        const int h = task_head(task), i = task_row(task);
+        if (i >= s.n_row) return;
+        dt = scan_dt(dt, decay.bias, a.dt_min, a.dt_max);
+        shared.time[h * grid.tokens + tree0 + s.n_fed + i] = make_float2(dt, scan_decay(dt, decay.rate));
+        if (!(h == 0 && shares_head0)) a.cache_dt[(size_t)(half + s.n_fed + i) * a.n_head + head0 + h] = dt;
+    };
+    auto ancestor = [&](int i, int up) { /* of node i: the one `up` levels above */
+        for (; up > 0 && i > 0; up--) i = shared.parent[i];
+        return i;
+    };
+
+    /* ---- the state ---- */
+
+    /* Folds the window whose token k is at place_of(k). */
+    auto fold = [&](auto place_of) {
+        __syncthreads(); /* the window before has been read */
+        if (warp < n_head) {
+            const int k = SPEC_WINDOW - 1 - lane % SPEC_WINDOW, place = place_of(k);
+            const float2 v = shared.time[warp * grid.tokens + place];
+            const float with = product_up_to(v.y, lane), before = __shfl_up_sync(0xffffffffu, with, 1);
+            if (lane < SPEC_WINDOW) shared.fold[grid.heads + warp * SPEC_WINDOW + k] = (lane == 0 ? 1.0f : before) * v.x;
+            if (lane == SPEC_WINDOW - 1) shared.fold[warp] = with;
+            if (warp == 0 && lane < SPEC_WINDOW) shared.place[k] = (uint16_t)place;
+        }
+        __syncthreads();
+        if (!has_state) return;
+        const int h = head_of(unit);
+        const float decay = shared.fold[h];
+        const float *const u = shared.fold + grid.heads + h * SPEC_WINDOW;
+#pragma unroll
+        for (int i = 0; i < 4 * WINDOW_TILES; i++) state.v[i / 4][i % 4] = decay * state.v[i / 4][i % 4];
+#pragma unroll 1
+        for (int k = t; k < SPEC_WINDOW; k += 8) {
+            const int p0 = shared.place[k], p1 = shared.place[k + 4];
+            const T *const x0 = shared.x + p0 * shared.x_ld + unit * WINDOW_CHANNELS + g;
+            const T *const x1 = shared.x + p1 * shared.x_ld + unit * WINDOW_CHANNELS + g;
+            const T *const b0 = shared.b + p0 * LD + part * WINDOW_STATES + g;
+            const T *const b1 = shared.b + p1 * LD + part * WINDOW_STATES + g;
+            const float v[4] = { u[k] * to_f32(x0[0]), u[k] * to_f32(x0[8]), u[k + 4] * to_f32(x1[0]),
+                                 u[k + 4] * to_f32(x1[8]) };
+            float high[4], low[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) high[i] = upper(v[i]), low[i] = v[i] - high[i];
+#pragma unroll
+            for (int i = 0; i < WINDOW_TILES; i++) {
+                const float c0 = to_f32(b0[i * 8]), c1 = to_f32(b1[i * 8]);
+                mma1688(state.v[i], high[0], high[1], high[2], high[3], c0, c1);
+                mma1688(state.v[i], low[0], low[1], low[2], low[3], c0, c1);
+            }
+        }
+    };
+    /* S C of those rows of the chunk whose bits are set. */
+    auto multiply_state = [&](uint32_t rows) {
+        const T *const c = shared.c + part * WINDOW_STATES + 2 * t;
+        float *const sum = shared.sum + part * grid.chunk * shared.sum_ld + unit * WINDOW_CHANNELS + g;
+#pragma unroll 1
+        for (int r0 = 0; r0 < grid.chunk; r0 += 8) {
+            if (!(rows >> r0 & 0xff)) continue;
+            const T *const from = c + min(r0 + g, grid.chunk - 1) * LD;
+            float high[4] = {}, low[4] = {};
+#pragma unroll
+            for (int i = 0; i < WINDOW_TILES; i++) { /* columns 2 t and 2 t + 1 of a tile are its k = t and t + 4 */
+                const float2 two = unpack2<T>(*(const uint32_t *)(from + i * 8));
+                const float *const v = state.v[i];
+                const float u[4] = { upper(v[0]), upper(v[2]), upper(v[1]), upper(v[3]) };
+                mma1688(high, u[0], u[1], u[2], u[3], two.x, two.y);
+                mma1688(low, v[0] - u[0], v[2] - u[1], v[1] - u[2], v[3] - u[3], two.x, two.y);
+            }
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                const int r = r0 + 2 * t + k % 2;
+                if (rows >> r & 1) sum[r * shared.sum_ld + k / 2 * 8] = high[k] + low[k];
+            }
+        }
+    };
+    bool stored = true; /* the state in registers is the stored one */
+    /* S C of n rows from row0 on: those that need the same state together. */
+    auto multiply_states = [&](int row0, int n) {
+        int key = 0; /* of this lane's row: how many windows, and the ancestor at which they end */
+        if (lane < n) {
+            const int i = s.n_fed + row0 + lane, depth = shared.depth[i], folds = spec_window_folds(n_left + depth);
+            const int last = folds * SPEC_WINDOW - 1 - n_left; /* its depth */
+            key = folds << 16 | (folds > 0 && last >= 0 ? ancestor(i, depth - last) + 1 : 0);
+        }
+        uint32_t todo = 0xffffffffu >> (32 - n);
+        while (todo) {
+            const int r = __ffs((int)todo) - 1, wanted = __shfl_sync(0xffffffffu, key, r);
+            const uint32_t rows = __ballot_sync(0xffffffffu, lane < n && key == wanted);
+            todo &= ~rows;
+            if (!stored || wanted != 0) { /* all warps agree */
+                const int i = s.n_fed + row0 + r;
+                if (has_state) state.load(memory, NS);
+#pragma unroll 1
+                for (int k0 = 0; k0 < (wanted >> 16) * SPEC_WINDOW; k0 += SPEC_WINDOW)
+                    fold([&](int k) { /* tokens that are left, then ancestors */
+                        const int up = shared.depth[i] - (k0 + k - n_left);
+                        return FIRST + (k0 + k < n_left ? k0 + k : n_left + ancestor(i, up));
+                    });
+                stored = wanted == 0;
+            }
+            if (has_state) multiply_state(rows);
+        }
+    };
+
+    /* ---- the tokens ---- */
+
+    /* C . B of 8 rows of the chunk, from r0 on, and 16 tokens, from place j0 on. */
+    auto multiply_tokens = [&](int r0, int j0) {
+        const T *const from = shared.b + min(j0 + lane % 16, grid.tokens - 1) * LD + lane / 16 * 8;
+        const uint32_t b = (uint32_t)__cvta_generic_to_shared(from);
+        const T *const c = shared.c + min(r0 + g, grid.chunk - 1) * LD + 2 * t;
+        float acc[2][4] = {};
+#pragma unroll
+        for (int k = 0; k < NS; k += 16) {
+            uint32_t m[4];
+            load_matrices(m, b + k * (int)sizeof(T));
+            mma16816<T>(acc[k / 16 % 2], m[0], m[1], m[2], m[3], *(const uint32_t *)(c + k), *(const uint32_t *)(c + k + 8));
+        }
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            const int j = j0 + g + k / 2 * 8, r = r0 + 2 * t + k % 2;
+            if (j < tree0 + n_tree && r < grid.chunk) shared.dot[j * shared.dot_ld + r] = acc[0][k] + acc[1][k];
+        }
+    };
+    /* The tokens near row r of the chunk, a node; a lane to a token, the newest in lane 0. */
+    auto find_near = [&](int r, int node) {
+        const int depth = shared.depth[node], n_near = spec_window_left(n_left + depth) + 1;
+        int place = FIRST + n_left + depth - lane; /* of a token that is left */
+#pragma unroll 1
+        for (int k = 0, j = node; k <= depth && k < WINDOW_NEAR; k++) {
+            if (lane == k) place = tree0 + j;
+            j = shared.parent[j];
+        }
+        const bool is_near = lane < n_near;
+        if (!is_near) place = none;
+#pragma unroll 1
+        for (int h0 = 0; h0 < n_head; h0 += 2) { /* two heads at once hide each other's latency */
+            const int h[2] = { h0, min(h0 + 1, n_head - 1) };
+            float2 v[2];
+            float with[2];
+#pragma unroll
+            for (int k = 0; k < 2; k++) v[k] = shared.time[h[k] * grid.tokens + place], with[k] = v[k].y;
+#pragma unroll
+            for (int d = 1; d < 32; d *= 2)
+#pragma unroll
+                for (int k = 0; k < 2; k++) with[k] = product_step(with[k], d, lane);
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                const float before = __shfl_up_sync(0xffffffffu, with[k], 1);
+                const int at = h[k] * grid.chunk + r;
+                window_near near;
+                near.weight = is_near ? (lane == 0 ? 1.0f : before) * v[k].x : 0.0f, near.place = place;
+                shared.near[at * WINDOW_NEAR + WINDOW_NEAR - 1 - lane] = near;
+                if (lane == n_near - 1) shared.decay[at] = with[k];
+            }
+        }
+    };
+    /* x, B and dt of the recent token at FIRST + i, for later passes. */
+    auto keep_recent = [&](int i) {
+        const int entry = entry_of(first + i), place = FIRST + i;
+        const bool keeps = has_b ? unit0 == 0 && b_block * (int)grid.b_rep.by == first_head
+                                 : has_x && x_block * (int)grid.x_rep.by == x_head; /* of blocks that share it one */
+        const T *const from = has_b ? shared.b + place * LD + lane * 8 : shared.x + place * shared.x_ld + x_lane * 8;
+        if (keeps) *(uint4 *)(rings + (size_t)entry * ring_ld) = *(const uint4 *)from;
+        if (lane < n_head && !(lane == 0 && shares_head0))
+            a.recent_dt[(size_t)entry * a.n_head + head0 + lane] = shared.time[lane * grid.tokens + place].x;
+    };
+    /* What a chunk needs beside S C, and of the first one the tokens of a path and of a chain in front that later passes find
+     * in the rings: tasks of a warp, those that have no state first. */
+    auto run_tasks = [&](int row0, int n) {
+        const int n_tile = (n_left + n_tree + 15) / 16, n_dot = (n + 7) / 8 * n_tile;
+        const int kept = max(0, s.n_recent - first); /* tokens left that the rings have */
+        const int n_task = n + n_dot + (row0 == 0 ? n_left + s.n_advance - kept : 0);
+#pragma unroll 1
+        for (int task = n_warp - 1 - warp; task < n_task; task += n_warp) {
+            if (task < n) {
+                find_near(task, s.n_fed + row0 + task);
+            } else if (task < n + n_dot) {
+                int r0 = 0, tile = task - n;
+                while (tile >= n_tile) tile -= n_tile, r0 += 8;
+                multiply_tokens(r0, FIRST + tile * 16);
+            } else {
+                keep_recent(kept + task - n - n_dot);
+            }
+        }
+    };
+
+    /* ---- outputs ---- */
+
+    /* V channels of a row: of the chunk, from c of the block on. */
+    struct output {
+        int r, c, h;
+        float gate[V], skip;
+    };
+    const int lane_of = tid % LANES;
+    auto find_output = [&](int i) {
+        output o;
+        o.r = grid.wide.of(i), o.c = (i - o.r * (int)grid.wide.by) * V, o.h = head_of(o.c / WINDOW_CHANNELS);
+        return o;
+    };
+    auto load_gate = [&](output &o, int row) {
+        o.skip = a.d ? a.d[head0 + o.h] : 0.0f;
+        const float *const z = (const float *)a.z.data + (size_t)row * a.z.ld + channel0 + o.c;
+#pragma unroll
+        for (int v = 0; v < V; v += 2) {
+            const float2 two = a.z.data ? *(const float2 *)(z + v) : make_float2(0.0f, 0.0f);
+            o.gate[v] = two.x, o.gate[v + 1] = two.y;
+        }
+    };
+    struct inputs {
+        uint32_t w[V / 2];
+    };
+    auto load_x = [&](int at) {
+        inputs x;
+        memcpy(&x, __builtin_assume_aligned(shared.x + at, V * 2), sizeof x);
+        return x;
+    };
+    auto add_x = [&](float y[V], float w, const inputs &x) {
+#pragma unroll
+        for (int v = 0; v < V; v += 2) {
+            const float2 two = unpack2<T>(x.w[v / 2]);
+            y[v] = fmaf(w, two.x, y[v]), y[v + 1] = fmaf(w, two.y, y[v + 1]);
+        }
+    };
+    /* Weights of the chunk, and where x is: by the threads that use them, or by all before. */
+    auto weigh = [&](window_near near, int r) {
+        near.weight = near.weight * shared.dot[near.place * shared.dot_ld + r];
+        near.place *= shared.x_ld;
+        return near;
+    };
+    auto weigh_all = [&](int n) {
+#pragma unroll 1
+        for (int i = warp; i < n * n_head; i += n_warp) {
+            int h = 0, r = i;
+            while (r >= n) r -= n, h++;
+            window_near *const near = shared.near + (h * grid.chunk + r) * WINDOW_NEAR + lane;
+            *near = weigh(*near, r);
+        }
+    };
+    auto sum_group = [&](const output &o, const window_near *near, float sum[V]) {
+        window_near four[4];
+        inputs x[4];
+        memcpy(four, __builtin_assume_aligned(near, 16), sizeof four);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            if (FEW) four[j] = weigh(four[j], o.r);
+            x[j] = load_x(four[j].place + o.c);
+        }
+#pragma unroll
+        for (int v = 0; v < V; v++) sum[v] = 0.0f;
+#pragma unroll
+        for (int j = 0; j < 4; j++) add_x(sum, four[j].weight, x[j]);
+    };
+    auto put_out = [&](const output &o, int row, int node, int skipped) {
+        const int at = o.h * grid.chunk + o.r;
+        const window_near *const near = shared.near + at * WINDOW_NEAR;
+        float y[V];
+        if constexpr (FEW) {
+            sum_group(o, near + 4 * lane_of, y);
+#pragma unroll
+            for (int d = 1; d < WINDOW_GROUPS; d *= 2)
+#pragma unroll
+                for (int v = 0; v < V; v++) y[v] = y[v] + __shfl_xor_sync(0xffffffffu, y[v], d);
+            if (lane_of > 0) return;
+        } else { /* the same tree: a group's sum joins those of its neighbours when it has them */
+            float part[3][V];
+#pragma unroll
+            for (int q = 0; q < WINDOW_GROUPS; q++) {
+                if (q >= skipped) {
+                    sum_group(o, near + 4 * q, y);
+                } else {
+#pragma unroll
+                    for (int v = 0; v < V; v++) y[v] = 0.0f;
+                }
+                int level = 0;
+#pragma unroll
+                for (; q >> level & 1; level++)
+#pragma unroll
+                    for (int v = 0; v < V; v++) y[v] = part[level][v] + y[v];
+#pragma unroll
+                for (int v = 0; v < V && level < 3; v++) part[level][v] = y[v];
+            }
+        }
+        const inputs own_x = load_x((tree0 + node) * shared.x_ld + o.c);
+        const float decay = shared.decay[at];
+#pragma unroll
+        for (int v = 0; v < V; v += 2) {
+            float2 sum[PARTS];
+#pragma unroll
+            for (int k = 0; k < PARTS; k++) sum[k] = *(const float2 *)(shared.sum + (k * grid.chunk + o.r) * shared.sum_ld + o.c + v);
+#pragma unroll
+            for (int k = 1; k < PARTS; k *= 2)
+#pragma unroll
+                for (int j = 0; j < PARTS; j += 2 * k) sum[j].x = sum[j].x + sum[j + k].x, sum[j].y = sum[j].y + sum[j + k].y;
+            y[v] = fmaf(decay, sum[0].x, y[v]), y[v + 1] = fmaf(decay, sum[0].y, y[v + 1]);
+        }
+        add_x(y, o.skip, own_x);
+#pragma unroll
+        for (int v = 0; v < V; v += 2) {
+            if (a.z.data) y[v] = y[v] * silu(o.gate[v]), y[v + 1] = y[v + 1] * silu(o.gate[v + 1]);
+            const size_t to_y = (size_t)row * a.y.ld + channel0 + o.c + v;
+            if (a.y.dtype == SPEC_DTYPE_F32) *(float2 *)((float *)a.y.data + to_y) = make_float2(y[v], y[v + 1]);
+            else *(uint32_t *)((T *)a.y.data + to_y) = bits16(from_f32<T>(y[v])) | bits16(from_f32<T>(y[v + 1])) << 16;
+        }
+    };
+
+    /* Before the wait: what earlier passes left. */
+    copy_recent(FIRST, first, n_left);
+    if (n_fold > 0) copy_recent(0, 0, SPEC_WINDOW);
+    const spec_step_node *const node = spec_step_nodes(step) + s.first_node;
+#pragma unroll 1
+    for (int i = tid; i < n_tree; i += n_thread) {
+        const int up = node[i].parent;
+        shared.parent[i] = (int16_t)(up < i && up >= 0 ? up : -1);
+        shared.depth[i] = (int16_t)node[i].depth;
+    }
+#pragma unroll 1
+    for (int i = tid; i < grid.chunk; i += n_thread) shared.dot[none * shared.dot_ld + i] = 0.0f;
+#pragma unroll 1
+    for (int i = tid; i < shared.x_ld; i += n_thread) shared.x[none * shared.x_ld + i] = from_f32<T>(0.0f);
+    time_known(FIRST, first, n_left);
+    if (n_fold > 0) time_known(0, 0, SPEC_WINDOW);
+#pragma unroll 1
+    for (int i = lane; warp < n_head && i < s.n_fed; i += 32)
+        keep_time(warp, tree0 + i, a.cache_dt[(size_t)(half + i) * a.n_head + head0 + warp]);
+    rate_bias decay = head_decay(first_task);
+    grid_release(); /* not before: what has been asked for would wait behind the weights of the product behind */
+    output first_out = find_output(tid / LANES); /* of each chunk */
+    const bool has_out = first_out.c < n_unit * WINDOW_CHANNELS;
+    grid_wait();
+
+    float dt = dt_of(first_task);
+    const T *const rows = (const T *)(has_b ? a.b.data : a.x.data) + col;
+    const int rows_ld = has_b ? a.b.ld : a.x.ld;
+    const T *const c_rows = (const T *)a.c.data + grid.c_rep.of(first_head) * NS + lane * 8;
+    const uint32_t c_to = (uint32_t)__cvta_generic_to_shared(shared.c + lane * 8);
+    auto copy_c = [&](int r, int row) {
+        if (has_b) window_copy16(c_to + (uint32_t)r * (LD * (uint32_t)sizeof(T)), c_rows + (size_t)row * a.c.ld);
+    };
+#pragma unroll 1
+    for (int i = warp; i < s.n_row; i += n_warp) {
+        const int row = s.first_row + i;
+        if (copies) window_copy16(to + (tree0 + s.n_fed + i) * to_ld, rows + (size_t)row * rows_ld);
+        if (i < grid.chunk) copy_c(i, row);
+    }
+    copy_path(FIRST, first, n_left);
+    if (n_fold > 0) copy_path(0, 0, SPEC_WINDOW);
+    if (s.n_fed > 0) copy_replayed(tree0, s.n_replay, s.n_fed);
+    if (has_out && first_out.r < min(s.n_row, grid.chunk)) load_gate(first_out, s.first_row + first_out.r);
+#pragma unroll 1
+    for (int task = first_task; task < n_head * n_rows32; task += n_warp) {
+        if (task != first_task) dt = dt_of(task), decay = head_decay(task);
+        keep_dt(task, dt, decay);
+    }
+    scan_copies_wait();
+    __syncthreads();
+
+#pragma unroll 1
+    for (int w = 0; w < n_fold; w++) {
+        if (w > 0) {
+            __syncthreads(); /* the window before has been read */
+            copy_recent(0, w * SPEC_WINDOW, SPEC_WINDOW);
+            copy_path(0, w * SPEC_WINDOW, SPEC_WINDOW);
+            time_known(0, w * SPEC_WINDOW, SPEC_WINDOW);
+            scan_copies_wait();
+            __syncthreads();
+        }
+        fold([](int k) { return k; });
+        if (w == n_fold - 1 && has_state) state.store(memory, NS);
+    }
+
+#pragma unroll 1
+    for (int row0 = 0; row0 < s.n_row; row0 += grid.chunk) {
+        const int n = min(s.n_row - row0, grid.chunk), next = row0 + grid.chunk;
+        if (row0 > 0) {
+            if (has_out && first_out.r < n) load_gate(first_out, s.first_row + row0 + first_out.r);
+            scan_copies_wait();
+            __syncthreads(); /* C is there; all else of the chunk before has been read */
+        }
+        multiply_states(row0, n);
+        run_tasks(row0, n);
+        __syncthreads();
+#pragma unroll 1
+        for (int i = warp; i < min(s.n_row - next, grid.chunk); i += n_warp) copy_c(i, s.first_row + next + i);
+        int skipped = 0; /* groups of which no row has a token */
+        if (!FEW) {
+            weigh_all(n);
+            __syncthreads();
+            skipped = (WINDOW_NEAR - n_left - n_tree) / 4;
+        }
+#pragma unroll 1
+        for (int i = tid / LANES; i < n * (int)grid.wide.by; i += n_thread / LANES) { /* by whole warps where FEW */
+            output o = first_out;
+            if (i != tid / LANES) o = find_output(i);
+            if (o.c >= n_unit * WINDOW_CHANNELS) continue;
+            if (i != tid / LANES) load_gate(o, s.first_row + row0 + o.r);
+            put_out(o, s.first_row + row0 + o.r, s.n_fed + row0 + o.r, skipped);
+        }
+    }
+    if (s.n_row == 0) run_tasks(0, 0);
+}
+
+/* --------------------------------------------------------------------------------- launcher --- */
+
+/* Of a launch of so many units a block, for up to `rows` rows. */
+static window_grid grid_of(const spec_scan_args *a, int units, int rows)
+{
+    window_grid g = {};
+    g.group = a->b_rep < a->c_rep ? a->b_rep : a->c_rep;
+    g.units = units;
+    g.group_units = g.group * a->head_dim / WINDOW_CHANNELS;
+    g.heads = (units * WINDOW_CHANNELS - 2) / a->head_dim + 2;
+    g.chunk = rows < WINDOW_CHUNK ? rows : (int)WINDOW_CHUNK;
+    g.tokens = SPEC_WINDOW + WINDOW_NEAR + a->n_node + 1;
+    g.b_width = a->n_head / a->b_rep * a->n_state, g.x_width = a->n_head / a->x_rep * a->head_dim;
+    g.per_head = divide_by(a->head_dim / WINDOW_CHANNELS), g.x_rep = divide_by(a->x_rep);
+    g.b_rep = divide_by(a->b_rep), g.c_rep = divide_by(a->c_rep);
+    return g;
+}
+
+static int64_t blocks_of(const spec_queue *q, const spec_scan_args *a, const window_grid &g)
+{
+    return (int64_t)cuda_div_up(g.group_units, g.units) * (a->n_head / g.group) * q->shape.seqs;
+}
+/* Units of channels on the fullest multiprocessor. */
+static int64_t units_at_most(const spec_queue *q, const spec_scan_args *a, const window_grid &g)
+{
+    return cuda_div_up(blocks_of(q, a, g), q->dev->n_sm) * (int64_t)g.units;
+}
+
+/* Two blocks of two units, or more, to a multiprocessor? */
+static bool has_several(const spec_queue *q, const spec_scan_args *a) { return blocks_of(q, a, grid_of(a, 2, 1)) >= 2 * q->dev->n_sm; }
+
+/* Units of a block: two where there are several blocks to a multiprocessor. Else up to 8 rows are spread evenly; with more, what
+ * a block does for all its units counts, so it has as many as leave a block to every second or third multiprocessor. They
+ * change no bits. */
+template <typename T, int NS> static window_grid best_grid(const spec_queue *q, const spec_scan_args *a, bool several)
+{
+    const int rows = cuda_div_up(q->shape.rows, q->shape.seqs); /* of a sequence: those with more take more chunks */
+    window_grid best = grid_of(a, 1, rows);
+    for (int units = 2; units <= (several ? 2 : (int)WINDOW_UNITS); units++) {
+        const window_grid g = grid_of(a, units, rows);
+        const bool better = several || (rows <= 8 ? units_at_most(q, a, g) <= units_at_most(q, a, best)
+                                                  : blocks_of(q, a, g) * (rows <= 16 ? 3 : 2) > q->dev->n_sm);
+        if (better && window_memory<T, NS>::bytes(g) <= scan_shared_limit(q->dev)) best = g;
+    }
+    return best;
+}
+
+template <typename T, int NS, int V, bool FEW, bool SEVERAL>
+static spec_status launch(spec_queue *q, const spec_scan_args *a, window_grid g)
+{
+    typedef window_memory<T, NS> layout;
+    const size_t bytes = layout::bytes(g);
+    const int states = g.units * layout::PARTS, least = g.chunk <= 8 || SEVERAL ? 8 : 12;
+    const int warps = max(states + ((FEW || SEVERAL) && states >= least ? 0 : (int)WINDOW_MORE), least);
+    auto *kernel = window_kernel<T, NS, V, FEW, SEVERAL>;
+    g.wide = divide_by(g.units * WINDOW_CHANNELS / V);
+    scan_allow_shared(q->dev, kernel, bytes);
+    const dim3 blocks((unsigned)cuda_div_up(g.group_units, g.units), (unsigned)q->shape.seqs, (unsigned)(a->n_head / g.group));
+    return cuda_launch(q, "scan", kernel, blocks, dim3((unsigned)warps * 32), bytes, 1, q->d_step, *a, g);
+}
+
+template <typename T, int NS, bool SEVERAL> static spec_status launch_rows(spec_queue *q, const spec_scan_args *a)
+{
+    const window_grid g = best_grid<T, NS>(q, a, SEVERAL);
+    if (g.chunk <= WINDOW_FEW) return launch<T, NS, 2, true, SEVERAL>(q, a, g);
+    return g.chunk <= 16 ? launch<T, NS, 2, false, SEVERAL>(q, a, g) : launch<T, NS, 4, false, SEVERAL>(q, a, g);
+}
+
+template <typename T, int NS> static bool launch_any(spec_queue *q, const spec_scan_args *a, spec_status *status)
+{
+    /* Whatever the rows of this pass: the general kernel has other bits. */
+    if (window_memory<T, NS>::bytes(grid_of(a, 1, WINDOW_CHUNK)) > scan_shared_limit(q->dev)) return false;
+    *status = has_several(q, a) ? launch_rows<T, NS, true>(q, a) : launch_rows<T, NS, false>(q, a);
+    return true;
+}
+
+static bool rows_aligned(const spec_view *v) { return cuda_aligned(v->data, 16) && v->ld % 8 == 0; }
+static bool has_kernel(const spec_queue *q, const spec_scan_args *a)
+{
+    const int group = a->b_rep < a->c_rep ? a->b_rep : a->c_rep;
+    return q->shape.phase == SPEC_PHASE_DECODE && (a->n_state == 64 || a->n_state == 128) &&
+           a->head_dim % WINDOW_CHANNELS == 0 && a->b_in_conv && a->b_rep % group == 0 && a->c_rep % group == 0 &&
+           a->dtype != SPEC_DTYPE_F32 && a->x.dtype == a->dtype && a->b.dtype == a->dtype && a->c.dtype == a->dtype &&
+           a->dt.dtype == SPEC_DTYPE_F32 && (a->y.dtype == SPEC_DTYPE_F32 || a->y.dtype == a->dtype) &&
+           (!a->z.data || (a->z.dtype == SPEC_DTYPE_F32 && a->z.ld % 2 == 0 && cuda_aligned(a->z.data, 8))) &&
+           cuda_aligned(a->y.data, 8) && a->y.ld % 2 == 0 && rows_aligned(&a->x) && rows_aligned(&a->b) &&
+           rows_aligned(&a->c) && cuda_aligned(a->state, 16) && cuda_aligned(a->replay_y, 16) &&
+           cuda_aligned(a->recent_x, 16) && cuda_aligned(a->recent_b, 16) && a->replay_ld % 8 == 0 &&
+           a->replay_b_col % 8 == 0 && a->replay_x_col % 8 == 0;
+}
+
+bool speci_cuda_scan_window_matrix(spec_queue *q, const spec_scan_args *a, spec_status *status)
+{
+    if (!has_kernel(q, a)) return false;
+    if (a->dtype == SPEC_DTYPE_BF16)
+        return a->n_state == 128 ? launch_any<__nv_bfloat16, 128>(q, a, status) : launch_any<__nv_bfloat16, 64>(q, a, status);
+    return a->n_state == 128 ? launch_any<__half, 128>(q, a, status) : launch_any<__half, 64>(q, a, status);
+}
