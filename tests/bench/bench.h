@@ -113,6 +113,7 @@ json_t *bench_record(const bench *b, const char *mode);
 void bench_text(json_t *record, const char *key, const char *value);
 void bench_count(json_t *record, const char *key, int64_t value);
 void bench_number(json_t *record, const char *key, double value);
+void bench_scan(json_t *record, const bench *b); /* the form of Mamba-2's scan */
 /* median_ms and min_ms of ms [n], which is sorted. */
 void bench_times(json_t *record, double *ms, int32_t n);
 double bench_median(double *ms, int32_t n); /* sorts */

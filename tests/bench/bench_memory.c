@@ -77,6 +77,7 @@ static spec_status measure(bench *b, int32_t n_node)
     json_t *r = bench_record(b, "memory");
     bench_count(r, "nodes", n_node);
     bench_text(r, "tree", "any");
+    bench_scan(r, b);
     bench_count(r, "bytes_model", (int64_t)many.bytes_model);
     bench_count(r, "bytes_one_node", (int64_t)session_bytes(&one));
     bench_count(r, "bytes", (int64_t)session_bytes(&many));

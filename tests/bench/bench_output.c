@@ -42,6 +42,11 @@ void bench_number(json_t *record, const char *key, double value)
     json_object_set_new(record, key, isfinite(value) ? json_real(value) : json_null());
 }
 
+void bench_scan(json_t *record, const bench *b)
+{
+    bench_text(record, "scan", b->o.scan == SPEC_SCAN_WINDOW ? "window" : "recurrent");
+}
+
 json_t *bench_record(const bench *b, const char *mode)
 {
     json_t *r = json_object();

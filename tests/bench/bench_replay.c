@@ -58,6 +58,7 @@ static spec_status emit(replayer *t, int32_t length)
     json_t *r = bench_record(t->b, "replay");
     bench_count(r, "nodes", t->nodes);
     bench_text(r, "tree", t->b->o.tree ? t->b->o.tree : "binary");
+    bench_scan(r, t->b);
     bench_text(r, "advance", t->b->o.advance == SPEC_ADVANCE_JOINT ? "joint" : "replay");
     bench_count(r, "path", length);
     bench_count(r, "context", t->context);

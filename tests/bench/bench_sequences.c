@@ -52,6 +52,7 @@ static spec_status emit(many *t, double plain_ms)
     bench_count(r, "sequences", t->n_seq);
     bench_count(r, "nodes", t->nodes);
     bench_text(r, "tree", b->o.tree ? b->o.tree : "binary");
+    bench_scan(r, b);
     bench_count(r, "context", t->context);
     bench_times(r, t->ms, b->o.repeats);
     const double median = bench_median(t->ms, b->o.repeats);

@@ -161,7 +161,7 @@ static spec_status measure(stepper *t, const char *kind, int32_t nodes, const be
     bench_count(r, "nodes", nodes);
     bench_count(r, "rows", t->tree->n);
     bench_text(r, "tree", kind);
-    bench_text(r, "scan", b->o.scan == SPEC_SCAN_WINDOW ? "window" : "recurrent");
+    bench_scan(r, b);
     bench_text(r, "advance", b->o.advance == SPEC_ADVANCE_JOINT ? "joint" : "replay");
     bench_count(r, "context", t->context);
     bench_times(r, t->ms, b->o.repeats);
