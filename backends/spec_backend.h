@@ -382,6 +382,9 @@ typedef struct spec_scan_args {
                           and a SPEC_LOAD_PATH visit starts from its parent's (algorithms.md 10.1) */
 } spec_scan_args;
 
+/* Columns of a token's x (block: head_dim) or B (block: n_state), of which `rep` heads share a block. */
+SPEC_HD static inline int32_t spec_scan_columns(int32_t n_head, int32_t rep, int32_t block) { return n_head / rep * block; }
+
 typedef enum spec_op_kind {
     SPEC_OP_EMBED, SPEC_OP_NORM, SPEC_OP_LINEAR, SPEC_OP_KV_COMMIT, SPEC_OP_ROPE_KV, SPEC_OP_ATTENTION,
     SPEC_OP_CONV, SPEC_OP_SCAN, SPEC_OP_N

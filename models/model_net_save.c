@@ -66,8 +66,9 @@ typedef spec_status (*span_fn)(void *arg, char *data, size_t bytes);
 /* x, B and dt of the recent tokens, oldest first, wherever in the rings they are. */
 static spec_status recent_spans(const spec_scan_args *a, const net_seq *s, int32_t slot, span_fn each, void *arg)
 {
-    const size_t type = type_bytes(a->dtype), x = (size_t)(a->n_head / a->x_rep) * (size_t)a->head_dim * type;
-    const size_t b = (size_t)(a->n_head / a->b_rep) * (size_t)a->n_state * type, dt = (size_t)a->n_head * sizeof(float);
+    const size_t type = type_bytes(a->dtype), dt = (size_t)a->n_head * sizeof(float);
+    const size_t x = (size_t)spec_scan_columns(a->n_head, a->x_rep, a->head_dim) * type;
+    const size_t b = (size_t)spec_scan_columns(a->n_head, a->b_rep, a->n_state) * type;
     for (int32_t p = s->n_past - s->n_recent; p < s->n_past; p++) {
         const size_t entry = (size_t)slot * (size_t)a->n_ring + (size_t)(p % a->n_ring);
         SPEC_TRY(each(arg, (char *)a->recent_x + entry * x, x));

@@ -19,22 +19,20 @@ static size_t type_bytes(spec_dtype t) { return t == SPEC_DTYPE_BF16 || t == SPE
 static int32_t max32(int32_t a, int32_t b) { return a > b ? a : b; }
 static int32_t min32(int32_t a, int32_t b) { return a < b ? a : b; }
 
-/* Windowed scans need one decay per head. */
-static bool has_windows(const spec_model *m)
+static bool has_branch(const spec_model *m, bool (*is)(const model_branch *b))
 {
     for (int32_t i = 0; i < m->n_layer; i++)
         for (int32_t j = 0; j < m->layers[i].n_branch; j++)
-            if (m->layers[i].branch[j].kind == MODEL_MAMBA && !m->layers[i].branch[j].u.mamba.a_per_state) return true;
+            if (is(&m->layers[i].branch[j])) return true;
     return false;
 }
 
-bool speci_model_attends(const spec_model *m)
-{
-    for (int32_t i = 0; i < m->n_layer; i++)
-        for (int32_t j = 0; j < m->layers[i].n_branch; j++)
-            if (m->layers[i].branch[j].kind == MODEL_ATTENTION) return true;
-    return false;
-}
+static bool attends(const model_branch *b) { return b->kind == MODEL_ATTENTION; }
+
+/* Windowed scans need one decay per head. */
+static bool can_window(const model_branch *b) { return b->kind == MODEL_MAMBA && !b->u.mamba.a_per_state; }
+
+bool speci_model_attends(const spec_model *m) { return has_branch(m, attends); }
 
 /* The widest row of each tensor over all layers. */
 typedef struct widths {
@@ -144,7 +142,7 @@ net_shape net_shape_of(const spec_model *model, const speci_net_params *p)
     s.node_state = p->node_state, s.joint = p->joint;
     const int32_t n_path = min32(s.n_node, SPEC_MAX_DEPTH + 1);
     s.n_cache = s.n_node + (s.joint ? n_path : 0);
-    if (has_windows(model) && !p->recurrent && !p->node_state)
+    if (has_branch(model, can_window) && !p->recurrent && !p->node_state)
         s.n_ring = spec_window_ring(s.joint ? 0 : n_path, s.joint ? n_path : 0);
     s.n_row_decode = s.n_seq * s.n_cache;
     plan_chunks(&s, model, p->n_ctx);
@@ -236,20 +234,21 @@ static recurrent_memory take_recurrent(emitter *e, const model_mamba *a)
 {
     const size_t t = type_bytes(e->model->dtype), node = 2 * (size_t)e->shape->n_cache;
     const size_t state = (size_t)a->n_head * (size_t)a->head_dim * (size_t)a->n_state * sizeof(float);
+    const size_t b = (size_t)spec_scan_columns(a->n_head, a->b_rep, a->n_state);
     recurrent_memory r = { 0 };
     r.state = take_slots(e, state, true);
     if (e->shape->node_state) r.node_state = take_slots(e, (size_t)e->shape->n_cache * state, false);
     if (ring_of(e, a) > 0) {
         const size_t n = (size_t)ring_of(e, a);
-        r.recent_x = take_slots(e, n * (size_t)(a->n_head / a->x_rep) * (size_t)a->head_dim * t, true);
-        r.recent_b = take_slots(e, n * (size_t)(a->n_head / a->b_rep) * (size_t)a->n_state * t, true);
+        r.recent_x = take_slots(e, n * (size_t)spec_scan_columns(a->n_head, a->x_rep, a->head_dim) * t, true);
+        r.recent_b = take_slots(e, n * b * t, true);
         r.recent_dt = take_slots(e, n * (size_t)a->n_head * sizeof(float), true);
     }
     r.window = take_slots(e, 2 * (size_t)(a->width - 1) * (size_t)a->n_channel * t, true);
     r.cache_u = take_slots(e, node * (size_t)a->n_channel * t, false);
     r.cache_dt = take_slots(e, node * (size_t)a->n_head * sizeof(float), false);
     if (a->select.w)
-        r.cache_b = take_slots(e, node * (size_t)(a->n_head / a->b_rep) * (size_t)a->n_state * t, false);
+        r.cache_b = take_slots(e, node * b * t, false);
     return r;
 }
 

@@ -50,7 +50,7 @@ static void *cache_b_at(const scan_part *t, int32_t half, int32_t node)
 {
     const spec_scan_args *a = t->job->a;
     size_t row = ((size_t)t->s->slot * 2 + (size_t)half) * (size_t)a->n_node + (size_t)node;
-    return cpu_item(a->cache_b, a->dtype, row * (size_t)(a->n_head / a->b_rep) * (size_t)a->n_state);
+    return cpu_item(a->cache_b, a->dtype, row * (size_t)spec_scan_columns(a->n_head, a->b_rep, a->n_state));
 }
 
 scan_node speci_cpu_scan_replayed(const scan_part *t, int32_t entry, int32_t half, int32_t node)

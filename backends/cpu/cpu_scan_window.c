@@ -114,13 +114,13 @@ static size_t ring_entry(const scan_part *t, int32_t position)
 static void *ring_x(const scan_part *t, size_t entry)
 {
     const spec_scan_args *a = t->job->a;
-    return cpu_item(a->recent_x, a->dtype, entry * (size_t)(a->n_head / a->x_rep) * (size_t)a->head_dim);
+    return cpu_item(a->recent_x, a->dtype, entry * (size_t)spec_scan_columns(a->n_head, a->x_rep, a->head_dim));
 }
 
 static void *ring_b(const scan_part *t, size_t entry)
 {
     const spec_scan_args *a = t->job->a;
-    return cpu_item(a->recent_b, a->dtype, entry * (size_t)(a->n_head / a->b_rep) * (size_t)a->n_state);
+    return cpu_item(a->recent_b, a->dtype, entry * (size_t)spec_scan_columns(a->n_head, a->b_rep, a->n_state));
 }
 
 static float *ring_dt(const scan_part *t, size_t entry)

@@ -162,7 +162,7 @@ scan_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile, int
 
     const size_t half = ((size_t)s.slot * 2 + s.parity) * a.n_node;
     const size_t other = ((size_t)s.slot * 2 + (s.parity ^ 1)) * a.n_node;
-    const int b_block = head / a.b_rep, b_width = a.n_head / a.b_rep * a.n_state;
+    const int b_block = head / a.b_rep, b_width = spec_scan_columns(a.n_head, a.b_rep, a.n_state);
     const size_t x_col = (size_t)(head / a.x_rep) * a.head_dim + c0, y_col = (size_t)head * a.head_dim + c0;
     const size_t b_col = (size_t)b_block * a.n_state + s0, c_col = (size_t)(head / a.c_rep) * a.n_state + s0;
     const float bias = a.dt_bias ? a.dt_bias[head] : 0.0f, skip = a.d ? a.d[head] : 0.0f;

@@ -30,6 +30,11 @@ static __device__ __forceinline__ bool scan_window_fits(const spec_scan_args &a,
            (s.n_past >= s.n_recent + s.n_replay);
 }
 
+/* 16 bytes from memory to shared memory, past L1 and not waited for. */
+static __device__ __forceinline__ void scan_copy16(uint32_t shared, const void *global)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+}
 /* Until the asynchronous copies of this thread are there. */
 static __device__ __forceinline__ void scan_copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
@@ -46,6 +51,23 @@ template <typename Kernel> static inline void scan_allow_shared(const spec_devic
 {
     if (bytes > (size_t)(46 << 10))
         (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)scan_shared_limit(dev));
+}
+
+/* Heads that share B and C: of one of them a block may be shared by more. */
+static inline int scan_group(const spec_scan_args *a) { return a->b_rep < a->c_rep ? a->b_rep : a->c_rep; }
+
+/* What the kernels for decode passes with a decay per head have in common: 16-bit x, B and C from the convolution, in rows of
+ * whole, aligned units of 16 bytes, groups of heads, dt and gate in float32. */
+static inline bool scan_has_rows(const spec_queue *q, const spec_scan_args *a)
+{
+    const int group = scan_group(a);
+    const spec_view *const rows[] = { &a->x, &a->b, &a->c };
+    bool whole = true;
+    for (const spec_view *v : rows) whole = whole && v->dtype == a->dtype && cuda_aligned(v->data, 16) && v->ld % 8 == 0;
+    return q->shape.phase == SPEC_PHASE_DECODE && !a->a_per_state && !a->node_state && a->b_in_conv &&
+           a->b_rep % group == 0 && a->c_rep % group == 0 && a->dtype != SPEC_DTYPE_F32 && whole &&
+           a->dt.dtype == SPEC_DTYPE_F32 && (!a->z.data || a->z.dtype == SPEC_DTYPE_F32) && cuda_aligned(a->state, 16) &&
+           cuda_aligned(a->replay_y, 16) && a->replay_ld % 8 == 0 && a->replay_b_col % 8 == 0 && a->replay_x_col % 8 == 0;
 }
 
 /* Decode passes with a->window: of any types and sizes; and by matrix products, where cuda_scan_window_matrix.cu has a

@@ -84,7 +84,7 @@ template <int CH> struct warp_shared {
 template <int BYTES> static __device__ __forceinline__ void copy_async(void *shared, const void *global)
 {
     const uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
-    if constexpr (BYTES == 16) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
+    if constexpr (BYTES == 16) scan_copy16(to, global);
     else asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(BYTES) : "memory");
 }
 
@@ -368,13 +368,10 @@ scan_warp_kernel(const spec_step_block *step, const spec_scan_args a, const warp
 
 /* --------------------------------------------------------------------------------- launcher --- */
 
-/* Heads that share B and C. */
-static int group_of(const spec_scan_args *a) { return a->b_rep < a->c_rep ? a->b_rep : a->c_rep; }
-
 /* Channels on the fullest multiprocessor. */
 static int64_t channels_at_most(const spec_queue *q, const spec_scan_args *a, int ch, int warps)
 {
-    const int group = group_of(a);
+    const int group = scan_group(a);
     const int64_t blocks = cuda_div_up((int64_t)group * a->head_dim, warps * ch) * (int64_t)(a->n_head / group);
     return cuda_div_up(blocks * q->shape.seqs, q->dev->n_sm) * (int64_t)(warps * ch);
 }
@@ -392,7 +389,7 @@ static bool launch(spec_queue *q, const spec_scan_args *a, int rows, spec_status
 {
     const int warps = best_warps(q, a, CH);
     warp_grid g = {};
-    g.group = group_of(a), g.width = g.group * a->head_dim;
+    g.group = scan_group(a), g.width = g.group * a->head_dim;
     g.heads = (warps * CH - 1) / a->head_dim + 2;
     g.warps = warps, g.parts = PARTS;
     g.chunk = rows <= 8 ? 16 : rows <= 24 ? 32 : rows <= 32 ? 48 : (int)WARP_CHUNK;
@@ -432,15 +429,9 @@ template <typename T> static bool launch_any(spec_queue *q, const spec_scan_args
                                                                      : launch<T, 4, 2, 1>(q, a, rows, status);
 }
 
-static bool rows_aligned(const spec_view *v) { return cuda_aligned(v->data, 16) && v->ld % 8 == 0; }
 static bool has_kernel(const spec_queue *q, const spec_scan_args *a)
 {
-    return q->shape.phase == SPEC_PHASE_DECODE && !a->window && !a->a_per_state && a->n_state == WARP_STATES &&
-           a->head_dim % 4 == 0 && a->b_in_conv && !a->node_state && a->b_rep % group_of(a) == 0 && a->c_rep % group_of(a) == 0 &&
-           a->dtype != SPEC_DTYPE_F32 && a->x.dtype == a->dtype && a->b.dtype == a->dtype && a->c.dtype == a->dtype &&
-           a->dt.dtype == SPEC_DTYPE_F32 && (!a->z.data || a->z.dtype == SPEC_DTYPE_F32) && rows_aligned(&a->x) &&
-           rows_aligned(&a->b) && rows_aligned(&a->c) && cuda_aligned(a->state, 16) && cuda_aligned(a->replay_y, 16) &&
-           a->replay_ld % 8 == 0 && a->replay_b_col % 8 == 0 && a->replay_x_col % 8 == 0;
+    return !a->window && a->n_state == WARP_STATES && a->head_dim % 4 == 0 && scan_has_rows(q, a);
 }
 
 bool speci_cuda_scan_warp(spec_queue *q, const spec_scan_args *a, spec_status *status)

@@ -76,8 +76,8 @@ struct window_tokens {
     __device__ int n_known() const { return n_committed + s.n_fed; } /* tokens of earlier passes */
     __device__ int n_all() const { return n_known() + s.n_row; }
     __device__ size_t row(int t) const { return (size_t)(s.first_row + t - n_known()); }
-    __device__ int x_width() const { return a.n_head / a.x_rep * a.head_dim; }
-    __device__ int b_width() const { return a.n_head / a.b_rep * a.n_state; }
+    __device__ int x_width() const { return spec_scan_columns(a.n_head, a.x_rep, a.head_dim); }
+    __device__ int b_width() const { return spec_scan_columns(a.n_head, a.b_rep, a.n_state); }
 
     /* The entry of a ring for token t: a committed one, or of the chain in front. */
     __device__ size_t entry(int t) const

@@ -122,11 +122,6 @@ struct window_state {
     }
 };
 
-static __device__ __forceinline__ void window_copy16(uint32_t shared, const void *global)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
-}
-
 /* The product of v over lanes 0 .. lane, in steps of d = 1, 2, 4, 8, 16; its order follows from the lane alone. */
 static __device__ __forceinline__ float product_step(float v, int d, int lane)
 {
@@ -208,12 +203,12 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
     auto copy_recent = [&](int place, int k0, int n) {
 #pragma unroll 1
         for (int i = warp; i < n && k0 + i < s.n_recent; i += n_warp)
-            if (copies) window_copy16(to + (place + i) * to_ld, rings + (size_t)entry_of(k0 + i) * ring_ld);
+            if (copies) scan_copy16(to + (place + i) * to_ld, rings + (size_t)entry_of(k0 + i) * ring_ld);
     };
     auto copy_replayed = [&](int place, int entry, int n) {
 #pragma unroll 1
         for (int i = warp; i < n; i += n_warp)
-            if (copies) window_copy16(to + (place + i) * to_ld, replay + (size_t)(entry + i) * a.replay_ld);
+            if (copies) scan_copy16(to + (place + i) * to_ld, replay + (size_t)(entry + i) * a.replay_ld);
     };
     auto copy_path = [&](int place, int k0, int n) {
         const int skip = max(0, s.n_recent - k0);
@@ -585,12 +580,12 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
     const T *const c_rows = (const T *)a.c.data + grid.c_rep.of(first_head) * NS + lane * 8;
     const uint32_t c_to = (uint32_t)__cvta_generic_to_shared(shared.c + lane * 8);
     auto copy_c = [&](int r, int row) {
-        if (has_b) window_copy16(c_to + (uint32_t)r * (LD * (uint32_t)sizeof(T)), c_rows + (size_t)row * a.c.ld);
+        if (has_b) scan_copy16(c_to + (uint32_t)r * (LD * (uint32_t)sizeof(T)), c_rows + (size_t)row * a.c.ld);
     };
 #pragma unroll 1
     for (int i = warp; i < s.n_row; i += n_warp) {
         const int row = s.first_row + i;
-        if (copies) window_copy16(to + (tree0 + s.n_fed + i) * to_ld, rows + (size_t)row * rows_ld);
+        if (copies) scan_copy16(to + (tree0 + s.n_fed + i) * to_ld, rows + (size_t)row * rows_ld);
         if (i < grid.chunk) copy_c(i, row);
     }
     copy_path(FIRST, first, n_left);
@@ -656,13 +651,14 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
 static window_grid grid_of(const spec_scan_args *a, int units, int rows)
 {
     window_grid g = {};
-    g.group = a->b_rep < a->c_rep ? a->b_rep : a->c_rep;
+    g.group = scan_group(a);
     g.units = units;
     g.group_units = g.group * a->head_dim / WINDOW_CHANNELS;
     g.heads = (units * WINDOW_CHANNELS - 2) / a->head_dim + 2;
     g.chunk = rows < WINDOW_CHUNK ? rows : (int)WINDOW_CHUNK;
     g.tokens = SPEC_WINDOW + WINDOW_NEAR + a->n_node + 1;
-    g.b_width = a->n_head / a->b_rep * a->n_state, g.x_width = a->n_head / a->x_rep * a->head_dim;
+    g.b_width = spec_scan_columns(a->n_head, a->b_rep, a->n_state);
+    g.x_width = spec_scan_columns(a->n_head, a->x_rep, a->head_dim);
     g.per_head = divide_by(a->head_dim / WINDOW_CHANNELS), g.x_rep = divide_by(a->x_rep);
     g.b_rep = divide_by(a->b_rep), g.c_rep = divide_by(a->c_rep);
     return g;
@@ -726,19 +722,12 @@ template <typename T, int NS> static bool launch_any(spec_queue *q, const spec_s
     return true;
 }
 
-static bool rows_aligned(const spec_view *v) { return cuda_aligned(v->data, 16) && v->ld % 8 == 0; }
 static bool has_kernel(const spec_queue *q, const spec_scan_args *a)
 {
-    const int group = a->b_rep < a->c_rep ? a->b_rep : a->c_rep;
-    return q->shape.phase == SPEC_PHASE_DECODE && (a->n_state == 64 || a->n_state == 128) &&
-           a->head_dim % WINDOW_CHANNELS == 0 && a->b_in_conv && a->b_rep % group == 0 && a->c_rep % group == 0 &&
-           a->dtype != SPEC_DTYPE_F32 && a->x.dtype == a->dtype && a->b.dtype == a->dtype && a->c.dtype == a->dtype &&
-           a->dt.dtype == SPEC_DTYPE_F32 && (a->y.dtype == SPEC_DTYPE_F32 || a->y.dtype == a->dtype) &&
-           (!a->z.data || (a->z.dtype == SPEC_DTYPE_F32 && a->z.ld % 2 == 0 && cuda_aligned(a->z.data, 8))) &&
-           cuda_aligned(a->y.data, 8) && a->y.ld % 2 == 0 && rows_aligned(&a->x) && rows_aligned(&a->b) &&
-           rows_aligned(&a->c) && cuda_aligned(a->state, 16) && cuda_aligned(a->replay_y, 16) &&
-           cuda_aligned(a->recent_x, 16) && cuda_aligned(a->recent_b, 16) && a->replay_ld % 8 == 0 &&
-           a->replay_b_col % 8 == 0 && a->replay_x_col % 8 == 0;
+    const bool gate = !a->z.data || (a->z.ld % 2 == 0 && cuda_aligned(a->z.data, 8));
+    const bool out = (a->y.dtype == SPEC_DTYPE_F32 || a->y.dtype == a->dtype) && cuda_aligned(a->y.data, 8) && a->y.ld % 2 == 0;
+    return (a->n_state == 64 || a->n_state == 128) && a->head_dim % WINDOW_CHANNELS == 0 && gate && out &&
+           cuda_aligned(a->recent_x, 16) && cuda_aligned(a->recent_b, 16) && scan_has_rows(q, a);
 }
 
 bool speci_cuda_scan_window_matrix(spec_queue *q, const spec_scan_args *a, spec_status *status)
