@@ -51,6 +51,11 @@ struct spec_device {
     char *stage[2]; /* made by the first weight_open, kept until the device is closed */
     cudaEvent_t stage_free[2];
     cudaStream_t stage_stream;
+    /* One for all queues, made by the first that has prompts, kept until the device is closed: cublasDestroy waits for the
+     * whole device, and the driver has crashed in that wait while other threads made streams and graphs. The lock is held
+     * for a call, since stream and workspace belong to the handle. */
+    std::mutex blas_lock;
+    cublasHandle_t blas;
 };
 
 /* [n_out + CUDA_WEIGHT_PAD][ld] of dtype, ld = n_in rounded up to CUDA_CHUNK elements, the padding zero.
@@ -81,8 +86,7 @@ struct cuda_pending { /* a result that waits in pinned memory for sync() */
 struct spec_queue {
     spec_device *dev;
     cudaStream_t stream;
-    cublasHandle_t blas; /* NULL when no plan of the queue is a prefill */
-    char *memory;        /* all device memory of the queue */
+    char *memory; /* all device memory of the queue */
     size_t memory_bytes;
 
     spec_step_block *d_step; /* the current step, at a fixed address */
@@ -93,6 +97,8 @@ struct spec_queue {
     char *d_param; /* arrays of a row operation */
     float *attention_scratch, *linear_scratch;
     size_t attention_floats, linear_floats;
+    char *blas_workspace; /* with blas_bytes 0 no plan of the queue is a prefill */
+    size_t blas_bytes;
     const void *in_slabs; /* what linear_scratch holds arranged for the operation that comes next (cuda_linear_many.cu), or NULL */
     unsigned long long *argmax_part; /* [row_cap][CUDA_ARGMAX_PARTS] */
     unsigned int *argmax_count;      /* [row_cap], zero between calls */

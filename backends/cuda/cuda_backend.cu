@@ -95,6 +95,8 @@ static void cuda_close(spec_device *dev)
     const spec_host *host = dev->host;
     (void)cudaSetDevice(dev->ordinal);
     speci_cuda_stage_close(dev);
+    if (dev->blas) (void)cublasDestroy(dev->blas);
+    (void)cudaGetLastError();
     dev->~spec_device();
     host->free(host, dev);
 }
@@ -227,7 +229,6 @@ static void cuda_queue_close(spec_queue *q)
     const spec_host *host = q->dev->host;
     (void)cudaSetDevice(q->dev->ordinal);
     if (q->stream) (void)cudaStreamSynchronize(q->stream);
-    if (q->blas) (void)cublasDestroy(q->blas);
     for (int i = 0; i < CUDA_RING; i++)
         if (q->ring_free[i]) (void)cudaEventDestroy(q->ring_free[i]);
     for (int i = 0; i < MARKS; i++)
@@ -241,7 +242,7 @@ static void cuda_queue_close(spec_queue *q)
 }
 
 /* Gives each part its place in the queue's memory. */
-static void queue_divide(spec_queue *q, const queue_sizes *z, char **workspace)
+static void queue_divide(spec_queue *q, const queue_sizes *z)
 {
     char *p = q->memory;
     q->d_step = (spec_step_block *)p, p += z->step;
@@ -250,32 +251,31 @@ static void queue_divide(spec_queue *q, const queue_sizes *z, char **workspace)
     q->argmax_count = (unsigned int *)(q->argmax_part + (size_t)z->rows * CUDA_ARGMAX_PARTS), p += z->argmax;
     q->attention_scratch = (float *)p, p += cuda_round_up(z->attention_floats * 4, 256);
     q->linear_scratch = (float *)p, p += cuda_round_up(z->linear_floats * 4, 256);
-    *workspace = p;
+    q->blas_workspace = p, q->blas_bytes = z->workspace;
     q->step_cap = z->step, q->slot_bytes = z->slot, q->result_cap = z->result, q->row_cap = z->rows;
     q->attention_floats = z->attention_floats, q->linear_floats = z->linear_floats;
 }
 
-static spec_status queue_open_blas(spec_queue *q, char *workspace, size_t bytes)
+/* The device's handle, if this is the first queue that needs it. */
+static spec_status blas_open(spec_device *dev)
 {
-    cublasStatus_t s = cublasCreate(&q->blas);
-    if (s != CUBLAS_STATUS_SUCCESS) {
-        q->blas = NULL;
-        return blas_status(q->dev, s, "cublasCreate");
-    }
-    if ((s = cublasSetStream(q->blas, q->stream)) != CUBLAS_STATUS_SUCCESS)
-        return blas_status(q->dev, s, "cublasSetStream");
-    if ((s = cublasSetWorkspace(q->blas, workspace, bytes)) != CUBLAS_STATUS_SUCCESS) /* after the stream: it resets it */
-        return blas_status(q->dev, s, "cublasSetWorkspace");
+    std::lock_guard<std::mutex> lock(dev->blas_lock);
+    if (dev->blas) return SPEC_OK;
+    cublasHandle_t blas;
+    cublasStatus_t s = cublasCreate(&blas);
+    if (s != CUBLAS_STATUS_SUCCESS) return blas_status(dev, s, "cublasCreate");
     const int mode = CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION; /* no TF32, f32 sums */
-    if ((s = cublasSetMathMode(q->blas, (cublasMath_t)mode)) != CUBLAS_STATUS_SUCCESS)
-        return blas_status(q->dev, s, "cublasSetMathMode");
+    if ((s = cublasSetMathMode(blas, (cublasMath_t)mode)) != CUBLAS_STATUS_SUCCESS) {
+        (void)cublasDestroy(blas);
+        return blas_status(dev, s, "cublasSetMathMode");
+    }
+    dev->blas = blas;
     return SPEC_OK;
 }
 
 static spec_status queue_open_all(spec_queue *q, const queue_sizes *z)
 {
-    const spec_device *dev = q->dev;
-    char *workspace;
+    spec_device *const dev = q->dev;
     cudaError_t e = cudaStreamCreateWithFlags(&q->stream, cudaStreamNonBlocking);
     if (e != cudaSuccess) return speci_cuda_status(dev, e, "cudaStreamCreate: queue");
     for (int i = 0; i < CUDA_RING; i++)
@@ -289,7 +289,7 @@ static spec_status queue_open_all(spec_queue *q, const queue_sizes *z)
         return speci_cuda_status(dev, e, "cudaMalloc: queue");
     }
     q->memory_bytes = z->total;
-    queue_divide(q, z, &workspace);
+    queue_divide(q, z);
     if ((e = cudaHostAlloc((void **)&q->ring, (size_t)CUDA_RING * q->slot_bytes, cudaHostAllocPortable)) != cudaSuccess) {
         q->ring = NULL;
         return speci_cuda_status(dev, e, "cudaHostAlloc: queue");
@@ -301,7 +301,7 @@ static spec_status queue_open_all(spec_queue *q, const queue_sizes *z)
     }
     if ((e = cudaMemsetAsync(q->argmax_part, 0, z->argmax, q->stream)) != cudaSuccess)
         return speci_cuda_status(dev, e, "cudaMemset: queue");
-    return z->workspace ? queue_open_blas(q, workspace, z->workspace) : SPEC_OK;
+    return z->workspace ? blas_open(dev) : SPEC_OK;
 }
 
 static spec_status cuda_queue_open(spec_device *dev, spec_queue **out, const spec_plan *plans, int32_t n_plan,

@@ -322,25 +322,35 @@ static cudaDataType_t blas_type(spec_dtype t)
     return t == SPEC_DTYPE_F32 ? CUDA_R_32F : t == SPEC_DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
-/* cuBLAS is column-major: there W is [n_in][n_out] to be transposed, x [n_in][rows], y [n_out][rows]. Returns false
- * where the library does not take the case; the decode kernels then do it. */
+/* cuBLAS is column-major: there W is [n_in][n_out] to be transposed, x [n_in][rows], y [n_out][rows]. */
+static cublasStatus_t linear_gemm(spec_queue *q, const spec_linear_args *a, void *y, cudaDataType_t y_type, int ld_y,
+                                  float alpha, float beta)
+{
+    const cublasHandle_t blas = q->dev->blas;
+    const cudaDataType_t type = blas_type(a->w->dtype);
+    std::lock_guard<std::mutex> lock(q->dev->blas_lock);
+    cublasStatus_t s = cublasSetStream(blas, q->stream);
+    if (s == CUBLAS_STATUS_SUCCESS) s = cublasSetWorkspace(blas, q->blas_workspace, q->blas_bytes); /* the stream resets it */
+    if (s != CUBLAS_STATUS_SUCCESS) return s;
+    return cublasGemmEx(blas, CUBLAS_OP_T, CUBLAS_OP_N, a->n_out, q->n_row_run, a->n_in, &alpha, a->w->data, type, a->w->ld,
+                        a->x.data, type, a->x.ld, &beta, y, y_type, ld_y, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+}
+
+/* Returns false where the library does not take the case; the decode kernels then do it. */
 static bool linear_blas(spec_queue *q, const spec_linear_args *a, const linear_out &o, spec_status *status)
 {
     const int rows = q->n_row_run;
     const bool direct = !a->bias && !a->glu && a->act == SPEC_ACT_NONE;
-    if (!q->blas || (!direct && (size_t)rows * a->n_out > q->linear_floats)) return false;
-    const float alpha = direct ? a->scale : 1.0f, beta = direct && a->add ? 1.0f : 0.0f;
-    const cudaDataType_t type = blas_type(a->w->dtype);
-    const cublasStatus_t s = cublasGemmEx(
-        q->blas, CUBLAS_OP_T, CUBLAS_OP_N, a->n_out, rows, a->n_in, &alpha, a->w->data, type, a->w->ld, a->x.data, type,
-        a->x.ld, &beta, direct ? a->y.data : (void *)q->linear_scratch, direct ? blas_type(a->y.dtype) : CUDA_R_32F,
-        direct ? a->y.ld : a->n_out, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+    if (!q->blas_bytes || (!direct && (size_t)rows * a->n_out > q->linear_floats)) return false;
+    const cublasStatus_t s =
+        direct ? linear_gemm(q, a, a->y.data, blas_type(a->y.dtype), a->y.ld, a->scale, a->add ? 1.0f : 0.0f)
+               : linear_gemm(q, a, q->linear_scratch, CUDA_R_32F, a->n_out, 1.0f, 0.0f);
     if (s == CUBLAS_STATUS_NOT_SUPPORTED || s == CUBLAS_STATUS_INVALID_VALUE) {
         (void)cudaGetLastError();
         return false;
     }
     if (s != CUBLAS_STATUS_SUCCESS) {
-        *status = q->dev->host->fail(SPEC_E_DEVICE, "cuda linear: cublasGemmEx: %s", cublasGetStatusString(s));
+        *status = q->dev->host->fail(SPEC_E_DEVICE, "cuda linear: cuBLAS: %s", cublasGetStatusString(s));
         return true;
     }
     if (!direct) {
