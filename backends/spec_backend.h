@@ -37,12 +37,13 @@ extern "C" {
 #define SPEC_HD
 #endif
 
-#define SPEC_BACKEND_ABI 4u
+#define SPEC_BACKEND_ABI 5u
 #define SPEC_PAGE 64       /* positions per KV page */
 #define SPEC_MAX_DEPTH 63  /* of a node below its root */
 #define SPEC_MAX_CHILD 64  /* candidates that a draw names per row */
 #define SPEC_MAX_SAVED 8   /* states that a scan may have to keep besides the live one: log2 of 256 nodes */
 #define SPEC_WINDOW 16     /* tokens that a windowed scan folds into its state at once */
+#define SPEC_SQUARES 16    /* columns whose squares a deferred norm adds up */
 
 typedef struct spec_device spec_device; /* the backend's own: an open device */
 typedef struct spec_queue spec_queue;   /* the backend's own: ordered work with its scratch memory */
@@ -246,7 +247,11 @@ typedef struct spec_embed_args {
 } spec_embed_args;
 
 /* RMS:   v = gate ? x * silu(gate) : x;  y = v * rsqrt(mean(v^2) + eps) * weight, mean over each of n_group groups
- * LAYER: y = (x - mean) * rsqrt(var + eps) * weight + bias  (n_group 1, no gate) */
+ * LAYER: y = (x - mean) * rsqrt(var + eps) * weight + bias  (n_group 1, no gate)
+ *
+ * Deferred (`squares`; RMS in decode passes, n_group 1, no bias, not norm_first, dim a multiple of SPEC_SQUARES): y = v * weight,
+ * and the factor of the row is left to the products that read y: spec_linear_args. So whoever makes x can make y and the
+ * squares too, and the norm is no operation of its own any more. For float32 and bfloat16; y may be beyond float16. */
 typedef enum spec_norm_kind { SPEC_NORM_RMS = 0, SPEC_NORM_LAYER = 1 } spec_norm_kind;
 typedef struct spec_norm_args {
     spec_norm_kind kind;
@@ -258,10 +263,12 @@ typedef struct spec_norm_args {
     spec_view gate;      /* f32; data NULL = none */
     int32_t norm_first;  /* with a gate: 1 = normalise x, times weight, then multiply by silu(gate) */
     spec_view y;         /* f32 or compute type */
+    float *squares;      /* NULL, or deferred: f32 [rows][dim / SPEC_SQUARES], sums of v^2 over as many columns */
 } spec_norm_args;
 
 /* t = W x (+ bias);  glu: t = act(t_gate) * t_up, else t = act(t);  y = scale * t, or y += scale * t with add.
- * x is of the weight's compute type; y f32 (required with add) or compute type. Rows: n_row_run. */
+ * x is of the weight's compute type; y f32 (required with add) or compute type. Rows: n_row_run.
+ * With `squares` x is what a deferred norm wrote, and rsqrt(sum(squares of the row) / n_in + eps) W x stands for W x. */
 typedef struct spec_linear_args {
     const spec_weight *w;
     int32_t n_in, n_out; /* as the weight's; y has n_out columns, n_out / 2 with glu */
@@ -270,6 +277,8 @@ typedef struct spec_linear_args {
     int32_t glu, add;
     float scale;
     spec_view x, y;
+    const float *squares; /* f32 [rows][n_in / SPEC_SQUARES] or NULL */
+    float eps;            /* of the norm */
 } spec_linear_args;
 
 /* A layer's KV cache: K and V, each [n_page][n_kv_head][SPEC_PAGE][head_dim] of the compute type. */
@@ -564,6 +573,7 @@ typedef struct spec_device_info {
     int32_t prefill_chunk;   /* most rows of a prefill pass */
     int32_t row_max;         /* most rows of a decode pass */
     int32_t prefill_least;   /* fewest: a prefill pass has prefill_chunk rows, halved some times; 0 = never halved */
+    int32_t defer_norms;     /* columns of the widest residual whose norms are worth deferring; 0 = of none */
     uint64_t bytes_total, bytes_free; /* of device memory; 0 = unknown */
 } spec_device_info;
 
@@ -634,7 +644,7 @@ struct spec_backend_ops {
      * their calls, so that nothing goes on. */
     spec_status (*mark)(spec_queue *q, uint64_t *mark);
     spec_status (*wait)(spec_queue *q, uint64_t mark);
-    /* ABI 5 and later: append here. */
+    /* ABI 6 and later: append here. */
 };
 
 /* What a plugin exports: its table. */

@@ -77,6 +77,7 @@ typedef struct emitter {
     const spec_model *model;
     const net_shape *shape;
     spec_view residual, normed[MODEL_MAX_BRANCH], projection, conv, select, dt, scan, mixed;
+    float *normed_squares[MODEL_MAX_BRANCH], *mixed_squares; /* of deferred norms */
     void *replay;
     int32_t phase; /* of the plan being emitted */
 } emitter;
@@ -88,19 +89,28 @@ static spec_view tensor(emitter *e, int32_t rows, int32_t cols, spec_dtype type)
     return v;
 }
 
+static float *squares(emitter *e, int32_t rows, int32_t cols)
+{
+    return tensor(e, rows, cols / SPEC_SQUARES, SPEC_DTYPE_F32).data;
+}
+
 /* What every row of a pass has. */
 static void take_rows(emitter *e, int32_t rows)
 {
     const spec_model *m = e->model;
     const widths w = widths_of(m);
     e->residual = tensor(e, rows, m->dim, SPEC_DTYPE_F32);
-    for (int32_t i = 0; i < w.n_norm; i++) e->normed[i] = tensor(e, rows, m->dim, m->dtype);
+    for (int32_t i = 0; i < w.n_norm; i++) {
+        e->normed[i] = tensor(e, rows, m->dim, m->dtype);
+        e->normed_squares[i] = squares(e, rows, m->dim);
+    }
     e->projection = tensor(e, rows, w.projection, SPEC_DTYPE_F32);
     e->conv = tensor(e, rows, w.channel, m->dtype);
     e->select = tensor(e, rows, w.select, m->dtype);
     e->dt = tensor(e, rows, w.dt, SPEC_DTYPE_F32);
     e->scan = tensor(e, rows, w.scan, SPEC_DTYPE_F32);
     e->mixed = tensor(e, rows, w.mixed, m->dtype);
+    e->mixed_squares = squares(e, rows, w.scan);
 }
 
 static void take_tensors(emitter *e)
@@ -174,40 +184,65 @@ static void emit(emitter *e, spec_op op)
     e->plans->n_op[e->phase]++;
 }
 
-static void emit_norm(emitter *e, const model_norm *n, spec_view x, spec_view gate, int32_t norm_first, spec_view y)
+/* What a product reads. */
+typedef struct product_input {
+    spec_view x;
+    const float *squares; /* of the deferred norm that made it, or NULL */
+    float eps;
+} product_input;
+
+/* float16 would lose what is much larger or smaller than the rows' usual values. Prefill's library products have nothing behind
+ * their sums that a factor could be put in. */
+static bool can_defer(const emitter *e, const model_norm *n, int32_t norm_first)
 {
+    const spec_model *m = e->model;
+    return e->phase == SPEC_PHASE_DECODE && m->dtype == SPEC_DTYPE_BF16 && m->dim <= m->backend->info.defer_norms &&
+           n->kind == SPEC_NORM_RMS && n->n_group == 1 && !n->bias && !norm_first && n->dim % SPEC_SQUARES == 0;
+}
+
+static product_input emit_norm(emitter *e, const model_norm *n, spec_view x, spec_view gate, int32_t norm_first, spec_view y,
+                               float *squares_of_y)
+{
+    float *const s = can_defer(e, n, norm_first) ? squares_of_y : NULL;
     emit(e, (spec_op){ .kind = SPEC_OP_NORM,
                        .u.norm = { .kind = n->kind, .dim = n->dim, .n_group = n->n_group, .eps = n->eps,
                                    .weight = n->weight, .bias = n->bias, .x = x, .gate = gate,
-                                   .norm_first = norm_first, .y = y } });
+                                   .norm_first = norm_first, .y = y, .squares = s } });
+    return (product_input){ y, s, n->eps };
 }
 
-static void emit_linear(emitter *e, const model_linear *l, spec_view x, spec_view y, spec_linear_args extra)
+/* The residual's. */
+static product_input emit_input(emitter *e, const model_norm *n, int32_t branch)
+{
+    return emit_norm(e, n, e->residual, (spec_view){ 0 }, 0, e->normed[branch], e->normed_squares[branch]);
+}
+
+static void emit_linear(emitter *e, const model_linear *l, product_input in, spec_view y, spec_linear_args extra)
 {
     extra.w = l->w, extra.n_in = l->n_in, extra.n_out = l->n_out, extra.bias = l->bias;
-    extra.x = x, extra.y = y;
+    extra.x = in.x, extra.squares = in.squares, extra.eps = in.eps, extra.y = y;
     if (extra.scale == 0.0f) extra.scale = 1.0f;
     emit(e, (spec_op){ .kind = SPEC_OP_LINEAR, .u.linear = extra });
 }
 
 /* y = residual += scale * W x */
-static void emit_out(emitter *e, const model_linear *l, spec_view x, float scale)
+static void emit_out(emitter *e, const model_linear *l, product_input in, float scale)
 {
-    emit_linear(e, l, x, e->residual, (spec_linear_args){ .add = 1, .scale = scale });
+    emit_linear(e, l, in, e->residual, (spec_linear_args){ .add = 1, .scale = scale });
 }
 
-static void emit_attention(emitter *e, const model_attention *a, const spec_kv *kv, spec_view x, float scale)
+static void emit_attention(emitter *e, const model_attention *a, const spec_kv *kv, product_input in, float scale)
 {
     const int32_t n_qkv = (a->n_head + 2 * a->n_kv_head) * a->head_dim;
     const spec_view qkv = packed(e->projection, n_qkv), y = packed(e->mixed, a->n_head * a->head_dim);
-    emit_linear(e, &a->qkv, x, qkv, (spec_linear_args){ 0 });
+    emit_linear(e, &a->qkv, in, qkv, (spec_linear_args){ 0 });
     emit(e, (spec_op){ .kind = SPEC_OP_ROPE_KV,
                        .u.rope_kv = { .qkv = qkv, .n_head = a->n_head, .q_norm = a->q_norm, .k_norm = a->k_norm,
                                       .eps = a->qk_eps, .inv_freq = a->inv_freq, .n_rot = a->n_rot, .kv = *kv } });
     emit(e, (spec_op){ .kind = SPEC_OP_ATTENTION,
                        .u.attention = { .q = qkv, .n_head = a->n_head, .scale = a->scale, .window = a->window,
                                         .kv = *kv, .y = y } });
-    emit_out(e, &a->out, y, scale);
+    emit_out(e, &a->out, (product_input){ .x = y }, scale);
 }
 
 /* A recurrent layer's memory, [n_seq] slots each. */
@@ -252,7 +287,7 @@ static recurrent_memory take_recurrent(emitter *e, const model_mamba *a)
     return r;
 }
 
-static void emit_mamba(emitter *e, const model_mamba *a, const recurrent_memory *r, spec_view x, float scale)
+static void emit_mamba(emitter *e, const model_mamba *a, const recurrent_memory *r, product_input input, float scale)
 {
     const spec_dtype type = e->model->dtype;
     const int32_t inner = a->n_head * a->head_dim;
@@ -261,7 +296,7 @@ static void emit_mamba(emitter *e, const model_mamba *a, const recurrent_memory 
     const spec_view scanned = packed(e->scan, inner);
     const bool selective = a->select.w != NULL;
 
-    emit_linear(e, &a->in, x, in, (spec_linear_args){ 0 });
+    emit_linear(e, &a->in, input, in, (spec_linear_args){ 0 });
     emit(e, (spec_op){ .kind = SPEC_OP_CONV,
                        .u.conv = { .u = columns(in, a->col_u), .n_channel = a->n_channel, .width = a->width,
                                    .weight = a->conv_weight, .bias = a->conv_bias, .dtype = type,
@@ -278,8 +313,8 @@ static void emit_mamba(emitter *e, const model_mamba *a, const recurrent_memory 
                          .recent_b = r->recent_b, .recent_dt = r->recent_dt };
     if (selective) {
         const spec_view select = packed(e->select, a->select.n_out), dt = packed(e->dt, a->n_head);
-        emit_linear(e, &a->select, conv, select, (spec_linear_args){ 0 });
-        emit_linear(e, &a->dt, select, dt, (spec_linear_args){ 0 });
+        emit_linear(e, &a->select, (product_input){ .x = conv }, select, (spec_linear_args){ 0 });
+        emit_linear(e, &a->dt, (product_input){ .x = select }, dt, (spec_linear_args){ 0 });
         s.b = columns(select, a->dt_rank), s.c = columns(select, a->dt_rank + a->n_state), s.dt = dt;
     } else {
         s.b = columns(conv, a->b_col), s.c = columns(conv, a->c_col), s.dt = columns(in, a->col_dt);
@@ -289,15 +324,17 @@ static void emit_mamba(emitter *e, const model_mamba *a, const recurrent_memory 
     if (!gate_late) s.z = z;
     s.y = a->has_norm ? scanned : y;
     emit(e, (spec_op){ .kind = SPEC_OP_SCAN, .u.scan = s });
-    if (a->has_norm) emit_norm(e, &a->norm, scanned, gate_late ? z : (spec_view){ 0 }, gate_late, y);
-    emit_out(e, &a->out, y, scale);
+    product_input mixed = { .x = y };
+    if (a->has_norm)
+        mixed = emit_norm(e, &a->norm, scanned, gate_late ? z : (spec_view){ 0 }, gate_late, y, e->mixed_squares);
+    emit_out(e, &a->out, mixed, scale);
 }
 
-static void emit_mlp(emitter *e, const model_mlp *m, spec_view x, float scale)
+static void emit_mlp(emitter *e, const model_mlp *m, product_input in, float scale)
 {
     const spec_view inner = packed(e->mixed, m->n_inner);
-    emit_linear(e, &m->up, x, inner, (spec_linear_args){ .act = m->act, .glu = m->glu });
-    emit_out(e, &m->down, inner, scale);
+    emit_linear(e, &m->up, in, inner, (spec_linear_args){ .act = m->act, .glu = m->glu });
+    emit_out(e, &m->down, (product_input){ .x = inner }, scale);
 }
 
 /* --- layers --- */
@@ -323,16 +360,14 @@ static spec_kv take_kv(emitter *e, const model_attention *a)
 
 static void emit_layer(emitter *e, const model_layer *l, const layer_memory *mem)
 {
-    const spec_view none = { 0 };
-    for (int32_t j = 0; l->parallel && j < l->n_branch; j++)
-        emit_norm(e, &l->branch[j].norm, e->residual, none, 0, e->normed[j]);
+    product_input input[MODEL_MAX_BRANCH];
+    for (int32_t j = 0; l->parallel && j < l->n_branch; j++) input[j] = emit_input(e, &l->branch[j].norm, j);
     for (int32_t j = 0; j < l->n_branch; j++) {
         const model_branch *b = &l->branch[j];
-        const spec_view x = e->normed[l->parallel ? j : 0];
-        if (!l->parallel) emit_norm(e, &b->norm, e->residual, none, 0, x);
-        if (b->kind == MODEL_ATTENTION) emit_attention(e, &b->u.attention, &mem->kv[j], x, b->scale);
-        else if (b->kind == MODEL_MAMBA) emit_mamba(e, &b->u.mamba, &mem->recurrent[j], x, b->scale);
-        else emit_mlp(e, &b->u.mlp, x, b->scale);
+        if (!l->parallel) input[j] = emit_input(e, &b->norm, 0);
+        if (b->kind == MODEL_ATTENTION) emit_attention(e, &b->u.attention, &mem->kv[j], input[j], b->scale);
+        else if (b->kind == MODEL_MAMBA) emit_mamba(e, &b->u.mamba, &mem->recurrent[j], input[j], b->scale);
+        else emit_mlp(e, &b->u.mlp, input[j], b->scale);
     }
 }
 
@@ -369,8 +404,7 @@ void net_emit(net_plans *plans, net_memory *memory, const spec_model *model, con
     /* A prefill pass absorbs tokens; nobody reads its logits. */
     e.phase = SPEC_PHASE_DECODE;
     const spec_view logits = { plans->logits, SPEC_DTYPE_F32, model->n_vocab };
-    emit_norm(&e, &model->final_norm, e.residual, (spec_view){ 0 }, 0, e.normed[0]);
-    emit_linear(&e, &model->head, e.normed[0], logits, (spec_linear_args){ .scale = model->logit_scale });
+    emit_linear(&e, &model->head, emit_input(&e, &model->final_norm, 0), logits, (spec_linear_args){ .scale = model->logit_scale });
 
     spec_op *first = plans->ops[SPEC_PHASE_DECODE];
     if (first && first->kind == SPEC_OP_KV_COMMIT) first->u.kv_commit.n_layer = plans->n_kv;

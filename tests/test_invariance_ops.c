@@ -17,14 +17,18 @@ enum { ROWS = 64, SLOTS = 300 }; /* slots hold the rows again and again */
 
 /* ------------------------------------------------------------------------------------- rows --- */
 
-/* One operation over rows: x [SLOTS][n_in] -> y [SLOTS][n_out]. */
+typedef struct row_tensor {
+    test_buffer b; /* [SLOTS] rows */
+    size_t row;    /* bytes; 0: there is none */
+    uint8_t *all;  /* of an input: those of the ROWS */
+} row_tensor;
+
+/* One operation over rows: x -> y, one of them with the squares of a deferred norm. */
 typedef struct rowwise {
     const test_device *d;
     const char *name;
     spec_op op;
-    test_buffer x, y;
-    size_t x_row, y_row; /* bytes */
-    uint8_t *all;        /* x of the ROWS */
+    row_tensor in[2], out[2];
 } rowwise;
 
 static spec_step_block *chain_step(int32_t n)
@@ -35,60 +39,88 @@ static spec_step_block *chain_step(int32_t n)
     return test_step(SPEC_PHASE_DECODE, &s, 1, 0);
 }
 
-/* The result for rows (first + i) % ROWS at slots i < n: bytes; free(). */
-static uint8_t *run_rows(rowwise *t, int32_t first, int32_t n)
+/* Rows (first + i) % ROWS at slots i < n. */
+static void write_rows(const rowwise *t, const row_tensor *in, int32_t first, int32_t n)
 {
-    uint8_t *x = malloc((size_t)n * t->x_row);
+    const size_t row = in->row;
+    uint8_t *x = malloc((size_t)n * row + 1);
     assert_non_null(x);
-    for (int32_t i = 0; i < n; i++)
-        memcpy(x + (size_t)i * t->x_row, t->all + (size_t)((first + i) % ROWS) * t->x_row, t->x_row);
-    test_ok(t->d->ops->upload(t->d->io, t->x.data, x, (size_t)n * t->x_row), "upload");
+    for (int32_t i = 0; i < n; i++) memcpy(x + (size_t)i * row, in->all + (size_t)((first + i) % ROWS) * row, row);
+    test_ok(t->d->ops->upload(t->d->io, in->b.data, x, (size_t)n * row), "upload");
     test_ok(t->d->ops->sync(t->d->io), "sync");
+    free(x);
+}
+
+typedef struct results {
+    uint8_t *of[2]; /* rows of each output */
+} results;
+
+/* What the operation makes of these rows. */
+static results run_rows(rowwise *t, int32_t first, int32_t n)
+{
+    for (int32_t k = 0; k < 2; k++)
+        if (t->in[k].row > 0) write_rows(t, &t->in[k], first, n);
     spec_step_block *step = chain_step(n);
     test_run(t->d, &t->op, step, SLOTS);
     free(step);
-    free(x);
-    return test_read_raw(&t->y);
+    results r;
+    for (int32_t k = 0; k < 2; k++) r.of[k] = realloc(test_read_raw(&t->out[k].b), (size_t)n * t->out[k].row + 1);
+    return r;
+}
+
+static void free_results(results *r)
+{
+    free(r->of[0]);
+    free(r->of[1]);
 }
 
 static void check_rows(rowwise *t)
 {
-    static const int32_t counts[] = { 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 16, 17, 24, 31, 32, 33, 48, 63, 64,
-                                      65, 130, SLOTS };
-    uint8_t *alone[ROWS];
+    static const int32_t counts[] = { 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 16, 17, 20, 24, 31, 32, 33, 48, 63, 64,
+                                      65, 100, 130, SLOTS };
+    results alone[ROWS];
     for (int32_t r = 0; r < ROWS; r++) alone[r] = run_rows(t, r, 1);
     for (int32_t i = 0; i < N_ELEMENTS(counts); i++) {
         int32_t n = counts[i], first = (i * 23) % ROWS;
-        uint8_t *got = run_rows(t, first, n);
+        results got = run_rows(t, first, n);
         for (int32_t slot = 0; slot < n; slot++)
-            if (memcmp(got + (size_t)slot * t->y_row, alone[(first + slot) % ROWS], t->y_row) != 0)
-                fail_msg("%s %s: a row at slot %d of %d differs from the row alone", t->d->name, t->name, slot, n);
-        free(got);
+            for (int32_t k = 0; k < 2; k++) {
+                const size_t row = t->out[k].row;
+                if (memcmp(got.of[k] + (size_t)slot * row, alone[(first + slot) % ROWS].of[k], row) != 0)
+                    fail_msg("%s %s: a row of %s at slot %d of %d differs from the row alone", t->d->name, t->name,
+                             k ? "squares" : "y", slot, n);
+            }
+        free_results(&got);
     }
-    for (int32_t r = 0; r < ROWS; r++) free(alone[r]);
+    for (int32_t r = 0; r < ROWS; r++) free_results(&alone[r]);
 }
 
-static void open_rows(rowwise *t, const test_device *d, const char *name, int32_t n_in, spec_dtype x, int32_t n_out,
-                      spec_dtype y)
+/* Values in (-1, 1), or their squares. */
+static row_tensor input_rows(const test_device *d, int32_t cols, spec_dtype type, bool squares)
 {
-    test_random random = { 20 };
-    double *v = test_values(&random, (size_t)SLOTS * (size_t)n_in, 1.0);
-    memset(t, 0, sizeof *t);
-    t->d = d;
-    t->name = name;
-    t->x = test_buffer_from(d, v, (size_t)SLOTS * (size_t)n_in, x);
-    t->y = test_buffer_new(d, (size_t)SLOTS * (size_t)n_out, y);
-    t->x_row = (size_t)n_in * test_type_size(x);
-    t->y_row = (size_t)n_out * test_type_size(y);
-    t->all = test_read_raw(&t->x);
+    test_random random = { squares ? 23 : 20 };
+    const size_t n = (size_t)SLOTS * (size_t)cols;
+    double *v = test_values(&random, n, 1.0);
+    for (size_t i = 0; squares && i < n; i++) v[i] = v[i] * v[i];
+    row_tensor t = { .b = test_buffer_from(d, v, n, type), .row = (size_t)cols * test_type_size(type) };
+    t.all = test_read_raw(&t.b);
     free(v);
+    return t;
+}
+
+static row_tensor output_rows(const test_device *d, int32_t cols, spec_dtype type)
+{
+    return (row_tensor){ .b = test_buffer_new(d, (size_t)SLOTS * (size_t)cols, type),
+                         .row = (size_t)cols * test_type_size(type) };
 }
 
 static void close_rows(rowwise *t)
 {
-    free(t->all);
-    test_buffer_free(&t->y);
-    test_buffer_free(&t->x);
+    for (int32_t k = 0; k < 2; k++) {
+        free(t->in[k].all);
+        test_buffer_free(&t->in[k].b);
+        test_buffer_free(&t->out[k].b);
+    }
 }
 
 typedef struct linear_case {
@@ -114,33 +146,47 @@ static const linear_case linears[] = {
     { "linear_q8_f32", 288, 33, SPEC_DTYPE_Q8_0, SPEC_DTYPE_F32, 0 },
 };
 
-static void check_linear(const test_device *d, const linear_case *c)
+static const linear_case deferred[] = {
+    { "deferred_f32", 304, 72, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 0 },
+    { "deferred_bf16", 304, 72, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 0 },
+    { "deferred_bf16_glu", 768, 130, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 1 },
+    { "deferred_bf16_2560", 2560, 200, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 0 },
+    { "deferred_bf16_wide", 784, 2112, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 0 },
+    { "deferred_f16_bf16", 304, 72, SPEC_DTYPE_F16, SPEC_DTYPE_BF16, 0 },
+    { "deferred_q8_glu", 288, 130, SPEC_DTYPE_Q8_0, SPEC_DTYPE_BF16, 1 },
+};
+
+static void check_linear(const test_device *d, const linear_case *c, bool defer)
 {
-    rowwise t;
     test_random random = { 21 };
     int32_t n_y = c->glu ? c->n_out / 2 : c->n_out;
     double *v = test_values(&random, (size_t)c->n_in * (size_t)c->n_out, 1.0);
     spec_weight *w = test_weight(d, v, c->n_out, c->n_in, c->weight, c->compute, c->glu, 1);
-    open_rows(&t, d, c->name, c->n_in, c->compute, n_y, SPEC_DTYPE_F32);
+    rowwise t = { .d = d, .name = c->name, .in = { input_rows(d, c->n_in, c->compute, false) },
+                  .out = { output_rows(d, n_y, SPEC_DTYPE_F32), output_rows(d, 0, SPEC_DTYPE_F32) } };
+    t.in[1] = input_rows(d, defer ? c->n_in / SPEC_SQUARES : 0, SPEC_DTYPE_F32, true);
     t.op.kind = SPEC_OP_LINEAR;
     t.op.u.linear = (spec_linear_args){ .w = w, .n_in = c->n_in, .n_out = c->n_out, .glu = c->glu, .act = SPEC_ACT_SILU,
-                                        .scale = 1.0f, .x = test_view(&t.x, c->n_in), .y = test_view(&t.y, n_y) };
+                                        .scale = 1.0f, .x = test_view(&t.in[0].b, c->n_in),
+                                        .y = test_view(&t.out[0].b, n_y), .eps = 1e-5f,
+                                        .squares = defer ? t.in[1].b.data : NULL };
     if (test_can(d, c->name, &t.op)) check_rows(&t);
     close_rows(&t);
     d->ops->weight_close(d->dev, w);
     free(v);
 }
 
-static void check_norm(const test_device *d, spec_norm_kind kind, int32_t dim)
+static void check_norm(const test_device *d, spec_norm_kind kind, int32_t dim, spec_dtype y, bool defer)
 {
-    rowwise t;
     test_random random = { 22 };
     double *v = test_values(&random, (size_t)dim, 1.0);
     test_buffer weight = test_floats(d, v, (size_t)dim);
-    open_rows(&t, d, "norm", dim, SPEC_DTYPE_F32, dim, SPEC_DTYPE_F32);
+    rowwise t = { .d = d, .name = defer ? "deferred norm" : "norm", .in = { input_rows(d, dim, SPEC_DTYPE_F32, false) },
+                  .out = { output_rows(d, dim, y), output_rows(d, defer ? dim / SPEC_SQUARES : 0, SPEC_DTYPE_F32) } };
     t.op.kind = SPEC_OP_NORM;
     t.op.u.norm = (spec_norm_args){ .kind = kind, .dim = dim, .n_group = 1, .eps = 1e-5f, .weight = weight.data,
-                                    .x = test_view(&t.x, dim), .y = test_view(&t.y, dim) };
+                                    .x = test_view(&t.in[0].b, dim), .y = test_view(&t.out[0].b, dim),
+                                    .squares = defer ? t.out[1].b.data : NULL };
     check_rows(&t);
     close_rows(&t);
     test_buffer_free(&weight);
@@ -149,9 +195,14 @@ static void check_norm(const test_device *d, spec_norm_kind kind, int32_t dim)
 
 static void each_rows(test_device *d)
 {
-    for (int32_t i = 0; i < N_ELEMENTS(linears); i++) check_linear(d, &linears[i]);
-    check_norm(d, SPEC_NORM_RMS, 67);
-    check_norm(d, SPEC_NORM_LAYER, 256);
+    for (int32_t i = 0; i < N_ELEMENTS(linears); i++) check_linear(d, &linears[i], false);
+    for (int32_t i = 0; i < N_ELEMENTS(deferred); i++) check_linear(d, &deferred[i], true);
+    check_norm(d, SPEC_NORM_RMS, 67, SPEC_DTYPE_F32, false);
+    check_norm(d, SPEC_NORM_LAYER, 256, SPEC_DTYPE_F32, false);
+    check_norm(d, SPEC_NORM_RMS, 48, SPEC_DTYPE_F32, true);
+    check_norm(d, SPEC_NORM_RMS, 768, SPEC_DTYPE_BF16, true);
+    check_norm(d, SPEC_NORM_RMS, 2560, SPEC_DTYPE_BF16, true);
+    check_norm(d, SPEC_NORM_RMS, 9232, SPEC_DTYPE_BF16, true);
 }
 
 static void test_rows(void **state)

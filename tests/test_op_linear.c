@@ -1,4 +1,6 @@
-/* test_op_linear.c - products with every epilogue, in decode and prefill passes. */
+/* test_op_linear.c - products with every epilogue, in decode and prefill passes, and behind deferred norms. */
+#include <math.h>
+
 #include "tests/ref_ops.h"
 #include "tests/test.h"
 
@@ -86,12 +88,78 @@ static const linear_case cases[] = {
     { "prefill_q8_f32", 40, 288, 101, Q8, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, true },
 };
 
-static void expect(double *y, const linear_case *c, const double *w, const double *x, const double *bias)
+/* Behind a deferred norm: the rows' factors differ much. */
+static const linear_case deferred[] = {
+    { "deferred", 4, 64, 96, F32, F32, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "deferred_one_sum", 1, 16, 96, F32, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "deferred_one_output", 2, 80, 1, F32, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "deferred_bias_scale_odd", 7, 112, 101, F32, F32, F32, SPEC_ACT_NONE, false, true, false, 0.3, 1, false },
+    { "deferred_add", 13, 64, 96, F32, F32, F32, SPEC_ACT_NONE, false, false, true, 1.0, 1, false },
+    { "deferred_add_bias_scale", 20, 64, 97, F32, F32, F32, SPEC_ACT_NONE, false, true, true, -0.7, 3, false },
+    { "deferred_silu", 6, 64, 96, F32, F32, F32, SPEC_ACT_SILU, false, true, false, 1.0, 1, false },
+    { "deferred_glu", 33, 64, 128, F32, F32, F32, SPEC_ACT_SILU, true, false, false, 1.0, 1, false },
+    { "deferred_glu_bias_odd", 5, 112, 106, F32, F32, F32, SPEC_ACT_GELU, true, true, false, 0.3, 1, false },
+    { "deferred_glu_none", 2, 64, 60, F32, F32, F32, SPEC_ACT_NONE, true, true, true, 1.0, 2, false },
+    { "deferred_deep", 3, 9232, 33, F32, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "deferred_rows_64", 64, 64, 96, F32, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "deferred_rows_100", 100, 64, 96, F32, F32, F32, SPEC_ACT_NONE, false, false, true, 1.0, 1, false },
+    { "deferred_rows_130", 130, 48, 260, F32, F32, F32, SPEC_ACT_GELU, true, true, false, 1.0, 1, false },
+    { "deferred_rows_300", 300, 80, 72, F32, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "deferred_bf16_one_row", 1, 768, 96, BF16, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "deferred_bf16_rows_2", 2, 768, 96, BF16, BF16, BF16, SPEC_ACT_SILU, false, true, false, 1.0, 1, false },
+    { "deferred_bf16_rows_7", 7, 272, 101, BF16, BF16, F32, SPEC_ACT_NONE, false, false, true, -0.7, 1, false },
+    { "deferred_bf16_rows_13_glu", 13, 272, 106, BF16, BF16, BF16, SPEC_ACT_SILU, true, true, false, 1.0, 2, false },
+    { "deferred_bf16_rows_20", 20, 2560, 70, BF16, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "deferred_bf16_rows_33_parts", 33, 1008, 330, BF16, BF16, F32, SPEC_ACT_GELU, false, true, true, -0.7, 1, false },
+    { "deferred_bf16_rows_64", 64, 256, 70, BF16, BF16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "deferred_bf16_rows_64_glu", 64, 2560, 200, BF16, BF16, BF16, SPEC_ACT_SILU, true, false, false, 1.0, 1, false },
+    { "deferred_bf16_rows_100", 100, 768, 102, BF16, BF16, F32, SPEC_ACT_NONE, false, true, true, 0.5, 1, false },
+    { "deferred_bf16_rows_130_glu", 130, 784, 402, BF16, BF16, BF16, SPEC_ACT_SILU, true, true, false, 1.0, 2, false },
+    { "deferred_bf16_rows_300", 300, 80, 260, BF16, BF16, F32, SPEC_ACT_NONE, false, false, true, 1.0, 1, false },
+    { "deferred_bf16_rows_20_wide", 20, 48, 32700, BF16, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "deferred_bf16_weight_f32", 5, 80, 101, BF16, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "deferred_f32_weight_bf16", 5, 80, 101, F32, BF16, BF16, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "deferred_f16_weight_f32", 20, 80, 101, F16, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "deferred_f16_weight_bf16", 33, 80, 101, F16, BF16, F32, SPEC_ACT_NONE, false, true, true, 1.0, 1, false },
+    { "deferred_q8_one_row", 1, 96, 40, Q8, BF16, BF16, SPEC_ACT_NONE, false, true, false, 0.3, 1, false },
+    { "deferred_q8_f32", 13, 96, 101, Q8, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "deferred_q8_deep", 7, 2592, 65, Q8, BF16, F32, SPEC_ACT_NONE, false, false, true, 1.0, 1, false },
+    { "deferred_q8_glu", 20, 288, 106, Q8, BF16, F32, SPEC_ACT_SILU, true, true, false, 1.0, 1, false },
+    { "deferred_q8_glu_f32", 5, 288, 106, Q8, F32, F32, SPEC_ACT_SILU, true, true, false, 1.0, 1, false },
+    { "deferred_q8_rows_33", 33, 256, 70, Q8, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "deferred_q8_rows_100", 100, 256, 70, Q8, BF16, F32, SPEC_ACT_NONE, false, false, true, 0.5, 1, false },
+};
+
+#define EPS 1e-5f
+
+/* Sums of rows whose mean of squares goes from well above EPS to well below it. [rows][n_in / SPEC_SQUARES] */
+static double *make_squares(const linear_case *c, test_random *random)
+{
+    const int32_t n = c->n_in / SPEC_SQUARES;
+    double *squares = test_values(random, (size_t)(c->rows * n), 1.0);
+    for (int32_t i = 0; i < c->rows * n; i++) squares[i] = fabs(squares[i]) * 0.1 * pow(0.1, i / n % 5);
+    test_round_all(squares, (size_t)(c->rows * n), F32);
+    return squares;
+}
+
+/* squares [n_in / SPEC_SQUARES] or NULL: no norm was deferred. */
+static double factor_of(const linear_case *c, const double *squares)
+{
+    double sum = 0.0;
+    if (!squares) return 1.0;
+    for (int32_t i = 0; i < c->n_in / SPEC_SQUARES; i++) sum += squares[i];
+    return 1.0 / sqrt(sum / c->n_in + (double)EPS);
+}
+
+static void expect(double *y, const linear_case *c, const double *w, const double *x, const double *squares,
+                   const double *bias)
 {
     int32_t half = c->n_out / 2, n_y = c->glu ? half : c->n_out;
     double *t = calloc((size_t)c->n_out, sizeof *t);
     for (int32_t r = 0; r < c->rows; r++) {
-        ref_product(t, w, x + r * c->n_in, bias, c->n_out, c->n_in);
+        const double factor = factor_of(c, squares ? squares + r * (c->n_in / SPEC_SQUARES) : NULL);
+        ref_product(t, w, x + r * c->n_in, NULL, c->n_out, c->n_in);
+        for (int32_t o = 0; o < c->n_out; o++) t[o] = factor * t[o] + (bias ? bias[o] : 0.0);
         for (int32_t o = 0; o < n_y; o++) {
             double v = ref_activation(t[o], c->act) * (c->glu ? t[half + o] : 1.0);
             y[r * n_y + o] = (c->add ? y[r * n_y + o] : 0.0) + c->scale * v;
@@ -100,7 +168,7 @@ static void expect(double *y, const linear_case *c, const double *w, const doubl
     free(t);
 }
 
-static void run_case(const test_device *d, const linear_case *c)
+static void run_case(const test_device *d, const linear_case *c, bool defer)
 {
     test_random random = { 3 };
     int32_t *parent = calloc((size_t)c->rows, sizeof *parent), n_y = c->glu ? c->n_out / 2 : c->n_out;
@@ -112,15 +180,18 @@ static void run_case(const test_device *d, const linear_case *c)
     double *x = test_values(&random, n_x, 1.0), *w = test_values(&random, n_w, 1.0);
     double *bias = test_values(&random, (size_t)c->n_out, 2.0), *y = test_values(&random, n, 1.0);
     spec_weight *weight = test_weight(d, w, c->n_out, c->n_in, c->weight, c->compute, c->glu, c->parts);
+    double *squares = defer ? make_squares(c, &random) : NULL;
     test_round_all(x, n_x, c->compute);
     test_buffer bx = test_buffer_from(d, x, n_x, c->compute), by = test_buffer_new(d, n, c->y);
     test_buffer bb = test_floats(d, c->bias ? bias : NULL, (size_t)c->n_out);
+    test_buffer bs = test_floats(d, squares, n_x / SPEC_SQUARES);
     if (c->add) test_write(&by, y);
-    expect(y, c, w, x, c->bias ? bias : NULL);
+    expect(y, c, w, x, squares, c->bias ? bias : NULL);
     spec_op op = { .kind = SPEC_OP_LINEAR };
     op.u.linear = (spec_linear_args){ .w = weight, .n_in = c->n_in, .n_out = c->n_out, .bias = bb.data, .act = c->act,
                                       .glu = c->glu, .add = c->add, .scale = (float)c->scale,
-                                      .x = test_view(&bx, c->n_in), .y = test_view(&by, n_y) };
+                                      .x = test_view(&bx, c->n_in), .y = test_view(&by, n_y), .squares = bs.data,
+                                      .eps = EPS };
     if (test_can(d, c->name, &op)) {
         test_run(d, &op, step, c->rows);
         double *got = test_read(&by);
@@ -129,10 +200,12 @@ static void run_case(const test_device *d, const linear_case *c)
         test_compare(d, c->name, "y", got, y, c->rows, n_y, test_tolerance(rounded));
         free(got);
     }
+    test_buffer_free(&bs);
     test_buffer_free(&bb);
     test_buffer_free(&by);
     test_buffer_free(&bx);
     d->ops->weight_close(d->dev, weight);
+    free(squares);
     free(y);
     free(bias);
     free(w);
@@ -143,7 +216,8 @@ static void run_case(const test_device *d, const linear_case *c)
 
 static void each(test_device *d)
 {
-    for (int32_t i = 0; i < N_ELEMENTS(cases); i++) run_case(d, &cases[i]);
+    for (int32_t i = 0; i < N_ELEMENTS(cases); i++) run_case(d, &cases[i], false);
+    for (int32_t i = 0; i < N_ELEMENTS(deferred); i++) run_case(d, &deferred[i], true);
 }
 
 static void test_linear(void **state)
@@ -182,8 +256,56 @@ static void test_linear_refuses(void **state)
     test_each_device(refuse);
 }
 
+/* So are inputs that no deferred norm makes, and where the host knows the phase, prefill. */
+static void refuse_deferred(test_device *d)
+{
+    enum { IN = 32, OUT = 2 };
+    static const int32_t root = -1;
+    static const struct {
+        int32_t n_in;
+        spec_dtype type;
+        bool can;
+    } tries[] = { { IN, F32, true }, { IN, BF16, true }, { IN, F16, false }, { IN - 8, F32, false },
+                  { IN - 1, BF16, false } };
+    const test_seq s = { .n_node = 1, .parent = &root };
+    double v[OUT * IN] = { 0 };
+    test_buffer squares = test_floats(d, v, 2);
+    for (int32_t i = 0; i < N_ELEMENTS(tries); i++) {
+        const spec_dtype type = tries[i].type;
+        const int32_t n_in = tries[i].n_in;
+        spec_weight *w = test_weight(d, v, OUT, n_in, type, type, 0, 1);
+        test_buffer x = test_buffer_new(d, IN, type), y = test_buffer_new(d, OUT, F32);
+        spec_op op = { .kind = SPEC_OP_LINEAR };
+        op.u.linear = (spec_linear_args){ .w = w, .n_in = n_in, .n_out = OUT, .scale = 1.0f, .x = test_view(&x, IN),
+                                          .y = test_view(&y, OUT), .squares = squares.data, .eps = EPS };
+        const bool can = d->ops->can(d->dev, &op) == SPEC_OK;
+        if (can != tries[i].can)
+            fail_msg("%s: %d inputs in %s behind a deferred norm: %s", d->name, n_in, spec_dtype_name(type),
+                     can ? "taken" : "refused");
+        if (can && strncmp(d->name, "cpu", 3) == 0) {
+            spec_step_block *step = test_step(SPEC_PHASE_PREFILL, &s, 1, 0);
+            spec_queue *q = test_queue(d, &op, 1, step, 1, 1);
+            test_ok(d->ops->step_bind(q, step), "step_bind");
+            assert_int_equal(d->ops->linear(q, &op.u.linear), SPEC_E_INVALID);
+            d->ops->queue_close(q);
+            free(step);
+        }
+        test_buffer_free(&y);
+        test_buffer_free(&x);
+        d->ops->weight_close(d->dev, w);
+    }
+    test_buffer_free(&squares);
+}
+
+static void test_linear_refuses_deferred(void **state)
+{
+    (void)state;
+    test_each_device(refuse_deferred);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_linear), cmocka_unit_test(test_linear_refuses) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_linear), cmocka_unit_test(test_linear_refuses),
+                                        cmocka_unit_test(test_linear_refuses_deferred) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "tests/test.h"
+#include "tests/support_plan.h"
 
 enum { NODES = 64, ROWS = TEST_NODES, MAX_PATH = 6 };
 
@@ -103,44 +103,23 @@ static int32_t make_ops(const plan_test *t, const tensors *b, spec_dtype type, s
     return n;
 }
 
-static void run_ready(const plan_test *t, const spec_op *ops, int32_t n, const spec_step_block *step)
-{
-    const spec_backend_ops *o = t->d->ops;
-    spec_plan plan = { ops, n, step->phase, step->n_row_run, TEST_SEQS, NODES, TEST_PAGES * SPEC_PAGE };
-    spec_queue *q = test_queue(t->d, ops, n, step, NODES, 1);
-    spec_prepared *p = NULL;
-    test_ok(o->plan_prepare(q, &p, &plan), "plan_prepare");
-    test_ok(o->plan_run(q, p, step), "plan_run");
-    test_ok(o->sync(q), "sync");
-    o->plan_free(q, p);
-    o->queue_close(q);
-}
-
-static void compare(const plan_test *t, const char *what, const char *tensor, const test_buffer *a, const test_buffer *b)
-{
-    void *x = test_read_raw(a), *y = test_read_raw(b);
-    if (memcmp(x, y, a->n * test_type_size(a->dtype)) != 0)
-        fail_msg("%s %s, %s: %s differs from the operations one by one", t->d->name, t->c->name, what, tensor);
-    free(x);
-    free(y);
-}
-
 static void check_step(plan_test *t, spec_dtype type, const test_seq *seqs, int32_t n_seq, const char *what)
 {
     spec_step_block *step = test_step(SPEC_PHASE_DECODE, seqs, n_seq, 0);
     spec_op ops[3];
     for (int32_t i = 0; i < 2; i++) t->of[i] = make_tensors(t, type);
     int32_t n = make_ops(t, &t->of[0], type, ops);
-    run_ready(t, ops, n, step);
+    support_plan_run(t->d, ops, n, step, NODES, 1);
     make_ops(t, &t->of[1], type, ops);
     for (int32_t i = 0; i < n; i++) test_run(t->d, &ops[i], step, NODES);
     const tensors *a = &t->of[0], *b = &t->of[1];
-    compare(t, what, "normed", &a->normed, &b->normed);
-    compare(t, what, "y", &a->y, &b->y);
-    compare(t, what, "the convolution's y", &a->conv_y, &b->conv_y);
-    compare(t, what, "replay_y", &a->replay, &b->replay);
-    compare(t, what, "window", &a->window, &b->window);
-    compare(t, what, "cache", &a->cache, &b->cache);
+    const char *name = t->c->name;
+    support_plan_same(t->d, name, what, "normed", &a->normed, &b->normed);
+    support_plan_same(t->d, name, what, "y", &a->y, &b->y);
+    support_plan_same(t->d, name, what, "the convolution's y", &a->conv_y, &b->conv_y);
+    support_plan_same(t->d, name, what, "replay_y", &a->replay, &b->replay);
+    support_plan_same(t->d, name, what, "window", &a->window, &b->window);
+    support_plan_same(t->d, name, what, "cache", &a->cache, &b->cache);
     for (int32_t i = 0; i < 2; i++) free_tensors(&t->of[i]);
     free(step);
 }
@@ -290,21 +269,19 @@ static void make_dt_ops(const dt_test *t, const dt_tensors *b, spec_op ops[2])
 
 static void compare_dt(const dt_test *t, int32_t rows, const char *tensor, const test_buffer *a, const test_buffer *b)
 {
-    const plan_test named = { .d = t->d, .c = &(plan_case){ .name = t->c->name } };
     char what[48];
     snprintf(what, sizeof what, "%s, %d rows", spec_dtype_name(t->type), rows);
-    compare(&named, what, tensor, a, b);
+    support_plan_same(t->d, t->c->name, what, tensor, a, b);
 }
 
 static void check_dt(dt_test *t, const test_seq *seqs, int32_t n_seq)
 {
     spec_step_block *step = test_step(SPEC_PHASE_DECODE, seqs, n_seq, 0);
-    const plan_test ready = { .d = t->d };
     dt_tensors of[2];
     spec_op ops[2];
     for (int32_t i = 0; i < 2; i++) of[i] = make_dt_tensors(t);
     make_dt_ops(t, &of[0], ops);
-    run_ready(&ready, ops, 2, step);
+    support_plan_run(t->d, ops, 2, step, NODES, 1);
     make_dt_ops(t, &of[1], ops);
     for (int32_t i = 0; i < 2; i++) test_run(t->d, &ops[i], step, NODES);
     compare_dt(t, step->n_row, "dt", &of[0].dt, &of[1].dt);

@@ -104,8 +104,10 @@ typedef struct cpu_loops {
     void (*store)(void *out, spec_dtype dtype, const float *in, size_t n);
     /* t = act(t) */
     void (*activate)(float *t, spec_activation act, size_t n);
-    /* One row of spec_norm_args; y is f32. gate may be NULL. */
-    void (*norm)(const spec_norm_args *a, float *y, const float *x, const float *gate);
+    /* One row of spec_norm_args; y is f32. gate may be NULL. squares: the row's, for a deferred norm; else NULL */
+    void (*norm)(const spec_norm_args *a, float *y, float *squares, const float *x, const float *gate);
+    /* What a deferred norm left out: rsqrt(mean + eps) of a row of n columns */
+    float (*factor)(const float *squares, float eps, size_t n);
     /* y = x * rsqrt(mean(x^2) + eps) * weight */
     void (*rms)(float *y, const float *x, const float *weight, float eps, size_t n);
     /* n <= SPEC_PAGE keys and values, in position order, join the softmax of q [d] */

@@ -2,6 +2,7 @@
  *
  *   t = W x (+ bias);  glu: t = act(t_gate) * t_up, else t = act(t);  y = scale t, or y += scale t
  *
+ * Behind a deferred norm W x is first multiplied by the row's factor (spec_backend.h).
  * A task is two panels, 64 outputs (with glu: a gate panel and its up panel), over all rows: a weight is read from
  * memory once. Every instruction set has its own product function; the order of summation is that of cpu.h. */
 #include "backends/cpu/cpu.h"
@@ -102,23 +103,33 @@ static void store_row(const spec_device *dev, const spec_linear_args *a, float *
     for (size_t i = 0; i < n; i++) sum[i] += t[i];
 }
 
-static void add_bias(float *t, const float *bias, size_t n)
+/* What is left of a norm that was deferred, else 1. */
+static float row_factor(const cpu_loops *loops, const spec_linear_args *a, int32_t row)
 {
+    const size_t n = (size_t)a->n_in;
+    return a->squares ? loops->factor(a->squares + (size_t)row * (n / SPEC_SQUARES), a->eps, n) : 1.0f;
+}
+
+static void begin_row(const cpu_loops *loops, float *t, float factor, const float *bias, size_t n)
+{
+    if (factor != 1.0f) loops->scale(t, factor, n);
     for (size_t i = 0; bias && i < n; i++) t[i] += bias[i];
 }
 
 void speci_cpu_linear_store(const spec_device *dev, const spec_linear_args *a, float *t, int32_t task,
                             int32_t first_row, int32_t n_row)
 {
+    const cpu_loops *loops = dev->loops;
     int32_t n_y = a->glu ? a->n_out / 2 : a->n_out, width = a->glu ? CPU_PANEL : CPU_TASK_OUT;
     int32_t col = task * width;
     size_t n = (size_t)cpu_min(width, n_y - col);
     for (int32_t r = 0; r < n_row; r++, t += CPU_TASK_OUT) {
-        add_bias(t, a->bias ? a->bias + col : NULL, n);
-        dev->loops->activate(t, a->act, n);
+        const float factor = row_factor(loops, a, first_row + r);
+        begin_row(loops, t, factor, a->bias ? a->bias + col : NULL, n);
+        loops->activate(t, a->act, n);
         if (a->glu) {
             float *up = t + CPU_PANEL;
-            add_bias(up, a->bias ? a->bias + n_y + col : NULL, n);
+            begin_row(loops, up, factor, a->bias ? a->bias + n_y + col : NULL, n);
             for (size_t i = 0; i < n; i++) t[i] *= up[i];
         }
         store_row(dev, a, t, first_row + r, col, n);
@@ -210,6 +221,11 @@ spec_status speci_cpu_check_linear(const spec_device *dev, const spec_linear_arg
         return h->fail(SPEC_E_INVALID, "linear: rows of x and y are %d and %d apart, need %d and %d", a->x.ld, a->y.ld,
                        a->n_in, n_y);
     if (a->act > SPEC_ACT_RELU) return h->fail(SPEC_E_UNSUPPORTED, "linear: activation %d", (int)a->act);
+    if (a->squares && a->n_in % SPEC_SQUARES != 0)
+        return h->fail(SPEC_E_INVALID, "linear: behind a deferred norm, with %d inputs, not a multiple of %d", a->n_in,
+                       SPEC_SQUARES);
+    if (a->squares && a->x.dtype == SPEC_DTYPE_F16)
+        return h->fail(SPEC_E_INVALID, "linear: behind a deferred norm, and x is f16, which may not hold it");
     return SPEC_OK;
 }
 
@@ -261,6 +277,8 @@ spec_status speci_cpu_linear(spec_queue *q, const spec_linear_args *a)
     const spec_device *dev = q->dev;
     const spec_weight *w = a->w;
     CPU_TRY(speci_cpu_check_linear(dev, a));
+    if (a->squares && q->step->phase == SPEC_PHASE_PREFILL)
+        return dev->host->fail(SPEC_E_INVALID, "linear: behind a deferred norm, in a prefill pass");
 #if defined(SPEC_HAVE_BLAS)
     if (speci_cpu_prefill_wanted(q, a)) return speci_cpu_prefill(q, a);
 #endif
