@@ -34,6 +34,7 @@
 enum {
     CUDA_PREFILL_CHUNK = 2048, CUDA_PREFILL_LEAST = 128, /* rows of prefill passes */
     CUDA_ROW_MAX = 8192,      /* rows of a decode pass */
+    CUDA_DEFER = 1024,        /* columns: in wider models products lose more by a deferred norm than its own kernel takes */
     CUDA_SPLIT = 512,         /* positions per split of attention */
     CUDA_FEW = 160,           /* positions for which its blocks are small */
     CUDA_BLOCK = 64,          /* positions per block of attention; a page */
@@ -202,6 +203,8 @@ spec_status speci_cuda_norm(spec_queue *q, const spec_norm_args *a);
 spec_status speci_cuda_norm_for(spec_queue *q, const spec_norm_args *a, const spec_linear_args *next);
 spec_status speci_cuda_linear(spec_queue *q, const spec_linear_args *a);
 spec_status speci_cuda_linear_q8(spec_queue *q, const spec_linear_args *a);
+/* Both; false: nothing was launched. */
+bool speci_cuda_linear_norm(spec_queue *q, const spec_linear_args *a, const spec_norm_args *norm, spec_status *status);
 spec_status speci_cuda_kv_commit(spec_queue *q, const spec_kv_commit_args *a);
 spec_status speci_cuda_rope_kv(spec_queue *q, const spec_rope_kv_args *a);
 spec_status speci_cuda_attention(spec_queue *q, const spec_attention_args *a);

@@ -17,6 +17,8 @@
  *
  * Prefill uses cuBLAS (float32 sums, no TF32), then an epilogue over a float32 scratch where there is one to do; what
  * cuBLAS refuses runs through the decode kernels. */
+#include <type_traits>
+
 #include "cuda_linear.cuh"
 
 #ifndef SPEC_CUDA_LINEAR_FMA
@@ -36,7 +38,8 @@ enum {
  * its warp's ring. What it needs of x for a block of the ring is loaded to registers together with the block, that is
  * DEPTH blocks ahead: loads return in order, and one asked for later would wait for all the weights that were asked for
  * before it. WHOLE: rows of x are whole blocks and lie at multiples of 16 bytes, as in most models; the code for other
- * rows would stand in the way of fetching the code that runs. */
+ * rows would stand in the way of fetching the code that runs; so would that for deferred norms (cuda_norm.cuh), of x or
+ * behind y: NORMS. */
 template <int MT, int NT> struct few_block {
     enum { CHUNKS = MT == 1 && NT < 4 ? 4 : 2, SIZE = CHUNKS * MT * 2 * 32 /* uint4 */ };
     /* Blocks go on to their next tile, and read on while they add up. With glu each has one tile, whose sums take the
@@ -44,7 +47,7 @@ template <int MT, int NT> struct few_block {
     enum { STAYS = MT == 1 };
 };
 
-template <typename T, int MT, int NT, int DEPTH, bool WHOLE>
+template <typename T, int MT, int NT, int DEPTH, bool WHOLE, bool NORMS>
 static __global__ void __launch_bounds__(MMA_THREADS, NT == 1 && DEPTH == 2 ? 3 : 2)
 linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x, int ld_x, int n_in, int aligned,
                   linear_out o)
@@ -53,6 +56,7 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
     constexpr int N = NT * 8, LD = MT * 16 + 4, K = CHUNKS * 32;
     constexpr bool STAYS = few_block<MT, NT>::STAYS;
     extern __shared__ __align__(16) char dynamic[];
+    __shared__ float factor[N];
     const int tid = (int)threadIdx.x, warp = tid / 32, lane = tid % 32, g = lane / 4, t = lane % 4;
     uint4 *ring = (uint4 *)dynamic + warp * DEPTH * BLOCK + lane;
 
@@ -104,10 +108,12 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
 #pragma unroll
     for (int s = 0; s < DEPTH; s++)
         if (s < n_block) load_x(s, s);
+    if (NORMS && o.norm.squares) norm_factors<MMA_WARPS>(o.norm, factor, row0, min(N, n_row - row0));
 
     float *const sums = (float *)((uint4 *)dynamic + (STAYS ? MMA_WARPS * DEPTH * BLOCK : 0)); /* [warps][N][LD] */
     for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x) {
         const bool more = tile + (int)gridDim.x < tiles;
+        const float next_weight = NORMS && o.next.weight ? o.next.weight[tile * 16 + tid % 16] : 0.0f;
         float acc[MT][NT][4];
 #pragma unroll
         for (int i = 0; i < MT * NT * 4; i++) acc[i / (NT * 4)][i / 4 % NT][i % 4] = 0.0f;
@@ -156,17 +162,22 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
 #pragma unroll 1
         for (int e = tid; e < 16 * N; e += MMA_THREADS) {
             const int m = tile * 16 + e % 16, r = e / 16;
-            if (row0 + r >= n_row || m >= m_end) continue;
-            const float *at = sums + r * LD + e % 16;
-            linear_store(o, row0 + r, m, sum(at), sum(at + (MT - 1) * 16));
+            const bool there = row0 + r < n_row && m < m_end;
+            const float *at = sums + r * LD + e % 16, of_row = NORMS && o.norm.squares ? factor[r] : 1.0f;
+            float y = 0.0f;
+            if (there) y = linear_store(o, row0 + r, m, of_row, sum(at), sum(at + (MT - 1) * 16));
+            if (NORMS) asm volatile("" : "+f"(y)); /* the compiler would copy the way here for products without a norm behind */
+            if (NORMS && MT == 1 && o.next.weight) norm_put<T>(o.next, row0 + r, m, y, next_weight, there);
         }
     }
 }
 
-template <typename T, int MT, int NT, int DEPTH, bool WHOLE>
+template <typename T, int MT, int NT, int DEPTH, bool WHOLE, bool NORMS = false>
 static spec_status launch_few_deep(spec_queue *q, const spec_linear_args *a, const linear_out &o, int rows, bool aligned)
 {
-    auto *kernel = linear_few_kernel<T, MT, NT, DEPTH, WHOLE>;
+    if constexpr (!NORMS && std::is_same_v<T, __nv_bfloat16>)
+        if (a->squares || o.next.weight) return launch_few_deep<T, MT, NT, DEPTH, WHOLE, true>(q, a, o, rows, aligned);
+    auto *kernel = linear_few_kernel<T, MT, NT, DEPTH, WHOLE, NORMS>;
     constexpr bool STAYS = few_block<MT, NT>::STAYS;
     constexpr int RINGS = MMA_WARPS * DEPTH * few_block<MT, NT>::SIZE * 16, SUMS = MMA_WARPS * NT * 8 * (MT * 16 + 4) * 4;
     const size_t bytes = STAYS ? RINGS + SUMS : RINGS > SUMS ? RINGS : SUMS;
@@ -285,9 +296,9 @@ linear_fma_kernel(const spec_step_block *step, const T *__restrict__ w, int ld_w
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         if (row0 + r >= n_row) break;
-        const float sum = warp_sum(acc[0][r]);
+        const float sum = warp_sum(acc[0][r]), factor = o.norm.squares ? norm_factor(o.norm, row0 + r) : 1.0f;
         const float up = MW == 2 ? warp_sum(acc[MW - 1][r]) : 0.0f;
-        if (lane == 0) linear_store(o, row0 + r, m, sum, up);
+        if (lane == 0) linear_store(o, row0 + r, m, factor, sum, up);
     }
 }
 
@@ -314,7 +325,7 @@ static __global__ void linear_epilogue_kernel(const spec_step_block *step, const
     if (r >= step->n_row_run) return;
     const float *row = t + (size_t)r * o.n_out;
     for (int m = (int)(blockIdx.x * blockDim.x + threadIdx.x); m < n_y; m += (int)(gridDim.x * blockDim.x))
-        linear_store(o, r, m, row[m], o.glu ? row[m + n_y] : 0.0f);
+        linear_store(o, r, m, 1.0f, row[m], o.glu ? row[m + n_y] : 0.0f);
 }
 
 static cudaDataType_t blas_type(spec_dtype t)
@@ -395,7 +406,15 @@ spec_status speci_cuda_check_linear(spec_device *dev, const spec_linear_args *a)
     if (a->w && a->w->dtype != a->x.dtype)
         return dev->host->fail(SPEC_E_INVALID, "cuda linear: weight is type %d, x is type %d", (int)a->w->dtype,
                                (int)a->x.dtype);
+    if (a->squares && (a->n_in % SPEC_SQUARES || a->x.dtype == SPEC_DTYPE_F16))
+        return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda linear: a deferred norm of %d columns, x of type %d", a->n_in,
+                               (int)a->x.dtype);
     return SPEC_OK;
+}
+
+static bool linear_aligned(const spec_linear_args *a)
+{
+    return cuda_aligned(a->x.data, 16) && (size_t)a->x.ld * cuda_size(a->x.dtype) % 16 == 0;
 }
 
 spec_status speci_cuda_linear(spec_queue *q, const spec_linear_args *a)
@@ -403,13 +422,15 @@ spec_status speci_cuda_linear(spec_queue *q, const spec_linear_args *a)
     SPEC_TRY(cuda_enter_op(q, "linear"));
     SPEC_TRY(speci_cuda_check_linear(q->dev, a));
     if (!a->w) return q->dev->host->fail(SPEC_E_INVALID, "cuda linear: no weight");
+    const bool prefill = q->shape.phase == SPEC_PHASE_PREFILL;
+    if (prefill && a->squares) return q->dev->host->fail(SPEC_E_INVALID, "cuda linear: a deferred norm in a prefill pass");
     if (a->w->q8) return speci_cuda_linear_q8(q, a);
     const linear_out o = linear_out_of(a);
     spec_status status = SPEC_OK;
-    if (q->shape.phase == SPEC_PHASE_PREFILL && linear_blas(q, a, o, &status)) return status;
+    if (prefill && linear_blas(q, a, o, &status)) return status;
 
     const int rows = q->shape.rows;
-    const bool aligned = cuda_aligned(a->x.data, 16) && (size_t)a->x.ld * cuda_size(a->x.dtype) % 16 == 0;
+    const bool aligned = linear_aligned(a);
     return cuda_by_dtype(a->w->dtype, [&](auto tag) {
         using T = decltype(tag);
         if constexpr (sizeof(T) == 4 || SPEC_CUDA_LINEAR_FMA)
@@ -417,4 +438,19 @@ spec_status speci_cuda_linear(spec_queue *q, const spec_linear_args *a)
         else
             return launch_mma<T>(q, a, o, rows, aligned);
     });
+}
+
+/* The kernel for few rows can do a deferred norm of y. */
+bool speci_cuda_linear_norm(spec_queue *q, const spec_linear_args *a, const spec_norm_args *norm, spec_status *status)
+{
+    if (SPEC_CUDA_LINEAR_FMA || q->shape.phase != SPEC_PHASE_DECODE || q->shape.rows > LINEAR_FEW || !a->w || a->w->q8 ||
+        a->x.dtype != SPEC_DTYPE_BF16 || !a->add || !norm_follows(norm, &a->y, a->n_out, a->x.dtype))
+        return false;
+    if ((*status = cuda_enter_op(q, "linear")) != SPEC_OK || (*status = speci_cuda_check_linear(q->dev, a)) != SPEC_OK ||
+        (*status = speci_cuda_check_norm(q->dev, norm)) != SPEC_OK)
+        return true;
+    linear_out o = linear_out_of(a);
+    o.next = norm_out_of(norm);
+    *status = launch_mma<__nv_bfloat16>(q, a, o, q->shape.rows, linear_aligned(a));
+    return true;
 }

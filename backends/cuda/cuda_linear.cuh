@@ -3,7 +3,7 @@
 #ifndef SPEC_CUDA_LINEAR_CUH
 #define SPEC_CUDA_LINEAR_CUH
 
-#include "cuda.cuh"
+#include "cuda_norm.cuh"
 
 /* What the kernels need beside the operands. */
 struct linear_out {
@@ -11,6 +11,8 @@ struct linear_out {
     const float *bias;
     int y_type, ld_y, n_out, act, glu, add;
     float scale;
+    norm_in norm;  /* of x */
+    norm_out next; /* of y; by linear_few_kernel alone */
 };
 
 static inline linear_out linear_out_of(const spec_linear_args *a)
@@ -18,6 +20,7 @@ static inline linear_out linear_out_of(const spec_linear_args *a)
     linear_out o;
     o.y = a->y.data, o.bias = a->bias, o.y_type = a->y.dtype, o.ld_y = a->y.ld, o.n_out = a->n_out, o.act = a->act;
     o.glu = a->glu != 0, o.add = a->add != 0, o.scale = a->scale;
+    o.norm = norm_in_of(a), o.next = norm_out();
     return o;
 }
 
@@ -64,18 +67,20 @@ static __device__ __forceinline__ float linear_value(const linear_out &o, int m,
     return t * (o.bias ? up + o.bias[m + o.n_out / 2] : up);
 }
 
-/* ... to element i of y, which has been `was`. */
-static __device__ __forceinline__ void linear_put(const linear_out &o, size_t i, float value, float was)
+/* ... to element i of y, which has been `was`. Returns what y is before it is rounded. */
+static __device__ __forceinline__ float linear_put(const linear_out &o, size_t i, float value, float was)
 {
-    if (o.add) ((float *)o.y)[i] = fmaf(o.scale, value, was);
-    else store_any(o.y, o.y_type, i, o.scale * value);
+    const float y = o.add ? fmaf(o.scale, value, was) : o.scale * value;
+    if (o.add) ((float *)o.y)[i] = y;
+    else store_any(o.y, o.y_type, i, y);
+    return y;
 }
 
-/* Output m of row r. */
-static __device__ __forceinline__ void linear_store(const linear_out &o, int r, int m, float t, float up)
+/* Output m of row r, whose norm has left `factor`. */
+static __device__ __forceinline__ float linear_store(const linear_out &o, int r, int m, float factor, float t, float up)
 {
     const size_t i = (size_t)r * o.ld_y + m;
-    linear_put(o, i, linear_value(o, m, t, up), o.add ? ((const float *)o.y)[i] : 0.0f);
+    return linear_put(o, i, linear_value(o, m, factor * t, factor * up), o.add ? ((const float *)o.y)[i] : 0.0f);
 }
 
 /* Weights are read once: they pass by L1. */

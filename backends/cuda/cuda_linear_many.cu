@@ -118,12 +118,13 @@ static __device__ __forceinline__ void many_chunk(float acc[N / 2], const uint4 
 
 #endif
 
-/* PARTS of K: 1, 4 or 8; RESIDENT blocks on a multiprocessor. Copies in flight: DEPTH of a warp's weights, SLABS of x. */
+/* PARTS of K: 1, 4 or 8; RESIDENT blocks on a multiprocessor. Copies in flight: DEPTH of a warp's weights, SLABS of x. NORMS:
+ * the norm of x is deferred. */
 template <int RESIDENT> struct many_slabs {
     enum { N = RESIDENT == 3 ? 4 : 6, LAG = 2 /* steps that the slowest warp may be behind the first */ };
 };
 
-template <typename T, int GROUPS, int N, int DEPTH, int RESIDENT, int PARTS>
+template <typename T, int GROUPS, int N, int DEPTH, int RESIDENT, int PARTS, bool NORMS>
 static __global__ void __launch_bounds__(GROUPS * 128, RESIDENT)
 linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint4 *x, int n_in, linear_out o)
 {
@@ -133,6 +134,7 @@ linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint
     constexpr int MINE = N / 8 / BLOCKS;          /* eights of rows that a block of it adds up and stores */
     extern __shared__ __align__(128) char dynamic[];
     __shared__ uint64_t full[SLABS], empty[SLABS], met;
+    __shared__ float factor[MINE * 8];
     const int tid = (int)threadIdx.x, warp = tid / 32, lane = tid % 32, g = lane / 4, t = lane % 4;
     const int block = (int)blockIdx.x, part0 = block * PARTS, part_end = part0 + PARTS;
 
@@ -184,6 +186,9 @@ linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint
     };
 #pragma unroll 1
     for (int s = warp; s < min(SLABS, n_step) && lane == 0; s += WARPS) copy_x(s);
+    __syncwarp();
+    const int mine0 = row0 + block * MINE * 8; /* rows that it stores */
+    if (NORMS) norm_factors<WARPS>(o.norm, factor, mine0, min(MINE * 8, n_row - mine0));
 
     float total[N / 2];                  /* of the parts of a half, */
     [[maybe_unused]] float front[N / 2]; /* and of the first four */
@@ -223,8 +228,8 @@ linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint
 
     /* The sums of a thread go to the same thread of the block that stores them. */
     float4 *const sums = (float4 *)dynamic + tid; /* [BLOCKS][MINE][THREADS], where weights and x were */
-    if constexpr (BLOCKS == 1) __syncthreads();
-    else asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+    if constexpr (BLOCKS == 1 || NORMS) __syncthreads();
+    if constexpr (BLOCKS > 1) asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 #pragma unroll
     for (int n = 0; n < N / 8; n++) {
         const float4 v = make_float4(total[n * 4], total[n * 4 + 1], total[n * 4 + 2], total[n * 4 + 3]);
@@ -233,7 +238,7 @@ linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint
         else send16(to, v, &met, n / MINE);
     }
     /* Of every 8 rows lane (g, t) has rows 2t and 2t + 1. */
-    const int row = row0 + block * MINE * 8 + 2 * t, n_m = min(m_end - m, o.glu ? 1 : 2);
+    const int row = mine0 + 2 * t, n_m = min(m_end - m, o.glu ? 1 : 2);
     size_t at = (size_t)row * o.ld_y + m;
     float was[2][2] = {}; /* [row][output] */
     auto load_was = [&](int n) {
@@ -261,10 +266,12 @@ linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint
             }
         }
 #pragma unroll
-        for (int e = 0; e < 4; e++)
-            if (row + n * 8 + e / 2 < n_row && e % 2 < n_m)
-                linear_put(o, at + e / 2 * o.ld_y + e % 2,
-                           linear_value(o, m + e % 2, v[0][e % 2 * 2 + e / 2], v[0][2 + e / 2]), was[e / 2][e % 2]);
+        for (int e = 0; e < 4; e++) {
+            if (row + n * 8 + e / 2 >= n_row || e % 2 >= n_m) continue;
+            const float f = !NORMS ? 1.0f : factor[n * 8 + 2 * t + e / 2];
+            linear_put(o, at + e / 2 * o.ld_y + e % 2,
+                       linear_value(o, m + e % 2, f * v[0][e % 2 * 2 + e / 2], f * v[0][2 + e / 2]), was[e / 2][e % 2]);
+        }
         at += 8 * (size_t)o.ld_y;
         if (n + 1 < MINE) load_was(n + 1);
     }
@@ -275,11 +282,11 @@ template <typename T> struct many_way {
     void (*kernel)(const spec_step_block *step, const T *w, int ld_w, const uint4 *x, int n_in, linear_out o);
     int m, n, blocks, resident, threads, bytes;
 };
-template <typename T, int GROUPS, int N, int DEPTH, int RESIDENT, int PARTS> static many_way<T> make_way()
+template <typename T, bool NORMS, int GROUPS, int N, int DEPTH, int RESIDENT, int PARTS> static many_way<T> make_way()
 {
     constexpr int M = GROUPS * 64, bytes = (GROUPS * 4 * DEPTH * 128 + many_slabs<RESIDENT>::N * (N / 64) * SLAB) * 16;
     static_assert(N / 8 * GROUPS * 128 * 16 <= bytes, "the sums take the place of weights and x");
-    auto *kernel = linear_many_kernel<T, GROUPS, N, DEPTH, RESIDENT, PARTS>;
+    auto *kernel = linear_many_kernel<T, GROUPS, N, DEPTH, RESIDENT, PARTS, NORMS>;
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     return { kernel, M, N, LINEAR_PARTS / PARTS, RESIDENT, GROUPS * 128, bytes };
 }
@@ -300,11 +307,13 @@ template <typename T> static int blocks_at_once(const spec_queue *q, const many_
 
 /* The cheapest by the waves of blocks that a multiprocessor sees, each as long as the weights that it reads, and as
  * 16 outputs of 4096 inputs for its start and end (measured on an H200, docs/performance.md). */
-template <typename T> static many_way<T> find_way(const spec_queue *q, const spec_linear_args *a, const linear_out &o)
+template <typename T, bool NORMS>
+static many_way<T> find_way(const spec_queue *q, const spec_linear_args *a, const linear_out &o)
 {
-    const many_way<T> ways[] = { make_way<T, 2, 64, 4, 2, 1>(), make_way<T, 2, 64, 2, 3, 1>(), make_way<T, 2, 64, 4, 2, 4>(),
-                                 make_way<T, 3, 64, 6, 1, 4>(), make_way<T, 3, 64, 6, 1, 8>(), make_way<T, 3, 128, 5, 1, 1>(),
-                                 make_way<T, 3, 128, 5, 1, 4>() };
+    const many_way<T> ways[] = { make_way<T, NORMS, 2, 64, 4, 2, 1>(), make_way<T, NORMS, 2, 64, 2, 3, 1>(),
+                                 make_way<T, NORMS, 2, 64, 4, 2, 4>(), make_way<T, NORMS, 3, 64, 6, 1, 4>(),
+                                 make_way<T, NORMS, 3, 64, 6, 1, 8>(), make_way<T, NORMS, 3, 128, 5, 1, 1>(),
+                                 make_way<T, NORMS, 3, 128, 5, 1, 4>() };
     const many_way<T> *best = NULL;
     double least = 0.0;
     for (const many_way<T> &w : ways) {
@@ -330,7 +339,7 @@ bool speci_cuda_is_many(const spec_queue *q, const spec_linear_args *a)
            q->linear_floats >= speci_cuda_many_floats(a, q->n_row_run);
 }
 
-template <typename T>
+template <typename T, bool NORMS>
 static spec_status linear_many(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned)
 {
     const int rows = q->shape.rows;
@@ -339,7 +348,7 @@ static spec_status linear_many(spec_queue *q, const spec_linear_args *a, const l
     if (q->in_slabs != a->x.data)
         SPEC_TRY(cuda_launch(q, "linear", linear_arrange_kernel<T>, chunks, dim3(4 * SLAB_ROWS), 0, 1, q->d_step,
                              (const T *)a->x.data, a->x.ld, a->n_in, (int)aligned, slabs));
-    const many_way<T> way = find_way<T>(q, a, o);
+    const many_way<T> way = find_way<T, NORMS>(q, a, o);
     const dim3 grid((unsigned)way.blocks, (unsigned)cuda_div_up(rows, way.n),
                     (unsigned)cuda_div_up(o.n_out, way.m)); /* with glu half of both */
     return cuda_launch(q, "linear", way.kernel, grid, dim3((unsigned)way.threads), (size_t)way.bytes, (unsigned)way.blocks,
@@ -348,6 +357,7 @@ static spec_status linear_many(spec_queue *q, const spec_linear_args *a, const l
 
 spec_status speci_cuda_linear_many(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned)
 {
-    return a->w->dtype == SPEC_DTYPE_BF16 ? linear_many<__nv_bfloat16>(q, a, o, aligned)
-                                          : linear_many<__half>(q, a, o, aligned);
+    if (a->w->dtype == SPEC_DTYPE_F16) return linear_many<__half, false>(q, a, o, aligned); /* no norm is deferred there */
+    return a->squares ? linear_many<__nv_bfloat16, true>(q, a, o, aligned)
+                      : linear_many<__nv_bfloat16, false>(q, a, o, aligned);
 }

@@ -95,7 +95,7 @@ linear_q8_kernel(const spec_step_block *step, const q8_piece *__restrict__ w, q8
                  int ld_x, linear_out o)
 {
     constexpr int UNROLL = NT == 1 ? 2 : 1; /* pieces in flight together; more of them cost resident blocks */
-    __shared__ float part[Q8_WARPS][MT * Q8_STRIP][8 + 1];
+    __shared__ float part[Q8_WARPS][MT * Q8_STRIP][8 + 1], factor[NT * 8];
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int n_piece = shape.n_piece(), strip0 = (int)blockIdx.x * MT, n_strip = shape.n_strip();
     const int c_begin = (int)((long long)n_piece * warp / Q8_WARPS);
@@ -148,6 +148,7 @@ linear_q8_kernel(const spec_step_block *step, const q8_piece *__restrict__ w, q8
         }
     }
 
+    if (o.norm.squares) norm_factors<Q8_WARPS>(o.norm, factor, row0, min(NT * 8, n_row - row0));
     /* Lane (g, t) holds outputs g and g + 8 of rows 2t and 2t + 1. The warps' sums in their order, 8 rows a time. */
     const int first = (o.glu ? strip0 / 2 : strip0) * Q8_STRIP, m_end = o.glu ? o.n_out / 2 : o.n_out;
     const int n_m = o.glu ? Q8_STRIP : MT * Q8_STRIP;
@@ -170,7 +171,7 @@ linear_q8_kernel(const spec_step_block *step, const q8_piece *__restrict__ w, q8
 #pragma unroll
                 for (int v = 1; v < Q8_WARPS; v++) up = up + part[v][(MT - 1) * Q8_STRIP + m][col];
             }
-            linear_store(o, r, first + m, sum, up);
+            linear_store(o, r, first + m, o.norm.squares ? factor[n * 8 + col] : 1.0f, sum, up);
         }
     }
 }
@@ -239,7 +240,8 @@ linear_q8_fma_kernel(const spec_step_block *step, const q8_piece *__restrict__ w
     for (int r = 0; r < Q8_FMA_ROWS; r++) {
         if (r >= n_row) break;
         const float sum = warp_sum(acc[r]), sum_up = warp_sum(up[r]);
-        if (threadIdx.x % 32 == 0) linear_store(o, row0 + r, m, sum, sum_up);
+        const float factor = o.norm.squares ? norm_factor(o.norm, row0 + r) : 1.0f;
+        if (threadIdx.x % 32 == 0) linear_store(o, row0 + r, m, factor, sum, sum_up);
     }
 }
 

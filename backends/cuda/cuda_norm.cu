@@ -6,7 +6,9 @@
  * so the order of its sums, is a function of its width. Groups of whole float4s are held in registers, up to 4 a
  * thread; others are read twice (three times), the second time from L1. RMS norms without gate and bias, which most
  * models have, get code of their own: a tenth, and what a kernel takes that runs once a layer is the fetching of it.
- * In front of a product of many rows y is written once more, as the slabs that the product reads. */
+ * In front of a product of many rows y is written once more, as the slabs that the product reads.
+ *
+ * Deferred norms (cuda_norm.cuh) sum over 16 columns only: a thread has four of them, and no block waits for itself. */
 #include "cuda_linear.cuh"
 
 struct norm_row {
@@ -136,12 +138,78 @@ norm_quad_kernel(const spec_step_block *step, const spec_norm_args a, int width,
     if constexpr (SLABS) slab_fence();
 }
 
+/* ------------------------------------------------------------------------------ deferred --- */
+
+enum { DEFERRED_THREADS = 128 };
+static_assert(SPEC_SQUARES == 16, "four lanes of four columns");
+
+/* QUADS: rows begin at multiples of 4 elements. */
+template <bool QUADS, bool SLABS>
+static __global__ void __launch_bounds__(DEFERRED_THREADS)
+norm_deferred_kernel(const spec_step_block *step, const spec_norm_args a, uint32_t *slabs)
+{
+    const int r = (int)blockIdx.y, c = 4 * (int)(blockIdx.x * DEFERRED_THREADS + threadIdx.x);
+    const bool there = c < a.dim; /* whole groups of four lanes are, or are not */
+    auto load = [](const float *p) { return QUADS ? *(const float4 *)p : make_float4(p[0], p[1], p[2], p[3]); };
+    grid_release();
+    float4 weight, v, y;
+    weight = v = make_float4(0, 0, 0, 0);
+    if (there) weight = load(a.weight + c);
+    grid_wait();
+    if (r >= step->n_row_run) return;
+    if (there) v = load((const float *)a.x.data + (size_t)r * a.x.ld + c);
+    if (there && a.gate.data) v = mul4(v, silu4(load((const float *)a.gate.data + (size_t)r * a.gate.ld + c)));
+    y = mul4(v, weight);
+    v = mul4(v, v);
+    float square = (v.x + v.y) + (v.z + v.w);
+    square = square + __shfl_xor_sync(0xffffffffu, square, 1);
+    square = square + __shfl_xor_sync(0xffffffffu, square, 2);
+    if (!there) return;
+    if (threadIdx.x % 4 == 0) a.squares[((size_t)r * a.dim + c) / SPEC_SQUARES] = square;
+    const size_t out = (size_t)r * a.y.ld + c;
+    if (a.y.dtype != SPEC_DTYPE_F32 && QUADS) {
+        const uint2 packed = pack4(a.y.dtype, y);
+        *(uint2 *)((uint16_t *)a.y.data + out) = packed;
+        if constexpr (SLABS) {
+            slabs[slab_word(r, c, a.dim)] = packed.x;
+            slabs[slab_word(r, c + 2, a.dim)] = packed.y;
+            slab_fence();
+        }
+        return;
+    }
+    store_any(a.y.data, a.y.dtype, out, y.x);
+    store_any(a.y.data, a.y.dtype, out + 1, y.y);
+    store_any(a.y.data, a.y.dtype, out + 2, y.z);
+    store_any(a.y.data, a.y.dtype, out + 3, y.w);
+}
+
+static spec_status launch_deferred(spec_queue *q, const spec_norm_args *a, bool quads, bool slabs)
+{
+    auto *kernel = slabs   ? norm_deferred_kernel<true, true>
+                   : quads ? norm_deferred_kernel<true, false>
+                           : norm_deferred_kernel<false, false>;
+    const dim3 grid((unsigned)cuda_div_up(a->dim, 4 * DEFERRED_THREADS), (unsigned)q->shape.rows);
+    return cuda_launch(q, "norm", kernel, grid, dim3(DEFERRED_THREADS), 0, 1, q->d_step, *a, (uint32_t *)q->linear_scratch);
+}
+
+/* ------------------------------------------------------------------------------ launcher --- */
+
 /* Every row and group begins at a multiple of 16 bytes (of y: of 4 elements). */
-static bool norm_by_quads(const spec_norm_args *a, int width)
+static bool norm_in_quads(const spec_norm_args *a, int width)
 {
     const auto quads = [](const spec_view &v) { return !v.data || (v.ld % 4 == 0 && cuda_aligned(v.data, 4 * cuda_size(v.dtype))); };
-    return width % 4 == 0 && width <= NORM_THREADS * NORM_QUADS * 4 && quads(a->x) && quads(a->gate) && quads(a->y) &&
-           cuda_aligned(a->weight, 16) && (!a->bias || cuda_aligned(a->bias, 16));
+    return width % 4 == 0 && quads(a->x) && quads(a->gate) && quads(a->y) && cuda_aligned(a->weight, 16) &&
+           (!a->bias || cuda_aligned(a->bias, 16));
+}
+
+static spec_status check_deferred(spec_device *dev, const spec_norm_args *a)
+{
+    if (a->kind != SPEC_NORM_RMS || a->n_group != 1 || a->bias || (a->gate.data && a->norm_first))
+        return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda norm: only RMS norms of one group, without bias, are deferred, and gates "
+                               "in front of them");
+    if (a->dim % SPEC_SQUARES || a->y.dtype == SPEC_DTYPE_F16)
+        return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda norm: deferred with %d columns, y of type %d", a->dim, (int)a->y.dtype);
+    return SPEC_OK;
 }
 
 spec_status speci_cuda_check_norm(spec_device *dev, const spec_norm_args *a)
@@ -154,7 +222,7 @@ spec_status speci_cuda_check_norm(spec_device *dev, const spec_norm_args *a)
         return dev->host->fail(SPEC_E_INVALID, "cuda norm: a layer norm takes one group and no gate");
     if (a->x.dtype != SPEC_DTYPE_F32 || (a->gate.data && a->gate.dtype != SPEC_DTYPE_F32) || !cuda_is_float(a->y.dtype))
         return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda norm: x and gate must be f32, y a float type");
-    return SPEC_OK;
+    return a->squares ? check_deferred(dev, a) : SPEC_OK;
 }
 
 template <bool PLAIN, bool SLABS> static spec_status launch_quads(spec_queue *q, const spec_norm_args *a, int width)
@@ -166,6 +234,13 @@ template <bool PLAIN, bool SLABS> static spec_status launch_quads(spec_queue *q,
     const int threads = cuda_div_up(width / 4, quads * 32) * 32;
     return cuda_launch(q, "norm", kernel, dim3((unsigned)a->n_group, (unsigned)q->shape.rows), dim3((unsigned)threads), 0, 1,
                        q->d_step, *a, width, (uint32_t *)q->linear_scratch);
+}
+
+static spec_status launch_whole(spec_queue *q, const spec_norm_args *a, int width, bool slabs)
+{
+    const bool plain = a->kind == SPEC_NORM_RMS && !a->gate.data && !a->bias;
+    if (slabs) return plain ? launch_quads<true, true>(q, a, width) : launch_quads<false, true>(q, a, width);
+    return plain ? launch_quads<true, false>(q, a, width) : launch_quads<false, false>(q, a, width);
 }
 
 /* y is all that a product of many rows reads. */
@@ -182,11 +257,12 @@ spec_status speci_cuda_norm_for(spec_queue *q, const spec_norm_args *a, const sp
     SPEC_TRY(cuda_enter_op(q, "norm"));
     SPEC_TRY(speci_cuda_check_norm(q->dev, a));
     const int width = a->dim / a->n_group;
-    if (norm_by_quads(a, width)) {
-        const bool plain = a->kind == SPEC_NORM_RMS && !a->gate.data && !a->bias;
-        if (!is_in_front(q, a, next)) return plain ? launch_quads<true, false>(q, a, width) : launch_quads<false, false>(q, a, width);
-        SPEC_TRY(plain ? (launch_quads<true, true>(q, a, width)) : (launch_quads<false, true>(q, a, width)));
-        q->in_slabs = a->y.data;
+    const bool quads = norm_in_quads(a, width), slabs = quads && is_in_front(q, a, next);
+    if (a->squares && q->shape.phase == SPEC_PHASE_PREFILL)
+        return q->dev->host->fail(SPEC_E_INVALID, "cuda norm: deferred in a prefill pass");
+    if (a->squares || (quads && width <= NORM_THREADS * NORM_QUADS * 4)) {
+        SPEC_TRY(a->squares ? launch_deferred(q, a, quads, slabs) : launch_whole(q, a, width, slabs));
+        if (slabs) q->in_slabs = a->y.data;
         return SPEC_OK;
     }
     int threads = 32;

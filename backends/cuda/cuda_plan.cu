@@ -56,11 +56,17 @@ spec_status speci_cuda_check(spec_device *dev, const spec_op *op)
     return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda: operation of unknown kind %d", (int)op->kind);
 }
 
-/* A product and the scan that takes its dt, by one kernel; false: nothing was launched. */
+/* Two operations by one kernel, a product and the scan that takes its dt, or what makes a row and its deferred norm; false:
+ * nothing was launched. */
 static bool run_two(spec_queue *q, const spec_op *op, const spec_op *next, spec_status *status)
 {
-    return op->kind == SPEC_OP_LINEAR && next->kind == SPEC_OP_SCAN &&
-           speci_cuda_scan_dt(q, &op->u.linear, &next->u.scan, status);
+    if (op->kind == SPEC_OP_LINEAR && next->kind == SPEC_OP_SCAN)
+        return speci_cuda_scan_dt(q, &op->u.linear, &next->u.scan, status);
+    if (op->kind == SPEC_OP_LINEAR && next->kind == SPEC_OP_NORM)
+        return speci_cuda_linear_norm(q, &op->u.linear, &next->u.norm, status);
+    if (op->kind == SPEC_OP_SCAN && next->kind == SPEC_OP_NORM)
+        return speci_cuda_scan_norm(q, &op->u.scan, &next->u.norm, status);
+    return false;
 }
 
 static spec_status walk(spec_queue *q, const spec_prepared *p)

@@ -74,6 +74,9 @@ static inline bool scan_has_rows(const spec_queue *q, const spec_scan_args *a)
  * kernel for it; false: there is none, and nothing was launched. Their bits differ: types and sizes alone choose. */
 spec_status speci_cuda_scan_window(spec_queue *q, const spec_scan_args *a);
 bool speci_cuda_scan_window_matrix(spec_queue *q, const spec_scan_args *a, spec_status *status);
+/* With the deferred norm behind it, where that kernel does both: norm->y and norm->squares are written, a->y is not;
+ * likewise, and the same bits. */
+bool speci_cuda_scan_norm(spec_queue *q, const spec_scan_args *a, const spec_norm_args *norm, spec_status *status);
 /* The recurrent form where cuda_scan_warp.cu (a decay per head) or cuda_scan_state.cu (a decay per state) have a kernel
  * for it; likewise. */
 bool speci_cuda_scan_warp(spec_queue *q, const spec_scan_args *a, spec_status *status);

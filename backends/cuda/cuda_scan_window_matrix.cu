@@ -8,12 +8,14 @@
  * what S C multiplies (m16n8k8). x, B and C of the tokens lie in shared memory; rows are done WINDOW_CHUNK at a time:
  *   1  S C of each row, a part from each warp; C . B of every row and token, a tile of 8 x 16 a warp's task; the powers P of
  *      a row and head by a warp, a product over lanes with the newest token in lane 0;
- *   2  a thread to a row and V channels: the sum over its near tokens, D x, the gate.
+ *   2  a thread to a row and V channels: the sum over its near tokens, D x, the gate; and a deferred norm behind, of which a
+ *      unit's squares are one sum.
  * What is computed, a state and u x of a fold, is a float32 there: two numbers of TF32, 22 bits. x, B and C are one, exactly.
  *
  * The order of each sum follows from the number of states and a token's place on its path, so it is the same whatever else
  * is in the pass. The state and what the rings hold are read before the kernel waits for the one in front. */
 #include "cuda_linear.cuh"
+#include "cuda_norm.cuh"
 #include "cuda_scan.cuh"
 
 enum {
@@ -28,6 +30,7 @@ enum {
     WINDOW_MORE = 4                 /* warps of a block without a state */
 };
 static_assert(WINDOW_NEAR == 32, "a near token is a lane's");
+static_assert(WINDOW_CHANNELS == SPEC_SQUARES, "a row's squares of a unit are one sum");
 
 /* n / by for n < 2^16, by a multiplication. */
 struct window_div {
@@ -58,7 +61,9 @@ struct __align__(8) window_near {
  * that are left, then the tree's nodes. The last place is no token's: x and C . B are 0 there. */
 template <typename T, int NS> struct window_memory {
     static constexpr int FIRST = SPEC_WINDOW, LD = NS + WINDOW_PAD, PARTS = NS / WINDOW_STATES;
+    static constexpr int WIDE = WINDOW_UNITS * WINDOW_CHANNELS; /* channels of a block, at most */
     int x_ld, sum_ld, dot_ld;
+    float *weight;     /* of the norm behind: [WIDE] */
     T *b, *c;          /* [tokens][LD], [chunk][LD] */
     T *x;              /* [tokens][x_ld] */
     window_near *near; /* [heads][chunk][WINDOW_NEAR] the oldest first, the last ones the row's */
@@ -76,13 +81,13 @@ template <typename T, int NS> struct window_memory {
         const size_t wide = (size_t)g.units * WINDOW_CHANNELS;
         return sizeof(T) * (tokens * LD + chunk * LD + tokens * wide) + sizeof(window_near) * heads * chunk * WINDOW_NEAR +
                sizeof(float2) * heads * tokens +
-               sizeof(float) * (PARTS * chunk * (wide + 4) + tokens * (chunk + 1) + heads * (chunk + SPEC_WINDOW + 1)) +
+               sizeof(float) * (WIDE + PARTS * chunk * (wide + 4) + tokens * (chunk + 1) + heads * (chunk + SPEC_WINDOW + 1)) +
                sizeof(int16_t) * (2 * tokens + SPEC_WINDOW);
     }
     __device__ __forceinline__ window_memory(char *memory, const window_grid &g)
     {
         x_ld = g.units * WINDOW_CHANNELS, sum_ld = x_ld + 4, dot_ld = g.chunk + 1;
-        b = (T *)memory, c = b + g.tokens * LD, x = c + g.chunk * LD;
+        weight = (float *)memory, b = (T *)(weight + WIDE), c = b + g.tokens * LD, x = c + g.chunk * LD;
         near = (window_near *)(x + g.tokens * x_ld);
         time = (float2 *)(near + g.heads * g.chunk * WINDOW_NEAR);
         sum = (float *)(time + g.heads * g.tokens), dot = sum + PARTS * g.chunk * sum_ld;
@@ -136,7 +141,7 @@ static __device__ __forceinline__ float product_up_to(float v, int lane)
 }
 
 /* The sum over a row's near tokens is one of WINDOW_GROUPS sums over four, by their places among the WINDOW_NEAR that end
- * with the row, added up as a tree. With few rows (FEW) a group is a thread's. */
+ * with the row, added up as a tree. With few rows (FEW) two groups are a thread's. */
 enum { WINDOW_GROUPS = WINDOW_NEAR / 4 };
 
 
@@ -147,10 +152,10 @@ static constexpr int window_registers(bool several) { return several ? 80 : 96; 
 /* V: channels that a thread sums for. */
 template <typename T, int NS, int V, bool FEW, bool SEVERAL>
 static __global__ void __maxnreg__(window_registers(SEVERAL))
-window_kernel(const spec_step_block *step, const spec_scan_args a, const window_grid grid)
+window_kernel(const spec_step_block *step, const spec_scan_args a, const window_grid grid, const norm_out norm)
 {
     typedef window_memory<T, NS> layout;
-    constexpr int FIRST = layout::FIRST, LD = layout::LD, PARTS = layout::PARTS, LANES = FEW ? (int)WINDOW_GROUPS : 1;
+    constexpr int FIRST = layout::FIRST, LD = layout::LD, PARTS = layout::PARTS, LANES = FEW ? WINDOW_GROUPS / 2 : 1;
     extern __shared__ __align__(16) char dynamic[];
     const int tid = (int)threadIdx.x, n_thread = (int)blockDim.x, warp = tid / 32, n_warp = n_thread / 32, lane = tid % 32;
     const int g = lane / 4, t = lane % 4;
@@ -496,14 +501,38 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
 #pragma unroll
         for (int j = 0; j < 4; j++) add_x(sum, four[j].weight, x[j]);
     };
+    /* The norm behind: the squares of y, a unit's by the N lanes that have it, and y as it leaves it. These lanes are LANES
+     * apart in one warp, from a multiple of N * LANES on: a row of outputs has whole units. Other lanes may not be here. */
+    auto put_norm = [&](const output &o, int row, float y[V]) {
+        constexpr int N = WINDOW_CHANNELS / V;
+        static_assert(!FEW || (LANES == 4 && N == 8), "a unit is a warp's");
+        const uint32_t lanes = FEW ? 0x11111111u : ((1u << N) - 1) << (lane & -N);
+        float sum[V], weight[V];
+#pragma unroll
+        for (int v = 0; v < V; v++) sum[v] = y[v] * y[v];
+#pragma unroll
+        for (int d = 1; d < V; d *= 2)
+#pragma unroll
+            for (int v = 0; v < V; v += 2 * d) sum[v] = sum[v] + sum[v + d];
+#pragma unroll 1 /* several shuffles take registers from all of the kernel */
+        for (int d = LANES; d < N * LANES; d *= 2) sum[0] = sum[0] + __shfl_xor_sync(lanes, sum[0], d);
+        if (o.c % WINDOW_CHANNELS == 0)
+            norm.squares[(size_t)row * norm.n_square + (channel0 + o.c) / WINDOW_CHANNELS] = sum[0];
+        memcpy(weight, __builtin_assume_aligned(shared.weight + o.c, V * 4), sizeof weight);
+#pragma unroll
+        for (int v = 0; v < V; v++) y[v] = y[v] * weight[v];
+    };
     auto put_out = [&](const output &o, int row, int node, int skipped) {
         const int at = o.h * grid.chunk + o.r;
         const window_near *const near = shared.near + at * WINDOW_NEAR;
         float y[V];
         if constexpr (FEW) {
-            sum_group(o, near + 4 * lane_of, y);
+            float second[V];
+            sum_group(o, near + 8 * lane_of, y), sum_group(o, near + 8 * lane_of + 4, second);
 #pragma unroll
-            for (int d = 1; d < WINDOW_GROUPS; d *= 2)
+            for (int v = 0; v < V; v++) y[v] = y[v] + second[v];
+#pragma unroll
+            for (int d = 1; d < LANES; d *= 2)
 #pragma unroll
                 for (int v = 0; v < V; v++) y[v] = y[v] + __shfl_xor_sync(0xffffffffu, y[v], d);
             if (lane_of > 0) return;
@@ -541,8 +570,11 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
         }
         add_x(y, o.skip, own_x);
 #pragma unroll
+        for (int v = 0; v < V; v++)
+            if (a.z.data) y[v] = y[v] * silu(o.gate[v]);
+        if (norm.weight) put_norm(o, row, y);
+#pragma unroll
         for (int v = 0; v < V; v += 2) {
-            if (a.z.data) y[v] = y[v] * silu(o.gate[v]), y[v + 1] = y[v + 1] * silu(o.gate[v + 1]);
             const size_t to_y = (size_t)row * a.y.ld + channel0 + o.c + v;
             if (a.y.dtype == SPEC_DTYPE_F32) *(float2 *)((float *)a.y.data + to_y) = make_float2(y[v], y[v + 1]);
             else *(uint32_t *)((T *)a.y.data + to_y) = bits16(from_f32<T>(y[v])) | bits16(from_f32<T>(y[v + 1])) << 16;
@@ -552,6 +584,8 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
     /* Before the wait: what earlier passes left. */
     copy_recent(FIRST, first, n_left);
     if (n_fold > 0) copy_recent(0, 0, SPEC_WINDOW);
+    if (norm.weight && tid < n_unit * (WINDOW_CHANNELS / 4))
+        scan_copy16((uint32_t)__cvta_generic_to_shared(shared.weight + tid * 4), norm.weight + channel0 + tid * 4);
     const spec_step_node *const node = spec_step_nodes(step) + s.first_node;
 #pragma unroll 1
     for (int i = tid; i < n_tree; i += n_thread) {
@@ -694,7 +728,7 @@ template <typename T, int NS> static window_grid best_grid(const spec_queue *q, 
 }
 
 template <typename T, int NS, int V, bool FEW, bool SEVERAL>
-static spec_status launch(spec_queue *q, const spec_scan_args *a, window_grid g)
+static spec_status launch(spec_queue *q, const spec_scan_args *a, window_grid g, const norm_out &norm)
 {
     typedef window_memory<T, NS> layout;
     const size_t bytes = layout::bytes(g);
@@ -704,21 +738,23 @@ static spec_status launch(spec_queue *q, const spec_scan_args *a, window_grid g)
     g.wide = divide_by(g.units * WINDOW_CHANNELS / V);
     scan_allow_shared(q->dev, kernel, bytes);
     const dim3 blocks((unsigned)cuda_div_up(g.group_units, g.units), (unsigned)q->shape.seqs, (unsigned)(a->n_head / g.group));
-    return cuda_launch(q, "scan", kernel, blocks, dim3((unsigned)warps * 32), bytes, 1, q->d_step, *a, g);
+    return cuda_launch(q, "scan", kernel, blocks, dim3((unsigned)warps * 32), bytes, 1, q->d_step, *a, g, norm);
 }
 
-template <typename T, int NS, bool SEVERAL> static spec_status launch_rows(spec_queue *q, const spec_scan_args *a)
+template <typename T, int NS, bool SEVERAL>
+static spec_status launch_rows(spec_queue *q, const spec_scan_args *a, const norm_out &norm)
 {
     const window_grid g = best_grid<T, NS>(q, a, SEVERAL);
-    if (g.chunk <= WINDOW_FEW) return launch<T, NS, 2, true, SEVERAL>(q, a, g);
-    return g.chunk <= 16 ? launch<T, NS, 2, false, SEVERAL>(q, a, g) : launch<T, NS, 4, false, SEVERAL>(q, a, g);
+    if (g.chunk <= WINDOW_FEW) return launch<T, NS, 2, true, SEVERAL>(q, a, g, norm);
+    return g.chunk <= 16 ? launch<T, NS, 2, false, SEVERAL>(q, a, g, norm) : launch<T, NS, 4, false, SEVERAL>(q, a, g, norm);
 }
 
-template <typename T, int NS> static bool launch_any(spec_queue *q, const spec_scan_args *a, spec_status *status)
+template <typename T, int NS>
+static bool launch_any(spec_queue *q, const spec_scan_args *a, const norm_out &norm, spec_status *status)
 {
     /* Whatever the rows of this pass: the general kernel has other bits. */
     if (window_memory<T, NS>::bytes(grid_of(a, 1, WINDOW_CHUNK)) > scan_shared_limit(q->dev)) return false;
-    *status = has_several(q, a) ? launch_rows<T, NS, true>(q, a) : launch_rows<T, NS, false>(q, a);
+    *status = has_several(q, a) ? launch_rows<T, NS, true>(q, a, norm) : launch_rows<T, NS, false>(q, a, norm);
     return true;
 }
 
@@ -730,10 +766,26 @@ static bool has_kernel(const spec_queue *q, const spec_scan_args *a)
            cuda_aligned(a->recent_x, 16) && cuda_aligned(a->recent_b, 16) && scan_has_rows(q, a);
 }
 
+/* norm.weight NULL: no norm behind; else y is the norm's. */
+static bool launch_type(spec_queue *q, const spec_scan_args *a, const norm_out &norm, spec_status *status)
+{
+    if (a->dtype == SPEC_DTYPE_BF16)
+        return a->n_state == 128 ? launch_any<__nv_bfloat16, 128>(q, a, norm, status)
+                                 : launch_any<__nv_bfloat16, 64>(q, a, norm, status);
+    return a->n_state == 128 ? launch_any<__half, 128>(q, a, norm, status) : launch_any<__half, 64>(q, a, norm, status);
+}
+
 bool speci_cuda_scan_window_matrix(spec_queue *q, const spec_scan_args *a, spec_status *status)
 {
-    if (!has_kernel(q, a)) return false;
-    if (a->dtype == SPEC_DTYPE_BF16)
-        return a->n_state == 128 ? launch_any<__nv_bfloat16, 128>(q, a, status) : launch_any<__nv_bfloat16, 64>(q, a, status);
-    return a->n_state == 128 ? launch_any<__half, 128>(q, a, status) : launch_any<__half, 64>(q, a, status);
+    return has_kernel(q, a) && launch_type(q, a, {}, status);
+}
+
+bool speci_cuda_scan_norm(spec_queue *q, const spec_scan_args *a, const spec_norm_args *norm, spec_status *status)
+{
+    spec_scan_args both = *a;
+    both.y = norm->y;
+    /* The norm's kernel lays y out for products of more rows. */
+    return a->window && q->shape.rows <= LINEAR_FEW && a->y.dtype == SPEC_DTYPE_F32 &&
+           norm_follows(norm, &a->y, a->n_head * a->head_dim, a->dtype) && cuda_aligned(norm->weight, 16) && has_kernel(q, a) &&
+           has_kernel(q, &both) && launch_type(q, &both, norm_out_of(norm), status);
 }
