@@ -14,6 +14,8 @@
  *
  * The order of each sum follows from the number of states and a token's place on its path, so it is the same whatever else
  * is in the pass. The state and what the rings hold are read before the kernel waits for the one in front. */
+#include <type_traits>
+
 #include "cuda_linear.cuh"
 #include "cuda_norm.cuh"
 #include "cuda_scan.cuh"
@@ -141,7 +143,7 @@ static __device__ __forceinline__ float product_up_to(float v, int lane)
 }
 
 /* The sum over a row's near tokens is one of WINDOW_GROUPS sums over four, by their places among the WINDOW_NEAR that end
- * with the row, added up as a tree. With few rows (FEW) two groups are a thread's. */
+ * with the row, added up as a tree. With few rows (FEW) a group is a thread's, with the norm behind two. */
 enum { WINDOW_GROUPS = WINDOW_NEAR / 4 };
 
 
@@ -150,12 +152,12 @@ enum { WINDOW_GROUPS = WINDOW_NEAR / 4 };
 static constexpr int window_registers(bool several) { return several ? 80 : 96; }
 
 /* V: channels that a thread sums for. */
-template <typename T, int NS, int V, bool FEW, bool SEVERAL>
+template <typename T, int NS, int V, bool FEW, bool SEVERAL, bool NORM>
 static __global__ void __maxnreg__(window_registers(SEVERAL))
 window_kernel(const spec_step_block *step, const spec_scan_args a, const window_grid grid, const norm_out norm)
 {
     typedef window_memory<T, NS> layout;
-    constexpr int FIRST = layout::FIRST, LD = layout::LD, PARTS = layout::PARTS, LANES = FEW ? WINDOW_GROUPS / 2 : 1;
+    constexpr int FIRST = layout::FIRST, LD = layout::LD, PARTS = layout::PARTS, LANES = !FEW ? 1 : NORM ? WINDOW_GROUPS / 2 : (int)WINDOW_GROUPS;
     extern __shared__ __align__(16) char dynamic[];
     const int tid = (int)threadIdx.x, n_thread = (int)blockDim.x, warp = tid / 32, n_warp = n_thread / 32, lane = tid % 32;
     const int g = lane / 4, t = lane % 4;
@@ -505,7 +507,7 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
      * apart in one warp, from a multiple of N * LANES on: a row of outputs has whole units. Other lanes may not be here. */
     auto put_norm = [&](const output &o, int row, float y[V]) {
         constexpr int N = WINDOW_CHANNELS / V;
-        static_assert(!FEW || (LANES == 4 && N == 8), "a unit is a warp's");
+        static_assert(!FEW || !NORM || (LANES == 4 && N == 8), "a unit is a warp's");
         const uint32_t lanes = FEW ? 0x11111111u : ((1u << N) - 1) << (lane & -N);
         float sum[V], weight[V];
 #pragma unroll
@@ -527,10 +529,14 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
         const window_near *const near = shared.near + at * WINDOW_NEAR;
         float y[V];
         if constexpr (FEW) {
-            float second[V];
-            sum_group(o, near + 8 * lane_of, y), sum_group(o, near + 8 * lane_of + 4, second);
+            constexpr int EACH = WINDOW_GROUPS / LANES;
+            sum_group(o, near + 4 * EACH * lane_of, y);
+            if constexpr (EACH == 2) {
+                float second[V];
+                sum_group(o, near + 8 * lane_of + 4, second);
 #pragma unroll
-            for (int v = 0; v < V; v++) y[v] = y[v] + second[v];
+                for (int v = 0; v < V; v++) y[v] = y[v] + second[v];
+            }
 #pragma unroll
             for (int d = 1; d < LANES; d *= 2)
 #pragma unroll
@@ -572,7 +578,7 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
 #pragma unroll
         for (int v = 0; v < V; v++)
             if (a.z.data) y[v] = y[v] * silu(o.gate[v]);
-        if (norm.weight) put_norm(o, row, y);
+        if constexpr (NORM) put_norm(o, row, y);
 #pragma unroll
         for (int v = 0; v < V; v += 2) {
             const size_t to_y = (size_t)row * a.y.ld + channel0 + o.c + v;
@@ -584,7 +590,7 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
     /* Before the wait: what earlier passes left. */
     copy_recent(FIRST, first, n_left);
     if (n_fold > 0) copy_recent(0, 0, SPEC_WINDOW);
-    if (norm.weight && tid < n_unit * (WINDOW_CHANNELS / 4))
+    if (NORM && tid < n_unit * (WINDOW_CHANNELS / 4))
         scan_copy16((uint32_t)__cvta_generic_to_shared(shared.weight + tid * 4), norm.weight + channel0 + tid * 4);
     const spec_step_node *const node = spec_step_nodes(step) + s.first_node;
 #pragma unroll 1
@@ -727,14 +733,16 @@ template <typename T, int NS> static window_grid best_grid(const spec_queue *q, 
     return best;
 }
 
-template <typename T, int NS, int V, bool FEW, bool SEVERAL>
+template <typename T, int NS, int V, bool FEW, bool SEVERAL, bool NORM = false>
 static spec_status launch(spec_queue *q, const spec_scan_args *a, window_grid g, const norm_out &norm)
 {
+    if constexpr (!NORM && std::is_same_v<T, __nv_bfloat16>) /* no norm is deferred in float16 */
+        if (norm.weight) return launch<T, NS, V, FEW, SEVERAL, true>(q, a, g, norm);
     typedef window_memory<T, NS> layout;
     const size_t bytes = layout::bytes(g);
     const int states = g.units * layout::PARTS, least = g.chunk <= 8 || SEVERAL ? 8 : 12;
     const int warps = max(states + ((FEW || SEVERAL) && states >= least ? 0 : (int)WINDOW_MORE), least);
-    auto *kernel = window_kernel<T, NS, V, FEW, SEVERAL>;
+    auto *kernel = window_kernel<T, NS, V, FEW, SEVERAL, NORM>;
     g.wide = divide_by(g.units * WINDOW_CHANNELS / V);
     scan_allow_shared(q->dev, kernel, bytes);
     const dim3 blocks((unsigned)cuda_div_up(g.group_units, g.units), (unsigned)q->shape.seqs, (unsigned)(a->n_head / g.group));
@@ -785,7 +793,7 @@ bool speci_cuda_scan_norm(spec_queue *q, const spec_scan_args *a, const spec_nor
     spec_scan_args both = *a;
     both.y = norm->y;
     /* The norm's kernel lays y out for products of more rows. */
-    return a->window && q->shape.rows <= LINEAR_FEW && a->y.dtype == SPEC_DTYPE_F32 &&
+    return a->window && q->shape.rows <= LINEAR_FEW && a->y.dtype == SPEC_DTYPE_F32 && a->dtype == SPEC_DTYPE_BF16 &&
            norm_follows(norm, &a->y, a->n_head * a->head_dim, a->dtype) && cuda_aligned(norm->weight, 16) && has_kernel(q, a) &&
            has_kernel(q, &both) && launch_type(q, &both, norm_out_of(norm), status);
 }
