@@ -108,7 +108,7 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
 #pragma unroll
     for (int s = 0; s < DEPTH; s++)
         if (s < n_block) load_x(s, s);
-    if (NORMS && o.norm.squares) norm_factors<MMA_WARPS>(o.norm, factor, row0, min(N, n_row - row0));
+    if (NORMS && o.norm.squares) norm_factors<MMA_WARPS, NT == 1 ? 1 : 2>(o.norm, factor, row0, min(N, n_row - row0));
 
     float *const sums = (float *)((uint4 *)dynamic + (STAYS ? MMA_WARPS * DEPTH * BLOCK : 0)); /* [warps][N][LD] */
     for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x) {
@@ -296,7 +296,7 @@ linear_fma_kernel(const spec_step_block *step, const T *__restrict__ w, int ld_w
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         if (row0 + r >= n_row) break;
-        const float sum = warp_sum(acc[0][r]), factor = o.norm.squares ? norm_factor(o.norm, row0 + r) : 1.0f;
+        const float sum = warp_sum(acc[0][r]), factor = norm_factor(o.norm, row0 + r);
         const float up = MW == 2 ? warp_sum(acc[MW - 1][r]) : 0.0f;
         if (lane == 0) linear_store(o, row0 + r, m, factor, sum, up);
     }

@@ -188,7 +188,7 @@ linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint
     for (int s = warp; s < min(SLABS, n_step) && lane == 0; s += WARPS) copy_x(s);
     __syncwarp();
     const int mine0 = row0 + block * MINE * 8; /* rows that it stores */
-    if (NORMS) norm_factors<WARPS>(o.norm, factor, mine0, min(MINE * 8, n_row - mine0));
+    if (NORMS) norm_factors<WARPS, 1>(o.norm, factor, mine0, min(MINE * 8, n_row - mine0));
 
     float total[N / 2];                  /* of the parts of a half, */
     [[maybe_unused]] float front[N / 2]; /* and of the first four */

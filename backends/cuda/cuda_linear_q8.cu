@@ -148,7 +148,7 @@ linear_q8_kernel(const spec_step_block *step, const q8_piece *__restrict__ w, q8
         }
     }
 
-    if (o.norm.squares) norm_factors<Q8_WARPS>(o.norm, factor, row0, min(NT * 8, n_row - row0));
+    if (o.norm.squares) norm_factors<Q8_WARPS, 1>(o.norm, factor, row0, min(NT * 8, n_row - row0));
     /* Lane (g, t) holds outputs g and g + 8 of rows 2t and 2t + 1. The warps' sums in their order, 8 rows a time. */
     const int first = (o.glu ? strip0 / 2 : strip0) * Q8_STRIP, m_end = o.glu ? o.n_out / 2 : o.n_out;
     const int n_m = o.glu ? Q8_STRIP : MT * Q8_STRIP;
@@ -240,7 +240,7 @@ linear_q8_fma_kernel(const spec_step_block *step, const q8_piece *__restrict__ w
     for (int r = 0; r < Q8_FMA_ROWS; r++) {
         if (r >= n_row) break;
         const float sum = warp_sum(acc[r]), sum_up = warp_sum(up[r]);
-        const float factor = o.norm.squares ? norm_factor(o.norm, row0 + r) : 1.0f;
+        const float factor = norm_factor(o.norm, row0 + r);
         if (threadIdx.x % 32 == 0) linear_store(o, row0 + r, m, factor, sum, sum_up);
     }
 }

@@ -61,35 +61,57 @@ static inline norm_in norm_in_of(const spec_linear_args *a)
     return in;
 }
 
-/* Of row r; all lanes of a warp, a chain each. Loads of a turn do not wait for each other. */
-static __device__ __forceinline__ float norm_factor(const norm_in &in, int r)
+/* Of rows r and r + `apart`, ROWS of them, the last that there is in place of those beyond; all lanes of a warp, a chain each.
+ * Loads of a turn do not wait for each other. */
+template <int ROWS>
+static __device__ __forceinline__ void norm_factor(float factor[ROWS], const norm_in &in, int r, int apart, int last)
 {
-    constexpr int LOADS = 5; /* 2560 columns */
+    constexpr int LOADS = 4; /* 2048 columns */
     const int lane = (int)threadIdx.x % NORM_CHAINS;
-    const float *at = in.squares + (r * in.n_square + lane);
-    float sum = 0.0f;
+    const float *at[ROWS];
+    float sum[ROWS];
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) at[i] = in.squares + (min(r + i * apart, last) * in.n_square + lane), sum[i] = 0.0f;
 #pragma unroll 1
-    for (int left = in.n_square - lane; left > 0; left -= LOADS * NORM_CHAINS, at += LOADS * NORM_CHAINS) {
-        float v[LOADS];
+    for (int left = in.n_square - lane; left > 0; left -= LOADS * NORM_CHAINS) {
+        float v[ROWS][LOADS];
 #pragma unroll
-        for (int k = 0; k < LOADS; k++) v[k] = k * NORM_CHAINS < left ? at[k * NORM_CHAINS] : 0.0f;
+        for (int i = 0; i < ROWS; i++)
 #pragma unroll
-        for (int k = 0; k < LOADS; k++) sum = sum + v[k];
+            for (int k = 0; k < LOADS; k++) v[i][k] = k * NORM_CHAINS < left ? at[i][k * NORM_CHAINS] : 0.0f;
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+#pragma unroll
+            for (int k = 0; k < LOADS; k++) sum[i] = sum[i] + v[i][k];
+            at[i] += LOADS * NORM_CHAINS;
+        }
     }
 #pragma unroll
-    for (int d = 1; d < NORM_CHAINS; d *= 2) sum = sum + __shfl_xor_sync(0xffffffffu, sum, d);
-    float factor;
-    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(factor) : "f"(fmaf(sum, in.share, in.eps)));
+    for (int i = 0; i < ROWS; i++) {
+#pragma unroll
+        for (int d = 1; d < NORM_CHAINS; d *= 2) sum[i] = sum[i] + __shfl_xor_sync(0xffffffffu, sum[i], d);
+        asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(factor[i]) : "f"(fmaf(sum[i], in.share, in.eps)));
+    }
+}
+/* 1 where no norm is deferred. */
+static __device__ __forceinline__ float norm_factor(const norm_in &in, int r)
+{
+    float factor = 1.0f;
+    if (in.squares) norm_factor<1>(&factor, in, r, 0, r);
     return factor;
 }
 
-/* Of rows [row0, row0 + n) to shared memory, a warp a row; the caller's next barrier is in front of their use. */
-template <int WARPS> static __device__ __forceinline__ void norm_factors(const norm_in &in, float *factor, int row0, int n)
+/* Of rows [row0, row0 + n) to shared memory, ROWS at a time by a warp; the caller's next barrier is in front of their use. */
+template <int WARPS, int ROWS>
+static __device__ __forceinline__ void norm_factors(const norm_in &in, float *factor, int row0, int n)
 {
 #pragma unroll 1
-    for (int r = (int)threadIdx.x / 32; r < n; r += WARPS) {
-        const float f = norm_factor(in, row0 + r);
-        if (threadIdx.x % 32 == 0) factor[r] = f;
+    for (int r = (int)threadIdx.x / 32; r < n; r += ROWS * WARPS) {
+        float f[ROWS];
+        norm_factor<ROWS>(f, in, row0 + r, WARPS, row0 + n - 1);
+#pragma unroll
+        for (int i = 0; i < ROWS; i++)
+            if (threadIdx.x % 32 == 0 && r + i * WARPS < n) factor[r + i * WARPS] = f[i];
     }
 }
 
