@@ -61,11 +61,11 @@ struct __align__(8) window_near {
 
 /* A block's shared memory. A token's place: of a window that is folded in front, 0 and on; FIRST and on the recent tokens
  * that are left, then the tree's nodes. The last place is no token's: x and C . B are 0 there. */
-template <typename T, int NS> struct window_memory {
+template <typename T, int NS, bool NORM> struct window_memory {
     static constexpr int FIRST = SPEC_WINDOW, LD = NS + WINDOW_PAD, PARTS = NS / WINDOW_STATES;
-    static constexpr int WIDE = WINDOW_UNITS * WINDOW_CHANNELS; /* channels of a block, at most */
+    static constexpr int WEIGHTS = NORM ? WINDOW_UNITS * WINDOW_CHANNELS : 0; /* of the norm behind, at most */
     int x_ld, sum_ld, dot_ld;
-    float *weight;     /* of the norm behind: [WIDE] */
+    float *weight;     /* [WEIGHTS] */
     T *b, *c;          /* [tokens][LD], [chunk][LD] */
     T *x;              /* [tokens][x_ld] */
     window_near *near; /* [heads][chunk][WINDOW_NEAR] the oldest first, the last ones the row's */
@@ -83,13 +83,13 @@ template <typename T, int NS> struct window_memory {
         const size_t wide = (size_t)g.units * WINDOW_CHANNELS;
         return sizeof(T) * (tokens * LD + chunk * LD + tokens * wide) + sizeof(window_near) * heads * chunk * WINDOW_NEAR +
                sizeof(float2) * heads * tokens +
-               sizeof(float) * (WIDE + PARTS * chunk * (wide + 4) + tokens * (chunk + 1) + heads * (chunk + SPEC_WINDOW + 1)) +
+               sizeof(float) * (WEIGHTS + PARTS * chunk * (wide + 4) + tokens * (chunk + 1) + heads * (chunk + SPEC_WINDOW + 1)) +
                sizeof(int16_t) * (2 * tokens + SPEC_WINDOW);
     }
     __device__ __forceinline__ window_memory(char *memory, const window_grid &g)
     {
         x_ld = g.units * WINDOW_CHANNELS, sum_ld = x_ld + 4, dot_ld = g.chunk + 1;
-        weight = (float *)memory, b = (T *)(weight + WIDE), c = b + g.tokens * LD, x = c + g.chunk * LD;
+        weight = (float *)memory, b = (T *)(weight + WEIGHTS), c = b + g.tokens * LD, x = c + g.chunk * LD;
         near = (window_near *)(x + g.tokens * x_ld);
         time = (float2 *)(near + g.heads * g.chunk * WINDOW_NEAR);
         sum = (float *)(time + g.heads * g.tokens), dot = sum + PARTS * g.chunk * sum_ld;
@@ -156,8 +156,9 @@ template <typename T, int NS, int V, bool FEW, bool SEVERAL, bool NORM>
 static __global__ void __maxnreg__(window_registers(SEVERAL))
 window_kernel(const spec_step_block *step, const spec_scan_args a, const window_grid grid, const norm_out norm)
 {
-    typedef window_memory<T, NS> layout;
-    constexpr int FIRST = layout::FIRST, LD = layout::LD, PARTS = layout::PARTS, LANES = !FEW ? 1 : NORM ? WINDOW_GROUPS / 2 : (int)WINDOW_GROUPS;
+    typedef window_memory<T, NS, NORM> layout;
+    constexpr int FIRST = layout::FIRST, LD = layout::LD, PARTS = layout::PARTS;
+    constexpr int LANES = !FEW ? 1 : NORM ? WINDOW_GROUPS / 2 : (int)WINDOW_GROUPS; /* of an output */
     extern __shared__ __align__(16) char dynamic[];
     const int tid = (int)threadIdx.x, n_thread = (int)blockDim.x, warp = tid / 32, n_warp = n_thread / 32, lane = tid % 32;
     const int g = lane / 4, t = lane % 4;
@@ -575,12 +576,15 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
             y[v] = fmaf(decay, sum[0].x, y[v]), y[v + 1] = fmaf(decay, sum[0].y, y[v + 1]);
         }
         add_x(y, o.skip, own_x);
+        if constexpr (NORM) { /* apart: gates in one place for both cost the kernels without a norm instructions */
 #pragma unroll
-        for (int v = 0; v < V; v++)
-            if (a.z.data) y[v] = y[v] * silu(o.gate[v]);
-        if constexpr (NORM) put_norm(o, row, y);
+            for (int v = 0; v < V; v++)
+                if (a.z.data) y[v] = y[v] * silu(o.gate[v]);
+            put_norm(o, row, y);
+        }
 #pragma unroll
         for (int v = 0; v < V; v += 2) {
+            if (!NORM && a.z.data) y[v] = y[v] * silu(o.gate[v]), y[v + 1] = y[v + 1] * silu(o.gate[v + 1]);
             const size_t to_y = (size_t)row * a.y.ld + channel0 + o.c + v;
             if (a.y.dtype == SPEC_DTYPE_F32) *(float2 *)((float *)a.y.data + to_y) = make_float2(y[v], y[v + 1]);
             else *(uint32_t *)((T *)a.y.data + to_y) = bits16(from_f32<T>(y[v])) | bits16(from_f32<T>(y[v + 1])) << 16;
@@ -728,7 +732,7 @@ template <typename T, int NS> static window_grid best_grid(const spec_queue *q, 
         const window_grid g = grid_of(a, units, rows);
         const bool better = several || (rows <= 8 ? units_at_most(q, a, g) <= units_at_most(q, a, best)
                                                   : blocks_of(q, a, g) * (rows <= 16 ? 3 : 2) > q->dev->n_sm);
-        if (better && window_memory<T, NS>::bytes(g) <= scan_shared_limit(q->dev)) best = g;
+        if (better && window_memory<T, NS, true>::bytes(g) <= scan_shared_limit(q->dev)) best = g;
     }
     return best;
 }
@@ -738,7 +742,7 @@ static spec_status launch(spec_queue *q, const spec_scan_args *a, window_grid g,
 {
     if constexpr (!NORM && std::is_same_v<T, __nv_bfloat16>) /* no norm is deferred in float16 */
         if (norm.weight) return launch<T, NS, V, FEW, SEVERAL, true>(q, a, g, norm);
-    typedef window_memory<T, NS> layout;
+    typedef window_memory<T, NS, NORM> layout;
     const size_t bytes = layout::bytes(g);
     const int states = g.units * layout::PARTS, least = g.chunk <= 8 || SEVERAL ? 8 : 12;
     const int warps = max(states + ((FEW || SEVERAL) && states >= least ? 0 : (int)WINDOW_MORE), least);
@@ -761,7 +765,7 @@ template <typename T, int NS>
 static bool launch_any(spec_queue *q, const spec_scan_args *a, const norm_out &norm, spec_status *status)
 {
     /* Whatever the rows of this pass: the general kernel has other bits. */
-    if (window_memory<T, NS>::bytes(grid_of(a, 1, WINDOW_CHUNK)) > scan_shared_limit(q->dev)) return false;
+    if (window_memory<T, NS, true>::bytes(grid_of(a, 1, WINDOW_CHUNK)) > scan_shared_limit(q->dev)) return false;
     *status = has_several(q, a) ? launch_rows<T, NS, true>(q, a, norm) : launch_rows<T, NS, false>(q, a, norm);
     return true;
 }
