@@ -89,9 +89,15 @@ static spec_view tensor(emitter *e, int32_t rows, int32_t cols, spec_dtype type)
     return v;
 }
 
+/* float16 would lose what is much larger or smaller than the rows' usual values. */
+static bool defers(const spec_model *m)
+{
+    return m->dtype == SPEC_DTYPE_BF16 && m->dim <= m->backend->info.defer_norms;
+}
+
 static float *squares(emitter *e, int32_t rows, int32_t cols)
 {
-    return tensor(e, rows, cols / SPEC_SQUARES, SPEC_DTYPE_F32).data;
+    return tensor(e, rows, defers(e->model) ? cols / SPEC_SQUARES : 0, SPEC_DTYPE_F32).data;
 }
 
 /* What every row of a pass has. */
@@ -191,13 +197,11 @@ typedef struct product_input {
     float eps;
 } product_input;
 
-/* float16 would lose what is much larger or smaller than the rows' usual values. Prefill's library products have nothing behind
- * their sums that a factor could be put in. */
+/* Prefill's library products have nothing behind their sums that a factor could be put in. */
 static bool can_defer(const emitter *e, const model_norm *n, int32_t norm_first)
 {
-    const spec_model *m = e->model;
-    return e->phase == SPEC_PHASE_DECODE && m->dtype == SPEC_DTYPE_BF16 && m->dim <= m->backend->info.defer_norms &&
-           n->kind == SPEC_NORM_RMS && n->n_group == 1 && !n->bias && !norm_first && n->dim % SPEC_SQUARES == 0;
+    return defers(e->model) && e->phase == SPEC_PHASE_DECODE && n->kind == SPEC_NORM_RMS && n->n_group == 1 && !n->bias &&
+           !norm_first && n->dim % SPEC_SQUARES == 0;
 }
 
 static product_input emit_norm(emitter *e, const model_norm *n, spec_view x, spec_view gate, int32_t norm_first, spec_view y,

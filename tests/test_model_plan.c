@@ -107,10 +107,8 @@ static int32_t count_deferred(const emitted *e)
 /* Of a device that defers no norms of models as wide as this one. */
 static void check_too_wide(spec_model *model)
 {
-    int32_t *most = &model->backend->info.defer_norms, was = *most;
-    *most = model->dim - 1;
+    model->backend->info.defer_norms = model->dim - 1;
     emitted e = emit(model);
-    *most = was;
     assert_int_equal(count_deferred(&e), 0);
     free_emitted(&e);
 }
@@ -122,6 +120,7 @@ static void check_model(const char *model_name, spec_dtype type, int32_t *n_defe
     snprintf(name, sizeof name, "%s, %s", model_name, spec_dtype_name(type));
     snprintf(path, sizeof path, "%s%s", GOLDEN, model_name);
     spec_model *model = support_model(support_backend(), path, type);
+    model->backend->info.defer_norms = model->dim; /* whatever the device would like */
     emitted e = emit(model);
     for (int32_t phase = 0; phase < 2; phase++)
         for (int32_t i = 0; i < e.plans.n_op[phase]; i++) {

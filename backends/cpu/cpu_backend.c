@@ -67,7 +67,6 @@ static spec_status cpu_info(spec_device *dev, spec_device_info *out)
     out->host_visible = 1;
     out->prefill_chunk = CPU_PREFILL_CHUNK;
     out->row_max = 1024;
-    out->defer_norms = 1024; /* nothing is gained here: the plans are those of CUDA, and so can be compared */
     return SPEC_OK;
 }
 
