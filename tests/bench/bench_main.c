@@ -68,7 +68,7 @@ static void usage(FILE *to)
     for (size_t i = 0; i < N_MODE; i++) fprintf(to, "  %-10s %s\n", modes[i].name, modes[i].help);
     fprintf(to, "\n"
                 "  -m, --model NAME|DIR        a shape (below; random weights, written and removed) or a directory\n"
-                "  -d, --drafter NAME|DIR      the model that drafts\n"
+                "  -d, --drafter NAME|DIR      generate: the model that drafts (draft: the model itself)\n"
                 "  -b, --backend NAME          cpu (default), cuda, ...      -t, --threads N\n"
                 "      --plugin-dir DIR        where backends lie\n"
                 "      --dtype f32|bf16|f16    default: the file's\n"
