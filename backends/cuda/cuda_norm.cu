@@ -243,6 +243,14 @@ static spec_status launch_whole(spec_queue *q, const spec_norm_args *a, int widt
     return plain ? launch_quads<true, false>(q, a, width) : launch_quads<false, false>(q, a, width);
 }
 
+static spec_status launch_any(spec_queue *q, const spec_norm_args *a, int width)
+{
+    int threads = 32;
+    while (threads < 1024 && threads * 4 < width) threads *= 2;
+    return cuda_launch(q, "norm", norm_kernel, dim3((unsigned)a->n_group, (unsigned)q->shape.rows),
+                       dim3((unsigned)threads), 0, 1, q->d_step, *a, width);
+}
+
 /* y is all that a product of many rows reads. */
 static bool is_in_front(const spec_queue *q, const spec_norm_args *a, const spec_linear_args *next)
 {
@@ -256,19 +264,14 @@ spec_status speci_cuda_norm_for(spec_queue *q, const spec_norm_args *a, const sp
 {
     SPEC_TRY(cuda_enter_op(q, "norm"));
     SPEC_TRY(speci_cuda_check_norm(q->dev, a));
-    const int width = a->dim / a->n_group;
-    const bool quads = norm_in_quads(a, width), slabs = quads && is_in_front(q, a, next);
     if (a->squares && q->shape.phase == SPEC_PHASE_PREFILL)
         return q->dev->host->fail(SPEC_E_INVALID, "cuda norm: deferred in a prefill pass");
-    if (a->squares || (quads && width <= NORM_THREADS * NORM_QUADS * 4)) {
-        SPEC_TRY(a->squares ? launch_deferred(q, a, quads, slabs) : launch_whole(q, a, width, slabs));
-        if (slabs) q->in_slabs = a->y.data;
-        return SPEC_OK;
-    }
-    int threads = 32;
-    while (threads < 1024 && threads * 4 < width) threads *= 2;
-    return cuda_launch(q, "norm", norm_kernel, dim3((unsigned)a->n_group, (unsigned)q->shape.rows),
-                       dim3((unsigned)threads), 0, 1, q->d_step, *a, width);
+    const int width = a->dim / a->n_group;
+    const bool quads = norm_in_quads(a, width), slabs = quads && is_in_front(q, a, next);
+    if (!a->squares && !(quads && width <= NORM_THREADS * NORM_QUADS * 4)) return launch_any(q, a, width);
+    SPEC_TRY(a->squares ? launch_deferred(q, a, quads, slabs) : launch_whole(q, a, width, slabs));
+    if (slabs) q->in_slabs = a->y.data;
+    return SPEC_OK;
 }
 
 spec_status speci_cuda_norm(spec_queue *q, const spec_norm_args *a) { return speci_cuda_norm_for(q, a, NULL); }
