@@ -712,27 +712,23 @@ static int64_t blocks_of(const spec_queue *q, const spec_scan_args *a, const win
 {
     return (int64_t)cuda_div_up(g.group_units, g.units) * (a->n_head / g.group) * q->shape.seqs;
 }
-/* Units of channels on the fullest multiprocessor. */
-static int64_t units_at_most(const spec_queue *q, const spec_scan_args *a, const window_grid &g)
-{
-    return cuda_div_up(blocks_of(q, a, g), q->dev->n_sm) * (int64_t)g.units;
-}
 
 /* Two blocks of two units, or more, to a multiprocessor? */
 static bool has_several(const spec_queue *q, const spec_scan_args *a) { return blocks_of(q, a, grid_of(a, 2, 1)) >= 2 * q->dev->n_sm; }
 
-/* Units of a block: two where there are several blocks to a multiprocessor. Else up to 8 rows are spread evenly; with more, what
- * a block does for all its units counts, so it has as many as leave a block to every second or third multiprocessor. They
- * change no bits. */
+/* Units of a block: two where there are several blocks to a multiprocessor. Else the fewest with which a third of the
+ * multiprocessors, or with more rows than a chunk a quarter, is left to the product behind, whose weights can then be on their way
+ * (measured on an H200, docs/performance.md). They change no bits. */
 template <typename T, int NS> static window_grid best_grid(const spec_queue *q, const spec_scan_args *a, bool several)
 {
     const int rows = cuda_div_up(q->shape.rows, q->shape.seqs); /* of a sequence: those with more take more chunks */
+    const int most = several ? 2 : rows <= 8 ? 3 : (int)WINDOW_UNITS, n_sm = q->dev->n_sm;
+    const int enough = several ? 0 : rows <= WINDOW_CHUNK ? n_sm * 2 / 3 : n_sm * 3 / 4; /* blocks */
     window_grid best = grid_of(a, 1, rows);
-    for (int units = 2; units <= (several ? 2 : (int)WINDOW_UNITS); units++) {
+    for (int units = 2; units <= most && blocks_of(q, a, best) > enough; units++) {
         const window_grid g = grid_of(a, units, rows);
-        const bool better = several || (rows <= 8 ? units_at_most(q, a, g) <= units_at_most(q, a, best)
-                                                  : blocks_of(q, a, g) * (rows <= 16 ? 3 : 2) > q->dev->n_sm);
-        if (better && window_memory<T, NS, true>::bytes(g) <= scan_shared_limit(q->dev)) best = g;
+        if (window_memory<T, NS, true>::bytes(g) > scan_shared_limit(q->dev)) break;
+        best = g;
     }
     return best;
 }
@@ -744,7 +740,7 @@ static spec_status launch(spec_queue *q, const spec_scan_args *a, window_grid g,
         if (norm.weight) return launch<T, NS, V, FEW, SEVERAL, true>(q, a, g, norm);
     typedef window_memory<T, NS, NORM> layout;
     const size_t bytes = layout::bytes(g);
-    const int states = g.units * layout::PARTS, least = g.chunk <= 8 || SEVERAL ? 8 : 12;
+    const int states = g.units * layout::PARTS, least = SEVERAL ? 8 : 12;
     const int warps = max(states + ((FEW || SEVERAL) && states >= least ? 0 : (int)WINDOW_MORE), least);
     auto *kernel = window_kernel<T, NS, V, FEW, SEVERAL, NORM>;
     g.wide = divide_by(g.units * WINDOW_CHANNELS / V);
