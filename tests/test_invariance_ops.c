@@ -139,6 +139,8 @@ static const linear_case linears[] = {
     { "linear_f16", 300, 72, SPEC_DTYPE_F16, SPEC_DTYPE_F16, 0 },
     { "linear_bf16_parts", 2504, 200, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 0 },
     { "linear_bf16_wide", 776, 2112, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 0 },
+    { "linear_bf16_both_wide", 2688, 1500, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 0 },
+    { "linear_f16_both_wide_glu", 2560, 3060, SPEC_DTYPE_F16, SPEC_DTYPE_F16, 1 },
     { "linear_f16_parts_glu", 1000, 330, SPEC_DTYPE_F16, SPEC_DTYPE_F16, 1 },
     { "linear_bf16_f32", 300, 72, SPEC_DTYPE_BF16, SPEC_DTYPE_F32, 0 },
     { "linear_q8", 608, 72, SPEC_DTYPE_Q8_0, SPEC_DTYPE_BF16, 0 },

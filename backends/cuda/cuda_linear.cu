@@ -10,8 +10,9 @@
  *            work changes a bit.
  *            Which k a lane's registers stand for is free as long as W and x agree: each lane takes 16 bytes, that is 8
  *            consecutive k, and these make two instructions.
- *            Two kernels, for up to 32 rows and for more (cuda_linear_many.cu). Both begin to copy weights to shared memory
- *            before they wait for x, hence while the operations before them still run: that hides their latency.
+ *            Three kernels: for up to 32 rows, for more (cuda_linear_many.cu), and for 17 to 32 rows of wide matrices
+ *            (cuda_linear_part.cu). All begin to copy weights to shared memory before they wait for x, hence while the
+ *            operations before them still run: that hides their latency.
  *   float32  One warp per output (two with glu), lanes stride K by 4 elements, fmaf, and a shuffle tree.
  *            This kernel can also do the 16-bit types (SPEC_CUDA_LINEAR_FMA=1): the readable twin of the other.
  *
@@ -202,6 +203,8 @@ template <typename T>
 static spec_status launch_mma(spec_queue *q, const spec_linear_args *a, const linear_out &o, int rows, bool aligned)
 {
     if (speci_cuda_is_many(q, a)) return speci_cuda_linear_many(q, a, o, aligned);
+    spec_status status = SPEC_OK;
+    if (speci_cuda_linear_part(q, a, o, aligned, &status)) return status;
     if (rows > 16) return o.glu ? launch_few<T, 2, 4>(q, a, o, rows, aligned) : launch_few<T, 1, 4>(q, a, o, rows, aligned);
     if (rows > 8) return o.glu ? launch_few<T, 2, 2>(q, a, o, rows, aligned) : launch_few<T, 1, 2>(q, a, o, rows, aligned);
     return o.glu ? launch_few<T, 2, 1>(q, a, o, rows, aligned) : launch_few<T, 1, 1>(q, a, o, rows, aligned);

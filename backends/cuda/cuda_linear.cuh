@@ -179,6 +179,9 @@ static __device__ __forceinline__ void mma_chunk(float acc[4], const uint4 &a0, 
     mma16816<T>(acc, a0.z, a1.z, a0.w, a1.w, b.z, b.w);
 }
 
+/* 17 to 32 rows of a 16-bit type where the matrix is wide (cuda_linear_part.cu); false: nothing was launched. */
+bool speci_cuda_linear_part(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned, spec_status *status);
+
 /* More than 32 rows of a 16-bit type (cuda_linear_many.cu): whether a product in a decode pass is one, its launcher, and
  * the floats of scratch that it takes. */
 bool speci_cuda_is_many(const spec_queue *q, const spec_linear_args *a);

@@ -3,17 +3,12 @@
  * A block makes M outputs of N rows for one, four or all parts of K; a warpgroup has 64 of the outputs, a warp 16.
  * Weights are the operand that the instruction takes from registers: a lane reads only what it copied itself to its
  * warp's ring, 16 bytes that make two instructions, as for few rows (cuda_linear.cu). x is the operand from shared
- * memory, in slabs of 64 k that the warps ask for by turns. Its k have to be in the same order: the units of 16 bytes of
- * a row's chunk, 4 words each, are transposed (slab_word in cuda_linear.cuh). That is done once, since all blocks read x:
- * by the norm in front of the product (cuda_norm.cu), else by a kernel of its own.
+ * memory, in slabs of 64 k that the warps ask for by turns. Its k have to be in the same order (cuda_wgmma.cuh), which is
+ * seen to once, since all blocks read x: by the norm in front of the product (cuda_norm.cu), else by a kernel of its own.
  *
  * Same order of the same sums as for few rows: the 8, 2 or 1 blocks of a cluster share an output's parts, and wgmma's
- * sum of 16 k has the bits of mma.sync's. Where there is no wgmma (it is of compute capability 9.0 alone) mma.sync reads
- * the same slabs. */
-#include <type_traits>
-
-#include "cuda_barrier.cuh"
-#include "cuda_linear.cuh"
+ * sum of 16 k has the bits of mma.sync's. */
+#include "cuda_wgmma.cuh"
 
 /* A thread takes the chunk of a row. */
 template <typename T>
@@ -49,74 +44,6 @@ static __device__ __forceinline__ void copy_slab(uint4 *to, const uint4 *from, u
                  "l"(from), "n"(SLAB * 16), "r"((uint32_t)__cvta_generic_to_shared(b))
                  : "memory");
 }
-
-/* To a block of the cluster, into the same place; the phase of its barrier counts the bytes. */
-static __device__ __forceinline__ void send16(float4 *to, const float4 &v, uint64_t *b, int block)
-{
-    asm volatile("{ .reg .b32 to, b; mapa.shared::cluster.u32 to, %0, %2; mapa.shared::cluster.u32 b, %1, %2;"
-                 " st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [to], {%3, %4, %5, %6}, [b]; }" ::"r"(
-                     (uint32_t)__cvta_generic_to_shared(to)),
-                 "r"((uint32_t)__cvta_generic_to_shared(b)), "r"(block), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
-                 : "memory");
-}
-
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-
-static __device__ __forceinline__ void many_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-static __device__ __forceinline__ void many_end() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-static __device__ __forceinline__ void many_wait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
-
-/* d[64][64] += A[64][16] B[16][64], the address of B in units. */
-#define WGMMA(type)                                                                                                    \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                                          \
-                 " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,"    \
-                 "%26,%27,%28,%29,%30,%31}, {%32,%33,%34,%35}, %36, 1, 1, 1, 0;"                                       \
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),     \
-                   "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]),            \
-                   "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]),          \
-                   "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]),          \
-                   "+f"(d[29]), "+f"(d[30]), "+f"(d[31])                                                               \
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b))
-template <typename T>
-static __device__ __forceinline__ void wgmma(float d[32], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
-                                             uint64_t b)
-{
-    if constexpr (std::is_same_v<T, __half>) WGMMA("f16");
-    else WGMMA("bf16");
-}
-#undef WGMMA
-
-/* A chunk of K; w0, w1: what is row g and row g + 8 to the instruction, of a warp's 16. */
-template <typename T, int N>
-static __device__ __forceinline__ void many_chunk(float acc[N / 2], const uint4 &w0, const uint4 &w1, const uint4 *x)
-{
-    /* Units between core matrices: along K, then along rows. The address has the block of the cluster in front. */
-    constexpr uint64_t strides = (uint64_t)SLAB_ROWS << 16 | (uint64_t)8 << 32;
-    const uint64_t b = strides | ((uint32_t)__cvta_generic_to_shared(x) >> 4 & 0x3fff);
-#pragma unroll
-    for (int n = 0; n < N / 64; n++) wgmma<T>(acc + n * 32, w0.x, w1.x, w0.y, w1.y, b + n * SLAB);
-#pragma unroll
-    for (int n = 0; n < N / 64; n++) wgmma<T>(acc + n * 32, w0.z, w1.z, w0.w, w1.w, b + n * SLAB + 2 * SLAB_ROWS);
-}
-
-#else
-
-static __device__ __forceinline__ void many_begin() {}
-static __device__ __forceinline__ void many_end() {}
-static __device__ __forceinline__ void many_wait() {}
-
-template <typename T, int N>
-static __device__ __forceinline__ void many_chunk(float acc[N / 2], const uint4 &w0, const uint4 &w1, const uint4 *x)
-{
-    constexpr int WORD = SLAB_ROWS * 4;
-#pragma unroll
-    for (int n = 0; n < N / 8; n++) {
-        const uint32_t *at = (const uint32_t *)(x + n / 8 * SLAB + n % 8 * 8) + threadIdx.x % 32; /* row g, k of t */
-        mma_chunk<T>(acc + n * 4, w0, w1, make_uint4(at[0], at[WORD], at[2 * WORD], at[3 * WORD]));
-    }
-}
-
-#endif
 
 /* PARTS of K: 1, 4 or 8; RESIDENT blocks on a multiprocessor. Copies in flight: DEPTH of a warp's weights, SLABS of x. NORMS:
  * the norm of x is deferred. */
@@ -206,14 +133,14 @@ linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint
             uint4 v[4];
 #pragma unroll
             for (int i = 0; i < 4; i++) v[i] = ring[slot * 128 + i * 32];
-            many_begin();
+            wgmma_begin();
 #pragma unroll
             for (int c = 0; c < 2; c++)
-                many_chunk<T, N>(acc, v[2 * c], v[2 * c + 1], slabs + slab * STAGE + c * (SLAB / 2));
-            many_end();
+                wgmma_chunk<T, N, SLAB_ROWS>(acc, v[2 * c], v[2 * c + 1], slabs + slab * STAGE + c * (SLAB / 2));
+            wgmma_end();
             if (s + DEPTH < n_step) copy_w(slot);
             copy_commit();
-            many_wait();
+            wgmma_wait();
             if (lane == 0) barrier_arrive(&empty[slab]);
             slot = slot == DEPTH - 1 ? 0 : slot + 1;
         }
@@ -235,7 +162,7 @@ linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint
         const float4 v = make_float4(total[n * 4], total[n * 4 + 1], total[n * 4 + 2], total[n * 4 + 3]);
         float4 *const to = sums + (block * MINE + n % MINE) * THREADS;
         if (BLOCKS == 1 || n / MINE == block) *to = v;
-        else send16(to, v, &met, n / MINE);
+        else cluster_send(to, v, &met, n / MINE);
     }
     /* Of every 8 rows lane (g, t) has rows 2t and 2t + 1. */
     const int row = mine0 + 2 * t, n_m = min(m_end - m, o.glu ? 1 : 2);
@@ -291,20 +218,6 @@ template <typename T, bool NORMS, int GROUPS, int N, int DEPTH, int RESIDENT, in
     return { kernel, M, N, LINEAR_PARTS / PARTS, RESIDENT, GROUPS * 128, bytes };
 }
 
-/* How many of its blocks the device holds at once: a cluster is at home in one group of multiprocessors. */
-template <typename T> static int blocks_at_once(const spec_queue *q, const many_way<T> &way)
-{
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim.x = (unsigned)way.blocks, attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)way.blocks), config.blockDim = dim3((unsigned)way.threads);
-    config.dynamicSmemBytes = (size_t)way.bytes, config.attrs = &attribute, config.numAttrs = 1;
-    int clusters = 0;
-    if (cudaOccupancyMaxActiveClusters(&clusters, way.kernel, &config) != cudaSuccess) (void)cudaGetLastError();
-    return clusters > 0 ? clusters * way.blocks : q->dev->n_sm;
-}
-
 /* The cheapest by the waves of blocks that a multiprocessor sees, each as long as the weights that it reads, and as
  * 16 outputs of 4096 inputs for its start and end (measured on an H200, docs/performance.md). */
 template <typename T, bool NORMS>
@@ -320,7 +233,8 @@ static many_way<T> find_way(const spec_queue *q, const spec_linear_args *a, cons
         if (w.n > SLAB_ROWS && q->shape.rows <= SLAB_ROWS) continue;
         const int64_t blocks = (int64_t)cuda_div_up(o.n_out, w.m) * w.blocks * cuda_div_up(q->shape.rows, w.n);
         const double wave = (double)w.m * w.resident / w.blocks * a->n_in + 16.0 * 4096.0;
-        const double cost = cuda_div_up(blocks, blocks_at_once(q, w)) * wave;
+        const int at_once = w.blocks * clusters_at_once(q, w.kernel, w.blocks, w.threads, w.bytes);
+        const double cost = cuda_div_up(blocks, at_once) * wave;
         if (!best || cost < least) best = &w, least = cost;
     }
     return *best;
