@@ -326,7 +326,8 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
             }
         }
     };
-    bool stored = true; /* the state in registers is the stored one */
+    int in_front = n_fold; /* windows of committed tokens that are folded, and the state stored, before all else */
+    bool stored = true;    /* the state in registers is the stored one */
     /* S C of n rows from row0 on: those that need the same state together. */
     auto multiply_states = [&](int row0, int n) {
         int key = 0; /* of this lane's row: how many windows, and the ancestor at which they end */
@@ -335,24 +336,36 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
             const int last = folds * SPEC_WINDOW - 1 - n_left; /* its depth */
             key = folds << 16 | (folds > 0 && last >= 0 ? ancestor(i, depth - last) + 1 : 0);
         }
-        uint32_t todo = 0xffffffffu >> (32 - n);
-        while (todo) {
-            const int r = __ffs((int)todo) - 1, wanted = __shfl_sync(0xffffffffu, key, r);
+        uint32_t todo = n > 0 ? 0xffffffffu >> (32 - n) : 0u;
+        do { /* once if there are no rows */
+            const int r = max(__ffs((int)todo) - 1, 0), wanted = __shfl_sync(0xffffffffu, key, r);
             const uint32_t rows = __ballot_sync(0xffffffffu, lane < n && key == wanted);
             todo &= ~rows;
-            if (!stored || wanted != 0) { /* all warps agree */
+            if (in_front > 0 || !stored || wanted != 0) { /* all warps agree */
                 const int i = s.n_fed + row0 + r;
-                if (has_state) state.load(memory, NS);
+                if (has_state && !stored) state.load(memory, NS);
 #pragma unroll 1
-                for (int k0 = 0; k0 < (wanted >> 16) * SPEC_WINDOW; k0 += SPEC_WINDOW)
-                    fold([&](int k) { /* tokens that are left, then ancestors */
-                        const int up = shared.depth[i] - (k0 + k - n_left);
-                        return FIRST + (k0 + k < n_left ? k0 + k : n_left + ancestor(i, up));
+                for (int w = 0; w < in_front + (wanted >> 16); w++) {
+                    const bool known = w < in_front;
+                    if (known && w > 0) {
+                        __syncthreads(); /* the window before has been read */
+                        copy_recent(0, w * SPEC_WINDOW, SPEC_WINDOW);
+                        copy_path(0, w * SPEC_WINDOW, SPEC_WINDOW);
+                        time_known(0, w * SPEC_WINDOW, SPEC_WINDOW);
+                        scan_copies_wait();
+                        __syncthreads();
+                    }
+                    fold([&](int k) { /* of a tree: tokens that are left, then ancestors */
+                        const int j = (w - in_front) * SPEC_WINDOW + k;
+                        if (known || j < n_left) return known ? k : FIRST + j;
+                        return tree0 + ancestor(i, shared.depth[i] - (j - n_left));
                     });
-                stored = wanted == 0;
+                    if (w == in_front - 1 && has_state) state.store(memory, NS);
+                }
+                in_front = 0, stored = wanted == 0;
             }
             if (has_state) multiply_state(rows);
-        }
+        } while (todo);
     };
 
     /* ---- the tokens ---- */
@@ -645,21 +658,7 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
     __syncthreads();
 
 #pragma unroll 1
-    for (int w = 0; w < n_fold; w++) {
-        if (w > 0) {
-            __syncthreads(); /* the window before has been read */
-            copy_recent(0, w * SPEC_WINDOW, SPEC_WINDOW);
-            copy_path(0, w * SPEC_WINDOW, SPEC_WINDOW);
-            time_known(0, w * SPEC_WINDOW, SPEC_WINDOW);
-            scan_copies_wait();
-            __syncthreads();
-        }
-        fold([](int k) { return k; });
-        if (w == n_fold - 1 && has_state) state.store(memory, NS);
-    }
-
-#pragma unroll 1
-    for (int row0 = 0; row0 < s.n_row; row0 += grid.chunk) {
+    for (int row0 = 0; row0 == 0 || row0 < s.n_row; row0 += grid.chunk) { /* once if there are no rows */
         const int n = min(s.n_row - row0, grid.chunk), next = row0 + grid.chunk;
         if (row0 > 0) {
             if (has_out && first_out.r < n) load_gate(first_out, s.first_row + row0 + first_out.r);
@@ -686,7 +685,6 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
             put_out(o, s.first_row + row0 + o.r, s.n_fed + row0 + o.r, skipped);
         }
     }
-    if (s.n_row == 0) run_tasks(0, 0);
 }
 
 /* --------------------------------------------------------------------------------- launcher --- */
