@@ -8,6 +8,7 @@
  *
  * Same order of the same sums as for few rows: the 8, 2 or 1 blocks of a cluster share an output's parts, and wgmma's
  * sum of 16 k has the bits of mma.sync's. */
+#include "cuda_cluster.cuh"
 #include "cuda_wgmma.cuh"
 
 /* A thread takes the chunk of a row. */
@@ -140,7 +141,7 @@ linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint
             wgmma_end();
             if (s + DEPTH < n_step) copy_w(slot);
             copy_commit();
-            wgmma_wait();
+            wgmma_wait<0>(acc);
             if (lane == 0) barrier_arrive(&empty[slab]);
             slot = slot == DEPTH - 1 ? 0 : slot + 1;
         }

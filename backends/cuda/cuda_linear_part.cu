@@ -12,6 +12,7 @@
  * every block has sent its own, hence has read those of tile i - 2.
  *
  * The same sums in the same order as linear_few_kernel's, so the same bits (cuda_linear.cuh). */
+#include "cuda_cluster.cuh"
 #include "cuda_wgmma.cuh"
 
 enum {
@@ -60,7 +61,7 @@ static __device__ __forceinline__ void load_slabs(uint4 *slabs, const T *x, int 
             }
         }
     }
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* the instruction reads them */
+    shared_written();
     __syncthreads();
 }
 
@@ -91,8 +92,9 @@ linear_part_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x
     const size_t second = (size_t)(o.glu ? half : 1) * ld_w;
     const uint64_t policy = read_once();
     auto output_of = [&](int tile) { return (tile * PART_WARPS + warp) * per_warp; };
+    auto weights_of = [&](int tile) { return w + (size_t)(min(output_of(tile), m_end - 1) + m_lane) * ld_w + k0 + t * 8; };
     int ahead = cluster, ahead_step = 0; /* what is copied next */
-    const T *from = w + (size_t)(min(output_of(ahead), m_end - 1) + m_lane) * ld_w + k0 + t * 8;
+    const T *from = weights_of(ahead);
     auto copy_w = [&](int slot) {
         if (ahead >= n_tile) return;
 #pragma unroll
@@ -100,7 +102,7 @@ linear_part_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x
         from += 64;
         if (++ahead_step < n_step) return;
         ahead += n_cluster, ahead_step = 0;
-        from = w + (size_t)(min(output_of(ahead), m_end - 1) + m_lane) * ld_w + k0 + t * 8;
+        from = weights_of(ahead);
     };
     /* Half of the ring at a time: what the kernels in front have still to read would queue behind more. */
 #pragma unroll
@@ -147,7 +149,7 @@ linear_part_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x
             wgmma_end();
             copy_w(slot);
             copy_commit();
-            wgmma_wait();
+            wgmma_wait<0>(acc);
             slot = slot == PART_DEPTH - 1 ? 0 : slot + 1;
         }
         if (i == 0) asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); /* all have their barriers */
@@ -160,18 +162,19 @@ linear_part_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x
     store(before, i - 1);
 }
 
-template <typename T> static spec_status linear_part(spec_queue *q, const spec_linear_args *a, const linear_out &o, int clusters)
-{
-    return cuda_launch(q, "linear", linear_part_kernel<T>, dim3((unsigned)(clusters * LINEAR_PARTS)), dim3(PART_THREADS),
-                       (size_t)part_bytes(a->n_in), LINEAR_PARTS, q->d_step, (const T *)a->w->data, a->w->ld,
-                       (const T *)a->x.data, a->x.ld, a->n_in, o);
-}
-
-template <typename T> static int part_clusters(const spec_queue *q, int n_in)
+template <typename T>
+static bool linear_part(spec_queue *q, const spec_linear_args *a, const linear_out &o, spec_status *status)
 {
     auto *kernel = linear_part_kernel<T>;
-    (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, part_bytes(n_in));
-    return clusters_at_once(q, kernel, LINEAR_PARTS, PART_THREADS, part_bytes(n_in));
+    const int bytes = part_bytes(a->n_in);
+    (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    const int at_once = clusters_at_once(q, kernel, LINEAR_PARTS, PART_THREADS, bytes);
+    const int tiles = cuda_div_up(o.n_out, PART_OUTPUTS), turns = cuda_div_up(tiles, at_once);
+    if (tiles * 3 < turns * at_once * 2) return false; /* too much of the device would idle in the last turn */
+    const int clusters = tiles < at_once ? tiles : at_once;
+    *status = cuda_launch(q, "linear", kernel, dim3((unsigned)(clusters * LINEAR_PARTS)), dim3(PART_THREADS), (size_t)bytes,
+                          LINEAR_PARTS, q->d_step, (const T *)a->w->data, a->w->ld, (const T *)a->x.data, a->x.ld, a->n_in, o);
+    return true;
 }
 
 bool speci_cuda_linear_part(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned, spec_status *status)
@@ -179,11 +182,6 @@ bool speci_cuda_linear_part(spec_queue *q, const spec_linear_args *a, const line
     if (q->shape.rows > PART_ROWS || q->shape.rows <= PART_ROWS / 2 || !aligned || a->n_in % CUDA_CHUNK != 0 ||
         a->n_in < PART_LEAST || a->n_in > PART_MOST || a->squares || o.next.weight)
         return false;
-    const bool half = a->w->dtype == SPEC_DTYPE_F16;
-    const int at_once = half ? part_clusters<__half>(q, a->n_in) : part_clusters<__nv_bfloat16>(q, a->n_in);
-    const int tiles = cuda_div_up(o.n_out, PART_OUTPUTS), turns = cuda_div_up(tiles, at_once);
-    if (tiles * 3 < turns * at_once * 2) return false; /* too much of the device would idle in the last turn */
-    const int clusters = tiles < at_once ? tiles : at_once;
-    *status = half ? linear_part<__half>(q, a, o, clusters) : linear_part<__nv_bfloat16>(q, a, o, clusters);
-    return true;
+    return a->w->dtype == SPEC_DTYPE_F16 ? linear_part<__half>(q, a, o, status)
+                                         : linear_part<__nv_bfloat16>(q, a, o, status);
 }

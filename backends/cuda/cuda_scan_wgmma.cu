@@ -14,6 +14,7 @@
  * them, rows being one of its dimensions and columns the other, or the other way round. */
 #include "cuda_barrier.cuh"
 #include "cuda_scan_chunk.cuh"
+#include "cuda_wgmma.cuh"
 
 enum {
     SW_GROUP = 128,
@@ -51,20 +52,7 @@ static __device__ __forceinline__ void warp_arrive(uint64_t *b)
     __syncwarp();
     if (threadIdx.x % 32 == 0) barrier_arrive(b);
 }
-/* What this thread wrote to shared memory, wgmma sees. */
-static __device__ __forceinline__ void written() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
 /* --- wgmma --- */
-
-static __device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-static __device__ __forceinline__ void wgmma_end() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-/* All groups but the last `LEFT` are done; d, an accumulator of theirs, is not looked at before. */
-template <int LEFT, int N> static __device__ __forceinline__ void wgmma_wait(float (&d)[N])
-{
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
-#pragma unroll
-    for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
-}
 
 /* A tile, from element `at` on: its rows are the operand's rows (K along columns, 16 of which are 32 bytes), or its
  * columns are (K along rows, 16 of which are 2048 bytes); with more than 64, the next tile has the others. In units of
@@ -77,26 +65,19 @@ static __device__ __forceinline__ uint64_t operand(const uint16_t *at, int next_
 static __device__ __forceinline__ uint64_t rows_operand(const uint16_t *at) { return operand(at, 1); }
 static __device__ __forceinline__ uint64_t columns_operand(const uint16_t *at) { return operand(at, 512); }
 
-#define SW_EIGHT(i)                                                                                                    \
-    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]),        \
-        "+f"(d[i + 7])
-#define SW_32                                                                                                          \
-    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"   \
-    "%30,%31"
-
 /* d[64][64] (FIRST: =, else +=) A[64][16] B[16][64], both from tiles by rows */
 template <bool FIRST> static __device__ __forceinline__ void wgmma_tiles(float (&d)[32], uint64_t a, uint64_t b)
 {
     asm volatile("{ .reg .pred more; setp.ne.b32 more, %34, 0;"
-                 " wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" SW_32 "}, %32, %33, more, 1, 1, 0, 0; }"
-                 : SW_EIGHT(0), SW_EIGHT(8), SW_EIGHT(16), SW_EIGHT(24)
+                 " wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" WGMMA_32 "}, %32, %33, more, 1, 1, 0, 0; }"
+                 : WGMMA_EIGHT(0), WGMMA_EIGHT(8), WGMMA_EIGHT(16), WGMMA_EIGHT(24)
                  : "l"(a), "l"(b), "n"(FIRST ? 0 : 1));
 }
 /* A from registers, B a tile by columns */
 static __device__ __forceinline__ void wgmma_registers(float (&d)[32], const uint32_t a[4], uint64_t b)
 {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" SW_32 "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"
-                 : SW_EIGHT(0), SW_EIGHT(8), SW_EIGHT(16), SW_EIGHT(24)
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" WGMMA_32 "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"
+                 : WGMMA_EIGHT(0), WGMMA_EIGHT(8), WGMMA_EIGHT(16), WGMMA_EIGHT(24)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 /* ... of 128 columns, in two tiles */
@@ -104,15 +85,13 @@ template <bool FIRST>
 static __device__ __forceinline__ void wgmma_registers(float (&d)[64], const uint32_t a[4], uint64_t b)
 {
     asm volatile("{ .reg .pred more; setp.ne.b32 more, %69, 0;"
-                 " wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" SW_32
+                 " wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" WGMMA_32
                  ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,"
                  "%57,%58,%59,%60,%61,%62,%63}, {%64,%65,%66,%67}, %68, more, 1, 1, 1; }"
-                 : SW_EIGHT(0), SW_EIGHT(8), SW_EIGHT(16), SW_EIGHT(24), SW_EIGHT(32), SW_EIGHT(40), SW_EIGHT(48),
-                   SW_EIGHT(56)
+                 : WGMMA_EIGHT(0), WGMMA_EIGHT(8), WGMMA_EIGHT(16), WGMMA_EIGHT(24), WGMMA_EIGHT(32), WGMMA_EIGHT(40), WGMMA_EIGHT(48),
+                   WGMMA_EIGHT(56)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(FIRST ? 0 : 1));
 }
-#undef SW_EIGHT
-#undef SW_32
 
 /* --- a block's part of the operation --- */
 
@@ -163,7 +142,7 @@ struct sw_block {
             copy_tile(to.c[0], a.c, c, first, n), copy_tile(to.c[1], a.c, c + 64, first, n);
             if (warp == 0) make_table(shared.table[stage], a, head, load_dt(a, head, first, n), n);
             scan_copies_wait();
-            written();
+            shared_written();
             warp_arrive(&barriers.come[stage]);
             if (++stage == SW_STAGES) stage = 0, round++;
         }
@@ -202,7 +181,7 @@ struct sw_block {
             for (int p = 0; p < SW_PLANES; p++)
                 *(uint32_t *)&shared.state[i % 2][p][k / 16][in_tile(channel(k % 2), k / 2 % 8 * 8 + 2 * t)] = plane[p];
         }
-        written();
+        shared_written();
         warp_arrive(&barriers.state_come[i % 2]);
     }
     /* sum = sum over rows of (weight x) B^T */

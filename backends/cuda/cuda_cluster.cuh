@@ -1,0 +1,40 @@
+/* cuda_cluster.cuh - the blocks of a cluster: what they send each other, and how many clusters are at home on a device. */
+#ifndef SPEC_CUDA_CLUSTER_CUH
+#define SPEC_CUDA_CLUSTER_CUH
+
+#include "cuda_barrier.cuh"
+
+/* To a block of the cluster, into the same place; the phase of its barrier counts the bytes. */
+static __device__ __forceinline__ void cluster_send(float4 *to, const float4 &v, uint64_t *b, int block)
+{
+    asm volatile("{ .reg .b32 to, b; mapa.shared::cluster.u32 to, %0, %2; mapa.shared::cluster.u32 b, %1, %2;"
+                 " st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [to], {%3, %4, %5, %6}, [b]; }" ::"r"(
+                     (uint32_t)__cvta_generic_to_shared(to)),
+                 "r"((uint32_t)__cvta_generic_to_shared(b)), "r"(block), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+                 : "memory");
+}
+static __device__ __forceinline__ void cluster_send(float2 *to, const float2 &v, uint64_t *b, int block)
+{
+    asm volatile("{ .reg .b32 to, b; mapa.shared::cluster.u32 to, %0, %2; mapa.shared::cluster.u32 b, %1, %2;"
+                 " st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [to], {%3, %4}, [b]; }" ::"r"(
+                     (uint32_t)__cvta_generic_to_shared(to)),
+                 "r"((uint32_t)__cvta_generic_to_shared(b)), "r"(block), "f"(v.x), "f"(v.y)
+                 : "memory");
+}
+
+/* Clusters of so many blocks that the device holds at once; a cluster is at home in one group of multiprocessors. */
+template <typename... P>
+static inline int clusters_at_once(const spec_queue *q, void (*kernel)(P...), int blocks, int threads, int bytes)
+{
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = (unsigned)blocks, attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)blocks), config.blockDim = dim3((unsigned)threads);
+    config.dynamicSmemBytes = (size_t)bytes, config.attrs = &attribute, config.numAttrs = 1;
+    int clusters = 0;
+    if (cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) != cudaSuccess) (void)cudaGetLastError();
+    return clusters > 0 ? clusters : max(1, q->dev->n_sm / blocks);
+}
+
+#endif
