@@ -157,7 +157,8 @@ typedef struct spec_step_block {
     int32_t n_row;     /* valid rows */
     int32_t n_row_run; /* rows that token-wise operations run over: n_row in decode, the padded chunk in prefill */
     int32_t n_kv;      /* largest n_past + depth + 1 of the pass */
-    int32_t off_seq, off_node, off_row_seq, off_path, off_page, off_visit; /* byte offsets from the block's start */
+    int32_t off_seq, off_node, off_row_seq, off_path, off_page, off_visit; /* byte offsets from the block's start; off_seq
+                                                                              is sizeof(spec_step_block), if there are any */
     int32_t ld_feed;
     /* Trees that grow on the device: node i >= n_given of a sequence is feed[slot * ld_feed + i], device memory.
      * NULL: all nodes are given. */

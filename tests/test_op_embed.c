@@ -24,12 +24,18 @@ static const embed_case cases[] = {
     { "bf16_table_f32_compute", 40, 64, 4, 4, SPEC_DTYPE_BF16, SPEC_DTYPE_F32, 1.0 },
 };
 
-/* Only prompts have padding: a decode step of more rows than it has is refused. */
+/* Only prompts have padding: a decode step of more rows than it has is refused; so is one whose sequences stand elsewhere than
+ * right behind its head. */
 static void expect_refused(const test_device *d, const spec_op *op, spec_step_block *step, int32_t n_node)
 {
     spec_queue *q = test_queue(d, op, 1, step, n_node, 1);
     step->phase = SPEC_PHASE_DECODE;
     assert_int_equal(d->ops->step_bind(q, step), SPEC_E_INVALID);
+    step->phase = SPEC_PHASE_PREFILL;
+    test_ok(d->ops->step_bind(q, step), "step_bind");
+    step->off_seq += (int32_t)sizeof(int64_t);
+    assert_int_equal(d->ops->step_bind(q, step), SPEC_E_INVALID);
+    step->off_seq -= (int32_t)sizeof(int64_t);
     d->ops->queue_close(q);
 }
 

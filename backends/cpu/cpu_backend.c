@@ -247,6 +247,9 @@ static spec_status cpu_step_bind(spec_queue *q, const spec_step_block *block)
     if (block->bytes < (int32_t)sizeof *block || block->n_row_run < block->n_row || block->n_row < 0 ||
         (block->phase == SPEC_PHASE_DECODE && block->n_row != block->n_row_run))
         return h->fail(SPEC_E_INVALID, "step: %d bytes, %d rows of %d", block->bytes, block->n_row, block->n_row_run);
+    if (block->n_seq > 0 && block->off_seq != (int32_t)sizeof *block)
+        return h->fail(SPEC_E_INVALID, "step: its sequences stand at byte %d, not right behind its head at %zu", block->off_seq,
+                       sizeof *block);
     if ((size_t)block->bytes > q->step_cap) { /* larger than the plans said: grows once */
         spec_step_block *step = h->alloc(h, 1, (size_t)block->bytes);
         if (!step) return SPEC_E_NOMEM;
