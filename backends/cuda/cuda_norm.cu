@@ -45,7 +45,7 @@ static __global__ void __launch_bounds__(1024) norm_kernel(const spec_step_block
         const float v = row.value(c) - mean; /* x - 0 is x */
         square = fmaf(v, v, square);
     }
-    const float scale = 1.0f / sqrtf(block_sum(square, shared) / (float)width + a.eps);
+    const float scale = norm_scale(block_sum(square, shared), 1.0f / (float)width, a.eps);
     const size_t out = (size_t)r * a.y.ld + c0;
     for (int c = (int)threadIdx.x; c < width; c += (int)blockDim.x) {
         float v = (row.value(c) - mean) * scale * row.weight[c];
@@ -74,11 +74,12 @@ static __device__ __forceinline__ uint2 pack4(int dtype, float4 v)
     return make_uint2(bits(v.x) | bits(v.y) << 16, bits(v.z) | bits(v.w) << 16);
 }
 
-/* Q float4s a thread: number k of thread i is that at column 4 (i + threads k). The weights do not wait for the pass.
+/* Q float4s a thread: number k of thread i is that at column 4 (i + threads k). The weights do not wait for the pass. share:
+ * 1 / width.
  * PLAIN: RMS, no gate, no bias. SLABS: of y, a second time. */
 template <int Q, bool PLAIN, bool SLABS>
 static __global__ void __launch_bounds__(NORM_THREADS)
-norm_quad_kernel(const spec_step_block *step, const spec_norm_args a, int width, uint32_t *slabs)
+norm_quad_kernel(const spec_step_block *step, const spec_norm_args a, int width, float share, uint32_t *slabs)
 {
     __shared__ float shared[32];
     const int r = (int)blockIdx.y, c0 = (int)blockIdx.x * width, n = width / 4;
@@ -106,7 +107,7 @@ norm_quad_kernel(const spec_step_block *step, const spec_norm_args a, int width,
         float sum = 0.0f;
 #pragma unroll
         for (int k = 0; k < Q; k++) sum = sum + (v[k].x + v[k].y) + (v[k].z + v[k].w);
-        const float mean = block_sum(sum, shared) / (float)width;
+        const float mean = block_sum(sum, shared) * share;
 #pragma unroll
         for (int k = 0; k < Q; k++)
             if (quad(k) < n) v[k] = add4(v[k], make_float4(-mean, -mean, -mean, -mean));
@@ -115,7 +116,7 @@ norm_quad_kernel(const spec_step_block *step, const spec_norm_args a, int width,
 #pragma unroll
     for (int k = 0; k < Q; k++)
         square = fmaf(v[k].x, v[k].x, fmaf(v[k].y, v[k].y, fmaf(v[k].z, v[k].z, fmaf(v[k].w, v[k].w, square))));
-    const float scale = 1.0f / sqrtf(block_sum(square, shared) / (float)width + a.eps);
+    const float scale = norm_scale(block_sum(square, shared), share, a.eps);
 #pragma unroll
     for (int k = 0; k < Q; k++) {
         if (quad(k) >= n) continue;
@@ -233,7 +234,7 @@ template <bool PLAIN, bool SLABS> static spec_status launch_quads(spec_queue *q,
                                 : norm_quad_kernel<NORM_QUADS, PLAIN, SLABS>;
     const int threads = cuda_div_up(width / 4, quads * 32) * 32;
     return cuda_launch(q, "norm", kernel, dim3((unsigned)a->n_group, (unsigned)q->shape.rows), dim3((unsigned)threads), 0, 1,
-                       q->d_step, *a, width, (uint32_t *)q->linear_scratch);
+                       q->d_step, *a, width, 1.0f / (float)width, (uint32_t *)q->linear_scratch);
 }
 
 static spec_status launch_whole(spec_queue *q, const spec_norm_args *a, int width, bool slabs)

@@ -47,6 +47,14 @@ static __device__ __forceinline__ void norm_put(const norm_out &o, int r, int m,
     if (m % SPEC_SQUARES == 0) o.squares[(size_t)r * o.n_square + m / SPEC_SQUARES] = square;
 }
 
+/* 1 / sqrt(share square + eps), at most 2^-22 off. */
+static __device__ __forceinline__ float norm_scale(float square, float share, float eps)
+{
+    float scale;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(scale) : "f"(fmaf(square, share, eps)));
+    return scale;
+}
+
 /* What a product takes; squares NULL: nothing. */
 struct norm_in {
     const float *squares;
@@ -90,7 +98,7 @@ static __device__ __forceinline__ void norm_factor(float factor[ROWS], const nor
     for (int i = 0; i < ROWS; i++) {
 #pragma unroll
         for (int d = 1; d < NORM_CHAINS; d *= 2) sum[i] = sum[i] + __shfl_xor_sync(0xffffffffu, sum[i], d);
-        asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(factor[i]) : "f"(fmaf(sum[i], in.share, in.eps)));
+        factor[i] = norm_scale(sum[i], in.share, in.eps);
     }
 }
 /* 1 where no norm is deferred. */
