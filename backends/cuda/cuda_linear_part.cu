@@ -127,6 +127,8 @@ linear_part_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x
         float2 p[LINEAR_PARTS];
 #pragma unroll
         for (int k = 0; k < LINEAR_PARTS; k++) p[k] = sums[(i % 2 * LINEAR_PARTS + k) * PART_THREADS + tid];
+        /* Not known to be the same each time: the compiler would copy what follows for every kind of output, 71 KB. */
+        asm volatile("" : "+l"(o.bias), "+r"(o.act), "+r"(o.glu), "+r"(o.add), "+r"(o.y_type));
         const float v[2] = { (p[0].x + p[1].x + p[2].x + p[3].x) + (p[4].x + p[5].x + p[6].x + p[7].x),
                              (p[0].y + p[1].y + p[2].y + p[3].y) + (p[4].y + p[5].y + p[6].y + p[7].y) };
 #pragma unroll
