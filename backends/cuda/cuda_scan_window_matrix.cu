@@ -34,12 +34,12 @@ enum {
 static_assert(WINDOW_NEAR == 32, "a near token is a lane's");
 static_assert(WINDOW_CHANNELS == SPEC_SQUARES, "a row's squares of a unit are one sum");
 
-/* n / by for n < 2^16, by a multiplication. */
+/* n / by for n and by < 2^15, by a multiplication. */
 struct window_div {
     uint32_t by, magic;
-    __device__ __forceinline__ int of(int n) const { return magic ? (int)__umulhi((uint32_t)n, magic) : n; }
+    __device__ __forceinline__ int of(int n) const { return (int)__umulhi((uint32_t)n * 2, magic); }
 };
-static window_div divide_by(int by) { return { (uint32_t)by, by == 1 ? 0u : (uint32_t)((1ull << 32) / (uint64_t)by + 1) }; }
+static window_div divide_by(int by) { return { (uint32_t)by, (1u << 31) / (uint32_t)by + 1 }; }
 
 /* How a launch divides the channels of a group of heads that share B and C (one of these may be shared by more). */
 struct window_grid {
@@ -51,6 +51,8 @@ struct window_grid {
     int32_t tokens;      /* places for tokens: a window to fold, the recent ones, the tree, and none */
     int32_t b_width, x_width;                       /* of the rings */
     window_div per_head, x_rep, b_rep, c_rep, wide; /* units of a head; heads that share x, B, C; outputs of a row */
+    window_div by_heads;                            /* `heads` */
+    uint32_t ring_magic;                            /* 2^32 / entries of a ring, less than one off */
 };
 
 /* A token near a row: P dt, then the weight of its x, and its place, then where x is. */
@@ -151,6 +153,15 @@ enum { WINDOW_GROUPS = WINDOW_NEAR / 4 };
  * for each. */
 static constexpr int window_registers(bool several) { return several ? 80 : 96; }
 
+/* Has the address found here: the compiler would find it where it is used, behind the wait, where nothing else hides that. It
+ * cannot know that no address is odd. */
+static __device__ __forceinline__ void found(const void *p)
+{
+    asm volatile("{ .reg .b32 low; .reg .pred odd; cvt.u32.u64 low, %0; and.b32 low, low, 1; setp.ne.u32 odd, low, 0;"
+                 " @odd trap; }" ::"l"(p)
+                 : "memory");
+}
+
 /* V: channels that a thread sums for. */
 template <typename T, int NS, int V, bool FEW, bool SEVERAL, bool NORM>
 static __global__ void __maxnreg__(window_registers(SEVERAL))
@@ -164,8 +175,8 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
     const int g = lane / 4, t = lane % 4;
 
     const int n_seq = (int)blockIdx.y;
+    const spec_step_seq s = step_seqs(step)[n_seq]; /* beyond the last there is memory too */
     if (n_seq >= step->n_seq) return grid_wait();
-    const spec_step_seq s = spec_step_seqs(step)[n_seq];
     const int n_tree = s.n_fed + s.n_row, n_known = s.n_recent + s.n_replay;
     if (!scan_window_fits(a, s)) return grid_wait();
     const int n_fold = spec_window_folds(n_known), first = n_fold * SPEC_WINDOW, n_left = n_known - first;
@@ -177,7 +188,8 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
     const int in_group = grid.per_head.of(unit0), head0 = first_head + in_group; /* heads are counted from head0 */
     auto head_of = [&](int unit) { return grid.per_head.of(unit0 + unit) - in_group; };
     const int n_head = head_of(n_unit - 1) + 1;
-    const bool shares_head0 = unit0 > in_group * (int)grid.per_head.by; /* with the block in front, which keeps its dt */
+    const int first_kept = unit0 > in_group * (int)grid.per_head.by ? 1 : 0; /* head 0 may be of the block in front too, which
+                                                                                keeps its dt */
     const bool has_state = warp < n_unit * PARTS;
     const int unit = has_state ? warp / PARTS : 0, part = warp % PARTS;
     float *const memory = a.state + ((size_t)s.slot * a.n_head * a.head_dim + channel0 + unit * WINDOW_CHANNELS + g) * NS +
@@ -198,7 +210,10 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
 
     /* Where committed tokens are, by their number: the recent ones in the rings, those of the path in replay_y. */
     const int half = (s.slot * 2 + s.parity) * a.n_node, other = half + (s.parity ? -a.n_node : a.n_node);
-    const int oldest = (s.n_past - n_known) % a.n_ring, ring = s.slot * a.n_ring;
+    int oldest = s.n_past - n_known; /* modulo the ring: the quotient is found, or one less */
+    oldest -= (int)__umulhi((uint32_t)oldest, grid.ring_magic) * a.n_ring;
+    oldest -= oldest < a.n_ring ? 0 : a.n_ring;
+    const int ring = s.slot * a.n_ring;
     auto entry_of = [&](int k) {
         const int e = oldest + k;
         return ring + (e < a.n_ring ? e : e - a.n_ring);
@@ -207,44 +222,49 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
     const int ring_ld = has_b ? grid.b_width : grid.x_width;
     const T *const replay = (const T *)a.replay_y + (size_t)n_seq * 2 * a.n_node * a.replay_ld +
                             (has_b ? a.replay_b_col : a.replay_x_col) + col;
-    /* Of n tokens from number k0 on those in the rings, or those of the path, to places from `place` on. */
-    auto copy_recent = [&](int place, int k0, int n) {
+    /* Tokens that are held from place held0 on: a window to fold, if there is one, then those that are left; the windows in
+     * between come later (need_windows). What copies tokens from number k0 on to `place` skips them as well. */
+    const int held0 = n_fold > 0 ? 0 : FIRST, n_held = n_left + FIRST - held0, between = max(first - SPEC_WINDOW, 0);
+    auto number_of = [&](int k0, int i) { return k0 + i + (i < SPEC_WINDOW ? 0 : between); };
+    auto copy_recent = [&](int place, int k0, int n) { /* of them those in the rings */
 #pragma unroll 1
-        for (int i = warp; i < n && k0 + i < s.n_recent; i += n_warp)
-            if (copies) scan_copy16(to + (place + i) * to_ld, rings + (size_t)entry_of(k0 + i) * ring_ld);
+        for (int i = warp; i < n; i += n_warp) {
+            const int k = number_of(k0, i);
+            if (copies && k < s.n_recent) scan_copy16(to + (place + i) * to_ld, rings + (size_t)entry_of(k) * ring_ld);
+        }
     };
-    auto copy_replayed = [&](int place, int entry, int n) {
+    auto copy_path = [&](int place, int k0, int n) { /* those of the path */
 #pragma unroll 1
-        for (int i = warp; i < n; i += n_warp)
-            if (copies) scan_copy16(to + (place + i) * to_ld, replay + (size_t)(entry + i) * a.replay_ld);
+        for (int i = warp; i < n; i += n_warp) {
+            const int entry = number_of(k0, i) - s.n_recent;
+            if (copies && entry >= 0) scan_copy16(to + (place + i) * to_ld, replay + (size_t)entry * a.replay_ld);
+        }
     };
-    auto copy_path = [&](int place, int k0, int n) {
-        const int skip = max(0, s.n_recent - k0);
-        copy_replayed(place + skip, k0 + skip - s.n_recent, n - skip);
+    auto copy_fed = [&]() {
+#pragma unroll 1
+        for (int i = warp; i < s.n_fed; i += n_warp)
+            if (copies) scan_copy16(to + (tree0 + i) * to_ld, replay + (size_t)(s.n_replay + i) * a.replay_ld);
     };
 
     /* dt and decay of a token. */
     auto keep_time = [&](int h, int place, float dt) {
         shared.time[h * grid.tokens + place] = make_float2(dt, scan_decay(dt, a.a[head0 + h]));
     };
-    auto time_known = [&](int place, int k0, int n) { /* n <= 32: a warp to a head */
-        if (warp >= n_head || lane >= n) return;
-        const int k = k0 + lane, j = k - s.n_recent, own = head0 + warp;
-        keep_time(warp, place + lane,
-                  j < 0 ? a.recent_dt[(size_t)entry_of(k) * a.n_head + own]
-                        : a.cache_dt[(size_t)(other + spec_step_paths(step)[s.first_path + j]) * a.n_head + own]);
+    auto dt_known = [&](int h, int k) { /* of token k */
+        const int j = k - s.n_recent, own = head0 + h;
+        return j < 0 ? a.recent_dt[(size_t)entry_of(k) * a.n_head + own]
+                     : a.cache_dt[(size_t)(other + spec_step_paths(step)[s.first_path + j]) * a.n_head + own];
     };
     /* dt of the rows: a warp's task is a head and 32 rows; the first tasks are of warps that have no state. */
     struct rate_bias {
         float rate, bias;
     };
-    const int n_rows32 = (s.n_row + 31) / 32, first_task = n_warp - 1 - warp;
-    auto task_head = [&](int task) { return n_rows32 <= 1 ? task : task / n_rows32; };
-    auto task_row = [&](int task) { return (task - task_head(task) * n_rows32) * 32 + lane; };
-    auto dt_of = [&](int task) {
-        const int h = task_head(task), i = task_row(task);
-        const bool is = h < n_head && i < s.n_row;
-        return is ? ((const float *)a.dt.data)[(size_t)(s.first_row + i) * a.dt.ld + head0 + h] : 0.0f;
+    const int n_dt = (s.n_row + 31) / 32 * grid.heads, first_task = n_warp - 1 - warp;
+    auto task_head = [&](int task) { return task - grid.by_heads.of(task) * grid.heads; };
+    auto task_row = [&](int task) { return grid.by_heads.of(task) * 32 + lane; };
+    auto where_dt = [&](int task) { /* of a row that is not there, that of the last one */
+        const int h = min(task_head(task), n_head - 1), i = min(task_row(task), s.n_row - 1);
+        return (const float *)a.dt.data + (size_t)(s.first_row + i) * a.dt.ld + head0 + h;
     };
     auto head_decay = [&](int task) {
         const int own = head0 + min(task_head(task), n_head - 1);
@@ -252,10 +272,10 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
     };
     auto keep_dt = [&](int task, float dt, const rate_bias &decay) {
         const int h = task_head(task), i = task_row(task);
-        if (i >= s.n_row) return;
+        if (h >= n_head || i >= s.n_row) return;
         dt = scan_dt(dt, decay.bias, a.dt_min, a.dt_max);
         shared.time[h * grid.tokens + tree0 + s.n_fed + i] = make_float2(dt, scan_decay(dt, decay.rate));
-        if (!(h == 0 && shares_head0)) a.cache_dt[(size_t)(half + s.n_fed + i) * a.n_head + head0 + h] = dt;
+        if (h >= first_kept) a.cache_dt[(size_t)(half + s.n_fed + i) * a.n_head + head0 + h] = dt;
     };
     auto ancestor = [&](int i, int up) { /* of node i: the one `up` levels above */
         for (; up > 0 && i > 0; up--) i = shared.parent[i];
@@ -328,42 +348,47 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
     };
     int in_front = n_fold; /* windows of committed tokens that are folded, and the state stored, before all else */
     bool stored = true;    /* the state in registers is the stored one */
-    /* S C of n rows from row0 on: those that need the same state together. */
-    auto multiply_states = [&](int row0, int n) {
+    /* The state that node i needs: the stored one, n windows on; and before, those of committed tokens are folded. */
+    auto need_windows = [&](int i, int n) {
+        if (has_state && !stored) state.load(memory, NS);
+#pragma unroll 1
+        for (int w = 0; w < in_front + n; w++) {
+            const bool known = w < in_front;
+            if (known && w > 0) {
+                __syncthreads(); /* the window before has been read */
+                copy_recent(0, w * SPEC_WINDOW, SPEC_WINDOW);
+                copy_path(0, w * SPEC_WINDOW, SPEC_WINDOW);
+                if (warp < n_head && lane < SPEC_WINDOW) keep_time(warp, lane, dt_known(warp, w * SPEC_WINDOW + lane));
+                scan_copies_wait();
+                __syncthreads();
+            }
+            fold([&](int k) { /* of a tree: tokens that are left, then ancestors */
+                const int j = (w - in_front) * SPEC_WINDOW + k;
+                if (known || j < n_left) return known ? k : FIRST + j;
+                return tree0 + ancestor(i, shared.depth[i] - (j - n_left));
+            });
+            if (w == in_front - 1 && has_state) state.store(memory, NS);
+        }
+        in_front = 0, stored = n == 0;
+    };
+    /* S C of n rows from row0 on: those that need the same state together. plain: all need the stored one as it is. */
+    auto multiply_states = [&](int row0, int n, bool plain) {
         int key = 0; /* of this lane's row: how many windows, and the ancestor at which they end */
-        if (lane < n) {
+        if (!plain && lane < n) {
             const int i = s.n_fed + row0 + lane, depth = shared.depth[i], folds = spec_window_folds(n_left + depth);
             const int last = folds * SPEC_WINDOW - 1 - n_left; /* its depth */
             key = folds << 16 | (folds > 0 && last >= 0 ? ancestor(i, depth - last) + 1 : 0);
         }
         uint32_t todo = n > 0 ? 0xffffffffu >> (32 - n) : 0u;
         do { /* once if there are no rows */
-            const int r = max(__ffs((int)todo) - 1, 0), wanted = __shfl_sync(0xffffffffu, key, r);
-            const uint32_t rows = __ballot_sync(0xffffffffu, lane < n && key == wanted);
-            todo &= ~rows;
-            if (in_front > 0 || !stored || wanted != 0) { /* all warps agree */
-                const int i = s.n_fed + row0 + r;
-                if (has_state && !stored) state.load(memory, NS);
-#pragma unroll 1
-                for (int w = 0; w < in_front + (wanted >> 16); w++) {
-                    const bool known = w < in_front;
-                    if (known && w > 0) {
-                        __syncthreads(); /* the window before has been read */
-                        copy_recent(0, w * SPEC_WINDOW, SPEC_WINDOW);
-                        copy_path(0, w * SPEC_WINDOW, SPEC_WINDOW);
-                        time_known(0, w * SPEC_WINDOW, SPEC_WINDOW);
-                        scan_copies_wait();
-                        __syncthreads();
-                    }
-                    fold([&](int k) { /* of a tree: tokens that are left, then ancestors */
-                        const int j = (w - in_front) * SPEC_WINDOW + k;
-                        if (known || j < n_left) return known ? k : FIRST + j;
-                        return tree0 + ancestor(i, shared.depth[i] - (j - n_left));
-                    });
-                    if (w == in_front - 1 && has_state) state.store(memory, NS);
-                }
-                in_front = 0, stored = wanted == 0;
+            uint32_t rows = todo;
+            if (!plain) {
+                const int r = max(__ffs((int)todo) - 1, 0), wanted = __shfl_sync(0xffffffffu, key, r);
+                rows = __ballot_sync(0xffffffffu, lane < n && key == wanted);
+                if (in_front > 0 || !stored || wanted != 0) /* all warps agree */
+                    need_windows(s.n_fed + row0 + r, wanted >> 16);
             }
+            todo &= ~rows;
             if (has_state) multiply_state(rows);
         } while (todo);
     };
@@ -428,7 +453,7 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
                                  : has_x && x_block * (int)grid.x_rep.by == x_head; /* of blocks that share it one */
         const T *const from = has_b ? shared.b + place * LD + lane * 8 : shared.x + place * shared.x_ld + x_lane * 8;
         if (keeps) *(uint4 *)(rings + (size_t)entry * ring_ld) = *(const uint4 *)from;
-        if (lane < n_head && !(lane == 0 && shares_head0))
+        if (lane < n_head && lane >= first_kept)
             a.recent_dt[(size_t)entry * a.n_head + head0 + lane] = shared.time[lane * grid.tokens + place].x;
     };
     /* What a chunk needs beside S C, and of the first one the tokens of a path and of a chain in front that later passes find
@@ -462,23 +487,24 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
     auto find_output = [&](int i) {
         output o;
         o.r = grid.wide.of(i), o.c = (i - o.r * (int)grid.wide.by) * V, o.h = head_of(o.c / WINDOW_CHANNELS);
+        o.skip = a.d && o.c < n_unit * WINDOW_CHANNELS ? a.d[head0 + o.h] : 0.0f;
         return o;
     };
-    auto load_gate = [&](output &o, int row) {
-        o.skip = a.d ? a.d[head0 + o.h] : 0.0f;
-        const float *const z = (const float *)a.z.data + (size_t)row * a.z.ld + channel0 + o.c;
+    auto where_gate = [&](const output &o, int row) { return (const float *)a.z.data + (size_t)row * a.z.ld + channel0 + o.c; };
+    auto load_gate = [&](output &o, const float *z) {
 #pragma unroll
         for (int v = 0; v < V; v += 2) {
-            const float2 two = a.z.data ? *(const float2 *)(z + v) : make_float2(0.0f, 0.0f);
+            const float2 two = *(const float2 *)(z + v);
             o.gate[v] = two.x, o.gate[v + 1] = two.y;
         }
     };
     struct inputs {
         uint32_t w[V / 2];
     };
-    auto load_x = [&](int at) {
+    const int x_bytes = shared.x_ld * (int)sizeof(T), dot_bytes = shared.dot_ld * 4; /* of a token */
+    auto load_x = [&](const void *from) {
         inputs x;
-        memcpy(&x, __builtin_assume_aligned(shared.x + at, V * 2), sizeof x);
+        memcpy(&x, __builtin_assume_aligned(from, V * 2), sizeof x);
         return x;
     };
     auto add_x = [&](float y[V], float w, const inputs &x) {
@@ -488,10 +514,10 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
             y[v] = fmaf(w, two.x, y[v]), y[v + 1] = fmaf(w, two.y, y[v + 1]);
         }
     };
-    /* Weights of the chunk, and where x is: by the threads that use them, or by all before. */
+    /* Weights of the chunk's row r, and how far x is: by the threads that use them, or by all before. */
     auto weigh = [&](window_near near, int r) {
-        near.weight = near.weight * shared.dot[near.place * shared.dot_ld + r];
-        near.place *= shared.x_ld;
+        near.weight = near.weight * *(const float *)((const char *)(shared.dot + r) + near.place * dot_bytes);
+        near.place *= x_bytes;
         return near;
     };
     auto weigh_all = [&](int n) {
@@ -510,40 +536,49 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             if (FEW) four[j] = weigh(four[j], o.r);
-            x[j] = load_x(four[j].place + o.c);
+            x[j] = load_x((const char *)(shared.x + o.c) + four[j].place);
         }
 #pragma unroll
         for (int v = 0; v < V; v++) sum[v] = 0.0f;
 #pragma unroll
         for (int j = 0; j < 4; j++) add_x(sum, four[j].weight, x[j]);
     };
-    /* The norm behind: the squares of y, a unit's by the N lanes that have it, and y as it leaves it. These lanes are LANES
-     * apart in one warp, from a multiple of N * LANES on: a row of outputs has whole units. Other lanes may not be here. */
-    auto put_norm = [&](const output &o, int row, float y[V]) {
+    /* The squares of y for the norm behind: a unit's are added up by the N lanes that have it. These are LANES apart in one
+     * warp, from a multiple of N * LANES on: a row of outputs has whole units. Other lanes may not be here. */
+    auto put_squares = [&](const output &o, int row, const float y[V]) {
         constexpr int N = WINDOW_CHANNELS / V;
         static_assert(!FEW || !NORM || (LANES == 4 && N == 8), "a unit is a warp's");
         const uint32_t lanes = FEW ? 0x11111111u : ((1u << N) - 1) << (lane & -N);
-        float sum[V], weight[V];
+        float sum[V];
 #pragma unroll
         for (int v = 0; v < V; v++) sum[v] = y[v] * y[v];
 #pragma unroll
         for (int d = 1; d < V; d *= 2)
 #pragma unroll
             for (int v = 0; v < V; v += 2 * d) sum[v] = sum[v] + sum[v + d];
-#pragma unroll 1 /* several shuffles take registers from all of the kernel */
+#pragma unroll(FEW ? 3 : 1) /* several shuffles take registers from all of the kernel */
         for (int d = LANES; d < N * LANES; d *= 2) sum[0] = sum[0] + __shfl_xor_sync(lanes, sum[0], d);
         if (o.c % WINDOW_CHANNELS == 0)
             norm.squares[(size_t)row * norm.n_square + (channel0 + o.c) / WINDOW_CHANNELS] = sum[0];
-        memcpy(weight, __builtin_assume_aligned(shared.weight + o.c, V * 4), sizeof weight);
+    };
+    auto gate = [&](const output &o, float y[V]) {
 #pragma unroll
-        for (int v = 0; v < V; v++) y[v] = y[v] * weight[v];
+        for (int v = 0; v < V; v++)
+            if (a.z.data) y[v] = y[v] * silu(o.gate[v]);
     };
     auto put_out = [&](const output &o, int row, int node, int skipped) {
         const int at = o.h * grid.chunk + o.r;
         const window_near *const near = shared.near + at * WINDOW_NEAR;
-        float y[V];
-        if constexpr (FEW) {
+        const inputs own_x = load_x(shared.x + (tree0 + node) * shared.x_ld + o.c);
+        const float decay = shared.decay[at];
+        const float *const sums = shared.sum + o.r * shared.sum_ld + o.c;
+        const int part_ld = grid.chunk * shared.sum_ld;
+        float y[V], sc[V]; /* of near tokens; S C, the parts' sums added up as a tree */
+        if constexpr (FEW) { /* a lane has groups, and one part of S C */
             constexpr int EACH = WINDOW_GROUPS / LANES;
+            static_assert(V == 2 && PARTS <= LANES, "");
+            const float2 part = *(const float2 *)(sums + lane_of % PARTS * part_ld);
+            sc[0] = part.x, sc[1] = part.y;
             sum_group(o, near + 4 * EACH * lane_of, y);
             if constexpr (EACH == 2) {
                 float second[V];
@@ -554,7 +589,10 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
 #pragma unroll
             for (int d = 1; d < LANES; d *= 2)
 #pragma unroll
-                for (int v = 0; v < V; v++) y[v] = y[v] + __shfl_xor_sync(0xffffffffu, y[v], d);
+                for (int v = 0; v < V; v++) {
+                    y[v] = y[v] + __shfl_xor_sync(0xffffffffu, y[v], d);
+                    if (d < PARTS) sc[v] = sc[v] + __shfl_xor_sync(0xffffffffu, sc[v], d);
+                }
             if (lane_of > 0) return;
         } else { /* the same tree: a group's sum joins those of its neighbours when it has them */
             float part[3][V];
@@ -574,85 +612,125 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
 #pragma unroll
                 for (int v = 0; v < V && level < 3; v++) part[level][v] = y[v];
             }
+#pragma unroll
+            for (int v = 0; v < V; v += 2) {
+                float2 sum[PARTS];
+#pragma unroll
+                for (int k = 0; k < PARTS; k++) sum[k] = *(const float2 *)(sums + k * part_ld + v);
+#pragma unroll
+                for (int k = 1; k < PARTS; k *= 2)
+#pragma unroll
+                    for (int j = 0; j < PARTS; j += 2 * k) sum[j].x = sum[j].x + sum[j + k].x, sum[j].y = sum[j].y + sum[j + k].y;
+                sc[v] = sum[0].x, sc[v + 1] = sum[0].y;
+            }
         }
-        const inputs own_x = load_x((tree0 + node) * shared.x_ld + o.c);
-        const float decay = shared.decay[at];
 #pragma unroll
-        for (int v = 0; v < V; v += 2) {
-            float2 sum[PARTS];
-#pragma unroll
-            for (int k = 0; k < PARTS; k++) sum[k] = *(const float2 *)(shared.sum + (k * grid.chunk + o.r) * shared.sum_ld + o.c + v);
-#pragma unroll
-            for (int k = 1; k < PARTS; k *= 2)
-#pragma unroll
-                for (int j = 0; j < PARTS; j += 2 * k) sum[j].x = sum[j].x + sum[j + k].x, sum[j].y = sum[j].y + sum[j + k].y;
-            y[v] = fmaf(decay, sum[0].x, y[v]), y[v + 1] = fmaf(decay, sum[0].y, y[v + 1]);
-        }
+        for (int v = 0; v < V; v++) y[v] = fmaf(decay, sc[v], y[v]);
         add_x(y, o.skip, own_x);
-        if constexpr (NORM) { /* apart: gates in one place for both cost the kernels without a norm instructions */
+        gate(o, y);
+        float out[V];
+        memcpy(out, y, sizeof out);
+        if constexpr (NORM) {
+            float weight[V];
+            memcpy(weight, __builtin_assume_aligned(shared.weight + o.c, V * 4), sizeof weight);
 #pragma unroll
-            for (int v = 0; v < V; v++)
-                if (a.z.data) y[v] = y[v] * silu(o.gate[v]);
-            put_norm(o, row, y);
+            for (int v = 0; v < V; v++) out[v] = y[v] * weight[v];
         }
 #pragma unroll
         for (int v = 0; v < V; v += 2) {
-            if (!NORM && a.z.data) y[v] = y[v] * silu(o.gate[v]), y[v + 1] = y[v + 1] * silu(o.gate[v + 1]);
             const size_t to_y = (size_t)row * a.y.ld + channel0 + o.c + v;
-            if (a.y.dtype == SPEC_DTYPE_F32) *(float2 *)((float *)a.y.data + to_y) = make_float2(y[v], y[v + 1]);
-            else *(uint32_t *)((T *)a.y.data + to_y) = bits16(from_f32<T>(y[v])) | bits16(from_f32<T>(y[v + 1])) << 16;
+            if (a.y.dtype == SPEC_DTYPE_F32) *(float2 *)((float *)a.y.data + to_y) = make_float2(out[v], out[v + 1]);
+            else *(uint32_t *)((T *)a.y.data + to_y) = bits16(from_f32<T>(out[v])) | bits16(from_f32<T>(out[v + 1])) << 16;
         }
+        if constexpr (NORM) put_squares(o, row, y);
     };
 
-    /* Before the wait: what earlier passes left. */
-    copy_recent(FIRST, first, n_left);
-    if (n_fold > 0) copy_recent(0, 0, SPEC_WINDOW);
+    /* Before the wait: what earlier passes left. All of it is on its way before any is looked at: a second trip to memory would
+     * keep the product behind from being set up. */
+    enum { HELD_LANES = (FIRST + WINDOW_NEAR + 31) / 32 }; /* tokens of a lane, of a warp to a head */
+    const spec_step_node *const node = spec_step_nodes(step) + s.first_node;
+    int parent = tid < n_tree ? node[tid].parent : -1, depth = tid < n_tree ? node[tid].depth : 0;
+    const int row_depth = lane < min(s.n_row, grid.chunk) ? node[s.n_fed + lane].depth : 0;
+    float held_dt[HELD_LANES];
+#pragma unroll
+    for (int q = 0; q < HELD_LANES; q++)
+        held_dt[q] = warp < n_head && lane + 32 * q < n_held ? dt_known(warp, number_of(0, lane + 32 * q)) : 0.0f;
+    rate_bias decay = head_decay(first_task);
+    output first_out = find_output(tid / LANES); /* of each chunk */
+    const bool has_out = first_out.c < n_unit * WINDOW_CHANNELS;
+    copy_recent(held0, 0, n_held);
     if (NORM && tid < n_unit * (WINDOW_CHANNELS / 4))
         scan_copy16((uint32_t)__cvta_generic_to_shared(shared.weight + tid * 4), norm.weight + channel0 + tid * 4);
-    const spec_step_node *const node = spec_step_nodes(step) + s.first_node;
-#pragma unroll 1
-    for (int i = tid; i < n_tree; i += n_thread) {
-        const int up = node[i].parent;
-        shared.parent[i] = (int16_t)(up < i && up >= 0 ? up : -1);
-        shared.depth[i] = (int16_t)node[i].depth;
-    }
+    /* Not before: what has been asked for would wait behind the weights of the product behind. With few rows now, since a short
+     * pass waits for its kernels to be set up, else when it has come (measured, docs/performance.md). */
+    if (FEW) grid_release();
 #pragma unroll 1
     for (int i = tid; i < grid.chunk; i += n_thread) shared.dot[none * shared.dot_ld + i] = 0.0f;
 #pragma unroll 1
     for (int i = tid; i < shared.x_ld; i += n_thread) shared.x[none * shared.x_ld + i] = from_f32<T>(0.0f);
-    time_known(FIRST, first, n_left);
-    if (n_fold > 0) time_known(0, 0, SPEC_WINDOW);
+#pragma unroll 1
+    for (int i = tid; i < n_tree;) {
+        shared.parent[i] = (int16_t)(parent < i && parent >= 0 ? parent : -1);
+        shared.depth[i] = (int16_t)depth;
+        i += n_thread;
+        if (i < n_tree) parent = node[i].parent, depth = node[i].depth;
+    }
+#pragma unroll
+    for (int q = 0; q < HELD_LANES; q++)
+        if (warp < n_head && lane + 32 * q < n_held) keep_time(warp, held0 + lane + 32 * q, held_dt[q]);
 #pragma unroll 1
     for (int i = lane; warp < n_head && i < s.n_fed; i += 32)
         keep_time(warp, tree0 + i, a.cache_dt[(size_t)(half + i) * a.n_head + head0 + warp]);
-    rate_bias decay = head_decay(first_task);
-    grid_release(); /* not before: what has been asked for would wait behind the weights of the product behind */
-    output first_out = find_output(tid / LANES); /* of each chunk */
-    const bool has_out = first_out.c < n_unit * WINDOW_CHANNELS;
-    grid_wait();
+    /* Do the rows of the first chunk need the stored state as it is? Known to each warp. */
+    const bool plain = n_fold == 0 && __all_sync(0xffffffffu, spec_window_folds(n_left + row_depth) == 0);
 
-    float dt = dt_of(first_task);
-    const T *const rows = (const T *)(has_b ? a.b.data : a.x.data) + col;
+    /* Where the pass leaves what this thread reads; with registers to spare known before the wait, since nothing else stands
+     * between it and the loads. */
+    struct sources {
+        const float *dt, *gate;
+        const T *row, *c;
+    };
     const int rows_ld = has_b ? a.b.ld : a.x.ld;
     const T *const c_rows = (const T *)a.c.data + grid.c_rep.of(first_head) * NS + lane * 8;
+    const bool has_dt = first_task < n_dt, has_row = warp < s.n_row;
+    const bool reads_gate = has_out && a.z.data && first_out.r < min(s.n_row, grid.chunk);
+    sources from;
+    auto find_sources = [&]() {
+        const size_t row = (size_t)(s.first_row + warp);
+        from.dt = where_dt(first_task), from.gate = where_gate(first_out, s.first_row + first_out.r);
+        from.row = (const T *)(has_b ? a.b.data : a.x.data) + col + row * rows_ld, from.c = c_rows + row * a.c.ld;
+    };
+    if (V == 2) {
+        find_sources();
+        if (has_dt) found(from.dt);
+        if (reads_gate) found(from.gate);
+        if (has_row && copies) found(from.row);
+        if (has_row && has_b) found(from.c);
+    }
+    if (!FEW) grid_release();
+    grid_wait();
+    if (V != 2) find_sources();
+
+    float dt = has_dt ? *from.dt : 0.0f;
+    if (reads_gate) load_gate(first_out, from.gate);
+    uint32_t row_to = to + (tree0 + s.n_fed + warp) * to_ld;
     const uint32_t c_to = (uint32_t)__cvta_generic_to_shared(shared.c + lane * 8);
-    auto copy_c = [&](int r, int row) {
-        if (has_b) scan_copy16(c_to + (uint32_t)r * (LD * (uint32_t)sizeof(T)), c_rows + (size_t)row * a.c.ld);
+    auto copy_c = [&](int r, const T *from) {
+        if (has_b) scan_copy16(c_to + (uint32_t)r * (LD * (uint32_t)sizeof(T)), from);
     };
 #pragma unroll 1
     for (int i = warp; i < s.n_row; i += n_warp) {
-        const int row = s.first_row + i;
-        if (copies) scan_copy16(to + (tree0 + s.n_fed + i) * to_ld, rows + (size_t)row * rows_ld);
-        if (i < grid.chunk) copy_c(i, row);
+        if (copies) scan_copy16(row_to, from.row);
+        if (i < grid.chunk) copy_c(i, from.c);
+        row_to += n_warp * to_ld, from.row += n_warp * rows_ld, from.c += n_warp * a.c.ld;
     }
-    copy_path(FIRST, first, n_left);
-    if (n_fold > 0) copy_path(0, 0, SPEC_WINDOW);
-    if (s.n_fed > 0) copy_replayed(tree0, s.n_replay, s.n_fed);
-    if (has_out && first_out.r < min(s.n_row, grid.chunk)) load_gate(first_out, s.first_row + first_out.r);
+    if (s.n_replay > 0) copy_path(held0, 0, n_held);
+    if (s.n_fed > 0) copy_fed();
 #pragma unroll 1
-    for (int task = first_task; task < n_head * n_rows32; task += n_warp) {
-        if (task != first_task) dt = dt_of(task), decay = head_decay(task);
+    for (int task = first_task; task < n_dt;) {
         keep_dt(task, dt, decay);
+        task += n_warp;
+        if (task < n_dt) dt = *where_dt(task), decay = head_decay(task);
     }
     scan_copies_wait();
     __syncthreads();
@@ -661,15 +739,17 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
     for (int row0 = 0; row0 == 0 || row0 < s.n_row; row0 += grid.chunk) { /* once if there are no rows */
         const int n = min(s.n_row - row0, grid.chunk), next = row0 + grid.chunk;
         if (row0 > 0) {
-            if (has_out && first_out.r < n) load_gate(first_out, s.first_row + row0 + first_out.r);
+            if (a.z.data && has_out && first_out.r < n)
+                load_gate(first_out, where_gate(first_out, s.first_row + row0 + first_out.r));
             scan_copies_wait();
             __syncthreads(); /* C is there; all else of the chunk before has been read */
         }
-        multiply_states(row0, n);
+        multiply_states(row0, n, row0 == 0 && plain);
         run_tasks(row0, n);
         __syncthreads();
 #pragma unroll 1
-        for (int i = warp; i < min(s.n_row - next, grid.chunk); i += n_warp) copy_c(i, s.first_row + next + i);
+        for (int i = warp; i < min(s.n_row - next, grid.chunk); i += n_warp)
+            copy_c(i, c_rows + (size_t)(s.first_row + next + i) * a.c.ld);
         int skipped = 0; /* groups of which no row has a token */
         if (!FEW) {
             weigh_all(n);
@@ -681,7 +761,7 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
             output o = first_out;
             if (i != tid / LANES) o = find_output(i);
             if (o.c >= n_unit * WINDOW_CHANNELS) continue;
-            if (i != tid / LANES) load_gate(o, s.first_row + row0 + o.r);
+            if (i != tid / LANES && a.z.data) load_gate(o, where_gate(o, s.first_row + row0 + o.r));
             put_out(o, s.first_row + row0 + o.r, s.n_fed + row0 + o.r, skipped);
         }
     }
@@ -702,7 +782,8 @@ static window_grid grid_of(const spec_scan_args *a, int units, int rows)
     g.b_width = spec_scan_columns(a->n_head, a->b_rep, a->n_state);
     g.x_width = spec_scan_columns(a->n_head, a->x_rep, a->head_dim);
     g.per_head = divide_by(a->head_dim / WINDOW_CHANNELS), g.x_rep = divide_by(a->x_rep);
-    g.b_rep = divide_by(a->b_rep), g.c_rep = divide_by(a->c_rep);
+    g.b_rep = divide_by(a->b_rep), g.c_rep = divide_by(a->c_rep), g.by_heads = divide_by(g.heads);
+    g.ring_magic = UINT32_MAX / (uint32_t)a->n_ring;
     return g;
 }
 
