@@ -7,18 +7,13 @@
 
 enum { ROW_THREADS = 1024 };
 
-static __device__ __forceinline__ unsigned long long warp_best(unsigned long long v)
+static __device__ __forceinline__ unsigned long long block_max(unsigned long long v, unsigned long long *shared)
 {
 #pragma unroll
     for (int d = 16; d > 0; d >>= 1) {
         const unsigned long long o = __shfl_xor_sync(0xffffffffu, v, d);
         v = o > v ? o : v;
     }
-    return v;
-}
-static __device__ __forceinline__ unsigned long long block_max(unsigned long long v, unsigned long long *shared)
-{
-    v = warp_best(v);
     if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v;
     __syncthreads();
     v = shared[0];
@@ -59,9 +54,7 @@ static __device__ __forceinline__ unsigned long long row_best(const float *row, 
 
 /* -------------------------------------------------------------------------------- arg-max --- */
 
-static_assert(CUDA_ARGMAX_PARTS <= 32, "a lane reads a part");
-
-/* The last block of a row to finish reads what the others found, a lane from each. A maximum does not depend on the order. */
+/* The last block of a row to finish reads what the others found. A maximum does not depend on the order. */
 static __global__ void __launch_bounds__(256)
 argmax_kernel(const float *logits, int ld, int n, unsigned long long *part, unsigned int *count, int32_t *out,
               spec_step_node *next)
@@ -78,12 +71,13 @@ argmax_kernel(const float *logits, int ld, int n, unsigned long long *part, unsi
         last = atomicAdd(&count[r], 1u) == (unsigned)n_part - 1;
     }
     __syncthreads();
-    if (!last || threadIdx.x >= 32) return;
+    if (!last || threadIdx.x != 0) return;
     __threadfence();
-    const bool there = (int)threadIdx.x < n_part;
-    const unsigned long long all =
-        warp_best(there ? ((volatile unsigned long long *)part)[(size_t)r * CUDA_ARGMAX_PARTS + threadIdx.x] : 0ull);
-    if (threadIdx.x > 0) return;
+    unsigned long long all = 0;
+    for (int i = 0; i < n_part; i++) {
+        const unsigned long long p = ((volatile unsigned long long *)part)[(size_t)r * CUDA_ARGMAX_PARTS + i];
+        all = p > all ? p : all;
+    }
     const int token = all ? rank_id(all) : -1;
     out[r] = token;
     if (next) next[r].token = token;
