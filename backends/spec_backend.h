@@ -167,7 +167,7 @@ typedef struct spec_step_block {
 
 SPEC_HD static inline const spec_step_seq *spec_step_seqs(const spec_step_block *b)
 {
-    return (const spec_step_seq *)((const char *)b + b->off_seq);
+    return (const spec_step_seq *)(b + 1); /* off_seq, without a look at it */
 }
 SPEC_HD static inline const spec_step_node *spec_step_nodes(const spec_step_block *b)
 {

@@ -267,13 +267,6 @@ __device__ __forceinline__ void grid_begin()
     grid_wait();
 }
 
-/* The sequences of the pass. They stand right behind the head of the block (speci_cuda_step_bind), so that they are on their way
- * while it is. */
-__device__ __forceinline__ const spec_step_seq *step_seqs(const spec_step_block *step)
-{
-    return (const spec_step_seq *)(step + 1);
-}
-
 /* By a type that is known at run time: the branch is uniform. */
 __device__ __forceinline__ float load_any(const void *p, int dtype, size_t i)
 {

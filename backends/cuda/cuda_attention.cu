@@ -10,7 +10,7 @@ static __global__ void attention_merge_kernel(const spec_step_block *step, spec_
     const int r = (int)blockIdx.x, h = (int)blockIdx.y, d = a.kv.head_dim;
     grid_release();
     if (r >= step->n_row) return grid_wait();
-    const spec_step_seq *s = step_seqs(step) + spec_step_row_seq(step)[r];
+    const spec_step_seq *s = spec_step_seqs(step) + spec_step_row_seq(step)[r];
     const int p = s->n_past + spec_step_row_node(step, s, r)->depth;
     grid_wait();
     const float *in = scratch + ((size_t)r * a.n_head + h) * n_part * (d + 2);

@@ -224,7 +224,7 @@ attention_f32_kernel(const spec_step_block *step, spec_attention_args a, int vec
     const int n_kv = a.kv.n_kv_head, d = a.kv.head_dim, rep = a.n_head / n_kv, n_ht = (rep + HT - 1) / HT;
     const int kv_head = (int)blockIdx.y / n_ht, head0 = (int)blockIdx.y % n_ht * HT; /* within the K/V head's */
     const bool prefill = step->phase == SPEC_PHASE_PREFILL;
-    const spec_step_seq *seqs = step_seqs(step);
+    const spec_step_seq *seqs = spec_step_seqs(step);
 
     if (tid < RT) {
         const int r = row0 + tid;

@@ -162,7 +162,7 @@ attention_matrix_kernel(const spec_step_block *step, const spec_attention_args a
     const auto first_of = [&](int p) { return a.window ? max(p - a.window + 1, 0) : 0; };
 
     /* Lane i has row i's sequence and position; -1 for none. */
-    const spec_step_seq *const seqs = step_seqs(step);
+    const spec_step_seq *const seqs = spec_step_seqs(step);
     int seq = -1, position = -1;
     if (lane < rows && row0 + lane < n_row) {
         seq = step->n_seq == 1 ? 0 : spec_step_row_seq(step)[row0 + lane]; /* a load less to wait for */

@@ -70,7 +70,7 @@ attention_prefill_kernel(const spec_step_block *step, spec_attention_args a)
     grid_begin();
     const int n_row = step->n_row;
     if (row0 >= n_row) return;
-    const spec_step_seq *s = step_seqs(step);
+    const spec_step_seq *s = spec_step_seqs(step);
     const int32_t *page_of = spec_step_pages(step) + s->first_page;
     const int bottom = s->n_past + row0, top = s->n_past + min(row0 + PRE_ROWS, n_row) - 1; /* positions of the block */
     const int warp_row = row0 + warp * 16, low = s->n_past + warp_row, high = low + 15;     /* and of the warp */

@@ -473,7 +473,7 @@ static spec_status cuda_wait(spec_queue *q, uint64_t mark)
 /* Nodes that grew on the device take their places in the step; a block per sequence. */
 static __global__ void __launch_bounds__(128) feed_kernel(spec_step_block *step)
 {
-    const spec_step_seq s = step_seqs(step)[blockIdx.x];
+    const spec_step_seq s = spec_step_seqs(step)[blockIdx.x];
     const spec_step_node *feed = step->feed + (size_t)s.slot * (size_t)step->ld_feed;
     spec_step_node *node = (spec_step_node *)((char *)step + step->off_node) + s.first_node;
     for (int i = s.n_given + (int)threadIdx.x; i < s.n_fed + s.n_row; i += (int)blockDim.x) node[i] = feed[i];
@@ -490,7 +490,7 @@ spec_status speci_cuda_step_bind(spec_queue *q, const spec_step_block *b)
     if (b->n_row < 0 || b->n_row > b->n_row_run || b->n_row_run < least || b->n_row_run > 32768 || b->n_seq < 0 ||
         (b->phase == SPEC_PHASE_DECODE && b->n_row != b->n_row_run) || b->n_seq > 4096 || b->n_kv < 0)
         return h->fail(SPEC_E_INVALID, "cuda: a step of %d of %d rows, %d sequences", b->n_row, b->n_row_run, b->n_seq);
-    if (b->n_seq > 0 && b->off_seq != (int32_t)sizeof *b) /* step_seqs() */
+    if (b->n_seq > 0 && b->off_seq != (int32_t)sizeof *b) /* spec_step_seqs() */
         return h->fail(SPEC_E_INVALID, "cuda: a step whose sequences stand at byte %d, not right behind its head at %zu",
                        b->off_seq, sizeof *b);
     int32_t slot;

@@ -178,7 +178,7 @@ conv_kernel(const spec_step_block *step, const spec_conv_args a, int rows)
     const int n_seq = is_row ? spec_step_row_seq(step)[entity] : (entity - rows) / (CONV_PARTS + 1);
     if (n_seq >= step->n_seq) return grid_wait();
 
-    const spec_step_seq s = step_seqs(step)[n_seq];
+    const spec_step_seq s = spec_step_seqs(step)[n_seq];
     const conv_inputs<T, V> in(a, step, s);
     const int part = is_row ? 0 : (entity - rows) % (CONV_PARTS + 1), n_entry = s.n_replay + (s.n_fed > 0 ? s.n_fed : 0);
     if (part == CONV_PARTS) {
@@ -221,7 +221,7 @@ conv_prefill_kernel(const spec_step_block *step, const spec_conv_args a)
     const bool is_window = blockIdx.y == gridDim.y - 1;
     grid_release();
     if (c >= a.n_channel || (int)blockIdx.z >= step->n_seq) return grid_wait();
-    const spec_step_seq s = step_seqs(step)[blockIdx.z];
+    const spec_step_seq s = spec_step_seqs(step)[blockIdx.z];
     const conv_inputs<T, V> in(a, step, s);
     if (is_window) {
         in.advance_window(s.n_row, c);

@@ -30,7 +30,7 @@ static __global__ void embed_kernel(const spec_step_block *step, T table, int n_
     if (r >= step->n_row_run) return;
     int token = -1;
     if (r < step->n_row) {
-        const spec_step_seq *s = step_seqs(step) + spec_step_row_seq(step)[r];
+        const spec_step_seq *s = spec_step_seqs(step) + spec_step_row_seq(step)[r];
         token = spec_step_row_node(step, s, r)->token;
     }
     const bool valid = token >= 0 && token < n_vocab;

@@ -16,7 +16,7 @@ static __global__ void kv_commit_kernel(const spec_step_block *step, commit_laye
     grid_wait(); /* before the release, as in cuda_embed.cu */
     grid_release();
     if ((int)blockIdx.y >= step->n_seq) return;
-    const spec_step_seq s = step_seqs(step)[blockIdx.y];
+    const spec_step_seq s = spec_step_seqs(step)[blockIdx.y];
     if (s.n_replay <= 0) return;
     const int32_t *path = spec_step_paths(step) + s.first_path;
     if (path[s.n_replay - 1] == s.n_replay - 1) return; /* ascending and ends in place: all are in place */

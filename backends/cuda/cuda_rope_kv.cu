@@ -27,7 +27,7 @@ rope_kv_kernel(const spec_step_block *step, spec_rope_kv_args a)
     if (r >= step->n_row || h >= a.n_head + 2 * n_kv) return grid_wait();
     const bool is_q = h < a.n_head, is_v = h >= a.n_head + n_kv;
 
-    const spec_step_seq *s = step_seqs(step) + spec_step_row_seq(step)[r];
+    const spec_step_seq *s = spec_step_seqs(step) + spec_step_row_seq(step)[r];
     const int slot = s->n_past + s->n_fed + (r - s->first_row), half = is_v ? 0 : a.n_rot / 2;
     const int page = spec_step_pages(step)[s->first_page + slot / SPEC_PAGE];
     const float position = (float)(s->n_past + spec_step_row_node(step, s, r)->depth);

@@ -137,7 +137,7 @@ scan_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile, int
     grid_release();
     if ((int)blockIdx.y >= step->n_seq) return grid_wait();
     const int n_seq = (int)blockIdx.y;
-    const spec_step_seq s = step_seqs(step)[n_seq];
+    const spec_step_seq s = spec_step_seqs(step)[n_seq];
     const spec_step_node *node = spec_step_nodes(step) + s.first_node;
     const int32_t *path = spec_step_paths(step) + s.first_path;
     const bool prefill = step->phase == SPEC_PHASE_PREFILL;

@@ -366,7 +366,7 @@ scan_prefill_kernel(const spec_step_block *step, const spec_scan_args a, int n_t
     ssd_shared<T, NS, CH> &shared = *(ssd_shared<T, NS, CH> *)dynamic;
     grid_release();
     if ((int)blockIdx.y >= step->n_seq) return grid_wait();
-    const spec_step_seq s = step_seqs(step)[blockIdx.y];
+    const spec_step_seq s = spec_step_seqs(step)[blockIdx.y];
     const block_t block(a, s, n_tile);
     const bool has_state = threadIdx.x >= SSD_GROUP, makes_table = threadIdx.x < 32; /* the warp of the fewest columns */
     const float skip = a.d ? a.d[block.head] : 0.0f;

@@ -121,7 +121,7 @@ scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_
     grid_release();
     const int n_seq = (int)blockIdx.y;
     if (n_seq >= step->n_seq) return grid_wait();
-    const spec_step_seq s = step_seqs(step)[n_seq];
+    const spec_step_seq s = spec_step_seqs(step)[n_seq];
     if (s.n_replay > a.n_node || s.n_fed + s.n_row > a.n_node) return grid_wait(); /* caches and tables hold n_node */
 
     /* The walk: a channel of the block, and two of its states. */

@@ -381,7 +381,7 @@ scan_wgmma_kernel(const spec_step_block *step, const spec_scan_args a)
     sw_shared &shared = *(sw_shared *)(dynamic + up);
     grid_release();
     if ((int)blockIdx.y >= step->n_seq) return grid_wait();
-    const spec_step_seq s = step_seqs(step)[blockIdx.y];
+    const spec_step_seq s = spec_step_seqs(step)[blockIdx.y];
     const sw_block block(a, s, shared, barriers);
     if (threadIdx.x == 0) {
         for (int i = 0; i < SW_STAGES; i++) barrier_init(&barriers.come[i], 4), barrier_init(&barriers.read[i], 8);

@@ -197,7 +197,7 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile)
     grid_release();
     if ((int)blockIdx.y >= step->n_seq) return grid_wait();
     const int n_seq = (int)blockIdx.y;
-    const spec_step_seq s = step_seqs(step)[n_seq];
+    const spec_step_seq s = spec_step_seqs(step)[n_seq];
     if (!scan_window_fits(a, s)) return grid_wait();
     const int tid = (int)threadIdx.x, warp = tid / 32, lane = tid % 32;
     const int head = (int)blockIdx.x / n_tile, tile = (int)blockIdx.x % n_tile, c0 = tile * WINDOW_CHANNELS;

@@ -175,7 +175,7 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
     const int g = lane / 4, t = lane % 4;
 
     const int n_seq = (int)blockIdx.y;
-    const spec_step_seq s = step_seqs(step)[n_seq]; /* beyond the last there is memory too */
+    const spec_step_seq s = spec_step_seqs(step)[n_seq]; /* beyond the last there is memory too */
     if (n_seq >= step->n_seq) return grid_wait();
     const int n_tree = s.n_fed + s.n_row, n_known = s.n_recent + s.n_replay;
     if (!scan_window_fits(a, s)) return grid_wait();
