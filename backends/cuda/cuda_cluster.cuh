@@ -22,6 +22,31 @@ static __device__ __forceinline__ void cluster_send(float2 *to, const float2 &v,
                  : "memory");
 }
 
+/* Of a launch in clusters along x: which block of its cluster, of how many, and which cluster. Without: 0, 1 and blockIdx.x. */
+static __device__ __forceinline__ int cluster_rank()
+{
+    uint32_t r;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+    return (int)r;
+}
+static __device__ __forceinline__ int cluster_size()
+{
+    uint32_t n;
+    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(n));
+    return (int)n;
+}
+static __device__ __forceinline__ int cluster_id()
+{
+    uint32_t i;
+    asm("mov.u32 %0, %%clusterid.x;" : "=r"(i));
+    return (int)i;
+}
+/* Until all threads of the cluster that have not ended are here; what they wrote before is seen after it. */
+static __device__ __forceinline__ void cluster_sync()
+{
+    asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
 /* Clusters of so many blocks that the device holds at once; a cluster is at home in one group of multiprocessors. */
 template <typename... P>
 static inline int clusters_at_once(const spec_queue *q, void (*kernel)(P...), int blocks, int threads, int bytes)

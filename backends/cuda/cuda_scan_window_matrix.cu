@@ -5,7 +5,8 @@
  *
  * A block has up to WINDOW_UNITS units of 16 channels, of heads that share B and C. Of a unit's state a warp has 16 channels
  * x 32 states in registers, as the instruction leaves sums (m16n8): what a fold adds to, and, two columns taken for two k,
- * what S C multiplies (m16n8k8). x, B and C of the tokens lie in shared memory; rows are done WINDOW_CHUNK at a time:
+ * what S C multiplies (m16n8k8). x, B and C of the tokens lie in shared memory; rows are done WINDOW_CHUNK at a time, or
+ * fewer, where the blocks of a cluster take chunks of the same channels by turns:
  *   1  S C of each row, a part from each warp; C . B of every row and token, a tile of 8 x 16 a warp's task; the powers P of
  *      a row and head by a warp, a product over lanes with the newest token in lane 0;
  *   2  a thread to a row and V channels: the sum over its near tokens, D x, the gate; and a deferred norm behind, of which a
@@ -16,6 +17,7 @@
  * is in the pass. The state and what the rings hold are read before the kernel waits for the one in front. */
 #include <type_traits>
 
+#include "cuda_cluster.cuh"
 #include "cuda_linear.cuh"
 #include "cuda_norm.cuh"
 #include "cuda_scan.cuh"
@@ -23,13 +25,14 @@
 enum {
     WINDOW_NEAR = 2 * SPEC_WINDOW,  /* near tokens of a row at most */
     WINDOW_CHANNELS = 16,           /* of a unit */
-    WINDOW_UNITS = 4,               /* of a block, at most */
+    WINDOW_UNITS = 5,               /* of a block, at most */
     WINDOW_STATES = 32,             /* of a warp */
     WINDOW_TILES = WINDOW_STATES / 8,
     WINDOW_CHUNK = 32,              /* rows */
     WINDOW_PAD = 8,                 /* values behind a row of B or C: the rows that ldmatrix reads lie on different banks */
     WINDOW_FEW = 4,                 /* rows whose near tokens are divided among threads */
-    WINDOW_MORE = 4                 /* warps of a block without a state */
+    WINDOW_MORE = 4,                /* warps of a block without a state, */
+    WINDOW_WARPS = 20               /* where registers suffice */
 };
 static_assert(WINDOW_NEAR == 32, "a near token is a lane's");
 static_assert(WINDOW_CHANNELS == SPEC_SQUARES, "a row's squares of a unit are one sum");
@@ -180,10 +183,16 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
     const int n_tree = s.n_fed + s.n_row, n_known = s.n_recent + s.n_replay;
     if (!scan_window_fits(a, s)) return grid_wait();
     const int n_fold = spec_window_folds(n_known), first = n_fold * SPEC_WINDOW, n_left = n_known - first;
+    /* Which rows: a block sees those of its chunks and all in front of them, their ancestors; the first block of a cluster
+     * those that the rings will keep as well. */
+    const int rank = FEW ? 0 : cluster_rank(), begin = rank * grid.chunk, stride = FEW ? grid.chunk : cluster_size() * grid.chunk;
+    if (rank > 0 && begin >= s.n_row) return grid_wait();
+    const int n_first = min(s.n_row - begin, grid.chunk); /* rows of its first chunk */
+    const int n_seen = begin + stride < s.n_row ? s.n_row : max(begin + n_first, rank == 0 ? s.n_advance : 0);
     const int tree0 = FIRST + n_left, none = grid.tokens - 1; /* places of node 0, and of no token */
 
     /* Which channels: units of a group, counted through its heads. */
-    const int first_head = (int)blockIdx.z * grid.group, unit0 = (int)blockIdx.x * grid.units;
+    const int first_head = (int)blockIdx.z * grid.group, unit0 = (FEW ? (int)blockIdx.x : cluster_id()) * grid.units;
     const int n_unit = min(grid.units, grid.group_units - unit0), channel0 = first_head * a.head_dim + unit0 * WINDOW_CHANNELS;
     const int in_group = grid.per_head.of(unit0), head0 = first_head + in_group; /* heads are counted from head0 */
     auto head_of = [&](int unit) { return grid.per_head.of(unit0 + unit) - in_group; };
@@ -259,11 +268,11 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
     struct rate_bias {
         float rate, bias;
     };
-    const int n_dt = (s.n_row + 31) / 32 * grid.heads, first_task = n_warp - 1 - warp;
+    const int n_dt = (n_seen + 31) / 32 * grid.heads, first_task = n_warp - 1 - warp;
     auto task_head = [&](int task) { return task - grid.by_heads.of(task) * grid.heads; };
     auto task_row = [&](int task) { return grid.by_heads.of(task) * 32 + lane; };
     auto where_dt = [&](int task) { /* of a row that is not there, that of the last one */
-        const int h = min(task_head(task), n_head - 1), i = min(task_row(task), s.n_row - 1);
+        const int h = min(task_head(task), n_head - 1), i = min(task_row(task), n_seen - 1);
         return (const float *)a.dt.data + (size_t)(s.first_row + i) * a.dt.ld + head0 + h;
     };
     auto head_decay = [&](int task) {
@@ -272,10 +281,10 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
     };
     auto keep_dt = [&](int task, float dt, const rate_bias &decay) {
         const int h = task_head(task), i = task_row(task);
-        if (h >= n_head || i >= s.n_row) return;
+        if (h >= n_head || i >= n_seen) return;
         dt = scan_dt(dt, decay.bias, a.dt_min, a.dt_max);
         shared.time[h * grid.tokens + tree0 + s.n_fed + i] = make_float2(dt, scan_decay(dt, decay.rate));
-        if (h >= first_kept) a.cache_dt[(size_t)(half + s.n_fed + i) * a.n_head + head0 + h] = dt;
+        if (h >= first_kept && i >= begin) a.cache_dt[(size_t)(half + s.n_fed + i) * a.n_head + head0 + h] = dt;
     };
     auto ancestor = [&](int i, int up) { /* of node i: the one `up` levels above */
         for (; up > 0 && i > 0; up--) i = shared.parent[i];
@@ -367,7 +376,10 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
                 if (known || j < n_left) return known ? k : FIRST + j;
                 return tree0 + ancestor(i, shared.depth[i] - (j - n_left));
             });
-            if (w == in_front - 1 && has_state) state.store(memory, NS);
+            if (w != in_front - 1) continue;
+            if (!FEW && stride > grid.chunk) cluster_sync(); /* all blocks have read it */
+            if (rank == 0 && has_state) state.store(memory, NS);
+            if (!FEW && stride > grid.chunk) cluster_sync(); /* and may read it again */
         }
         in_front = 0, stored = n == 0;
     };
@@ -459,7 +471,7 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
     /* What a chunk needs beside S C, and of the first one the tokens of a path and of a chain in front that later passes find
      * in the rings: tasks of a warp, those that have no state first. */
     auto run_tasks = [&](int row0, int n) {
-        const int n_tile = (n_left + n_tree + 15) / 16, n_dot = (n + 7) / 8 * n_tile;
+        const int n_tile = (n_left + s.n_fed + row0 + n + 15) / 16, n_dot = (n + 7) / 8 * n_tile;
         const int kept = max(0, s.n_recent - first); /* tokens left that the rings have */
         const int n_task = n + n_dot + (row0 == 0 ? n_left + s.n_advance - kept : 0);
 #pragma unroll 1
@@ -650,7 +662,7 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
     enum { HELD_LANES = (FIRST + WINDOW_NEAR + 31) / 32 }; /* tokens of a lane, of a warp to a head */
     const spec_step_node *const node = spec_step_nodes(step) + s.first_node;
     int parent = tid < n_tree ? node[tid].parent : -1, depth = tid < n_tree ? node[tid].depth : 0;
-    const int row_depth = lane < min(s.n_row, grid.chunk) ? node[s.n_fed + lane].depth : 0;
+    const int row_depth = lane < n_first ? node[s.n_fed + begin + lane].depth : 0;
     float held_dt[HELD_LANES];
 #pragma unroll
     for (int q = 0; q < HELD_LANES; q++)
@@ -692,13 +704,13 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
     };
     const int rows_ld = has_b ? a.b.ld : a.x.ld;
     const T *const c_rows = (const T *)a.c.data + grid.c_rep.of(first_head) * NS + lane * 8;
-    const bool has_dt = first_task < n_dt, has_row = warp < s.n_row;
-    const bool reads_gate = has_out && a.z.data && first_out.r < min(s.n_row, grid.chunk);
+    const bool has_dt = first_task < n_dt, has_row = warp < n_seen;
+    const bool reads_gate = has_out && a.z.data && first_out.r < n_first;
     sources from;
     auto find_sources = [&]() {
         const size_t row = (size_t)(s.first_row + warp);
-        from.dt = where_dt(first_task), from.gate = where_gate(first_out, s.first_row + first_out.r);
-        from.row = (const T *)(has_b ? a.b.data : a.x.data) + col + row * rows_ld, from.c = c_rows + row * a.c.ld;
+        from.dt = where_dt(first_task), from.gate = where_gate(first_out, s.first_row + begin + first_out.r);
+        from.row = (const T *)(has_b ? a.b.data : a.x.data) + col + row * rows_ld, from.c = c_rows + (row + begin) * a.c.ld;
     };
     if (V == 2) {
         find_sources();
@@ -719,9 +731,9 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
         if (has_b) scan_copy16(c_to + (uint32_t)r * (LD * (uint32_t)sizeof(T)), from);
     };
 #pragma unroll 1
-    for (int i = warp; i < s.n_row; i += n_warp) {
+    for (int i = warp; i < n_seen; i += n_warp) {
         if (copies) scan_copy16(row_to, from.row);
-        if (i < grid.chunk) copy_c(i, from.c);
+        if (i < n_first) copy_c(i, from.c);
         row_to += n_warp * to_ld, from.row += n_warp * rows_ld, from.c += n_warp * a.c.ld;
     }
     if (s.n_replay > 0) copy_path(held0, 0, n_held);
@@ -736,15 +748,15 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
     __syncthreads();
 
 #pragma unroll 1
-    for (int row0 = 0; row0 == 0 || row0 < s.n_row; row0 += grid.chunk) { /* once if there are no rows */
-        const int n = min(s.n_row - row0, grid.chunk), next = row0 + grid.chunk;
-        if (row0 > 0) {
+    for (int row0 = begin; row0 == 0 || row0 < s.n_row; row0 += stride) { /* once if there are no rows */
+        const int n = min(s.n_row - row0, grid.chunk), next = row0 + stride;
+        if (row0 > begin) {
             if (a.z.data && has_out && first_out.r < n)
                 load_gate(first_out, where_gate(first_out, s.first_row + row0 + first_out.r));
             scan_copies_wait();
             __syncthreads(); /* C is there; all else of the chunk before has been read */
         }
-        multiply_states(row0, n, row0 == 0 && plain);
+        multiply_states(row0, n, row0 == begin && plain);
         run_tasks(row0, n);
         __syncthreads();
 #pragma unroll 1
@@ -769,15 +781,15 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
 
 /* --------------------------------------------------------------------------------- launcher --- */
 
-/* Of a launch of so many units a block, for up to `rows` rows. */
-static window_grid grid_of(const spec_scan_args *a, int units, int rows)
+/* Of a launch of so many units a block, and chunks of so many rows. */
+static window_grid grid_of(const spec_scan_args *a, int units, int chunk)
 {
     window_grid g = {};
     g.group = scan_group(a);
     g.units = units;
     g.group_units = g.group * a->head_dim / WINDOW_CHANNELS;
     g.heads = (units * WINDOW_CHANNELS - 2) / a->head_dim + 2;
-    g.chunk = rows < WINDOW_CHUNK ? rows : (int)WINDOW_CHUNK;
+    g.chunk = chunk;
     g.tokens = SPEC_WINDOW + WINDOW_NEAR + a->n_node + 1;
     g.b_width = spec_scan_columns(a->n_head, a->b_rep, a->n_state);
     g.x_width = spec_scan_columns(a->n_head, a->x_rep, a->head_dim);
@@ -795,45 +807,67 @@ static int64_t blocks_of(const spec_queue *q, const spec_scan_args *a, const win
 /* Two blocks of two units, or more, to a multiprocessor? */
 static bool has_several(const spec_queue *q, const spec_scan_args *a) { return blocks_of(q, a, grid_of(a, 2, 1)) >= 2 * q->dev->n_sm; }
 
-/* Units of a block: two where there are several blocks to a multiprocessor. Else the fewest with which a third of the
- * multiprocessors, or with more rows than a chunk a quarter, is left to the product behind, whose weights can then be on their way
- * (measured on an H200, docs/performance.md). They change no bits. */
-template <typename T, int NS> static window_grid best_grid(const spec_queue *q, const spec_scan_args *a, bool several)
+/* The fewest units a block, up to `most`, with which there are no more blocks than `enough`, or as many as memory allows. */
+template <typename T, int NS>
+static window_grid fewest_units(const spec_queue *q, const spec_scan_args *a, int chunk, int most, int enough)
 {
-    const int rows = cuda_div_up(q->shape.rows, q->shape.seqs); /* of a sequence: those with more take more chunks */
-    const int most = several ? 2 : rows <= 8 ? 3 : (int)WINDOW_UNITS, n_sm = q->dev->n_sm;
-    const int enough = several ? 0 : rows <= WINDOW_CHUNK ? n_sm * 2 / 3 : n_sm * 3 / 4; /* blocks */
-    window_grid best = grid_of(a, 1, rows);
+    window_grid best = grid_of(a, 1, chunk);
     for (int units = 2; units <= most && blocks_of(q, a, best) > enough; units++) {
-        const window_grid g = grid_of(a, units, rows);
+        const window_grid g = grid_of(a, units, chunk);
         if (window_memory<T, NS, true>::bytes(g) > scan_shared_limit(q->dev)) break;
         best = g;
     }
     return best;
 }
 
+/* The channels, and the blocks of a cluster, which take chunks by turns. */
+struct window_cut {
+    window_grid grid;
+    int turns;
+};
+
+/* Two units a block where there are several blocks to a multiprocessor. Else two blocks to the same channels, where all
+ * multiprocessors, or for up to a chunk of rows half of them, have room for that at once; and else the fewest units with which
+ * a third of the multiprocessors, or with more rows than a chunk a quarter, is left to the product behind, whose weights can then
+ * be on their way (measured on an H200, docs/performance.md). It changes no bits. */
+template <typename T, int NS> static window_cut best_cut(const spec_queue *q, const spec_scan_args *a, bool several)
+{
+    const int rows = cuda_div_up(q->shape.rows, q->shape.seqs); /* of a sequence: those with more take more chunks */
+    const bool one = rows <= WINDOW_CHUNK;
+    const int chunk = one ? rows : (int)WINDOW_CHUNK, n_sm = q->dev->n_sm;
+    if (several) return { fewest_units<T, NS>(q, a, chunk, 2, 0), 1 };
+    if (rows > 8) {
+        const int room = (one ? n_sm / 2 : n_sm) / 2; /* clusters */
+        const window_grid g = fewest_units<T, NS>(q, a, one ? rows / 2 : chunk, WINDOW_UNITS, room);
+        if (blocks_of(q, a, g) <= room) return { g, 2 };
+    }
+    return { fewest_units<T, NS>(q, a, chunk, rows <= 8 ? 3 : 4, one ? n_sm * 2 / 3 : n_sm * 3 / 4), 1 };
+}
+
 template <typename T, int NS, int V, bool FEW, bool SEVERAL, bool NORM = false>
-static spec_status launch(spec_queue *q, const spec_scan_args *a, window_grid g, const norm_out &norm)
+static spec_status launch(spec_queue *q, const spec_scan_args *a, const window_cut &cut, const norm_out &norm)
 {
     if constexpr (!NORM && std::is_same_v<T, __nv_bfloat16>) /* no norm is deferred in float16 */
-        if (norm.weight) return launch<T, NS, V, FEW, SEVERAL, true>(q, a, g, norm);
+        if (norm.weight) return launch<T, NS, V, FEW, SEVERAL, true>(q, a, cut, norm);
     typedef window_memory<T, NS, NORM> layout;
+    window_grid g = cut.grid;
     const size_t bytes = layout::bytes(g);
     const int states = g.units * layout::PARTS, least = SEVERAL ? 8 : 12;
-    const int warps = max(states + ((FEW || SEVERAL) && states >= least ? 0 : (int)WINDOW_MORE), least);
+    const int more = (FEW || SEVERAL) && states >= least ? 0 : min((int)WINDOW_MORE, WINDOW_WARPS - states);
+    const int warps = max(states + more, least);
     auto *kernel = window_kernel<T, NS, V, FEW, SEVERAL, NORM>;
     g.wide = divide_by(g.units * WINDOW_CHANNELS / V);
     scan_allow_shared(q->dev, kernel, bytes);
-    const dim3 blocks((unsigned)cuda_div_up(g.group_units, g.units), (unsigned)q->shape.seqs, (unsigned)(a->n_head / g.group));
-    return cuda_launch(q, "scan", kernel, blocks, dim3((unsigned)warps * 32), bytes, 1, q->d_step, *a, g, norm);
+    const dim3 blocks((unsigned)(cuda_div_up(g.group_units, g.units) * cut.turns), (unsigned)q->shape.seqs, (unsigned)(a->n_head / g.group));
+    return cuda_launch(q, "scan", kernel, blocks, dim3((unsigned)warps * 32), bytes, (unsigned)cut.turns, q->d_step, *a, g, norm);
 }
 
 template <typename T, int NS, bool SEVERAL>
 static spec_status launch_rows(spec_queue *q, const spec_scan_args *a, const norm_out &norm)
 {
-    const window_grid g = best_grid<T, NS>(q, a, SEVERAL);
-    if (g.chunk <= WINDOW_FEW) return launch<T, NS, 2, true, SEVERAL>(q, a, g, norm);
-    return g.chunk <= 16 ? launch<T, NS, 2, false, SEVERAL>(q, a, g, norm) : launch<T, NS, 4, false, SEVERAL>(q, a, g, norm);
+    const window_cut cut = best_cut<T, NS>(q, a, SEVERAL);
+    if (cut.grid.chunk <= WINDOW_FEW) return launch<T, NS, 2, true, SEVERAL>(q, a, cut, norm);
+    return cut.grid.chunk <= 16 ? launch<T, NS, 2, false, SEVERAL>(q, a, cut, norm) : launch<T, NS, 4, false, SEVERAL>(q, a, cut, norm);
 }
 
 template <typename T, int NS>
