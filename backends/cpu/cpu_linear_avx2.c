@@ -33,9 +33,18 @@ TILE void put8(float *out, __m256 acc, bool add, const uint16_t *scale)
     }
 }
 
-/* t[r][8 j ..] over n_vec vectors and n_row rows, both constants where this is called */
+enum { NEAR_BYTES = 4096 };
+
+/* Bytes of 32 weights at one step along K. */
+TILE size_t step_bytes(spec_dtype type)
+{
+    return CPU_PANEL * (type == SPEC_DTYPE_Q8_0 ? 1 : type == SPEC_DTYPE_F32 ? 4 : 2);
+}
+
+/* t[r][8 j ..] over n_vec vectors and n_row rows, both constants where this is called; ahead: the panel's weights are read for the
+ * first time, and asked for NEAR_BYTES before. */
 TILE void tile(float *t, const void *w, const uint16_t *scale, const float *x, size_t ldx, int n_vec, int n_row,
-               int32_t n_k, bool add, spec_dtype type)
+               int32_t n_k, bool add, spec_dtype type, bool ahead)
 {
     __m256 acc[8][4];
     UNROLL
@@ -44,6 +53,8 @@ TILE void tile(float *t, const void *w, const uint16_t *scale, const float *x, s
         for (int j = 0; j < n_vec; j++) acc[r][j] = _mm256_setzero_ps();
     for (int32_t k = 0; k < n_k; k++) {
         __m256 wk[4];
+        for (size_t i = 0; ahead && i < step_bytes(type); i += 64)
+            _mm_prefetch((const char *)w + (size_t)k * step_bytes(type) + NEAR_BYTES + i, _MM_HINT_T0);
         UNROLL
         for (int j = 0; j < n_vec; j++) wk[j] = load8(w, (size_t)k * CPU_PANEL + (size_t)j * 8, type);
         UNROLL
@@ -63,17 +74,16 @@ TILE void tile(float *t, const void *w, const uint16_t *scale, const float *x, s
 
 /* One panel: up to two rows take its 32 outputs at once, more rows half of them. */
 TILE void rows(float *t, const uint8_t *w, const float *x, size_t ldx, int n_row, int32_t n_k, bool add,
-               spec_dtype type)
+               spec_dtype type, bool first)
 {
-    const bool q8 = type == SPEC_DTYPE_Q8_0;
-    const size_t size = q8 ? 1 : type == SPEC_DTYPE_F32 ? 4 : 2;
+    const bool q8 = type == SPEC_DTYPE_Q8_0, ahead = first && !q8; /* whole blocks of Q8_0 are asked for */
     const uint16_t *scale = q8 ? ((const cpu_q8_panel *)(const void *)w)->scale : NULL;
     if (n_row <= 2) {
-        tile(t, w, scale, x, ldx, 4, n_row, n_k, add, type);
+        tile(t, w, scale, x, ldx, 4, n_row, n_k, add, type, ahead);
         return;
     }
-    tile(t, w, scale, x, ldx, 2, n_row, n_k, add, type);
-    tile(t + 16, w + 16 * size, scale ? scale + 16 : NULL, x, ldx, 2, n_row, n_k, add, type);
+    tile(t, w, scale, x, ldx, 2, n_row, n_k, add, type, ahead);
+    tile(t + 16, w + step_bytes(type) / 2, scale ? scale + 16 : NULL, x, ldx, 2, n_row, n_k, add, type, false);
 }
 
 TILE void product(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const float *x, size_t ldx,
@@ -86,12 +96,12 @@ TILE void product(float *t, const void *w, size_t panel_bytes, int32_t n_panel, 
             const uint8_t *panel = (const uint8_t *)w + (size_t)p * panel_bytes;
             const float *in = x + (size_t)r * ldx;
             switch (n) {
-            case 1: rows(out, panel, in, ldx, 1, n_k, add, type); break;
-            case 2: rows(out, panel, in, ldx, 2, n_k, add, type); break;
-            case 3: rows(out, panel, in, ldx, 3, n_k, add, type); break;
-            case 4: rows(out, panel, in, ldx, 4, n_k, add, type); break;
-            case 5: rows(out, panel, in, ldx, 5, n_k, add, type); break;
-            default: rows(out, panel, in, ldx, 6, n_k, add, type); break;
+            case 1: rows(out, panel, in, ldx, 1, n_k, add, type, r == 0); break;
+            case 2: rows(out, panel, in, ldx, 2, n_k, add, type, r == 0); break;
+            case 3: rows(out, panel, in, ldx, 3, n_k, add, type, r == 0); break;
+            case 4: rows(out, panel, in, ldx, 4, n_k, add, type, r == 0); break;
+            case 5: rows(out, panel, in, ldx, 5, n_k, add, type, r == 0); break;
+            default: rows(out, panel, in, ldx, 6, n_k, add, type, r == 0); break;
             }
         }
         r += n;
@@ -116,13 +126,13 @@ static void product_f16(float *t, const void *w, size_t panel_bytes, int32_t n_p
     product(t, w, panel_bytes, n_panel, x, ldx, n_row, n_k, add, SPEC_DTYPE_F16);
 }
 
-enum { BLOCKS_AHEAD = 16 }; /* of Q8_0: 17 KB of a panel */
+enum { BLOCKS_AHEAD = 4 }; /* of Q8_0: NEAR_BYTES of a panel */
 
 TILE void prefetch(const cpu_q8_panel *block, size_t panel_bytes, int32_t n_panel)
 {
     for (int32_t p = 0; p < n_panel; p++)
         for (size_t i = 0; i < sizeof *block; i += 64)
-            _mm_prefetch((const char *)block + (size_t)p * panel_bytes + i, _MM_HINT_T1);
+            _mm_prefetch((const char *)block + (size_t)p * panel_bytes + i, _MM_HINT_T0);
 }
 
 static void product_q8_0(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *x, size_t ldx,

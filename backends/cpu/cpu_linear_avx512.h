@@ -1,9 +1,9 @@
-/* cpu_linear_avx512.h - the tile of the AVX-512 products: both panels of a task by up to 6 rows, 24 accumulators.
- * Included by cpu_linear_avx512.c and cpu_linear_avx512bf16.c, which name the step along K. */
+/* cpu_linear_avx512.h - the tile of the AVX-512 products: both panels of a task by up to 6 rows, 24 accumulators; other shapes where
+ * rows are few. Included by cpu_linear_avx512.c and cpu_linear_avx512bf16.c, which name the step along K. */
 #include <immintrin.h>
 
 #define TILE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 8")
+#define UNROLL _Pragma("GCC unroll 12")
 
 /* How a tile multiplies: float32 after conversion (Q8: the scales come last), or pairs of bf16. STEP_WIDE: weights in
  * pairs, x float32, the two of a pair one after the other. */
@@ -60,20 +60,30 @@ TILE void put16(float *out, __m512 acc, bool add, const uint16_t *scale)
     }
 }
 
-/* The weights of the next block, 16 KB ahead in each panel, come into the second cache while this one is multiplied:
- * part `part` of `n_part` tiles asks for its share, else later tiles would compute while the memory rests. The block
- * behind the last is the next task's. */
+/* Weights are asked for NEAR_BYTES ahead in each panel. Where several tiles use those of STEP_WIDE, which Intel's cores multiply as
+ * fast as memory gives them, it is the next block, 16 KB ahead: it comes into the second cache while this one is multiplied, and
+ * part `part` of `n_part` tiles asks for its share, else later tiles would compute while the memory rests. The block behind the last
+ * is the next task's. Nothing is asked for with STEP_PAIRS, AMD's, which was slower for it. */
 typedef struct ahead {
     int32_t part, n_part;
 } ahead;
+enum { NEAR_BYTES = 4096, LINE = 64 };
 
-TILE void prefetch(const uint8_t *from, size_t panel_bytes, int n_panel)
+TILE bool asks_near(cpu_step step, ahead next)
+{
+    return step != STEP_PAIRS && step != STEP_Q8 && (step == STEP_WIDE ? next.n_part == 1 : next.part == 0);
+}
+
+/* `bytes` of each panel, to the first cache or to the second */
+TILE void prefetch(const uint8_t *from, size_t panel_bytes, int n_panel, size_t bytes, bool first)
 {
     UNROLL
-    for (int p = 0; p < n_panel; p++) {
-        _mm_prefetch((const char *)from + (size_t)p * panel_bytes, _MM_HINT_T1);
-        _mm_prefetch((const char *)from + (size_t)p * panel_bytes + 64, _MM_HINT_T1);
-    }
+    for (int p = 0; p < n_panel; p++)
+        for (size_t i = 0; i < bytes; i += LINE) {
+            const char *const at = (const char *)from + (size_t)p * panel_bytes + i;
+            if (first) _mm_prefetch(at, _MM_HINT_T0);
+            else _mm_prefetch(at, _MM_HINT_T1);
+        }
 }
 
 /* t[r][32 p + 16 j ..] over n_panel panels and n_row rows, both constants where this is called.
@@ -81,20 +91,24 @@ TILE void prefetch(const uint8_t *from, size_t panel_bytes, int n_panel)
 TILE void tile(float *t, const uint8_t *w, size_t panel_bytes, const uint8_t *x, size_t ldx, int n_panel, int n_row,
                int32_t n, bool add, cpu_step step, ahead next)
 {
-    __m512 acc[6][4];
+    __m512 acc[12][4]; /* 24 are used, or 32 */
     int n_vec = 2 * n_panel;
     UNROLL
     for (int r = 0; r < n_row; r++)
         UNROLL
         for (int j = 0; j < n_vec; j++) acc[r][j] = _mm512_setzero_ps();
     const int halves = step == STEP_WIDE ? 2 : 1;
-    const uint8_t *soon = w + (size_t)(n + next.part * (n / next.n_part)) * 2 * step_bytes(step);
+    const bool near = asks_near(step, next);
+    const size_t bytes = 2 * step_bytes(step);
+    const uint8_t *soon = w + (size_t)(n + next.part * (n / next.n_part)) * bytes;
     int32_t wait = 0;
     for (int32_t k = 0; k < n; k++) {
-        const uint8_t *at = w + (size_t)k * 2 * step_bytes(step);
-        if (step == STEP_WIDE && --wait <= 0) {
-            prefetch(soon, panel_bytes, n_panel);
-            soon += 2 * step_bytes(step);
+        const uint8_t *at = w + (size_t)k * bytes;
+        if (near) {
+            prefetch(at + NEAR_BYTES, panel_bytes, n_panel, bytes, true);
+        } else if (step == STEP_WIDE && --wait <= 0) {
+            prefetch(soon, panel_bytes, n_panel, bytes, false);
+            soon += bytes;
             wait = next.n_part;
         }
         UNROLL
@@ -122,6 +136,10 @@ TILE void tile(float *t, const uint8_t *w, size_t panel_bytes, const uint8_t *x,
     }
 }
 
+/* Rows of a tile: of both panels; of STEP_WIDE, if there are no more, of both or of one. Then each weight comes from memory into
+ * registers once. (Eight rows of both leave no register for a weight, and yet are faster than four and four.) */
+enum { ROWS = 6, ROWS_BOTH = 8, ROWS_ONE = 12 };
+
 TILE void rows(float *t, const uint8_t *w, size_t panel_bytes, const uint8_t *x, size_t ldx, int n_panel,
                int32_t n_row, int32_t n, bool add, cpu_step step, ahead next)
 {
@@ -131,15 +149,35 @@ TILE void rows(float *t, const uint8_t *w, size_t panel_bytes, const uint8_t *x,
     case 3: tile(t, w, panel_bytes, x, ldx, n_panel, 3, n, add, step, next); break;
     case 4: tile(t, w, panel_bytes, x, ldx, n_panel, 4, n, add, step, next); break;
     case 5: tile(t, w, panel_bytes, x, ldx, n_panel, 5, n, add, step, next); break;
+    case 7: if (step == STEP_WIDE) tile(t, w, panel_bytes, x, ldx, n_panel, 7, n, add, step, next); break;
+    case 8: if (step == STEP_WIDE) tile(t, w, panel_bytes, x, ldx, n_panel, 8, n, add, step, next); break;
     default: tile(t, w, panel_bytes, x, ldx, n_panel, 6, n, add, step, next); break;
     }
 }
 
-/* n_row rows in tiles of at most 6, of nearly equal height. */
+TILE void rows_of_one(float *t, const uint8_t *w, const uint8_t *x, size_t ldx, int32_t n_row, int32_t n, bool add, cpu_step step,
+                      ahead next)
+{
+    switch (n_row) {
+    case 9: tile(t, w, 0, x, ldx, 1, 9, n, add, step, next); break;
+    case 10: tile(t, w, 0, x, ldx, 1, 10, n, add, step, next); break;
+    case 11: tile(t, w, 0, x, ldx, 1, 11, n, add, step, next); break;
+    default: tile(t, w, 0, x, ldx, 1, 12, n, add, step, next); break;
+    }
+}
+
+/* n_row rows in tiles of nearly equal height. */
 TILE void product(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *x, size_t ldx_bytes,
                   int32_t n_row, int32_t n, bool add, cpu_step step)
 {
-    int32_t tiles = (n_row + 5) / 6;
+    const bool wide = step == STEP_WIDE;
+    if (wide && n_row > ROWS_BOTH && n_row <= ROWS_ONE) {
+        for (int32_t p = 0; p < n_panel; p++)
+            rows_of_one(t + p * CPU_PANEL, (const uint8_t *)w + (size_t)p * panel_bytes, x, ldx_bytes, n_row, n, add, step,
+                        (ahead){ .n_part = 1 });
+        return;
+    }
+    int32_t tiles = wide && n_row <= ROWS_BOTH ? 1 : (n_row + ROWS - 1) / ROWS;
     ahead next = { .n_part = tiles };
     for (int32_t r = 0; tiles > 0; tiles--, next.part++) {
         int32_t count = (n_row - r + tiles - 1) / tiles;
@@ -151,7 +189,7 @@ TILE void product(float *t, const void *w, size_t panel_bytes, int32_t n_panel, 
     }
 }
 
-enum { BLOCKS_AHEAD = 16 }; /* of Q8_0: 17 KB of a panel */
+enum { BLOCKS_AHEAD = 4 }; /* of Q8_0: NEAR_BYTES of a panel */
 
 /* Q8_0: block after block of 32 inputs, each asking for the one BLOCKS_AHEAD behind it; ldx in floats. */
 TILE void product_blocks(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const float *x, size_t ldx,
@@ -160,7 +198,7 @@ TILE void product_blocks(float *t, const void *w, size_t panel_bytes, int32_t n_
     const cpu_q8_panel *block = w;
     for (int32_t k = 0; k < n_k; k += SPEC_Q8_BLOCK, block++) {
         const uint8_t *soon = (const uint8_t *)(block + BLOCKS_AHEAD);
-        for (size_t i = 0; i < sizeof *block; i += 128) prefetch(soon + i, panel_bytes, n_panel);
+        prefetch(soon, panel_bytes, n_panel, sizeof *block, true);
         product(t, block, panel_bytes, n_panel, x + k, ldx * sizeof *x, n_row, SPEC_Q8_BLOCK, add || k > 0, STEP_Q8);
     }
 }
