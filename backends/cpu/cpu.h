@@ -42,7 +42,8 @@
  * Both orders are the same for every number of rows, which is what path invariance asks.
  * Of Q8_0, panels are [n_k / 32] cpu_q8_panel; the blocks of K are of 32, and a block's sum is times the scale. */
 enum { CPU_PREFILL_CHUNK = 64 };
-enum { CPU_PANEL = 32, CPU_TASK_PANELS = 2, CPU_TASK_OUT = 64, CPU_K_BLOCK = 256, CPU_ROW_BLOCK = 64 };
+enum { CPU_PANEL = 32, CPU_TASK_PANELS = 2, CPU_TASK_OUT = 64, CPU_K_BLOCK = 256, CPU_ROW_BLOCK = 64,
+       CPU_FEW = 2 /* rows of two tasks done together */ };
 
 enum { CPU_STATE_MAX = 1024 /* values of a row of a state */ };
 
@@ -63,6 +64,8 @@ typedef struct cpu_isa {
     bool (*preferred)(void);          /* NULL = where supported; else whether to take it unasked */
     cpu_product_fn *f32, *bf16, *f16, *q8_0; /* by the type of w; x is f32 */
     cpu_product_fn *bf16_pairs;       /* w in pairs; NULL = no pairs */
+    cpu_product_fn *pairs_two;        /* likewise, of the four panels of two tasks and up to CPU_FEW rows: t [2][n_row][CPU_TASK_OUT].
+                                         More of memory is then on its way at once. NULL = one task after the other */
     spec_dtype pairs_x;               /* the type of x that bf16_pairs reads */
     bool blas_prefill;                /* OpenBLAS, where built in, is faster in prefill passes */
     const struct cpu_loops *loops;

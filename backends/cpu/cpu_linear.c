@@ -147,7 +147,7 @@ typedef struct linear_job {
     spec_view x;       /* the operation's, or its copy in x_type */
 } linear_job;
 
-enum { X_ROWS = 16 }; /* rows converted at a time */
+enum { X_ROWS = 16, /* rows converted at a time */ TURNS = 3 /* of a thread, at least, for two tasks at once */ };
 
 /* Rows [r0, r0 + n) of x, inputs [k0, k0 + n_k), as the product reads them: in place where possible. */
 static const void *x_block(const linear_job *job, float *buf, size_t *ldx, int32_t r0, int32_t n, int32_t k0,
@@ -172,11 +172,12 @@ static const void *x_block(const linear_job *job, float *buf, size_t *ldx, int32
     return buf;
 }
 
-/* t [n_row][64] = the task's outputs for rows first .. */
-static void product_rows(const linear_job *job, float *t, int32_t task, int32_t first, int32_t n_row)
+/* t [n_row][64] = the outputs of n_panel panels from the task's first on, for rows first .. */
+static void product_rows(const linear_job *job, cpu_product_fn *multiply, float *t, int32_t task, int32_t n_panel, int32_t first,
+                         int32_t n_row)
 {
     const spec_weight *w = job->a->w;
-    int32_t p = task * CPU_TASK_PANELS, n_panel = cpu_min(CPU_TASK_PANELS, w->n_panel - p);
+    int32_t p = task * CPU_TASK_PANELS;
     float buf[X_ROWS * CPU_K_BLOCK];
     for (int32_t k = 0; k < w->n_k; k += CPU_K_BLOCK) {
         int32_t n_k = cpu_min(CPU_K_BLOCK, w->n_k - k);
@@ -185,7 +186,7 @@ static void product_rows(const linear_job *job, float *t, int32_t task, int32_t 
             int32_t n = cpu_min(X_ROWS, n_row - r);
             size_t ldx;
             const void *x = x_block(job, buf, &ldx, first + r, n, k, n_k);
-            job->product(t + r * CPU_TASK_OUT, panel, w->panel_bytes, n_panel, x, ldx, n, n_k, k > 0);
+            multiply(t + r * CPU_TASK_OUT, panel, w->panel_bytes, n_panel, x, ldx, n, n_k, k > 0);
         }
     }
 }
@@ -193,12 +194,28 @@ static void product_rows(const linear_job *job, float *t, int32_t task, int32_t 
 static void linear_task(void *arg, int32_t task)
 {
     const linear_job *job = arg;
+    const int32_t n_panel = cpu_min(CPU_TASK_PANELS, job->a->w->n_panel - task * CPU_TASK_PANELS);
     float t[CPU_ROW_BLOCK * CPU_TASK_OUT];
     for (int32_t r = 0; r < job->n_row; r += CPU_ROW_BLOCK) {
         int32_t n = cpu_min(CPU_ROW_BLOCK, job->n_row - r);
-        product_rows(job, t, task, r, n);
+        product_rows(job, job->product, t, task, n_panel, r, n);
         speci_cpu_linear_store(job->dev, job->a, t, task, r, n);
     }
+}
+
+/* Two tasks of few rows; the last ones, which have fewer panels, one after the other. */
+static void linear_two_tasks(void *arg, int32_t i)
+{
+    const linear_job *job = arg;
+    const int32_t n_task = cpu_parts(job->a->w->n_panel, CPU_TASK_PANELS), task = 2 * i;
+    if ((task + 2) * CPU_TASK_PANELS > job->a->w->n_panel) {
+        for (int32_t k = task; k < n_task; k++) linear_task(arg, k);
+        return;
+    }
+    float t[2 * CPU_FEW * CPU_TASK_OUT];
+    product_rows(job, job->dev->isa->pairs_two, t, task, 2 * CPU_TASK_PANELS, 0, job->n_row);
+    for (int32_t k = 0; k < 2; k++)
+        speci_cpu_linear_store(job->dev, job->a, t + k * job->n_row * CPU_TASK_OUT, task + k, 0, job->n_row);
 }
 
 spec_status speci_cpu_check_linear(const spec_device *dev, const spec_linear_args *a)
@@ -290,6 +307,10 @@ spec_status speci_cpu_linear(spec_queue *q, const spec_linear_args *a)
     /* Else each task, of 64 outputs, does it again; one row is not worth the room in the caches. */
     if (job.x_type == SPEC_DTYPE_F32 && job.n_row > 1 && job.n_row <= CPU_ROW_BLOCK && speci_cpu_x_has_room(q, a))
         job.x = speci_cpu_x_f32(q, a);
-    speci_cpu_parallel(dev->pool, cpu_parts(w->n_panel, CPU_TASK_PANELS), linear_task, &job);
+    const int32_t n_task = cpu_parts(w->n_panel, CPU_TASK_PANELS);
+    /* Where each thread still has several turns: the last ones end apart by one. */
+    if (w->pairs && dev->isa->pairs_two && job.n_row <= CPU_FEW && n_task >= 2 * TURNS * dev->host->n_threads)
+        speci_cpu_parallel(dev->pool, cpu_parts(n_task, 2), linear_two_tasks, &job);
+    else speci_cpu_parallel(dev->pool, n_task, linear_task, &job);
     return SPEC_OK;
 }

@@ -34,6 +34,13 @@ static void product_pairs(float *t, const void *w, size_t panel_bytes, int32_t n
     product(t, w, panel_bytes, n_panel, x, ldx * sizeof(float), n_row, n_k / 2, add, STEP_WIDE);
 }
 
+static void product_pairs_two(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *x, size_t ldx,
+                              int32_t n_row, int32_t n_k, bool add)
+{
+    (void)n_panel; /* 4 */
+    product_two(t, w, panel_bytes, x, ldx * sizeof(float), n_row, n_k / 2, add, STEP_WIDE);
+}
+
 static bool supported(void)
 {
     return speci_cpu_isa_avx2.supported() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -48,6 +55,7 @@ const cpu_isa speci_cpu_isa_avx512 = {
     .f16 = product_f16,
     .q8_0 = product_q8_0,
     .bf16_pairs = product_pairs,
+    .pairs_two = product_pairs_two,
     .pairs_x = SPEC_DTYPE_F32,
     .loops = &speci_cpu_loops_avx512,
 };

@@ -86,12 +86,13 @@ TILE void prefetch(const uint8_t *from, size_t panel_bytes, int n_panel, size_t 
         }
 }
 
-/* t[r][32 p + 16 j ..] over n_panel panels and n_row rows, both constants where this is called.
+/* t[r][32 p + 16 j ..] over n_panel panels and n_row rows, both constants where this is called; of two tasks' panels, t of the
+ * second one is behind that of the first.
  * n: steps along K; x rows are ldx bytes apart, 4 bytes a step (8 a step for STEP_WIDE). */
 TILE void tile(float *t, const uint8_t *w, size_t panel_bytes, const uint8_t *x, size_t ldx, int n_panel, int n_row,
                int32_t n, bool add, cpu_step step, ahead next)
 {
-    __m512 acc[12][4]; /* 24 are used, or 32 */
+    __m512 acc[12][8]; /* 24 are used, or 32 */
     int n_vec = 2 * n_panel;
     UNROLL
     for (int r = 0; r < n_row; r++)
@@ -113,7 +114,7 @@ TILE void tile(float *t, const uint8_t *w, size_t panel_bytes, const uint8_t *x,
         }
         UNROLL
         for (int half = 0; half < halves; half++) {
-            __m512 wk[4];
+            __m512 wk[8];
             UNROLL
             for (int j = 0; j < n_vec; j++) {
                 const uint8_t *from = at + (size_t)(j / 2) * panel_bytes + (size_t)(j % 2) * step_bytes(step);
@@ -131,7 +132,7 @@ TILE void tile(float *t, const uint8_t *w, size_t panel_bytes, const uint8_t *x,
         UNROLL
         for (int j = 0; j < n_vec; j++) {
             const cpu_q8_panel *q8 = (const void *)(w + (size_t)(j / 2) * panel_bytes);
-            put16(t + r * CPU_TASK_OUT + j * 16, acc[r][j], add, step == STEP_Q8 ? q8->scale + j % 2 * 16 : NULL);
+            put16(t + (j / 4 * n_row + r) * CPU_TASK_OUT + j % 4 * 16, acc[r][j], add, step == STEP_Q8 ? q8->scale + j % 2 * 16 : NULL);
         }
     }
 }
@@ -187,6 +188,15 @@ TILE void product(float *t, const void *w, size_t panel_bytes, int32_t n_panel, 
         else rows(out, w, panel_bytes, in, ldx_bytes, 1, count, n, add, step, next);
         r += count;
     }
+}
+
+/* Of up to CPU_FEW rows, and the four panels of two tasks. */
+TILE void product_two(float *t, const void *w, size_t panel_bytes, const void *x, size_t ldx_bytes, int32_t n_row, int32_t n, bool add,
+                      cpu_step step)
+{
+    const ahead next = { .n_part = 1 };
+    if (n_row == 1) tile(t, w, panel_bytes, x, ldx_bytes, 4, 1, n, add, step, next);
+    else tile(t, w, panel_bytes, x, ldx_bytes, 4, 2, n, add, step, next);
 }
 
 enum { BLOCKS_AHEAD = 4 }; /* of Q8_0: NEAR_BYTES of a panel */
