@@ -54,9 +54,10 @@ typedef struct cpu_q8_panel {
 } cpu_q8_panel;
 
 /* t[r][o] = (add ? t[r][o] : 0) + sum_k x[r][k] w[k][o]   for r < n_row <= CPU_ROW_BLOCK, k < n_k <= CPU_K_BLOCK
- * t [n_row][CPU_TASK_OUT]; panel j's outputs are columns 32 j ..; x rows are ldx elements apart; j < n_panel <= 2. */
-typedef void cpu_product_fn(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *x, size_t ldx,
-                            int32_t n_row, int32_t n_k, bool add);
+ * t [n_row][CPU_TASK_OUT]; panel j's outputs are columns 32 j ..; x rows are ldx elements apart; j < n_panel <= 2.
+ * next: where the weights are that will be multiplied after these, in as many panels; they may be asked for. */
+typedef void cpu_product_fn(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const void *x,
+                            size_t ldx, int32_t n_row, int32_t n_k, bool add);
 
 typedef struct cpu_isa {
     const char *name;

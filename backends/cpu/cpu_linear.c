@@ -34,28 +34,32 @@ static inline void product(float *t, const void *w, size_t panel_bytes, int32_t 
     }
 }
 
-static void product_f32(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *x, size_t ldx,
-                        int32_t n_row, int32_t n_k, bool add)
+static void product_f32(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const void *x,
+                        size_t ldx, int32_t n_row, int32_t n_k, bool add)
 {
+    (void)next;
     product(t, w, panel_bytes, n_panel, x, ldx, n_row, n_k, add, SPEC_DTYPE_F32);
 }
 
-static void product_bf16(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *x, size_t ldx,
-                         int32_t n_row, int32_t n_k, bool add)
+static void product_bf16(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const void *x,
+                         size_t ldx, int32_t n_row, int32_t n_k, bool add)
 {
+    (void)next;
     product(t, w, panel_bytes, n_panel, x, ldx, n_row, n_k, add, SPEC_DTYPE_BF16);
 }
 
-static void product_f16(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *x, size_t ldx,
-                        int32_t n_row, int32_t n_k, bool add)
+static void product_f16(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const void *x,
+                        size_t ldx, int32_t n_row, int32_t n_k, bool add)
 {
+    (void)next;
     product(t, w, panel_bytes, n_panel, x, ldx, n_row, n_k, add, SPEC_DTYPE_F16);
 }
 
 /* The same, with a chain over each block of 32 inputs */
-static void product_q8_0(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *x, size_t ldx,
-                         int32_t n_row, int32_t n_k, bool add)
+static void product_q8_0(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const void *x,
+                         size_t ldx, int32_t n_row, int32_t n_k, bool add)
 {
+    (void)next;
     for (int32_t r = 0; r < n_row; r++) {
         const float *xr = (const float *)x + (size_t)r * ldx;
         for (int32_t p = 0; p < n_panel; p++) {
@@ -143,17 +147,26 @@ typedef struct linear_job {
     const spec_linear_args *a;
     cpu_product_fn *product;
     spec_dtype x_type; /* what the product reads */
-    int32_t n_row;
+    int32_t n_row, n_task;
     spec_view x;       /* the operation's, or its copy in x_type */
 } linear_job;
 
-enum { X_ROWS = 16, /* rows converted at a time */ TURNS = 3 /* of a thread, at least, for two tasks at once */ };
+enum {
+    X_ROWS = 16, /* rows converted at a time */
+    TURNS = 3    /* of a thread, at least, for two tasks at once */
+};
 
-/* Rows [r0, r0 + n) of x, inputs [k0, k0 + n_k), as the product reads them: in place where possible. */
+/* Does the product read inputs up to k_end where they are? */
+static bool in_place(const linear_job *job, int32_t k_end)
+{
+    return job->x.dtype == job->x_type && k_end <= job->a->n_in;
+}
+
+/* Rows [r0, r0 + n) of x, inputs [k0, k0 + n_k), as the product reads them; up to X_ROWS unless in place. */
 static const void *x_block(const linear_job *job, float *buf, size_t *ldx, int32_t r0, int32_t n, int32_t k0,
                            int32_t n_k)
 {
-    if (job->x.dtype == job->x_type && k0 + n_k <= job->a->n_in) {
+    if (in_place(job, k0 + n_k)) {
         *ldx = (size_t)job->x.ld;
         return cpu_at(&job->x, r0, k0);
     }
@@ -177,23 +190,32 @@ static void product_rows(const linear_job *job, cpu_product_fn *multiply, float 
                          int32_t n_row)
 {
     const spec_weight *w = job->a->w;
-    int32_t p = task * CPU_TASK_PANELS;
+    const uint8_t *const first_panel = w->data + (size_t)task * CPU_TASK_PANELS * w->panel_bytes;
     float buf[X_ROWS * CPU_K_BLOCK];
     for (int32_t k = 0; k < w->n_k; k += CPU_K_BLOCK) {
-        int32_t n_k = cpu_min(CPU_K_BLOCK, w->n_k - k);
-        const uint8_t *panel = w->data + (size_t)p * w->panel_bytes + speci_cpu_weight_offset(w, k);
-        for (int32_t r = 0; r < n_row; r += X_ROWS) {
-            int32_t n = cpu_min(X_ROWS, n_row - r);
+        const int32_t n_k = cpu_min(CPU_K_BLOCK, w->n_k - k);
+        const bool last = k + n_k == w->n_k;
+        const uint8_t *panel = first_panel + speci_cpu_weight_offset(w, k);
+        const uint8_t *next = first_panel + (last ? (size_t)n_panel * w->panel_bytes : speci_cpu_weight_offset(w, k + n_k));
+        for (int32_t r = 0, n; r < n_row; r += n) {
             size_t ldx;
+            n = in_place(job, k + n_k) ? n_row : cpu_min(X_ROWS, n_row - r);
             const void *x = x_block(job, buf, &ldx, first + r, n, k, n_k);
-            multiply(t + r * CPU_TASK_OUT, panel, w->panel_bytes, n_panel, x, ldx, n, n_k, k > 0);
+            multiply(t + r * CPU_TASK_OUT, panel, w->panel_bytes, n_panel, next, x, ldx, n, n_k, k > 0);
         }
     }
 }
 
-static void linear_task(void *arg, int32_t task)
+/* The i-th of n pieces of work to be taken. Threads take them in turn, so that each goes along a run of neighbours, whose
+ * weights follow each other in memory. */
+static int32_t piece_of(const linear_job *job, int32_t i, int32_t n)
 {
-    const linear_job *job = arg;
+    const int32_t n_run = job->dev->host->n_threads, run = i % n_run;
+    return run * (n / n_run) + cpu_min(run, n % n_run) + i / n_run;
+}
+
+static void do_task(const linear_job *job, int32_t task)
+{
     const int32_t n_panel = cpu_min(CPU_TASK_PANELS, job->a->w->n_panel - task * CPU_TASK_PANELS);
     float t[CPU_ROW_BLOCK * CPU_TASK_OUT];
     for (int32_t r = 0; r < job->n_row; r += CPU_ROW_BLOCK) {
@@ -203,13 +225,19 @@ static void linear_task(void *arg, int32_t task)
     }
 }
 
+static void linear_task(void *arg, int32_t i)
+{
+    const linear_job *job = arg;
+    do_task(job, piece_of(job, i, job->n_task));
+}
+
 /* Two tasks of few rows; the last ones, which have fewer panels, one after the other. */
 static void linear_two_tasks(void *arg, int32_t i)
 {
     const linear_job *job = arg;
-    const int32_t n_task = cpu_parts(job->a->w->n_panel, CPU_TASK_PANELS), task = 2 * i;
+    const int32_t task = 2 * piece_of(job, i, cpu_parts(job->n_task, 2));
     if ((task + 2) * CPU_TASK_PANELS > job->a->w->n_panel) {
-        for (int32_t k = task; k < n_task; k++) linear_task(arg, k);
+        for (int32_t k = task; k < job->n_task; k++) do_task(job, k);
         return;
     }
     float t[2 * CPU_FEW * CPU_TASK_OUT];
@@ -299,7 +327,8 @@ spec_status speci_cpu_linear(spec_queue *q, const spec_linear_args *a)
 #if defined(SPEC_HAVE_BLAS)
     if (speci_cpu_prefill_wanted(q, a)) return speci_cpu_prefill(q, a);
 #endif
-    linear_job job = { dev, a, product_of(dev->isa, w->dtype), SPEC_DTYPE_F32, cpu_rows(q), a->x };
+    linear_job job = { .dev = dev, .a = a, .product = product_of(dev->isa, w->dtype), .x_type = SPEC_DTYPE_F32,
+                       .n_row = cpu_rows(q), .n_task = cpu_parts(w->n_panel, CPU_TASK_PANELS), .x = a->x };
     if (w->pairs) {
         job.product = dev->isa->bf16_pairs;
         job.x_type = dev->isa->pairs_x;
@@ -307,10 +336,9 @@ spec_status speci_cpu_linear(spec_queue *q, const spec_linear_args *a)
     /* Else each task, of 64 outputs, does it again; one row is not worth the room in the caches. */
     if (job.x_type == SPEC_DTYPE_F32 && job.n_row > 1 && job.n_row <= CPU_ROW_BLOCK && speci_cpu_x_has_room(q, a))
         job.x = speci_cpu_x_f32(q, a);
-    const int32_t n_task = cpu_parts(w->n_panel, CPU_TASK_PANELS);
     /* Where each thread still has several turns: the last ones end apart by one. */
-    if (w->pairs && dev->isa->pairs_two && job.n_row <= CPU_FEW && n_task >= 2 * TURNS * dev->host->n_threads)
-        speci_cpu_parallel(dev->pool, cpu_parts(n_task, 2), linear_two_tasks, &job);
-    else speci_cpu_parallel(dev->pool, n_task, linear_task, &job);
+    if (w->pairs && dev->isa->pairs_two && job.n_row <= CPU_FEW && job.n_task >= 2 * TURNS * dev->host->n_threads)
+        speci_cpu_parallel(dev->pool, cpu_parts(job.n_task, 2), linear_two_tasks, &job);
+    else speci_cpu_parallel(dev->pool, job.n_task, linear_task, &job);
     return SPEC_OK;
 }

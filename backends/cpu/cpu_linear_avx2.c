@@ -41,11 +41,13 @@ TILE size_t step_bytes(spec_dtype type)
     return CPU_PANEL * (type == SPEC_DTYPE_Q8_0 ? 1 : type == SPEC_DTYPE_F32 ? 4 : 2);
 }
 
-/* t[r][8 j ..] over n_vec vectors and n_row rows, both constants where this is called; ahead: the panel's weights are read for the
- * first time, and asked for NEAR_BYTES before. */
+/* t[r][8 j ..] over n_vec vectors and n_row rows, both constants where this is called. With `next` the panel's weights are read for
+ * the first time, and asked for NEAR_BYTES before; these at the end are next's. */
 TILE void tile(float *t, const void *w, const uint16_t *scale, const float *x, size_t ldx, int n_vec, int n_row,
-               int32_t n_k, bool add, spec_dtype type, bool ahead)
+               int32_t n_k, bool add, spec_dtype type, const uint8_t *next)
 {
+    const int32_t turn = n_k - NEAR_BYTES / (int32_t)step_bytes(type);
+    const uint8_t *soon = turn > 0 ? (const uint8_t *)w + NEAR_BYTES : next;
     __m256 acc[8][4];
     UNROLL
     for (int r = 0; r < n_row; r++)
@@ -53,8 +55,11 @@ TILE void tile(float *t, const void *w, const uint16_t *scale, const float *x, s
         for (int j = 0; j < n_vec; j++) acc[r][j] = _mm256_setzero_ps();
     for (int32_t k = 0; k < n_k; k++) {
         __m256 wk[4];
-        for (size_t i = 0; ahead && i < step_bytes(type); i += 64)
-            _mm_prefetch((const char *)w + (size_t)k * step_bytes(type) + NEAR_BYTES + i, _MM_HINT_T0);
+        if (next) {
+            if (k == turn) soon = next;
+            for (size_t i = 0; i < step_bytes(type); i += 64) _mm_prefetch((const char *)soon + i, _MM_HINT_T0);
+            soon += step_bytes(type);
+        }
         UNROLL
         for (int j = 0; j < n_vec; j++) wk[j] = load8(w, (size_t)k * CPU_PANEL + (size_t)j * 8, type);
         UNROLL
@@ -74,19 +79,20 @@ TILE void tile(float *t, const void *w, const uint16_t *scale, const float *x, s
 
 /* One panel: up to two rows take its 32 outputs at once, more rows half of them. */
 TILE void rows(float *t, const uint8_t *w, const float *x, size_t ldx, int n_row, int32_t n_k, bool add,
-               spec_dtype type, bool first)
+               spec_dtype type, const uint8_t *next)
 {
-    const bool q8 = type == SPEC_DTYPE_Q8_0, ahead = first && !q8; /* whole blocks of Q8_0 are asked for */
+    const bool q8 = type == SPEC_DTYPE_Q8_0;
     const uint16_t *scale = q8 ? ((const cpu_q8_panel *)(const void *)w)->scale : NULL;
     if (n_row <= 2) {
-        tile(t, w, scale, x, ldx, 4, n_row, n_k, add, type, ahead);
+        tile(t, w, scale, x, ldx, 4, n_row, n_k, add, type, next);
         return;
     }
-    tile(t, w, scale, x, ldx, 2, n_row, n_k, add, type, ahead);
-    tile(t + 16, w + step_bytes(type) / 2, scale ? scale + 16 : NULL, x, ldx, 2, n_row, n_k, add, type, false);
+    tile(t, w, scale, x, ldx, 2, n_row, n_k, add, type, next);
+    tile(t + 16, w + step_bytes(type) / 2, scale ? scale + 16 : NULL, x, ldx, 2, n_row, n_k, add, type, NULL);
 }
 
-TILE void product(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const float *x, size_t ldx,
+/* next NULL: nothing is asked for. */
+TILE void product(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const float *x, size_t ldx,
                   int32_t n_row, int32_t n_k, bool add, spec_dtype type)
 {
     for (int32_t r = 0; r < n_row;) {
@@ -94,55 +100,58 @@ TILE void product(float *t, const void *w, size_t panel_bytes, int32_t n_panel, 
         for (int32_t p = 0; p < n_panel; p++) {
             float *out = t + r * CPU_TASK_OUT + p * CPU_PANEL;
             const uint8_t *panel = (const uint8_t *)w + (size_t)p * panel_bytes;
+            const uint8_t *soon = r == 0 && next ? (const uint8_t *)next + (size_t)p * panel_bytes : NULL;
             const float *in = x + (size_t)r * ldx;
             switch (n) {
-            case 1: rows(out, panel, in, ldx, 1, n_k, add, type, r == 0); break;
-            case 2: rows(out, panel, in, ldx, 2, n_k, add, type, r == 0); break;
-            case 3: rows(out, panel, in, ldx, 3, n_k, add, type, r == 0); break;
-            case 4: rows(out, panel, in, ldx, 4, n_k, add, type, r == 0); break;
-            case 5: rows(out, panel, in, ldx, 5, n_k, add, type, r == 0); break;
-            default: rows(out, panel, in, ldx, 6, n_k, add, type, r == 0); break;
+            case 1: rows(out, panel, in, ldx, 1, n_k, add, type, soon); break;
+            case 2: rows(out, panel, in, ldx, 2, n_k, add, type, soon); break;
+            case 3: rows(out, panel, in, ldx, 3, n_k, add, type, soon); break;
+            case 4: rows(out, panel, in, ldx, 4, n_k, add, type, soon); break;
+            case 5: rows(out, panel, in, ldx, 5, n_k, add, type, soon); break;
+            default: rows(out, panel, in, ldx, 6, n_k, add, type, soon); break;
             }
         }
         r += n;
     }
 }
 
-static void product_f32(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *x, size_t ldx,
-                        int32_t n_row, int32_t n_k, bool add)
+static void product_f32(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const void *x,
+                        size_t ldx, int32_t n_row, int32_t n_k, bool add)
 {
-    product(t, w, panel_bytes, n_panel, x, ldx, n_row, n_k, add, SPEC_DTYPE_F32);
+    product(t, w, panel_bytes, n_panel, next, x, ldx, n_row, n_k, add, SPEC_DTYPE_F32);
 }
 
-static void product_bf16(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *x, size_t ldx,
-                         int32_t n_row, int32_t n_k, bool add)
+static void product_bf16(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const void *x,
+                         size_t ldx, int32_t n_row, int32_t n_k, bool add)
 {
-    product(t, w, panel_bytes, n_panel, x, ldx, n_row, n_k, add, SPEC_DTYPE_BF16);
+    product(t, w, panel_bytes, n_panel, next, x, ldx, n_row, n_k, add, SPEC_DTYPE_BF16);
 }
 
-static void product_f16(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *x, size_t ldx,
-                        int32_t n_row, int32_t n_k, bool add)
+static void product_f16(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const void *x,
+                        size_t ldx, int32_t n_row, int32_t n_k, bool add)
 {
-    product(t, w, panel_bytes, n_panel, x, ldx, n_row, n_k, add, SPEC_DTYPE_F16);
+    product(t, w, panel_bytes, n_panel, next, x, ldx, n_row, n_k, add, SPEC_DTYPE_F16);
 }
 
 enum { BLOCKS_AHEAD = 4 }; /* of Q8_0: NEAR_BYTES of a panel */
 
-TILE void prefetch(const cpu_q8_panel *block, size_t panel_bytes, int32_t n_panel)
+TILE void prefetch_blocks(const cpu_q8_panel *block, size_t panel_bytes, int32_t n_panel)
 {
     for (int32_t p = 0; p < n_panel; p++)
         for (size_t i = 0; i < sizeof *block; i += 64)
             _mm_prefetch((const char *)block + (size_t)p * panel_bytes + i, _MM_HINT_T0);
 }
 
-static void product_q8_0(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *x, size_t ldx,
-                         int32_t n_row, int32_t n_k, bool add)
+static void product_q8_0(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const void *x,
+                         size_t ldx, int32_t n_row, int32_t n_k, bool add)
 {
     const cpu_q8_panel *block = w;
-    for (int32_t k = 0; k < n_k; k += SPEC_Q8_BLOCK, block++) {
-        prefetch(block + BLOCKS_AHEAD, panel_bytes, n_panel);
-        product(t, block, panel_bytes, n_panel, (const float *)x + k, ldx, n_row, SPEC_Q8_BLOCK, add || k > 0,
-                SPEC_DTYPE_Q8_0);
+    const int32_t n_block = n_k / SPEC_Q8_BLOCK;
+    for (int32_t i = 0; i < n_block; i++, block++) {
+        prefetch_blocks(i + BLOCKS_AHEAD < n_block ? block + BLOCKS_AHEAD : (const cpu_q8_panel *)next + (i + BLOCKS_AHEAD - n_block),
+                        panel_bytes, n_panel);
+        product(t, block, panel_bytes, n_panel, NULL, (const float *)x + i * SPEC_Q8_BLOCK, ldx, n_row, SPEC_Q8_BLOCK,
+                add || i > 0, SPEC_DTYPE_Q8_0);
     }
 }
 

@@ -61,10 +61,11 @@ TILE void put16(float *out, __m512 acc, bool add, const uint16_t *scale)
 }
 
 /* Weights are asked for NEAR_BYTES ahead in each panel. Where several tiles use those of STEP_WIDE, which Intel's cores multiply as
- * fast as memory gives them, it is the next block, 16 KB ahead: it comes into the second cache while this one is multiplied, and
- * part `part` of `n_part` tiles asks for its share, else later tiles would compute while the memory rests. The block behind the last
- * is the next task's. Nothing is asked for with STEP_PAIRS, AMD's, which was slower for it. */
+ * fast as memory gives them, it is the next block: it comes into the second cache while this one is multiplied, and part `part`
+ * of `n_part` tiles asks for its share, else later tiles would compute while the memory rests. Nothing is asked for with
+ * STEP_PAIRS, AMD's, which was slower for it. */
 typedef struct ahead {
+    const uint8_t *next; /* the next block, of the first panel */
     int32_t part, n_part;
 } ahead;
 enum { NEAR_BYTES = 4096, LINE = 64 };
@@ -101,12 +102,17 @@ TILE void tile(float *t, const uint8_t *w, size_t panel_bytes, const uint8_t *x,
     const int halves = step == STEP_WIDE ? 2 : 1;
     const bool near = asks_near(step, next);
     const size_t bytes = 2 * step_bytes(step);
-    const uint8_t *soon = w + (size_t)(n + next.part * (n / next.n_part)) * bytes;
+    const int32_t turn = n - (int32_t)(NEAR_BYTES / bytes); /* from there on what is near is the next block's */
+    const uint8_t *soon = NULL;
+    if (near && turn > 0) soon = w + NEAR_BYTES;
+    else if (next.next) soon = next.next + (size_t)(next.part * (n / next.n_part)) * bytes;
     int32_t wait = 0;
     for (int32_t k = 0; k < n; k++) {
         const uint8_t *at = w + (size_t)k * bytes;
         if (near) {
-            prefetch(at + NEAR_BYTES, panel_bytes, n_panel, bytes, true);
+            if (k == turn) soon = next.next;
+            prefetch(soon, panel_bytes, n_panel, bytes, true);
+            soon += bytes;
         } else if (step == STEP_WIDE && --wait <= 0) {
             prefetch(soon, panel_bytes, n_panel, bytes, false);
             soon += bytes;
@@ -137,8 +143,8 @@ TILE void tile(float *t, const uint8_t *w, size_t panel_bytes, const uint8_t *x,
     }
 }
 
-/* Rows of a tile: of both panels; of STEP_WIDE, if there are no more, of both or of one. Then each weight comes from memory into
- * registers once. (Eight rows of both leave no register for a weight, and yet are faster than four and four.) */
+/* Rows of a tile of both panels. Those of STEP_WIDE are of up to eight, if there are no more (which leaves no register for a weight,
+ * and yet is faster than four and four), and else of one panel, where twelve rows share a weight once it is a float32. */
 enum { ROWS = 6, ROWS_BOTH = 8, ROWS_ONE = 12 };
 
 TILE void rows(float *t, const uint8_t *w, size_t panel_bytes, const uint8_t *x, size_t ldx, int n_panel,
@@ -160,6 +166,9 @@ TILE void rows_of_one(float *t, const uint8_t *w, const uint8_t *x, size_t ldx, 
                       ahead next)
 {
     switch (n_row) {
+    case 6: tile(t, w, 0, x, ldx, 1, 6, n, add, step, next); break;
+    case 7: tile(t, w, 0, x, ldx, 1, 7, n, add, step, next); break;
+    case 8: tile(t, w, 0, x, ldx, 1, 8, n, add, step, next); break;
     case 9: tile(t, w, 0, x, ldx, 1, 9, n, add, step, next); break;
     case 10: tile(t, w, 0, x, ldx, 1, 10, n, add, step, next); break;
     case 11: tile(t, w, 0, x, ldx, 1, 11, n, add, step, next); break;
@@ -168,18 +177,25 @@ TILE void rows_of_one(float *t, const uint8_t *w, const uint8_t *x, size_t ldx, 
 }
 
 /* n_row rows in tiles of nearly equal height. */
-TILE void product(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *x, size_t ldx_bytes,
-                  int32_t n_row, int32_t n, bool add, cpu_step step)
+TILE void product(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const uint8_t *after, const void *x,
+                  size_t ldx_bytes, int32_t n_row, int32_t n, bool add, cpu_step step)
 {
     const bool wide = step == STEP_WIDE;
-    if (wide && n_row > ROWS_BOTH && n_row <= ROWS_ONE) {
-        for (int32_t p = 0; p < n_panel; p++)
-            rows_of_one(t + p * CPU_PANEL, (const uint8_t *)w + (size_t)p * panel_bytes, x, ldx_bytes, n_row, n, add, step,
-                        (ahead){ .n_part = 1 });
+    if (wide && n_row > ROWS_BOTH) {
+        const int32_t n_tile = (n_row + ROWS_ONE - 1) / ROWS_ONE;
+        for (int32_t p = 0; p < n_panel; p++) {
+            ahead next = { .next = after + (size_t)p * panel_bytes, .n_part = n_tile };
+            for (int32_t r = 0; next.part < n_tile; next.part++) {
+                const int32_t count = (n_row - r + n_tile - next.part - 1) / (n_tile - next.part);
+                rows_of_one(t + r * CPU_TASK_OUT + p * CPU_PANEL, (const uint8_t *)w + (size_t)p * panel_bytes,
+                            (const uint8_t *)x + (size_t)r * ldx_bytes, ldx_bytes, count, n, add, step, next);
+                r += count;
+            }
+        }
         return;
     }
     int32_t tiles = wide && n_row <= ROWS_BOTH ? 1 : (n_row + ROWS - 1) / ROWS;
-    ahead next = { .n_part = tiles };
+    ahead next = { .next = after, .n_part = tiles };
     for (int32_t r = 0; tiles > 0; tiles--, next.part++) {
         int32_t count = (n_row - r + tiles - 1) / tiles;
         float *out = t + r * CPU_TASK_OUT;
@@ -191,10 +207,10 @@ TILE void product(float *t, const void *w, size_t panel_bytes, int32_t n_panel, 
 }
 
 /* Of up to CPU_FEW rows, and the four panels of two tasks. */
-TILE void product_two(float *t, const void *w, size_t panel_bytes, const void *x, size_t ldx_bytes, int32_t n_row, int32_t n, bool add,
-                      cpu_step step)
+TILE void product_two(float *t, const void *w, size_t panel_bytes, const uint8_t *after, const void *x, size_t ldx_bytes,
+                      int32_t n_row, int32_t n, bool add, cpu_step step)
 {
-    const ahead next = { .n_part = 1 };
+    const ahead next = { .next = after, .n_part = 1 };
     if (n_row == 1) tile(t, w, panel_bytes, x, ldx_bytes, 4, 1, n, add, step, next);
     else tile(t, w, panel_bytes, x, ldx_bytes, 4, 2, n, add, step, next);
 }
@@ -202,13 +218,15 @@ TILE void product_two(float *t, const void *w, size_t panel_bytes, const void *x
 enum { BLOCKS_AHEAD = 4 }; /* of Q8_0: NEAR_BYTES of a panel */
 
 /* Q8_0: block after block of 32 inputs, each asking for the one BLOCKS_AHEAD behind it; ldx in floats. */
-TILE void product_blocks(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const float *x, size_t ldx,
-                         int32_t n_row, int32_t n_k, bool add)
+TILE void product_blocks(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const cpu_q8_panel *after,
+                         const float *x, size_t ldx, int32_t n_row, int32_t n_k, bool add)
 {
     const cpu_q8_panel *block = w;
-    for (int32_t k = 0; k < n_k; k += SPEC_Q8_BLOCK, block++) {
-        const uint8_t *soon = (const uint8_t *)(block + BLOCKS_AHEAD);
-        prefetch(soon, panel_bytes, n_panel, sizeof *block, true);
-        product(t, block, panel_bytes, n_panel, x + k, ldx * sizeof *x, n_row, SPEC_Q8_BLOCK, add || k > 0, STEP_Q8);
+    const int32_t n_block = n_k / SPEC_Q8_BLOCK;
+    for (int32_t i = 0; i < n_block; i++, block++) {
+        const cpu_q8_panel *soon = i + BLOCKS_AHEAD < n_block ? block + BLOCKS_AHEAD : after + (i + BLOCKS_AHEAD - n_block);
+        prefetch((const uint8_t *)soon, panel_bytes, n_panel, sizeof *block, true);
+        product(t, block, panel_bytes, n_panel, NULL, x + i * SPEC_Q8_BLOCK, ldx * sizeof *x, n_row, SPEC_Q8_BLOCK, add || i > 0,
+                STEP_Q8);
     }
 }

@@ -6,34 +6,34 @@
 #if CPU_X86
 #include "backends/cpu/cpu_linear_avx512.h"
 
-static void product_f32(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *x, size_t ldx,
-                        int32_t n_row, int32_t n_k, bool add)
+static void product_f32(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const void *x,
+                        size_t ldx, int32_t n_row, int32_t n_k, bool add)
 {
-    product(t, w, panel_bytes, n_panel, x, ldx * sizeof(float), n_row, n_k, add, STEP_F32);
+    product(t, w, panel_bytes, n_panel, next, x, ldx * sizeof(float), n_row, n_k, add, STEP_F32);
 }
 
-static void product_bf16(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *x, size_t ldx,
-                         int32_t n_row, int32_t n_k, bool add)
+static void product_bf16(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const void *x,
+                         size_t ldx, int32_t n_row, int32_t n_k, bool add)
 {
-    product(t, w, panel_bytes, n_panel, x, ldx * sizeof(float), n_row, n_k, add, STEP_BF16);
+    product(t, w, panel_bytes, n_panel, next, x, ldx * sizeof(float), n_row, n_k, add, STEP_BF16);
 }
 
-static void product_f16(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *x, size_t ldx,
-                        int32_t n_row, int32_t n_k, bool add)
+static void product_f16(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const void *x,
+                        size_t ldx, int32_t n_row, int32_t n_k, bool add)
 {
-    product(t, w, panel_bytes, n_panel, x, ldx * sizeof(float), n_row, n_k, add, STEP_F16);
+    product(t, w, panel_bytes, n_panel, next, x, ldx * sizeof(float), n_row, n_k, add, STEP_F16);
 }
 
-static void product_q8_0(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *x, size_t ldx,
-                         int32_t n_row, int32_t n_k, bool add)
+static void product_q8_0(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const void *x,
+                         size_t ldx, int32_t n_row, int32_t n_k, bool add)
 {
-    product_blocks(t, w, panel_bytes, n_panel, x, ldx, n_row, n_k, add);
+    product_blocks(t, w, panel_bytes, n_panel, next, x, ldx, n_row, n_k, add);
 }
 
-static void product_pairs(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *x, size_t ldx,
-                          int32_t n_row, int32_t n_k, bool add)
+static void product_pairs(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const void *x,
+                          size_t ldx, int32_t n_row, int32_t n_k, bool add)
 {
-    product(t, w, panel_bytes, n_panel, x, ldx * sizeof(uint16_t), n_row, n_k / 2, add, STEP_PAIRS);
+    product(t, w, panel_bytes, n_panel, next, x, ldx * sizeof(uint16_t), n_row, n_k / 2, add, STEP_PAIRS);
 }
 
 static bool supported(void)
