@@ -41,27 +41,32 @@ TILE size_t step_bytes(spec_dtype type)
     return CPU_PANEL * (type == SPEC_DTYPE_Q8_0 ? 1 : type == SPEC_DTYPE_F32 ? 4 : 2);
 }
 
-/* t[r][8 j ..] over n_vec vectors and n_row rows, both constants where this is called. With `next` the panel's weights are read for
- * the first time, and asked for NEAR_BYTES before; these at the end are next's. */
-TILE void tile(float *t, const void *w, const uint16_t *scale, const float *x, size_t ldx, int n_vec, int n_row,
-               int32_t n_k, bool add, spec_dtype type, const uint8_t *next)
+/* t[r][8 j ..] over n_vec vectors (more than four: of two panels) and n_row rows, both constants where this is called. With `next`
+ * the weights are read for the first time, and asked for NEAR_BYTES before; from the end on these are next's. */
+TILE void tile(float *t, const void *w, size_t panel_bytes, const uint16_t *scale, const float *x, size_t ldx, int n_vec,
+               int n_row, int32_t n_k, bool add, spec_dtype type, const uint8_t *next)
 {
     const int32_t turn = n_k - NEAR_BYTES / (int32_t)step_bytes(type);
     const uint8_t *soon = turn > 0 ? (const uint8_t *)w + NEAR_BYTES : next;
-    __m256 acc[8][4];
+    __m256 acc[8][8]; /* 12 are used */
+    const int n_panel = (n_vec + 3) / 4;
     UNROLL
     for (int r = 0; r < n_row; r++)
         UNROLL
         for (int j = 0; j < n_vec; j++) acc[r][j] = _mm256_setzero_ps();
     for (int32_t k = 0; k < n_k; k++) {
-        __m256 wk[4];
+        __m256 wk[8];
         if (next) {
             if (k == turn) soon = next;
-            for (size_t i = 0; i < step_bytes(type); i += 64) _mm_prefetch((const char *)soon + i, _MM_HINT_T0);
+            UNROLL
+            for (int p = 0; p < n_panel; p++)
+                for (size_t i = 0; i < step_bytes(type); i += 64)
+                    _mm_prefetch((const char *)soon + (size_t)p * panel_bytes + i, _MM_HINT_T0);
             soon += step_bytes(type);
         }
         UNROLL
-        for (int j = 0; j < n_vec; j++) wk[j] = load8(w, (size_t)k * CPU_PANEL + (size_t)j * 8, type);
+        for (int j = 0; j < n_vec; j++)
+            wk[j] = load8((const uint8_t *)w + (size_t)(j / 4) * panel_bytes, (size_t)k * CPU_PANEL + (size_t)(j % 4) * 8, type);
         UNROLL
         for (int r = 0; r < n_row; r++) {
             __m256 xk = _mm256_broadcast_ss(x + (size_t)r * ldx + (size_t)k);
@@ -84,17 +89,21 @@ TILE void rows(float *t, const uint8_t *w, const float *x, size_t ldx, int n_row
     const bool q8 = type == SPEC_DTYPE_Q8_0;
     const uint16_t *scale = q8 ? ((const cpu_q8_panel *)(const void *)w)->scale : NULL;
     if (n_row <= 2) {
-        tile(t, w, scale, x, ldx, 4, n_row, n_k, add, type, next);
+        tile(t, w, 0, scale, x, ldx, 4, n_row, n_k, add, type, next);
         return;
     }
-    tile(t, w, scale, x, ldx, 2, n_row, n_k, add, type, next);
-    tile(t + 16, w + step_bytes(type) / 2, scale ? scale + 16 : NULL, x, ldx, 2, n_row, n_k, add, type, NULL);
+    tile(t, w, 0, scale, x, ldx, 2, n_row, n_k, add, type, next);
+    tile(t + 16, w + step_bytes(type) / 2, 0, scale ? scale + 16 : NULL, x, ldx, 2, n_row, n_k, add, type, NULL);
 }
 
 /* next NULL: nothing is asked for. */
 TILE void product(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const float *x, size_t ldx,
                   int32_t n_row, int32_t n_k, bool add, spec_dtype type)
 {
+    if (n_row == 1 && n_panel == 2 && type != SPEC_DTYPE_Q8_0) { /* both streams of memory at once */
+        tile(t, w, panel_bytes, NULL, x, ldx, 8, 1, n_k, add, type, next);
+        return;
+    }
     for (int32_t r = 0; r < n_row;) {
         int32_t n = n_row - r <= 6 ? n_row - r : n_row - r < 12 ? (n_row - r) / 2 : 6;
         for (int32_t p = 0; p < n_panel; p++) {
