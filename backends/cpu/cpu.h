@@ -59,6 +59,15 @@ typedef struct cpu_q8_panel {
 typedef void cpu_product_fn(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const void *x,
                             size_t ldx, int32_t n_row, int32_t n_k, bool add);
 
+/* How far ahead in a panel weights are asked for: bytes; blocks of Q8_0, which are as many. */
+enum { CPU_NEAR_BYTES = 4096, CPU_NEAR_BLOCKS = 4 };
+
+/* That block, at block i of n from w on. */
+static inline const cpu_q8_panel *cpu_q8_near(const cpu_q8_panel *w, const cpu_q8_panel *next, int32_t i, int32_t n)
+{
+    return i + CPU_NEAR_BLOCKS < n ? w + i + CPU_NEAR_BLOCKS : next + (i + CPU_NEAR_BLOCKS - n);
+}
+
 typedef struct cpu_isa {
     const char *name;
     bool (*supported)(void);
@@ -75,6 +84,7 @@ typedef struct cpu_isa {
 extern const cpu_isa speci_cpu_isa_portable; /* always there */
 #if CPU_X86
 extern const cpu_isa speci_cpu_isa_avx2, speci_cpu_isa_avx512, speci_cpu_isa_avx512bf16;
+cpu_product_fn speci_cpu_avx512_f32, speci_cpu_avx512_bf16, speci_cpu_avx512_f16, speci_cpu_avx512_q8_0; /* of both the latter */
 #endif
 
 /* ----------------------------------------------------------------------------- other inner loops --- */

@@ -33,8 +33,6 @@ TILE void put8(float *out, __m256 acc, bool add, const uint16_t *scale)
     }
 }
 
-enum { NEAR_BYTES = 4096 };
-
 /* Bytes of 32 weights at one step along K. */
 TILE size_t step_bytes(spec_dtype type)
 {
@@ -42,12 +40,12 @@ TILE size_t step_bytes(spec_dtype type)
 }
 
 /* t[r][8 j ..] over n_vec vectors (more than four: of two panels) and n_row rows, both constants where this is called. With `next`
- * the weights are read for the first time, and asked for NEAR_BYTES before; from the end on these are next's. */
+ * the weights are read for the first time, and asked for CPU_NEAR_BYTES before; from the end on these are next's. */
 TILE void tile(float *t, const void *w, size_t panel_bytes, const uint16_t *scale, const float *x, size_t ldx, int n_vec,
                int n_row, int32_t n_k, bool add, spec_dtype type, const uint8_t *next)
 {
-    const int32_t turn = n_k - NEAR_BYTES / (int32_t)step_bytes(type);
-    const uint8_t *soon = turn > 0 ? (const uint8_t *)w + NEAR_BYTES : next;
+    const int32_t turn = n_k - CPU_NEAR_BYTES / (int32_t)step_bytes(type);
+    const uint8_t *soon = turn > 0 ? (const uint8_t *)w + CPU_NEAR_BYTES : next;
     __m256 acc[8][8]; /* 12 are used */
     const int n_panel = (n_vec + 3) / 4;
     UNROLL
@@ -142,8 +140,6 @@ static void product_f16(float *t, const void *w, size_t panel_bytes, int32_t n_p
     product(t, w, panel_bytes, n_panel, next, x, ldx, n_row, n_k, add, SPEC_DTYPE_F16);
 }
 
-enum { BLOCKS_AHEAD = 4 }; /* of Q8_0: NEAR_BYTES of a panel */
-
 TILE void prefetch_blocks(const cpu_q8_panel *block, size_t panel_bytes, int32_t n_panel)
 {
     for (int32_t p = 0; p < n_panel; p++)
@@ -157,8 +153,7 @@ static void product_q8_0(float *t, const void *w, size_t panel_bytes, int32_t n_
     const cpu_q8_panel *block = w;
     const int32_t n_block = n_k / SPEC_Q8_BLOCK;
     for (int32_t i = 0; i < n_block; i++, block++) {
-        prefetch_blocks(i + BLOCKS_AHEAD < n_block ? block + BLOCKS_AHEAD : (const cpu_q8_panel *)next + (i + BLOCKS_AHEAD - n_block),
-                        panel_bytes, n_panel);
+        prefetch_blocks(cpu_q8_near(w, next, i, n_block), panel_bytes, n_panel);
         product(t, block, panel_bytes, n_panel, NULL, (const float *)x + i * SPEC_Q8_BLOCK, ldx, n_row, SPEC_Q8_BLOCK,
                 add || i > 0, SPEC_DTYPE_Q8_0);
     }

@@ -4,25 +4,25 @@
 #if CPU_X86
 #include "backends/cpu/cpu_linear_avx512.h"
 
-static void product_f32(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const void *x,
-                        size_t ldx, int32_t n_row, int32_t n_k, bool add)
+void speci_cpu_avx512_f32(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const void *x,
+                         size_t ldx, int32_t n_row, int32_t n_k, bool add)
 {
     product(t, w, panel_bytes, n_panel, next, x, ldx * sizeof(float), n_row, n_k, add, STEP_F32);
 }
 
-static void product_bf16(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const void *x,
+void speci_cpu_avx512_bf16(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const void *x,
                          size_t ldx, int32_t n_row, int32_t n_k, bool add)
 {
     product(t, w, panel_bytes, n_panel, next, x, ldx * sizeof(float), n_row, n_k, add, STEP_BF16);
 }
 
-static void product_f16(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const void *x,
-                        size_t ldx, int32_t n_row, int32_t n_k, bool add)
+void speci_cpu_avx512_f16(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const void *x,
+                         size_t ldx, int32_t n_row, int32_t n_k, bool add)
 {
     product(t, w, panel_bytes, n_panel, next, x, ldx * sizeof(float), n_row, n_k, add, STEP_F16);
 }
 
-static void product_q8_0(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const void *x,
+void speci_cpu_avx512_q8_0(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const void *x,
                          size_t ldx, int32_t n_row, int32_t n_k, bool add)
 {
     product_blocks(t, w, panel_bytes, n_panel, next, x, ldx, n_row, n_k, add);
@@ -50,10 +50,10 @@ static bool supported(void)
 const cpu_isa speci_cpu_isa_avx512 = {
     .name = "avx512",
     .supported = supported,
-    .f32 = product_f32,
-    .bf16 = product_bf16,
-    .f16 = product_f16,
-    .q8_0 = product_q8_0,
+    .f32 = speci_cpu_avx512_f32,
+    .bf16 = speci_cpu_avx512_bf16,
+    .f16 = speci_cpu_avx512_f16,
+    .q8_0 = speci_cpu_avx512_q8_0,
     .bf16_pairs = product_pairs,
     .pairs_two = product_pairs_two,
     .pairs_x = SPEC_DTYPE_F32,

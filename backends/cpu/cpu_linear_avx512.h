@@ -60,7 +60,7 @@ TILE void put16(float *out, __m512 acc, bool add, const uint16_t *scale)
     }
 }
 
-/* Weights are asked for NEAR_BYTES ahead in each panel. Where several tiles use those of STEP_WIDE, which Intel's cores multiply as
+/* Weights are asked for CPU_NEAR_BYTES ahead in each panel. Where several tiles use those of STEP_WIDE, which Intel's cores multiply as
  * fast as memory gives them, it is the next block: it comes into the second cache while this one is multiplied, and part `part`
  * of `n_part` tiles asks for its share, else later tiles would compute while the memory rests. Nothing is asked for with
  * STEP_PAIRS, AMD's, which was slower for it. */
@@ -68,7 +68,7 @@ typedef struct ahead {
     const uint8_t *next; /* the next block, of the first panel */
     int32_t part, n_part;
 } ahead;
-enum { NEAR_BYTES = 4096, LINE = 64 };
+enum { LINE = 64 };
 
 TILE bool asks_near(cpu_step step, ahead next)
 {
@@ -102,10 +102,8 @@ TILE void tile(float *t, const uint8_t *w, size_t panel_bytes, const uint8_t *x,
     const int halves = step == STEP_WIDE ? 2 : 1;
     const bool near = asks_near(step, next);
     const size_t bytes = 2 * step_bytes(step);
-    const int32_t turn = n - (int32_t)(NEAR_BYTES / bytes); /* from there on what is near is the next block's */
-    const uint8_t *soon = NULL;
-    if (near && turn > 0) soon = w + NEAR_BYTES;
-    else if (next.next) soon = next.next + (size_t)(next.part * (n / next.n_part)) * bytes;
+    const int32_t turn = n - (int32_t)(CPU_NEAR_BYTES / bytes); /* from there on what is near is the next block's */
+    const uint8_t *soon = near && turn > 0 ? w + CPU_NEAR_BYTES : next.next + (size_t)(next.part * (n / next.n_part)) * bytes;
     int32_t wait = 0;
     for (int32_t k = 0; k < n; k++) {
         const uint8_t *at = w + (size_t)k * bytes;
@@ -150,64 +148,45 @@ enum { ROWS = 6, ROWS_BOTH = 8, ROWS_ONE = 12 };
 TILE void rows(float *t, const uint8_t *w, size_t panel_bytes, const uint8_t *x, size_t ldx, int n_panel,
                int32_t n_row, int32_t n, bool add, cpu_step step, ahead next)
 {
+    const bool wide = step == STEP_WIDE, one = wide && n_panel == 1;
     switch (n_row) {
     case 1: tile(t, w, panel_bytes, x, ldx, n_panel, 1, n, add, step, next); break;
     case 2: tile(t, w, panel_bytes, x, ldx, n_panel, 2, n, add, step, next); break;
     case 3: tile(t, w, panel_bytes, x, ldx, n_panel, 3, n, add, step, next); break;
     case 4: tile(t, w, panel_bytes, x, ldx, n_panel, 4, n, add, step, next); break;
     case 5: tile(t, w, panel_bytes, x, ldx, n_panel, 5, n, add, step, next); break;
-    case 7: if (step == STEP_WIDE) tile(t, w, panel_bytes, x, ldx, n_panel, 7, n, add, step, next); break;
-    case 8: if (step == STEP_WIDE) tile(t, w, panel_bytes, x, ldx, n_panel, 8, n, add, step, next); break;
-    default: tile(t, w, panel_bytes, x, ldx, n_panel, 6, n, add, step, next); break;
+    case 6: tile(t, w, panel_bytes, x, ldx, n_panel, 6, n, add, step, next); break;
+    case 7: if (wide) tile(t, w, panel_bytes, x, ldx, n_panel, 7, n, add, step, next); break;
+    case 8: if (wide) tile(t, w, panel_bytes, x, ldx, n_panel, 8, n, add, step, next); break;
+    case 9: if (one) tile(t, w, panel_bytes, x, ldx, n_panel, 9, n, add, step, next); break;
+    case 10: if (one) tile(t, w, panel_bytes, x, ldx, n_panel, 10, n, add, step, next); break;
+    case 11: if (one) tile(t, w, panel_bytes, x, ldx, n_panel, 11, n, add, step, next); break;
+    default: if (one) tile(t, w, panel_bytes, x, ldx, n_panel, 12, n, add, step, next); break;
     }
 }
 
-TILE void rows_of_one(float *t, const uint8_t *w, const uint8_t *x, size_t ldx, int32_t n_row, int32_t n, bool add, cpu_step step,
-                      ahead next)
-{
-    switch (n_row) {
-    case 6: tile(t, w, 0, x, ldx, 1, 6, n, add, step, next); break;
-    case 7: tile(t, w, 0, x, ldx, 1, 7, n, add, step, next); break;
-    case 8: tile(t, w, 0, x, ldx, 1, 8, n, add, step, next); break;
-    case 9: tile(t, w, 0, x, ldx, 1, 9, n, add, step, next); break;
-    case 10: tile(t, w, 0, x, ldx, 1, 10, n, add, step, next); break;
-    case 11: tile(t, w, 0, x, ldx, 1, 11, n, add, step, next); break;
-    default: tile(t, w, 0, x, ldx, 1, 12, n, add, step, next); break;
-    }
-}
-
-/* n_row rows in tiles of nearly equal height. */
-TILE void product(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const uint8_t *after, const void *x,
+/* n_row rows in tiles of nearly equal height, of both panels or of one after the other. */
+TILE void product(float *t, const uint8_t *w, size_t panel_bytes, int32_t n_panel, const uint8_t *after, const uint8_t *x,
                   size_t ldx_bytes, int32_t n_row, int32_t n, bool add, cpu_step step)
 {
-    const bool wide = step == STEP_WIDE;
-    if (wide && n_row > ROWS_BOTH) {
-        const int32_t n_tile = (n_row + ROWS_ONE - 1) / ROWS_ONE;
-        for (int32_t p = 0; p < n_panel; p++) {
-            ahead next = { .next = after + (size_t)p * panel_bytes, .n_part = n_tile };
-            for (int32_t r = 0; next.part < n_tile; next.part++) {
-                const int32_t count = (n_row - r + n_tile - next.part - 1) / (n_tile - next.part);
-                rows_of_one(t + r * CPU_TASK_OUT + p * CPU_PANEL, (const uint8_t *)w + (size_t)p * panel_bytes,
-                            (const uint8_t *)x + (size_t)r * ldx_bytes, ldx_bytes, count, n, add, step, next);
-                r += count;
-            }
+    const bool wide = step == STEP_WIDE, both = n_panel == 2 && !(wide && n_row > ROWS_BOTH);
+    const int32_t most = !wide ? ROWS : n_row > ROWS_BOTH ? ROWS_ONE : ROWS_BOTH, n_tile = (n_row + most - 1) / most;
+    for (int32_t p = 0; p < n_panel; p += both ? 2 : 1) {
+        const uint8_t *panel = w + (size_t)p * panel_bytes;
+        ahead next = { .next = after + (size_t)p * panel_bytes, .n_part = n_tile };
+        for (int32_t r = 0; next.part < n_tile; next.part++) {
+            const int32_t left = n_tile - next.part, count = (n_row - r + left - 1) / left;
+            float *out = t + r * CPU_TASK_OUT + p * CPU_PANEL;
+            const uint8_t *in = x + (size_t)r * ldx_bytes;
+            if (both) rows(out, panel, panel_bytes, in, ldx_bytes, 2, count, n, add, step, next);
+            else rows(out, panel, panel_bytes, in, ldx_bytes, 1, count, n, add, step, next);
+            r += count;
         }
-        return;
-    }
-    int32_t tiles = wide && n_row <= ROWS_BOTH ? 1 : (n_row + ROWS - 1) / ROWS;
-    ahead next = { .next = after, .n_part = tiles };
-    for (int32_t r = 0; tiles > 0; tiles--, next.part++) {
-        int32_t count = (n_row - r + tiles - 1) / tiles;
-        float *out = t + r * CPU_TASK_OUT;
-        const uint8_t *in = (const uint8_t *)x + (size_t)r * ldx_bytes;
-        if (n_panel == 2) rows(out, w, panel_bytes, in, ldx_bytes, 2, count, n, add, step, next);
-        else rows(out, w, panel_bytes, in, ldx_bytes, 1, count, n, add, step, next);
-        r += count;
     }
 }
 
 /* Of up to CPU_FEW rows, and the four panels of two tasks. */
-TILE void product_two(float *t, const void *w, size_t panel_bytes, const uint8_t *after, const void *x, size_t ldx_bytes,
+TILE void product_two(float *t, const uint8_t *w, size_t panel_bytes, const uint8_t *after, const uint8_t *x, size_t ldx_bytes,
                       int32_t n_row, int32_t n, bool add, cpu_step step)
 {
     const ahead next = { .next = after, .n_part = 1 };
@@ -215,18 +194,15 @@ TILE void product_two(float *t, const void *w, size_t panel_bytes, const uint8_t
     else tile(t, w, panel_bytes, x, ldx_bytes, 4, 2, n, add, step, next);
 }
 
-enum { BLOCKS_AHEAD = 4 }; /* of Q8_0: NEAR_BYTES of a panel */
-
-/* Q8_0: block after block of 32 inputs, each asking for the one BLOCKS_AHEAD behind it; ldx in floats. */
-TILE void product_blocks(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const cpu_q8_panel *after,
+/* Q8_0: block after block of 32 inputs, each asking for one ahead; ldx in floats. */
+TILE void product_blocks(float *t, const cpu_q8_panel *w, size_t panel_bytes, int32_t n_panel, const cpu_q8_panel *after,
                          const float *x, size_t ldx, int32_t n_row, int32_t n_k, bool add)
 {
-    const cpu_q8_panel *block = w;
     const int32_t n_block = n_k / SPEC_Q8_BLOCK;
-    for (int32_t i = 0; i < n_block; i++, block++) {
-        const cpu_q8_panel *soon = i + BLOCKS_AHEAD < n_block ? block + BLOCKS_AHEAD : after + (i + BLOCKS_AHEAD - n_block);
-        prefetch((const uint8_t *)soon, panel_bytes, n_panel, sizeof *block, true);
-        product(t, block, panel_bytes, n_panel, NULL, x + i * SPEC_Q8_BLOCK, ldx * sizeof *x, n_row, SPEC_Q8_BLOCK, add || i > 0,
-                STEP_Q8);
+    for (int32_t i = 0; i < n_block; i++) {
+        const uint8_t *block = (const uint8_t *)(w + i), *soon = (const uint8_t *)cpu_q8_near(w, after, i, n_block);
+        prefetch(soon, panel_bytes, n_panel, sizeof *w, true);
+        product(t, block, panel_bytes, n_panel, soon, (const uint8_t *)(x + i * SPEC_Q8_BLOCK), ldx * sizeof *x, n_row, SPEC_Q8_BLOCK,
+                add || i > 0, STEP_Q8);
     }
 }

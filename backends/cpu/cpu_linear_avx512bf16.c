@@ -1,34 +1,10 @@
 /* cpu_linear_avx512bf16.c - few-row products with VDPBF16PS: two bf16 products a lane and step (flags and order of
  * summation: cpu.h). The instruction takes subnormal values for zero and rounds to nearest, whatever the modes are:
- * a law of bits of its own. Everything else is as in cpu_linear_avx512.c. */
+ * a law of bits of its own. Everything else is that of cpu_linear_avx512.c. */
 #include "backends/cpu/cpu.h"
 
 #if CPU_X86
 #include "backends/cpu/cpu_linear_avx512.h"
-
-static void product_f32(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const void *x,
-                        size_t ldx, int32_t n_row, int32_t n_k, bool add)
-{
-    product(t, w, panel_bytes, n_panel, next, x, ldx * sizeof(float), n_row, n_k, add, STEP_F32);
-}
-
-static void product_bf16(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const void *x,
-                         size_t ldx, int32_t n_row, int32_t n_k, bool add)
-{
-    product(t, w, panel_bytes, n_panel, next, x, ldx * sizeof(float), n_row, n_k, add, STEP_BF16);
-}
-
-static void product_f16(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const void *x,
-                        size_t ldx, int32_t n_row, int32_t n_k, bool add)
-{
-    product(t, w, panel_bytes, n_panel, next, x, ldx * sizeof(float), n_row, n_k, add, STEP_F16);
-}
-
-static void product_q8_0(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const void *x,
-                         size_t ldx, int32_t n_row, int32_t n_k, bool add)
-{
-    product_blocks(t, w, panel_bytes, n_panel, next, x, ldx, n_row, n_k, add);
-}
 
 static void product_pairs(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const void *x,
                           size_t ldx, int32_t n_row, int32_t n_k, bool add)
@@ -52,10 +28,10 @@ const cpu_isa speci_cpu_isa_avx512bf16 = {
     .name = "avx512bf16",
     .supported = supported,
     .preferred = preferred,
-    .f32 = product_f32,
-    .bf16 = product_bf16,
-    .f16 = product_f16,
-    .q8_0 = product_q8_0,
+    .f32 = speci_cpu_avx512_f32,
+    .bf16 = speci_cpu_avx512_bf16,
+    .f16 = speci_cpu_avx512_f16,
+    .q8_0 = speci_cpu_avx512_q8_0,
     .bf16_pairs = product_pairs,
     .pairs_x = SPEC_DTYPE_BF16,
     .loops = &speci_cpu_loops_avx512,
