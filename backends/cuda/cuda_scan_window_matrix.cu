@@ -165,8 +165,9 @@ static __device__ __forceinline__ void found(const void *p)
                  : "memory");
 }
 
-/* V: channels that a thread sums for. */
-template <typename T, int NS, int V, bool FEW, bool SEVERAL, bool NORM>
+/* V: channels that a thread sums for. SPLIT: the blocks of a cluster take chunks by turns; a kernel of its own, since what it
+ * has to know more takes registers. */
+template <typename T, int NS, int V, bool FEW, bool SEVERAL, bool SPLIT, bool NORM>
 static __global__ void __maxnreg__(window_registers(SEVERAL))
 window_kernel(const spec_step_block *step, const spec_scan_args a, const window_grid grid, const norm_out norm)
 {
@@ -185,14 +186,14 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
     const int n_fold = spec_window_folds(n_known), first = n_fold * SPEC_WINDOW, n_left = n_known - first;
     /* Which rows: a block sees those of its chunks and all in front of them, their ancestors; the first block of a cluster
      * those that the rings will keep as well. */
-    const int rank = FEW ? 0 : cluster_rank(), begin = rank * grid.chunk, stride = FEW ? grid.chunk : cluster_size() * grid.chunk;
+    const int rank = SPLIT ? cluster_rank() : 0, begin = rank * grid.chunk, stride = SPLIT ? cluster_size() * grid.chunk : grid.chunk;
     if (rank > 0 && begin >= s.n_row) return grid_wait();
     const int n_first = min(s.n_row - begin, grid.chunk); /* rows of its first chunk */
-    const int n_seen = begin + stride < s.n_row ? s.n_row : max(begin + n_first, rank == 0 ? s.n_advance : 0);
+    const int n_seen = !SPLIT || begin + stride < s.n_row ? s.n_row : max(begin + n_first, rank == 0 ? s.n_advance : 0);
     const int tree0 = FIRST + n_left, none = grid.tokens - 1; /* places of node 0, and of no token */
 
     /* Which channels: units of a group, counted through its heads. */
-    const int first_head = (int)blockIdx.z * grid.group, unit0 = (FEW ? (int)blockIdx.x : cluster_id()) * grid.units;
+    const int first_head = (int)blockIdx.z * grid.group, unit0 = (SPLIT ? cluster_id() : (int)blockIdx.x) * grid.units;
     const int n_unit = min(grid.units, grid.group_units - unit0), channel0 = first_head * a.head_dim + unit0 * WINDOW_CHANNELS;
     const int in_group = grid.per_head.of(unit0), head0 = first_head + in_group; /* heads are counted from head0 */
     auto head_of = [&](int unit) { return grid.per_head.of(unit0 + unit) - in_group; };
@@ -377,9 +378,9 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
                 return tree0 + ancestor(i, shared.depth[i] - (j - n_left));
             });
             if (w != in_front - 1) continue;
-            if (!FEW && stride > grid.chunk) cluster_sync(); /* all blocks have read it */
+            if (SPLIT) cluster_sync(); /* all blocks have read it */
             if (rank == 0 && has_state) state.store(memory, NS);
-            if (!FEW && stride > grid.chunk) cluster_sync(); /* and may read it again */
+            if (SPLIT) cluster_sync(); /* and may read it again */
         }
         in_front = 0, stored = n == 0;
     };
@@ -458,6 +459,11 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
             }
         }
     };
+    /* The most tokens that are near one of the chunk's n rows. With few rows this takes longer than what it saves. */
+    auto most_near = [&](int row0, int n) {
+        if (V == 2) return n_left + n_tree;
+        return __reduce_max_sync(0xffffffffu, lane < n ? spec_window_left(n_left + shared.depth[s.n_fed + row0 + lane]) + 1 : 0);
+    };
     /* x, B and dt of the recent token at FIRST + i, for later passes. */
     auto keep_recent = [&](int i) {
         const int entry = entry_of(first + i), place = FIRST + i;
@@ -471,7 +477,7 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
     /* What a chunk needs beside S C, and of the first one the tokens of a path and of a chain in front that later passes find
      * in the rings: tasks of a warp, those that have no state first. */
     auto run_tasks = [&](int row0, int n) {
-        const int n_tile = (n_left + s.n_fed + row0 + n + 15) / 16, n_dot = (n + 7) / 8 * n_tile;
+        const int n_tile = (n_left + (SPLIT ? s.n_fed + row0 + n : n_tree) + 15) / 16, n_dot = (n + 7) / 8 * n_tile;
         const int kept = max(0, s.n_recent - first); /* tokens left that the rings have */
         const int n_task = n + n_dot + (row0 == 0 ? n_left + s.n_advance - kept : 0);
 #pragma unroll 1
@@ -733,7 +739,7 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
 #pragma unroll 1
     for (int i = warp; i < n_seen; i += n_warp) {
         if (copies) scan_copy16(row_to, from.row);
-        if (i < n_first) copy_c(i, from.c);
+        if (i < (SPLIT ? n_first : grid.chunk)) copy_c(i, from.c);
         row_to += n_warp * to_ld, from.row += n_warp * rows_ld, from.c += n_warp * a.c.ld;
     }
     if (s.n_replay > 0) copy_path(held0, 0, n_held);
@@ -766,7 +772,7 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
         if (!FEW) {
             weigh_all(n);
             __syncthreads();
-            skipped = (WINDOW_NEAR - n_left - n_tree) / 4;
+            skipped = (WINDOW_NEAR - most_near(row0, n)) / 4;
         }
 #pragma unroll 1
         for (int i = tid / LANES; i < n * (int)grid.wide.by; i += n_thread / LANES) { /* by whole warps where FEW */
@@ -844,30 +850,39 @@ template <typename T, int NS> static window_cut best_cut(const spec_queue *q, co
     return { fewest_units<T, NS>(q, a, chunk, rows <= 8 ? 3 : 4, one ? n_sm * 2 / 3 : n_sm * 3 / 4), 1 };
 }
 
-template <typename T, int NS, int V, bool FEW, bool SEVERAL, bool NORM = false>
+template <typename T, int NS, int V, bool FEW, bool SEVERAL, bool SPLIT, bool NORM = false>
 static spec_status launch(spec_queue *q, const spec_scan_args *a, const window_cut &cut, const norm_out &norm)
 {
     if constexpr (!NORM && std::is_same_v<T, __nv_bfloat16>) /* no norm is deferred in float16 */
-        if (norm.weight) return launch<T, NS, V, FEW, SEVERAL, true>(q, a, cut, norm);
+        if (norm.weight) return launch<T, NS, V, FEW, SEVERAL, SPLIT, true>(q, a, cut, norm);
     typedef window_memory<T, NS, NORM> layout;
     window_grid g = cut.grid;
     const size_t bytes = layout::bytes(g);
     const int states = g.units * layout::PARTS, least = SEVERAL ? 8 : 12;
     const int more = (FEW || SEVERAL) && states >= least ? 0 : min((int)WINDOW_MORE, WINDOW_WARPS - states);
     const int warps = max(states + more, least);
-    auto *kernel = window_kernel<T, NS, V, FEW, SEVERAL, NORM>;
+    auto *kernel = window_kernel<T, NS, V, FEW, SEVERAL, SPLIT, NORM>;
     g.wide = divide_by(g.units * WINDOW_CHANNELS / V);
     scan_allow_shared(q->dev, kernel, bytes);
     const dim3 blocks((unsigned)(cuda_div_up(g.group_units, g.units) * cut.turns), (unsigned)q->shape.seqs, (unsigned)(a->n_head / g.group));
     return cuda_launch(q, "scan", kernel, blocks, dim3((unsigned)warps * 32), bytes, (unsigned)cut.turns, q->d_step, *a, g, norm);
 }
 
+template <typename T, int NS, bool SEVERAL, bool SPLIT>
+static spec_status launch_rows(spec_queue *q, const spec_scan_args *a, const window_cut &cut, const norm_out &norm)
+{
+    return cut.grid.chunk <= 16 ? launch<T, NS, 2, false, SEVERAL, SPLIT>(q, a, cut, norm)
+                                : launch<T, NS, 4, false, SEVERAL, SPLIT>(q, a, cut, norm);
+}
+
 template <typename T, int NS, bool SEVERAL>
-static spec_status launch_rows(spec_queue *q, const spec_scan_args *a, const norm_out &norm)
+static spec_status launch_cut(spec_queue *q, const spec_scan_args *a, const norm_out &norm)
 {
     const window_cut cut = best_cut<T, NS>(q, a, SEVERAL);
-    if (cut.grid.chunk <= WINDOW_FEW) return launch<T, NS, 2, true, SEVERAL>(q, a, cut, norm);
-    return cut.grid.chunk <= 16 ? launch<T, NS, 2, false, SEVERAL>(q, a, cut, norm) : launch<T, NS, 4, false, SEVERAL>(q, a, cut, norm);
+    if constexpr (!SEVERAL)
+        if (cut.turns > 1) return launch_rows<T, NS, false, true>(q, a, cut, norm);
+    if (cut.grid.chunk <= WINDOW_FEW) return launch<T, NS, 2, true, SEVERAL, false>(q, a, cut, norm);
+    return launch_rows<T, NS, SEVERAL, false>(q, a, cut, norm);
 }
 
 template <typename T, int NS>
@@ -875,7 +890,7 @@ static bool launch_any(spec_queue *q, const spec_scan_args *a, const norm_out &n
 {
     /* Whatever the rows of this pass: the general kernel has other bits. */
     if (window_memory<T, NS, true>::bytes(grid_of(a, 1, WINDOW_CHUNK)) > scan_shared_limit(q->dev)) return false;
-    *status = has_several(q, a) ? launch_rows<T, NS, true>(q, a, norm) : launch_rows<T, NS, false>(q, a, norm);
+    *status = has_several(q, a) ? launch_cut<T, NS, true>(q, a, norm) : launch_cut<T, NS, false>(q, a, norm);
     return true;
 }
 
