@@ -165,12 +165,22 @@ static __device__ __forceinline__ void found(const void *p)
                  : "memory");
 }
 
-/* V: channels that a thread sums for. SPLIT: the blocks of a cluster take chunks by turns; a kernel of its own, since what it
- * has to know more takes registers. */
-template <typename T, int NS, int V, bool FEW, bool SEVERAL, bool SPLIT, bool NORM>
-static __global__ void __maxnreg__(window_registers(SEVERAL))
+/* Kinds of launches that have kernels of their own, since what others have to know would take registers, and instructions
+ * behind the wait. */
+enum {
+    WINDOW_IS_FEW = 1,     /* up to WINDOW_FEW rows a chunk */
+    WINDOW_IS_SEVERAL = 2, /* several blocks for each multiprocessor */
+    WINDOW_IS_SPLIT = 4,   /* the blocks of a cluster take chunks by turns */
+    WINDOW_IS_ONE = 8,     /* a block has one chunk at most */
+    WINDOW_IS_NORM = 16    /* the deferred norm behind */
+};
+
+/* V: channels that a thread sums for. */
+template <typename T, int NS, int V, int KIND>
+static __global__ void __maxnreg__(window_registers(KIND & WINDOW_IS_SEVERAL))
 window_kernel(const spec_step_block *step, const spec_scan_args a, const window_grid grid, const norm_out norm)
 {
+    constexpr bool FEW = KIND & WINDOW_IS_FEW, SPLIT = KIND & WINDOW_IS_SPLIT, ONE = KIND & WINDOW_IS_ONE, NORM = KIND & WINDOW_IS_NORM;
     typedef window_memory<T, NS, NORM> layout;
     constexpr int FIRST = layout::FIRST, LD = layout::LD, PARTS = layout::PARTS;
     constexpr int LANES = !FEW ? 1 : NORM ? WINDOW_GROUPS / 2 : (int)WINDOW_GROUPS; /* of an output */
@@ -337,7 +347,7 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
         const T *const c = shared.c + part * WINDOW_STATES + 2 * t;
         float *const sum = shared.sum + part * grid.chunk * shared.sum_ld + unit * WINDOW_CHANNELS + g;
 #pragma unroll 1
-        for (int r0 = 0; r0 < grid.chunk; r0 += 8) {
+        for (int r0 = 0; r0 < (FEW ? 8 : grid.chunk); r0 += 8) {
             if (!(rows >> r0 & 0xff)) continue;
             const T *const from = c + min(r0 + g, grid.chunk - 1) * LD;
             float high[4] = {}, low[4] = {};
@@ -384,23 +394,26 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
         }
         in_front = 0, stored = n == 0;
     };
-    /* S C of n rows from row0 on: those that need the same state together. plain: all need the stored one as it is. */
+    auto first_rows = [](int n) { return n > 0 ? 0xffffffffu >> (32 - n) : 0u; };
+    /* S C of n rows from row0 on: those that need the same state together. plain: all need the stored one as it is, which is asked
+     * first, so that nothing that the others need is found in front. */
     auto multiply_states = [&](int row0, int n, bool plain) {
+        if (plain) {
+            if (has_state) multiply_state(first_rows(n));
+            return;
+        }
         int key = 0; /* of this lane's row: how many windows, and the ancestor at which they end */
-        if (!plain && lane < n) {
+        if (lane < n) {
             const int i = s.n_fed + row0 + lane, depth = shared.depth[i], folds = spec_window_folds(n_left + depth);
             const int last = folds * SPEC_WINDOW - 1 - n_left; /* its depth */
             key = folds << 16 | (folds > 0 && last >= 0 ? ancestor(i, depth - last) + 1 : 0);
         }
-        uint32_t todo = n > 0 ? 0xffffffffu >> (32 - n) : 0u;
+        uint32_t todo = first_rows(n);
         do { /* once if there are no rows */
-            uint32_t rows = todo;
-            if (!plain) {
-                const int r = max(__ffs((int)todo) - 1, 0), wanted = __shfl_sync(0xffffffffu, key, r);
-                rows = __ballot_sync(0xffffffffu, lane < n && key == wanted);
-                if (in_front > 0 || !stored || wanted != 0) /* all warps agree */
-                    need_windows(s.n_fed + row0 + r, wanted >> 16);
-            }
+            const int r = max(__ffs((int)todo) - 1, 0), wanted = __shfl_sync(0xffffffffu, key, r);
+            const uint32_t rows = __ballot_sync(0xffffffffu, lane < n && key == wanted);
+            if (in_front > 0 || !stored || wanted != 0) /* all warps agree */
+                need_windows(s.n_fed + row0 + r, wanted >> 16);
             todo &= ~rows;
             if (has_state) multiply_state(rows);
         } while (todo);
@@ -475,23 +488,23 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
             a.recent_dt[(size_t)entry * a.n_head + head0 + lane] = shared.time[lane * grid.tokens + place].x;
     };
     /* What a chunk needs beside S C, and of the first one the tokens of a path and of a chain in front that later passes find
-     * in the rings: tasks of a warp, those that have no state first. */
+     * in the rings: tasks of a warp, those that have no state first. A loop for each kind, since what a loop needs is found in front
+     * of it. */
     auto run_tasks = [&](int row0, int n) {
         const int n_tile = (n_left + (SPLIT ? s.n_fed + row0 + n : n_tree) + 15) / 16, n_dot = (n + 7) / 8 * n_tile;
         const int kept = max(0, s.n_recent - first); /* tokens left that the rings have */
         const int n_task = n + n_dot + (row0 == 0 ? n_left + s.n_advance - kept : 0);
+        int task = first_task;
 #pragma unroll 1
-        for (int task = n_warp - 1 - warp; task < n_task; task += n_warp) {
-            if (task < n) {
-                find_near(task, s.n_fed + row0 + task);
-            } else if (task < n + n_dot) {
-                int r0 = 0, tile = task - n;
-                while (tile >= n_tile) tile -= n_tile, r0 += 8;
-                multiply_tokens(r0, FIRST + tile * 16);
-            } else {
-                keep_recent(kept + task - n - n_dot);
-            }
+        for (; task < n; task += n_warp) find_near(task, s.n_fed + row0 + task);
+#pragma unroll 1
+        for (; task < n + n_dot; task += n_warp) {
+            int r0 = 0, tile = task - n;
+            while (tile >= n_tile) tile -= n_tile, r0 += 8;
+            multiply_tokens(r0, FIRST + tile * 16);
         }
+#pragma unroll 1
+        for (; task < n_task; task += n_warp) keep_recent(kept + task - n - n_dot);
     };
 
     /* ---- outputs ---- */
@@ -754,9 +767,9 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
     __syncthreads();
 
 #pragma unroll 1
-    for (int row0 = begin; row0 == 0 || row0 < s.n_row; row0 += stride) { /* once if there are no rows */
+    for (int row0 = begin; row0 == begin || row0 < s.n_row; row0 += stride) { /* once if there are no rows */
         const int n = min(s.n_row - row0, grid.chunk), next = row0 + stride;
-        if (row0 > begin) {
+        if (!ONE && row0 > begin) {
             if (a.z.data && has_out && first_out.r < n)
                 load_gate(first_out, where_gate(first_out, s.first_row + row0 + first_out.r));
             scan_copies_wait();
@@ -766,7 +779,7 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
         run_tasks(row0, n);
         __syncthreads();
 #pragma unroll 1
-        for (int i = warp; i < min(s.n_row - next, grid.chunk); i += n_warp)
+        for (int i = warp; !ONE && i < min(s.n_row - next, grid.chunk); i += n_warp)
             copy_c(i, c_rows + (size_t)(s.first_row + next + i) * a.c.ld);
         int skipped = 0; /* groups of which no row has a token */
         if (!FEW) {
@@ -782,6 +795,7 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
             if (i != tid / LANES && a.z.data) load_gate(o, where_gate(o, s.first_row + row0 + o.r));
             put_out(o, s.first_row + row0 + o.r, s.n_fed + row0 + o.r, skipped);
         }
+        if (ONE) break;
     }
 }
 
@@ -850,39 +864,38 @@ template <typename T, int NS> static window_cut best_cut(const spec_queue *q, co
     return { fewest_units<T, NS>(q, a, chunk, rows <= 8 ? 3 : 4, one ? n_sm * 2 / 3 : n_sm * 3 / 4), 1 };
 }
 
-template <typename T, int NS, int V, bool FEW, bool SEVERAL, bool SPLIT, bool NORM = false>
+template <typename T, int NS, int V, int KIND>
 static spec_status launch(spec_queue *q, const spec_scan_args *a, const window_cut &cut, const norm_out &norm)
 {
+    constexpr bool FEW = KIND & WINDOW_IS_FEW, SEVERAL = KIND & WINDOW_IS_SEVERAL, NORM = KIND & WINDOW_IS_NORM;
     if constexpr (!NORM && std::is_same_v<T, __nv_bfloat16>) /* no norm is deferred in float16 */
-        if (norm.weight) return launch<T, NS, V, FEW, SEVERAL, SPLIT, true>(q, a, cut, norm);
+        if (norm.weight) return launch<T, NS, V, KIND | WINDOW_IS_NORM>(q, a, cut, norm);
     typedef window_memory<T, NS, NORM> layout;
     window_grid g = cut.grid;
     const size_t bytes = layout::bytes(g);
     const int states = g.units * layout::PARTS, least = SEVERAL ? 8 : 12;
     const int more = (FEW || SEVERAL) && states >= least ? 0 : min((int)WINDOW_MORE, WINDOW_WARPS - states);
     const int warps = max(states + more, least);
-    auto *kernel = window_kernel<T, NS, V, FEW, SEVERAL, SPLIT, NORM>;
+    auto *kernel = window_kernel<T, NS, V, KIND>;
     g.wide = divide_by(g.units * WINDOW_CHANNELS / V);
     scan_allow_shared(q->dev, kernel, bytes);
     const dim3 blocks((unsigned)(cuda_div_up(g.group_units, g.units) * cut.turns), (unsigned)q->shape.seqs, (unsigned)(a->n_head / g.group));
     return cuda_launch(q, "scan", kernel, blocks, dim3((unsigned)warps * 32), bytes, (unsigned)cut.turns, q->d_step, *a, g, norm);
 }
 
-template <typename T, int NS, bool SEVERAL, bool SPLIT>
+template <typename T, int NS, int KIND>
 static spec_status launch_rows(spec_queue *q, const spec_scan_args *a, const window_cut &cut, const norm_out &norm)
 {
-    return cut.grid.chunk <= 16 ? launch<T, NS, 2, false, SEVERAL, SPLIT>(q, a, cut, norm)
-                                : launch<T, NS, 4, false, SEVERAL, SPLIT>(q, a, cut, norm);
+    if constexpr (!(KIND & WINDOW_IS_SPLIT))
+        if (cut.grid.chunk <= WINDOW_FEW) return launch<T, NS, 2, KIND | WINDOW_IS_FEW>(q, a, cut, norm);
+    return cut.grid.chunk <= 16 ? launch<T, NS, 2, KIND>(q, a, cut, norm) : launch<T, NS, 4, KIND>(q, a, cut, norm);
 }
 
-template <typename T, int NS, bool SEVERAL>
-static spec_status launch_cut(spec_queue *q, const spec_scan_args *a, const norm_out &norm)
+template <typename T, int NS, int KIND>
+static spec_status launch_chunks(spec_queue *q, const spec_scan_args *a, const window_cut &cut, const norm_out &norm)
 {
-    const window_cut cut = best_cut<T, NS>(q, a, SEVERAL);
-    if constexpr (!SEVERAL)
-        if (cut.turns > 1) return launch_rows<T, NS, false, true>(q, a, cut, norm);
-    if (cut.grid.chunk <= WINDOW_FEW) return launch<T, NS, 2, true, SEVERAL, false>(q, a, cut, norm);
-    return launch_rows<T, NS, SEVERAL, false>(q, a, cut, norm);
+    const bool one = q->shape.seqs == 1 && cut.grid.chunk * cut.turns >= q->shape.rows; /* a sequence may have more than its share */
+    return one ? launch_rows<T, NS, KIND | WINDOW_IS_ONE>(q, a, cut, norm) : launch_rows<T, NS, KIND>(q, a, cut, norm);
 }
 
 template <typename T, int NS>
@@ -890,7 +903,11 @@ static bool launch_any(spec_queue *q, const spec_scan_args *a, const norm_out &n
 {
     /* Whatever the rows of this pass: the general kernel has other bits. */
     if (window_memory<T, NS, true>::bytes(grid_of(a, 1, WINDOW_CHUNK)) > scan_shared_limit(q->dev)) return false;
-    *status = has_several(q, a) ? launch_cut<T, NS, true>(q, a, norm) : launch_cut<T, NS, false>(q, a, norm);
+    const bool several = has_several(q, a);
+    const window_cut cut = best_cut<T, NS>(q, a, several);
+    if (several) *status = launch_chunks<T, NS, WINDOW_IS_SEVERAL>(q, a, cut, norm);
+    else if (cut.turns > 1) *status = launch_chunks<T, NS, WINDOW_IS_SPLIT>(q, a, cut, norm);
+    else *status = launch_chunks<T, NS, 0>(q, a, cut, norm);
     return true;
 }
 
