@@ -9,23 +9,13 @@ enum { ROW_THREADS = 1024 };
 
 static __device__ __forceinline__ unsigned long long block_max(unsigned long long v, unsigned long long *shared)
 {
-#pragma unroll
-    for (int d = 16; d > 0; d >>= 1) {
-        const unsigned long long o = __shfl_xor_sync(0xffffffffu, v, d);
-        v = o > v ? o : v;
-    }
+    v = lanes_best<16, 1>(v);
     if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v;
     __syncthreads();
     v = shared[0];
     for (int w = 1; w < (int)blockDim.x / 32; w++) v = shared[w] > v ? shared[w] : v;
     __syncthreads();
     return v;
-}
-
-static __device__ __forceinline__ void better(unsigned long long *best, float value, int id)
-{
-    const unsigned long long r = entry_rank(value, id);
-    *best = r > *best ? r : *best;
 }
 
 /* The row's largest rank over this thread's share. Four loads of four values each go ahead of the comparisons, so that

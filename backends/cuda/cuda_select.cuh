@@ -1,5 +1,5 @@
-/* cuda_select.cuh - what the operations over rows of the vocabulary share: the order of entries, the team of thread
- * blocks that works on a row, the k largest entries, draws by cumulated mass.
+/* cuda_select.cuh - what the operations over rows of the vocabulary share: the team of thread blocks that works on a row,
+ * the k largest entries (in the order of cuda_rank.cuh), draws by cumulated mass.
  *
  * A row is one team's: a cluster of up to TEAM blocks, which see each other's shared memory. A row's entries are cut
  * in TEAM_RANGES contiguous ranges, one per warp of a full team, in order: a block has the ranges of its warps, its
@@ -13,7 +13,7 @@
 
 #include <cooperative_groups.h>
 
-#include "cuda.cuh"
+#include "cuda_rank.cuh"
 
 enum {
     TEAM = 8,            /* most blocks of a row; the most that every such device allows */
@@ -21,33 +21,6 @@ enum {
     TEAM_WARPS = TEAM_THREADS / 32,
     TEAM_RANGES = TEAM * TEAM_WARPS
 };
-
-/* ---------------------------------------------------------------------------- order of entries --- */
-
-/* Larger values have larger keys; NaN has none (0). */
-static __device__ __forceinline__ uint32_t value_key(float v)
-{
-    if (isnan(v)) return 0u;
-    v = v + 0.0f; /* -0 is 0 */
-    const uint32_t b = __float_as_uint(v);
-    return b & 0x80000000u ? ~b : b | 0x80000000u;
-}
-static __device__ __forceinline__ float key_value(uint32_t key)
-{
-    return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
-}
-/* Ranks entries by (value descending, id ascending): the first has the largest rank. All ranks differ; 0 is no
- * entry. */
-static __device__ __forceinline__ unsigned long long entry_rank(float v, int id)
-{
-    const uint32_t key = value_key(v);
-    return key ? (unsigned long long)key << 32 | (0xffffffffu - (uint32_t)id) : 0ull;
-}
-static __device__ __forceinline__ int rank_id(unsigned long long rank) { return (int)(0xffffffffu - (uint32_t)rank); }
-static __device__ __forceinline__ float rank_value(unsigned long long rank)
-{
-    return key_value((uint32_t)(rank >> 32));
-}
 
 /* ------------------------------------------------------------------------------------ the team --- */
 
