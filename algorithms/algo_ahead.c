@@ -39,11 +39,13 @@ bool speci_ahead_fits(const spec_session *s, int32_t seq)
 static spec_status find_token(spec_session *s, int32_t seq, uint64_t position, int32_t *token)
 {
     algo_seq *q = &s->seqs[seq];
+    if (q->sampling.temperature == 0) {
+        spec_argmax_args a = speci_net_argmax(s->net, 0, 1);
+        a.host_out_token = token, a.next = s->next + seq;
+        return s->ops->argmax(s->queue, &a);
+    }
     int32_t ld;
     const float *logits = speci_net_logits(s->net, &ld);
-    if (q->sampling.temperature == 0)
-        return s->ops->argmax(s->queue, &(spec_argmax_args){ .logits = logits, .ld = ld, .n_vocab = ld, .n_row = 1,
-                                                             .host_out_token = token, .next = s->next + seq });
     const int32_t row = 0, none = -1, first[2] = { 0, 0 };
     const float u = spec_uniform(q->sampling.seed, position, ALGO_DRAW_TARGET, 0);
     SPEC_TRY(s->ops->law(s->queue, &(spec_law_args){ .logits = logits, .ld = ld, .n_valid = ld, .law = s->p,

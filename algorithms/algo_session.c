@@ -122,7 +122,7 @@ static spec_status plan_session(session_plan *s, const spec_model *target, const
     if (s->n_seq < 1 || s->n_node < 1 || s->n_node > ALGO_MAX_NODE)
         return speci_fail(SPEC_E_INVALID, "n_seq is %d (at least 1), n_node is %d (1 to %d)", s->n_seq, s->n_node,
                           ALGO_MAX_NODE);
-    s->target = (speci_net_params){ .n_seq = s->n_seq, .n_ctx = s->n_ctx, .n_node = s->n_node,
+    s->target = (speci_net_params){ .n_seq = s->n_seq, .n_ctx = s->n_ctx, .n_node = s->n_node, .best = true,
                                     .recurrent = p.scan == SPEC_SCAN_RECURRENT, .joint = p.advance == SPEC_ADVANCE_JOINT };
     const size_t row = (size_t)target->n_vocab * sizeof(float);
     s->p_bytes = (size_t)s->n_seq * (size_t)s->n_node * row;

@@ -254,8 +254,9 @@ spec_status spec_node_law(spec_session *s, int32_t seq, int32_t node, float *law
     const spec_sampling *how = &s->seqs[seq].sampling;
     const int32_t first = 0;
     if (how->temperature == 0) {
-        SPEC_TRY(s->ops->argmax(s->queue, &(spec_argmax_args){ .logits = logits + (size_t)row * (size_t)ld, .ld = ld,
-                                                               .n_vocab = ld, .n_row = 1, .host_out_token = &token }));
+        spec_argmax_args a = speci_net_argmax(s->net, row, 1);
+        a.host_out_token = &token;
+        SPEC_TRY(s->ops->argmax(s->queue, &a));
         SPEC_TRY(s->ops->sync(s->queue));
         if (token < 0) return speci_fail(SPEC_E_DEVICE, "the logits of node %d are not numbers", node);
         memset(law, 0, (size_t)ld * sizeof *law);

@@ -140,21 +140,20 @@ static spec_status walk(const spec_session *s, const algo_seq *q, const int32_t 
 spec_status speci_verify(spec_session *s, const int32_t *seqs, int32_t n, spec_verify_rule rule, int32_t *paths,
                          int32_t *n_path, int32_t *token)
 {
-    int32_t ld, end = 0;
-    const float *logits = speci_net_logits(s->net, &ld);
-    bool greedy = false;
+    int32_t end = 0; /* of the rows that arg-max is wanted of */
     for (int32_t i = 0; i < n; i++) {
         algo_seq *q;
         SPEC_TRY(speci_session_seq(s, seqs[i], &q));
         SPEC_TRY(check_rule(q, rule));
         if (q->sampling.temperature != 0) continue;
-        greedy = true;
         if (q->first_row + q->scored.n > end) end = q->first_row + q->scored.n;
     }
     SPEC_TRY(judge_sampled(s, seqs, n, rule));
-    if (greedy)
-        SPEC_TRY(s->ops->argmax(s->queue, &(spec_argmax_args){ .logits = logits, .ld = ld, .n_vocab = ld,
-                                                               .n_row = end, .host_out_token = s->best }));
+    if (end > 0) {
+        spec_argmax_args a = speci_net_argmax(s->net, 0, end);
+        a.host_out_token = s->best;
+        SPEC_TRY(s->ops->argmax(s->queue, &a));
+    }
     SPEC_TRY(s->ops->sync(s->queue));
     for (int32_t i = 0; i < n; i++) {
         const algo_seq *q = &s->seqs[seqs[i]];

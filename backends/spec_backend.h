@@ -37,7 +37,7 @@ extern "C" {
 #define SPEC_HD
 #endif
 
-#define SPEC_BACKEND_ABI 5u
+#define SPEC_BACKEND_ABI 6u
 #define SPEC_PAGE 64       /* positions per KV page */
 #define SPEC_MAX_DEPTH 63  /* of a node below its root */
 #define SPEC_MAX_CHILD 64  /* candidates that a draw names per row */
@@ -245,6 +245,7 @@ typedef struct spec_embed_args {
     int32_t n_vocab, dim;
     float scale;
     spec_view y; /* f32 [rows][dim]; rows that are not valid are set to 0 */
+    uint64_t *best; /* [rows] or NULL: set to 0, for the product of the pass that has it too */
 } spec_embed_args;
 
 /* RMS:   v = gate ? x * silu(gate) : x;  y = v * rsqrt(mean(v^2) + eps) * weight, mean over each of n_group groups
@@ -269,7 +270,9 @@ typedef struct spec_norm_args {
 
 /* t = W x (+ bias);  glu: t = act(t_gate) * t_up, else t = act(t);  y = scale * t, or y += scale * t with add.
  * x is of the weight's compute type; y f32 (required with add) or compute type. Rows: n_row_run.
- * With `squares` x is what a deferred norm wrote, and rsqrt(sum(squares of the row) / n_in + eps) W x stands for W x. */
+ * With `squares` x is what a deferred norm wrote, and rsqrt(sum(squares of the row) / n_in + eps) W x stands for W x.
+ * With `best` (y f32; no glu, no add) the largest entry of each row of y is noted there, in a form of the backend's own
+ * that argmax reads, 0 for none; it is 0 before: spec_embed_args. So nobody has to read the logits again for it. */
 typedef struct spec_linear_args {
     const spec_weight *w;
     int32_t n_in, n_out; /* as the weight's; y has n_out columns, n_out / 2 with glu */
@@ -280,6 +283,7 @@ typedef struct spec_linear_args {
     spec_view x, y;
     const float *squares; /* f32 [rows][n_in / SPEC_SQUARES] or NULL */
     float eps;            /* of the norm */
+    uint64_t *best;       /* device memory [rows] or NULL */
 } spec_linear_args;
 
 /* A layer's KV cache: K and V, each [n_page][n_kv_head][SPEC_PAGE][head_dim] of the compute type. */
@@ -431,12 +435,14 @@ typedef struct spec_prepared spec_prepared; /* the backend's own: a plan made re
  * read before the call returns; host_out_... are written by the next sync(). Each row is treated alone. */
 
 /* The largest entry, smallest index on ties. NaN is never the largest; a row without a number gives -1. With `next`
- * (device memory, or NULL) row i's token becomes next[i].token too: the root of a step whose feed that is. */
+ * (device memory, or NULL) row i's token becomes next[i].token too: the root of a step whose feed that is. With `best`
+ * the product that made the rows has found them, and logits are not read. */
 typedef struct spec_argmax_args {
     const float *logits;
     int32_t ld, n_vocab, n_row;
     int32_t *host_out_token; /* [n_row] */
     spec_step_node *next;
+    const uint64_t *best;    /* [n_row] of spec_linear_args, or NULL */
 } spec_argmax_args;
 
 /* law[dst[i]] = law of logits[src[i]] by sampling[i] over ids < n_valid, zero for ids in [n_valid, n_law).
@@ -575,6 +581,7 @@ typedef struct spec_device_info {
     int32_t row_max;         /* most rows of a decode pass */
     int32_t prefill_least;   /* fewest: a prefill pass has prefill_chunk rows, halved some times; 0 = never halved */
     int32_t defer_norms;     /* columns of the widest residual whose norms are worth deferring; 0 = of none */
+    int32_t row_best;        /* 1: operations may have `best` (spec_linear_args) */
     uint64_t bytes_total, bytes_free; /* of device memory; 0 = unknown */
 } spec_device_info;
 
@@ -645,7 +652,7 @@ struct spec_backend_ops {
      * their calls, so that nothing goes on. */
     spec_status (*mark)(spec_queue *q, uint64_t *mark);
     spec_status (*wait)(spec_queue *q, uint64_t mark);
-    /* ABI 6 and later: append here. */
+    /* ABI 7 and later: append here. */
 };
 
 /* What a plugin exports: its table. */

@@ -130,6 +130,7 @@ typedef struct speci_net_params {
     bool node_state; /* a state kept per node, for trees that grow: recurrent */
     bool joint;      /* accepted paths are fed again in front of the next tree, in place of replay (9.3): n_seq times the
                         longest path more rows; trees are fed whole, in one pass */
+    bool best;       /* arg-max will be wanted: the pass finds it where the device can */
 } speci_net_params;
 
 /* A tree (or the next part of one) to feed: parents before children, none deeper than SPEC_MAX_DEPTH. tree->n nodes in
@@ -207,5 +208,7 @@ spec_status speci_net_read(speci_net *net, int32_t slot, int32_t n_past, int32_t
 int32_t speci_net_first_row(const speci_net *net, int32_t k);
 /* Logits of the last pass: f32, row r at + r * ld, ld = columns. */
 float *speci_net_logits(const speci_net *net, int32_t *ld);
+/* What arg-max takes of n_row rows of the last pass; the results' places are the caller's. */
+spec_argmax_args speci_net_argmax(const speci_net *net, int32_t first_row, int32_t n_row);
 
 #endif

@@ -232,6 +232,14 @@ float *speci_net_logits(const speci_net *net, int32_t *ld)
     return net->plans.logits;
 }
 
+spec_argmax_args speci_net_argmax(const speci_net *net, int32_t first_row, int32_t n_row)
+{
+    const net_plans *p = &net->plans;
+    const int32_t ld = net->model->n_vocab;
+    return (spec_argmax_args){ .logits = p->logits + (size_t)first_row * (size_t)ld, .ld = ld, .n_vocab = ld,
+                               .n_row = n_row, .best = p->best ? p->best + first_row : NULL };
+}
+
 /* --- the step descriptor --- */
 
 /* Lays out an empty block for n_node nodes, n_row rows, run as n_row_run, and n_path path entries; counts are raised as
@@ -471,8 +479,8 @@ spec_status speci_net_forward(speci_net *net, const speci_net_input *in, int32_t
 /* --- flush --- */
 
 /* Does the operation have a part in absorbing what is pending? A path is replayed by three kinds of operation, over a step
- * without rows. Tokens that are fed again (joint) go through all layers; but the logits, in which rows of other sequences
- * may still be wanted, are not touched. */
+ * without rows. Tokens that are fed again (joint) go through all layers; but the logits and their rows' largest, in which
+ * rows of other sequences may still be wanted, are not touched. */
 static bool absorbs(const speci_net *net, const spec_op *op)
 {
     if (net->block->n_row > 0) return op->kind != SPEC_OP_LINEAR || op->u.linear.y.data != net->plans.logits;
@@ -485,8 +493,9 @@ static spec_status run_absorbing(speci_net *net)
     const net_plans *p = &net->plans;
     SPEC_TRY(net->ops->step_bind(net->queue, net->block));
     for (int32_t i = 0; i < p->n_op[SPEC_PHASE_DECODE]; i++) {
-        const spec_op *op = &p->ops[SPEC_PHASE_DECODE][i];
-        if (absorbs(net, op)) SPEC_TRY(speci_op_run(net->ops, net->queue, op));
+        spec_op op = p->ops[SPEC_PHASE_DECODE][i];
+        if (op.kind == SPEC_OP_EMBED) op.u.embed.best = NULL;
+        if (absorbs(net, &op)) SPEC_TRY(speci_op_run(net->ops, net->queue, &op));
     }
     return SPEC_OK;
 }

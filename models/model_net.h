@@ -31,6 +31,7 @@ typedef struct net_plans {
     net_slot_memory *slot_memory; /* states and windows of all recurrent layers */
     int32_t n_slot_memory;
     float *logits;            /* f32 [n_row_decode][n_vocab] */
+    uint64_t *best;           /* [n_row_decode] their rows' largest (spec_linear_args), or NULL */
 } net_plans;
 
 /* Sizes that both files need. */
@@ -42,6 +43,7 @@ typedef struct net_shape {
     int32_t n_page_seq, n_page;   /* pages of the longest sequence; of the pool */
     int32_t n_ring;               /* recent tokens that windowed scans can have; 0: no scan is windowed */
     bool node_state, joint;       /* speci_net_params */
+    bool best;                    /* rows' largest are noted: asked for, and the device can */
 } net_shape;
 net_shape net_shape_of(const spec_model *model, const speci_net_params *p);
 

@@ -126,6 +126,7 @@ static void take_tensors(emitter *e)
     take_rows(e, max32(e->shape->n_row_decode, e->shape->chunk));
     e->replay = net_take(&e->memory->work, n_row * 2 * (size_t)widths_of(m).channel * type_bytes(m->dtype));
     e->plans->logits = net_take(&e->memory->work, n_row * (size_t)m->n_vocab * sizeof(float));
+    e->plans->best = e->shape->best ? net_take(&e->memory->work, n_row * sizeof(uint64_t)) : NULL;
 }
 
 /* --- shapes --- */
@@ -156,6 +157,7 @@ net_shape net_shape_of(const spec_model *model, const speci_net_params *p)
 {
     net_shape s = { .n_seq = p->n_seq, .n_node = p->n_node, .n_ctx = speci_model_attends(model) ? p->n_ctx : 0 };
     s.node_state = p->node_state, s.joint = p->joint;
+    s.best = p->best && model->backend->info.row_best;
     const int32_t n_path = min32(s.n_node, SPEC_MAX_DEPTH + 1);
     s.n_cache = s.n_node + (s.joint ? n_path : 0);
     if (has_branch(model, can_window) && !p->recurrent && !p->node_state)
@@ -396,19 +398,21 @@ void net_emit(net_plans *plans, net_memory *memory, const spec_model *model, con
     plans->n_op[0] = plans->n_op[1] = plans->n_kv = plans->n_slot_memory = 0;
     take_tensors(&e);
 
+    /* A prefill pass absorbs tokens; nobody reads its logits, and those of the pass before are still wanted. */
     for (e.phase = SPEC_PHASE_DECODE; e.phase <= SPEC_PHASE_PREFILL; e.phase++) {
         if (e.phase == SPEC_PHASE_DECODE && speci_model_attends(model)) /* plans->kv is filled below */
             emit(&e, (spec_op){ .kind = SPEC_OP_KV_COMMIT, .u.kv_commit = { .layers = plans->kv } });
         emit(&e, (spec_op){ .kind = SPEC_OP_EMBED,
                             .u.embed = { .table = model->embed, .n_vocab = model->n_vocab, .dim = model->dim,
-                                         .scale = model->embed_scale, .y = e.residual } });
+                                         .scale = model->embed_scale, .y = e.residual,
+                                         .best = e.phase == SPEC_PHASE_DECODE ? plans->best : NULL } });
     }
     emit_layers(&e);
 
-    /* A prefill pass absorbs tokens; nobody reads its logits. */
     e.phase = SPEC_PHASE_DECODE;
     const spec_view logits = { plans->logits, SPEC_DTYPE_F32, model->n_vocab };
-    emit_linear(&e, &model->head, emit_input(&e, &model->final_norm, 0), logits, (spec_linear_args){ .scale = model->logit_scale });
+    emit_linear(&e, &model->head, emit_input(&e, &model->final_norm, 0), logits,
+                (spec_linear_args){ .scale = model->logit_scale, .best = plans->best });
 
     spec_op *first = plans->ops[SPEC_PHASE_DECODE];
     if (first && first->kind == SPEC_OP_KV_COMMIT) first->u.kv_commit.n_layer = plans->n_kv;

@@ -168,7 +168,7 @@ void mini_open(mini_model *m, const test_device *d, spec_dtype dtype, int32_t wi
     m->random.state = 77;
     spec_view residual = rows(m, DIM, SPEC_DTYPE_F32), normed = rows(m, DIM, dtype);
     m->logits = rows(m, MINI_VOCAB, SPEC_DTYPE_F32);
-    add(m, SPEC_OP_EMBED)->u.embed = (spec_embed_args){ weight(m, MINI_VOCAB, DIM), MINI_VOCAB, DIM, 1.0f, residual };
+    add(m, SPEC_OP_EMBED)->u.embed = (spec_embed_args){ weight(m, MINI_VOCAB, DIM), MINI_VOCAB, DIM, 1.0f, residual, NULL };
     add_attention(m, residual, normed);
     add_mamba2(m, residual, normed, true);
     add_mamba2(m, residual, normed, false);

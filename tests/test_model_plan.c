@@ -1,5 +1,5 @@
 /* test_model_plan.c - deferred norms in the plans of models: which norms are (spec_backend.h, algorithms.md 7.6), and that
- * every product which reads one has its squares and its eps. */
+ * every product which reads one has its squares and its eps. And who notes the rows' largest. */
 #include <stdio.h>
 
 #include "models/model_net.h"
@@ -19,7 +19,7 @@ typedef struct emitted {
 
 static emitted emit(const spec_model *model)
 {
-    const speci_net_params p = { .n_seq = SEQS, .n_ctx = 128, .n_node = NODES };
+    const speci_net_params p = { .n_seq = SEQS, .n_ctx = 128, .n_node = NODES, .best = true };
     emitted e = { .shape = net_shape_of(model, &p) };
     net_plans *plans = &e.plans;
     net_emit(plans, &e.memory, model, &e.shape);
@@ -150,8 +150,42 @@ static void test_deferred(void **state)
     }
 }
 
+/* The operations of a plan that have `best`: all have the same. */
+static int32_t count_best(const emitted *e, int32_t phase)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < e->plans.n_op[phase]; i++) {
+        const spec_op *op = &e->plans.ops[phase][i];
+        const uint64_t *best = op->kind == SPEC_OP_EMBED    ? op->u.embed.best
+                               : op->kind == SPEC_OP_LINEAR ? op->u.linear.best
+                                                            : NULL;
+        if (best) assert_ptr_equal(best, e->plans.best);
+        n += best != NULL;
+    }
+    return n;
+}
+
+/* Of decode passes alone, the head notes them and the embedding sets them to 0. */
+static void test_best(void **state)
+{
+    (void)state;
+    spec_model *model = support_model(support_backend(), GOLDEN "bamba", SPEC_DTYPE_BF16);
+    for (int32_t can = 0; can < 2; can++) {
+        model->backend->info.row_best = can; /* whatever the device would like */
+        emitted e = emit(model);
+        const spec_op *ops = e.plans.ops[SPEC_PHASE_DECODE], *head = &ops[e.plans.n_op[SPEC_PHASE_DECODE] - 1];
+        assert_int_equal(count_best(&e, SPEC_PHASE_DECODE), 2 * can);
+        assert_int_equal(count_best(&e, SPEC_PHASE_PREFILL), 0);
+        assert_ptr_equal(head->u.linear.y.data, e.plans.logits);
+        assert_ptr_equal(head->u.linear.best, e.plans.best);
+        assert_int_equal(e.plans.best != NULL, can);
+        free_emitted(&e);
+    }
+    spec_model_close(model);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_deferred) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_deferred), cmocka_unit_test(test_best) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* test_op_linear.c - products with every epilogue, in decode and prefill passes, and behind deferred norms. */
+/* test_op_linear.c - products with every epilogue, in decode and prefill passes, and behind deferred norms; and those that
+ * find the largest of each row. */
 #include <math.h>
 
 #include "tests/ref_ops.h"
@@ -133,6 +134,56 @@ static const linear_case deferred[] = {
     { "deferred_q8_rows_100", 100, 256, 70, Q8, BF16, F32, SPEC_ACT_NONE, false, false, true, 0.5, 1, false },
 };
 
+/* The largest of each row is wanted. */
+static const linear_case best[] = {
+    { "best", 4, 64, 96, F32, F32, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "best_one_row", 1, 64, 1003, F32, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "best_one_output", 3, 70, 1, F32, F32, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "best_rows_64", 64, 64, 101, F32, F32, F32, SPEC_ACT_NONE, false, true, false, -0.7, 1, false },
+    { "best_wide", 3, 40, 9001, F32, F32, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "best_bf16_one_row", 1, 768, 1003, BF16, BF16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "best_bf16_one_row_deep", 1, 2304, 333, BF16, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "best_bf16_rows_2_tiles", 2, 128, 15003, BF16, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "best_bf16_rows_5_relu", 5, 128, 77, BF16, BF16, F32, SPEC_ACT_RELU, false, true, false, 1.0, 1, false },
+    { "best_bf16_rows_8_one_output", 8, 256, 1, BF16, BF16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "best_bf16_rows_8_deep", 8, 2304, 7000, BF16, BF16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "best_bf16_rows_9", 9, 128, 101, BF16, BF16, F32, SPEC_ACT_NONE, false, true, false, -0.7, 1, false },
+    { "best_bf16_rows_16_tiles", 16, 128, 9001, BF16, BF16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "best_bf16_rows_17", 17, 384, 1003, BF16, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "best_bf16_rows_32_tiles", 32, 128, 9001, BF16, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "best_bf16_rows_20_both_wide", 20, 2560, 3100, BF16, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "best_bf16_rows_32_both_wide", 32, 2688, 3001, BF16, BF16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "best_bf16_rows_33", 33, 128, 15, BF16, BF16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "best_bf16_rows_40_wide", 40, 128, 32700, BF16, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "best_bf16_rows_63_deep", 63, 2304, 333, BF16, BF16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "best_bf16_rows_64", 64, 768, 1003, BF16, BF16, F32, SPEC_ACT_NONE, false, true, false, 0.3, 1, false },
+    { "best_bf16_rows_100", 100, 256, 2001, BF16, BF16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "best_bf16_rows_130", 130, 1024, 402, BF16, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "best_bf16_odd", 7, 67, 101, BF16, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "best_bf16_odd_rows_40", 40, 72, 101, BF16, BF16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "best_bf16_weight_f32", 5, 67, 101, BF16, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "best_f16_rows_7", 7, 128, 1003, F16, F16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "best_f16_rows_20", 20, 384, 70, F16, F16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "best_f16_rows_24_both_wide", 24, 2560, 3100, F16, F16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "best_f16_rows_64", 64, 256, 1003, F16, F16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "best_f16_rows_300", 300, 128, 260, F16, F16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "best_q8_one_row", 1, 96, 1003, Q8, BF16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "best_q8_f32", 13, 96, 101, Q8, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "best_q8_rows_64", 64, 256, 70, Q8, F16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "best_prefill", 40, 300, 200, F32, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, true },
+    { "best_prefill_bf16", 40, 256, 200, BF16, BF16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, true },
+    { "best_prefill_q8", 40, 288, 200, Q8, BF16, F32, SPEC_ACT_GELU, false, true, false, 1.0, 1, true },
+};
+static const linear_case deferred_best[] = {
+    { "best_deferred_one_row", 1, 768, 1003, BF16, BF16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "best_deferred_rows_13", 13, 128, 9001, BF16, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "best_deferred_rows_20", 20, 2560, 70, BF16, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "best_deferred_rows_64", 64, 768, 1003, BF16, BF16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "best_deferred_rows_130", 130, 1024, 402, BF16, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "best_deferred_f32", 7, 112, 101, F32, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "best_deferred_q8", 33, 256, 70, Q8, BF16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+};
+
 #define EPS 1e-5f
 
 /* Sums of rows whose mean of squares goes from well above EPS to well below it. [rows][n_in / SPEC_SQUARES] */
@@ -229,10 +280,120 @@ static void test_linear(void **state)
     test_each_device(each);
 }
 
+/* --- the largest of each row --- */
+
+/* Of about half of the rows the largest are two outputs alike, of the others the last output; an output that is never a
+ * number, and rows that have none. */
+static void make_ties(const linear_case *c, double *w, double *x, double *bias)
+{
+    const int32_t last = c->n_out - 1, first = c->n_out / 2, second = (first + last) / 2;
+    for (int32_t i = 0; i < c->n_in; i++) {
+        w[first * c->n_in + i] *= 30.0;
+        w[second * c->n_in + i] = w[first * c->n_in + i];
+        w[last * c->n_in + i] = -w[first * c->n_in + i];
+    }
+    bias[second] = bias[first];
+    if (c->n_out > 3) bias[3] = NAN;
+    for (int32_t r = 2; r < c->rows; r += 5)
+        for (int32_t i = 0; i < c->n_in; i++) x[r * c->n_in + i] = r % 10 == 2 ? NAN : 0.0;
+}
+
+static int32_t largest(const double *row, int32_t n)
+{
+    int32_t at = -1;
+    for (int32_t i = 0; i < n; i++)
+        if (row[i] == row[i] && (at < 0 || row[i] > row[at])) at = i;
+    return at;
+}
+
+/* Arg-max by what the product has noted, and by its rows, against a look at the rows. */
+static void check_best(const test_device *d, const linear_case *c, spec_queue *q, const test_buffer *by,
+                       const uint64_t *noted)
+{
+    double *y = test_read(by);
+    int32_t *got = calloc((size_t)c->rows * 2, sizeof *got);
+    spec_argmax_args a = { by->data, c->n_out, c->n_out, c->rows, got, NULL, noted };
+    test_ok(d->ops->argmax(q, &a), "argmax of what was noted");
+    a.best = NULL, a.host_out_token = got + c->rows;
+    test_ok(d->ops->argmax(q, &a), "argmax");
+    test_ok(d->ops->sync(q), "sync");
+    for (int32_t r = 0; r < c->rows; r++) {
+        const int32_t want = largest(y + r * c->n_out, c->n_out);
+        if (got[r] != want || got[c->rows + r] != want)
+            fail_msg("%s %s: the largest of row %d is %d as noted, %d as read again, expected %d", d->name, c->name, r,
+                     got[r], got[c->rows + r], want);
+    }
+    free(got);
+    free(y);
+}
+
+static void run_best(const test_device *d, const linear_case *c, bool defer)
+{
+    test_random random = { 4 };
+    const size_t n_x = (size_t)c->rows * (size_t)c->n_in, n = (size_t)c->rows * (size_t)c->n_out;
+    const size_t bytes = (size_t)(c->rows + 1) * sizeof(uint64_t); /* one behind the last, which stays as it is */
+    const uint64_t guard = 0x5555555555555555u;
+    int32_t *parent = calloc((size_t)c->rows, sizeof *parent);
+    for (int32_t i = 0; i < c->rows; i++) parent[i] = i - 1;
+    test_seq s = { .n_node = c->rows, .parent = parent };
+    spec_step_block *step = test_step(c->prefill ? SPEC_PHASE_PREFILL : SPEC_PHASE_DECODE, &s, 1, 0);
+    double *x = test_values(&random, n_x, 1.0), *w = test_values(&random, (size_t)c->n_out * (size_t)c->n_in, 1.0);
+    double *bias = test_values(&random, (size_t)c->n_out, 1.0), *squares = defer ? make_squares(c, &random) : NULL;
+    make_ties(c, w, x, bias);
+    spec_weight *weight = test_weight(d, w, c->n_out, c->n_in, c->weight, c->compute, 0, 1);
+    test_buffer bx = test_buffer_from(d, x, n_x, c->compute), by = test_buffer_new(d, n, F32);
+    test_buffer bb = test_floats(d, c->bias ? bias : NULL, (size_t)c->n_out);
+    test_buffer bs = test_floats(d, squares, n_x / SPEC_SQUARES);
+    void *noted = NULL;
+    test_ok(d->ops->alloc(d->dev, &noted, bytes), "alloc");
+    spec_op op = { .kind = SPEC_OP_LINEAR };
+    op.u.linear = (spec_linear_args){ .w = weight, .n_in = c->n_in, .n_out = c->n_out, .bias = bb.data, .act = c->act,
+                                      .scale = (float)c->scale, .x = test_view(&bx, c->n_in),
+                                      .y = test_view(&by, c->n_out), .squares = bs.data, .eps = EPS, .best = noted };
+    if (test_can(d, c->name, &op)) {
+        spec_queue *q = test_queue(d, &op, 1, step, c->rows, c->n_out);
+        uint64_t behind = 0;
+        test_ok(d->ops->zero(q, noted, bytes - sizeof guard), "zero");
+        test_ok(d->ops->upload(q, (uint64_t *)noted + c->rows, &guard, sizeof guard), "upload");
+        test_ok(d->ops->step_bind(q, step), "step_bind");
+        test_ok(d->ops->linear(q, &op.u.linear), "linear");
+        test_ok(d->ops->download(q, &behind, (uint64_t *)noted + c->rows, sizeof behind), "download");
+        test_ok(d->ops->sync(q), "sync");
+        check_best(d, c, q, &by, noted);
+        if (behind != guard) fail_msg("%s %s: a row is noted that is not there", d->name, c->name);
+        d->ops->queue_close(q);
+    }
+    d->ops->free(d->dev, noted, bytes);
+    test_buffer_free(&bs);
+    test_buffer_free(&bb);
+    test_buffer_free(&by);
+    test_buffer_free(&bx);
+    d->ops->weight_close(d->dev, weight);
+    free(squares);
+    free(bias);
+    free(w);
+    free(x);
+    free(step);
+    free(parent);
+}
+
+static void each_best(test_device *d)
+{
+    for (int32_t i = 0; i < N_ELEMENTS(best); i++) run_best(d, &best[i], false);
+    for (int32_t i = 0; i < N_ELEMENTS(deferred_best); i++) run_best(d, &deferred_best[i], true);
+}
+
+static void test_linear_best(void **state)
+{
+    (void)state;
+    test_each_device(each_best);
+}
+
 /* A weight that is not a matrix, and operations that do not fit it, are refused. */
 static void refuse(test_device *d)
 {
     float m[6] = { 0 };
+    uint64_t noted[2] = { 0 };
     spec_weight_part part = { m, 2 };
     spec_weight_desc desc = { 3, 3, F32, F32, 0, 0, &part, 1 };
     spec_weight *w = NULL;
@@ -250,6 +411,8 @@ static void refuse(test_device *d)
     assert_int_equal(d->ops->can(d->dev, &op), SPEC_OK);
     op.u.linear.x.dtype = BF16;
     assert_int_equal(d->ops->can(d->dev, &op), SPEC_E_INVALID);
+    op.u.linear.x.dtype = F32, op.u.linear.add = 1, op.u.linear.best = noted;
+    assert_int_equal(d->ops->can(d->dev, &op), SPEC_E_UNSUPPORTED); /* the largest of what is added to */
     d->ops->weight_close(d->dev, w);
 }
 
@@ -308,7 +471,8 @@ static void test_linear_refuses_deferred(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_linear), cmocka_unit_test(test_linear_refuses),
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_linear), cmocka_unit_test(test_linear_best),
+                                        cmocka_unit_test(test_linear_refuses),
                                         cmocka_unit_test(test_linear_refuses_deferred) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

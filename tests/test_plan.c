@@ -1,6 +1,6 @@
 /* test_plan.c - a plan made ready leaves every tensor with the bits that its operations leave one by one, however the
  * backend fuses them: a norm, the product behind it, and the convolution behind that; a product that makes the time steps
- * of a scan, and the scan; over random trees. */
+ * of a scan, and the scan; over random trees. And what a pass notes of its rows is of that pass alone. */
 #include <math.h>
 #include <stdio.h>
 
@@ -343,8 +343,126 @@ static void test_dt(void **state)
     test_each_device(each_dt);
 }
 
+/* -------------------------------------------------------- the largest of a row, pass after pass --- */
+
+/* Passes of the same rows with different tokens: what an earlier one has noted may be larger. */
+enum { HEAD_TOKENS = 40, HEAD_PASSES = 8 };
+
+typedef struct head_case {
+    int32_t dim, n_vocab;
+    spec_dtype type;
+} head_case;
+
+static const head_case head_cases[] = {
+    { 64, 333, SPEC_DTYPE_F32 },   { 128, 1003, SPEC_DTYPE_BF16 }, { 256, 9001, SPEC_DTYPE_BF16 },
+    { 100, 77, SPEC_DTYPE_BF16 },  { 128, 501, SPEC_DTYPE_F16 },   { 2560, 3100, SPEC_DTYPE_BF16 },
+    { 96, 333, SPEC_DTYPE_Q8_0 },
+};
+
+typedef struct head_test {
+    const test_device *d;
+    spec_op ops[3];
+    test_buffer norm_weight, x, normed, y;
+    void *noted;
+    spec_weight *table, *head;
+} head_test;
+
+static head_test make_head(const test_device *d, const head_case *c)
+{
+    head_test t = { .d = d };
+    test_random random = { 33 };
+    const spec_dtype type = c->type == SPEC_DTYPE_Q8_0 ? SPEC_DTYPE_BF16 : c->type;
+    double *table = test_values(&random, (size_t)(HEAD_TOKENS * c->dim), 1.0);
+    double *head = test_values(&random, (size_t)(c->n_vocab * c->dim), 1.0);
+    double *weight = test_values(&random, (size_t)c->dim, 1.0);
+    t.table = test_weight(d, table, HEAD_TOKENS, c->dim, type, type, 0, 1);
+    t.head = test_weight(d, head, c->n_vocab, c->dim, c->type, type, 0, 1);
+    t.norm_weight = test_floats(d, weight, (size_t)c->dim);
+    t.x = test_buffer_new(d, (size_t)(ROWS * c->dim), SPEC_DTYPE_F32);
+    t.normed = test_buffer_new(d, (size_t)(ROWS * c->dim), type);
+    t.y = test_buffer_new(d, (size_t)(ROWS * c->n_vocab), SPEC_DTYPE_F32);
+    test_ok(d->ops->alloc(d->dev, &t.noted, ROWS * sizeof(uint64_t)), "alloc");
+    const spec_view x = test_view(&t.x, c->dim), normed = test_view(&t.normed, c->dim);
+    t.ops[0] = (spec_op){ .kind = SPEC_OP_EMBED, .u.embed = { t.table, HEAD_TOKENS, c->dim, 1.0f, x, t.noted } };
+    t.ops[1] = (spec_op){ .kind = SPEC_OP_NORM, .u.norm = { .dim = c->dim, .n_group = 1, .eps = 1e-5f,
+                                                            .weight = t.norm_weight.data, .x = x, .y = normed } };
+    t.ops[2] = (spec_op){ .kind = SPEC_OP_LINEAR,
+                          .u.linear = { .w = t.head, .n_in = c->dim, .n_out = c->n_vocab, .scale = 1.0f, .x = normed,
+                                        .y = test_view(&t.y, c->n_vocab), .best = t.noted } };
+    free(weight);
+    free(head);
+    free(table);
+    return t;
+}
+
+static void free_head(head_test *t)
+{
+    t->d->ops->free(t->d->dev, t->noted, ROWS * sizeof(uint64_t));
+    test_buffer *all[] = { &t->norm_weight, &t->x, &t->normed, &t->y };
+    for (int32_t i = 0; i < N_ELEMENTS(all); i++) test_buffer_free(all[i]);
+    t->d->ops->weight_close(t->d->dev, t->table);
+    t->d->ops->weight_close(t->d->dev, t->head);
+}
+
+/* As noted against as read again, of n rows. */
+static void check_tokens(const head_test *t, const head_case *c, spec_queue *q, int32_t n, int32_t pass)
+{
+    int32_t noted[ROWS], read[ROWS];
+    spec_argmax_args a = { t->y.data, c->n_vocab, c->n_vocab, n, noted, NULL, t->noted };
+    test_ok(t->d->ops->argmax(q, &a), "argmax of what was noted");
+    a.best = NULL, a.host_out_token = read;
+    test_ok(t->d->ops->argmax(q, &a), "argmax");
+    test_ok(t->d->ops->sync(q), "sync");
+    for (int32_t r = 0; r < n; r++)
+        if (noted[r] != read[r])
+            fail_msg("%s: head of %d x %d in %s, pass %d: row %d of %d is noted as token %d, but is %d", t->d->name,
+                     c->n_vocab, c->dim, spec_dtype_name(c->type), pass, r, n, noted[r], read[r]);
+}
+
+static void run_head(const test_device *d, const head_case *c, int32_t n, test_random *random)
+{
+    const spec_backend_ops *o = d->ops;
+    head_test t = make_head(d, c);
+    int32_t parent[ROWS], token[ROWS] = { 0 };
+    for (int32_t i = 0; i < n; i++) parent[i] = i - 1;
+    const test_seq s = { .n_node = n, .parent = parent, .token = token };
+    spec_step_block *step = test_step(SPEC_PHASE_DECODE, &s, 1, 0);
+    spec_plan plan = { t.ops, N_ELEMENTS(t.ops), SPEC_PHASE_DECODE, ROWS, TEST_SEQS, NODES, TEST_PAGES * SPEC_PAGE };
+    spec_queue *q = NULL;
+    spec_prepared *p = NULL;
+    test_ok(o->queue_open(d->dev, &q, &plan, 1, c->n_vocab), "queue_open");
+    if (o->plan_prepare) test_ok(o->plan_prepare(q, &p, &plan), "plan_prepare");
+    for (int32_t pass = 0; pass < HEAD_PASSES; pass++) {
+        for (int32_t i = 0; i < n; i++) token[i] = test_below(random, HEAD_TOKENS);
+        free(step);
+        step = test_step(SPEC_PHASE_DECODE, &s, 1, 0);
+        test_ok(speci_plan_run(o, q, &plan, p, step), "plan_run");
+        check_tokens(&t, c, q, n, pass);
+    }
+    if (p) o->plan_free(q, p);
+    o->queue_close(q);
+    free(step);
+    free_head(&t);
+}
+
+static void each_head(test_device *d)
+{
+    static const int32_t rows[] = { 1, 2, 8, 13, 24, 33, 64 };
+    test_random random = { 34 };
+    for (int32_t i = 0; i < N_ELEMENTS(head_cases); i++)
+        for (int32_t r = 0; r < N_ELEMENTS(rows); r++)
+            if (d->ops->plan_prepare || r % 3 == i % 3) run_head(d, &head_cases[i], rows[r], &random);
+}
+
+static void test_head(void **state)
+{
+    (void)state;
+    test_each_device(each_head);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_dt), cmocka_unit_test(test_ready) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_dt), cmocka_unit_test(test_ready),
+                                        cmocka_unit_test(test_head) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

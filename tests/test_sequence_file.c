@@ -520,7 +520,7 @@ typedef struct small_net {
 
 static small_net open_net(spec_model *m, int32_t n_node, bool joint)
 {
-    const speci_net_params p = { .n_seq = 2, .n_ctx = 200, .n_node = n_node, .joint = joint };
+    const speci_net_params p = { .n_seq = 2, .n_ctx = 200, .n_node = n_node, .joint = joint, .best = true };
     const spec_backend_ops *ops = m->backend->ops;
     small_net n;
     spec_plan plans[2];
@@ -549,6 +549,15 @@ static void feed(small_net *n, const spec_model *m, int32_t slot, int32_t root, 
     OK(m->backend->ops->sync(n->queue));
 }
 
+/* The arg-max of the last pass's first rows. */
+static void read_tokens(const small_net *n, const spec_model *m, int32_t n_row, int32_t *token)
+{
+    spec_argmax_args a = speci_net_argmax(n->net, 0, n_row);
+    a.host_out_token = token;
+    OK(m->backend->ops->argmax(n->queue, &a));
+    OK(m->backend->ops->sync(n->queue));
+}
+
 static spec_status put_bytes(void *arg, const void *data, size_t n) { return to_stream(arg, data, n), SPEC_OK; }
 static spec_status get_bytes(void *arg, void *data, size_t n)
 {
@@ -557,7 +566,7 @@ static spec_status get_bytes(void *arg, void *data, size_t n)
 }
 
 /* Whether paths are replayed or fed again: what is absorbed before its time is the same, moves from one kind of net to the
- * other, and leaves the last pass's logits alone. */
+ * other, and leaves the last pass's logits and their arg-max alone. */
 static void nets_of_both_kinds(void **state)
 {
     (void)state;
@@ -566,7 +575,7 @@ static void nets_of_both_kinds(void **state)
     static const int32_t path[] = { 0, 2, 4, 5 };
     for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
         char dir[600];
-        int32_t ids[N_IDS], ld;
+        int32_t ids[N_IDS], ld, token[7], token_now[7];
         float row[N_VOCAB], want[N_VOCAB], last[7 * N_VOCAB], now[7 * N_VOCAB];
         stream f[2] = { { 0 }, { 0 } };
         snprintf(dir, sizeof dir, GOLDEN "%s", names[k]);
@@ -578,8 +587,12 @@ static void nets_of_both_kinds(void **state)
             speci_net_begin(n.net, 0);
             OK(speci_net_prefill(n.net, 0, ids, N_IDS, NULL, NULL));
             feed(&n, m, 0, 60, 7, last);
+            read_tokens(&n, m, 7, token);
+            for (int32_t i = 0; i < 7; i++) assert_true(token[i] >= 0);
             speci_net_commit(n.net, 0, path, 4);
             OK(speci_net_flush(n.net, 0));
+            read_tokens(&n, m, 7, token_now);
+            assert_memory_equal(token_now, token, sizeof token);
             assert_int_equal(speci_net_n_past(n.net, 0), N_IDS + 4);
             const float *logits = speci_net_logits(n.net, &ld);
             OK(m->backend->ops->download(n.queue, now, logits, sizeof now));

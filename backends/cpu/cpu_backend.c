@@ -67,6 +67,7 @@ static spec_status cpu_info(spec_device *dev, spec_device_info *out)
     out->host_visible = 1;
     out->prefill_chunk = CPU_PREFILL_CHUNK;
     out->row_max = 1024;
+    out->row_best = 1;
     return SPEC_OK;
 }
 

@@ -266,6 +266,8 @@ spec_status speci_cpu_check_linear(const spec_device *dev, const spec_linear_arg
         return h->fail(SPEC_E_INVALID, "linear: rows of x and y are %d and %d apart, need %d and %d", a->x.ld, a->y.ld,
                        a->n_in, n_y);
     if (a->act > SPEC_ACT_RELU) return h->fail(SPEC_E_UNSUPPORTED, "linear: activation %d", (int)a->act);
+    if (a->best && (a->glu || a->add || a->y.dtype != SPEC_DTYPE_F32))
+        return h->fail(SPEC_E_UNSUPPORTED, "linear: the largest of rows that are added to, glu or not f32");
     if (a->squares && a->n_in % SPEC_SQUARES != 0)
         return h->fail(SPEC_E_INVALID, "linear: behind a deferred norm, with %d inputs, not a multiple of %d", a->n_in,
                        SPEC_SQUARES);
@@ -317,13 +319,10 @@ spec_view speci_cpu_x_f32(spec_queue *q, const spec_linear_args *a)
     return (spec_view){ q->x, SPEC_DTYPE_F32, a->n_in };
 }
 
-spec_status speci_cpu_linear(spec_queue *q, const spec_linear_args *a)
+static spec_status multiply(spec_queue *q, const spec_linear_args *a)
 {
     const spec_device *dev = q->dev;
     const spec_weight *w = a->w;
-    CPU_TRY(speci_cpu_check_linear(dev, a));
-    if (a->squares && q->step->phase == SPEC_PHASE_PREFILL)
-        return dev->host->fail(SPEC_E_INVALID, "linear: behind a deferred norm, in a prefill pass");
 #if defined(SPEC_HAVE_BLAS)
     if (speci_cpu_prefill_wanted(q, a)) return speci_cpu_prefill(q, a);
 #endif
@@ -340,5 +339,31 @@ spec_status speci_cpu_linear(spec_queue *q, const spec_linear_args *a)
     if (w->pairs && dev->isa->pairs_two && job.n_row <= CPU_FEW && job.n_task >= 2 * TURNS * dev->host->n_threads)
         speci_cpu_parallel(dev->pool, cpu_parts(job.n_task, 2), linear_two_tasks, &job);
     else speci_cpu_parallel(dev->pool, job.n_task, linear_task, &job);
+    return SPEC_OK;
+}
+
+/* --- the largest of each row: its id + 1 --- */
+
+typedef struct best_job {
+    const cpu_loops *loops;
+    const spec_linear_args *a;
+} best_job;
+
+static void best_row(void *arg, int32_t row)
+{
+    const best_job *job = arg;
+    const spec_linear_args *a = job->a;
+    a->best[row] = (uint64_t)(speci_cpu_largest(job->loops, cpu_at(&a->y, row, 0), a->n_out) + 1);
+}
+
+spec_status speci_cpu_linear(spec_queue *q, const spec_linear_args *a)
+{
+    const spec_device *dev = q->dev;
+    CPU_TRY(speci_cpu_check_linear(dev, a));
+    if (a->squares && q->step->phase == SPEC_PHASE_PREFILL)
+        return dev->host->fail(SPEC_E_INVALID, "linear: behind a deferred norm, in a prefill pass");
+    CPU_TRY(multiply(q, a));
+    best_job job = { dev->loops, a };
+    if (a->best) speci_cpu_parallel(dev->pool, cpu_rows(q), best_row, &job);
     return SPEC_OK;
 }

@@ -42,6 +42,14 @@ static const float *row_at(const float *base, int32_t row, int32_t ld)
 
 /* --- arg-max --- */
 
+int32_t speci_cpu_largest(const cpu_loops *loops, const float *v, int32_t n)
+{
+    const float m = loops->max(v, (size_t)n);
+    for (int32_t i = 0; i < n; i++)
+        if (v[i] == m) return i;
+    return -1;
+}
+
 typedef struct argmax_job {
     const spec_queue *q;
     const spec_argmax_args *a;
@@ -50,13 +58,11 @@ typedef struct argmax_job {
 static void argmax_row(void *arg, int32_t row)
 {
     const argmax_job *job = arg;
-    const float *v = row_at(job->a->logits, row, job->a->ld);
-    float m = job->q->dev->loops->max(v, (size_t)job->a->n_vocab);
-    int32_t i = 0;
-    while (i < job->a->n_vocab && !(v[i] == m)) i++;
-    const int32_t token = i < job->a->n_vocab ? i : -1;
-    job->a->host_out_token[row] = token;
-    if (job->a->next) job->a->next[row].token = token;
+    const spec_argmax_args *a = job->a;
+    const int32_t token = a->best ? (int32_t)a->best[row] - 1
+                                  : speci_cpu_largest(job->q->dev->loops, row_at(a->logits, row, a->ld), a->n_vocab);
+    a->host_out_token[row] = token;
+    if (a->next) a->next[row].token = token;
 }
 
 spec_status speci_cpu_argmax(spec_queue *q, const spec_argmax_args *a)

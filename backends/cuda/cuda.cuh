@@ -211,6 +211,8 @@ spec_status speci_cuda_attention(spec_queue *q, const spec_attention_args *a);
 spec_status speci_cuda_conv(spec_queue *q, const spec_conv_args *a);
 spec_status speci_cuda_scan(spec_queue *q, const spec_scan_args *a);
 spec_status speci_cuda_argmax(spec_queue *q, const spec_argmax_args *a);
+/* Raises best[r] to the rank of the largest of y[r][0 .. n), for the rows of the pass (cuda_rows.cu). */
+spec_status speci_cuda_row_best(spec_queue *q, const spec_view *y, int32_t n, uint64_t *best);
 spec_status speci_cuda_law(spec_queue *q, const spec_law_args *a);
 spec_status speci_cuda_accept(spec_queue *q, const spec_accept_args *a);
 spec_status speci_cuda_logprob(spec_queue *q, const spec_logprob_args *a);

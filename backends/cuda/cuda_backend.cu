@@ -110,7 +110,7 @@ static spec_status cuda_info(spec_device *dev, spec_device_info *out)
     memset(out, 0, sizeof *out);
     memcpy(out->name, dev->name, sizeof out->name);
     out->prefill_chunk = CUDA_PREFILL_CHUNK, out->prefill_least = CUDA_PREFILL_LEAST;
-    out->row_max = CUDA_ROW_MAX, out->defer_norms = CUDA_DEFER;
+    out->row_max = CUDA_ROW_MAX, out->defer_norms = CUDA_DEFER, out->row_best = 1;
     out->bytes_total = total_bytes, out->bytes_free = free_bytes;
     return SPEC_OK;
 }

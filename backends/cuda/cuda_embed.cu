@@ -1,6 +1,6 @@
 /* cuda_embed.cu - y[r] = scale * table[token of row r].
  * table [n_vocab][ld] f32, bf16 or f16, or Q8_0 (cuda_q8.cuh); y f32 [rows][dim]. Rows that are not valid, and ids
- * outside the table, give 0. */
+ * outside the table, give 0. A pass begins here: what its last product raises is set to 0. */
 #include "cuda_q8.cuh"
 
 /* Tables: element (row, c) as float32. */
@@ -22,12 +22,13 @@ struct q8_table {
 
 template <typename T>
 static __global__ void embed_kernel(const spec_step_block *step, T table, int n_vocab, int dim, float scale, float *y,
-                                    int ld)
+                                    int ld, uint64_t *best)
 {
     const int r = (int)blockIdx.y;
     grid_wait(); /* before the release: a pass begins here, and later kernels read its nodes before they wait */
     grid_release();
     if (r >= step->n_row_run) return;
+    if (best && blockIdx.x == 0 && threadIdx.x == 0) best[r] = 0; /* the product that raises it waits for all before it */
     int token = -1;
     if (r < step->n_row) {
         const spec_step_seq *s = spec_step_seqs(step) + spec_step_row_seq(step)[r];
@@ -58,7 +59,7 @@ template <typename T> static spec_status launch_embed(spec_queue *q, const spec_
     if (blocks > 8) blocks = 8;
     const dim3 grid((unsigned)blocks, (unsigned)q->shape.rows);
     return cuda_launch(q, "embed", embed_kernel<T>, grid, dim3(threads), 0, 1, q->d_step, table, a->n_vocab,
-                       a->dim, a->scale, (float *)a->y.data, a->y.ld);
+                       a->dim, a->scale, (float *)a->y.data, a->y.ld, a->best);
 }
 
 spec_status speci_cuda_embed(spec_queue *q, const spec_embed_args *a)

@@ -39,8 +39,8 @@ enum {
  * its warp's ring. What it needs of x for a block of the ring is loaded to registers together with the block, that is
  * DEPTH blocks ahead: loads return in order, and one asked for later would wait for all the weights that were asked for
  * before it. WHOLE: rows of x are whole blocks and lie at multiples of 16 bytes, as in most models; the code for other
- * rows would stand in the way of fetching the code that runs; so would that for deferred norms (cuda_norm.cuh), of x or
- * behind y: NORMS. */
+ * rows would stand in the way of fetching the code that runs, as would what MORE adds. With BEST each thread keeps the
+ * largest of its places of all tiles, and the block's largest go to memory at its end. */
 template <int MT, int NT> struct few_block {
     enum { CHUNKS = MT == 1 && NT < 4 ? 4 : 2, SIZE = CHUNKS * MT * 2 * 32 /* uint4 */ };
     /* Blocks go on to their next tile, and read on while they add up. With glu each has one tile, whose sums take the
@@ -48,7 +48,7 @@ template <int MT, int NT> struct few_block {
     enum { STAYS = MT == 1 };
 };
 
-template <typename T, int MT, int NT, int DEPTH, bool WHOLE, bool NORMS>
+template <typename T, int MT, int NT, int DEPTH, bool WHOLE, linear_more MORE>
 static __global__ void __launch_bounds__(MMA_THREADS, NT == 1 && DEPTH == 2 ? 3 : 2)
 linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x, int ld_x, int n_in, int aligned,
                   linear_out o)
@@ -56,8 +56,10 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
     constexpr int CHUNKS = few_block<MT, NT>::CHUNKS, BLOCK = few_block<MT, NT>::SIZE;
     constexpr int N = NT * 8, LD = MT * 16 + 4, K = CHUNKS * 32;
     constexpr bool STAYS = few_block<MT, NT>::STAYS;
+    constexpr bool NORMS = MORE != LINEAR_PLAIN, NEXT = MORE == LINEAR_NORMS && MT == 1; /* of x; behind y */
     extern __shared__ __align__(16) char dynamic[];
     __shared__ float factor[N];
+    __shared__ unsigned long long best[MORE == LINEAR_BEST ? 16 * N : 1]; /* by place in a tile: of one thread each */
     const int tid = (int)threadIdx.x, warp = tid / 32, lane = tid % 32, g = lane / 4, t = lane % 4;
     uint4 *ring = (uint4 *)dynamic + warp * DEPTH * BLOCK + lane;
 
@@ -111,10 +113,12 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
         if (s < n_block) load_x(s, s);
     if (NORMS && o.norm.squares) norm_factors<MMA_WARPS, NT == 1 ? 1 : 2>(o.norm, factor, row0, min(N, n_row - row0));
 
+    for (int e = tid; MORE == LINEAR_BEST && e < 16 * N; e += MMA_THREADS) best[e] = 0;
+
     float *const sums = (float *)((uint4 *)dynamic + (STAYS ? MMA_WARPS * DEPTH * BLOCK : 0)); /* [warps][N][LD] */
     for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x) {
         const bool more = tile + (int)gridDim.x < tiles;
-        const float next_weight = NORMS && o.next.weight ? o.next.weight[tile * 16 + tid % 16] : 0.0f;
+        const float next_weight = NEXT && o.next.weight ? o.next.weight[tile * 16 + tid % 16] : 0.0f;
         float acc[MT][NT][4];
 #pragma unroll
         for (int i = 0; i < MT * NT * 4; i++) acc[i / (NT * 4)][i / 4 % NT][i % 4] = 0.0f;
@@ -168,17 +172,26 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
             float y = 0.0f;
             if (there) y = linear_store(o, row0 + r, m, of_row, sum(at), sum(at + (MT - 1) * 16));
             if (NORMS) asm volatile("" : "+f"(y)); /* the compiler would copy the way here for products without a norm behind */
-            if (NORMS && MT == 1 && o.next.weight) norm_put<T>(o.next, row0 + r, m, y, next_weight, there);
+            if (NEXT && o.next.weight) norm_put<T>(o.next, row0 + r, m, y, next_weight, there);
+            if (MORE == LINEAR_BEST && there) better(&best[e], y, m);
         }
+    }
+#pragma unroll 1
+    for (int e = tid; MORE == LINEAR_BEST && e < 16 * N; e += MMA_THREADS) {
+        const unsigned long long found = lanes_best<8, 1>(best[e]);
+        if (e % 16 == 0 && row0 + e / 16 < n_row) atomicMax(o.best + row0 + e / 16, found);
     }
 }
 
-template <typename T, int MT, int NT, int DEPTH, bool WHOLE, bool NORMS = false>
+template <typename T, int MT, int NT, int DEPTH, bool WHOLE, linear_more MORE = LINEAR_PLAIN>
 static spec_status launch_few_deep(spec_queue *q, const spec_linear_args *a, const linear_out &o, int rows, bool aligned)
 {
-    if constexpr (!NORMS && std::is_same_v<T, __nv_bfloat16>)
-        if (a->squares || o.next.weight) return launch_few_deep<T, MT, NT, DEPTH, WHOLE, true>(q, a, o, rows, aligned);
-    auto *kernel = linear_few_kernel<T, MT, NT, DEPTH, WHOLE, NORMS>;
+    if constexpr (MORE == LINEAR_PLAIN && MT == 1 && WHOLE)
+        if (o.best) return launch_few_deep<T, MT, NT, DEPTH, WHOLE, LINEAR_BEST>(q, a, o, rows, aligned);
+    if constexpr (MORE == LINEAR_PLAIN && std::is_same_v<T, __nv_bfloat16>)
+        if (a->squares || o.next.weight)
+            return launch_few_deep<T, MT, NT, DEPTH, WHOLE, LINEAR_NORMS>(q, a, o, rows, aligned);
+    auto *kernel = linear_few_kernel<T, MT, NT, DEPTH, WHOLE, MORE>;
     constexpr bool STAYS = few_block<MT, NT>::STAYS;
     constexpr int RINGS = MMA_WARPS * DEPTH * few_block<MT, NT>::SIZE * 16, SUMS = MMA_WARPS * NT * 8 * (MT * 16 + 4) * 4;
     const size_t bytes = STAYS ? RINGS + SUMS : RINGS > SUMS ? RINGS : SUMS;
@@ -409,6 +422,8 @@ spec_status speci_cuda_check_linear(spec_device *dev, const spec_linear_args *a)
     if (a->w && a->w->dtype != a->x.dtype)
         return dev->host->fail(SPEC_E_INVALID, "cuda linear: weight is type %d, x is type %d", (int)a->w->dtype,
                                (int)a->x.dtype);
+    if (a->best && (a->glu || a->add || a->y.dtype != SPEC_DTYPE_F32))
+        return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda linear: the largest of rows that are added to, glu or not f32");
     if (a->squares && (a->n_in % SPEC_SQUARES || a->x.dtype == SPEC_DTYPE_F16))
         return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda linear: a deferred norm of %d columns, x of type %d", a->n_in,
                                (int)a->x.dtype);
@@ -420,18 +435,19 @@ static bool linear_aligned(const spec_linear_args *a)
     return cuda_aligned(a->x.data, 16) && (size_t)a->x.ld * cuda_size(a->x.dtype) % 16 == 0;
 }
 
-spec_status speci_cuda_linear(spec_queue *q, const spec_linear_args *a)
+/* Do the kernels find the rows' largest themselves? Those of 16-bit weights do, where x is as in most models. Else the rows
+ * are read again. */
+static bool finds_best(const spec_queue *q, const spec_linear_args *a)
 {
-    SPEC_TRY(cuda_enter_op(q, "linear"));
-    SPEC_TRY(speci_cuda_check_linear(q->dev, a));
-    if (!a->w) return q->dev->host->fail(SPEC_E_INVALID, "cuda linear: no weight");
-    const bool prefill = q->shape.phase == SPEC_PHASE_PREFILL;
-    if (prefill && a->squares) return q->dev->host->fail(SPEC_E_INVALID, "cuda linear: a deferred norm in a prefill pass");
-    if (a->w->q8) return speci_cuda_linear_q8(q, a);
-    const linear_out o = linear_out_of(a);
-    spec_status status = SPEC_OK;
-    if (prefill && linear_blas(q, a, o, &status)) return status;
+    return a->best && !SPEC_CUDA_LINEAR_FMA && q->shape.phase == SPEC_PHASE_DECODE && !a->w->q8 &&
+           cuda_size(a->w->dtype) == 2 && linear_aligned(a) && a->n_in % CUDA_CHUNK == 0;
+}
 
+static spec_status multiply(spec_queue *q, const spec_linear_args *a, const linear_out &o)
+{
+    spec_status status = SPEC_OK;
+    if (a->w->q8) return speci_cuda_linear_q8(q, a);
+    if (q->shape.phase == SPEC_PHASE_PREFILL && linear_blas(q, a, o, &status)) return status;
     const int rows = q->shape.rows;
     const bool aligned = linear_aligned(a);
     return cuda_by_dtype(a->w->dtype, [&](auto tag) {
@@ -441,6 +457,20 @@ spec_status speci_cuda_linear(spec_queue *q, const spec_linear_args *a)
         else
             return launch_mma<T>(q, a, o, rows, aligned);
     });
+}
+
+spec_status speci_cuda_linear(spec_queue *q, const spec_linear_args *a)
+{
+    SPEC_TRY(cuda_enter_op(q, "linear"));
+    SPEC_TRY(speci_cuda_check_linear(q->dev, a));
+    if (!a->w) return q->dev->host->fail(SPEC_E_INVALID, "cuda linear: no weight");
+    if (q->shape.phase == SPEC_PHASE_PREFILL && a->squares)
+        return q->dev->host->fail(SPEC_E_INVALID, "cuda linear: a deferred norm in a prefill pass");
+    linear_out o = linear_out_of(a);
+    const bool within = finds_best(q, a);
+    if (within) o.best = (unsigned long long *)a->best;
+    SPEC_TRY(multiply(q, a, o));
+    return a->best && !within ? speci_cuda_row_best(q, &a->y, a->n_out, a->best) : SPEC_OK;
 }
 
 /* The kernel for few rows can do a deferred norm of y. */

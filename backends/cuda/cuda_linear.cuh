@@ -4,6 +4,7 @@
 #define SPEC_CUDA_LINEAR_CUH
 
 #include "cuda_norm.cuh"
+#include "cuda_rank.cuh"
 
 /* What the kernels need beside the operands. */
 struct linear_out {
@@ -13,14 +14,20 @@ struct linear_out {
     float scale;
     norm_in norm;  /* of x */
     norm_out next; /* of y; by linear_few_kernel alone */
+    unsigned long long *best; /* [rows] or NULL: raised to the ranks of the rows' largest (cuda_rank.cuh) */
 };
+
+/* What a kernel of 16-bit products has code for besides: it would stand in the way of the code that all run.
+ *   NORMS  a deferred norm (cuda_norm.cuh), of x or behind y
+ *   BEST   the largest of each row, and a deferred norm of x: the head */
+enum linear_more { LINEAR_PLAIN, LINEAR_NORMS, LINEAR_BEST };
 
 static inline linear_out linear_out_of(const spec_linear_args *a)
 {
     linear_out o;
     o.y = a->y.data, o.bias = a->bias, o.y_type = a->y.dtype, o.ld_y = a->y.ld, o.n_out = a->n_out, o.act = a->act;
     o.glu = a->glu != 0, o.add = a->add != 0, o.scale = a->scale;
-    o.norm = norm_in_of(a), o.next = norm_out();
+    o.norm = norm_in_of(a), o.next = norm_out(), o.best = NULL;
     return o;
 }
 

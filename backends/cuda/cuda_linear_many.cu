@@ -46,13 +46,12 @@ static __device__ __forceinline__ void copy_slab(uint4 *to, const uint4 *from, u
                  : "memory");
 }
 
-/* PARTS of K: 1, 4 or 8; RESIDENT blocks on a multiprocessor. Copies in flight: DEPTH of a warp's weights, SLABS of x. NORMS:
- * the norm of x is deferred. */
+/* PARTS of K: 1, 4 or 8; RESIDENT blocks on a multiprocessor. Copies in flight: DEPTH of a warp's weights, SLABS of x. */
 template <int RESIDENT> struct many_slabs {
     enum { N = RESIDENT == 3 ? 4 : 6, LAG = 2 /* steps that the slowest warp may be behind the first */ };
 };
 
-template <typename T, int GROUPS, int N, int DEPTH, int RESIDENT, int PARTS, bool NORMS>
+template <typename T, int GROUPS, int N, int DEPTH, int RESIDENT, int PARTS, linear_more MORE>
 static __global__ void __launch_bounds__(GROUPS * 128, RESIDENT)
 linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint4 *x, int n_in, linear_out o)
 {
@@ -60,6 +59,7 @@ linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint
     constexpr int WARPS = GROUPS * 4, THREADS = WARPS * 32, STAGE = N / 64 * SLAB;
     constexpr int BLOCKS = LINEAR_PARTS / PARTS;  /* of the cluster */
     constexpr int MINE = N / 8 / BLOCKS;          /* eights of rows that a block of it adds up and stores */
+    constexpr bool NORMS = MORE != LINEAR_PLAIN, BEST = MORE == LINEAR_BEST;
     extern __shared__ __align__(128) char dynamic[];
     __shared__ uint64_t full[SLABS], empty[SLABS], met;
     __shared__ float factor[MINE * 8];
@@ -116,7 +116,8 @@ linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint
     for (int s = warp; s < min(SLABS, n_step) && lane == 0; s += WARPS) copy_x(s);
     __syncwarp();
     const int mine0 = row0 + block * MINE * 8; /* rows that it stores */
-    if (NORMS) norm_factors<WARPS, 1>(o.norm, factor, mine0, min(MINE * 8, n_row - mine0));
+    if (NORMS && (!BEST || o.norm.squares)) norm_factors<WARPS, 1>(o.norm, factor, mine0, min(MINE * 8, n_row - mine0));
+    else if (BEST && tid < MINE * 8) factor[tid] = 1.0f;
 
     float total[N / 2];                  /* of the parts of a half, */
     [[maybe_unused]] float front[N / 2]; /* and of the first four */
@@ -193,15 +194,33 @@ linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint
                 v[0][e] += v[4][e];
             }
         }
+        unsigned long long best[2] = {}; /* of either row */
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             if (row + n * 8 + e / 2 >= n_row || e % 2 >= n_m) continue;
             const float f = !NORMS ? 1.0f : factor[n * 8 + 2 * t + e / 2];
-            linear_put(o, at + e / 2 * o.ld_y + e % 2,
-                       linear_value(o, m + e % 2, f * v[0][e % 2 * 2 + e / 2], f * v[0][2 + e / 2]), was[e / 2][e % 2]);
+            const float y = linear_put(
+                o, at + e / 2 * o.ld_y + e % 2,
+                linear_value(o, m + e % 2, f * v[0][e % 2 * 2 + e / 2], f * v[0][2 + e / 2]), was[e / 2][e % 2]);
+            if (BEST) better(&best[e / 2], y, m + e % 2);
+        }
+        if (BEST) { /* of the warp, in place of sums that only this thread has read */
+#pragma unroll
+            for (int i = 0; i < 2; i++) best[i] = lanes_best<16, 4>(best[i]);
+            if (g == 0) *(ulonglong2 *)(sums + n * THREADS) = make_ulonglong2(best[0], best[1]);
         }
         at += 8 * (size_t)o.ld_y;
         if (n + 1 < MINE) load_was(n + 1);
+    }
+    if (BEST) {
+        __syncthreads();
+        if (tid >= MINE * 8 || mine0 + tid >= n_row) return;
+        unsigned long long best = 0;
+        for (int v = 0; v < WARPS; v++) {
+            const float4 *const of_warp = (const float4 *)dynamic + tid / 8 * THREADS + v * 32 + tid % 8 / 2;
+            best = max(best, ((const unsigned long long *)of_warp)[tid % 2]);
+        }
+        atomicMax(o.best + mine0 + tid, best);
     }
 }
 
@@ -210,24 +229,24 @@ template <typename T> struct many_way {
     void (*kernel)(const spec_step_block *step, const T *w, int ld_w, const uint4 *x, int n_in, linear_out o);
     int m, n, blocks, resident, threads, bytes;
 };
-template <typename T, bool NORMS, int GROUPS, int N, int DEPTH, int RESIDENT, int PARTS> static many_way<T> make_way()
+template <typename T, linear_more MORE, int GROUPS, int N, int DEPTH, int RESIDENT, int PARTS> static many_way<T> make_way()
 {
     constexpr int M = GROUPS * 64, bytes = (GROUPS * 4 * DEPTH * 128 + many_slabs<RESIDENT>::N * (N / 64) * SLAB) * 16;
     static_assert(N / 8 * GROUPS * 128 * 16 <= bytes, "the sums take the place of weights and x");
-    auto *kernel = linear_many_kernel<T, GROUPS, N, DEPTH, RESIDENT, PARTS, NORMS>;
+    auto *kernel = linear_many_kernel<T, GROUPS, N, DEPTH, RESIDENT, PARTS, MORE>;
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     return { kernel, M, N, LINEAR_PARTS / PARTS, RESIDENT, GROUPS * 128, bytes };
 }
 
 /* The cheapest by the waves of blocks that a multiprocessor sees, each as long as the weights that it reads, and as
  * 16 outputs of 4096 inputs for its start and end (measured on an H200, docs/performance.md). */
-template <typename T, bool NORMS>
+template <typename T, linear_more MORE>
 static many_way<T> find_way(const spec_queue *q, const spec_linear_args *a, const linear_out &o)
 {
-    const many_way<T> ways[] = { make_way<T, NORMS, 2, 64, 4, 2, 1>(), make_way<T, NORMS, 2, 64, 2, 3, 1>(),
-                                 make_way<T, NORMS, 2, 64, 4, 2, 4>(), make_way<T, NORMS, 3, 64, 6, 1, 4>(),
-                                 make_way<T, NORMS, 3, 64, 6, 1, 8>(), make_way<T, NORMS, 3, 128, 5, 1, 1>(),
-                                 make_way<T, NORMS, 3, 128, 5, 1, 4>() };
+    const many_way<T> ways[] = { make_way<T, MORE, 2, 64, 4, 2, 1>(), make_way<T, MORE, 2, 64, 2, 3, 1>(),
+                                 make_way<T, MORE, 2, 64, 4, 2, 4>(), make_way<T, MORE, 3, 64, 6, 1, 4>(),
+                                 make_way<T, MORE, 3, 64, 6, 1, 8>(), make_way<T, MORE, 3, 128, 5, 1, 1>(),
+                                 make_way<T, MORE, 3, 128, 5, 1, 4>() };
     const many_way<T> *best = NULL;
     double least = 0.0;
     for (const many_way<T> &w : ways) {
@@ -254,7 +273,7 @@ bool speci_cuda_is_many(const spec_queue *q, const spec_linear_args *a)
            q->linear_floats >= speci_cuda_many_floats(a, q->n_row_run);
 }
 
-template <typename T, bool NORMS>
+template <typename T, linear_more MORE>
 static spec_status linear_many(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned)
 {
     const int rows = q->shape.rows;
@@ -263,7 +282,7 @@ static spec_status linear_many(spec_queue *q, const spec_linear_args *a, const l
     if (q->in_slabs != a->x.data)
         SPEC_TRY(cuda_launch(q, "linear", linear_arrange_kernel<T>, chunks, dim3(4 * SLAB_ROWS), 0, 1, q->d_step,
                              (const T *)a->x.data, a->x.ld, a->n_in, (int)aligned, slabs));
-    const many_way<T> way = find_way<T, NORMS>(q, a, o);
+    const many_way<T> way = find_way<T, MORE>(q, a, o);
     const dim3 grid((unsigned)way.blocks, (unsigned)cuda_div_up(rows, way.n),
                     (unsigned)cuda_div_up(o.n_out, way.m)); /* with glu half of both */
     return cuda_launch(q, "linear", way.kernel, grid, dim3((unsigned)way.threads), (size_t)way.bytes, (unsigned)way.blocks,
@@ -272,7 +291,11 @@ static spec_status linear_many(spec_queue *q, const spec_linear_args *a, const l
 
 spec_status speci_cuda_linear_many(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned)
 {
-    if (a->w->dtype == SPEC_DTYPE_F16) return linear_many<__half, false>(q, a, o, aligned); /* no norm is deferred there */
-    return a->squares ? linear_many<__nv_bfloat16, true>(q, a, o, aligned)
-                      : linear_many<__nv_bfloat16, false>(q, a, o, aligned);
+    const bool half = a->w->dtype == SPEC_DTYPE_F16; /* no norm is deferred there */
+    if (o.best)
+        return half ? linear_many<__half, LINEAR_BEST>(q, a, o, aligned)
+                    : linear_many<__nv_bfloat16, LINEAR_BEST>(q, a, o, aligned);
+    if (half) return linear_many<__half, LINEAR_PLAIN>(q, a, o, aligned);
+    return a->squares ? linear_many<__nv_bfloat16, LINEAR_NORMS>(q, a, o, aligned)
+                      : linear_many<__nv_bfloat16, LINEAR_PLAIN>(q, a, o, aligned);
 }

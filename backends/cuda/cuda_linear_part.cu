@@ -65,7 +65,7 @@ static __device__ __forceinline__ void load_slabs(uint4 *slabs, const T *x, int 
     __syncthreads();
 }
 
-template <typename T>
+template <typename T, bool BEST>
 static __global__ void __launch_bounds__(PART_THREADS, 1)
 linear_part_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x, int ld_x, int n_in, linear_out o)
 {
@@ -116,6 +116,7 @@ linear_part_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x
     load_slabs(slabs, x, ld_x, k0, n_step, n_row);
 
     const int row = part / 2 * 8 + 2 * t + part % 2; /* that this thread stores */
+    unsigned long long best = 0;                     /* of what it stores */
     auto store = [&](int tile, int i) {              /* the cluster's i-th */
         const int m = output_of(tile) + m_lane, n_m = row < n_row ? min(m_end - m, o.glu ? 1 : 2) : 0;
         const size_t at = (size_t)row * o.ld_y + m;
@@ -133,7 +134,10 @@ linear_part_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x
                              (p[0].y + p[1].y + p[2].y + p[3].y) + (p[4].y + p[5].y + p[6].y + p[7].y) };
 #pragma unroll
         for (int e = 0; e < 2; e++)
-            if (e < n_m) linear_put(o, at + e, linear_value(o, m + e, v[e], v[1]), was[e]);
+            if (e < n_m) {
+                const float y = linear_put(o, at + e, linear_value(o, m + e, v[e], v[1]), was[e]);
+                if (BEST) better(&best, y, m + e);
+            }
     };
 
     int slot = 0, i = 0, before = 0;
@@ -162,12 +166,16 @@ linear_part_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x
             cluster_send(to, make_float2(acc[b / 2 * 4 + b % 2], acc[b / 2 * 4 + 2 + b % 2]), &met[i % 2], b);
     }
     store(before, i - 1);
+    if (BEST) {
+        best = lanes_best<16, 4>(best);
+        if (g == 0 && row < n_row) atomicMax(o.best + row, best);
+    }
 }
 
-template <typename T>
+template <typename T, bool BEST>
 static bool linear_part(spec_queue *q, const spec_linear_args *a, const linear_out &o, spec_status *status)
 {
-    auto *kernel = linear_part_kernel<T>;
+    auto *kernel = linear_part_kernel<T, BEST>;
     const int bytes = part_bytes(a->n_in);
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     const int at_once = clusters_at_once(q, kernel, LINEAR_PARTS, PART_THREADS, bytes);
@@ -184,6 +192,7 @@ bool speci_cuda_linear_part(spec_queue *q, const spec_linear_args *a, const line
     if (q->shape.rows > PART_ROWS || q->shape.rows <= PART_ROWS / 2 || !aligned || a->n_in % CUDA_CHUNK != 0 ||
         a->n_in < PART_LEAST || a->n_in > PART_MOST || a->squares || o.next.weight)
         return false;
-    return a->w->dtype == SPEC_DTYPE_F16 ? linear_part<__half>(q, a, o, status)
-                                         : linear_part<__nv_bfloat16>(q, a, o, status);
+    if (a->w->dtype == SPEC_DTYPE_F16)
+        return o.best ? linear_part<__half, true>(q, a, o, status) : linear_part<__half, false>(q, a, o, status);
+    return o.best ? linear_part<__nv_bfloat16, true>(q, a, o, status) : linear_part<__nv_bfloat16, false>(q, a, o, status);
 }

@@ -301,7 +301,7 @@ static spec_status prefill(spec_queue *q, const spec_linear_args *a)
     spec_linear_args b = *a;
     plain.data = q->linear_scratch + epilogue_floats(a, q->n_row_run);
     plain.q8 = false;
-    b.w = &plain;
+    b.w = &plain, b.best = NULL; /* looked for by who has called this */
     SPEC_TRY(cuda_by_dtype(plain.dtype, [&](auto t) {
         using T = decltype(t);
         return cuda_launch(q, "weight q8 to plain", plain_kernel<T>, dim3(8 * (unsigned)q->dev->n_sm), dim3(256), 0, 1,

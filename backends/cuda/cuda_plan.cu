@@ -60,7 +60,7 @@ spec_status speci_cuda_check(spec_device *dev, const spec_op *op)
  * nothing was launched. */
 static bool run_two(spec_queue *q, const spec_op *op, const spec_op *next, spec_status *status)
 {
-    if (op->kind == SPEC_OP_LINEAR && next->kind == SPEC_OP_SCAN)
+    if (op->kind == SPEC_OP_LINEAR && next->kind == SPEC_OP_SCAN && !op->u.linear.best)
         return speci_cuda_scan_dt(q, &op->u.linear, &next->u.scan, status);
     if (op->kind == SPEC_OP_LINEAR && next->kind == SPEC_OP_NORM)
         return speci_cuda_linear_norm(q, &op->u.linear, &next->u.norm, status);

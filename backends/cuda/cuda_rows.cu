@@ -44,6 +44,13 @@ static __device__ __forceinline__ unsigned long long row_best(const float *row, 
 
 /* -------------------------------------------------------------------------------- arg-max --- */
 
+static __device__ __forceinline__ void put_token(unsigned long long best, int r, int32_t *out, spec_step_node *next)
+{
+    const int token = best ? rank_id(best) : -1;
+    out[r] = token;
+    if (next) next[r].token = token;
+}
+
 /* The last block of a row to finish reads what the others found. A maximum does not depend on the order. */
 static __global__ void __launch_bounds__(256)
 argmax_kernel(const float *logits, int ld, int n, unsigned long long *part, unsigned int *count, int32_t *out,
@@ -68,10 +75,42 @@ argmax_kernel(const float *logits, int ld, int n, unsigned long long *part, unsi
         const unsigned long long p = ((volatile unsigned long long *)part)[(size_t)r * CUDA_ARGMAX_PARTS + i];
         all = p > all ? p : all;
     }
-    const int token = all ? rank_id(all) : -1;
-    out[r] = token;
-    if (next) next[r].token = token;
+    put_token(all, r, out, next);
     count[r] = 0;
+}
+
+/* Where the product has found them. */
+static __global__ void token_kernel(const unsigned long long *best, int n_row, int32_t *out, spec_step_node *next)
+{
+    const int r = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (r < n_row) put_token(best[r], r, out, next);
+}
+
+/* In place of a product that does not look for them, as one of its pass. */
+static __global__ void __launch_bounds__(256)
+best_kernel(const spec_step_block *step, const float *y, int ld, int n, unsigned long long *best)
+{
+    __shared__ unsigned long long shared[32];
+    const int r = (int)blockIdx.y;
+    grid_begin();
+    if (r >= step->n_row_run) return;
+    const unsigned long long found =
+        block_max(row_best(y + (size_t)r * ld, n, (int)(blockIdx.x * blockDim.x + threadIdx.x),
+                           (int)(gridDim.x * blockDim.x)), shared);
+    if (threadIdx.x == 0) atomicMax(best + r, found);
+}
+
+/* Blocks of a row of n entries. */
+static int argmax_parts(int n)
+{
+    const int parts = cuda_div_up(n, 4096);
+    return parts < CUDA_ARGMAX_PARTS ? parts : CUDA_ARGMAX_PARTS;
+}
+
+spec_status speci_cuda_row_best(spec_queue *q, const spec_view *y, int32_t n, uint64_t *best)
+{
+    return cuda_launch(q, "best", best_kernel, dim3((unsigned)argmax_parts(n), (unsigned)q->shape.rows), dim3(256), 0, 1,
+                       q->d_step, (const float *)y->data, y->ld, n, (unsigned long long *)best);
 }
 
 static spec_status check_row(spec_queue *q, const char *op, int32_t n_vocab, int32_t ld, int32_t n_row)
@@ -86,16 +125,18 @@ spec_status speci_cuda_argmax(spec_queue *q, const spec_argmax_args *a)
 {
     SPEC_TRY(cuda_enter(q->dev));
     SPEC_TRY(check_row(q, "argmax", a->n_vocab, a->ld, a->n_row));
-    int parts = cuda_div_up(a->n_vocab, 4096);
-    if (parts > CUDA_ARGMAX_PARTS) parts = CUDA_ARGMAX_PARTS;
     for (int32_t r = 0, n; r < a->n_row; r += n) {
         void *out;
         n = batch_rows(q, a->n_row - r);
         SPEC_TRY(speci_cuda_result_room(q, (size_t)n * 4 + 16, 1));
         SPEC_TRY(speci_cuda_result(q, &out, a->host_out_token + r, (size_t)n * 4));
-        argmax_kernel<<<dim3((unsigned)parts, (unsigned)n), 256, 0, q->stream>>>(
-            a->logits + (size_t)r * a->ld, a->ld, a->n_vocab, q->argmax_part, q->argmax_count, (int32_t *)out,
-            a->next ? a->next + r : NULL);
+        spec_step_node *const next = a->next ? a->next + r : NULL;
+        if (a->best)
+            token_kernel<<<(unsigned)cuda_div_up(n, 256), 256, 0, q->stream>>>((const unsigned long long *)a->best + r, n,
+                                                                               (int32_t *)out, next);
+        else
+            argmax_kernel<<<dim3((unsigned)argmax_parts(a->n_vocab), (unsigned)n), 256, 0, q->stream>>>(
+                a->logits + (size_t)r * a->ld, a->ld, a->n_vocab, q->argmax_part, q->argmax_count, (int32_t *)out, next);
         SPEC_TRY(cuda_launched(q, "argmax"));
     }
     return SPEC_OK;

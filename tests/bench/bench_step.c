@@ -67,12 +67,10 @@ static int32_t n_queued(const bench *b) { return b->be->info.host_visible ? QUEU
 /* What score and verify have the device do, without the look: as greedy verification does it. */
 static spec_status enqueue(stepper *t, int32_t *best)
 {
-    int32_t ld;
     SPEC_TRY(bench_score(t->s, t->seq, t->tree));
-    const float *logits = speci_net_logits(t->s->net, &ld);
-    const int32_t end = t->s->seqs[t->seq].first_row + t->tree->n;
-    SPEC_TRY(t->s->ops->argmax(t->s->queue, &(spec_argmax_args){ .logits = logits, .ld = ld, .n_vocab = ld,
-                                                                 .n_row = end, .host_out_token = best }));
+    spec_argmax_args a = speci_net_argmax(t->s->net, 0, t->s->seqs[t->seq].first_row + t->tree->n);
+    a.host_out_token = best;
+    SPEC_TRY(t->s->ops->argmax(t->s->queue, &a));
     return commit_root(t);
 }
 
