@@ -4,9 +4,23 @@
 
 #include "tests/test.h"
 
+/* One tensor in both ways: [0] by the plan, [1] one by one. They begin alike. */
+typedef struct plan_pair {
+    test_buffer of[2];
+} plan_pair;
+
+test_buffer support_plan_values(const test_device *d, size_t n, double scale, spec_dtype type, test_random *random);
+plan_pair support_plan_pair(const test_device *d, size_t n, double scale, spec_dtype type, test_random *random);
+void support_plan_free(plan_pair *p);
+spec_weight *support_plan_weight(const test_device *d, int32_t n_out, int32_t n_in, spec_dtype type, int32_t glu,
+                                 test_random *random);
+
 /* Runs the operations n_pass times over the step as a plan: made ready, or walked where the backend makes none ready. */
 void support_plan_run(const test_device *d, const spec_op *ops, int32_t n_op, const spec_step_block *step, int32_t n_node,
                       int32_t n_pass);
+/* The same operations, each by the table's function. */
+void support_plan_one_by_one(const test_device *d, const spec_op *ops, int32_t n, const spec_step_block *step, int32_t n_node,
+                             int32_t n_pass);
 /* Fails, naming case, step and tensor, unless both have the same bytes. */
 void support_plan_same(const test_device *d, const char *name, const char *step, const char *tensor,
                        const test_buffer *ready, const test_buffer *one_by_one);

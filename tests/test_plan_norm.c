@@ -1,57 +1,12 @@
 /* test_plan_norm.c - plans with deferred norms (spec_norm_args.squares). What makes a norm's input may make its output
  * too, but a plan leaves every tensor with the bits that its operations leave one by one: a product that adds to the
- * residual (or an embedding), the norm of that, and the products that read it; a windowed scan, the norm of its outputs,
- * and the product that adds to the residual. Tensors go on from step to step, and each step is run twice: the second time
- * a backend may replay what it captured. */
-#include <math.h>
+ * residual (or an embedding), the norm of that, and the products that read it (behind scans: test_plan_scan.c). Tensors go
+ * on from step to step, and each step is run twice: the second time a backend may replay what it captured. */
 #include <stdio.h>
 
 #include "tests/support_plan.h"
 
 enum { PASSES = 2 };
-
-static test_buffer random_values(const test_device *d, size_t n, double scale, spec_dtype type, test_random *random)
-{
-    double *v = test_values(random, n, scale);
-    const test_buffer b = test_buffer_from(d, v, n, type);
-    free(v);
-    return b;
-}
-
-static spec_weight *random_weight(const test_device *d, int32_t n_out, int32_t n_in, spec_dtype type, int32_t glu,
-                                  test_random *random)
-{
-    double *v = test_values(random, (size_t)n_out * (size_t)n_in, 1.7 / sqrt(n_in));
-    spec_weight *w = test_weight(d, v, n_out, n_in, type, type, glu, 1);
-    free(v);
-    return w;
-}
-
-/* One tensor in both ways: [0] by the plan, [1] one by one. They begin alike. */
-typedef struct pair {
-    test_buffer of[2];
-} pair;
-
-static pair random_pair(const test_device *d, size_t n, double scale, spec_dtype type, test_random *random)
-{
-    test_random again = *random;
-    const pair p = { { random_values(d, n, scale, type, random), random_values(d, n, scale, type, &again) } };
-    return p;
-}
-
-static void free_pair(pair *p)
-{
-    test_buffer_free(&p->of[0]);
-    test_buffer_free(&p->of[1]);
-}
-
-static void run_one_by_one(const test_device *d, const spec_op *ops, int32_t n, const spec_step_block *step, int32_t n_node)
-{
-    for (int32_t pass = 0; pass < PASSES; pass++)
-        for (int32_t i = 0; i < n; i++) test_run(d, &ops[i], step, n_node);
-}
-
-/* ------------------------------------------------------------------- behind products and embeddings --- */
 
 enum {
     BIAS = 1,    /* of all products */
@@ -111,8 +66,8 @@ typedef struct chain_test {
     int32_t n_y; /* columns of what is behind the norm */
     spec_weight *first, *behind, *third;
     test_buffer x, gate, norm_weight, bias;
-    pair residual, made, normed[2], squares[2]; /* made: APART; [1]: NORMS */
-    pair y[3];                                  /* of the product, of another, behind the second norm */
+    plan_pair residual, made, normed[2], squares[2]; /* made: APART; [1]: NORMS */
+    plan_pair y[3];                                  /* of the product, of another, behind the second norm */
 } chain_test;
 
 static bool has(const chain_test *t, int32_t flag) { return (t->c->flags & flag) != 0; }
@@ -123,31 +78,31 @@ static chain_test open_chain(const test_device *d, const chain_case *c, spec_dty
     test_random random = { 41 };
     const size_t dim = (size_t)c->dim, residual = MOST_ROWS * (size_t)(c->dim + c->pad);
     const spec_dtype y = has(&t, NARROW) ? type : SPEC_DTYPE_F32;
-    if (has(&t, EMBED)) t.first = random_weight(d, VOCAB, c->dim, type, 0, &random);
-    else t.first = random_weight(d, c->dim, c->n_in, type, 0, &random);
-    t.behind = random_weight(d, c->n_out, c->dim, type, has(&t, GLU), &random);
-    if (has(&t, LAYERS)) t.third = random_weight(d, c->dim, t.n_y, type, 0, &random);
-    t.x = random_values(d, MOST_ROWS * (size_t)c->n_in, 2.0, type, &random);
-    t.gate = random_values(d, MOST_ROWS * dim, 2.0, SPEC_DTYPE_F32, &random);
-    t.norm_weight = random_values(d, dim + 8, 1.5, SPEC_DTYPE_F32, &random);
-    t.bias = random_values(d, dim + (size_t)c->n_out, 1.0, SPEC_DTYPE_F32, &random);
-    t.residual = random_pair(d, residual, 2.0, SPEC_DTYPE_F32, &random);
-    t.made = random_pair(d, residual, 2.0, SPEC_DTYPE_F32, &random);
+    if (has(&t, EMBED)) t.first = support_plan_weight(d, VOCAB, c->dim, type, 0, &random);
+    else t.first = support_plan_weight(d, c->dim, c->n_in, type, 0, &random);
+    t.behind = support_plan_weight(d, c->n_out, c->dim, type, has(&t, GLU), &random);
+    if (has(&t, LAYERS)) t.third = support_plan_weight(d, c->dim, t.n_y, type, 0, &random);
+    t.x = support_plan_values(d, MOST_ROWS * (size_t)c->n_in, 2.0, type, &random);
+    t.gate = support_plan_values(d, MOST_ROWS * dim, 2.0, SPEC_DTYPE_F32, &random);
+    t.norm_weight = support_plan_values(d, dim + 8, 1.5, SPEC_DTYPE_F32, &random);
+    t.bias = support_plan_values(d, dim + (size_t)c->n_out, 1.0, SPEC_DTYPE_F32, &random);
+    t.residual = support_plan_pair(d, residual, 2.0, SPEC_DTYPE_F32, &random);
+    t.made = support_plan_pair(d, residual, 2.0, SPEC_DTYPE_F32, &random);
     for (int32_t i = 0; i < 2; i++) {
-        t.normed[i] = random_pair(d, MOST_ROWS * dim, 2.0, type, &random);
-        t.squares[i] = random_pair(d, MOST_ROWS * dim / SPEC_SQUARES, 2.0, SPEC_DTYPE_F32, &random);
+        t.normed[i] = support_plan_pair(d, MOST_ROWS * dim, 2.0, type, &random);
+        t.squares[i] = support_plan_pair(d, MOST_ROWS * dim / SPEC_SQUARES, 2.0, SPEC_DTYPE_F32, &random);
     }
-    for (int32_t i = 0; i < 3; i++) t.y[i] = random_pair(d, MOST_ROWS * (size_t)t.n_y, 2.0, y, &random);
+    for (int32_t i = 0; i < 3; i++) t.y[i] = support_plan_pair(d, MOST_ROWS * (size_t)t.n_y, 2.0, y, &random);
     return t;
 }
 
 static void close_chain(chain_test *t)
 {
-    pair *pairs[] = { &t->residual, &t->made, &t->normed[0], &t->normed[1], &t->squares[0], &t->squares[1], &t->y[0],
+    plan_pair *pairs[] = { &t->residual, &t->made, &t->normed[0], &t->normed[1], &t->squares[0], &t->squares[1], &t->y[0],
                       &t->y[1], &t->y[2] };
     test_buffer *buffers[] = { &t->x, &t->gate, &t->norm_weight, &t->bias };
     spec_weight *weights[] = { t->first, t->behind, t->third };
-    for (int32_t i = 0; i < N_ELEMENTS(pairs); i++) free_pair(pairs[i]);
+    for (int32_t i = 0; i < N_ELEMENTS(pairs); i++) support_plan_free(pairs[i]);
     for (int32_t i = 0; i < N_ELEMENTS(buffers); i++) test_buffer_free(buffers[i]);
     for (int32_t i = 0; i < N_ELEMENTS(weights); i++)
         if (weights[i]) t->d->ops->weight_close(t->d->dev, weights[i]);
@@ -226,10 +181,10 @@ static void check_chain(const chain_test *t, int32_t rows)
     for (int32_t way = 0; way < 2; way++) n = chain_ops(t, way, ops[way]);
     for (int32_t i = 0; i < n; i++) test_ok(t->d->ops->can(t->d->dev, &ops[0][i]), t->c->name);
     support_plan_run(t->d, ops[0], n, step, rows, PASSES);
-    run_one_by_one(t->d, ops[1], n, step, rows);
+    support_plan_one_by_one(t->d, ops[1], n, step, rows, PASSES);
     const struct {
         const char *name;
-        const pair *p;
+        const plan_pair *p;
     } all[] = { { "the residual", &t->residual }, { "what the first made", &t->made }, { "y of the norm", &t->normed[0] },
                 { "squares", &t->squares[0] }, { "y of another norm", &t->normed[1] }, { "its squares", &t->squares[1] },
                 { "y behind the norm", &t->y[0] }, { "y of another", &t->y[1] }, { "y behind the second norm", &t->y[2] } };
@@ -258,198 +213,8 @@ static void test_chains(void **state)
     test_each_device(each_chain);
 }
 
-/* ----------------------------------------------------------------------------- behind windowed scans --- */
-
-enum { NODES = 64, ROWS = 2 * NODES, SLOTS = 3, RING = 2 * SPEC_WINDOW + 3 * NODES, PAST = 200 };
-enum { NO_GATE, SCAN_GATE, NORM_GATE };
-
-typedef struct scan_case {
-    const char *name;
-    int32_t heads, head_dim, states, rep; /* rep: of B and C */
-    int32_t gate;
-    int32_t n_out;
-    spec_dtype type;
-} scan_case;
-
-static const scan_case scans[] = {
-    { "scan_24", 24, 64, 128, 24, SCAN_GATE, 768, SPEC_DTYPE_BF16 },
-    { "scan_80", 80, 64, 128, 80, SCAN_GATE, 256, SPEC_DTYPE_BF16 },
-    { "scan_groups", 16, 64, 128, 8, SCAN_GATE, 101, SPEC_DTYPE_BF16 },
-    { "scan_64_states", 24, 64, 64, 12, SCAN_GATE, 96, SPEC_DTYPE_BF16 },
-    { "scan_no_gate", 24, 64, 64, 24, NO_GATE, 96, SPEC_DTYPE_BF16 },
-    { "scan_norm_gate", 24, 64, 128, 24, NORM_GATE, 96, SPEC_DTYPE_BF16 },
-    { "scan_one_head", 1, 64, 128, 1, SCAN_GATE, 33, SPEC_DTYPE_BF16 },
-    { "scan_other_sizes", 12, 32, 16, 6, SCAN_GATE, 96, SPEC_DTYPE_BF16 },
-    { "scan_f32", 8, 64, 128, 8, SCAN_GATE, 96, SPEC_DTYPE_F32 },
-};
-
-typedef struct scan_test {
-    const test_device *d;
-    const scan_case *c;
-    int32_t inner, n_b, ld_conv, ld_in;
-    spec_weight *w;
-    test_buffer conv, in, replay, a, skip, dt_bias, norm_weight; /* conv: [x | B | C]; in: [z | dt] */
-    /* scanned: the norm alone reads it, so a plan need not write it */
-    pair scanned, state, recent_x, recent_b, recent_dt, cache_dt, normed, squares, residual;
-} scan_test;
-
-/* Decays and time steps in [low, high] times sign. */
-static test_buffer between(const test_device *d, size_t n, double low, double high, test_random *random)
-{
-    double *v = test_values(random, n, 1.0);
-    for (size_t i = 0; i < n; i++) v[i] = low + (high - low) * fabs(v[i]);
-    const test_buffer b = test_floats(d, v, n);
-    free(v);
-    return b;
-}
-
-static pair between_pair(const test_device *d, size_t n, double low, double high, test_random *random)
-{
-    test_random again = *random;
-    const pair p = { { between(d, n, low, high, random), between(d, n, low, high, &again) } };
-    return p;
-}
-
-static scan_test open_scan(const test_device *d, const scan_case *c)
-{
-    scan_test t = { .d = d, .c = c, .inner = c->heads * c->head_dim, .n_b = c->heads / c->rep * c->states };
-    test_random random = { 43 };
-    const size_t heads = (size_t)c->heads, inner = (size_t)t.inner, n_b = (size_t)t.n_b;
-    t.ld_conv = t.inner + 2 * t.n_b, t.ld_in = t.inner + c->heads;
-    t.w = random_weight(d, c->n_out, t.inner, c->type, 0, &random);
-    t.conv = random_values(d, ROWS * (size_t)t.ld_conv, 1.0, c->type, &random);
-    t.in = random_values(d, ROWS * (size_t)t.ld_in, 2.0, SPEC_DTYPE_F32, &random);
-    t.replay = random_values(d, SLOTS * 2 * NODES * (size_t)t.ld_conv, 1.0, c->type, &random);
-    t.a = between(d, heads, -2.0, -0.05, &random);
-    t.skip = random_values(d, heads, 1.0, SPEC_DTYPE_F32, &random);
-    t.dt_bias = random_values(d, heads, 1.0, SPEC_DTYPE_F32, &random);
-    t.norm_weight = random_values(d, inner, 1.5, SPEC_DTYPE_F32, &random);
-    t.scanned = random_pair(d, ROWS * inner, 1.0, SPEC_DTYPE_F32, &random);
-    t.state = random_pair(d, SLOTS * inner * (size_t)c->states, 1.0, SPEC_DTYPE_F32, &random);
-    t.recent_x = random_pair(d, SLOTS * RING * inner, 1.0, c->type, &random);
-    t.recent_b = random_pair(d, SLOTS * RING * n_b, 1.0, c->type, &random);
-    t.recent_dt = between_pair(d, SLOTS * RING * heads, 0.001, 0.5, &random);
-    t.cache_dt = between_pair(d, SLOTS * 2 * NODES * heads, 0.001, 0.5, &random);
-    t.normed = random_pair(d, ROWS * inner, 1.0, c->type, &random);
-    t.squares = random_pair(d, ROWS * inner / SPEC_SQUARES, 1.0, SPEC_DTYPE_F32, &random);
-    t.residual = random_pair(d, ROWS * (size_t)c->n_out, 1.0, SPEC_DTYPE_F32, &random);
-    return t;
-}
-
-static void close_scan(scan_test *t)
-{
-    pair *pairs[] = { &t->scanned, &t->state, &t->recent_x, &t->recent_b, &t->recent_dt, &t->cache_dt, &t->normed,
-                      &t->squares, &t->residual };
-    test_buffer *buffers[] = { &t->conv, &t->in, &t->replay, &t->a, &t->skip, &t->dt_bias, &t->norm_weight };
-    for (int32_t i = 0; i < N_ELEMENTS(pairs); i++) free_pair(pairs[i]);
-    for (int32_t i = 0; i < N_ELEMENTS(buffers); i++) test_buffer_free(buffers[i]);
-    t->d->ops->weight_close(t->d->dev, t->w);
-}
-
-static spec_view column(const test_buffer *b, int32_t ld, int32_t col)
-{
-    spec_view v = test_view(b, ld);
-    v.data = (char *)v.data + (size_t)col * test_type_size(v.dtype);
-    return v;
-}
-
-static spec_op scan_op(const scan_test *t, int32_t way)
-{
-    const scan_case *c = t->c;
-    spec_op op = { .kind = SPEC_OP_SCAN };
-    op.u.scan = (spec_scan_args){
-        .n_head = c->heads, .head_dim = c->head_dim, .n_state = c->states, .x_rep = 1, .b_rep = c->rep, .c_rep = c->rep,
-        .a = t->a.data, .d = t->skip.data, .dt_bias = t->dt_bias.data, .dt_max = INFINITY,
-        .x = test_view(&t->conv, t->ld_conv), .b = column(&t->conv, t->ld_conv, t->inner),
-        .c = column(&t->conv, t->ld_conv, t->inner + t->n_b), .dt = column(&t->in, t->ld_in, t->inner), .dtype = c->type,
-        .replay_y = t->replay.data, .replay_ld = t->ld_conv, .replay_b_col = t->inner, .b_in_conv = 1,
-        .state = t->state.of[way].data, .cache_dt = t->cache_dt.of[way].data, .n_node = NODES,
-        .y = test_view(&t->scanned.of[way], t->inner), .window = SPEC_WINDOW, .n_ring = RING,
-        .recent_x = t->recent_x.of[way].data, .recent_b = t->recent_b.of[way].data,
-        .recent_dt = t->recent_dt.of[way].data };
-    if (c->gate == SCAN_GATE) op.u.scan.z = test_view(&t->in, t->ld_in);
-    return op;
-}
-
-static void scan_ops(const scan_test *t, int32_t way, spec_op ops[3])
-{
-    const spec_view normed = test_view(&t->normed.of[way], t->inner);
-    float *const squares = t->squares.of[way].data;
-    ops[0] = scan_op(t, way);
-    ops[1] = (spec_op){ .kind = SPEC_OP_NORM,
-                        .u.norm = { .dim = t->inner, .n_group = 1, .eps = 1e-3f, .weight = t->norm_weight.data,
-                                    .x = test_view(&t->scanned.of[way], t->inner), .y = normed, .squares = squares } };
-    if (t->c->gate == NORM_GATE) ops[1].u.norm.gate = test_view(&t->in, t->ld_in);
-    ops[2] = (spec_op){ .kind = SPEC_OP_LINEAR,
-                        .u.linear = { .w = t->w, .n_in = t->inner, .n_out = t->c->n_out, .scale = 0.75f, .add = 1,
-                                      .x = normed, .y = test_view(&t->residual.of[way], t->c->n_out),
-                                      .squares = squares, .eps = 1e-3f } };
-}
-
-static void check_scan(const scan_test *t, const test_seq *seqs, int32_t n_seq)
-{
-    spec_step_block *step = test_step(SPEC_PHASE_DECODE, seqs, n_seq, 0);
-    spec_op ops[2][3];
-    char what[64];
-    for (int32_t way = 0; way < 2; way++) scan_ops(t, way, ops[way]);
-    support_plan_run(t->d, ops[0], 3, step, NODES, PASSES);
-    run_one_by_one(t->d, ops[1], 3, step, NODES);
-    const struct {
-        const char *name;
-        const pair *p;
-    } all[] = { { "the state", &t->state }, { "recent x", &t->recent_x }, { "recent B", &t->recent_b },
-                { "recent dt", &t->recent_dt }, { "cache_dt", &t->cache_dt }, { "y of the norm", &t->normed },
-                { "squares", &t->squares }, { "the residual", &t->residual } };
-    snprintf(what, sizeof what, "%d rows of %d sequences, %d recent, path of %d", step->n_row, n_seq, seqs[0].n_recent,
-             seqs[0].n_replay);
-    for (int32_t i = 0; i < N_ELEMENTS(all); i++)
-        support_plan_same(t->d, t->c->name, what, all[i].name, &all[i].p->of[0], &all[i].p->of[1]);
-    free(step);
-}
-
-static void check_scans(const scan_test *t)
-{
-    static const int32_t path[] = { 0, 2, 3, 7, 8, 20 };
-    static const struct {
-        int32_t n, n_fed, n_recent, n_replay, n_advance;
-    } steps[] = { { 1, 0, 0, 0, 0 },  { 20, 0, 31, 5, 0 }, { 1, 0, 31, 1, 0 },   { 5, 0, 17, 3, 0 },  { 16, 0, 20, 2, 0 },
-                  { 33, 0, 3, 6, 0 }, { 64, 0, 29, 6, 0 }, { 40, 12, 16, 0, 0 }, { 20, 0, 14, 0, 4 }, { 64, 44, 31, 0, 0 } };
-    const int32_t n_steps = t->d->ops->plan_prepare ? N_ELEMENTS(steps) : 2;
-    test_random random = { 44 };
-    int32_t parent[NODES] = { -1 };
-    for (int32_t i = 0; i < n_steps; i++) {
-        for (int32_t k = 1; k < steps[i].n; k++)
-            parent[k] = k < steps[i].n_advance || test_below(&random, 2) ? k - 1 : test_below(&random, k);
-        const test_seq s = { .slot = i % SLOTS, .parity = i / 2 % 2, .n_past = PAST, .n_recent = steps[i].n_recent,
-                             .path = path, .n_replay = steps[i].n_replay, .n_node = steps[i].n, .n_fed = steps[i].n_fed,
-                             .parent = parent, .n_advance = steps[i].n_advance };
-        check_scan(t, &s, 1);
-    }
-    const test_seq three[] = { { .slot = 2, .n_past = PAST, .n_recent = 20, .path = path, .n_replay = 2, .n_node = 20,
-                                 .parent = parent },
-                               { .slot = 0, .n_past = PAST, .n_recent = 30, .path = path, .n_replay = 4 },
-                               { .slot = 1, .parity = 1, .n_past = PAST, .n_recent = 9, .n_node = 5, .parent = parent } };
-    check_scan(t, three, 3);
-}
-
-static void each_scan(test_device *d)
-{
-    for (int32_t i = 0; i < N_ELEMENTS(scans); i++) {
-        scan_test t = open_scan(d, &scans[i]);
-        const spec_op op = scan_op(&t, 0);
-        if (test_can(d, scans[i].name, &op)) check_scans(&t);
-        close_scan(&t);
-    }
-}
-
-static void test_scans(void **state)
-{
-    (void)state;
-    test_each_device(each_scan);
-}
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_chains), cmocka_unit_test(test_scans) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_chains) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

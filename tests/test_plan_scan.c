@@ -1,0 +1,242 @@
+/* test_plan_scan.c - plans with windowed scans. A plan leaves what they keep, and what others read, with the bits that the
+ * operations leave one by one, whatever it does together: a convolution, the scan of its rows, the deferred norm of that
+ * (spec_norm_args.squares), and the product that adds to the residual; and the last three alone. Tensors go on from step to
+ * step, and each step is run twice: the second time a backend may replay what it captured. */
+#include <math.h>
+#include <stdio.h>
+
+#include "tests/support_plan.h"
+
+enum { PASSES = 2 };
+enum { NODES = 64, ROWS = 2 * NODES, SLOTS = 3, RING = 2 * SPEC_WINDOW + 3 * NODES, PAST = 200 };
+enum { WIDTH = 4, MOST_OPS = 4 };
+enum { NO_GATE, SCAN_GATE, NORM_GATE };
+
+typedef struct scan_case {
+    const char *name;
+    int32_t heads, head_dim, states, x_rep, b_rep, c_rep;
+    int32_t gate;
+    int32_t n_out;
+    spec_dtype type;
+} scan_case;
+
+static const scan_case scans[] = {
+    { "scan_24", 24, 64, 128, 1, 24, 24, SCAN_GATE, 768, SPEC_DTYPE_BF16 },
+    { "scan_80", 80, 64, 128, 1, 80, 80, SCAN_GATE, 256, SPEC_DTYPE_BF16 },
+    { "scan_groups", 16, 64, 128, 1, 8, 8, SCAN_GATE, 101, SPEC_DTYPE_BF16 },
+    { "scan_64_states", 24, 64, 64, 1, 12, 12, SCAN_GATE, 96, SPEC_DTYPE_BF16 },
+    { "scan_no_gate", 24, 64, 64, 1, 24, 24, NO_GATE, 96, SPEC_DTYPE_BF16 },
+    { "scan_norm_gate", 24, 64, 128, 1, 24, 24, NORM_GATE, 96, SPEC_DTYPE_BF16 },
+    { "scan_shared_x", 32, 64, 64, 4, 4, 1, SCAN_GATE, 96, SPEC_DTYPE_BF16 },
+    { "scan_one_head", 1, 64, 128, 1, 1, 1, SCAN_GATE, 33, SPEC_DTYPE_BF16 },
+    { "scan_other_sizes", 12, 32, 16, 1, 6, 6, SCAN_GATE, 96, SPEC_DTYPE_BF16 },
+    { "scan_f32", 8, 64, 128, 1, 8, 8, SCAN_GATE, 96, SPEC_DTYPE_F32 },
+};
+
+typedef struct scan_test {
+    const test_device *d;
+    const scan_case *c;
+    int32_t inner, n_x, n_b, n_c, ld_conv, ld_in;
+    spec_weight *w;
+    test_buffer in, a, skip, dt_bias, norm_weight, filter, bias; /* in: [z | x | B | C | dt] */
+    test_buffer rows, replay;                                    /* [x | B | C], where no convolution makes them */
+    /* What the next operation alone reads, so that a plan need not write it. */
+    plan_pair convolved, replayed, scanned;
+    plan_pair window, cache, state, recent_x, recent_b, recent_dt, cache_dt, normed, squares, residual;
+} scan_test;
+
+/* Decays and time steps in [low, high] times sign. */
+static test_buffer between(const test_device *d, size_t n, double low, double high, test_random *random)
+{
+    double *v = test_values(random, n, 1.0);
+    for (size_t i = 0; i < n; i++) v[i] = low + (high - low) * fabs(v[i]);
+    const test_buffer b = test_floats(d, v, n);
+    free(v);
+    return b;
+}
+
+static plan_pair between_pair(const test_device *d, size_t n, double low, double high, test_random *random)
+{
+    test_random again = *random;
+    const plan_pair p = { { between(d, n, low, high, random), between(d, n, low, high, &again) } };
+    return p;
+}
+
+static scan_test open_scan(const test_device *d, const scan_case *c)
+{
+    scan_test t = { .d = d, .c = c, .inner = c->heads * c->head_dim, .n_x = c->heads / c->x_rep * c->head_dim,
+                    .n_b = c->heads / c->b_rep * c->states, .n_c = c->heads / c->c_rep * c->states };
+    test_random random = { 43 };
+    t.ld_conv = t.n_x + t.n_b + t.n_c, t.ld_in = t.inner + t.ld_conv + c->heads;
+    const size_t heads = (size_t)c->heads, inner = (size_t)t.inner, n_x = (size_t)t.n_x, n_b = (size_t)t.n_b;
+    const size_t channels = (size_t)t.ld_conv, replayed = SLOTS * 2 * NODES * channels;
+    t.w = support_plan_weight(d, c->n_out, t.inner, c->type, 0, &random);
+    t.rows = support_plan_values(d, ROWS * channels, 1.0, c->type, &random);
+    t.in = support_plan_values(d, ROWS * (size_t)t.ld_in, 2.0, SPEC_DTYPE_F32, &random);
+    t.replay = support_plan_values(d, replayed, 1.0, c->type, &random);
+    t.filter = support_plan_values(d, channels * WIDTH, 1.0, SPEC_DTYPE_F32, &random);
+    t.bias = support_plan_values(d, channels, 1.0, SPEC_DTYPE_F32, &random);
+    t.convolved = support_plan_pair(d, ROWS * channels, 1.0, c->type, &random);
+    t.replayed = support_plan_pair(d, replayed, 1.0, c->type, &random);
+    t.window = support_plan_pair(d, SLOTS * 2 * (WIDTH - 1) * channels, 1.0, c->type, &random);
+    t.cache = support_plan_pair(d, SLOTS * 2 * NODES * channels, 1.0, c->type, &random);
+    t.a = between(d, heads, -2.0, -0.05, &random);
+    t.skip = support_plan_values(d, heads, 1.0, SPEC_DTYPE_F32, &random);
+    t.dt_bias = support_plan_values(d, heads, 1.0, SPEC_DTYPE_F32, &random);
+    t.norm_weight = support_plan_values(d, inner, 1.5, SPEC_DTYPE_F32, &random);
+    t.scanned = support_plan_pair(d, ROWS * inner, 1.0, SPEC_DTYPE_F32, &random);
+    t.state = support_plan_pair(d, SLOTS * inner * (size_t)c->states, 1.0, SPEC_DTYPE_F32, &random);
+    t.recent_x = support_plan_pair(d, SLOTS * RING * n_x, 1.0, c->type, &random);
+    t.recent_b = support_plan_pair(d, SLOTS * RING * n_b, 1.0, c->type, &random);
+    t.recent_dt = between_pair(d, SLOTS * RING * heads, 0.001, 0.5, &random);
+    t.cache_dt = between_pair(d, SLOTS * 2 * NODES * heads, 0.001, 0.5, &random);
+    t.normed = support_plan_pair(d, ROWS * inner, 1.0, c->type, &random);
+    t.squares = support_plan_pair(d, ROWS * inner / SPEC_SQUARES, 1.0, SPEC_DTYPE_F32, &random);
+    t.residual = support_plan_pair(d, ROWS * (size_t)c->n_out, 1.0, SPEC_DTYPE_F32, &random);
+    return t;
+}
+
+static void close_scan(scan_test *t)
+{
+    plan_pair *pairs[] = { &t->convolved, &t->replayed, &t->scanned, &t->window, &t->cache, &t->state, &t->recent_x, &t->recent_b, &t->recent_dt, &t->cache_dt, &t->normed,
+                      &t->squares, &t->residual };
+    test_buffer *buffers[] = { &t->in, &t->a, &t->skip, &t->dt_bias, &t->norm_weight, &t->filter, &t->bias, &t->rows,
+                               &t->replay };
+    for (int32_t i = 0; i < N_ELEMENTS(pairs); i++) support_plan_free(pairs[i]);
+    for (int32_t i = 0; i < N_ELEMENTS(buffers); i++) test_buffer_free(buffers[i]);
+    t->d->ops->weight_close(t->d->dev, t->w);
+}
+
+static spec_view column(const test_buffer *b, int32_t ld, int32_t col)
+{
+    spec_view v = test_view(b, ld);
+    v.data = (char *)v.data + (size_t)col * test_type_size(v.dtype);
+    return v;
+}
+
+static spec_op conv_op(const scan_test *t, int32_t way)
+{
+    return (spec_op){ .kind = SPEC_OP_CONV,
+                      .u.conv = { .u = column(&t->in, t->ld_in, t->inner), .n_channel = t->ld_conv, .width = WIDTH,
+                                  .weight = t->filter.data, .bias = t->c->gate == NO_GATE ? NULL : t->bias.data,
+                                  .dtype = t->c->type, .window = t->window.of[way].data, .cache = t->cache.of[way].data,
+                                  .replay_y = t->replayed.of[way].data, .n_node = NODES,
+                                  .y = test_view(&t->convolved.of[way], t->ld_conv) } };
+}
+
+static spec_op scan_op(const scan_test *t, int32_t way, bool with_conv)
+{
+    const scan_case *c = t->c;
+    const test_buffer *const rows = with_conv ? &t->convolved.of[way] : &t->rows;
+    const test_buffer *const replay = with_conv ? &t->replayed.of[way] : &t->replay;
+    spec_op op = { .kind = SPEC_OP_SCAN };
+    op.u.scan = (spec_scan_args){
+        .n_head = c->heads, .head_dim = c->head_dim, .n_state = c->states, .x_rep = c->x_rep, .b_rep = c->b_rep,
+        .c_rep = c->c_rep,
+        .a = t->a.data, .d = t->skip.data, .dt_bias = t->dt_bias.data, .dt_max = INFINITY,
+        .x = test_view(rows, t->ld_conv), .b = column(rows, t->ld_conv, t->n_x),
+        .c = column(rows, t->ld_conv, t->n_x + t->n_b), .dt = column(&t->in, t->ld_in, t->inner + t->ld_conv),
+        .dtype = c->type, .replay_y = replay->data, .replay_ld = t->ld_conv, .replay_b_col = t->n_x, .b_in_conv = 1,
+        .state = t->state.of[way].data, .cache_dt = t->cache_dt.of[way].data, .n_node = NODES,
+        .y = test_view(&t->scanned.of[way], t->inner), .window = SPEC_WINDOW, .n_ring = RING,
+        .recent_x = t->recent_x.of[way].data, .recent_b = t->recent_b.of[way].data,
+        .recent_dt = t->recent_dt.of[way].data };
+    if (c->gate == SCAN_GATE) op.u.scan.z = test_view(&t->in, t->ld_in);
+    return op;
+}
+
+static int32_t scan_ops(const scan_test *t, int32_t way, bool with_conv, spec_op ops[MOST_OPS])
+{
+    const spec_view normed = test_view(&t->normed.of[way], t->inner);
+    float *const squares = t->squares.of[way].data;
+    int32_t n = 0;
+    if (with_conv) ops[n++] = conv_op(t, way);
+    ops[n++] = scan_op(t, way, with_conv);
+    spec_op norm = { .kind = SPEC_OP_NORM,
+                     .u.norm = { .dim = t->inner, .n_group = 1, .eps = 1e-3f, .weight = t->norm_weight.data,
+                                 .x = test_view(&t->scanned.of[way], t->inner), .y = normed, .squares = squares } };
+    if (t->c->gate == NORM_GATE) norm.u.norm.gate = test_view(&t->in, t->ld_in);
+    ops[n++] = norm;
+    ops[n++] = (spec_op){ .kind = SPEC_OP_LINEAR,
+                          .u.linear = { .w = t->w, .n_in = t->inner, .n_out = t->c->n_out, .scale = 0.75f, .add = 1,
+                                        .x = normed, .y = test_view(&t->residual.of[way], t->c->n_out),
+                                        .squares = squares, .eps = 1e-3f } };
+    return n;
+}
+
+static void check_scan(const scan_test *t, const test_seq *seqs, int32_t n_seq, bool with_conv)
+{
+    spec_step_block *step = test_step(SPEC_PHASE_DECODE, seqs, n_seq, 0);
+    spec_op ops[2][MOST_OPS];
+    char what[96];
+    int32_t n = 0;
+    for (int32_t way = 0; way < 2; way++) n = scan_ops(t, way, with_conv, ops[way]);
+    support_plan_run(t->d, ops[0], n, step, NODES, PASSES);
+    support_plan_one_by_one(t->d, ops[1], n, step, NODES, PASSES);
+    const struct {
+        const char *name;
+        const plan_pair *p;
+    } all[] = { { "the window", &t->window }, { "the cache", &t->cache }, { "the state", &t->state },
+                { "recent x", &t->recent_x }, { "recent B", &t->recent_b }, { "recent dt", &t->recent_dt },
+                { "cache_dt", &t->cache_dt }, { "y of the norm", &t->normed }, { "squares", &t->squares },
+                { "the residual", &t->residual } };
+    snprintf(what, sizeof what, "%s%d rows of %d sequences, %d fed, %d recent, path of %d, chain of %d",
+             with_conv ? "convolution, " : "", step->n_row, n_seq, seqs[0].n_fed, seqs[0].n_recent, seqs[0].n_replay,
+             seqs[0].n_advance);
+    for (int32_t i = 0; i < N_ELEMENTS(all); i++)
+        support_plan_same(t->d, t->c->name, what, all[i].name, &all[i].p->of[0], &all[i].p->of[1]);
+    free(step);
+}
+
+static void check_scans(const scan_test *t, bool with_conv)
+{
+    static const int32_t path[] = { 0, 2, 3, 7, 8, 20, 21, 22, 25, 26, 27, 28, 29, 30, 31, 33, 34, 40, 41, 50 };
+    static const struct {
+        int32_t n, n_fed, n_recent, n_replay, n_advance;
+    } steps[] = { { 1, 0, 0, 0, 0 },   { 20, 0, 31, 5, 0 },  { 1, 0, 31, 1, 0 },   { 5, 0, 17, 3, 0 },
+                  { 16, 0, 20, 2, 0 }, { 33, 0, 3, 6, 0 },   { 64, 0, 29, 6, 0 },  { 40, 12, 16, 0, 0 },
+                  { 20, 0, 14, 0, 4 }, { 64, 44, 31, 0, 0 }, { 8, 0, 31, 20, 0 },  { 12, 0, 9, 2, 0 },
+                  { 15, 3, 13, 0, 0 }, { 21, 5, 30, 0, 0 },  { 3, 2, 20, 0, 0 },   { 4, 0, 30, 3, 2 },
+                  { 16, 0, 18, 0, 16 }, { 2, 0, 31, 19, 1 }, { 13, 0, 31, 20, 9 }, { 0, 0, 12, 4, 0 } };
+    const int32_t n_steps = t->d->ops->plan_prepare ? N_ELEMENTS(steps) : 2;
+    test_random random = { 44 };
+    int32_t parent[NODES] = { -1 };
+    for (int32_t i = 0; i < n_steps; i++) {
+        for (int32_t k = 1; k < steps[i].n; k++)
+            parent[k] = k < steps[i].n_advance || test_below(&random, 2) ? k - 1 : test_below(&random, k);
+        const test_seq s = { .slot = i % SLOTS, .parity = i / 2 % 2, .n_past = PAST, .n_recent = steps[i].n_recent,
+                             .path = path, .n_replay = steps[i].n_replay, .n_node = steps[i].n, .n_fed = steps[i].n_fed,
+                             .parent = parent, .n_advance = steps[i].n_advance };
+        check_scan(t, &s, 1, with_conv);
+    }
+    const test_seq three[] = { { .slot = 2, .n_past = PAST, .n_recent = 20, .path = path, .n_replay = 2, .n_node = 20,
+                                 .parent = parent },
+                               { .slot = 0, .n_past = PAST, .n_recent = 30, .path = path, .n_replay = 4 },
+                               { .slot = 1, .parity = 1, .n_past = PAST, .n_recent = 9, .n_node = 5, .parent = parent } };
+    check_scan(t, three, 3, with_conv);
+}
+
+static void each_scan(test_device *d)
+{
+    for (int32_t i = 0; i < N_ELEMENTS(scans); i++) {
+        scan_test t = open_scan(d, &scans[i]);
+        const spec_op op = scan_op(&t, 0, false);
+        if (test_can(d, scans[i].name, &op)) {
+            check_scans(&t, false);
+            check_scans(&t, true);
+        }
+        close_scan(&t);
+    }
+}
+
+static void test_scans(void **state)
+{
+    (void)state;
+    test_each_device(each_scan);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_scans) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
