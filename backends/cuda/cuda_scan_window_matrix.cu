@@ -689,12 +689,12 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
     rate_bias decay = head_decay(first_task);
     output first_out = find_output(tid / LANES); /* of each chunk */
     const bool has_out = first_out.c < n_unit * WINDOW_CHANNELS;
+    /* What has been asked for till now would wait behind the weights of the product behind. With few rows that is set up from here
+     * on, since a short pass waits for its kernels to be set up, else when all has come (measured, docs/performance.md). */
+    if (FEW) grid_release();
     copy_recent(held0, 0, n_held);
     if (NORM && tid < n_unit * (WINDOW_CHANNELS / 4))
         scan_copy16((uint32_t)__cvta_generic_to_shared(shared.weight + tid * 4), norm.weight + channel0 + tid * 4);
-    /* Not before: what has been asked for would wait behind the weights of the product behind. With few rows now, since a short
-     * pass waits for its kernels to be set up, else when it has come (measured, docs/performance.md). */
-    if (FEW) grid_release();
 #pragma unroll 1
     for (int i = tid; i < grid.chunk; i += n_thread) shared.dot[none * shared.dot_ld + i] = 0.0f;
 #pragma unroll 1
