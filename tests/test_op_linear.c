@@ -222,50 +222,68 @@ static void expect(double *y, const linear_case *c, const double *w, const doubl
     free(t);
 }
 
-static void run_case(const test_device *d, const linear_case *c, bool defer)
+/* A product and all it takes; what is not there is NULL. */
+typedef struct product_test {
+    int32_t n_y;
+    double *x, *w, *bias, *squares, *y; /* y before */
+    spec_step_block *step;
+    spec_weight *weight;
+    test_buffer bx, by, bb, bs;
+    spec_op op;
+} product_test;
+
+/* change, if there is one: makes of random values those that are wanted. */
+static product_test open_product(const test_device *d, const linear_case *c, bool defer,
+                                 void (*change)(const linear_case *c, double *w, double *x, double *bias))
 {
     test_random random = { 3 };
-    int32_t *parent = calloc((size_t)c->rows, sizeof *parent), n_y = c->glu ? c->n_out / 2 : c->n_out;
+    product_test t = { .n_y = c->glu ? c->n_out / 2 : c->n_out };
+    int32_t *parent = calloc((size_t)c->rows, sizeof *parent);
     for (int32_t i = 0; i < c->rows; i++) parent[i] = i - 1;
     test_seq s = { .n_node = c->rows, .parent = parent };
-    spec_step_block *step = test_step(c->prefill ? SPEC_PHASE_PREFILL : SPEC_PHASE_DECODE, &s, 1, 0);
-    size_t n_x = (size_t)c->rows * (size_t)c->n_in, n_w = (size_t)c->n_out * (size_t)c->n_in;
-    size_t n = (size_t)c->rows * (size_t)n_y;
-    double *x = test_values(&random, n_x, 1.0), *w = test_values(&random, n_w, 1.0);
-    double *bias = test_values(&random, (size_t)c->n_out, 2.0), *y = test_values(&random, n, 1.0);
-    spec_weight *weight = test_weight(d, w, c->n_out, c->n_in, c->weight, c->compute, c->glu, c->parts);
-    double *squares = defer ? make_squares(c, &random) : NULL;
-    test_round_all(x, n_x, c->compute);
-    test_buffer bx = test_buffer_from(d, x, n_x, c->compute), by = test_buffer_new(d, n, c->y);
-    test_buffer bb = test_floats(d, c->bias ? bias : NULL, (size_t)c->n_out);
-    test_buffer bs = test_floats(d, squares, n_x / SPEC_SQUARES);
-    if (c->add) test_write(&by, y);
-    expect(y, c, w, x, squares, c->bias ? bias : NULL);
-    spec_op op = { .kind = SPEC_OP_LINEAR };
-    op.u.linear = (spec_linear_args){ .w = weight, .n_in = c->n_in, .n_out = c->n_out, .bias = bb.data, .act = c->act,
-                                      .glu = c->glu, .add = c->add, .scale = (float)c->scale,
-                                      .x = test_view(&bx, c->n_in), .y = test_view(&by, n_y), .squares = bs.data,
-                                      .eps = EPS };
-    if (test_can(d, c->name, &op)) {
-        test_run(d, &op, step, c->rows);
-        double *got = test_read(&by);
+    t.step = test_step(c->prefill ? SPEC_PHASE_PREFILL : SPEC_PHASE_DECODE, &s, 1, 0);
+    free(parent);
+    const size_t n_x = (size_t)c->rows * (size_t)c->n_in, n = (size_t)c->rows * (size_t)t.n_y;
+    t.x = test_values(&random, n_x, 1.0), t.w = test_values(&random, (size_t)c->n_out * (size_t)c->n_in, 1.0);
+    t.bias = test_values(&random, (size_t)c->n_out, 2.0), t.y = test_values(&random, n, 1.0);
+    if (change) change(c, t.w, t.x, t.bias);
+    t.weight = test_weight(d, t.w, c->n_out, c->n_in, c->weight, c->compute, c->glu, c->parts);
+    t.squares = defer ? make_squares(c, &random) : NULL;
+    test_round_all(t.x, n_x, c->compute);
+    t.bx = test_buffer_from(d, t.x, n_x, c->compute), t.by = test_buffer_new(d, n, c->y);
+    t.bb = test_floats(d, c->bias ? t.bias : NULL, (size_t)c->n_out);
+    t.bs = test_floats(d, t.squares, n_x / SPEC_SQUARES);
+    if (c->add) test_write(&t.by, t.y);
+    t.op.kind = SPEC_OP_LINEAR;
+    t.op.u.linear = (spec_linear_args){ .w = t.weight, .n_in = c->n_in, .n_out = c->n_out, .bias = t.bb.data,
+                                        .act = c->act, .glu = c->glu, .add = c->add, .scale = (float)c->scale,
+                                        .x = test_view(&t.bx, c->n_in), .y = test_view(&t.by, t.n_y),
+                                        .squares = t.bs.data, .eps = EPS };
+    return t;
+}
+
+static void close_product(const test_device *d, product_test *t)
+{
+    test_buffer *const buffers[] = { &t->bx, &t->by, &t->bb, &t->bs };
+    void *const memory[] = { t->x, t->w, t->bias, t->squares, t->y, t->step };
+    d->ops->weight_close(d->dev, t->weight);
+    for (int32_t i = 0; i < N_ELEMENTS(buffers); i++) test_buffer_free(buffers[i]);
+    for (int32_t i = 0; i < N_ELEMENTS(memory); i++) free(memory[i]);
+}
+
+static void run_case(const test_device *d, const linear_case *c, bool defer)
+{
+    product_test t = open_product(d, c, defer, NULL);
+    expect(t.y, c, t.w, t.x, t.squares, c->bias ? t.bias : NULL);
+    if (test_can(d, c->name, &t.op)) {
+        test_run(d, &t.op, t.step, c->rows);
+        double *got = test_read(&t.by);
         /* Prefill may round a weight of Q8_0 to the compute type. */
         const spec_dtype rounded = c->weight == Q8 && c->prefill ? c->compute : c->y;
-        test_compare(d, c->name, "y", got, y, c->rows, n_y, test_tolerance(rounded));
+        test_compare(d, c->name, "y", got, t.y, c->rows, t.n_y, test_tolerance(rounded));
         free(got);
     }
-    test_buffer_free(&bs);
-    test_buffer_free(&bb);
-    test_buffer_free(&by);
-    test_buffer_free(&bx);
-    d->ops->weight_close(d->dev, weight);
-    free(squares);
-    free(y);
-    free(bias);
-    free(w);
-    free(x);
-    free(step);
-    free(parent);
+    close_product(d, &t);
 }
 
 static void each(test_device *d)
@@ -329,52 +347,27 @@ static void check_best(const test_device *d, const linear_case *c, spec_queue *q
 
 static void run_best(const test_device *d, const linear_case *c, bool defer)
 {
-    test_random random = { 4 };
-    const size_t n_x = (size_t)c->rows * (size_t)c->n_in, n = (size_t)c->rows * (size_t)c->n_out;
     const size_t bytes = (size_t)(c->rows + 1) * sizeof(uint64_t); /* one behind the last, which stays as it is */
     const uint64_t guard = 0x5555555555555555u;
-    int32_t *parent = calloc((size_t)c->rows, sizeof *parent);
-    for (int32_t i = 0; i < c->rows; i++) parent[i] = i - 1;
-    test_seq s = { .n_node = c->rows, .parent = parent };
-    spec_step_block *step = test_step(c->prefill ? SPEC_PHASE_PREFILL : SPEC_PHASE_DECODE, &s, 1, 0);
-    double *x = test_values(&random, n_x, 1.0), *w = test_values(&random, (size_t)c->n_out * (size_t)c->n_in, 1.0);
-    double *bias = test_values(&random, (size_t)c->n_out, 1.0), *squares = defer ? make_squares(c, &random) : NULL;
-    make_ties(c, w, x, bias);
-    spec_weight *weight = test_weight(d, w, c->n_out, c->n_in, c->weight, c->compute, 0, 1);
-    test_buffer bx = test_buffer_from(d, x, n_x, c->compute), by = test_buffer_new(d, n, F32);
-    test_buffer bb = test_floats(d, c->bias ? bias : NULL, (size_t)c->n_out);
-    test_buffer bs = test_floats(d, squares, n_x / SPEC_SQUARES);
     void *noted = NULL;
+    product_test t = open_product(d, c, defer, make_ties);
     test_ok(d->ops->alloc(d->dev, &noted, bytes), "alloc");
-    spec_op op = { .kind = SPEC_OP_LINEAR };
-    op.u.linear = (spec_linear_args){ .w = weight, .n_in = c->n_in, .n_out = c->n_out, .bias = bb.data, .act = c->act,
-                                      .scale = (float)c->scale, .x = test_view(&bx, c->n_in),
-                                      .y = test_view(&by, c->n_out), .squares = bs.data, .eps = EPS, .best = noted };
-    if (test_can(d, c->name, &op)) {
-        spec_queue *q = test_queue(d, &op, 1, step, c->rows, c->n_out);
+    t.op.u.linear.best = noted;
+    if (test_can(d, c->name, &t.op)) {
+        spec_queue *q = test_queue(d, &t.op, 1, t.step, c->rows, c->n_out);
         uint64_t behind = 0;
         test_ok(d->ops->zero(q, noted, bytes - sizeof guard), "zero");
         test_ok(d->ops->upload(q, (uint64_t *)noted + c->rows, &guard, sizeof guard), "upload");
-        test_ok(d->ops->step_bind(q, step), "step_bind");
-        test_ok(d->ops->linear(q, &op.u.linear), "linear");
+        test_ok(d->ops->step_bind(q, t.step), "step_bind");
+        test_ok(d->ops->linear(q, &t.op.u.linear), "linear");
         test_ok(d->ops->download(q, &behind, (uint64_t *)noted + c->rows, sizeof behind), "download");
         test_ok(d->ops->sync(q), "sync");
-        check_best(d, c, q, &by, noted);
+        check_best(d, c, q, &t.by, noted);
         if (behind != guard) fail_msg("%s %s: a row is noted that is not there", d->name, c->name);
         d->ops->queue_close(q);
     }
     d->ops->free(d->dev, noted, bytes);
-    test_buffer_free(&bs);
-    test_buffer_free(&bb);
-    test_buffer_free(&by);
-    test_buffer_free(&bx);
-    d->ops->weight_close(d->dev, weight);
-    free(squares);
-    free(bias);
-    free(w);
-    free(x);
-    free(step);
-    free(parent);
+    close_product(d, &t);
 }
 
 static void each_best(test_device *d)
