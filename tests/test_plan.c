@@ -426,7 +426,6 @@ static void run_head(const test_device *d, const head_case *c, int32_t n, test_r
     int32_t parent[ROWS], token[ROWS] = { 0 };
     for (int32_t i = 0; i < n; i++) parent[i] = i - 1;
     const test_seq s = { .n_node = n, .parent = parent, .token = token };
-    spec_step_block *step = test_step(SPEC_PHASE_DECODE, &s, 1, 0);
     spec_plan plan = { t.ops, N_ELEMENTS(t.ops), SPEC_PHASE_DECODE, ROWS, TEST_SEQS, NODES, TEST_PAGES * SPEC_PAGE };
     spec_queue *q = NULL;
     spec_prepared *p = NULL;
@@ -434,14 +433,13 @@ static void run_head(const test_device *d, const head_case *c, int32_t n, test_r
     if (o->plan_prepare) test_ok(o->plan_prepare(q, &p, &plan), "plan_prepare");
     for (int32_t pass = 0; pass < HEAD_PASSES; pass++) {
         for (int32_t i = 0; i < n; i++) token[i] = test_below(random, HEAD_TOKENS);
-        free(step);
-        step = test_step(SPEC_PHASE_DECODE, &s, 1, 0);
+        spec_step_block *step = test_step(SPEC_PHASE_DECODE, &s, 1, 0);
         test_ok(speci_plan_run(o, q, &plan, p, step), "plan_run");
         check_tokens(&t, c, q, n, pass);
+        free(step);
     }
     if (p) o->plan_free(q, p);
     o->queue_close(q);
-    free(step);
     free_head(&t);
 }
 

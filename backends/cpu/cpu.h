@@ -242,8 +242,8 @@ spec_status speci_cpu_attention(spec_queue *q, const spec_attention_args *a);
 spec_status speci_cpu_conv(spec_queue *q, const spec_conv_args *a);
 spec_status speci_cpu_scan(spec_queue *q, const spec_scan_args *a);
 spec_status speci_cpu_argmax(spec_queue *q, const spec_argmax_args *a);
-/* The smallest id of the largest value, -1 if none is a number. */
-int32_t speci_cpu_largest(const cpu_loops *loops, const float *v, int32_t n);
+/* Notes the largest of y[r][0 .. n), f32, for the rows of the pass (cpu_rows.c). */
+void speci_cpu_row_best(spec_queue *q, const spec_view *y, int32_t n, uint64_t *best);
 spec_status speci_cpu_law(spec_queue *q, const spec_law_args *a);
 spec_status speci_cpu_accept(spec_queue *q, const spec_accept_args *a);
 spec_status speci_cpu_logprob(spec_queue *q, const spec_logprob_args *a);

@@ -342,20 +342,6 @@ static spec_status multiply(spec_queue *q, const spec_linear_args *a)
     return SPEC_OK;
 }
 
-/* --- the largest of each row: its id + 1 --- */
-
-typedef struct best_job {
-    const cpu_loops *loops;
-    const spec_linear_args *a;
-} best_job;
-
-static void best_row(void *arg, int32_t row)
-{
-    const best_job *job = arg;
-    const spec_linear_args *a = job->a;
-    a->best[row] = (uint64_t)(speci_cpu_largest(job->loops, cpu_at(&a->y, row, 0), a->n_out) + 1);
-}
-
 spec_status speci_cpu_linear(spec_queue *q, const spec_linear_args *a)
 {
     const spec_device *dev = q->dev;
@@ -363,7 +349,6 @@ spec_status speci_cpu_linear(spec_queue *q, const spec_linear_args *a)
     if (a->squares && q->step->phase == SPEC_PHASE_PREFILL)
         return dev->host->fail(SPEC_E_INVALID, "linear: behind a deferred norm, in a prefill pass");
     CPU_TRY(multiply(q, a));
-    best_job job = { dev->loops, a };
-    if (a->best) speci_cpu_parallel(dev->pool, cpu_rows(q), best_row, &job);
+    if (a->best) speci_cpu_row_best(q, &a->y, a->n_out, a->best);
     return SPEC_OK;
 }

@@ -689,8 +689,8 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
     rate_bias decay = head_decay(first_task);
     output first_out = find_output(tid / LANES); /* of each chunk */
     const bool has_out = first_out.c < n_unit * WINDOW_CHANNELS;
-    /* What has been asked for till now would wait behind the weights of the product behind. With few rows that is set up from here
-     * on, since a short pass waits for its kernels to be set up, else when all has come (measured, docs/performance.md). */
+    /* Not before what has been asked for till now, which would wait behind the weights of the product behind. With few rows here,
+     * since a short pass waits for its kernels to be set up, else when all has come (measured, docs/performance.md). */
     if (FEW) grid_release();
     copy_recent(held0, 0, n_held);
     if (NORM && tid < n_unit * (WINDOW_CHANNELS / 4))
