@@ -2,11 +2,21 @@
 #include "tests/support_plan.h"
 
 #include <math.h>
+#include <stdio.h>
 
 test_buffer support_plan_values(const test_device *d, size_t n, double scale, spec_dtype type, test_random *random)
 {
     double *v = test_values(random, n, scale);
     const test_buffer b = test_buffer_from(d, v, n, type);
+    free(v);
+    return b;
+}
+
+test_buffer support_plan_between(const test_device *d, size_t n, double low, double high, test_random *random)
+{
+    double *v = test_values(random, n, 1.0);
+    for (size_t i = 0; i < n; i++) v[i] = low + (high - low) * fabs(v[i]);
+    const test_buffer b = test_floats(d, v, n);
     free(v);
     return b;
 }
@@ -62,4 +72,42 @@ void support_plan_same(const test_device *d, const char *name, const char *step,
         fail_msg("%s %s, %s: %s differs from the operations one by one", d->name, name, step, tensor);
     free(x);
     free(y);
+}
+
+static void check_step(plan_check *check, void *test, const test_seq *seqs, int32_t n_seq)
+{
+    spec_step_block *step = test_step(SPEC_PHASE_DECODE, seqs, n_seq, 0);
+    char what[96];
+    snprintf(what, sizeof what, "%d rows of %d sequences, %d fed, %d recent, path of %d, chain of %d", step->n_row, n_seq,
+             seqs[0].n_fed, seqs[0].n_recent, seqs[0].n_replay, seqs[0].n_advance);
+    check(test, step, what);
+    free(step);
+}
+
+void support_plan_each_step(const test_device *d, plan_check *check, void *test)
+{
+    static const int32_t path[] = { 0, 2, 3, 7, 8, 20, 21, 22, 25, 26, 27, 28, 29, 30, 31, 33, 34, 40, 41, 50 };
+    static const struct {
+        int32_t n, n_fed, n_recent, n_replay, n_advance;
+    } steps[] = { { 1, 0, 0, 0, 0 },   { 20, 0, 31, 5, 0 },  { 1, 0, 31, 1, 0 },   { 5, 0, 17, 3, 0 },
+                  { 16, 0, 20, 2, 0 }, { 33, 0, 3, 6, 0 },   { 64, 0, 29, 6, 0 },  { 40, 12, 16, 0, 0 },
+                  { 20, 0, 14, 0, 4 }, { 64, 44, 31, 0, 0 }, { 8, 0, 31, 20, 0 },  { 12, 0, 9, 2, 0 },
+                  { 15, 3, 13, 0, 0 }, { 21, 5, 30, 0, 0 },  { 3, 2, 20, 0, 0 },   { 4, 0, 30, 3, 2 },
+                  { 16, 0, 18, 0, 16 }, { 2, 0, 31, 19, 1 }, { 13, 0, 31, 20, 9 }, { 0, 0, 12, 4, 0 } };
+    const int32_t n_steps = d->ops->plan_prepare ? N_ELEMENTS(steps) : 2;
+    test_random random = { 44 };
+    int32_t parent[PLAN_NODES] = { -1 };
+    for (int32_t i = 0; i < n_steps; i++) {
+        for (int32_t k = 1; k < steps[i].n; k++)
+            parent[k] = k < steps[i].n_advance || test_below(&random, 2) ? k - 1 : test_below(&random, k);
+        const test_seq s = { .slot = i % PLAN_SLOTS, .parity = i / 2 % 2, .n_past = PLAN_PAST, .n_recent = steps[i].n_recent,
+                             .path = path, .n_replay = steps[i].n_replay, .n_node = steps[i].n, .n_fed = steps[i].n_fed,
+                             .parent = parent, .n_advance = steps[i].n_advance };
+        check_step(check, test, &s, 1);
+    }
+    const test_seq three[] = { { .slot = 2, .n_past = PLAN_PAST, .n_recent = 20, .path = path, .n_replay = 2, .n_node = 20,
+                                 .parent = parent },
+                               { .slot = 0, .n_past = PLAN_PAST, .n_recent = 30, .path = path, .n_replay = 4 },
+                               { .slot = 1, .parity = 1, .n_past = PLAN_PAST, .n_recent = 9, .n_node = 5, .parent = parent } };
+    check_step(check, test, three, 3);
 }

@@ -4,12 +4,16 @@
 
 #include "tests/test.h"
 
+enum { PLAN_NODES = 64, PLAN_ROWS = 2 * PLAN_NODES, PLAN_SLOTS = 3, PLAN_PAST = 200 }; /* of support_plan_each_step */
+
 /* One tensor in both ways: [0] by the plan, [1] one by one. They begin alike. */
 typedef struct plan_pair {
     test_buffer of[2];
 } plan_pair;
 
 test_buffer support_plan_values(const test_device *d, size_t n, double scale, spec_dtype type, test_random *random);
+/* float32, from low on. */
+test_buffer support_plan_between(const test_device *d, size_t n, double low, double high, test_random *random);
 plan_pair support_plan_pair(const test_device *d, size_t n, double scale, spec_dtype type, test_random *random);
 void support_plan_free(plan_pair *p);
 spec_weight *support_plan_weight(const test_device *d, int32_t n_out, int32_t n_in, spec_dtype type, int32_t glu,
@@ -21,6 +25,10 @@ void support_plan_run(const test_device *d, const spec_op *ops, int32_t n_op, co
 /* The same operations, each by the table's function. */
 void support_plan_one_by_one(const test_device *d, const spec_op *ops, int32_t n, const spec_step_block *step, int32_t n_node,
                              int32_t n_pass);
+/* Decode steps of up to PLAN_ROWS rows in up to PLAN_SLOTS sequences of up to PLAN_NODES nodes: plain ones, trees, nodes fed
+ * before, paths and recent tokens, chains in front. Those of a backend that makes no plans ready are few. `what` names one. */
+typedef void plan_check(void *test, const spec_step_block *step, const char *what);
+void support_plan_each_step(const test_device *d, plan_check *check, void *test);
 /* Fails, naming case, step and tensor, unless both have the same bytes. */
 void support_plan_same(const test_device *d, const char *name, const char *step, const char *tensor,
                        const test_buffer *ready, const test_buffer *one_by_one);

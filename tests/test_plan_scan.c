@@ -8,7 +8,7 @@
 #include "tests/support_plan.h"
 
 enum { PASSES = 2 };
-enum { NODES = 64, ROWS = 2 * NODES, SLOTS = 3, RING = 2 * SPEC_WINDOW + 3 * NODES, PAST = 200 };
+enum { RING = 2 * SPEC_WINDOW + 3 * PLAN_NODES };
 enum { WIDTH = 4, MOST_OPS = 4 };
 enum { NO_GATE, SCAN_GATE, NORM_GATE };
 
@@ -45,20 +45,11 @@ typedef struct scan_test {
     plan_pair window, cache, state, recent_x, recent_b, recent_dt, cache_dt, normed, squares, residual;
 } scan_test;
 
-/* Decays and time steps in [low, high] times sign. */
-static test_buffer between(const test_device *d, size_t n, double low, double high, test_random *random)
-{
-    double *v = test_values(random, n, 1.0);
-    for (size_t i = 0; i < n; i++) v[i] = low + (high - low) * fabs(v[i]);
-    const test_buffer b = test_floats(d, v, n);
-    free(v);
-    return b;
-}
-
+/* Time steps. */
 static plan_pair between_pair(const test_device *d, size_t n, double low, double high, test_random *random)
 {
     test_random again = *random;
-    const plan_pair p = { { between(d, n, low, high, random), between(d, n, low, high, &again) } };
+    const plan_pair p = { { support_plan_between(d, n, low, high, random), support_plan_between(d, n, low, high, &again) } };
     return p;
 }
 
@@ -69,30 +60,30 @@ static scan_test open_scan(const test_device *d, const scan_case *c)
     test_random random = { 43 };
     t.ld_conv = t.n_x + t.n_b + t.n_c, t.ld_in = t.inner + t.ld_conv + c->heads;
     const size_t heads = (size_t)c->heads, inner = (size_t)t.inner, n_x = (size_t)t.n_x, n_b = (size_t)t.n_b;
-    const size_t channels = (size_t)t.ld_conv, replayed = SLOTS * 2 * NODES * channels;
+    const size_t channels = (size_t)t.ld_conv, replayed = PLAN_SLOTS * 2 * PLAN_NODES * channels;
     t.w = support_plan_weight(d, c->n_out, t.inner, c->type, 0, &random);
-    t.rows = support_plan_values(d, ROWS * channels, 1.0, c->type, &random);
-    t.in = support_plan_values(d, ROWS * (size_t)t.ld_in, 2.0, SPEC_DTYPE_F32, &random);
+    t.rows = support_plan_values(d, PLAN_ROWS * channels, 1.0, c->type, &random);
+    t.in = support_plan_values(d, PLAN_ROWS * (size_t)t.ld_in, 2.0, SPEC_DTYPE_F32, &random);
     t.replay = support_plan_values(d, replayed, 1.0, c->type, &random);
     t.filter = support_plan_values(d, channels * WIDTH, 1.0, SPEC_DTYPE_F32, &random);
     t.bias = support_plan_values(d, channels, 1.0, SPEC_DTYPE_F32, &random);
-    t.convolved = support_plan_pair(d, ROWS * channels, 1.0, c->type, &random);
+    t.convolved = support_plan_pair(d, PLAN_ROWS * channels, 1.0, c->type, &random);
     t.replayed = support_plan_pair(d, replayed, 1.0, c->type, &random);
-    t.window = support_plan_pair(d, SLOTS * 2 * (WIDTH - 1) * channels, 1.0, c->type, &random);
-    t.cache = support_plan_pair(d, SLOTS * 2 * NODES * channels, 1.0, c->type, &random);
-    t.a = between(d, heads, -2.0, -0.05, &random);
+    t.window = support_plan_pair(d, PLAN_SLOTS * 2 * (WIDTH - 1) * channels, 1.0, c->type, &random);
+    t.cache = support_plan_pair(d, PLAN_SLOTS * 2 * PLAN_NODES * channels, 1.0, c->type, &random);
+    t.a = support_plan_between(d, heads, -2.0, -0.05, &random);
     t.skip = support_plan_values(d, heads, 1.0, SPEC_DTYPE_F32, &random);
     t.dt_bias = support_plan_values(d, heads, 1.0, SPEC_DTYPE_F32, &random);
     t.norm_weight = support_plan_values(d, inner, 1.5, SPEC_DTYPE_F32, &random);
-    t.scanned = support_plan_pair(d, ROWS * inner, 1.0, SPEC_DTYPE_F32, &random);
-    t.state = support_plan_pair(d, SLOTS * inner * (size_t)c->states, 1.0, SPEC_DTYPE_F32, &random);
-    t.recent_x = support_plan_pair(d, SLOTS * RING * n_x, 1.0, c->type, &random);
-    t.recent_b = support_plan_pair(d, SLOTS * RING * n_b, 1.0, c->type, &random);
-    t.recent_dt = between_pair(d, SLOTS * RING * heads, 0.001, 0.5, &random);
-    t.cache_dt = between_pair(d, SLOTS * 2 * NODES * heads, 0.001, 0.5, &random);
-    t.normed = support_plan_pair(d, ROWS * inner, 1.0, c->type, &random);
-    t.squares = support_plan_pair(d, ROWS * inner / SPEC_SQUARES, 1.0, SPEC_DTYPE_F32, &random);
-    t.residual = support_plan_pair(d, ROWS * (size_t)c->n_out, 1.0, SPEC_DTYPE_F32, &random);
+    t.scanned = support_plan_pair(d, PLAN_ROWS * inner, 1.0, SPEC_DTYPE_F32, &random);
+    t.state = support_plan_pair(d, PLAN_SLOTS * inner * (size_t)c->states, 1.0, SPEC_DTYPE_F32, &random);
+    t.recent_x = support_plan_pair(d, PLAN_SLOTS * RING * n_x, 1.0, c->type, &random);
+    t.recent_b = support_plan_pair(d, PLAN_SLOTS * RING * n_b, 1.0, c->type, &random);
+    t.recent_dt = between_pair(d, PLAN_SLOTS * RING * heads, 0.001, 0.5, &random);
+    t.cache_dt = between_pair(d, PLAN_SLOTS * 2 * PLAN_NODES * heads, 0.001, 0.5, &random);
+    t.normed = support_plan_pair(d, PLAN_ROWS * inner, 1.0, c->type, &random);
+    t.squares = support_plan_pair(d, PLAN_ROWS * inner / SPEC_SQUARES, 1.0, SPEC_DTYPE_F32, &random);
+    t.residual = support_plan_pair(d, PLAN_ROWS * (size_t)c->n_out, 1.0, SPEC_DTYPE_F32, &random);
     return t;
 }
 
@@ -120,7 +111,7 @@ static spec_op conv_op(const scan_test *t, int32_t way)
                       .u.conv = { .u = column(&t->in, t->ld_in, t->inner), .n_channel = t->ld_conv, .width = WIDTH,
                                   .weight = t->filter.data, .bias = t->c->gate == NO_GATE ? NULL : t->bias.data,
                                   .dtype = t->c->type, .window = t->window.of[way].data, .cache = t->cache.of[way].data,
-                                  .replay_y = t->replayed.of[way].data, .n_node = NODES,
+                                  .replay_y = t->replayed.of[way].data, .n_node = PLAN_NODES,
                                   .y = test_view(&t->convolved.of[way], t->ld_conv) } };
 }
 
@@ -137,7 +128,7 @@ static spec_op scan_op(const scan_test *t, int32_t way, bool with_conv)
         .x = test_view(rows, t->ld_conv), .b = column(rows, t->ld_conv, t->n_x),
         .c = column(rows, t->ld_conv, t->n_x + t->n_b), .dt = column(&t->in, t->ld_in, t->inner + t->ld_conv),
         .dtype = c->type, .replay_y = replay->data, .replay_ld = t->ld_conv, .replay_b_col = t->n_x, .b_in_conv = 1,
-        .state = t->state.of[way].data, .cache_dt = t->cache_dt.of[way].data, .n_node = NODES,
+        .state = t->state.of[way].data, .cache_dt = t->cache_dt.of[way].data, .n_node = PLAN_NODES,
         .y = test_view(&t->scanned.of[way], t->inner), .window = SPEC_WINDOW, .n_ring = RING,
         .recent_x = t->recent_x.of[way].data, .recent_b = t->recent_b.of[way].data,
         .recent_dt = t->recent_dt.of[way].data };
@@ -164,15 +155,14 @@ static int32_t scan_ops(const scan_test *t, int32_t way, bool with_conv, spec_op
     return n;
 }
 
-static void check_scan(const scan_test *t, const test_seq *seqs, int32_t n_seq, bool with_conv)
+static void check_scan(const scan_test *t, const spec_step_block *step, const char *what, bool with_conv)
 {
-    spec_step_block *step = test_step(SPEC_PHASE_DECODE, seqs, n_seq, 0);
     spec_op ops[2][MOST_OPS];
-    char what[96];
+    char name[64];
     int32_t n = 0;
     for (int32_t way = 0; way < 2; way++) n = scan_ops(t, way, with_conv, ops[way]);
-    support_plan_run(t->d, ops[0], n, step, NODES, PASSES);
-    support_plan_one_by_one(t->d, ops[1], n, step, NODES, PASSES);
+    support_plan_run(t->d, ops[0], n, step, PLAN_NODES, PASSES);
+    support_plan_one_by_one(t->d, ops[1], n, step, PLAN_NODES, PASSES);
     const struct {
         const char *name;
         const plan_pair *p;
@@ -180,41 +170,13 @@ static void check_scan(const scan_test *t, const test_seq *seqs, int32_t n_seq, 
                 { "recent x", &t->recent_x }, { "recent B", &t->recent_b }, { "recent dt", &t->recent_dt },
                 { "cache_dt", &t->cache_dt }, { "y of the norm", &t->normed }, { "squares", &t->squares },
                 { "the residual", &t->residual } };
-    snprintf(what, sizeof what, "%s%d rows of %d sequences, %d fed, %d recent, path of %d, chain of %d",
-             with_conv ? "convolution, " : "", step->n_row, n_seq, seqs[0].n_fed, seqs[0].n_recent, seqs[0].n_replay,
-             seqs[0].n_advance);
+    snprintf(name, sizeof name, "%s%s", t->c->name, with_conv ? ", convolution" : "");
     for (int32_t i = 0; i < N_ELEMENTS(all); i++)
-        support_plan_same(t->d, t->c->name, what, all[i].name, &all[i].p->of[0], &all[i].p->of[1]);
-    free(step);
+        support_plan_same(t->d, name, what, all[i].name, &all[i].p->of[0], &all[i].p->of[1]);
 }
 
-static void check_scans(const scan_test *t, bool with_conv)
-{
-    static const int32_t path[] = { 0, 2, 3, 7, 8, 20, 21, 22, 25, 26, 27, 28, 29, 30, 31, 33, 34, 40, 41, 50 };
-    static const struct {
-        int32_t n, n_fed, n_recent, n_replay, n_advance;
-    } steps[] = { { 1, 0, 0, 0, 0 },   { 20, 0, 31, 5, 0 },  { 1, 0, 31, 1, 0 },   { 5, 0, 17, 3, 0 },
-                  { 16, 0, 20, 2, 0 }, { 33, 0, 3, 6, 0 },   { 64, 0, 29, 6, 0 },  { 40, 12, 16, 0, 0 },
-                  { 20, 0, 14, 0, 4 }, { 64, 44, 31, 0, 0 }, { 8, 0, 31, 20, 0 },  { 12, 0, 9, 2, 0 },
-                  { 15, 3, 13, 0, 0 }, { 21, 5, 30, 0, 0 },  { 3, 2, 20, 0, 0 },   { 4, 0, 30, 3, 2 },
-                  { 16, 0, 18, 0, 16 }, { 2, 0, 31, 19, 1 }, { 13, 0, 31, 20, 9 }, { 0, 0, 12, 4, 0 } };
-    const int32_t n_steps = t->d->ops->plan_prepare ? N_ELEMENTS(steps) : 2;
-    test_random random = { 44 };
-    int32_t parent[NODES] = { -1 };
-    for (int32_t i = 0; i < n_steps; i++) {
-        for (int32_t k = 1; k < steps[i].n; k++)
-            parent[k] = k < steps[i].n_advance || test_below(&random, 2) ? k - 1 : test_below(&random, k);
-        const test_seq s = { .slot = i % SLOTS, .parity = i / 2 % 2, .n_past = PAST, .n_recent = steps[i].n_recent,
-                             .path = path, .n_replay = steps[i].n_replay, .n_node = steps[i].n, .n_fed = steps[i].n_fed,
-                             .parent = parent, .n_advance = steps[i].n_advance };
-        check_scan(t, &s, 1, with_conv);
-    }
-    const test_seq three[] = { { .slot = 2, .n_past = PAST, .n_recent = 20, .path = path, .n_replay = 2, .n_node = 20,
-                                 .parent = parent },
-                               { .slot = 0, .n_past = PAST, .n_recent = 30, .path = path, .n_replay = 4 },
-                               { .slot = 1, .parity = 1, .n_past = PAST, .n_recent = 9, .n_node = 5, .parent = parent } };
-    check_scan(t, three, 3, with_conv);
-}
+static void check_alone(void *test, const spec_step_block *step, const char *what) { check_scan(test, step, what, false); }
+static void check_with_conv(void *test, const spec_step_block *step, const char *what) { check_scan(test, step, what, true); }
 
 static void each_scan(test_device *d)
 {
@@ -222,8 +184,8 @@ static void each_scan(test_device *d)
         scan_test t = open_scan(d, &scans[i]);
         const spec_op op = scan_op(&t, 0, false);
         if (test_can(d, scans[i].name, &op)) {
-            check_scans(&t, false);
-            check_scans(&t, true);
+            support_plan_each_step(d, check_alone, &t);
+            support_plan_each_step(d, check_with_conv, &t);
         }
         close_scan(&t);
     }

@@ -48,10 +48,13 @@ template <int MT, int NT> struct few_block {
     enum { STAYS = MT == 1 };
 };
 
+/* Blocks that a multiprocessor has room for. */
+static constexpr int few_blocks(int nt, int depth) { return nt == 1 && depth == 2 ? 3 : 2; }
+
 template <typename T, int MT, int NT, int DEPTH, bool WHOLE, linear_more MORE>
-static __global__ void __launch_bounds__(MMA_THREADS, NT == 1 && DEPTH == 2 ? 3 : 2)
+static __global__ void __launch_bounds__(MMA_THREADS, few_blocks(NT, DEPTH))
 linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x, int ld_x, int n_in, int aligned,
-                  linear_out o)
+                  linear_out o, linear_extra<MORE> extra)
 {
     constexpr int CHUNKS = few_block<MT, NT>::CHUNKS, BLOCK = few_block<MT, NT>::SIZE;
     constexpr int N = NT * 8, LD = MT * 16 + 4, K = CHUNKS * 32;
@@ -60,10 +63,13 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
     extern __shared__ __align__(16) char dynamic[];
     __shared__ float factor[N];
     __shared__ unsigned long long best[MORE == LINEAR_BEST ? 16 * N : 1]; /* by place in a tile: of one thread each */
+    constexpr bool CONV = MORE == LINEAR_CONV;
+    __shared__ __align__(16) char conv_memory[CONV ? sizeof(conv_rows<T, N>) : 16];
+    conv_tiles<T, N> conv = { (conv_rows<T, N> *)conv_memory };
     const int tid = (int)threadIdx.x, warp = tid / 32, lane = tid % 32, g = lane / 4, t = lane % 4;
     uint4 *ring = (uint4 *)dynamic + warp * DEPTH * BLOCK + lane;
 
-    grid_release();
+    if (!extra.late) grid_release();
     const int row0 = (int)blockIdx.y * N;
     const bool rows = row0 == 0 || row0 < step->n_row_run; /* the first weights do not wait to be told */
     const int half = o.n_out / 2, m_end = o.glu ? half : o.n_out, tiles = (m_end + 15) / 16;
@@ -86,10 +92,20 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
 #pragma unroll
     for (int s = 0; s < DEPTH; s++) {
         if (s < n_block) copy_w(s, (size_t)s * K);
+        if constexpr (CONV)
+            if (s == DEPTH - 1) conv.ask(extra.conv, extra.first, (int)blockIdx.x, 0);
         copy_commit();
+        if constexpr (CONV)
+            if (s == 0) conv.find(step, extra.conv, tid);
         if (s + 1 < DEPTH) copy_wait<0>();
     }
     const int n_row = step->n_row_run;
+    if constexpr (CONV) {
+        const int across = (extra.conv.n_channel + MMA_THREADS - 1) / MMA_THREADS;
+#pragma unroll 1
+        for (int i = (int)blockIdx.x; i < across * (CONV_PARTS + 1) * extra.seqs; i += (int)gridDim.x)
+            conv_entity<T, 1>(step, extra.conv, 0, i / across, i % across * MMA_THREADS + tid);
+    }
     grid_wait();
     if (row0 >= n_row) return copy_wait<0>();
 
@@ -111,6 +127,7 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
 #pragma unroll
     for (int s = 0; s < DEPTH; s++)
         if (s < n_block) load_x(s, s);
+    if (extra.late) grid_release();
     if (NORMS && o.norm.squares) norm_factors<MMA_WARPS, NT == 1 ? 1 : 2>(o.norm, factor, row0, min(N, n_row - row0));
 
     for (int e = tid; MORE == LINEAR_BEST && e < 16 * N; e += MMA_THREADS) best[e] = 0;
@@ -118,6 +135,8 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
     float *const sums = (float *)((uint4 *)dynamic + (STAYS ? MMA_WARPS * DEPTH * BLOCK : 0)); /* [warps][N][LD] */
     for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x) {
         const bool more = tile + (int)gridDim.x < tiles;
+        if constexpr (CONV)
+            if (more) conv.ask(extra.conv, extra.first, tile + (int)gridDim.x, 1);
         const float next_weight = NEXT && o.next.weight ? o.next.weight[tile * 16 + tid % 16] : 0.0f;
         float acc[MT][NT][4];
 #pragma unroll
@@ -153,6 +172,10 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
         /* Lane (g, t) holds outputs g and g + 8 of rows 2t and 2t + 1. */
         constexpr int WARP = N * LD;
         float *mine = sums + warp * WARP;
+        if constexpr (CONV) { /* what conv.ask has asked for: DEPTH groups of weights or more are behind it, or none at all */
+            if (n_block > 0) copy_wait<DEPTH>();
+            else copy_wait_all();
+        }
         __syncthreads(); /* the sums of the tile before have been read, or the rings */
 #pragma unroll
         for (int i = 0; i < MT; i++)
@@ -164,6 +187,7 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
         __syncthreads();
         auto half_sum = [&](const float *part) { return part[0] + part[WARP] + part[2 * WARP] + part[3 * WARP]; };
         auto sum = [&](const float *part) { return half_sum(part) + half_sum(part + 4 * WARP); };
+        float made = 0.0f;
 #pragma unroll 1
         for (int e = tid; e < 16 * N; e += MMA_THREADS) {
             const int m = tile * 16 + e % 16, r = e / 16;
@@ -174,7 +198,9 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
             if (NORMS) asm volatile("" : "+f"(y)); /* the compiler would copy the way here for products without a norm behind */
             if (NEXT && o.next.weight) norm_put<T>(o.next, row0 + r, m, y, next_weight, there);
             if (MORE == LINEAR_BEST && there) better(&best[e], y, m);
+            made = y;
         }
+        if constexpr (CONV) conv.store(extra.conv, extra.first, tile, tid, tid / 16 < n_row, made);
     }
 #pragma unroll 1
     for (int e = tid; MORE == LINEAR_BEST && e < 16 * N; e += MMA_THREADS) {
@@ -183,32 +209,40 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
     }
 }
 
-template <typename T, int MT, int NT, int DEPTH, bool WHOLE, linear_more MORE = LINEAR_PLAIN>
-static spec_status launch_few_deep(spec_queue *q, const spec_linear_args *a, const linear_out &o, int rows, bool aligned)
+template <typename T, int MT, int NT, int DEPTH, bool WHOLE, linear_more MORE>
+static spec_status launch_few_with(spec_queue *q, const spec_linear_args *a, const linear_out &o, int rows, bool aligned,
+                                   const linear_extra<MORE> &extra = {})
 {
-    if constexpr (MORE == LINEAR_PLAIN && MT == 1 && WHOLE)
-        if (o.best) return launch_few_deep<T, MT, NT, DEPTH, WHOLE, LINEAR_BEST>(q, a, o, rows, aligned);
-    if constexpr (MORE == LINEAR_PLAIN && std::is_same_v<T, __nv_bfloat16>)
-        if (a->squares || o.next.weight)
-            return launch_few_deep<T, MT, NT, DEPTH, WHOLE, LINEAR_NORMS>(q, a, o, rows, aligned);
     auto *kernel = linear_few_kernel<T, MT, NT, DEPTH, WHOLE, MORE>;
     constexpr bool STAYS = few_block<MT, NT>::STAYS;
     constexpr int RINGS = MMA_WARPS * DEPTH * few_block<MT, NT>::SIZE * 16, SUMS = MMA_WARPS * NT * 8 * (MT * 16 + 4) * 4;
     const size_t bytes = STAYS ? RINGS + SUMS : RINGS > SUMS ? RINGS : SUMS;
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    const int tiles = cuda_div_up(o.n_out / MT, 16), room = STAYS ? (NT == 1 && DEPTH == 2 ? 3 : 2) * q->dev->n_sm : tiles;
+    const int tiles = cuda_div_up(o.n_out / MT, 16), room = STAYS ? few_blocks(NT, DEPTH) * q->dev->n_sm : tiles;
     const dim3 grid((unsigned)(tiles < room ? tiles : room), (unsigned)cuda_div_up(rows, NT * 8));
     return cuda_launch(q, "linear", kernel, grid, dim3(MMA_THREADS), bytes, 1, q->d_step, (const T *)a->w->data, a->w->ld,
-                       (const T *)a->x.data, a->x.ld, a->n_in, (int)aligned, o);
+                       (const T *)a->x.data, a->x.ld, a->n_in, (int)aligned, o, extra);
 }
 
+template <typename T, int MT, int NT, int DEPTH, bool WHOLE>
+static spec_status launch_few_deep(spec_queue *q, const spec_linear_args *a, const linear_out &o, int rows, bool aligned)
+{
+    if constexpr (MT == 1 && WHOLE)
+        if (o.best) return launch_few_with<T, MT, NT, DEPTH, WHOLE, LINEAR_BEST>(q, a, o, rows, aligned);
+    if constexpr (std::is_same_v<T, __nv_bfloat16>)
+        if (a->squares || o.next.weight)
+            return launch_few_with<T, MT, NT, DEPTH, WHOLE, LINEAR_NORMS>(q, a, o, rows, aligned);
+    return launch_few_with<T, MT, NT, DEPTH, WHOLE, LINEAR_PLAIN>(q, a, o, rows, aligned);
+}
+
+static bool few_is_deep(const spec_linear_args *a) { return cuda_chunks(a->n_in) > 2 * LINEAR_PARTS; }
 /* Three copies in flight per warp where a part is as long as that; for more rows than 8 the registers allow two. */
 template <typename T, int MT, int NT>
 static spec_status launch_few(spec_queue *q, const spec_linear_args *a, const linear_out &o, int rows, bool aligned)
 {
     constexpr int DEPTH = NT == 1 ? 3 : 2;
     if (!aligned || a->n_in % CUDA_CHUNK != 0) return launch_few_deep<T, MT, NT, 2, false>(q, a, o, rows, aligned);
-    if (cuda_chunks(a->n_in) > 2 * LINEAR_PARTS) return launch_few_deep<T, MT, NT, DEPTH, true>(q, a, o, rows, aligned);
+    if (few_is_deep(a)) return launch_few_deep<T, MT, NT, DEPTH, true>(q, a, o, rows, aligned);
     return launch_few_deep<T, MT, NT, 2, true>(q, a, o, rows, aligned);
 }
 
@@ -485,5 +519,48 @@ bool speci_cuda_linear_norm(spec_queue *q, const spec_linear_args *a, const spec
     linear_out o = linear_out_of(a);
     o.next = norm_out_of(norm);
     *status = launch_mma<__nv_bfloat16>(q, a, o, q->shape.rows, linear_aligned(a));
+    return true;
+}
+
+/* --- and the convolution of what it makes --- */
+
+template <typename T>
+static spec_status launch_conv(spec_queue *q, const spec_linear_args *a, const linear_extra<LINEAR_CONV> &extra)
+{
+    const int rows = q->shape.rows;
+    const linear_out o = linear_out_of(a);
+    if (rows > 8) return launch_few_with<T, 1, 2, 2, true>(q, a, o, rows, true, extra);
+    return few_is_deep(a) ? launch_few_with<T, 1, 1, 3, true>(q, a, o, rows, true, extra)
+                          : launch_few_with<T, 1, 1, 2, true>(q, a, o, rows, true, extra);
+}
+
+/* Are the convolution's inputs whole tiles of y? */
+static bool conv_follows(const spec_linear_args *a, const spec_conv_args *conv, int *first)
+{
+    const ptrdiff_t bytes = (const char *)conv->u.data - (const char *)a->y.data, size = (ptrdiff_t)cuda_size(a->y.dtype);
+    *first = (int)(bytes / size);
+    return conv->u.dtype == a->y.dtype && conv->u.ld == a->y.ld && bytes >= 0 && bytes < a->n_out * size &&
+           *first % CONV_TILE == 0 && conv->n_channel % CONV_TILE == 0 && *first + conv->n_channel <= a->n_out;
+}
+
+/* The kernel for few rows has up to 16 in one tile, so whoever stores a channel's inputs has all of them. Not done where the
+ * blocks of all tiles are resident at once, two on each multiprocessor or more: nothing would be set up beside them, they end
+ * together, and what the scan does before its wait stands alone, where a convolution between would hide it. */
+bool speci_cuda_linear_conv(spec_queue *q, const spec_linear_args *a, const spec_conv_args *conv, bool scan_next, spec_status *status)
+{
+    linear_extra<LINEAR_CONV> extra = { *conv, 0, q->shape.seqs, !scan_next && q->shape.rows > 2 };
+    if (SPEC_CUDA_LINEAR_FMA || q->shape.phase != SPEC_PHASE_DECODE || q->shape.rows > 16 || !a->w || a->w->q8 || a->glu ||
+        a->add || a->best || cuda_size(a->x.dtype) != 2 || conv->dtype != a->x.dtype || !linear_aligned(a) ||
+        a->n_in % CUDA_CHUNK != 0 || conv->width != CONV_WIDTH_MAX || !cuda_aligned(conv->weight, 16) ||
+        !cuda_aligned(conv->bias, 16) || !cuda_aligned(conv->window, 16) || !cuda_aligned(conv->cache, 16) ||
+        !conv_follows(a, conv, &extra.first))
+        return false;
+    const int tiles = cuda_div_up(a->n_out, 16), n_sm = q->dev->n_sm;
+    const int depth = q->shape.rows <= 8 && few_is_deep(a) ? 3 : 2;
+    if (tiles >= 2 * n_sm && tiles <= few_blocks(q->shape.rows > 8 ? 2 : 1, depth) * n_sm) return false;
+    if ((*status = cuda_enter_op(q, "linear")) != SPEC_OK || (*status = speci_cuda_check_linear(q->dev, a)) != SPEC_OK ||
+        (*status = speci_cuda_check_conv(q->dev, conv)) != SPEC_OK)
+        return true;
+    *status = a->x.dtype == SPEC_DTYPE_BF16 ? launch_conv<__nv_bfloat16>(q, a, extra) : launch_conv<__half>(q, a, extra);
     return true;
 }

@@ -3,6 +3,7 @@
 #ifndef SPEC_CUDA_LINEAR_CUH
 #define SPEC_CUDA_LINEAR_CUH
 
+#include "cuda_conv.cuh"
 #include "cuda_norm.cuh"
 #include "cuda_rank.cuh"
 
@@ -19,8 +20,18 @@ struct linear_out {
 
 /* What a kernel of 16-bit products has code for besides: it would stand in the way of the code that all run.
  *   NORMS  a deferred norm (cuda_norm.cuh), of x or behind y
- *   BEST   the largest of each row, and a deferred norm of x: the head */
-enum linear_more { LINEAR_PLAIN, LINEAR_NORMS, LINEAR_BEST };
+ *   BEST   the largest of each row, and a deferred norm of x: the head
+ *   CONV   the convolution of outputs from `first` on, and a deferred norm of x */
+enum linear_more { LINEAR_PLAIN, LINEAR_NORMS, LINEAR_BEST, LINEAR_CONV };
+
+template <linear_more MORE> struct linear_extra {
+    static constexpr bool late = false;
+};
+template <> struct linear_extra<LINEAR_CONV> {
+    spec_conv_args conv;
+    int first, seqs; /* output of channel 0; sequences that the pass may have */
+    bool late;       /* the next kernel is let be when x has been asked for, not before */
+};
 
 static inline linear_out linear_out_of(const spec_linear_args *a)
 {
@@ -133,6 +144,7 @@ static __device__ __forceinline__ void copy_part16(void *to, const void *from, i
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes) : "memory");
 }
 static __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+static __device__ __forceinline__ void copy_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 template <int N> static __device__ __forceinline__ void copy_wait()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");

@@ -56,14 +56,16 @@ spec_status speci_cuda_check(spec_device *dev, const spec_op *op)
     return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda: operation of unknown kind %d", (int)op->kind);
 }
 
-/* Two operations by one kernel, a product and the scan that takes its dt, or what makes a row and its deferred norm; false:
- * nothing was launched. */
-static bool run_two(spec_queue *q, const spec_op *op, const spec_op *next, spec_status *status)
+/* Two operations by one kernel, a product and the scan that takes its dt, a product and the convolution of what it makes, or
+ * what makes a row and its deferred norm; false: nothing was launched. */
+static bool run_two(spec_queue *q, const spec_op *op, const spec_op *next, const spec_op *behind, spec_status *status)
 {
     if (op->kind == SPEC_OP_LINEAR && next->kind == SPEC_OP_SCAN && !op->u.linear.best)
         return speci_cuda_scan_dt(q, &op->u.linear, &next->u.scan, status);
     if (op->kind == SPEC_OP_LINEAR && next->kind == SPEC_OP_NORM)
         return speci_cuda_linear_norm(q, &op->u.linear, &next->u.norm, status);
+    if (op->kind == SPEC_OP_LINEAR && next->kind == SPEC_OP_CONV)
+        return speci_cuda_linear_conv(q, &op->u.linear, &next->u.conv, behind && behind->kind == SPEC_OP_SCAN, status);
     if (op->kind == SPEC_OP_SCAN && next->kind == SPEC_OP_NORM)
         return speci_cuda_scan_norm(q, &op->u.scan, &next->u.norm, status);
     return false;
@@ -75,7 +77,7 @@ static spec_status walk(spec_queue *q, const spec_prepared *p)
     spec_status status = SPEC_OK;
     while (op < end && status == SPEC_OK) {
         const spec_op *const next = op + 1 < end ? op + 1 : NULL;
-        const bool both = next && run_two(q, op, next, &status);
+        const bool both = next && run_two(q, op, next, op + 2 < end ? op + 2 : NULL, &status);
         if (!both) status = run_op(q, op, next);
         if (op->kind != SPEC_OP_NORM) q->in_slabs = NULL;
         op += both ? 2 : 1;

@@ -1,0 +1,149 @@
+/* test_plan_conv.c - plans with a product and the convolution of what it makes, or of some of its columns. A plan leaves both
+ * with the bits that they leave one by one, whatever it does together, and the window, the cache and the entries for the scan
+ * likewise. Tensors go on from step to step, and each step is run twice: the second time a backend may replay what it
+ * captured. */
+#include <stdio.h>
+
+#include "tests/support_plan.h"
+
+enum { PASSES = 2, MOST_OPS = 2 };
+
+enum {
+    BIAS = 1,     /* of the filter */
+    SQUARES = 2,  /* a deferred norm of x */
+    NARROW = 4,   /* y is of the compute type */
+    ACTIVATE = 8, /* the product has an activation, a scale and a bias */
+    APART = 16    /* the convolution is of another tensor */
+};
+
+typedef struct conv_case {
+    const char *name;
+    int32_t n_in, front, channels, behind; /* columns of y: in front of the convolution's, its own, behind */
+    int32_t width;
+    int32_t flags;
+} conv_case;
+
+static const conv_case convs[] = {
+    { "mamba", 768, 0, 1536, 1536, 4, BIAS | SQUARES },
+    { "mamba2_130m", 768, 1536, 1792, 24, 4, BIAS | SQUARES },
+    { "mamba2_370m", 1024, 2048, 2304, 32, 4, BIAS | SQUARES },
+    { "many_tiles", 256, 4096, 4352, 64, 4, BIAS },
+    { "deep", 2304, 64, 96, 16, 4, BIAS },
+    { "deep_tiles", 2560, 2560, 2688, 40, 4, 0 },
+    { "half_parts", 512, 32, 128, 0, 4, BIAS | ACTIVATE },
+    { "narrow", 384, 16, 160, 7, 4, BIAS | NARROW },
+    { "one_tile", 128, 0, 16, 0, 4, 0 },
+    { "odd_front", 256, 24, 64, 8, 4, BIAS },
+    { "odd_channels", 256, 32, 72, 8, 4, BIAS },
+    { "odd_inputs", 200, 32, 64, 8, 4, BIAS },
+    { "width_3", 256, 32, 64, 8, 3, BIAS },
+    { "apart", 256, 32, 64, 8, 4, BIAS | APART },
+};
+
+typedef struct conv_test {
+    const test_device *d;
+    char name[64];
+    const conv_case *c;
+    spec_dtype type;
+    int32_t n_y;
+    spec_weight *w;
+    test_buffer x, squares, product_bias, filter, bias, other;
+    plan_pair y, window, cache, replayed, convolved;
+} conv_test;
+
+static bool has(const conv_test *t, int32_t flag) { return (t->c->flags & flag) != 0; }
+
+static conv_test open_conv(const test_device *d, const conv_case *c, spec_dtype type)
+{
+    conv_test t = { .d = d, .c = c, .type = type, .n_y = c->front + c->channels + c->behind };
+    snprintf(t.name, sizeof t.name, "%s, %s", c->name,
+             type == SPEC_DTYPE_F32 ? "f32" : type == SPEC_DTYPE_BF16 ? "bf16" : "f16");
+    test_random random = { 47 };
+    const size_t channels = (size_t)c->channels, y = PLAN_ROWS * (size_t)t.n_y;
+    const spec_dtype made = has(&t, NARROW) ? type : SPEC_DTYPE_F32;
+    t.w = support_plan_weight(d, t.n_y, c->n_in, type, 0, &random);
+    t.x = support_plan_values(d, PLAN_ROWS * (size_t)c->n_in, 2.0, type, &random);
+    t.squares = support_plan_between(d, PLAN_ROWS * (size_t)(c->n_in / SPEC_SQUARES + 1), 0.1, 20.0, &random);
+    t.product_bias = support_plan_values(d, (size_t)t.n_y, 1.0, SPEC_DTYPE_F32, &random);
+    t.filter = support_plan_values(d, channels * (size_t)c->width, 1.0, SPEC_DTYPE_F32, &random);
+    t.bias = support_plan_values(d, channels, 1.0, SPEC_DTYPE_F32, &random);
+    t.other = support_plan_values(d, y, 1.0, made, &random);
+    t.y = support_plan_pair(d, y, 1.0, made, &random);
+    t.window = support_plan_pair(d, PLAN_SLOTS * 2 * (size_t)(c->width - 1) * channels, 1.0, type, &random);
+    t.cache = support_plan_pair(d, PLAN_SLOTS * 2 * PLAN_NODES * channels, 1.0, type, &random);
+    t.replayed = support_plan_pair(d, PLAN_SLOTS * 2 * PLAN_NODES * channels, 1.0, type, &random);
+    t.convolved = support_plan_pair(d, PLAN_ROWS * channels, 1.0, type, &random);
+    return t;
+}
+
+static void close_conv(conv_test *t)
+{
+    plan_pair *pairs[] = { &t->y, &t->window, &t->cache, &t->replayed, &t->convolved };
+    test_buffer *buffers[] = { &t->x, &t->squares, &t->product_bias, &t->filter, &t->bias, &t->other };
+    for (int32_t i = 0; i < N_ELEMENTS(pairs); i++) support_plan_free(pairs[i]);
+    for (int32_t i = 0; i < N_ELEMENTS(buffers); i++) test_buffer_free(buffers[i]);
+    t->d->ops->weight_close(t->d->dev, t->w);
+}
+
+static void conv_ops(const conv_test *t, int32_t way, spec_op ops[MOST_OPS])
+{
+    const conv_case *c = t->c;
+    const test_buffer *const of = has(t, APART) ? &t->other : &t->y.of[way];
+    spec_view u = test_view(of, t->n_y);
+    u.data = (char *)u.data + (size_t)c->front * test_type_size(u.dtype);
+    ops[0] = (spec_op){ .kind = SPEC_OP_LINEAR,
+                        .u.linear = { .w = t->w, .n_in = c->n_in, .n_out = t->n_y, .scale = has(t, ACTIVATE) ? 0.75f : 1.0f,
+                                      .bias = has(t, ACTIVATE) ? t->product_bias.data : NULL,
+                                      .act = has(t, ACTIVATE) ? SPEC_ACT_SILU : SPEC_ACT_NONE,
+                                      .x = test_view(&t->x, c->n_in), .y = test_view(&t->y.of[way], t->n_y),
+                                      .squares = has(t, SQUARES) ? t->squares.data : NULL, .eps = 1e-3f } };
+    ops[1] = (spec_op){ .kind = SPEC_OP_CONV,
+                        .u.conv = { .u = u, .n_channel = c->channels, .width = c->width, .weight = t->filter.data,
+                                    .bias = has(t, BIAS) ? t->bias.data : NULL, .dtype = t->type,
+                                    .window = t->window.of[way].data, .cache = t->cache.of[way].data,
+                                    .replay_y = t->replayed.of[way].data, .n_node = PLAN_NODES,
+                                    .y = test_view(&t->convolved.of[way], c->channels) } };
+}
+
+static void check_conv(void *test, const spec_step_block *step, const char *what)
+{
+    const conv_test *t = test;
+    spec_op ops[2][MOST_OPS];
+    for (int32_t way = 0; way < 2; way++) conv_ops(t, way, ops[way]);
+    support_plan_run(t->d, ops[0], MOST_OPS, step, PLAN_NODES, PASSES);
+    support_plan_one_by_one(t->d, ops[1], MOST_OPS, step, PLAN_NODES, PASSES);
+    const struct {
+        const char *name;
+        const plan_pair *p;
+    } all[] = { { "y of the product", &t->y }, { "the window", &t->window }, { "the cache", &t->cache },
+                { "replay_y", &t->replayed }, { "y of the convolution", &t->convolved } };
+    for (int32_t i = 0; i < N_ELEMENTS(all); i++)
+        support_plan_same(t->d, t->name, what, all[i].name, &all[i].p->of[0], &all[i].p->of[1]);
+}
+
+static void each_conv(test_device *d)
+{
+    static const spec_dtype types[] = { SPEC_DTYPE_BF16, SPEC_DTYPE_F16, SPEC_DTYPE_F32 };
+    for (int32_t i = 0; i < N_ELEMENTS(convs); i++)
+        for (int32_t k = 0; k < N_ELEMENTS(types); k++) {
+            if (convs[i].flags & SQUARES && types[k] == SPEC_DTYPE_F16) continue; /* deferred norms: not in f16 */
+            conv_test t = open_conv(d, &convs[i], types[k]);
+            spec_op ops[MOST_OPS];
+            conv_ops(&t, 0, ops);
+            if (test_can(d, convs[i].name, &ops[0]) && test_can(d, convs[i].name, &ops[1]))
+                support_plan_each_step(d, check_conv, &t);
+            close_conv(&t);
+        }
+}
+
+static void test_convs(void **state)
+{
+    (void)state;
+    test_each_device(each_conv);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_convs) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
