@@ -204,6 +204,7 @@ spec_status speci_cuda_norm_for(spec_queue *q, const spec_norm_args *a, const sp
 spec_status speci_cuda_linear(spec_queue *q, const spec_linear_args *a);
 spec_status speci_cuda_linear_q8(spec_queue *q, const spec_linear_args *a);
 /* Both; false: nothing was launched. */
+bool speci_cuda_embed_norm(spec_queue *q, const spec_embed_args *a, const spec_norm_args *norm, spec_status *status);
 bool speci_cuda_linear_norm(spec_queue *q, const spec_linear_args *a, const spec_norm_args *norm, spec_status *status);
 bool speci_cuda_linear_conv(spec_queue *q, const spec_linear_args *a, const spec_conv_args *conv, bool scan_next, spec_status *status);
 spec_status speci_cuda_kv_commit(spec_queue *q, const spec_kv_commit_args *a);

@@ -62,6 +62,8 @@ static bool run_two(spec_queue *q, const spec_op *op, const spec_op *next, const
 {
     if (op->kind == SPEC_OP_LINEAR && next->kind == SPEC_OP_SCAN && !op->u.linear.best)
         return speci_cuda_scan_dt(q, &op->u.linear, &next->u.scan, status);
+    if (op->kind == SPEC_OP_EMBED && next->kind == SPEC_OP_NORM)
+        return speci_cuda_embed_norm(q, &op->u.embed, &next->u.norm, status);
     if (op->kind == SPEC_OP_LINEAR && next->kind == SPEC_OP_NORM)
         return speci_cuda_linear_norm(q, &op->u.linear, &next->u.norm, status);
     if (op->kind == SPEC_OP_LINEAR && next->kind == SPEC_OP_CONV)
