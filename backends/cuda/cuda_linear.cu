@@ -543,9 +543,19 @@ static bool conv_follows(const spec_linear_args *a, const spec_conv_args *conv, 
            *first % CONV_TILE == 0 && conv->n_channel % CONV_TILE == 0 && *first + conv->n_channel <= a->n_out;
 }
 
-/* The kernel for few rows has up to 16 in one tile, so whoever stores a channel's inputs has all of them. Not done where the
- * blocks of all tiles are resident at once, two on each multiprocessor or more: nothing would be set up beside them, they end
- * together, and what the scan does before its wait stands alone, where a convolution between would hide it. */
+/* Is a kernel for both faster? Measured, not reasoned (docs/performance.md): where the blocks of all tiles are resident at
+ * once, two on each multiprocessor or more, they end together, and what the scan does before its wait stands alone, where a
+ * convolution between would hide it; likewise what stands before a scan of more than four rows that is not next, in large
+ * models. */
+static bool conv_pays(const spec_queue *q, const spec_linear_args *a, bool scan_next)
+{
+    const int rows = q->shape.rows, tiles = cuda_div_up(a->n_out, 16), n_sm = q->dev->n_sm;
+    const bool deep = few_is_deep(a);
+    if (deep && rows > 4 && !scan_next) return false;
+    return tiles < 2 * n_sm || tiles > few_blocks(rows > 8 ? 2 : 1, rows <= 8 && deep ? 3 : 2) * n_sm;
+}
+
+/* The kernel for few rows has up to 16 in one tile, so whoever stores a channel's inputs has all of them. */
 bool speci_cuda_linear_conv(spec_queue *q, const spec_linear_args *a, const spec_conv_args *conv, bool scan_next, spec_status *status)
 {
     linear_extra<LINEAR_CONV> extra = { *conv, 0, q->shape.seqs, !scan_next && q->shape.rows > 2 };
@@ -555,9 +565,7 @@ bool speci_cuda_linear_conv(spec_queue *q, const spec_linear_args *a, const spec
         !cuda_aligned(conv->bias, 16) || !cuda_aligned(conv->window, 16) || !cuda_aligned(conv->cache, 16) ||
         !conv_follows(a, conv, &extra.first))
         return false;
-    const int tiles = cuda_div_up(a->n_out, 16), n_sm = q->dev->n_sm;
-    const int depth = q->shape.rows <= 8 && few_is_deep(a) ? 3 : 2;
-    if (tiles >= 2 * n_sm && tiles <= few_blocks(q->shape.rows > 8 ? 2 : 1, depth) * n_sm) return false;
+    if (!conv_pays(q, a, scan_next)) return false;
     if ((*status = cuda_enter_op(q, "linear")) != SPEC_OK || (*status = speci_cuda_check_linear(q->dev, a)) != SPEC_OK ||
         (*status = speci_cuda_check_conv(q->dev, conv)) != SPEC_OK)
         return true;
