@@ -166,7 +166,7 @@ template <typename T, int V> struct conv_inputs {
     {
         return (T *)a.window + (((size_t)s.slot * 2 + s.parity) * (a.width - 1) + a.width - 2 - m) * a.n_channel + c;
     }
-    /* The window absorbs the path and the n_new first rows of the pass, these unless who makes them does (conv_store). Nobody
+    /* The window absorbs the path and the n_new first rows of the pass, these unless who makes them does (conv_tiles). Nobody
      * else of the pass reads or writes it. */
     __device__ __forceinline__ void advance_window(int n_new, bool with_rows, int c) const
     {
@@ -188,7 +188,7 @@ template <typename T, int V> struct conv_inputs {
 /* Entity `entity` of the pass, its channels from c on: first `rows` rows, then per sequence CONV_PARTS that share its entries
  * of replay_y (the path, or the nodes fed before) and one that writes the window. No entity waits for another. All threads of
  * a block call it alike but for c; what is read in front of the wait for the kernels in front no kernel of the pass writes.
- * rows 0: the caller makes them (conv_store). */
+ * rows 0: the caller makes them (conv_tiles). */
 template <typename T, int V>
 static __device__ __forceinline__ void conv_entity(const spec_step_block *step, const spec_conv_args &a, int rows, int entity, int c)
 {
@@ -260,7 +260,7 @@ template <typename T, int N> struct conv_tiles {
         const int c = tile * CONV_TILE - first;
         return c < a.n_channel ? c : -1;
     }
-    /* Before others. Nothing is waited for but the step block. */
+    /* First; of the kernel's parameters and the step block alone. */
     __device__ __forceinline__ void find(const spec_step_block *step, const spec_conv_args &a, int tid)
     {
         using known = conv_known<T, N>;
