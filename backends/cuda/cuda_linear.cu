@@ -13,6 +13,8 @@
  *            Three kernels: for up to 32 rows, for more (cuda_linear_many.cu), and for 17 to 32 rows of wide matrices
  *            (cuda_linear_part.cu). All begin to copy weights to shared memory before they wait for x, hence while the
  *            operations before them still run: that hides their latency.
+ *            The first of them also makes what comes next, where that takes no more than its outputs: the terms of a
+ *            deferred norm (cuda_norm.cuh), and up to 16 rows a convolution (cuda_conv.cuh).
  *   float32  One warp per output (two with glu), lanes stride K by 4 elements, fmaf, and a shuffle tree.
  *            This kernel can also do the 16-bit types (SPEC_CUDA_LINEAR_FMA=1): the readable twin of the other.
  *
@@ -40,7 +42,8 @@ enum {
  * DEPTH blocks ahead: loads return in order, and one asked for later would wait for all the weights that were asked for
  * before it. WHOLE: rows of x are whole blocks and lie at multiples of 16 bytes, as in most models; the code for other
  * rows would stand in the way of fetching the code that runs, as would what MORE adds. With BEST each thread keeps the
- * largest of its places of all tiles, and the block's largest go to memory at its end. */
+ * largest of its places of all tiles, and the block's largest go to memory at its end. With CONV a tile's known inputs are
+ * on their way while the tile in front is multiplied, and the entities that are no rows are divided among all blocks. */
 template <int MT, int NT> struct few_block {
     enum { CHUNKS = MT == 1 && NT < 4 ? 4 : 2, SIZE = CHUNKS * MT * 2 * 32 /* uint4 */ };
     /* Blocks go on to their next tile, and read on while they add up. With glu each has one tile, whose sums take the
