@@ -271,6 +271,12 @@ __device__ __forceinline__ void grid_begin()
     grid_wait();
 }
 
+/* The sequence of row r; of one sequence a load less to wait for. */
+__device__ __forceinline__ int row_sequence(const spec_step_block *step, int r)
+{
+    return step->n_seq == 1 ? 0 : spec_step_row_seq(step)[r];
+}
+
 /* By a type that is known at run time: the branch is uniform. */
 __device__ __forceinline__ float load_any(const void *p, int dtype, size_t i)
 {

@@ -165,7 +165,7 @@ attention_matrix_kernel(const spec_step_block *step, const spec_attention_args a
     const spec_step_seq *const seqs = spec_step_seqs(step);
     int seq = -1, position = -1;
     if (lane < rows && row0 + lane < n_row) {
-        seq = step->n_seq == 1 ? 0 : spec_step_row_seq(step)[row0 + lane]; /* a load less to wait for */
+        seq = row_sequence(step, row0 + lane);
         position = seqs[seq].n_past + spec_step_row_node(step, seqs + seq, row0 + lane)->depth;
     }
     const int seq0 = __shfl_sync(0xffffffffu, seq, 0);

@@ -3,10 +3,7 @@
  * u is rounded to the compute type before anything reads it. Source: the causal convolution of Mamba in its tree form
  * (algorithms.md 7.1).
  *
- * A thread has V neighbouring channels; a block's y index is an *entity*: first the rows of the pass, then per sequence
- * CONV_PARTS that share its entries of replay_y (the path, or the nodes fed before) and one that writes the window. Written
- * are half `parity` of window and cache, read is the other half; when nodes were fed before (n_fed > 0) the window is not
- * written and its half `parity` is read. So no block waits for another.
+ * A block's y index is an *entity* (conv_entity in cuda_conv.cuh).
  *
  * Only u of this pass's rows comes from kernels in front: weights, window and cache are read before the kernel waits
  * for them, and an entry computed. What is written waits: the layer in front may still read its own replay_y. There is

@@ -32,7 +32,7 @@ static __global__ void embed_kernel(const spec_step_block *step, T table, int n_
     if (best && blockIdx.x == 0 && threadIdx.x == 0) best[r] = 0; /* the product that raises it waits for all before it */
     int token = -1;
     if (r < step->n_row) {
-        const spec_step_seq *s = spec_step_seqs(step) + (step->n_seq == 1 ? 0 : spec_step_row_seq(step)[r]);
+        const spec_step_seq *s = spec_step_seqs(step) + row_sequence(step, r);
         token = spec_step_row_node(step, s, r)->token;
     }
     const bool valid = token >= 0 && token < n_vocab;

@@ -238,14 +238,16 @@ static spec_status launch_few_deep(spec_queue *q, const spec_linear_args *a, con
     return launch_few_with<T, MT, NT, DEPTH, WHOLE, LINEAR_PLAIN>(q, a, o, rows, aligned);
 }
 
-static bool few_is_deep(const spec_linear_args *a) { return cuda_chunks(a->n_in) > 2 * LINEAR_PARTS; }
-/* Three copies in flight per warp where a part is as long as that; for more rows than 8 the registers allow two. */
+/* Copies in flight per warp: three where a part of K is as long as that; for more rows than 8 the registers allow two. */
+static bool is_deep(const spec_linear_args *a) { return cuda_chunks(a->n_in) > 2 * LINEAR_PARTS; }
+static int few_depth(const spec_linear_args *a, int nt) { return nt == 1 && is_deep(a) ? 3 : 2; }
+
 template <typename T, int MT, int NT>
 static spec_status launch_few(spec_queue *q, const spec_linear_args *a, const linear_out &o, int rows, bool aligned)
 {
     constexpr int DEPTH = NT == 1 ? 3 : 2;
     if (!aligned || a->n_in % CUDA_CHUNK != 0) return launch_few_deep<T, MT, NT, 2, false>(q, a, o, rows, aligned);
-    if (few_is_deep(a)) return launch_few_deep<T, MT, NT, DEPTH, true>(q, a, o, rows, aligned);
+    if (few_depth(a, NT) == DEPTH) return launch_few_deep<T, MT, NT, DEPTH, true>(q, a, o, rows, aligned);
     return launch_few_deep<T, MT, NT, 2, true>(q, a, o, rows, aligned);
 }
 
@@ -472,12 +474,11 @@ static bool linear_aligned(const spec_linear_args *a)
     return cuda_aligned(a->x.data, 16) && (size_t)a->x.ld * cuda_size(a->x.dtype) % 16 == 0;
 }
 
-/* Do the kernels find the rows' largest themselves? Those of 16-bit weights do, where x is as in most models. Else the rows
- * are read again. */
-static bool finds_best(const spec_queue *q, const spec_linear_args *a)
+/* Are the kernels those of 16-bit weights, with x as in most models (WHOLE)? What they do besides they do there. */
+static bool has_whole(const spec_queue *q, const spec_linear_args *a)
 {
-    return a->best && !SPEC_CUDA_LINEAR_FMA && q->shape.phase == SPEC_PHASE_DECODE && !a->w->q8 &&
-           cuda_size(a->w->dtype) == 2 && linear_aligned(a) && a->n_in % CUDA_CHUNK == 0;
+    return !SPEC_CUDA_LINEAR_FMA && q->shape.phase == SPEC_PHASE_DECODE && !a->w->q8 && cuda_size(a->w->dtype) == 2 &&
+           linear_aligned(a) && a->n_in % CUDA_CHUNK == 0;
 }
 
 static spec_status multiply(spec_queue *q, const spec_linear_args *a, const linear_out &o)
@@ -504,7 +505,7 @@ spec_status speci_cuda_linear(spec_queue *q, const spec_linear_args *a)
     if (q->shape.phase == SPEC_PHASE_PREFILL && a->squares)
         return q->dev->host->fail(SPEC_E_INVALID, "cuda linear: a deferred norm in a prefill pass");
     linear_out o = linear_out_of(a);
-    const bool within = finds_best(q, a);
+    const bool within = a->best && has_whole(q, a); /* else the rows are read again */
     if (within) o.best = (unsigned long long *)a->best;
     SPEC_TRY(multiply(q, a, o));
     return a->best && !within ? speci_cuda_row_best(q, &a->y, a->n_out, a->best) : SPEC_OK;
@@ -533,8 +534,8 @@ static spec_status launch_conv(spec_queue *q, const spec_linear_args *a, const l
     const int rows = q->shape.rows;
     const linear_out o = linear_out_of(a);
     if (rows > 8) return launch_few_with<T, 1, 2, 2, true>(q, a, o, rows, true, extra);
-    return few_is_deep(a) ? launch_few_with<T, 1, 1, 3, true>(q, a, o, rows, true, extra)
-                          : launch_few_with<T, 1, 1, 2, true>(q, a, o, rows, true, extra);
+    return few_depth(a, 1) == 3 ? launch_few_with<T, 1, 1, 3, true>(q, a, o, rows, true, extra)
+                                : launch_few_with<T, 1, 1, 2, true>(q, a, o, rows, true, extra);
 }
 
 /* Are the convolution's inputs whole tiles of y? */
@@ -552,23 +553,20 @@ static bool conv_follows(const spec_linear_args *a, const spec_conv_args *conv, 
  * models. */
 static bool conv_pays(const spec_queue *q, const spec_linear_args *a, bool scan_next)
 {
-    const int rows = q->shape.rows, tiles = cuda_div_up(a->n_out, 16), n_sm = q->dev->n_sm;
-    const bool deep = few_is_deep(a);
-    if (deep && rows > 4 && !scan_next) return false;
-    return tiles < 2 * n_sm || tiles > few_blocks(rows > 8 ? 2 : 1, rows <= 8 && deep ? 3 : 2) * n_sm;
+    const int rows = q->shape.rows, nt = rows > 8 ? 2 : 1, tiles = cuda_div_up(a->n_out, 16), n_sm = q->dev->n_sm;
+    if (is_deep(a) && rows > 4 && !scan_next) return false;
+    return tiles < 2 * n_sm || tiles > few_blocks(nt, few_depth(a, nt)) * n_sm;
 }
 
 /* The kernel for few rows has up to 16 in one tile, so whoever stores a channel's inputs has all of them. */
 bool speci_cuda_linear_conv(spec_queue *q, const spec_linear_args *a, const spec_conv_args *conv, bool scan_next, spec_status *status)
 {
     linear_extra<LINEAR_CONV> extra = { *conv, 0, q->shape.seqs, !scan_next && q->shape.rows > 2 };
-    if (SPEC_CUDA_LINEAR_FMA || q->shape.phase != SPEC_PHASE_DECODE || q->shape.rows > 16 || !a->w || a->w->q8 || a->glu ||
-        a->add || a->best || cuda_size(a->x.dtype) != 2 || conv->dtype != a->x.dtype || !linear_aligned(a) ||
-        a->n_in % CUDA_CHUNK != 0 || conv->width != CONV_WIDTH_MAX || !cuda_aligned(conv->weight, 16) ||
-        !cuda_aligned(conv->bias, 16) || !cuda_aligned(conv->window, 16) || !cuda_aligned(conv->cache, 16) ||
-        !conv_follows(a, conv, &extra.first))
+    if (!a->w || !has_whole(q, a) || q->shape.rows > 16 || a->glu || a->add || a->best || conv->dtype != a->x.dtype ||
+        conv->width != CONV_WIDTH_MAX || !cuda_aligned(conv->weight, 16) || !cuda_aligned(conv->bias, 16) ||
+        !cuda_aligned(conv->window, 16) || !cuda_aligned(conv->cache, 16) || !conv_follows(a, conv, &extra.first) ||
+        !conv_pays(q, a, scan_next))
         return false;
-    if (!conv_pays(q, a, scan_next)) return false;
     if ((*status = cuda_enter_op(q, "linear")) != SPEC_OK || (*status = speci_cuda_check_linear(q->dev, a)) != SPEC_OK ||
         (*status = speci_cuda_check_conv(q->dev, conv)) != SPEC_OK)
         return true;
