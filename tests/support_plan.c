@@ -43,6 +43,13 @@ void support_plan_free(plan_pair *p)
     test_buffer_free(&p->of[1]);
 }
 
+spec_view support_plan_column(const test_buffer *b, int32_t ld, int32_t col)
+{
+    spec_view v = test_view(b, ld);
+    v.data = (char *)v.data + (size_t)col * test_type_size(v.dtype);
+    return v;
+}
+
 void support_plan_one_by_one(const test_device *d, const spec_op *ops, int32_t n, const spec_step_block *step, int32_t n_node,
                              int32_t n_pass)
 {
@@ -93,7 +100,9 @@ void support_plan_each_step(const test_device *d, plan_check *check, void *test)
                   { 16, 0, 20, 2, 0 }, { 33, 0, 3, 6, 0 },   { 64, 0, 29, 6, 0 },  { 40, 12, 16, 0, 0 },
                   { 20, 0, 14, 0, 4 }, { 64, 44, 31, 0, 0 }, { 8, 0, 31, 20, 0 },  { 12, 0, 9, 2, 0 },
                   { 15, 3, 13, 0, 0 }, { 21, 5, 30, 0, 0 },  { 3, 2, 20, 0, 0 },   { 4, 0, 30, 3, 2 },
-                  { 16, 0, 18, 0, 16 }, { 2, 0, 31, 19, 1 }, { 13, 0, 31, 20, 9 }, { 0, 0, 12, 4, 0 } };
+                  { 16, 0, 18, 0, 16 }, { 2, 0, 31, 19, 1 }, { 13, 0, 31, 20, 9 }, { 0, 0, 12, 4, 0 },
+                  { 3, 0, 5, 0, 0 },   { 9, 0, 12, 4, 0 },   { 17, 0, 25, 1, 1 },  { 32, 0, 0, 6, 0 },
+                  { 63, 0, 8, 2, 0 } };
     const int32_t n_steps = d->ops->plan_prepare ? N_ELEMENTS(steps) : 2;
     test_random random = { 44 };
     int32_t parent[PLAN_NODES] = { -1 };

@@ -16,6 +16,8 @@ test_buffer support_plan_values(const test_device *d, size_t n, double scale, sp
 test_buffer support_plan_between(const test_device *d, size_t n, double low, double high, test_random *random);
 plan_pair support_plan_pair(const test_device *d, size_t n, double scale, spec_dtype type, test_random *random);
 void support_plan_free(plan_pair *p);
+/* The tensor from column `col` on; rows are ld apart. */
+spec_view support_plan_column(const test_buffer *b, int32_t ld, int32_t col);
 spec_weight *support_plan_weight(const test_device *d, int32_t n_out, int32_t n_in, spec_dtype type, int32_t glu,
                                  test_random *random);
 

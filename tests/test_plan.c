@@ -1,6 +1,6 @@
 /* test_plan.c - a plan made ready leaves every tensor with the bits that its operations leave one by one, however the
- * backend fuses them: a norm, the product behind it, and the convolution behind that; a product that makes the time steps
- * of a scan, and the scan; over random trees. And what a pass notes of its rows is of that pass alone. */
+ * backend fuses them: a norm and the product behind it; a product that makes the time steps of a scan, and the scan; over random
+ * trees. And what a pass notes of its rows is of that pass alone. */
 #include <math.h>
 #include <stdio.h>
 
@@ -11,40 +11,30 @@ enum { NODES = 64, ROWS = TEST_NODES, MAX_PATH = 6 };
 typedef struct plan_case {
     const char *name;
     int32_t n_in, n_out, glu;
-    int32_t channels, column, width; /* channels 0: no convolution */
-    bool norm;
-    spec_dtype y;
 } plan_case;
 
 static const plan_case cases[] = {
-    { "norm_linear", 256, 96, 0, 0, 0, 0, true, SPEC_DTYPE_F32 },
-    { "norm_linear_1152", 1152, 48, 0, 0, 0, 0, true, SPEC_DTYPE_F32 },
-    { "norm_linear_2560", 2560, 40, 0, 0, 0, 0, true, SPEC_DTYPE_F32 },
-    { "norm_linear_5120", 5120, 16, 0, 0, 0, 0, true, SPEC_DTYPE_F32 },
-    { "norm_linear_8192", 8192, 24, 0, 0, 0, 0, true, SPEC_DTYPE_F32 },
-    { "norm_linear_9216", 9216, 16, 0, 0, 0, 0, true, SPEC_DTYPE_F32 },
-    { "norm_linear_odd", 300, 72, 0, 0, 0, 0, true, SPEC_DTYPE_F32 },
-    { "norm_linear_tiles", 384, 6000, 0, 0, 0, 0, true, SPEC_DTYPE_F32 },
-    { "norm_glu", 768, 200, 1, 0, 0, 0, true, SPEC_DTYPE_F32 },
-    { "norm_glu_tiles", 128, 9000, 1, 0, 0, 0, true, SPEC_DTYPE_F32 },
-    { "norm_linear_conv", 768, 440, 0, 300, 100, 4, true, SPEC_DTYPE_F32 },
-    { "norm_linear_conv_1536", 1536, 200, 0, 136, 0, 4, true, SPEC_DTYPE_F32 },
-    { "norm_linear_conv_deep", 2560, 100, 0, 64, 36, 3, true, SPEC_DTYPE_F32 },
-    { "norm_linear_conv_odd", 200, 77, 0, 33, 9, 2, true, SPEC_DTYPE_F32 },
-    { "norm_linear_conv_16_bit", 768, 440, 0, 304, 16, 4, true, SPEC_DTYPE_BF16 },
-    { "linear_conv", 640, 440, 0, 304, 16, 4, false, SPEC_DTYPE_F32 },
-    { "linear_conv_tiles", 128, 5000, 0, 4000, 500, 4, false, SPEC_DTYPE_F32 },
+    { "norm_linear", 256, 96, 0 },
+    { "norm_linear_1152", 1152, 48, 0 },
+    { "norm_linear_2560", 2560, 40, 0 },
+    { "norm_linear_5120", 5120, 16, 0 },
+    { "norm_linear_8192", 8192, 24, 0 },
+    { "norm_linear_9216", 9216, 16, 0 },
+    { "norm_linear_odd", 300, 72, 0 },
+    { "norm_linear_tiles", 384, 6000, 0 },
+    { "norm_glu", 768, 200, 1 },
+    { "norm_glu_tiles", 128, 9000, 1 },
 };
 
 /* Two sets of tensors that begin alike: one for each way. */
 typedef struct tensors {
-    test_buffer x, normed, y, conv_y, replay, window, cache;
+    test_buffer x, normed, y;
 } tensors;
 
 typedef struct plan_test {
     const test_device *d;
     const plan_case *c;
-    test_buffer norm_weight, bias, conv_weight, conv_bias;
+    test_buffer norm_weight, bias;
     spec_weight *w;
     tensors of[2];
 } plan_test;
@@ -52,22 +42,13 @@ typedef struct plan_test {
 static tensors make_tensors(const plan_test *t, spec_dtype type)
 {
     const plan_case *c = t->c;
-    const size_t channels = (size_t)(c->channels ? c->channels : 1), n_y = (size_t)(c->glu ? c->n_out / 2 : c->n_out);
-    const size_t n_window = TEST_SEQS * 2 * (size_t)(c->width ? c->width - 1 : 1) * channels;
-    const size_t n_cache = TEST_SEQS * 2 * NODES * channels;
+    const size_t n_y = (size_t)(c->glu ? c->n_out / 2 : c->n_out);
     test_random random = { 31 };
     double *x = test_values(&random, ROWS * (size_t)c->n_in, 2.0), *y = test_values(&random, ROWS * n_y, 2.0);
-    double *window = test_values(&random, n_window, 2.0), *cache = test_values(&random, n_cache, 2.0);
     tensors b;
     b.x = test_buffer_from(t->d, x, ROWS * (size_t)c->n_in, SPEC_DTYPE_F32);
     b.normed = test_buffer_from(t->d, x, ROWS * (size_t)c->n_in, type);
-    b.y = test_buffer_from(t->d, y, ROWS * n_y, c->y == SPEC_DTYPE_F32 ? c->y : type);
-    b.conv_y = test_buffer_new(t->d, ROWS * channels, type);
-    b.replay = test_buffer_new(t->d, TEST_SEQS * 2 * NODES * channels, type);
-    b.window = test_buffer_from(t->d, window, n_window, type);
-    b.cache = test_buffer_from(t->d, cache, n_cache, type);
-    free(cache);
-    free(window);
+    b.y = test_buffer_from(t->d, y, ROWS * n_y, SPEC_DTYPE_F32);
     free(y);
     free(x);
     return b;
@@ -75,51 +56,36 @@ static tensors make_tensors(const plan_test *t, spec_dtype type)
 
 static void free_tensors(tensors *b)
 {
-    test_buffer *all[] = { &b->x, &b->normed, &b->y, &b->conv_y, &b->replay, &b->window, &b->cache };
+    test_buffer *all[] = { &b->x, &b->normed, &b->y };
     for (int32_t i = 0; i < N_ELEMENTS(all); i++) test_buffer_free(all[i]);
 }
 
-static int32_t make_ops(const plan_test *t, const tensors *b, spec_dtype type, spec_op ops[3])
+static void make_ops(const plan_test *t, const tensors *b, spec_op ops[2])
 {
     const plan_case *c = t->c;
     const int32_t n_y = c->glu ? c->n_out / 2 : c->n_out;
-    int32_t n = 0;
     const spec_view normed = test_view(&b->normed, c->n_in), y = test_view(&b->y, n_y);
-    if (c->norm)
-        ops[n++] = (spec_op){ .kind = SPEC_OP_NORM,
-                              .u.norm = { .dim = c->n_in, .n_group = 1, .eps = 1e-5f, .weight = t->norm_weight.data,
-                                          .x = test_view(&b->x, c->n_in), .y = normed } };
-    ops[n++] = (spec_op){ .kind = SPEC_OP_LINEAR,
-                          .u.linear = { .w = t->w, .n_in = c->n_in, .n_out = c->n_out, .glu = c->glu, .bias = t->bias.data,
-                                        .act = c->glu ? SPEC_ACT_SILU : SPEC_ACT_NONE, .scale = 0.75f, .x = normed, .y = y } };
-    if (!c->channels) return n;
-    spec_view u = y;
-    u.data = (char *)u.data + (size_t)c->column * test_type_size(y.dtype);
-    ops[n++] = (spec_op){ .kind = SPEC_OP_CONV,
-                          .u.conv = { .u = u, .n_channel = c->channels, .width = c->width, .weight = t->conv_weight.data,
-                                      .bias = t->conv_bias.data, .dtype = type, .window = b->window.data,
-                                      .cache = b->cache.data, .replay_y = b->replay.data, .n_node = NODES,
-                                      .y = test_view(&b->conv_y, c->channels) } };
-    return n;
+    ops[0] = (spec_op){ .kind = SPEC_OP_NORM,
+                        .u.norm = { .dim = c->n_in, .n_group = 1, .eps = 1e-5f, .weight = t->norm_weight.data,
+                                    .x = test_view(&b->x, c->n_in), .y = normed } };
+    ops[1] = (spec_op){ .kind = SPEC_OP_LINEAR,
+                        .u.linear = { .w = t->w, .n_in = c->n_in, .n_out = c->n_out, .glu = c->glu, .bias = t->bias.data,
+                                      .act = c->glu ? SPEC_ACT_SILU : SPEC_ACT_NONE, .scale = 0.75f, .x = normed, .y = y } };
 }
 
 static void check_step(plan_test *t, spec_dtype type, const test_seq *seqs, int32_t n_seq, const char *what)
 {
     spec_step_block *step = test_step(SPEC_PHASE_DECODE, seqs, n_seq, 0);
-    spec_op ops[3];
+    spec_op ops[2];
     for (int32_t i = 0; i < 2; i++) t->of[i] = make_tensors(t, type);
-    int32_t n = make_ops(t, &t->of[0], type, ops);
-    support_plan_run(t->d, ops, n, step, NODES, 1);
-    make_ops(t, &t->of[1], type, ops);
-    for (int32_t i = 0; i < n; i++) test_run(t->d, &ops[i], step, NODES);
+    make_ops(t, &t->of[0], ops);
+    support_plan_run(t->d, ops, 2, step, NODES, 1);
+    make_ops(t, &t->of[1], ops);
+    support_plan_one_by_one(t->d, ops, 2, step, NODES, 1);
     const tensors *a = &t->of[0], *b = &t->of[1];
     const char *name = t->c->name;
     support_plan_same(t->d, name, what, "normed", &a->normed, &b->normed);
     support_plan_same(t->d, name, what, "y", &a->y, &b->y);
-    support_plan_same(t->d, name, what, "the convolution's y", &a->conv_y, &b->conv_y);
-    support_plan_same(t->d, name, what, "replay_y", &a->replay, &b->replay);
-    support_plan_same(t->d, name, what, "window", &a->window, &b->window);
-    support_plan_same(t->d, name, what, "cache", &a->cache, &b->cache);
     for (int32_t i = 0; i < 2; i++) free_tensors(&t->of[i]);
     free(step);
 }
@@ -157,18 +123,13 @@ static void run_case(test_device *d, const plan_case *c, spec_dtype type)
     static const int32_t rows[] = { 1, 1, 2, 3, 4, 5, 8, 9, 13, 16, 17, 32, 33, 63 };
     plan_test t = { .d = d, .c = c };
     test_random random = { 30 };
-    const size_t channels = (size_t)(c->channels ? c->channels : 1), width = (size_t)(c->width ? c->width : 1);
     double *w = test_values(&random, (size_t)c->n_in * (size_t)c->n_out, 1.7 / sqrt(c->n_in));
-    double *v = test_values(&random, (size_t)c->n_in + (size_t)c->n_out + channels * width, 1.0);
+    double *v = test_values(&random, (size_t)c->n_in + (size_t)c->n_out, 1.0);
     t.w = test_weight(d, w, c->n_out, c->n_in, type, type, c->glu, 1);
     t.norm_weight = test_floats(d, v, (size_t)c->n_in);
     t.bias = test_floats(d, v, (size_t)c->n_out);
-    t.conv_weight = test_floats(d, v, channels * width);
-    t.conv_bias = test_floats(d, v + 1, channels);
     for (int32_t i = 0; i < N_ELEMENTS(rows); i++) check_rows(&t, type, rows[i], &random);
     check_sequences(&t, type);
-    test_buffer_free(&t.conv_bias);
-    test_buffer_free(&t.conv_weight);
     test_buffer_free(&t.bias);
     test_buffer_free(&t.norm_weight);
     d->ops->weight_close(d->dev, t.w);
@@ -283,7 +244,7 @@ static void check_dt(dt_test *t, const test_seq *seqs, int32_t n_seq)
     make_dt_ops(t, &of[0], ops);
     support_plan_run(t->d, ops, 2, step, NODES, 1);
     make_dt_ops(t, &of[1], ops);
-    for (int32_t i = 0; i < 2; i++) test_run(t->d, &ops[i], step, NODES);
+    support_plan_one_by_one(t->d, ops, 2, step, NODES, 1);
     compare_dt(t, step->n_row, "dt", &of[0].dt, &of[1].dt);
     compare_dt(t, step->n_row, "y", &of[0].y, &of[1].y);
     compare_dt(t, step->n_row, "the state", &of[0].state, &of[1].state);

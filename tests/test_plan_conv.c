@@ -1,19 +1,21 @@
-/* test_plan_conv.c - plans with a product and the convolution of what it makes, or of some of its columns. A plan leaves both
- * with the bits that they leave one by one, whatever it does together, and the window, the cache and the entries for the scan
- * likewise. Tensors go on from step to step, and each step is run twice: the second time a backend may replay what it
- * captured. */
+/* test_plan_conv.c - plans with a product and the convolution of what it makes, or of some of its columns, and a norm in front.
+ * A plan leaves them with the bits that they leave one by one, whatever it does together, and the window, the cache and the
+ * entries for the scan likewise. Tensors go on from step to step, and each step is run twice: the second time a backend may
+ * replay what it captured. */
 #include <stdio.h>
 
 #include "tests/support_plan.h"
 
-enum { PASSES = 2, MOST_OPS = 2 };
+enum { PASSES = 2, MOST_OPS = 3 };
 
 enum {
     BIAS = 1,     /* of the filter */
     SQUARES = 2,  /* a deferred norm of x */
     NARROW = 4,   /* y is of the compute type */
-    ACTIVATE = 8, /* the product has an activation, a scale and a bias */
-    APART = 16    /* the convolution is of another tensor */
+    SCALED = 8,   /* the product has a scale and a bias, */
+    ACTIVATE = 16, /* an activation */
+    NORM = 32,    /* and x from a norm in front, which is not deferred */
+    APART = 64    /* the convolution is of another tensor */
 };
 
 typedef struct conv_case {
@@ -30,7 +32,7 @@ static const conv_case convs[] = {
     { "many_tiles", 256, 4096, 4352, 64, 4, BIAS },
     { "deep", 2304, 64, 96, 16, 4, BIAS },
     { "deep_tiles", 2560, 2560, 2688, 40, 4, 0 },
-    { "half_parts", 512, 32, 128, 0, 4, BIAS | ACTIVATE },
+    { "half_parts", 512, 32, 128, 0, 4, BIAS | SCALED | ACTIVATE },
     { "narrow", 384, 16, 160, 7, 4, BIAS | NARROW },
     { "one_tile", 128, 0, 16, 0, 4, 0 },
     { "odd_front", 256, 24, 64, 8, 4, BIAS },
@@ -38,6 +40,13 @@ static const conv_case convs[] = {
     { "odd_inputs", 200, 32, 64, 8, 4, BIAS },
     { "width_3", 256, 32, 64, 8, 3, BIAS },
     { "apart", 256, 32, 64, 8, 4, BIAS | APART },
+    { "scaled", 640, 16, 304, 120, 4, BIAS | SCALED },
+    { "scaled_tiles", 128, 500, 4000, 500, 4, BIAS | SCALED },
+    { "norm", 768, 100, 300, 40, 4, BIAS | SCALED | NORM },
+    { "norm_1536", 1536, 0, 136, 64, 4, BIAS | SCALED | NORM },
+    { "norm_deep", 2560, 36, 64, 0, 3, BIAS | SCALED | NORM },
+    { "norm_odd", 200, 9, 33, 35, 2, BIAS | SCALED | NORM },
+    { "norm_narrow", 768, 16, 304, 120, 4, BIAS | SCALED | NORM | NARROW },
 };
 
 typedef struct conv_test {
@@ -47,8 +56,8 @@ typedef struct conv_test {
     spec_dtype type;
     int32_t n_y;
     spec_weight *w;
-    test_buffer x, squares, product_bias, filter, bias, other;
-    plan_pair y, window, cache, replayed, convolved;
+    test_buffer x, squares, product_bias, filter, bias, other, residual, norm_weight;
+    plan_pair normed, y, window, cache, replayed, convolved; /* normed: x with NORM */
 } conv_test;
 
 static bool has(const conv_test *t, int32_t flag) { return (t->c->flags & flag) != 0; }
@@ -68,6 +77,9 @@ static conv_test open_conv(const test_device *d, const conv_case *c, spec_dtype 
     t.filter = support_plan_values(d, channels * (size_t)c->width, 1.0, SPEC_DTYPE_F32, &random);
     t.bias = support_plan_values(d, channels, 1.0, SPEC_DTYPE_F32, &random);
     t.other = support_plan_values(d, y, 1.0, made, &random);
+    t.residual = support_plan_values(d, PLAN_ROWS * (size_t)c->n_in, 2.0, SPEC_DTYPE_F32, &random);
+    t.norm_weight = support_plan_values(d, (size_t)c->n_in, 1.0, SPEC_DTYPE_F32, &random);
+    t.normed = support_plan_pair(d, PLAN_ROWS * (size_t)c->n_in, 2.0, type, &random);
     t.y = support_plan_pair(d, y, 1.0, made, &random);
     t.window = support_plan_pair(d, PLAN_SLOTS * 2 * (size_t)(c->width - 1) * channels, 1.0, type, &random);
     t.cache = support_plan_pair(d, PLAN_SLOTS * 2 * PLAN_NODES * channels, 1.0, type, &random);
@@ -78,44 +90,52 @@ static conv_test open_conv(const test_device *d, const conv_case *c, spec_dtype 
 
 static void close_conv(conv_test *t)
 {
-    plan_pair *pairs[] = { &t->y, &t->window, &t->cache, &t->replayed, &t->convolved };
-    test_buffer *buffers[] = { &t->x, &t->squares, &t->product_bias, &t->filter, &t->bias, &t->other };
+    plan_pair *pairs[] = { &t->normed, &t->y, &t->window, &t->cache, &t->replayed, &t->convolved };
+    test_buffer *buffers[] = { &t->x, &t->squares, &t->product_bias, &t->filter, &t->bias, &t->other, &t->residual,
+                               &t->norm_weight };
     for (int32_t i = 0; i < N_ELEMENTS(pairs); i++) support_plan_free(pairs[i]);
     for (int32_t i = 0; i < N_ELEMENTS(buffers); i++) test_buffer_free(buffers[i]);
     t->d->ops->weight_close(t->d->dev, t->w);
 }
 
-static void conv_ops(const conv_test *t, int32_t way, spec_op ops[MOST_OPS])
+static int32_t conv_ops(const conv_test *t, int32_t way, spec_op ops[MOST_OPS])
 {
     const conv_case *c = t->c;
     const test_buffer *const of = has(t, APART) ? &t->other : &t->y.of[way];
-    spec_view u = test_view(of, t->n_y);
-    u.data = (char *)u.data + (size_t)c->front * test_type_size(u.dtype);
-    ops[0] = (spec_op){ .kind = SPEC_OP_LINEAR,
-                        .u.linear = { .w = t->w, .n_in = c->n_in, .n_out = t->n_y, .scale = has(t, ACTIVATE) ? 0.75f : 1.0f,
-                                      .bias = has(t, ACTIVATE) ? t->product_bias.data : NULL,
-                                      .act = has(t, ACTIVATE) ? SPEC_ACT_SILU : SPEC_ACT_NONE,
-                                      .x = test_view(&t->x, c->n_in), .y = test_view(&t->y.of[way], t->n_y),
-                                      .squares = has(t, SQUARES) ? t->squares.data : NULL, .eps = 1e-3f } };
-    ops[1] = (spec_op){ .kind = SPEC_OP_CONV,
-                        .u.conv = { .u = u, .n_channel = c->channels, .width = c->width, .weight = t->filter.data,
-                                    .bias = has(t, BIAS) ? t->bias.data : NULL, .dtype = t->type,
-                                    .window = t->window.of[way].data, .cache = t->cache.of[way].data,
-                                    .replay_y = t->replayed.of[way].data, .n_node = PLAN_NODES,
-                                    .y = test_view(&t->convolved.of[way], c->channels) } };
+    const test_buffer *const x = has(t, NORM) ? &t->normed.of[way] : &t->x;
+    int32_t n = 0;
+    if (has(t, NORM))
+        ops[n++] = (spec_op){ .kind = SPEC_OP_NORM,
+                              .u.norm = { .dim = c->n_in, .n_group = 1, .eps = 1e-5f, .weight = t->norm_weight.data,
+                                          .x = test_view(&t->residual, c->n_in), .y = test_view(x, c->n_in) } };
+    ops[n++] = (spec_op){ .kind = SPEC_OP_LINEAR,
+                          .u.linear = { .w = t->w, .n_in = c->n_in, .n_out = t->n_y, .scale = has(t, SCALED) ? 0.75f : 1.0f,
+                                        .bias = has(t, SCALED) ? t->product_bias.data : NULL,
+                                        .act = has(t, ACTIVATE) ? SPEC_ACT_SILU : SPEC_ACT_NONE,
+                                        .x = test_view(x, c->n_in), .y = test_view(&t->y.of[way], t->n_y),
+                                        .squares = has(t, SQUARES) ? t->squares.data : NULL, .eps = 1e-3f } };
+    ops[n++] = (spec_op){ .kind = SPEC_OP_CONV,
+                          .u.conv = { .u = support_plan_column(of, t->n_y, c->front), .n_channel = c->channels,
+                                      .width = c->width, .weight = t->filter.data,
+                                      .bias = has(t, BIAS) ? t->bias.data : NULL, .dtype = t->type,
+                                      .window = t->window.of[way].data, .cache = t->cache.of[way].data,
+                                      .replay_y = t->replayed.of[way].data, .n_node = PLAN_NODES,
+                                      .y = test_view(&t->convolved.of[way], c->channels) } };
+    return n;
 }
 
 static void check_conv(void *test, const spec_step_block *step, const char *what)
 {
     const conv_test *t = test;
     spec_op ops[2][MOST_OPS];
-    for (int32_t way = 0; way < 2; way++) conv_ops(t, way, ops[way]);
-    support_plan_run(t->d, ops[0], MOST_OPS, step, PLAN_NODES, PASSES);
-    support_plan_one_by_one(t->d, ops[1], MOST_OPS, step, PLAN_NODES, PASSES);
+    int32_t n = 0;
+    for (int32_t way = 0; way < 2; way++) n = conv_ops(t, way, ops[way]);
+    support_plan_run(t->d, ops[0], n, step, PLAN_NODES, PASSES);
+    support_plan_one_by_one(t->d, ops[1], n, step, PLAN_NODES, PASSES);
     const struct {
         const char *name;
         const plan_pair *p;
-    } all[] = { { "y of the product", &t->y }, { "the window", &t->window }, { "the cache", &t->cache },
+    } all[] = { { "y of the norm", &t->normed }, { "y of the product", &t->y }, { "the window", &t->window }, { "the cache", &t->cache },
                 { "replay_y", &t->replayed }, { "y of the convolution", &t->convolved } };
     for (int32_t i = 0; i < N_ELEMENTS(all); i++)
         support_plan_same(t->d, t->name, what, all[i].name, &all[i].p->of[0], &all[i].p->of[1]);
@@ -129,9 +149,10 @@ static void each_conv(test_device *d)
             if (convs[i].flags & SQUARES && types[k] == SPEC_DTYPE_F16) continue; /* deferred norms: not in f16 */
             conv_test t = open_conv(d, &convs[i], types[k]);
             spec_op ops[MOST_OPS];
-            conv_ops(&t, 0, ops);
-            if (test_can(d, convs[i].name, &ops[0]) && test_can(d, convs[i].name, &ops[1]))
-                support_plan_each_step(d, check_conv, &t);
+            const int32_t n = conv_ops(&t, 0, ops);
+            bool can = true;
+            for (int32_t op = 0; op < n; op++) can = test_can(d, t.name, &ops[op]) && can;
+            if (can) support_plan_each_step(d, check_conv, &t);
             close_conv(&t);
         }
 }

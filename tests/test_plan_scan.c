@@ -98,17 +98,10 @@ static void close_scan(scan_test *t)
     t->d->ops->weight_close(t->d->dev, t->w);
 }
 
-static spec_view column(const test_buffer *b, int32_t ld, int32_t col)
-{
-    spec_view v = test_view(b, ld);
-    v.data = (char *)v.data + (size_t)col * test_type_size(v.dtype);
-    return v;
-}
-
 static spec_op conv_op(const scan_test *t, int32_t way)
 {
     return (spec_op){ .kind = SPEC_OP_CONV,
-                      .u.conv = { .u = column(&t->in, t->ld_in, t->inner), .n_channel = t->ld_conv, .width = WIDTH,
+                      .u.conv = { .u = support_plan_column(&t->in, t->ld_in, t->inner), .n_channel = t->ld_conv, .width = WIDTH,
                                   .weight = t->filter.data, .bias = t->c->gate == NO_GATE ? NULL : t->bias.data,
                                   .dtype = t->c->type, .window = t->window.of[way].data, .cache = t->cache.of[way].data,
                                   .replay_y = t->replayed.of[way].data, .n_node = PLAN_NODES,
@@ -125,8 +118,8 @@ static spec_op scan_op(const scan_test *t, int32_t way, bool with_conv)
         .n_head = c->heads, .head_dim = c->head_dim, .n_state = c->states, .x_rep = c->x_rep, .b_rep = c->b_rep,
         .c_rep = c->c_rep,
         .a = t->a.data, .d = t->skip.data, .dt_bias = t->dt_bias.data, .dt_max = INFINITY,
-        .x = test_view(rows, t->ld_conv), .b = column(rows, t->ld_conv, t->n_x),
-        .c = column(rows, t->ld_conv, t->n_x + t->n_b), .dt = column(&t->in, t->ld_in, t->inner + t->ld_conv),
+        .x = test_view(rows, t->ld_conv), .b = support_plan_column(rows, t->ld_conv, t->n_x),
+        .c = support_plan_column(rows, t->ld_conv, t->n_x + t->n_b), .dt = support_plan_column(&t->in, t->ld_in, t->inner + t->ld_conv),
         .dtype = c->type, .replay_y = replay->data, .replay_ld = t->ld_conv, .replay_b_col = t->n_x, .b_in_conv = 1,
         .state = t->state.of[way].data, .cache_dt = t->cache_dt.of[way].data, .n_node = PLAN_NODES,
         .y = test_view(&t->scanned.of[way], t->inner), .window = SPEC_WINDOW, .n_ring = RING,
