@@ -61,7 +61,7 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
 {
     constexpr int CHUNKS = few_block<MT, NT>::CHUNKS, BLOCK = few_block<MT, NT>::SIZE;
     constexpr int N = NT * 8, LD = MT * 16 + 4, K = CHUNKS * 32;
-    constexpr bool STAYS = few_block<MT, NT>::STAYS;
+    constexpr bool STAYS = few_block<MT, NT>::STAYS, EARLY = MT == 1 && 16 * N <= MMA_THREADS;
     constexpr bool NORMS = MORE != LINEAR_PLAIN, NEXT = MORE == LINEAR_NORMS && MT == 1; /* of x; behind y */
     extern __shared__ __align__(16) char dynamic[];
     __shared__ float factor[N];
@@ -141,6 +141,9 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
         if constexpr (CONV)
             if (more) conv.ask(extra.conv, extra.first, tile + (int)gridDim.x, 1);
         const float next_weight = NEXT && o.next.weight ? o.next.weight[tile * 16 + tid % 16] : 0.0f;
+        float was = 0.0f; /* what is added to, where a thread has one place */
+        if (EARLY && o.add && tid < 16 * N && row0 + tid / 16 < n_row && tile * 16 + tid % 16 < m_end)
+            was = ((const float *)o.y)[(size_t)(row0 + tid / 16) * o.ld_y + tile * 16 + tid % 16];
         float acc[MT][NT][4];
 #pragma unroll
         for (int i = 0; i < MT * NT * 4; i++) acc[i / (NT * 4)][i / 4 % NT][i % 4] = 0.0f;
@@ -197,7 +200,12 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
             const bool there = row0 + r < n_row && m < m_end;
             const float *at = sums + r * LD + e % 16, of_row = NORMS && o.norm.squares ? factor[r] : 1.0f;
             float y = 0.0f;
-            if (there) y = linear_store(o, row0 + r, m, of_row, sum(at), sum(at + (MT - 1) * 16));
+            if (there && EARLY) {
+                const float value = linear_value(o, m, of_row * sum(at), of_row * sum(at + (MT - 1) * 16));
+                y = linear_put(o, (size_t)(row0 + r) * o.ld_y + m, value, was);
+            } else if (there) {
+                y = linear_store(o, row0 + r, m, of_row, sum(at), sum(at + (MT - 1) * 16));
+            }
             if (NORMS) asm volatile("" : "+f"(y)); /* the compiler would copy the way here for products without a norm behind */
             if (NEXT && o.next.weight) norm_put<T>(o.next, row0 + r, m, y, next_weight, there);
             if (MORE == LINEAR_BEST && there) better(&best[e], y, m);

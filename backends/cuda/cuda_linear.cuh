@@ -12,6 +12,7 @@ struct linear_out {
     void *y;
     const float *bias;
     int y_type, ld_y, n_out, act, glu, add;
+    bool bare; /* no bias, activation or glu */
     float scale;
     norm_in norm;  /* of x */
     norm_out next; /* of y; by linear_few_kernel alone */
@@ -38,6 +39,7 @@ static inline linear_out linear_out_of(const spec_linear_args *a)
     linear_out o;
     o.y = a->y.data, o.bias = a->bias, o.y_type = a->y.dtype, o.ld_y = a->y.ld, o.n_out = a->n_out, o.act = a->act;
     o.glu = a->glu != 0, o.add = a->add != 0, o.scale = a->scale;
+    o.bare = !a->bias && !a->glu && a->act == SPEC_ACT_NONE;
     o.norm = norm_in_of(a), o.next = norm_out(), o.best = NULL;
     return o;
 }
@@ -79,6 +81,7 @@ static __device__ __forceinline__ float activate(int act, float t)
 /* Output m before the scale; `up` is used with glu. */
 static __device__ __forceinline__ float linear_value(const linear_out &o, int m, float t, float up)
 {
+    if (o.bare) return t;
     if (o.bias) t = t + o.bias[m];
     t = activate(o.act, t);
     if (!o.glu) return t;
