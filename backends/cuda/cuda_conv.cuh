@@ -292,29 +292,46 @@ template <typename T, int N> struct conv_tiles {
         const uint32_t at = (uint32_t)__cvta_generic_to_shared(&rows->known[turn + ahead == 3 ? 0 : turn + ahead]) + (uint32_t)to;
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from + (size_t)c * pitch) : "memory");
     }
-    /* By all threads of the block: thread 16 r + i has made input i of row r, if that is there. Ends the turn. */
-    __device__ __forceinline__ void store(const spec_conv_args &a, int first, int tile, int tid, bool there, float u)
+    /* What thread 16 r + i knows of row r's output i before its input is there, behind the barrier in front of which it was
+     * waited for: ancestors that are known are older than those that are rows, so theirs are the first terms. */
+    struct part {
+        float sum, w[CONV_WIDTH_MAX]; /* the newest tap first */
+        int at[CONV_TAPS];
+    };
+    __device__ __forceinline__ part known(const spec_conv_args &a, int tid, bool there) const
     {
         const conv_known<T, N> &known = rows->known[turn];
-        const int c = channel(a, first, tile), r = tid / CONV_TILE, i = tid % CONV_TILE;
-        turn = turn == 2 ? 0 : turn + 1;
-        if (c < 0) return;
-        const T rounded = from_f32<T>(u);
-        if (there) rows->u[r][i] = to_f32(rounded);
-        __syncthreads();
-        if (!there) return;
+        const int r = tid / CONV_TILE, i = tid % CONV_TILE;
+        part p = {};
+        if (!there) return p;
         const float4 f = known.w[i];
-        const float w[CONV_WIDTH_MAX] = { f.w, f.z, f.y, f.x };
-        float sum = a.bias ? known.bias[i] : 0.0f;
+        p.w[0] = f.w, p.w[1] = f.z, p.w[2] = f.y, p.w[3] = f.x;
+        p.sum = a.bias ? known.bias[i] : 0.0f;
 #pragma unroll
         for (int k = CONV_TAPS; k > 0; k--) {
-            const int at = rows->at[r][k - 1];
-            sum = fmaf(w[k], at < 0 ? to_f32(known.u[r][k - 1][i]) : rows->u[at][i], sum);
+            p.at[k - 1] = rows->at[r][k - 1];
+            if (p.at[k - 1] < 0) p.sum = fmaf(p.w[k], to_f32(known.u[r][k - 1][i]), p.sum);
         }
-        ((T *)a.y.data)[(size_t)r * a.y.ld + c + i] = from_f32<T>(silu(fmaf(w[0], to_f32(rounded), sum)));
+        return p;
+    }
+    /* Input i of row r, by thread 16 r + i where it is there; all threads of the block. Alone: it is the only row. */
+    __device__ __forceinline__ void store(const spec_conv_args &a, part &p, int c, int tid, bool there, bool alone, float u)
+    {
+        const T rounded = from_f32<T>(u);
+        const int r = tid / CONV_TILE, i = tid % CONV_TILE;
+        if (!alone) {
+            if (there) rows->u[r][i] = to_f32(rounded);
+            __syncthreads();
+        }
+        if (!there) return;
+#pragma unroll
+        for (int k = CONV_TAPS; k > 0; k--)
+            if (p.at[k - 1] >= 0) p.sum = fmaf(p.w[k], rows->u[p.at[k - 1]][i], p.sum);
+        ((T *)a.y.data)[(size_t)r * a.y.ld + c + i] = from_f32<T>(silu(fmaf(p.w[0], to_f32(rounded), p.sum)));
         rows->kept[r][c + i] = rounded;
         if (rows->window[r]) rows->window[r][c + i] = rounded;
     }
+    __device__ __forceinline__ void next() { turn = turn == 2 ? 0 : turn + 1; }
 };
 
 #endif

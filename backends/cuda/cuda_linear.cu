@@ -190,10 +190,21 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
 #pragma unroll
                 for (int e = 0; e < 4; e++)
                     mine[(n * 8 + 2 * t + e % 2) * LD + i * 16 + g + e / 2 * 8] = acc[i][n][e];
-        __syncthreads();
         auto half_sum = [&](const float *part) { return part[0] + part[WARP] + part[2 * WARP] + part[3 * WARP]; };
         auto sum = [&](const float *part) { return half_sum(part) + half_sum(part + 4 * WARP); };
-        float made = 0.0f;
+        if constexpr (CONV) {
+            const int r = tid / 16, m = tile * 16 + tid % 16, c = conv.channel(extra.conv, extra.first, tile);
+            const bool there = tid < 16 * N && r < n_row && m < m_end;
+            auto known = conv.known(extra.conv, tid, there && c >= 0);
+            __syncthreads();
+            float y = 0.0f;
+            if (there) y = o.scale * linear_value(o, m, (o.norm.squares ? factor[r] : 1.0f) * sum(sums + r * LD + tid % 16), 0.0f);
+            if (c >= 0) conv.store(extra.conv, known, c, tid, there, n_row == 1, y);
+            if (there) store_any(o.y, o.y_type, (size_t)r * o.ld_y + m, y);
+            conv.next();
+            continue;
+        }
+        __syncthreads();
 #pragma unroll 1
         for (int e = tid; e < 16 * N; e += MMA_THREADS) {
             const int m = tile * 16 + e % 16, r = e / 16;
@@ -209,9 +220,7 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
             if (NORMS) asm volatile("" : "+f"(y)); /* the compiler would copy the way here for products without a norm behind */
             if (NEXT && o.next.weight) norm_put<T>(o.next, row0 + r, m, y, next_weight, there);
             if (MORE == LINEAR_BEST && there) better(&best[e], y, m);
-            made = y;
         }
-        if constexpr (CONV) conv.store(extra.conv, extra.first, tile, tid, tid / 16 < n_row, made);
     }
 #pragma unroll 1
     for (int e = tid; MORE == LINEAR_BEST && e < 16 * N; e += MMA_THREADS) {
