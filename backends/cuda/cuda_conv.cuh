@@ -273,7 +273,7 @@ template <typename T, int N> struct conv_tiles {
             from = (const char *)(a.weight + filter * CONV_WIDTH_MAX);
             to = filter * 16, pitch = CONV_WIDTH_MAX * (int)sizeof(float);
         } else if (r < step->n_row) {
-            const spec_step_seq s = spec_step_seqs(step)[step->n_seq == 1 ? 0 : spec_step_row_seq(step)[r]];
+            const spec_step_seq s = spec_step_seqs(step)[row_sequence(step, r)];
             const conv_inputs<T, 1> in(a, step, s);
             const int k = tid % OF_ROW / HALVES, i = s.n_fed + r - s.first_row, m = s.n_fed == 0 ? s.n_advance - 1 - i : -1;
             const T *at = NULL;
