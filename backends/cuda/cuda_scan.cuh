@@ -14,9 +14,11 @@ static __device__ __forceinline__ float scan_dt(float dt_in, float bias, float l
     return fminf(fmaxf(softplus(dt_in + bias), lo), hi);
 }
 static __device__ __forceinline__ float scan_decay(float dt, float a) { return exp_fast(dt * a); }
+static __device__ __forceinline__ float scan_input(float dx, float b) { return dx * b; }
+static __device__ __forceinline__ float scan_absorb(float s, float decay, float input) { return fmaf(decay, s, input); }
 static __device__ __forceinline__ float scan_update(float s, float decay, float dx, float b)
 {
-    return fmaf(decay, s, dx * b);
+    return scan_absorb(s, decay, scan_input(dx, b));
 }
 
 /* Windowed form: whether caches and rings hold what the step says. */
