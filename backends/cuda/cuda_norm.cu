@@ -55,7 +55,7 @@ static __global__ void __launch_bounds__(1024) norm_kernel(const spec_step_block
     }
 }
 
-enum { NORM_THREADS = 512 /* at most */, NORM_QUADS = 4 };
+enum { NORM_THREADS = 1024 /* at most */, NORM_QUADS = 4 };
 
 static __device__ __forceinline__ float4 silu4(float4 v) { return make_float4(silu(v.x), silu(v.y), silu(v.z), silu(v.w)); }
 static __device__ __forceinline__ float4 mul4(float4 a, float4 b)
