@@ -84,6 +84,12 @@ struct cuda_pending { /* a result that waits in pinned memory for sync() */
     size_t bytes;
 };
 
+/* The rows at `of` once more, as slabs; of NULL: none. */
+struct cuda_slabs {
+    const void *of;
+    uint32_t *at;
+};
+
 struct spec_queue {
     spec_device *dev;
     cudaStream_t stream;
@@ -100,7 +106,12 @@ struct spec_queue {
     size_t attention_floats, linear_floats;
     char *blas_workspace; /* with blas_bytes 0 no plan of the queue is a prefill */
     size_t blas_bytes;
-    const void *in_slabs; /* what linear_scratch holds arranged for the operation that comes next (cuda_linear_many.cu), or NULL */
+    /* What a product of many rows reads (cuda_linear_many.cu), as the operation in front of it has left it, and as this one does;
+     * next: the product behind the operation that a plan launches, or NULL. */
+    cuda_slabs in_slabs, out_slabs;
+    uint32_t *slabs[2]; /* places; an operation reads one and writes the other */
+    size_t slab_floats[2];
+    const spec_linear_args *next;
     unsigned long long *argmax_part; /* [row_cap][CUDA_ARGMAX_PARTS] */
     unsigned int *argmax_count;      /* [row_cap], zero between calls */
     int32_t row_cap;                 /* rows, and candidates, of one launch of a row operation */
@@ -200,7 +211,6 @@ spec_status speci_cuda_check_conv(spec_device *dev, const spec_conv_args *a);
 spec_status speci_cuda_check_scan(spec_device *dev, const spec_scan_args *a);
 spec_status speci_cuda_embed(spec_queue *q, const spec_embed_args *a);
 spec_status speci_cuda_norm(spec_queue *q, const spec_norm_args *a);
-spec_status speci_cuda_norm_for(spec_queue *q, const spec_norm_args *a, const spec_linear_args *next);
 spec_status speci_cuda_linear(spec_queue *q, const spec_linear_args *a);
 spec_status speci_cuda_linear_q8(spec_queue *q, const spec_linear_args *a);
 /* Both; false: nothing was launched. */
@@ -227,6 +237,10 @@ void speci_cuda_plan_free(spec_queue *q, spec_prepared *plan);
 /* Floats of scratch that the operation would like in passes of such a plan (cuda_attention.cu, cuda_linear.cu). */
 size_t speci_cuda_attention_floats(const spec_attention_args *a, const spec_plan *plan);
 size_t speci_cuda_linear_floats(const spec_linear_args *a, const spec_plan *plan);
+size_t speci_cuda_slab_floats(const spec_linear_args *a, const spec_plan *plan);
+/* Where y [rows][n] goes a second time, as the slabs that the product behind reads; NULL: nowhere. read: the slabs that the
+ * operation reads itself, or NULL. */
+uint32_t *speci_cuda_slabs_for(spec_queue *q, const spec_view *y, int n, const uint32_t *read);
 size_t speci_cuda_q8_floats(const spec_linear_args *a, const spec_plan *plan);
 
 static inline bool cuda_is_float(spec_dtype t) { return t >= SPEC_DTYPE_F32 && t <= SPEC_DTYPE_F16; }

@@ -450,10 +450,7 @@ static bool linear_blas(spec_queue *q, const spec_linear_args *a, const linear_o
 size_t speci_cuda_linear_floats(const spec_linear_args *a, const spec_plan *plan)
 {
     if (a->w && a->w->q8) return speci_cuda_q8_floats(a, plan);
-    if (plan->phase != SPEC_PHASE_PREFILL)
-        return cuda_size(a->x.dtype) == 2 && plan->n_row_max > LINEAR_FEW
-                   ? speci_cuda_many_floats(a, plan->n_row_max)
-                   : 0;
+    if (plan->phase != SPEC_PHASE_PREFILL) return speci_cuda_slab_floats(a, plan);
     if (!a->bias && !a->glu && a->act == SPEC_ACT_NONE) return 0;
     return (size_t)plan->n_row_max * (size_t)a->n_out;
 }

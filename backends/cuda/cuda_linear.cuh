@@ -17,13 +17,15 @@ struct linear_out {
     norm_in norm;  /* of x */
     norm_out next; /* of y; by linear_few_kernel alone */
     unsigned long long *best; /* [rows] or NULL: raised to the ranks of the rows' largest (cuda_rank.cuh) */
+    uint16_t *slabs;          /* y once more, or NULL */
 };
 
 /* What a kernel of 16-bit products has code for besides: it would stand in the way of the code that all run.
  *   NORMS  a deferred norm (cuda_norm.cuh), of x or behind y
  *   BEST   the largest of each row, and a deferred norm of x: the head
- *   CONV   the convolution of outputs from `first` on, and a deferred norm of x */
-enum linear_more { LINEAR_PLAIN, LINEAR_NORMS, LINEAR_BEST, LINEAR_CONV };
+ *   CONV   the convolution of outputs from `first` on, and a deferred norm of x
+ *   SLABS  y once more as slabs, of more than 32 rows, and a deferred norm of x */
+enum linear_more { LINEAR_PLAIN, LINEAR_NORMS, LINEAR_BEST, LINEAR_CONV, LINEAR_SLABS };
 
 template <linear_more MORE> struct linear_extra {
     static constexpr bool late = false;
@@ -40,7 +42,7 @@ static inline linear_out linear_out_of(const spec_linear_args *a)
     o.y = a->y.data, o.bias = a->bias, o.y_type = a->y.dtype, o.ld_y = a->y.ld, o.n_out = a->n_out, o.act = a->act;
     o.glu = a->glu != 0, o.add = a->add != 0, o.scale = a->scale;
     o.bare = !a->bias && !a->glu && a->act == SPEC_ACT_NONE;
-    o.norm = norm_in_of(a), o.next = norm_out(), o.best = NULL;
+    o.norm = norm_in_of(a), o.next = norm_out(), o.best = NULL, o.slabs = NULL;
     return o;
 }
 
@@ -204,11 +206,9 @@ static __device__ __forceinline__ void mma_chunk(float acc[4], const uint4 &a0, 
 /* 17 to 32 rows of a 16-bit type where the matrix is wide (cuda_linear_part.cu); false: nothing was launched. */
 bool speci_cuda_linear_part(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned, spec_status *status);
 
-/* More than 32 rows of a 16-bit type (cuda_linear_many.cu): whether a product in a decode pass is one, its launcher, and
- * the floats of scratch that it takes. */
+/* More than 32 rows of a 16-bit type (cuda_linear_many.cu): whether a product in a decode pass is one, and its launcher. */
 bool speci_cuda_is_many(const spec_queue *q, const spec_linear_args *a);
 spec_status speci_cuda_linear_many(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned);
-size_t speci_cuda_many_floats(const spec_linear_args *a, int rows);
 
 /* There x is read from slabs in scratch. The units (16 bytes) of a slab of 64 rows and 64 k: [2 chunks][4 words][64 rows],
  * where word j of a chunk of 32 k is the words j, j + 4, j + 8, j + 12 of the row. All of x: [blocks of rows][k / 64]. */
@@ -220,6 +220,8 @@ static __device__ __forceinline__ size_t slab_word(int row, int k, int n_in)
     const size_t chunk = (size_t)(row / SLAB_ROWS) * (n_in / 32) + k / 32;
     return ((chunk * 4 + k % 8 / 2) * SLAB_ROWS + row % SLAB_ROWS) * 4 + k % 32 / 8;
 }
+/* And that of x[row][k] among the elements. */
+static __device__ __forceinline__ size_t slab_element(int row, int k, int n_in) { return 2 * slab_word(row, k, n_in) + k % 2; }
 /* Who writes slabs makes the fence: where they are read it would wait for copies of weights. */
 static __device__ __forceinline__ void slab_fence() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 

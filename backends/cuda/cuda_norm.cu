@@ -184,13 +184,13 @@ norm_deferred_kernel(const spec_step_block *step, const spec_norm_args a, uint32
     store_any(a.y.data, a.y.dtype, out + 3, y.w);
 }
 
-static spec_status launch_deferred(spec_queue *q, const spec_norm_args *a, bool quads, bool slabs)
+static spec_status launch_deferred(spec_queue *q, const spec_norm_args *a, bool quads, uint32_t *slabs)
 {
     auto *kernel = slabs   ? norm_deferred_kernel<true, true>
                    : quads ? norm_deferred_kernel<true, false>
                            : norm_deferred_kernel<false, false>;
     const dim3 grid((unsigned)cuda_div_up(a->dim, 4 * DEFERRED_THREADS), (unsigned)q->shape.rows);
-    return cuda_launch(q, "norm", kernel, grid, dim3(DEFERRED_THREADS), 0, 1, q->d_step, *a, (uint32_t *)q->linear_scratch);
+    return cuda_launch(q, "norm", kernel, grid, dim3(DEFERRED_THREADS), 0, 1, q->d_step, *a, slabs);
 }
 
 /* ------------------------------------------------------------------------------ launcher --- */
@@ -226,7 +226,8 @@ spec_status speci_cuda_check_norm(spec_device *dev, const spec_norm_args *a)
     return a->squares ? check_deferred(dev, a) : SPEC_OK;
 }
 
-template <bool PLAIN, bool SLABS> static spec_status launch_quads(spec_queue *q, const spec_norm_args *a, int width)
+template <bool PLAIN, bool SLABS>
+static spec_status launch_quads(spec_queue *q, const spec_norm_args *a, int width, uint32_t *slabs)
 {
     const int each = cuda_div_up(width, NORM_THREADS * 4), quads = each == 3 ? 4 : each;
     auto *kernel = quads == 1   ? norm_quad_kernel<1, PLAIN, SLABS>
@@ -234,14 +235,14 @@ template <bool PLAIN, bool SLABS> static spec_status launch_quads(spec_queue *q,
                                 : norm_quad_kernel<NORM_QUADS, PLAIN, SLABS>;
     const int threads = cuda_div_up(width / 4, quads * 32) * 32;
     return cuda_launch(q, "norm", kernel, dim3((unsigned)a->n_group, (unsigned)q->shape.rows), dim3((unsigned)threads), 0, 1,
-                       q->d_step, *a, width, 1.0f / (float)width, (uint32_t *)q->linear_scratch);
+                       q->d_step, *a, width, 1.0f / (float)width, slabs);
 }
 
-static spec_status launch_whole(spec_queue *q, const spec_norm_args *a, int width, bool slabs)
+static spec_status launch_whole(spec_queue *q, const spec_norm_args *a, int width, uint32_t *slabs)
 {
     const bool plain = a->kind == SPEC_NORM_RMS && !a->gate.data && !a->bias;
-    if (slabs) return plain ? launch_quads<true, true>(q, a, width) : launch_quads<false, true>(q, a, width);
-    return plain ? launch_quads<true, false>(q, a, width) : launch_quads<false, false>(q, a, width);
+    if (slabs) return plain ? launch_quads<true, true>(q, a, width, slabs) : launch_quads<false, true>(q, a, width, slabs);
+    return plain ? launch_quads<true, false>(q, a, width, slabs) : launch_quads<false, false>(q, a, width, slabs);
 }
 
 static spec_status launch_any(spec_queue *q, const spec_norm_args *a, int width)
@@ -252,27 +253,15 @@ static spec_status launch_any(spec_queue *q, const spec_norm_args *a, int width)
                        dim3((unsigned)threads), 0, 1, q->d_step, *a, width);
 }
 
-/* y is all that a product of many rows reads. */
-static bool is_in_front(const spec_queue *q, const spec_norm_args *a, const spec_linear_args *next)
-{
-    return next && q->shape.phase == SPEC_PHASE_DECODE && next->w && !next->w->q8 && speci_cuda_is_many(q, next) &&
-           next->x.data == a->y.data && next->x.ld == a->y.ld && next->x.dtype == a->y.dtype && next->n_in == a->dim &&
-           a->dim % CUDA_CHUNK == 0;
-}
-
-/* next: the operation behind it, if that is a product. */
-spec_status speci_cuda_norm_for(spec_queue *q, const spec_norm_args *a, const spec_linear_args *next)
+spec_status speci_cuda_norm(spec_queue *q, const spec_norm_args *a)
 {
     SPEC_TRY(cuda_enter_op(q, "norm"));
     SPEC_TRY(speci_cuda_check_norm(q->dev, a));
     if (a->squares && q->shape.phase == SPEC_PHASE_PREFILL)
         return q->dev->host->fail(SPEC_E_INVALID, "cuda norm: deferred in a prefill pass");
     const int width = a->dim / a->n_group;
-    const bool quads = norm_in_quads(a, width), slabs = quads && is_in_front(q, a, next);
+    const bool quads = norm_in_quads(a, width);
     if (!a->squares && !(quads && width <= NORM_THREADS * NORM_QUADS * 4)) return launch_any(q, a, width);
-    SPEC_TRY(a->squares ? launch_deferred(q, a, quads, slabs) : launch_whole(q, a, width, slabs));
-    if (slabs) q->in_slabs = a->y.data;
-    return SPEC_OK;
+    uint32_t *const slabs = quads ? speci_cuda_slabs_for(q, &a->y, a->dim, NULL) : NULL;
+    return a->squares ? launch_deferred(q, a, quads, slabs) : launch_whole(q, a, width, slabs);
 }
-
-spec_status speci_cuda_norm(spec_queue *q, const spec_norm_args *a) { return speci_cuda_norm_for(q, a, NULL); }

@@ -22,13 +22,11 @@ struct spec_prepared {
     int32_t n_graph;
 };
 
-/* next: the operation behind it, or NULL. */
-static spec_status run_op(spec_queue *q, const spec_op *op, const spec_op *next)
+static spec_status run_op(spec_queue *q, const spec_op *op)
 {
     switch (op->kind) {
     case SPEC_OP_EMBED: return speci_cuda_embed(q, &op->u.embed);
-    case SPEC_OP_NORM:
-        return speci_cuda_norm_for(q, &op->u.norm, next && next->kind == SPEC_OP_LINEAR ? &next->u.linear : NULL);
+    case SPEC_OP_NORM: return speci_cuda_norm(q, &op->u.norm);
     case SPEC_OP_LINEAR: return speci_cuda_linear(q, &op->u.linear);
     case SPEC_OP_KV_COMMIT: return speci_cuda_kv_commit(q, &op->u.kv_commit);
     case SPEC_OP_ROPE_KV: return speci_cuda_rope_kv(q, &op->u.rope_kv);
@@ -80,11 +78,12 @@ static spec_status walk(spec_queue *q, const spec_prepared *p)
     while (op < end && status == SPEC_OK) {
         const spec_op *const next = op + 1 < end ? op + 1 : NULL;
         const bool both = next && run_two(q, op, next, op + 2 < end ? op + 2 : NULL, &status);
-        if (!both) status = run_op(q, op, next);
-        if (op->kind != SPEC_OP_NORM) q->in_slabs = NULL;
+        q->next = next && next->kind == SPEC_OP_LINEAR ? &next->u.linear : NULL;
+        if (!both) status = run_op(q, op);
+        q->in_slabs = q->out_slabs, q->out_slabs.of = NULL;
         op += both ? 2 : 1;
     }
-    q->in_slabs = NULL;
+    q->in_slabs.of = NULL, q->next = NULL;
     return status;
 }
 
