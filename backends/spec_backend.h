@@ -294,7 +294,8 @@ typedef struct spec_kv {
 } spec_kv;
 
 /* Compacts the accepted paths of all sequences: for j ascending, slot n_past - n_replay + path[j] is moved to slot
- * n_past - n_replay + j, in every cache of `layers`. The first operation of a decode plan that has attention. */
+ * n_past - n_replay + j, in every cache of `layers`. The first operation of a decode plan that has attention, in front of the
+ * embedding: operations behind that may read slots of earlier passes before those in front of them are done. */
 typedef struct spec_kv_commit_args {
     const spec_kv *layers; /* host array [n_layer] */
     int32_t n_layer;

@@ -1,7 +1,8 @@
 /* cuda_kv_commit.cu - the accepted path's K and V move to the front of the tree's slots, in every layer:
  * for j ascending, slot base + path[j] -> slot base + j, base = n_past - n_replay.
  * In place: path[j] >= j, so what a step writes (slot j) no later step reads (slots path[j'] > j); a thread owns its
- * bytes of all slots and takes the steps in order, reading a few ahead. */
+ * bytes of all slots and takes the steps in order, reading a few ahead. The embedding comes next: it lets no other kernel begin
+ * before all are moved, so attention may read slots of earlier passes before it waits. */
 #include "cuda.cuh"
 
 enum { COMMIT_LAYERS = 64, COMMIT_AHEAD = 8 };
