@@ -75,13 +75,18 @@ static void add_linear(mini_model *m, int32_t n_out, int32_t n_in, spec_view x, 
                                                            .scale = 1.0f, .add = accumulate, .x = x, .y = y };
 }
 
-static void add_attention(mini_model *m, spec_view residual, spec_view normed)
+/* Before the embedding: spec_kv_commit_args. */
+static void add_commit(mini_model *m)
 {
     size_t n_kv = (size_t)TEST_PAGES * TEST_SEQS * KV_HEADS * SPEC_PAGE * HEAD_DIM;
-    spec_view qkv = rows(m, QKV, SPEC_DTYPE_F32), y = rows(m, HEADS * HEAD_DIM, m->dtype);
     m->kv = (spec_kv){ memory(m, n_kv, m->dtype), memory(m, n_kv, m->dtype), m->dtype, TEST_PAGES * TEST_SEQS, KV_HEADS,
                        HEAD_DIM };
-    m->ops[0].u.kv_commit = (spec_kv_commit_args){ &m->kv, 1 };
+    add(m, SPEC_OP_KV_COMMIT)->u.kv_commit = (spec_kv_commit_args){ &m->kv, 1 };
+}
+
+static void add_attention(mini_model *m, spec_view residual, spec_view normed)
+{
+    spec_view qkv = rows(m, QKV, SPEC_DTYPE_F32), y = rows(m, HEADS * HEAD_DIM, m->dtype);
     add_norm(m, residual, normed);
     add_linear(m, QKV, DIM, normed, qkv, 0);
     add(m, SPEC_OP_ROPE_KV)->u.rope_kv = (spec_rope_kv_args){ .qkv = qkv, .n_head = HEADS, .eps = 1e-5f,
@@ -168,7 +173,7 @@ void mini_open(mini_model *m, const test_device *d, spec_dtype dtype, int32_t wi
     m->random.state = 77;
     spec_view residual = rows(m, DIM, SPEC_DTYPE_F32), normed = rows(m, DIM, dtype);
     m->logits = rows(m, MINI_VOCAB, SPEC_DTYPE_F32);
-    add(m, SPEC_OP_KV_COMMIT); /* first, as spec_kv_commit_args says: add_attention fills it in */
+    add_commit(m);
     add(m, SPEC_OP_EMBED)->u.embed = (spec_embed_args){ weight(m, MINI_VOCAB, DIM), MINI_VOCAB, DIM, 1.0f, residual, NULL };
     add_attention(m, residual, normed);
     add_mamba2(m, residual, normed, true);

@@ -81,6 +81,19 @@ void support_plan_same(const test_device *d, const char *name, const char *step,
     free(y);
 }
 
+void support_plan_same_all(const test_device *d, const char *name, const char *step, const plan_tensor *tensors, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        support_plan_same(d, name, step, tensors[i].name, &tensors[i].p->of[0], &tensors[i].p->of[1]);
+}
+
+bool support_plan_can(const test_device *d, const char *name, const spec_op *ops, int32_t n)
+{
+    bool can = true;
+    for (int32_t i = 0; i < n; i++) can = test_can(d, name, &ops[i]) && can;
+    return can;
+}
+
 static void check_step(plan_check *check, void *test, const test_seq *seqs, int32_t n_seq)
 {
     spec_step_block *step = test_step(SPEC_PHASE_DECODE, seqs, n_seq, 0);

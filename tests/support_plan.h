@@ -34,5 +34,12 @@ void support_plan_each_step(const test_device *d, plan_check *check, void *test)
 /* Fails, naming case, step and tensor, unless both have the same bytes. */
 void support_plan_same(const test_device *d, const char *name, const char *step, const char *tensor,
                        const test_buffer *ready, const test_buffer *one_by_one);
+typedef struct plan_tensor {
+    const char *name;
+    const plan_pair *p;
+} plan_tensor;
+void support_plan_same_all(const test_device *d, const char *name, const char *step, const plan_tensor *tensors, int32_t n);
+/* Can the device do all of them? Those that it cannot do are printed. */
+bool support_plan_can(const test_device *d, const char *name, const spec_op *ops, int32_t n);
 
 #endif

@@ -132,13 +132,10 @@ static void check_conv(void *test, const spec_step_block *step, const char *what
     for (int32_t way = 0; way < 2; way++) n = conv_ops(t, way, ops[way]);
     support_plan_run(t->d, ops[0], n, step, PLAN_NODES, PASSES);
     support_plan_one_by_one(t->d, ops[1], n, step, PLAN_NODES, PASSES);
-    const struct {
-        const char *name;
-        const plan_pair *p;
-    } all[] = { { "y of the norm", &t->normed }, { "y of the product", &t->y }, { "the window", &t->window }, { "the cache", &t->cache },
-                { "replay_y", &t->replayed }, { "y of the convolution", &t->convolved } };
-    for (int32_t i = 0; i < N_ELEMENTS(all); i++)
-        support_plan_same(t->d, t->name, what, all[i].name, &all[i].p->of[0], &all[i].p->of[1]);
+    const plan_tensor all[] = { { "y of the norm", &t->normed }, { "y of the product", &t->y },
+                                { "the window", &t->window }, { "the cache", &t->cache }, { "replay_y", &t->replayed },
+                                { "y of the convolution", &t->convolved } };
+    support_plan_same_all(t->d, t->name, what, all, N_ELEMENTS(all));
 }
 
 static void each_conv(test_device *d)
@@ -150,9 +147,7 @@ static void each_conv(test_device *d)
             conv_test t = open_conv(d, &convs[i], types[k]);
             spec_op ops[MOST_OPS];
             const int32_t n = conv_ops(&t, 0, ops);
-            bool can = true;
-            for (int32_t op = 0; op < n; op++) can = test_can(d, t.name, &ops[op]) && can;
-            if (can) support_plan_each_step(d, check_conv, &t);
+            if (support_plan_can(d, t.name, ops, n)) support_plan_each_step(d, check_conv, &t);
             close_conv(&t);
         }
 }

@@ -182,15 +182,13 @@ static void check_chain(const chain_test *t, int32_t rows)
     for (int32_t i = 0; i < n; i++) test_ok(t->d->ops->can(t->d->dev, &ops[0][i]), t->c->name);
     support_plan_run(t->d, ops[0], n, step, rows, PASSES);
     support_plan_one_by_one(t->d, ops[1], n, step, rows, PASSES);
-    const struct {
-        const char *name;
-        const plan_pair *p;
-    } all[] = { { "the residual", &t->residual }, { "what the first made", &t->made }, { "y of the norm", &t->normed[0] },
-                { "squares", &t->squares[0] }, { "y of another norm", &t->normed[1] }, { "its squares", &t->squares[1] },
-                { "y behind the norm", &t->y[0] }, { "y of another", &t->y[1] }, { "y behind the second norm", &t->y[2] } };
+    const plan_tensor all[] = { { "the residual", &t->residual }, { "what the first made", &t->made },
+                                { "y of the norm", &t->normed[0] }, { "squares", &t->squares[0] },
+                                { "y of another norm", &t->normed[1] }, { "its squares", &t->squares[1] },
+                                { "y behind the norm", &t->y[0] }, { "y of another", &t->y[1] },
+                                { "y behind the second norm", &t->y[2] } };
     snprintf(what, sizeof what, "%s, %d rows", spec_dtype_name(t->type), rows);
-    for (int32_t i = 0; i < N_ELEMENTS(all); i++)
-        support_plan_same(t->d, t->c->name, what, all[i].name, &all[i].p->of[0], &all[i].p->of[1]);
+    support_plan_same_all(t->d, t->c->name, what, all, N_ELEMENTS(all));
     free(step);
 }
 

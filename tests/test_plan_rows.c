@@ -115,13 +115,10 @@ static void check_rows(void *test, const spec_step_block *step, const char *what
     for (int32_t way = 0; way < 2; way++) n = rows_ops(t, way, ops[way]);
     support_plan_run(t->d, ops[0], n, step, PLAN_NODES, PASSES);
     support_plan_one_by_one(t->d, ops[1], n, step, PLAN_NODES, PASSES);
-    const struct {
-        const char *name;
-        const plan_pair *p;
-    } all[] = { { "y of attention", &t->attended }, { "the residual", &t->residual }, { "y of the norm", &t->normed },
-                { "y of the product in front", &t->made }, { "y", &t->y } };
-    for (int32_t i = 0; i < N_ELEMENTS(all); i++)
-        support_plan_same(t->d, t->name, what, all[i].name, &all[i].p->of[0], &all[i].p->of[1]);
+    const plan_tensor all[] = { { "y of attention", &t->attended }, { "the residual", &t->residual },
+                                { "y of the norm", &t->normed }, { "y of the product in front", &t->made },
+                                { "y", &t->y } };
+    support_plan_same_all(t->d, t->name, what, all, N_ELEMENTS(all));
 }
 
 static void each_rows(test_device *d)
@@ -132,9 +129,7 @@ static void each_rows(test_device *d)
             rows_test t = open_rows(d, &cases[i], types[k]);
             spec_op ops[MOST_OPS];
             const int32_t n = rows_ops(&t, 0, ops);
-            bool can = true;
-            for (int32_t op = 0; op < n; op++) can = test_can(d, t.name, &ops[op]) && can;
-            if (can) support_plan_each_step(d, check_rows, &t);
+            if (support_plan_can(d, t.name, ops, n)) support_plan_each_step(d, check_rows, &t);
             close_rows(&t);
         }
 }

@@ -89,8 +89,8 @@ static scan_test open_scan(const test_device *d, const scan_case *c)
 
 static void close_scan(scan_test *t)
 {
-    plan_pair *pairs[] = { &t->convolved, &t->replayed, &t->scanned, &t->window, &t->cache, &t->state, &t->recent_x, &t->recent_b, &t->recent_dt, &t->cache_dt, &t->normed,
-                      &t->squares, &t->residual };
+    plan_pair *pairs[] = { &t->convolved, &t->replayed, &t->scanned, &t->window, &t->cache, &t->state, &t->recent_x,
+                           &t->recent_b, &t->recent_dt, &t->cache_dt, &t->normed, &t->squares, &t->residual };
     test_buffer *buffers[] = { &t->in, &t->a, &t->skip, &t->dt_bias, &t->norm_weight, &t->filter, &t->bias, &t->rows,
                                &t->replay };
     for (int32_t i = 0; i < N_ELEMENTS(pairs); i++) support_plan_free(pairs[i]);
@@ -119,7 +119,8 @@ static spec_op scan_op(const scan_test *t, int32_t way, bool with_conv)
         .c_rep = c->c_rep,
         .a = t->a.data, .d = t->skip.data, .dt_bias = t->dt_bias.data, .dt_max = INFINITY,
         .x = test_view(rows, t->ld_conv), .b = support_plan_column(rows, t->ld_conv, t->n_x),
-        .c = support_plan_column(rows, t->ld_conv, t->n_x + t->n_b), .dt = support_plan_column(&t->in, t->ld_in, t->inner + t->ld_conv),
+        .c = support_plan_column(rows, t->ld_conv, t->n_x + t->n_b),
+        .dt = support_plan_column(&t->in, t->ld_in, t->inner + t->ld_conv),
         .dtype = c->type, .replay_y = replay->data, .replay_ld = t->ld_conv, .replay_b_col = t->n_x, .b_in_conv = 1,
         .state = t->state.of[way].data, .cache_dt = t->cache_dt.of[way].data, .n_node = PLAN_NODES,
         .y = test_view(&t->scanned.of[way], t->inner), .window = SPEC_WINDOW, .n_ring = RING,
@@ -156,16 +157,13 @@ static void check_scan(const scan_test *t, const spec_step_block *step, const ch
     for (int32_t way = 0; way < 2; way++) n = scan_ops(t, way, with_conv, ops[way]);
     support_plan_run(t->d, ops[0], n, step, PLAN_NODES, PASSES);
     support_plan_one_by_one(t->d, ops[1], n, step, PLAN_NODES, PASSES);
-    const struct {
-        const char *name;
-        const plan_pair *p;
-    } all[] = { { "the window", &t->window }, { "the cache", &t->cache }, { "the state", &t->state },
-                { "recent x", &t->recent_x }, { "recent B", &t->recent_b }, { "recent dt", &t->recent_dt },
-                { "cache_dt", &t->cache_dt }, { "y of the norm", &t->normed }, { "squares", &t->squares },
-                { "the residual", &t->residual } };
+    const plan_tensor all[] = { { "the window", &t->window }, { "the cache", &t->cache }, { "the state", &t->state },
+                                { "recent x", &t->recent_x }, { "recent B", &t->recent_b },
+                                { "recent dt", &t->recent_dt }, { "cache_dt", &t->cache_dt },
+                                { "y of the norm", &t->normed }, { "squares", &t->squares },
+                                { "the residual", &t->residual } };
     snprintf(name, sizeof name, "%s%s", t->c->name, with_conv ? ", convolution" : "");
-    for (int32_t i = 0; i < N_ELEMENTS(all); i++)
-        support_plan_same(t->d, name, what, all[i].name, &all[i].p->of[0], &all[i].p->of[1]);
+    support_plan_same_all(t->d, name, what, all, N_ELEMENTS(all));
 }
 
 static void check_alone(void *test, const spec_step_block *step, const char *what) { check_scan(test, step, what, false); }
