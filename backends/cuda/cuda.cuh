@@ -267,6 +267,12 @@ template <typename F> static spec_status cuda_by_dtype(spec_dtype t, F f)
 
 /* ----------------------------------------------------------------------------- device side --- */
 
+/* Nanoseconds. In a test's build each warp pauses for up to as many behind its release, so that what the next kernels read
+ * before they wait, and should not, is not written yet. */
+#ifndef SPEC_CUDA_PAUSE
+#define SPEC_CUDA_PAUSE 0
+#endif
+
 __device__ __forceinline__ float to_f32(float v) { return v; }
 __device__ __forceinline__ float to_f32(__nv_bfloat16 v) { return __bfloat162float(v); }
 __device__ __forceinline__ float to_f32(__half v) { return __half2float(v); }
@@ -277,7 +283,11 @@ template <> __device__ __forceinline__ __nv_bfloat16 from_f32<__nv_bfloat16>(flo
 template <> __device__ __forceinline__ __half from_f32<__half>(float v) { return __float2half_rn(v); }
 
 /* The edges of a kernel of a pass; see the head of this file. */
-__device__ __forceinline__ void grid_release() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ __forceinline__ void grid_release()
+{
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    if (SPEC_CUDA_PAUSE) __nanosleep(((unsigned)clock64() + threadIdx.x / 32 + blockIdx.x) * 2654435761u % (SPEC_CUDA_PAUSE + 1));
+}
 __device__ __forceinline__ void grid_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 __device__ __forceinline__ void grid_begin()
 {
