@@ -166,7 +166,7 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
                     if (same || more) { /* the slot's next block, of this tile or the next */
                         const int next = same ? block + s + DEPTH : s;
                         copy_w(s, (same ? 0 : stride) + (size_t)next * K);
-                        load_x(s, next);
+                        if (next != block + s) load_x(s, next); /* else the next tile's, which is there */
                     }
                 }
                 copy_commit();
