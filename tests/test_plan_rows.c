@@ -1,14 +1,17 @@
-/* test_plan_rows.c - a plan in which products read what attention or a product in front has made, made ready, leaves every tensor
- * with the bits that its operations leave one by one: a backend may keep such rows in a form of its own between the two. */
+/* test_plan_rows.c - a plan in which products read what attention, a scan (Mamba-1's) or a product in front has made, made ready,
+ * leaves every tensor with the bits that its operations leave one by one: a backend may keep such rows in a form of its own
+ * between the two. */
+#include <math.h>
 #include <stdio.h>
 
 #include "tests/support_plan.h"
 
-enum { PASSES = 3, MOST_OPS = 4, PAGES = TEST_PAGES * TEST_SEQS, KV_HEADS = 2 };
+enum { PASSES = 3, MOST_OPS = 4, PAGES = TEST_PAGES * TEST_SEQS, KV_HEADS = 2, STATES = 16 };
 
 typedef struct rows_case {
     const char *name;
     int32_t n_head, head_dim;      /* attention in front; 0: none */
+    int32_t n_channel;             /* or a scan */
     int32_t n_in, n_mid, glu, act; /* norm and product in front; 0: none */
     int32_t n_out, add, apart;     /* the product behind; apart: the one in front writes elsewhere */
 } rows_case;
@@ -18,6 +21,9 @@ static const rows_case cases[] = {
     { .name = "attention_add", .n_head = 8, .head_dim = 128, .n_out = 96, .add = 1 },
     { .name = "attention_many", .n_head = 2, .head_dim = 64, .n_out = 1500 },
     { .name = "attention_odd", .n_head = 6, .head_dim = 40, .n_out = 72 },
+    { .name = "scan", .n_channel = 256, .n_out = 72 },
+    { .name = "scan_add", .n_channel = 1536, .n_out = 96, .add = 1 },
+    { .name = "scan_odd", .n_channel = 200, .n_out = 40 },
     { .name = "glu", .n_in = 256, .n_mid = 384, .glu = 1, .act = SPEC_ACT_SILU, .n_out = 72 },
     { .name = "glu_add", .n_in = 128, .n_mid = 1408, .glu = 1, .act = SPEC_ACT_SILU, .n_out = 128, .add = 1 },
     { .name = "glu_many", .n_in = 256, .n_mid = 3072, .glu = 1, .act = SPEC_ACT_SILU, .n_out = 520 },
@@ -32,10 +38,11 @@ typedef struct rows_test {
     const rows_case *c;
     char name[64];
     spec_dtype type;
-    int32_t n_made;
+    int32_t width, n_made; /* columns of what is in front, and of what the product in front makes */
     spec_weight *o, *up, *down;
     test_buffer q, k, v, x, other, bias, norm_weight;
-    plan_pair attended, residual, normed, made, y;
+    test_buffer scan_x, scan_bc, dt, z, a, skip, replay;
+    plan_pair front, state, cache_dt, cache_b, residual, normed, made, y;
 } rows_test;
 
 static rows_test open_rows(const test_device *d, const rows_case *c, spec_dtype type)
@@ -43,7 +50,9 @@ static rows_test open_rows(const test_device *d, const rows_case *c, spec_dtype 
     rows_test t = { .d = d, .c = c, .type = type, .n_made = c->glu ? c->n_mid / 2 : c->n_mid };
     snprintf(t.name, sizeof t.name, "%s, %s", c->name, spec_dtype_name(type));
     test_random random = { 61 };
-    const size_t rows = PLAN_ROWS, width = (size_t)(c->n_head * c->head_dim), mid = (size_t)t.n_made, n_in = (size_t)c->n_in;
+    t.width = c->n_channel ? c->n_channel : c->n_head * c->head_dim;
+    const size_t rows = PLAN_ROWS, width = (size_t)t.width, mid = (size_t)t.n_made, n_in = (size_t)c->n_in;
+    const size_t cached = (size_t)PLAN_SLOTS * 2 * PLAN_NODES;
     const size_t kv = c->n_head ? (size_t)PAGES * KV_HEADS * SPEC_PAGE * (size_t)c->head_dim : 1;
     t.q = support_plan_values(d, rows * width + 1, 2.0, SPEC_DTYPE_F32, &random);
     t.k = support_plan_values(d, kv, 2.0, type, &random);
@@ -51,12 +60,22 @@ static rows_test open_rows(const test_device *d, const rows_case *c, spec_dtype 
     t.other = support_plan_values(d, rows * mid + 1, 1.0, type, &random);
     t.bias = support_plan_values(d, (size_t)c->n_mid + 1, 1.0, SPEC_DTYPE_F32, &random);
     t.norm_weight = support_plan_values(d, n_in + 1, 1.0, SPEC_DTYPE_F32, &random);
-    t.attended = support_plan_pair(d, rows * width + 1, 1.0, type, &random);
+    t.front = support_plan_pair(d, rows * width + 1, 1.0, type, &random);
+    t.scan_x = support_plan_values(d, rows * width + 1, 1.0, type, &random);
+    t.scan_bc = support_plan_values(d, rows * 2 * STATES, 1.0, type, &random);
+    t.dt = support_plan_between(d, rows * width + 1, 0.001, 0.5, &random);
+    t.z = support_plan_values(d, rows * width + 1, 1.0, SPEC_DTYPE_F32, &random);
+    t.a = support_plan_between(d, width * STATES + 1, -2.0, -0.05, &random);
+    t.skip = support_plan_values(d, width + 1, 1.0, SPEC_DTYPE_F32, &random);
+    t.replay = support_plan_values(d, cached * width + 1, 1.0, type, &random);
+    t.state = support_plan_pair(d, PLAN_SLOTS * width * STATES + 1, 1.0, SPEC_DTYPE_F32, &random);
+    t.cache_dt = support_plan_pair(d, cached * width + 1, 0.1, SPEC_DTYPE_F32, &random);
+    t.cache_b = support_plan_pair(d, cached * STATES, 1.0, type, &random);
     t.residual = support_plan_pair(d, rows * (n_in + 1), 1.0, SPEC_DTYPE_F32, &random);
     t.normed = support_plan_pair(d, rows * n_in + 1, 1.0, type, &random);
     t.made = support_plan_pair(d, rows * mid + 1, 1.0, type, &random);
     t.y = support_plan_pair(d, rows * (size_t)c->n_out, 1.0, SPEC_DTYPE_F32, &random);
-    if (c->n_head) t.o = support_plan_weight(d, c->n_mid ? c->n_in : c->n_out, c->n_head * c->head_dim, type, 0, &random);
+    if (t.width) t.o = support_plan_weight(d, c->n_mid ? c->n_in : c->n_out, t.width, type, 0, &random);
     if (c->n_mid) t.up = support_plan_weight(d, c->n_mid, c->n_in, type, c->glu, &random);
     if (c->n_mid) t.down = support_plan_weight(d, c->n_out, t.n_made, type, 0, &random);
     return t;
@@ -64,8 +83,9 @@ static rows_test open_rows(const test_device *d, const rows_case *c, spec_dtype 
 
 static void close_rows(rows_test *t)
 {
-    plan_pair *pairs[] = { &t->attended, &t->residual, &t->normed, &t->made, &t->y };
-    test_buffer *buffers[] = { &t->q, &t->k, &t->v, &t->other, &t->bias, &t->norm_weight };
+    plan_pair *pairs[] = { &t->front, &t->state, &t->cache_dt, &t->cache_b, &t->residual, &t->normed, &t->made, &t->y };
+    test_buffer *buffers[] = { &t->q, &t->k, &t->v, &t->other, &t->bias, &t->norm_weight, &t->scan_x, &t->scan_bc, &t->dt, &t->z,
+                               &t->a, &t->skip, &t->replay };
     spec_weight *weights[] = { t->o, t->up, t->down };
     for (int32_t i = 0; i < N_ELEMENTS(pairs); i++) support_plan_free(pairs[i]);
     for (int32_t i = 0; i < N_ELEMENTS(buffers); i++) test_buffer_free(buffers[i]);
@@ -79,24 +99,41 @@ static spec_op product(const spec_weight *w, int32_t n_in, int32_t n_out, spec_v
     return (spec_op){ .kind = SPEC_OP_LINEAR, .u.linear = extra };
 }
 
+static spec_op attention_op(const rows_test *t, spec_view y)
+{
+    const rows_case *c = t->c;
+    return (spec_op){ .kind = SPEC_OP_ATTENTION,
+                      .u.attention = { .q = test_view(&t->q, t->width), .n_head = c->n_head, .scale = 0.3f, .y = y,
+                                       .kv = { t->k.data, t->v.data, t->type, PAGES, KV_HEADS, c->head_dim } } };
+}
+
+static spec_op scan_op(const rows_test *t, int32_t way, spec_view y)
+{
+    const int32_t n = t->width;
+    spec_op op = { .kind = SPEC_OP_SCAN };
+    op.u.scan = (spec_scan_args){
+        .n_head = n, .head_dim = 1, .n_state = STATES, .x_rep = 1, .b_rep = n, .c_rep = n, .a = t->a.data, .a_per_state = 1,
+        .d = t->skip.data, .dt_max = INFINITY, .x = test_view(&t->scan_x, n), .b = test_view(&t->scan_bc, 2 * STATES),
+        .c = support_plan_column(&t->scan_bc, 2 * STATES, STATES), .dt = test_view(&t->dt, n), .z = test_view(&t->z, n),
+        .dtype = t->type, .replay_y = t->replay.data, .replay_ld = n, .state = t->state.of[way].data,
+        .cache_dt = t->cache_dt.of[way].data, .cache_b = t->cache_b.of[way].data, .n_node = PLAN_NODES, .y = y };
+    return op;
+}
+
 static int32_t rows_ops(const rows_test *t, int32_t way, spec_op ops[MOST_OPS])
 {
     const rows_case *c = t->c;
-    const int32_t width = c->n_head * c->head_dim;
-    const spec_view attended = test_view(&t->attended.of[way], width), residual = test_view(&t->residual.of[way], c->n_in);
+    const spec_view front = test_view(&t->front.of[way], t->width), residual = test_view(&t->residual.of[way], c->n_in);
     const spec_view normed = test_view(&t->normed.of[way], c->n_in), made = test_view(&t->made.of[way], t->n_made);
     const spec_view y = test_view(&t->y.of[way], c->n_out);
     int32_t n = 0;
-    if (c->n_head)
-        ops[n++] = (spec_op){ .kind = SPEC_OP_ATTENTION,
-                              .u.attention = { .q = test_view(&t->q, width), .n_head = c->n_head, .scale = 0.3f, .y = attended,
-                                               .kv = { t->k.data, t->v.data, t->type, PAGES, KV_HEADS, c->head_dim } } };
-    if (c->n_head) {
+    if (t->width) {
         const spec_linear_args extra = { .add = c->n_mid ? 1 : c->add };
-        ops[n++] = product(t->o, width, c->n_mid ? c->n_in : c->n_out, attended, c->n_mid ? residual : y, extra);
+        ops[n++] = c->n_channel ? scan_op(t, way, front) : attention_op(t, front);
+        ops[n++] = product(t->o, t->width, c->n_mid ? c->n_in : c->n_out, front, c->n_mid ? residual : y, extra);
     }
     if (!c->n_mid) return n;
-    if (!c->n_head)
+    if (!t->width)
         ops[n++] = (spec_op){ .kind = SPEC_OP_NORM,
                               .u.norm = { .dim = c->n_in, .n_group = 1, .eps = 1e-5f, .weight = t->norm_weight.data,
                                           .x = residual, .y = normed } };
@@ -115,7 +152,8 @@ static void check_rows(void *test, const spec_step_block *step, const char *what
     for (int32_t way = 0; way < 2; way++) n = rows_ops(t, way, ops[way]);
     support_plan_run(t->d, ops[0], n, step, PLAN_NODES, PASSES);
     support_plan_one_by_one(t->d, ops[1], n, step, PLAN_NODES, PASSES);
-    const plan_tensor all[] = { { "y of attention", &t->attended }, { "the residual", &t->residual },
+    const plan_tensor all[] = { { "y of what is in front", &t->front }, { "the state", &t->state },
+                                { "cache_dt", &t->cache_dt }, { "cache_b", &t->cache_b }, { "the residual", &t->residual },
                                 { "y of the norm", &t->normed }, { "y of the product in front", &t->made },
                                 { "y", &t->y } };
     support_plan_same_all(t->d, t->name, what, all, N_ELEMENTS(all));

@@ -84,10 +84,10 @@ struct cuda_pending { /* a result that waits in pinned memory for sync() */
     size_t bytes;
 };
 
-/* The rows at `of` once more, as slabs; of NULL: none. */
-struct cuda_slabs {
+/* The rows at `of` once more, in the order that the product behind reads (cuda_linear.cuh); of NULL: none. */
+struct cuda_arranged {
     const void *of;
-    uint32_t *at;
+    uint16_t *at;
 };
 
 struct spec_queue {
@@ -106,11 +106,11 @@ struct spec_queue {
     size_t attention_floats, linear_floats;
     char *blas_workspace; /* with blas_bytes 0 no plan of the queue is a prefill */
     size_t blas_bytes;
-    /* What a product of many rows reads (cuda_linear_many.cu), as the operation in front of it has left it, and as this one does;
-     * next: the product behind the operation that a plan launches, or NULL. */
-    cuda_slabs in_slabs, out_slabs;
-    uint32_t *slabs[2]; /* places; an operation reads one and writes the other */
-    size_t slab_floats[2];
+    /* What a product reads, as the operation in front of it has left it, and as this one does; next: the product behind the
+     * operation that a plan launches, or NULL. */
+    cuda_arranged arranged_in, arranged_out;
+    uint16_t *arranged[2]; /* places; an operation reads one and writes the other */
+    size_t arranged_floats[2];
     const spec_linear_args *next;
     unsigned long long *argmax_part; /* [row_cap][CUDA_ARGMAX_PARTS] */
     unsigned int *argmax_count;      /* [row_cap], zero between calls */
@@ -237,10 +237,10 @@ void speci_cuda_plan_free(spec_queue *q, spec_prepared *plan);
 /* Floats of scratch that the operation would like in passes of such a plan (cuda_attention.cu, cuda_linear.cu). */
 size_t speci_cuda_attention_floats(const spec_attention_args *a, const spec_plan *plan);
 size_t speci_cuda_linear_floats(const spec_linear_args *a, const spec_plan *plan);
-size_t speci_cuda_slab_floats(const spec_linear_args *a, const spec_plan *plan);
-/* Where y [rows][n] goes a second time, as the slabs that the product behind reads; NULL: nowhere. read: the slabs that the
- * operation reads itself, or NULL. */
-uint32_t *speci_cuda_slabs_for(spec_queue *q, const spec_view *y, int n, const uint32_t *read);
+size_t speci_cuda_arranged_floats(const spec_linear_args *a, const spec_plan *plan);
+/* Where y [rows][n] goes a second time, in the order that the product behind reads: slabs of more than 32 rows, else tiles
+ * (cuda_linear.cuh). NULL: nowhere. read: what the operation itself reads in such an order, or NULL. */
+uint16_t *speci_cuda_arranged_for(spec_queue *q, const spec_view *y, int n, const uint16_t *read);
 size_t speci_cuda_q8_floats(const spec_linear_args *a, const spec_plan *plan);
 
 static inline bool cuda_is_float(spec_dtype t) { return t >= SPEC_DTYPE_F32 && t <= SPEC_DTYPE_F16; }

@@ -138,12 +138,12 @@ static __device__ __forceinline__ float reduce_max(float v)
 
 /* Grid: tiles of 1 << row_bits rows, tiles of `heads` query heads, `rep` to a K/V head, and chunks (1: the block walks all
  * and writes y). Query i of a tile is of its row i % rows; warp i brings its q and has its result. kv_first: the next kernel is
- * set up when K and V are asked for. slabs: y once more (cuda_linear.cuh), or NULL.
+ * set up when K and V are asked for. arranged: y once more, in `order` (cuda_linear.cuh), or NULL.
  * part: [STEPS][queries][D + 4]; scratch: [row][n_head][chunk][d + 2]. */
 template <typename T, int D, bool WHOLE>
 static __global__ void __launch_bounds__(D > 128 ? WARPS * 16 : WARPS * 32, 1)
 attention_matrix_kernel(const spec_step_block *step, const spec_attention_args a, int row_bits, int heads, int rep, bool vec,
-                        bool kv_first, float *scratch, uint16_t *slabs)
+                        bool kv_first, float *scratch, uint16_t *arranged, linear_order order)
 {
     constexpr int N = D / 32, STRIDE = D + 4;
     extern __shared__ __align__(16) float part[];
@@ -283,12 +283,11 @@ attention_matrix_kernel(const spec_step_block *step, const spec_attention_args a
 #pragma unroll
     for (int e = 0; e < N; e++)
         if (lane + 32 * e < d) store_any(a.y.data, a.y.dtype, to + 32 * e, y[e]);
-    if (!slabs) return;
+    if (!arranged) return;
 #pragma unroll
     for (int e = 0; e < N; e++)
-        if (lane + 32 * e < d)
-            slabs[slab_element(my_row, my_head * d + lane + 32 * e, a.n_head * d)] = (uint16_t)bits16(from_f32<T>(y[e]));
-    slab_fence();
+        if (lane + 32 * e < d) put_arranged<T>(arranged, order, my_row, my_head * d + lane + 32 * e, a.n_head * d, y[e]);
+    if (order == ORDER_SLABS) slab_fence();
 }
 
 /* --- launcher --- */
@@ -314,11 +313,11 @@ static spec_status launch(spec_queue *q, const spec_attention_args *a, int split
     const bool kv_first = rows == 1 && chunks == 1 && 5 * tiles() > n_sm;
     const size_t query = (size_t)STEPS * (D + 4) * sizeof(float), bytes = (size_t)(heads << bits) * query;
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(QUERIES * query));
-    uint32_t *slabs = NULL;
-    if (chunks == 1 && a->y.dtype == a->kv.dtype) slabs = speci_cuda_slabs_for(q, &a->y, a->n_head * a->kv.head_dim, NULL);
+    uint16_t *arranged = NULL;
+    if (chunks == 1 && a->y.dtype == a->kv.dtype) arranged = speci_cuda_arranged_for(q, &a->y, a->n_head * a->kv.head_dim, NULL);
     const dim3 grid((unsigned)cuda_div_up(rows, 1 << bits), (unsigned)(a->n_head / heads), (unsigned)chunks);
     SPEC_TRY(cuda_launch(q, "attention", kernel, grid, dim3((unsigned)warps * 32), bytes, 1, q->d_step, *a, bits, heads, rep,
-                         vec, kv_first, q->attention_scratch, (uint16_t *)slabs));
+                         vec, kv_first, q->attention_scratch, arranged, linear_order_of(q)));
     return chunks > 1 ? speci_cuda_attention_merge(q, a, chunks) : SPEC_OK;
 }
 

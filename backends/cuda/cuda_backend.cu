@@ -173,7 +173,7 @@ static marked_queue *marked(spec_queue *q) { return static_cast<marked_queue *>(
 /* How large everything is; sizes in bytes unless said. */
 struct queue_sizes {
     int32_t rows; /* of row operations */
-    size_t step, param, argmax, attention_floats, linear_floats, slab_floats, workspace, slot, result, total;
+    size_t step, param, argmax, attention_floats, linear_floats, arranged_floats, workspace, slot, result, total;
 };
 
 /* Every part of a step at its capacity. */
@@ -204,8 +204,8 @@ static queue_sizes measure(const spec_plan *plans, int32_t n_plan, int32_t n_voc
             if (op->kind == SPEC_OP_LINEAR && (n = speci_cuda_linear_floats(&op->u.linear, p)) > z.linear_floats)
                 z.linear_floats = n;
             if (j > 0 && op[-1].kind == SPEC_OP_LINEAR && op->kind == SPEC_OP_LINEAR &&
-                (n = speci_cuda_slab_floats(&op->u.linear, p)) > z.slab_floats)
-                z.slab_floats = n;
+                (n = speci_cuda_arranged_floats(&op->u.linear, p)) > z.arranged_floats)
+                z.arranged_floats = n;
         }
     }
     const size_t rows = (size_t)z.rows;
@@ -216,7 +216,7 @@ static queue_sizes measure(const spec_plan *plans, int32_t n_plan, int32_t n_voc
     if (z.slot < (size_t)64 << 10) z.slot = (size_t)64 << 10;
     z.result = rows * (64 * 8 + 32) + ((size_t)64 << 10);
     z.total = z.step + z.param + z.argmax + cuda_round_up(z.attention_floats * 4, 256) +
-              cuda_round_up(z.linear_floats * 4, 256) + cuda_round_up(z.slab_floats * 4, 256) + z.workspace;
+              cuda_round_up(z.linear_floats * 4, 256) + cuda_round_up(z.arranged_floats * 4, 256) + z.workspace;
     return z;
 }
 
@@ -254,8 +254,8 @@ static void queue_divide(spec_queue *q, const queue_sizes *z)
     q->argmax_count = (unsigned int *)(q->argmax_part + (size_t)z->rows * CUDA_ARGMAX_PARTS), p += z->argmax;
     q->attention_scratch = (float *)p, p += cuda_round_up(z->attention_floats * 4, 256);
     q->linear_scratch = (float *)p, p += cuda_round_up(z->linear_floats * 4, 256);
-    q->slabs[0] = (uint32_t *)q->linear_scratch, q->slab_floats[0] = z->linear_floats;
-    q->slabs[1] = (uint32_t *)p, q->slab_floats[1] = z->slab_floats, p += cuda_round_up(z->slab_floats * 4, 256);
+    q->arranged[0] = (uint16_t *)q->linear_scratch, q->arranged_floats[0] = z->linear_floats;
+    q->arranged[1] = (uint16_t *)p, q->arranged_floats[1] = z->arranged_floats, p += cuda_round_up(z->arranged_floats * 4, 256);
     q->blas_workspace = p, q->blas_bytes = z->workspace;
     q->step_cap = z->step, q->slot_bytes = z->slot, q->result_cap = z->result, q->row_cap = z->rows;
     q->attention_floats = z->attention_floats, q->linear_floats = z->linear_floats;

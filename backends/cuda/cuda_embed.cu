@@ -42,7 +42,9 @@ static __global__ void embed_kernel(const spec_step_block *step, T table, int n_
         const bool there = c < dim;
         const float v = there && valid ? scale * table.at(token, c) : 0.0f;
         if (there) out[c] = v;
-        if (next.weight) norm_put<__nv_bfloat16>(next, r, c, v, there ? next.weight[c] : 0.0f, there);
+        const float weight = next.weight && there ? next.weight[c] : 0.0f;
+        if (next.weight) norm_put<__nv_bfloat16>(next, r, c, v, weight, there);
+        if (next.tiles && there) put_arranged<__nv_bfloat16>(next.tiles, ORDER_TILES, r, c, dim, v * weight);
     }
 }
 
@@ -87,7 +89,7 @@ spec_status speci_cuda_embed(spec_queue *q, const spec_embed_args *a)
     return embed(q, a, norm_out());
 }
 
-/* Of more rows the norm writes slabs as well (cuda_linear.cuh). */
+/* Of more rows the norm writes slabs as well. */
 bool speci_cuda_embed_norm(spec_queue *q, const spec_embed_args *a, const spec_norm_args *norm, spec_status *status)
 {
     if (q->shape.phase != SPEC_PHASE_DECODE || q->shape.rows > LINEAR_FEW ||
@@ -96,6 +98,8 @@ bool speci_cuda_embed_norm(spec_queue *q, const spec_embed_args *a, const spec_n
     if ((*status = cuda_enter_op(q, "embed")) != SPEC_OK || (*status = speci_cuda_check_embed(q->dev, a)) != SPEC_OK ||
         (*status = speci_cuda_check_norm(q->dev, norm)) != SPEC_OK)
         return true;
-    *status = embed(q, a, norm_out_of(norm));
+    norm_out next = norm_out_of(norm);
+    next.tiles = speci_cuda_arranged_for(q, &norm->y, norm->dim, NULL);
+    *status = embed(q, a, next);
     return true;
 }

@@ -40,10 +40,15 @@ enum {
  * one part of K; these meet in shared memory. Nothing else is shared: each lane reads only the weights that it copied to
  * its warp's ring. What it needs of x for a block of the ring is loaded to registers together with the block, that is
  * DEPTH blocks ahead: loads return in order, and one asked for later would wait for all the weights that were asked for
- * before it. WHOLE: rows of x are whole blocks and lie at multiples of 16 bytes, as in most models; the code for other
- * rows would stand in the way of fetching the code that runs, as would what MORE adds. With BEST each thread keeps the
- * largest of its places of all tiles, and the block's largest go to memory at its end. With CONV a tile's known inputs are
- * on their way while the tile in front is multiplied, and the entities that are no rows are divided among all blocks. */
+ * before it. X: how x lies; code for other ways would stand in the way of fetching the code that runs, as would what MORE adds.
+ * With BEST each thread keeps the largest of its places of all tiles, and the block's largest go to memory at its end. With
+ * CONV a tile's known inputs are on their way while the tile in front is multiplied, and the entities that are no rows are
+ * divided among all blocks. */
+enum few_x {
+    X_ANY,  /* rows of any length, anywhere */
+    X_ROWS, /* rows of whole blocks, at multiples of 16 bytes, as in most models */
+    X_TILES /* such rows as tiles (cuda_linear.cuh); y goes to tiles as well where the product behind takes them */
+};
 template <int MT, int NT> struct few_block {
     enum { CHUNKS = MT == 1 && NT < 4 ? 4 : 2, SIZE = CHUNKS * MT * 2 * 32 /* uint4 */ };
     /* Blocks go on to their next tile, and read on while they add up. With glu each has one tile, whose sums take the
@@ -54,7 +59,7 @@ template <int MT, int NT> struct few_block {
 /* Blocks that a multiprocessor has room for. */
 static constexpr int few_blocks(int nt, int depth) { return nt == 1 && depth == 2 ? 3 : 2; }
 
-template <typename T, int MT, int NT, int DEPTH, bool WHOLE, linear_more MORE>
+template <typename T, int MT, int NT, int DEPTH, few_x X, linear_more MORE>
 static __global__ void __launch_bounds__(MMA_THREADS, few_blocks(NT, DEPTH))
 linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x, int ld_x, int n_in, int aligned,
                   linear_out o, linear_extra<MORE> extra)
@@ -112,10 +117,13 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
     grid_wait();
     if (row0 >= n_row) return copy_wait<0>();
 
+    constexpr int PITCH = X == X_TILES ? TILE_ROWS : 1; /* from 32 k of a row to the next, in 64 bytes */
     const T *x_row[NT];
 #pragma unroll
-    for (int n = 0; n < NT; n++) /* beyond the last row: not stored */
-        x_row[n] = x + (size_t)min(row0 + n * 8 + g, n_row - 1) * ld_x + k0 + t * 8;
+    for (int n = 0; n < NT; n++) { /* beyond the last row: not stored */
+        const int row = min(row0 + n * 8 + g, n_row - 1);
+        x_row[n] = x + (X == X_TILES ? tile_element(row, k0, n_in) : (size_t)row * ld_x + k0) + t * 8;
+    }
     uint4 b[DEPTH][CHUNKS][NT];
     auto load_x = [&](int slot, int block) {
         const int left = n_in - k0 - t * 8 - block * K; /* columns from here on */
@@ -123,8 +131,8 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
         for (int n = 0; n < NT; n++)
 #pragma unroll
             for (int c = 0; c < CHUNKS; c++) {
-                const T *at = x_row[n] + block * K;
-                b[slot][c][n] = WHOLE ? ((const uint4 *)at)[c * 4] : load_x8(at, c * 32, left, aligned);
+                const T *at = x_row[n] + block * K * PITCH;
+                b[slot][c][n] = X != X_ANY ? ((const uint4 *)at)[c * 4 * PITCH] : load_x8(at, c * 32, left, aligned);
             }
     };
 #pragma unroll
@@ -219,6 +227,11 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
             }
             if (NORMS) asm volatile("" : "+f"(y)); /* the compiler would copy the way here for products without a norm behind */
             if (NEXT && o.next.weight) norm_put<T>(o.next, row0 + r, m, y, next_weight, there);
+            if constexpr (X == X_TILES) {
+                if (there && o.arranged) put_arranged<T>(o.arranged, ORDER_TILES, row0 + r, m, m_end, y);
+                if (NEXT && there && o.next.tiles)
+                    put_arranged<T>(o.next.tiles, ORDER_TILES, row0 + r, m, m_end, y * next_weight);
+            }
             if (MORE == LINEAR_BEST && there) better(&best[e], y, m);
         }
     }
@@ -229,11 +242,11 @@ linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x,
     }
 }
 
-template <typename T, int MT, int NT, int DEPTH, bool WHOLE, linear_more MORE>
+template <typename T, int MT, int NT, int DEPTH, few_x X, linear_more MORE>
 static spec_status launch_few_with(spec_queue *q, const spec_linear_args *a, const linear_out &o, int rows, bool aligned,
                                    const linear_extra<MORE> &extra = {})
 {
-    auto *kernel = linear_few_kernel<T, MT, NT, DEPTH, WHOLE, MORE>;
+    auto *kernel = linear_few_kernel<T, MT, NT, DEPTH, X, MORE>;
     constexpr bool STAYS = few_block<MT, NT>::STAYS;
     constexpr int RINGS = MMA_WARPS * DEPTH * few_block<MT, NT>::SIZE * 16, SUMS = MMA_WARPS * NT * 8 * (MT * 16 + 4) * 4;
     const size_t bytes = STAYS ? RINGS + SUMS : RINGS > SUMS ? RINGS : SUMS;
@@ -241,31 +254,45 @@ static spec_status launch_few_with(spec_queue *q, const spec_linear_args *a, con
     const int tiles = cuda_div_up(o.n_out / MT, 16), room = STAYS ? few_blocks(NT, DEPTH) * q->dev->n_sm : tiles;
     const dim3 grid((unsigned)(tiles < room ? tiles : room), (unsigned)cuda_div_up(rows, NT * 8));
     return cuda_launch(q, "linear", kernel, grid, dim3(MMA_THREADS), bytes, 1, q->d_step, (const T *)a->w->data, a->w->ld,
-                       (const T *)a->x.data, a->x.ld, a->n_in, (int)aligned, o, extra);
+                       (const T *)(X == X_TILES ? q->arranged_in.at : a->x.data), a->x.ld, a->n_in, (int)aligned, o, extra);
 }
 
-template <typename T, int MT, int NT, int DEPTH, bool WHOLE>
+template <typename T, int MT, int NT, int DEPTH, few_x X>
 static spec_status launch_few_deep(spec_queue *q, const spec_linear_args *a, const linear_out &o, int rows, bool aligned)
 {
-    if constexpr (MT == 1 && WHOLE)
-        if (o.best) return launch_few_with<T, MT, NT, DEPTH, WHOLE, LINEAR_BEST>(q, a, o, rows, aligned);
+    if constexpr (MT == 1 && X != X_ANY)
+        if (o.best) return launch_few_with<T, MT, NT, DEPTH, X, LINEAR_BEST>(q, a, o, rows, aligned);
     if constexpr (std::is_same_v<T, __nv_bfloat16>)
         if (a->squares || o.next.weight)
-            return launch_few_with<T, MT, NT, DEPTH, WHOLE, LINEAR_NORMS>(q, a, o, rows, aligned);
-    return launch_few_with<T, MT, NT, DEPTH, WHOLE, LINEAR_PLAIN>(q, a, o, rows, aligned);
+            return launch_few_with<T, MT, NT, DEPTH, X, LINEAR_NORMS>(q, a, o, rows, aligned);
+    return launch_few_with<T, MT, NT, DEPTH, X, LINEAR_PLAIN>(q, a, o, rows, aligned);
 }
 
 /* Copies in flight per warp: three where a part of K is as long as that; for more rows than 8 the registers allow two. */
 static bool is_deep(const spec_linear_args *a) { return cuda_chunks(a->n_in) > 2 * LINEAR_PARTS; }
 static int few_depth(const spec_linear_args *a, int nt) { return nt == 1 && is_deep(a) ? 3 : 2; }
 
+/* Has the operation in front left x as tiles? */
+static bool has_tiles(const spec_queue *q, const spec_linear_args *a)
+{
+    return q->arranged_in.of == a->x.data && q->shape.rows <= TILE_MOST;
+}
+
 template <typename T, int MT, int NT>
 static spec_status launch_few(spec_queue *q, const spec_linear_args *a, const linear_out &o, int rows, bool aligned)
 {
     constexpr int DEPTH = NT == 1 ? 3 : 2;
-    if (!aligned || a->n_in % CUDA_CHUNK != 0) return launch_few_deep<T, MT, NT, 2, false>(q, a, o, rows, aligned);
-    if (few_depth(a, NT) == DEPTH) return launch_few_deep<T, MT, NT, DEPTH, true>(q, a, o, rows, aligned);
-    return launch_few_deep<T, MT, NT, 2, true>(q, a, o, rows, aligned);
+    if (!aligned || a->n_in % CUDA_CHUNK != 0) return launch_few_deep<T, MT, NT, 2, X_ANY>(q, a, o, rows, aligned);
+    const bool deep = few_depth(a, NT) == DEPTH;
+    if constexpr (NT < 4)
+        if (has_tiles(q, a)) {
+            linear_out also = o;
+            if (!o.next.weight) also.arranged = speci_cuda_arranged_for(q, &a->y, o.glu ? o.n_out / 2 : o.n_out, q->arranged_in.at);
+            return deep ? launch_few_deep<T, MT, NT, DEPTH, X_TILES>(q, a, also, rows, aligned)
+                        : launch_few_deep<T, MT, NT, 2, X_TILES>(q, a, also, rows, aligned);
+        }
+    return deep ? launch_few_deep<T, MT, NT, DEPTH, X_ROWS>(q, a, o, rows, aligned)
+                : launch_few_deep<T, MT, NT, 2, X_ROWS>(q, a, o, rows, aligned);
 }
 
 template <typename T>
@@ -450,7 +477,7 @@ static bool linear_blas(spec_queue *q, const spec_linear_args *a, const linear_o
 size_t speci_cuda_linear_floats(const spec_linear_args *a, const spec_plan *plan)
 {
     if (a->w && a->w->q8) return speci_cuda_q8_floats(a, plan);
-    if (plan->phase != SPEC_PHASE_PREFILL) return speci_cuda_slab_floats(a, plan);
+    if (plan->phase != SPEC_PHASE_PREFILL) return speci_cuda_arranged_floats(a, plan);
     if (!a->bias && !a->glu && a->act == SPEC_ACT_NONE) return 0;
     return (size_t)plan->n_row_max * (size_t)a->n_out;
 }
@@ -488,11 +515,35 @@ static bool linear_aligned(const spec_linear_args *a)
     return cuda_aligned(a->x.data, 16) && (size_t)a->x.ld * cuda_size(a->x.dtype) % 16 == 0;
 }
 
-/* Are the kernels those of 16-bit weights, with x as in most models (WHOLE)? What they do besides they do there. */
+/* Are the kernels those of 16-bit weights, with x as in most models (X_ROWS)? What they do besides they do there. */
 static bool has_whole(const spec_queue *q, const spec_linear_args *a)
 {
     return !SPEC_CUDA_LINEAR_FMA && q->shape.phase == SPEC_PHASE_DECODE && !a->w->q8 && cuda_size(a->w->dtype) == 2 &&
            linear_aligned(a) && a->n_in % CUDA_CHUNK == 0;
+}
+
+size_t speci_cuda_order_floats(const spec_linear_args *a, int rows)
+{
+    const int block = rows > LINEAR_FEW ? (int)SLAB_ROWS : (int)TILE_ROWS;
+    return (size_t)cuda_div_up(rows, block) * block * (size_t)cuda_chunks(a->n_in) * CUDA_CHUNK / 2;
+}
+size_t speci_cuda_arranged_floats(const spec_linear_args *a, const spec_plan *plan)
+{
+    const bool some = plan->phase == SPEC_PHASE_DECODE && cuda_size(a->x.dtype) == 2 && plan->n_row_max >= TILE_LEAST;
+    return some ? speci_cuda_order_floats(a, plan->n_row_max) : 0;
+}
+
+uint16_t *speci_cuda_arranged_for(spec_queue *q, const spec_view *y, int n, const uint16_t *read)
+{
+    const spec_linear_args *const next = q->next;
+    const int other = read == q->arranged[0], rows = q->shape.rows;
+    if (!next || !next->w || next->w->q8 || next->x.data != y->data || next->x.ld != y->ld || next->x.dtype != y->dtype ||
+        next->n_in != n || n % CUDA_CHUNK != 0 || q->arranged_floats[other] < speci_cuda_order_floats(next, q->n_row_run))
+        return NULL;
+    const bool tiles = rows >= TILE_LEAST && rows <= TILE_MOST && has_whole(q, next);
+    if (!tiles && (q->shape.phase != SPEC_PHASE_DECODE || !speci_cuda_is_many(q, next))) return NULL;
+    q->arranged_out.of = y->data, q->arranged_out.at = q->arranged[other];
+    return q->arranged_out.at;
 }
 
 static spec_status multiply(spec_queue *q, const spec_linear_args *a, const linear_out &o)
@@ -536,20 +587,26 @@ bool speci_cuda_linear_norm(spec_queue *q, const spec_linear_args *a, const spec
         return true;
     linear_out o = linear_out_of(a);
     o.next = norm_out_of(norm);
+    if (has_tiles(q, a)) o.next.tiles = speci_cuda_arranged_for(q, &norm->y, norm->dim, q->arranged_in.at);
     *status = launch_mma<__nv_bfloat16>(q, a, o, q->shape.rows, linear_aligned(a));
     return true;
 }
 
 /* --- and the convolution of what it makes --- */
 
-template <typename T>
+template <typename T, few_x X>
 static spec_status launch_conv(spec_queue *q, const spec_linear_args *a, const linear_extra<LINEAR_CONV> &extra)
 {
     const int rows = q->shape.rows;
     const linear_out o = linear_out_of(a);
-    if (rows > 8) return launch_few_with<T, 1, 2, 2, true>(q, a, o, rows, true, extra);
-    return few_depth(a, 1) == 3 ? launch_few_with<T, 1, 1, 3, true>(q, a, o, rows, true, extra)
-                                : launch_few_with<T, 1, 1, 2, true>(q, a, o, rows, true, extra);
+    if (rows > 8) return launch_few_with<T, 1, 2, 2, X>(q, a, o, rows, true, extra);
+    return few_depth(a, 1) == 3 ? launch_few_with<T, 1, 1, 3, X>(q, a, o, rows, true, extra)
+                                : launch_few_with<T, 1, 1, 2, X>(q, a, o, rows, true, extra);
+}
+template <typename T>
+static spec_status launch_conv(spec_queue *q, const spec_linear_args *a, const linear_extra<LINEAR_CONV> &extra)
+{
+    return has_tiles(q, a) ? launch_conv<T, X_TILES>(q, a, extra) : launch_conv<T, X_ROWS>(q, a, extra);
 }
 
 /* Are the convolution's inputs whole tiles of y? */

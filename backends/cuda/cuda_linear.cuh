@@ -17,7 +17,7 @@ struct linear_out {
     norm_in norm;  /* of x */
     norm_out next; /* of y; by linear_few_kernel alone */
     unsigned long long *best; /* [rows] or NULL: raised to the ranks of the rows' largest (cuda_rank.cuh) */
-    uint16_t *slabs;          /* y once more, or NULL */
+    uint16_t *arranged;       /* y once more, or NULL */
 };
 
 /* What a kernel of 16-bit products has code for besides: it would stand in the way of the code that all run.
@@ -42,7 +42,7 @@ static inline linear_out linear_out_of(const spec_linear_args *a)
     o.y = a->y.data, o.bias = a->bias, o.y_type = a->y.dtype, o.ld_y = a->y.ld, o.n_out = a->n_out, o.act = a->act;
     o.glu = a->glu != 0, o.add = a->add != 0, o.scale = a->scale;
     o.bare = !a->bias && !a->glu && a->act == SPEC_ACT_NONE;
-    o.norm = norm_in_of(a), o.next = norm_out(), o.best = NULL, o.slabs = NULL;
+    o.norm = norm_in_of(a), o.next = norm_out(), o.best = NULL, o.arranged = NULL;
     return o;
 }
 
@@ -206,11 +206,28 @@ static __device__ __forceinline__ void mma_chunk(float acc[4], const uint4 &a0, 
 /* 17 to 32 rows of a 16-bit type where the matrix is wide (cuda_linear_part.cu); false: nothing was launched. */
 bool speci_cuda_linear_part(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned, spec_status *status);
 
+/* Floats of x in the order that a product of so many rows reads. */
+size_t speci_cuda_order_floats(const spec_linear_args *a, int rows);
+
 /* More than 32 rows of a 16-bit type (cuda_linear_many.cu): whether a product in a decode pass is one, and its launcher. */
 bool speci_cuda_is_many(const spec_queue *q, const spec_linear_args *a);
 spec_status speci_cuda_linear_many(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned);
 
-/* There x is read from slabs in scratch. The units (16 bytes) of a slab of 64 rows and 64 k: [2 chunks][4 words][64 rows],
+/* How x lies once more in scratch for the product that reads it: the operation in front writes it so as well
+ * (speci_cuda_arranged_for). */
+enum linear_order { ORDER_ROWS /* not at all */, ORDER_TILES, ORDER_SLABS };
+static inline linear_order linear_order_of(const spec_queue *q) { return q->shape.rows > LINEAR_FEW ? ORDER_SLABS : ORDER_TILES; }
+
+/* Up to 16 rows: tiles of 8 rows and 32 k, 64 bytes of each row after the other, since a load of a lane's 16 bytes each then
+ * touches 4 whole lines, not 8 halves; how many lines loads touch is what they cost. */
+enum { TILE_LEAST = 5, TILE_MOST = 16 /* rows */, TILE_ROWS = 8 };
+static __device__ __forceinline__ size_t tile_element(int row, int k, int n_in)
+{
+    const size_t tile = (size_t)(row / TILE_ROWS) * (n_in / 32) + k / 32;
+    return (tile * TILE_ROWS + row % TILE_ROWS) * 32 + k % 32;
+}
+
+/* More than 32: slabs. The units (16 bytes) of a slab of 64 rows and 64 k: [2 chunks][4 words][64 rows],
  * where word j of a chunk of 32 k is the words j, j + 4, j + 8, j + 12 of the row. All of x: [blocks of rows][k / 64]. */
 enum { SLAB_ROWS = 64, SLAB = 2 * 4 * SLAB_ROWS };
 
@@ -224,5 +241,12 @@ static __device__ __forceinline__ size_t slab_word(int row, int k, int n_in)
 static __device__ __forceinline__ size_t slab_element(int row, int k, int n_in) { return 2 * slab_word(row, k, n_in) + k % 2; }
 /* Who writes slabs makes the fence: where they are read it would wait for copies of weights. */
 static __device__ __forceinline__ void slab_fence() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+
+/* Element k of n of a row of y, once more. */
+template <typename T>
+static __device__ __forceinline__ void put_arranged(uint16_t *to, linear_order order, int row, int k, int n, float y)
+{
+    to[order == ORDER_TILES ? tile_element(row, k, n) : slab_element(row, k, n)] = (uint16_t)bits16(from_f32<T>(y));
+}
 
 #endif

@@ -4,8 +4,7 @@
  * Weights are the operand that the instruction takes from registers: a lane reads only what it copied itself to its
  * warp's ring, 16 bytes that make two instructions, as for few rows (cuda_linear.cu). x is the operand from shared
  * memory, in slabs of 64 k that the warps ask for by turns. Its k have to be in the same order (cuda_wgmma.cuh), which is
- * seen to once, since all blocks read x: by the norm, the attention or the product in front (speci_cuda_slabs_for), else by a
- * kernel of its own.
+ * seen to once, since all blocks read x: by what makes it, where that can (speci_cuda_arranged_for), else by a kernel of its own.
  *
  * Same order of the same sums as for few rows: the 8, 2 or 1 blocks of a cluster share an output's parts, and wgmma's
  * sum of 16 k has the bits of mma.sync's. */
@@ -206,7 +205,7 @@ linear_many_kernel(const spec_step_block *step, const T *w, int ld_w, const uint
             const float y = linear_put(
                 o, at + e / 2 * o.ld_y + e % 2,
                 linear_value(o, m + e % 2, f * v[0][e % 2 * 2 + e / 2], f * v[0][2 + e / 2]), was[e / 2][e % 2]);
-            if (TWICE) o.slabs[slab_element(row + n * 8 + e / 2, m + e % 2, m_end)] = (uint16_t)bits16(from_f32<T>(y));
+            if (TWICE) put_arranged<T>(o.arranged, ORDER_SLABS, row + n * 8 + e / 2, m + e % 2, m_end, y);
             if (BEST) better(&best[e / 2], y, m + e % 2);
         }
         if (BEST) { /* of the warp, in place of sums that only this thread has read */
@@ -266,37 +265,15 @@ static many_way<T> find_way(const spec_queue *q, const spec_linear_args *a, cons
     return *best;
 }
 
-/* Slabs of all rows. */
-static size_t floats_of(const spec_linear_args *a, int rows)
-{
-    return (size_t)cuda_div_up(rows, SLAB_ROWS) * SLAB_ROWS * (size_t)cuda_chunks(a->n_in) * CUDA_CHUNK / 2;
-}
-size_t speci_cuda_slab_floats(const spec_linear_args *a, const spec_plan *plan)
-{
-    const bool many = plan->phase == SPEC_PHASE_DECODE && cuda_size(a->x.dtype) == 2 && plan->n_row_max > LINEAR_FEW;
-    return many ? floats_of(a, plan->n_row_max) : 0;
-}
-
 bool speci_cuda_is_many(const spec_queue *q, const spec_linear_args *a)
 {
     /* The queue was opened for the operation, or it does without scratch. */
-    return cuda_size(a->x.dtype) == 2 && q->shape.rows > LINEAR_FEW && q->linear_floats >= floats_of(a, q->n_row_run);
-}
-
-uint32_t *speci_cuda_slabs_for(spec_queue *q, const spec_view *y, int n, const uint32_t *read)
-{
-    const spec_linear_args *const next = q->next;
-    const int other = read == q->slabs[0];
-    if (!next || q->shape.phase != SPEC_PHASE_DECODE || !next->w || next->w->q8 || !speci_cuda_is_many(q, next) ||
-        next->x.data != y->data || next->x.ld != y->ld || next->x.dtype != y->dtype || next->n_in != n ||
-        n % CUDA_CHUNK != 0 || q->slab_floats[other] < floats_of(next, q->n_row_run))
-        return NULL;
-    q->out_slabs.of = y->data, q->out_slabs.at = q->slabs[other];
-    return q->out_slabs.at;
+    return cuda_size(a->x.dtype) == 2 && q->shape.rows > LINEAR_FEW &&
+           q->linear_floats >= speci_cuda_order_floats(a, q->n_row_run);
 }
 
 template <typename T, linear_more MORE>
-static spec_status multiply(spec_queue *q, const spec_linear_args *a, const linear_out &o, const uint32_t *slabs)
+static spec_status multiply(spec_queue *q, const spec_linear_args *a, const linear_out &o, const uint16_t *slabs)
 {
     const int rows = q->shape.rows;
     const many_way<T> way = find_way<T, MORE>(q, a, o);
@@ -310,14 +287,14 @@ template <typename T>
 static spec_status linear_many(spec_queue *q, const spec_linear_args *a, linear_out o, bool aligned)
 {
     const dim3 chunks((unsigned)cuda_chunks(a->n_in), (unsigned)cuda_div_up(q->shape.rows, SLAB_ROWS));
-    const bool arranged = q->in_slabs.of == a->x.data;
-    uint32_t *const slabs = arranged ? q->in_slabs.at : q->slabs[0];
+    const bool arranged = q->arranged_in.of == a->x.data;
+    uint16_t *const slabs = arranged ? q->arranged_in.at : q->arranged[0];
     if (!arranged)
         SPEC_TRY(cuda_launch(q, "linear", linear_arrange_kernel<T>, chunks, dim3(4 * SLAB_ROWS), 0, 1, q->d_step,
                              (const T *)a->x.data, a->x.ld, a->n_in, (int)aligned, (uint4 *)slabs));
     if (o.best) return multiply<T, LINEAR_BEST>(q, a, o, slabs);
-    o.slabs = (uint16_t *)speci_cuda_slabs_for(q, &a->y, o.glu ? o.n_out / 2 : o.n_out, slabs);
-    if (o.slabs) return multiply<T, LINEAR_SLABS>(q, a, o, slabs);
+    o.arranged = speci_cuda_arranged_for(q, &a->y, o.glu ? o.n_out / 2 : o.n_out, slabs);
+    if (o.arranged) return multiply<T, LINEAR_SLABS>(q, a, o, slabs);
     if constexpr (std::is_same_v<T, __nv_bfloat16>) /* no norm is deferred in float16 */
         if (a->squares) return multiply<T, LINEAR_NORMS>(q, a, o, slabs);
     return multiply<T, LINEAR_PLAIN>(q, a, o, slabs);

@@ -6,7 +6,7 @@
  * so the order of its sums, is a function of its width. Groups of whole float4s are held in registers, up to 4 a
  * thread; others are read twice (three times), the second time from L1. RMS norms without gate and bias, which most
  * models have, get code of their own: a tenth, and what a kernel takes that runs once a layer is the fetching of it.
- * In front of a product of many rows y is written once more, as the slabs that the product reads.
+ * In front of a product y is written once more, in the order that the product reads (cuda_linear.cuh).
  *
  * Deferred norms (cuda_norm.cuh) sum over 16 columns only: a thread has four of them, and no block waits for itself. */
 #include "cuda_linear.cuh"
@@ -74,12 +74,23 @@ static __device__ __forceinline__ uint2 pack4(int dtype, float4 v)
     return make_uint2(bits(v.x) | bits(v.y) << 16, bits(v.z) | bits(v.w) << 16);
 }
 
+/* y of row r, columns c to c + 3, once more. */
+template <linear_order ORDER>
+static __device__ __forceinline__ void put_quad(uint16_t *to, int r, int c, int dim, uint2 packed)
+{
+    if constexpr (ORDER == ORDER_TILES) *(uint2 *)(to + tile_element(r, c, dim)) = packed;
+    if constexpr (ORDER == ORDER_SLABS) {
+        ((uint32_t *)to)[slab_word(r, c, dim)] = packed.x;
+        ((uint32_t *)to)[slab_word(r, c + 2, dim)] = packed.y;
+    }
+}
+
 /* Q float4s a thread: number k of thread i is that at column 4 (i + threads k). The weights do not wait for the pass. share:
  * 1 / width.
- * PLAIN: RMS, no gate, no bias. SLABS: of y, a second time. */
-template <int Q, bool PLAIN, bool SLABS>
+ * PLAIN: RMS, no gate, no bias. ORDER: in which y is written a second time. */
+template <int Q, bool PLAIN, linear_order ORDER>
 static __global__ void __launch_bounds__(NORM_THREADS)
-norm_quad_kernel(const spec_step_block *step, const spec_norm_args a, int width, float share, uint32_t *slabs)
+norm_quad_kernel(const spec_step_block *step, const spec_norm_args a, int width, float share, uint16_t *arranged)
 {
     __shared__ float shared[32];
     const int r = (int)blockIdx.y, c0 = (int)blockIdx.x * width, n = width / 4;
@@ -131,12 +142,9 @@ norm_quad_kernel(const spec_step_block *step, const spec_norm_args a, int width,
         }
         const uint2 packed = pack4(a.y.dtype, y);
         *(uint2 *)((uint16_t *)a.y.data + out) = packed;
-        if constexpr (SLABS) {
-            slabs[slab_word(r, c, a.dim)] = packed.x;
-            slabs[slab_word(r, c + 2, a.dim)] = packed.y;
-        }
+        put_quad<ORDER>(arranged, r, c, a.dim, packed);
     }
-    if constexpr (SLABS) slab_fence();
+    if constexpr (ORDER == ORDER_SLABS) slab_fence();
 }
 
 /* ------------------------------------------------------------------------------ deferred --- */
@@ -145,9 +153,9 @@ enum { DEFERRED_THREADS = 128 };
 static_assert(SPEC_SQUARES == 16, "four lanes of four columns");
 
 /* QUADS: rows begin at multiples of 4 elements. */
-template <bool QUADS, bool SLABS>
+template <bool QUADS, linear_order ORDER>
 static __global__ void __launch_bounds__(DEFERRED_THREADS)
-norm_deferred_kernel(const spec_step_block *step, const spec_norm_args a, uint32_t *slabs)
+norm_deferred_kernel(const spec_step_block *step, const spec_norm_args a, uint16_t *arranged)
 {
     const int r = (int)blockIdx.y, c = 4 * (int)(blockIdx.x * DEFERRED_THREADS + threadIdx.x);
     const bool there = c < a.dim; /* whole groups of four lanes are, or are not */
@@ -171,11 +179,8 @@ norm_deferred_kernel(const spec_step_block *step, const spec_norm_args a, uint32
     if (a.y.dtype != SPEC_DTYPE_F32 && QUADS) {
         const uint2 packed = pack4(a.y.dtype, y);
         *(uint2 *)((uint16_t *)a.y.data + out) = packed;
-        if constexpr (SLABS) {
-            slabs[slab_word(r, c, a.dim)] = packed.x;
-            slabs[slab_word(r, c + 2, a.dim)] = packed.y;
-            slab_fence();
-        }
+        put_quad<ORDER>(arranged, r, c, a.dim, packed);
+        if constexpr (ORDER == ORDER_SLABS) slab_fence();
         return;
     }
     store_any(a.y.data, a.y.dtype, out, y.x);
@@ -184,13 +189,14 @@ norm_deferred_kernel(const spec_step_block *step, const spec_norm_args a, uint32
     store_any(a.y.data, a.y.dtype, out + 3, y.w);
 }
 
-static spec_status launch_deferred(spec_queue *q, const spec_norm_args *a, bool quads, uint32_t *slabs)
+static spec_status launch_deferred(spec_queue *q, const spec_norm_args *a, bool quads, linear_order order, uint16_t *arranged)
 {
-    auto *kernel = slabs   ? norm_deferred_kernel<true, true>
-                   : quads ? norm_deferred_kernel<true, false>
-                           : norm_deferred_kernel<false, false>;
+    auto *kernel = order == ORDER_SLABS   ? norm_deferred_kernel<true, ORDER_SLABS>
+                   : order == ORDER_TILES ? norm_deferred_kernel<true, ORDER_TILES>
+                   : quads                ? norm_deferred_kernel<true, ORDER_ROWS>
+                                          : norm_deferred_kernel<false, ORDER_ROWS>;
     const dim3 grid((unsigned)cuda_div_up(a->dim, 4 * DEFERRED_THREADS), (unsigned)q->shape.rows);
-    return cuda_launch(q, "norm", kernel, grid, dim3(DEFERRED_THREADS), 0, 1, q->d_step, *a, slabs);
+    return cuda_launch(q, "norm", kernel, grid, dim3(DEFERRED_THREADS), 0, 1, q->d_step, *a, arranged);
 }
 
 /* ------------------------------------------------------------------------------ launcher --- */
@@ -226,23 +232,24 @@ spec_status speci_cuda_check_norm(spec_device *dev, const spec_norm_args *a)
     return a->squares ? check_deferred(dev, a) : SPEC_OK;
 }
 
-template <bool PLAIN, bool SLABS>
-static spec_status launch_quads(spec_queue *q, const spec_norm_args *a, int width, uint32_t *slabs)
+template <bool PLAIN, linear_order ORDER>
+static spec_status launch_quads(spec_queue *q, const spec_norm_args *a, int width, uint16_t *arranged)
 {
     const int each = cuda_div_up(width, NORM_THREADS * 4), quads = each == 3 ? 4 : each;
-    auto *kernel = quads == 1   ? norm_quad_kernel<1, PLAIN, SLABS>
-                   : quads == 2 ? norm_quad_kernel<2, PLAIN, SLABS>
-                                : norm_quad_kernel<NORM_QUADS, PLAIN, SLABS>;
+    auto *kernel = quads == 1   ? norm_quad_kernel<1, PLAIN, ORDER>
+                   : quads == 2 ? norm_quad_kernel<2, PLAIN, ORDER>
+                                : norm_quad_kernel<NORM_QUADS, PLAIN, ORDER>;
     const int threads = cuda_div_up(width / 4, quads * 32) * 32;
     return cuda_launch(q, "norm", kernel, dim3((unsigned)a->n_group, (unsigned)q->shape.rows), dim3((unsigned)threads), 0, 1,
-                       q->d_step, *a, width, 1.0f / (float)width, slabs);
+                       q->d_step, *a, width, 1.0f / (float)width, arranged);
 }
 
-static spec_status launch_whole(spec_queue *q, const spec_norm_args *a, int width, uint32_t *slabs)
+template <bool PLAIN>
+static spec_status launch_whole(spec_queue *q, const spec_norm_args *a, int width, linear_order order, uint16_t *arranged)
 {
-    const bool plain = a->kind == SPEC_NORM_RMS && !a->gate.data && !a->bias;
-    if (slabs) return plain ? launch_quads<true, true>(q, a, width, slabs) : launch_quads<false, true>(q, a, width, slabs);
-    return plain ? launch_quads<true, false>(q, a, width, slabs) : launch_quads<false, false>(q, a, width, slabs);
+    return order == ORDER_SLABS   ? launch_quads<PLAIN, ORDER_SLABS>(q, a, width, arranged)
+           : order == ORDER_TILES ? launch_quads<PLAIN, ORDER_TILES>(q, a, width, arranged)
+                                  : launch_quads<PLAIN, ORDER_ROWS>(q, a, width, arranged);
 }
 
 static spec_status launch_any(spec_queue *q, const spec_norm_args *a, int width)
@@ -262,6 +269,9 @@ spec_status speci_cuda_norm(spec_queue *q, const spec_norm_args *a)
     const int width = a->dim / a->n_group;
     const bool quads = norm_in_quads(a, width);
     if (!a->squares && !(quads && width <= NORM_THREADS * NORM_QUADS * 4)) return launch_any(q, a, width);
-    uint32_t *const slabs = quads ? speci_cuda_slabs_for(q, &a->y, a->dim, NULL) : NULL;
-    return a->squares ? launch_deferred(q, a, quads, slabs) : launch_whole(q, a, width, slabs);
+    uint16_t *const arranged = quads ? speci_cuda_arranged_for(q, &a->y, a->dim, NULL) : NULL;
+    const linear_order order = !arranged ? ORDER_ROWS : linear_order_of(q);
+    const bool plain = a->kind == SPEC_NORM_RMS && !a->gate.data && !a->bias;
+    if (a->squares) return launch_deferred(q, a, quads, order, arranged);
+    return plain ? launch_whole<true>(q, a, width, order, arranged) : launch_whole<false>(q, a, width, order, arranged);
 }

@@ -17,13 +17,14 @@ struct norm_out {
     void *y; /* of the type of the kernel's weights or x, 16 bit */
     float *squares; /* [rows][n_square] */
     int ld_y, n_square;
+    uint16_t *tiles; /* y once more (cuda_linear.cuh), or NULL */
 };
 
 static inline norm_out norm_out_of(const spec_norm_args *a)
 {
     norm_out o;
     o.weight = a->weight, o.y = a->y.data, o.ld_y = a->y.ld;
-    o.squares = a->squares, o.n_square = a->dim / SPEC_SQUARES;
+    o.squares = a->squares, o.n_square = a->dim / SPEC_SQUARES, o.tiles = NULL;
     return o;
 }
 

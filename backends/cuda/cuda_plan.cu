@@ -71,19 +71,22 @@ static bool run_two(spec_queue *q, const spec_op *op, const spec_op *next, const
     return false;
 }
 
+static const spec_linear_args *product(const spec_op *op) { return op && op->kind == SPEC_OP_LINEAR ? &op->u.linear : NULL; }
+
 static spec_status walk(spec_queue *q, const spec_prepared *p)
 {
     const spec_op *op = p->ops, *const end = op + p->plan.n_op;
     spec_status status = SPEC_OK;
     while (op < end && status == SPEC_OK) {
-        const spec_op *const next = op + 1 < end ? op + 1 : NULL;
-        const bool both = next && run_two(q, op, next, op + 2 < end ? op + 2 : NULL, &status);
-        q->next = next && next->kind == SPEC_OP_LINEAR ? &next->u.linear : NULL;
+        const spec_op *const next = op + 1 < end ? op + 1 : NULL, *const behind = op + 2 < end ? op + 2 : NULL;
+        q->next = product(behind);
+        const bool both = next && run_two(q, op, next, behind, &status);
+        q->next = product(next);
         if (!both) status = run_op(q, op);
-        q->in_slabs = q->out_slabs, q->out_slabs.of = NULL;
+        q->arranged_in = q->arranged_out, q->arranged_out.of = NULL;
         op += both ? 2 : 1;
     }
-    q->in_slabs.of = NULL, q->next = NULL;
+    q->arranged_in.of = NULL, q->next = NULL;
     return status;
 }
 

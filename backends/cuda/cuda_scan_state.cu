@@ -106,10 +106,12 @@ static __device__ __forceinline__ void multiply_dt(float2 (*time)[STATE_CHANNELS
     for (int e = 0; e < 4; e++) time[t][g + e / 2 * 8][e % 2].x = front[e] + sum[e];
 }
 
-/* T: of x, B, C and the caches. A thread for each step of a chunk and channel of the block. */
+/* T: of x, B, C and the caches. arranged: y once more, in `order` (cuda_linear.cuh), or NULL. A thread for each step of a chunk
+ * and channel of the block. */
 template <typename T>
 static __global__ void __launch_bounds__(STATE_RESIDENT)
-scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_product p, int n_place)
+scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_product p, int n_place, uint16_t *arranged,
+                  linear_order order)
 {
     extern __shared__ __align__(16) char dynamic[];
     int tid = (int)threadIdx.x;
@@ -255,6 +257,8 @@ scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_
             if (a.z.data) y = y * silu(gate);
             if (a.y.dtype == SPEC_DTYPE_F32) at((float *)a.y.data, row, a.y.ld)[ch] = y;
             else at((T *)a.y.data, row, a.y.ld)[ch] = from_f32<T>(y);
+            if constexpr (sizeof(T) == 2)
+                if (arranged) put_arranged<T>(arranged, order, row, ch, a.n_head, y);
         }
         if (t0 + chunk >= steps.n_step) continue;
 #pragma unroll 1
@@ -266,6 +270,7 @@ scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_
         }
         __syncthreads(); /* all have read the chunk */
     }
+    if (arranged && order == ORDER_SLABS) slab_fence();
 }
 
 /* --------------------------------------------------------------------------------- launcher --- */
@@ -290,8 +295,10 @@ static bool launch(spec_queue *q, const spec_scan_args *a, const dt_product &p, 
     const size_t bytes = state_shared::bytes(a->n_node, chunk, n_place, p.ld_w);
     if (bytes > scan_shared_limit(q->dev)) return false;
     scan_allow_shared(q->dev, scan_state_kernel<T>, bytes);
+    uint16_t *const arranged = speci_cuda_arranged_for(q, &a->y, a->n_head, NULL);
     *status = cuda_launch(q, "scan", scan_state_kernel<T>, dim3((unsigned)blocks, (unsigned)q->shape.seqs),
-                          dim3((unsigned)(chunk * STATE_CHANNELS)), bytes, 1, q->d_step, *a, p, n_place);
+                          dim3((unsigned)(chunk * STATE_CHANNELS)), bytes, 1, q->d_step, *a, p, n_place, arranged,
+                          linear_order_of(q));
     return true;
 }
 

@@ -672,6 +672,9 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
             const size_t to_y = (size_t)row * a.y.ld + channel0 + o.c + v;
             if (a.y.dtype == SPEC_DTYPE_F32) *(float2 *)((float *)a.y.data + to_y) = make_float2(out[v], out[v + 1]);
             else *(uint32_t *)((T *)a.y.data + to_y) = bits16(from_f32<T>(out[v])) | bits16(from_f32<T>(out[v + 1])) << 16;
+            if (NORM && norm.tiles)
+                *(uint32_t *)(norm.tiles + tile_element(row, channel0 + o.c + v, norm.n_square * SPEC_SQUARES)) =
+                    bits16(from_f32<T>(out[v])) | bits16(from_f32<T>(out[v + 1])) << 16;
         }
         if constexpr (NORM) put_squares(o, row, y);
     };
@@ -937,8 +940,14 @@ bool speci_cuda_scan_norm(spec_queue *q, const spec_scan_args *a, const spec_nor
 {
     spec_scan_args both = *a;
     both.y = norm->y;
-    /* The norm's kernel lays y out for products of more rows. */
-    return a->window && q->shape.rows <= LINEAR_FEW && a->y.dtype == SPEC_DTYPE_F32 && a->dtype == SPEC_DTYPE_BF16 &&
-           norm_follows(norm, &a->y, a->n_head * a->head_dim, a->dtype) && cuda_aligned(norm->weight, 16) && has_kernel(q, a) &&
-           has_kernel(q, &both) && launch_type(q, &both, norm_out_of(norm), status);
+    /* Of more rows the norm writes slabs as well. */
+    if (!a->window || q->shape.rows > LINEAR_FEW || a->y.dtype != SPEC_DTYPE_F32 || a->dtype != SPEC_DTYPE_BF16 ||
+        !norm_follows(norm, &a->y, a->n_head * a->head_dim, a->dtype) || !cuda_aligned(norm->weight, 16) || !has_kernel(q, a) ||
+        !has_kernel(q, &both))
+        return false;
+    norm_out next = norm_out_of(norm);
+    next.tiles = speci_cuda_arranged_for(q, &norm->y, norm->dim, NULL);
+    if (launch_type(q, &both, next, status)) return true;
+    q->arranged_out.of = NULL;
+    return false;
 }
