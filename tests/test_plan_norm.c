@@ -54,6 +54,8 @@ static const chain_case chains[] = {
     { "plain", 256, 768, 96, 0, 0.75f, PLAIN | BIAS },
     { "embed", 1, 768, 128, 0, 2.0f, EMBED | GLU | NARROW },
     { "embed_layers", 1, 2560, 64, 0, 1.0f, EMBED | LAYERS | NARROW },
+    { "embed_layers_whole", 1, 768, 256, 0, 1.0f, EMBED | LAYERS | NARROW },
+    { "embed_layers_glu", 1, 1024, 512, 0, 1.0f, EMBED | LAYERS | GLU | NARROW },
     { "apart", 256, 768, 96, 0, 1.0f, APART },
 };
 
