@@ -1,5 +1,5 @@
-/* test_model_plan.c - deferred norms in the plans of models: which norms are (spec_backend.h, algorithms.md 7.6), and that
- * every product which reads one has its squares and its eps. And who notes the rows' largest. */
+/* test_model_plan.c - the plans of models: how they begin, which norms are deferred (spec_backend.h, algorithms.md 7.6), that every
+ * product which reads one has its squares and its eps, and who notes the rows' largest. */
 #include <stdio.h>
 
 #include "models/model_net.h"
@@ -113,6 +113,17 @@ static void check_too_wide(spec_model *model)
     free_emitted(&e);
 }
 
+/* kv_commit comes first (spec_kv_commit_args), and the embedding right behind it or first: what overlaps at its edges holds all
+ * others back there. */
+static void check_begin(const spec_op *ops, int32_t n, const char *name)
+{
+    const int32_t embed = ops[0].kind == SPEC_OP_KV_COMMIT;
+    if (ops[embed].kind != SPEC_OP_EMBED) fail_msg("%s: operation %d is no embedding", name, embed);
+    for (int32_t i = 1; i < n; i++)
+        if (ops[i].kind == SPEC_OP_KV_COMMIT || (ops[i].kind == SPEC_OP_EMBED && i != embed))
+            fail_msg("%s: operation %d belongs in front", name, i);
+}
+
 /* Counts the deferred norms of both plans. */
 static void check_model(const char *model_name, spec_dtype type, int32_t *n_deferred)
 {
@@ -122,6 +133,7 @@ static void check_model(const char *model_name, spec_dtype type, int32_t *n_defe
     spec_model *model = support_model(support_backend(), path, type);
     model->backend->info.defer_norms = model->dim; /* whatever the device would like */
     emitted e = emit(model);
+    for (int32_t phase = 0; phase < 2; phase++) check_begin(e.plans.ops[phase], e.plans.n_op[phase], name);
     for (int32_t phase = 0; phase < 2; phase++)
         for (int32_t i = 0; i < e.plans.n_op[phase]; i++) {
             const spec_op *ops = e.plans.ops[phase];
