@@ -37,6 +37,13 @@ plan_pair support_plan_pair(const test_device *d, size_t n, double scale, spec_d
     return p;
 }
 
+plan_pair support_plan_pair_between(const test_device *d, size_t n, double low, double high, test_random *random)
+{
+    test_random again = *random;
+    const plan_pair p = { { support_plan_between(d, n, low, high, random), support_plan_between(d, n, low, high, &again) } };
+    return p;
+}
+
 void support_plan_free(plan_pair *p)
 {
     test_buffer_free(&p->of[0]);

@@ -15,6 +15,8 @@ test_buffer support_plan_values(const test_device *d, size_t n, double scale, sp
 /* float32, from low on. */
 test_buffer support_plan_between(const test_device *d, size_t n, double low, double high, test_random *random);
 plan_pair support_plan_pair(const test_device *d, size_t n, double scale, spec_dtype type, test_random *random);
+/* float32, from low on: time steps. */
+plan_pair support_plan_pair_between(const test_device *d, size_t n, double low, double high, test_random *random);
 void support_plan_free(plan_pair *p);
 /* The tensor from column `col` on; rows are ld apart. */
 spec_view support_plan_column(const test_buffer *b, int32_t ld, int32_t col);

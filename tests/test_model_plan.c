@@ -133,14 +133,14 @@ static void check_model(const char *model_name, spec_dtype type, int32_t *n_defe
     spec_model *model = support_model(support_backend(), path, type);
     model->backend->info.defer_norms = model->dim; /* whatever the device would like */
     emitted e = emit(model);
-    for (int32_t phase = 0; phase < 2; phase++) check_begin(e.plans.ops[phase], e.plans.n_op[phase], name);
-    for (int32_t phase = 0; phase < 2; phase++)
+    for (int32_t phase = 0; phase < 2; phase++) {
+        const spec_op *ops = e.plans.ops[phase];
+        check_begin(ops, e.plans.n_op[phase], name);
         for (int32_t i = 0; i < e.plans.n_op[phase]; i++) {
-            const spec_op *ops = e.plans.ops[phase];
             if (ops[i].kind == SPEC_OP_LINEAR) check_product(ops, i, name);
-            if (ops[i].kind != SPEC_OP_NORM) continue;
-            check_norm(&e, &ops[i].u.norm, phase, type, name);
+            if (ops[i].kind == SPEC_OP_NORM) check_norm(&e, &ops[i].u.norm, phase, type, name);
         }
+    }
     *n_deferred += count_deferred(&e);
     free_emitted(&e);
     check_too_wide(model);

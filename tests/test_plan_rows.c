@@ -40,7 +40,7 @@ typedef struct rows_test {
     spec_dtype type;
     int32_t width, n_made; /* columns of what is in front, and of what the product in front makes */
     spec_weight *o, *up, *down;
-    test_buffer q, k, v, x, other, bias, norm_weight;
+    test_buffer q, k, v, other, bias, norm_weight;
     test_buffer scan_x, scan_bc, dt, z, a, skip, replay;
     plan_pair front, state, cache_dt, cache_b, residual, normed, made, y;
 } rows_test;
@@ -69,7 +69,7 @@ static rows_test open_rows(const test_device *d, const rows_case *c, spec_dtype 
     t.skip = support_plan_values(d, width + 1, 1.0, SPEC_DTYPE_F32, &random);
     t.replay = support_plan_values(d, cached * width + 1, 1.0, type, &random);
     t.state = support_plan_pair(d, PLAN_SLOTS * width * STATES + 1, 1.0, SPEC_DTYPE_F32, &random);
-    t.cache_dt = support_plan_pair(d, cached * width + 1, 0.1, SPEC_DTYPE_F32, &random);
+    t.cache_dt = support_plan_pair_between(d, cached * width + 1, 0.001, 0.5, &random);
     t.cache_b = support_plan_pair(d, cached * STATES, 1.0, type, &random);
     t.residual = support_plan_pair(d, rows * (n_in + 1), 1.0, SPEC_DTYPE_F32, &random);
     t.normed = support_plan_pair(d, rows * n_in + 1, 1.0, type, &random);

@@ -45,14 +45,6 @@ typedef struct scan_test {
     plan_pair window, cache, state, recent_x, recent_b, recent_dt, cache_dt, normed, squares, residual;
 } scan_test;
 
-/* Time steps. */
-static plan_pair between_pair(const test_device *d, size_t n, double low, double high, test_random *random)
-{
-    test_random again = *random;
-    const plan_pair p = { { support_plan_between(d, n, low, high, random), support_plan_between(d, n, low, high, &again) } };
-    return p;
-}
-
 static scan_test open_scan(const test_device *d, const scan_case *c)
 {
     scan_test t = { .d = d, .c = c, .inner = c->heads * c->head_dim, .n_x = c->heads / c->x_rep * c->head_dim,
@@ -79,8 +71,8 @@ static scan_test open_scan(const test_device *d, const scan_case *c)
     t.state = support_plan_pair(d, PLAN_SLOTS * inner * (size_t)c->states, 1.0, SPEC_DTYPE_F32, &random);
     t.recent_x = support_plan_pair(d, PLAN_SLOTS * RING * n_x, 1.0, c->type, &random);
     t.recent_b = support_plan_pair(d, PLAN_SLOTS * RING * n_b, 1.0, c->type, &random);
-    t.recent_dt = between_pair(d, PLAN_SLOTS * RING * heads, 0.001, 0.5, &random);
-    t.cache_dt = between_pair(d, PLAN_SLOTS * 2 * PLAN_NODES * heads, 0.001, 0.5, &random);
+    t.recent_dt = support_plan_pair_between(d, PLAN_SLOTS * RING * heads, 0.001, 0.5, &random);
+    t.cache_dt = support_plan_pair_between(d, PLAN_SLOTS * 2 * PLAN_NODES * heads, 0.001, 0.5, &random);
     t.normed = support_plan_pair(d, PLAN_ROWS * inner, 1.0, c->type, &random);
     t.squares = support_plan_pair(d, PLAN_ROWS * inner / SPEC_SQUARES, 1.0, SPEC_DTYPE_F32, &random);
     t.residual = support_plan_pair(d, PLAN_ROWS * (size_t)c->n_out, 1.0, SPEC_DTYPE_F32, &random);
