@@ -238,8 +238,9 @@ struct spec_session {
     spec_grow grow;
     void *grow_base;
     size_t grow_bytes;
-    int32_t *order, *growing, *depth, *feed_base, *grown_n;
-    spec_grow_node *roots, *grown;      /* grown [n_seq * grow.cap] */
+    int32_t *order, *growing, *depth, *feed_base;
+    spec_grow_node *roots, *grown;      /* grown [n_seq * grow.cap], and behind it [n_seq] how many each has, as on the device */
+    size_t grown_bytes;
     spec_candidate *candidates, *looked; /* by looks: [n_seq * n_q * n_look] */
     int32_t n_look;
     float *host_q;                      /* an application's laws: [n_q][n_vocab] */

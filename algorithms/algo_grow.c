@@ -37,20 +37,20 @@ static void add_row(const growth *g, int32_t *n, int32_t src, int32_t seq, int32
     r->place[(*n)++] = place;
 }
 
-static spec_status make_laws(const growth *g, int32_t n_row)
+/* The laws of listed rows [first, first + n), for a draw from them. */
+static spec_law_args laws_of(const growth *g, int32_t first, int32_t n)
 {
     spec_session *s = g->s;
     int32_t ld;
     const float *logits = speci_net_logits(s->draft_net, &ld);
     const int32_t n_target = s->target->n_vocab;
-    return s->ops->law(s->queue, &(spec_law_args){ .logits = logits, .ld = ld, .n_valid = ld < n_target ? ld : n_target,
-                                                   .law = s->q, .ld_law = n_target, .n_law = n_target, .n_row = n_row,
-                                                   .host_src = s->rows.src, .host_dst = s->rows.q_row,
-                                                   .host_sampling = s->rows.sampling });
+    return (spec_law_args){ .logits = logits, .ld = ld, .n_valid = ld < n_target ? ld : n_target, .law = s->q,
+                            .ld_law = n_target, .n_law = n_target, .n_row = n, .host_src = s->rows.src + first,
+                            .host_dst = s->rows.q_row + first, .host_sampling = s->rows.sampling + first };
 }
 
-/* Candidates of the listed rows: greedy sequences take the likeliest, sampled ones draw. Rows of one sequence stand
- * together, so there is one call per run of sequences that do the same. */
+/* Laws of the listed rows, and candidates: greedy sequences take the likeliest, sampled ones draw. Rows of one sequence
+ * stand together, so there is one call per run of sequences that do the same. */
 static spec_status draw_rows(const growth *g, int32_t n_row, int32_t k, const spec_grow *grow, spec_candidate *out)
 {
     spec_session *s = g->s;
@@ -58,9 +58,10 @@ static spec_status draw_rows(const growth *g, int32_t n_row, int32_t k, const sp
     for (int32_t i = 0, end; i < n_row; i = end) {
         const bool draw = wants_draw(s, r->slot[i]);
         for (end = i + 1; end < n_row && wants_draw(s, r->slot[end]) == draw;) end++;
+        const spec_law_args laws = laws_of(g, i, end - i);
         SPEC_TRY(s->ops->draw(s->queue, &(spec_draw_args){ .law = s->q, .ld = s->target->n_vocab,
                                                            .n_vocab = s->target->n_vocab, .n_row = end - i, .k = k,
-                                                           .how = speci_builder_how(g->b, draw),
+                                                           .how = speci_builder_how(g->b, draw), .laws = &laws,
                                                            .host_law_row = r->q_row + i, .grow = grow,
                                                            .host_slot = r->slot + i, .host_place = r->place + i,
                                                            .host_key = r->key + i,
@@ -110,7 +111,6 @@ static spec_status grow_level(const growth *g, const algo_level *l, int32_t leve
         for (int32_t p = 0; p < l->n_place; p++) add_row(g, &n_row, row + p, seq, first_row + p, p);
         s->feed_base[i] = s->seqs[seq].n_fed;
     }
-    SPEC_TRY(make_laws(g, n_row));
     SPEC_TRY(draw_rows(g, n_row, l->k, &s->grow, NULL));
     return s->ops->expand(s->queue, &(spec_expand_args){ .grow = &s->grow, .n = g->n_active, .host_slot = g->active,
                                                          .host_feed_base = s->feed_base, .n_place = l->n_place,
@@ -132,11 +132,16 @@ static void note_fed(algo_seq *q, const spec_grow_node *nodes, int32_t n)
     }
 }
 
+static int32_t grown_n(const spec_session *s, int32_t seq)
+{
+    return ((const int32_t *)(s->grown + (size_t)s->n_seq * (size_t)s->grow.cap))[seq];
+}
+
 static spec_status take_tree(const growth *g, int32_t seq, int32_t depth_max)
 {
     spec_session *s = g->s;
     algo_seq *q = &s->seqs[seq];
-    const int32_t n = s->grown_n[seq], root = q->fed.n - 1;
+    const int32_t n = grown_n(s, seq), root = q->fed.n - 1;
     const spec_grow_node *nodes = s->grown + (size_t)seq * (size_t)s->grow.cap;
     if (n < 1 || n > s->grow.cap) return speci_fail(SPEC_E_DEVICE, "a drafted tree of %d nodes of %d", n, s->grow.cap);
     for (int32_t i = 0; i < n; i++) s->path[i] = nodes[i].fed < 0 || nodes[i].fed >= q->n_fed ? -1 : nodes[i].fed - root;
@@ -146,9 +151,7 @@ static spec_status take_tree(const growth *g, int32_t seq, int32_t depth_max)
 
 static spec_status read_trees(spec_session *s)
 {
-    const size_t n = (size_t)s->n_seq;
-    SPEC_TRY(s->ops->download(s->queue, s->grown_n, s->grow.n, n * sizeof *s->grown_n));
-    SPEC_TRY(s->ops->download(s->queue, s->grown, s->grow.node, n * (size_t)s->grow.cap * sizeof *s->grown));
+    SPEC_TRY(s->ops->download(s->queue, s->grown, s->grow.node, s->grown_bytes));
     return s->ops->sync(s->queue);
 }
 
@@ -242,7 +245,6 @@ static spec_status look_pass(const growth *g)
         }
     }
     if (n_row > 0) {
-        SPEC_TRY(make_laws(g, n_row));
         SPEC_TRY(draw_rows(g, n_row, g->b->k, NULL, s->candidates)); /* k <= s->n_look */
         SPEC_TRY(s->ops->sync(s->queue));
     }

@@ -93,20 +93,27 @@ static spec_status check_choices(const spec_session_params *p)
 }
 
 /* Device memory of growing trees, carved from one block: with base NULL it only measures. */
+/* Nodes of grown trees and, behind them, how many each has. */
+static size_t grown_bytes(int32_t n_seq, int32_t cap)
+{
+    return (size_t)n_seq * ((size_t)cap * sizeof(spec_grow_node) + sizeof(int32_t));
+}
+
 static size_t carve_growth(spec_grow *g, const session_plan *p, char *base)
 {
     *g = (spec_grow){ .n_slot = p->n_seq, .cap = p->growth.cap, .cap_frontier = p->growth.frontier,
                       .cap_feed = p->draft_node + p->growth.frontier };
     const size_t n = (size_t)p->n_seq, place = n * (size_t)g->cap_frontier;
-    const size_t bytes[] = { n * sizeof *g->n, place * sizeof *g->frontier, n * (size_t)g->cap * sizeof *g->node,
+    const size_t bytes[] = { grown_bytes(p->n_seq, g->cap), place * sizeof *g->frontier,
                              n * (size_t)g->cap_feed * sizeof *g->feed, place * SPEC_MAX_CHILD * sizeof *g->candidate };
-    void *at[5];
+    void *at[4];
     size_t end = 0;
-    for (size_t i = 0; i < 5; i++) {
+    for (size_t i = 0; i < 4; i++) {
         at[i] = base ? base + end : NULL;
         end += (bytes[i] + 255) / 256 * 256;
     }
-    g->n = at[0], g->frontier = at[1], g->node = at[2], g->feed = at[3], g->candidate = at[4];
+    g->node = at[0], g->n = (int32_t *)(g->node + (base ? n * (size_t)g->cap : 0));
+    g->frontier = at[1], g->feed = at[2], g->candidate = at[3];
     return end;
 }
 
@@ -217,12 +224,13 @@ static spec_status alloc_growth(spec_session *s, const growth_plan *g, bool host
 {
     const size_t n_seq = (size_t)s->n_seq, n_look = n_seq * (size_t)g->n_q * (size_t)g->n_look;
     bool ok = true;
-    int32_t **ints[] = { &s->order, &s->growing, &s->depth, &s->feed_base, &s->grown_n };
+    int32_t **ints[] = { &s->order, &s->growing, &s->depth, &s->feed_base };
     for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) *ints[i] = host_array(s, n_seq, sizeof(int32_t), &ok);
     s->n_scratch = max32(max32(ALGO_MAX_NODE, g->pool), s->n_seq);
     s->path = host_array(s, (size_t)s->n_scratch, sizeof(int32_t), &ok);
     s->roots = host_array(s, n_seq, sizeof(spec_grow_node), &ok);
-    s->grown = host_array(s, n_seq * (size_t)g->cap, sizeof(spec_grow_node), &ok);
+    s->grown_bytes = grown_bytes(s->n_seq, g->cap);
+    s->grown = host_array(s, s->grown_bytes, 1, &ok);
     s->n_look = g->n_look;
     s->candidates = host_array(s, n_look, sizeof(spec_candidate), &ok);
     s->looked = host_array(s, n_look, sizeof(spec_candidate), &ok);
@@ -335,9 +343,9 @@ static void free_host(spec_session *s)
     algo_rows *r = &s->rows;
     void *arrays[] = { s->seqs,       r->src,         r->dst,       r->q_row,     r->candidate,   r->choice,  r->token,
                        r->slot,       r->place,       r->first,     r->u,         r->u_last,      r->sampling, r->key,
-                       s->inputs,     s->order,       s->growing,   s->depth,     s->feed_base,   s->grown_n, s->path,
+                       s->inputs,     s->order,       s->growing,   s->depth,     s->feed_base,   s->grown,   s->path,
                        s->step_paths, s->step_n_path, s->step_token, s->step_trees, s->best,      s->step_ids, s->roots,
-                       s->grown,      s->candidates,  s->looked,    s->host_q,    s->adapt.arms };
+                       s->candidates, s->looked,      s->host_q,    s->adapt.arms };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) speci_free(s->a, arrays[i]);
 }
 

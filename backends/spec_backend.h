@@ -37,7 +37,7 @@ extern "C" {
 #define SPEC_HD
 #endif
 
-#define SPEC_BACKEND_ABI 6u
+#define SPEC_BACKEND_ABI 7u
 #define SPEC_PAGE 64       /* positions per KV page */
 #define SPEC_MAX_DEPTH 63  /* of a node below its root */
 #define SPEC_MAX_CHILD 64  /* candidates that a draw names per row */
@@ -518,13 +518,14 @@ typedef struct spec_grow_args {
  * Entries of law 0 are never candidates; after the last one token = -1, prob = 0. Whose key, and where to: with `grow`, row
  * i belongs to frontier place host_place[i] of slot host_slot[i]: key of the node there, candidates to
  * candidate[slot][place][0..k) (a place without a node gets none). Without `grow`: host_key[i]. host_out, if not NULL,
- * receives them too. */
+ * receives them too. With `laws` these are made first, whether drawn from or not: its row i is the draw's. */
 typedef enum spec_draw_how { SPEC_DRAW_TOP = 0, SPEC_DRAW_RACE = 1, SPEC_DRAW_REPEAT = 2 } spec_draw_how;
 typedef struct spec_draw_args {
     const float *law;
     int32_t ld, n_vocab;
     int32_t n_row, k; /* 1 <= k <= SPEC_MAX_CHILD */
     spec_draw_how how;
+    const spec_law_args *laws;                 /* or NULL: they stand there; n_row rows, host_dst is host_law_row */
     const int32_t *host_law_row;               /* [n_row] rows of `law` */
     const spec_grow *grow;                     /* or NULL */
     const int32_t *host_slot, *host_place;     /* [n_row], with grow */

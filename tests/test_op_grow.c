@@ -208,6 +208,93 @@ static void test_draw(void **state)
     test_each_device(each_draw);
 }
 
+/* Laws made for a draw, and the candidates: what the two operations one after the other leave, to the bit. Logits that
+ * fall off, ties, sorted ones and such whose largest stand close together; n_valid of n_law columns. */
+static void run_made(const test_device *d, int32_t n_row, int32_t n, int32_t k, spec_draw_how how, bool aligned)
+{
+    enum { LOGITS = 6 };
+    static const spec_sampling samplings[] = { { 1.0f, 0, 0.0f, 0.0f, 0 }, { 0.7f, 40, 0.9f, 0.0f, 0 },
+                                               { 1.5f, 0, 0.8f, 0.0f, 0 }, { 1.0f, 3, 0.0f, 0.02f, 0 } };
+    test_random random = { (uint64_t)(n_row * 31 + n * 7 + k) + (uint64_t)how };
+    const int32_t ld = aligned ? (n + 3) / 4 * 4 : n + 1, n_law = n + 5, ld_law = n_law + 2;
+    double *v = calloc((size_t)LOGITS * (size_t)ld, sizeof *v);
+    for (int32_t l = 0; l < LOGITS; l++)
+        for (int32_t i = 0; i < ld; i++) {
+            const double u = 12.0 * test_signed(&random);
+            v[(size_t)l * (size_t)ld + (size_t)i] = test_round(i >= n      ? NAN
+                                                               : l == 0   ? u
+                                                               : l == 1   ? nearbyint(u / 4.0)
+                                                               : l == 2   ? 9.0 - 1e-3 * i
+                                                               : l == 3   ? -9.0 + 1e-3 * i
+                                                               : l == 4   ? (i % 2048 < 9 ? 8.0 - 1e-2 * i : 0.1 * u)
+                                                                          : 3.0, F32);
+        }
+    int32_t *src = calloc((size_t)n_row, sizeof *src), *dst = calloc((size_t)n_row, sizeof *dst);
+    uint64_t *key = calloc((size_t)n_row, sizeof *key);
+    spec_sampling *sampling = calloc((size_t)n_row, sizeof *sampling);
+    for (int32_t r = 0; r < n_row; r++) {
+        src[r] = (r + n) % LOGITS, dst[r] = n_row - 1 - r, key[r] = random_key(&random);
+        sampling[r] = samplings[r % N_ELEMENTS(samplings)];
+    }
+    const size_t size = (size_t)n_row * (size_t)ld_law;
+    test_buffer logits = test_buffer_from(d, v, (size_t)LOGITS * (size_t)ld, F32);
+    test_buffer one = test_buffer_new(d, size, F32), both = test_buffer_new(d, size, F32);
+    spec_candidate *want = calloc((size_t)(n_row * k), sizeof *want), *got = calloc((size_t)(n_row * k), sizeof *got);
+    spec_queue *q = test_row_queue(d, n_law);
+    spec_law_args laws = { logits.data, ld, n, one.data, ld_law, n_law, n_row, src, dst, sampling };
+    spec_draw_args a = { .law = one.data, .ld = ld_law, .n_vocab = n_law, .n_row = n_row, .k = k, .how = how,
+                         .host_law_row = dst, .host_key = key, .host_out = want };
+    test_ok(d->ops->law(q, &laws), "law");
+    test_ok(d->ops->draw(q, &a), "draw");
+    laws.law = both.data, a.law = both.data, a.laws = &laws, a.host_out = got;
+    test_ok(d->ops->draw(q, &a), "law and draw");
+    sync_queue(d, q);
+    float *law_one = test_read_raw(&one), *law_both = test_read_raw(&both);
+    for (int32_t r = 0; r < n_row; r++) {
+        const size_t at = (size_t)dst[r] * (size_t)ld_law;
+        if (memcmp(law_one + at, law_both + at, (size_t)n_law * sizeof *law_one) != 0)
+            fail_msg("%s %s: row %d of %d, %d entries: another law", d->name, how_names[how], r, n_row, n);
+        for (int32_t j = 0; j < k; j++)
+            if (memcmp(&want[r * k + j], &got[r * k + j], sizeof *got) != 0)
+                fail_msg("%s %s: row %d of %d, %d entries: candidate %d of %d is token %d (%g), expected %d (%g)", d->name,
+                         how_names[how], r, n_row, n, j, k, got[r * k + j].token, (double)got[r * k + j].prob,
+                         want[r * k + j].token, (double)want[r * k + j].prob);
+    }
+    laws.n_row--;
+    assert_true(d->ops->draw(q, &a) == SPEC_E_INVALID);
+    d->ops->queue_close(q);
+    free(law_both);
+    free(law_one);
+    free(got);
+    free(want);
+    free(sampling);
+    free(key);
+    free(dst);
+    free(src);
+    free(v);
+    test_buffer_free(&both);
+    test_buffer_free(&one);
+    test_buffer_free(&logits);
+}
+
+static void each_made(test_device *d)
+{
+    static const struct {
+        int32_t n_row, n, k;
+    } shapes[] = { { 5, 1, 1 },     { 9, 3, 4 },     { 6, 70, 16 },      { 12, 1000, 16 },   { 1, 4096, 4 },
+                   { 6, 4097, 17 }, { 7, 5000, 64 }, { 33, 32000, 4 },   { 8, 50288, 4 },    { 8, 50288, 16 },
+                   { 70, 9000, 3 }, { 2, 128257, 8 }, { 36, 128257, 16 } };
+    for (int32_t i = 0; i < N_ELEMENTS(shapes); i++)
+        for (int32_t how = SPEC_DRAW_TOP; how <= SPEC_DRAW_REPEAT; how++)
+            run_made(d, shapes[i].n_row, shapes[i].n, shapes[i].k, (spec_draw_how)how, i % 2 == 0);
+}
+
+static void test_draw_made(void **state)
+{
+    (void)state;
+    test_each_device(each_made);
+}
+
 /* The hardest places for the largest entries: sorted either way, and all within a few of every 512, 1024 or 4096. */
 static void each_placed(test_device *d)
 {
@@ -400,9 +487,13 @@ static void each_draw_in_trees(test_device *d)
     static const int32_t slot[2] = { 3, 1 }, law_row[ROWS] = { 2, 0, 1, 0, 2 }, row_slot[ROWS] = { 1, 3, 1, 3, 3 };
     static const int32_t place[ROWS] = { 0, 0, 2, 1, 2 };
     test_random random = { 31 };
+    static const spec_sampling sampling[ROWS] = { { 1.0f, 0, 0.0f, 0.0f, 0 }, { 0.5f, 0, 0.0f, 0.0f, 0 },
+                                                  { 1.0f, 9, 0.0f, 0.0f, 0 }, { 1.0f, 0, 0.9f, 0.0f, 0 },
+                                                  { 1.0f, 0, 0.0f, 0.0f, 0 } };
+    static const int32_t made_row[ROWS] = { 0, 1, 2, 3, 4 };
     double laws[3 * N];
     for (int32_t i = 0; i < 3; i++) fill_law(&random, i == 1 ? FEW : DENSE, laws + i * N, N);
-    test_buffer b = test_buffer_from(d, laws, 3 * N, F32);
+    test_buffer b = test_buffer_from(d, laws, 3 * N, F32), made = test_buffer_new(d, ROWS * N, F32);
     float *law = test_read_raw(&b);
     spec_grow_node root[2] = { root_node(12345, 0), root_node(678, 0) };
     trees t;
@@ -431,10 +522,28 @@ static void each_draw_in_trees(test_device *d)
         test_ok(d->ops->draw(q, &a), "draw");
         sync_queue(d, q);
         trees_compare(d, &t, how_names[how]);
+        /* laws that are made first, of logits: also where the place has no node */
+        const spec_law_args from = { b.data, N, N, made.data, N, N, ROWS, law_row, made_row, sampling };
+        a.law = made.data, a.host_law_row = made_row, a.laws = &from, a.host_out = got;
+        test_ok(d->ops->draw(q, &a), "law and draw");
+        sync_queue(d, q);
+        float *own = test_read_raw(&made);
+        for (int32_t r = 0; r < ROWS; r++) {
+            double sum = 0.0;
+            for (int32_t i = 0; i < N; i++) sum += (double)own[r * N + i];
+            assert_true(fabs(sum - 1.0) < 1e-5);
+            for (int32_t j = 0; place[r] > 0 && j < K; j++) assert_true(got[r * K + j].token == -1);
+            if (place[r] == 0 && how != SPEC_DRAW_REPEAT)
+                check_best(d->name, own + r * N, N, (spec_draw_how)how, row_slot[r] == 3 ? 12345 : 678, K, got + r * K);
+            memcpy(t.host.candidate + (row_slot[r] * FRONTIER + place[r]) * SPEC_MAX_CHILD, got + r * K, K * sizeof *got);
+        }
+        trees_compare(d, &t, how_names[how]);
+        free(own);
     }
     d->ops->queue_close(q);
     trees_close(d, &t);
     free(law);
+    test_buffer_free(&made);
     test_buffer_free(&b);
 }
 
@@ -757,6 +866,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_philox),        cmocka_unit_test(test_exponential), cmocka_unit_test(test_draw),
         cmocka_unit_test(test_draw_placed),   cmocka_unit_test(test_draw_often),  cmocka_unit_test(test_draw_in_trees),
+        cmocka_unit_test(test_draw_made),
         cmocka_unit_test(test_expand),        cmocka_unit_test(test_refused),     cmocka_unit_test(test_feed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

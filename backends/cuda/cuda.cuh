@@ -76,6 +76,7 @@ struct cuda_shape {
     int32_t rows;   /* of token-wise operations: a power of two in decode, the padded chunk in prefill */
     int32_t seqs;   /* a power of two */
     int32_t splits; /* of the longest context, a power of two; 0: it has up to CUDA_FEW positions */
+    int32_t moves;  /* K and V of an accepted path do not stand in their places yet */
 };
 
 struct cuda_pending { /* a result that waits in pinned memory for sync() */
@@ -101,7 +102,6 @@ struct spec_queue {
     cuda_shape shape;
     int32_t n_row_run; /* of the current step */
 
-    char *d_param; /* arrays of a row operation */
     float *attention_scratch, *linear_scratch;
     size_t attention_floats, linear_floats;
     char *blas_workspace; /* with blas_bytes 0 no plan of the queue is a prefill */
@@ -114,7 +114,7 @@ struct spec_queue {
     const spec_linear_args *next;
     unsigned long long *argmax_part; /* [row_cap][CUDA_ARGMAX_PARTS] */
     unsigned int *argmax_count;      /* [row_cap], zero between calls */
-    int32_t row_cap;                 /* rows, and candidates, of one launch of a row operation */
+    int32_t row_cap;                 /* rows of one launch of the arg-max */
 
     char *ring; /* pinned [CUDA_RING][slot_bytes], host to device */
     size_t slot_bytes;
@@ -183,16 +183,6 @@ spec_status speci_cuda_weight_open(spec_device *dev, spec_weight **out, const sp
 void speci_cuda_weight_close(spec_device *dev, spec_weight *w);
 void speci_cuda_stage_close(spec_device *dev);
 
-/* Host arrays of a row operation, gathered in a pinned slot and copied to d_param; cuda_backend.cu. */
-struct cuda_param {
-    char *host;     /* slot of the ring */
-    size_t used;
-    int32_t slot;
-};
-spec_status speci_cuda_param_begin(spec_queue *q, cuda_param *p, size_t bytes);
-/* Copies an array into the slot; returns its address on the device. */
-void *speci_cuda_param_add(spec_queue *q, cuda_param *p, const void *src, size_t bytes);
-spec_status speci_cuda_param_end(spec_queue *q, cuda_param *p);
 /* Makes room for n results of `bytes` together (16 more for each); then speci_cuda_result gives pinned memory that a
  * kernel fills and sync() copies to dst. */
 spec_status speci_cuda_result_room(spec_queue *q, size_t bytes, int32_t n);
@@ -228,6 +218,7 @@ spec_status speci_cuda_row_best(spec_queue *q, const spec_view *y, int32_t n, ui
 spec_status speci_cuda_law(spec_queue *q, const spec_law_args *a);
 spec_status speci_cuda_accept(spec_queue *q, const spec_accept_args *a);
 spec_status speci_cuda_logprob(spec_queue *q, const spec_logprob_args *a);
+spec_status speci_cuda_check_slots(spec_queue *q, const char *op, const spec_grow *g, const int32_t *slots, int32_t n);
 spec_status speci_cuda_grow(spec_queue *q, const spec_grow_args *a);
 spec_status speci_cuda_draw(spec_queue *q, const spec_draw_args *a);
 spec_status speci_cuda_expand(spec_queue *q, const spec_expand_args *a);

@@ -1,9 +1,8 @@
 /* cuda_backend.cu - the table: devices, memory, queues, transfers.
  *
  * A queue is a stream with all the memory that its operations need, taken when it is opened: one block on the device
- * (step, parameters, scratch, cuBLAS workspace), a ring of pinned slots for what goes there, and a pinned area for
- * what comes back. A slot is reused when the copy out of it is done; a result is handed out by sync(), or by wait() for
- * a mark behind it. */
+ * (step, scratch, cuBLAS workspace), a ring of pinned slots for what goes there, and a pinned area for what comes back. A
+ * slot is reused when the copy out of it is done; a result is handed out by sync(), or by wait() for a mark behind it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -173,7 +172,7 @@ static marked_queue *marked(spec_queue *q) { return static_cast<marked_queue *>(
 /* How large everything is; sizes in bytes unless said. */
 struct queue_sizes {
     int32_t rows; /* of row operations */
-    size_t step, param, argmax, attention_floats, linear_floats, arranged_floats, workspace, slot, result, total;
+    size_t step, argmax, attention_floats, linear_floats, arranged_floats, workspace, slot, result, total;
 };
 
 /* Every part of a step at its capacity. */
@@ -210,12 +209,10 @@ static queue_sizes measure(const spec_plan *plans, int32_t n_plan, int32_t n_voc
     }
     const size_t rows = (size_t)z.rows;
     z.step = cuda_round_up(z.step, 256);
-    z.param = cuda_round_up(rows * (sizeof(spec_sampling) + 32) + 4096, 256); /* and two frontiers of 256 places */
     z.argmax = cuda_round_up(rows * (CUDA_ARGMAX_PARTS * 8 + 4), 256);
-    z.slot = z.step > z.param ? z.step : z.param;
-    if (z.slot < (size_t)64 << 10) z.slot = (size_t)64 << 10;
+    z.slot = z.step > (size_t)64 << 10 ? z.step : (size_t)64 << 10;
     z.result = rows * (64 * 8 + 32) + ((size_t)64 << 10);
-    z.total = z.step + z.param + z.argmax + cuda_round_up(z.attention_floats * 4, 256) +
+    z.total = z.step + z.argmax + cuda_round_up(z.attention_floats * 4, 256) +
               cuda_round_up(z.linear_floats * 4, 256) + cuda_round_up(z.arranged_floats * 4, 256) + z.workspace;
     return z;
 }
@@ -249,7 +246,6 @@ static void queue_divide(spec_queue *q, const queue_sizes *z)
 {
     char *p = q->memory;
     q->d_step = (spec_step_block *)p, p += z->step;
-    q->d_param = p, p += z->param;
     q->argmax_part = (unsigned long long *)p;
     q->argmax_count = (unsigned int *)(q->argmax_part + (size_t)z->rows * CUDA_ARGMAX_PARTS), p += z->argmax;
     q->attention_scratch = (float *)p, p += cuda_round_up(z->attention_floats * 4, 256);
@@ -361,27 +357,6 @@ static spec_status cuda_upload(spec_queue *q, void *dst, const void *src, size_t
     return SPEC_OK;
 }
 
-spec_status speci_cuda_param_begin(spec_queue *q, cuda_param *p, size_t bytes)
-{
-    if (bytes > q->slot_bytes)
-        return q->dev->host->fail(SPEC_E_INVALID, "cuda: %zu bytes of parameters, the queue was opened for %zu", bytes,
-                                  q->slot_bytes);
-    SPEC_TRY(slot_take(q, &p->slot));
-    p->host = q->ring + (size_t)p->slot * q->slot_bytes;
-    p->used = 0;
-    return SPEC_OK;
-}
-
-void *speci_cuda_param_add(spec_queue *q, cuda_param *p, const void *src, size_t bytes)
-{
-    void *at = q->d_param + p->used;
-    if (bytes) memcpy(p->host + p->used, src, bytes);
-    p->used += bytes; /* all arrays have elements of 4 bytes or multiples of 8, the latter first */
-    return at;
-}
-
-spec_status speci_cuda_param_end(spec_queue *q, cuda_param *p) { return slot_send(q, p->slot, q->d_param, p->used); }
-
 /* The first n results that wait in pinned memory go to their places, or after an error nowhere. */
 static spec_status hand_out(spec_queue *q, int32_t n, cudaError_t error)
 {
@@ -475,13 +450,56 @@ static spec_status cuda_wait(spec_queue *q, uint64_t mark)
 
 /* ----------------------------------------------------------------------------------- step --- */
 
-/* Nodes that grew on the device take their places in the step; a block per sequence. */
-static __global__ void __launch_bounds__(128) feed_kernel(spec_step_block *step)
+/* Nodes of sequence `seq` that grew on the device take their places in the step, by a block; b: what is known of it. */
+static __device__ void feed_sequence(spec_step_block *step, const spec_step_block *b, int seq)
 {
-    const spec_step_seq s = spec_step_seqs(step)[blockIdx.x];
-    const spec_step_node *feed = step->feed + (size_t)s.slot * (size_t)step->ld_feed;
-    spec_step_node *node = (spec_step_node *)((char *)step + step->off_node) + s.first_node;
+    const spec_step_seq s = spec_step_seqs(b)[seq];
+    const spec_step_node *feed = b->feed + (size_t)s.slot * (size_t)b->ld_feed;
+    spec_step_node *node = (spec_step_node *)((char *)step + b->off_node) + s.first_node;
     for (int i = s.n_given + (int)threadIdx.x; i < s.n_fed + s.n_row; i += (int)blockDim.x) node[i] = feed[i];
+}
+
+static __global__ void __launch_bounds__(128) feed_kernel(spec_step_block *step) { feed_sequence(step, step, (int)blockIdx.x); }
+
+/* Most steps travel as a kernel's parameter: no copy of its own, and what grew is fed by the same kernel. */
+struct step_parameter {
+    alignas(16) char byte[3584];
+};
+static __global__ void __launch_bounds__(256)
+step_kernel(const __grid_constant__ step_parameter p, int bytes, spec_step_block *step)
+{
+    const spec_step_block *const b = (const spec_step_block *)p.byte;
+    grid_wait(); /* until then the step before stands there */
+    for (int i = (int)threadIdx.x; i * 16 < bytes; i += (int)blockDim.x) ((uint4 *)step)[i] = ((const uint4 *)p.byte)[i];
+    if (!b->feed) return;
+    __syncthreads();
+    for (int seq = 0; seq < b->n_seq; seq++) feed_sequence(step, b, seq);
+}
+
+static spec_status step_send(spec_queue *q, const spec_step_block *b)
+{
+    step_parameter p;
+    int32_t slot;
+    if ((size_t)b->bytes <= sizeof p.byte) {
+        memcpy(p.byte, b, (size_t)b->bytes);
+        return cuda_launch(q, "step_bind", step_kernel, dim3(1), dim3(256), 0, 1, p, b->bytes, q->d_step);
+    }
+    SPEC_TRY(slot_take(q, &slot));
+    memcpy(q->ring + (size_t)slot * q->slot_bytes, b, (size_t)b->bytes);
+    SPEC_TRY(slot_send(q, slot, q->d_step, (size_t)b->bytes));
+    if (!b->feed || b->n_seq == 0) return SPEC_OK;
+    feed_kernel<<<(unsigned)b->n_seq, 128, 0, q->stream>>>(q->d_step);
+    return cuda_launched(q, "step_bind");
+}
+
+/* Has a path been accepted whose K and V do not stand at the front of the tree's slots already? Paths ascend. */
+static bool step_moves(const spec_step_block *b)
+{
+    for (int32_t i = 0; i < b->n_seq; i++) {
+        const spec_step_seq *s = &spec_step_seqs(b)[i];
+        if (s->n_replay > 0 && spec_step_paths(b)[s->first_path + s->n_replay - 1] != s->n_replay - 1) return true;
+    }
+    return false;
 }
 
 /* The shape comes from what the host knows: with nodes that grow on the device, n_kv is a bound. */
@@ -498,18 +516,14 @@ spec_status speci_cuda_step_bind(spec_queue *q, const spec_step_block *b)
     if (b->n_seq > 0 && b->off_seq != (int32_t)sizeof *b) /* spec_step_seqs() */
         return h->fail(SPEC_E_INVALID, "cuda: a step whose sequences stand at byte %d, not right behind its head at %zu",
                        b->off_seq, sizeof *b);
-    int32_t slot;
-    SPEC_TRY(slot_take(q, &slot));
-    memcpy(q->ring + (size_t)slot * q->slot_bytes, b, (size_t)b->bytes);
-    SPEC_TRY(slot_send(q, slot, q->d_step, (size_t)b->bytes));
+    SPEC_TRY(step_send(q, b));
     q->n_row_run = b->n_row_run;
     q->shape.phase = b->phase;
     q->shape.rows = b->phase == SPEC_PHASE_PREFILL ? b->n_row_run : cuda_pow2(b->n_row_run);
     q->shape.seqs = cuda_pow2(b->n_seq);
     q->shape.splits = b->n_kv <= CUDA_FEW ? 0 : cuda_pow2(cuda_div_up(b->n_kv, CUDA_SPLIT));
-    if (!b->feed || b->n_seq == 0) return SPEC_OK;
-    feed_kernel<<<(unsigned)b->n_seq, 128, 0, q->stream>>>(q->d_step);
-    return cuda_launched(q, "step_bind");
+    q->shape.moves = step_moves(b);
+    return SPEC_OK;
 }
 
 /* -------------------------------------------------------------------------------- the table --- */

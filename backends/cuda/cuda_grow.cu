@@ -1,9 +1,11 @@
-/* cuda_grow.cu - trees that grow on the device: begin, draw candidates, expand. The host's form of the same is
- * backend_grow.c; values, order, ties and keys are its own. Host arrays travel as parameters, results through pinned
- * memory; nothing waits. */
+/* cuda_grow.cu - trees that grow on the device: begin, expand; candidates are drawn in cuda_law.cu. The host's form of the
+ * same is backend_grow.c; values, order, ties and keys are its own. Host arrays travel as parameters of the kernels; nothing
+ * waits. */
+#include <string.h>
+
 #include "cuda_select.cuh"
 
-static spec_status check_slots(spec_queue *q, const char *op, const spec_grow *g, const int32_t *slots, int32_t n)
+spec_status speci_cuda_check_slots(spec_queue *q, const char *op, const spec_grow *g, const int32_t *slots, int32_t n)
 {
     for (int32_t i = 0; i < n; i++)
         if (slots[i] < 0 || slots[i] >= g->n_slot)
@@ -11,242 +13,82 @@ static spec_status check_slots(spec_queue *q, const char *op, const spec_grow *g
     return SPEC_OK;
 }
 
-static int32_t batch_of(const spec_queue *q, int32_t left) { return left < q->row_cap ? left : q->row_cap; }
-
 /* ----------------------------------------------------------------------------------- begin --- */
 
+enum { GROW_BATCH = 32 }; /* trees of a launch */
+
+struct grow_batch {
+    spec_grow g;
+    int32_t slot[GROW_BATCH];
+    spec_grow_node root[GROW_BATCH];
+};
+
 /* One block per tree. */
-static __global__ void __launch_bounds__(128) grow_kernel(spec_grow g, const spec_grow_node *root, const int32_t *slots)
+static __global__ void __launch_bounds__(128) grow_kernel(const __grid_constant__ grow_batch a)
 {
-    const size_t slot = (size_t)slots[blockIdx.x];
+    const spec_grow &g = a.g;
+    const size_t slot = (size_t)a.slot[blockIdx.x];
     int32_t *frontier = g.frontier + slot * (size_t)g.cap_frontier;
     for (int i = (int)threadIdx.x; i < g.cap_frontier; i += (int)blockDim.x) frontier[i] = i == 0 ? 0 : -1;
     if (threadIdx.x != 0) return;
     g.n[slot] = 1;
-    g.node[slot * (size_t)g.cap] = root[blockIdx.x];
+    g.node[slot * (size_t)g.cap] = a.root[blockIdx.x];
 }
 
 spec_status speci_cuda_grow(spec_queue *q, const spec_grow_args *a)
 {
     SPEC_TRY(cuda_enter(q->dev));
-    SPEC_TRY(check_slots(q, "grow", a->grow, a->host_slot, a->n));
+    SPEC_TRY(speci_cuda_check_slots(q, "grow", a->grow, a->host_slot, a->n));
     for (int32_t r = 0, n; r < a->n; r += n) {
-        n = batch_of(q, a->n - r);
-        const size_t m = (size_t)n;
-        cuda_param p;
-        SPEC_TRY(speci_cuda_param_begin(q, &p, m * (sizeof(spec_grow_node) + 4)));
-        const spec_grow_node *root =
-            (const spec_grow_node *)speci_cuda_param_add(q, &p, a->host_root + r, m * sizeof(spec_grow_node));
-        const int32_t *slot = (const int32_t *)speci_cuda_param_add(q, &p, a->host_slot + r, m * 4);
-        SPEC_TRY(speci_cuda_param_end(q, &p));
-        grow_kernel<<<(unsigned)n, 128, 0, q->stream>>>(*a->grow, root, slot);
+        grow_batch b;
+        b.g = *a->grow;
+        n = a->n - r < GROW_BATCH ? a->n - r : GROW_BATCH;
+        memcpy(b.slot, a->host_slot + r, (size_t)n * sizeof b.slot[0]);
+        memcpy(b.root, a->host_root + r, (size_t)n * sizeof b.root[0]);
+        grow_kernel<<<(unsigned)n, 128, 0, q->stream>>>(b);
         SPEC_TRY(cuda_launched(q, "grow"));
-    }
-    return SPEC_OK;
-}
-
-/* ------------------------------------------------------------------------------------ draw --- */
-
-/* What a row of a draw belongs to, and where its candidates go. */
-struct draw_rows {
-    const float *law;
-    int32_t ld, n_vocab, k;
-    const int32_t *law_row;
-    bool grows;                   /* of trees: */
-    spec_grow g;
-    const int32_t *slot, *place;
-    const uint64_t *key;          /* else */
-    spec_candidate *out;          /* [row][k] or NULL */
-};
-struct draw_row {
-    const float *law;
-    uint64_t key;
-    bool there; /* false: the place has no node */
-    spec_candidate *own, *out; /* either may be NULL */
-};
-
-static __device__ draw_row row_of(const draw_rows &a, int i)
-{
-    draw_row r;
-    r.law = a.law + (size_t)a.law_row[i] * a.ld;
-    r.out = a.out ? a.out + (size_t)i * a.k : NULL;
-    r.own = NULL, r.there = true;
-    if (!a.grows) {
-        r.key = a.key[i];
-        return r;
-    }
-    const size_t slot = (size_t)a.slot[i], place = slot * (size_t)a.g.cap_frontier + (size_t)a.place[i];
-    const int32_t node = a.g.frontier[place];
-    r.own = a.g.candidate + place * SPEC_MAX_CHILD;
-    r.there = node >= 0;
-    r.key = r.there ? a.g.node[slot * (size_t)a.g.cap + (size_t)node].key : 0;
-    return r;
-}
-
-static __device__ __forceinline__ void candidate_put(const draw_row &r, int j, int token)
-{
-    spec_candidate c;
-    c.token = token, c.prob = token >= 0 ? r.law[token] : 0.0f;
-    if (r.own) r.own[j] = c;
-    if (r.out) r.out[j] = c;
-}
-
-/* Entries of a law for block_top: by law, or by their values in the race. A block of random words serves a pair, so
- * pairs are looked at together; the few that are looked at again have theirs made again, which saves 4 bytes per
- * entry of all rows. */
-template <bool RACE> struct law_entry {
-    const float *law;
-    int n;
-    uint64_t key;
-    __device__ __forceinline__ unsigned long long rank(float l, int i, uint32_t high, uint32_t low) const
-    {
-        if (!(l > 0.0f)) return 0;
-        return entry_rank(RACE ? spec_race_value(l, high, low) : l, i);
-    }
-    __device__ __forceinline__ void pair(int p, unsigned long long *a, unsigned long long *b) const
-    {
-        const float first = law[2 * p], second = 2 * p + 1 < n ? law[2 * p + 1] : 0.0f;
-        uint32_t w[4] = { 0, 0, 0, 0 };
-        if (RACE && (first > 0.0f || second > 0.0f)) spec_race_words(key, (uint32_t)p, w);
-        *a = rank(first, 2 * p, w[0], w[1]), *b = rank(second, 2 * p + 1, w[2], w[3]);
-    }
-    __device__ __forceinline__ unsigned long long one(int i) const
-    {
-        unsigned long long a, b;
-        pair(i / 2, &a, &b);
-        return i % 2 ? b : a;
-    }
-};
-
-struct draw_shared {
-    top_shared<TEAM_THREADS> top;
-    unsigned long long best[SPEC_MAX_CHILD]; /* of the block's slice */
-};
-static_assert(TEAM * SPEC_MAX_CHILD == TEAM_THREADS, "the slices' best are sorted one per thread");
-
-/* TOP and RACE: a team per row. Every block finds the k best of its slice, the first one the k best of those. */
-template <bool RACE>
-static __global__ void __launch_bounds__(TEAM_THREADS, 2) draw_best_kernel(draw_rows a)
-{
-    __shared__ draw_shared s;
-    const draw_row r = row_of(a, team_row());
-    const int t = (int)threadIdx.x, b = team_block();
-    if (!r.there) { /* the same in all blocks */
-        if (b == 0 && t < a.k) candidate_put(r, t, -1);
-        return;
-    }
-    const team_slice part = slice_of(a.n_vocab);
-    law_entry<RACE> entry;
-    entry.law = r.law, entry.n = a.n_vocab, entry.key = r.key;
-    unsigned long long rank = block_top<TEAM_THREADS>(entry, part.first, part.end, a.k, &s.top);
-    if (t < SPEC_MAX_CHILD) s.best[t] = t < a.k ? rank : 0;
-    team_sync();
-    if (b == 0) {
-        const int peer = t / SPEC_MAX_CHILD;
-        if (team_blocks() > 1) {
-            rank = peer < team_blocks() ? team_peer(s.best, peer)[t % SPEC_MAX_CHILD] : 0ull;
-            rank = block_sort<TEAM_THREADS>(rank, s.top.sort);
-        }
-        if (t < a.k) candidate_put(r, t, rank ? rank_id(rank) : -1);
-    }
-    team_sync();
-}
-
-/* REPEAT: a team per row, a warp per draw. */
-static __global__ void __launch_bounds__(TEAM_THREADS, 2) draw_repeat_kernel(draw_rows a)
-{
-    __shared__ team_parts<double> sums;
-    const draw_row r = row_of(a, team_row());
-    const int warp = team_block() * TEAM_WARPS + (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    if (!r.there) {
-        if (warp == 0)
-            for (int j = lane; j < a.k; j += 32) candidate_put(r, j, -1);
-        return;
-    }
-    (void)team_ranges(&sums, r.law, NULL, a.n_vocab, [](int, float l, float) { return l; });
-    for (int j = warp; j < a.k; j += team_blocks() * TEAM_WARPS) {
-        const int token = team_draw(&sums, [&](int i) { return r.law[i]; }, a.n_vocab,
-                                    spec_repeat_uniform(r.key, (uint32_t)j));
-        if (lane == 0) candidate_put(r, j, token);
-    }
-}
-
-static spec_status draw_batch(spec_queue *q, const spec_draw_args *a, int32_t r, int32_t n)
-{
-    const size_t m = (size_t)n;
-    cuda_param p;
-    draw_rows d;
-    d.law = a->law, d.ld = a->ld, d.n_vocab = a->n_vocab, d.k = a->k;
-    d.grows = a->grow != NULL, d.g = a->grow ? *a->grow : spec_grow(), d.key = NULL, d.slot = d.place = NULL,
-    d.out = NULL;
-    SPEC_TRY(speci_cuda_param_begin(q, &p, m * 12));
-    if (!a->grow) d.key = (const uint64_t *)speci_cuda_param_add(q, &p, a->host_key + r, m * 8);
-    d.law_row = (const int32_t *)speci_cuda_param_add(q, &p, a->host_law_row + r, m * 4);
-    if (a->grow) {
-        d.slot = (const int32_t *)speci_cuda_param_add(q, &p, a->host_slot + r, m * 4);
-        d.place = (const int32_t *)speci_cuda_param_add(q, &p, a->host_place + r, m * 4);
-    }
-    SPEC_TRY(speci_cuda_param_end(q, &p));
-    if (a->host_out) {
-        const size_t bytes = m * (size_t)a->k * sizeof(spec_candidate);
-        void *out;
-        SPEC_TRY(speci_cuda_result_room(q, bytes + 16, 1));
-        SPEC_TRY(speci_cuda_result(q, &out, a->host_out + (size_t)r * (size_t)a->k, bytes));
-        d.out = (spec_candidate *)out;
-    }
-    void (*kernel)(draw_rows) = draw_repeat_kernel;
-    if (a->how == SPEC_DRAW_TOP) kernel = draw_best_kernel<false>;
-    else if (a->how == SPEC_DRAW_RACE) kernel = draw_best_kernel<true>;
-    return team_launch(q, "draw", kernel, n, team_of(a->n_vocab), d);
-}
-
-spec_status speci_cuda_draw(spec_queue *q, const spec_draw_args *a)
-{
-    const spec_host *h = q->dev->host;
-    SPEC_TRY(cuda_enter(q->dev));
-    if (a->k < 1 || a->k > SPEC_MAX_CHILD || a->n_vocab < 1 || a->ld < a->n_vocab)
-        return h->fail(SPEC_E_INVALID, "cuda draw: %d candidates of %d values, rows %d apart", a->k, a->n_vocab, a->ld);
-    if (a->grow) SPEC_TRY(check_slots(q, "draw", a->grow, a->host_slot, a->n_row));
-    for (int32_t i = 0; a->grow && i < a->n_row; i++)
-        if (a->host_place[i] < 0 || a->host_place[i] >= a->grow->cap_frontier)
-            return h->fail(SPEC_E_INVALID, "cuda draw: place %d of a frontier of %d", a->host_place[i],
-                           a->grow->cap_frontier);
-    for (int32_t r = 0, n; r < a->n_row; r += n) {
-        n = batch_of(q, a->n_row - r);
-        SPEC_TRY(draw_batch(q, a, r, n));
     }
     return SPEC_OK;
 }
 
 /* ---------------------------------------------------------------------------------- expand --- */
 
-enum { PLACES = 256, EXPAND_THREADS = 512, EXPAND_WARPS = EXPAND_THREADS / 32 };
+/* Most expansions are of few candidates, a thread for each: their kernel is short, which for one that runs once a level is
+ * what counts. THREADS: of a block. */
+enum { PLACES = 256, EXPAND_FEW = 256, EXPAND_MANY = 512 };
 
-/* The rule, and its arrays on the device. */
-struct expand_rule {
+/* The rule, as a parameter of the kernel, for the trees of a batch. */
+struct expand_batch {
     spec_grow g;
-    const int32_t *slot, *feed_base;
     int32_t n_place, k;
-    const int32_t *take; /* or NULL */
+    bool takes, lists;              /* `take` and `next` are there */
     double threshold;
     int32_t n_add, n_max, n_next;
-    const int32_t *next; /* or NULL */
     double next_threshold;
+    int32_t slot[ROW_BATCH], feed_base[ROW_BATCH];
+    uint8_t take[PLACES];           /* at most k */
+    int16_t next[PLACES];           /* -1: a candidate that there is not */
 };
+static_assert(PLACES * SPEC_MAX_CHILD <= 1 << 15 && SPEC_MAX_CHILD < 256, "candidates and their counts fit");
 
-struct expand_shared {
-    int32_t was[PLACES]; /* the frontier that is expanded */
-    double value[PLACES];
-    int32_t eligible[PLACES];           /* how many of a place's first candidates */
+template <int THREADS> struct expand_shared {
+    spec_grow_node at[PLACES]; /* the nodes of the frontier that is expanded */
+    int32_t was[PLACES];       /* their numbers */
+    int32_t root_fed, first;
+    int32_t eligible[PLACES];  /* how many of a place's first candidates */
     unsigned int bins[256];
-    uint64_t prefix;
+    uint64_t bits[EXPAND_FEW];
+    uint64_t border;
     int bin, rest;
-    int warp[EXPAND_WARPS];
-    uint16_t added[PLACES * SPEC_MAX_CHILD]; /* candidate f k + j that became added node i; ascending */
+    int warp[THREADS / 32];
 };
+/* Beside it, for each of the n_place k candidates: itself, and the number f k + j of the one that became added node i,
+ * ascending. */
+extern __shared__ spec_candidate expand_candidate[];
+static size_t expand_bytes(int n_item) { return (size_t)n_item * (sizeof(spec_candidate) + sizeof(uint16_t)); }
 
 /* How many of the items before this thread's, and *total of all, have `in`. */
-static __device__ int block_rank(expand_shared *s, bool in, int *total)
+template <int THREADS> static __device__ __forceinline__ int block_rank(expand_shared<THREADS> *s, bool in, int *total)
 {
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const unsigned ballot = __ballot_sync(0xffffffffu, in);
@@ -254,7 +96,8 @@ static __device__ int block_rank(expand_shared *s, bool in, int *total)
     if (lane == 0) s->warp[warp] = __popc(ballot);
     __syncthreads();
     int before = __popc(ballot & ((1u << lane) - 1)), sum = 0;
-    for (int w = 0; w < EXPAND_WARPS; w++) before += w < warp ? s->warp[w] : 0, sum += s->warp[w];
+#pragma unroll 4
+    for (int w = 0; w < THREADS / 32; w++) before += w < warp ? s->warp[w] : 0, sum += s->warp[w];
     *total = sum;
     return before;
 }
@@ -263,9 +106,33 @@ static __device__ int block_rank(expand_shared *s, bool in, int *total)
 static __device__ __forceinline__ uint64_t value_bits(double v) { return (uint64_t)__double_as_longlong(v + 0.0); }
 
 /* The bits of the n-th largest value of the items that `in` takes, of which there are at least n >= 1; *ties: how
- * many of the items with that value belong to the n largest. 8 bits at a time. */
-template <typename In, typename Bits>
-static __device__ uint64_t nth_largest(expand_shared *s, int n_item, int n, const In &in, const Bits &bits, int *ties)
+ * many of the items with that value belong to the n largest. Of few items each counts those in front of it. */
+template <int THREADS, typename In, typename Bits>
+static __device__ __forceinline__ uint64_t nth_of_few(expand_shared<THREADS> *s, int n_item, int n, const In &in,
+                                                      const Bits &bits, int *ties)
+{
+    const int t = (int)threadIdx.x;
+    __syncthreads();
+    if (t < n_item) s->bits[t] = in(t) ? bits(t) + 1 : 0;
+    __syncthreads();
+    if (t < n_item && s->bits[t]) {
+        const uint64_t mine = s->bits[t];
+        int before = 0, equal = 0;
+#pragma unroll 2
+        for (int i = 0; i < n_item; i++) {
+            before += s->bits[i] > mine;
+            equal += s->bits[i] == mine && i < t;
+        }
+        if (before + equal == n - 1) s->border = mine - 1, s->rest = equal + 1;
+    }
+    __syncthreads();
+    *ties = s->rest;
+    return s->border;
+}
+
+/* The same of any number: 8 bits at a time. */
+template <int THREADS, typename In, typename Bits>
+static __device__ uint64_t nth_largest(expand_shared<THREADS> *s, int n_item, int n, const In &in, const Bits &bits, int *ties)
 {
     const int t = (int)threadIdx.x;
     uint64_t prefix = 0;
@@ -274,7 +141,7 @@ static __device__ uint64_t nth_largest(expand_shared *s, int n_item, int n, cons
         __syncthreads();
         if (t < 256) s->bins[t] = 0;
         __syncthreads();
-        for (int i = t; i < n_item; i += EXPAND_THREADS) {
+        for (int i = t; i < n_item; i += THREADS) {
             if (!in(i)) continue;
             const uint64_t b = bits(i);
             if (digit == 56 || b >> (digit + 8) == prefix >> (digit + 8)) atomicAdd(&s->bins[b >> digit & 255], 1u);
@@ -305,38 +172,43 @@ static __device__ uint64_t nth_largest(expand_shared *s, int n_item, int n, cons
 
 /* Calls take(i, position) for the n items of largest value among those that `in` takes (all, if they are not more), in
  * ascending order of i; ties go to the earlier. Returns how many. */
-template <typename In, typename Bits, typename Take>
-static __device__ int each_best(expand_shared *s, int n_item, int n, const In &in, const Bits &bits, const Take &take)
+template <int THREADS, typename In, typename Bits, typename Take>
+static __device__ __forceinline__ int each_best(expand_shared<THREADS> *s, int n_item, int n, const In &in, const Bits &bits,
+                                                const Take &take)
 {
     const int t = (int)threadIdx.x;
-    int total = 0, count, ties = 0;
-    for (int base = 0; base < n_item; base += EXPAND_THREADS) {
-        (void)block_rank(s, base + t < n_item && in(base + t), &count);
-        total += count;
-    }
+    int total = 0, ties = 0;
     if (n <= 0) return 0;
+    for (int base = 0; base < n_item; base += THREADS) total += __syncthreads_count(base + t < n_item && in(base + t));
     const bool all = total <= n;
-    const uint64_t border = all ? 0 : nth_largest(s, n_item, n, in, bits, &ties);
+    uint64_t border = 0;
+    if (!all && THREADS == EXPAND_FEW) border = nth_of_few(s, n_item, n, in, bits, &ties);
+    else if (!all) border = nth_largest(s, n_item, n, in, bits, &ties);
     int taken = 0, tied = 0;
-    for (int base = 0; base < n_item; base += EXPAND_THREADS) {
+    for (int base = 0; base < n_item; base += THREADS) {
         const int i = base + t;
-        const bool here = i < n_item && in(i);
-        const uint64_t b = here && !all ? bits(i) : 0;
-        int n_tie, n_take;
-        const bool tie = here && !all && b == border;
-        const int before = tied + block_rank(s, tie, &n_tie);
-        const bool chosen = here && (all || b > border || (tie && before < ties));
+        bool chosen = i < n_item && in(i);
+        int n_take;
+        if (!all) {
+            const uint64_t b = chosen ? bits(i) : 0;
+            const bool tie = chosen && b == border;
+            int n_tie;
+            const int before = tied + block_rank(s, tie, &n_tie);
+            chosen = chosen && (b > border || (tie && before < ties));
+            tied += n_tie;
+        }
         const int position = taken + block_rank(s, chosen, &n_take);
         if (chosen) take(i, position);
-        tied += n_tie, taken += n_take;
+        taken += n_take;
+        if (THREADS == EXPAND_FEW) break;
     }
     return taken;
 }
 
 /* The eligible candidates of place f: how many of its first ones. */
-static __device__ int n_eligible(const expand_rule &a, const spec_candidate *c, double value, int f)
+static __device__ int n_eligible(const expand_batch &a, const spec_candidate *c, double value, int f)
 {
-    const int most = a.take && a.take[f] < a.k ? a.take[f] : a.k;
+    const int most = a.takes ? a.take[f] : a.k;
     double drawn = 0.0;
     int j = 0;
     for (; j < most && c[j].token >= 0; j++) {
@@ -346,73 +218,90 @@ static __device__ int n_eligible(const expand_rule &a, const spec_candidate *c, 
     return j;
 }
 
-/* One block per tree. A thread per place counts its eligible candidates; then a thread per candidate. */
-static __global__ void __launch_bounds__(EXPAND_THREADS) expand_kernel(expand_rule a)
+/* What is known of a tree in front of its candidates: written by kernels that end before the one that draws lets this one be. */
+template <int THREADS>
+static __device__ __forceinline__ void frontier_read(expand_shared<THREADS> *s, const expand_batch &a, size_t slot)
 {
-    __shared__ expand_shared s;
-    const int t = (int)threadIdx.x, k = a.k;
+    const int32_t *frontier = a.g.frontier + slot * (size_t)a.g.cap_frontier;
+    const spec_grow_node *node = a.g.node + slot * (size_t)a.g.cap;
+    const int t = (int)threadIdx.x;
+    if (t < a.n_place) {
+        const int x = frontier[t];
+        s->was[t] = x;
+        if (x >= 0) s->at[t] = node[x];
+    }
+    if (t == THREADS - 1) s->first = a.g.n[slot], s->root_fed = node[0].fed;
+}
+
+/* One block per tree. A thread per place counts its eligible candidates; then a thread per candidate. */
+template <int THREADS>
+static __global__ void __launch_bounds__(THREADS) expand_kernel(const __grid_constant__ expand_batch a)
+{
+    __shared__ expand_shared<THREADS> s;
+    const int t = (int)threadIdx.x, k = a.k, n_item = a.n_place * k, base = a.feed_base[blockIdx.x];
     const size_t slot = (size_t)a.slot[blockIdx.x];
     int32_t *frontier = a.g.frontier + slot * (size_t)a.g.cap_frontier;
     spec_grow_node *node = a.g.node + slot * (size_t)a.g.cap;
-    spec_step_node *feed = a.g.feed + slot * (size_t)a.g.cap_feed + a.feed_base[blockIdx.x];
+    spec_step_node *feed = a.g.feed + slot * (size_t)a.g.cap_feed + base;
     const spec_candidate *candidate = a.g.candidate + slot * (size_t)a.g.cap_frontier * SPEC_MAX_CHILD;
-    const int first = a.g.n[slot];
-    for (int f = t; f < a.n_place; f += EXPAND_THREADS) {
-        const int x = frontier[f];
-        s.was[f] = x;
-        s.value[f] = x >= 0 ? node[x].value : 0.0;
-        s.eligible[f] = x >= 0 ? n_eligible(a, candidate + (size_t)f * SPEC_MAX_CHILD, s.value[f], f) : 0;
-    }
+    uint16_t *const added = (uint16_t *)(expand_candidate + n_item);
+    frontier_read(&s, a, slot);
+    grid_wait();
+    for (int i = t; i < n_item; i += THREADS)
+        expand_candidate[i] = candidate[(size_t)(i / k) * SPEC_MAX_CHILD + (size_t)(i % k)];
+    __syncthreads();
+    if (t < a.n_place) s.eligible[t] = s.was[t] >= 0 ? n_eligible(a, expand_candidate + t * k, s.at[t].value, t) : 0;
     __syncthreads();
 
     /* The children. */
-    auto of = [&](int i) { return candidate[(size_t)(i / k) * SPEC_MAX_CHILD + (size_t)(i % k)]; };
-    auto value = [&](int i) { return s.value[i / k] * (double)of(i).prob; };
-    const int room = a.n_max > first ? a.n_max - first : 0, n_item = a.n_place * k;
+    const int first = s.first, room = a.n_max > first ? a.n_max - first : 0;
+    auto value = [&](int i) { return s.at[i / k].value * (double)expand_candidate[i].prob; };
     const int chosen = each_best(
         &s, n_item, a.n_add > 0 ? a.n_add : n_item, [&](int i) { return i % k < s.eligible[i / k]; },
         [&](int i) { return value_bits(value(i)); },
         [&](int i, int position) {
             if (position >= room) return;
-            const int x = s.was[i / k], j = i % k;
-            const spec_candidate c = of(i);
+            const spec_grow_node &x = s.at[i / k];
+            const spec_candidate c = expand_candidate[i];
             spec_grow_node child;
-            child.key = spec_stream_child(node[x].key, j), child.value = value(i);
-            child.token = c.token, child.parent = x, child.depth = node[x].depth + 1, child.rank = j;
+            child.key = spec_stream_child(x.key, i % k), child.value = value(i);
+            child.token = c.token, child.parent = s.was[i / k], child.depth = x.depth + 1, child.rank = i % k;
             child.prob = c.prob, child.fed = -1;
             node[first + position] = child;
-            s.added[position] = (uint16_t)i;
+            added[position] = (uint16_t)i;
         });
     const int n_added = chosen < room ? chosen : room;
     __syncthreads();
 
-    /* The next frontier. */
-    auto place = [&](int i, int x) {
+    /* The next frontier: place i has added node `at`, or -1. */
+    auto place = [&](int i, int at) {
         spec_step_node fed = { 0, 0, 1, 0 };
-        if (x >= 0) {
-            node[x].fed = a.feed_base[blockIdx.x] + i;
-            fed.token = node[x].token, fed.parent = node[node[x].parent].fed, fed.depth = node[0].fed + node[x].depth;
+        if (at >= 0) {
+            const int item = added[at];
+            node[first + at].fed = base + i;
+            fed.token = expand_candidate[item].token, fed.parent = s.at[item / k].fed;
+            fed.depth = s.root_fed + s.at[item / k].depth + 1;
         }
-        frontier[i] = x;
+        frontier[i] = at >= 0 ? first + at : -1;
         feed[i] = fed;
     };
     int filled = a.n_next;
-    if (a.next) {
-        for (int i = t; i < a.n_next; i += EXPAND_THREADS) {
+    if (a.lists) {
+        for (int i = t; i < a.n_next; i += THREADS) {
             int low = 0, high = n_added; /* the first added candidate >= next[i] */
             while (low < high) {
                 const int middle = (low + high) / 2;
-                if ((int)s.added[middle] < a.next[i]) low = middle + 1;
+                if ((int)added[middle] < a.next[i]) low = middle + 1;
                 else high = middle;
             }
-            place(i, low < n_added && (int)s.added[low] == a.next[i] ? first + low : -1);
+            place(i, low < n_added && (int)added[low] == a.next[i] ? low : -1);
         }
     } else {
-        filled = each_best(&s, n_added, a.n_next, [&](int i) { return node[first + i].value >= a.next_threshold; },
-                           [&](int i) { return value_bits(node[first + i].value); },
-                           [&](int i, int position) { place(position, first + i); });
+        filled = each_best(&s, n_added, a.n_next, [&](int i) { return value(added[i]) >= a.next_threshold; },
+                           [&](int i) { return value_bits(value(added[i])); },
+                           [&](int i, int position) { place(position, i); });
     }
-    for (int i = filled + t; i < a.g.cap_frontier; i += EXPAND_THREADS) {
+    for (int i = filled + t; i < a.g.cap_frontier; i += THREADS) {
         if (i < a.n_next) place(i, -1);
         else frontier[i] = -1;
     }
@@ -423,7 +312,7 @@ static spec_status check_expand(spec_queue *q, const spec_expand_args *a)
 {
     const spec_host *h = q->dev->host;
     const spec_grow *g = a->grow;
-    SPEC_TRY(check_slots(q, "expand", g, a->host_slot, a->n));
+    SPEC_TRY(speci_cuda_check_slots(q, "expand", g, a->host_slot, a->n));
     if (a->n_place < 0 || a->n_place > g->cap_frontier || a->n_place > PLACES || a->n_next < 0 || a->n_next > PLACES ||
         a->n_next > g->cap_frontier || a->n_max > g->cap || a->k < 1 || a->k > SPEC_MAX_CHILD)
         return h->fail(SPEC_E_INVALID, "cuda expand: %d places to %d of %d (%d at most), %d candidates, %d nodes of %d",
@@ -435,28 +324,36 @@ static spec_status check_expand(spec_queue *q, const spec_expand_args *a)
     return SPEC_OK;
 }
 
+static expand_batch rule_of(const spec_expand_args *a)
+{
+    expand_batch b = {};
+    b.g = *a->grow, b.n_place = a->n_place, b.k = a->k, b.takes = a->host_take != NULL, b.lists = a->host_next != NULL;
+    b.threshold = a->threshold, b.n_add = a->n_add, b.n_max = a->n_max, b.n_next = a->n_next;
+    b.next_threshold = a->next_threshold;
+    for (int32_t f = 0; a->host_take && f < a->n_place; f++)
+        b.take[f] = (uint8_t)(a->host_take[f] < 0 ? 0 : a->host_take[f] < a->k ? a->host_take[f] : a->k);
+    for (int32_t i = 0; a->host_next && i < a->n_next; i++)
+        b.next[i] = (int16_t)(a->host_next[i] >= 0 && a->host_next[i] < a->n_place * a->k ? a->host_next[i] : -1);
+    return b;
+}
+
 spec_status speci_cuda_expand(spec_queue *q, const spec_expand_args *a)
 {
     SPEC_TRY(cuda_enter(q->dev));
     SPEC_TRY(check_expand(q, a));
+    const int n_item = a->n_place * a->k, threads = n_item <= EXPAND_FEW ? EXPAND_FEW : EXPAND_MANY;
+    const size_t shared = expand_bytes(n_item);
+    void (*kernel)(expand_batch) = n_item <= EXPAND_FEW ? expand_kernel<EXPAND_FEW> : expand_kernel<EXPAND_MANY>;
+    if (n_item > EXPAND_FEW) {
+        const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                   (int)expand_bytes(PLACES * SPEC_MAX_CHILD));
+        if (e != cudaSuccess) return speci_cuda_status(q->dev, e, "expand");
+    }
+    expand_batch b = rule_of(a);
     for (int32_t r = 0, n; r < a->n; r += n) {
-        n = batch_of(q, a->n - r);
-        const size_t m = (size_t)n, places = a->host_take ? (size_t)a->n_place : 0;
-        const size_t nexts = a->host_next ? (size_t)a->n_next : 0;
-        cuda_param p;
-        expand_rule rule;
-        rule.g = *a->grow, rule.n_place = a->n_place, rule.k = a->k, rule.threshold = a->threshold;
-        rule.n_add = a->n_add, rule.n_max = a->n_max, rule.n_next = a->n_next, rule.next_threshold = a->next_threshold;
-        SPEC_TRY(speci_cuda_param_begin(q, &p, m * 8 + (places + nexts) * 4));
-        rule.slot = (const int32_t *)speci_cuda_param_add(q, &p, a->host_slot + r, m * 4);
-        rule.feed_base = (const int32_t *)speci_cuda_param_add(q, &p, a->host_feed_base + r, m * 4);
-        const void *take = speci_cuda_param_add(q, &p, a->host_take, places * 4);
-        const void *next = speci_cuda_param_add(q, &p, a->host_next, nexts * 4);
-        rule.take = a->host_take ? (const int32_t *)take : NULL;
-        rule.next = a->host_next ? (const int32_t *)next : NULL;
-        SPEC_TRY(speci_cuda_param_end(q, &p));
-        expand_kernel<<<(unsigned)n, EXPAND_THREADS, 0, q->stream>>>(rule);
-        SPEC_TRY(cuda_launched(q, "expand"));
+        n = a->n - r < ROW_BATCH ? a->n - r : ROW_BATCH;
+        memcpy(b.slot, a->host_slot + r, (size_t)n * 4), memcpy(b.feed_base, a->host_feed_base + r, (size_t)n * 4);
+        SPEC_TRY(cuda_launch(q, "expand", kernel, dim3((unsigned)n), dim3((unsigned)threads), shared, 1, b));
     }
     return SPEC_OK;
 }

@@ -64,6 +64,7 @@ spec_status speci_cuda_kv_commit(spec_queue *q, const spec_kv_commit_args *a)
 {
     SPEC_TRY(cuda_enter_op(q, "kv_commit"));
     SPEC_TRY(speci_cuda_check_kv_commit(q->dev, a));
+    if (!q->shape.moves) return SPEC_OK;
     /* One launch per run of layers of one geometry. */
     for (int first = 0; first < a->n_layer;) {
         const spec_kv *kv = &a->layers[first];

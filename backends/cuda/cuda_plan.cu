@@ -17,7 +17,7 @@ struct plan_graph {
 struct spec_prepared {
     spec_plan plan; /* ops and the layers of kv_commit are copies */
     spec_op *ops;
-    bool has_attention;
+    bool has_attention, has_commit;
     plan_graph graphs[PLAN_GRAPHS];
     int32_t n_graph;
 };
@@ -149,6 +149,7 @@ spec_status speci_cuda_plan_prepare(spec_queue *q, spec_prepared **out, const sp
         spec_op *op = &p->ops[i];
         *op = plan->ops[i];
         p->has_attention = p->has_attention || op->kind == SPEC_OP_ATTENTION;
+        p->has_commit = p->has_commit || op->kind == SPEC_OP_KV_COMMIT;
         if (op->kind == SPEC_OP_KV_COMMIT && op->u.kv_commit.n_layer > 0) {
             const size_t n = (size_t)op->u.kv_commit.n_layer;
             spec_kv *layers = (spec_kv *)h->alloc(h, n, sizeof *layers);
@@ -176,6 +177,7 @@ spec_status speci_cuda_plan_run(spec_queue *q, spec_prepared *p, const spec_step
     SPEC_TRY(speci_cuda_step_bind(q, block));
     /* Only attention in decode passes asks for the context's length. */
     if (!p->has_attention || block->phase == SPEC_PHASE_PREFILL) q->shape.splits = 1;
+    if (!p->has_commit) q->shape.moves = 0;
     const plan_graph *g = find_graph(q, p);
     if (!g || !g->exec) return walk(q, p);
     const cudaError_t e = cudaGraphLaunch(g->exec, q->stream);

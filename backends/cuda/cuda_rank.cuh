@@ -47,4 +47,12 @@ template <int MOST, int LEAST> static __device__ __forceinline__ unsigned long l
     return v;
 }
 
+/* The largest of a warp's. */
+static __device__ __forceinline__ unsigned long long warp_best(unsigned long long v)
+{
+    const unsigned high = __reduce_max_sync(0xffffffffu, (unsigned)(v >> 32));
+    const unsigned low = __reduce_max_sync(0xffffffffu, (unsigned)(v >> 32) == high ? (unsigned)v : 0u);
+    return (unsigned long long)high << 32 | low;
+}
+
 #endif

@@ -7,33 +7,38 @@
  * length alone, and so does the order of every sum: a lane adds its entries of a range ascending, a warp its lanes, the
  * team its ranges, each by a fixed tree.
  *
- * Clusters need compute capability 9.0. */
+ * What the host says of the rows travels as a parameter of the kernel, of ROW_BATCH rows at most. Clusters need compute
+ * capability 9.0. */
 #ifndef SPEC_CUDA_SELECT_CUH
 #define SPEC_CUDA_SELECT_CUH
 
 #include <cooperative_groups.h>
 
+#include "cuda_cluster.cuh"
 #include "cuda_rank.cuh"
 
 enum {
     TEAM = 8,            /* most blocks of a row; the most that every such device allows */
     TEAM_THREADS = 512,  /* of a block */
     TEAM_WARPS = TEAM_THREADS / 32,
-    TEAM_RANGES = TEAM * TEAM_WARPS
+    TEAM_RANGES = TEAM * TEAM_WARPS,
+    ROW_BATCH = 64       /* rows of a launch */
 };
+
+/* The beginning of an operation over rows: as grid_begin(), but what runs behind it, of which some reads trees before it
+ * waits (expand), is let be when all before this one has ended. */
+static __device__ __forceinline__ void row_begin(void)
+{
+    grid_wait();
+    grid_release();
+}
 
 /* ------------------------------------------------------------------------------------ the team --- */
 
-static __device__ __forceinline__ int team_block(void)
-{
-    return (int)cooperative_groups::this_cluster().block_rank();
-}
-static __device__ __forceinline__ int team_blocks(void)
-{
-    return (int)cooperative_groups::this_cluster().num_blocks();
-}
+static __device__ __forceinline__ int team_block(void) { return cluster_rank(); }
+static __device__ __forceinline__ int team_blocks(void) { return cluster_size(); }
 /* The row that the team works on. */
-static __device__ __forceinline__ int team_row(void) { return (int)blockIdx.x / team_blocks(); }
+static __device__ __forceinline__ int team_row(void) { return cluster_id(); }
 /* All threads of the team: what they wrote to any memory before is seen after. No block ends before its shared memory
  * was read: the last access to a peer's is followed by one of these. */
 static __device__ __forceinline__ void team_sync(void) { cooperative_groups::this_cluster().sync(); }
@@ -62,33 +67,26 @@ static __device__ __forceinline__ team_slice slice_of(int n)
 /* Blocks of the team of a row of n entries. */
 static inline int team_of(int n) { return cuda_div_up(n, range_size(n) * TEAM_WARPS); }
 
-/* Runs a kernel with a team of so many blocks for each of n_row rows. */
+/* Runs a kernel, which begins with row_begin(), with a team of so many blocks for each of n_row rows. */
 template <typename... P, typename... A>
 static spec_status team_launch(spec_queue *q, const char *op, void (*kernel)(P...), int n_row, int team, A... args)
 {
-    const unsigned blocks = (unsigned)team;
-    cudaLaunchAttribute cluster;
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim.x = blocks, cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)n_row * blocks), config.blockDim = dim3(TEAM_THREADS), config.stream = q->stream;
-    config.attrs = &cluster, config.numAttrs = 1;
-    (void)cudaLaunchKernelEx(&config, kernel, P(args)...); /* cuda_launched sees what failed */
-    return cuda_launched(q, op);
+    return cuda_launch(q, op, kernel, dim3((unsigned)(n_row * team)), dim3(TEAM_THREADS), 0, (unsigned)team, args...);
 }
 
 /* One value of every warp of the team. */
 template <typename T> struct team_parts {
     T warp[TEAM_WARPS], all[TEAM_RANGES];
 };
-/* s->all = every warp's value, in all blocks; v: this warp's, known to its lane 0; none: of ranges without a warp. */
+/* s->all = every warp's value, in all blocks; v: this warp's, known to its lane 0; none: of ranges without a warp. Peers
+ * may still read s->warp: until the next team_sync() it is theirs. */
 template <typename T> static __device__ void team_gather(team_parts<T> *s, T v, T none)
 {
     const int t = (int)threadIdx.x, b = t / TEAM_WARPS;
     if (t % 32 == 0) s->warp[t / 32] = v;
     team_sync();
     if (t < TEAM_RANGES) s->all[t] = b < team_blocks() ? team_peer(s->warp, b)[t % TEAM_WARPS] : none;
-    team_sync();
+    __syncthreads();
 }
 /* get(0) to get(TEAM_RANGES - 1) put together by op, which commutes: the same in every thread. */
 template <typename Get, typename Op> static __device__ auto team_fold(Get get, Op op) -> decltype(get(0))
@@ -107,7 +105,7 @@ template <typename Get, typename Op> static __device__ auto team_fold(Get get, O
 
 /* Bitonic sort of one value per thread of a block of N: thread i receives the i-th largest. buf [N]; the block may
  * use it again after its next barrier. */
-template <int N> static __device__ unsigned long long block_sort(unsigned long long v, unsigned long long *buf)
+template <int N> static __device__ __noinline__ unsigned long long block_sort(unsigned long long v, unsigned long long *buf)
 {
     const int t = (int)threadIdx.x;
     for (int size = 2; size <= N; size *= 2) {
@@ -128,24 +126,117 @@ template <int N> static __device__ unsigned long long block_sort(unsigned long l
     return v;
 }
 
+/* best[0 .. k) = the k largest of list[0 .. n), best first; 0 where there are no more. The numbers but 0 differ. Eight lanes
+ * count what is in front of one. By a block of N threads; begins and ends with a barrier. */
+template <int N>
+static __device__ __forceinline__ void few_largest(const unsigned long long *list, int n, int k, unsigned long long *best)
+{
+    enum { LANES = 8, AT_ONCE = N / LANES };
+    const int t = (int)threadIdx.x;
+    if (t < k) best[t] = 0;
+    __syncthreads();
+#pragma unroll 1
+    for (int e0 = 0; e0 < n; e0 += AT_ONCE) {
+        const int e = e0 + t / LANES;
+        const unsigned long long mine = e < n ? list[e] : 0;
+        int before = 0;
+#pragma unroll 1
+        for (int i = t % LANES; i < n; i += LANES) before += list[i] > mine;
+#pragma unroll
+        for (int d = 1; d < LANES; d *= 2) before += __shfl_xor_sync(0xffffffffu, before, d);
+        if (t % LANES == 0 && mine && before < k) best[before] = mine;
+    }
+    __syncthreads();
+}
+
 template <int N> struct top_shared {
     unsigned long long sort[N], list[N], border;
-    int group[SPEC_MAX_CHILD];
+    unsigned long long warp[N / 32], best[SPEC_MAX_CHILD];
+    int group[N];
     int n_group, n_list;
 };
 
-/* The k <= SPEC_MAX_CHILD largest ranks of entries [first, end), first even, by one block of N threads: thread i < k
- * receives the i-th, 0 = there is none.
- *
- * Thread t's group is every N-th pair of entries. The k-th largest of the groups' maxima is a border that k entries
- * reach, and only the k groups whose maximum reaches it can hold one: so the entries are looked at once, and then
- * k groups of them again. Entry: pair(p, &a, &b) gives the ranks of entries 2 p and 2 p + 1 (b: 0 beyond the end),
- * one(i) that of entry i, 0 for entries that are out of it. Where there are no more entries than threads, they are
- * sorted. */
+/* A number that k of a block's N reach, if so many are not 0: the k-th largest of them, or of the warps' maxima. */
+template <int N> static __device__ __forceinline__ unsigned long long top_border(unsigned long long v, int k, top_shared<N> *s)
+{
+    enum { WARPS = N / 32 };
+    const int t = (int)threadIdx.x, lane = t % 32;
+    if (k <= WARPS) {
+        v = warp_best(v);
+        if (lane == 0) s->warp[t / 32] = v;
+        __syncthreads();
+        const unsigned long long mine = lane < WARPS ? s->warp[lane] : 0;
+        int before = 0;
+#pragma unroll 4
+        for (int w = 0; w < WARPS; w++) before += s->warp[w] > mine;
+        return ~warp_best(lane < WARPS && before < k ? ~mine : 0);
+    }
+    v = block_sort<N>(v, s->sort);
+    if (t == k - 1) s->border = v;
+    __syncthreads();
+    return s->border;
+}
+
+/* The k <= SPEC_MAX_CHILD largest ranks of a block's entries: thread i < k receives the i-th, 0 = there is none. Thread t
+ * has looked at group t of them: `best` is the largest there. So entries are looked at once, and those groups again whose
+ * largest reaches a border that k entries do. per: entries of a group at most; entry.of(g, j): the rank of its j-th, 0: not
+ * there. */
+template <int N, typename Entry>
+static __device__ __forceinline__ unsigned long long top_of_groups(const Entry &entry, unsigned long long best, int per, int k,
+                                                                   top_shared<N> *s)
+{
+    enum { CHUNK = N - SPEC_MAX_CHILD, COUNTED = 64 };
+    const int t = (int)threadIdx.x;
+    if (t == 0) s->n_group = 0, s->n_list = 0;
+    unsigned long long border = top_border(best, k, s);
+    if (best && best >= border) s->group[atomicAdd(&s->n_group, 1)] = t; /* in any order */
+    __syncthreads();
+
+    const int m = s->n_group * per;
+    int n = 0; /* in the list, the same in all threads */
+#pragma unroll 1
+    for (int base = 0; base < m; base += CHUNK) {
+        const int e = base + t;
+        unsigned long long r = 0;
+        if (t < CHUNK && e < m) r = entry.of(s->group[e / per], e % per);
+        int more = __syncthreads_count(r && r >= border);
+        if (n + more > N) { /* keep the k largest; then there is room for a chunk */
+            const unsigned long long sorted = block_sort<N>(t < n ? s->list[t] : 0ull, s->sort);
+            __syncthreads();
+            if (t < k) s->list[t] = sorted;
+            if (t == k - 1) s->border = sorted;
+            if (t == 0) s->n_list = k;
+            __syncthreads();
+            border = s->border;
+            n = k;
+            more = __syncthreads_count(r && r >= border);
+        }
+        if (r && r >= border) s->list[atomicAdd(&s->n_list, 1)] = r; /* in any order: ordered below */
+        n += more;
+    }
+    __syncthreads();
+    if (n > COUNTED) return block_sort<N>(t < n ? s->list[t] : 0ull, s->sort);
+    few_largest<N>(s->list, n, k, s->best);
+    return t < k ? s->best[t] : 0;
+}
+
+/* Entries [first, end), first even, in groups: every N-th pair. */
+template <int N, typename Entry> struct pair_groups {
+    const Entry *entry;
+    int first, end;
+    __device__ __forceinline__ unsigned long long of(int g, int j) const
+    {
+        const int i = first + 2 * (g + j / 2 * N) + j % 2;
+        return i < end ? entry->one(i) : 0;
+    }
+};
+
+/* The k largest ranks of entries [first, end), first even, by one block of N threads. Entry: pair(p, &a, &b) gives the ranks
+ * of entries 2 p and 2 p + 1 (b: 0 beyond the end), one(i) that of entry i, 0 for entries that are out of it. Where there
+ * are no more entries than threads, they are sorted. */
 template <int N, typename Entry>
 static __device__ unsigned long long block_top(const Entry &entry, int first, int end, int k, top_shared<N> *s)
 {
-    enum { CHUNK = N - SPEC_MAX_CHILD };
     const int t = (int)threadIdx.x, n_pair = (end - first + 1) / 2;
     if (end - first <= N) return block_sort<N>(first + t < end ? entry.one(first + t) : 0ull, s->sort);
     unsigned long long best = 0;
@@ -156,41 +247,7 @@ static __device__ unsigned long long block_top(const Entry &entry, int first, in
         best = a > best ? a : best;
         best = b > best ? b : best;
     }
-    unsigned long long sorted = block_sort<N>(best, s->sort);
-    __syncthreads();
-    if (t == 0) s->n_group = 0, s->n_list = 0;
-    if (t == k - 1) s->border = sorted;
-    __syncthreads();
-    unsigned long long border = s->border;
-    if (best && best >= border) s->group[atomicAdd(&s->n_group, 1)] = t; /* in any order */
-    __syncthreads();
-
-    const int per = 2 * ((n_pair + N - 1) / N), m = s->n_group * per;
-    int n = 0; /* in the list, the same in all threads */
-    for (int base = 0; base < m; base += CHUNK) {
-        const int e = base + t;
-        unsigned long long r = 0;
-        if (t < CHUNK && e < m) {
-            const int j = e % per, i = first + 2 * (s->group[e / per] + j / 2 * N) + j % 2;
-            if (i < end) r = entry.one(i);
-        }
-        int more = __syncthreads_count(r && r >= border);
-        if (n + more > N) { /* keep the k largest; then there is room for a chunk */
-            sorted = block_sort<N>(t < n ? s->list[t] : 0ull, s->sort);
-            __syncthreads();
-            if (t < k) s->list[t] = sorted;
-            if (t == k - 1) s->border = sorted;
-            if (t == 0) s->n_list = k;
-            __syncthreads();
-            border = s->border;
-            n = k;
-            more = __syncthreads_count(r && r >= border);
-        }
-        if (r && r >= border) s->list[atomicAdd(&s->n_list, 1)] = r; /* in any order: sorted below */
-        n += more;
-    }
-    __syncthreads();
-    return block_sort<N>(t < n ? s->list[t] : 0ull, s->sort);
+    return top_of_groups<N>(pair_groups<N, Entry>{ &entry, first, end }, best, 2 * ((n_pair + N - 1) / N), k, s);
 }
 
 /* ------------------------------------------------------------------------- draws by cumulated mass --- */
@@ -216,6 +273,7 @@ static __device__ double team_ranges(team_parts<double> *sums, const float *row,
             if (v[a] > 0.0f) sum += (double)value(base + a * 32, v[a], w[a]);
     }
     team_gather(sums, warp_sum(sum), 0.0);
+    team_sync(); /* for the next call, or the end */
     return team_fold([&](int i) { return sums->all[i]; }, [](double x, double y) { return x + y; });
 }
 
