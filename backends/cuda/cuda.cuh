@@ -24,6 +24,7 @@
 #include <cuda_runtime.h>
 #include <math_constants.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <mutex>
 
@@ -77,7 +78,21 @@ struct cuda_shape {
     int32_t seqs;   /* a power of two */
     int32_t splits; /* of the longest context, a power of two; 0: it has up to CUDA_FEW positions */
     int32_t moves;  /* K and V of an accepted path do not stand in their places yet */
+    int32_t fits;   /* the step block is a kernel's parameter (cuda_step) */
 };
+
+/* A step block as a parameter of the kernel that writes it to its place. releases: the kernel behind it waits before it lets
+ * others be, so that none reads the step too early. */
+struct cuda_step {
+    alignas(16) char byte[3584];
+    int32_t releases;
+};
+static inline bool cuda_step_fits(const spec_step_block *b) { return (size_t)b->bytes <= sizeof(((cuda_step *)NULL)->byte); }
+static inline void cuda_step_of(cuda_step *p, const spec_step_block *b, bool releases)
+{
+    memcpy(p->byte, b, (size_t)b->bytes);
+    p->releases = releases;
+}
 
 struct cuda_pending { /* a result that waits in pinned memory for sync() */
     void *dst;
@@ -187,7 +202,12 @@ void speci_cuda_stage_close(spec_device *dev);
  * kernel fills and sync() copies to dst. */
 spec_status speci_cuda_result_room(spec_queue *q, size_t bytes, int32_t n);
 spec_status speci_cuda_result(spec_queue *q, void **out, void *dst, size_t bytes);
-spec_status speci_cuda_step_bind(spec_queue *q, const spec_step_block *block);
+/* The step in three parts (cuda_backend.cu): checks it and notes its shape; brings it to the device; or, where it fits a
+ * parameter, does so as the first kernel of a graph that is captured, and gives that kernel another one. */
+spec_status speci_cuda_step_shape(spec_queue *q, const spec_step_block *block);
+spec_status speci_cuda_step_send(spec_queue *q, const spec_step_block *block);
+spec_status speci_cuda_step_launch(spec_queue *q, const cuda_step *step);
+spec_status speci_cuda_step_update(spec_queue *q, cudaGraphExec_t exec, cudaGraphNode_t node, const cuda_step *step);
 
 /* One launcher and one check per operation. The check answers for types and sizes and never looks at row counts. */
 spec_status speci_cuda_check(spec_device *dev, const spec_op *op);

@@ -462,13 +462,12 @@ static __device__ void feed_sequence(spec_step_block *step, const spec_step_bloc
 static __global__ void __launch_bounds__(128) feed_kernel(spec_step_block *step) { feed_sequence(step, step, (int)blockIdx.x); }
 
 /* Most steps travel as a kernel's parameter: no copy of its own, and what grew is fed by the same kernel. */
-struct step_parameter {
-    alignas(16) char byte[3584];
-};
 static __global__ void __launch_bounds__(256)
-step_kernel(const __grid_constant__ step_parameter p, int bytes, spec_step_block *step)
+step_kernel(const __grid_constant__ cuda_step p, spec_step_block *step)
 {
     const spec_step_block *const b = (const spec_step_block *)p.byte;
+    const int bytes = b->bytes;
+    if (p.releases) grid_release();
     grid_wait(); /* until then the step before stands there */
     for (int i = (int)threadIdx.x; i * 16 < bytes; i += (int)blockDim.x) ((uint4 *)step)[i] = ((const uint4 *)p.byte)[i];
     if (!b->feed) return;
@@ -476,13 +475,27 @@ step_kernel(const __grid_constant__ step_parameter p, int bytes, spec_step_block
     for (int seq = 0; seq < b->n_seq; seq++) feed_sequence(step, b, seq);
 }
 
-static spec_status step_send(spec_queue *q, const spec_step_block *b)
+spec_status speci_cuda_step_launch(spec_queue *q, const cuda_step *p)
 {
-    step_parameter p;
+    return cuda_launch(q, "step_bind", step_kernel, dim3(1), dim3(256), 0, 1, *p, q->d_step);
+}
+
+spec_status speci_cuda_step_update(spec_queue *q, cudaGraphExec_t exec, cudaGraphNode_t node, const cuda_step *p)
+{
+    void *args[] = { (void *)p, &q->d_step };
+    cudaKernelNodeParams k = {};
+    k.func = (void *)step_kernel, k.gridDim = dim3(1), k.blockDim = dim3(256), k.kernelParams = args;
+    const cudaError_t e = cudaGraphExecKernelNodeSetParams(exec, node, &k);
+    return e == cudaSuccess ? SPEC_OK : speci_cuda_status(q->dev, e, "cudaGraphExecKernelNodeSetParams");
+}
+
+spec_status speci_cuda_step_send(spec_queue *q, const spec_step_block *b)
+{
+    cuda_step p;
     int32_t slot;
-    if ((size_t)b->bytes <= sizeof p.byte) {
-        memcpy(p.byte, b, (size_t)b->bytes);
-        return cuda_launch(q, "step_bind", step_kernel, dim3(1), dim3(256), 0, 1, p, b->bytes, q->d_step);
+    if (cuda_step_fits(b)) {
+        cuda_step_of(&p, b, false);
+        return speci_cuda_step_launch(q, &p);
     }
     SPEC_TRY(slot_take(q, &slot));
     memcpy(q->ring + (size_t)slot * q->slot_bytes, b, (size_t)b->bytes);
@@ -503,7 +516,7 @@ static bool step_moves(const spec_step_block *b)
 }
 
 /* The shape comes from what the host knows: with nodes that grow on the device, n_kv is a bound. */
-spec_status speci_cuda_step_bind(spec_queue *q, const spec_step_block *b)
+spec_status speci_cuda_step_shape(spec_queue *q, const spec_step_block *b)
 {
     const spec_host *h = q->dev->host;
     SPEC_TRY(cuda_enter(q->dev));
@@ -516,14 +529,20 @@ spec_status speci_cuda_step_bind(spec_queue *q, const spec_step_block *b)
     if (b->n_seq > 0 && b->off_seq != (int32_t)sizeof *b) /* spec_step_seqs() */
         return h->fail(SPEC_E_INVALID, "cuda: a step whose sequences stand at byte %d, not right behind its head at %zu",
                        b->off_seq, sizeof *b);
-    SPEC_TRY(step_send(q, b));
     q->n_row_run = b->n_row_run;
     q->shape.phase = b->phase;
     q->shape.rows = b->phase == SPEC_PHASE_PREFILL ? b->n_row_run : cuda_pow2(b->n_row_run);
     q->shape.seqs = cuda_pow2(b->n_seq);
     q->shape.splits = b->n_kv <= CUDA_FEW ? 0 : cuda_pow2(cuda_div_up(b->n_kv, CUDA_SPLIT));
     q->shape.moves = step_moves(b);
+    q->shape.fits = cuda_step_fits(b);
     return SPEC_OK;
+}
+
+static spec_status cuda_step_bind(spec_queue *q, const spec_step_block *b)
+{
+    SPEC_TRY(speci_cuda_step_shape(q, b));
+    return speci_cuda_step_send(q, b);
 }
 
 /* -------------------------------------------------------------------------------- the table --- */
@@ -550,7 +569,7 @@ static const spec_backend_ops table = {
     cuda_zero,
     cuda_sync,
     speci_cuda_check,
-    speci_cuda_step_bind,
+    cuda_step_bind,
     speci_cuda_embed,
     speci_cuda_norm,
     speci_cuda_linear,

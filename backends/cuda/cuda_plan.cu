@@ -1,6 +1,7 @@
 /* cuda_plan.cu - a plan made ready: captured as a graph per shape, and replayed.
- * The graph holds the launches that the walk makes for that shape, so the bits are the same. The step block is copied
- * to its fixed address before the launch, outside the graph. A shape is walked when it is met for the first time
+ * The graph holds the launches that the walk makes for that shape, so the bits are the same. Its first kernel has the step
+ * block as a parameter, and puts it to its fixed address; a block too large for that is copied there before the launch,
+ * outside the graph. A shape is walked when it is met for the first time
  * (kernels are then loaded) and captured the second time; where capture fails it is walked for good. */
 #include <string.h>
 
@@ -10,8 +11,10 @@ enum { PLAN_GRAPHS = 64 };
 
 struct plan_graph {
     cuda_shape shape;
+    cudaGraph_t graph;
     cudaGraphExec_t exec;
-    bool walk; /* capture failed */
+    cudaGraphNode_t step; /* of a step that fits, its first kernel */
+    bool walk;            /* capture failed */
 };
 
 struct spec_prepared {
@@ -90,21 +93,44 @@ static spec_status walk(spec_queue *q, const spec_prepared *p)
     return status;
 }
 
-/* *exec stays NULL when the plan cannot be captured: not an error. */
-static void capture(spec_queue *q, const spec_prepared *p, cudaGraphExec_t *exec)
+static void graph_free(plan_graph *g)
 {
-    *exec = NULL;
+    if (g->exec) (void)cudaGraphExecDestroy(g->exec);
+    if (g->graph) (void)cudaGraphDestroy(g->graph);
+    g->exec = NULL, g->graph = NULL;
+}
+
+/* Does the first kernel of a pass of such a shape wait before it lets others be? */
+static bool begins_waiting(const spec_queue *q, const spec_prepared *p)
+{
+    const spec_op *op = p->ops, *const end = op + p->plan.n_op;
+    if (op < end && op->kind == SPEC_OP_KV_COMMIT && !q->shape.moves) op++;
+    return op < end && (op->kind == SPEC_OP_KV_COMMIT || op->kind == SPEC_OP_EMBED);
+}
+
+/* The launches of a step and of the operations behind it. */
+static spec_status walk_captured(spec_queue *q, const spec_prepared *p)
+{
+    cuda_step none = {};
+    if (q->shape.fits) SPEC_TRY(speci_cuda_step_launch(q, &none));
+    return walk(q, p);
+}
+
+/* g->exec stays NULL when the plan cannot be captured: not an error. */
+static void capture(spec_queue *q, const spec_prepared *p, plan_graph *g)
+{
     /* relaxed: other threads may allocate meanwhile */
     if (cudaStreamBeginCapture(q->stream, cudaStreamCaptureModeRelaxed) != cudaSuccess) {
         (void)cudaGetLastError();
         return;
     }
-    const spec_status status = walk(q, p);
-    cudaGraph_t graph = NULL;
-    const cudaError_t ended = cudaStreamEndCapture(q->stream, &graph);
-    if (status == SPEC_OK && ended == cudaSuccess && graph && cudaGraphInstantiate(exec, graph, 0) != cudaSuccess)
-        *exec = NULL;
-    if (graph) (void)cudaGraphDestroy(graph);
+    const spec_status status = walk_captured(q, p);
+    const cudaError_t ended = cudaStreamEndCapture(q->stream, &g->graph);
+    size_t n_root = 1;
+    bool good = status == SPEC_OK && ended == cudaSuccess && g->graph;
+    if (good && q->shape.fits)
+        good = cudaGraphGetRootNodes(g->graph, &g->step, &n_root) == cudaSuccess && n_root == 1;
+    if (!good || cudaGraphInstantiate(&g->exec, g->graph, 0) != cudaSuccess) g->exec = NULL, graph_free(g);
     (void)cudaGetLastError();
 }
 
@@ -115,7 +141,7 @@ static plan_graph *find_graph(spec_queue *q, spec_prepared *p)
         plan_graph *g = &p->graphs[i];
         if (memcmp(&g->shape, &q->shape, sizeof g->shape) != 0) continue;
         if (!g->exec && !g->walk) {
-            capture(q, p, &g->exec);
+            capture(q, p, g);
             g->walk = !g->exec;
             if (g->walk)
                 q->dev->host->log(q->dev->host, SPEC_LOG_WARN, "cuda: a plan could not be captured; it runs uncaptured");
@@ -124,7 +150,8 @@ static plan_graph *find_graph(spec_queue *q, spec_prepared *p)
     }
     if (p->n_graph < PLAN_GRAPHS) {
         plan_graph *g = &p->graphs[p->n_graph++];
-        g->shape = q->shape, g->exec = NULL, g->walk = false;
+        *g = plan_graph();
+        g->shape = q->shape;
     }
     return NULL;
 }
@@ -174,12 +201,18 @@ spec_status speci_cuda_plan_run(spec_queue *q, spec_prepared *p, const spec_step
         return h->fail(SPEC_E_INVALID, "cuda: a step of phase %d, %d rows, %d sequences; the plan has %d, %d, %d",
                        block->phase, block->n_row_run, block->n_seq, p->plan.phase, p->plan.n_row_max,
                        p->plan.n_seq_max);
-    SPEC_TRY(speci_cuda_step_bind(q, block));
+    SPEC_TRY(speci_cuda_step_shape(q, block));
     /* Only attention in decode passes asks for the context's length. */
     if (!p->has_attention || block->phase == SPEC_PHASE_PREFILL) q->shape.splits = 1;
     if (!p->has_commit) q->shape.moves = 0;
     const plan_graph *g = find_graph(q, p);
+    if (!g || !g->exec || !g->step) SPEC_TRY(speci_cuda_step_send(q, block));
     if (!g || !g->exec) return walk(q, p);
+    if (g->step) {
+        cuda_step step;
+        cuda_step_of(&step, block, begins_waiting(q, p));
+        SPEC_TRY(speci_cuda_step_update(q, g->exec, g->step, &step));
+    }
     const cudaError_t e = cudaGraphLaunch(g->exec, q->stream);
     return e == cudaSuccess ? SPEC_OK : speci_cuda_status(q->dev, e, "cudaGraphLaunch");
 }
@@ -189,8 +222,7 @@ void speci_cuda_plan_free(spec_queue *q, spec_prepared *p)
     if (!p) return;
     const spec_host *h = q->dev->host;
     (void)cudaSetDevice(q->dev->ordinal);
-    for (int32_t i = 0; i < p->n_graph; i++)
-        if (p->graphs[i].exec) (void)cudaGraphExecDestroy(p->graphs[i].exec);
+    for (int32_t i = 0; i < p->n_graph; i++) graph_free(&p->graphs[i]);
     for (int32_t i = 0; p->ops && i < p->plan.n_op; i++)
         if (p->ops[i].kind == SPEC_OP_KV_COMMIT && p->ops[i].u.kv_commit.n_layer > 0)
             h->free(h, (void *)p->ops[i].u.kv_commit.layers);
