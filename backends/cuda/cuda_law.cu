@@ -82,45 +82,6 @@ static __device__ __forceinline__ float slice_most(const float *row, team_slice 
  * A bin of a block is two words, as shared memory adds no longer ones: mass = high 2^split + low. */
 enum { BINS = 256, GATHERED = 2048 };
 
-/* What the blocks of a team tell all of them once a row, a number each. It comes by messages that a barrier of the receiver
- * counts: a barrier of the cluster orders all memory of the device, and takes as long. */
-struct team_mail {
-    uint64_t come;
-    unsigned long long from[TEAM], warp[TEAM_WARPS];
-};
-/* By one thread; then team_mail_opened() by all. `bytes` will come. */
-static __device__ __forceinline__ void mail_open(uint64_t *come, int bytes)
-{
-    barrier_init(come, 1);
-    barrier_expect(come, bytes);
-}
-static __device__ __forceinline__ void team_mail_opened(void)
-{
-    asm volatile("fence.mbarrier_init.release.cluster; barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;" ::
-                     : "memory");
-}
-static __device__ __forceinline__ void mail_send(unsigned long long *to, unsigned long long v, uint64_t *come, int block)
-{
-    const float2 bits = make_float2(__uint_as_float((unsigned)v), __uint_as_float((unsigned)(v >> 32)));
-    cluster_send((float2 *)to, bits, come, block);
-}
-
-/* v of all threads of the team put together: over_warp(v) puts those of a warp together. */
-template <typename Over>
-static __device__ __forceinline__ unsigned long long team_post(team_mail *m, unsigned long long v, Over over_warp)
-{
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    v = over_warp(v);
-    if (lane == 0) m->warp[warp] = v;
-    __syncthreads();
-    if (warp == 0) {
-        v = over_warp(lane < TEAM_WARPS ? m->warp[lane] : 0);
-        if (lane < team_blocks()) mail_send(&m->from[team_block()], v, &m->come, lane);
-    }
-    barrier_wait(&m->come, 0);
-    return over_warp(lane < team_blocks() ? m->from[lane] : 0);
-}
-
 struct bin_span { /* of the entries of the border's bin */
     unsigned long long most, least; /* ranks */
     unsigned long long count;
@@ -134,7 +95,7 @@ struct law_shared {
     int bin;
     unsigned int in_bin;
     unsigned long long list[GATHERED];
-    unsigned int n_list; /* entries of the bin in the block: beyond GATHERED they are looked up in the row */
+    unsigned int n_list;       /* entries of the bin in the block: beyond GATHERED they are looked up in the row */
     team_mail most, sum;       /* opened before, posted once a row */
     team_parts<bin_span> span; /* gathered with a team_sync() in between */
 };
@@ -214,7 +175,8 @@ static __device__ void bins_merge(law_shared *s, int split)
     team_sync();
 }
 
-/* Of a warp's numbers, each below 2^50 or so: sums of 24 bits and of the rest, which fit a word. */
+/* Of a warp's numbers, together below 2^56: sums of 24 bits and of the rest, which fit a word each. Masses of a row end at
+ * entries 2^(2 split), at most 2^54. */
 static __device__ __forceinline__ unsigned long long warp_total(unsigned long long v)
 {
     const unsigned high = __reduce_add_sync(0xffffffffu, (unsigned)(v >> 24));

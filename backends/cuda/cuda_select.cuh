@@ -101,6 +101,45 @@ template <typename Get, typename Op> static __device__ auto team_fold(Get get, O
     return v;
 }
 
+/* What the blocks of a team tell all of them once a row, a number each. It comes by messages that a barrier of the receiver
+ * counts: a barrier of the cluster orders all memory of the device, and takes as long. */
+struct team_mail {
+    uint64_t come;
+    unsigned long long from[TEAM], warp[TEAM_WARPS];
+};
+/* By one thread; then team_mail_opened() by all. `bytes` will come. */
+static __device__ __forceinline__ void mail_open(uint64_t *come, int bytes)
+{
+    barrier_init(come, 1);
+    barrier_expect(come, bytes);
+}
+static __device__ __forceinline__ void team_mail_opened(void)
+{
+    asm volatile("fence.mbarrier_init.release.cluster; barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;" ::
+                     : "memory");
+}
+static __device__ __forceinline__ void mail_send(unsigned long long *to, unsigned long long v, uint64_t *come, int block)
+{
+    const float2 bits = make_float2(__uint_as_float((unsigned)v), __uint_as_float((unsigned)(v >> 32)));
+    cluster_send((float2 *)to, bits, come, block);
+}
+
+/* v of all threads of the team put together: over_warp(v) puts those of a warp together. */
+template <typename Over>
+static __device__ __forceinline__ unsigned long long team_post(team_mail *m, unsigned long long v, Over over_warp)
+{
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    v = over_warp(v);
+    if (lane == 0) m->warp[warp] = v;
+    __syncthreads();
+    if (warp == 0) {
+        v = over_warp(lane < TEAM_WARPS ? m->warp[lane] : 0);
+        if (lane < team_blocks()) mail_send(&m->from[team_block()], v, &m->come, lane);
+    }
+    barrier_wait(&m->come, 0);
+    return over_warp(lane < team_blocks() ? m->from[lane] : 0);
+}
+
 /* --------------------------------------------------------------------------- the largest entries --- */
 
 /* Bitonic sort of one value per thread of a block of N: thread i receives the i-th largest. buf [N]; the block may
