@@ -473,8 +473,8 @@ static law_batch batch_of(const spec_law_args *a, int32_t first, int32_t n, int 
     while (b.split < 20 && entries << (b.split + 1) <= 0xffffffffll) b.split++;
     for (int32_t i = 0; i < n; i++) {
         const spec_sampling *s = &a->host_sampling[first + i];
-        b.how[i] = law_how{ a->host_src[first + i], a->host_dst[first + i],
-                            1.0f / fminf(fmaxf(s->temperature, 1e-30f), 1e30f), s->top_p, s->min_p, s->top_k };
+        const float t = s->temperature < 1e-30f ? 1e-30f : s->temperature > 1e30f ? 1e30f : s->temperature;
+        b.how[i] = law_how{ a->host_src[first + i], a->host_dst[first + i], 1.0f / t, s->top_p, s->min_p, s->top_k };
     }
     return b;
 }
