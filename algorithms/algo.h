@@ -239,8 +239,7 @@ struct spec_session {
     void *grow_base;
     size_t grow_bytes;
     int32_t *order, *growing, *depth, *feed_base;
-    spec_grow_node *roots, *grown;      /* grown [n_seq * grow.cap], and behind it [n_seq] how many each has, as on the device */
-    size_t grown_bytes;
+    spec_grow_node *roots, *grown;      /* grown: speci_grown_bytes(n_seq, grow.cap) */
     spec_candidate *candidates, *looked; /* by looks: [n_seq * n_q * n_look] */
     int32_t n_look;
     float *host_q;                      /* an application's laws: [n_q][n_vocab] */
@@ -267,6 +266,8 @@ spec_status speci_draft(spec_session *s, const int32_t *seqs, int32_t n);
 spec_status speci_grow(spec_session *s, spec_builder *b, const int32_t *seqs, int32_t n);
 /* Candidates looked at by sequence seq: [n_q][k]. */
 spec_candidate *speci_looked(spec_session *s, int32_t seq);
+/* Nodes of grown trees and, behind them, how many each has, on the device and in host memory: one copy takes both. */
+size_t speci_grown_bytes(int32_t n_seq, int32_t cap);
 
 /* The drafter's net (algo_draft_model.c). outgrown: it has no position for the last of n_ids ids (or there is no net).
  * absorb: commits what was fed and is now committed. forget: nothing of what was

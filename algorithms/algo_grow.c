@@ -151,7 +151,7 @@ static spec_status take_tree(const growth *g, int32_t seq, int32_t depth_max)
 
 static spec_status read_trees(spec_session *s)
 {
-    SPEC_TRY(s->ops->download(s->queue, s->grown, s->grow.node, s->grown_bytes));
+    SPEC_TRY(s->ops->download(s->queue, s->grown, s->grow.node, speci_grown_bytes(s->n_seq, s->grow.cap)));
     return s->ops->sync(s->queue);
 }
 

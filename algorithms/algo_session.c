@@ -92,19 +92,18 @@ static spec_status check_choices(const spec_session_params *p)
     return SPEC_OK;
 }
 
-/* Device memory of growing trees, carved from one block: with base NULL it only measures. */
-/* Nodes of grown trees and, behind them, how many each has. */
-static size_t grown_bytes(int32_t n_seq, int32_t cap)
+size_t speci_grown_bytes(int32_t n_seq, int32_t cap)
 {
     return (size_t)n_seq * ((size_t)cap * sizeof(spec_grow_node) + sizeof(int32_t));
 }
 
+/* Device memory of growing trees, carved from one block: with base NULL it only measures. */
 static size_t carve_growth(spec_grow *g, const session_plan *p, char *base)
 {
     *g = (spec_grow){ .n_slot = p->n_seq, .cap = p->growth.cap, .cap_frontier = p->growth.frontier,
                       .cap_feed = p->draft_node + p->growth.frontier };
     const size_t n = (size_t)p->n_seq, place = n * (size_t)g->cap_frontier;
-    const size_t bytes[] = { grown_bytes(p->n_seq, g->cap), place * sizeof *g->frontier,
+    const size_t bytes[] = { speci_grown_bytes(p->n_seq, g->cap), place * sizeof *g->frontier,
                              n * (size_t)g->cap_feed * sizeof *g->feed, place * SPEC_MAX_CHILD * sizeof *g->candidate };
     void *at[4];
     size_t end = 0;
@@ -229,8 +228,7 @@ static spec_status alloc_growth(spec_session *s, const growth_plan *g, bool host
     s->n_scratch = max32(max32(ALGO_MAX_NODE, g->pool), s->n_seq);
     s->path = host_array(s, (size_t)s->n_scratch, sizeof(int32_t), &ok);
     s->roots = host_array(s, n_seq, sizeof(spec_grow_node), &ok);
-    s->grown_bytes = grown_bytes(s->n_seq, g->cap);
-    s->grown = host_array(s, s->grown_bytes, 1, &ok);
+    s->grown = host_array(s, speci_grown_bytes(s->n_seq, g->cap), 1, &ok);
     s->n_look = g->n_look;
     s->candidates = host_array(s, n_look, sizeof(spec_candidate), &ok);
     s->looked = host_array(s, n_look, sizeof(spec_candidate), &ok);

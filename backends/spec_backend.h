@@ -518,7 +518,7 @@ typedef struct spec_grow_args {
  * Entries of law 0 are never candidates; after the last one token = -1, prob = 0. Whose key, and where to: with `grow`, row
  * i belongs to frontier place host_place[i] of slot host_slot[i]: key of the node there, candidates to
  * candidate[slot][place][0..k) (a place without a node gets none). Without `grow`: host_key[i]. host_out, if not NULL,
- * receives them too. With `laws` these are made first, whether drawn from or not: its row i is the draw's. */
+ * receives them too. With `laws` these are made first, also that of a place without a node: its row i is the draw's. */
 typedef enum spec_draw_how { SPEC_DRAW_TOP = 0, SPEC_DRAW_RACE = 1, SPEC_DRAW_REPEAT = 2 } spec_draw_how;
 typedef struct spec_draw_args {
     const float *law;
