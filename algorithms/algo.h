@@ -208,6 +208,7 @@ typedef struct algo_rows {
 struct spec_session {
     spec_model *target;
     spec_drafter *drafter;
+    bool joint; /* advances by joint attainment */
     const spec_backend_ops *ops;
     spec_device *dev;
     const spec_allocator *a;
@@ -239,7 +240,10 @@ struct spec_session {
     void *grow_base;
     size_t grow_bytes;
     int32_t *order, *growing, *depth, *feed_base;
-    spec_grow_node *roots, *grown;      /* grown: speci_grown_bytes(n_seq, grow.cap) */
+    int32_t n_growing;                  /* sequences `growing` whose trees are to be taken */
+    spec_grow_node *roots, *grown;      /* grown [n_seq][grow.cap] */
+    int32_t *n_grown;
+    spec_builder *unseen;               /* whose trees stand on the device, and were not read; or NULL */
     spec_candidate *candidates, *looked; /* by looks: [n_seq * n_q * n_look] */
     int32_t n_look;
     float *host_q;                      /* an application's laws: [n_q][n_vocab] */
@@ -260,14 +264,16 @@ bool speci_is_eos(const spec_session *s, const algo_seq *q, int32_t token);
 /* Most drafts below the root now: emitted tokens must fit n_limit. */
 int32_t speci_draft_room(const spec_session *s, const algo_seq *q);
 
-/* Proposals for the sequences seqs [n], into their `draft` trees (algo_draft.c). */
-spec_status speci_draft(spec_session *s, const int32_t *seqs, int32_t n);
-/* The same by builder b over draft_net (algo_grow.c). */
-spec_status speci_grow(spec_session *s, spec_builder *b, const int32_t *seqs, int32_t n);
+/* Proposals for the sequences seqs [n], into their `draft` trees (algo_draft.c). unseen: may be left on the device, where
+ * their shapes are known (algo_unseen.c): s->unseen then names the builder, and a tree here has its shape and no tokens until
+ * draft_see, once what was queued is there. */
+spec_status speci_draft(spec_session *s, const int32_t *seqs, int32_t n, bool unseen);
+spec_status speci_draft_see(spec_session *s, const int32_t *seqs, int32_t n);
+/* The same by builder b over draft_net (algo_grow.c). unseen: the trees are queued, to be taken when they are there. */
+spec_status speci_grow(spec_session *s, spec_builder *b, const int32_t *seqs, int32_t n, bool unseen);
+spec_status speci_grow_take(spec_session *s, spec_builder *b);
 /* Candidates looked at by sequence seq: [n_q][k]. */
 spec_candidate *speci_looked(spec_session *s, int32_t seq);
-/* Nodes of grown trees and, behind them, how many each has, on the device and in host memory: one copy takes both. */
-size_t speci_grown_bytes(int32_t n_seq, int32_t cap);
 
 /* The drafter's net (algo_draft_model.c). outgrown: it has no position for the last of n_ids ids (or there is no net).
  * absorb: commits what was fed and is now committed. forget: nothing of what was
@@ -291,9 +297,28 @@ bool speci_ahead_fits(const spec_session *s, int32_t seq);
 spec_status speci_ahead_step(spec_session *s, int32_t seq, int32_t *token);
 void speci_ahead_drop(spec_session *s, int32_t seq);
 
-/* verify for several sequences with one look from the host: paths [n][n_node], n_path [n], token [n]. */
+/* Scoring trees that the host has not seen (algo_unseen.c). fits: may they be, drafted by b? foresee: the tree that b grows up
+ * to depth_max below its root t->token[0], if no law has fewer candidates than it has places; with stand-ins for tokens.
+ * step: what follows speci_draft in spec_step where trees were left unseen, up to the verdict, as speci_verify gives it. */
+bool speci_unseen_fits(const spec_session *s, const spec_builder *b, const int32_t *seqs, int32_t n);
+void speci_unseen_foresee(const spec_builder *b, int32_t depth_max, spec_tree *t);
+spec_status speci_unseen_step(spec_session *s, const int32_t *seqs, int32_t n, int32_t *paths, int32_t *n_path,
+                              int32_t *token);
+
+/* spec_score of checked sequences (algo_step.c); feed: where tokens are that the trees do not have, or NULL. keep: what
+ * verification needs of the tree of a pass. */
+spec_status speci_score(spec_session *s, const int32_t *seqs, int32_t n, const spec_tree *const *trees,
+                        const speci_net_feed *feed);
+void speci_score_keep(const spec_session *s, algo_seq *q, const spec_tree *t);
+
+/* verify for several sequences with one look from the host: paths [n][n_node], n_path [n], token [n]. In two parts: judge
+ * queues what the device has to find (where all are at T = 0 it needs of `scored` the number of nodes alone), and walk reads
+ * it when it is there. */
 spec_status speci_verify(spec_session *s, const int32_t *seqs, int32_t n, spec_verify_rule rule, int32_t *paths,
                          int32_t *n_path, int32_t *token);
+spec_status speci_verify_judge(spec_session *s, const int32_t *seqs, int32_t n, spec_verify_rule rule);
+spec_status speci_verify_walk(const spec_session *s, const int32_t *seqs, int32_t n, spec_verify_rule rule, int32_t *paths,
+                              int32_t *n_path, int32_t *token);
 /* Log-probabilities of tokens [n] after nodes path [n] of the scored pass, seq's rows starting at first_row. */
 spec_status speci_logprobs(spec_session *s, int32_t first_row, const int32_t *nodes, const int32_t *tokens, int32_t n,
                            float *logprob, int32_t *top_id, float *top_logprob, int32_t n_top);

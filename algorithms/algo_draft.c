@@ -90,7 +90,7 @@ static spec_status draft_by_laws(spec_session *s, spec_builder *b, int32_t seq)
 
 static spec_status draft_all(spec_session *s, spec_builder *b, const int32_t *seqs, int32_t n)
 {
-    if (s->draft_net) return speci_grow(s, b, seqs, n);
+    if (s->draft_net) return speci_grow(s, b, seqs, n, s->unseen != NULL);
     for (int32_t i = 0; i < n; i++) {
         const spec_status status = b ? draft_by_laws(s, b, seqs[i]) : draft_by_ops(s, seqs[i]);
         if (status != SPEC_OK) return speci_fail(status, "drafting for sequence %d: %s", seqs[i], spec_last_error());
@@ -98,10 +98,9 @@ static spec_status draft_all(spec_session *s, spec_builder *b, const int32_t *se
     return SPEC_OK;
 }
 
-static spec_status draft_by(spec_session *s, int32_t arm, const int32_t *seqs, int32_t n)
+/* Leaves the drafts of seqs as they are to be: after an error, of the roots alone. */
+static spec_status end_drafts(spec_session *s, const int32_t *seqs, int32_t n, spec_status status)
 {
-    spec_builder *b = s->drafter->n_builder > 0 ? s->drafter->builders[arm] : NULL;
-    const spec_status status = b && b->info.n_node < 2 ? SPEC_OK : draft_all(s, b, seqs, n);
     for (int32_t i = 0; i < n; i++) {
         if (status != SPEC_OK) begin_draft(&s->seqs[seqs[i]]);
         else end_draft(s, &s->seqs[seqs[i]]);
@@ -109,13 +108,35 @@ static spec_status draft_by(spec_session *s, int32_t arm, const int32_t *seqs, i
     return status;
 }
 
-spec_status speci_draft(spec_session *s, const int32_t *seqs, int32_t n)
+static spec_status draft_by(spec_session *s, int32_t arm, const int32_t *seqs, int32_t n, bool unseen)
+{
+    spec_builder *b = s->drafter->n_builder > 0 ? s->drafter->builders[arm] : NULL;
+    if (b && b->info.n_node < 2) return SPEC_OK;
+    s->unseen = unseen && speci_unseen_fits(s, b, seqs, n) ? b : NULL;
+    const spec_status status = draft_all(s, b, seqs, n);
+    if (status == SPEC_OK && s->unseen) {
+        for (int32_t i = 0; i < n; i++) speci_unseen_foresee(b, s->depth[seqs[i]], &s->seqs[seqs[i]].draft);
+        return SPEC_OK;
+    }
+    s->unseen = NULL;
+    return end_drafts(s, seqs, n, status);
+}
+
+spec_status speci_draft(spec_session *s, const int32_t *seqs, int32_t n, bool unseen)
 {
     const double start = speci_now_ms();
     for (int32_t i = 0; i < n; i++) begin_draft(&s->seqs[seqs[i]]);
     if (!s->drafter || s->n_node == 1) return SPEC_OK;
     const int32_t arm = speci_adapt_choose(s, n);
-    if (arm >= 0) SPEC_TRY(draft_by(s, arm, seqs, n));
+    if (arm >= 0) SPEC_TRY(draft_by(s, arm, seqs, n, unseen));
     speci_adapt_begin(s, arm, seqs, n, start);
     return SPEC_OK;
+}
+
+spec_status speci_draft_see(spec_session *s, const int32_t *seqs, int32_t n)
+{
+    spec_builder *const b = s->unseen;
+    s->unseen = NULL;
+    for (int32_t i = 0; i < n; i++) s->seqs[seqs[i]].draft.n = 1; /* the roots, below which the trees are taken */
+    return end_drafts(s, seqs, n, speci_grow_take(s, b));
 }

@@ -1,9 +1,9 @@
 /* algo_grow.c - growing draft trees with a network, for many sequences at once (algorithms.md 4, 10).
  *
  * A builder with levels is a list of rules: pass, laws, draw, expand, level after level, all of it enqueued without a look
- * from the host; at the end the trees are read once. A builder that looks gets candidates after each pass and names the
- * nodes to feed next. Either way the laws that candidates were drawn from stay in device rows seq * n_q + q_row, where
- * verification finds them. */
+ * from the host; at the end the trees are read once, by spec_step perhaps only when they have been scored (algo_unseen.c).
+ * A builder that looks gets candidates after each pass and names the nodes to feed next. Either way the laws that
+ * candidates were drawn from stay in device rows seq * n_q + q_row, where verification finds them. */
 #include "algorithms/algo.h"
 
 #include <string.h>
@@ -50,8 +50,10 @@ static spec_law_args laws_of(const growth *g, int32_t first, int32_t n)
 }
 
 /* Laws of the listed rows, and candidates: greedy sequences take the likeliest, sampled ones draw. Rows of one sequence
- * stand together, so there is one call per run of sequences that do the same. */
-static spec_status draw_rows(const growth *g, int32_t n_row, int32_t k, const spec_grow *grow, spec_candidate *out)
+ * stand together, so there is one call per run of sequences that do the same. keys: those of the rows are in rows.key, and
+ * not in the trees. */
+static spec_status draw_rows(const growth *g, int32_t n_row, int32_t k, const spec_grow *grow, bool keys,
+                             spec_candidate *out)
 {
     spec_session *s = g->s;
     const algo_rows *r = &s->rows;
@@ -64,7 +66,7 @@ static spec_status draw_rows(const growth *g, int32_t n_row, int32_t k, const sp
                                                            .how = speci_builder_how(g->b, draw), .laws = &laws,
                                                            .host_law_row = r->q_row + i, .grow = grow,
                                                            .host_slot = r->slot + i, .host_place = r->place + i,
-                                                           .host_key = r->key + i,
+                                                           .host_key = keys ? r->key + i : NULL,
                                                            .host_out = out ? out + (size_t)i * (size_t)k : NULL }));
     }
     return SPEC_OK;
@@ -72,16 +74,16 @@ static spec_status draw_rows(const growth *g, int32_t n_row, int32_t k, const sp
 
 /* --- by levels --- */
 
-static spec_status begin_trees(const growth *g)
+/* The roots, and the streams of the draws after them, in the order of `active`: one row each. */
+static void set_roots(const growth *g)
 {
     spec_session *s = g->s;
     for (int32_t i = 0; i < g->n_active; i++) {
         const algo_seq *q = &s->seqs[g->active[i]];
-        s->roots[i] = (spec_grow_node){ .key = spec_stream_root(q->sampling.seed, q->n_step), .value = 1,
-                                        .token = q->draft.token[0], .parent = -1, .prob = 1, .fed = q->fed.n - 1 };
+        s->rows.key[i] = spec_stream_root(q->sampling.seed, q->n_step);
+        s->roots[i] = (spec_grow_node){ .key = s->rows.key[i], .value = 1, .token = q->draft.token[0], .parent = -1,
+                                        .prob = 1, .fed = q->fed.n - 1 };
     }
-    return s->ops->grow(s->queue, &(spec_grow_args){ .grow = &s->grow, .n = g->n_active, .host_slot = g->active,
-                                                     .host_root = s->roots });
 }
 
 /* Feeds the frontier: n_place nodes per sequence that stand on the device; at level 0 the chain up to the root. */
@@ -89,7 +91,7 @@ static spec_status feed_level(const growth *g, int32_t level, int32_t n_place)
 {
     spec_session *s = g->s;
     if (level == 0) return speci_draft_feed(s, g->active, g->n_active);
-    const speci_net_feed feed = { s->grow.feed, s->grow.cap_feed };
+    const speci_net_feed feed = { .nodes = s->grow.feed, .ld = s->grow.cap_feed };
     for (int32_t i = 0; i < g->n_active; i++) {
         const algo_seq *q = &s->seqs[g->active[i]];
         s->inputs[i] = (speci_net_input){ .slot = g->active[i], .tree = &q->fed, .n_fed = q->n_fed,
@@ -100,10 +102,12 @@ static spec_status feed_level(const growth *g, int32_t level, int32_t n_place)
     return SPEC_OK;
 }
 
-static spec_status grow_level(const growth *g, const algo_level *l, int32_t level, int32_t first_row)
+/* ends: it is the last of some sequences, whose trees the host is to have. */
+static spec_status grow_level(const growth *g, const algo_level *l, int32_t level, int32_t first_row, bool ends)
 {
     spec_session *s = g->s;
     SPEC_TRY(feed_level(g, level, l->n_place));
+    if (level == 0) set_roots(g); /* behind the pass, which the device can begin with */
     int32_t n_row = 0;
     for (int32_t i = 0; i < g->n_active; i++) {
         const int32_t seq = g->active[i];
@@ -111,13 +115,16 @@ static spec_status grow_level(const growth *g, const algo_level *l, int32_t leve
         for (int32_t p = 0; p < l->n_place; p++) add_row(g, &n_row, row + p, seq, first_row + p, p);
         s->feed_base[i] = s->seqs[seq].n_fed;
     }
-    SPEC_TRY(draw_rows(g, n_row, l->k, &s->grow, NULL));
+    SPEC_TRY(draw_rows(g, n_row, l->k, &s->grow, level == 0, NULL));
     return s->ops->expand(s->queue, &(spec_expand_args){ .grow = &s->grow, .n = g->n_active, .host_slot = g->active,
-                                                         .host_feed_base = s->feed_base, .n_place = l->n_place,
+                                                         .host_feed_base = s->feed_base,
+                                                         .host_root = level == 0 ? s->roots : NULL, .n_place = l->n_place,
                                                          .k = l->k, .host_take = l->take, .threshold = l->threshold,
                                                          .n_add = l->n_add, .n_max = g->b->n_pool,
                                                          .n_next = l->n_next, .host_next = l->next,
-                                                         .next_threshold = l->next_threshold });
+                                                         .next_threshold = l->next_threshold,
+                                                         .host_out_n = ends ? s->n_grown : NULL,
+                                                         .host_out_node = ends ? s->grown : NULL });
 }
 
 /* The net was fed these nodes below the root: the next draft absorbs those that are accepted. */
@@ -132,46 +139,34 @@ static void note_fed(algo_seq *q, const spec_grow_node *nodes, int32_t n)
     }
 }
 
-static int32_t grown_n(const spec_session *s, int32_t seq)
+static spec_status take_tree(spec_session *s, spec_builder *b, int32_t seq)
 {
-    return ((const int32_t *)(s->grown + (size_t)s->n_seq * (size_t)s->grow.cap))[seq];
-}
-
-static spec_status take_tree(const growth *g, int32_t seq, int32_t depth_max)
-{
-    spec_session *s = g->s;
     algo_seq *q = &s->seqs[seq];
-    const int32_t n = grown_n(s, seq), root = q->fed.n - 1;
+    const int32_t n = s->n_grown[seq], root = q->fed.n - 1;
     const spec_grow_node *nodes = s->grown + (size_t)seq * (size_t)s->grow.cap;
     if (n < 1 || n > s->grow.cap) return speci_fail(SPEC_E_DEVICE, "a drafted tree of %d nodes of %d", n, s->grow.cap);
     for (int32_t i = 0; i < n; i++) s->path[i] = nodes[i].fed < 0 || nodes[i].fed >= q->n_fed ? -1 : nodes[i].fed - root;
     note_fed(q, nodes, n);
-    return speci_builder_finish(g->b, wants_draw(s, seq), nodes, s->path, n, depth_max, &q->draft);
+    return speci_builder_finish(b, wants_draw(s, seq), nodes, s->path, n, s->depth[seq], &q->draft);
 }
 
-static spec_status read_trees(spec_session *s)
-{
-    SPEC_TRY(s->ops->download(s->queue, s->grown, s->grow.node, speci_grown_bytes(s->n_seq, s->grow.cap)));
-    return s->ops->sync(s->queue);
-}
-
+/* Queues growth up to depth [sequence]; the trees come to the host. */
 static spec_status grow_by_levels(growth *g, const int32_t *depth)
 {
     spec_session *s = g->s;
-    const int32_t n = g->n_active;
-    for (int32_t i = 0; i < n; i++) s->growing[i] = g->active[i];
-    SPEC_TRY(begin_trees(g));
+    for (int32_t i = 0; i < g->n_active; i++) s->growing[s->n_growing++] = g->active[i];
     for (int32_t level = 0, row = 0; level < g->b->info.n_level && g->n_active > 0; level++) {
         const algo_level *l = &g->b->levels[level];
-        SPEC_TRY(grow_level(g, l, level, row));
+        const bool last = l->n_next == 0 || level + 1 == g->b->info.n_level;
+        int32_t ending = 0;
+        for (int32_t i = 0; i < g->n_active; i++) ending += last || depth[g->active[i]] == level + 1;
+        SPEC_TRY(grow_level(g, l, level, row, ending > 0));
         row += l->n_place;
         int32_t kept = 0;
-        for (int32_t i = 0; i < g->n_active && l->n_next > 0; i++)
+        for (int32_t i = 0; i < g->n_active && !last; i++)
             if (depth[g->active[i]] > level + 1) g->active[kept++] = g->active[i];
         g->n_active = kept;
     }
-    SPEC_TRY(read_trees(s));
-    for (int32_t i = 0; i < n; i++) SPEC_TRY(take_tree(g, s->growing[i], depth[s->growing[i]]));
     return SPEC_OK;
 }
 
@@ -245,7 +240,7 @@ static spec_status look_pass(const growth *g)
         }
     }
     if (n_row > 0) {
-        SPEC_TRY(draw_rows(g, n_row, g->b->k, NULL, s->candidates)); /* k <= s->n_look */
+        SPEC_TRY(draw_rows(g, n_row, g->b->k, NULL, true, s->candidates)); /* k <= s->n_look */
         SPEC_TRY(s->ops->sync(s->queue));
     }
     take_candidates(g);
@@ -319,9 +314,17 @@ static int32_t depth_of(const spec_session *s, const spec_builder *b, algo_seq *
     return s->draft_ctx > 0 && depth > own ? own : depth;
 }
 
-spec_status speci_grow(spec_session *s, spec_builder *b, const int32_t *seqs, int32_t n)
+/* What the nets were fed does not count any more if the trees could not be had. */
+static spec_status forget_unless_ok(spec_session *s, const int32_t *seqs, int32_t n, spec_status status)
+{
+    for (int32_t i = 0; i < n && status != SPEC_OK; i++) speci_draft_forget(s, seqs[i]);
+    return status;
+}
+
+spec_status speci_grow(spec_session *s, spec_builder *b, const int32_t *seqs, int32_t n, bool unseen)
 {
     growth g = { .s = s, .b = b, .active = s->order };
+    s->n_growing = 0;
     for (int32_t i = 0; i < n; i++) {
         s->depth[seqs[i]] = depth_of(s, b, &s->seqs[seqs[i]]);
         if (s->depth[seqs[i]] == 0) continue;
@@ -329,7 +332,16 @@ spec_status speci_grow(spec_session *s, spec_builder *b, const int32_t *seqs, in
         s->order[g.n_active++] = seqs[i];
     }
     if (g.n_active == 0) return SPEC_OK;
-    const spec_status status = speci_builder_looks(b) ? grow_by_looks(&g, s->depth) : grow_by_levels(&g, s->depth);
-    for (int32_t i = 0; i < n && status != SPEC_OK; i++) speci_draft_forget(s, seqs[i]);
-    return status;
+    if (speci_builder_looks(b)) return forget_unless_ok(s, seqs, n, grow_by_looks(&g, s->depth));
+    spec_status status = grow_by_levels(&g, s->depth);
+    if (status == SPEC_OK && !unseen) status = s->ops->sync(s->queue);
+    if (status != SPEC_OK) return forget_unless_ok(s, seqs, n, status);
+    return unseen ? SPEC_OK : speci_grow_take(s, b);
+}
+
+spec_status speci_grow_take(spec_session *s, spec_builder *b)
+{
+    spec_status status = SPEC_OK;
+    for (int32_t i = 0; i < s->n_growing && status == SPEC_OK; i++) status = take_tree(s, b, s->growing[i]);
+    return forget_unless_ok(s, s->growing, s->n_growing, status);
 }

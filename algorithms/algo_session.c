@@ -92,27 +92,22 @@ static spec_status check_choices(const spec_session_params *p)
     return SPEC_OK;
 }
 
-size_t speci_grown_bytes(int32_t n_seq, int32_t cap)
-{
-    return (size_t)n_seq * ((size_t)cap * sizeof(spec_grow_node) + sizeof(int32_t));
-}
-
 /* Device memory of growing trees, carved from one block: with base NULL it only measures. */
 static size_t carve_growth(spec_grow *g, const session_plan *p, char *base)
 {
     *g = (spec_grow){ .n_slot = p->n_seq, .cap = p->growth.cap, .cap_frontier = p->growth.frontier,
                       .cap_feed = p->draft_node + p->growth.frontier };
     const size_t n = (size_t)p->n_seq, place = n * (size_t)g->cap_frontier;
-    const size_t bytes[] = { speci_grown_bytes(p->n_seq, g->cap), place * sizeof *g->frontier,
+    const size_t bytes[] = { n * (size_t)g->cap * sizeof *g->node, n * sizeof *g->n, place * sizeof *g->frontier,
                              n * (size_t)g->cap_feed * sizeof *g->feed, place * SPEC_MAX_CHILD * sizeof *g->candidate };
-    void *at[4];
+    enum { PARTS = sizeof bytes / sizeof *bytes };
+    void *at[PARTS];
     size_t end = 0;
-    for (size_t i = 0; i < 4; i++) {
+    for (size_t i = 0; i < PARTS; i++) {
         at[i] = base ? base + end : NULL;
         end += (bytes[i] + 255) / 256 * 256;
     }
-    g->node = at[0], g->n = (int32_t *)(g->node + (base ? n * (size_t)g->cap : 0));
-    g->frontier = at[1], g->feed = at[2], g->candidate = at[3];
+    g->node = at[0], g->n = at[1], g->frontier = at[2], g->feed = at[3], g->candidate = at[4];
     return end;
 }
 
@@ -228,7 +223,8 @@ static spec_status alloc_growth(spec_session *s, const growth_plan *g, bool host
     s->n_scratch = max32(max32(ALGO_MAX_NODE, g->pool), s->n_seq);
     s->path = host_array(s, (size_t)s->n_scratch, sizeof(int32_t), &ok);
     s->roots = host_array(s, n_seq, sizeof(spec_grow_node), &ok);
-    s->grown = host_array(s, speci_grown_bytes(s->n_seq, g->cap), 1, &ok);
+    s->grown = host_array(s, n_seq * (size_t)g->cap, sizeof(spec_grow_node), &ok);
+    s->n_grown = host_array(s, n_seq, sizeof(int32_t), &ok);
     s->n_look = g->n_look;
     s->candidates = host_array(s, n_look, sizeof(spec_candidate), &ok);
     s->looked = host_array(s, n_look, sizeof(spec_candidate), &ok);
@@ -268,7 +264,7 @@ static spec_status alloc_laws(spec_session *s, const session_plan *p)
     SPEC_TRY(s->ops->alloc(s->dev, &s->grow_base, p->grow_bytes));
     s->grow_bytes = p->grow_bytes;
     (void)carve_growth(&s->grow, p, s->grow_base);
-    return SPEC_OK;
+    return s->ops->zero(s->queue, s->grow_base, s->grow_bytes); /* a tree scored unseen may lack nodes: any token will do */
 }
 
 static spec_status open_nets(spec_session *s, const session_plan *p, bool capture)
@@ -298,6 +294,7 @@ static spec_status session_open(spec_session *s, spec_drafter *drafter, const se
     s->n_row = s->n_seq * s->n_node;
     s->draft_ctx = p->draft_ctx, s->draft_node = p->draft_node;
     s->rule = p->params.verify;
+    s->joint = p->params.advance == SPEC_ADVANCE_JOINT;
     s->abort = p->params.abort, s->abort_user_data = p->params.abort_user_data;
     SPEC_TRY(take_drafter(s, drafter));
     SPEC_TRY(alloc_seqs(s, &p->growth));
@@ -341,9 +338,9 @@ static void free_host(spec_session *s)
     algo_rows *r = &s->rows;
     void *arrays[] = { s->seqs,       r->src,         r->dst,       r->q_row,     r->candidate,   r->choice,  r->token,
                        r->slot,       r->place,       r->first,     r->u,         r->u_last,      r->sampling, r->key,
-                       s->inputs,     s->order,       s->growing,   s->depth,     s->feed_base,   s->grown,   s->path,
-                       s->step_paths, s->step_n_path, s->step_token, s->step_trees, s->best,      s->step_ids, s->roots,
-                       s->candidates, s->looked,      s->host_q,    s->adapt.arms };
+                       s->inputs,     s->order,       s->growing,   s->depth,     s->feed_base,   s->grown,   s->n_grown,
+                       s->path,       s->step_paths,  s->step_n_path, s->step_token, s->step_trees, s->best,  s->step_ids,
+                       s->roots,      s->candidates,  s->looked,    s->host_q,    s->adapt.arms };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) speci_free(s->a, arrays[i]);
 }
 

@@ -23,7 +23,7 @@ spec_status spec_draft(spec_session *s, const int32_t *seqs, int32_t n, const sp
 {
     SPEC_TRY(check_seqs(s, seqs, n));
     for (int32_t i = 0; i < n; i++) trees[i] = &s->seqs[seqs[i]].draft;
-    return speci_draft(s, seqs, n);
+    return speci_draft(s, seqs, n, false);
 }
 
 /* --- score --- */
@@ -54,8 +54,7 @@ static bool has_laws(const spec_session *s, const algo_seq *q, const spec_tree *
     return true;
 }
 
-/* Keeps what verification needs of a caller's tree. */
-static void keep_tree(const spec_session *s, algo_seq *q, const spec_tree *t)
+void speci_score_keep(const spec_session *s, algo_seq *q, const spec_tree *t)
 {
     (void)spec_tree_copy(&q->scored, t); /* fits: it was checked */
     spec_tree_ranks(t, q->scored.rank);
@@ -78,24 +77,30 @@ static spec_status reserve_ids(const spec_session *s, algo_seq *q)
     return SPEC_OK;
 }
 
-spec_status spec_score(spec_session *s, const int32_t *seqs, int32_t n, const spec_tree *const *trees)
+spec_status speci_score(spec_session *s, const int32_t *seqs, int32_t n, const spec_tree *const *trees,
+                        const speci_net_feed *feed)
 {
-    SPEC_TRY(check_seqs(s, seqs, n));
     for (int32_t i = 0; i < n; i++) {
         SPEC_TRY(check_tree(s, seqs[i], trees[i]));
         SPEC_TRY(reserve_ids(s, &s->seqs[seqs[i]]));
         speci_ahead_drop(s, seqs[i]);
         s->inputs[i] = (speci_net_input){ .slot = seqs[i], .tree = trees[i] };
     }
-    SPEC_TRY(speci_net_forward(s->net, s->inputs, n, NULL));
+    SPEC_TRY(speci_net_forward(s->net, s->inputs, n, feed));
     /* The rows of this pass replace those of the one before, for every sequence. */
     for (int32_t i = 0; i < s->n_seq; i++) s->seqs[i].scored.n = 0;
     for (int32_t i = 0; i < n; i++) {
         algo_seq *q = &s->seqs[seqs[i]];
-        keep_tree(s, q, trees[i]);
+        speci_score_keep(s, q, trees[i]);
         q->first_row = speci_net_first_row(s->net, i);
     }
     return SPEC_OK;
+}
+
+spec_status spec_score(spec_session *s, const int32_t *seqs, int32_t n, const spec_tree *const *trees)
+{
+    SPEC_TRY(check_seqs(s, seqs, n));
+    return speci_score(s, seqs, n, trees, NULL);
 }
 
 /* --- verify, commit, rollback --- */
@@ -207,15 +212,23 @@ static spec_status step_ahead(spec_session *s, int32_t seq, spec_step_result *re
     return SPEC_OK;
 }
 
+/* From the drafts, seen or not, to the verdict. */
+static spec_status score_and_verify(spec_session *s, const int32_t *seqs, int32_t n)
+{
+    if (s->unseen) return speci_unseen_step(s, seqs, n, s->step_paths, s->step_n_path, s->step_token);
+    if (speci_session_stopped(s)) return speci_fail(SPEC_E_ABORTED, "stopped after drafting");
+    SPEC_TRY(speci_score(s, seqs, n, s->step_trees, NULL));
+    return speci_verify(s, seqs, n, s->rule, s->step_paths, s->step_n_path, s->step_token);
+}
+
 spec_status spec_step(spec_session *s, const int32_t *seqs, int32_t n, spec_step_result *results)
 {
     if (speci_session_stopped(s)) return speci_fail(SPEC_E_ABORTED, "stopped before a step");
     SPEC_TRY(check_seqs(s, seqs, n));
     if (n == 1 && speci_ahead_fits(s, seqs[0])) return step_ahead(s, seqs[0], results);
-    SPEC_TRY(spec_draft(s, seqs, n, s->step_trees));
-    if (speci_session_stopped(s)) return speci_fail(SPEC_E_ABORTED, "stopped after drafting");
-    SPEC_TRY(spec_score(s, seqs, n, s->step_trees));
-    SPEC_TRY(speci_verify(s, seqs, n, s->rule, s->step_paths, s->step_n_path, s->step_token));
+    for (int32_t i = 0; i < n; i++) s->step_trees[i] = &s->seqs[seqs[i]].draft;
+    SPEC_TRY(speci_draft(s, seqs, n, true));
+    SPEC_TRY(score_and_verify(s, seqs, n));
     for (int32_t i = 0; i < n; i++) {
         const bool b = branched(&s->seqs[seqs[i]], s->step_paths + (size_t)i * (size_t)s->n_node, s->step_n_path[i]);
         SPEC_TRY(finish(s, i, seqs[i], &results[i]));

@@ -137,8 +137,7 @@ static spec_status walk(const spec_session *s, const algo_seq *q, const int32_t 
     }
 }
 
-spec_status speci_verify(spec_session *s, const int32_t *seqs, int32_t n, spec_verify_rule rule, int32_t *paths,
-                         int32_t *n_path, int32_t *token)
+spec_status speci_verify_judge(spec_session *s, const int32_t *seqs, int32_t n, spec_verify_rule rule)
 {
     int32_t end = 0; /* of the rows that arg-max is wanted of */
     for (int32_t i = 0; i < n; i++) {
@@ -149,12 +148,15 @@ spec_status speci_verify(spec_session *s, const int32_t *seqs, int32_t n, spec_v
         if (q->first_row + q->scored.n > end) end = q->first_row + q->scored.n;
     }
     SPEC_TRY(judge_sampled(s, seqs, n, rule));
-    if (end > 0) {
-        spec_argmax_args a = speci_net_argmax(s->net, 0, end);
-        a.host_out_token = s->best;
-        SPEC_TRY(s->ops->argmax(s->queue, &a));
-    }
-    SPEC_TRY(s->ops->sync(s->queue));
+    if (end == 0) return SPEC_OK;
+    spec_argmax_args a = speci_net_argmax(s->net, 0, end);
+    a.host_out_token = s->best;
+    return s->ops->argmax(s->queue, &a);
+}
+
+spec_status speci_verify_walk(const spec_session *s, const int32_t *seqs, int32_t n, spec_verify_rule rule, int32_t *paths,
+                              int32_t *n_path, int32_t *token)
+{
     for (int32_t i = 0; i < n; i++) {
         const algo_seq *q = &s->seqs[seqs[i]];
         const spec_verify_rule how = rule_for(q, rule);
@@ -163,4 +165,12 @@ spec_status speci_verify(spec_session *s, const int32_t *seqs, int32_t n, spec_v
                       paths + (size_t)i * (size_t)s->n_node, &n_path[i], &token[i]));
     }
     return SPEC_OK;
+}
+
+spec_status speci_verify(spec_session *s, const int32_t *seqs, int32_t n, spec_verify_rule rule, int32_t *paths,
+                         int32_t *n_path, int32_t *token)
+{
+    SPEC_TRY(speci_verify_judge(s, seqs, n, rule));
+    SPEC_TRY(s->ops->sync(s->queue));
+    return speci_verify_walk(s, seqs, n, rule, paths, n_path, token);
 }

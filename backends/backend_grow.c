@@ -3,6 +3,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <string.h>
 
 void speci_grow_begin(const spec_grow *g, int32_t slot, const spec_grow_node *root)
 {
@@ -82,15 +83,15 @@ void speci_draw_one(const spec_draw_args *a, int32_t i)
 {
     const float *law = a->law + (size_t)a->host_law_row[i] * (size_t)a->ld;
     spec_candidate own[SPEC_MAX_CHILD], *out = own;
-    uint64_t key = a->grow ? 0 : a->host_key[i];
+    uint64_t key = a->host_key ? a->host_key[i] : 0;
     bool there = true;
     if (a->grow) {
         const spec_grow *g = a->grow;
         const size_t slot = (size_t)a->host_slot[i], place = slot * (size_t)g->cap_frontier + (size_t)a->host_place[i];
-        const int32_t node = g->frontier[place];
+        const int32_t node = a->host_key ? 0 : g->frontier[place];
         out = g->candidate + place * SPEC_MAX_CHILD;
         there = node >= 0;
-        if (there) key = g->node[slot * (size_t)g->cap + (size_t)node].key;
+        if (there && !a->host_key) key = g->node[slot * (size_t)g->cap + (size_t)node].key;
     }
     if (there) speci_draw_row(law, a->n_vocab, a->how, key, a->k, out);
     else
@@ -224,6 +225,7 @@ void speci_expand_one(const spec_expand_args *a, int32_t i)
 {
     const spec_grow *g = a->grow;
     const size_t slot = (size_t)a->host_slot[i];
+    if (a->host_root) speci_grow_begin(g, a->host_slot[i], &a->host_root[i]);
     expansion e = { .a = a, .slot = (int32_t)slot, .feed_base = a->host_feed_base[i], .n = g->n + slot,
                     .frontier = g->frontier + slot * (size_t)g->cap_frontier, .node = g->node + slot * (size_t)g->cap,
                     .feed = g->feed + slot * (size_t)g->cap_feed,
@@ -231,4 +233,7 @@ void speci_expand_one(const spec_expand_args *a, int32_t i)
     e.first = *e.n;
     add_children(&e);
     make_frontier(&e);
+    if (!a->host_out_n) return;
+    a->host_out_n[slot] = *e.n;
+    memcpy(a->host_out_node + slot * (size_t)g->cap, e.node, (size_t)*e.n * sizeof *e.node);
 }

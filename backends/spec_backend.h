@@ -37,7 +37,7 @@ extern "C" {
 #define SPEC_HD
 #endif
 
-#define SPEC_BACKEND_ABI 7u
+#define SPEC_BACKEND_ABI 8u
 #define SPEC_PAGE 64       /* positions per KV page */
 #define SPEC_MAX_DEPTH 63  /* of a node below its root */
 #define SPEC_MAX_CHILD 64  /* candidates that a draw names per row */
@@ -97,7 +97,8 @@ typedef struct spec_step_seq {
     int32_t first_row;
     int32_t first_node; /* into nodes: n_fed + n_row entries */
     int32_t first_page; /* into pages: slot p lies in page pages[first_page + p / SPEC_PAGE] */
-    int32_t n_given;    /* nodes [0, n_given) stand in the block; step_bind takes the others from `feed` */
+    int32_t n_given;    /* nodes [0, n_given) stand in the block (their tokens perhaps not: `grown`); step_bind takes the
+                           others from `feed` */
     int32_t n_recent;   /* windowed scans: committed tokens in front of the path that the state does not cover yet */
     int32_t n_advance;  /* joint attainment (algorithms.md 9.3): nodes [0, n_advance) are a chain that is committed
                            already: states are stored as of node n_advance - 1 (windowed scans: the chain is kept in
@@ -159,10 +160,13 @@ typedef struct spec_step_block {
     int32_t n_kv;      /* largest n_past + depth + 1 of the pass */
     int32_t off_seq, off_node, off_row_seq, off_path, off_page, off_visit; /* byte offsets from the block's start; off_seq
                                                                               is sizeof(spec_step_block), if there are any */
-    int32_t ld_feed;
+    int32_t ld_feed, ld_grown;
     /* Trees that grow on the device: node i >= n_given of a sequence is feed[slot * ld_feed + i], device memory.
      * NULL: all nodes are given. */
     const struct spec_step_node *feed;
+    /* Trees that have grown on the device to a shape that the host knew before: step_bind takes the token of node i,
+     * 0 < i < n_given, from grown[slot * ld_grown + i], device memory. NULL: tokens are given. */
+    const struct spec_grow_node *grown;
 } spec_step_block;
 
 SPEC_HD static inline const spec_step_seq *spec_step_seqs(const spec_step_block *b)
@@ -502,23 +506,15 @@ typedef struct spec_grow {
     spec_candidate *candidate; /* [n_slot][cap_frontier][SPEC_MAX_CHILD] */
 } spec_grow;
 
-/* Begins trees: n = 1, node 0 = root[i], frontier place 0 = node 0, the other places -1. */
-typedef struct spec_grow_args {
-    const spec_grow *grow;
-    int32_t n;
-    const int32_t *host_slot;          /* [n] */
-    const spec_grow_node *host_root;   /* [n] */
-} spec_grow_args;
-
 /* The k first candidates of each of n_row laws, in order:
  *   TOP       the k likeliest, ties by smallest id
  *   RACE      k draws without replacement: the k largest race values under the row's key (spec_draw.h), ties by smallest id
  *   REPEAT    k draws with replacement: candidate j is the smallest id with cumulated law > u_j total, u_j the row's
  *             repeat uniform j
  * Entries of law 0 are never candidates; after the last one token = -1, prob = 0. Whose key, and where to: with `grow`, row
- * i belongs to frontier place host_place[i] of slot host_slot[i]: key of the node there, candidates to
- * candidate[slot][place][0..k) (a place without a node gets none). Without `grow`: host_key[i]. host_out, if not NULL,
- * receives them too. With `laws` these are made first, also that of a place without a node: its row i is the draw's. */
+ * i belongs to frontier place host_place[i] of slot host_slot[i], and candidates go to candidate[slot][place][0..k); its key
+ * is host_key[i] (of roots, whose trees have yet to begin), or without those that of the node there (a place without a node
+ * gets no candidates). Without `grow`: host_key[i]. host_out, if not NULL, receives them too. With `laws` these are made first, also that of a place without a node: its row i is the draw's. */
 typedef enum spec_draw_how { SPEC_DRAW_TOP = 0, SPEC_DRAW_RACE = 1, SPEC_DRAW_REPEAT = 2 } spec_draw_how;
 typedef struct spec_draw_args {
     const float *law;
@@ -529,7 +525,7 @@ typedef struct spec_draw_args {
     const int32_t *host_law_row;               /* [n_row] rows of `law` */
     const spec_grow *grow;                     /* or NULL */
     const int32_t *host_slot, *host_place;     /* [n_row], with grow */
-    const uint64_t *host_key;                  /* [n_row], without */
+    const uint64_t *host_key;                  /* [n_row]; with grow, or NULL */
     spec_candidate *host_out;                  /* [n_row][k] or NULL */
 } spec_draw_args;
 
@@ -548,12 +544,15 @@ typedef struct spec_draw_args {
  * Place i's node is number feed_base + i of the drafter's own tree: fed is set, and feed[feed_base + i] = { token,
  * parent = the parent's fed, depth = fed of the root + depth }; an empty place feeds { 0, 0, 1 }, a row that nobody reads.
  * A new node's key is spec_stream_child(key of x, j). Order, value and ties are exact: value and slot are double, products
- * and differences as written, the sum over i ascending. */
+ * and differences as written, the sum over i ascending.
+ * With host_root trees begin: node 0 is host_root[i], which stands in place 0 of the frontier, before all that is above.
+ * host_out_n and host_out_node, if not NULL, receive the trees as they are then, each at its slot's place. */
 typedef struct spec_expand_args {
     const spec_grow *grow;
     int32_t n;
     const int32_t *host_slot;      /* [n] */
     const int32_t *host_feed_base; /* [n] */
+    const spec_grow_node *host_root; /* [n], n_place 1; or NULL */
     int32_t n_place;               /* places of the frontier now */
     int32_t k;
     const int32_t *host_take;      /* [n_place] or NULL */
@@ -562,6 +561,8 @@ typedef struct spec_expand_args {
     int32_t n_next;                /* <= cap_frontier; 0 = the last round */
     const int32_t *host_next;      /* [n_next] or NULL */
     double next_threshold;
+    int32_t *host_out_n;           /* [n_slot], of which those of host_slot are written; or NULL */
+    spec_grow_node *host_out_node; /* [n_slot][cap], of which the first n of a tree; NULL where host_out_n is */
 } spec_expand_args;
 
 /* log softmax of logits[row[i]] (no temperature) at token[i], and the n_top largest, ties by smallest id. */
@@ -645,7 +646,6 @@ struct spec_backend_ops {
     void (*plan_free)(spec_queue *q, spec_prepared *plan);
 
     /* Required since ABI 2: drafting. */
-    spec_status (*grow)(spec_queue *q, const spec_grow_args *a);
     spec_status (*draw)(spec_queue *q, const spec_draw_args *a);
     spec_status (*expand)(spec_queue *q, const spec_expand_args *a);
 
@@ -654,7 +654,7 @@ struct spec_backend_ops {
      * their calls, so that nothing goes on. */
     spec_status (*mark)(spec_queue *q, uint64_t *mark);
     spec_status (*wait)(spec_queue *q, uint64_t mark);
-    /* ABI 7 and later: append here. */
+    /* ABI 8 and later: append here. */
 };
 
 /* What a plugin exports: its table. */

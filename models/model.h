@@ -144,10 +144,13 @@ typedef struct speci_net_input {
     int32_t depth;   /* with n_grown: at least the depth of the deepest of them */
 } speci_net_input;
 
-/* Where the nodes are that grew on the device: node i of slot s at nodes[s * ld + i]. */
+/* Where the nodes are that grew on the device: node i of slot s at nodes[s * ld + i]. Or, of trees that have grown to a shape
+ * that was known before, the tokens: those of all nodes of the inputs but the roots are taken from there. */
 typedef struct speci_net_feed {
     const spec_step_node *nodes;
     int32_t ld;
+    const spec_grow_node *grown; /* node i of slot s at grown[s * ld_grown + i] */
+    int32_t ld_grown;
 } speci_net_feed;
 
 /* Takes no device memory yet: the plans tell what a queue must be ready for, their addresses come with attach. */

@@ -426,7 +426,10 @@ static void describe(speci_net *net, const speci_net_input *in, int32_t n_in, co
     }
     block_cursor c = { 0 };
     block_begin(net, SPEC_PHASE_DECODE, n_in, n_node, n_row, n_row, n_path);
-    if (feed) net->block->feed = feed->nodes, net->block->ld_feed = feed->ld;
+    if (feed) {
+        net->block->feed = feed->nodes, net->block->ld_feed = feed->ld;
+        net->block->grown = feed->grown, net->block->ld_grown = feed->ld_grown;
+    }
     for (int32_t k = 0; k < n_in; k++) add_input(net, &c, &in[k]);
 }
 

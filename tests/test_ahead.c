@@ -1,8 +1,9 @@
-/* test_ahead.c - plain decoding that queues the next step before it reads a token: the same tokens as by the four calls,
- * which never go ahead, whatever is done between steps; and what happens when a text ends or a device fails then.
+/* test_ahead.c - steps whose work is queued before the host has read what it is about, the next token of plain decoding or a
+ * drafted tree: the same tokens as by the four calls, which never do so, whatever is done between steps; and what happens
+ * when a text ends or a device fails then.
  *
- * A device that computes in its calls never goes ahead, so the CPU is made late: what arg-max and accept find is handed
- * out by wait and sync alone, and stands as nonsense until then. */
+ * A device that computes in its calls never goes ahead, so the CPU is made late: what arg-max, accept and expand find is
+ * handed out by wait and sync alone, and stands as nonsense until then. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,6 +65,13 @@ static spec_status late_accept(spec_queue *q, const spec_accept_args *args)
     return status;
 }
 
+static spec_status late_expand(spec_queue *q, const spec_expand_args *a)
+{
+    const spec_status status = speci_cpu_ops.expand(q, a);
+    for (int32_t i = 0; a->host_out_n && i < a->n; i++) delay(a->host_out_n + a->host_slot[i], 1);
+    return status;
+}
+
 static spec_status late_sync(spec_queue *q)
 {
     hand_out(late.n);
@@ -101,7 +109,7 @@ static void open_backend(void)
     spec_backend_close(backend);
     is_late = true;
     ops = speci_cpu_ops;
-    ops.argmax = late_argmax, ops.accept = late_accept, ops.sync = late_sync;
+    ops.argmax = late_argmax, ops.accept = late_accept, ops.expand = late_expand, ops.sync = late_sync;
     ops.mark = late_mark, ops.wait = late_wait;
     spec_backend_params p = SPEC_BACKEND_PARAMS_INIT;
     p.n_threads = 2;
@@ -309,7 +317,8 @@ static void sequences(void **state)
     spec_model_close(m);
 }
 
-/* Where not drafting is one of the choices: its steps go ahead, those of trees do not. */
+/* Where not drafting is one of the choices: its steps go ahead. Those of trees do not, but sampled ones have a mark too,
+ * behind the draft. */
 static void choices(void **state)
 {
     (void)state;
@@ -337,12 +346,96 @@ static void choices(void **state)
             for (int32_t k = 0; k < r.n_tokens; k++) expect(r.tokens[k], call_step(plain, other, 0), "a choice", n++);
         }
         assert_true(n_plain > 0 && n_tree > 0);
-        if (is_late) assert_in_range(late.n_mark - before, n_plain, n_plain + 1);
+        const int32_t n_marked = n_plain + (sampling->temperature > 0 ? n_tree : 0);
+        if (is_late) assert_in_range(late.n_mark - before, n_marked, n_marked + 1);
         spec_session_close(plain);
         spec_session_close(s);
         spec_drafter_close(dr);
     }
     spec_model_close(small);
+    spec_model_close(m);
+}
+
+/* Sequences that draft, beside plain ones. */
+typedef struct pair {
+    spec_session *s, *plain;
+    int32_t seqs[2], other[2];
+    int32_t n[2]; /* tokens so far */
+    int32_t fewest; /* drafts of a step */
+} pair;
+
+/* One step of n of them. */
+static void pair_step(pair *p, int32_t n, const char *what)
+{
+    spec_step_result r[2];
+    OK(spec_step(p->s, p->seqs, n, r));
+    for (int32_t i = 0; i < n; i++) {
+        for (int32_t k = 0; k < r[i].n_tokens; k++)
+            expect(r[i].tokens[k], call_step(p->plain, p->other[i], 0), what, p->n[i]++);
+        if (r[i].n_drafted < p->fewest) p->fewest = r[i].n_drafted;
+    }
+}
+
+static int stops_second(void *user)
+{
+    int32_t *n = user;
+    return *n > 0 && --*n == 0;
+}
+
+/* Trees of a known shape are scored before they are read; where a law has fewer candidates than the shape has places, once
+ * more. Stopped or failed between draft and verdict, nothing of it stays. */
+static void unseen_trees(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *tree;
+        spec_sampling sampling[2];
+        int32_t n_full;
+        bool fewer; /* drafts than n_full, in some step */
+    } cases[] = {
+        { "chain:3", { { .temperature = 0 }, { .temperature = 0 } }, 3, false },
+        { "product:3,2", { { .temperature = 0 }, { .temperature = 0.9f, .seed = 3 } }, 9, false },
+        { "sequoia:8", { { .temperature = 0.9f, .seed = 4 }, { .temperature = 0.7f, .seed = 5 } }, 8, false },
+        { "product:3,2", { { .temperature = 1.2f, .top_p = 0.7f, .seed = 6 }, { .temperature = 0 } }, 9, true },
+        { "product:2,2,2", { { .temperature = 2, .top_p = 0.5f, .seed = 7 }, { .temperature = 0.9f, .top_k = 1 } }, 14, true },
+    };
+    spec_model *m = support_model(backend, GOLDEN "bamba", SPEC_DTYPE_F32); /* drafts for itself: deep paths are taken */
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        pair p = { .fewest = 1000 };
+        int32_t calls = 0;
+        spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
+        spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+        spec_drafter *dr;
+        dp.tree = cases[c].tree;
+        sp.n_seq = 2, sp.n_ctx = 256, sp.verify = SPEC_VERIFY_NAIVE, sp.abort = stops_second, sp.abort_user_data = &calls;
+        OK(spec_drafter_from_model(&dr, m, &dp));
+        OK(spec_session_open(&p.s, m, dr, &sp));
+        p.plain = open_session(m, 2, 256);
+        for (int32_t i = 0; i < 2; i++) {
+            OK(spec_sequence_add(p.s, &p.seqs[i], prompt, N_PROMPT, &cases[c].sampling[i]));
+            OK(spec_sequence_add(p.plain, &p.other[i], prompt, N_PROMPT, &cases[c].sampling[i]));
+        }
+        for (int32_t step = 0; step < 40; step++) {
+            spec_step_result r[2];
+            if (step % 7 == 3) {
+                calls = 2;
+                FAILS(spec_step(p.s, p.seqs, 2, r), SPEC_E_ABORTED, "stopped after drafting");
+            }
+            pair_step(&p, 1 + step % 2, cases[c].tree);
+        }
+        if (cases[c].fewer) assert_in_range(p.fewest, 0, cases[c].n_full - 1);
+        else assert_int_equal(p.fewest, cases[c].n_full);
+        if (is_late && cases[c].sampling[0].temperature > 0) { /* greedy steps have nothing to wait for but the end */
+            spec_step_result r;
+            int32_t path[16], n_path, token;
+            late.fails = true;
+            FAILS(spec_step(p.s, p.seqs, 1, &r), SPEC_E_DEVICE, "the device is lost");
+            FAILS(spec_verify(p.s, p.seqs[0], SPEC_VERIFY_AUTO, path, &n_path, &token), SPEC_E_STATE, "nothing was scored");
+        }
+        spec_session_close(p.plain);
+        spec_session_close(p.s);
+        spec_drafter_close(dr);
+    }
     spec_model_close(m);
 }
 
@@ -413,6 +506,7 @@ int main(void)
     open_backend();
     const struct CMUnitTest tests[] = { cmocka_unit_test(texts), cmocka_unit_test(interruptions),
                                         cmocka_unit_test(sequences), cmocka_unit_test(choices),
+                                        cmocka_unit_test(unseen_trees),
                                         cmocka_unit_test(ends),
                                         cmocka_unit_test(failures) };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -398,7 +398,7 @@ static int32_t depth_of(const test_seq *s, int32_t node)
 /* Places the parts after each other, each at a multiple of 16 bytes. */
 static int32_t place(int32_t *end, size_t bytes)
 {
-    int32_t at = (*end + 15) / 16 * 16;
+    int32_t at = (*end + 7) / 8 * 8;
     *end = at + (int32_t)bytes;
     return at;
 }

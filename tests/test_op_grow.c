@@ -460,17 +460,20 @@ static void trees_compare(const test_device *d, const trees *t, const char *name
     }
 }
 
-static void begin(const test_device *d, spec_queue *q, trees *t, int32_t n, const int32_t *slot,
-                  const spec_grow_node *root)
+static void ref_begin(const spec_grow *g, int32_t slot, const spec_grow_node *root)
 {
-    spec_grow_args a = { .grow = &t->device, .n = n, .host_slot = slot, .host_root = root };
-    test_ok(d->ops->grow(q, &a), "grow");
-    for (int32_t i = 0; i < n; i++) {
-        int32_t *frontier = t->host.frontier + slot[i] * t->host.cap_frontier;
-        t->host.n[slot[i]] = 1;
-        t->host.node[slot[i] * t->host.cap] = root[i];
-        for (int32_t f = 0; f < t->host.cap_frontier; f++) frontier[f] = f == 0 ? 0 : -1;
-    }
+    g->n[slot] = 1;
+    g->node[slot * g->cap] = *root;
+    for (int32_t f = 0; f < g->cap_frontier; f++) g->frontier[slot * g->cap_frontier + f] = f == 0 ? 0 : -1;
+}
+
+/* Trees of a root each, on both sides. */
+static void begin(const test_device *d, trees *t, int32_t n, const int32_t *slot, const spec_grow_node *root)
+{
+    const void *host[3] = { t->host.n, t->host.frontier, t->host.node };
+    for (int32_t i = 0; i < n; i++) ref_begin(&t->host, slot[i], &root[i]);
+    for (int32_t i = 0; i < 3; i++) test_ok(d->ops->upload(d->io, t->base[i], host[i], t->bytes[i]), "upload");
+    sync_queue(d, d->io);
 }
 
 static spec_grow_node root_node(uint64_t key, int32_t fed)
@@ -499,7 +502,7 @@ static void each_draw_in_trees(test_device *d)
     trees t;
     trees_open(d, &t, SLOTS, 9, FRONTIER, 9);
     spec_queue *q = test_row_queue(d, N);
-    begin(d, q, &t, 2, slot, root);
+    begin(d, &t, 2, slot, root);
     spec_candidate got[ROWS * K];
     for (int32_t how = SPEC_DRAW_TOP; how <= SPEC_DRAW_REPEAT; how++) {
         spec_draw_args a = { .law = b.data, .ld = N, .n_vocab = N, .n_row = ROWS, .k = K, .how = (spec_draw_how)how,
@@ -535,6 +538,17 @@ static void each_draw_in_trees(test_device *d)
             for (int32_t j = 0; place[r] > 0 && j < K; j++) assert_true(got[r * K + j].token == -1);
             if (place[r] == 0 && how != SPEC_DRAW_REPEAT)
                 check_best(d->name, own + r * N, N, (spec_draw_how)how, row_slot[r] == 3 ? 12345 : 678, K, got + r * K);
+            memcpy(t.host.candidate + (row_slot[r] * FRONTIER + place[r]) * SPEC_MAX_CHILD, got + r * K, K * sizeof *got);
+        }
+        trees_compare(d, &t, how_names[how]);
+        /* keys that are given: what stands at the place does not matter */
+        static const uint64_t keys[ROWS] = { 5, 6, 7, 8, 9 };
+        a.host_key = keys;
+        test_ok(d->ops->draw(q, &a), "draw by keys");
+        sync_queue(d, q);
+        for (int32_t r = 0; r < ROWS; r++) {
+            if (how == SPEC_DRAW_REPEAT) check_repeat(d->name, own + r * N, N, keys[r], K, got + r * K);
+            else check_best(d->name, own + r * N, N, (spec_draw_how)how, keys[r], K, got + r * K);
             memcpy(t.host.candidate + (row_slot[r] * FRONTIER + place[r]) * SPEC_MAX_CHILD, got + r * K, K * sizeof *got);
         }
         trees_compare(d, &t, how_names[how]);
@@ -636,6 +650,7 @@ static void ref_next(const spec_grow *g, const spec_expand_args *a, int32_t slot
 static void ref_expand(const spec_grow *g, const spec_expand_args *a, int32_t i)
 {
     const int32_t slot = a->host_slot[i];
+    if (a->host_root) ref_begin(g, slot, &a->host_root[i]);
     child *all = calloc((size_t)(a->n_place * a->k + 1), sizeof *all);
     spec_grow_node *node = g->node + slot * g->cap;
     int32_t count = list_eligible(g, a, slot, all), added = 0;
@@ -717,7 +732,9 @@ static void run_expand(const test_device *d, int32_t number)
     trees_open(d, &t, SLOTS, c->cap, c->frontier, 3 + c->rounds * c->frontier);
     spec_queue *q = test_row_queue(d, 64);
     for (int32_t i = 0; i < TREES; i++) base[i] = i + 1, root[i] = root_node(random_key(&random), i);
-    begin(d, q, &t, TREES, slot, root);
+    spec_grow_node *out_node = calloc((size_t)(SLOTS * c->cap), sizeof *out_node);
+    int32_t out_n[SLOTS] = { 0 };
+    assert_non_null(out_node);
     for (int32_t round = 0, n_place = 1; round < c->rounds; round++, n_place = c->n_next) {
         random_candidates(d, &random, &t, c->k, c->coarse);
         for (int32_t f = 0; f < n_place; f++) take[f] = test_below(&random, c->k + 2);
@@ -728,6 +745,7 @@ static void run_expand(const test_device *d, int32_t number)
                                      .n = TREES,
                                      .host_slot = slot,
                                      .host_feed_base = base,
+                                     .host_root = round == 0 ? root : NULL,
                                      .n_place = n_place,
                                      .k = c->k,
                                      .host_take = c->take ? take : NULL,
@@ -736,7 +754,9 @@ static void run_expand(const test_device *d, int32_t number)
                                      .n_max = c->n_max,
                                      .n_next = c->n_next,
                                      .host_next = c->next ? next : NULL,
-                                     .next_threshold = c->next_threshold };
+                                     .next_threshold = c->next_threshold,
+                                     .host_out_n = round % 2 == 0 ? out_n : NULL,
+                                     .host_out_node = round % 2 == 0 ? out_node : NULL };
         test_ok(d->ops->expand(q, &a), "expand");
         for (int32_t i = 0; i < TREES; i++) ref_expand(&t.host, &a, i);
         for (int32_t i = 0; i < TREES; i++) base[i] += c->n_next;
@@ -744,9 +764,15 @@ static void run_expand(const test_device *d, int32_t number)
         memset(next, 0x7f, (size_t)c->n_next * sizeof *next);
         sync_queue(d, q);
         trees_compare(d, &t, name);
+        for (int32_t s = 0; s < SLOTS && round % 2 == 0; s++) {
+            const bool grew = s == slot[0] || s == slot[1] || s == slot[2];
+            assert_int_equal(out_n[s], grew ? t.host.n[s] : 0);
+            assert_memory_equal(out_node + s * c->cap, t.host.node + s * c->cap, (size_t)out_n[s] * sizeof *out_node);
+        }
     }
     d->ops->queue_close(q);
     trees_close(d, &t);
+    free(out_node);
     free(next);
     free(take);
 }
@@ -772,8 +798,6 @@ static void each_refused(test_device *d)
     trees t;
     trees_open(d, &t, 2, 10, 4, 8);
     spec_queue *q = test_row_queue(d, 8);
-    const spec_grow_args grow = { .grow = &t.device, .n = 1, .host_slot = &bad_slot, .host_root = &root };
-    assert_true(d->ops->grow(q, &grow) == SPEC_E_INVALID);
     spec_draw_args draw = { .law = b.data, .ld = 8, .n_vocab = 8, .n_row = 1, .k = 65, .host_law_row = &row,
                             .grow = &t.device, .host_slot = &slot, .host_place = &place };
     assert_true(d->ops->draw(q, &draw) == SPEC_E_INVALID);
@@ -789,7 +813,7 @@ static void each_refused(test_device *d)
                                     .k = 2,
                                     .n_max = 10,
                                     .n_next = 4 };
-    for (int32_t i = 0; i < 6; i++) {
+    for (int32_t i = 0; i < 7; i++) {
         spec_expand_args a = good;
         if (i == 0) a.n_place = 5;
         if (i == 1) a.n_next = 5;
@@ -797,6 +821,7 @@ static void each_refused(test_device *d)
         if (i == 3) a.k = 65;
         if (i == 4) a.host_slot = &bad_slot;
         if (i == 5) a.host_feed_base = &bad_base;
+        if (i == 6) a.host_root = &root, a.n_place = 2;
         assert_true(d->ops->expand(q, &a) == SPEC_E_INVALID);
     }
     sync_queue(d, q);
@@ -814,12 +839,13 @@ static void test_refused(void **state)
 
 /* --- nodes that a step takes from the device --- */
 
-/* Two sequences, the second one fed before: embeddings of the nodes that grew. */
-static void each_feed(test_device *d)
+/* Two sequences, the second one fed before: embeddings of the nodes that grew, or of all nodes by the tokens that did. */
+static void feed_nodes(test_device *d, bool tokens)
 {
     enum { VOCAB = 40, DIM = 16, LD = 9, SLOTS = 6, ROWS = 3 + 4 };
     static const int32_t parent[6] = { -1, 0, 0, 1, 1, 2 }, given[2] = { 1, 3 };
-    static const int32_t want_token[ROWS] = { 5, 21, 22, 15, 33, 34, 35 };
+    static const int32_t want_tokens[2][ROWS] = { { 5, 21, 22, 15, 33, 34, 35 }, { 5, 21, 22, 32, 33, 34, 35 } };
+    const int32_t *want_token = want_tokens[tokens];
     int32_t token[6] = { 5, 6, 15, 16, 17, 18 };
     test_random random = { 51 };
     test_seq seqs[2] = { { .slot = 3, .n_node = 3, .parent = parent, .token = token },
@@ -828,15 +854,19 @@ static void each_feed(test_device *d)
     spec_step_node feed[SLOTS * LD];
     for (int32_t i = 0; i < SLOTS * LD; i++) feed[i] = (spec_step_node){ .token = 1, .parent = 0, .depth = 1 };
     feed[3 * LD + 1].token = 21, feed[3 * LD + 2].token = 22;
-    feed[1 * LD + 3].token = 33, feed[1 * LD + 4].token = 34, feed[1 * LD + 5].token = 35;
+    for (int32_t i = 0; i < 6; i++) feed[1 * LD + i].token = 30 + i;
+    spec_grow_node grown[SLOTS * LD]; /* a node's place in the tree is not looked at */
+    for (int32_t i = 0; i < SLOTS * LD; i++) grown[i] = (spec_grow_node){ .token = feed[i].token, .parent = 8, .depth = 9 };
+    const size_t bytes = tokens ? sizeof grown : sizeof feed;
     void *d_feed;
-    test_ok(d->ops->alloc(d->dev, &d_feed, sizeof feed), "alloc");
-    test_ok(d->ops->upload(d->io, d_feed, feed, sizeof feed), "upload");
+    test_ok(d->ops->alloc(d->dev, &d_feed, bytes), "alloc");
+    test_ok(d->ops->upload(d->io, d_feed, tokens ? (const void *)grown : feed, bytes), "upload");
     sync_queue(d, d->io);
     /* n_given counts nodes, the fed ones too: the second sequence's node 2 stands in the block, and 3 to 5 come */
     spec_step_seq *s = (spec_step_seq *)((char *)step + step->off_seq);
-    for (int32_t i = 0; i < 2; i++) s[i].n_given = given[i];
-    step->feed = d_feed, step->ld_feed = LD;
+    for (int32_t i = 0; i < 2 && !tokens; i++) s[i].n_given = given[i];
+    if (tokens) step->grown = d_feed, step->ld_grown = LD;
+    else step->feed = d_feed, step->ld_feed = LD;
     double *table = test_values(&random, VOCAB * DIM, 2.0), want[ROWS * DIM];
     spec_weight *w = test_weight(d, table, VOCAB, DIM, F32, F32, 0, 1);
     for (int32_t r = 0; r < ROWS; r++)
@@ -850,9 +880,15 @@ static void each_feed(test_device *d)
     free(got);
     test_buffer_free(&y);
     d->ops->weight_close(d->dev, w);
-    d->ops->free(d->dev, d_feed, sizeof feed);
+    d->ops->free(d->dev, d_feed, bytes);
     free(table);
     free(step);
+}
+
+static void each_feed(test_device *d)
+{
+    feed_nodes(d, false);
+    feed_nodes(d, true);
 }
 
 static void test_feed(void **state)

@@ -247,7 +247,6 @@ void speci_cpu_row_best(spec_queue *q, const spec_view *y, int32_t n, uint64_t *
 spec_status speci_cpu_law(spec_queue *q, const spec_law_args *a);
 spec_status speci_cpu_accept(spec_queue *q, const spec_accept_args *a);
 spec_status speci_cpu_logprob(spec_queue *q, const spec_logprob_args *a);
-spec_status speci_cpu_grow(spec_queue *q, const spec_grow_args *a);
 spec_status speci_cpu_draw(spec_queue *q, const spec_draw_args *a);
 spec_status speci_cpu_expand(spec_queue *q, const spec_expand_args *a);
 

@@ -231,14 +231,16 @@ static spec_status cpu_sync(spec_queue *q)
 
 /* --------------------------------------------------------------------------------------- steps --- */
 
-/* Nodes that grew on the device take their places in the block. */
+/* Nodes that grew on the device take their places in the block, or their tokens alone. */
 static void take_feed(spec_step_block *b)
 {
-    spec_step_node *nodes = (spec_step_node *)(void *)((char *)b + b->off_node);
-    for (int32_t k = 0; b->feed && k < b->n_seq; k++) {
+    for (int32_t k = 0; k < b->n_seq; k++) {
         const spec_step_seq *s = spec_step_seqs(b) + k;
-        const spec_step_node *feed = b->feed + (size_t)s->slot * (size_t)b->ld_feed;
-        for (int32_t i = s->n_given; i < s->n_fed + s->n_row; i++) nodes[s->first_node + i] = feed[i];
+        spec_step_node *nodes = (spec_step_node *)(void *)((char *)b + b->off_node) + s->first_node;
+        const spec_step_node *feed = b->feed ? b->feed + (size_t)s->slot * (size_t)b->ld_feed : NULL;
+        const spec_grow_node *grown = b->grown ? b->grown + (size_t)s->slot * (size_t)b->ld_grown : NULL;
+        for (int32_t i = s->n_given; feed && i < s->n_fed + s->n_row; i++) nodes[i] = feed[i];
+        for (int32_t i = 1; grown && i < s->n_given; i++) nodes[i].token = grown[i].token;
     }
 }
 
@@ -314,7 +316,6 @@ const spec_backend_ops speci_cpu_ops = {
     .law = speci_cpu_law,
     .accept = speci_cpu_accept,
     .logprob = speci_cpu_logprob,
-    .grow = speci_cpu_grow,
     .draw = speci_cpu_draw,
     .expand = speci_cpu_expand,
 };

@@ -202,6 +202,7 @@ void speci_cuda_stage_close(spec_device *dev);
  * kernel fills and sync() copies to dst. */
 spec_status speci_cuda_result_room(spec_queue *q, size_t bytes, int32_t n);
 spec_status speci_cuda_result(spec_queue *q, void **out, void *dst, size_t bytes);
+spec_status speci_cuda_download(spec_queue *q, void *dst, const void *src, size_t bytes);
 /* The step in three parts (cuda_backend.cu): checks it and notes its shape; brings it to the device; or, where it fits a
  * parameter, does so as the first kernel of a graph that is captured, and gives that kernel another one. */
 spec_status speci_cuda_step_shape(spec_queue *q, const spec_step_block *block);
@@ -239,7 +240,6 @@ spec_status speci_cuda_law(spec_queue *q, const spec_law_args *a);
 spec_status speci_cuda_accept(spec_queue *q, const spec_accept_args *a);
 spec_status speci_cuda_logprob(spec_queue *q, const spec_logprob_args *a);
 spec_status speci_cuda_check_slots(spec_queue *q, const char *op, const spec_grow *g, const int32_t *slots, int32_t n);
-spec_status speci_cuda_grow(spec_queue *q, const spec_grow_args *a);
 spec_status speci_cuda_draw(spec_queue *q, const spec_draw_args *a);
 spec_status speci_cuda_expand(spec_queue *q, const spec_expand_args *a);
 spec_status speci_cuda_plan_prepare(spec_queue *q, spec_prepared **out, const spec_plan *plan);

@@ -392,7 +392,7 @@ spec_status speci_cuda_result(spec_queue *q, void **out, void *dst, size_t bytes
     return SPEC_OK;
 }
 
-static spec_status cuda_download(spec_queue *q, void *dst, const void *src, size_t bytes)
+spec_status speci_cuda_download(spec_queue *q, void *dst, const void *src, size_t bytes)
 {
     SPEC_TRY(cuda_enter(q->dev));
     if (bytes == 0) return SPEC_OK;
@@ -450,13 +450,17 @@ static spec_status cuda_wait(spec_queue *q, uint64_t mark)
 
 /* ----------------------------------------------------------------------------------- step --- */
 
-/* Nodes of sequence `seq` that grew on the device take their places in the step, by a block; b: what is known of it. */
+/* Nodes of sequence `seq` that grew on the device take their places in the step, or their tokens alone, by a block; b: what is
+ * known of it. */
 static __device__ void feed_sequence(spec_step_block *step, const spec_step_block *b, int seq)
 {
     const spec_step_seq s = spec_step_seqs(b)[seq];
     const spec_step_node *feed = b->feed + (size_t)s.slot * (size_t)b->ld_feed;
+    const spec_grow_node *grown = b->grown + (size_t)s.slot * (size_t)b->ld_grown;
     spec_step_node *node = (spec_step_node *)((char *)step + b->off_node) + s.first_node;
-    for (int i = s.n_given + (int)threadIdx.x; i < s.n_fed + s.n_row; i += (int)blockDim.x) node[i] = feed[i];
+    const int t = (int)threadIdx.x, threads = (int)blockDim.x;
+    for (int i = s.n_given + t; b->feed && i < s.n_fed + s.n_row; i += threads) node[i] = feed[i];
+    for (int i = 1 + t; b->grown && i < s.n_given; i += threads) node[i].token = grown[i].token;
 }
 
 static __global__ void __launch_bounds__(128) feed_kernel(spec_step_block *step) { feed_sequence(step, step, (int)blockIdx.x); }
@@ -470,7 +474,7 @@ step_kernel(const __grid_constant__ cuda_step p, spec_step_block *step)
     if (p.releases) grid_release();
     grid_wait(); /* until then the step before stands there */
     for (int i = (int)threadIdx.x; i * 16 < bytes; i += (int)blockDim.x) ((uint4 *)step)[i] = ((const uint4 *)p.byte)[i];
-    if (!b->feed) return;
+    if (!b->feed && !b->grown) return;
     __syncthreads();
     for (int seq = 0; seq < b->n_seq; seq++) feed_sequence(step, b, seq);
 }
@@ -500,7 +504,7 @@ spec_status speci_cuda_step_send(spec_queue *q, const spec_step_block *b)
     SPEC_TRY(slot_take(q, &slot));
     memcpy(q->ring + (size_t)slot * q->slot_bytes, b, (size_t)b->bytes);
     SPEC_TRY(slot_send(q, slot, q->d_step, (size_t)b->bytes));
-    if (!b->feed || b->n_seq == 0) return SPEC_OK;
+    if ((!b->feed && !b->grown) || b->n_seq == 0) return SPEC_OK;
     feed_kernel<<<(unsigned)b->n_seq, 128, 0, q->stream>>>(q->d_step);
     return cuda_launched(q, "step_bind");
 }
@@ -564,7 +568,7 @@ static const spec_backend_ops table = {
     cuda_queue_bytes,
     cuda_queue_close,
     cuda_upload,
-    cuda_download,
+    speci_cuda_download,
     cuda_copy,
     cuda_zero,
     cuda_sync,
@@ -585,7 +589,6 @@ static const spec_backend_ops table = {
     speci_cuda_plan_prepare,
     speci_cuda_plan_run,
     speci_cuda_plan_free,
-    speci_cuda_grow,
     speci_cuda_draw,
     speci_cuda_expand,
     cuda_mark,

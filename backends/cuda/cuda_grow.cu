@@ -1,4 +1,4 @@
-/* cuda_grow.cu - trees that grow on the device: begin, expand; candidates are drawn in cuda_law.cu. The host's form of the
+/* cuda_grow.cu - trees that grow on the device: expansions; candidates are drawn in cuda_law.cu. The host's form of the
  * same is backend_grow.c; values, order, ties and keys are its own. Host arrays travel as parameters of the kernels; nothing
  * waits. */
 #include <string.h>
@@ -13,49 +13,12 @@ spec_status speci_cuda_check_slots(spec_queue *q, const char *op, const spec_gro
     return SPEC_OK;
 }
 
-/* ----------------------------------------------------------------------------------- begin --- */
-
-enum { GROW_BATCH = 32 }; /* trees of a launch */
-
-struct grow_batch {
-    spec_grow g;
-    int32_t slot[GROW_BATCH];
-    spec_grow_node root[GROW_BATCH];
-};
-
-/* One block per tree. */
-static __global__ void __launch_bounds__(128) grow_kernel(const __grid_constant__ grow_batch a)
-{
-    const spec_grow &g = a.g;
-    const size_t slot = (size_t)a.slot[blockIdx.x];
-    int32_t *frontier = g.frontier + slot * (size_t)g.cap_frontier;
-    for (int i = (int)threadIdx.x; i < g.cap_frontier; i += (int)blockDim.x) frontier[i] = i == 0 ? 0 : -1;
-    if (threadIdx.x != 0) return;
-    g.n[slot] = 1;
-    g.node[slot * (size_t)g.cap] = a.root[blockIdx.x];
-}
-
-spec_status speci_cuda_grow(spec_queue *q, const spec_grow_args *a)
-{
-    SPEC_TRY(cuda_enter(q->dev));
-    SPEC_TRY(speci_cuda_check_slots(q, "grow", a->grow, a->host_slot, a->n));
-    for (int32_t r = 0, n; r < a->n; r += n) {
-        grow_batch b;
-        b.g = *a->grow;
-        n = a->n - r < GROW_BATCH ? a->n - r : GROW_BATCH;
-        memcpy(b.slot, a->host_slot + r, (size_t)n * sizeof b.slot[0]);
-        memcpy(b.root, a->host_root + r, (size_t)n * sizeof b.root[0]);
-        grow_kernel<<<(unsigned)n, 128, 0, q->stream>>>(b);
-        SPEC_TRY(cuda_launched(q, "grow"));
-    }
-    return SPEC_OK;
-}
-
 /* ---------------------------------------------------------------------------------- expand --- */
 
 /* Most expansions are of few candidates, a thread for each: their kernel is short, which for one that runs once a level is
- * what counts. THREADS: of a block. */
-enum { PLACES = 256, EXPAND_FEW = 256, EXPAND_MANY = 512 };
+ * what counts. THREADS: of a block. RESULT_BATCH: trees of a launch that may
+ * write themselves for the host. */
+enum { PLACES = 256, EXPAND_FEW = 256, EXPAND_MANY = 512, RESULT_BATCH = 16 };
 
 /* The rule, as a parameter of the kernel, for the trees of a batch. */
 struct expand_batch {
@@ -68,6 +31,10 @@ struct expand_batch {
     int32_t slot[ROW_BATCH], feed_base[ROW_BATCH];
     uint8_t take[PLACES];           /* at most k */
     int16_t next[PLACES];           /* -1: a candidate that there is not */
+    bool begins;                    /* with `root` */
+    spec_grow_node root[ROW_BATCH];
+    char *out;                      /* or NULL: for the host, tree i of the batch at i * out_bytes: n, nodes from 16 on */
+    size_t out_bytes;
 };
 static_assert(PLACES * SPEC_MAX_CHILD <= 1 << 15 && SPEC_MAX_CHILD < 256, "candidates and their counts fit");
 
@@ -225,12 +192,26 @@ static __device__ __forceinline__ void frontier_read(expand_shared<THREADS> *s, 
     const int32_t *frontier = a.g.frontier + slot * (size_t)a.g.cap_frontier;
     const spec_grow_node *node = a.g.node + slot * (size_t)a.g.cap;
     const int t = (int)threadIdx.x;
+    if (a.begins) {
+        if (t == 0) s->was[0] = 0, s->at[0] = a.root[blockIdx.x], s->first = 1, s->root_fed = a.root[blockIdx.x].fed;
+        return;
+    }
     if (t < a.n_place) {
         const int x = frontier[t];
         s->was[t] = x;
         if (x >= 0) s->at[t] = node[x];
     }
     if (t == THREADS - 1) s->first = a.g.n[slot], s->root_fed = node[0].fed;
+}
+
+/* The tree as it is goes to the host, by all threads. */
+static __device__ __forceinline__ void hand_out(const expand_batch &a, const spec_grow_node *node, int n)
+{
+    static_assert(sizeof(spec_grow_node) % 8 == 0, "a node is whole words");
+    char *const out = a.out + blockIdx.x * a.out_bytes;
+    const int n_word = n * (int)(sizeof *node / 8);
+    for (int i = (int)threadIdx.x; i < n_word; i += (int)blockDim.x) ((uint64_t *)(out + 16))[i] = ((const uint64_t *)node)[i];
+    if (threadIdx.x == 0) *(int32_t *)out = n;
 }
 
 /* One block per tree. A thread per place counts its eligible candidates; then a thread per candidate. */
@@ -247,6 +228,7 @@ static __global__ void __launch_bounds__(THREADS) expand_kernel(const __grid_con
     uint16_t *const added = (uint16_t *)(expand_candidate + n_item);
     frontier_read(&s, a, slot);
     grid_wait();
+    if (a.begins && t == 0) node[0] = a.root[blockIdx.x];
     for (int i = t; i < n_item; i += THREADS)
         expand_candidate[i] = candidate[(size_t)(i / k) * SPEC_MAX_CHILD + (size_t)(i % k)];
     __syncthreads();
@@ -306,6 +288,9 @@ static __global__ void __launch_bounds__(THREADS) expand_kernel(const __grid_con
         else frontier[i] = -1;
     }
     if (t == 0) a.g.n[slot] = first + n_added;
+    if (!a.out) return;
+    __syncthreads();
+    hand_out(a, node, first + n_added);
 }
 
 static spec_status check_expand(spec_queue *q, const spec_expand_args *a)
@@ -313,8 +298,8 @@ static spec_status check_expand(spec_queue *q, const spec_expand_args *a)
     const spec_host *h = q->dev->host;
     const spec_grow *g = a->grow;
     SPEC_TRY(speci_cuda_check_slots(q, "expand", g, a->host_slot, a->n));
-    if (a->n_place < 0 || a->n_place > g->cap_frontier || a->n_place > PLACES || a->n_next < 0 || a->n_next > PLACES ||
-        a->n_next > g->cap_frontier || a->n_max > g->cap || a->k < 1 || a->k > SPEC_MAX_CHILD)
+    if (a->n_place < 0 || (a->host_root && a->n_place != 1) || a->n_place > g->cap_frontier || a->n_place > PLACES ||
+        a->n_next < 0 || a->n_next > PLACES || a->n_next > g->cap_frontier || a->n_max > g->cap || a->k < 1 || a->k > SPEC_MAX_CHILD)
         return h->fail(SPEC_E_INVALID, "cuda expand: %d places to %d of %d (%d at most), %d candidates, %d nodes of %d",
                        a->n_place, a->n_next, g->cap_frontier, (int)PLACES, a->k, a->n_max, g->cap);
     for (int32_t i = 0; i < a->n; i++)
@@ -328,6 +313,7 @@ static expand_batch rule_of(const spec_expand_args *a)
 {
     expand_batch b = {};
     b.g = *a->grow, b.n_place = a->n_place, b.k = a->k, b.takes = a->host_take != NULL, b.lists = a->host_next != NULL;
+    b.begins = a->host_root != NULL;
     b.threshold = a->threshold, b.n_add = a->n_add, b.n_max = a->n_max, b.n_next = a->n_next;
     b.next_threshold = a->next_threshold;
     for (int32_t f = 0; a->host_take && f < a->n_place; f++)
@@ -335,6 +321,38 @@ static expand_batch rule_of(const spec_expand_args *a)
     for (int32_t i = 0; a->host_next && i < a->n_next; i++)
         b.next[i] = (int16_t)(a->host_next[i] >= 0 && a->host_next[i] < a->n_place * a->k ? a->host_next[i] : -1);
     return b;
+}
+
+/* Room for trees [first, first + n) of the call where a kernel can write them for the host: each its count, 16 bytes, and its
+ * nodes. None where they are too many. */
+static spec_status batch_results(spec_queue *q, const spec_expand_args *a, int32_t first, int32_t n, expand_batch *b)
+{
+    const size_t cap = (size_t)a->grow->cap, bytes = cap * sizeof(spec_grow_node);
+    b->out = NULL;
+    b->out_bytes = 16 + cuda_round_up(bytes, 16);
+    if (n > RESULT_BATCH || (size_t)n * b->out_bytes > q->result_cap / 2) return SPEC_OK;
+    SPEC_TRY(speci_cuda_result_room(q, (size_t)n * b->out_bytes, 2 * n));
+    for (int32_t i = 0; i < n; i++) {
+        const size_t slot = (size_t)a->host_slot[first + i];
+        void *out_n, *out_node;
+        SPEC_TRY(speci_cuda_result(q, &out_n, a->host_out_n + slot, sizeof(int32_t)));
+        SPEC_TRY(speci_cuda_result(q, &out_node, a->host_out_node + slot * cap, bytes));
+        if (i == 0) b->out = (char *)out_n;
+    }
+    return SPEC_OK;
+}
+
+/* The same trees by copies behind the kernel. */
+static spec_status batch_copies(spec_queue *q, const spec_expand_args *a, int32_t first, int32_t n)
+{
+    const spec_grow *g = a->grow;
+    const size_t cap = (size_t)g->cap;
+    for (int32_t i = first; i < first + n; i++) {
+        const size_t slot = (size_t)a->host_slot[i];
+        SPEC_TRY(speci_cuda_download(q, a->host_out_n + slot, g->n + slot, sizeof(int32_t)));
+        SPEC_TRY(speci_cuda_download(q, a->host_out_node + slot * cap, g->node + slot * cap, cap * sizeof(spec_grow_node)));
+    }
+    return SPEC_OK;
 }
 
 spec_status speci_cuda_expand(spec_queue *q, const spec_expand_args *a)
@@ -353,7 +371,10 @@ spec_status speci_cuda_expand(spec_queue *q, const spec_expand_args *a)
     for (int32_t r = 0, n; r < a->n; r += n) {
         n = a->n - r < ROW_BATCH ? a->n - r : ROW_BATCH;
         memcpy(b.slot, a->host_slot + r, (size_t)n * 4), memcpy(b.feed_base, a->host_feed_base + r, (size_t)n * 4);
+        if (a->host_root) memcpy(b.root, a->host_root + r, (size_t)n * sizeof b.root[0]);
+        if (a->host_out_n) SPEC_TRY(batch_results(q, a, r, n, &b));
         SPEC_TRY(cuda_launch(q, "expand", kernel, dim3((unsigned)n), dim3((unsigned)threads), shared, 1, b));
+        if (a->host_out_n && !b.out) SPEC_TRY(batch_copies(q, a, r, n));
     }
     return SPEC_OK;
 }

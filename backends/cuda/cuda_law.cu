@@ -11,19 +11,20 @@
  * gathered; the law written. Four readings and one writing of 32 MiB, 10 to 15 us each with the exponentials of the
  * second and the last: 60 us, where one block per row took nine readings at the speed of 64 SMs. */
 
+/* Four values in a row, which a thread takes at once: thread t of a block has quads t, t + TEAM_THREADS, ... of its slice.
+ * These kernels run once a pass, so what they take is above all the code that they have to fetch: loops stay loops. */
+enum { QUAD = 4 };
+
 /* Where teams of all blocks would not fit the device at once they have half of them: each of a team's steps waits for
  * all its blocks, so two rounds of them take nearly twice as long as one with longer slices. What a law is made of are
- * maxima and sums of integers, so the cut of the row changes no bit. */
+ * maxima and sums of integers, so the cut of the row changes no bit. Nor has a team more blocks than it has quads for. */
 static int law_team(const spec_queue *q, int n_row, int n, int per_sm)
 {
-    const int team = max(team_of(n), 2); /* messages need a cluster */
+    const int team = min(max(team_of(n), 2), max(cuda_div_up(n, QUAD * TEAM_THREADS), 2)); /* messages need a cluster */
     return team == TEAM && n_row * TEAM > per_sm * q->dev->n_sm ? TEAM / 2 : team;
 }
 static int law_slice_size(int n, int team) { return (n + team * 32 - 1) / (team * 32) * 32; }
 
-/* Four values in a row, which a thread takes at once: thread t of a block has quads t, t + TEAM_THREADS, ... of its slice.
- * These kernels run once a pass, so what they take is above all the code that they have to fetch: loops stay loops. */
-enum { QUAD = 4 };
 static __device__ __forceinline__ int quad_first(team_slice part, int thread, int q)
 {
     return part.first + QUAD * (thread + q * TEAM_THREADS);
@@ -497,7 +498,7 @@ spec_status speci_cuda_law(spec_queue *q, const spec_law_args *a)
 struct draw_batch {
     const float *law;
     int32_t ld, n_vocab, k;
-    bool grows; /* of trees: `slot` and `place`, else `key` */
+    bool grows, given; /* of trees: `slot` and `place`; given: `key` */
     spec_grow g;
     spec_candidate *out; /* [row][k] or NULL */
     struct {
@@ -515,14 +516,12 @@ static __device__ draw_row row_of(const draw_batch &a, int i)
 {
     draw_row r;
     r.out = a.out ? a.out + (size_t)i * a.k : NULL;
-    r.own = NULL, r.there = true;
-    if (!a.grows) {
-        r.key = a.of[i].key;
-        return r;
-    }
+    r.own = NULL, r.there = true, r.key = a.of[i].key;
+    if (!a.grows) return r;
     const size_t slot = (size_t)a.of[i].slot, place = slot * (size_t)a.g.cap_frontier + (size_t)a.of[i].place;
-    const int32_t node = a.g.frontier[place];
     r.own = a.g.candidate + place * SPEC_MAX_CHILD;
+    if (a.given) return r;
+    const int32_t node = a.g.frontier[place];
     r.there = node >= 0;
     r.key = r.there ? a.g.node[slot * (size_t)a.g.cap + (size_t)node].key : 0;
     return r;
@@ -724,11 +723,12 @@ static spec_status batch_of(spec_queue *q, draw_batch *b, const spec_draw_args *
 {
     *b = draw_batch();
     b->law = a->law, b->ld = a->ld, b->n_vocab = a->n_vocab, b->k = a->k, b->grows = a->grow != NULL;
+    b->given = a->host_key != NULL;
     if (a->grow) b->g = *a->grow;
     for (int32_t i = 0; i < n; i++) {
         b->of[i].law_row = a->host_law_row[first + i];
         if (a->grow) b->of[i].slot = a->host_slot[first + i], b->of[i].place = a->host_place[first + i];
-        else b->of[i].key = a->host_key[first + i];
+        if (a->host_key) b->of[i].key = a->host_key[first + i];
     }
     if (!a->host_out) return SPEC_OK;
     const size_t bytes = (size_t)n * (size_t)a->k * sizeof(spec_candidate);

@@ -155,12 +155,6 @@ static spec_status count_logprob(spec_queue *q, const spec_logprob_args *a)
     return end(since, counted.base->logprob(q, a));
 }
 
-static spec_status count_grow(spec_queue *q, const spec_grow_args *a)
-{
-    const double since = begin(q);
-    return end(since, counted.base->grow(q, a));
-}
-
 static spec_status count_draw(spec_queue *q, const spec_draw_args *a)
 {
     const double since = begin(q);
@@ -191,7 +185,7 @@ static void count_calls(spec_backend_ops *t)
     t->embed = count_embed, t->norm = count_norm, t->linear = count_linear, t->kv_commit = count_kv_commit;
     t->rope_kv = count_rope_kv, t->attention = count_attention, t->conv = count_conv, t->scan = count_scan;
     t->argmax = count_argmax, t->law = count_law, t->accept = count_accept, t->logprob = count_logprob;
-    t->grow = count_grow, t->draw = count_draw, t->expand = count_expand, t->step_bind = count_step_bind;
+    t->draw = count_draw, t->expand = count_expand, t->step_bind = count_step_bind;
     if (t->plan_run) t->plan_run = count_plan_run;
 }
 
