@@ -350,8 +350,9 @@ typedef struct spec_session spec_session; /* sequences in flight on one target; 
  * time that it took (with the four calls, the caller's own in between too). */
 typedef enum spec_adapt {
     SPEC_ADAPT_OFF = 0,
-    SPEC_ADAPT_COST = 1, /* most expected tokens per second: accepted so far by tree, step costs from the profile, and, if
-                            that was measured by this session, what rounds have taken beside it */
+    SPEC_ADAPT_COST = 1, /* most expected tokens per second: accepted so far by tree, and what that may be beyond (trees that
+                            are little known are tried), step costs from the profile, and, if that was measured by this
+                            session, what the tree's rounds have taken beside it */
     SPEC_ADAPT_UCB = 2   /* UCB1 over the trees, by measured tokens over measured time */
 } spec_adapt;
 

@@ -143,26 +143,22 @@ spec_status speci_drafter_check(const spec_drafter *d, const spec_model *target)
 
 /* --- choice (algo_adapt.c) --- */
 
-/* What is known of one way to draft: sums over the steps that used it, old ones fading. */
+/* What is known of one way to draft: sums over the steps that used it, old ones fading; and milliseconds that its latest
+ * rounds took beyond the profile's passes, of n_beside so far. */
+enum { ALGO_BESIDE = 9 };
 typedef struct algo_arm {
     double n_step, n_emitted, n_node;
-    int64_t last; /* round of its latest use */
+    double beside[ALGO_BESIDE];
+    int64_t n_beside;
 } algo_arm;
-
-/* Milliseconds that the latest rounds took beyond the profile's passes; n: of all rounds so far. */
-enum { ALGO_BESIDE = 9 };
-typedef struct algo_beside {
-    double ms[ALGO_BESIDE];
-    int64_t n;
-} algo_beside;
 
 typedef struct algo_adapt {
     spec_adapt mode;
     spec_cost_profile profile; /* target.n == 0: not there yet */
     algo_arm *arms;            /* [1 + builders]: arm 0 does not speculate */
     int64_t n_round;
+    int32_t arm;               /* of the latest round */
     bool measured;         /* the profile is of this session; one that was loaded is taken as it is */
-    algo_beside beside[2]; /* of rounds that did not draft, and that did */
     spec_bandit bandit;
     /* The round since the latest drafts: when it began (ms), its sequences, those committed, and what came of these. */
     double start;

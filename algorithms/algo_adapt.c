@@ -1,16 +1,21 @@
 /* algo_adapt.c - which tree to draft, or none: a session's choice among its drafter's builders (algorithms.md 13, 14).
  *
  * Arm 0 does not speculate; arm 1 + i is builder i. COST weighs the mean number of emitted tokens of each arm, as seen so
- * far, against what its step costs by the profile, and what rounds take beside the profile's passes (drafts of the
- * application's own, draws, acceptance, the host; less than nothing where steps go ahead); UCB lets a bandit weigh tokens
- * against measured time. */
+ * far and with what it may be beyond that, against what its step costs by the profile, and what its rounds take beside the
+ * profile's passes (drafts of the application's own, draws, acceptance, the host; less than nothing where steps go ahead);
+ * UCB lets a bandit weigh tokens against measured time. */
 #include "algorithms/algo.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
-enum { TRIES = 2, REVISIT = 256, REPEATS = 5 };
-static const double FADE = 0.98; /* weight of the past when an arm is used once more: about 50 steps are remembered */
+enum { TRIES = 4, STAY = 8, REPEATS = 5 };
+/* COST is a discounted UCB (Garivier and Moulines 2011): with each round the past of every arm weighs less, so that a mean
+ * that is old or of few steps is doubted, and tried again. A mean of n steps may be DOUBT / sqrt(n) tokens too low; emitted
+ * tokens of a step differ by about one. MARGIN: drafting that gains less than this over plain steps is not worth the
+ * changes between them. Measured: docs/performance.md. */
+static const double FADE = 0.999, DOUBT = 1, MARGIN = 1.02;
 
 static int32_t n_arm(const spec_session *s)
 {
@@ -56,11 +61,32 @@ static spec_status time_pass(spec_session *s, speci_net *net, int32_t seq, const
     return SPEC_OK;
 }
 
+/* Runs passes of n nodes behind a path that left the first children, after which K and V have to move: a backend may have
+ * them captured apart, and would do so between the steps that are to be compared. */
+enum { MOVES = 3 }; /* nodes of the smallest tree with such a path */
+static spec_status warm_moves(spec_session *s, speci_net *net, int32_t seq, int32_t n, spec_tree *tree)
+{
+    static const int32_t path[2] = { 0, 2 };
+    for (int32_t i = 0; i < 4; i++) { /* a pass with such a path and the one behind it, twice */
+        const bool first = i % 2 == 0;
+        binary_tree(tree, first && n < MOVES ? MOVES : n, s->seqs[seq].ids[0]);
+        const speci_net_input in = { .slot = seq, .tree = tree };
+        SPEC_TRY(speci_net_forward(net, &in, 1, NULL));
+        speci_net_commit(net, seq, path, first ? 2 : 0);
+    }
+    speci_net_end(net, seq); /* the slot begins anew */
+    speci_net_begin(net, seq);
+    return SPEC_OK;
+}
+
 static spec_status measure_net(spec_session *s, speci_net *net, int32_t seq, int32_t n_max, spec_tree *tree,
                                spec_cost_table *out)
 {
+    const int32_t n_ctx = net == s->net ? s->n_ctx : s->draft_ctx;
+    const bool moves = n_max >= MOVES && (n_ctx == 0 || n_ctx > 2 * MOVES);
     out->n = 0;
     for (int32_t n = 1; n <= n_max; n = n < n_max && 2 * n > n_max ? n_max : 2 * n) {
+        if (moves) SPEC_TRY(warm_moves(s, net, seq, n, tree));
         binary_tree(tree, n, s->seqs[seq].ids[0]);
         out->n_node[out->n] = n;
         SPEC_TRY(time_pass(s, net, seq, tree, &out->ms[out->n]));
@@ -136,37 +162,40 @@ static double step_ms(const spec_session *s, int32_t arm, int32_t n_seq)
     return spec_cost_ms(&s->adapt.profile.target, (int32_t)(n_node * n_seq + 0.5)) + draft_ms(s, arm, n_seq);
 }
 
-/* The median, so that a round in which a kernel was loaded or a pass captured does not count; 0 while little is known. */
-static double beside_ms(const algo_adapt *a, bool drafts)
+/* What the arm's rounds take beside its passes, the first behind another arm's left out: the lower quartile of the latest,
+ * since what disturbs a round (a kernel is loaded, a pass captured) makes it longer. 0: not known. */
+static double beside_ms(const algo_arm *a)
 {
-    enum { FEW = 3 };
-    algo_beside latest = a->beside[drafts];
-    if (latest.n < FEW) return 0;
-    return median(latest.ms, latest.n < ALGO_BESIDE ? (size_t)latest.n : ALGO_BESIDE);
+    double ms[ALGO_BESIDE];
+    const size_t n = a->n_beside < ALGO_BESIDE ? (size_t)a->n_beside : ALGO_BESIDE;
+    if (n == 0) return 0;
+    memcpy(ms, a->beside, n * sizeof *ms);
+    qsort(ms, n, sizeof *ms, compare_ms);
+    return ms[n / 4];
 }
 
 /* --- choice --- */
 
-/* An arm that is to be used whatever is known: too little is, or it is old. -1: none. */
-static int32_t arm_to_try(const algo_adapt *a, int32_t n)
+static double emitted_tokens(const algo_arm *a, bool drafts)
 {
-    for (int32_t i = 0; i < n; i++)
-        if (a->n_round < (int64_t)TRIES * n ? a->n_round / TRIES == i : a->n_round - a->arms[i].last >= REVISIT * n)
-            return i;
-    return -1;
+    if (!drafts) return MARGIN; /* plain steps emit one token */
+    return a->n_emitted / a->n_step + DOUBT / sqrt(a->n_step);
 }
 
+/* Every arm is used a few times first. Then one stays for some rounds: a drafter that was not used has to catch up, and a
+ * plain step behind a tree is not ahead. */
 static int32_t choose_by_cost(const spec_session *s, int32_t n_seq)
 {
-    const int32_t n = n_arm(s), must = arm_to_try(&s->adapt, n);
+    const int32_t n = n_arm(s);
     double emitted[SPEC_MAX_ARM], ms[SPEC_MAX_ARM];
-    if (must >= 0) return must;
-    const double beside[2] = { beside_ms(&s->adapt, false), beside_ms(&s->adapt, true) };
+    const int64_t chosen = s->adapt.n_round - (int64_t)TRIES * n; /* rounds */
+    if (chosen < 0) return (int32_t)(s->adapt.n_round / TRIES);
+    if (chosen % STAY != 0) return s->adapt.arm;
     for (int32_t i = 0; i < n; i++) {
         const algo_arm *a = &s->adapt.arms[i];
-        emitted[i] = a->n_step > 0 ? a->n_emitted / a->n_step : 1;
         const double passes = step_ms(s, i, n_seq);
-        ms[i] = fmax(passes + beside[i > 0], passes / 8); /* passes that were never seen may be overrated */
+        emitted[i] = emitted_tokens(a, i > 0);
+        ms[i] = fmax(passes + beside_ms(a), passes / 8); /* passes that were never seen may be overrated */
     }
     return spec_choose_rate(emitted, ms, n);
 }
@@ -196,12 +225,14 @@ static void teach(spec_session *s, int32_t arm, double ms)
 {
     algo_adapt *a = &s->adapt;
     algo_arm *m = &a->arms[arm];
-    algo_beside *beside = &a->beside[arm > 0];
-    if (a->measured) beside->ms[beside->n++ % ALGO_BESIDE] = ms - step_ms(s, arm, a->n_seq);
-    m->n_step = FADE * m->n_step + a->n_done;
-    m->n_emitted = FADE * m->n_emitted + a->n_emitted;
-    m->n_node = FADE * m->n_node + a->n_node;
-    m->last = a->n_round++;
+    if (a->measured && arm == a->arm) m->beside[m->n_beside++ % ALGO_BESIDE] = ms - step_ms(s, arm, a->n_seq);
+    a->arm = arm;
+    for (int32_t i = 0, n = n_arm(s); i < n; i++)
+        a->arms[i].n_step *= FADE, a->arms[i].n_emitted *= FADE, a->arms[i].n_node *= FADE;
+    m->n_step += a->n_done;
+    m->n_emitted += a->n_emitted;
+    m->n_node += a->n_node;
+    a->n_round++;
     if (a->mode == SPEC_ADAPT_UCB) spec_bandit_learn(&a->bandit, arm, a->n_emitted, ms);
 }
 
