@@ -3,6 +3,8 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 test_buffer support_plan_values(const test_device *d, size_t n, double scale, spec_dtype type, test_random *random)
 {
@@ -57,11 +59,24 @@ spec_view support_plan_column(const test_buffer *b, int32_t ld, int32_t col)
     return v;
 }
 
+/* The same step in the other halves of all double buffers. */
+static spec_step_block *other_half(const spec_step_block *step)
+{
+    spec_step_block *b = malloc((size_t)step->bytes);
+    assert_non_null(b);
+    memcpy(b, step, (size_t)step->bytes);
+    spec_step_seq *s = (spec_step_seq *)((char *)b + b->off_seq);
+    for (int32_t i = 0; i < b->n_seq; i++) s[i].parity ^= 1;
+    return b;
+}
+
 void support_plan_one_by_one(const test_device *d, const spec_op *ops, int32_t n, const spec_step_block *step, int32_t n_node,
                              int32_t n_pass)
 {
+    spec_step_block *other = other_half(step);
     for (int32_t pass = 0; pass < n_pass; pass++)
-        for (int32_t i = 0; i < n; i++) test_run(d, &ops[i], step, n_node);
+        for (int32_t i = 0; i < n; i++) test_run(d, &ops[i], pass % 2 == 0 ? step : other, n_node);
+    free(other);
 }
 
 void support_plan_run(const test_device *d, const spec_op *ops, int32_t n_op, const spec_step_block *step, int32_t n_node,
@@ -71,9 +86,11 @@ void support_plan_run(const test_device *d, const spec_op *ops, int32_t n_op, co
     const spec_plan plan = { ops, n_op, step->phase, step->n_row_run, TEST_SEQS, n_node, TEST_PAGES * SPEC_PAGE };
     spec_queue *q = test_queue(d, ops, n_op, step, n_node, 1);
     spec_prepared *p = NULL;
+    spec_step_block *other = other_half(step);
     if (o->plan_prepare) test_ok(o->plan_prepare(q, &p, &plan), "plan_prepare");
-    for (int32_t i = 0; i < n_pass; i++) test_ok(speci_plan_run(o, q, &plan, p, step), "plan_run");
+    for (int32_t i = 0; i < n_pass; i++) test_ok(speci_plan_run(o, q, &plan, p, i % 2 == 0 ? step : other), "plan_run");
     test_ok(o->sync(q), "sync");
+    free(other);
     if (p) o->plan_free(q, p);
     o->queue_close(q);
 }

@@ -23,7 +23,8 @@ spec_view support_plan_column(const test_buffer *b, int32_t ld, int32_t col);
 spec_weight *support_plan_weight(const test_device *d, int32_t n_out, int32_t n_in, spec_dtype type, int32_t glu,
                                  test_random *random);
 
-/* Runs the operations n_pass times over the step as a plan: made ready, or walked where the backend makes none ready. */
+/* Runs the operations n_pass times over the step as a plan: made ready, or walked where the backend makes none ready. By turns
+ * in one half of the double buffers and in the other, so that a pass that takes the step before it for its own is seen. */
 void support_plan_run(const test_device *d, const spec_op *ops, int32_t n_op, const spec_step_block *step, int32_t n_node,
                       int32_t n_pass);
 /* The same operations, each by the table's function. */
