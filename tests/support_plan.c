@@ -98,9 +98,12 @@ void support_plan_run(const test_device *d, const spec_op *ops, int32_t n_op, co
 void support_plan_same(const test_device *d, const char *name, const char *step, const char *tensor,
                        const test_buffer *ready, const test_buffer *one_by_one)
 {
-    void *x = test_read_raw(ready), *y = test_read_raw(one_by_one);
-    if (memcmp(x, y, ready->n * test_type_size(ready->dtype)) != 0)
-        fail_msg("%s %s, %s: %s differs from the operations one by one", d->name, name, step, tensor);
+    const size_t size = test_type_size(ready->dtype);
+    char *x = test_read_raw(ready), *y = test_read_raw(one_by_one);
+    for (size_t i = 0; i < ready->n; i++)
+        if (memcmp(x + i * size, y + i * size, size) != 0)
+            fail_msg("%s %s, %s: %s differs from the operations one by one, first at value %zu of %zu", d->name, name, step,
+                     tensor, i, ready->n);
     free(x);
     free(y);
 }

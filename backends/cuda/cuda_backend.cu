@@ -474,9 +474,12 @@ step_kernel(const __grid_constant__ cuda_step p, spec_step_block *step)
     if (p.releases) grid_release();
     grid_wait(); /* until then the step before stands there */
     for (int i = (int)threadIdx.x; i * 16 < bytes; i += (int)blockDim.x) ((uint4 *)step)[i] = ((const uint4 *)p.byte)[i];
-    if (!b->feed && !b->grown) return;
-    __syncthreads();
-    for (int seq = 0; seq < b->n_seq; seq++) feed_sequence(step, b, seq);
+    if (b->feed || b->grown) {
+        __syncthreads();
+        for (int seq = 0; seq < b->n_seq; seq++) feed_sequence(step, b, seq);
+    }
+    /* Else the kernel behind may begin when this block has ended, and read the step before it waits. */
+    if (!p.releases) __threadfence();
 }
 
 spec_status speci_cuda_step_launch(spec_queue *q, const cuda_step *p)
