@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TRIES = 4, STAY = 8, REPEATS = 5 };
+enum { TRIES = 4, STAY = 16, REPEATS = 5 };
+enum { WARM_LONG = 256 }; /* tokens of a context of some length: passes may be captured by that too */
 /* COST is a discounted UCB (Garivier and Moulines 2011): with each round the past of every arm weighs less, so that a mean
  * that is old or of few steps is doubted, and tried again. A mean of n steps may be DOUBT / sqrt(n) tokens too low; emitted
  * tokens of a step differ by about one. MARGIN: drafting that gains less than this over plain steps is not worth the
@@ -61,32 +62,30 @@ static spec_status time_pass(spec_session *s, speci_net *net, int32_t seq, const
     return SPEC_OK;
 }
 
-/* Runs passes of n nodes behind a path that left the first children, after which K and V have to move: a backend may have
- * them captured apart, and would do so between the steps that are to be compared. */
-enum { MOVES = 3 }; /* nodes of the smallest tree with such a path */
-static spec_status warm_moves(spec_session *s, speci_net *net, int32_t seq, int32_t n, spec_tree *tree)
+static int32_t next_size(int32_t n, int32_t n_max) { return n < n_max && 2 * n > n_max ? n_max : 2 * n; }
+
+/* Runs each size twice behind a path that left the first children, after which K and V have to move, and twice behind none:
+ * a backend that captures passes may do so apart for each, and would do it between the steps that are to be compared. */
+static spec_status warm_net(spec_session *s, speci_net *net, int32_t seq, int32_t n_max, spec_tree *tree)
 {
+    enum { MOVES = 3, PASSES = 6 }; /* nodes of the smallest tree with such a path; passes of a size */
     static const int32_t path[2] = { 0, 2 };
-    for (int32_t i = 0; i < 4; i++) { /* a pass with such a path and the one behind it, twice */
-        const bool first = i % 2 == 0;
-        binary_tree(tree, first && n < MOVES ? MOVES : n, s->seqs[seq].ids[0]);
-        const speci_net_input in = { .slot = seq, .tree = tree };
-        SPEC_TRY(speci_net_forward(net, &in, 1, NULL));
-        speci_net_commit(net, seq, path, first ? 2 : 0);
-    }
-    speci_net_end(net, seq); /* the slot begins anew */
-    speci_net_begin(net, seq);
+    for (int32_t n = 1; n <= n_max; n = next_size(n, n_max))
+        for (int32_t i = 0; i < PASSES; i++) { /* one with such a path and the one behind it, twice; two behind none */
+            const bool moves = i % 2 == 0 && i < 4 && n_max >= MOVES;
+            binary_tree(tree, moves && n < MOVES ? MOVES : n, s->seqs[seq].ids[0]);
+            const speci_net_input in = { .slot = seq, .tree = tree };
+            SPEC_TRY(speci_net_forward(net, &in, 1, NULL));
+            speci_net_commit(net, seq, path, moves ? 2 : 0);
+        }
     return SPEC_OK;
 }
 
 static spec_status measure_net(spec_session *s, speci_net *net, int32_t seq, int32_t n_max, spec_tree *tree,
                                spec_cost_table *out)
 {
-    const int32_t n_ctx = net == s->net ? s->n_ctx : s->draft_ctx;
-    const bool moves = n_max >= MOVES && (n_ctx == 0 || n_ctx > 2 * MOVES);
     out->n = 0;
-    for (int32_t n = 1; n <= n_max; n = n < n_max && 2 * n > n_max ? n_max : 2 * n) {
-        if (moves) SPEC_TRY(warm_moves(s, net, seq, n, tree));
+    for (int32_t n = 1; n <= n_max; n = next_size(n, n_max)) {
         binary_tree(tree, n, s->seqs[seq].ids[0]);
         out->n_node[out->n] = n;
         SPEC_TRY(time_pass(s, net, seq, tree, &out->ms[out->n]));
@@ -95,19 +94,38 @@ static spec_status measure_net(spec_session *s, speci_net *net, int32_t seq, int
     return SPEC_OK;
 }
 
+/* Both nets of a sequence of n_token tokens: timed into `out`, or (NULL) warmed. */
+static spec_status measure_nets(spec_session *s, int32_t n_token, spec_tree *tree, spec_cost_profile *out)
+{
+    static const int32_t tokens[WARM_LONG] = { 0 };
+    int32_t seq;
+    SPEC_TRY(spec_sequence_add(s, &seq, tokens, (size_t)n_token, NULL));
+    const bool drafts = s->draft_net && !s->seqs[seq].no_draft;
+    spec_status status = out ? measure_net(s, s->net, seq, s->n_node, tree, &out->target)
+                             : warm_net(s, s->net, seq, s->n_node, tree);
+    if (status == SPEC_OK && drafts)
+        status = out ? measure_net(s, s->draft_net, seq, s->draft_node, tree, &out->draft)
+                     : warm_net(s, s->draft_net, seq, s->draft_node, tree);
+    (void)spec_sequence_remove(s, seq);
+    return status;
+}
+
+/* Is there room for so many tokens, the paths of warm_net, and a tree? */
+static bool has_room(const spec_session *s, int32_t n_token)
+{
+    const int32_t n = n_token + 64 + (s->n_node > s->draft_node ? s->n_node : s->draft_node);
+    return (s->n_ctx == 0 || s->n_ctx >= n) && (!s->draft_net || s->draft_ctx == 0 || s->draft_ctx >= n);
+}
+
 static spec_status measure(spec_session *s, spec_cost_profile *out)
 {
-    const int32_t token = 0;
-    int32_t seq;
+    static const int32_t warm[] = { 1, WARM_LONG };
     spec_tree tree;
     SPEC_TRY(spec_tree_alloc(&tree, s->n_node > s->draft_node ? s->n_node : s->draft_node, s->a));
-    spec_status status = spec_sequence_add(s, &seq, &token, 1, NULL);
-    if (status == SPEC_OK) {
-        status = measure_net(s, s->net, seq, s->n_node, &tree, &out->target);
-        if (status == SPEC_OK && s->draft_net && !s->seqs[seq].no_draft)
-            status = measure_net(s, s->draft_net, seq, s->draft_node, &tree, &out->draft);
-        (void)spec_sequence_remove(s, seq);
-    }
+    spec_status status = SPEC_OK;
+    for (int32_t i = 0; i < 2 && status == SPEC_OK && s->ops->plan_prepare; i++)
+        if (has_room(s, warm[i])) status = measure_nets(s, warm[i], &tree, NULL);
+    if (status == SPEC_OK) status = measure_nets(s, 1, &tree, out);
     spec_tree_free(&tree, s->a);
     for (int32_t i = 0; i < s->n_seq; i++) s->seqs[i].scored.n = 0; /* the rows of their pass are gone */
     return status;
