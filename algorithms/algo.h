@@ -204,7 +204,7 @@ typedef struct algo_rows {
 struct spec_session {
     spec_model *target;
     spec_drafter *drafter;
-    bool joint; /* advances by joint attainment */
+    bool joint, captures; /* advances by joint attainment; passes are made ready */
     const spec_backend_ops *ops;
     spec_device *dev;
     const spec_allocator *a;
@@ -295,11 +295,12 @@ void speci_ahead_drop(spec_session *s, int32_t seq);
 
 /* Scoring trees that the host has not seen (algo_unseen.c). fits: may they be, drafted by b? foresee: the tree that b grows up
  * to depth_max below its root t->token[0], if no law has fewer candidates than it has places; with stand-ins for tokens.
- * step: what follows speci_draft in spec_step where trees were left unseen, up to the verdict, as speci_verify gives it. */
+ * step: scores and judges trees that speci_draft left unseen (s->step_trees), and reads them. judged false: they were not as
+ * foreseen, and have yet to be scored as any. drop: reads them alone, if there are any. */
 bool speci_unseen_fits(const spec_session *s, const spec_builder *b, const int32_t *seqs, int32_t n);
 void speci_unseen_foresee(const spec_builder *b, int32_t depth_max, spec_tree *t);
-spec_status speci_unseen_step(spec_session *s, const int32_t *seqs, int32_t n, int32_t *paths, int32_t *n_path,
-                              int32_t *token);
+spec_status speci_unseen_step(spec_session *s, const int32_t *seqs, int32_t n, bool *judged);
+spec_status speci_unseen_drop(spec_session *s, const int32_t *seqs, int32_t n);
 
 /* spec_score of checked sequences (algo_step.c); feed: where tokens are that the trees do not have, or NULL. keep: what
  * verification needs of the tree of a pass. */

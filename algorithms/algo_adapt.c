@@ -32,11 +32,11 @@ static int compare_ms(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Sorts. */
-static double median(double *ms, size_t n)
+/* The one that `rank` others are not above. Sorts. */
+static double by_rank(double *ms, size_t n, size_t rank)
 {
     qsort(ms, n, sizeof *ms, compare_ms);
-    return ms[n / 2];
+    return ms[rank];
 }
 
 /* A tree that branches everywhere: node i hangs below node (i - 1) / 2. */
@@ -58,34 +58,36 @@ static spec_status time_pass(spec_session *s, speci_net *net, int32_t seq, const
         SPEC_TRY(s->ops->sync(s->queue));
         if (i >= 0) times[i] = speci_now_ms() - start;
     }
-    *ms = (float)median(times, REPEATS);
+    *ms = (float)by_rank(times, REPEATS, REPEATS / 2);
     return SPEC_OK;
 }
 
-static int32_t next_size(int32_t n, int32_t n_max) { return n < n_max && 2 * n > n_max ? n_max : 2 * n; }
-
-/* Runs each size twice behind a path that left the first children, after which K and V have to move, and twice behind none:
- * a backend that captures passes may do so apart for each, and would do it between the steps that are to be compared. */
-static spec_status warm_net(spec_session *s, speci_net *net, int32_t seq, int32_t n_max, spec_tree *tree)
+/* Runs passes of n nodes twice behind a path that left the first children, after which K and V have to move, and twice behind
+ * none: a backend that captures passes may do so apart for each, and would do it between the steps that are to be compared. */
+static spec_status warm_pass(spec_session *s, speci_net *net, int32_t seq, int32_t n, int32_t n_max, spec_tree *tree)
 {
-    enum { MOVES = 3, PASSES = 6 }; /* nodes of the smallest tree with such a path; passes of a size */
+    enum { MOVES = 3, PASSES = 6 }; /* nodes of the smallest tree with such a path; passes */
     static const int32_t path[2] = { 0, 2 };
-    for (int32_t n = 1; n <= n_max; n = next_size(n, n_max))
-        for (int32_t i = 0; i < PASSES; i++) { /* one with such a path and the one behind it, twice; two behind none */
-            const bool moves = i % 2 == 0 && i < 4 && n_max >= MOVES;
-            binary_tree(tree, moves && n < MOVES ? MOVES : n, s->seqs[seq].ids[0]);
-            const speci_net_input in = { .slot = seq, .tree = tree };
-            SPEC_TRY(speci_net_forward(net, &in, 1, NULL));
-            speci_net_commit(net, seq, path, moves ? 2 : 0);
-        }
+    for (int32_t i = 0; i < PASSES; i++) { /* one with such a path and the one behind it, twice; two behind none */
+        const bool moves = i % 2 == 0 && i < 4 && n_max >= MOVES;
+        binary_tree(tree, moves && n < MOVES ? MOVES : n, s->seqs[seq].ids[0]);
+        const speci_net_input in = { .slot = seq, .tree = tree };
+        SPEC_TRY(speci_net_forward(net, &in, 1, NULL));
+        speci_net_commit(net, seq, path, moves ? 2 : 0);
+    }
     return SPEC_OK;
 }
 
+/* out NULL: passes are warmed and not timed. */
 static spec_status measure_net(spec_session *s, speci_net *net, int32_t seq, int32_t n_max, spec_tree *tree,
                                spec_cost_table *out)
 {
-    out->n = 0;
-    for (int32_t n = 1; n <= n_max; n = next_size(n, n_max)) {
+    if (out) out->n = 0;
+    for (int32_t n = 1; n <= n_max; n = n < n_max && 2 * n > n_max ? n_max : 2 * n) {
+        if (!out) {
+            SPEC_TRY(warm_pass(s, net, seq, n, n_max, tree));
+            continue;
+        }
         binary_tree(tree, n, s->seqs[seq].ids[0]);
         out->n_node[out->n] = n;
         SPEC_TRY(time_pass(s, net, seq, tree, &out->ms[out->n]));
@@ -94,23 +96,21 @@ static spec_status measure_net(spec_session *s, speci_net *net, int32_t seq, int
     return SPEC_OK;
 }
 
-/* Both nets of a sequence of n_token tokens: timed into `out`, or (NULL) warmed. */
+/* Both nets, with a sequence of n_token tokens. */
 static spec_status measure_nets(spec_session *s, int32_t n_token, spec_tree *tree, spec_cost_profile *out)
 {
     static const int32_t tokens[WARM_LONG] = { 0 };
     int32_t seq;
     SPEC_TRY(spec_sequence_add(s, &seq, tokens, (size_t)n_token, NULL));
     const bool drafts = s->draft_net && !s->seqs[seq].no_draft;
-    spec_status status = out ? measure_net(s, s->net, seq, s->n_node, tree, &out->target)
-                             : warm_net(s, s->net, seq, s->n_node, tree);
+    spec_status status = measure_net(s, s->net, seq, s->n_node, tree, out ? &out->target : NULL);
     if (status == SPEC_OK && drafts)
-        status = out ? measure_net(s, s->draft_net, seq, s->draft_node, tree, &out->draft)
-                     : warm_net(s, s->draft_net, seq, s->draft_node, tree);
+        status = measure_net(s, s->draft_net, seq, s->draft_node, tree, out ? &out->draft : NULL);
     (void)spec_sequence_remove(s, seq);
     return status;
 }
 
-/* Is there room for so many tokens, the paths of warm_net, and a tree? */
+/* Is there room for so many tokens, the paths of warm_pass, and a tree? */
 static bool has_room(const spec_session *s, int32_t n_token)
 {
     const int32_t n = n_token + 64 + (s->n_node > s->draft_node ? s->n_node : s->draft_node);
@@ -123,7 +123,7 @@ static spec_status measure(spec_session *s, spec_cost_profile *out)
     spec_tree tree;
     SPEC_TRY(spec_tree_alloc(&tree, s->n_node > s->draft_node ? s->n_node : s->draft_node, s->a));
     spec_status status = SPEC_OK;
-    for (int32_t i = 0; i < 2 && status == SPEC_OK && s->ops->plan_prepare; i++)
+    for (int32_t i = 0; i < 2 && status == SPEC_OK && s->captures; i++)
         if (has_room(s, warm[i])) status = measure_nets(s, warm[i], &tree, NULL);
     if (status == SPEC_OK) status = measure_nets(s, 1, &tree, out);
     spec_tree_free(&tree, s->a);
@@ -188,8 +188,7 @@ static double beside_ms(const algo_arm *a)
     const size_t n = a->n_beside < ALGO_BESIDE ? (size_t)a->n_beside : ALGO_BESIDE;
     if (n == 0) return 0;
     memcpy(ms, a->beside, n * sizeof *ms);
-    qsort(ms, n, sizeof *ms, compare_ms);
-    return ms[n / 4];
+    return by_rank(ms, n, n / 4);
 }
 
 /* --- choice --- */

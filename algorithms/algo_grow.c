@@ -158,9 +158,9 @@ static spec_status grow_by_levels(growth *g, const int32_t *depth)
     for (int32_t level = 0, row = 0; level < g->b->info.n_level && g->n_active > 0; level++) {
         const algo_level *l = &g->b->levels[level];
         const bool last = l->n_next == 0 || level + 1 == g->b->info.n_level;
-        int32_t ending = 0;
-        for (int32_t i = 0; i < g->n_active; i++) ending += last || depth[g->active[i]] == level + 1;
-        SPEC_TRY(grow_level(g, l, level, row, ending > 0));
+        bool ends = last;
+        for (int32_t i = 0; i < g->n_active; i++) ends = ends || depth[g->active[i]] == level + 1;
+        SPEC_TRY(grow_level(g, l, level, row, ends));
         row += l->n_place;
         int32_t kept = 0;
         for (int32_t i = 0; i < g->n_active && !last; i++)

@@ -267,14 +267,14 @@ static spec_status alloc_laws(spec_session *s, const session_plan *p)
     return s->ops->zero(s->queue, s->grow_base, s->grow_bytes); /* a tree scored unseen may lack nodes: any token will do */
 }
 
-static spec_status open_nets(spec_session *s, const session_plan *p, bool capture)
+static spec_status open_nets(spec_session *s, const session_plan *p)
 {
     spec_plan plans[4];
     int32_t n_plan;
     SPEC_TRY(plan_nets(&s->net, &s->draft_net, plans, &n_plan, s->target, s->drafter, p));
     SPEC_TRY(s->ops->queue_open(s->dev, &s->queue, plans, n_plan, s->target->n_vocab));
-    SPEC_TRY(speci_net_attach(s->net, s->queue, capture));
-    if (s->draft_net) SPEC_TRY(speci_net_attach(s->draft_net, s->queue, capture));
+    SPEC_TRY(speci_net_attach(s->net, s->queue, s->captures));
+    if (s->draft_net) SPEC_TRY(speci_net_attach(s->draft_net, s->queue, s->captures));
     return alloc_laws(s, p);
 }
 
@@ -295,12 +295,13 @@ static spec_status session_open(spec_session *s, spec_drafter *drafter, const se
     s->draft_ctx = p->draft_ctx, s->draft_node = p->draft_node;
     s->rule = p->params.verify;
     s->joint = p->params.advance == SPEC_ADVANCE_JOINT;
+    s->captures = s->ops->plan_prepare && !p->params.no_capture;
     s->abort = p->params.abort, s->abort_user_data = p->params.abort_user_data;
     SPEC_TRY(take_drafter(s, drafter));
     SPEC_TRY(alloc_seqs(s, &p->growth));
     SPEC_TRY(alloc_rows(s));
     SPEC_TRY(alloc_growth(s, &p->growth, drafter && drafter->ops.laws));
-    SPEC_TRY(open_nets(s, p, !p->params.no_capture));
+    SPEC_TRY(open_nets(s, p));
     return speci_adapt_open(s, p->params.adapt, p->params.profile);
 }
 

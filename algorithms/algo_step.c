@@ -215,8 +215,13 @@ static spec_status step_ahead(spec_session *s, int32_t seq, spec_step_result *re
 /* From the drafts, seen or not, to the verdict. */
 static spec_status score_and_verify(spec_session *s, const int32_t *seqs, int32_t n)
 {
-    if (s->unseen) return speci_unseen_step(s, seqs, n, s->step_paths, s->step_n_path, s->step_token);
-    if (speci_session_stopped(s)) return speci_fail(SPEC_E_ABORTED, "stopped after drafting");
+    bool judged = false;
+    if (speci_session_stopped(s)) {
+        SPEC_TRY(speci_unseen_drop(s, seqs, n));
+        return speci_fail(SPEC_E_ABORTED, "stopped after drafting");
+    }
+    if (s->unseen) SPEC_TRY(speci_unseen_step(s, seqs, n, &judged));
+    if (judged) return speci_verify_walk(s, seqs, n, s->rule, s->step_paths, s->step_n_path, s->step_token);
     SPEC_TRY(speci_score(s, seqs, n, s->step_trees, NULL));
     return speci_verify(s, seqs, n, s->rule, s->step_paths, s->step_n_path, s->step_token);
 }

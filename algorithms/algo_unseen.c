@@ -42,7 +42,7 @@ bool speci_unseen_fits(const spec_session *s, const spec_builder *b, const int32
 
 void speci_unseen_foresee(const spec_builder *b, int32_t depth_max, spec_tree *t)
 {
-    int32_t frontier[ALGO_MAX_NODE] = { 0 }, child[ALGO_MAX_NODE], next[ALGO_MAX_NODE], n_place = 1;
+    int32_t frontier[ALGO_MAX_NODE] = { 0 }, child[ALGO_MAX_NODE], n_place = 1;
     for (int32_t level = 0; level < depth_max && n_place > 0; level++) {
         const algo_level *l = &b->levels[level];
         const int32_t first = t->n;
@@ -53,13 +53,12 @@ void speci_unseen_foresee(const spec_builder *b, int32_t depth_max, spec_tree *t
                 child[x] = f * l->k + j;
             }
         }
-        for (int32_t i = 0; i < l->n_next; i++) {
-            next[i] = -1;
-            for (int32_t x = first; x < t->n; x++)
-                if (child[x] == l->next[i]) next[i] = x;
-        }
         n_place = l->n_next;
-        for (int32_t i = 0; i < n_place; i++) frontier[i] = next[i];
+        for (int32_t i = 0; i < n_place; i++) {
+            frontier[i] = -1;
+            for (int32_t x = first; x < t->n; x++)
+                if (child[x] == l->next[i]) frontier[i] = x;
+        }
     }
 }
 
@@ -82,14 +81,13 @@ static void unscore(spec_session *s, const int32_t *seqs, int32_t n)
     for (int32_t i = 0; i < n; i++) (void)spec_rollback(s, seqs[i]);
 }
 
-/* The trees have come. *again: the pass was over other ones. */
-static spec_status see(spec_session *s, const int32_t *seqs, int32_t n, bool *again)
+/* The trees have come. *foreseen: the pass was over them; else it is forgotten. */
+static spec_status see(spec_session *s, const int32_t *seqs, int32_t n, bool *foreseen)
 {
     const spec_status status = speci_draft_see(s, seqs, n);
-    *again = status == SPEC_OK && !as_foreseen(s, seqs, n);
-    if (status != SPEC_OK || *again) unscore(s, seqs, n);
-    for (int32_t i = 0; i < n && status == SPEC_OK && !*again; i++)
-        speci_score_keep(s, &s->seqs[seqs[i]], &s->seqs[seqs[i]].draft);
+    *foreseen = status == SPEC_OK && as_foreseen(s, seqs, n);
+    if (!*foreseen) unscore(s, seqs, n);
+    for (int32_t i = 0; i < n && *foreseen; i++) speci_score_keep(s, &s->seqs[seqs[i]], &s->seqs[seqs[i]].draft);
     return status;
 }
 
@@ -100,48 +98,40 @@ static spec_status score(spec_session *s, const int32_t *seqs, int32_t n)
 }
 
 /* T = 0: the tree comes with the verdict. */
-static spec_status step_greedy(spec_session *s, const int32_t *seqs, int32_t n, bool *again)
+static spec_status step_greedy(spec_session *s, const int32_t *seqs, int32_t n, bool *judged)
 {
     SPEC_TRY(score(s, seqs, n));
     SPEC_TRY(speci_verify_judge(s, seqs, n, s->rule));
     SPEC_TRY(s->ops->sync(s->queue));
-    return see(s, seqs, n, again);
+    return see(s, seqs, n, judged);
 }
 
 /* The tree comes while the target computes; what judges it is queued then. */
-static spec_status step_sampled(spec_session *s, const int32_t *seqs, int32_t n, bool *again)
+static spec_status step_sampled(spec_session *s, const int32_t *seqs, int32_t n, bool *judged)
 {
     uint64_t drafted;
     SPEC_TRY(s->ops->mark(s->queue, &drafted));
     SPEC_TRY(score(s, seqs, n));
     SPEC_TRY(s->ops->wait(s->queue, drafted));
-    SPEC_TRY(see(s, seqs, n, again));
-    if (*again) return SPEC_OK;
+    SPEC_TRY(see(s, seqs, n, judged));
+    if (!*judged) return SPEC_OK;
     SPEC_TRY(speci_verify_judge(s, seqs, n, s->rule));
     return s->ops->sync(s->queue);
 }
 
-/* A draft that nobody scores, or whose score cannot be had. */
-static spec_status give_up(spec_session *s, const int32_t *seqs, int32_t n, spec_status status)
+spec_status speci_unseen_step(spec_session *s, const int32_t *seqs, int32_t n, bool *judged)
 {
-    if (!s->unseen) return status;
+    *judged = false;
+    const spec_status status = all_greedy(s, seqs, n) ? step_greedy(s, seqs, n, judged) : step_sampled(s, seqs, n, judged);
+    if (status != SPEC_OK) (void)speci_unseen_drop(s, seqs, n);
+    return status;
+}
+
+spec_status speci_unseen_drop(spec_session *s, const int32_t *seqs, int32_t n)
+{
+    if (!s->unseen) return SPEC_OK;
     unscore(s, seqs, n);
     const spec_status synced = s->ops->sync(s->queue);
     const spec_status seen = speci_draft_see(s, seqs, n);
-    return status != SPEC_OK ? status : synced != SPEC_OK ? synced : seen;
-}
-
-spec_status speci_unseen_step(spec_session *s, const int32_t *seqs, int32_t n, int32_t *paths, int32_t *n_path,
-                              int32_t *token)
-{
-    bool again = false;
-    if (speci_session_stopped(s)) {
-        SPEC_TRY(give_up(s, seqs, n, SPEC_OK));
-        return speci_fail(SPEC_E_ABORTED, "stopped after drafting");
-    }
-    const spec_status status = all_greedy(s, seqs, n) ? step_greedy(s, seqs, n, &again) : step_sampled(s, seqs, n, &again);
-    if (status != SPEC_OK) return give_up(s, seqs, n, status);
-    if (!again) return speci_verify_walk(s, seqs, n, s->rule, paths, n_path, token);
-    SPEC_TRY(speci_score(s, seqs, n, s->step_trees, NULL));
-    return speci_verify(s, seqs, n, s->rule, paths, n_path, token);
+    return synced != SPEC_OK ? synced : seen;
 }

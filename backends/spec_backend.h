@@ -514,7 +514,8 @@ typedef struct spec_grow {
  * Entries of law 0 are never candidates; after the last one token = -1, prob = 0. Whose key, and where to: with `grow`, row
  * i belongs to frontier place host_place[i] of slot host_slot[i], and candidates go to candidate[slot][place][0..k); its key
  * is host_key[i] (of roots, whose trees have yet to begin), or without those that of the node there (a place without a node
- * gets no candidates). Without `grow`: host_key[i]. host_out, if not NULL, receives them too. With `laws` these are made first, also that of a place without a node: its row i is the draw's. */
+ * gets no candidates). Without `grow`: host_key[i]. host_out, if not NULL, receives them too. With `laws` these are made
+ * first, also that of a place without a node: its row i is the draw's. */
 typedef enum spec_draw_how { SPEC_DRAW_TOP = 0, SPEC_DRAW_RACE = 1, SPEC_DRAW_REPEAT = 2 } spec_draw_how;
 typedef struct spec_draw_args {
     const float *law;

@@ -31,8 +31,8 @@ static void expand_task(void *arg, int32_t i) { speci_expand_one(arg, i); }
 spec_status speci_cpu_expand(spec_queue *q, const spec_expand_args *a)
 {
     CPU_TRY(check_slots(q, a->grow, a->host_slot, a->n));
-    if (a->n_place < 0 || (a->host_root && a->n_place != 1) || a->n_place > a->grow->cap_frontier || a->n_next < 0 || a->n_next > a->grow->cap_frontier ||
-        a->n_max > a->grow->cap || a->k < 1 || a->k > SPEC_MAX_CHILD)
+    if (a->n_place < 0 || (a->host_root && a->n_place != 1) || a->n_place > a->grow->cap_frontier || a->n_next < 0 ||
+        a->n_next > a->grow->cap_frontier || a->n_max > a->grow->cap || a->k < 1 || a->k > SPEC_MAX_CHILD)
         return q->dev->host->fail(SPEC_E_INVALID, "expand: %d places to %d of %d, %d candidates, %d nodes of %d",
                                   a->n_place, a->n_next, a->grow->cap_frontier, a->k, a->n_max, a->grow->cap);
     for (int32_t i = 0; i < a->n; i++)
