@@ -62,11 +62,20 @@ static growth_plan plan_growth(const spec_drafter *d)
     return g;
 }
 
-/* The drafter's net: a chain of at most two committed tokens, the second the root, and the nodes that are looked behind.
- * Without attention its positions have no limit. */
+/* Nodes of the drafter's net: a chain of at most two committed tokens, the second the root, and the nodes that are looked
+ * behind. Where tokens pile up while nothing is drafted, it absorbs them by passes that are not as short as a small tree. */
+static int32_t draft_nodes(const session_plan *s)
+{
+    enum { PILE = 32 }; /* rows, of all sequences: logits and caches are small beside the model's */
+    const int32_t n = s->growth.n_q + 1;
+    const bool piles = s->params.adapt != SPEC_ADAPT_OFF && s->params.draft_state != SPEC_DRAFT_STATE_PER_NODE;
+    return piles ? max32(n, PILE / s->n_seq) : n;
+}
+
+/* Without attention the positions of the drafter's net have no limit. */
 static void plan_draft_net(session_plan *s, const spec_model *model)
 {
-    s->draft_node = s->growth.n_q + 1;
+    s->draft_node = draft_nodes(s);
     const int32_t own = model->n_ctx;
     if (speci_model_attends(model)) {
         s->draft_ctx = own > 0 && (s->n_ctx == 0 || own < s->n_ctx) ? own : s->n_ctx;

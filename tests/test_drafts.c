@@ -1,9 +1,12 @@
 /* test_drafts.c - trees that a session grows on the device, in batches and with replay, are those of the library's
- * builders on plain arrays under the drafter's plain laws; and the walk over them is that of spec_verify_laws. */
+ * builders on plain arrays under the drafter's plain laws; and the walk over them is that of spec_verify_laws. A drafter that
+ * was not used for a while knows what was emitted meanwhile. */
 #include "tests/support_drafts.h"
 #include "tests/support_greedy.h"
 
 #include <stdio.h>
+
+#include "algorithms/algo.h"
 
 static spec_backend *backend;
 
@@ -56,14 +59,67 @@ static void check(void **state)
     spec_model_close(run.target);
 }
 
+/* --- catching up --- */
+
+static const char *const families[] = { "llama2", "mamba", "mamba2", "bamba", "mambainllama" };
+
+/* Steps that draft nothing. */
+static void go_on(spec_session *s, int32_t seq, int32_t n_step)
+{
+    for (int32_t i = 0; i < n_step; i++) {
+        const int32_t *ids;
+        size_t n;
+        int32_t path[1], n_path, next, parent = -1;
+        OK(spec_sequence_ids(s, seq, &ids, &n));
+        int32_t token = ids[n - 1];
+        const spec_tree root = { .n = 1, .cap = 1, .token = &token, .parent = &parent }, *tree = &root;
+        OK(spec_score(s, &seq, 1, &tree));
+        OK(spec_verify(s, seq, SPEC_VERIFY_AUTO, path, &n_path, &next));
+        OK(spec_commit(s, seq, path, n_path, next));
+    }
+}
+
+/* A model that drafts for itself has all its drafts accepted, however many tokens its drafter has to absorb first: by replay
+ * alone, by one pass, by several, or as a prompt; and again behind each of these. */
+static void check_catching_up(void **state)
+{
+    static const int32_t steps[] = { 40, 0, 1, 2, 3, 9, 70, 0, 5, 1, 33 };
+    const int32_t prompt[] = { 7, 3, 11, 5 };
+    char path[256];
+    spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
+    spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    spec_drafter *drafter;
+    spec_session *s;
+    int32_t seq;
+    (void)snprintf(path, sizeof path, GOLDEN "%s", (const char *)*state);
+    spec_model *model = support_model(backend, path, SPEC_DTYPE_F32);
+    dp.tree = "chain:3", sp.n_ctx = 240;
+    OK(spec_drafter_from_model(&drafter, model, &dp));
+    OK(spec_session_open(&s, model, drafter, &sp));
+    OK(spec_sequence_add(s, &seq, prompt, 4, NULL));
+    s->seqs[seq].ignore_eos = true;
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        spec_step_result r;
+        go_on(s, seq, steps[i]);
+        OK(spec_step(s, &seq, 1, &r));
+        if (r.n_drafted != 3 || r.n_accepted != 3)
+            fail_msg("behind %d steps: %d of %d drafts accepted", steps[i], r.n_accepted, r.n_drafted);
+    }
+    spec_session_close(s);
+    spec_drafter_close(drafter);
+    spec_model_close(model);
+}
+
 int main(void)
 {
-    enum { N = sizeof settings / sizeof *settings };
-    struct CMUnitTest tests[N];
+    enum { N = sizeof settings / sizeof *settings, N_FAMILY = sizeof families / sizeof *families };
+    struct CMUnitTest tests[N + N_FAMILY];
     backend = support_backend();
     for (size_t i = 0; i < N; i++)
         tests[i] = (struct CMUnitTest){ settings[i].name, check, NULL, NULL, (void *)(uintptr_t)&settings[i] };
-    const int failed = _cmocka_run_group_tests("drafts", tests, N, NULL, NULL);
+    for (size_t i = 0; i < N_FAMILY; i++)
+        tests[N + i] = (struct CMUnitTest){ families[i], check_catching_up, NULL, NULL, (void *)(uintptr_t)families[i] };
+    const int failed = _cmocka_run_group_tests("drafts", tests, N + N_FAMILY, NULL, NULL);
     spec_backend_close(backend);
     return failed;
 }

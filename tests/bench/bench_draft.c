@@ -1,5 +1,6 @@
-/* bench_draft.c - drafting alone: the model drafts for itself, and every step commits its root, so that the drafter
- * absorbs one token a step. median_ms, min_ms: spec_draft, from the pending token to the tree in host memory. */
+/* bench_draft.c - drafting alone: the model drafts for itself behind each step, or each --tokens steps that emit one token
+ * each, which the drafter then absorbs first. median_ms, min_ms: spec_draft, from the pending token to the tree in host
+ * memory. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -10,96 +11,140 @@ enum { WARM = 3 };
 static const char default_trees[] = "chain:4;chain:8;static:A;product:3,2,2,1,1;beam:3,4;beam:8,4;eagle2:10,60,6;"
                                     "dyspec-threshold:0.02,64;sequoia:32;dyspec:64";
 
-/* *drafted: nodes below the root. */
-static spec_status one(double *ms, int32_t *drafted, spec_session *s, int32_t seq)
+typedef struct drafting {
+    bench *b;
+    spec_session *s;
+    int32_t seq, context, tokens;
+    float temperature;
+    double *ms, plain_ms; /* [repeats] */
+    int32_t drafted;      /* nodes below the root */
+} drafting;
+
+/* Emits one token, whatever was drafted. */
+static spec_status step(drafting *d, const spec_tree *tree)
 {
-    const spec_tree *tree;
     int32_t path[ALGO_MAX_NODE], n_path, next;
     const int32_t root = 0;
-    const double start = speci_now_ms();
-    SPEC_TRY(spec_draft(s, &seq, 1, &tree));
-    *ms = speci_now_ms() - start;
-    *drafted = tree->n - 1;
-    SPEC_TRY(spec_score(s, &seq, 1, &tree));
-    SPEC_TRY(spec_verify(s, seq, SPEC_VERIFY_AUTO, path, &n_path, &next));
-    return spec_commit(s, seq, &root, 1, next);
+    SPEC_TRY(spec_score(d->s, &d->seq, 1, &tree));
+    SPEC_TRY(spec_verify(d->s, d->seq, SPEC_VERIFY_AUTO, path, &n_path, &next));
+    return spec_commit(d->s, d->seq, &root, 1, next);
 }
 
-static spec_status times(double *ms, int32_t *drafted, bench *b, spec_session *s, int32_t context, float temperature)
+static spec_status plain_step(drafting *d)
 {
-    const spec_sampling sampling = { .temperature = temperature, .seed = 1 };
+    const int32_t *ids;
+    size_t n;
+    SPEC_TRY(spec_sequence_ids(d->s, d->seq, &ids, &n));
+    int32_t token = ids[n - 1], parent = -1;
+    const spec_tree tree = { .n = 1, .cap = 1, .token = &token, .parent = &parent };
+    return step(d, &tree);
+}
+
+static spec_status one(drafting *d, double *ms)
+{
+    const spec_tree *tree;
+    for (int32_t i = 1; i < d->tokens; i++) SPEC_TRY(plain_step(d));
+    const double start = speci_now_ms();
+    SPEC_TRY(spec_draft(d->s, &d->seq, 1, &tree));
+    *ms = speci_now_ms() - start;
+    d->drafted = tree->n - 1;
+    return step(d, tree);
+}
+
+static spec_status times(drafting *d)
+{
+    const spec_sampling sampling = { .temperature = d->temperature, .seed = 1 };
     double warm;
-    int32_t seq;
-    SPEC_TRY(bench_sequence(&seq, s, context, &sampling));
-    s->seqs[seq].ignore_eos = true;
-    for (int32_t i = 0; i < WARM; i++) SPEC_TRY(one(&warm, drafted, s, seq));
-    for (int32_t i = 0; i < b->o.repeats; i++) SPEC_TRY(one(&ms[i], drafted, s, seq));
+    SPEC_TRY(bench_sequence(&d->seq, d->s, d->context, &sampling));
+    d->s->seqs[d->seq].ignore_eos = true;
+    for (int32_t i = 0; i < WARM; i++) SPEC_TRY(one(d, &warm));
+    for (int32_t i = 0; i < d->b->o.repeats; i++) SPEC_TRY(one(d, &d->ms[i]));
     return SPEC_OK;
 }
 
-static spec_status emit(bench *b, double *ms, const spec_builder_info *info, int32_t drafted, int32_t context,
-                        float temperature, double plain_ms)
+static spec_status emit(const drafting *d, const spec_builder_info *info)
 {
+    bench *b = d->b;
     json_t *r = bench_record(b, "draft");
-    const double per_level = bench_median(ms, b->o.repeats) / (info->n_level > 0 ? info->n_level : 1);
+    const double per_level = bench_median(d->ms, b->o.repeats) / (info->n_level > 0 ? info->n_level : 1);
     bench_text(r, "tree", info->text);
     bench_count(r, "nodes", info->n_node);
     bench_count(r, "rows", info->n_row);
-    bench_number(r, "drafted", drafted);
+    bench_number(r, "drafted", d->drafted);
     bench_count(r, "levels", info->n_level);
+    bench_count(r, "tokens", d->tokens);
     bench_text(r, "draft_state", b->o.draft_state == SPEC_DRAFT_STATE_PER_NODE ? "per-node" : "replay");
-    bench_number(r, "temperature", (double)temperature);
-    bench_count(r, "context", context);
-    bench_times(r, ms, b->o.repeats);
+    bench_number(r, "temperature", (double)d->temperature);
+    bench_count(r, "context", d->context);
+    bench_times(r, d->ms, b->o.repeats);
     bench_number(r, "level_ms", per_level);
-    bench_number(r, "plain_ms", plain_ms);
-    bench_number(r, "level_over_plain", per_level / plain_ms);
-    return bench_emit(b, r, info->n_level * bench_floor_ms(b, context, 1));
+    bench_number(r, "plain_ms", d->plain_ms);
+    bench_number(r, "level_over_plain", per_level / d->plain_ms);
+    return bench_emit(b, r, info->n_level * bench_floor_ms(b, d->context, 1));
 }
 
-static spec_status measure(bench *b, spec_builder *builder, int32_t context, float temperature, double plain_ms)
+static spec_status measure(drafting *d, spec_builder *builder)
 {
+    bench *b = d->b;
     spec_builder_info info = { .struct_size = sizeof info };
     spec_drafter_params p = SPEC_DRAFTER_PARAMS_INIT;
     spec_drafter *drafter = NULL;
-    spec_session *s = NULL;
-    int32_t drafted = 0;
+    const int32_t n_token = d->tokens * (b->o.repeats + WARM);
     p.builder = builder;
     SPEC_TRY(spec_builder_get_info(builder, &info));
-    double *ms = speci_alloc(NULL, (size_t)b->o.repeats, sizeof *ms);
-    spec_status status = ms ? spec_drafter_from_model(&drafter, b->model, &p) : SPEC_E_NOMEM;
-    if (status == SPEC_OK)
-        status = bench_session(&s, b, drafter, context + b->o.repeats + WARM + 2 * ALGO_MAX_NODE, 0, 1);
-    if (status == SPEC_OK) status = times(ms, &drafted, b, s, context, temperature);
-    spec_session_close(s);
+    SPEC_TRY(spec_drafter_from_model(&drafter, b->model, &p));
+    spec_status status = bench_session(&d->s, b, drafter, d->context + n_token + 2 * ALGO_MAX_NODE, 0, 1);
+    if (status == SPEC_OK) {
+        status = times(d);
+        spec_session_close(d->s);
+    }
     spec_drafter_close(drafter);
-    if (status == SPEC_OK) status = emit(b, ms, &info, drafted, context, temperature, plain_ms);
-    speci_free(NULL, ms);
-    return status;
+    return status == SPEC_OK ? emit(d, &info) : status;
 }
 
-static spec_status each_temperature(bench *b, const char *tree, int32_t context, double plain_ms)
+static spec_status each_length(drafting *d, const char *tree)
 {
-    char text[32], *end;
-    for (int32_t i = 0; bench_item(text, sizeof text, b->o.temperature ? b->o.temperature : "0", ',', i); i++) {
-        const float temperature = strtof(text, &end);
+    int32_t tokens[16], n;
+    SPEC_TRY(bench_ints(tokens, 16, &n, d->b->o.tokens ? d->b->o.tokens : "1", "--tokens"));
+    for (int32_t i = 0; i < n; i++) {
         spec_builder *builder;
-        if (end == text || *end) return speci_fail(SPEC_E_INVALID, "--temp %s: not a number", text);
         SPEC_TRY(spec_builder_open(&builder, tree, NULL));
-        const spec_status status = measure(b, builder, context, temperature, plain_ms);
+        d->tokens = tokens[i];
+        const spec_status status = measure(d, builder);
         spec_builder_close(builder);
         SPEC_TRY(status);
     }
     return SPEC_OK;
 }
 
-spec_status bench_draft(bench *b)
+static spec_status each_temperature(drafting *d, const char *tree)
+{
+    char text[32], *end;
+    const char *list = d->b->o.temperature ? d->b->o.temperature : "0";
+    for (int32_t i = 0; bench_item(text, sizeof text, list, ',', i); i++) {
+        d->temperature = strtof(text, &end);
+        if (end == text || *end) return speci_fail(SPEC_E_INVALID, "--temp %s: not a number", text);
+        SPEC_TRY(each_length(d, tree));
+    }
+    return SPEC_OK;
+}
+
+static spec_status each_tree(drafting *d)
 {
     char tree[512];
-    bench_plain plain;
-    const int32_t context = b->o.context ? b->o.context : 128;
-    SPEC_TRY(bench_plain_step(&plain, b, context));
-    for (int32_t i = 0; bench_item(tree, sizeof tree, b->o.tree ? b->o.tree : default_trees, ';', i); i++)
-        SPEC_TRY(each_temperature(b, tree, context, plain.ms));
+    for (int32_t i = 0; bench_item(tree, sizeof tree, d->b->o.tree ? d->b->o.tree : default_trees, ';', i); i++)
+        SPEC_TRY(each_temperature(d, tree));
     return SPEC_OK;
+}
+
+spec_status bench_draft(bench *b)
+{
+    bench_plain plain;
+    drafting d = { .b = b, .context = b->o.context ? b->o.context : 128 };
+    SPEC_TRY(bench_plain_step(&plain, b, d.context));
+    d.plain_ms = plain.ms;
+    if (!(d.ms = speci_alloc(NULL, (size_t)b->o.repeats, sizeof *d.ms))) return SPEC_E_NOMEM;
+    const spec_status status = each_tree(&d);
+    speci_free(NULL, d.ms);
+    return status;
 }

@@ -77,7 +77,7 @@ static void usage(FILE *to)
                 "      --tree LIST             step: chain,binary,random,unrolled, or KIND:ARGS;KIND:ARGS;...\n"
                 "      --verify LIST           auto,naive,chain,mss,...      --temp LIST   temperatures\n"
                 "      --top-p P               with temperatures above 0\n"
-                "      --sequences N,N,...     sequences at once             --tokens N,N,...  lengths of prompts\n"
+                "      --sequences N,N,...     sequences at once             --tokens N,N,...  lengths of prompts; tokens to absorb\n"
                 "      --adapt off|cost|ucb    cost and ucb choose among the trees of --tree\n"
                 "      --scan window|recurrent, --advance replay|joint, --draft-state replay|per-node\n"
                 "      --prompts FILE,...      JSON lines with \"prompt\"; default: SPEC_SHARED/data/prompts\n"
