@@ -12,23 +12,17 @@ static int32_t known_token(const spec_session *s, int32_t token)
     return token < s->drafter->model->n_vocab ? token : 0;
 }
 
-/* The ids that the net has not absorbed, but the pending one, as a prompt is. */
-static spec_status read_ids(spec_session *s, int32_t seq, bool (*poll)(void *arg))
-{
-    const int32_t base = speci_net_n_past(s->draft_net, seq);
-    const size_t n = (size_t)(s->seqs[seq].n_ids - base);
-    int32_t *ids = speci_alloc(s->a, n, sizeof *ids);
-    if (!ids) return SPEC_E_NOMEM;
-    for (size_t i = 0; i < n; i++) ids[i] = known_token(s, s->seqs[seq].ids[(size_t)base + i]);
-    const spec_status status = speci_net_prefill(s->draft_net, seq, ids, n - 1, poll, s);
-    speci_free(s->a, ids);
-    return status;
-}
-
 spec_status speci_draft_prefill(spec_session *s, int32_t seq)
 {
+    const algo_seq *q = &s->seqs[seq];
     speci_net_begin(s->draft_net, seq);
-    return read_ids(s, seq, speci_session_stopped);
+    int32_t *ids = speci_alloc(s->a, (size_t)q->n_ids, sizeof *ids);
+    if (!ids) return SPEC_E_NOMEM;
+    for (int32_t i = 0; i < q->n_ids; i++) ids[i] = known_token(s, q->ids[i]);
+    const spec_status status =
+        speci_net_prefill(s->draft_net, seq, ids, (size_t)q->n_ids - 1, speci_session_stopped, s);
+    speci_free(s->a, ids);
+    return status;
 }
 
 bool speci_draft_outgrown(const spec_session *s, int32_t n_ids)
@@ -73,23 +67,13 @@ spec_status speci_draft_feed(spec_session *s, const int32_t *seqs, int32_t n)
     return SPEC_OK;
 }
 
-/* What has piled up while the drafter was not used is read as a prompt is, where that spares passes of `most` tokens. */
-static spec_status read_what_piled_up(spec_session *s, int32_t seq, int32_t most)
-{
-    const int32_t left = s->seqs[seq].n_ids - speci_net_n_past(s->draft_net, seq);
-    if (left - 1 <= most || !speci_net_reads(s->draft_net, seq)) return SPEC_OK;
-    SPEC_TRY(speci_net_flush(s->draft_net, seq));
-    return read_ids(s, seq, NULL);
-}
-
 spec_status speci_draft_catch_up(spec_session *s, int32_t seq, int32_t n_row)
 {
     algo_seq *q = &s->seqs[seq];
-    const int32_t most = s->draft_node < SPEC_MAX_DEPTH ? s->draft_node : SPEC_MAX_DEPTH;
     speci_draft_absorb(s, seq);
-    SPEC_TRY(read_what_piled_up(s, seq, most));
     for (;;) {
         const int32_t base = speci_net_n_past(s->draft_net, seq), left = q->n_ids - base;
+        const int32_t most = s->draft_node < SPEC_MAX_DEPTH ? s->draft_node : SPEC_MAX_DEPTH;
         const bool fits = left + n_row - 1 <= s->draft_node && left <= 2;
         const int32_t n = fits ? left : left - 1 < most ? left - 1 : most;
         for (int32_t i = 0; i < n; i++) spec_tree_add(&q->fed, i - 1, known_token(s, q->ids[base + i]), 0);

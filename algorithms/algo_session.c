@@ -63,13 +63,13 @@ static growth_plan plan_growth(const spec_drafter *d)
 }
 
 /* Nodes of the drafter's net: a chain of at most two committed tokens, the second the root, and the nodes that are looked
- * behind. Where tokens pile up while nothing is drafted, it absorbs them by passes that are not as short as a small tree. */
+ * behind. What piles up in steps without a draft it absorbs by passes of so many (speci_draft_catch_up): not as few as small
+ * trees have, unless each of them costs a state. */
 static int32_t draft_nodes(const session_plan *s)
 {
-    enum { PILE = 32 }; /* rows, of all sequences: logits and caches are small beside the model's */
+    enum { PILE = 32 }; /* rows, of all sequences */
     const int32_t n = s->growth.n_q + 1;
-    const bool piles = s->params.adapt != SPEC_ADAPT_OFF && s->params.draft_state != SPEC_DRAFT_STATE_PER_NODE;
-    return piles ? max32(n, PILE / s->n_seq) : n;
+    return s->params.draft_state == SPEC_DRAFT_STATE_PER_NODE ? n : max32(n, PILE / s->n_seq);
 }
 
 /* Without attention the positions of the drafter's net have no limit. */

@@ -169,12 +169,10 @@ spec_status speci_net_attach(speci_net *net, spec_queue *queue, bool capture);
 /* Sequences. Slots are [0, n_seq). begin: empty, states zero; nothing is enqueued before a pass. */
 void speci_net_begin(speci_net *net, int32_t slot);
 void speci_net_end(speci_net *net, int32_t slot);
-/* Absorbs ids [n] by prefill passes behind what is absorbed, with no path pending; `poll` (may be NULL) is asked between
- * passes. What the device or `poll` breaks off leaves the sequence good for speci_net_end only. */
+/* Absorbs ids [n] by prefill passes from position 0; `poll` (may be NULL) is asked between passes. On any error the
+ * sequence is good for speci_net_end only. */
 spec_status speci_net_prefill(speci_net *net, int32_t slot, const int32_t *ids, size_t n,
                               bool (*poll)(void *arg), void *poll_arg);
-/* Could it, once flushed? Windowed scans lag where the sequence has decoded. */
-bool speci_net_reads(const speci_net *net, int32_t slot);
 /* One decode pass. Row of node i >= n_fed of input k: rows of the inputs in order. Consumes pending paths.
  * Everything is checked before the device is touched. feed may be NULL when nothing is grown. */
 spec_status speci_net_forward(speci_net *net, const speci_net_input *in, int32_t n_in, const speci_net_feed *feed);

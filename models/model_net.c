@@ -322,17 +322,10 @@ static spec_status prefill_pass(speci_net *net, int32_t slot, const int32_t *ids
     spec_step_node *nodes = block_add(net, &c, slot, s->parity ^ 1, 0, 0, n);
     for (int32_t i = 0; i < n; i++) nodes[i] = (spec_step_node){ .token = ids[i], .parent = i - 1, .depth = i };
     block_reach(net->block, s->n_past + n);
-    const spec_status status = run(net, SPEC_PHASE_PREFILL);
-    s->broken = status != SPEC_OK;
+    SPEC_TRY(run(net, SPEC_PHASE_PREFILL));
     s->parity ^= 1;
     s->n_past += n;
-    return status;
-}
-
-bool speci_net_reads(const speci_net *net, int32_t slot)
-{
-    const net_seq *s = &net->seqs[slot];
-    return s->n_recent == 0 && (net->shape.n_ring == 0 || s->n_path == 0);
+    return SPEC_OK;
 }
 
 spec_status speci_net_prefill(speci_net *net, int32_t slot, const int32_t *ids, size_t n, bool (*poll)(void *arg),
@@ -341,9 +334,9 @@ spec_status speci_net_prefill(speci_net *net, int32_t slot, const int32_t *ids, 
     net_seq *s = &net->seqs[slot];
     if (s->n_recent > 0) /* states cover all positions, or a pass of this kind would skip those behind them */
         return speci_fail(SPEC_E_STATE, "sequence slot %d: a prompt behind decoded tokens", slot);
-    if (n > (size_t)(INT32_MAX - s->n_past)) return speci_fail(SPEC_E_FULL, "a prompt of %zu tokens is too long", n);
+    if (n > INT32_MAX) return speci_fail(SPEC_E_FULL, "a prompt of %zu tokens is too long", n);
     for (size_t i = 0; i < n; i++) SPEC_TRY(check_token(net, ids[i]));
-    SPEC_TRY(net_reserve(net, s, s->n_past + (int32_t)n));
+    SPEC_TRY(net_reserve(net, s, (int32_t)n));
     for (int32_t i = 0, end = (int32_t)n; i < end;) {
         const int32_t rows = pass_rows(&net->shape, end - i), n_fed = rows < end - i ? rows : end - i;
         if (poll && poll(poll_arg)) return speci_fail(SPEC_E_ABORTED, "stopped after %d of %zu prompt tokens", i, n);

@@ -80,7 +80,7 @@ static void go_on(spec_session *s, int32_t seq, int32_t n_step)
 }
 
 /* A model that drafts for itself has all its drafts accepted, however many tokens its drafter has to absorb first: by replay
- * alone, by one pass, by several, or as a prompt; and again behind each of these. */
+ * alone, by one pass or by several; and again behind each of these. */
 static void check_catching_up(void **state)
 {
     static const int32_t steps[] = { 40, 0, 1, 2, 3, 9, 70, 0, 5, 1, 33 };
