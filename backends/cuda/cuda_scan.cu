@@ -1,7 +1,7 @@
 /* cuda_scan.cu - selective scan over a tree, recurrent form, with activation replay in front: prefill and decode passes
  * of any size and type. Decode passes of the usual ones are in cuda_scan_warp.cu (a decay per head) and
  * cuda_scan_state.cu (a decay per state), the same bits; the windowed form is in cuda_scan_window.cu; prefill in 16 bit
- * with a decay per head in cuda_scan_prefill.cu.
+ * with a decay per head in cuda_scan_prefill.cu, with a decay per state in cuda_scan_prefill_state.cu.
  *   dt = clamp(softplus(dt_in + dt_bias), dt_min, dt_max)
  *   S(node) = exp(dt A) S(parent) + (dt x) B^T;   y = S C + D x;   out = z ? y silu(z) : y
  * With a decay per head y is made of the parent's state, S C = exp(dt A) (S(parent) C) + (dt x) (B C): no leaf of a tree
@@ -595,8 +595,8 @@ spec_status speci_cuda_scan(spec_queue *q, const spec_scan_args *a)
     spec_status status = SPEC_OK;
     if (a->window && q->shape.phase == SPEC_PHASE_DECODE)
         return speci_cuda_scan_window_matrix(q, a, &status) ? status : speci_cuda_scan_window(q, a);
-    if (speci_cuda_scan_prefill(q, a, &status) || speci_cuda_scan_warp(q, a, &status) ||
-        speci_cuda_scan_state(q, a, &status))
+    if (speci_cuda_scan_prefill(q, a, &status) || speci_cuda_scan_prefill_state(q, a, &status) ||
+        speci_cuda_scan_warp(q, a, &status) || speci_cuda_scan_state(q, a, &status))
         return status;
     if (a->n_state <= 16) return launch_scan<4, 4>(q, a);
     if (a->n_state <= 32) return launch_scan<4, 8>(q, a);

@@ -72,6 +72,16 @@ static inline bool scan_has_rows(const spec_queue *q, const spec_scan_args *a)
            cuda_aligned(a->replay_y, 16) && a->replay_ld % 8 == 0 && a->replay_b_col % 8 == 0 && a->replay_x_col % 8 == 0;
 }
 
+/* What the kernels for Mamba-1 have in common: a decay per state, heads of one channel, which share B and C, dt and gate in
+ * float32. */
+static inline bool scan_has_states(const spec_scan_args *a)
+{
+    return a->a_per_state && a->head_dim == 1 && a->x_rep == 1 && a->b_rep == a->n_head && a->c_rep == a->n_head &&
+           a->x.dtype == a->dtype && a->b.dtype == a->dtype && a->c.dtype == a->dtype && a->dt.dtype == SPEC_DTYPE_F32 &&
+           (!a->z.data || a->z.dtype == SPEC_DTYPE_F32) && (a->y.dtype == SPEC_DTYPE_F32 || a->y.dtype == a->dtype) &&
+           cuda_aligned(a->state, 8) && cuda_aligned(a->a, 8);
+}
+
 /* Decode passes with a->window: of any types and sizes; and by matrix products, where cuda_scan_window_matrix.cu has a
  * kernel for it; false: there is none, and nothing was launched. Their bits differ: types and sizes alone choose. */
 spec_status speci_cuda_scan_window(spec_queue *q, const spec_scan_args *a);
@@ -86,7 +96,9 @@ bool speci_cuda_scan_state(spec_queue *q, const spec_scan_args *a, spec_status *
 /* With the product in front that makes dt, where the kernel of cuda_scan_state.cu does both; likewise. The same bits,
  * and dt is left where the product leaves it. */
 bool speci_cuda_scan_dt(spec_queue *q, const spec_linear_args *dt, const spec_scan_args *a, spec_status *status);
-/* Prefill by matrix products, where cuda_scan_prefill.cu has a kernel for it; likewise. */
+/* Prefill by matrix products, where cuda_scan_prefill.cu has a kernel for it, and of what Mamba-1 has
+ * (cuda_scan_prefill_state.cu); likewise. */
 bool speci_cuda_scan_prefill(spec_queue *q, const spec_scan_args *a, spec_status *status);
+bool speci_cuda_scan_prefill_state(spec_queue *q, const spec_scan_args *a, spec_status *status);
 
 #endif

@@ -304,12 +304,8 @@ static bool launch(spec_queue *q, const spec_scan_args *a, const dt_product &p, 
 
 static bool has_kernel(const spec_queue *q, const spec_scan_args *a)
 {
-    return q->shape.phase == SPEC_PHASE_DECODE && a->a_per_state && a->n_state == STATE_N && a->head_dim == 1 &&
-           a->x_rep == 1 && a->b_rep == a->n_head && a->c_rep == a->n_head && !a->node_state && !a->b_in_conv &&
-           a->cache_b && a->x.dtype == a->dtype && a->b.dtype == a->dtype && a->c.dtype == a->dtype &&
-           a->dt.dtype == SPEC_DTYPE_F32 && (!a->z.data || a->z.dtype == SPEC_DTYPE_F32) &&
-           (a->y.dtype == SPEC_DTYPE_F32 || a->y.dtype == a->dtype) && cuda_aligned(a->state, 8) &&
-           cuda_aligned(a->a, 8);
+    return q->shape.phase == SPEC_PHASE_DECODE && a->n_state == STATE_N && scan_has_states(a) && !a->node_state &&
+           !a->b_in_conv && a->cache_b;
 }
 /* Of up to 7 chunks no part of K has two. */
 static bool has_product(const spec_scan_args *a, const spec_linear_args *dt)
