@@ -37,7 +37,7 @@ extern "C" {
 #define SPEC_HD
 #endif
 
-#define SPEC_BACKEND_ABI 8u
+#define SPEC_BACKEND_ABI 9u
 #define SPEC_PAGE 64       /* positions per KV page */
 #define SPEC_MAX_DEPTH 63  /* of a node below its root */
 #define SPEC_MAX_CHILD 64  /* candidates that a draw names per row */
@@ -210,6 +210,12 @@ typedef struct spec_view {
     spec_dtype dtype;
     int32_t ld;
 } spec_view;
+
+/* A piece of device memory. */
+typedef struct spec_range {
+    void *data;
+    size_t bytes;
+} spec_range;
 
 typedef enum spec_activation {
     SPEC_ACT_NONE = 0,
@@ -617,7 +623,7 @@ struct spec_backend_ops {
     spec_status (*upload)(spec_queue *q, void *dst, const void *src, size_t bytes);   /* src free on return */
     spec_status (*download)(spec_queue *q, void *dst, const void *src, size_t bytes); /* dst filled after sync */
     spec_status (*copy)(spec_queue *q, void *dst, const void *src, size_t bytes);     /* device to device */
-    spec_status (*zero)(spec_queue *q, void *dst, size_t bytes);
+    spec_status (*zero)(spec_queue *q, const spec_range *range, int32_t n);           /* all of them, which do not meet */
     spec_status (*sync)(spec_queue *q);
 
     /* Can this operation run with these types and sizes? Ability, never preference; never looks at row counts. Asked once
@@ -655,7 +661,7 @@ struct spec_backend_ops {
      * their calls, so that nothing goes on. */
     spec_status (*mark)(spec_queue *q, uint64_t *mark);
     spec_status (*wait)(spec_queue *q, uint64_t mark);
-    /* ABI 8 and later: append here. */
+    /* ABI 9 and later: append here. */
 };
 
 /* What a plugin exports: its table. */

@@ -47,6 +47,7 @@ static spec_status alloc_host(speci_net *net)
     if (!(plans->kv = speci_alloc(net->a, (size_t)plans->n_kv, sizeof(spec_kv)))) return SPEC_E_NOMEM;
     plans->slot_memory = speci_alloc(net->a, (size_t)plans->n_slot_memory, sizeof(net_slot_memory));
     if (!plans->slot_memory) return SPEC_E_NOMEM;
+    if (!(net->to_zero = speci_alloc(net->a, (size_t)plans->n_slot_memory, sizeof(spec_range)))) return SPEC_E_NOMEM;
     if (!(net->seqs = speci_alloc(net->a, (size_t)s->n_seq, sizeof(net_seq)))) return SPEC_E_NOMEM;
     for (int32_t i = 0; i < s->n_seq; i++) {
         net_seq *q = &net->seqs[i];
@@ -129,6 +130,7 @@ void speci_net_close(speci_net *net)
     }
     speci_free(net->a, net->plans.kv);
     speci_free(net->a, net->plans.slot_memory);
+    speci_free(net->a, net->to_zero);
     speci_free(net->a, net->seqs);
     speci_free(net->a, net->free_pages);
     speci_free(net->a, net->block);
@@ -176,8 +178,9 @@ spec_status net_zero_begun(speci_net *net)
         while (end < net->shape.n_seq && net->seqs[end].begun) end++;
         for (int32_t i = 0; i < net->plans.n_slot_memory; i++) {
             const net_slot_memory *m = &net->plans.slot_memory[i];
-            SPEC_TRY(net->ops->zero(net->queue, m->base + (size_t)first * m->bytes, (size_t)(end - first) * m->bytes));
+            net->to_zero[i] = (spec_range){ m->base + (size_t)first * m->bytes, (size_t)(end - first) * m->bytes };
         }
+        SPEC_TRY(net->ops->zero(net->queue, net->to_zero, net->plans.n_slot_memory));
         for (int32_t slot = first; slot < end; slot++) net->seqs[slot].begun = false;
     }
     return SPEC_OK;

@@ -78,6 +78,7 @@ struct speci_net {
     spec_queue *queue;
     spec_prepared *prepared[2];
     net_seq *seqs;       /* [n_seq] */
+    spec_range *to_zero; /* [n_slot_memory] */
     int32_t *free_pages; /* [n_page], a stack */
     int32_t n_free;
     spec_step_block *block;

@@ -72,7 +72,7 @@ static spec_status setup(bench *b)
     SPEC_TRY(b->ops->queue_open(b->dev, &b->q, &plan, 1, 64));
     SPEC_TRY(b->ops->alloc(b->dev, &b->x, (size_t)ROWS_MAX * (size_t)b->n_in * 4));
     SPEC_TRY(b->ops->alloc(b->dev, &b->y, (size_t)ROWS_MAX * (size_t)b->n_out * 4));
-    return b->ops->zero(b->q, b->x, (size_t)ROWS_MAX * (size_t)b->n_in * 4);
+    return b->ops->zero(b->q, &(spec_range){ b->x, (size_t)ROWS_MAX * (size_t)b->n_in * 4 }, 1);
 }
 
 static void teardown(bench *b)

@@ -19,7 +19,7 @@ static void *memory(mini_model *m, size_t n, spec_dtype dtype)
     size_t bytes = n * test_type_size(dtype);
     void *p = NULL;
     test_ok(m->d->ops->alloc(m->d->dev, &p, bytes), "alloc");
-    test_ok(m->d->ops->zero(m->d->io, p, bytes), "zero");
+    test_ok(m->d->ops->zero(m->d->io, &(spec_range){ p, bytes }, 1), "zero");
     test_ok(m->d->ops->sync(m->d->io), "sync");
     m->memory[m->n_memory].p = p;
     m->memory[m->n_memory++].bytes = bytes;

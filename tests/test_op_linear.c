@@ -356,7 +356,7 @@ static void run_best(const test_device *d, const linear_case *c, bool defer)
     if (test_can(d, c->name, &t.op)) {
         spec_queue *q = test_queue(d, &t.op, 1, t.step, c->rows, c->n_out);
         uint64_t behind = 0;
-        test_ok(d->ops->zero(q, noted, bytes - sizeof guard), "zero");
+        test_ok(d->ops->zero(q, &(spec_range){ noted, bytes - sizeof guard }, 1), "zero");
         test_ok(d->ops->upload(q, (uint64_t *)noted + c->rows, &guard, sizeof guard), "upload");
         test_ok(d->ops->step_bind(q, t.step), "step_bind");
         test_ok(d->ops->linear(q, &t.op.u.linear), "linear");

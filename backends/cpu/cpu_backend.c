@@ -216,10 +216,11 @@ static spec_status cpu_copy(spec_queue *q, void *dst, const void *src, size_t by
     return SPEC_OK;
 }
 
-static spec_status cpu_zero(spec_queue *q, void *dst, size_t bytes)
+static spec_status cpu_zero(spec_queue *q, const spec_range *range, int32_t n)
 {
     (void)q;
-    if (bytes > 0) memset(dst, 0, bytes);
+    for (int32_t i = 0; i < n; i++)
+        if (range[i].bytes > 0) memset(range[i].data, 0, range[i].bytes);
     return SPEC_OK;
 }
 

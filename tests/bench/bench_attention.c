@@ -57,7 +57,7 @@ static spec_status open_queue(attention *t)
         plans[phase] = (spec_plan){ .ops = &op, .n_op = 1, .phase = phase, .n_row_max = MOST_NODES, .n_seq_max = 1,
                                     .n_node_max = MOST_NODES, .n_kv_max = n_page(t) * SPEC_PAGE };
     SPEC_TRY(be->ops->queue_open(be->dev, &t->q, plans, 2, 0));
-    return be->ops->zero(t->q, t->memory, t->bytes);
+    return be->ops->zero(t->q, &(spec_range){ t->memory, t->bytes }, 1);
 }
 
 /* --- the step --- */

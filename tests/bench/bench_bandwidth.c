@@ -137,7 +137,7 @@ static spec_status device_bandwidth(double *out, const spec_backend *be)
                              .n_kv_max = SPEC_PAGE };
     SPEC_TRY(be->ops->alloc(be->dev, &block, device_bytes));
     spec_status status = be->ops->queue_open(be->dev, &q, &plan, 1, (int32_t)(device_bytes / sizeof(float) / ROWS));
-    if (status == SPEC_OK) status = be->ops->zero(q, block, device_bytes);
+    if (status == SPEC_OK) status = be->ops->zero(q, &(spec_range){ block, device_bytes }, 1);
     if (status == SPEC_OK) status = device_runs(out, be->ops, q, block);
     if (q) be->ops->queue_close(q);
     be->ops->free(be->dev, block, device_bytes);

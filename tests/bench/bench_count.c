@@ -77,10 +77,10 @@ static spec_status count_copy(spec_queue *q, void *dst, const void *src, size_t 
     return end(since, counted.base->copy(q, dst, src, bytes));
 }
 
-static spec_status count_zero(spec_queue *q, void *dst, size_t bytes)
+static spec_status count_zero(spec_queue *q, const spec_range *range, int32_t n)
 {
     const double since = begin(q);
-    return end(since, counted.base->zero(q, dst, bytes));
+    return end(since, counted.base->zero(q, range, n));
 }
 
 static spec_status count_embed(spec_queue *q, const spec_embed_args *a)

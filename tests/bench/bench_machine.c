@@ -70,7 +70,7 @@ static spec_status open_product(machine *t)
     const spec_plan plan = { .ops = &op, .n_op = 1, .phase = SPEC_PHASE_PREFILL, .n_row_max = t->rows, .n_seq_max = 1,
                              .n_node_max = t->rows, .n_kv_max = SPEC_PAGE };
     SPEC_TRY(be->ops->queue_open(be->dev, &t->q, &plan, 1, 0));
-    SPEC_TRY(be->ops->zero(t->q, t->x, row_bytes(t)));
+    SPEC_TRY(be->ops->zero(t->q, &(spec_range){ t->x, row_bytes(t) }, 1));
     const spec_step_block block = { .bytes = (int32_t)sizeof block, .phase = SPEC_PHASE_PREFILL, .n_row = t->rows,
                                     .n_row_run = t->rows };
     return be->ops->step_bind(t->q, &block);
@@ -109,7 +109,7 @@ static spec_status launches(machine *t)
     for (int32_t i = -1; i < RUNS; i++) {
         SPEC_TRY(ops->sync(t->q));
         const double start = speci_now_ms();
-        for (int32_t k = 0; k < CALLS; k++) SPEC_TRY(ops->zero(t->q, t->y, 256));
+        for (int32_t k = 0; k < CALLS; k++) SPEC_TRY(ops->zero(t->q, &(spec_range){ t->y, 256 }, 1));
         SPEC_TRY(ops->sync(t->q));
         if (i >= 0) t->ms[i] = (speci_now_ms() - start) / CALLS;
     }
@@ -123,7 +123,7 @@ static spec_status looks(machine *t)
     for (int32_t i = -1; i < RUNS; i++) {
         const double start = speci_now_ms();
         for (int32_t k = 0; k < CALLS; k++) {
-            SPEC_TRY(ops->zero(t->q, t->y, 256));
+            SPEC_TRY(ops->zero(t->q, &(spec_range){ t->y, 256 }, 1));
             SPEC_TRY(ops->download(t->q, seen, t->y, sizeof seen));
             SPEC_TRY(ops->sync(t->q));
         }
