@@ -7,28 +7,24 @@
  * read and write their 126 MB. Only the update itself goes from row to row, a fused multiply-add; so states stay in
  * registers, everything else is done for a chunk of rows side by side, and the chunk behind is on its way meanwhile.
  *
- *  - A thread for each channel (and state) and every eighth row of a chunk loads x, dt, z, B and C, makes dt, and leaves dt,
- *    dt x, B and C in shared memory;
- *  - 8 lanes walk a channel, two states each. Of 8 rows the lanes have parts of 8 outputs, which they exchange so that each
- *    ends up with a row's;
- *  - the thread that has a row's x and z makes the output. */
+ * A thread has one of 16 channels. It loads every eighth row of a chunk of it, and as much of B and C; makes dt; walks
+ * through all rows with two states; and makes the output of its rows from what the 8 threads of the channel have of it. */
 #include "cuda_scan.cuh"
 
 enum {
     PROMPT_STATES = 16,
     PROMPT_CHANNELS = 16, /* of a block: as many as states, so that rows of x, dt, z, B and C are loaded alike */
-    PROMPT_LANES = PROMPT_STATES / 2,
-    PROMPT_THREADS = PROMPT_CHANNELS * PROMPT_LANES,
-    PROMPT_ROWS = 32, /* of a chunk */
-    PROMPT_STRIDE = PROMPT_THREADS / PROMPT_CHANNELS,
-    PROMPT_EACH = PROMPT_ROWS / PROMPT_STRIDE /* rows of a thread */
+    PROMPT_SHARES = PROMPT_STATES / 2, /* of a channel: threads with two states and an eighth of the rows */
+    PROMPT_THREADS = PROMPT_CHANNELS * PROMPT_SHARES,
+    PROMPT_ROWS = 64, /* of a chunk */
+    PROMPT_AHEAD = 8, /* of them whose inputs are read from shared memory at once: no load goes past a store */
+    PROMPT_EACH = PROMPT_ROWS / PROMPT_SHARES
 };
-static_assert(PROMPT_LANES == 8, "as many lanes of a channel as rows that they exchange");
 
 struct prompt_chunk {
     float2 time[PROMPT_ROWS][PROMPT_CHANNELS]; /* dt and dt x; of rows that are not there 0, which changes no state */
-    float b[PROMPT_ROWS][PROMPT_STATES], c[PROMPT_ROWS][PROMPT_STATES];
-    float sum[PROMPT_ROWS][PROMPT_CHANNELS]; /* S C */
+    float2 b[PROMPT_ROWS][PROMPT_SHARES], c[PROMPT_ROWS][PROMPT_SHARES];
+    float sum[PROMPT_SHARES][PROMPT_ROWS][PROMPT_CHANNELS]; /* S C of two states */
 };
 
 /* Of the rows of a thread. */
@@ -37,100 +33,112 @@ template <typename T> struct prompt_rows {
     float dt[PROMPT_EACH], z[PROMPT_EACH];
 };
 
-template <typename T> static __device__ __forceinline__ const T *row_of(const spec_view &v, int row)
-{
-    return (const T *)v.data + (size_t)row * v.ld;
-}
+/* A column of rows, from row `row` on. */
+template <typename P> struct prompt_column {
+    const P *at;
+    int32_t ld;
+    __device__ prompt_column(const spec_view &v, int row, int column) : at((const P *)v.data + (int64_t)row * v.ld + column), ld(v.ld) {}
+    __device__ P operator[](int row) const { return at[(int64_t)row * ld]; }
+    __device__ void advance(int rows) { at += (int64_t)rows * ld; }
+};
 
-/* Lane l of 8 has its part of 8 sums; it is left with the whole of sum l. */
-static __device__ __forceinline__ float exchange(float part[8], int lane)
-{
-#pragma unroll
-    for (int d = 4; d > 0; d /= 2)
-#pragma unroll
-        for (int i = 0; i < d; i++) {
-            const bool upper = lane & d;
-            const float keep = upper ? part[i + d] : part[i], give = upper ? part[i] : part[i + d];
-            part[i] = keep + __shfl_xor_sync(0xffffffffu, give, d);
-        }
-    return part[0];
-}
+template <typename T> static __device__ __forceinline__ void put(T *to, float v) { *to = from_f32<T>(v); }
 
-/* T: of x, B and C. */
+/* T: of x, B and C. In load, prepare and put_rows n is the number of rows from the chunk's first on. */
 template <typename T>
 static __global__ void __launch_bounds__(PROMPT_THREADS) scan_prompt_kernel(const spec_step_block *step, const spec_scan_args a)
 {
     __shared__ __align__(16) prompt_chunk chunk;
-    const int tid = (int)threadIdx.x, first = (int)blockIdx.x * PROMPT_CHANNELS, n_seq = (int)blockIdx.y;
+    const int part = (int)threadIdx.x % PROMPT_CHANNELS, share = (int)threadIdx.x / PROMPT_CHANNELS;
+    const int channel = (int)blockIdx.x * PROMPT_CHANNELS + part, n_seq = (int)blockIdx.y;
 
     grid_release();
     if (n_seq >= step->n_seq) return grid_wait();
     const spec_step_seq s = spec_step_seqs(step)[n_seq];
-
-    /* The walk: a channel of the block, and two of its states. */
-    const int own = tid / PROMPT_LANES, l = tid % PROMPT_LANES;
-    const bool owns = first + own < a.n_head;
-    const size_t own_states = (size_t)(first + own) * PROMPT_STATES + 2 * l;
-    float2 *const memory = (float2 *)(a.state + (size_t)s.slot * a.n_head * PROMPT_STATES + own_states);
-    const float2 none = make_float2(0.0f, 0.0f), rate = owns ? *(const float2 *)(a.a + own_states) : none;
-    float2 state = owns ? *memory : none; /* no other kernel of the pass writes it */
-
-    /* Loads and outputs: a channel, or state, and every eighth row. */
-    const int part = tid % PROMPT_CHANNELS, row0 = tid / PROMPT_CHANNELS;
-    const bool has = first + part < a.n_head;
-    const int ch = has ? first + part : a.n_head - 1;
+    const bool has = channel < a.n_head;
+    const int ch = has ? channel : a.n_head - 1;
+    const size_t own = (size_t)ch * PROMPT_STATES + 2 * share;
+    float2 *const memory = (float2 *)(a.state + (size_t)s.slot * a.n_head * PROMPT_STATES + own);
+    float2 state = *memory; /* no other kernel of the pass writes it */
+    const float2 rate = *(const float2 *)(a.a + own);
+    const float2 binary = make_float2(CUDART_L2E_F * rate.x, CUDART_L2E_F * rate.y); /* of powers of two */
     const float bias = a.dt_bias ? a.dt_bias[ch] : 0.0f, skip = a.d ? a.d[ch] : 0.0f;
-    prompt_rows<T> in;
-    auto load = [&](int t0) {
+
+    const int row = s.first_row + share;
+    const bool gated = a.z.data != NULL;
+    prompt_column<T> x_from(a.x, row, ch), b_from(a.b, row, part), c_from(a.c, row, part);
+    prompt_column<float> dt_from(a.dt, row, ch), z_from(gated ? a.z : a.dt, row, ch); /* without a gate z is not used */
+    prompt_rows<T> in = {};
+    auto load = [&](int n) {
 #pragma unroll
         for (int k = 0; k < PROMPT_EACH; k++) {
-            const int row = s.first_row + min(t0 + row0 + k * PROMPT_STRIDE, s.n_row - 1);
-            in.x[k] = row_of<T>(a.x, row)[ch], in.dt[k] = row_of<float>(a.dt, row)[ch];
-            in.b[k] = row_of<T>(a.b, row)[part], in.c[k] = row_of<T>(a.c, row)[part];
-            in.z[k] = a.z.data ? row_of<float>(a.z, row)[ch] : 0.0f;
+            const int i = k * PROMPT_SHARES;
+            if (share + i >= n) continue;
+            in.x[k] = x_from[i], in.dt[k] = dt_from[i], in.z[k] = z_from[i], in.b[k] = b_from[i], in.c[k] = c_from[i];
         }
+        x_from.advance(PROMPT_ROWS), dt_from.advance(PROMPT_ROWS), z_from.advance(PROMPT_ROWS);
+        b_from.advance(PROMPT_ROWS), c_from.advance(PROMPT_ROWS);
     };
-    grid_wait();
-    if (s.n_row > 0) load(0);
-#pragma unroll 1
-    for (int t0 = 0; t0 < s.n_row; t0 += PROMPT_ROWS) {
-        float x[PROMPT_EACH], z[PROMPT_EACH];
+    float x[PROMPT_EACH], z[PROMPT_EACH];
+    auto prepare = [&](int n) {
 #pragma unroll
         for (int k = 0; k < PROMPT_EACH; k++) {
-            const int i = row0 + k * PROMPT_STRIDE;
-            const float dt = t0 + i < s.n_row ? scan_dt(in.dt[k], bias, a.dt_min, a.dt_max) : 0.0f;
+            const int i = share + k * PROMPT_SHARES;
+            float dt = scan_dt(in.dt[k], bias, a.dt_min, a.dt_max);
+            asm volatile("" : "+f"(dt)); /* made for all rows, without branches */
+            if (i >= n) dt = 0.0f;
             x[k] = to_f32(in.x[k]), z[k] = in.z[k];
             chunk.time[i][part] = make_float2(dt, dt * x[k]);
-            chunk.b[i][part] = to_f32(in.b[k]), chunk.c[i][part] = to_f32(in.c[k]);
+            ((float *)chunk.b[i])[part] = to_f32(in.b[k]), ((float *)chunk.c[i])[part] = to_f32(in.c[k]);
         }
-        __syncthreads();
-        if (t0 + PROMPT_ROWS < s.n_row) load(t0 + PROMPT_ROWS);
+    };
+    auto walk = [&]() {
 #pragma unroll 1
-        for (int i0 = 0; i0 < PROMPT_ROWS; i0 += PROMPT_LANES) {
-            float y[PROMPT_LANES];
+        for (int i0 = 0; i0 < PROMPT_ROWS; i0 += PROMPT_AHEAD) {
+            float2 time[PROMPT_AHEAD], b[PROMPT_AHEAD], c[PROMPT_AHEAD];
 #pragma unroll
-            for (int i = 0; i < PROMPT_LANES; i++) {
-                const float2 time = chunk.time[i0 + i][own];
-                const float2 b = *(const float2 *)&chunk.b[i0 + i][2 * l], c = *(const float2 *)&chunk.c[i0 + i][2 * l];
-                state.x = scan_update(state.x, scan_decay(time.x, rate.x), time.y, b.x);
-                state.y = scan_update(state.y, scan_decay(time.x, rate.y), time.y, b.y);
-                y[i] = fmaf(state.x, c.x, state.y * c.y);
+            for (int i = 0; i < PROMPT_AHEAD; i++)
+                time[i] = chunk.time[i0 + i][part], b[i] = chunk.b[i0 + i][share], c[i] = chunk.c[i0 + i][share];
+#pragma unroll
+            for (int i = 0; i < PROMPT_AHEAD; i++) {
+                state.x = scan_update(state.x, exp2_fast(time[i].x * binary.x), time[i].y, b[i].x);
+                state.y = scan_update(state.y, exp2_fast(time[i].x * binary.y), time[i].y, b[i].y);
+                chunk.sum[share][i0 + i][part] = fmaf(state.x, c[i].x, state.y * c[i].y);
             }
-            chunk.sum[i0 + l][own] = exchange(y, l);
         }
-        __syncthreads();
+    };
+    auto put_rows = [&](auto *to, const float y[PROMPT_EACH], int n) {
+#pragma unroll
+        for (int k = 0; k < PROMPT_EACH; k++, to += (int64_t)PROMPT_SHARES * a.y.ld)
+            if (has && share + k * PROMPT_SHARES < n) put(to, y[k]);
+    };
+    auto finish = [&](int t0) {
+        float y[PROMPT_EACH];
 #pragma unroll
         for (int k = 0; k < PROMPT_EACH; k++) {
-            const int i = row0 + k * PROMPT_STRIDE;
-            float y = fmaf(skip, x[k], chunk.sum[i][part]);
-            if (a.z.data) y = y * silu(z[k]);
-            const size_t at = (size_t)(s.first_row + t0 + i) * a.y.ld + ch;
-            if (!has || t0 + i >= s.n_row) continue;
-            if (a.y.dtype == SPEC_DTYPE_F32) ((float *)a.y.data)[at] = y;
-            else ((T *)a.y.data)[at] = from_f32<T>(y);
+            y[k] = skip * x[k];
+#pragma unroll
+            for (int i = 0; i < PROMPT_SHARES; i++) y[k] = y[k] + chunk.sum[i][share + k * PROMPT_SHARES][part];
         }
+#pragma unroll
+        for (int k = 0; gated && k < PROMPT_EACH; k++) y[k] = y[k] * silu(z[k]);
+        const int64_t at = (int64_t)(row + t0) * a.y.ld + ch;
+        if (a.y.dtype == SPEC_DTYPE_F32) put_rows((float *)a.y.data + at, y, s.n_row - t0);
+        else put_rows((T *)a.y.data + at, y, s.n_row - t0);
+    };
+
+    grid_wait();
+    load(s.n_row);
+#pragma unroll 1
+    for (int t0 = 0; t0 < s.n_row; t0 += PROMPT_ROWS) {
+        prepare(s.n_row - t0);
+        __syncthreads();
+        load(s.n_row - t0 - PROMPT_ROWS);
+        walk();
+        __syncthreads();
+        finish(t0);
     }
-    if (owns) *memory = state;
+    if (has) *memory = state;
 }
 
 template <typename T> static spec_status launch(spec_queue *q, const spec_scan_args *a)
