@@ -211,11 +211,16 @@ typedef struct spec_view {
     int32_t ld;
 } spec_view;
 
-/* A piece of device memory. */
+/* A piece of device memory; one and a copy of it. */
 typedef struct spec_range {
     void *data;
     size_t bytes;
 } spec_range;
+typedef struct spec_range_copy {
+    void *to;
+    const void *from;
+    size_t bytes;
+} spec_range_copy;
 
 typedef enum spec_activation {
     SPEC_ACT_NONE = 0,
@@ -622,8 +627,9 @@ struct spec_backend_ops {
     void (*queue_close)(spec_queue *q);
     spec_status (*upload)(spec_queue *q, void *dst, const void *src, size_t bytes);   /* src free on return */
     spec_status (*download)(spec_queue *q, void *dst, const void *src, size_t bytes); /* dst filled after sync */
-    spec_status (*copy)(spec_queue *q, void *dst, const void *src, size_t bytes);     /* device to device */
-    spec_status (*zero)(spec_queue *q, const spec_range *range, int32_t n);           /* all of them, which do not meet */
+    /* On the device, all of a list. What is written meets nothing else of the list. */
+    spec_status (*copy)(spec_queue *q, const spec_range_copy *range, int32_t n);
+    spec_status (*zero)(spec_queue *q, const spec_range *range, int32_t n);
     spec_status (*sync)(spec_queue *q);
 
     /* Can this operation run with these types and sizes? Ability, never preference; never looks at row counts. Asked once

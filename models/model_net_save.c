@@ -19,16 +19,36 @@ static int32_t n_pages(int32_t n_past) { return n_past / SPEC_PAGE + (n_past % S
 
 /* --- copy --- */
 
-static spec_status copy_pages(speci_net *net, const net_seq *from, const net_seq *to)
+/* A list that is handed to the device whenever it is full. */
+typedef struct copy_list {
+    speci_net *net;
+    int32_t n;
+    spec_range_copy range[256];
+} copy_list;
+
+static spec_status copy_now(copy_list *c)
 {
-    for (int32_t i = 0; i < net->plans.n_kv; i++) {
-        const spec_kv *kv = &net->plans.kv[i];
+    const int32_t n = c->n;
+    c->n = 0;
+    return n > 0 ? c->net->ops->copy(c->net->queue, c->range, n) : SPEC_OK;
+}
+
+static spec_status copy_later(copy_list *c, char *to, const char *from, size_t bytes)
+{
+    if (c->n == sizeof c->range / sizeof *c->range) SPEC_TRY(copy_now(c));
+    c->range[c->n++] = (spec_range_copy){ to, from, bytes };
+    return SPEC_OK;
+}
+
+static spec_status copy_pages(copy_list *c, const net_seq *from, const net_seq *to)
+{
+    for (int32_t i = 0; i < c->net->plans.n_kv; i++) {
+        const spec_kv *kv = &c->net->plans.kv[i];
         const size_t n = page_bytes(kv);
         char *halves[] = { kv->k, kv->v };
         for (int32_t p = 0; p < n_pages(from->n_past); p++)
             for (int h = 0; h < 2; h++)
-                SPEC_TRY(net->ops->copy(net->queue, halves[h] + (size_t)to->page[p] * n,
-                                        halves[h] + (size_t)from->page[p] * n, n));
+                SPEC_TRY(copy_later(c, halves[h] + (size_t)to->page[p] * n, halves[h] + (size_t)from->page[p] * n, n));
     }
     return SPEC_OK;
 }
@@ -36,14 +56,15 @@ static spec_status copy_pages(speci_net *net, const net_seq *from, const net_seq
 static spec_status copy_memory(speci_net *net, int32_t from, int32_t to)
 {
     net_seq *f = &net->seqs[from], *t = &net->seqs[to];
+    copy_list c = { .net = net };
     SPEC_TRY(net_zero_begun(net));
     SPEC_TRY(speci_net_flush(net, from));
     for (int32_t i = 0; i < net->plans.n_slot_memory; i++) {
         const net_slot_memory *m = &net->plans.slot_memory[i];
-        SPEC_TRY(net->ops->copy(net->queue, m->base + (size_t)to * m->bytes, m->base + (size_t)from * m->bytes,
-                                m->bytes));
+        SPEC_TRY(copy_later(&c, m->base + (size_t)to * m->bytes, m->base + (size_t)from * m->bytes, m->bytes));
     }
-    SPEC_TRY(copy_pages(net, f, t));
+    SPEC_TRY(copy_pages(&c, f, t));
+    SPEC_TRY(copy_now(&c));
     t->n_past = f->n_past, t->n_recent = f->n_recent, t->parity = f->parity;
     t->n_path = t->n_fed = 0;
     t->broken = t->begun = false;

@@ -209,10 +209,18 @@ void speci_cpu_scratch_give(spec_queue *q, uint8_t *p)
     atomic_store(&q->slot_taken[(size_t)(p - q->scratch) / q->slot_bytes], 0);
 }
 
-static spec_status cpu_copy(spec_queue *q, void *dst, const void *src, size_t bytes)
+static spec_status cpu_transfer(spec_queue *q, void *dst, const void *src, size_t bytes)
 {
     (void)q;
     if (bytes > 0) memmove(dst, src, bytes);
+    return SPEC_OK;
+}
+
+static spec_status cpu_copy(spec_queue *q, const spec_range_copy *range, int32_t n)
+{
+    (void)q;
+    for (int32_t i = 0; i < n; i++)
+        if (range[i].bytes > 0) memcpy(range[i].to, range[i].from, range[i].bytes);
     return SPEC_OK;
 }
 
@@ -298,8 +306,8 @@ const spec_backend_ops speci_cpu_ops = {
     .queue_open = cpu_queue_open,
     .queue_bytes = cpu_queue_bytes,
     .queue_close = cpu_queue_close,
-    .upload = cpu_copy,
-    .download = cpu_copy,
+    .upload = cpu_transfer,
+    .download = cpu_transfer,
     .copy = cpu_copy,
     .zero = cpu_zero,
     .sync = cpu_sync,

@@ -405,51 +405,67 @@ spec_status speci_cuda_download(spec_queue *q, void *dst, const void *src, size_
     return e == cudaSuccess ? SPEC_OK : speci_cuda_status(q->dev, e, "copy from the device");
 }
 
-static spec_status cuda_copy(spec_queue *q, void *dst, const void *src, size_t bytes)
-{
-    SPEC_TRY(cuda_enter(q->dev));
-    const cudaError_t e = cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, q->stream);
-    return e == cudaSuccess ? SPEC_OK : speci_cuda_status(q->dev, e, "copy on the device");
-}
-
-/* What a kernel's parameter holds: a sequence's memory has five ranges a layer, and the device takes 5 us for a call. */
-enum { ZERO_RANGES = 224, ZERO_THREADS = 256, ZERO_BLOCKS = 64 /* of a range at most */ };
-struct zero_ranges {
-    spec_range range[ZERO_RANGES];
+/* Lists travel as a kernel's parameter, as much of them as one holds: a sequence's memory is some hundred ranges, and the device
+ * takes 5 us for a call. */
+enum { LIST_BYTES = 3600, LIST_THREADS = 256, LIST_BLOCKS = 64 /* of a range at most */ };
+template <typename Range> struct range_list {
+    enum { MOST = LIST_BYTES / sizeof(Range) };
+    Range range[MOST];
 };
 
-static __global__ void __launch_bounds__(ZERO_THREADS) zero_kernel(const __grid_constant__ zero_ranges ranges)
+static __device__ __forceinline__ void run_range(const spec_range &r, size_t first, size_t stride)
 {
-    const spec_range r = ranges.range[blockIdx.y];
-    const size_t first = (size_t)blockIdx.x * ZERO_THREADS + threadIdx.x, stride = (size_t)gridDim.x * ZERO_THREADS;
     const size_t units = ((size_t)r.data | r.bytes) % 16 == 0 ? r.bytes / 16 : 0;
     for (size_t i = first; i < units; i += stride) ((uint4 *)r.data)[i] = make_uint4(0, 0, 0, 0);
     for (size_t i = units * 16 + first; i < r.bytes; i += stride) ((char *)r.data)[i] = 0;
 }
-
-static spec_status zero_some(spec_queue *q, const spec_range *range, int32_t n)
+static __device__ __forceinline__ void run_range(const spec_range_copy &r, size_t first, size_t stride)
 {
-    zero_ranges p;
-    size_t most = 0;
-    for (int32_t i = 0; i < n; i++) {
-        p.range[i] = range[i];
-        if (range[i].bytes > most) most = range[i].bytes;
+    const size_t units = ((size_t)r.to | (size_t)r.from | r.bytes) % 16 == 0 ? r.bytes / 16 : 0;
+#pragma unroll 4
+    for (size_t i = first; i < units; i += stride) ((uint4 *)r.to)[i] = ((const uint4 *)r.from)[i];
+    for (size_t i = units * 16 + first; i < r.bytes; i += stride) ((char *)r.to)[i] = ((const char *)r.from)[i];
+}
+
+template <typename Range>
+static __global__ void __launch_bounds__(LIST_THREADS) list_kernel(const __grid_constant__ range_list<Range> list)
+{
+    run_range(list.range[blockIdx.y], (size_t)blockIdx.x * LIST_THREADS + threadIdx.x, (size_t)gridDim.x * LIST_THREADS);
+}
+
+template <typename Range> static spec_status run_list(spec_queue *q, const char *what, const Range *range, int32_t n)
+{
+    constexpr int32_t MOST = range_list<Range>::MOST;
+    for (int32_t i0 = 0; i0 < n; i0 += MOST) {
+        range_list<Range> list;
+        const int32_t now = n - i0 < MOST ? n - i0 : MOST;
+        size_t bytes = 0; /* of the largest */
+        for (int32_t i = 0; i < now; i++) {
+            list.range[i] = range[i0 + i];
+            if (list.range[i].bytes > bytes) bytes = list.range[i].bytes;
+        }
+        const size_t blocks = bytes / (16 * LIST_THREADS) + 1;
+        const dim3 grid((unsigned)(blocks < LIST_BLOCKS ? blocks : (size_t)LIST_BLOCKS), (unsigned)now);
+        list_kernel<<<grid, LIST_THREADS, 0, q->stream>>>(list);
+        SPEC_TRY(cuda_launched(q, what));
     }
-    const size_t blocks = most / (16 * ZERO_THREADS) + 1;
-    const dim3 grid((unsigned)(blocks < ZERO_BLOCKS ? blocks : (size_t)ZERO_BLOCKS), (unsigned)n);
-    zero_kernel<<<grid, ZERO_THREADS, 0, q->stream>>>(p);
-    return cuda_launched(q, "zero");
+    return SPEC_OK;
+}
+
+static spec_status cuda_copy(spec_queue *q, const spec_range_copy *range, int32_t n)
+{
+    SPEC_TRY(cuda_enter(q->dev));
+    if (n != 1) return run_list(q, "copy", range, n);
+    const cudaError_t e = cudaMemcpyAsync(range->to, range->from, range->bytes, cudaMemcpyDeviceToDevice, q->stream);
+    return e == cudaSuccess ? SPEC_OK : speci_cuda_status(q->dev, e, "copy on the device");
 }
 
 static spec_status cuda_zero(spec_queue *q, const spec_range *range, int32_t n)
 {
     SPEC_TRY(cuda_enter(q->dev));
-    if (n == 1) {
-        const cudaError_t e = cudaMemsetAsync(range->data, 0, range->bytes, q->stream);
-        return e == cudaSuccess ? SPEC_OK : speci_cuda_status(q->dev, e, "zero on the device");
-    }
-    for (int32_t i = 0; i < n; i += ZERO_RANGES) SPEC_TRY(zero_some(q, range + i, n - i < ZERO_RANGES ? n - i : (int32_t)ZERO_RANGES));
-    return SPEC_OK;
+    if (n != 1) return run_list(q, "zero", range, n);
+    const cudaError_t e = cudaMemsetAsync(range->data, 0, range->bytes, q->stream);
+    return e == cudaSuccess ? SPEC_OK : speci_cuda_status(q->dev, e, "zero on the device");
 }
 
 static spec_status cuda_sync(spec_queue *q)

@@ -71,10 +71,10 @@ static spec_status count_download(spec_queue *q, void *dst, const void *src, siz
     return end(since, counted.base->download(q, dst, src, bytes));
 }
 
-static spec_status count_copy(spec_queue *q, void *dst, const void *src, size_t bytes)
+static spec_status count_copy(spec_queue *q, const spec_range_copy *range, int32_t n)
 {
     const double since = begin(q);
-    return end(since, counted.base->copy(q, dst, src, bytes));
+    return end(since, counted.base->copy(q, range, n));
 }
 
 static spec_status count_zero(spec_queue *q, const spec_range *range, int32_t n)

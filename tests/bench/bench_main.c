@@ -16,6 +16,7 @@ static const bench_mode modes[] = {
     { "prefill", "tokens per second of prompts of --tokens", bench_prefill, false },
     { "replay", "what absorbing an accepted path adds to a step; replay and joint", bench_replay, false },
     { "sequences", "steps of several sequences at once", bench_sequences, false },
+    { "fork", "a sequence behind --context tokens is copied", bench_fork, false },
     { "rows", "laws, verification and draws over rows of 128k logits (no model)", bench_rows, true },
     { "attention", "attention over trees of --nodes by the order of nodes, beside dense attention (no model)",
       bench_attention, true },
