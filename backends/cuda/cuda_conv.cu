@@ -47,11 +47,7 @@ conv_prefill_kernel(const spec_step_block *step, const spec_conv_args a)
         if (r0 == 0 && BEFORE - 1 - k < a.width - 1) load_channels<T, V>(u[k], in.before(BEFORE - 1 - k, c));
     grid_wait();
     const int row = s.first_row + r0;
-#pragma unroll
-    for (int k = 0; k < BEFORE + CONV_RUN; k++) {
-        if ((k < BEFORE && r0 == 0) || r0 + k - BEFORE >= s.n_row) continue;
-        in.row(u[k], row + k - BEFORE, c);
-    }
+    in.template rows<BEFORE + CONV_RUN>(u, row - BEFORE, r0 == 0 ? BEFORE : 0, s.n_row - r0 + BEFORE, c);
 #pragma unroll
     for (int i = 0; i < CONV_RUN; i++) {
         if (r0 + i >= s.n_row) break;

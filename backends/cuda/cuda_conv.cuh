@@ -115,6 +115,21 @@ template <typename T, int V> struct conv_inputs {
             load_channels<T, V>(u, (const T *)a.u.data + i);
         }
     }
+    /* Of the rows from r to r + N those from `begin` to `end`, rounded: all are on their way before one is. The others stay. */
+    template <int N> __device__ __forceinline__ void rows(float (*u)[V], int r, int begin, int end, int c) const
+    {
+        const bool f32 = a.u.dtype == SPEC_DTYPE_F32;
+        const size_t i = (size_t)r * a.u.ld + c;
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            if (f32 && k >= begin && k < end) load_channels<float, V>(u[k], (const float *)a.u.data + i + (size_t)k * a.u.ld);
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            if (!f32 && k >= begin && k < end) load_channels<T, V>(u[k], (const T *)a.u.data + i + (size_t)k * a.u.ld);
+#pragma unroll
+            for (int v = 0; v < V && f32; v++) u[k][v] = to_f32(from_f32<T>(u[k][v])); /* what is T's stays */
+        }
+    }
     /* Taps that are rows: at[k] >= 0. All are on their way before one is rounded. */
     __device__ __forceinline__ void row_taps(conv_taps<V> &tap, const int at[CONV_WIDTH_MAX], int c) const
     {

@@ -37,7 +37,8 @@ template <typename T> struct prompt_rows {
 template <typename P> struct prompt_column {
     const P *at;
     int32_t ld;
-    __device__ prompt_column(const spec_view &v, int row, int column) : at((const P *)v.data + (int64_t)row * v.ld + column), ld(v.ld) {}
+    __device__ prompt_column(const spec_view &v, int row, int column)
+        : at((const P *)v.data + (int64_t)row * v.ld + column), ld(v.ld) {}
     __device__ P operator[](int row) const { return at[(int64_t)row * ld]; }
     __device__ void advance(int rows) { at += (int64_t)rows * ld; }
 };
