@@ -273,7 +273,8 @@ static spec_status alloc_laws(spec_session *s, const session_plan *p)
     SPEC_TRY(s->ops->alloc(s->dev, &s->grow_base, p->grow_bytes));
     s->grow_bytes = p->grow_bytes;
     (void)carve_growth(&s->grow, p, s->grow_base);
-    return s->ops->zero(s->queue, &(spec_range){ s->grow_base, s->grow_bytes }, 1); /* a tree scored unseen may lack nodes: any token will do */
+    const spec_range all = { s->grow_base, s->grow_bytes };
+    return s->ops->zero(s->queue, &all, 1); /* a tree scored unseen may lack nodes: any token will do */
 }
 
 static spec_status open_nets(spec_session *s, const session_plan *p)

@@ -405,8 +405,8 @@ spec_status speci_cuda_download(spec_queue *q, void *dst, const void *src, size_
     return e == cudaSuccess ? SPEC_OK : speci_cuda_status(q->dev, e, "copy from the device");
 }
 
-/* Lists travel as a kernel's parameter, as much of them as one holds: a sequence's memory is some hundred ranges, and the device
- * takes 5 us for a call. */
+/* Lists travel as a kernel's parameter, as much of one as it holds: a sequence's memory is some hundred ranges, and the device
+ * takes 5 us for a call. A range is written by a row of blocks. */
 enum { LIST_BYTES = 3600, LIST_THREADS = 256, LIST_BLOCKS = 64 /* of a range at most */ };
 template <typename Range> struct range_list {
     enum { MOST = LIST_BYTES / sizeof(Range) };
