@@ -131,10 +131,11 @@ typedef struct cpu_loops {
     void (*conv)(float *y, const float *bias, const float *const *w, const float *const *u, int32_t width, size_t n);
     /* dt = clamp(softplus(in + bias), lo, hi) */
     void (*dt)(float *dt, const float *in, const float *bias, float lo, float hi, size_t n);
-    /* n_row rows of one head: s = exp(dt a) from + dt x b^T, then y = s c unless y is NULL. s is put `to` (`from` itself, or
-     * NULL: nowhere). from, to [n_row][n_state], n_state <= CPU_STATE_MAX */
-    void (*scan)(float *to, const float *from, float *y, const float *x, size_t n_row, size_t n_state, float dt,
-                 const float *a, bool a_per_state, const float *b, const float *c);
+    /* n_row rows: s = exp(dt a) from + dt x b^T, then y = s c unless y is NULL. s is put `to` (`from` itself, or NULL:
+     * nowhere). from, to [n_row][n_state], n_state <= CPU_STATE_MAX. Of one head, dt [1], a [1] or with a_per_state
+     * [n_state]; of `heads` of one row each dt [n_row], a [n_row][n_state] */
+    void (*scan)(float *to, const float *from, float *y, const float *x, size_t n_row, size_t n_state, const float *dt,
+                 const float *a, bool a_per_state, bool heads, const float *b, const float *c);
     /* The windowed scan. decay = exp(dt a) of n tokens: dt, decay [n][CPU_RUN], a [CPU_RUN] */
     void (*decays)(float *decay, const float *dt, const float *a, size_t n);
     /* A path of n tokens: token[j] is where dt and decay [][CPU_RUN] have its j-th. From the last to the first, for
@@ -149,8 +150,8 @@ typedef struct cpu_loops {
                      const float *soon);
     /* n outputs of one head; x [][n_value]. The first n_shared tokens of all of them are the same. */
     void (*recall)(const cpu_recall *r, size_t n, size_t n_shared, const float *x, size_t n_value);
-    /* y = y + d x, gated: y = (y + d x) silu(z) */
-    void (*scan_out)(float *y, float d, const float *x, const float *z, size_t n);
+    /* y = y + d x, gated: y = (y + d x) silu(z). d [1], with `heads` [n] */
+    void (*scan_out)(float *y, const float *d, bool heads, const float *x, const float *z, size_t n);
     /* the largest value, NaN left out; -inf for none */
     float (*max)(const float *v, size_t n);
     /* e[i] = exp((v[i] - m) / t), 0 for NaN; returns the sum. e may be NULL */

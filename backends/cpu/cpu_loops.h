@@ -291,16 +291,16 @@ static inline void update_per_state(float *to, const float *from, float step, co
     for (size_t i = 0; i < n; i++) to[i] = cpu_exp(step * a[i]) * from[i] + dx * b[i];
 }
 
-static void scan(float *to, const float *from, float *y, const float *x, size_t n_row, size_t n_state, float step,
-                 const float *a, bool a_per_state, const float *b, const float *c)
+static void scan(float *to, const float *from, float *y, const float *x, size_t n_row, size_t n_state, const float *dt,
+                 const float *a, bool a_per_state, bool heads, const float *b, const float *c)
 {
-    const float decay = a_per_state ? 0.0f : cpu_exp(step * a[0]);
+    const float decay = a_per_state ? 0.0f : cpu_exp(dt[0] * a[0]);
     float row[CPU_STATE_MAX];
     for (size_t p = 0; p < n_row; p++, from += n_state) {
-        const float dx = step * x[p];
+        const float step = dt[heads ? p : 0], dx = step * x[p];
         if (a_per_state) {
             float *s = to ? to : row;
-            update_per_state(s, from, step, a, dx, b, n_state);
+            update_per_state(s, from, step, heads ? a + p * n_state : a, dx, b, n_state);
             if (y) y[p] = dot(s, c, n_state);
         } else if (!y) {
             (void)update(to, from, decay, dx, b, NULL, n_state);
@@ -313,9 +313,13 @@ static void scan(float *to, const float *from, float *y, const float *x, size_t 
     }
 }
 
-static void scan_out(float *y, float d, const float *x, const float *z, size_t n)
+static void scan_out(float *y, const float *d, bool heads, const float *x, const float *z, size_t n)
 {
-    for (size_t i = 0; i < n; i++) y[i] = y[i] + d * x[i];
+    const float of_all = d[0];
+    if (heads)
+        for (size_t i = 0; i < n; i++) y[i] = y[i] + d[i] * x[i];
+    else
+        for (size_t i = 0; i < n; i++) y[i] = y[i] + of_all * x[i];
     if (z)
         for (size_t i = 0; i < n; i++) y[i] = y[i] * cpu_silu(z[i]);
 }

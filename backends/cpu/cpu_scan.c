@@ -118,7 +118,7 @@ void speci_cpu_scan_store(const scan_part *t, const scan_node *n, float *y, cons
     float z[SCAN_ROWS];
     int32_t col = h * a->head_dim + p;
     if (a->z.data) loops->load(z, cpu_at(&a->z, n->row, col), a->z.dtype, (size_t)count);
-    loops->scan_out(y, a->d[h], x, a->z.data ? z : NULL, (size_t)count);
+    loops->scan_out(y, a->d + h, a->head_dim == 1, x, a->z.data ? z : NULL, (size_t)count);
     loops->store(cpu_at(&a->y, n->row, col), a->y.dtype, y, (size_t)count);
 }
 
@@ -131,9 +131,11 @@ static void absorb(const scan_part *t, float *to, const float *from, const scan_
     _Alignas(64) float b[CPU_STATE_MAX], c[CPU_STATE_MAX]; /* read for every row: a vector of them lies in one line */
     float dt[HEADS_MAX], x[SCAN_ROWS], y[SCAN_ROWS];
     int32_t block_b = -1, block_c = -1, dim = a->head_dim;
+    /* Mamba-1: heads of one channel, all of the part at once. */
+    const bool heads = a->a_per_state && dim == 1 && a->x_rep == 1 && a->b_rep == a->n_head && a->c_rep == a->n_head;
     node_dt(t, n, dt);
     for (int32_t row = t->row0, end = t->row0 + t->n_row; row < end;) {
-        int32_t h = row / dim, p = row % dim, count = cpu_min(dim - p, end - row);
+        int32_t h = row / dim, p = row % dim, count = cpu_min(heads ? SCAN_ROWS : dim - p, end - row);
         if (h / a->b_rep != block_b) speci_cpu_scan_b(t, n, block_b = h / a->b_rep, b);
         if (out && h / a->c_rep != block_c) {
             block_c = h / a->c_rep;
@@ -142,8 +144,8 @@ static void absorb(const scan_part *t, float *to, const float *from, const scan_
         }
         loops->load(x, cpu_item(n->x, a->dtype, (size_t)(h / a->x_rep * dim + p)), a->dtype, (size_t)count);
         const float *decay = a->a + (size_t)h * (a->a_per_state ? (size_t)a->n_state : 1u);
-        loops->scan(to, from, out ? y : NULL, x, (size_t)count, (size_t)a->n_state, dt[h - t->head0], decay,
-                    a->a_per_state != 0, b, c);
+        loops->scan(to, from, out ? y : NULL, x, (size_t)count, (size_t)a->n_state, dt + (h - t->head0), decay,
+                    a->a_per_state != 0, heads, b, c);
         if (out) speci_cpu_scan_store(t, n, y, x, h, p, count);
         from += (size_t)count * (size_t)a->n_state;
         if (to) to += (size_t)count * (size_t)a->n_state;

@@ -41,7 +41,8 @@ void speci_cpu_scan_dt(const scan_part *t, const scan_node *n, int32_t head0, in
 float *speci_cpu_scan_cache_dt(const scan_part *t, int32_t half, int32_t node);
 /* Block `block` of B [n_state], rounded to the type of the cache that replay reads it from. */
 void speci_cpu_scan_b(const scan_part *t, const scan_node *n, int32_t block, float *b);
-/* Out of y = S C: adds D x, applies the gate, stores. `count` rows of head h from channel p on, at most SCAN_ROWS. */
+/* Out of y = S C: adds D x, applies the gate, stores. `count` rows of head h from channel p on, at most
+ * SCAN_ROWS; where heads have one channel, of as many heads. */
 void speci_cpu_scan_store(const scan_part *t, const scan_node *n, float *y, const float *x, int32_t h, int32_t p,
                           int32_t count);
 /* Puts dt and B of new node i where a later replay reads them. A block of B belongs to the task that has its first
