@@ -96,7 +96,8 @@ static spec_status measure_net(spec_session *s, speci_net *net, int32_t seq, int
     return SPEC_OK;
 }
 
-/* Both nets, with a sequence of n_token tokens. */
+/* Both nets, with a sequence of n_token tokens. No level of a draft is as large as a pass that catches up may be: that is
+ * warmed alone. */
 static spec_status measure_nets(spec_session *s, int32_t n_token, spec_tree *tree, spec_cost_profile *out)
 {
     static const int32_t tokens[WARM_LONG] = { 0 };
@@ -105,7 +106,7 @@ static spec_status measure_nets(spec_session *s, int32_t n_token, spec_tree *tre
     const bool drafts = s->draft_net && !s->seqs[seq].no_draft;
     spec_status status = measure_net(s, s->net, seq, s->n_node, tree, out ? &out->target : NULL);
     if (status == SPEC_OK && drafts)
-        status = measure_net(s, s->draft_net, seq, s->draft_node, tree, out ? &out->draft : NULL);
+        status = measure_net(s, s->draft_net, seq, out ? s->n_q + 1 : s->draft_node, tree, out ? &out->draft : NULL);
     (void)spec_sequence_remove(s, seq);
     return status;
 }

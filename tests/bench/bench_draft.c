@@ -20,24 +20,21 @@ typedef struct drafting {
     int32_t drafted;      /* nodes below the root */
 } drafting;
 
-/* Emits one token, whatever was drafted. */
-static spec_status step(drafting *d, const spec_tree *tree)
+/* Emits one token, whatever was drafted and scored. */
+static spec_status emit_token(drafting *d)
 {
     int32_t path[ALGO_MAX_NODE], n_path, next;
     const int32_t root = 0;
-    SPEC_TRY(spec_score(d->s, &d->seq, 1, &tree));
     SPEC_TRY(spec_verify(d->s, d->seq, SPEC_VERIFY_AUTO, path, &n_path, &next));
     return spec_commit(d->s, d->seq, &root, 1, next);
 }
 
 static spec_status plain_step(drafting *d)
 {
-    const int32_t *ids;
-    size_t n;
-    SPEC_TRY(spec_sequence_ids(d->s, d->seq, &ids, &n));
-    int32_t token = ids[n - 1], parent = -1;
-    const spec_tree tree = { .n = 1, .cap = 1, .token = &token, .parent = &parent };
-    return step(d, &tree);
+    int32_t token, parent = -1;
+    spec_tree tree = { .n = 1, .cap = 1, .token = &token, .parent = &parent };
+    SPEC_TRY(bench_score(d->s, d->seq, &tree));
+    return emit_token(d);
 }
 
 static spec_status one(drafting *d, double *ms)
@@ -48,7 +45,8 @@ static spec_status one(drafting *d, double *ms)
     SPEC_TRY(spec_draft(d->s, &d->seq, 1, &tree));
     *ms = speci_now_ms() - start;
     d->drafted = tree->n - 1;
-    return step(d, tree);
+    SPEC_TRY(spec_score(d->s, &d->seq, 1, &tree));
+    return emit_token(d);
 }
 
 static spec_status times(drafting *d)
