@@ -223,7 +223,6 @@ spec_status speci_cuda_check_scan(spec_device *dev, const spec_scan_args *a);
 spec_status speci_cuda_embed(spec_queue *q, const spec_embed_args *a);
 spec_status speci_cuda_norm(spec_queue *q, const spec_norm_args *a);
 spec_status speci_cuda_linear(spec_queue *q, const spec_linear_args *a);
-spec_status speci_cuda_linear_q8(spec_queue *q, const spec_linear_args *a);
 /* Both; false: nothing was launched. */
 bool speci_cuda_embed_norm(spec_queue *q, const spec_embed_args *a, const spec_norm_args *norm, spec_status *status);
 bool speci_cuda_linear_norm(spec_queue *q, const spec_linear_args *a, const spec_norm_args *norm, spec_status *status);

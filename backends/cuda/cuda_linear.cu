@@ -20,290 +20,65 @@
  *
  * Prefill uses cuBLAS (float32 sums, no TF32), then an epilogue over a float32 scratch where there is one to do; what
  * cuBLAS refuses runs through the decode kernels. */
-#include <type_traits>
-
-#include "cuda_linear.cuh"
-
-#ifndef SPEC_CUDA_LINEAR_FMA
-#define SPEC_CUDA_LINEAR_FMA 0
-#endif
+#include "cuda_linear_few.cuh"
 
 /* ------------------------------------------------------------------ 16 bit: matrix instruction --- */
 
-enum {
-    MMA_WARPS = LINEAR_PARTS,
-    MMA_THREADS = MMA_WARPS * 32
-};
+template <typename T> struct few_plain {
+    typedef T type;
 
-/* --- few rows: weights streaming past ---
- * A block makes 16 outputs after 16 (with glu: 16 gates and their ups, MT 2) of NT tiles of 8 rows, a warp their sums for
- * one part of K; these meet in shared memory. Nothing else is shared: each lane reads only the weights that it copied to
- * its warp's ring. What it needs of x for a block of the ring is loaded to registers together with the block, that is
- * DEPTH blocks ahead: loads return in order, and one asked for later would wait for all the weights that were asked for
- * before it. X: how x lies; code for other ways would stand in the way of fetching the code that runs, as would what MORE adds.
- * With BEST each thread keeps the largest of its places of all tiles, and the block's largest go to memory at its end. With
- * CONV a tile's known inputs are on their way while the tile in front is multiplied, and the entities that are no rows are
- * divided among all blocks. */
-enum few_x {
-    X_ANY,  /* rows of any length, anywhere */
-    X_ROWS, /* rows of whole blocks, at multiples of 16 bytes, as in most models */
-    X_TILES /* such rows as tiles (cuda_linear.cuh); y goes to tiles as well where the product behind takes them */
-};
-template <int MT, int NT> struct few_block {
-    enum { CHUNKS = MT == 1 && NT < 4 ? 4 : 2, SIZE = CHUNKS * MT * 2 * 32 /* uint4 */ };
-    /* Blocks go on to their next tile, and read on while they add up. With glu each has one tile, whose sums take the
-     * place of the rings: what is left is L1, which x of 32 rows needs. */
-    enum { STAYS = MT == 1 };
-};
+    /* A lane copies 16 bytes, 8 consecutive k, of rows g and g + 8 of each strip. With glu the strips are gates and their ups. */
+    template <int MT, int CHUNKS> struct reader {
+        enum { SIZE = CHUNKS * MT * 2 * 32, K = CHUNKS * 32 };
+        const T *from[MT * 2];
+        size_t stride; /* from one of the block's tiles to the next */
+        int lane;
+        uint64_t policy;
 
-/* Blocks that a multiprocessor has room for. */
-static constexpr int few_blocks(int nt, int depth) { return nt == 1 && depth == 2 ? 3 : 2; }
-
-template <typename T, int MT, int NT, int DEPTH, few_x X, linear_more MORE>
-static __global__ void __launch_bounds__(MMA_THREADS, few_blocks(NT, DEPTH))
-linear_few_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x, int ld_x, int n_in, int aligned,
-                  linear_out o, linear_extra<MORE> extra)
-{
-    constexpr int CHUNKS = few_block<MT, NT>::CHUNKS, BLOCK = few_block<MT, NT>::SIZE;
-    constexpr int N = NT * 8, LD = MT * 16 + 4, K = CHUNKS * 32;
-    constexpr bool STAYS = few_block<MT, NT>::STAYS, EARLY = MT == 1 && 16 * N <= MMA_THREADS;
-    constexpr bool NORMS = MORE != LINEAR_PLAIN, NEXT = MORE == LINEAR_NORMS && MT == 1; /* of x; behind y */
-    extern __shared__ __align__(16) char dynamic[];
-    __shared__ float factor[N];
-    __shared__ unsigned long long best[MORE == LINEAR_BEST ? 16 * N : 1]; /* by place in a tile: of one thread each */
-    constexpr bool CONV = MORE == LINEAR_CONV;
-    __shared__ __align__(16) char conv_memory[CONV ? sizeof(conv_rows<T, N>) : 16];
-    conv_tiles<T, N> conv = { (conv_rows<T, N> *)conv_memory };
-    const int tid = (int)threadIdx.x, warp = tid / 32, lane = tid % 32, g = lane / 4, t = lane % 4;
-    uint4 *ring = (uint4 *)dynamic + warp * DEPTH * BLOCK + lane;
-
-    if (!extra.late) grid_release();
-    const int row0 = (int)blockIdx.y * N;
-    const bool rows = row0 == 0 || row0 < step->n_row_run; /* the first weights do not wait to be told */
-    const int half = o.n_out / 2, m_end = o.glu ? half : o.n_out, tiles = (m_end + 15) / 16;
-    const int k0 = part_begin(n_in, warp);
-    const int n_block = rows ? (part_begin(n_in, warp + 1) - k0) / K : 0;
-    const size_t stride = (size_t)gridDim.x * 16 * ld_w; /* from one of the block's tiles to the next */
-
-    const uint64_t policy = read_once();
-    const T *from[MT * 2];
+        __device__ __forceinline__ reader(const void *w, int ld_w, int, int half, int k0, int lane_)
+            : stride((size_t)gridDim.y * 16 * ld_w), lane(lane_), policy(read_once())
+        {
 #pragma unroll
-    for (int i = 0; i < MT * 2; i++)
-        from[i] = w + (size_t)((int)blockIdx.x * 16 + g + i % 2 * 8 + i / 2 * half) * ld_w + k0 + t * 8;
-    auto copy_w = [&](int slot, size_t at) {
+            for (int i = 0; i < MT * 2; i++)
+                from[i] = (const T *)w + (size_t)((int)blockIdx.y * 16 + lane / 4 + i % 2 * 8 + i / 2 * half) * ld_w + k0 + lane % 4 * 8;
+        }
+        /* Block `block` of the tile, or of the next one. */
+        __device__ __forceinline__ void copy(uint4 *ring, int block, bool of_next) const
+        {
+            const size_t at = (of_next ? stride : 0) + (size_t)block * K;
 #pragma unroll
-        for (int c = 0; c < CHUNKS; c++)
+            for (int c = 0; c < CHUNKS; c++)
 #pragma unroll
-            for (int i = 0; i < MT * 2; i++) copy16(ring + slot * BLOCK + (c * MT * 2 + i) * 32, from[i] + at + c * 32, policy);
-    };
-    /* One block of the ring on its way at a time: what the kernels in front have still to read would queue behind more. */
-#pragma unroll
-    for (int s = 0; s < DEPTH; s++) {
-        if (s < n_block) copy_w(s, (size_t)s * K);
-        if constexpr (CONV)
-            if (s == DEPTH - 1) conv.ask(extra.conv, extra.first, (int)blockIdx.x, 0);
-        copy_commit();
-        if constexpr (CONV)
-            if (s == 0) conv.find(step, extra.conv, tid);
-        if (s + 1 < DEPTH) copy_wait<0>();
-    }
-    const int n_row = step->n_row_run;
-    if constexpr (CONV) {
-        const int across = (extra.conv.n_channel + MMA_THREADS - 1) / MMA_THREADS;
-#pragma unroll 1
-        for (int i = (int)blockIdx.x; i < across * (CONV_PARTS + 1) * extra.seqs; i += (int)gridDim.x)
-            conv_entity<T, 1>(step, extra.conv, 0, i / across, i % across * MMA_THREADS + tid);
-    }
-    grid_wait();
-    if (row0 >= n_row) return copy_wait<0>();
-
-    constexpr int PITCH = X == X_TILES ? TILE_ROWS : 1; /* from 32 k of a row to the next, in 64 bytes */
-    const T *x_row[NT];
-#pragma unroll
-    for (int n = 0; n < NT; n++) { /* beyond the last row: not stored */
-        const int row = min(row0 + n * 8 + g, n_row - 1);
-        x_row[n] = x + (X == X_TILES ? tile_element(row, k0, n_in) : (size_t)row * ld_x + k0) + t * 8;
-    }
-    uint4 b[DEPTH][CHUNKS][NT];
-    auto load_x = [&](int slot, int block) {
-        const int left = n_in - k0 - t * 8 - block * K; /* columns from here on */
-#pragma unroll
-        for (int n = 0; n < NT; n++)
+                for (int i = 0; i < MT * 2; i++) copy16(ring + (c * MT * 2 + i) * 32 + lane, from[i] + at + c * 32, policy);
+        }
+        template <int NT> __device__ __forceinline__ void multiply(float acc[MT][NT][4], const uint4 *ring, const uint4 b[CHUNKS][NT]) const
+        {
 #pragma unroll
             for (int c = 0; c < CHUNKS; c++) {
-                const T *at = x_row[n] + block * K * PITCH;
-                b[slot][c][n] = X != X_ANY ? ((const uint4 *)at)[c * 4 * PITCH] : load_x8(at, c * 32, left, aligned);
+                uint4 a[MT * 2];
+#pragma unroll
+                for (int i = 0; i < MT * 2; i++) a[i] = ring[(c * MT * 2 + i) * 32 + lane];
+#pragma unroll
+                for (int i = 0; i < MT; i++)
+#pragma unroll
+                    for (int n = 0; n < NT; n++) mma_chunk<T>(acc[i][n], a[2 * i], a[2 * i + 1], b[c][n]);
             }
+        }
+        __device__ __forceinline__ void go_on()
+        {
+#pragma unroll
+            for (int i = 0; i < MT * 2; i++) from[i] += stride;
+        }
     };
-#pragma unroll
-    for (int s = 0; s < DEPTH; s++)
-        if (s < n_block) load_x(s, s);
-    if (extra.late) grid_release();
-    if (NORMS && o.norm.squares) norm_factors<MMA_WARPS, NT == 1 ? 1 : 2>(o.norm, factor, row0, min(N, n_row - row0));
-
-    for (int e = tid; MORE == LINEAR_BEST && e < 16 * N; e += MMA_THREADS) best[e] = 0;
-
-    float *const sums = (float *)((uint4 *)dynamic + (STAYS ? MMA_WARPS * DEPTH * BLOCK : 0)); /* [warps][N][LD] */
-    for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x) {
-        const bool more = tile + (int)gridDim.x < tiles;
-        if constexpr (CONV)
-            if (more) conv.ask(extra.conv, extra.first, tile + (int)gridDim.x, 1);
-        const float next_weight = NEXT && o.next.weight ? o.next.weight[tile * 16 + tid % 16] : 0.0f;
-        float was = 0.0f; /* what is added to, where a thread has one place */
-        if (EARLY && o.add && tid < 16 * N && row0 + tid / 16 < n_row && tile * 16 + tid % 16 < m_end)
-            was = ((const float *)o.y)[(size_t)(row0 + tid / 16) * o.ld_y + tile * 16 + tid % 16];
-        float acc[MT][NT][4];
-#pragma unroll
-        for (int i = 0; i < MT * NT * 4; i++) acc[i / (NT * 4)][i / 4 % NT][i % 4] = 0.0f;
-        for (int block = 0; block < n_block; block += DEPTH) {
-#pragma unroll
-            for (int s = 0; s < DEPTH; s++) {
-                if (block + s < n_block) {
-                    copy_wait<DEPTH - 1>();
-#pragma unroll
-                    for (int c = 0; c < CHUNKS; c++) {
-                        uint4 a[MT * 2];
-#pragma unroll
-                        for (int i = 0; i < MT * 2; i++) a[i] = ring[s * BLOCK + (c * MT * 2 + i) * 32];
-#pragma unroll
-                        for (int i = 0; i < MT; i++)
-#pragma unroll
-                            for (int n = 0; n < NT; n++) mma_chunk<T>(acc[i][n], a[2 * i], a[2 * i + 1], b[s][c][n]);
-                    }
-                    const bool same = block + s + DEPTH < n_block;
-                    if (same || more) { /* the slot's next block, of this tile or the next */
-                        const int next = same ? block + s + DEPTH : s;
-                        copy_w(s, (same ? 0 : stride) + (size_t)next * K);
-                        if (next != block + s) load_x(s, next); /* else the next tile's, which is there */
-                    }
-                }
-                copy_commit();
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < MT * 2; i++) from[i] += stride;
-
-        /* Lane (g, t) holds outputs g and g + 8 of rows 2t and 2t + 1. */
-        constexpr int WARP = N * LD;
-        float *mine = sums + warp * WARP;
-        if constexpr (CONV) { /* what conv.ask has asked for: DEPTH groups of weights or more are behind it, or none at all */
-            if (n_block > 0) copy_wait<DEPTH>();
-            else copy_wait_all();
-        }
-        __syncthreads(); /* the sums of the tile before have been read, or the rings */
-#pragma unroll
-        for (int i = 0; i < MT; i++)
-#pragma unroll
-            for (int n = 0; n < NT; n++)
-#pragma unroll
-                for (int e = 0; e < 4; e++)
-                    mine[(n * 8 + 2 * t + e % 2) * LD + i * 16 + g + e / 2 * 8] = acc[i][n][e];
-        auto half_sum = [&](const float *part) { return part[0] + part[WARP] + part[2 * WARP] + part[3 * WARP]; };
-        auto sum = [&](const float *part) { return half_sum(part) + half_sum(part + 4 * WARP); };
-        if constexpr (CONV) {
-            const int r = tid / 16, m = tile * 16 + tid % 16, c = conv.channel(extra.conv, extra.first, tile);
-            const bool there = tid < 16 * N && r < n_row && m < m_end;
-            auto known = conv.known(extra.conv, tid, there && c >= 0);
-            __syncthreads();
-            float y = 0.0f;
-            if (there) y = o.scale * linear_value(o, m, (o.norm.squares ? factor[r] : 1.0f) * sum(sums + r * LD + tid % 16), 0.0f);
-            if (c >= 0) conv.store(extra.conv, known, c, tid, there, n_row == 1, y);
-            if (there) store_any(o.y, o.y_type, (size_t)r * o.ld_y + m, y);
-            conv.next();
-            continue;
-        }
-        __syncthreads();
-#pragma unroll 1
-        for (int e = tid; e < 16 * N; e += MMA_THREADS) {
-            const int m = tile * 16 + e % 16, r = e / 16;
-            const bool there = row0 + r < n_row && m < m_end;
-            const float *at = sums + r * LD + e % 16, of_row = NORMS && o.norm.squares ? factor[r] : 1.0f;
-            float y = 0.0f;
-            if (there && EARLY) {
-                const float value = linear_value(o, m, of_row * sum(at), of_row * sum(at + (MT - 1) * 16));
-                y = linear_put(o, (size_t)(row0 + r) * o.ld_y + m, value, was);
-            } else if (there) {
-                y = linear_store(o, row0 + r, m, of_row, sum(at), sum(at + (MT - 1) * 16));
-            }
-            if (NORMS) asm volatile("" : "+f"(y)); /* the compiler would copy the way here for products without a norm behind */
-            if (NEXT && o.next.weight) norm_put<T>(o.next, row0 + r, m, y, next_weight, there);
-            if constexpr (X == X_TILES) {
-                if (there && o.arranged) put_arranged<T>(o.arranged, ORDER_TILES, row0 + r, m, m_end, y);
-                if (NEXT && there && o.next.tiles)
-                    put_arranged<T>(o.next.tiles, ORDER_TILES, row0 + r, m, m_end, y * next_weight);
-            }
-            if (MORE == LINEAR_BEST && there) better(&best[e], y, m);
-        }
-    }
-#pragma unroll 1
-    for (int e = tid; MORE == LINEAR_BEST && e < 16 * N; e += MMA_THREADS) {
-        const unsigned long long found = lanes_best<8, 1>(best[e]);
-        if (e % 16 == 0 && row0 + e / 16 < n_row) atomicMax(o.best + row0 + e / 16, found);
-    }
-}
-
-template <typename T, int MT, int NT, int DEPTH, few_x X, linear_more MORE>
-static spec_status launch_few_with(spec_queue *q, const spec_linear_args *a, const linear_out &o, int rows, bool aligned,
-                                   const linear_extra<MORE> &extra = {})
-{
-    auto *kernel = linear_few_kernel<T, MT, NT, DEPTH, X, MORE>;
-    constexpr bool STAYS = few_block<MT, NT>::STAYS;
-    constexpr int RINGS = MMA_WARPS * DEPTH * few_block<MT, NT>::SIZE * 16, SUMS = MMA_WARPS * NT * 8 * (MT * 16 + 4) * 4;
-    const size_t bytes = STAYS ? RINGS + SUMS : RINGS > SUMS ? RINGS : SUMS;
-    (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    const int tiles = cuda_div_up(o.n_out / MT, 16), room = STAYS ? few_blocks(NT, DEPTH) * q->dev->n_sm : tiles;
-    const dim3 grid((unsigned)(tiles < room ? tiles : room), (unsigned)cuda_div_up(rows, NT * 8));
-    return cuda_launch(q, "linear", kernel, grid, dim3(MMA_THREADS), bytes, 1, q->d_step, (const T *)a->w->data, a->w->ld,
-                       (const T *)(X == X_TILES ? q->arranged_in.at : a->x.data), a->x.ld, a->n_in, (int)aligned, o, extra);
-}
-
-template <typename T, int MT, int NT, int DEPTH, few_x X>
-static spec_status launch_few_deep(spec_queue *q, const spec_linear_args *a, const linear_out &o, int rows, bool aligned)
-{
-    if constexpr (MT == 1 && X != X_ANY)
-        if (o.best) return launch_few_with<T, MT, NT, DEPTH, X, LINEAR_BEST>(q, a, o, rows, aligned);
-    if constexpr (std::is_same_v<T, __nv_bfloat16>)
-        if (a->squares || o.next.weight)
-            return launch_few_with<T, MT, NT, DEPTH, X, LINEAR_NORMS>(q, a, o, rows, aligned);
-    return launch_few_with<T, MT, NT, DEPTH, X, LINEAR_PLAIN>(q, a, o, rows, aligned);
-}
-
-/* Copies in flight per warp: three where a part of K is as long as that; for more rows than 8 the registers allow two. */
-static bool is_deep(const spec_linear_args *a) { return cuda_chunks(a->n_in) > 2 * LINEAR_PARTS; }
-static int few_depth(const spec_linear_args *a, int nt) { return nt == 1 && is_deep(a) ? 3 : 2; }
-
-/* Has the operation in front left x as tiles? */
-static bool has_tiles(const spec_queue *q, const spec_linear_args *a)
-{
-    return q->arranged_in.of == a->x.data && q->shape.rows <= TILE_MOST;
-}
-
-template <typename T, int MT, int NT>
-static spec_status launch_few(spec_queue *q, const spec_linear_args *a, const linear_out &o, int rows, bool aligned)
-{
-    constexpr int DEPTH = NT == 1 ? 3 : 2;
-    if (!aligned || a->n_in % CUDA_CHUNK != 0) return launch_few_deep<T, MT, NT, 2, X_ANY>(q, a, o, rows, aligned);
-    const bool deep = few_depth(a, NT) == DEPTH;
-    if constexpr (NT < 4)
-        if (has_tiles(q, a)) {
-            linear_out also = o;
-            if (!o.next.weight) also.arranged = speci_cuda_arranged_for(q, &a->y, o.glu ? o.n_out / 2 : o.n_out, q->arranged_in.at);
-            return deep ? launch_few_deep<T, MT, NT, DEPTH, X_TILES>(q, a, also, rows, aligned)
-                        : launch_few_deep<T, MT, NT, 2, X_TILES>(q, a, also, rows, aligned);
-        }
-    return deep ? launch_few_deep<T, MT, NT, DEPTH, X_ROWS>(q, a, o, rows, aligned)
-                : launch_few_deep<T, MT, NT, 2, X_ROWS>(q, a, o, rows, aligned);
-}
+};
 
 template <typename T>
-static spec_status launch_mma(spec_queue *q, const spec_linear_args *a, const linear_out &o, int rows, bool aligned)
+static spec_status launch_mma(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned)
 {
     if (speci_cuda_is_many(q, a)) return speci_cuda_linear_many(q, a, o, aligned);
     spec_status status = SPEC_OK;
     if (speci_cuda_linear_part(q, a, o, aligned, &status)) return status;
-    if (rows > 16) return o.glu ? launch_few<T, 2, 4>(q, a, o, rows, aligned) : launch_few<T, 1, 4>(q, a, o, rows, aligned);
-    if (rows > 8) return o.glu ? launch_few<T, 2, 2>(q, a, o, rows, aligned) : launch_few<T, 1, 2>(q, a, o, rows, aligned);
-    return o.glu ? launch_few<T, 2, 1>(q, a, o, rows, aligned) : launch_few<T, 1, 1>(q, a, o, rows, aligned);
+    return linear_few<few_plain<T>>(q, a, o, aligned);
 }
 
 /* --------------------------------------------------------------------------- float32: FMA --- */
@@ -476,8 +251,8 @@ static bool linear_blas(spec_queue *q, const spec_linear_args *a, const linear_o
 
 size_t speci_cuda_linear_floats(const spec_linear_args *a, const spec_plan *plan)
 {
-    if (a->w && a->w->q8) return speci_cuda_q8_floats(a, plan);
     if (plan->phase != SPEC_PHASE_PREFILL) return speci_cuda_arranged_floats(a, plan);
+    if (a->w && a->w->q8) return speci_cuda_q8_floats(a, plan);
     if (!a->bias && !a->glu && a->act == SPEC_ACT_NONE) return 0;
     return (size_t)plan->n_row_max * (size_t)a->n_out;
 }
@@ -518,7 +293,7 @@ static bool linear_aligned(const spec_linear_args *a)
 /* Are the kernels those of 16-bit weights, with x as in most models (X_ROWS)? What they do besides they do there. */
 static bool has_whole(const spec_queue *q, const spec_linear_args *a)
 {
-    return !SPEC_CUDA_LINEAR_FMA && q->shape.phase == SPEC_PHASE_DECODE && !a->w->q8 && cuda_size(a->w->dtype) == 2 &&
+    return !SPEC_CUDA_LINEAR_FMA && q->shape.phase == SPEC_PHASE_DECODE && cuda_size(a->w->dtype) == 2 &&
            linear_aligned(a) && a->n_in % CUDA_CHUNK == 0;
 }
 
@@ -537,7 +312,7 @@ uint16_t *speci_cuda_arranged_for(spec_queue *q, const spec_view *y, int n, cons
 {
     const spec_linear_args *const next = q->next;
     const int other = read == q->arranged[0], rows = q->shape.rows;
-    if (!next || !next->w || next->w->q8 || next->x.data != y->data || next->x.ld != y->ld || next->x.dtype != y->dtype ||
+    if (!next || !next->w || next->x.data != y->data || next->x.ld != y->ld || next->x.dtype != y->dtype ||
         next->n_in != n || n % CUDA_CHUNK != 0 || q->arranged_floats[other] < speci_cuda_order_floats(next, q->n_row_run))
         return NULL;
     const bool tiles = rows >= TILE_LEAST && rows <= TILE_MOST && has_whole(q, next);
@@ -549,16 +324,16 @@ uint16_t *speci_cuda_arranged_for(spec_queue *q, const spec_view *y, int n, cons
 static spec_status multiply(spec_queue *q, const spec_linear_args *a, const linear_out &o)
 {
     spec_status status = SPEC_OK;
-    if (a->w->q8) return speci_cuda_linear_q8(q, a);
+    const bool aligned = linear_aligned(a);
+    if (a->w->q8) return speci_cuda_linear_q8(q, a, o, aligned);
     if (q->shape.phase == SPEC_PHASE_PREFILL && linear_blas(q, a, o, &status)) return status;
     const int rows = q->shape.rows;
-    const bool aligned = linear_aligned(a);
     return cuda_by_dtype(a->w->dtype, [&](auto tag) {
         using T = decltype(tag);
         if constexpr (sizeof(T) == 4 || SPEC_CUDA_LINEAR_FMA)
             return o.glu ? launch_fma<T, 2>(q, a, o, rows, aligned) : launch_fma<T, 1>(q, a, o, rows, aligned);
         else
-            return launch_mma<T>(q, a, o, rows, aligned);
+            return launch_mma<T>(q, a, o, aligned);
     });
 }
 
@@ -579,7 +354,7 @@ spec_status speci_cuda_linear(spec_queue *q, const spec_linear_args *a)
 /* The kernel for few rows can do a deferred norm of y. */
 bool speci_cuda_linear_norm(spec_queue *q, const spec_linear_args *a, const spec_norm_args *norm, spec_status *status)
 {
-    if (SPEC_CUDA_LINEAR_FMA || q->shape.phase != SPEC_PHASE_DECODE || q->shape.rows > LINEAR_FEW || !a->w || a->w->q8 ||
+    if (SPEC_CUDA_LINEAR_FMA || q->shape.phase != SPEC_PHASE_DECODE || q->shape.rows > LINEAR_FEW || !a->w ||
         a->x.dtype != SPEC_DTYPE_BF16 || !a->add || !norm_follows(norm, &a->y, a->n_out, a->x.dtype))
         return false;
     if ((*status = cuda_enter_op(q, "linear")) != SPEC_OK || (*status = speci_cuda_check_linear(q->dev, a)) != SPEC_OK ||
@@ -588,26 +363,11 @@ bool speci_cuda_linear_norm(spec_queue *q, const spec_linear_args *a, const spec
     linear_out o = linear_out_of(a);
     o.next = norm_out_of(norm);
     if (has_tiles(q, a)) o.next.tiles = speci_cuda_arranged_for(q, &norm->y, norm->dim, q->arranged_in.at);
-    *status = launch_mma<__nv_bfloat16>(q, a, o, q->shape.rows, linear_aligned(a));
+    *status = multiply(q, a, o);
     return true;
 }
 
 /* --- and the convolution of what it makes --- */
-
-template <typename T, few_x X>
-static spec_status launch_conv(spec_queue *q, const spec_linear_args *a, const linear_extra<LINEAR_CONV> &extra)
-{
-    const int rows = q->shape.rows;
-    const linear_out o = linear_out_of(a);
-    if (rows > 8) return launch_few_with<T, 1, 2, 2, X>(q, a, o, rows, true, extra);
-    return few_depth(a, 1) == 3 ? launch_few_with<T, 1, 1, 3, X>(q, a, o, rows, true, extra)
-                                : launch_few_with<T, 1, 1, 2, X>(q, a, o, rows, true, extra);
-}
-template <typename T>
-static spec_status launch_conv(spec_queue *q, const spec_linear_args *a, const linear_extra<LINEAR_CONV> &extra)
-{
-    return has_tiles(q, a) ? launch_conv<T, X_TILES>(q, a, extra) : launch_conv<T, X_ROWS>(q, a, extra);
-}
 
 /* Are the convolution's inputs whole tiles of y? */
 static bool conv_follows(const spec_linear_args *a, const spec_conv_args *conv, int *first)
@@ -641,6 +401,8 @@ bool speci_cuda_linear_conv(spec_queue *q, const spec_linear_args *a, const spec
     if ((*status = cuda_enter_op(q, "linear")) != SPEC_OK || (*status = speci_cuda_check_linear(q->dev, a)) != SPEC_OK ||
         (*status = speci_cuda_check_conv(q->dev, conv)) != SPEC_OK)
         return true;
-    *status = a->x.dtype == SPEC_DTYPE_BF16 ? launch_conv<__nv_bfloat16>(q, a, extra) : launch_conv<__half>(q, a, extra);
+    if (a->w->q8) *status = speci_cuda_linear_q8_conv(q, a, extra);
+    else if (a->x.dtype == SPEC_DTYPE_BF16) *status = linear_few_conv<few_plain<__nv_bfloat16>>(q, a, extra);
+    else *status = linear_few_conv<few_plain<__half>>(q, a, extra);
     return true;
 }

@@ -7,6 +7,10 @@
 #include "cuda_norm.cuh"
 #include "cuda_rank.cuh"
 
+#ifndef SPEC_CUDA_LINEAR_FMA
+#define SPEC_CUDA_LINEAR_FMA 0 /* 1: decode passes' products of 16-bit types without the matrix instruction */
+#endif
+
 /* What the kernels need beside the operands. */
 struct linear_out {
     void *y;
@@ -142,7 +146,13 @@ static __device__ __forceinline__ void copy16(void *to, const void *from, uint64
                  "l"(policy)
                  : "memory");
 }
-/* The first `bytes` of them, zeros for the rest. */
+/* 8 bytes, which other lanes ask for as well. */
+static __device__ __forceinline__ void copy8(void *to, const void *from)
+{
+    const uint32_t address = (uint32_t)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 8;" ::"r"(address), "l"(from) : "memory");
+}
+/* The first `bytes` of 16, zeros for the rest. */
 static __device__ __forceinline__ void copy_part16(void *to, const void *from, int bytes)
 {
     const uint32_t address = (uint32_t)__cvta_generic_to_shared(to);
@@ -212,6 +222,11 @@ size_t speci_cuda_order_floats(const spec_linear_args *a, int rows);
 /* More than 32 rows of a 16-bit type (cuda_linear_many.cu): whether a product in a decode pass is one, and its launcher. */
 bool speci_cuda_is_many(const spec_queue *q, const spec_linear_args *a);
 spec_status speci_cuda_linear_many(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned);
+
+/* Weights of Q8_0 (cuda_linear_q8.cu): any rows and phase; and a decode pass's product with its convolution. The operations
+ * are checked. */
+spec_status speci_cuda_linear_q8(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned);
+spec_status speci_cuda_linear_q8_conv(spec_queue *q, const spec_linear_args *a, const linear_extra<LINEAR_CONV> &extra);
 
 /* How x lies once more in scratch for the product that reads it: the operation in front writes it so as well
  * (speci_cuda_arranged_for). */

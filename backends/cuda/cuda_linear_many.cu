@@ -268,7 +268,7 @@ static many_way<T> find_way(const spec_queue *q, const spec_linear_args *a, cons
 bool speci_cuda_is_many(const spec_queue *q, const spec_linear_args *a)
 {
     /* The queue was opened for the operation, or it does without scratch. */
-    return cuda_size(a->x.dtype) == 2 && q->shape.rows > LINEAR_FEW &&
+    return cuda_size(a->x.dtype) == 2 && !a->w->q8 && q->shape.rows > LINEAR_FEW &&
            q->linear_floats >= speci_cuda_order_floats(a, q->n_row_run);
 }
 

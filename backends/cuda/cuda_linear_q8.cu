@@ -1,13 +1,12 @@
 /* cuda_linear_q8.cu - products with weights of Q8_0 (layout: cuda_q8.cuh; epilogue: cuda_linear.cuh).
  *
- * Decode. 16 bit: int8 becomes bf16 or f16 in registers, exactly, and W is the wide operand of m16n8k16; the float32
- * sum of a block of 32 is multiplied by the block's scale and added (fmaf) to the sum of the blocks before it. So each
- * output has the very values of its weights. A thread block of 8 warps makes one or two strips of up to 64 rows; warp w takes the
- * w-th eighth of the pieces, and the eight sums are added in the order of the warps. float32, and x whose rows are not
- * 16-byte aligned: a warp an output, fmaf, a shuffle tree. All orders depend on n_in only.
+ * Decode. 16 bit: as weights of 16 bits, for any number of rows (cuda_linear_few.cuh). int8 becomes bf16 or f16 in registers,
+ * exactly; the float32 sum of a block of 32 is multiplied by the block's scale and added (fmaf) to the sum of the blocks
+ * before it. So each output has the very values of its weights. float32: a warp an output, fmaf, a shuffle tree. All orders
+ * depend on n_in only.
  *
  * Prefill: the matrix becomes one of the compute type in scratch (each value rounded once), then the plain product. */
-#include "cuda_linear.cuh"
+#include "cuda_linear_few.cuh"
 #include "cuda_q8.cuh"
 
 /* ------------------------------------------------------------------ 16 bit: matrix instruction --- */
@@ -35,164 +34,80 @@ template <> __device__ __forceinline__ void widen4<__half>(uint32_t out[2], uint
     }
 }
 
-enum { Q8_WARPS = 8 };
+template <typename T> struct few_q8 {
+    typedef T type;
 
-/* A lane's part of a piece. */
-struct q8_lane {
-    uint4 q[2]; /* rows g, g + 8: 8 values of either block */
-    uint2 scale; /* row g: both blocks; row g + 8 */
-};
+    /* A lane copies its values of each piece, of rows g and g + 8 and both blocks, and, as do the other lanes of these rows, the
+     * four scales. In the ring a piece has two times [lanes] 16 bytes, then [lanes] 8. */
+    template <int MT, int CHUNKS> struct reader {
+        enum { PIECES = CHUNKS / 2, PIECE = 2 * 32 + 16, SIZE = PIECES * MT * PIECE };
+        static_assert(CHUNKS % 2 == 0 && CUDA_CHUNK % Q8_PIECE == 0, "parts of K are whole pieces");
+        const char *from[MT];
+        size_t stride; /* from one of the block's tiles to the next */
+        int lane;
+        uint64_t policy;
 
-static __device__ __forceinline__ q8_lane load_lane(const q8_piece *p, int lane)
-{
-    q8_lane v;
-    v.q[0] = load_weight16(p->q[0][lane]);
-    v.q[1] = load_weight16(p->q[1][lane]);
-    v.scale = __ldg((const uint2 *)p->scale[lane / 4]);
-    return v;
-}
-
-/* The lane's parts of pieces c .. of each strip; zero from c_end on. */
-template <int UNROLL, int MT>
-static __device__ __forceinline__ void load_pieces(q8_lane v[UNROLL][MT], const q8_piece *const strip[MT], int c,
-                                                   int c_end, int lane)
-{
+        __device__ __forceinline__ reader(const void *w, int, int n_in, int, int k0, int lane_) : lane(lane_), policy(read_once())
+        {
+            const q8_shape shape = { 0, n_in, 0 };
+            const int n_piece = shape.n_piece();
+            stride = (size_t)gridDim.y * MT * n_piece * sizeof(q8_piece);
 #pragma unroll
-    for (int u = 0; u < UNROLL; u++)
-#pragma unroll
-        for (int i = 0; i < MT; i++) {
-            v[u][i] = {};
-            if (c + u < c_end) v[u][i] = load_lane(strip[i] + c + u, lane);
+            for (int i = 0; i < MT; i++)
+                from[i] = (const char *)((const q8_piece *)w + ((size_t)blockIdx.y * MT + i) * n_piece + k0 / Q8_PIECE);
         }
-}
-
-/* acc[n] += the piece's block b times columns k .. k + 31 of NT x 8 rows */
-template <typename T, int NT>
-static __device__ __forceinline__ void add_block(float acc[NT][4], const q8_lane &v, int b, const uint4 x[NT])
-{
-    uint32_t w[2][4];
+        __device__ __forceinline__ void copy(uint4 *ring, int block, bool of_next) const
+        {
+            const size_t at = (of_next ? stride : 0) + (size_t)block * PIECES * sizeof(q8_piece);
 #pragma unroll
-    for (int j = 0; j < 2; j++) {
-        widen4<T>(w[j], b == 0 ? v.q[j].x : v.q[j].z);
-        widen4<T>(w[j] + 2, b == 0 ? v.q[j].y : v.q[j].w);
-    }
-    const float2 low = unpack2<__half>(v.scale.x), high = unpack2<__half>(v.scale.y);
-    const float scale[2] = { b == 0 ? low.x : low.y, b == 0 ? high.x : high.y };
+            for (int p = 0; p < PIECES; p++)
 #pragma unroll
-    for (int n = 0; n < NT; n++) {
-        float sum[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
-        mma16816<T>(sum, w[0][0], w[1][0], w[0][1], w[1][1], x[n].x, x[n].y);
-        mma16816<T>(sum, w[0][2], w[1][2], w[0][3], w[1][3], x[n].z, x[n].w);
-#pragma unroll
-        for (int e = 0; e < 4; e++) acc[n][e] = fmaf(scale[e / 2], sum[e], acc[n][e]);
-    }
-}
-
-/* MT strips (with glu 2: gates and ups), NT tiles of 8 rows. */
-template <typename T, int MT, int NT>
-static __global__ void __launch_bounds__(Q8_WARPS * 32, NT == 1 && MT == 1 ? 4 : 1)
-linear_q8_kernel(const spec_step_block *step, const q8_piece *__restrict__ w, q8_shape shape, const T *__restrict__ x,
-                 int ld_x, linear_out o)
-{
-    constexpr int UNROLL = NT == 1 ? 2 : 1; /* pieces in flight together; more of them cost resident blocks */
-    __shared__ float part[Q8_WARPS][MT * Q8_STRIP][8 + 1], factor[NT * 8];
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const int n_piece = shape.n_piece(), strip0 = (int)blockIdx.x * MT, n_strip = shape.n_strip();
-    const int c_begin = (int)((long long)n_piece * warp / Q8_WARPS);
-    const int c_end = (int)((long long)n_piece * (warp + 1) / Q8_WARPS);
-
-    grid_release();
-    const q8_piece *strip[MT];
-#pragma unroll
-    for (int i = 0; i < MT; i++)
-        strip[i] = w + (size_t)(strip0 + i < n_strip ? strip0 + i : strip0) * n_piece; /* repeated: not stored */
-    q8_lane v[UNROLL][MT];
-    load_pieces<UNROLL, MT>(v, strip, c_begin, c_end, lane);
-    grid_wait();
-    const int n_row = step->n_row_run;
-    const int row0 = (int)blockIdx.y * NT * 8;
-    if (row0 >= n_row) return;
-    const T *x_row[NT];
-#pragma unroll
-    for (int n = 0; n < NT; n++) {
-        int r = row0 + n * 8 + g;
-        if (r >= n_row) r = n_row - 1; /* a column of the product that is not stored */
-        x_row[n] = x + (size_t)r * ld_x;
-    }
-
-    float acc[MT][NT][4];
-#pragma unroll
-    for (int i = 0; i < MT; i++)
-#pragma unroll
-        for (int n = 0; n < NT; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) acc[i][n][e] = 0.0f;
-
-    for (int c = c_begin; c < c_end; c += UNROLL) {
-        if (c > c_begin) load_pieces<UNROLL, MT>(v, strip, c, c_end, lane);
-#pragma unroll
-        for (int u = 0; u < UNROLL; u++) {
-            if (c + u >= c_end) break;
-#pragma unroll
-            for (int b = 0; b < 2; b++) {
-                const int k = (c + u) * Q8_PIECE + b * SPEC_Q8_BLOCK + t * 8;
-                uint4 in[NT];
-#pragma unroll
-                for (int n = 0; n < NT; n++) {
-                    in[n] = make_uint4(0, 0, 0, 0);
-                    if (k < shape.n_in) in[n] = *(const uint4 *)(x_row[n] + k);
+                for (int i = 0; i < MT; i++) {
+                    uint4 *const to = ring + (p * MT + i) * PIECE;
+                    const q8_piece *const piece = (const q8_piece *)(from[i] + at) + p;
+                    copy16(to + lane, piece->q[0][lane], policy);
+                    copy16(to + 32 + lane, piece->q[1][lane], policy);
+                    copy8((uint2 *)(to + 64) + lane, piece->scale[lane / 4]);
                 }
+        }
+        template <int NT> __device__ __forceinline__ void multiply(float acc[MT][NT][4], const uint4 *ring, const uint4 x[CHUNKS][NT]) const
+        {
 #pragma unroll
-                for (int i = 0; i < MT; i++) add_block<T, NT>(acc[i], v[u][i], b, in);
+            for (int p = 0; p < PIECES; p++)
+#pragma unroll
+                for (int i = 0; i < MT; i++) {
+                    const uint4 *const at = ring + (p * MT + i) * PIECE, upper = at[lane], lower = at[32 + lane];
+                    const uint2 scales = ((const uint2 *)(at + 64))[lane];
+                    const float2 s = unpack2<__half>(scales.x), s8 = unpack2<__half>(scales.y);
+                    add_block<NT>(acc[i], upper.x, upper.y, lower.x, lower.y, s.x, s8.x, x[2 * p]);
+                    add_block<NT>(acc[i], upper.z, upper.w, lower.z, lower.w, s.y, s8.y, x[2 * p + 1]);
+                }
+        }
+        __device__ __forceinline__ void go_on()
+        {
+#pragma unroll
+            for (int i = 0; i < MT; i++) from[i] += stride;
+        }
+
+    private:
+        /* 8 values of row g (a) and of row g + 8 (b), and the scales of their blocks. */
+        template <int NT>
+        static __device__ __forceinline__ void add_block(float acc[NT][4], uint32_t a0, uint32_t a1, uint32_t b0, uint32_t b1,
+                                                         float scale_a, float scale_b, const uint4 x[NT])
+        {
+            uint32_t a[4], b[4];
+            widen4<T>(a, a0), widen4<T>(a + 2, a1), widen4<T>(b, b0), widen4<T>(b + 2, b1);
+            const uint4 wide_a = make_uint4(a[0], a[1], a[2], a[3]), wide_b = make_uint4(b[0], b[1], b[2], b[3]);
+#pragma unroll
+            for (int n = 0; n < NT; n++) {
+                float sum[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+                mma_chunk<T>(sum, wide_a, wide_b, x[n]);
+#pragma unroll
+                for (int e = 0; e < 4; e++) acc[n][e] = fmaf(e < 2 ? scale_a : scale_b, sum[e], acc[n][e]);
             }
         }
-    }
-
-    if (o.norm.squares) norm_factors<Q8_WARPS, 1>(o.norm, factor, row0, min(NT * 8, n_row - row0));
-    /* Lane (g, t) holds outputs g and g + 8 of rows 2t and 2t + 1. The warps' sums in their order, 8 rows a time. */
-    const int first = (o.glu ? strip0 / 2 : strip0) * Q8_STRIP, m_end = o.glu ? o.n_out / 2 : o.n_out;
-    const int n_m = o.glu ? Q8_STRIP : MT * Q8_STRIP;
-#pragma unroll
-    for (int n = 0; n < NT; n++) {
-        if (row0 + n * 8 >= n_row) break;
-        if (n > 0) __syncthreads();
-#pragma unroll
-        for (int i = 0; i < MT; i++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) part[warp][i * Q8_STRIP + g + e / 2 * 8][2 * t + e % 2] = acc[i][n][e];
-        __syncthreads();
-        const int m = (int)threadIdx.x % n_m, col = (int)threadIdx.x / n_m, r = row0 + n * 8 + col;
-        if (col < 8 && r < n_row && first + m < m_end) {
-            float sum = part[0][m][col], up = 0.0f;
-#pragma unroll
-            for (int v = 1; v < Q8_WARPS; v++) sum = sum + part[v][m][col];
-            if (MT == 2 && o.glu) {
-                up = part[0][(MT - 1) * Q8_STRIP + m][col];
-#pragma unroll
-                for (int v = 1; v < Q8_WARPS; v++) up = up + part[v][(MT - 1) * Q8_STRIP + m][col];
-            }
-            linear_store(o, r, first + m, o.norm.squares ? factor[n * 8 + col] : 1.0f, sum, up);
-        }
-    }
-}
-
-template <typename T, int MT, int NT>
-static spec_status launch_tile(spec_queue *q, const spec_linear_args *a, int rows)
-{
-    const q8_shape shape = q8_shape_of(a->w);
-    const dim3 grid((unsigned)cuda_div_up(shape.n_strip(), MT), (unsigned)cuda_div_up(rows, NT * 8));
-    return cuda_launch(q, "linear q8", linear_q8_kernel<T, MT, NT>, grid, dim3(Q8_WARPS * 32), 0, 1, q->d_step,
-                       (const q8_piece *)a->w->data, shape, (const T *)a->x.data, a->x.ld, linear_out_of(a));
-}
-
-template <typename T, int MT>
-static spec_status launch_mma(spec_queue *q, const spec_linear_args *a, int rows)
-{
-    if (rows <= 8) return launch_tile<T, MT, 1>(q, a, rows);
-    if (rows <= 16) return launch_tile<T, MT, 2>(q, a, rows);
-    if (rows <= 32) return launch_tile<T, MT, 4>(q, a, rows);
-    return launch_tile<T, MT, 8>(q, a, rows);
-}
+    };
+};
 
 /* ----------------------------------------------------------------------------------- FMA --- */
 
@@ -312,19 +227,19 @@ static spec_status prefill(spec_queue *q, const spec_linear_args *a)
 
 /* ------------------------------------------------------------------------------- launcher --- */
 
-/* The operation is checked. */
-spec_status speci_cuda_linear_q8(spec_queue *q, const spec_linear_args *a)
+spec_status speci_cuda_linear_q8(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned)
 {
-    const int rows = q->shape.rows;
     const bool room = q->linear_floats >= prefill_floats(a, q->n_row_run); /* the queue was opened for the operation */
     if (q->shape.phase == SPEC_PHASE_PREFILL && room) return prefill(q, a);
-    /* Two strips a block halve the reading of x; one keeps small matrices spread over the device. */
-    const bool wide = a->glu || (rows > 16 && a->n_out >= 32 * 2 * q->dev->n_sm);
-    const bool vectors = cuda_aligned(a->x.data, 16) && a->x.ld % 8 == 0;
     return cuda_by_dtype(a->w->dtype, [&](auto t) {
         using T = decltype(t);
-        if constexpr (sizeof(T) == 2)
-            if (vectors) return wide ? launch_mma<T, 2>(q, a, rows) : launch_mma<T, 1>(q, a, rows);
-        return launch_fma<T>(q, a, rows);
+        if constexpr (sizeof(T) == 4 || SPEC_CUDA_LINEAR_FMA) return launch_fma<T>(q, a, q->shape.rows);
+        else return linear_few<few_q8<T>>(q, a, o, aligned);
     });
+}
+
+spec_status speci_cuda_linear_q8_conv(spec_queue *q, const spec_linear_args *a, const linear_extra<LINEAR_CONV> &extra)
+{
+    return a->x.dtype == SPEC_DTYPE_BF16 ? linear_few_conv<few_q8<__nv_bfloat16>>(q, a, extra)
+                                         : linear_few_conv<few_q8<__half>>(q, a, extra);
 }

@@ -2,8 +2,8 @@
  *
  * Strips of 16 outputs (with glu a strip of gates, then the strip of their ups, and so on), each cut into pieces of 64
  * inputs, two blocks, one after the other. A piece is what a warp multiplies: its lane (g = lane / 4, t = lane % 4)
- * takes of the rows g and g + 8, and of either block, the values 8t .. 8t + 7. Outputs and inputs beyond the matrix are
- * zero. */
+ * takes of the rows g and g + 8, and of either block, the values 8t .. 8t + 7. Outputs and inputs beyond the matrix, up to
+ * a whole strip and CUDA_CHUNK inputs, are zero. */
 #ifndef SPEC_CUDA_Q8_CUH
 #define SPEC_CUDA_Q8_CUH
 
@@ -25,7 +25,7 @@ struct q8_shape {
         const int n = glu ? n_out / 2 : n_out, strips = (n + Q8_STRIP - 1) / Q8_STRIP;
         return glu ? 2 * strips : strips;
     }
-    __host__ __device__ int n_piece() const { return (n_in + Q8_PIECE - 1) / Q8_PIECE; }
+    __host__ __device__ int n_piece() const { return (n_in + CUDA_CHUNK - 1) / CUDA_CHUNK * (CUDA_CHUNK / Q8_PIECE); }
     __host__ __device__ int strip(int row) const
     {
         const int half = n_out / 2;
