@@ -10,9 +10,10 @@
  *            work changes a bit.
  *            Which k a lane's registers stand for is free as long as W and x agree: each lane takes 16 bytes, that is 8
  *            consecutive k, and these make two instructions.
- *            Three kernels: for up to 32 rows, for more (cuda_linear_many.cu), and for 17 to 32 rows of wide matrices
- *            (cuda_linear_part.cu). All begin to copy weights to shared memory before they wait for x, hence while the
- *            operations before them still run: that hides their latency.
+ *            Three kernels: for up to 32 rows (cuda_linear_few.cuh), for more (cuda_linear_many.cuh), and for 17 to 32 rows
+ *            of wide matrices (cuda_linear_part.cu); the first two take weights of Q8_0 too (cuda_linear_q8.cu). All begin to
+ *            copy weights to shared memory before they wait for x, hence while the operations before them still run: that
+ *            hides their latency.
  *            The first of them also makes what comes next, where that takes no more than its outputs: the terms of a
  *            deferred norm (cuda_norm.cuh), and up to 16 rows a convolution (cuda_conv.cuh).
  *   float32  One warp per output (two with glu), lanes stride K by 4 elements, fmaf, and a shuffle tree.
@@ -40,7 +41,8 @@ template <typename T> struct few_plain {
         {
 #pragma unroll
             for (int i = 0; i < MT * 2; i++)
-                from[i] = (const T *)w + (size_t)((int)blockIdx.y * 16 + lane / 4 + i % 2 * 8 + i / 2 * half) * ld_w + k0 + lane % 4 * 8;
+                from[i] = (const T *)w + (size_t)((int)blockIdx.y * 16 + lane / 4 + i % 2 * 8 + i / 2 * half) * ld_w + k0 +
+                          lane % 4 * 8;
         }
         /* Block `block` of the tile, or of the next one. */
         __device__ __forceinline__ void copy(uint4 *ring, int block, bool of_next) const
@@ -51,7 +53,8 @@ template <typename T> struct few_plain {
 #pragma unroll
                 for (int i = 0; i < MT * 2; i++) copy16(ring + (c * MT * 2 + i) * 32 + lane, from[i] + at + c * 32, policy);
         }
-        template <int NT> __device__ __forceinline__ void multiply(float acc[MT][NT][4], const uint4 *ring, const uint4 b[CHUNKS][NT]) const
+        template <int NT>
+        __device__ __forceinline__ void multiply(float acc[MT][NT][4], const uint4 *ring, const uint4 b[CHUNKS][NT]) const
         {
 #pragma unroll
             for (int c = 0; c < CHUNKS; c++) {
@@ -315,7 +318,7 @@ uint16_t *speci_cuda_arranged_for(spec_queue *q, const spec_view *y, int n, cons
     if (!next || !next->w || next->x.data != y->data || next->x.ld != y->ld || next->x.dtype != y->dtype ||
         next->n_in != n || n % CUDA_CHUNK != 0 || q->arranged_floats[other] < speci_cuda_order_floats(next, q->n_row_run))
         return NULL;
-    const bool tiles = rows >= TILE_LEAST && rows <= TILE_MOST && has_whole(q, next);
+    const bool tiles = rows >= TILE_LEAST && rows <= TILE_MOST && has_whole(q, next) && !speci_cuda_is_part(q, next, true);
     if (!tiles && (q->shape.phase != SPEC_PHASE_DECODE || !speci_cuda_is_many(q, next))) return NULL;
     q->arranged_out.of = y->data, q->arranged_out.at = q->arranged[other];
     return q->arranged_out.at;

@@ -146,11 +146,16 @@ static __device__ __forceinline__ void copy16(void *to, const void *from, uint64
                  "l"(policy)
                  : "memory");
 }
-/* 8 bytes, which other lanes ask for as well. */
+/* 8 bytes, and 4, which other lanes ask for as well. */
 static __device__ __forceinline__ void copy8(void *to, const void *from)
 {
     const uint32_t address = (uint32_t)__cvta_generic_to_shared(to);
     asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 8;" ::"r"(address), "l"(from) : "memory");
+}
+static __device__ __forceinline__ void copy4(void *to, const void *from)
+{
+    const uint32_t address = (uint32_t)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 4;" ::"r"(address), "l"(from) : "memory");
 }
 /* The first `bytes` of 16, zeros for the rest. */
 static __device__ __forceinline__ void copy_part16(void *to, const void *from, int bytes)
@@ -213,15 +218,20 @@ static __device__ __forceinline__ void mma_chunk(float acc[4], const uint4 &a0, 
     mma16816<T>(acc, a0.z, a1.z, a0.w, a1.w, b.z, b.w);
 }
 
-/* 17 to 32 rows of a 16-bit type where the matrix is wide (cuda_linear_part.cu); false: nothing was launched. */
+/* 17 to 32 rows of a 16-bit type where the matrix is wide (cuda_linear_part.cu): whether a product in a decode pass is one, and
+ * its launcher; false: nothing was launched. */
+bool speci_cuda_is_part(const spec_queue *q, const spec_linear_args *a, bool aligned);
 bool speci_cuda_linear_part(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned, spec_status *status);
 
 /* Floats of x in the order that a product of so many rows reads. */
 size_t speci_cuda_order_floats(const spec_linear_args *a, int rows);
 
-/* More than 32 rows of a 16-bit type (cuda_linear_many.cu): whether a product in a decode pass is one, and its launcher. */
+/* More than 32 rows of a 16-bit type (cuda_linear_many.cuh): whether a product in a decode pass is one, and its launchers; slabs:
+ * x in the order in which it is read, as the operation in front has left it, or as a kernel writes it now. */
 bool speci_cuda_is_many(const spec_queue *q, const spec_linear_args *a);
 spec_status speci_cuda_linear_many(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned);
+spec_status speci_cuda_linear_many_q8(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned);
+spec_status speci_cuda_slabs_of(spec_queue *q, const spec_linear_args *a, bool aligned, const uint16_t **slabs);
 
 /* Weights of Q8_0 (cuda_linear_q8.cu): any rows and phase; and a decode pass's product with its convolution. The operations
  * are checked. */
@@ -233,9 +243,9 @@ spec_status speci_cuda_linear_q8_conv(spec_queue *q, const spec_linear_args *a, 
 enum linear_order { ORDER_ROWS /* not at all */, ORDER_TILES, ORDER_SLABS };
 static inline linear_order linear_order_of(const spec_queue *q) { return q->shape.rows > LINEAR_FEW ? ORDER_SLABS : ORDER_TILES; }
 
-/* Up to 16 rows: tiles of 8 rows and 32 k, 64 bytes of each row after the other, since a load of a lane's 16 bytes each then
+/* Up to 32 rows: tiles of 8 rows and 32 k, 64 bytes of each row after the other, since a load of a lane's 16 bytes each then
  * touches 4 whole lines, not 8 halves; how many lines loads touch is what they cost. */
-enum { TILE_LEAST = 5, TILE_MOST = 16 /* rows */, TILE_ROWS = 8 };
+enum { TILE_LEAST = 5, TILE_MOST = LINEAR_FEW /* rows */, TILE_ROWS = 8 };
 static __device__ __forceinline__ size_t tile_element(int row, int k, int n_in)
 {
     const size_t tile = (size_t)(row / TILE_ROWS) * (n_in / 32) + k / 32;

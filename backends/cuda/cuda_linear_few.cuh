@@ -232,9 +232,10 @@ static spec_status launch_few_deep(spec_queue *q, const spec_linear_args *a, con
     return launch_few_with<W, MT, NT, DEPTH, X, LINEAR_PLAIN>(q, a, o, rows, aligned);
 }
 
-/* Copies in flight per warp: three where a part of K is as long as that; for more rows than 8 the registers allow two. */
+/* Copies in flight per warp: three where a part of K is as long as that (of Q8_0 with glu two are faster, measured); for more
+ * rows than 8 the registers allow two. */
 static bool is_deep(const spec_linear_args *a) { return cuda_chunks(a->n_in) > 2 * LINEAR_PARTS; }
-static int few_depth(const spec_linear_args *a, int nt) { return nt == 1 && is_deep(a) ? 3 : 2; }
+static int few_depth(const spec_linear_args *a, int nt) { return nt == 1 && is_deep(a) && !(a->w->q8 && a->glu) ? 3 : 2; }
 
 /* Has the operation in front left x as tiles? */
 static bool has_tiles(const spec_queue *q, const spec_linear_args *a)
@@ -248,13 +249,12 @@ static spec_status launch_few(spec_queue *q, const spec_linear_args *a, const li
     constexpr int DEPTH = NT == 1 ? 3 : 2;
     if (!aligned || a->n_in % CUDA_CHUNK != 0) return launch_few_deep<W, MT, NT, 2, X_ANY>(q, a, o, rows, aligned);
     const bool deep = few_depth(a, NT) == DEPTH;
-    if constexpr (NT < 4)
-        if (has_tiles(q, a)) {
-            linear_out also = o;
-            if (!o.next.weight) also.arranged = speci_cuda_arranged_for(q, &a->y, o.glu ? o.n_out / 2 : o.n_out, q->arranged_in.at);
-            return deep ? launch_few_deep<W, MT, NT, DEPTH, X_TILES>(q, a, also, rows, aligned)
-                        : launch_few_deep<W, MT, NT, 2, X_TILES>(q, a, also, rows, aligned);
-        }
+    if (has_tiles(q, a)) {
+        linear_out also = o;
+        if (!o.next.weight) also.arranged = speci_cuda_arranged_for(q, &a->y, o.glu ? o.n_out / 2 : o.n_out, q->arranged_in.at);
+        return deep ? launch_few_deep<W, MT, NT, DEPTH, X_TILES>(q, a, also, rows, aligned)
+                    : launch_few_deep<W, MT, NT, 2, X_TILES>(q, a, also, rows, aligned);
+    }
     return deep ? launch_few_deep<W, MT, NT, DEPTH, X_ROWS>(q, a, o, rows, aligned)
                 : launch_few_deep<W, MT, NT, 2, X_ROWS>(q, a, o, rows, aligned);
 }

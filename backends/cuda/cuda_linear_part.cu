@@ -1,7 +1,7 @@
 /* cuda_linear_part.cu - products of 16-bit weights and 17 to 32 rows where both sides are wide: a block has one part of K and
  * keeps x of it in shared memory.
  *
- * A block of linear_few_kernel (cuda_linear.cu) reads all of x for every 16 outputs: with 32 rows twice as many bytes as of
+ * A block of linear_few_kernel (cuda_linear_few.cuh) reads all of x for every 16 outputs: with 32 rows twice as many bytes as of
  * weights, and level 2 gives no more. Here the 8 blocks of a cluster have the 8 parts of K, and go from tile to tile of 128
  * outputs; x is read once. Weights are the operand that the instruction takes from registers: a lane reads only what it
  * copied itself to its warp's ring, which goes on over the ends of tiles.
@@ -172,27 +172,41 @@ linear_part_kernel(const spec_step_block *step, const T *w, int ld_w, const T *x
     }
 }
 
-template <typename T, bool BEST>
-static bool linear_part(spec_queue *q, const spec_linear_args *a, const linear_out &o, spec_status *status)
+/* Clusters that are at home at once, each going from tile to tile. */
+template <typename T, bool BEST> static int part_clusters(const spec_queue *q, int n_in)
 {
     auto *kernel = linear_part_kernel<T, BEST>;
-    const int bytes = part_bytes(a->n_in);
+    const int bytes = part_bytes(n_in);
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    const int at_once = clusters_at_once(q, kernel, LINEAR_PARTS, PART_THREADS, bytes);
-    const int tiles = cuda_div_up(o.n_out, PART_OUTPUTS), turns = cuda_div_up(tiles, at_once);
-    if (tiles * 3 < turns * at_once * 2) return false; /* too much of the device would idle in the last turn */
+    return clusters_at_once(q, kernel, LINEAR_PARTS, PART_THREADS, bytes);
+}
+
+bool speci_cuda_is_part(const spec_queue *q, const spec_linear_args *a, bool aligned)
+{
+    if (q->shape.rows > PART_ROWS || q->shape.rows <= PART_ROWS / 2 || !aligned || cuda_size(a->w->dtype) != 2 || a->w->q8 ||
+        a->n_in % CUDA_CHUNK != 0 || a->n_in < PART_LEAST || a->n_in > PART_MOST || a->squares)
+        return false;
+    const int at_once = part_clusters<__nv_bfloat16, false>(q, a->n_in); /* all types alike */
+    const int tiles = cuda_div_up(a->n_out, PART_OUTPUTS), turns = cuda_div_up(tiles, at_once);
+    return tiles * 3 >= turns * at_once * 2; /* else too much of the device would idle in the last turn */
+}
+
+template <typename T, bool BEST>
+static spec_status linear_part(spec_queue *q, const spec_linear_args *a, const linear_out &o)
+{
+    const int tiles = cuda_div_up(o.n_out, PART_OUTPUTS), at_once = part_clusters<T, BEST>(q, a->n_in);
     const int clusters = tiles < at_once ? tiles : at_once;
-    *status = cuda_launch(q, "linear", kernel, dim3((unsigned)(clusters * LINEAR_PARTS)), dim3(PART_THREADS), (size_t)bytes,
-                          LINEAR_PARTS, q->d_step, (const T *)a->w->data, a->w->ld, (const T *)a->x.data, a->x.ld, a->n_in, o);
-    return true;
+    return cuda_launch(q, "linear", linear_part_kernel<T, BEST>, dim3((unsigned)(clusters * LINEAR_PARTS)), dim3(PART_THREADS),
+                       (size_t)part_bytes(a->n_in), LINEAR_PARTS, q->d_step, (const T *)a->w->data, a->w->ld,
+                       (const T *)a->x.data, a->x.ld, a->n_in, o);
 }
 
 bool speci_cuda_linear_part(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned, spec_status *status)
 {
-    if (q->shape.rows > PART_ROWS || q->shape.rows <= PART_ROWS / 2 || !aligned || a->n_in % CUDA_CHUNK != 0 ||
-        a->n_in < PART_LEAST || a->n_in > PART_MOST || a->squares || o.next.weight)
-        return false;
+    if (o.next.weight || !speci_cuda_is_part(q, a, aligned)) return false;
     if (a->w->dtype == SPEC_DTYPE_F16)
-        return o.best ? linear_part<__half, true>(q, a, o, status) : linear_part<__half, false>(q, a, o, status);
-    return o.best ? linear_part<__nv_bfloat16, true>(q, a, o, status) : linear_part<__nv_bfloat16, false>(q, a, o, status);
+        *status = o.best ? linear_part<__half, true>(q, a, o) : linear_part<__half, false>(q, a, o);
+    else
+        *status = o.best ? linear_part<__nv_bfloat16, true>(q, a, o) : linear_part<__nv_bfloat16, false>(q, a, o);
+    return true;
 }

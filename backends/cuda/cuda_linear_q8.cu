@@ -1,38 +1,15 @@
 /* cuda_linear_q8.cu - products with weights of Q8_0 (layout: cuda_q8.cuh; epilogue: cuda_linear.cuh).
  *
- * Decode. 16 bit: as weights of 16 bits, for any number of rows (cuda_linear_few.cuh). int8 becomes bf16 or f16 in registers,
- * exactly; the float32 sum of a block of 32 is multiplied by the block's scale and added (fmaf) to the sum of the blocks
- * before it. So each output has the very values of its weights. float32: a warp an output, fmaf, a shuffle tree. All orders
- * depend on n_in only.
+ * Decode. 16 bit: as weights of 16 bits (cuda_linear_few.cuh; many rows: cuda_linear_many_q8.cu). int8 becomes bf16 or f16 in
+ * registers, exactly; the float32 sum of a block of 32 is multiplied by the block's scale and added (fmaf) to the sum of the
+ * blocks before it. So each output has the very values of its weights. float32: a warp an output, fmaf, a shuffle tree. All
+ * orders depend on n_in only.
  *
  * Prefill: the matrix becomes one of the compute type in scratch (each value rounded once), then the plain product. */
 #include "cuda_linear_few.cuh"
 #include "cuda_q8.cuh"
 
 /* ------------------------------------------------------------------ 16 bit: matrix instruction --- */
-
-/* Four int8 as two words of two T. */
-template <typename T> static __device__ __forceinline__ void widen4(uint32_t out[2], uint32_t q);
-/* In bf16 0x4300 + m is 128 + m for m < 128, and 0x4380 is 256: q = (128 + its low 7 bits) - (q < 0 ? 256 : 128). */
-template <> __device__ __forceinline__ void widen4<__nv_bfloat16>(uint32_t out[2], uint32_t q)
-{
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const uint32_t h = __byte_perm(q, 0x43434343u, i == 0 ? 0x4140 : 0x4342);
-        const uint32_t value = h & 0xff7fff7fu, less = h & 0xff80ff80u;
-        asm("sub.bf16x2 %0, %1, %2;" : "=r"(out[i]) : "r"(value), "r"(less));
-    }
-}
-/* In f16 0x6400 + u is 1024 + u for u < 1024, and 0x6480 is 1152; u = q + 128. */
-template <> __device__ __forceinline__ void widen4<__half>(uint32_t out[2], uint32_t q)
-{
-    q ^= 0x80808080u;
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const uint32_t h = __byte_perm(q, 0x64646464u, i == 0 ? 0x4140 : 0x4342);
-        asm("sub.f16x2 %0, %1, %2;" : "=r"(out[i]) : "r"(h), "r"(0x64806480u));
-    }
-}
 
 template <typename T> struct few_q8 {
     typedef T type;
@@ -70,7 +47,8 @@ template <typename T> struct few_q8 {
                     copy8((uint2 *)(to + 64) + lane, piece->scale[lane / 4]);
                 }
         }
-        template <int NT> __device__ __forceinline__ void multiply(float acc[MT][NT][4], const uint4 *ring, const uint4 x[CHUNKS][NT]) const
+        template <int NT>
+        __device__ __forceinline__ void multiply(float acc[MT][NT][4], const uint4 *ring, const uint4 x[CHUNKS][NT]) const
         {
 #pragma unroll
             for (int p = 0; p < PIECES; p++)
@@ -95,9 +73,7 @@ template <typename T> struct few_q8 {
         static __device__ __forceinline__ void add_block(float acc[NT][4], uint32_t a0, uint32_t a1, uint32_t b0, uint32_t b1,
                                                          float scale_a, float scale_b, const uint4 x[NT])
         {
-            uint32_t a[4], b[4];
-            widen4<T>(a, a0), widen4<T>(a + 2, a1), widen4<T>(b, b0), widen4<T>(b + 2, b1);
-            const uint4 wide_a = make_uint4(a[0], a[1], a[2], a[3]), wide_b = make_uint4(b[0], b[1], b[2], b[3]);
+            const uint4 wide_a = widen8<T>(a0, a1), wide_b = widen8<T>(b0, b1);
 #pragma unroll
             for (int n = 0; n < NT; n++) {
                 float sum[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
@@ -234,6 +210,7 @@ spec_status speci_cuda_linear_q8(spec_queue *q, const spec_linear_args *a, const
     return cuda_by_dtype(a->w->dtype, [&](auto t) {
         using T = decltype(t);
         if constexpr (sizeof(T) == 4 || SPEC_CUDA_LINEAR_FMA) return launch_fma<T>(q, a, q->shape.rows);
+        else if (speci_cuda_is_many(q, a)) return speci_cuda_linear_many(q, a, o, aligned);
         else return linear_few<few_q8<T>>(q, a, o, aligned);
     });
 }

@@ -58,4 +58,34 @@ static __device__ __forceinline__ float q8_scale_value(const q8_piece *p, int r,
     return __half2float(__ushort_as_half(*q8_scale(p, r, k)));
 }
 
+/* Four int8 as two words of two T. */
+template <typename T> static __device__ __forceinline__ void widen4(uint32_t out[2], uint32_t q);
+/* In bf16 0x4300 + m is 128 + m for m < 128, and 0x4380 is 256: q = (128 + its low 7 bits) - (q < 0 ? 256 : 128). */
+template <> __device__ __forceinline__ void widen4<__nv_bfloat16>(uint32_t out[2], uint32_t q)
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const uint32_t h = __byte_perm(q, 0x43434343u, i == 0 ? 0x4140 : 0x4342);
+        const uint32_t value = h & 0xff7fff7fu, less = h & 0xff80ff80u;
+        asm("sub.bf16x2 %0, %1, %2;" : "=r"(out[i]) : "r"(value), "r"(less));
+    }
+}
+/* In f16 0x6400 + u is 1024 + u for u < 1024, and 0x6480 is 1152; u = q + 128. */
+template <> __device__ __forceinline__ void widen4<__half>(uint32_t out[2], uint32_t q)
+{
+    q ^= 0x80808080u;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const uint32_t h = __byte_perm(q, 0x64646464u, i == 0 ? 0x4140 : 0x4342);
+        asm("sub.f16x2 %0, %1, %2;" : "=r"(out[i]) : "r"(h), "r"(0x64806480u));
+    }
+}
+/* Eight, in their order. */
+template <typename T> static __device__ __forceinline__ uint4 widen8(uint32_t low, uint32_t high)
+{
+    uint32_t w[4];
+    widen4<T>(w, low), widen4<T>(w + 2, high);
+    return make_uint4(w[0], w[1], w[2], w[3]);
+}
+
 #endif

@@ -27,40 +27,43 @@ template <int LEFT, int N> static __device__ __forceinline__ void wgmma_wait(flo
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-/* Operands: the accumulators d[i] to d[i + 7]; the names of 32. */
-#define WGMMA_EIGHT(i)                                                                                                 \
-    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]),        \
-        "+f"(d[i + 7])
+/* Operands: the accumulators d[i] to d[i + 7], that are added to (or set); the names of 32. */
+#define WGMMA_EIGHT_OF(io, i)                                                                                          \
+    io(d[i]), io(d[i + 1]), io(d[i + 2]), io(d[i + 3]), io(d[i + 4]), io(d[i + 5]), io(d[i + 6]), io(d[i + 7])
+#define WGMMA_EIGHT(i) WGMMA_EIGHT_OF("+f", i)
 #define WGMMA_32                                                                                                       \
     "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"   \
     "%30,%31"
 
-/* d[64][ROWS] += A[64][16] B[16][ROWS], the address of B in units. */
-#define WGMMA64(type)                                                                                                  \
+/* d[64][ROWS] += A[64][16] B[16][ROWS], the address of B in units; `add` "0": d = A B. */
+#define WGMMA64(type, io, add)                                                                                         \
     asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                                          \
-                 " {" WGMMA_32 "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 0;"                                                \
-                 : WGMMA_EIGHT(0), WGMMA_EIGHT(8), WGMMA_EIGHT(16), WGMMA_EIGHT(24)                                    \
+                 " {" WGMMA_32 "}, {%32,%33,%34,%35}, %36, " add ", 1, 1, 0;"                                          \
+                 : WGMMA_EIGHT_OF(io, 0), WGMMA_EIGHT_OF(io, 8), WGMMA_EIGHT_OF(io, 16), WGMMA_EIGHT_OF(io, 24)        \
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b))
 #define WGMMA32(type)                                                                                                  \
     asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type                                          \
                  " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, {%16,%17,%18,%19}, %20, 1, 1, 1, 0;"       \
                  : WGMMA_EIGHT(0), WGMMA_EIGHT(8)                                                                      \
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b))
-template <typename T, int ROWS>
+template <typename T, int ROWS, bool FRESH>
 static __device__ __forceinline__ void wgmma(float *d, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint64_t b)
 {
-    static_assert(ROWS == 32 || ROWS == 64, "");
+    static_assert(ROWS == 64 || (ROWS == 32 && !FRESH), "");
     constexpr bool half = std::is_same_v<T, __half>;
-    if constexpr (ROWS == 64 && half) WGMMA64("f16");
-    else if constexpr (ROWS == 64) WGMMA64("bf16");
+    if constexpr (FRESH && half) WGMMA64("f16", "=&f", "0");
+    else if constexpr (FRESH) WGMMA64("bf16", "=&f", "0");
+    else if constexpr (ROWS == 64 && half) WGMMA64("f16", "+f", "1");
+    else if constexpr (ROWS == 64) WGMMA64("bf16", "+f", "1");
     else if constexpr (half) WGMMA32("f16");
     else WGMMA32("bf16");
 }
 #undef WGMMA64
 #undef WGMMA32
 
-/* A chunk of K by a warp's 16 outputs and N rows, N / ROWS slabs; w0, w1: what is row g and row g + 8 to the instruction. */
-template <typename T, int N, int ROWS>
+/* A chunk of K by a warp's 16 outputs and N rows, N / ROWS slabs; w0, w1: what is row g and row g + 8 to the instruction. FRESH:
+ * acc becomes the product, whatever it was. */
+template <typename T, int N, int ROWS, bool FRESH = false>
 static __device__ __forceinline__ void wgmma_chunk(float acc[N / 2], const uint4 &w0, const uint4 &w1, const uint4 *x)
 {
     /* Units between core matrices: along K, then along rows. The address has the block of the cluster in front. */
@@ -68,9 +71,10 @@ static __device__ __forceinline__ void wgmma_chunk(float acc[N / 2], const uint4
     constexpr int UNITS = 2 * 4 * ROWS; /* of a slab */
     const uint64_t b = strides | ((uint32_t)__cvta_generic_to_shared(x) >> 4 & 0x3fff);
 #pragma unroll
-    for (int n = 0; n < N / ROWS; n++) wgmma<T, ROWS>(acc + n * ROWS / 2, w0.x, w1.x, w0.y, w1.y, b + n * UNITS);
+    for (int n = 0; n < N / ROWS; n++) wgmma<T, ROWS, FRESH>(acc + n * ROWS / 2, w0.x, w1.x, w0.y, w1.y, b + n * UNITS);
 #pragma unroll
-    for (int n = 0; n < N / ROWS; n++) wgmma<T, ROWS>(acc + n * ROWS / 2, w0.z, w1.z, w0.w, w1.w, b + n * UNITS + 2 * ROWS);
+    for (int n = 0; n < N / ROWS; n++)
+        wgmma<T, ROWS, false>(acc + n * ROWS / 2, w0.z, w1.z, w0.w, w1.w, b + n * UNITS + 2 * ROWS);
 }
 
 #else
@@ -79,10 +83,12 @@ static __device__ __forceinline__ void wgmma_begin() {}
 static __device__ __forceinline__ void wgmma_end() {}
 template <int LEFT, int N> static __device__ __forceinline__ void wgmma_wait(float (&)[N]) {}
 
-template <typename T, int N, int ROWS>
+template <typename T, int N, int ROWS, bool FRESH = false>
 static __device__ __forceinline__ void wgmma_chunk(float acc[N / 2], const uint4 &w0, const uint4 &w1, const uint4 *x)
 {
     constexpr int WORD = ROWS * 4, UNITS = 2 * 4 * ROWS;
+#pragma unroll
+    for (int e = 0; FRESH && e < N / 2; e++) acc[e] = 0.0f;
 #pragma unroll
     for (int n = 0; n < N / 8; n++) { /* row g, k of t */
         const uint32_t *at = (const uint32_t *)(x + n * 8 / ROWS * UNITS + n * 8 % ROWS) + threadIdx.x % 32;

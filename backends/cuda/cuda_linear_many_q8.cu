@@ -1,0 +1,79 @@
+/* cuda_linear_many_q8.cu - products of many rows (cuda_linear_many.cuh) with weights of Q8_0 (cuda_q8.cuh).
+ *
+ * int8 becomes bf16 or f16 in registers, and the sums of a block of 32 are added up times its scale, as for few rows
+ * (cuda_linear_q8.cu), so that the bits are the same. */
+#include "cuda_linear_many.cuh"
+#include "cuda_q8.cuh"
+
+template <typename T> struct many_q8 {
+    typedef T type;
+    enum { STEP = 2 * 32 + 16 }; /* [2 rows][lanes] of 16 bytes, then of 4 */
+
+    /* A lane copies its values of a piece's rows and, as do the other lanes of a row, the scales of both blocks. */
+    struct reader {
+        const char *from[2], *scales[2];
+        int lane;
+        uint64_t policy;
+
+        __device__ __forceinline__ reader(const void *w, int, int n_in, const linear_out &o, int m, int k0, int lane_)
+            : lane(lane_), policy(read_once())
+        {
+            const q8_shape shape = { o.n_out, n_in, o.glu };
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const int row = m + i * (o.glu ? o.n_out / 2 : 1), r = shape.lane_row(row);
+                const q8_piece *const piece = (const q8_piece *)w + shape.piece(row, k0);
+                from[i] = (const char *)q8_values(piece, r, lane % 4 * 8), scales[i] = (const char *)q8_scale(piece, r, 0);
+            }
+        }
+        __device__ __forceinline__ void copy(uint4 *ring, const bool has[2])
+        {
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                if (has[i]) {
+                    copy16(ring + i * 32 + lane, from[i], policy);
+                    copy4((uint32_t *)(ring + 64) + i * 32 + lane, scales[i]);
+                }
+                from[i] += sizeof(q8_piece), scales[i] += sizeof(q8_piece);
+            }
+        }
+        template <int N, typename F>
+        __device__ __forceinline__ void multiply(float acc[N / 2], const uint4 *ring, const uint4 *slab, F meanwhile) const
+        {
+            uint4 w[2][2];   /* [block][row] */
+            float2 scale[2]; /* of a row: both blocks */
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const uint4 v = ring[i * 32 + lane];
+                scale[i] = unpack2<__half>(((const uint32_t *)(ring + 64))[i * 32 + lane]);
+                w[0][i] = widen8<T>(v.x, v.y), w[1][i] = widen8<T>(v.z, v.w);
+            }
+            float sum[2][N / 2]; /* [block] */
+            wgmma_begin();
+#pragma unroll
+            for (int b = 0; b < 2; b++) {
+                wgmma_chunk<T, N, SLAB_ROWS, true>(sum[b], w[b][0], w[b][1], slab + b * (SLAB / 2));
+                wgmma_end();
+            }
+            meanwhile();
+            wgmma_wait<1>(sum[0]);
+#pragma unroll
+            for (int e = 0; e < N / 2; e++) acc[e] = fmaf(e % 4 < 2 ? scale[0].x : scale[1].x, sum[0][e], acc[e]);
+            wgmma_wait<0>(sum[1]);
+#pragma unroll
+            for (int e = 0; e < N / 2; e++) acc[e] = fmaf(e % 4 < 2 ? scale[0].y : scale[1].y, sum[1][e], acc[e]);
+        }
+    };
+
+    template <linear_more MORE> static auto ways()
+    {
+        return std::array{ make_way<many_q8, MORE, 2, 64, 8, 12, 1, 2>(), make_way<many_q8, MORE, 3, 64, 6, 8, 1, 4>(),
+                           make_way<many_q8, MORE, 3, 64, 6, 8, 1, 2>() };
+    }
+};
+
+spec_status speci_cuda_linear_many_q8(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned)
+{
+    return a->w->dtype == SPEC_DTYPE_F16 ? linear_many<many_q8<__half>>(q, a, o, aligned)
+                                         : linear_many<many_q8<__nv_bfloat16>>(q, a, o, aligned);
+}
