@@ -23,13 +23,19 @@ test_buffer support_plan_between(const test_device *d, size_t n, double low, dou
     return b;
 }
 
-spec_weight *support_plan_weight(const test_device *d, int32_t n_out, int32_t n_in, spec_dtype type, int32_t glu,
-                                  test_random *random)
+spec_weight *support_plan_weight(const test_device *d, int32_t n_out, int32_t n_in, plan_types types, int32_t glu,
+                                 test_random *random)
 {
+    const bool whole = types.weights != SPEC_DTYPE_Q8_0 || n_in % SPEC_Q8_BLOCK == 0;
     double *v = test_values(random, (size_t)n_out * (size_t)n_in, 1.7 / sqrt(n_in));
-    spec_weight *w = test_weight(d, v, n_out, n_in, type, type, glu, 1);
+    spec_weight *w = test_weight(d, v, n_out, n_in, whole ? types.weights : types.compute, types.compute, glu, 1);
     free(v);
     return w;
+}
+
+void support_plan_name(char *out, size_t cap, const char *name, plan_types types)
+{
+    snprintf(out, cap, "%s, %s, weights in %s", name, spec_dtype_name(types.compute), spec_dtype_name(types.weights));
 }
 
 plan_pair support_plan_pair(const test_device *d, size_t n, double scale, spec_dtype type, test_random *random)

@@ -20,8 +20,15 @@ plan_pair support_plan_pair_between(const test_device *d, size_t n, double low, 
 void support_plan_free(plan_pair *p);
 /* The tensor from column `col` on; rows are ld apart. */
 spec_view support_plan_column(const test_buffer *b, int32_t ld, int32_t col);
-spec_weight *support_plan_weight(const test_device *d, int32_t n_out, int32_t n_in, spec_dtype type, int32_t glu,
+
+/* Of what a plan's tensors are made; weights whose rows are no whole blocks of Q8_0 are of the compute type. */
+typedef struct plan_types {
+    spec_dtype compute, weights;
+} plan_types;
+spec_weight *support_plan_weight(const test_device *d, int32_t n_out, int32_t n_in, plan_types types, int32_t glu,
                                  test_random *random);
+/* "CASE, COMPUTE, WEIGHTS" */
+void support_plan_name(char *out, size_t cap, const char *name, plan_types types);
 
 /* Runs the operations n_pass times over the step as a plan: made ready, or walked where the backend makes none ready. By turns
  * in one half of the double buffers and in the other, so that a pass that takes the step before it for its own is seen. */

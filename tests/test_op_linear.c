@@ -57,6 +57,7 @@ static const linear_case cases[] = {
     { "f16_rows_17_both_wide_odd", 17, 2560, 1501, F16, F16, F16, SPEC_ACT_GELU, false, true, false, 0.3, 1, false },
     { "bf16_rows_33_parts", 33, 1000, 330, BF16, BF16, F32, SPEC_ACT_GELU, false, true, true, -0.7, 1, false },
     { "bf16_rows_130_glu", 130, 776, 402, BF16, BF16, BF16, SPEC_ACT_SILU, true, true, false, 1.0, 2, false },
+    { "bf16_rows_33_both_wide", 33, 8200, 3900, BF16, BF16, F32, SPEC_ACT_NONE, false, true, true, 1.0, 1, false },
     { "bf16_rows_40_wide", 40, 40, 32700, BF16, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
     { "f16_rows_140_glu", 140, 776, 3202, F16, F16, F16, SPEC_ACT_SILU, true, false, false, 1.0, 1, false },
     { "f16_rows_300", 300, 72, 260, F16, F16, F32, SPEC_ACT_NONE, false, false, true, 1.0, 1, false },
@@ -80,6 +81,12 @@ static const linear_case cases[] = {
     { "q8_glu_f32", 5, 288, 106, Q8, F32, F32, SPEC_ACT_SILU, true, true, false, 1.0, 1, false },
     { "q8_rows_64", 64, 256, 70, Q8, BF16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
     { "q8_rows_100", 100, 256, 70, Q8, F16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "q8_rows_33_long", 33, 10272, 70, Q8, BF16, F32, SPEC_ACT_NONE, false, true, true, -0.7, 1, false },
+    { "q8_rows_70_long_glu", 70, 10240, 106, Q8, BF16, BF16, SPEC_ACT_SILU, true, true, false, 1.0, 2, false },
+    { "q8_f16_rows_130_long", 130, 10272, 45, Q8, F16, F32, SPEC_ACT_GELU, false, true, false, 1.0, 1, false },
+    { "q8_rows_33_wide", 33, 1696, 12600, Q8, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 3, false },
+    { "q8_f16_rows_40_both_wide", 40, 3360, 4300, Q8, F16, F16, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "q8_rows_36_both_wide_glu", 36, 3360, 4300, Q8, BF16, F32, SPEC_ACT_SILU, true, false, false, 0.3, 1, false },
     { "prefill", 40, 300, 200, F32, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, true },
     { "prefill_glu", 40, 300, 264, F32, F32, F32, SPEC_ACT_SILU, true, true, false, 1.0, 1, true },
     { "prefill_add_odd", 33, 67, 101, F32, F32, F32, SPEC_ACT_NONE, false, false, true, 0.5, 1, true },
@@ -131,6 +138,8 @@ static const linear_case deferred[] = {
     { "deferred_q8_glu", 20, 288, 106, Q8, BF16, F32, SPEC_ACT_SILU, true, true, false, 1.0, 1, false },
     { "deferred_q8_glu_f32", 5, 288, 106, Q8, F32, F32, SPEC_ACT_SILU, true, true, false, 1.0, 1, false },
     { "deferred_q8_rows_33", 33, 256, 70, Q8, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "deferred_q8_rows_40_long", 40, 10272, 70, Q8, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "deferred_q8_rows_70_long_glu", 70, 10240, 106, Q8, BF16, BF16, SPEC_ACT_SILU, true, false, false, 1.0, 1, false },
     { "deferred_q8_rows_100", 100, 256, 70, Q8, BF16, F32, SPEC_ACT_NONE, false, false, true, 0.5, 1, false },
 };
 
@@ -170,6 +179,9 @@ static const linear_case best[] = {
     { "best_q8_one_row", 1, 96, 1003, Q8, BF16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
     { "best_q8_f32", 13, 96, 101, Q8, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
     { "best_q8_rows_64", 64, 256, 70, Q8, F16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "best_q8_rows_16", 16, 128, 9001, Q8, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "best_q8_rows_64_long", 64, 10240, 70, Q8, F16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "best_q8_rows_33_wide", 33, 1696, 12600, Q8, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
     { "best_prefill", 40, 300, 200, F32, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, true },
     { "best_prefill_bf16", 40, 256, 200, BF16, BF16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, true },
     { "best_prefill_q8", 40, 288, 200, Q8, BF16, F32, SPEC_ACT_GELU, false, true, false, 1.0, 1, true },
@@ -181,6 +193,8 @@ static const linear_case deferred_best[] = {
     { "best_deferred_rows_64", 64, 768, 1003, BF16, BF16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
     { "best_deferred_rows_130", 130, 1024, 402, BF16, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
     { "best_deferred_f32", 7, 112, 101, F32, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "best_deferred_q8_one_row", 1, 768, 1003, Q8, BF16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "best_deferred_q8_long", 100, 10240, 70, Q8, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
     { "best_deferred_q8", 33, 256, 70, Q8, BF16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
 };
 

@@ -51,7 +51,7 @@ static const conv_case convs[] = {
 
 typedef struct conv_test {
     const test_device *d;
-    char name[64];
+    char name[96];
     const conv_case *c;
     spec_dtype type;
     int32_t n_y;
@@ -62,15 +62,15 @@ typedef struct conv_test {
 
 static bool has(const conv_test *t, int32_t flag) { return (t->c->flags & flag) != 0; }
 
-static conv_test open_conv(const test_device *d, const conv_case *c, spec_dtype type)
+static conv_test open_conv(const test_device *d, const conv_case *c, plan_types types)
 {
+    const spec_dtype type = types.compute;
     conv_test t = { .d = d, .c = c, .type = type, .n_y = c->front + c->channels + c->behind };
-    snprintf(t.name, sizeof t.name, "%s, %s", c->name,
-             type == SPEC_DTYPE_F32 ? "f32" : type == SPEC_DTYPE_BF16 ? "bf16" : "f16");
+    support_plan_name(t.name, sizeof t.name, c->name, types);
     test_random random = { 47 };
     const size_t channels = (size_t)c->channels, y = PLAN_ROWS * (size_t)t.n_y;
     const spec_dtype made = has(&t, NARROW) ? type : SPEC_DTYPE_F32;
-    t.w = support_plan_weight(d, t.n_y, c->n_in, type, 0, &random);
+    t.w = support_plan_weight(d, t.n_y, c->n_in, types, 0, &random);
     t.x = support_plan_values(d, PLAN_ROWS * (size_t)c->n_in, 2.0, type, &random);
     t.squares = support_plan_between(d, PLAN_ROWS * (size_t)(c->n_in / SPEC_SQUARES + 1), 0.1, 20.0, &random);
     t.product_bias = support_plan_values(d, (size_t)t.n_y, 1.0, SPEC_DTYPE_F32, &random);
@@ -140,10 +140,12 @@ static void check_conv(void *test, const spec_step_block *step, const char *what
 
 static void each_conv(test_device *d)
 {
-    static const spec_dtype types[] = { SPEC_DTYPE_BF16, SPEC_DTYPE_F16, SPEC_DTYPE_F32 };
+    static const plan_types types[] = { { SPEC_DTYPE_BF16, SPEC_DTYPE_BF16 }, { SPEC_DTYPE_F16, SPEC_DTYPE_F16 },
+                                        { SPEC_DTYPE_F32, SPEC_DTYPE_F32 },   { SPEC_DTYPE_BF16, SPEC_DTYPE_Q8_0 },
+                                        { SPEC_DTYPE_F16, SPEC_DTYPE_Q8_0 },  { SPEC_DTYPE_F32, SPEC_DTYPE_Q8_0 } };
     for (int32_t i = 0; i < N_ELEMENTS(convs); i++)
         for (int32_t k = 0; k < N_ELEMENTS(types); k++) {
-            if (convs[i].flags & SQUARES && types[k] == SPEC_DTYPE_F16) continue; /* deferred norms: not in f16 */
+            if (convs[i].flags & SQUARES && types[k].compute == SPEC_DTYPE_F16) continue; /* deferred norms: not in f16 */
             conv_test t = open_conv(d, &convs[i], types[k]);
             spec_op ops[MOST_OPS];
             const int32_t n = conv_ops(&t, 0, ops);

@@ -64,7 +64,7 @@ enum { MOST_ROWS = 130, MOST_OPS = 8, VOCAB = 50 };
 typedef struct chain_test {
     const test_device *d;
     const chain_case *c;
-    spec_dtype type;
+    char name[96];
     int32_t n_y; /* columns of what is behind the norm */
     spec_weight *first, *behind, *third;
     test_buffer x, gate, norm_weight, bias;
@@ -74,16 +74,18 @@ typedef struct chain_test {
 
 static bool has(const chain_test *t, int32_t flag) { return (t->c->flags & flag) != 0; }
 
-static chain_test open_chain(const test_device *d, const chain_case *c, spec_dtype type)
+static chain_test open_chain(const test_device *d, const chain_case *c, plan_types types)
 {
-    chain_test t = { .d = d, .c = c, .type = type, .n_y = c->flags & GLU ? c->n_out / 2 : c->n_out };
+    const spec_dtype type = types.compute;
+    chain_test t = { .d = d, .c = c, .n_y = c->flags & GLU ? c->n_out / 2 : c->n_out };
+    support_plan_name(t.name, sizeof t.name, c->name, types);
     test_random random = { 41 };
     const size_t dim = (size_t)c->dim, residual = MOST_ROWS * (size_t)(c->dim + c->pad);
     const spec_dtype y = has(&t, NARROW) ? type : SPEC_DTYPE_F32;
-    if (has(&t, EMBED)) t.first = support_plan_weight(d, VOCAB, c->dim, type, 0, &random);
-    else t.first = support_plan_weight(d, c->dim, c->n_in, type, 0, &random);
-    t.behind = support_plan_weight(d, c->n_out, c->dim, type, has(&t, GLU), &random);
-    if (has(&t, LAYERS)) t.third = support_plan_weight(d, c->dim, t.n_y, type, 0, &random);
+    if (has(&t, EMBED)) t.first = support_plan_weight(d, VOCAB, c->dim, types, 0, &random);
+    else t.first = support_plan_weight(d, c->dim, c->n_in, types, 0, &random);
+    t.behind = support_plan_weight(d, c->n_out, c->dim, types, has(&t, GLU), &random);
+    if (has(&t, LAYERS)) t.third = support_plan_weight(d, c->dim, t.n_y, types, 0, &random);
     t.x = support_plan_values(d, MOST_ROWS * (size_t)c->n_in, 2.0, type, &random);
     t.gate = support_plan_values(d, MOST_ROWS * dim, 2.0, SPEC_DTYPE_F32, &random);
     t.norm_weight = support_plan_values(d, dim + 8, 1.5, SPEC_DTYPE_F32, &random);
@@ -189,15 +191,16 @@ static void check_chain(const chain_test *t, int32_t rows)
                                 { "y of another norm", &t->normed[1] }, { "its squares", &t->squares[1] },
                                 { "y behind the norm", &t->y[0] }, { "y of another", &t->y[1] },
                                 { "y behind the second norm", &t->y[2] } };
-    snprintf(what, sizeof what, "%s, %d rows", spec_dtype_name(t->type), rows);
-    support_plan_same_all(t->d, t->c->name, what, all, N_ELEMENTS(all));
+    snprintf(what, sizeof what, "%d rows", rows);
+    support_plan_same_all(t->d, t->name, what, all, N_ELEMENTS(all));
     free(step);
 }
 
 static void each_chain(test_device *d)
 {
     static const int32_t rows[] = { 1, 20, 2, 5, 16, 17, 33, 64, 100, MOST_ROWS };
-    static const spec_dtype types[] = { SPEC_DTYPE_BF16, SPEC_DTYPE_F32 };
+    static const plan_types types[] = { { SPEC_DTYPE_BF16, SPEC_DTYPE_BF16 }, { SPEC_DTYPE_F32, SPEC_DTYPE_F32 },
+                                        { SPEC_DTYPE_BF16, SPEC_DTYPE_Q8_0 } };
     const int32_t n_rows = d->ops->plan_prepare ? N_ELEMENTS(rows) : 2; /* both ways are a walk */
     for (int32_t i = 0; i < N_ELEMENTS(chains); i++)
         for (int32_t k = 0; k < N_ELEMENTS(types); k++) {

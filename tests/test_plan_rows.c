@@ -36,7 +36,7 @@ static const rows_case cases[] = {
 typedef struct rows_test {
     const test_device *d;
     const rows_case *c;
-    char name[64];
+    char name[96];
     spec_dtype type;
     int32_t width, n_made; /* columns of what is in front, and of what the product in front makes */
     spec_weight *o, *up, *down;
@@ -45,10 +45,11 @@ typedef struct rows_test {
     plan_pair front, state, cache_dt, cache_b, residual, normed, made, y;
 } rows_test;
 
-static rows_test open_rows(const test_device *d, const rows_case *c, spec_dtype type)
+static rows_test open_rows(const test_device *d, const rows_case *c, plan_types types)
 {
+    const spec_dtype type = types.compute;
     rows_test t = { .d = d, .c = c, .type = type, .n_made = c->glu ? c->n_mid / 2 : c->n_mid };
-    snprintf(t.name, sizeof t.name, "%s, %s", c->name, spec_dtype_name(type));
+    support_plan_name(t.name, sizeof t.name, c->name, types);
     test_random random = { 61 };
     t.width = c->n_channel ? c->n_channel : c->n_head * c->head_dim;
     const size_t rows = PLAN_ROWS, width = (size_t)t.width, mid = (size_t)t.n_made, n_in = (size_t)c->n_in;
@@ -75,9 +76,9 @@ static rows_test open_rows(const test_device *d, const rows_case *c, spec_dtype 
     t.normed = support_plan_pair(d, rows * n_in + 1, 1.0, type, &random);
     t.made = support_plan_pair(d, rows * mid + 1, 1.0, type, &random);
     t.y = support_plan_pair(d, rows * (size_t)c->n_out, 1.0, SPEC_DTYPE_F32, &random);
-    if (t.width) t.o = support_plan_weight(d, c->n_mid ? c->n_in : c->n_out, t.width, type, 0, &random);
-    if (c->n_mid) t.up = support_plan_weight(d, c->n_mid, c->n_in, type, c->glu, &random);
-    if (c->n_mid) t.down = support_plan_weight(d, c->n_out, t.n_made, type, 0, &random);
+    if (t.width) t.o = support_plan_weight(d, c->n_mid ? c->n_in : c->n_out, t.width, types, 0, &random);
+    if (c->n_mid) t.up = support_plan_weight(d, c->n_mid, c->n_in, types, c->glu, &random);
+    if (c->n_mid) t.down = support_plan_weight(d, c->n_out, t.n_made, types, 0, &random);
     return t;
 }
 
@@ -161,7 +162,9 @@ static void check_rows(void *test, const spec_step_block *step, const char *what
 
 static void each_rows(test_device *d)
 {
-    static const spec_dtype types[] = { SPEC_DTYPE_BF16, SPEC_DTYPE_F16, SPEC_DTYPE_F32 };
+    static const plan_types types[] = { { SPEC_DTYPE_BF16, SPEC_DTYPE_BF16 }, { SPEC_DTYPE_F16, SPEC_DTYPE_F16 },
+                                        { SPEC_DTYPE_F32, SPEC_DTYPE_F32 },   { SPEC_DTYPE_BF16, SPEC_DTYPE_Q8_0 },
+                                        { SPEC_DTYPE_F16, SPEC_DTYPE_Q8_0 },  { SPEC_DTYPE_F32, SPEC_DTYPE_Q8_0 } };
     for (int32_t i = 0; i < N_ELEMENTS(cases); i++)
         for (int32_t k = 0; k < N_ELEMENTS(types); k++) {
             rows_test t = open_rows(d, &cases[i], types[k]);

@@ -53,7 +53,7 @@ static scan_test open_scan(const test_device *d, const scan_case *c)
     t.ld_conv = t.n_x + t.n_b + t.n_c, t.ld_in = t.inner + t.ld_conv + c->heads;
     const size_t heads = (size_t)c->heads, inner = (size_t)t.inner, n_x = (size_t)t.n_x, n_b = (size_t)t.n_b;
     const size_t channels = (size_t)t.ld_conv, replayed = PLAN_SLOTS * 2 * PLAN_NODES * channels;
-    t.w = support_plan_weight(d, c->n_out, t.inner, c->type, 0, &random);
+    t.w = support_plan_weight(d, c->n_out, t.inner, (plan_types){ c->type, c->type }, 0, &random);
     t.rows = support_plan_values(d, PLAN_ROWS * channels, 1.0, c->type, &random);
     t.in = support_plan_values(d, PLAN_ROWS * (size_t)t.ld_in, 2.0, SPEC_DTYPE_F32, &random);
     t.replay = support_plan_values(d, replayed, 1.0, c->type, &random);
