@@ -73,6 +73,7 @@ typedef struct cpu_isa {
     bool (*supported)(void);
     bool (*preferred)(void);          /* NULL = where supported; else whether to take it unasked */
     cpu_product_fn *f32, *bf16, *f16, *q8_0; /* by the type of w; x is f32 */
+    cpu_product_fn *q8_pairs;         /* of Q8_0 where activations are bf16, as x is; NULL = q8_0 */
     cpu_product_fn *bf16_pairs;       /* w in pairs; NULL = no pairs */
     cpu_product_fn *pairs_two;        /* likewise, of the four panels of two tasks and up to CPU_FEW rows: t [2][n_row][CPU_TASK_OUT].
                                          More of memory is then on its way at once. NULL = one task after the other */

@@ -331,6 +331,9 @@ static spec_status multiply(spec_queue *q, const spec_linear_args *a)
     if (w->pairs) {
         job.product = dev->isa->bf16_pairs;
         job.x_type = dev->isa->pairs_x;
+    } else if (w->dtype == SPEC_DTYPE_Q8_0 && w->compute == SPEC_DTYPE_BF16 && dev->isa->q8_pairs) {
+        job.product = dev->isa->q8_pairs;
+        job.x_type = SPEC_DTYPE_BF16;
     }
     /* Else each task, of 64 outputs, does it again; one row is not worth the room in the caches. */
     if (job.x_type == SPEC_DTYPE_F32 && job.n_row > 1 && job.n_row <= CPU_ROW_BLOCK && speci_cpu_x_has_room(q, a))

@@ -25,7 +25,7 @@ void speci_cpu_avx512_f16(float *t, const void *w, size_t panel_bytes, int32_t n
 void speci_cpu_avx512_q8_0(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const void *x,
                          size_t ldx, int32_t n_row, int32_t n_k, bool add)
 {
-    product_blocks(t, w, panel_bytes, n_panel, next, x, ldx, n_row, n_k, add);
+    product_blocks(t, w, panel_bytes, n_panel, next, x, ldx, n_row, n_k, add, STEP_Q8);
 }
 
 static void product_pairs(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const void *x,

@@ -12,6 +12,12 @@ static void product_pairs(float *t, const void *w, size_t panel_bytes, int32_t n
     product(t, w, panel_bytes, n_panel, next, x, ldx * sizeof(uint16_t), n_row, n_k / 2, add, STEP_PAIRS);
 }
 
+static void product_q8_pairs(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const void *x,
+                             size_t ldx, int32_t n_row, int32_t n_k, bool add)
+{
+    product_blocks(t, w, panel_bytes, n_panel, next, x, ldx, n_row, n_k, add, STEP_Q8_PAIRS);
+}
+
 static bool supported(void)
 {
     return speci_cpu_isa_avx512.supported() && __builtin_cpu_supports("avx512bf16");
@@ -32,6 +38,7 @@ const cpu_isa speci_cpu_isa_avx512bf16 = {
     .bf16 = speci_cpu_avx512_bf16,
     .f16 = speci_cpu_avx512_f16,
     .q8_0 = speci_cpu_avx512_q8_0,
+    .q8_pairs = product_q8_pairs,
     .bf16_pairs = product_pairs,
     .pairs_x = SPEC_DTYPE_BF16,
     .loops = &speci_cpu_loops_avx512,
