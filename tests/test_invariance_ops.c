@@ -146,6 +146,9 @@ static const linear_case linears[] = {
     { "linear_q8", 608, 72, SPEC_DTYPE_Q8_0, SPEC_DTYPE_BF16, 0 },
     { "linear_q8_glu", 288, 130, SPEC_DTYPE_Q8_0, SPEC_DTYPE_F16, 1 },
     { "linear_q8_f32", 288, 33, SPEC_DTYPE_Q8_0, SPEC_DTYPE_F32, 0 },
+    { "linear_q8_long", 10272, 72, SPEC_DTYPE_Q8_0, SPEC_DTYPE_BF16, 0 },
+    { "linear_q8_long_glu", 10240, 130, SPEC_DTYPE_Q8_0, SPEC_DTYPE_F16, 1 },
+    { "linear_q8_wide", 1696, 12600, SPEC_DTYPE_Q8_0, SPEC_DTYPE_BF16, 0 },
 };
 
 static const linear_case deferred[] = {
@@ -156,6 +159,7 @@ static const linear_case deferred[] = {
     { "deferred_bf16_wide", 784, 2112, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 0 },
     { "deferred_f16_bf16", 304, 72, SPEC_DTYPE_F16, SPEC_DTYPE_BF16, 0 },
     { "deferred_q8_glu", 288, 130, SPEC_DTYPE_Q8_0, SPEC_DTYPE_BF16, 1 },
+    { "deferred_q8_long", 10272, 72, SPEC_DTYPE_Q8_0, SPEC_DTYPE_BF16, 0 },
 };
 
 static void check_linear(const test_device *d, const linear_case *c, bool defer)
