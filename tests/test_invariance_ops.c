@@ -140,6 +140,8 @@ static const linear_case linears[] = {
     { "linear_bf16_parts", 2504, 200, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 0 },
     { "linear_bf16_wide", 776, 2112, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 0 },
     { "linear_bf16_both_wide", 2688, 1500, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 0 },
+    { "linear_bf16_long", 5120, 2560, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 0 },
+    { "linear_bf16_long_wide", 2568, 10570, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 0 },
     { "linear_f16_both_wide_glu", 2560, 3060, SPEC_DTYPE_F16, SPEC_DTYPE_F16, 1 },
     { "linear_f16_parts_glu", 1000, 330, SPEC_DTYPE_F16, SPEC_DTYPE_F16, 1 },
     { "linear_bf16_f32", 300, 72, SPEC_DTYPE_BF16, SPEC_DTYPE_F32, 0 },
@@ -148,6 +150,7 @@ static const linear_case linears[] = {
     { "linear_q8_f32", 288, 33, SPEC_DTYPE_Q8_0, SPEC_DTYPE_F32, 0 },
     { "linear_q8_long", 10272, 72, SPEC_DTYPE_Q8_0, SPEC_DTYPE_BF16, 0 },
     { "linear_q8_long_glu", 10240, 130, SPEC_DTYPE_Q8_0, SPEC_DTYPE_F16, 1 },
+    { "linear_q8_both_long", 5120, 2560, SPEC_DTYPE_Q8_0, SPEC_DTYPE_BF16, 0 },
     { "linear_q8_wide", 1696, 12600, SPEC_DTYPE_Q8_0, SPEC_DTYPE_BF16, 0 },
 };
 

@@ -60,6 +60,8 @@ static const linear_case cases[] = {
     { "bf16_rows_33_both_wide", 33, 8200, 3900, BF16, BF16, F32, SPEC_ACT_NONE, false, true, true, 1.0, 1, false },
     { "bf16_rows_40_wide", 40, 40, 32700, BF16, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
     { "f16_rows_140_glu", 140, 776, 3202, F16, F16, F16, SPEC_ACT_SILU, true, false, false, 1.0, 1, false },
+    { "bf16_rows_70_long", 70, 5128, 2500, BF16, BF16, F32, SPEC_ACT_NONE, false, false, true, 1.0, 1, false },
+    { "bf16_rows_66_long_wide", 66, 2560, 8450, BF16, BF16, BF16, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
     { "f16_rows_300", 300, 72, 260, F16, F16, F32, SPEC_ACT_NONE, false, false, true, 1.0, 1, false },
     { "bf16_weight_f32", 5, 67, 101, BF16, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
     { "f32_weight_bf16", 5, 67, 101, F32, BF16, BF16, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },

@@ -70,17 +70,22 @@ template <typename T> struct many_plain {
                 if (has[i % 2]) copy16(ring + i * 32 + lane, from + i / 2 * 32 + i % 2 * second, policy);
             from += 64;
         }
-        /* acc += the step that lies in the ring, times its slab of x; `meanwhile` the ring is free. */
-        template <int N, typename F>
-        __device__ __forceinline__ void multiply(float acc[N / 2], const uint4 *ring, const uint4 *slab, F meanwhile) const
+        /* acc += the step that lies in the ring, times its slabs of x, [LENGTH][N / 64]; `meanwhile` the ring is free. */
+        template <int N, int LENGTH, typename F>
+        __device__ __forceinline__ void multiply(float acc[N / 2], const uint4 *ring, const uint4 *slabs, F meanwhile) const
         {
-            uint4 v[4];
 #pragma unroll
-            for (int i = 0; i < 4; i++) v[i] = ring[i * 32 + lane];
-            wgmma_begin();
+            for (int s = 0; s < LENGTH; s++) {
+                uint4 v[4];
 #pragma unroll
-            for (int c = 0; c < 2; c++) wgmma_chunk<T, N, SLAB_ROWS>(acc, v[2 * c], v[2 * c + 1], slab + c * (SLAB / 2));
-            wgmma_end();
+                for (int i = 0; i < 4; i++) v[i] = ring[(s * 4 + i) * 32 + lane];
+                wgmma_begin();
+#pragma unroll
+                for (int c = 0; c < 2; c++)
+                    wgmma_chunk<T, N, SLAB_ROWS>(acc, v[2 * c], v[2 * c + 1],
+                                                 slabs + s * (N / SLAB_ROWS) * SLAB + c * (SLAB / 2));
+                wgmma_end();
+            }
             meanwhile();
             wgmma_wait<0>(*(float(*)[N / 2])acc);
         }
@@ -88,10 +93,14 @@ template <typename T> struct many_plain {
 
     template <linear_more MORE> static auto ways()
     {
-        return std::array{ make_way<many_plain, MORE, 2, 64, 4, 6, 2, 1>(), make_way<many_plain, MORE, 2, 64, 2, 4, 3, 1>(),
-                           make_way<many_plain, MORE, 2, 64, 4, 6, 2, 4>(), make_way<many_plain, MORE, 3, 64, 6, 6, 1, 4>(),
-                           make_way<many_plain, MORE, 3, 64, 6, 6, 1, 8>(), make_way<many_plain, MORE, 3, 128, 5, 6, 1, 1>(),
-                           make_way<many_plain, MORE, 3, 128, 5, 6, 1, 4>() };
+        /* warpgroups of a team, teams; rows; copies, slabs, length of a step; blocks; parts */
+        return std::array{ make_way<many_plain, MORE, many_form<1, 2, 128, 6, 4, 1, 1, 4>>(),
+                           make_way<many_plain, MORE, many_form<3, 1, 128, 5, 6, 1, 1, 1>>(),
+                           make_way<many_plain, MORE, many_form<3, 1, 128, 5, 6, 1, 1, 4>>(),
+                           make_way<many_plain, MORE, many_form<1, 4, 64, 3, 4, 1, 1, 4>>(),
+                           make_way<many_plain, MORE, many_form<2, 1, 64, 2, 4, 1, 3, 1>>(),
+                           make_way<many_plain, MORE, many_form<3, 1, 64, 3, 3, 2, 1, 4>>(),
+                           make_way<many_plain, MORE, many_form<3, 1, 64, 6, 6, 1, 1, 8>>() };
     }
 };
 

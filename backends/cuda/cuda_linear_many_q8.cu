@@ -37,9 +37,10 @@ template <typename T> struct many_q8 {
                 from[i] += sizeof(q8_piece), scales[i] += sizeof(q8_piece);
             }
         }
-        template <int N, typename F>
+        template <int N, int LENGTH, typename F>
         __device__ __forceinline__ void multiply(float acc[N / 2], const uint4 *ring, const uint4 *slab, F meanwhile) const
         {
+            static_assert(LENGTH == 1, "what is left of a step is waiting for sums, however long it is");
             uint4 w[2][2];   /* [block][row] */
             float2 scale[2]; /* of a row: both blocks */
 #pragma unroll
@@ -67,8 +68,10 @@ template <typename T> struct many_q8 {
 
     template <linear_more MORE> static auto ways()
     {
-        return std::array{ make_way<many_q8, MORE, 2, 64, 8, 12, 1, 2>(), make_way<many_q8, MORE, 3, 64, 6, 8, 1, 4>(),
-                           make_way<many_q8, MORE, 3, 64, 6, 8, 1, 2>() };
+        return std::array{ make_way<many_q8, MORE, many_form<1, 2, 64, 8, 6, 1, 1, 4>>(),
+                           make_way<many_q8, MORE, many_form<1, 2, 64, 8, 6, 1, 1, 2>>(),
+                           make_way<many_q8, MORE, many_form<3, 1, 64, 6, 8, 1, 1, 4>>(),
+                           make_way<many_q8, MORE, many_form<3, 1, 64, 6, 8, 1, 1, 2>>() };
     }
 };
 
