@@ -161,9 +161,10 @@ template <typename W> static void each_way(const shape &s, int rows, const char 
         const bool same = memcmp(first.data(), y.data(), y.size() * sizeof(float)) == 0;
         const dim3 grid = many_grid(w, rows, a.y.ld);
         const float us = time_way(p, w);
-        printf("%c %-17s %d x %d, %d rows, %s: %7.2f us, %4.0f GB/s; blocks %u of %d threads, %d rows, clusters of %d, share %d%s\n",
-               w.kernel == taken.kernel ? '*' : ' ', s.name, s.n_out, s.n_in, rows, weights, us, p.bytes / us / 1e3,
-               grid.x * grid.y * grid.z, w.threads, w.n, w.blocks, w.share, same ? "" : "; OTHER BITS");
+        printf("%c %-17s %5d x %5d, %d rows, %s: %7.2f us, %4.0f GB/s;", w.kernel == taken.kernel ? '*' : ' ', s.name, s.n_out,
+               s.n_in, rows, weights, us, p.bytes / us / 1e3);
+        printf(" %u blocks of %d threads and %d rows, clusters of %d, share %d%s\n", grid.x * grid.y * grid.z, w.threads, w.n,
+               w.blocks, w.share, same ? "" : "; OTHER BITS");
     }
     close_product(p);
 }
