@@ -94,10 +94,16 @@ static __device__ __forceinline__ float linear_value(const linear_out &o, int m,
     return t * (o.bias ? up + o.bias[m + o.n_out / 2] : up);
 }
 
-/* ... to element i of y, which has been `was`. Returns what y is before it is rounded. */
+/* ... and scaled, where y has been `was`. */
+static __device__ __forceinline__ float linear_scaled(const linear_out &o, float value, float was)
+{
+    return o.add ? fmaf(o.scale, value, was) : o.scale * value;
+}
+
+/* ... to element i of y. Returns what y is before it is rounded. */
 static __device__ __forceinline__ float linear_put(const linear_out &o, size_t i, float value, float was)
 {
-    const float y = o.add ? fmaf(o.scale, value, was) : o.scale * value;
+    const float y = linear_scaled(o, value, was);
     if (o.add) ((float *)o.y)[i] = y;
     else store_any(o.y, o.y_type, i, y);
     return y;

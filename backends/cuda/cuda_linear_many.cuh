@@ -47,8 +47,7 @@ static __device__ __forceinline__ float2 linear_put2(const linear_out &o, size_t
 {
     if (n != 2 || !pairs)
         return make_float2(linear_put(o, i, value.x, was.x), n == 2 ? linear_put(o, i + 1, value.y, was.y) : 0.0f);
-    const float2 y = o.add ? make_float2(fmaf(o.scale, value.x, was.x), fmaf(o.scale, value.y, was.y))
-                           : make_float2(o.scale * value.x, o.scale * value.y);
+    const float2 y = make_float2(linear_scaled(o, value.x, was.x), linear_scaled(o, value.y, was.y));
     if (o.y_type == SPEC_DTYPE_F32) *(float2 *)((float *)o.y + i) = y;
     else if (o.y_type == SPEC_DTYPE_BF16) *(__nv_bfloat162 *)((__nv_bfloat16 *)o.y + i) = __floats2bfloat162_rn(y.x, y.y);
     else *(__half2 *)((__half *)o.y + i) = __floats2half2_rn(y.x, y.y);
@@ -286,29 +285,36 @@ static int many_blocks(const many_way &w, int rows, int n_y)
     return (int)(grid.x * grid.y * grid.z);
 }
 
-/* The cheapest by the waves of blocks that a multiprocessor sees, each as long as the weights that it has room for, and as 16
- * outputs of 4096 inputs for its start and end (a quarter more for each further block beside it); with twice the rows half as
- * long again, and twice (measured on an H200, docs/performance.md). Blocks that have all of K, which take long, become as many as
- * these waves hold; of others no more than need be: multiprocessors that are left over begin with the next operation. */
-template <typename W, linear_more MORE>
-static many_way find_way(const spec_queue *q, const spec_linear_args *a, const linear_out &o, int n_y)
+/* Sets the share of w's warps, and returns what w costs: the waves of blocks that a multiprocessor sees, each as long as the
+ * weights that it has room for, and as 16 outputs of 4096 inputs for its start and end (a quarter more for each further block
+ * beside it); with twice the rows half as long again, and twice (measured on an H200, docs/performance.md). Blocks that have all
+ * of K, which take long, become as many as these waves hold; of others no more than need be: multiprocessors that are left over
+ * begin with the next operation. */
+static double fit_way(const spec_queue *q, const spec_linear_args *a, int n_y, many_way *w)
 {
-    const int rows = q->shape.rows;
+    const int rows = q->shape.rows, less = a->glu ? 1 : 2; /* outputs are stored by two */
+    const int at_once = w->blocks * clusters_at_once(q, w->kernel, w->blocks, w->threads, w->bytes);
+    w->share = a->glu ? 8 : 16;
+    const int blocks = many_blocks(*w, rows, n_y), waves = cuda_div_up(blocks, at_once);
+    const int resident = min(w->resident, cuda_div_up((int64_t)blocks * w->resident, at_once));
+    for (many_way other = *w; w->blocks == 1 && w->share > less; *w = other) {
+        other.share -= less;
+        if (cuda_div_up(many_blocks(other, rows, n_y), at_once) != waves) break;
+    }
+    const double weights = (double)w->warps * 16 * resident / w->blocks * a->n_in, ends = 4.0 * 4096.0 * (3 + resident);
+    return waves * (w->n > SLAB_ROWS ? 1.5 * weights + 2.0 * ends : weights + ends);
+}
+
+/* The cheapest. */
+template <typename W, linear_more MORE>
+static many_way find_way(const spec_queue *q, const spec_linear_args *a, int n_y)
+{
     many_way best = {};
     double least = 0.0;
     for (many_way w : W::template ways<MORE>()) {
-        if (w.n > SLAB_ROWS && rows <= SLAB_ROWS) continue;
-        w.share = o.glu ? 8 : 16;
-        const int at_once = w.blocks * clusters_at_once(q, w.kernel, w.blocks, w.threads, w.bytes);
-        const int blocks = many_blocks(w, rows, n_y), waves = cuda_div_up(blocks, at_once);
-        const int resident = min(w.resident, cuda_div_up((int64_t)blocks * w.resident, at_once));
-        const double weights = (double)w.warps * 16 * resident / w.blocks * a->n_in, ends = 4.0 * 4096.0 * (3 + resident);
-        const double cost = waves * (w.n > SLAB_ROWS ? 1.5 * weights + 2.0 * ends : weights + ends);
-        if (best.kernel && cost >= least) continue;
-        best = w, least = cost;
-        while (w.blocks == 1 && (w.share -= o.glu ? 1 : 2) > 0 /* outputs are stored by two */ &&
-               cuda_div_up(many_blocks(w, rows, n_y), at_once) == waves)
-            best = w;
+        if (w.n > SLAB_ROWS && q->shape.rows <= SLAB_ROWS) continue;
+        const double cost = fit_way(q, a, n_y, &w);
+        if (!best.kernel || cost < least) best = w, least = cost;
     }
     return best;
 }
@@ -317,7 +323,7 @@ template <typename W, linear_more MORE>
 static spec_status multiply(spec_queue *q, const spec_linear_args *a, const linear_out &o, const uint16_t *slabs)
 {
     const int n_y = o.glu ? o.n_out / 2 : o.n_out;
-    const many_way way = find_way<W, MORE>(q, a, o, n_y);
+    const many_way way = find_way<W, MORE>(q, a, n_y);
     return cuda_launch(q, "linear", way.kernel, many_grid(way, q->shape.rows, n_y), dim3((unsigned)way.threads), (size_t)way.bytes,
                        (unsigned)way.blocks, q->d_step, a->w->data, a->w->ld, (const uint4 *)slabs, a->n_in, way.share, o);
 }
