@@ -2,10 +2,9 @@
  * in front has made, as in a step, with one thing left out or changed. Kernels are captured and launched programmatically; all ask
  * for their weights before they wait. Results mean nothing. One line each: microseconds a kernel. build/bin/bench_chain */
 #include <cuda_bf16.h>
-#include <cuda_runtime.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
+
+#include "graph_time.cuh"
 
 enum { WARPS = 8, THREADS = 32 * WARPS, TILE = 16 /* outputs of a block */, MOST_ROWS = 16, LAUNCHES = 40, ROUNDS = 5 };
 
@@ -27,13 +26,6 @@ struct product {
     uint16_t *y;
     int n_in, n_out, rows;
 };
-
-static void check(cudaError_t e, const char *what)
-{
-    if (e == cudaSuccess) return;
-    fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(e));
-    exit(1);
-}
 
 /* Of MMAS * 16 k for each warp. TILES: of 8 rows. */
 template <int WAY, int MMAS, int TILES> static __global__ void __launch_bounds__(THREADS) product_kernel(product p)
@@ -138,8 +130,6 @@ static float time_chain(int way, int rows, const int sizes[3][2], int n)
         check(cudaMemset(x[i], 0x3c, MOST_ROWS * 5120 * 2), "x");
     }
     cudaStream_t q;
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
     check(cudaStreamCreate(&q), "stream");
     for (int i = 0; i < n; i++) {
         const size_t bytes = (size_t)sizes[i % 3][0] * sizes[i % 3][1] * 2;
@@ -147,34 +137,16 @@ static float time_chain(int way, int rows, const int sizes[3][2], int n)
         check(cudaMemset(w[i], 0x3c, bytes), "weights");
     }
     check(cudaDeviceSynchronize(), "memory");
-    check(cudaStreamBeginCapture(q, cudaStreamCaptureModeThreadLocal), "capture");
-    for (int i = 0; i < n; i++) {
-        const product p = { (const uint4 *)w[i], x[i % 4], (uint16_t *)x[(i + 1) % 4], sizes[i % 3][0], sizes[i % 3][1], rows };
-        launch_any(way, q, p, i == 0);
-    }
-    check(cudaStreamEndCapture(q, &graph), "capture");
-    check(cudaGraphInstantiate(&exec, graph, 0), "graph");
-    cudaEvent_t begin, end;
-    check(cudaEventCreate(&begin), "event");
-    check(cudaEventCreate(&end), "event");
-    float least = 0.0f;
-    for (int round = 0; round < ROUNDS; round++) {
-        float ms;
-        check(cudaEventRecord(begin, q), "event");
-        for (int i = 0; i < LAUNCHES; i++) check(cudaGraphLaunch(exec, q), "launch");
-        check(cudaEventRecord(end, q), "event");
-        check(cudaStreamSynchronize(q), "chain");
-        check(cudaEventElapsedTime(&ms, begin, end), "event");
-        if (round == 0 || ms < least) least = ms;
-    }
-    check(cudaEventDestroy(begin), "event");
-    check(cudaEventDestroy(end), "event");
-    check(cudaGraphExecDestroy(exec), "graph");
-    check(cudaGraphDestroy(graph), "graph");
+    const float ms = time_graph(q, LAUNCHES, ROUNDS, [&]() {
+        for (int i = 0; i < n; i++) {
+            const product p = { (const uint4 *)w[i], x[i % 4], (uint16_t *)x[(i + 1) % 4], sizes[i % 3][0], sizes[i % 3][1], rows };
+            launch_any(way, q, p, i == 0);
+        }
+    });
     check(cudaStreamDestroy(q), "stream");
     for (int i = 0; i < n; i++) check(cudaFree(w[i]), "weights");
     for (int i = 0; i < 4; i++) check(cudaFree(x[i]), "x");
-    return least * 1e3f / (LAUNCHES * n);
+    return ms * 1e3f / n;
 }
 
 int main(void)

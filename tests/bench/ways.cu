@@ -5,8 +5,6 @@
  *     build/bin/bench_ways [rows [n_out n_in [glu]]]      64 rows, shapes of known models
  *
  * One line each: microseconds a product, the least of ROUNDS; * marks the way that the backend takes. */
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <algorithm>
@@ -14,13 +12,14 @@
 
 #include "backends/cuda/cuda_linear_many.cu"
 #include "backends/cuda/cuda_linear_many_q8.cu"
+#include "graph_time.cuh"
 
 /* What these files want of the others and do not call here. */
 size_t speci_cuda_order_floats(const spec_linear_args *, int) { return 0; }
 uint16_t *speci_cuda_arranged_for(spec_queue *, const spec_view *, int, const uint16_t *) { return NULL; }
 spec_status speci_cuda_status(const spec_device *, cudaError_t, const char *) { return SPEC_E_DEVICE; }
 
-enum { LAUNCHES = 24, ROUNDS = 6, MOST_COPIES = 40 };
+enum { LAUNCHES = 24, ROUNDS = 7, MOST_COPIES = 40 };
 static const size_t COLD = (size_t)400 << 20; /* bytes of weights in turn */
 
 struct shape {
@@ -35,13 +34,6 @@ static const shape shapes[] = {
     { "Llama-2-7B qkv", 12288, 4096, 0 },  { "Llama-2-7B o", 4096, 4096, 0 },     { "Llama-2-7B up", 22016, 4096, 1 },
     { "Llama-2-7B down", 4096, 11008, 0 },
 };
-
-static void check(cudaError_t e, const char *what)
-{
-    if (e == cudaSuccess) return;
-    fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(e));
-    exit(1);
-}
 
 struct product {
     shape s;
@@ -109,30 +101,10 @@ static void launch(const product &p, const many_way &w, int copy)
 
 static float time_way(const product &p, const many_way &w)
 {
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
-    cudaEvent_t begin, end;
-    check(cudaEventCreate(&begin), "event");
-    check(cudaEventCreate(&end), "event");
-    check(cudaStreamBeginCapture(p.q, cudaStreamCaptureModeThreadLocal), "capture");
-    for (int i = 0; i < LAUNCHES; i++) launch(p, w, i % p.copies);
-    check(cudaStreamEndCapture(p.q, &graph), "capture");
-    check(cudaGraphInstantiate(&exec, graph, 0), "graph");
-    float least = 1e9f;
-    for (int i = -1; i < ROUNDS; i++) {
-        float ms;
-        check(cudaEventRecord(begin, p.q), "event");
-        check(cudaGraphLaunch(exec, p.q), "graph");
-        check(cudaEventRecord(end, p.q), "event");
-        check(cudaStreamSynchronize(p.q), "products");
-        check(cudaEventElapsedTime(&ms, begin, end), "event");
-        if (i >= 0) least = std::min(least, ms);
-    }
-    check(cudaGraphExecDestroy(exec), "graph");
-    check(cudaGraphDestroy(graph), "graph");
-    check(cudaEventDestroy(begin), "event");
-    check(cudaEventDestroy(end), "event");
-    return least * 1000.0f / LAUNCHES;
+    const float ms = time_graph(p.q, 1, ROUNDS, [&]() {
+        for (int i = 0; i < LAUNCHES; i++) launch(p, w, i % p.copies);
+    });
+    return ms * 1e3f / LAUNCHES;
 }
 
 static std::vector<float> results(const product &p, const many_way &w)
@@ -151,11 +123,11 @@ template <typename W> static void each_way(const shape &s, int rows, const char 
     spec_device dev = {};
     spec_queue q = {};
     dev.n_sm = n_sm, q.dev = &dev, q.shape.rows = cuda_pow2(rows);
-    const many_way taken = find_way<W, LINEAR_PLAIN>(&q, &a, linear_out_of(&a), a.y.ld);
+    const many_way taken = find_way<W, LINEAR_PLAIN>(&q, &a, a.y.ld);
     std::vector<float> first;
     for (many_way w : W::template ways<LINEAR_PLAIN>()) {
         if (w.n > SLAB_ROWS && rows <= SLAB_ROWS) continue;
-        w.share = w.kernel == taken.kernel ? taken.share : s.glu ? 8 : 16;
+        fit_way(&q, &a, a.y.ld, &w);
         const std::vector<float> y = results(p, w);
         if (first.empty()) first = y;
         const bool same = memcmp(first.data(), y.data(), y.size() * sizeof(float)) == 0;
