@@ -151,7 +151,9 @@ static const linear_case linears[] = {
     { "linear_q8_long", 10272, 72, SPEC_DTYPE_Q8_0, SPEC_DTYPE_BF16, 0 },
     { "linear_q8_long_glu", 10240, 130, SPEC_DTYPE_Q8_0, SPEC_DTYPE_F16, 1 },
     { "linear_q8_both_long", 5120, 2560, SPEC_DTYPE_Q8_0, SPEC_DTYPE_BF16, 0 },
+    { "linear_q8_longer", 20512, 72, SPEC_DTYPE_Q8_0, SPEC_DTYPE_BF16, 0 },
     { "linear_q8_wide", 1696, 12600, SPEC_DTYPE_Q8_0, SPEC_DTYPE_BF16, 0 },
+    { "linear_q8_wider_glu", 1280, 16000, SPEC_DTYPE_Q8_0, SPEC_DTYPE_BF16, 1 },
 };
 
 static const linear_case deferred[] = {

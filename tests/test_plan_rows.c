@@ -14,6 +14,7 @@ typedef struct rows_case {
     int32_t n_channel;             /* or a scan */
     int32_t n_in, n_mid, glu, act; /* norm and product in front; 0: none */
     int32_t n_out, add, apart;     /* the product behind; apart: the one in front writes elsewhere */
+    int32_t q8;                    /* with weights of Q8_0 alone */
 } rows_case;
 
 static const rows_case cases[] = {
@@ -27,6 +28,8 @@ static const rows_case cases[] = {
     { .name = "glu", .n_in = 256, .n_mid = 384, .glu = 1, .act = SPEC_ACT_SILU, .n_out = 72 },
     { .name = "glu_add", .n_in = 128, .n_mid = 1408, .glu = 1, .act = SPEC_ACT_SILU, .n_out = 128, .add = 1 },
     { .name = "glu_many", .n_in = 256, .n_mid = 3072, .glu = 1, .act = SPEC_ACT_SILU, .n_out = 520 },
+    { .name = "glu_long", .n_in = 10240, .n_mid = 256, .glu = 1, .act = SPEC_ACT_SILU, .n_out = 72, .q8 = 1 },
+    { .name = "glu_then_long", .n_in = 128, .n_mid = 41216, .glu = 1, .n_out = 40, .add = 1, .q8 = 1 },
     { .name = "glu_odd", .n_in = 256, .n_mid = 200, .glu = 1, .act = SPEC_ACT_SILU, .n_out = 40 },
     { .name = "up", .n_in = 128, .n_mid = 512, .act = SPEC_ACT_RELU, .n_out = 128, .add = 1 },
     { .name = "up_apart", .n_in = 128, .n_mid = 256, .act = SPEC_ACT_SILU, .n_out = 128, .apart = 1 },
@@ -167,6 +170,7 @@ static void each_rows(test_device *d)
                                         { SPEC_DTYPE_F16, SPEC_DTYPE_Q8_0 },  { SPEC_DTYPE_F32, SPEC_DTYPE_Q8_0 } };
     for (int32_t i = 0; i < N_ELEMENTS(cases); i++)
         for (int32_t k = 0; k < N_ELEMENTS(types); k++) {
+            if (cases[i].q8 && types[k].weights != SPEC_DTYPE_Q8_0) continue;
             rows_test t = open_rows(d, &cases[i], types[k]);
             spec_op ops[MOST_OPS];
             const int32_t n = rows_ops(&t, 0, ops);

@@ -100,10 +100,12 @@ struct cuda_pending { /* a result that waits in pinned memory for sync() */
     size_t bytes;
 };
 
-/* The rows at `of` once more, in the order that the product behind reads (cuda_linear.cuh); of NULL: none. */
+/* How the rows at `of` lie once more, as the product behind reads them (cuda_linear.cuh); of NULL: not at all. */
+enum linear_order { ORDER_ROWS, ORDER_TILES, ORDER_SLABS };
 struct cuda_arranged {
     const void *of;
     uint16_t *at;
+    linear_order order;
 };
 
 struct spec_queue {
@@ -248,9 +250,9 @@ void speci_cuda_plan_free(spec_queue *q, spec_prepared *plan);
 size_t speci_cuda_attention_floats(const spec_attention_args *a, const spec_plan *plan);
 size_t speci_cuda_linear_floats(const spec_linear_args *a, const spec_plan *plan);
 size_t speci_cuda_arranged_floats(const spec_linear_args *a, const spec_plan *plan);
-/* Where y [rows][n] goes a second time, in the order that the product behind reads: slabs of more than 32 rows, else tiles
- * (cuda_linear.cuh). NULL: nowhere. read: what the operation itself reads in such an order, or NULL. */
-uint16_t *speci_cuda_arranged_for(spec_queue *q, const spec_view *y, int n, const uint16_t *read);
+/* Where y [rows][n] goes a second time, in the order that the product behind reads, if that is `order` (ORDER_ROWS: any), which
+ * q->arranged_out then tells. NULL: nowhere. read: what the operation itself reads in such an order, or NULL. */
+uint16_t *speci_cuda_arranged_for(spec_queue *q, const spec_view *y, int n, linear_order order, const uint16_t *read);
 size_t speci_cuda_q8_floats(const spec_linear_args *a, const spec_plan *plan);
 
 static inline bool cuda_is_float(spec_dtype t) { return t >= SPEC_DTYPE_F32 && t <= SPEC_DTYPE_F16; }

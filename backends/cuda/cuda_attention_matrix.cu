@@ -314,10 +314,11 @@ static spec_status launch(spec_queue *q, const spec_attention_args *a, int split
     const size_t query = (size_t)STEPS * (D + 4) * sizeof(float), bytes = (size_t)(heads << bits) * query;
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(QUERIES * query));
     uint16_t *arranged = NULL;
-    if (chunks == 1 && a->y.dtype == a->kv.dtype) arranged = speci_cuda_arranged_for(q, &a->y, a->n_head * a->kv.head_dim, NULL);
+    if (chunks == 1 && a->y.dtype == a->kv.dtype)
+        arranged = speci_cuda_arranged_for(q, &a->y, a->n_head * a->kv.head_dim, ORDER_ROWS, NULL);
     const dim3 grid((unsigned)cuda_div_up(rows, 1 << bits), (unsigned)(a->n_head / heads), (unsigned)chunks);
     SPEC_TRY(cuda_launch(q, "attention", kernel, grid, dim3((unsigned)warps * 32), bytes, 1, q->d_step, *a, bits, heads, rep,
-                         vec, kv_first, q->attention_scratch, arranged, linear_order_of(q)));
+                         vec, kv_first, q->attention_scratch, arranged, q->arranged_out.order));
     return chunks > 1 ? speci_cuda_attention_merge(q, a, chunks) : SPEC_OK;
 }
 

@@ -99,7 +99,7 @@ bool speci_cuda_embed_norm(spec_queue *q, const spec_embed_args *a, const spec_n
         (*status = speci_cuda_check_norm(q->dev, norm)) != SPEC_OK)
         return true;
     norm_out next = norm_out_of(norm);
-    next.tiles = speci_cuda_arranged_for(q, &norm->y, norm->dim, NULL);
+    next.tiles = speci_cuda_arranged_for(q, &norm->y, norm->dim, ORDER_TILES, NULL);
     *status = embed(q, a, next);
     return true;
 }

@@ -11,9 +11,9 @@
  *            Which k a lane's registers stand for is free as long as W and x agree: each lane takes 16 bytes, that is 8
  *            consecutive k, and these make two instructions.
  *            Three kernels: for up to 32 rows (cuda_linear_few.cuh), for more (cuda_linear_many.cuh), and for 17 to 32 rows
- *            of wide matrices (cuda_linear_part.cu); the first two take weights of Q8_0 too (cuda_linear_q8.cu). All begin to
- *            copy weights to shared memory before they wait for x, hence while the operations before them still run: that
- *            hides their latency.
+ *            of wide matrices (cuda_linear_part.cu); the first two take weights of Q8_0 too, divided otherwise
+ *            (speci_cuda_is_many). All begin to copy weights to shared memory before they wait for x, hence while the
+ *            operations before them still run: that hides their latency.
  *            The first of them also makes what comes next, where that takes no more than its outputs: the terms of a
  *            deferred norm (cuda_norm.cuh), and up to 16 rows a convolution (cuda_conv.cuh).
  *   float32  One warp per output (two with glu), lanes stride K by 4 elements, fmaf, and a shuffle tree.
@@ -302,7 +302,7 @@ static bool has_whole(const spec_queue *q, const spec_linear_args *a)
 
 size_t speci_cuda_order_floats(const spec_linear_args *a, int rows)
 {
-    const int block = rows > LINEAR_FEW ? (int)SLAB_ROWS : (int)TILE_ROWS;
+    const int block = rows > LINEAR_FEW / 2 ? (int)SLAB_ROWS : (int)TILE_ROWS;
     return (size_t)cuda_div_up(rows, block) * block * (size_t)cuda_chunks(a->n_in) * CUDA_CHUNK / 2;
 }
 size_t speci_cuda_arranged_floats(const spec_linear_args *a, const spec_plan *plan)
@@ -311,16 +311,25 @@ size_t speci_cuda_arranged_floats(const spec_linear_args *a, const spec_plan *pl
     return some ? speci_cuda_order_floats(a, plan->n_row_max) : 0;
 }
 
-uint16_t *speci_cuda_arranged_for(spec_queue *q, const spec_view *y, int n, const uint16_t *read)
+/* The order in which the product reads x. */
+static linear_order order_for(const spec_queue *q, const spec_linear_args *a)
+{
+    const int rows = q->shape.rows;
+    if (q->shape.phase != SPEC_PHASE_DECODE) return ORDER_ROWS;
+    if (speci_cuda_is_many(q, a)) return ORDER_SLABS;
+    return rows >= TILE_LEAST && rows <= TILE_MOST && has_whole(q, a) && !speci_cuda_is_part(q, a, true) ? ORDER_TILES : ORDER_ROWS;
+}
+
+uint16_t *speci_cuda_arranged_for(spec_queue *q, const spec_view *y, int n, linear_order order, const uint16_t *read)
 {
     const spec_linear_args *const next = q->next;
-    const int other = read == q->arranged[0], rows = q->shape.rows;
+    const int other = read == q->arranged[0];
     if (!next || !next->w || next->x.data != y->data || next->x.ld != y->ld || next->x.dtype != y->dtype ||
         next->n_in != n || n % CUDA_CHUNK != 0 || q->arranged_floats[other] < speci_cuda_order_floats(next, q->n_row_run))
         return NULL;
-    const bool tiles = rows >= TILE_LEAST && rows <= TILE_MOST && has_whole(q, next) && !speci_cuda_is_part(q, next, true);
-    if (!tiles && (q->shape.phase != SPEC_PHASE_DECODE || !speci_cuda_is_many(q, next))) return NULL;
-    q->arranged_out.of = y->data, q->arranged_out.at = q->arranged[other];
+    const linear_order wanted = order_for(q, next);
+    if (wanted == ORDER_ROWS || (order != ORDER_ROWS && order != wanted)) return NULL;
+    q->arranged_out = { y->data, q->arranged[other], wanted };
     return q->arranged_out.at;
 }
 
@@ -354,10 +363,10 @@ spec_status speci_cuda_linear(spec_queue *q, const spec_linear_args *a)
     return a->best && !within ? speci_cuda_row_best(q, &a->y, a->n_out, a->best) : SPEC_OK;
 }
 
-/* The kernel for few rows can do a deferred norm of y. */
+/* The kernel for few rows can do a deferred norm of y, of Q8_0 with any number of rows. */
 bool speci_cuda_linear_norm(spec_queue *q, const spec_linear_args *a, const spec_norm_args *norm, spec_status *status)
 {
-    if (SPEC_CUDA_LINEAR_FMA || q->shape.phase != SPEC_PHASE_DECODE || q->shape.rows > LINEAR_FEW || !a->w ||
+    if (SPEC_CUDA_LINEAR_FMA || q->shape.phase != SPEC_PHASE_DECODE || !a->w || speci_cuda_is_many(q, a) ||
         a->x.dtype != SPEC_DTYPE_BF16 || !a->add || !norm_follows(norm, &a->y, a->n_out, a->x.dtype))
         return false;
     if ((*status = cuda_enter_op(q, "linear")) != SPEC_OK || (*status = speci_cuda_check_linear(q->dev, a)) != SPEC_OK ||
@@ -365,7 +374,7 @@ bool speci_cuda_linear_norm(spec_queue *q, const spec_linear_args *a, const spec
         return true;
     linear_out o = linear_out_of(a);
     o.next = norm_out_of(norm);
-    if (has_tiles(q, a)) o.next.tiles = speci_cuda_arranged_for(q, &norm->y, norm->dim, q->arranged_in.at);
+    if (has_tiles(q, a)) o.next.tiles = speci_cuda_arranged_for(q, &norm->y, norm->dim, ORDER_TILES, q->arranged_in.at);
     *status = multiply(q, a, o);
     return true;
 }

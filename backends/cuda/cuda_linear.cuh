@@ -28,7 +28,7 @@ struct linear_out {
  *   NORMS  a deferred norm (cuda_norm.cuh), of x or behind y
  *   BEST   the largest of each row, and a deferred norm of x: the head
  *   CONV   the convolution of outputs from `first` on, and a deferred norm of x
- *   SLABS  y once more as slabs, of more than 32 rows, and a deferred norm of x */
+ *   SLABS  y once more as slabs, and a deferred norm of x */
 enum linear_more { LINEAR_PLAIN, LINEAR_NORMS, LINEAR_BEST, LINEAR_CONV, LINEAR_SLABS };
 
 template <linear_more MORE> struct linear_extra {
@@ -232,8 +232,9 @@ bool speci_cuda_linear_part(spec_queue *q, const spec_linear_args *a, const line
 /* Floats of x in the order that a product of so many rows reads. */
 size_t speci_cuda_order_floats(const spec_linear_args *a, int rows);
 
-/* More than 32 rows of a 16-bit type (cuda_linear_many.cuh): whether a product in a decode pass is one, and its launchers; slabs:
- * x in the order in which it is read, as the operation in front has left it, or as a kernel writes it now. */
+/* More than 32 rows of a 16-bit type, and of Q8_0 more than 16 of long products (cuda_linear_many.cuh): whether a product in a
+ * decode pass is one, and its launchers; slabs: x in the order in which it is read, as the operation in front has left it, or as
+ * a kernel writes it now. */
 bool speci_cuda_is_many(const spec_queue *q, const spec_linear_args *a);
 spec_status speci_cuda_linear_many(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned);
 spec_status speci_cuda_linear_many_q8(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned);
@@ -244,13 +245,11 @@ spec_status speci_cuda_slabs_of(spec_queue *q, const spec_linear_args *a, bool a
 spec_status speci_cuda_linear_q8(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned);
 spec_status speci_cuda_linear_q8_conv(spec_queue *q, const spec_linear_args *a, const linear_extra<LINEAR_CONV> &extra);
 
-/* How x lies once more in scratch for the product that reads it: the operation in front writes it so as well
- * (speci_cuda_arranged_for). */
-enum linear_order { ORDER_ROWS /* not at all */, ORDER_TILES, ORDER_SLABS };
-static inline linear_order linear_order_of(const spec_queue *q) { return q->shape.rows > LINEAR_FEW ? ORDER_SLABS : ORDER_TILES; }
-
-/* Up to 32 rows: tiles of 8 rows and 32 k, 64 bytes of each row after the other, since a load of a lane's 16 bytes each then
- * touches 4 whole lines, not 8 halves; how many lines loads touch is what they cost. */
+/* How x lies once more in scratch for the product that reads it, since the operation in front writes it so as well
+ * (speci_cuda_arranged_for).
+ *
+ * Of up to 32 rows for blocks of 16 outputs: tiles of 8 rows and 32 k, 64 bytes of each row after the other, since a load of a
+ * lane's 16 bytes each then touches 4 whole lines, not 8 halves; how many lines loads touch is what they cost. */
 enum { TILE_LEAST = 5, TILE_MOST = LINEAR_FEW /* rows */, TILE_ROWS = 8 };
 static __device__ __forceinline__ size_t tile_element(int row, int k, int n_in)
 {
@@ -258,7 +257,7 @@ static __device__ __forceinline__ size_t tile_element(int row, int k, int n_in)
     return (tile * TILE_ROWS + row % TILE_ROWS) * 32 + k % 32;
 }
 
-/* More than 32: slabs. The units (16 bytes) of a slab of 64 rows and 64 k: [2 chunks][4 words][64 rows],
+/* For products of many rows: slabs. The units (16 bytes) of a slab of 64 rows and 64 k: [2 chunks][4 words][64 rows],
  * where word j of a chunk of 32 k is the words j, j + 4, j + 8, j + 12 of the row. All of x: [blocks of rows][k / 64]. */
 enum { SLAB_ROWS = 64, SLAB = 2 * 4 * SLAB_ROWS };
 

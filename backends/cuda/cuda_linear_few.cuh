@@ -240,7 +240,7 @@ static int few_depth(const spec_linear_args *a, int nt) { return nt == 1 && is_d
 /* Has the operation in front left x as tiles? */
 static bool has_tiles(const spec_queue *q, const spec_linear_args *a)
 {
-    return q->arranged_in.of == a->x.data && q->shape.rows <= TILE_MOST;
+    return q->arranged_in.of == a->x.data && q->arranged_in.order == ORDER_TILES;
 }
 
 template <typename W, int MT, int NT>
@@ -251,7 +251,8 @@ static spec_status launch_few(spec_queue *q, const spec_linear_args *a, const li
     const bool deep = few_depth(a, NT) == DEPTH;
     if (has_tiles(q, a)) {
         linear_out also = o;
-        if (!o.next.weight) also.arranged = speci_cuda_arranged_for(q, &a->y, o.glu ? o.n_out / 2 : o.n_out, q->arranged_in.at);
+        const int n_y = o.glu ? o.n_out / 2 : o.n_out;
+        if (!o.next.weight) also.arranged = speci_cuda_arranged_for(q, &a->y, n_y, ORDER_TILES, q->arranged_in.at);
         return deep ? launch_few_deep<W, MT, NT, DEPTH, X_TILES>(q, a, also, rows, aligned)
                     : launch_few_deep<W, MT, NT, 2, X_TILES>(q, a, also, rows, aligned);
     }

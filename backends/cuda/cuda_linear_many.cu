@@ -31,7 +31,7 @@ linear_arrange_kernel(const spec_step_block *step, const T *x, int ld_x, int n_i
 
 spec_status speci_cuda_slabs_of(spec_queue *q, const spec_linear_args *a, bool aligned, const uint16_t **slabs)
 {
-    if (q->arranged_in.of == a->x.data) {
+    if (q->arranged_in.of == a->x.data && q->arranged_in.order == ORDER_SLABS) {
         *slabs = q->arranged_in.at;
         return SPEC_OK;
     }
@@ -100,20 +100,23 @@ template <typename T> struct many_plain {
                            make_way<many_plain, MORE, many_form<1, 4, 64, 3, 4, 1, 1, 4>>(),
                            make_way<many_plain, MORE, many_form<2, 1, 64, 2, 4, 1, 3, 1>>(),
                            make_way<many_plain, MORE, many_form<3, 1, 64, 3, 3, 2, 1, 4>>(),
-                           make_way<many_plain, MORE, many_form<3, 1, 64, 6, 6, 1, 1, 8>>() };
+                           make_way<many_plain, MORE, many_form<3, 1, 64, 2, 4, 2, 1, 8>>() };
     }
 };
 
-/* Of Q8_0 blocks of 16 outputs (cuda_linear_few.cuh) are as fast where each multiprocessor has few of them, of short rows. */
-static bool is_long(const spec_queue *q, const spec_linear_args *a)
+/* Of Q8_0 blocks of 16 outputs (cuda_linear_few.cuh) are as fast where each multiprocessor has few weights; up to 32 rows where it
+ * has twice as many, but with glu (measured on an H200, docs/performance.md). */
+static bool q8_is_many(const spec_queue *q, const spec_linear_args *a)
 {
-    return (int64_t)cuda_div_up(a->n_out, 16 * q->dev->n_sm) * a->n_in > 10000;
+    const int64_t each = (int64_t)cuda_div_up(a->n_out, 16 * q->dev->n_sm) * a->n_in; /* a sixteenth of a multiprocessor's weights */
+    if (q->shape.rows > LINEAR_FEW) return each > 10000;
+    return q->shape.rows > LINEAR_FEW / 2 && each > (a->glu ? 10000 : 20000);
 }
 
 bool speci_cuda_is_many(const spec_queue *q, const spec_linear_args *a)
 {
     /* The queue was opened for the operation, or it does without scratch. */
-    return cuda_size(a->x.dtype) == 2 && q->shape.rows > LINEAR_FEW && (!a->w->q8 || is_long(q, a)) &&
+    return cuda_size(a->x.dtype) == 2 && (a->w->q8 ? q8_is_many(q, a) : q->shape.rows > LINEAR_FEW) &&
            q->linear_floats >= speci_cuda_order_floats(a, q->n_row_run);
 }
 

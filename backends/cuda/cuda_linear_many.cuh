@@ -71,9 +71,11 @@ template <int GROUPS_, int TEAMS_, int N_, int DEPTH_, int SLABS_, int LENGTH_, 
         OWN = PARTS / TEAMS,           /* parts of a team */
         UNITS = BLOCKS * TEAMS,        /* teams that share an output */
         PIECES = OWN == 2 ? 2 : 1,     /* sums that a team makes: parts 2 and 3 are added to 0 and 1 one by one */
+        WIDE = (N + SLAB_ROWS - 1) / SLAB_ROWS, /* slabs side by side */
         MINE = N / 8 / BLOCKS,         /* eights of rows that a block adds up and stores */
         WARPS = GROUPS * 4,            /* of a team */
-        THREADS = WARPS * 32
+        THREADS = WARPS * 32,
+        ASIDE = OWN == LINEAR_PARTS ? N / 8 * THREADS : 0 /* float4: a block's sums of the first four parts, behind its slabs */
     };
 };
 
@@ -87,7 +89,7 @@ linear_many_kernel(const spec_step_block *step, const void *w, int ld_w, const u
     constexpr int N = F::N, DEPTH = F::DEPTH, SLABS = F::SLABS, LENGTH = F::LENGTH, TEAMS = F::TEAMS, PARTS = F::PARTS;
     constexpr int BLOCKS = F::BLOCKS, OWN = F::OWN, UNITS = F::UNITS, PIECES = F::PIECES, MINE = F::MINE;
     constexpr int WARPS = F::WARPS, THREADS = F::THREADS;
-    constexpr int STEP = LENGTH * W::STEP, STAGE = N / SLAB_ROWS * LENGTH * SLAB; /* uint4: of a warp's weights, of x */
+    constexpr int STEP = LENGTH * W::STEP, STAGE = F::WIDE * LENGTH * SLAB; /* uint4: of a warp's weights, of x */
     constexpr int LAG = SLABS > 4 ? 2 : 1; /* steps that the slowest warp may be behind the first */
     constexpr bool NORMS = MORE != LINEAR_PLAIN, BEST = MORE == LINEAR_BEST, TWICE = MORE == LINEAR_SLABS;
     extern __shared__ __align__(128) char dynamic[];
@@ -112,6 +114,8 @@ linear_many_kernel(const spec_step_block *step, const void *w, int ld_w, const u
     uint4 *const ring = (uint4 *)dynamic + (team * WARPS + warp) * DEPTH * STEP;
     uint4 *const slabs = (uint4 *)dynamic + TEAMS * WARPS * DEPTH * STEP + team * SLABS * STAGE; /* [SLABS][LENGTH][N / 64] */
 
+    [[maybe_unused]] float4 *const aside = (float4 *)dynamic + TEAMS * (WARPS * DEPTH * STEP + SLABS * STAGE) + tid;
+
     /* A lane's two rows: two outputs side by side, with glu a gate and its up. */
     const int m = m_warp + (o.glu ? g : 2 * g), n_m = min(min(n_y, m_warp + share) - m, o.glu ? 1 : 2);
     const bool has[2] = { n_m > 0, n_m > (o.glu ? 0 : 1) };
@@ -133,15 +137,15 @@ linear_many_kernel(const spec_step_block *step, const void *w, int ld_w, const u
     const int n_slab = cuda_chunks(n_in) * (CUDA_CHUNK / 64); /* of a block of rows */
     const uint4 *const from_x = x + ((size_t)(row0 / 64) * n_slab + k0 / 64) * SLAB;
     auto copy_x = [&](int s) { /* of step s, when all have read what its slabs have held */
-        const int slab = s % SLABS, n = min(N, n_row - row0 + 63) / 64; /* blocks of rows that there are */
+        const int slab = s % SLABS, n = min(F::WIDE, (n_row - row0 + 63) / 64); /* blocks of rows that there are */
         if (s >= SLABS) barrier_wait(&empty[slab], s / SLABS - 1 & 1);
         barrier_expect(&full[slab], n * LENGTH * SLAB * 16);
-        constexpr int EACH = N == SLAB_ROWS ? LENGTH : 1; /* that lie side by side */
+        constexpr int EACH = F::WIDE == 1 ? LENGTH : 1; /* that lie side by side */
 #pragma unroll 1
         for (int i = 0; i < n; i++)
 #pragma unroll
             for (int l = 0; l < LENGTH; l += EACH)
-                copy_slabs(slabs + slab * STAGE + (l * (N / SLAB_ROWS) + i) * SLAB,
+                copy_slabs(slabs + slab * STAGE + (l * F::WIDE + i) * SLAB,
                            from_x + ((size_t)i * n_slab + s * LENGTH + l) * SLAB, EACH, &full[slab]);
     };
 #pragma unroll 1
@@ -152,8 +156,7 @@ linear_many_kernel(const spec_step_block *step, const void *w, int ld_w, const u
         norm_factors<TEAMS * WARPS, 1>(o.norm, factor, mine0, min(MINE * 8, n_row - mine0));
     else if (NORMS && threadIdx.x < MINE * 8) factor[threadIdx.x] = 1.0f;
 
-    float total[PIECES][N / 2];          /* of the parts of a half, */
-    [[maybe_unused]] float front[N / 2]; /* and of the first four */
+    float total[PIECES][N / 2]; /* of the parts of a half */
     int slot = 0, s = 0;
     for (int part = part0; part < part_end; part++) {
         float acc[N / 2];
@@ -178,10 +181,17 @@ linear_many_kernel(const spec_step_block *step, const void *w, int ld_w, const u
             if (PIECES == 2 && part != part0) total[PIECES - 1][e] = acc[e];
             else total[0][e] = part % 4 == 0 || part == part0 ? acc[e] : total[0][e] + acc[e];
         }
-        if constexpr (OWN == LINEAR_PARTS) {
+        if constexpr (F::ASIDE > 0) {
 #pragma unroll
-            for (int e = 0; e < N / 2 && part % 4 == 3; e++)
-                part == 3 ? front[e] = total[0][e] : total[0][e] = front[e] + total[0][e];
+            for (int n = 0; n < N / 8 && part % 4 == 3; n++) {
+                float *const half = total[0] + n * 4;
+                if (part == 3) {
+                    aside[n * THREADS] = make_float4(half[0], half[1], half[2], half[3]);
+                    continue;
+                }
+                const float4 first = aside[n * THREADS];
+                half[0] = first.x + half[0], half[1] = first.y + half[1], half[2] = first.z + half[2], half[3] = first.w + half[3];
+            }
         }
     }
 
@@ -268,8 +278,8 @@ struct many_way {
 };
 template <typename W, linear_more MORE, typename F> static many_way make_way()
 {
-    constexpr int rings = F::TEAMS * F::WARPS * F::DEPTH * W::STEP, slabs = F::TEAMS * F::SLABS * (F::N / SLAB_ROWS) * SLAB;
-    constexpr int bytes = (rings + slabs) * F::LENGTH * 16;
+    constexpr int rings = F::TEAMS * F::WARPS * F::DEPTH * W::STEP, slabs = F::TEAMS * F::SLABS * F::WIDE * SLAB;
+    constexpr int bytes = ((rings + slabs) * F::LENGTH + F::ASIDE) * 16;
     static_assert(F::UNITS * F::PIECES * F::MINE * F::THREADS * 16 <= bytes, "the sums take the place of weights and x");
     auto *kernel = linear_many_kernel<W, F, MORE>;
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
@@ -305,6 +315,9 @@ static double fit_way(const spec_queue *q, const spec_linear_args *a, int n_y, m
     return waves * (w->n > SLAB_ROWS ? 1.5 * weights + 2.0 * ends : weights + ends);
 }
 
+/* Is w for so many rows? Others take another for less; and whatever the number, blocks of rows are whole slabs. */
+static bool has_rows(const many_way &w, int rows) { return rows > w.n / 2 && (w.n >= SLAB_ROWS || rows <= w.n); }
+
 /* The cheapest. */
 template <typename W, linear_more MORE>
 static many_way find_way(const spec_queue *q, const spec_linear_args *a, int n_y)
@@ -312,7 +325,7 @@ static many_way find_way(const spec_queue *q, const spec_linear_args *a, int n_y
     many_way best = {};
     double least = 0.0;
     for (many_way w : W::template ways<MORE>()) {
-        if (w.n > SLAB_ROWS && q->shape.rows <= SLAB_ROWS) continue;
+        if (!has_rows(w, q->shape.rows)) continue;
         const double cost = fit_way(q, a, n_y, &w);
         if (!best.kernel || cost < least) best = w, least = cost;
     }
@@ -334,7 +347,7 @@ static spec_status linear_many(spec_queue *q, const spec_linear_args *a, linear_
     const uint16_t *slabs;
     SPEC_TRY(speci_cuda_slabs_of(q, a, aligned, &slabs));
     if (o.best) return multiply<W, LINEAR_BEST>(q, a, o, slabs);
-    o.arranged = speci_cuda_arranged_for(q, &a->y, o.glu ? o.n_out / 2 : o.n_out, slabs);
+    o.arranged = speci_cuda_arranged_for(q, &a->y, o.glu ? o.n_out / 2 : o.n_out, ORDER_SLABS, slabs);
     if (o.arranged) return multiply<W, LINEAR_SLABS>(q, a, o, slabs);
     if constexpr (std::is_same_v<typename W::type, __nv_bfloat16>) /* no norm is deferred in float16 */
         if (a->squares) return multiply<W, LINEAR_NORMS>(q, a, o, slabs);

@@ -37,41 +37,52 @@ template <typename T> struct many_q8 {
                 from[i] += sizeof(q8_piece), scales[i] += sizeof(q8_piece);
             }
         }
+        /* While the instruction makes the sums of a block, those of the block in front are added and the block behind becomes T. */
         template <int N, int LENGTH, typename F>
-        __device__ __forceinline__ void multiply(float acc[N / 2], const uint4 *ring, const uint4 *slab, F meanwhile) const
+        __device__ __forceinline__ void multiply(float acc[N / 2], const uint4 *ring, const uint4 *slabs, F meanwhile) const
         {
-            static_assert(LENGTH == 1, "what is left of a step is waiting for sums, however long it is");
-            uint4 w[2][2];   /* [block][row] */
-            float2 scale[2]; /* of a row: both blocks */
+            static_assert(N <= SLAB_ROWS, "a slab is half a step");
+            constexpr int BLOCKS = 2 * LENGTH;
+            float sum[2][N / 2];     /* [block % 2] */
+            uint4 v[2], w[2][2];     /* of a row: two blocks; [block % 2][row] */
+            float2 scale[LENGTH][2]; /* of a row: two blocks */
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const uint4 v = ring[i * 32 + lane];
-                scale[i] = unpack2<__half>(((const uint32_t *)(ring + 64))[i * 32 + lane]);
-                w[0][i] = widen8<T>(v.x, v.y), w[1][i] = widen8<T>(v.z, v.w);
+            for (int b = 0; b <= BLOCKS; b++) {
+                if (b < BLOCKS) {
+                    const uint4 *const at = ring + b / 2 * STEP;
+#pragma unroll
+                    for (int i = 0; i < 2; i++) {
+                        if (b % 2 == 0) {
+                            v[i] = at[i * 32 + lane];
+                            scale[b / 2][i] = unpack2<__half>(((const uint32_t *)(at + 64))[i * 32 + lane]);
+                        }
+                        w[b % 2][i] = b % 2 == 0 ? widen8<T>(v[i].x, v[i].y) : widen8<T>(v[i].z, v[i].w);
+                    }
+                    wgmma_begin();
+                    wgmma_chunk<T, N, SLAB_ROWS, true>(sum[b % 2], w[b % 2][0], w[b % 2][1], slabs + b * (SLAB / 2));
+                    wgmma_end();
+                }
+                if (b == BLOCKS - 1) meanwhile();
+                if (b == 0) continue;
+                float(&made)[N / 2] = sum[(b - 1) % 2];
+                if (b < BLOCKS) wgmma_wait<1>(made);
+                else wgmma_wait<0>(made);
+                const float2 *const of = scale[(b - 1) / 2];
+#pragma unroll
+                for (int e = 0; e < N / 2; e++)
+                    acc[e] = fmaf(b % 2 == 1 ? of[e % 4 / 2].x : of[e % 4 / 2].y, made[e], acc[e]);
             }
-            float sum[2][N / 2]; /* [block] */
-            wgmma_begin();
-#pragma unroll
-            for (int b = 0; b < 2; b++) {
-                wgmma_chunk<T, N, SLAB_ROWS, true>(sum[b], w[b][0], w[b][1], slab + b * (SLAB / 2));
-                wgmma_end();
-            }
-            meanwhile();
-            wgmma_wait<1>(sum[0]);
-#pragma unroll
-            for (int e = 0; e < N / 2; e++) acc[e] = fmaf(e % 4 < 2 ? scale[0].x : scale[1].x, sum[0][e], acc[e]);
-            wgmma_wait<0>(sum[1]);
-#pragma unroll
-            for (int e = 0; e < N / 2; e++) acc[e] = fmaf(e % 4 < 2 ? scale[0].y : scale[1].y, sum[1][e], acc[e]);
         }
     };
 
     template <linear_more MORE> static auto ways()
     {
-        return std::array{ make_way<many_q8, MORE, many_form<1, 2, 64, 8, 6, 1, 1, 4>>(),
-                           make_way<many_q8, MORE, many_form<1, 2, 64, 8, 6, 1, 1, 2>>(),
-                           make_way<many_q8, MORE, many_form<3, 1, 64, 6, 8, 1, 1, 4>>(),
-                           make_way<many_q8, MORE, many_form<3, 1, 64, 6, 8, 1, 1, 2>>() };
+        return std::array{ make_way<many_q8, MORE, many_form<1, 2, 64, 4, 4, 2, 1, 4>>(),
+                           make_way<many_q8, MORE, many_form<1, 2, 64, 4, 4, 2, 1, 2>>(),
+                           make_way<many_q8, MORE, many_form<3, 1, 64, 3, 4, 2, 1, 4>>(),
+                           make_way<many_q8, MORE, many_form<3, 1, 32, 3, 4, 2, 1, 4>>(),
+                           make_way<many_q8, MORE, many_form<1, 4, 32, 2, 2, 2, 1, 4>>(),
+                           make_way<many_q8, MORE, many_form<2, 1, 32, 2, 3, 2, 2, 4>>() };
     }
 };
 

@@ -269,8 +269,8 @@ spec_status speci_cuda_norm(spec_queue *q, const spec_norm_args *a)
     const int width = a->dim / a->n_group;
     const bool quads = norm_in_quads(a, width);
     if (!a->squares && !(quads && width <= NORM_THREADS * NORM_QUADS * 4)) return launch_any(q, a, width);
-    uint16_t *const arranged = quads ? speci_cuda_arranged_for(q, &a->y, a->dim, NULL) : NULL;
-    const linear_order order = !arranged ? ORDER_ROWS : linear_order_of(q);
+    uint16_t *const arranged = quads ? speci_cuda_arranged_for(q, &a->y, a->dim, ORDER_ROWS, NULL) : NULL;
+    const linear_order order = !arranged ? ORDER_ROWS : q->arranged_out.order;
     const bool plain = a->kind == SPEC_NORM_RMS && !a->gate.data && !a->bias;
     if (a->squares) return launch_deferred(q, a, quads, order, arranged);
     return plain ? launch_whole<true>(q, a, width, order, arranged) : launch_whole<false>(q, a, width, order, arranged);

@@ -295,10 +295,10 @@ static bool launch(spec_queue *q, const spec_scan_args *a, const dt_product &p, 
     const size_t bytes = state_shared::bytes(a->n_node, chunk, n_place, p.ld_w);
     if (bytes > scan_shared_limit(q->dev)) return false;
     scan_allow_shared(q->dev, scan_state_kernel<T>, bytes);
-    uint16_t *const arranged = speci_cuda_arranged_for(q, &a->y, a->n_head, NULL);
+    uint16_t *const arranged = speci_cuda_arranged_for(q, &a->y, a->n_head, ORDER_ROWS, NULL);
     *status = cuda_launch(q, "scan", scan_state_kernel<T>, dim3((unsigned)blocks, (unsigned)q->shape.seqs),
                           dim3((unsigned)(chunk * STATE_CHANNELS)), bytes, 1, q->d_step, *a, p, n_place, arranged,
-                          linear_order_of(q));
+                          q->arranged_out.order);
     return true;
 }
 

@@ -946,7 +946,7 @@ bool speci_cuda_scan_norm(spec_queue *q, const spec_scan_args *a, const spec_nor
         !has_kernel(q, &both))
         return false;
     norm_out next = norm_out_of(norm);
-    next.tiles = speci_cuda_arranged_for(q, &norm->y, norm->dim, NULL);
+    next.tiles = speci_cuda_arranged_for(q, &norm->y, norm->dim, ORDER_TILES, NULL);
     if (launch_type(q, &both, next, status)) return true;
     q->arranged_out.of = NULL;
     return false;

@@ -27,7 +27,7 @@ template <int LEFT, int N> static __device__ __forceinline__ void wgmma_wait(flo
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-/* Operands: the accumulators d[i] to d[i + 7], that are added to (or set); the names of 32. */
+/* Operands: the accumulators d[i] to d[i + 7], io "+f": added to, "=&f": set; the names of 32. */
 #define WGMMA_EIGHT_OF(io, i)                                                                                          \
     io(d[i]), io(d[i + 1]), io(d[i + 2]), io(d[i + 3]), io(d[i + 4]), io(d[i + 5]), io(d[i + 6]), io(d[i + 7])
 #define WGMMA_EIGHT(i) WGMMA_EIGHT_OF("+f", i)
@@ -41,40 +41,42 @@ template <int LEFT, int N> static __device__ __forceinline__ void wgmma_wait(flo
                  " {" WGMMA_32 "}, {%32,%33,%34,%35}, %36, " add ", 1, 1, 0;"                                          \
                  : WGMMA_EIGHT_OF(io, 0), WGMMA_EIGHT_OF(io, 8), WGMMA_EIGHT_OF(io, 16), WGMMA_EIGHT_OF(io, 24)        \
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b))
-#define WGMMA32(type)                                                                                                  \
+#define WGMMA32(type, io, add)                                                                                         \
     asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type                                          \
-                 " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, {%16,%17,%18,%19}, %20, 1, 1, 1, 0;"       \
-                 : WGMMA_EIGHT(0), WGMMA_EIGHT(8)                                                                      \
+                 " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, {%16,%17,%18,%19}, %20, " add ", 1, 1, 0;" \
+                 : WGMMA_EIGHT_OF(io, 0), WGMMA_EIGHT_OF(io, 8)                                                        \
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b))
 template <typename T, int ROWS, bool FRESH>
 static __device__ __forceinline__ void wgmma(float *d, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint64_t b)
 {
-    static_assert(ROWS == 64 || (ROWS == 32 && !FRESH), "");
+    static_assert(ROWS == 64 || ROWS == 32, "");
     constexpr bool half = std::is_same_v<T, __half>;
-    if constexpr (FRESH && half) WGMMA64("f16", "=&f", "0");
-    else if constexpr (FRESH) WGMMA64("bf16", "=&f", "0");
+    if constexpr (FRESH && ROWS == 64 && half) WGMMA64("f16", "=&f", "0");
+    else if constexpr (FRESH && ROWS == 64) WGMMA64("bf16", "=&f", "0");
+    else if constexpr (FRESH && half) WGMMA32("f16", "=&f", "0");
+    else if constexpr (FRESH) WGMMA32("bf16", "=&f", "0");
     else if constexpr (ROWS == 64 && half) WGMMA64("f16", "+f", "1");
     else if constexpr (ROWS == 64) WGMMA64("bf16", "+f", "1");
-    else if constexpr (half) WGMMA32("f16");
-    else WGMMA32("bf16");
+    else if constexpr (half) WGMMA32("f16", "+f", "1");
+    else WGMMA32("bf16", "+f", "1");
 }
 #undef WGMMA64
 #undef WGMMA32
 
-/* A chunk of K by a warp's 16 outputs and N rows, N / ROWS slabs; w0, w1: what is row g and row g + 8 to the instruction. FRESH:
- * acc becomes the product, whatever it was. */
+/* A chunk of K by a warp's 16 outputs and N rows, of N / ROWS slabs or the first of one; w0, w1: what is row g and row g + 8 to the
+ * instruction. FRESH: acc becomes the product, whatever it was. */
 template <typename T, int N, int ROWS, bool FRESH = false>
 static __device__ __forceinline__ void wgmma_chunk(float acc[N / 2], const uint4 &w0, const uint4 &w1, const uint4 *x)
 {
     /* Units between core matrices: along K, then along rows. The address has the block of the cluster in front. */
     constexpr uint64_t strides = (uint64_t)ROWS << 16 | (uint64_t)8 << 32;
-    constexpr int UNITS = 2 * 4 * ROWS; /* of a slab */
+    constexpr int UNITS = 2 * 4 * ROWS, AT_ONCE = N < ROWS ? N : ROWS; /* of a slab; rows */
     const uint64_t b = strides | ((uint32_t)__cvta_generic_to_shared(x) >> 4 & 0x3fff);
 #pragma unroll
-    for (int n = 0; n < N / ROWS; n++) wgmma<T, ROWS, FRESH>(acc + n * ROWS / 2, w0.x, w1.x, w0.y, w1.y, b + n * UNITS);
+    for (int n = 0; n < N / AT_ONCE; n++) wgmma<T, AT_ONCE, FRESH>(acc + n * ROWS / 2, w0.x, w1.x, w0.y, w1.y, b + n * UNITS);
 #pragma unroll
-    for (int n = 0; n < N / ROWS; n++)
-        wgmma<T, ROWS, false>(acc + n * ROWS / 2, w0.z, w1.z, w0.w, w1.w, b + n * UNITS + 2 * ROWS);
+    for (int n = 0; n < N / AT_ONCE; n++)
+        wgmma<T, AT_ONCE, false>(acc + n * ROWS / 2, w0.z, w1.z, w0.w, w1.w, b + n * UNITS + 2 * ROWS);
 }
 
 #else

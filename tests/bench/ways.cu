@@ -16,7 +16,7 @@
 
 /* What these files want of the others and do not call here. */
 size_t speci_cuda_order_floats(const spec_linear_args *, int) { return 0; }
-uint16_t *speci_cuda_arranged_for(spec_queue *, const spec_view *, int, const uint16_t *) { return NULL; }
+uint16_t *speci_cuda_arranged_for(spec_queue *, const spec_view *, int, linear_order, const uint16_t *) { return NULL; }
 spec_status speci_cuda_status(const spec_device *, cudaError_t, const char *) { return SPEC_E_DEVICE; }
 
 enum { LAUNCHES = 24, ROUNDS = 7, MOST_COPIES = 40 };
@@ -126,7 +126,7 @@ template <typename W> static void each_way(const shape &s, int rows, const char 
     const many_way taken = find_way<W, LINEAR_PLAIN>(&q, &a, a.y.ld);
     std::vector<float> first;
     for (many_way w : W::template ways<LINEAR_PLAIN>()) {
-        if (w.n > SLAB_ROWS && rows <= SLAB_ROWS) continue;
+        if (!has_rows(w, q.shape.rows)) continue;
         fit_way(&q, &a, a.y.ld, &w);
         const std::vector<float> y = results(p, w);
         if (first.empty()) first = y;
