@@ -302,7 +302,7 @@ static bool has_whole(const spec_queue *q, const spec_linear_args *a)
 
 size_t speci_cuda_order_floats(const spec_linear_args *a, int rows)
 {
-    const int block = rows > LINEAR_FEW / 2 ? (int)SLAB_ROWS : (int)TILE_ROWS;
+    const int block = rows > LINEAR_NEVER_MANY ? (int)SLAB_ROWS : (int)TILE_ROWS;
     return (size_t)cuda_div_up(rows, block) * block * (size_t)cuda_chunks(a->n_in) * CUDA_CHUNK / 2;
 }
 size_t speci_cuda_arranged_floats(const spec_linear_args *a, const spec_plan *plan)

@@ -59,7 +59,11 @@ static __host__ __device__ __forceinline__ int cuda_chunks(int n_in)
 /* Products of 16-bit types cut K into 8 parts of whole chunks. A part is summed in ascending order; the first four are added in
  * ascending order, the last four too, then both halves. So as many warps or blocks can share an output, or one can do
  * four parts on its own, and the order of summation is a function of n_in only. */
-enum { LINEAR_PARTS = 8, LINEAR_FEW = 32 /* rows that linear_few_kernel takes in one tile at most */ };
+enum {
+    LINEAR_PARTS = 8,
+    LINEAR_FEW = 32,                   /* rows that linear_few_kernel takes in one tile at most */
+    LINEAR_NEVER_MANY = LINEAR_FEW / 2 /* rows up to which no product is one of many */
+};
 
 /* Where part p begins, in columns. */
 static __host__ __device__ __forceinline__ int part_begin(int n_in, int p)

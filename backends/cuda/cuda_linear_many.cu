@@ -110,7 +110,7 @@ static bool q8_is_many(const spec_queue *q, const spec_linear_args *a)
 {
     const int64_t each = (int64_t)cuda_div_up(a->n_out, 16 * q->dev->n_sm) * a->n_in; /* a sixteenth of a multiprocessor's weights */
     if (q->shape.rows > LINEAR_FEW) return each > 10000;
-    return q->shape.rows > LINEAR_FEW / 2 && each > (a->glu ? 10000 : 20000);
+    return q->shape.rows > LINEAR_NEVER_MANY && each > (a->glu ? 10000 : 20000);
 }
 
 bool speci_cuda_is_many(const spec_queue *q, const spec_linear_args *a)

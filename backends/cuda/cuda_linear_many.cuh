@@ -112,8 +112,7 @@ linear_many_kernel(const spec_step_block *step, const void *w, int ld_w, const u
     const int half = o.n_out / 2, n_y = o.glu ? half : o.n_out, m_warp = ((int)blockIdx.z * WARPS + warp) * share;
     const int k0 = part_begin(n_in, part0), n_step = (part_begin(n_in, part_end) - k0) / (64 * LENGTH);
     uint4 *const ring = (uint4 *)dynamic + (team * WARPS + warp) * DEPTH * STEP;
-    uint4 *const slabs = (uint4 *)dynamic + TEAMS * WARPS * DEPTH * STEP + team * SLABS * STAGE; /* [SLABS][LENGTH][N / 64] */
-
+    uint4 *const slabs = (uint4 *)dynamic + TEAMS * WARPS * DEPTH * STEP + team * SLABS * STAGE; /* [SLABS][LENGTH][WIDE] */
     [[maybe_unused]] float4 *const aside = (float4 *)dynamic + TEAMS * (WARPS * DEPTH * STEP + SLABS * STAGE) + tid;
 
     /* A lane's two rows: two outputs side by side, with glu a gate and its up. */
@@ -184,13 +183,13 @@ linear_many_kernel(const spec_step_block *step, const void *w, int ld_w, const u
         if constexpr (F::ASIDE > 0) {
 #pragma unroll
             for (int n = 0; n < N / 8 && part % 4 == 3; n++) {
-                float *const half = total[0] + n * 4;
+                float *const sum = total[0] + n * 4;
                 if (part == 3) {
-                    aside[n * THREADS] = make_float4(half[0], half[1], half[2], half[3]);
+                    aside[n * THREADS] = make_float4(sum[0], sum[1], sum[2], sum[3]);
                     continue;
                 }
                 const float4 first = aside[n * THREADS];
-                half[0] = first.x + half[0], half[1] = first.y + half[1], half[2] = first.z + half[2], half[3] = first.w + half[3];
+                sum[0] = first.x + sum[0], sum[1] = first.y + sum[1], sum[2] = first.z + sum[2], sum[3] = first.w + sum[3];
             }
         }
     }

@@ -4,6 +4,7 @@
  *
  *     build/bin/bench_ways [rows [n_out n_in [glu]]]      64 rows, shapes of known models
  *
+ * Of up to LINEAR_FEW rows those of Q8_0 alone, of up to LINEAR_NEVER_MANY none.
  * One line each: microseconds a product, the least of ROUNDS; * marks the way that the backend takes. */
 #include <string.h>
 
@@ -147,8 +148,9 @@ int main(int argc, char **argv)
     shape own = { "own", argc > 3 ? atoi(argv[2]) : 0, argc > 3 ? atoi(argv[3]) : 0, argc > 4 && atoi(argv[4]) };
     int n_sm;
     cudaStream_t stream;
-    if (rows < 1 || (argc > 2 && (own.n_out < 2 || own.n_in < CUDA_CHUNK || own.n_in % CUDA_CHUNK != 0))) {
-        fprintf(stderr, "usage: %s [rows [n_out n_in [glu]]], n_in a multiple of %d\n", argv[0], CUDA_CHUNK);
+    if (rows <= LINEAR_NEVER_MANY || (argc > 2 && (own.n_out < 2 || own.n_in < CUDA_CHUNK || own.n_in % CUDA_CHUNK != 0))) {
+        fprintf(stderr, "usage: %s [rows [n_out n_in [glu]]], more than %d rows, n_in a multiple of %d\n", argv[0], LINEAR_NEVER_MANY,
+                CUDA_CHUNK);
         return 2;
     }
     check(cudaDeviceGetAttribute(&n_sm, cudaDevAttrMultiProcessorCount, 0), "device");
