@@ -230,6 +230,7 @@ struct spec_session {
     int32_t *step_paths, *step_n_path, *step_token; /* results of a step: [n_seq * n_node], [n_seq], [n_seq] */
     const spec_tree **step_trees;                   /* [n_seq] */
     int32_t *best;       /* arg-max of each row of the target's pass */
+    bool has_best;       /* the pass was asked for it: it comes with the next sync */
     int32_t *step_ids;                              /* [n_seq * (n_node + 1)] */
     /* Growth: device trees, and the host's side; [n_seq] each unless said. */
     spec_grow grow;

@@ -53,7 +53,7 @@ static spec_status time_pass(spec_session *s, speci_net *net, int32_t seq, const
     for (int32_t i = -2; i < REPEATS; i++) { /* two to warm up: a backend may capture at the second */
         const double start = speci_now_ms();
         const speci_net_input in = { .slot = seq, .tree = tree };
-        SPEC_TRY(speci_net_forward(net, &in, 1, NULL));
+        SPEC_TRY(speci_net_forward(net, &in, 1, NULL, NULL));
         speci_net_commit(net, seq, NULL, 0);
         SPEC_TRY(s->ops->sync(s->queue));
         if (i >= 0) times[i] = speci_now_ms() - start;
@@ -72,7 +72,7 @@ static spec_status warm_pass(spec_session *s, speci_net *net, int32_t seq, int32
         const bool moves = i % 2 == 0 && i < 4 && n_max >= MOVES;
         binary_tree(tree, moves && n < MOVES ? MOVES : n, s->seqs[seq].ids[0]);
         const speci_net_input in = { .slot = seq, .tree = tree };
-        SPEC_TRY(speci_net_forward(net, &in, 1, NULL));
+        SPEC_TRY(speci_net_forward(net, &in, 1, NULL, NULL));
         speci_net_commit(net, seq, path, moves ? 2 : 0);
     }
     return SPEC_OK;

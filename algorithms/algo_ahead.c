@@ -1,6 +1,6 @@
 /* algo_ahead.c - plain decoding one pass ahead: the pass over a token is queued before the host has read the token.
  *
- * On the device the token goes from the operation that finds it to the root of the next step (spec_argmax_args.next),
+ * On the device the token goes from where it is found to the root of the next step (spec_argmax_args.next),
  * so that the host reads it while the device computes what follows it. A pass that turns out not to be wanted (the text
  * ended, or another tree is scored) is dropped: the step absorbed only what was committed, and its own root never was.
  * For the same reason the sequence may be copied and saved meanwhile. Passes, rules and draws are those of any other
@@ -34,16 +34,11 @@ bool speci_ahead_fits(const spec_session *s, int32_t seq)
 
 /* --- the device's part --- */
 
-/* Has the device find the token at `position`, which follows the pass just queued: to the root of the sequence's next
+/* Has the device draw the token at `position`, which follows the pass just queued: to the root of the sequence's next
  * step, and to *token. */
-static spec_status find_token(spec_session *s, int32_t seq, uint64_t position, int32_t *token)
+static spec_status draw_token(spec_session *s, int32_t seq, uint64_t position, int32_t *token)
 {
     algo_seq *q = &s->seqs[seq];
-    if (q->sampling.temperature == 0) {
-        spec_argmax_args a = speci_net_argmax(s->net, 0, 1);
-        a.host_out_token = token, a.next = s->next + seq;
-        return s->ops->argmax(s->queue, &a);
-    }
     int32_t ld;
     const float *logits = speci_net_logits(s->net, &ld);
     const int32_t row = 0, none = -1, first[2] = { 0, 0 };
@@ -66,11 +61,15 @@ static spec_status queue_step(spec_session *s, int32_t seq, int32_t n_ahead)
     int32_t token = q->ids[q->n_ids - 1], parent = -1;
     const spec_tree given = { .n = 1 - n_ahead, .cap = 1, .token = &token, .parent = &parent };
     const speci_net_feed feed = { .nodes = s->next, .ld = 1 };
-    s->inputs[0] = (speci_net_input){ .slot = seq, .tree = &given, .n_grown = n_ahead };
-    SPEC_TRY(speci_net_forward(s->net, s->inputs, 1, n_ahead ? &feed : NULL));
-    for (int32_t i = 0; i < s->n_seq; i++) s->seqs[i].scored.n = 0; /* their rows are gone */
     const uint64_t step = q->n_step + (uint64_t)n_ahead;
-    spec_status status = find_token(s, seq, (uint64_t)(q->n_ids + n_ahead), &q->next_token[step % 2]);
+    int32_t *const found = &q->next_token[step % 2];
+    const speci_net_tokens likeliest = { .token = found, .next = s->next + seq };
+    const bool draws = q->sampling.temperature != 0;
+    s->inputs[0] = (speci_net_input){ .slot = seq, .tree = &given, .n_grown = n_ahead };
+    SPEC_TRY(speci_net_forward(s->net, s->inputs, 1, n_ahead ? &feed : NULL, draws ? NULL : &likeliest));
+    for (int32_t i = 0; i < s->n_seq; i++) s->seqs[i].scored.n = 0; /* their rows are gone */
+    s->has_best = false;
+    spec_status status = draws ? draw_token(s, seq, (uint64_t)(q->n_ids + n_ahead), found) : SPEC_OK;
     if (status == SPEC_OK) status = s->ops->mark(s->queue, &q->next_mark);
     if (status != SPEC_OK) speci_net_break(s->net, seq);
     q->ahead = status == SPEC_OK;

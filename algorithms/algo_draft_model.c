@@ -62,7 +62,7 @@ spec_status speci_draft_feed(spec_session *s, const int32_t *seqs, int32_t n)
         const algo_seq *q = &s->seqs[seqs[i]];
         s->inputs[i] = (speci_net_input){ .slot = seqs[i], .tree = &q->fed, .n_fed = q->n_fed };
     }
-    SPEC_TRY(speci_net_forward(s->draft_net, s->inputs, n, NULL));
+    SPEC_TRY(speci_net_forward(s->draft_net, s->inputs, n, NULL, NULL));
     for (int32_t i = 0; i < n; i++) s->seqs[seqs[i]].n_fed = s->seqs[seqs[i]].fed.n;
     return SPEC_OK;
 }

@@ -97,7 +97,7 @@ static spec_status feed_level(const growth *g, int32_t level, int32_t n_place)
         s->inputs[i] = (speci_net_input){ .slot = g->active[i], .tree = &q->fed, .n_fed = q->n_fed,
                                           .n_grown = q->n_fed - q->fed.n + n_place, .depth = q->fed.n - 1 + level };
     }
-    SPEC_TRY(speci_net_forward(s->draft_net, s->inputs, g->n_active, &feed));
+    SPEC_TRY(speci_net_forward(s->draft_net, s->inputs, g->n_active, &feed, NULL));
     for (int32_t i = 0; i < g->n_active; i++) s->seqs[g->active[i]].n_fed += n_place;
     return SPEC_OK;
 }

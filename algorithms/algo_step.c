@@ -80,13 +80,17 @@ static spec_status reserve_ids(const spec_session *s, algo_seq *q)
 spec_status speci_score(spec_session *s, const int32_t *seqs, int32_t n, const spec_tree *const *trees,
                         const speci_net_feed *feed)
 {
+    bool greedy = false; /* is any of them? */
     for (int32_t i = 0; i < n; i++) {
+        greedy = greedy || s->seqs[seqs[i]].sampling.temperature == 0;
         SPEC_TRY(check_tree(s, seqs[i], trees[i]));
         SPEC_TRY(reserve_ids(s, &s->seqs[seqs[i]]));
         speci_ahead_drop(s, seqs[i]);
         s->inputs[i] = (speci_net_input){ .slot = seqs[i], .tree = trees[i] };
     }
-    SPEC_TRY(speci_net_forward(s->net, s->inputs, n, feed));
+    const speci_net_tokens likeliest = { .token = s->best };
+    SPEC_TRY(speci_net_forward(s->net, s->inputs, n, feed, greedy ? &likeliest : NULL));
+    s->has_best = greedy;
     /* The rows of this pass replace those of the one before, for every sequence. */
     for (int32_t i = 0; i < s->n_seq; i++) s->seqs[i].scored.n = 0;
     for (int32_t i = 0; i < n; i++) {

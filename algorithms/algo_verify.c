@@ -148,7 +148,7 @@ spec_status speci_verify_judge(spec_session *s, const int32_t *seqs, int32_t n, 
         if (q->first_row + q->scored.n > end) end = q->first_row + q->scored.n;
     }
     SPEC_TRY(judge_sampled(s, seqs, n, rule));
-    if (end == 0) return SPEC_OK;
+    if (end == 0 || s->has_best) return SPEC_OK;
     spec_argmax_args a = speci_net_argmax(s->net, 0, end);
     a.host_out_token = s->best;
     return s->ops->argmax(s->queue, &a);

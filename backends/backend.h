@@ -24,9 +24,10 @@ extern const spec_backend_ops speci_cpu_ops; /* backends/cpu */
 void speci_log(const spec_backend *be, spec_log_level level, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Runs a pass: through the prepared plan where there is one, else operation by operation (backend_plan.c). */
+/* Runs a pass, and `argmax` behind it unless that is NULL: through the prepared plan where there is one, else operation by
+ * operation (backend_plan.c). */
 spec_status speci_plan_run(const spec_backend_ops *ops, spec_queue *q, const spec_plan *plan, spec_prepared *prepared,
-                           const spec_step_block *block);
+                           const spec_step_block *block, const spec_argmax_args *argmax);
 spec_status speci_op_run(const spec_backend_ops *ops, spec_queue *q, const spec_op *op);
 
 /* The scan's order over the n_row new nodes of a tree (backend_visits.c): nodes [n_fed + n_row], of which those from

@@ -18,10 +18,10 @@ spec_status speci_op_run(const spec_backend_ops *ops, spec_queue *q, const spec_
 }
 
 spec_status speci_plan_run(const spec_backend_ops *ops, spec_queue *q, const spec_plan *plan, spec_prepared *prepared,
-                           const spec_step_block *block)
+                           const spec_step_block *block, const spec_argmax_args *argmax)
 {
-    if (prepared) return ops->plan_run(q, prepared, block);
+    if (prepared) return ops->plan_run(q, prepared, block, argmax);
     SPEC_TRY(ops->step_bind(q, block));
     for (int32_t i = 0; i < plan->n_op; i++) SPEC_TRY(speci_op_run(ops, q, &plan->ops[i]));
-    return SPEC_OK;
+    return argmax ? ops->argmax(q, argmax) : SPEC_OK;
 }

@@ -37,7 +37,7 @@ extern "C" {
 #define SPEC_HD
 #endif
 
-#define SPEC_BACKEND_ABI 9u
+#define SPEC_BACKEND_ABI 10u
 #define SPEC_PAGE 64       /* positions per KV page */
 #define SPEC_MAX_DEPTH 63  /* of a node below its root */
 #define SPEC_MAX_CHILD 64  /* candidates that a draw names per row */
@@ -653,9 +653,10 @@ struct spec_backend_ops {
     spec_status (*logprob)(spec_queue *q, const spec_logprob_args *a);
 
     /* Optional, all or none: a plan made ready (captured, fused) and run. NULL: the library walks the plan. The result
-     * must have the same bits as the walk. plan_run binds the step itself. */
+     * must have the same bits as the walk. plan_run binds the step itself. argmax: NULL, or what argmax() would be asked right
+     * behind the pass, of its rows from the first on; so a pass that notes their largest (`best`) can end with their tokens. */
     spec_status (*plan_prepare)(spec_queue *q, spec_prepared **out, const spec_plan *plan);
-    spec_status (*plan_run)(spec_queue *q, spec_prepared *plan, const spec_step_block *block);
+    spec_status (*plan_run)(spec_queue *q, spec_prepared *plan, const spec_step_block *block, const spec_argmax_args *argmax);
     void (*plan_free)(spec_queue *q, spec_prepared *plan);
 
     /* Required since ABI 2: drafting. */
@@ -667,7 +668,7 @@ struct spec_backend_ops {
      * their calls, so that nothing goes on. */
     spec_status (*mark)(spec_queue *q, uint64_t *mark);
     spec_status (*wait)(spec_queue *q, uint64_t mark);
-    /* ABI 9 and later: append here. */
+    /* ABI 10 and later: append here. */
 };
 
 /* What a plugin exports: its table. */

@@ -153,6 +153,12 @@ typedef struct speci_net_feed {
     int32_t ld_grown;
 } speci_net_feed;
 
+/* Where the likeliest token of each row of a pass goes (spec_argmax_args): to the host with the next sync, and to next. */
+typedef struct speci_net_tokens {
+    int32_t *token;       /* [rows] */
+    spec_step_node *next; /* device memory [rows], or NULL */
+} speci_net_tokens;
+
 /* Takes no device memory yet: the plans tell what a queue must be ready for, their addresses come with attach. */
 spec_status speci_net_open(speci_net **out, const spec_model *model, const speci_net_params *p);
 void speci_net_close(speci_net *net);
@@ -174,8 +180,10 @@ void speci_net_end(speci_net *net, int32_t slot);
 spec_status speci_net_prefill(speci_net *net, int32_t slot, const int32_t *ids, size_t n,
                               bool (*poll)(void *arg), void *poll_arg);
 /* One decode pass. Row of node i >= n_fed of input k: rows of the inputs in order. Consumes pending paths.
- * Everything is checked before the device is touched. feed may be NULL when nothing is grown. */
-spec_status speci_net_forward(speci_net *net, const speci_net_input *in, int32_t n_in, const speci_net_feed *feed);
+ * Everything is checked before the device is touched. feed may be NULL when nothing is grown. tokens: NULL, or arg-max of all
+ * rows is wanted too. */
+spec_status speci_net_forward(speci_net *net, const speci_net_input *in, int32_t n_in, const speci_net_feed *feed,
+                              const speci_net_tokens *tokens);
 /* The path of the last tree that the next pass will absorb (joint: whose tokens it feeds again); n_path <= 0 forgets
  * it. */
 void speci_net_commit(speci_net *net, int32_t slot, const int32_t *path, int32_t n_path);

@@ -292,12 +292,12 @@ static void block_reach(spec_step_block *b, int32_t n_kv)
     if (n_kv > b->n_kv) b->n_kv = n_kv;
 }
 
-static spec_status run(speci_net *net, int32_t phase)
+static spec_status run(speci_net *net, int32_t phase, const spec_argmax_args *argmax)
 {
     spec_plan plans[2];
     SPEC_TRY(net_zero_begun(net));
     speci_net_plans(net, plans);
-    return speci_plan_run(net->ops, net->queue, &plans[phase], net->prepared[phase], net->block);
+    return speci_plan_run(net->ops, net->queue, &plans[phase], net->prepared[phase], net->block, argmax);
 }
 
 /* --- passes --- */
@@ -325,7 +325,7 @@ static spec_status prefill_pass(speci_net *net, int32_t slot, const int32_t *ids
     spec_step_node *nodes = block_add(net, &c, slot, s->parity ^ 1, 0, 0, n);
     for (int32_t i = 0; i < n; i++) nodes[i] = (spec_step_node){ .token = ids[i], .parent = i - 1, .depth = i };
     block_reach(net->block, s->n_past + n);
-    SPEC_TRY(run(net, SPEC_PHASE_PREFILL));
+    SPEC_TRY(run(net, SPEC_PHASE_PREFILL, NULL));
     s->parity ^= 1;
     s->n_past += n;
     return SPEC_OK;
@@ -455,10 +455,13 @@ static void take_note(speci_net *net, const speci_net_input *in, int32_t n_in, s
     }
 }
 
-static spec_status pass(speci_net *net, const speci_net_input *in, int32_t n_in, const speci_net_feed *feed)
+static spec_status pass(speci_net *net, const speci_net_input *in, int32_t n_in, const speci_net_feed *feed,
+                        const speci_net_tokens *tokens)
 {
     describe(net, in, n_in, feed);
-    const spec_status status = run(net, SPEC_PHASE_DECODE);
+    spec_argmax_args a = speci_net_argmax(net, 0, net->block->n_row);
+    if (tokens) a.host_out_token = tokens->token, a.next = tokens->next;
+    const spec_status status = run(net, SPEC_PHASE_DECODE, tokens ? &a : NULL);
     take_note(net, in, n_in, status);
     return status;
 }
@@ -470,16 +473,17 @@ static spec_status advance_deep(speci_net *net, const speci_net_input *in, int32
         const int32_t front = n_in_front(net, in[k].slot);
         if (front == 0 || front + tree_depth(in[k].tree) <= SPEC_MAX_DEPTH) continue;
         const speci_net_input chain = { .slot = in[k].slot };
-        SPEC_TRY(pass(net, &chain, 1, NULL));
+        SPEC_TRY(pass(net, &chain, 1, NULL, NULL));
     }
     return SPEC_OK;
 }
 
-spec_status speci_net_forward(speci_net *net, const speci_net_input *in, int32_t n_in, const speci_net_feed *feed)
+spec_status speci_net_forward(speci_net *net, const speci_net_input *in, int32_t n_in, const speci_net_feed *feed,
+                              const speci_net_tokens *tokens)
 {
     for (int32_t k = 0; k < n_in; k++) SPEC_TRY(check_input(net, &in[k]));
     SPEC_TRY(advance_deep(net, in, n_in));
-    return pass(net, in, n_in, feed);
+    return pass(net, in, n_in, feed, tokens);
 }
 
 /* --- flush --- */

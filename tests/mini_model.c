@@ -213,9 +213,9 @@ void mini_run(mini_model *m, const spec_step_block *step, float *logits)
             if (m->ops[i].kind != SPEC_OP_KV_COMMIT) ops[n++] = m->ops[i];
         plan.ops = ops;
         plan.n_op = n;
-        test_ok(speci_plan_run(m->d->ops, m->q, &plan, NULL, step), "prefill");
+        test_ok(speci_plan_run(m->d->ops, m->q, &plan, NULL, step, NULL), "prefill");
     } else {
-        test_ok(speci_plan_run(m->d->ops, m->q, &plan, m->prepared, step), "pass");
+        test_ok(speci_plan_run(m->d->ops, m->q, &plan, m->prepared, step, NULL), "pass");
     }
     size_t bytes = (size_t)step->n_row * MINI_VOCAB * sizeof *logits;
     test_ok(m->d->ops->download(m->q, logits, m->logits.data, bytes), "download");

@@ -256,7 +256,7 @@ static void score_parts(paths *p, spec_session *s, reader *const *who, int32_t n
         spec_tree part[MAX_SEQ];
         for (int32_t i = 0; i < m; i++) part[i] = *in[i].tree, part[i].n = end[i], in[i].tree = &part[i];
         if (m == 0) break;
-        OK(speci_net_forward(s->net, in, m, NULL));
+        OK(speci_net_forward(s->net, in, m, NULL, NULL));
         const float *logits = speci_net_logits(s->net, &ld);
         for (int32_t i = 0, row = 0; i < m; i++)
             for (int32_t node = in[i].n_fed; node < end[i]; node++, row++) {

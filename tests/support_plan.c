@@ -94,7 +94,7 @@ void support_plan_run(const test_device *d, const spec_op *ops, int32_t n_op, co
     spec_prepared *p = NULL;
     spec_step_block *other = other_half(step);
     if (o->plan_prepare) test_ok(o->plan_prepare(q, &p, &plan), "plan_prepare");
-    for (int32_t i = 0; i < n_pass; i++) test_ok(speci_plan_run(o, q, &plan, p, i % 2 == 0 ? step : other), "plan_run");
+    for (int32_t i = 0; i < n_pass; i++) test_ok(speci_plan_run(o, q, &plan, p, i % 2 == 0 ? step : other, NULL), "plan_run");
     test_ok(o->sync(q), "sync");
     free(other);
     if (p) o->plan_free(q, p);

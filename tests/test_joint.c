@@ -84,7 +84,7 @@ static void read_plainly(worker *w, text *t, int32_t slot, float *rows)
         float *row = rows + (size_t)(t->n - 1) * (size_t)w->model->n_vocab;
         spec_tree tree = { .n = 1, .cap = 1, .token = &t->ids[t->n - 1], .parent = &parent };
         const speci_net_input in = { .slot = slot, .tree = &tree };
-        OK(speci_net_forward(w->net, &in, 1, NULL));
+        OK(speci_net_forward(w->net, &in, 1, NULL, NULL));
         read_row(w, 0, 0, row);
         speci_net_commit(w->net, slot, &path, 1);
         t->ids[t->n++] = best(row, w->model->n_vocab);
@@ -177,8 +177,8 @@ static void walk(worker *w, const text *truth, float *const *rows, bool joint, c
         }
         if (left == 0) return;
         if (n == 0) continue;
-        OK(speci_net_forward(w->net, in, n, NULL));
-        if (below(w, 3) == 0) OK(speci_net_forward(w->net, in, n, NULL));
+        OK(speci_net_forward(w->net, in, n, NULL, NULL));
+        if (below(w, 3) == 0) OK(speci_net_forward(w->net, in, n, NULL, NULL));
         for (int32_t i = 0; i < n; i++) {
             int32_t path[MAX_NODE];
             const int32_t k = who[i], slot = in[i].slot;
@@ -203,7 +203,7 @@ static void walk_chains(worker *w, const text *truth, const float *rows, const c
         d.tree.token = d.token, d.tree.parent = d.parent;
         for (int32_t i = 0; i < d.tree.n; i++) d.token[i] = truth->ids[t.n - 1 + i], d.parent[i] = i - 1;
         const speci_net_input in = { .slot = 0, .tree = &d.tree };
-        OK(speci_net_forward(w->net, &in, 1, NULL));
+        OK(speci_net_forward(w->net, &in, 1, NULL, NULL));
         const int32_t n_path = verify(w, 0, &d, &t, truth, rows, path, what);
         assert_int_equal(n_path, d.tree.n);
         speci_net_commit(w->net, 0, path, n_path);
@@ -263,9 +263,9 @@ static void refusals(void **state)
     speci_net_begin(w.net, 0);
     speci_net_input in = { .slot = 0, .tree = &tree };
     tree.n = 1;
-    OK(speci_net_forward(w.net, &in, 1, NULL));
+    OK(speci_net_forward(w.net, &in, 1, NULL, NULL));
     tree.n = 2, in.n_fed = 1;
-    FAILS(speci_net_forward(w.net, &in, 1, NULL), SPEC_E_INVALID, "whole trees");
+    FAILS(speci_net_forward(w.net, &in, 1, NULL, NULL), SPEC_E_INVALID, "whole trees");
     close_net(&w);
     /* 200 nodes and 64 of the path in front; one sequence more than a pass takes */
     const speci_net_params p = { .n_seq = m->backend->info.row_max / 264 + 1, .n_ctx = 100, .n_node = 200, .joint = true };

@@ -324,7 +324,7 @@ typedef struct head_test {
     const test_device *d;
     spec_op ops[3];
     test_buffer norm_weight, x, normed, y;
-    void *noted;
+    void *noted, *next;
     spec_weight *table, *head;
 } head_test;
 
@@ -343,6 +343,7 @@ static head_test make_head(const test_device *d, const head_case *c)
     t.normed = test_buffer_new(d, (size_t)(ROWS * c->dim), type);
     t.y = test_buffer_new(d, (size_t)(ROWS * c->n_vocab), SPEC_DTYPE_F32);
     test_ok(d->ops->alloc(d->dev, &t.noted, ROWS * sizeof(uint64_t)), "alloc");
+    test_ok(d->ops->alloc(d->dev, &t.next, ROWS * sizeof(spec_step_node)), "alloc");
     const spec_view x = test_view(&t.x, c->dim), normed = test_view(&t.normed, c->dim);
     t.ops[0] = (spec_op){ .kind = SPEC_OP_EMBED, .u.embed = { t.table, HEAD_TOKENS, c->dim, 1.0f, x, t.noted } };
     t.ops[1] = (spec_op){ .kind = SPEC_OP_NORM, .u.norm = { .dim = c->dim, .n_group = 1, .eps = 1e-5f,
@@ -359,25 +360,33 @@ static head_test make_head(const test_device *d, const head_case *c)
 static void free_head(head_test *t)
 {
     t->d->ops->free(t->d->dev, t->noted, ROWS * sizeof(uint64_t));
+    t->d->ops->free(t->d->dev, t->next, ROWS * sizeof(spec_step_node));
     test_buffer *all[] = { &t->norm_weight, &t->x, &t->normed, &t->y };
     for (int32_t i = 0; i < N_ELEMENTS(all); i++) test_buffer_free(all[i]);
     t->d->ops->weight_close(t->d->dev, t->table);
     t->d->ops->weight_close(t->d->dev, t->head);
 }
 
-/* As noted against as read again, of n rows. */
-static void check_tokens(const head_test *t, const head_case *c, spec_queue *q, int32_t n, int32_t pass)
+/* As noted, and as found by the pass itself and put into the next step (found, NULL: not asked for), against as read again, of
+ * n rows. */
+static void check_tokens(const head_test *t, const head_case *c, spec_queue *q, int32_t n, const int32_t *found, int32_t pass)
 {
     int32_t noted[ROWS], read[ROWS];
+    spec_step_node next[ROWS];
     spec_argmax_args a = { t->y.data, c->n_vocab, c->n_vocab, n, noted, NULL, t->noted };
     test_ok(t->d->ops->argmax(q, &a), "argmax of what was noted");
     a.best = NULL, a.host_out_token = read;
     test_ok(t->d->ops->argmax(q, &a), "argmax");
+    test_ok(t->d->ops->download(q, next, t->next, sizeof next), "download");
     test_ok(t->d->ops->sync(q), "sync");
-    for (int32_t r = 0; r < n; r++)
+    for (int32_t r = 0; r < n; r++) {
         if (noted[r] != read[r])
             fail_msg("%s: head of %d x %d in %s, pass %d: row %d of %d is noted as token %d, but is %d", t->d->name,
                      c->n_vocab, c->dim, spec_dtype_name(c->type), pass, r, n, noted[r], read[r]);
+        if (found && (found[r] != read[r] || next[r].token != read[r]))
+            fail_msg("%s: head of %d x %d in %s, pass %d: row %d of %d is found to be token %d, and %d in the next step, but is %d",
+                     t->d->name, c->n_vocab, c->dim, spec_dtype_name(c->type), pass, r, n, found[r], next[r].token, read[r]);
+    }
 }
 
 static void run_head(const test_device *d, const head_case *c, int32_t n, test_random *random)
@@ -393,10 +402,14 @@ static void run_head(const test_device *d, const head_case *c, int32_t n, test_r
     test_ok(o->queue_open(d->dev, &q, &plan, 1, c->n_vocab), "queue_open");
     if (o->plan_prepare) test_ok(o->plan_prepare(q, &p, &plan), "plan_prepare");
     for (int32_t pass = 0; pass < HEAD_PASSES; pass++) {
+        int32_t found[ROWS];
+        const bool asks = pass % 3 != 1; /* the first time, captured, and again */
+        const int32_t n_asked = pass % 2 == 0 ? n : (n + 1) / 2;
+        const spec_argmax_args a = { t.y.data, c->n_vocab, c->n_vocab, n_asked, found, t.next, t.noted };
         for (int32_t i = 0; i < n; i++) token[i] = test_below(random, HEAD_TOKENS);
         spec_step_block *step = test_step(SPEC_PHASE_DECODE, &s, 1, 0);
-        test_ok(speci_plan_run(o, q, &plan, p, step), "plan_run");
-        check_tokens(&t, c, q, n, pass);
+        test_ok(speci_plan_run(o, q, &plan, p, step, asks ? &a : NULL), "plan_run");
+        check_tokens(&t, c, q, asks ? n_asked : n, asks ? found : NULL, pass);
         free(step);
     }
     if (p) o->plan_free(q, p);

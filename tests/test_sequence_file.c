@@ -543,7 +543,7 @@ static void feed(small_net *n, const spec_model *m, int32_t slot, int32_t root, 
     int32_t token[] = { root, 50, 61, 51, 62, 63, 52 }, parent[] = { -1, 0, 0, 2, 2, 4, 1 }, ld;
     const spec_tree tree = { .n = n_node, .cap = 7, .token = token, .parent = parent };
     const speci_net_input in = { .slot = slot, .tree = &tree };
-    OK(speci_net_forward(n->net, &in, 1, NULL));
+    OK(speci_net_forward(n->net, &in, 1, NULL, NULL));
     const float *logits = speci_net_logits(n->net, &ld) + (size_t)speci_net_first_row(n->net, 0) * (size_t)ld;
     OK(m->backend->ops->download(n->queue, row, logits, (size_t)n_node * (size_t)m->n_vocab * sizeof *row));
     OK(m->backend->ops->sync(n->queue));

@@ -79,19 +79,32 @@ struct cuda_shape {
     int32_t splits; /* of the longest context, a power of two; 0: it has up to CUDA_FEW positions */
     int32_t moves;  /* K and V of an accepted path do not stand in their places yet */
     int32_t fits;   /* the step block is a kernel's parameter (cuda_step) */
+    int32_t finds;  /* the pass ends with the tokens of its rows (cuda_tokens) */
 };
 
-/* A step block as a parameter of the kernel that writes it to its place. releases: the kernel behind it waits before it lets
- * others be, so that none reads the step too early. */
+/* Where arg-max of a pass's first n_row rows goes. */
+struct cuda_tokens {
+    int32_t *token; /* pinned [n_row] */
+    spec_step_node *next; /* or NULL */
+    int32_t n_row;
+};
+
+/* A step block as a parameter of the kernel that writes it to its place, and `tokens` to theirs. releases: the kernel behind it
+ * waits before it lets others be, so that none reads the step too early. */
 struct cuda_step {
     alignas(16) char byte[3584];
+    cuda_tokens tokens;
     int32_t releases;
 };
+struct cuda_step_place {
+    spec_step_block *step;
+    cuda_tokens *tokens;
+};
 static inline bool cuda_step_fits(const spec_step_block *b) { return (size_t)b->bytes <= sizeof(((cuda_step *)NULL)->byte); }
-static inline void cuda_step_of(cuda_step *p, const spec_step_block *b, bool releases)
+static inline void cuda_step_of(cuda_step *p, const spec_step_block *b, const cuda_tokens &tokens, bool releases)
 {
     memcpy(p->byte, b, (size_t)b->bytes);
-    p->releases = releases;
+    p->tokens = tokens, p->releases = releases;
 }
 
 struct cuda_pending { /* a result that waits in pinned memory for sync() */
@@ -116,6 +129,8 @@ struct spec_queue {
 
     spec_step_block *d_step; /* the current step, at a fixed address */
     size_t step_cap;
+    cuda_tokens *d_tokens; /* of a pass that finds them */
+    const cuda_step *begin; /* while a pass is captured, until its first kernel: what that is to write, or NULL */
     cuda_shape shape;
     int32_t n_row_run; /* of the current step */
 
@@ -205,12 +220,11 @@ void speci_cuda_stage_close(spec_device *dev);
 spec_status speci_cuda_result_room(spec_queue *q, size_t bytes, int32_t n);
 spec_status speci_cuda_result(spec_queue *q, void **out, void *dst, size_t bytes);
 spec_status speci_cuda_download(spec_queue *q, void *dst, const void *src, size_t bytes);
-/* The step in three parts (cuda_backend.cu): checks it and notes its shape; brings it to the device; or, where it fits a
- * parameter, does so as the first kernel of a graph that is captured, and gives that kernel another one. */
+/* The step in parts (cuda_backend.cu): checks it and notes its shape; brings it to the device; or, where it fits a parameter, by
+ * a kernel that has it as its first. */
 spec_status speci_cuda_step_shape(spec_queue *q, const spec_step_block *block);
-spec_status speci_cuda_step_send(spec_queue *q, const spec_step_block *block);
+spec_status speci_cuda_step_send(spec_queue *q, const spec_step_block *block, const cuda_tokens &tokens);
 spec_status speci_cuda_step_launch(spec_queue *q, const cuda_step *step);
-spec_status speci_cuda_step_update(spec_queue *q, cudaGraphExec_t exec, cudaGraphNode_t node, const cuda_step *step);
 
 /* One launcher and one check per operation. The check answers for types and sizes and never looks at row counts. */
 spec_status speci_cuda_check(spec_device *dev, const spec_op *op);
@@ -235,6 +249,9 @@ spec_status speci_cuda_attention(spec_queue *q, const spec_attention_args *a);
 spec_status speci_cuda_conv(spec_queue *q, const spec_conv_args *a);
 spec_status speci_cuda_scan(spec_queue *q, const spec_scan_args *a);
 spec_status speci_cuda_argmax(spec_queue *q, const spec_argmax_args *a);
+/* The same as the end of a pass that has noted its rows' largest: where tokens go, and the kernel that finds them in `best`. */
+spec_status speci_cuda_tokens_of(spec_queue *q, const spec_argmax_args *a, cuda_tokens *out);
+spec_status speci_cuda_tokens(spec_queue *q, const uint64_t *best);
 /* Raises best[r] to the rank of the largest of y[r][0 .. n), for the rows of the pass (cuda_rows.cu). */
 spec_status speci_cuda_row_best(spec_queue *q, const spec_view *y, int32_t n, uint64_t *best);
 spec_status speci_cuda_law(spec_queue *q, const spec_law_args *a);
@@ -244,7 +261,7 @@ spec_status speci_cuda_check_slots(spec_queue *q, const char *op, const spec_gro
 spec_status speci_cuda_draw(spec_queue *q, const spec_draw_args *a);
 spec_status speci_cuda_expand(spec_queue *q, const spec_expand_args *a);
 spec_status speci_cuda_plan_prepare(spec_queue *q, spec_prepared **out, const spec_plan *plan);
-spec_status speci_cuda_plan_run(spec_queue *q, spec_prepared *plan, const spec_step_block *block);
+spec_status speci_cuda_plan_run(spec_queue *q, spec_prepared *plan, const spec_step_block *block, const spec_argmax_args *argmax);
 void speci_cuda_plan_free(spec_queue *q, spec_prepared *plan);
 /* Floats of scratch that the operation would like in passes of such a plan (cuda_attention.cu, cuda_linear.cu). */
 size_t speci_cuda_attention_floats(const spec_attention_args *a, const spec_plan *plan);

@@ -10,7 +10,7 @@
 #include <new>
 
 #include "backends/cuda/spec_cuda.h"
-#include "cuda.cuh"
+#include "cuda_step.cuh"
 
 /* --------------------------------------------------------------------------------- errors --- */
 
@@ -172,7 +172,7 @@ static marked_queue *marked(spec_queue *q) { return static_cast<marked_queue *>(
 /* How large everything is; sizes in bytes unless said. */
 struct queue_sizes {
     int32_t rows; /* of row operations */
-    size_t step, argmax, attention_floats, linear_floats, arranged_floats, workspace, slot, result, total;
+    size_t step, tokens, argmax, attention_floats, linear_floats, arranged_floats, workspace, slot, result, total;
 };
 
 /* Every part of a step at its capacity. */
@@ -209,10 +209,11 @@ static queue_sizes measure(const spec_plan *plans, int32_t n_plan, int32_t n_voc
     }
     const size_t rows = (size_t)z.rows;
     z.step = cuda_round_up(z.step, 256);
+    z.tokens = cuda_round_up(sizeof(cuda_tokens), 256);
     z.argmax = cuda_round_up(rows * (CUDA_ARGMAX_PARTS * 8 + 4), 256);
     z.slot = z.step > (size_t)64 << 10 ? z.step : (size_t)64 << 10;
     z.result = rows * (64 * 8 + 32) + ((size_t)64 << 10);
-    z.total = z.step + z.argmax + cuda_round_up(z.attention_floats * 4, 256) +
+    z.total = z.step + z.tokens + z.argmax + cuda_round_up(z.attention_floats * 4, 256) +
               cuda_round_up(z.linear_floats * 4, 256) + cuda_round_up(z.arranged_floats * 4, 256) + z.workspace;
     return z;
 }
@@ -246,6 +247,7 @@ static void queue_divide(spec_queue *q, const queue_sizes *z)
 {
     char *p = q->memory;
     q->d_step = (spec_step_block *)p, p += z->step;
+    q->d_tokens = (cuda_tokens *)p, p += z->tokens;
     q->argmax_part = (unsigned long long *)p;
     q->argmax_count = (unsigned int *)(q->argmax_part + (size_t)z->rows * CUDA_ARGMAX_PARTS), p += z->argmax;
     q->attention_scratch = (float *)p, p += cuda_round_up(z->attention_floats * 4, 256);
@@ -499,58 +501,30 @@ static spec_status cuda_wait(spec_queue *q, uint64_t mark)
 
 /* ----------------------------------------------------------------------------------- step --- */
 
-/* Nodes of sequence `seq` that grew on the device take their places in the step, or their tokens alone, by a block; b: what is
- * known of it. */
-static __device__ void feed_sequence(spec_step_block *step, const spec_step_block *b, int seq)
-{
-    const spec_step_seq s = spec_step_seqs(b)[seq];
-    const spec_step_node *feed = b->feed + (size_t)s.slot * (size_t)b->ld_feed;
-    const spec_grow_node *grown = b->grown + (size_t)s.slot * (size_t)b->ld_grown;
-    spec_step_node *node = (spec_step_node *)((char *)step + b->off_node) + s.first_node;
-    const int t = (int)threadIdx.x, threads = (int)blockDim.x;
-    for (int i = s.n_given + t; b->feed && i < s.n_fed + s.n_row; i += threads) node[i] = feed[i];
-    for (int i = 1 + t; b->grown && i < s.n_given; i += threads) node[i].token = grown[i].token;
-}
-
 static __global__ void __launch_bounds__(128) feed_kernel(spec_step_block *step) { feed_sequence(step, step, (int)blockIdx.x); }
 
 /* Most steps travel as a kernel's parameter: no copy of its own, and what grew is fed by the same kernel. */
 static __global__ void __launch_bounds__(256)
-step_kernel(const __grid_constant__ cuda_step p, spec_step_block *step)
+step_kernel(const __grid_constant__ cuda_step p, const cuda_step_place to)
 {
-    const spec_step_block *const b = (const spec_step_block *)p.byte;
-    const int bytes = b->bytes;
     if (p.releases) grid_release();
     grid_wait(); /* until then the step before stands there */
-    for (int i = (int)threadIdx.x; i * 16 < bytes; i += (int)blockDim.x) ((uint4 *)step)[i] = ((const uint4 *)p.byte)[i];
-    if (b->feed || b->grown) {
-        __syncthreads();
-        for (int seq = 0; seq < b->n_seq; seq++) feed_sequence(step, b, seq);
-    }
+    write_step(p, to.step, to.tokens);
     /* Else the kernel behind may begin when this block has ended, and read the step before it waits. */
     if (!p.releases) __threadfence();
 }
 
 spec_status speci_cuda_step_launch(spec_queue *q, const cuda_step *p)
 {
-    return cuda_launch(q, "step_bind", step_kernel, dim3(1), dim3(256), 0, 1, *p, q->d_step);
+    return cuda_launch(q, "step_bind", step_kernel, dim3(1), dim3(256), 0, 1, *p, cuda_step_place{ q->d_step, q->d_tokens });
 }
 
-spec_status speci_cuda_step_update(spec_queue *q, cudaGraphExec_t exec, cudaGraphNode_t node, const cuda_step *p)
-{
-    void *args[] = { (void *)p, &q->d_step };
-    cudaKernelNodeParams k = {};
-    k.func = (void *)step_kernel, k.gridDim = dim3(1), k.blockDim = dim3(256), k.kernelParams = args;
-    const cudaError_t e = cudaGraphExecKernelNodeSetParams(exec, node, &k);
-    return e == cudaSuccess ? SPEC_OK : speci_cuda_status(q->dev, e, "cudaGraphExecKernelNodeSetParams");
-}
-
-spec_status speci_cuda_step_send(spec_queue *q, const spec_step_block *b)
+spec_status speci_cuda_step_send(spec_queue *q, const spec_step_block *b, const cuda_tokens &tokens)
 {
     cuda_step p;
     int32_t slot;
     if (cuda_step_fits(b)) {
-        cuda_step_of(&p, b, false);
+        cuda_step_of(&p, b, tokens, false);
         return speci_cuda_step_launch(q, &p);
     }
     SPEC_TRY(slot_take(q, &slot));
@@ -592,13 +566,14 @@ spec_status speci_cuda_step_shape(spec_queue *q, const spec_step_block *b)
     q->shape.splits = b->n_kv <= CUDA_FEW ? 0 : cuda_pow2(cuda_div_up(b->n_kv, CUDA_SPLIT));
     q->shape.moves = step_moves(b);
     q->shape.fits = cuda_step_fits(b);
+    q->shape.finds = 0;
     return SPEC_OK;
 }
 
 static spec_status cuda_step_bind(spec_queue *q, const spec_step_block *b)
 {
     SPEC_TRY(speci_cuda_step_shape(q, b));
-    return speci_cuda_step_send(q, b);
+    return speci_cuda_step_send(q, b, cuda_tokens());
 }
 
 /* -------------------------------------------------------------------------------- the table --- */

@@ -1,7 +1,8 @@
 /* cuda_plan.cu - a plan made ready: captured as a graph per shape, and replayed.
  * The graph holds the launches that the walk makes for that shape, so the bits are the same. Its first kernel has the step
  * block as a parameter, and puts it to its fixed address; a block too large for that is copied there before the launch,
- * outside the graph. A shape is walked when it is met for the first time
+ * outside the graph. Its last one finds the rows' tokens, where these are asked for and their largest were noted: an operation
+ * behind a graph begins 2 us behind its end. A shape is walked when it is met for the first time
  * (kernels are then loaded) and captured the second time; where capture fails it is walked for good. */
 #include <string.h>
 
@@ -13,7 +14,8 @@ struct plan_graph {
     cuda_shape shape;
     cudaGraph_t graph;
     cudaGraphExec_t exec;
-    cudaGraphNode_t step; /* of a step that fits, its first kernel */
+    cudaGraphNode_t step; /* of a step that fits, its first kernel, whose first parameter of two is the step */
+    cudaKernelNodeParams first;
     bool walk;            /* capture failed */
 };
 
@@ -21,6 +23,7 @@ struct spec_prepared {
     spec_plan plan; /* ops and the layers of kv_commit are copies */
     spec_op *ops;
     bool has_attention, has_commit;
+    const uint64_t *best; /* what the last product notes, or NULL */
     plan_graph graphs[PLAN_GRAPHS];
     int32_t n_graph;
 };
@@ -86,11 +89,11 @@ static spec_status walk(spec_queue *q, const spec_prepared *p)
         const bool both = next && run_two(q, op, next, behind, &status);
         q->next = product(next);
         if (!both) status = run_op(q, op);
-        q->arranged_in = q->arranged_out, q->arranged_out.of = NULL;
+        q->arranged_in = q->arranged_out, q->arranged_out = {};
         op += both ? 2 : 1;
     }
     q->arranged_in.of = NULL, q->next = NULL;
-    return status;
+    return status == SPEC_OK && q->shape.finds ? speci_cuda_tokens(q, p->best) : status;
 }
 
 static void graph_free(plan_graph *g)
@@ -100,20 +103,25 @@ static void graph_free(plan_graph *g)
     g->exec = NULL, g->graph = NULL;
 }
 
-/* Does the first kernel of a pass of such a shape wait before it lets others be? */
-static bool begins_waiting(const spec_queue *q, const spec_prepared *p)
+/* Of which kind is the first operation of a pass of such a shape that launches something? */
+static spec_op_kind first_kind(const spec_queue *q, const spec_prepared *p)
 {
     const spec_op *op = p->ops, *const end = op + p->plan.n_op;
     if (op < end && op->kind == SPEC_OP_KV_COMMIT && !q->shape.moves) op++;
-    return op < end && (op->kind == SPEC_OP_KV_COMMIT || op->kind == SPEC_OP_EMBED);
+    return op < end ? op->kind : SPEC_OP_N;
 }
 
-/* The launches of a step and of the operations behind it. */
+/* The launches of a step, by a kernel that has it as a parameter, and of the operations behind it. An embedding writes the step
+ * itself. */
 static spec_status walk_captured(spec_queue *q, const spec_prepared *p)
 {
-    cuda_step none = {};
-    if (q->shape.fits) SPEC_TRY(speci_cuda_step_launch(q, &none));
-    return walk(q, p);
+    const cuda_step none = {};
+    const bool embeds = first_kind(q, p) == SPEC_OP_EMBED;
+    if (q->shape.fits && !embeds) SPEC_TRY(speci_cuda_step_launch(q, &none));
+    q->begin = q->shape.fits && embeds ? &none : NULL;
+    const spec_status status = walk(q, p);
+    q->begin = NULL;
+    return status;
 }
 
 /* g->exec stays NULL when the plan cannot be captured: not an error. */
@@ -129,7 +137,8 @@ static void capture(spec_queue *q, const spec_prepared *p, plan_graph *g)
     size_t n_root = 1;
     bool good = status == SPEC_OK && ended == cudaSuccess && g->graph;
     if (good && q->shape.fits)
-        good = cudaGraphGetRootNodes(g->graph, &g->step, &n_root) == cudaSuccess && n_root == 1;
+        good = cudaGraphGetRootNodes(g->graph, &g->step, &n_root) == cudaSuccess && n_root == 1 &&
+               cudaGraphKernelNodeGetParams(g->step, &g->first) == cudaSuccess;
     if (!good || cudaGraphInstantiate(&g->exec, g->graph, 0) != cudaSuccess) g->exec = NULL, graph_free(g);
     (void)cudaGetLastError();
 }
@@ -177,6 +186,7 @@ spec_status speci_cuda_plan_prepare(spec_queue *q, spec_prepared **out, const sp
         *op = plan->ops[i];
         p->has_attention = p->has_attention || op->kind == SPEC_OP_ATTENTION;
         p->has_commit = p->has_commit || op->kind == SPEC_OP_KV_COMMIT;
+        p->best = op->kind == SPEC_OP_LINEAR ? op->u.linear.best : p->best;
         if (op->kind == SPEC_OP_KV_COMMIT && op->u.kv_commit.n_layer > 0) {
             const size_t n = (size_t)op->u.kv_commit.n_layer;
             spec_kv *layers = (spec_kv *)h->alloc(h, n, sizeof *layers);
@@ -194,7 +204,37 @@ spec_status speci_cuda_plan_prepare(spec_queue *q, spec_prepared **out, const sp
     return SPEC_OK;
 }
 
-spec_status speci_cuda_plan_run(spec_queue *q, spec_prepared *p, const spec_step_block *block)
+/* Can the pass end with these tokens? */
+static bool finds_tokens(const spec_queue *q, const spec_prepared *p, const spec_argmax_args *a)
+{
+    return a && a->best && a->best == p->best && a->n_row <= q->n_row_run && a->n_row <= q->row_cap && q->shape.fits;
+}
+
+/* Gives the first kernel of a captured pass its step; its second parameter stays what it is. Where that kernel is the step's
+ * alone, one that commits K and V behind it waits before it lets others be; no other does. */
+static spec_status update_step(spec_queue *q, const spec_prepared *p, const plan_graph *g, const spec_step_block *block,
+                               const cuda_tokens &tokens)
+{
+    cuda_step step;
+    cuda_step_of(&step, block, tokens, first_kind(q, p) == SPEC_OP_KV_COMMIT);
+    void *args[] = { &step, g->first.kernelParams[1] };
+    cudaKernelNodeParams k = g->first;
+    k.kernelParams = args;
+    const cudaError_t e = cudaGraphExecKernelNodeSetParams(g->exec, g->step, &k);
+    return e == cudaSuccess ? SPEC_OK : speci_cuda_status(q->dev, e, "cudaGraphExecKernelNodeSetParams");
+}
+
+static spec_status run_pass(spec_queue *q, spec_prepared *p, const spec_step_block *block, const cuda_tokens &tokens)
+{
+    const plan_graph *g = find_graph(q, p);
+    if (!g || !g->exec || !g->step) SPEC_TRY(speci_cuda_step_send(q, block, tokens));
+    if (!g || !g->exec) return walk(q, p);
+    if (g->step) SPEC_TRY(update_step(q, p, g, block, tokens));
+    const cudaError_t e = cudaGraphLaunch(g->exec, q->stream);
+    return e == cudaSuccess ? SPEC_OK : speci_cuda_status(q->dev, e, "cudaGraphLaunch");
+}
+
+spec_status speci_cuda_plan_run(spec_queue *q, spec_prepared *p, const spec_step_block *block, const spec_argmax_args *argmax)
 {
     const spec_host *h = q->dev->host;
     if (block->phase != p->plan.phase || block->n_row_run > p->plan.n_row_max || block->n_seq > p->plan.n_seq_max)
@@ -205,16 +245,11 @@ spec_status speci_cuda_plan_run(spec_queue *q, spec_prepared *p, const spec_step
     /* Only attention in decode passes asks for the context's length. */
     if (!p->has_attention || block->phase == SPEC_PHASE_PREFILL) q->shape.splits = 1;
     if (!p->has_commit) q->shape.moves = 0;
-    const plan_graph *g = find_graph(q, p);
-    if (!g || !g->exec || !g->step) SPEC_TRY(speci_cuda_step_send(q, block));
-    if (!g || !g->exec) return walk(q, p);
-    if (g->step) {
-        cuda_step step;
-        cuda_step_of(&step, block, begins_waiting(q, p));
-        SPEC_TRY(speci_cuda_step_update(q, g->exec, g->step, &step));
-    }
-    const cudaError_t e = cudaGraphLaunch(g->exec, q->stream);
-    return e == cudaSuccess ? SPEC_OK : speci_cuda_status(q->dev, e, "cudaGraphLaunch");
+    cuda_tokens tokens = {};
+    q->shape.finds = finds_tokens(q, p, argmax);
+    if (q->shape.finds) SPEC_TRY(speci_cuda_tokens_of(q, argmax, &tokens));
+    SPEC_TRY(run_pass(q, p, block, tokens));
+    return argmax && !q->shape.finds ? speci_cuda_argmax(q, argmax) : SPEC_OK;
 }
 
 void speci_cuda_plan_free(spec_queue *q, spec_prepared *p)

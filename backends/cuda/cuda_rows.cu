@@ -81,11 +81,18 @@ argmax_kernel(const float *logits, int ld, int n, unsigned long long *part, unsi
     count[r] = 0;
 }
 
-/* Where the product has found them. */
+/* Where the product has found them: behind its pass, and as its last kernel. */
 static __global__ void token_kernel(const unsigned long long *best, int n_row, int32_t *out, spec_step_node *next)
 {
     const int r = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     if (r < n_row) put_token(best[r], r, out, next);
+}
+static __global__ void tokens_kernel(const unsigned long long *best, const cuda_tokens *tokens)
+{
+    const int r = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    grid_begin();
+    const cuda_tokens to = *tokens;
+    if (r < to.n_row) put_token(best[r], r, to.token, to.next);
 }
 
 /* In place of a product that does not look for them, as one of its pass. */
@@ -142,6 +149,22 @@ spec_status speci_cuda_argmax(spec_queue *q, const spec_argmax_args *a)
         SPEC_TRY(cuda_launched(q, "argmax"));
     }
     return SPEC_OK;
+}
+
+spec_status speci_cuda_tokens_of(spec_queue *q, const spec_argmax_args *a, cuda_tokens *out)
+{
+    void *token;
+    SPEC_TRY(speci_cuda_result_room(q, (size_t)a->n_row * 4 + 16, 1));
+    SPEC_TRY(speci_cuda_result(q, &token, a->host_out_token, (size_t)a->n_row * 4));
+    *out = cuda_tokens{ (int32_t *)token, a->next, a->n_row };
+    return SPEC_OK;
+}
+
+spec_status speci_cuda_tokens(spec_queue *q, const uint64_t *best)
+{
+    const int rows = q->shape.rows, threads = rows < 256 ? rows : 256;
+    return cuda_launch(q, "tokens", tokens_kernel, dim3((unsigned)cuda_div_up(rows, threads)), dim3((unsigned)threads), 0, 1,
+                       (const unsigned long long *)best, q->d_tokens);
 }
 
 /* --------------------------------------------------------------------------------- accept --- */

@@ -173,10 +173,10 @@ static spec_status count_step_bind(spec_queue *q, const spec_step_block *block)
     return end(since, counted.base->step_bind(q, block));
 }
 
-static spec_status count_plan_run(spec_queue *q, spec_prepared *plan, const spec_step_block *block)
+static spec_status count_plan_run(spec_queue *q, spec_prepared *plan, const spec_step_block *block, const spec_argmax_args *argmax)
 {
     const double since = begin(q);
-    return end(since, counted.base->plan_run(q, plan, block));
+    return end(since, counted.base->plan_run(q, plan, block, argmax));
 }
 
 static void count_calls(spec_backend_ops *t)
