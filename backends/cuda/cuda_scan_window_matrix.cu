@@ -31,6 +31,7 @@ enum {
     WINDOW_CHUNK = 32,              /* rows */
     WINDOW_PAD = 8,                 /* values behind a row of B or C: the rows that ldmatrix reads lie on different banks */
     WINDOW_FEW = 4,                 /* rows whose near tokens are divided among threads */
+    WINDOW_LIST = WINDOW_NEAR + 2,  /* from one list of near tokens to the next, which lies on other banks */
     WINDOW_MORE = 4,                /* warps of a block without a state, */
     WINDOW_WARPS = 20               /* where registers suffice */
 };
@@ -73,11 +74,11 @@ template <typename T, int NS, bool NORM> struct window_memory {
     float *weight;     /* [WEIGHTS] */
     T *b, *c;          /* [tokens][LD], [chunk][LD] */
     T *x;              /* [tokens][x_ld] */
-    window_near *near; /* [heads][chunk][WINDOW_NEAR] the oldest first, the last ones the row's */
+    window_near *near; /* lists of the chunk's rows and heads (list_at), WINDOW_LIST apart: the oldest first, the row's own last */
     float2 *time;      /* dt and decay: [heads][tokens] */
     float *sum;        /* S C: [PARTS][chunk][sum_ld] */
     float *dot;        /* C . B: [tokens][dot_ld] */
-    float *decay;      /* E: [heads][chunk] */
+    float *decay;      /* E, likewise */
     float *fold;       /* of a window: [heads] E, then [heads][SPEC_WINDOW] P dt */
     int16_t *parent, *depth; /* [tokens] of the tree's nodes */
     uint16_t *place;   /* [SPEC_WINDOW] of a window's tokens */
@@ -86,7 +87,7 @@ template <typename T, int NS, bool NORM> struct window_memory {
     {
         const size_t tokens = (size_t)g.tokens, chunk = (size_t)g.chunk, heads = (size_t)g.heads;
         const size_t wide = (size_t)g.units * WINDOW_CHANNELS;
-        return sizeof(T) * (tokens * LD + chunk * LD + tokens * wide) + sizeof(window_near) * heads * chunk * WINDOW_NEAR +
+        return sizeof(T) * (tokens * LD + chunk * LD + tokens * wide) + sizeof(window_near) * heads * chunk * WINDOW_LIST +
                sizeof(float2) * heads * tokens +
                sizeof(float) * (WEIGHTS + PARTS * chunk * (wide + 4) + tokens * (chunk + 1) + heads * (chunk + SPEC_WINDOW + 1)) +
                sizeof(int16_t) * (2 * tokens + SPEC_WINDOW);
@@ -96,7 +97,7 @@ template <typename T, int NS, bool NORM> struct window_memory {
         x_ld = g.units * WINDOW_CHANNELS, sum_ld = x_ld + 4, dot_ld = g.chunk + 1;
         weight = (float *)memory, b = (T *)(weight + WEIGHTS), c = b + g.tokens * LD, x = c + g.chunk * LD;
         near = (window_near *)(x + g.tokens * x_ld);
-        time = (float2 *)(near + g.heads * g.chunk * WINDOW_NEAR);
+        time = (float2 *)(near + g.heads * g.chunk * WINDOW_LIST);
         sum = (float *)(time + g.heads * g.tokens), dot = sum + PARTS * g.chunk * sum_ld;
         decay = dot + g.tokens * dot_ld, fold = decay + g.heads * g.chunk;
         parent = (int16_t *)(fold + g.heads * (SPEC_WINDOW + 1)), depth = parent + g.tokens;
@@ -302,6 +303,9 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
         return i;
     };
 
+    /* Of the chunk's row r and head h. With many rows heads that a warp asks for together lie on different banks too. */
+    auto list_at = [&](int r, int h) { return V == 2 ? h * grid.chunk + r : r * grid.heads + h; };
+
     /* ---- the state ---- */
 
     /* Folds the window whose token k is at place_of(k). */
@@ -464,10 +468,10 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
 #pragma unroll
             for (int k = 0; k < 2; k++) {
                 const float before = __shfl_up_sync(0xffffffffu, with[k], 1);
-                const int at = h[k] * grid.chunk + r;
+                const int at = list_at(r, h[k]);
                 window_near near;
                 near.weight = is_near ? (lane == 0 ? 1.0f : before) * v[k].x : 0.0f, near.place = place;
-                shared.near[at * WINDOW_NEAR + WINDOW_NEAR - 1 - lane] = near;
+                shared.near[at * WINDOW_LIST + WINDOW_NEAR - 1 - lane] = near;
                 if (lane == n_near - 1) shared.decay[at] = with[k];
             }
         }
@@ -546,18 +550,21 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
         }
     };
     /* Weights of the chunk's row r, and how far x is: by the threads that use them, or by all before. */
+    auto dot_of = [&](int place, int r) { return *(const float *)((const char *)(shared.dot + r) + place * dot_bytes); };
     auto weigh = [&](window_near near, int r) {
-        near.weight = near.weight * *(const float *)((const char *)(shared.dot + r) + near.place * dot_bytes);
-        near.place *= x_bytes;
-        return near;
+        return window_near{ near.weight * dot_of(near.place, r), near.place * x_bytes };
     };
-    auto weigh_all = [&](int n) {
+    auto weigh_all = [&](int n) { /* with many rows a warp takes all heads of one, which have the same tokens */
+        const int tasks = V == 2 ? n * n_head : n, heads = V == 2 ? 1 : n_head;
 #pragma unroll 1
-        for (int i = warp; i < n * n_head; i += n_warp) {
+        for (int i = warp; i < tasks; i += n_warp) {
             int h = 0, r = i;
             while (r >= n) r -= n, h++;
-            window_near *const near = shared.near + (h * grid.chunk + r) * WINDOW_NEAR + lane;
-            *near = weigh(*near, r);
+            window_near *near = shared.near + list_at(r, h) * WINDOW_LIST + lane;
+            const int place = near->place;
+            const float dot = dot_of(place, r);
+#pragma unroll 1
+            for (int k = 0; k < heads; k++, near += WINDOW_LIST) *near = { near->weight * dot, place * x_bytes };
         }
     };
     auto sum_group = [&](const output &o, const window_near *near, float sum[V]) {
@@ -598,8 +605,8 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
             if (a.z.data) y[v] = y[v] * silu(o.gate[v]);
     };
     auto put_out = [&](const output &o, int row, int node, int skipped) {
-        const int at = o.h * grid.chunk + o.r;
-        const window_near *const near = shared.near + at * WINDOW_NEAR;
+        const int at = list_at(o.r, o.h);
+        const window_near *const near = shared.near + at * WINDOW_LIST;
         const inputs own_x = load_x(shared.x + (tree0 + node) * shared.x_ld + o.c);
         const float decay = shared.decay[at];
         const float *const sums = shared.sum + o.r * shared.sum_ld + o.c;
@@ -807,16 +814,17 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, const window_
 /* Of a launch of so many units a block, and chunks of so many rows. */
 static window_grid grid_of(const spec_scan_args *a, int units, int chunk)
 {
+    const int per_head = a->head_dim / WINDOW_CHANNELS;
     window_grid g = {};
     g.group = scan_group(a);
     g.units = units;
     g.group_units = g.group * a->head_dim / WINDOW_CHANNELS;
-    g.heads = (units * WINDOW_CHANNELS - 2) / a->head_dim + 2;
+    g.heads = units < 2 ? 1 : (units - 2) / per_head + 2;
     g.chunk = chunk;
     g.tokens = SPEC_WINDOW + WINDOW_NEAR + a->n_node + 1;
     g.b_width = spec_scan_columns(a->n_head, a->b_rep, a->n_state);
     g.x_width = spec_scan_columns(a->n_head, a->x_rep, a->head_dim);
-    g.per_head = divide_by(a->head_dim / WINDOW_CHANNELS), g.x_rep = divide_by(a->x_rep);
+    g.per_head = divide_by(per_head), g.x_rep = divide_by(a->x_rep);
     g.b_rep = divide_by(a->b_rep), g.c_rep = divide_by(a->c_rep), g.by_heads = divide_by(g.heads);
     g.ring_magic = UINT32_MAX / (uint32_t)a->n_ring;
     return g;
@@ -948,6 +956,6 @@ bool speci_cuda_scan_norm(spec_queue *q, const spec_scan_args *a, const spec_nor
     norm_out next = norm_out_of(norm);
     next.tiles = speci_cuda_arranged_for(q, &norm->y, norm->dim, ORDER_TILES, NULL);
     if (launch_type(q, &both, next, status)) return true;
-    q->arranged_out.of = NULL;
+    q->arranged_out = {};
     return false;
 }
