@@ -130,7 +130,6 @@ struct spec_queue {
     spec_step_block *d_step; /* the current step, at a fixed address */
     size_t step_cap;
     cuda_tokens *d_tokens; /* of a pass that finds them */
-    const cuda_step *begin; /* while a pass is captured, until its first kernel: what that is to write, or NULL */
     cuda_shape shape;
     int32_t n_row_run; /* of the current step */
 
@@ -220,11 +219,12 @@ void speci_cuda_stage_close(spec_device *dev);
 spec_status speci_cuda_result_room(spec_queue *q, size_t bytes, int32_t n);
 spec_status speci_cuda_result(spec_queue *q, void **out, void *dst, size_t bytes);
 spec_status speci_cuda_download(spec_queue *q, void *dst, const void *src, size_t bytes);
-/* The step in parts (cuda_backend.cu): checks it and notes its shape; brings it to the device; or, where it fits a parameter, by
- * a kernel that has it as its first. */
+/* The step in three parts (cuda_backend.cu): checks it and notes its shape; brings it to the device; or, where it fits a
+ * parameter, does so as the first kernel of a graph that is captured, and gives that kernel another one. */
 spec_status speci_cuda_step_shape(spec_queue *q, const spec_step_block *block);
 spec_status speci_cuda_step_send(spec_queue *q, const spec_step_block *block, const cuda_tokens &tokens);
 spec_status speci_cuda_step_launch(spec_queue *q, const cuda_step *step);
+spec_status speci_cuda_step_update(spec_queue *q, cudaGraphExec_t exec, cudaGraphNode_t node, const cuda_step *step);
 
 /* One launcher and one check per operation. The check answers for types and sizes and never looks at row counts. */
 spec_status speci_cuda_check(spec_device *dev, const spec_op *op);

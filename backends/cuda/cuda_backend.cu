@@ -10,7 +10,7 @@
 #include <new>
 
 #include "backends/cuda/spec_cuda.h"
-#include "cuda_step.cuh"
+#include "cuda.cuh"
 
 /* --------------------------------------------------------------------------------- errors --- */
 
@@ -501,7 +501,32 @@ static spec_status cuda_wait(spec_queue *q, uint64_t mark)
 
 /* ----------------------------------------------------------------------------------- step --- */
 
+/* Nodes of sequence `seq` that grew on the device take their places in the step, or their tokens alone, by a block; b: what is
+ * known of it. */
+static __device__ __forceinline__ void feed_sequence(spec_step_block *step, const spec_step_block *b, int seq)
+{
+    const spec_step_seq s = spec_step_seqs(b)[seq];
+    const spec_step_node *feed = b->feed + (size_t)s.slot * (size_t)b->ld_feed;
+    const spec_grow_node *grown = b->grown + (size_t)s.slot * (size_t)b->ld_grown;
+    spec_step_node *node = (spec_step_node *)((char *)step + b->off_node) + s.first_node;
+    const int t = (int)threadIdx.x, threads = (int)blockDim.x;
+    for (int i = s.n_given + t; b->feed && i < s.n_fed + s.n_row; i += threads) node[i] = feed[i];
+    for (int i = 1 + t; b->grown && i < s.n_given; i += threads) node[i].token = grown[i].token;
+}
+
 static __global__ void __launch_bounds__(128) feed_kernel(spec_step_block *step) { feed_sequence(step, step, (int)blockIdx.x); }
+
+/* Writes a step, what grew included, and where its tokens go; by a block. */
+static __device__ __forceinline__ void write_step(const cuda_step &p, spec_step_block *step, cuda_tokens *tokens)
+{
+    const spec_step_block *const b = (const spec_step_block *)p.byte;
+    const int bytes = b->bytes;
+    for (int i = (int)threadIdx.x; i * 16 < bytes; i += (int)blockDim.x) ((uint4 *)step)[i] = ((const uint4 *)p.byte)[i];
+    if (threadIdx.x == 0) *tokens = p.tokens;
+    if (!b->feed && !b->grown) return;
+    __syncthreads();
+    for (int seq = 0; seq < b->n_seq; seq++) feed_sequence(step, b, seq);
+}
 
 /* Most steps travel as a kernel's parameter: no copy of its own, and what grew is fed by the same kernel. */
 static __global__ void __launch_bounds__(256)
@@ -517,6 +542,16 @@ step_kernel(const __grid_constant__ cuda_step p, const cuda_step_place to)
 spec_status speci_cuda_step_launch(spec_queue *q, const cuda_step *p)
 {
     return cuda_launch(q, "step_bind", step_kernel, dim3(1), dim3(256), 0, 1, *p, cuda_step_place{ q->d_step, q->d_tokens });
+}
+
+spec_status speci_cuda_step_update(spec_queue *q, cudaGraphExec_t exec, cudaGraphNode_t node, const cuda_step *p)
+{
+    cuda_step_place to = { q->d_step, q->d_tokens };
+    void *args[] = { (void *)p, &to };
+    cudaKernelNodeParams k = {};
+    k.func = (void *)step_kernel, k.gridDim = dim3(1), k.blockDim = dim3(256), k.kernelParams = args;
+    const cudaError_t e = cudaGraphExecKernelNodeSetParams(exec, node, &k);
+    return e == cudaSuccess ? SPEC_OK : speci_cuda_status(q->dev, e, "cudaGraphExecKernelNodeSetParams");
 }
 
 spec_status speci_cuda_step_send(spec_queue *q, const spec_step_block *b, const cuda_tokens &tokens)

@@ -3,7 +3,6 @@
  * outside the table, give 0. A pass begins here: what its last product raises is set to 0. */
 #include "cuda_linear.cuh"
 #include "cuda_q8.cuh"
-#include "cuda_step.cuh"
 
 /* Tables: element (row, c) as float32. */
 template <typename T> struct plain_table {
@@ -22,58 +21,31 @@ struct q8_table {
     }
 };
 
-template <typename T> struct embed_rows {
-    cuda_step_place to;
-    T table;
-    int n_vocab, dim, ld;
-    float scale;
-    float *y;
-    uint64_t *best;
-    norm_out next;
-};
-
-/* Row r, whose token it is; -1: none. A block of each row is the first along x. */
-template <typename T> static __device__ __forceinline__ void embed_row(const embed_rows<T> &a, int r, int token)
+template <typename T>
+static __global__ void embed_kernel(const spec_step_block *step, T table, int n_vocab, int dim, float scale, float *y,
+                                    int ld, uint64_t *best, norm_out next)
 {
-    if (a.best && blockIdx.x == 0 && threadIdx.x == 0) a.best[r] = 0; /* the product that raises it waits for all before it */
-    const bool valid = token >= 0 && token < a.n_vocab;
-    float *out = a.y + (size_t)r * a.ld;
-    for (int c0 = (int)(blockIdx.x * blockDim.x); c0 < a.dim; c0 += (int)(gridDim.x * blockDim.x)) {
-        const int c = c0 + (int)threadIdx.x;
-        const bool there = c < a.dim;
-        const float v = there && valid ? a.scale * a.table.at(token, c) : 0.0f;
-        if (there) out[c] = v;
-        const float weight = a.next.weight && there ? a.next.weight[c] : 0.0f;
-        if (a.next.weight) norm_put<__nv_bfloat16>(a.next, r, c, v, weight, there);
-        if (a.next.tiles && there) put_arranged<__nv_bfloat16>(a.next.tiles, ORDER_TILES, r, c, a.dim, v * weight);
-    }
-}
-
-template <typename T> static __global__ void embed_kernel(const embed_rows<T> a)
-{
-    const spec_step_block *const step = a.to.step;
     const int r = (int)blockIdx.y;
     grid_wait(); /* before the release: a pass begins here, and later kernels read its nodes before they wait */
     grid_release();
     if (r >= step->n_row_run) return;
-    embed_row(a, r, r < step->n_row ? spec_step_row_node(step, spec_step_seqs(step) + row_sequence(step, r), r)->token : -1);
-}
-
-/* The same as the first kernel of a captured pass, which has the step as a parameter: the first block writes that to its place, and
- * until then lets no kernel be that reads it. */
-template <typename T>
-static __global__ void begin_kernel(const __grid_constant__ cuda_step p, const __grid_constant__ embed_rows<T> a)
-{
-    const spec_step_block *const step = (const spec_step_block *)p.byte;
-    const int r = (int)blockIdx.y;
-    grid_wait();
-    if (blockIdx.x == 0 && r == 0) {
-        write_step(p, a.to.step, a.to.tokens);
-        __threadfence();
-        __syncthreads();
+    if (best && blockIdx.x == 0 && threadIdx.x == 0) best[r] = 0; /* the product that raises it waits for all before it */
+    int token = -1;
+    if (r < step->n_row) {
+        const spec_step_seq *s = spec_step_seqs(step) + row_sequence(step, r);
+        token = spec_step_row_node(step, s, r)->token;
     }
-    grid_release();
-    if (r < step->n_row_run) embed_row(a, r, r < step->n_row ? step_token(step, r) : -1);
+    const bool valid = token >= 0 && token < n_vocab;
+    float *out = y + (size_t)r * ld;
+    for (int c0 = (int)(blockIdx.x * blockDim.x); c0 < dim; c0 += (int)(gridDim.x * blockDim.x)) {
+        const int c = c0 + (int)threadIdx.x;
+        const bool there = c < dim;
+        const float v = there && valid ? scale * table.at(token, c) : 0.0f;
+        if (there) out[c] = v;
+        const float weight = next.weight && there ? next.weight[c] : 0.0f;
+        if (next.weight) norm_put<__nv_bfloat16>(next, r, c, v, weight, there);
+        if (next.tiles && there) put_arranged<__nv_bfloat16>(next.tiles, ORDER_TILES, r, c, dim, v * weight);
+    }
 }
 
 spec_status speci_cuda_check_embed(spec_device *dev, const spec_embed_args *a)
@@ -95,10 +67,8 @@ static spec_status launch_embed(spec_queue *q, const spec_embed_args *a, const n
     int blocks = cuda_div_up(a->dim, threads);
     if (blocks > 8) blocks = 8;
     const dim3 grid((unsigned)blocks, (unsigned)q->shape.rows);
-    const embed_rows<T> rows = { { q->d_step, q->d_tokens }, table, a->n_vocab, a->dim, a->y.ld, a->scale, (float *)a->y.data,
-                                 a->best, next };
-    if (q->begin) return cuda_launch(q, "embed", begin_kernel<T>, grid, dim3(threads), 0, 1, *q->begin, rows);
-    return cuda_launch(q, "embed", embed_kernel<T>, grid, dim3(threads), 0, 1, rows);
+    return cuda_launch(q, "embed", embed_kernel<T>, grid, dim3(threads), 0, 1, q->d_step, table, a->n_vocab,
+                       a->dim, a->scale, (float *)a->y.data, a->y.ld, a->best, next);
 }
 
 static spec_status embed(spec_queue *q, const spec_embed_args *a, const norm_out &next)

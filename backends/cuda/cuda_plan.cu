@@ -14,8 +14,7 @@ struct plan_graph {
     cuda_shape shape;
     cudaGraph_t graph;
     cudaGraphExec_t exec;
-    cudaGraphNode_t step; /* of a step that fits, its first kernel, whose first parameter of two is the step */
-    cudaKernelNodeParams first;
+    cudaGraphNode_t step; /* of a step that fits, its first kernel */
     bool walk;            /* capture failed */
 };
 
@@ -103,25 +102,20 @@ static void graph_free(plan_graph *g)
     g->exec = NULL, g->graph = NULL;
 }
 
-/* Of which kind is the first operation of a pass of such a shape that launches something? */
-static spec_op_kind first_kind(const spec_queue *q, const spec_prepared *p)
+/* Does the first kernel of a pass of such a shape wait before it lets others be? */
+static bool begins_waiting(const spec_queue *q, const spec_prepared *p)
 {
     const spec_op *op = p->ops, *const end = op + p->plan.n_op;
     if (op < end && op->kind == SPEC_OP_KV_COMMIT && !q->shape.moves) op++;
-    return op < end ? op->kind : SPEC_OP_N;
+    return op < end && (op->kind == SPEC_OP_KV_COMMIT || op->kind == SPEC_OP_EMBED);
 }
 
-/* The launches of a step, by a kernel that has it as a parameter, and of the operations behind it. An embedding writes the step
- * itself. */
+/* The launches of a step and of the operations behind it. */
 static spec_status walk_captured(spec_queue *q, const spec_prepared *p)
 {
-    const cuda_step none = {};
-    const bool embeds = first_kind(q, p) == SPEC_OP_EMBED;
-    if (q->shape.fits && !embeds) SPEC_TRY(speci_cuda_step_launch(q, &none));
-    q->begin = q->shape.fits && embeds ? &none : NULL;
-    const spec_status status = walk(q, p);
-    q->begin = NULL;
-    return status;
+    cuda_step none = {};
+    if (q->shape.fits) SPEC_TRY(speci_cuda_step_launch(q, &none));
+    return walk(q, p);
 }
 
 /* g->exec stays NULL when the plan cannot be captured: not an error. */
@@ -137,8 +131,7 @@ static void capture(spec_queue *q, const spec_prepared *p, plan_graph *g)
     size_t n_root = 1;
     bool good = status == SPEC_OK && ended == cudaSuccess && g->graph;
     if (good && q->shape.fits)
-        good = cudaGraphGetRootNodes(g->graph, &g->step, &n_root) == cudaSuccess && n_root == 1 &&
-               cudaGraphKernelNodeGetParams(g->step, &g->first) == cudaSuccess;
+        good = cudaGraphGetRootNodes(g->graph, &g->step, &n_root) == cudaSuccess && n_root == 1;
     if (!good || cudaGraphInstantiate(&g->exec, g->graph, 0) != cudaSuccess) g->exec = NULL, graph_free(g);
     (void)cudaGetLastError();
 }
@@ -210,26 +203,16 @@ static bool finds_tokens(const spec_queue *q, const spec_prepared *p, const spec
     return a && a->best && a->best == p->best && a->n_row <= q->n_row_run && a->n_row <= q->row_cap && q->shape.fits;
 }
 
-/* Gives the first kernel of a captured pass its step; its second parameter stays what it is. Where that kernel is the step's
- * alone, one that commits K and V behind it waits before it lets others be; no other does. */
-static spec_status update_step(spec_queue *q, const spec_prepared *p, const plan_graph *g, const spec_step_block *block,
-                               const cuda_tokens &tokens)
-{
-    cuda_step step;
-    cuda_step_of(&step, block, tokens, first_kind(q, p) == SPEC_OP_KV_COMMIT);
-    void *args[] = { &step, g->first.kernelParams[1] };
-    cudaKernelNodeParams k = g->first;
-    k.kernelParams = args;
-    const cudaError_t e = cudaGraphExecKernelNodeSetParams(g->exec, g->step, &k);
-    return e == cudaSuccess ? SPEC_OK : speci_cuda_status(q->dev, e, "cudaGraphExecKernelNodeSetParams");
-}
-
 static spec_status run_pass(spec_queue *q, spec_prepared *p, const spec_step_block *block, const cuda_tokens &tokens)
 {
     const plan_graph *g = find_graph(q, p);
     if (!g || !g->exec || !g->step) SPEC_TRY(speci_cuda_step_send(q, block, tokens));
     if (!g || !g->exec) return walk(q, p);
-    if (g->step) SPEC_TRY(update_step(q, p, g, block, tokens));
+    if (g->step) {
+        cuda_step step;
+        cuda_step_of(&step, block, tokens, begins_waiting(q, p));
+        SPEC_TRY(speci_cuda_step_update(q, g->exec, g->step, &step));
+    }
     const cudaError_t e = cudaGraphLaunch(g->exec, q->stream);
     return e == cudaSuccess ? SPEC_OK : speci_cuda_status(q->dev, e, "cudaGraphLaunch");
 }
