@@ -229,8 +229,7 @@ struct spec_session {
     int32_t n_scratch;   /* as many as nodes of any tree, and as sequences */
     int32_t *step_paths, *step_n_path, *step_token; /* results of a step: [n_seq * n_node], [n_seq], [n_seq] */
     const spec_tree **step_trees;                   /* [n_seq] */
-    int32_t *best;       /* arg-max of each row of the target's pass */
-    bool has_best;       /* the pass was asked for it: it comes with the next sync */
+    int32_t *best;       /* arg-max of each row of the target's pass, if a sequence of it is at T = 0 */
     int32_t *step_ids;                              /* [n_seq * (n_node + 1)] */
     /* Growth: device trees, and the host's side; [n_seq] each unless said. */
     spec_grow grow;
@@ -303,15 +302,16 @@ void speci_unseen_foresee(const spec_builder *b, int32_t depth_max, spec_tree *t
 spec_status speci_unseen_step(spec_session *s, const int32_t *seqs, int32_t n, bool *judged);
 spec_status speci_unseen_drop(spec_session *s, const int32_t *seqs, int32_t n);
 
-/* spec_score of checked sequences (algo_step.c); feed: where tokens are that the trees do not have, or NULL. keep: what
+/* spec_score of checked sequences (algo_step.c); feed: where tokens are that the trees do not have, or NULL. What judges
+ * sequences at T = 0, the likeliest token of every node, is asked for with the pass, and there after the next sync. keep: what
  * verification needs of the tree of a pass. */
 spec_status speci_score(spec_session *s, const int32_t *seqs, int32_t n, const spec_tree *const *trees,
                         const speci_net_feed *feed);
 void speci_score_keep(const spec_session *s, algo_seq *q, const spec_tree *t);
 
 /* verify for several sequences with one look from the host: paths [n][n_node], n_path [n], token [n]. In two parts: judge
- * queues what the device has to find (where all are at T = 0 it needs of `scored` the number of nodes alone), and walk reads
- * it when it is there. */
+ * queues what the device has to find beside what came with the pass (nothing at T = 0, where it does not look at the trees), and
+ * walk reads it when it is there. */
 spec_status speci_verify(spec_session *s, const int32_t *seqs, int32_t n, spec_verify_rule rule, int32_t *paths,
                          int32_t *n_path, int32_t *token);
 spec_status speci_verify_judge(spec_session *s, const int32_t *seqs, int32_t n, spec_verify_rule rule);

@@ -68,7 +68,6 @@ static spec_status queue_step(spec_session *s, int32_t seq, int32_t n_ahead)
     s->inputs[0] = (speci_net_input){ .slot = seq, .tree = &given, .n_grown = n_ahead };
     SPEC_TRY(speci_net_forward(s->net, s->inputs, 1, n_ahead ? &feed : NULL, draws ? NULL : &likeliest));
     for (int32_t i = 0; i < s->n_seq; i++) s->seqs[i].scored.n = 0; /* their rows are gone */
-    s->has_best = false;
     spec_status status = draws ? draw_token(s, seq, (uint64_t)(q->n_ids + n_ahead), found) : SPEC_OK;
     if (status == SPEC_OK) status = s->ops->mark(s->queue, &q->next_mark);
     if (status != SPEC_OK) speci_net_break(s->net, seq);

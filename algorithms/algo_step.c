@@ -90,7 +90,6 @@ spec_status speci_score(spec_session *s, const int32_t *seqs, int32_t n, const s
     }
     const speci_net_tokens likeliest = { .token = s->best };
     SPEC_TRY(speci_net_forward(s->net, s->inputs, n, feed, greedy ? &likeliest : NULL));
-    s->has_best = greedy;
     /* The rows of this pass replace those of the one before, for every sequence. */
     for (int32_t i = 0; i < s->n_seq; i++) s->seqs[i].scored.n = 0;
     for (int32_t i = 0; i < n; i++) {

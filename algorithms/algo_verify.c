@@ -139,19 +139,12 @@ static spec_status walk(const spec_session *s, const algo_seq *q, const int32_t 
 
 spec_status speci_verify_judge(spec_session *s, const int32_t *seqs, int32_t n, spec_verify_rule rule)
 {
-    int32_t end = 0; /* of the rows that arg-max is wanted of */
     for (int32_t i = 0; i < n; i++) {
         algo_seq *q;
         SPEC_TRY(speci_session_seq(s, seqs[i], &q));
         SPEC_TRY(check_rule(q, rule));
-        if (q->sampling.temperature != 0) continue;
-        if (q->first_row + q->scored.n > end) end = q->first_row + q->scored.n;
     }
-    SPEC_TRY(judge_sampled(s, seqs, n, rule));
-    if (end == 0 || s->has_best) return SPEC_OK;
-    spec_argmax_args a = speci_net_argmax(s->net, 0, end);
-    a.host_out_token = s->best;
-    return s->ops->argmax(s->queue, &a);
+    return judge_sampled(s, seqs, n, rule);
 }
 
 spec_status speci_verify_walk(const spec_session *s, const int32_t *seqs, int32_t n, spec_verify_rule rule, int32_t *paths,
