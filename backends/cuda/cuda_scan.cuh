@@ -89,6 +89,8 @@ bool speci_cuda_scan_window_matrix(spec_queue *q, const spec_scan_args *a, spec_
 /* With the deferred norm behind it, where that kernel does both: norm->y and norm->squares are written, a->y is not;
  * likewise, and the same bits. */
 bool speci_cuda_scan_norm(spec_queue *q, const spec_scan_args *a, const spec_norm_args *norm, spec_status *status);
+/* The recurrent form, prefill too, of any types and sizes. */
+spec_status speci_cuda_scan_recurrent(spec_queue *q, const spec_scan_args *a);
 /* The recurrent form where cuda_scan_warp.cu (a decay per head) or cuda_scan_state.cu (a decay per state) have a kernel
  * for it; likewise. */
 bool speci_cuda_scan_warp(spec_queue *q, const spec_scan_args *a, spec_status *status);

@@ -1,5 +1,5 @@
 /* cuda_scan_prefill.cu - selective scan over a prompt by matrix products: prefill passes with one decay per head and
- * 16-bit x, B and C. Others are scanned row after row (cuda_scan.cu). Source: Mamba-2, section 6 (state-space duality).
+ * 16-bit x, B and C. Others are scanned row after row (cuda_scan_recurrent.cu). Source: Mamba-2, section 6 (state-space duality).
  *
  *   sigma_i = sum over rows k <= i of the chunk of dt_k A;  S0 = the state in front of the chunk, L = its last row
  *   y_i = e^sigma_i S0 C_i + sum over j <= i of e^(sigma_i - sigma_j) dt_j (C_i . B_j) x_j + D x_i

@@ -1,5 +1,5 @@
 /* cuda_scan_prefill_state.cu - selective scan over a prompt for what Mamba-1 has: prefill passes, a decay per state, 16
- * states, heads of one channel, which share B and C. As the recurrent form (cuda_scan.cu):
+ * states, heads of one channel, which share B and C. As the recurrent form (cuda_scan_recurrent.cu):
  *   S = exp(dt A) S + (dt x) B;   y = S C + D x;   out = z ? y silu(z) : y
  *
  * No product of matrices is in it: each state has a decay of its own. What there is to compute is an exponential for each

@@ -1,6 +1,6 @@
 /* cuda_scan_state.cu - selective scan over a tree, recurrent form, for what Mamba-1 has: decode passes, a decay per
  * state, 16 states, heads of one channel, which share B and C. The same sums in the same order as scan_kernel
- * (cuda_scan.cu), hence the same bits.
+ * (cuda_scan_recurrent.cu), hence the same bits.
  *
  * There is little state and much to compute beside it. Only the update itself goes from step to step
  * (cuda_scan_steps.cuh), so all else is done for a chunk of steps side by side, by a thread for each step and channel

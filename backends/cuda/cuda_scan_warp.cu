@@ -1,6 +1,6 @@
 /* cuda_scan_warp.cu - selective scan over a tree, recurrent form, for what most models have: decode passes, one decay
  * per head, 128 states, 16-bit x, B and C from the convolution. The same sums in the same order as scan_kernel
- * (cuda_scan.cu), hence the same bits.
+ * (cuda_scan_recurrent.cu), hence the same bits.
  *
  * A warp has CH channels of a head, a lane 4 states of each, in registers from the first step to the last. A step
  * (cuda_scan_steps.cuh) is CH x 4 multiplications for the output, y = decay (S C) + dx (B C) with the parent's S, and 2 CH
