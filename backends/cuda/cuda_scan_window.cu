@@ -31,19 +31,33 @@ enum {
 };
 static_assert(2 * SPEC_WINDOW == 32, "a lane has one of the near tokens");
 
-/* Dynamic shared memory of a block. The tables are by token [n_ring + n_node] and by row [n_node]. */
-template <int NS> struct window_shared {
+/* Dynamic shared memory of a block: this, and behind it tables. */
+template <int NS> struct __align__(8) window_shared {
     float state[NS][WINDOW_CHANNELS + 1];       /* the column more keeps lanes on different banks */
     float c[WINDOW_WARPS][WINDOW_ROWS][NS];     /* of the rows that a warp has */
     float x[SPEC_WINDOW][WINDOW_CHANNELS];      /* of a window: P dt x */
     float weight[SPEC_WINDOW], decay;           /* of a window: P dt, and E */
     int32_t token[SPEC_WINDOW];                 /* of a window */
     int32_t n_member;                           /* of a group */
-    float2 time[1];                             /* of tokens: dt, decay; then int32_t ...
-                                                   before: of tokens, the one in front; -1 before the first
-                                                   number: of rows, on their path
-                                                   base: of rows, or WINDOW_DONE
-                                                   member: rows of a group */
+};
+/* By token [n_ring + n_node], and by row [n_node]. */
+struct window_tables {
+    float2 *time;     /* dt, decay */
+    int32_t *before;  /* the token in front; -1 before the first */
+    int32_t *number;  /* of rows, on their path */
+    int32_t *base;    /* of rows, or WINDOW_DONE */
+    int32_t *member;  /* rows of a group */
+
+    __device__ window_tables(void *memory, const spec_scan_args &a)
+    {
+        time = (float2 *)memory, before = (int32_t *)(time + a.n_ring + a.n_node), number = before + a.n_ring + a.n_node;
+        base = number + a.n_node, member = base + a.n_node;
+    }
+    __device__ int walk(int t, int n) const /* n tokens up */
+    {
+        for (; n > 0; n--) t = before[t];
+        return t;
+    }
 };
 template <int NS> static size_t window_bytes(const spec_scan_args *a)
 {
@@ -181,66 +195,53 @@ static __device__ __forceinline__ int take_group(int32_t *member, int32_t *base,
     return n;
 }
 
-template <int NS>
-static __global__ void __launch_bounds__(WINDOW_THREADS)
-window_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile)
-{
-    extern __shared__ __align__(16) char dynamic[];
-    window_shared<NS> &shared = *(window_shared<NS> *)dynamic;
-    float2 *time = shared.time;
-    int32_t *before = (int32_t *)(time + a.n_ring + a.n_node), *number = before + a.n_ring + a.n_node;
-    int32_t *base = number + a.n_node, *member = base + a.n_node;
-    constexpr int OWN = WINDOW_CHANNELS * NS / WINDOW_THREADS; /* entries of the state that a thread has: channels
-                                                                  p_own + k * STRIDE of state number n_own */
-    constexpr int STRIDE = WINDOW_THREADS / NS;
+/* A block's channels of one sequence. */
+template <int NS> struct window_scan {
+    enum {
+        OWN = WINDOW_CHANNELS * NS / WINDOW_THREADS, /* entries of the state that a thread has: channels p_own + k * STRIDE */
+        STRIDE = WINDOW_THREADS / NS                 /* of state number n_own */
+    };
+    const spec_scan_args &a;
+    const spec_step_seq &s;
+    const window_tokens &tokens;
+    window_shared<NS> &shared;
+    const window_tables &tables;
+    int tid, warp, lane, c0, n_ch, n_own, p_own;
+    float *memory;    /* the stored state, from c0 and n_own on */
+    float state[OWN]; /* its entries */
 
-    grid_release();
-    if ((int)blockIdx.y >= step->n_seq) return grid_wait();
-    const int n_seq = (int)blockIdx.y;
-    const spec_step_seq s = spec_step_seqs(step)[n_seq];
-    if (!scan_window_fits(a, s)) return grid_wait();
-    const int tid = (int)threadIdx.x, warp = tid / 32, lane = tid % 32;
-    const int head = (int)blockIdx.x / n_tile, tile = (int)blockIdx.x % n_tile, c0 = tile * WINDOW_CHANNELS;
-    const int n_ch = min(a.head_dim - c0, (int)WINDOW_CHANNELS);
-    const window_tokens tokens(a, s, spec_step_paths(step), n_seq, head);
-    const int n_committed = tokens.n_committed, n_known = tokens.n_known(), n_all = tokens.n_all();
-    const float rate = a.a[head];
-
-    /* The state, and what earlier passes left: no other kernel of the pass writes it. */
-    const int n_own = tid % NS, p_own = tid / NS;
-    float *memory = a.state + (((size_t)s.slot * a.n_head + head) * a.head_dim + c0) * a.n_state + n_own;
-    float state[OWN];
+    __device__ window_scan(const window_tokens &of, window_shared<NS> &block, const window_tables &by, int tile)
+        : a(of.a), s(of.s), tokens(of), shared(block), tables(by)
+    {
+        tid = (int)threadIdx.x, warp = tid / 32, lane = tid % 32;
+        c0 = tile * WINDOW_CHANNELS, n_ch = min(a.head_dim - c0, (int)WINDOW_CHANNELS);
+        n_own = tid % NS, p_own = tid / NS;
+        memory = a.state + (((size_t)s.slot * a.n_head + tokens.head) * a.head_dim + c0) * a.n_state + n_own;
 #pragma unroll
-    for (int k = 0; k < OWN; k++) {
-        const int p = p_own + k * STRIDE;
-        state[k] = n_own < a.n_state && p < n_ch ? memory[(size_t)p * a.n_state] : 0.0f;
+        for (int k = 0; k < OWN; k++) {
+            const int p = p_own + k * STRIDE;
+            state[k] = n_own < a.n_state && p < n_ch ? memory[(size_t)p * a.n_state] : 0.0f;
+        }
     }
-    auto keep_time = [&](int t, float dt) { time[t] = make_float2(dt, scan_decay(dt, rate)); };
-    for (int t = tid; t < n_known; t += WINDOW_THREADS) keep_time(t, tokens.known_dt(t));
-    const spec_step_node *node = spec_step_nodes(step) + s.first_node;
-    for (int t = tid; t < n_all; t += WINDOW_THREADS) {
-        const int i = t - n_committed, up = i >= 0 ? node[i].parent : 0;
-        before[t] = i < 0 ? t - 1 : up < i && up >= 0 ? n_committed + up : n_committed - 1;
+    __device__ void store() const
+    {
+        if (n_own >= a.n_state) return;
+#pragma unroll
+        for (int k = 0; k < OWN; k++) {
+            const int p = p_own + k * STRIDE;
+            if (p < n_ch) memory[(size_t)p * a.n_state] = state[k];
+        }
     }
-    grid_wait();
-
-    for (int t = n_known + tid; t < n_all; t += WINDOW_THREADS) {
-        const float dt = tokens.row_dt(t);
-        keep_time(t, dt);
-        if (tile == 0) a.cache_dt[tokens.cached(t) * a.n_head + head] = dt;
-    }
-    __syncthreads();
-    tokens.keep_recent(time, c0, n_ch);
-    if (!a.b_in_conv && a.cache_b && tile == 0 && head % a.b_rep == 0) tokens.keep_b();
 
     /* Folds the window that ends with token `last` into `sum`, a thread's entries of a state. All threads call it. */
-    auto fold = [&](float (&sum)[OWN], int last) {
+    __device__ __forceinline__ void fold(float (&sum)[OWN], int last) const
+    {
         __syncthreads(); /* the window before has been read */
         if (tid == 0) {
             float p = 1.0f;
-            for (int j = SPEC_WINDOW - 1, t = last; j >= 0; j--, t = before[t]) {
-                shared.token[j] = t, shared.weight[j] = p * time[t].x;
-                p = p * time[t].y;
+            for (int j = SPEC_WINDOW - 1, t = last; j >= 0; j--, t = tables.before[t]) {
+                shared.token[j] = t, shared.weight[j] = p * tables.time[t].x;
+                p = p * tables.time[t].y;
             }
             shared.decay = p;
         }
@@ -260,60 +261,70 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile)
 #pragma unroll
             for (int j = 0; j < SPEC_WINDOW; j++) sum[k] = fmaf(shared.x[j][p], b[j], sum[k]);
         }
-    };
-    const int n_fold = spec_window_folds(n_committed);
-    for (int w = 1; w <= n_fold; w++) fold(state, w * SPEC_WINDOW - 1);
-    if (n_fold > 0 && n_own < a.n_state) {
-#pragma unroll
-        for (int k = 0; k < OWN; k++) {
-            const int p = p_own + k * STRIDE;
-            if (p < n_ch) memory[(size_t)p * a.n_state] = state[k];
-        }
     }
-    if (s.n_row <= 0) return;
 
     /* Numbers count from the first token that the stored state does not cover now. */
-    auto walk = [&](int t, int n) {
-        for (; n > 0; n--) t = before[t];
-        return t;
-    };
-    for (int r = tid; r < s.n_row; r += WINDOW_THREADS) {
-        int depth = 0;
-        for (int t = before[n_known + r]; t >= n_committed; t = before[t]) depth++;
-        number[r] = spec_window_left(n_committed) + depth;
-        base[r] = walk(n_known + r, near_count(number[r]));
+    __device__ void number_rows() const
+    {
+        const int n_committed = tokens.n_committed, n_known = tokens.n_known();
+        for (int r = tid; r < s.n_row; r += WINDOW_THREADS) {
+            int depth = 0;
+            for (int t = tables.before[n_known + r]; t >= n_committed; t = tables.before[t]) depth++;
+            tables.number[r] = spec_window_left(n_committed) + depth;
+            tables.base[r] = tables.walk(n_known + r, near_count(tables.number[r]));
+        }
     }
-    __syncthreads();
+    /* The state that rows with base `group` go on from, `number` their tokens' on the path: to shared memory, turned. */
+    __device__ __forceinline__ void bring_state(int group, int number) const
+    {
+        float copy[OWN];
+#pragma unroll
+        for (int k = 0; k < OWN; k++) copy[k] = state[k];
+        for (int w = spec_window_folds(number) - 1; w >= 0; w--) fold(copy, tables.walk(group, w * SPEC_WINDOW));
+#pragma unroll
+        for (int k = 0; k < OWN; k++) shared.state[n_own][p_own + k * STRIDE] = copy[k];
+    }
 
-    /* The output of row r in channel `lane`; c: its C, y: S C. By a warp. */
-    auto output = [&](int r, const float *c, float y) {
-        const int self = n_known + r, n_near = near_count(number[r]);
-        int mine = self; /* the near token that this lane has, the first being lane 0's */
-        float weight = 0.0f, p = 1.0f;
-        for (int j = n_near - 1, t = self; j >= 0; j--, t = before[t]) {
-            if (j == lane) mine = t, weight = p * time[t].x;
-            p = p * time[t].y;
+    /* The near token of row r that this lane has, the first being lane 0's, and its P dt (C . B); c: the row's C. */
+    struct near_token {
+        int token;
+        float weight, decay; /* decay: E */
+    };
+    __device__ __forceinline__ near_token near_of(int r, const float *c, int n_near) const
+    {
+        const int self = tokens.n_known() + r;
+        near_token near = { self, 0.0f, 1.0f };
+        for (int j = n_near - 1, t = self; j >= 0; j--, t = tables.before[t]) {
+            if (j == lane) near.token = t, near.weight = near.decay * tables.time[t].x;
+            near.decay = near.decay * tables.time[t].y;
         }
         for (int j0 = 0; j0 < n_near; j0 += WINDOW_DOTS) {
             float dot[WINDOW_DOTS];
 #pragma unroll
             for (int u = 0; u < WINDOW_DOTS; u++) {
-                const window_place at = tokens.place(__shfl_sync(0xffffffffu, mine, min(j0 + u, n_near - 1)));
+                const window_place at = tokens.place(__shfl_sync(0xffffffffu, near.token, min(j0 + u, n_near - 1)));
                 dot[u] = 0.0f;
                 for (int n = lane; n < a.n_state; n += 32) dot[u] = fmaf(c[n], tokens.b(at, n), dot[u]);
             }
 #pragma unroll
             for (int u = 0; u < WINDOW_DOTS; u++) {
                 const float sum = warp_sum(dot[u]);
-                if (j0 + u == lane) weight = weight * sum;
+                if (j0 + u == lane) near.weight = near.weight * sum;
             }
         }
-        y = p * y;
+        return near;
+    }
+    /* The output of row r in channel `lane`; c: its C, y: S C. By a warp. */
+    __device__ __forceinline__ void output(int r, const float *c, float y) const
+    {
+        const int self = tokens.n_known() + r, n_near = near_count(tables.number[r]), head = tokens.head;
+        const near_token near = near_of(r, c, n_near);
+        y = near.decay * y;
         float x = 0.0f;
 #pragma unroll 4
         for (int j = 0; j < n_near; j++) {
-            const float w = __shfl_sync(0xffffffffu, weight, j);
-            const int t = __shfl_sync(0xffffffffu, mine, j);
+            const float w = __shfl_sync(0xffffffffu, near.weight, j);
+            const int t = __shfl_sync(0xffffffffu, near.token, j);
             x = lane < n_ch ? tokens.x(t, c0 + lane) : 0.0f;
             y = fmaf(w, x, y);
         }
@@ -322,55 +333,101 @@ window_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile)
         if (a.d) y = fmaf(a.d[head], x, y); /* x of the node itself, the last */
         if (a.z.data) y = y * silu(load_any(a.z.data, a.z.dtype, row * a.z.ld + col));
         store_any(a.y.data, a.y.dtype, row * a.y.ld + col, y);
-    };
-
-    const size_t c_col = (size_t)(head / a.c_rep) * a.n_state;
-    float(*c)[NS] = shared.c[warp];
-    for (int first = 0; first < s.n_row; first++) {
-        const int group = base[first];
-        if (group == WINDOW_DONE) continue;
-        __syncthreads(); /* all have read it, and are through with the group before */
-        if (warp == 0) {
-            const int n = take_group(member, base, group, first, s.n_row);
-            if (lane == 0) shared.n_member = n;
-        }
-        float copy[OWN];
+    }
+    /* Up to WINDOW_ROWS rows of the group by a warp, from member m0 on, WINDOW_WARPS apart: few rows have a warp each. */
+    __device__ __forceinline__ void run_members(int m0, int n_member) const
+    {
+        const size_t c_col = (size_t)(tokens.head / a.c_rep) * a.n_state;
+        float(*c)[NS] = shared.c[warp];
+        auto row_of = [&](int k) { return tables.member[m0 + k * WINDOW_WARPS]; };
+        auto load_c = [&](int k, int i) {
+            return load_any(a.c.data, a.c.dtype, (size_t)(s.first_row + row_of(k)) * a.c.ld + c_col + i);
+        };
+        const int n = min((n_member - m0 + WINDOW_WARPS - 1) / WINDOW_WARPS, (int)WINDOW_ROWS);
+        __syncwarp(); /* C of the rows before has been read */
 #pragma unroll
-        for (int k = 0; k < OWN; k++) copy[k] = state[k];
-        for (int w = spec_window_folds(number[first]) - 1; w >= 0; w--) fold(copy, walk(group, w * SPEC_WINDOW));
+        for (int k = 0; k < WINDOW_ROWS; k++)
+            for (int i = lane; i < NS; i += 32) c[k][i] = k < n && i < a.n_state ? load_c(k, i) : 0.0f;
+        __syncwarp();
+        float y[WINDOW_ROWS];
 #pragma unroll
-        for (int k = 0; k < OWN; k++) shared.state[n_own][p_own + k * STRIDE] = copy[k];
-        __syncthreads();
-
-        const int n_member = shared.n_member;
-        for (int m0 = warp; m0 < n_member; m0 += WINDOW_WARPS * WINDOW_ROWS) { /* few rows: each has a warp */
-            auto row_of = [&](int k) { return member[m0 + k * WINDOW_WARPS]; };
-            auto load_c = [&](int k, int i) {
-                return load_any(a.c.data, a.c.dtype, (size_t)(s.first_row + row_of(k)) * a.c.ld + c_col + i);
-            };
-            const int n = min((n_member - m0 + WINDOW_WARPS - 1) / WINDOW_WARPS, (int)WINDOW_ROWS);
-            __syncwarp(); /* C of the rows before has been read */
-#pragma unroll
-            for (int k = 0; k < WINDOW_ROWS; k++)
-                for (int i = lane; i < NS; i += 32) c[k][i] = k < n && i < a.n_state ? load_c(k, i) : 0.0f;
-            __syncwarp();
-            float y[WINDOW_ROWS];
-#pragma unroll
-            for (int k = 0; k < WINDOW_ROWS; k++) y[k] = 0.0f;
+        for (int k = 0; k < WINDOW_ROWS; k++) y[k] = 0.0f;
 #pragma unroll 2
-            for (int i = 0; i < NS; i += 4) {
-                float s0[4];
+        for (int i = 0; i < NS; i += 4) {
+            float s0[4];
 #pragma unroll
-                for (int k = 0; k < 4; k++) s0[k] = shared.state[i + k][lane];
+            for (int k = 0; k < 4; k++) s0[k] = shared.state[i + k][lane];
 #pragma unroll
-                for (int k = 0; k < WINDOW_ROWS; k++) {
-                    const float4 v = *(const float4 *)&c[k][i];
-                    y[k] = fmaf(v.w, s0[3], fmaf(v.z, s0[2], fmaf(v.y, s0[1], fmaf(v.x, s0[0], y[k]))));
-                }
+            for (int k = 0; k < WINDOW_ROWS; k++) {
+                const float4 v = *(const float4 *)&c[k][i];
+                y[k] = fmaf(v.w, s0[3], fmaf(v.z, s0[2], fmaf(v.y, s0[1], fmaf(v.x, s0[0], y[k]))));
             }
-            for (int k = 0; k < n; k++) output(row_of(k), c[k], k == 0 ? y[0] : k == 1 ? y[1] : k == 2 ? y[2] : y[3]);
+        }
+        for (int k = 0; k < n; k++) output(row_of(k), c[k], k == 0 ? y[0] : k == 1 ? y[1] : k == 2 ? y[2] : y[3]);
+    }
+    __device__ __forceinline__ void run_rows() const
+    {
+        for (int first = 0; first < s.n_row; first++) {
+            const int group = tables.base[first];
+            if (group == WINDOW_DONE) continue;
+            __syncthreads(); /* all have read it, and are through with the group before */
+            if (warp == 0) {
+                const int n = take_group(tables.member, tables.base, group, first, s.n_row);
+                if (lane == 0) shared.n_member = n;
+            }
+            bring_state(group, tables.number[first]);
+            __syncthreads();
+            const int n_member = shared.n_member;
+            for (int m0 = warp; m0 < n_member; m0 += WINDOW_WARPS * WINDOW_ROWS) run_members(m0, n_member);
         }
     }
+};
+
+template <int NS>
+static __global__ void __launch_bounds__(WINDOW_THREADS)
+window_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile)
+{
+    extern __shared__ __align__(16) char dynamic[];
+    window_shared<NS> &shared = *(window_shared<NS> *)dynamic;
+    const window_tables tables(&shared + 1, a);
+
+    grid_release();
+    if ((int)blockIdx.y >= step->n_seq) return grid_wait();
+    const int n_seq = (int)blockIdx.y;
+    const spec_step_seq s = spec_step_seqs(step)[n_seq];
+    if (!scan_window_fits(a, s)) return grid_wait();
+    const int tid = (int)threadIdx.x, head = (int)blockIdx.x / n_tile, tile = (int)blockIdx.x % n_tile;
+    const window_tokens tokens(a, s, spec_step_paths(step), n_seq, head);
+    const int n_committed = tokens.n_committed, n_known = tokens.n_known(), n_all = tokens.n_all();
+    const float rate = a.a[head];
+
+    /* The state, and what earlier passes left: no other kernel of the pass writes it. */
+    window_scan<NS> scan(tokens, shared, tables, tile);
+    auto keep_time = [&](int t, float dt) { tables.time[t] = make_float2(dt, scan_decay(dt, rate)); };
+    for (int t = tid; t < n_known; t += WINDOW_THREADS) keep_time(t, tokens.known_dt(t));
+    const spec_step_node *const node = spec_step_nodes(step) + s.first_node;
+    for (int t = tid; t < n_all; t += WINDOW_THREADS) {
+        const int i = t - n_committed, up = i >= 0 ? node[i].parent : 0;
+        tables.before[t] = i < 0 ? t - 1 : up < i && up >= 0 ? n_committed + up : n_committed - 1;
+    }
+    grid_wait();
+
+    for (int t = n_known + tid; t < n_all; t += WINDOW_THREADS) {
+        const float dt = tokens.row_dt(t);
+        keep_time(t, dt);
+        if (tile == 0) a.cache_dt[tokens.cached(t) * a.n_head + head] = dt;
+    }
+    __syncthreads();
+    tokens.keep_recent(tables.time, scan.c0, scan.n_ch);
+    if (!a.b_in_conv && a.cache_b && tile == 0 && head % a.b_rep == 0) tokens.keep_b();
+
+    const int n_fold = spec_window_folds(n_committed);
+    for (int w = 1; w <= n_fold; w++) scan.fold(scan.state, w * SPEC_WINDOW - 1);
+    if (n_fold > 0) scan.store();
+    if (s.n_row <= 0) return;
+    scan.number_rows();
+    __syncthreads();
+    scan.run_rows();
 }
 
 template <int NS> static spec_status launch_window(spec_queue *q, const spec_scan_args *a)
