@@ -96,10 +96,6 @@ struct cuda_step {
     cuda_tokens tokens;
     int32_t releases;
 };
-struct cuda_step_place {
-    spec_step_block *step;
-    cuda_tokens *tokens;
-};
 static inline bool cuda_step_fits(const spec_step_block *b) { return (size_t)b->bytes <= sizeof(((cuda_step *)NULL)->byte); }
 static inline void cuda_step_of(cuda_step *p, const spec_step_block *b, const cuda_tokens &tokens, bool releases)
 {

@@ -516,38 +516,33 @@ static __device__ __forceinline__ void feed_sequence(spec_step_block *step, cons
 
 static __global__ void __launch_bounds__(128) feed_kernel(spec_step_block *step) { feed_sequence(step, step, (int)blockIdx.x); }
 
-/* Writes a step, what grew included, and where its tokens go; by a block. */
-static __device__ __forceinline__ void write_step(const cuda_step &p, spec_step_block *step, cuda_tokens *tokens)
+/* Writes a step, what grew included, and where its tokens go. Most steps travel as a kernel's parameter: no copy of its own, and
+ * what grew is fed by the same kernel. */
+static __global__ void __launch_bounds__(256)
+step_kernel(const __grid_constant__ cuda_step p, spec_step_block *step, cuda_tokens *tokens)
 {
+    if (p.releases) grid_release();
+    grid_wait(); /* until then the step before stands there */
     const spec_step_block *const b = (const spec_step_block *)p.byte;
     const int bytes = b->bytes;
     for (int i = (int)threadIdx.x; i * 16 < bytes; i += (int)blockDim.x) ((uint4 *)step)[i] = ((const uint4 *)p.byte)[i];
     if (threadIdx.x == 0) *tokens = p.tokens;
-    if (!b->feed && !b->grown) return;
-    __syncthreads();
-    for (int seq = 0; seq < b->n_seq; seq++) feed_sequence(step, b, seq);
-}
-
-/* Most steps travel as a kernel's parameter: no copy of its own, and what grew is fed by the same kernel. */
-static __global__ void __launch_bounds__(256)
-step_kernel(const __grid_constant__ cuda_step p, const cuda_step_place to)
-{
-    if (p.releases) grid_release();
-    grid_wait(); /* until then the step before stands there */
-    write_step(p, to.step, to.tokens);
+    if (b->feed || b->grown) {
+        __syncthreads();
+        for (int seq = 0; seq < b->n_seq; seq++) feed_sequence(step, b, seq);
+    }
     /* Else the kernel behind may begin when this block has ended, and read the step before it waits. */
     if (!p.releases) __threadfence();
 }
 
 spec_status speci_cuda_step_launch(spec_queue *q, const cuda_step *p)
 {
-    return cuda_launch(q, "step_bind", step_kernel, dim3(1), dim3(256), 0, 1, *p, cuda_step_place{ q->d_step, q->d_tokens });
+    return cuda_launch(q, "step_bind", step_kernel, dim3(1), dim3(256), 0, 1, *p, q->d_step, q->d_tokens);
 }
 
 spec_status speci_cuda_step_update(spec_queue *q, cudaGraphExec_t exec, cudaGraphNode_t node, const cuda_step *p)
 {
-    cuda_step_place to = { q->d_step, q->d_tokens };
-    void *args[] = { (void *)p, &to };
+    void *args[] = { (void *)p, &q->d_step, &q->d_tokens };
     cudaKernelNodeParams k = {};
     k.func = (void *)step_kernel, k.gridDim = dim3(1), k.blockDim = dim3(256), k.kernelParams = args;
     const cudaError_t e = cudaGraphExecKernelNodeSetParams(exec, node, &k);

@@ -81,17 +81,12 @@ argmax_kernel(const float *logits, int ld, int n, unsigned long long *part, unsi
     count[r] = 0;
 }
 
-/* Where the product has found them: behind its pass, and as its last kernel. */
-static __global__ void token_kernel(const unsigned long long *best, int n_row, int32_t *out, spec_step_node *next)
-{
-    const int r = (int)(blockIdx.x * blockDim.x + threadIdx.x);
-    if (r < n_row) put_token(best[r], r, out, next);
-}
-static __global__ void tokens_kernel(const unsigned long long *best, const cuda_tokens *tokens)
+/* Where the product has found them: behind its pass, or as its last kernel, which is told by the step where they go. */
+static __global__ void tokens_kernel(const unsigned long long *best, const cuda_tokens given, const cuda_tokens *of_step)
 {
     const int r = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     grid_begin();
-    const cuda_tokens to = *tokens;
+    const cuda_tokens to = of_step ? *of_step : given;
     if (r < to.n_row) put_token(best[r], r, to.token, to.next);
 }
 
@@ -141,8 +136,8 @@ spec_status speci_cuda_argmax(spec_queue *q, const spec_argmax_args *a)
         SPEC_TRY(speci_cuda_result(q, &out, a->host_out_token + r, (size_t)n * 4));
         spec_step_node *const next = a->next ? a->next + r : NULL;
         if (a->best)
-            token_kernel<<<(unsigned)cuda_div_up(n, 256), 256, 0, q->stream>>>((const unsigned long long *)a->best + r, n,
-                                                                               (int32_t *)out, next);
+            tokens_kernel<<<(unsigned)cuda_div_up(n, 256), 256, 0, q->stream>>>(
+                (const unsigned long long *)a->best + r, cuda_tokens{ (int32_t *)out, next, n }, NULL);
         else
             argmax_kernel<<<dim3((unsigned)argmax_parts(a->n_vocab), (unsigned)n), 256, 0, q->stream>>>(
                 a->logits + (size_t)r * a->ld, a->ld, a->n_vocab, q->argmax_part, q->argmax_count, (int32_t *)out, next);
@@ -164,7 +159,7 @@ spec_status speci_cuda_tokens(spec_queue *q, const uint64_t *best)
 {
     const int rows = q->shape.rows, threads = rows < 256 ? rows : 256;
     return cuda_launch(q, "tokens", tokens_kernel, dim3((unsigned)cuda_div_up(rows, threads)), dim3((unsigned)threads), 0, 1,
-                       (const unsigned long long *)best, q->d_tokens);
+                       (const unsigned long long *)best, cuda_tokens{}, q->d_tokens);
 }
 
 /* --------------------------------------------------------------------------------- accept --- */
