@@ -154,14 +154,252 @@ static constexpr int warp_registers(int ch, int places, int parts)
     return parts > 1 ? 48 + 16 * parts : 80 + 4 * ch * places;
 }
 
-/* PLACES: saved states in registers. PARTS: of a tree, each walked by warps of its own. */
+/* What a kernel is made for: T of x, B and C, CH channels of a warp, PLACES saved states in registers, a tree in PARTS parts,
+ * each walked by warps of its own. */
+template <typename Type, int CHANNELS, int N_PLACE, int N_PART> struct warp_kind {
+    typedef Type T;
+    static constexpr int CH = CHANNELS, PLACES = N_PLACE, PARTS = N_PART;
+};
+
+/* Which channels, counted through all heads. Warps behind the group's last do what its last does, and store nothing. */
+template <typename K> struct warp_block {
+    const spec_scan_args &a;
+    const spec_step_seq &s;
+    const warp_grid &grid;
+    const int n_seq;
+    int n_thread, n_warp, tid, warp, lane;
+    int part, own; /* of the tree; which of its warps */
+    int group0, block0, first_head, head0, head_end; /* of the group: its first channel, the block's; heads */
+    bool has;
+    int f, head; /* the first channel */
+    size_t half, other; /* entry 0 of the caches' halves */
+
+    __device__ __forceinline__ warp_block(const spec_scan_args &args, const spec_step_seq &seq, const warp_grid &by, int n)
+        : a(args), s(seq), grid(by), n_seq(n)
+    {
+        n_thread = (int)blockDim.x, n_warp = n_thread / 32, tid = (int)threadIdx.x, warp = tid / 32, lane = tid % 32;
+        part = K::PARTS > 1 ? warp / grid.warps : 0, own = K::PARTS > 1 ? warp % grid.warps : warp;
+        group0 = (int)blockIdx.z * grid.width, block0 = (int)blockIdx.x * grid.warps * K::CH;
+        has = block0 + own * K::CH < grid.width;
+        f = group0 + min(block0 + own * K::CH, grid.width - K::CH), head = f / a.head_dim;
+        first_head = (int)blockIdx.z * grid.group, head0 = (group0 + block0) / a.head_dim, head_end = first_head + grid.group;
+        half = ((size_t)s.slot * 2 + s.parity) * a.n_node, other = ((size_t)s.slot * 2 + (s.parity ^ 1)) * a.n_node;
+    }
+    __device__ __forceinline__ float4 *memory() const
+    {
+        return (float4 *)a.state + ((size_t)s.slot * a.n_head * a.head_dim + f) * (WARP_STATES / 4) + lane;
+    }
+    /* Of a step's word: from earlier passes; the row that it is. */
+    __device__ __forceinline__ bool is_known(int w) const { return (w & STEP_PATH) || (w & STEP_NODE) < s.n_fed; }
+    __device__ __forceinline__ size_t row_of(int w) const { return (size_t)(s.first_row + (w & STEP_NODE) - s.n_fed); }
+};
+
+/* x, B and C of a chunk's steps, a warp to a step: the convolution's rows, of known ones replay_y. */
+template <typename K> struct warp_copies {
+    typedef typename K::T T;
+    const warp_block<K> &b;
+    const warp_shared<K::CH> &shared;
+    const T *replay;
+    int b_col, c_col, x_col;
+
+    __device__ __forceinline__ warp_copies(const warp_block<K> &block, const warp_shared<K::CH> &memory) : b(block), shared(memory)
+    {
+        const spec_scan_args &a = b.a;
+        replay = (const T *)a.replay_y + (size_t)b.n_seq * 2 * a.n_node * a.replay_ld;
+        b_col = b.first_head / a.b_rep * WARP_STATES + b.lane % 16 * 8;
+        c_col = b.first_head / a.c_rep * WARP_STATES + b.lane % 16 * 8;
+        const int x_of = b.group0 + min(b.block0 + b.lane * K::CH, b.grid.width - K::CH); /* the channel of this lane's copies */
+        x_col = x_of / a.head_dim / a.x_rep * a.head_dim + x_of % a.head_dim;
+    }
+    __device__ __forceinline__ void bring(int n) const
+    {
+        const spec_scan_args &a = b.a;
+#pragma unroll 1
+        for (int i = b.warp; i < n; i += b.n_warp) {
+            const int w = shared.word[i];
+            const bool known = b.is_known(w);
+            const T *const entry = replay + (size_t)((w & STEP_PATH ? 0 : b.s.n_replay) + (w & STEP_NODE)) * a.replay_ld;
+            const T *from_b = known ? entry + a.replay_b_col : (const T *)a.b.data + b.row_of(w) * a.b.ld;
+            const T *from_x = known ? entry + a.replay_x_col : (const T *)a.x.data + b.row_of(w) * a.x.ld;
+            const T *from_c = (const T *)a.c.data + b.row_of(w) * a.c.ld;
+            if (b.lane < 16) copy_async<16>(shared.bc[i].b + b.lane * 8, from_b + b_col);
+            else if (!known) copy_async<16>(shared.bc[i].c + b.lane % 16 * 8, from_c + c_col);
+            if (b.lane < b.grid.warps) copy_async<K::CH * 2>(shared.x[b.lane * WARP_CHUNK + i], from_x + x_col);
+        }
+    }
+    /* B C of the steps, a warp to a step. */
+    __device__ __forceinline__ void multiply(int n) const
+    {
+#pragma unroll 2
+        for (int i = b.warp; i < n; i += b.n_warp) {
+            raw_values<4> raw_b, raw_c;
+            raw_b.load(shared.bc[i].b + 4 * b.lane), raw_c.load(shared.bc[i].c + 4 * b.lane);
+            float vb[4], vc[4];
+            raw_b.template unpack<T>(vb), raw_c.template unpack<T>(vc);
+            const float dot = warp_sum(dot4(vb, vc));
+            if (b.lane == 0) shared.dot[i] = dot;
+        }
+    }
+};
+
+/* dt and decay: a thread to a step and head of the block. */
+template <typename K> struct warp_times {
+    const warp_block<K> &b;
+    const warp_shared<K::CH> &shared;
+    int step, head;
+    bool has, keeps; /* keeps: one block of the head's */
+    float rate, bias;
+
+    __device__ __forceinline__ warp_times(const warp_block<K> &block, const warp_shared<K::CH> &memory) : b(block), shared(memory)
+    {
+        step = b.tid % b.grid.chunk, head = b.head0 + b.tid / b.grid.chunk;
+        has = head < b.head_end && head * b.a.head_dim < b.group0 + b.block0 + b.grid.warps * K::CH;
+        keeps = head * b.a.head_dim >= b.group0 + b.block0;
+        rate = has ? b.a.a[head] : 0.0f, bias = has && b.a.dt_bias ? b.a.dt_bias[head] : 0.0f;
+    }
+    __device__ __forceinline__ float known(int w, const spec_step_block *of) const
+    {
+        const int n = w & STEP_NODE;
+        const size_t cached = w & STEP_PATH ? b.other + spec_step_paths(of)[b.s.first_path + n] : b.half + n;
+        return b.a.cache_dt[cached * b.a.n_head + head];
+    }
+    __device__ __forceinline__ float row(int w) const { return ((const float *)b.a.dt.data)[b.row_of(w) * b.a.dt.ld + head]; }
+    __device__ __forceinline__ void keep(int w, float dt) const
+    {
+        if (!b.is_known(w)) {
+            dt = scan_dt(dt, bias, b.a.dt_min, b.a.dt_max);
+            if (keeps) b.a.cache_dt[(b.half + (w & STEP_NODE)) * b.a.n_head + head] = dt;
+        }
+        shared.time[(head - b.head0) * WARP_CHUNK + step] = make_float2(dt, scan_decay(dt, rate));
+    }
+};
+
+/* The live state of a warp's channels, and those that it saved. */
+template <typename K> struct warp_live {
+    typedef typename K::T T;
+    static constexpr int CH = K::CH, PLACES = K::PLACES;
+    const warp_block<K> &b;
+    const warp_shared<CH> &shared;
+    const float2 *const time;       /* of the chunk's steps, of the head */
+    const uint16_t (*const x)[CH];
+    lane_states<CH> &state, (&place)[PLACES > 0 ? PLACES : 1];
+
+    __device__ __forceinline__ void go_on_from(int w) const /* any but the live state */
+    {
+        const int k = ((w & STEP_FROM) - (int)STEP_PLACE) >> 16, deep = k - b.grid.n_shared;
+        if (k < 0) state.load(b.memory(), WARP_STATES / 4);
+        else if (PLACES == 0 || deep < 0) state.load(shared.saved + k * CH * b.n_thread + b.tid, b.n_thread);
+        else if (PLACES == 1 || deep == 0) state = place[0];
+        else state = place[PLACES - 1];
+    }
+    __device__ __forceinline__ void keep(int w) const
+    {
+        const int k = ((w & STEP_SAVE) >> 20) - 1, deep = k - b.grid.n_shared;
+        if ((w & STEP_STORE) && b.has) state.store(b.memory(), WARP_STATES / 4);
+        if (k < 0) return;
+        if (PLACES == 0 || deep < 0) state.store(shared.saved + k * CH * b.n_thread + b.tid, b.n_thread);
+        else if (PLACES == 1 || deep == 0) place[0] = state;
+        else place[PLACES - 1] = state;
+    }
+    __device__ __forceinline__ void update(const raw_values<4> &raw_b, const raw_values<CH> &raw_x, const float2 &t) const
+    {
+        float vb[4], in[CH];
+        raw_b.template unpack<T>(vb), raw_x.template unpack<T>(in);
+#pragma unroll
+        for (int k = 0; k < CH; k++)
+#pragma unroll
+            for (int v = 0; v < 4; v++) state.v[k][v] = scan_update(state.v[k][v], t.y, t.x * in[k], vb[v]);
+    }
+    __device__ __forceinline__ void absorb(int i) const /* step i, which is not a leaf */
+    {
+        raw_values<4> raw_b;
+        raw_values<CH> raw_x;
+        raw_b.load(shared.bc[i].b + 4 * b.lane), raw_x.load(x[i]);
+        const float2 t = time[i];
+        update(raw_b, raw_x, t);
+    }
+    /* To the state that a part's first visit starts from; those that its others start from are saved on the way. */
+    __device__ __forceinline__ void walk_up(int n_path) const
+    {
+#pragma unroll 1
+        for (int i = 0; i < n_path; i++) absorb(i);
+#pragma unroll 1
+        for (int d = shared.n_up[b.part] - 1; d >= 0; d--) {
+            const int i = n_path + shared.up[b.part][d];
+            absorb(i);
+            keep(shared.word[i]);
+        }
+    }
+    /* Up to 32 steps, whose sums over a lane's states go to `sums`. The next one's C is asked for a step ahead, and no word read
+     * for what all steps have to know: nothing hides the latency of so few warps. */
+    __device__ __forceinline__ void run_steps(uint32_t begin, uint32_t end, float *sums) const
+    {
+        const int word = shared.word[min(begin + b.lane, end - 1)];
+        const uint32_t moves = __ballot_sync(0xffffffffu, word & STEP_FROM), out = __ballot_sync(0xffffffffu, word & STEP_OUT);
+        const uint32_t alone = __ballot_sync(0xffffffffu, word & STEP_ALONE);
+        const uint32_t kept = __ballot_sync(0xffffffffu, word & (STEP_SAVE | STEP_STORE));
+        const warp_bc *bc = shared.bc + begin;
+        float *to = sums + b.lane;
+        raw_values<4> next_c;
+        next_c.load(bc->c + 4 * b.lane);
+#pragma unroll 1
+        for (uint32_t bit = 1, i = begin; i < end; bit *= 2, i++, to += CH * WARP_ROW) {
+            raw_values<4> raw_b, raw_c = next_c;
+            raw_values<CH> raw_x;
+            float2 t;
+            if (!(alone & bit)) raw_b.load(bc->b + 4 * b.lane), raw_x.load(x[i]), t = time[i];
+            bc++;
+            next_c.load(bc->c + 4 * b.lane);
+            if (moves & bit) go_on_from(shared.word[i]);
+            if (out & bit) {
+                float vc[4];
+                raw_c.template unpack<T>(vc);
+#pragma unroll
+                for (int k = 0; k < CH; k++) to[k * WARP_ROW] = dot4(state.v[k], vc);
+            }
+            if (alone & bit) continue;
+            update(raw_b, raw_x, t);
+            if (kept & bit) keep(shared.word[i]);
+        }
+    }
+};
+
+/* A batch of steps and its outputs, of which a lane has one step's and channel's. */
+template <typename K> struct warp_batches {
+    const warp_live<K> &live;
+    float *const sums; /* of the warp */
+    const float skip;
+
+    __device__ __forceinline__ void run(int begin, int end, bool first) const
+    {
+        const warp_block<K> &b = live.b;
+        const spec_scan_args &a = b.a;
+        const int slot = b.lane / K::CH, ch = b.lane % K::CH;
+        const int i = min(begin + slot, end - 1), w = live.shared.word[i];
+        const bool out = begin + slot < end && (w & STEP_OUT) && b.has;
+        const float *const z = (const float *)a.z.data;
+        const float gate = out && z ? z[b.row_of(w) * a.z.ld + b.f + ch] : 0.0f; /* is there in the end */
+        live.run_steps(begin, end, sums);
+        if (first) __syncthreads(); /* B C of the chunk */
+        else __syncwarp();
+        if (out) {
+            const float2 t = live.time[i];
+            const float in = to_f32(*(const typename K::T *)&live.x[i][ch]);
+            float y = fmaf(t.y, row_sum(sums + b.lane * WARP_ROW), t.x * in * live.shared.dot[i]);
+            y = fmaf(skip, in, y);
+            if (z) y = y * silu(gate);
+            store_any(a.y.data, a.y.dtype, b.row_of(w) * a.y.ld + b.f + ch, y);
+        }
+        __syncwarp(); /* sums have been read */
+    }
+};
+
 template <typename T, int CH, int PLACES, int PARTS>
 static __global__ void __maxnreg__(warp_registers(CH, PLACES, PARTS))
 scan_warp_kernel(const spec_step_block *step, const spec_scan_args a, const warp_grid grid)
 {
+    typedef warp_kind<T, CH, PLACES, PARTS> K;
     extern __shared__ __align__(16) char dynamic[];
-    const int n_thread = (int)blockDim.x, n_warp = n_thread / 32, tid = (int)threadIdx.x, warp = tid / 32, lane = tid % 32;
-    const int part = PARTS > 1 ? warp / grid.warps : 0, own = PARTS > 1 ? warp % grid.warps : warp;
     const warp_shared<CH> shared(dynamic, grid);
 
     grid_release();
@@ -169,199 +407,43 @@ scan_warp_kernel(const spec_step_block *step, const spec_scan_args a, const warp
     if (n_seq >= step->n_seq) return grid_wait();
     const spec_step_seq s = spec_step_seqs(step)[n_seq];
     if (s.n_replay > a.n_node || s.n_fed + s.n_row > a.n_node) return grid_wait(); /* caches and tables hold n_node */
-
-    /* Which channels, counted through all heads. Warps behind the group's last do what its last does, and store nothing. */
-    const int group0 = (int)blockIdx.z * grid.width, block0 = (int)blockIdx.x * grid.warps * CH;
-    const bool has = block0 + own * CH < grid.width;
-    const int f = group0 + min(block0 + own * CH, grid.width - CH), head = f / a.head_dim;
-    const int first_head = (int)blockIdx.z * grid.group; /* of the group */
-    const int head0 = (group0 + block0) / a.head_dim, head_end = first_head + grid.group;
-    const size_t half = ((size_t)s.slot * 2 + s.parity) * a.n_node;
-    const size_t other = ((size_t)s.slot * 2 + (s.parity ^ 1)) * a.n_node;
-
+    const warp_block<K> b(a, s, grid, n_seq);
     lane_states<CH> state, place[PLACES > 0 ? PLACES : 1] = {};
-    float4 *const memory = (float4 *)a.state + ((size_t)s.slot * a.n_head * a.head_dim + f) * (WARP_STATES / 4) + lane;
-    state.load(memory, WARP_STATES / 4);
+    state.load(b.memory(), WARP_STATES / 4);
     scan_steps steps(shared.steps, a.n_node);
     steps.build(step, s, grid.n_place);
     /* Else the first part walks all. Such a sequence has rows (launch_any): a visit for each part. */
     const bool divided = PARTS > 1 && steps.divides() && steps.n_step <= grid.chunk;
     auto first_of = [&](int p) { return steps.n_row * p / PARTS; }; /* visit */
-    if (divided && part > 0 && own == 0 && lane == 0) shared.n_up[part] = steps.ancestors(first_of(part), shared.up[part]);
+    if (divided && b.part > 0 && b.own == 0 && b.lane == 0)
+        shared.n_up[b.part] = steps.ancestors(first_of(b.part), shared.up[b.part]);
 
-    auto is_known = [&](int w) { return (w & STEP_PATH) || (w & STEP_NODE) < s.n_fed; }; /* from earlier passes */
-    auto row_of = [&](int w) { return (size_t)(s.first_row + (w & STEP_NODE) - s.n_fed); };
-
-    /* x, B and C of a chunk's steps, a warp to a step: the convolution's rows, of known ones replay_y. */
-    const T *const replay = (const T *)a.replay_y + (size_t)n_seq * 2 * a.n_node * a.replay_ld;
-    const int b_col = first_head / a.b_rep * WARP_STATES + lane % 16 * 8;
-    const int c_col = first_head / a.c_rep * WARP_STATES + lane % 16 * 8;
-    const int x_of = group0 + min(block0 + lane * CH, grid.width - CH); /* the channel of x that this lane copies for */
-    const int x_col = x_of / a.head_dim / a.x_rep * a.head_dim + x_of % a.head_dim;
-    auto copy = [&](int n) {
-#pragma unroll 1
-        for (int i = warp; i < n; i += n_warp) {
-            const int w = shared.word[i];
-            const bool known = is_known(w);
-            const T *const entry = replay + (size_t)((w & STEP_PATH ? 0 : s.n_replay) + (w & STEP_NODE)) * a.replay_ld;
-            const T *b = known ? entry + a.replay_b_col : (const T *)a.b.data + row_of(w) * a.b.ld;
-            const T *x = known ? entry + a.replay_x_col : (const T *)a.x.data + row_of(w) * a.x.ld;
-            const T *c = (const T *)a.c.data + row_of(w) * a.c.ld;
-            if (lane < 16) copy_async<16>(shared.bc[i].b + lane * 8, b + b_col);
-            else if (!known) copy_async<16>(shared.bc[i].c + lane % 16 * 8, c + c_col);
-            if (lane < grid.warps) copy_async<CH * 2>(shared.x[lane * WARP_CHUNK + i], x + x_col);
-        }
-    };
-
-    /* dt and decay: a thread to a step and head of the block. */
-    const int dt_step = tid % grid.chunk, dt_head = head0 + tid / grid.chunk;
-    const bool has_dt = dt_head < head_end && dt_head * a.head_dim < group0 + block0 + grid.warps * CH;
-    const bool keeps_dt = dt_head * a.head_dim >= group0 + block0; /* one block of the head's */
-    const float rate = has_dt ? a.a[dt_head] : 0.0f, bias = has_dt && a.dt_bias ? a.dt_bias[dt_head] : 0.0f;
-    auto known_dt = [&](int w) {
-        const int n = w & STEP_NODE;
-        const size_t cached = w & STEP_PATH ? other + spec_step_paths(step)[s.first_path + n] : half + n;
-        return a.cache_dt[cached * a.n_head + dt_head];
-    };
-    auto row_dt = [&](int w) { return ((const float *)a.dt.data)[row_of(w) * a.dt.ld + dt_head]; };
-    auto keep_dt = [&](int w, float dt) {
-        if (!is_known(w)) {
-            dt = scan_dt(dt, bias, a.dt_min, a.dt_max);
-            if (keeps_dt) a.cache_dt[(half + (w & STEP_NODE)) * a.n_head + dt_head] = dt;
-        }
-        shared.time[(dt_head - head0) * WARP_CHUNK + dt_step] = make_float2(dt, scan_decay(dt, rate));
-    };
-    auto multiply_bc = [&](int n) {
-#pragma unroll 2
-        for (int i = warp; i < n; i += n_warp) {
-            raw_values<4> raw_b, raw_c;
-            raw_b.load(shared.bc[i].b + 4 * lane), raw_c.load(shared.bc[i].c + 4 * lane);
-            float b[4], c[4];
-            raw_b.template unpack<T>(b), raw_c.template unpack<T>(c);
-            const float dot = warp_sum(dot4(b, c));
-            if (lane == 0) shared.dot[i] = dot;
-        }
-    };
-
-    auto go_on_from = [&](int w) { /* any but the live state */
-        const int k = ((w & STEP_FROM) - (int)STEP_PLACE) >> 16, deep = k - grid.n_shared;
-        if (k < 0) state.load(memory, WARP_STATES / 4);
-        else if (PLACES == 0 || deep < 0) state.load(shared.saved + k * CH * n_thread + tid, n_thread);
-        else if (PLACES == 1 || deep == 0) state = place[0];
-        else state = place[PLACES - 1];
-    };
-    auto keep = [&](int w) {
-        const int k = ((w & STEP_SAVE) >> 20) - 1, deep = k - grid.n_shared;
-        if ((w & STEP_STORE) && has) state.store(memory, WARP_STATES / 4);
-        if (k < 0) return;
-        if (PLACES == 0 || deep < 0) state.store(shared.saved + k * CH * n_thread + tid, n_thread);
-        else if (PLACES == 1 || deep == 0) place[0] = state;
-        else place[PLACES - 1] = state;
-    };
-    const float2 *const time = shared.time + (head - head0) * WARP_CHUNK;
-    const uint16_t (*const x)[CH] = shared.x + own * WARP_CHUNK;
-    float *const sums = shared.sum + warp * grid.batch * CH * WARP_ROW;
-    auto update = [&](const raw_values<4> &raw_b, const raw_values<CH> &raw_x, const float2 &t) {
-        float b[4], in[CH];
-        raw_b.template unpack<T>(b), raw_x.template unpack<T>(in);
-#pragma unroll
-        for (int k = 0; k < CH; k++)
-#pragma unroll
-            for (int v = 0; v < 4; v++) state.v[k][v] = scan_update(state.v[k][v], t.y, t.x * in[k], b[v]);
-    };
-    auto absorb = [&](int i) { /* step i, which is not a leaf */
-        raw_values<4> raw_b;
-        raw_values<CH> raw_x;
-        raw_b.load(shared.bc[i].b + 4 * lane), raw_x.load(x[i]);
-        const float2 t = time[i];
-        update(raw_b, raw_x, t);
-    };
-    /* To the state that a part's first visit starts from; those that its others start from are saved on the way. */
-    auto walk_up = [&]() {
-#pragma unroll 1
-        for (int i = 0; i < steps.n_path; i++) absorb(i);
-#pragma unroll 1
-        for (int d = shared.n_up[part] - 1; d >= 0; d--) {
-            const int i = steps.n_path + shared.up[part][d];
-            absorb(i);
-            keep(shared.word[i]);
-        }
-    };
-    /* Up to 32 steps. The next one's C is asked for a step ahead, and no word read for what all steps have to know: nothing
-     * hides the latency of so few warps. */
-    auto run_steps = [&](uint32_t begin, uint32_t end) {
-        const int word = shared.word[min(begin + lane, end - 1)];
-        const uint32_t moves = __ballot_sync(0xffffffffu, word & STEP_FROM), out = __ballot_sync(0xffffffffu, word & STEP_OUT);
-        const uint32_t alone = __ballot_sync(0xffffffffu, word & STEP_ALONE);
-        const uint32_t kept = __ballot_sync(0xffffffffu, word & (STEP_SAVE | STEP_STORE));
-        const warp_bc *bc = shared.bc + begin;
-        float *to = sums + lane;
-        raw_values<4> next_c;
-        next_c.load(bc->c + 4 * lane);
-#pragma unroll 1
-        for (uint32_t bit = 1, i = begin; i < end; bit *= 2, i++, to += CH * WARP_ROW) {
-            raw_values<4> raw_b, raw_c = next_c;
-            raw_values<CH> raw_x;
-            float2 t;
-            if (!(alone & bit)) raw_b.load(bc->b + 4 * lane), raw_x.load(x[i]), t = time[i];
-            bc++;
-            next_c.load(bc->c + 4 * lane);
-            if (moves & bit) go_on_from(shared.word[i]);
-            if (out & bit) {
-                float c[4];
-                raw_c.template unpack<T>(c);
-#pragma unroll
-                for (int k = 0; k < CH; k++) to[k * WARP_ROW] = dot4(state.v[k], c);
-            }
-            if (alone & bit) continue;
-            update(raw_b, raw_x, t);
-            if (kept & bit) keep(shared.word[i]);
-        }
-    };
-
-    /* A lane's part in a batch: the output of one step and channel. */
-    const int slot = lane / CH, ch = lane % CH;
-    const float skip = a.d ? a.d[head] : 0.0f;
-    const float *const z = (const float *)a.z.data;
-    auto run_batch = [&](int begin, int end, bool first) {
-        const int i = min(begin + slot, end - 1), w = shared.word[i];
-        const bool out = begin + slot < end && (w & STEP_OUT) && has;
-        const float gate = out && z ? z[row_of(w) * a.z.ld + f + ch] : 0.0f; /* is there in the end */
-        run_steps(begin, end);
-        if (first) __syncthreads(); /* B C of the chunk */
-        else __syncwarp();
-        if (out) {
-            const float2 t = time[i];
-            const float in = to_f32(*(const T *)&x[i][ch]);
-            float y = fmaf(t.y, row_sum(sums + lane * WARP_ROW), t.x * in * shared.dot[i]);
-            y = fmaf(skip, in, y);
-            if (z) y = y * silu(gate);
-            store_any(a.y.data, a.y.dtype, row_of(w) * a.y.ld + f + ch, y);
-        }
-        __syncwarp(); /* sums have been read */
-    };
-
+    const warp_copies<K> copies(b, shared);
+    const warp_times<K> times(b, shared);
+    const warp_live<K> live = { b, shared, shared.time + (b.head - b.head0) * WARP_CHUNK, shared.x + b.own * WARP_CHUNK,
+                                state, place };
+    const warp_batches<K> batches = { live, shared.sum + b.warp * grid.batch * CH * WARP_ROW, a.d ? a.d[b.head] : 0.0f };
 #pragma unroll 1
     for (int t0 = 0; t0 == 0 || t0 < steps.n_step; t0 += grid.chunk) {
         const int n = min(steps.n_step - t0, grid.chunk);
-        const bool mine = has_dt && dt_step < n;
-        if (tid < n) shared.word[tid] = steps.at(t0 + tid);
+        const bool mine = times.has && times.step < n;
+        if (b.tid < n) shared.word[b.tid] = steps.at(t0 + b.tid);
         __syncthreads();
-        const int w = mine ? shared.word[dt_step] : 0;
-        float dt = mine && is_known(w) ? known_dt(w) : 0.0f;
+        const int w = mine ? shared.word[times.step] : 0;
+        float dt = mine && b.is_known(w) ? times.known(w, step) : 0.0f;
         if (t0 == 0) grid_wait();
-        if (mine && !is_known(w)) dt = row_dt(w);
-        copy(n);
-        if (mine) keep_dt(w, dt);
+        if (mine && !b.is_known(w)) dt = times.row(w);
+        copies.bring(n);
+        if (mine) times.keep(w, dt);
         scan_copies_wait();
         __syncthreads();
-        multiply_bc(n);
-        const int begin = part == 0 ? 0 : divided ? steps.n_path + first_of(part) : n;
-        const int end = divided ? steps.n_path + first_of(part + 1) : n;
-        if (part > 0 && begin < end) walk_up();
-        if (PARTS > 1 && begin == end) __syncthreads(); /* in place of run_batch's */
+        copies.multiply(n);
+        const int begin = b.part == 0 ? 0 : divided ? steps.n_path + first_of(b.part) : n;
+        const int end = divided ? steps.n_path + first_of(b.part + 1) : n;
+        if (b.part > 0 && begin < end) live.walk_up(steps.n_path);
+        if (PARTS > 1 && begin == end) __syncthreads(); /* in place of a batch's */
 #pragma unroll 1
-        for (int i = begin; i < end; i += grid.batch) run_batch(i, min(i + grid.batch, end), i == begin);
+        for (int i = begin; i < end; i += grid.batch) batches.run(i, min(i + grid.batch, end), i == begin);
         if (t0 + grid.chunk < steps.n_step) __syncthreads(); /* all have read the chunk */
     }
 }
