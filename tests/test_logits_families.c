@@ -202,12 +202,17 @@ static const char *const shared_models[] = { "llama-target", "hybrid-target", "m
 
 static void check_trained(void **state)
 {
-    char path[600], file[600];
+    char path[600], file[640];
     const char *name = *state;
-    if (strncmp(name, "demo-", 5) == 0) snprintf(path, sizeof path, "%s/%s", SPEC_TEST_MODELS, name); /* they ship */
-    else if (support_shared()) snprintf(path, sizeof path, "%s/models/%s", support_shared(), name);
-    else {
+    const bool ships = strncmp(name, "demo-", 5) == 0;
+    if (!ships && !support_shared()) {
         print_message("  no SPEC_SHARED: trained models are not there\n");
+        skip();
+    }
+    snprintf(path, sizeof path, ships ? "%s/%s" : "%s/models/%s", ships ? SPEC_TEST_MODELS : support_shared(), name);
+    snprintf(file, sizeof file, "%s/config.json", path);
+    if (!ships && !speci_file_exists(file)) {
+        print_message("  no %s\n", file);
         skip();
     }
     snprintf(file, sizeof file, "%s/golden/shared/%s.safetensors", SPEC_TEST_DIR, name);
