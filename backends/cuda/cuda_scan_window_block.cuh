@@ -1,5 +1,9 @@
 /* cuda_scan_window_block.cuh - of the windowed scan on the matrix instruction (cuda_scan_window_matrix.cu): the kernels that
- * there are, and what a block of one has to do: which rows of which sequence, in which channels. */
+ * there are, and what a block of one has to do: which rows of which sequence, in which channels.
+ *
+ * All that these files define is inlined into one kernel. What changes while it runs, and stands in registers, is a struct of
+ * values alone or handed over by reference (window_state, window_held, window_output): as a member beside references it would
+ * be kept in local memory (docs/performance.md). */
 #ifndef SPEC_CUDA_SCAN_WINDOW_BLOCK_CUH
 #define SPEC_CUDA_SCAN_WINDOW_BLOCK_CUH
 
