@@ -503,7 +503,7 @@ static spec_status cuda_wait(spec_queue *q, uint64_t mark)
 
 /* Nodes of sequence `seq` that grew on the device take their places in the step, or their tokens alone, by a block; b: what is
  * known of it. */
-static __device__ __forceinline__ void feed_sequence(spec_step_block *step, const spec_step_block *b, int seq)
+static __device__ void feed_sequence(spec_step_block *step, const spec_step_block *b, int seq)
 {
     const spec_step_seq s = spec_step_seqs(b)[seq];
     const spec_step_node *feed = b->feed + (size_t)s.slot * (size_t)b->ld_feed;
@@ -521,10 +521,10 @@ static __global__ void __launch_bounds__(128) feed_kernel(spec_step_block *step)
 static __global__ void __launch_bounds__(256)
 step_kernel(const __grid_constant__ cuda_step p, spec_step_block *step, cuda_tokens *tokens)
 {
-    if (p.releases) grid_release();
-    grid_wait(); /* until then the step before stands there */
     const spec_step_block *const b = (const spec_step_block *)p.byte;
     const int bytes = b->bytes;
+    if (p.releases) grid_release();
+    grid_wait(); /* until then the step before stands there */
     for (int i = (int)threadIdx.x; i * 16 < bytes; i += (int)blockDim.x) ((uint4 *)step)[i] = ((const uint4 *)p.byte)[i];
     if (threadIdx.x == 0) *tokens = p.tokens;
     if (b->feed || b->grown) {

@@ -82,6 +82,8 @@ static inline bool scan_has_states(const spec_scan_args *a)
            cuda_aligned(a->state, 8) && cuda_aligned(a->a, 8);
 }
 
+/* The recurrent form, prefill too, of any types and sizes. */
+spec_status speci_cuda_scan_recurrent(spec_queue *q, const spec_scan_args *a);
 /* Decode passes with a->window: of any types and sizes; and by matrix products, where cuda_scan_window_matrix.cu has a
  * kernel for it; false: there is none, and nothing was launched. Their bits differ: types and sizes alone choose. */
 spec_status speci_cuda_scan_window(spec_queue *q, const spec_scan_args *a);
@@ -89,8 +91,6 @@ bool speci_cuda_scan_window_matrix(spec_queue *q, const spec_scan_args *a, spec_
 /* With the deferred norm behind it, where that kernel does both: norm->y and norm->squares are written, a->y is not;
  * likewise, and the same bits. */
 bool speci_cuda_scan_norm(spec_queue *q, const spec_scan_args *a, const spec_norm_args *norm, spec_status *status);
-/* The recurrent form, prefill too, of any types and sizes. */
-spec_status speci_cuda_scan_recurrent(spec_queue *q, const spec_scan_args *a);
 /* The recurrent form where cuda_scan_warp.cu (a decay per head) or cuda_scan_state.cu (a decay per state) have a kernel
  * for it; likewise. */
 bool speci_cuda_scan_warp(spec_queue *q, const spec_scan_args *a, spec_status *status);
