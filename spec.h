@@ -16,7 +16,7 @@
  *
  *     spec_draft   propose a tree of tokens; no state changes
  *     spec_score   one packed pass of the target over the trees; results stay on the device
- *     spec_verify  walk the tree by a rule that keeps the target's law; path + one more token
+ *     spec_verify  walk the tree by a rule that keeps the target's distribution; path + one more token
  *     spec_commit  the state advances along the path; rejected branches leave no trace
  *
  * CONVENTIONS
@@ -33,7 +33,7 @@
  * Structs     Parameter structs begin with struct_size (set by the SPEC_..._INIT initialiser); zero
  *             in any other field means its default. Fields are only ever appended.
  * Tokens      are int32_t ids. Shapes are written outermost first, row-major.
- * Numbers     Activations, laws and log-probabilities are float32; weights keep their file's type.
+ * Numbers     Activations, distributions and log-probabilities are float32; weights keep their file's type.
  */
 #ifndef SPEC_H
 #define SPEC_H
@@ -243,21 +243,21 @@ SPEC_API spec_status spec_model_get_info(const spec_model *model, spec_model_inf
 
 /* ------------------------------------------------------------------------- sampling, trees --- */
 
-/* The law of the next token, in this order: temperature, top-k, top-p, min-p, softmax.
+/* The distribution of the next token, in this order: temperature, top-k, top-p, min-p, softmax.
  * temperature 0 is greedy: the largest logit, the smallest id on ties. */
 typedef struct spec_sampling {
     float temperature; /* 0 = greedy */
     int32_t top_k;     /* 0 = off; ties: smallest ids survive */
-    float top_p;       /* 0 or 1 = off: keep the shortest prefix of the sorted law whose mass is >= top_p */
+    float top_p;       /* 0 or 1 = off: keep the shortest prefix of the sorted distribution whose mass is >= top_p */
     float min_p;       /* 0 = off: drop p < min_p * max p */
     uint64_t seed;     /* the same seed gives the same text, whatever the batch */
 } spec_sampling;
 
-/* What chance had to do with a tree. It decides which verification rules keep the target's law (algorithms.md 3.6). */
+/* What chance had to do with a tree. It decides which verification rules keep the target's distribution (algorithms.md 3.6). */
 typedef enum spec_tree_kind {
-    SPEC_TREE_CHOSEN = 0,      /* nodes chosen without a draw (top-k, beam, looked up), or drawn and then chosen among */
-    SPEC_TREE_DRAWN = 1,       /* siblings drawn without replacement from their parent's draft law, in order of rank */
-    SPEC_TREE_DRAWN_REPEAT = 2, /* siblings drawn independently of each other; a repeated token is a node again */
+    SPEC_TREE_DETERMINISTIC = 0,      /* nodes chosen without a draw (top-k, beam, looked up), or drawn and then chosen among */
+    SPEC_TREE_SAMPLED = 1,       /* siblings drawn without replacement from their parent's draft distribution, in order of rank */
+    SPEC_TREE_SAMPLED_IID = 2, /* siblings drawn independently of each other; a repeated token is a node again */
     SPEC_TREE_UNROLLED = 3     /* paths of another tree side by side (spec_tree_unroll): siblings may repeat, and are no
                                   draws of their own */
 } spec_tree_kind;
@@ -271,15 +271,15 @@ typedef struct spec_tree {
     int32_t *parent;     /* [cap] */
     int32_t *rank;       /* [cap] place among its siblings in the order in which they were drawn, 0-based.
                             NULL: siblings stand in that order */
-    float *prob;         /* [cap] or NULL: the draft law's probability of the token after its parent; 1 for the root */
-    int32_t *q_row;      /* [cap] or NULL: the row of draft laws that the children were drawn from, -1 = no children */
+    float *prob;         /* [cap] or NULL: the draft distribution's probability of the token after its parent; 1 for the root */
+    int32_t *q_row;      /* [cap] or NULL: the row of draft distributions that the children were drawn from, -1 = no children */
     spec_tree_kind kind;
 } spec_tree;
 
 typedef enum spec_verify_rule {
     SPEC_VERIFY_AUTO = 0,   /* greedy at T = 0; else MSS for drawn trees (with repeats: MSS_REPEAT), NAIVE for others */
     SPEC_VERIFY_GREEDY = 1, /* the only rule at T = 0; E_INVALID at any other */
-    SPEC_VERIFY_NAIVE = 2,  /* draw from the target once; follow the child that equals the draw. Keeps the law for
+    SPEC_VERIFY_NAIVE = 2,  /* draw from the target once; follow the child that equals the draw. Keeps the distribution for
                                every tree */
     SPEC_VERIFY_CHAIN = 3,  /* chain speculative sampling: accept y with min(1, p/q), else draw from the residual; for
                                drawn trees in which no node has two children (algorithms.md 3.1) */
@@ -289,9 +289,9 @@ typedef enum spec_verify_rule {
 } spec_verify_rule;
 SPEC_API const char *spec_verify_rule_name(spec_verify_rule rule); /* "auto", "greedy", ..., "mss-repeat" */
 
-/* Would `rule` keep the target's law on this tree at this temperature? SPEC_OK, or E_INVALID saying what the rule
+/* Would `rule` keep the target's distribution on this tree at this temperature? SPEC_OK, or E_INVALID saying what the rule
  * would do wrong. SPEC_VERIFY_AUTO always does. */
-SPEC_API spec_status spec_verify_fits(const spec_tree *tree, spec_verify_rule rule, float temperature);
+SPEC_API spec_status spec_verify_is_lossless(const spec_tree *tree, spec_verify_rule rule, float temperature);
 
 /* ------------------------------------------------------------------------------- drafters --- */
 
@@ -300,8 +300,8 @@ typedef struct spec_drafter spec_drafter; /* anything that proposes */
 typedef struct spec_drafter_params {
     size_t struct_size;
     int32_t n_draft;    /* length of chains where `tree` is NULL; 0 = 4 */
-    float temperature;  /* of the draft law when the target samples; 0 = the target's. Its top-k, top-p and min-p
-                           shape the draft law in any case: mass where the target has none is wasted */
+    float temperature;  /* of the draft distribution when the target samples; 0 = the target's. Its top-k, top-p and min-p
+                           shape the draft distribution in any case: mass where the target has none is wasted */
     const char *tree;   /* which trees to build: "KIND[:ARGS]" as for spec_builder_open, or several of them separated by
                            ';', among which the session chooses (spec_session_params.adapt; without it the first).
                            NULL = "chain:n_draft" */
@@ -309,29 +309,29 @@ typedef struct spec_drafter_params {
 } spec_drafter_params;
 #define SPEC_DRAFTER_PARAMS_INIT { sizeof(spec_drafter_params), 0, 0, 0, 0 }
 
-/* Any model as a drafter: the library grows trees from its laws. It must be on the target's backend (checked when the
+/* Any model as a drafter: the library grows trees from its distributions. It must be on the target's backend (checked when the
  * session opens), and its vocabulary must agree with the target's id by id. The model must outlive the drafter, and the
  * drafter its session. Errors: E_INVALID (parameters; a tree that is none: as spec_builder_open), E_IO, E_FORMAT,
  * E_NOMEM. */
 SPEC_API spec_status spec_drafter_from_model(spec_drafter **out, spec_model *model,
                                              const spec_drafter_params *params);
 
-/* An application's own drafter: it proposes whole trees (`draft`), or tells laws from which the library's builders grow
- * them (`laws`). One of the two. */
+/* An application's own drafter: it proposes whole trees (`draft`), or tells distributions from which the library's builders grow
+ * them (`distributions`). One of the two. */
 typedef struct spec_drafter_ops {
     size_t struct_size;
     /* Fills tree (token and parent from node 1 on; node 0 is set) with at most tree->cap nodes; siblings must be
      * distinct. ids [n]: the sequence so far, its last token being the root. Nodes behind the end of the context
-     * are dropped afterwards. Such a tree is SPEC_TREE_CHOSEN, hence verified by the naive rule. */
+     * are dropped afterwards. Such a tree is SPEC_TREE_DETERMINISTIC, hence verified by the naive rule. */
     spec_status (*draft)(void *user_data, int32_t seq, const int32_t *ids, size_t n, spec_tree *tree);
     void (*begin)(void *user_data, int32_t seq); /* a sequence starts; may be NULL */
     void (*end)(void *user_data, int32_t seq);   /* a sequence ends; may be NULL */
     void (*close)(void *user_data);              /* the drafter is closed; may be NULL */
     void *user_data;
-    /* laws [n_node][n_vocab], each a law: what follows ids [n] and then the path from the root (which is ids[n - 1])
-     * to nodes[i] of `tree`. The draft law as it is drawn from: the target's truncation is not applied to it. */
-    spec_status (*laws)(void *user_data, int32_t seq, const int32_t *ids, size_t n, const spec_tree *tree,
-                        const int32_t *nodes, int32_t n_node, float *laws, int32_t n_vocab);
+    /* distributions [n_node][n_vocab], each a distribution: what follows ids [n] and then the path from the root (which is ids[n - 1])
+     * to nodes[i] of `tree`. The draft distribution as it is drawn from: the target's truncation is not applied to it. */
+    spec_status (*distributions)(void *user_data, int32_t seq, const int32_t *ids, size_t n, const spec_tree *tree,
+                        const int32_t *nodes, int32_t n_node, float *distributions, int32_t n_vocab);
 } spec_drafter_ops;
 /* ops are copied, user_data must live until close. The callbacks run on the session's thread; an error of theirs fails
  * the call that drafts, with their status. With `draft` there is no tree and no builder in params (E_INVALID), and
@@ -345,8 +345,8 @@ SPEC_API void spec_drafter_close(spec_drafter *drafter);
 typedef struct spec_session spec_session; /* sequences in flight on one target; one thread at a time */
 
 /* Choice of the tree at run time (algorithms.md 13, 14), not speculating always being among the choices. A choice by
- * time measured changes which tree is verified, hence the text of MSS for a seed; never its law. A round is one
- * spec_draft; the commits of all its sequences by the drafted trees end it, and teach the choice what it emitted and the
+ * time measured changes which tree is verified, hence the text of MSS for a seed; never its distribution. A round is one
+ * spec_draft; the commits of all its sequences by the drafted trees end it, and update the choice what it emitted and the
  * time that it took (with the four calls, the caller's own in between too). */
 typedef enum spec_adapt {
     SPEC_ADAPT_OFF = 0,
@@ -358,7 +358,7 @@ typedef enum spec_adapt {
 
 /* Named alternatives. The first of each is the default: exact, and what the library is made for. */
 typedef enum spec_scan_form {
-    SPEC_SCAN_WINDOW = 0,   /* Mamba-2 layers as products with a state that lags by whole windows (8.6): no node waits for
+    SPEC_SCAN_CHUNKED = 0,   /* Mamba-2 layers as products with a state that lags by whole windows (8.6): no node waits for
                                another, and accepted tokens are folded into the state 16 at a time */
     SPEC_SCAN_RECURRENT = 1 /* state by state, depth first (8.3). Another order of sums: equal within rounding */
 } spec_scan_form;
@@ -389,7 +389,7 @@ typedef struct spec_session_params {
     spec_draft_state draft_state;
 } spec_session_params;
 #define SPEC_SESSION_PARAMS_INIT \
-    { sizeof(spec_session_params), 0, 0, 0, SPEC_VERIFY_AUTO, 0, 0, 0, SPEC_ADAPT_OFF, 0, SPEC_SCAN_WINDOW, \
+    { sizeof(spec_session_params), 0, 0, 0, SPEC_VERIFY_AUTO, 0, 0, 0, SPEC_ADAPT_OFF, 0, SPEC_SCAN_CHUNKED, \
       SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY }
 
 /* drafter may be NULL: plain decoding. A drafter serves one session at a time. All memory of the steady state
@@ -407,11 +407,11 @@ typedef struct spec_memory {
     uint64_t bytes_model;    /* weights of the target (and the drafter's, when it is a model) */
     uint64_t bytes_state;    /* recurrent states, recent tokens behind them (8.6), convolution states, replay caches */
     uint64_t bytes_kv;       /* KV pages */
-    uint64_t bytes_work;     /* activations, logits, laws, workspaces */
+    uint64_t bytes_work;     /* activations, logits, distributions, workspaces */
 } spec_memory;
 /* What a session with these parameters takes on the device, before it is opened. out->struct_size must be set. Errors:
  * as spec_session_open. */
-SPEC_API spec_status spec_session_predict(spec_memory *out, spec_model *target, spec_drafter *drafter,
+SPEC_API spec_status spec_session_estimate(spec_memory *out, spec_model *target, spec_drafter *drafter,
                                           const spec_session_params *params);
 
 typedef enum spec_stop {
@@ -427,21 +427,21 @@ SPEC_API const char *spec_stop_name(spec_stop stop); /* "eos", "stop", "length",
 /* --- fork, save, restore --- */
 
 /* Admits a copy of seq: same ids, state, sampling (change the seed with spec_sequence_seed) and drafts to come. What
- * seq has accepted and not yet absorbed is absorbed first. Errors: E_INVALID (no such sequence), E_FULL (no free
+ * seq has accepted and not yet applied is applied first. Errors: E_INVALID (no such sequence), E_FULL (no free
  * sequence, no KV pages), E_STATE (an earlier pass failed), E_NOMEM. */
 SPEC_API spec_status spec_sequence_fork(spec_session *session, int32_t seq, int32_t *copy);
 /* From the next draw on. Errors: E_INVALID. */
 SPEC_API spec_status spec_sequence_seed(spec_session *session, int32_t seq, uint64_t seed);
 /* Everything that seq needs to go on, as bytes that `write` receives in order (non-zero from it: E_IO). What was
- * accepted and is still to be absorbed is absorbed first; the score of seq is forgotten. Errors: E_INVALID, E_IO,
+ * accepted and is still to be applied is applied first; the score of seq is forgotten. Errors: E_INVALID, E_IO,
  * E_NOMEM, E_STATE (an earlier pass failed), E_DEVICE. */
 typedef int (*spec_write_fn)(void *user_data, const void *data, size_t n);
 SPEC_API spec_status spec_sequence_save(spec_session *session, int32_t seq, spec_write_fn write, void *user_data);
 /* Admits what was saved: on the same backend and device it continues bit for bit as the saved one would have. Refused
  * (E_FORMAT, saying what differs): another model, compute type or version, bytes cut short or changed, and for a session
- * with SPEC_SCAN_RECURRENT states that lag, as SPEC_SCAN_WINDOW leaves them. The ids of what is refused can be admitted
+ * with SPEC_SCAN_RECURRENT states that lag, as SPEC_SCAN_CHUNKED leaves them. The ids of what is refused can be admitted
  * anew (spec_sequence_add). `read` fills n bytes or returns non-zero. The drafter's state is in it where the saving
- * session had a model as drafter; where this session's drafter is another model, it absorbs the ids anew. */
+ * session had a model as drafter; where this session's drafter is another model, it applies the ids anew. */
 typedef int (*spec_read_fn)(void *user_data, void *data, size_t n);
 SPEC_API spec_status spec_sequence_restore(spec_session *session, int32_t *seq, spec_read_fn read, void *user_data);
 
@@ -459,7 +459,7 @@ SPEC_API spec_status spec_sequence_ids(const spec_session *session, int32_t seq,
 
 /* The drafter's proposal for each sequence in seqs [n] (each once); trees[i] is borrowed until the next draft. No state
  * of the target changes. Near the end of the context the tree is clipped; without a drafter it is the root alone. Draft
- * laws of an earlier draft are gone: what was scored before is then verified without. Errors: E_INVALID (no such
+ * distributions of an earlier draft are gone: what was scored before is then verified without. Errors: E_INVALID (no such
  * sequence; what an application's drafter or builder did wrong), E_DEVICE, what callbacks return. */
 SPEC_API spec_status spec_draft(spec_session *session, const int32_t *seqs, int32_t n,
                                 const spec_tree **trees);
@@ -467,9 +467,9 @@ SPEC_API spec_status spec_draft(spec_session *session, const int32_t *seqs, int3
  * Errors: E_INVALID (no such sequence). */
 SPEC_API spec_status spec_draft_choice(const spec_session *session, int32_t seq, int32_t *tree);
 /* One packed pass over the trees (the caller's own or the drafter's), trees[i]->token[0] being the pending token of
- * seqs[i]. Laws stay on the device. May be called again with other trees: nothing has changed. Scores of all sequences
+ * seqs[i]. Distributions stay on the device. May be called again with other trees: nothing has changed. Scores of all sequences
  * of the session are those of the latest call. The trees are copied. A tree of a drawn kind is verified by the draft
- * laws that its q_row names: rows of the sequence's latest spec_draft; that its nodes were drawn from them, the caller
+ * distributions that its q_row names: rows of the sequence's latest spec_draft; that its nodes were drawn from them, the caller
  * vouches for. Errors: E_INVALID (not a tree, token out of range, more nodes than planned, depth over 63), E_FULL
  * (context), E_STATE (an earlier pass failed), E_NOMEM, E_DEVICE. */
 SPEC_API spec_status spec_score(spec_session *session, const int32_t *seqs, int32_t n,
@@ -478,28 +478,28 @@ SPEC_API spec_status spec_score(spec_session *session, const int32_t *seqs, int3
  * correction) that follows the last of them. The walk ends at an end-of-text token, which then is *token: nothing is
  * fed after it. Changes nothing: may be repeated, and gives the same. At temperature 0 every rule is GREEDY.
  * SPEC_VERIFY_AUTO: the session's rule. Errors: E_STATE (nothing was scored), E_INVALID (the rule would not keep the
- * law of this tree, or needs draft laws that the session does not have), E_DEVICE (logits that are no numbers). */
+ * distribution of this tree, or needs draft distributions that the session does not have), E_DEVICE (logits that are no numbers). */
 SPEC_API spec_status spec_verify(spec_session *session, int32_t seq, spec_verify_rule rule, int32_t *path,
                                  int32_t *n_path, int32_t *token);
 /* Advances seq along path [n_path] (of the scored tree, from its root: path[0] = 0); `token` becomes the pending one.
- * Nothing is computed: the next pass absorbs the path. The builder of a drafted tree learns from it. Errors: E_STATE
+ * Nothing is computed: the next pass applies the path. The builder of a drafted tree learns from it. Errors: E_STATE
  * (nothing was scored), E_INVALID (not a path, token out of range); then nothing has changed. */
 SPEC_API spec_status spec_commit(spec_session *session, int32_t seq, const int32_t *path, int32_t n_path,
                                  int32_t token);
 /* Forgets the score of seq: it is as before. Errors: E_INVALID (no such sequence). */
 SPEC_API spec_status spec_rollback(spec_session *session, int32_t seq);
 
-/* After score, until the commit: the target's law of the token that follows `node`, by the sequence's sampling: f32
+/* After score, until the commit: the target's distribution of the token that follows `node`, by the sequence's sampling: f32
  * [n_vocab] of the target; at temperature 0 all on the arg-max. What a verifier of your own needs; a copy from the
- * device, which waits for it. Errors here and below: E_STATE (no score, no such law now), E_INVALID, E_DEVICE. */
-SPEC_API spec_status spec_node_law(spec_session *session, int32_t seq, int32_t node, float *law);
+ * device, which waits for it. Errors here and below: E_STATE (no score, no such distribution now), E_INVALID, E_DEVICE. */
+SPEC_API spec_status spec_node_probs(spec_session *session, int32_t seq, int32_t node, float *probs);
 /* After draft, until the commit: row `q_row` of the drafter's latest tree, f32 [n_vocab] of the target. Only rows that
- * tree->q_row names hold a law. A copy from the device. */
-SPEC_API spec_status spec_draft_law(spec_session *session, int32_t seq, int32_t q_row, float *law);
+ * tree->q_row names hold a distribution. A copy from the device. */
+SPEC_API spec_status spec_draft_probs(spec_session *session, int32_t seq, int32_t q_row, float *probs);
 /* After score: logits of a node, f32 [n_vocab] (of spec_model_info: padded rows included). A copy from the device: for
  * tests and research. */
 SPEC_API spec_status spec_node_logits(spec_session *session, int32_t seq, int32_t node, float *logits);
-/* After score: log-probabilities, of the law before temperature and truncation, of the token that follows
+/* After score: log-probabilities, of the distribution before temperature and truncation, of the token that follows
  * `node`: of `token` in *logprob, and of the n likeliest in top_id, top_logprob [n] (n <= 64, may be 0). */
 SPEC_API spec_status spec_node_logprobs(spec_session *session, int32_t seq, int32_t node, int32_t token,
                                         float *logprob, int32_t *top_id, float *top_logprob, int32_t n);
@@ -574,12 +574,12 @@ SPEC_API void spec_result_free(spec_result *result);
 
 /* ----------------------------------------------------------------- algorithms on plain arrays --- */
 
-/* law [n_vocab] from logits [n_vocab], by `s`, as sessions have it. scratch [n_vocab]. E_INVALID: a logit that is not a
+/* distribution [n_vocab] from logits [n_vocab], by `s`, as sessions have it. scratch [n_vocab]. E_INVALID: a logit that is not a
  * number, a largest one that is infinite, a setting below 0. */
-SPEC_API spec_status spec_law(float *law, const float *logits, int32_t n_vocab, const spec_sampling *s,
+SPEC_API spec_status spec_probs(float *probs, const float *logits, int32_t n_vocab, const spec_sampling *s,
                               int32_t *scratch);
-/* The smallest i with law[i] > 0 and sum of law[0..i] > u * total. u in [0, 1). */
-SPEC_API int32_t spec_draw(const float *law, int32_t n_vocab, float u);
+/* The smallest i with distribution[i] > 0 and sum of distribution[0..i] > u * total. u in [0, 1). */
+SPEC_API int32_t spec_draw(const float *probs, int32_t n_vocab, float u);
 /* 24-bit uniform of the counter-based generator (Philox4x32-10). Pure function. */
 SPEC_API float spec_uniform(uint64_t seed, uint64_t position, uint32_t purpose, uint32_t index);
 
@@ -604,7 +604,7 @@ SPEC_API void spec_tree_ranks(const spec_tree *tree, int32_t *rank);   /* [n]; t
 SPEC_API void spec_tree_masks(const spec_tree *tree, uint32_t *bits);
 /* The convolution's window of each node (7.1): anc [n][width - 1], entry k - 1 the k-th ancestor, or -1 - j where the
  * window reaches the j-th newest entry of the stored state. */
-SPEC_API void spec_tree_taps(const spec_tree *tree, int32_t width, int32_t *anc);
+SPEC_API void spec_tree_conv_ancestors(const spec_tree *tree, int32_t width, int32_t *anc);
 /* order [n]: order[i] is the node that comes at place i. Depth first, children by rank; or heavy path first: children
  * by decreasing size of their subtree, ties by rank (5.3). scratch [3 n]. */
 typedef enum spec_tree_order_kind { SPEC_ORDER_DEPTH_FIRST = 0, SPEC_ORDER_HEAVY_PATH = 1 } spec_tree_order_kind;
@@ -618,7 +618,7 @@ SPEC_API spec_status spec_tree_permute(const spec_tree *tree, const int32_t *ord
  * no node was dropped for its own token or probability; its later siblings go with a drawn node (4.5, 4.6). */
 SPEC_API void spec_tree_prune(spec_tree *tree, const uint8_t *keep, int by_slot, int32_t *map);
 /* out = a and b merged at their root, a shared prefix stored once; map_b [b->n] (may be NULL): where b's nodes are.
- * The result is SPEC_TREE_CHOSEN. E_INVALID when the roots differ, E_FULL. out is neither a nor b. */
+ * The result is SPEC_TREE_DETERMINISTIC. E_INVALID when the roots differ, E_FULL. out is neither a nor b. */
 SPEC_API spec_status spec_tree_union(const spec_tree *a, const spec_tree *b, spec_tree *out, int32_t *map_b);
 /* out = every path from root to leaf as a chain of its own below the root: what an engine without a tree pass scores
  * ("unrolled"). It is SPEC_TREE_UNROLLED: naive and greedy verification only. leaf [out->n] (may be NULL): the node of
@@ -629,11 +629,11 @@ SPEC_API int64_t spec_tree_blocks(const spec_tree *tree, int32_t block);
 
 /* --- verification --- */
 
-/* Walks `tree` given the target's laws p [tree->n][n_vocab] and the draft laws q: node i's children were drawn from row
+/* Walks `tree` given the target's distributions p [tree->n][n_vocab] and the draft distributions q: node i's children were drawn from row
  * tree->q_row[i] of q [..][n_vocab] (q may be NULL for GREEDY and NAIVE; child_row, if not NULL, gives each *child* the
  * row it was drawn from: several drafters). Draws are keyed by (seed, position of the token after the node): `position` is
  * that of the token after the root. path [depth + 1], *n_path, *token as for spec_verify. Errors: E_INVALID (the rule
- * does not fit the tree; a law that is negative, not a number, or whose sum is not 1 within 1e-3), E_NOMEM. */
+ * does not fit the tree; a distribution that is negative, not a number, or whose sum is not 1 within 1e-3), E_NOMEM. */
 typedef struct spec_verify_args {
     size_t struct_size;
     const spec_tree *tree;
@@ -641,16 +641,16 @@ typedef struct spec_verify_args {
     const float *p, *q;
     const int32_t *child_row;  /* [tree->n] or NULL */
     spec_verify_rule rule;
-    float temperature;         /* 0: laws are one-hot, GREEDY */
+    float temperature;         /* 0: distributions are one-hot, GREEDY */
     uint64_t seed, position;
     const spec_allocator *allocator; /* for two rows of scratch; NULL = malloc */
 } spec_verify_args;
-SPEC_API spec_status spec_verify_laws(const spec_verify_args *args, int32_t *path, int32_t *n_path, int32_t *token);
+SPEC_API spec_status spec_verify_distributions(const spec_verify_args *args, int32_t *path, int32_t *n_path, int32_t *token);
 
 /* --- builders --- */
 
 /* How trees are grown: a kind and its numbers. Immutable but for a controller (dyspec-threshold), so one thread at a
- * time. Kinds, in the order of algorithms/algo_table.c:
+ * time. Kinds, in the order of algorithms/build/build_table.c:
  *   none                    no drafts
  *   chain:K                 K drafts in a row
  *   static:A                a fixed shape: A to E of STree, "eagle", or a file of lines "PARENT" (static:@FILE)
@@ -660,8 +660,8 @@ SPEC_API spec_status spec_verify_laws(const spec_verify_args *args, int32_t *pat
  *   dyspec-threshold:T,N    all draws reached with probability T, at most N (64); T,N,WIDTH,DEPTH: by levels
  *   sequoia:N[,DEPTH]       the best shape of N drafts for measured acceptance; of at most N where step costs are known
  *   eagle2:K,N,D            K best of each level expanded, D levels, the N - 1 best nodes kept
- * Drawn (SPEC_TREE_DRAWN) at a temperature above 0: chain, static, product, dyspec, dyspec-threshold, sequoia.
- * Otherwise, and always for beam and eagle2, candidates are the likeliest ones (SPEC_TREE_CHOSEN). docs/trees.md
+ * Drawn (SPEC_TREE_SAMPLED) at a temperature above 0: chain, static, product, dyspec, dyspec-threshold, sequoia.
+ * Otherwise, and always for beam and eagle2, candidates are the likeliest ones (SPEC_TREE_DETERMINISTIC). docs/trees.md
  * compares them. allocator is copied; NULL = malloc. Errors: E_INVALID (no such kind, numbers out of its range: says
  * which are possible), E_IO and E_FORMAT (static:@FILE), E_NOMEM. */
 typedef struct spec_builder spec_builder;
@@ -674,31 +674,31 @@ typedef struct spec_builder_info {
     size_t struct_size;
     const char *text;     /* as opened; borrowed */
     int32_t n_node;       /* most nodes of a tree, root included */
-    int32_t n_row;        /* most nodes whose law is asked for: rows of draft laws */
+    int32_t n_row;        /* most nodes whose distribution is asked for: rows of draft distributions */
     int32_t n_level;      /* most rounds of asking */
     int32_t depth;        /* deepest node */
     spec_tree_kind kind;  /* at a temperature above 0 */
 } spec_builder_info;
 /* info->struct_size must be set. */
 SPEC_API spec_status spec_builder_get_info(const spec_builder *builder, spec_builder_info *info);
-/* Laws after nodes [n] of the tree so far, laws [n][n_vocab], each finite, not negative, of sum 1 within 1e-3. What it
+/* Distributions after nodes [n] of the tree so far, distributions [n][n_vocab], each finite, not negative, of sum 1 within 1e-3. What it
  * returns, if not SPEC_OK, ends the build. */
-typedef spec_status (*spec_laws_fn)(void *user_data, const spec_tree *tree, const int32_t *nodes, int32_t n,
-                                    float *laws, int32_t n_vocab);
+typedef spec_status (*spec_probs_fn)(void *user_data, const spec_tree *tree, const int32_t *nodes, int32_t n,
+                                    float *distributions, int32_t n_vocab);
 typedef struct spec_build_args {
     size_t struct_size;
     int32_t token;          /* the root */
     int32_t n_vocab;
-    spec_laws_fn laws;
+    spec_probs_fn distributions;
     void *user_data;
     int32_t draw;           /* 1: candidates are drawn; 0: the likeliest are taken (greedy targets) */
     uint64_t seed, step;    /* key of the draws: the sequence's seed and its step counter */
-    float *q;               /* [info.n_row][n_vocab] receives the laws, or NULL; tree->q_row says which is whose */
+    float *q;               /* [info.n_row][n_vocab] receives the distributions, or NULL; tree->q_row says which is whose */
     int32_t depth_max;      /* no node deeper than this; 0 = no limit of its own */
 } spec_build_args;
 /* tree->cap >= info.n_node. Draws are keyed by the slot in the tree, so that builders agree where their trees do. Works
  * in memory of the builder, and takes some of its allocator for the call. On error `tree` is as it was. Errors:
- * E_INVALID (arguments, a law that is none, a look that broke its contract), E_NOMEM, what `laws` or look returned. */
+ * E_INVALID (arguments, a distribution that is none, a look that broke its contract), E_NOMEM, what `distributions` or look returned. */
 SPEC_API spec_status spec_builder_build(spec_builder *builder, const spec_build_args *args, spec_tree *tree);
 /* A builder of your own. It looks once per round: candidates [row][k] are what follows the nodes fed so far, those of
  * node x in row tree->q_row[x], in order (token -1: no more). It adds children (spec_tree_add; in a drawn tree child
@@ -708,14 +708,14 @@ SPEC_API spec_status spec_builder_build(spec_builder *builder, const spec_build_
  * reads from the tree. Whether a drawn node is kept may depend on its ancestors and earlier siblings, not on its own
  * token or probability (3.2). */
 typedef struct spec_candidate {
-    int32_t token; /* -1: the law's support has no more */
-    float prob;    /* the law's, before any candidate was removed */
+    int32_t token; /* -1: the distribution's support has no more */
+    float prob;    /* the distribution's, before any candidate was removed */
 } spec_candidate;
 typedef struct spec_builder_ops {
     size_t struct_size;
     int32_t n_node, n_row, n_level, depth, k; /* as in spec_builder_info; k: candidates per node, at most 64 */
     spec_tree_kind kind;
-    spec_status (*look)(void *user_data, spec_tree *tree, const spec_candidate *candidates, int32_t k, int32_t *feed,
+    spec_status (*expand)(void *user_data, spec_tree *tree, const spec_candidate *candidates, int32_t k, int32_t *feed,
                         int32_t *n_feed, int32_t n_feed_max);
     void *user_data;
 } spec_builder_ops;
@@ -726,7 +726,7 @@ SPEC_API spec_status spec_builder_from_ops(spec_builder **out, const spec_builde
                                            const spec_allocator *allocator);
 /* After a step: tells the builder how large its tree was and at which rank the accepted children stood (ranks [n], -1 =
  * none accepted there). dyspec-threshold adjusts its threshold, sequoia its estimate of acceptance. */
-SPEC_API void spec_builder_learn(spec_builder *builder, int32_t n_node, const int32_t *ranks, int32_t n);
+SPEC_API void spec_builder_observe(spec_builder *builder, int32_t n_node, const int32_t *ranks, int32_t n);
 
 /* --- choice --- */
 
@@ -783,9 +783,9 @@ typedef struct spec_bandit {
 SPEC_API spec_status spec_bandit_open(spec_bandit *bandit, int32_t n_arm, spec_bandit_reward reward, double lambda_ucb);
 /* The arm of the largest index, the first on ties; each arm once in the beginning. Pure. */
 SPEC_API int32_t spec_bandit_choose(const spec_bandit *bandit);
-/* A round: emitted tokens (bonus included) in ms milliseconds with that arm. Impossible numbers teach nothing. PAPER:
+/* A round: emitted tokens (bonus included) in ms milliseconds with that arm. Impossible numbers update nothing. PAPER:
  * set lambda_gamma and gamma after spec_bandit_open. */
-SPEC_API void spec_bandit_learn(spec_bandit *bandit, int32_t arm, double emitted, double ms);
+SPEC_API void spec_bandit_update(spec_bandit *bandit, int32_t arm, double emitted, double ms);
 
 #ifdef __cplusplus
 }

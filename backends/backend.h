@@ -30,9 +30,9 @@ spec_status speci_plan_run(const spec_backend_ops *ops, spec_queue *q, const spe
                            const spec_step_block *block, const spec_argmax_args *argmax);
 spec_status speci_op_run(const spec_backend_ops *ops, spec_queue *q, const spec_op *op);
 
-/* The scan's order over the n_row new nodes of a tree (backend_visits.c): nodes [n_fed + n_row], of which those from
+/* The scan's order over the n_row new nodes of a tree (backend_traversal.c): nodes [n_fed + n_row], of which those from
  * n_given on are not known to the host. */
-void speci_step_visits(const spec_step_node *nodes, int32_t n_fed, int32_t n_given, int32_t n_row,
-                       spec_step_visit *visits);
+void speci_traversal_schedule(const spec_step_node *nodes, int32_t n_fed, int32_t n_given, int32_t n_row,
+                       spec_traversal_node *visits);
 
 #endif

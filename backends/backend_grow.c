@@ -31,57 +31,57 @@ static void best_add(best_list *l, float value, int32_t id)
     l->value[i] = value, l->id[i] = id;
 }
 
-static void best_by_law(best_list *l, const float *law, int32_t n)
+static void best_by_probs(best_list *l, const float *probs, int32_t n)
 {
     for (int32_t i = 0; i < n; i++)
-        if (law[i] > 0.0f) best_add(l, law[i], i);
+        if (probs[i] > 0.0f) best_add(l, probs[i], i);
 }
 
-static void best_by_race(best_list *l, const float *law, int32_t n, uint64_t key)
+static void best_by_race(best_list *l, const float *probs, int32_t n, uint64_t key)
 {
     uint32_t w[4];
     for (int32_t i = 0; i < n; i += 2) {
-        const bool second = i + 1 < n && law[i + 1] > 0.0f;
-        if (!(law[i] > 0.0f) && !second) continue;
-        spec_race_words(key, (uint32_t)i / 2, w);
-        if (law[i] > 0.0f) best_add(l, spec_race_value(law[i], w[0], w[1]), i);
-        if (second) best_add(l, spec_race_value(law[i + 1], w[2], w[3]), i + 1);
+        const bool second = i + 1 < n && probs[i + 1] > 0.0f;
+        if (!(probs[i] > 0.0f) && !second) continue;
+        spec_gumbel_words(key, (uint32_t)i / 2, w);
+        if (probs[i] > 0.0f) best_add(l, spec_gumbel_value(probs[i], w[0], w[1]), i);
+        if (second) best_add(l, spec_gumbel_value(probs[i + 1], w[2], w[3]), i + 1);
     }
 }
 
-static void draw_repeat(const float *law, int32_t n, uint64_t key, int32_t k, spec_candidate *out)
+static void draw_repeat(const float *probs, int32_t n, uint64_t key, int32_t k, spec_candidate *out)
 {
     double total = 0.0;
-    for (int32_t i = 0; i < n; i++) total += law[i] > 0.0f ? (double)law[i] : 0.0;
+    for (int32_t i = 0; i < n; i++) total += probs[i] > 0.0f ? (double)probs[i] : 0.0;
     for (int32_t j = 0; j < k; j++) {
         const double border = (double)spec_repeat_uniform(key, (uint32_t)j) * total;
         double sum = 0.0;
         out[j] = (spec_candidate){ .token = -1 };
         for (int32_t i = 0; i < n && !(sum > border); i++) {
-            if (!(law[i] > 0.0f)) continue;
-            sum += (double)law[i];
-            out[j] = (spec_candidate){ .token = i, .prob = law[i] };
+            if (!(probs[i] > 0.0f)) continue;
+            sum += (double)probs[i];
+            out[j] = (spec_candidate){ .token = i, .prob = probs[i] };
         }
     }
 }
 
-void speci_draw_row(const float *law, int32_t n_vocab, spec_draw_how how, uint64_t key, int32_t k, spec_candidate *out)
+void speci_draw_row(const float *probs, int32_t n_vocab, spec_draw_how how, uint64_t key, int32_t k, spec_candidate *out)
 {
     if (how == SPEC_DRAW_REPEAT) {
-        draw_repeat(law, n_vocab, key, k, out);
+        draw_repeat(probs, n_vocab, key, k, out);
         return;
     }
     best_list best = { .k = k };
-    if (how == SPEC_DRAW_TOP) best_by_law(&best, law, n_vocab);
-    else best_by_race(&best, law, n_vocab, key);
+    if (how == SPEC_DRAW_TOP) best_by_probs(&best, probs, n_vocab);
+    else best_by_race(&best, probs, n_vocab, key);
     for (int32_t j = 0; j < k; j++)
-        out[j] = j < best.n ? (spec_candidate){ .token = best.id[j], .prob = law[best.id[j]] }
+        out[j] = j < best.n ? (spec_candidate){ .token = best.id[j], .prob = probs[best.id[j]] }
                             : (spec_candidate){ .token = -1 };
 }
 
 void speci_draw_one(const spec_draw_args *a, int32_t i)
 {
-    const float *law = a->law + (size_t)a->host_law_row[i] * (size_t)a->ld;
+    const float *probs = a->probs + (size_t)a->host_probs_row[i] * (size_t)a->ld;
     spec_candidate own[SPEC_MAX_CHILD], *out = own;
     uint64_t key = a->host_key ? a->host_key[i] : 0;
     bool there = true;
@@ -93,7 +93,7 @@ void speci_draw_one(const spec_draw_args *a, int32_t i)
         there = node >= 0;
         if (there && !a->host_key) key = g->node[slot * (size_t)g->cap + (size_t)node].key;
     }
-    if (there) speci_draw_row(law, a->n_vocab, a->how, key, a->k, out);
+    if (there) speci_draw_row(probs, a->n_vocab, a->how, key, a->k, out);
     else
         for (int32_t j = 0; j < a->k; j++) out[j] = (spec_candidate){ .token = -1 };
     for (int32_t j = 0; a->host_out && j < a->k; j++) a->host_out[(size_t)i * (size_t)a->k + (size_t)j] = out[j];

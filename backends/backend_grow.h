@@ -6,8 +6,8 @@
 #include "backends/spec_backend.h"
 
 void speci_grow_begin(const spec_grow *g, int32_t slot, const spec_grow_node *root);
-/* The k first candidates of a law under `key` (spec_draw_args). */
-void speci_draw_row(const float *law, int32_t n_vocab, spec_draw_how how, uint64_t key, int32_t k, spec_candidate *out);
+/* The k first candidates of a distribution under `key` (spec_draw_args). */
+void speci_draw_row(const float *probs, int32_t n_vocab, spec_draw_how how, uint64_t key, int32_t k, spec_candidate *out);
 /* Row i of a draw. */
 void speci_draw_one(const spec_draw_args *a, int32_t i);
 /* Tree i of an expansion. */

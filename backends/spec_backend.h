@@ -42,7 +42,7 @@ extern "C" {
 #define SPEC_MAX_DEPTH 63  /* of a node below its root */
 #define SPEC_MAX_CHILD 64  /* candidates that a draw names per row */
 #define SPEC_MAX_SAVED 8   /* states that a scan may have to keep besides the live one: log2 of 256 nodes */
-#define SPEC_WINDOW 16     /* tokens that a windowed scan folds into its state at once */
+#define SPEC_CHUNK 16     /* tokens that a chunked scan folds into its state at once */
 #define SPEC_SQUARES 16    /* columns whose squares a deferred norm adds up */
 
 typedef struct spec_device spec_device; /* the backend's own: an open device */
@@ -75,12 +75,12 @@ typedef struct spec_host {
  * recurrent inputs to replay cache entry i. The states stay at n_past.
  *
  * Before a tree's first pass (n_fed == 0) the path that was accepted last time (n_replay nodes of the previous tree)
- * is absorbed: recurrent state advances by replay from the *other* half of the caches (parity ^ 1), the convolution
+ * is applied: recurrent state advances by replay from the *other* half of the caches (parity ^ 1), the convolution
  * window moves from half parity ^ 1 to half `parity`, K and V of the path are compacted to slots
  * [n_past - n_replay, n_past). In later passes of the same tree n_replay is 0 and parity is unchanged; the
  * convolution window is then read from half `parity`.
  *
- * A prefill pass has one sequence, whose rows are a chain that is absorbed at once: K and V of row i go to slot
+ * A prefill pass has one sequence, whose rows are a chain that is applied at once: K and V of row i go to slot
  * n_past + i, states advance past the last valid row; the window is read from half parity ^ 1 and written to half
  * `parity`; replay caches are neither read nor written (n_replay = n_fed = 0). */
 
@@ -89,8 +89,8 @@ enum { SPEC_PHASE_DECODE = 0, SPEC_PHASE_PREFILL = 1 };
 typedef struct spec_step_seq {
     int32_t slot;       /* which sequence memory: index into state, window and cache arrays */
     int32_t parity;     /* half of the double buffers that this pass writes: 0 or 1 */
-    int32_t n_past;     /* positions covered by states and KV once the accepted path is absorbed */
-    int32_t n_replay;   /* nodes of the accepted path to absorb first; 0 = none */
+    int32_t n_past;     /* positions covered by states and KV once the accepted path is applied */
+    int32_t n_replay;   /* nodes of the accepted path to apply first; 0 = none */
     int32_t first_path; /* into paths: n_replay node numbers of the previous tree, root (0) first, ascending */
     int32_t n_fed;
     int32_t n_row;
@@ -99,45 +99,45 @@ typedef struct spec_step_seq {
     int32_t first_page; /* into pages: slot p lies in page pages[first_page + p / SPEC_PAGE] */
     int32_t n_given;    /* nodes [0, n_given) stand in the block (their tokens perhaps not: `grown`); step_bind takes the
                            others from `feed` */
-    int32_t n_recent;   /* windowed scans: committed tokens in front of the path that the state does not cover yet */
+    int32_t n_recent;   /* chunked scans: committed tokens in front of the path that the state does not cover yet */
     int32_t n_advance;  /* joint attainment (algorithms.md 9.3): nodes [0, n_advance) are a chain that is committed
-                           already: states are stored as of node n_advance - 1 (windowed scans: the chain is kept in
+                           already: states are stored as of node n_advance - 1 (chunked scans: the chain is kept in
                            the rings), the convolution's window likewise.
                            0 = none. With n_advance > 0: n_fed = 0, and no later pass over the same tree */
 } spec_step_seq;
 
-/* Windowed scans (spec_scan_args). Windows that are folded into the state in front of a token with n unfolded tokens before
+/* Chunked scans (spec_scan_args). Windows that are folded into the state in front of a token with n unfolded tokens before
  * it: the state then lags it by one window and what there is of the next. */
-SPEC_HD static inline int32_t spec_window_folds(int32_t n)
+SPEC_HD static inline int32_t spec_chunk_folds(int32_t n)
 {
-    return n < 2 * SPEC_WINDOW ? 0 : n / SPEC_WINDOW - 1;
+    return n < 2 * SPEC_CHUNK ? 0 : n / SPEC_CHUNK - 1;
 }
 /* Unfolded tokens that are left. */
-SPEC_HD static inline int32_t spec_window_left(int32_t n) { return n - SPEC_WINDOW * spec_window_folds(n); }
+SPEC_HD static inline int32_t spec_chunk_left(int32_t n) { return n - SPEC_CHUNK * spec_chunk_folds(n); }
 /* Entries of a ring of recent tokens: those left by the pass before, the path (at most n_path nodes), and a chain in front
  * (at most n_chain nodes; two passes' chains meet there). No pass writes an entry that it reads. */
-SPEC_HD static inline int32_t spec_window_ring(int32_t n_path, int32_t n_chain)
+SPEC_HD static inline int32_t spec_recent_capacity(int32_t n_path, int32_t n_chain)
 {
-    return 2 * SPEC_WINDOW + n_path + 2 * n_chain;
+    return 2 * SPEC_CHUNK + n_path + 2 * n_chain;
 }
 
 /* The scan's order over the new rows of a sequence (algorithms.md 8.3): visit i of the sequence is visits[first_row + i].
  * Smallest subtree first, the heavy child last, so that at most SPEC_MAX_SAVED states wait. Before the first visit the
- * live state is the stored one, replay absorbed. */
+ * live state is the stored one, replay applied. */
 enum {
     SPEC_LOAD_LIVE = -1, /* the parent's state is live: it was visited just before, or the node is the root, given or not */
     SPEC_LOAD_PATH = -2  /* from the stored state (or, with node_state, the parent's), along the path */
     /* k >= 0: the state saved in place k */
 };
-typedef struct spec_step_visit {
+typedef struct spec_traversal_node {
     int32_t node; /* of the sequence's tree */
     int32_t load; /* where its parent's state is */
     int32_t save; /* after the node: keep its state in place `save` too; -1 = no */
     int32_t pad;
-} spec_step_visit;
+} spec_traversal_node;
 
 /* Places that the visits of a tree of n nodes use at most: while k states wait, it has 2^(k+1) - 1 nodes or more. */
-SPEC_HD static inline int32_t spec_step_places(int32_t n_node)
+SPEC_HD static inline int32_t spec_traversal_saved(int32_t n_node)
 {
     int32_t k = 0;
     while (k < SPEC_MAX_SAVED && n_node >= (4 << k) - 1) k++;
@@ -158,7 +158,7 @@ typedef struct spec_step_block {
     int32_t n_row;     /* valid rows */
     int32_t n_row_run; /* rows that token-wise operations run over: n_row in decode, the padded chunk in prefill */
     int32_t n_kv;      /* largest n_past + depth + 1 of the pass */
-    int32_t off_seq, off_node, off_row_seq, off_path, off_page, off_visit; /* byte offsets from the block's start; off_seq
+    int32_t off_seq, off_node, off_row_seq, off_path, off_page, off_traversal; /* byte offsets from the block's start; off_seq
                                                                               is sizeof(spec_step_block), if there are any */
     int32_t ld_feed, ld_grown;
     /* Trees that grow on the device: node i >= n_given of a sequence is feed[slot * ld_feed + i], device memory.
@@ -191,9 +191,9 @@ SPEC_HD static inline const int32_t *spec_step_pages(const spec_step_block *b)
     return (const int32_t *)((const char *)b + b->off_page);
 }
 /* [n_row] */
-SPEC_HD static inline const spec_step_visit *spec_step_visits(const spec_step_block *b)
+SPEC_HD static inline const spec_traversal_node *spec_step_traversal(const spec_step_block *b)
 {
-    return (const spec_step_visit *)((const char *)b + b->off_visit);
+    return (const spec_traversal_node *)((const char *)b + b->off_traversal);
 }
 /* The node that row `row` of sequence s is. */
 SPEC_HD static inline const spec_step_node *spec_step_row_node(const spec_step_block *b, const spec_step_seq *s,
@@ -366,26 +366,26 @@ typedef struct spec_conv_args {
  * x, B, C: where they lie in a row of `x`, `b`, `c`. When b_in_conv, B is a part of the convolution's output: for
  * replayed nodes x and B are read from replay_y at replay_x_col and replay_b_col; else B of each node is kept in cache_b,
  * and the scan too uses it rounded to `dtype`. x is of type `dtype`, and so is B when b_in_conv.
- * Prefill: S absorbs all valid rows and is stored. With 16-bit x, products may take a float32 value as two 16-bit parts.
+ * Prefill: S applies all valid rows and is stored. With 16-bit x, products may take a float32 value as two 16-bit parts.
  *
- * Decode, recurrent form (window 0): S of the slot first absorbs the accepted path and is stored; the tree itself is never
- * stored, but for the chain of n_advance nodes in front. With n_row 0 a sequence only absorbs its path (likewise conv and
+ * Decode, recurrent form (window 0): S of the slot first applies the accepted path and is stored; the tree itself is never
+ * stored, but for the chain of n_advance nodes in front. With n_row 0 a sequence only applies its path (likewise conv and
  * kv_commit).
  *
- * Decode, windowed form (window SPEC_WINDOW; only without a_per_state): S lags. Let tokens be numbered from the first that no
- * prefill pass absorbed, W the window. For token i the state covers the tokens before A(i) = W max(0, i / W - 1), and
+ * Decode, chunked form (window SPEC_CHUNK; only without a_per_state): S lags. Let tokens be numbered from the first that no
+ * prefill pass applied, W the window. For token i the state covers the tokens before A(i) = W max(0, i / W - 1), and
  *   y_i = E_i (S_A C_i) + sum over j in [A, i] on the path of P_ij dt_j (C_i . B_j) x_j + D x_i,
  *   P_ii = 1, P_i,j-1 = P_ij exp(dt_j A), E_i = P_i,A-1:
  * A, and the order of every sum and product, follow from places on the path alone, so this keeps path invariance, while no
  * node waits for another. A state moves on by a whole window, a *fold*:  S' = E S + sum over j of (P_j dt_j x_j) B_j^T, P of the
  * window's last token. So the sequence's memory is S and the x, B and dt of the tokens behind it, the *recent* ones:
- * the token at position p is entry p % n_ring of the rings. In a pass of n_fed 0:
- *   n_recent of the step are in the rings; the path is appended; spec_window_folds(n_recent + n_replay) windows are folded
- *   and S is stored, which leaves spec_window_left() of them: the pass's recent tokens, in front of the root;
- *   a node of depth d is then token number left + d: spec_window_folds(left + d) more windows of its path are folded into a
+ * the token at position p is entry p % n_recent_max of the rings. In a pass of n_fed 0:
+ *   n_recent of the step are in the rings; the path is appended; spec_chunk_folds(n_recent + n_replay) windows are folded
+ *   and S is stored, which leaves spec_chunk_left() of them: the pass's recent tokens, in front of the root;
+ *   a node of depth d is then token number left + d: spec_chunk_folds(left + d) more windows of its path are folded into a
  *   copy of S for it, which nobody stores: one, of recent tokens only, as long as d <= W;
  *   a chain of n_advance nodes in front is appended to the rings, and folded by a later pass.
- * With n_fed > 0 the step's n_recent are those left. n_ring holds them all: see spec_window_ring(). */
+ * With n_fed > 0 the step's n_recent are those left. n_recent_max holds them all: see spec_recent_capacity(). */
 typedef struct spec_scan_args {
     int32_t n_head, head_dim, n_state;
     int32_t x_rep, b_rep, c_rep;
@@ -402,11 +402,11 @@ typedef struct spec_scan_args {
     void *cache_b;   /* [n_slot][2][n_node][n_head / b_rep * n_state] or NULL with b_in_conv */
     int32_t n_node;
     spec_view y; /* [rows][n_head * head_dim], f32 or compute type */
-    int32_t window;   /* SPEC_WINDOW: decode passes in the windowed form; 0: recurrent */
-    int32_t n_ring;   /* entries of the rings: spec_window_ring() or more */
-    void *recent_x;   /* windowed: `dtype` [n_slot][n_ring][n_head / x_rep * head_dim] */
-    void *recent_b;   /* windowed: `dtype` [n_slot][n_ring][n_head / b_rep * n_state] */
-    float *recent_dt; /* windowed: f32 [n_slot][n_ring][n_head], after softplus and clamp */
+    int32_t window;   /* SPEC_CHUNK: decode passes in the chunked form; 0: recurrent */
+    int32_t n_recent_max;   /* entries of the rings: spec_recent_capacity() or more */
+    void *recent_x;   /* windowed: `dtype` [n_slot][n_recent_max][n_head / x_rep * head_dim] */
+    void *recent_b;   /* windowed: `dtype` [n_slot][n_recent_max][n_head / b_rep * n_state] */
+    float *recent_dt; /* windowed: f32 [n_slot][n_recent_max][n_head], after softplus and clamp */
     /* A named alternative of the recurrent form, or NULL. */
     float *node_state; /* f32 [n_slot][n_node][n_head][head_dim][n_state]: decode passes keep every node's state there,
                           and a SPEC_LOAD_PATH visit starts from its parent's (algorithms.md 10.1) */
@@ -447,7 +447,7 @@ typedef struct spec_plan {
 typedef struct spec_prepared spec_prepared; /* the backend's own: a plan made ready */
 
 /* ------------------------------------------------------------------------- row operations --- */
-/* Over rows of logits or laws in device memory, f32, row r at base + r * ld. Arrays named host_... are host memory,
+/* Over rows of logits or distributions in device memory, f32, row r at base + r * ld. Arrays named host_... are host memory,
  * read before the call returns; host_out_... are written by the next sync(). Each row is treated alone. */
 
 /* The largest entry, smallest index on ties. NaN is never the largest; a row without a number gives -1. With `next`
@@ -461,20 +461,20 @@ typedef struct spec_argmax_args {
     const uint64_t *best;    /* [n_row] of spec_linear_args, or NULL */
 } spec_argmax_args;
 
-/* law[dst[i]] = law of logits[src[i]] by sampling[i] over ids < n_valid, zero for ids in [n_valid, n_law).
+/* distribution[dst[i]] = distribution of logits[src[i]] by sampling[i] over ids < n_valid, zero for ids in [n_valid, n_probs).
  * temperature > 0: temperature, top-k, top-p, min-p, softmax (algorithms.md 2.1); ties by smallest id. */
-typedef struct spec_law_args {
+typedef struct spec_probs_args {
     const float *logits;
     int32_t ld, n_valid;
-    float *law;
-    int32_t ld_law, n_law;
+    float *probs;
+    int32_t ld_probs, n_probs;
     int32_t n_row;
     const int32_t *host_src, *host_dst;   /* [n_row] */
     const spec_sampling *host_sampling;   /* [n_row]; seed is not read */
-} spec_law_args;
+} spec_probs_args;
 
 /* Multi-step speculative sampling at each of n_row nodes (algorithms.md 3.2, 3.4):
- *   R = p[p_row], D = q[q_row] (q_row -1: candidate y is judged by the point mass at y)
+ *   R = p[p_row], D = q[q_row] (q_row -1: candidate y is verified by the point mass at y)
  *   for candidates y_j in order: skip if D[y] == 0; accept if u_j D[y] < R[y];
  *      else R = norm(max(R - D, 0)), and, but with `repeat`, D[y] = 0, D = norm(D)
  *   none accepted: token = draw(R, u_last).
@@ -500,7 +500,7 @@ typedef struct spec_grow_node {
     double value;          /* product of prob along its path; 1 for the root */
     int32_t token, parent; /* parent: its number in the growing tree, -1 for the root */
     int32_t depth, rank;
-    float prob;            /* of its token under its parent's law; 1 for the root */
+    float prob;            /* of its token under its parent's distribution; 1 for the root */
     int32_t fed;           /* its number in the drafter's own tree; -1: not fed */
 } spec_grow_node;
 
@@ -517,24 +517,24 @@ typedef struct spec_grow {
     spec_candidate *candidate; /* [n_slot][cap_frontier][SPEC_MAX_CHILD] */
 } spec_grow;
 
-/* The k first candidates of each of n_row laws, in order:
+/* The k first candidates of each of n_row distributions, in order:
  *   TOP       the k likeliest, ties by smallest id
  *   RACE      k draws without replacement: the k largest race values under the row's key (spec_draw.h), ties by smallest id
- *   REPEAT    k draws with replacement: candidate j is the smallest id with cumulated law > u_j total, u_j the row's
+ *   REPEAT    k draws with replacement: candidate j is the smallest id with cumulated distribution > u_j total, u_j the row's
  *             repeat uniform j
- * Entries of law 0 are never candidates; after the last one token = -1, prob = 0. Whose key, and where to: with `grow`, row
+ * Entries of distribution 0 are never candidates; after the last one token = -1, prob = 0. Whose key, and where to: with `grow`, row
  * i belongs to frontier place host_place[i] of slot host_slot[i], and candidates go to candidate[slot][place][0..k); its key
  * is host_key[i] (of roots, whose trees have yet to begin), or without those that of the node there (a place without a node
- * gets no candidates). Without `grow`: host_key[i]. host_out, if not NULL, receives them too. With `laws` these are made
+ * gets no candidates). Without `grow`: host_key[i]. host_out, if not NULL, receives them too. With `distributions` these are made
  * first, also that of a place without a node: its row i is the draw's. */
-typedef enum spec_draw_how { SPEC_DRAW_TOP = 0, SPEC_DRAW_RACE = 1, SPEC_DRAW_REPEAT = 2 } spec_draw_how;
+typedef enum spec_draw_how { SPEC_DRAW_TOP = 0, SPEC_DRAW_GUMBEL_TOPK = 1, SPEC_DRAW_REPEAT = 2 } spec_draw_how;
 typedef struct spec_draw_args {
-    const float *law;
+    const float *probs;
     int32_t ld, n_vocab;
     int32_t n_row, k; /* 1 <= k <= SPEC_MAX_CHILD */
     spec_draw_how how;
-    const spec_law_args *laws;                 /* or NULL: they stand there; n_row rows, host_dst is host_law_row */
-    const int32_t *host_law_row;               /* [n_row] rows of `law` */
+    const spec_probs_args *distributions;                 /* or NULL: they stand there; n_row rows, host_dst is host_probs_row */
+    const int32_t *host_probs_row;               /* [n_row] rows of `distribution` */
     const spec_grow *grow;                     /* or NULL */
     const int32_t *host_slot, *host_place;     /* [n_row], with grow */
     const uint64_t *host_key;                  /* [n_row]; with grow, or NULL */
@@ -544,7 +544,7 @@ typedef struct spec_draw_args {
 /* Adds children to the frontiers of trees, and makes their next frontiers, by one rule over candidates (f, j): place f
  * of the frontier, rank j < k, node x there.
  *   value(f, j) = value(x) prob(f, j);   slot(f, j) = value(x) (1 - sum over i < j of prob(f, i)): the probability that
- *   the j-th draw after x is reached, if drafts are accepted as often as the draft law says (DySpec).
+ *   the j-th draw after x is reached, if drafts are accepted as often as the draft distribution says (DySpec).
  * A candidate is eligible if it exists, j < take[f] (no take: j < k), and slot(f, j) >= threshold; a place's candidates
  * behind one that is not eligible are not either. Of the eligible ones, in the order (f, j):
  *   n_add > 0: the n_add of largest value (ties: the earlier) are added, else all; in the order (f, j); none beyond
@@ -648,7 +648,7 @@ struct spec_backend_ops {
     spec_status (*scan)(spec_queue *q, const spec_scan_args *a);
 
     spec_status (*argmax)(spec_queue *q, const spec_argmax_args *a);
-    spec_status (*law)(spec_queue *q, const spec_law_args *a);
+    spec_status (*probs)(spec_queue *q, const spec_probs_args *a);
     spec_status (*accept)(spec_queue *q, const spec_accept_args *a);
     spec_status (*logprob)(spec_queue *q, const spec_logprob_args *a);
 

@@ -31,7 +31,7 @@ SPEC_DRAW_HD static inline void spec_philox(uint32_t c[4], uint64_t key)
 }
 
 /* Purposes: the third word of the counter, so that streams under one key do not meet. Verification's are 1 to 3. */
-enum { SPEC_STREAM_ROOT = 16, SPEC_STREAM_CHILD = 17, SPEC_STREAM_RACE = 18, SPEC_STREAM_REPEAT = 19 };
+enum { SPEC_STREAM_ROOT = 16, SPEC_STREAM_CHILD = 17, SPEC_STREAM_GUMBEL = 18, SPEC_STREAM_REPEAT = 19 };
 
 SPEC_DRAW_HD static inline uint64_t spec_stream_(uint64_t key, uint64_t at, uint32_t purpose)
 {
@@ -48,25 +48,25 @@ SPEC_DRAW_HD static inline uint64_t spec_stream_child(uint64_t key, int32_t rank
     return spec_stream_(key, (uint64_t)(uint32_t)rank, SPEC_STREAM_CHILD);
 }
 
-/* Draws without replacement are an exponential race: the entry of law l finishes at E / l, E exponential, and the k
+/* Draws without replacement are an exponential race: the entry of distribution l finishes at E / l, E exponential, and the k
  * first are k draws in order, distributed as if drawn one after the other (2.3). A Philox block serves two entries.
  *
  * E = -log(1 - U), U of 64 bits: a likely winner's E is small, and there U keeps 24 significant bits. words: the two of
  * the entry. */
-SPEC_DRAW_HD static inline void spec_race_words(uint64_t key, uint32_t pair, uint32_t words[4])
+SPEC_DRAW_HD static inline void spec_gumbel_words(uint64_t key, uint32_t pair, uint32_t words[4])
 {
-    words[0] = pair, words[1] = 0, words[2] = SPEC_STREAM_RACE, words[3] = 0;
+    words[0] = pair, words[1] = 0, words[2] = SPEC_STREAM_GUMBEL, words[3] = 0;
     spec_philox(words, key);
 }
-SPEC_DRAW_HD static inline float spec_race_exponential(uint32_t high, uint32_t low)
+SPEC_DRAW_HD static inline float spec_gumbel_exponential(uint32_t high, uint32_t low)
 {
     const float u = ((float)high * 4294967296.0f + (float)low) * 5.42101086242752217e-20f; /* 2^-64, rounded */
     return u >= 1.0f ? 44.3614195558364998f : u > 0.0f ? -log1pf(-u) : 2.71050543121376109e-20f; /* 64 ln 2; 2^-65 */
 }
 /* Entry id's value in the race under `key`: larger is earlier; 0 for entries that cannot be drawn. */
-SPEC_DRAW_HD static inline float spec_race_value(float law, uint32_t high, uint32_t low)
+SPEC_DRAW_HD static inline float spec_gumbel_value(float probs, uint32_t high, uint32_t low)
 {
-    return law > 0.0f ? law / spec_race_exponential(high, low) : 0.0f;
+    return probs > 0.0f ? probs / spec_gumbel_exponential(high, low) : 0.0f;
 }
 
 /* Uniform in [0, 1) of draw j with replacement. */

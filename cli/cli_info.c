@@ -94,7 +94,7 @@ int cli_info(const cli_options *o)
         spec_memory memory = { .struct_size = sizeof memory };
         const spec_session_params params = cli_session_params(o);
         if (spec_model_get_info(context.target, &info, context.n_node) != SPEC_OK ||
-            spec_session_predict(&memory, context.target, context.drafter, &params) != SPEC_OK)
+            spec_session_estimate(&memory, context.target, context.drafter, &params) != SPEC_OK)
             code = cli_failure();
         else if (o->json)
             code = print_json(stdout, &context, &info, &memory);

@@ -132,14 +132,14 @@ static spec_dtype dtype_of(const char *name)
     return SPEC_DTYPE_AUTO;
 }
 
-/* Would the rule keep the law of what this builder makes? Asked of the smallest tree that has a draft: what only larger
+/* Would the rule keep the distribution of what this builder makes? Asked of the smallest tree that has a draft: what only larger
  * trees break is refused by the session. */
 static spec_status check_rule(const spec_builder_info *info, const cli_options *o)
 {
     int32_t token[] = { 0, 0 }, parent[] = { -1, 0 };
     const spec_tree tree = { .n = info->n_node > 1 ? 2 : 1, .cap = 2, .token = token, .parent = parent,
-                             .kind = o->temp > 0 ? info->kind : SPEC_TREE_CHOSEN };
-    return spec_verify_fits(&tree, (spec_verify_rule)o->verify, (float)o->temp);
+                             .kind = o->temp > 0 ? info->kind : SPEC_TREE_DETERMINISTIC };
+    return spec_verify_is_lossless(&tree, (spec_verify_rule)o->verify, (float)o->temp);
 }
 
 static spec_status check_tree(int32_t *n_node, const char *text, const cli_options *o)

@@ -139,7 +139,7 @@ int cli_run(const cli_options *o)
     const spec_session_params session_params = cli_session_params(o);
     code = CLI_FAILURE;
     if (spec_model_get_info(context.target, &report.info, context.n_node) != SPEC_OK ||
-        spec_session_predict(&report.memory, context.target, context.drafter, &session_params) != SPEC_OK) {
+        spec_session_estimate(&report.memory, context.target, context.drafter, &session_params) != SPEC_OK) {
         cli_failure();
         goto end;
     }

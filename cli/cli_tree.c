@@ -14,7 +14,7 @@ typedef struct recorder {
     spec_session *session;
     int32_t seq;
     int32_t *path;          /* [n_node] */
-    float *law;             /* [n_vocab] */
+    float *probs;             /* [n_vocab] */
     char *piece;            /* [piece_cap] text of one token */
     size_t piece_cap;
     spec_text_stream stream;
@@ -38,7 +38,7 @@ static void recorder_free(recorder *r)
     for (int32_t i = 0; i < r->n_step; i++) step_free(&r->steps[i]);
     free(r->steps);
     free(r->path);
-    free(r->law);
+    free(r->probs);
     free(r->piece);
     free(r->prompt);
 }
@@ -76,12 +76,12 @@ static bool step_alloc(cli_tree_step *step, const recorder *r, int32_t n, int32_
     return true;
 }
 
-/* The target's probability of `token` after `node`, whose law has been fetched at a temperature above 0. At
- * temperature 0 the law is all on one token, which says little: then the softmax of the logits. */
+/* The target's probability of `token` after `node`, whose distribution has been fetched at a temperature above 0. At
+ * temperature 0 the distribution is all on one token, which says little: then the softmax of the logits. */
 static spec_status probability(float *p, const recorder *r, int32_t node, int32_t token)
 {
     if (r->options->temp > 0) {
-        *p = r->law[token];
+        *p = r->probs[token];
         return SPEC_OK;
     }
     float logprob = 0;
@@ -98,7 +98,7 @@ static spec_status fill_target(cli_tree_step *step, const recorder *r, int32_t n
     for (int32_t i = node + 1; i < step->n; i++) asked = asked || step->parent[i] == node;
     if (!asked) return SPEC_OK;
     spec_status status = SPEC_OK;
-    if (r->options->temp > 0) status = spec_node_law(r->session, r->seq, node, r->law);
+    if (r->options->temp > 0) status = spec_node_probs(r->session, r->seq, node, r->probs);
     for (int32_t i = node + 1; i < step->n && status == SPEC_OK; i++)
         if (step->parent[i] == node) status = probability(&step->target[i], r, node, step->token[i]);
     if (last && status == SPEC_OK) status = probability(&step->next_target, r, node, step->next);
@@ -119,7 +119,7 @@ static spec_status fill_text(cli_tree_step *step, recorder *r)
     return SPEC_OK;
 }
 
-/* After verify, before commit: the laws are there, and the tree is. */
+/* After verify, before commit: the distributions are there, and the tree is. */
 static spec_status record(recorder *r, const spec_tree *tree, int32_t n_path, int32_t next)
 {
     cli_tree_step *step = &r->steps[r->n_step];
@@ -285,10 +285,10 @@ static spec_status prepare(recorder *r, const cli_context *c)
     if (status != SPEC_OK) return status;
     r->piece_cap = spec_tokenizer_piece_max(r->tokenizer) + 16;
     r->path = malloc((size_t)c->n_node * sizeof *r->path);
-    r->law = malloc((size_t)r->info.n_vocab * sizeof *r->law);
+    r->probs = malloc((size_t)r->info.n_vocab * sizeof *r->probs);
     r->piece = malloc(r->piece_cap);
     r->steps = calloc((size_t)r->options->n_step, sizeof *r->steps);
-    if (r->path == NULL || r->law == NULL || r->piece == NULL || r->steps == NULL) return no_memory(r);
+    if (r->path == NULL || r->probs == NULL || r->piece == NULL || r->steps == NULL) return no_memory(r);
     return cli_session_open(&r->session, c, r->options);
 }
 

@@ -2,9 +2,9 @@
  *
  *     own_tree models/demo-target models/demo-drafter "Once upon a time" [BACKEND]
  *
- * The builder: a node gets another child as long as those before it leave a fifth of the draft law. It looks at earlier
- * siblings only, never at the candidate itself, so the draws stay draws and the text keeps the target's law.
- * The verifier: the laws are fetched from the device and verified on plain arrays, where any rule can be tried. Here it
+ * The builder: a node gets another child as long as those before it leave a fifth of the draft distribution. It looks at earlier
+ * siblings only, never at the candidate itself, so the draws stay draws and the text keeps the target's distribution.
+ * The verifier: the distributions are fetched from the device and verified on plain arrays, where any rule can be tried. Here it
  * is the library's, and must find what spec_verify found.
  */
 #include <spec.h>
@@ -55,7 +55,7 @@ static spec_status look(void *user_data, spec_tree *tree, const spec_candidate *
 
 static const spec_builder_ops own_builder = { .struct_size = sizeof own_builder, .n_node = N_NODE, .n_row = N_ROW,
                                               .n_level = N_LEVEL, .depth = N_LEVEL, .k = N_CHILD,
-                                              .kind = SPEC_TREE_DRAWN, .look = look };
+                                              .kind = SPEC_TREE_SAMPLED, .expand = look };
 
 /* --- the verifier --- */
 
@@ -75,16 +75,16 @@ static spec_status verify(const run *r, const spec_tree *tree, int32_t *path, in
     size_t n_ids;
     spec_status status = spec_sequence_ids(r->session, r->seq, &ids, &n_ids);
     for (int32_t i = 0; i < tree->n && status == SPEC_OK; i++) {
-        status = spec_node_law(r->session, r->seq, i, r->p + (size_t)i * n_vocab);
+        status = spec_node_probs(r->session, r->seq, i, r->p + (size_t)i * n_vocab);
         const int32_t row = tree->q_row[i]; /* -1: a leaf */
         if (status == SPEC_OK && row >= 0)
-            status = spec_draft_law(r->session, r->seq, row, r->q + (size_t)row * n_vocab);
+            status = spec_draft_probs(r->session, r->seq, row, r->q + (size_t)row * n_vocab);
     }
     if (status != SPEC_OK) return status;
     const spec_verify_args args = { .struct_size = sizeof args, .tree = tree, .n_vocab = r->info.n_vocab, .p = r->p,
                                     .q = r->q, .temperature = r->sampling.temperature, .seed = r->sampling.seed,
                                     .position = n_ids }; /* the root is token n_ids - 1 */
-    return spec_verify_laws(&args, path, n_path, token);
+    return spec_verify_distributions(&args, path, n_path, token);
 }
 
 /* --- steps --- */

@@ -1,9 +1,9 @@
 /* model.h - what a network is: weights on a backend, layers as data, and the memory of sequences.
  *
  * Internal. Knows no algorithm, and of the device only the vtable. Three parts:
- *   spec_model   immutable: made from a checkpoint by a family (model_<family>.c, one row in model_table.c)
- *   speci_net    a model put to work for one session: plans, sequence memory, forward passes (model_net.c)
- *   readers      safetensors, config.json (model_checkpoint.h)
+ *   spec_model   immutable: made from a checkpoint by a family (model_<family>.c, one row in family_table.c)
+ *   speci_exec    a model put to work for one session: plans, sequence memory, forward passes (net_executor.c)
+ *   readers      safetensors, config.json (files_checkpoint.h)
  */
 #ifndef SPEC_MODEL_H
 #define SPEC_MODEL_H
@@ -110,7 +110,7 @@ struct spec_model {
     model_norm final_norm;
     model_linear head;
     uint64_t n_parameters, bytes_weights;
-    uint64_t fingerprint;       /* of config.json and the weights: model_fingerprint */
+    uint64_t fingerprint;       /* of config.json and the weights: speci_model_fingerprint */
     struct model_owned *owned;  /* weights and vectors on the device, to free (model_open.c) */
 };
 
@@ -119,9 +119,9 @@ bool speci_model_attends(const spec_model *model);
 
 /* ------------------------------------------------------------- a model at work in a session --- */
 
-typedef struct speci_net speci_net;
+typedef struct speci_exec speci_exec;
 
-typedef struct speci_net_params {
+typedef struct speci_exec_params {
     int32_t n_seq;   /* sequences */
     int32_t n_ctx;   /* positions per sequence, pending token included; bounds the KV pool and prefill passes.
                         0 = no limit (no attention) */
@@ -131,95 +131,95 @@ typedef struct speci_net_params {
     bool joint;      /* accepted paths are fed again in front of the next tree, in place of replay (9.3): n_seq times the
                         longest path more rows; trees are fed whole, in one pass */
     bool best;       /* arg-max will be wanted: the pass finds it where the device can */
-} speci_net_params;
+} speci_exec_params;
 
 /* A tree (or the next part of one) to feed: parents before children, none deeper than SPEC_MAX_DEPTH. tree->n nodes in
  * all, of which the first n_fed were fed before. */
-typedef struct speci_net_input {
+typedef struct speci_exec_input {
     int32_t slot;
     const spec_tree *tree;
     int32_t n_fed;
     int32_t n_grown; /* nodes behind tree->n (which may then be 0) that stand in the feed of the call, on the device:
                         the tree has tree->n + n_grown nodes */
     int32_t depth;   /* with n_grown: at least the depth of the deepest of them */
-} speci_net_input;
+} speci_exec_input;
 
 /* Where the nodes are that grew on the device: node i of slot s at nodes[s * ld + i]. Or, of trees that have grown to a shape
  * that was known before, the tokens: those of all nodes of the inputs but the roots are taken from there. */
-typedef struct speci_net_feed {
+typedef struct speci_exec_feed {
     const spec_step_node *nodes;
     int32_t ld;
     const spec_grow_node *grown; /* node i of slot s at grown[s * ld_grown + i] */
     int32_t ld_grown;
-} speci_net_feed;
+} speci_exec_feed;
 
 /* Where the likeliest token of each row of a pass goes (spec_argmax_args): to the host with the next sync, and to next. */
-typedef struct speci_net_tokens {
+typedef struct speci_exec_tokens {
     int32_t *token;       /* [rows] */
     spec_step_node *next; /* device memory [rows], or NULL */
-} speci_net_tokens;
+} speci_exec_tokens;
 
 /* Takes no device memory yet: the plans tell what a queue must be ready for, their addresses come with attach. */
-spec_status speci_net_open(speci_net **out, const spec_model *model, const speci_net_params *p);
-void speci_net_close(speci_net *net);
+spec_status speci_exec_open(speci_exec **out, const spec_model *model, const speci_exec_params *p);
+void speci_exec_close(speci_exec *net);
 /* The decode and the prefill plan, by phase: plans [2]. */
-void speci_net_plans(const speci_net *net, spec_plan plans[2]);
+void speci_exec_plans(const speci_exec *net, spec_plan plans[2]);
 /* Device bytes that attach takes: added to state, kv and work. */
-void speci_net_memory(const speci_net *net, spec_memory *out);
+void speci_exec_memory(const speci_exec *net, spec_memory *out);
 /* The same for a net that is not to be opened. */
-spec_status speci_net_bytes(const spec_model *model, const speci_net_params *p, spec_memory *out);
+spec_status speci_exec_bytes(const spec_model *model, const speci_exec_params *p, spec_memory *out);
 /* Takes the device memory, asks the backend for every ability, prepares the plans on `queue` (opened for the plans of
  * all nets that share it; it must outlive them). */
-spec_status speci_net_attach(speci_net *net, spec_queue *queue, bool capture);
+spec_status speci_exec_attach(speci_exec *net, spec_queue *queue, bool capture);
 
 /* Sequences. Slots are [0, n_seq). begin: empty, states zero; nothing is enqueued before a pass. */
-void speci_net_begin(speci_net *net, int32_t slot);
-void speci_net_end(speci_net *net, int32_t slot);
-/* Absorbs ids [n] by prefill passes from position 0; `poll` (may be NULL) is asked between passes. On any error the
- * sequence is good for speci_net_end only. */
-spec_status speci_net_prefill(speci_net *net, int32_t slot, const int32_t *ids, size_t n,
+void speci_exec_begin(speci_exec *net, int32_t slot);
+void speci_exec_end(speci_exec *net, int32_t slot);
+/* Applies ids [n] by prefill passes from position 0; `poll` (may be NULL) is asked between passes. On any error the
+ * sequence is good for speci_exec_end only. */
+spec_status speci_exec_prefill(speci_exec *net, int32_t slot, const int32_t *ids, size_t n,
                               bool (*poll)(void *arg), void *poll_arg);
 /* One decode pass. Row of node i >= n_fed of input k: rows of the inputs in order. Consumes pending paths.
  * Everything is checked before the device is touched. feed may be NULL when nothing is grown. tokens: NULL, or arg-max of all
  * rows is wanted too. */
-spec_status speci_net_forward(speci_net *net, const speci_net_input *in, int32_t n_in, const speci_net_feed *feed,
-                              const speci_net_tokens *tokens);
-/* The path of the last tree that the next pass will absorb (joint: whose tokens it feeds again); n_path <= 0 forgets
+spec_status speci_exec_forward(speci_exec *net, const speci_exec_input *in, int32_t n_in, const speci_exec_feed *feed,
+                              const speci_exec_tokens *tokens);
+/* The path of the last tree that the next pass will apply (joint: whose tokens it feeds again); n_path <= 0 forgets
  * it. */
-void speci_net_commit(speci_net *net, int32_t slot, const int32_t *path, int32_t n_path);
-/* The sequence is good for speci_net_end only: what the device did for it is not known. */
-void speci_net_break(speci_net *net, int32_t slot);
-/* Absorbs the pending path now, where the next pass would: fewer than two windows of recent tokens are left unfolded. The
+void speci_exec_commit(speci_exec *net, int32_t slot, const int32_t *path, int32_t n_path);
+/* The sequence is good for speci_exec_end only: what the device did for it is not known. */
+void speci_exec_break(speci_exec *net, int32_t slot);
+/* Applies the pending path now, where the next pass would: fewer than two windows of recent tokens are left unfolded. The
  * bits of what follows are the same. */
-spec_status speci_net_flush(speci_net *net, int32_t slot);
+spec_status speci_exec_flush(speci_exec *net, int32_t slot);
 /* Positions covered by state and KV, a pending path included. */
-int32_t speci_net_n_past(const speci_net *net, int32_t slot);
-/* Of these, the last that the states of windowed scans do not cover yet. */
-int32_t speci_net_n_recent(const speci_net *net, int32_t slot);
+int32_t speci_exec_n_past(const speci_exec *net, int32_t slot);
+/* Of these, the last that the states of chunked scans do not cover yet. */
+int32_t speci_exec_n_recent(const speci_exec *net, int32_t slot);
 
-/* Sequences as a whole (model_net_save.c). Slot `to`, which is empty, becomes a copy of `from`, whose pending path is
- * absorbed first. Its pages are taken before anything else: E_FULL changes nothing. On any error `to` is empty. */
-spec_status speci_net_copy(speci_net *net, int32_t from, int32_t to);
+/* Sequences as a whole (net_save.c). Slot `to`, which is empty, becomes a copy of `from`, whose pending path is
+ * applied first. Its pages are taken before anything else: E_FULL changes nothing. On any error `to` is empty. */
+spec_status speci_exec_copy(speci_exec *net, int32_t from, int32_t to);
 /* Can a sequence of this net that was flushed, or one that a file says was, have n_recent of its n_past positions behind its
  * states? */
-bool speci_net_can_lag(const speci_net *net, int32_t n_past, int32_t n_recent);
+bool speci_exec_can_lag(const speci_exec *net, int32_t n_past, int32_t n_recent);
 /* Bytes of a sequence that covers n_past positions, n_recent of them behind its states. */
-uint64_t speci_net_data_bytes(const speci_net *net, int32_t n_past, int32_t n_recent);
-/* The bytes themselves, after speci_net_flush, as they lie on the device: of each recurrent layer the convolution's window,
- * the state, and of windowed scans x, B and dt of the recent tokens in order; then of each attention layer K and V, page by
+uint64_t speci_exec_data_bytes(const speci_exec *net, int32_t n_past, int32_t n_recent);
+/* The bytes themselves, after speci_exec_flush, as they lie on the device: of each recurrent layer the convolution's window,
+ * the state, and of chunked scans x, B and dt of the recent tokens in order; then of each attention layer K and V, page by
  * page and head by head, the covered positions only.
  * put and get move n bytes in order; what they return ends the work. */
 typedef spec_status (*speci_put_fn)(void *arg, const void *data, size_t n);
 typedef spec_status (*speci_get_fn)(void *arg, void *data, size_t n);
-spec_status speci_net_write(speci_net *net, int32_t slot, speci_put_fn put, void *arg);
-/* Begins the empty slot with what was written. On any error the sequence is good for speci_net_end only. */
-spec_status speci_net_read(speci_net *net, int32_t slot, int32_t n_past, int32_t n_recent, speci_get_fn get, void *arg);
+spec_status speci_exec_write(speci_exec *net, int32_t slot, speci_put_fn put, void *arg);
+/* Begins the empty slot with what was written. On any error the sequence is good for speci_exec_end only. */
+spec_status speci_exec_read(speci_exec *net, int32_t slot, int32_t n_past, int32_t n_recent, speci_get_fn get, void *arg);
 
 /* The row of node 0 (of node n_fed, when some were fed before) of input k of the last pass. */
-int32_t speci_net_first_row(const speci_net *net, int32_t k);
+int32_t speci_exec_first_row(const speci_exec *net, int32_t k);
 /* Logits of the last pass: f32, row r at + r * ld, ld = columns. */
-float *speci_net_logits(const speci_net *net, int32_t *ld);
+float *speci_exec_logits(const speci_exec *net, int32_t *ld);
 /* What arg-max takes of n_row rows of the last pass; the results' places are the caller's. */
-spec_argmax_args speci_net_argmax(const speci_net *net, int32_t first_row, int32_t n_row);
+spec_argmax_args speci_exec_argmax(const speci_exec *net, int32_t first_row, int32_t n_row);
 
 #endif

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "models/model_family.h"
+#include "models/families/family.h"
 
 #define NODE_MAX 4096 /* nodes that a size is told for */
 
@@ -26,7 +26,7 @@ static model_owned *new_owned(spec_model *m, size_t bytes)
     return o;
 }
 
-spec_status model_own_weight(spec_model *m, const spec_weight **out, const spec_weight_desc *desc)
+spec_status speci_model_own_weight(spec_model *m, const spec_weight **out, const spec_weight_desc *desc)
 {
     const spec_backend *be = m->backend;
     model_owned *o = new_owned(m, 0);
@@ -37,7 +37,7 @@ spec_status model_own_weight(spec_model *m, const spec_weight **out, const spec_
     return SPEC_OK;
 }
 
-spec_status model_own_memory(spec_model *m, void **out, size_t bytes)
+spec_status speci_model_own_memory(spec_model *m, void **out, size_t bytes)
 {
     const spec_backend *be = m->backend;
     model_owned *o = new_owned(m, bytes);
@@ -114,7 +114,7 @@ static spec_status main_dtype(spec_dtype *out, const model_checkpoint *c)
 {
     static const spec_dtype types[] = { SPEC_DTYPE_F32, SPEC_DTYPE_BF16, SPEC_DTYPE_F16 };
     size_t n, best = 0;
-    const model_tensor *t = model_checkpoint_tensors(c, &n);
+    const model_tensor *t = speci_checkpoint_tensors(c, &n);
     for (size_t k = 0; k < 3; k++) {
         size_t bytes = 0;
         for (size_t i = 0; i < n; i++)
@@ -123,7 +123,7 @@ static spec_status main_dtype(spec_dtype *out, const model_checkpoint *c)
     }
     if (best) return SPEC_OK;
     return speci_fail(SPEC_E_FORMAT, "%s: no matrix of type F32, BF16 or F16 among %zu tensors",
-                      model_checkpoint_path(c), n);
+                      speci_checkpoint_path(c), n);
 }
 
 /* --- what was not used --- */
@@ -139,7 +139,7 @@ static void report_unused(const spec_model *m, const model_checkpoint *c)
 {
     size_t n, n_unused = 0;
     const char *first = NULL;
-    const model_tensor *t = model_checkpoint_tensors(c, &n);
+    const model_tensor *t = speci_checkpoint_tensors(c, &n);
     for (size_t i = 0; i < n; i++) {
         if (t[i].used || is_known_buffer(t[i].name)) continue;
         if (n_unused++ == 0) first = t[i].name;
@@ -157,7 +157,7 @@ static void report_unused(const spec_model *m, const model_checkpoint *c)
 static spec_status one_id(const spec_model *m, int32_t *out, const json_t *v, const char *file, const char *key)
 {
     if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= m->n_vocab)
-        return speci_fail(SPEC_E_FORMAT, "%s: %s is %s, expected an id below %d", file, key, model_value_of(v).s,
+        return speci_fail(SPEC_E_FORMAT, "%s: %s is %s, expected an id below %d", file, key, speci_value_of(v).s,
                           m->n_vocab);
     *out = (int32_t)json_integer_value(v);
     return SPEC_OK;
@@ -191,9 +191,9 @@ static spec_status find_ids(spec_model *m, const model_config *config)
     model_config generation = { 0 };
     SPEC_TRY(speci_path_join(path, sizeof path, m->path, "generation_config.json"));
     if (speci_file_exists(path)) {
-        SPEC_TRY(model_config_read(&generation, path, m->allocator));
+        SPEC_TRY(speci_config_read(&generation, path, m->allocator));
         const spec_status status = read_ids(m, &generation);
-        model_config_close(&generation);
+        speci_config_close(&generation);
         SPEC_TRY(status);
     }
     return read_ids(m, config);
@@ -220,7 +220,7 @@ static spec_status open_tokenizer(spec_model *m, const char *path)
     if (!path) return SPEC_OK; /* ids work as ever; a path that was asked for gets the reason */
 #endif
     if (!path) {
-        if (!model_has_file(m->path, "tokenizer.json") && !model_has_file(m->path, "tokenizer.model")) return SPEC_OK;
+        if (!speci_has_file(m->path, "tokenizer.json") && !speci_has_file(m->path, "tokenizer.model")) return SPEC_OK;
         path = m->path;
     }
     SPEC_TRY(spec_tokenizer_open(&m->tokenizer, path, m->allocator));
@@ -237,7 +237,7 @@ static spec_status build(spec_model *m, model_builder *b, const model_family *fa
 {
     const spec_backend *be = m->backend;
     size_t n;
-    const model_tensor *t = model_checkpoint_tensors(b->checkpoint, &n);
+    const model_tensor *t = speci_checkpoint_tensors(b->checkpoint, &n);
     for (size_t i = 0; i < n; i++) b->bytes_total += t[i].bytes;
     SPEC_TRY(be->ops->queue_open(be->dev, &b->queue, NULL, 0, 0));
     spec_status status = family->build(b);
@@ -251,18 +251,18 @@ static spec_status load_weights(spec_model *m, model_config *config, const spec_
 {
     model_checkpoint *checkpoint = NULL;
     const model_family *family = NULL;
-    SPEC_TRY(model_family_find(&family, config, m->path));
+    SPEC_TRY(speci_family_find(&family, config, m->path));
     m->family = family->name;
-    SPEC_TRY(model_checkpoint_open(&checkpoint, m->path, m->allocator));
+    SPEC_TRY(speci_checkpoint_open(&checkpoint, m->path, m->allocator));
     model_builder b = { .model = m, .checkpoint = checkpoint, .config = config, .dir = m->path,
                         .progress = p->progress, .progress_user_data = p->progress_user_data };
     m->dtype = p->dtype;
     m->weights = p->weights;
     spec_status status = m->dtype == SPEC_DTYPE_AUTO ? main_dtype(&m->dtype, checkpoint) : SPEC_OK;
-    if (status == SPEC_OK) status = model_fingerprint(&m->fingerprint, config->root, checkpoint, m->weights);
+    if (status == SPEC_OK) status = speci_model_fingerprint(&m->fingerprint, config->root, checkpoint, m->weights);
     if (status == SPEC_OK) status = build(m, &b, family);
     if (status == SPEC_OK) report_unused(m, checkpoint);
-    model_checkpoint_close(checkpoint);
+    speci_checkpoint_close(checkpoint);
     return status;
 }
 
@@ -272,10 +272,10 @@ static spec_status load(spec_model *m, const spec_model_params *p)
     model_config config = { 0 };
     SPEC_TRY(speci_path_join(path, sizeof path, m->path, "config.json"));
     if (!speci_file_exists(path)) return speci_fail(SPEC_E_IO, "%s: missing", path);
-    SPEC_TRY(model_config_read(&config, path, m->allocator));
+    SPEC_TRY(speci_config_read(&config, path, m->allocator));
     spec_status status = load_weights(m, &config, p);
     if (status == SPEC_OK) status = find_ids(m, &config);
-    model_config_close(&config);
+    speci_config_close(&config);
     SPEC_TRY(status);
     SPEC_TRY(open_tokenizer(m, p->tokenizer_path));
     if (p->progress && p->progress(p->progress_user_data, 1.0) != 0)
@@ -358,7 +358,7 @@ spec_status spec_model_get_info(const spec_model *m, spec_model_info *out, int32
     if (n_node < 1 || n_node > NODE_MAX)
         return speci_fail(SPEC_E_INVALID, "n_node is %d, expected 1 to %d", n_node, NODE_MAX);
     spec_memory memory = { .struct_size = sizeof memory };
-    SPEC_TRY(speci_net_bytes(m, &(speci_net_params){ .n_seq = 1, .n_ctx = SPEC_PAGE, .n_node = n_node }, &memory));
+    SPEC_TRY(speci_exec_bytes(m, &(speci_exec_params){ .n_seq = 1, .n_ctx = SPEC_PAGE, .n_node = n_node }, &memory));
     spec_model_info info = { .family = m->family, .path = m->path,
                              .unknown_keys = m->unknown_keys, .dtype = m->dtype, .n_vocab = m->n_vocab,
                              .n_layer = m->n_layer, .n_ctx = m->n_ctx, .bos = m->bos, .n_eos = m->n_eos,

@@ -45,9 +45,9 @@ static void previous_row(spec_step_block *b)
         for (int32_t n = 0; n < seqs(b)[i].n_fed + seqs(b)[i].n_row; n++) nodes(b, &seqs(b)[i])[n].parent = n - 1;
 }
 
-static spec_step_visit *visits(spec_step_block *b, const spec_step_seq *s)
+static spec_traversal_node *visits(spec_step_block *b, const spec_step_seq *s)
 {
-    return (spec_step_visit *)((char *)b + b->off_visit) + s->first_row;
+    return (spec_traversal_node *)((char *)b + b->off_traversal) + s->first_row;
 }
 
 /* Every node goes on from the state of the one before it. */
@@ -57,7 +57,7 @@ static void previous_visit(spec_step_block *b)
     for (int32_t i = 0; i < b->n_seq && b->phase == SPEC_PHASE_DECODE; i++) {
         const spec_step_seq *s = &seqs(b)[i];
         for (int32_t k = 0; k < s->n_row; k++)
-            visits(b, s)[k] = (spec_step_visit){ .node = s->n_fed + k, .save = -1,
+            visits(b, s)[k] = (spec_traversal_node){ .node = s->n_fed + k, .save = -1,
                                                  .load = k == 0 && s->n_fed > 0 ? SPEC_LOAD_PATH : SPEC_LOAD_LIVE };
     }
 }
@@ -66,7 +66,7 @@ static void previous_visit(spec_step_block *b)
 static void late_save(spec_step_block *b)
 {
     for (int32_t i = 0; i < b->n_seq && b->phase == SPEC_PHASE_DECODE; i++) {
-        spec_step_visit *v = visits(b, &seqs(b)[i]);
+        spec_traversal_node *v = visits(b, &seqs(b)[i]);
         for (int32_t k = 0; k + 1 < seqs(b)[i].n_row; k++)
             if (v[k].save >= 0 && v[k + 1].save < 0) {
                 v[k + 1].save = v[k].save;
@@ -79,7 +79,7 @@ static void late_save(spec_step_block *b)
 static void other_load(spec_step_block *b)
 {
     for (int32_t i = 0; i < b->n_seq && b->phase == SPEC_PHASE_DECODE; i++) {
-        spec_step_visit *v = visits(b, &seqs(b)[i]);
+        spec_traversal_node *v = visits(b, &seqs(b)[i]);
         for (int32_t k = 0; k < seqs(b)[i].n_row; k++)
             if (v[k].load >= 0) v[k].load = v[k].load > 0 ? v[k].load - 1 : SPEC_LOAD_LIVE;
     }
@@ -169,7 +169,7 @@ static spec_status bind_other_tree(spec_queue *q, const spec_step_block *block)
     for (int32_t i = 0; status == SPEC_OK && i < block->n_seq && block->phase == SPEC_PHASE_DECODE; i++) {
         spec_step_block *b = q->step;
         const spec_step_seq *s = &seqs(b)[i];
-        speci_step_visits(nodes(b, s), s->n_fed, s->n_given, s->n_row, visits(b, s));
+        speci_traversal_schedule(nodes(b, s), s->n_fed, s->n_given, s->n_row, visits(b, s));
     }
     return status;
 }
@@ -282,7 +282,7 @@ static spec_status linear_row_count(spec_queue *q, const spec_linear_args *a)
     return SPEC_OK;
 }
 
-/* ------------------------------------------------------------------------- drafting, judging --- */
+/* ------------------------------------------------------------------------- drafting, verifying --- */
 
 static void swap_candidates(spec_candidate *c)
 {

@@ -20,14 +20,14 @@ typedef enum fault_kind {
     FAULT_KV_SLOT,        /* compaction leaves out the last slot of the path */
     FAULT_KV_POSITION,    /* K is rotated by a node's number instead of its depth */
     FAULT_WINDOW,         /* the convolution takes its double buffers for single ones */
-    FAULT_PADDED_ROW,     /* prefill absorbs one padded row */
+    FAULT_PADDED_ROW,     /* prefill applies one padded row */
     FAULT_PARENT_VISITS,  /* as FAULT_PARENT, and the scan visits the wrong tree too */
     FAULT_SCAN_LOADED,    /* recurrent: the scan goes on from another saved state, or from the live one */
     FAULT_RECENT,         /* windowed: the oldest of the recent tokens is forgotten */
     FAULT_RECENT_PLACE,   /* windowed: when their positions end at an odd one, they lie one place late in the rings */
     FAULT_FOLD,           /* windowed: a state with windows folded in is not stored */
     FAULT_ROW_COUNT,      /* products depend on the number of rows: opening must fail */
-    FAULT_SIBLINGS,       /* accept judges the first two candidates in the wrong order */
+    FAULT_SIBLINGS,       /* accept verifies the first two candidates in the wrong order */
     FAULT_GROWN_TOKEN,    /* the last node that expand adds has another token */
     FAULT_GROWN_PARENT,   /* the same node has another parent */
     FAULT_GROWN_FEED,     /* the drafter is fed another token than the tree's */
@@ -35,7 +35,7 @@ typedef enum fault_kind {
     FAULT_N
 } fault_kind;
 
-/* Faults of a pass over a tree are those before FAULT_ROW_COUNT; of drafting and judging, those behind it. */
+/* Faults of a pass over a tree are those before FAULT_ROW_COUNT; of drafting and verifying, those behind it. */
 const char *fault_name(fault_kind kind);
 void fault_backend_ops(spec_backend_ops *out, fault_kind kind);
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "models/model_family.h"
+#include "models/families/family.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -22,7 +22,7 @@ static spec_model *new_model(void)
 static spec_status build(model_config *config, model_checkpoint *checkpoint)
 {
     const model_family *family = NULL;
-    SPEC_TRY(model_family_find(&family, config, "/nonexistent"));
+    SPEC_TRY(speci_family_find(&family, config, "/nonexistent"));
     spec_model *m = new_model();
     model_builder b = { .model = m, .checkpoint = checkpoint, .config = config, .dir = "/nonexistent" };
     if (backend->ops->queue_open(backend->dev, &b.queue, NULL, 0, 0) != SPEC_OK) abort();
@@ -47,10 +47,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const size_t n_text = zero ? (size_t)(zero - data) : size;
     const uint8_t *file = zero ? zero + 1 : no_tensors;
     const size_t n_file = zero ? size - n_text - 1 : sizeof no_tensors - 1;
-    if (model_config_parse(&config, (const char *)data, n_text, "config.json") == SPEC_OK &&
-        model_checkpoint_open_memory(&checkpoint, file, n_file, "fuzz.safetensors", &speci_malloc) == SPEC_OK)
+    if (speci_config_parse(&config, (const char *)data, n_text, "config.json") == SPEC_OK &&
+        speci_checkpoint_open_memory(&checkpoint, file, n_file, "fuzz.safetensors", &speci_malloc) == SPEC_OK)
         (void)build(&config, checkpoint);
-    model_checkpoint_close(checkpoint);
-    model_config_close(&config);
+    speci_checkpoint_close(checkpoint);
+    speci_config_close(&config);
     return 0;
 }

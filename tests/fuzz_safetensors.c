@@ -1,7 +1,7 @@
 /* fuzz_safetensors.c - any bytes as a safetensors file: an error or tensors within the file, nothing else. */
 #include <stdlib.h>
 
-#include "models/model_checkpoint.h"
+#include "models/files/files_checkpoint.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -10,11 +10,11 @@ static void touch(const model_checkpoint *c, size_t size)
 {
     size_t n, total = 0;
     unsigned sum = 0;
-    const model_tensor *t = model_checkpoint_tensors(c, &n);
+    const model_tensor *t = speci_checkpoint_tensors(c, &n);
     for (size_t i = 0; i < n; i++) {
         for (size_t k = 0; k < t[i].bytes; k++) sum += t[i].data[k];
         total += t[i].bytes;
-        if (model_checkpoint_find(c, t[i].name) != &t[i]) abort();
+        if (speci_checkpoint_find(c, t[i].name) != &t[i]) abort();
     }
     if (total > size || (sum && !total)) abort();
 }
@@ -22,9 +22,9 @@ static void touch(const model_checkpoint *c, size_t size)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     model_checkpoint *c = NULL;
-    const spec_status status = model_checkpoint_open_memory(&c, data, size, "fuzz.safetensors", &speci_malloc);
+    const spec_status status = speci_checkpoint_open_memory(&c, data, size, "fuzz.safetensors", &speci_malloc);
     if ((c != NULL) != (status == SPEC_OK)) abort();
     if (c) touch(c, size);
-    model_checkpoint_close(c);
+    speci_checkpoint_close(c);
     return 0;
 }

@@ -111,7 +111,7 @@ static void restore(spec_session *s, bytes *file, int checked)
     require(status == SPEC_OK || spec_last_error()[0] != 0, "a failure without a message");
     require(status != SPEC_OK || same || !checked, "a changed file was taken");
     if (status != SPEC_OK) return;
-    for (int i = 0; i < 2; i++) (void)spec_step(s, &seq, 1, &r); /* laws may be without a number: an error */
+    for (int i = 0; i < 2; i++) (void)spec_step(s, &seq, 1, &r); /* distributions may be without a number: an error */
     require(spec_sequence_remove(s, seq) == SPEC_OK, "remove");
 }
 

@@ -8,7 +8,7 @@ enum {
     M2_HEADS = 4, M2_DIM = 8, M2_STATE = 16, M2_GROUPS = 2, M2_INNER = M2_HEADS * M2_DIM,
     M2_CONV = M2_INNER + 2 * M2_GROUPS * M2_STATE, M2_IN = M2_CONV + M2_HEADS + M2_INNER,
     M1_INNER = 40, M1_STATE = 8, M1_IN = 2 * M1_INNER, M1_X = M1_INNER + 2 * M1_STATE, WIDTH = 4,
-    RING = 2 * SPEC_WINDOW + MINI_NODES
+    RING = 2 * SPEC_CHUNK + MINI_NODES
 };
 
 /* ------------------------------------------------------------------------------------- network --- */
@@ -112,8 +112,8 @@ static void add_conv(mini_model *m, spec_view u, int32_t channels, spec_view *y,
 
 static void add_rings(mini_model *m, spec_scan_args *a)
 {
-    a->window = SPEC_WINDOW;
-    a->n_ring = RING;
+    a->window = SPEC_CHUNK;
+    a->n_recent_max = RING;
     a->recent_x = memory(m, TEST_SEQS * RING * M2_INNER, m->dtype);
     a->recent_b = memory(m, TEST_SEQS * RING * M2_GROUPS * M2_STATE, m->dtype);
     a->recent_dt = memory(m, TEST_SEQS * RING * M2_HEADS, SPEC_DTYPE_F32);
@@ -256,7 +256,7 @@ static int32_t prefill(mini_model *m, reader *r, int32_t n)
 /* What the library calls a commit: the pending path of the next step. Of the one before, whole windows were folded. */
 static void commit(reader *r, int32_t n_path)
 {
-    r->n_recent = spec_window_left(r->n_recent + r->n_replay);
+    r->n_recent = spec_chunk_left(r->n_recent + r->n_replay);
     r->n_replay = n_path;
     memcpy(r->path, r->on_text, (size_t)n_path * sizeof *r->path);
     r->n_past += n_path;
@@ -336,7 +336,7 @@ static int32_t step_all(mini_model *m, reader *readers, float *const *want, test
             int32_t count = s[i].n_node - s[i].n_fed;
             differ += differing(who[i], logits + row * MINI_VOCAB, s[i].n_fed, count, want[who[i] - readers], compared);
             row += count;
-            s[i].n_recent = spec_window_left(s[i].n_recent + s[i].n_replay);
+            s[i].n_recent = spec_chunk_left(s[i].n_recent + s[i].n_replay);
             s[i].n_replay = 0;
             s[i].n_fed = cut[i];
             s[i].n_node = who[i]->n_node;

@@ -140,36 +140,36 @@ static int32_t next_rank(const double *v, int32_t n, int32_t last)
     return best;
 }
 
-void ref_law(double *law, const double *logits, int32_t n, const spec_sampling *s)
+void ref_probs(double *probs, const double *logits, int32_t n, const spec_sampling *s)
 {
     double *e = calloc((size_t)n, sizeof *e), mass = 0.0, kept = 0.0, total = 0.0;
     int32_t count = s->top_k > 0 && s->top_k < n ? s->top_k : n, top = next_rank(logits, n, -1), id = -1;
     for (int32_t i = 0; i < n; i++) e[i] = exp((logits[i] - logits[top]) / (double)s->temperature);
     for (int32_t r = 0; r < count; r++) mass += e[id = next_rank(logits, n, id)];
-    memset(law, 0, (size_t)n * sizeof *law);
+    memset(probs, 0, (size_t)n * sizeof *probs);
     id = -1;
     for (int32_t r = 0; r < count; r++) {
-        law[id = next_rank(logits, n, id)] = 1.0;
+        probs[id = next_rank(logits, n, id)] = 1.0;
         kept += e[id];
         if (s->top_p > 0.0f && s->top_p < 1.0f && kept >= (double)s->top_p * mass) break;
     }
     for (int32_t i = 0; i < n; i++) {
-        law[i] = law[i] > 0.0 && !(e[i] < (double)s->min_p) ? e[i] : 0.0;
-        total += law[i];
+        probs[i] = probs[i] > 0.0 && !(e[i] < (double)s->min_p) ? e[i] : 0.0;
+        total += probs[i];
     }
-    for (int32_t i = 0; i < n; i++) law[i] /= total;
+    for (int32_t i = 0; i < n; i++) probs[i] /= total;
     free(e);
 }
 
-int32_t ref_draw(const double *law, int32_t n, double u)
+int32_t ref_draw(const double *probs, int32_t n, double u)
 {
     double total = 0.0, sum = 0.0;
     int32_t last = -1;
-    for (int32_t i = 0; i < n; i++) total += law[i];
+    for (int32_t i = 0; i < n; i++) total += probs[i];
     for (int32_t i = 0; i < n; i++) {
-        sum += law[i];
-        if (law[i] > 0.0) last = i;
-        if (law[i] > 0.0 && sum > u * total) return i;
+        sum += probs[i];
+        if (probs[i] > 0.0) last = i;
+        if (probs[i] > 0.0 && sum > u * total) return i;
     }
     return last;
 }

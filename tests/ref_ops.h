@@ -34,10 +34,10 @@ double ref_dt(double x, double lo, double hi);
  * a: one value, or [n_state] with per_state. */
 void ref_scan(double *s, double *y, const double *x, int32_t dim, int32_t n_state, double dt, const double *a,
               int32_t per_state, const double *b, const double *c, double d);
-/* law [n] of logits [n] (algorithms.md 2.1) */
-void ref_law(double *law, const double *logits, int32_t n, const spec_sampling *s);
-/* Smallest i with law[i] > 0 and cumulated law > u total. */
-int32_t ref_draw(const double *law, int32_t n, double u);
+/* distribution [n] of logits [n] (algorithms.md 2.1) */
+void ref_probs(double *probs, const double *logits, int32_t n, const spec_sampling *s);
+/* Smallest i with distribution[i] > 0 and cumulated distribution > u total. */
+int32_t ref_draw(const double *probs, int32_t n, double u);
 /* Multi-step speculative sampling without replacement (algorithms.md 3.2). q NULL: point masses (3.4). Returns the accepted
  * candidate or -1 with *token drawn. p and q are overwritten. */
 int32_t ref_accept(int32_t *token, double *p, double *q, int32_t n, const int32_t *candidates, int32_t n_candidate,

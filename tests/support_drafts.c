@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "algorithms/algo.h"
+#include "algorithms/engine/engine.h"
 
 enum { N_SEQ = 3, MAX_NODE = 256, MAX_PATH = SPEC_MAX_DEPTH + 1 };
 
@@ -27,13 +27,13 @@ typedef struct asking {
     int32_t seq;
 } asking;
 
-static spec_status plain_laws(void *user_data, const spec_tree *tree, const int32_t *nodes, int32_t n, float *laws,
+static spec_status plain_distributions(void *user_data, const spec_tree *tree, const int32_t *nodes, int32_t n, float *distributions,
                               int32_t n_vocab)
 {
     const asking *a = user_data;
     spec_session *s = a->d->plain;
     OK(spec_score(s, &a->seq, 1, &tree));
-    for (int32_t i = 0; i < n; i++) OK(spec_node_law(s, a->seq, nodes[i], laws + (size_t)i * (size_t)n_vocab));
+    for (int32_t i = 0; i < n; i++) OK(spec_node_probs(s, a->seq, nodes[i], distributions + (size_t)i * (size_t)n_vocab));
     return SPEC_OK;
 }
 
@@ -51,7 +51,7 @@ static void build_plainly(drafting *d, int32_t k)
     asking a = { d, d->plain_seq[k] };
     const int32_t room = room_of(d, k);
     const spec_build_args args = { .struct_size = sizeof args, .token = q->ids[q->n_ids - 1], .n_vocab = d->n_vocab,
-                                   .laws = plain_laws, .user_data = &a, .draw = q->sampling.temperature > 0,
+                                   .distributions = plain_distributions, .user_data = &a, .draw = q->sampling.temperature > 0,
                                    .seed = q->sampling.seed, .step = q->n_step, .depth_max = room };
     d->tree.n = 0;
     if (room > 0) OK(spec_builder_build(d->builder, &args, &d->tree));
@@ -68,7 +68,7 @@ static bool same_tree(const spec_tree *a, const spec_tree *b)
 
 /* ------------------------------------------------------------------------------------- walks --- */
 
-/* The walk over the laws that the session tells, by the same rule. */
+/* The walk over the distributions that the session tells, by the same rule. */
 static void walk_plainly(drafting *d, int32_t k, const spec_tree *t, int32_t *path, int32_t *n_path, int32_t *token)
 {
     spec_session *s = d->s;
@@ -77,15 +77,15 @@ static void walk_plainly(drafting *d, int32_t k, const spec_tree *t, int32_t *pa
     spec_tree by_node = *t;
     int32_t q_row[MAX_NODE];
     for (int32_t i = 0; i < t->n; i++) {
-        OK(spec_node_law(s, d->seq[k], i, d->p + (size_t)i * row));
+        OK(spec_node_probs(s, d->seq[k], i, d->p + (size_t)i * row));
         q_row[i] = t->q_row[i] >= 0 ? i : -1;
-        if (t->q_row[i] >= 0) OK(spec_draft_law(s, d->seq[k], t->q_row[i], d->q + (size_t)i * row));
+        if (t->q_row[i] >= 0) OK(spec_draft_probs(s, d->seq[k], t->q_row[i], d->q + (size_t)i * row));
     }
     by_node.q_row = q_row;
     const spec_verify_args args = { .struct_size = sizeof args, .tree = &by_node, .n_vocab = d->n_vocab, .p = d->p,
                                     .q = d->q, .rule = d->run->verify, .temperature = q->sampling.temperature,
                                     .seed = q->sampling.seed, .position = (uint64_t)q->n_ids };
-    OK(spec_verify_laws(&args, path, n_path, token));
+    OK(spec_verify_distributions(&args, path, n_path, token));
 }
 
 static void advance(drafting *d, int32_t k, const spec_tree *t, const int32_t *path, int32_t n_path, int32_t token)
@@ -94,7 +94,7 @@ static void advance(drafting *d, int32_t k, const spec_tree *t, const int32_t *p
     for (int32_t i = 0; i < n_path; i++) ids[i] = t->token[path[i]], parent[i] = i - 1, chain[i] = i;
     for (int32_t i = 1; i < n_path; i++) ranks[n++] = t->rank[path[i]];
     if (speci_tree_children(t, path[n_path - 1], children) > 0) ranks[n++] = -1;
-    spec_builder_learn(d->builder, t->n, ranks, n);
+    spec_builder_observe(d->builder, t->n, ranks, n);
     const spec_tree accepted = { .n = n_path, .cap = n_path, .token = ids, .parent = parent }, *trees = &accepted;
     OK(spec_score(d->plain, &d->plain_seq[k], 1, &trees));
     OK(spec_commit(d->plain, d->plain_seq[k], chain, n_path, token));
@@ -155,11 +155,11 @@ static void add_sequences(drafting *d)
         for (size_t i = 0; i < n; i++) ids[i] = (int32_t)(3 * i + (size_t)k + 1) % d->n_vocab;
         sampling.seed += (uint64_t)k;
         /* Trees that are not drawn are ranked by the plain softmax. */
-        if (sampling.temperature == 0 || d->info.kind == SPEC_TREE_CHOSEN) plain = (spec_sampling){ .temperature = 1 };
+        if (sampling.temperature == 0 || d->info.kind == SPEC_TREE_DETERMINISTIC) plain = (spec_sampling){ .temperature = 1 };
         OK(spec_sequence_add(d->s, &d->seq[k], ids, n, &sampling));
         OK(spec_sequence_add(d->plain, &d->plain_seq[k], ids, n, &plain));
         d->s->seqs[d->seq[k]].n_limit = d->run->n_token; /* as spec_generate does */
-        d->s->seqs[d->seq[k]].ignore_eos = true; /* which spec_verify_laws does not know of */
+        d->s->seqs[d->seq[k]].ignore_eos = true; /* which spec_verify_distributions does not know of */
     }
 }
 

@@ -1,4 +1,4 @@
-/* support_drafts.h - are trees that a session drafts and judges those of the library's functions on plain arrays? */
+/* support_drafts.h - are trees that a session drafts and verifies those of the library's functions on plain arrays? */
 #ifndef SUPPORT_DRAFTS_H
 #define SUPPORT_DRAFTS_H
 
@@ -6,7 +6,7 @@
 
 typedef struct drafts_run {
     spec_model *target, *drafter; /* of the session */
-    spec_model *plain;            /* the drafter again, perhaps on another backend: laws of the plain trees */
+    spec_model *plain;            /* the drafter again, perhaps on another backend: distributions of the plain trees */
     const char *tree;
     spec_sampling sampling;
     spec_verify_rule verify;
@@ -15,13 +15,13 @@ typedef struct drafts_run {
 } drafts_run;
 
 typedef struct drafts_counts {
-    int64_t n_tree, n_drafted, n_walk; /* trees; their nodes; trees that were walked by laws */
+    int64_t n_tree, n_drafted, n_walk; /* trees; their nodes; trees that were walked by distributions */
     int64_t n_tree_differ, n_walk_differ;
     int64_t n_small; /* trees that were clipped by the end of the text */
 } drafts_counts;
 
-/* Each tree drafted against spec_builder_build with laws from plain passes of the drafter over the tree so far; each
- * walk of spec_verify against spec_verify_laws over the laws that the session tells. Ends at the first step whose
+/* Each tree drafted against spec_builder_build with distributions from plain passes of the drafter over the tree so far; each
+ * walk of spec_verify against spec_verify_distributions over the distributions that the session tells. Ends at the first step whose
  * trees differ. counts is added to. */
 void support_drafts(drafts_counts *counts, const drafts_run *run);
 

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "algorithms/algo.h"
+#include "algorithms/engine/engine.h"
 
 enum { MAX_AT_ONCE = 32 };
 

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "core/core_json.h"
-#include "models/model_checkpoint.h"
+#include "models/files/files_checkpoint.h"
 #include "spec.h"
 
 /* The device under test: SPEC_TEST_BACKEND, "cpu" without. When it cannot be opened the program says

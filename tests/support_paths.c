@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "algorithms/algo.h"
+#include "algorithms/engine/engine.h"
 
 enum { MAX_NODE = 256, MAX_SEQ = 8, MAX_PROMPT = 70, N_LEAF = 3, N_CTX = 240 };
 
@@ -15,9 +15,9 @@ static const struct {
     const char *name;
     spec_scan_form scan;
 } models[] = {
-    { "llama3", SPEC_SCAN_WINDOW }, { "mistral", SPEC_SCAN_WINDOW },        { "gpt_neox", SPEC_SCAN_WINDOW },
-    { "qwen3", SPEC_SCAN_WINDOW },  { "mamba", SPEC_SCAN_WINDOW },          { "mamba2", SPEC_SCAN_WINDOW },
-    { "bamba", SPEC_SCAN_WINDOW },  { "mambainllama", SPEC_SCAN_WINDOW },   { "mamba2-ssd-cfg", SPEC_SCAN_WINDOW },
+    { "llama3", SPEC_SCAN_CHUNKED }, { "mistral", SPEC_SCAN_CHUNKED },        { "gpt_neox", SPEC_SCAN_CHUNKED },
+    { "qwen3", SPEC_SCAN_CHUNKED },  { "mamba", SPEC_SCAN_CHUNKED },          { "mamba2", SPEC_SCAN_CHUNKED },
+    { "bamba", SPEC_SCAN_CHUNKED },  { "mambainllama", SPEC_SCAN_CHUNKED },   { "mamba2-ssd-cfg", SPEC_SCAN_CHUNKED },
     { "bamba", SPEC_SCAN_RECURRENT }, { "mamba2", SPEC_SCAN_RECURRENT },
 };
 
@@ -172,7 +172,7 @@ static int32_t draw_child(paths *p, const world *w, const drawn *t, int32_t pare
     int32_t best = -1, n = 0;
     for (int32_t c = w->child[t->at[parent]]; c >= 0; c = w->sibling[c]) {
         bool used = false;
-        for (int32_t i = parent + 1; i < t->tree.n && t->tree.kind != SPEC_TREE_DRAWN_REPEAT && !used; i++)
+        for (int32_t i = parent + 1; i < t->tree.n && t->tree.kind != SPEC_TREE_SAMPLED_IID && !used; i++)
             used = t->parent[i] == parent && t->at[i] == c;
         if (used) continue;
         n++;
@@ -194,7 +194,7 @@ static void draw_tree(paths *p, const world *w, int32_t at, int32_t most, drawn 
     const int32_t drawn_size = draw_size(p), n = drawn_size < most ? drawn_size : most;
     const shape how = (shape)below(p, SHAPE_N);
     t->tree = (spec_tree){ .n = 1, .cap = MAX_NODE, .token = t->token, .parent = t->parent,
-                           .kind = below(p, 4) ? SPEC_TREE_CHOSEN : SPEC_TREE_DRAWN_REPEAT };
+                           .kind = below(p, 4) ? SPEC_TREE_DETERMINISTIC : SPEC_TREE_SAMPLED_IID };
     t->token[0] = w->token[at], t->parent[0] = -1, t->at[0] = at, t->depth[0] = 0;
     for (int32_t miss = 0; t->tree.n < n && miss < 200;) {
         const int32_t i = t->tree.n, parent = miss < 3 ? draw_parent(p, how, i) : below(p, i);
@@ -241,7 +241,7 @@ static void score_parts(paths *p, spec_session *s, reader *const *who, int32_t n
 {
     int32_t fed[MAX_SEQ] = { 0 };
     for (int32_t pass = 0; pass < 3; pass++) {
-        speci_net_input in[MAX_SEQ];
+        speci_exec_input in[MAX_SEQ];
         reader *in_pass[MAX_SEQ];
         int32_t end[MAX_SEQ], m = 0, ld;
         for (int32_t i = 0; i < n; i++) {
@@ -249,15 +249,15 @@ static void score_parts(paths *p, spec_session *s, reader *const *who, int32_t n
             const int32_t left = t->tree.n - fed[i];
             if (left == 0) continue;
             end[m] = pass == 2 ? t->tree.n : fed[i] + 1 + below(p, left);
-            in[m] = (speci_net_input){ .slot = who[i]->seq, .tree = &t->tree, .n_fed = fed[i] };
+            in[m] = (speci_exec_input){ .slot = who[i]->seq, .tree = &t->tree, .n_fed = fed[i] };
             in_pass[m++] = who[i];
             fed[i] = end[m - 1];
         }
         spec_tree part[MAX_SEQ];
         for (int32_t i = 0; i < m; i++) part[i] = *in[i].tree, part[i].n = end[i], in[i].tree = &part[i];
         if (m == 0) break;
-        OK(speci_net_forward(s->net, in, m, NULL, NULL));
-        const float *logits = speci_net_logits(s->net, &ld);
+        OK(speci_exec_forward(s->net, in, m, NULL, NULL));
+        const float *logits = speci_exec_logits(s->net, &ld);
         for (int32_t i = 0, row = 0; i < m; i++)
             for (int32_t node = in[i].n_fed; node < end[i]; node++, row++) {
                 OK(s->ops->download(s->queue, p->row, logits + (size_t)row * (size_t)ld, (size_t)ld * sizeof *p->row));
@@ -285,7 +285,7 @@ static bool advance(paths *p, spec_session *s, reader *r, bool parts)
         algo_seq *q = &s->seqs[r->seq];
         for (int32_t i = 1; i < n; i++) q->ids[q->n_ids++] = t->token[path[i]];
         q->ids[q->n_ids++] = r->w->token[next];
-        speci_net_commit(s->net, r->seq, path, n);
+        speci_exec_commit(s->net, r->seq, path, n);
     } else {
         OK(spec_commit(s, r->seq, path, n, r->w->token[next]));
     }

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "algorithms/algo.h"
+#include "algorithms/engine/engine.h"
 #include "tests/support_decode.h"
 
 enum { N_SEQ = 2, N_NODE = 16, N_CTX = 4096, MAX_ACCEPT = 4 };
@@ -16,9 +16,9 @@ static const struct {
     spec_dtype dtype;
     spec_scan_form scan;
 } models[] = {
-    { "llama3", SPEC_DTYPE_BF16, SPEC_SCAN_WINDOW }, { "mistral", SPEC_DTYPE_F32, SPEC_SCAN_WINDOW },
-    { "mamba", SPEC_DTYPE_F32, SPEC_SCAN_WINDOW },   { "mamba2", SPEC_DTYPE_BF16, SPEC_SCAN_WINDOW },
-    { "mambainllama", SPEC_DTYPE_BF16, SPEC_SCAN_WINDOW }, { "bamba", SPEC_DTYPE_F32, SPEC_SCAN_WINDOW },
+    { "llama3", SPEC_DTYPE_BF16, SPEC_SCAN_CHUNKED }, { "mistral", SPEC_DTYPE_F32, SPEC_SCAN_CHUNKED },
+    { "mamba", SPEC_DTYPE_F32, SPEC_SCAN_CHUNKED },   { "mamba2", SPEC_DTYPE_BF16, SPEC_SCAN_CHUNKED },
+    { "mambainllama", SPEC_DTYPE_BF16, SPEC_SCAN_CHUNKED }, { "bamba", SPEC_DTYPE_F32, SPEC_SCAN_CHUNKED },
     { "mamba2", SPEC_DTYPE_F32, SPEC_SCAN_RECURRENT },
 };
 static spec_backend *backend;

@@ -114,7 +114,7 @@ typedef struct test_seq {
     const int32_t *token; /* [n_node], NULL = 0 */
     int32_t n_given;      /* nodes whose place in the tree visits may use; 0 = all */
     int32_t n_advance;
-    int32_t n_recent;     /* windowed scans */
+    int32_t n_recent;     /* chunked scans */
 } test_seq;
 
 /* The block of a step; free(). n_run: rows that token-wise operations run over, 0 = as many as are valid.

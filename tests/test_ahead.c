@@ -382,7 +382,7 @@ static int stops_second(void *user)
     return *n > 0 && --*n == 0;
 }
 
-/* Trees of a known shape are scored before they are read; where a law has fewer candidates than the shape has places, once
+/* Trees of a known shape are scored before they are read; where a distribution has fewer candidates than the shape has places, once
  * more. Stopped or failed between draft and verdict, nothing of it stays. */
 static void unseen_trees(void **state)
 {

@@ -144,7 +144,7 @@ static spec_status predict(run *r)
 {
     const spec_session_params p = session_params();
     spec_memory m = { .struct_size = sizeof m };
-    return spec_session_predict(&m, r->target, r->dr, &p);
+    return spec_session_estimate(&m, r->target, r->dr, &p);
 }
 
 static spec_status open_session(run *r)
@@ -169,7 +169,7 @@ static const struct {
 } calls[] = {
     { "spec_backend_open", open_backend },      { "spec_model_open, target", open_target },
     { "spec_model_open, drafter", open_small }, { "spec_drafter_from_model", open_drafter },
-    { "spec_session_predict", predict },        { "spec_session_open", open_session },
+    { "spec_session_estimate", predict },        { "spec_session_open", open_session },
     { "spec_generate", generate },
 };
 

@@ -1,4 +1,4 @@
-/* test_builders.c - builders on plain arrays, with laws that are a function of the path: shapes, draws keyed by slot,
+/* test_builders.c - builders on plain arrays, with distributions that are a function of the path: shapes, draws keyed by slot,
  * and each method against brute force or against the method written down plainly. */
 #include "test.h"
 
@@ -6,26 +6,26 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "algorithms/algo_build.h"
+#include "algorithms/build/build.h"
 
-enum { MOST_VOCAB = 96, MOST_NODES = ALGO_MAX_NODE };
+enum { MOST_VOCAB = 96, MOST_NODES = SPECI_MAX_NODE };
 
-/* ----------------------------------------------------------------------------------------- laws --- */
+/* ----------------------------------------------------------------------------------------- distributions --- */
 
-typedef enum fault { NO_FAULT, NAN_LAW, NEGATIVE, INFINITE, LONG, SHORT, REFUSED } fault;
+typedef enum fault { NO_FAULT, NAN_PROBS, NEGATIVE, INFINITE, LONG, SHORT, REFUSED } fault;
 
-/* A drafter whose law after a path is a function of the path's tokens. */
+/* A drafter whose distribution after a path is a function of the path's tokens. */
 typedef struct drafter {
     uint64_t seed;
-    double sharp;      /* laws ~ uniform^sharp */
-    double gone, sure; /* shares of tokens without probability, of laws with a single token */
+    double sharp;      /* distributions ~ uniform^sharp */
+    double gone, sure; /* shares of tokens without probability, of distributions with a single token */
     int32_t depth_max; /* nodes there must not be asked for; 0 = any */
     int32_t n_call, n_asked;
     fault fault;
     int32_t fault_call; /* in which call, at its last node */
 } drafter;
 
-static void law_after(const drafter *d, const int32_t *path, int32_t n, float *law, int32_t n_vocab)
+static void probs_after(const drafter *d, const int32_t *path, int32_t n, float *probs, int32_t n_vocab)
 {
     test_random r = { d->seed };
     for (int32_t i = 0; i < n; i++) {
@@ -37,10 +37,10 @@ static void law_after(const drafter *d, const int32_t *path, int32_t n, float *l
     double sum = 0.0;
     for (int32_t i = 0; i < n_vocab; i++) {
         const double x = pow(test_uniform(&r), d->sharp), u = test_uniform(&r);
-        law[i] = i == always ? (float)fmax(0.1, x) : sure || u < d->gone ? 0.0f : (float)x;
-        sum += (double)law[i];
+        probs[i] = i == always ? (float)fmax(0.1, x) : sure || u < d->gone ? 0.0f : (float)x;
+        sum += (double)probs[i];
     }
-    for (int32_t i = 0; i < n_vocab; i++) law[i] = (float)((double)law[i] / sum);
+    for (int32_t i = 0; i < n_vocab; i++) probs[i] = (float)((double)probs[i] / sum);
 }
 
 static int32_t tokens_to(const spec_tree *t, int32_t i, int32_t *token)
@@ -58,16 +58,16 @@ static int32_t ranks_to(const spec_tree *t, int32_t i, int32_t *rank)
     return n + 1;
 }
 
-static void break_law(fault f, float *law)
+static void break_probs(fault f, float *probs)
 {
-    if (f == NAN_LAW) law[1] = NAN;
-    if (f == NEGATIVE) law[0] += 0.5f, law[1] -= law[1] + 0.5f;
-    if (f == INFINITE) law[1] = INFINITY;
-    if (f == LONG) law[1] += 0.0015f;
-    if (f == SHORT) law[law[0] > law[1] ? 0 : 1] -= 0.0015f;
+    if (f == NAN_PROBS) probs[1] = NAN;
+    if (f == NEGATIVE) probs[0] += 0.5f, probs[1] -= probs[1] + 0.5f;
+    if (f == INFINITE) probs[1] = INFINITY;
+    if (f == LONG) probs[1] += 0.0015f;
+    if (f == SHORT) probs[probs[0] > probs[1] ? 0 : 1] -= 0.0015f;
 }
 
-static spec_status laws(void *user, const spec_tree *tree, const int32_t *nodes, int32_t n, float *out, int32_t n_vocab)
+static spec_status distributions(void *user, const spec_tree *tree, const int32_t *nodes, int32_t n, float *out, int32_t n_vocab)
 {
     drafter *d = user;
     assert_true(n > 0);
@@ -75,11 +75,11 @@ static spec_status laws(void *user, const spec_tree *tree, const int32_t *nodes,
         int32_t path[MOST_NODES];
         const int32_t depth = tokens_to(tree, nodes[i], path) - 1;
         if (d->depth_max) assert_true(depth < d->depth_max);
-        law_after(d, path, depth + 1, out + (size_t)i * (size_t)n_vocab, n_vocab);
+        probs_after(d, path, depth + 1, out + (size_t)i * (size_t)n_vocab, n_vocab);
     }
     if (d->fault && d->n_call == d->fault_call) {
         if (d->fault == REFUSED) return speci_fail(SPEC_E_ABORTED, "the drafter is tired");
-        break_law(d->fault, out + (size_t)(n - 1) * (size_t)n_vocab);
+        break_probs(d->fault, out + (size_t)(n - 1) * (size_t)n_vocab);
     }
     d->n_call++;
     d->n_asked += n;
@@ -105,7 +105,7 @@ static spec_tree new_tree(void)
 static spec_build_args args_for(drafter *d, int32_t n_vocab, int32_t draw, uint64_t seed)
 {
     d->n_call = d->n_asked = 0;
-    return (spec_build_args){ .struct_size = sizeof(spec_build_args), .token = 1, .n_vocab = n_vocab, .laws = laws,
+    return (spec_build_args){ .struct_size = sizeof(spec_build_args), .token = 1, .n_vocab = n_vocab, .distributions = distributions,
                               .user_data = d, .draw = draw, .seed = seed, .step = seed / 3 };
 }
 
@@ -143,16 +143,16 @@ static void assert_same(const spec_tree *a, const spec_tree *b, const char *what
     }
 }
 
-/* What was drawn after a node: from its path's tokens the law, from its path's ranks the key. */
+/* What was drawn after a node: from its path's tokens the distribution, from its path's ranks the key. */
 static void candidates_after(const drafter *d, const spec_tree *t, int32_t x, spec_draw_how how, uint64_t seed,
-                             int32_t n_vocab, int32_t k, float *law, spec_candidate *out)
+                             int32_t n_vocab, int32_t k, float *probs, spec_candidate *out)
 {
     int32_t path[MOST_NODES], rank[MOST_NODES];
     const int32_t depth = ranks_to(t, x, rank);
     uint64_t key = spec_stream_root(seed, seed / 3);
     for (int32_t i = 0; i < depth; i++) key = spec_stream_child(key, rank[i]);
-    law_after(d, path, tokens_to(t, x, path), law, n_vocab);
-    speci_draw_row(law, n_vocab, how, key, k, out);
+    probs_after(d, path, tokens_to(t, x, path), probs, n_vocab);
+    speci_draw_row(probs, n_vocab, how, key, k, out);
 }
 
 static int32_t n_children(const spec_tree *t, int32_t x)
@@ -190,13 +190,13 @@ static drafter random_drafter(test_random *r)
                       .sure = sures[test_below(r, 4)] };
 }
 
-/* Tokens are what is drawn at their slots, rows are their laws, sizes are what info said. */
+/* Tokens are what is drawn at their slots, rows are their distributions, sizes are what info said. */
 static void check_build(spec_builder *b, drafter *d, int32_t n_vocab, int32_t draw, uint64_t seed, int32_t depth_max)
 {
     spec_builder_info info = { .struct_size = sizeof info };
     test_ok(spec_builder_get_info(b, &info), "spec_builder_get_info");
     spec_tree t = new_tree();
-    float *q = malloc((size_t)(info.n_row + 1) * (size_t)n_vocab * sizeof *q), law[MOST_VOCAB];
+    float *q = malloc((size_t)(info.n_row + 1) * (size_t)n_vocab * sizeof *q), probs[MOST_VOCAB];
     spec_build_args args = args_for(d, n_vocab, draw, seed);
     args.q = q;
     args.depth_max = d->depth_max = depth_max;
@@ -204,10 +204,10 @@ static void check_build(spec_builder *b, drafter *d, int32_t n_vocab, int32_t dr
     test_ok(spec_tree_check(&t, info.n_node, n_vocab), info.text);
     assert_true(d->n_call <= info.n_level && d->n_asked <= info.n_row);
     assert_true(deepest(&t) <= info.depth && (!depth_max || deepest(&t) <= depth_max));
-    assert_int_equal(t.kind, draw ? info.kind : SPEC_TREE_CHOSEN);
+    assert_int_equal(t.kind, draw ? info.kind : SPEC_TREE_DETERMINISTIC);
     assert_int_equal(t.token[0], 1);
-    const spec_draw_how how = t.kind == SPEC_TREE_CHOSEN ? SPEC_DRAW_TOP
-                              : t.kind == SPEC_TREE_DRAWN ? SPEC_DRAW_RACE : SPEC_DRAW_REPEAT;
+    const spec_draw_how how = t.kind == SPEC_TREE_DETERMINISTIC ? SPEC_DRAW_TOP
+                              : t.kind == SPEC_TREE_SAMPLED ? SPEC_DRAW_GUMBEL_TOPK : SPEC_DRAW_REPEAT;
     for (int32_t x = 0; x < t.n; x++) {
         spec_candidate c[SPEC_MAX_CHILD];
         if (n_children(&t, x) == 0) {
@@ -216,8 +216,8 @@ static void check_build(spec_builder *b, drafter *d, int32_t n_vocab, int32_t dr
         }
         assert_in_range(t.q_row[x], 0, info.n_row - 1);
         for (int32_t y = 0; y < x; y++) assert_true(t.q_row[y] == -1 || t.q_row[y] != t.q_row[x]);
-        candidates_after(d, &t, x, how, seed, n_vocab, SPEC_MAX_CHILD, law, c);
-        assert_memory_equal(q + (size_t)t.q_row[x] * (size_t)n_vocab, law, (size_t)n_vocab * sizeof *law);
+        candidates_after(d, &t, x, how, seed, n_vocab, SPEC_MAX_CHILD, probs, c);
+        assert_memory_equal(q + (size_t)t.q_row[x] * (size_t)n_vocab, probs, (size_t)n_vocab * sizeof *probs);
         for (int32_t i = x + 1; i < t.n; i++) {
             if (t.parent[i] != x) continue;
             assert_int_equal(t.token[i], c[t.rank[i]].token);
@@ -499,7 +499,7 @@ static void list(void **state)
 
 /* ---------------------------------------------------------------------------------------- DySpec --- */
 
-/* The method as it is written (4.5): one slot at a time, laws at once; popped receives the values. */
+/* The method as it is written (4.5): one slot at a time, distributions at once; popped receives the values. */
 static void plain_heap(const drafter *d, int32_t m, int32_t n_vocab, int32_t draw, uint64_t seed, spec_tree *t,
                        double *popped)
 {
@@ -508,7 +508,7 @@ static void plain_heap(const drafter *d, int32_t m, int32_t n_vocab, int32_t dra
     int32_t n = 1;
     heap[0] = (entry){ .v = 1, .node_value = 1 };
     t->n = 0;
-    t->kind = draw ? SPEC_TREE_DRAWN : SPEC_TREE_CHOSEN;
+    t->kind = draw ? SPEC_TREE_SAMPLED : SPEC_TREE_DETERMINISTIC;
     (void)spec_tree_add(t, -1, 1, 1.0f);
     while (t->n <= m) {
         int32_t best = -1;
@@ -519,9 +519,9 @@ static void plain_heap(const drafter *d, int32_t m, int32_t n_vocab, int32_t dra
         if (best < 0) return;
         entry *e = &heap[best];
         e->gone = true;
-        float law[MOST_VOCAB];
+        float probs[MOST_VOCAB];
         spec_candidate c[SPEC_MAX_CHILD];
-        candidates_after(d, t, e->node, draw ? SPEC_DRAW_RACE : SPEC_DRAW_TOP, seed, n_vocab, SPEC_MAX_CHILD, law, c);
+        candidates_after(d, t, e->node, draw ? SPEC_DRAW_GUMBEL_TOPK : SPEC_DRAW_TOP, seed, n_vocab, SPEC_MAX_CHILD, probs, c);
         if (e->rank == SPEC_MAX_CHILD || c[e->rank].token < 0 || e->depth == SPEC_MAX_DEPTH) {
             n = best == n - 1 ? n - 1 : n; /* no draw here: nothing follows */
             continue;
@@ -555,11 +555,11 @@ static void dyspec_heap(void **state)
         plain_heap(&d, m, n_vocab, draw, seed, &want, popped);
         grow_text(text, &d, n_vocab, draw, seed, &got);
         assert_same(&want, &got, text);
-        /* A law's sum is 1 only within rounding, so that much a value may exceed the one before. */
+        /* A distribution's sum is 1 only within rounding, so that much a value may exceed the one before. */
         for (int32_t j = 1; j < want.n - 1; j++) assert_true(popped[j] <= popped[j - 1] * (1 + 1e-5) + 1e-12);
         if (m == 64 && d.sure == 0) rounds += d.n_call, rows += d.n_asked, levels += deepest(&got);
     }
-    print_message("dyspec:64: %d rounds and %d laws in trees %d deep, all taken together\n", rounds, rows, levels);
+    print_message("dyspec:64: %d rounds and %d distributions in trees %d deep, all taken together\n", rounds, rows, levels);
     assert_true(rounds < 3 * levels); /* a few per level, not one per node */
     spec_tree_free(&want, NULL);
     spec_tree_free(&got, NULL);
@@ -610,9 +610,9 @@ static void take_slots(world *w, const open_slot *open, int32_t n, int32_t left,
     if (left == 0 || n == 0) return;
     take_slots(w, open, n - 1, left, sum); /* without the last one */
     const open_slot e = open[n - 1];
-    float law[MOST_VOCAB];
+    float probs[MOST_VOCAB];
     spec_candidate c[SPEC_MAX_CHILD];
-    candidates_after(w->d, w->t, e.node, SPEC_DRAW_RACE, w->seed, w->n_vocab, SPEC_MAX_CHILD, law, c);
+    candidates_after(w->d, w->t, e.node, SPEC_DRAW_GUMBEL_TOPK, w->seed, w->n_vocab, SPEC_MAX_CHILD, probs, c);
     if (c[e.rank].token < 0) return;
     open_slot next[16];
     memcpy(next, open, (size_t)(n - 1) * sizeof *next);
@@ -667,7 +667,7 @@ static void controller(void **state)
         for (uint64_t step = 0; step < 400; step++) {
             d.seed = 1 + step;
             grow(b, &d, 50, 1, step, &t);
-            spec_builder_learn(b, t.n, NULL, 0);
+            spec_builder_observe(b, t.n, NULL, 0);
             if (step < 5) first += (t.n - 1) / 5.0;
             if (step >= 200) last += (t.n - 1) / 200.0;
         }
@@ -675,9 +675,9 @@ static void controller(void **state)
         assert_true(fabs(first - 24) > 3 && fabs(last - 24) < 1.5);
         /* Out of reach, it stays within its bounds. */
         const double t0 = i == 0 ? 0.2 : 0.004;
-        for (int32_t step = 0; step < 1000; step++) spec_builder_learn(b, 1, NULL, 0);
+        for (int32_t step = 0; step < 1000; step++) spec_builder_observe(b, 1, NULL, 0);
         assert_true(b->levels[0].threshold >= t0 / 64 * (1 - 1e-12) && b->levels[0].threshold < t0 / 60);
-        for (int32_t step = 0; step < 1000; step++) spec_builder_learn(b, 256, NULL, 0);
+        for (int32_t step = 0; step < 1000; step++) spec_builder_observe(b, 256, NULL, 0);
         assert_true(b->levels[1].next_threshold <= fmin(1.0, 64 * t0) &&
                     b->levels[1].next_threshold > fmin(0.9, 60 * t0) - 1e-12);
         spec_builder_close(b);
@@ -823,7 +823,7 @@ static void shape_after(const int32_t *ranks, int32_t n_ranks, int32_t n, spec_t
     test_ok(spec_builder_get_info(b, &info), "info");
     const int32_t total = c.total;
     assert_true(total > 0);
-    for (int32_t i = 0; i < n; i++) spec_builder_learn(b, 13, ranks, n_ranks);
+    for (int32_t i = 0; i < n; i++) spec_builder_observe(b, 13, ranks, n_ranks);
     assert_int_equal(c.total, total);
     test_ok(spec_builder_get_info(b, &after), "info");
     assert_memory_equal(&info, &after, sizeof info);
@@ -873,19 +873,19 @@ static bool better(const extension *x, const extension *y)
 static void plain_beam(const drafter *d, int32_t m, int32_t n_level, int32_t n_vocab, bool all, spec_tree *t)
 {
     static extension list_[64 * MOST_VOCAB];
-    static double value[ALGO_MAX_POOL];
+    static double value[SPECI_MAX_POOL];
     int32_t beam[64] = { 0 }, n_beam = 1;
     t->n = 0;
-    t->kind = SPEC_TREE_CHOSEN;
+    t->kind = SPEC_TREE_DETERMINISTIC;
     (void)spec_tree_add(t, -1, 1, 1.0f);
     value[0] = 1;
     for (int32_t level = 0; level < n_level && n_beam > 0; level++) {
         int32_t n = 0, node[64][64];
-        float law[MOST_VOCAB], prob[64][64];
+        float probs[MOST_VOCAB], prob[64][64];
         int32_t token[64][64];
         for (int32_t f = 0; f < n_beam; f++) {
             spec_candidate c[SPEC_MAX_CHILD];
-            candidates_after(d, t, beam[f], SPEC_DRAW_TOP, 0, n_vocab, m, law, c);
+            candidates_after(d, t, beam[f], SPEC_DRAW_TOP, 0, n_vocab, m, probs, c);
             for (int32_t j = 0; j < m && c[j].token >= 0; j++) {
                 list_[n++] = (extension){ value[beam[f]] * (double)c[j].prob, f, j };
                 token[f][j] = c[j].token, prob[f][j] = c[j].prob, node[f][j] = -1;
@@ -941,7 +941,7 @@ static void eagle2(void **state)
     (void)state;
     test_random r = { 42 };
     spec_tree pool, got = new_tree();
-    test_ok(spec_tree_alloc(&pool, ALGO_MAX_POOL, NULL), "spec_tree_alloc");
+    test_ok(spec_tree_alloc(&pool, SPECI_MAX_POOL, NULL), "spec_tree_alloc");
     for (int32_t i = 0; i < 300; i++) {
         drafter d = random_drafter(&r);
         const int32_t k = 1 + test_below(&r, 5), n = 1 + test_below(&r, 30), levels = 1 + test_below(&r, 5);
@@ -972,7 +972,7 @@ static void eagle2(void **state)
         grow_text(text, &d, n_vocab, test_below(&r, 2), 0, &got);
         assert_same(&pool, &got, text);
     }
-    /* Laws of one token: the shortest part of the chain stays. */
+    /* Distributions of one token: the shortest part of the chain stays. */
     drafter sure = { .seed = 2, .sharp = 1, .sure = 1 };
     grow_text("eagle2:4,4,6", &sure, 9, 0, 0, &got);
     assert_int_equal(got.n, 4);
@@ -1005,12 +1005,12 @@ static void repeats(void **state)
 
 /* ------------------------------------------------------------------------------------------ errors --- */
 
-static void law_errors(void **state)
+static void probs_errors(void **state)
 {
     (void)state;
     static const char *const kinds[] = { "product:2,2,2", "dyspec:12", "eagle2:3,9,3", "beam:3,3", "sequoia:9" };
     static const struct { fault fault; const char *says; } faults[] = {
-        { NAN_LAW, "nan for token 1" }, { NEGATIVE, "-0.5 for token 1" }, { INFINITE, "inf for token 1" },
+        { NAN_PROBS, "nan for token 1" }, { NEGATIVE, "-0.5 for token 1" }, { INFINITE, "inf for token 1" },
         { LONG, "has the sum 1.001" }, { SHORT, "has the sum 0.998" }, { REFUSED, "tired" },
     };
     spec_tree t = new_tree(), was = new_tree();
@@ -1042,7 +1042,7 @@ static void law_errors(void **state)
     t.cap = MOST_NODES;
     args.token = 5;
     assert_int_equal(spec_builder_build(b, &args, &t), SPEC_E_INVALID);
-    args.token = 1, args.laws = NULL;
+    args.token = 1, args.distributions = NULL;
     assert_int_equal(spec_builder_build(b, &args, &t), SPEC_E_INVALID);
     assert_int_equal(spec_builder_build(b, NULL, &t), SPEC_E_INVALID);
     spec_builder_close(b);
@@ -1092,7 +1092,7 @@ static void less_room(void **state)
         test_ok(speci_builder_trim(b, &t, 0, &small), "speci_builder_trim");
         test_ok(spec_tree_check(&small, cap, 30), "what is left");
         assert_int_equal(small.n, cap);
-        assert_int_equal(small.kind, SPEC_TREE_DRAWN);
+        assert_int_equal(small.kind, SPEC_TREE_SAMPLED);
         for (int32_t i = 0; i < cap; i++) assert_true((small.q_row[i] >= 0) == (n_children(&small, i) > 0));
     }
     spec_builder_close(b);
@@ -1106,7 +1106,7 @@ typedef enum slip {
     NO_SLIP, OTHER_TOKEN, FED_TWICE, FED_AGAIN, FED_NOBODY, FED_TOO_MANY, BELOW_UNFED, TOO_DEEP, ROOT, SKIPPED, FAILS
 } slip;
 
-typedef struct own_builder { slip slip; int32_t n_look; } own_builder;
+typedef struct own_builder { slip slip; int32_t n_candidate_row; } own_builder;
 
 /* Grows a chain of the first candidates, as chain:3. */
 static spec_status look(void *user, spec_tree *tree, const spec_candidate *candidates, int32_t k, int32_t *feed,
@@ -1114,9 +1114,9 @@ static spec_status look(void *user, spec_tree *tree, const spec_candidate *candi
 {
     own_builder *o = user;
     assert_int_equal(k, 2);
-    assert_int_equal(n_feed_max, 3 - 1 - o->n_look);
+    assert_int_equal(n_feed_max, 3 - 1 - o->n_candidate_row);
     const int32_t last = tree->n - 1;
-    assert_int_equal(tree->q_row[last], o->n_look++);
+    assert_int_equal(tree->q_row[last], o->n_candidate_row++);
     const spec_candidate *c = candidates + (size_t)tree->q_row[last] * (size_t)k;
     if (o->slip == FAILS) return speci_fail(SPEC_E_ABORTED, "no");
     if (c->token < 0) return SPEC_OK;
@@ -1137,22 +1137,22 @@ static void own(void **state)
     (void)state;
     static const struct { slip slip; const char *says; } slips[] = {
         { OTHER_TOKEN, "drawn there was" }, { FED_TWICE, "fed before" }, { FED_AGAIN, "fed before" },
-        { FED_NOBODY, "feeds node" }, { FED_TOO_MANY, "laws; " }, { BELOW_UNFED, "not fed" },
+        { FED_NOBODY, "feeds node" }, { FED_TOO_MANY, "distributions; " }, { BELOW_UNFED, "not fed" },
         { ROOT, "changed the root" }, { SKIPPED, "has token 11" }, { FAILS, "no" },
     };
     own_builder o = { .slip = NO_SLIP };
     spec_builder_ops ops = { .struct_size = sizeof ops, .n_node = 4, .n_row = 3, .n_level = 3, .depth = 3, .k = 2,
-                             .kind = SPEC_TREE_DRAWN, .look = look, .user_data = &o };
+                             .kind = SPEC_TREE_SAMPLED, .expand = look, .user_data = &o };
     spec_builder *b;
     drafter d = { .seed = 9, .sharp = 2 };
     spec_tree t = new_tree(), chain = new_tree();
     test_ok(spec_builder_from_ops(&b, &ops, NULL), "spec_builder_from_ops");
     for (int32_t draw = 0; draw < 2; draw++) {
-        o.n_look = 0;
+        o.n_candidate_row = 0;
         grow(b, &d, 10, draw, 3, &t);
         grow_text("chain:3", &d, 10, draw, 3, &chain);
         assert_same(&chain, &t, "a chain by looks");
-        assert_int_equal(t.kind, draw ? SPEC_TREE_DRAWN : SPEC_TREE_CHOSEN);
+        assert_int_equal(t.kind, draw ? SPEC_TREE_SAMPLED : SPEC_TREE_DETERMINISTIC);
     }
     for (int32_t i = 0; i < N_ELEMENTS(slips); i++) {
         o = (own_builder){ .slip = slips[i].slip };
@@ -1164,7 +1164,7 @@ static void own(void **state)
     }
     spec_builder_close(b);
     /* Chosen trees may take other tokens, but not grow deeper than said. */
-    ops.depth = 1, ops.kind = SPEC_TREE_CHOSEN;
+    ops.depth = 1, ops.kind = SPEC_TREE_DETERMINISTIC;
     o = (own_builder){ .slip = TOO_DEEP };
     test_ok(spec_builder_from_ops(&b, &ops, NULL), "spec_builder_from_ops");
     const spec_build_args args = args_for(&d, 10, 1, 3);
@@ -1174,7 +1174,7 @@ static void own(void **state)
 
     const spec_builder_ops good = ops;
     assert_int_equal(spec_builder_from_ops(&b, NULL, NULL), SPEC_E_INVALID);
-    ops = good, ops.look = NULL;
+    ops = good, ops.expand = NULL;
     assert_int_equal(spec_builder_from_ops(&b, &ops, NULL), SPEC_E_INVALID);
     ops = good, ops.n_node = 257;
     assert_int_equal(spec_builder_from_ops(&b, &ops, NULL), SPEC_E_INVALID);
@@ -1203,7 +1203,7 @@ int main(void)
         cmocka_unit_test(dyspec_heap),  cmocka_unit_test(dyspec_equal), cmocka_unit_test(dyspec_brute),
         cmocka_unit_test(controller),   cmocka_unit_test(sequoia),      cmocka_unit_test(sequoia_learns),
         cmocka_unit_test(beams),        cmocka_unit_test(eagle2),       cmocka_unit_test(repeats),
-        cmocka_unit_test(law_errors),   cmocka_unit_test(no_memory),    cmocka_unit_test(less_room),
+        cmocka_unit_test(probs_errors),   cmocka_unit_test(no_memory),    cmocka_unit_test(less_room),
         cmocka_unit_test(own),          cmocka_unit_test(sequoia_costs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

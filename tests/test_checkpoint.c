@@ -95,9 +95,9 @@ static spec_status read_bytes(const uint8_t *data, size_t n)
     model_checkpoint *c = NULL;
     uint8_t *exact = malloc(n ? n : 1);
     memcpy(exact, data, n);
-    const spec_status status = model_checkpoint_open_memory(&c, exact, n, "hostile.safetensors", &speci_malloc);
+    const spec_status status = speci_checkpoint_open_memory(&c, exact, n, "hostile.safetensors", &speci_malloc);
     assert_true((c != NULL) == (status == SPEC_OK));
-    model_checkpoint_close(c);
+    speci_checkpoint_close(c);
     free(exact);
     return status;
 }
@@ -136,17 +136,17 @@ static void tensors_by_name(void **state)
     size_t n;
     uint8_t *data = make_file("{" B(8, 16) "," A "}", 16, &n);
     model_checkpoint *c = NULL;
-    OK(model_checkpoint_open_memory(&c, data, n, "memory", &speci_malloc));
-    const model_tensor *b = model_checkpoint_find(c, "b");
+    OK(speci_checkpoint_open_memory(&c, data, n, "memory", &speci_malloc));
+    const model_tensor *b = speci_checkpoint_find(c, "b");
     assert_non_null(b);
-    assert_null(model_checkpoint_find(c, "c"));
+    assert_null(speci_checkpoint_find(c, "c"));
     assert_ptr_equal(b->data, data + n - 8);
     assert_int_equal(b->bytes, 8);
     assert_int_equal(b->dtype, SPEC_DTYPE_F32);
     assert_string_equal(b->dtype_name, "F32");
     assert_int_equal(b->n_dim, 1);
     assert_int_equal(b->dim[0], 2);
-    model_checkpoint_close(c);
+    speci_checkpoint_close(c);
     free(data);
 }
 
@@ -192,9 +192,9 @@ static void put_tensors(const char *name, const char *header, size_t n_buffer)
 static void expect_open(spec_status code, const char *p0, const char *p1, const char *p2, const char *what)
 {
     model_checkpoint *c = NULL;
-    expect_failure(model_checkpoint_open(&c, dir, &speci_malloc), code, (const char *const[4]){ p0, p1, p2 }, what);
+    expect_failure(speci_checkpoint_open(&c, dir, &speci_malloc), code, (const char *const[4]){ p0, p1, p2 }, what);
     assert_true((c != NULL) == (code == SPEC_OK));
-    model_checkpoint_close(c);
+    speci_checkpoint_close(c);
 }
 
 #define INDEX "model.safetensors.index.json"

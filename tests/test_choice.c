@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "algorithms/algo.h"
+#include "algorithms/engine/engine.h"
 
 #define NEAR(got, want, tolerance)                                                                          \
     do {                                                                                                    \
@@ -41,7 +41,7 @@ static void test_interpolation(void **state)
     NEAR(cost(&late, 1), 6, 0);
     NEAR(cost(&late, 4), 6, 0);
     NEAR(cost(&late, 12), 8, 1e-6);
-    const spec_cost_table falls = { .n = 3, .n_node = { 1, 2, 4 }, .ms = { 5, 9, 7 } }; /* noise, not a law */
+    const spec_cost_table falls = { .n = 3, .n_node = { 1, 2, 4 }, .ms = { 5, 9, 7 } }; /* noise, not a distribution */
     NEAR(cost(&falls, 3), 8, 1e-6);
     NEAR(cost(&falls, 1000000), 7, 0);
     const spec_cost_table one = { .n = 1, .n_node = { 8 }, .ms = { 3 } };
@@ -383,11 +383,11 @@ static void test_bandit_open(void **state)
     test_ok(spec_bandit_open(&b, SPEC_MAX_ARM, SPEC_REWARD_RATE, 0), "open");
     /* What cannot be is not learned. */
     memcpy(&before, &b, sizeof b);
-    spec_bandit_learn(&b, -1, 2, 3);
-    spec_bandit_learn(&b, SPEC_MAX_ARM, 2, 3);
-    spec_bandit_learn(&b, 0, NAN, 3);
-    spec_bandit_learn(&b, 0, 2, -1);
-    spec_bandit_learn(&b, 0, 2, INFINITY);
+    spec_bandit_update(&b, -1, 2, 3);
+    spec_bandit_update(&b, SPEC_MAX_ARM, 2, 3);
+    spec_bandit_update(&b, 0, NAN, 3);
+    spec_bandit_update(&b, 0, 2, -1);
+    spec_bandit_update(&b, 0, 2, INFINITY);
     assert_memory_equal(&b, &before, sizeof b);
 }
 
@@ -403,7 +403,7 @@ static void test_round_robin(void **state)
                 const int32_t arm = spec_bandit_choose(&b);
                 assert_int_equal(arm, t % n_arm);
                 assert_int_equal(spec_bandit_choose(&b), arm); /* choosing changes nothing */
-                spec_bandit_learn(&b, arm, 2, 8);
+                spec_bandit_update(&b, arm, 2, 8);
             }
         }
 }
@@ -418,7 +418,7 @@ static void play(spec_bandit *b, const lever *arms, test_random *r, int64_t unti
     while (b->n_round < until) {
         const int32_t k = spec_bandit_choose(b);
         const double emitted = test_uniform(r) < arms[k].p ? arms[k].high : arms[k].low;
-        spec_bandit_learn(b, k, emitted, arms[k].ms);
+        spec_bandit_update(b, k, emitted, arms[k].ms);
     }
 }
 
@@ -490,24 +490,24 @@ static void test_paper(void **state)
     b.gamma[0] = 4, b.gamma[1] = 5, b.gamma[2] = 6;
     for (int32_t k = 0; k < 3; k++) {
         assert_int_equal(spec_bandit_choose(&b), k);
-        spec_bandit_learn(&b, k, 2 + k, 1000); /* time plays no part */
+        spec_bandit_update(&b, k, 2 + k, 1000); /* time plays no part */
     }
     NEAR(b.sum[0], 0.5625, 1e-12);
     NEAR(b.sum[1], 0.6875, 1e-12);
     NEAR(b.sum[2], 0.75, 1e-12);
     assert_int_equal(spec_bandit_choose(&b), 2);
-    spec_bandit_learn(&b, 2, 2, 1); /* c = 0.8 -> 0.5: the mean is 0.625 */
+    spec_bandit_update(&b, 2, 2, 1); /* c = 0.8 -> 0.5: the mean is 0.625 */
     NEAR(b.sum[2] / (double)b.n_pull[2], 0.625, 1e-12);
     /* 0.6875 + 0.1 sqrt(2 ln 4) = 0.854 against 0.625 + 0.1 sqrt(ln 4) = 0.743 and 0.5625 + 0.1665 = 0.729 */
     assert_int_equal(spec_bandit_choose(&b), 1);
-    spec_bandit_learn(&b, 1, 1, 1); /* c = 1.5 -> 0.0625: the mean is 0.375 */
+    spec_bandit_update(&b, 1, 1, 1); /* c = 1.5 -> 0.0625: the mean is 0.375 */
     /* 0.625 + 0.1 sqrt(ln 5) = 0.752 against 0.5625 + 0.1 sqrt(2 ln 5) = 0.742 */
     assert_int_equal(spec_bandit_choose(&b), 2);
     /* 0.625 + 0.254 = 0.879 against 0.5625 + 0.359 = 0.921 */
     b.lambda_ucb = 0.2;
     assert_int_equal(spec_bandit_choose(&b), 0);
     /* The worst there is gives 0, the best less than 1. */
-    spec_bandit_learn(&b, 2, 1, 1);
+    spec_bandit_update(&b, 2, 1, 1);
     NEAR(b.sum[2], 0.75 + 0.5, 1e-12);
 }
 
@@ -517,8 +517,8 @@ static void test_rate_index(void **state)
     (void)state;
     spec_bandit b;
     test_ok(spec_bandit_open(&b, 2, SPEC_REWARD_RATE, 0), "open");
-    spec_bandit_learn(&b, 0, 1, 4), spec_bandit_learn(&b, 0, 1, 6); /* the sums count, not the rounds' own rates */
-    spec_bandit_learn(&b, 1, 6, 40);
+    spec_bandit_update(&b, 0, 1, 4), spec_bandit_update(&b, 0, 1, 6); /* the sums count, not the rounds' own rates */
+    spec_bandit_update(&b, 1, 6, 40);
     assert_int_equal(spec_bandit_choose(&b), 0);
     /* 1 + lambda sqrt(2 ln 3 / 2) against 0.75 + lambda sqrt(2 ln 3): equal at lambda = 0.25 / 0.43416 = 0.57583 */
     b.lambda_ucb = 0.575;
@@ -529,7 +529,7 @@ static void test_rate_index(void **state)
     test_ok(spec_bandit_open(&b, 2, SPEC_REWARD_RATE, 1), "open");
     for (int32_t t = 0; t < 10; t++) {
         assert_int_equal(spec_bandit_choose(&b), t % 2);
-        spec_bandit_learn(&b, t % 2, 1, 0);
+        spec_bandit_update(&b, t % 2, 1, 0);
     }
 }
 
@@ -561,7 +561,7 @@ static void test_deterministic(void **state)
         const int32_t arm = spec_bandit_choose(&a);
         const double emitted = 1 + test_below(&r, 6), ms = 1 + test_uniform(&r);
         assert_int_equal(spec_bandit_choose(&b), arm);
-        spec_bandit_learn(&a, arm, emitted, ms), spec_bandit_learn(&b, arm, emitted, ms);
+        spec_bandit_update(&a, arm, emitted, ms), spec_bandit_update(&b, arm, emitted, ms);
     }
     assert_memory_equal(&a, &b, sizeof a);
 }
@@ -573,7 +573,7 @@ static void test_decision_time(void **state)
     spec_bandit b;
     test_ok(spec_bandit_open(&b, SPEC_MAX_ARM, SPEC_REWARD_RATE, 1), "open");
     const double start = speci_now_ms();
-    for (int32_t t = 0; t < 100000; t++) spec_bandit_learn(&b, spec_bandit_choose(&b), 1 + t % 5, 1);
+    for (int32_t t = 0; t < 100000; t++) spec_bandit_update(&b, spec_bandit_choose(&b), 1 + t % 5, 1);
     const double us = (speci_now_ms() - start) * 1000 / 100000;
     if (!(us < 10)) fail_msg("%.2f microseconds", us);
 }

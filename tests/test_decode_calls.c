@@ -110,9 +110,9 @@ static void own_drafters_change_nothing(void **state)
 {
     (void)state;
     int32_t truth[N_NEW];
-    const spec_sampling *const laws[] = { &greedy, &sampled };
-    for (int law = 0; law < 2; law++) {
-        support_plain_ids(target, prompt, N_PROMPT, laws[law], N_NEW, truth);
+    const spec_sampling *const distributions[] = { &greedy, &sampled };
+    for (int probs = 0; probs < 2; probs++) {
+        support_plain_ids(target, prompt, N_PROMPT, distributions[probs], N_NEW, truth);
         for (int kind = 0; kind < N_KIND; kind++) {
             own_drafter d = { .truth = truth, .n_prompt = N_PROMPT, .n_truth = N_NEW, .kind = kind, .random = 3 };
             spec_drafter *dr;
@@ -120,12 +120,12 @@ static void own_drafters_change_nothing(void **state)
             spec_session *s = open_own(&d, &dr, ops, 12, 0);
             spec_generate_params p = SPEC_GENERATE_PARAMS_INIT;
             spec_result r;
-            p.n_predict = N_NEW, p.ignore_eos = 1, p.sampling = *laws[law];
+            p.n_predict = N_NEW, p.ignore_eos = 1, p.sampling = *distributions[probs];
             OK(spec_generate_ids(s, prompt, N_PROMPT, &p, &r));
             assert_int_equal(r.n_ids, N_NEW);
             assert_memory_equal(r.ids, truth, sizeof truth);
             print_message("  %-10s T %.1f: %lld of %lld accepted in %lld steps\n", kind_names[kind],
-                          (double)laws[law]->temperature, (long long)r.n_accepted, (long long)r.n_drafted,
+                          (double)distributions[probs]->temperature, (long long)r.n_accepted, (long long)r.n_drafted,
                           (long long)r.n_step);
             if (kind == ORACLE) assert_int_equal(r.n_step, (N_NEW + 12) / 13);
             if (kind == BRANCHING) assert_int_equal(r.n_step, (N_NEW + 3) / 4);
@@ -222,7 +222,7 @@ static void misbehaving_drafters_are_refused(void **state)
     spec_session_close(s);
     spec_drafter_close(dr);
     const spec_drafter_ops empty = { .struct_size = sizeof empty };
-    FAILS(spec_drafter_from_ops(&dr, &empty, NULL), SPEC_E_INVALID, "one of the callbacks draft and laws");
+    FAILS(spec_drafter_from_ops(&dr, &empty, NULL), SPEC_E_INVALID, "one of the callbacks draft and distributions");
     spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
     dp.n_draft = 64;
     FAILS(spec_drafter_from_model(&dr, small, &dp), SPEC_E_INVALID, "n_draft is 64");
@@ -603,14 +603,14 @@ static void padded_vocabularies_work(void **state)
             spec_model *t = open_padded(dir_t, "law8-target", rows[i], true);
             spec_model *d = open_padded(dir_d, "law8-drafter", rows[j], true);
             for (uint64_t seed = 0; seed < 8; seed++) {
-                const spec_sampling law = { seed ? 1.0f : 0.0f, 0, 0, 0, seed };
+                const spec_sampling probs = { seed ? 1.0f : 0.0f, 0, 0, 0, seed };
                 spec_generate_params p = SPEC_GENERATE_PARAMS_INIT;
                 spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
                 spec_drafter *dr;
                 spec_result r;
                 int32_t plain[100];
-                support_plain_ids(t, start, 2, &law, 100, plain);
-                p.n_predict = 100, p.sampling = law;
+                support_plain_ids(t, start, 2, &probs, 100, plain);
+                p.n_predict = 100, p.sampling = probs;
                 sp.verify = seed ? SPEC_VERIFY_NAIVE : SPEC_VERIFY_AUTO;
                 spec_session *s = support_open(t, d, 3, &sp, &dr);
                 OK(spec_generate_ids(s, start, 2, &p, &r));
@@ -619,7 +619,7 @@ static void padded_vocabularies_work(void **state)
                 spec_result_free(&r);
                 spec_session_close(s);
                 spec_drafter_close(dr);
-                sp.verify = SPEC_VERIFY_MSS; /* its law is for test_decode_law.c; here it must run */
+                sp.verify = SPEC_VERIFY_MSS; /* its distribution is for test_decode_distribution.c; here it must run */
                 s = support_open(t, d, 3, &sp, &dr);
                 p.sampling.temperature = 1;
                 OK(spec_generate_ids(s, start, 2, &p, &r));
@@ -711,7 +711,7 @@ static void memory_is_as_predicted(void **state)
         const uint64_t at_start = c.now;
         if (shapes[i].k) OK(spec_drafter_from_model(&dr, d, &dp));
         before = c.now;
-        OK(spec_session_predict(&m, t, dr, &sp));
+        OK(spec_session_estimate(&m, t, dr, &sp));
         assert_int_equal(c.now, before);
         OK(spec_session_open(&s, t, dr, &sp));
         snprintf(what, sizeof what, "session: K %d, context %d, %d sequences", shapes[i].k, shapes[i].n_ctx, shapes[i].n_seq);

@@ -1,6 +1,6 @@
 /* test_decode_edges.c - where trees do not fit: less room than a builder wants, the end of a text, end-of-text
- * tokens on a branch, drafters that know fewer ids or fewer positions, what teaches a choice among trees; and builders
- * and laws of the application's own. Whatever happens, text is that of plain decoding: greedy, and sampled under naive
+ * tokens on a branch, drafters that know fewer ids or fewer positions, what updates a choice among trees; and builders
+ * and distributions of the application's own. Whatever happens, text is that of plain decoding: greedy, and sampled under naive
  * verification. */
 #define _POSIX_C_SOURCE 200809L /* nanosleep */
 #include <math.h>
@@ -289,7 +289,7 @@ static void commit(spec_session *s, int32_t seq)
     OK(spec_commit(s, seq, path, n_path, token));
 }
 
-/* A bandit uses each arm once in the beginning: so it is seen when it was taught. */
+/* A bandit uses each arm once in the beginning: so it is seen when it was updated. */
 static void rounds_teach(void **state)
 {
     (void)state;
@@ -403,11 +403,11 @@ static spec_status comb(void *user, spec_tree *tree, const spec_candidate *candi
 static void own_builders(void **state)
 {
     (void)state;
-    static const spec_tree_kind kinds[] = { SPEC_TREE_CHOSEN, SPEC_TREE_DRAWN, SPEC_TREE_DRAWN_REPEAT };
+    static const spec_tree_kind kinds[] = { SPEC_TREE_DETERMINISTIC, SPEC_TREE_SAMPLED, SPEC_TREE_SAMPLED_IID };
     const spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         const spec_builder_ops ops = { .struct_size = sizeof ops, .n_node = 9, .n_row = 4, .n_level = 4, .depth = 4,
-                                       .k = 3, .kind = kinds[i], .look = comb };
+                                       .k = 3, .kind = kinds[i], .expand = comb };
         spec_drafter_params p = SPEC_DRAFTER_PARAMS_INIT;
         spec_drafter *dr;
         spec_result sum = { 0 };
@@ -420,34 +420,34 @@ static void own_builders(void **state)
     }
 }
 
-typedef struct own_laws {
+typedef struct own_distributions {
     int64_t n_asked;
-} own_laws;
+} own_distributions;
 
-/* A law that depends on the node's token and its parent's. */
-static spec_status tell_laws(void *user, int32_t seq, const int32_t *ids, size_t n, const spec_tree *tree,
-                             const int32_t *nodes, int32_t n_node, float *laws, int32_t n_vocab)
+/* A distribution that depends on the node's token and its parent's. */
+static spec_status tell_distributions(void *user, int32_t seq, const int32_t *ids, size_t n, const spec_tree *tree,
+                             const int32_t *nodes, int32_t n_node, float *distributions, int32_t n_vocab)
 {
-    own_laws *o = user;
+    own_distributions *o = user;
     (void)seq;
     assert_int_equal(tree->token[0], ids[n - 1]);
     for (int32_t i = 0; i < n_node; i++) {
         const int32_t x = nodes[i], before = x > 0 ? tree->token[tree->parent[x]] : n > 1 ? ids[n - 2] : 0;
-        float *law = laws + (size_t)i * (size_t)n_vocab, sum = 0;
+        float *probs = distributions + (size_t)i * (size_t)n_vocab, sum = 0;
         uint64_t random = (uint64_t)(tree->token[x] * n_vocab + before);
-        for (int32_t v = 0; v < n_vocab; v++) sum += law[v] = (float)(1 + support_random(&random) % 100);
-        for (int32_t v = 0; v < n_vocab; v++) law[v] /= sum;
+        for (int32_t v = 0; v < n_vocab; v++) sum += probs[v] = (float)(1 + support_random(&random) % 100);
+        for (int32_t v = 0; v < n_vocab; v++) probs[v] /= sum;
         o->n_asked++;
     }
     return SPEC_OK;
 }
 
-static void own_laws_draft(void **state)
+static void own_distributions_draft(void **state)
 {
     (void)state;
     const spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
-    own_laws o = { 0 };
-    const spec_drafter_ops ops = { .struct_size = sizeof ops, .laws = tell_laws, .user_data = &o };
+    own_distributions o = { 0 };
+    const spec_drafter_ops ops = { .struct_size = sizeof ops, .distributions = tell_distributions, .user_data = &o };
     for (int32_t i = 0; support_trees[i]; i++) {
         spec_drafter_params p = SPEC_DRAFTER_PARAMS_INIT;
         spec_drafter *dr;
@@ -503,48 +503,48 @@ static void expect_recovery(spec_drafter *dr, const slip *slips, int32_t n_slip)
     spec_session_close(s);
 }
 
-static const slip law_slips[] = { { SPEC_E_INVALID, "has nan for token 2" }, { SPEC_E_INVALID, "has -0.5 for token 2" },
+static const slip probs_slips[] = { { SPEC_E_INVALID, "has nan for token 2" }, { SPEC_E_INVALID, "has -0.5 for token 2" },
                                   { SPEC_E_INVALID, "has inf for token 2" }, { SPEC_E_INVALID, "has the sum 2" },
                                   { SPEC_E_ABORTED, "drafting for sequence" } };
 
-/* As tell_laws, but of the second sequence one law behind the root is none. */
-static spec_status slip_in_laws(void *user, int32_t seq, const int32_t *ids, size_t n, const spec_tree *tree,
-                                const int32_t *nodes, int32_t n_node, float *laws, int32_t n_vocab)
+/* As tell_distributions, but of the second sequence one distribution behind the root is none. */
+static spec_status slip_in_distributions(void *user, int32_t seq, const int32_t *ids, size_t n, const spec_tree *tree,
+                                const int32_t *nodes, int32_t n_node, float *distributions, int32_t n_vocab)
 {
     static const float entries[] = { 0, NAN, -0.5f, INFINITY };
     const int32_t due = now;
-    SPEC_TRY(tell_laws(user, seq, ids, n, tree, nodes, n_node, laws, n_vocab));
+    SPEC_TRY(tell_distributions(user, seq, ids, n, tree, nodes, n_node, distributions, n_vocab));
     if (due == 0 || seq != 1 || nodes[n_node - 1] == 0) return SPEC_OK;
-    float *law = laws + (size_t)(n_node - 1) * (size_t)n_vocab;
+    float *probs = distributions + (size_t)(n_node - 1) * (size_t)n_vocab;
     now = 0;
     if (due == 5) return SPEC_E_ABORTED;
-    if (due < 4) law[2] = entries[due];
-    for (int32_t v = 0; v < n_vocab && due == 4; v++) law[v] *= 2;
+    if (due < 4) probs[2] = entries[due];
+    for (int32_t v = 0; v < n_vocab && due == 4; v++) probs[v] *= 2;
     return SPEC_OK;
 }
 
-static void wrong_laws(void **state)
+static void wrong_distributions(void **state)
 {
     (void)state;
     static const char *const trees[] = { "product:3,2,2", "dyspec:16" }; /* by levels, by looks */
-    own_laws o = { 0 };
-    const spec_drafter_ops ops = { .struct_size = sizeof ops, .laws = slip_in_laws, .user_data = &o };
+    own_distributions o = { 0 };
+    const spec_drafter_ops ops = { .struct_size = sizeof ops, .distributions = slip_in_distributions, .user_data = &o };
     for (size_t i = 0; i < sizeof trees / sizeof *trees; i++) {
         spec_drafter_params p = SPEC_DRAFTER_PARAMS_INIT;
         spec_drafter *dr;
         p.tree = trees[i];
         OK(spec_drafter_from_ops(&dr, &ops, &p));
-        expect_recovery(dr, law_slips, sizeof law_slips / sizeof *law_slips);
+        expect_recovery(dr, probs_slips, sizeof probs_slips / sizeof *probs_slips);
         spec_drafter_close(dr);
     }
 }
 
-static const slip look_slips[] = { { SPEC_E_ABORTED, "" }, { SPEC_E_INVALID, "feeds node 1000" },
+static const slip expand_slips[] = { { SPEC_E_ABORTED, "" }, { SPEC_E_INVALID, "feeds node 1000" },
                                    { SPEC_E_INVALID, "changed the root" }, { SPEC_E_INVALID, "has parent" },
                                    { SPEC_E_INVALID, "siblings with the same token" } };
 
 /* A comb that slips when the network has been fed twice. */
-static spec_status slip_in_look(void *user, spec_tree *tree, const spec_candidate *candidates, int32_t k,
+static spec_status slip_in_expand(void *user, spec_tree *tree, const spec_candidate *candidates, int32_t k,
                                 int32_t *feed, int32_t *n_feed, int32_t n_feed_max)
 {
     const int32_t due = now, before = tree->n;
@@ -559,16 +559,16 @@ static spec_status slip_in_look(void *user, spec_tree *tree, const spec_candidat
     return SPEC_OK;
 }
 
-static void wrong_looks(void **state)
+static void wrong_expansions(void **state)
 {
     (void)state;
     const spec_builder_ops ops = { .struct_size = sizeof ops, .n_node = 9, .n_row = 4, .n_level = 4, .depth = 4, .k = 3,
-                                   .kind = SPEC_TREE_DRAWN, .look = slip_in_look };
+                                   .kind = SPEC_TREE_SAMPLED, .expand = slip_in_expand };
     spec_drafter_params p = SPEC_DRAFTER_PARAMS_INIT;
     spec_drafter *dr;
     OK(spec_builder_from_ops(&p.builder, &ops, NULL));
     OK(spec_drafter_from_model(&dr, drafter, &p));
-    expect_recovery(dr, look_slips, sizeof look_slips / sizeof *look_slips);
+    expect_recovery(dr, expand_slips, sizeof expand_slips / sizeof *expand_slips);
     spec_drafter_close(dr);
     spec_builder_close(p.builder);
 }
@@ -577,9 +577,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fewer_nodes),      cmocka_unit_test(text_ends),    cmocka_unit_test(eos_on_a_branch),
-        cmocka_unit_test(shorter_contexts), cmocka_unit_test(own_builders), cmocka_unit_test(own_laws_draft),
+        cmocka_unit_test(shorter_contexts), cmocka_unit_test(own_builders), cmocka_unit_test(own_distributions_draft),
         cmocka_unit_test(endless_drafters), cmocka_unit_test(rounds_teach), cmocka_unit_test(slow_drafts_are_left),
-        cmocka_unit_test(wrong_laws),       cmocka_unit_test(wrong_looks),
+        cmocka_unit_test(wrong_distributions),       cmocka_unit_test(wrong_expansions),
 #ifndef SPEC_NO_TOKENIZER
         cmocka_unit_test(smaller_vocabularies),
 #endif

@@ -28,7 +28,7 @@ typedef struct setting {
     spec_draft_state draft_state;
 } setting;
 
-#define USUAL SPEC_SCAN_WINDOW, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY
+#define USUAL SPEC_SCAN_CHUNKED, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY
 static const setting settings[] = {
     { "greedy, f32, batched", SPEC_DTYPE_F32, N_PROMPT, 0.0f, 1, 0, SPEC_DTYPE_AUTO, N_NEW, USUAL },
     { "greedy, f16", SPEC_DTYPE_F16, 1, 0.0f, 4, 3, SPEC_DTYPE_AUTO, N_NEW, USUAL },
@@ -36,7 +36,7 @@ static const setting settings[] = {
     { "sampled, bf16, batched", SPEC_DTYPE_BF16, N_PROMPT, 0.8f, 1, 0, SPEC_DTYPE_AUTO, N_NEW, USUAL },
     { "sampled, f32", SPEC_DTYPE_F32, 1, 0.8f, 4, 2, SPEC_DTYPE_AUTO, N_NEW, USUAL },
     { "greedy, bf16, long", SPEC_DTYPE_BF16, N_PROMPT, 0.0f, 4, 1, SPEC_DTYPE_AUTO, N_LONG, USUAL },
-    { "greedy, bf16, joint", SPEC_DTYPE_BF16, N_PROMPT, 0.0f, 4, 2, SPEC_DTYPE_AUTO, N_LONG, SPEC_SCAN_WINDOW,
+    { "greedy, bf16, joint", SPEC_DTYPE_BF16, N_PROMPT, 0.0f, 4, 2, SPEC_DTYPE_AUTO, N_LONG, SPEC_SCAN_CHUNKED,
       SPEC_ADVANCE_JOINT, SPEC_DRAFT_STATE_REPLAY },
     { "greedy, f32, recurrent", SPEC_DTYPE_F32, N_PROMPT, 0.0f, 4, 0, SPEC_DTYPE_AUTO, N_LONG, SPEC_SCAN_RECURRENT,
       SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_PER_NODE },

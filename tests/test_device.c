@@ -422,8 +422,8 @@ static void fill_seq(spec_step_block *b, spec_step_seq *out, const test_seq *s, 
     for (int32_t i = 0; i < out->n_row; i++) rows[i] = index;
     for (int32_t i = 0; i < s->n_replay; i++) paths[i] = s->path[i];
     for (int32_t i = 0; i < TEST_PAGES; i++) pages[i] = test_page(s->slot, i);
-    spec_step_visit *visits = (spec_step_visit *)((char *)b + b->off_visit) + row;
-    speci_step_visits(nodes, s->n_fed, out->n_given, out->n_row, visits);
+    spec_traversal_node *visits = (spec_traversal_node *)((char *)b + b->off_traversal) + row;
+    speci_traversal_schedule(nodes, s->n_fed, out->n_given, out->n_row, visits);
 }
 
 spec_step_block *test_step(int32_t phase, const test_seq *seqs, int32_t n_seq, int32_t n_run)
@@ -441,7 +441,7 @@ spec_step_block *test_step(int32_t phase, const test_seq *seqs, int32_t n_seq, i
     h.off_node = place(&end, nodes * sizeof(spec_step_node));
     h.off_row_seq = place(&end, (rows + 1) * sizeof(int32_t));
     h.off_path = place(&end, (paths + 1) * sizeof(int32_t));
-    h.off_visit = place(&end, (rows + 1) * sizeof(spec_step_visit));
+    h.off_traversal = place(&end, (rows + 1) * sizeof(spec_traversal_node));
     h.off_page = place(&end, (size_t)n_seq * TEST_PAGES * sizeof(int32_t));
     h.bytes = (end + 15) / 16 * 16;
     spec_step_block *b = calloc(1, (size_t)h.bytes);

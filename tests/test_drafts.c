@@ -1,12 +1,12 @@
 /* test_drafts.c - trees that a session grows on the device, in batches and with replay, are those of the library's
- * builders on plain arrays under the drafter's plain laws; and the walk over them is that of spec_verify_laws. A drafter that
+ * builders on plain arrays under the drafter's plain distributions; and the walk over them is that of spec_verify_distributions. A drafter that
  * was not used for a while knows what was emitted meanwhile. */
 #include "tests/support_drafts.h"
 #include "tests/support_greedy.h"
 
 #include <stdio.h>
 
-#include "algorithms/algo.h"
+#include "algorithms/engine/engine.h"
 
 static spec_backend *backend;
 
@@ -79,7 +79,7 @@ static void go_on(spec_session *s, int32_t seq, int32_t n_step)
     }
 }
 
-/* A model that drafts for itself has all its drafts accepted, however many tokens its drafter has to absorb first: by replay
+/* A model that drafts for itself has all its drafts accepted, however many tokens its drafter has to apply first: by replay
  * alone, by one pass or by several; and again behind each of these. */
 static void check_catching_up(void **state)
 {

@@ -67,7 +67,7 @@ static bool has_its_place(fault_kind kind, const char *model)
 static void check_paths(spec_backend *healthy, fault_kind kind, const char *path)
 {
     const paths_size size = { .n_world = 2, .n_walk = 6, .depth = 48, .n_tree = 24,
-                              .scan = is_of_visits(kind) ? SPEC_SCAN_RECURRENT : SPEC_SCAN_WINDOW };
+                              .scan = is_of_visits(kind) ? SPEC_SCAN_RECURRENT : SPEC_SCAN_CHUNKED };
     spec_backend_ops ops;
     paths_counts c;
     spec_backend *be = faulty_backend(&ops, kind);
@@ -205,7 +205,7 @@ static void test_table(void **state)
     expect_refusal(&ops, SPEC_E_UNSUPPORTED, "16 bytes");
     ops = speci_cpu_ops;
     ops.conv = NULL;
-    ops.law = NULL;
+    ops.probs = NULL;
     expect_refusal(&ops, SPEC_E_INVALID, "operation conv");
     ops = speci_cpu_ops;
     ops.plan_prepare = no_prepare;

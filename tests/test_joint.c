@@ -26,7 +26,7 @@ typedef struct text {
 
 typedef struct worker {
     spec_model *model;
-    speci_net *net;
+    speci_exec *net;
     spec_queue *queue;
     uint64_t random;
     int32_t n_deep; /* trees that did not fit behind their chain */
@@ -36,33 +36,33 @@ static int32_t below(worker *w, int32_t n) { return (int32_t)(support_random(&w-
 
 static void open_net(worker *w, spec_model *m, int32_t n_node, bool joint, bool recurrent)
 {
-    const speci_net_params p = { .n_seq = N_SEQ, .n_ctx = N_IDS + MAX_NODE, .n_node = n_node, .joint = joint,
+    const speci_exec_params p = { .n_seq = N_SEQ, .n_ctx = N_IDS + MAX_NODE, .n_node = n_node, .joint = joint,
                                 .recurrent = recurrent };
     spec_plan plans[2];
     *w = (worker){ .model = m, .random = 11 };
-    OK(speci_net_open(&w->net, m, &p));
-    speci_net_plans(w->net, plans);
+    OK(speci_exec_open(&w->net, m, &p));
+    speci_exec_plans(w->net, plans);
     OK(m->backend->ops->queue_open(m->backend->dev, &w->queue, plans, 2, m->n_vocab));
-    OK(speci_net_attach(w->net, w->queue, true));
+    OK(speci_exec_attach(w->net, w->queue, true));
 }
 
 static void close_net(worker *w)
 {
-    speci_net_close(w->net);
+    speci_exec_close(w->net);
     w->model->backend->ops->queue_close(w->queue);
 }
 
 static void begin(worker *w, const text *t, int32_t slot)
 {
-    speci_net_begin(w->net, slot);
-    OK(speci_net_prefill(w->net, slot, t->ids, (size_t)t->n - 1, NULL, NULL));
+    speci_exec_begin(w->net, slot);
+    OK(speci_exec_prefill(w->net, slot, t->ids, (size_t)t->n - 1, NULL, NULL));
 }
 
 /* Row of node `node` of input k of the last pass. */
 static void read_row(worker *w, int32_t k, int32_t node, float *row)
 {
     int32_t ld;
-    const float *logits = speci_net_logits(w->net, &ld) + (size_t)(speci_net_first_row(w->net, k) + node) * (size_t)ld;
+    const float *logits = speci_exec_logits(w->net, &ld) + (size_t)(speci_exec_first_row(w->net, k) + node) * (size_t)ld;
     OK(w->model->backend->ops->download(w->queue, row, logits, (size_t)w->model->n_vocab * sizeof *row));
     OK(w->model->backend->ops->sync(w->queue));
 }
@@ -83,13 +83,13 @@ static void read_plainly(worker *w, text *t, int32_t slot, float *rows)
     while (t->n < t->n_prompt + N_NEW) {
         float *row = rows + (size_t)(t->n - 1) * (size_t)w->model->n_vocab;
         spec_tree tree = { .n = 1, .cap = 1, .token = &t->ids[t->n - 1], .parent = &parent };
-        const speci_net_input in = { .slot = slot, .tree = &tree };
-        OK(speci_net_forward(w->net, &in, 1, NULL, NULL));
+        const speci_exec_input in = { .slot = slot, .tree = &tree };
+        OK(speci_exec_forward(w->net, &in, 1, NULL, NULL));
         read_row(w, 0, 0, row);
-        speci_net_commit(w->net, slot, &path, 1);
+        speci_exec_commit(w->net, slot, &path, 1);
         t->ids[t->n++] = best(row, w->model->n_vocab);
     }
-    speci_net_end(w->net, slot);
+    speci_exec_end(w->net, slot);
 }
 
 typedef struct drawn {
@@ -164,28 +164,28 @@ static void walk(worker *w, const text *truth, float *const *rows, bool joint, c
     }
     for (;;) {
         drawn trees[N_SEQ];
-        speci_net_input in[N_SEQ];
+        speci_exec_input in[N_SEQ];
         int32_t who[N_SEQ], n = 0, left = 0;
         for (int32_t k = 0; k < N_SEQ; k++) {
             if (t[k].n >= truth[k].n) continue;
             left++;
             if (below(w, 4) == 0) continue;
             draw(w, &trees[n], &t[k], &truth[k]);
-            in[n] = (speci_net_input){ .slot = N_SEQ - 1 - k, .tree = &trees[n].tree };
+            in[n] = (speci_exec_input){ .slot = N_SEQ - 1 - k, .tree = &trees[n].tree };
             w->n_deep += joint && last_path[k] > 0 && last_path[k] + depth_of(&trees[n].tree) > SPEC_MAX_DEPTH;
             who[n++] = k;
         }
         if (left == 0) return;
         if (n == 0) continue;
-        OK(speci_net_forward(w->net, in, n, NULL, NULL));
-        if (below(w, 3) == 0) OK(speci_net_forward(w->net, in, n, NULL, NULL));
+        OK(speci_exec_forward(w->net, in, n, NULL, NULL));
+        if (below(w, 3) == 0) OK(speci_exec_forward(w->net, in, n, NULL, NULL));
         for (int32_t i = 0; i < n; i++) {
             int32_t path[MAX_NODE];
             const int32_t k = who[i], slot = in[i].slot;
-            assert_int_equal(speci_net_n_past(w->net, slot), t[k].n - 1);
+            assert_int_equal(speci_exec_n_past(w->net, slot), t[k].n - 1);
             last_path[k] = verify(w, i, &trees[i], &t[k], &truth[k], rows[k], path, what);
-            speci_net_commit(w->net, slot, path, last_path[k]);
-            assert_int_equal(speci_net_n_past(w->net, slot), t[k].n - 1);
+            speci_exec_commit(w->net, slot, path, last_path[k]);
+            assert_int_equal(speci_exec_n_past(w->net, slot), t[k].n - 1);
             assert_memory_equal(t[k].ids, truth[k].ids, (size_t)t[k].n * sizeof *t[k].ids);
         }
     }
@@ -197,19 +197,19 @@ static void walk_chains(worker *w, const text *truth, const float *rows, const c
     text t = *truth;
     t.n = t.n_prompt;
     begin(w, &t, 0);
-    for (int32_t n = SPEC_WINDOW - 1; t.n < truth->n; n = N_CHAIN) {
+    for (int32_t n = SPEC_CHUNK - 1; t.n < truth->n; n = N_CHAIN) {
         drawn d = { .tree = { .n = n < truth->n - t.n ? n : truth->n - t.n, .cap = MAX_NODE } };
         int32_t path[MAX_NODE];
         d.tree.token = d.token, d.tree.parent = d.parent;
         for (int32_t i = 0; i < d.tree.n; i++) d.token[i] = truth->ids[t.n - 1 + i], d.parent[i] = i - 1;
-        const speci_net_input in = { .slot = 0, .tree = &d.tree };
-        OK(speci_net_forward(w->net, &in, 1, NULL, NULL));
+        const speci_exec_input in = { .slot = 0, .tree = &d.tree };
+        OK(speci_exec_forward(w->net, &in, 1, NULL, NULL));
         const int32_t n_path = verify(w, 0, &d, &t, truth, rows, path, what);
         assert_int_equal(n_path, d.tree.n);
-        speci_net_commit(w->net, 0, path, n_path);
+        speci_exec_commit(w->net, 0, path, n_path);
     }
     assert_memory_equal(t.ids, truth->ids, (size_t)t.n * sizeof *t.ids);
-    speci_net_end(w->net, 0);
+    speci_exec_end(w->net, 0);
 }
 
 static void check(void **state)
@@ -260,19 +260,19 @@ static void refusals(void **state)
     int32_t token[2] = { 1, 2 }, parent[2] = { -1, 0 };
     spec_tree tree = { .n = 2, .cap = 2, .token = token, .parent = parent };
     open_net(&w, m, 4, true, false);
-    speci_net_begin(w.net, 0);
-    speci_net_input in = { .slot = 0, .tree = &tree };
+    speci_exec_begin(w.net, 0);
+    speci_exec_input in = { .slot = 0, .tree = &tree };
     tree.n = 1;
-    OK(speci_net_forward(w.net, &in, 1, NULL, NULL));
+    OK(speci_exec_forward(w.net, &in, 1, NULL, NULL));
     tree.n = 2, in.n_fed = 1;
-    FAILS(speci_net_forward(w.net, &in, 1, NULL, NULL), SPEC_E_INVALID, "whole trees");
+    FAILS(speci_exec_forward(w.net, &in, 1, NULL, NULL), SPEC_E_INVALID, "whole trees");
     close_net(&w);
     /* 200 nodes and 64 of the path in front; one sequence more than a pass takes */
-    const speci_net_params p = { .n_seq = m->backend->info.row_max / 264 + 1, .n_ctx = 100, .n_node = 200, .joint = true };
+    const speci_exec_params p = { .n_seq = m->backend->info.row_max / 264 + 1, .n_ctx = 100, .n_node = 200, .joint = true };
     char said[64];
-    speci_net *net;
+    speci_exec *net;
     snprintf(said, sizeof said, "%d sequences of 264 nodes", (int)p.n_seq);
-    FAILS(speci_net_open(&net, m, &p), SPEC_E_INVALID, said);
+    FAILS(speci_exec_open(&net, m, &p), SPEC_E_INVALID, said);
     spec_model_close(m);
 }
 

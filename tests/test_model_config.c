@@ -10,8 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "models/model_config.h"
-#include "models/model_rope.h"
+#include "models/files/files_config.h"
+#include "models/families/family_rope.h"
 #include "tests/support_model.h"
 
 #define GOLDEN SPEC_TEST_DIR "/golden/"
@@ -21,7 +21,7 @@
 static model_config config_of(const char *text)
 {
     model_config c = { 0 };
-    OK(model_config_parse(&c, text, strlen(text), "config.json"));
+    OK(speci_config_parse(&c, text, strlen(text), "config.json"));
     return c;
 }
 
@@ -35,32 +35,32 @@ static void values(void **state)
     float lo, hi;
     bool t;
     const char *s;
-    OK(model_config_int(&c, &i, "i", 1, 9));
+    OK(speci_config_int(&c, &i, "i", 1, 9));
     assert_int_equal(i, 7);
-    OK(model_config_int(&c, &i, "r", 1, 9));
+    OK(speci_config_int(&c, &i, "r", 1, 9));
     assert_int_equal(i, 2);
-    OK(model_config_number(&c, &x, "x", 0, 1));
+    OK(speci_config_number(&c, &x, "x", 0, 1));
     assert_true(x == 1e-5);
-    OK(model_config_int_or(&c, &i, "absent", 5, 1, 9));
+    OK(speci_config_int_or(&c, &i, "absent", 5, 1, 9));
     assert_int_equal(i, 5);
-    OK(model_config_int_or(&c, &i, "z", 6, 1, 9)); /* null counts as absent */
+    OK(speci_config_int_or(&c, &i, "z", 6, 1, 9)); /* null counts as absent */
     assert_int_equal(i, 6);
-    OK(model_config_bool_or(&c, &t, "t", false));
+    OK(speci_config_bool_or(&c, &t, "t", false));
     assert_true(t);
-    OK(model_config_string_or(&c, &s, "s", NULL));
+    OK(speci_config_string_or(&c, &s, "s", NULL));
     assert_string_equal(s, "silu");
-    OK(model_config_limits_or_none(&c, &lo, &hi, "l"));
+    OK(speci_config_limits_or_none(&c, &lo, &hi, "l"));
     assert_true(lo == 0.5f && isinf(hi));
-    OK(model_config_limits_or_none(&c, &lo, &hi, "absent"));
+    OK(speci_config_limits_or_none(&c, &lo, &hi, "absent"));
     assert_true(lo == 0.0f && isinf(hi));
     model_config o;
-    OK(model_config_child(&c, &o, "o"));
-    FAILS(model_config_all_known(&o), SPEC_E_UNSUPPORTED, "config.json: o.k is 1");
-    OK(model_config_int(&o, &i, "k", 1, 1));
-    OK(model_config_all_known(&o));
-    model_config_close(&o);
-    FAILS(model_config_all_known(&c), SPEC_E_UNSUPPORTED, "inf"); /* the only key not asked for */
-    model_config_close(&c);
+    OK(speci_config_child(&c, &o, "o"));
+    FAILS(speci_config_all_known(&o), SPEC_E_UNSUPPORTED, "config.json: o.k is 1");
+    OK(speci_config_int(&o, &i, "k", 1, 1));
+    OK(speci_config_all_known(&o));
+    speci_config_close(&o);
+    FAILS(speci_config_all_known(&c), SPEC_E_UNSUPPORTED, "inf"); /* the only key not asked for */
+    speci_config_close(&c);
 }
 
 static void wrong_values(void **state)
@@ -74,58 +74,58 @@ static void wrong_values(void **state)
     bool t;
     const char *s;
     model_config o;
-    FAILS(model_config_int(&c, &i, "hidden_size", 1, 9), SPEC_E_FORMAT,
+    FAILS(speci_config_int(&c, &i, "hidden_size", 1, 9), SPEC_E_FORMAT,
           "config.json: hidden_size is missing, expected an integer from 1 to 9");
-    FAILS(model_config_int(&c, &i, "i", 1, 9), SPEC_E_FORMAT, "config.json: i is 7.5, expected an integer");
-    FAILS(model_config_int(&c, &i, "s", 1, 9), SPEC_E_FORMAT, "s is \"seven\", expected an integer");
-    FAILS(model_config_int(&c, &i, "big", 1, INT32_MAX), SPEC_E_FORMAT, "big is 4294967296");
-    FAILS(model_config_int(&c, &i, "huge", 1, INT32_MAX), SPEC_E_FORMAT, "huge is 1e+20");
-    FAILS(model_config_int_or(&c, &i, "o", 1, 1, 9), SPEC_E_FORMAT, "o is an object");
-    FAILS(model_config_number(&c, &x, "s", 0, 1), SPEC_E_FORMAT, "expected a number from 0 to 1");
-    FAILS(model_config_bool_or(&c, &t, "i", false), SPEC_E_FORMAT, "expected true or false");
-    FAILS(model_config_string_or(&c, &s, "l", NULL), SPEC_E_FORMAT, "l is an array, expected a string");
-    FAILS(model_config_child(&c, &o, "s"), SPEC_E_FORMAT, "expected an object");
-    FAILS(model_config_limits_or_none(&c, &lo, &hi, "l"), SPEC_E_FORMAT, "expected [low, high]");
-    FAILS(model_config_limits_or_none(&c, &lo, &hi, "n"), SPEC_E_FORMAT, "expected [low, high]");
-    FAILS(model_config_limits_or_none(&c, &lo, &hi, "one"), SPEC_E_FORMAT, "expected [low, high]");
-    model_config_close(&c);
-    FAILS(model_config_parse(&c, "[]", 2, "config.json"), SPEC_E_FORMAT, "config.json: not a JSON object");
-    FAILS(model_config_parse(&c, "{\"a\":1,\"a\":2}", 13, "config.json"), SPEC_E_FORMAT, "config.json");
-    FAILS(model_config_parse(&c, "{\"a\":", 5, "config.json"), SPEC_E_FORMAT, "config.json");
+    FAILS(speci_config_int(&c, &i, "i", 1, 9), SPEC_E_FORMAT, "config.json: i is 7.5, expected an integer");
+    FAILS(speci_config_int(&c, &i, "s", 1, 9), SPEC_E_FORMAT, "s is \"seven\", expected an integer");
+    FAILS(speci_config_int(&c, &i, "big", 1, INT32_MAX), SPEC_E_FORMAT, "big is 4294967296");
+    FAILS(speci_config_int(&c, &i, "huge", 1, INT32_MAX), SPEC_E_FORMAT, "huge is 1e+20");
+    FAILS(speci_config_int_or(&c, &i, "o", 1, 1, 9), SPEC_E_FORMAT, "o is an object");
+    FAILS(speci_config_number(&c, &x, "s", 0, 1), SPEC_E_FORMAT, "expected a number from 0 to 1");
+    FAILS(speci_config_bool_or(&c, &t, "i", false), SPEC_E_FORMAT, "expected true or false");
+    FAILS(speci_config_string_or(&c, &s, "l", NULL), SPEC_E_FORMAT, "l is an array, expected a string");
+    FAILS(speci_config_child(&c, &o, "s"), SPEC_E_FORMAT, "expected an object");
+    FAILS(speci_config_limits_or_none(&c, &lo, &hi, "l"), SPEC_E_FORMAT, "expected [low, high]");
+    FAILS(speci_config_limits_or_none(&c, &lo, &hi, "n"), SPEC_E_FORMAT, "expected [low, high]");
+    FAILS(speci_config_limits_or_none(&c, &lo, &hi, "one"), SPEC_E_FORMAT, "expected [low, high]");
+    speci_config_close(&c);
+    FAILS(speci_config_parse(&c, "[]", 2, "config.json"), SPEC_E_FORMAT, "config.json: not a JSON object");
+    FAILS(speci_config_parse(&c, "{\"a\":1,\"a\":2}", 13, "config.json"), SPEC_E_FORMAT, "config.json");
+    FAILS(speci_config_parse(&c, "{\"a\":", 5, "config.json"), SPEC_E_FORMAT, "config.json");
 }
 
 /* --- keys that nobody asked for --- */
 
-static void judged(const char *text, const char *refused, const char *unknown)
+static void verified(const char *text, const char *refused, const char *unknown)
 {
     model_config c = config_of(text);
     char *found = NULL;
     if (refused) {
-        FAILS(model_config_judge(&c, &found, &speci_malloc), SPEC_E_UNSUPPORTED, refused);
+        FAILS(speci_config_check(&c, &found, &speci_malloc), SPEC_E_UNSUPPORTED, refused);
         assert_null(found);
     } else {
-        OK(model_config_judge(&c, &found, &speci_malloc));
+        OK(speci_config_check(&c, &found, &speci_malloc));
         assert_string_equal(found, unknown);
     }
     speci_free(&speci_malloc, found);
-    model_config_close(&c);
+    speci_config_close(&c);
 }
 
 static void keys_nobody_asked_for(void **state)
 {
     (void)state;
-    judged("{}", NULL, "");
-    judged("{\"architectures\":[\"X\"],\"torch_dtype\":\"float16\",\"hidden_dropout\":0.1,\"use_cache\":true}", NULL, "");
-    judged("{\"frobnicate\":1,\"use_cache\":true,\"zork\":null}", NULL, "frobnicate, zork");
-    judged("{\"quantization_config\":{\"bits\":4}}", "quantization_config is an object", NULL);
-    judged("{\"is_encoder_decoder\":true}", "is_encoder_decoder is true", NULL);
-    judged("{\"num_local_experts\":8}", "num_local_experts is 8: mixtures of experts", NULL);
-    judged("{\"final_logit_softcapping\":30.0}", "final_logit_softcapping is 30", NULL);
-    judged("{\"attention_bias\":true}", "attention_bias is true", NULL);
-    judged("{\"layer_types\":[\"full_attention\",\"sliding_attention\"]}", "layer_types", NULL);
-    judged("{\"embedding_multiplier\":\"1\"}", "embedding_multiplier is \"1\"", NULL);
+    verified("{}", NULL, "");
+    verified("{\"architectures\":[\"X\"],\"torch_dtype\":\"float16\",\"hidden_dropout\":0.1,\"use_cache\":true}", NULL, "");
+    verified("{\"frobnicate\":1,\"use_cache\":true,\"zork\":null}", NULL, "frobnicate, zork");
+    verified("{\"quantization_config\":{\"bits\":4}}", "quantization_config is an object", NULL);
+    verified("{\"is_encoder_decoder\":true}", "is_encoder_decoder is true", NULL);
+    verified("{\"num_local_experts\":8}", "num_local_experts is 8: mixtures of experts", NULL);
+    verified("{\"final_logit_softcapping\":30.0}", "final_logit_softcapping is 30", NULL);
+    verified("{\"attention_bias\":true}", "attention_bias is true", NULL);
+    verified("{\"layer_types\":[\"full_attention\",\"sliding_attention\"]}", "layer_types", NULL);
+    verified("{\"embedding_multiplier\":\"1\"}", "embedding_multiplier is \"1\"", NULL);
     /* The same keys with the value that changes nothing. */
-    judged("{\"quantization_config\":null,\"is_encoder_decoder\":false,\"num_local_experts\":0,"
+    verified("{\"quantization_config\":null,\"is_encoder_decoder\":false,\"num_local_experts\":0,"
            "\"final_logit_softcapping\":null,\"attention_bias\":false,\"layer_types\":[\"full_attention\"],"
            "\"embedding_multiplier\":1.0,\"logits_scaling\":1,\"partial_rotary_factor\":1.0}",
            NULL, "");
@@ -191,7 +191,7 @@ static void rotary_keys(void **state)
         const rope_case *k = &rope_cases[i];
         model_config c = config_of(k->text);
         model_rope r;
-        const spec_status status = model_rope_read(&c, &r, k->keys);
+        const spec_status status = speci_rope_read(&c, &r, k->keys);
         if (k->message) {
             if (status == SPEC_OK || !strstr(spec_last_error(), k->message))
                 fail_msg("%s: \"%s\", expected \"%s\"", k->text, status ? spec_last_error() : "accepted", k->message);
@@ -199,7 +199,7 @@ static void rotary_keys(void **state)
             fail_msg("%s: theta %g, partial %g, type %d%s", k->text, r.theta, r.partial, (int)r.type,
                      status ? spec_last_error() : "");
         }
-        model_config_close(&c);
+        speci_config_close(&c);
     }
 }
 
@@ -210,23 +210,23 @@ static void rotary_frequencies(void **state)
     model_rope r = { .theta = 10000, .partial = 1 };
     float f[4];
     int32_t n_rot;
-    model_rope_frequencies(&r, f, 8);
+    speci_rope_frequencies(&r, f, 8);
     for (int k = 0; k < 4; k++) assert_float_equal(f[k], pow(10.0, -k), 1e-7);
     r.type = MODEL_ROPE_LINEAR, r.factor = 4;
-    model_rope_frequencies(&r, f, 8);
+    speci_rope_frequencies(&r, f, 8);
     assert_float_equal(f[1], 0.025, 1e-8);
     /* Waves of 6.28, 62.8, 628 and 6283; kept below 100, slowed above 1000, mixed between. */
     r = (model_rope){ .type = MODEL_ROPE_LLAMA3, .theta = 10000, .partial = 1, .factor = 8, .low_freq_factor = 1,
                       .high_freq_factor = 10, .original_max_position = 1000 };
-    model_rope_frequencies(&r, f, 8);
+    speci_rope_frequencies(&r, f, 8);
     const double s = (1000 * 0.01 / (2 * 3.14159265358979323846) - 1) / 9;
     assert_float_equal(f[0], 1, 1e-7);
     assert_float_equal(f[1], 0.1, 1e-8);
     assert_true(fabs(f[2] - ((1 - s) * 0.01 / 8 + s * 0.01)) < 1e-9);
     assert_float_equal(f[3], 0.001 / 8, 1e-10);
-    OK(model_rope_dims(&(model_rope){ .partial = 0.25 }, &n_rot, 80, "config.json"));
+    OK(speci_rope_dims(&(model_rope){ .partial = 0.25 }, &n_rot, 80, "config.json"));
     assert_int_equal(n_rot, 20);
-    FAILS(model_rope_dims(&(model_rope){ .partial = 0.25 }, &n_rot, 12, "config.json"), SPEC_E_UNSUPPORTED, "even");
+    FAILS(speci_rope_dims(&(model_rope){ .partial = 0.25 }, &n_rot, 12, "config.json"), SPEC_E_UNSUPPORTED, "even");
 }
 
 /* --- whole configs, from the golden models --- */

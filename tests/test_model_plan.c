@@ -2,7 +2,7 @@
  * product which reads one has its squares and its eps, and who notes the rows' largest. */
 #include <stdio.h>
 
-#include "models/model_net.h"
+#include "models/net/net.h"
 #include "tests/support_model.h"
 #include "tests/test.h"
 
@@ -19,16 +19,16 @@ typedef struct emitted {
 
 static emitted emit(const spec_model *model)
 {
-    const speci_net_params p = { .n_seq = SEQS, .n_ctx = 128, .n_node = NODES, .best = true };
-    emitted e = { .shape = net_shape_of(model, &p) };
+    const speci_exec_params p = { .n_seq = SEQS, .n_ctx = 128, .n_node = NODES, .best = true };
+    emitted e = { .shape = speci_net_shape_of(model, &p) };
     net_plans *plans = &e.plans;
-    net_emit(plans, &e.memory, model, &e.shape);
+    speci_net_emit(plans, &e.memory, model, &e.shape);
     for (int i = 0; i < 2; i++) assert_non_null(plans->ops[i] = calloc((size_t)plans->n_op[i], sizeof(spec_op)));
     assert_non_null(plans->kv = calloc((size_t)plans->n_kv + 1, sizeof *plans->kv));
     assert_non_null(plans->slot_memory = calloc((size_t)plans->n_slot_memory + 1, sizeof *plans->slot_memory));
     net_arena *arenas[] = { &e.memory.work, &e.memory.state, &e.memory.kv };
     for (int i = 0; i < 3; i++) assert_non_null(arenas[i]->base = malloc(arenas[i]->n + 256));
-    net_emit(plans, &e.memory, model, &e.shape);
+    speci_net_emit(plans, &e.memory, model, &e.shape);
     return e;
 }
 

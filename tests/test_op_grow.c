@@ -1,4 +1,4 @@
-/* test_op_grow.c - trees that grow on the device: beginnings, candidates drawn from laws, expansions, nodes that a
+/* test_op_grow.c - trees that grow on the device: beginnings, candidates drawn from distributions, expansions, nodes that a
  * step takes from there. Beside each operation stands its rule, plainly: everything sorted, in double. */
 #include <math.h>
 #include <stdio.h>
@@ -50,38 +50,38 @@ static void test_exponential(void **state)
     (void)state;
     for (int32_t i = 0; i < N_ELEMENTS(ends); i++) {
         const double u = ((double)ends[i][0] * 4294967296.0 + (double)ends[i][1]) / 18446744073709551616.0;
-        const float e = spec_race_exponential(ends[i][0], ends[i][1]);
+        const float e = spec_gumbel_exponential(ends[i][0], ends[i][1]);
         assert_true(isfinite(e) && e > 0.0f && e >= last);
         if (i > 0 && u < 0.9) assert_true(fabs((double)e + log1p(-u)) <= 1e-6 * -log1p(-u));
-        assert_true(isfinite(spec_race_value(1.0f, ends[i][0], ends[i][1])));
-        assert_true(spec_race_value(1e-30f, ends[i][0], ends[i][1]) > 0.0f);
-        assert_true(spec_race_value(0.0f, ends[i][0], ends[i][1]) == 0.0f);
+        assert_true(isfinite(spec_gumbel_value(1.0f, ends[i][0], ends[i][1])));
+        assert_true(spec_gumbel_value(1e-30f, ends[i][0], ends[i][1]) > 0.0f);
+        assert_true(spec_gumbel_value(0.0f, ends[i][0], ends[i][1]) == 0.0f);
         last = e;
     }
 }
 
-/* --- draws: one law, any row of it --- */
+/* --- draws: one distribution, any row of it --- */
 
 enum { K_MAX = SPEC_MAX_CHILD };
 
-typedef enum law_kind { DENSE, FEW, TIED, ONE, EQUAL, STEEP, N_LAW } law_kind;
+typedef enum probs_kind { DENSE, FEW, TIED, ONE, EQUAL, STEEP, N_PROBS } probs_kind;
 
-/* A law of n entries; not normalised for every kind: operations do not ask for that. */
-static void fill_law(test_random *random, law_kind kind, double *law, int32_t n)
+/* A distribution of n entries; not normalised for every kind: operations do not ask for that. */
+static void fill_probs(test_random *random, probs_kind kind, double *probs, int32_t n)
 {
     for (int32_t i = 0; i < n; i++) {
         const double u = test_uniform(random);
-        law[i] = kind == DENSE   ? u * u
+        probs[i] = kind == DENSE   ? u * u
                  : kind == FEW   ? 0.0
                  : kind == TIED  ? nearbyint(u * 4.0)
                  : kind == EQUAL ? 1.0
                                  : 0.0;
-        if (kind == STEEP) law[i] = exp(-40.0 * u); /* 17 orders of magnitude */
-        law[i] /= (double)n;
+        if (kind == STEEP) probs[i] = exp(-40.0 * u); /* 17 orders of magnitude */
+        probs[i] /= (double)n;
     }
-    for (int32_t i = 0; kind == FEW && i < 5; i++) law[test_below(random, n)] = 0.1 + test_uniform(random);
-    if (kind == ONE) law[test_below(random, n)] = 1.0;
-    for (int32_t i = 0; i < n; i++) law[i] = test_round(law[i], F32);
+    for (int32_t i = 0; kind == FEW && i < 5; i++) probs[test_below(random, n)] = 0.1 + test_uniform(random);
+    if (kind == ONE) probs[test_below(random, n)] = 1.0;
+    for (int32_t i = 0; i < n; i++) probs[i] = test_round(probs[i], F32);
 }
 
 typedef struct entry {
@@ -96,23 +96,23 @@ static int by_value(const void *a, const void *b)
 }
 
 /* The race's value of entry id in double: only U is float's. */
-static double race_value(float law, uint64_t key, int32_t id)
+static double race_value(float probs, uint64_t key, int32_t id)
 {
     uint32_t w[4];
-    spec_race_words(key, (uint32_t)id / 2, w);
+    spec_gumbel_words(key, (uint32_t)id / 2, w);
     const float high = (float)w[id % 2 * 2], low = (float)w[id % 2 * 2 + 1];
     const double u = (double)(high * 4294967296.0f + low) / 18446744073709551616.0;
-    return (double)law / (u >= 1.0 ? 64.0 * log(2.0) : u > 0.0 ? -log1p(-u) : ldexp(1.0, -65));
+    return (double)probs / (u >= 1.0 ? 64.0 * log(2.0) : u > 0.0 ? -log1p(-u) : ldexp(1.0, -65));
 }
 
-static void check_best(const char *name, const float *law, int32_t n, spec_draw_how how, uint64_t key, int32_t k,
+static void check_best(const char *name, const float *probs, int32_t n, spec_draw_how how, uint64_t key, int32_t k,
                        const spec_candidate *got)
 {
     entry *all = calloc((size_t)n, sizeof *all);
     int32_t count = 0;
     for (int32_t i = 0; i < n; i++)
-        if (law[i] > 0.0f)
-            all[count++] = (entry){ how == SPEC_DRAW_RACE ? race_value(law[i], key, i) : (double)law[i], i };
+        if (probs[i] > 0.0f)
+            all[count++] = (entry){ how == SPEC_DRAW_GUMBEL_TOPK ? race_value(probs[i], key, i) : (double)probs[i], i };
     qsort(all, (size_t)count, sizeof *all, by_value);
     for (int32_t j = 0; j < k; j++) {
         if (j >= count) {
@@ -120,28 +120,28 @@ static void check_best(const char *name, const float *law, int32_t n, spec_draw_
                 fail_msg("%s: candidate %d of %d is token %d", name, j, count, got[j].token);
             continue;
         }
-        if (got[j].token < 0 || got[j].token >= n || got[j].prob != law[got[j].token])
-            fail_msg("%s: candidate %d is token %d of law %g", name, j, got[j].token, (double)got[j].prob);
+        if (got[j].token < 0 || got[j].token >= n || got[j].prob != probs[got[j].token])
+            fail_msg("%s: candidate %d is token %d of distribution %g", name, j, got[j].token, (double)got[j].prob);
         for (int32_t i = 0; i < j; i++) assert_true(got[i].token != got[j].token);
         if (got[j].token == all[j].id) continue;
         /* the device's logarithm and quotient round */
-        const double value = race_value(law[got[j].token], key, got[j].token);
-        if (how != SPEC_DRAW_RACE || fabs(value - all[j].value) > 1e-6 * all[j].value)
+        const double value = race_value(probs[got[j].token], key, got[j].token);
+        if (how != SPEC_DRAW_GUMBEL_TOPK || fabs(value - all[j].value) > 1e-6 * all[j].value)
             fail_msg("%s: candidate %d is %d, expected %d", name, j, got[j].token, all[j].id);
     }
     free(all);
 }
 
-static void check_repeat(const char *name, const float *law, int32_t n, uint64_t key, int32_t k,
+static void check_repeat(const char *name, const float *probs, int32_t n, uint64_t key, int32_t k,
                          const spec_candidate *got)
 {
     double *upto = calloc((size_t)n + 1, sizeof *upto);
-    for (int32_t i = 0; i < n; i++) upto[i + 1] = upto[i] + (law[i] > 0.0f ? (double)law[i] : 0.0);
+    for (int32_t i = 0; i < n; i++) upto[i + 1] = upto[i] + (probs[i] > 0.0f ? (double)probs[i] : 0.0);
     const double total = upto[n], slack = 1e-12 * total;
     for (int32_t j = 0; j < k; j++) {
         const double border = (double)spec_repeat_uniform(key, (uint32_t)j) * total;
         const int32_t id = got[j].token;
-        if (id < 0 || id >= n || !(law[id] > 0.0f) || got[j].prob != law[id] || upto[id] > border + slack ||
+        if (id < 0 || id >= n || !(probs[id] > 0.0f) || got[j].prob != probs[id] || upto[id] > border + slack ||
             upto[id + 1] < border - slack)
             fail_msg("%s: draw %d is token %d, for the border %.17g of %.17g", name, j, id, border, total);
     }
@@ -150,22 +150,22 @@ static void check_repeat(const char *name, const float *law, int32_t n, uint64_t
 
 static const char *const how_names[] = { "top", "race", "repeat" };
 
-/* Rows of many laws in one call; `shorter` candidates are the first of k. */
+/* Rows of many distributions in one call; `shorter` candidates are the first of k. */
 static void run_draw(const test_device *d, int32_t n_row, int32_t n, int32_t k, spec_draw_how how)
 {
     test_random random = { (uint64_t)(n_row * 7919 + n * 31 + k * 3) + (uint64_t)how };
     const int32_t ld = n + 3, shorter = (k + 1) / 2;
-    double *laws = calloc((size_t)N_LAW * (size_t)ld, sizeof *laws);
-    for (int32_t i = 0; i < N_LAW * ld; i++) laws[i] = NAN; /* beyond a row nothing is looked at */
-    for (int32_t i = 0; i < N_LAW; i++) fill_law(&random, (law_kind)i, laws + (size_t)i * (size_t)ld, n);
-    test_buffer b = test_buffer_from(d, laws, (size_t)N_LAW * (size_t)ld, F32);
-    float *law = test_read_raw(&b);
+    double *distributions = calloc((size_t)N_PROBS * (size_t)ld, sizeof *distributions);
+    for (int32_t i = 0; i < N_PROBS * ld; i++) distributions[i] = NAN; /* beyond a row nothing is looked at */
+    for (int32_t i = 0; i < N_PROBS; i++) fill_probs(&random, (probs_kind)i, distributions + (size_t)i * (size_t)ld, n);
+    test_buffer b = test_buffer_from(d, distributions, (size_t)N_PROBS * (size_t)ld, F32);
+    float *probs = test_read_raw(&b);
     spec_candidate *got = calloc((size_t)(n_row * 2 * K_MAX), sizeof *got), *first = got + n_row * K_MAX;
     int32_t *row = calloc((size_t)n_row, sizeof *row);
     uint64_t *key = calloc((size_t)n_row, sizeof *key);
-    for (int32_t r = 0; r < n_row; r++) row[r] = (r + n_row) % N_LAW, key[r] = random_key(&random);
+    for (int32_t r = 0; r < n_row; r++) row[r] = (r + n_row) % N_PROBS, key[r] = random_key(&random);
     spec_queue *q = test_row_queue(d, n);
-    spec_draw_args a = { .law = b.data, .ld = ld, .n_vocab = n, .n_row = n_row, .k = k, .how = how, .host_law_row = row,
+    spec_draw_args a = { .probs = b.data, .ld = ld, .n_vocab = n, .n_row = n_row, .k = k, .how = how, .host_probs_row = row,
                          .host_key = key, .host_out = got };
     test_ok(d->ops->draw(q, &a), "draw");
     a.k = shorter, a.host_out = first;
@@ -173,8 +173,8 @@ static void run_draw(const test_device *d, int32_t n_row, int32_t n, int32_t k, 
     sync_queue(d, q);
     for (int32_t r = 0; r < n_row; r++) {
         char name[96];
-        const float *own = law + (size_t)row[r] * (size_t)ld;
-        snprintf(name, sizeof name, "%s %s: row %d of %d, %d entries, law %d, k %d", d->name, how_names[how], r, n_row,
+        const float *own = probs + (size_t)row[r] * (size_t)ld;
+        snprintf(name, sizeof name, "%s %s: row %d of %d, %d entries, distribution %d, k %d", d->name, how_names[how], r, n_row,
                  n, row[r], k);
         if (how == SPEC_DRAW_REPEAT) check_repeat(name, own, n, key[r], k, got + r * k);
         else check_best(name, own, n, how, key[r], k, got + r * k);
@@ -184,8 +184,8 @@ static void run_draw(const test_device *d, int32_t n_row, int32_t n, int32_t k, 
     free(key);
     free(row);
     free(got);
-    free(law);
-    free(laws);
+    free(probs);
+    free(distributions);
     test_buffer_free(&b);
 }
 
@@ -208,15 +208,15 @@ static void test_draw(void **state)
     test_each_device(each_draw);
 }
 
-/* Laws made for a draw, and the candidates: what the two operations one after the other leave, to the bit. Logits that
- * fall off, ties, sorted ones and such whose largest stand close together; n_valid of n_law columns. */
+/* Distributions made for a draw, and the candidates: what the two operations one after the other leave, to the bit. Logits that
+ * fall off, ties, sorted ones and such whose largest stand close together; n_valid of n_probs columns. */
 static void run_made(const test_device *d, int32_t n_row, int32_t n, int32_t k, spec_draw_how how, bool aligned)
 {
     enum { LOGITS = 6 };
     static const spec_sampling samplings[] = { { 1.0f, 0, 0.0f, 0.0f, 0 }, { 0.7f, 40, 0.9f, 0.0f, 0 },
                                                { 1.5f, 0, 0.8f, 0.0f, 0 }, { 1.0f, 3, 0.0f, 0.02f, 0 } };
     test_random random = { (uint64_t)(n_row * 31 + n * 7 + k) + (uint64_t)how };
-    const int32_t ld = aligned ? (n + 3) / 4 * 4 : n + 1, n_law = n + 5, ld_law = n_law + 2;
+    const int32_t ld = aligned ? (n + 3) / 4 * 4 : n + 1, n_probs = n + 5, ld_probs = n_probs + 2;
     double *v = calloc((size_t)LOGITS * (size_t)ld, sizeof *v);
     for (int32_t l = 0; l < LOGITS; l++)
         for (int32_t i = 0; i < ld; i++) {
@@ -236,35 +236,35 @@ static void run_made(const test_device *d, int32_t n_row, int32_t n, int32_t k, 
         src[r] = (r + n) % LOGITS, dst[r] = n_row - 1 - r, key[r] = random_key(&random);
         sampling[r] = samplings[r % N_ELEMENTS(samplings)];
     }
-    const size_t size = (size_t)n_row * (size_t)ld_law;
+    const size_t size = (size_t)n_row * (size_t)ld_probs;
     test_buffer logits = test_buffer_from(d, v, (size_t)LOGITS * (size_t)ld, F32);
     test_buffer one = test_buffer_new(d, size, F32), both = test_buffer_new(d, size, F32);
     spec_candidate *want = calloc((size_t)(n_row * k), sizeof *want), *got = calloc((size_t)(n_row * k), sizeof *got);
-    spec_queue *q = test_row_queue(d, n_law);
-    spec_law_args laws = { logits.data, ld, n, one.data, ld_law, n_law, n_row, src, dst, sampling };
-    spec_draw_args a = { .law = one.data, .ld = ld_law, .n_vocab = n_law, .n_row = n_row, .k = k, .how = how,
-                         .host_law_row = dst, .host_key = key, .host_out = want };
-    test_ok(d->ops->law(q, &laws), "law");
+    spec_queue *q = test_row_queue(d, n_probs);
+    spec_probs_args distributions = { logits.data, ld, n, one.data, ld_probs, n_probs, n_row, src, dst, sampling };
+    spec_draw_args a = { .probs = one.data, .ld = ld_probs, .n_vocab = n_probs, .n_row = n_row, .k = k, .how = how,
+                         .host_probs_row = dst, .host_key = key, .host_out = want };
+    test_ok(d->ops->probs(q, &distributions), "distribution");
     test_ok(d->ops->draw(q, &a), "draw");
-    laws.law = both.data, a.law = both.data, a.laws = &laws, a.host_out = got;
-    test_ok(d->ops->draw(q, &a), "law and draw");
+    distributions.probs = both.data, a.probs = both.data, a.distributions = &distributions, a.host_out = got;
+    test_ok(d->ops->draw(q, &a), "distribution and draw");
     sync_queue(d, q);
-    float *law_one = test_read_raw(&one), *law_both = test_read_raw(&both);
+    float *probs_one = test_read_raw(&one), *probs_both = test_read_raw(&both);
     for (int32_t r = 0; r < n_row; r++) {
-        const size_t at = (size_t)dst[r] * (size_t)ld_law;
-        if (memcmp(law_one + at, law_both + at, (size_t)n_law * sizeof *law_one) != 0)
-            fail_msg("%s %s: row %d of %d, %d entries: another law", d->name, how_names[how], r, n_row, n);
+        const size_t at = (size_t)dst[r] * (size_t)ld_probs;
+        if (memcmp(probs_one + at, probs_both + at, (size_t)n_probs * sizeof *probs_one) != 0)
+            fail_msg("%s %s: row %d of %d, %d entries: another distribution", d->name, how_names[how], r, n_row, n);
         for (int32_t j = 0; j < k; j++)
             if (memcmp(&want[r * k + j], &got[r * k + j], sizeof *got) != 0)
                 fail_msg("%s %s: row %d of %d, %d entries: candidate %d of %d is token %d (%g), expected %d (%g)", d->name,
                          how_names[how], r, n_row, n, j, k, got[r * k + j].token, (double)got[r * k + j].prob,
                          want[r * k + j].token, (double)want[r * k + j].prob);
     }
-    laws.n_row--;
+    distributions.n_row--;
     assert_true(d->ops->draw(q, &a) == SPEC_E_INVALID);
     d->ops->queue_close(q);
-    free(law_both);
-    free(law_one);
+    free(probs_both);
+    free(probs_one);
     free(got);
     free(want);
     free(sampling);
@@ -301,22 +301,22 @@ static void each_placed(test_device *d)
     enum { N = 70001, K = 64, ROWS = 5 };
     static const int32_t row[ROWS] = { 0, 1, 2, 3, 4 }, step[ROWS] = { 1, 1, 512, 1024, 4096 };
     static const uint64_t key[ROWS] = { 0 };
-    double *laws = calloc((size_t)ROWS * N, sizeof *laws);
+    double *distributions = calloc((size_t)ROWS * N, sizeof *distributions);
     for (int32_t r = 0; r < ROWS; r++)
         for (int32_t i = 0; i < N; i++)
-            laws[r * N + i] = r == 0 ? i + 1 : r == 1 ? N - i : i % step[r] < 3 ? 2.0 * N - i : 1.0 + i % 7;
-    test_buffer b = test_buffer_from(d, laws, (size_t)ROWS * N, F32);
-    float *law = test_read_raw(&b);
+            distributions[r * N + i] = r == 0 ? i + 1 : r == 1 ? N - i : i % step[r] < 3 ? 2.0 * N - i : 1.0 + i % 7;
+    test_buffer b = test_buffer_from(d, distributions, (size_t)ROWS * N, F32);
+    float *probs = test_read_raw(&b);
     spec_candidate got[ROWS * K];
     spec_queue *q = test_row_queue(d, N);
-    spec_draw_args a = { .law = b.data, .ld = N, .n_vocab = N, .n_row = ROWS, .k = K, .how = SPEC_DRAW_TOP,
-                         .host_law_row = row, .host_key = key, .host_out = got };
+    spec_draw_args a = { .probs = b.data, .ld = N, .n_vocab = N, .n_row = ROWS, .k = K, .how = SPEC_DRAW_TOP,
+                         .host_probs_row = row, .host_key = key, .host_out = got };
     test_ok(d->ops->draw(q, &a), "draw");
     sync_queue(d, q);
-    for (int32_t r = 0; r < ROWS; r++) check_best(d->name, law + r * N, N, SPEC_DRAW_TOP, 0, K, got + r * K);
+    for (int32_t r = 0; r < ROWS; r++) check_best(d->name, probs + r * N, N, SPEC_DRAW_TOP, 0, K, got + r * K);
     d->ops->queue_close(q);
-    free(law);
-    free(laws);
+    free(probs);
+    free(distributions);
     test_buffer_free(&b);
 }
 
@@ -329,7 +329,7 @@ static void test_draw_placed(void **state)
 /* --- draws: how often --- */
 
 enum { S_N = 6, S_ROWS = 6000 };
-static const double s_law[S_N] = { .3, .05, .25, .1, .2, .1 };
+static const double s_probs[S_N] = { .3, .05, .25, .1, .2, .1 };
 
 static spec_candidate *draw_often(const test_device *d, spec_draw_how how, int32_t k)
 {
@@ -338,15 +338,15 @@ static spec_candidate *draw_often(const test_device *d, spec_draw_how how, int32
     int32_t *row = calloc(S_ROWS, sizeof *row);
     uint64_t *key = calloc(S_ROWS, sizeof *key);
     for (int32_t r = 0; r < S_ROWS; r++) key[r] = spec_stream_root(random_key(&random), (uint64_t)r);
-    test_buffer b = test_buffer_from(d, s_law, S_N, F32);
+    test_buffer b = test_buffer_from(d, s_probs, S_N, F32);
     spec_queue *q = test_row_queue(d, S_N);
-    spec_draw_args a = { .law = b.data,
+    spec_draw_args a = { .probs = b.data,
                          .ld = S_N,
                          .n_vocab = S_N,
                          .n_row = S_ROWS,
                          .k = k,
                          .how = how,
-                         .host_law_row = row,
+                         .host_probs_row = row,
                          .host_key = key,
                          .host_out = got };
     test_ok(d->ops->draw(q, &a), "draw");
@@ -372,13 +372,13 @@ static void check_pairs(const test_device *d, spec_draw_how how, int32_t k, doub
     for (int32_t r = 0; r < S_ROWS; r++) {
         const int32_t x = got[r * k].token, y = got[r * k + 1].token;
         one[x] += 1.0, two[x][y] += 1.0;
-        after += how == SPEC_DRAW_RACE && x == y;
+        after += how == SPEC_DRAW_GUMBEL_TOPK && x == y;
     }
     for (int32_t x = 0; x < S_N; x++) {
-        add_chi(&chi, one[x], S_ROWS * s_law[x]);
+        add_chi(&chi, one[x], S_ROWS * s_probs[x]);
         for (int32_t y = 0; y < S_N; y++) {
-            const double rest = how == SPEC_DRAW_RACE ? 1.0 - s_law[x] : 1.0;
-            if (how != SPEC_DRAW_RACE || x != y) add_chi(&chi_two, two[x][y], S_ROWS * s_law[x] * s_law[y] / rest);
+            const double rest = how == SPEC_DRAW_GUMBEL_TOPK ? 1.0 - s_probs[x] : 1.0;
+            if (how != SPEC_DRAW_GUMBEL_TOPK || x != y) add_chi(&chi_two, two[x][y], S_ROWS * s_probs[x] * s_probs[y] / rest);
         }
     }
     if (chi > 20.5) fail_msg("%s %s: chi-square of the first draw %g", d->name, how_names[how], chi);
@@ -389,7 +389,7 @@ static void check_pairs(const test_device *d, spec_draw_how how, int32_t k, doub
 
 static void each_often(test_device *d)
 {
-    check_pairs(d, SPEC_DRAW_RACE, 2, 58.3);
+    check_pairs(d, SPEC_DRAW_GUMBEL_TOPK, 2, 58.3);
     check_pairs(d, SPEC_DRAW_REPEAT, 2, 66.6);
 }
 
@@ -487,17 +487,17 @@ static spec_grow_node root_node(uint64_t key, int32_t fed)
 static void each_draw_in_trees(test_device *d)
 {
     enum { SLOTS = 4, FRONTIER = 3, N = 50, K = 5, ROWS = 5 };
-    static const int32_t slot[2] = { 3, 1 }, law_row[ROWS] = { 2, 0, 1, 0, 2 }, row_slot[ROWS] = { 1, 3, 1, 3, 3 };
+    static const int32_t slot[2] = { 3, 1 }, probs_row[ROWS] = { 2, 0, 1, 0, 2 }, row_slot[ROWS] = { 1, 3, 1, 3, 3 };
     static const int32_t place[ROWS] = { 0, 0, 2, 1, 2 };
     test_random random = { 31 };
     static const spec_sampling sampling[ROWS] = { { 1.0f, 0, 0.0f, 0.0f, 0 }, { 0.5f, 0, 0.0f, 0.0f, 0 },
                                                   { 1.0f, 9, 0.0f, 0.0f, 0 }, { 1.0f, 0, 0.9f, 0.0f, 0 },
                                                   { 1.0f, 0, 0.0f, 0.0f, 0 } };
     static const int32_t made_row[ROWS] = { 0, 1, 2, 3, 4 };
-    double laws[3 * N];
-    for (int32_t i = 0; i < 3; i++) fill_law(&random, i == 1 ? FEW : DENSE, laws + i * N, N);
-    test_buffer b = test_buffer_from(d, laws, 3 * N, F32), made = test_buffer_new(d, ROWS * N, F32);
-    float *law = test_read_raw(&b);
+    double distributions[3 * N];
+    for (int32_t i = 0; i < 3; i++) fill_probs(&random, i == 1 ? FEW : DENSE, distributions + i * N, N);
+    test_buffer b = test_buffer_from(d, distributions, 3 * N, F32), made = test_buffer_new(d, ROWS * N, F32);
+    float *probs = test_read_raw(&b);
     spec_grow_node root[2] = { root_node(12345, 0), root_node(678, 0) };
     trees t;
     trees_open(d, &t, SLOTS, 9, FRONTIER, 9);
@@ -505,14 +505,14 @@ static void each_draw_in_trees(test_device *d)
     begin(d, &t, 2, slot, root);
     spec_candidate got[ROWS * K];
     for (int32_t how = SPEC_DRAW_TOP; how <= SPEC_DRAW_REPEAT; how++) {
-        spec_draw_args a = { .law = b.data, .ld = N, .n_vocab = N, .n_row = ROWS, .k = K, .how = (spec_draw_how)how,
-                             .host_law_row = law_row, .grow = &t.device, .host_slot = row_slot, .host_place = place,
+        spec_draw_args a = { .probs = b.data, .ld = N, .n_vocab = N, .n_row = ROWS, .k = K, .how = (spec_draw_how)how,
+                             .host_probs_row = probs_row, .grow = &t.device, .host_slot = row_slot, .host_place = place,
                              .host_out = got };
         test_ok(d->ops->draw(q, &a), "draw");
         sync_queue(d, q);
         for (int32_t r = 0; r < ROWS; r++) {
             const uint64_t key = row_slot[r] == 3 ? 12345 : 678;
-            const float *own = law + law_row[r] * N;
+            const float *own = probs + probs_row[r] * N;
             spec_candidate *at = t.host.candidate + (row_slot[r] * FRONTIER + place[r]) * SPEC_MAX_CHILD;
             memcpy(at, got + r * K, K * sizeof *at); /* the same in both places */
             for (int32_t j = 0; place[r] > 0 && j < K; j++) assert_true(at[j].token == -1 && at[j].prob == 0.0f);
@@ -525,10 +525,10 @@ static void each_draw_in_trees(test_device *d)
         test_ok(d->ops->draw(q, &a), "draw");
         sync_queue(d, q);
         trees_compare(d, &t, how_names[how]);
-        /* laws that are made first, of logits: also where the place has no node */
-        const spec_law_args from = { b.data, N, N, made.data, N, N, ROWS, law_row, made_row, sampling };
-        a.law = made.data, a.host_law_row = made_row, a.laws = &from, a.host_out = got;
-        test_ok(d->ops->draw(q, &a), "law and draw");
+        /* distributions that are made first, of logits: also where the place has no node */
+        const spec_probs_args from = { b.data, N, N, made.data, N, N, ROWS, probs_row, made_row, sampling };
+        a.probs = made.data, a.host_probs_row = made_row, a.distributions = &from, a.host_out = got;
+        test_ok(d->ops->draw(q, &a), "distribution and draw");
         sync_queue(d, q);
         float *own = test_read_raw(&made);
         for (int32_t r = 0; r < ROWS; r++) {
@@ -556,7 +556,7 @@ static void each_draw_in_trees(test_device *d)
     }
     d->ops->queue_close(q);
     trees_close(d, &t);
-    free(law);
+    free(probs);
     test_buffer_free(&made);
     test_buffer_free(&b);
 }
@@ -793,12 +793,12 @@ static void each_refused(test_device *d)
 {
     static const int32_t slot = 0, bad_slot = 2, base = 3, bad_base = 5, row = 0, place = 0;
     spec_grow_node root = root_node(1, 0);
-    double law[8] = { 0.5, 0.5 };
-    test_buffer b = test_buffer_from(d, law, 8, F32);
+    double probs[8] = { 0.5, 0.5 };
+    test_buffer b = test_buffer_from(d, probs, 8, F32);
     trees t;
     trees_open(d, &t, 2, 10, 4, 8);
     spec_queue *q = test_row_queue(d, 8);
-    spec_draw_args draw = { .law = b.data, .ld = 8, .n_vocab = 8, .n_row = 1, .k = 65, .host_law_row = &row,
+    spec_draw_args draw = { .probs = b.data, .ld = 8, .n_vocab = 8, .n_row = 1, .k = 65, .host_probs_row = &row,
                             .grow = &t.device, .host_slot = &slot, .host_place = &place };
     assert_true(d->ops->draw(q, &draw) == SPEC_E_INVALID);
     draw.k = 0;

@@ -1,4 +1,4 @@
-/* test_op_rows.c - arg-max, laws, acceptance, log-probabilities of rows. */
+/* test_op_rows.c - arg-max, distributions, acceptance, log-probabilities of rows. */
 #include <math.h>
 #include <stdio.h>
 
@@ -55,16 +55,16 @@ static void test_argmax(void **state)
     test_each_device(each_argmax);
 }
 
-/* --- laws --- */
+/* --- distributions --- */
 
-typedef struct law_case {
+typedef struct probs_case {
     const char *name;
-    int32_t n_valid, n_law;
+    int32_t n_valid, n_probs;
     spec_sampling s;
     double step; /* logits are multiples of this: ties */
-} law_case;
+} probs_case;
 
-static const law_case laws[] = {
+static const probs_case distributions[] = {
     { "base", 200, 200, { 1.0f, 0, 0.0f, 0.0f, 0 }, 0.0 },
     { "padded", 200, 260, { 1.0f, 0, 0.0f, 0.0f, 0 }, 0.0 },
     { "odd", 997, 1001, { 1.0f, 0, 0.0f, 0.0f, 0 }, 0.0 },
@@ -83,12 +83,12 @@ static const law_case laws[] = {
     { "all", 997, 1001, { 0.9f, 60, 0.95f, 0.05f, 0 }, 0.0 },
 };
 
-enum { LAW_ROWS = 3 };
+enum { PROBS_ROWS = 3 };
 
-static void run_law(const test_device *d, const law_case *c)
+static void run_probs(const test_device *d, const probs_case *c)
 {
     test_random random = { 10 };
-    int32_t ld = c->n_law + 3, dst[LAW_ROWS] = { 2, 0, 3 }, src[LAW_ROWS] = { 1, 2, 1 };
+    int32_t ld = c->n_probs + 3, dst[PROBS_ROWS] = { 2, 0, 3 }, src[PROBS_ROWS] = { 1, 2, 1 };
     size_t n = (size_t)ld * 4;
     double *v = test_values(&random, n, 6.0), *want = calloc(n, sizeof *want);
     for (size_t i = 0; i < n; i++) {
@@ -96,48 +96,48 @@ static void run_law(const test_device *d, const law_case *c)
         v[i] = test_round(v[i], F32);
         want[i] = NAN;
     }
-    spec_sampling s[LAW_ROWS] = { c->s, c->s, c->s };
+    spec_sampling s[PROBS_ROWS] = { c->s, c->s, c->s };
     s[2].temperature *= 1.5f; /* rows have their own parameters */
-    for (int32_t i = 0; i < LAW_ROWS; i++) {
+    for (int32_t i = 0; i < PROBS_ROWS; i++) {
         double *row = want + dst[i] * ld;
-        ref_law(row, v + src[i] * ld, c->n_valid, &s[i]);
-        for (int32_t j = c->n_valid; j < c->n_law; j++) row[j] = 0.0;
+        ref_probs(row, v + src[i] * ld, c->n_valid, &s[i]);
+        for (int32_t j = c->n_valid; j < c->n_probs; j++) row[j] = 0.0;
     }
-    test_buffer logits = test_buffer_from(d, v, n, F32), law = test_buffer_new(d, n, F32);
+    test_buffer logits = test_buffer_from(d, v, n, F32), probs = test_buffer_new(d, n, F32);
     spec_queue *q = test_row_queue(d, ld);
-    spec_law_args a = { logits.data, ld, c->n_valid, law.data, ld, c->n_law, LAW_ROWS, src, dst, s };
-    test_ok(d->ops->law(q, &a), "law");
+    spec_probs_args a = { logits.data, ld, c->n_valid, probs.data, ld, c->n_probs, PROBS_ROWS, src, dst, s };
+    test_ok(d->ops->probs(q, &a), "distribution");
     test_ok(d->ops->sync(q), "sync");
-    double *got = test_read(&law);
-    test_compare(d, c->name, "law", got, want, 4, ld, 1e-5);
-    for (int32_t i = 0; i < LAW_ROWS; i++)
-        for (int32_t j = 0; j < c->n_law; j++) /* the support is exact */
+    double *got = test_read(&probs);
+    test_compare(d, c->name, "distribution", got, want, 4, ld, 1e-5);
+    for (int32_t i = 0; i < PROBS_ROWS; i++)
+        for (int32_t j = 0; j < c->n_probs; j++) /* the support is exact */
             if ((got[dst[i] * ld + j] > 0.0) != (want[dst[i] * ld + j] > 0.0) && want[dst[i] * ld + j] < 1e-30)
-                fail_msg("%s %s: law(%d, %d) is %g, expected %g", d->name, c->name, i, j, got[dst[i] * ld + j],
+                fail_msg("%s %s: distribution(%d, %d) is %g, expected %g", d->name, c->name, i, j, got[dst[i] * ld + j],
                          want[dst[i] * ld + j]);
     free(got);
     d->ops->queue_close(q);
-    test_buffer_free(&law);
+    test_buffer_free(&probs);
     test_buffer_free(&logits);
     free(want);
     free(v);
 }
 
-static void each_law(test_device *d)
+static void each_probs(test_device *d)
 {
-    for (int32_t i = 0; i < N_ELEMENTS(laws); i++) run_law(d, &laws[i]);
+    for (int32_t i = 0; i < N_ELEMENTS(distributions); i++) run_probs(d, &distributions[i]);
 }
 
-static void test_law(void **state)
+static void test_probs(void **state)
 {
     (void)state;
-    test_each_device(each_law);
+    test_each_device(each_probs);
 }
 
 /* Rows of a real vocabulary's length, in one call and alone: the set that is kept is the shortest prefix of the
  * sorted row, to within 1e-7 of the mass, and a row's bits do not depend on the others. */
 /* A call of BIG_CALL rows, each several times: a device may do it another way than one of a single row. */
-enum { BIG_N = 128257, BIG_LAW = BIG_N + 7, BIG_ROWS = 7, BIG_CALL = 6 * BIG_ROWS };
+enum { BIG_N = 128257, BIG_PROBS = BIG_N + 7, BIG_ROWS = 7, BIG_CALL = 6 * BIG_ROWS };
 
 typedef struct big_row {
     double scale, step; /* of the logits; step > 0: they are multiples of it */
@@ -162,7 +162,7 @@ static int by_rank(const void *a, const void *b)
     return x->v != y->v ? (x->v < y->v) - (x->v > y->v) : (x->id > y->id) - (x->id < y->id);
 }
 
-static void check_big(const test_device *d, int32_t row, const float *v, const float *law)
+static void check_big(const test_device *d, int32_t row, const float *v, const float *probs)
 {
     const spec_sampling *s = &big_rows[row].s;
     ranked *sorted = calloc(BIG_N, sizeof *sorted);
@@ -172,9 +172,9 @@ static void check_big(const test_device *d, int32_t row, const float *v, const f
     const double top = (double)sorted[0].v;
     int32_t n = s->top_k > 0 ? s->top_k : BIG_N, n_kept = 0;
     for (int32_t r = 0; r < n; r++) mass += exp(((double)sorted[r].v - top) / (double)s->temperature);
-    while (n_kept < n && law[sorted[n_kept].id] > 0.0f) n_kept++;
+    while (n_kept < n && probs[sorted[n_kept].id] > 0.0f) n_kept++;
     for (int32_t r = n_kept; r < BIG_N; r++)
-        if (law[sorted[r].id] > 0.0f) fail_msg("%s: big row %d: entry %d is kept, %d is not", d->name, row, r, n_kept);
+        if (probs[sorted[r].id] > 0.0f) fail_msg("%s: big row %d: entry %d is kept, %d is not", d->name, row, r, n_kept);
     for (int32_t r = 0; r < n_kept; r++) {
         const double w = exp(((double)sorted[r].v - top) / (double)s->temperature);
         if (s->top_p > 0.0f && kept >= (double)s->top_p * mass + 1e-7 * mass)
@@ -189,17 +189,17 @@ static void check_big(const test_device *d, int32_t row, const float *v, const f
         fail_msg("%s: big row %d: entry %d is dropped", d->name, row, n_kept);
     for (int32_t r = 0; r < n_kept; r++) {
         const double want = exp(((double)sorted[r].v - top) / (double)s->temperature) / kept;
-        const double got = (double)law[sorted[r].id];
+        const double got = (double)probs[sorted[r].id];
         total += got;
         if (fabs(got - want) > 1e-5 * want)
-            fail_msg("%s: big row %d: law of entry %d is %g, expected %g", d->name, row, r, got, want);
+            fail_msg("%s: big row %d: distribution of entry %d is %g, expected %g", d->name, row, r, got, want);
     }
     if (fabs(total - 1.0) > 1e-5) fail_msg("%s: big row %d sums to %.9f", d->name, row, total);
-    for (int32_t i = BIG_N; i < BIG_LAW; i++) assert_true(law[i] == 0.0f);
+    for (int32_t i = BIG_N; i < BIG_PROBS; i++) assert_true(probs[i] == 0.0f);
     free(sorted);
 }
 
-static void each_big_law(test_device *d)
+static void each_big_probs(test_device *d)
 {
     test_random random = { 14 };
     double *v = calloc((size_t)BIG_ROWS * BIG_N, sizeof *v);
@@ -214,26 +214,26 @@ static void each_big_law(test_device *d)
         }
     }
     test_buffer logits = test_buffer_from(d, v, (size_t)BIG_ROWS * BIG_N, F32);
-    test_buffer together = test_buffer_new(d, (size_t)BIG_CALL * BIG_LAW, F32),
-                alone = test_buffer_new(d, BIG_LAW, F32);
-    spec_queue *q = test_row_queue(d, BIG_LAW);
-    spec_law_args a = { .logits = logits.data, .ld = BIG_N, .n_valid = BIG_N, .law = together.data, .ld_law = BIG_LAW,
-                        .n_law = BIG_LAW, .n_row = BIG_CALL, .host_src = src, .host_dst = dst, .host_sampling = s };
-    test_ok(d->ops->law(q, &a), "law");
+    test_buffer together = test_buffer_new(d, (size_t)BIG_CALL * BIG_PROBS, F32),
+                alone = test_buffer_new(d, BIG_PROBS, F32);
+    spec_queue *q = test_row_queue(d, BIG_PROBS);
+    spec_probs_args a = { .logits = logits.data, .ld = BIG_N, .n_valid = BIG_N, .probs = together.data, .ld_probs = BIG_PROBS,
+                        .n_probs = BIG_PROBS, .n_row = BIG_CALL, .host_src = src, .host_dst = dst, .host_sampling = s };
+    test_ok(d->ops->probs(q, &a), "distribution");
     test_ok(d->ops->sync(q), "sync");
-    float *law = test_read_raw(&together), *first = test_read_raw(&logits);
+    float *probs = test_read_raw(&together), *first = test_read_raw(&logits);
     for (int32_t r = 0; r < BIG_ROWS; r++) {
-        check_big(d, r, first + (size_t)r * BIG_N, law + (size_t)r * BIG_LAW);
-        a.law = alone.data, a.n_row = 1, a.host_src = &src[r], a.host_dst = &dst[0], a.host_sampling = &s[r];
-        test_ok(d->ops->law(q, &a), "law");
+        check_big(d, r, first + (size_t)r * BIG_N, probs + (size_t)r * BIG_PROBS);
+        a.probs = alone.data, a.n_row = 1, a.host_src = &src[r], a.host_dst = &dst[0], a.host_sampling = &s[r];
+        test_ok(d->ops->probs(q, &a), "distribution");
         test_ok(d->ops->sync(q), "sync");
         float *one = test_read_raw(&alone);
         for (int32_t i = r; i < BIG_CALL; i += BIG_ROWS)
-            assert_memory_equal(one, law + (size_t)i * BIG_LAW, BIG_LAW * sizeof *one);
+            assert_memory_equal(one, probs + (size_t)i * BIG_PROBS, BIG_PROBS * sizeof *one);
         free(one);
     }
     free(first);
-    free(law);
+    free(probs);
     d->ops->queue_close(q);
     test_buffer_free(&alone);
     test_buffer_free(&together);
@@ -241,29 +241,29 @@ static void each_big_law(test_device *d)
     free(v);
 }
 
-static void test_big_law(void **state)
+static void test_big_probs(void **state)
 {
     (void)state;
-    test_each_device(each_big_law);
+    test_each_device(each_big_probs);
 }
 
 /* --- acceptance --- */
 
-/* Random laws (some with zeros), candidates drawn without replacement by hand, uniforms anywhere: choices and tokens
+/* Random distributions (some with zeros), candidates drawn without replacement by hand, uniforms anywhere: choices and tokens
  * must be those of the reference. A draw within rounding of a border could go either way: such rows are left out. */
-enum { A_ROWS = 200, A_N = 40, A_LAWS = 16, A_CANDIDATES = 6 };
+enum { A_ROWS = 200, A_N = 40, A_DISTRIBUTIONS = 16, A_CANDIDATES = 6 };
 
 typedef struct accept_data {
     bool repeat;   /* candidates may come again */
-    double *p, *q; /* [A_LAWS][A_N] */
+    double *p, *q; /* [A_DISTRIBUTIONS][A_N] */
     int32_t p_row[A_ROWS], q_row[A_ROWS], first[A_ROWS + 1], candidate[A_ROWS * A_CANDIDATES];
     float u[A_ROWS * A_CANDIDATES], u_last[A_ROWS];
 } accept_data;
 
-static double *random_laws(test_random *random)
+static double *random_distributions(test_random *random)
 {
-    double *v = calloc(A_LAWS * A_N, sizeof *v);
-    for (int32_t r = 0; r < A_LAWS; r++) {
+    double *v = calloc(A_DISTRIBUTIONS * A_N, sizeof *v);
+    for (int32_t r = 0; r < A_DISTRIBUTIONS; r++) {
         double total = 0.0;
         for (int32_t i = 0; i < A_N; i++) {
             double x = test_uniform(random);
@@ -279,12 +279,12 @@ static accept_data *make_accept(test_random *random, bool repeat)
 {
     accept_data *t = calloc(1, sizeof *t);
     t->repeat = repeat;
-    t->p = random_laws(random);
-    t->q = random_laws(random);
+    t->p = random_distributions(random);
+    t->q = random_distributions(random);
     for (int32_t r = 0, n = 0; r < A_ROWS; r++) {
         int32_t count = r % (A_CANDIDATES + 1);
-        t->p_row[r] = test_below(random, A_LAWS);
-        t->q_row[r] = r % 3 == 0 ? -1 : test_below(random, A_LAWS);
+        t->p_row[r] = test_below(random, A_DISTRIBUTIONS);
+        t->q_row[r] = r % 3 == 0 ? -1 : test_below(random, A_DISTRIBUTIONS);
         t->first[r] = n;
         for (int32_t j = 0; j < count; j++, n++) {
             bool again = true;
@@ -343,7 +343,7 @@ static void run_accept(const test_device *d, bool repeat)
     test_random random = { 11 };
     accept_data *t = make_accept(&random, repeat);
     int32_t choice[A_ROWS], token[A_ROWS], checked = 0;
-    test_buffer p = test_buffer_from(d, t->p, A_LAWS * A_N, F32), q = test_buffer_from(d, t->q, A_LAWS * A_N, F32);
+    test_buffer p = test_buffer_from(d, t->p, A_DISTRIBUTIONS * A_N, F32), q = test_buffer_from(d, t->q, A_DISTRIBUTIONS * A_N, F32);
     spec_queue *queue = test_row_queue(d, A_N);
     for (int32_t r = 0; r < A_ROWS; r++) { /* one by one, since rows of p and q may be overwritten */
         int32_t count = t->first[r + 1] - t->first[r], ends[2] = { 0, count };
@@ -369,7 +369,7 @@ static void run_accept(const test_device *d, bool repeat)
         test_ok(d->ops->sync(queue), "sync");
         if (!repeat) continue;
         double *left = test_read(&q); /* D never changes */
-        assert_memory_equal(left, t->q, A_LAWS * A_N * sizeof *left);
+        assert_memory_equal(left, t->q, A_DISTRIBUTIONS * A_N * sizeof *left);
         free(left);
     }
     for (int32_t r = 0; r < A_ROWS; r++) {
@@ -452,7 +452,7 @@ static void test_accept_nothing_left(void **state)
 }
 
 /* The fixture of algorithms.md 3.8, three candidates: acceptance probability 0.99348 when they are drawn without
- * replacement and 0.93002 with, and the emitted law is p. Rows in one call, each with its own copies of p and q. */
+ * replacement and 0.93002 with, and the emitted distribution is p. Rows in one call, each with its own copies of p and q. */
 static void run_fixture(const test_device *d, bool repeat, double acceptance)
 {
     enum { N = 5, ROWS = 4000, K = 3 };
@@ -576,8 +576,8 @@ static void test_logprob(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_argmax),
-                                        cmocka_unit_test(test_law),
-                                        cmocka_unit_test(test_big_law),
+                                        cmocka_unit_test(test_probs),
+                                        cmocka_unit_test(test_big_probs),
                                         cmocka_unit_test(test_accept),
                                         cmocka_unit_test(test_accept_nothing_left),
                                         cmocka_unit_test(test_accept_fixture),

@@ -1,5 +1,5 @@
 /* test_op_scan.c - selective scan over trees: every node's path is unrolled behind the replayed path, and run from the
- * stored state one token after the other. So it is with the windowed form, where the rings' recent tokens stand behind
+ * stored state one token after the other. So it is with the chunked form, where the rings' recent tokens stand behind
  * the stored state. What must not be read is NaN, what must not be written stays NaN. */
 #include <math.h>
 #include <stdio.h>
@@ -385,7 +385,7 @@ typedef struct world {
     double *a, *d, *dt_bias;
     double *state, *cache_dt, *cache_b, *replay;
     size_t n_state, n_cache_dt, n_cache_b, n_replay;
-    int32_t n_node, n_ring;       /* of the caches and, with a window, of the rings, [TEST_SEQS][n_ring]: */
+    int32_t n_node, n_recent_max;       /* of the caches and, with a window, of the rings, [TEST_SEQS][n_recent_max]: */
     double *ring[3];              /* x, B, dt */
     int32_t ring_cols[3];
     bool written[TEST_SEQS][512]; /* entries of path tokens that are folded at once: they may be there or not */
@@ -425,7 +425,7 @@ static double *replay_at(const world *w, int32_t index, int32_t entry)
 /* The entry of the token at `position`: of x, B or dt. */
 static double *ring_at(const world *w, const test_seq *s, int32_t position, int32_t part)
 {
-    return w->ring[part] + (size_t)(s->slot * w->n_ring + position % w->n_ring) * (size_t)w->ring_cols[part];
+    return w->ring[part] + (size_t)(s->slot * w->n_recent_max + position % w->n_recent_max) * (size_t)w->ring_cols[part];
 }
 
 static void put(double *v, int32_t n, double low, double high, spec_dtype dtype, test_random *random)
@@ -463,7 +463,7 @@ static void make_sequences(const scan_case *c, world *w, test_random *random)
     }
 }
 
-/* Caches are as small as the case lets them be, rings as small as the library makes them (model_plan.c). */
+/* Caches are as small as the case lets them be, rings as small as the library makes them (net_plan.c). */
 static void size_world(const scan_case *c, world *w)
 {
     int32_t n_path = 0, n_chain = 0;
@@ -473,14 +473,14 @@ static void size_world(const scan_case *c, world *w)
         if (s->n_node > w->n_node) w->n_node = s->n_node;
         if (s->n_replay > 0 && s->path[s->n_replay - 1] >= w->n_node) w->n_node = s->path[s->n_replay - 1] + 1;
         if (s->n_advance > n_chain) n_chain = s->n_advance;
-        if (s->n_recent - 2 * SPEC_WINDOW + 1 > n_chain) n_chain = s->n_recent - 2 * SPEC_WINDOW + 1;
+        if (s->n_recent - 2 * SPEC_CHUNK + 1 > n_chain) n_chain = s->n_recent - 2 * SPEC_CHUNK + 1;
     }
     n_path = w->n_node < DEPTHS ? w->n_node : DEPTHS;
-    w->n_ring = c->window ? spec_window_ring(n_path, n_chain) : 0;
-    assert_true(w->n_ring <= N_ELEMENTS(w->written[0]));
+    w->n_recent_max = c->window ? spec_recent_capacity(n_path, n_chain) : 0;
+    assert_true(w->n_recent_max <= N_ELEMENTS(w->written[0]));
     const int32_t cols[] = { w->n_x, w->n_b, c->n_head };
     memcpy(w->ring_cols, cols, sizeof cols);
-    for (int32_t i = 0; i < 3; i++) w->ring[i] = nans((size_t)(TEST_SEQS * w->n_ring * cols[i]));
+    for (int32_t i = 0; i < 3; i++) w->ring[i] = nans((size_t)(TEST_SEQS * w->n_recent_max * cols[i]));
 }
 
 static world make_world(const scan_case *c, int32_t rows, test_random *random)
@@ -551,7 +551,7 @@ static double token_dt(const scan_case *c, const world *w, const token *t, int32
     return t->dt ? t->dt[h] : ref_dt(t->dt_in[h] + (c->dt_bias ? w->dt_bias[h] : 0.0), c->dt_min, c->dt_max);
 }
 
-/* All heads of state s absorb token t; y [inner] or NULL. B counts as the cache keeps it. */
+/* All heads of state s apply token t; y [inner] or NULL. B counts as the cache keeps it. */
 static void absorb(const scan_case *c, const world *w, double *s, double *y, const token *t)
 {
     double b[512];
@@ -596,7 +596,7 @@ static void expect_window(const scan_case *c, world *w, int32_t index, double *s
     const test_seq *s = &c->seqs[index];
     const int32_t first = s->n_past - s->n_replay - s->n_recent, n = s->n_recent + s->n_replay;
     int32_t n_fold = 0;
-    while (s->n_fed == 0 && n - n_fold >= 2 * SPEC_WINDOW) n_fold += SPEC_WINDOW;
+    while (s->n_fed == 0 && n - n_fold >= 2 * SPEC_CHUNK) n_fold += SPEC_CHUNK;
     for (int32_t j = 0; j < n; j++) {
         token t = j < s->n_recent ? recent_token(w, s, first + j)
                                   : cached_token(c, w, index, j - s->n_recent, s->parity ^ 1, s->path[j - s->n_recent]);
@@ -604,7 +604,7 @@ static void expect_window(const scan_case *c, world *w, int32_t index, double *s
         absorb(c, w, j < n_fold ? stored : live, NULL, &t);
         if (j < s->n_recent) continue;
         keep(c, w, s, first + j, &t);
-        w->written[s->slot][(first + j) % w->n_ring] = j < n_fold;
+        w->written[s->slot][(first + j) % w->n_recent_max] = j < n_fold;
     }
     if (n == n_fold) memcpy(live, stored, size * sizeof *live);
 }
@@ -657,17 +657,17 @@ static void check(const test_device *d, const char *name, const char *output, co
     free(got);
 }
 
-/* Windowed scans keep what they were given; the time steps of a chain in front are computed in the pass. */
+/* Chunked scans keep what they were given; the time steps of a chain in front are computed in the pass. */
 static void check_rings(const test_device *d, const scan_case *c, world *w, const test_buffer rings[3])
 {
     static const char *const names[] = { "recent x", "recent B", "recent dt" };
     for (int32_t i = 0; i < 3; i++) {
         const size_t cols = (size_t)w->ring_cols[i];
         double *got = test_read(&rings[i]);
-        for (int32_t e = 0; e < TEST_SEQS * w->n_ring; e++)
-            if (w->written[e / w->n_ring][e % w->n_ring] && isnan(got[(size_t)e * cols]))
+        for (int32_t e = 0; e < TEST_SEQS * w->n_recent_max; e++)
+            if (w->written[e / w->n_recent_max][e % w->n_recent_max] && isnan(got[(size_t)e * cols]))
                 memcpy(w->ring[i] + (size_t)e * cols, got + (size_t)e * cols, cols * sizeof *got);
-        test_compare(d, c->name, names[i], got, w->ring[i], TEST_SEQS * w->n_ring, w->ring_cols[i],
+        test_compare(d, c->name, names[i], got, w->ring[i], TEST_SEQS * w->n_recent_max, w->ring_cols[i],
                      i < 2 ? 0.0 : test_tolerance(F32));
         free(got);
     }
@@ -727,7 +727,7 @@ static void run_case(const test_device *d, const scan_case *c)
     test_buffer replay = test_buffer_from(d, w.replay, w.n_replay, c->dtype);
     test_buffer rings[3];
     for (int32_t i = 0; i < 3; i++)
-        rings[i] = test_buffer_from(d, w.ring[i], (size_t)(TEST_SEQS * w.n_ring * w.ring_cols[i]),
+        rings[i] = test_buffer_from(d, w.ring[i], (size_t)(TEST_SEQS * w.n_recent_max * w.ring_cols[i]),
                                     i < 2 ? c->dtype : F32);
     spec_view x = test_view(&xbc, w.ld_x), b = c->in_conv ? x : test_view(&bc, w.ld_bc), cc = b;
     size_t b_size = test_type_size(b.dtype);
@@ -744,7 +744,7 @@ static void run_case(const test_device *d, const scan_case *c)
                                   .n_node = w.n_node, .y = test_view(&y, w.inner) };
     if (c->gate) op.u.scan.z = test_view(&z, w.inner);
     if (c->window)
-        op.u.scan.window = SPEC_WINDOW, op.u.scan.n_ring = w.n_ring, op.u.scan.recent_x = rings[0].data,
+        op.u.scan.window = SPEC_CHUNK, op.u.scan.n_recent_max = w.n_recent_max, op.u.scan.recent_x = rings[0].data,
         op.u.scan.recent_b = rings[1].data, op.u.scan.recent_dt = rings[2].data;
     if (c->phase == SPEC_PHASE_PREFILL) expect_prefill(c, &w);
     else

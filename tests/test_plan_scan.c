@@ -1,4 +1,4 @@
-/* test_plan_scan.c - plans with windowed scans. A plan leaves what they keep, and what others read, with the bits that the
+/* test_plan_scan.c - plans with chunked scans. A plan leaves what they keep, and what others read, with the bits that the
  * operations leave one by one, whatever it does together: a convolution, the scan of its rows, the deferred norm of that
  * (spec_norm_args.squares), and the product that adds to the residual; and the last three alone. Tensors go on from step to
  * step, and each step is run twice: the second time a backend may replay what it captured. */
@@ -8,7 +8,7 @@
 #include "tests/support_plan.h"
 
 enum { PASSES = 2 };
-enum { RING = 2 * SPEC_WINDOW + 3 * PLAN_NODES };
+enum { RING = 2 * SPEC_CHUNK + 3 * PLAN_NODES };
 enum { WIDTH = 4, MOST_OPS = 4 };
 enum { NO_GATE, SCAN_GATE, NORM_GATE };
 
@@ -115,7 +115,7 @@ static spec_op scan_op(const scan_test *t, int32_t way, bool with_conv)
         .dt = support_plan_column(&t->in, t->ld_in, t->inner + t->ld_conv),
         .dtype = c->type, .replay_y = replay->data, .replay_ld = t->ld_conv, .replay_b_col = t->n_x, .b_in_conv = 1,
         .state = t->state.of[way].data, .cache_dt = t->cache_dt.of[way].data, .n_node = PLAN_NODES,
-        .y = test_view(&t->scanned.of[way], t->inner), .window = SPEC_WINDOW, .n_ring = RING,
+        .y = test_view(&t->scanned.of[way], t->inner), .window = SPEC_CHUNK, .n_recent_max = RING,
         .recent_x = t->recent_x.of[way].data, .recent_b = t->recent_b.of[way].data,
         .recent_dt = t->recent_dt.of[way].data };
     if (c->gate == SCAN_GATE) op.u.scan.z = test_view(&t->in, t->ld_in);

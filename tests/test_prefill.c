@@ -111,7 +111,7 @@ static void a_small_context_has_small_passes(void **state)
         spec_session_params p = SPEC_SESSION_PARAMS_INIT;
         spec_memory memory = { .struct_size = sizeof memory };
         p.n_ctx = i < sizeof contexts / sizeof *contexts ? contexts[i] : 0; /* none: as large as they come */
-        OK(spec_session_predict(&memory, m, NULL, &p));
+        OK(spec_session_estimate(&memory, m, NULL, &p));
         if (p.n_ctx) assert_true(memory.bytes_work > before);
         else assert_int_equal(memory.bytes_work, before);
         before = memory.bytes_work;

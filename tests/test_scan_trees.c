@@ -1,7 +1,7 @@
 /* test_scan_trees.c - the scan over large trees. Every node's output and state, computed by plain steps (one node a
  * pass, then a flush that replays it), is what the scan makes in any other way, bit for bit: whole trees, permuted,
  * in several passes, by paths, with a state per node, with a chain in front that is advanced over. So it is with the
- * windowed form, whose plain steps go over many windows' ends; and the two forms agree within rounding. And the order
+ * chunked form, whose plain steps go over many windows' ends; and the two forms agree within rounding. And the order
  * of visits: every load finds the parent's state, in few places. */
 #include <math.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include "tests/test.h"
 
 enum { NODES = 256, SLOT = 1, SLOTS = 2, ROWS = NODES + 8 };
-enum { RING = 2 * SPEC_WINDOW + 3 * (SPEC_MAX_DEPTH + 1) }; /* for replay and for chains in front */
+enum { RING = 2 * SPEC_CHUNK + 3 * (SPEC_MAX_DEPTH + 1) }; /* for replay and for chains in front */
 
 /* ------------------------------------------------------------------------------------- trees --- */
 
@@ -90,16 +90,16 @@ static void permute(shape *to, int32_t *was, const shape *from, int32_t keep, te
 static void check_visits(const char *name, const shape *t, int32_t n_fed, int32_t n_given)
 {
     spec_step_node nodes[NODES];
-    spec_step_visit visits[NODES + 1];
+    spec_traversal_node visits[NODES + 1];
     bool seen[NODES] = { false };
     int32_t live = -1, place[SPEC_MAX_SAVED], n_row = t->n - n_fed;
     for (int32_t i = 0; i < t->n; i++) nodes[i] = (spec_step_node){ .parent = i < n_given ? t->parent[i] : -7 };
     for (int32_t k = 0; k < SPEC_MAX_SAVED; k++) place[k] = -2;
     visits[n_row].node = -99;
-    speci_step_visits(nodes, n_fed, n_given, n_row, visits);
+    speci_traversal_schedule(nodes, n_fed, n_given, n_row, visits);
     assert_int_equal(visits[n_row].node, -99);
     for (int32_t i = 0; i < n_row; i++) {
-        const spec_step_visit v = visits[i];
+        const spec_traversal_node v = visits[i];
         if (v.node < n_fed || v.node >= t->n || seen[v.node]) fail_msg("%s: visit %d is of node %d", name, i, v.node);
         seen[v.node] = true;
         const int32_t parent = t->parent[v.node];
@@ -107,13 +107,13 @@ static void check_visits(const char *name, const shape *t, int32_t n_fed, int32_
         if (v.node == 0 && v.load != SPEC_LOAD_LIVE) fail_msg("%s: the root finds no state", name);
         if (v.load == SPEC_LOAD_LIVE && v.node > 0 && v.node >= n_given)
             fail_msg("%s: node %d's parent is not known", name, v.node);
-        if (v.load >= 0 && (v.load >= spec_step_places(t->n) || place[v.load] != parent))
+        if (v.load >= 0 && (v.load >= spec_traversal_saved(t->n) || place[v.load] != parent))
             fail_msg("%s: node %d is not to be found in place %d", name, parent, v.load);
         if (v.load == SPEC_LOAD_PATH && n_fed == 0 && n_given == t->n)
             fail_msg("%s: node %d by its path", name, v.node);
         if (parent >= n_fed && parent < n_given && !seen[parent] && v.node < n_given)
             fail_msg("%s: node %d before its parent", name, v.node);
-        if (v.save >= spec_step_places(t->n) || v.save < -1) fail_msg("%s: place %d of %d nodes", name, v.save, t->n);
+        if (v.save >= spec_traversal_saved(t->n) || v.save < -1) fail_msg("%s: place %d of %d nodes", name, v.save, t->n);
         live = v.node;
         if (v.save >= 0) place[v.save] = v.node;
     }
@@ -144,12 +144,12 @@ static void test_visits(void **state)
     check_visits("none", &none, 0, 0);
     for (int32_t n = 3; n <= 255; n = 2 * n + 1) { /* full binary trees need them all */
         spec_step_node nodes[NODES];
-        spec_step_visit visits[NODES];
+        spec_traversal_node visits[NODES];
         int32_t most = -1;
         for (int32_t i = 0; i < n; i++) nodes[i] = (spec_step_node){ .parent = i > 0 ? (i - 1) / 2 : -1 };
-        speci_step_visits(nodes, 0, n, n, visits);
+        speci_traversal_schedule(nodes, 0, n, n, visits);
         for (int32_t i = 0; i < n; i++) most = visits[i].save > most ? visits[i].save : most;
-        assert_int_equal(most + 1, spec_step_places(n));
+        assert_int_equal(most + 1, spec_traversal_saved(n));
         assert_true(most + 1 < SPEC_MAX_SAVED);
     }
 }
@@ -183,7 +183,7 @@ typedef struct bench {
     int32_t ld_x, ld_bc, inner;
     size_t state_bytes, y_bytes;
     test_buffer xbc, bc, dt, z, y, a, skip, dt_bias, state, cache_dt, cache_b, replay, node_state;
-    test_buffer ring[3];   /* x, B, dt of recent tokens; windowed form */
+    test_buffer ring[3];   /* x, B, dt of recent tokens; chunked form */
     size_t entry_bytes[3];
     uint8_t *tokens[4]; /* of xbc, bc, dt, z: rows as the buffers hold them */
     size_t row_bytes[4];
@@ -236,7 +236,7 @@ static void open_rings(bench *b)
         b->entry_bytes[i] = (size_t)cols[i] * test_type_size(dtype);
     }
     spec_scan_args *a = &b->op.u.scan;
-    a->window = SPEC_WINDOW, a->n_ring = RING;
+    a->window = SPEC_CHUNK, a->n_recent_max = RING;
     a->recent_x = b->ring[0].data, a->recent_b = b->ring[1].data, a->recent_dt = b->ring[2].data;
 }
 
@@ -501,7 +501,7 @@ static void test_trees(void **state)
     test_each_device(each_kind);
 }
 
-/* -------------------------------------------------------------------------------- windowed form --- */
+/* -------------------------------------------------------------------------------- chunked form --- */
 
 static const scan_kind windows[] = {
     { "window", 4, 8, 16, 1, 2, 2, false, true, false, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 2 },
@@ -572,10 +572,10 @@ static test_seq replay_of(const memory *m, const int32_t *path, int32_t n, const
 static void count(memory *m, int32_t n)
 {
     m->n_past += n, m->n_recent += n;
-    while (m->n_recent >= 2 * SPEC_WINDOW) m->n_recent -= SPEC_WINDOW;
+    while (m->n_recent >= 2 * SPEC_CHUNK) m->n_recent -= SPEC_CHUNK;
 }
 
-/* A plain step: m, which is on the device, absorbs a token. */
+/* A plain step: m, which is on the device, applies a token. */
 static void step_plainly(bench *b, memory *m, int32_t token, uint8_t *y)
 {
     static const int32_t path = 0;
@@ -860,14 +860,14 @@ static void check_refusals(bench *b)
     free(m.bytes);
     const spec_scan_args right = b->op.u.scan;
     const struct {
-        int32_t window, n_ring;
+        int32_t window, n_recent_max;
         void *x;
         spec_status status;
     } ops[] = { { 8, RING, right.recent_x, SPEC_E_UNSUPPORTED }, { -1, RING, right.recent_x, SPEC_E_UNSUPPORTED },
-                { SPEC_WINDOW, 2 * SPEC_WINDOW, right.recent_x, SPEC_E_INVALID },
-                { SPEC_WINDOW, -RING, right.recent_x, SPEC_E_INVALID }, { SPEC_WINDOW, RING, NULL, SPEC_E_INVALID } };
+                { SPEC_CHUNK, 2 * SPEC_CHUNK, right.recent_x, SPEC_E_INVALID },
+                { SPEC_CHUNK, -RING, right.recent_x, SPEC_E_INVALID }, { SPEC_CHUNK, RING, NULL, SPEC_E_INVALID } };
     for (int32_t i = 0; i < N_ELEMENTS(ops); i++) {
-        b->op.u.scan.window = ops[i].window, b->op.u.scan.n_ring = ops[i].n_ring, b->op.u.scan.recent_x = ops[i].x;
+        b->op.u.scan.window = ops[i].window, b->op.u.scan.n_recent_max = ops[i].n_recent_max, b->op.u.scan.recent_x = ops[i].x;
         assert_int_equal(b->d->ops->can(b->d->dev, &b->op), ops[i].status);
     }
     b->op.u.scan = right;

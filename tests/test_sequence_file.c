@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "algorithms/algo.h"
-#include "models/model_net.h"
+#include "algorithms/engine/engine.h"
+#include "models/net/net.h"
 
 #define GOLDEN SPEC_TEST_DIR "/golden/"
 
@@ -19,7 +19,7 @@ static const spec_sampling greedy = { 0 }, sampled = { 0.8f, 0, 0.98f, 0, 77 };
 
 /* --- models and sessions --- */
 
-/* Random models draft for themselves: all is accepted at temperature 0, some of it when the draft law is another. */
+/* Random models draft for themselves: all is accepted at temperature 0, some of it when the draft distribution is another. */
 static const struct pair {
     const char *name, *target, *drafter;
     spec_dtype dtype;
@@ -175,7 +175,7 @@ static void check_fork(bench *b, const spec_sampling *sampling)
     seqs[0] = begin_between(b, sampling, &before);
     expect(&before, &want, 0, "before");
     OK(spec_sequence_fork(b->s, seqs[0], &seqs[1]));
-    assert_int_equal(speci_net_n_past(b->s->draft_net, seqs[1]), speci_net_n_past(b->s->draft_net, seqs[0]));
+    assert_int_equal(speci_exec_n_past(b->s->draft_exec, seqs[1]), speci_exec_n_past(b->s->draft_exec, seqs[0]));
     steps(b->s, seqs[1], 2, &t[1]); /* the copy goes ahead, and is copied */
     OK(spec_sequence_fork(b->s, seqs[1], &seqs[2]));
     trace *const all[] = { &t[0], &t[1], &t[2] };
@@ -245,7 +245,7 @@ static void seeds(void **state)
 
 static int32_t n_free_pages(const spec_session *s)
 {
-    return s->net->n_free + (s->draft_net ? s->draft_net->n_free : 0);
+    return s->net->n_free + (s->draft_exec ? s->draft_exec->n_free : 0);
 }
 
 static void forks_that_do_not_fit(void **state)
@@ -257,7 +257,7 @@ static void forks_that_do_not_fit(void **state)
     trace t = { 0 };
     int32_t copy = -5, copies[2];
     const int32_t seq = begin_between(&b, &sampled, &t);
-    speci_net *const nets[] = { b.s->net, b.s->draft_net };
+    speci_exec *const nets[] = { b.s->net, b.s->draft_exec };
     for (int i = 0; i < 2; i++) {
         const int32_t n_free = nets[i]->n_free, all = n_free_pages(b.s);
         nets[i]->n_free = 2;
@@ -433,12 +433,12 @@ static void saved_within_a_step(void **state)
     const trace want = alone(&b, &sampled);
     trace t = { 0 }, r = { 0 };
     const spec_tree *tree;
-    float law;
+    float probs;
     int32_t seq = begin_between(&b, &sampled, &t);
     OK(spec_draft(b.s, &seq, 1, &tree));
     OK(spec_score(b.s, &seq, 1, &tree));
     stream f = save(b.s, seq);
-    FAILS(spec_node_logits(b.s, seq, 0, &law), SPEC_E_STATE, "nothing was scored");
+    FAILS(spec_node_logits(b.s, seq, 0, &probs), SPEC_E_STATE, "nothing was scored");
     steps(b.s, seq, N_AFTER, &t);
     expect(&t, &want, 0, "the original");
     steps(b.s, restore(b.s, &f), N_AFTER, &r);
@@ -514,26 +514,26 @@ static void scattered_paths(void **state)
 
 /* A net of two slots on a queue of its own. */
 typedef struct small_net {
-    speci_net *net;
+    speci_exec *net;
     spec_queue *queue;
 } small_net;
 
 static small_net open_net(spec_model *m, int32_t n_node, bool joint)
 {
-    const speci_net_params p = { .n_seq = 2, .n_ctx = 200, .n_node = n_node, .joint = joint, .best = true };
+    const speci_exec_params p = { .n_seq = 2, .n_ctx = 200, .n_node = n_node, .joint = joint, .best = true };
     const spec_backend_ops *ops = m->backend->ops;
     small_net n;
     spec_plan plans[2];
-    OK(speci_net_open(&n.net, m, &p));
-    speci_net_plans(n.net, plans);
+    OK(speci_exec_open(&n.net, m, &p));
+    speci_exec_plans(n.net, plans);
     OK(ops->queue_open(m->backend->dev, &n.queue, plans, 2, m->n_vocab));
-    OK(speci_net_attach(n.net, n.queue, true));
+    OK(speci_exec_attach(n.net, n.queue, true));
     return n;
 }
 
 static void close_net(const small_net *n, const spec_model *m)
 {
-    speci_net_close(n->net);
+    speci_exec_close(n->net);
     m->backend->ops->queue_close(n->queue);
 }
 
@@ -542,9 +542,9 @@ static void feed(small_net *n, const spec_model *m, int32_t slot, int32_t root, 
 {
     int32_t token[] = { root, 50, 61, 51, 62, 63, 52 }, parent[] = { -1, 0, 0, 2, 2, 4, 1 }, ld;
     const spec_tree tree = { .n = n_node, .cap = 7, .token = token, .parent = parent };
-    const speci_net_input in = { .slot = slot, .tree = &tree };
-    OK(speci_net_forward(n->net, &in, 1, NULL, NULL));
-    const float *logits = speci_net_logits(n->net, &ld) + (size_t)speci_net_first_row(n->net, 0) * (size_t)ld;
+    const speci_exec_input in = { .slot = slot, .tree = &tree };
+    OK(speci_exec_forward(n->net, &in, 1, NULL, NULL));
+    const float *logits = speci_exec_logits(n->net, &ld) + (size_t)speci_exec_first_row(n->net, 0) * (size_t)ld;
     OK(m->backend->ops->download(n->queue, row, logits, (size_t)n_node * (size_t)m->n_vocab * sizeof *row));
     OK(m->backend->ops->sync(n->queue));
 }
@@ -552,7 +552,7 @@ static void feed(small_net *n, const spec_model *m, int32_t slot, int32_t root, 
 /* The arg-max of the last pass's first rows. */
 static void read_tokens(const small_net *n, const spec_model *m, int32_t n_row, int32_t *token)
 {
-    spec_argmax_args a = speci_net_argmax(n->net, 0, n_row);
+    spec_argmax_args a = speci_exec_argmax(n->net, 0, n_row);
     a.host_out_token = token;
     OK(m->backend->ops->argmax(n->queue, &a));
     OK(m->backend->ops->sync(n->queue));
@@ -565,7 +565,7 @@ static spec_status get_bytes(void *arg, void *data, size_t n)
     return SPEC_OK;
 }
 
-/* Whether paths are replayed or fed again: what is absorbed before its time is the same, moves from one kind of net to the
+/* Whether paths are replayed or fed again: what is applied before its time is the same, moves from one kind of net to the
  * other, and leaves the last pass's logits and their arg-max alone. */
 static void nets_of_both_kinds(void **state)
 {
@@ -584,26 +584,26 @@ static void nets_of_both_kinds(void **state)
         for (int32_t i = 0; i < N_IDS; i++) ids[i] = i * 7 % N_VOCAB;
         for (int joint = 0; joint < 2; joint++) {
             small_net n = open_net(m, 8, joint == 1), other = open_net(m, 8, joint == 0);
-            speci_net_begin(n.net, 0);
-            OK(speci_net_prefill(n.net, 0, ids, N_IDS, NULL, NULL));
+            speci_exec_begin(n.net, 0);
+            OK(speci_exec_prefill(n.net, 0, ids, N_IDS, NULL, NULL));
             feed(&n, m, 0, 60, 7, last);
             read_tokens(&n, m, 7, token);
             for (int32_t i = 0; i < 7; i++) assert_true(token[i] >= 0);
-            speci_net_commit(n.net, 0, path, 4);
-            OK(speci_net_flush(n.net, 0));
+            speci_exec_commit(n.net, 0, path, 4);
+            OK(speci_exec_flush(n.net, 0));
             read_tokens(&n, m, 7, token_now);
             assert_memory_equal(token_now, token, sizeof token);
-            assert_int_equal(speci_net_n_past(n.net, 0), N_IDS + 4);
-            const float *logits = speci_net_logits(n.net, &ld);
+            assert_int_equal(speci_exec_n_past(n.net, 0), N_IDS + 4);
+            const float *logits = speci_exec_logits(n.net, &ld);
             OK(m->backend->ops->download(n.queue, now, logits, sizeof now));
             OK(m->backend->ops->sync(n.queue));
             assert_memory_equal(now, last, sizeof now);
-            OK(speci_net_copy(n.net, 0, 1));
-            OK(speci_net_write(n.net, 1, put_bytes, &f[joint]));
-            const int32_t n_recent = speci_net_n_recent(n.net, 1);
+            OK(speci_exec_copy(n.net, 0, 1));
+            OK(speci_exec_write(n.net, 1, put_bytes, &f[joint]));
+            const int32_t n_recent = speci_exec_n_recent(n.net, 1);
             assert_int_equal(n_recent, strncmp(names[k], "mamba2", 6) == 0 || strcmp(names[k], "bamba") == 0 ? 4 : 0);
-            assert_int_equal(f[joint].n, speci_net_data_bytes(n.net, N_IDS + 4, n_recent));
-            OK(speci_net_read(other.net, 1, N_IDS + 4, n_recent, get_bytes, &f[joint]));
+            assert_int_equal(f[joint].n, speci_exec_data_bytes(n.net, N_IDS + 4, n_recent));
+            OK(speci_exec_read(other.net, 1, N_IDS + 4, n_recent, get_bytes, &f[joint]));
             feed(&n, m, 0, 33, 1, joint ? row : want);
             if (joint) assert_memory_equal(row, want, sizeof row);
             feed(&n, m, 1, 33, 1, row);
@@ -651,46 +651,46 @@ static void check_within_windows(const char *path, spec_dtype dtype)
     int32_t ids[20], n_past = 20, n_saved = 0, n_recent = 0, most = 0;
     for (int32_t i = 0; i < n_past; i++) ids[i] = 3 * i;
     for (int k = 0; k < N_KIND; k++) {
-        speci_net_begin(nets[k].net, 0);
-        OK(speci_net_prefill(nets[k].net, 0, ids, (size_t)n_past, NULL, NULL));
+        speci_exec_begin(nets[k].net, 0);
+        OK(speci_exec_prefill(nets[k].net, 0, ids, (size_t)n_past, NULL, NULL));
     }
     for (int32_t round = 0; n_saved < N_SAVED; round++) {
         const int32_t n = 1 + round * 3 % 4, text[] = { round, 61, 62, 63 };
         for (int k = 1; k < N_KIND; k++) {
             feed(&nets[k], m, 0, round, 7, rows[k]);
-            speci_net_commit(nets[k].net, 0, way, n);
+            speci_exec_commit(nets[k].net, 0, way, n);
         }
         for (int32_t i = 0; i < n; i++) {
             feed(&nets[0], m, 0, text[i], 1, rows[0]);
-            speci_net_commit(nets[0].net, 0, way, 1);
+            speci_exec_commit(nets[0].net, 0, way, 1);
             for (int k = 1; k < N_KIND; k++)
                 assert_memory_equal(rows[k] + (size_t)way[i] * (size_t)m->n_vocab, rows[0], row);
         }
         n_past += n;
-        const bool over = (n_past - 20) / SPEC_WINDOW > (n_past - 20 - n) / SPEC_WINDOW; /* a window's end is pending */
+        const bool over = (n_past - 20) / SPEC_CHUNK > (n_past - 20 - n) / SPEC_CHUNK; /* a window's end is pending */
         if (!over && round % 5 != 4) continue;
         stream f[N_KIND] = { { 0 } };
         for (int k = 0; k < N_KIND; k++) {
-            OK(speci_net_flush(nets[k].net, 0));
-            OK(speci_net_write(nets[k].net, 0, put_bytes, &f[k]));
-            n_recent = speci_net_n_recent(nets[k].net, 0);
-            assert_int_equal(f[k].n, speci_net_data_bytes(nets[k].net, n_past, n_recent));
+            OK(speci_exec_flush(nets[k].net, 0));
+            OK(speci_exec_write(nets[k].net, 0, put_bytes, &f[k]));
+            n_recent = speci_exec_n_recent(nets[k].net, 0);
+            assert_int_equal(f[k].n, speci_exec_data_bytes(nets[k].net, n_past, n_recent));
             if (k > 0) expect_same_bytes(&f[0], &f[k], path);
         }
-        assert_in_range(n_recent, 1, 2 * SPEC_WINDOW - 1);
+        assert_in_range(n_recent, 1, 2 * SPEC_CHUNK - 1);
         most = n_recent > most ? n_recent : most;
         for (int k = 0; k < N_KIND; k++) { /* a copy, of what another saved, goes on in place of the original */
             stream *const from = &f[(k + 1) % N_KIND];
-            speci_net_end(nets[k].net, 0);
-            OK(speci_net_read(nets[k].net, 1, n_past, n_recent, get_bytes, from));
-            OK(speci_net_copy(nets[k].net, 1, 0));
-            speci_net_end(nets[k].net, 1);
-            assert_int_equal(speci_net_n_recent(nets[k].net, 0), n_recent);
+            speci_exec_end(nets[k].net, 0);
+            OK(speci_exec_read(nets[k].net, 1, n_past, n_recent, get_bytes, from));
+            OK(speci_exec_copy(nets[k].net, 1, 0));
+            speci_exec_end(nets[k].net, 1);
+            assert_int_equal(speci_exec_n_recent(nets[k].net, 0), n_recent);
         }
         for (int k = 0; k < N_KIND; k++) free(f[k].data);
         n_saved++;
     }
-    assert_true(n_past - 20 > 3 * SPEC_WINDOW && most > SPEC_WINDOW);
+    assert_true(n_past - 20 > 3 * SPEC_CHUNK && most > SPEC_CHUNK);
     for (int k = 0; k < N_KIND; k++) close_net(&nets[k], m);
     spec_model_close(m);
 }
@@ -720,12 +720,12 @@ static void forms_of_scans(void **state)
     bench b;
     open_models(&b, &pairs[1]);
     trace t = { 0 }, want = { 0 }, r[2] = { 0 };
-    open_form(&b, SPEC_SCAN_WINDOW, SPEC_DRAFT_STATE_REPLAY);
+    open_form(&b, SPEC_SCAN_CHUNKED, SPEC_DRAFT_STATE_REPLAY);
     const int32_t seq = add(b.s, &greedy);
     stream unfed = save(b.s, seq);
     steps(b.s, seq, N_BEFORE, &t);
     stream f = save(b.s, seq);
-    assert_true(speci_net_n_recent(b.s->net, seq) > 0 && speci_net_n_recent(b.s->draft_net, seq) > 0);
+    assert_true(speci_exec_n_recent(b.s->net, seq) > 0 && speci_exec_n_recent(b.s->draft_exec, seq) > 0);
     steps(b.s, seq, N_AFTER, &want);
     const int32_t *ids;
     size_t n;
@@ -735,19 +735,19 @@ static void forms_of_scans(void **state)
     close_session(&b);
 
     open_form(&b, SPEC_SCAN_RECURRENT, SPEC_DRAFT_STATE_REPLAY);
-    refuses(b.s, &f, SPEC_E_FORMAT, "as windowed scans leave them; this session has none");
+    refuses(b.s, &f, SPEC_E_FORMAT, "as chunked scans leave them; this session has none");
     int32_t other = restore(b.s, &unfed); /* nothing lags behind a prompt */
     steps(b.s, other, N_BEFORE, &r[0]);
-    assert_int_equal(speci_net_n_recent(b.s->net, other), 0);
+    assert_int_equal(speci_exec_n_recent(b.s->net, other), 0);
     stream recurrent = save(b.s, other);
     close_session(&b);
 
-    open_form(&b, SPEC_SCAN_WINDOW, SPEC_DRAFT_STATE_PER_NODE);
+    open_form(&b, SPEC_SCAN_CHUNKED, SPEC_DRAFT_STATE_PER_NODE);
     expect_text(b.s, &f, text, n);
     other = restore(b.s, &recurrent);
     steps(b.s, other, N_AFTER, &r[1]);
-    assert_true(speci_net_n_recent(b.s->net, other) > 0);
-    assert_int_equal(speci_net_n_recent(b.s->draft_net, other), 0);
+    assert_true(speci_exec_n_recent(b.s->net, other) > 0);
+    assert_int_equal(speci_exec_n_recent(b.s->draft_exec, other), 0);
     close_session(&b);
     free(text);
     free(recurrent.data);
@@ -980,7 +980,7 @@ static void forged(void **state)
         { 168, 10000, "its drafter is at position 10000" },
         { 172, UINT32_MAX, "its states lag -1 of" },
         { 172, 0, "of the target's memory" },
-        { 172, 2 * SPEC_WINDOW, "its states lag 32 of" },
+        { 172, 2 * SPEC_CHUNK, "its states lag 32 of" },
         { 172, INT32_MAX, "its states lag 2147483647 of" },
         { 172, 1u << 31, "its states lag -2147483648 of" },
         { 176, UINT32_MAX, "its states lag -1 of" },
@@ -1116,7 +1116,7 @@ static void writes_that_fail(void **state)
     }
     assert_true(at > 4);
     for (int i = 0; i < 2; i++) {
-        speci_net *const net = i ? b.s->draft_net : b.s->net;
+        speci_exec *const net = i ? b.s->draft_exec : b.s->net;
         stream f = { 0 };
         net->seqs[seq].broken = true;
         FAILS(spec_sequence_save(b.s, seq, to_stream, &f), SPEC_E_STATE, "an earlier pass failed");

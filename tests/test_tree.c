@@ -2,7 +2,7 @@
  * or paths compared as sequences. */
 #include "test.h"
 
-#include "algorithms/algo.h"
+#include "algorithms/engine/engine.h"
 
 enum { MOST = 48, ROUNDS = 3000 };
 
@@ -207,7 +207,7 @@ static void check_errors(void **state)
     spec_tree t = new_tree(128);
     const int32_t parent[] = { -1, 0, 0, 1, 1, 2 };
     for (int32_t i = 0; i < 6; i++) (void)spec_tree_add(&t, parent[i], i, 1.0f);
-    t.kind = SPEC_TREE_DRAWN;
+    t.kind = SPEC_TREE_SAMPLED;
     refuse_with(&t, &t.parent[0], 0, "node 0 has parent 0");
     refuse_with(&t, &t.parent[3], 3, "node 3 has parent 3"); /* a cycle */
     refuse_with(&t, &t.parent[3], 4, "node 3 has parent 4");
@@ -224,7 +224,7 @@ static void check_errors(void **state)
     refuse(NULL, 5, "without tokens");
     t.kind = (spec_tree_kind)4;
     refuse(&t, MOST, "kind 4");
-    t.kind = SPEC_TREE_DRAWN_REPEAT;
+    t.kind = SPEC_TREE_SAMPLED_IID;
     t.token[4] = 3; /* as it may be there */
     test_ok(spec_tree_check(&t, MOST, 2000), "repeats");
     int32_t *rank = t.rank;
@@ -264,7 +264,7 @@ static void check_tables(test_random *r, const spec_tree *t)
     spec_tree_depths(t, depth);
     spec_tree_ranks(t, rank);
     spec_tree_masks(t, bits);
-    spec_tree_taps(t, width, taps);
+    spec_tree_conv_ancestors(t, width, taps);
     for (int32_t i = 0; i < t->n; i++) {
         assert_int_equal(depth[i], depth_of(t, i));
         assert_int_equal(rank[i], t->rank[i]);
@@ -459,8 +459,8 @@ static void check_prune(test_random *r, const spec_tree *t)
     for (int32_t i = 0; i < t->n; i++) keep[i] = share == 3 || test_below(r, 4) <= share;
     test_ok(spec_tree_copy(&p, t), "spec_tree_copy");
     spec_tree_prune(&p, keep, by_slot, map);
-    const bool drawn = t->kind == SPEC_TREE_DRAWN || t->kind == SPEC_TREE_DRAWN_REPEAT;
-    assert_int_equal(p.kind, by_slot || !drawn ? t->kind : SPEC_TREE_CHOSEN);
+    const bool drawn = t->kind == SPEC_TREE_SAMPLED || t->kind == SPEC_TREE_SAMPLED_IID;
+    assert_int_equal(p.kind, by_slot || !drawn ? t->kind : SPEC_TREE_DETERMINISTIC);
 
     int32_t n = 0;
     for (int32_t i = 0; i < t->n; i++) {
@@ -500,7 +500,7 @@ static void prune(void **state)
 static void few_tokens(test_random *r, spec_tree *t, int32_t n, bool repeats)
 {
     t->n = 0;
-    t->kind = repeats ? SPEC_TREE_DRAWN_REPEAT : SPEC_TREE_DRAWN;
+    t->kind = repeats ? SPEC_TREE_SAMPLED_IID : SPEC_TREE_SAMPLED;
     (void)spec_tree_add(t, -1, 7, 1.0f);
     for (int32_t tries = 0; t->n < n && tries < 400; tries++) {
         const int32_t parent = test_below(r, t->n), token = test_below(r, 4);
@@ -533,7 +533,7 @@ static void unite(void **state)
         out.cap = 2 * MOST;
         const bool with_map = test_below(&r, 2);
         test_ok(spec_tree_union(&a, &b, &out, with_map ? map : NULL), "spec_tree_union");
-        assert_int_equal(out.kind, SPEC_TREE_CHOSEN);
+        assert_int_equal(out.kind, SPEC_TREE_DETERMINISTIC);
         test_ok(spec_tree_check(&out, 2 * MOST, 100), "the united tree");
         bool used[2 * MOST] = { false };
         for (int32_t i = 0; i < a.n; i++) {

@@ -2,7 +2,7 @@
  *
  * Two things depend on the instruction set, and each is a table chosen once, when the device opens:
  *   cpu_isa    the few-row product, written by hand per instruction set (each has its own order of rounding);
- *   cpu_loops  every other inner loop: one plain C source (cpu_loops.h, of the windowed scan cpu_loops_window.h),
+ *   cpu_loops  every other inner loop: one plain C source (cpu_loops.h, of the chunked scan cpu_loops_window.h),
  *              compiled per instruction set. It has no contraction and a written order of summation, hence the same
  *              bits whichever way it was compiled.
  *
@@ -96,13 +96,13 @@ typedef struct cpu_attend {
     float *o;
 } cpu_attend;
 
-enum { CPU_RUN = 8 /* heads that a task of the windowed scan has at most */ };
+enum { CPU_RUN = 8 /* heads that a task of the chunked scan has at most */ };
 
 /* What a window of tokens does to the rows of one head: s = e s + sum over j, ascending, of (u[j] x[j]) b[j]. */
 typedef struct cpu_window {
-    float e, u[SPEC_WINDOW];
-    const float *x[SPEC_WINDOW]; /* [n_row] */
-    const float *b[SPEC_WINDOW]; /* [n_state] */
+    float e, u[SPEC_CHUNK];
+    const float *x[SPEC_CHUNK]; /* [n_row] */
+    const float *b[SPEC_CHUNK]; /* [n_state] */
 } cpu_window;
 
 /* What a path's near tokens add to an output: y = e y + sum over j, ascending, of w[j * CPU_RUN] x[token[j]]. */
@@ -137,7 +137,7 @@ typedef struct cpu_loops {
      * [n_state]; of `heads` of one row each dt [n_row], a [n_row][n_state] */
     void (*scan)(float *to, const float *from, float *y, const float *x, size_t n_row, size_t n_state, const float *dt,
                  const float *a, bool a_per_state, bool heads, const float *b, const float *c);
-    /* The windowed scan. decay = exp(dt a) of n tokens: dt, decay [n][CPU_RUN], a [CPU_RUN] */
+    /* The chunked scan. decay = exp(dt a) of n tokens: dt, decay [n][CPU_RUN], a [CPU_RUN] */
     void (*decays)(float *decay, const float *dt, const float *a, size_t n);
     /* A path of n tokens: token[j] is where dt and decay [][CPU_RUN] have its j-th. From the last to the first, for
      * each head, w[j] = p dt cb[j] and p = p decay, p = 1 at first and e in the end. cb NULL: ones. w [n][CPU_RUN] */
@@ -246,7 +246,7 @@ spec_status speci_cpu_scan(spec_queue *q, const spec_scan_args *a);
 spec_status speci_cpu_argmax(spec_queue *q, const spec_argmax_args *a);
 /* Notes the largest of y[r][0 .. n), f32, for the rows of the pass (cpu_rows.c). */
 void speci_cpu_row_best(spec_queue *q, const spec_view *y, int32_t n, uint64_t *best);
-spec_status speci_cpu_law(spec_queue *q, const spec_law_args *a);
+spec_status speci_cpu_probs(spec_queue *q, const spec_probs_args *a);
 spec_status speci_cpu_accept(spec_queue *q, const spec_accept_args *a);
 spec_status speci_cpu_logprob(spec_queue *q, const spec_logprob_args *a);
 spec_status speci_cpu_draw(spec_queue *q, const spec_draw_args *a);

@@ -110,7 +110,7 @@ static size_t step_bytes(const spec_plan *p)
 {
     size_t seqs = (size_t)p->n_seq_max, nodes = (size_t)p->n_node_max, rows = (size_t)p->n_row_max;
     size_t pages = (size_t)p->n_kv_max / SPEC_PAGE + 2;
-    return sizeof(spec_step_block) + seqs * sizeof(spec_step_seq) + rows * sizeof(spec_step_visit) +
+    return sizeof(spec_step_block) + seqs * sizeof(spec_step_seq) + rows * sizeof(spec_traversal_node) +
            (seqs * nodes + rows) * sizeof(spec_step_node) +
            (rows + seqs * nodes + seqs * pages) * sizeof(int32_t) + 6 * 64;
 }
@@ -322,7 +322,7 @@ const spec_backend_ops speci_cpu_ops = {
     .conv = speci_cpu_conv,
     .scan = speci_cpu_scan,
     .argmax = speci_cpu_argmax,
-    .law = speci_cpu_law,
+    .probs = speci_cpu_probs,
     .accept = speci_cpu_accept,
     .logprob = speci_cpu_logprob,
     .draw = speci_cpu_draw,

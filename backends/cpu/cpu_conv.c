@@ -99,7 +99,7 @@ static void round_input(const conv_part *t, void *dst, int32_t row)
     loops->store(dst, a->dtype, u, t->n);
 }
 
-/* Absorbs the accepted path: its outputs for the scan, and the window from half parity ^ 1 to half parity.
+/* Applies the accepted path: its outputs for the scan, and the window from half parity ^ 1 to half parity.
  * The sequence is (old window, u[path[0]], u[path[1]], ...): entry e of it, counted from the window's oldest. */
 static void absorb_path(conv_part *t)
 {
@@ -164,7 +164,7 @@ static void decode(conv_part *t)
     advance(t);
 }
 
-/* A chain that is absorbed at once: the last width inputs go round in a ring. */
+/* A chain that is applied at once: the last width inputs go round in a ring. */
 static void prefill(conv_part *t)
 {
     const spec_conv_args *a = t->job->a;

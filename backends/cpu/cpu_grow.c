@@ -17,10 +17,10 @@ spec_status speci_cpu_draw(spec_queue *q, const spec_draw_args *a)
     if (a->k < 1 || a->k > SPEC_MAX_CHILD || a->n_vocab < 1 || a->ld < a->n_vocab)
         return q->dev->host->fail(SPEC_E_INVALID, "draw: %d candidates of %d values, rows %d apart", a->k, a->n_vocab,
                                   a->ld);
-    if (a->laws && a->laws->n_row != a->n_row)
-        return q->dev->host->fail(SPEC_E_INVALID, "draw: %d rows, of %d laws", a->n_row, a->laws->n_row);
+    if (a->distributions && a->distributions->n_row != a->n_row)
+        return q->dev->host->fail(SPEC_E_INVALID, "draw: %d rows, of %d distributions", a->n_row, a->distributions->n_row);
     if (a->grow) CPU_TRY(check_slots(q, a->grow, a->host_slot, a->n_row));
-    if (a->laws) CPU_TRY(speci_cpu_law(q, a->laws));
+    if (a->distributions) CPU_TRY(speci_cpu_probs(q, a->distributions));
     spec_draw_args args = *a;
     speci_cpu_parallel(q->dev->pool, a->n_row, draw_task, &args);
     return SPEC_OK;

@@ -1,6 +1,6 @@
 /* cpu_linear_avx512bf16.c - few-row products with VDPBF16PS: two bf16 products a lane and step (flags and order of
  * summation: cpu.h). The instruction takes subnormal values for zero and rounds to nearest, whatever the modes are:
- * a law of bits of its own. Everything else is that of cpu_linear_avx512.c. */
+ * a distribution of bits of its own. Everything else is that of cpu_linear_avx512.c. */
 #include "backends/cpu/cpu.h"
 
 #if CPU_X86

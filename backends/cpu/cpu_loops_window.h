@@ -1,4 +1,4 @@
-/* cpu_loops_window.h - the inner loops of the windowed scan: a part of cpu_loops.h, included by it.
+/* cpu_loops_window.h - the inner loops of the chunked scan: a part of cpu_loops.h, included by it.
  *
  * A product of a row of the state and C of a node is summed as dot() does it, over the same partial sums added in the
  * same order, so its bits do not depend on how many rows and nodes are taken at once. */
@@ -208,7 +208,7 @@ TILE void fold_units(float *to, const float *from, size_t n_state, size_t i, int
     for (int r = 0; r < TILE_ROWS; r++)
         UNROLL
         for (int k = 0; k < width; k++) acc[r][k] = w->e * load_unit(from + (size_t)r * n_state + i + (size_t)k * UNIT);
-    for (size_t j = 0; j < SPEC_WINDOW; j++) {
+    for (size_t j = 0; j < SPEC_CHUNK; j++) {
         unit b[2];
         UNROLL
         for (int k = 0; k < width; k++) b[k] = load_unit(w->b[j] + i + (size_t)k * UNIT);
@@ -230,7 +230,7 @@ static inline void fold_values(float *to, const float *from, size_t i, size_t n_
 {
     for (; i < n_state; i++) {
         float v = w->e * from[i];
-        for (size_t j = 0; j < SPEC_WINDOW; j++) v += f[j * FOLD_ROWS] * w->b[j][i];
+        for (size_t j = 0; j < SPEC_CHUNK; j++) v += f[j * FOLD_ROWS] * w->b[j][i];
         to[i] = v;
     }
 }
@@ -248,9 +248,9 @@ static void fold(float *to, const float *from, size_t n_row, size_t n_state, con
 {
     for (size_t p = 0; p < n_row; p += FOLD_ROWS, to += FOLD_ROWS * n_state, from += FOLD_ROWS * n_state) {
         const size_t n = n_row - p < FOLD_ROWS ? n_row - p : FOLD_ROWS;
-        float f[SPEC_WINDOW * FOLD_ROWS];
+        float f[SPEC_CHUNK * FOLD_ROWS];
         size_t r = 0;
-        for (size_t j = 0; j < SPEC_WINDOW; j++)
+        for (size_t j = 0; j < SPEC_CHUNK; j++)
             for (size_t k = 0; k < n; k++) f[j * FOLD_ROWS + k] = w->u[j] * w->x[j][p + k];
         for (; r + TILE_ROWS <= n; r += TILE_ROWS) {
             for (size_t i = 0; n_row - p > FOLD_ROWS && i < TILE_ROWS * n_state; i += LANES)

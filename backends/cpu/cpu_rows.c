@@ -1,4 +1,4 @@
-/* cpu_rows.c - operations over rows of logits and laws: arg-max, law, acceptance, log-probabilities.
+/* cpu_rows.c - operations over rows of logits and distributions: arg-max, distribution, acceptance, log-probabilities.
  * Each row is one task. Sums over a row are in double, in ascending order of ids or of rank. */
 #include <math.h>
 
@@ -133,12 +133,12 @@ static int32_t heap_pop(const float *v, int32_t *heap, int32_t n)
     return id;
 }
 
-/* --- law --- */
+/* --- distribution --- */
 
-typedef struct law_job {
+typedef struct probs_job {
     spec_queue *q;
-    const spec_law_args *a;
-} law_job;
+    const spec_probs_args *a;
+} probs_job;
 
 /* The logits below this cannot be in the shortest prefix of mass >= top_p: all of them together have less than
  * 1 - top_p of the mass. (The factor 0.5 keeps rounding away from the border.) */
@@ -189,37 +189,37 @@ static double drop_min_p(float *e, int32_t n, float min_p, double total)
 }
 
 /* softmax of logits / T over what top-k, then top-p, then min-p leave   (algorithms.md 2.1) */
-static void law_row(void *arg, int32_t i)
+static void probs_row(void *arg, int32_t i)
 {
-    const law_job *job = arg;
-    const spec_law_args *a = job->a;
+    const probs_job *job = arg;
+    const spec_probs_args *a = job->a;
     const cpu_loops *loops = job->q->dev->loops;
     const spec_sampling *s = &a->host_sampling[i];
     const float *v = row_at(a->logits, a->host_src[i], a->ld);
-    float *law = a->law + (size_t)a->host_dst[i] * (size_t)a->ld_law;
+    float *probs = a->probs + (size_t)a->host_dst[i] * (size_t)a->ld_probs;
     int32_t n = a->n_valid;
     row_scratch t = scratch_take(job->q, (size_t)n);
     float m = loops->max(v, (size_t)n);
     double total = loops->exps(t.a, v, m, s->temperature, (size_t)n);
     total = truncate(t.a, v, n, m, total, s, &t);
     total = drop_min_p(t.a, n, s->min_p, total);
-    for (int32_t j = 0; j < n; j++) law[j] = total > 0.0 ? (float)((double)t.a[j] / total) : 0.0f;
-    memset(law + n, 0, (size_t)(a->n_law - n) * sizeof *law);
+    for (int32_t j = 0; j < n; j++) probs[j] = total > 0.0 ? (float)((double)t.a[j] / total) : 0.0f;
+    memset(probs + n, 0, (size_t)(a->n_probs - n) * sizeof *probs);
     speci_cpu_scratch_give(job->q, t.slot);
 }
 
-spec_status speci_cpu_law(spec_queue *q, const spec_law_args *a)
+spec_status speci_cpu_probs(spec_queue *q, const spec_probs_args *a)
 {
     const spec_host *h = q->dev->host;
-    CPU_TRY(check_vocab(q, "law", a->n_valid, a->ld));
-    if (a->n_law < a->n_valid || a->ld_law < a->n_law)
-        return h->fail(SPEC_E_INVALID, "law: %d columns from %d values, rows %d apart", a->n_law, a->n_valid, a->ld_law);
+    CPU_TRY(check_vocab(q, "distribution", a->n_valid, a->ld));
+    if (a->n_probs < a->n_valid || a->ld_probs < a->n_probs)
+        return h->fail(SPEC_E_INVALID, "distribution: %d columns from %d values, rows %d apart", a->n_probs, a->n_valid, a->ld_probs);
     for (int32_t i = 0; i < a->n_row; i++)
         if (!(a->host_sampling[i].temperature > 0.0f))
-            return h->fail(SPEC_E_INVALID, "law: temperature %g of row %d is not positive",
+            return h->fail(SPEC_E_INVALID, "distribution: temperature %g of row %d is not positive",
                            (double)a->host_sampling[i].temperature, i);
-    law_job job = { q, a };
-    speci_cpu_parallel(q->dev->pool, a->n_row, law_row, &job);
+    probs_job job = { q, a };
+    speci_cpu_parallel(q->dev->pool, a->n_row, probs_row, &job);
     return SPEC_OK;
 }
 

@@ -1,5 +1,5 @@
 /* cpu_scan.c - selective scan over trees with activation replay in front: prefill and the recurrent form
- * (algorithms.md 7.2, 7.3, 8.3, 9.3, 10.1). The windowed form: cpu_scan_window.c.
+ * (algorithms.md 7.2, 7.3, 8.3, 9.3, 10.1). The chunked form: cpu_scan_window.c.
  *
  *   S(node) = exp(dt A) S(parent) + dt x B^T;   y = S C + D x;   out = z ? y silu(z) : y
  *
@@ -122,7 +122,7 @@ void speci_cpu_scan_store(const scan_part *t, const scan_node *n, float *y, cons
     loops->store(cpu_at(&a->y, n->row, col), a->y.dtype, y, (size_t)count);
 }
 
-/* State `from` [t->n_row][n_state] absorbs node n, and is then at `to` (`from` itself, or NULL: nowhere); with `out` the node's
+/* State `from` [t->n_row][n_state] applies node n, and is then at `to` (`from` itself, or NULL: nowhere); with `out` the node's
  * outputs are stored. */
 static void absorb(const scan_part *t, float *to, const float *from, const scan_node *n, bool out)
 {
@@ -203,7 +203,7 @@ static const float *restart(const scan_part *t, float *work, const float *stored
 }
 
 /* Nobody goes on from the node of visit i: its state is needed for its output only. */
-static bool is_leaf(const scan_part *t, const spec_step_visit *visits, int32_t i)
+static bool is_leaf(const scan_part *t, const spec_traversal_node *visits, int32_t i)
 {
     const bool followed = i + 1 < t->s->n_row && visits[i + 1].load == SPEC_LOAD_LIVE;
     return visits[i].save < 0 && !followed && visits[i].node != t->s->n_advance - 1 && !t->job->a->node_state;
@@ -215,13 +215,13 @@ static void recurrent(const scan_part *t, float *stored, float *scratch)
     const spec_step_block *b = t->job->q->step;
     const spec_step_seq *s = t->s;
     const spec_step_node *nodes = spec_step_nodes(b) + s->first_node;
-    const spec_step_visit *visits = spec_step_visits(b) + s->first_row;
+    const spec_traversal_node *visits = spec_step_traversal(b) + s->first_row;
     const size_t place = (size_t)t->job->rows * (size_t)t->job->a->n_state;
     float *work = scratch, *places = scratch + place;
     const float *live = stored; /* the state of node `live_node` */
     int32_t base = -1, live_node = -1;
     for (int32_t i = 0; i < s->n_row; i++) {
-        const spec_step_visit v = visits[i];
+        const spec_traversal_node v = visits[i];
         const int32_t parent = nodes[v.node].parent;
         const float *from = live;
         if (v.load >= 0 && parent != live_node) from = places + (size_t)v.load * place;
@@ -296,7 +296,7 @@ size_t speci_cpu_scan_scratch(const spec_scan_args *a)
     if (a->n_state < 1 || a->head_dim < 1) return 0;
     if (a->window != 0) return speci_cpu_window_scratch(a);
     const size_t state = (size_t)rows_per_task(a) * (size_t)a->n_state * sizeof(float);
-    return state * (size_t)(1 + spec_step_places(a->n_node));
+    return state * (size_t)(1 + spec_traversal_saved(a->n_node));
 }
 
 /* Nothing outside of caches, places and rings is to be reached, and no place is to be read before it is written. */
@@ -313,7 +313,7 @@ static spec_status check_step(const scan_job *job, const spec_step_seq *s)
     if (job->a->window != 0) return speci_cpu_window_check_step(job, s);
     bool written[SPEC_MAX_SAVED] = { false };
     for (int32_t i = 0; i < s->n_row; i++) {
-        const spec_step_visit *v = spec_step_visits(job->q->step) + s->first_row + i;
+        const spec_traversal_node *v = spec_step_traversal(job->q->step) + s->first_row + i;
         if (v->node < s->n_fed || v->node >= n || v->load < SPEC_LOAD_PATH || v->load >= job->n_place ||
             v->save < -1 || v->save >= job->n_place || (v->load >= 0 && !written[v->load]))
             return h->fail(SPEC_E_INVALID, "scan: visit %d: node %d, loads %d, saves %d; there are nodes %d to %d and %d "
@@ -328,7 +328,7 @@ spec_status speci_cpu_scan(spec_queue *q, const spec_scan_args *a)
     const spec_step_block *b = q->step;
     CPU_TRY(speci_cpu_check_scan(q->dev, a));
     const bool windowed = a->window != 0 && b->phase == SPEC_PHASE_DECODE;
-    scan_job job = { .q = q, .a = a, .rows = rows_per_task(a), .n_place = spec_step_places(a->n_node) };
+    scan_job job = { .q = q, .a = a, .rows = rows_per_task(a), .n_place = spec_traversal_saved(a->n_node) };
     job.n_part = cpu_parts(a->n_head * a->head_dim, job.rows);
     if (windowed) speci_cpu_window_cut(&job);
     if (b->phase == SPEC_PHASE_DECODE && speci_cpu_scan_scratch(a) > q->slot_bytes)

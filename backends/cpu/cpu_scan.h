@@ -49,7 +49,7 @@ void speci_cpu_scan_store(const scan_part *t, const scan_node *n, float *y, cons
  * row. */
 void speci_cpu_scan_fill(const scan_part *t, int32_t i);
 
-/* --- windowed form --- */
+/* --- chunked form --- */
 
 /* Sets the rows of a task, whole heads, and the tasks per sequence. */
 void speci_cpu_window_cut(scan_job *job);

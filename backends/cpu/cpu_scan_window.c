@@ -1,4 +1,4 @@
-/* cpu_scan_window.c - the scan's windowed form (spec_scan_args; algorithms.md 8.6).
+/* cpu_scan_window.c - the scan's chunked form (spec_scan_args; algorithms.md 8.6).
  *
  *   y_i = E_i (S C_i) + sum over the near tokens j of node i, ascending, of (P_ij dt_j (C_i . B_j)) x_j + D x_i
  *
@@ -14,10 +14,10 @@
 #include "backends/cpu/cpu_scan.h"
 
 enum {
-    W = SPEC_WINDOW,
-    NEAR = 2 * SPEC_WINDOW,                       /* tokens that a node reads one by one, at most */
-    PATH = 2 * SPEC_WINDOW + SPEC_MAX_DEPTH + 1,  /* tokens from the first that the stored state lacks to a node */
-    VERSIONS = PATH / SPEC_WINDOW,                /* that are folded from another, at most */
+    W = SPEC_CHUNK,
+    NEAR = 2 * SPEC_CHUNK,                       /* tokens that a node reads one by one, at most */
+    PATH = 2 * SPEC_CHUNK + SPEC_MAX_DEPTH + 1,  /* tokens from the first that the stored state lacks to a node */
+    VERSIONS = PATH / SPEC_CHUNK,                /* that are folded from another, at most */
     PIECE = 16                                    /* rows of the state that are worked on at a time */
 };
 
@@ -108,7 +108,7 @@ static int32_t n_committed(const spec_step_seq *s)
 static size_t ring_entry(const scan_part *t, int32_t position)
 {
     const spec_scan_args *a = t->job->a;
-    return (size_t)t->s->slot * (size_t)a->n_ring + (size_t)(position % a->n_ring);
+    return (size_t)t->s->slot * (size_t)a->n_recent_max + (size_t)(position % a->n_recent_max);
 }
 
 static void *ring_x(const scan_part *t, size_t entry)
@@ -232,7 +232,7 @@ static void fold_committed(window_task *t)
     const scan_part *part = &t->part;
     version *v = &t->versions[0];
     for (int32_t j = 0; j < W; j++) v->token[j] = j;
-    for (int32_t k = 0; k < spec_window_folds(n_committed(part->s)); k++) {
+    for (int32_t k = 0; k < spec_chunk_folds(n_committed(part->s)); k++) {
         for (int32_t j = 0; j < W; j++) take_token(t, j, committed(part, k * W + j));
         find_decays(t, W);
         weigh_window(t, v);
@@ -254,7 +254,7 @@ static void find_path(const window_task *t, int32_t i, int32_t path[PATH])
 
 static int32_t folds_of(const window_task *t, int32_t i)
 {
-    return spec_window_folds(t->n_left + t->nodes[i].depth);
+    return spec_chunk_folds(t->n_left + t->nodes[i].depth);
 }
 
 /* The version of node i, made if no node before has it. Those of the nodes before are known. */
@@ -393,7 +393,7 @@ static void take_tokens(window_task *t)
     const scan_part *part = &t->part;
     const int32_t m = n_committed(part->s);
     t->nodes = spec_step_nodes(part->job->q->step) + part->s->first_node;
-    t->n_left = spec_window_left(m);
+    t->n_left = spec_chunk_left(m);
     t->n_node = part->s->n_fed + part->s->n_row;
     for (int32_t j = 0; j < t->n_left; j++) take_token(t, j, committed(part, m - t->n_left + j));
     for (int32_t i = 0; i < t->n_node; i++) take_token(t, t->n_left + i, tree_node(part, i));
@@ -467,14 +467,14 @@ void speci_cpu_window_task(void *arg, int32_t i)
 spec_status speci_cpu_window_check(const spec_device *dev, const spec_scan_args *a)
 {
     const spec_host *h = dev->host;
-    if (a->window != SPEC_WINDOW)
-        return h->fail(SPEC_E_UNSUPPORTED, "scan: windows of %d tokens, supported are %d", a->window, SPEC_WINDOW);
+    if (a->window != SPEC_CHUNK)
+        return h->fail(SPEC_E_UNSUPPORTED, "scan: windows of %d tokens, supported are %d", a->window, SPEC_CHUNK);
     if (a->a_per_state || a->node_state)
-        return h->fail(SPEC_E_UNSUPPORTED, "scan: the windowed form takes one decay per head, and keeps no states of "
+        return h->fail(SPEC_E_UNSUPPORTED, "scan: the chunked form takes one decay per head, and keeps no states of "
                        "nodes");
-    if (a->n_ring < spec_window_ring(1, 0))
-        return h->fail(SPEC_E_INVALID, "scan: rings of %d recent tokens, need at least %d", a->n_ring,
-                       spec_window_ring(1, 0));
+    if (a->n_recent_max < spec_recent_capacity(1, 0))
+        return h->fail(SPEC_E_INVALID, "scan: rings of %d recent tokens, need at least %d", a->n_recent_max,
+                       spec_recent_capacity(1, 0));
     if (!a->recent_x || !a->recent_b || !a->recent_dt)
         return h->fail(SPEC_E_INVALID, "scan: no rings of recent tokens");
     return SPEC_OK;
@@ -499,11 +499,11 @@ spec_status speci_cpu_window_check_step(const scan_job *job, const spec_step_seq
 {
     const spec_host *h = job->q->dev->host;
     const int32_t *path = spec_step_paths(job->q->step) + s->first_path;
-    if (s->n_recent < 0 || s->n_replay < 0 || s->n_recent > job->a->n_ring || s->n_past < n_committed(s) ||
-        n_committed(s) + s->n_advance > job->a->n_ring)
+    if (s->n_recent < 0 || s->n_replay < 0 || s->n_recent > job->a->n_recent_max || s->n_past < n_committed(s) ||
+        n_committed(s) + s->n_advance > job->a->n_recent_max)
         return h->fail(SPEC_E_INVALID, "scan: %d recent tokens, %d replayed and %d in front, of %d positions; the "
-                       "rings hold %d", s->n_recent, s->n_replay, s->n_advance, s->n_past, job->a->n_ring);
-    if (s->n_fed > 0 && (s->n_replay > 0 || spec_window_folds(s->n_recent) > 0))
+                       "rings hold %d", s->n_recent, s->n_replay, s->n_advance, s->n_past, job->a->n_recent_max);
+    if (s->n_fed > 0 && (s->n_replay > 0 || spec_chunk_folds(s->n_recent) > 0))
         return h->fail(SPEC_E_INVALID, "scan: %d recent tokens and %d replayed in a later pass over a tree",
                        s->n_recent, s->n_replay);
     for (int32_t j = 0; j < s->n_replay; j++)

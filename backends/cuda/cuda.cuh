@@ -250,7 +250,7 @@ spec_status speci_cuda_tokens_of(spec_queue *q, const spec_argmax_args *a, cuda_
 spec_status speci_cuda_tokens(spec_queue *q, const uint64_t *best);
 /* Raises best[r] to the rank of the largest of y[r][0 .. n), for the rows of the pass (cuda_rows.cu). */
 spec_status speci_cuda_row_best(spec_queue *q, const spec_view *y, int32_t n, uint64_t *best);
-spec_status speci_cuda_law(spec_queue *q, const spec_law_args *a);
+spec_status speci_cuda_probs(spec_queue *q, const spec_probs_args *a);
 spec_status speci_cuda_accept(spec_queue *q, const spec_accept_args *a);
 spec_status speci_cuda_logprob(spec_queue *q, const spec_logprob_args *a);
 spec_status speci_cuda_check_slots(spec_queue *q, const char *op, const spec_grow *g, const int32_t *slots, int32_t n);

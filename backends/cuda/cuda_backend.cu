@@ -10,7 +10,7 @@
 #include <new>
 
 #include "backends/cuda/spec_cuda.h"
-#include "cuda.cuh"
+#include "backends/cuda/cuda.cuh"
 
 /* --------------------------------------------------------------------------------- errors --- */
 
@@ -181,7 +181,7 @@ static size_t step_bytes(const spec_plan *p)
     const size_t seqs = (size_t)p->n_seq_max, rows = (size_t)p->n_row_max, nodes = seqs * (size_t)p->n_node_max + rows;
     const size_t pages = ((size_t)p->n_kv_max + (size_t)p->n_node_max) / SPEC_PAGE + 2;
     return sizeof(spec_step_block) + seqs * sizeof(spec_step_seq) + nodes * (sizeof(spec_step_node) + 4) +
-           rows * (4 + sizeof(spec_step_visit)) + seqs * pages * 4 + 6 * 256;
+           rows * (4 + sizeof(spec_traversal_node)) + seqs * pages * 4 + 6 * 256;
 }
 
 static queue_sizes measure(const spec_plan *plans, int32_t n_plan, int32_t n_vocab)
@@ -582,7 +582,7 @@ spec_status speci_cuda_step_shape(spec_queue *q, const spec_step_block *b)
     SPEC_TRY(cuda_enter(q->dev));
     if (b->bytes < (int32_t)sizeof *b || (size_t)b->bytes > q->step_cap)
         return h->fail(SPEC_E_INVALID, "cuda: a step of %d bytes, the queue was opened for %zu", b->bytes, q->step_cap);
-    const int32_t least = b->phase == SPEC_PHASE_PREFILL ? 1 : 0; /* a decode step may only absorb paths */
+    const int32_t least = b->phase == SPEC_PHASE_PREFILL ? 1 : 0; /* a decode step may only apply paths */
     if (b->n_row < 0 || b->n_row > b->n_row_run || b->n_row_run < least || b->n_row_run > 32768 || b->n_seq < 0 ||
         (b->phase == SPEC_PHASE_DECODE && b->n_row != b->n_row_run) || b->n_seq > 4096 || b->n_kv < 0)
         return h->fail(SPEC_E_INVALID, "cuda: a step of %d of %d rows, %d sequences", b->n_row, b->n_row_run, b->n_seq);
@@ -640,7 +640,7 @@ static const spec_backend_ops table = {
     speci_cuda_conv,
     speci_cuda_scan,
     speci_cuda_argmax,
-    speci_cuda_law,
+    speci_cuda_probs,
     speci_cuda_accept,
     speci_cuda_logprob,
     speci_cuda_plan_prepare,

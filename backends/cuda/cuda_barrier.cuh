@@ -2,7 +2,7 @@
 #ifndef SPEC_CUDA_BARRIER_CUH
 #define SPEC_CUDA_BARRIER_CUH
 
-#include "cuda.cuh"
+#include "backends/cuda/cuda.cuh"
 
 static __device__ __forceinline__ void barrier_init(uint64_t *b, int count)
 {

@@ -2,7 +2,7 @@
 #ifndef SPEC_CUDA_CLUSTER_CUH
 #define SPEC_CUDA_CLUSTER_CUH
 
-#include "cuda_barrier.cuh"
+#include "backends/cuda/cuda_barrier.cuh"
 
 /* To a block of the cluster, into the same place; the phase of its barrier counts the bytes. */
 static __device__ __forceinline__ void cluster_send(float4 *to, const float4 &v, uint64_t *b, int block)

@@ -6,7 +6,7 @@
  * (kernels are then loaded) and captured the second time; where capture fails it is walked for good. */
 #include <string.h>
 
-#include "cuda_scan.cuh"
+#include "backends/cuda/scan/cuda_scan.cuh"
 
 enum { PLAN_GRAPHS = 64 };
 

@@ -11,7 +11,7 @@
 
 #include <jansson.h>
 
-#include "algorithms/algo.h"
+#include "algorithms/engine/engine.h"
 #include "core/core.h"
 
 /* NULL and 0: the mode's default. Lists are separated by commas, lists of trees by semicolons. */
@@ -132,7 +132,7 @@ bool bench_item(char *out, size_t cap, const char *list, char separator, int32_t
 /* --- trees (bench_tree.c) --- */
 
 /* A tree by kind: of n nodes for chain, binary, random and unrolled (the paths of the binary tree of n nodes); a
- * builder's, "static:A", has its own size. The tokens of siblings differ. tree: room for ALGO_MAX_NODE nodes. E_FULL
+ * builder's, "static:A", has its own size. The tokens of siblings differ. tree: room for SPECI_MAX_NODE nodes. E_FULL
  * when it has more, or is deeper than a tree may be. */
 spec_status bench_tree(spec_tree *tree, const char *kind, int32_t n);
 bool bench_tree_built(const char *kind); /* a builder's? */

@@ -65,7 +65,7 @@ static spec_status open_queue(attention *t)
 static size_t block_bytes(const attention *t)
 {
     return sizeof(spec_step_block) + sizeof(spec_step_seq) +
-           MOST_NODES * (sizeof(spec_step_node) + sizeof(int32_t) + sizeof(spec_step_visit)) +
+           MOST_NODES * (sizeof(spec_step_node) + sizeof(int32_t) + sizeof(spec_traversal_node)) +
            (size_t)n_page(t) * sizeof(int32_t);
 }
 
@@ -78,8 +78,8 @@ static spec_status bind(attention *t, const spec_tree *tree, int32_t phase)
     b->off_seq = (int32_t)sizeof *b;
     b->off_node = b->off_seq + (int32_t)sizeof(spec_step_seq);
     b->off_row_seq = b->off_path = b->off_node + tree->n * (int32_t)sizeof(spec_step_node);
-    b->off_visit = b->off_row_seq + tree->n * (int32_t)sizeof(int32_t); /* row_seq: all of sequence 0 */
-    b->off_page = b->off_visit + tree->n * (int32_t)sizeof(spec_step_visit);
+    b->off_traversal = b->off_row_seq + tree->n * (int32_t)sizeof(int32_t); /* row_seq: all of sequence 0 */
+    b->off_page = b->off_traversal + tree->n * (int32_t)sizeof(spec_traversal_node);
     b->bytes = b->off_page + n_page(t) * (int32_t)sizeof(int32_t);
     spec_step_node *nodes = (spec_step_node *)((char *)b + b->off_node);
     int32_t *pages = (int32_t *)((char *)b + b->off_page);

@@ -137,10 +137,10 @@ static spec_status count_argmax(spec_queue *q, const spec_argmax_args *a)
     return end(since, counted.base->argmax(q, a));
 }
 
-static spec_status count_law(spec_queue *q, const spec_law_args *a)
+static spec_status count_probs(spec_queue *q, const spec_probs_args *a)
 {
     const double since = begin(q);
-    return end(since, counted.base->law(q, a));
+    return end(since, counted.base->probs(q, a));
 }
 
 static spec_status count_accept(spec_queue *q, const spec_accept_args *a)
@@ -184,7 +184,7 @@ static void count_calls(spec_backend_ops *t)
     t->upload = count_upload, t->download = count_download, t->copy = count_copy, t->zero = count_zero;
     t->embed = count_embed, t->norm = count_norm, t->linear = count_linear, t->kv_commit = count_kv_commit;
     t->rope_kv = count_rope_kv, t->attention = count_attention, t->conv = count_conv, t->scan = count_scan;
-    t->argmax = count_argmax, t->law = count_law, t->accept = count_accept, t->logprob = count_logprob;
+    t->argmax = count_argmax, t->probs = count_probs, t->accept = count_accept, t->logprob = count_logprob;
     t->draw = count_draw, t->expand = count_expand, t->step_bind = count_step_bind;
     if (t->plan_run) t->plan_run = count_plan_run;
 }

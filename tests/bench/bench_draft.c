@@ -1,5 +1,5 @@
 /* bench_draft.c - drafting alone: the model drafts for itself behind each step, or each --tokens steps that emit one token
- * each, which the drafter then absorbs first. median_ms, min_ms: spec_draft, from the pending token to the tree in host
+ * each, which the drafter then applies first. median_ms, min_ms: spec_draft, from the pending token to the tree in host
  * memory. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ typedef struct drafting {
 /* Emits one token, whatever was drafted and scored. */
 static spec_status emit_token(drafting *d)
 {
-    int32_t path[ALGO_MAX_NODE], n_path, next;
+    int32_t path[SPECI_MAX_NODE], n_path, next;
     const int32_t root = 0;
     SPEC_TRY(spec_verify(d->s, d->seq, SPEC_VERIFY_AUTO, path, &n_path, &next));
     return spec_commit(d->s, d->seq, &root, 1, next);
@@ -91,7 +91,7 @@ static spec_status measure(drafting *d, spec_builder *builder)
     p.builder = builder;
     SPEC_TRY(spec_builder_get_info(builder, &info));
     SPEC_TRY(spec_drafter_from_model(&drafter, b->model, &p));
-    spec_status status = bench_session(&d->s, b, drafter, d->context + n_token + 2 * ALGO_MAX_NODE, 0, 1);
+    spec_status status = bench_session(&d->s, b, drafter, d->context + n_token + 2 * SPECI_MAX_NODE, 0, 1);
     if (status == SPEC_OK) {
         status = times(d);
         spec_session_close(d->s);

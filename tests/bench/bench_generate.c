@@ -1,7 +1,7 @@
 /* bench_generate.c - end to end: every tree x rule x temperature over the prompts of a file, beside plain decoding of
  * the same prompts in the same run. Counts are of the steps alone, without prefill.
  *
- * host_work_ms: what the host itself spends in a step, building, queueing, judging: steps of the first prompt again,
+ * host_work_ms: what the host itself spends in a step, building, queueing, verifying: steps of the first prompt again,
  * the queue drained before each call and all waiting left out (bench_count.c). In the measured steps most of it happens
  * while the device is at work. */
 #define _POSIX_C_SOURCE 200809L /* scandir */
@@ -58,7 +58,7 @@ static void free_task(workload *t)
 /* Most tokens of a prompt: the rest of a context is for what is generated, and trees. */
 static size_t longest(const bench *b)
 {
-    const int32_t limit = b->model->n_ctx, room = limit - b->o.n_predict - ALGO_MAX_NODE;
+    const int32_t limit = b->model->n_ctx, room = limit - b->o.n_predict - SPECI_MAX_NODE;
     const size_t wanted = b->o.context > 0 ? (size_t)b->o.context : MAX_LENGTH;
     return limit > 0 && room > 0 && (size_t)room < wanted ? (size_t)room : wanted;
 }
@@ -217,7 +217,7 @@ static int32_t positions(const bench *b, const workload *t)
     size_t most = 0;
     for (int32_t i = 0; i < t->n; i++)
         if (t->prompts[i].n > most) most = t->prompts[i].n;
-    const int32_t n = (int32_t)most + b->o.n_predict + ALGO_MAX_NODE, limit = b->model->n_ctx;
+    const int32_t n = (int32_t)most + b->o.n_predict + SPECI_MAX_NODE, limit = b->model->n_ctx;
     return limit > 0 && n > limit ? limit : n;
 }
 

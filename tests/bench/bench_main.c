@@ -14,10 +14,10 @@ static const bench_mode modes[] = {
     { "generate", "end to end: trees x rules x temperatures, beside plain decoding", bench_generate, false },
     { "draft", "drafting by the model, per tree and per level", bench_draft, false },
     { "prefill", "tokens per second of prompts of --tokens", bench_prefill, false },
-    { "replay", "what absorbing an accepted path adds to a step; replay and joint", bench_replay, false },
+    { "replay", "what applying an accepted path adds to a step; replay and joint", bench_replay, false },
     { "sequences", "steps of several sequences at once", bench_sequences, false },
     { "fork", "a sequence behind --context tokens is copied", bench_fork, false },
-    { "rows", "laws, verification and draws over rows of 128k logits (no model)", bench_rows, true },
+    { "rows", "distributions, verification and draws over rows of 128k logits (no model)", bench_rows, true },
     { "attention", "attention over trees of --nodes by the order of nodes, beside dense attention (no model)",
       bench_attention, true },
     { "machine", "the machine's bounds: bandwidth, matrix rate, calls, looks (no model)", bench_machine, true },
@@ -78,7 +78,7 @@ static void usage(FILE *to)
                 "      --tree LIST             step: chain,binary,random,unrolled, or KIND:ARGS;KIND:ARGS;...\n"
                 "      --verify LIST           auto,naive,chain,mss,...      --temp LIST   temperatures\n"
                 "      --top-p P               with temperatures above 0\n"
-                "      --sequences N,N,...     sequences at once             --tokens N,N,...  lengths of prompts; tokens to absorb\n"
+                "      --sequences N,N,...     sequences at once             --tokens N,N,...  lengths of prompts; tokens to apply\n"
                 "      --adapt off|cost|ucb    cost and ucb choose among the trees of --tree\n"
                 "      --scan window|recurrent, --advance replay|joint, --draft-state replay|per-node\n"
                 "      --prompts FILE,...      JSON lines with \"prompt\"; default: SPEC_SHARED/data/prompts\n"

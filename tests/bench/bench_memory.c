@@ -33,7 +33,7 @@ static spec_status predict(spec_memory *out, const bench *b, int32_t n_node)
     p.n_node = n_node;
     p.scan = b->o.scan;
     p.advance = b->o.advance;
-    return spec_session_predict(out, b->model, NULL, &p);
+    return spec_session_estimate(out, b->model, NULL, &p);
 }
 
 static double session_bytes(const spec_memory *m)

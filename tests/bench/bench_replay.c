@@ -1,7 +1,7 @@
 /* bench_replay.c - what an accepted path costs the step after it.
  *
- * A chain of L nodes is scored and accepted; the next step (score + verify of --nodes nodes) absorbs that path:
- * median_ms. It is rolled back and taken again, with nothing to absorb: base_ms. cost_ms is the median of the
+ * A chain of L nodes is scored and accepted; the next step (score + verify of --nodes nodes) applies that path:
+ * median_ms. It is rolled back and taken again, with nothing to apply: base_ms. cost_ms is the median of the
  * differences, pair by pair. Joint attainment feeds the path again in place of replay. */
 #include "tests/bench/bench.h"
 
@@ -17,7 +17,7 @@ typedef struct replayer {
 
 static spec_status looked(replayer *t, double *ms)
 {
-    int32_t path[ALGO_MAX_NODE], n_path, next;
+    int32_t path[SPECI_MAX_NODE], n_path, next;
     const double start = speci_now_ms();
     SPEC_TRY(bench_score(t->s, t->seq, &t->tree));
     SPEC_TRY(spec_verify(t->s, t->seq, SPEC_VERIFY_AUTO, path, &n_path, &next));
@@ -107,8 +107,8 @@ static spec_status run(replayer *t)
 {
     int32_t nodes[16], n;
     SPEC_TRY(bench_ints(nodes, 16, &n, t->b->o.nodes ? t->b->o.nodes : "1", "--nodes"));
-    SPEC_TRY(spec_tree_alloc(&t->chain, ALGO_MAX_NODE, NULL));
-    SPEC_TRY(spec_tree_alloc(&t->tree, ALGO_MAX_NODE, NULL));
+    SPEC_TRY(spec_tree_alloc(&t->chain, SPECI_MAX_NODE, NULL));
+    SPEC_TRY(spec_tree_alloc(&t->tree, SPECI_MAX_NODE, NULL));
     for (int32_t i = 0; i < n; i++)
         for (int32_t k = 0; k < 2; k++) {
             t->nodes = nodes[i];

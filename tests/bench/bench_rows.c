@@ -1,10 +1,10 @@
-/* bench_rows.c - what is done with logits: laws, verification and draws over rows of a 128k vocabulary, no model.
+/* bench_rows.c - what is done with logits: distributions, verification and draws over rows of a 128k vocabulary, no model.
  *
  *   argmax         the largest of each row
- *   law, law-top-p temperature 1; and top-p 0.9
- *   verify         law-top-p, and multi-step sampling over a full binary tree of the rows: what a sampled step does
- *                  after its pass. The candidates are drawn from the draft laws
- *   verify-none    the same with candidates that the target's laws have dropped: all are rejected
+ *   distribution, distribution-top-p temperature 1; and top-p 0.9
+ *   verify         distribution-top-p, and multi-step sampling over a full binary tree of the rows: what a sampled step does
+ *                  after its pass. The candidates are drawn from the draft distributions
+ *   verify-none    the same with candidates that the target's distributions have dropped: all are rejected
  *   draw-top, draw-race, draw-repeat   eight candidates of each row
  *
  * median_ms: one call with one look. queued_ms: calls one after the other before one look. The floor is each array read
@@ -19,10 +19,10 @@ typedef struct rows {
     bench *b;
     spec_queue *q;
     float *block; /* on the device: four arrays of MOST_ROWS rows */
-    float *logits, *draft_logits, *p, *q_law;
+    float *logits, *draft_logits, *p, *q_probs;
     int32_t n;
     int32_t index[MOST_ROWS], first[MOST_ROWS + 1], q_row[MOST_ROWS];
-    int32_t likely[MOST_ROWS][CHILDREN], dropped[MOST_ROWS][CHILDREN]; /* drawn from q_law; p is 0 there */
+    int32_t likely[MOST_ROWS][CHILDREN], dropped[MOST_ROWS][CHILDREN]; /* drawn from q_probs; p is 0 there */
     int32_t candidate[MOST_ROWS * CHILDREN];
     int32_t choice[MOST_ROWS], token[MOST_ROWS];
     float u[MOST_ROWS], u_last[MOST_ROWS];
@@ -42,31 +42,31 @@ static spec_status argmax(rows *t)
                                                             .n_row = t->n, .host_out_token = t->token });
 }
 
-static spec_status laws(rows *t, const float *logits, float *out, float top_p)
+static spec_status distributions(rows *t, const float *logits, float *out, float top_p)
 {
     for (int32_t i = 0; i < t->n; i++) t->sampling[i] = (spec_sampling){ .temperature = 1, .top_p = top_p };
-    return t->b->be->ops->law(t->q, &(spec_law_args){ .logits = logits, .ld = N_VOCAB, .n_valid = N_VOCAB,
-                                                      .law = out, .ld_law = N_VOCAB, .n_law = N_VOCAB,
+    return t->b->be->ops->probs(t->q, &(spec_probs_args){ .logits = logits, .ld = N_VOCAB, .n_valid = N_VOCAB,
+                                                      .probs = out, .ld_probs = N_VOCAB, .n_probs = N_VOCAB,
                                                       .n_row = t->n, .host_src = t->index, .host_dst = t->index,
                                                       .host_sampling = t->sampling });
 }
 
-static spec_status law(rows *t)
+static spec_status probs(rows *t)
 {
-    return laws(t, t->logits, t->p, 0);
+    return distributions(t, t->logits, t->p, 0);
 }
 
-static spec_status law_top_p(rows *t)
+static spec_status probs_top_p(rows *t)
 {
-    return laws(t, t->logits, t->p, 0.9f);
+    return distributions(t, t->logits, t->p, 0.9f);
 }
 
-static spec_status judge(rows *t, int32_t tokens[][CHILDREN])
+static spec_status accept(rows *t, int32_t tokens[][CHILDREN])
 {
     for (int32_t i = 0; i < t->n; i++)
         memcpy(t->candidate + t->first[i], tokens[i], (size_t)(t->first[i + 1] - t->first[i]) * sizeof *t->candidate);
-    SPEC_TRY(law_top_p(t));
-    return t->b->be->ops->accept(t->q, &(spec_accept_args){ .p = t->p, .q = t->q_law, .ld_p = N_VOCAB,
+    SPEC_TRY(probs_top_p(t));
+    return t->b->be->ops->accept(t->q, &(spec_accept_args){ .p = t->p, .q = t->q_probs, .ld_p = N_VOCAB,
                                                             .ld_q = N_VOCAB, .n_vocab = N_VOCAB, .n_row = t->n,
                                                             .n_candidate = t->first[t->n], .host_p_row = t->index,
                                                             .host_q_row = t->q_row, .host_first_candidate = t->first,
@@ -77,19 +77,19 @@ static spec_status judge(rows *t, int32_t tokens[][CHILDREN])
 
 static spec_status verify(rows *t)
 {
-    return judge(t, t->likely);
+    return accept(t, t->likely);
 }
 
 static spec_status verify_none(rows *t)
 {
-    return judge(t, t->dropped);
+    return accept(t, t->dropped);
 }
 
 static spec_status draw(rows *t, spec_draw_how how)
 {
-    return t->b->be->ops->draw(t->q, &(spec_draw_args){ .law = t->q_law, .ld = N_VOCAB, .n_vocab = N_VOCAB,
+    return t->b->be->ops->draw(t->q, &(spec_draw_args){ .probs = t->q_probs, .ld = N_VOCAB, .n_vocab = N_VOCAB,
                                                         .n_row = t->n, .k = DRAWN, .how = how,
-                                                        .host_law_row = t->index, .host_key = t->key,
+                                                        .host_probs_row = t->index, .host_key = t->key,
                                                         .host_out = t->drawn });
 }
 
@@ -100,7 +100,7 @@ static spec_status draw_top(rows *t)
 
 static spec_status draw_race(rows *t)
 {
-    return draw(t, SPEC_DRAW_RACE);
+    return draw(t, SPEC_DRAW_GUMBEL_TOPK);
 }
 
 static spec_status draw_repeat(rows *t)
@@ -116,14 +116,14 @@ typedef struct measured {
 } measured;
 
 static const measured all[] = {
-    { "argmax", argmax, 1 },           { "law", law, 2 },           { "law-top-p", law_top_p, 2 },
+    { "argmax", argmax, 1 },           { "distribution", probs, 2 },           { "distribution-top-p", probs_top_p, 2 },
     { "verify", verify, 4 },           { "verify-none", verify_none, 4 },
     { "draw-top", draw_top, 1 },       { "draw-race", draw_race, 1 }, { "draw-repeat", draw_repeat, 1 },
 };
 
 /* --- data --- */
 
-/* The sum of four uniforms, near enough to a normal law; of deviation 1. */
+/* The sum of four uniforms, near enough to a normal distribution; of deviation 1. */
 static float normal(uint64_t *state)
 {
     *state ^= *state << 13, *state ^= *state >> 7, *state ^= *state << 17;
@@ -176,14 +176,14 @@ static spec_status find_dropped(rows *t)
     return status;
 }
 
-/* Draft laws of all rows, and both kinds of candidates. */
+/* Draft distributions of all rows, and both kinds of candidates. */
 static spec_status prepare(rows *t)
 {
     SPEC_TRY(fill(t));
     plan_tree(t, MOST_ROWS);
-    SPEC_TRY(law_top_p(t));
+    SPEC_TRY(probs_top_p(t));
     SPEC_TRY(find_dropped(t));
-    SPEC_TRY(laws(t, t->draft_logits, t->q_law, 0.9f));
+    SPEC_TRY(distributions(t, t->draft_logits, t->q_probs, 0.9f));
     SPEC_TRY(draw_race(t));
     SPEC_TRY(t->b->be->ops->sync(t->q));
     for (int32_t r = 0; r < MOST_ROWS; r++)
@@ -238,7 +238,7 @@ static spec_status open_rows(rows *t)
     if (!t->ms) return SPEC_E_NOMEM;
     SPEC_TRY(be->ops->alloc(be->dev, &at, 4 * MOST_ROWS * row_bytes));
     t->block = at;
-    float **const arrays[] = { &t->logits, &t->draft_logits, &t->p, &t->q_law };
+    float **const arrays[] = { &t->logits, &t->draft_logits, &t->p, &t->q_probs };
     for (size_t i = 0; i < 4; i++) *arrays[i] = t->block + i * MOST_ROWS * N_VOCAB;
     const spec_plan plan = { .phase = SPEC_PHASE_DECODE, .n_row_max = MOST_ROWS, .n_seq_max = 1,
                              .n_node_max = MOST_ROWS, .n_kv_max = SPEC_PAGE };

@@ -103,7 +103,7 @@ spec_status bench_sequences(bench *b)
     t->ms = speci_alloc(NULL, (size_t)b->o.repeats, sizeof *t->ms);
     spec_status status = t->ms ? SPEC_OK : SPEC_E_NOMEM;
     for (int32_t i = 0; status == SPEC_OK && i < MOST_SEQ; i++)
-        status = spec_tree_alloc(&t->tree[i], ALGO_MAX_NODE, NULL);
+        status = spec_tree_alloc(&t->tree[i], SPECI_MAX_NODE, NULL);
     if (status == SPEC_OK) status = run(t);
     for (int32_t i = 0; i < MOST_SEQ; i++) spec_tree_free(&t->tree[i], NULL);
     speci_free(NULL, t->ms);

@@ -1,7 +1,7 @@
 /* bench_step.c - a step of n nodes beside the plain step and the floor.
  *
  * median_ms, min_ms: score + verify + commit with one look from the host, as in use; every step commits its root, so
- * that the next one absorbs a path of one node. queued_ms: the same work of the device, many steps queued before one
+ * that the next one applies a path of one node. queued_ms: the same work of the device, many steps queued before one
  * look: what a step takes where the device never waits for the host. So host_share, 1 - queued_ms / median_ms, is the
  * part of a step in which the device has nothing to do. It is not there for devices that compute in the calls.
  * plain_ms, plain_host_share: of spec_step in a session for one node. */
@@ -10,7 +10,7 @@
 
 #include "tests/bench/bench.h"
 
-enum { MAX_NODES = ALGO_MAX_NODE, WARM = 3, GROUPS = 5, QUEUED_HOST = 4, QUEUED_DEVICE = 32 };
+enum { MAX_NODES = SPECI_MAX_NODE, WARM = 3, GROUPS = 5, QUEUED_HOST = 4, QUEUED_DEVICE = 32 };
 
 typedef struct stepper {
     bench *b;

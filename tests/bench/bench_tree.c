@@ -27,7 +27,7 @@ static spec_status grow(spec_tree *tree, const char *kind, int32_t n)
 static spec_status unroll(spec_tree *tree, int32_t n)
 {
     spec_tree binary;
-    SPEC_TRY(spec_tree_alloc(&binary, ALGO_MAX_NODE, NULL));
+    SPEC_TRY(spec_tree_alloc(&binary, SPECI_MAX_NODE, NULL));
     spec_status status = grow(&binary, "binary", n);
     if (status == SPEC_OK) status = spec_tree_unroll(&binary, tree, NULL);
     spec_tree_free(&binary, NULL);
@@ -36,16 +36,16 @@ static spec_status unroll(spec_tree *tree, int32_t n)
 
 /* --- trees of builders --- */
 
-enum { N_LAW = 128 };
+enum { N_PROBS = 128 };
 
-/* Behind every node the law 1/2, 1/4, 1/8, ...: what a tree looks like then depends on its builder alone. */
-static spec_status halves(void *user_data, const spec_tree *tree, const int32_t *nodes, int32_t n, float *laws,
+/* Behind every node the distribution 1/2, 1/4, 1/8, ...: what a tree looks like then depends on its builder alone. */
+static spec_status halves(void *user_data, const spec_tree *tree, const int32_t *nodes, int32_t n, float *distributions,
                           int32_t n_vocab)
 {
     (void)user_data, (void)tree, (void)nodes;
     for (int32_t i = 0; i < n; i++) {
         float p = 1;
-        for (int32_t k = 0; k < n_vocab; k++) laws[(size_t)i * (size_t)n_vocab + (size_t)k] = p *= 0.5f;
+        for (int32_t k = 0; k < n_vocab; k++) distributions[(size_t)i * (size_t)n_vocab + (size_t)k] = p *= 0.5f;
     }
     return SPEC_OK;
 }
@@ -54,13 +54,13 @@ static spec_status build(spec_tree *tree, const char *text)
 {
     spec_builder *builder;
     spec_builder_info info = { .struct_size = sizeof info };
-    const spec_build_args args = { .struct_size = sizeof args, .n_vocab = N_LAW, .laws = halves };
+    const spec_build_args args = { .struct_size = sizeof args, .n_vocab = N_PROBS, .distributions = halves };
     SPEC_TRY(spec_builder_open(&builder, text, NULL));
     spec_status status = spec_builder_get_info(builder, &info);
     if (status == SPEC_OK && info.n_node > tree->cap)
         status = speci_fail(SPEC_E_FULL, "%s: a tree of %d nodes; at most %d", text, info.n_node, tree->cap);
     if (status == SPEC_OK) status = spec_builder_build(builder, &args, tree);
-    tree->kind = SPEC_TREE_CHOSEN; /* by a law of ours, not by one that verification could ask for */
+    tree->kind = SPEC_TREE_DETERMINISTIC; /* by a distribution of ours, not by one that verification could ask for */
     spec_builder_close(builder);
     return status;
 }
@@ -77,7 +77,7 @@ spec_status bench_tree(spec_tree *tree, const char *kind, int32_t n)
     if (!known)
         return speci_fail(SPEC_E_INVALID, "--tree %s: chain, binary, random, unrolled, or a builder's like static:A",
                           kind);
-    tree->kind = SPEC_TREE_CHOSEN;
+    tree->kind = SPEC_TREE_DETERMINISTIC;
     SPEC_TRY(bench_tree_built(kind) ? build(tree, kind)
              : strcmp(kind, "unrolled") == 0 ? unroll(tree, n) : grow(tree, kind, n));
     return strcmp(kind, "chain") == 0 && n > SPEC_MAX_DEPTH + 1

@@ -11,8 +11,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "backends/cuda/cuda_linear_many.cu"
-#include "backends/cuda/cuda_linear_many_q8.cu"
+#include "backends/cuda/linear/cuda_linear_many.cu"
+#include "backends/cuda/linear/cuda_linear_many_q8.cu"
 #include "graph_time.cuh"
 
 /* What these files want of the others and do not call here. */

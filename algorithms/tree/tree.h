@@ -1,0 +1,25 @@
+/* tree.h - draft trees as plain data: what the rooms of algorithms share beyond spec.h. Includes nothing of a session. */
+#ifndef SPEC_TREE_H
+#define SPEC_TREE_H
+
+#include "backends/spec_backend.h"
+#include "core/core.h"
+
+/* Are siblings of such trees draws, by whose distributions rules may verify them? */
+bool speci_tree_sampled(spec_tree_kind kind);
+int32_t speci_tree_depth(const spec_tree *t, int32_t node);
+/* Same nodes at the same places? */
+bool speci_tree_equal(const spec_tree *a, const spec_tree *b);
+/* The child of `node` that comes after its child `before` in order of rank (-1: the first), or -1: the order in which
+ * every rule looks at siblings. */
+int32_t speci_tree_next_child(const spec_tree *t, int32_t node, int32_t before);
+/* All of them into out [t->n]; returns how many. */
+int32_t speci_tree_children(const spec_tree *t, int32_t node, int32_t *out);
+
+/* Does sibling j stand before sibling i? */
+static inline bool speci_tree_before(const spec_tree *t, int32_t j, int32_t i)
+{
+    return t->rank ? t->rank[j] < t->rank[i] : j < i;
+}
+
+#endif

@@ -1,0 +1,145 @@
+/* tree_merge.c - trees from trees: pruned, united, unrolled. */
+#include "algorithms/tree/tree.h"
+
+/* Siblings of i that stand before it and are dropped, or (dropped false) that stay: map says which, -1 = dropped. */
+static int32_t n_before(const spec_tree *t, const int32_t *map, int32_t i, bool dropped)
+{
+    int32_t n = 0;
+    for (int32_t j = t->parent[i] + 1; j < t->n && i > 0; j++)
+        n += t->parent[j] == t->parent[i] && speci_tree_before(t, j, i) && (map[j] < 0) == dropped;
+    return n;
+}
+
+/* map: 0 = stays, -1 = is dropped for its own sake or for that of siblings or ancestors. Is any? */
+static bool choose(const spec_tree *t, const uint8_t *keep, bool with_siblings, int32_t *map)
+{
+    bool any = false;
+    for (int32_t i = 0; i < t->n; i++) {
+        map[i] = i == 0 || keep[i] ? 0 : -1;
+        any |= map[i] < 0;
+    }
+    /* One pass does: what comes after a sibling dropped here also comes after the one dropped for its own sake. */
+    for (int32_t i = 1; i < t->n && any; i++)
+        if (map[t->parent[i]] < 0 || (with_siblings && n_before(t, map, i, true) > 0)) map[i] = -1;
+    return any;
+}
+
+/* A row that no child was drawn from any more is none. */
+static void forget_rows(spec_tree *t)
+{
+    for (int32_t i = 0; i < t->n; i++) t->q_row[i] = -2 - t->q_row[i]; /* -1 stays, rows become less: unclaimed */
+    for (int32_t i = 1; i < t->n; i++) {
+        int32_t *row = &t->q_row[t->parent[i]];
+        if (*row < -1) *row = -2 - *row;
+    }
+    for (int32_t i = 0; i < t->n; i++)
+        if (t->q_row[i] < -1) t->q_row[i] = -1;
+}
+
+void spec_tree_prune(spec_tree *tree, const uint8_t *keep, int by_slot, int32_t *map)
+{
+    const bool drawn = speci_tree_sampled(tree->kind);
+    const bool any = choose(tree, keep, drawn && by_slot, map);
+    /* Ranks close ranks: from the old ones, so all of them before anything moves. */
+    for (int32_t i = 0; i < tree->n && tree->rank; i++)
+        if (map[i] >= 0) map[i] = any ? n_before(tree, map, i, false) : tree->rank[i];
+    int32_t n = 0;
+    for (int32_t i = 0; i < tree->n; i++) {
+        if (map[i] < 0) continue;
+        if (tree->rank) tree->rank[n] = map[i];
+        tree->token[n] = tree->token[i];
+        tree->parent[n] = i == 0 ? -1 : map[tree->parent[i]];
+        if (tree->prob) tree->prob[n] = tree->prob[i];
+        if (tree->q_row) tree->q_row[n] = tree->q_row[i];
+        map[i] = n++;
+    }
+    tree->n = n;
+    if (drawn && !by_slot) tree->kind = SPEC_TREE_DETERMINISTIC;
+    if (tree->q_row) forget_rows(tree);
+}
+
+/* --- union --- */
+
+/* The child of x with this token, or -1. */
+static int32_t find_child(const spec_tree *t, int32_t x, int32_t token)
+{
+    for (int32_t i = x + 1; i < t->n; i++)
+        if (t->parent[i] == x && t->token[i] == token) return i;
+    return -1;
+}
+
+/* Adds what `from` has and `out` has not; map [from->n]. */
+static spec_status merge(spec_tree *out, const spec_tree *from, int32_t *map)
+{
+    map[0] = out->n > 0 ? 0 : spec_tree_add(out, -1, from->token[0], 1.0f);
+    if (map[0] < 0) return speci_fail(SPEC_E_FULL, "the united tree has no room for a root");
+    for (int32_t i = 1; i < from->n; i++) {
+        const int32_t parent = map[from->parent[i]];
+        map[i] = find_child(out, parent, from->token[i]);
+        if (map[i] < 0) map[i] = spec_tree_add(out, parent, from->token[i], from->prob ? from->prob[i] : 0.0f);
+        if (map[i] < 0) return speci_fail(SPEC_E_FULL, "the united tree has more than %d nodes", out->cap);
+    }
+    return SPEC_OK;
+}
+
+spec_status spec_tree_union(const spec_tree *a, const spec_tree *b, spec_tree *out, int32_t *map_b)
+{
+    if (out == a || out == b) return speci_fail(SPEC_E_INVALID, "a tree cannot be united into itself");
+    if (a->n < 1 || b->n < 1 || a->token[0] != b->token[0])
+        return speci_fail(SPEC_E_INVALID,
+                          "only trees with the same root can be united: %d nodes from token %d, %d from %d", a->n,
+                          a->n > 0 ? a->token[0] : -1, b->n, b->n > 0 ? b->token[0] : -1);
+    int32_t *map = speci_alloc(NULL, (size_t)(a->n > b->n ? a->n : b->n), sizeof *map);
+    if (!map) return SPEC_E_NOMEM;
+    out->n = 0;
+    out->kind = SPEC_TREE_DETERMINISTIC;
+    spec_status status = merge(out, a, map);
+    if (status == SPEC_OK) status = merge(out, b, map_b ? map_b : map);
+    if (status != SPEC_OK) out->n = 0; /* no half of a union */
+    speci_free(NULL, map);
+    return status;
+}
+
+/* --- unroll --- */
+
+static bool is_leaf(const spec_tree *t, int32_t x)
+{
+    for (int32_t i = x + 1; i < t->n; i++)
+        if (t->parent[i] == x) return false;
+    return true;
+}
+
+static void copy_node(spec_tree *out, int32_t to, const spec_tree *tree, int32_t x, int32_t parent, int32_t rank,
+                      int32_t *leaf)
+{
+    out->token[to] = tree->token[x];
+    out->parent[to] = parent;
+    if (out->rank) out->rank[to] = rank;
+    if (out->prob) out->prob[to] = tree->prob ? tree->prob[x] : 0.0f;
+    if (out->q_row) out->q_row[to] = tree->q_row ? tree->q_row[x] : -1;
+    if (leaf) leaf[to] = x;
+}
+
+spec_status spec_tree_unroll(const spec_tree *tree, spec_tree *out, int32_t *leaf)
+{
+    if (out == tree) return speci_fail(SPEC_E_INVALID, "a tree cannot be unrolled into itself");
+    if (tree->n < 1) return speci_fail(SPEC_E_INVALID, "a tree without a root cannot be unrolled");
+    int64_t n = 1;
+    for (int32_t i = 1; i < tree->n; i++) n += is_leaf(tree, i) ? speci_tree_depth(tree, i) : 0;
+    if (n > out->cap)
+        return speci_fail(SPEC_E_FULL, "unrolled, the tree has %lld nodes; there is room for %d", (long long)n,
+                          out->cap);
+    copy_node(out, 0, tree, 0, -1, 0, leaf);
+    int32_t chains = 0, end = 1;
+    for (int32_t i = 1; i < tree->n; i++) {
+        if (!is_leaf(tree, i)) continue;
+        const int32_t first = end;
+        end += speci_tree_depth(tree, i);
+        for (int32_t to = end - 1, x = i; x > 0; x = tree->parent[x], to--)
+            copy_node(out, to, tree, x, to == first ? 0 : to - 1, to == first ? chains : 0, leaf);
+        chains++;
+    }
+    out->n = (int32_t)n;
+    out->kind = SPEC_TREE_UNROLLED;
+    return SPEC_OK;
+}

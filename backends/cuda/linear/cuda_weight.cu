@@ -1,0 +1,267 @@
+/* cuda_weight.cu - weights: from host memory of any kind and alignment into rows on the device.
+ * Two pinned buffers: while one is filled by several threads, the other crosses the bus. Rows that are already as they
+ * shall be are copied; others are converted and padded by a kernel that reads the pinned buffer itself. */
+#include <string.h>
+
+#include <new>
+#include <thread>
+
+#include "backends/cuda/linear/cuda_q8.cuh"
+
+static const size_t stage_bytes = (size_t)32 << 20;
+
+/* ---------------------------------------------------------------------- conversion --- */
+
+/* dst [n_row][ld] of T from src [n_row][n_in] of S, zero beyond n_in. */
+template <typename T, typename S>
+static __global__ void pack_kernel(T *dst, const S *src, int n_row, int n_in, int ld)
+{
+    const size_t n = (size_t)n_row * ld;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+        const size_t r = i / ld, c = i % ld;
+        dst[i] = from_f32<T>(c < (size_t)n_in ? to_f32(src[r * n_in + c]) : 0.0f);
+    }
+}
+
+enum { Q8_AT_ONCE = 64 }; /* blocks that a thread block takes: a whole number of words */
+
+/* n blocks of Q8_0 from `src`, the first one of row `row`, to their places. */
+static __global__ void pack_q8_kernel(q8_piece *dst, q8_shape s, const uint32_t *src, int row, int n)
+{
+    const int words = Q8_AT_ONCE * (int)sizeof(spec_q8_block) / 4;
+    __shared__ uint32_t staged[words];
+    const spec_q8_block *blocks = (const spec_q8_block *)staged;
+    const int per_row = s.n_in / SPEC_Q8_BLOCK;
+    for (int first = (int)blockIdx.x * Q8_AT_ONCE; first < n; first += (int)gridDim.x * Q8_AT_ONCE) {
+        const int n_here = n - first < Q8_AT_ONCE ? n - first : Q8_AT_ONCE;
+        for (int i = (int)threadIdx.x; i < words && i * 4 < n_here * (int)sizeof(spec_q8_block); i += (int)blockDim.x)
+            staged[i] = src[(size_t)first / Q8_AT_ONCE * words + i];
+        __syncthreads();
+        for (int i = (int)threadIdx.x; i < n_here * 4; i += (int)blockDim.x) { /* 8 values */
+            const int b = first + i / 4, r = row + b / per_row, k = b % per_row * SPEC_Q8_BLOCK + i % 4 * 8;
+            q8_piece *p = dst + s.piece(r, k);
+            const int in_strip = s.lane_row(r);
+            for (int j = 0; j < 8; j++) q8_values(p, in_strip, k)[j] = blocks[i / 4].q[i % 4 * 8 + j];
+            if (i % 4 == 0) *q8_scale(p, in_strip, k) = blocks[i / 4].scale;
+        }
+        __syncthreads();
+    }
+}
+
+static spec_status pack_q8(spec_device *dev, const spec_weight *w, int32_t row, const void *src, int32_t n_row)
+{
+    pack_q8_kernel<<<4 * (unsigned)dev->n_sm, 256, 0, dev->stage_stream>>>(
+        (q8_piece *)w->data, q8_shape_of(w), (const uint32_t *)src, row, n_row * (w->n_in / SPEC_Q8_BLOCK));
+    const cudaError_t launched = cudaGetLastError();
+    return launched == cudaSuccess ? SPEC_OK : speci_cuda_status(dev, launched, "weight packing");
+}
+
+static spec_status pack(spec_device *dev, void *dst, spec_dtype to, const void *src, spec_dtype from, int32_t n_row,
+                        int32_t n_in, int32_t ld)
+{
+    const size_t bytes = (size_t)n_row * n_in * cuda_size(from);
+    cudaError_t e;
+    if (to == from && ld == n_in) {
+        e = cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, dev->stage_stream);
+        return e == cudaSuccess ? SPEC_OK : speci_cuda_status(dev, e, "cudaMemcpyAsync: weight");
+    }
+    return cuda_by_dtype(to, [&](auto t) {
+        using T = decltype(t);
+        return cuda_by_dtype(from, [&](auto s) {
+            using S = decltype(s);
+            pack_kernel<T, S><<<4 * (unsigned)dev->n_sm, 256, 0, dev->stage_stream>>>((T *)dst, (const S *)src, n_row,
+                                                                                       n_in, ld);
+            const cudaError_t launched = cudaGetLastError();
+            return launched == cudaSuccess ? SPEC_OK : speci_cuda_status(dev, launched, "weight conversion");
+        });
+    });
+}
+
+/* ------------------------------------------------------------------------- staging --- */
+
+/* memcpy by several threads: reading a mapped file is bound by page faults, which they share. */
+static void copy_by_threads(char *dst, const char *src, size_t bytes, int n_thread)
+{
+    enum { MOST = 8 };
+    const size_t least = (size_t)2 << 20;
+    size_t n = bytes / least + 1;
+    if (n > (size_t)n_thread) n = (size_t)n_thread;
+    if (n > MOST) n = MOST;
+    const size_t part = cuda_round_up((bytes + n - 1) / n, 64);
+    std::thread threads[MOST];
+    for (size_t i = 1; i < n; i++) {
+        const size_t at = i * part, size = at >= bytes ? 0 : bytes - at < part ? bytes - at : part;
+        if (size == 0) break;
+        try {
+            threads[i] = std::thread([=] { memcpy(dst + at, src + at, size); });
+        } catch (...) { /* no thread to be had */
+            memcpy(dst + at, src + at, size);
+        }
+    }
+    memcpy(dst, src, part < bytes ? part : bytes);
+    for (size_t i = 1; i < n; i++)
+        if (threads[i].joinable()) threads[i].join();
+}
+
+/* Zero what no row is written to: behind the matrix, and in Q8_0 anywhere. `bytes`: of the allocation. */
+static spec_status clear(spec_device *dev, const spec_weight *w, size_t bytes)
+{
+    const size_t from = w->q8 ? 0 : w->bytes;
+    const cudaError_t e = cudaMemsetAsync((char *)w->data + from, 0, bytes - from, dev->stage_stream);
+    return e == cudaSuccess ? SPEC_OK : speci_cuda_status(dev, e, "cudaMemsetAsync: weight");
+}
+
+/* Under stage_lock. */
+static spec_status stage_open(spec_device *dev)
+{
+    cudaError_t e = cudaSuccess;
+    if (!dev->stage_stream) {
+        e = cudaStreamCreateWithFlags(&dev->stage_stream, cudaStreamNonBlocking);
+        if (e != cudaSuccess) return speci_cuda_status(dev, e, "cudaStreamCreate: weight upload");
+    }
+    for (int i = 0; i < 2; i++) {
+        if (!dev->stage_free[i]) {
+            e = cudaEventCreateWithFlags(&dev->stage_free[i], cudaEventDisableTiming);
+            if (e != cudaSuccess) return speci_cuda_status(dev, e, "cudaEventCreate: weight upload");
+        }
+        if (!dev->stage[i]) {
+            e = cudaHostAlloc((void **)&dev->stage[i], stage_bytes, cudaHostAllocPortable | cudaHostAllocMapped);
+            if (e != cudaSuccess) {
+                dev->stage[i] = NULL;
+                return speci_cuda_status(dev, e, "cudaHostAlloc: 32 MiB for weight upload");
+            }
+        }
+    }
+    return SPEC_OK;
+}
+
+void speci_cuda_stage_close(spec_device *dev)
+{
+    for (int i = 0; i < 2; i++) {
+        if (dev->stage[i]) cudaFreeHost(dev->stage[i]);
+        if (dev->stage_free[i]) cudaEventDestroy(dev->stage_free[i]);
+        dev->stage[i] = NULL, dev->stage_free[i] = NULL;
+    }
+    if (dev->stage_stream) cudaStreamDestroy(dev->stage_stream);
+    dev->stage_stream = NULL;
+}
+
+/* Bytes of a row of the parts. */
+static size_t source_row(const spec_weight_desc *d)
+{
+    if (d->dtype == SPEC_DTYPE_Q8_0) return (size_t)d->n_in / SPEC_Q8_BLOCK * sizeof(spec_q8_block);
+    return (size_t)d->n_in * cuda_size(d->dtype);
+}
+
+static spec_status upload_parts(spec_device *dev, spec_weight *w, const spec_weight_desc *desc)
+{
+    const size_t row_bytes = source_row(desc);
+    const int32_t rows_at_once = (int32_t)(stage_bytes / row_bytes);
+    int32_t row = 0, turn = 0;
+    for (int32_t i = 0; i < desc->n_part; i++) {
+        const spec_weight_part *part = &desc->parts[i];
+        for (int32_t r = 0; r < part->n_row; turn ^= 1) {
+            const int32_t n = part->n_row - r < rows_at_once ? part->n_row - r : rows_at_once;
+            cudaError_t e = cudaEventSynchronize(dev->stage_free[turn]);
+            if (e != cudaSuccess) return speci_cuda_status(dev, e, "cudaEventSynchronize: weight upload");
+            copy_by_threads(dev->stage[turn], (const char *)part->data + (size_t)r * row_bytes, (size_t)n * row_bytes,
+                            dev->host->n_threads);
+            if (w->q8) SPEC_TRY(pack_q8(dev, w, row, dev->stage[turn], n));
+            else SPEC_TRY(pack(dev, (char *)w->data + (size_t)row * w->ld * cuda_size(w->dtype), w->dtype,
+                               dev->stage[turn],
+                               desc->dtype, n, desc->n_in, w->ld));
+            e = cudaEventRecord(dev->stage_free[turn], dev->stage_stream);
+            if (e != cudaSuccess) return speci_cuda_status(dev, e, "cudaEventRecord: weight upload");
+            r += n, row += n;
+        }
+    }
+    return SPEC_OK;
+}
+
+/* ------------------------------------------------------------------------- the table's --- */
+
+static int32_t weight_ld(const spec_weight_desc *d) { return (int32_t)cuda_round_up((size_t)d->n_in, CUDA_CHUNK); }
+
+/* Fills everything of w but its data; returns the bytes of that. Kernels read whole tiles of rows: behind the last one
+ * there is memory for a tile, zero and not used. */
+static size_t layout(spec_weight *w, const spec_weight_desc *d)
+{
+    w->n_out = d->n_out, w->n_in = d->n_in, w->ld = weight_ld(d), w->dtype = d->compute;
+    w->glu = d->glu != 0, w->q8 = d->dtype == SPEC_DTYPE_Q8_0;
+    const size_t row = (size_t)w->ld * cuda_size(w->dtype);
+    const q8_shape s = q8_shape_of(w);
+    w->bytes = w->q8 ? (size_t)s.n_strip() * (size_t)s.n_piece() * sizeof(q8_piece) : (size_t)w->n_out * row;
+    return w->bytes + (w->q8 ? 0 : CUDA_WEIGHT_PAD * row);
+}
+
+size_t speci_cuda_weight_bytes(spec_device *dev, const spec_weight_desc *d)
+{
+    spec_weight w;
+    (void)dev;
+    return speci_cuda_memory_bytes(layout(&w, d));
+}
+
+static spec_status check_weight(spec_device *dev, const spec_weight_desc *d)
+{
+    const spec_host *h = dev->host;
+    int64_t rows = 0;
+    if (d->n_out < 1 || d->n_in < 1 || d->n_in > INT32_MAX - 8)
+        return h->fail(SPEC_E_INVALID, "cuda weight: %d x %d", d->n_out, d->n_in);
+    const bool q8 = d->dtype == SPEC_DTYPE_Q8_0;
+    if ((!q8 && !cuda_is_float(d->dtype)) || !cuda_is_float(d->compute))
+        return h->fail(SPEC_E_UNSUPPORTED, "cuda weight: of type %d for type %d", (int)d->dtype, (int)d->compute);
+    if (q8 && d->n_in % SPEC_Q8_BLOCK != 0)
+        return h->fail(SPEC_E_INVALID, "cuda weight: q8_0 needs rows of a multiple of %d, not %d", SPEC_Q8_BLOCK,
+                       d->n_in);
+    for (int32_t i = 0; i < d->n_part; i++) {
+        if (!d->parts[i].data || d->parts[i].n_row < 0)
+            return h->fail(SPEC_E_INVALID, "cuda weight: part %d has no data", i);
+        rows += d->parts[i].n_row;
+    }
+    if (rows != d->n_out)
+        return h->fail(SPEC_E_INVALID, "cuda weight: the parts have %lld rows, expected %d", (long long)rows, d->n_out);
+    if (source_row(d) > stage_bytes)
+        return h->fail(SPEC_E_UNSUPPORTED, "cuda weight: rows of %d elements are too long", d->n_in);
+    return SPEC_OK;
+}
+
+spec_status speci_cuda_weight_open(spec_device *dev, spec_weight **out, const spec_weight_desc *desc)
+{
+    *out = NULL;
+    SPEC_TRY(cuda_enter(dev));
+    SPEC_TRY(check_weight(dev, desc));
+    spec_weight *w = (spec_weight *)dev->host->alloc(dev->host, 1, sizeof *w);
+    if (!w) return SPEC_E_NOMEM;
+    const size_t bytes = layout(w, desc);
+    const cudaError_t e = cudaMalloc(&w->data, bytes);
+    if (e != cudaSuccess) {
+        dev->host->free(dev->host, w);
+        return speci_cuda_status(dev, e, "cudaMalloc: weight");
+    }
+    spec_status status;
+    {
+        std::lock_guard<std::mutex> lock(dev->stage_lock);
+        status = stage_open(dev);
+        if (status == SPEC_OK) status = clear(dev, w, bytes);
+        if (status == SPEC_OK) status = upload_parts(dev, w, desc);
+        if (dev->stage_stream) { /* also after an error: nothing may still write to the weight */
+            const cudaError_t done = cudaStreamSynchronize(dev->stage_stream);
+            if (done != cudaSuccess && status == SPEC_OK) status = speci_cuda_status(dev, done, "weight upload");
+        }
+    }
+    if (status != SPEC_OK) {
+        (void)cudaFree(w->data);
+        dev->host->free(dev->host, w);
+        return status;
+    }
+    *out = w;
+    return SPEC_OK;
+}
+
+void speci_cuda_weight_close(spec_device *dev, spec_weight *w)
+{
+    if (!w) return;
+    (void)cudaSetDevice(dev->ordinal);
+    (void)cudaFree(w->data);
+    dev->host->free(dev->host, w);
+}

@@ -1,0 +1,352 @@
+/* cuda_conv.cuh - the convolution's taps and filters, for its kernels (cuda_conv.cu) and for the product that makes its
+ * inputs (cuda_linear.cu). Both find the same taps and add them up alike: the same bits.
+ *
+ * A thread has V neighbouring channels. Written are half `parity` of window and cache, read is the other half; when nodes
+ * were fed before (n_fed > 0) the window is not written and its half `parity` is read. So no thread waits for another. */
+#ifndef SPEC_CUDA_CONV_CUH
+#define SPEC_CUDA_CONV_CUH
+
+#include "backends/cuda/cuda.cuh"
+
+enum { CONV_WIDTH_MAX = 4, CONV_PARTS = 8 };
+
+/* V neighbours; 16-bit types and float32 have one access for four. */
+template <typename T, int V> static __device__ __forceinline__ void load_channels(float out[V], const T *p)
+{
+    if constexpr (V == 1) {
+        out[0] = to_f32(*p);
+    } else if constexpr (sizeof(T) == 4) {
+        const float4 v = *(const float4 *)p;
+        out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
+    } else {
+        const uint2 v = *(const uint2 *)p;
+        const float2 lo = unpack2<T>(v.x), hi = unpack2<T>(v.y);
+        out[0] = lo.x, out[1] = lo.y, out[2] = hi.x, out[3] = hi.y;
+    }
+}
+template <typename T, int V> static __device__ __forceinline__ void store_channels(T *p, const float v[V])
+{
+    if constexpr (V == 1) {
+        *p = from_f32<T>(v[0]);
+    } else if constexpr (sizeof(T) == 4) {
+        *(float4 *)p = make_float4(v[0], v[1], v[2], v[3]);
+    } else {
+        uint32_t h[4];
+#pragma unroll
+        for (int k = 0; k < 4; k++) h[k] = bits16(from_f32<T>(v[k]));
+        *(uint2 *)p = make_uint2(h[0] | h[1] << 16, h[2] | h[3] << 16);
+    }
+}
+
+template <int V> struct conv_taps {
+    float u[CONV_WIDTH_MAX][V]; /* u[k]: the input of the k-th ancestor */
+};
+
+/* The channels' filters, the newest tap first. */
+template <int V> struct conv_filter {
+    float w[CONV_WIDTH_MAX][V], bias[V];
+
+    __device__ __forceinline__ void load(const spec_conv_args &a, int c)
+    {
+        const bool by_four = a.width == 4 && ((uintptr_t)a.weight & 15) == 0;
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            bias[v] = a.bias ? a.bias[c + v] : 0.0f;
+            if (by_four) {
+                const float4 f = *(const float4 *)(a.weight + (size_t)(c + v) * 4);
+                w[3][v] = f.x, w[2][v] = f.y, w[1][v] = f.z, w[0][v] = f.w;
+                continue;
+            }
+#pragma unroll
+            for (int k = 0; k < CONV_WIDTH_MAX; k++)
+                w[k][v] = k < a.width ? a.weight[(size_t)(c + v) * a.width + (a.width - 1 - k)] : 0.0f;
+        }
+    }
+    /* bias + sum over taps, oldest first */
+    __device__ __forceinline__ void value(float y[V], const conv_taps<V> &tap, int width) const
+    {
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            float sum = bias[v];
+#pragma unroll
+            for (int k = CONV_WIDTH_MAX - 1; k >= 0; k--)
+                if (k < width) sum = fmaf(w[k][v], tap.u[k][v], sum);
+            y[v] = silu(sum);
+        }
+    }
+};
+
+/* Where a sequence's inputs lie. Functions are of V channels from c on; T is the compute type. */
+template <typename T, int V> struct conv_inputs {
+    const spec_conv_args &a;
+    const spec_step_seq &s;
+    const spec_step_node *node;
+    const int32_t *path;    /* accepted path of the previous tree */
+    int n_path;
+    size_t cache;           /* where half `parity` of the cache begins, */
+    size_t window0, cache0; /* and the halves that are read before the tree */
+
+    __device__ conv_inputs(const spec_conv_args &args, const spec_step_block *step, const spec_step_seq &seq)
+        : a(args), s(seq)
+    {
+        node = spec_step_nodes(step) + s.first_node, path = spec_step_paths(step) + s.first_path;
+        n_path = s.n_fed > 0 ? 0 : s.n_replay;
+        const size_t half = (size_t)s.slot * 2 + s.parity, other = (size_t)s.slot * 2 + (s.parity ^ 1);
+        cache = half * a.n_node * a.n_channel, cache0 = other * a.n_node * a.n_channel;
+        window0 = (s.n_fed > 0 ? half : other) * (a.width - 1) * a.n_channel;
+    }
+    /* the m-th newest before the tree's root */
+    __device__ __forceinline__ const T *before(int m, int c) const
+    {
+        if (m < n_path) return (const T *)a.cache + cache0 + (size_t)path[n_path - 1 - m] * a.n_channel + c;
+        return (const T *)a.window + window0 + (size_t)(a.width - 2 - (m - n_path)) * a.n_channel + c;
+    }
+    /* Keeps the input of node i for the replay to come; what nodes fed before have left there. */
+    __device__ __forceinline__ T *kept(int i, int c) const { return (T *)a.cache + cache + (size_t)i * a.n_channel + c; }
+    /* of row r, rounded */
+    __device__ __forceinline__ void row(float u[V], int r, int c) const
+    {
+        const size_t i = (size_t)r * a.u.ld + c;
+        if (a.u.dtype == SPEC_DTYPE_F32) {
+            load_channels<float, V>(u, (const float *)a.u.data + i);
+#pragma unroll
+            for (int v = 0; v < V; v++) u[v] = to_f32(from_f32<T>(u[v]));
+        } else {
+            load_channels<T, V>(u, (const T *)a.u.data + i);
+        }
+    }
+    /* Of the rows from r to r + N those from `begin` to `end`, rounded: all are on their way before one is. The others stay. */
+    template <int N> __device__ __forceinline__ void rows(float (*u)[V], int r, int begin, int end, int c) const
+    {
+        const bool f32 = a.u.dtype == SPEC_DTYPE_F32;
+        const size_t i = (size_t)r * a.u.ld + c;
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            if (f32 && k >= begin && k < end) load_channels<float, V>(u[k], (const float *)a.u.data + i + (size_t)k * a.u.ld);
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            if (!f32 && k >= begin && k < end) load_channels<T, V>(u[k], (const T *)a.u.data + i + (size_t)k * a.u.ld);
+#pragma unroll
+            for (int v = 0; v < V && f32; v++) u[k][v] = to_f32(from_f32<T>(u[k][v])); /* what is T's stays */
+        }
+    }
+    /* Taps that are rows: at[k] >= 0. All are on their way before one is rounded. */
+    __device__ __forceinline__ void row_taps(conv_taps<V> &tap, const int at[CONV_WIDTH_MAX], int c) const
+    {
+        const bool f32 = a.u.dtype == SPEC_DTYPE_F32;
+#pragma unroll
+        for (int k = 0; k < CONV_WIDTH_MAX; k++)
+            if (f32 && at[k] >= 0) load_channels<float, V>(tap.u[k], (const float *)a.u.data + (size_t)at[k] * a.u.ld + c);
+#pragma unroll
+        for (int k = 0; k < CONV_WIDTH_MAX; k++) {
+            if (!f32 && at[k] >= 0) load_channels<T, V>(tap.u[k], (const T *)a.u.data + (size_t)at[k] * a.u.ld + c);
+#pragma unroll
+            for (int v = 0; v < V && f32; v++) tap.u[k][v] = to_f32(from_f32<T>(tap.u[k][v])); /* those of T stay */
+        }
+    }
+    /* An input that is known before the pass: of a node fed before, or (< 0) the m-th newest before the root. */
+    __device__ __forceinline__ const T *known(int ancestor, int m, int c) const
+    {
+        return ancestor < 0 ? before(m, c) : kept(ancestor, c);
+    }
+    /* The row of this pass that node i is, or -1. */
+    __device__ __forceinline__ int row_of(int i) const { return i >= s.n_fed ? s.first_row + i - s.n_fed : -1; }
+
+    /* The taps of node i, or (is_path) of node i of the accepted path, whose ancestors are the ones in front of it. Those of
+     * this pass's rows are left out: at[k] is their row, -1 elsewhere. */
+    __device__ __forceinline__ void known_taps(conv_taps<V> &tap, int at[CONV_WIDTH_MAX], bool is_path, int i, int c) const
+    {
+        int ancestor = is_path ? -1 : i, m = is_path ? s.n_replay - 1 - i : 0;
+#pragma unroll
+        for (int k = 0; k < CONV_WIDTH_MAX; k++) {
+            at[k] = -1;
+            if (k >= a.width) continue;
+            at[k] = ancestor < 0 ? -1 : row_of(ancestor);
+            if (at[k] < 0) load_channels<T, V>(tap.u[k], known(ancestor, ancestor < 0 ? m++ : 0, c));
+            if (ancestor >= 0) ancestor = node[ancestor].parent;
+        }
+    }
+    /* The k-th ancestor of node i: its row, or -1 and where its input is. */
+    __device__ __forceinline__ int find_tap(const T **from, int i, int k, int c) const
+    {
+        int ancestor = i;
+#pragma unroll 1
+        for (; k > 0 && ancestor >= 0; k--) ancestor = node[ancestor].parent;
+        const int row = ancestor < 0 ? -1 : row_of(ancestor);
+        if (row < 0) *from = known(ancestor, k, c);
+        return row;
+    }
+    /* The place in the window of the m-th newest. */
+    __device__ __forceinline__ T *absorbed(int m, int c) const
+    {
+        return (T *)a.window + (((size_t)s.slot * 2 + s.parity) * (a.width - 1) + a.width - 2 - m) * a.n_channel + c;
+    }
+    /* The window applies the path and the n_new first rows of the pass, these unless who makes them does (conv_tiles). Nobody
+     * else of the pass reads or writes it. */
+    __device__ __forceinline__ void advance_window(int n_new, bool with_rows, int c) const
+    {
+        const int n = a.width - 1;
+        float u[CONV_WIDTH_MAX - 1][V];
+#pragma unroll
+        for (int m = 0; m < CONV_WIDTH_MAX - 1; m++)
+            if (m < n && m >= n_new) load_channels<T, V>(u[m], before(m - n_new, c));
+        if (n_new > 0) grid_wait();
+#pragma unroll
+        for (int m = 0; m < CONV_WIDTH_MAX - 1; m++) {
+            if (m >= n || (m < n_new && !with_rows)) continue;
+            if (m < n_new) row(u[m], s.first_row + n_new - 1 - m, c);
+            store_channels<T, V>(absorbed(m, c), u[m]);
+        }
+    }
+};
+
+/* Entity `entity` of the pass, its channels from c on: first `rows` rows, then per sequence CONV_PARTS that share its entries
+ * of replay_y (the path, or the nodes fed before) and one that writes the window. No entity waits for another. All threads of
+ * a block call it alike but for c; what is read in front of the wait for the kernels in front no kernel of the pass writes.
+ * rows 0: the caller makes them (conv_tiles). */
+template <typename T, int V>
+static __device__ __forceinline__ void conv_entity(const spec_step_block *step, const spec_conv_args &a, int rows, int entity, int c)
+{
+    const bool is_row = entity < rows;
+    if (c >= a.n_channel || (is_row && entity >= step->n_row)) return grid_wait();
+    const int n_seq = is_row ? spec_step_row_seq(step)[entity] : (entity - rows) / (CONV_PARTS + 1);
+    if (n_seq >= step->n_seq) return grid_wait();
+
+    const spec_step_seq s = spec_step_seqs(step)[n_seq];
+    const conv_inputs<T, V> in(a, step, s);
+    const int part = is_row ? 0 : (entity - rows) % (CONV_PARTS + 1), n_entry = s.n_replay + (s.n_fed > 0 ? s.n_fed : 0);
+    if (part == CONV_PARTS) {
+        if (s.n_fed == 0) in.advance_window(s.n_advance, rows > 0, c); /* the chain in front */
+        return grid_wait();
+    }
+    if (!is_row && part >= n_entry) return grid_wait();
+
+    conv_filter<V> filter;
+    filter.load(a, c);
+    /* Entries of replay_y: the path's nodes, then the nodes fed. */
+#pragma unroll 1
+    for (int j = is_row ? s.n_replay + s.n_fed + entity - s.first_row : part; is_row || j < n_entry; j += CONV_PARTS) {
+        const int i = j - s.n_replay; /* the node, unless it is the path's */
+        conv_taps<V> tap;
+        int at[CONV_WIDTH_MAX];
+        float y[V];
+        in.known_taps(tap, at, i < 0, i < 0 ? j : i, c);
+        if (is_row) grid_wait();
+        in.row_taps(tap, at, c);
+        filter.value(y, tap, a.width);
+        if (is_row) {
+            store_channels<T, V>((T *)a.y.data + (size_t)entity * a.y.ld + c, y);
+            store_channels<T, V>(in.kept(i, c), tap.u[0]);
+            return;
+        }
+        grid_wait();
+        store_channels<T, V>((T *)a.replay_y + ((size_t)n_seq * 2 * a.n_node + j) * a.n_channel + c, y);
+    }
+}
+
+/* ------------------------------------------------ rows of which a block makes 16 channels after 16 --- */
+
+enum { CONV_TILE = 16, CONV_TAPS = CONV_WIDTH_MAX - 1 /* but a row's own */ };
+
+/* What is known of 16 channels before their rows are there. */
+template <typename T, int N> struct conv_known {
+    float4 w[CONV_TILE]; /* the oldest tap first */
+    float bias[CONV_TILE];
+    T u[N][CONV_TAPS][CONV_TILE]; /* of the k-th ancestor at k - 1 */
+};
+/* In shared memory. The k-th ancestor of row r is row at[r][k - 1], or (-1) known. */
+template <typename T, int N> struct conv_rows {
+    conv_known<T, N> known[3]; /* by turns: one is read, one is waited for, and warps that are ahead ask for one */
+    T *kept[N], *window[N];    /* where u goes; window NULL: not there */
+    int at[N][CONV_TAPS];
+    float u[N][CONV_TILE]; /* rounded */
+};
+
+/* Up to N rows of a pass, by a block of 16 N threads or more that makes their inputs, CONV_TILE channels after others: tile i
+ * of what it makes is channels 16 i - first and on, or has none. Path, nodes fed and the window are not its (conv_entity). */
+template <typename T, int N> struct conv_tiles {
+    conv_rows<T, N> *rows;
+    const char *from; /* 16 bytes of conv_known that the thread copies, of channel 0; NULL: none */
+    int to, pitch;    /* their place there, and bytes a channel */
+    int turn;
+
+    static __device__ __forceinline__ int channel(const spec_conv_args &a, int first, int tile)
+    {
+        const int c = tile * CONV_TILE - first;
+        return c < a.n_channel ? c : -1;
+    }
+    /* First; of the kernel's parameters and the step block alone. */
+    __device__ __forceinline__ void find(const spec_step_block *step, const spec_conv_args &a, int tid)
+    {
+        using known = conv_known<T, N>;
+        constexpr int HALVES = CONV_TILE * (int)sizeof(T) / 16, OF_ROW = CONV_TAPS * HALVES;
+        const int filter = tid - N * OF_ROW, bias = filter - CONV_TILE, r = tid / OF_ROW;
+        if (bias >= 0) {
+            if (bias < CONV_TILE / 4 && a.bias) from = (const char *)(a.bias + bias * 4);
+            to = (int)offsetof(known, bias) + bias * 16, pitch = (int)sizeof(float);
+        } else if (filter >= 0) {
+            from = (const char *)(a.weight + filter * CONV_WIDTH_MAX);
+            to = filter * 16, pitch = CONV_WIDTH_MAX * (int)sizeof(float);
+        } else if (r < step->n_row) {
+            const spec_step_seq s = spec_step_seqs(step)[row_sequence(step, r)];
+            const conv_inputs<T, 1> in(a, step, s);
+            const int k = tid % OF_ROW / HALVES, i = s.n_fed + r - s.first_row, m = s.n_fed == 0 ? s.n_advance - 1 - i : -1;
+            const T *at = NULL;
+            rows->at[r][k] = in.find_tap(&at, i, k + 1, tid % HALVES * (16 / (int)sizeof(T)));
+            from = (const char *)at;
+            to = (int)offsetof(known, u) + tid * 16, pitch = (int)sizeof(T);
+            rows->kept[r] = in.kept(i, 0), rows->window[r] = m >= 0 && m < a.width - 1 ? in.absorbed(m, 0) : NULL;
+        }
+    }
+    /* Has what is known of a tile copied to the place of this turn or (ahead 1) the next; to be waited for in front of the
+     * barrier that is in front of the tile's store(). */
+    __device__ __forceinline__ void ask(const spec_conv_args &a, int first, int tile, int ahead) const
+    {
+        const int c = channel(a, first, tile);
+        if (c < 0 || !from) return;
+        const uint32_t at = (uint32_t)__cvta_generic_to_shared(&rows->known[turn + ahead == 3 ? 0 : turn + ahead]) + (uint32_t)to;
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from + (size_t)c * pitch) : "memory");
+    }
+    /* What thread 16 r + i knows of row r's output i before its input is there, behind the barrier in front of which it was
+     * waited for: ancestors that are known are older than those that are rows, so theirs are the first terms. */
+    struct part {
+        float sum, w[CONV_WIDTH_MAX]; /* the newest tap first */
+        int at[CONV_TAPS];
+    };
+    __device__ __forceinline__ part known(const spec_conv_args &a, int tid, bool there) const
+    {
+        const conv_known<T, N> &known = rows->known[turn];
+        const int r = tid / CONV_TILE, i = tid % CONV_TILE;
+        part p = {};
+        if (!there) return p;
+        const float4 f = known.w[i];
+        p.w[0] = f.w, p.w[1] = f.z, p.w[2] = f.y, p.w[3] = f.x;
+        p.sum = a.bias ? known.bias[i] : 0.0f;
+#pragma unroll
+        for (int k = CONV_TAPS; k > 0; k--) {
+            p.at[k - 1] = rows->at[r][k - 1];
+            if (p.at[k - 1] < 0) p.sum = fmaf(p.w[k], to_f32(known.u[r][k - 1][i]), p.sum);
+        }
+        return p;
+    }
+    /* Input i of row r, by thread 16 r + i where it is there; all threads of the block. Alone: it is the only row. */
+    __device__ __forceinline__ void store(const spec_conv_args &a, part &p, int c, int tid, bool there, bool alone, float u)
+    {
+        const T rounded = from_f32<T>(u);
+        const int r = tid / CONV_TILE, i = tid % CONV_TILE;
+        if (!alone) {
+            if (there) rows->u[r][i] = to_f32(rounded);
+            __syncthreads();
+        }
+        if (!there) return;
+#pragma unroll
+        for (int k = CONV_TAPS; k > 0; k--)
+            if (p.at[k - 1] >= 0) p.sum = fmaf(p.w[k], rows->u[p.at[k - 1]][i], p.sum);
+        ((T *)a.y.data)[(size_t)r * a.y.ld + c + i] = from_f32<T>(silu(fmaf(p.w[0], to_f32(rounded), p.sum)));
+        rows->kept[r][c + i] = rounded;
+        if (rows->window[r]) rows->window[r][c + i] = rounded;
+    }
+    __device__ __forceinline__ void next() { turn = turn == 2 ? 0 : turn + 1; }
+};
+
+#endif

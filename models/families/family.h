@@ -1,0 +1,38 @@
+/* family.h - the families: one function per model_type, one row each in family_table.c. Internal. */
+#ifndef SPEC_MODEL_FAMILY_H
+#define SPEC_MODEL_FAMILY_H
+
+#include "models/families/family_build.h"
+
+/* Reads b->config, then fills b->model: sizes, embeddings, layers, final norm, head. What it made is in the model's
+ * list of owned things, also when it fails. */
+typedef spec_status (*model_family_build)(model_builder *b);
+
+typedef struct model_family {
+    const char *name;       /* for spec_model_info */
+    const char *model_type; /* as config.json says; NULL: found by `matches` */
+    /* Layouts that say no model_type of their own; asked in order before the others. */
+    bool (*matches)(const model_config *config, const char *dir);
+    model_family_build build;
+} model_family;
+
+/* The family of config.json in `dir`; fails naming the model_type and those that are known. */
+spec_status speci_family_find(const model_family **out, const model_config *config, const char *dir);
+
+spec_status speci_family_llama(model_builder *b);
+spec_status speci_family_mistral(model_builder *b);
+spec_status speci_family_qwen2(model_builder *b);
+spec_status speci_family_qwen3(model_builder *b);
+spec_status speci_family_gpt_neox(model_builder *b);
+spec_status speci_family_mamba(model_builder *b);
+spec_status speci_family_mamba_original(model_builder *b);
+spec_status speci_family_mamba2(model_builder *b);
+spec_status speci_family_mamba2_original(model_builder *b);
+spec_status speci_family_bamba(model_builder *b);
+spec_status speci_family_mambainllama(model_builder *b);
+
+bool speci_is_mamba_original(const model_config *config, const char *dir);
+bool speci_is_mamba2_original(const model_config *config, const char *dir);
+bool speci_is_mambainllama(const model_config *config, const char *dir);
+
+#endif

@@ -1,0 +1,367 @@
+/* family_build.c - tensors to weights, norms and vectors on the device. The mixers are in family_build_mixer.c. */
+#include "models/families/family_build.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+model_name speci_namef(const char *fmt, ...)
+{
+    model_name name;
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(name.s, sizeof name.s, fmt, args); /* prefixes are ours and short */
+    va_end(args);
+    return name;
+}
+
+spec_status speci_model_build_begin(model_builder *b, int32_t n_vocab, int32_t dim, int32_t n_layer, int32_t n_ctx)
+{
+    spec_model *m = b->model;
+    size_t n_tensor;
+    speci_checkpoint_tensors(b->checkpoint, &n_tensor);
+    SPEC_TRY(speci_config_check(b->config, &m->unknown_keys, m->allocator));
+    if ((size_t)n_layer > n_tensor) /* before the number is believed */
+        return speci_fail(SPEC_E_FORMAT, "%s: %d layers, but %s has only %zu tensors", b->config->file, n_layer,
+                          speci_checkpoint_path(b->checkpoint), n_tensor);
+    m->layers = speci_alloc(m->allocator, (size_t)n_layer, sizeof *m->layers);
+    if (!m->layers) return SPEC_E_NOMEM;
+    m->n_vocab = n_vocab, m->dim = dim, m->n_layer = n_layer, m->n_ctx = n_ctx;
+    m->embed_scale = m->logit_scale = 1.0f;
+    return SPEC_OK;
+}
+
+/* --- tensors --- */
+
+static bool same_shape(const model_tensor *t, int32_t n_dim, const int64_t *dim)
+{
+    return t->n_dim == n_dim && memcmp(t->dim, dim, (size_t)n_dim * sizeof *dim) == 0;
+}
+
+static uint64_t count(const model_tensor *t)
+{
+    uint64_t n = 1;
+    for (int32_t i = 0; i < t->n_dim; i++) n *= (uint64_t)t->dim[i];
+    return n;
+}
+
+spec_status speci_model_build_tensor(model_builder *b, model_tensor **out, const char *name, int32_t n_dim,
+                               const int64_t *dim)
+{
+    model_tensor *t = speci_checkpoint_find(b->checkpoint, name);
+    if (!t)
+        return speci_fail(SPEC_E_FORMAT, "%s: tensor %s is missing, expected shape %s",
+                          speci_checkpoint_path(b->checkpoint), name, speci_shape_of(n_dim, dim).s);
+    if (!same_shape(t, n_dim, dim))
+        return speci_fail(SPEC_E_FORMAT, "%s: tensor %s: expected shape %s, found %s", t->file, name,
+                          speci_shape_of(n_dim, dim).s, speci_shape_of(t->n_dim, t->dim).s);
+    if (t->dtype == SPEC_DTYPE_AUTO)
+        return speci_fail(SPEC_E_UNSUPPORTED, "%s: tensor %s: expected dtype F32, BF16 or F16, found %s", t->file, name,
+                          t->dtype_name);
+    if (!t->used) b->model->n_parameters += count(t);
+    t->used = true;
+    *out = t;
+    return SPEC_OK;
+}
+
+/* The tensor's bytes are on the device. */
+static spec_status copied(model_builder *b, const model_tensor *t)
+{
+    speci_checkpoint_done(b->checkpoint, t);
+    b->bytes_done += t->bytes;
+    if (!b->progress) return SPEC_OK;
+    /* 1 is for the end: the tokenizer is still to come. */
+    const double fraction = b->bytes_total ? 0.999 * (double)b->bytes_done / (double)b->bytes_total : 0.0;
+    if (b->progress(b->progress_user_data, fraction) == 0) return SPEC_OK;
+    return speci_fail(SPEC_E_ABORTED, "%s: loading was stopped by the application", b->dir);
+}
+
+static float half_to_float(uint16_t h)
+{
+    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, e = (h >> 10) & 31u, f = h & 0x3ffu;
+    uint32_t bits = sign | (e + 112u) << 23 | f << 13;
+    float x;
+    if (e == 31) bits = sign | 0x7f800000u | f << 13;
+    if (e == 0) { /* zero and subnormals: f * 2^-24 */
+        x = (float)f * 0x1p-24f;
+        return sign ? -x : x;
+    }
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static float element(const model_tensor *t, size_t i)
+{
+    uint16_t h;
+    uint32_t bits;
+    float x;
+    if (t->dtype == SPEC_DTYPE_F32) {
+        memcpy(&x, t->data + 4 * i, sizeof x);
+        return x;
+    }
+    memcpy(&h, t->data + 2 * i, sizeof h);
+    if (t->dtype == SPEC_DTYPE_F16) return half_to_float(h);
+    bits = (uint32_t)h << 16;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* --- vectors --- */
+
+spec_status speci_model_build_upload(model_builder *b, const float **out, const float *data, size_t n)
+{
+    void *p = NULL;
+    SPEC_TRY(speci_model_own_memory(b->model, &p, n * sizeof *data));
+    SPEC_TRY(b->model->backend->ops->upload(b->queue, p, data, n * sizeof *data));
+    *out = p;
+    return SPEC_OK;
+}
+
+/* Elements of t as float32, in the host's memory. */
+static float *to_float(const model_builder *b, const model_tensor *t)
+{
+    const size_t n = (size_t)count(t);
+    float *x = speci_alloc(b->model->allocator, n, sizeof *x);
+    for (size_t i = 0; x && i < n; i++) x[i] = element(t, i);
+    return x;
+}
+
+typedef void (*map_fn)(float *x, size_t n);
+
+static spec_status upload_tensor(model_builder *b, const float **out, const model_tensor *t, map_fn map)
+{
+    const size_t n = (size_t)count(t);
+    float *x = to_float(b, t);
+    if (!x) return SPEC_E_NOMEM;
+    if (map) map(x, n);
+    const spec_status status = speci_model_build_upload(b, out, x, n);
+    speci_free(b->model->allocator, x);
+    SPEC_TRY(status);
+    return copied(b, t);
+}
+
+spec_status speci_model_build_vector(model_builder *b, const float **out, const char *name, int32_t n)
+{
+    model_tensor *t = NULL;
+    SPEC_TRY(speci_model_build_tensor(b, &t, name, 1, (int64_t[]){ n }));
+    return upload_tensor(b, out, t, NULL);
+}
+
+static void minus_exp(float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) x[i] = -expf(x[i]);
+}
+
+spec_status speci_model_build_decay(model_builder *b, const float **out, const char *name, int32_t n, int32_t n_state)
+{
+    model_tensor *t = NULL;
+    SPEC_TRY(speci_model_build_tensor(b, &t, name, n_state ? 2 : 1, (int64_t[]){ n, n_state }));
+    return upload_tensor(b, out, t, minus_exp);
+}
+
+/* [n_channel][1][width] in the file, [n_channel][width] on the device: the same bytes in the same order. */
+spec_status speci_model_build_conv(model_builder *b, model_mamba *out, const char *prefix, bool bias)
+{
+    model_tensor *t = NULL;
+    SPEC_TRY(speci_model_build_tensor(b, &t, speci_namef("%s.weight", prefix).s, 3,
+                                (int64_t[]){ out->n_channel, 1, out->width }));
+    SPEC_TRY(upload_tensor(b, &out->conv_weight, t, NULL));
+    return bias ? speci_model_build_vector(b, &out->conv_bias, speci_namef("%s.bias", prefix).s, out->n_channel) : SPEC_OK;
+}
+
+spec_status speci_model_build_norm(model_builder *b, model_norm *out, spec_norm_kind kind, const char *prefix, int32_t dim,
+                             double eps)
+{
+    *out = (model_norm){ .kind = kind, .dim = dim, .n_group = 1, .eps = (float)eps };
+    SPEC_TRY(speci_model_build_vector(b, &out->weight, speci_namef("%s.weight", prefix).s, dim));
+    if (kind == SPEC_NORM_RMS) return SPEC_OK;
+    return speci_model_build_vector(b, &out->bias, speci_namef("%s.bias", prefix).s, dim);
+}
+
+/* --- matrices --- */
+
+/* What a linear map is made of: tensors with their row ranges, in the order of the result's rows. */
+typedef struct rows {
+    const model_tensor *t;
+    int32_t first, n;
+} rows;
+
+/* Takes the matrix to the device in Q8_0: the parts are replaced by their blocks. */
+static spec_status open_quantised(model_builder *b, const spec_weight **out, spec_weight_desc *desc,
+                                  spec_weight_part *parts, const rows *r)
+{
+    const spec_allocator *a = b->model->allocator;
+    const size_t n_block = (size_t)desc->n_in / SPEC_Q8_BLOCK;
+    spec_q8_block *blocks = speci_alloc(a, (size_t)desc->n_out, n_block * sizeof *blocks), *at = blocks;
+    spec_status status = blocks ? SPEC_OK : SPEC_E_NOMEM;
+    for (int32_t i = 0; i < desc->n_part && status == SPEC_OK; i++) {
+        status = speci_quantise_q8_0(at, r[i].t, r[i].first, r[i].n);
+        parts[i].data = at;
+        at += (size_t)r[i].n * n_block;
+    }
+    desc->dtype = SPEC_DTYPE_Q8_0;
+    if (status == SPEC_OK) status = speci_model_own_weight(b->model, out, desc);
+    speci_free(a, blocks);
+    return status;
+}
+
+static spec_status open_matrix(model_builder *b, const spec_weight **out, const rows *r, int32_t n, int32_t n_in,
+                               bool glu, bool gather)
+{
+    const spec_allocator *a = b->model->allocator;
+    spec_weight_part *parts = speci_alloc(a, (size_t)n, sizeof *parts);
+    if (!parts) return SPEC_E_NOMEM;
+    const size_t row_bytes = (size_t)n_in * (r[0].t->dtype == SPEC_DTYPE_F32 ? 4 : 2);
+    spec_weight_desc desc = { .n_in = n_in, .dtype = r[0].t->dtype, .compute = b->model->dtype, .glu = glu,
+                              .gather = gather, .parts = parts, .n_part = n };
+    spec_status status = SPEC_OK;
+    for (int32_t i = 0; i < n; i++) {
+        if (r[i].t->dtype != desc.dtype)
+            status = speci_fail(SPEC_E_UNSUPPORTED, "%s: tensor %s: expected dtype %s as %s has, found %s", r[i].t->file,
+                                r[i].t->name, r[0].t->dtype_name, r[0].t->name, r[i].t->dtype_name);
+        parts[i] = (spec_weight_part){ r[i].t->data + (size_t)r[i].first * row_bytes, r[i].n };
+        desc.n_out += r[i].n;
+    }
+    const bool quantised = b->model->weights == SPEC_DTYPE_Q8_0 && n_in % SPEC_Q8_BLOCK == 0;
+    if (status == SPEC_OK && quantised) status = open_quantised(b, out, &desc, parts, r);
+    else if (status == SPEC_OK) status = speci_model_own_weight(b->model, out, &desc);
+    speci_free(a, parts);
+    return status;
+}
+
+/* The same rows of the biases, one after the other. */
+static spec_status upload_bias(model_builder *b, const float **out, const rows *r, int32_t n, int32_t n_out)
+{
+    float *x = speci_alloc(b->model->allocator, (size_t)n_out, sizeof *x);
+    size_t at = 0;
+    if (!x) return SPEC_E_NOMEM;
+    for (int32_t i = 0; i < n; i++)
+        for (int32_t j = 0; j < r[i].n; j++) x[at++] = element(r[i].t, (size_t)r[i].first + (size_t)j);
+    const spec_status status = speci_model_build_upload(b, out, x, (size_t)n_out);
+    speci_free(b->model->allocator, x);
+    return status;
+}
+
+spec_status speci_model_build_stack(model_builder *b, model_linear *out, const model_part *parts, int32_t n_part,
+                              int32_t n_in, bool bias, bool glu)
+{
+    rows weight[MODEL_MAX_PART], add[MODEL_MAX_PART];
+    *out = (model_linear){ .n_in = n_in };
+    for (int32_t i = 0; i < n_part; i++) {
+        model_tensor *t = NULL;
+        SPEC_TRY(speci_model_build_tensor(b, &t, speci_namef("%s.weight", parts[i].prefix.s).s, 2,
+                                    (int64_t[]){ parts[i].n_out, n_in }));
+        weight[i] = (rows){ t, 0, parts[i].n_out };
+        if (bias)
+            SPEC_TRY(speci_model_build_tensor(b, &t, speci_namef("%s.bias", parts[i].prefix.s).s, 1,
+                                        (int64_t[]){ parts[i].n_out }));
+        add[i] = (rows){ t, 0, parts[i].n_out };
+        out->n_out += parts[i].n_out;
+    }
+    SPEC_TRY(open_matrix(b, &out->w, weight, n_part, n_in, glu, false));
+    if (bias) SPEC_TRY(upload_bias(b, &out->bias, add, n_part, out->n_out));
+    for (int32_t i = 0; i < n_part; i++) {
+        SPEC_TRY(copied(b, weight[i].t));
+        if (bias) SPEC_TRY(copied(b, add[i].t));
+    }
+    return SPEC_OK;
+}
+
+spec_status speci_model_build_linear(model_builder *b, model_linear *out, const char *prefix, int32_t n_out, int32_t n_in,
+                               bool bias)
+{
+    const model_part part = { speci_namef("%s", prefix), n_out };
+    return speci_model_build_stack(b, out, &part, 1, n_in, bias, false);
+}
+
+/* Fills r [n_from] with the runs of t. */
+static void set_runs(rows *r, const model_tensor *t, const int32_t *from, int32_t n_from, int32_t n_run)
+{
+    for (int32_t i = 0; i < n_from; i++) r[i] = (rows){ t, from[i], n_run };
+}
+
+spec_status speci_model_build_regrouped(model_builder *b, model_linear *out, const char *prefix, int32_t n_out, int32_t n_in,
+                                  bool bias, const int32_t *from, int32_t n_from, int32_t n_run)
+{
+    model_tensor *weight = NULL, *add = NULL;
+    *out = (model_linear){ .n_in = n_in, .n_out = n_out };
+    SPEC_TRY(speci_model_build_tensor(b, &weight, speci_namef("%s.weight", prefix).s, 2, (int64_t[]){ n_out, n_in }));
+    if (bias) SPEC_TRY(speci_model_build_tensor(b, &add, speci_namef("%s.bias", prefix).s, 1, (int64_t[]){ n_out }));
+    rows *r = speci_alloc(b->model->allocator, (size_t)n_from, sizeof *r);
+    if (!r) return SPEC_E_NOMEM;
+    set_runs(r, weight, from, n_from, n_run);
+    spec_status status = open_matrix(b, &out->w, r, n_from, n_in, false, false);
+    if (add) set_runs(r, add, from, n_from, n_run);
+    if (add && status == SPEC_OK) status = upload_bias(b, &out->bias, r, n_from, n_out);
+    speci_free(b->model->allocator, r);
+    SPEC_TRY(status);
+    SPEC_TRY(copied(b, weight));
+    return add ? copied(b, add) : SPEC_OK;
+}
+
+/* --- embeddings and head --- */
+
+/* Versions of transformers differ on which of the two counts when a tied model's file has both: only copies are
+ * taken. */
+static spec_status check_copy(model_builder *b, const model_tensor *embed, const char *head)
+{
+    model_tensor *t = speci_checkpoint_find(b->checkpoint, head);
+    if (!t) return SPEC_OK;
+    if (!same_shape(t, embed->n_dim, embed->dim) || t->dtype != embed->dtype ||
+        memcmp(t->data, embed->data, t->bytes) != 0)
+        return speci_fail(SPEC_E_FORMAT,
+                          "%s: tensor %s differs from %s, but %s ties the two (tie_word_embeddings): expected a copy or "
+                          "none",
+                          t->file, head, embed->name, b->config->file);
+    t->used = true;
+    return copied(b, t);
+}
+
+spec_status speci_model_build_ends(model_builder *b, const char *embed, const char *head, bool tied)
+{
+    spec_model *m = b->model;
+    model_tensor *t = NULL;
+    const int64_t shape[2] = { m->n_vocab, m->dim };
+    SPEC_TRY(speci_model_build_tensor(b, &t, embed, 2, shape));
+    if (tied) SPEC_TRY(check_copy(b, t, head));
+    SPEC_TRY(open_matrix(b, &m->embed, &(rows){ t, 0, m->n_vocab }, 1, m->dim, false, true));
+    SPEC_TRY(copied(b, t));
+    m->head = (model_linear){ .w = m->embed, .n_in = m->dim, .n_out = m->n_vocab };
+    if (tied) return SPEC_OK;
+    SPEC_TRY(speci_model_build_tensor(b, &t, head, 2, shape));
+    SPEC_TRY(open_matrix(b, &m->head.w, &(rows){ t, 0, m->n_vocab }, 1, m->dim, false, false));
+    return copied(b, t);
+}
+
+/* --- activations --- */
+
+spec_status speci_activation(spec_activation *out, const char *name, const char *file)
+{
+    static const struct {
+        const char *name;
+        spec_activation act;
+    } known[] = { /* transformers activations.py, ACT2FN */
+        { "silu", SPEC_ACT_SILU },          { "swish", SPEC_ACT_SILU },
+        { "gelu", SPEC_ACT_GELU },          { "gelu_new", SPEC_ACT_GELU_TANH },
+        { "gelu_fast", SPEC_ACT_GELU_TANH }, { "gelu_pytorch_tanh", SPEC_ACT_GELU_TANH },
+        { "relu", SPEC_ACT_RELU },
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(known[i].name, name) == 0) {
+            *out = known[i].act;
+            return SPEC_OK;
+        }
+    return speci_fail(SPEC_E_UNSUPPORTED,
+                      "%s: hidden_act is \"%.60s\", expected silu, gelu, gelu_new, gelu_pytorch_tanh or relu", file,
+                      name);
+}
+
+spec_status speci_silu_only(model_config *c, const char *key)
+{
+    const char *name;
+    SPEC_TRY(speci_config_string_or(c, &name, key, "silu"));
+    if (strcmp(name, "silu") == 0 || strcmp(name, "swish") == 0) return SPEC_OK;
+    return speci_fail(SPEC_E_UNSUPPORTED, "%s: %s%s is \"%.60s\": Mamba layers are supported with silu only", c->file,
+                      c->in, key, name);
+}

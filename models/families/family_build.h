@@ -1,0 +1,106 @@
+/* family_build.h - from tensors by name to layers as data: what the families share. Internal.
+ *
+ * A family (model_<family>.c) reads config.json, calls speci_model_build_begin, and then makes each layer from the pieces
+ * below. Every piece checks the shapes of its tensors, uploads them, and adds what it made to the model's list of
+ * owned things, so that a family that fails leaves nothing behind. */
+#ifndef SPEC_MODEL_BUILD_H
+#define SPEC_MODEL_BUILD_H
+
+#include "models/files/files_checkpoint.h"
+#include "models/files/files_config.h"
+#include "models/families/family_rope.h"
+
+#define MODEL_DIM_MAX (1 << 24) /* of a dimension in config.json; keeps sums of a few of them in 32 bits */
+
+typedef struct model_builder {
+    spec_model *model;             /* under construction */
+    model_checkpoint *checkpoint;
+    model_config *config;          /* config.json */
+    const char *dir;
+    spec_queue *queue;             /* for uploads */
+    spec_progress_fn progress;
+    void *progress_user_data;
+    size_t bytes_done, bytes_total;
+} model_builder;
+
+/* A tensor's name, made in place: speci_namef("model.layers.%d.norm", i).s lives to the end of the full expression. */
+typedef struct model_name {
+    char s[128];
+} model_name;
+model_name speci_namef(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* Ends the reading of config.json: verifies the keys that nobody asked for, then makes n_layer empty layers. */
+spec_status speci_model_build_begin(model_builder *b, int32_t n_vocab, int32_t dim, int32_t n_layer, int32_t n_ctx);
+
+/* The tensor of that name and shape, marked as used. */
+spec_status speci_model_build_tensor(model_builder *b, model_tensor **out, const char *name, int32_t n_dim,
+                               const int64_t *dim);
+/* A tensor [n] of any float type, as float32 on the device. */
+spec_status speci_model_build_vector(model_builder *b, const float **out, const char *name, int32_t n);
+/* a = -exp(A_log), [n] or [n][n_state] */
+spec_status speci_model_build_decay(model_builder *b, const float **out, const char *name, int32_t n, int32_t n_state);
+/* <prefix>.weight [n_channel][1][width] and .bias of a mixer whose n_channel and width are set. */
+spec_status speci_model_build_conv(model_builder *b, model_mamba *out, const char *prefix, bool bias);
+/* [n] float32 from host memory. */
+spec_status speci_model_build_upload(model_builder *b, const float **out, const float *data, size_t n);
+
+/* <prefix>.weight [dim], and <prefix>.bias for a layer norm. */
+spec_status speci_model_build_norm(model_builder *b, model_norm *out, spec_norm_kind kind, const char *prefix, int32_t dim,
+                             double eps);
+
+/* <prefix>.weight [n_out][n_in], and <prefix>.bias if there is one. */
+spec_status speci_model_build_linear(model_builder *b, model_linear *out, const char *prefix, int32_t n_out, int32_t n_in,
+                               bool bias);
+/* Several of them, one below the other. With glu the first is the gate, the second what it multiplies. */
+typedef struct model_part {
+    model_name prefix;
+    int32_t n_out;
+} model_part;
+#define MODEL_MAX_PART 3
+spec_status speci_model_build_stack(model_builder *b, model_linear *out, const model_part *parts, int32_t n_part,
+                              int32_t n_in, bool bias, bool glu);
+/* <prefix>.weight with its rows in another order: `from` lists runs of n_run rows. The bias likewise. */
+spec_status speci_model_build_regrouped(model_builder *b, model_linear *out, const char *prefix, int32_t n_out, int32_t n_in,
+                                  bool bias, const int32_t *from, int32_t n_from, int32_t n_run);
+
+/* Rows [first, first + n) of a matrix, whose rows are whole blocks, in Q8_0 (files_quantise.c). */
+spec_status speci_quantise_q8_0(spec_q8_block *out, const model_tensor *t, int32_t first, int32_t n);
+
+/* Embeddings and head. Tied: one matrix for both; a head in the file must then be its copy. */
+spec_status speci_model_build_ends(model_builder *b, const char *embed, const char *head, bool tied);
+
+/* Mamba-1 mixer, tensors <prefix>.in_proj and so on. */
+typedef struct model_mamba1_shape {
+    int32_t dim, n_inner, n_state, width, dt_rank;
+    bool bias, conv_bias;
+} model_mamba1_shape;
+spec_status speci_model_build_mamba1(model_builder *b, model_mamba *out, const char *prefix, const model_mamba1_shape *s);
+
+/* Mamba-2 mixer. in_proj rows are [z | x | B | C | dt]; x, B and C have n_x, n_b and n_c columns and are shared by
+ * consecutive heads when that is less than n_head blocks. */
+typedef struct model_mamba2_shape {
+    int32_t dim, n_head, head_dim, n_state;
+    int32_t n_x, n_b, n_c;
+    int32_t width;
+    bool bias, conv_bias, norm, norm_first;
+    int32_t n_norm_group;
+    double eps;
+    float dt_min, dt_max;
+} model_mamba2_shape;
+spec_status speci_model_build_mamba2(model_builder *b, model_mamba *out, const char *prefix, const model_mamba2_shape *s);
+/* The usual case: heads x head_dim = inner size, n_group groups of B and C, gated norm in as many groups. */
+spec_status speci_mamba2_grouped(model_mamba2_shape *s, int32_t n_inner, int32_t n_group, const char *file);
+
+/* "silu", "gelu", ... as transformers' ACT2FN names them. */
+spec_status speci_activation(spec_activation *out, const char *name, const char *file);
+/* config.json's hidden_act of a family whose convolution uses it too: only silu. */
+spec_status speci_silu_only(model_config *c, const char *key);
+
+/* --- the list of owned things (model_open.c) --- */
+
+/* Takes a matrix to the device. */
+spec_status speci_model_own_weight(spec_model *m, const spec_weight **out, const spec_weight_desc *desc);
+/* Takes device memory. */
+spec_status speci_model_own_memory(spec_model *m, void **out, size_t bytes);
+
+#endif

@@ -1,0 +1,34 @@
+/* family_rope.h - rotary positions from config.json: old and new spellings, and the scalings that only change the
+ * frequencies. Internal. */
+#ifndef SPEC_MODEL_ROPE_H
+#define SPEC_MODEL_ROPE_H
+
+#include "models/files/files_config.h"
+
+typedef enum model_rope_type { MODEL_ROPE_DEFAULT, MODEL_ROPE_LINEAR, MODEL_ROPE_LLAMA3 } model_rope_type;
+
+typedef struct model_rope {
+    model_rope_type type;
+    double theta;
+    double partial; /* the share of a head that turns */
+    double factor;                               /* linear, llama3 */
+    double low_freq_factor, high_freq_factor;    /* llama3 */
+    double original_max_position;                /* llama3 */
+} model_rope;
+
+/* How a family spells and defaults the top-level keys. */
+typedef struct model_rope_keys {
+    const char *theta;        /* "rope_theta" */
+    const char *partial;      /* "partial_rotary_factor" */
+    double partial_default;
+    bool partial_top_counts;  /* the top-level key is honoured; else it may only repeat what holds anyway */
+    bool whole_head;          /* the family turns whole heads: anything else is refused */
+} model_rope_keys;
+
+spec_status speci_rope_read(model_config *c, model_rope *out, const model_rope_keys *keys);
+/* Dimensions of a head that turn: int(head_dim * partial), which must be even. */
+spec_status speci_rope_dims(const model_rope *rope, int32_t *n_rot, int32_t head_dim, const char *file);
+/* freq [n_rot / 2]: radians per position. */
+void speci_rope_frequencies(const model_rope *rope, float *freq, int32_t n_rot);
+
+#endif

@@ -1,0 +1,51 @@
+/* family_table.c - the one table of families. A new family is one file and one row. */
+#include <stdio.h>
+#include <string.h>
+
+#include "models/families/family.h"
+
+static const model_family families[] = {
+    /* Told apart by what is in the directory or in the file, not by model_type. */
+    { "mambainllama", NULL, speci_is_mambainllama, speci_family_mambainllama },
+    { "mamba2", NULL, speci_is_mamba2_original, speci_family_mamba2_original },
+    { "mamba", NULL, speci_is_mamba_original, speci_family_mamba_original },
+    /* By model_type. */
+    { "llama", "llama", NULL, speci_family_llama },
+    { "mistral", "mistral", NULL, speci_family_mistral },
+    { "qwen2", "qwen2", NULL, speci_family_qwen2 },
+    { "qwen3", "qwen3", NULL, speci_family_qwen3 },
+    { "gpt_neox", "gpt_neox", NULL, speci_family_gpt_neox },
+    { "mamba", "mamba", NULL, speci_family_mamba },
+    { "mamba2", "mamba2", NULL, speci_family_mamba2 },
+    { "bamba", "bamba", NULL, speci_family_bamba },
+};
+#define N_FAMILY (sizeof families / sizeof *families)
+
+/* "llama, mistral, ..." for the message. */
+static void list_types(char *text, size_t cap)
+{
+    size_t n = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < N_FAMILY && n < cap; i++)
+        if (families[i].model_type)
+            n += (size_t)snprintf(text + n, cap - n, "%s%s", n ? ", " : "", families[i].model_type);
+}
+
+spec_status speci_family_find(const model_family **out, const model_config *config, const char *dir)
+{
+    char known[256];
+    const json_t *value = json_object_get(config->root, "model_type");
+    const char *type = json_string_value(value);
+    for (size_t i = 0; i < N_FAMILY; i++) {
+        const model_family *f = &families[i];
+        if (f->matches ? f->matches(config, dir) : type && strcmp(f->model_type, type) == 0) {
+            *out = f;
+            return SPEC_OK;
+        }
+    }
+    list_types(known, sizeof known);
+    if (!type)
+        return speci_fail(SPEC_E_FORMAT, "%s: model_type is %s, expected one of %s", config->file,
+                          value ? speci_value_of(value).s : "missing", known);
+    return speci_fail(SPEC_E_UNSUPPORTED, "%s: model_type is \"%.60s\", expected one of %s", config->file, type, known);
+}

@@ -1,0 +1,169 @@
+/* family_transformer.c - attention and MLP layers with Llama's tensor names.
+ * Source: transformers models/llama/modeling_llama.py; models/{mistral,qwen2,qwen3} differ in what their own files say. */
+#include "models/families/family_transformer.h"
+
+#include <math.h>
+#include <string.h>
+
+const model_rope_keys speci_rope_whole_head = { .theta = "rope_theta", .partial = "partial_rotary_factor",
+                                                .partial_default = 1.0, .whole_head = true };
+
+static spec_status read_heads(model_config *c, model_transformer *t, const model_transformer_defaults *d)
+{
+    SPEC_TRY(speci_config_int(c, &t->n_head, "num_attention_heads", 1, MODEL_HEAD_MAX));
+    const int32_t n_kv = d->n_kv_head && !speci_config_present(c, "num_key_value_heads") ? d->n_kv_head : t->n_head;
+    SPEC_TRY(speci_config_int_or(c, &t->n_kv_head, "num_key_value_heads", n_kv, 1, MODEL_HEAD_MAX));
+    if (t->n_head % t->n_kv_head)
+        return speci_fail(SPEC_E_FORMAT, "%s: num_key_value_heads is %d, expected a divisor of num_attention_heads, %d",
+                          c->file, t->n_kv_head, t->n_head);
+    const bool said = speci_config_has(c, "head_dim") || d->head_dim;
+    if (!said && t->dim % t->n_head)
+        return speci_fail(SPEC_E_FORMAT, "%s: num_attention_heads is %d, expected a divisor of hidden_size, %d", c->file,
+                          t->n_head, t->dim);
+    if (!said && t->dim / t->n_head > MODEL_HEAD_DIM_MAX)
+        return speci_fail(SPEC_E_UNSUPPORTED, "%s: heads of %d dimensions, expected at most %d", c->file,
+                          t->dim / t->n_head, MODEL_HEAD_DIM_MAX);
+    return speci_config_int_or(c, &t->head_dim, "head_dim", d->head_dim ? d->head_dim : t->dim / t->n_head, 1,
+                               MODEL_HEAD_DIM_MAX);
+}
+
+spec_status speci_transformer_read(model_config *c, model_transformer *out, const model_transformer_defaults *d)
+{
+    const char *act;
+    *out = (model_transformer){ 0 };
+    SPEC_TRY(speci_config_int(c, &out->n_vocab, "vocab_size", 1, MODEL_DIM_MAX));
+    SPEC_TRY(speci_config_int(c, &out->dim, "hidden_size", 1, MODEL_DIM_MAX));
+    SPEC_TRY(speci_config_int(c, &out->n_inner, "intermediate_size", 1, MODEL_DIM_MAX));
+    SPEC_TRY(speci_config_int(c, &out->n_layer, "num_hidden_layers", 1, MODEL_DIM_MAX));
+    SPEC_TRY(speci_config_int_or(c, &out->n_ctx, "max_position_embeddings", d->n_ctx, 1, INT32_MAX));
+    SPEC_TRY(read_heads(c, out, d));
+    SPEC_TRY(speci_config_number_or(c, &out->eps, "rms_norm_eps", d->eps, 0, 1));
+    SPEC_TRY(speci_config_bool_or(c, &out->tied, "tie_word_embeddings", false));
+    SPEC_TRY(speci_config_string_or(c, &act, "hidden_act", "silu"));
+    SPEC_TRY(speci_activation(&out->act, act, c->file));
+    return speci_rope_read(c, &out->rope, &d->rope);
+}
+
+spec_status speci_transformer_rope(model_builder *b, model_attention *out, const model_rope *rope)
+{
+    float freq[MODEL_HEAD_DIM_MAX / 2];
+    SPEC_TRY(speci_rope_dims(rope, &out->n_rot, out->head_dim, b->config->file));
+    if (out->n_rot == 0) return SPEC_OK;
+    speci_rope_frequencies(rope, freq, out->n_rot);
+    return speci_model_build_upload(b, &out->inv_freq, freq, (size_t)out->n_rot / 2);
+}
+
+static spec_status qk_norms(model_builder *b, model_attention *a, const model_transformer *t, const char *layer)
+{
+    if (!t->qk_norm) return SPEC_OK;
+    a->qk_eps = (float)t->eps;
+    SPEC_TRY(speci_model_build_vector(b, &a->q_norm, speci_namef("%s.self_attn.q_norm.weight", layer).s, t->head_dim));
+    return speci_model_build_vector(b, &a->k_norm, speci_namef("%s.self_attn.k_norm.weight", layer).s, t->head_dim);
+}
+
+spec_status speci_transformer_attention(model_builder *b, model_branch *out, const model_transformer *t,
+                                        const char *layer, const char *norm, int32_t window)
+{
+    model_attention *a = &out->u.attention;
+    const int32_t n_q = t->n_head * t->head_dim, n_kv = t->n_kv_head * t->head_dim;
+    *out = (model_branch){ .kind = MODEL_ATTENTION, .scale = 1.0f };
+    *a = (model_attention){ .n_head = t->n_head, .n_kv_head = t->n_kv_head, .head_dim = t->head_dim, .window = window,
+                            .scale = (float)(1.0 / sqrt(t->head_dim)) };
+    const model_part qkv[3] = { { speci_namef("%s.self_attn.q_proj", layer), n_q },
+                                { speci_namef("%s.self_attn.k_proj", layer), n_kv },
+                                { speci_namef("%s.self_attn.v_proj", layer), n_kv } };
+    SPEC_TRY(speci_model_build_norm(b, &out->norm, SPEC_NORM_RMS, speci_namef("%s.%s", layer, norm).s, t->dim, t->eps));
+    SPEC_TRY(speci_model_build_stack(b, &a->qkv, qkv, 3, t->dim, t->qkv_bias, false));
+    SPEC_TRY(speci_model_build_linear(b, &a->out, speci_namef("%s.self_attn.o_proj", layer).s, t->dim, n_q, t->out_bias));
+    SPEC_TRY(qk_norms(b, a, t, layer));
+    return speci_transformer_rope(b, a, &t->rope);
+}
+
+/* down(act(gate x) * up x) */
+spec_status speci_transformer_mlp(model_builder *b, model_branch *out, const model_transformer *t, const char *layer,
+                                  const char *norm, const char *mlp)
+{
+    *out = (model_branch){ .kind = MODEL_MLP, .scale = 1.0f };
+    out->u.mlp = (model_mlp){ .act = t->act, .glu = 1, .n_inner = t->n_inner };
+    const model_part up[2] = { { speci_namef("%s.%s.gate_proj", layer, mlp), t->n_inner },
+                               { speci_namef("%s.%s.up_proj", layer, mlp), t->n_inner } };
+    SPEC_TRY(speci_model_build_norm(b, &out->norm, SPEC_NORM_RMS, speci_namef("%s.%s", layer, norm).s, t->dim, t->eps));
+    SPEC_TRY(speci_model_build_stack(b, &out->u.mlp.up, up, 2, t->dim, t->mlp_bias, true));
+    return speci_model_build_linear(b, &out->u.mlp.down, speci_namef("%s.%s.down_proj", layer, mlp).s, t->dim, t->n_inner,
+                              t->mlp_bias);
+}
+
+static spec_status build_layer(model_builder *b, model_layer *l, const model_transformer *t, int32_t i, int32_t window)
+{
+    const model_name name = speci_namef("model.layers.%d", i);
+    l->n_branch = 2;
+    SPEC_TRY(speci_transformer_attention(b, &l->branch[0], t, name.s, "input_layernorm", window));
+    return speci_transformer_mlp(b, &l->branch[1], t, name.s, "post_attention_layernorm", "mlp");
+}
+
+spec_status speci_transformer_build(model_builder *b, const model_transformer *t, const int32_t *window)
+{
+    spec_model *m = b->model;
+    SPEC_TRY(speci_model_build_begin(b, t->n_vocab, t->dim, t->n_layer, t->n_ctx));
+    SPEC_TRY(speci_model_build_ends(b, "model.embed_tokens.weight", "lm_head.weight", t->tied));
+    SPEC_TRY(speci_model_build_norm(b, &m->final_norm, SPEC_NORM_RMS, "model.norm", t->dim, t->eps));
+    for (int32_t i = 0; i < t->n_layer; i++) SPEC_TRY(build_layer(b, &m->layers[i], t, i, window ? window[i] : 0));
+    return SPEC_OK;
+}
+
+/* --- Qwen --- */
+
+/* layer_types [n_layer] of "full_attention" and "sliding_attention". */
+static spec_status windows_by_type(const model_config *c, const json_t *types, int32_t *window, int32_t n_layer,
+                                   int32_t width)
+{
+    if (json_array_size(types) != (size_t)n_layer)
+        return speci_fail(SPEC_E_FORMAT, "%s: layer_types has %zu entries, expected %d (num_hidden_layers)", c->file,
+                          json_array_size(types), n_layer);
+    for (int32_t i = 0; i < n_layer; i++) {
+        const json_t *v = json_array_get(types, (size_t)i);
+        const char *type = json_is_string(v) ? json_string_value(v) : "";
+        const bool slides = strcmp(type, "sliding_attention") == 0;
+        if (!slides && strcmp(type, "full_attention") != 0)
+            return speci_fail(SPEC_E_UNSUPPORTED,
+                              "%s: layer_types[%d] is %s, expected full_attention or sliding_attention", c->file, i,
+                              speci_value_of(v).s);
+        if (slides && width == 0)
+            return speci_fail(SPEC_E_FORMAT, "%s: layer_types[%d] is sliding_attention, but use_sliding_window is false",
+                              c->file, i);
+        window[i] = slides ? width : 0;
+    }
+    return SPEC_OK;
+}
+
+/* Qwen2Config, Qwen3Config: sliding_window counts with use_sliding_window only, for layers from max_window_layers on,
+ * unless layer_types says which. */
+spec_status speci_qwen_windows(model_config *c, int32_t *window, int32_t n_layer)
+{
+    bool use;
+    int32_t width = 4096, first;
+    SPEC_TRY(speci_config_bool_or(c, &use, "use_sliding_window", false));
+    SPEC_TRY(speci_config_int_or(c, &width, "sliding_window",
+                                 speci_config_present(c, "sliding_window") ? 0 : width, 1, INT32_MAX));
+    SPEC_TRY(speci_config_int_or(c, &first, "max_window_layers", 28, 0, INT32_MAX));
+    const json_t *types = speci_config_take(c, "layer_types");
+    if (!use) width = 0;
+    if (types) return windows_by_type(c, types, window, n_layer, width);
+    for (int32_t i = 0; i < n_layer; i++) window[i] = i >= first ? width : 0;
+    return SPEC_OK;
+}
+
+spec_status speci_qwen_build(model_builder *b, const model_transformer *t)
+{
+    size_t n_tensor;
+    speci_checkpoint_tensors(b->checkpoint, &n_tensor);
+    if ((size_t)t->n_layer > n_tensor) /* before memory is taken for them */
+        return speci_fail(SPEC_E_FORMAT, "%s: num_hidden_layers is %d, but the checkpoint has only %zu tensors",
+                          b->config->file, t->n_layer, n_tensor);
+    int32_t *window = speci_alloc(b->model->allocator, (size_t)t->n_layer, sizeof *window);
+    if (!window) return SPEC_E_NOMEM;
+    spec_status status = speci_qwen_windows(b->config, window, t->n_layer);
+    if (status == SPEC_OK) status = speci_transformer_build(b, t, window);
+    speci_free(b->model->allocator, window);
+    return status;
+}

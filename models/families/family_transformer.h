@@ -1,0 +1,51 @@
+/* family_transformer.h - what the families with Llama's tensor names share: Llama, Mistral, Qwen, and the attention and
+ * MLP layers of the hybrids. Internal. */
+#ifndef SPEC_MODEL_TRANSFORMER_H
+#define SPEC_MODEL_TRANSFORMER_H
+
+#include "models/families/family_build.h"
+
+#define MODEL_HEAD_MAX 65536
+#define MODEL_HEAD_DIM_MAX 4096
+
+typedef struct model_transformer {
+    int32_t dim, n_inner, n_layer, n_vocab, n_ctx;
+    int32_t n_head, n_kv_head, head_dim;
+    double eps;
+    spec_activation act;
+    bool tied;
+    bool qkv_bias, out_bias, mlp_bias, qk_norm;
+    model_rope rope;
+} model_transformer;
+
+/* What differs between the configuration classes. */
+typedef struct model_transformer_defaults {
+    int32_t n_ctx;      /* max_position_embeddings */
+    int32_t n_kv_head;  /* num_key_value_heads; 0 = as many as heads. null means that in every class */
+    int32_t head_dim;   /* head_dim; 0 = hidden_size / num_attention_heads */
+    double eps;         /* rms_norm_eps */
+    model_rope_keys rope;
+} model_transformer_defaults;
+
+extern const model_rope_keys speci_rope_whole_head; /* rope_theta, 10000, all of a head */
+
+/* Reads the keys that all of them have; the families add biases and norms. */
+spec_status speci_transformer_read(model_config *c, model_transformer *out, const model_transformer_defaults *d);
+
+/* The branches of a layer. `layer` is "model.layers.3", norm and mlp are names below it. */
+spec_status speci_transformer_attention(model_builder *b, model_branch *out, const model_transformer *t,
+                                        const char *layer, const char *norm, int32_t window);
+spec_status speci_transformer_mlp(model_builder *b, model_branch *out, const model_transformer *t, const char *layer,
+                                  const char *norm, const char *mlp);
+/* inv_freq of a layer: [n_rot / 2] on the device. */
+spec_status speci_transformer_rope(model_builder *b, model_attention *out, const model_rope *rope);
+
+/* A whole model of attention and MLP layers in Llama's names. window [n_layer], or NULL for none. */
+spec_status speci_transformer_build(model_builder *b, const model_transformer *t, const int32_t *window);
+
+/* Sliding windows of the Qwen classes: window [n_layer], 0 = full attention. */
+spec_status speci_qwen_windows(model_config *c, int32_t *window, int32_t n_layer);
+/* Reads a Qwen config's windows and builds: the end of family_qwen2.c and family_qwen3.c. */
+spec_status speci_qwen_build(model_builder *b, const model_transformer *t);
+
+#endif

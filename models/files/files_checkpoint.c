@@ -1,0 +1,265 @@
+/* files_checkpoint.c - the weights of a directory: one safetensors file, or the shards that an index names. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "models/files/files_checkpoint.h"
+
+#define INDEX_MAX ((size_t)64 << 20)
+#define SINGLE "model.safetensors"
+#define INDEX "model.safetensors.index.json"
+
+typedef struct shard {
+    char *path;
+    speci_file map; /* data NULL for a checkpoint in memory */
+    json_t *header; /* owns the tensors' names */
+} shard;
+
+struct model_checkpoint {
+    const spec_allocator *a;
+    char *path;
+    shard *shards;
+    size_t n_shard, cap_shard;
+    model_tensor *tensors; /* sorted by name once open */
+    size_t n_tensor;
+};
+
+/* --- shards --- */
+
+/* A new, empty shard at the end; its parts are freed with the checkpoint. */
+static spec_status add_shard(model_checkpoint *c, shard **out, const char *path)
+{
+    if (c->n_shard == c->cap_shard) {
+        const size_t cap = c->cap_shard ? 2 * c->cap_shard : 4;
+        shard *shards = speci_alloc(c->a, cap, sizeof *shards);
+        if (!shards) return SPEC_E_NOMEM;
+        if (c->n_shard) memcpy(shards, c->shards, c->n_shard * sizeof *shards);
+        speci_free(c->a, c->shards);
+        c->shards = shards, c->cap_shard = cap;
+    }
+    char *copy = speci_strdup(c->a, path);
+    if (!copy) return SPEC_E_NOMEM;
+    *out = &c->shards[c->n_shard++];
+    **out = (shard){ .path = copy };
+    return SPEC_OK;
+}
+
+static spec_status open_shard(model_checkpoint *c, const char *path)
+{
+    shard *s = NULL;
+    SPEC_TRY(add_shard(c, &s, path));
+    SPEC_TRY(speci_file_map(&s->map, path));
+    return speci_safetensors_read(&c->tensors, &c->n_tensor, &s->header, s->map.data, s->map.n, s->path, c->a);
+}
+
+/* --- the tensor index --- */
+
+static int by_name(const void *pa, const void *pb)
+{
+    const model_tensor *a = pa, *b = pb;
+    return strcmp(a->name, b->name);
+}
+
+static spec_status sort_tensors(model_checkpoint *c)
+{
+    if (c->n_tensor) qsort(c->tensors, c->n_tensor, sizeof *c->tensors, by_name);
+    for (size_t i = 1; i < c->n_tensor; i++) {
+        const model_tensor *a = &c->tensors[i - 1], *b = &c->tensors[i];
+        if (strcmp(a->name, b->name) == 0)
+            return speci_fail(SPEC_E_FORMAT, "tensor %s is in two files: %s and %s", a->name, a->file, b->file);
+    }
+    return SPEC_OK;
+}
+
+model_tensor *speci_checkpoint_find(const model_checkpoint *c, const char *name)
+{
+    const model_tensor key = { .name = name };
+    return c->n_tensor ? bsearch(&key, c->tensors, c->n_tensor, sizeof key, by_name) : NULL;
+}
+
+model_tensor *speci_checkpoint_tensors(const model_checkpoint *c, size_t *n)
+{
+    *n = c->n_tensor;
+    return c->tensors;
+}
+
+const char *speci_checkpoint_path(const model_checkpoint *c) { return c->path; }
+
+void speci_checkpoint_done(const model_checkpoint *c, const model_tensor *t)
+{
+    for (size_t i = 0; i < c->n_shard; i++) {
+        const shard *s = &c->shards[i];
+        if (s->map.data && s->path == t->file) speci_file_done(&s->map, (size_t)(t->data - s->map.data), t->bytes);
+    }
+}
+
+/* --- shards by index --- */
+
+/* A shard lies beside its index: a name that leads elsewhere is refused. (What the name is a link to does not
+ * matter: download caches keep the files as links.) */
+static spec_status check_shard_name(const char *name, const char *tensor, const char *index)
+{
+    const size_t n = name ? strlen(name) : 0, n_end = strlen(".safetensors");
+    if (!name) return speci_fail(SPEC_E_FORMAT, "%s: weight_map: %s has no file name", index, tensor);
+    if (strchr(name, '/') || strchr(name, '\\') || strstr(name, ".."))
+        return speci_fail(SPEC_E_FORMAT,
+                          "%s: weight_map: %s is in \"%.200s\", expected the name of a file beside the index (no "
+                          "slash, no \"..\")",
+                          index, tensor, name);
+    if (n <= n_end || strcmp(name + n - n_end, ".safetensors") != 0)
+        return speci_fail(SPEC_E_UNSUPPORTED, "%s: weight_map: %s is in \"%.200s\", expected a .safetensors file", index,
+                          tensor, name);
+    return SPEC_OK;
+}
+
+/* Opens the shard if it is not open yet; *out its path in the checkpoint. */
+static spec_status need_shard(model_checkpoint *c, const char **out, const char *name, const char *tensor,
+                              const char *index)
+{
+    char path[MODEL_MAX_PATH];
+    SPEC_TRY(check_shard_name(name, tensor, index));
+    SPEC_TRY(speci_path_join(path, sizeof path, c->path, name));
+    for (size_t i = c->n_shard; i-- > 0;)
+        if (strcmp(c->shards[i].path, path) == 0) {
+            *out = c->shards[i].path;
+            return SPEC_OK;
+        }
+    if (!speci_file_exists(path))
+        return speci_fail(SPEC_E_IO, "%s: missing: %s says that it holds %s", path, index, tensor);
+    SPEC_TRY(open_shard(c, path));
+    *out = c->shards[c->n_shard - 1].path;
+    return SPEC_OK;
+}
+
+/* Every tensor of the map is where the map says. */
+static spec_status check_map(const model_checkpoint *c, json_t *map, const char *index)
+{
+    const char *tensor;
+    json_t *value;
+    json_object_foreach(map, tensor, value) {
+        const model_tensor *t = speci_checkpoint_find(c, tensor);
+        const char *name = json_string_value(value), *base = t ? strrchr(t->file, '/') : NULL;
+        base = base ? base + 1 : t ? t->file : "no shard";
+        if (strcmp(base, name) != 0)
+            return speci_fail(SPEC_E_FORMAT, "%s: weight_map: %s should be in %s, found in %s", index, tensor, name,
+                              base);
+    }
+    return SPEC_OK;
+}
+
+static spec_status open_map(model_checkpoint *c, json_t *map, const char *index)
+{
+    const char *tensor, *path;
+    json_t *value;
+    if (!json_is_object(map)) return speci_fail(SPEC_E_FORMAT, "%s: weight_map is missing or not an object", index);
+    json_object_foreach(map, tensor, value)
+        SPEC_TRY(need_shard(c, &path, json_string_value(value), tensor, index));
+    SPEC_TRY(sort_tensors(c));
+    return check_map(c, map, index);
+}
+
+static spec_status open_index(model_checkpoint *c, const char *index)
+{
+    json_t *root = NULL;
+    SPEC_TRY(speci_json_read(&root, index, INDEX_MAX, c->a));
+    const spec_status status = open_map(c, json_object_get(root, "weight_map"), index);
+    json_decref(root);
+    return status;
+}
+
+/* --- open --- */
+
+bool speci_has_file(const char *dir, const char *name)
+{
+    char path[MODEL_MAX_PATH];
+    return speci_path_join(path, sizeof path, dir, name) == SPEC_OK && speci_file_exists(path);
+}
+
+/* No safetensors here: say what there is instead, and what to do. */
+static spec_status nothing_found(const char *dir)
+{
+    if (speci_has_file(dir, "pytorch_model.bin") || speci_has_file(dir, "pytorch_model.bin.index.json"))
+        return speci_fail(SPEC_E_UNSUPPORTED,
+                          "%s: only pytorch_model.bin (pickle) found, expected " SINGLE
+                          ": examples/convert_bin.py writes safetensors",
+                          dir);
+    if (speci_has_file(dir, "consolidated.safetensors") || speci_has_file(dir, "params.json"))
+        return speci_fail(SPEC_E_UNSUPPORTED,
+                          "%s: Mistral's own format (consolidated.safetensors, params.json) found, expected " SINGLE
+                          " in the Hugging Face layout",
+                          dir);
+    return speci_fail(SPEC_E_IO, "%s: no weights: expected " SINGLE " or " INDEX, dir);
+}
+
+static spec_status open_files(model_checkpoint *c)
+{
+    char path[MODEL_MAX_PATH];
+    if (speci_has_file(c->path, SINGLE)) { /* preferred to an index beside it, as transformers does */
+        SPEC_TRY(speci_path_join(path, sizeof path, c->path, SINGLE));
+        SPEC_TRY(open_shard(c, path));
+        return sort_tensors(c);
+    }
+    if (!speci_has_file(c->path, INDEX)) return nothing_found(c->path);
+    SPEC_TRY(speci_path_join(path, sizeof path, c->path, INDEX));
+    return open_index(c, path);
+}
+
+static spec_status new_checkpoint(model_checkpoint **out, const char *path, const spec_allocator *a)
+{
+    model_checkpoint *c = speci_alloc(a, 1, sizeof *c);
+    *out = NULL;
+    if (!c) return SPEC_E_NOMEM;
+    c->a = a;
+    c->path = speci_strdup(a, path);
+    if (!c->path) {
+        speci_checkpoint_close(c);
+        return SPEC_E_NOMEM;
+    }
+    *out = c;
+    return SPEC_OK;
+}
+
+static spec_status finish(model_checkpoint **out, model_checkpoint *c, spec_status status)
+{
+    if (status != SPEC_OK) speci_checkpoint_close(c);
+    *out = status == SPEC_OK ? c : NULL;
+    return status;
+}
+
+spec_status speci_checkpoint_open(model_checkpoint **out, const char *dir, const spec_allocator *a)
+{
+    model_checkpoint *c = NULL;
+    *out = NULL;
+    SPEC_TRY(new_checkpoint(&c, dir, a));
+    return finish(out, c, open_files(c));
+}
+
+static spec_status read_memory(model_checkpoint *c, const uint8_t *data, size_t bytes)
+{
+    shard *s = NULL;
+    SPEC_TRY(add_shard(c, &s, c->path));
+    SPEC_TRY(speci_safetensors_read(&c->tensors, &c->n_tensor, &s->header, data, bytes, s->path, c->a));
+    return sort_tensors(c);
+}
+
+spec_status speci_checkpoint_open_memory(model_checkpoint **out, const uint8_t *data, size_t bytes, const char *file,
+                                         const spec_allocator *a)
+{
+    model_checkpoint *c = NULL;
+    *out = NULL;
+    SPEC_TRY(new_checkpoint(&c, file, a));
+    return finish(out, c, read_memory(c, data, bytes));
+}
+
+void speci_checkpoint_close(model_checkpoint *c)
+{
+    if (!c) return;
+    for (size_t i = 0; i < c->n_shard; i++) {
+        json_decref(c->shards[i].header);
+        if (c->shards[i].map.data) speci_file_unmap(&c->shards[i].map);
+        speci_free(c->a, c->shards[i].path);
+    }
+    speci_free(c->a, c->shards);
+    speci_free(c->a, c->tensors);
+    speci_free(c->a, c->path);
+    speci_free(c->a, c);
+}

@@ -1,0 +1,58 @@
+/* files_checkpoint.h - a Hugging Face directory as data: tensors by name. Internal.
+ * Every file is hostile: sizes, offsets, dtypes, shapes and products are checked before use. */
+#ifndef SPEC_MODEL_CHECKPOINT_H
+#define SPEC_MODEL_CHECKPOINT_H
+
+#include "core/core_json.h"
+#include "models/model.h"
+
+#define MODEL_MAX_DIM 4
+#define MODEL_MAX_PATH 4096
+
+typedef struct model_tensor {
+    const char *name; /* borrowed from the checkpoint */
+    const char *file; /* for messages */
+    spec_dtype dtype; /* F32, BF16, F16; AUTO (0) = another type, whose name is in dtype_name */
+    const char *dtype_name;
+    int32_t n_dim;
+    int64_t dim[MODEL_MAX_DIM];
+    const uint8_t *data; /* in the mapped file; any alignment */
+    size_t bytes;
+    bool used; /* set when a family takes it */
+} model_tensor;
+
+typedef struct model_checkpoint model_checkpoint; /* opaque: mapped files, the tensor index */
+
+/* One file: checks the header and appends its tensors to *tensors [*n] (from speci_alloc, moved as it grows). Names
+ * are borrowed from *header, which the caller decrefs after the tensors. On error nothing is appended and *header is
+ * NULL. Also the fuzz target's entry. */
+spec_status speci_safetensors_read(model_tensor **tensors, size_t *n, json_t **header, const uint8_t *data,
+                                   size_t bytes, const char *file, const spec_allocator *a);
+
+/* model.safetensors, or the shards of model.safetensors.index.json. */
+spec_status speci_checkpoint_open(model_checkpoint **out, const char *dir, const spec_allocator *a);
+/* One safetensors file in memory, which must outlive the checkpoint: for tests and fuzzers. `file` is copied. */
+spec_status speci_checkpoint_open_memory(model_checkpoint **out, const uint8_t *data, size_t bytes, const char *file,
+                                         const spec_allocator *a);
+void speci_checkpoint_close(model_checkpoint *c);
+model_tensor *speci_checkpoint_find(const model_checkpoint *c, const char *name); /* NULL if absent */
+/* All tensors, by name; borrowed. */
+model_tensor *speci_checkpoint_tensors(const model_checkpoint *c, size_t *n);
+const char *speci_checkpoint_path(const model_checkpoint *c); /* the directory, for messages */
+/* The tensor's bytes were copied: the system may drop its pages. They stay readable. */
+void speci_checkpoint_done(const model_checkpoint *c, const model_tensor *t);
+
+/* What tells one model from another in a saved sequence: a hash of config.json (keys sorted) and of every tensor's name,
+ * type, shape, and first and last 4 KiB; and of what matrices were made of, unless that is AUTO. Not all bytes are read,
+ * to cost nothing beside loading; training changes tensors all over. */
+spec_status speci_model_fingerprint(uint64_t *out, const json_t *config, const model_checkpoint *c, spec_dtype weights);
+
+bool speci_has_file(const char *dir, const char *name); /* dir/name is there */
+
+/* "[96, 32]" for messages. */
+typedef struct model_shape_text {
+    char s[112];
+} model_shape_text;
+model_shape_text speci_shape_of(int32_t n_dim, const int64_t *dim);
+
+#endif

@@ -1,0 +1,202 @@
+/* text_added.c - added and special tokens: found in the text before anything else is done to it.
+ *
+ * Leftmost, then longest, without overlap; a trie over bytes, so the cost does not grow with their number. */
+#include <string.h>
+
+#include "models/text/text_tokenizer.h"
+
+void speci_added_init(speci_added_set *s, const spec_allocator *a)
+{
+    *s = (speci_added_set){ .text = { .a = a }, .items = { .a = a }, .by_token = { .a = a } };
+    s->raw.edges.a = s->raw.leaf.a = a;
+    s->normalized.edges.a = s->normalized.leaf.a = a;
+    speci_vocab_init(&s->ids, a);
+}
+
+void speci_trie_free(speci_trie *trie)
+{
+    speci_pairs_free(&trie->edges);
+    speci_buf_free(&trie->leaf);
+}
+
+void speci_added_free(speci_added_set *s)
+{
+    speci_buf_free(&s->text);
+    speci_buf_free(&s->items);
+    speci_buf_free(&s->by_token);
+    speci_trie_free(&s->raw);
+    speci_trie_free(&s->normalized);
+    speci_vocab_free(&s->ids);
+    speci_regex_close(s->word);
+    s->word = NULL;
+}
+
+spec_status speci_added_put(speci_added_set *s, const char *content, size_t n, const speci_added *token)
+{
+    static const char word[] = "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}]";
+    if (token->id < 0 || token->id >= SPECI_TOK_ID_LIMIT)
+        return speci_fail(SPEC_E_FORMAT, "added token '%.*s' has the id %d, expected 0 to %d", n > 64 ? 64 : (int)n,
+                          content, token->id, SPECI_TOK_ID_LIMIT - 1);
+    speci_added item = *token;
+    size_t index = s->items.n / sizeof item;
+    item.offset = item.shown_offset = s->text.n;
+    item.n = item.n_shown = n;
+    SPEC_TRY(speci_vocab_add(&s->ids, content, n, (int32_t)index));
+    SPEC_TRY(speci_buf_add(&s->text, content, n));
+    SPEC_TRY(speci_buf_add(&s->items, &item, sizeof item));
+    size_t need = ((size_t)item.id + 1) * sizeof(uint32_t);
+    if (s->by_token.n < need) {
+        SPEC_TRY(speci_buf_reserve(&s->by_token, need - s->by_token.n));
+        memset(s->by_token.data + s->by_token.n, 0, need - s->by_token.n);
+        s->by_token.n = need;
+    }
+    ((uint32_t *)(void *)s->by_token.data)[item.id] = (uint32_t)index + 1;
+    if (item.single_word && !s->word)
+        return speci_regex_open(&s->word, word, sizeof word - 1, false, "single_word", s->text.a);
+    return SPEC_OK;
+}
+
+static const speci_added *item_at(const speci_added_set *s, size_t i)
+{
+    return (const speci_added *)(const void *)s->items.data + i;
+}
+
+const speci_added *speci_added_of_id(const speci_added_set *s, int32_t id)
+{
+    if (id < 0 || (size_t)id >= s->by_token.n / sizeof(uint32_t)) return NULL;
+    uint32_t index = ((const uint32_t *)(const void *)s->by_token.data)[id];
+    return index ? item_at(s, index - 1) : NULL;
+}
+
+/* ----------------------------------------------------------------------------------- trie --- */
+
+static uint32_t trie_step(const speci_trie *trie, uint32_t node, uint8_t byte)
+{
+    if (node == 0) return trie->root[byte];
+    const speci_pair *edge = speci_pairs_get(&trie->edges, node, byte);
+    return edge ? (uint32_t)edge->id : 0;
+}
+
+spec_status speci_trie_put(speci_trie *trie, const char *string, size_t n, size_t index)
+{
+    uint32_t node = 0, none = 0;
+    if (n == 0) return SPEC_OK; /* it would match everywhere */
+    if (trie->leaf.n == 0) SPEC_TRY(speci_buf_add(&trie->leaf, &none, sizeof none));
+    for (size_t i = 0; i < n; i++) {
+        uint8_t byte = (uint8_t)string[i];
+        uint32_t next = trie_step(trie, node, byte);
+        if (next == 0) {
+            next = (uint32_t)(trie->leaf.n / sizeof none);
+            SPEC_TRY(speci_buf_add(&trie->leaf, &none, sizeof none));
+            speci_pair edge = { node, byte, 0, (int32_t)next };
+            SPEC_TRY(speci_pairs_put(&trie->edges, edge));
+            if (node == 0) trie->root[byte] = next;
+        }
+        node = next;
+    }
+    uint32_t *leaf = (uint32_t *)(void *)trie->leaf.data + node;
+    if (*leaf == 0) *leaf = (uint32_t)index + 1;
+    return SPEC_OK;
+}
+
+bool speci_trie_longest(const speci_trie *trie, const char *text, size_t n, size_t *index, size_t *len)
+{
+    uint32_t node = 0;
+    *len = 0;
+    for (size_t i = 0; i < n; i++) {
+        node = trie_step(trie, node, (uint8_t)text[i]);
+        if (node == 0) break;
+        uint32_t leaf = ((const uint32_t *)(const void *)trie->leaf.data)[node];
+        if (leaf) {
+            *index = leaf - 1;
+            *len = i + 1;
+        }
+    }
+    return *len > 0;
+}
+
+/* ------------------------------------------------------------------------------ splitting --- */
+
+/* Is the character at s [n], of which there is one, a word character? */
+static spec_status is_word(speci_match *m, const char *s, size_t n, bool *yes)
+{
+    size_t start, end;
+    speci_match_start(m, s, n);
+    return speci_match_next(m, yes, &start, &end);
+}
+
+/* Is there a word character right before or after [start, end)? */
+static spec_status touches_word(speci_match *m, const char *text, size_t n, size_t start, size_t end, bool *yes)
+{
+    *yes = false;
+    if (start > 0) {
+        size_t before = speci_utf8_before(text, start);
+        SPEC_TRY(is_word(m, text + before, start - before, yes));
+    }
+    if (!*yes && end < n) SPEC_TRY(is_word(m, text + end, speci_utf8_length(text + end, n - end), yes));
+    return SPEC_OK;
+}
+
+static size_t spaces_before(const char *text, size_t start, size_t limit)
+{
+    while (start > limit) {
+        size_t len, before = speci_utf8_before(text, start);
+        if (!speci_is_space(speci_utf8_decode(text + before, &len))) break;
+        start = before;
+    }
+    return start;
+}
+
+static size_t spaces_after(const char *text, size_t n, size_t end)
+{
+    size_t len;
+    while (end < n && speci_is_space(speci_utf8_decode(text + end, &len))) end += len;
+    return end;
+}
+
+static spec_status put_segment(speci_buf *out, size_t start, size_t end, int32_t id)
+{
+    speci_segment segment = { start, end - start, id };
+    return speci_buf_add(out, &segment, sizeof segment);
+}
+
+static spec_status split(const speci_added_set *s, const speci_trie *trie, speci_match *word, const char *text,
+                         size_t n, bool parse_special, speci_buf *out)
+{
+    size_t done = 0; /* everything before it is in a segment */
+    for (size_t i = 0; i < n;) {
+        size_t index, len;
+        if (!trie->root[(uint8_t)text[i]] || !speci_trie_longest(trie, text + i, n - i, &index, &len)) {
+            i++;
+            continue;
+        }
+        const speci_added *token = item_at(s, index);
+        size_t start = i, end = i + len;
+        i = end; /* a match that is discarded below is used up all the same, as in the reference */
+        if (token->special && !parse_special) continue;
+        if (token->single_word) {
+            bool inside;
+            SPEC_TRY(touches_word(word, text, n, start, end, &inside));
+            if (inside) continue;
+        }
+        /* An rstrip before may have taken white space that this match has, or all of it. */
+        if (token->lstrip) start = start > done ? spaces_before(text, start, done) : done;
+        if (token->rstrip) end = spaces_after(text, n, end);
+        if (start >= end) continue;
+        if (done < start) SPEC_TRY(put_segment(out, done, start, -1));
+        SPEC_TRY(put_segment(out, start, end, token->id));
+        done = end;
+    }
+    return done < n ? put_segment(out, done, n, -1) : SPEC_OK;
+}
+
+spec_status speci_added_split(const speci_added_set *s, const speci_trie *trie, const char *text, size_t n,
+                              bool parse_special, speci_buf *out)
+{
+    speci_match *word = NULL;
+    if (trie->leaf.n == 0) return n ? put_segment(out, 0, n, -1) : SPEC_OK;
+    if (s->word) SPEC_TRY(speci_match_open(&word, s->word));
+    spec_status status = split(s, trie, word, text, n, parse_special, out);
+    speci_match_close(word);
+    return status;
+}

@@ -1,0 +1,111 @@
+/* text_none.c - a build without tokenizers: the functions are there and say so. Ids work as ever.
+ * Compiled instead of the other model_tokenizer*.c files. */
+#ifdef SPEC_NO_TOKENIZER
+#include "core/core.h"
+
+static spec_status none(void)
+{
+    return speci_fail(SPEC_E_UNSUPPORTED, "this build has no tokenizers (SPEC_TOKENIZER=OFF): use token ids");
+}
+
+spec_status spec_tokenizer_open(spec_tokenizer **out, const char *path, const spec_allocator *allocator)
+{
+    (void)path;
+    (void)allocator;
+    if (out) *out = NULL;
+    return none();
+}
+
+void spec_tokenizer_close(spec_tokenizer *tokenizer)
+{
+    (void)tokenizer;
+}
+
+int32_t spec_tokenizer_n_vocab(const spec_tokenizer *tokenizer)
+{
+    (void)tokenizer;
+    return 0;
+}
+
+int32_t spec_tokenizer_bos(const spec_tokenizer *tokenizer)
+{
+    (void)tokenizer;
+    return -1;
+}
+
+int32_t spec_tokenizer_eos(const spec_tokenizer *tokenizer)
+{
+    (void)tokenizer;
+    return -1;
+}
+
+const char *spec_tokenizer_piece(const spec_tokenizer *tokenizer, int32_t id, size_t *n)
+{
+    (void)tokenizer;
+    (void)id;
+    *n = 0;
+    return NULL;
+}
+
+int spec_tokenizer_is_special(const spec_tokenizer *tokenizer, int32_t id)
+{
+    (void)tokenizer;
+    (void)id;
+    return 0;
+}
+
+size_t spec_tokenizer_piece_max(const spec_tokenizer *tokenizer)
+{
+    (void)tokenizer;
+    return 0;
+}
+
+spec_status spec_tokenizer_encode(const spec_tokenizer *tokenizer, int32_t *ids, size_t cap, size_t *n,
+                                  const char *text, size_t n_text, uint32_t flags)
+{
+    (void)tokenizer;
+    (void)ids;
+    (void)cap;
+    (void)text;
+    (void)n_text;
+    (void)flags;
+    *n = 0;
+    return none();
+}
+
+spec_status spec_tokenizer_decode(const spec_tokenizer *tokenizer, char *text, size_t cap, size_t *n,
+                                  const int32_t *ids, size_t n_ids, uint32_t flags)
+{
+    (void)tokenizer;
+    (void)text;
+    (void)cap;
+    (void)ids;
+    (void)n_ids;
+    (void)flags;
+    *n = 0;
+    return none();
+}
+
+spec_status spec_text_stream_push(spec_text_stream *stream, const spec_tokenizer *tokenizer, char *text, size_t cap,
+                                  size_t *n, int32_t id, uint32_t flags)
+{
+    (void)stream;
+    (void)tokenizer;
+    (void)text;
+    (void)cap;
+    (void)id;
+    (void)flags;
+    *n = 0;
+    return none();
+}
+
+spec_status spec_text_stream_end(spec_text_stream *stream, char *text, size_t cap, size_t *n)
+{
+    (void)stream;
+    (void)text;
+    (void)cap;
+    *n = 0;
+    return none();
+}
+#endif
+typedef int speci_tokenizer_none_not_empty; /* ISO C wants a declaration in every file */

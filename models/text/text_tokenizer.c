@@ -1,0 +1,293 @@
+/* text_tokenizer.c - opening, closing and encoding; the table of contents is in text_tokenizer.h. */
+#include "models/text/text_tokenizer.h"
+
+#include <string.h>
+
+/* ------------------------------------------------------------------------------------- lookups --- */
+
+const char *speci_tokenizer_string(const spec_tokenizer *t, int32_t id, size_t *n)
+{
+    const speci_added *added = speci_added_of_id(&t->added, id);
+    if (!added) return speci_vocab_string(&t->vocab, id, n);
+    *n = added->n_shown;
+    return t->added.text.data + added->shown_offset;
+}
+
+int32_t speci_tokenizer_find(const spec_tokenizer *t, const char *s, size_t n)
+{
+    int32_t index = speci_vocab_find(&t->added.ids, s, n);
+    if (index >= 0) return ((const speci_added *)(const void *)t->added.items.data)[index].id;
+    return speci_vocab_find(&t->vocab, s, n);
+}
+
+int32_t spec_tokenizer_n_vocab(const spec_tokenizer *tokenizer)
+{
+    return tokenizer->n_vocab;
+}
+int32_t spec_tokenizer_bos(const spec_tokenizer *tokenizer)
+{
+    return tokenizer->bos;
+}
+int32_t spec_tokenizer_eos(const spec_tokenizer *tokenizer)
+{
+    return tokenizer->eos;
+}
+
+int spec_tokenizer_is_special(const spec_tokenizer *tokenizer, int32_t id)
+{
+    const speci_added *added = speci_added_of_id(&tokenizer->added, id);
+    return added && added->special;
+}
+
+/* ------------------------------------------------------------------------------------- opening --- */
+
+static void init(spec_tokenizer *t, const spec_allocator *allocator)
+{
+    t->allocator = *allocator;
+    const spec_allocator *a = &t->allocator;
+    speci_vocab_init(&t->vocab, a);
+    speci_added_init(&t->added, a);
+    speci_bpe_init(&t->bpe, a);
+    t->norms.a = t->pres.a = t->before.a = t->after.a = a;
+    t->decoder.steps.a = t->decoder.text.a = t->decoder.pieces.a = t->decoder.first.a = a;
+    t->decoder.unk = t->bos = t->eos = -1;
+}
+
+void spec_tokenizer_close(spec_tokenizer *tokenizer)
+{
+    if (!tokenizer) return;
+    speci_vocab_free(&tokenizer->vocab);
+    speci_added_free(&tokenizer->added);
+    speci_norms_free(&tokenizer->norms);
+    speci_pres_free(&tokenizer->pres);
+    speci_bpe_free(&tokenizer->bpe, &tokenizer->allocator);
+    speci_buf_free(&tokenizer->before);
+    speci_buf_free(&tokenizer->after);
+    speci_decoder_free(&tokenizer->decoder);
+    spec_allocator allocator = tokenizer->allocator; /* it lies in what is freed last */
+    speci_free(&allocator, tokenizer->path);
+    speci_free(&allocator, tokenizer);
+}
+
+/* The tokenizer's file: `path` itself, or what a directory holds. */
+static spec_status find_file(const char *path, char *file, size_t cap)
+{
+    static const char *const names[] = { "tokenizer.json", "tokenizer.model" };
+    if (!speci_is_directory(path)) {
+        size_t n = strlen(path);
+        if (n >= cap) return speci_fail(SPEC_E_INVALID, "a path of %zu bytes is too long", n);
+        memcpy(file, path, n + 1);
+        return SPEC_OK;
+    }
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        SPEC_TRY(speci_path_join(file, cap, path, names[i]));
+        if (speci_file_exists(file)) return SPEC_OK;
+    }
+    return speci_fail(SPEC_E_IO, "%s: neither tokenizer.json nor tokenizer.model is there", path);
+}
+
+/* JSON begins with a brace; so does no SentencePiece model, whose first byte is a field's key (0x0A). */
+static bool looks_like_json(const uint8_t *data, size_t n)
+{
+    size_t i = 0;
+    while (i < n && (data[i] == ' ' || data[i] == '\t' || data[i] == '\n' || data[i] == '\r')) i++;
+    return i < n && data[i] == '{';
+}
+
+static spec_status read_file(spec_tokenizer *t, bool *spm)
+{
+    speci_file file;
+    spec_status status;
+    SPEC_TRY(speci_file_map(&file, t->path));
+    *spm = !looks_like_json(file.data, file.n);
+    if (*spm)
+        status = speci_tokenizer_read_spm(t, file.data, file.n);
+    else
+        status = speci_tokenizer_read_json(t, t->path);
+    if (status == SPEC_OK) {
+        t->n_vocab = speci_vocab_n_id(&t->vocab);
+        int32_t n_added = (int32_t)(t->added.by_token.n / sizeof(uint32_t));
+        if (n_added > t->n_vocab) t->n_vocab = n_added;
+        status = speci_decoder_build(t); /* may refer to the file */
+    }
+    speci_file_unmap(&file);
+    return status;
+}
+
+/* A post-processor's first id is BOS if there is no other word on it, its last one EOS. */
+static void bos_eos_from_template(spec_tokenizer *t)
+{
+    const int32_t *before = (const int32_t *)(const void *)t->before.data;
+    const int32_t *after = (const int32_t *)(const void *)t->after.data;
+    if (t->before.n) t->bos = before[0];
+    if (t->after.n) t->eos = after[t->after.n / sizeof *after - 1];
+}
+
+static spec_status check_template(const spec_tokenizer *t, const speci_buf *ids)
+{
+    const int32_t *id = (const int32_t *)(const void *)ids->data;
+    for (size_t i = 0; i < ids->n / sizeof *id; i++)
+        if (id[i] >= t->n_vocab)
+            return speci_fail(SPEC_E_FORMAT, "%s: the post_processor adds the id %d, but there are only %d", t->path,
+                              id[i], t->n_vocab);
+    return SPEC_OK;
+}
+
+/* tokenizer_config.json lies beside the file. For tokenizer.json the post-processor decides what is added; a
+ * tokenizer.model says nothing about it: BOS yes, EOS no, as its users have it, unless the config differs. */
+static spec_status read_config(spec_tokenizer *t, bool spm)
+{
+    int add_bos, add_eos;
+    char dir[4096] = ".";
+    const char *slash = strrchr(t->path, '/');
+    size_t n = slash ? (size_t)(slash - t->path) : 0;
+    if (slash == t->path) n = 1; /* "/tokenizer.json" */
+    if (n >= sizeof dir) return speci_fail(SPEC_E_INVALID, "a path of %zu bytes is too long", n);
+    if (slash) {
+        memcpy(dir, t->path, n);
+        dir[n] = 0;
+    }
+    SPEC_TRY(speci_tokenizer_read_config(t, dir, &add_bos, &add_eos));
+    if (!spm) return SPEC_OK;
+    if (t->bos >= 0 && add_bos != 0) SPEC_TRY(speci_buf_add(&t->before, &t->bos, sizeof t->bos));
+    if (t->eos >= 0 && add_eos == 1) SPEC_TRY(speci_buf_add(&t->after, &t->eos, sizeof t->eos));
+    return SPEC_OK;
+}
+
+static spec_status open_file(spec_tokenizer *t, const char *path)
+{
+    char file[4096];
+    bool spm;
+    SPEC_TRY(find_file(path, file, sizeof file));
+    t->path = speci_strdup(&t->allocator, file);
+    if (!t->path) return SPEC_E_NOMEM;
+    SPEC_TRY(read_file(t, &spm));
+    SPEC_TRY(check_template(t, &t->before));
+    SPEC_TRY(check_template(t, &t->after));
+    bos_eos_from_template(t);
+    return read_config(t, spm);
+}
+
+spec_status spec_tokenizer_open(spec_tokenizer **out, const char *path, const spec_allocator *allocator)
+{
+    if (!out || !path) return speci_fail(SPEC_E_INVALID, "spec_tokenizer_open: out and path must not be NULL");
+    *out = NULL;
+    if (!allocator) allocator = &speci_malloc;
+    spec_tokenizer *t = speci_alloc(allocator, 1, sizeof *t);
+    if (!t) return SPEC_E_NOMEM;
+    init(t, allocator);
+    spec_status status = open_file(t, path);
+    if (status == SPEC_OK)
+        *out = t;
+    else
+        spec_tokenizer_close(t);
+    return status;
+}
+
+/* ------------------------------------------------------------------------------------ encoding --- */
+
+typedef struct scratch { /* of one call: the tokenizer itself is shared by threads */
+    const spec_tokenizer *t;
+    bool parse_special;
+    speci_buf raw, segments; /* speci_segment */
+    speci_norm_work norm;
+    speci_pre_work pre;
+    speci_bpe_work bpe;
+    speci_buf ids; /* int32_t */
+} scratch;
+
+static void scratch_init(scratch *s, const spec_tokenizer *t, uint32_t flags)
+{
+    const spec_allocator *a = &t->allocator;
+    *s = (scratch){ .t = t, .parse_special = flags & SPEC_TOKEN_PARSE_SPECIAL };
+    speci_buf *all[] = { &s->raw,         &s->segments, &s->norm.a,     &s->norm.b,    &s->norm.code_points,
+                         &s->norm.order,  &s->pre.text, &s->pre.splits, &s->pre.text2, &s->pre.splits2,
+                         &s->bpe.symbols, &s->bpe.heap, &s->bpe.key,    &s->ids };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) all[i]->a = a;
+}
+
+static void scratch_free(scratch *s)
+{
+    speci_buf *all[] = { &s->raw,         &s->segments, &s->norm.a,     &s->norm.b,    &s->norm.code_points,
+                         &s->norm.order,  &s->pre.text, &s->pre.splits, &s->pre.text2, &s->pre.splits2,
+                         &s->bpe.symbols, &s->bpe.heap, &s->bpe.key,    &s->ids };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) speci_buf_free(all[i]);
+}
+
+/* Normalized text without added tokens: splits, then BPE. */
+static spec_status encode_plain(scratch *s, const char *text, size_t n, bool origin)
+{
+    const spec_tokenizer *t = s->t;
+    SPEC_TRY(speci_pretokenize(&t->pres, text, n, origin, &s->pre));
+    const speci_split *split = (const speci_split *)(const void *)s->pre.splits.data;
+    for (size_t i = 0; i < s->pre.splits.n / sizeof *split; i++)
+        SPEC_TRY(
+            speci_bpe_encode(&t->bpe, &t->vocab, s->pre.text.data + split[i].offset, split[i].n, &s->bpe, &s->ids));
+    return SPEC_OK;
+}
+
+/* Raw text between two added tokens. `origin`: it begins where the whole text begins. */
+static spec_status encode_segment(scratch *s, const char *text, size_t n, bool origin)
+{
+    const spec_tokenizer *t = s->t;
+    SPEC_TRY(speci_normalize(&t->norms, text, n, &origin, &s->norm, &text, &n));
+    s->segments.n = 0;
+    SPEC_TRY(speci_added_split(&t->added, &t->added.normalized, text, n, s->parse_special, &s->segments));
+    const speci_segment *segment = (const speci_segment *)(const void *)s->segments.data;
+    for (size_t i = 0; i < s->segments.n / sizeof *segment; i++) {
+        if (segment[i].id >= 0)
+            SPEC_TRY(speci_buf_add(&s->ids, &segment[i].id, sizeof segment[i].id));
+        else
+            SPEC_TRY(encode_plain(s, text + segment[i].offset, segment[i].n, origin && segment[i].offset == 0));
+    }
+    return SPEC_OK;
+}
+
+static spec_status encode_text(scratch *s, const char *text, size_t n)
+{
+    const spec_tokenizer *t = s->t;
+    SPEC_TRY(speci_added_split(&t->added, &t->added.raw, text, n, s->parse_special, &s->raw));
+    const speci_segment *segment = (const speci_segment *)(const void *)s->raw.data;
+    for (size_t i = 0; i < s->raw.n / sizeof *segment; i++) {
+        if (segment[i].id >= 0)
+            SPEC_TRY(speci_buf_add(&s->ids, &segment[i].id, sizeof segment[i].id));
+        else
+            SPEC_TRY(encode_segment(s, text + segment[i].offset, segment[i].n, segment[i].offset == 0));
+    }
+    return SPEC_OK;
+}
+
+static spec_status check_encode(const char *text, size_t n_text, uint32_t flags)
+{
+    if (flags & ~(uint32_t)(SPEC_TOKEN_ADD_SPECIAL | SPEC_TOKEN_PARSE_SPECIAL | SPEC_TOKEN_SKIP_SPECIAL))
+        return speci_fail(SPEC_E_INVALID, "unknown tokenizer flags 0x%x", (unsigned)flags);
+    if (n_text > INT32_MAX / 8) /* normalizing may make text longer; BPE counts bytes in 32 bits */
+        return speci_fail(SPEC_E_INVALID, "a text of %zu bytes is too long, at most %d are possible", n_text,
+                          INT32_MAX / 8);
+    size_t bad = speci_utf8_check(text, n_text);
+    if (bad == n_text) return SPEC_OK;
+    return speci_fail(SPEC_E_INVALID, "the text is not UTF-8: byte %zu is 0x%02X", bad, (unsigned)(uint8_t)text[bad]);
+}
+
+spec_status spec_tokenizer_encode(const spec_tokenizer *tokenizer, int32_t *ids, size_t cap, size_t *n,
+                                  const char *text, size_t n_text, uint32_t flags)
+{
+    *n = 0;
+    SPEC_TRY(check_encode(text, n_text, flags));
+    scratch s;
+    scratch_init(&s, tokenizer, flags);
+    bool special = flags & SPEC_TOKEN_ADD_SPECIAL;
+    spec_status status = SPEC_OK;
+    if (special) status = speci_buf_add(&s.ids, tokenizer->before.data, tokenizer->before.n);
+    if (status == SPEC_OK) status = encode_text(&s, text, n_text);
+    if (status == SPEC_OK && special) status = speci_buf_add(&s.ids, tokenizer->after.data, tokenizer->after.n);
+    if (status == SPEC_OK) {
+        *n = s.ids.n / sizeof *ids;
+        if (*n > cap)
+            status = speci_fail(SPEC_E_FULL, "the text has %zu tokens, there is room for %zu", *n, cap);
+        else if (*n > 0)
+            memcpy(ids, s.ids.data, s.ids.n);
+    }
+    scratch_free(&s);
+    return status;
+}

@@ -1,0 +1,25 @@
+/* support_accept.h - the operation `accept` on the host, right and with known faults, to stand behind a session in
+ * place of a backend's; and the exact distribution of a backend's own (algorithms.md 3.8). */
+#ifndef SUPPORT_PROBS_ACCEPT_H
+#define SUPPORT_PROBS_ACCEPT_H
+
+#include "algorithms/engine/engine.h"
+
+typedef enum probs_fault {
+    FAULT_NONE,        /* the backend's own operation */
+    FAULT_HOST,        /* this file's, right: shows that what follows is wrong for its own reason only */
+    FAULT_LAST_FROM_P, /* after all rejections a draw from p instead of R */
+    FAULT_ROOT_Q,      /* verified by the square root of q, normalised */
+    FAULT_ONE_UNIFORM, /* the last draw with the uniform that rejected */
+    FAULT_ORDER,       /* siblings verified in the order of falling q */
+    FAULT_LATE_STATE   /* commit loses the accepted drafts: the state stays behind the text (not of accept) */
+} probs_fault;
+
+/* For this thread: probs_faulty_accept takes distributions from the device by `ops` and verifies with `fault`. */
+void probs_plant(const spec_backend_ops *ops, probs_fault fault);
+spec_status probs_faulty_accept(spec_queue *queue, const spec_accept_args *a);
+
+/* A test: p and q of 3.8 through `accept` of the model's backend, to five decimals. */
+void probs_check_fixture(spec_model *model);
+
+#endif
