@@ -288,6 +288,9 @@ typedef enum spec_verify_rule {
                                repeats and for drawn chains */
 } spec_verify_rule;
 SPEC_API const char *spec_verify_rule_name(spec_verify_rule rule); /* "auto", "greedy", ..., "mss-repeat" */
+/* Calls each(user, rule, name, help) for SPEC_VERIFY_AUTO and every rule; the texts are constants. */
+SPEC_API void spec_verify_rule_list(void (*each)(void *user, spec_verify_rule rule, const char *name, const char *help),
+                                    void *user);
 
 /* Would `rule` keep the target's distribution on this tree at this temperature? SPEC_OK, or E_INVALID saying what the rule
  * would do wrong. SPEC_VERIFY_AUTO always does. */
@@ -645,7 +648,7 @@ typedef struct spec_verify_args {
     uint64_t seed, position;
     const spec_allocator *allocator; /* for two rows of scratch; NULL = malloc */
 } spec_verify_args;
-SPEC_API spec_status spec_verify_distributions(const spec_verify_args *args, int32_t *path, int32_t *n_path, int32_t *token);
+SPEC_API spec_status spec_verify_probs(const spec_verify_args *args, int32_t *path, int32_t *n_path, int32_t *token);
 
 /* --- builders --- */
 

@@ -84,7 +84,7 @@ static spec_status verify(const run *r, const spec_tree *tree, int32_t *path, in
     const spec_verify_args args = { .struct_size = sizeof args, .tree = tree, .n_vocab = r->info.n_vocab, .p = r->p,
                                     .q = r->q, .temperature = r->sampling.temperature, .seed = r->sampling.seed,
                                     .position = n_ids }; /* the root is token n_ids - 1 */
-    return spec_verify_distributions(&args, path, n_path, token);
+    return spec_verify_probs(&args, path, n_path, token);
 }
 
 /* --- steps --- */

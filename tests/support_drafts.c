@@ -85,7 +85,7 @@ static void walk_plainly(drafting *d, int32_t k, const spec_tree *t, int32_t *pa
     const spec_verify_args args = { .struct_size = sizeof args, .tree = &by_node, .n_vocab = d->n_vocab, .p = d->p,
                                     .q = d->q, .rule = d->run->verify, .temperature = q->sampling.temperature,
                                     .seed = q->sampling.seed, .position = (uint64_t)q->n_ids };
-    OK(spec_verify_distributions(&args, path, n_path, token));
+    OK(spec_verify_probs(&args, path, n_path, token));
 }
 
 static void advance(drafting *d, int32_t k, const spec_tree *t, const int32_t *path, int32_t n_path, int32_t token)
@@ -159,7 +159,7 @@ static void add_sequences(drafting *d)
         OK(spec_sequence_add(d->s, &d->seq[k], ids, n, &sampling));
         OK(spec_sequence_add(d->plain, &d->plain_seq[k], ids, n, &plain));
         d->s->seqs[d->seq[k]].n_limit = d->run->n_token; /* as spec_generate does */
-        d->s->seqs[d->seq[k]].ignore_eos = true; /* which spec_verify_distributions does not know of */
+        d->s->seqs[d->seq[k]].ignore_eos = true; /* which spec_verify_probs does not know of */
     }
 }
 

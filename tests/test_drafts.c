@@ -1,5 +1,5 @@
 /* test_drafts.c - trees that a session grows on the device, in batches and with replay, are those of the library's
- * builders on plain arrays under the drafter's plain distributions; and the walk over them is that of spec_verify_distributions. A drafter that
+ * builders on plain arrays under the drafter's plain distributions; and the walk over them is that of spec_verify_probs. A drafter that
  * was not used for a while knows what was emitted meanwhile. */
 #include "tests/support_drafts.h"
 #include "tests/support_greedy.h"

@@ -361,7 +361,7 @@ static spec_verify_args args_of(const drawn_tree *t, const world *w, const shape
 static int32_t emit(const spec_verify_args *a, int32_t *out)
 {
     int32_t path[SPEC_MAX_DEPTH + 1], n = 0, token = -1;
-    if (spec_verify_distributions(a, path, &n, &token) != SPEC_OK) fail_msg("%s", spec_last_error());
+    if (spec_verify_probs(a, path, &n, &token) != SPEC_OK) fail_msg("%s", spec_last_error());
     assert_int_equal(path[0], 0);
     for (int32_t i = 1; i < n; i++) {
         assert_int_equal(a->tree->parent[path[i]], path[i - 1]);
@@ -400,7 +400,7 @@ static void root_distributions(node_distributions *t, const world *w, const shap
     *t = (node_distributions){ .v = w->v, .k = s->k0, .n_row = s->n_drafter, .how = s->how };
     memcpy(t->p, w->p[0], sizeof t->p);
     for (int32_t d = 0; d < MAX_K; d++) memcpy(t->q[d], w->q[d][0], sizeof t->q[d]);
-    const spec_verify_rule r = speci_verify_resolve(s->rule, s->kind, 1);
+    const spec_verify_rule r = speci_verify_resolve(s->rule, s->kind, 1)->id;
     t->rule = r == SPEC_VERIFY_NAIVE ? POINT : r == SPEC_VERIFY_MSS_REPEAT ? WITH : WITHOUT;
     solve(t);
 }
@@ -549,7 +549,7 @@ static void test_draws(void **state)
     test_random r = { 77 };
     for (int32_t i = 0; i < 20000; i++) {
         shape s = right[i % N_ELEMENTS(right)];
-        s.rule = speci_verify_resolve(s.rule, s.kind, 1);
+        s.rule = speci_verify_resolve(s.rule, s.kind, 1)->id;
         world w;
         drawn_tree t, other;
         int32_t got[3], want[3], n = 0, token = -1;
@@ -582,7 +582,7 @@ static void test_greedy(void **state)
     spec_verify_args a = { .struct_size = sizeof a, .tree = &tree, .n_vocab = 3, .p = p };
     for (int32_t rule = SPEC_VERIFY_AUTO; rule <= SPEC_VERIFY_GREEDY; rule++) {
         a.rule = (spec_verify_rule)rule;
-        assert_int_equal(spec_verify_distributions(&a, path, &n, &next), SPEC_OK);
+        assert_int_equal(spec_verify_probs(&a, path, &n, &next), SPEC_OK);
         assert_int_equal(n, 3);
         assert_memory_equal(path, ((int32_t[]){ 0, 2, 4 }), 3 * sizeof *path);
         assert_int_equal(next, 0);
@@ -661,6 +661,13 @@ static void test_nothing_left(void **state)
 
 /* ------------------------------------------------------------------------------------ the table --- */
 
+static void check_listed(void *n_listed, spec_verify_rule rule, const char *name, const char *help)
+{
+    assert_int_equal(rule, (*(int32_t *)n_listed)++);
+    assert_string_equal(name, spec_verify_rule_name(rule));
+    assert_true(strlen(help) > 0);
+}
+
 static void test_table(void **state)
 {
     (void)state;
@@ -700,7 +707,7 @@ static void test_table(void **state)
             const spec_verify_args a = { .struct_size = sizeof a, .tree = &tree, .n_vocab = 3, .p = distributions, .q = distributions,
                                          .rule = (spec_verify_rule)rule, .temperature = rows[i].temperature };
             int32_t path[64], n, next;
-            assert_int_equal(spec_verify_distributions(&a, path, &n, &next), want);
+            assert_int_equal(spec_verify_probs(&a, path, &n, &next), want);
         }
     const spec_tree tree = { .n = 4, .cap = 4, .token = token, .parent = branches, .kind = SPEC_TREE_SAMPLED };
     assert_int_equal(spec_verify_is_lossless(&tree, SPEC_VERIFY_MSS_REPEAT, 1), SPEC_E_INVALID);
@@ -717,6 +724,9 @@ static void test_table(void **state)
     for (int32_t rule = 0; rule < 6; rule++)
         assert_string_equal(spec_verify_rule_name((spec_verify_rule)rule), names[rule]);
     assert_string_equal(spec_verify_rule_name((spec_verify_rule)6), "unknown rule");
+    int32_t n_listed = 0;
+    spec_verify_rule_list(check_listed, &n_listed);
+    assert_int_equal(n_listed, 6);
 }
 
 /* ------------------------------------------------------------------------------------- refused --- */
@@ -725,7 +735,7 @@ static void refuse(const pair *t, spec_status want, const char *says)
 {
     int32_t path[64], n = -7, token = -7;
     memset(path, 0x55, sizeof path);
-    assert_int_equal(spec_verify_distributions(&t->a, path, &n, &token), want);
+    assert_int_equal(spec_verify_probs(&t->a, path, &n, &token), want);
     if (!strstr(spec_last_error(), says)) fail_msg("\"%s\" does not say \"%s\"", spec_last_error(), says);
     assert_int_equal(n, -7);
     assert_int_equal(token, -7);
@@ -778,7 +788,7 @@ static void test_refused(void **state)
     pair_make(&t, p, second_bad), t.a.child_row = two_rows;
     refuse(&t, SPEC_E_INVALID, "draft's distribution, node 2, row 1");
     pair_make(&t, p, good), t.tree.kind = SPEC_TREE_DETERMINISTIC;
-    refuse(&t, SPEC_E_INVALID, "chosen");
+    refuse(&t, SPEC_E_INVALID, "deterministic");
     pair_make(&t, p, good), t.tree.kind = (spec_tree_kind)4;
     refuse(&t, SPEC_E_INVALID, "kind 4");
     pair_make(&t, p, good), t.a.rule = SPEC_VERIFY_MSS_REPEAT;

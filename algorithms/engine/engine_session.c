@@ -89,7 +89,7 @@ static void plan_draft_net(session_plan *s, const spec_model *model)
 
 static spec_status check_choices(const spec_session_params *p)
 {
-    if (p->verify < SPEC_VERIFY_AUTO || p->verify > SPEC_VERIFY_MSS_REPEAT)
+    if (p->verify != SPEC_VERIFY_AUTO && !speci_verify_find(p->verify))
         return speci_fail(SPEC_E_INVALID, "there is no verification rule %d", (int)p->verify);
     if (p->adapt < SPEC_ADAPT_OFF || p->adapt > SPEC_ADAPT_UCB)
         return speci_fail(SPEC_E_INVALID, "there is no way %d to choose among trees", (int)p->adapt);
@@ -207,7 +207,7 @@ static spec_status alloc_rows(spec_session *s)
     const size_t n = n_seq * (size_t)max32(max32(s->n_node, s->n_q), s->draft_node);
     int32_t **ints[] = { &r->src, &r->dst, &r->q_row, &r->candidate, &r->choice, &r->token, &r->slot, &r->place };
     for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) *ints[i] = host_array(s, n, sizeof(int32_t), &ok);
-    r->first = host_array(s, n + 2, sizeof(int32_t), &ok);
+    r->first = host_array(s, n + SPECI_VERIFY_CALLS, sizeof(int32_t), &ok);
     r->u = host_array(s, n, sizeof(float), &ok);
     r->u_last = host_array(s, n, sizeof(float), &ok);
     r->sampling = host_array(s, n, sizeof(spec_sampling), &ok);

@@ -167,6 +167,14 @@ int32_t speci_tree_next_child(const spec_tree *t, int32_t node, int32_t before)
     return next;
 }
 
+int32_t speci_tree_child_with(const spec_tree *t, int32_t node, int32_t token)
+{
+    int32_t found = -1;
+    for (int32_t c = node + 1; c < t->n; c++)
+        if (t->parent[c] == node && t->token[c] == token && (found < 0 || speci_tree_before(t, c, found))) found = c;
+    return found;
+}
+
 int32_t speci_tree_children(const spec_tree *t, int32_t node, int32_t *out)
 {
     int32_t n = 0;

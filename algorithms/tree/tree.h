@@ -13,6 +13,8 @@ bool speci_tree_equal(const spec_tree *a, const spec_tree *b);
 /* The child of `node` that comes after its child `before` in order of rank (-1: the first), or -1: the order in which
  * every rule looks at siblings. */
 int32_t speci_tree_next_child(const spec_tree *t, int32_t node, int32_t before);
+/* The first child of `node`, in that order, that has this token; or -1. */
+int32_t speci_tree_child_with(const spec_tree *t, int32_t node, int32_t token);
 /* All of them into out [t->n]; returns how many. */
 int32_t speci_tree_children(const spec_tree *t, int32_t node, int32_t *out);
 
