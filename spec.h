@@ -359,21 +359,7 @@ typedef enum spec_adapt {
     SPEC_ADAPT_UCB = 2   /* UCB1 over the trees, by measured tokens over measured time */
 } spec_adapt;
 
-/* Named alternatives. The first of each is the default: exact, and what the library is made for. */
-typedef enum spec_scan_form {
-    SPEC_SCAN_CHUNKED = 0,   /* Mamba-2 layers as products with a state that lags by whole windows (8.6): no node waits for
-                               another, and accepted tokens are folded into the state 16 at a time */
-    SPEC_SCAN_RECURRENT = 1 /* state by state, depth first (8.3). Another order of sums: equal within rounding */
-} spec_scan_form;
-typedef enum spec_advance {
-    SPEC_ADVANCE_REPLAY = 0, /* the accepted path is replayed from cached activations (9.2) */
-    SPEC_ADVANCE_JOINT = 1   /* it is fed again, in front of the next tree: "joint attainment and advancement" (9.3) */
-} spec_advance;
-typedef enum spec_draft_state {
-    SPEC_DRAFT_STATE_REPLAY = 0,  /* a recurrent drafter reaches a node by its cached path */
-    SPEC_DRAFT_STATE_PER_NODE = 1 /* it keeps one state per node (10.1), in the recurrent form; counted in
-                                     spec_memory.bytes_state */
-} spec_draft_state;
+typedef struct spec_lab spec_lab; /* options of experiments and comparisons: see spec_lab.h */
 
 typedef struct spec_session_params {
     size_t struct_size;
@@ -382,18 +368,14 @@ typedef struct spec_session_params {
     int32_t n_node;     /* nodes per sequence and step, root included, at most 256; 0 = what the drafter's largest tree
                            needs. A smaller one cuts trees short */
     spec_verify_rule verify; /* what spec_step uses, and spec_verify with SPEC_VERIFY_AUTO */
-    int32_t no_capture; /* 1 = walk the plan operation by operation (for debugging) */
     spec_abort_fn abort;
     void *abort_user_data;
     spec_adapt adapt;   /* how spec_draft chooses among the drafter's trees */
     const char *profile; /* step costs: a file of spec_cost_save; NULL = measured when first needed */
-    spec_scan_form scan;       /* of Mamba-2 layers, the drafter's too */
-    spec_advance advance;      /* of the target */
-    spec_draft_state draft_state;
+    const spec_lab *lab; /* NULL = none of them */
 } spec_session_params;
 #define SPEC_SESSION_PARAMS_INIT \
-    { sizeof(spec_session_params), 0, 0, 0, SPEC_VERIFY_AUTO, 0, 0, 0, SPEC_ADAPT_OFF, 0, SPEC_SCAN_CHUNKED, \
-      SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY }
+    { sizeof(spec_session_params), 0, 0, 0, SPEC_VERIFY_AUTO, 0, 0, SPEC_ADAPT_OFF, 0, 0 }
 
 /* drafter may be NULL: plain decoding. A drafter serves one session at a time. All memory of the steady state
  * is taken here. Errors: E_INVALID (vocabularies differ: names the first id), E_NOMEM, E_UNSUPPORTED. */
@@ -623,10 +605,6 @@ SPEC_API void spec_tree_prune(spec_tree *tree, const uint8_t *keep, int by_slot,
 /* out = a and b merged at their root, a shared prefix stored once; map_b [b->n] (may be NULL): where b's nodes are.
  * The result is SPEC_TREE_DETERMINISTIC. E_INVALID when the roots differ, E_FULL. out is neither a nor b. */
 SPEC_API spec_status spec_tree_union(const spec_tree *a, const spec_tree *b, spec_tree *out, int32_t *map_b);
-/* out = every path from root to leaf as a chain of its own below the root: what an engine without a tree pass scores
- * ("unrolled"). It is SPEC_TREE_UNROLLED: naive and greedy verification only. leaf [out->n] (may be NULL): the node of
- * `tree`. out is not tree. Errors: E_FULL. */
-SPEC_API spec_status spec_tree_unroll(const spec_tree *tree, spec_tree *out, int32_t *leaf);
 /* Blocks of block x block nodes of the mask that are not empty: the work of block-sparse attention (5.3). block >= 1. */
 SPEC_API int64_t spec_tree_blocks(const spec_tree *tree, int32_t block);
 
@@ -768,26 +746,19 @@ SPEC_API int32_t spec_choose_rate(const double *emitted, const double *ms, int32
 
 /* UCB1 over n_arm arms (13). Plain data; deterministic. */
 enum { SPEC_MAX_ARM = 16 };
-typedef enum spec_bandit_reward {
-    SPEC_REWARD_RATE = 0,  /* index: tokens / time, as a share of the best arm's, plus the bonus */
-    SPEC_REWARD_PAPER = 1  /* index: mean of 1 - c / c_max, c = (1 + lambda gamma) / emitted (MD, eq. 2), plus the bonus */
-} spec_bandit_reward;
 typedef struct spec_bandit {
     int32_t n_arm;
-    spec_bandit_reward reward;
     double lambda_ucb;              /* 1 = the textbook's */
-    double lambda_gamma;            /* PAPER: draft time per level over target time */
     int64_t n_round;
     int64_t n_pull[SPEC_MAX_ARM];
-    double tokens[SPEC_MAX_ARM], ms[SPEC_MAX_ARM], sum[SPEC_MAX_ARM];
-    double gamma[SPEC_MAX_ARM];     /* PAPER: draft levels of the arm */
+    double tokens[SPEC_MAX_ARM], ms[SPEC_MAX_ARM];
 } spec_bandit;
 /* Errors: E_INVALID (1 <= n_arm <= SPEC_MAX_ARM, lambda_ucb >= 0). */
-SPEC_API spec_status spec_bandit_open(spec_bandit *bandit, int32_t n_arm, spec_bandit_reward reward, double lambda_ucb);
-/* The arm of the largest index, the first on ties; each arm once in the beginning. Pure. */
+SPEC_API spec_status spec_bandit_open(spec_bandit *bandit, int32_t n_arm, double lambda_ucb);
+/* The arm of the largest index, the first on ties; each arm once in the beginning. The index: tokens / time, as a share of the
+ * best arm's, plus the bonus. Pure. */
 SPEC_API int32_t spec_bandit_choose(const spec_bandit *bandit);
-/* A round: emitted tokens (bonus included) in ms milliseconds with that arm. Impossible numbers update nothing. PAPER:
- * set lambda_gamma and gamma after spec_bandit_open. */
+/* A round: emitted tokens (bonus included) in ms milliseconds with that arm. Impossible numbers update nothing. */
 SPEC_API void spec_bandit_update(spec_bandit *bandit, int32_t arm, double emitted, double ms);
 
 #ifdef __cplusplus

@@ -330,7 +330,9 @@ static spec_session *open_session(const paths *p, spec_model *model, int32_t n_n
     spec_session_params params = SPEC_SESSION_PARAMS_INIT;
     spec_session *s = NULL;
     params.n_node = n_node, params.n_seq = n_seq;
-    params.n_ctx = N_CTX, params.scan = p->size->scan;
+    spec_lab lab = SPEC_LAB_INIT;
+    lab.scan = p->size->scan;
+    params.n_ctx = N_CTX, params.lab = &lab;
     OK(spec_session_open(&s, model, NULL, &params));
     return s;
 }

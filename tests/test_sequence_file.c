@@ -7,6 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SPEC_EXPERIMENTAL
+#include "spec_lab.h"
+
 #include "algorithms/engine/engine.h"
 #include "models/net/net.h"
 
@@ -708,7 +711,9 @@ static void open_form(bench *b, spec_scan_form scan, spec_draft_state draft_stat
     spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
     spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
     dp.n_draft = N_DRAFT, dp.temperature = 1.4f;
-    sp.n_seq = 2, sp.n_ctx = 250, sp.scan = scan, sp.draft_state = draft_state;
+    spec_lab lab = SPEC_LAB_INIT;
+    lab.scan = scan, lab.draft_state = draft_state;
+    sp.n_seq = 2, sp.n_ctx = 250, sp.lab = &lab;
     OK(spec_drafter_from_model(&b->dr, b->small, &dp));
     OK(spec_session_open(&b->s, b->target, b->dr, &sp));
 }

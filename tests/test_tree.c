@@ -2,6 +2,9 @@
  * or paths compared as sequences. */
 #include "test.h"
 
+#define SPEC_EXPERIMENTAL
+#include "spec_lab.h"
+
 #include "algorithms/engine/engine.h"
 
 enum { MOST = 48, ROUNDS = 3000 };
