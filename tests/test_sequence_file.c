@@ -285,6 +285,52 @@ static void forks_that_do_not_fit(void **state)
     close_models(&b);
 }
 
+typedef struct forking {
+    spec_session *s;
+    int32_t copy; /* -1: none yet */
+} forking;
+
+/* Forks the one sequence of a generation after its first step. */
+static int fork_once(void *user, const char *text, size_t n_text, const int32_t *ids, size_t n_ids)
+{
+    forking *f = user;
+    (void)text, (void)n_text, (void)ids, (void)n_ids;
+    if (f->copy < 0) OK(spec_sequence_fork(f->s, 0, &f->copy));
+    return 0;
+}
+
+/* A generation is to end after N tokens, and so is its copy: trees are clipped there, so neither overshoots. All drafts are accepted,
+ * five tokens a step: without the limit most copies would. */
+static void forks_keep_the_limit(void **state)
+{
+    (void)state;
+    bench b;
+    open_models(&b, &pairs[1]);
+    open_session(&b, 2);
+    for (int32_t n_predict = N_DRAFT + 2; n_predict < N_DRAFT + 14; n_predict++) {
+        forking f = { b.s, -1 };
+        spec_generate_params p = SPEC_GENERATE_PARAMS_INIT;
+        spec_result r;
+        spec_step_result step;
+        const int32_t prompt[] = { 5, 11, 23 }, *ids;
+        size_t n;
+        p.n_predict = n_predict, p.ignore_eos = 1, p.on_text = fork_once, p.user_data = &f;
+        OK(spec_generate_ids(b.s, prompt, 3, &p, &r));
+        assert_int_equal(r.n_ids, n_predict);
+        assert_true(r.n_accepted > 0);
+        for (n = 0; n < 3 + (size_t)n_predict;) {
+            OK(spec_step(b.s, &f.copy, 1, &step));
+            OK(spec_sequence_ids(b.s, f.copy, &ids, &n));
+        }
+        assert_int_equal(n, 3 + n_predict);
+        assert_memory_equal(ids + 3, r.ids, (size_t)n_predict * sizeof *ids);
+        OK(spec_sequence_remove(b.s, f.copy));
+        spec_result_free(&r);
+    }
+    close_session(&b);
+    close_models(&b);
+}
+
 /* --- streams --- */
 
 typedef struct stream {
@@ -1170,6 +1216,7 @@ int main(void)
         cmocka_unit_test(forks_within_a_step),
         cmocka_unit_test(seeds),
         cmocka_unit_test(forks_that_do_not_fit),
+        cmocka_unit_test(forks_keep_the_limit),
         cmocka_unit_test(restored_go_on_as_alone),
         cmocka_unit_test(unfed_go_on_as_alone),
         cmocka_unit_test(saved_within_a_step),
