@@ -1,6 +1,7 @@
 /* spec_lab.h - experiments and comparisons: what the library can do otherwise, to show why it does not.
  *
- * Nothing here is needed to use the library, and anything here may change or go in any release. So a program says that it knows:
+ * Nothing here is needed to use the library, and anything here may change or go in any release. So a program says that
+ * it knows:
  *
  *     #define SPEC_EXPERIMENTAL
  *     #include <spec_lab.h>
@@ -23,8 +24,8 @@ extern "C" {
 
 /* Named alternatives. The first of each is the default: exact, and what the library is made for. */
 typedef enum spec_scan_form {
-    SPEC_SCAN_CHUNKED = 0,  /* Mamba-2 layers as products, with a state that lags by whole chunks (8.6): no node waits for another,
-                               and accepted tokens are folded into the state 16 at a time */
+    SPEC_SCAN_CHUNKED = 0,  /* Mamba-2 layers as products, with a state that lags by whole chunks (8.6): no node waits for
+                               another, and accepted tokens are folded into the state 16 at a time */
     SPEC_SCAN_RECURRENT = 1 /* state by state, depth first (8.3). Another order of sums: equal within rounding */
 } spec_scan_form;
 typedef enum spec_advance {
@@ -37,7 +38,8 @@ typedef enum spec_draft_state {
                                      spec_memory.bytes_state */
 } spec_draft_state;
 
-/* What spec_session_params.lab points at. Copied when the session opens. Errors of the session: E_INVALID (a value that is none). */
+/* What spec_session_params.lab points at. Copied when the session opens. Errors of the session: E_INVALID (a value that
+ * is none). */
 struct spec_lab {
     size_t struct_size;
     spec_scan_form scan;          /* of Mamba-2 layers, the drafter's too */
@@ -49,9 +51,9 @@ struct spec_lab {
 
 /* ---------------------------------------------------------------------------------- trees --- */
 
-/* out = every path from root to leaf as a chain of its own below the root: what an engine without a tree pass scores. It is
- * SPEC_TREE_UNROLLED, which only the naive and the greedy rule fit. leaf [out->n] (may be NULL): the node of `tree`. out is not
- * tree. Errors: E_FULL, E_INVALID (no root; out is tree). */
+/* out = every path from root to leaf as a chain of its own below the root: what an engine without a tree pass scores.
+ * It is SPEC_TREE_UNROLLED, which only the naive and the greedy rule fit. leaf [out->n] (may be NULL): the node of
+ * `tree`. out is not tree. Errors: E_FULL, E_INVALID (no root; out is tree). */
 SPEC_API spec_status spec_tree_unroll(const spec_tree *tree, spec_tree *out, int32_t *leaf);
 
 /* --------------------------------------------------------------------------------- choice --- */

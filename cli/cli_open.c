@@ -138,8 +138,8 @@ static spec_dtype dtype_of(const char *name)
     return SPEC_DTYPE_AUTO;
 }
 
-/* Would the rule keep the distribution of what this builder makes? Asked of the smallest tree that has a draft: what only larger
- * trees break is refused by the session. */
+/* Would the rule keep the distribution of what this builder makes? Asked of the smallest tree that has a draft: what
+ * only larger trees break is refused by the session. */
 static spec_status check_rule(const spec_builder_info *info, const cli_options *o)
 {
     int32_t token[] = { 0, 0 }, parent[] = { -1, 0 };

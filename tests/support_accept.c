@@ -26,7 +26,7 @@ static int32_t draw(const double *v, int32_t n, double u)
 }
 
 /* Places of k siblings in the order in which they are verified. */
-static void judging_order(int32_t *order, const int32_t *y, const float *q, int32_t k, probs_fault fault)
+static void sibling_order(int32_t *order, const int32_t *y, const float *q, int32_t k, probs_fault fault)
 {
     for (int32_t i = 0; i < k; i++) {
         int32_t j = i;
@@ -44,7 +44,7 @@ static void accept(const float *p, const float *q, int32_t n, const int32_t *y, 
     for (int32_t i = 0; i < n; i++) r[i] = (double)p[i], d[i] = k > 0 ? (double)q[i] : 0;
     for (int32_t i = 0; fault == FAULT_ROOT_Q && i < n; i++) d[i] = sqrt(d[i]);
     probs_normalise(d, n);
-    judging_order(order, y, q, k, fault);
+    sibling_order(order, y, q, k, fault);
     *choice = -1;
     for (int32_t i = 0; i < k; i++) {
         const int32_t j = order[i];
@@ -76,7 +76,8 @@ typedef struct probs_rows {
     int32_t first, ld;
 } probs_rows;
 
-static spec_status fetch(probs_rows *out, spec_queue *queue, const float *base, int32_t ld, const int32_t *row, int32_t n)
+static spec_status fetch(probs_rows *out, spec_queue *queue, const float *base, int32_t ld, const int32_t *row,
+                         int32_t n)
 {
     int32_t first = INT32_MAX, end = 0;
     for (int32_t i = 0; i < n; i++) {
@@ -96,7 +97,7 @@ static const float *row_at(const probs_rows *r, int32_t row)
     return row < 0 ? none : r->data + (size_t)(row - r->first) * (size_t)r->ld;
 }
 
-static spec_status judge_rows(spec_queue *queue, const spec_accept_args *a, probs_rows *p, probs_rows *q)
+static spec_status accept_rows(spec_queue *queue, const spec_accept_args *a, probs_rows *p, probs_rows *q)
 {
     SPEC_TRY(fetch(p, queue, a->p, a->ld_p, a->host_p_row, a->n_row));
     SPEC_TRY(fetch(q, queue, a->q, a->ld_q, a->host_q_row, a->n_row));
@@ -118,7 +119,7 @@ void probs_plant(const spec_backend_ops *ops, probs_fault fault)
 spec_status probs_faulty_accept(spec_queue *queue, const spec_accept_args *a)
 {
     probs_rows p = { 0 }, q = { 0 };
-    const spec_status status = judge_rows(queue, a, &p, &q);
+    const spec_status status = accept_rows(queue, a, &p, &q);
     free(p.data);
     free(q.data);
     return status;
@@ -175,8 +176,8 @@ static int32_t top(const double *q, int32_t n, int32_t *y, int32_t k)
 
 /* ------------------------------------------------------------------- the fixture, exactly --- */
 
-/* algorithms.md 3.8. The distribution of what is emitted follows from the operation's own answers: for every proposal, the
- * borders of each uniform are found by bisection over its 2^24 values. */
+/* algorithms.md 3.8. The distribution of what is emitted follows from the operation's own answers: for every proposal,
+ * the borders of each uniform are found by bisection over its 2^24 values. */
 static const double fixture_p[] = { .22, .08, .30, .25, .15 }, fixture_q[] = { .30, .24, .20, .16, .10 };
 enum { FIXTURE_V = 5, FIXTURE_ROWS = 125, MAX_CANDIDATE = 3 };
 

@@ -8,10 +8,10 @@
  *   in step  where the first draft was accepted: what follows it  against p(b | a)
  *   across   the first token of the second step                   against p(c | all that the first step emitted)
  *   accept   whether a first draft was accepted, where their number is fixed, against the exact probability
- * "in step" and "across" are conditional: given what was emitted before, a token has the target's distribution, whatever the
- * drafts were. Everything goes through the public calls: what a known bug does to a tree it does to a copy between
- * spec_draft and spec_score, saying what is not so of its kind, which the library cannot know; only faults below the
- * calls are put behind a session. */
+ * "in step" and "across" are conditional: given what was emitted before, a token has the target's distribution,
+ * whatever the drafts were. Everything goes through the public calls: what a known bug does to a tree it does to a copy
+ * between spec_draft and spec_score, saying what is not so of its kind, which the library cannot know; only faults
+ * below the calls are put behind a session. */
 #include "tests/support_distribution.h"
 
 #include <stdio.h>
@@ -574,7 +574,8 @@ static void print_case(const probs_case *c, const probs_counts *k)
     print_message("\n");
 }
 
-/* SPEC_DISTRIBUTION_CASES=A-B: cases A to B, counted from 1, and none of the other tests; so processes can share the work. */
+/* SPEC_DISTRIBUTION_CASES=A-B: cases A to B, counted from 1, and none of the other tests; so processes can share the
+ * work. */
 static const char *only_cases(void)
 {
     const char *text = getenv("SPEC_DISTRIBUTION_CASES");
@@ -808,8 +809,8 @@ static int32_t depth_of(const spec_tree *t)
     return deepest;
 }
 
-/* A network's distributions and the same distributions told by an application grow the same trees: on a device or not, by levels or by
- * looks. */
+/* A network's distributions and the same distributions told by an application grow the same trees: on a device or not,
+ * by levels or by looks. */
 static void check_same_trees(void **state)
 {
     enum { N = 64 };

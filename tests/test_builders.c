@@ -1,5 +1,5 @@
-/* test_builders.c - builders on plain arrays, with distributions that are a function of the path: shapes, draws keyed by slot,
- * and each method against brute force or against the method written down plainly. */
+/* test_builders.c - builders on plain arrays, with distributions that are a function of the path: shapes, draws keyed
+ * by slot, and each method against brute force or against the method written down plainly. */
 #include "test.h"
 
 #include <math.h>
@@ -67,7 +67,8 @@ static void break_probs(fault f, float *probs)
     if (f == SHORT) probs[probs[0] > probs[1] ? 0 : 1] -= 0.0015f;
 }
 
-static spec_status distributions(void *user, const spec_tree *tree, const int32_t *nodes, int32_t n, float *out, int32_t n_vocab)
+static spec_status distributions(void *user, const spec_tree *tree, const int32_t *nodes, int32_t n, float *out,
+                                 int32_t n_vocab)
 {
     drafter *d = user;
     assert_true(n > 0);
@@ -105,8 +106,14 @@ static spec_tree new_tree(void)
 static spec_build_args args_for(drafter *d, int32_t n_vocab, int32_t draw, uint64_t seed)
 {
     d->n_call = d->n_asked = 0;
-    return (spec_build_args){ .struct_size = sizeof(spec_build_args), .token = 1, .n_vocab = n_vocab, .distributions = distributions,
-                              .user_data = d, .draw = draw, .seed = seed, .step = seed / 3 };
+    return (spec_build_args){ .struct_size = sizeof(spec_build_args),
+                              .token = 1,
+                              .n_vocab = n_vocab,
+                              .distributions = distributions,
+                              .user_data = d,
+                              .draw = draw,
+                              .seed = seed,
+                              .step = seed / 3 };
 }
 
 static void grow(spec_builder *b, drafter *d, int32_t n_vocab, int32_t draw, uint64_t seed, spec_tree *t)
@@ -521,7 +528,8 @@ static void plain_heap(const drafter *d, int32_t m, int32_t n_vocab, int32_t dra
         e->gone = true;
         float probs[MOST_VOCAB];
         spec_candidate c[SPEC_MAX_CHILD];
-        candidates_after(d, t, e->node, draw ? SPEC_DRAW_GUMBEL_TOPK : SPEC_DRAW_TOP, seed, n_vocab, SPEC_MAX_CHILD, probs, c);
+        candidates_after(d, t, e->node, draw ? SPEC_DRAW_GUMBEL_TOPK : SPEC_DRAW_TOP, seed, n_vocab, SPEC_MAX_CHILD,
+                         probs, c);
         if (e->rank == SPEC_MAX_CHILD || c[e->rank].token < 0 || e->depth == SPEC_MAX_DEPTH) {
             n = best == n - 1 ? n - 1 : n; /* no draw here: nothing follows */
             continue;
@@ -559,7 +567,8 @@ static void dyspec_heap(void **state)
         for (int32_t j = 1; j < want.n - 1; j++) assert_true(popped[j] <= popped[j - 1] * (1 + 1e-5) + 1e-12);
         if (m == 64 && d.sure == 0) rounds += d.n_call, rows += d.n_asked, levels += deepest(&got);
     }
-    print_message("dyspec:64: %d rounds and %d distributions in trees %d deep, all taken together\n", rounds, rows, levels);
+    print_message("dyspec:64: %d rounds and %d distributions in trees %d deep, all taken together\n", rounds, rows,
+                  levels);
     assert_true(rounds < 3 * levels); /* a few per level, not one per node */
     spec_tree_free(&want, NULL);
     spec_tree_free(&got, NULL);
@@ -835,7 +844,7 @@ static void shape_after(const int32_t *ranks, int32_t n_ranks, int32_t n, spec_t
 
 /* Drafts that are always accepted make the shape a chain, rejected ones make it flat, and where second children are
  * accepted more often than first ones, more hangs below them. */
-static void sequoia_learns(void **state)
+static void sequoia_observes(void **state)
 {
     (void)state;
     static const int32_t all[] = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }, none[] = { -1 }, second[] = { 1, -1 };
@@ -1109,7 +1118,7 @@ typedef enum slip {
 typedef struct own_builder { slip slip; int32_t n_candidate_row; } own_builder;
 
 /* Grows a chain of the first candidates, as chain:3. */
-static spec_status look(void *user, spec_tree *tree, const spec_candidate *candidates, int32_t k, int32_t *feed,
+static spec_status expand(void *user, spec_tree *tree, const spec_candidate *candidates, int32_t k, int32_t *feed,
                         int32_t *n_feed, int32_t n_feed_max)
 {
     own_builder *o = user;
@@ -1136,13 +1145,13 @@ static void own(void **state)
 {
     (void)state;
     static const struct { slip slip; const char *says; } slips[] = {
-        { OTHER_TOKEN, "drawn there was" }, { FED_TWICE, "fed before" }, { FED_AGAIN, "fed before" },
+        { OTHER_TOKEN, "its candidate is" }, { FED_TWICE, "fed before" }, { FED_AGAIN, "fed before" },
         { FED_NOBODY, "feeds node" }, { FED_TOO_MANY, "distributions; " }, { BELOW_UNFED, "not fed" },
         { ROOT, "changed the root" }, { SKIPPED, "has token 11" }, { FAILS, "no" },
     };
     own_builder o = { .slip = NO_SLIP };
     spec_builder_ops ops = { .struct_size = sizeof ops, .n_node = 4, .n_row = 3, .n_level = 3, .depth = 3, .k = 2,
-                             .kind = SPEC_TREE_SAMPLED, .expand = look, .user_data = &o };
+                             .kind = SPEC_TREE_SAMPLED, .expand = expand, .user_data = &o };
     spec_builder *b;
     drafter d = { .seed = 9, .sharp = 2 };
     spec_tree t = new_tree(), chain = new_tree();
@@ -1151,7 +1160,7 @@ static void own(void **state)
         o.n_candidate_row = 0;
         grow(b, &d, 10, draw, 3, &t);
         grow_text("chain:3", &d, 10, draw, 3, &chain);
-        assert_same(&chain, &t, "a chain by looks");
+        assert_same(&chain, &t, "a chain, host-driven");
         assert_int_equal(t.kind, draw ? SPEC_TREE_SAMPLED : SPEC_TREE_DETERMINISTIC);
     }
     for (int32_t i = 0; i < N_ELEMENTS(slips); i++) {
@@ -1201,7 +1210,7 @@ int main(void)
         cmocka_unit_test(texts),        cmocka_unit_test(list),         cmocka_unit_test(shapes),
         cmocka_unit_test(files),        cmocka_unit_test(slots),        cmocka_unit_test(shared_slots),
         cmocka_unit_test(dyspec_heap),  cmocka_unit_test(dyspec_equal), cmocka_unit_test(dyspec_brute),
-        cmocka_unit_test(controller),   cmocka_unit_test(sequoia),      cmocka_unit_test(sequoia_learns),
+        cmocka_unit_test(controller),   cmocka_unit_test(sequoia),      cmocka_unit_test(sequoia_observes),
         cmocka_unit_test(beams),        cmocka_unit_test(eagle2),       cmocka_unit_test(repeats),
         cmocka_unit_test(probs_errors),   cmocka_unit_test(no_memory),    cmocka_unit_test(less_room),
         cmocka_unit_test(own),          cmocka_unit_test(sequoia_costs),

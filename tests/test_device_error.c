@@ -1,5 +1,6 @@
-/* test_device_error.c - a device that fails once, at any operation of a step. The sequences of a failed pass can only be removed;
- * other sequences of the session go on as if nothing had been, and a place that was given back is as good as new. */
+/* test_device_error.c - a device that fails once, at any operation of a step. The sequences of a failed pass can only
+ * be removed; other sequences of the session go on as if nothing had been, and a place that was given back is as good
+ * as new. */
 #include <stdio.h>
 #include <string.h>
 
@@ -17,8 +18,10 @@ typedef enum operation {
     N_OPERATION
 } operation;
 
-static const char *const names[N_OPERATION] = { "embed", "norm", "linear", "kv_commit", "rope_kv", "attention", "conv", "scan",
-                                                "probs", "accept", "argmax", "draw", "expand", "sync" };
+static const char *const names[N_OPERATION] = {
+    "embed", "norm",  "linear", "kv_commit", "rope_kv", "attention", "conv",
+    "scan",  "probs", "accept", "argmax",    "draw",    "expand",    "sync"
+};
 
 static struct {
     operation of;
@@ -133,7 +136,9 @@ static void open_backend(void)
 
 enum { N_SEQ = 3, N_FAILING = 2, N_PROMPT = 5, N_NEW = 24, N_BEFORE = 2 };
 
-static const spec_sampling samplings[N_SEQ] = { { 0 }, { .temperature = 0.8f, .seed = 4 }, { .temperature = 1, .seed = 6 } };
+static const spec_sampling samplings[N_SEQ] = { { 0 },
+                                                { .temperature = 0.8f, .seed = 4 },
+                                                { .temperature = 1, .seed = 6 } };
 
 typedef struct bench {
     spec_model *m;
@@ -159,7 +164,8 @@ static int32_t add(bench *b, int32_t k)
     return seq;
 }
 
-/* What sequence `seq` has so far is what plain decoding gives; stops at an end of text. Returns how many tokens are new. */
+/* What sequence `seq` has so far is what plain decoding gives; stops at an end of text. Returns how many tokens are
+ * new. */
 static int32_t expect_text(const bench *b, int32_t seq, int32_t k)
 {
     const int32_t *ids;
@@ -167,8 +173,8 @@ static int32_t expect_text(const bench *b, int32_t seq, int32_t k)
     OK(spec_sequence_ids(b->s, seq, &ids, &n));
     for (size_t i = N_PROMPT; i < n && i - N_PROMPT < N_NEW; i++)
         if (ids[i] != b->text[k][i - N_PROMPT])
-            fail_msg("%s: token %d of sequence %d is %d, plain decoding gives %d", b->what, (int)i - N_PROMPT, k, ids[i],
-                     b->text[k][i - N_PROMPT]);
+            fail_msg("%s: token %d of sequence %d is %d, plain decoding gives %d", b->what, (int)i - N_PROMPT, k,
+                     ids[i], b->text[k][i - N_PROMPT]);
     return (int32_t)n - N_PROMPT;
 }
 
@@ -316,7 +322,8 @@ static void verification(void **state)
 {
     (void)state;
     static const operation ops[] = { PROBS, ACCEPT, SYNC };
-    bench b = { .what = "after a verification that failed", .m = support_model(backend, GOLDEN "mamba2", SPEC_DTYPE_F32) };
+    bench b = { .what = "after a verification that failed",
+                .m = support_model(backend, GOLDEN "mamba2", SPEC_DTYPE_F32) };
     spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
     int32_t ids[N_PROMPT];
     make_prompt(ids, 1);

@@ -1,5 +1,6 @@
-/* test_lab.c - options of spec_lab.h in sessions: with joint attainment a session tells the same log-probabilities as with replay and
- * as plain decoding, bit for bit; values that are none are refused. (Text under these options: test_decode_greedy.c.) */
+/* test_lab.c - options of spec_lab.h in sessions: with joint attainment a session tells the same log-probabilities as
+ * with replay and as plain decoding, bit for bit; values that are none are refused. (Text under these options:
+ * test_decode_greedy.c.) */
 #include <string.h>
 
 #define SPEC_EXPERIMENTAL
@@ -99,8 +100,8 @@ static int32_t step_and_tell(session *o, const int32_t *seqs, float *out)
     return n;
 }
 
-/* Two sequences, whose accepted paths differ in length: with joint attainment, rows of paths stand before, between and behind the
- * rows of trees. */
+/* Two sequences, whose accepted paths differ in length: with joint attainment, rows of paths stand before, between and
+ * behind the rows of trees. */
 static void node_logprobs(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* test_memory.c - the estimate of a session's device memory is exact: a backend that counts compares it with what the session takes,
- * for every kind of model, drafter and option. The CPU's kernels, whose device memory is the host's. */
+/* test_memory.c - the estimate of a session's device memory is exact: a backend that counts compares it with what the
+ * session takes, for every kind of model, drafter and option. The CPU's kernels, whose device memory is the host's. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -89,8 +89,8 @@ static spec_status draft_nothing(void *user, int32_t seq, const int32_t *ids, si
     return SPEC_OK;
 }
 
-static spec_status uniform(void *user, int32_t seq, const int32_t *ids, size_t n, const spec_tree *tree, const int32_t *nodes,
-                           int32_t n_node, float *probs, int32_t n_vocab)
+static spec_status uniform(void *user, int32_t seq, const int32_t *ids, size_t n, const spec_tree *tree,
+                           const int32_t *nodes, int32_t n_node, float *probs, int32_t n_vocab)
 {
     (void)user, (void)seq, (void)ids, (void)n, (void)tree, (void)nodes;
     for (int32_t i = 0; i < n_node * n_vocab; i++) probs[i] = 1.0f / (float)n_vocab;
@@ -159,11 +159,13 @@ static void check_session(spec_model *target, spec_model *small, const drafting 
     assert_int_equal(counted.bytes, before);
     assert_true(m.bytes_model >= target->bytes_weights);
     OK(spec_session_open(&s, target, dr, &sp));
-    const uint64_t taken = counted.bytes - before + counted.queue_bytes, estimated = m.bytes_state + m.bytes_kv + m.bytes_work;
+    const uint64_t taken = counted.bytes - before + counted.queue_bytes,
+                   estimated = m.bytes_state + m.bytes_kv + m.bytes_work;
     if (taken != estimated)
         fail_msg("%s, %s%s, scan %d, advance %d, draft state %d, %d sequences: estimated %llu bytes, taken %llu", what,
-                 d->tree ? d->tree : "no tree", d->whole || d->probs ? " of ops" : "", (int)sp.lab->scan, (int)sp.lab->advance,
-                 (int)sp.lab->draft_state, sp.n_seq, (unsigned long long)estimated, (unsigned long long)taken);
+                 d->tree ? d->tree : "no tree", d->whole || d->probs ? " of ops" : "", (int)sp.lab->scan,
+                 (int)sp.lab->advance, (int)sp.lab->draft_state, sp.n_seq, (unsigned long long)estimated,
+                 (unsigned long long)taken);
     if (d->adapt == SPEC_ADAPT_OFF) run_some(s);
     assert_int_equal(counted.bytes - before + counted.queue_bytes, taken); /* the steady state takes nothing */
     spec_session_close(s);
@@ -198,8 +200,9 @@ static void sessions(void **state)
 {
     (void)state;
     static const char *const pairs[][2] = {
-        { GOLDEN "llama3", GOLDEN "mamba2" }, { GOLDEN "mamba", GOLDEN "llama3" }, { GOLDEN "mamba2", GOLDEN "mamba" },
-        { GOLDEN "bamba", GOLDEN "bamba" },   { GOLDEN "mambainllama", GOLDEN "bamba" }, { GOLDEN "mistral", GOLDEN "mistral" },
+        { GOLDEN "llama3", GOLDEN "mamba2" },      { GOLDEN "mamba", GOLDEN "llama3" },
+        { GOLDEN "mamba2", GOLDEN "mamba" },       { GOLDEN "bamba", GOLDEN "bamba" },
+        { GOLDEN "mambainllama", GOLDEN "bamba" }, { GOLDEN "mistral", GOLDEN "mistral" },
     };
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
         for (int32_t with_marks = 0; with_marks < 2; with_marks++) {

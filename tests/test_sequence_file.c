@@ -1,5 +1,6 @@
 /* test_sequence_file.c - sequences forked, saved and restored: copies go on as the original would have alone, bit for
- * bit, and so does the original; what was cut short, changed or made for another model is refused and leaves nothing. */
+ * bit, and so does the original; what was cut short, changed or made for another model is refused and leaves
+ * nothing. */
 #include "tests/support_decode.h"
 
 #include <math.h>
@@ -22,7 +23,8 @@ static const spec_sampling greedy = { 0 }, sampled = { 0.8f, 0, 0.98f, 0, 77 };
 
 /* --- models and sessions --- */
 
-/* Random models draft for themselves: all is accepted at temperature 0, some of it when the draft distribution is another. */
+/* Random models draft for themselves: all is accepted at temperature 0, some of it when the draft distribution is
+ * another. */
 static const struct pair {
     const char *name, *target, *drafter;
     spec_dtype dtype;
@@ -299,8 +301,8 @@ static int fork_once(void *user, const char *text, size_t n_text, const int32_t 
     return 0;
 }
 
-/* A generation is to end after N tokens, and so is its copy: trees are clipped there, so neither overshoots. All drafts are accepted,
- * five tokens a step: without the limit most copies would. */
+/* A generation is to end after N tokens, and so is its copy: trees are clipped there, so neither overshoots. All drafts
+ * are accepted, five tokens a step: without the limit most copies would. */
 static void forks_keep_the_limit(void **state)
 {
     (void)state;
@@ -614,8 +616,8 @@ static spec_status get_bytes(void *arg, void *data, size_t n)
     return SPEC_OK;
 }
 
-/* Whether paths are replayed or fed again: what is applied before its time is the same, moves from one kind of net to the
- * other, and leaves the last pass's logits and their arg-max alone. */
+/* Whether paths are replayed or fed again: what is applied before its time is the same, moves from one kind of net to
+ * the other, and leaves the last pass's logits and their arg-max alone. */
 static void nets_of_both_kinds(void **state)
 {
     (void)state;
@@ -957,8 +959,8 @@ static void forge(stream *f)
     put64(f->data + f->n - 8, sum_of(f->data, f->n - 8));
 }
 
-/* From place i of n bytes to the next that is damaged: all of the header and of the checksum, some of the ids, which end
- * at `end`, and of the rest. */
+/* From place i of n bytes to the next that is damaged: all of the header and of the checksum, some of the ids, which
+ * end at `end`, and of the rest. */
 static size_t next_place(size_t i, size_t n, size_t end)
 {
     return i < HEADER || i + 9 > n ? 1 : i < end ? 13 : 1 + n / 300;

@@ -1,5 +1,6 @@
-/* test_sequence_golden.c - saved sequences of this version, as an earlier build wrote them: they are taken, saved again to the same
- * bytes, and go on as known: the next draft, the logits after the pending token, the ids that follow. A layout that changes needs another version (engine_save.c), and new files:
+/* test_sequence_golden.c - saved sequences of this version, as an earlier build wrote them: they are taken, saved again
+ * to the same bytes, and go on as known: the next draft, the logits after the pending token, the ids that follow. A
+ * layout that changes needs another version (engine_save.c), and new files:
  *
  *     SPEC_TEST_BACKEND=cpu:portable SPEC_GOLDEN_WRITE=1 test_sequence_golden      writes golden/sequences/ */
 #include <stdio.h>

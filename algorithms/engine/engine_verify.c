@@ -1,9 +1,9 @@
-/* engine_verify.c - a session's sequences as the verification room sees them: which rule walks which scored tree, and where its
- * distributions and results are (algorithms.md 3). */
+/* engine_verify.c - a session's sequences as the verification room sees them: which rule walks which scored tree, and
+ * where its distributions and results are (algorithms.md 3). */
 #include "algorithms/engine/engine.h"
 
-/* The rule that a sequence is verified by; NULL: there is no such rule. At T = 0 all rules are one, and after a root alone the
- * target decides under any. */
+/* The rule that a sequence is verified by; NULL: there is no such rule. At T = 0 all rules are one, and after a root
+ * alone the target decides under any. */
 static const speci_verify_rule *rule_for(const algo_seq *q, spec_verify_rule rule)
 {
     const float temperature = q->sampling.temperature;
@@ -20,9 +20,10 @@ static spec_status check_rule(const algo_seq *q, spec_verify_rule rule)
     if (!r) return speci_fail(SPEC_E_INVALID, "there is no verification rule %d", (int)rule);
     SPEC_TRY(spec_verify_is_lossless(&q->scored, r->id, q->sampling.temperature));
     if (r->uses_draft_probs && !q->scored_distributions)
-        return speci_fail(SPEC_E_INVALID, "%s needs the distributions that the tree was drawn from, and the session has none "
-                          "of it: verify it by %s, or with spec_verify_probs", r->name,
-                          spec_verify_rule_name(SPEC_VERIFY_NAIVE));
+        return speci_fail(SPEC_E_INVALID,
+                          "%s needs the distributions that the tree was drawn from, and the session has none "
+                          "of it: verify it by %s, or with spec_verify_probs",
+                          r->name, spec_verify_rule_name(SPEC_VERIFY_NAIVE));
     return SPEC_OK;
 }
 
@@ -31,10 +32,12 @@ static speci_verify_batch batch_of(const spec_session *s)
     const algo_rows *r = &s->rows;
     int32_t ld;
     const float *logits = speci_exec_logits(s->net, &ld);
-    return (speci_verify_batch){ .ops = s->ops, .queue = s->queue, .logits = logits, .p = s->p, .q = s->q, .n_vocab = ld,
-                                 .rows = { .src = r->src, .dst = r->dst, .q_row = r->q_row, .choice = r->choice,
-                                           .token = r->token, .u_last = r->u_last, .sampling = r->sampling,
-                                           .candidate = r->candidate, .u = r->u, .first = r->first } };
+    return (speci_verify_batch){
+        .ops = s->ops, .queue = s->queue, .logits = logits, .p = s->p, .q = s->q, .n_vocab = ld,
+        .rows = { .src = r->src, .dst = r->dst, .q_row = r->q_row, .choice = r->choice, .token = r->token,
+                  .u_last = r->u_last, .sampling = r->sampling, .candidate = r->candidate, .u = r->u,
+                  .first = r->first },
+    };
 }
 
 /* Puts the items of seqs [n] into the batch, in their order. */

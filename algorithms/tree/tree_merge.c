@@ -24,7 +24,7 @@ static bool choose(const spec_tree *t, const uint8_t *keep, bool with_siblings, 
     return any;
 }
 
-/* A row that no child was drawn from any more is none. */
+/* A row from which no child is left is forgotten. */
 static void forget_rows(spec_tree *t)
 {
     for (int32_t i = 0; i < t->n; i++) t->q_row[i] = -2 - t->q_row[i]; /* -1 stays, rows become less: unclaimed */
@@ -38,8 +38,8 @@ static void forget_rows(spec_tree *t)
 
 void spec_tree_prune(spec_tree *tree, const uint8_t *keep, int by_slot, int32_t *map)
 {
-    const bool drawn = speci_tree_sampled(tree->kind);
-    const bool any = choose(tree, keep, drawn && by_slot, map);
+    const bool sampled = speci_tree_sampled(tree->kind);
+    const bool any = choose(tree, keep, sampled && by_slot, map);
     /* Ranks close ranks: from the old ones, so all of them before anything moves. */
     for (int32_t i = 0; i < tree->n && tree->rank; i++)
         if (map[i] >= 0) map[i] = any ? n_before(tree, map, i, false) : tree->rank[i];
@@ -54,7 +54,7 @@ void spec_tree_prune(spec_tree *tree, const uint8_t *keep, int by_slot, int32_t 
         map[i] = n++;
     }
     tree->n = n;
-    if (drawn && !by_slot) tree->kind = SPEC_TREE_DETERMINISTIC;
+    if (sampled && !by_slot) tree->kind = SPEC_TREE_DETERMINISTIC;
     if (tree->q_row) forget_rows(tree);
 }
 
