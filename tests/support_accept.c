@@ -35,7 +35,7 @@ static void sibling_order(int32_t *order, const int32_t *y, const float *q, int3
     }
 }
 
-/* One node, algorithms.md 3.2. repeat: candidates were drawn with replacement. */
+/* One node, algorithms.md 3.2. repeat: candidates were sampled with replacement. */
 static void accept(const float *p, const float *q, int32_t n, const int32_t *y, const float *u, int32_t k, float u_last,
                   bool repeat, probs_fault fault, int32_t *choice, int32_t *token)
 {
@@ -128,14 +128,14 @@ spec_status probs_faulty_accept(spec_queue *queue, const spec_accept_args *a)
 /* ------------------------------------------------------------------------------------- proposals --- */
 
 typedef enum probs_proposal {
-    DRAWN,        /* siblings drawn without replacement, in draw order */
+    SAMPLED,        /* siblings sampled without replacement, in draw order */
     SORTED,       /* the same by falling q */
     REPEATED,     /* independent draws, duplicates and all */
     MERGED,       /* independent draws, duplicates removed */
     TOP,          /* the likeliest */
-    STOPPED,      /* drawn; no third where the second one's q is small */
-    DROPPED_LAST, /* drawn; the third is dropped where its own q is small */
-    DROPPED       /* drawn; each is dropped where its own q is small */
+    STOPPED,      /* sampled; no third where the second one's q is small */
+    DROPPED_LAST, /* sampled; the third is dropped where its own q is small */
+    DROPPED       /* sampled; each is dropped where its own q is small */
 } probs_proposal;
 
 /* What of k candidates in draw order is proposed, and in which order; the number that is left. */
@@ -188,21 +188,21 @@ static const struct fixture_case {
     probs_fault fault;
     double accepted, distance; /* accepted -1: not known */
 } fixture_cases[] = {
-    { "without replacement", DRAWN, 0, FAULT_NONE, 0.99348, 0 },
+    { "without replacement", SAMPLED, 0, FAULT_NONE, 0.99348, 0 },
     { "with replacement", REPEATED, 1, FAULT_NONE, 0.93002, 0 },
     { "independent, duplicates skipped", REPEATED, 0, FAULT_NONE, -1, 0 },
     { "independent, duplicates removed", MERGED, 0, FAULT_NONE, -1, 0 },
     { "stopped by the second", STOPPED, 0, FAULT_NONE, -1, 0 },
-    { "without replacement, on the host", DRAWN, 0, FAULT_HOST, 0.99348, 0 },
+    { "without replacement, on the host", SAMPLED, 0, FAULT_HOST, 0.99348, 0 },
     { "with replacement, on the host", REPEATED, 1, FAULT_HOST, 0.93002, 0 },
     { "bug: siblings sorted by q", SORTED, 0, FAULT_NONE, -1, 0.34654 },
     { "bug: top 3 verified by p/q", TOP, 0, FAULT_NONE, -1, 0.51333 },
-    { "bug: replacement rule on draws without", DRAWN, 1, FAULT_NONE, -1, 0.00652 },
+    { "bug: replacement rule on draws without", SAMPLED, 1, FAULT_NONE, -1, 0.00652 },
     { "bug: replacement rule, duplicates removed", MERGED, 1, FAULT_NONE, -1, 0.00338 },
     { "bug: third dropped for its own q", DROPPED_LAST, 0, FAULT_NONE, -1, 0.01980 },
     { "bug: each dropped for its own q", DROPPED, 0, FAULT_NONE, -1, 0.29415 },
-    { "bug: last draw from p", DRAWN, 0, FAULT_LAST_FROM_P, -1, 0.00489 },
-    { "bug: verified by the root of q", DRAWN, 0, FAULT_ROOT_Q, -1, 0.06261 },
+    { "bug: last draw from p", SAMPLED, 0, FAULT_LAST_FROM_P, -1, 0.00489 },
+    { "bug: verified by the root of q", SAMPLED, 0, FAULT_ROOT_Q, -1, 0.06261 },
 };
 
 typedef struct fixture {

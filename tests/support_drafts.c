@@ -156,7 +156,7 @@ static void add_sequences(drafting *d)
         spec_sampling sampling = d->run->sampling, plain = sampling;
         for (size_t i = 0; i < n; i++) ids[i] = (int32_t)(3 * i + (size_t)k + 1) % d->n_vocab;
         sampling.seed += (uint64_t)k;
-        /* Trees that are not drawn are ranked by the plain softmax. */
+        /* Deterministic trees are ranked by the plain softmax. */
         if (sampling.temperature == 0 || d->info.kind == SPEC_TREE_DETERMINISTIC)
             plain = (spec_sampling){ .temperature = 1 };
         OK(spec_sequence_add(d->s, &d->seq[k], ids, n, &sampling));

@@ -150,7 +150,7 @@ static void assert_same(const spec_tree *a, const spec_tree *b, const char *what
     }
 }
 
-/* What was drawn after a node: from its path's tokens the distribution, from its path's ranks the key. */
+/* The candidates after a node: from its path's tokens the distribution, from its path's ranks the key. */
 static void candidates_after(const drafter *d, const spec_tree *t, int32_t x, spec_draw_how how, uint64_t seed,
                              int32_t n_vocab, int32_t k, float *probs, spec_candidate *out)
 {
@@ -197,7 +197,7 @@ static drafter random_drafter(test_random *r)
                       .sure = sures[test_below(r, 4)] };
 }
 
-/* Tokens are what is drawn at their slots, rows are their distributions, sizes are what info said. */
+/* Tokens are the draws at their slots, rows are their distributions, sizes are what info said. */
 static void check_build(spec_builder *b, drafter *d, int32_t n_vocab, int32_t draw, uint64_t seed, int32_t depth_max)
 {
     spec_builder_info info = { .struct_size = sizeof info };
@@ -510,7 +510,7 @@ static void list(void **state)
 static void plain_heap(const drafter *d, int32_t m, int32_t n_vocab, int32_t draw, uint64_t seed, spec_tree *t,
                        double *popped)
 {
-    typedef struct entry { double v, node_value, drawn; int32_t node, rank, depth; bool gone; } entry;
+    typedef struct entry { double v, node_value, taken; int32_t node, rank, depth; bool gone; } entry;
     static entry heap[2 * MOST_NODES + 2];
     int32_t n = 1;
     heap[0] = (entry){ .v = 1, .node_value = 1 };
@@ -537,9 +537,9 @@ static void plain_heap(const drafter *d, int32_t m, int32_t n_vocab, int32_t dra
         popped[t->n - 1] = e->v;
         const double s = (double)c[e->rank].prob;
         const int32_t child = spec_tree_add(t, e->node, c[e->rank].token, c[e->rank].prob);
-        const double rest = e->node_value * (1.0 - (e->drawn + s));
+        const double rest = e->node_value * (1.0 - (e->taken + s));
         if (rest > 0)
-            heap[n++] = (entry){ .v = rest, .node_value = e->node_value, .drawn = e->drawn + s, .node = e->node,
+            heap[n++] = (entry){ .v = rest, .node_value = e->node_value, .taken = e->taken + s, .node = e->node,
                                  .rank = e->rank + 1, .depth = e->depth };
         heap[n++] = (entry){ .v = e->node_value * s, .node_value = e->node_value * s, .node = child,
                              .depth = e->depth + 1 };
@@ -611,7 +611,7 @@ typedef struct world {
     uint64_t seed;
     double best;
 } world;
-typedef struct open_slot { double v, node_value, drawn; int32_t node, rank; } open_slot;
+typedef struct open_slot { double v, node_value, taken; int32_t node, rank; } open_slot;
 
 static void take_slots(world *w, const open_slot *open, int32_t n, int32_t left, double sum)
 {
@@ -627,8 +627,8 @@ static void take_slots(world *w, const open_slot *open, int32_t n, int32_t left,
     memcpy(next, open, (size_t)(n - 1) * sizeof *next);
     const int32_t child = spec_tree_add(w->t, e.node, c[e.rank].token, c[e.rank].prob);
     w->t->rank[child] = e.rank;
-    const double s = (double)c[e.rank].prob, drawn = e.drawn + s;
-    next[n - 1] = (open_slot){ e.node_value * (1 - drawn), e.node_value, drawn, e.node, e.rank + 1 };
+    const double s = (double)c[e.rank].prob, taken = e.taken + s;
+    next[n - 1] = (open_slot){ e.node_value * (1 - taken), e.node_value, taken, e.node, e.rank + 1 };
     next[n] = (open_slot){ e.node_value * s, e.node_value * s, 0, child, 0 };
     take_slots(w, next, n + 1, left - 1, sum + e.v);
     w->t->n--;
@@ -913,15 +913,15 @@ static void plain_beam(const drafter *d, int32_t m, int32_t n_level, int32_t n_v
                         node[f][j] = spec_tree_add(t, beam[f], token[f][j], prob[f][j]);
                         value[node[f][j]] = list_[i].value;
                     }
-        int32_t chosen[64];
-        for (int32_t i = 0; i < next; i++) chosen[i] = node[list_[i].beam][list_[i].rank];
+        int32_t best[64];
+        for (int32_t i = 0; i < next; i++) best[i] = node[list_[i].beam][list_[i].rank];
         /* In the order of the tree. */
         for (int32_t i = 0; i < next; i++)
-            for (int32_t j = i; j > 0 && chosen[j] < chosen[j - 1]; j--) {
-                const int32_t x = chosen[j];
-                chosen[j] = chosen[j - 1], chosen[j - 1] = x;
+            for (int32_t j = i; j > 0 && best[j] < best[j - 1]; j--) {
+                const int32_t x = best[j];
+                best[j] = best[j - 1], best[j - 1] = x;
             }
-        memcpy(beam, chosen, sizeof beam);
+        memcpy(beam, best, sizeof beam);
         n_beam = next;
     }
 }
@@ -970,7 +970,7 @@ static void eagle2(void **state)
             }
             keep[x] = x == 0 || before < n - 1;
         }
-        /* Closed under parents, ties or not: what is chosen is what is left. */
+        /* Closed under parents, ties or not: what is kept is what is left. */
         int32_t n_keep = 0;
         for (int32_t x = 0; x < pool.n; x++) {
             n_keep += keep[x];

@@ -16,11 +16,11 @@ enum { MAX_V = 6, MAX_K = 4 };
 
 /* What of k candidates, in draw order, is proposed. */
 typedef enum proposal {
-    ALONE,        /* drawn without replacement */
-    REPEATED,     /* drawn independently */
-    MERGED,       /* drawn independently, duplicates removed */
+    ALONE,        /* sampled without replacement */
+    REPEATED,     /* sampled independently */
+    MERGED,       /* sampled independently, duplicates removed */
     TOP,          /* the likeliest of q */
-    SORTED,       /* drawn without replacement, then sorted by falling q */
+    SORTED,       /* sampled without replacement, then sorted by falling q */
     STOPPED,      /* two, and more only where the second one's q is not small */
     DROPPED_LAST, /* the third is dropped where its own q is small */
     DROPPED       /* each is dropped where its own q is small */
@@ -82,7 +82,7 @@ static void verify_exactly(node_distributions *t, const int32_t *y, int32_t k, d
     for (int32_t i = 0; i < t->v; i++) t->probs[i] += weight * (t->rule == LAST_P ? t->p[i] : r[i]);
 }
 
-/* Which of y [k], drawn, are proposed; q: the distribution of all. */
+/* Which of the draws y [k] are proposed; q: the distribution of all. */
 static int32_t filter(proposal how, const double *q, int32_t *y, int32_t k)
 {
     int32_t n = 0;
@@ -179,7 +179,7 @@ static void test_fixture(void **state)
         { "the three likeliest, naive", TOP, POINT, 0.60, 0 },
         { "duplicates skipped", REPEATED, WITHOUT, -1, 0 },
         { "duplicates removed", MERGED, WITHOUT, -1, 0 },
-        { "drawn, naive", ALONE, POINT, -1, 0 },
+        { "sampled, naive", ALONE, POINT, -1, 0 },
         { "stopped by the second", STOPPED, WITHOUT, -1, 0 },
         { "bug: sorted by q", SORTED, WITHOUT, 0.9893, 0.34654 },
         { "bug: the three likeliest verified by p/q", TOP, WITHOUT, -1, 0.51333 },
@@ -476,10 +476,10 @@ static void test_statistics_see(void **state)
     (void)state;
     static const shape wrong[] = {
         { "sorted by q", 6, 3, 2, SORTED, 1, SPEC_TREE_SAMPLED, SPEC_VERIFY_MSS, false, false },
-        { "the likeliest, as if drawn", 6, 3, 2, TOP, 1, SPEC_TREE_SAMPLED, SPEC_VERIFY_MSS, false, false },
+        { "the likeliest, as if sampled", 6, 3, 2, TOP, 1, SPEC_TREE_SAMPLED, SPEC_VERIFY_MSS, false, false },
         { "each dropped for its own q", 6, 3, 2, DROPPED, 1, SPEC_TREE_SAMPLED, SPEC_VERIFY_MSS, false, false },
         { "verified by the root of q", 6, 3, 2, ALONE, 1, SPEC_TREE_SAMPLED, SPEC_VERIFY_MSS, false, true },
-        { "drawn without, verified with replacement", 6, 4, 4, ALONE, 1, SPEC_TREE_SAMPLED_IID, SPEC_VERIFY_MSS_REPEAT,
+        { "sampled without, verified with replacement", 6, 4, 4, ALONE, 1, SPEC_TREE_SAMPLED_IID, SPEC_VERIFY_MSS_REPEAT,
           false, false },
     };
     for (int32_t i = 0; i < N_ELEMENTS(wrong); i++) {
@@ -592,7 +592,7 @@ static void test_greedy(void **state)
 
 /* ------------------------------------------------------------------------------ on the brink --- */
 
-/* One node with two children, tokens 0 and 1, drawn from q [v]. */
+/* One node with two children, tokens 0 and 1, sampled from q [v]. */
 typedef struct pair {
     int32_t token[3], parent[3], q_row[3];
     float p[9];
@@ -672,7 +672,8 @@ static void check_listed(void *n_listed, spec_verify_rule rule, const char *name
 static void test_table(void **state)
 {
     (void)state;
-    /* Rows of 3.6: a tree drawn, sorted, pruned by a node's own probability or looked up is deterministic. */
+    /* Rows of 3.6: a tree sampled and then sorted, one pruned by a node's own probability, or one from a table is
+     * deterministic. */
     static const struct {
         spec_tree_kind kind;
         bool chain;
