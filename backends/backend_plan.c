@@ -12,6 +12,7 @@ spec_status speci_op_run(const spec_backend_ops *ops, spec_queue *q, const spec_
     case SPEC_OP_ATTENTION: return ops->attention(q, &op->u.attention);
     case SPEC_OP_CONV: return ops->conv(q, &op->u.conv);
     case SPEC_OP_SCAN: return ops->scan(q, &op->u.scan);
+    case SPEC_OP_KEEP: return ops->keep(q, &op->u.keep);
     case SPEC_OP_N: break;
     }
     return speci_fail(SPEC_E_UNSUPPORTED, "a plan holds an operation of unknown kind %d", (int)op->kind);

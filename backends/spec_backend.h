@@ -37,7 +37,7 @@ extern "C" {
 #define SPEC_HD
 #endif
 
-#define SPEC_BACKEND_ABI 10u
+#define SPEC_BACKEND_ABI 11u
 #define SPEC_PAGE 64       /* positions per KV page */
 #define SPEC_MAX_DEPTH 63  /* of a node below its root */
 #define SPEC_MAX_CHILD 64  /* candidates that a draw names per row */
@@ -415,9 +415,16 @@ typedef struct spec_scan_args {
 /* Columns of a token's x (block: head_dim) or B (block: n_state), of which `rep` heads share a block. */
 SPEC_HD static inline int32_t spec_scan_columns(int32_t n_head, int32_t rep, int32_t block) { return n_head / rep * block; }
 
+/* y = x, rounded to y's type. Keeps rows for whoever reads them behind the pass, when the tensor that they stood in has gone on
+ * to hold others. x and y do not overlap. Rows: n_row_run. */
+typedef struct spec_keep_args {
+    int32_t dim;
+    spec_view x, y; /* [rows][dim] */
+} spec_keep_args;
+
 typedef enum spec_op_kind {
     SPEC_OP_EMBED, SPEC_OP_NORM, SPEC_OP_LINEAR, SPEC_OP_KV_COMMIT, SPEC_OP_ROPE_KV, SPEC_OP_ATTENTION,
-    SPEC_OP_CONV, SPEC_OP_SCAN, SPEC_OP_N
+    SPEC_OP_CONV, SPEC_OP_SCAN, SPEC_OP_KEEP, SPEC_OP_N
 } spec_op_kind;
 
 typedef struct spec_op {
@@ -431,6 +438,7 @@ typedef struct spec_op {
         spec_attention_args attention;
         spec_conv_args conv;
         spec_scan_args scan;
+        spec_keep_args keep;
     } u;
 } spec_op;
 
@@ -668,7 +676,10 @@ struct spec_backend_ops {
      * their calls, so that nothing goes on. */
     spec_status (*mark)(spec_queue *q, uint64_t *mark);
     spec_status (*wait)(spec_queue *q, uint64_t mark);
-    /* ABI 10 and later: append here. */
+
+    /* Required since ABI 11. */
+    spec_status (*keep)(spec_queue *q, const spec_keep_args *a);
+    /* ABI 11 and later: append here. */
 };
 
 /* What a plugin exports: its table. */

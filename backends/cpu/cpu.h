@@ -243,6 +243,7 @@ spec_status speci_cpu_rope_kv(spec_queue *q, const spec_rope_kv_args *a);
 spec_status speci_cpu_attention(spec_queue *q, const spec_attention_args *a);
 spec_status speci_cpu_conv(spec_queue *q, const spec_conv_args *a);
 spec_status speci_cpu_scan(spec_queue *q, const spec_scan_args *a);
+spec_status speci_cpu_keep(spec_queue *q, const spec_keep_args *a);
 spec_status speci_cpu_argmax(spec_queue *q, const spec_argmax_args *a);
 /* Notes the largest of y[r][0 .. n), f32, for the rows of the pass (cpu_rows.c). */
 void speci_cpu_row_best(spec_queue *q, const spec_view *y, int32_t n, uint64_t *best);
@@ -261,6 +262,7 @@ spec_status speci_cpu_check_rope_kv(const spec_device *dev, const spec_rope_kv_a
 spec_status speci_cpu_check_attention(const spec_device *dev, const spec_attention_args *a);
 spec_status speci_cpu_check_conv(const spec_device *dev, const spec_conv_args *a);
 spec_status speci_cpu_check_scan(const spec_device *dev, const spec_scan_args *a);
+spec_status speci_cpu_check_keep(const spec_device *dev, const spec_keep_args *a);
 
 /* The epilogue of a product: t [n_row][CPU_TASK_OUT], outputs of task `task`, rows first_row .. */
 void speci_cpu_linear_store(const spec_device *dev, const spec_linear_args *a, float *t, int32_t task,
