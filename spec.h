@@ -237,6 +237,7 @@ typedef struct spec_model_info {
     uint64_t bytes_state_seq;   /* recurrent state, recent tokens, convolution state, replay caches of one sequence */
     uint64_t bytes_kv_token;    /* KV cache per token of context */
     spec_dtype weights;         /* as asked for: AUTO or Q8_0 */
+    int32_t dim;                /* columns of a hidden row */
 } spec_model_info;
 /* info->struct_size must be set. n_node: the nodes per sequence that bytes_state_seq is told for. */
 SPEC_API spec_status spec_model_get_info(const spec_model *model, spec_model_info *info, int32_t n_node);
@@ -372,6 +373,18 @@ typedef enum spec_draft_state {
                                      spec_memory.bytes_state */
 } spec_draft_state;
 
+/* A hidden-state tap: rows of the target that a session keeps on the device, one for each node of a pass. What enters a layer and
+ * what leaves the last one is the residual, f32. What leaves the final norm is what the head multiplies, in the compute type. */
+typedef enum spec_tap_where {
+    SPEC_TAP_LAYER = 0, /* entering layer `layer` */
+    SPEC_TAP_LAST = 1,  /* after the last layer */
+    SPEC_TAP_NORM = 2   /* after the final norm */
+} spec_tap_where;
+typedef struct spec_tap {
+    int32_t where; /* SPEC_TAP_... */
+    int32_t layer; /* LAYER: 0 to n_layer - 1; else 0 */
+} spec_tap;
+
 typedef struct spec_session_params {
     size_t struct_size;
     int32_t n_ctx;      /* tokens per sequence; 0 = the model's limit (for attention without one: 4096) */
@@ -387,10 +400,12 @@ typedef struct spec_session_params {
     spec_scan_form scan;       /* of Mamba-2 layers, the drafter's too */
     spec_advance advance;      /* of the target */
     spec_draft_state draft_state;
+    const spec_tap *taps; /* [n_tap] of the target, copied; counted in spec_memory.bytes_work. None: nothing is kept */
+    int32_t n_tap;
 } spec_session_params;
 #define SPEC_SESSION_PARAMS_INIT \
     { sizeof(spec_session_params), 0, 0, 0, SPEC_VERIFY_AUTO, 0, 0, 0, SPEC_ADAPT_OFF, 0, SPEC_SCAN_CHUNKED, \
-      SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY }
+      SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 0, 0 }
 
 /* drafter may be NULL: plain decoding. A drafter serves one session at a time. All memory of the steady state
  * is taken here. Errors: E_INVALID (vocabularies differ: names the first id), E_NOMEM, E_UNSUPPORTED. */
@@ -499,6 +514,9 @@ SPEC_API spec_status spec_draft_probs(spec_session *session, int32_t seq, int32_
 /* After score: logits of a node, f32 [n_vocab] (of spec_model_info: padded rows included). A copy from the device: for
  * tests and research. */
 SPEC_API spec_status spec_node_logits(spec_session *session, int32_t seq, int32_t node, float *logits);
+/* After score, until the commit: the hidden row of a node at tap `tap` of the session's, f32 [dim] (of spec_model_info). A copy from
+ * the device. Errors: E_INVALID (the session keeps no such tap), and as above. */
+SPEC_API spec_status spec_node_hidden(spec_session *session, int32_t seq, int32_t tap, int32_t node, float *hidden);
 /* After score: log-probabilities, of the distribution before temperature and truncation, of the token that follows
  * `node`: of `token` in *logprob, and of the n likeliest in top_id, top_logprob [n] (n <= 64, may be 0). */
 SPEC_API spec_status spec_node_logprobs(spec_session *session, int32_t seq, int32_t node, int32_t token,

@@ -131,6 +131,8 @@ typedef struct speci_exec_params {
     bool joint;      /* accepted paths are fed again in front of the next tree, in place of replay (9.3): n_seq times the
                         longest path more rows; trees are fed whole, in one pass */
     bool best;       /* arg-max will be wanted: the pass finds it where the device can */
+    const spec_tap *taps; /* [n_tap] hidden rows that passes keep, copied */
+    int32_t n_tap;
 } speci_exec_params;
 
 /* A tree (or the next part of one) to feed: parents before children, none deeper than SPEC_MAX_DEPTH. tree->n nodes in
@@ -175,10 +177,16 @@ spec_status speci_exec_attach(speci_exec *net, spec_queue *queue, bool capture);
 /* Sequences. Slots are [0, n_seq). begin: empty, states zero; nothing is enqueued before a pass. */
 void speci_exec_begin(speci_exec *net, int32_t slot);
 void speci_exec_end(speci_exec *net, int32_t slot);
-/* Applies ids [n] by prefill passes from position 0; `poll` (may be NULL) is asked between passes. On any error the
- * sequence is good for speci_exec_end only. */
-spec_status speci_exec_prefill(speci_exec *net, int32_t slot, const int32_t *ids, size_t n,
-                              bool (*poll)(void *arg), void *poll_arg);
+/* What is called while a prompt is applied; each may be NULL. poll is asked before each pass, and true ends the work (E_ABORTED).
+ * chunk is called when the pass over positions [first, first + n) is queued: row i of its taps is position first + i, until the
+ * next pass. Its errors end the work. */
+typedef struct speci_prefill_hooks {
+    bool (*poll)(void *arg);
+    spec_status (*chunk)(void *arg, int32_t first, int32_t n);
+    void *arg;
+} speci_prefill_hooks;
+/* Applies ids [n] by prefill passes from position 0; hooks may be NULL. On any error the sequence is good for speci_exec_end only. */
+spec_status speci_exec_prefill(speci_exec *net, int32_t slot, const int32_t *ids, size_t n, const speci_prefill_hooks *hooks);
 /* One decode pass. Row of node i >= n_fed of input k: rows of the inputs in order. Consumes pending paths.
  * Everything is checked before the device is touched. feed may be NULL when nothing is grown. tokens: NULL, or arg-max of all
  * rows is wanted too. */
@@ -219,6 +227,9 @@ spec_status speci_exec_read(speci_exec *net, int32_t slot, int32_t n_past, int32
 int32_t speci_exec_first_row(const speci_exec *net, int32_t k);
 /* Logits of the last pass: f32, row r at + r * ld, ld = columns. */
 float *speci_exec_logits(const speci_exec *net, int32_t *ld);
+/* Hidden rows of tap `tap` (of speci_exec_params): of the last decode pass, row numbers as for the logits; of the last prefill pass,
+ * row i being the i-th token of its chunk. One phase leaves the other's alone. [rows][dim], f32 or (SPEC_TAP_NORM) compute type. */
+spec_view speci_exec_tap(const speci_exec *net, int32_t phase, int32_t tap);
 /* What arg-max takes of n_row rows of the last pass; the results' places are the caller's. */
 spec_argmax_args speci_exec_argmax(const speci_exec *net, int32_t first_row, int32_t n_row);
 

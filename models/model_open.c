@@ -363,7 +363,7 @@ spec_status spec_model_get_info(const spec_model *m, spec_model_info *out, int32
                              .unknown_keys = m->unknown_keys, .dtype = m->dtype, .n_vocab = m->n_vocab,
                              .n_layer = m->n_layer, .n_ctx = m->n_ctx, .bos = m->bos, .n_eos = m->n_eos,
                              .eos = m->eos, .n_parameters = m->n_parameters, .bytes_weights = m->bytes_weights,
-                             .bytes_state_seq = memory.bytes_state, .weights = m->weights };
+                             .bytes_state_seq = memory.bytes_state, .weights = m->weights, .dim = m->dim };
     count_layers(m, &info);
     return speci_params_write(out, &info, sizeof info, "spec_model_info");
 }

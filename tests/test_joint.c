@@ -55,7 +55,7 @@ static void close_net(worker *w)
 static void begin(worker *w, const text *t, int32_t slot)
 {
     speci_exec_begin(w->net, slot);
-    OK(speci_exec_prefill(w->net, slot, t->ids, (size_t)t->n - 1, NULL, NULL));
+    OK(speci_exec_prefill(w->net, slot, t->ids, (size_t)t->n - 1, NULL));
 }
 
 /* Row of node `node` of input k of the last pass. */

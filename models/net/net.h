@@ -32,6 +32,7 @@ typedef struct net_plans {
     int32_t n_slot_memory;
     float *logits;            /* f32 [n_row_decode][n_vocab] */
     uint64_t *best;           /* [n_row_decode] their rows' largest (spec_linear_args), or NULL */
+    spec_view *taps[2];       /* by phase: [n_tap] where hidden rows are kept; NULL while only measuring */
 } net_plans;
 
 /* Sizes that both files need. */
@@ -44,6 +45,8 @@ typedef struct net_shape {
     int32_t n_recent_max;               /* recent tokens that chunked scans can have; 0: no scan is windowed */
     bool node_state, joint;       /* speci_exec_params */
     bool best;                    /* rows' largest are noted: asked for, and the device can */
+    const spec_tap *taps;         /* [n_tap] */
+    int32_t n_tap;
 } net_shape;
 net_shape speci_net_shape_of(const spec_model *model, const speci_exec_params *p);
 
@@ -75,6 +78,7 @@ struct speci_exec {
     net_shape shape;
     net_memory memory;
     net_plans plans;
+    spec_tap *taps;      /* [n_tap] */
     spec_queue *queue;
     spec_prepared *prepared[2];
     net_seq *seqs;       /* [n_seq] */

@@ -44,6 +44,8 @@ static spec_status alloc_host(speci_exec *net)
     net_plans *plans = &net->plans;
     for (int i = 0; i < 2; i++)
         if (!(plans->ops[i] = speci_alloc(net->a, (size_t)plans->n_op[i], sizeof(spec_op)))) return SPEC_E_NOMEM;
+    for (int i = 0; i < 2 && s->n_tap > 0; i++)
+        if (!(plans->taps[i] = speci_alloc(net->a, (size_t)s->n_tap, sizeof(spec_view)))) return SPEC_E_NOMEM;
     if (!(plans->kv = speci_alloc(net->a, (size_t)plans->n_kv, sizeof(spec_kv)))) return SPEC_E_NOMEM;
     plans->slot_memory = speci_alloc(net->a, (size_t)plans->n_slot_memory, sizeof(net_slot_memory));
     if (!plans->slot_memory) return SPEC_E_NOMEM;
@@ -82,12 +84,32 @@ static spec_status check_abilities(const speci_exec *net)
     return SPEC_OK;
 }
 
+/* The caller's list, checked, as a copy of our own. */
+static spec_status take_tap_list(speci_exec *net)
+{
+    net_shape *s = &net->shape;
+    if (s->n_tap < 0 || (s->n_tap > 0 && !s->taps)) return speci_fail(SPEC_E_INVALID, "a list of %d taps", s->n_tap);
+    for (int32_t i = 0; i < s->n_tap; i++) {
+        const spec_tap *t = &s->taps[i];
+        const int32_t most = t->where == SPEC_TAP_LAYER ? net->model->n_layer - 1 : 0;
+        if (t->where < SPEC_TAP_LAYER || t->where > SPEC_TAP_NORM || t->layer < 0 || t->layer > most)
+            return speci_fail(SPEC_E_INVALID, "tap %d: there is no place %d, layer %d in a model of %d layers", i, t->where,
+                              t->layer, net->model->n_layer);
+    }
+    if (s->n_tap == 0) return SPEC_OK;
+    if (!(net->taps = speci_alloc(net->a, (size_t)s->n_tap, sizeof *net->taps))) return SPEC_E_NOMEM;
+    memcpy(net->taps, s->taps, (size_t)s->n_tap * sizeof *net->taps);
+    s->taps = net->taps;
+    return SPEC_OK;
+}
+
 static spec_status net_open(speci_exec *net)
 {
     const int32_t row_max = net->model->backend->info.row_max;
     if (net->shape.n_row_decode > row_max)
         return speci_fail(SPEC_E_INVALID, "%d sequences of %d nodes, accepted paths in front included, are more than the "
                           "%d rows that this device takes in a pass", net->shape.n_seq, net->shape.n_cache, row_max);
+    SPEC_TRY(take_tap_list(net));
     speci_net_emit(&net->plans, &net->memory, net->model, &net->shape); /* counts and measures: nothing is there yet */
     SPEC_TRY(alloc_host(net));
     speci_net_emit(&net->plans, &net->memory, net->model, &net->shape);
@@ -119,6 +141,7 @@ void speci_exec_close(speci_exec *net)
     for (int i = 0; i < 2; i++) {
         if (net->prepared[i]) net->ops->plan_free(net->queue, net->prepared[i]);
         speci_free(net->a, net->plans.ops[i]);
+        speci_free(net->a, net->plans.taps[i]);
     }
     net_arena *arenas[] = { &net->memory.work, &net->memory.state, &net->memory.kv };
     for (size_t i = 0; i < 3; i++)
@@ -128,6 +151,7 @@ void speci_exec_close(speci_exec *net)
         speci_free(net->a, net->seqs[i].token);
         speci_free(net->a, net->seqs[i].page);
     }
+    speci_free(net->a, net->taps);
     speci_free(net->a, net->plans.kv);
     speci_free(net->a, net->plans.slot_memory);
     speci_free(net->a, net->to_zero);
@@ -235,6 +259,8 @@ float *speci_exec_logits(const speci_exec *net, int32_t *ld)
     return net->plans.logits;
 }
 
+spec_view speci_exec_tap(const speci_exec *net, int32_t phase, int32_t tap) { return net->plans.taps[phase][tap]; }
+
 spec_argmax_args speci_exec_argmax(const speci_exec *net, int32_t first_row, int32_t n_row)
 {
     const net_plans *p = &net->plans;
@@ -331,9 +357,9 @@ static spec_status prefill_pass(speci_exec *net, int32_t slot, const int32_t *id
     return SPEC_OK;
 }
 
-spec_status speci_exec_prefill(speci_exec *net, int32_t slot, const int32_t *ids, size_t n, bool (*poll)(void *arg),
-                              void *poll_arg)
+spec_status speci_exec_prefill(speci_exec *net, int32_t slot, const int32_t *ids, size_t n, const speci_prefill_hooks *hooks)
 {
+    const speci_prefill_hooks none = { 0 }, *h = hooks ? hooks : &none;
     net_seq *s = &net->seqs[slot];
     if (s->n_recent > 0) /* states cover all positions, or a pass of this kind would skip those behind them */
         return speci_fail(SPEC_E_STATE, "sequence slot %d: a prompt behind decoded tokens", slot);
@@ -342,8 +368,9 @@ spec_status speci_exec_prefill(speci_exec *net, int32_t slot, const int32_t *ids
     SPEC_TRY(speci_net_reserve(net, s, (int32_t)n));
     for (int32_t i = 0, end = (int32_t)n; i < end;) {
         const int32_t rows = pass_rows(&net->shape, end - i), n_fed = rows < end - i ? rows : end - i;
-        if (poll && poll(poll_arg)) return speci_fail(SPEC_E_ABORTED, "stopped after %d of %zu prompt tokens", i, n);
+        if (h->poll && h->poll(h->arg)) return speci_fail(SPEC_E_ABORTED, "stopped after %d of %zu prompt tokens", i, n);
         SPEC_TRY(prefill_pass(net, slot, ids + i, n_fed, rows));
+        if (h->chunk) SPEC_TRY(h->chunk(h->arg, s->n_past - n_fed, n_fed));
         i += n_fed;
     }
     return SPEC_OK;
@@ -489,10 +516,11 @@ spec_status speci_exec_forward(speci_exec *net, const speci_exec_input *in, int3
 /* --- flush --- */
 
 /* Does the operation have a part in applying what is pending? A path is replayed by three kinds of operation, over a step
- * without rows. Tokens that are fed again (joint) go through all layers; but the logits and their rows' largest, in which
- * rows of other sequences may still be wanted, are not touched. */
+ * without rows. Tokens that are fed again (joint) go through all layers; but the logits, their rows' largest, and taps, in
+ * which rows of other sequences may still be wanted, are not touched. */
 static bool absorbs(const speci_exec *net, const spec_op *op)
 {
+    if (op->kind == SPEC_OP_KEEP) return false;
     if (net->block->n_row > 0) return op->kind != SPEC_OP_LINEAR || op->u.linear.y.data != net->plans.logits;
     return op->kind == SPEC_OP_KV_COMMIT || op->kind == SPEC_OP_CONV || op->kind == SPEC_OP_SCAN;
 }

@@ -129,6 +129,31 @@ static void take_tensors(emitter *e)
     e->plans->best = e->shape->best ? speci_net_take(&e->memory->work, n_row * sizeof(uint64_t)) : NULL;
 }
 
+/* --- taps --- */
+
+static spec_view tap_memory(emitter *e, const spec_tap *tap, int32_t rows)
+{
+    return tensor(e, rows, e->model->dim, tap->where == SPEC_TAP_NORM ? e->model->dtype : SPEC_DTYPE_F32);
+}
+
+/* A phase has rows of its own: what a decode pass kept is still wanted while another sequence's prompt is applied. */
+static void take_taps(emitter *e)
+{
+    const net_shape *s = e->shape;
+    for (int32_t i = 0; i < s->n_tap; i++) {
+        const spec_view decode = tap_memory(e, &s->taps[i], s->n_row_decode), prefill = tap_memory(e, &s->taps[i], s->chunk);
+        if (!e->plans->taps[0]) continue;
+        e->plans->taps[SPEC_PHASE_DECODE][i] = decode, e->plans->taps[SPEC_PHASE_PREFILL][i] = prefill;
+    }
+}
+
+static bool has_tap(const emitter *e, int32_t where)
+{
+    for (int32_t i = 0; i < e->shape->n_tap; i++)
+        if (e->shape->taps[i].where == where) return true;
+    return false;
+}
+
 /* --- shapes --- */
 
 static size_t rows_bytes(const spec_model *model, int32_t rows)
@@ -158,6 +183,7 @@ net_shape speci_net_shape_of(const spec_model *model, const speci_exec_params *p
     net_shape s = { .n_seq = p->n_seq, .n_node = p->n_node, .n_ctx = speci_model_attends(model) ? p->n_ctx : 0 };
     s.node_state = p->node_state, s.joint = p->joint;
     s.best = p->best && model->backend->info.row_best;
+    s.taps = p->taps, s.n_tap = p->n_tap;
     const int32_t n_path = min32(s.n_node, SPEC_MAX_DEPTH + 1);
     s.n_cache = s.n_node + (s.joint ? n_path : 0);
     if (has_branch(model, can_window) && !p->recurrent && !p->node_state)
@@ -190,6 +216,17 @@ static void emit(emitter *e, spec_op op)
     spec_op *ops = e->plans->ops[e->phase];
     if (ops) ops[e->plans->n_op[e->phase]] = op;
     e->plans->n_op[e->phase]++;
+}
+
+/* Rows x, which are those of `where`, are kept for every tap there. */
+static void emit_keep(emitter *e, int32_t where, int32_t layer, spec_view x)
+{
+    for (int32_t i = 0; i < e->shape->n_tap; i++) {
+        const spec_tap *tap = &e->shape->taps[i];
+        if (tap->where != where || (where == SPEC_TAP_LAYER && tap->layer != layer)) continue;
+        const spec_view y = e->plans->taps[e->phase] ? e->plans->taps[e->phase][i] : (spec_view){ 0 };
+        emit(e, (spec_op){ .kind = SPEC_OP_KEEP, .u.keep = { .dim = e->model->dim, .x = x, .y = y } });
+    }
 }
 
 /* What a product reads. */
@@ -387,7 +424,27 @@ static void emit_layers(emitter *e)
             if (b->kind == MODEL_ATTENTION) mem.kv[j] = take_kv(e, &b->u.attention);
             if (b->kind == MODEL_MAMBA) mem.recurrent[j] = take_recurrent(e, &b->u.mamba);
         }
-        for (e->phase = SPEC_PHASE_DECODE; e->phase <= SPEC_PHASE_PREFILL; e->phase++) emit_layer(e, l, &mem);
+        for (e->phase = SPEC_PHASE_DECODE; e->phase <= SPEC_PHASE_PREFILL; e->phase++) {
+            emit_keep(e, SPEC_TAP_LAYER, i, e->residual);
+            emit_layer(e, l, &mem);
+        }
+    }
+}
+
+/* Never deferred: its rows are what the head multiplies, and may be kept. They are kept behind the head, in front of which an
+ * operation of its own would keep the norm from handing its rows on. A prefill pass applies tokens; nobody reads its logits, and
+ * those of the pass before are still wanted. */
+static void emit_end(emitter *e)
+{
+    const spec_model *m = e->model;
+    for (e->phase = SPEC_PHASE_DECODE; e->phase <= SPEC_PHASE_PREFILL; e->phase++) {
+        emit_keep(e, SPEC_TAP_LAST, 0, e->residual);
+        if (e->phase == SPEC_PHASE_PREFILL && !has_tap(e, SPEC_TAP_NORM)) continue;
+        const product_input in = emit_norm(e, &m->final_norm, e->residual, (spec_view){ 0 }, 0, e->normed[0], NULL);
+        if (e->phase == SPEC_PHASE_DECODE)
+            emit_linear(e, &m->head, in, (spec_view){ e->plans->logits, SPEC_DTYPE_F32, m->n_vocab },
+                        (spec_linear_args){ .scale = m->logit_scale, .best = e->plans->best });
+        emit_keep(e, SPEC_TAP_NORM, 0, in.x);
     }
 }
 
@@ -397,8 +454,7 @@ void speci_net_emit(net_plans *plans, net_memory *memory, const spec_model *mode
     memory->work.n = memory->state.n = memory->kv.n = 0;
     plans->n_op[0] = plans->n_op[1] = plans->n_kv = plans->n_slot_memory = 0;
     take_tensors(&e);
-
-    /* A prefill pass applies tokens; nobody reads its logits, and those of the pass before are still wanted. */
+    take_taps(&e);
     for (e.phase = SPEC_PHASE_DECODE; e.phase <= SPEC_PHASE_PREFILL; e.phase++) {
         if (e.phase == SPEC_PHASE_DECODE && speci_model_attends(model)) /* plans->kv is filled below */
             emit(&e, (spec_op){ .kind = SPEC_OP_KV_COMMIT, .u.kv_commit = { .layers = plans->kv } });
@@ -408,11 +464,7 @@ void speci_net_emit(net_plans *plans, net_memory *memory, const spec_model *mode
                                          .best = e.phase == SPEC_PHASE_DECODE ? plans->best : NULL } });
     }
     emit_layers(&e);
-
-    e.phase = SPEC_PHASE_DECODE;
-    const spec_view logits = { plans->logits, SPEC_DTYPE_F32, model->n_vocab };
-    emit_linear(&e, &model->head, emit_input(&e, &model->final_norm, 0), logits,
-                (spec_linear_args){ .scale = model->logit_scale, .best = plans->best });
+    emit_end(&e);
 
     spec_op *first = plans->ops[SPEC_PHASE_DECODE];
     if (first && first->kind == SPEC_OP_KV_COMMIT) first->u.kv_commit.n_layer = plans->n_kv;
