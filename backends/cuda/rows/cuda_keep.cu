@@ -11,12 +11,11 @@ static __global__ void __launch_bounds__(KEEP_THREADS) keep_kernel(const spec_st
     grid_begin();
     if (r >= step->n_row_run || c >= a.dim) return;
     const size_t from = (size_t)r * a.x.ld + c, to = (size_t)r * a.y.ld + c;
-    if (QUADS) {
+    if constexpr (QUADS)
         *(float4 *)((float *)a.y.data + to) = *(const float4 *)((const float *)a.x.data + from);
-        return;
-    }
-    for (int i = 0; i < 4 && c + i < a.dim; i++)
-        store_any(a.y.data, a.y.dtype, to + i, load_any(a.x.data, a.x.dtype, from + i));
+    else
+        for (int i = 0; i < 4 && c + i < a.dim; i++)
+            store_any(a.y.data, a.y.dtype, to + i, load_any(a.x.data, a.x.dtype, from + i));
 }
 
 spec_status speci_cuda_check_keep(spec_device *dev, const spec_keep_args *a)
