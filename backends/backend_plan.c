@@ -21,8 +21,13 @@ spec_status speci_op_run(const spec_backend_ops *ops, spec_queue *q, const spec_
 spec_status speci_plan_run(const spec_backend_ops *ops, spec_queue *q, const spec_plan *plan, spec_prepared *prepared,
                            const spec_step_block *block, const spec_argmax_args *argmax)
 {
-    if (prepared) return ops->plan_run(q, prepared, block, argmax);
+    if (prepared && !block->no_head) return ops->plan_run(q, prepared, block, argmax);
     SPEC_TRY(ops->step_bind(q, block));
-    for (int32_t i = 0; i < plan->n_op; i++) SPEC_TRY(speci_op_run(ops, q, &plan->ops[i]));
+    for (int32_t i = 0; i < plan->n_op; i++) {
+        spec_op op = plan->ops[i];
+        if (block->no_head && op.head) continue;
+        if (block->no_head && op.kind == SPEC_OP_EMBED) op.u.embed.best = NULL;
+        SPEC_TRY(speci_op_run(ops, q, &op));
+    }
     return argmax ? ops->argmax(q, argmax) : SPEC_OK;
 }
