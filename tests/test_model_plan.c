@@ -151,7 +151,7 @@ static void check_model(const char *model_name, spec_dtype type, int32_t *n_defe
 static void test_deferred(void **state)
 {
     static const char *const models[] = { "llama2", "qwen2", "qwen3", "mistral", "gpt_neox", "mamba", "mamba2", "mamba2-ssd",
-                                          "bamba", "mambainllama" };
+                                          "bamba", "lfm2", "mambainllama" };
     (void)state;
     for (int32_t i = 0; i < N_ELEMENTS(models); i++) {
         int32_t n_bf16 = 0, n_others = 0;

@@ -571,7 +571,7 @@ static void nets_of_both_kinds(void **state)
 {
     (void)state;
     enum { N_VOCAB = 96, N_IDS = 70 };
-    static const char *const names[] = { "mamba", "mamba2", "llama3", "bamba" };
+    static const char *const names[] = { "mamba", "mamba2", "llama3", "bamba", "lfm2" };
     static const int32_t path[] = { 0, 2, 4, 5 };
     for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
         char dir[600];

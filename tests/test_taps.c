@@ -15,7 +15,7 @@ enum {
     OURS = 0, OTHER = 1, PLAIN = 2 /* slots */
 };
 
-static const char *const models[] = { "llama3", "mamba", "mamba2", "bamba" };
+static const char *const models[] = { "llama3", "mamba", "mamba2", "bamba", "lfm2" };
 static const spec_dtype types[] = { SPEC_DTYPE_F32, SPEC_DTYPE_BF16, SPEC_DTYPE_F16 };
 static spec_backend *backend;
 
