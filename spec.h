@@ -221,6 +221,10 @@ SPEC_API void spec_model_close(spec_model *model);
 SPEC_API const spec_tokenizer *spec_model_tokenizer(const spec_model *model); /* NULL if there is none */
 SPEC_API spec_backend *spec_model_backend(const spec_model *model);
 
+typedef struct spec_mixer_count {
+    const char *name; /* "attention", "mamba1", "mamba2", "mlp", ...; static */
+    int32_t n;        /* in how many layers */
+} spec_mixer_count;
 typedef struct spec_model_info {
     size_t struct_size;
     const char *family;         /* "llama", "mamba2", ...; borrowed from the model */
@@ -228,7 +232,8 @@ typedef struct spec_model_info {
     const char *unknown_keys;   /* config keys that were neither used nor known, comma-separated; borrowed */
     spec_dtype dtype;           /* as resolved */
     int32_t n_vocab;            /* rows of the head; ids >= the tokenizer's n_vocab are padding */
-    int32_t n_layer, n_attention, n_mamba1, n_mamba2;
+    int32_t n_layer, n_mixer;
+    const spec_mixer_count *mixers; /* [n_mixer] what its layers are made of; borrowed */
     int32_t n_ctx;              /* the model's own limit in tokens; 0 = none (pure state-space models) */
     int32_t bos, n_eos;         /* bos -1 = none */
     const int32_t *eos;         /* [n_eos], borrowed */
@@ -237,6 +242,7 @@ typedef struct spec_model_info {
     uint64_t bytes_state_seq;   /* recurrent state, recent tokens, convolution state, replay caches of one sequence */
     uint64_t bytes_kv_token;    /* KV cache per token of context */
     spec_dtype weights;         /* as asked for: AUTO or Q8_0 */
+    int32_t dim;                /* columns of a hidden row */
 } spec_model_info;
 /* info->struct_size must be set. n_node: the nodes per sequence that bytes_state_seq is told for. */
 SPEC_API spec_status spec_model_get_info(const spec_model *model, spec_model_info *info, int32_t n_node);
@@ -363,6 +369,18 @@ typedef enum spec_adapt {
 
 typedef struct spec_lab spec_lab; /* options of experiments and comparisons: see spec_lab.h */
 
+/* A hidden-state tap: rows of the target that a session keeps on the device, one for each node of a pass. What enters a layer and
+ * what leaves the last one is the residual, f32. What leaves the final norm is what the head multiplies, in the compute type. */
+typedef enum spec_tap_where {
+    SPEC_TAP_LAYER = 0, /* entering layer `layer` */
+    SPEC_TAP_LAST = 1,  /* after the last layer */
+    SPEC_TAP_NORM = 2   /* after the final norm */
+} spec_tap_where;
+typedef struct spec_tap {
+    int32_t where; /* SPEC_TAP_... */
+    int32_t layer; /* LAYER: 0 to n_layer - 1; else 0 */
+} spec_tap;
+
 typedef struct spec_session_params {
     size_t struct_size;
     int32_t n_ctx;      /* tokens per sequence; 0 = the model's limit (for attention without one: 4096) */
@@ -375,9 +393,11 @@ typedef struct spec_session_params {
     spec_adapt adapt;   /* how spec_draft chooses among the drafter's trees */
     const char *profile; /* step costs: a file of spec_cost_save; NULL = measured when first needed */
     const spec_lab *lab; /* NULL = none of them */
+    const spec_tap *taps; /* [n_tap] of the target, copied; counted in spec_memory.bytes_work. None: nothing is kept */
+    int32_t n_tap;
 } spec_session_params;
 #define SPEC_SESSION_PARAMS_INIT \
-    { sizeof(spec_session_params), 0, 0, 0, SPEC_VERIFY_AUTO, 0, 0, SPEC_ADAPT_OFF, 0, 0 }
+    { sizeof(spec_session_params), 0, 0, 0, SPEC_VERIFY_AUTO, 0, 0, SPEC_ADAPT_OFF, 0, 0, 0, 0 }
 
 /* drafter may be NULL: plain decoding. A drafter serves one session at a time. All memory of the steady state
  * is taken here. Errors: E_INVALID (vocabularies differ: names the first id), E_NOMEM, E_UNSUPPORTED. */
@@ -486,6 +506,9 @@ SPEC_API spec_status spec_draft_probs(spec_session *session, int32_t seq, int32_
 /* After score: logits of a node, f32 [n_vocab] (of spec_model_info: padded rows included). A copy from the device: for
  * tests and research. */
 SPEC_API spec_status spec_node_logits(spec_session *session, int32_t seq, int32_t node, float *logits);
+/* After score, until the commit: the hidden row of a node at tap `tap` of the session's, f32 [dim] (of spec_model_info). A copy from
+ * the device. Errors: E_INVALID (the session keeps no such tap), and as above. */
+SPEC_API spec_status spec_node_hidden(spec_session *session, int32_t seq, int32_t tap, int32_t node, float *hidden);
 /* After score: log-probabilities, of the distribution before temperature and truncation, of the token that follows
  * `node`: of `token` in *logprob, and of the n likeliest in top_id, top_logprob [n] (n <= 64, may be 0). */
 SPEC_API spec_status spec_node_logprobs(spec_session *session, int32_t seq, int32_t node, int32_t token,

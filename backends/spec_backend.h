@@ -37,7 +37,7 @@ extern "C" {
 #define SPEC_HD
 #endif
 
-#define SPEC_BACKEND_ABI 10u
+#define SPEC_BACKEND_ABI 11u
 #define SPEC_PAGE 64       /* positions per KV page */
 #define SPEC_MAX_DEPTH 63  /* of a node below its root */
 #define SPEC_MAX_CHILD 64  /* candidates that a draw names per row */
@@ -167,6 +167,8 @@ typedef struct spec_step_block {
     /* Trees that have grown on the device to a shape that the host knew before: step_bind takes the token of node i,
      * 0 < i < n_given, from grown[slot * ld_grown + i], device memory. NULL: tokens are given. */
     const struct spec_grow_node *grown;
+    int32_t no_head; /* 1: the operations that make what is read behind the pass are left out (spec_op.head); what is there stays */
+    int32_t pad;
 } spec_step_block;
 
 SPEC_HD static inline const spec_step_seq *spec_step_seqs(const spec_step_block *b)
@@ -341,10 +343,13 @@ typedef struct spec_attention_args {
     spec_view y; /* compute type [rows][n_head * head_dim] */
 } spec_attention_args;
 
-/* Causal depth-wise convolution over the tree: y = silu(bias + sum_k w[c][width-1-k] u[k-th ancestor]); beyond the
+/* Causal depth-wise convolution over the tree: y = act(bias + sum_k w[c][width-1-k] u[k-th ancestor]); beyond the
  * root the window continues into the stored one. The input u is rounded to the compute type first, and is what the
  * cache and the window hold. Decode passes also put y of the replayed path (entry j) and of the nodes already fed
- * (entry n_replay + i) into replay_y, for the scan. Source: algorithms.md 7.1. */
+ * (entry n_replay + i) into replay_y, for the scan. Source: algorithms.md 7.1.
+ *
+ * Gates of a row: gate_in * u, rounded once, stands for u; y is gate_out * act(...), rounded once. With gate_out no
+ * replay_y: what is replayed has no gate. Source: the short convolution of transformers models/lfm2. */
 typedef struct spec_conv_args {
     spec_view u;         /* f32 or compute type [rows][n_channel] */
     int32_t n_channel, width; /* 2 <= width <= 4 */
@@ -353,9 +358,11 @@ typedef struct spec_conv_args {
     spec_dtype dtype;    /* compute type: of window, cache, y and replay_y */
     void *window;        /* [n_slot][2][width - 1][n_channel], oldest first */
     void *cache;         /* [n_slot][2][n_node][n_channel] */
-    void *replay_y;      /* [sequence of the pass][2 * n_node][n_channel] */
+    void *replay_y;      /* [sequence of the pass][2 * n_node][n_channel]; NULL: nobody reads it */
     int32_t n_node;      /* nodes per sequence that the caches hold */
     spec_view y;         /* compute type [rows][n_channel] */
+    spec_activation act; /* SILU or NONE */
+    spec_view gate_in, gate_out; /* f32 or compute type [rows][n_channel]; data NULL = none */
 } spec_conv_args;
 
 /* Selective scan over the tree; activation replay in front (algorithms.md 7.2, 7.3, 8.3, 8.6, 9.2).
@@ -415,13 +422,21 @@ typedef struct spec_scan_args {
 /* Columns of a token's x (block: head_dim) or B (block: n_state), of which `rep` heads share a block. */
 SPEC_HD static inline int32_t spec_scan_columns(int32_t n_head, int32_t rep, int32_t block) { return n_head / rep * block; }
 
+/* y = x, rounded to y's type. Keeps rows for whoever reads them behind the pass, when the tensor that they stood in has gone on
+ * to hold others. x and y do not overlap. Rows: n_row_run. */
+typedef struct spec_keep_args {
+    int32_t dim;
+    spec_view x, y; /* [rows][dim] */
+} spec_keep_args;
+
 typedef enum spec_op_kind {
     SPEC_OP_EMBED, SPEC_OP_NORM, SPEC_OP_LINEAR, SPEC_OP_KV_COMMIT, SPEC_OP_ROPE_KV, SPEC_OP_ATTENTION,
-    SPEC_OP_CONV, SPEC_OP_SCAN, SPEC_OP_N
+    SPEC_OP_CONV, SPEC_OP_SCAN, SPEC_OP_KEEP, SPEC_OP_N
 } spec_op_kind;
 
 typedef struct spec_op {
     spec_op_kind kind;
+    int32_t head; /* 1: what is read behind the pass is made here, and nothing else: the logits, or rows that are kept */
     union {
         spec_embed_args embed;
         spec_norm_args norm;
@@ -431,6 +446,7 @@ typedef struct spec_op {
         spec_attention_args attention;
         spec_conv_args conv;
         spec_scan_args scan;
+        spec_keep_args keep;
     } u;
 } spec_op;
 
@@ -668,7 +684,10 @@ struct spec_backend_ops {
      * their calls, so that nothing goes on. */
     spec_status (*mark)(spec_queue *q, uint64_t *mark);
     spec_status (*wait)(spec_queue *q, uint64_t mark);
-    /* ABI 10 and later: append here. */
+
+    /* Required since ABI 11. */
+    spec_status (*keep)(spec_queue *q, const spec_keep_args *a);
+    /* ABI 11 and later: append here. */
 };
 
 /* What a plugin exports: its table. */

@@ -9,8 +9,8 @@
 
 enum { MAX_NODE = 256, MAX_SEQ = 8, MAX_PROMPT = 70, N_LEAF = 3, N_CTX = 240 };
 
-/* Llama with grouped heads, a sliding window, parallel layers; Mamba-1; Mamba-2; both hybrids; two with the other form
- * of scans. */
+/* Llama with grouped heads, a sliding window, parallel layers; Mamba-1; Mamba-2; both hybrids; short convolutions; two with
+ * the other form of scans. */
 static const struct {
     const char *name;
     spec_scan_form scan;
@@ -18,7 +18,7 @@ static const struct {
     { "llama3", SPEC_SCAN_CHUNKED }, { "mistral", SPEC_SCAN_CHUNKED },        { "gpt_neox", SPEC_SCAN_CHUNKED },
     { "qwen3", SPEC_SCAN_CHUNKED },  { "mamba", SPEC_SCAN_CHUNKED },          { "mamba2", SPEC_SCAN_CHUNKED },
     { "bamba", SPEC_SCAN_CHUNKED },  { "mambainllama", SPEC_SCAN_CHUNKED },   { "mamba2-ssd-cfg", SPEC_SCAN_CHUNKED },
-    { "bamba", SPEC_SCAN_RECURRENT }, { "mamba2", SPEC_SCAN_RECURRENT },
+    { "lfm2", SPEC_SCAN_CHUNKED },   { "bamba", SPEC_SCAN_RECURRENT },        { "mamba2", SPEC_SCAN_RECURRENT },
 };
 
 /* ------------------------------------------------------------------------------------- worlds --- */

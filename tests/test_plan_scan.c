@@ -97,7 +97,7 @@ static spec_op conv_op(const scan_test *t, int32_t way)
                                   .weight = t->filter.data, .bias = t->c->gate == NO_GATE ? NULL : t->bias.data,
                                   .dtype = t->c->type, .window = t->window.of[way].data, .cache = t->cache.of[way].data,
                                   .replay_y = t->replayed.of[way].data, .n_node = PLAN_NODES,
-                                  .y = test_view(&t->convolved.of[way], t->ld_conv) } };
+                                  .y = test_view(&t->convolved.of[way], t->ld_conv), .act = SPEC_ACT_SILU } };
 }
 
 static spec_op scan_op(const scan_test *t, int32_t way, bool with_conv)

@@ -622,7 +622,7 @@ static void nets_of_both_kinds(void **state)
 {
     (void)state;
     enum { N_VOCAB = 96, N_IDS = 70 };
-    static const char *const names[] = { "mamba", "mamba2", "llama3", "bamba" };
+    static const char *const names[] = { "mamba", "mamba2", "llama3", "bamba", "lfm2" };
     static const int32_t path[] = { 0, 2, 4, 5 };
     for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
         char dir[600];
@@ -636,7 +636,7 @@ static void nets_of_both_kinds(void **state)
         for (int joint = 0; joint < 2; joint++) {
             small_net n = open_net(m, 8, joint == 1), other = open_net(m, 8, joint == 0);
             speci_exec_begin(n.net, 0);
-            OK(speci_exec_prefill(n.net, 0, ids, N_IDS, NULL, NULL));
+            OK(speci_exec_prefill(n.net, 0, ids, N_IDS, NULL));
             feed(&n, m, 0, 60, 7, last);
             read_tokens(&n, m, 7, token);
             for (int32_t i = 0; i < 7; i++) assert_true(token[i] >= 0);
@@ -703,7 +703,7 @@ static void check_within_windows(const char *path, spec_dtype dtype)
     for (int32_t i = 0; i < n_past; i++) ids[i] = 3 * i;
     for (int k = 0; k < N_KIND; k++) {
         speci_exec_begin(nets[k].net, 0);
-        OK(speci_exec_prefill(nets[k].net, 0, ids, (size_t)n_past, NULL, NULL));
+        OK(speci_exec_prefill(nets[k].net, 0, ids, (size_t)n_past, NULL));
     }
     for (int32_t round = 0; n_saved < N_SAVED; round++) {
         const int32_t n = 1 + round * 3 % 4, text[] = { round, 61, 62, 63 };

@@ -19,8 +19,8 @@ spec_status speci_draft_prefill(spec_session *s, int32_t seq)
     int32_t *ids = speci_alloc(s->a, (size_t)q->n_ids, sizeof *ids);
     if (!ids) return SPEC_E_NOMEM;
     for (int32_t i = 0; i < q->n_ids; i++) ids[i] = known_token(s, q->ids[i]);
-    const spec_status status =
-        speci_exec_prefill(s->draft_exec, seq, ids, (size_t)q->n_ids - 1, speci_session_stopped, s);
+    const speci_prefill_hooks hooks = { .poll = speci_session_stopped, .arg = s };
+    const spec_status status = speci_exec_prefill(s->draft_exec, seq, ids, (size_t)q->n_ids - 1, &hooks);
     speci_free(s->a, ids);
     return status;
 }

@@ -94,6 +94,7 @@ struct spec_session {
     const spec_allocator *a;
     int32_t n_ctx, n_seq, n_node, n_row; /* n_ctx 0 = no limit; n_row = n_seq * n_node */
     int32_t n_q;                         /* rows of draft distributions per sequence */
+    int32_t n_tap;                       /* hidden rows that the target keeps */
     spec_verify_rule rule;
     spec_abort_fn abort;
     void *abort_user_data;

@@ -70,7 +70,8 @@ static spec_status begin(spec_session *s, int32_t seq, const int32_t *ids, size_
     q->n_ids = (int32_t)n;
     q->no_draft = speci_draft_outgrown(s, q->n_ids);
     speci_exec_begin(s->net, seq);
-    SPEC_TRY(speci_exec_prefill(s->net, seq, ids, n - 1, speci_session_stopped, s));
+    const speci_prefill_hooks hooks = { .poll = speci_session_stopped, .arg = s };
+    SPEC_TRY(speci_exec_prefill(s->net, seq, ids, n - 1, &hooks));
     if (!q->no_draft) SPEC_TRY(speci_draft_prefill(s, seq));
     return n > 1 ? s->ops->sync(s->queue) : SPEC_OK; /* no pass for one token: it waits for the first step */
 }

@@ -140,7 +140,8 @@ static spec_status plan_session(session_plan *s, const spec_model *target, const
                           SPECI_MAX_NODE);
     s->target = (speci_exec_params){ .n_seq = s->n_seq, .n_ctx = s->n_ctx, .n_node = s->n_node, .best = true,
                                     .recurrent = lab.scan == SPEC_SCAN_RECURRENT,
-                                    .joint = lab.advance == SPEC_ADVANCE_JOINT };
+                                    .joint = lab.advance == SPEC_ADVANCE_JOINT,
+                                    .taps = p.taps, .n_tap = p.n_tap };
     const size_t row = (size_t)target->n_vocab * sizeof(float);
     s->p_bytes = (size_t)s->n_seq * (size_t)s->n_node * row;
     if (!s->target.joint && speci_ahead_planned(target->backend->ops, d, &p)) s->next_bytes = (size_t)s->n_seq * sizeof(spec_step_node);
@@ -313,6 +314,7 @@ static spec_status session_open(spec_session *s, spec_drafter *drafter, const se
     s->rule = p->params.verify;
     s->joint = p->lab.advance == SPEC_ADVANCE_JOINT;
     s->captures = s->ops->plan_prepare && !p->lab.no_capture;
+    s->n_tap = p->params.n_tap;
     s->abort = p->params.abort, s->abort_user_data = p->params.abort_user_data;
     SPEC_TRY(take_drafter(s, drafter));
     SPEC_TRY(alloc_seqs(s, &p->growth));

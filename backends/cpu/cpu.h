@@ -129,7 +129,8 @@ typedef struct cpu_loops {
     void (*attend)(cpu_attend *s, const float *q, const float *const *k, const float *const *v, int32_t n, size_t d,
                    float scale);
     /* y[c] = silu(bias[c] + sum_k w[k][c] u[k][c]), oldest tap first */
-    void (*conv)(float *y, const float *bias, const float *const *w, const float *const *u, int32_t width, size_t n);
+    void (*conv)(float *y, const float *bias, const float *const *w, const float *const *u, int32_t width, bool silu,
+                 size_t n);
     /* dt = clamp(softplus(in + bias), lo, hi) */
     void (*dt)(float *dt, const float *in, const float *bias, float lo, float hi, size_t n);
     /* n_row rows: s = exp(dt a) from + dt x b^T, then y = s c unless y is NULL. s is put `to` (`from` itself, or NULL:
@@ -243,6 +244,7 @@ spec_status speci_cpu_rope_kv(spec_queue *q, const spec_rope_kv_args *a);
 spec_status speci_cpu_attention(spec_queue *q, const spec_attention_args *a);
 spec_status speci_cpu_conv(spec_queue *q, const spec_conv_args *a);
 spec_status speci_cpu_scan(spec_queue *q, const spec_scan_args *a);
+spec_status speci_cpu_keep(spec_queue *q, const spec_keep_args *a);
 spec_status speci_cpu_argmax(spec_queue *q, const spec_argmax_args *a);
 /* Notes the largest of y[r][0 .. n), f32, for the rows of the pass (cpu_rows.c). */
 void speci_cpu_row_best(spec_queue *q, const spec_view *y, int32_t n, uint64_t *best);
@@ -261,6 +263,7 @@ spec_status speci_cpu_check_rope_kv(const spec_device *dev, const spec_rope_kv_a
 spec_status speci_cpu_check_attention(const spec_device *dev, const spec_attention_args *a);
 spec_status speci_cpu_check_conv(const spec_device *dev, const spec_conv_args *a);
 spec_status speci_cpu_check_scan(const spec_device *dev, const spec_scan_args *a);
+spec_status speci_cpu_check_keep(const spec_device *dev, const spec_keep_args *a);
 
 /* The epilogue of a product: t [n_row][CPU_TASK_OUT], outputs of task `task`, rows first_row .. */
 void speci_cpu_linear_store(const spec_device *dev, const spec_linear_args *a, float *t, int32_t task,
