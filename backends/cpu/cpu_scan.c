@@ -36,7 +36,7 @@ spec_status speci_cpu_check_scan(const spec_device *dev, const spec_scan_args *a
         return h->fail(SPEC_E_INVALID, "scan: x is %s and B %s, but the convolution's output is %s",
                        cpu_dtype_name(a->x.dtype), cpu_dtype_name(a->b.dtype), cpu_dtype_name(a->dtype));
     if (!a->b_in_conv && !a->cache_b) return h->fail(SPEC_E_INVALID, "scan: no cache for B");
-    return a->window != 0 ? speci_cpu_window_check(dev, a) : SPEC_OK;
+    return a->chunk != 0 ? speci_cpu_window_check(dev, a) : SPEC_OK;
 }
 
 float *speci_cpu_scan_cache_dt(const scan_part *t, int32_t half, int32_t node)
@@ -294,7 +294,7 @@ static int32_t rows_per_task(const spec_scan_args *a)
 size_t speci_cpu_scan_scratch(const spec_scan_args *a)
 {
     if (a->n_state < 1 || a->head_dim < 1) return 0;
-    if (a->window != 0) return speci_cpu_window_scratch(a);
+    if (a->chunk != 0) return speci_cpu_window_scratch(a);
     const size_t state = (size_t)rows_per_task(a) * (size_t)a->n_state * sizeof(float);
     return state * (size_t)(1 + spec_traversal_saved(a->n_node));
 }
@@ -310,7 +310,7 @@ static spec_status check_step(const scan_job *job, const spec_step_seq *s)
     if (s->n_advance < 0 || s->n_advance > s->n_row || (s->n_advance > 0 && s->n_fed > 0))
         return h->fail(SPEC_E_INVALID, "scan: %d nodes to advance by, of %d fed and %d new", s->n_advance, s->n_fed,
                        s->n_row);
-    if (job->a->window != 0) return speci_cpu_window_check_step(job, s);
+    if (job->a->chunk != 0) return speci_cpu_window_check_step(job, s);
     bool written[SPEC_MAX_SAVED] = { false };
     for (int32_t i = 0; i < s->n_row; i++) {
         const spec_traversal_node *v = spec_step_traversal(job->q->step) + s->first_row + i;
@@ -327,7 +327,7 @@ spec_status speci_cpu_scan(spec_queue *q, const spec_scan_args *a)
 {
     const spec_step_block *b = q->step;
     CPU_TRY(speci_cpu_check_scan(q->dev, a));
-    const bool windowed = a->window != 0 && b->phase == SPEC_PHASE_DECODE;
+    const bool windowed = a->chunk != 0 && b->phase == SPEC_PHASE_DECODE;
     scan_job job = { .q = q, .a = a, .rows = rows_per_task(a), .n_place = spec_traversal_saved(a->n_node) };
     job.n_part = cpu_parts(a->n_head * a->head_dim, job.rows);
     if (windowed) speci_cpu_window_cut(&job);

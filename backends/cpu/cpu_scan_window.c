@@ -467,8 +467,8 @@ void speci_cpu_window_task(void *arg, int32_t i)
 spec_status speci_cpu_window_check(const spec_device *dev, const spec_scan_args *a)
 {
     const spec_host *h = dev->host;
-    if (a->window != SPEC_CHUNK)
-        return h->fail(SPEC_E_UNSUPPORTED, "scan: windows of %d tokens, supported are %d", a->window, SPEC_CHUNK);
+    if (a->chunk != SPEC_CHUNK)
+        return h->fail(SPEC_E_UNSUPPORTED, "scan: windows of %d tokens, supported are %d", a->chunk, SPEC_CHUNK);
     if (a->a_per_state || a->node_state)
         return h->fail(SPEC_E_UNSUPPORTED, "scan: the chunked form takes one decay per head, and keeps no states of "
                        "nodes");
