@@ -18,10 +18,11 @@
 #include <limits.h>
 
 #include "backends/cuda/attention/cuda_attention_keys.cuh"
+#include "backends/cuda/cuda_tuning.h"
 #include "backends/cuda/linear/cuda_linear.cuh"
 
 enum { STEP = 16, STEPS = ATT_CHUNK / STEP /* of a chunk */, SPLIT_CHUNKS = CUDA_SPLIT / ATT_CHUNK,
-       QUERIES = 8, WARPS = 16 /* of a block, at most */, WARPS_TREE = 12 };
+       QUERIES = 8, WARPS = 16 /* of a block, at most */ };
 
 /* 8 elements, of which n are there, at any address. */
 template <typename T> static __device__ __noinline__ uint4 load_some(const T *p, int n)
@@ -300,17 +301,18 @@ template <typename T, int D, bool WHOLE>
 static spec_status launch(spec_queue *q, const spec_attention_args *a, int splits, bool vec)
 {
     auto *kernel = attention_matrix_kernel<T, D, WHOLE>;
+    const cuda_tuning &tuning = cuda_tuning_of(q->dev);
     const int rep = a->n_head / a->kv.n_kv_head, rows = q->shape.rows, per_seq = rows / q->shape.seqs, n_sm = q->dev->n_sm;
     int heads = rep < QUERIES ? rep : QUERIES, bits = 0;
     while (rep % heads) heads--;
     const auto tiles = [&]() { return (int64_t)cuda_div_up(rows, 1 << bits) * (a->n_head / heads); };
     while (tiles() * splits > n_sm && (2 << bits) * heads <= QUERIES && 2 << bits <= per_seq) bits++;
-    if (2 * tiles() > n_sm) splits = 1;
+    if (tiles() > tuning.attention_whole(n_sm)) splits = 1;
     const int one_row = q->shape.splits == 0 ? CUDA_FEW / STEP : WARPS;
-    const int few = bits && q->shape.splits <= 1 ? WARPS_TREE : one_row;
+    const int few = bits && q->shape.splits <= 1 ? tuning.attention_warps_tree : one_row;
     const int chunks = splits > 1 ? splits * SPLIT_CHUNKS : 1;
     const int warps = D > 128 || tiles() * splits > n_sm || chunks > 1 ? WARPS / 2 : few;
-    const bool kv_first = rows == 1 && chunks == 1 && 5 * tiles() > n_sm;
+    const bool kv_first = rows == 1 && chunks == 1 && tiles() > tuning.attention_kv_first(n_sm);
     const size_t query = (size_t)STEPS * (D + 4) * sizeof(float), bytes = (size_t)(heads << bits) * query;
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(QUERIES * query));
     uint16_t *arranged = NULL;

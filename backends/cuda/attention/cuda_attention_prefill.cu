@@ -16,6 +16,7 @@
  * Shared memory: [2][K, V][64][D] of T in units of 16 bytes, unit u of row r at u ^ (r % 8), so that the 8 rows of a
  * matrix lie in different banks. */
 #include "backends/cuda/attention/cuda_attention.cuh"
+#include "backends/cuda/cuda_tuning.h"
 #include "backends/cuda/linear/cuda_linear.cuh"
 
 enum { PRE_WARPS = 4, PRE_THREADS = PRE_WARPS * 32, PRE_ROWS = PRE_WARPS * 16 };
@@ -212,8 +213,8 @@ attention_prefill_kernel(const spec_step_block *step, spec_attention_args a)
 template <typename T, int D> static spec_status launch(spec_queue *q, const spec_attention_args *a)
 {
     auto *kernel = attention_prefill_kernel<T, D>;
-    const size_t two = (size_t)80 << 10; /* as much as leaves a processor two blocks: three are slower */
-    const size_t need = (size_t)2 * 2 * SPEC_PAGE * D * sizeof(T), bytes = need > two ? need : two;
+    const size_t least = cuda_tuning_of(q->dev).attention_prefill_shared;
+    const size_t need = (size_t)2 * 2 * SPEC_PAGE * D * sizeof(T), bytes = need > least ? need : least;
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     const dim3 grid((unsigned)cuda_div_up(q->shape.rows, PRE_ROWS), (unsigned)a->n_head);
     return cuda_launch(q, "attention prefill", kernel, grid, dim3(PRE_THREADS), bytes, 1, q->d_step, *a);

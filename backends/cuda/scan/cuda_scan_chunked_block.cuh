@@ -13,7 +13,7 @@
 /* Flags of launches that have kernels of their own, since what others have to know would take registers, and
  * instructions behind the wait. */
 enum {
-    LAUNCH_FEW = 1,     /* up to CHUNKED_FEW_ROWS rows a tile */
+    LAUNCH_FEW = 1,     /* so few rows a tile that threads share a row's near tokens; up to 8 */
     LAUNCH_SEVERAL = 2, /* several blocks for each multiprocessor */
     LAUNCH_SPLIT = 4,   /* the blocks of a cluster take row tiles by turns */
     LAUNCH_ONE = 8,     /* a block has one row tile at most */

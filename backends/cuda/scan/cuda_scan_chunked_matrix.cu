@@ -17,6 +17,7 @@
  * else is in the pass. The state and the recent-token buffers are read before the kernel waits for the one in front. */
 #include <type_traits>
 
+#include "backends/cuda/cuda_tuning.h"
 #include "backends/cuda/scan/cuda_scan_chunked_rows.cuh"
 
 /* x and C . B of no token. */
@@ -129,8 +130,11 @@ static int64_t blocks_of(const spec_queue *q, const spec_scan_args *a, const chu
     return (int64_t)cuda_div_up(g.group_units, g.units) * (a->n_head / g.group) * q->shape.seqs;
 }
 
-/* Two blocks of two units, or more, to a multiprocessor? */
-static bool has_several(const spec_queue *q, const spec_scan_args *a) { return blocks_of(q, a, grid_of(a, 2, 1)) >= 2 * q->dev->n_sm; }
+/* Several blocks of two units to a multiprocessor? */
+static bool has_several(const spec_queue *q, const spec_scan_args *a)
+{
+    return blocks_of(q, a, grid_of(a, 2, 1)) >= cuda_tuning_of(q->dev).chunked_several * q->dev->n_sm;
+}
 
 /* The fewest units a block, up to `most`, with which there are no more blocks than `enough`, or as many as memory
  * allows. */
@@ -158,16 +162,19 @@ struct chunked_shape {
  * weights can then be on their way. It changes no bits. */
 template <typename T, int NS> static chunked_shape best_shape(const spec_queue *q, const spec_scan_args *a, bool several)
 {
+    const cuda_tuning &tuning = cuda_tuning_of(q->dev);
     const int rows = cuda_div_up(q->shape.rows, q->shape.seqs); /* of a sequence: those with more take more tiles */
     const bool one = rows <= CHUNKED_TILE_ROWS;
     const int tile_rows = one ? rows : (int)CHUNKED_TILE_ROWS, n_sm = q->dev->n_sm;
     if (several) return { fewest_units<T, NS>(q, a, tile_rows, 2, 0), 1 };
-    if (rows > 8) {
-        const int room = (one ? n_sm / 2 : n_sm) / 2; /* clusters */
+    const bool few = rows <= tuning.chunked_split_rows;
+    if (!few) {
+        const int room = (one ? tuning.chunked_split_one : tuning.chunked_split)(n_sm) / 2; /* clusters */
         const chunked_grid g = fewest_units<T, NS>(q, a, one ? rows / 2 : tile_rows, CHUNKED_UNITS, room);
         if (blocks_of(q, a, g) <= room) return { g, 2 };
     }
-    return { fewest_units<T, NS>(q, a, tile_rows, rows <= 8 ? 3 : 4, one ? n_sm * 2 / 3 : n_sm * 3 / 4), 1 };
+    const int most = few ? tuning.chunked_units_few : tuning.chunked_units;
+    return { fewest_units<T, NS>(q, a, tile_rows, most, (one ? tuning.chunked_fill_one : tuning.chunked_fill)(n_sm)), 1 };
 }
 
 template <typename T, int NS, int V, int FLAGS>
@@ -178,8 +185,10 @@ static spec_status launch(spec_queue *q, const spec_scan_args *a, const chunked_
         if (norm.weight) return launch<T, NS, V, FLAGS | LAUNCH_NORM>(q, a, shape, norm);
     chunked_grid g = shape.grid;
     const size_t bytes = K::memory::bytes(g);
-    const int states = g.units * K::PARTS, least = K::SEVERAL ? 8 : 12;
-    const int more = (K::FEW || K::SEVERAL) && states >= least ? 0 : min((int)CHUNKED_MORE, CHUNKED_WARPS - states);
+    const cuda_tuning &tuning = cuda_tuning_of(q->dev);
+    const int states = g.units * K::PARTS, least = K::SEVERAL ? tuning.chunked_warps_several : tuning.chunked_warps;
+    const int room = CHUNKED_WARPS - states;
+    const int more = (K::FEW || K::SEVERAL) && states >= least ? 0 : min(tuning.chunked_helpers, room);
     const int warps = max(states + more, least);
     auto *kernel = scan_chunked_kernel<T, NS, V, FLAGS>;
     g.wide = divide_by(g.units * CHUNKED_CHANNELS / V);
@@ -192,9 +201,12 @@ static spec_status launch(spec_queue *q, const spec_scan_args *a, const chunked_
 template <typename T, int NS, int FLAGS>
 static spec_status launch_rows(spec_queue *q, const spec_scan_args *a, const chunked_shape &shape, const norm_out &norm)
 {
+    const cuda_tuning &tuning = cuda_tuning_of(q->dev);
+    const int rows = shape.grid.tile_rows;
     if constexpr (!(FLAGS & LAUNCH_SPLIT))
-        if (shape.grid.tile_rows <= CHUNKED_FEW_ROWS) return launch<T, NS, 2, FLAGS | LAUNCH_FEW>(q, a, shape, norm);
-    return shape.grid.tile_rows <= 16 ? launch<T, NS, 2, FLAGS>(q, a, shape, norm) : launch<T, NS, 4, FLAGS>(q, a, shape, norm);
+        if (rows <= tuning.chunked_few_rows) return launch<T, NS, 2, FLAGS | LAUNCH_FEW>(q, a, shape, norm);
+    return rows <= tuning.chunked_narrow_rows ? launch<T, NS, 2, FLAGS>(q, a, shape, norm)
+                                              : launch<T, NS, 4, FLAGS>(q, a, shape, norm);
 }
 
 template <typename T, int NS, int FLAGS>

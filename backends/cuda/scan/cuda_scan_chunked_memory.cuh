@@ -13,10 +13,8 @@ enum {
     CHUNKED_TILES = CHUNKED_STATES / 8,
     CHUNKED_TILE_ROWS = 32,         /* of a row tile, at most: what a block does at once */
     CHUNKED_PAD = 8,                 /* values behind a row of B or C: the rows that ldmatrix reads lie on different banks */
-    CHUNKED_FEW_ROWS = 4,           /* rows whose near tokens are divided among threads */
     CHUNKED_LIST = CHUNKED_NEAR + 2, /* from one list of near tokens to the next, which lies on other banks */
-    CHUNKED_MORE = 4,                /* warps of a block without a state, */
-    CHUNKED_WARPS = 20               /* where registers suffice */
+    CHUNKED_WARPS = 20               /* of a block, that there are registers for */
 };
 static_assert(CHUNKED_NEAR == 32, "a near token is a lane's");
 static_assert(CHUNKED_CHANNELS == SPEC_SQUARES, "a row's squares of a unit are one sum");

@@ -17,6 +17,7 @@
  * The product that makes dt may be done here as well, 16 channels being what the matrix instruction makes at once:
  * that is a kernel less for every layer. Its weights, the state and the list of steps are read before the kernel waits
  * for the one in front. */
+#include "backends/cuda/cuda_tuning.h"
 #include "backends/cuda/linear/cuda_linear.cuh"
 #include "backends/cuda/scan/cuda_scan.cuh"
 #include "backends/cuda/scan/cuda_scan_steps.cuh"
@@ -281,7 +282,7 @@ static int chunk_steps(const spec_queue *q, int blocks)
 {
     const int on_each = cuda_div_up((int64_t)blocks * q->shape.seqs, q->dev->n_sm);
     const int room = STATE_RESIDENT / STATE_CHANNELS / on_each, most = room < STATE_MOST ? room : (int)STATE_MOST;
-    const int steps = cuda_div_up(q->shape.rows, q->shape.seqs) + 4;
+    const int steps = cuda_div_up(q->shape.rows, q->shape.seqs) + cuda_tuning_of(q->dev).state_path;
     if (most < STATE_LEAST) return STATE_LEAST;
     const int chunk = cuda_div_up(steps, 2 * cuda_div_up(steps, most)) * 2;
     return chunk > STATE_LEAST ? chunk : (int)STATE_LEAST;
