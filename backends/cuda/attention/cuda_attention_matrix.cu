@@ -162,6 +162,7 @@ attention_matrix_kernel(const spec_step_block *step, const spec_attention_args a
     const bool prefill = step->phase == SPEC_PHASE_PREFILL, loop = gridDim.z == 1;
     const auto first_of = [&](int p) { return a.window ? max(p - a.window + 1, 0) : 0; };
 
+    /* --- 1: before the wait: whom the tile's rows attend --- */
     /* Lane i has row i's sequence and position; -1 for none. */
     const spec_step_seq *const seqs = spec_step_seqs(step);
     int seq = -1, position = -1;
@@ -189,8 +190,9 @@ attention_matrix_kernel(const spec_step_block *step, const spec_attention_args a
     att_sum<N> sum;
     sum.clear();
     bool waited = false;
+    /* --- 2: chunk after chunk; q is read behind the wait, in the first step of the first one --- */
     for (int chunk = chunk0; chunk <= chunk1; chunk++) {
-        /* 1. Steps [begin, end) are attended by a row or more, [all0, all1) whole by every row. */
+        /* 2a. Steps [begin, end) are attended by a row or more, [all0, all1) whole by every row. */
         const int begin = max(first_of(bottom) / STEP, chunk * STEPS);
         const int end = max(min(top / STEP + 1, (chunk + 1) * STEPS), begin);
         const int all0 = min(max((first_of(top) + STEP - 1) / STEP, begin), end), all1 = min(max(same / STEP, all0), end);
@@ -248,7 +250,7 @@ attention_matrix_kernel(const spec_step_block *step, const spec_attention_args a
         }
         __syncthreads();
 
-        /* 2. The chunk: its steps, whose weights are with lanes i and i + 16. */
+        /* 2b. The chunk: its steps, whose weights are with lanes i and i + 16. */
         const int s0 = max(first_of(my_position) / STEP - chunk * STEPS, 0);
         const int s1 = min(my_position / STEP - chunk * STEPS, STEPS - 1);
         if (mine && s0 <= s1) {
@@ -276,6 +278,7 @@ attention_matrix_kernel(const spec_step_block *step, const spec_attention_args a
         }
         if (chunk < chunk1) __syncthreads();
     }
+    /* --- 3: outputs, where the block walked all chunks --- */
     if (!mine || !loop) return;
     float y[N];
 #pragma unroll

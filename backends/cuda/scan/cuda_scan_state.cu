@@ -127,6 +127,7 @@ scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_
     const spec_step_seq s = spec_step_seqs(step)[n_seq];
     if (s.n_replay > a.n_node || s.n_fed + s.n_row > a.n_node) return grid_wait(); /* caches and tables hold n_node */
 
+    /* --- 1: before the wait: the stored state, weights of dt, the list of steps --- */
     /* The walk: a channel of the block, and two of its states. */
     const int first = (int)blockIdx.x * STATE_CHANNELS, own = tid / STATE_LANES, l = tid % STATE_LANES;
     const bool walks = tid < STATE_WALKERS, owns = first + own < min(first + (int)STATE_CHANNELS, a.n_head);
@@ -144,6 +145,7 @@ scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_
     steps.build(step, s, n_saved);
     if (walks) *rows = state;
 
+    /* --- what the phases below call: the walk through a chunk's steps, and where a step's state stands --- */
     auto decay_of = [&](float dt) { return make_float2(scan_decay(dt, rate.x), scan_decay(dt, rate.y)); };
     auto input_of = [&](float dx, float b0, float b1) { return make_float2(scan_input(dx, b0), scan_input(dx, b1)); };
     auto update = [&](float2 decay, float2 input, int go, float2 *row) {
@@ -189,8 +191,10 @@ scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_
     const int ch = has ? first + part : a.n_head - 1;
     const float bias = a.dt_bias ? a.dt_bias[ch] : 0.0f, skip = a.d ? a.d[ch] : 0.0f;
     const int half = scan_half<int>(s, s.parity, a.n_node), other = scan_half<int>(s, s.parity ^ 1, a.n_node);
+/* --- 2: chunk of steps after chunk --- */
 #pragma unroll 1
     for (int t0 = 0; t0 == 0 || t0 < steps.n_step; t0 += chunk) {
+        /* --- 2a: which step this thread has, where its inputs are, which state it goes on from --- */
         const bool mine = t0 + i < steps.n_step;
         const int w = mine ? steps.at(t0 + i) : 0, node = w & STEP_NODE;
         const bool in_path = w & STEP_PATH, known = in_path || node < s.n_fed; /* known: from earlier passes */
@@ -213,6 +217,7 @@ scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_
         if (w & STEP_FROM) go |= GO_FROM | row_of(w & STEP_FROM, i) * (int)(STATE_SIZE * sizeof(float)) << 8;
         if (part == 0) in.go[i] = go;
 
+        /* --- 2b: inputs of all steps side by side, the product that makes dt --- */
         if (t0 == 0) grid_wait();
 #pragma unroll 1
         for (int k = part * 8; new_dt && k < p.ld_w; k += STATE_CHANNELS * 8, dt_from += STATE_CHANNELS * 8)
@@ -242,9 +247,11 @@ scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_
         if (out && has) at(a.cache_dt, kept, a.n_head)[ch] = dt;
         if (out && first == 0) at((T *)a.cache_b, kept, STATE_N)[part] = b;
         __syncthreads();
+        /* --- 2c: the update, step after step, by the first warps --- */
         if (walks) walk(min(steps.n_step - t0, chunk));
         __syncthreads();
 
+        /* --- 2d: outputs of all steps side by side --- */
         if (out && has) { /* y = S C + D x, gated */
             const float4 *const to_sum = (const float4 *)(shared.state + n_kept * STATE_SIZE + tid * STATE_ROW);
             const float4 *const by = (const float4 *)in.c[i];
@@ -261,6 +268,7 @@ scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_
             if constexpr (sizeof(T) == 2)
                 if (arranged) put_arranged<T>(arranged, order, row, ch, a.n_head, y);
         }
+        /* --- 2e: states that the next chunk may go on from are kept --- */
         if (t0 + chunk >= steps.n_step) continue;
 #pragma unroll 1
         for (int k = i; k < n_kept; k += chunk) { /* the chunk behind may go on from them */
