@@ -59,7 +59,7 @@ spec_scan_args speci_net_emit_mamba_front(net_emitter *e, const model_mamba *a, 
         .replay_ld = a->n_channel, .replay_x_col = a->x_col, .replay_b_col = a->b_col, .b_in_conv = !a->select.w,
         .state = (float *)buffer[NET_R_STATE].base, .cache_dt = (float *)buffer[NET_R_NODE_A].base,
         .cache_b = buffer[NET_R_NODE_K].base, .n_node = e->shape->n_cache,
-        .node_state = (float *)buffer[NET_R_NODE_STATE].base, .n_recent_max = ring, .window = ring > 0 ? SPEC_CHUNK : 0,
+        .node_state = (float *)buffer[NET_R_NODE_STATE].base, .n_recent_max = ring, .chunk = ring > 0 ? SPEC_CHUNK : 0,
         .recent_x = buffer[NET_R_RECENT_U].base, .recent_b = buffer[NET_R_RECENT_K].base,
         .recent_dt = (float *)buffer[NET_R_RECENT_A].base,
     };
