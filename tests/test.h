@@ -32,6 +32,8 @@ typedef struct test_device {
     spec_queue *io; /* for transfers; synced after each */
 } test_device;
 
+/* SPEC_TEST_THREADS; 0 when it is not set. */
+int32_t test_thread_count(void);
 /* Opens device `name` with n_threads (0 = SPEC_TEST_THREADS, or else as many as there are); false, after a SKIP line, when
  * it cannot be had. */
 bool test_open(test_device *d, const char *name, int32_t n_threads);

@@ -13,11 +13,16 @@ void test_ok(spec_status status, const char *what)
     if (status != SPEC_OK) fail_msg("%s: %s: %s", what, spec_status_name(status), spec_last_error());
 }
 
+int32_t test_thread_count(void)
+{
+    const char *n = getenv("SPEC_TEST_THREADS");
+    return n ? (int32_t)strtol(n, NULL, 10) : 0;
+}
+
 static spec_backend_params params_of(int32_t n_threads)
 {
     spec_backend_params p = SPEC_BACKEND_PARAMS_INIT;
-    const char *threads = getenv("SPEC_TEST_THREADS");
-    p.n_threads = n_threads == 0 && threads ? (int32_t)strtol(threads, NULL, 10) : n_threads;
+    p.n_threads = n_threads > 0 ? n_threads : test_thread_count();
     p.plugin_dir = getenv("SPEC_TEST_PLUGIN_DIR");
     return p;
 }
