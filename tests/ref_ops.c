@@ -55,8 +55,9 @@ void ref_norm_deferred(double *y, double *squares, const double *x, const double
 void ref_product(double *y, const double *w, const double *x, const double *bias, int32_t n_out, int32_t n_in)
 {
     for (int32_t o = 0; o < n_out; o++) {
-        y[o] = bias ? bias[o] : 0.0;
-        for (int32_t i = 0; i < n_in; i++) y[o] += w[(size_t)o * (size_t)n_in + (size_t)i] * x[i];
+        double sum = bias ? bias[o] : 0.0;
+        for (int32_t i = 0; i < n_in; i++) sum += w[(size_t)o * (size_t)n_in + (size_t)i] * x[i];
+        y[o] = sum;
     }
 }
 
