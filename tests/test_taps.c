@@ -1,10 +1,12 @@
 /* test_taps.c - hidden-state taps: hidden rows that passes keep. What is kept after the final norm is what the head multiplied, bit
  * for bit; the norm of what is kept after the last layer is that; what enters a layer is what a model without this layer and
  * those behind ends with; and rows are those of plain steps along a node's path. Prompts keep theirs chunk by chunk. */
+#define SPEC_EXPERIMENTAL
 #include <stdio.h>
 
 #include "core/core_half.h"
 #include "models/net/net.h"
+#include "spec_lab.h"
 #include "tests/support_model.h"
 #include "tests/test.h"
 
@@ -472,6 +474,7 @@ static void check_session(const test_device *d, spec_model *m, spec_advance adva
     const spec_drafter_ops ops = { .struct_size = sizeof ops, .draft = propose, .user_data = &p };
     spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
     spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    const spec_lab lab = { .struct_size = sizeof lab, .advance = advance };
     const spec_tap taps[] = { { SPEC_TAP_LAYER, 1 }, { SPEC_TAP_NORM, 0 } };
     spec_drafter *drafter;
     spec_session *s;
@@ -479,7 +482,7 @@ static void check_session(const test_device *d, spec_model *m, spec_advance adva
     uint64_t random = 8;
     int32_t seqs[2], third;
     dp.n_draft = N_NODE - 1;
-    sp.n_seq = N_SEQ + 1, sp.n_ctx = N_CTX, sp.advance = advance, sp.taps = taps, sp.n_tap = N_ELEMENTS(taps);
+    sp.n_seq = N_SEQ + 1, sp.n_ctx = N_CTX, sp.lab = &lab, sp.taps = taps, sp.n_tap = N_ELEMENTS(taps);
     OK(spec_drafter_from_ops(&drafter, &ops, &dp));
     OK(spec_session_open(&s, m, drafter, &sp));
     for (int32_t i = 0; i < 2; i++) OK(spec_sequence_add(s, &seqs[i], t.ids, (size_t)(t.n - i), NULL));
