@@ -221,6 +221,10 @@ SPEC_API void spec_model_close(spec_model *model);
 SPEC_API const spec_tokenizer *spec_model_tokenizer(const spec_model *model); /* NULL if there is none */
 SPEC_API spec_backend *spec_model_backend(const spec_model *model);
 
+typedef struct spec_mixer_count {
+    const char *name; /* "attention", "mamba1", "mamba2", "mlp", ...; static */
+    int32_t n;        /* in how many layers */
+} spec_mixer_count;
 typedef struct spec_model_info {
     size_t struct_size;
     const char *family;         /* "llama", "mamba2", ...; borrowed from the model */
@@ -228,7 +232,8 @@ typedef struct spec_model_info {
     const char *unknown_keys;   /* config keys that were neither used nor known, comma-separated; borrowed */
     spec_dtype dtype;           /* as resolved */
     int32_t n_vocab;            /* rows of the head; ids >= the tokenizer's n_vocab are padding */
-    int32_t n_layer, n_attention, n_mamba1, n_mamba2;
+    int32_t n_layer, n_mixer;
+    const spec_mixer_count *mixers; /* [n_mixer] what its layers are made of; borrowed */
     int32_t n_ctx;              /* the model's own limit in tokens; 0 = none (pure state-space models) */
     int32_t bos, n_eos;         /* bos -1 = none */
     const int32_t *eos;         /* [n_eos], borrowed */
@@ -237,6 +242,7 @@ typedef struct spec_model_info {
     uint64_t bytes_state_seq;   /* recurrent state, recent tokens, convolution state, replay caches of one sequence */
     uint64_t bytes_kv_token;    /* KV cache per token of context */
     spec_dtype weights;         /* as asked for: AUTO or Q8_0 */
+    int32_t dim;                /* columns of a hidden row */
 } spec_model_info;
 /* info->struct_size must be set. n_node: the nodes per sequence that bytes_state_seq is told for. */
 SPEC_API spec_status spec_model_get_info(const spec_model *model, spec_model_info *info, int32_t n_node);
@@ -253,13 +259,15 @@ typedef struct spec_sampling {
     uint64_t seed;     /* the same seed gives the same text, whatever the batch */
 } spec_sampling;
 
-/* What chance had to do with a tree. It decides which verification rules keep the target's distribution (algorithms.md 3.6). */
+/* How the nodes of a tree came about. It decides which verification rules keep the target's distribution (algorithms.md
+ * 3.6). */
 typedef enum spec_tree_kind {
-    SPEC_TREE_DETERMINISTIC = 0,      /* nodes chosen without a draw (top-k, beam, looked up), or drawn and then chosen among */
-    SPEC_TREE_SAMPLED = 1,       /* siblings drawn without replacement from their parent's draft distribution, in order of rank */
-    SPEC_TREE_SAMPLED_IID = 2, /* siblings drawn independently of each other; a repeated token is a node again */
-    SPEC_TREE_UNROLLED = 3     /* paths of another tree side by side (spec_tree_unroll): siblings may repeat, and are no
-                                  draws of their own */
+    SPEC_TREE_DETERMINISTIC = 0, /* no draw (top-k, beam, found in a table), or sampled and then selected by value */
+    SPEC_TREE_SAMPLED = 1,       /* siblings sampled without replacement from the draft distribution after their
+                                    parent, in order of rank */
+    SPEC_TREE_SAMPLED_IID = 2,   /* siblings sampled independently of each other; a repeated token is a node again */
+    SPEC_TREE_UNROLLED = 3       /* paths of another tree side by side (spec_lab.h): siblings may repeat, and are no
+                                    draws of their own */
 } spec_tree_kind;
 
 /* A draft tree: node 0 is the root, the pending token; parent[0] = -1; parent[i] < i. Plain data; the arrays are the
@@ -269,31 +277,31 @@ typedef struct spec_tree {
     int32_t cap;         /* room of the arrays below */
     int32_t *token;      /* [cap] */
     int32_t *parent;     /* [cap] */
-    int32_t *rank;       /* [cap] place among its siblings in the order in which they were drawn, 0-based.
+    int32_t *rank;       /* [cap] place among its siblings in the order in which they were sampled, 0-based.
                             NULL: siblings stand in that order */
-    float *prob;         /* [cap] or NULL: the draft distribution's probability of the token after its parent; 1 for the root */
-    int32_t *q_row;      /* [cap] or NULL: the row of draft distributions that the children were drawn from, -1 = no children */
+    float *prob;         /* [cap] or NULL: the draft probability of the token after its parent; 1 for the root */
+    int32_t *q_row;      /* [cap] or NULL: the row of draft distributions that the children were sampled from, -1 = no
+                            children */
     spec_tree_kind kind;
 } spec_tree;
 
 typedef enum spec_verify_rule {
-    SPEC_VERIFY_AUTO = 0,   /* greedy at T = 0; else MSS for drawn trees (with repeats: MSS_REPEAT), NAIVE for others */
+    SPEC_VERIFY_AUTO = 0,   /* GREEDY at T = 0; else MSS for sampled trees (i.i.d.: MSS_REPEAT), NAIVE for others */
     SPEC_VERIFY_GREEDY = 1, /* the only rule at T = 0; E_INVALID at any other */
-    SPEC_VERIFY_NAIVE = 2,  /* draw from the target once; follow the child that equals the draw. Keeps the distribution for
-                               every tree */
+    SPEC_VERIFY_NAIVE = 2,  /* draw from the target once; follow the child that equals the draw. For every tree */
     SPEC_VERIFY_CHAIN = 3,  /* chain speculative sampling: accept y with min(1, p/q), else draw from the residual; for
-                               drawn trees in which no node has two children (algorithms.md 3.1) */
-    SPEC_VERIFY_MSS = 4,    /* multi-step speculative sampling without replacement (3.2), for drawn trees */
-    SPEC_VERIFY_MSS_REPEAT = 5 /* multi-step speculative sampling with replacement (3.2), for trees drawn with
-                               repeats and for drawn chains */
+                               sampled trees in which no node has two children (algorithms.md 3.1) */
+    SPEC_VERIFY_MSS = 4,    /* multi-step speculative sampling without replacement (3.2), for sampled trees */
+    SPEC_VERIFY_MSS_REPEAT = 5 /* multi-step speculative sampling with replacement (3.2), for trees sampled i.i.d. and
+                               for sampled chains */
 } spec_verify_rule;
 SPEC_API const char *spec_verify_rule_name(spec_verify_rule rule); /* "auto", "greedy", ..., "mss-repeat" */
 /* Calls each(user, rule, name, help) for SPEC_VERIFY_AUTO and every rule; the texts are constants. */
 SPEC_API void spec_verify_rule_list(void (*each)(void *user, spec_verify_rule rule, const char *name, const char *help),
                                     void *user);
 
-/* Would `rule` keep the target's distribution on this tree at this temperature? SPEC_OK, or E_INVALID saying what the rule
- * would do wrong. SPEC_VERIFY_AUTO always does. */
+/* Would `rule` keep the target's distribution on this tree at this temperature? SPEC_OK, or E_INVALID saying what the
+ * rule would do wrong. SPEC_VERIFY_AUTO always does. */
 SPEC_API spec_status spec_verify_is_lossless(const spec_tree *tree, spec_verify_rule rule, float temperature);
 
 /* ------------------------------------------------------------------------------- drafters --- */
@@ -319,26 +327,57 @@ typedef struct spec_drafter_params {
 SPEC_API spec_status spec_drafter_from_model(spec_drafter **out, spec_model *model,
                                              const spec_drafter_params *params);
 
+/* A drafter that needs no model: a kind and its numbers. Kinds:
+ *   ngram:N,M   prompt lookup: what followed the last N (or fewer) tokens where they stood before, up to M tokens (3,10)
+ * It works with every target. allocator is kept; NULL = malloc. Errors: E_INVALID (no such kind, numbers out of its range),
+ * E_NOMEM. */
+SPEC_API spec_status spec_drafter_open(spec_drafter **out, const char *text, const spec_allocator *allocator);
+/* Calls each(user, name, args, help) for every such kind; the texts are constants. */
+SPEC_API void spec_drafter_list(void (*each)(void *user, const char *name, const char *args, const char *help), void *user);
+
+/* A sequence that an application's drafter drafts for. */
+typedef struct spec_draft_request {
+    int32_t seq;
+    const int32_t *ids; /* [n_ids] so far; the last one is the root of the tree */
+    size_t n_ids;
+    int32_t depth_max;  /* nodes deeper than this are dropped */
+    spec_tree *tree;    /* node 0 is set. Fill token and parent from node 1 on, at most tree->cap nodes; siblings distinct. Left
+                           as it is: no proposal, and the session takes an ordinary step (or asks its next drafter) */
+} spec_draft_request;
+
+/* Bytes that a sequence's state is saved to and restored from; see spec_sequence_save. */
+typedef int (*spec_write_fn)(void *user_data, const void *data, size_t n);
+typedef int (*spec_read_fn)(void *user_data, void *data, size_t n);
+
 /* An application's own drafter: it proposes whole trees (`draft`), or tells distributions from which the library's builders grow
- * them (`distributions`). One of the two. */
+ * them (`probs`). One of the two; any other callback may be NULL. They run on the session's thread; an error of theirs fails
+ * the call that they are called from, with their status. */
 typedef struct spec_drafter_ops {
     size_t struct_size;
-    /* Fills tree (token and parent from node 1 on; node 0 is set) with at most tree->cap nodes; siblings must be
-     * distinct. ids [n]: the sequence so far, its last token being the root. Nodes behind the end of the context
-     * are dropped afterwards. Such a tree is SPEC_TREE_DETERMINISTIC, hence verified by the naive rule. */
-    spec_status (*draft)(void *user_data, int32_t seq, const int32_t *ids, size_t n, spec_tree *tree);
-    void (*begin)(void *user_data, int32_t seq); /* a sequence starts; may be NULL */
-    void (*end)(void *user_data, int32_t seq);   /* a sequence ends; may be NULL */
-    void (*close)(void *user_data);              /* the drafter is closed; may be NULL */
-    void *user_data;
-    /* distributions [n_node][n_vocab], each a distribution: what follows ids [n] and then the path from the root (which is ids[n - 1])
-     * to nodes[i] of `tree`. The draft distribution as it is drawn from: the target's truncation is not applied to it. */
-    spec_status (*distributions)(void *user_data, int32_t seq, const int32_t *ids, size_t n, const spec_tree *tree,
-                        const int32_t *nodes, int32_t n_node, float *distributions, int32_t n_vocab);
+    void *user_data; /* the first argument of each; must live until close */
+    /* Proposes for requests [n]. Such trees are SPEC_TREE_DETERMINISTIC, hence verified by the naive rule. */
+    spec_status (*draft)(void *user_data, spec_draft_request *requests, int32_t n);
+    /* probs [n_node][n_vocab], each a distribution: of what follows ids [n] and then the path from the root (which is ids[n - 1])
+     * to nodes[i] of `tree`. As it is drawn from: the target's truncation is not applied to it. */
+    spec_status (*probs)(void *user_data, int32_t seq, const int32_t *ids, size_t n, const spec_tree *tree, const int32_t *nodes,
+                         int32_t n_node, float *probs, int32_t n_vocab);
+    /* A sequence begins with ids [n], the last of them pending. */
+    spec_status (*prefill)(void *user_data, int32_t seq, const int32_t *ids, size_t n);
+    /* The last n_new of ids [n] were committed. */
+    void (*committed)(void *user_data, int32_t seq, const int32_t *ids, size_t n, int32_t n_new);
+    /* Sequence `copy` begins as seq is. NULL: prefill is called for it. */
+    spec_status (*fork)(void *user_data, int32_t seq, int32_t copy);
+    /* The state of seq as bytes, and a sequence that begins with them; ids [n] as for prefill. Both or none. save may be called
+     * twice in a row and then gives the same bytes. Only states of a drafter with the same `identity`, which is not 0, are
+     * restored; else prefill is called. */
+    uint64_t identity;
+    spec_status (*save)(void *user_data, int32_t seq, spec_write_fn write, void *write_data);
+    spec_status (*restore)(void *user_data, int32_t seq, const int32_t *ids, size_t n, spec_read_fn read, void *read_data);
+    void (*end)(void *user_data, int32_t seq); /* a sequence ends, or could not begin */
+    void (*close)(void *user_data);            /* the drafter is closed */
 } spec_drafter_ops;
-/* ops are copied, user_data must live until close. The callbacks run on the session's thread; an error of theirs fails
- * the call that drafts, with their status. With `draft` there is no tree and no builder in params (E_INVALID), and
- * n_draft is the most nodes below the root. Errors: as above. */
+/* ops are copied. With `draft` there is no tree and no builder in params (E_INVALID), and n_draft is the most nodes below the
+ * root. Errors: as above. */
 SPEC_API spec_status spec_drafter_from_ops(spec_drafter **out, const spec_drafter_ops *ops,
                                            const spec_drafter_params *params);
 SPEC_API void spec_drafter_close(spec_drafter *drafter);
@@ -359,21 +398,26 @@ typedef enum spec_adapt {
     SPEC_ADAPT_UCB = 2   /* UCB1 over the trees, by measured tokens over measured time */
 } spec_adapt;
 
-/* Named alternatives. The first of each is the default: exact, and what the library is made for. */
-typedef enum spec_scan_form {
-    SPEC_SCAN_CHUNKED = 0,   /* Mamba-2 layers as products with a state that lags by whole windows (8.6): no node waits for
-                               another, and accepted tokens are folded into the state 16 at a time */
-    SPEC_SCAN_RECURRENT = 1 /* state by state, depth first (8.3). Another order of sums: equal within rounding */
-} spec_scan_form;
-typedef enum spec_advance {
-    SPEC_ADVANCE_REPLAY = 0, /* the accepted path is replayed from cached activations (9.2) */
-    SPEC_ADVANCE_JOINT = 1   /* it is fed again, in front of the next tree: "joint attainment and advancement" (9.3) */
-} spec_advance;
-typedef enum spec_draft_state {
-    SPEC_DRAFT_STATE_REPLAY = 0,  /* a recurrent drafter reaches a node by its cached path */
-    SPEC_DRAFT_STATE_PER_NODE = 1 /* it keeps one state per node (10.1), in the recurrent form; counted in
-                                     spec_memory.bytes_state */
-} spec_draft_state;
+/* How several drafters of a session work together. */
+typedef enum spec_draft_combine {
+    SPEC_DRAFT_FIRST = 0, /* in their order: the first that proposes for a sequence */
+    SPEC_DRAFT_UNION = 1, /* the union of what all propose, which is SPEC_TREE_DETERMINISTIC: naive or greedy verification */
+    SPEC_DRAFT_CHOOSE = 2 /* each with each of its trees is a choice of its own (`adapt`; without it the first) */
+} spec_draft_combine;
+
+typedef struct spec_lab spec_lab; /* options of experiments and comparisons: see spec_lab.h */
+
+/* A hidden-state tap: rows of the target that a session keeps on the device, one for each node of a pass. What enters a layer and
+ * what leaves the last one is the residual, f32. What leaves the final norm is what the head multiplies, in the compute type. */
+typedef enum spec_tap_where {
+    SPEC_TAP_LAYER = 0, /* entering layer `layer` */
+    SPEC_TAP_LAST = 1,  /* after the last layer */
+    SPEC_TAP_NORM = 2   /* after the final norm */
+} spec_tap_where;
+typedef struct spec_tap {
+    int32_t where; /* SPEC_TAP_... */
+    int32_t layer; /* LAYER: 0 to n_layer - 1; else 0 */
+} spec_tap;
 
 typedef struct spec_session_params {
     size_t struct_size;
@@ -382,24 +426,27 @@ typedef struct spec_session_params {
     int32_t n_node;     /* nodes per sequence and step, root included, at most 256; 0 = what the drafter's largest tree
                            needs. A smaller one cuts trees short */
     spec_verify_rule verify; /* what spec_step uses, and spec_verify with SPEC_VERIFY_AUTO */
-    int32_t no_capture; /* 1 = walk the plan operation by operation (for debugging) */
     spec_abort_fn abort;
     void *abort_user_data;
     spec_adapt adapt;   /* how spec_draft chooses among the drafter's trees */
     const char *profile; /* step costs: a file of spec_cost_save; NULL = measured when first needed */
-    spec_scan_form scan;       /* of Mamba-2 layers, the drafter's too */
-    spec_advance advance;      /* of the target */
-    spec_draft_state draft_state;
+    const spec_lab *lab; /* NULL = none of them */
+    const spec_tap *taps; /* [n_tap] of the target, copied; counted in spec_memory.bytes_work. None: nothing is kept */
+    int32_t n_tap;
+    spec_drafter *const *drafters; /* [n_drafter] in place of spec_session_open's `drafter`: several of them, by `combine` */
+    int32_t n_drafter;
+    spec_draft_combine combine;
 } spec_session_params;
 #define SPEC_SESSION_PARAMS_INIT \
-    { sizeof(spec_session_params), 0, 0, 0, SPEC_VERIFY_AUTO, 0, 0, 0, SPEC_ADAPT_OFF, 0, SPEC_SCAN_CHUNKED, \
-      SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY }
+    { sizeof(spec_session_params), 0, 0, 0, SPEC_VERIFY_AUTO, 0, 0, SPEC_ADAPT_OFF, 0, 0, 0, 0, 0, 0, SPEC_DRAFT_FIRST }
 
 /* drafter may be NULL: plain decoding. A drafter serves one session at a time. All memory of the steady state
  * is taken here. Errors: E_INVALID (vocabularies differ: names the first id), E_NOMEM, E_UNSUPPORTED. */
 SPEC_API spec_status spec_session_open(spec_session **out, spec_model *target, spec_drafter *drafter,
                                        const spec_session_params *params);
 SPEC_API void spec_session_close(spec_session *session);
+/* The target. */
+SPEC_API const spec_model *spec_session_target(const spec_session *session);
 /* From any thread: the step or prefill in progress ends after its current pass with E_ABORTED. Stays set until
  * spec_session_resume. */
 SPEC_API void spec_session_cancel(spec_session *session);
@@ -438,14 +485,12 @@ SPEC_API spec_status spec_sequence_seed(spec_session *session, int32_t seq, uint
 /* Everything that seq needs to go on, as bytes that `write` receives in order (non-zero from it: E_IO). What was
  * accepted and is still to be applied is applied first; the score of seq is forgotten. Errors: E_INVALID, E_IO,
  * E_NOMEM, E_STATE (an earlier pass failed), E_DEVICE. */
-typedef int (*spec_write_fn)(void *user_data, const void *data, size_t n);
 SPEC_API spec_status spec_sequence_save(spec_session *session, int32_t seq, spec_write_fn write, void *user_data);
 /* Admits what was saved: on the same backend and device it continues bit for bit as the saved one would have. Refused
  * (E_FORMAT, saying what differs): another model, compute type or version, bytes cut short or changed, and for a session
  * with SPEC_SCAN_RECURRENT states that lag, as SPEC_SCAN_CHUNKED leaves them. The ids of what is refused can be admitted
  * anew (spec_sequence_add). `read` fills n bytes or returns non-zero. The drafter's state is in it where the saving
  * session had a model as drafter; where this session's drafter is another model, it applies the ids anew. */
-typedef int (*spec_read_fn)(void *user_data, void *data, size_t n);
 SPEC_API spec_status spec_sequence_restore(spec_session *session, int32_t *seq, spec_read_fn read, void *user_data);
 
 /* Admits a sequence: prefills ids[0 .. n-2]; ids[n-1] becomes the pending token. n >= 1, and n < n_ctx.
@@ -454,6 +499,17 @@ SPEC_API spec_status spec_sequence_restore(spec_session *session, int32_t *seq, 
 SPEC_API spec_status spec_sequence_add(spec_session *session, int32_t *seq, const int32_t *ids, size_t n,
                                        const spec_sampling *sampling);
 SPEC_API spec_status spec_sequence_remove(spec_session *session, int32_t seq);
+
+typedef struct spec_sequence_options {
+    size_t struct_size;
+    int32_t n_predict;  /* tokens that may still come, after which spec_step tells SPEC_STOP_LENGTH; 0 = no such limit. Trees are
+                           cut so that no step goes beyond it */
+    int32_t ignore_eos; /* 1: end-of-text tokens do not end the sequence */
+    int32_t logprobs;   /* 1: spec_step tells log-probabilities of the emitted tokens */
+    int32_t n_top;      /* and of so many likeliest ones, at most 20 */
+} spec_sequence_options;
+/* From the next step on, in place of what was set before; NULL = defaults. Errors: E_INVALID, E_NOMEM. */
+SPEC_API spec_status spec_sequence_set_options(spec_session *session, int32_t seq, const spec_sequence_options *options);
 /* All ids so far, prompt included; borrowed until the next call on the session. */
 SPEC_API spec_status spec_sequence_ids(const spec_session *session, int32_t seq, const int32_t **ids,
                                        size_t *n);
@@ -502,26 +558,13 @@ SPEC_API spec_status spec_draft_probs(spec_session *session, int32_t seq, int32_
 /* After score: logits of a node, f32 [n_vocab] (of spec_model_info: padded rows included). A copy from the device: for
  * tests and research. */
 SPEC_API spec_status spec_node_logits(spec_session *session, int32_t seq, int32_t node, float *logits);
+/* After score, until the commit: the hidden row of a node at tap `tap` of the session's, f32 [dim] (of spec_model_info). A copy from
+ * the device. Errors: E_INVALID (the session keeps no such tap), and as above. */
+SPEC_API spec_status spec_node_hidden(spec_session *session, int32_t seq, int32_t tap, int32_t node, float *hidden);
 /* After score: log-probabilities, of the distribution before temperature and truncation, of the token that follows
  * `node`: of `token` in *logprob, and of the n likeliest in top_id, top_logprob [n] (n <= 64, may be 0). */
 SPEC_API spec_status spec_node_logprobs(spec_session *session, int32_t seq, int32_t node, int32_t token,
                                         float *logprob, int32_t *top_id, float *top_logprob, int32_t n);
-
-typedef struct spec_step_result {
-    const int32_t *tokens; /* emitted in this step: accepted drafts, then the bonus; borrowed until the next step */
-    int32_t n_tokens;
-    int32_t n_drafted;     /* nodes proposed, without the root */
-    int32_t n_accepted;
-    spec_stop stop;        /* EOS or CONTEXT: the sequence will not go on */
-    int32_t tree;          /* which of the drafter's trees, -1 = did not speculate */
-    int32_t branched;      /* 1: a node was accepted that is not the first child of its parent */
-} spec_step_result;
-/* draft + score + verify + commit for the sequences in seqs [n]; results [n]. After E_DEVICE its sequences can only be
- * removed; after any other error they are as before. */
-SPEC_API spec_status spec_step(spec_session *session, const int32_t *seqs, int32_t n,
-                               spec_step_result *results);
-
-/* ------------------------------------------------------------------------------- generate --- */
 
 typedef struct spec_logprob {
     float logprob;        /* of the chosen token */
@@ -529,6 +572,24 @@ typedef struct spec_logprob {
     int32_t top_id[20];
     float top_logprob[20];
 } spec_logprob;
+
+typedef struct spec_step_result {
+    const int32_t *tokens; /* emitted in this step: accepted drafts, then the bonus; borrowed until the next step */
+    int32_t n_tokens;
+    int32_t n_drafted;     /* nodes proposed, without the root */
+    int32_t n_accepted;
+    spec_stop stop;        /* EOS, LENGTH or CONTEXT: the sequence will not go on */
+    int32_t tree;          /* which way to draft (a drafter's trees in their order, drafters in theirs), -1 = did not draft */
+    int32_t branched;      /* 1: a node was accepted that is not the first child of its parent */
+    int32_t drafter;       /* which of the session's drafters proposed it, -1 = none or several */
+    const spec_logprob *logprobs; /* [n_tokens] by the sequence's options, else NULL; borrowed until the next step */
+} spec_step_result;
+/* draft + score + verify + commit for the sequences in seqs [n]; results [n]. After E_DEVICE its sequences can only be
+ * removed; after any other error they are as before. */
+SPEC_API spec_status spec_step(spec_session *session, const int32_t *seqs, int32_t n,
+                               spec_step_result *results);
+
+/* ------------------------------------------------------------------------------- generate --- */
 
 /* Receives text as it becomes final (bytes that could begin a stop string, or half a character, are withheld)
  * and the ids emitted since the last call. Return non-zero to stop. */
@@ -577,11 +638,11 @@ SPEC_API void spec_result_free(spec_result *result);
 
 /* ----------------------------------------------------------------- algorithms on plain arrays --- */
 
-/* distribution [n_vocab] from logits [n_vocab], by `s`, as sessions have it. scratch [n_vocab]. E_INVALID: a logit that is not a
- * number, a largest one that is infinite, a setting below 0. */
+/* The distribution probs [n_vocab] from logits [n_vocab], by `s`, as sessions have it. scratch [n_vocab]. E_INVALID: a
+ * logit that is not a number, a largest one that is infinite, a setting below 0. */
 SPEC_API spec_status spec_probs(float *probs, const float *logits, int32_t n_vocab, const spec_sampling *s,
-                              int32_t *scratch);
-/* The smallest i with distribution[i] > 0 and sum of distribution[0..i] > u * total. u in [0, 1). */
+                                int32_t *scratch);
+/* The smallest i with probs[i] > 0 and sum of probs[0..i] > u * total. u in [0, 1). */
 SPEC_API int32_t spec_draw(const float *probs, int32_t n_vocab, float u);
 /* 24-bit uniform of the counter-based generator (Philox4x32-10). Pure function. */
 SPEC_API float spec_uniform(uint64_t seed, uint64_t position, uint32_t purpose, uint32_t index);
@@ -598,8 +659,8 @@ SPEC_API spec_status spec_tree_copy(spec_tree *to, const spec_tree *from);
  * Returns its number; -1 when there is no room or no such parent. */
 SPEC_API int32_t spec_tree_add(spec_tree *tree, int32_t parent, int32_t token, float prob);
 /* Is it a tree that can be scored? Root first with parent -1, parents before children, tokens in [0, n_vocab), at most
- * n_max nodes, depth at most 63, siblings distinct (but in trees drawn with repeats, and unrolled), ranks a numbering of
- * siblings. E_INVALID names the node. O(n) but for siblings. */
+ * n_max nodes, depth at most 63, siblings distinct (unless sampled i.i.d. or unrolled), ranks a numbering of siblings.
+ * E_INVALID names the node. O(n) but for siblings. */
 SPEC_API spec_status spec_tree_check(const spec_tree *tree, int32_t n_max, int32_t n_vocab);
 SPEC_API void spec_tree_depths(const spec_tree *tree, int32_t *depth); /* [n]; 0 for the root */
 SPEC_API void spec_tree_ranks(const spec_tree *tree, int32_t *rank);   /* [n]; tree->rank, or by place */
@@ -617,26 +678,25 @@ SPEC_API void spec_tree_order(const spec_tree *tree, spec_tree_order_kind how, i
  * missing, or out has no ranks; E_FULL. */
 SPEC_API spec_status spec_tree_permute(const spec_tree *tree, const int32_t *order, spec_tree *out);
 /* Keeps the nodes with keep[i] != 0 whose ancestors are all kept, in place; map [n] receives the new numbers, -1 for
- * dropped ones; keep [n]. The root is always kept. A drawn tree stays drawn only if `by_slot`: the caller asserts that
- * no node was dropped for its own token or probability; its later siblings go with a drawn node (4.5, 4.6). */
+ * dropped ones; keep [n]. The root is always kept. A sampled tree stays one only if `by_slot`: the caller asserts that
+ * no node was dropped for its own token or probability; the later siblings of a dropped node go too (4.5, 4.6). Else it
+ * becomes deterministic. */
 SPEC_API void spec_tree_prune(spec_tree *tree, const uint8_t *keep, int by_slot, int32_t *map);
 /* out = a and b merged at their root, a shared prefix stored once; map_b [b->n] (may be NULL): where b's nodes are.
  * The result is SPEC_TREE_DETERMINISTIC. E_INVALID when the roots differ, E_FULL. out is neither a nor b. */
 SPEC_API spec_status spec_tree_union(const spec_tree *a, const spec_tree *b, spec_tree *out, int32_t *map_b);
-/* out = every path from root to leaf as a chain of its own below the root: what an engine without a tree pass scores
- * ("unrolled"). It is SPEC_TREE_UNROLLED: naive and greedy verification only. leaf [out->n] (may be NULL): the node of
- * `tree`. out is not tree. Errors: E_FULL. */
-SPEC_API spec_status spec_tree_unroll(const spec_tree *tree, spec_tree *out, int32_t *leaf);
-/* Blocks of block x block nodes of the mask that are not empty: the work of block-sparse attention (5.3). block >= 1. */
+/* Blocks of block x block nodes of the mask that are not empty: the work of block-sparse attention (5.3). block >=
+ * 1. */
 SPEC_API int64_t spec_tree_blocks(const spec_tree *tree, int32_t block);
 
 /* --- verification --- */
 
-/* Walks `tree` given the target's distributions p [tree->n][n_vocab] and the draft distributions q: node i's children were drawn from row
- * tree->q_row[i] of q [..][n_vocab] (q may be NULL for GREEDY and NAIVE; child_row, if not NULL, gives each *child* the
- * row it was drawn from: several drafters). Draws are keyed by (seed, position of the token after the node): `position` is
- * that of the token after the root. path [depth + 1], *n_path, *token as for spec_verify. Errors: E_INVALID (the rule
- * does not fit the tree; a distribution that is negative, not a number, or whose sum is not 1 within 1e-3), E_NOMEM. */
+/* Walks `tree` given the target's distributions p [tree->n][n_vocab] and the draft distributions q [..][n_vocab]: node
+ * i's children were sampled from row tree->q_row[i] of q. q may be NULL for rules that do not use it (GREEDY, NAIVE).
+ * child_row, if not NULL, gives each *child* the row that it was sampled from: several drafters. Draws are keyed by
+ * (seed, position of the token after the node): `position` is that of the token after the root. path [depth + 1],
+ * *n_path, *token as for spec_verify. Errors: E_INVALID (the rule does not fit the tree; a distribution that is
+ * negative, not a number, or whose sum is not 1 within 1e-3), E_NOMEM. */
 typedef struct spec_verify_args {
     size_t struct_size;
     const spec_tree *tree;
@@ -646,7 +706,7 @@ typedef struct spec_verify_args {
     spec_verify_rule rule;
     float temperature;         /* 0: distributions are one-hot, GREEDY */
     uint64_t seed, position;
-    const spec_allocator *allocator; /* for two rows of scratch; NULL = malloc */
+    const spec_allocator *allocator; /* for scratch; NULL = malloc */
 } spec_verify_args;
 SPEC_API spec_status spec_verify_probs(const spec_verify_args *args, int32_t *path, int32_t *n_path, int32_t *token);
 
@@ -657,13 +717,13 @@ SPEC_API spec_status spec_verify_probs(const spec_verify_args *args, int32_t *pa
  *   none                    no drafts
  *   chain:K                 K drafts in a row
  *   static:A                a fixed shape: A to E of STree, "eagle", or a file of lines "PARENT" (static:@FILE)
- *   product:N1,N2,...       every node of depth i has N(i+1) children; product-repeat: drawn with replacement
+ *   product:N1,N2,...       every node of depth i has N(i+1) children; product-repeat: sampled with replacement
  *   beam:M,N                M beams, N levels
  *   dyspec:N                N drafts where reaching them is likeliest (heap)
  *   dyspec-threshold:T,N    all draws reached with probability T, at most N (64); T,N,WIDTH,DEPTH: by levels
  *   sequoia:N[,DEPTH]       the best shape of N drafts for measured acceptance; of at most N where step costs are known
  *   eagle2:K,N,D            K best of each level expanded, D levels, the N - 1 best nodes kept
- * Drawn (SPEC_TREE_SAMPLED) at a temperature above 0: chain, static, product, dyspec, dyspec-threshold, sequoia.
+ * Sampled (SPEC_TREE_SAMPLED) at a temperature above 0: chain, static, product, dyspec, dyspec-threshold, sequoia.
  * Otherwise, and always for beam and eagle2, candidates are the likeliest ones (SPEC_TREE_DETERMINISTIC). docs/trees.md
  * compares them. allocator is copied; NULL = malloc. Errors: E_INVALID (no such kind, numbers out of its range: says
  * which are possible), E_IO and E_FORMAT (static:@FILE), E_NOMEM. */
@@ -684,32 +744,33 @@ typedef struct spec_builder_info {
 } spec_builder_info;
 /* info->struct_size must be set. */
 SPEC_API spec_status spec_builder_get_info(const spec_builder *builder, spec_builder_info *info);
-/* Distributions after nodes [n] of the tree so far, distributions [n][n_vocab], each finite, not negative, of sum 1 within 1e-3. What it
- * returns, if not SPEC_OK, ends the build. */
+/* Fills distributions [n][n_vocab], those after nodes [n] of the tree so far: finite, not negative, of sum 1 within
+ * 1e-3. What it returns, if not SPEC_OK, ends the build. */
 typedef spec_status (*spec_probs_fn)(void *user_data, const spec_tree *tree, const int32_t *nodes, int32_t n,
-                                    float *distributions, int32_t n_vocab);
+                                     float *distributions, int32_t n_vocab);
 typedef struct spec_build_args {
     size_t struct_size;
     int32_t token;          /* the root */
     int32_t n_vocab;
-    spec_probs_fn distributions;
+    spec_probs_fn probs;
     void *user_data;
-    int32_t draw;           /* 1: candidates are drawn; 0: the likeliest are taken (greedy targets) */
+    int32_t draw;           /* 1: candidates are sampled; 0: the likeliest are taken (greedy targets) */
     uint64_t seed, step;    /* key of the draws: the sequence's seed and its step counter */
-    float *q;               /* [info.n_row][n_vocab] receives the distributions, or NULL; tree->q_row says which is whose */
+    float *q;               /* [info.n_row][n_vocab] gets the distributions, or NULL: row tree->q_row[i] is node i's */
     int32_t depth_max;      /* no node deeper than this; 0 = no limit of its own */
 } spec_build_args;
 /* tree->cap >= info.n_node. Draws are keyed by the slot in the tree, so that builders agree where their trees do. Works
  * in memory of the builder, and takes some of its allocator for the call. On error `tree` is as it was. Errors:
- * E_INVALID (arguments, a distribution that is none, a look that broke its contract), E_NOMEM, what `distributions` or look returned. */
+ * E_INVALID (arguments, a distribution that is none, an `expand` that broke its contract), E_NOMEM, what
+ * `distributions` or `expand` returned. */
 SPEC_API spec_status spec_builder_build(spec_builder *builder, const spec_build_args *args, spec_tree *tree);
-/* A builder of your own. It looks once per round: candidates [row][k] are what follows the nodes fed so far, those of
- * node x in row tree->q_row[x], in order (token -1: no more). It adds children (spec_tree_add; in a drawn tree child
- * number j of a node must be its candidate j) and names in feed the nodes (not fed before: q_row < 0) to look behind
- * next, at most n_feed_max of them; *n_feed = 0 ends the tree. The first call has the root alone in the tree, fed. tree
- * has rank, prob and q_row. A session grows the trees of several sequences in turns: what a look must know of a tree it
- * reads from the tree. Whether a drawn node is kept may depend on its ancestors and earlier siblings, not on its own
- * token or probability (3.2). */
+/* A builder of your own: host-driven growth. `expand` is called once per round. candidates [row][k] are what may follow
+ * the nodes fed so far, those of node x in row tree->q_row[x], in order (token -1: no more). `expand` adds children
+ * (spec_tree_add; in a sampled tree child number j of a node must be its candidate j) and names in feed the nodes (not
+ * fed before: q_row < 0) whose candidates it wants next, at most n_feed_max of them; *n_feed = 0 ends the tree. The
+ * first call has the root alone in the tree, fed. tree has rank, prob and q_row. A session grows the trees of several
+ * sequences in turns: what `expand` must know of a tree it reads from the tree. Whether a sampled node is kept may
+ * depend on its ancestors and earlier siblings, not on its own token or probability (3.2). */
 typedef struct spec_candidate {
     int32_t token; /* -1: the distribution's support has no more */
     float prob;    /* the distribution's, before any candidate was removed */
@@ -719,16 +780,16 @@ typedef struct spec_builder_ops {
     int32_t n_node, n_row, n_level, depth, k; /* as in spec_builder_info; k: candidates per node, at most 64 */
     spec_tree_kind kind;
     spec_status (*expand)(void *user_data, spec_tree *tree, const spec_candidate *candidates, int32_t k, int32_t *feed,
-                        int32_t *n_feed, int32_t n_feed_max);
+                          int32_t *n_feed, int32_t n_feed_max);
     void *user_data;
 } spec_builder_ops;
-/* ops are copied; user_data must outlive the builder. What breaks the contract is found after each look (E_INVALID says
- * which node). Errors: E_INVALID (no look; n_node and n_row 1 to 256, n_level >= 1, depth at most 63, k 1 to 64),
- * E_NOMEM. */
+/* ops are copied; user_data must outlive the builder. What breaks the contract is found after each round (E_INVALID
+ * says which node). Errors: E_INVALID (no expand; n_node and n_row 1 to 256, n_level >= 1, depth at most 63, k 1 to
+ * 64), E_NOMEM. */
 SPEC_API spec_status spec_builder_from_ops(spec_builder **out, const spec_builder_ops *ops,
                                            const spec_allocator *allocator);
-/* After a step: tells the builder how large its tree was and at which rank the accepted children stood (ranks [n], -1 =
- * none accepted there). dyspec-threshold adjusts its threshold, sequoia its estimate of acceptance. */
+/* After a step: the builder observes how large its tree was and at which rank the accepted children stood (ranks [n],
+ * -1 = none accepted there). dyspec-threshold adjusts its threshold, sequoia its estimate of acceptance. */
 SPEC_API void spec_builder_observe(spec_builder *builder, int32_t n_node, const int32_t *ranks, int32_t n);
 
 /* --- choice --- */
@@ -768,26 +829,19 @@ SPEC_API int32_t spec_choose_rate(const double *emitted, const double *ms, int32
 
 /* UCB1 over n_arm arms (13). Plain data; deterministic. */
 enum { SPEC_MAX_ARM = 16 };
-typedef enum spec_bandit_reward {
-    SPEC_REWARD_RATE = 0,  /* index: tokens / time, as a share of the best arm's, plus the bonus */
-    SPEC_REWARD_PAPER = 1  /* index: mean of 1 - c / c_max, c = (1 + lambda gamma) / emitted (MD, eq. 2), plus the bonus */
-} spec_bandit_reward;
 typedef struct spec_bandit {
     int32_t n_arm;
-    spec_bandit_reward reward;
     double lambda_ucb;              /* 1 = the textbook's */
-    double lambda_gamma;            /* PAPER: draft time per level over target time */
     int64_t n_round;
     int64_t n_pull[SPEC_MAX_ARM];
-    double tokens[SPEC_MAX_ARM], ms[SPEC_MAX_ARM], sum[SPEC_MAX_ARM];
-    double gamma[SPEC_MAX_ARM];     /* PAPER: draft levels of the arm */
+    double tokens[SPEC_MAX_ARM], ms[SPEC_MAX_ARM];
 } spec_bandit;
 /* Errors: E_INVALID (1 <= n_arm <= SPEC_MAX_ARM, lambda_ucb >= 0). */
-SPEC_API spec_status spec_bandit_open(spec_bandit *bandit, int32_t n_arm, spec_bandit_reward reward, double lambda_ucb);
-/* The arm of the largest index, the first on ties; each arm once in the beginning. Pure. */
+SPEC_API spec_status spec_bandit_open(spec_bandit *bandit, int32_t n_arm, double lambda_ucb);
+/* The arm of the largest index, the first on ties; each arm once in the beginning. The index: tokens / time, as a share
+ * of the best arm's, plus the bonus. Pure. */
 SPEC_API int32_t spec_bandit_choose(const spec_bandit *bandit);
-/* A round: emitted tokens (bonus included) in ms milliseconds with that arm. Impossible numbers update nothing. PAPER:
- * set lambda_gamma and gamma after spec_bandit_open. */
+/* A round: emitted tokens (bonus included) in ms milliseconds with that arm. Impossible numbers update nothing. */
 SPEC_API void spec_bandit_update(spec_bandit *bandit, int32_t arm, double emitted, double ms);
 
 #ifdef __cplusplus

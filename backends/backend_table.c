@@ -123,7 +123,7 @@ static const struct {
     ENTRY(queue_close), ENTRY(upload),     ENTRY(download),   ENTRY(copy),        ENTRY(zero),     ENTRY(sync),
     ENTRY(can),       ENTRY(step_bind),    ENTRY(embed),      ENTRY(norm),        ENTRY(linear),   ENTRY(kv_commit),
     ENTRY(rope_kv),   ENTRY(attention),    ENTRY(conv),       ENTRY(scan),        ENTRY(argmax),   ENTRY(probs),
-    ENTRY(accept),    ENTRY(logprob),      ENTRY(draw),        ENTRY(expand),
+    ENTRY(accept),    ENTRY(logprob),      ENTRY(draw),        ENTRY(expand),    ENTRY(keep),
 #undef ENTRY
 };
 

@@ -2,7 +2,7 @@
  *
  * Internal. Knows no algorithm, and of the device only the vtable. Three parts:
  *   spec_model   immutable: made from a checkpoint by a family (model_<family>.c, one row in family_table.c)
- *   speci_exec    a model put to work for one session: plans, sequence memory, forward passes (net_executor.c)
+ *   speci_exec    a model put to work for one session: plans, sequence memory, forward passes (models/net)
  *   readers      safetensors, config.json (files_checkpoint.h)
  */
 #ifndef SPEC_MODEL_H
@@ -63,6 +63,14 @@ typedef struct model_mamba {
     model_norm norm;                   /* over n_head * head_dim, n_group groups */
 } model_mamba;
 
+/* y = W_out (C * conv(B * x)), [B | C | x] = W_in u: a causal convolution between two gates. */
+typedef struct model_short_conv {
+    model_linear in, out;
+    int32_t n_channel, width;
+    const float *conv_weight; /* device [n_channel][width], last tap newest */
+    const float *conv_bias;   /* device [n_channel] or NULL */
+} model_short_conv;
+
 typedef struct model_mlp {
     model_linear up;   /* glu: rows [gate | up] */
     model_linear down;
@@ -71,7 +79,10 @@ typedef struct model_mlp {
     int32_t n_inner;   /* columns between up and down */
 } model_mlp;
 
-typedef enum model_branch_kind { MODEL_ATTENTION, MODEL_MAMBA, MODEL_MLP } model_branch_kind;
+/* The mixers: a row each in net_mixer_table.c. */
+typedef enum model_branch_kind {
+    MODEL_ATTENTION, MODEL_MAMBA1, MODEL_MAMBA2, MODEL_SHORT_CONV, MODEL_MLP, MODEL_N_KIND
+} model_branch_kind;
 
 /* residual += scale * branch(norm(input)); input is the residual as the branch finds it, or, in a parallel layer, as
  * the layer found it. */
@@ -82,6 +93,7 @@ typedef struct model_branch {
     union {
         model_attention attention;
         model_mamba mamba;
+        model_short_conv short_conv;
         model_mlp mlp;
     } u;
 } model_branch;
@@ -111,11 +123,25 @@ struct spec_model {
     model_linear head;
     uint64_t n_parameters, bytes_weights;
     uint64_t fingerprint;       /* of config.json and the weights: speci_model_fingerprint */
-    struct model_owned *owned;  /* weights and vectors on the device, to free (model_open.c) */
+    int32_t n_mixer;
+    spec_mixer_count mixers[MODEL_N_KIND];
+    struct model_owned *owned;  /* weights and vectors on the device, to free (model_own.c) */
 };
+
+/* The list of owned things (model_own.c): takes a matrix to the device; takes device memory; frees all. */
+spec_status speci_model_own_weight(spec_model *m, const spec_weight **out, const spec_weight_desc *desc);
+spec_status speci_model_own_memory(spec_model *m, void **out, size_t bytes);
+void speci_model_free_owned(spec_model *m);
 
 /* Has it a layer with a KV cache? */
 bool speci_model_attends(const spec_model *model);
+/* What its mixers keep of a sequence: states and the inputs of convolutions, in one copy; KV of a position. */
+typedef struct model_kept {
+    uint64_t bytes_state, bytes_conv, bytes_kv_token;
+} model_kept;
+model_kept speci_model_kept(const spec_model *model);
+/* The mixers that it has; returns how many. */
+int32_t speci_model_mixers(const spec_model *model, spec_mixer_count out[MODEL_N_KIND]);
 
 /* ------------------------------------------------------------- a model at work in a session --- */
 
@@ -131,6 +157,8 @@ typedef struct speci_exec_params {
     bool joint;      /* accepted paths are fed again in front of the next tree, in place of replay (9.3): n_seq times the
                         longest path more rows; trees are fed whole, in one pass */
     bool best;       /* arg-max will be wanted: the pass finds it where the device can */
+    const spec_tap *taps; /* [n_tap] hidden rows that passes keep, copied */
+    int32_t n_tap;
 } speci_exec_params;
 
 /* A tree (or the next part of one) to feed: parents before children, none deeper than SPEC_MAX_DEPTH. tree->n nodes in
@@ -175,10 +203,16 @@ spec_status speci_exec_attach(speci_exec *net, spec_queue *queue, bool capture);
 /* Sequences. Slots are [0, n_seq). begin: empty, states zero; nothing is enqueued before a pass. */
 void speci_exec_begin(speci_exec *net, int32_t slot);
 void speci_exec_end(speci_exec *net, int32_t slot);
-/* Applies ids [n] by prefill passes from position 0; `poll` (may be NULL) is asked between passes. On any error the
- * sequence is good for speci_exec_end only. */
-spec_status speci_exec_prefill(speci_exec *net, int32_t slot, const int32_t *ids, size_t n,
-                              bool (*poll)(void *arg), void *poll_arg);
+/* What is called while a prompt is applied; each may be NULL. poll is asked before each pass, and true ends the work (E_ABORTED).
+ * chunk is called when the pass over positions [first, first + n) is queued: row i of its taps is position first + i, until the
+ * next pass. Its errors end the work. */
+typedef struct speci_prefill_hooks {
+    bool (*poll)(void *arg);
+    spec_status (*chunk)(void *arg, int32_t first, int32_t n);
+    void *arg;
+} speci_prefill_hooks;
+/* Applies ids [n] by prefill passes from position 0; hooks may be NULL. On any error the sequence is good for speci_exec_end only. */
+spec_status speci_exec_prefill(speci_exec *net, int32_t slot, const int32_t *ids, size_t n, const speci_prefill_hooks *hooks);
 /* One decode pass. Row of node i >= n_fed of input k: rows of the inputs in order. Consumes pending paths.
  * Everything is checked before the device is touched. feed may be NULL when nothing is grown. tokens: NULL, or arg-max of all
  * rows is wanted too. */
@@ -219,6 +253,9 @@ spec_status speci_exec_read(speci_exec *net, int32_t slot, int32_t n_past, int32
 int32_t speci_exec_first_row(const speci_exec *net, int32_t k);
 /* Logits of the last pass: f32, row r at + r * ld, ld = columns. */
 float *speci_exec_logits(const speci_exec *net, int32_t *ld);
+/* Hidden rows of tap `tap` (of speci_exec_params): of the last decode pass, row numbers as for the logits; of the last prefill pass,
+ * row i being the i-th token of its chunk. One phase leaves the other's alone. [rows][dim], f32 or (SPEC_TAP_NORM) compute type. */
+spec_view speci_exec_tap(const speci_exec *net, int32_t phase, int32_t tap);
 /* What arg-max takes of n_row rows of the last pass; the results' places are the caller's. */
 spec_argmax_args speci_exec_argmax(const speci_exec *net, int32_t first_row, int32_t n_row);
 

@@ -107,12 +107,12 @@ static void add_conv(mini_model *m, spec_view u, int32_t channels, spec_view *y,
         .bias = floats(m, channels, -0.5, 0.5), .dtype = m->dtype,
         .window = memory(m, (size_t)TEST_SEQS * 2 * (WIDTH - 1) * (size_t)channels, m->dtype),
         .cache = memory(m, (size_t)TEST_SEQS * 2 * MINI_NODES * (size_t)channels, m->dtype), .replay_y = *replay,
-        .n_node = MINI_NODES, .y = *y };
+        .n_node = MINI_NODES, .y = *y, .act = SPEC_ACT_SILU };
 }
 
 static void add_rings(mini_model *m, spec_scan_args *a)
 {
-    a->window = SPEC_CHUNK;
+    a->chunk = SPEC_CHUNK;
     a->n_recent_max = RING;
     a->recent_x = memory(m, TEST_SEQS * RING * M2_INNER, m->dtype);
     a->recent_b = memory(m, TEST_SEQS * RING * M2_GROUPS * M2_STATE, m->dtype);

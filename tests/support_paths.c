@@ -9,8 +9,8 @@
 
 enum { MAX_NODE = 256, MAX_SEQ = 8, MAX_PROMPT = 70, N_LEAF = 3, N_CTX = 240 };
 
-/* Llama with grouped heads, a sliding window, parallel layers; Mamba-1; Mamba-2; both hybrids; two with the other form
- * of scans. */
+/* Llama with grouped heads, a sliding window, parallel layers; Mamba-1; Mamba-2; both hybrids; short convolutions; two with
+ * the other form of scans. */
 static const struct {
     const char *name;
     spec_scan_form scan;
@@ -18,7 +18,7 @@ static const struct {
     { "llama3", SPEC_SCAN_CHUNKED }, { "mistral", SPEC_SCAN_CHUNKED },        { "gpt_neox", SPEC_SCAN_CHUNKED },
     { "qwen3", SPEC_SCAN_CHUNKED },  { "mamba", SPEC_SCAN_CHUNKED },          { "mamba2", SPEC_SCAN_CHUNKED },
     { "bamba", SPEC_SCAN_CHUNKED },  { "mambainllama", SPEC_SCAN_CHUNKED },   { "mamba2-ssd-cfg", SPEC_SCAN_CHUNKED },
-    { "bamba", SPEC_SCAN_RECURRENT }, { "mamba2", SPEC_SCAN_RECURRENT },
+    { "lfm2", SPEC_SCAN_CHUNKED },   { "bamba", SPEC_SCAN_RECURRENT },        { "mamba2", SPEC_SCAN_RECURRENT },
 };
 
 /* ------------------------------------------------------------------------------------- worlds --- */
@@ -87,7 +87,7 @@ static int32_t new_child(paths *p, world *w, int32_t parent)
 static uint64_t plain_hash(paths *p, spec_session *s, int32_t seq)
 {
     const int32_t root = -1;
-    const algo_seq *q = &s->seqs[seq];
+    const engine_seq *q = &s->seqs[seq];
     const spec_tree tree = { .n = 1, .cap = 1, .token = &q->ids[q->n_ids - 1], .parent = (int32_t *)(uintptr_t)&root };
     const spec_tree *trees = &tree;
     OK(spec_score(s, &seq, 1, &trees));
@@ -103,7 +103,7 @@ static void walk_path(paths *p, world *w, spec_session *s, const int32_t *path, 
     int32_t seq;
     OK(spec_sequence_add(s, &seq, w->prompt, (size_t)w->n_prompt, NULL));
     for (int32_t i = 0; i < n; i++) {
-        algo_seq *q = &s->seqs[seq];
+        engine_seq *q = &s->seqs[seq];
         for (int32_t k = 0; k < N_LEAF && i >= n_known && i > 0; k++) {
             const int32_t leaf = new_child(p, w, path[i - 1]);
             q->ids[q->n_ids - 1] = w->token[leaf];
@@ -282,7 +282,7 @@ static bool advance(paths *p, spec_session *s, reader *r, bool parts)
     for (int32_t x = node; x >= 0; x = t->parent[x]) n++;
     for (int32_t x = node, i = n; x >= 0; x = t->parent[x]) path[--i] = x;
     if (parts) { /* the net's own commit: what spec_commit does */
-        algo_seq *q = &s->seqs[r->seq];
+        engine_seq *q = &s->seqs[r->seq];
         for (int32_t i = 1; i < n; i++) q->ids[q->n_ids++] = t->token[path[i]];
         q->ids[q->n_ids++] = r->w->token[next];
         speci_exec_commit(s->net, r->seq, path, n);
@@ -330,7 +330,9 @@ static spec_session *open_session(const paths *p, spec_model *model, int32_t n_n
     spec_session_params params = SPEC_SESSION_PARAMS_INIT;
     spec_session *s = NULL;
     params.n_node = n_node, params.n_seq = n_seq;
-    params.n_ctx = N_CTX, params.scan = p->size->scan;
+    spec_lab lab = SPEC_LAB_INIT;
+    lab.scan = p->size->scan;
+    params.n_ctx = N_CTX, params.lab = &lab;
     OK(spec_session_open(&s, model, NULL, &params));
     return s;
 }

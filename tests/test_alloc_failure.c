@@ -135,8 +135,10 @@ static spec_status open_drafter(run *r) { return spec_drafter_from_model(&r->dr,
 
 static spec_session_params session_params(void)
 {
+    static const spec_tap taps[] = { { SPEC_TAP_LAYER, 1 }, { SPEC_TAP_NORM, 0 } };
     spec_session_params p = SPEC_SESSION_PARAMS_INIT;
     p.n_seq = 2, p.n_ctx = 100;
+    p.taps = taps, p.n_tap = 2;
     return p;
 }
 

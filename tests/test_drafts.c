@@ -61,7 +61,7 @@ static void check(void **state)
 
 /* --- catching up --- */
 
-static const char *const families[] = { "llama2", "mamba", "mamba2", "bamba", "mambainllama" };
+static const char *const families[] = { "llama2", "mamba", "mamba2", "bamba", "mambainllama", "lfm2" };
 
 /* Steps that draft nothing. */
 static void go_on(spec_session *s, int32_t seq, int32_t n_step)

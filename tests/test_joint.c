@@ -16,7 +16,7 @@ static const struct {
 } models[] = {
     { "mamba2", "mamba2", false }, { "mamba", "mamba", false },               { "bamba", "bamba", false },
     { "llama3", "llama3", false }, { "mambainllama", "mambainllama", false }, { "mamba2-bf16", "mamba2-bf16", false },
-    { "mamba2, recurrent", "mamba2", true },
+    { "lfm2", "lfm2", false },     { "mamba2, recurrent", "mamba2", true },
 };
 static spec_backend *backend;
 
@@ -55,7 +55,7 @@ static void close_net(worker *w)
 static void begin(worker *w, const text *t, int32_t slot)
 {
     speci_exec_begin(w->net, slot);
-    OK(speci_exec_prefill(w->net, slot, t->ids, (size_t)t->n - 1, NULL, NULL));
+    OK(speci_exec_prefill(w->net, slot, t->ids, (size_t)t->n - 1, NULL));
 }
 
 /* Row of node `node` of input k of the last pass. */

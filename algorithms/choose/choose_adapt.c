@@ -106,5 +106,5 @@ spec_status speci_choice_open(speci_choice *c, spec_adapt mode, int32_t n_arm, c
     if (n_arm > SPEC_MAX_ARM)
         return speci_fail(SPEC_E_INVALID, "%d ways to draft to choose from; at most %d", n_arm - 1, SPEC_MAX_ARM - 1);
     if (!(c->arms = speci_alloc(a, (size_t)n_arm, sizeof *c->arms))) return SPEC_E_NOMEM;
-    return c->mode == SPEC_ADAPT_UCB ? spec_bandit_open(&c->bandit, n_arm, SPEC_REWARD_RATE, 1) : SPEC_OK;
+    return c->mode == SPEC_ADAPT_UCB ? spec_bandit_open(&c->bandit, n_arm, 1) : SPEC_OK;
 }

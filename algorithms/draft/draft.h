@@ -122,10 +122,9 @@ struct speci_draft_kind {
     spec_status (*save)(speci_draft *d, const speci_draft_seq *q, uint64_t *bytes, speci_put_fn put, void *arg);
     spec_status (*restore)(speci_draft *d, const speci_draft_seq *q, uint64_t bytes, speci_get_fn get, void *arg);
 
-    /* Passes over trees of up to *n_node nodes cost time that can be measured: one pass over `tree` for an admitted sequence,
-     * of which nothing is kept. */
-    int32_t (*n_node_timed)(const speci_draft *d, int32_t seq);
-    spec_status (*pass)(speci_draft *d, int32_t seq, const spec_tree *tree);
+    /* The executor whose passes are what drafts cost: over trees of up to *n_timed nodes, and of up to *n_most when it catches
+     * up. NULL: it cannot draft for this sequence. */
+    speci_exec *(*exec)(const speci_draft *d, int32_t seq, int32_t *n_timed, int32_t *n_most);
 };
 
 extern const speci_draft_kind speci_draft_model, speci_draft_callback, speci_draft_ngram;

@@ -157,7 +157,7 @@ static spec_status build_tree(speci_draft *d, spec_builder *b, const speci_draft
     const speci_draft_site *site = d->site;
     probs_call call = { ops_of(d), q };
     const spec_build_args args = { .struct_size = sizeof args, .token = q->tree->token[0], .n_vocab = site->target->n_vocab,
-                                   .distributions = ask_probs, .user_data = &call, .draw = q->sampling->temperature > 0,
+                                   .probs = ask_probs, .user_data = &call, .draw = q->sampling->temperature > 0,
                                    .seed = q->sampling->seed, .step = q->step, .q = c->q, .depth_max = q->depth_max };
     SPEC_TRY(spec_builder_build(b, &args, q->tree));
     const size_t row = (size_t)site->target->n_vocab, n = (size_t)site->n_q * row;

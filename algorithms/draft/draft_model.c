@@ -187,8 +187,8 @@ static spec_status prefill(speci_draft *d, const speci_draft_seq *q)
     int32_t *ids = speci_alloc(d->site->a, (size_t)q->n_ids, sizeof *ids);
     if (!ids) return SPEC_E_NOMEM;
     for (int32_t i = 0; i < q->n_ids; i++) ids[i] = known_token(m, q->ids[i]);
-    const spec_status status = speci_exec_prefill(m->exec, q->seq, ids, (size_t)q->n_ids - 1, d->site->stopped,
-                                                  d->site->stopped_arg);
+    const speci_prefill_hooks hooks = { .poll = d->site->stopped, .arg = d->site->stopped_arg };
+    const spec_status status = speci_exec_prefill(m->exec, q->seq, ids, (size_t)q->n_ids - 1, &hooks);
     speci_free(d->site->a, ids);
     return status;
 }
@@ -219,17 +219,6 @@ static void commit_fed(model_draft *m, const speci_draft_seq *q)
     for (; node >= 0 && base + n < q->n_ids - 1; node = fed_child(s, node, known_token(m, q->ids[base + n]))) m->path[n++] = node;
     speci_exec_commit(m->exec, q->seq, m->path, n);
     s->fed.n = s->n_fed = 0;
-}
-
-spec_status speci_draft_feed(model_draft *m, const int32_t *seqs, int32_t n)
-{
-    for (int32_t i = 0; i < n; i++) {
-        const model_seq *s = &m->seqs[seqs[i]];
-        m->inputs[i] = (speci_exec_input){ .slot = seqs[i], .tree = &s->fed, .n_fed = s->n_fed };
-    }
-    SPEC_TRY(speci_exec_forward(m->exec, m->inputs, n, NULL, NULL));
-    for (int32_t i = 0; i < n; i++) m->seqs[seqs[i]].n_fed = m->seqs[seqs[i]].fed.n;
-    return SPEC_OK;
 }
 
 /* Makes `fed` the chain of committed tokens that the executor has not seen, with room for n_row - 1 nodes below it. More than
@@ -402,23 +391,15 @@ static spec_status restore(speci_draft *d, const speci_draft_seq *q, uint64_t by
 
 /* --- cost --- */
 
-static int32_t n_node_timed(const speci_draft *d, int32_t seq)
+static speci_exec *exec(const speci_draft *d, int32_t seq, int32_t *n_timed, int32_t *n_most)
 {
     const model_draft *m = d->state;
-    return m->seqs[seq].outgrown ? 0 : min32(d->site->n_q + 1, m->n_node);
-}
-
-static spec_status pass(speci_draft *d, int32_t seq, const spec_tree *tree)
-{
-    model_draft *m = d->state;
-    const speci_exec_input in = { .slot = seq, .tree = tree };
-    SPEC_TRY(speci_exec_forward(m->exec, &in, 1, NULL, NULL));
-    speci_exec_commit(m->exec, seq, NULL, 0);
-    return SPEC_OK;
+    *n_timed = min32(d->site->n_q + 1, m->n_node), *n_most = m->n_node;
+    return m->seqs[seq].outgrown ? NULL : m->exec;
 }
 
 const speci_draft_kind speci_draft_model = {
     .name = "model", .check = check, .prepare = prepare, .needs = needs, .attach = attach, .detach = detach,
     .prefill = prefill, .enqueue = enqueue, .read = read, .forget = forget, .fork = fork, .end = end, .identity = identity,
-    .save = save, .restore = restore, .n_node_timed = n_node_timed, .pass = pass,
+    .save = save, .restore = restore, .exec = exec,
 };

@@ -28,6 +28,7 @@ typedef struct engine_seq {
     spec_sequence_options options;
     int32_t *ids, n_ids, cap_ids;
     int32_t n_limit; /* most ids it may reach; INT32_MAX = none */
+    int32_t n_end;   /* the same, as options.n_predict says */
     uint64_t n_step;
     engine_proposal proposal;
     int32_t part;    /* its part in the session's round: what was scored last; -1: nothing */
@@ -53,7 +54,8 @@ typedef struct engine_round {
     int32_t n, *seqs;         /* sequences of the call */
     const spec_tree **trees;  /* [n] what is to be scored */
     engine_part *part;        /* [n_part] what was scored */
-    int32_t n_part;
+    int32_t n_part, n_most;   /* n_most: room */
+    int32_t *paths;           /* the parts' */
     speci_draft *pending;     /* its trees stand on the device, and have yet to be read; or NULL */
     bool by_shape;            /* parts were scored by the shapes of such trees, whose tokens have yet to come */
     bool reshaped;            /* they were scored before they were read, and have other shapes than that pass took them to have */
@@ -89,6 +91,7 @@ struct spec_session {
     const spec_allocator *a;
     int32_t n_ctx, n_seq, n_node;   /* n_ctx 0 = no limit */
     spec_verify_rule rule;
+    int32_t n_tap;                  /* hidden rows that the target keeps */
     bool joint, captures;           /* advances by joint attainment; passes are made ready */
     spec_abort_fn abort;
     void *abort_user_data;
@@ -104,6 +107,8 @@ struct spec_session {
     /* Drafting. */
     speci_draft_site site;
     speci_drafters drafters;
+    spec_drafter **taken;           /* [n_taken] drafters that serve this session alone */
+    int32_t n_taken;
     speci_draft_seq *asked;         /* [n_seq] */
     engine_way *ways;               /* [n_way]; arm 1 + i of the choice is way i */
     int32_t n_way;
@@ -148,13 +153,15 @@ spec_status speci_verify_start(spec_session *s, engine_round *r); /* by r->rule 
 spec_status speci_verify_read(spec_session *s, engine_round *r);  /* parts' path, n_path, token */
 spec_status speci_commit_start(spec_session *s, engine_round *r); /* the device's side: the next pass applies the path */
 spec_status speci_commit_read(spec_session *s, engine_round *r);  /* the host's: ids, and who learns of them */
+/* The plain round of the sequence's next step, if that runs ahead: it is queued already. Or NULL. */
+engine_round *speci_flight(const spec_session *s, int32_t seq);
 /* The pass over r is forgotten. */
 void speci_round_drop(spec_session *s, engine_round *r);
 /* Most drafts below the root now: emitted tokens must fit n_limit. */
 int32_t speci_draft_room(const spec_session *s, const engine_seq *q);
 
-/* Runs ahead (engine_schedule.c): the round of the sequence's next step that is queued already, or NULL. */
-engine_round *speci_flight(const spec_session *s, int32_t seq);
+/* Step costs (engine_profile.c): what the choice among ways to draft goes by. profile: a file of them, or NULL. */
+spec_status speci_profile_open(spec_session *s, spec_adapt adapt, const char *profile);
 
 /* Log-probabilities of tokens [n] after nodes [n] of the latest pass, whose rows start at first_row (engine_scored.c). */
 spec_status speci_logprobs(spec_session *s, int32_t first_row, const int32_t *nodes, const int32_t *tokens, int32_t n,

@@ -33,6 +33,13 @@ static spec_status wait(spec_session *s, engine_round *r)
     return status;
 }
 
+engine_round *speci_flight(const spec_session *s, int32_t seq)
+{
+    if (!s->plain) return NULL;
+    engine_round *r = &s->plain[2 * seq + (int32_t)(s->seqs[seq].n_step % 2)];
+    return r->n_part > 0 ? r : NULL;
+}
+
 static void break_parts(spec_session *s, const engine_round *r)
 {
     for (int32_t i = 0; i < r->n_part; i++) speci_exec_break(s->exec, r->part[i].seq);

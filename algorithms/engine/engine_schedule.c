@@ -31,11 +31,11 @@ static const struct {
     [COMMIT] = { speci_commit_start, speci_commit_read },
 };
 
-/* A move of a schedule. ahead: of the round behind this one. */
+typedef enum whose { NOW, NEXT } whose; /* of this round, or of the one behind it */
 typedef struct move {
     stage stage;
     verb verb;
-    bool ahead;
+    whose round;
 } move;
 
 /* Moves behind the start of DRAFT, which all schedules that draft share. */
@@ -79,18 +79,18 @@ static bool scores_first(const spec_session *s, const engine_round *r) { return 
 enum { ORDINARY = 2, FROM_SCORE = 1 }; /* its row, and its first move behind the drafts */
 static const schedule schedules[] = {
     { "score first, greedy", scores_first_greedy,
-      { { SCORE, START }, { VERIFY, START }, { DRAFT, READ }, { VERIFY, READ }, { COMMIT, START }, { COMMIT, READ } }, 6 },
+      { { SCORE, START, NOW }, { VERIFY, START, NOW }, { DRAFT, READ, NOW }, { VERIFY, READ, NOW }, { COMMIT, START, NOW }, { COMMIT, READ, NOW } }, 6 },
     { "score first", scores_first,
-      { { DRAFT, MARK }, { SCORE, START }, { DRAFT, READ }, { VERIFY, START }, { VERIFY, READ }, { COMMIT, START },
-        { COMMIT, READ } }, 7 },
+      { { DRAFT, MARK, NOW }, { SCORE, START, NOW }, { DRAFT, READ, NOW }, { VERIFY, START, NOW }, { VERIFY, READ, NOW }, { COMMIT, START, NOW },
+        { COMMIT, READ, NOW } }, 7 },
     [ORDINARY] = { "ordinary", always,
-      { { DRAFT, READ }, { SCORE, START }, { VERIFY, START }, { VERIFY, READ }, { COMMIT, START }, { COMMIT, READ } }, 6 },
+      { { DRAFT, READ, NOW }, { SCORE, START, NOW }, { VERIFY, START, NOW }, { VERIFY, READ, NOW }, { COMMIT, START, NOW }, { COMMIT, READ, NOW } }, 6 },
 };
 /* Of a round that drafts nothing. What was enqueued by the step before is not enqueued again. */
 static const schedule run_ahead = {
     "run ahead", NULL,
-    { { SCORE, START }, { VERIFY, START }, { VERIFY, MARK }, { COMMIT, START }, { SCORE, START, true }, { VERIFY, START, true },
-      { VERIFY, MARK, true }, { VERIFY, READ }, { COMMIT, READ } }, 9 };
+    { { SCORE, START, NOW }, { VERIFY, START, NOW }, { VERIFY, MARK, NOW }, { COMMIT, START, NOW }, { SCORE, START, NEXT }, { VERIFY, START, NEXT },
+      { VERIFY, MARK, NEXT }, { VERIFY, READ, NOW }, { COMMIT, READ, NOW } }, 9 };
 
 static spec_status make_move(spec_session *s, engine_round *r, const move *m)
 {
@@ -136,13 +136,6 @@ static spec_status run_drafting(spec_session *s, engine_round *r)
 
 /* --- running ahead --- */
 
-engine_round *speci_flight(const spec_session *s, int32_t seq)
-{
-    if (!s->plain) return NULL;
-    engine_round *r = &s->plain[2 * seq + (int32_t)(s->seqs[seq].n_step % 2)];
-    return r->n_part > 0 ? r : NULL;
-}
-
 /* Where drafting is a choice, it is made a step before: by what was known then. */
 static bool chooses_plain(const spec_session *s) { return s->drafters.n == 0 || speci_choice_arm(&s->choice, 1) == 0; }
 
@@ -176,7 +169,7 @@ static engine_round *plain_round(spec_session *s, int32_t seq, int32_t ahead)
 static bool skips(const move *m, bool in_flight, bool goes_on)
 {
     const bool queues = m->verb != READ && m->stage != COMMIT;
-    return m->ahead ? !goes_on : queues && in_flight;
+    return m->round == NEXT ? !goes_on : queues && in_flight;
 }
 
 /* The choice learns what a plain step has come to. */
@@ -205,15 +198,15 @@ static spec_status run_plain(spec_session *s, int32_t seq)
     bool goes_on = true;
     for (int32_t i = 0; i < run_ahead.n_move; i++) {
         const move *m = &run_ahead.moves[i];
-        if (m->ahead && !next) {
+        if (m->round == NEXT && !next) {
             /* The last token that fits is followed by nothing. */
             goes_on = q->n_ids + 1 < q->n_limit && chooses_plain(s);
             next = plain_round(s, seq, 1);
         }
         if (skips(m, in_flight, goes_on)) continue;
-        const spec_status status = make_move(s, m->ahead ? next : now, m);
+        const spec_status status = make_move(s, m->round == NEXT ? next : now, m);
         /* Nor is it worth an error if there is no room for a pass that nobody has asked for yet. */
-        if (status == SPEC_E_FULL && m->ahead && m->stage == SCORE) goes_on = false;
+        if (status == SPEC_E_FULL && m->round == NEXT && m->stage == SCORE) goes_on = false;
         else if (status != SPEC_OK) return fail_plain(s, now, next, status);
         if (m->stage == COMMIT && m->verb == START) begin_outcome(s, now, start);
     }
@@ -227,7 +220,7 @@ static spec_stop stop_of(const spec_session *s, const engine_seq *q)
     const int32_t last = q->ids[q->n_ids - 1];
     for (int32_t i = 0; !q->options.ignore_eos && i < s->target->n_eos; i++)
         if (s->target->eos[i] == last) return SPEC_STOP_EOS;
-    if (q->options.n_predict > 0 && q->n_ids >= q->n_end) return SPEC_STOP_LENGTH;
+    if (q->n_ids >= q->n_end) return SPEC_STOP_LENGTH;
     return s->n_ctx > 0 && q->n_ids >= s->n_ctx ? SPEC_STOP_CONTEXT : SPEC_STOP_NONE;
 }
 

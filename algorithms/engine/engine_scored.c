@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "core/core_half.h"
+
 static spec_status find_row(const spec_session *s, int32_t seq, int32_t node, int32_t *row)
 {
     engine_seq *q;
@@ -21,6 +23,23 @@ spec_status spec_node_logits(spec_session *s, int32_t seq, int32_t node, float *
     const float *from = speci_exec_logits(s->exec, &ld);
     SPEC_TRY(s->ops->download(s->queue, logits, from + (size_t)row * (size_t)ld, (size_t)ld * sizeof *logits));
     return s->ops->sync(s->queue);
+}
+
+spec_status spec_node_hidden(spec_session *s, int32_t seq, int32_t tap, int32_t node, float *hidden)
+{
+    int32_t row;
+    SPEC_TRY(find_row(s, seq, node, &row));
+    if (tap < 0 || tap >= s->n_tap) return speci_fail(SPEC_E_INVALID, "tap %d of %d that the session keeps", tap, s->n_tap);
+    const spec_view v = speci_exec_tap(s->exec, SPEC_PHASE_DECODE, tap);
+    const size_t n = (size_t)s->target->dim, size = v.dtype == SPEC_DTYPE_F32 ? sizeof *hidden : sizeof(uint16_t);
+    SPEC_TRY(s->ops->download(s->queue, hidden, (const char *)v.data + (size_t)row * (size_t)v.ld * size, n * size));
+    SPEC_TRY(s->ops->sync(s->queue));
+    for (size_t i = n; v.dtype != SPEC_DTYPE_F32 && i-- > 0;) { /* in place, from behind */
+        uint16_t h;
+        memcpy(&h, (const char *)hidden + i * sizeof h, sizeof h);
+        hidden[i] = v.dtype == SPEC_DTYPE_BF16 ? speci_from_bf16(h) : speci_from_f16(h);
+    }
+    return SPEC_OK;
 }
 
 /* All on the arg-max. */

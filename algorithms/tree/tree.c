@@ -1,5 +1,5 @@
 /* tree.c - draft trees as plain arrays. Node 0 is the root; parents come before their children. See also
- * tree_order.c (orders, what layers need of a tree) and tree_merge.c (prune, union, unroll). */
+ * tree_order.c (orders, what layers need of a tree) and tree_merge.c (prune, union). */
 #include "algorithms/tree/tree.h"
 
 #include <string.h>

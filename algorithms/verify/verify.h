@@ -35,7 +35,8 @@ typedef struct speci_verify_item {
 /* Calls of spec_backend_ops.accept in one batch, at most. */
 enum { SPECI_VERIFY_CALLS = 4 };
 
-/* Host arrays for accept, of which a call takes the next free entries. Entry p_row + i of an item belongs to its node i. */
+/* Host arrays for accept, of which a call takes the next free entries. Entry p_row + i of an item belongs to its node
+ * i. */
 typedef struct speci_verify_rows {
     int32_t *src, *dst, *q_row, *choice, *token; /* [rows] */
     float *u_last;                               /* [rows] */
@@ -59,7 +60,8 @@ typedef struct speci_verify_batch {
 } speci_verify_batch;
 
 /* What rules have a session do. Both hooks get a batch and look at those of its items whose rule has this device side
- * (`self`, speci_verify_next), all of them in one call. Rules that share a device side share its calls of the backend. */
+ * (`self`, speci_verify_next), all of them in one call. Rules that share a device side share its calls of the
+ * backend. */
 struct speci_verify_device {
     bool needs_probs; /* the distributions of all nodes of its items are in p before enqueue's operations run */
     /* Enqueues the operations that `walk` reads the results of. NULL: what came with the pass is enough. */
@@ -71,8 +73,8 @@ struct speci_verify_device {
 /* The item after `before` (NULL: the first) whose rule has this device side; NULL: no more. */
 speci_verify_item *speci_verify_next(const speci_verify_batch *b, const speci_verify_device *device,
                                      const speci_verify_item *before);
-/* Computes p, then calls enqueue of each device side that the items have. rule, tree and the other inputs of the items are
- * set; p_row is set here. */
+/* Computes p, then calls enqueue of each device side that the items have. rule, tree and the other inputs of the items
+ * are set; p_row is set here. */
 spec_status speci_verify_batch_enqueue(speci_verify_batch *b);
 /* When what was enqueued is there: the walk of each device side. */
 spec_status speci_verify_batch_walk(const speci_verify_batch *b);
@@ -89,8 +91,8 @@ struct speci_verify_rule {
     bool greedy;              /* a rule for temperature 0, and for no other */
     bool uses_draft_probs;    /* it divides by the draft distributions that siblings were drawn from */
     uint32_t auto_kinds;      /* bit k: SPEC_VERIFY_AUTO means this rule for trees of spec_tree_kind k */
-    /* What it would do wrong on such a tree ("would ..."); NULL: nothing, it is lossless there. `chain`: no node has two
-     * children. The hook itself may be NULL: lossless for every tree. */
+    /* What it would do wrong on such a tree ("would ..."); NULL: nothing, it is lossless there. `chain`: no node has
+     * two children. The hook itself may be NULL: lossless for every tree. */
     const char *(*objection)(spec_tree_kind kind, bool chain);
     /* The walk on plain arrays, which were checked. */
     spec_status (*walk)(const spec_verify_args *a, int32_t *path, int32_t *n_path, int32_t *token);
@@ -104,15 +106,16 @@ const speci_verify_rule *speci_verify_resolve(spec_verify_rule id, spec_tree_kin
 
 /* --- what rules share --- */
 
-/* The walk of a rule that decides node by node: *child is the accepted child of `node`, or -1, and then *token is what follows.
- * depth: of the node. */
+/* The walk of a rule that decides node by node: *child is the accepted child of `node`, or -1, and then *token is what
+ * follows. depth: of the node. */
 typedef spec_status (*speci_verify_node_fn)(void *arg, int32_t node, int32_t depth, int32_t *child, int32_t *token);
 spec_status speci_verify_walk(speci_verify_node_fn decide, void *arg, int32_t *path, int32_t *n_path, int32_t *token);
-/* In a session: `token` was found after `node`, and `child` has it (-1: none does). The walk goes on at *child unless the token
- * ends the text. E_DEVICE: it is none, since the node's logits are not numbers. */
+/* In a session: `token` was found after `node`, and `child` has it (-1: none does). The walk goes on at *child unless
+ * the token ends the text. E_DEVICE: it is none, since the node's logits are not numbers. */
 spec_status speci_verify_go_on(const speci_verify_item *x, int32_t node, int32_t token, int32_t *child);
 
-/* On plain arrays: row `node` of p; the row of q that node c (not the root) was drawn from, -1 = the tree does not say. */
+/* On plain arrays: row `node` of p; the row of q that node c (not the root) was drawn from, -1 = the tree does not
+ * say. */
 const float *speci_verify_p(const spec_verify_args *a, int32_t node);
 int32_t speci_verify_q_row(const spec_verify_args *a, int32_t c);
 /* The naive rule at one node (verify_naive.c), which decides what follows a leaf under every sampling rule. */

@@ -1,5 +1,6 @@
-/* verify_accept.c - rules that the device decides at every node at once (spec_backend_ops.accept): the walk from the root is then
- * a look-up. A position's draws are keyed by (seed, position, purpose), so it is decided once, whatever the tree. */
+/* verify_accept.c - rules that the device decides at every node at once (spec_backend_ops.accept): the walk from the
+ * root is then a look-up. A position's draws are keyed by (seed, position, purpose), so it is decided once, whatever
+ * the tree. */
 #include "algorithms/verify/verify.h"
 
 /* The next free call: its rows begin at p_row `row`. */
@@ -65,8 +66,8 @@ static int32_t nth_child(const spec_tree *t, int32_t node, int32_t n)
     return child;
 }
 
-/* A rejected candidate cannot be drawn again: a child that has the residual's token has p > 0 there only by rounding, and to
- * follow it would be wrong. So only a rule without candidates follows the token. */
+/* A rejected candidate cannot be drawn again: a child that has the residual's token has p > 0 there only by rounding,
+ * and to follow it would be wrong. So only a rule without candidates follows the token. */
 static spec_status decide(void *arg, int32_t node, int32_t depth, int32_t *child, int32_t *token)
 {
     const results *r = arg;

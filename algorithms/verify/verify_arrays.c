@@ -1,4 +1,5 @@
-/* verify_arrays.c - verification on plain arrays (algorithms.md 3): checks what the caller gives, then walks by the rule's row. */
+/* verify_arrays.c - verification on plain arrays (algorithms.md 3): checks what the caller gives, then walks by the
+ * rule's row. */
 #include "algorithms/verify/verify.h"
 
 #include <math.h>
@@ -9,8 +10,8 @@ static spec_status check_probs(const float *probs, size_t n, const char *whose, 
     for (size_t i = 0; i < n; i++) {
         if (!(probs[i] >= 0) || isinf(probs[i]))
             return speci_fail(SPEC_E_INVALID,
-                              "%s distribution, node %d, row %d: entry %zu is %g; probabilities are >= 0", whose, node, row,
-                              i, (double)probs[i]);
+                              "%s distribution, node %d, row %d: entry %zu is %g; probabilities are >= 0", whose, node,
+                              row, i, (double)probs[i]);
         sum += (double)probs[i];
     }
     if (fabs(sum - 1) <= 1e-3) return SPEC_OK;
@@ -31,8 +32,8 @@ static spec_status check_draft_probs(const spec_verify_args *a, const speci_veri
         const int32_t row = speci_verify_q_row(a, c);
         if (row < 0 || !a->q)
             return speci_fail(SPEC_E_INVALID,
-                              "%s verification needs the draft distribution that node %d was drawn from: %s", rule->name, c,
-                              a->q ? "its row is not known" : "q is NULL");
+                              "%s verification needs the draft distribution that node %d was drawn from: %s",
+                              rule->name, c, a->q ? "its row is not known" : "q is NULL");
         if (row_was_checked(a, c)) continue;
         SPEC_TRY(check_probs(a->q + (size_t)row * (size_t)a->n_vocab, (size_t)a->n_vocab, "the draft's", c, row));
     }

@@ -1,5 +1,5 @@
-/* verify_batch.c - the trees of one pass through the device sides of their rules: distributions first, then what each of them
- * asks for, then their walks. */
+/* verify_batch.c - the trees of one pass through the device sides of their rules: distributions first, then what each
+ * of them asks for, then their walks. */
 #include "algorithms/verify/verify.h"
 
 speci_verify_item *speci_verify_next(const speci_verify_batch *b, const speci_verify_device *device,

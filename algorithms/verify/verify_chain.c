@@ -1,5 +1,5 @@
-/* verify_chain.c - chain speculative sampling (algorithms.md 3.1): a draft y is accepted with min(1, p(y) / q(y)), else the
- * residual follows. It is multi-step sampling with one candidate a node, so only its trees are its own. */
+/* verify_chain.c - chain speculative sampling (algorithms.md 3.1): a draft y is accepted with min(1, p(y) / q(y)), else
+ * the residual follows. It is multi-step sampling with one candidate a node, so only its trees are its own. */
 #include "algorithms/verify/verify.h"
 
 static const char *objection(spec_tree_kind kind, bool chain)

@@ -1,4 +1,5 @@
-/* verify_greedy.c - the greedy rule: the child that has the target's likeliest token, at temperature 0 (algorithms.md 3.1). */
+/* verify_greedy.c - the greedy rule: the child that has the target's likeliest token, at temperature 0 (algorithms.md
+ * 3.1). */
 #include "algorithms/verify/verify.h"
 
 static spec_status decide(void *arg, int32_t node, int32_t depth, int32_t *child, int32_t *token)

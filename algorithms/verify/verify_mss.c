@@ -1,7 +1,7 @@
 /* verify_mss.c - multi-step speculative sampling, without and with replacement (algorithms.md 3.2).
  *
- * R is what is left of the target's distribution and D of the draft distribution at a node; both are float32, their sums
- * float64. While candidates are verified the future output always has the distribution R, because
+ * R is what is left of the target's distribution and D of the draft distribution at a node; both are float32, their
+ * sums float64. While candidates are verified the future output always has the distribution R, because
  *     D(y) min(1, R(y) / D(y)) + Z norm(max(R - D, 0))(y) = R(y),   Z = sum max(R - D, 0).
  * Backends' accept is tested against this file: the same sums, in the same order, by the same draws. */
 #include "algorithms/verify/verify.h"
@@ -26,7 +26,8 @@ static double normalise(float *v, size_t n, double floor)
 }
 
 /* Takes token y, which was rejected, out of D. However little is left is still a distribution: a sure draft's next
- * sibling was drawn from what underflow spared. If nothing is left, D is zero and later siblings of this row are skipped. */
+ * sibling was drawn from what underflow spared. If nothing is left, D is zero and later siblings of this row are
+ * skipped. */
 static void remove_from_draft(residuals *w, int32_t y)
 {
     w->d[y] = 0;
@@ -118,7 +119,8 @@ static spec_status walk_repeat(const spec_verify_args *a, int32_t *path, int32_t
 
 const char *speci_verify_not_sampled(spec_tree_kind kind)
 {
-    if (kind == SPEC_TREE_DETERMINISTIC) return "would divide by the draft probability of nodes that are no draws from it";
+    if (kind == SPEC_TREE_DETERMINISTIC)
+        return "would divide by the draft probability of nodes that are no draws from it";
     if (kind == SPEC_TREE_UNROLLED) return "would verify a prefix that paths share once for each of them";
     return NULL;
 }

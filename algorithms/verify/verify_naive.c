@@ -1,5 +1,5 @@
-/* verify_naive.c - the naive rule (algorithms.md 3.4): one draw from the target, then the child that equals it. The tree has no
- * influence on the token, so the rule keeps the distribution for every tree. */
+/* verify_naive.c - the naive rule (algorithms.md 3.4): one draw from the target, then the child that equals it. The
+ * tree has no influence on the token, so the rule keeps the distribution for every tree. */
 #include "algorithms/verify/verify.h"
 
 int32_t speci_verify_naive_node(const spec_verify_args *a, int32_t node, int32_t depth, int32_t *token)

@@ -1,5 +1,5 @@
-/* verify_table.c - the verification rules, in the order in which they are listed; and which of them keep the distribution of
- * which tree (algorithms.md 3.6). */
+/* verify_table.c - the verification rules, in the order in which they are listed; and which of them keep the
+ * distribution of which tree (algorithms.md 3.6). */
 #include "algorithms/verify/verify.h"
 
 #include <stdio.h>
@@ -35,7 +35,8 @@ const char *spec_verify_rule_name(spec_verify_rule rule)
 void spec_verify_rule_list(void (*each)(void *user, spec_verify_rule rule, const char *name, const char *help),
                            void *user)
 {
-    each(user, SPEC_VERIFY_AUTO, spec_verify_rule_name(SPEC_VERIFY_AUTO), "the rule that accepts most, by kind of tree");
+    each(user, SPEC_VERIFY_AUTO, spec_verify_rule_name(SPEC_VERIFY_AUTO),
+         "the rule that accepts most, by kind of tree");
     for (int32_t i = 0; i < N_RULE; i++) each(user, table[i]->id, table[i]->name, table[i]->help);
 }
 
@@ -86,6 +87,6 @@ spec_status spec_verify_is_lossless(const spec_tree *tree, spec_verify_rule rule
     if (!wrong) return SPEC_OK;
     char fitting[128];
     list_fitting(fitting, sizeof fitting, tree->kind, chain, temperature);
-    return speci_fail(SPEC_E_INVALID, "%s verification %s; for a tree that is %s%s, at temperature %g: %s", r->name, wrong,
-                      kinds[tree->kind], chain ? " and a chain" : "", (double)temperature, fitting);
+    return speci_fail(SPEC_E_INVALID, "%s verification %s; for a tree that is %s%s, at temperature %g: %s", r->name,
+                      wrong, kinds[tree->kind], chain ? " and a chain" : "", (double)temperature, fitting);
 }

@@ -2,7 +2,7 @@
  *
  * Two things depend on the instruction set, and each is a table chosen once, when the device opens:
  *   cpu_isa    the few-row product, written by hand per instruction set (each has its own order of rounding);
- *   cpu_loops  every other inner loop: one plain C source (cpu_loops.h, of the chunked scan cpu_loops_window.h),
+ *   cpu_loops  every other inner loop: one plain C source (cpu_loops.h, of the chunked scan cpu_loops_chunked.h),
  *              compiled per instruction set. It has no contraction and a written order of summation, hence the same
  *              bits whichever way it was compiled.
  *
@@ -98,12 +98,12 @@ typedef struct cpu_attend {
 
 enum { CPU_RUN = 8 /* heads that a task of the chunked scan has at most */ };
 
-/* What a window of tokens does to the rows of one head: s = e s + sum over j, ascending, of (u[j] x[j]) b[j]. */
-typedef struct cpu_window {
+/* What a chunk of tokens does to the rows of one head: s = e s + sum over j, ascending, of (u[j] x[j]) b[j]. */
+typedef struct cpu_chunk {
     float e, u[SPEC_CHUNK];
     const float *x[SPEC_CHUNK]; /* [n_row] */
     const float *b[SPEC_CHUNK]; /* [n_state] */
-} cpu_window;
+} cpu_chunk;
 
 /* What a path's near tokens add to an output: y = e y + sum over j, ascending, of w[j * CPU_RUN] x[token[j]]. */
 typedef struct cpu_recall {
@@ -129,7 +129,8 @@ typedef struct cpu_loops {
     void (*attend)(cpu_attend *s, const float *q, const float *const *k, const float *const *v, int32_t n, size_t d,
                    float scale);
     /* y[c] = silu(bias[c] + sum_k w[k][c] u[k][c]), oldest tap first */
-    void (*conv)(float *y, const float *bias, const float *const *w, const float *const *u, int32_t width, size_t n);
+    void (*conv)(float *y, const float *bias, const float *const *w, const float *const *u, int32_t width, bool silu,
+                 size_t n);
     /* dt = clamp(softplus(in + bias), lo, hi) */
     void (*dt)(float *dt, const float *in, const float *bias, float lo, float hi, size_t n);
     /* n_row rows: s = exp(dt a) from + dt x b^T, then y = s c unless y is NULL. s is put `to` (`from` itself, or NULL:
@@ -143,8 +144,8 @@ typedef struct cpu_loops {
      * each head, w[j] = p dt cb[j] and p = p decay, p = 1 at first and e in the end. cb NULL: ones. w [n][CPU_RUN] */
     void (*weights)(float *w, float *e, const float *dt, const float *decay, const int32_t *token, const float *cb,
                     size_t n);
-    /* n_row rows of one head, through a window */
-    void (*fold)(float *to, const float *from, size_t n_row, size_t n_state, const cpu_window *w);
+    /* n_row rows of one head, through a chunk */
+    void (*fold)(float *to, const float *from, size_t n_row, size_t n_state, const cpu_chunk *chunk);
     /* y[i][r] = c[i] s[r]: c [n][n_state], s [n_row][n_state], y [n][ldy]. As many rows from `soon` on come into the
      * cache meanwhile; NULL: none */
     void (*products)(float *y, size_t ldy, const float *c, size_t n, const float *s, size_t n_row, size_t n_state,
@@ -243,6 +244,7 @@ spec_status speci_cpu_rope_kv(spec_queue *q, const spec_rope_kv_args *a);
 spec_status speci_cpu_attention(spec_queue *q, const spec_attention_args *a);
 spec_status speci_cpu_conv(spec_queue *q, const spec_conv_args *a);
 spec_status speci_cpu_scan(spec_queue *q, const spec_scan_args *a);
+spec_status speci_cpu_keep(spec_queue *q, const spec_keep_args *a);
 spec_status speci_cpu_argmax(spec_queue *q, const spec_argmax_args *a);
 /* Notes the largest of y[r][0 .. n), f32, for the rows of the pass (cpu_rows.c). */
 void speci_cpu_row_best(spec_queue *q, const spec_view *y, int32_t n, uint64_t *best);
@@ -261,6 +263,7 @@ spec_status speci_cpu_check_rope_kv(const spec_device *dev, const spec_rope_kv_a
 spec_status speci_cpu_check_attention(const spec_device *dev, const spec_attention_args *a);
 spec_status speci_cpu_check_conv(const spec_device *dev, const spec_conv_args *a);
 spec_status speci_cpu_check_scan(const spec_device *dev, const spec_scan_args *a);
+spec_status speci_cpu_check_keep(const spec_device *dev, const spec_keep_args *a);
 
 /* The epilogue of a product: t [n_row][CPU_TASK_OUT], outputs of task `task`, rows first_row .. */
 void speci_cpu_linear_store(const spec_device *dev, const spec_linear_args *a, float *t, int32_t task,

@@ -285,6 +285,7 @@ spec_status speci_cpu_can(spec_device *dev, const spec_op *op)
     case SPEC_OP_ATTENTION: return speci_cpu_check_attention(dev, &op->u.attention);
     case SPEC_OP_CONV: return speci_cpu_check_conv(dev, &op->u.conv);
     case SPEC_OP_SCAN: return speci_cpu_check_scan(dev, &op->u.scan);
+    case SPEC_OP_KEEP: return speci_cpu_check_keep(dev, &op->u.keep);
     case SPEC_OP_N: break;
     }
     return dev->host->fail(SPEC_E_UNSUPPORTED, "cpu: operation %d", (int)op->kind);
@@ -327,4 +328,5 @@ const spec_backend_ops speci_cpu_ops = {
     .logprob = speci_cpu_logprob,
     .draw = speci_cpu_draw,
     .expand = speci_cpu_expand,
+    .keep = speci_cpu_keep,
 };

@@ -232,6 +232,7 @@ spec_status speci_cuda_check_rope_kv(spec_device *dev, const spec_rope_kv_args *
 spec_status speci_cuda_check_attention(spec_device *dev, const spec_attention_args *a);
 spec_status speci_cuda_check_conv(spec_device *dev, const spec_conv_args *a);
 spec_status speci_cuda_check_scan(spec_device *dev, const spec_scan_args *a);
+spec_status speci_cuda_check_keep(spec_device *dev, const spec_keep_args *a);
 spec_status speci_cuda_embed(spec_queue *q, const spec_embed_args *a);
 spec_status speci_cuda_norm(spec_queue *q, const spec_norm_args *a);
 spec_status speci_cuda_linear(spec_queue *q, const spec_linear_args *a);
@@ -244,6 +245,7 @@ spec_status speci_cuda_rope_kv(spec_queue *q, const spec_rope_kv_args *a);
 spec_status speci_cuda_attention(spec_queue *q, const spec_attention_args *a);
 spec_status speci_cuda_conv(spec_queue *q, const spec_conv_args *a);
 spec_status speci_cuda_scan(spec_queue *q, const spec_scan_args *a);
+spec_status speci_cuda_keep(spec_queue *q, const spec_keep_args *a);
 spec_status speci_cuda_argmax(spec_queue *q, const spec_argmax_args *a);
 /* The same as the end of a pass that has noted its rows' largest: where tokens go, and the kernel that finds them in `best`. */
 spec_status speci_cuda_tokens_of(spec_queue *q, const spec_argmax_args *a, cuda_tokens *out);

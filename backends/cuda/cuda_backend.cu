@@ -650,6 +650,7 @@ static const spec_backend_ops table = {
     speci_cuda_expand,
     cuda_mark,
     cuda_wait,
+    speci_cuda_keep,
 };
 
 extern "C" const spec_backend_ops *spec_cuda_ops(void) { return &table; }

@@ -38,6 +38,7 @@ static spec_status run_op(spec_queue *q, const spec_op *op)
     case SPEC_OP_ATTENTION: return speci_cuda_attention(q, &op->u.attention);
     case SPEC_OP_CONV: return speci_cuda_conv(q, &op->u.conv);
     case SPEC_OP_SCAN: return speci_cuda_scan(q, &op->u.scan);
+    case SPEC_OP_KEEP: return speci_cuda_keep(q, &op->u.keep);
     case SPEC_OP_N: break;
     }
     return q->dev->host->fail(SPEC_E_UNSUPPORTED, "cuda: a plan holds an operation of unknown kind %d", (int)op->kind);
@@ -54,6 +55,7 @@ spec_status speci_cuda_check(spec_device *dev, const spec_op *op)
     case SPEC_OP_ATTENTION: return speci_cuda_check_attention(dev, &op->u.attention);
     case SPEC_OP_CONV: return speci_cuda_check_conv(dev, &op->u.conv);
     case SPEC_OP_SCAN: return speci_cuda_check_scan(dev, &op->u.scan);
+    case SPEC_OP_KEEP: return speci_cuda_check_keep(dev, &op->u.keep);
     case SPEC_OP_N: break;
     }
     return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda: operation of unknown kind %d", (int)op->kind);

@@ -228,9 +228,7 @@ static spec_status open_session(spec_session **s, const bench *b, spec_drafter *
     p.n_ctx = n_ctx;
     p.verify = c->rule;
     p.adapt = drafter ? b->o.adapt : SPEC_ADAPT_OFF;
-    p.scan = b->o.scan;
-    p.advance = b->o.advance;
-    p.draft_state = b->o.draft_state;
+    p.lab = &b->o.lab;
     return spec_session_open(s, b->model, drafter, &p);
 }
 
