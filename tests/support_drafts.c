@@ -52,7 +52,7 @@ static void build_plainly(drafting *d, int32_t k)
     asking a = { d, d->plain_seq[k] };
     const int32_t room = room_of(d, k);
     const spec_build_args args = { .struct_size = sizeof args, .token = q->ids[q->n_ids - 1], .n_vocab = d->n_vocab,
-                                   .distributions = plain_distributions, .user_data = &a,
+                                   .probs = plain_distributions, .user_data = &a,
                                    .draw = q->sampling.temperature > 0, .seed = q->sampling.seed, .step = q->n_step,
                                    .depth_max = room };
     d->tree.n = 0;
@@ -162,7 +162,7 @@ static void add_sequences(drafting *d)
         OK(spec_sequence_add(d->s, &d->seq[k], ids, n, &sampling));
         OK(spec_sequence_add(d->plain, &d->plain_seq[k], ids, n, &plain));
         d->s->seqs[d->seq[k]].n_limit = d->run->n_token; /* as spec_generate does */
-        d->s->seqs[d->seq[k]].ignore_eos = true; /* which spec_verify_probs does not know of */
+        d->s->seqs[d->seq[k]].options.ignore_eos = 1; /* which spec_verify_probs does not know of */
     }
 }
 

@@ -129,11 +129,12 @@ static spec_status draft_trees(speci_draft *d, const speci_draft_seq *seqs, int3
                                             .depth_max = seqs[i].depth_max, .tree = &c->trees[i] };
     }
     spec_status status = o->draft(o->user_data, c->asked, n);
-    for (int32_t i = 0; i < n && status == SPEC_OK; i++) {
+    if (status != SPEC_OK) return speci_fail(status, "the application's drafter failed for sequence %d", seqs[0].seq);
+    for (int32_t i = 0; i < n; i++) {
         status = take(d, &seqs[i], &c->trees[i]);
         if (status != SPEC_OK) return speci_fail(status, "drafting for sequence %d: %s", seqs[i].seq, spec_last_error());
     }
-    return status == SPEC_OK ? SPEC_OK : speci_fail(status, "the application's drafter: %s", spec_last_error());
+    return SPEC_OK;
 }
 
 /* --- distributions --- */
