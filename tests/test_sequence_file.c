@@ -951,6 +951,13 @@ static void put64(uint8_t *at, uint64_t v)
     for (int i = 0; i < 8; i++) at[i] = (uint8_t)(v >> 8 * i);
 }
 
+static uint64_t get64(const uint8_t *at)
+{
+    uint64_t v = 0;
+    for (int i = 7; i >= 0; i--) v = v << 8 | at[i];
+    return v;
+}
+
 static uint64_t sum_of(const uint8_t *data, size_t n)
 {
     speci_hash h = { 0 };
@@ -1003,6 +1010,7 @@ static void damaged(void **state)
 }
 
 /* Checksums are good, values are not. */
+enum { DRAFTER = 1 << 20 }; /* offsets from there on are those of the drafter's section */
 static void forged(void **state)
 {
     (void)state;
@@ -1014,9 +1022,9 @@ static void forged(void **state)
         uint32_t value;
         const char *part;
     } cases[] = {
-        { 8, 1, "version 1, this library reads version 2" },
-        { 8, 3, "version 3, this library reads version 2" },
-        { 12, 8 + 2, "flags 10" },
+        { 8, 2, "version 2, this library reads version 3" },
+        { 8, 4, "version 4, this library reads version 3" },
+        { 12, 2 + 1, "flags 3" },
         { 16, 0, "0 ids" },
         { 16, UINT32_MAX, "-1 ids" },
         { 16, INT32_MAX, "2147483647 ids" },
@@ -1033,16 +1041,18 @@ static void forged(void **state)
         { 88, 7, "7 columns" },
         { 92, 7, "7 layers" },
         { 96, 7, "fingerprint" },
-        { 152, 1, "1 bytes of the target's memory" },
-        { 160, 1, "1 bytes of the drafter's memory" },
-        { 168, UINT32_MAX, "its drafter is at position -1" },
-        { 168, 10000, "its drafter is at position 10000" },
-        { 172, UINT32_MAX, "its states lag -1 of" },
-        { 172, 0, "of the target's memory" },
-        { 172, 2 * SPEC_CHUNK, "its states lag 32 of" },
-        { 172, INT32_MAX, "its states lag 2147483647 of" },
-        { 172, 1u << 31, "its states lag -2147483648 of" },
-        { 176, UINT32_MAX, "its states lag -1 of" },
+        { 104, 1, "1 bytes of the target's memory" },
+        { 112, UINT32_MAX, "its states lag -1 of" },
+        { 112, 0, "of the target's memory" },
+        { 112, 2 * SPEC_CHUNK, "its states lag 32 of" },
+        { 112, INT32_MAX, "its states lag 2147483647 of" },
+        { 112, 1u << 31, "its states lag -2147483648 of" },
+        { 116, UINT32_MAX, "-1 drafters" },
+        { DRAFTER + 24, 1, "1 bytes of a drafter" },
+        { DRAFTER + 24, 100, "84 bytes of the drafter's memory" }, /* without the 16 in front of it */
+        { DRAFTER + 36, UINT32_MAX, "its drafter is at position -1" },
+        { DRAFTER + 36, 10000, "its drafter is at position 10000" },
+        { DRAFTER + 40, UINT32_MAX, "its drafter's states lag -1 of" },
         { HEADER, 96, "token 0 is 96" },
         { HEADER + 4 * 100, UINT32_MAX, "token 100 is -1" },
     };
@@ -1053,15 +1063,17 @@ static void forged(void **state)
     stream f = save(b.s, seq);
     uint8_t *const kept = malloc(f.n);
     memcpy(kept, f.data, f.n);
+    const size_t drafter = HEADER + 4 * (size_t)b.s->seqs[seq].n_ids + (size_t)get64(f.data + 104); /* its section */
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const size_t at = cases[i].at < DRAFTER ? cases[i].at : cases[i].at - DRAFTER + drafter;
         const uint32_t v = strstr(cases[i].part, "nan") ? not_a_number : cases[i].value;
-        for (int k = 0; k < 4; k++) f.data[cases[i].at + (size_t)k] = (uint8_t)(v >> 8 * k);
+        for (int k = 0; k < 4; k++) f.data[at + (size_t)k] = (uint8_t)(v >> 8 * k);
         forge(&f);
         refuses(b.s, &f, SPEC_E_FORMAT, cases[i].part);
         memcpy(f.data, kept, f.n);
     }
     /* A drafter that is another one is skipped by the size in the file, however large. */
-    put64(f.data + 144, 99), put64(f.data + 160, UINT64_MAX - 7);
+    put64(f.data + drafter + 16, 99), put64(f.data + drafter + 24, UINT64_MAX - 7);
     forge(&f);
     refuses(b.s, &f, SPEC_E_FORMAT, "it ends after");
     memcpy(f.data, kept, f.n);

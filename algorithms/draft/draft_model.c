@@ -344,7 +344,7 @@ static spec_status save(speci_draft *d, const speci_draft_seq *q, uint64_t *byte
 /* A state that lags can only go on where scans are chunked: this executor keeps one per node, say. */
 static bool goes_on(const model_draft *m, const saved_head *h)
 {
-    return h->n_recent == 0 || speci_exec_can_lag(m->exec, 1, 1);
+    return h->n_recent <= 0 || speci_exec_can_lag(m->exec, 1, 1);
 }
 
 static spec_status skip(uint64_t n, speci_get_fn get, void *arg)

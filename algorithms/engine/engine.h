@@ -59,7 +59,7 @@ typedef struct engine_round {
     speci_draft *pending;     /* its trees stand on the device, and have yet to be read; or NULL */
     bool by_shape;            /* parts were scored by the shapes of such trees, whose tokens have yet to come */
     bool reshaped;            /* they were scored before they were read, and have other shapes than that pass took them to have */
-    const spec_step_node *root; /* device memory: the root's token is there, and not with the host; or NULL */
+    bool root_on_device;      /* the root's token is in the session's roots, and not with the host */
     spec_step_node *hand_on;  /* device memory that receives the token that follows, or NULL */
     int32_t *likeliest;       /* [rows] the arg-max of the pass's rows, if a sequence of it is at T = 0 */
     speci_verify_batch batch; /* what is being verified */
@@ -122,7 +122,7 @@ struct spec_session {
     size_t roots_bytes;
     /* Results of a step, borrowed by the caller. */
     int32_t *step_ids;              /* [n_seq * (n_node + 1)] */
-    spec_logprob *step_logprobs;    /* the same, or NULL: taken when the first sequence wants them */
+    spec_logprob *step_logprobs;    /* the same */
     int32_t *scratch;               /* [SPECI_MAX_NODE] */
 };
 

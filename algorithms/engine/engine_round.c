@@ -40,11 +40,6 @@ engine_round *speci_flight(const spec_session *s, int32_t seq)
     return r->n_part > 0 ? r : NULL;
 }
 
-static void break_parts(spec_session *s, const engine_round *r)
-{
-    for (int32_t i = 0; i < r->n_part; i++) speci_exec_break(s->exec, r->part[i].seq);
-}
-
 /* --- DRAFT --- */
 
 static void begin_proposal(engine_seq *q, uint64_t round)
@@ -89,21 +84,23 @@ int32_t speci_draft_room(const spec_session *s, const engine_seq *q)
 /* The drafters' part, by one way to draft. */
 static spec_status propose(spec_session *s, engine_round *r, int32_t way)
 {
+    const engine_way *w = &s->ways[way];
     int32_t n = 0;
     for (int32_t i = 0; i < r->n; i++) {
         engine_seq *q = &s->seqs[r->seqs[i]];
         const int32_t room = speci_draft_room(s, q);
         q->proposal.arm = way;
+        if (w->drafter >= 0) q->proposal.builder = speci_draft_builder(&s->drafters.draft[w->drafter], w->builder);
         if (room < 1) continue;
         s->asked[n] = speci_sequence_asked(s, r->seqs[i]);
         s->asked[n++].depth_max = room;
     }
     if (n == 0) return SPEC_OK;
-    SPEC_TRY(speci_draft_enqueue(&s->drafters, s->ways[way].drafter, s->ways[way].builder, s->asked, n, &r->pending));
+    SPEC_TRY(speci_draft_enqueue(&s->drafters, w->drafter, w->builder, s->asked, n, &r->pending));
     for (int32_t i = 0; i < n; i++) {
         engine_proposal *p = &s->seqs[s->asked[i].seq].proposal;
         p->by = s->asked[i].by, p->depth = s->asked[i].depth_max;
-        if (p->by >= 0) p->builder = speci_draft_builder(&s->drafters.draft[p->by], s->ways[way].builder);
+        if (p->by >= 0) p->builder = speci_draft_builder(&s->drafters.draft[p->by], w->builder);
     }
     r->queued = r->pending != NULL;
     return SPEC_OK;
@@ -187,7 +184,7 @@ static void keep_part(spec_session *s, engine_round *r, int32_t i)
     engine_part *p = &r->part[i];
     p->seq = r->seqs[i];
     p->first_row = speci_exec_first_row(s->exec, i);
-    p->position = (uint64_t)s->seqs[p->seq].n_ids + (r->root != NULL);
+    p->position = (uint64_t)s->seqs[p->seq].n_ids + r->root_on_device;
     keep_tree(s, p, r->trees[i]);
 }
 
@@ -210,7 +207,7 @@ static void take_shapes(spec_session *s, const engine_round *r)
 static spec_status check_inputs(spec_session *s, const engine_round *r)
 {
     for (int32_t i = 0; i < r->n; i++) {
-        if (!r->pending && !r->root) SPEC_TRY(check_tree(s, r->seqs[i], r->trees[i]));
+        if (!r->pending && !r->root_on_device) SPEC_TRY(check_tree(s, r->seqs[i], r->trees[i]));
         SPEC_TRY(check_context(s, r->seqs[i], r->trees[i]));
         SPEC_TRY(reserve_ids(s, &s->seqs[r->seqs[i]]));
     }
@@ -227,9 +224,9 @@ spec_status speci_score_start(spec_session *s, engine_round *r)
         engine_round *flight = r == &s->round ? speci_flight(s, r->seqs[i]) : NULL;
         greedy = greedy || s->seqs[r->seqs[i]].sampling.temperature == 0;
         if (flight) speci_round_drop(s, flight);
-        s->inputs[i] = (speci_exec_input){ .slot = r->seqs[i], .tree = r->root ? &none : r->trees[i], .n_grown = r->root != NULL };
+        s->inputs[i] = (speci_exec_input){ .slot = r->seqs[i], .tree = r->root_on_device ? &none : r->trees[i], .n_grown = r->root_on_device };
     }
-    const speci_exec_feed feed = { .nodes = r->root, .ld = 1, .grown = r->pending ? r->pending->grown : NULL,
+    const speci_exec_feed feed = { .nodes = r->root_on_device ? s->roots : NULL, .ld = 1, .grown = r->pending ? r->pending->grown : NULL,
                                    .ld_grown = r->pending ? r->pending->ld_grown : 0 };
     const speci_exec_tokens likeliest = { .token = r->likeliest, .next = r->hand_on };
     SPEC_TRY(speci_exec_forward(s->exec, s->inputs, r->n, &feed, greedy ? &likeliest : NULL));
@@ -332,23 +329,20 @@ spec_status speci_verify_start(spec_session *s, engine_round *r)
 {
     speci_verify_batch *b = &r->batch;
     int32_t ld;
+    b->ops = s->ops;
     b->logits = speci_exec_logits(s->exec, &ld);
     b->next = r->hand_on;
     b->items = NULL;
     b->rows.n_candidate = b->rows.n_call = 0;
     for (int32_t i = r->n_part - 1; i >= 0; i--) SPEC_TRY(add_item(s, r, &r->part[i]));
-    const spec_status status = speci_verify_batch_enqueue(b);
-    if (status == SPEC_E_DEVICE) break_parts(s, r);
     r->queued = true;
-    return status;
+    return speci_verify_batch_enqueue(b);
 }
 
 spec_status speci_verify_read(spec_session *s, engine_round *r)
 {
-    spec_status status = wait(s, r);
-    if (status == SPEC_OK) status = speci_verify_batch_walk(&r->batch);
-    if (status == SPEC_E_DEVICE) break_parts(s, r);
-    return status;
+    SPEC_TRY(wait(s, r));
+    return speci_verify_batch_walk(&r->batch);
 }
 
 /* --- COMMIT --- */

@@ -240,18 +240,24 @@ static file_section section_of(const spec_drafter *d)
     return f;
 }
 
-/* A drafter that has no identity begins anew from the ids. */
+/* What a drafter is going to write. One that has no identity writes nothing, and begins anew from the ids. */
+static spec_status ready_drafter(spec_session *s, int32_t seq, speci_draft *d, file_section *out)
+{
+    *out = section_of(d->drafter);
+    const speci_draft_seq q = speci_sequence_asked(s, seq);
+    return out->identity != 0 && d->kind->save ? d->kind->save(d, &q, &out->bytes, NULL, NULL) : SPEC_OK;
+}
+
 static spec_status put_drafter(spec_session *s, int32_t seq, speci_draft *d, file_sink *f)
 {
     uint8_t bytes[SECTION];
-    file_section section = section_of(d->drafter);
+    file_section section;
+    uint64_t written = 0;
     const speci_draft_seq q = speci_sequence_asked(s, seq);
-    const bool saves = section.identity != 0 && d->kind->save;
-    if (saves) SPEC_TRY(d->kind->save(d, &q, &section.bytes, NULL, NULL));
+    SPEC_TRY(ready_drafter(s, seq, d, &section));
     code_section(&section, bytes, false);
     SPEC_TRY(put(f, bytes, sizeof bytes));
-    uint64_t written = 0;
-    if (saves) SPEC_TRY(d->kind->save(d, &q, &written, put, f));
+    if (section.bytes > 0) SPEC_TRY(d->kind->save(d, &q, &written, put, f));
     if (written == section.bytes) return SPEC_OK;
     return speci_fail(SPEC_E_INVALID, "a drafter saved %llu bytes, and %llu when asked again", (unsigned long long)section.bytes,
                       (unsigned long long)written);
@@ -261,9 +267,11 @@ spec_status spec_sequence_save(spec_session *s, int32_t seq, spec_write_fn write
 {
     engine_seq *q;
     SPEC_TRY(speci_session_seq(s, seq, &q));
+    file_section section;
     if (!write) return speci_fail(SPEC_E_INVALID, "saving a sequence needs a write callback");
     q->part = -1;
     SPEC_TRY(speci_exec_flush(s->exec, seq));
+    for (int32_t k = 0; k < s->drafters.n; k++) SPEC_TRY(ready_drafter(s, seq, &s->drafters.draft[k], &section));
     file_sink f = { .write = write, .user_data = user_data };
     file_header h = header_of(s, seq);
     SPEC_TRY(put_header(&f, &h));

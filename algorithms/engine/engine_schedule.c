@@ -101,11 +101,13 @@ static spec_status make_move(spec_session *s, engine_round *r, const move *m)
     return status;
 }
 
-/* After an error nothing is left of what the schedule has begun: a later round would meet its results. */
+/* After an error nothing is left of what the schedule has begun: a later round would meet its results. What the device did for
+ * the sequences is not known where that has failed. */
 static spec_status give_up(spec_session *s, engine_round *r, spec_status status)
 {
     char text[512];
     (void)snprintf(text, sizeof text, "%s", spec_last_error());
+    for (int32_t i = 0; i < r->n_part && status == SPEC_E_DEVICE; i++) speci_exec_break(s->exec, r->part[i].seq);
     if (r->by_shape || r->pending) {
         if (r->by_shape) speci_round_drop(s, r);
         (void)speci_draft_read(s, r);
@@ -159,7 +161,7 @@ static engine_round *plain_round(spec_session *s, int32_t seq, int32_t ahead)
     q->proposal.arm = q->proposal.by = -1;
     q->proposal.builder = NULL;
     r->n = 1, r->seqs[0] = seq, r->trees[0] = t;
-    r->root = ahead ? s->roots + seq : NULL;
+    r->root_on_device = ahead;
     r->hand_on = s->roots + seq;
     r->rule = s->rule;
     return r;

@@ -120,14 +120,6 @@ spec_status spec_sequence_remove(spec_session *s, int32_t seq)
     return SPEC_OK;
 }
 
-/* Room for what log-probabilities of a step can be. */
-static spec_status reserve_logprobs(spec_session *s)
-{
-    if (s->step_logprobs) return SPEC_OK;
-    s->step_logprobs = speci_alloc(s->a, (size_t)s->n_seq * ((size_t)s->n_node + 1), sizeof *s->step_logprobs);
-    return s->step_logprobs ? SPEC_OK : SPEC_E_NOMEM;
-}
-
 spec_status spec_sequence_set_options(spec_session *s, int32_t seq, const spec_sequence_options *options)
 {
     enum { TOP = sizeof s->step_logprobs->top_id / sizeof(int32_t) };
@@ -139,7 +131,6 @@ spec_status spec_sequence_set_options(spec_session *s, int32_t seq, const spec_s
     if (o.n_top < 0 || o.n_top > TOP || o.n_top > s->target->n_vocab)
         return speci_fail(SPEC_E_INVALID, "%d likeliest tokens; at most %d, and the %d ids there are", o.n_top, (int)TOP,
                           s->target->n_vocab);
-    if (o.logprobs) SPEC_TRY(reserve_logprobs(s));
     q->options = o;
     q->n_limit = s->n_ctx ? s->n_ctx : INT32_MAX;
     q->n_end = o.n_predict > 0 && o.n_predict < INT32_MAX - q->n_ids ? q->n_ids + o.n_predict : INT32_MAX;

@@ -291,6 +291,7 @@ static spec_status alloc_host(spec_session *s)
     s->asked = array(s, n, sizeof *s->asked, &ok);
     s->drafters.asked = array(s, n, sizeof *s->drafters.asked, &ok);
     s->step_ids = array(s, n * ((size_t)s->n_node + 1), sizeof *s->step_ids, &ok);
+    s->step_logprobs = array(s, n * ((size_t)s->n_node + 1), sizeof *s->step_logprobs, &ok);
     if (!ok || !(s->seqs = array(s, n, sizeof *s->seqs, &ok))) return SPEC_E_NOMEM;
     for (int32_t i = 0; i < s->n_seq; i++) {
         s->seqs[i].part = -1;
@@ -355,7 +356,7 @@ static spec_status alloc_device(spec_session *s)
 static void place_batch(const spec_session *s, engine_round *r)
 {
     speci_verify_batch *b = &r->batch;
-    b->ops = s->ops, b->queue = s->queue, b->p = s->p, b->q = s->site.q, b->n_vocab = s->target->n_vocab;
+    b->queue = s->queue, b->p = s->p, b->q = s->site.q, b->n_vocab = s->target->n_vocab;
 }
 
 static spec_status attach(spec_session *s)
