@@ -381,6 +381,8 @@ typedef struct spec_drafter_ops {
 SPEC_API spec_status spec_drafter_from_ops(spec_drafter **out, const spec_drafter_ops *ops,
                                            const spec_drafter_params *params);
 SPEC_API void spec_drafter_close(spec_drafter *drafter);
+/* Nodes of its largest tree, root included. */
+SPEC_API int32_t spec_drafter_n_node(const spec_drafter *drafter);
 
 /* ------------------------------------------------------------------------------- sessions --- */
 

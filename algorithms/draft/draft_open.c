@@ -92,6 +92,8 @@ void spec_drafter_close(spec_drafter *d)
     speci_free(d->allocator, d);
 }
 
+int32_t spec_drafter_n_node(const spec_drafter *d) { return d ? speci_draft_size_of(d).n_node : 1; }
+
 /* --- from text --- */
 
 static spec_status unknown_kind(const char *text)
