@@ -1,4 +1,5 @@
-/* engine_calls.c - the four public calls of a step: stages of a round, each read before the next is enqueued. */
+/* engine_calls.c - the four public calls of a step: stages of a round, each read before the next is enqueued; and what drops one
+ * that runs ahead. */
 #include "algorithms/engine/engine.h"
 
 #include <string.h>
@@ -85,5 +86,15 @@ spec_status spec_draft_choice(const spec_session *s, int32_t seq, int32_t *tree)
     engine_seq *q;
     SPEC_TRY(speci_session_seq(s, seq, &q));
     *tree = q->proposal.round ? q->proposal.arm : -1;
+    return SPEC_OK;
+}
+
+spec_status spec_sequence_seed(spec_session *s, int32_t seq, uint64_t seed)
+{
+    engine_seq *q = NULL;
+    SPEC_TRY(speci_session_seq(s, seq, &q));
+    engine_round *flight = speci_flight(s, seq);
+    if (flight) speci_round_drop(s, flight); /* its token was drawn by the old one */
+    q->sampling.seed = seed;
     return SPEC_OK;
 }

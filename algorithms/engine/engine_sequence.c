@@ -138,16 +138,6 @@ spec_status spec_sequence_set_options(spec_session *s, int32_t seq, const spec_s
     return SPEC_OK;
 }
 
-spec_status spec_sequence_seed(spec_session *s, int32_t seq, uint64_t seed)
-{
-    engine_seq *q = NULL;
-    SPEC_TRY(speci_session_seq(s, seq, &q));
-    engine_round *flight = speci_flight(s, seq);
-    if (flight) speci_round_drop(s, flight); /* its token was drawn by the old one */
-    q->sampling.seed = seed;
-    return SPEC_OK;
-}
-
 spec_status spec_sequence_ids(const spec_session *s, int32_t seq, const int32_t **ids, size_t *n)
 {
     engine_seq *q = NULL;
