@@ -46,7 +46,7 @@ typedef struct model_draft {
 
 static inline bool speci_draft_samples(const model_seq *q) { return q->ask.sampling->temperature > 0; }
 
-/* Passes and rows (draft_rows.c). One pass over the nodes of `fed` that the executor has not seen. */
+/* Passes and rows (draft_grow.c). One pass over the nodes of `fed` that the executor has not seen. */
 spec_status speci_draft_feed(model_draft *m, const int32_t *seqs, int32_t n);
 /* A row of the pass just run whose distribution and candidates are wanted: logits row src, draft distribution q_row of the
  * sequence, place in the frontier. */

@@ -59,6 +59,7 @@ typedef struct engine_round {
     speci_draft *pending;     /* its trees stand on the device, and have yet to be read; or NULL */
     bool by_shape;            /* parts were scored by the shapes of such trees, whose tokens have yet to come */
     bool reshaped;            /* they were scored before they were read, and have other shapes than that pass took them to have */
+    bool plain;               /* trees are roots alone, and nobody has drafted */
     bool root_on_device;      /* the root's token is in the session's roots, and not with the host */
     spec_step_node *hand_on;  /* device memory that receives the token that follows, or NULL */
     int32_t *likeliest;       /* [rows] the arg-max of the pass's rows, if a sequence of it is at T = 0 */
@@ -126,8 +127,9 @@ struct spec_session {
     int32_t *scratch;               /* [SPECI_MAX_NODE] */
 };
 
-/* The live sequence `seq`, or an error; a number that is not in use, or E_FULL (engine_sequence.c). */
+/* The live sequence `seq`, or an error (engine_round.c). */
 spec_status speci_session_seq(const spec_session *s, int32_t seq, engine_seq **out);
+/* A number that is not in use, or E_FULL (engine_sequence.c). */
 spec_status speci_session_free_seq(const spec_session *s, int32_t *out);
 /* What was begun of a sequence is given back. */
 void speci_sequence_end(spec_session *s, int32_t seq);
@@ -148,6 +150,8 @@ spec_status speci_round_begin(spec_session *s, engine_round *r, const int32_t *s
 /* Stages. read waits for what it reads. An error of a device leaves the sequences broken; any other leaves them as they were. */
 spec_status speci_draft_start(spec_session *s, engine_round *r);
 spec_status speci_draft_read(spec_session *s, engine_round *r);
+/* Nobody drafts: what is to be scored are the roots alone. A root whose token the device has yet to find is -1. */
+void speci_plain_start(spec_session *s, engine_round *r);
 spec_status speci_score_start(spec_session *s, engine_round *r);
 spec_status speci_verify_start(spec_session *s, engine_round *r); /* by r->rule */
 spec_status speci_verify_read(spec_session *s, engine_round *r);  /* parts' path, n_path, token */

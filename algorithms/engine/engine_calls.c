@@ -18,6 +18,8 @@ spec_status spec_score(spec_session *s, const int32_t *seqs, int32_t n, const sp
     engine_round *r = &s->round;
     SPEC_TRY(speci_round_begin(s, r, seqs, n));
     for (int32_t i = 0; i < n; i++) r->trees[i] = trees[i];
+    r->plain = r->root_on_device = false;
+    r->pending = NULL;
     return speci_score_start(s, r);
 }
 
@@ -37,6 +39,8 @@ spec_status spec_verify(spec_session *s, int32_t seq, spec_verify_rule rule, int
                         int32_t *token)
 {
     engine_round r;
+    if (rule != SPEC_VERIFY_AUTO && !speci_verify_find(rule))
+        return speci_fail(SPEC_E_INVALID, "there is no verification rule %d", (int)rule);
     SPEC_TRY(part_of(s, seq, &r));
     r.rule = rule == SPEC_VERIFY_AUTO ? s->rule : rule;
     SPEC_TRY(speci_verify_start(s, &r));

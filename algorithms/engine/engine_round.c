@@ -7,9 +7,34 @@
 #include <limits.h>
 #include <string.h>
 
+/* --- what all of a session's files ask --- */
+
+spec_status speci_session_seq(const spec_session *s, int32_t seq, engine_seq **out)
+{
+    if (seq < 0 || seq >= s->n_seq || !s->seqs[seq].live)
+        return speci_fail(SPEC_E_INVALID, "there is no sequence %d", seq);
+    *out = &s->seqs[seq];
+    return SPEC_OK;
+}
+
+bool speci_session_stopped(void *session)
+{
+    spec_session *s = session;
+    return atomic_load(&s->cancelled) || (s->abort && s->abort(s->abort_user_data));
+}
+
+speci_draft_seq speci_sequence_asked(spec_session *s, int32_t seq)
+{
+    engine_seq *q = &s->seqs[seq];
+    return (speci_draft_seq){ .seq = seq, .ids = q->ids, .n_ids = q->n_ids, .sampling = &q->sampling, .step = q->n_step,
+                              .tree = &q->proposal.tree, .by = -1 };
+}
+
+/* --- a round --- */
+
 spec_status speci_round_begin(spec_session *s, engine_round *r, const int32_t *seqs, int32_t n)
 {
-    engine_seq *q;
+    engine_seq *q = NULL;
     if (n < 1 || n > s->n_seq) return speci_fail(SPEC_E_INVALID, "%d sequences; the session has %d", n, s->n_seq);
     for (int32_t i = 0; i < n; i++) {
         SPEC_TRY(speci_session_seq(s, seqs[i], &q));
@@ -38,6 +63,13 @@ engine_round *speci_flight(const spec_session *s, int32_t seq)
     if (!s->plain) return NULL;
     engine_round *r = &s->plain[2 * seq + (int32_t)(s->seqs[seq].n_step % 2)];
     return r->n_part > 0 ? r : NULL;
+}
+
+/* The rows of a pass replace those of the one before, for every sequence. */
+static void forget_scores(spec_session *s)
+{
+    for (int32_t i = 0; i < s->n_seq; i++) s->seqs[i].part = -1;
+    s->round.n_part = 0;
 }
 
 /* --- DRAFT --- */
@@ -111,14 +143,36 @@ spec_status speci_draft_start(spec_session *s, engine_round *r)
     const double start = s->now_ms();
     s->n_round++;
     r->pending = NULL;
+    r->plain = r->root_on_device = false;
     r->marked = r->queued = false;
     for (int32_t i = 0; i < r->n; i++) begin_proposal(&s->seqs[r->seqs[i]], s->n_round);
     if (s->drafters.n == 0) return SPEC_OK;
-    const int32_t arm = speci_choice_arm(&s->choice, r->n);
+    const bool chooses = s->choice.mode != SPEC_ADAPT_OFF;
+    const int32_t arm = chooses ? speci_choice_arm(&s->choice, r->n) : 1;
     const spec_status status = arm > 0 ? propose(s, r, arm - 1) : SPEC_OK;
     if (status != SPEC_OK || !r->pending) SPEC_TRY(end_proposals(s, r, status));
-    s->outcome = (engine_outcome){ .round = s->n_round, .arm = arm, .n_seq = r->n, .start = start };
+    if (chooses) s->outcome = (engine_outcome){ .round = s->n_round, .arm = arm, .n_seq = r->n, .start = start };
     return SPEC_OK;
+}
+
+void speci_plain_start(spec_session *s, engine_round *r)
+{
+    r->pending = NULL;
+    r->plain = true;
+    r->marked = r->queued = false;
+    if (r == &s->round) forget_scores(s); /* the parts are taken */
+    for (int32_t i = 0; i < r->n; i++) {
+        engine_seq *q = &s->seqs[r->seqs[i]];
+        engine_part *p = &r->part[i];
+        p->seq = r->seqs[i];
+        p->tree.n = 1, p->tree.kind = SPEC_TREE_DETERMINISTIC;
+        p->tree.token[0] = r->root_on_device ? -1 : q->ids[q->n_ids - 1];
+        p->tree.parent[0] = p->tree.q_row[0] = -1, p->tree.rank[0] = 0, p->tree.prob[0] = 1;
+        p->round = p->probs_round = 0;
+        r->trees[i] = &p->tree;
+        q->proposal.round = 0;
+        q->proposal.arm = q->proposal.by = -1;
+    }
 }
 
 /* --- SCORE --- */
@@ -136,7 +190,6 @@ static spec_status check_tree(const spec_session *s, int32_t seq, const spec_tre
 static spec_status check_context(const spec_session *s, int32_t seq, const spec_tree *t)
 {
     const engine_seq *q = &s->seqs[seq];
-    if (s->n_ctx == 0) return SPEC_OK;
     if (q->n_ids >= s->n_ctx)
         return speci_fail(SPEC_E_FULL, "sequence %d has reached the context of %d tokens", seq, s->n_ctx);
     for (int32_t i = 1; i < t->n; i++)
@@ -148,7 +201,7 @@ static spec_status check_context(const spec_session *s, int32_t seq, const spec_
 /* Room for the ids that a commit of a tree can add: after score nothing need be allocated. */
 static spec_status reserve_ids(const spec_session *s, engine_seq *q)
 {
-    if (q->n_ids + s->n_node + 1 <= q->cap_ids || s->n_ctx > 0) return SPEC_OK;
+    if (q->n_ids + s->n_node + 1 <= q->cap_ids) return SPEC_OK;
     if (q->cap_ids > INT32_MAX / 2) return speci_fail(SPEC_E_FULL, "a sequence of %d tokens is too long", q->n_ids);
     const size_t cap = 2 * (size_t)q->cap_ids + (size_t)s->n_node;
     int32_t *ids = speci_alloc(s->a, cap, sizeof *ids);
@@ -185,20 +238,13 @@ static void keep_part(spec_session *s, engine_round *r, int32_t i)
     p->seq = r->seqs[i];
     p->first_row = speci_exec_first_row(s->exec, i);
     p->position = (uint64_t)s->seqs[p->seq].n_ids + r->root_on_device;
-    keep_tree(s, p, r->trees[i]);
-}
-
-/* The rows of a pass replace those of the one before, for every sequence. */
-static void forget_scores(spec_session *s)
-{
-    for (int32_t i = 0; i < s->n_seq; i++) s->seqs[i].part = -1;
-    s->round.n_part = 0;
+    if (!r->plain) keep_tree(s, p, r->trees[i]);
 }
 
 /* The trees that stand on the device are scored by their shapes. */
 static void take_shapes(spec_session *s, const engine_round *r)
 {
-    for (int32_t i = 0; i < r->n && r->pending; i++) {
+    for (int32_t i = 0; i < r->n; i++) {
         engine_proposal *p = &s->seqs[r->seqs[i]].proposal;
         if (p->depth > 0) speci_builder_known_shape(p->builder, p->depth, &p->tree);
     }
@@ -207,9 +253,9 @@ static void take_shapes(spec_session *s, const engine_round *r)
 static spec_status check_inputs(spec_session *s, const engine_round *r)
 {
     for (int32_t i = 0; i < r->n; i++) {
-        if (!r->pending && !r->root_on_device) SPEC_TRY(check_tree(s, r->seqs[i], r->trees[i]));
-        SPEC_TRY(check_context(s, r->seqs[i], r->trees[i]));
-        SPEC_TRY(reserve_ids(s, &s->seqs[r->seqs[i]]));
+        if (!r->pending && !r->plain) SPEC_TRY(check_tree(s, r->seqs[i], r->trees[i]));
+        if (s->n_ctx > 0) SPEC_TRY(check_context(s, r->seqs[i], r->trees[i]));
+        if (s->n_ctx == 0) SPEC_TRY(reserve_ids(s, &s->seqs[r->seqs[i]]));
     }
     return SPEC_OK;
 }
@@ -218,7 +264,7 @@ spec_status speci_score_start(spec_session *s, engine_round *r)
 {
     static const spec_tree none = { 0 };
     bool greedy = false; /* is any of them? */
-    take_shapes(s, r);
+    if (r->pending) take_shapes(s, r);
     SPEC_TRY(check_inputs(s, r));
     for (int32_t i = 0; i < r->n; i++) {
         engine_round *flight = r == &s->round ? speci_flight(s, r->seqs[i]) : NULL;
@@ -289,10 +335,11 @@ static const speci_verify_rule *rule_for(const spec_session *s, const engine_par
 {
     const engine_seq *q = &s->seqs[p->seq];
     const float temperature = q->sampling.temperature;
+    if (temperature == 0) return &speci_verify_greedy;
     const bool has_probs = p->probs_round != 0 && p->probs_round == q->proposal.round;
     const spec_tree_kind kind = has_probs ? p->tree.kind : SPEC_TREE_DETERMINISTIC;
     const speci_verify_rule *v = speci_verify_resolve(rule, kind, temperature);
-    if (!v || (temperature > 0 && (v->greedy || p->tree.n > 1))) return v;
+    if (!v || v->greedy || p->tree.n > 1) return v;
     return speci_verify_resolve(SPEC_VERIFY_AUTO, SPEC_TREE_DETERMINISTIC, temperature);
 }
 
@@ -301,13 +348,19 @@ static spec_status choose_rule(const spec_session *s, engine_part *p, spec_verif
     const engine_seq *q = &s->seqs[p->seq];
     const speci_verify_rule *v = *out = rule_for(s, p, rule);
     if (!v) return speci_fail(SPEC_E_INVALID, "there is no verification rule %d", (int)rule);
-    if (p->tree.n == 1 && v->greedy == (q->sampling.temperature == 0)) return SPEC_OK;
+    if (q->sampling.temperature == 0 || (p->tree.n == 1 && !v->greedy)) return SPEC_OK;
     SPEC_TRY(spec_verify_is_lossless(&p->tree, v->id, q->sampling.temperature));
     if (v->uses_draft_probs && (p->probs_round == 0 || p->probs_round != q->proposal.round))
         return speci_fail(SPEC_E_INVALID, "%s needs the distributions that the tree was drawn from, and the session has none "
                           "of it: verify it by %s, or with spec_verify_probs", v->name,
                           spec_verify_rule_name(SPEC_VERIFY_NAIVE));
     return SPEC_OK;
+}
+
+/* The likeliest token after a root alone came with the pass: no rule has to look at it. */
+static bool needs_no_rule(const spec_session *s, const engine_part *p)
+{
+    return p->tree.n == 1 && s->seqs[p->seq].sampling.temperature == 0;
 }
 
 /* Adds a part to what is being verified. */
@@ -329,20 +382,28 @@ spec_status speci_verify_start(spec_session *s, engine_round *r)
 {
     speci_verify_batch *b = &r->batch;
     int32_t ld;
+    r->queued = true;
+    b->items = NULL;
+    for (int32_t i = r->n_part - 1; i >= 0; i--)
+        if (!needs_no_rule(s, &r->part[i])) SPEC_TRY(add_item(s, r, &r->part[i]));
+    if (!b->items) return SPEC_OK;
     b->ops = s->ops;
     b->logits = speci_exec_logits(s->exec, &ld);
     b->next = r->hand_on;
-    b->items = NULL;
     b->rows.n_candidate = b->rows.n_call = 0;
-    for (int32_t i = r->n_part - 1; i >= 0; i--) SPEC_TRY(add_item(s, r, &r->part[i]));
-    r->queued = true;
     return speci_verify_batch_enqueue(b);
 }
 
 spec_status speci_verify_read(spec_session *s, engine_round *r)
 {
     SPEC_TRY(wait(s, r));
-    return speci_verify_batch_walk(&r->batch);
+    for (int32_t i = 0; i < r->n_part; i++) {
+        engine_part *p = &r->part[i];
+        if (!needs_no_rule(s, p)) continue;
+        p->path[0] = 0, p->n_path = 1, p->token = r->likeliest[p->first_row];
+        if (p->token < 0) return speci_fail(SPEC_E_DEVICE, "the logits of node 0 are not numbers");
+    }
+    return r->batch.items ? speci_verify_batch_walk(&r->batch) : SPEC_OK;
 }
 
 /* --- COMMIT --- */
@@ -374,7 +435,7 @@ static void tell_builder(const spec_session *s, const engine_part *p)
 static void tell_choice(spec_session *s, const engine_part *p)
 {
     engine_outcome *o = &s->outcome;
-    if (o->round == 0 || p->round != o->round) return;
+    if (p->round != o->round) return;
     o->n_done++;
     o->n_emitted += p->n_path;
     o->n_node += p->tree.n;
@@ -400,13 +461,13 @@ spec_status speci_commit_read(spec_session *s, engine_round *r)
         engine_part *p = &r->part[i];
         engine_seq *q = &s->seqs[p->seq];
         if (p->round) tell_builder(s, p);
-        tell_choice(s, p);
+        if (s->outcome.round) tell_choice(s, p);
         for (int32_t k = 1; k < p->n_path; k++) q->ids[q->n_ids++] = p->tree.token[p->path[k]];
         q->ids[q->n_ids++] = p->token;
         q->proposal.round = 0;
         q->part = -1;
         q->n_step++;
-        tell_drafters(s, p->seq, p->n_path);
+        if (s->drafters.n > 0) tell_drafters(s, p->seq, p->n_path);
     }
     r->n_part = 0;
     return SPEC_OK;

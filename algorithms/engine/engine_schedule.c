@@ -1,5 +1,6 @@
 /* engine_schedule.c - the order in which the stages of a round are enqueued and read, and spec_step.
  *
+ *   plain            a round that drafts nothing: roots alone
  *   ordinary         each stage is read before the next one is enqueued: what the four public calls do
  *   score first      trees that grew on the device to a known shape are scored before the host has read them, so that the device
  *                    never waits for the host between a draft and its score. At T = 0 they are read with the verdict; where a
@@ -86,7 +87,11 @@ static const schedule schedules[] = {
     [ORDINARY] = { "ordinary", always,
       { { DRAFT, READ, NOW }, { SCORE, START, NOW }, { VERIFY, START, NOW }, { VERIFY, READ, NOW }, { COMMIT, START, NOW }, { COMMIT, READ, NOW } }, 6 },
 };
-/* Of a round that drafts nothing. What was enqueued by the step before is not enqueued again. */
+/* Of rounds that draft nothing. */
+static const schedule plain = {
+    "plain", NULL,
+    { { SCORE, START, NOW }, { VERIFY, START, NOW }, { VERIFY, READ, NOW }, { COMMIT, START, NOW }, { COMMIT, READ, NOW } }, 5 };
+/* What was enqueued by the step before is not enqueued again. */
 static const schedule run_ahead = {
     "run ahead", NULL,
     { { SCORE, START, NOW }, { VERIFY, START, NOW }, { VERIFY, MARK, NOW }, { COMMIT, START, NOW }, { SCORE, START, NEXT }, { VERIFY, START, NEXT },
@@ -136,6 +141,13 @@ static spec_status run_drafting(spec_session *s, engine_round *r)
     return run(s, r, how, 0);
 }
 
+static spec_status run_plain(spec_session *s, engine_round *r)
+{
+    r->root_on_device = false;
+    speci_plain_start(s, r);
+    return run(s, r, &plain, 0);
+}
+
 /* --- running ahead --- */
 
 /* Where drafting is a choice, it is made a step before: by what was known then. */
@@ -152,18 +164,13 @@ static bool runs_ahead(const spec_session *s, int32_t seq)
 /* The round of the step that is `ahead` (0 or 1) of the sequence's next one: its root alone, which the device may have. */
 static engine_round *plain_round(spec_session *s, int32_t seq, int32_t ahead)
 {
-    engine_seq *q = &s->seqs[seq];
+    const engine_seq *q = &s->seqs[seq];
     engine_round *r = &s->plain[2 * seq + (int32_t)((q->n_step + (uint64_t)ahead) % 2)];
-    spec_tree *t = &q->proposal.tree;
-    t->n = 0, t->kind = SPEC_TREE_DETERMINISTIC;
-    (void)spec_tree_add(t, -1, ahead ? -1 : q->ids[q->n_ids - 1], 1);
-    q->proposal.round = 0, q->proposal.depth = 0;
-    q->proposal.arm = q->proposal.by = -1;
-    q->proposal.builder = NULL;
-    r->n = 1, r->seqs[0] = seq, r->trees[0] = t;
+    r->n = 1, r->seqs[0] = seq;
     r->root_on_device = ahead;
     r->hand_on = s->roots + seq;
     r->rule = s->rule;
+    speci_plain_start(s, r);
     return r;
 }
 
@@ -191,7 +198,7 @@ static spec_status fail_plain(spec_session *s, engine_round *now, engine_round *
     return status;
 }
 
-static spec_status run_plain(spec_session *s, int32_t seq)
+static spec_status step_ahead(spec_session *s, int32_t seq)
 {
     engine_seq *q = &s->seqs[seq];
     const bool in_flight = speci_flight(s, seq) != NULL;
@@ -210,7 +217,7 @@ static spec_status run_plain(spec_session *s, int32_t seq)
         /* Nor is it worth an error if there is no room for a pass that nobody has asked for yet. */
         if (status == SPEC_E_FULL && m->round == NEXT && m->stage == SCORE) goes_on = false;
         else if (status != SPEC_OK) return fail_plain(s, now, next, status);
-        if (m->stage == COMMIT && m->verb == START) begin_outcome(s, now, start);
+        if (m->stage == COMMIT && m->verb == START && s->choice.mode != SPEC_ADAPT_OFF) begin_outcome(s, now, start);
     }
     return SPEC_OK;
 }
@@ -242,7 +249,7 @@ static spec_status tell(spec_session *s, int32_t i, const engine_part *p, spec_s
     memcpy(s->step_ids + at, q->ids + q->n_ids - p->n_path, (size_t)p->n_path * sizeof *q->ids);
     *out = (spec_step_result){ .tokens = s->step_ids + at, .n_tokens = p->n_path, .n_drafted = p->tree.n - 1,
                                .n_accepted = p->n_path - 1, .stop = stop_of(s, q), .tree = q->proposal.arm,
-                               .branched = branched(p), .drafter = q->proposal.by };
+                               .branched = p->n_path > 1 && branched(p), .drafter = q->proposal.by };
     if (!q->options.logprobs) return SPEC_OK;
     out->logprobs = s->step_logprobs + at;
     return speci_logprobs(s, p->first_row, p->path, out->tokens, p->n_path, s->step_logprobs + at, q->options.n_top);
@@ -254,11 +261,11 @@ spec_status spec_step(spec_session *s, const int32_t *seqs, int32_t n, spec_step
     if (speci_session_stopped(s)) return speci_fail(SPEC_E_ABORTED, "stopped before a step");
     SPEC_TRY(speci_round_begin(s, r, seqs, n));
     if (n == 1 && runs_ahead(s, seqs[0])) {
-        SPEC_TRY(run_plain(s, seqs[0]));
+        SPEC_TRY(step_ahead(s, seqs[0]));
         return tell(s, 0, &s->plain[2 * seqs[0] + (int32_t)((s->seqs[seqs[0]].n_step - 1) % 2)].part[0], results);
     }
     r->rule = s->rule;
-    SPEC_TRY(run_drafting(s, r));
+    SPEC_TRY(s->drafters.n > 0 ? run_drafting(s, r) : run_plain(s, r));
     for (int32_t i = 0; i < n; i++) SPEC_TRY(tell(s, i, &r->part[i], &results[i]));
     return SPEC_OK;
 }

@@ -4,32 +4,11 @@
 #include <limits.h>
 #include <string.h>
 
-spec_status speci_session_seq(const spec_session *s, int32_t seq, engine_seq **out)
-{
-    if (seq < 0 || seq >= s->n_seq || !s->seqs[seq].live)
-        return speci_fail(SPEC_E_INVALID, "there is no sequence %d", seq);
-    *out = &s->seqs[seq];
-    return SPEC_OK;
-}
-
 spec_status speci_session_free_seq(const spec_session *s, int32_t *out)
 {
     for (*out = 0; *out < s->n_seq; (*out)++)
         if (!s->seqs[*out].live) return SPEC_OK;
     return speci_fail(SPEC_E_FULL, "all %d sequences of the session are in use", s->n_seq);
-}
-
-bool speci_session_stopped(void *session)
-{
-    spec_session *s = session;
-    return atomic_load(&s->cancelled) || (s->abort && s->abort(s->abort_user_data));
-}
-
-speci_draft_seq speci_sequence_asked(spec_session *s, int32_t seq)
-{
-    engine_seq *q = &s->seqs[seq];
-    return (speci_draft_seq){ .seq = seq, .ids = q->ids, .n_ids = q->n_ids, .sampling = &q->sampling, .step = q->n_step,
-                              .tree = &q->proposal.tree, .by = -1 };
 }
 
 static spec_status check_prompt(const spec_session *s, const int32_t *ids, size_t n)

@@ -104,6 +104,9 @@ const speci_verify_rule *speci_verify_find(spec_verify_rule id);
 /* The same, with AUTO taken for the rule that fits trees of this kind at this temperature. */
 const speci_verify_rule *speci_verify_resolve(spec_verify_rule id, spec_tree_kind kind, float temperature);
 
+/* The rule of temperature 0, where all rules are one. */
+extern const speci_verify_rule speci_verify_greedy;
+
 /* --- what rules share --- */
 
 /* The walk of a rule that decides node by node: *child is the accepted child of `node`, or -1, and then *token is what

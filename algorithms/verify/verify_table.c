@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 /* Each is defined in verify_<rule>.c. */
-extern const speci_verify_rule speci_verify_greedy, speci_verify_naive, speci_verify_chain, speci_verify_mss,
+extern const speci_verify_rule speci_verify_naive, speci_verify_chain, speci_verify_mss,
     speci_verify_mss_repeat;
 
 static const speci_verify_rule *const table[] = {
