@@ -164,16 +164,14 @@ void speci_net_describe(speci_exec *net, const speci_exec_input *in, int32_t n_i
 spec_status speci_net_open_taps(speci_exec *net);
 void speci_net_close_taps(speci_exec *net);
 
-/* --- joint attainment (net_joint.c) --- */
+/* --- joint attainment (net_joint.c): for an executor whose shape is joint --- */
 
-/* How many pending tokens stand in front of the tree of the next pass: 0 unless joint. */
-int32_t speci_net_joint_front(const speci_exec *net, int32_t slot);
-/* They as the first nodes of a tree. */
+/* The pending tokens of the path, which stand in front of the tree of the next pass, as its first nodes. */
 void speci_net_joint_chain(const speci_exec *net, int32_t slot, spec_step_node *nodes, int32_t front);
 /* Are chain and tree together deeper than the device's operations take? */
 bool speci_net_joint_too_deep(const speci_exec *net, const speci_exec_input *in);
 /* What may not be fed so. */
-spec_status speci_net_joint_check(const speci_exec *net, const speci_exec_input *in);
+spec_status speci_net_joint_check(const speci_exec_input *in);
 /* The tree that was fed, of which tokens may be accepted. */
 void speci_net_joint_note(net_seq *s, const spec_tree *t);
 

@@ -7,11 +7,6 @@
 
 #include <string.h>
 
-int32_t speci_net_joint_front(const speci_exec *net, int32_t slot)
-{
-    return net->shape.joint ? net->seqs[slot].n_path : 0;
-}
-
 void speci_net_joint_chain(const speci_exec *net, int32_t slot, spec_step_node *nodes, int32_t front)
 {
     const net_seq *s = &net->seqs[slot];
@@ -31,18 +26,18 @@ static int32_t tree_depth(const spec_tree *t)
 
 bool speci_net_joint_too_deep(const speci_exec *net, const speci_exec_input *in)
 {
-    const int32_t front = speci_net_joint_front(net, in->slot);
+    const int32_t front = net->seqs[in->slot].n_path;
     return front > 0 && front + tree_depth(in->tree) > SPEC_MAX_DEPTH;
 }
 
-spec_status speci_net_joint_check(const speci_exec *net, const speci_exec_input *in)
+spec_status speci_net_joint_check(const speci_exec_input *in)
 {
-    if (!net->shape.joint || (in->n_fed == 0 && in->n_grown == 0)) return SPEC_OK;
-    return speci_fail(SPEC_E_INVALID, "a net that feeds accepted paths again takes whole trees: %d nodes are fed, %d grow",
+    if (in->n_fed == 0 && in->n_grown == 0) return SPEC_OK;
+    return speci_fail(SPEC_E_INVALID, "an executor that feeds accepted paths again takes whole trees: %d nodes are fed, %d grow",
                       in->n_fed, in->n_grown);
 }
 
 void speci_net_joint_note(net_seq *s, const spec_tree *t)
 {
-    if (s->token && t) memcpy(s->token, t->token, (size_t)t->n * sizeof *s->token);
+    if (t) memcpy(s->token, t->token, (size_t)t->n * sizeof *s->token);
 }

@@ -70,7 +70,7 @@ static spec_status check_input(speci_exec *net, const speci_exec_input *in, cons
                           net->shape.n_node);
     if (in->n_fed < 0 || in->n_fed >= n || in->n_fed != s->n_fed * (in->n_fed > 0))
         return speci_fail(SPEC_E_INVALID, "%d of %d nodes are said to be fed; %d are", in->n_fed, n, s->n_fed);
-    SPEC_TRY(speci_net_joint_check(net, in));
+    if (net->shape.joint) SPEC_TRY(speci_net_joint_check(in));
     const int32_t n_token = feed && feed->grown ? 1 : t->n; /* the others stand on the device */
     for (int32_t i = 0; i < t->n && i < n_token; i++) SPEC_TRY(check_token(net, t->token[i]));
     return speci_net_reserve(net, s, s->n_past + s->n_path + n);
@@ -84,14 +84,14 @@ static void take_note(speci_exec *net, const speci_exec_input *in, int32_t n_in,
         const spec_tree *t = in[k].tree;
         s->broken = status != SPEC_OK;
         if (in[k].n_fed == 0) {
-            const int32_t front = speci_net_joint_front(net, in[k].slot), replayed = s->n_path - front;
+            const int32_t front = net->shape.joint ? s->n_path : 0, replayed = s->n_path - front;
             if (net->shape.n_recent_max > 0) s->n_recent = spec_chunk_left(s->n_recent + replayed) + front;
             s->parity ^= 1;
             s->n_past += s->n_path;
             s->n_path = 0;
         }
         s->n_fed = (t ? t->n : 0) + in[k].n_grown;
-        speci_net_joint_note(s, t);
+        if (net->shape.joint) speci_net_joint_note(s, t);
     }
 }
 
@@ -123,7 +123,7 @@ spec_status speci_exec_forward(speci_exec *net, const speci_exec_input *in, int3
 {
     for (int32_t k = 0; k < n_in; k++) SPEC_TRY(check_input(net, &in[k], feed));
     for (int32_t k = 0; k < n_in; k++)
-        if (speci_net_joint_too_deep(net, &in[k])) SPEC_TRY(pass_pending(net, in[k].slot));
+        if (net->shape.joint && speci_net_joint_too_deep(net, &in[k])) SPEC_TRY(pass_pending(net, in[k].slot));
     return pass(net, in, n_in, feed, tokens);
 }
 

@@ -74,14 +74,14 @@ static void add_input(speci_exec *net, block_cursor *c, const speci_exec_input *
     const spec_tree *t = in->tree;
     const net_seq *s = &net->seqs[in->slot];
     const bool first = in->n_fed == 0;
-    const int32_t front = first ? speci_net_joint_front(net, in->slot) : 0, n_given = front + (t ? t->n : 0);
+    const int32_t front = first && net->shape.joint ? s->n_path : 0, n_given = front + (t ? t->n : 0);
     const int32_t n_row = n_given + in->n_grown - in->n_fed, n_past = s->n_past + s->n_path - front;
     spec_traversal_node *visits = (spec_traversal_node *)((char *)net->block + net->block->off_traversal) + c->row;
     spec_step_seq *seq = (spec_step_seq *)((char *)net->block + net->block->off_seq) + c->seq;
     spec_step_node *nodes = block_add(net, c, in->slot, first ? s->parity ^ 1 : s->parity,
                                       first ? s->n_path - front : 0, in->n_fed, n_row);
     seq->n_given = n_given, seq->n_advance = front;
-    speci_net_joint_chain(net, in->slot, nodes, front);
+    if (front > 0) speci_net_joint_chain(net, in->slot, nodes, front);
     for (int32_t i = front; i < n_given; i++) {
         const int32_t up = t->parent[i - front], parent = up < 0 ? front - 1 : front + up;
         nodes[i] = (spec_step_node){ .token = t->token[i - front], .parent = parent,
@@ -97,7 +97,7 @@ void speci_net_describe(speci_exec *net, const speci_exec_input *in, int32_t n_i
 {
     int32_t n_node = 0, n_row = 0, n_path = 0;
     for (int32_t k = 0; k < n_in; k++) {
-        const int32_t front = speci_net_joint_front(net, in[k].slot);
+        const int32_t front = net->shape.joint ? net->seqs[in[k].slot].n_path : 0;
         const int32_t n = front + (in[k].tree ? in[k].tree->n : 0) + in[k].n_grown;
         n_node += n;
         n_row += n - in[k].n_fed;
