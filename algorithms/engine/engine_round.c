@@ -85,13 +85,13 @@ static void begin_proposal(engine_seq *q, uint64_t round)
     p->depth = 0;
 }
 
-/* Rows of distributions only where children are; and no more nodes than the session planned for. What is left out are the last
- * slots, whatever they hold. */
-static void end_proposal(const spec_session *s, engine_seq *q)
+/* No more nodes than the session planned for: what is left out are the last slots, whatever they hold. Rows of distributions stay
+ * only where children do. */
+static void cut_proposal(const spec_session *s, engine_seq *q)
 {
     spec_tree *t = &q->proposal.tree;
     uint8_t has_child[SPECI_MAX_NODE] = { 0 };
-    if (t->n > s->n_node) t->n = s->n_node;
+    t->n = s->n_node;
     for (int32_t i = 1; i < t->n; i++) has_child[t->parent[i]] = 1;
     for (int32_t i = 0; i < t->n; i++)
         if (!has_child[i]) t->q_row[i] = -1;
@@ -102,7 +102,7 @@ static spec_status end_proposals(spec_session *s, const engine_round *r, spec_st
     for (int32_t i = 0; i < r->n; i++) {
         engine_seq *q = &s->seqs[r->seqs[i]];
         if (status != SPEC_OK) begin_proposal(q, s->n_round);
-        else end_proposal(s, q);
+        else if (q->proposal.tree.n > s->n_node) cut_proposal(s, q);
     }
     return status;
 }
@@ -187,12 +187,13 @@ static spec_status check_tree(const spec_session *s, int32_t seq, const spec_tre
     return SPEC_OK;
 }
 
+/* t NULL: the root alone. */
 static spec_status check_context(const spec_session *s, int32_t seq, const spec_tree *t)
 {
     const engine_seq *q = &s->seqs[seq];
     if (q->n_ids >= s->n_ctx)
         return speci_fail(SPEC_E_FULL, "sequence %d has reached the context of %d tokens", seq, s->n_ctx);
-    for (int32_t i = 1; i < t->n; i++)
+    for (int32_t i = 1; t && i < t->n; i++)
         if (q->n_ids + speci_tree_depth(t, i) >= s->n_ctx)
             return speci_fail(SPEC_E_FULL, "node %d would stand behind the context of %d tokens", i, s->n_ctx);
     return SPEC_OK;
@@ -226,10 +227,10 @@ static bool names_probs(const spec_session *s, const engine_seq *q, const spec_t
 static void keep_tree(const spec_session *s, engine_part *p, const spec_tree *t)
 {
     const engine_proposal *own = &s->seqs[p->seq].proposal;
+    const bool samples = s->seqs[p->seq].sampling.temperature > 0;
     (void)spec_tree_copy(&p->tree, t); /* fits: it was checked */
-    spec_tree_ranks(t, p->tree.rank);
-    p->probs_round = names_probs(s, &s->seqs[p->seq], t) ? own->round : 0;
-    p->round = own->round && speci_tree_equal(t, &own->tree) ? own->round : 0;
+    p->probs_round = samples && names_probs(s, &s->seqs[p->seq], t) ? own->round : 0;
+    p->round = t == &own->tree || (own->round && speci_tree_equal(t, &own->tree)) ? own->round : 0;
 }
 
 static void keep_part(spec_session *s, engine_round *r, int32_t i)
@@ -253,8 +254,10 @@ static void take_shapes(spec_session *s, const engine_round *r)
 static spec_status check_inputs(spec_session *s, const engine_round *r)
 {
     for (int32_t i = 0; i < r->n; i++) {
+        const engine_proposal *p = &s->seqs[r->seqs[i]].proposal;
+        const bool own = r->trees[i] == &p->tree && p->round > 0; /* as deep as there is room for */
         if (!r->pending && !r->plain) SPEC_TRY(check_tree(s, r->seqs[i], r->trees[i]));
-        if (s->n_ctx > 0) SPEC_TRY(check_context(s, r->seqs[i], r->trees[i]));
+        if (s->n_ctx > 0) SPEC_TRY(check_context(s, r->seqs[i], own ? NULL : r->trees[i]));
         if (s->n_ctx == 0) SPEC_TRY(reserve_ids(s, &s->seqs[r->seqs[i]]));
     }
     return SPEC_OK;
@@ -329,13 +332,12 @@ spec_status speci_draft_read(spec_session *s, engine_round *r)
 
 /* --- VERIFY --- */
 
-/* The rule that a part is verified by; NULL: there is no such rule. At T = 0 all rules are one, and after a root alone the
- * target decides under any. */
+/* The rule that a part of a sequence that samples is verified by; NULL: there is no such rule. After a root alone the target
+ * decides under any. */
 static const speci_verify_rule *rule_for(const spec_session *s, const engine_part *p, spec_verify_rule rule)
 {
     const engine_seq *q = &s->seqs[p->seq];
     const float temperature = q->sampling.temperature;
-    if (temperature == 0) return &speci_verify_greedy;
     const bool has_probs = p->probs_round != 0 && p->probs_round == q->proposal.round;
     const spec_tree_kind kind = has_probs ? p->tree.kind : SPEC_TREE_DETERMINISTIC;
     const speci_verify_rule *v = speci_verify_resolve(rule, kind, temperature);
@@ -348,7 +350,7 @@ static spec_status choose_rule(const spec_session *s, engine_part *p, spec_verif
     const engine_seq *q = &s->seqs[p->seq];
     const speci_verify_rule *v = *out = rule_for(s, p, rule);
     if (!v) return speci_fail(SPEC_E_INVALID, "there is no verification rule %d", (int)rule);
-    if (q->sampling.temperature == 0 || (p->tree.n == 1 && !v->greedy)) return SPEC_OK;
+    if (p->tree.n == 1 && !v->greedy) return SPEC_OK;
     SPEC_TRY(spec_verify_is_lossless(&p->tree, v->id, q->sampling.temperature));
     if (v->uses_draft_probs && (p->probs_round == 0 || p->probs_round != q->proposal.round))
         return speci_fail(SPEC_E_INVALID, "%s needs the distributions that the tree was drawn from, and the session has none "
@@ -367,8 +369,8 @@ static bool needs_no_rule(const spec_session *s, const engine_part *p)
 static spec_status add_item(spec_session *s, engine_round *r, engine_part *p)
 {
     const engine_seq *q = &s->seqs[p->seq];
-    const speci_verify_rule *rule;
-    SPEC_TRY(choose_rule(s, p, r->rule, &rule));
+    const speci_verify_rule *rule = &speci_verify_greedy; /* at T = 0 all rules are one */
+    if (q->sampling.temperature > 0) SPEC_TRY(choose_rule(s, p, r->rule, &rule));
     p->item = (speci_verify_item){ .rule = rule, .tree = &p->tree, .sampling = &q->sampling, .position = p->position,
                                    .logits_row = p->first_row, .q_row = p->seq * s->site.n_q,
                                    .likeliest = r->likeliest + p->first_row, .eos = s->target->eos,
