@@ -102,41 +102,41 @@ typedef struct spec_step_seq {
     int32_t n_recent;   /* chunked scans: committed tokens in front of the path that the state does not cover yet */
     int32_t n_advance;  /* joint attainment (algorithms.md 9.3): nodes [0, n_advance) are a chain that is committed
                            already: states are stored as of node n_advance - 1 (chunked scans: the chain is kept in
-                           the rings), the convolution's window likewise.
+                           the recent-token buffers), the convolution's window likewise.
                            0 = none. With n_advance > 0: n_fed = 0, and no later pass over the same tree */
 } spec_step_seq;
 
-/* Chunked scans (spec_scan_args). Windows that are folded into the state in front of a token with n unfolded tokens before
- * it: the state then lags it by one window and what there is of the next. */
+/* Chunked scans (spec_scan_args). Chunks that are folded into the state in front of a token with n unfolded tokens before
+ * it: the state then lags it by one chunk and what there is of the next. */
 SPEC_HD static inline int32_t spec_chunk_folds(int32_t n)
 {
     return n < 2 * SPEC_CHUNK ? 0 : n / SPEC_CHUNK - 1;
 }
 /* Unfolded tokens that are left. */
 SPEC_HD static inline int32_t spec_chunk_left(int32_t n) { return n - SPEC_CHUNK * spec_chunk_folds(n); }
-/* Entries of a ring of recent tokens: those left by the pass before, the path (at most n_path nodes), and a chain in front
+/* Entries of a recent-token buffer: those left by the pass before, the path (at most n_path nodes), and a chain in front
  * (at most n_chain nodes; two passes' chains meet there). No pass writes an entry that it reads. */
 SPEC_HD static inline int32_t spec_recent_capacity(int32_t n_path, int32_t n_chain)
 {
     return 2 * SPEC_CHUNK + n_path + 2 * n_chain;
 }
 
-/* The scan's order over the new rows of a sequence (algorithms.md 8.3): visit i of the sequence is visits[first_row + i].
- * Smallest subtree first, the heavy child last, so that at most SPEC_MAX_SAVED states wait. Before the first visit the
- * live state is the stored one, replay applied. */
+/* The traversal schedule: the scan's order over the new rows of a sequence (algorithms.md 8.3), whose entry i is
+ * traversal[first_row + i]. Smallest subtree first, the heavy child last, so that the stack of saved states holds at most
+ * SPEC_MAX_SAVED. Before the first entry the live state is the stored one, replay applied. */
 enum {
-    SPEC_LOAD_LIVE = -1, /* the parent's state is live: it was visited just before, or the node is the root, given or not */
+    SPEC_LOAD_LIVE = -1, /* the parent's state is live: it is the entry just before, or the node is the root, given or not */
     SPEC_LOAD_PATH = -2  /* from the stored state (or, with node_state, the parent's), along the path */
-    /* k >= 0: the state saved in place k */
+    /* k >= 0: saved state k */
 };
 typedef struct spec_traversal_node {
     int32_t node; /* of the sequence's tree */
     int32_t load; /* where its parent's state is */
-    int32_t save; /* after the node: keep its state in place `save` too; -1 = no */
+    int32_t save; /* after the node: keep its state as saved state `save` too; -1 = no */
     int32_t pad;
 } spec_traversal_node;
 
-/* Places that the visits of a tree of n nodes use at most: while k states wait, it has 2^(k+1) - 1 nodes or more. */
+/* Saved states that the traversal of a tree of n nodes holds at most: while k wait, it has 2^(k+1) - 1 nodes or more. */
 SPEC_HD static inline int32_t spec_traversal_saved(int32_t n_node)
 {
     int32_t k = 0;
@@ -368,23 +368,23 @@ typedef struct spec_conv_args {
  * and the scan too uses it rounded to `dtype`. x is of type `dtype`, and so is B when b_in_conv.
  * Prefill: S applies all valid rows and is stored. With 16-bit x, products may take a float32 value as two 16-bit parts.
  *
- * Decode, recurrent form (window 0): S of the slot first applies the accepted path and is stored; the tree itself is never
+ * Decode, recurrent form (chunk 0): S of the slot first applies the accepted path and is stored; the tree itself is never
  * stored, but for the chain of n_advance nodes in front. With n_row 0 a sequence only applies its path (likewise conv and
  * kv_commit).
  *
- * Decode, chunked form (window SPEC_CHUNK; only without a_per_state): S lags. Let tokens be numbered from the first that no
- * prefill pass applied, W the window. For token i the state covers the tokens before A(i) = W max(0, i / W - 1), and
+ * Decode, chunked form (chunk SPEC_CHUNK; only without a_per_state): S lags. Let tokens be numbered from the first that no
+ * prefill pass applied, W the chunk's length. For token i the state covers the tokens before A(i) = W max(0, i / W - 1), and
  *   y_i = E_i (S_A C_i) + sum over j in [A, i] on the path of P_ij dt_j (C_i . B_j) x_j + D x_i,
  *   P_ii = 1, P_i,j-1 = P_ij exp(dt_j A), E_i = P_i,A-1:
  * A, and the order of every sum and product, follow from places on the path alone, so this keeps path invariance, while no
- * node waits for another. A state moves on by a whole window, a *fold*:  S' = E S + sum over j of (P_j dt_j x_j) B_j^T, P of the
- * window's last token. So the sequence's memory is S and the x, B and dt of the tokens behind it, the *recent* ones:
- * the token at position p is entry p % n_recent_max of the rings. In a pass of n_fed 0:
- *   n_recent of the step are in the rings; the path is appended; spec_chunk_folds(n_recent + n_replay) windows are folded
+ * node waits for another. A state moves on by a whole chunk, a *fold*:  S' = E S + sum over j of (P_j dt_j x_j) B_j^T, P of the
+ * chunk's last token. So the sequence's memory is S and the x, B and dt of the tokens behind it, the *recent* ones:
+ * the token at position p is entry p % n_recent_max of the recent-token buffers. In a pass of n_fed 0:
+ *   n_recent of the step are in them; the path is appended; spec_chunk_folds(n_recent + n_replay) chunks are folded
  *   and S is stored, which leaves spec_chunk_left() of them: the pass's recent tokens, in front of the root;
- *   a node of depth d is then token number left + d: spec_chunk_folds(left + d) more windows of its path are folded into a
+ *   a node of depth d is then token number left + d: spec_chunk_folds(left + d) more chunks of its path are folded into a
  *   copy of S for it, which nobody stores: one, of recent tokens only, as long as d <= W;
- *   a chain of n_advance nodes in front is appended to the rings, and folded by a later pass.
+ *   a chain of n_advance nodes in front is appended to the buffers, and folded by a later pass.
  * With n_fed > 0 the step's n_recent are those left. n_recent_max holds them all: see spec_recent_capacity(). */
 typedef struct spec_scan_args {
     int32_t n_head, head_dim, n_state;
@@ -402,14 +402,14 @@ typedef struct spec_scan_args {
     void *cache_b;   /* [n_slot][2][n_node][n_head / b_rep * n_state] or NULL with b_in_conv */
     int32_t n_node;
     spec_view y; /* [rows][n_head * head_dim], f32 or compute type */
-    int32_t window;   /* SPEC_CHUNK: decode passes in the chunked form; 0: recurrent */
-    int32_t n_recent_max;   /* entries of the rings: spec_recent_capacity() or more */
-    void *recent_x;   /* windowed: `dtype` [n_slot][n_recent_max][n_head / x_rep * head_dim] */
-    void *recent_b;   /* windowed: `dtype` [n_slot][n_recent_max][n_head / b_rep * n_state] */
-    float *recent_dt; /* windowed: f32 [n_slot][n_recent_max][n_head], after softplus and clamp */
+    int32_t chunk;        /* SPEC_CHUNK: decode passes in the chunked form; 0: recurrent */
+    int32_t n_recent_max; /* entries of the recent-token buffers: spec_recent_capacity() or more */
+    void *recent_x;   /* chunked: `dtype` [n_slot][n_recent_max][n_head / x_rep * head_dim] */
+    void *recent_b;   /* chunked: `dtype` [n_slot][n_recent_max][n_head / b_rep * n_state] */
+    float *recent_dt; /* chunked: f32 [n_slot][n_recent_max][n_head], after softplus and clamp */
     /* A named alternative of the recurrent form, or NULL. */
     float *node_state; /* f32 [n_slot][n_node][n_head][head_dim][n_state]: decode passes keep every node's state there,
-                          and a SPEC_LOAD_PATH visit starts from its parent's (algorithms.md 10.1) */
+                          and a SPEC_LOAD_PATH entry starts from its parent's (algorithms.md 10.1) */
 } spec_scan_args;
 
 /* Columns of a token's x (block: head_dim) or B (block: n_state), of which `rep` heads share a block. */

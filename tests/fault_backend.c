@@ -207,7 +207,7 @@ static spec_status conv_padded(spec_queue *q, const spec_conv_args *a)
 
 static spec_status scan_branch(spec_queue *q, const spec_scan_args *a)
 {
-    spec_step_block *saved = enter(q, a->window ? wrong_parent : previous_visit);
+    spec_step_block *saved = enter(q, a->chunk ? wrong_parent : previous_visit);
     return leave(q, saved, speci_cpu_scan(q, a));
 }
 
@@ -231,21 +231,21 @@ static spec_status scan_short(spec_queue *q, const spec_scan_args *a)
 
 static spec_status scan_recent(spec_queue *q, const spec_scan_args *a)
 {
-    if (!a->window || q->step->phase == SPEC_PHASE_PREFILL) return speci_cpu_scan(q, a);
+    if (!a->chunk || q->step->phase == SPEC_PHASE_PREFILL) return speci_cpu_scan(q, a);
     spec_step_block *saved = enter(q, fewer_recent);
     return leave(q, saved, speci_cpu_scan(q, a));
 }
 
 static spec_status scan_recent_place(spec_queue *q, const spec_scan_args *a)
 {
-    if (!a->window || q->step->phase == SPEC_PHASE_PREFILL) return speci_cpu_scan(q, a);
+    if (!a->chunk || q->step->phase == SPEC_PHASE_PREFILL) return speci_cpu_scan(q, a);
     spec_step_block *saved = enter(q, late_recent);
     return leave(q, saved, speci_cpu_scan(q, a));
 }
 
 static spec_status scan_fold(spec_queue *q, const spec_scan_args *a)
 {
-    if (!a->window || q->step->phase == SPEC_PHASE_PREFILL) return speci_cpu_scan(q, a);
+    if (!a->chunk || q->step->phase == SPEC_PHASE_PREFILL) return speci_cpu_scan(q, a);
     const size_t n = (size_t)a->n_head * (size_t)a->head_dim * (size_t)a->n_state * sizeof(float);
     char *states = malloc((size_t)q->step->n_seq * n);
     if (!states) abort();

@@ -112,7 +112,7 @@ static void add_conv(mini_model *m, spec_view u, int32_t channels, spec_view *y,
 
 static void add_rings(mini_model *m, spec_scan_args *a)
 {
-    a->window = SPEC_CHUNK;
+    a->chunk = SPEC_CHUNK;
     a->n_recent_max = RING;
     a->recent_x = memory(m, TEST_SEQS * RING * M2_INNER, m->dtype);
     a->recent_b = memory(m, TEST_SEQS * RING * M2_GROUPS * M2_STATE, m->dtype);

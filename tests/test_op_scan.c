@@ -744,7 +744,7 @@ static void run_case(const test_device *d, const scan_case *c)
                                   .n_node = w.n_node, .y = test_view(&y, w.inner) };
     if (c->gate) op.u.scan.z = test_view(&z, w.inner);
     if (c->window)
-        op.u.scan.window = SPEC_CHUNK, op.u.scan.n_recent_max = w.n_recent_max, op.u.scan.recent_x = rings[0].data,
+        op.u.scan.chunk = SPEC_CHUNK, op.u.scan.n_recent_max = w.n_recent_max, op.u.scan.recent_x = rings[0].data,
         op.u.scan.recent_b = rings[1].data, op.u.scan.recent_dt = rings[2].data;
     if (c->phase == SPEC_PHASE_PREFILL) expect_prefill(c, &w);
     else

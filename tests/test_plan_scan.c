@@ -115,7 +115,7 @@ static spec_op scan_op(const scan_test *t, int32_t way, bool with_conv)
         .dt = support_plan_column(&t->in, t->ld_in, t->inner + t->ld_conv),
         .dtype = c->type, .replay_y = replay->data, .replay_ld = t->ld_conv, .replay_b_col = t->n_x, .b_in_conv = 1,
         .state = t->state.of[way].data, .cache_dt = t->cache_dt.of[way].data, .n_node = PLAN_NODES,
-        .y = test_view(&t->scanned.of[way], t->inner), .window = SPEC_CHUNK, .n_recent_max = RING,
+        .y = test_view(&t->scanned.of[way], t->inner), .chunk = SPEC_CHUNK, .n_recent_max = RING,
         .recent_x = t->recent_x.of[way].data, .recent_b = t->recent_b.of[way].data,
         .recent_dt = t->recent_dt.of[way].data };
     if (c->gate == SCAN_GATE) op.u.scan.z = test_view(&t->in, t->ld_in);

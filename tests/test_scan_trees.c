@@ -236,7 +236,7 @@ static void open_rings(bench *b)
         b->entry_bytes[i] = (size_t)cols[i] * test_type_size(dtype);
     }
     spec_scan_args *a = &b->op.u.scan;
-    a->window = SPEC_CHUNK, a->n_recent_max = RING;
+    a->chunk = SPEC_CHUNK, a->n_recent_max = RING;
     a->recent_x = b->ring[0].data, a->recent_b = b->ring[1].data, a->recent_dt = b->ring[2].data;
 }
 
@@ -743,7 +743,7 @@ static void check_forms(bench *b, const window_truth *want, int32_t n_before, co
     static const int32_t root = -1, path = 0;
     int32_t token[NODES];
     spec_op op = b->op;
-    op.u.scan.window = 0;
+    op.u.scan.chunk = 0;
     write_state(b, b->zero_state);
     for (int32_t i = 0; i < n_before; i++) {
         const test_seq step = { .slot = SLOT, .n_node = 1, .parent = &root };
@@ -860,14 +860,14 @@ static void check_refusals(bench *b)
     free(m.bytes);
     const spec_scan_args right = b->op.u.scan;
     const struct {
-        int32_t window, n_recent_max;
+        int32_t chunk, n_recent_max;
         void *x;
         spec_status status;
     } ops[] = { { 8, RING, right.recent_x, SPEC_E_UNSUPPORTED }, { -1, RING, right.recent_x, SPEC_E_UNSUPPORTED },
                 { SPEC_CHUNK, 2 * SPEC_CHUNK, right.recent_x, SPEC_E_INVALID },
                 { SPEC_CHUNK, -RING, right.recent_x, SPEC_E_INVALID }, { SPEC_CHUNK, RING, NULL, SPEC_E_INVALID } };
     for (int32_t i = 0; i < N_ELEMENTS(ops); i++) {
-        b->op.u.scan.window = ops[i].window, b->op.u.scan.n_recent_max = ops[i].n_recent_max, b->op.u.scan.recent_x = ops[i].x;
+        b->op.u.scan.chunk = ops[i].chunk, b->op.u.scan.n_recent_max = ops[i].n_recent_max, b->op.u.scan.recent_x = ops[i].x;
         assert_int_equal(b->d->ops->can(b->d->dev, &b->op), ops[i].status);
     }
     b->op.u.scan = right;

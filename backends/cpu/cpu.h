@@ -2,7 +2,7 @@
  *
  * Two things depend on the instruction set, and each is a table chosen once, when the device opens:
  *   cpu_isa    the few-row product, written by hand per instruction set (each has its own order of rounding);
- *   cpu_loops  every other inner loop: one plain C source (cpu_loops.h, of the chunked scan cpu_loops_window.h),
+ *   cpu_loops  every other inner loop: one plain C source (cpu_loops.h, of the chunked scan cpu_loops_chunked.h),
  *              compiled per instruction set. It has no contraction and a written order of summation, hence the same
  *              bits whichever way it was compiled.
  *
@@ -98,12 +98,12 @@ typedef struct cpu_attend {
 
 enum { CPU_RUN = 8 /* heads that a task of the chunked scan has at most */ };
 
-/* What a window of tokens does to the rows of one head: s = e s + sum over j, ascending, of (u[j] x[j]) b[j]. */
-typedef struct cpu_window {
+/* What a chunk of tokens does to the rows of one head: s = e s + sum over j, ascending, of (u[j] x[j]) b[j]. */
+typedef struct cpu_chunk {
     float e, u[SPEC_CHUNK];
     const float *x[SPEC_CHUNK]; /* [n_row] */
     const float *b[SPEC_CHUNK]; /* [n_state] */
-} cpu_window;
+} cpu_chunk;
 
 /* What a path's near tokens add to an output: y = e y + sum over j, ascending, of w[j * CPU_RUN] x[token[j]]. */
 typedef struct cpu_recall {
@@ -143,8 +143,8 @@ typedef struct cpu_loops {
      * each head, w[j] = p dt cb[j] and p = p decay, p = 1 at first and e in the end. cb NULL: ones. w [n][CPU_RUN] */
     void (*weights)(float *w, float *e, const float *dt, const float *decay, const int32_t *token, const float *cb,
                     size_t n);
-    /* n_row rows of one head, through a window */
-    void (*fold)(float *to, const float *from, size_t n_row, size_t n_state, const cpu_window *w);
+    /* n_row rows of one head, through a chunk */
+    void (*fold)(float *to, const float *from, size_t n_row, size_t n_state, const cpu_chunk *chunk);
     /* y[i][r] = c[i] s[r]: c [n][n_state], s [n_row][n_state], y [n][ldy]. As many rows from `soon` on come into the
      * cache meanwhile; NULL: none */
     void (*products)(float *y, size_t ldy, const float *c, size_t n, const float *s, size_t n_row, size_t n_state,

@@ -324,7 +324,7 @@ static void scan_out(float *y, const float *d, bool heads, const float *x, const
         for (size_t i = 0; i < n; i++) y[i] = y[i] * cpu_silu(z[i]);
 }
 
-#include "backends/cpu/cpu_loops_window.h"
+#include "backends/cpu/cpu_loops_chunked.h"
 
 /* --- rows of logits --- */
 

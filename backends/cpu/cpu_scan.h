@@ -1,18 +1,17 @@
-/* cpu_scan.h - what the forms of the scan share: cpu_scan.c has prefill and the recurrent form, cpu_scan_window.c the
- * windowed one. */
+/* cpu_scan.h - what the files of the scan share (cpu_scan.c tells which there are). */
 #ifndef SPEC_CPU_SCAN_H
 #define SPEC_CPU_SCAN_H
 
 #include "backends/cpu/cpu.h"
 
-enum { SCAN_ROWS = 512 /* values of a head that are stored at once */ };
+enum { SCAN_ROWS = 512 /* values of a head that are stored at once */, HEADS_MAX = 64 /* of a task */ };
 
 typedef struct scan_job {
     spec_queue *q;
     const spec_scan_args *a;
     int32_t rows; /* of the state, per task */
     int32_t n_part;
-    int32_t n_place; /* of saved states */
+    int32_t n_saved; /* states that a traversal may save */
 } scan_job;
 
 /* Where one node's values lie. dt NULL: it is computed from dt_in. */
@@ -49,13 +48,19 @@ void speci_cpu_scan_store(const scan_part *t, const scan_node *n, float *y, cons
  * row. */
 void speci_cpu_scan_fill(const scan_part *t, int32_t i);
 
-/* --- chunked form --- */
+/* --- the forms --- */
 
-/* Sets the rows of a task, whole heads, and the tasks per sequence. */
-void speci_cpu_window_cut(scan_job *job);
-void speci_cpu_window_task(void *job, int32_t i);
-size_t speci_cpu_window_scratch(const spec_scan_args *a); /* bytes, of a task */
-spec_status speci_cpu_window_check(const spec_device *dev, const spec_scan_args *a);
-spec_status speci_cpu_window_check_step(const scan_job *job, const spec_step_seq *s);
+/* Of the recurrent form, and of prefill: rows of the state per task. */
+int32_t speci_cpu_scan_recurrent_rows(const spec_scan_args *a);
+void speci_cpu_scan_recurrent_task(void *job, int32_t i);
+size_t speci_cpu_scan_recurrent_scratch(const spec_scan_args *a); /* bytes, of a task */
+spec_status speci_cpu_scan_recurrent_check_step(const scan_job *job, const spec_step_seq *s);
+
+/* Of the chunked form. Sets the rows of a task, whole heads, and the tasks per sequence. */
+void speci_cpu_scan_chunked_cut(scan_job *job);
+void speci_cpu_scan_chunked_task(void *job, int32_t i);
+size_t speci_cpu_scan_chunked_scratch(const spec_scan_args *a); /* bytes, of a task */
+spec_status speci_cpu_scan_chunked_check(const spec_device *dev, const spec_scan_args *a);
+spec_status speci_cpu_scan_chunked_check_step(const scan_job *job, const spec_step_seq *s);
 
 #endif

@@ -352,7 +352,7 @@ static void emit_mamba(emitter *e, const model_mamba *a, const recurrent_memory 
                          .replay_ld = a->n_channel, .replay_x_col = a->x_col, .replay_b_col = a->b_col,
                          .b_in_conv = !selective, .state = r->state, .cache_dt = r->cache_dt, .cache_b = r->cache_b,
                          .n_node = e->shape->n_cache, .node_state = r->node_state, .n_recent_max = ring_of(e, a),
-                         .window = ring_of(e, a) > 0 ? SPEC_CHUNK : 0, .recent_x = r->recent_x,
+                         .chunk = ring_of(e, a) > 0 ? SPEC_CHUNK : 0, .recent_x = r->recent_x,
                          .recent_b = r->recent_b, .recent_dt = r->recent_dt };
     if (selective) {
         const spec_view select = packed(e->select, a->select.n_out), dt = packed(e->dt, a->n_head);

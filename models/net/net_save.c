@@ -110,7 +110,7 @@ static spec_status recurrent_spans(const spec_op *op, const net_seq *s, int32_t 
         const spec_scan_args *a = &op->u.scan;
         const size_t bytes = (size_t)a->n_head * (size_t)a->head_dim * (size_t)a->n_state * sizeof *a->state;
         SPEC_TRY(each(arg, (char *)a->state + (size_t)slot * bytes, bytes));
-        if (a->window > 0) return recent_spans(a, s, slot, each, arg);
+        if (a->chunk > 0) return recent_spans(a, s, slot, each, arg);
     }
     return SPEC_OK;
 }

@@ -10,9 +10,9 @@ enum { SCAN_NODE_MAX = 2048 };
 
 static spec_status check_window(spec_device *dev, const spec_scan_args *a)
 {
-    if (a->window != SPEC_CHUNK || a->n_recent_max < spec_recent_capacity(1, 0))
+    if (a->chunk != SPEC_CHUNK || a->n_recent_max < spec_recent_capacity(1, 0))
         return dev->host->fail(SPEC_E_INVALID, "cuda scan: windows of %d with rings of %d, need %d and at least %d",
-                               a->window, a->n_recent_max, SPEC_CHUNK, spec_recent_capacity(1, 0));
+                               a->chunk, a->n_recent_max, SPEC_CHUNK, spec_recent_capacity(1, 0));
     if (a->a_per_state || a->node_state || a->n_node > SCAN_WINDOW_NODES || a->n_recent_max > SCAN_WINDOW_RING)
         return dev->host->fail(SPEC_E_UNSUPPORTED,
                                "cuda scan: the chunked form takes one decay per head, keeps no states of nodes, and "
@@ -33,7 +33,7 @@ spec_status speci_cuda_check_scan(spec_device *dev, const spec_scan_args *a)
     if (a->n_state > 256 || a->n_node > SCAN_NODE_MAX)
         return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda scan: %d states and %d nodes, can do 256 and %d", a->n_state,
                                a->n_node, (int)SCAN_NODE_MAX);
-    if (a->window) SPEC_TRY(check_window(dev, a));
+    if (a->chunk) SPEC_TRY(check_window(dev, a));
     if (!cuda_is_float(a->dtype) || !cuda_is_float(a->x.dtype) || !cuda_is_float(a->b.dtype) ||
         !cuda_is_float(a->c.dtype) || !cuda_is_float(a->dt.dtype) || (a->z.data && !cuda_is_float(a->z.dtype)) ||
         !cuda_is_float(a->y.dtype))
@@ -46,7 +46,7 @@ spec_status speci_cuda_scan(spec_queue *q, const spec_scan_args *a)
     SPEC_TRY(cuda_enter_op(q, "scan"));
     SPEC_TRY(speci_cuda_check_scan(q->dev, a));
     spec_status status = SPEC_OK;
-    if (a->window && q->shape.phase == SPEC_PHASE_DECODE)
+    if (a->chunk && q->shape.phase == SPEC_PHASE_DECODE)
         return speci_cuda_scan_window_matrix(q, a, &status) ? status : speci_cuda_scan_window(q, a);
     const bool done = speci_cuda_scan_prefill(q, a, &status) || speci_cuda_scan_prefill_state(q, a, &status) ||
                       speci_cuda_scan_warp(q, a, &status) || speci_cuda_scan_state(q, a, &status);

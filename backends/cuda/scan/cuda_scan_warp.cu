@@ -513,7 +513,7 @@ template <typename T> static bool launch_any(spec_queue *q, const spec_scan_args
 
 static bool has_kernel(const spec_queue *q, const spec_scan_args *a)
 {
-    return !a->window && a->n_state == WARP_STATES && a->head_dim % 4 == 0 && scan_has_rows(q, a);
+    return !a->chunk && a->n_state == WARP_STATES && a->head_dim % 4 == 0 && scan_has_rows(q, a);
 }
 
 bool speci_cuda_scan_warp(spec_queue *q, const spec_scan_args *a, spec_status *status)

@@ -237,7 +237,7 @@ bool speci_cuda_scan_norm(spec_queue *q, const spec_scan_args *a, const spec_nor
     spec_scan_args both = *a;
     both.y = norm->y;
     /* Of more rows the norm writes slabs as well. */
-    if (!a->window || q->shape.rows > LINEAR_FEW || a->y.dtype != SPEC_DTYPE_F32 || a->dtype != SPEC_DTYPE_BF16 ||
+    if (!a->chunk || q->shape.rows > LINEAR_FEW || a->y.dtype != SPEC_DTYPE_F32 || a->dtype != SPEC_DTYPE_BF16 ||
         !norm_follows(norm, &a->y, a->n_head * a->head_dim, a->dtype) || !cuda_aligned(norm->weight, 16) || !has_kernel(q, a) ||
         !has_kernel(q, &both))
         return false;

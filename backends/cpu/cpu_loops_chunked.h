@@ -1,4 +1,4 @@
-/* cpu_loops_window.h - the inner loops of the chunked scan: a part of cpu_loops.h, included by it.
+/* cpu_loops_chunked.h - the inner loops of the chunked scan: a part of cpu_loops.h, included by it.
  *
  * A product of a row of the state and C of a node is summed as dot() does it, over the same partial sums added in the
  * same order, so its bits do not depend on how many rows and nodes are taken at once. */
@@ -200,18 +200,18 @@ static void products(float *y, size_t ldy, const float *c, size_t n, const float
 enum { FOLD_ROWS = 16 };
 
 /* `width` units from value i on of four rows; f [token][FOLD_ROWS] = u x, from the first of them on. */
-TILE void fold_units(float *to, const float *from, size_t n_state, size_t i, int width, const cpu_window *w,
+TILE void fold_units(float *to, const float *from, size_t n_state, size_t i, int width, const cpu_chunk *chunk,
                      const float *f)
 {
     unit acc[TILE_ROWS][2];
     UNROLL
     for (int r = 0; r < TILE_ROWS; r++)
         UNROLL
-        for (int k = 0; k < width; k++) acc[r][k] = w->e * load_unit(from + (size_t)r * n_state + i + (size_t)k * UNIT);
+        for (int k = 0; k < width; k++) acc[r][k] = chunk->e * load_unit(from + (size_t)r * n_state + i + (size_t)k * UNIT);
     for (size_t j = 0; j < SPEC_CHUNK; j++) {
         unit b[2];
         UNROLL
-        for (int k = 0; k < width; k++) b[k] = load_unit(w->b[j] + i + (size_t)k * UNIT);
+        for (int k = 0; k < width; k++) b[k] = load_unit(chunk->b[j] + i + (size_t)k * UNIT);
         UNROLL
         for (int r = 0; r < TILE_ROWS; r++)
             UNROLL
@@ -225,39 +225,39 @@ TILE void fold_units(float *to, const float *from, size_t n_state, size_t i, int
 }
 
 /* Values [i, n_state) of one row. */
-static inline void fold_values(float *to, const float *from, size_t i, size_t n_state, const cpu_window *w,
+static inline void fold_values(float *to, const float *from, size_t i, size_t n_state, const cpu_chunk *chunk,
                                const float *f)
 {
     for (; i < n_state; i++) {
-        float v = w->e * from[i];
-        for (size_t j = 0; j < SPEC_CHUNK; j++) v += f[j * FOLD_ROWS] * w->b[j][i];
+        float v = chunk->e * from[i];
+        for (size_t j = 0; j < SPEC_CHUNK; j++) v += f[j * FOLD_ROWS] * chunk->b[j][i];
         to[i] = v;
     }
 }
 
 /* Four rows. */
-TILE void fold_rows(float *to, const float *from, size_t n_state, const cpu_window *w, const float *f)
+TILE void fold_rows(float *to, const float *from, size_t n_state, const cpu_chunk *chunk, const float *f)
 {
     size_t i = 0;
-    for (; i + 2 * UNIT <= n_state; i += 2 * UNIT) fold_units(to, from, n_state, i, 2, w, f);
-    for (; i + UNIT <= n_state; i += UNIT) fold_units(to, from, n_state, i, 1, w, f);
-    for (size_t r = 0; r < TILE_ROWS; r++) fold_values(to + r * n_state, from + r * n_state, i, n_state, w, f + r);
+    for (; i + 2 * UNIT <= n_state; i += 2 * UNIT) fold_units(to, from, n_state, i, 2, chunk, f);
+    for (; i + UNIT <= n_state; i += UNIT) fold_units(to, from, n_state, i, 1, chunk, f);
+    for (size_t r = 0; r < TILE_ROWS; r++) fold_values(to + r * n_state, from + r * n_state, i, n_state, chunk, f + r);
 }
 
-static void fold(float *to, const float *from, size_t n_row, size_t n_state, const cpu_window *w)
+static void fold(float *to, const float *from, size_t n_row, size_t n_state, const cpu_chunk *chunk)
 {
     for (size_t p = 0; p < n_row; p += FOLD_ROWS, to += FOLD_ROWS * n_state, from += FOLD_ROWS * n_state) {
         const size_t n = n_row - p < FOLD_ROWS ? n_row - p : FOLD_ROWS;
         float f[SPEC_CHUNK * FOLD_ROWS];
         size_t r = 0;
         for (size_t j = 0; j < SPEC_CHUNK; j++)
-            for (size_t k = 0; k < n; k++) f[j * FOLD_ROWS + k] = w->u[j] * w->x[j][p + k];
+            for (size_t k = 0; k < n; k++) f[j * FOLD_ROWS + k] = chunk->u[j] * chunk->x[j][p + k];
         for (; r + TILE_ROWS <= n; r += TILE_ROWS) {
             for (size_t i = 0; n_row - p > FOLD_ROWS && i < TILE_ROWS * n_state; i += LANES)
                 __builtin_prefetch(from + (FOLD_ROWS + r) * n_state + i);
-            fold_rows(to + r * n_state, from + r * n_state, n_state, w, f + r);
+            fold_rows(to + r * n_state, from + r * n_state, n_state, chunk, f + r);
         }
-        for (; r < n; r++) fold_values(to + r * n_state, from + r * n_state, 0, n_state, w, f + r);
+        for (; r < n; r++) fold_values(to + r * n_state, from + r * n_state, 0, n_state, chunk, f + r);
     }
 }
 
