@@ -223,6 +223,21 @@ size_t speci_cpu_scan_scratch(const spec_scan_args *a);
 
 /* ------------------------------------------------------------------------------------ operations --- */
 
+spec_status speci_cpu_open(spec_device **out, const spec_host *host, const char *arg);
+void speci_cpu_close(spec_device *dev);
+spec_status speci_cpu_info(spec_device *dev, spec_device_info *out);
+spec_status speci_cpu_list(const spec_host *host, void (*each)(void *, const char *, const char *), void *user);
+spec_status speci_cpu_alloc(spec_device *dev, void **out, size_t bytes);
+void speci_cpu_free(spec_device *dev, void *aligned, size_t bytes);
+spec_status speci_cpu_queue_open(spec_device *dev, spec_queue **out, const spec_plan *plans, int32_t n_plan, int32_t n_vocab);
+size_t speci_cpu_queue_bytes(spec_device *dev, const spec_plan *plans, int32_t n_plan, int32_t n_vocab);
+void speci_cpu_queue_close(spec_queue *q);
+spec_status speci_cpu_transfer(spec_queue *q, void *dst, const void *src, size_t bytes);
+spec_status speci_cpu_copy(spec_queue *q, const spec_range_copy *range, int32_t n);
+spec_status speci_cpu_zero(spec_queue *q, const spec_range *range, int32_t n);
+spec_status speci_cpu_sync(spec_queue *q);
+spec_status speci_cpu_step_bind(spec_queue *q, const spec_step_block *block);
+
 size_t speci_cpu_weight_bytes(spec_device *dev, const spec_weight_desc *desc);
 spec_status speci_cpu_weight_open(spec_device *dev, spec_weight **out, const spec_weight_desc *desc);
 void speci_cpu_weight_close(spec_device *dev, spec_weight *w);
@@ -234,16 +249,15 @@ void speci_cpu_weight_row(const spec_weight *w, int32_t row, float *out);
 void speci_cpu_weight_panel(const spec_weight *w, const cpu_loops *loops, int32_t p, int32_t k0, int32_t n_k,
                             float *out, size_t ld);
 
-spec_status speci_cpu_can(spec_device *dev, const spec_op *op);
-spec_status speci_cpu_embed(spec_queue *q, const spec_embed_args *a);
-spec_status speci_cpu_norm(spec_queue *q, const spec_norm_args *a);
-spec_status speci_cpu_linear(spec_queue *q, const spec_linear_args *a);
-spec_status speci_cpu_kv_commit(spec_queue *q, const spec_kv_commit_args *a);
-spec_status speci_cpu_rope_kv(spec_queue *q, const spec_rope_kv_args *a);
-spec_status speci_cpu_attention(spec_queue *q, const spec_attention_args *a);
-spec_status speci_cpu_conv(spec_queue *q, const spec_conv_args *a);
-spec_status speci_cpu_scan(spec_queue *q, const spec_scan_args *a);
-spec_status speci_cpu_keep(spec_queue *q, const spec_keep_args *a);
+spec_status speci_cpu_embed(spec_queue *q, const spec_op *op);
+spec_status speci_cpu_norm(spec_queue *q, const spec_op *op);
+spec_status speci_cpu_linear(spec_queue *q, const spec_op *op);
+spec_status speci_cpu_kv_commit(spec_queue *q, const spec_op *op);
+spec_status speci_cpu_rope_kv(spec_queue *q, const spec_op *op);
+spec_status speci_cpu_attention(spec_queue *q, const spec_op *op);
+spec_status speci_cpu_conv(spec_queue *q, const spec_op *op);
+spec_status speci_cpu_scan(spec_queue *q, const spec_op *op);
+spec_status speci_cpu_keep(spec_queue *q, const spec_op *op);
 spec_status speci_cpu_argmax(spec_queue *q, const spec_argmax_args *a);
 /* Notes the largest of y[r][0 .. n), f32, for the rows of the pass (cpu_rows.c). */
 void speci_cpu_row_best(spec_queue *q, const spec_view *y, int32_t n, uint64_t *best);
@@ -253,16 +267,16 @@ spec_status speci_cpu_logprob(spec_queue *q, const spec_logprob_args *a);
 spec_status speci_cpu_draw(spec_queue *q, const spec_draw_args *a);
 spec_status speci_cpu_expand(spec_queue *q, const spec_expand_args *a);
 
-/* What `can` calls, and each operation first. */
-spec_status speci_cpu_check_embed(const spec_device *dev, const spec_embed_args *a);
-spec_status speci_cpu_check_norm(const spec_device *dev, const spec_norm_args *a);
-spec_status speci_cpu_check_linear(const spec_device *dev, const spec_linear_args *a);
-spec_status speci_cpu_check_kv_commit(const spec_device *dev, const spec_kv_commit_args *a);
-spec_status speci_cpu_check_rope_kv(const spec_device *dev, const spec_rope_kv_args *a);
-spec_status speci_cpu_check_attention(const spec_device *dev, const spec_attention_args *a);
-spec_status speci_cpu_check_conv(const spec_device *dev, const spec_conv_args *a);
-spec_status speci_cpu_check_scan(const spec_device *dev, const spec_scan_args *a);
-spec_status speci_cpu_check_keep(const spec_device *dev, const spec_keep_args *a);
+/* Whether the device supports an operation; each operation asks first. */
+spec_status speci_cpu_check_embed(spec_device *dev, const spec_op *op);
+spec_status speci_cpu_check_norm(spec_device *dev, const spec_op *op);
+spec_status speci_cpu_check_linear(spec_device *dev, const spec_op *op);
+spec_status speci_cpu_check_kv_commit(spec_device *dev, const spec_op *op);
+spec_status speci_cpu_check_rope_kv(spec_device *dev, const spec_op *op);
+spec_status speci_cpu_check_attention(spec_device *dev, const spec_op *op);
+spec_status speci_cpu_check_conv(spec_device *dev, const spec_op *op);
+spec_status speci_cpu_check_scan(spec_device *dev, const spec_op *op);
+spec_status speci_cpu_check_keep(spec_device *dev, const spec_op *op);
 
 /* The epilogue of a product: t [n_row][CPU_TASK_OUT], outputs of task `task`, rows first_row .. */
 void speci_cpu_linear_store(const spec_device *dev, const spec_linear_args *a, float *t, int32_t task,
@@ -276,6 +290,8 @@ bool speci_cpu_prefill_wanted(const spec_queue *q, const spec_linear_args *a);
 spec_status speci_cpu_prefill(spec_queue *q, const spec_linear_args *a);
 size_t speci_cpu_prefill_scratch(void); /* bytes of a slot */
 void speci_cpu_prefill_open(void);      /* once per device */
+#else
+static inline size_t speci_cpu_prefill_scratch(void) { return 0; }
 #endif
 
 /* Rows that token-wise operations compute. Rows that are not valid matter to library products only, which keep to one

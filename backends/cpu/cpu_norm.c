@@ -12,8 +12,9 @@ static spec_status check_deferred(const spec_host *h, const spec_norm_args *a)
     return SPEC_OK;
 }
 
-spec_status speci_cpu_check_norm(const spec_device *dev, const spec_norm_args *a)
+spec_status speci_cpu_check_norm(spec_device *dev, const spec_op *op)
 {
+    const spec_norm_args *a = &op->u.norm;
     const spec_host *h = dev->host;
     if (a->dim < 1 || a->n_group < 1 || a->dim % a->n_group != 0)
         return h->fail(SPEC_E_INVALID, "norm: %d groups of %d columns", a->n_group, a->dim);
@@ -53,9 +54,10 @@ static void norm_row(void *arg, int32_t row)
     speci_cpu_scratch_give(job->q, (uint8_t *)y);
 }
 
-spec_status speci_cpu_norm(spec_queue *q, const spec_norm_args *a)
+spec_status speci_cpu_norm(spec_queue *q, const spec_op *op)
 {
-    CPU_TRY(speci_cpu_check_norm(q->dev, a));
+    const spec_norm_args *a = &op->u.norm;
+    CPU_TRY(speci_cpu_check_norm(q->dev, op));
     if (a->squares && q->step->phase == SPEC_PHASE_PREFILL)
         return q->dev->host->fail(SPEC_E_INVALID, "norm: deferred, in a prefill pass");
     if ((size_t)a->dim * sizeof(float) > q->slot_bytes)
