@@ -221,6 +221,10 @@ SPEC_API void spec_model_close(spec_model *model);
 SPEC_API const spec_tokenizer *spec_model_tokenizer(const spec_model *model); /* NULL if there is none */
 SPEC_API spec_backend *spec_model_backend(const spec_model *model);
 
+typedef struct spec_mixer_count {
+    const char *name; /* "attention", "mamba1", "mamba2", "mlp", ...; static */
+    int32_t n;        /* in how many layers */
+} spec_mixer_count;
 typedef struct spec_model_info {
     size_t struct_size;
     const char *family;         /* "llama", "mamba2", ...; borrowed from the model */
@@ -228,7 +232,8 @@ typedef struct spec_model_info {
     const char *unknown_keys;   /* config keys that were neither used nor known, comma-separated; borrowed */
     spec_dtype dtype;           /* as resolved */
     int32_t n_vocab;            /* rows of the head; ids >= the tokenizer's n_vocab are padding */
-    int32_t n_layer, n_attention, n_mamba1, n_mamba2;
+    int32_t n_layer, n_mixer;
+    const spec_mixer_count *mixers; /* [n_mixer] what its layers are made of; borrowed */
     int32_t n_ctx;              /* the model's own limit in tokens; 0 = none (pure state-space models) */
     int32_t bos, n_eos;         /* bos -1 = none */
     const int32_t *eos;         /* [n_eos], borrowed */

@@ -175,6 +175,8 @@ typedef struct spec_step_block {
     /* Trees that have grown on the device to a shape that the host knew before: step_bind takes the token of node i,
      * 0 < i < n_given, from grown[slot * ld_grown + i], device memory. NULL: tokens are given. */
     const struct spec_grow_node *grown;
+    int32_t no_head; /* 1: the operations that make what is read behind the pass are left out (spec_op.head); what is there stays */
+    int32_t pad;
 } spec_step_block;
 
 SPEC_HD static inline const spec_step_seq *spec_step_seqs(const spec_step_block *b)
@@ -426,6 +428,7 @@ typedef enum spec_op_kind {
 /* Its size is part of the ABI: a kind that is added later fits in `room`. */
 typedef struct spec_op {
     spec_op_kind kind;
+    int32_t head; /* 1: what is read behind the pass is made here, and nothing else: the logits, or rows that are kept */
     union {
         spec_embed_args embed;
         spec_norm_args norm;

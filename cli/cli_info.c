@@ -16,8 +16,9 @@ static void print_text(FILE *to, const cli_context *c, const spec_model_info *i,
 {
     fprintf(to, "%-16s %s\n", "model", i->path);
     fprintf(to, "%-16s %s\n", "family", i->family);
-    fprintf(to, "%-16s %d (%d attention, %d mamba-1, %d mamba-2)\n", "layers", i->n_layer, i->n_attention, i->n_mamba1,
-            i->n_mamba2);
+    fprintf(to, "%-16s %d (", "layers", i->n_layer);
+    for (int32_t k = 0; k < i->n_mixer; k++) fprintf(to, "%s%d %s", k > 0 ? ", " : "", i->mixers[k].n, i->mixers[k].name);
+    fputs(")\n", to);
     fprintf(to, "%-16s %llu\n", "parameters", (unsigned long long)i->n_parameters);
     fprintf(to, "%-16s %d\n", "vocabulary", i->n_vocab);
     if (i->n_ctx > 0)
@@ -53,9 +54,9 @@ static int print_json(FILE *to, const cli_context *c, const spec_model_info *i, 
     json_object_set_new(o, "model", json_string(i->path));
     json_object_set_new(o, "family", json_string(i->family));
     json_object_set_new(o, "n_layer", json_integer(i->n_layer));
-    json_object_set_new(o, "n_attention", json_integer(i->n_attention));
-    json_object_set_new(o, "n_mamba1", json_integer(i->n_mamba1));
-    json_object_set_new(o, "n_mamba2", json_integer(i->n_mamba2));
+    json_t *mixers = json_object();
+    for (int32_t k = 0; k < i->n_mixer; k++) json_object_set_new(mixers, i->mixers[k].name, json_integer(i->mixers[k].n));
+    json_object_set_new(o, "mixers", mixers);
     json_object_set_new(o, "n_parameters", json_integer((json_int_t)i->n_parameters));
     json_object_set_new(o, "n_vocab", json_integer(i->n_vocab));
     json_object_set_new(o, "n_ctx", json_integer(i->n_ctx));

@@ -2,7 +2,7 @@
  *
  * Internal. Knows no algorithm, and of the device only the vtable. Three parts:
  *   spec_model   immutable: made from a checkpoint by a family (model_<family>.c, one row in family_table.c)
- *   speci_exec    a model put to work for one session: plans, sequence memory, forward passes (net_executor.c)
+ *   speci_exec    a model put to work for one session: plans, sequence memory, forward passes (models/net)
  *   readers      safetensors, config.json (files_checkpoint.h)
  */
 #ifndef SPEC_MODEL_H
@@ -71,7 +71,10 @@ typedef struct model_mlp {
     int32_t n_inner;   /* columns between up and down */
 } model_mlp;
 
-typedef enum model_branch_kind { MODEL_ATTENTION, MODEL_MAMBA, MODEL_MLP } model_branch_kind;
+/* The mixers: a row each in net_mixer_table.c. */
+typedef enum model_branch_kind {
+    MODEL_ATTENTION, MODEL_MAMBA1, MODEL_MAMBA2, MODEL_MLP, MODEL_N_KIND
+} model_branch_kind;
 
 /* residual += scale * branch(norm(input)); input is the residual as the branch finds it, or, in a parallel layer, as
  * the layer found it. */
@@ -111,11 +114,25 @@ struct spec_model {
     model_linear head;
     uint64_t n_parameters, bytes_weights;
     uint64_t fingerprint;       /* of config.json and the weights: speci_model_fingerprint */
-    struct model_owned *owned;  /* weights and vectors on the device, to free (model_open.c) */
+    int32_t n_mixer;
+    spec_mixer_count mixers[MODEL_N_KIND];
+    struct model_owned *owned;  /* weights and vectors on the device, to free (model_own.c) */
 };
+
+/* The list of owned things (model_own.c): takes a matrix to the device; takes device memory; frees all. */
+spec_status speci_model_own_weight(spec_model *m, const spec_weight **out, const spec_weight_desc *desc);
+spec_status speci_model_own_memory(spec_model *m, void **out, size_t bytes);
+void speci_model_free_owned(spec_model *m);
 
 /* Has it a layer with a KV cache? */
 bool speci_model_attends(const spec_model *model);
+/* What its mixers keep of a sequence: states and the inputs of convolutions, in one copy; KV of a position. */
+typedef struct model_kept {
+    uint64_t bytes_state, bytes_conv, bytes_kv_token;
+} model_kept;
+model_kept speci_model_kept(const spec_model *model);
+/* The mixers that it has; returns how many. */
+int32_t speci_model_mixers(const spec_model *model, spec_mixer_count out[MODEL_N_KIND]);
 
 /* ------------------------------------------------------------- a model at work in a session --- */
 

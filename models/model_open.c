@@ -6,60 +6,6 @@
 
 #define NODE_MAX 4096 /* nodes that a size is told for */
 
-/* --- what the model owns on the device --- */
-
-typedef struct model_owned {
-    struct model_owned *next;
-    spec_weight *weight; /* one of the two */
-    void *memory;
-    size_t bytes;
-} model_owned;
-
-/* The entry is made first, so that nothing on the device is ever without one. */
-static model_owned *new_owned(spec_model *m, size_t bytes)
-{
-    model_owned *o = speci_alloc(m->allocator, 1, sizeof *o);
-    if (!o) return NULL;
-    o->bytes = bytes;
-    o->next = m->owned;
-    m->owned = o;
-    return o;
-}
-
-spec_status speci_model_own_weight(spec_model *m, const spec_weight **out, const spec_weight_desc *desc)
-{
-    const spec_backend *be = m->backend;
-    model_owned *o = new_owned(m, 0);
-    if (!o) return SPEC_E_NOMEM;
-    SPEC_TRY(be->ops->weight_open(be->dev, &o->weight, desc));
-    m->bytes_weights += be->ops->weight_bytes(be->dev, desc);
-    *out = o->weight;
-    return SPEC_OK;
-}
-
-spec_status speci_model_own_memory(spec_model *m, void **out, size_t bytes)
-{
-    const spec_backend *be = m->backend;
-    model_owned *o = new_owned(m, bytes);
-    if (!o) return SPEC_E_NOMEM;
-    SPEC_TRY(be->ops->alloc(be->dev, &o->memory, bytes));
-    m->bytes_weights += bytes;
-    *out = o->memory;
-    return SPEC_OK;
-}
-
-static void free_owned(spec_model *m)
-{
-    const spec_backend *be = m->backend;
-    while (m->owned) {
-        model_owned *o = m->owned;
-        m->owned = o->next;
-        if (o->weight) be->ops->weight_close(be->dev, o->weight);
-        if (o->memory) be->ops->free(be->dev, o->memory, o->bytes);
-        speci_free(m->allocator, o);
-    }
-}
-
 /* --- the path --- */
 
 static bool ends_with(const char *s, const char *end)
@@ -244,6 +190,7 @@ static spec_status build(spec_model *m, model_builder *b, const model_family *fa
     if (status == SPEC_OK) status = be->ops->sync(b->queue);
     be->ops->queue_close(b->queue);
     if (status == SPEC_OK && !speci_model_attends(m)) m->n_ctx = 0;
+    if (status == SPEC_OK) m->n_mixer = speci_model_mixers(m, m->mixers);
     return status;
 }
 
@@ -320,7 +267,7 @@ spec_status spec_model_open(spec_model **out, spec_backend *backend, const char 
 void spec_model_close(spec_model *m)
 {
     if (!m) return;
-    free_owned(m);
+    speci_model_free_owned(m);
     spec_tokenizer_close(m->tokenizer);
     speci_free(m->allocator, m->layers);
     speci_free(m->allocator, m->eos);
@@ -335,23 +282,6 @@ const spec_tokenizer *spec_model_tokenizer(const spec_model *m) { return m ? m->
 
 spec_backend *spec_model_backend(const spec_model *m) { return m ? m->backend : NULL; }
 
-static void count_layers(const spec_model *m, spec_model_info *info)
-{
-    const uint64_t type_bytes = m->dtype == SPEC_DTYPE_F32 ? 4 : 2;
-    for (int32_t i = 0; i < m->n_layer; i++)
-        for (int32_t j = 0; j < m->layers[i].n_branch; j++) {
-            const model_branch *b = &m->layers[i].branch[j];
-            if (b->kind == MODEL_ATTENTION) {
-                info->n_attention++;
-                info->bytes_kv_token +=
-                    2 * (uint64_t)b->u.attention.n_kv_head * (uint64_t)b->u.attention.head_dim * type_bytes;
-            } else if (b->kind == MODEL_MAMBA) {
-                if (b->u.mamba.select.w) info->n_mamba1++;
-                else info->n_mamba2++;
-            }
-        }
-}
-
 spec_status spec_model_get_info(const spec_model *m, spec_model_info *out, int32_t n_node)
 {
     if (!m || !out) return speci_fail(SPEC_E_INVALID, "spec_model_get_info needs a model and info");
@@ -363,7 +293,8 @@ spec_status spec_model_get_info(const spec_model *m, spec_model_info *out, int32
                              .unknown_keys = m->unknown_keys, .dtype = m->dtype, .n_vocab = m->n_vocab,
                              .n_layer = m->n_layer, .n_ctx = m->n_ctx, .bos = m->bos, .n_eos = m->n_eos,
                              .eos = m->eos, .n_parameters = m->n_parameters, .bytes_weights = m->bytes_weights,
-                             .bytes_state_seq = memory.bytes_state, .weights = m->weights, .dim = m->dim };
-    count_layers(m, &info);
+                             .bytes_state_seq = memory.bytes_state, .weights = m->weights,
+                             .bytes_kv_token = speci_model_kept(m).bytes_kv_token, .n_mixer = m->n_mixer,
+                             .mixers = m->mixers, .dim = m->dim };
     return speci_params_write(out, &info, sizeof info, "spec_model_info");
 }

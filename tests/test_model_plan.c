@@ -25,7 +25,7 @@ static emitted emit(const spec_model *model)
     speci_net_emit(plans, &e.memory, model, &e.shape);
     for (int i = 0; i < 2; i++) assert_non_null(plans->ops[i] = calloc((size_t)plans->n_op[i], sizeof(spec_op)));
     assert_non_null(plans->kv = calloc((size_t)plans->n_kv + 1, sizeof *plans->kv));
-    assert_non_null(plans->slot_memory = calloc((size_t)plans->n_slot_memory + 1, sizeof *plans->slot_memory));
+    assert_non_null(plans->kept = calloc((size_t)plans->n_kept + 1, sizeof *plans->kept));
     net_arena *arenas[] = { &e.memory.work, &e.memory.state, &e.memory.kv };
     for (int i = 0; i < 3; i++) assert_non_null(arenas[i]->base = malloc(arenas[i]->n + 256));
     speci_net_emit(plans, &e.memory, model, &e.shape);
@@ -34,7 +34,7 @@ static emitted emit(const spec_model *model)
 
 static void free_emitted(emitted *e)
 {
-    void *all[] = { e->plans.ops[0], e->plans.ops[1], e->plans.kv, e->plans.slot_memory, e->memory.work.base,
+    void *all[] = { e->plans.ops[0], e->plans.ops[1], e->plans.kv, e->plans.kept, e->memory.work.base,
                     e->memory.state.base, e->memory.kv.base };
     for (int32_t i = 0; i < N_ELEMENTS(all); i++) free(all[i]);
 }
@@ -82,11 +82,10 @@ static void check_product(const spec_op *ops, int32_t i, const char *name)
     assert_memory_equal(&l->eps, &norm->eps, sizeof l->eps);
 }
 
-/* last: weight of the final norm, which is not deferred: its rows may be kept, and are then what the head multiplies. */
-static void check_norm(const emitted *e, const spec_norm_args *a, const float *last, int32_t phase, spec_dtype type,
-                       const char *name)
+/* The final norm's factor is never left to the head: whoever reads the row reads what the head multiplies. */
+static void check_norm(const emitted *e, const spec_norm_args *a, bool final, int32_t phase, spec_dtype type, const char *name)
 {
-    assert_int_equal(a->squares != NULL, is_deferred(a, phase, type) && a->weight != last);
+    assert_int_equal(a->squares != NULL, !final && is_deferred(a, phase, type));
     if (!a->squares) return;
     const size_t bytes = (size_t)(e->shape.n_row_decode * a->dim / SPEC_SQUARES) * sizeof(float);
     const size_t at = (size_t)((const char *)a->squares - e->memory.work.base);
@@ -140,8 +139,7 @@ static void check_model(const char *model_name, spec_dtype type, int32_t *n_defe
         check_begin(ops, e.plans.n_op[phase], name);
         for (int32_t i = 0; i < e.plans.n_op[phase]; i++) {
             if (ops[i].kind == SPEC_OP_LINEAR) check_product(ops, i, name);
-            if (ops[i].kind == SPEC_OP_NORM)
-                check_norm(&e, &ops[i].u.norm, model->final_norm.weight, phase, type, name);
+            if (ops[i].kind == SPEC_OP_NORM) check_norm(&e, &ops[i].u.norm, ops[i + 1].head, phase, type, name);
         }
     }
     *n_deferred += count_deferred(&e);

@@ -206,7 +206,8 @@ static void check_ends(worker *w, int32_t n, const int32_t *token)
 {
     static float logits[N_ROW * N_VOCAB], normed[N_ROW * MOST_DIM], embedded[N_ROW * MOST_DIM], row[N_VOCAB];
     const spec_model *m = w->model;
-    const spec_view x = speci_exec_tap(w->net, SPEC_PHASE_DECODE, last_of(w)), y = speci_exec_tap(w->net, SPEC_PHASE_DECODE, norm_of(w));
+    const spec_view x = speci_exec_tap(w->net, SPEC_PHASE_DECODE, last_of(w));
+    const spec_view y = speci_exec_tap(w->net, SPEC_PHASE_DECODE, norm_of(w));
     const model_norm *a = &m->final_norm;
     spec_op norm = { .kind = SPEC_OP_NORM,
                      .u.norm = { .kind = a->kind, .dim = a->dim, .n_group = a->n_group, .eps = a->eps, .weight = a->weight,

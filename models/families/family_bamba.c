@@ -78,7 +78,7 @@ static bool is_attention(const bamba *s, int32_t layer)
 static spec_status build_mixer(model_builder *b, model_branch *out, const bamba *s, const char *layer, bool attention)
 {
     if (attention) return speci_transformer_attention(b, out, &s->t, layer, "input_layernorm", 0);
-    *out = (model_branch){ .kind = MODEL_MAMBA, .scale = 1.0f };
+    *out = (model_branch){ .kind = MODEL_MAMBA2, .scale = 1.0f };
     SPEC_TRY(speci_model_build_norm(b, &out->norm, SPEC_NORM_RMS, speci_namef("%s.input_layernorm", layer).s, s->t.dim,
                               s->t.eps));
     return speci_model_build_mamba2(b, &out->u.mamba, speci_namef("%s.mamba", layer).s, &s->m);

@@ -96,11 +96,4 @@ spec_status speci_activation(spec_activation *out, const char *name, const char 
 /* config.json's hidden_act of a family whose convolution uses it too: only silu. */
 spec_status speci_silu_only(model_config *c, const char *key);
 
-/* --- the list of owned things (model_open.c) --- */
-
-/* Takes a matrix to the device. */
-spec_status speci_model_own_weight(spec_model *m, const spec_weight **out, const spec_weight_desc *desc);
-/* Takes device memory. */
-spec_status speci_model_own_memory(spec_model *m, void **out, size_t bytes);
-
 #endif

@@ -18,9 +18,10 @@ static spec_status read_rank(model_config *c, int32_t *rank, const char *key, in
     return speci_config_int_or(c, rank, key, *rank, 1, MODEL_DIM_MAX);
 }
 
-static spec_status mixer(model_builder *b, model_mamba *out, const char *prefix, const void *shape)
+static spec_status mixer(model_builder *b, model_branch *out, const char *prefix, const void *shape)
 {
-    return speci_model_build_mamba1(b, out, prefix, shape);
+    out->kind = MODEL_MAMBA1;
+    return speci_model_build_mamba1(b, &out->u.mamba, prefix, shape);
 }
 
 spec_status speci_family_mamba(model_builder *b)

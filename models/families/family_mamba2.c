@@ -10,9 +10,10 @@
 #include "models/families/family_ssm.h"
 #include "models/families/family_transformer.h"
 
-static spec_status mixer(model_builder *b, model_mamba *out, const char *prefix, const void *shape)
+static spec_status mixer(model_builder *b, model_branch *out, const char *prefix, const void *shape)
 {
-    return speci_model_build_mamba2(b, out, prefix, shape);
+    out->kind = MODEL_MAMBA2;
+    return speci_model_build_mamba2(b, &out->u.mamba, prefix, shape);
 }
 
 /* Mamba2Config's defaults for heads and groups describe Mamba-Codestral, so that a file of another model always says

@@ -118,7 +118,7 @@ static spec_status build_layer(model_builder *b, model_layer *l, const hybrid *h
     if (h->attention[i]) {
         SPEC_TRY(speci_transformer_attention(b, mix, &h->t, layer.s, "input_layernorm", 0));
     } else {
-        *mix = (model_branch){ .kind = MODEL_MAMBA, .scale = 1.0f };
+        *mix = (model_branch){ .kind = MODEL_MAMBA2, .scale = 1.0f };
         if (speci_checkpoint_find(b->checkpoint, speci_namef("%s.mamba.dt_proj.weight", layer.s).s))
             return speci_fail(SPEC_E_UNSUPPORTED,
                               "%s: %s.mamba.dt_proj.weight: the hybrids with Mamba-1 layers are not supported", b->dir,

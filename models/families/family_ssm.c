@@ -72,10 +72,10 @@ static spec_status build_layer(model_builder *b, model_layer *l, const model_ssm
 {
     model_branch *branch = &l->branch[0];
     l->n_branch = 1;
-    *branch = (model_branch){ .kind = MODEL_MAMBA, .scale = 1.0f };
+    *branch = (model_branch){ .scale = 1.0f };
     SPEC_TRY(speci_model_build_norm(b, &branch->norm, SPEC_NORM_RMS, speci_namef("backbone.layers.%d.norm", i).s, s->dim,
                               s->eps));
-    return mixer(b, &branch->u.mamba, speci_namef("backbone.layers.%d.mixer", i).s, shape);
+    return mixer(b, branch, speci_namef("backbone.layers.%d.mixer", i).s, shape);
 }
 
 spec_status speci_ssm_build(model_builder *b, const model_ssm *s, model_ssm_mixer mixer, const void *shape)

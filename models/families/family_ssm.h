@@ -22,8 +22,8 @@ spec_status speci_ssm_read_original(model_config *c, model_ssm *out);
 /* No model_type, but the original's keys. *layer: "Mamba1" or "Mamba2" or what the file says. */
 bool speci_ssm_is_original(const model_config *c, const char **layer);
 
-/* mixer: makes the mixer of a layer from its names below `prefix`. */
-typedef spec_status (*model_ssm_mixer)(model_builder *b, model_mamba *out, const char *prefix, const void *shape);
+/* mixer: makes the mixer of a layer, its kind included, from its names below `prefix`. */
+typedef spec_status (*model_ssm_mixer)(model_builder *b, model_branch *out, const char *prefix, const void *shape);
 spec_status speci_ssm_build(model_builder *b, const model_ssm *s, model_ssm_mixer mixer, const void *shape);
 
 #endif

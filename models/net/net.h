@@ -1,4 +1,10 @@
-/* net.h - inside of a net: shared by the files net_executor*.c and net_plan.c. Internal. */
+/* net.h - inside of an executor: shared by the files of models/net. Internal.
+ *
+ *   net_mixer_*.c   one file a mixer      net_emit.c      what they emit with      net_kept.c      what they keep
+ *   net_plan.c      layers as two plans   net_shape.c     sizes                    net_executor.c  open, attach, close
+ *   net_sequence.c  slots and KV pages    net_step.c      the step descriptor      net_pass.c      prefill, forward, flush
+ *   net_joint.c     accepted tokens fed again             net_save.c               copy, write, read
+ *   net_tap.c       hidden rows that are kept */
 #ifndef SPEC_NET_H
 #define SPEC_NET_H
 
@@ -9,51 +15,97 @@ typedef struct net_arena {
     char *base;
     size_t n;
 } net_arena;
-void *speci_net_take(net_arena *arena, size_t bytes); /* 256-byte aligned */
-
-/* Device memory that belongs to one sequence slot: zeroed before a sequence's first pass. Slot i is `bytes` at
- * base + i * bytes. */
-typedef struct net_slot_memory {
-    char *base;
-    size_t bytes;
-} net_slot_memory;
+/* 256-byte aligned */
+static inline void *net_take(net_arena *arena, size_t bytes)
+{
+    void *p = arena->base ? arena->base + arena->n : NULL;
+    arena->n += (bytes + 255) & ~(size_t)255;
+    return p;
+}
 
 typedef struct net_memory {
     net_arena work, state, kv;
 } net_memory;
 
+static inline size_t net_type_bytes(spec_dtype t) { return t == SPEC_DTYPE_BF16 || t == SPEC_DTYPE_F16 ? 2 : 4; }
+
+/* What the memory of a buffer is for. */
+typedef enum net_role {
+    NET_STATE,  /* of a sequence, as of the tokens that are applied */
+    NET_CONV,   /* of a sequence: the last inputs of a convolution */
+    NET_RECENT, /* of a token that states do not cover yet; token p is entry p % n of a ring */
+    NET_NODE,   /* of a node of the tree, for replay: nothing of it is needed once the path is applied */
+    NET_KV      /* of a position, in pages [n_page][n][SPEC_PAGE] of the pool that sequences share */
+} net_role;
+
+/* Something that a mixer keeps. But for KV: [n_seq] slots of [halves ? 2 : 1][n] entries. */
+typedef struct net_buffer {
+    net_role role;
+    size_t bytes;  /* of an entry: a sequence's, a token's, a node's, a head's of a position; 0: not there */
+    int32_t n;     /* 1 for STATE and CONV; ring entries; nodes; heads */
+    bool halves;   /* double-buffered: the step's parity says which half is written */
+    bool zeroed;   /* at admission */
+    bool saved;    /* copied, written and read with the sequence: of STATE and CONV the half last written, of RECENT and KV the
+                      tokens that there are */
+    char *base;    /* device memory */
+} net_buffer;
+
+/* What one branch keeps. */
+#define NET_MAX_BUFFER 10
+typedef struct net_kept {
+    int32_t n;
+    net_buffer buffer[NET_MAX_BUFFER];
+} net_kept;
+
 /* The forward pass of a model as two plans over the same tensors. */
 typedef struct net_plans {
     spec_op *ops[2];          /* by phase; NULL while only measuring */
     int32_t n_op[2];
-    spec_kv *kv;              /* [n_attention] */
+    net_kept *kept;           /* [n_kept] by branch, layers in order; NULL while only measuring */
+    int32_t n_kept;
+    int32_t n_zeroed;         /* of their buffers, those that are zeroed */
+    spec_kv *kv;              /* [n_kv] what kv_commit compacts */
     int32_t n_kv;
-    net_slot_memory *slot_memory; /* states and windows of all recurrent layers */
-    int32_t n_slot_memory;
     float *logits;            /* f32 [n_row_decode][n_vocab] */
     uint64_t *best;           /* [n_row_decode] their rows' largest (spec_linear_args), or NULL */
-    spec_view *taps[2];       /* by phase: [n_tap] where hidden rows are kept; NULL while only measuring */
+    spec_view *taps[2];       /* by phase: [n_tap] where hidden rows are kept */
 } net_plans;
 
-/* Sizes that both files need. */
+/* Sizes of an executor. */
 typedef struct net_shape {
     int32_t n_seq, n_node, n_ctx; /* n_node: of a caller's tree. n_ctx 0 = no attention, no limit */
     int32_t n_cache;              /* nodes that a pass feeds per sequence: n_node; joint: and a path in front */
     int32_t n_row_decode;         /* n_seq * n_cache */
     int32_t chunk, chunk_least;   /* most and fewest rows of a prefill pass: a power of two apart */
     int32_t n_page_seq, n_page;   /* pages of the longest sequence; of the pool */
-    int32_t n_recent_max;               /* recent tokens that chunked scans can have; 0: no scan is windowed */
+    int32_t n_recent_max;         /* recent tokens that chunked scans can have; 0: no scan is chunked */
     bool node_state, joint;       /* speci_exec_params */
     bool best;                    /* rows' largest are noted: asked for, and the device can */
     const spec_tap *taps;         /* [n_tap] */
     int32_t n_tap;
 } net_shape;
-net_shape speci_net_shape_of(const spec_model *model, const speci_exec_params *p);
+net_shape speci_net_shape_of(const spec_model *model, const speci_exec_params *p); /* net_shape.c */
 
 /* Emits both plans. With plans->ops NULL it counts operations and measures memory (arena bases NULL). */
 void speci_net_emit(net_plans *plans, net_memory *memory, const spec_model *model, const net_shape *shape);
+/* Bytes of the tensors that passes of so many rows need. */
+size_t speci_net_rows_bytes(const spec_model *model, int32_t rows);
 
-/* --- a net --- */
+/* --- what mixers keep (net_kept.c) --- */
+
+/* The declarations of a branch, without addresses. */
+net_kept speci_net_kept_of(const spec_model *m, const model_branch *b, const net_shape *s);
+/* Their memory from the arenas. */
+void speci_net_take_kept(net_kept *kept, net_memory *memory, const net_shape *s);
+/* Has any branch a buffer of this role? */
+bool speci_net_keeps(const spec_model *m, net_role role, const net_shape *s);
+/* A buffer's bytes of one slot; KV: of a page. */
+size_t speci_net_slot_bytes(const net_buffer *b);
+/* Calls each() for every buffer of all branches, in order; what it returns ends the walk. */
+typedef spec_status (*net_buffer_fn)(void *arg, const net_buffer *b);
+spec_status speci_net_each_buffer(const net_plans *plans, net_buffer_fn each, void *arg);
+
+/* --- an executor --- */
 
 typedef struct net_seq {
     bool live;
@@ -82,17 +134,47 @@ struct speci_exec {
     spec_queue *queue;
     spec_prepared *prepared[2];
     net_seq *seqs;       /* [n_seq] */
-    spec_range *to_zero; /* [n_slot_memory] */
+    spec_range *to_zero; /* [n_zeroed] */
     int32_t *free_pages; /* [n_page], a stack */
     int32_t n_free;
     spec_step_block *block;
     size_t block_cap;
 };
 
+/* --- sequences (net_sequence.c) --- */
+
 /* Zeroes the memory of the sequences that have begun: neighbours together, so that admitting many costs a few calls. */
 spec_status speci_net_zero_begun(speci_exec *net);
-
 /* Takes pages until n slots fit, or none. */
 spec_status speci_net_reserve(speci_exec *net, net_seq *s, int32_t n);
+spec_status speci_net_check_live(const speci_exec *net, int32_t slot);
+
+/* --- the step descriptor (net_step.c) --- */
+
+/* The largest one: every part at its capacity. */
+size_t speci_net_block_bytes(const net_shape *s);
+/* A prefill pass of n tokens, run as `rows`. */
+void speci_net_describe_prefill(speci_exec *net, int32_t slot, const int32_t *ids, int32_t n, int32_t rows);
+/* A decode pass over inputs that are checked. */
+void speci_net_describe(speci_exec *net, const speci_exec_input *in, int32_t n_in, const speci_exec_feed *feed);
+
+/* --- taps (net_tap.c) --- */
+
+/* Checks the caller's list and takes a copy of it, and room for its views. */
+spec_status speci_net_open_taps(speci_exec *net);
+void speci_net_close_taps(speci_exec *net);
+
+/* --- joint attainment (net_joint.c) --- */
+
+/* How many pending tokens stand in front of the tree of the next pass: 0 unless joint. */
+int32_t speci_net_joint_front(const speci_exec *net, int32_t slot);
+/* They as the first nodes of a tree. */
+void speci_net_joint_chain(const speci_exec *net, int32_t slot, spec_step_node *nodes, int32_t front);
+/* Are chain and tree together deeper than the device's operations take? */
+bool speci_net_joint_too_deep(const speci_exec *net, const speci_exec_input *in);
+/* What may not be fed so. */
+spec_status speci_net_joint_check(const speci_exec *net, const speci_exec_input *in);
+/* The tree that was fed, of which tokens may be accepted. */
+void speci_net_joint_note(net_seq *s, const spec_tree *t);
 
 #endif

@@ -4,16 +4,7 @@
  * window, and K and V of the positions that it covers. The replay caches hold nothing that is still needed. */
 #include "models/net/net.h"
 
-static size_t type_bytes(spec_dtype t) { return t == SPEC_DTYPE_BF16 || t == SPEC_DTYPE_F16 ? 2 : 4; }
-
 static size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
-
-static size_t head_bytes(const spec_kv *kv) /* of a page */
-{
-    return SPEC_PAGE * (size_t)kv->head_dim * type_bytes(kv->dtype);
-}
-
-static size_t page_bytes(const spec_kv *kv) { return (size_t)kv->n_kv_head * head_bytes(kv); }
 
 static int32_t n_pages(int32_t n_past) { return n_past / SPEC_PAGE + (n_past % SPEC_PAGE > 0); }
 
@@ -40,31 +31,33 @@ static spec_status copy_later(copy_list *c, char *to, const char *from, size_t b
     return SPEC_OK;
 }
 
-static spec_status copy_pages(copy_list *c, const net_seq *from, const net_seq *to)
+/* Buffer by buffer, both halves of what has two; of KV whole pages. */
+typedef struct copy_work {
+    copy_list list;
+    int32_t from, to;
+} copy_work;
+
+static spec_status copy_buffer(void *arg, const net_buffer *b)
 {
-    for (int32_t i = 0; i < c->net->plans.n_kv; i++) {
-        const spec_kv *kv = &c->net->plans.kv[i];
-        const size_t n = page_bytes(kv);
-        char *halves[] = { kv->k, kv->v };
-        for (int32_t p = 0; p < n_pages(from->n_past); p++)
-            for (int h = 0; h < 2; h++)
-                SPEC_TRY(copy_later(c, halves[h] + (size_t)to->page[p] * n, halves[h] + (size_t)from->page[p] * n, n));
-    }
+    copy_work *w = arg;
+    const net_seq *from = &w->list.net->seqs[w->from], *to = &w->list.net->seqs[w->to];
+    const size_t n = speci_net_slot_bytes(b);
+    if (!b->saved) return SPEC_OK;
+    if (b->role != NET_KV)
+        return copy_later(&w->list, b->base + (size_t)w->to * n, b->base + (size_t)w->from * n, n);
+    for (int32_t p = 0; p < n_pages(from->n_past); p++)
+        SPEC_TRY(copy_later(&w->list, b->base + (size_t)to->page[p] * n, b->base + (size_t)from->page[p] * n, n));
     return SPEC_OK;
 }
 
 static spec_status copy_memory(speci_exec *net, int32_t from, int32_t to)
 {
     net_seq *f = &net->seqs[from], *t = &net->seqs[to];
-    copy_list c = { .net = net };
+    copy_work w = { .list = { .net = net }, .from = from, .to = to };
     SPEC_TRY(speci_net_zero_begun(net));
     SPEC_TRY(speci_exec_flush(net, from));
-    for (int32_t i = 0; i < net->plans.n_slot_memory; i++) {
-        const net_slot_memory *m = &net->plans.slot_memory[i];
-        SPEC_TRY(copy_later(&c, m->base + (size_t)to * m->bytes, m->base + (size_t)from * m->bytes, m->bytes));
-    }
-    SPEC_TRY(copy_pages(&c, f, t));
-    SPEC_TRY(copy_now(&c));
+    SPEC_TRY(speci_net_each_buffer(&net->plans, copy_buffer, &w));
+    SPEC_TRY(copy_now(&w.list));
     t->n_past = f->n_past, t->n_recent = f->n_recent, t->parity = f->parity;
     t->n_path = t->n_fed = 0;
     t->broken = t->begun = false;
@@ -84,64 +77,73 @@ spec_status speci_exec_copy(speci_exec *net, int32_t from, int32_t to)
 
 typedef spec_status (*span_fn)(void *arg, char *data, size_t bytes);
 
-/* x, B and dt of the recent tokens, oldest first, wherever in the rings they are. */
-static spec_status recent_spans(const spec_scan_args *a, const net_seq *s, int32_t slot, span_fn each, void *arg)
+typedef struct span_walk {
+    const net_seq *s; /* no pages in it (page NULL): sizes are right and places are not */
+    int32_t slot;
+    span_fn each;
+    void *arg;
+} span_walk;
+
+/* What does not grow with the tokens. */
+static spec_status fixed_spans(const span_walk *w, const net_buffer *b)
 {
-    const size_t type = type_bytes(a->dtype), dt = (size_t)a->n_head * sizeof(float);
-    const size_t x = (size_t)spec_scan_columns(a->n_head, a->x_rep, a->head_dim) * type;
-    const size_t b = (size_t)spec_scan_columns(a->n_head, a->b_rep, a->n_state) * type;
-    for (int32_t p = s->n_past - s->n_recent; p < s->n_past; p++) {
-        const size_t entry = (size_t)slot * (size_t)a->n_recent_max + (size_t)(p % a->n_recent_max);
-        SPEC_TRY(each(arg, (char *)a->recent_x + entry * x, x));
-        SPEC_TRY(each(arg, (char *)a->recent_b + entry * b, b));
-        SPEC_TRY(each(arg, (char *)a->recent_dt + entry * dt, dt));
+    const size_t half = b->bytes * (size_t)b->n;
+    const size_t first = (size_t)w->slot * speci_net_slot_bytes(b) + (b->halves ? (size_t)w->s->parity * half : 0);
+    return w->each(w->arg, b->base + first, half);
+}
+
+/* The recent tokens of neighbouring rings, oldest first, wherever in the rings they are: all of a token, then the next's. */
+static spec_status recent_spans(const span_walk *w, const net_buffer *b, int32_t n_ring)
+{
+    for (int32_t p = w->s->n_past - w->s->n_recent; p < w->s->n_past; p++)
+        for (int32_t i = 0; i < n_ring; i++) {
+            const size_t entry = (size_t)w->slot * (size_t)b[i].n + (size_t)(p % b[i].n);
+            SPEC_TRY(w->each(w->arg, b[i].base + entry * b[i].bytes, b[i].bytes));
+        }
+    return SPEC_OK;
+}
+
+/* The covered positions, page by page and head by head. */
+static spec_status page_spans(const span_walk *w, const net_buffer *b)
+{
+    const size_t page = speci_net_slot_bytes(b), head = page / (size_t)b->n;
+    for (int32_t p = 0; p < n_pages(w->s->n_past); p++) {
+        const int32_t left = w->s->n_past - p * SPEC_PAGE;
+        char *at = b->base + (size_t)(w->s->page ? w->s->page[p] : 0) * page;
+        if (left >= SPEC_PAGE) SPEC_TRY(w->each(w->arg, at, page));
+        for (int32_t h = 0; left < SPEC_PAGE && h < b->n; h++)
+            SPEC_TRY(w->each(w->arg, at + (size_t)h * head, (size_t)left * b->bytes));
     }
     return SPEC_OK;
 }
 
-static spec_status recurrent_spans(const spec_op *op, const net_seq *s, int32_t slot, span_fn each, void *arg)
+static bool is_saved(const net_buffer *b, net_role role) { return b->saved && b->bytes > 0 && b->role == role; }
+
+static spec_status kept_spans(const span_walk *w, const net_kept *kept)
 {
-    if (op->kind == SPEC_OP_CONV) {
-        const spec_conv_args *a = &op->u.conv;
-        const size_t half = (size_t)(a->width - 1) * (size_t)a->n_channel * type_bytes(a->dtype);
-        return each(arg, (char *)a->window + ((size_t)slot * 2 + (size_t)s->parity) * half, half);
-    }
-    if (op->kind == SPEC_OP_SCAN) {
-        const spec_scan_args *a = &op->u.scan;
-        const size_t bytes = (size_t)a->n_head * (size_t)a->head_dim * (size_t)a->n_state * sizeof *a->state;
-        SPEC_TRY(each(arg, (char *)a->state + (size_t)slot * bytes, bytes));
-        if (a->chunk > 0) return recent_spans(a, s, slot, each, arg);
+    for (int32_t i = 0; i < kept->n; i++) {
+        const net_buffer *b = &kept->buffer[i];
+        int32_t n = 1;
+        if (is_saved(b, NET_STATE) || is_saved(b, NET_CONV)) SPEC_TRY(fixed_spans(w, b));
+        if (!is_saved(b, NET_RECENT)) continue;
+        while (i + n < kept->n && is_saved(b + n, NET_RECENT)) n++;
+        SPEC_TRY(recent_spans(w, b, n));
+        i += n - 1;
     }
     return SPEC_OK;
 }
 
-/* The first n positions of a page. */
-static spec_status page_spans(const spec_kv *kv, char *page, int32_t n, span_fn each, void *arg)
+static spec_status kv_spans(void *arg, const net_buffer *b)
 {
-    if (n == SPEC_PAGE) return each(arg, page, page_bytes(kv));
-    const size_t head = head_bytes(kv);
-    for (int32_t h = 0; h < kv->n_kv_head; h++)
-        SPEC_TRY(each(arg, page + (size_t)h * head, head / SPEC_PAGE * (size_t)n));
-    return SPEC_OK;
+    return is_saved(b, NET_KV) ? page_spans(arg, b) : SPEC_OK;
 }
 
-/* Calls each() for all that belongs to the sequence, in the order of the file. With no pages in s (s->page NULL) sizes
- * are right and places are not. */
+/* Calls each() for all that belongs to the sequence, in the order of the file: branch by branch what is no KV, then KV. */
 static spec_status spans(const speci_exec *net, const net_seq *s, int32_t slot, span_fn each, void *arg)
 {
-    for (int32_t i = 0; i < net->plans.n_op[SPEC_PHASE_DECODE]; i++)
-        SPEC_TRY(recurrent_spans(&net->plans.ops[SPEC_PHASE_DECODE][i], s, slot, each, arg));
-    for (int32_t i = 0; i < net->plans.n_kv; i++) {
-        const spec_kv *kv = &net->plans.kv[i];
-        char *halves[] = { kv->k, kv->v };
-        for (int h = 0; h < 2; h++)
-            for (int32_t p = 0; p < n_pages(s->n_past); p++) {
-                const int32_t left = s->n_past - p * SPEC_PAGE;
-                char *page = halves[h] + (size_t)(s->page ? s->page[p] : 0) * page_bytes(kv);
-                SPEC_TRY(page_spans(kv, page, left < SPEC_PAGE ? left : SPEC_PAGE, each, arg));
-            }
-    }
-    return SPEC_OK;
+    span_walk w = { .s = s, .slot = slot, .each = each, .arg = arg };
+    for (int32_t i = 0; i < net->plans.n_kept; i++) SPEC_TRY(kept_spans(&w, &net->plans.kept[i]));
+    return speci_net_each_buffer(&net->plans, kv_spans, &w);
 }
 
 typedef struct span_sizes {

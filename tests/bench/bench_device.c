@@ -121,22 +121,23 @@ spec_status bench_sequence(int32_t *seq, spec_session *s, int32_t n, const spec_
 
 /* --- the floor --- */
 
-static double width_of(spec_dtype t)
+/* The KV cache of a position that a sliding window leaves out. */
+static double unseen_bytes(const spec_model *m, const model_branch *x, int32_t context)
 {
-    return t == SPEC_DTYPE_F32 ? 4 : 2;
-}
-
-static double branch_bytes(const spec_model *m, const model_branch *x, int32_t context)
-{
-    if (x->kind == MODEL_MAMBA) {
-        const model_mamba *u = &x->u.mamba;
-        const double state = 4.0 * u->n_head * u->head_dim * u->n_state;
-        return 2 * (state + width_of(m->dtype) * (u->width - 1) * u->n_channel);
-    }
     if (x->kind != MODEL_ATTENTION) return 0;
     const model_attention *u = &x->u.attention;
-    const int32_t seen = u->window > 0 && u->window < context ? u->window : context;
-    return 2.0 * width_of(m->dtype) * u->n_kv_head * u->head_dim * seen;
+    const int32_t unseen = u->window > 0 && u->window < context ? context - u->window : 0;
+    return 2.0 * (m->dtype == SPEC_DTYPE_F32 ? 4 : 2) * u->n_kv_head * u->head_dim * unseen;
+}
+
+/* Of a sequence: states and convolutions are read and written, KV is read. */
+static double kept_bytes(const spec_model *m, int32_t context)
+{
+    const model_kept k = speci_model_kept(m);
+    double bytes = 2.0 * (double)(k.bytes_state + k.bytes_conv) + (double)k.bytes_kv_token * context;
+    for (int32_t i = 0; i < m->n_layer; i++)
+        for (int32_t j = 0; j < m->layers[i].n_branch; j++) bytes -= unseen_bytes(m, &m->layers[i].branch[j], context);
+    return bytes;
 }
 
 double bench_weight_bytes(const spec_model *m)
@@ -152,9 +153,5 @@ double bench_weight_bytes(const spec_model *m)
 double bench_floor_ms(const bench *b, int32_t context, int32_t n_seq)
 {
     const spec_model *m = b->model;
-    double state = 0;
-    for (int32_t i = 0; i < m->n_layer; i++)
-        for (int32_t k = 0; k < m->layers[i].n_branch; k++)
-            state += branch_bytes(m, &m->layers[i].branch[k], context);
-    return 1e3 * (bench_weight_bytes(m) + n_seq * state) / b->bandwidth;
+    return 1e3 * (bench_weight_bytes(m) + n_seq * kept_bytes(m, context)) / b->bandwidth;
 }

@@ -41,19 +41,6 @@ static double session_bytes(const spec_memory *m)
     return (double)(m->bytes_state + m->bytes_kv + m->bytes_work);
 }
 
-/* The recurrent states alone: what each node would keep, were a state kept per node. */
-static double state_bytes(const spec_model *m)
-{
-    double bytes = 0;
-    for (int32_t i = 0; i < m->n_layer; i++)
-        for (int32_t k = 0; k < m->layers[i].n_branch; k++) {
-            const model_branch *x = &m->layers[i].branch[k];
-            if (x->kind != MODEL_MAMBA) continue;
-            bytes += 4.0 * x->u.mamba.n_head * x->u.mamba.head_dim * x->u.mamba.n_state;
-        }
-    return bytes;
-}
-
 static spec_status taken_by_session(double *out, const bench *b, int32_t n_node)
 {
     uint64_t before, after;
@@ -85,7 +72,7 @@ static spec_status measure(bench *b, int32_t n_node)
     bench_count(r, "extra_kv", (int64_t)(many.bytes_kv - one.bytes_kv));
     bench_count(r, "extra_work", (int64_t)(many.bytes_work - one.bytes_work));
     bench_number(r, "extra_percent", 100 * extra / model);
-    bench_number(r, "state_per_node_percent", 100 * n_node * state_bytes(b->model) / model);
+    bench_number(r, "state_per_node_percent", 100 * n_node * (double)speci_model_kept(b->model).bytes_state / model);
     bench_number(r, "taken_over_predicted", taken / session_bytes(&many));
     bench_number(r, "load_s", b->load_s);
     bench_number(r, "load_gbs", model / b->load_s / 1e9);

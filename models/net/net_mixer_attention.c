@@ -1,0 +1,60 @@
+/* net_mixer_attention.c - softmax attention over a KV cache. Keeps K and V of every position. */
+#include "models/net/net_mixer.h"
+
+static void widths(net_widths *w, const model_branch *b)
+{
+    const model_attention *a = &b->u.attention;
+    w->projection = net_max(w->projection, a->qkv.n_out);
+    w->mixed = net_max(w->mixed, a->n_head * a->head_dim);
+}
+
+static int32_t buffers(net_buffer *out, const spec_model *m, const model_branch *b, const net_shape *s)
+{
+    const model_attention *a = &b->u.attention;
+    (void)s;
+    out[0] = out[1] = (net_buffer){ .role = NET_KV, .bytes = (size_t)a->head_dim * net_type_bytes(m->dtype), .n = a->n_kv_head,
+                                    .saved = true };
+    return 2;
+}
+
+static spec_kv kv_of(const net_emitter *e, const model_attention *a, const net_buffer *buffer)
+{
+    return (spec_kv){ .k = buffer[0].base, .v = buffer[1].base, .dtype = e->model->dtype, .n_page = e->shape->n_page,
+                      .n_kv_head = a->n_kv_head, .head_dim = a->head_dim };
+}
+
+static void emit(net_emitter *e, const model_branch *b, const net_buffer *buffer, net_input in)
+{
+    const model_attention *a = &b->u.attention;
+    const spec_kv kv = kv_of(e, a, buffer);
+    const int32_t n_qkv = (a->n_head + 2 * a->n_kv_head) * a->head_dim;
+    const spec_view qkv = speci_net_packed(e->projection, n_qkv), y = speci_net_packed(e->mixed, a->n_head * a->head_dim);
+    speci_net_emit_linear(e, &a->qkv, in, qkv, (spec_linear_args){ 0 });
+    speci_net_emit_op(e, (spec_op){ .kind = SPEC_OP_ROPE_KV,
+                                    .u.rope_kv = { .qkv = qkv, .n_head = a->n_head, .q_norm = a->q_norm,
+                                                   .k_norm = a->k_norm, .eps = a->qk_eps, .inv_freq = a->inv_freq,
+                                                   .n_rot = a->n_rot, .kv = kv } });
+    speci_net_emit_op(e, (spec_op){ .kind = SPEC_OP_ATTENTION,
+                                    .u.attention = { .q = qkv, .n_head = a->n_head, .scale = a->scale,
+                                                     .window = a->window, .kv = kv, .y = y } });
+    speci_net_emit_out(e, &a->out, (net_input){ .x = y }, b->scale);
+}
+
+/* The caches of all layers are compacted by one operation. */
+static void front(net_emitter *e)
+{
+    net_plans *p = e->plans;
+    int32_t branch = 0;
+    p->n_kv = 0;
+    for (int32_t i = 0; i < e->model->n_layer; i++)
+        for (int32_t j = 0; j < e->model->layers[i].n_branch; j++, branch++) {
+            const model_branch *b = &e->model->layers[i].branch[j];
+            if (b->kind != MODEL_ATTENTION) continue;
+            if (p->kv && p->kept) p->kv[p->n_kv] = kv_of(e, &b->u.attention, p->kept[branch].buffer);
+            p->n_kv++;
+        }
+    speci_net_emit_op(e, (spec_op){ .kind = SPEC_OP_KV_COMMIT, .u.kv_commit = { .layers = p->kv, .n_layer = p->n_kv } });
+}
+
+const net_mixer speci_mixer_attention = { .name = "attention", .widths = widths, .buffers = buffers, .emit = emit,
+                                          .front = front };

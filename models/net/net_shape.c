@@ -1,0 +1,37 @@
+/* net_shape.c - the sizes of an executor, from its model and what is asked of it. */
+#include "models/net/net_mixer.h"
+
+/* Rows of prefill passes. What the largest take is small beside the model: a sixteenth of its weights, or 64 MiB. None
+ * is larger than the context asks for, which changes nothing of how prompts that fit it are cut. */
+static void plan_chunks(net_shape *s, const spec_model *model, int32_t n_ctx)
+{
+    const spec_device_info *info = &model->backend->info;
+    const size_t weights = (size_t)model->bytes_weights / 16, least = (size_t)64 << 20;
+    const size_t room = weights > least ? weights : least;
+    s->chunk = s->chunk_least = info->prefill_chunk;
+    if (info->prefill_least <= 0) return;
+    while (s->chunk_least % 2 == 0 && s->chunk_least / 2 >= info->prefill_least) s->chunk_least /= 2;
+    while (s->chunk > s->chunk_least &&
+           ((n_ctx > 0 && s->chunk / 2 >= n_ctx) || speci_net_rows_bytes(model, s->chunk) > room))
+        s->chunk /= 2;
+}
+
+net_shape speci_net_shape_of(const spec_model *model, const speci_exec_params *p)
+{
+    net_shape s = { .n_seq = p->n_seq, .n_node = p->n_node, .n_ctx = speci_model_attends(model) ? p->n_ctx : 0 };
+    s.node_state = p->node_state, s.joint = p->joint;
+    s.best = p->best && model->backend->info.row_best;
+    s.taps = p->taps, s.n_tap = p->n_tap;
+    const int32_t n_path = s.n_node < SPEC_MAX_DEPTH + 1 ? s.n_node : SPEC_MAX_DEPTH + 1;
+    s.n_cache = s.n_node + (s.joint ? n_path : 0);
+    if (!p->recurrent && !p->node_state)
+        s.n_recent_max = spec_recent_capacity(s.joint ? 0 : n_path, s.joint ? n_path : 0);
+    if (!speci_net_keeps(model, NET_RECENT, &s)) s.n_recent_max = 0;
+    s.n_row_decode = s.n_seq * s.n_cache;
+    plan_chunks(&s, model, p->n_ctx);
+    /* A tree at the last position of the context still writes its nodes to slots behind it. A path in front of it lies
+     * within the context. */
+    s.n_page_seq = s.n_ctx ? (s.n_ctx + s.n_node + SPEC_PAGE - 1) / SPEC_PAGE : 0;
+    s.n_page = s.n_page_seq * s.n_seq;
+    return s;
+}
