@@ -397,7 +397,7 @@ typedef struct spec_session_params {
     int32_t n_node;     /* nodes per sequence and step, root included, at most 256; 0 = what the drafter's largest tree
                            needs. A smaller one cuts trees short */
     spec_verify_rule verify; /* what spec_step uses, and spec_verify with SPEC_VERIFY_AUTO */
-    int32_t no_capture; /* 1 = walk the plan operation by operation (for debugging) */
+    int32_t no_capture; /* 1 = passes are launched, never captured (for debugging); results are the same */
     spec_abort_fn abort;
     void *abort_user_data;
     spec_adapt adapt;   /* how spec_draft chooses among the drafter's trees */

@@ -39,7 +39,8 @@ spec_status speci_op_run(const spec_backend_ops *ops, spec_queue *q, const spec_
 
 /* A plan (backend_plan.c). Prepared where the backend does so, else *out is NULL. Runs a pass, and `argmax` behind it unless
  * that is NULL: through the prepared plan where there is one, else operation by operation. */
-spec_status speci_plan_prepare(const spec_backend_ops *ops, spec_queue *q, spec_prepared **out, const spec_plan *plan);
+spec_status speci_plan_prepare(const spec_backend_ops *ops, spec_queue *q, spec_prepared **out, const spec_plan *plan,
+                               bool capture);
 spec_status speci_plan_run(const spec_backend_ops *ops, spec_queue *q, const spec_plan *plan, spec_prepared *prepared,
                            const spec_step_block *block, const spec_argmax_args *argmax);
 

@@ -9,10 +9,10 @@ static bool is_own(const spec_backend_ops *ops, const spec_plan *plan)
     return true;
 }
 
-spec_status speci_plan_prepare(const spec_backend_ops *ops, spec_queue *q, spec_prepared **out, const spec_plan *plan)
+spec_status speci_plan_prepare(const spec_backend_ops *ops, spec_queue *q, spec_prepared **out, const spec_plan *plan, bool capture)
 {
     *out = NULL;
-    return ops->plan_prepare && is_own(ops, plan) ? ops->plan_prepare(q, out, plan) : SPEC_OK;
+    return ops->plan_prepare && is_own(ops, plan) ? ops->plan_prepare(q, out, plan, capture) : SPEC_OK;
 }
 
 spec_status speci_plan_run(const spec_backend_ops *ops, spec_queue *q, const spec_plan *plan, spec_prepared *prepared,

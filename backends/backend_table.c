@@ -172,6 +172,16 @@ static spec_status take_table(spec_backend_ops *ops, const spec_backend_ops *giv
 
 /* --------------------------------------------------------------------------------------- opening --- */
 
+static spec_status check_info(const spec_backend_ops *ops, const spec_device_info *info)
+{
+    const int32_t *rows = info->prefill_rows;
+    bool good = rows[0] > 0;
+    for (int32_t i = 1; i < SPEC_PREFILL_SIZES && rows[i] != 0; i++) good = good && rows[i] == 2 * rows[i - 1];
+    if (good) return SPEC_OK;
+    return speci_fail(SPEC_E_INVALID, "backend %s: sizes of prefill passes are %d, %d, %d, ...", ops->name, rows[0], rows[1],
+                      rows[2]);
+}
+
 /* Gives be a table and a device. */
 static spec_status open_device(spec_backend *be, const spec_backend_ops *ops, const char *arg)
 {
@@ -180,6 +190,7 @@ static spec_status open_device(spec_backend *be, const spec_backend_ops *ops, co
     SPEC_TRY(be->ops->open(&be->dev, &be->host, arg));
     SPEC_TRY(be->ops->info(be->dev, &be->info));
     be->info.name[sizeof be->info.name - 1] = '\0';
+    SPEC_TRY(check_info(be->ops, &be->info));
     return speci_backend_probe(be);
 }
 

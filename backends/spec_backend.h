@@ -428,7 +428,8 @@ typedef enum spec_op_kind {
 /* Its size is part of the ABI: a kind that is added later fits in `room`. */
 typedef struct spec_op {
     spec_op_kind kind;
-    int32_t head; /* 1: what is read behind the pass is made here, and nothing else: the logits, or rows that are kept */
+    int32_t head; /* 1: what is read behind the pass is made here, and nothing else: the logits, or rows that are kept. What it
+                     reads is there as the plan says, whatever a backend does together elsewhere */
     union {
         spec_embed_args embed;
         spec_norm_args norm;

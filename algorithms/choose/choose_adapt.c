@@ -11,7 +11,6 @@
 #include <string.h>
 
 enum { WARM_UP_PULLS = 4, DWELL = 16, REPEATS = 5 };
-enum { WARM_LONG = 256 }; /* tokens of a context of some length: passes may be captured by that too */
 /* COST is a discounted UCB (Garivier and Moulines 2011): with each round the past of every arm weighs less, so that a mean
  * that is old or of few steps is doubted, and tried again. A mean of n steps may be DOUBT / sqrt(n) tokens too low; emitted
  * tokens of a step differ by about one. SWITCH_THRESHOLD: drafting that gains less than this over plain steps is not worth the
@@ -50,7 +49,7 @@ static void binary_tree(spec_tree *t, int32_t n, int32_t token)
 static spec_status time_pass(spec_session *s, speci_exec *net, int32_t seq, const spec_tree *tree, float *ms)
 {
     double times[REPEATS];
-    for (int32_t i = -2; i < REPEATS; i++) { /* two to warm up: a backend may capture at the second */
+    for (int32_t i = -2; i < REPEATS; i++) { /* two to warm up */
         const double start = speci_now_ms();
         const speci_exec_input in = { .slot = seq, .tree = tree };
         SPEC_TRY(speci_exec_forward(net, &in, 1, NULL, NULL));
@@ -62,32 +61,22 @@ static spec_status time_pass(spec_session *s, speci_exec *net, int32_t seq, cons
     return SPEC_OK;
 }
 
-/* Runs passes of n nodes twice behind a path that left the first children, after which K and V have to move, and twice behind
- * none: a backend that captures passes may do so apart for each, and would do it between the steps that are to be compared. */
-static spec_status warm_pass(spec_session *s, speci_exec *net, int32_t seq, int32_t n, int32_t n_max, spec_tree *tree)
+/* Sizes of passes: powers of two, and the largest. */
+static int32_t size_behind(int32_t n, int32_t n_max) { return n < n_max && 2 * n > n_max ? n_max : 2 * n; }
+
+static spec_status warm_net(spec_session *s, speci_exec *net, int32_t seq, int32_t n_max, spec_tree *tree)
 {
-    enum { MOVES = 3, PASSES = 6 }; /* nodes of the smallest tree with such a path; passes */
-    static const int32_t path[2] = { 0, 2 };
-    for (int32_t i = 0; i < PASSES; i++) { /* one with such a path and the one behind it, twice; two behind none */
-        const bool moves = i % 2 == 0 && i < 4 && n_max >= MOVES;
-        binary_tree(tree, moves && n < MOVES ? MOVES : n, s->seqs[seq].ids[0]);
-        const speci_exec_input in = { .slot = seq, .tree = tree };
-        SPEC_TRY(speci_exec_forward(net, &in, 1, NULL, NULL));
-        speci_exec_commit(net, seq, path, moves ? 2 : 0);
+    for (int32_t n = 1; n <= n_max; n = size_behind(n, n_max)) {
+        binary_tree(tree, n, s->seqs[seq].ids[0]);
+        SPEC_TRY(speci_exec_warm(net, seq, tree));
     }
     return SPEC_OK;
 }
 
-/* out NULL: passes are warmed and not timed. */
-static spec_status measure_net(spec_session *s, speci_exec *net, int32_t seq, int32_t n_max, spec_tree *tree,
-                               spec_cost_table *out)
+static spec_status time_net(spec_session *s, speci_exec *net, int32_t seq, int32_t n_max, spec_tree *tree, spec_cost_table *out)
 {
-    if (out) out->n = 0;
-    for (int32_t n = 1; n <= n_max; n = n < n_max && 2 * n > n_max ? n_max : 2 * n) {
-        if (!out) {
-            SPEC_TRY(warm_pass(s, net, seq, n, n_max, tree));
-            continue;
-        }
+    out->n = 0;
+    for (int32_t n = 1; n <= n_max; n = size_behind(n, n_max)) {
         binary_tree(tree, n, s->seqs[seq].ids[0]);
         out->n_node[out->n] = n;
         SPEC_TRY(time_pass(s, net, seq, tree, &out->ms[out->n]));
@@ -96,37 +85,27 @@ static spec_status measure_net(spec_session *s, speci_exec *net, int32_t seq, in
     return SPEC_OK;
 }
 
-/* Both nets, with a sequence of n_token tokens. No level of a draft is as large as a pass that catches up may be: that is
- * warmed alone. */
-static spec_status measure_nets(spec_session *s, int32_t n_token, spec_tree *tree, spec_cost_profile *out)
+/* Both nets, made ready (out NULL) or timed, with a sequence of one token. No level of a draft is as large as a pass that
+ * catches up may be: that is made ready alone. */
+static spec_status measure_nets(spec_session *s, spec_tree *tree, spec_cost_profile *out)
 {
-    static const int32_t tokens[WARM_LONG] = { 0 };
+    static const int32_t token = 0;
     int32_t seq;
-    SPEC_TRY(spec_sequence_add(s, &seq, tokens, (size_t)n_token, NULL));
-    const bool drafts = s->draft_exec && !s->seqs[seq].no_draft;
-    spec_status status = measure_net(s, s->net, seq, s->n_node, tree, out ? &out->target : NULL);
-    if (status == SPEC_OK && drafts)
-        status = measure_net(s, s->draft_exec, seq, out ? s->n_q + 1 : s->draft_node, tree, out ? &out->draft : NULL);
+    SPEC_TRY(spec_sequence_add(s, &seq, &token, 1, NULL));
+    spec_status status = out ? time_net(s, s->net, seq, s->n_node, tree, &out->target) : warm_net(s, s->net, seq, s->n_node, tree);
+    if (status == SPEC_OK && s->draft_exec && !s->seqs[seq].no_draft)
+        status = out ? time_net(s, s->draft_exec, seq, s->n_q + 1, tree, &out->draft)
+                     : warm_net(s, s->draft_exec, seq, s->draft_node, tree);
     (void)spec_sequence_remove(s, seq);
     return status;
 }
 
-/* Is there room for so many tokens, the paths of warm_pass, and a tree? */
-static bool has_room(const spec_session *s, int32_t n_token)
-{
-    const int32_t n = n_token + 64 + (s->n_node > s->draft_node ? s->n_node : s->draft_node);
-    return (s->n_ctx == 0 || s->n_ctx >= n) && (!s->draft_exec || s->draft_ctx == 0 || s->draft_ctx >= n);
-}
-
 static spec_status measure(spec_session *s, spec_cost_profile *out)
 {
-    static const int32_t warm[] = { 1, WARM_LONG };
     spec_tree tree;
     SPEC_TRY(spec_tree_alloc(&tree, s->n_node > s->draft_node ? s->n_node : s->draft_node, s->a));
-    spec_status status = SPEC_OK;
-    for (int32_t i = 0; i < 2 && status == SPEC_OK && s->captures; i++)
-        if (has_room(s, warm[i])) status = measure_nets(s, warm[i], &tree, NULL);
-    if (status == SPEC_OK) status = measure_nets(s, 1, &tree, out);
+    spec_status status = measure_nets(s, &tree, NULL);
+    if (status == SPEC_OK) status = measure_nets(s, &tree, out);
     spec_tree_free(&tree, s->a);
     for (int32_t i = 0; i < s->n_seq; i++) s->seqs[i].scored.n = 0; /* the rows of their pass are gone */
     return status;

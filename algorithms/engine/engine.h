@@ -88,7 +88,7 @@ typedef struct algo_rows {
 struct spec_session {
     spec_model *target;
     spec_drafter *drafter;
-    bool joint, captures; /* advances by joint attainment; passes are made ready */
+    bool joint, captures; /* advances by joint attainment; passes may be captured */
     const spec_backend_ops *ops;
     spec_device *dev;
     const spec_allocator *a;

@@ -132,7 +132,7 @@ static spec_status plan_session(session_plan *s, const spec_model *target, const
     if (s->n_seq < 1 || s->n_node < 1 || s->n_node > SPECI_MAX_NODE)
         return speci_fail(SPEC_E_INVALID, "n_seq is %d (at least 1), n_node is %d (1 to %d)", s->n_seq, s->n_node,
                           SPECI_MAX_NODE);
-    s->target = (speci_exec_params){ .n_seq = s->n_seq, .n_ctx = s->n_ctx, .n_node = s->n_node, .best = true,
+    s->target = (speci_exec_params){ .n_seq = s->n_seq, .n_ctx = s->n_ctx, .n_node = s->n_node,
                                     .recurrent = p.scan == SPEC_SCAN_RECURRENT, .joint = p.advance == SPEC_ADVANCE_JOINT,
                                     .taps = p.taps, .n_tap = p.n_tap };
     const size_t row = (size_t)target->n_vocab * sizeof(float);
@@ -307,7 +307,7 @@ static spec_status session_open(spec_session *s, spec_drafter *drafter, const se
     s->rule = p->params.verify;
     s->joint = p->params.advance == SPEC_ADVANCE_JOINT;
     s->n_tap = p->params.n_tap;
-    s->captures = s->ops->plan_prepare && !p->params.no_capture;
+    s->captures = !p->params.no_capture;
     s->abort = p->params.abort, s->abort_user_data = p->params.abort_user_data;
     SPEC_TRY(take_drafter(s, drafter));
     SPEC_TRY(alloc_seqs(s, &p->growth));

@@ -119,10 +119,8 @@ typedef struct cpu_loops {
     void (*store)(void *out, spec_dtype dtype, const float *in, size_t n);
     /* t = act(t) */
     void (*activate)(float *t, spec_activation act, size_t n);
-    /* One row of spec_norm_args; y is f32. gate may be NULL. squares: the row's, for a deferred norm; else NULL */
-    void (*norm)(const spec_norm_args *a, float *y, float *squares, const float *x, const float *gate);
-    /* What a deferred norm left out: rsqrt(mean + eps) of a row of n columns */
-    float (*factor)(const float *squares, float eps, size_t n);
+    /* One row of spec_norm_args; y is f32. gate may be NULL */
+    void (*norm)(const spec_norm_args *a, float *y, const float *x, const float *gate);
     /* y = x * rsqrt(mean(x^2) + eps) * weight */
     void (*rms)(float *y, const float *x, const float *weight, float eps, size_t n);
     /* n <= SPEC_PAGE keys and values, in position order, join the softmax of q [d] */
@@ -259,8 +257,6 @@ spec_status speci_cpu_conv(spec_queue *q, const spec_op *op);
 spec_status speci_cpu_scan(spec_queue *q, const spec_op *op);
 spec_status speci_cpu_keep(spec_queue *q, const spec_op *op);
 spec_status speci_cpu_argmax(spec_queue *q, const spec_argmax_args *a);
-/* Notes the largest of y[r][0 .. n), f32, for the rows of the pass (cpu_rows.c). */
-void speci_cpu_row_best(spec_queue *q, const spec_view *y, int32_t n, uint64_t *best);
 spec_status speci_cpu_probs(spec_queue *q, const spec_probs_args *a);
 spec_status speci_cpu_accept(spec_queue *q, const spec_accept_args *a);
 spec_status speci_cpu_logprob(spec_queue *q, const spec_logprob_args *a);

@@ -62,9 +62,8 @@ spec_status speci_cpu_info(spec_device *dev, spec_device_info *out)
     memcpy(out->name, "cpu:", 4);
     strncpy(out->name + 4, dev->isa->name, sizeof out->name - 5);
     out->host_visible = 1;
-    out->prefill_chunk = CPU_PREFILL_CHUNK;
     out->row_max = 1024;
-    out->row_best = 1;
+    out->prefill_rows[0] = CPU_PREFILL_CHUNK;
     return SPEC_OK;
 }
 

@@ -26,7 +26,6 @@ static void embed_row(void *arg, int32_t row)
     const spec_embed_args *a = job->a;
     float *y = cpu_at(&a->y, row, 0);
     int32_t token = -1;
-    if (a->best) a->best[row] = 0;
     if (row < b->n_row) {
         const spec_step_seq *s = spec_step_seqs(b) + spec_step_row_seq(b)[row];
         token = spec_step_row_node(b, s, row)->token;

@@ -2,7 +2,6 @@
  *
  *   t = W x (+ bias);  glu: t = act(t_gate) * t_up, else t = act(t);  y = scale t, or y += scale t
  *
- * Behind a deferred norm W x is first multiplied by the row's factor (spec_backend.h).
  * A task is two panels, 64 outputs (with glu: a gate panel and its up panel), over all rows: a weight is read from
  * memory once. Every instruction set has its own product function; the order of summation is that of cpu.h. */
 #include "backends/cpu/cpu.h"
@@ -218,13 +217,6 @@ spec_status speci_cpu_check_linear(spec_device *dev, const spec_op *op)
         return h->fail(SPEC_E_INVALID, "linear: rows of x and y are %d and %d apart, need %d and %d", a->x.ld, a->y.ld,
                        a->n_in, n_y);
     if (a->act > SPEC_ACT_RELU) return h->fail(SPEC_E_UNSUPPORTED, "linear: activation %d", (int)a->act);
-    if (a->best && (a->glu || a->add || a->y.dtype != SPEC_DTYPE_F32))
-        return h->fail(SPEC_E_UNSUPPORTED, "linear: the largest of rows that are added to, glu or not f32");
-    if (a->squares && a->n_in % SPEC_SQUARES != 0)
-        return h->fail(SPEC_E_INVALID, "linear: behind a deferred norm, with %d inputs, not a multiple of %d", a->n_in,
-                       SPEC_SQUARES);
-    if (a->squares && a->x.dtype == SPEC_DTYPE_F16)
-        return h->fail(SPEC_E_INVALID, "linear: behind a deferred norm, and x is f16, which may not hold it");
     return SPEC_OK;
 }
 
@@ -238,10 +230,13 @@ static cpu_product_fn *product_of(const cpu_isa *isa, spec_dtype weight)
     }
 }
 
-static spec_status multiply(spec_queue *q, const spec_linear_args *a)
+spec_status speci_cpu_linear(spec_queue *q, const spec_op *op)
 {
+    const spec_linear_args *a = &op->u.linear;
     const spec_device *dev = q->dev;
     const spec_weight *w = a->w;
+    CPU_TRY(speci_cpu_check_linear(q->dev, op));
+    if (cpu_rows(q) == 0) return SPEC_OK;
 #if defined(SPEC_HAVE_BLAS)
     if (speci_cpu_prefill_wanted(q, a)) return speci_cpu_prefill(q, a);
 #endif
@@ -261,17 +256,5 @@ static spec_status multiply(spec_queue *q, const spec_linear_args *a)
     if (w->pairs && dev->isa->pairs_two && job.n_row <= CPU_FEW && job.n_task >= 2 * TURNS * dev->host->n_threads)
         speci_cpu_parallel(dev->pool, cpu_parts(job.n_task, 2), linear_two_tasks, &job);
     else speci_cpu_parallel(dev->pool, job.n_task, linear_task, &job);
-    return SPEC_OK;
-}
-
-spec_status speci_cpu_linear(spec_queue *q, const spec_op *op)
-{
-    const spec_linear_args *a = &op->u.linear;
-    const spec_device *dev = q->dev;
-    CPU_TRY(speci_cpu_check_linear(dev, op));
-    if (a->squares && q->step->phase == SPEC_PHASE_PREFILL)
-        return dev->host->fail(SPEC_E_INVALID, "linear: behind a deferred norm, in a prefill pass");
-    CPU_TRY(multiply(q, a));
-    if (a->best) speci_cpu_row_best(q, &a->y, a->n_out, a->best);
     return SPEC_OK;
 }

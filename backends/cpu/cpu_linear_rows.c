@@ -51,16 +51,8 @@ static void store_row(const spec_device *dev, const spec_linear_args *a, float *
     for (size_t i = 0; i < n; i++) sum[i] += t[i];
 }
 
-/* What is left of a norm that was deferred, else 1. */
-static float row_factor(const cpu_loops *loops, const spec_linear_args *a, int32_t row)
+static void add_bias(float *t, const float *bias, size_t n)
 {
-    const size_t n = (size_t)a->n_in;
-    return a->squares ? loops->factor(a->squares + (size_t)row * (n / SPEC_SQUARES), a->eps, n) : 1.0f;
-}
-
-static void begin_row(const cpu_loops *loops, float *t, float factor, const float *bias, size_t n)
-{
-    if (factor != 1.0f) loops->scale(t, factor, n);
     for (size_t i = 0; bias && i < n; i++) t[i] += bias[i];
 }
 
@@ -72,12 +64,11 @@ void speci_cpu_linear_store(const spec_device *dev, const spec_linear_args *a, f
     int32_t col = task * width;
     size_t n = (size_t)cpu_min(width, n_y - col);
     for (int32_t r = 0; r < n_row; r++, t += CPU_TASK_OUT) {
-        const float factor = row_factor(loops, a, first_row + r);
-        begin_row(loops, t, factor, a->bias ? a->bias + col : NULL, n);
+        add_bias(t, a->bias ? a->bias + col : NULL, n);
         loops->activate(t, a->act, n);
         if (a->glu) {
             float *up = t + CPU_PANEL;
-            begin_row(loops, up, factor, a->bias ? a->bias + n_y + col : NULL, n);
+            add_bias(up, a->bias ? a->bias + n_y + col : NULL, n);
             for (size_t i = 0; i < n; i++) t[i] *= up[i];
         }
         store_row(dev, a, t, first_row + r, col, n);
