@@ -423,13 +423,13 @@ static void refuse(test_device *d)
     test_ok(d->ops->weight_open(d->dev, &w, &desc), "weight_open");
     spec_op op = { .kind = SPEC_OP_LINEAR };
     op.u.linear = (spec_linear_args){ .w = w, .n_in = 4, .n_out = 2, .scale = 1.0f, .x = { m, F32, 4 }, .y = { m, F32, 2 } };
-    assert_int_equal(d->ops->can(d->dev, &op), SPEC_E_INVALID); /* 4 inputs, the weight has 3 */
+    assert_int_equal(speci_op_supports(d->ops, d->dev, &op), SPEC_E_INVALID); /* 4 inputs, the weight has 3 */
     op.u.linear.n_in = 3;
-    assert_int_equal(d->ops->can(d->dev, &op), SPEC_OK);
+    assert_int_equal(speci_op_supports(d->ops, d->dev, &op), SPEC_OK);
     op.u.linear.x.dtype = BF16;
-    assert_int_equal(d->ops->can(d->dev, &op), SPEC_E_INVALID);
+    assert_int_equal(speci_op_supports(d->ops, d->dev, &op), SPEC_E_INVALID);
     op.u.linear.x.dtype = F32, op.u.linear.add = 1, op.u.linear.best = noted;
-    assert_int_equal(d->ops->can(d->dev, &op), SPEC_E_UNSUPPORTED); /* the largest of what is added to */
+    assert_int_equal(speci_op_supports(d->ops, d->dev, &op), SPEC_E_UNSUPPORTED); /* the largest of what is added to */
     d->ops->weight_close(d->dev, w);
 }
 
@@ -461,7 +461,7 @@ static void refuse_deferred(test_device *d)
         spec_op op = { .kind = SPEC_OP_LINEAR };
         op.u.linear = (spec_linear_args){ .w = w, .n_in = n_in, .n_out = OUT, .scale = 1.0f, .x = test_view(&x, IN),
                                           .y = test_view(&y, OUT), .squares = squares.data, .eps = EPS };
-        const bool can = d->ops->can(d->dev, &op) == SPEC_OK;
+        const bool can = speci_op_supports(d->ops, d->dev, &op) == SPEC_OK;
         if (can != tries[i].can)
             fail_msg("%s: %d inputs in %s behind a deferred norm: %s", d->name, n_in, spec_dtype_name(type),
                      can ? "taken" : "refused");

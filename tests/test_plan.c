@@ -1,6 +1,7 @@
 /* test_plan.c - a plan made ready leaves every tensor with the bits that its operations leave one by one, however the
- * backend fuses them: a norm and the product behind it; a product that makes the time steps of a scan, and the scan; over random
- * trees. And what a pass notes of its rows is of that pass alone. */
+ * backend fuses them: a norm and the product behind it, of a head; a product that makes the time steps of a scan, and the scan;
+ * over random trees. A product that is no head may take the norm's factor itself: it is then near. And the tokens that a pass
+ * ends with are of that pass alone. */
 #include <math.h>
 #include <stdio.h>
 

@@ -51,7 +51,7 @@ static spec_status open_queue(attention *t)
     SPEC_TRY(be->ops->alloc(be->dev, &at, t->bytes));
     t->memory = at;
     const spec_op op = operation(t);
-    SPEC_TRY(be->ops->can(be->dev, &op));
+    SPEC_TRY(speci_op_supports(be->ops, be->dev, &op));
     spec_plan plans[2];
     for (int32_t phase = 0; phase < 2; phase++)
         plans[phase] = (spec_plan){ .ops = &op, .n_op = 1, .phase = phase, .n_row_max = MOST_NODES, .n_seq_max = 1,
