@@ -176,8 +176,9 @@ static void test_probe(void **state)
     expect_refusal(&ops, SPEC_E_DEVICE, "slot 2 of 3");
 }
 
-static spec_status no_prepare(spec_queue *q, spec_prepared **out, const spec_plan *plan)
+static spec_status no_prepare(spec_queue *q, spec_prepared **out, const spec_plan *plan, int32_t capture)
 {
+    (void)capture;
     (void)q;
     (void)out;
     (void)plan;
@@ -204,7 +205,7 @@ static void test_table(void **state)
     ops.struct_size = 16;
     expect_refusal(&ops, SPEC_E_UNSUPPORTED, "16 bytes");
     ops = speci_cpu_ops;
-    ops.conv = NULL;
+    ops.op[SPEC_OP_CONV] = (spec_backend_op){ .kind = SPEC_OP_CONV };
     ops.probs = NULL;
     expect_refusal(&ops, SPEC_E_INVALID, "operation conv");
     ops = speci_cpu_ops;

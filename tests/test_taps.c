@@ -538,10 +538,10 @@ static void taps_of_layers(void **state)
 static void taps_of_prompts(void **state)
 {
     (void)state;
-    const int32_t least = backend->info.prefill_least, chunk = backend->info.prefill_chunk;
-    backend->info.prefill_chunk = least > 0 ? least : chunk;
+    const int32_t second = backend->info.prefill_rows[1];
+    backend->info.prefill_rows[1] = 0;
     each_model(check_prefill);
-    backend->info.prefill_chunk = chunk;
+    backend->info.prefill_rows[1] = second;
 }
 
 static void check_unasked(worker *w)

@@ -107,7 +107,7 @@ static int64_t n_pair(const attention *t, const spec_tree *tree)
 static spec_status call(attention *t)
 {
     const spec_op op = operation(t);
-    return t->b->be->ops->attention(t->q, &op.u.attention);
+    return speci_op_run(t->b->be->ops, t->q, &op, NULL);
 }
 
 static spec_status times(attention *t, double *queued_ms)
