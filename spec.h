@@ -259,13 +259,15 @@ typedef struct spec_sampling {
     uint64_t seed;     /* the same seed gives the same text, whatever the batch */
 } spec_sampling;
 
-/* What chance had to do with a tree. It decides which verification rules keep the target's distribution (algorithms.md 3.6). */
+/* How the nodes of a tree came about. It decides which verification rules keep the target's distribution (algorithms.md
+ * 3.6). */
 typedef enum spec_tree_kind {
-    SPEC_TREE_DETERMINISTIC = 0,      /* nodes chosen without a draw (top-k, beam, looked up), or drawn and then chosen among */
-    SPEC_TREE_SAMPLED = 1,       /* siblings drawn without replacement from their parent's draft distribution, in order of rank */
-    SPEC_TREE_SAMPLED_IID = 2, /* siblings drawn independently of each other; a repeated token is a node again */
-    SPEC_TREE_UNROLLED = 3     /* paths of another tree side by side (spec_tree_unroll): siblings may repeat, and are no
-                                  draws of their own */
+    SPEC_TREE_DETERMINISTIC = 0, /* no draw (top-k, beam, found in a table), or sampled and then selected by value */
+    SPEC_TREE_SAMPLED = 1,       /* siblings sampled without replacement from the draft distribution after their
+                                    parent, in order of rank */
+    SPEC_TREE_SAMPLED_IID = 2,   /* siblings sampled independently of each other; a repeated token is a node again */
+    SPEC_TREE_UNROLLED = 3       /* paths of another tree side by side (spec_lab.h): siblings may repeat, and are no
+                                    draws of their own */
 } spec_tree_kind;
 
 /* A draft tree: node 0 is the root, the pending token; parent[0] = -1; parent[i] < i. Plain data; the arrays are the
@@ -275,28 +277,31 @@ typedef struct spec_tree {
     int32_t cap;         /* room of the arrays below */
     int32_t *token;      /* [cap] */
     int32_t *parent;     /* [cap] */
-    int32_t *rank;       /* [cap] place among its siblings in the order in which they were drawn, 0-based.
+    int32_t *rank;       /* [cap] place among its siblings in the order in which they were sampled, 0-based.
                             NULL: siblings stand in that order */
-    float *prob;         /* [cap] or NULL: the draft distribution's probability of the token after its parent; 1 for the root */
-    int32_t *q_row;      /* [cap] or NULL: the row of draft distributions that the children were drawn from, -1 = no children */
+    float *prob;         /* [cap] or NULL: the draft probability of the token after its parent; 1 for the root */
+    int32_t *q_row;      /* [cap] or NULL: the row of draft distributions that the children were sampled from, -1 = no
+                            children */
     spec_tree_kind kind;
 } spec_tree;
 
 typedef enum spec_verify_rule {
-    SPEC_VERIFY_AUTO = 0,   /* greedy at T = 0; else MSS for drawn trees (with repeats: MSS_REPEAT), NAIVE for others */
+    SPEC_VERIFY_AUTO = 0,   /* GREEDY at T = 0; else MSS for sampled trees (i.i.d.: MSS_REPEAT), NAIVE for others */
     SPEC_VERIFY_GREEDY = 1, /* the only rule at T = 0; E_INVALID at any other */
-    SPEC_VERIFY_NAIVE = 2,  /* draw from the target once; follow the child that equals the draw. Keeps the distribution for
-                               every tree */
+    SPEC_VERIFY_NAIVE = 2,  /* draw from the target once; follow the child that equals the draw. For every tree */
     SPEC_VERIFY_CHAIN = 3,  /* chain speculative sampling: accept y with min(1, p/q), else draw from the residual; for
-                               drawn trees in which no node has two children (algorithms.md 3.1) */
-    SPEC_VERIFY_MSS = 4,    /* multi-step speculative sampling without replacement (3.2), for drawn trees */
-    SPEC_VERIFY_MSS_REPEAT = 5 /* multi-step speculative sampling with replacement (3.2), for trees drawn with
-                               repeats and for drawn chains */
+                               sampled trees in which no node has two children (algorithms.md 3.1) */
+    SPEC_VERIFY_MSS = 4,    /* multi-step speculative sampling without replacement (3.2), for sampled trees */
+    SPEC_VERIFY_MSS_REPEAT = 5 /* multi-step speculative sampling with replacement (3.2), for trees sampled i.i.d. and
+                               for sampled chains */
 } spec_verify_rule;
 SPEC_API const char *spec_verify_rule_name(spec_verify_rule rule); /* "auto", "greedy", ..., "mss-repeat" */
+/* Calls each(user, rule, name, help) for SPEC_VERIFY_AUTO and every rule; the texts are constants. */
+SPEC_API void spec_verify_rule_list(void (*each)(void *user, spec_verify_rule rule, const char *name, const char *help),
+                                    void *user);
 
-/* Would `rule` keep the target's distribution on this tree at this temperature? SPEC_OK, or E_INVALID saying what the rule
- * would do wrong. SPEC_VERIFY_AUTO always does. */
+/* Would `rule` keep the target's distribution on this tree at this temperature? SPEC_OK, or E_INVALID saying what the
+ * rule would do wrong. SPEC_VERIFY_AUTO always does. */
 SPEC_API spec_status spec_verify_is_lossless(const spec_tree *tree, spec_verify_rule rule, float temperature);
 
 /* ------------------------------------------------------------------------------- drafters --- */
@@ -362,21 +367,7 @@ typedef enum spec_adapt {
     SPEC_ADAPT_UCB = 2   /* UCB1 over the trees, by measured tokens over measured time */
 } spec_adapt;
 
-/* Named alternatives. The first of each is the default: exact, and what the library is made for. */
-typedef enum spec_scan_form {
-    SPEC_SCAN_CHUNKED = 0,   /* Mamba-2 layers as products with a state that lags by whole windows (8.6): no node waits for
-                               another, and accepted tokens are folded into the state 16 at a time */
-    SPEC_SCAN_RECURRENT = 1 /* state by state, depth first (8.3). Another order of sums: equal within rounding */
-} spec_scan_form;
-typedef enum spec_advance {
-    SPEC_ADVANCE_REPLAY = 0, /* the accepted path is replayed from cached activations (9.2) */
-    SPEC_ADVANCE_JOINT = 1   /* it is fed again, in front of the next tree: "joint attainment and advancement" (9.3) */
-} spec_advance;
-typedef enum spec_draft_state {
-    SPEC_DRAFT_STATE_REPLAY = 0,  /* a recurrent drafter reaches a node by its cached path */
-    SPEC_DRAFT_STATE_PER_NODE = 1 /* it keeps one state per node (10.1), in the recurrent form; counted in
-                                     spec_memory.bytes_state */
-} spec_draft_state;
+typedef struct spec_lab spec_lab; /* options of experiments and comparisons: see spec_lab.h */
 
 /* A hidden-state tap: rows of the target that a session keeps on the device, one for each node of a pass. What enters a layer and
  * what leaves the last one is the residual, f32. What leaves the final norm is what the head multiplies, in the compute type. */
@@ -397,20 +388,16 @@ typedef struct spec_session_params {
     int32_t n_node;     /* nodes per sequence and step, root included, at most 256; 0 = what the drafter's largest tree
                            needs. A smaller one cuts trees short */
     spec_verify_rule verify; /* what spec_step uses, and spec_verify with SPEC_VERIFY_AUTO */
-    int32_t no_capture; /* 1 = passes are launched, never captured (for debugging); results are the same */
     spec_abort_fn abort;
     void *abort_user_data;
     spec_adapt adapt;   /* how spec_draft chooses among the drafter's trees */
     const char *profile; /* step costs: a file of spec_cost_save; NULL = measured when first needed */
-    spec_scan_form scan;       /* of Mamba-2 layers, the drafter's too */
-    spec_advance advance;      /* of the target */
-    spec_draft_state draft_state;
+    const spec_lab *lab; /* NULL = none of them */
     const spec_tap *taps; /* [n_tap] of the target, copied; counted in spec_memory.bytes_work. None: nothing is kept */
     int32_t n_tap;
 } spec_session_params;
 #define SPEC_SESSION_PARAMS_INIT \
-    { sizeof(spec_session_params), 0, 0, 0, SPEC_VERIFY_AUTO, 0, 0, 0, SPEC_ADAPT_OFF, 0, SPEC_SCAN_CHUNKED, \
-      SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 0, 0 }
+    { sizeof(spec_session_params), 0, 0, 0, SPEC_VERIFY_AUTO, 0, 0, SPEC_ADAPT_OFF, 0, 0, 0, 0 }
 
 /* drafter may be NULL: plain decoding. A drafter serves one session at a time. All memory of the steady state
  * is taken here. Errors: E_INVALID (vocabularies differ: names the first id), E_NOMEM, E_UNSUPPORTED. */
@@ -597,11 +584,11 @@ SPEC_API void spec_result_free(spec_result *result);
 
 /* ----------------------------------------------------------------- algorithms on plain arrays --- */
 
-/* distribution [n_vocab] from logits [n_vocab], by `s`, as sessions have it. scratch [n_vocab]. E_INVALID: a logit that is not a
- * number, a largest one that is infinite, a setting below 0. */
+/* The distribution probs [n_vocab] from logits [n_vocab], by `s`, as sessions have it. scratch [n_vocab]. E_INVALID: a
+ * logit that is not a number, a largest one that is infinite, a setting below 0. */
 SPEC_API spec_status spec_probs(float *probs, const float *logits, int32_t n_vocab, const spec_sampling *s,
-                              int32_t *scratch);
-/* The smallest i with distribution[i] > 0 and sum of distribution[0..i] > u * total. u in [0, 1). */
+                                int32_t *scratch);
+/* The smallest i with probs[i] > 0 and sum of probs[0..i] > u * total. u in [0, 1). */
 SPEC_API int32_t spec_draw(const float *probs, int32_t n_vocab, float u);
 /* 24-bit uniform of the counter-based generator (Philox4x32-10). Pure function. */
 SPEC_API float spec_uniform(uint64_t seed, uint64_t position, uint32_t purpose, uint32_t index);
@@ -618,8 +605,8 @@ SPEC_API spec_status spec_tree_copy(spec_tree *to, const spec_tree *from);
  * Returns its number; -1 when there is no room or no such parent. */
 SPEC_API int32_t spec_tree_add(spec_tree *tree, int32_t parent, int32_t token, float prob);
 /* Is it a tree that can be scored? Root first with parent -1, parents before children, tokens in [0, n_vocab), at most
- * n_max nodes, depth at most 63, siblings distinct (but in trees drawn with repeats, and unrolled), ranks a numbering of
- * siblings. E_INVALID names the node. O(n) but for siblings. */
+ * n_max nodes, depth at most 63, siblings distinct (unless sampled i.i.d. or unrolled), ranks a numbering of siblings.
+ * E_INVALID names the node. O(n) but for siblings. */
 SPEC_API spec_status spec_tree_check(const spec_tree *tree, int32_t n_max, int32_t n_vocab);
 SPEC_API void spec_tree_depths(const spec_tree *tree, int32_t *depth); /* [n]; 0 for the root */
 SPEC_API void spec_tree_ranks(const spec_tree *tree, int32_t *rank);   /* [n]; tree->rank, or by place */
@@ -637,26 +624,25 @@ SPEC_API void spec_tree_order(const spec_tree *tree, spec_tree_order_kind how, i
  * missing, or out has no ranks; E_FULL. */
 SPEC_API spec_status spec_tree_permute(const spec_tree *tree, const int32_t *order, spec_tree *out);
 /* Keeps the nodes with keep[i] != 0 whose ancestors are all kept, in place; map [n] receives the new numbers, -1 for
- * dropped ones; keep [n]. The root is always kept. A drawn tree stays drawn only if `by_slot`: the caller asserts that
- * no node was dropped for its own token or probability; its later siblings go with a drawn node (4.5, 4.6). */
+ * dropped ones; keep [n]. The root is always kept. A sampled tree stays one only if `by_slot`: the caller asserts that
+ * no node was dropped for its own token or probability; the later siblings of a dropped node go too (4.5, 4.6). Else it
+ * becomes deterministic. */
 SPEC_API void spec_tree_prune(spec_tree *tree, const uint8_t *keep, int by_slot, int32_t *map);
 /* out = a and b merged at their root, a shared prefix stored once; map_b [b->n] (may be NULL): where b's nodes are.
  * The result is SPEC_TREE_DETERMINISTIC. E_INVALID when the roots differ, E_FULL. out is neither a nor b. */
 SPEC_API spec_status spec_tree_union(const spec_tree *a, const spec_tree *b, spec_tree *out, int32_t *map_b);
-/* out = every path from root to leaf as a chain of its own below the root: what an engine without a tree pass scores
- * ("unrolled"). It is SPEC_TREE_UNROLLED: naive and greedy verification only. leaf [out->n] (may be NULL): the node of
- * `tree`. out is not tree. Errors: E_FULL. */
-SPEC_API spec_status spec_tree_unroll(const spec_tree *tree, spec_tree *out, int32_t *leaf);
-/* Blocks of block x block nodes of the mask that are not empty: the work of block-sparse attention (5.3). block >= 1. */
+/* Blocks of block x block nodes of the mask that are not empty: the work of block-sparse attention (5.3). block >=
+ * 1. */
 SPEC_API int64_t spec_tree_blocks(const spec_tree *tree, int32_t block);
 
 /* --- verification --- */
 
-/* Walks `tree` given the target's distributions p [tree->n][n_vocab] and the draft distributions q: node i's children were drawn from row
- * tree->q_row[i] of q [..][n_vocab] (q may be NULL for GREEDY and NAIVE; child_row, if not NULL, gives each *child* the
- * row it was drawn from: several drafters). Draws are keyed by (seed, position of the token after the node): `position` is
- * that of the token after the root. path [depth + 1], *n_path, *token as for spec_verify. Errors: E_INVALID (the rule
- * does not fit the tree; a distribution that is negative, not a number, or whose sum is not 1 within 1e-3), E_NOMEM. */
+/* Walks `tree` given the target's distributions p [tree->n][n_vocab] and the draft distributions q [..][n_vocab]: node
+ * i's children were sampled from row tree->q_row[i] of q. q may be NULL for rules that do not use it (GREEDY, NAIVE).
+ * child_row, if not NULL, gives each *child* the row that it was sampled from: several drafters. Draws are keyed by
+ * (seed, position of the token after the node): `position` is that of the token after the root. path [depth + 1],
+ * *n_path, *token as for spec_verify. Errors: E_INVALID (the rule does not fit the tree; a distribution that is
+ * negative, not a number, or whose sum is not 1 within 1e-3), E_NOMEM. */
 typedef struct spec_verify_args {
     size_t struct_size;
     const spec_tree *tree;
@@ -666,9 +652,9 @@ typedef struct spec_verify_args {
     spec_verify_rule rule;
     float temperature;         /* 0: distributions are one-hot, GREEDY */
     uint64_t seed, position;
-    const spec_allocator *allocator; /* for two rows of scratch; NULL = malloc */
+    const spec_allocator *allocator; /* for scratch; NULL = malloc */
 } spec_verify_args;
-SPEC_API spec_status spec_verify_distributions(const spec_verify_args *args, int32_t *path, int32_t *n_path, int32_t *token);
+SPEC_API spec_status spec_verify_probs(const spec_verify_args *args, int32_t *path, int32_t *n_path, int32_t *token);
 
 /* --- builders --- */
 
@@ -677,13 +663,13 @@ SPEC_API spec_status spec_verify_distributions(const spec_verify_args *args, int
  *   none                    no drafts
  *   chain:K                 K drafts in a row
  *   static:A                a fixed shape: A to E of STree, "eagle", or a file of lines "PARENT" (static:@FILE)
- *   product:N1,N2,...       every node of depth i has N(i+1) children; product-repeat: drawn with replacement
+ *   product:N1,N2,...       every node of depth i has N(i+1) children; product-repeat: sampled with replacement
  *   beam:M,N                M beams, N levels
  *   dyspec:N                N drafts where reaching them is likeliest (heap)
  *   dyspec-threshold:T,N    all draws reached with probability T, at most N (64); T,N,WIDTH,DEPTH: by levels
  *   sequoia:N[,DEPTH]       the best shape of N drafts for measured acceptance; of at most N where step costs are known
  *   eagle2:K,N,D            K best of each level expanded, D levels, the N - 1 best nodes kept
- * Drawn (SPEC_TREE_SAMPLED) at a temperature above 0: chain, static, product, dyspec, dyspec-threshold, sequoia.
+ * Sampled (SPEC_TREE_SAMPLED) at a temperature above 0: chain, static, product, dyspec, dyspec-threshold, sequoia.
  * Otherwise, and always for beam and eagle2, candidates are the likeliest ones (SPEC_TREE_DETERMINISTIC). docs/trees.md
  * compares them. allocator is copied; NULL = malloc. Errors: E_INVALID (no such kind, numbers out of its range: says
  * which are possible), E_IO and E_FORMAT (static:@FILE), E_NOMEM. */
@@ -704,32 +690,33 @@ typedef struct spec_builder_info {
 } spec_builder_info;
 /* info->struct_size must be set. */
 SPEC_API spec_status spec_builder_get_info(const spec_builder *builder, spec_builder_info *info);
-/* Distributions after nodes [n] of the tree so far, distributions [n][n_vocab], each finite, not negative, of sum 1 within 1e-3. What it
- * returns, if not SPEC_OK, ends the build. */
+/* Fills distributions [n][n_vocab], those after nodes [n] of the tree so far: finite, not negative, of sum 1 within
+ * 1e-3. What it returns, if not SPEC_OK, ends the build. */
 typedef spec_status (*spec_probs_fn)(void *user_data, const spec_tree *tree, const int32_t *nodes, int32_t n,
-                                    float *distributions, int32_t n_vocab);
+                                     float *distributions, int32_t n_vocab);
 typedef struct spec_build_args {
     size_t struct_size;
     int32_t token;          /* the root */
     int32_t n_vocab;
     spec_probs_fn distributions;
     void *user_data;
-    int32_t draw;           /* 1: candidates are drawn; 0: the likeliest are taken (greedy targets) */
+    int32_t draw;           /* 1: candidates are sampled; 0: the likeliest are taken (greedy targets) */
     uint64_t seed, step;    /* key of the draws: the sequence's seed and its step counter */
-    float *q;               /* [info.n_row][n_vocab] receives the distributions, or NULL; tree->q_row says which is whose */
+    float *q;               /* [info.n_row][n_vocab] gets the distributions, or NULL: row tree->q_row[i] is node i's */
     int32_t depth_max;      /* no node deeper than this; 0 = no limit of its own */
 } spec_build_args;
 /* tree->cap >= info.n_node. Draws are keyed by the slot in the tree, so that builders agree where their trees do. Works
  * in memory of the builder, and takes some of its allocator for the call. On error `tree` is as it was. Errors:
- * E_INVALID (arguments, a distribution that is none, a look that broke its contract), E_NOMEM, what `distributions` or look returned. */
+ * E_INVALID (arguments, a distribution that is none, an `expand` that broke its contract), E_NOMEM, what
+ * `distributions` or `expand` returned. */
 SPEC_API spec_status spec_builder_build(spec_builder *builder, const spec_build_args *args, spec_tree *tree);
-/* A builder of your own. It looks once per round: candidates [row][k] are what follows the nodes fed so far, those of
- * node x in row tree->q_row[x], in order (token -1: no more). It adds children (spec_tree_add; in a drawn tree child
- * number j of a node must be its candidate j) and names in feed the nodes (not fed before: q_row < 0) to look behind
- * next, at most n_feed_max of them; *n_feed = 0 ends the tree. The first call has the root alone in the tree, fed. tree
- * has rank, prob and q_row. A session grows the trees of several sequences in turns: what a look must know of a tree it
- * reads from the tree. Whether a drawn node is kept may depend on its ancestors and earlier siblings, not on its own
- * token or probability (3.2). */
+/* A builder of your own: host-driven growth. `expand` is called once per round. candidates [row][k] are what may follow
+ * the nodes fed so far, those of node x in row tree->q_row[x], in order (token -1: no more). `expand` adds children
+ * (spec_tree_add; in a sampled tree child number j of a node must be its candidate j) and names in feed the nodes (not
+ * fed before: q_row < 0) whose candidates it wants next, at most n_feed_max of them; *n_feed = 0 ends the tree. The
+ * first call has the root alone in the tree, fed. tree has rank, prob and q_row. A session grows the trees of several
+ * sequences in turns: what `expand` must know of a tree it reads from the tree. Whether a sampled node is kept may
+ * depend on its ancestors and earlier siblings, not on its own token or probability (3.2). */
 typedef struct spec_candidate {
     int32_t token; /* -1: the distribution's support has no more */
     float prob;    /* the distribution's, before any candidate was removed */
@@ -739,16 +726,16 @@ typedef struct spec_builder_ops {
     int32_t n_node, n_row, n_level, depth, k; /* as in spec_builder_info; k: candidates per node, at most 64 */
     spec_tree_kind kind;
     spec_status (*expand)(void *user_data, spec_tree *tree, const spec_candidate *candidates, int32_t k, int32_t *feed,
-                        int32_t *n_feed, int32_t n_feed_max);
+                          int32_t *n_feed, int32_t n_feed_max);
     void *user_data;
 } spec_builder_ops;
-/* ops are copied; user_data must outlive the builder. What breaks the contract is found after each look (E_INVALID says
- * which node). Errors: E_INVALID (no look; n_node and n_row 1 to 256, n_level >= 1, depth at most 63, k 1 to 64),
- * E_NOMEM. */
+/* ops are copied; user_data must outlive the builder. What breaks the contract is found after each round (E_INVALID
+ * says which node). Errors: E_INVALID (no expand; n_node and n_row 1 to 256, n_level >= 1, depth at most 63, k 1 to
+ * 64), E_NOMEM. */
 SPEC_API spec_status spec_builder_from_ops(spec_builder **out, const spec_builder_ops *ops,
                                            const spec_allocator *allocator);
-/* After a step: tells the builder how large its tree was and at which rank the accepted children stood (ranks [n], -1 =
- * none accepted there). dyspec-threshold adjusts its threshold, sequoia its estimate of acceptance. */
+/* After a step: the builder observes how large its tree was and at which rank the accepted children stood (ranks [n],
+ * -1 = none accepted there). dyspec-threshold adjusts its threshold, sequoia its estimate of acceptance. */
 SPEC_API void spec_builder_observe(spec_builder *builder, int32_t n_node, const int32_t *ranks, int32_t n);
 
 /* --- choice --- */
@@ -788,26 +775,19 @@ SPEC_API int32_t spec_choose_rate(const double *emitted, const double *ms, int32
 
 /* UCB1 over n_arm arms (13). Plain data; deterministic. */
 enum { SPEC_MAX_ARM = 16 };
-typedef enum spec_bandit_reward {
-    SPEC_REWARD_RATE = 0,  /* index: tokens / time, as a share of the best arm's, plus the bonus */
-    SPEC_REWARD_PAPER = 1  /* index: mean of 1 - c / c_max, c = (1 + lambda gamma) / emitted (MD, eq. 2), plus the bonus */
-} spec_bandit_reward;
 typedef struct spec_bandit {
     int32_t n_arm;
-    spec_bandit_reward reward;
     double lambda_ucb;              /* 1 = the textbook's */
-    double lambda_gamma;            /* PAPER: draft time per level over target time */
     int64_t n_round;
     int64_t n_pull[SPEC_MAX_ARM];
-    double tokens[SPEC_MAX_ARM], ms[SPEC_MAX_ARM], sum[SPEC_MAX_ARM];
-    double gamma[SPEC_MAX_ARM];     /* PAPER: draft levels of the arm */
+    double tokens[SPEC_MAX_ARM], ms[SPEC_MAX_ARM];
 } spec_bandit;
 /* Errors: E_INVALID (1 <= n_arm <= SPEC_MAX_ARM, lambda_ucb >= 0). */
-SPEC_API spec_status spec_bandit_open(spec_bandit *bandit, int32_t n_arm, spec_bandit_reward reward, double lambda_ucb);
-/* The arm of the largest index, the first on ties; each arm once in the beginning. Pure. */
+SPEC_API spec_status spec_bandit_open(spec_bandit *bandit, int32_t n_arm, double lambda_ucb);
+/* The arm of the largest index, the first on ties; each arm once in the beginning. The index: tokens / time, as a share
+ * of the best arm's, plus the bonus. Pure. */
 SPEC_API int32_t spec_bandit_choose(const spec_bandit *bandit);
-/* A round: emitted tokens (bonus included) in ms milliseconds with that arm. Impossible numbers update nothing. PAPER:
- * set lambda_gamma and gamma after spec_bandit_open. */
+/* A round: emitted tokens (bonus included) in ms milliseconds with that arm. Impossible numbers update nothing. */
 SPEC_API void spec_bandit_update(spec_bandit *bandit, int32_t arm, double emitted, double ms);
 
 #ifdef __cplusplus

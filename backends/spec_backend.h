@@ -339,10 +339,13 @@ typedef struct spec_attention_args {
     spec_view y; /* compute type [rows][n_head * head_dim] */
 } spec_attention_args;
 
-/* Causal depth-wise convolution over the tree: y = silu(bias + sum_k w[c][width-1-k] u[k-th ancestor]); beyond the
+/* Causal depth-wise convolution over the tree: y = act(bias + sum_k w[c][width-1-k] u[k-th ancestor]); beyond the
  * root the window continues into the stored one. The input u is rounded to the compute type first, and is what the
  * cache and the window hold. Decode passes also put y of the replayed path (entry j) and of the nodes already fed
- * (entry n_replay + i) into replay_y, for the scan. Source: algorithms.md 7.1. */
+ * (entry n_replay + i) into replay_y, for the scan. Source: algorithms.md 7.1.
+ *
+ * Gates of a row: gate_in * u, rounded once, stands for u; y is gate_out * act(...), rounded once. With gate_out no
+ * replay_y: what is replayed has no gate. Source: the short convolution of transformers models/lfm2. */
 typedef struct spec_conv_args {
     spec_view u;         /* f32 or compute type [rows][n_channel] */
     int32_t n_channel, width; /* 2 <= width <= 4 */
@@ -351,9 +354,11 @@ typedef struct spec_conv_args {
     spec_dtype dtype;    /* compute type: of window, cache, y and replay_y */
     void *window;        /* [n_slot][2][width - 1][n_channel], oldest first */
     void *cache;         /* [n_slot][2][n_node][n_channel] */
-    void *replay_y;      /* [sequence of the pass][2 * n_node][n_channel] */
+    void *replay_y;      /* [sequence of the pass][2 * n_node][n_channel]; NULL: nobody reads it */
     int32_t n_node;      /* nodes per sequence that the caches hold */
     spec_view y;         /* compute type [rows][n_channel] */
+    spec_activation act; /* SILU or NONE */
+    spec_view gate_in, gate_out; /* f32 or compute type [rows][n_channel]; data NULL = none */
 } spec_conv_args;
 
 /* Selective scan over the tree; activation replay in front (algorithms.md 7.2, 7.3, 8.3, 8.6, 9.2).

@@ -27,7 +27,7 @@ typedef struct cli_options {
     int64_t seed;
     char *tree; /* every --tree, ';' between them; "chain:4" if there is none */
     bool tree_from_env;
-    int32_t verify, adapt, scan, advance, draft_state; /* as the enumerations of spec.h */
+    int32_t verify, adapt, scan, advance, draft_state; /* as the enumerations of spec.h and spec_lab.h */
     int32_t weights; /* 0: auto, 1: q8_0 */
     const char *cost_profile;
     const char *html;
@@ -61,7 +61,7 @@ void cli_close(cli_context *c);
 /* Prints "spec: <the library's sentence>" and returns CLI_FAILURE. */
 int cli_failure(void);
 spec_backend_params cli_backend_params(const cli_options *o);
-spec_session_params cli_session_params(const cli_options *o);
+spec_session_params cli_session_params(const cli_options *o, spec_lab *lab); /* lab is filled, and pointed at */
 spec_sampling cli_sampling(const cli_options *o);
 /* A session that drafts as the options say; step costs that are wanted and not there are measured and saved. */
 spec_status cli_session_open(spec_session **out, const cli_context *c, const cli_options *o);

@@ -1,6 +1,9 @@
 /* cli_info.c - spec info: what a model is, and what a session on it will take. */
 #include <jansson.h>
 
+#define SPEC_EXPERIMENTAL
+#include "spec_lab.h"
+
 #include "cli/cli.h"
 
 static void print_bytes(FILE *to, const char *what, uint64_t bytes)
@@ -93,7 +96,8 @@ int cli_info(const cli_options *o)
     if (code == CLI_OK) {
         spec_model_info info = { .struct_size = sizeof info };
         spec_memory memory = { .struct_size = sizeof memory };
-        const spec_session_params params = cli_session_params(o);
+        spec_lab lab;
+        const spec_session_params params = cli_session_params(o, &lab);
         if (spec_model_get_info(context.target, &info, context.n_node) != SPEC_OK ||
             spec_session_estimate(&memory, context.target, context.drafter, &params) != SPEC_OK)
             code = cli_failure();

@@ -7,6 +7,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#define SPEC_EXPERIMENTAL
+#include "spec_lab.h"
+
 #include "cli/cli.h"
 
 /* ---------------------------------------------------------------------------------- Ctrl-C --- */
@@ -88,15 +91,17 @@ spec_backend_params cli_backend_params(const cli_options *o)
     return p;
 }
 
-spec_session_params cli_session_params(const cli_options *o)
+spec_session_params cli_session_params(const cli_options *o, spec_lab *lab)
 {
     spec_session_params p = SPEC_SESSION_PARAMS_INIT;
     p.n_ctx = o->n_ctx;
     p.verify = (spec_verify_rule)o->verify;
     p.adapt = (spec_adapt)o->adapt;
-    p.scan = (spec_scan_form)o->scan;
-    p.advance = (spec_advance)o->advance;
-    p.draft_state = (spec_draft_state)o->draft_state;
+    *lab = (spec_lab)SPEC_LAB_INIT;
+    lab->scan = (spec_scan_form)o->scan;
+    lab->advance = (spec_advance)o->advance;
+    lab->draft_state = (spec_draft_state)o->draft_state;
+    p.lab = lab;
     return p;
 }
 
@@ -107,7 +112,8 @@ spec_sampling cli_sampling(const cli_options *o)
 
 spec_status cli_session_open(spec_session **out, const cli_context *c, const cli_options *o)
 {
-    spec_session_params p = cli_session_params(o);
+    spec_lab lab;
+    spec_session_params p = cli_session_params(o, &lab);
     const bool measure = o->cost_profile != NULL && access(o->cost_profile, F_OK) != 0 && errno == ENOENT;
     if (!measure) p.profile = o->cost_profile;
     spec_session *session = NULL;
@@ -132,8 +138,8 @@ static spec_dtype dtype_of(const char *name)
     return SPEC_DTYPE_AUTO;
 }
 
-/* Would the rule keep the distribution of what this builder makes? Asked of the smallest tree that has a draft: what only larger
- * trees break is refused by the session. */
+/* Would the rule keep the distribution of what this builder makes? Asked of the smallest tree that has a draft: what
+ * only larger trees break is refused by the session. */
 static spec_status check_rule(const spec_builder_info *info, const cli_options *o)
 {
     int32_t token[] = { 0, 0 }, parent[] = { -1, 0 };

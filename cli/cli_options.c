@@ -18,6 +18,7 @@ typedef enum option_kind {
     INT64,
     REAL,
     CHOICE, /* one of the words that `arg` lists; the field, int32_t, receives its number */
+    RULE,   /* a verification rule's name; the field, int32_t, receives the rule */
     TREE,   /* added to cli_options.tree */
     CHAIN   /* K: the same as the tree "chain:K" */
 } option_kind;
@@ -78,7 +79,7 @@ static const option_row rows[] = {
     { "spec-draft-n-max", 0, NULL, "K", "SPEC_DRAFT_N_MAX", WORK, CHAIN, AT(tree), 1, 63, "means --tree chain:K" },
     { "draft-temp", 0, NULL, "T", "SPEC_DRAFT_TEMP", WORK, REAL, AT(draft_temp), 0, 1e6,
       "temperature of the draft distribution; 0: the target's, for a greedy target 1 (0)" },
-    { "verify", 0, NULL, "auto|greedy|naive|chain|mss|mss-repeat", "SPEC_VERIFY", DECODE, CHOICE, AT(verify), 0, 0,
+    { "verify", 0, NULL, "RULE", "SPEC_VERIFY", DECODE, RULE, AT(verify), 0, 0,
       "the rule that accepts drafts; one that would change the model's distribution is refused (auto)" },
     { "adapt", 0, NULL, "off|cost|ucb", "SPEC_ADAPT", DECODE, CHOICE, AT(adapt), 0, 0,
       "choose among the trees and no draft at all: by step costs and acceptance, or by trying (off)" },
@@ -133,6 +134,31 @@ static int32_t word_number(const char *words, const char *word)
     }
 }
 
+/* A rule that is looked up by its name, and the names there are: "a|b|c". */
+typedef struct rule_search {
+    const char *name;
+    int32_t rule; /* -1 until found */
+    char names[256];
+} rule_search;
+
+static void search_rule(void *user, spec_verify_rule rule, const char *name, const char *help)
+{
+    rule_search *s = user;
+    const size_t n = strlen(s->names);
+    (void)help;
+    if (strcmp(name, s->name) == 0) s->rule = (int32_t)rule;
+    snprintf(s->names + n, sizeof s->names - n, "%s%s", n > 0 ? "|" : "", name);
+}
+
+static int set_rule(int32_t *field, const char *name, const char *source)
+{
+    rule_search s = { .name = name, .rule = -1 };
+    spec_verify_rule_list(search_rule, &s);
+    if (s.rule < 0) return cli_usage_error("%s is \"%s\", need one of %s", source, name, s.names);
+    *field = s.rule;
+    return -1;
+}
+
 /* One more tree. What the environment named is forgotten with the first one of the command line. */
 static int tree_add(cli_options *o, const char *text, bool from_env)
 {
@@ -170,6 +196,8 @@ static int option_set(cli_options *o, const option_row *row, const char *value, 
         *(int32_t *)field = word_number(row->arg, value);
         if (*(int32_t *)field < 0) return cli_usage_error("%s is \"%s\", need one of %s", source, value, row->arg);
         return -1;
+    case RULE:
+        return set_rule(field, value, source);
     case TREE:
         return tree_add(o, value, source[0] != '-');
     case CHAIN:
@@ -285,6 +313,12 @@ void cli_options_free(cli_options *o)
     o->tree = NULL;
 }
 
+static void print_rule(void *user, spec_verify_rule rule, const char *name, const char *help)
+{
+    (void)rule;
+    fprintf(user, "  %-29s %s\n", name, help);
+}
+
 static void print_kind(void *user, const char *name, const char *args, const char *help)
 {
     char left[64];
@@ -321,6 +355,10 @@ void cli_help(FILE *to, cli_command command)
     if (command != CLI_TOP) {
         fputs("\ntrees (--tree):\n", to);
         spec_builder_list(print_kind, to);
+    }
+    if ((command & DECODE) != 0) {
+        fputs("\nrules (--verify):\n", to);
+        spec_verify_rule_list(print_rule, to);
     }
     if (command == CLI_RUN || command == CLI_TOP)
         fputs("\nGenerated text goes to stdout, everything else to stderr.\n", to);

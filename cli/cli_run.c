@@ -4,6 +4,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#define SPEC_EXPERIMENTAL
+#include "spec_lab.h"
+
 #include "cli/cli.h"
 
 int cli_prompt_read(cli_prompt *out, const cli_options *o)
@@ -136,7 +139,8 @@ int cli_run(const cli_options *o)
     if (!has_tokenizer && !o->ids && !o->json)
         fputs("spec: warning: the model has no tokenizer; --ids prints what it generates\n", stderr);
 
-    const spec_session_params session_params = cli_session_params(o);
+    spec_lab lab;
+    const spec_session_params session_params = cli_session_params(o, &lab);
     code = CLI_FAILURE;
     if (spec_model_get_info(context.target, &report.info, context.n_node) != SPEC_OK ||
         spec_session_estimate(&report.memory, context.target, context.drafter, &session_params) != SPEC_OK) {

@@ -2,10 +2,11 @@
  *
  *     own_tree models/demo-target models/demo-drafter "Once upon a time" [BACKEND]
  *
- * The builder: a node gets another child as long as those before it leave a fifth of the draft distribution. It looks at earlier
- * siblings only, never at the candidate itself, so the draws stay draws and the text keeps the target's distribution.
- * The verifier: the distributions are fetched from the device and verified on plain arrays, where any rule can be tried. Here it
- * is the library's, and must find what spec_verify found.
+ * The builder: a node gets another child as long as those before it leave a fifth of the draft distribution. This depends
+ * on earlier siblings only, never on the candidate itself, so siblings stay draws and the text keeps the target's
+ * distribution.
+ * The verifier: the distributions are fetched from the device and verified on plain arrays, where any rule can be tried.
+ * Here it is the library's, and must find what spec_verify found.
  */
 #include <spec.h>
 #include <stdio.h>
@@ -31,10 +32,10 @@ static float path_probability(const spec_tree *tree, int32_t x)
     return p;
 }
 
-/* One round: children for the nodes whose candidates are new, then the nodes to look behind next. All that it knows of
+/* One round: children for the nodes whose candidates are new, then the nodes to feed next. All that it knows of
  * a tree it reads from the tree: trees of several sequences grow in turns. */
-static spec_status look(void *user_data, spec_tree *tree, const spec_candidate *candidates, int32_t k, int32_t *feed,
-                        int32_t *n_feed, int32_t n_feed_max)
+static spec_status expand(void *user_data, spec_tree *tree, const spec_candidate *candidates, int32_t k, int32_t *feed,
+                          int32_t *n_feed, int32_t n_feed_max)
 {
     (void)user_data;
     const int32_t n_before = tree->n;
@@ -55,7 +56,7 @@ static spec_status look(void *user_data, spec_tree *tree, const spec_candidate *
 
 static const spec_builder_ops own_builder = { .struct_size = sizeof own_builder, .n_node = N_NODE, .n_row = N_ROW,
                                               .n_level = N_LEVEL, .depth = N_LEVEL, .k = N_CHILD,
-                                              .kind = SPEC_TREE_SAMPLED, .expand = look };
+                                              .kind = SPEC_TREE_SAMPLED, .expand = expand };
 
 /* --- the verifier --- */
 
@@ -84,7 +85,7 @@ static spec_status verify(const run *r, const spec_tree *tree, int32_t *path, in
     const spec_verify_args args = { .struct_size = sizeof args, .tree = tree, .n_vocab = r->info.n_vocab, .p = r->p,
                                     .q = r->q, .temperature = r->sampling.temperature, .seed = r->sampling.seed,
                                     .position = n_ids }; /* the root is token n_ids - 1 */
-    return spec_verify_distributions(&args, path, n_path, token);
+    return spec_verify_probs(&args, path, n_path, token);
 }
 
 /* --- steps --- */

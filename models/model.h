@@ -63,6 +63,14 @@ typedef struct model_mamba {
     model_norm norm;                   /* over n_head * head_dim, n_group groups */
 } model_mamba;
 
+/* y = W_out (C * conv(B * x)), [B | C | x] = W_in u: a causal convolution between two gates. */
+typedef struct model_short_conv {
+    model_linear in, out;
+    int32_t n_channel, width;
+    const float *conv_weight; /* device [n_channel][width], last tap newest */
+    const float *conv_bias;   /* device [n_channel] or NULL */
+} model_short_conv;
+
 typedef struct model_mlp {
     model_linear up;   /* glu: rows [gate | up] */
     model_linear down;
@@ -73,7 +81,7 @@ typedef struct model_mlp {
 
 /* The mixers: a row each in net_mixer_table.c. */
 typedef enum model_branch_kind {
-    MODEL_ATTENTION, MODEL_MAMBA1, MODEL_MAMBA2, MODEL_MLP, MODEL_N_KIND
+    MODEL_ATTENTION, MODEL_MAMBA1, MODEL_MAMBA2, MODEL_SHORT_CONV, MODEL_MLP, MODEL_N_KIND
 } model_branch_kind;
 
 /* residual += scale * branch(norm(input)); input is the residual as the branch finds it, or, in a parallel layer, as
@@ -85,6 +93,7 @@ typedef struct model_branch {
     union {
         model_attention attention;
         model_mamba mamba;
+        model_short_conv short_conv;
         model_mlp mlp;
     } u;
 } model_branch;

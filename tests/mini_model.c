@@ -107,7 +107,7 @@ static void add_conv(mini_model *m, spec_view u, int32_t channels, spec_view *y,
         .bias = floats(m, channels, -0.5, 0.5), .dtype = m->dtype,
         .window = memory(m, (size_t)TEST_SEQS * 2 * (WIDTH - 1) * (size_t)channels, m->dtype),
         .cache = memory(m, (size_t)TEST_SEQS * 2 * MINI_NODES * (size_t)channels, m->dtype), .replay_y = *replay,
-        .n_node = MINI_NODES, .y = *y };
+        .n_node = MINI_NODES, .y = *y, .act = SPEC_ACT_SILU };
 }
 
 static void add_rings(mini_model *m, spec_scan_args *a)

@@ -45,8 +45,9 @@ void ref_norm(double *y, const double *x, const double *gate, const double *weig
 void ref_product(double *y, const double *w, const double *x, const double *bias, int32_t n_out, int32_t n_in)
 {
     for (int32_t o = 0; o < n_out; o++) {
-        y[o] = bias ? bias[o] : 0.0;
-        for (int32_t i = 0; i < n_in; i++) y[o] += w[(size_t)o * (size_t)n_in + (size_t)i] * x[i];
+        double sum = bias ? bias[o] : 0.0;
+        for (int32_t i = 0; i < n_in; i++) sum += w[(size_t)o * (size_t)n_in + (size_t)i] * x[i];
+        y[o] = sum;
     }
 }
 
@@ -90,12 +91,12 @@ void ref_attention(double *o, const double *q, const double *k, const double *v,
 }
 
 void ref_conv(double *y, const double *u, int32_t n, int32_t channels, const double *weight, const double *bias,
-              int32_t width)
+              int32_t width, spec_activation act)
 {
     for (int32_t c = 0; c < channels; c++) {
         double sum = bias ? bias[c] : 0.0;
         for (int32_t k = 0; k < width; k++) sum += weight[c * width + width - 1 - k] * u[(n - 1 - k) * channels + c];
-        y[c] = ref_silu(sum);
+        y[c] = act == SPEC_ACT_SILU ? ref_silu(sum) : sum;
     }
 }
 

@@ -25,7 +25,7 @@ void ref_attention(double *o, const double *q, const double *k, const double *v,
                    int32_t window);
 /* y [channels] for the last of n inputs u [n][channels], n >= width */
 void ref_conv(double *y, const double *u, int32_t n, int32_t channels, const double *weight, const double *bias,
-              int32_t width);
+              int32_t width, spec_activation act);
 /* clamp(softplus(x), lo, hi) */
 double ref_dt(double x, double lo, double hi);
 /* One head, one token: s [dim][n_state] = exp(dt a) s + dt x b^T; y [dim] = s c + d x (y NULL: not wanted).

@@ -4,7 +4,8 @@
 #     bash tests/run.sh [--full] [--label LABEL] [CTEST OPTIONS...]
 #
 # The label is quick; --full runs everything. SPEC_BUILD_DIR is where it builds (build); SPEC_SHARED a directory with
-# more models and data, for tests that skip without. Ends with 0 when nothing failed.
+# more models and data, for tests that skip without. As many tests run at once as there are processors; -j 1 behind the
+# label runs one after the other. Ends with 0 when nothing failed.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 build=${SPEC_BUILD_DIR:-$root/build}
@@ -21,6 +22,7 @@ done
 . "$root/cmake/packages.sh"
 need_to_build
 need libcmocka-dev pkg-config --exists cmocka
+need python3 has_programs python3
 if [ "$label" != quick ]; then # fuzzing
     fuzzes() {
         echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' | clang -fsanitize=fuzzer,address -x c - -o /dev/null
@@ -56,8 +58,9 @@ grep -E 'warning:' "$log" || true
 
 echo "== testing, label $label"
 status=0
-ctest --test-dir "$build" -L "$label" --output-on-failure "$@" || status=$?
+ctest --test-dir "$build" -L "$label" -j "$(nproc)" --output-on-failure "$@" || status=$?
 
+bash "$root/tests/tools/count_tests.sh" "$build"
 log=$build/Testing/Temporary/LastTest.log
 if grep -qsE '^SKIP(PED)? ?[^ ]*: ' "$log"; then
     echo "== skipped, and why"

@@ -26,7 +26,7 @@ static int32_t draw(const double *v, int32_t n, double u)
 }
 
 /* Places of k siblings in the order in which they are verified. */
-static void judging_order(int32_t *order, const int32_t *y, const float *q, int32_t k, probs_fault fault)
+static void sibling_order(int32_t *order, const int32_t *y, const float *q, int32_t k, probs_fault fault)
 {
     for (int32_t i = 0; i < k; i++) {
         int32_t j = i;
@@ -35,7 +35,7 @@ static void judging_order(int32_t *order, const int32_t *y, const float *q, int3
     }
 }
 
-/* One node, algorithms.md 3.2. repeat: candidates were drawn with replacement. */
+/* One node, algorithms.md 3.2. repeat: candidates were sampled with replacement. */
 static void accept(const float *p, const float *q, int32_t n, const int32_t *y, const float *u, int32_t k, float u_last,
                   bool repeat, probs_fault fault, int32_t *choice, int32_t *token)
 {
@@ -44,7 +44,7 @@ static void accept(const float *p, const float *q, int32_t n, const int32_t *y, 
     for (int32_t i = 0; i < n; i++) r[i] = (double)p[i], d[i] = k > 0 ? (double)q[i] : 0;
     for (int32_t i = 0; fault == FAULT_ROOT_Q && i < n; i++) d[i] = sqrt(d[i]);
     probs_normalise(d, n);
-    judging_order(order, y, q, k, fault);
+    sibling_order(order, y, q, k, fault);
     *choice = -1;
     for (int32_t i = 0; i < k; i++) {
         const int32_t j = order[i];
@@ -76,7 +76,8 @@ typedef struct probs_rows {
     int32_t first, ld;
 } probs_rows;
 
-static spec_status fetch(probs_rows *out, spec_queue *queue, const float *base, int32_t ld, const int32_t *row, int32_t n)
+static spec_status fetch(probs_rows *out, spec_queue *queue, const float *base, int32_t ld, const int32_t *row,
+                         int32_t n)
 {
     int32_t first = INT32_MAX, end = 0;
     for (int32_t i = 0; i < n; i++) {
@@ -96,7 +97,7 @@ static const float *row_at(const probs_rows *r, int32_t row)
     return row < 0 ? none : r->data + (size_t)(row - r->first) * (size_t)r->ld;
 }
 
-static spec_status judge_rows(spec_queue *queue, const spec_accept_args *a, probs_rows *p, probs_rows *q)
+static spec_status accept_rows(spec_queue *queue, const spec_accept_args *a, probs_rows *p, probs_rows *q)
 {
     SPEC_TRY(fetch(p, queue, a->p, a->ld_p, a->host_p_row, a->n_row));
     SPEC_TRY(fetch(q, queue, a->q, a->ld_q, a->host_q_row, a->n_row));
@@ -118,7 +119,7 @@ void probs_plant(const spec_backend_ops *ops, probs_fault fault)
 spec_status probs_faulty_accept(spec_queue *queue, const spec_accept_args *a)
 {
     probs_rows p = { 0 }, q = { 0 };
-    const spec_status status = judge_rows(queue, a, &p, &q);
+    const spec_status status = accept_rows(queue, a, &p, &q);
     free(p.data);
     free(q.data);
     return status;
@@ -127,14 +128,14 @@ spec_status probs_faulty_accept(spec_queue *queue, const spec_accept_args *a)
 /* ------------------------------------------------------------------------------------- proposals --- */
 
 typedef enum probs_proposal {
-    DRAWN,        /* siblings drawn without replacement, in draw order */
+    SAMPLED,        /* siblings sampled without replacement, in draw order */
     SORTED,       /* the same by falling q */
     REPEATED,     /* independent draws, duplicates and all */
     MERGED,       /* independent draws, duplicates removed */
     TOP,          /* the likeliest */
-    STOPPED,      /* drawn; no third where the second one's q is small */
-    DROPPED_LAST, /* drawn; the third is dropped where its own q is small */
-    DROPPED       /* drawn; each is dropped where its own q is small */
+    STOPPED,      /* sampled; no third where the second one's q is small */
+    DROPPED_LAST, /* sampled; the third is dropped where its own q is small */
+    DROPPED       /* sampled; each is dropped where its own q is small */
 } probs_proposal;
 
 /* What of k candidates in draw order is proposed, and in which order; the number that is left. */
@@ -175,8 +176,8 @@ static int32_t top(const double *q, int32_t n, int32_t *y, int32_t k)
 
 /* ------------------------------------------------------------------- the fixture, exactly --- */
 
-/* algorithms.md 3.8. The distribution of what is emitted follows from the operation's own answers: for every proposal, the
- * borders of each uniform are found by bisection over its 2^24 values. */
+/* algorithms.md 3.8. The distribution of what is emitted follows from the operation's own answers: for every proposal,
+ * the borders of each uniform are found by bisection over its 2^24 values. */
 static const double fixture_p[] = { .22, .08, .30, .25, .15 }, fixture_q[] = { .30, .24, .20, .16, .10 };
 enum { FIXTURE_V = 5, FIXTURE_ROWS = 125, MAX_CANDIDATE = 3 };
 
@@ -187,21 +188,21 @@ static const struct fixture_case {
     probs_fault fault;
     double accepted, distance; /* accepted -1: not known */
 } fixture_cases[] = {
-    { "without replacement", DRAWN, 0, FAULT_NONE, 0.99348, 0 },
+    { "without replacement", SAMPLED, 0, FAULT_NONE, 0.99348, 0 },
     { "with replacement", REPEATED, 1, FAULT_NONE, 0.93002, 0 },
     { "independent, duplicates skipped", REPEATED, 0, FAULT_NONE, -1, 0 },
     { "independent, duplicates removed", MERGED, 0, FAULT_NONE, -1, 0 },
     { "stopped by the second", STOPPED, 0, FAULT_NONE, -1, 0 },
-    { "without replacement, on the host", DRAWN, 0, FAULT_HOST, 0.99348, 0 },
+    { "without replacement, on the host", SAMPLED, 0, FAULT_HOST, 0.99348, 0 },
     { "with replacement, on the host", REPEATED, 1, FAULT_HOST, 0.93002, 0 },
     { "bug: siblings sorted by q", SORTED, 0, FAULT_NONE, -1, 0.34654 },
     { "bug: top 3 verified by p/q", TOP, 0, FAULT_NONE, -1, 0.51333 },
-    { "bug: replacement rule on draws without", DRAWN, 1, FAULT_NONE, -1, 0.00652 },
+    { "bug: replacement rule on draws without", SAMPLED, 1, FAULT_NONE, -1, 0.00652 },
     { "bug: replacement rule, duplicates removed", MERGED, 1, FAULT_NONE, -1, 0.00338 },
     { "bug: third dropped for its own q", DROPPED_LAST, 0, FAULT_NONE, -1, 0.01980 },
     { "bug: each dropped for its own q", DROPPED, 0, FAULT_NONE, -1, 0.29415 },
-    { "bug: last draw from p", DRAWN, 0, FAULT_LAST_FROM_P, -1, 0.00489 },
-    { "bug: verified by the root of q", DRAWN, 0, FAULT_ROOT_Q, -1, 0.06261 },
+    { "bug: last draw from p", SAMPLED, 0, FAULT_LAST_FROM_P, -1, 0.00489 },
+    { "bug: verified by the root of q", SAMPLED, 0, FAULT_ROOT_Q, -1, 0.06261 },
 };
 
 typedef struct fixture {

@@ -8,10 +8,10 @@
  *   in step  where the first draft was accepted: what follows it  against p(b | a)
  *   across   the first token of the second step                   against p(c | all that the first step emitted)
  *   accept   whether a first draft was accepted, where their number is fixed, against the exact probability
- * "in step" and "across" are conditional: given what was emitted before, a token has the target's distribution, whatever the
- * drafts were. Everything goes through the public calls: what a known bug does to a tree it does to a copy between
- * spec_draft and spec_score, saying what is not so of its kind, which the library cannot know; only faults below the
- * calls are put behind a session. */
+ * "in step" and "across" are conditional: given what was emitted before, a token has the target's distribution,
+ * whatever the drafts were. Everything goes through the public calls: what a known bug does to a tree it does to a copy
+ * between spec_draft and spec_score, saying what is not so of its kind, which the library cannot know; only faults
+ * below the calls are put behind a session. */
 #include "tests/support_distribution.h"
 
 #include <stdio.h>
@@ -52,31 +52,31 @@ typedef struct probs_tree {
     int32_t kind;            /* what the copy is then said to be: a spec_tree_kind, or AS_IT_IS */
     uint32_t rules;          /* those that keep the distribution (algorithms.md 3.6), as bits */
     int32_t k;               /* children of the root, 0 = not always as many */
-    probs_how drawn;           /* how they come to be */
+    probs_how how;           /* how they come to be */
 } probs_tree;
 
 #define R(rule) (1u << SPEC_VERIFY_##rule)
-#define DRAWN_RULES (R(NAIVE) | R(MSS))
+#define SAMPLED_RULES (R(NAIVE) | R(MSS))
 
 /* Every kind of builder. Rules are written down, not asked of the library. */
 static const probs_tree trees[] = {
     { "chain:3", "chain:3", 0, 0, AS_IT_IS, R(NAIVE) | R(CHAIN) | R(MSS) | R(MSS_REPEAT), 1, PROBS_WITHOUT },
-    { "static:A", "static:A", 0, 0, AS_IT_IS, DRAWN_RULES, 3, PROBS_WITHOUT },
-    { "product:3,2", "product:3,2", 0, 0, AS_IT_IS, DRAWN_RULES, 3, PROBS_WITHOUT },
+    { "static:A", "static:A", 0, 0, AS_IT_IS, SAMPLED_RULES, 3, PROBS_WITHOUT },
+    { "product:3,2", "product:3,2", 0, 0, AS_IT_IS, SAMPLED_RULES, 3, PROBS_WITHOUT },
     { "product-repeat:3,2", "product-repeat:3,2", 0, 0, AS_IT_IS, R(NAIVE) | R(MSS) | R(MSS_REPEAT), 3, PROBS_REPEAT },
     { "beam:3,2", "beam:3,2", 0, 0, AS_IT_IS, R(NAIVE), 3, PROBS_TOP },
-    { "dyspec:6", "dyspec:6", 0, 0, AS_IT_IS, DRAWN_RULES, 0, PROBS_WITHOUT },
-    { "dyspec-threshold:0.05", "dyspec-threshold:0.05,8,4,3", 0, 0, AS_IT_IS, DRAWN_RULES, 0,
+    { "dyspec:6", "dyspec:6", 0, 0, AS_IT_IS, SAMPLED_RULES, 0, PROBS_WITHOUT },
+    { "dyspec-threshold:0.05", "dyspec-threshold:0.05,8,4,3", 0, 0, AS_IT_IS, SAMPLED_RULES, 0,
       PROBS_WITHOUT },
-    { "sequoia:6", "sequoia:6", 0, 0, AS_IT_IS, DRAWN_RULES, 0, PROBS_WITHOUT },
+    { "sequoia:6", "sequoia:6", 0, 0, AS_IT_IS, SAMPLED_RULES, 0, PROBS_WITHOUT },
     { "eagle2:3,6,2", "eagle2:3,6,2", 0, 0, AS_IT_IS, R(NAIVE), 0, PROBS_TOP },
-    { "distributions, product:3,2", "product:3,2", FROM_DISTRIBUTIONS, 0, AS_IT_IS, DRAWN_RULES, 3, PROBS_WITHOUT },
+    { "distributions, product:3,2", "product:3,2", FROM_DISTRIBUTIONS, 0, AS_IT_IS, SAMPLED_RULES, 3, PROBS_WITHOUT },
     { "distributions, product-repeat:3,2", "product-repeat:3,2", FROM_DISTRIBUTIONS, 0, AS_IT_IS, R(NAIVE) | R(MSS) | R(MSS_REPEAT), 3,
       PROBS_REPEAT },
-    { "distributions, dyspec:6", "dyspec:6", FROM_DISTRIBUTIONS, 0, AS_IT_IS, DRAWN_RULES, 0, PROBS_WITHOUT },
-    { "own builder, draws", NULL, FROM_OWN, 0, AS_IT_IS, DRAWN_RULES, 0, PROBS_WITHOUT },
+    { "distributions, dyspec:6", "dyspec:6", FROM_DISTRIBUTIONS, 0, AS_IT_IS, SAMPLED_RULES, 0, PROBS_WITHOUT },
+    { "own builder, draws", NULL, FROM_OWN, 0, AS_IT_IS, SAMPLED_RULES, 0, PROBS_WITHOUT },
     { "own builder, chooses", NULL, FROM_CHOICE, 0, AS_IT_IS, R(NAIVE), 0, PROBS_TOP },
-    { "product:3,2 cut by slot", "product:3,2", 0, BY_SLOT, AS_IT_IS, DRAWN_RULES, 0, PROBS_WITHOUT },
+    { "product:3,2 cut by slot", "product:3,2", 0, BY_SLOT, AS_IT_IS, SAMPLED_RULES, 0, PROBS_WITHOUT },
 };
 enum { N_TREE = sizeof trees / sizeof *trees };
 
@@ -129,14 +129,14 @@ static const probs_case controls[] = {
       CASE(EDITED("product-repeat:3", 0, AS_IT_IS), MSS_REPEAT, FAULT_HOST, 10000) },
     { "right: repeats removed", CASE(EDITED("product-repeat:3,2", MERGED, SPEC_TREE_SAMPLED), MSS, 0, 10000) },
     { "right: sorted, naive", CASE(EDITED("product:3,2", SORTED, AS_IT_IS), NAIVE, 0, 10000) },
-    { "right: sorted, naive for it is chosen", CASE(EDITED("product:3,2", SORTED, SPEC_TREE_DETERMINISTIC), AUTO, 0, 10000) },
+    { "right: sorted, naive, since it is deterministic", CASE(EDITED("product:3,2", SORTED, SPEC_TREE_DETERMINISTIC), AUTO, 0, 10000) },
     { "right: dropped by own q, naive", CASE(EDITED("product:3,2", DROPPED, AS_IT_IS), AUTO, 0, 10000) },
 };
 enum { N_CONTROL = sizeof controls / sizeof *controls };
 
 /* Every "no" of 3.6, the bugs of 3.8, and some below the calls. */
 static const probs_case bugs[] = {
-    { "drawn without replacement, by mss-repeat",
+    { "sampled without replacement, by mss-repeat",
       CASE(EDITED("product:3", 0, SPEC_TREE_SAMPLED_IID), MSS_REPEAT, 0, 100000) },
     { "repeats removed, by mss-repeat",
       CASE(EDITED("product-repeat:3", MERGED, SPEC_TREE_SAMPLED_IID), MSS_REPEAT, 0, 100000) },
@@ -175,7 +175,7 @@ static logits_table *target_logits, *draft_logits;
 
 static spec_sampling draft_sampling(const probs_case *c)
 {
-    spec_sampling s = c->tree.drawn == PROBS_TOP ? (spec_sampling)PLAIN : c->sampling;
+    spec_sampling s = c->tree.how == PROBS_TOP ? (spec_sampling)PLAIN : c->sampling;
     if (c->draft_temperature > 0) s.temperature = c->draft_temperature;
     return s;
 }
@@ -212,7 +212,7 @@ static spec_status app_distributions(void *user_data, int32_t seq, const int32_t
     return SPEC_OK;
 }
 
-/* Two levels: two children, a third where the second one's probability is not small (it was drawn before); then one
+/* Two levels: two children, a third where the second one's probability is not small (it was sampled before); then one
  * child of each, two of the first. */
 static spec_status own_expand(void *user_data, spec_tree *tree, const spec_candidate *candidates, int32_t k,
                             int32_t *feed, int32_t *n_feed, int32_t n_feed_max)
@@ -487,8 +487,8 @@ static double expected_acceptance(const probs_case *c)
     if (c->tree.k == 0) return -1;
     probs_of(p, target_logits->row[c->start][0], &c->sampling);
     probs_of(q, draft_logits->row[c->start][0], &ds);
-    if (rule == SPEC_VERIFY_AUTO) rule = c->tree.drawn == PROBS_REPEAT ? SPEC_VERIFY_MSS_REPEAT : SPEC_VERIFY_MSS;
-    return probs_accepts(p, q, c->tree.k, c->tree.drawn, rule);
+    if (rule == SPEC_VERIFY_AUTO) rule = c->tree.how == PROBS_REPEAT ? SPEC_VERIFY_MSS_REPEAT : SPEC_VERIFY_MSS;
+    return probs_accepts(p, q, c->tree.k, c->tree.how, rule);
 }
 
 static void p_values(double out[N_STATISTIC], const probs_case *c, const probs_counts *k)
@@ -574,7 +574,8 @@ static void print_case(const probs_case *c, const probs_counts *k)
     print_message("\n");
 }
 
-/* SPEC_DISTRIBUTION_CASES=A-B: cases A to B, counted from 1, and none of the other tests; so processes can share the work. */
+/* SPEC_DISTRIBUTION_CASES=A-B: cases A to B, counted from 1, and none of the other tests; so processes can share the
+ * work. */
 static const char *only_cases(void)
 {
     const char *text = getenv("SPEC_DISTRIBUTION_CASES");
@@ -808,8 +809,8 @@ static int32_t depth_of(const spec_tree *t)
     return deepest;
 }
 
-/* A network's distributions and the same distributions told by an application grow the same trees: on a device or not, by levels or by
- * looks. */
+/* A network's distributions and the same distributions told by an application grow the same trees: on a device or not,
+ * by levels or host-driven. */
 static void check_same_trees(void **state)
 {
     enum { N = 64 };

@@ -27,13 +27,14 @@ typedef struct asking {
     int32_t seq;
 } asking;
 
-static spec_status plain_distributions(void *user_data, const spec_tree *tree, const int32_t *nodes, int32_t n, float *distributions,
-                              int32_t n_vocab)
+static spec_status plain_distributions(void *user_data, const spec_tree *tree, const int32_t *nodes, int32_t n,
+                                       float *distributions, int32_t n_vocab)
 {
     const asking *a = user_data;
     spec_session *s = a->d->plain;
     OK(spec_score(s, &a->seq, 1, &tree));
-    for (int32_t i = 0; i < n; i++) OK(spec_node_probs(s, a->seq, nodes[i], distributions + (size_t)i * (size_t)n_vocab));
+    for (int32_t i = 0; i < n; i++)
+        OK(spec_node_probs(s, a->seq, nodes[i], distributions + (size_t)i * (size_t)n_vocab));
     return SPEC_OK;
 }
 
@@ -51,8 +52,9 @@ static void build_plainly(drafting *d, int32_t k)
     asking a = { d, d->plain_seq[k] };
     const int32_t room = room_of(d, k);
     const spec_build_args args = { .struct_size = sizeof args, .token = q->ids[q->n_ids - 1], .n_vocab = d->n_vocab,
-                                   .distributions = plain_distributions, .user_data = &a, .draw = q->sampling.temperature > 0,
-                                   .seed = q->sampling.seed, .step = q->n_step, .depth_max = room };
+                                   .distributions = plain_distributions, .user_data = &a,
+                                   .draw = q->sampling.temperature > 0, .seed = q->sampling.seed, .step = q->n_step,
+                                   .depth_max = room };
     d->tree.n = 0;
     if (room > 0) OK(spec_builder_build(d->builder, &args, &d->tree));
     else (void)spec_tree_add(&d->tree, -1, args.token, 1.0f);
@@ -85,7 +87,7 @@ static void walk_plainly(drafting *d, int32_t k, const spec_tree *t, int32_t *pa
     const spec_verify_args args = { .struct_size = sizeof args, .tree = &by_node, .n_vocab = d->n_vocab, .p = d->p,
                                     .q = d->q, .rule = d->run->verify, .temperature = q->sampling.temperature,
                                     .seed = q->sampling.seed, .position = (uint64_t)q->n_ids };
-    OK(spec_verify_distributions(&args, path, n_path, token));
+    OK(spec_verify_probs(&args, path, n_path, token));
 }
 
 static void advance(drafting *d, int32_t k, const spec_tree *t, const int32_t *path, int32_t n_path, int32_t token)
@@ -154,12 +156,13 @@ static void add_sequences(drafting *d)
         spec_sampling sampling = d->run->sampling, plain = sampling;
         for (size_t i = 0; i < n; i++) ids[i] = (int32_t)(3 * i + (size_t)k + 1) % d->n_vocab;
         sampling.seed += (uint64_t)k;
-        /* Trees that are not drawn are ranked by the plain softmax. */
-        if (sampling.temperature == 0 || d->info.kind == SPEC_TREE_DETERMINISTIC) plain = (spec_sampling){ .temperature = 1 };
+        /* Deterministic trees are ranked by the plain softmax. */
+        if (sampling.temperature == 0 || d->info.kind == SPEC_TREE_DETERMINISTIC)
+            plain = (spec_sampling){ .temperature = 1 };
         OK(spec_sequence_add(d->s, &d->seq[k], ids, n, &sampling));
         OK(spec_sequence_add(d->plain, &d->plain_seq[k], ids, n, &plain));
         d->s->seqs[d->seq[k]].n_limit = d->run->n_token; /* as spec_generate does */
-        d->s->seqs[d->seq[k]].ignore_eos = true; /* which spec_verify_distributions does not know of */
+        d->s->seqs[d->seq[k]].ignore_eos = true; /* which spec_verify_probs does not know of */
     }
 }
 

@@ -20,9 +20,9 @@ typedef struct drafts_counts {
     int64_t n_small; /* trees that were clipped by the end of the text */
 } drafts_counts;
 
-/* Each tree drafted against spec_builder_build with distributions from plain passes of the drafter over the tree so far; each
- * walk of spec_verify against spec_verify_distributions over the distributions that the session tells. Ends at the first step whose
- * trees differ. counts is added to. */
+/* Each tree drafted against spec_builder_build with distributions from plain passes of the drafter over the tree so
+ * far; each walk of spec_verify against spec_verify_probs over the distributions that the session tells. Ends at the
+ * first step whose trees differ. counts is added to. */
 void support_drafts(drafts_counts *counts, const drafts_run *run);
 
 #endif

@@ -76,7 +76,9 @@ void support_greedy(int32_t *out, greedy_counts *counts, const greedy_run *run, 
     sp.n_node = run->n_node;
     sp.n_ctx = p->width + run->n_new + MORE;
     sp.verify = run->verify;
-    sp.scan = run->scan, sp.advance = run->advance, sp.draft_state = run->draft_state;
+    spec_lab lab = SPEC_LAB_INIT;
+    lab.scan = run->scan, lab.advance = run->advance, lab.draft_state = run->draft_state;
+    sp.lab = &lab;
     if (run->tree) OK(spec_drafter_from_model(&d, run->drafter, &dp));
     OK(spec_session_open(&s, run->target, d, &sp));
     for (int32_t i = 0; i < p->n; i += n_at_once)

@@ -2,6 +2,9 @@
 #ifndef SUPPORT_GREEDY_H
 #define SUPPORT_GREEDY_H
 
+#define SPEC_EXPERIMENTAL
+#include "spec_lab.h"
+
 #include "tests/support_model.h"
 
 enum { GREEDY_NEW = 256 }; /* tokens per prompt in the golden files */

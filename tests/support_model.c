@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "core/core.h"
+#include "tests/test.h"
 
 const char *support_backend_name(void)
 {
@@ -20,8 +21,7 @@ const char *support_backend_name(void)
 spec_backend *support_backend_again(const spec_backend_params *params)
 {
     spec_backend_params p = params ? *params : (spec_backend_params)SPEC_BACKEND_PARAMS_INIT;
-    const char *threads = getenv("SPEC_TEST_THREADS");
-    if (p.n_threads == 0 && threads) p.n_threads = (int32_t)strtol(threads, NULL, 10);
+    if (p.n_threads == 0) p.n_threads = test_thread_count();
     p.plugin_dir = getenv("SPEC_TEST_PLUGIN_DIR");
     spec_backend *be = NULL;
     return spec_backend_open(&be, support_backend_name(), &p) == SPEC_OK ? be : NULL;
@@ -146,7 +146,8 @@ void support_parallel(int32_t n, void (*body)(void *arg, int32_t i), void *arg)
     enum { MAX_THREAD = 64 };
     pthread_t threads[MAX_THREAD];
     parallel p = { .body = body, .arg = arg, .n = n };
-    int32_t n_thread = speci_n_cpus() < MAX_THREAD ? speci_n_cpus() : MAX_THREAD;
+    int32_t n_thread = test_thread_count() > 0 ? test_thread_count() : speci_n_cpus();
+    if (n_thread > MAX_THREAD) n_thread = MAX_THREAD;
     if (n_thread > n) n_thread = n;
     /* In a thread that is not the test's own, cmocka keeps to itself what failed and calls exit(), from a signal's handler after
      * a crash: silent, and libraries are taken down (a driver among them) that the other threads are inside of, which need

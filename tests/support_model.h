@@ -53,8 +53,8 @@ void support_plain_step(spec_session *s, int32_t seq, int32_t pending, int32_t n
 /* Numbers that depend on a seed alone. */
 uint32_t support_random(uint64_t *state);
 
-/* body(arg, i) for every i in [0, n), on as many threads as there are CPUs. An assertion that fails in it, or a crash, ends the
- * program at once, which says what it was. */
+/* body(arg, i) for every i in [0, n), on SPEC_TEST_THREADS threads, or as many as there are CPUs. An assertion that fails in it, or
+ * a crash, ends the program at once, which says what it was. */
 void support_parallel(int32_t n, void (*body)(void *arg, int32_t i), void *arg);
 /* The same of work that leaves a device waiting for the host, as small models do; on the CPU one after the other. */
 void support_share(int32_t n, void (*body)(void *arg, int32_t i), void *arg);

@@ -9,8 +9,8 @@
 
 enum { MAX_NODE = 256, MAX_SEQ = 8, MAX_PROMPT = 70, N_LEAF = 3, N_CTX = 240 };
 
-/* Llama with grouped heads, a sliding window, parallel layers; Mamba-1; Mamba-2; both hybrids; two with the other form
- * of scans. */
+/* Llama with grouped heads, a sliding window, parallel layers; Mamba-1; Mamba-2; both hybrids; short convolutions; two with
+ * the other form of scans. */
 static const struct {
     const char *name;
     spec_scan_form scan;
@@ -18,7 +18,7 @@ static const struct {
     { "llama3", SPEC_SCAN_CHUNKED }, { "mistral", SPEC_SCAN_CHUNKED },        { "gpt_neox", SPEC_SCAN_CHUNKED },
     { "qwen3", SPEC_SCAN_CHUNKED },  { "mamba", SPEC_SCAN_CHUNKED },          { "mamba2", SPEC_SCAN_CHUNKED },
     { "bamba", SPEC_SCAN_CHUNKED },  { "mambainllama", SPEC_SCAN_CHUNKED },   { "mamba2-ssd-cfg", SPEC_SCAN_CHUNKED },
-    { "bamba", SPEC_SCAN_RECURRENT }, { "mamba2", SPEC_SCAN_RECURRENT },
+    { "lfm2", SPEC_SCAN_CHUNKED },   { "bamba", SPEC_SCAN_RECURRENT },        { "mamba2", SPEC_SCAN_RECURRENT },
 };
 
 /* ------------------------------------------------------------------------------------- worlds --- */
@@ -330,7 +330,9 @@ static spec_session *open_session(const paths *p, spec_model *model, int32_t n_n
     spec_session_params params = SPEC_SESSION_PARAMS_INIT;
     spec_session *s = NULL;
     params.n_node = n_node, params.n_seq = n_seq;
-    params.n_ctx = N_CTX, params.scan = p->size->scan;
+    spec_lab lab = SPEC_LAB_INIT;
+    lab.scan = p->size->scan;
+    params.n_ctx = N_CTX, params.lab = &lab;
     OK(spec_session_open(&s, model, NULL, &params));
     return s;
 }

@@ -3,6 +3,9 @@
 #ifndef SUPPORT_PATHS_H
 #define SUPPORT_PATHS_H
 
+#define SPEC_EXPERIMENTAL
+#include "spec_lab.h"
+
 #include "tests/support_model.h"
 
 /* How much. A world is a prompt and a trie of continuations, whose plain logits are computed once; trees are drawn

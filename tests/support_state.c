@@ -5,12 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SPEC_EXPERIMENTAL
+#include "spec_lab.h"
+
 #include "algorithms/engine/engine.h"
 #include "tests/support_decode.h"
 
 enum { N_SEQ = 2, N_NODE = 16, N_CTX = 4096, MAX_ACCEPT = 4 };
 
-/* Grouped heads, and with a sliding window; Mamba-1; Mamba-2, in both forms of scans; both hybrids. */
+/* Grouped heads, and with a sliding window; Mamba-1; Mamba-2, in both forms of scans; both hybrids; short
+ * convolutions. */
 static const struct {
     const char *name;
     spec_dtype dtype;
@@ -19,7 +23,7 @@ static const struct {
     { "llama3", SPEC_DTYPE_BF16, SPEC_SCAN_CHUNKED }, { "mistral", SPEC_DTYPE_F32, SPEC_SCAN_CHUNKED },
     { "mamba", SPEC_DTYPE_F32, SPEC_SCAN_CHUNKED },   { "mamba2", SPEC_DTYPE_BF16, SPEC_SCAN_CHUNKED },
     { "mambainllama", SPEC_DTYPE_BF16, SPEC_SCAN_CHUNKED }, { "bamba", SPEC_DTYPE_F32, SPEC_SCAN_CHUNKED },
-    { "mamba2", SPEC_DTYPE_F32, SPEC_SCAN_RECURRENT },
+    { "lfm2", SPEC_DTYPE_BF16, SPEC_SCAN_CHUNKED },   { "mamba2", SPEC_DTYPE_F32, SPEC_SCAN_RECURRENT },
 };
 static spec_backend *backend;
 static int32_t n_step; /* of each sequence */
@@ -146,7 +150,9 @@ static void expect_plain(walker *w, spec_model *model, int32_t seq, size_t n_pro
     spec_session_params params = SPEC_SESSION_PARAMS_INIT;
     spec_session *plain = NULL;
     float *rows = calloc(2 * (size_t)w->n_vocab, sizeof *rows);
-    params.n_node = 1, params.n_ctx = N_CTX, params.scan = models[k].scan;
+    spec_lab lab = SPEC_LAB_INIT;
+    lab.scan = models[k].scan;
+    params.n_node = 1, params.n_ctx = N_CTX, params.lab = &lab;
     OK(spec_session_open(&plain, model, NULL, &params));
     OK(spec_sequence_ids(w->s, seq, &ids, &n));
     assert_true(n > (size_t)n_step);
@@ -191,7 +197,9 @@ static void check(void **state)
     int32_t seqs[N_SEQ], ids[70];
     OK(spec_model_get_info(model, &info, 1));
     w.n_vocab = info.n_vocab;
-    params.n_node = N_NODE, params.n_seq = N_SEQ + 1, params.n_ctx = N_CTX, params.scan = models[k].scan;
+    spec_lab lab = SPEC_LAB_INIT;
+    lab.scan = models[k].scan;
+    params.n_node = N_NODE, params.n_seq = N_SEQ + 1, params.n_ctx = N_CTX, params.lab = &lab;
     OK(spec_session_open(&w.s, model, NULL, &params));
     for (int32_t i = 0; i < 70; i++) ids[i] = below(&w, w.n_vocab);
     for (int32_t i = 0; i < N_SEQ; i++) OK(spec_sequence_add(w.s, &seqs[i], ids, prompts[i], NULL));

@@ -171,8 +171,8 @@ double probs_normalise(double *v, int32_t n)
     return sum;
 }
 
-/* The next candidate is drawn from `from` and verified by R against D. Naive is D = a point mass (3.4). */
-static double accepts(const double *r, const double *d, const double *from, int32_t k, probs_how drawn,
+/* The next candidate is sampled from `from` and verified by R against D. Naive is D = a point mass (3.4). */
+static double accepts(const double *r, const double *d, const double *from, int32_t k, probs_how how,
                       spec_verify_rule rule)
 {
     double sum = 0;
@@ -182,21 +182,21 @@ static double accepts(const double *r, const double *d, const double *from, int3
         for (int32_t i = 0; i < V; i++) {
             d2[i] = rule == SPEC_VERIFY_NAIVE ? i == y : d[i];
             r2[i] = d[y] > 0 || rule == SPEC_VERIFY_NAIVE ? fmax(r[i] - d2[i], 0) : r[i];
-            from2[i] = drawn == PROBS_WITHOUT && i == y ? 0 : from[i];
+            from2[i] = how == PROBS_WITHOUT && i == y ? 0 : from[i];
         }
         if (rule == SPEC_VERIFY_NAIVE) mass = 1;
         const double a = mass > 0 ? fmin(1, r[y] / mass) : 0;
         if (rule == SPEC_VERIFY_MSS) d2[y] = 0;
         const bool more = a < 1 && probs_normalise(r2, V) > 0 && probs_normalise(from2, V) > 0;
         if (rule == SPEC_VERIFY_MSS) (void)probs_normalise(d2, V);
-        sum += from[y] * (a + (more ? (1 - a) * accepts(r2, d2, from2, k - 1, drawn, rule) : 0));
+        sum += from[y] * (a + (more ? (1 - a) * accepts(r2, d2, from2, k - 1, how, rule) : 0));
     }
     return sum;
 }
 
-double probs_accepts(const double *p, const double *q, int32_t k, probs_how drawn, spec_verify_rule rule)
+double probs_accepts(const double *p, const double *q, int32_t k, probs_how how, spec_verify_rule rule)
 {
-    if (drawn != PROBS_TOP) return accepts(p, q, q, k, drawn, rule);
+    if (how != PROBS_TOP) return accepts(p, q, q, k, how, rule);
     double left[V], sum = 0;
     memcpy(left, q, sizeof left);
     for (; k > 0; k--) {

@@ -37,8 +37,8 @@ void probs_of(double *probs, const float *logits, const spec_sampling *s);
 double probs_normalise(double *v, int32_t n);
 
 /* How candidates of a node come to be, and how they are verified. */
-typedef enum probs_how { PROBS_TOP, PROBS_WITHOUT, PROBS_REPEAT } probs_how; /* likeliest; drawn without, with replacement */
+typedef enum probs_how { PROBS_TOP, PROBS_WITHOUT, PROBS_REPEAT } probs_how; /* likeliest; sampled without, with replacement */
 /* P(one of k candidates from q is accepted), exactly: the sum over all lists of candidates. */
-double probs_accepts(const double *p, const double *q, int32_t k, probs_how drawn, spec_verify_rule rule);
+double probs_accepts(const double *p, const double *q, int32_t k, probs_how how, spec_verify_rule rule);
 
 #endif

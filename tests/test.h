@@ -32,7 +32,10 @@ typedef struct test_device {
     spec_queue *io; /* for transfers; synced after each */
 } test_device;
 
-/* Opens device `name` with n_threads (0 = default); false, after a SKIP line, when it cannot be had. */
+/* SPEC_TEST_THREADS; 0 when it is not set. */
+int32_t test_thread_count(void);
+/* Opens device `name` with n_threads (0 = SPEC_TEST_THREADS, or else as many as there are); false, after a SKIP line, when
+ * it cannot be had. */
 bool test_open(test_device *d, const char *name, int32_t n_threads);
 /* The same from a table of operations. */
 void test_open_ops(test_device *d, const spec_backend_ops *ops);

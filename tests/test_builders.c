@@ -1,5 +1,5 @@
-/* test_builders.c - builders on plain arrays, with distributions that are a function of the path: shapes, draws keyed by slot,
- * and each method against brute force or against the method written down plainly. */
+/* test_builders.c - builders on plain arrays, with distributions that are a function of the path: shapes, draws keyed
+ * by slot, and each method against brute force or against the method written down plainly. */
 #include "test.h"
 
 #include <math.h>
@@ -67,7 +67,8 @@ static void break_probs(fault f, float *probs)
     if (f == SHORT) probs[probs[0] > probs[1] ? 0 : 1] -= 0.0015f;
 }
 
-static spec_status distributions(void *user, const spec_tree *tree, const int32_t *nodes, int32_t n, float *out, int32_t n_vocab)
+static spec_status distributions(void *user, const spec_tree *tree, const int32_t *nodes, int32_t n, float *out,
+                                 int32_t n_vocab)
 {
     drafter *d = user;
     assert_true(n > 0);
@@ -105,8 +106,14 @@ static spec_tree new_tree(void)
 static spec_build_args args_for(drafter *d, int32_t n_vocab, int32_t draw, uint64_t seed)
 {
     d->n_call = d->n_asked = 0;
-    return (spec_build_args){ .struct_size = sizeof(spec_build_args), .token = 1, .n_vocab = n_vocab, .distributions = distributions,
-                              .user_data = d, .draw = draw, .seed = seed, .step = seed / 3 };
+    return (spec_build_args){ .struct_size = sizeof(spec_build_args),
+                              .token = 1,
+                              .n_vocab = n_vocab,
+                              .distributions = distributions,
+                              .user_data = d,
+                              .draw = draw,
+                              .seed = seed,
+                              .step = seed / 3 };
 }
 
 static void grow(spec_builder *b, drafter *d, int32_t n_vocab, int32_t draw, uint64_t seed, spec_tree *t)
@@ -143,7 +150,7 @@ static void assert_same(const spec_tree *a, const spec_tree *b, const char *what
     }
 }
 
-/* What was drawn after a node: from its path's tokens the distribution, from its path's ranks the key. */
+/* The candidates after a node: from its path's tokens the distribution, from its path's ranks the key. */
 static void candidates_after(const drafter *d, const spec_tree *t, int32_t x, spec_draw_how how, uint64_t seed,
                              int32_t n_vocab, int32_t k, float *probs, spec_candidate *out)
 {
@@ -190,7 +197,7 @@ static drafter random_drafter(test_random *r)
                       .sure = sures[test_below(r, 4)] };
 }
 
-/* Tokens are what is drawn at their slots, rows are their distributions, sizes are what info said. */
+/* Tokens are the draws at their slots, rows are their distributions, sizes are what info said. */
 static void check_build(spec_builder *b, drafter *d, int32_t n_vocab, int32_t draw, uint64_t seed, int32_t depth_max)
 {
     spec_builder_info info = { .struct_size = sizeof info };
@@ -503,7 +510,7 @@ static void list(void **state)
 static void plain_heap(const drafter *d, int32_t m, int32_t n_vocab, int32_t draw, uint64_t seed, spec_tree *t,
                        double *popped)
 {
-    typedef struct entry { double v, node_value, drawn; int32_t node, rank, depth; bool gone; } entry;
+    typedef struct entry { double v, node_value, taken; int32_t node, rank, depth; bool gone; } entry;
     static entry heap[2 * MOST_NODES + 2];
     int32_t n = 1;
     heap[0] = (entry){ .v = 1, .node_value = 1 };
@@ -521,7 +528,8 @@ static void plain_heap(const drafter *d, int32_t m, int32_t n_vocab, int32_t dra
         e->gone = true;
         float probs[MOST_VOCAB];
         spec_candidate c[SPEC_MAX_CHILD];
-        candidates_after(d, t, e->node, draw ? SPEC_DRAW_GUMBEL_TOPK : SPEC_DRAW_TOP, seed, n_vocab, SPEC_MAX_CHILD, probs, c);
+        candidates_after(d, t, e->node, draw ? SPEC_DRAW_GUMBEL_TOPK : SPEC_DRAW_TOP, seed, n_vocab, SPEC_MAX_CHILD,
+                         probs, c);
         if (e->rank == SPEC_MAX_CHILD || c[e->rank].token < 0 || e->depth == SPEC_MAX_DEPTH) {
             n = best == n - 1 ? n - 1 : n; /* no draw here: nothing follows */
             continue;
@@ -529,9 +537,9 @@ static void plain_heap(const drafter *d, int32_t m, int32_t n_vocab, int32_t dra
         popped[t->n - 1] = e->v;
         const double s = (double)c[e->rank].prob;
         const int32_t child = spec_tree_add(t, e->node, c[e->rank].token, c[e->rank].prob);
-        const double rest = e->node_value * (1.0 - (e->drawn + s));
+        const double rest = e->node_value * (1.0 - (e->taken + s));
         if (rest > 0)
-            heap[n++] = (entry){ .v = rest, .node_value = e->node_value, .drawn = e->drawn + s, .node = e->node,
+            heap[n++] = (entry){ .v = rest, .node_value = e->node_value, .taken = e->taken + s, .node = e->node,
                                  .rank = e->rank + 1, .depth = e->depth };
         heap[n++] = (entry){ .v = e->node_value * s, .node_value = e->node_value * s, .node = child,
                              .depth = e->depth + 1 };
@@ -559,7 +567,8 @@ static void dyspec_heap(void **state)
         for (int32_t j = 1; j < want.n - 1; j++) assert_true(popped[j] <= popped[j - 1] * (1 + 1e-5) + 1e-12);
         if (m == 64 && d.sure == 0) rounds += d.n_call, rows += d.n_asked, levels += deepest(&got);
     }
-    print_message("dyspec:64: %d rounds and %d distributions in trees %d deep, all taken together\n", rounds, rows, levels);
+    print_message("dyspec:64: %d rounds and %d distributions in trees %d deep, all taken together\n", rounds, rows,
+                  levels);
     assert_true(rounds < 3 * levels); /* a few per level, not one per node */
     spec_tree_free(&want, NULL);
     spec_tree_free(&got, NULL);
@@ -602,7 +611,7 @@ typedef struct world {
     uint64_t seed;
     double best;
 } world;
-typedef struct open_slot { double v, node_value, drawn; int32_t node, rank; } open_slot;
+typedef struct open_slot { double v, node_value, taken; int32_t node, rank; } open_slot;
 
 static void take_slots(world *w, const open_slot *open, int32_t n, int32_t left, double sum)
 {
@@ -618,8 +627,8 @@ static void take_slots(world *w, const open_slot *open, int32_t n, int32_t left,
     memcpy(next, open, (size_t)(n - 1) * sizeof *next);
     const int32_t child = spec_tree_add(w->t, e.node, c[e.rank].token, c[e.rank].prob);
     w->t->rank[child] = e.rank;
-    const double s = (double)c[e.rank].prob, drawn = e.drawn + s;
-    next[n - 1] = (open_slot){ e.node_value * (1 - drawn), e.node_value, drawn, e.node, e.rank + 1 };
+    const double s = (double)c[e.rank].prob, taken = e.taken + s;
+    next[n - 1] = (open_slot){ e.node_value * (1 - taken), e.node_value, taken, e.node, e.rank + 1 };
     next[n] = (open_slot){ e.node_value * s, e.node_value * s, 0, child, 0 };
     take_slots(w, next, n + 1, left - 1, sum + e.v);
     w->t->n--;
@@ -835,7 +844,7 @@ static void shape_after(const int32_t *ranks, int32_t n_ranks, int32_t n, spec_t
 
 /* Drafts that are always accepted make the shape a chain, rejected ones make it flat, and where second children are
  * accepted more often than first ones, more hangs below them. */
-static void sequoia_learns(void **state)
+static void sequoia_observes(void **state)
 {
     (void)state;
     static const int32_t all[] = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }, none[] = { -1 }, second[] = { 1, -1 };
@@ -904,15 +913,15 @@ static void plain_beam(const drafter *d, int32_t m, int32_t n_level, int32_t n_v
                         node[f][j] = spec_tree_add(t, beam[f], token[f][j], prob[f][j]);
                         value[node[f][j]] = list_[i].value;
                     }
-        int32_t chosen[64];
-        for (int32_t i = 0; i < next; i++) chosen[i] = node[list_[i].beam][list_[i].rank];
+        int32_t best[64];
+        for (int32_t i = 0; i < next; i++) best[i] = node[list_[i].beam][list_[i].rank];
         /* In the order of the tree. */
         for (int32_t i = 0; i < next; i++)
-            for (int32_t j = i; j > 0 && chosen[j] < chosen[j - 1]; j--) {
-                const int32_t x = chosen[j];
-                chosen[j] = chosen[j - 1], chosen[j - 1] = x;
+            for (int32_t j = i; j > 0 && best[j] < best[j - 1]; j--) {
+                const int32_t x = best[j];
+                best[j] = best[j - 1], best[j - 1] = x;
             }
-        memcpy(beam, chosen, sizeof beam);
+        memcpy(beam, best, sizeof beam);
         n_beam = next;
     }
 }
@@ -961,7 +970,7 @@ static void eagle2(void **state)
             }
             keep[x] = x == 0 || before < n - 1;
         }
-        /* Closed under parents, ties or not: what is chosen is what is left. */
+        /* Closed under parents, ties or not: what is kept is what is left. */
         int32_t n_keep = 0;
         for (int32_t x = 0; x < pool.n; x++) {
             n_keep += keep[x];
@@ -1109,7 +1118,7 @@ typedef enum slip {
 typedef struct own_builder { slip slip; int32_t n_candidate_row; } own_builder;
 
 /* Grows a chain of the first candidates, as chain:3. */
-static spec_status look(void *user, spec_tree *tree, const spec_candidate *candidates, int32_t k, int32_t *feed,
+static spec_status expand(void *user, spec_tree *tree, const spec_candidate *candidates, int32_t k, int32_t *feed,
                         int32_t *n_feed, int32_t n_feed_max)
 {
     own_builder *o = user;
@@ -1136,13 +1145,13 @@ static void own(void **state)
 {
     (void)state;
     static const struct { slip slip; const char *says; } slips[] = {
-        { OTHER_TOKEN, "drawn there was" }, { FED_TWICE, "fed before" }, { FED_AGAIN, "fed before" },
+        { OTHER_TOKEN, "its candidate is" }, { FED_TWICE, "fed before" }, { FED_AGAIN, "fed before" },
         { FED_NOBODY, "feeds node" }, { FED_TOO_MANY, "distributions; " }, { BELOW_UNFED, "not fed" },
         { ROOT, "changed the root" }, { SKIPPED, "has token 11" }, { FAILS, "no" },
     };
     own_builder o = { .slip = NO_SLIP };
     spec_builder_ops ops = { .struct_size = sizeof ops, .n_node = 4, .n_row = 3, .n_level = 3, .depth = 3, .k = 2,
-                             .kind = SPEC_TREE_SAMPLED, .expand = look, .user_data = &o };
+                             .kind = SPEC_TREE_SAMPLED, .expand = expand, .user_data = &o };
     spec_builder *b;
     drafter d = { .seed = 9, .sharp = 2 };
     spec_tree t = new_tree(), chain = new_tree();
@@ -1151,7 +1160,7 @@ static void own(void **state)
         o.n_candidate_row = 0;
         grow(b, &d, 10, draw, 3, &t);
         grow_text("chain:3", &d, 10, draw, 3, &chain);
-        assert_same(&chain, &t, "a chain by looks");
+        assert_same(&chain, &t, "a chain, host-driven");
         assert_int_equal(t.kind, draw ? SPEC_TREE_SAMPLED : SPEC_TREE_DETERMINISTIC);
     }
     for (int32_t i = 0; i < N_ELEMENTS(slips); i++) {
@@ -1201,7 +1210,7 @@ int main(void)
         cmocka_unit_test(texts),        cmocka_unit_test(list),         cmocka_unit_test(shapes),
         cmocka_unit_test(files),        cmocka_unit_test(slots),        cmocka_unit_test(shared_slots),
         cmocka_unit_test(dyspec_heap),  cmocka_unit_test(dyspec_equal), cmocka_unit_test(dyspec_brute),
-        cmocka_unit_test(controller),   cmocka_unit_test(sequoia),      cmocka_unit_test(sequoia_learns),
+        cmocka_unit_test(controller),   cmocka_unit_test(sequoia),      cmocka_unit_test(sequoia_observes),
         cmocka_unit_test(beams),        cmocka_unit_test(eagle2),       cmocka_unit_test(repeats),
         cmocka_unit_test(probs_errors),   cmocka_unit_test(no_memory),    cmocka_unit_test(less_room),
         cmocka_unit_test(own),          cmocka_unit_test(sequoia_costs),

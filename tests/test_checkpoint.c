@@ -467,6 +467,7 @@ int main(void)
         cmocka_unit_test(progress_and_abort),
         NO_MEMORY("bamba"),
         NO_MEMORY("gpt_neox"),
+        NO_MEMORY("lfm2"),
         NO_MEMORY("mamba"),
         NO_MEMORY("mambainllama"),
         NO_MEMORY("qwen2"),

@@ -7,6 +7,9 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#define SPEC_EXPERIMENTAL
+#include "spec_lab.h"
+
 #include "algorithms/engine/engine.h"
 
 #define NEAR(got, want, tolerance)                                                                          \
@@ -373,14 +376,13 @@ static void test_bandit_open(void **state)
     spec_bandit b, before;
     memset(&b, 0x55, sizeof b);
     memcpy(&before, &b, sizeof b);
-    assert_int_equal(spec_bandit_open(&b, 0, SPEC_REWARD_RATE, 1), SPEC_E_INVALID);
-    assert_int_equal(spec_bandit_open(&b, SPEC_MAX_ARM + 1, SPEC_REWARD_RATE, 1), SPEC_E_INVALID);
-    assert_int_equal(spec_bandit_open(&b, 2, (spec_bandit_reward)2, 1), SPEC_E_INVALID);
-    assert_int_equal(spec_bandit_open(&b, 2, SPEC_REWARD_RATE, -0.5), SPEC_E_INVALID);
-    assert_int_equal(spec_bandit_open(&b, 2, SPEC_REWARD_RATE, NAN), SPEC_E_INVALID);
-    assert_int_equal(spec_bandit_open(&b, 2, SPEC_REWARD_RATE, INFINITY), SPEC_E_INVALID);
+    assert_int_equal(spec_bandit_open(&b, 0, 1), SPEC_E_INVALID);
+    assert_int_equal(spec_bandit_open(&b, SPEC_MAX_ARM + 1, 1), SPEC_E_INVALID);
+    assert_int_equal(spec_bandit_open(&b, 2, -0.5), SPEC_E_INVALID);
+    assert_int_equal(spec_bandit_open(&b, 2, NAN), SPEC_E_INVALID);
+    assert_int_equal(spec_bandit_open(&b, 2, INFINITY), SPEC_E_INVALID);
     assert_memory_equal(&b, &before, sizeof b);
-    test_ok(spec_bandit_open(&b, SPEC_MAX_ARM, SPEC_REWARD_RATE, 0), "open");
+    test_ok(spec_bandit_open(&b, SPEC_MAX_ARM, 0), "open");
     /* What cannot be is not learned. */
     memcpy(&before, &b, sizeof b);
     spec_bandit_update(&b, -1, 2, 3);
@@ -391,19 +393,47 @@ static void test_bandit_open(void **state)
     assert_memory_equal(&b, &before, sizeof b);
 }
 
+/* A bandit by either reward: tokens over time, or the paper's. */
+typedef struct player {
+    bool paper;
+    spec_bandit rate;
+    spec_paper_bandit mean;
+} player;
+
+static void player_open(player *b, int paper, int32_t n_arm, double lambda_ucb)
+{
+    memset(b, 0, sizeof *b);
+    b->paper = paper;
+    test_ok(paper ? spec_paper_bandit_open(&b->mean, n_arm, lambda_ucb) : spec_bandit_open(&b->rate, n_arm, lambda_ucb),
+            "open");
+}
+
+static int32_t player_choose(const player *b)
+{
+    return b->paper ? spec_paper_bandit_choose(&b->mean) : spec_bandit_choose(&b->rate);
+}
+
+static void player_update(player *b, int32_t arm, double emitted, double ms)
+{
+    if (b->paper) spec_paper_bandit_update(&b->mean, arm, emitted, ms);
+    else spec_bandit_update(&b->rate, arm, emitted, ms);
+}
+
+static const spec_bandit *counts_of(const player *b) { return b->paper ? &b->mean.bandit : &b->rate; }
+
 /* Constant rewards: arms in turn, the first on ties; each arm once at first. */
 static void test_round_robin(void **state)
 {
     (void)state;
-    for (int reward = SPEC_REWARD_RATE; reward <= SPEC_REWARD_PAPER; reward++)
+    for (int paper = 0; paper < 2; paper++)
         for (int32_t n_arm = 1; n_arm <= SPEC_MAX_ARM; n_arm++) {
-            spec_bandit b;
-            test_ok(spec_bandit_open(&b, n_arm, (spec_bandit_reward)reward, 1), "open");
+            player b;
+            player_open(&b, paper, n_arm, 1);
             for (int32_t t = 0; t < 40 * n_arm; t++) {
-                const int32_t arm = spec_bandit_choose(&b);
+                const int32_t arm = player_choose(&b);
                 assert_int_equal(arm, t % n_arm);
-                assert_int_equal(spec_bandit_choose(&b), arm); /* choosing changes nothing */
-                spec_bandit_update(&b, arm, 2, 8);
+                assert_int_equal(player_choose(&b), arm); /* choosing changes nothing */
+                player_update(&b, arm, 2, 8);
             }
         }
 }
@@ -413,12 +443,12 @@ typedef struct lever {
     double low, high, p, ms;
 } lever;
 
-static void play(spec_bandit *b, const lever *arms, test_random *r, int64_t until)
+static void play(player *b, const lever *arms, test_random *r, int64_t until)
 {
-    while (b->n_round < until) {
-        const int32_t k = spec_bandit_choose(b);
+    while (counts_of(b)->n_round < until) {
+        const int32_t k = player_choose(b);
         const double emitted = test_uniform(r) < arms[k].p ? arms[k].high : arms[k].low;
-        spec_bandit_update(b, k, emitted, arms[k].ms);
+        player_update(b, k, emitted, arms[k].ms);
     }
 }
 
@@ -451,30 +481,30 @@ static void test_regret(void **state)
     /* Not speculating, and three shapes; a round's tokens / ms differ from their mean by less than the best rate. */
     static const lever arms[] = { { 1, 1, 0, 10 }, { 1, 3, .4, 20 }, { 2, 3, .8, 20 }, { 1, 4, .5, 25 } };
     const int32_t best = 2, n = N_ELEMENTS(arms);
-    for (int reward = SPEC_REWARD_RATE; reward <= SPEC_REWARD_PAPER; reward++)
+    for (int paper = 0; paper < 2; paper++)
         for (uint64_t seed = 1; seed <= 5; seed++) {
             double value[N_ELEMENTS(arms)], at[3];
             test_random r = { seed };
-            spec_bandit b;
-            test_ok(spec_bandit_open(&b, n, (spec_bandit_reward)reward, 1), "open");
-            b.lambda_gamma = 0.2;
+            player b;
+            player_open(&b, paper, n, 1);
+            b.mean.lambda_gamma = 0.2;
             const double gamma[] = { 0, 2, 2, 4 }, c_max = 1 + 0.2 * 4;
-            memcpy(b.gamma, gamma, sizeof gamma);
+            memcpy(b.mean.gamma, gamma, sizeof gamma);
             for (int32_t k = 0; k < n; k++) {
                 const lever *a = &arms[k];
                 const double rate = (a->low + a->p * (a->high - a->low)) / a->ms;
                 const double c = (1 + 0.2 * gamma[k]) * ((1 - a->p) / a->low + a->p / a->high);
-                value[k] = reward == SPEC_REWARD_RATE ? rate / (2.8 / 20) : 1 - c / c_max;
+                value[k] = paper ? 1 - c / c_max : rate / (2.8 / 20);
             }
             for (int32_t i = 0; i < 3; i++) {
                 play(&b, arms, &r, 2000 * (int64_t)pow(10, i));
-                check_pulls(&b, value, best);
-                at[i] = regret(&b, value, best);
+                check_pulls(counts_of(&b), value, best);
+                at[i] = regret(counts_of(&b), value, best);
             }
             /* Ten times the rounds add a constant to the regret, not a factor. */
             if (!(at[2] < 4 * at[0] && at[2] - at[1] < 1.5 * (at[1] - at[0]) + 20))
                 fail_msg("regret %g, %g, %g at seed %d", at[0], at[1], at[2], (int)seed);
-            assert_true(b.n_pull[best] > b.n_round * 9 / 10);
+            assert_true(counts_of(&b)->n_pull[best] > counts_of(&b)->n_round * 9 / 10);
         }
 }
 
@@ -484,31 +514,40 @@ static void test_regret(void **state)
 static void test_paper(void **state)
 {
     (void)state;
-    spec_bandit b;
-    test_ok(spec_bandit_open(&b, 3, SPEC_REWARD_PAPER, 0.1), "open");
+    spec_paper_bandit b, before;
+    memset(&b, 0x55, sizeof b);
+    memcpy(&before, &b, sizeof b);
+    assert_int_equal(spec_paper_bandit_open(&b, 0, 1), SPEC_E_INVALID);
+    assert_memory_equal(&b, &before, sizeof b);
+    test_ok(spec_paper_bandit_open(&b, 3, 0.1), "open");
     b.lambda_gamma = 0.1;
     b.gamma[0] = 4, b.gamma[1] = 5, b.gamma[2] = 6;
     for (int32_t k = 0; k < 3; k++) {
-        assert_int_equal(spec_bandit_choose(&b), k);
-        spec_bandit_update(&b, k, 2 + k, 1000); /* time plays no part */
+        assert_int_equal(spec_paper_bandit_choose(&b), k);
+        spec_paper_bandit_update(&b, k, 2 + k, 1000); /* time plays no part */
     }
     NEAR(b.sum[0], 0.5625, 1e-12);
     NEAR(b.sum[1], 0.6875, 1e-12);
     NEAR(b.sum[2], 0.75, 1e-12);
-    assert_int_equal(spec_bandit_choose(&b), 2);
-    spec_bandit_update(&b, 2, 2, 1); /* c = 0.8 -> 0.5: the mean is 0.625 */
-    NEAR(b.sum[2] / (double)b.n_pull[2], 0.625, 1e-12);
+    assert_int_equal(spec_paper_bandit_choose(&b), 2);
+    spec_paper_bandit_update(&b, 2, 2, 1); /* c = 0.8 -> 0.5: the mean is 0.625 */
+    NEAR(b.sum[2] / (double)b.bandit.n_pull[2], 0.625, 1e-12);
     /* 0.6875 + 0.1 sqrt(2 ln 4) = 0.854 against 0.625 + 0.1 sqrt(ln 4) = 0.743 and 0.5625 + 0.1665 = 0.729 */
-    assert_int_equal(spec_bandit_choose(&b), 1);
-    spec_bandit_update(&b, 1, 1, 1); /* c = 1.5 -> 0.0625: the mean is 0.375 */
+    assert_int_equal(spec_paper_bandit_choose(&b), 1);
+    spec_paper_bandit_update(&b, 1, 1, 1); /* c = 1.5 -> 0.0625: the mean is 0.375 */
     /* 0.625 + 0.1 sqrt(ln 5) = 0.752 against 0.5625 + 0.1 sqrt(2 ln 5) = 0.742 */
-    assert_int_equal(spec_bandit_choose(&b), 2);
+    assert_int_equal(spec_paper_bandit_choose(&b), 2);
     /* 0.625 + 0.254 = 0.879 against 0.5625 + 0.359 = 0.921 */
-    b.lambda_ucb = 0.2;
-    assert_int_equal(spec_bandit_choose(&b), 0);
+    b.bandit.lambda_ucb = 0.2;
+    assert_int_equal(spec_paper_bandit_choose(&b), 0);
     /* The worst there is gives 0, the best less than 1. */
-    spec_bandit_update(&b, 2, 1, 1);
+    spec_paper_bandit_update(&b, 2, 1, 1);
     NEAR(b.sum[2], 0.75 + 0.5, 1e-12);
+    /* What cannot be changes nothing. */
+    before = b;
+    spec_paper_bandit_update(&b, 3, 2, 1);
+    spec_paper_bandit_update(&b, 0, NAN, 1);
+    assert_memory_equal(&b, &before, sizeof b);
 }
 
 /* RATE by hand: arms of 2 tokens in 10 ms and 6 in 40: rates 0.2 and 0.15, shares 1 and 0.75. */
@@ -516,7 +555,7 @@ static void test_rate_index(void **state)
 {
     (void)state;
     spec_bandit b;
-    test_ok(spec_bandit_open(&b, 2, SPEC_REWARD_RATE, 0), "open");
+    test_ok(spec_bandit_open(&b, 2, 0), "open");
     spec_bandit_update(&b, 0, 1, 4), spec_bandit_update(&b, 0, 1, 6); /* the sums count, not the rounds' own rates */
     spec_bandit_update(&b, 1, 6, 40);
     assert_int_equal(spec_bandit_choose(&b), 0);
@@ -526,7 +565,7 @@ static void test_rate_index(void **state)
     b.lambda_ucb = 0.577;
     assert_int_equal(spec_bandit_choose(&b), 1);
     /* A clock that never ticks: all arms alike. */
-    test_ok(spec_bandit_open(&b, 2, SPEC_REWARD_RATE, 1), "open");
+    test_ok(spec_bandit_open(&b, 2, 1), "open");
     for (int32_t t = 0; t < 10; t++) {
         assert_int_equal(spec_bandit_choose(&b), t % 2);
         spec_bandit_update(&b, t % 2, 1, 0);
@@ -539,13 +578,13 @@ static void test_rewards_differ(void **state)
 {
     (void)state;
     static const lever arms[] = { { 2, 2, 0, 10 }, { 1, 6, .5, 10 } };
-    for (int reward = SPEC_REWARD_RATE; reward <= SPEC_REWARD_PAPER; reward++) {
+    for (int paper = 0; paper < 2; paper++) {
         test_random r = { 21 };
-        spec_bandit b;
-        test_ok(spec_bandit_open(&b, 2, (spec_bandit_reward)reward, 0.5), "open");
+        player b;
+        player_open(&b, paper, 2, 0.5);
         play(&b, arms, &r, 50000);
-        const int32_t liked = reward == SPEC_REWARD_RATE ? 1 : 0;
-        if (!(b.n_pull[liked] > 45000)) fail_msg("reward %d: %lld", reward, (long long)b.n_pull[liked]);
+        const int64_t liked = counts_of(&b)->n_pull[paper ? 0 : 1];
+        if (!(liked > 45000)) fail_msg("%s: %lld", paper ? "paper" : "rate", (long long)liked);
     }
 }
 
@@ -555,8 +594,8 @@ static void test_deterministic(void **state)
     (void)state;
     spec_bandit a, b;
     test_random r = { 4 };
-    test_ok(spec_bandit_open(&a, 7, SPEC_REWARD_RATE, 1), "open");
-    test_ok(spec_bandit_open(&b, 7, SPEC_REWARD_RATE, 1), "open");
+    test_ok(spec_bandit_open(&a, 7, 1), "open");
+    test_ok(spec_bandit_open(&b, 7, 1), "open");
     for (int32_t t = 0; t < 5000; t++) {
         const int32_t arm = spec_bandit_choose(&a);
         const double emitted = 1 + test_below(&r, 6), ms = 1 + test_uniform(&r);
@@ -571,7 +610,7 @@ static void test_decision_time(void **state)
 {
     (void)state;
     spec_bandit b;
-    test_ok(spec_bandit_open(&b, SPEC_MAX_ARM, SPEC_REWARD_RATE, 1), "open");
+    test_ok(spec_bandit_open(&b, SPEC_MAX_ARM, 1), "open");
     const double start = speci_now_ms();
     for (int32_t t = 0; t < 100000; t++) spec_bandit_update(&b, spec_bandit_choose(&b), 1 + t % 5, 1);
     const double us = (speci_now_ms() - start) * 1000 / 100000;

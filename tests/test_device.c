@@ -13,10 +13,16 @@ void test_ok(spec_status status, const char *what)
     if (status != SPEC_OK) fail_msg("%s: %s: %s", what, spec_status_name(status), spec_last_error());
 }
 
+int32_t test_thread_count(void)
+{
+    const char *n = getenv("SPEC_TEST_THREADS");
+    return n ? (int32_t)strtol(n, NULL, 10) : 0;
+}
+
 static spec_backend_params params_of(int32_t n_threads)
 {
     spec_backend_params p = SPEC_BACKEND_PARAMS_INIT;
-    p.n_threads = n_threads;
+    p.n_threads = n_threads > 0 ? n_threads : test_thread_count();
     p.plugin_dir = getenv("SPEC_TEST_PLUGIN_DIR");
     return p;
 }
@@ -153,15 +159,31 @@ size_t test_type_size(spec_dtype dtype)
     return dtype == SPEC_DTYPE_F32 || dtype == SPEC_DTYPE_I32 ? 4 : 2;
 }
 
+/* Doubles are taken apart by their bits: sign, 11 bits of exponent (1023 for [1, 2)), 52 behind the point. */
+static uint64_t double_bits(double v)
+{
+    uint64_t bits;
+    memcpy(&bits, &v, sizeof bits);
+    return bits;
+}
+
+static double double_of(uint64_t bits)
+{
+    double v;
+    memcpy(&v, &bits, sizeof v);
+    return v;
+}
+
 double test_round(double v, spec_dtype dtype)
 {
-    int bits = dtype == SPEC_DTYPE_F32 ? 24 : dtype == SPEC_DTYPE_BF16 ? 8 : 11;
-    int least = dtype == SPEC_DTYPE_F16 ? -13 : -125; /* exponent, as frexp counts, of the smallest normal value */
-    int e;
+    const int behind = dtype == SPEC_DTYPE_F32 ? 23 : dtype == SPEC_DTYPE_BF16 ? 7 : 10; /* bits behind the point */
+    const int least = dtype == SPEC_DTYPE_F16 ? -14 : -126; /* exponent of the smallest normal value */
     if (v == 0.0 || isnan(v) || isinf(v)) return v;
-    frexp(v, &e);
+    int e = (int)(double_bits(v) >> 52 & 2047) - 1023;
     if (e < least) e = least;
-    v = ldexp(nearbyint(ldexp(v, bits - e)), e - bits);
+    /* A double of 1.5 * 2^(e - behind + 52) ends where v has to: the sum is rounded there, to nearest even. */
+    const double c = double_of((uint64_t)(e - behind + 52 + 1023) << 52 | UINT64_C(1) << 51);
+    v = copysign(v + c - c, v);
     return dtype == SPEC_DTYPE_F16 && fabs(v) > 65504.0 ? copysign(INFINITY, v) : v;
 }
 
@@ -170,22 +192,20 @@ void test_round_all(double *v, size_t n, spec_dtype dtype)
     for (size_t i = 0; i < n; i++) v[i] = test_round(v[i], dtype);
 }
 
+/* v is a value of f16. */
 static uint16_t f16_bits(double v)
 {
-    uint16_t sign = signbit(v) ? 0x8000u : 0;
-    int e;
-    v = fabs(v);
+    const uint16_t sign = signbit(v) ? 0x8000u : 0;
     if (isnan(v)) return 0x7e00u;
     if (isinf(v)) return (uint16_t)(sign | 0x7c00u);
-    frexp(v, &e);
-    if (v == 0.0 || e < -13) return (uint16_t)(sign | (uint16_t)ldexp(v, 24));
-    return (uint16_t)(sign | (uint16_t)((e + 14) * 1024 + (int)(ldexp(v, 11 - e) - 1024.0)));
+    if (fabs(v) < 0x1p-14) return (uint16_t)(sign | (uint16_t)(fabs(v) * 0x1p24));
+    return (uint16_t)(sign | (uint16_t)((double_bits(fabs(v)) >> 42) - ((uint64_t)(1023 - 15) << 10)));
 }
 
 static double f16_value(uint16_t h)
 {
-    int e = (h >> 10) & 31, m = h & 1023;
-    double v = e == 31 ? (m ? NAN : INFINITY) : e == 0 ? ldexp(m, -24) : ldexp(m + 1024, e - 25);
+    const uint64_t e = (h >> 10) & 31, m = h & 1023;
+    double v = e == 31 ? (m ? NAN : INFINITY) : e == 0 ? (double)m * 0x1p-24 : double_of((e + 1023 - 15) << 52 | m << 42);
     return h & 0x8000u ? -v : v;
 }
 

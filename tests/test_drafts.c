@@ -1,5 +1,5 @@
 /* test_drafts.c - trees that a session grows on the device, in batches and with replay, are those of the library's
- * builders on plain arrays under the drafter's plain distributions; and the walk over them is that of spec_verify_distributions. A drafter that
+ * builders on plain arrays under the drafter's plain distributions; and the walk over them is that of spec_verify_probs. A drafter that
  * was not used for a while knows what was emitted meanwhile. */
 #include "tests/support_drafts.h"
 #include "tests/support_greedy.h"
@@ -61,7 +61,7 @@ static void check(void **state)
 
 /* --- catching up --- */
 
-static const char *const families[] = { "llama2", "mamba", "mamba2", "bamba", "mambainllama" };
+static const char *const families[] = { "llama2", "mamba", "mamba2", "bamba", "mambainllama", "lfm2" };
 
 /* Steps that draft nothing. */
 static void go_on(spec_session *s, int32_t seq, int32_t n_step)

@@ -46,17 +46,22 @@ static spec_backend *faulty_backend(spec_backend_ops *ops, fault_kind kind)
 /* In the order of visits: of scans in the recurrent form. */
 static bool is_of_visits(fault_kind kind) { return kind == FAULT_SCAN_SAVED || kind == FAULT_SCAN_LOADED; }
 
-/* Whole models that meet the fault: those with attention, those with a scan (or one that is windowed), or both. */
+/* Whole models that meet the fault: those with attention, with a convolution, with a scan (or one that is windowed). */
 static bool has_its_place(fault_kind kind, const char *model)
 {
-    const bool attends = strstr(model, "mistral") || strstr(model, "bamba");
-    const bool scans = !strstr(model, "mistral"), windowed = strstr(model, "mamba2") || strstr(model, "bamba");
+    const bool attends = strstr(model, "mistral") || strstr(model, "bamba") || strstr(model, "lfm2");
+    const bool convolves = !strstr(model, "mistral"), scans = convolves && !strstr(model, "lfm2");
+    const bool windowed = strstr(model, "mamba2") || strstr(model, "bamba");
     switch (kind) {
     case FAULT_MASK:
     case FAULT_KV_SLOT:
     case FAULT_KV_POSITION: return attends;
     case FAULT_PARENT: return true; /* attention and convolution read it */
     case FAULT_PARENT_VISITS: return true;
+    case FAULT_CONV_TAP:
+    case FAULT_REPLAY:
+    case FAULT_WINDOW:
+    case FAULT_PADDED_ROW: return convolves;
     case FAULT_RECENT:
     case FAULT_RECENT_PLACE:
     case FAULT_FOLD: return windowed;
@@ -84,7 +89,8 @@ static void check_paths(spec_backend *healthy, fault_kind kind, const char *path
 /* The suite of trees over whole models. */
 static void test_faults_paths(void **state)
 {
-    static const char *const paths[] = { GOLDEN "mistral", GOLDEN "mamba", GOLDEN "mamba2", GOLDEN "bamba" };
+    static const char *const paths[] = { GOLDEN "mistral", GOLDEN "mamba", GOLDEN "mamba2", GOLDEN "bamba",
+                                         GOLDEN "lfm2" };
     (void)state;
     spec_backend *healthy = NULL;
     test_ok(spec_backend_open(&healthy, "cpu", NULL), "spec_backend_open");

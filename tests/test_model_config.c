@@ -347,7 +347,7 @@ static void refuse_one(const char *base, json_t *c)
 static void refused_keys(void **state)
 {
     static const char *const models[] = { "llama2", "llama3", "mistral", "qwen2", "qwen3", "gpt_neox", "mamba",
-                                          "mamba2", "bamba", "mambainllama", "mamba2-ssd", "mamba2-ssd-cfg",
+                                          "mamba2", "bamba", "lfm2", "mambainllama", "mamba2-ssd", "mamba2-ssd-cfg",
                                           "mamba-ssm" };
     int n = 0;
     (void)state;

@@ -119,7 +119,7 @@ static void check_model(const char *model_name, spec_dtype type)
 static void test_plans(void **state)
 {
     static const char *const models[] = { "llama2", "qwen2", "qwen3", "mistral", "gpt_neox", "mamba", "mamba2", "mamba2-ssd",
-                                          "bamba", "mambainllama" };
+                                          "bamba", "lfm2", "mambainllama" };
     static const spec_dtype types[] = { SPEC_DTYPE_BF16, SPEC_DTYPE_F32, SPEC_DTYPE_F16 };
     (void)state;
     for (int32_t i = 0; i < N_ELEMENTS(models); i++)

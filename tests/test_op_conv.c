@@ -52,6 +52,10 @@ static const test_seq prompt_8[] = { { .slot = 1, .n_past = 64, .n_node = 8, .pa
 static const test_seq prompt_9[] = { { .slot = 4, .parity = 1, .n_past = 64, .n_node = 9, .parent = chain } };
 static const test_seq prompt_26[] = { { .slot = 3, .n_past = 64, .n_node = 26, .parent = line } };
 
+/* What a case has beyond the form of Mamba. */
+enum { GATE_IN = 1, GATE_OUT = 2, NO_ACT = 4, NO_REPLAY = 8, GATE_16 = 16 /* gates of the compute type */,
+       SHORT = GATE_IN | GATE_OUT | NO_ACT | NO_REPLAY };
+
 typedef struct conv_case {
     const char *name;
     const test_seq *seqs;
@@ -59,39 +63,58 @@ typedef struct conv_case {
     bool bias;
     spec_dtype u, dtype;
     int32_t phase, run;
+    int32_t form;
 } conv_case;
 
 static const conv_case cases[] = {
-    { "base", tree, 1, 16, 4, true, F32, F32, SPEC_PHASE_DECODE, 0 },
-    { "one_row", one, 1, 16, 4, true, F32, F32, SPEC_PHASE_DECODE, 0 },
-    { "one_row_replay", one_replay, 1, 16, 4, true, F32, F32, SPEC_PHASE_DECODE, 0 },
-    { "replay", tree_replay, 1, 16, 4, true, F32, F32, SPEC_PHASE_DECODE, 0 },
-    { "replay_far", tree_replay_far, 1, 16, 4, true, F32, F32, SPEC_PHASE_DECODE, 0 },
-    { "fed", fed, 1, 16, 4, true, F32, F32, SPEC_PHASE_DECODE, 0 },
-    { "several", several, 4, 16, 4, true, F32, F32, SPEC_PHASE_DECODE, 0 },
-    { "advance", advance, 1, 16, 4, true, F32, F32, SPEC_PHASE_DECODE, 0 },
-    { "advance_one", advance_one, 2, 16, 4, true, F32, F32, SPEC_PHASE_DECODE, 0 },
-    { "advance_all", advance_all, 1, 16, 4, true, F32, BF16, SPEC_PHASE_DECODE, 0 },
-    { "flush", flush, 1, 16, 4, true, F32, F32, SPEC_PHASE_DECODE, 0 },
-    { "flush_some", flush_some, 3, 16, 4, true, F32, F32, SPEC_PHASE_DECODE, 0 },
-    { "no_bias", several, 4, 16, 4, false, F32, F32, SPEC_PHASE_DECODE, 0 },
-    { "width_2", several, 4, 16, 2, true, F32, F32, SPEC_PHASE_DECODE, 0 },
-    { "width_3", several, 4, 16, 3, true, F32, F32, SPEC_PHASE_DECODE, 0 },
-    { "one_channel", several, 4, 1, 4, true, F32, F32, SPEC_PHASE_DECODE, 0 },
-    { "odd_channels", several, 4, 387, 4, true, F32, F32, SPEC_PHASE_DECODE, 0 },
-    { "bf16", several, 4, 40, 4, true, BF16, BF16, SPEC_PHASE_DECODE, 0 },
-    { "bf16_from_f32", several, 4, 40, 4, true, F32, BF16, SPEC_PHASE_DECODE, 0 },
-    { "f16", several, 4, 40, 4, true, F16, F16, SPEC_PHASE_DECODE, 0 },
-    { "prefill", prompt, 1, 16, 4, true, F32, F32, SPEC_PHASE_PREFILL, 16 },
-    { "prefill_full", prompt, 1, 16, 4, true, F32, F32, SPEC_PHASE_PREFILL, 0 },
-    { "prefill_one", prompt_1, 1, 16, 4, true, F32, F32, SPEC_PHASE_PREFILL, 16 },
-    { "prefill_8", prompt_8, 1, 16, 4, true, F32, F32, SPEC_PHASE_PREFILL, 8 },
-    { "prefill_9", prompt_9, 1, 16, 4, true, F32, F32, SPEC_PHASE_PREFILL, 16 },
-    { "prefill_26", prompt_26, 1, 520, 4, true, F32, BF16, SPEC_PHASE_PREFILL, 32 },
-    { "prefill_26_odd", prompt_26, 1, 131, 3, true, F32, F32, SPEC_PHASE_PREFILL, 0 },
-    { "prefill_width_2", prompt, 1, 131, 2, false, F32, F32, SPEC_PHASE_PREFILL, 16 },
-    { "prefill_bf16", prompt, 1, 40, 4, true, F32, BF16, SPEC_PHASE_PREFILL, 16 },
-    { "prefill_f16", prompt, 1, 40, 4, true, F16, F16, SPEC_PHASE_PREFILL, 16 },
+    { "base", tree, 1, 16, 4, true, F32, F32, SPEC_PHASE_DECODE, 0, 0 },
+    { "one_row", one, 1, 16, 4, true, F32, F32, SPEC_PHASE_DECODE, 0, 0 },
+    { "one_row_replay", one_replay, 1, 16, 4, true, F32, F32, SPEC_PHASE_DECODE, 0, 0 },
+    { "replay", tree_replay, 1, 16, 4, true, F32, F32, SPEC_PHASE_DECODE, 0, 0 },
+    { "replay_far", tree_replay_far, 1, 16, 4, true, F32, F32, SPEC_PHASE_DECODE, 0, 0 },
+    { "fed", fed, 1, 16, 4, true, F32, F32, SPEC_PHASE_DECODE, 0, 0 },
+    { "several", several, 4, 16, 4, true, F32, F32, SPEC_PHASE_DECODE, 0, 0 },
+    { "advance", advance, 1, 16, 4, true, F32, F32, SPEC_PHASE_DECODE, 0, 0 },
+    { "advance_one", advance_one, 2, 16, 4, true, F32, F32, SPEC_PHASE_DECODE, 0, 0 },
+    { "advance_all", advance_all, 1, 16, 4, true, F32, BF16, SPEC_PHASE_DECODE, 0, 0 },
+    { "flush", flush, 1, 16, 4, true, F32, F32, SPEC_PHASE_DECODE, 0, 0 },
+    { "flush_some", flush_some, 3, 16, 4, true, F32, F32, SPEC_PHASE_DECODE, 0, 0 },
+    { "no_bias", several, 4, 16, 4, false, F32, F32, SPEC_PHASE_DECODE, 0, 0 },
+    { "width_2", several, 4, 16, 2, true, F32, F32, SPEC_PHASE_DECODE, 0, 0 },
+    { "width_3", several, 4, 16, 3, true, F32, F32, SPEC_PHASE_DECODE, 0, 0 },
+    { "one_channel", several, 4, 1, 4, true, F32, F32, SPEC_PHASE_DECODE, 0, 0 },
+    { "odd_channels", several, 4, 387, 4, true, F32, F32, SPEC_PHASE_DECODE, 0, 0 },
+    { "bf16", several, 4, 40, 4, true, BF16, BF16, SPEC_PHASE_DECODE, 0, 0 },
+    { "bf16_from_f32", several, 4, 40, 4, true, F32, BF16, SPEC_PHASE_DECODE, 0, 0 },
+    { "f16", several, 4, 40, 4, true, F16, F16, SPEC_PHASE_DECODE, 0, 0 },
+    { "prefill", prompt, 1, 16, 4, true, F32, F32, SPEC_PHASE_PREFILL, 16, 0 },
+    { "prefill_full", prompt, 1, 16, 4, true, F32, F32, SPEC_PHASE_PREFILL, 0, 0 },
+    { "prefill_one", prompt_1, 1, 16, 4, true, F32, F32, SPEC_PHASE_PREFILL, 16, 0 },
+    { "prefill_8", prompt_8, 1, 16, 4, true, F32, F32, SPEC_PHASE_PREFILL, 8, 0 },
+    { "prefill_9", prompt_9, 1, 16, 4, true, F32, F32, SPEC_PHASE_PREFILL, 16, 0 },
+    { "prefill_26", prompt_26, 1, 520, 4, true, F32, BF16, SPEC_PHASE_PREFILL, 32, 0 },
+    { "prefill_26_odd", prompt_26, 1, 131, 3, true, F32, F32, SPEC_PHASE_PREFILL, 0, 0 },
+    { "prefill_width_2", prompt, 1, 131, 2, false, F32, F32, SPEC_PHASE_PREFILL, 16, 0 },
+    { "prefill_bf16", prompt, 1, 40, 4, true, F32, BF16, SPEC_PHASE_PREFILL, 16, 0 },
+    { "prefill_f16", prompt, 1, 40, 4, true, F16, F16, SPEC_PHASE_PREFILL, 16, 0 },
+    { "short", several, 4, 16, 3, false, F32, F32, SPEC_PHASE_DECODE, 0, SHORT },
+    { "short_one", one_replay, 1, 16, 3, false, F32, F32, SPEC_PHASE_DECODE, 0, SHORT },
+    { "short_bias", tree_replay_far, 1, 16, 3, true, F32, F32, SPEC_PHASE_DECODE, 0, SHORT },
+    { "short_fed", fed, 1, 16, 3, false, F32, BF16, SPEC_PHASE_DECODE, 0, SHORT },
+    { "short_odd", several, 4, 387, 3, true, F32, BF16, SPEC_PHASE_DECODE, 0, SHORT },
+    { "short_width_4", several, 4, 40, 4, true, F32, F16, SPEC_PHASE_DECODE, 0, SHORT },
+    { "short_gates_16", several, 4, 40, 3, false, BF16, BF16, SPEC_PHASE_DECODE, 0, SHORT | GATE_16 },
+    { "short_flush", flush_some, 3, 16, 3, false, F32, F32, SPEC_PHASE_DECODE, 0, SHORT },
+    { "short_advance", advance_one, 2, 16, 3, false, F32, BF16, SPEC_PHASE_DECODE, 0, SHORT },
+    { "gate_in", several, 4, 16, 4, true, F32, F32, SPEC_PHASE_DECODE, 0, GATE_IN },
+    { "gate_out", several, 4, 16, 4, true, F32, F32, SPEC_PHASE_DECODE, 0, GATE_OUT | NO_REPLAY },
+    { "no_act", several, 4, 16, 4, true, F32, F32, SPEC_PHASE_DECODE, 0, NO_ACT },
+    { "no_replay", several, 4, 16, 4, true, F32, F32, SPEC_PHASE_DECODE, 0, NO_REPLAY },
+    { "prefill_short", prompt, 1, 16, 3, false, F32, F32, SPEC_PHASE_PREFILL, 16, SHORT },
+    { "prefill_short_26", prompt_26, 1, 520, 3, true, F32, BF16, SPEC_PHASE_PREFILL, 32, SHORT },
+    { "prefill_short_26_odd", prompt_26, 1, 131, 3, false, F32, F32, SPEC_PHASE_PREFILL, 0, SHORT },
+    { "prefill_short_16", prompt_9, 1, 40, 3, false, F16, F16, SPEC_PHASE_PREFILL, 16, SHORT | GATE_16 },
+    { "prefill_gate_in", prompt, 1, 40, 4, true, F32, F32, SPEC_PHASE_PREFILL, 16, GATE_IN },
 };
 
 /* Host copies of everything; arrays as the operation has them. */
@@ -99,7 +122,10 @@ typedef struct world {
     double *u, *y, *window, *cache, *replay;
     size_t n_u, n_y, n_window, n_cache, n_replay;
     double *weight, *bias;
+    double *gate_in, *gate_out; /* as u */
 } world;
+
+static spec_dtype gate_type(const conv_case *c) { return c->form & GATE_16 ? c->dtype : F32; }
 
 static double *nans(size_t n)
 {
@@ -139,6 +165,9 @@ static world make_world(const conv_case *c, int32_t rows, test_random *random)
     w.replay = nans(w.n_replay);
     w.weight = test_values(random, channels * (size_t)c->width, 1.0);
     w.bias = test_values(random, channels, 1.0);
+    w.gate_in = test_values(random, w.n_u, 1.5), w.gate_out = test_values(random, w.n_u, 1.5);
+    test_round_all(w.gate_in, w.n_u, gate_type(c));
+    test_round_all(w.gate_out, w.n_u, gate_type(c));
     test_round_all(w.weight, channels * (size_t)c->width, F32);
     test_round_all(w.bias, channels, F32);
     for (int32_t i = 0; i < c->n_seq; i++) {
@@ -159,6 +188,8 @@ static void free_world(world *w)
     free(w->window);
     free(w->cache);
     free(w->replay);
+    free(w->gate_in);
+    free(w->gate_out);
     free(w->weight);
     free(w->bias);
 }
@@ -174,10 +205,22 @@ static int32_t history(const conv_case *c, const world *w, const test_seq *s, do
     return n;
 }
 
-/* The last of n inputs through the formula. */
-static void last(const conv_case *c, const world *w, double *y, const double *inputs, int32_t n)
+/* The last of n inputs through the formula; of a row, or (-1) of none. */
+static void last(const conv_case *c, const world *w, double *y, const double *inputs, int32_t n, int32_t row)
 {
-    ref_conv(y, inputs, n, c->channels, w->weight, c->bias ? w->bias : NULL, c->width);
+    ref_conv(y, inputs, n, c->channels, w->weight, c->bias ? w->bias : NULL, c->width,
+             c->form & NO_ACT ? SPEC_ACT_NONE : SPEC_ACT_SILU);
+    for (int32_t i = 0; i < c->channels && row >= 0 && c->form & GATE_OUT; i++) y[i] *= w->gate_out[row * c->channels + i];
+}
+
+/* The input of a row: a product is rounded to f32, then to the compute type. */
+static void input_of(const conv_case *c, const world *w, double *out, int32_t row)
+{
+    for (int32_t i = 0; i < c->channels; i++) {
+        const int32_t at = row * c->channels + i;
+        const double u = c->form & GATE_IN ? test_round(w->gate_in[at] * w->u[at], F32) : w->u[at];
+        out[i] = test_round(u, c->dtype);
+    }
 }
 
 static void expect_decode(const conv_case *c, world *w, int32_t index, int32_t row)
@@ -188,16 +231,16 @@ static void expect_decode(const conv_case *c, world *w, int32_t index, int32_t r
     double *inputs = calloc((size_t)(NODES * 3) * channels, sizeof *inputs);
     double *replay = w->replay + (size_t)index * 2 * NODES * channels;
     int32_t before = history(c, w, s, inputs);
-    for (int32_t n = s->n_fed; n < s->n_node; n++)
-        for (int32_t i = 0; i < c->channels; i++)
-            cache_at(c, w, s, s->parity, n)[i] = test_round(w->u[(row + n - s->n_fed) * c->channels + i], c->dtype);
-    for (int32_t j = 0; j < s->n_replay; j++) last(c, w, replay + j * c->channels, inputs, c->width + j);
+    const bool replays = !(c->form & NO_REPLAY);
+    for (int32_t n = s->n_fed; n < s->n_node; n++) input_of(c, w, cache_at(c, w, s, s->parity, n), row + n - s->n_fed);
+    for (int32_t j = 0; j < s->n_replay && replays; j++) last(c, w, replay + j * c->channels, inputs, c->width + j, -1);
     for (int32_t n = 0; n < s->n_node; n++) {
         int32_t length = test_path(s, n, path);
         for (int32_t i = 0; i < length; i++)
             memcpy(inputs + (before + i) * c->channels, cache_at(c, w, s, s->parity, path[i]), bytes);
-        double *y = n < s->n_fed ? replay + (s->n_replay + n) * c->channels : w->y + (row + n - s->n_fed) * c->channels;
-        last(c, w, y, inputs, before + length);
+        const int32_t r = n < s->n_fed ? -1 : row + n - s->n_fed;
+        if (r < 0 && !replays) continue;
+        last(c, w, r < 0 ? replay + (s->n_replay + n) * c->channels : w->y + r * c->channels, inputs, before + length, r);
     }
     for (int32_t i = 0; i < s->n_advance; i++)
         memcpy(inputs + (before + i) * c->channels, cache_at(c, w, s, s->parity, i), bytes);
@@ -214,8 +257,8 @@ static void expect_prefill(const conv_case *c, world *w)
     double *inputs = calloc((size_t)(NODES * 3) * channels, sizeof *inputs);
     int32_t n = history(c, w, s, inputs);
     for (int32_t r = 0; r < s->n_node; r++) {
-        for (int32_t i = 0; i < c->channels; i++) inputs[n * c->channels + i] = test_round(w->u[r * c->channels + i], c->dtype);
-        last(c, w, w->y + r * c->channels, inputs, ++n);
+        input_of(c, w, inputs + n * c->channels, r);
+        last(c, w, w->y + r * c->channels, inputs, ++n, r);
     }
     for (int32_t e = 0; e < c->width - 1; e++)
         memcpy(window_at(c, w, s, s->parity, e), inputs + (n - c->width + 1 + e) * c->channels, bytes);
@@ -241,11 +284,16 @@ static void run_case(const test_device *d, const conv_case *c)
     test_buffer replay = test_buffer_new(d, w.n_replay, c->dtype);
     test_buffer weight = test_floats(d, w.weight, (size_t)c->channels * (size_t)c->width);
     test_buffer bias = test_floats(d, c->bias ? w.bias : NULL, (size_t)c->channels);
+    test_buffer gate_in = test_buffer_from(d, w.gate_in, w.n_u, gate_type(c));
+    test_buffer gate_out = test_buffer_from(d, w.gate_out, w.n_u, gate_type(c));
     spec_op op = { .kind = SPEC_OP_CONV };
     op.u.conv = (spec_conv_args){ .u = test_view(&u, c->channels), .n_channel = c->channels, .width = c->width,
                                   .weight = weight.data, .bias = bias.data, .dtype = c->dtype, .window = window.data,
-                                  .cache = cache.data, .replay_y = replay.data, .n_node = NODES,
-                                  .y = test_view(&y, c->channels) };
+                                  .cache = cache.data, .replay_y = c->form & NO_REPLAY ? NULL : replay.data,
+                                  .n_node = NODES, .y = test_view(&y, c->channels),
+                                  .act = c->form & NO_ACT ? SPEC_ACT_NONE : SPEC_ACT_SILU };
+    if (c->form & GATE_IN) op.u.conv.gate_in = test_view(&gate_in, c->channels);
+    if (c->form & GATE_OUT) op.u.conv.gate_out = test_view(&gate_out, c->channels);
     if (c->phase == SPEC_PHASE_PREFILL) expect_prefill(c, &w);
     else
         for (int32_t i = 0, row = 0; i < c->n_seq; row += c->seqs[i].n_node - c->seqs[i].n_fed, i++)
@@ -257,6 +305,8 @@ static void run_case(const test_device *d, const conv_case *c)
         check(d, c, "cache", &cache, w.cache, w.n_cache);
         check(d, c, "replay_y", &replay, w.replay, w.n_replay);
     }
+    test_buffer_free(&gate_out);
+    test_buffer_free(&gate_in);
     test_buffer_free(&bias);
     test_buffer_free(&weight);
     test_buffer_free(&replay);

@@ -1,5 +1,5 @@
 /* test_op_scan.c - selective scan over trees: every node's path is unrolled behind the replayed path, and run from the
- * stored state one token after the other. So it is with the chunked form, where the rings' recent tokens stand behind
+ * stored state one token after the other. So it is with the chunked form, where the recent tokens stand behind
  * the stored state. What must not be read is NaN, what must not be written stays NaN. */
 #include <math.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #define BF16 SPEC_DTYPE_BF16
 #define F16 SPEC_DTYPE_F16
 
-enum { NODES = 12, WIDE = 256 }; /* that the caches hold, or as many as a windowed step has */
+enum { NODES = 12, WIDE = 256 }; /* that the caches hold, or as many as a chunked step has */
 
 static const int32_t chain[] = { -1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 };
 static const int32_t bush[] = { -1, 0, 1, 1, 0, 4, 0, 5, 3, 2 };
@@ -56,7 +56,7 @@ static const test_seq prompt_65[] = { { .slot = 1, .n_node = 65, .parent = line 
 static const test_seq prompt_150[] = { { .slot = 2, .n_node = 150, .parent = line } };
 static const test_seq prompt_517[] = { { .slot = 4, .n_node = LINE, .parent = line } };
 
-/* Windowed form. Positions are such that the recent tokens of some lie at the rings' ends. */
+/* Chunked form. Positions are such that the recent tokens of some lie at the ends of their buffers. */
 enum { DEPTHS = SPEC_MAX_DEPTH + 1 };
 static int32_t path_line[DEPTHS], path_far_apart[DEPTHS]; /* node j, 3 j */
 static int32_t binary[WIDE], comb[WIDE], mixed[WIDE]; /* mixed: a spine of 30 and chains that leave it */
@@ -141,12 +141,12 @@ typedef struct scan_case {
     double dt_min, dt_max;
     double decay; /* size of A */
     spec_dtype dtype, rest; /* of x (and B, C in the convolution); of dt, z, y and the others */
-    bool window;
+    bool chunked;
     int32_t phase, run;
 } scan_case;
 
 #define DECODE false, SPEC_PHASE_DECODE, 0
-#define WINDOW true, SPEC_PHASE_DECODE, 0
+#define CHUNKED true, SPEC_PHASE_DECODE, 0
 #define PREFILL false, SPEC_PHASE_PREFILL
 static const scan_case cases[] = {
     { "base", tree, 1, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 1, F32, F32, DECODE },
@@ -191,105 +191,105 @@ static const scan_case cases[] = {
     { "bf16_large_advance", advance, 1, 4, 16, 128, 1, 4, 4, false, true, false, true, 0, INFINITY, 1, BF16, F32, DECODE },
     { "bf16_large_flush", flush_some, 3, 4, 16, 128, 1, 4, 4, false, true, false, true, 0, INFINITY, 1, BF16, F32, DECODE },
     { "f16_large", several, 4, 4, 16, 128, 1, 2, 2, false, true, true, true, 0, INFINITY, 1, F16, F16, DECODE },
-    { "window_gate", seqs_of_each, 7, 4, 8, 16, 1, 2, 2, false, true, true, true, 0, INFINITY, 1, F32, F32, WINDOW },
-    { "window_no_dt_bias", seqs_of_each, 7, 4, 8, 16, 1, 2, 2, false, true, true, false, 0, INFINITY, 1,
-      F32, F32, WINDOW },
-    { "window_dt_limits", seqs_of_each, 7, 4, 8, 16, 1, 2, 2, false, true, false, true, 0.4, 1.1, 1, F32, F32, WINDOW },
-    { "window_one_group", seqs_of_each, 7, 4, 8, 16, 1, 4, 4, false, true, false, true, 0, INFINITY, 1,
-      F32, F32, WINDOW },
-    { "window_own_groups", path_over, 1, 4, 8, 16, 1, 1, 1, false, true, false, true, 0, INFINITY, 1,
-      F32, F32, WINDOW },
-    { "window_shared_x", seqs_of_each, 7, 4, 8, 16, 2, 2, 1, false, true, false, true, 0, INFINITY, 1,
-      F32, F32, WINDOW },
-    { "window_shared_c", deep_31, 1, 4, 8, 16, 4, 1, 4, false, true, false, true, 0, INFINITY, 1, F32, F32, WINDOW },
-    { "window_odd_sizes", seqs_of_each, 7, 3, 7, 13, 1, 3, 3, false, true, true, true, 0, INFINITY, 1,
-      F32, F32, WINDOW },
-    { "window_odd_deep", deep_31, 1, 3, 7, 13, 1, 3, 1, false, false, true, true, 0, INFINITY, 1, F32, F32, WINDOW },
-    { "window_states_64", seqs_of_each, 7, 4, 8, 64, 1, 2, 2, false, true, false, true, 0, INFINITY, 1,
-      F32, F32, WINDOW },
-    { "window_large_head", seqs_of_each, 7, 2, 64, 128, 1, 2, 2, false, true, true, true, 0, INFINITY, 1,
-      F32, F32, WINDOW },
-    { "window_wide_state", path_over, 1, 3, 96, 256, 1, 3, 3, false, true, false, true, 0, INFINITY, 1,
-      F32, F32, WINDOW },
-    { "window_slow_decay", deep_31, 1, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 0.001,
-      F32, F32, WINDOW },
-    { "window_strong_decay", seqs_of_each, 7, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 60,
-      F32, F32, WINDOW },
-    { "window_strong_deep", deep_31, 1, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 60,
-      F32, F32, WINDOW },
-    { "window_cached_b", seqs_of_each, 7, 4, 8, 16, 1, 2, 2, false, false, false, true, 0, INFINITY, 1,
-      F32, F32, WINDOW },
-    { "window_cached_b_deep", fed_deep, 1, 4, 8, 16, 1, 2, 2, false, false, false, true, 0, INFINITY, 1,
-      F32, F32, WINDOW },
-    { "window_cached_b_advance", advance_deep, 1, 4, 8, 16, 1, 2, 2, false, false, false, true, 0, INFINITY, 1,
-      F32, F32, WINDOW },
-    { "window_cached_b_flush", flush_recent, 5, 4, 8, 16, 1, 2, 2, false, false, false, true, 0, INFINITY, 1,
-      F32, F32, WINDOW },
-    { "window_cached_b_bf16", seqs_of_each, 7, 4, 8, 16, 1, 2, 2, false, false, true, true, 0, INFINITY, 1,
-      BF16, F32, WINDOW },
-    { "window_bf16", seqs_of_each, 7, 4, 8, 16, 1, 2, 2, false, true, true, true, 0, INFINITY, 1, BF16, BF16, WINDOW },
-    { "window_bf16_f32_rest", seqs_of_each, 7, 4, 8, 16, 1, 2, 2, false, true, true, true, 0, INFINITY, 1,
-      BF16, F32, WINDOW },
-    { "window_bf16_deep", deep_31, 1, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 1, BF16, F32, WINDOW },
-    { "window_bf16_64", seqs_of_each, 7, 4, 64, 64, 1, 4, 4, false, true, true, true, 0, INFINITY, 1,
-      BF16, F32, WINDOW },
-    { "window_bf16_large", seqs_of_each, 7, 3, 64, 128, 1, 3, 3, false, true, false, true, 0, INFINITY, 1,
-      BF16, F32, WINDOW },
-    { "window_bf16_large_groups", seqs_of_each, 7, 8, 20, 128, 1, 4, 4, false, true, true, true, 0, INFINITY, 1,
-      BF16, BF16, WINDOW },
-    { "window_bf16_large_odd", path_over, 1, 5, 7, 128, 1, 1, 1, false, true, true, false, 0.4, 1.1, 1,
-      BF16, F32, WINDOW },
-    { "window_bf16_large_shared_x", seqs_of_each, 7, 8, 64, 128, 4, 4, 1, false, true, true, true, 0, INFINITY, 1,
-      BF16, F32, WINDOW },
-    { "window_bf16_large_strong", deep_31, 1, 4, 64, 128, 1, 4, 4, false, true, false, true, 0, INFINITY, 60,
-      BF16, F32, WINDOW },
-    { "window_bf16_24", path_over, 1, 24, 64, 128, 1, 24, 24, false, true, true, true, 0, INFINITY, 1,
-      BF16, F32, WINDOW },
-    { "window_bf16_24_one", recent_1, 1, 24, 64, 128, 1, 24, 24, false, true, false, true, 0, INFINITY, 1,
-      BF16, F32, WINDOW },
-    { "window_f16", seqs_of_each, 7, 4, 8, 16, 1, 2, 2, false, true, true, true, 0, INFINITY, 1, F16, F16, WINDOW },
-    { "window_f16_f32_rest", seqs_of_each, 7, 4, 8, 16, 1, 2, 2, false, true, true, true, 0, INFINITY, 1,
-      F16, F32, WINDOW },
-    { "window_f16_deep", deep_31, 1, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 1, F16, F32, WINDOW },
-    { "window_f16_64", seqs_of_each, 7, 4, 64, 64, 1, 4, 4, false, true, true, true, 0, INFINITY, 1, F16, F32, WINDOW },
-    { "window_f16_large", seqs_of_each, 7, 3, 64, 128, 1, 3, 3, false, true, false, true, 0, INFINITY, 1,
-      F16, F32, WINDOW },
-    { "window_f16_large_groups", seqs_of_each, 7, 8, 20, 128, 1, 4, 4, false, true, true, true, 0, INFINITY, 1,
-      F16, F16, WINDOW },
-    { "window_f16_large_odd", path_over, 1, 5, 7, 128, 1, 1, 1, false, true, true, false, 0.4, 1.1, 1,
-      F16, F32, WINDOW },
-    { "window_f16_large_shared_x", seqs_of_each, 7, 8, 64, 128, 4, 4, 1, false, true, true, true, 0, INFINITY, 1,
-      F16, F32, WINDOW },
-    { "window_f16_large_strong", deep_31, 1, 4, 64, 128, 1, 4, 4, false, true, false, true, 0, INFINITY, 60,
-      F16, F32, WINDOW },
-    { "window_f16_24", path_over, 1, 24, 64, 128, 1, 24, 24, false, true, true, true, 0, INFINITY, 1,
-      F16, F32, WINDOW },
-    { "window_f16_24_one", recent_1, 1, 24, 64, 128, 1, 24, 24, false, true, false, true, 0, INFINITY, 1,
-      F16, F32, WINDOW },
-    { "window_bf16_24_several", seqs_of_each, 7, 24, 64, 128, 1, 24, 24, false, true, false, true, 0, INFINITY, 1,
-      BF16, F32, WINDOW },
-    { "window_bf16_24_deep", deep_31, 1, 24, 64, 128, 1, 24, 24, false, true, false, true, 0, INFINITY, 1,
-      BF16, F32, WINDOW },
-    { "window_bf16_24_fed", fed_deep, 1, 24, 64, 128, 1, 24, 24, false, true, false, true, 0, INFINITY, 1,
-      BF16, F32, WINDOW },
-    { "window_bf16_24_advance", advance_deep, 1, 24, 64, 128, 1, 24, 24, false, true, false, true, 0, INFINITY, 1,
-      BF16, F32, WINDOW },
-    { "window_bf16_24_flush", flush_recent, 5, 24, 64, 128, 1, 24, 24, false, true, false, true, 0, INFINITY, 1,
-      BF16, F32, WINDOW },
-    { "window_bf16_24_tree", tree_64, 1, 24, 64, 128, 1, 24, 24, false, true, false, true, 0, INFINITY, 1,
-      BF16, F32, WINDOW },
-    { "window_bf16_24_256", tree_256, 1, 24, 64, 128, 1, 24, 24, false, true, false, true, 0, INFINITY, 1,
-      BF16, F32, WINDOW },
-    { "window_bf16_80", path_over, 1, 80, 64, 128, 1, 80, 80, false, true, false, true, 0, INFINITY, 1,
-      BF16, F32, WINDOW },
-    { "window_bf16_80_all", path_of_all, 1, 80, 64, 128, 1, 80, 80, false, true, false, true, 0, INFINITY, 1,
-      BF16, F32, WINDOW },
-    { "window_bf16_80_groups", path_to_fold, 1, 80, 64, 128, 1, 10, 10, false, true, true, true, 0, INFINITY, 1,
-      BF16, BF16, WINDOW },
+    { "chunked_gate", seqs_of_each, 7, 4, 8, 16, 1, 2, 2, false, true, true, true, 0, INFINITY, 1, F32, F32, CHUNKED },
+    { "chunked_no_dt_bias", seqs_of_each, 7, 4, 8, 16, 1, 2, 2, false, true, true, false, 0, INFINITY, 1,
+      F32, F32, CHUNKED },
+    { "chunked_dt_limits", seqs_of_each, 7, 4, 8, 16, 1, 2, 2, false, true, false, true, 0.4, 1.1, 1, F32, F32, CHUNKED },
+    { "chunked_one_group", seqs_of_each, 7, 4, 8, 16, 1, 4, 4, false, true, false, true, 0, INFINITY, 1,
+      F32, F32, CHUNKED },
+    { "chunked_own_groups", path_over, 1, 4, 8, 16, 1, 1, 1, false, true, false, true, 0, INFINITY, 1,
+      F32, F32, CHUNKED },
+    { "chunked_shared_x", seqs_of_each, 7, 4, 8, 16, 2, 2, 1, false, true, false, true, 0, INFINITY, 1,
+      F32, F32, CHUNKED },
+    { "chunked_shared_c", deep_31, 1, 4, 8, 16, 4, 1, 4, false, true, false, true, 0, INFINITY, 1, F32, F32, CHUNKED },
+    { "chunked_odd_sizes", seqs_of_each, 7, 3, 7, 13, 1, 3, 3, false, true, true, true, 0, INFINITY, 1,
+      F32, F32, CHUNKED },
+    { "chunked_odd_deep", deep_31, 1, 3, 7, 13, 1, 3, 1, false, false, true, true, 0, INFINITY, 1, F32, F32, CHUNKED },
+    { "chunked_states_64", seqs_of_each, 7, 4, 8, 64, 1, 2, 2, false, true, false, true, 0, INFINITY, 1,
+      F32, F32, CHUNKED },
+    { "chunked_large_head", seqs_of_each, 7, 2, 64, 128, 1, 2, 2, false, true, true, true, 0, INFINITY, 1,
+      F32, F32, CHUNKED },
+    { "chunked_wide_state", path_over, 1, 3, 96, 256, 1, 3, 3, false, true, false, true, 0, INFINITY, 1,
+      F32, F32, CHUNKED },
+    { "chunked_slow_decay", deep_31, 1, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 0.001,
+      F32, F32, CHUNKED },
+    { "chunked_strong_decay", seqs_of_each, 7, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 60,
+      F32, F32, CHUNKED },
+    { "chunked_strong_deep", deep_31, 1, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 60,
+      F32, F32, CHUNKED },
+    { "chunked_cached_b", seqs_of_each, 7, 4, 8, 16, 1, 2, 2, false, false, false, true, 0, INFINITY, 1,
+      F32, F32, CHUNKED },
+    { "chunked_cached_b_deep", fed_deep, 1, 4, 8, 16, 1, 2, 2, false, false, false, true, 0, INFINITY, 1,
+      F32, F32, CHUNKED },
+    { "chunked_cached_b_advance", advance_deep, 1, 4, 8, 16, 1, 2, 2, false, false, false, true, 0, INFINITY, 1,
+      F32, F32, CHUNKED },
+    { "chunked_cached_b_flush", flush_recent, 5, 4, 8, 16, 1, 2, 2, false, false, false, true, 0, INFINITY, 1,
+      F32, F32, CHUNKED },
+    { "chunked_cached_b_bf16", seqs_of_each, 7, 4, 8, 16, 1, 2, 2, false, false, true, true, 0, INFINITY, 1,
+      BF16, F32, CHUNKED },
+    { "chunked_bf16", seqs_of_each, 7, 4, 8, 16, 1, 2, 2, false, true, true, true, 0, INFINITY, 1, BF16, BF16, CHUNKED },
+    { "chunked_bf16_f32_rest", seqs_of_each, 7, 4, 8, 16, 1, 2, 2, false, true, true, true, 0, INFINITY, 1,
+      BF16, F32, CHUNKED },
+    { "chunked_bf16_deep", deep_31, 1, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 1, BF16, F32, CHUNKED },
+    { "chunked_bf16_64", seqs_of_each, 7, 4, 64, 64, 1, 4, 4, false, true, true, true, 0, INFINITY, 1,
+      BF16, F32, CHUNKED },
+    { "chunked_bf16_large", seqs_of_each, 7, 3, 64, 128, 1, 3, 3, false, true, false, true, 0, INFINITY, 1,
+      BF16, F32, CHUNKED },
+    { "chunked_bf16_large_groups", seqs_of_each, 7, 8, 20, 128, 1, 4, 4, false, true, true, true, 0, INFINITY, 1,
+      BF16, BF16, CHUNKED },
+    { "chunked_bf16_large_odd", path_over, 1, 5, 7, 128, 1, 1, 1, false, true, true, false, 0.4, 1.1, 1,
+      BF16, F32, CHUNKED },
+    { "chunked_bf16_large_shared_x", seqs_of_each, 7, 8, 64, 128, 4, 4, 1, false, true, true, true, 0, INFINITY, 1,
+      BF16, F32, CHUNKED },
+    { "chunked_bf16_large_strong", deep_31, 1, 4, 64, 128, 1, 4, 4, false, true, false, true, 0, INFINITY, 60,
+      BF16, F32, CHUNKED },
+    { "chunked_bf16_24", path_over, 1, 24, 64, 128, 1, 24, 24, false, true, true, true, 0, INFINITY, 1,
+      BF16, F32, CHUNKED },
+    { "chunked_bf16_24_one", recent_1, 1, 24, 64, 128, 1, 24, 24, false, true, false, true, 0, INFINITY, 1,
+      BF16, F32, CHUNKED },
+    { "chunked_f16", seqs_of_each, 7, 4, 8, 16, 1, 2, 2, false, true, true, true, 0, INFINITY, 1, F16, F16, CHUNKED },
+    { "chunked_f16_f32_rest", seqs_of_each, 7, 4, 8, 16, 1, 2, 2, false, true, true, true, 0, INFINITY, 1,
+      F16, F32, CHUNKED },
+    { "chunked_f16_deep", deep_31, 1, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 1, F16, F32, CHUNKED },
+    { "chunked_f16_64", seqs_of_each, 7, 4, 64, 64, 1, 4, 4, false, true, true, true, 0, INFINITY, 1, F16, F32, CHUNKED },
+    { "chunked_f16_large", seqs_of_each, 7, 3, 64, 128, 1, 3, 3, false, true, false, true, 0, INFINITY, 1,
+      F16, F32, CHUNKED },
+    { "chunked_f16_large_groups", seqs_of_each, 7, 8, 20, 128, 1, 4, 4, false, true, true, true, 0, INFINITY, 1,
+      F16, F16, CHUNKED },
+    { "chunked_f16_large_odd", path_over, 1, 5, 7, 128, 1, 1, 1, false, true, true, false, 0.4, 1.1, 1,
+      F16, F32, CHUNKED },
+    { "chunked_f16_large_shared_x", seqs_of_each, 7, 8, 64, 128, 4, 4, 1, false, true, true, true, 0, INFINITY, 1,
+      F16, F32, CHUNKED },
+    { "chunked_f16_large_strong", deep_31, 1, 4, 64, 128, 1, 4, 4, false, true, false, true, 0, INFINITY, 60,
+      F16, F32, CHUNKED },
+    { "chunked_f16_24", path_over, 1, 24, 64, 128, 1, 24, 24, false, true, true, true, 0, INFINITY, 1,
+      F16, F32, CHUNKED },
+    { "chunked_f16_24_one", recent_1, 1, 24, 64, 128, 1, 24, 24, false, true, false, true, 0, INFINITY, 1,
+      F16, F32, CHUNKED },
+    { "chunked_bf16_24_several", seqs_of_each, 7, 24, 64, 128, 1, 24, 24, false, true, false, true, 0, INFINITY, 1,
+      BF16, F32, CHUNKED },
+    { "chunked_bf16_24_deep", deep_31, 1, 24, 64, 128, 1, 24, 24, false, true, false, true, 0, INFINITY, 1,
+      BF16, F32, CHUNKED },
+    { "chunked_bf16_24_fed", fed_deep, 1, 24, 64, 128, 1, 24, 24, false, true, false, true, 0, INFINITY, 1,
+      BF16, F32, CHUNKED },
+    { "chunked_bf16_24_advance", advance_deep, 1, 24, 64, 128, 1, 24, 24, false, true, false, true, 0, INFINITY, 1,
+      BF16, F32, CHUNKED },
+    { "chunked_bf16_24_flush", flush_recent, 5, 24, 64, 128, 1, 24, 24, false, true, false, true, 0, INFINITY, 1,
+      BF16, F32, CHUNKED },
+    { "chunked_bf16_24_tree", tree_64, 1, 24, 64, 128, 1, 24, 24, false, true, false, true, 0, INFINITY, 1,
+      BF16, F32, CHUNKED },
+    { "chunked_bf16_24_256", tree_256, 1, 24, 64, 128, 1, 24, 24, false, true, false, true, 0, INFINITY, 1,
+      BF16, F32, CHUNKED },
+    { "chunked_bf16_80", path_over, 1, 80, 64, 128, 1, 80, 80, false, true, false, true, 0, INFINITY, 1,
+      BF16, F32, CHUNKED },
+    { "chunked_bf16_80_all", path_of_all, 1, 80, 64, 128, 1, 80, 80, false, true, false, true, 0, INFINITY, 1,
+      BF16, F32, CHUNKED },
+    { "chunked_bf16_80_groups", path_to_fold, 1, 80, 64, 128, 1, 10, 10, false, true, true, true, 0, INFINITY, 1,
+      BF16, BF16, CHUNKED },
     { "prefill", prompt, 1, 4, 8, 16, 1, 2, 2, false, true, true, true, 0, INFINITY, 1, F32, F32, PREFILL, 16 },
-    { "prefill_window", prompt, 1, 4, 8, 16, 1, 2, 2, false, true, true, true, 0, INFINITY, 1, F32, F32,
+    { "prefill_chunked", prompt, 1, 4, 8, 16, 1, 2, 2, false, true, true, true, 0, INFINITY, 1, F32, F32,
       true, SPEC_PHASE_PREFILL, 16 },
-    { "prefill_window_bf16", prompt_65, 1, 3, 64, 128, 1, 3, 3, false, true, false, true, 0, INFINITY, 1, BF16, F32,
+    { "prefill_chunked_bf16", prompt_65, 1, 3, 64, 128, 1, 3, 3, false, true, false, true, 0, INFINITY, 1, BF16, F32,
       true, SPEC_PHASE_PREFILL, 128 },
     { "prefill_mamba1", prompt, 1, 40, 1, 16, 1, 40, 40, true, false, true, true, 0, INFINITY, 1, F32, F32,
       PREFILL, 16 },
@@ -352,17 +352,17 @@ static const scan_case cases[] = {
       PREFILL, 0 },
 };
 
-/* Windowed form: every step with each of these, which have no steps of their own. */
-static const scan_case windowed[] = {
-    { "windowed", NULL, 0, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 1, F32, F32, WINDOW },
-    { "windowed_own_b", NULL, 0, 4, 8, 16, 1, 1, 4, false, false, true, true, 0, INFINITY, 1, F32, F32, WINDOW },
-    { "windowed_bf16", NULL, 0, 3, 64, 128, 1, 3, 3, false, true, true, true, 0, INFINITY, 1, BF16, F32, WINDOW },
+/* Chunked form: every step with each of these, which have no steps of their own. */
+static const scan_case chunked[] = {
+    { "chunked", NULL, 0, 4, 8, 16, 1, 2, 2, false, true, false, true, 0, INFINITY, 1, F32, F32, CHUNKED },
+    { "chunked_own_b", NULL, 0, 4, 8, 16, 1, 1, 4, false, false, true, true, 0, INFINITY, 1, F32, F32, CHUNKED },
+    { "chunked_bf16", NULL, 0, 3, 64, 128, 1, 3, 3, false, true, true, true, 0, INFINITY, 1, BF16, F32, CHUNKED },
 };
 static const struct {
     const char *name;
     const test_seq *seqs;
     int32_t n_seq;
-} window_steps[] = {
+} chunked_steps[] = {
     { "recent_5", recent_5, 1 }, { "one", one, 1 }, { "recent_0", recent_0, 1 }, { "recent_1", recent_1, 1 },
     { "recent_15", recent_15, 1 }, { "recent_16", recent_16, 1 }, { "recent_26", recent_26, 1 },
     { "recent_31", recent_31, 1 }, { "one_replay", one_replay, 1 }, { "path_below", path_below, 1 },
@@ -385,9 +385,9 @@ typedef struct world {
     double *a, *d, *dt_bias;
     double *state, *cache_dt, *cache_b, *replay;
     size_t n_state, n_cache_dt, n_cache_b, n_replay;
-    int32_t n_node, n_recent_max;       /* of the caches and, with a window, of the rings, [TEST_SEQS][n_recent_max]: */
-    double *ring[3];              /* x, B, dt */
-    int32_t ring_cols[3];
+    int32_t n_node, n_recent_max;       /* of the caches and, with chunks, of the recent-token buffers, [TEST_SEQS][n_recent_max]: */
+    double *recent[3];              /* x, B, dt */
+    int32_t recent_cols[3];
     bool written[TEST_SEQS][512]; /* entries of path tokens that are folded at once: they may be there or not */
 } world;
 
@@ -423,9 +423,9 @@ static double *replay_at(const world *w, int32_t index, int32_t entry)
 }
 
 /* The entry of the token at `position`: of x, B or dt. */
-static double *ring_at(const world *w, const test_seq *s, int32_t position, int32_t part)
+static double *recent_at(const world *w, const test_seq *s, int32_t position, int32_t part)
 {
-    return w->ring[part] + (size_t)(s->slot * w->n_recent_max + position % w->n_recent_max) * (size_t)w->ring_cols[part];
+    return w->recent[part] + (size_t)(s->slot * w->n_recent_max + position % w->n_recent_max) * (size_t)w->recent_cols[part];
 }
 
 static void put(double *v, int32_t n, double low, double high, spec_dtype dtype, test_random *random)
@@ -445,9 +445,9 @@ static void put_cached(const scan_case *c, world *w, int32_t index, int32_t entr
 
 static void put_recent(const scan_case *c, world *w, const test_seq *s, int32_t position, test_random *random)
 {
-    put(ring_at(w, s, position, 0), w->n_x, -1.0, 1.0, c->dtype, random);
-    put(ring_at(w, s, position, 1), w->n_b, -1.0, 1.0, c->dtype, random);
-    put(ring_at(w, s, position, 2), c->n_head, 0.1, 1.2, F32, random);
+    put(recent_at(w, s, position, 0), w->n_x, -1.0, 1.0, c->dtype, random);
+    put(recent_at(w, s, position, 1), w->n_b, -1.0, 1.0, c->dtype, random);
+    put(recent_at(w, s, position, 2), c->n_head, 0.1, 1.2, F32, random);
 }
 
 static void make_sequences(const scan_case *c, world *w, test_random *random)
@@ -463,12 +463,12 @@ static void make_sequences(const scan_case *c, world *w, test_random *random)
     }
 }
 
-/* Caches are as small as the case lets them be, rings as small as the library makes them (net_plan.c). */
+/* Caches are as small as the case lets them be, recent-token buffers as small as the library makes them (net_plan.c). */
 static void size_world(const scan_case *c, world *w)
 {
     int32_t n_path = 0, n_chain = 0;
     w->n_node = NODES;
-    for (int32_t i = 0; i < c->n_seq && c->window; i++) {
+    for (int32_t i = 0; i < c->n_seq && c->chunked; i++) {
         const test_seq *s = &c->seqs[i];
         if (s->n_node > w->n_node) w->n_node = s->n_node;
         if (s->n_replay > 0 && s->path[s->n_replay - 1] >= w->n_node) w->n_node = s->path[s->n_replay - 1] + 1;
@@ -476,11 +476,11 @@ static void size_world(const scan_case *c, world *w)
         if (s->n_recent - 2 * SPEC_CHUNK + 1 > n_chain) n_chain = s->n_recent - 2 * SPEC_CHUNK + 1;
     }
     n_path = w->n_node < DEPTHS ? w->n_node : DEPTHS;
-    w->n_recent_max = c->window ? spec_recent_capacity(n_path, n_chain) : 0;
+    w->n_recent_max = c->chunked ? spec_recent_capacity(n_path, n_chain) : 0;
     assert_true(w->n_recent_max <= N_ELEMENTS(w->written[0]));
     const int32_t cols[] = { w->n_x, w->n_b, c->n_head };
-    memcpy(w->ring_cols, cols, sizeof cols);
-    for (int32_t i = 0; i < 3; i++) w->ring[i] = nans((size_t)(TEST_SEQS * w->n_recent_max * cols[i]));
+    memcpy(w->recent_cols, cols, sizeof cols);
+    for (int32_t i = 0; i < 3; i++) w->recent[i] = nans((size_t)(TEST_SEQS * w->n_recent_max * cols[i]));
 }
 
 static world make_world(const scan_case *c, int32_t rows, test_random *random)
@@ -520,7 +520,7 @@ static world make_world(const scan_case *c, int32_t rows, test_random *random)
 static void free_world(world *w)
 {
     double *all[] = { w->xbc, w->bc, w->dt, w->z, w->y, w->a, w->d, w->dt_bias, w->state, w->cache_dt, w->cache_b,
-                      w->replay, w->ring[0], w->ring[1], w->ring[2] };
+                      w->replay, w->recent[0], w->recent[1], w->recent[2] };
     for (int32_t i = 0; i < N_ELEMENTS(all); i++) free(all[i]);
 }
 
@@ -535,7 +535,7 @@ static token cached_token(const scan_case *c, const world *w, int32_t index, int
 
 static token recent_token(const world *w, const test_seq *s, int32_t position)
 {
-    token t = { .x = ring_at(w, s, position, 0), .b = ring_at(w, s, position, 1), .dt = ring_at(w, s, position, 2) };
+    token t = { .x = recent_at(w, s, position, 0), .b = recent_at(w, s, position, 1), .dt = recent_at(w, s, position, 2) };
     return t;
 }
 
@@ -580,18 +580,18 @@ static void fill_caches(const scan_case *c, world *w, const test_seq *s, int32_t
         w->cache_b[cache_row(w, s, s->parity, node) * (size_t)w->n_b + (size_t)i] = test_round(t->b[i], c->dtype);
 }
 
-/* The rings get the token at `position`. */
+/* The recent-token buffers get the token at `position`. */
 static void keep(const scan_case *c, world *w, const test_seq *s, int32_t position, const token *t)
 {
-    double *dt = ring_at(w, s, position, 2), *b = ring_at(w, s, position, 1);
-    memcpy(ring_at(w, s, position, 0), t->x, (size_t)w->n_x * sizeof(double));
+    double *dt = recent_at(w, s, position, 2), *b = recent_at(w, s, position, 1);
+    memcpy(recent_at(w, s, position, 0), t->x, (size_t)w->n_x * sizeof(double));
     for (int32_t i = 0; i < w->n_b; i++) b[i] = test_round(t->b[i], c->dtype);
     for (int32_t h = 0; h < c->n_head; h++) dt[h] = token_dt(c, w, t, h);
 }
 
-/* Windowed: of the recent tokens and the path, whole windows go into `stored`, until less than two are left. `live`
+/* Chunked: of the recent tokens and the path, whole chunks go into `stored`, until less than two are left. `live`
  * becomes the state behind all of them. */
-static void expect_window(const scan_case *c, world *w, int32_t index, double *stored, double *live, size_t size)
+static void expect_chunked(const scan_case *c, world *w, int32_t index, double *stored, double *live, size_t size)
 {
     const test_seq *s = &c->seqs[index];
     const int32_t first = s->n_past - s->n_replay - s->n_recent, n = s->n_recent + s->n_replay;
@@ -616,11 +616,11 @@ static void expect_decode(const scan_case *c, world *w, int32_t index, int32_t r
     double *stored = w->state + (size_t)s->slot * size;
     double *live = calloc(size, sizeof *live), *base = calloc(size, sizeof *base);
     int32_t path[TEST_NODES];
-    for (int32_t j = 0; j < s->n_replay && !c->window; j++) {
+    for (int32_t j = 0; j < s->n_replay && !c->chunked; j++) {
         token t = cached_token(c, w, index, j, s->parity ^ 1, s->path[j]);
         absorb(c, w, stored, NULL, &t);
     }
-    if (c->window) expect_window(c, w, index, stored, base, size);
+    if (c->chunked) expect_chunked(c, w, index, stored, base, size);
     else memcpy(base, stored, size * sizeof *base);
     for (int32_t n = s->n_fed; n < s->n_node; n++) {
         int32_t length = test_path(s, n, path);
@@ -633,7 +633,7 @@ static void expect_decode(const scan_case *c, world *w, int32_t index, int32_t r
     }
     for (int32_t n = 0; n < s->n_advance; n++) {
         token t = node_token(c, w, index, row, n);
-        if (c->window) keep(c, w, s, s->n_past + n, &t);
+        if (c->chunked) keep(c, w, s, s->n_past + n, &t);
         else absorb(c, w, stored, NULL, &t);
     }
     free(base);
@@ -658,16 +658,16 @@ static void check(const test_device *d, const char *name, const char *output, co
 }
 
 /* Chunked scans keep what they were given; the time steps of a chain in front are computed in the pass. */
-static void check_rings(const test_device *d, const scan_case *c, world *w, const test_buffer rings[3])
+static void check_recent(const test_device *d, const scan_case *c, world *w, const test_buffer recent[3])
 {
     static const char *const names[] = { "recent x", "recent B", "recent dt" };
     for (int32_t i = 0; i < 3; i++) {
-        const size_t cols = (size_t)w->ring_cols[i];
-        double *got = test_read(&rings[i]);
+        const size_t cols = (size_t)w->recent_cols[i];
+        double *got = test_read(&recent[i]);
         for (int32_t e = 0; e < TEST_SEQS * w->n_recent_max; e++)
             if (w->written[e / w->n_recent_max][e % w->n_recent_max] && isnan(got[(size_t)e * cols]))
-                memcpy(w->ring[i] + (size_t)e * cols, got + (size_t)e * cols, cols * sizeof *got);
-        test_compare(d, c->name, names[i], got, w->ring[i], TEST_SEQS * w->n_recent_max, w->ring_cols[i],
+                memcpy(w->recent[i] + (size_t)e * cols, got + (size_t)e * cols, cols * sizeof *got);
+        test_compare(d, c->name, names[i], got, w->recent[i], TEST_SEQS * w->n_recent_max, w->recent_cols[i],
                      i < 2 ? 0.0 : test_tolerance(F32));
         free(got);
     }
@@ -725,9 +725,9 @@ static void run_case(const test_device *d, const scan_case *c)
     test_buffer state = test_floats(d, w.state, w.n_state), cache_dt = test_floats(d, w.cache_dt, w.n_cache_dt);
     test_buffer cache_b = test_buffer_from(d, w.cache_b, w.n_cache_b, c->dtype);
     test_buffer replay = test_buffer_from(d, w.replay, w.n_replay, c->dtype);
-    test_buffer rings[3];
+    test_buffer recent[3];
     for (int32_t i = 0; i < 3; i++)
-        rings[i] = test_buffer_from(d, w.ring[i], (size_t)(TEST_SEQS * w.n_recent_max * w.ring_cols[i]),
+        recent[i] = test_buffer_from(d, w.recent[i], (size_t)(TEST_SEQS * w.n_recent_max * w.recent_cols[i]),
                                     i < 2 ? c->dtype : F32);
     spec_view x = test_view(&xbc, w.ld_x), b = c->in_conv ? x : test_view(&bc, w.ld_bc), cc = b;
     size_t b_size = test_type_size(b.dtype);
@@ -743,9 +743,9 @@ static void run_case(const test_device *d, const scan_case *c)
                                   .cache_dt = cache_dt.data, .cache_b = c->in_conv ? NULL : cache_b.data,
                                   .n_node = w.n_node, .y = test_view(&y, w.inner) };
     if (c->gate) op.u.scan.z = test_view(&z, w.inner);
-    if (c->window)
-        op.u.scan.chunk = SPEC_CHUNK, op.u.scan.n_recent_max = w.n_recent_max, op.u.scan.recent_x = rings[0].data,
-        op.u.scan.recent_b = rings[1].data, op.u.scan.recent_dt = rings[2].data;
+    if (c->chunked)
+        op.u.scan.chunk = SPEC_CHUNK, op.u.scan.n_recent_max = w.n_recent_max, op.u.scan.recent_x = recent[0].data,
+        op.u.scan.recent_b = recent[1].data, op.u.scan.recent_dt = recent[2].data;
     if (c->phase == SPEC_PHASE_PREFILL) expect_prefill(c, &w);
     else
         for (int32_t i = 0, row = 0; i < c->n_seq; row += c->seqs[i].n_node - c->seqs[i].n_fed, i++)
@@ -756,10 +756,10 @@ static void run_case(const test_device *d, const scan_case *c)
         check(d, c->name, "state", &state, w.state, w.n_state, w.inner * c->n_state, test_tolerance(F32));
         check(d, c->name, "cache_dt", &cache_dt, w.cache_dt, w.n_cache_dt, c->n_head, test_tolerance(F32));
         if (!c->in_conv) check(d, c->name, "cache_b", &cache_b, w.cache_b, w.n_cache_b, w.n_b, 0.0);
-        if (c->window) check_rings(d, c, &w, rings);
+        if (c->chunked) check_recent(d, c, &w, recent);
         if (c->phase == SPEC_PHASE_PREFILL) check_prefix(d, c, &op, &y, &state, initial);
     }
-    test_buffer *all[] = { &rings[0], &rings[1], &rings[2], &replay, &cache_b, &cache_dt, &state, &dt_bias, &skip, &a,
+    test_buffer *all[] = { &recent[0], &recent[1], &recent[2], &replay, &cache_b, &cache_dt, &state, &dt_bias, &skip, &a,
                            &y, &z, &dt, &bc, &xbc };
     for (int32_t i = 0; i < N_ELEMENTS(all); i++) test_buffer_free(all[i]);
     free_world(&w);
@@ -770,12 +770,12 @@ static void run_case(const test_device *d, const scan_case *c)
 static void each(test_device *d)
 {
     for (int32_t i = 0; i < N_ELEMENTS(cases); i++) run_case(d, &cases[i]);
-    for (int32_t i = 0; i < N_ELEMENTS(windowed) * N_ELEMENTS(window_steps); i++) {
-        const int32_t k = i / N_ELEMENTS(window_steps), step = i % N_ELEMENTS(window_steps);
+    for (int32_t i = 0; i < N_ELEMENTS(chunked) * N_ELEMENTS(chunked_steps); i++) {
+        const int32_t k = i / N_ELEMENTS(chunked_steps), step = i % N_ELEMENTS(chunked_steps);
         char name[96];
-        scan_case c = windowed[k];
-        snprintf(name, sizeof name, "%s %s", c.name, window_steps[step].name);
-        c.name = name, c.seqs = window_steps[step].seqs, c.n_seq = window_steps[step].n_seq;
+        scan_case c = chunked[k];
+        snprintf(name, sizeof name, "%s %s", c.name, chunked_steps[step].name);
+        c.name = name, c.seqs = chunked_steps[step].seqs, c.n_seq = chunked_steps[step].n_seq;
         run_case(d, &c);
     }
 }

@@ -117,7 +117,8 @@ static int32_t conv_ops(const conv_test *t, int32_t way, spec_op ops[MOST_OPS])
                                       .bias = has(t, BIAS) ? t->bias.data : NULL, .dtype = t->type,
                                       .window = t->window.of[way].data, .cache = t->cache.of[way].data,
                                       .replay_y = t->replayed.of[way].data, .n_node = PLAN_NODES,
-                                      .y = test_view(&t->convolved.of[way], c->channels) } };
+                                      .y = test_view(&t->convolved.of[way], c->channels),
+                                      .act = SPEC_ACT_SILU } };
     return n;
 }
 

@@ -8,7 +8,7 @@
 #include "tests/support_plan.h"
 
 enum { PASSES = 2 };
-enum { RING = 2 * SPEC_CHUNK + 3 * PLAN_NODES };
+enum { RECENT = 2 * SPEC_CHUNK + 3 * PLAN_NODES };
 enum { WIDTH = 4, MOST_OPS = 4 };
 enum { NO_GATE, SCAN_GATE, NORM_GATE };
 
@@ -69,9 +69,9 @@ static scan_test open_scan(const test_device *d, const scan_case *c)
     t.norm_weight = support_plan_values(d, inner, 1.5, SPEC_DTYPE_F32, &random);
     t.scanned = support_plan_pair(d, PLAN_ROWS * inner, 1.0, SPEC_DTYPE_F32, &random);
     t.state = support_plan_pair(d, PLAN_SLOTS * inner * (size_t)c->states, 1.0, SPEC_DTYPE_F32, &random);
-    t.recent_x = support_plan_pair(d, PLAN_SLOTS * RING * n_x, 1.0, c->type, &random);
-    t.recent_b = support_plan_pair(d, PLAN_SLOTS * RING * n_b, 1.0, c->type, &random);
-    t.recent_dt = support_plan_pair_between(d, PLAN_SLOTS * RING * heads, 0.001, 0.5, &random);
+    t.recent_x = support_plan_pair(d, PLAN_SLOTS * RECENT * n_x, 1.0, c->type, &random);
+    t.recent_b = support_plan_pair(d, PLAN_SLOTS * RECENT * n_b, 1.0, c->type, &random);
+    t.recent_dt = support_plan_pair_between(d, PLAN_SLOTS * RECENT * heads, 0.001, 0.5, &random);
     t.cache_dt = support_plan_pair_between(d, PLAN_SLOTS * 2 * PLAN_NODES * heads, 0.001, 0.5, &random);
     t.normed = support_plan_pair(d, PLAN_ROWS * inner, 1.0, c->type, &random);
     t.residual = support_plan_pair(d, PLAN_ROWS * (size_t)c->n_out, 1.0, SPEC_DTYPE_F32, &random);
@@ -96,7 +96,7 @@ static spec_op conv_op(const scan_test *t, int32_t way)
                                   .weight = t->filter.data, .bias = t->c->gate == NO_GATE ? NULL : t->bias.data,
                                   .dtype = t->c->type, .window = t->window.of[way].data, .cache = t->cache.of[way].data,
                                   .replay_y = t->replayed.of[way].data, .n_node = PLAN_NODES,
-                                  .y = test_view(&t->convolved.of[way], t->ld_conv) } };
+                                  .y = test_view(&t->convolved.of[way], t->ld_conv), .act = SPEC_ACT_SILU } };
 }
 
 static spec_op scan_op(const scan_test *t, int32_t way, bool with_conv)
@@ -114,7 +114,7 @@ static spec_op scan_op(const scan_test *t, int32_t way, bool with_conv)
         .dt = support_plan_column(&t->in, t->ld_in, t->inner + t->ld_conv),
         .dtype = c->type, .replay_y = replay->data, .replay_ld = t->ld_conv, .replay_b_col = t->n_x, .b_in_conv = 1,
         .state = t->state.of[way].data, .cache_dt = t->cache_dt.of[way].data, .n_node = PLAN_NODES,
-        .y = test_view(&t->scanned.of[way], t->inner), .chunk = SPEC_CHUNK, .n_recent_max = RING,
+        .y = test_view(&t->scanned.of[way], t->inner), .chunk = SPEC_CHUNK, .n_recent_max = RECENT,
         .recent_x = t->recent_x.of[way].data, .recent_b = t->recent_b.of[way].data,
         .recent_dt = t->recent_dt.of[way].data };
     if (c->gate == SCAN_GATE) op.u.scan.z = test_view(&t->in, t->ld_in);

@@ -122,7 +122,8 @@ static void a_small_context_has_small_passes(void **state)
 static void all_sizes_say_the_same(void **state)
 {
     (void)state;
-    static const char *const names[] = { GOLDEN "mamba", GOLDEN "mamba2", GOLDEN "llama3", GOLDEN "bamba" };
+    static const char *const names[] = { GOLDEN "mamba", GOLDEN "mamba2", GOLDEN "llama3", GOLDEN "bamba",
+                                          GOLDEN "lfm2" };
     for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
         spec_model *m = support_model(backend, names[k], SPEC_DTYPE_F32);
         spec_model *other = support_model(plain, names[k], SPEC_DTYPE_F32);

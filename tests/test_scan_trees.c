@@ -1,15 +1,15 @@
 /* test_scan_trees.c - the scan over large trees. Every node's output and state, computed by plain steps (one node a
  * pass, then a flush that replays it), is what the scan makes in any other way, bit for bit: whole trees, permuted,
  * in several passes, by paths, with a state per node, with a chain in front that is advanced over. So it is with the
- * chunked form, whose plain steps go over many windows' ends; and the two forms agree within rounding. And the order
- * of visits: every load finds the parent's state, in few places. */
+ * chunked form, whose plain steps go over many chunks' ends; and the two forms agree within rounding. And the order
+ * of the traversal: every load finds the parent's state, with few saved. */
 #include <math.h>
 #include <stdio.h>
 
 #include "tests/test.h"
 
 enum { NODES = 256, SLOT = 1, SLOTS = 2, ROWS = NODES + 8 };
-enum { RING = 2 * SPEC_CHUNK + 3 * (SPEC_MAX_DEPTH + 1) }; /* for replay and for chains in front */
+enum { RECENT = 2 * SPEC_CHUNK + 3 * (SPEC_MAX_DEPTH + 1) }; /* for replay and for chains in front */
 
 /* ------------------------------------------------------------------------------------- trees --- */
 
@@ -84,42 +84,42 @@ static void permute(shape *to, int32_t *was, const shape *from, int32_t keep, te
     }
 }
 
-/* ------------------------------------------------------------------------------------- visits --- */
+/* ------------------------------------------------------------------------------------- traversal --- */
 
-/* Walks the visits with the numbers of nodes for states. */
-static void check_visits(const char *name, const shape *t, int32_t n_fed, int32_t n_given)
+/* Walks the traversal with the numbers of nodes for states. */
+static void check_traversal(const char *name, const shape *t, int32_t n_fed, int32_t n_given)
 {
     spec_step_node nodes[NODES];
-    spec_traversal_node visits[NODES + 1];
+    spec_traversal_node traversal[NODES + 1];
     bool seen[NODES] = { false };
-    int32_t live = -1, place[SPEC_MAX_SAVED], n_row = t->n - n_fed;
+    int32_t live = -1, saved[SPEC_MAX_SAVED], n_row = t->n - n_fed;
     for (int32_t i = 0; i < t->n; i++) nodes[i] = (spec_step_node){ .parent = i < n_given ? t->parent[i] : -7 };
-    for (int32_t k = 0; k < SPEC_MAX_SAVED; k++) place[k] = -2;
-    visits[n_row].node = -99;
-    speci_traversal_schedule(nodes, n_fed, n_given, n_row, visits);
-    assert_int_equal(visits[n_row].node, -99);
+    for (int32_t k = 0; k < SPEC_MAX_SAVED; k++) saved[k] = -2;
+    traversal[n_row].node = -99;
+    speci_traversal_schedule(nodes, n_fed, n_given, n_row, traversal);
+    assert_int_equal(traversal[n_row].node, -99);
     for (int32_t i = 0; i < n_row; i++) {
-        const spec_traversal_node v = visits[i];
-        if (v.node < n_fed || v.node >= t->n || seen[v.node]) fail_msg("%s: visit %d is of node %d", name, i, v.node);
+        const spec_traversal_node v = traversal[i];
+        if (v.node < n_fed || v.node >= t->n || seen[v.node]) fail_msg("%s: entry %d is of node %d", name, i, v.node);
         seen[v.node] = true;
         const int32_t parent = t->parent[v.node];
         if (v.load == SPEC_LOAD_LIVE && parent != live) fail_msg("%s: node %d finds %d live", name, v.node, live);
         if (v.node == 0 && v.load != SPEC_LOAD_LIVE) fail_msg("%s: the root finds no state", name);
         if (v.load == SPEC_LOAD_LIVE && v.node > 0 && v.node >= n_given)
             fail_msg("%s: node %d's parent is not known", name, v.node);
-        if (v.load >= 0 && (v.load >= spec_traversal_saved(t->n) || place[v.load] != parent))
-            fail_msg("%s: node %d is not to be found in place %d", name, parent, v.load);
+        if (v.load >= 0 && (v.load >= spec_traversal_saved(t->n) || saved[v.load] != parent))
+            fail_msg("%s: node %d is not saved as %d", name, parent, v.load);
         if (v.load == SPEC_LOAD_PATH && n_fed == 0 && n_given == t->n)
             fail_msg("%s: node %d by its path", name, v.node);
         if (parent >= n_fed && parent < n_given && !seen[parent] && v.node < n_given)
             fail_msg("%s: node %d before its parent", name, v.node);
-        if (v.save >= spec_traversal_saved(t->n) || v.save < -1) fail_msg("%s: place %d of %d nodes", name, v.save, t->n);
+        if (v.save >= spec_traversal_saved(t->n) || v.save < -1) fail_msg("%s: saved as %d, of %d nodes", name, v.save, t->n);
         live = v.node;
-        if (v.save >= 0) place[v.save] = v.node;
+        if (v.save >= 0) saved[v.save] = v.node;
     }
 }
 
-static void test_visits(void **state)
+static void test_traversal(void **state)
 {
     (void)state;
     test_random random = { 31 };
@@ -129,26 +129,26 @@ static void test_visits(void **state)
     for (int32_t kind = 0; kind < N_ELEMENTS(growths); kind++)
         for (int32_t i = 0; i < N_ELEMENTS(counts); i++) {
             grow(&t, kind, counts[i], &random);
-            check_visits(growths[kind].name, &t, 0, t.n);
+            check_traversal(growths[kind].name, &t, 0, t.n);
             permute(&p, was, &t, 0, &random);
-            check_visits(growths[kind].name, &p, 0, t.n);
+            check_traversal(growths[kind].name, &p, 0, t.n);
         }
     for (int32_t i = 0; i < 4000; i++) {
         grow(&t, 4 + i % 2, 1 + test_below(&random, NODES), &random);
         permute(&p, was, &t, 0, &random);
-        check_visits("random", &p, 0, p.n);
+        check_traversal("random", &p, 0, p.n);
         const int32_t n_fed = test_below(&random, p.n), n_given = n_fed + test_below(&random, p.n - n_fed + 1);
-        check_visits("growing", &p, n_fed, n_given);
+        check_traversal("growing", &p, n_fed, n_given);
     }
     shape none = { 0 };
-    check_visits("none", &none, 0, 0);
+    check_traversal("none", &none, 0, 0);
     for (int32_t n = 3; n <= 255; n = 2 * n + 1) { /* full binary trees need them all */
         spec_step_node nodes[NODES];
-        spec_traversal_node visits[NODES];
+        spec_traversal_node traversal[NODES];
         int32_t most = -1;
         for (int32_t i = 0; i < n; i++) nodes[i] = (spec_step_node){ .parent = i > 0 ? (i - 1) / 2 : -1 };
-        speci_traversal_schedule(nodes, 0, n, n, visits);
-        for (int32_t i = 0; i < n; i++) most = visits[i].save > most ? visits[i].save : most;
+        speci_traversal_schedule(nodes, 0, n, n, traversal);
+        for (int32_t i = 0; i < n; i++) most = traversal[i].save > most ? traversal[i].save : most;
         assert_int_equal(most + 1, spec_traversal_saved(n));
         assert_true(most + 1 < SPEC_MAX_SAVED);
     }
@@ -183,7 +183,7 @@ typedef struct bench {
     int32_t ld_x, ld_bc, inner;
     size_t state_bytes, y_bytes;
     test_buffer xbc, bc, dt, z, y, a, skip, dt_bias, state, cache_dt, cache_b, replay, node_state;
-    test_buffer ring[3];   /* x, B, dt of recent tokens; chunked form */
+    test_buffer recent[3]; /* x, B, dt of recent tokens; chunked form */
     size_t entry_bytes[3];
     uint8_t *tokens[4]; /* of xbc, bc, dt, z: rows as the buffers hold them */
     size_t row_bytes[4];
@@ -225,22 +225,22 @@ static spec_queue *queue_of(const bench *b, const spec_op *op)
     return q;
 }
 
-/* The op becomes windowed. */
-static void open_rings(bench *b)
+/* The op becomes chunked. */
+static void open_recent(bench *b)
 {
     const scan_kind *k = b->k;
     const int32_t cols[] = { b->inner / k->x_rep, k->n_head / k->b_rep * k->n_state, k->n_head };
     for (int32_t i = 0; i < 3; i++) {
         const spec_dtype dtype = i < 2 ? k->dtype : SPEC_DTYPE_F32;
-        b->ring[i] = test_buffer_new(b->d, SLOTS * RING * (size_t)cols[i], dtype);
+        b->recent[i] = test_buffer_new(b->d, SLOTS * RECENT * (size_t)cols[i], dtype);
         b->entry_bytes[i] = (size_t)cols[i] * test_type_size(dtype);
     }
     spec_scan_args *a = &b->op.u.scan;
-    a->chunk = SPEC_CHUNK, a->n_recent_max = RING;
-    a->recent_x = b->ring[0].data, a->recent_b = b->ring[1].data, a->recent_dt = b->ring[2].data;
+    a->chunk = SPEC_CHUNK, a->n_recent_max = RECENT;
+    a->recent_x = b->recent[0].data, a->recent_b = b->recent[1].data, a->recent_dt = b->recent[2].data;
 }
 
-static void open_bench(bench *b, const test_device *d, const scan_kind *k, bool window)
+static void open_bench(bench *b, const test_device *d, const scan_kind *k, bool in_chunks)
 {
     test_random random = { 17 };
     const size_t heads = (size_t)k->n_head;
@@ -263,7 +263,7 @@ static void open_bench(bench *b, const test_device *d, const scan_kind *k, bool 
     b->cache_dt = test_buffer_new(d, SLOTS * 2 * NODES * heads, SPEC_DTYPE_F32);
     b->cache_b = test_buffer_new(d, (size_t)(SLOTS * 2 * NODES * n_b), k->dtype);
     b->replay = test_buffer_new(d, (size_t)(SLOTS * 2 * NODES * b->ld_x), k->dtype);
-    if (!window)
+    if (!in_chunks)
         b->node_state = test_buffer_new(d, (size_t)SLOTS * NODES * (size_t)(b->inner * k->n_state), SPEC_DTYPE_F32);
     for (int32_t i = 0; i < 4; i++) {
         const test_buffer *from = token_buffer(b, i);
@@ -285,14 +285,14 @@ static void open_bench(bench *b, const test_device *d, const scan_kind *k, bool 
         .state = b->state.data, .cache_dt = b->cache_dt.data, .cache_b = k->in_conv ? NULL : b->cache_b.data,
         .n_node = NODES, .y = test_view(&b->y, b->inner) };
     if (k->gate) b->op.u.scan.z = test_view(&b->z, b->inner);
-    if (window) open_rings(b);
+    if (in_chunks) open_recent(b);
     b->q = queue_of(b, &b->op);
 }
 
 static void close_bench(bench *b)
 {
     b->d->ops->queue_close(b->q);
-    test_buffer *all[] = { &b->ring[0], &b->ring[1], &b->ring[2], &b->node_state, &b->replay, &b->cache_b, &b->cache_dt,
+    test_buffer *all[] = { &b->recent[0], &b->recent[1], &b->recent[2], &b->node_state, &b->replay, &b->cache_b, &b->cache_dt,
                            &b->state, &b->dt_bias, &b->skip, &b->a, &b->y, &b->z, &b->dt, &b->bc, &b->xbc };
     for (int32_t i = 0; i < N_ELEMENTS(all); i++) test_buffer_free(all[i]);
     for (int32_t i = 0; i < 4; i++) free(b->tokens[i]);
@@ -503,42 +503,42 @@ static void test_trees(void **state)
 
 /* -------------------------------------------------------------------------------- chunked form --- */
 
-static const scan_kind windows[] = {
-    { "window", 4, 8, 16, 1, 2, 2, false, true, false, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 2 },
-    { "window_strong", 4, 32, 16, 1, 4, 4, false, true, false, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 50 },
-    { "window_bf16", 2, 64, 128, 1, 2, 2, false, true, true, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 50 },
-    { "window_shared", 4, 32, 128, 2, 4, 1, false, true, false, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 2 },
-    { "window_f16", 2, 48, 64, 1, 1, 1, false, true, false, SPEC_DTYPE_F16, SPEC_DTYPE_F16, 2 },
-    { "window_wide", 1, 33, 256, 1, 1, 1, false, true, false, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 2 },
-    { "window_odd", 3, 7, 13, 1, 3, 3, false, false, true, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 50 },
-    { "window_rounded_b", 2, 16, 64, 1, 2, 2, false, false, true, SPEC_DTYPE_BF16, SPEC_DTYPE_F32, 2 },
-    { "window_24", 24, 64, 128, 1, 24, 24, false, true, false, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 2 },
-    { "window_24_f16", 24, 64, 128, 1, 8, 8, false, true, true, SPEC_DTYPE_F16, SPEC_DTYPE_F16, 50 },
-    { "window_80", 80, 64, 128, 1, 80, 80, false, true, false, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 2 },
+static const scan_kind chunked[] = {
+    { "chunked", 4, 8, 16, 1, 2, 2, false, true, false, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 2 },
+    { "chunked_strong", 4, 32, 16, 1, 4, 4, false, true, false, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 50 },
+    { "chunked_bf16", 2, 64, 128, 1, 2, 2, false, true, true, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 50 },
+    { "chunked_shared", 4, 32, 128, 2, 4, 1, false, true, false, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 2 },
+    { "chunked_f16", 2, 48, 64, 1, 1, 1, false, true, false, SPEC_DTYPE_F16, SPEC_DTYPE_F16, 2 },
+    { "chunked_wide", 1, 33, 256, 1, 1, 1, false, true, false, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 2 },
+    { "chunked_odd", 3, 7, 13, 1, 3, 3, false, false, true, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 50 },
+    { "chunked_rounded_b", 2, 16, 64, 1, 2, 2, false, false, true, SPEC_DTYPE_BF16, SPEC_DTYPE_F32, 2 },
+    { "chunked_24", 24, 64, 128, 1, 24, 24, false, true, false, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 2 },
+    { "chunked_24_f16", 24, 64, 128, 1, 8, 8, false, true, true, SPEC_DTYPE_F16, SPEC_DTYPE_F16, 50 },
+    { "chunked_80", 80, 64, 128, 1, 80, 80, false, true, false, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 2 },
 };
 
-/* What a sequence has: its state, and the rings with n_recent tokens in them. */
+/* What a sequence has: its state, and the recent-token buffers with n_recent tokens in them. */
 typedef struct memory {
     uint8_t *bytes;
     int32_t n_past, n_recent;
 } memory;
 
-static size_t ring_bytes(const bench *b, int32_t i) { return RING * b->entry_bytes[i]; }
+static size_t recent_bytes(const bench *b, int32_t i) { return RECENT * b->entry_bytes[i]; }
 
 static size_t memory_bytes(const bench *b)
 {
-    return b->state_bytes + ring_bytes(b, 0) + ring_bytes(b, 1) + ring_bytes(b, 2);
+    return b->state_bytes + recent_bytes(b, 0) + recent_bytes(b, 1) + recent_bytes(b, 2);
 }
 
-static char *slot_ring(const bench *b, int32_t i) { return (char *)b->ring[i].data + SLOT * ring_bytes(b, i); }
+static char *slot_recent(const bench *b, int32_t i) { return (char *)b->recent[i].data + SLOT * recent_bytes(b, i); }
 
 /* From the device, or to it. */
 static void move_memory(bench *b, const memory *m, bool save)
 {
     uint8_t *at = m->bytes;
     for (int32_t i = -1; i < 3; i++) {
-        char *part = i < 0 ? slot_state(b) : slot_ring(b, i);
-        const size_t n = i < 0 ? b->state_bytes : ring_bytes(b, i);
+        char *part = i < 0 ? slot_state(b) : slot_recent(b, i);
+        const size_t n = i < 0 ? b->state_bytes : recent_bytes(b, i);
         if (save) test_ok(b->d->ops->download(b->q, at, part, n), "download");
         else test_ok(b->d->ops->upload(b->q, part, at, n), "upload");
         at += n;
@@ -568,7 +568,7 @@ static test_seq replay_of(const memory *m, const int32_t *path, int32_t n, const
     return s;
 }
 
-/* n more tokens: those that whole windows have taken are no longer recent. */
+/* n more tokens: those that whole chunks have taken are no longer recent. */
 static void count(memory *m, int32_t n)
 {
     m->n_past += n, m->n_recent += n;
@@ -591,7 +591,7 @@ static void step_plainly(bench *b, memory *m, int32_t token, uint8_t *y)
 enum { PAST = 177 }; /* positions that prefill covered */
 static int32_t token_before(int32_t i) { return NODES - 1 - i; } /* token number i behind them */
 
-/* After n plain steps from the state that prefill left; nothing is in the rings before. */
+/* After n plain steps from the state that prefill left; the recent-token buffers are empty before. */
 static memory memory_after(bench *b, int32_t n)
 {
     memory m = { malloc(memory_bytes(b)), PAST, 0 };
@@ -608,22 +608,22 @@ static void expect_kept(bench *b, const memory *m, const char *what, int32_t nod
 {
     const uint8_t *want = m->bytes + b->state_bytes;
     expect_bytes(b, slot_state(b), m->bytes, b->state_bytes, what, "state", node);
-    for (int32_t i = 0; i < 3; want += ring_bytes(b, i), i++)
+    for (int32_t i = 0; i < 3; want += recent_bytes(b, i), i++)
         for (int32_t j = 1; j <= m->n_recent; j++) {
-            const size_t at = (size_t)((m->n_past - j) % RING) * b->entry_bytes[i];
-            expect_bytes(b, slot_ring(b, i) + at, want + at, b->entry_bytes[i], what, "recent token", m->n_past - j);
+            const size_t at = (size_t)((m->n_past - j) % RECENT) * b->entry_bytes[i];
+            expect_bytes(b, slot_recent(b, i) + at, want + at, b->entry_bytes[i], what, "recent token", m->n_past - j);
         }
 }
 
 /* By plain steps from `base`, of every node: its output (`all.y`), and the memory after it. */
-typedef struct window_truth {
+typedef struct chunked_truth {
     truth all;
     memory after[NODES];
-} window_truth;
+} chunked_truth;
 
-static window_truth *walk_plainly(bench *b, const memory *base, const shape *t)
+static chunked_truth *walk_plainly(bench *b, const memory *base, const shape *t)
 {
-    window_truth *w = calloc(1, sizeof *w);
+    chunked_truth *w = calloc(1, sizeof *w);
     w->all.y = malloc((size_t)t->n * b->y_bytes);
     for (int32_t i = 0; i < t->n; i++) {
         w->after[i] = copy_of(b, t->parent[i] < 0 ? base : &w->after[t->parent[i]]);
@@ -635,7 +635,7 @@ static window_truth *walk_plainly(bench *b, const memory *base, const shape *t)
     return w;
 }
 
-static void free_truth(window_truth *w, const shape *t)
+static void free_truth(chunked_truth *w, const shape *t)
 {
     for (int32_t i = 0; i < t->n; i++) free(w->after[i].bytes);
     free(w->all.y);
@@ -643,7 +643,7 @@ static void free_truth(window_truth *w, const shape *t)
 }
 
 /* The tree in one pass; then the path to `node`, alone, in front of the next tree, and in two halves. */
-static void check_window_whole(bench *b, const memory *base, const window_truth *want, const shape *t,
+static void check_chunked_whole(bench *b, const memory *base, const chunked_truth *want, const shape *t,
                                const int32_t *was, int32_t node, const char *what)
 {
     const test_seq whole = step_of(base, t);
@@ -676,7 +676,7 @@ static void check_window_whole(bench *b, const memory *base, const window_truth 
 }
 
 /* In three passes behind a path that the first replays: the tree's root is a token after n more plain steps. */
-static void check_window_growing(bench *b, const window_truth *want, const memory *base, const memory *before,
+static void check_chunked_growing(bench *b, const chunked_truth *want, const memory *base, const memory *before,
                                  const shape *t, const int32_t *was, const char *what)
 {
     const int32_t cuts[] = { 0, t->n / 5 + 1, t->n / 2 + 1, t->n }, n = base->n_past - before->n_past;
@@ -703,7 +703,7 @@ static void check_window_growing(bench *b, const window_truth *want, const memor
 }
 
 /* Beside another sequence, whose numbers are all NaN. */
-static void check_window_beside(bench *b, const memory *base, const window_truth *want, const shape *t,
+static void check_chunked_beside(bench *b, const memory *base, const chunked_truth *want, const shape *t,
                                 const int32_t *was)
 {
     static const int32_t chain[] = { -1, 0, 1, 2, 3 };
@@ -738,7 +738,7 @@ static void near_rows(const bench *b, const float *want, const float *got, int32
 }
 
 /* The recurrent form, from the state that prefill left. */
-static void check_forms(bench *b, const window_truth *want, int32_t n_before, const shape *t, const char *name)
+static void check_forms(bench *b, const chunked_truth *want, int32_t n_before, const shape *t, const char *name)
 {
     static const int32_t root = -1, path = 0;
     int32_t token[NODES];
@@ -805,21 +805,21 @@ static int32_t deepest(const shape *t)
 }
 
 /* A tree after n_before plain steps, of which the last n_replay are a path that a pass replays. */
-static void check_window(bench *b, const shape *t, int32_t n_before, int32_t n_replay, const char *name,
+static void check_chunked(bench *b, const shape *t, int32_t n_before, int32_t n_replay, const char *name,
                          test_random *random)
 {
     shape p;
     int32_t was[NODES];
     const memory before = memory_after(b, n_before - n_replay), base = memory_after(b, n_before);
-    window_truth *want = walk_plainly(b, &base, t);
+    chunked_truth *want = walk_plainly(b, &base, t);
     for (int32_t i = 0; i < t->n; i++) was[i] = i;
-    check_window_whole(b, &base, want, t, was, deepest(t), name);
-    check_window_growing(b, want, &base, &before, t, was, name);
-    check_window_beside(b, &base, want, t, was);
+    check_chunked_whole(b, &base, want, t, was, deepest(t), name);
+    check_chunked_growing(b, want, &base, &before, t, was, name);
+    check_chunked_beside(b, &base, want, t, was);
     check_forms(b, want, n_before, t, name);
     permute(&p, was, t, 0, random);
-    check_window_whole(b, &base, want, &p, was, p.n - 1, "permuted");
-    check_window_growing(b, want, &base, &before, &p, was, "permuted");
+    check_chunked_whole(b, &base, want, &p, was, p.n - 1, "permuted");
+    check_chunked_growing(b, want, &base, &before, &p, was, "permuted");
     free_truth(want, t);
     free(base.bytes);
     free(before.bytes);
@@ -836,13 +836,13 @@ static void check_refusals(bench *b)
         { "recent tokens below 0", { .n_past = 50, .n_recent = -1, .n_node = 7 } },
         { "more recent tokens than positions", { .n_past = 8, .n_recent = 9, .n_node = 7 } },
         { "more recent tokens and path than positions", { .n_past = 8, .n_recent = 7, .n_replay = 2, .path = path } },
-        { "more recent tokens than the rings hold", { .n_past = 900, .n_recent = RING + 1, .n_node = 7 } },
-        { "a chain in front that the rings do not hold", { .n_past = 900, .n_recent = RING - 3, .n_node = 7,
+        { "more recent tokens than the buffers hold", { .n_past = 900, .n_recent = RECENT + 1, .n_node = 7 } },
+        { "a chain in front that the buffers do not hold", { .n_past = 900, .n_recent = RECENT - 3, .n_node = 7,
                                                            .n_advance = 4 } },
         { "so many that a sum overflows", { .n_past = 900, .n_recent = INT32_MAX, .n_node = 7, .n_advance = 4 } },
         { "a chain in front that is longer than the tree", { .n_past = 50, .n_node = 7, .n_advance = 8 } },
         { "a path in a later pass", { .n_past = 50, .n_replay = 2, .path = path, .n_node = 7, .n_fed = 3 } },
-        { "windows to fold in a later pass", { .n_past = 50, .n_recent = 32, .n_node = 7, .n_fed = 3 } },
+        { "chunks to fold in a later pass", { .n_past = 50, .n_recent = 32, .n_node = 7, .n_fed = 3 } },
         { "a path of nodes that no cache has", { .n_past = 50, .n_replay = 3, .path = path, .n_node = 7 } },
         { "a path of nodes below 0", { .n_past = 50, .n_replay = 2, .path = back } },
     };
@@ -863,9 +863,9 @@ static void check_refusals(bench *b)
         int32_t chunk, n_recent_max;
         void *x;
         spec_status status;
-    } ops[] = { { 8, RING, right.recent_x, SPEC_E_UNSUPPORTED }, { -1, RING, right.recent_x, SPEC_E_UNSUPPORTED },
+    } ops[] = { { 8, RECENT, right.recent_x, SPEC_E_UNSUPPORTED }, { -1, RECENT, right.recent_x, SPEC_E_UNSUPPORTED },
                 { SPEC_CHUNK, 2 * SPEC_CHUNK, right.recent_x, SPEC_E_INVALID },
-                { SPEC_CHUNK, -RING, right.recent_x, SPEC_E_INVALID }, { SPEC_CHUNK, RING, NULL, SPEC_E_INVALID } };
+                { SPEC_CHUNK, -RECENT, right.recent_x, SPEC_E_INVALID }, { SPEC_CHUNK, RECENT, NULL, SPEC_E_INVALID } };
     for (int32_t i = 0; i < N_ELEMENTS(ops); i++) {
         b->op.u.scan.chunk = ops[i].chunk, b->op.u.scan.n_recent_max = ops[i].n_recent_max, b->op.u.scan.recent_x = ops[i].x;
         assert_int_equal(speci_op_supports(b->d->ops, b->d->dev, &b->op), ops[i].status);
@@ -876,19 +876,19 @@ static void check_refusals(bench *b)
     b->op.u.scan = right;
 }
 
-static void each_window(test_device *d)
+static void each_chunked(test_device *d)
 {
     static const int32_t n_before[] = { 0, 31, 16, 5, 47, 90 }, n_replay[] = { 0, 1, 12, 5, 31, 64 };
     test_random random = { 6 };
-    for (int32_t i = 0; i < N_ELEMENTS(windows); i++) {
+    for (int32_t i = 0; i < N_ELEMENTS(chunked); i++) {
         bench b;
         shape t;
-        open_bench(&b, d, &windows[i], true);
-        const bool can = test_can(d, windows[i].name, &b.op), large = b.inner > 1000;
+        open_bench(&b, d, &chunked[i], true);
+        const bool can = test_can(d, chunked[i].name, &b.op), large = b.inner > 1000;
         for (int32_t g = 0; can && g < N_ELEMENTS(growths); g++) {
             if (large && g != 2 && g != 4) continue; /* deep ones */
             grow(&t, g, large ? 100 - g : g == 0 ? 64 : NODES, &random);
-            check_window(&b, &t, n_before[g], n_replay[g], growths[g].name, &random);
+            check_chunked(&b, &t, n_before[g], n_replay[g], growths[g].name, &random);
         }
         if (can) check_chains(&b);
         if (can && i == 0 && strncmp(d->name, "cpu", 3) == 0) check_refusals(&b);
@@ -898,13 +898,13 @@ static void each_window(test_device *d)
     }
 }
 
-static void test_windows(void **state)
+static void test_chunked(void **state)
 {
     (void)state;
-    test_each_device(each_window);
+    test_each_device(each_chunked);
 }
 
-/* What a tree over windows' ends leaves behind on `name` with so many threads: its outputs and the memory; free(). */
+/* What a tree over chunks' ends leaves behind on `name` with so many threads: its outputs and the memory; free(). */
 static uint8_t *with_threads(const char *name, int32_t n_thread, const scan_kind *k, size_t *bytes)
 {
     test_device d;
@@ -943,13 +943,13 @@ static void each_threads(test_device *d)
     char name[96];
     if (strncmp(d->name, "cpu", 3) != 0) return;
     snprintf(name, sizeof name, "%s", d->name);
-    for (int32_t i = 0; i < N_ELEMENTS(windows); i++) {
+    for (int32_t i = 0; i < N_ELEMENTS(chunked); i++) {
         size_t n, n_got;
-        uint8_t *want = with_threads(name, 1, &windows[i], &n);
+        uint8_t *want = with_threads(name, 1, &chunked[i], &n);
         for (int32_t k = 0; k < N_ELEMENTS(threads); k++) {
-            uint8_t *got = with_threads(name, threads[k], &windows[i], &n_got);
+            uint8_t *got = with_threads(name, threads[k], &chunked[i], &n_got);
             if (n != n_got || memcmp(got, want, n) != 0)
-                fail_msg("%s %s: %d threads leave other bits than one", name, windows[i].name, threads[k]);
+                fail_msg("%s %s: %d threads leave other bits than one", name, chunked[i].name, threads[k]);
             free(got);
         }
         free(want);
@@ -964,7 +964,7 @@ static void test_threads(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_visits), cmocka_unit_test(test_trees),
-                                        cmocka_unit_test(test_windows), cmocka_unit_test(test_threads) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_traversal), cmocka_unit_test(test_trees),
+                                        cmocka_unit_test(test_chunked), cmocka_unit_test(test_threads) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,15 @@
 /* test_sequence_file.c - sequences forked, saved and restored: copies go on as the original would have alone, bit for
- * bit, and so does the original; what was cut short, changed or made for another model is refused and leaves nothing. */
+ * bit, and so does the original; what was cut short, changed or made for another model is refused and leaves
+ * nothing. */
 #include "tests/support_decode.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define SPEC_EXPERIMENTAL
+#include "spec_lab.h"
 
 #include "algorithms/engine/engine.h"
 #include "models/net/net.h"
@@ -19,7 +23,8 @@ static const spec_sampling greedy = { 0 }, sampled = { 0.8f, 0, 0.98f, 0, 77 };
 
 /* --- models and sessions --- */
 
-/* Random models draft for themselves: all is accepted at temperature 0, some of it when the draft distribution is another. */
+/* Random models draft for themselves: all is accepted at temperature 0, some of it when the draft distribution is
+ * another. */
 static const struct pair {
     const char *name, *target, *drafter;
     spec_dtype dtype;
@@ -282,6 +287,52 @@ static void forks_that_do_not_fit(void **state)
     close_models(&b);
 }
 
+typedef struct forking {
+    spec_session *s;
+    int32_t copy; /* -1: none yet */
+} forking;
+
+/* Forks the one sequence of a generation after its first step. */
+static int fork_once(void *user, const char *text, size_t n_text, const int32_t *ids, size_t n_ids)
+{
+    forking *f = user;
+    (void)text, (void)n_text, (void)ids, (void)n_ids;
+    if (f->copy < 0) OK(spec_sequence_fork(f->s, 0, &f->copy));
+    return 0;
+}
+
+/* A generation is to end after N tokens, and so is its copy: trees are clipped there, so neither overshoots. All drafts
+ * are accepted, five tokens a step: without the limit most copies would. */
+static void forks_keep_the_limit(void **state)
+{
+    (void)state;
+    bench b;
+    open_models(&b, &pairs[1]);
+    open_session(&b, 2);
+    for (int32_t n_predict = N_DRAFT + 2; n_predict < N_DRAFT + 14; n_predict++) {
+        forking f = { b.s, -1 };
+        spec_generate_params p = SPEC_GENERATE_PARAMS_INIT;
+        spec_result r;
+        spec_step_result step;
+        const int32_t prompt[] = { 5, 11, 23 }, *ids;
+        size_t n;
+        p.n_predict = n_predict, p.ignore_eos = 1, p.on_text = fork_once, p.user_data = &f;
+        OK(spec_generate_ids(b.s, prompt, 3, &p, &r));
+        assert_int_equal(r.n_ids, n_predict);
+        assert_true(r.n_accepted > 0);
+        for (n = 0; n < 3 + (size_t)n_predict;) {
+            OK(spec_step(b.s, &f.copy, 1, &step));
+            OK(spec_sequence_ids(b.s, f.copy, &ids, &n));
+        }
+        assert_int_equal(n, 3 + n_predict);
+        assert_memory_equal(ids + 3, r.ids, (size_t)n_predict * sizeof *ids);
+        OK(spec_sequence_remove(b.s, f.copy));
+        spec_result_free(&r);
+    }
+    close_session(&b);
+    close_models(&b);
+}
+
 /* --- streams --- */
 
 typedef struct stream {
@@ -520,7 +571,7 @@ typedef struct small_net {
 
 static small_net open_net(spec_model *m, int32_t n_node, bool joint)
 {
-    const speci_exec_params p = { .n_seq = 2, .n_ctx = 200, .n_node = n_node, .joint = joint, .best = true };
+    const speci_exec_params p = { .n_seq = 2, .n_ctx = 200, .n_node = n_node, .joint = joint };
     const spec_backend_ops *ops = m->backend->ops;
     small_net n;
     spec_plan plans[2];
@@ -565,13 +616,13 @@ static spec_status get_bytes(void *arg, void *data, size_t n)
     return SPEC_OK;
 }
 
-/* Whether paths are replayed or fed again: what is applied before its time is the same, moves from one kind of net to the
- * other, and leaves the last pass's logits and their arg-max alone. */
+/* Whether paths are replayed or fed again: what is applied before its time is the same, moves from one kind of net to
+ * the other, and leaves the last pass's logits and their arg-max alone. */
 static void nets_of_both_kinds(void **state)
 {
     (void)state;
     enum { N_VOCAB = 96, N_IDS = 70 };
-    static const char *const names[] = { "mamba", "mamba2", "llama3", "bamba" };
+    static const char *const names[] = { "mamba", "mamba2", "llama3", "bamba", "lfm2" };
     static const int32_t path[] = { 0, 2, 4, 5 };
     for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
         char dir[600];
@@ -708,7 +759,9 @@ static void open_form(bench *b, spec_scan_form scan, spec_draft_state draft_stat
     spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
     spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
     dp.n_draft = N_DRAFT, dp.temperature = 1.4f;
-    sp.n_seq = 2, sp.n_ctx = 250, sp.scan = scan, sp.draft_state = draft_state;
+    spec_lab lab = SPEC_LAB_INIT;
+    lab.scan = scan, lab.draft_state = draft_state;
+    sp.n_seq = 2, sp.n_ctx = 250, sp.lab = &lab;
     OK(spec_drafter_from_model(&b->dr, b->small, &dp));
     OK(spec_session_open(&b->s, b->target, b->dr, &sp));
 }
@@ -906,8 +959,8 @@ static void forge(stream *f)
     put64(f->data + f->n - 8, sum_of(f->data, f->n - 8));
 }
 
-/* From place i of n bytes to the next that is damaged: all of the header and of the checksum, some of the ids, which end
- * at `end`, and of the rest. */
+/* From place i of n bytes to the next that is damaged: all of the header and of the checksum, some of the ids, which
+ * end at `end`, and of the rest. */
 static size_t next_place(size_t i, size_t n, size_t end)
 {
     return i < HEADER || i + 9 > n ? 1 : i < end ? 13 : 1 + n / 300;
@@ -1165,6 +1218,7 @@ int main(void)
         cmocka_unit_test(forks_within_a_step),
         cmocka_unit_test(seeds),
         cmocka_unit_test(forks_that_do_not_fit),
+        cmocka_unit_test(forks_keep_the_limit),
         cmocka_unit_test(restored_go_on_as_alone),
         cmocka_unit_test(unfed_go_on_as_alone),
         cmocka_unit_test(saved_within_a_step),

@@ -1,10 +1,12 @@
 /* test_taps.c - hidden-state taps: hidden rows that passes keep. What is kept after the final norm is what the head multiplied, bit
  * for bit; the norm of what is kept after the last layer is that; what enters a layer is what a model without this layer and
  * those behind ends with; and rows are those of plain steps along a node's path. Prompts keep theirs chunk by chunk. */
+#define SPEC_EXPERIMENTAL
 #include <stdio.h>
 
 #include "core/core_half.h"
 #include "models/net/net.h"
+#include "spec_lab.h"
 #include "tests/support_model.h"
 #include "tests/test.h"
 
@@ -15,7 +17,7 @@ enum {
     OURS = 0, OTHER = 1, PLAIN = 2 /* slots */
 };
 
-static const char *const models[] = { "llama3", "mamba", "mamba2", "bamba" };
+static const char *const models[] = { "llama3", "mamba", "mamba2", "bamba", "lfm2" };
 static const spec_dtype types[] = { SPEC_DTYPE_F32, SPEC_DTYPE_BF16, SPEC_DTYPE_F16 };
 static spec_backend *backend;
 
@@ -55,7 +57,7 @@ static void open_worker(worker *w, spec_model *m, bool taps)
 {
     *w = (worker){ .model = m, .d = device_of(m), .random = 5 };
     if (taps) w->n_tap = all_taps(m, w->taps);
-    const speci_exec_params p = { .n_seq = N_SEQ, .n_ctx = N_CTX, .n_node = N_NODE, .best = true, .taps = w->taps,
+    const speci_exec_params p = { .n_seq = N_SEQ, .n_ctx = N_CTX, .n_node = N_NODE, .taps = w->taps,
                                   .n_tap = w->n_tap };
     spec_plan plans[2];
     OK(speci_exec_open(&w->net, m, &p));
@@ -472,6 +474,7 @@ static void check_session(const test_device *d, spec_model *m, spec_advance adva
     const spec_drafter_ops ops = { .struct_size = sizeof ops, .draft = propose, .user_data = &p };
     spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
     spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    const spec_lab lab = { .struct_size = sizeof lab, .advance = advance };
     const spec_tap taps[] = { { SPEC_TAP_LAYER, 1 }, { SPEC_TAP_NORM, 0 } };
     spec_drafter *drafter;
     spec_session *s;
@@ -479,7 +482,7 @@ static void check_session(const test_device *d, spec_model *m, spec_advance adva
     uint64_t random = 8;
     int32_t seqs[2], third;
     dp.n_draft = N_NODE - 1;
-    sp.n_seq = N_SEQ + 1, sp.n_ctx = N_CTX, sp.advance = advance, sp.taps = taps, sp.n_tap = N_ELEMENTS(taps);
+    sp.n_seq = N_SEQ + 1, sp.n_ctx = N_CTX, sp.lab = &lab, sp.taps = taps, sp.n_tap = N_ELEMENTS(taps);
     OK(spec_drafter_from_ops(&drafter, &ops, &dp));
     OK(spec_session_open(&s, m, drafter, &sp));
     for (int32_t i = 0; i < 2; i++) OK(spec_sequence_add(s, &seqs[i], t.ids, (size_t)(t.n - i), NULL));
@@ -570,16 +573,6 @@ static void taps_of_sessions(void **state)
     each_model(check_sessions);
 }
 
-/* Where the device leaves norms to the products behind them, it does not with this one. */
-static void taps_where_norms_are_deferred(void **state)
-{
-    (void)state;
-    const int32_t widest = backend->info.defer_norms;
-    backend->info.defer_norms = MOST_DIM;
-    each_model(check_decode);
-    backend->info.defer_norms = widest;
-}
-
 static void expect_refused(spec_model *m, const spec_tap *taps, int32_t n_tap)
 {
     spec_session_params p = SPEC_SESSION_PARAMS_INIT;
@@ -630,7 +623,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(taps_of_trees),           cmocka_unit_test(taps_of_layers),
         cmocka_unit_test(taps_of_prompts),         cmocka_unit_test(nothing_is_kept_unasked),
-        cmocka_unit_test(taps_of_sessions),        cmocka_unit_test(taps_where_norms_are_deferred),
+        cmocka_unit_test(taps_of_sessions),
         cmocka_unit_test(wrong_taps_are_refused),
     };
     backend = support_backend();

@@ -2,6 +2,9 @@
  * or paths compared as sequences. */
 #include "test.h"
 
+#define SPEC_EXPERIMENTAL
+#include "spec_lab.h"
+
 #include "algorithms/engine/engine.h"
 
 enum { MOST = 48, ROUNDS = 3000 };
@@ -459,12 +462,12 @@ static void check_prune(test_random *r, const spec_tree *t)
     for (int32_t i = 0; i < t->n; i++) keep[i] = share == 3 || test_below(r, 4) <= share;
     test_ok(spec_tree_copy(&p, t), "spec_tree_copy");
     spec_tree_prune(&p, keep, by_slot, map);
-    const bool drawn = t->kind == SPEC_TREE_SAMPLED || t->kind == SPEC_TREE_SAMPLED_IID;
-    assert_int_equal(p.kind, by_slot || !drawn ? t->kind : SPEC_TREE_DETERMINISTIC);
+    const bool sampled = t->kind == SPEC_TREE_SAMPLED || t->kind == SPEC_TREE_SAMPLED_IID;
+    assert_int_equal(p.kind, by_slot || !sampled ? t->kind : SPEC_TREE_DETERMINISTIC);
 
     int32_t n = 0;
     for (int32_t i = 0; i < t->n; i++) {
-        if (!is_kept(t, keep, by_slot && drawn, i)) {
+        if (!is_kept(t, keep, by_slot && sampled, i)) {
             assert_int_equal(map[i], -1);
             continue;
         }
@@ -475,7 +478,7 @@ static void check_prune(test_random *r, const spec_tree *t)
         int32_t rank = 0;
         bool parent = false;
         for (int32_t j = 1; j < t->n; j++) {
-            const bool stays = is_kept(t, keep, by_slot && drawn, j);
+            const bool stays = is_kept(t, keep, by_slot && sampled, j);
             rank += stays && i > 0 && t->parent[j] == t->parent[i] && t->rank[j] < t->rank[i];
             parent |= stays && t->parent[j] == i;
         }

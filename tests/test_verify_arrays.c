@@ -1,6 +1,6 @@
 /* test_verify_arrays.c - verification on plain arrays: the rules as exact probabilities (algorithms.md 3.8), the
- * library's walk against them by statistics and draw by draw, the table of 3.6, and what is refused. Also the distribution of
- * logits, and the draw from it. */
+ * library's walk against them by statistics and draw by draw, the table of 3.6, and what is refused. Also the
+ * distribution of logits, and the draw from it. */
 #include "tests/test.h"
 
 #include <math.h>
@@ -16,11 +16,11 @@ enum { MAX_V = 6, MAX_K = 4 };
 
 /* What of k candidates, in draw order, is proposed. */
 typedef enum proposal {
-    ALONE,        /* drawn without replacement */
-    REPEATED,     /* drawn independently */
-    MERGED,       /* drawn independently, duplicates removed */
+    ALONE,        /* sampled without replacement */
+    REPEATED,     /* sampled independently */
+    MERGED,       /* sampled independently, duplicates removed */
     TOP,          /* the likeliest of q */
-    SORTED,       /* drawn without replacement, then sorted by falling q */
+    SORTED,       /* sampled without replacement, then sorted by falling q */
     STOPPED,      /* two, and more only where the second one's q is not small */
     DROPPED_LAST, /* the third is dropped where its own q is small */
     DROPPED       /* each is dropped where its own q is small */
@@ -54,7 +54,7 @@ static double normalise(double *x, int32_t n)
 }
 
 /* A uniform accepts y with probability min(1, R(y) / D(y)). */
-static void judge_exactly(node_distributions *t, const int32_t *y, int32_t k, double weight)
+static void verify_exactly(node_distributions *t, const int32_t *y, int32_t k, double weight)
 {
     double r[MAX_V], d[MAX_K][MAX_V];
     memcpy(r, t->p, sizeof r);
@@ -82,7 +82,7 @@ static void judge_exactly(node_distributions *t, const int32_t *y, int32_t k, do
     for (int32_t i = 0; i < t->v; i++) t->probs[i] += weight * (t->rule == LAST_P ? t->p[i] : r[i]);
 }
 
-/* Which of y [k], drawn, are proposed; q: the distribution of all. */
+/* Which of the draws y [k] are proposed; q: the distribution of all. */
 static int32_t filter(proposal how, const double *q, int32_t *y, int32_t k)
 {
     int32_t n = 0;
@@ -128,7 +128,7 @@ static void enumerate(node_distributions *t, int32_t *y, int32_t j, double weigh
     }
     int32_t kept[MAX_K];
     memcpy(kept, y, sizeof kept);
-    judge_exactly(t, kept, filter(t->how, t->q[0], kept, j), weight);
+    verify_exactly(t, kept, filter(t->how, t->q[0], kept, j), weight);
 }
 
 static int32_t take_top(const double *q, int32_t v, int32_t k, int32_t *y)
@@ -152,7 +152,7 @@ static void solve(node_distributions *t)
     memset(t->probs, 0, sizeof t->probs);
     t->accepted = 0;
     if (t->how == TOP)
-        judge_exactly(t, y, take_top(t->q[0], t->v, t->k, y), 1);
+        verify_exactly(t, y, take_top(t->q[0], t->v, t->k, y), 1);
     else
         enumerate(t, y, 0, 1);
 }
@@ -179,7 +179,7 @@ static void test_fixture(void **state)
         { "the three likeliest, naive", TOP, POINT, 0.60, 0 },
         { "duplicates skipped", REPEATED, WITHOUT, -1, 0 },
         { "duplicates removed", MERGED, WITHOUT, -1, 0 },
-        { "drawn, naive", ALONE, POINT, -1, 0 },
+        { "sampled, naive", ALONE, POINT, -1, 0 },
         { "stopped by the second", STOPPED, WITHOUT, -1, 0 },
         { "bug: sorted by q", SORTED, WITHOUT, 0.9893, 0.34654 },
         { "bug: the three likeliest verified by p/q", TOP, WITHOUT, -1, 0.51333 },
@@ -237,7 +237,7 @@ static void test_random_distributions(void **state)
     }
 }
 
-/* -------------------------------------------------------------------------- trees that are drawn --- */
+/* ------------------------------------------------------------------------- trees that are sampled --- */
 
 /* A first-order world: context 0 is the start, 1 + a is after token a. */
 enum { N_CONTEXT = 1 + MAX_V, MAX_NODE = 1 + MAX_K + MAX_K * MAX_K };
@@ -296,24 +296,24 @@ static int32_t propose(const world *w, test_random *r, const shape *s, int32_t c
     return filter(s->how, t.q[0], y, n);
 }
 
-typedef struct drawn_tree {
+typedef struct sampled_tree {
     int32_t token[MAX_NODE], parent[MAX_NODE], rank[MAX_NODE], q_row[MAX_NODE], child_row[MAX_NODE];
     float p[MAX_NODE * MAX_V];
     spec_tree tree;
-} drawn_tree;
+} sampled_tree;
 
-static void tree_open(drawn_tree *t, spec_tree_kind kind)
+static void tree_open(sampled_tree *t, spec_tree_kind kind)
 {
     t->tree = (spec_tree){ .n = 0, .cap = MAX_NODE, .token = t->token, .parent = t->parent, .rank = t->rank,
                            .q_row = t->q_row, .kind = kind };
 }
 
-static int32_t context_of(const drawn_tree *t, int32_t node)
+static int32_t context_of(const sampled_tree *t, int32_t node)
 {
     return node == 0 ? 0 : 1 + t->token[node];
 }
 
-static void tree_add(drawn_tree *t, const world *w, int32_t parent, int32_t token, int32_t rank, int32_t drafter)
+static void tree_add(sampled_tree *t, const world *w, int32_t parent, int32_t token, int32_t rank, int32_t drafter)
 {
     const int32_t i = t->tree.n++;
     t->token[i] = token, t->parent[i] = parent, t->rank[i] = rank;
@@ -322,7 +322,7 @@ static void tree_add(drawn_tree *t, const world *w, int32_t parent, int32_t toke
     for (int32_t v = 0; v < w->v; v++) t->p[i * w->v + v] = (float)w->p[context_of(t, i)][v];
 }
 
-static void tree_draw(drawn_tree *t, const world *w, test_random *r, const shape *s)
+static void tree_draw(sampled_tree *t, const world *w, test_random *r, const shape *s)
 {
     int32_t y[MAX_K];
     tree_open(t, s->kind);
@@ -336,7 +336,7 @@ static void tree_draw(drawn_tree *t, const world *w, test_random *r, const shape
 }
 
 /* The same tree with its nodes in a random topological order. */
-static void tree_shuffle(drawn_tree *out, const drawn_tree *t, const world *w, test_random *r)
+static void tree_shuffle(sampled_tree *out, const sampled_tree *t, const world *w, test_random *r)
 {
     int32_t place[MAX_NODE];
     bool done[MAX_NODE] = { false };
@@ -350,7 +350,7 @@ static void tree_shuffle(drawn_tree *out, const drawn_tree *t, const world *w, t
     }
 }
 
-static spec_verify_args args_of(const drawn_tree *t, const world *w, const shape *s, uint64_t seed, uint64_t position)
+static spec_verify_args args_of(const sampled_tree *t, const world *w, const shape *s, uint64_t seed, uint64_t position)
 {
     return (spec_verify_args){ .struct_size = sizeof(spec_verify_args), .tree = &t->tree, .n_vocab = w->v, .p = t->p,
                                .q = w->q_rows, .child_row = s->n_drafter > 1 ? t->child_row : NULL, .rule = s->rule,
@@ -361,7 +361,7 @@ static spec_verify_args args_of(const drawn_tree *t, const world *w, const shape
 static int32_t emit(const spec_verify_args *a, int32_t *out)
 {
     int32_t path[SPEC_MAX_DEPTH + 1], n = 0, token = -1;
-    if (spec_verify_distributions(a, path, &n, &token) != SPEC_OK) fail_msg("%s", spec_last_error());
+    if (spec_verify_probs(a, path, &n, &token) != SPEC_OK) fail_msg("%s", spec_last_error());
     assert_int_equal(path[0], 0);
     for (int32_t i = 1; i < n; i++) {
         assert_int_equal(a->tree->parent[path[i]], path[i - 1]);
@@ -400,12 +400,13 @@ static void root_distributions(node_distributions *t, const world *w, const shap
     *t = (node_distributions){ .v = w->v, .k = s->k0, .n_row = s->n_drafter, .how = s->how };
     memcpy(t->p, w->p[0], sizeof t->p);
     for (int32_t d = 0; d < MAX_K; d++) memcpy(t->q[d], w->q[d][0], sizeof t->q[d]);
-    const spec_verify_rule r = speci_verify_resolve(s->rule, s->kind, 1);
+    const spec_verify_rule r = speci_verify_resolve(s->rule, s->kind, 1)->id;
     t->rule = r == SPEC_VERIFY_NAIVE ? POINT : r == SPEC_VERIFY_MSS_REPEAT ? WITH : WITHOUT;
     solve(t);
 }
 
-/* The joint distribution of three tokens (what a step left open is drawn plainly), and how often a draft is accepted. */
+/* The joint distribution of three tokens (what a step left open is drawn plainly), and how often a draft is
+ * accepted. */
 static void sample(const shape *s, uint64_t seed, double *p_joint, double *p_accept)
 {
     static int32_t count[MAX_CELL];
@@ -418,7 +419,7 @@ static void sample(const shape *s, uint64_t seed, double *p_joint, double *p_acc
     root_distributions(&exact, &w, s);
     memset(count, 0, sizeof count);
     for (int32_t i = 0; i < N_DRAW; i++) {
-        drawn_tree t, other;
+        sampled_tree t, other;
         int32_t y[3];
         tree_draw(&t, &w, &r, s);
         if (s->shuffled) tree_shuffle(&other, &t, &w, &r);
@@ -475,10 +476,10 @@ static void test_statistics_see(void **state)
     (void)state;
     static const shape wrong[] = {
         { "sorted by q", 6, 3, 2, SORTED, 1, SPEC_TREE_SAMPLED, SPEC_VERIFY_MSS, false, false },
-        { "the likeliest, as if drawn", 6, 3, 2, TOP, 1, SPEC_TREE_SAMPLED, SPEC_VERIFY_MSS, false, false },
+        { "the likeliest, as if sampled", 6, 3, 2, TOP, 1, SPEC_TREE_SAMPLED, SPEC_VERIFY_MSS, false, false },
         { "each dropped for its own q", 6, 3, 2, DROPPED, 1, SPEC_TREE_SAMPLED, SPEC_VERIFY_MSS, false, false },
         { "verified by the root of q", 6, 3, 2, ALONE, 1, SPEC_TREE_SAMPLED, SPEC_VERIFY_MSS, false, true },
-        { "drawn without, verified with replacement", 6, 4, 4, ALONE, 1, SPEC_TREE_SAMPLED_IID, SPEC_VERIFY_MSS_REPEAT,
+        { "sampled without, verified with replacement", 6, 4, 4, ALONE, 1, SPEC_TREE_SAMPLED_IID, SPEC_VERIFY_MSS_REPEAT,
           false, false },
     };
     for (int32_t i = 0; i < N_ELEMENTS(wrong); i++) {
@@ -511,7 +512,7 @@ static int32_t draw_at(const double *probs, int32_t v, double u)
 }
 
 /* The walk in double, by the keys that are promised; siblings as tree_draw placed them, in order. Child or -1. */
-static int32_t reference_judge(const drawn_tree *t, const world *w, const shape *s, const spec_verify_args *a,
+static int32_t reference_verify(const sampled_tree *t, const world *w, const shape *s, const spec_verify_args *a,
                                int32_t node, uint64_t position, int32_t *token)
 {
     double r[MAX_V], d[MAX_K][MAX_V];
@@ -549,14 +550,14 @@ static void test_draws(void **state)
     test_random r = { 77 };
     for (int32_t i = 0; i < 20000; i++) {
         shape s = right[i % N_ELEMENTS(right)];
-        s.rule = speci_verify_resolve(s.rule, s.kind, 1);
+        s.rule = speci_verify_resolve(s.rule, s.kind, 1)->id;
         world w;
-        drawn_tree t, other;
+        sampled_tree t, other;
         int32_t got[3], want[3], n = 0, token = -1;
         world_make(&w, &r, &s);
         tree_draw(&t, &w, &r, &s);
         spec_verify_args a = args_of(&t, &w, &s, (uint64_t)i << 33, (uint64_t)i * 1000003u);
-        for (int32_t node = 0; (node = reference_judge(&t, &w, &s, &a, node, a.position + (uint64_t)n, &token)) >= 0;)
+        for (int32_t node = 0; (node = reference_verify(&t, &w, &s, &a, node, a.position + (uint64_t)n, &token)) >= 0;)
             want[n++] = t.token[node];
         want[n++] = token;
         assert_int_equal(emit(&a, got), n);
@@ -582,7 +583,7 @@ static void test_greedy(void **state)
     spec_verify_args a = { .struct_size = sizeof a, .tree = &tree, .n_vocab = 3, .p = p };
     for (int32_t rule = SPEC_VERIFY_AUTO; rule <= SPEC_VERIFY_GREEDY; rule++) {
         a.rule = (spec_verify_rule)rule;
-        assert_int_equal(spec_verify_distributions(&a, path, &n, &next), SPEC_OK);
+        assert_int_equal(spec_verify_probs(&a, path, &n, &next), SPEC_OK);
         assert_int_equal(n, 3);
         assert_memory_equal(path, ((int32_t[]){ 0, 2, 4 }), 3 * sizeof *path);
         assert_int_equal(next, 0);
@@ -591,7 +592,7 @@ static void test_greedy(void **state)
 
 /* ------------------------------------------------------------------------------ on the brink --- */
 
-/* One node with two children, tokens 0 and 1, drawn from q [v]. */
+/* One node with two children, tokens 0 and 1, sampled from q [v]. */
 typedef struct pair {
     int32_t token[3], parent[3], q_row[3];
     float p[9];
@@ -661,10 +662,18 @@ static void test_nothing_left(void **state)
 
 /* ------------------------------------------------------------------------------------ the table --- */
 
+static void check_listed(void *n_listed, spec_verify_rule rule, const char *name, const char *help)
+{
+    assert_int_equal(rule, (*(int32_t *)n_listed)++);
+    assert_string_equal(name, spec_verify_rule_name(rule));
+    assert_true(strlen(help) > 0);
+}
+
 static void test_table(void **state)
 {
     (void)state;
-    /* Rows of 3.6: a tree drawn, sorted, pruned by a node's own probability or looked up is "chosen". */
+    /* Rows of 3.6: a tree sampled and then sorted, one pruned by a node's own probability, or one from a table is
+     * deterministic. */
     static const struct {
         spec_tree_kind kind;
         bool chain;
@@ -700,7 +709,7 @@ static void test_table(void **state)
             const spec_verify_args a = { .struct_size = sizeof a, .tree = &tree, .n_vocab = 3, .p = distributions, .q = distributions,
                                          .rule = (spec_verify_rule)rule, .temperature = rows[i].temperature };
             int32_t path[64], n, next;
-            assert_int_equal(spec_verify_distributions(&a, path, &n, &next), want);
+            assert_int_equal(spec_verify_probs(&a, path, &n, &next), want);
         }
     const spec_tree tree = { .n = 4, .cap = 4, .token = token, .parent = branches, .kind = SPEC_TREE_SAMPLED };
     assert_int_equal(spec_verify_is_lossless(&tree, SPEC_VERIFY_MSS_REPEAT, 1), SPEC_E_INVALID);
@@ -717,6 +726,9 @@ static void test_table(void **state)
     for (int32_t rule = 0; rule < 6; rule++)
         assert_string_equal(spec_verify_rule_name((spec_verify_rule)rule), names[rule]);
     assert_string_equal(spec_verify_rule_name((spec_verify_rule)6), "unknown rule");
+    int32_t n_listed = 0;
+    spec_verify_rule_list(check_listed, &n_listed);
+    assert_int_equal(n_listed, 6);
 }
 
 /* ------------------------------------------------------------------------------------- refused --- */
@@ -725,7 +737,7 @@ static void refuse(const pair *t, spec_status want, const char *says)
 {
     int32_t path[64], n = -7, token = -7;
     memset(path, 0x55, sizeof path);
-    assert_int_equal(spec_verify_distributions(&t->a, path, &n, &token), want);
+    assert_int_equal(spec_verify_probs(&t->a, path, &n, &token), want);
     if (!strstr(spec_last_error(), says)) fail_msg("\"%s\" does not say \"%s\"", spec_last_error(), says);
     assert_int_equal(n, -7);
     assert_int_equal(token, -7);
@@ -778,7 +790,7 @@ static void test_refused(void **state)
     pair_make(&t, p, second_bad), t.a.child_row = two_rows;
     refuse(&t, SPEC_E_INVALID, "draft's distribution, node 2, row 1");
     pair_make(&t, p, good), t.tree.kind = SPEC_TREE_DETERMINISTIC;
-    refuse(&t, SPEC_E_INVALID, "chosen");
+    refuse(&t, SPEC_E_INVALID, "deterministic");
     pair_make(&t, p, good), t.tree.kind = (spec_tree_kind)4;
     refuse(&t, SPEC_E_INVALID, "kind 4");
     pair_make(&t, p, good), t.a.rule = SPEC_VERIFY_MSS_REPEAT;
@@ -800,7 +812,7 @@ static void test_refused(void **state)
     refuse(&t, SPEC_E_NOMEM, "");
 }
 
-/* ----------------------------------------------------------------------------- distributions of logits --- */
+/* ---------------------------------------------------------------------- distributions of logits --- */
 
 enum { N_LOGIT = 300 };
 

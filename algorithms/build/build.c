@@ -32,8 +32,9 @@ static spec_status check_sizes(const spec_builder *b)
 {
     const spec_builder_info *i = &b->info;
     if (i->n_node < 1 || i->n_node > SPECI_MAX_NODE || i->n_row < 0 || i->n_row > SPECI_MAX_NODE)
-        return speci_fail(SPEC_E_INVALID, "the tree \"%s\" has up to %d nodes and %d distributions; at most %d are possible",
-                          b->text, i->n_node, i->n_row, SPECI_MAX_NODE);
+        return speci_fail(SPEC_E_INVALID,
+                          "the tree \"%s\" has up to %d nodes and %d distributions; at most %d are possible", b->text,
+                          i->n_node, i->n_row, SPECI_MAX_NODE);
     if (b->n_pool < i->n_node || b->n_pool > SPECI_MAX_POOL)
         return speci_fail(SPEC_E_INVALID, "the tree \"%s\" has up to %d nodes while it grows; at most %d are possible",
                           b->text, b->n_pool, SPECI_MAX_POOL);
@@ -131,11 +132,12 @@ static const speci_builder_kind callers_own = { .name = "own", .args = "", .help
 
 static spec_status check_ops(const spec_builder_ops *ops)
 {
-    if (!ops->expand) return speci_fail(SPEC_E_INVALID, "a builder needs the operation look");
+    if (!ops->expand) return speci_fail(SPEC_E_INVALID, "a builder needs the callback expand");
     if (ops->kind < SPEC_TREE_DETERMINISTIC || ops->kind > SPEC_TREE_SAMPLED_IID)
         return speci_fail(SPEC_E_INVALID, "a builder of trees of kind %d, which is none", (int)ops->kind);
     if (ops->n_row < 1 || ops->n_level < 1 || ops->k < 1)
-        return speci_fail(SPEC_E_INVALID, "a builder with %d distributions, %d rounds and %d candidates; it needs 1 of each",
+        return speci_fail(SPEC_E_INVALID,
+                          "a builder with %d distributions, %d rounds and %d candidates; it needs 1 of each",
                           ops->n_row, ops->n_level, ops->k);
     return SPEC_OK;
 }
@@ -170,7 +172,8 @@ spec_status spec_builder_from_ops(spec_builder **out, const spec_builder_ops *op
 
 void spec_builder_list(void (*each)(void *user, const char *name, const char *args, const char *help), void *user)
 {
-    for (const speci_builder_kind *const *k = speci_build_table; *k; k++) each(user, (*k)->name, (*k)->args, (*k)->help);
+    for (const speci_builder_kind *const *k = speci_build_table; *k; k++)
+        each(user, (*k)->name, (*k)->args, (*k)->help);
 }
 
 spec_status spec_builder_get_info(const spec_builder *builder, spec_builder_info *info)
@@ -208,7 +211,7 @@ static spec_tree_kind tree_kind(const spec_builder *b, bool draw)
     return speci_builder_samples(b, draw) ? b->info.kind : SPEC_TREE_DETERMINISTIC;
 }
 
-/* ---------------------------------------------------------------------------------------- looks --- */
+/* --------------------------------------------------------------------------------- host-driven --- */
 
 uint64_t speci_builder_key(const spec_tree *tree, int32_t node, uint64_t seed, uint64_t step)
 {
@@ -234,17 +237,17 @@ static int32_t rows_of(const spec_tree *tree)
     return n;
 }
 
-/* In a drawn tree whatever the look chose, it chose among slots: node i holds what was drawn at its slot. */
-static spec_status check_drawn(const spec_builder *b, const spec_tree *tree, const spec_candidate *candidates)
+/* In a sampled tree the callback selects among slots: node i holds the candidate of its slot. */
+static spec_status check_candidates(const spec_builder *b, const spec_tree *tree, const spec_candidate *candidates)
 {
     for (int32_t i = 1; i < tree->n; i++) {
         const int32_t row = tree->q_row[tree->parent[i]], rank = tree->rank[i];
         if (row < 0)
             return speci_fail(SPEC_E_INVALID, "node %d hangs below node %d, which was not fed", i, tree->parent[i]);
-        const int32_t drawn = rank < b->k ? candidates[(size_t)row * (size_t)b->k + (size_t)rank].token : -1;
-        if (tree->token[i] != drawn)
-            return speci_fail(SPEC_E_INVALID, "node %d, child %d of node %d, has token %d; drawn there was %d", i, rank,
-                              tree->parent[i], tree->token[i], drawn);
+        const int32_t sampled = rank < b->k ? candidates[(size_t)row * (size_t)b->k + (size_t)rank].token : -1;
+        if (tree->token[i] != sampled)
+            return speci_fail(SPEC_E_INVALID, "node %d, child %d of node %d, has token %d; its candidate is %d", i,
+                              rank, tree->parent[i], tree->token[i], sampled);
     }
     return SPEC_OK;
 }
@@ -252,29 +255,29 @@ static spec_status check_drawn(const spec_builder *b, const spec_tree *tree, con
 static spec_status check_feed(const spec_tree *tree, const int32_t *feed, int32_t n_feed, int32_t n_feed_max)
 {
     if (n_feed < 0 || n_feed > n_feed_max)
-        return speci_fail(SPEC_E_INVALID, "a look asks for %d distributions; %d are left", n_feed, n_feed_max);
+        return speci_fail(SPEC_E_INVALID, "expand asks for %d distributions; %d are left", n_feed, n_feed_max);
     for (int32_t i = 0; i < n_feed; i++) {
         if (feed[i] < 0 || feed[i] >= tree->n)
-            return speci_fail(SPEC_E_INVALID, "a look feeds node %d of %d", feed[i], tree->n);
+            return speci_fail(SPEC_E_INVALID, "expand feeds node %d of %d", feed[i], tree->n);
         bool again = tree->q_row[feed[i]] >= 0;
         for (int32_t j = 0; j < i; j++) again |= feed[j] == feed[i];
-        if (again) return speci_fail(SPEC_E_INVALID, "a look feeds node %d, which was fed before", feed[i]);
+        if (again) return speci_fail(SPEC_E_INVALID, "expand feeds node %d, which was fed before", feed[i]);
     }
     return SPEC_OK;
 }
 
-static spec_status check_expansion(const spec_builder *b, bool draw, const spec_tree *tree, const spec_candidate *candidates,
-                              int32_t token, int32_t n_row)
+static spec_status check_expansion(const spec_builder *b, bool draw, const spec_tree *tree,
+                                   const spec_candidate *candidates, int32_t token, int32_t n_row)
 {
     SPEC_TRY(spec_tree_check(tree, b->n_pool, INT32_MAX));
     if (tree->token[0] != token || rows_of(tree) != n_row)
-        return speci_fail(SPEC_E_INVALID, "a look changed the root or what was fed");
+        return speci_fail(SPEC_E_INVALID, "expand changed the root or what was fed");
     spec_tree_depths(tree, b->map);
     for (int32_t i = 0; i < tree->n; i++)
         if (b->map[i] > b->info.depth)
             return speci_fail(SPEC_E_INVALID, "node %d is %d deep; the builder said at most %d", i, b->map[i],
                               b->info.depth);
-    return speci_builder_samples(b, draw) ? check_drawn(b, tree, candidates) : SPEC_OK;
+    return speci_builder_samples(b, draw) ? check_candidates(b, tree, candidates) : SPEC_OK;
 }
 
 spec_status speci_builder_expand(spec_builder *b, bool draw, spec_tree *tree, const spec_candidate *candidates,
@@ -294,7 +297,8 @@ spec_status speci_builder_expand(spec_builder *b, bool draw, spec_tree *tree, co
 
 /* --------------------------------------------------------------------------------------- finish --- */
 
-/* By slot: neither depth, nor room, nor a drawing kind's keep, look at a node's own token or probability. */
+/* By slot: neither depth, nor room, nor the keep of a kind that samples, depends on a node's own token or
+ * probability. */
 static void drop(const spec_builder *b, spec_tree *pool)
 {
     spec_tree_prune(pool, b->keep, 1, b->map);

@@ -7,14 +7,14 @@
 
 /* Limits of every builder: nodes of a tree, rows of distributions, places of a frontier; and nodes while growing. */
 enum { SPECI_MAX_NODE = 256, SPECI_MAX_POOL = 4096 };
-/* Below every slot's value. That can be less than 0: a distribution's sum is 1 within 1e-3, and of draws with replacement k may
- * have probability 1 together many times. */
+/* Below every slot's value. That can be less than 0: a distribution's sum is 1 within 1e-3, and of draws with
+ * replacement k may have probability 1 together many times. */
 #define SPECI_NO_THRESHOLD (-1e3)
 
 /* A level of growth as data: what a draw and an expansion (spec_draw_args, spec_expand_args) need to know. So the same
- * rules run on a device without a look from the host, and on plain arrays. Growth ends at a level whose n_next is 0
- * (which may come before info.n_level: sequoia's shape changes in `learn`). The distribution of what follows frontier place p of
- * level L is row (sum of n_place of the levels before) + p, whether or not there is a node. */
+ * rules run on a device that does not wait for the host, and on plain arrays. Growth ends at a level whose n_next is 0
+ * (which may come before info.n_level: sequoia's shape changes in `observe`). The distribution of what follows frontier
+ * place p of level L is row (sum of n_place of the levels before) + p, whether or not there is a node. */
 typedef struct speci_level {
     int32_t n_place;           /* places of the frontier that this level starts from; level 0: 1, the root */
     int32_t k;                 /* candidates per place */
@@ -30,10 +30,10 @@ typedef struct speci_builder_kind {
     const char *name, *args, *help; /* "beam", "M,N", "M beams, N levels" */
     /* Parses args (what follows the colon, "" if nothing) and fills the builder: sizes, kind, levels. */
     spec_status (*open)(spec_builder *b, const char *args);
-    /* NULL, or chooses among the nodes of the pool when it is grown: keep [pool->n], all 1 before. In a drawn tree the
-     * choice must not depend on a node's own token or probability; later siblings of what is dropped go too. */
+    /* NULL, or selects which nodes of the grown pool stay: keep [pool->n], all 1 before. In a sampled tree this must
+     * not depend on a node's own token or probability; later siblings of what is dropped go too. */
     void (*keep)(const spec_builder *b, const spec_tree *pool, uint8_t *keep);
-    /* NULL, or grows by looks (spec_builder_ops.expand, with the builder as user_data). */
+    /* NULL, or growth is host-driven, by this callback (spec_builder_ops.expand, with the builder as user_data). */
     spec_status (*expand)(void *builder, spec_tree *tree, const spec_candidate *candidates, int32_t k, int32_t *feed,
                         int32_t *n_feed, int32_t n_feed_max);
     void (*observe)(spec_builder *b, int32_t n_node, const int32_t *ranks, int32_t n); /* or NULL */
@@ -49,8 +49,8 @@ struct spec_builder {
     spec_builder_info info;   /* what the finished tree needs; info.kind: at a temperature above 0 */
     int32_t n_pool;           /* nodes while growing, root included: >= info.n_node; 0 while opening = info.n_node */
     int32_t k;                /* most candidates per node */
-    bool repeat;              /* drawn with replacement */
-    speci_level *levels;       /* [info.n_level] or NULL: by looks (none: neither) */
+    bool repeat;              /* sampled with replacement */
+    speci_level *levels;       /* [info.n_level] or NULL: host-driven (none: neither) */
     int32_t *places;          /* where the levels' take and next lie: [2 * info.n_node], or NULL */
     spec_builder_ops ops;     /* a caller's own builder: ops.expand */
     void *own;                /* a kind's own numbers, freed with speci_free */
@@ -58,18 +58,17 @@ struct spec_builder {
     uint8_t *keep;            /* [n_pool] scratch */
     int32_t *map;             /* [n_pool] scratch */
 };
-/* Has this tree the right to be drawn? (draw wanted, and the kind draws) */
+/* Are candidates sampled? (draw: sampling is wanted; and the kind samples) */
 bool speci_builder_samples(const spec_builder *b, bool draw);
 spec_draw_how speci_builder_how(const spec_builder *b, bool draw);
-bool speci_builder_is_host_driven(const spec_builder *b); /* does it grow by looks? */
+bool speci_builder_is_host_driven(const spec_builder *b); /* does it grow by `expand`? */
 /* Stream of the draws after `node`: from its slot, the ranks on its path. tree->rank must be there. */
 uint64_t speci_builder_key(const spec_tree *tree, int32_t node, uint64_t seed, uint64_t step);
-/* For builders that grow by looks. Begins tree (room for b->n_pool nodes, with rank and q_row): the root, fed: row
- * 0. */
+/* For host-driven builders. Begins tree (room for b->n_pool nodes, with rank and q_row): the root, fed: row 0. */
 void speci_builder_begin(const spec_builder *b, bool draw, int32_t token, spec_tree *tree);
-/* Calls the look, and checks what a caller's own did: the tree stays a tree, fits b->n_pool and info.depth, in a drawn
- * tree child j of a node is its candidate j, and feed (room for info.n_row) names nodes that were not fed. Those get
- * the next rows, in order: q_row. candidates [rows so far][b->k]. After an error the tree is of no use. */
+/* Calls `expand`, and checks what a caller's own did: the tree stays a tree, fits b->n_pool and info.depth, in a
+ * sampled tree child j of a node is its candidate j, and feed (room for info.n_row) names nodes that were not fed.
+ * Those get the next rows, in order: q_row. candidates [rows so far][b->k]. After an error the tree is of no use. */
 spec_status speci_builder_expand(spec_builder *b, bool draw, spec_tree *tree, const spec_candidate *candidates,
                                int32_t *feed, int32_t *n_feed);
 /* pool, a grown tree (it is pruned in place: not deeper than depth_max (0 = no limit), what the kind's keep drops), is
@@ -102,10 +101,10 @@ extern const speci_builder_kind speci_build_none, speci_build_chain, speci_build
 
 /* Sequoia's dynamic program on plain arrays: the shape of m nodes (at most SPECI_MAX_NODE) in l levels, both with the
  * root, with the most expected emitted tokens, which it returns, when a node's child b < n_a (n_a <= 32) is accepted
- * with probability a[b]. With costs: of all sizes from 2 to m and depths to l, the one with the most expected tokens per
- * unit of time, a step of m' nodes and l' levels taking target(m') + (l' - 1) draft(its mean width). parent [m] receives
- * it, breadth first; *n is less than m where m nodes do not fit, or do not pay. work: of speci_sequoia_bytes, aligned as
- * a double. */
+ * with probability a[b]. With costs: of all sizes from 2 to m and depths to l, the one with the most expected tokens
+ * per unit of time, a step of m' nodes and l' levels taking target(m') + (l' - 1) draft(its mean width). parent [m]
+ * receives it, breadth first; *n is less than m where m nodes do not fit, or do not pay. work: of speci_sequoia_bytes,
+ * aligned as a double. */
 size_t speci_sequoia_bytes(int32_t m, int32_t l, int32_t n_a);
 double speci_sequoia(const float *a, int32_t n_a, int32_t m, int32_t l, const spec_cost_profile *costs, void *work,
                      int32_t *parent, int32_t *n);

@@ -1,5 +1,5 @@
-/* build_arrays.c - growing a tree on plain arrays: distributions from a callback, draws and expansions by the host's form
- * of the operations that backends have (backends/backend_grow.h). */
+/* build_arrays.c - growing a tree on plain arrays: distributions from a callback, draws and expansions by the host's
+ * form of the operations that backends have (backends/backend_grow.h). */
 #include "algorithms/build/build.h"
 
 #include <math.h>
@@ -11,33 +11,35 @@ typedef struct growth {
     spec_build_args args;
     bool draw;
     spec_tree *pool;            /* the tree so far */
-    float *distributions;                /* [rows of a round][n_vocab] where args.q is NULL */
+    float *distributions;       /* [rows of a round][n_vocab] where args.q is NULL */
     int32_t *zero, *place;      /* [n_row]: zeros; 0, 1, 2, ... */
     int32_t *node, *asked;      /* [n_row]: nodes of a round, -1 = none; without those */
     int32_t *row;               /* [n_pool] */
-    spec_candidate *candidate;  /* [n_row][k] by looks */
+    spec_candidate *candidate;  /* [n_row][k] host-driven */
     spec_grow grow;             /* by levels: one slot */
 } growth;
 
-/* ---------------------------------------------------------------------------------------- distributions --- */
+/* ------------------------------------------------------------------------------- distributions --- */
 
 static spec_status check_probs(const float *probs, int32_t n_vocab, int32_t node)
 {
     double sum = 0.0;
     for (int32_t i = 0; i < n_vocab; i++) {
         if (!(probs[i] >= 0.0f) || isinf(probs[i]))
-            return speci_fail(SPEC_E_INVALID,
-                              "the draft distribution after node %d has %g for token %d; it must be finite and not negative",
-                              node, (double)probs[i], i);
+            return speci_fail(
+                SPEC_E_INVALID,
+                "the draft distribution after node %d has %g for token %d; it must be finite and not negative", node,
+                (double)probs[i], i);
         sum += (double)probs[i];
     }
     if (!(fabs(sum - 1.0) <= 1e-3))
-        return speci_fail(SPEC_E_INVALID, "the draft distribution after node %d has the sum %g; a distribution's is 1", node, sum);
+        return speci_fail(SPEC_E_INVALID, "the draft distribution after node %d has the sum %g; a distribution's is 1",
+                          node, sum);
     return SPEC_OK;
 }
 
-/* The distributions after g->node [n] become rows base .. base + n - 1, all asked for at once; rows of places without a node
- * stay what they are. distributions: where row `base` is. */
+/* The distributions after g->node [n] become rows base .. base + n - 1, all asked for at once; rows of places without a
+ * node stay what they are. distributions: where row `base` is. */
 static spec_status ask(growth *g, int32_t n, int32_t base, float **distributions)
 {
     const int32_t n_vocab = g->args.n_vocab;
@@ -52,7 +54,8 @@ static spec_status ask(growth *g, int32_t n, int32_t base, float **distributions
     /* From the last one on, each to its place, which is not before where it is. */
     for (int32_t i = n - 1; i >= 0 && m > 0; i--)
         if (g->node[i] >= 0 && --m < i)
-            memmove(*distributions + (size_t)i * width, *distributions + (size_t)m * width, width * sizeof **distributions);
+            memmove(*distributions + (size_t)i * width, *distributions + (size_t)m * width,
+                    width * sizeof **distributions);
     return SPEC_OK;
 }
 
@@ -82,9 +85,10 @@ static spec_status grow_level(growth *g, const speci_level *l, int32_t base)
     show(g);
     memcpy(g->node, g->grow.frontier, (size_t)l->n_place * sizeof *g->node);
     SPEC_TRY(ask(g, l->n_place, base, &distributions));
-    const spec_draw_args draw = { .probs = distributions, .ld = g->args.n_vocab, .n_vocab = g->args.n_vocab, .n_row = l->n_place,
-                                  .k = l->k, .how = speci_builder_how(b, g->draw), .host_probs_row = g->place,
-                                  .grow = &g->grow, .host_slot = g->zero, .host_place = g->place };
+    const spec_draw_args draw = { .probs = distributions, .ld = g->args.n_vocab, .n_vocab = g->args.n_vocab,
+                                  .n_row = l->n_place, .k = l->k, .how = speci_builder_how(b, g->draw),
+                                  .host_probs_row = g->place, .grow = &g->grow, .host_slot = g->zero,
+                                  .host_place = g->place };
     for (int32_t i = 0; i < l->n_place; i++) speci_draw_one(&draw, i);
     const int32_t feed_base = base + l->n_place; /* a node's number among those fed is its row */
     const spec_expand_args expand = { .grow = &g->grow, .n = 1, .host_slot = g->zero, .host_feed_base = &feed_base,
@@ -111,7 +115,7 @@ static spec_status grow_by_levels(growth *g)
     return SPEC_OK;
 }
 
-/* --------------------------------------------------------------------------------------- looks --- */
+/* --------------------------------------------------------------------------------- host-driven --- */
 
 /* Candidates behind the nodes of a round, whose rows begin at base. Behind those at the greatest depth there are
  * none. */
@@ -126,7 +130,8 @@ static spec_status candidates_of(growth *g, int32_t n, int32_t base)
         spec_candidate *out = g->candidate + (size_t)(base + i) * (size_t)b->k;
         for (int32_t j = 0; j < b->k; j++) out[j] = (spec_candidate){ .token = -1 };
         if (g->node[i] >= 0)
-            speci_draw_row(distributions + (size_t)i * (size_t)g->args.n_vocab, g->args.n_vocab, speci_builder_how(b, g->draw),
+            speci_draw_row(distributions + (size_t)i * (size_t)g->args.n_vocab, g->args.n_vocab,
+                           speci_builder_how(b, g->draw),
                            speci_builder_key(g->pool, g->node[i], g->args.seed, g->args.step), b->k, out);
     }
     return SPEC_OK;
@@ -168,7 +173,7 @@ static spec_status open_growth(growth *g)
 {
     const spec_builder *b = g->b;
     const size_t rows = (size_t)b->info.n_row + 1, wide = (size_t)widest(b), pool = (size_t)b->n_pool;
-    const bool looks = speci_builder_is_host_driven(b);
+    const bool host_driven = speci_builder_is_host_driven(b);
     bool ok = true;
     g->zero = take(g, rows, sizeof *g->zero, &ok);
     g->place = take(g, rows, sizeof *g->place, &ok);
@@ -176,10 +181,10 @@ static spec_status open_growth(growth *g)
     g->asked = take(g, rows, sizeof *g->asked, &ok);
     g->row = take(g, pool, sizeof *g->row, &ok);
     if (!g->args.q) g->distributions = take(g, wide * (size_t)g->args.n_vocab, sizeof *g->distributions, &ok);
-    if (looks) g->candidate = take(g, rows * (size_t)b->k, sizeof *g->candidate, &ok);
+    if (host_driven) g->candidate = take(g, rows * (size_t)b->k, sizeof *g->candidate, &ok);
     spec_grow *grow = &g->grow;
     *grow = (spec_grow){ .n_slot = 1, .cap = b->n_pool, .cap_frontier = (int32_t)wide, .cap_feed = (int32_t)rows };
-    if (!looks) {
+    if (!host_driven) {
         grow->n = take(g, 1, sizeof *grow->n, &ok);
         grow->frontier = take(g, wide, sizeof *grow->frontier, &ok);
         grow->node = take(g, pool, sizeof *grow->node, &ok);

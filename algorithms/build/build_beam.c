@@ -20,4 +20,6 @@ static spec_status open(spec_builder *b, const char *args)
     return SPEC_OK;
 }
 
-const speci_builder_kind speci_build_beam = { .name = "beam", .args = "M,N", .help = "M beams, N levels", .open = open };
+const speci_builder_kind speci_build_beam = {
+    .name = "beam", .args = "M,N", .help = "M beams, N levels", .open = open
+};

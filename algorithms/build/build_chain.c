@@ -11,4 +11,6 @@ static spec_status open(spec_builder *b, const char *args)
     return speci_builder_static(b, args, parent, n + 1);
 }
 
-const speci_builder_kind speci_build_chain = { .name = "chain", .args = "K", .help = "K drafts in a row", .open = open };
+const speci_builder_kind speci_build_chain = {
+    .name = "chain", .args = "K", .help = "K drafts in a row", .open = open
+};

@@ -1,16 +1,16 @@
-/* build_dyspec.c - DySpec's heap tree (algorithms.md 4.5, DS Alg. 1 corrected): N times the slot that verification
- * reaches likeliest is drawn. Slot j of node x is "the draw of x's child number j", of value v = value(x) (1 - sum of
- * prob of the children before it), value(x) the product of prob along the path to x.
+/* build_dyspec.c - DySpec's heap tree (algorithms.md 4.5, DS Alg. 1 corrected): N times, the slot that verification is
+ * likeliest to reach is sampled. Slot j of node x is "the draw of x's child number j". Its value is
+ * v = value(x) (1 - sum of prob of the children before it), where value(x) is the product of prob along the path to x.
  *
- * Whoever pops a slot needs the distribution behind its node, and asking for one distribution at a time would be N rounds. So a look goes
- * on past nodes without a distribution, as far as N slots: what it meets there is likely to be wanted, so nodes are added and
- * distributions asked for ahead. When no distribution is awaited any more, the N best slots are all there; the pops are played once more
- * over what has grown, and the rest goes (by slot value, later siblings and descendants included, so draws stay draws:
- * 3.2, 4.6). */
+ * Popping a slot needs the distribution after its node, and asking for one distribution at a time would take N rounds.
+ * So a round goes on past nodes without a distribution, as far as N slots: what it meets there is likely to be wanted,
+ * so nodes are added and distributions asked for ahead. When no distribution is awaited any more, the N best slots are
+ * all there. The pops are then repeated over what has grown, and the rest goes, by slot value, with later siblings and
+ * descendants, so that siblings stay draws (3.2, 4.6). */
 #include "algorithms/build/build.h"
 
 typedef struct slot {
-    double value, node_value, drawn; /* of the slot; of its node; prob of the node's children before it */
+    double value, node_value, taken; /* of the slot; of its node; prob of the node's children before it */
     int32_t node, rank, depth;
 } slot;
 
@@ -58,11 +58,11 @@ static bool pop(slots *s, slot *out)
     return true;
 }
 
-/* The slots that a draw opens: its node's next, and the first one of what was drawn. */
+/* The slots that a draw opens: the next one of its node, and the first one of the child. */
 static void push_after(slots *s, const slot *x, int32_t child, float prob)
 {
-    const double drawn = x->drawn + (double)prob, value = x->node_value * (double)prob;
-    push(s, (slot){ .value = x->node_value * (1.0 - drawn), .node_value = x->node_value, .drawn = drawn,
+    const double taken = x->taken + (double)prob, value = x->node_value * (double)prob;
+    push(s, (slot){ .value = x->node_value * (1.0 - taken), .node_value = x->node_value, .taken = taken,
                     .node = x->node, .rank = x->rank + 1, .depth = x->depth });
     push(s, (slot){ .value = value, .node_value = value, .node = child, .depth = x->depth + 1 });
 }
@@ -83,8 +83,8 @@ static int32_t n_fed(const spec_tree *t)
     return n;
 }
 
-static spec_status look(void *builder, spec_tree *tree, const spec_candidate *candidates, int32_t k, int32_t *feed,
-                        int32_t *n_feed, int32_t n_feed_max)
+static spec_status expand(void *builder, spec_tree *tree, const spec_candidate *candidates, int32_t k, int32_t *feed,
+                          int32_t *n_feed, int32_t n_feed_max)
 {
     const spec_builder *b = builder;
     const int32_t n_draft = b->info.n_node - 1, n_row = n_fed(tree);
@@ -148,4 +148,4 @@ static spec_status open(spec_builder *b, const char *args)
 
 const speci_builder_kind speci_build_dyspec = { .name = "dyspec", .args = "N",
                                               .help = "N drafts where reaching them is likeliest (heap)", .open = open,
-                                              .keep = keep_popped, .expand = look };
+                                              .keep = keep_popped, .expand = expand };

@@ -46,5 +46,5 @@ const speci_builder_kind speci_build_product = { .name = "product", .args = "N1,
                                                .help = "every node of depth i has N(i+1) children",
                                                .open = open_product };
 const speci_builder_kind speci_build_product_repeat = { .name = "product-repeat", .args = "N1,N2,...",
-                                                      .help = "product, drawn with replacement", .open = open_repeat,
+                                                      .help = "product, sampled with replacement", .open = open_repeat,
                                                       .keep = keep_reachable };

@@ -1,9 +1,9 @@
 /* build_sequoia.c - Sequoia's optimal shape (algorithms.md 4.7): of all shapes with m nodes, the one with the most
  * expected emitted tokens when child b of a node is the accepted one with probability a[b], whatever the node.
  *
- * Until acceptance is known, a[b] = 0.5 (b + 1)^-1.8: half of the first children, and a power distribution as Sequoia measured.
- * What verification accepts replaces it as it comes: the prior weighs as much as 32 observations of a rank. The shape
- * is planned anew after 64, 128, 256, ... steps, between steps, in memory taken at the start. Where step costs are known,
+ * Until acceptance is known, a[b] = 0.5 (b + 1)^-1.8: half of the first children, and a power law as Sequoia
+ * measured. Observed acceptance replaces it: the prior weighs as much as 32 observations of a rank. The shape is
+ * planned anew after 64, 128, 256, ... steps, between steps, in memory taken at the start. Where step costs are known,
  * it has as many nodes and levels, of those asked for, as give the most tokens per time. */
 #include "algorithms/build/build.h"
 
@@ -164,7 +164,7 @@ static spec_status open(spec_builder *b, const char *args)
 }
 
 /* Node by node along the accepted path of the shape: which ranks were there, and which was accepted. */
-static void learn(spec_builder *b, int32_t n_node, const int32_t *ranks, int32_t n)
+static void observe(spec_builder *b, int32_t n_node, const int32_t *ranks, int32_t n)
 {
     sequoia *s = b->own;
     (void)n_node;
@@ -193,5 +193,5 @@ static void costs(spec_builder *b, const spec_cost_profile *profile)
 const speci_builder_kind speci_build_sequoia = { .name = "sequoia", .args = "N[,DEPTH]",
                                                .help = "the best shape of N drafts for measured acceptance",
                                                .open = open,
-                                               .observe = learn,
+                                               .observe = observe,
                                                .costs = costs };

@@ -2,10 +2,10 @@
  * that verification reaches with probability t or more. With t the last value that the heap tree (build_dyspec.c)
  * pops, the two are the same tree.
  *
- * Levels and places are fixed beforehand, so that nobody has to look while it grows: WIDTH places from the second level
+ * Levels and places are fixed beforehand, so that the device grows the tree alone: WIDTH places from the second level
  * on, DEPTH levels. Without them, from N: 2 + log2 N levels (DS: below 10 at 64 nodes) of N / 8 places. Where a level
- * has more nodes of value t or more than places, the best are expanded; that is chosen before anything is drawn behind
- * them.
+ * has more nodes of value t or more than places, the best are expanded; that is decided before anything below them is
+ * sampled.
  *
  * Between steps a controller moves t so that trees have 3/4 N drafts on average (DS: 552 of 768): t <- t exp(eta
  * (drafts / (3/4 N) - 1)), eta = 0.25, within a factor of 64 of T and at most 1. */
@@ -70,7 +70,7 @@ static spec_status open(spec_builder *b, const char *args)
     return SPEC_OK;
 }
 
-static void learn(spec_builder *b, int32_t n_node, const int32_t *ranks, int32_t n)
+static void observe(spec_builder *b, int32_t n_node, const int32_t *ranks, int32_t n)
 {
     (void)ranks, (void)n;
     controller *c = b->own;
@@ -83,4 +83,4 @@ static void learn(spec_builder *b, int32_t n_node, const int32_t *ranks, int32_t
 const speci_builder_kind speci_build_dyspec_threshold = {
     .name = "dyspec-threshold", .args = "T[,N[,WIDTH,DEPTH]]",
     .help = "all draws reached with probability T, at most N (64), in DEPTH levels of WIDTH nodes", .open = open,
-    .observe = learn };
+    .observe = observe };

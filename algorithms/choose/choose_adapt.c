@@ -259,7 +259,7 @@ spec_status speci_adapt_open(spec_session *s, spec_adapt mode, const char *profi
     if (a->mode == SPEC_ADAPT_OFF) return SPEC_OK;
     const int32_t n = n_arm(s);
     if (!(a->arms = speci_alloc(s->a, (size_t)n, sizeof *a->arms))) return SPEC_E_NOMEM;
-    if (a->mode == SPEC_ADAPT_UCB) return spec_bandit_open(&a->bandit, n, SPEC_REWARD_RATE, 1);
+    if (a->mode == SPEC_ADAPT_UCB) return spec_bandit_open(&a->bandit, n, 1);
     a->measured = profile == NULL;
     spec_cost_profile measured = { .struct_size = sizeof measured };
     return spec_session_profile(s, &measured);

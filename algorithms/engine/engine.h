@@ -67,7 +67,7 @@ typedef struct algo_seq {
     bool scored_distributions;   /* the draft distributions that its q rows name are there */
     bool scored_draft;  /* it is the latest proposal itself */
     int32_t first_row;  /* its first row in the target's pass */
-    int32_t first_verified; /* its first row in verification's */
+    speci_verify_item verified; /* `scored` as verification sees it */
     spec_tree fed;      /* what the drafter's net was fed since its last commit: [0, fed.n) known to the host */
     int32_t n_fed;
     int32_t n_chain, n_probs, n_expanded; /* growth by looks: committed nodes of `fed`, distributions named, distributions looked at */
@@ -79,7 +79,7 @@ typedef struct algo_seq {
 
 /* Host arrays for row operations, [n_row] each unless said. */
 typedef struct algo_rows {
-    int32_t *src, *dst, *q_row, *first, *candidate, *choice, *token, *slot, *place; /* first [n_row + 2] */
+    int32_t *src, *dst, *q_row, *first, *candidate, *choice, *token, *slot, *place; /* first [n_row + SPECI_VERIFY_CALLS] */
     float *u, *u_last;
     spec_sampling *sampling;
     uint64_t *key;
@@ -194,14 +194,14 @@ spec_status speci_score(spec_session *s, const int32_t *seqs, int32_t n, const s
                         const speci_exec_feed *feed);
 void speci_score_keep(const spec_session *s, algo_seq *q, const spec_tree *t);
 
-/* verify for several sequences with one look from the host: paths [n][n_node], n_path [n], token [n]. In two parts: verify
- * queues what the device has to find beside what came with the pass (nothing at T = 0, where it does not look at the trees), and
- * walk reads it when it is there. */
+/* verify for several sequences: paths [n][n_node], n_path [n], token [n]. In two parts: enqueue queues what the rules ask of the
+ * device beside what came with the pass (nothing at T = 0, where it does not look at the trees), and read walks the same
+ * sequences when that is there. */
 spec_status speci_verify(spec_session *s, const int32_t *seqs, int32_t n, spec_verify_rule rule, int32_t *paths,
                          int32_t *n_path, int32_t *token);
 spec_status speci_verify_enqueue(spec_session *s, const int32_t *seqs, int32_t n, spec_verify_rule rule);
-spec_status speci_verify_read(const spec_session *s, const int32_t *seqs, int32_t n, spec_verify_rule rule, int32_t *paths,
-                              int32_t *n_path, int32_t *token);
+spec_status speci_verify_read(spec_session *s, const int32_t *seqs, int32_t n, int32_t *paths, int32_t *n_path,
+                              int32_t *token);
 /* Log-probabilities of tokens [n] after nodes path [n] of the scored pass, seq's rows starting at first_row. */
 spec_status speci_logprobs(spec_session *s, int32_t first_row, const int32_t *nodes, const int32_t *tokens, int32_t n,
                            float *logprob, int32_t *top_id, float *top_logprob, int32_t n_top);

@@ -11,7 +11,7 @@
 
 bool speci_ahead_planned(const spec_backend_ops *ops, const spec_drafter *d, const spec_session_params *p)
 {
-    return ops->mark && (!d || p->adapt != SPEC_ADAPT_OFF) && p->advance != SPEC_ADVANCE_JOINT;
+    return ops->mark && (!d || p->adapt != SPEC_ADAPT_OFF);
 }
 
 spec_status speci_ahead_open(spec_session *s)

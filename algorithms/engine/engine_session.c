@@ -1,4 +1,7 @@
 /* engine_session.c - sessions: what they take when they open. */
+#define SPEC_EXPERIMENTAL
+#include "spec_lab.h"
+
 #include "algorithms/engine/engine.h"
 
 #include <limits.h>
@@ -20,6 +23,7 @@ typedef struct growth_plan {
 
 typedef struct session_plan {
     spec_session_params params; /* as the caller gave them */
+    spec_lab lab;               /* the same; in place of params.lab */
     int32_t n_ctx, n_seq, n_node;
     int32_t draft_ctx, draft_node;
     growth_plan growth;
@@ -69,7 +73,7 @@ static int32_t draft_nodes(const session_plan *s)
 {
     enum { PILE = 32 }; /* rows, of all sequences */
     const int32_t n = s->growth.n_q + 1;
-    return s->params.draft_state == SPEC_DRAFT_STATE_PER_NODE ? n : max32(n, PILE / s->n_seq);
+    return s->lab.draft_state == SPEC_DRAFT_STATE_PER_NODE ? n : max32(n, PILE / s->n_seq);
 }
 
 /* Without attention the positions of the drafter's net have no limit. */
@@ -83,21 +87,20 @@ static void plan_draft_net(session_plan *s, const spec_model *model)
     }
     s->draft = (speci_exec_params){ .n_seq = s->n_seq, .n_ctx = s->draft_ctx ? s->draft_ctx : s->n_ctx,
                                    .n_node = s->draft_node,
-                                   .recurrent = s->params.scan == SPEC_SCAN_RECURRENT,
-                                   .node_state = s->params.draft_state == SPEC_DRAFT_STATE_PER_NODE };
+                                   .recurrent = s->lab.scan == SPEC_SCAN_RECURRENT,
+                                   .node_state = s->lab.draft_state == SPEC_DRAFT_STATE_PER_NODE };
 }
 
-static spec_status check_choices(const spec_session_params *p)
+static spec_status check_choices(const spec_session_params *p, const spec_lab *lab)
 {
-    if (p->verify < SPEC_VERIFY_AUTO || p->verify > SPEC_VERIFY_MSS_REPEAT)
+    if (p->verify != SPEC_VERIFY_AUTO && !speci_verify_find(p->verify))
         return speci_fail(SPEC_E_INVALID, "there is no verification rule %d", (int)p->verify);
     if (p->adapt < SPEC_ADAPT_OFF || p->adapt > SPEC_ADAPT_UCB)
         return speci_fail(SPEC_E_INVALID, "there is no way %d to choose among trees", (int)p->adapt);
-    if (p->scan < SPEC_SCAN_CHUNKED || p->scan > SPEC_SCAN_RECURRENT || p->advance < SPEC_ADVANCE_REPLAY ||
-        p->advance > SPEC_ADVANCE_JOINT || p->draft_state < SPEC_DRAFT_STATE_REPLAY ||
-        p->draft_state > SPEC_DRAFT_STATE_PER_NODE)
-        return speci_fail(SPEC_E_INVALID, "scan %d, advance %d, draft_state %d: each is 0 or 1", (int)p->scan,
-                          (int)p->advance, (int)p->draft_state);
+    if ((uint32_t)lab->scan > SPEC_SCAN_RECURRENT || (uint32_t)lab->advance > SPEC_ADVANCE_JOINT ||
+        (uint32_t)lab->draft_state > SPEC_DRAFT_STATE_PER_NODE)
+        return speci_fail(SPEC_E_INVALID, "scan %d, advance %d, draft_state %d: each is 0 or 1", (int)lab->scan,
+                          (int)lab->advance, (int)lab->draft_state);
     return SPEC_OK;
 }
 
@@ -125,19 +128,23 @@ static spec_status plan_session(session_plan *s, const spec_model *target, const
 {
     spec_session_params p = SPEC_SESSION_PARAMS_INIT;
     SPEC_TRY(speci_params_read(&p, sizeof p, params, "spec_session_params"));
-    SPEC_TRY(check_choices(&p));
-    *s = (session_plan){ .params = p, .n_seq = p.n_seq ? p.n_seq : 1, .growth = plan_growth(d) };
+    spec_lab lab = SPEC_LAB_INIT;
+    SPEC_TRY(speci_params_read(&lab, sizeof lab, p.lab, "spec_lab"));
+    SPEC_TRY(check_choices(&p, &lab));
+    p.lab = NULL;
+    *s = (session_plan){ .params = p, .lab = lab, .n_seq = p.n_seq ? p.n_seq : 1, .growth = plan_growth(d) };
     SPEC_TRY(plan_context(s, target, p.n_ctx));
     s->n_node = p.n_node ? p.n_node : s->growth.n_node;
     if (s->n_seq < 1 || s->n_node < 1 || s->n_node > SPECI_MAX_NODE)
         return speci_fail(SPEC_E_INVALID, "n_seq is %d (at least 1), n_node is %d (1 to %d)", s->n_seq, s->n_node,
                           SPECI_MAX_NODE);
     s->target = (speci_exec_params){ .n_seq = s->n_seq, .n_ctx = s->n_ctx, .n_node = s->n_node,
-                                    .recurrent = p.scan == SPEC_SCAN_RECURRENT, .joint = p.advance == SPEC_ADVANCE_JOINT,
+                                    .recurrent = lab.scan == SPEC_SCAN_RECURRENT,
+                                    .joint = lab.advance == SPEC_ADVANCE_JOINT,
                                     .taps = p.taps, .n_tap = p.n_tap };
     const size_t row = (size_t)target->n_vocab * sizeof(float);
     s->p_bytes = (size_t)s->n_seq * (size_t)s->n_node * row;
-    if (speci_ahead_planned(target->backend->ops, d, &p)) s->next_bytes = (size_t)s->n_seq * sizeof(spec_step_node);
+    if (!s->target.joint && speci_ahead_planned(target->backend->ops, d, &p)) s->next_bytes = (size_t)s->n_seq * sizeof(spec_step_node);
     if (s->growth.n_q > 0 && s->n_node > 1) {
         s->q_bytes = (size_t)s->n_seq * (size_t)s->growth.n_q * row;
         if (d->model) plan_draft_net(s, d->model);
@@ -208,7 +215,7 @@ static spec_status alloc_rows(spec_session *s)
     const size_t n = n_seq * (size_t)max32(max32(s->n_node, s->n_q), s->draft_node);
     int32_t **ints[] = { &r->src, &r->dst, &r->q_row, &r->candidate, &r->choice, &r->token, &r->slot, &r->place };
     for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) *ints[i] = host_array(s, n, sizeof(int32_t), &ok);
-    r->first = host_array(s, n + 2, sizeof(int32_t), &ok);
+    r->first = host_array(s, n + SPECI_VERIFY_CALLS, sizeof(int32_t), &ok);
     r->u = host_array(s, n, sizeof(float), &ok);
     r->u_last = host_array(s, n, sizeof(float), &ok);
     r->sampling = host_array(s, n, sizeof(spec_sampling), &ok);
@@ -305,9 +312,9 @@ static spec_status session_open(spec_session *s, spec_drafter *drafter, const se
     s->n_row = s->n_seq * s->n_node;
     s->draft_ctx = p->draft_ctx, s->draft_node = p->draft_node;
     s->rule = p->params.verify;
-    s->joint = p->params.advance == SPEC_ADVANCE_JOINT;
+    s->joint = p->lab.advance == SPEC_ADVANCE_JOINT;
+    s->captures = !p->lab.no_capture;
     s->n_tap = p->params.n_tap;
-    s->captures = !p->params.no_capture;
     s->abort = p->params.abort, s->abort_user_data = p->params.abort_user_data;
     SPEC_TRY(take_drafter(s, drafter));
     SPEC_TRY(alloc_seqs(s, &p->growth));

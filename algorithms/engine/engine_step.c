@@ -225,7 +225,7 @@ static spec_status score_and_verify(spec_session *s, const int32_t *seqs, int32_
         return speci_fail(SPEC_E_ABORTED, "stopped after drafting");
     }
     if (s->unseen) SPEC_TRY(speci_unseen_step(s, seqs, n, &verified));
-    if (verified) return speci_verify_read(s, seqs, n, s->rule, s->step_paths, s->step_n_path, s->step_token);
+    if (verified) return speci_verify_read(s, seqs, n, s->step_paths, s->step_n_path, s->step_token);
     SPEC_TRY(speci_score(s, seqs, n, s->step_trees, NULL));
     return speci_verify(s, seqs, n, s->rule, s->step_paths, s->step_n_path, s->step_token);
 }

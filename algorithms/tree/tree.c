@@ -1,5 +1,5 @@
 /* tree.c - draft trees as plain arrays. Node 0 is the root; parents come before their children. See also
- * tree_order.c (orders, what layers need of a tree) and tree_merge.c (prune, union, unroll). */
+ * tree_order.c (orders, what layers need of a tree) and tree_merge.c (prune, union). */
 #include "algorithms/tree/tree.h"
 
 #include <string.h>
@@ -165,6 +165,14 @@ int32_t speci_tree_next_child(const spec_tree *t, int32_t node, int32_t before)
         if (next < 0 || t->rank[c] < t->rank[next]) next = c;
     }
     return next;
+}
+
+int32_t speci_tree_child_with(const spec_tree *t, int32_t node, int32_t token)
+{
+    int32_t found = -1;
+    for (int32_t c = node + 1; c < t->n; c++)
+        if (t->parent[c] == node && t->token[c] == token && (found < 0 || speci_tree_before(t, c, found))) found = c;
+    return found;
 }
 
 int32_t speci_tree_children(const spec_tree *t, int32_t node, int32_t *out)

@@ -1,18 +1,21 @@
-/* tree.h - draft trees as plain data: what the rooms of algorithms share beyond spec.h. Includes nothing of a session. */
+/* tree.h - draft trees as plain data: what the rooms of algorithms share beyond spec.h. Includes nothing of a
+ * session. */
 #ifndef SPEC_TREE_H
 #define SPEC_TREE_H
 
 #include "backends/spec_backend.h"
 #include "core/core.h"
 
-/* Are siblings of such trees draws, by whose distributions rules may verify them? */
+/* Were the siblings of such trees sampled from draft distributions? Then rules may verify them by those. */
 bool speci_tree_sampled(spec_tree_kind kind);
 int32_t speci_tree_depth(const spec_tree *t, int32_t node);
 /* Same nodes at the same places? */
 bool speci_tree_equal(const spec_tree *a, const spec_tree *b);
-/* The child of `node` that comes after its child `before` in order of rank (-1: the first), or -1: the order in which
- * every rule looks at siblings. */
+/* The child of `node` that comes after its child `before` in order of rank (-1: the first), or -1. Every rule verifies
+ * siblings in this order. */
 int32_t speci_tree_next_child(const spec_tree *t, int32_t node, int32_t before);
+/* The first child of `node`, in that order, that has this token; or -1. */
+int32_t speci_tree_child_with(const spec_tree *t, int32_t node, int32_t token);
 /* All of them into out [t->n]; returns how many. */
 int32_t speci_tree_children(const spec_tree *t, int32_t node, int32_t *out);
 

@@ -1,4 +1,4 @@
-/* tree_merge.c - trees from trees: pruned, united, unrolled. */
+/* tree_merge.c - trees from trees: pruned and united. */
 #include "algorithms/tree/tree.h"
 
 /* Siblings of i that stand before it and are dropped, or (dropped false) that stay: map says which, -1 = dropped. */
@@ -24,7 +24,7 @@ static bool choose(const spec_tree *t, const uint8_t *keep, bool with_siblings, 
     return any;
 }
 
-/* A row that no child was drawn from any more is none. */
+/* A row from which no child is left is forgotten. */
 static void forget_rows(spec_tree *t)
 {
     for (int32_t i = 0; i < t->n; i++) t->q_row[i] = -2 - t->q_row[i]; /* -1 stays, rows become less: unclaimed */
@@ -38,8 +38,8 @@ static void forget_rows(spec_tree *t)
 
 void spec_tree_prune(spec_tree *tree, const uint8_t *keep, int by_slot, int32_t *map)
 {
-    const bool drawn = speci_tree_sampled(tree->kind);
-    const bool any = choose(tree, keep, drawn && by_slot, map);
+    const bool sampled = speci_tree_sampled(tree->kind);
+    const bool any = choose(tree, keep, sampled && by_slot, map);
     /* Ranks close ranks: from the old ones, so all of them before anything moves. */
     for (int32_t i = 0; i < tree->n && tree->rank; i++)
         if (map[i] >= 0) map[i] = any ? n_before(tree, map, i, false) : tree->rank[i];
@@ -54,19 +54,11 @@ void spec_tree_prune(spec_tree *tree, const uint8_t *keep, int by_slot, int32_t 
         map[i] = n++;
     }
     tree->n = n;
-    if (drawn && !by_slot) tree->kind = SPEC_TREE_DETERMINISTIC;
+    if (sampled && !by_slot) tree->kind = SPEC_TREE_DETERMINISTIC;
     if (tree->q_row) forget_rows(tree);
 }
 
 /* --- union --- */
-
-/* The child of x with this token, or -1. */
-static int32_t find_child(const spec_tree *t, int32_t x, int32_t token)
-{
-    for (int32_t i = x + 1; i < t->n; i++)
-        if (t->parent[i] == x && t->token[i] == token) return i;
-    return -1;
-}
 
 /* Adds what `from` has and `out` has not; map [from->n]. */
 static spec_status merge(spec_tree *out, const spec_tree *from, int32_t *map)
@@ -75,7 +67,7 @@ static spec_status merge(spec_tree *out, const spec_tree *from, int32_t *map)
     if (map[0] < 0) return speci_fail(SPEC_E_FULL, "the united tree has no room for a root");
     for (int32_t i = 1; i < from->n; i++) {
         const int32_t parent = map[from->parent[i]];
-        map[i] = find_child(out, parent, from->token[i]);
+        map[i] = speci_tree_child_with(out, parent, from->token[i]);
         if (map[i] < 0) map[i] = spec_tree_add(out, parent, from->token[i], from->prob ? from->prob[i] : 0.0f);
         if (map[i] < 0) return speci_fail(SPEC_E_FULL, "the united tree has more than %d nodes", out->cap);
     }
@@ -98,48 +90,4 @@ spec_status spec_tree_union(const spec_tree *a, const spec_tree *b, spec_tree *o
     if (status != SPEC_OK) out->n = 0; /* no half of a union */
     speci_free(NULL, map);
     return status;
-}
-
-/* --- unroll --- */
-
-static bool is_leaf(const spec_tree *t, int32_t x)
-{
-    for (int32_t i = x + 1; i < t->n; i++)
-        if (t->parent[i] == x) return false;
-    return true;
-}
-
-static void copy_node(spec_tree *out, int32_t to, const spec_tree *tree, int32_t x, int32_t parent, int32_t rank,
-                      int32_t *leaf)
-{
-    out->token[to] = tree->token[x];
-    out->parent[to] = parent;
-    if (out->rank) out->rank[to] = rank;
-    if (out->prob) out->prob[to] = tree->prob ? tree->prob[x] : 0.0f;
-    if (out->q_row) out->q_row[to] = tree->q_row ? tree->q_row[x] : -1;
-    if (leaf) leaf[to] = x;
-}
-
-spec_status spec_tree_unroll(const spec_tree *tree, spec_tree *out, int32_t *leaf)
-{
-    if (out == tree) return speci_fail(SPEC_E_INVALID, "a tree cannot be unrolled into itself");
-    if (tree->n < 1) return speci_fail(SPEC_E_INVALID, "a tree without a root cannot be unrolled");
-    int64_t n = 1;
-    for (int32_t i = 1; i < tree->n; i++) n += is_leaf(tree, i) ? speci_tree_depth(tree, i) : 0;
-    if (n > out->cap)
-        return speci_fail(SPEC_E_FULL, "unrolled, the tree has %lld nodes; there is room for %d", (long long)n,
-                          out->cap);
-    copy_node(out, 0, tree, 0, -1, 0, leaf);
-    int32_t chains = 0, end = 1;
-    for (int32_t i = 1; i < tree->n; i++) {
-        if (!is_leaf(tree, i)) continue;
-        const int32_t first = end;
-        end += speci_tree_depth(tree, i);
-        for (int32_t to = end - 1, x = i; x > 0; x = tree->parent[x], to--)
-            copy_node(out, to, tree, x, to == first ? 0 : to - 1, to == first ? chains : 0, leaf);
-        chains++;
-    }
-    out->n = (int32_t)n;
-    out->kind = SPEC_TREE_UNROLLED;
-    return SPEC_OK;
 }

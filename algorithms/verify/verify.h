@@ -1,4 +1,7 @@
-/* verify.h - rules of verification, and the random numbers that they draw with. Internal. */
+/* verify.h - verification rules as rows, and what a rule is given. Internal.
+ *
+ * A rule is one file, verify_<rule>.c, and one row of verify_table.c. It walks a tree in two places: on plain arrays
+ * (verify_arrays.c), and in a session, where the distributions are rows in device memory (verify_batch.c). */
 #ifndef SPEC_VERIFY_H
 #define SPEC_VERIFY_H
 
@@ -8,7 +11,116 @@
  * draws by (seed, the sequence's step counter, purpose, slot in the tree): nothing is drawn twice. */
 enum { SPECI_DRAW_TARGET = 1, SPECI_DRAW_ACCEPT = 2, SPECI_DRAW_RESIDUAL = 3 }; /* below spec_draw.h's streams */
 
-/* What SPEC_VERIFY_AUTO means for trees of this kind; any other rule is itself. */
-spec_verify_rule speci_verify_resolve(spec_verify_rule rule, spec_tree_kind kind, float temperature);
+typedef struct speci_verify_rule speci_verify_rule;
+typedef struct speci_verify_device speci_verify_device;
+
+/* --- in a session --- */
+
+/* A scored tree. The same item goes to `enqueue` and, when the queue is done with that, to `walk`. */
+typedef struct speci_verify_item {
+    const speci_verify_rule *rule;
+    const spec_tree *tree;         /* with ranks */
+    const spec_sampling *sampling;
+    uint64_t position;             /* of the token that follows the root */
+    int32_t logits_row;            /* of the root; node i's is logits_row + i */
+    int32_t p_row;                 /* the same in p, and in `rows`; only where the rule's device side needs_probs */
+    int32_t q_row;                 /* row of q that is the tree's row 0 */
+    const int32_t *likeliest;      /* [tree->n] the likeliest token after each node; at temperature 0 only */
+    const int32_t *eos;            /* [n_eos] the walk ends at these tokens */
+    int32_t n_eos;
+    int32_t *path, *n_path, *token; /* results, as those of spec_verify */
+    struct speci_verify_item *next; /* in the batch, or NULL */
+} speci_verify_item;
+
+/* Calls of spec_backend_ops.accept in one batch, at most. */
+enum { SPECI_VERIFY_CALLS = 4 };
+
+/* Host arrays for accept, of which a call takes the next free entries. Entry p_row + i of an item belongs to its node
+ * i. */
+typedef struct speci_verify_rows {
+    int32_t *src, *dst, *q_row, *choice, *token; /* [rows] */
+    float *u_last;                               /* [rows] */
+    spec_sampling *sampling;                     /* [rows] */
+    int32_t *candidate;                          /* [rows]: every node but the roots is a candidate once */
+    float *u;                                    /* [rows] */
+    int32_t *first;                              /* [rows + SPECI_VERIFY_CALLS] */
+    int32_t n_candidate, n_call;                 /* taken so far */
+} speci_verify_rows;
+
+/* Trees of one pass of the target, and the device that scored them. */
+typedef struct speci_verify_batch {
+    const spec_backend_ops *ops;
+    spec_queue *queue;
+    const float *logits, *q; /* device rows of n_vocab */
+    float *p;                /* the same: the target's distributions, by the items' sampling */
+    int32_t n_vocab;
+    speci_verify_rows rows;
+    speci_verify_item *items;
+} speci_verify_batch;
+
+/* What rules have a session do. Both hooks get a batch and look at those of its items whose rule has this device side
+ * (`self`, speci_verify_next), all of them in one call. Rules that share a device side share its calls of the
+ * backend. */
+struct speci_verify_device {
+    bool needs_probs; /* the distributions of all nodes of its items are in p before enqueue's operations run */
+    /* Enqueues the operations that `walk` reads the results of. NULL: what came with the pass is enough. */
+    spec_status (*enqueue)(speci_verify_batch *b, const speci_verify_device *self);
+    /* Writes path, n_path and token of each item. It may enqueue more, and wait for it with ops->sync. */
+    spec_status (*walk)(const speci_verify_batch *b, const speci_verify_device *self);
+};
+
+/* The item after `before` (NULL: the first) whose rule has this device side; NULL: no more. */
+speci_verify_item *speci_verify_next(const speci_verify_batch *b, const speci_verify_device *device,
+                                     const speci_verify_item *before);
+/* Computes p, then calls enqueue of each device side that the items have. rule, tree and the other inputs of the items
+ * are set; p_row is set here. */
+spec_status speci_verify_batch_enqueue(speci_verify_batch *b);
+/* When what was enqueued is there: the walk of each device side. */
+spec_status speci_verify_batch_walk(const speci_verify_batch *b);
+
+/* Device sides that several rules share (verify_accept.c): one accept call per batch, its candidates drawn without
+ * replacement, or with. A rule without draft probabilities has no candidates there. */
+extern const speci_verify_device speci_verify_by_accept, speci_verify_by_accept_repeat;
+
+/* --- rules --- */
+
+struct speci_verify_rule {
+    spec_verify_rule id;
+    const char *name, *help;  /* help: which trees it is for, in a few words */
+    bool greedy;              /* a rule for temperature 0, and for no other */
+    bool uses_draft_probs;    /* it divides by the draft distributions that siblings were drawn from */
+    uint32_t auto_kinds;      /* bit k: SPEC_VERIFY_AUTO means this rule for trees of spec_tree_kind k */
+    /* What it would do wrong on such a tree ("would ..."); NULL: nothing, it is lossless there. `chain`: no node has
+     * two children. The hook itself may be NULL: lossless for every tree. */
+    const char *(*objection)(spec_tree_kind kind, bool chain);
+    /* The walk on plain arrays, which were checked. */
+    spec_status (*walk)(const spec_verify_args *a, int32_t *path, int32_t *n_path, int32_t *token);
+    const speci_verify_device *device;
+};
+
+/* The row of `id`; NULL: no such rule (SPEC_VERIFY_AUTO is none). */
+const speci_verify_rule *speci_verify_find(spec_verify_rule id);
+/* The same, with AUTO taken for the rule that fits trees of this kind at this temperature. */
+const speci_verify_rule *speci_verify_resolve(spec_verify_rule id, spec_tree_kind kind, float temperature);
+
+/* --- what rules share --- */
+
+/* The walk of a rule that decides node by node: *child is the accepted child of `node`, or -1, and then *token is what
+ * follows. depth: of the node. */
+typedef spec_status (*speci_verify_node_fn)(void *arg, int32_t node, int32_t depth, int32_t *child, int32_t *token);
+spec_status speci_verify_walk(speci_verify_node_fn decide, void *arg, int32_t *path, int32_t *n_path, int32_t *token);
+/* In a session: `token` was found after `node`, and `child` has it (-1: none does). The walk goes on at *child unless
+ * the token ends the text. E_DEVICE: it is none, since the node's logits are not numbers. */
+spec_status speci_verify_go_on(const speci_verify_item *x, int32_t node, int32_t token, int32_t *child);
+
+/* On plain arrays: row `node` of p; the row of q that node c (not the root) was drawn from, -1 = the tree does not
+ * say. */
+const float *speci_verify_p(const spec_verify_args *a, int32_t node);
+int32_t speci_verify_q_row(const spec_verify_args *a, int32_t c);
+/* The naive rule at one node (verify_naive.c), which decides what follows a leaf under every sampling rule. */
+int32_t speci_verify_naive_node(const spec_verify_args *a, int32_t node, int32_t depth, int32_t *token);
+/* Multi-step sampling (verify_mss.c): its walk, and its objection to trees whose siblings are no draws. */
+spec_status speci_verify_mss_walk(const spec_verify_args *a, int32_t *path, int32_t *n_path, int32_t *token);
+const char *speci_verify_not_sampled(spec_tree_kind kind);
 
 #endif

@@ -1,5 +1,5 @@
-/* verify_sampling.c - the distribution of the next token on plain arrays (algorithms.md 2): temperature, top-k, top-p, min-p, softmax.
- * Backends compute the same on the device. */
+/* verify_sampling.c - the distribution of the next token on plain arrays (algorithms.md 2): temperature, top-k, top-p,
+ * min-p, softmax. Backends compute the same on the device. */
 #include "algorithms/verify/verify.h"
 
 #include <math.h>

@@ -127,7 +127,8 @@ typedef struct cpu_loops {
     void (*attend)(cpu_attend *s, const float *q, const float *const *k, const float *const *v, int32_t n, size_t d,
                    float scale);
     /* y[c] = silu(bias[c] + sum_k w[k][c] u[k][c]), oldest tap first */
-    void (*conv)(float *y, const float *bias, const float *const *w, const float *const *u, int32_t width, size_t n);
+    void (*conv)(float *y, const float *bias, const float *const *w, const float *const *u, int32_t width, bool silu,
+                 size_t n);
     /* dt = clamp(softplus(in + bias), lo, hi) */
     void (*dt)(float *dt, const float *in, const float *bias, float lo, float hi, size_t n);
     /* n_row rows: s = exp(dt a) from + dt x b^T, then y = s c unless y is NULL. s is put `to` (`from` itself, or NULL:

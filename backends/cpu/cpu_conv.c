@@ -1,8 +1,8 @@
 /* cpu_conv.c - causal depth-wise convolution over trees, with the replay of the accepted path in front.
  *
- *   y_i[c] = silu(bias[c] + sum_k w[c][width-1-k] u_{anc_k(i)}[c])    (algorithms.md 7.1)
+ *   y_i[c] = act(bias[c] + sum_k w[c][width-1-k] u_{anc_k(i)}[c])    (algorithms.md 7.1)
  *
- * anc_0(i) = i; beyond the root the ancestors continue into the stored window. Channels are independent: a task is a
+ * with a gate in front of u, and one behind. anc_0(i) = i; beyond the root the ancestors continue into the stored window. Channels are independent: a task is a
  * piece of the channels of one sequence, and does everything for them in order: window, replay, nodes. */
 #include "backends/cpu/cpu.h"
 
@@ -22,6 +22,14 @@ spec_status speci_cpu_check_conv(spec_device *dev, const spec_op *op)
     if (a->u.ld < a->n_channel || a->y.ld < a->n_channel)
         return h->fail(SPEC_E_INVALID, "conv: rows of u and y are %d and %d apart, need %d", a->u.ld, a->y.ld,
                        a->n_channel);
+    if (a->act != SPEC_ACT_SILU && a->act != SPEC_ACT_NONE)
+        return h->fail(SPEC_E_UNSUPPORTED, "conv: activation %d, supported are silu and none", (int)a->act);
+    const spec_view *gates[] = { &a->gate_in, &a->gate_out };
+    for (int i = 0; i < 2; i++)
+        if (gates[i]->data && (!cpu_is_float(gates[i]->dtype) || gates[i]->ld < a->n_channel))
+            return h->fail(SPEC_E_INVALID, "conv: a gate of type %s with rows %d apart, need %d",
+                           cpu_dtype_name(gates[i]->dtype), gates[i]->ld, a->n_channel);
+    if (a->gate_out.data && a->replay_y) return h->fail(SPEC_E_INVALID, "conv: a gate behind what is replayed");
     return SPEC_OK;
 }
 
@@ -74,8 +82,17 @@ static void load_weights(conv_part *t)
     }
 }
 
-/* out = the convolution over taps u [width], oldest first, all of the compute type */
-static void convolve(conv_part *t, void *out, const void *const *u)
+/* v times the gate's row */
+static void apply_gate(const conv_part *t, float *v, const spec_view *gate, int32_t row)
+{
+    float g[CHANNELS];
+    if (!gate->data) return;
+    t->job->q->dev->loops->load(g, cpu_at(gate, row, t->c0), gate->dtype, t->n);
+    for (size_t c = 0; c < t->n; c++) v[c] *= g[c];
+}
+
+/* out = the convolution over taps u [width], oldest first, all of the compute type; of row `row`, or (-1) of none */
+static void convolve(conv_part *t, void *out, const void *const *u, int32_t row)
 {
     const spec_conv_args *a = t->job->a;
     const cpu_loops *loops = t->job->q->dev->loops;
@@ -86,17 +103,19 @@ static void convolve(conv_part *t, void *out, const void *const *u)
         taps[k] = t->buf[k];
         w[k] = t->w[k];
     }
-    loops->conv(y, t->bias, w, taps, a->width, t->n);
+    loops->conv(y, t->bias, w, taps, a->width, a->act == SPEC_ACT_SILU, t->n);
+    if (row >= 0) apply_gate(t, y, &a->gate_out, row);
     loops->store(out, a->dtype, y, t->n);
 }
 
-/* The input of row `row`, rounded to the compute type, to dst. */
+/* The input of row `row`, gated, rounded to the compute type, to dst. */
 static void round_input(const conv_part *t, void *dst, int32_t row)
 {
     const spec_conv_args *a = t->job->a;
     const cpu_loops *loops = t->job->q->dev->loops;
     float u[CHANNELS];
     loops->load(u, cpu_at(&a->u, row, t->c0), a->u.dtype, t->n);
+    apply_gate(t, u, &a->gate_in, row);
     loops->store(dst, a->dtype, u, t->n);
 }
 
@@ -109,12 +128,12 @@ static void absorb_path(conv_part *t)
     const int32_t *path = spec_step_paths(t->job->q->step) + s->first_path;
     int32_t old = s->parity ^ 1, keep = a->width - 1;
     const void *taps[TAPS];
-    for (int32_t j = 0; j < s->n_replay; j++) {
+    for (int32_t j = 0; j < s->n_replay && a->replay_y; j++) {
         for (int32_t k = 0; k < a->width; k++) {
             int32_t e = j + k;
             taps[k] = e < keep ? window_at(t, old, e) : cache_at(t, old, path[e - keep]);
         }
-        convolve(t, replay_at(t, j), taps);
+        convolve(t, replay_at(t, j), taps, -1);
     }
     for (int32_t k = 0; k < keep; k++) {
         int32_t e = s->n_replay + k;
@@ -123,8 +142,8 @@ static void absorb_path(conv_part *t)
     }
 }
 
-/* The output of node i of the tree. */
-static void convolve_node(conv_part *t, void *out, int32_t i)
+/* The output of node i of the tree, which is row `row` or (-1) none. */
+static void convolve_node(conv_part *t, void *out, int32_t i, int32_t row)
 {
     const spec_conv_args *a = t->job->a;
     const spec_step_node *nodes = spec_step_nodes(t->job->q->step) + t->s->first_node;
@@ -138,7 +157,7 @@ static void convolve_node(conv_part *t, void *out, int32_t i)
             taps[k] = window_at(t, t->s->parity, a->width - 1 - beyond++);
         }
     }
-    convolve(t, out, taps);
+    convolve(t, out, taps, row);
 }
 
 /* The window moves on, in place, over the first n_advance nodes: a chain whose inputs are in the cache by now. */
@@ -157,10 +176,11 @@ static void decode(conv_part *t)
     const spec_conv_args *a = t->job->a;
     const spec_step_seq *s = t->s;
     if (s->n_fed == 0) absorb_path(t);
-    for (int32_t i = 0; i < s->n_fed; i++) convolve_node(t, replay_at(t, s->n_replay + i), i);
+    for (int32_t i = 0; i < s->n_fed && a->replay_y; i++) convolve_node(t, replay_at(t, s->n_replay + i), i, -1);
     for (int32_t i = 0; i < s->n_row; i++) {
-        round_input(t, cache_at(t, s->parity, s->n_fed + i), s->first_row + i);
-        convolve_node(t, cpu_at(&a->y, s->first_row + i, t->c0), s->n_fed + i);
+        const int32_t row = s->first_row + i;
+        round_input(t, cache_at(t, s->parity, s->n_fed + i), row);
+        convolve_node(t, cpu_at(&a->y, row, t->c0), s->n_fed + i, row);
     }
     advance(t);
 }
@@ -178,7 +198,7 @@ static void prefill(conv_part *t)
     for (int32_t i = 0; i < s->n_row; i++) {
         round_input(t, ring[(i + keep) % a->width], s->first_row + i);
         for (int32_t k = 0; k < a->width; k++) taps[k] = ring[(i + k) % a->width];
-        convolve(t, cpu_at(&a->y, s->first_row + i, t->c0), taps);
+        convolve(t, cpu_at(&a->y, s->first_row + i, t->c0), taps, s->first_row + i);
     }
     for (int32_t k = 0; k < keep; k++) memcpy(window_at(t, s->parity, k), ring[(s->n_row + k) % a->width], bytes);
 }

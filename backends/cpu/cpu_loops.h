@@ -221,14 +221,14 @@ static void attend(cpu_attend *st, const float *q, const float *const *k, const 
 /* --- convolution, scan --- */
 
 static void conv(float *restrict y, const float *bias, const float *const *w, const float *const *u, int32_t width,
-                 size_t n)
+                 bool silu, size_t n)
 {
     for (size_t c = 0; c < n; c++) y[c] = bias[c];
     for (int32_t k = 0; k < width; k++) {
         const float *restrict wk = w[k], *restrict uk = u[k];
         for (size_t c = 0; c < n; c++) y[c] += wk[c] * uk[c];
     }
-    for (size_t c = 0; c < n; c++) y[c] = cpu_silu(y[c]);
+    for (size_t c = 0; c < n && silu; c++) y[c] = cpu_silu(y[c]);
 }
 
 static void dt(float *out, const float *in, const float *bias, float lo, float hi, size_t n)

@@ -2,7 +2,8 @@
  *
  *   S(node) = exp(dt A) S(parent) + dt x B^T;   y = S C + D x;   out = z ? y silu(z) : y
  *
- * cpu_scan_recurrent.c has prefill and the recurrent form, cpu_scan_chunked.c the chunked one, cpu_scan_node.c what both have. */
+ * cpu_scan_recurrent.c has prefill and the recurrent form, cpu_scan_chunked.c the chunked one, cpu_scan_node.c what
+ * both have. */
 #include "backends/cpu/cpu_scan.h"
 
 spec_status speci_cpu_check_scan(spec_device *dev, const spec_op *op)

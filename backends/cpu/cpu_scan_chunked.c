@@ -151,7 +151,8 @@ static scan_node tree_node(const scan_part *t, int32_t i)
     return n;
 }
 
-/* Puts the task's part of a token into the recent-token buffers. A block of x or B belongs to the task that has its first head. */
+/* Puts the task's part of a token into the recent-token buffers. A block of x or B belongs to the task that has its
+ * first head. */
 static void put_recent(const scan_part *t, const scan_node *n, int32_t position)
 {
     const spec_scan_args *a = t->job->a;

@@ -1,5 +1,5 @@
-/* cpu_scan_node.c - what a node brings to a scan of any form: where its x, B, C and dt lie, rounded as caches hold them, what
- * the caches keep of a new one, and its outputs. */
+/* cpu_scan_node.c - what a node brings to a scan of any form: where its x, B, C and dt lie, rounded as caches hold
+ * them, what the caches keep of a new one, and its outputs. */
 #include "backends/cpu/cpu_scan.h"
 
 float *speci_cpu_scan_cache_dt(const scan_part *t, int32_t half, int32_t node)

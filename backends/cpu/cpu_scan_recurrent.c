@@ -3,17 +3,17 @@
  * The state's rows (a head and one of its channels) are independent: a task is a piece of them, for one sequence,
  * and does everything for them in order: replay into the stored state, then the nodes.
  *
- * The nodes come in the order of the step's traversal schedule. A node's state is computed from where its parent's is to
- * where it is needed, so that none is copied: the stored one, a saved one in the task's scratch (at most LIVE_MAX floats
- * each: they stay in the second cache), and for a node from which nobody goes on nowhere, while its parent's stays live.
- * Where the order is not known to the host the parent's state is computed again from the stored one, with the node's
- * ancestors' values. All the same function of the same numbers, hence the same bits. */
+ * The nodes come in the order of the step's traversal schedule. A node's state is computed from where its parent's is
+ * to where it is needed, so that none is copied: the stored one, a saved one in the task's scratch (at most LIVE_MAX
+ * floats each: they stay in the second cache), and for a node from which nobody goes on nowhere, while its parent's
+ * stays live. Where the order is not known to the host the parent's state is computed again from the stored one, with
+ * the node's ancestors' values. All the same function of the same numbers, hence the same bits. */
 #include "backends/cpu/cpu_scan.h"
 
 enum { LIVE_MAX = 8192 };
 
-/* State `from` [t->n_row][n_state] applies node n, and is then at `to` (`from` itself, or NULL: nowhere); with `out` the node's
- * outputs are stored. */
+/* State `from` [t->n_row][n_state] applies node n, and is then at `to` (`from` itself, or NULL: nowhere); with `out`
+ * the node's outputs are stored. */
 static void apply(const scan_part *t, float *to, const float *from, const scan_node *n, bool out)
 {
     const spec_scan_args *a = t->job->a;
@@ -58,7 +58,8 @@ static float *node_state_at(const scan_part *t, int32_t node)
     return a->node_state + (at * rows + (size_t)t->row0) * (size_t)a->n_state;
 }
 
-/* The state at node i, from the stored one, which is that of node `base` (-1: before the tree). Computed at `work`, if at all. */
+/* The state at node i, from the stored one, which is that of node `base` (-1: before the tree). Computed at `work`, if
+ * at all. */
 static const float *restart(const scan_part *t, float *work, const float *stored, int32_t base, int32_t i)
 {
     const spec_step_node *nodes = spec_step_nodes(t->job->q->step) + t->s->first_node;

@@ -161,13 +161,14 @@ spec_status speci_model_build_decay(model_builder *b, const float **out, const c
 }
 
 /* [n_channel][1][width] in the file, [n_channel][width] on the device: the same bytes in the same order. */
-spec_status speci_model_build_conv(model_builder *b, model_mamba *out, const char *prefix, bool bias)
+spec_status speci_model_build_conv(model_builder *b, model_conv *out, const char *prefix, int32_t n_channel, int32_t width,
+                                   bool bias)
 {
     model_tensor *t = NULL;
-    SPEC_TRY(speci_model_build_tensor(b, &t, speci_namef("%s.weight", prefix).s, 3,
-                                (int64_t[]){ out->n_channel, 1, out->width }));
-    SPEC_TRY(upload_tensor(b, &out->conv_weight, t, NULL));
-    return bias ? speci_model_build_vector(b, &out->conv_bias, speci_namef("%s.bias", prefix).s, out->n_channel) : SPEC_OK;
+    *out = (model_conv){ 0 };
+    SPEC_TRY(speci_model_build_tensor(b, &t, speci_namef("%s.weight", prefix).s, 3, (int64_t[]){ n_channel, 1, width }));
+    SPEC_TRY(upload_tensor(b, &out->weight, t, NULL));
+    return bias ? speci_model_build_vector(b, &out->bias, speci_namef("%s.bias", prefix).s, n_channel) : SPEC_OK;
 }
 
 spec_status speci_model_build_norm(model_builder *b, model_norm *out, spec_norm_kind kind, const char *prefix, int32_t dim,

@@ -39,8 +39,12 @@ spec_status speci_model_build_tensor(model_builder *b, model_tensor **out, const
 spec_status speci_model_build_vector(model_builder *b, const float **out, const char *name, int32_t n);
 /* a = -exp(A_log), [n] or [n][n_state] */
 spec_status speci_model_build_decay(model_builder *b, const float **out, const char *name, int32_t n, int32_t n_state);
-/* <prefix>.weight [n_channel][1][width] and .bias of a mixer whose n_channel and width are set. */
-spec_status speci_model_build_conv(model_builder *b, model_mamba *out, const char *prefix, bool bias);
+/* <prefix>.weight [n_channel][1][width], and <prefix>.bias if there is one. */
+typedef struct model_conv {
+    const float *weight, *bias; /* device [n_channel][width], [n_channel] or NULL */
+} model_conv;
+spec_status speci_model_build_conv(model_builder *b, model_conv *out, const char *prefix, int32_t n_channel, int32_t width,
+                                   bool bias);
 /* [n] float32 from host memory. */
 spec_status speci_model_build_upload(model_builder *b, const float **out, const float *data, size_t n);
 

@@ -10,6 +10,15 @@ static spec_status check_width(const model_builder *b, int32_t width)
     return speci_fail(SPEC_E_UNSUPPORTED, "%s: a convolution of width %d, expected 2 to 4", b->config->file, width);
 }
 
+/* Of a mixer whose n_channel and width are set. */
+static spec_status mamba_conv(model_builder *b, model_mamba *out, const char *prefix, bool bias)
+{
+    model_conv conv;
+    SPEC_TRY(speci_model_build_conv(b, &conv, speci_namef("%s.conv1d", prefix).s, out->n_channel, out->width, bias));
+    out->conv_weight = conv.weight, out->conv_bias = conv.bias;
+    return SPEC_OK;
+}
+
 /* Mamba-1: in_proj = [x | z]; x_proj = [dt_low | B | C]; dt_proj raises dt_low to one step per channel, and its bias
  * belongs inside the soft-plus. A head is a channel. */
 spec_status speci_model_build_mamba1(model_builder *b, model_mamba *out, const char *prefix, const model_mamba1_shape *s)
@@ -20,7 +29,7 @@ spec_status speci_model_build_mamba1(model_builder *b, model_mamba *out, const c
                           .dt_min = 0.0f, .dt_max = INFINITY };
     SPEC_TRY(check_width(b, s->width));
     SPEC_TRY(speci_model_build_linear(b, &out->in, speci_namef("%s.in_proj", prefix).s, 2 * s->n_inner, s->dim, s->bias));
-    SPEC_TRY(speci_model_build_conv(b, out, speci_namef("%s.conv1d", prefix).s, s->conv_bias));
+    SPEC_TRY(mamba_conv(b, out, prefix, s->conv_bias));
     SPEC_TRY(speci_model_build_linear(b, &out->select, speci_namef("%s.x_proj", prefix).s, s->dt_rank + 2 * s->n_state,
                                 s->n_inner, false));
     SPEC_TRY(speci_model_build_linear(b, &out->dt, speci_namef("%s.dt_proj", prefix).s, s->n_inner, s->dt_rank, false));
@@ -83,7 +92,7 @@ spec_status speci_model_build_mamba2(model_builder *b, model_mamba *out, const c
     SPEC_TRY(heads_per_block(&out->c_rep, s->n_head, s->n_c, s->n_state, "C", file));
     SPEC_TRY(speci_model_build_linear(b, &out->in, speci_namef("%s.in_proj", prefix).s, n_inner + n_channel + s->n_head,
                                 s->dim, s->bias));
-    SPEC_TRY(speci_model_build_conv(b, out, speci_namef("%s.conv1d", prefix).s, s->conv_bias));
+    SPEC_TRY(mamba_conv(b, out, prefix, s->conv_bias));
     SPEC_TRY(speci_model_build_vector(b, &out->dt_bias, speci_namef("%s.dt_bias", prefix).s, s->n_head));
     SPEC_TRY(speci_model_build_decay(b, &out->a, speci_namef("%s.A_log", prefix).s, s->n_head, 0));
     SPEC_TRY(speci_model_build_vector(b, &out->d, speci_namef("%s.D", prefix).s, s->n_head));

@@ -108,7 +108,7 @@ spec_status speci_rope_read(model_config *c, model_rope *out, const model_rope_k
     SPEC_TRY(status);
     SPEC_TRY(add_theta(c, out, keys->theta));
     if (strcmp(keys->theta, "rope_theta") != 0) SPEC_TRY(add_theta(c, out, "rope_theta"));
-    if (isnan(out->theta)) out->theta = THETA_DEFAULT;
+    if (isnan(out->theta)) out->theta = keys->theta_default > 0 ? keys->theta_default : THETA_DEFAULT;
     return add_partial(c, out, keys);
 }
 

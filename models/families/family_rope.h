@@ -20,6 +20,7 @@ typedef struct model_rope {
 typedef struct model_rope_keys {
     const char *theta;        /* "rope_theta" */
     const char *partial;      /* "partial_rotary_factor" */
+    double theta_default;     /* 0: 10000 */
     double partial_default;
     bool partial_top_counts;  /* the top-level key is honoured; else it may only repeat what holds anyway */
     bool whole_head;          /* the family turns whole heads: anything else is refused */

@@ -8,7 +8,7 @@
 const model_rope_keys speci_rope_whole_head = { .theta = "rope_theta", .partial = "partial_rotary_factor",
                                                 .partial_default = 1.0, .whole_head = true };
 
-static spec_status read_heads(model_config *c, model_transformer *t, const model_transformer_defaults *d)
+spec_status speci_transformer_read_heads(model_config *c, model_transformer *t, const model_transformer_defaults *d)
 {
     SPEC_TRY(speci_config_int(c, &t->n_head, "num_attention_heads", 1, MODEL_HEAD_MAX));
     const int32_t n_kv = d->n_kv_head && !speci_config_present(c, "num_key_value_heads") ? d->n_kv_head : t->n_head;
@@ -36,13 +36,18 @@ spec_status speci_transformer_read(model_config *c, model_transformer *out, cons
     SPEC_TRY(speci_config_int(c, &out->n_inner, "intermediate_size", 1, MODEL_DIM_MAX));
     SPEC_TRY(speci_config_int(c, &out->n_layer, "num_hidden_layers", 1, MODEL_DIM_MAX));
     SPEC_TRY(speci_config_int_or(c, &out->n_ctx, "max_position_embeddings", d->n_ctx, 1, INT32_MAX));
-    SPEC_TRY(read_heads(c, out, d));
+    SPEC_TRY(speci_transformer_read_heads(c, out, d));
     SPEC_TRY(speci_config_number_or(c, &out->eps, "rms_norm_eps", d->eps, 0, 1));
     SPEC_TRY(speci_config_bool_or(c, &out->tied, "tie_word_embeddings", false));
     SPEC_TRY(speci_config_string_or(c, &act, "hidden_act", "silu"));
     SPEC_TRY(speci_activation(&out->act, act, c->file));
     return speci_rope_read(c, &out->rope, &d->rope);
 }
+
+static const model_transformer_names llama_names = { .out = "o_proj", .q_norm = "q_norm", .k_norm = "k_norm",
+                                                     .gate = "gate_proj", .up = "up_proj", .down = "down_proj" };
+
+static const model_transformer_names *names_of(const model_transformer *t) { return t->names ? t->names : &llama_names; }
 
 spec_status speci_transformer_rope(model_builder *b, model_attention *out, const model_rope *rope)
 {
@@ -55,10 +60,11 @@ spec_status speci_transformer_rope(model_builder *b, model_attention *out, const
 
 static spec_status qk_norms(model_builder *b, model_attention *a, const model_transformer *t, const char *layer)
 {
+    const model_transformer_names *n = names_of(t);
     if (!t->qk_norm) return SPEC_OK;
     a->qk_eps = (float)t->eps;
-    SPEC_TRY(speci_model_build_vector(b, &a->q_norm, speci_namef("%s.self_attn.q_norm.weight", layer).s, t->head_dim));
-    return speci_model_build_vector(b, &a->k_norm, speci_namef("%s.self_attn.k_norm.weight", layer).s, t->head_dim);
+    SPEC_TRY(speci_model_build_vector(b, &a->q_norm, speci_namef("%s.self_attn.%s.weight", layer, n->q_norm).s, t->head_dim));
+    return speci_model_build_vector(b, &a->k_norm, speci_namef("%s.self_attn.%s.weight", layer, n->k_norm).s, t->head_dim);
 }
 
 spec_status speci_transformer_attention(model_builder *b, model_branch *out, const model_transformer *t,
@@ -74,7 +80,8 @@ spec_status speci_transformer_attention(model_builder *b, model_branch *out, con
                                 { speci_namef("%s.self_attn.v_proj", layer), n_kv } };
     SPEC_TRY(speci_model_build_norm(b, &out->norm, SPEC_NORM_RMS, speci_namef("%s.%s", layer, norm).s, t->dim, t->eps));
     SPEC_TRY(speci_model_build_stack(b, &a->qkv, qkv, 3, t->dim, t->qkv_bias, false));
-    SPEC_TRY(speci_model_build_linear(b, &a->out, speci_namef("%s.self_attn.o_proj", layer).s, t->dim, n_q, t->out_bias));
+    SPEC_TRY(speci_model_build_linear(b, &a->out, speci_namef("%s.self_attn.%s", layer, names_of(t)->out).s, t->dim, n_q,
+                                      t->out_bias));
     SPEC_TRY(qk_norms(b, a, t, layer));
     return speci_transformer_rope(b, a, &t->rope);
 }
@@ -85,11 +92,12 @@ spec_status speci_transformer_mlp(model_builder *b, model_branch *out, const mod
 {
     *out = (model_branch){ .kind = MODEL_MLP, .scale = 1.0f };
     out->u.mlp = (model_mlp){ .act = t->act, .glu = 1, .n_inner = t->n_inner };
-    const model_part up[2] = { { speci_namef("%s.%s.gate_proj", layer, mlp), t->n_inner },
-                               { speci_namef("%s.%s.up_proj", layer, mlp), t->n_inner } };
+    const model_transformer_names *n = names_of(t);
+    const model_part up[2] = { { speci_namef("%s.%s.%s", layer, mlp, n->gate), t->n_inner },
+                               { speci_namef("%s.%s.%s", layer, mlp, n->up), t->n_inner } };
     SPEC_TRY(speci_model_build_norm(b, &out->norm, SPEC_NORM_RMS, speci_namef("%s.%s", layer, norm).s, t->dim, t->eps));
     SPEC_TRY(speci_model_build_stack(b, &out->u.mlp.up, up, 2, t->dim, t->mlp_bias, true));
-    return speci_model_build_linear(b, &out->u.mlp.down, speci_namef("%s.%s.down_proj", layer, mlp).s, t->dim, t->n_inner,
+    return speci_model_build_linear(b, &out->u.mlp.down, speci_namef("%s.%s.%s", layer, mlp, n->down).s, t->dim, t->n_inner,
                               t->mlp_bias);
 }
 

@@ -8,6 +8,12 @@
 #define MODEL_HEAD_MAX 65536
 #define MODEL_HEAD_DIM_MAX 4096
 
+/* Tensors that families name differently: below self_attn, and below the MLP. */
+typedef struct model_transformer_names {
+    const char *out, *q_norm, *k_norm;
+    const char *gate, *up, *down;
+} model_transformer_names;
+
 typedef struct model_transformer {
     int32_t dim, n_inner, n_layer, n_vocab, n_ctx;
     int32_t n_head, n_kv_head, head_dim;
@@ -16,6 +22,7 @@ typedef struct model_transformer {
     bool tied;
     bool qkv_bias, out_bias, mlp_bias, qk_norm;
     model_rope rope;
+    const model_transformer_names *names; /* NULL: Llama's */
 } model_transformer;
 
 /* What differs between the configuration classes. */
@@ -31,6 +38,9 @@ extern const model_rope_keys speci_rope_whole_head; /* rope_theta, 10000, all of
 
 /* Reads the keys that all of them have; the families add biases and norms. */
 spec_status speci_transformer_read(model_config *c, model_transformer *out, const model_transformer_defaults *d);
+
+/* Of these the heads: num_attention_heads, num_key_value_heads, head_dim; t->dim is set. */
+spec_status speci_transformer_read_heads(model_config *c, model_transformer *t, const model_transformer_defaults *d);
 
 /* The branches of a layer. `layer` is "model.layers.3", norm and mlp are names below it. */
 spec_status speci_transformer_attention(model_builder *b, model_branch *out, const model_transformer *t,

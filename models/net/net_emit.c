@@ -1,5 +1,12 @@
-/* net_emit.c - the operations that mixers put into a plan. */
+/* net_emit.c - tensors and the operations on them that go into a plan. */
 #include "models/net/net_mixer.h"
+
+spec_view speci_net_tensor(net_emitter *e, int32_t rows, int32_t cols, spec_dtype type)
+{
+    spec_view v = { .dtype = type, .ld = cols };
+    if (cols > 0) v.data = net_take(&e->memory->work, (size_t)rows * (size_t)cols * net_type_bytes(type));
+    return v;
+}
 
 spec_view speci_net_columns(spec_view v, int32_t col)
 {

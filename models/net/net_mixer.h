@@ -42,7 +42,8 @@ typedef struct net_mixer {
 
 const net_mixer *speci_net_mixer(const model_branch *b);
 
-extern const net_mixer speci_mixer_attention, speci_mixer_mamba1, speci_mixer_mamba2, speci_mixer_mlp;
+extern const net_mixer speci_mixer_attention, speci_mixer_mamba1, speci_mixer_mamba2, speci_mixer_short_conv,
+    speci_mixer_mlp;
 
 /* --- what mixers emit (net_emit.c) --- */
 

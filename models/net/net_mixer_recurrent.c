@@ -50,7 +50,7 @@ spec_scan_args speci_net_emit_mamba_front(net_emitter *e, const model_mamba *a, 
                                                 .width = a->width, .weight = a->conv_weight, .bias = a->conv_bias,
                                                 .dtype = type, .window = buffer[NET_R_CONV].base,
                                                 .cache = buffer[NET_R_NODE_CONV].base, .replay_y = e->replay,
-                                                .n_node = e->shape->n_cache, .y = conv } });
+                                                .n_node = e->shape->n_cache, .y = conv, .act = SPEC_ACT_SILU } });
     const int32_t ring = buffer[NET_R_RECENT_U].bytes > 0 ? buffer[NET_R_RECENT_U].n : 0;
     return (spec_scan_args){
         .n_head = a->n_head, .head_dim = a->head_dim, .n_state = a->n_state, .x_rep = a->x_rep, .b_rep = a->b_rep,

@@ -5,6 +5,7 @@ static const net_mixer *const mixers[] = {
     [MODEL_ATTENTION] = &speci_mixer_attention,
     [MODEL_MAMBA1] = &speci_mixer_mamba1,
     [MODEL_MAMBA2] = &speci_mixer_mamba2,
+    [MODEL_SHORT_CONV] = &speci_mixer_short_conv,
     [MODEL_MLP] = &speci_mixer_mlp,
 };
 _Static_assert(sizeof mixers / sizeof *mixers == MODEL_N_KIND, "a row for every kind");

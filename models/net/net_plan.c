@@ -21,13 +21,6 @@ static net_widths widths_of(const spec_model *m)
 
 /* --- tensors --- */
 
-spec_view speci_net_tensor(net_emitter *e, int32_t rows, int32_t cols, spec_dtype type)
-{
-    spec_view v = { .dtype = type, .ld = cols };
-    if (cols > 0) v.data = net_take(&e->memory->work, (size_t)rows * (size_t)cols * net_type_bytes(type));
-    return v;
-}
-
 /* What every row of a pass has. */
 static void take_rows(net_emitter *e, int32_t rows)
 {

@@ -11,6 +11,9 @@
 
 #include <jansson.h>
 
+#define SPEC_EXPERIMENTAL
+#include "spec_lab.h"
+
 #include "algorithms/engine/engine.h"
 #include "core/core.h"
 
@@ -21,9 +24,7 @@ typedef struct bench_options {
     const char *keep, *compare;
     const char *nodes, *tree, *verify, *temperature, *prompts, *sequences, *tokens;
     double top_p, bandwidth_gbs, least_gbs;
-    spec_scan_form scan;
-    spec_advance advance;
-    spec_draft_state draft_state;
+    spec_lab lab;
     spec_adapt adapt;
     int32_t n_threads, repeats, context, n_predict, n_prompt;
     bool json, ignore_eos;

@@ -103,9 +103,7 @@ spec_status bench_session(spec_session **out, const bench *b, spec_drafter *draf
     p.n_ctx = n_ctx;
     p.n_node = n_node;
     p.n_seq = n_seq;
-    p.scan = b->o.scan;
-    p.advance = b->o.advance;
-    p.draft_state = b->o.draft_state;
+    p.lab = &b->o.lab;
     return spec_session_open(out, b->model, drafter, &p);
 }
 

@@ -71,7 +71,7 @@ static spec_status emit(const drafting *d, const spec_builder_info *info)
     bench_number(r, "drafted", d->drafted);
     bench_count(r, "levels", info->n_level);
     bench_count(r, "tokens", d->tokens);
-    bench_text(r, "draft_state", b->o.draft_state == SPEC_DRAFT_STATE_PER_NODE ? "per-node" : "replay");
+    bench_text(r, "draft_state", b->o.lab.draft_state == SPEC_DRAFT_STATE_PER_NODE ? "per-node" : "replay");
     bench_number(r, "temperature", (double)d->temperature);
     bench_count(r, "context", d->context);
     bench_times(r, d->ms, b->o.repeats);

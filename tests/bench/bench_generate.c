@@ -228,9 +228,7 @@ static spec_status open_session(spec_session **s, const bench *b, spec_drafter *
     p.n_ctx = n_ctx;
     p.verify = c->rule;
     p.adapt = drafter ? b->o.adapt : SPEC_ADAPT_OFF;
-    p.scan = b->o.scan;
-    p.advance = b->o.advance;
-    p.draft_state = b->o.draft_state;
+    p.lab = &b->o.lab;
     return spec_session_open(s, b->model, drafter, &p);
 }
 
@@ -304,14 +302,26 @@ static spec_status one(bench *b, const configuration *c, const workload *task, c
     return status;
 }
 
+typedef struct named_rule {
+    const char *name;
+    spec_verify_rule rule;
+    bool found;
+} named_rule;
+
+static void match_rule(void *user, spec_verify_rule rule, const char *name, const char *help)
+{
+    named_rule *want = user;
+    (void)help;
+    if (strcmp(want->name, name) == 0) want->rule = rule, want->found = true;
+}
+
 static spec_status rule_of(spec_verify_rule *out, const char *name)
 {
-    for (spec_verify_rule r = SPEC_VERIFY_AUTO; r <= SPEC_VERIFY_MSS_REPEAT; r++)
-        if (strcmp(name, spec_verify_rule_name(r)) == 0) {
-            *out = r;
-            return SPEC_OK;
-        }
-    return speci_fail(SPEC_E_INVALID, "--verify %s: there is no such rule", name);
+    named_rule want = { .name = name };
+    spec_verify_rule_list(match_rule, &want);
+    if (!want.found) return speci_fail(SPEC_E_INVALID, "--verify %s: there is no such rule", name);
+    *out = want.rule;
+    return SPEC_OK;
 }
 
 /* Every tree by every rule at one temperature. With a choice at run time the trees are one configuration. */

@@ -141,9 +141,9 @@ static bool set_choice(bench_options *o, int c, const char *text)
                                    : choice(text, states, 2);
     if (i < 0) return false;
     if (c == O_ADAPT) o->adapt = (spec_adapt)i;
-    else if (c == O_SCAN) o->scan = (spec_scan_form)i;
-    else if (c == O_ADVANCE) o->advance = (spec_advance)i;
-    else o->draft_state = (spec_draft_state)i;
+    else if (c == O_SCAN) o->lab.scan = (spec_scan_form)i;
+    else if (c == O_ADVANCE) o->lab.advance = (spec_advance)i;
+    else o->lab.draft_state = (spec_draft_state)i;
     return true;
 }
 
@@ -226,7 +226,7 @@ static int arguments(bench_options *o, const bench_mode *run[N_MODE], int argc, 
 
 int main(int argc, char **argv)
 {
-    bench b = { .o = { .backend = "cpu", .repeats = 50, .n_prompt = 5, .n_predict = 128, .least_gbs = 4300 } };
+    bench b = { .o = { .backend = "cpu", .repeats = 50, .n_prompt = 5, .n_predict = 128, .least_gbs = 4300, .lab = SPEC_LAB_INIT } };
     const bench_mode *run[N_MODE];
     bool with_model = false;
     int code = 2;

@@ -31,8 +31,7 @@ static spec_status predict(spec_memory *out, const bench *b, int32_t n_node)
     *out = (spec_memory){ .struct_size = sizeof *out };
     p.n_ctx = b->o.context;
     p.n_node = n_node;
-    p.scan = b->o.scan;
-    p.advance = b->o.advance;
+    p.lab = &b->o.lab;
     return spec_session_estimate(out, b->model, NULL, &p);
 }
 

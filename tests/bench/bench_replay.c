@@ -59,7 +59,7 @@ static spec_status emit(replayer *t, int32_t length)
     bench_count(r, "nodes", t->nodes);
     bench_text(r, "tree", t->b->o.tree ? t->b->o.tree : "binary");
     bench_scan(r, t->b);
-    bench_text(r, "advance", t->b->o.advance == SPEC_ADVANCE_JOINT ? "joint" : "replay");
+    bench_text(r, "advance", t->b->o.lab.advance == SPEC_ADVANCE_JOINT ? "joint" : "replay");
     bench_count(r, "path", length);
     bench_count(r, "context", t->context);
     const double base = bench_median(t->base, n), cost = bench_median(t->cost, n);
@@ -112,7 +112,7 @@ static spec_status run(replayer *t)
     for (int32_t i = 0; i < n; i++)
         for (int32_t k = 0; k < 2; k++) {
             t->nodes = nodes[i];
-            t->b->o.advance = k ? SPEC_ADVANCE_JOINT : SPEC_ADVANCE_REPLAY;
+            t->b->o.lab.advance = k ? SPEC_ADVANCE_JOINT : SPEC_ADVANCE_REPLAY;
             SPEC_TRY(by_advance(t));
         }
     return SPEC_OK;
@@ -125,9 +125,9 @@ spec_status bench_replay(bench *b)
     t.after = times;
     t.base = times ? times + b->o.repeats : NULL;
     t.cost = times ? times + 2 * (size_t)b->o.repeats : NULL;
-    const spec_advance given = b->o.advance; /* run tries both */
+    const spec_advance given = b->o.lab.advance; /* run tries both */
     const spec_status status = times ? run(&t) : SPEC_E_NOMEM;
-    b->o.advance = given;
+    b->o.lab.advance = given;
     spec_tree_free(&t.chain, NULL);
     spec_tree_free(&t.tree, NULL);
     speci_free(NULL, times);

@@ -156,7 +156,7 @@ static spec_status measure(stepper *t, const char *kind, int32_t nodes, const be
     bench_count(r, "rows", t->tree->n);
     bench_text(r, "tree", kind);
     bench_scan(r, b);
-    bench_text(r, "advance", b->o.advance == SPEC_ADVANCE_JOINT ? "joint" : "replay");
+    bench_text(r, "advance", b->o.lab.advance == SPEC_ADVANCE_JOINT ? "joint" : "replay");
     bench_count(r, "context", t->context);
     bench_times(r, t->ms, b->o.repeats);
     bench_number(r, "queued_ms", queued_ms);

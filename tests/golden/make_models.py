@@ -229,6 +229,49 @@ def shapes_hybrid(c, m):
     return t
 
 
+def lfm2_inner(c):
+    n = c.get("block_ff_dim", c.get("intermediate_size"))
+    if c.get("block_auto_adjust_ff_dim", True):
+        n = int(2 * n / 3)
+        multiple = c.get("block_multiple_of", 256)
+        n = multiple * -(-int(c.get("block_ffn_dim_multiplier", 1.0) * n) // multiple)
+    return n
+
+
+def lfm2_attends(c, i):
+    if c.get("layer_types") is not None:
+        return c["layer_types"][i] == "full_attention"
+    return i in c["full_attn_idxs"] if c.get("full_attn_idxs") is not None else True
+
+
+def shapes_lfm2(c):
+    h, t, nh = c["hidden_size"], {}, c["num_attention_heads"]
+    hd, tied = c.get("head_dim") or h // nh, c.get("tie_embedding", c.get("tie_word_embeddings", True))
+    t["model.embed_tokens.weight"] = (c["vocab_size"], h), "tied" if tied else "emb"
+    for i in range(c["num_hidden_layers"]):
+        p = f"model.layers.{i}."
+        t[p + "operator_norm.weight"] = t[p + "ffn_norm.weight"] = (h,), "norm"
+        if lfm2_attends(c, i):
+            for n, rows, gain in (("q", nh, QK), ("k", c["num_key_value_heads"], QK), ("v", c["num_key_value_heads"], LIN)):
+                t[p + f"self_attn.{n}_proj.weight"] = (rows * hd, h), gain
+            t[p + "self_attn.out_proj.weight"] = (h, nh * hd), LIN
+            t[p + "self_attn.q_layernorm.weight"] = t[p + "self_attn.k_layernorm.weight"] = (hd,), "norm"
+        else:
+            for n, s in (("in_proj", (3 * h, h)), ("out_proj", (h, h))):
+                t[p + f"conv.{n}.weight"] = s, LIN
+                if c.get("conv_bias", False):
+                    t[p + f"conv.{n}.bias"] = s[:1], "bias"
+            t[p + "conv.conv.weight"] = (h, 1, c.get("conv_L_cache", 3)), "conv"
+            if c.get("conv_bias", False):
+                t[p + "conv.conv.bias"] = (h,), "bias"
+        for n, s in (("w1", (lfm2_inner(c), h)), ("w3", (lfm2_inner(c), h)), ("w2", (h, lfm2_inner(c)))):
+            t[p + f"feed_forward.{n}.weight"] = s, LIN
+    t["model.embedding_norm.weight"] = (h,), "norm"
+    if not tied:
+        t["lm_head.weight"] = (c["vocab_size"], h), HEAD
+    return t
+
+
 # ---------------------------------------------------------------- cases
 
 class Key:
@@ -256,7 +299,7 @@ class Case:
 
 
 SHAPES = {"llama": shapes_llama, "neox": shapes_neox, "mamba": shapes_mamba, "original": shapes_original,
-          "bamba": shapes_bamba}
+          "bamba": shapes_bamba, "lfm2": shapes_lfm2}
 
 
 def tensors(case, config, mamba, dtype=None):
@@ -658,6 +701,56 @@ HYBRID_KEYS = [
     refuse("act_nonsense", {"hidden_act": "wiggle"}),
 ]
 
+LFM2 = {"architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2", "hidden_size": 32, "num_hidden_layers": 4,
+        "num_attention_heads": 4, "num_heads": 4, "num_key_value_heads": 2, "vocab_size": 96, "block_ff_dim": 60,
+        "block_auto_adjust_ff_dim": True, "block_ffn_dim_multiplier": 1.0, "block_multiple_of": 16, "block_dim": 32,
+        "block_mlp_init_scale": 1.0, "block_norm_eps": 1e-5, "block_out_init_scale": 1.0, "block_use_swiglu": True,
+        "block_use_xavier_init": True, "conv_L_cache": 3, "conv_bias": False, "conv_dim": 32, "conv_dim_out": 32,
+        "conv_use_xavier_init": True, "full_attn_idxs": [1, 3], "max_position_embeddings": 256, "norm_eps": 1e-5,
+        "rope_theta": 1000000.0, "use_pos_enc": True, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+        "initializer_range": 0.02, "use_cache": True, "torch_dtype": "float32"}
+CONV_ONLY = {"num_hidden_layers": 1, "full_attn_idxs": []}
+LFM2_ATT = {"num_hidden_layers": 1, "full_attn_idxs": [0]}
+LFM2_KEYS = [
+    Key("norm_eps", {"norm_eps": 0.05, "block_norm_eps": 0.05}),
+    Key("rope_theta", {"rope_theta": 500.0}),
+    Key("rope_theta_removed", {"rope_theta": REMOVE}, same=True, note="class default 1000000"),
+    Key("rope_new_style", {"rope_theta": REMOVE, "rope_parameters": {"rope_theta": 500.0, "rope_type": "default"}}),
+    Key("rope_linear", {"rope_theta": REMOVE, "rope_parameters": {"rope_theta": 500.0, "rope_type": "linear",
+                                                                  "factor": 4.0}}),
+    Key("layer_types", {"full_attn_idxs": REMOVE,
+                        "layer_types": ["conv", "full_attention", "conv", "full_attention"]}, same=True),
+    Key("layer_types_win", {"full_attn_idxs": [0], "layer_types": ["conv", "full_attention", "conv", "full_attention"]},
+        same=True, refuse_ok=True),
+    Key("attention_0_2", {"full_attn_idxs": [0, 2], "num_hidden_layers": 3}, fresh=True),
+    Key("all_attention", {"full_attn_idxs": REMOVE, "num_hidden_layers": 2}, fresh=True, note="class default"),
+    Key("no_attention", {"full_attn_idxs": [], "num_hidden_layers": 2}, fresh=True),
+    Key("conv_bias", {"conv_bias": True, **CONV_ONLY}, fresh=True, note="of both projections too"),
+    Key("conv_L_cache_2", {"conv_L_cache": 2, **CONV_ONLY}, fresh=True),
+    Key("conv_L_cache_4", {"conv_L_cache": 4, **CONV_ONLY}, fresh=True),
+    Key("num_key_value_heads", {"num_key_value_heads": 1, **LFM2_ATT}, fresh=True),
+    Key("head_dim_16", {"head_dim": 16, **LFM2_ATT}, fresh=True),
+    Key("intermediate_size", {"block_ff_dim": REMOVE, "intermediate_size": 60}, same=True, note="its newer name"),
+    Key("block_ff_dim_wins", {"intermediate_size": 96}, same=True, refuse_ok=True),
+    Key("block_ffn_dim_multiplier", {"block_ffn_dim_multiplier": 1.5, **CONV_ONLY}, fresh=True),
+    Key("block_multiple_of", {"block_multiple_of": 10, **CONV_ONLY}, fresh=True),
+    Key("block_auto_adjust_ff_dim", {"block_auto_adjust_ff_dim": False, **CONV_ONLY}, fresh=True),
+    Key("untied", {"tie_word_embeddings": False, **CONV_ONLY}, fresh=True),
+    Key("tie_embedding_wins", {"tie_embedding": True, "tie_word_embeddings": False}, same=True, refuse_ok=True),
+    Key("one_layer", {"num_hidden_layers": 1, "full_attn_idxs": []}, refuse_ok=True),
+    refuse("conv_L_cache_5", {"conv_L_cache": 5}),
+    refuse("attention_wrong", {"full_attn_idxs": [0, 2]}, note="the tensors of layer 0 are those of a convolution"),
+    refuse("layer_types_unknown", {"layer_types": ["conv", "full_attention", "conv", "sliding_attention"]}),
+    refuse("layer_types_short", {"layer_types": ["conv", "full_attention"]}),
+    refuse("full_attn_idxs_beyond", {"full_attn_idxs": [1, 7]}),
+    refuse("use_pos_enc_false", {"use_pos_enc": False}),
+    refuse("block_use_swiglu_false", {"block_use_swiglu": False}),
+    refuse("conv_dim", {"conv_dim": 48}),
+    refuse("moe", {"model_type": "lfm2_moe"}),
+    refuse("heads_do_not_divide", {"num_attention_heads": 5, "num_heads": 5}),
+    refuse("untied_no_head", {"tie_word_embeddings": False}),
+] + [k for k in refusals() if k.name not in ("rope_yarn_new",)] + shape_refusals()
+
 HD16 = {"head_dim": 16, "num_hidden_layers": 1}
 LLAMA2 = llama_base("llama", rope_scaling=None, attention_bias=False, mlp_bias=False, pretraining_tp=1)
 LLAMA2_KEYS = llama_keys("llama") + [
@@ -747,6 +840,7 @@ CASES = [
     Case("mamba", "mamba", MAMBA, MAMBA_KEYS),
     Case("mamba2", "mamba", MAMBA2, MAMBA2_KEYS),
     Case("bamba", "bamba", BAMBA, BAMBA_KEYS),
+    Case("lfm2", "lfm2", LFM2, LFM2_KEYS),
     Case("mambainllama", "hybrid", HYBRID, HYBRID_KEYS, HYBRID_MAMBA),
     Case("mamba2-ssd", "original", SSD, [Key("residual_in_fp32_false", {"residual_in_fp32": False}, same=True)] +
          original_refusals({"layer": "Mamba2"})[:-1], extra="duplicate_head"),

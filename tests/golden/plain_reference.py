@@ -126,14 +126,14 @@ class Attention:
 class Conv:
     """Causal depth-wise convolution with its activation; weight [channels][1][width], last tap newest."""
 
-    def __init__(self, weight, bias):
-        self.w, self.b = weight[:, 0, :], bias
+    def __init__(self, weight, bias, act=silu):
+        self.w, self.b, self.act = weight[:, 0, :], bias, act
         self.past = torch.zeros(weight.shape[0], weight.shape[2], dtype=F64)
 
     def step(self, u):
         self.past = torch.cat([self.past[:, 1:], u[:, None]], dim=1)
         y = (self.past * self.w).sum(1)
-        return silu(y if self.b is None else y + self.b)
+        return self.act(y if self.b is None else y + self.b)
 
 
 class Mamba1:
@@ -289,6 +289,48 @@ def bamba(w, c):
     return step
 
 
+class ShortConv:
+    """[B | C | x] = W_in u;  y = W_out (C conv(B x))."""
+
+    def __init__(self, w, p):
+        self.w, self.p = w, p
+        self.conv = Conv(w[p + "conv.weight"], w.get(p + "conv.bias"), lambda y: y)
+
+    def step(self, u):
+        b, c, x = linear(self.w, self.p + "in_proj", u).chunk(3)
+        return linear(self.w, self.p + "out_proj", c * self.conv.step(b * x))
+
+
+def lfm2(w, c):
+    eps, heads = c["norm_eps"], c["num_attention_heads"]
+    hd = c.get("head_dim") or c["hidden_size"] // heads
+    freq = rope_frequencies(rope_of({"rope_theta": 1000000.0, **c}), hd)
+    mixers = []
+    for i in range(c["num_hidden_layers"]):
+        p = f"model.layers.{i}."
+        attends = p + "self_attn.q_proj.weight" in w
+        mixers.append(Attention(heads, c["num_key_value_heads"], hd, freq) if attends else ShortConv(w, p + "conv."))
+    out = head(w, c.get("tie_embedding", c.get("tie_word_embeddings", True)), "model.embed_tokens.weight")
+
+    def attention(p, a, x):
+        q, k, v = (linear(w, p + n, x) for n in ("q_proj", "k_proj", "v_proj"))
+        q = torch.cat([rms_norm(t, w[p + "q_layernorm.weight"], eps) for t in q.split(hd)])
+        k = torch.cat([rms_norm(t, w[p + "k_layernorm.weight"], eps) for t in k.split(hd)])
+        return linear(w, p + "out_proj", a.step(q, k, v))
+
+    def step(token):
+        r = w["model.embed_tokens.weight"][token]
+        for i, m in enumerate(mixers):
+            p = f"model.layers.{i}."
+            x = rms_norm(r, w[p + "operator_norm.weight"], eps)
+            r = r + (attention(p + "self_attn.", m, x) if isinstance(m, Attention) else m.step(x))
+            x = rms_norm(r, w[p + "ffn_norm.weight"], eps)
+            f = p + "feed_forward."
+            r = r + linear(w, f + "w2", silu(linear(w, f + "w1", x)) * linear(w, f + "w3", x))
+        return out @ rms_norm(r, w["model.embedding_norm.weight"], eps)
+    return step
+
+
 def gpt_neox(w, c):
     heads, eps, act = c["num_attention_heads"], c["layer_norm_eps"], c["hidden_act"]
     hd = c["hidden_size"] // heads
@@ -370,7 +412,7 @@ def build(directory, config=None, mamba_config=None, weights=None):
     kind = c["model_type"]
     if kind in ("llama", "mistral", "qwen2", "qwen3"):
         return llama(w, c, mamba_config)
-    return {"gpt_neox": gpt_neox, "bamba": bamba, "mamba": mamba_hf, "mamba2": mamba_hf}[kind](w, c)
+    return {"gpt_neox": gpt_neox, "bamba": bamba, "lfm2": lfm2, "mamba": mamba_hf, "mamba2": mamba_hf}[kind](w, c)
 
 
 def run(directory, ids, config=None, mamba_config=None, weights=None):

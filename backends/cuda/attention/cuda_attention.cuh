@@ -7,6 +7,12 @@
 
 enum { ATT_CHUNK = 256 /* positions that cuda_attention_matrix.cu sums at once */ };
 
+/* Positions of a part of a row. */
+static inline int attention_part(const spec_attention_args *a)
+{
+    return a->kv.dtype == SPEC_DTYPE_F32 ? (int)CUDA_SPLIT : (int)ATT_CHUNK;
+}
+
 /* Attention with K and V in float32, and in 16-bit types. splits > 1: blocks may share a row, by parts of it in the
  * queue's scratch, [row][n_head][part][d weighted sums, maximum, sum of exponentials], which merge adds up: a part is a
  * split (float32) or a chunk. */

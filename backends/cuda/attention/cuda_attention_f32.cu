@@ -226,6 +226,7 @@ attention_f32_kernel(const spec_step_block *step, spec_attention_args a, int vec
     const bool prefill = step->phase == SPEC_PHASE_PREFILL;
     const spec_step_seq *seqs = spec_step_seqs(step);
 
+    /* --- 1: before the wait: whom the tile's rows attend --- */
     if (tid < RT) {
         const int r = row0 + tid;
         row_seq[tid] = row_pos[tid] = -1;
@@ -264,8 +265,9 @@ attention_f32_kernel(const spec_step_block *step, spec_attention_args a, int vec
         prefetch_prefix(step, seqs + row_seq[0], a.kv, sizeof(float), kv_head, first_split * CUDA_SPLIT,
                         (first_split + 1) * CUDA_SPLIT);
     grid_wait();
+    /* --- 2: split after split: its blocks of positions by warps, then their merge --- */
     for (int split = first_split; split * CUDA_SPLIT <= top; split++) {
-        /* 1. Blocks of the split; a shared block is one item of work per group of rows, any other one per row. */
+        /* 2a. Blocks of the split; a shared block is one item of work per group of rows, any other one per row. */
         const int shared = min(max(n_shared - split * ATT_BLOCKS, 0), (int)ATT_BLOCKS);
         const int n_shared_item = shared * GROUPS, n_item = n_shared_item + (ATT_BLOCKS - shared) * RT;
         for (int item = warp; item < n_item; item += ATT_WARPS) {
@@ -325,7 +327,7 @@ attention_f32_kernel(const spec_step_block *step, spec_attention_args a, int vec
         }
         __syncthreads();
 
-        /* 2. The split: its blocks in ascending order. 3. The row, or scratch. */
+        /* 2b. The split: its blocks in ascending order. 2c. The row, or scratch. */
 #pragma unroll
         for (int n = 0; n < NE; n++) {
             const int e = tid + n * ATT_WARPS * 32, i = e / D_PAD, c = e % D_PAD;
@@ -347,6 +349,7 @@ attention_f32_kernel(const spec_step_block *step, spec_attention_args a, int vec
         if (!loop) return;
         __syncthreads();
     }
+    /* --- 3: outputs, where the block walked all splits --- */
     if (!loop) return;
 #pragma unroll
     for (int n = 0; n < NE; n++) {

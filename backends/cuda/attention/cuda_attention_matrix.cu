@@ -18,10 +18,11 @@
 #include <limits.h>
 
 #include "backends/cuda/attention/cuda_attention_keys.cuh"
+#include "backends/cuda/cuda_tuning.h"
 #include "backends/cuda/linear/cuda_linear.cuh"
 
 enum { STEP = 16, STEPS = ATT_CHUNK / STEP /* of a chunk */, SPLIT_CHUNKS = CUDA_SPLIT / ATT_CHUNK,
-       QUERIES = 8, WARPS = 16 /* of a block, at most */, WARPS_TREE = 12 };
+       QUERIES = 8, WARPS = 16 /* of a block, at most */ };
 
 /* 8 elements, of which n are there, at any address. */
 template <typename T> static __device__ __noinline__ uint4 load_some(const T *p, int n)
@@ -161,6 +162,7 @@ attention_matrix_kernel(const spec_step_block *step, const spec_attention_args a
     const bool prefill = step->phase == SPEC_PHASE_PREFILL, loop = gridDim.z == 1;
     const auto first_of = [&](int p) { return a.window ? max(p - a.window + 1, 0) : 0; };
 
+    /* --- 1: before the wait: whom the tile's rows attend --- */
     /* Lane i has row i's sequence and position; -1 for none. */
     const spec_step_seq *const seqs = spec_step_seqs(step);
     int seq = -1, position = -1;
@@ -188,8 +190,9 @@ attention_matrix_kernel(const spec_step_block *step, const spec_attention_args a
     att_sum<N> sum;
     sum.clear();
     bool waited = false;
+    /* --- 2: chunk after chunk; q is read behind the wait, in the first step of the first one --- */
     for (int chunk = chunk0; chunk <= chunk1; chunk++) {
-        /* 1. Steps [begin, end) are attended by a row or more, [all0, all1) whole by every row. */
+        /* 2a. Steps [begin, end) are attended by a row or more, [all0, all1) whole by every row. */
         const int begin = max(first_of(bottom) / STEP, chunk * STEPS);
         const int end = max(min(top / STEP + 1, (chunk + 1) * STEPS), begin);
         const int all0 = min(max((first_of(top) + STEP - 1) / STEP, begin), end), all1 = min(max(same / STEP, all0), end);
@@ -247,7 +250,7 @@ attention_matrix_kernel(const spec_step_block *step, const spec_attention_args a
         }
         __syncthreads();
 
-        /* 2. The chunk: its steps, whose weights are with lanes i and i + 16. */
+        /* 2b. The chunk: its steps, whose weights are with lanes i and i + 16. */
         const int s0 = max(first_of(my_position) / STEP - chunk * STEPS, 0);
         const int s1 = min(my_position / STEP - chunk * STEPS, STEPS - 1);
         if (mine && s0 <= s1) {
@@ -275,6 +278,7 @@ attention_matrix_kernel(const spec_step_block *step, const spec_attention_args a
         }
         if (chunk < chunk1) __syncthreads();
     }
+    /* --- 3: outputs, where the block walked all chunks --- */
     if (!mine || !loop) return;
     float y[N];
 #pragma unroll
@@ -300,17 +304,18 @@ template <typename T, int D, bool WHOLE>
 static spec_status launch(spec_queue *q, const spec_attention_args *a, int splits, bool vec)
 {
     auto *kernel = attention_matrix_kernel<T, D, WHOLE>;
+    const cuda_tuning &tuning = cuda_tuning_of(q->dev);
     const int rep = a->n_head / a->kv.n_kv_head, rows = q->shape.rows, per_seq = rows / q->shape.seqs, n_sm = q->dev->n_sm;
     int heads = rep < QUERIES ? rep : QUERIES, bits = 0;
     while (rep % heads) heads--;
     const auto tiles = [&]() { return (int64_t)cuda_div_up(rows, 1 << bits) * (a->n_head / heads); };
     while (tiles() * splits > n_sm && (2 << bits) * heads <= QUERIES && 2 << bits <= per_seq) bits++;
-    if (2 * tiles() > n_sm) splits = 1;
+    if (tiles() > tuning.attention_whole(n_sm)) splits = 1;
     const int one_row = q->shape.splits == 0 ? CUDA_FEW / STEP : WARPS;
-    const int few = bits && q->shape.splits <= 1 ? WARPS_TREE : one_row;
+    const int few = bits && q->shape.splits <= 1 ? tuning.attention_warps_tree : one_row;
     const int chunks = splits > 1 ? splits * SPLIT_CHUNKS : 1;
     const int warps = D > 128 || tiles() * splits > n_sm || chunks > 1 ? WARPS / 2 : few;
-    const bool kv_first = rows == 1 && chunks == 1 && 5 * tiles() > n_sm;
+    const bool kv_first = rows == 1 && chunks == 1 && tiles() > tuning.attention_kv_first(n_sm);
     const size_t query = (size_t)STEPS * (D + 4) * sizeof(float), bytes = (size_t)(heads << bits) * query;
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(QUERIES * query));
     uint16_t *arranged = NULL;

@@ -16,6 +16,7 @@
  * Shared memory: [2][K, V][64][D] of T in units of 16 bytes, unit u of row r at u ^ (r % 8), so that the 8 rows of a
  * matrix lie in different banks. */
 #include "backends/cuda/attention/cuda_attention.cuh"
+#include "backends/cuda/cuda_tuning.h"
 #include "backends/cuda/linear/cuda_linear.cuh"
 
 enum { PRE_WARPS = 4, PRE_THREADS = PRE_WARPS * 32, PRE_ROWS = PRE_WARPS * 16 };
@@ -81,6 +82,7 @@ attention_prefill_kernel(const spec_step_block *step, spec_attention_args a)
         rows.first[i] = a.window ? rows.last[i] - a.window + 1 : 0;
     }
 
+    /* --- 1: the first page's K and V are on their way --- */
     /* This thread copies unit u of every STEP-th row; behind d it takes the last one, and nothing of it. */
     constexpr int STEP = PRE_THREADS / UNITS;
     static_assert(STEP % 8 == 0, "rows of a thread have their units in one place");
@@ -103,6 +105,7 @@ attention_prefill_kernel(const spec_step_block *step, spec_attention_args a)
     const int page0 = a.window ? max(bottom - a.window + 1, 0) / SPEC_PAGE : 0, page1 = top / SPEC_PAGE;
     copy(page0);
 
+    /* --- 2: q to registers --- */
     uint32_t q[D / 16][4];
     const float scale = a.scale * CUDART_L2E_F; /* powers are of 2 */
 #pragma unroll
@@ -123,9 +126,11 @@ attention_prefill_kernel(const spec_step_block *step, spec_attention_args a)
     const uint32_t shared0 = (uint32_t)__cvta_generic_to_shared(shared);
     const uint32_t at_k = (lane / 16 * 8 + lane % 8) * UNITS * 16, at_v = (lane / 8 % 2 * 8 + lane % 8) * UNITS * 16;
     const uint32_t unit_k = (lane / 8 % 2 ^ lane % 8) * 16, unit_v = (lane / 16 ^ lane % 8) * 16;
+    /* --- 3: page after page --- */
     for (int page = page0; page <= page1; page++) {
         const int t0 = page * SPEC_PAGE;
         uint4 *v = shared + (page % 2 * 2 + 1) * PAGE;
+        /* --- 3a: the page has come, values of V that are not finite are taken out, the next page is asked for --- */
         copy_wait<0>();
         bool odd = false;
         if (t0 + SPEC_PAGE - 1 > bottom || (a.window && t0 <= top - a.window))
@@ -139,6 +144,7 @@ attention_prefill_kernel(const spec_step_block *step, spec_attention_args a)
         if (t0 > high || (a.window && t0 + SPEC_PAGE - 1 <= low - a.window)) continue;
 
         const uint32_t k_page = shared0 + page % 2 * 2 * PAGE * 16, v_page = k_page + PAGE * 16;
+        /* --- 3b: scores --- */
         /* s = q K^T: lane (g, t) holds positions 8 n + 2 t and the next of rows g and g + 8. */
         float x[8][4];
 #pragma unroll
@@ -158,6 +164,7 @@ attention_prefill_kernel(const spec_step_block *step, spec_attention_args a)
                 if (!rows.attends(e % 4 / 2, t0 + e / 4 * 8 + 2 * t + e % 2)) x[e / 4][e % 4] = -CUDART_INF_F;
         }
 
+        /* --- 3c: the running softmax --- */
         /* The softmax so far; a row that has attended nothing yet stays at 0. */
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -177,6 +184,7 @@ attention_prefill_kernel(const spec_step_block *step, spec_attention_args a)
             for (int n = 0; n < D / 8; n++) o[n][2 * i] *= shrink, o[n][2 * i + 1] *= shrink;
         }
 
+        /* --- 3d: weighted V --- */
         /* o += e^(s - max) V */
 #pragma unroll
         for (int c = 0; c < 4; c++) {
@@ -195,6 +203,7 @@ attention_prefill_kernel(const spec_step_block *step, spec_attention_args a)
         }
     }
 
+/* --- 4: outputs --- */
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const int r = warp_row + g + 8 * i;
@@ -212,8 +221,8 @@ attention_prefill_kernel(const spec_step_block *step, spec_attention_args a)
 template <typename T, int D> static spec_status launch(spec_queue *q, const spec_attention_args *a)
 {
     auto *kernel = attention_prefill_kernel<T, D>;
-    const size_t two = (size_t)80 << 10; /* as much as leaves a processor two blocks: three are slower */
-    const size_t need = (size_t)2 * 2 * SPEC_PAGE * D * sizeof(T), bytes = need > two ? need : two;
+    const size_t least = cuda_tuning_of(q->dev).attention_prefill_shared;
+    const size_t need = (size_t)2 * 2 * SPEC_PAGE * D * sizeof(T), bytes = need > least ? need : least;
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     const dim3 grid((unsigned)cuda_div_up(q->shape.rows, PRE_ROWS), (unsigned)a->n_head);
     return cuda_launch(q, "attention prefill", kernel, grid, dim3(PRE_THREADS), bytes, 1, q->d_step, *a);

@@ -4,6 +4,7 @@
  * bytes of all slots and takes the steps in order, reading a few ahead. The embedding comes next: it lets no other kernel begin
  * before all are moved, so attention may read slots of earlier passes before it waits. */
 #include "backends/cuda/cuda.cuh"
+#include "backends/cuda/cuda_tuning.h"
 
 enum { COMMIT_LAYERS = 64, COMMIT_AHEAD = 8 };
 struct commit_layers { /* by value: a captured graph holds it */
@@ -80,7 +81,7 @@ spec_status speci_cuda_kv_commit(spec_queue *q, const spec_kv_commit_args *a)
         }
         const int n_unit = (int)(head_bytes / (size_t)unit), threads = 128;
         int blocks = cuda_div_up((int64_t)kv->n_kv_head * n_unit, threads);
-        if (blocks > 64) blocks = 64;
+        if (blocks > cuda_tuning_of(q->dev).commit_blocks) blocks = cuda_tuning_of(q->dev).commit_blocks;
         const dim3 grid((unsigned)blocks, (unsigned)q->shape.seqs, (unsigned)(2 * n));
         auto *kernel = unit == 16  ? kv_commit_kernel<uint4>
                        : unit == 4 ? kv_commit_kernel<uint32_t>

@@ -77,7 +77,7 @@ spec_status speci_cuda_check_rope_kv(spec_device *dev, const spec_rope_kv_args *
     if (a->n_head < 1 || a->kv.n_kv_head < 1 || a->n_head % a->kv.n_kv_head)
         return dev->host->fail(SPEC_E_INVALID, "cuda rope_kv: %d heads over %d", a->n_head, a->kv.n_kv_head);
     if (a->kv.head_dim < 1 || a->kv.head_dim > ROPE_HEAD_DIM_MAX)
-        return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda rope_kv: head_dim %d, can do up to %d", a->kv.head_dim,
+        return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda rope_kv: head_dim %d, supported are up to %d", a->kv.head_dim,
                                (int)ROPE_HEAD_DIM_MAX);
     if (a->n_rot < 0 || a->n_rot % 2 || a->n_rot > a->kv.head_dim)
         return dev->host->fail(SPEC_E_INVALID, "cuda rope_kv: %d rotated dimensions of %d", a->n_rot, a->kv.head_dim);

@@ -386,7 +386,7 @@ static bool conv_follows(const spec_linear_args *a, const spec_conv_args *conv, 
 {
     const ptrdiff_t bytes = (const char *)conv->u.data - (const char *)a->y.data, size = (ptrdiff_t)cuda_size(a->y.dtype);
     *first = (int)(bytes / size);
-    return conv->u.dtype == a->y.dtype && conv->u.ld == a->y.ld && bytes >= 0 && bytes < a->n_out * size &&
+    return conv_is_plain(conv) && conv->u.dtype == a->y.dtype && conv->u.ld == a->y.ld && bytes >= 0 && bytes < a->n_out * size &&
            *first % CONV_TILE == 0 && conv->n_channel % CONV_TILE == 0 && *first + conv->n_channel <= a->n_out;
 }
 

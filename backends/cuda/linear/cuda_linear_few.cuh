@@ -60,6 +60,7 @@ linear_few_kernel(const spec_step_block *step, const void *w, int ld_w, const ty
     const int tid = (int)threadIdx.x, warp = tid / 32, lane = tid % 32, g = lane / 4, t = lane % 4;
     uint4 *const ring = (uint4 *)dynamic + warp * DEPTH * BLOCK;
 
+    /* --- 1: before the wait: the first weights are on their way, and the convolution's known inputs --- */
     if (!extra.late) grid_release();
     const int row0 = (int)blockIdx.x * N;
     const bool rows = row0 == 0 || row0 < step->n_row_run; /* the first weights do not wait to be told */
@@ -88,6 +89,7 @@ linear_few_kernel(const spec_step_block *step, const void *w, int ld_w, const ty
     grid_wait();
     if (row0 >= n_row) return copy_wait<0>();
 
+    /* --- 2: behind the wait: x to registers, the factors of a norm of x --- */
     constexpr int PITCH = X == X_TILES ? TILE_ROWS : 1; /* from 32 k of a row to the next, in 64 bytes */
     const T *x_row[NT];
 #pragma unroll
@@ -114,6 +116,7 @@ linear_few_kernel(const spec_step_block *step, const void *w, int ld_w, const ty
 
     for (int e = tid; MORE == LINEAR_BEST && e < 16 * N; e += MMA_THREADS) best[e] = 0;
 
+    /* --- 3: tile after tile --- */
     float *const sums = (float *)((uint4 *)dynamic + (STAYS ? MMA_WARPS * DEPTH * BLOCK : 0)); /* [warps][N][LD] */
     for (int tile = (int)blockIdx.y; tile < tiles; tile += (int)gridDim.y) {
         const bool more = tile + (int)gridDim.y < tiles;
@@ -123,6 +126,7 @@ linear_few_kernel(const spec_step_block *step, const void *w, int ld_w, const ty
         float was = 0.0f; /* what is added to, where a thread has one place */
         if (EARLY && o.add && tid < 16 * N && row0 + tid / 16 < n_row && tile * 16 + tid % 16 < m_end)
             was = ((const float *)o.y)[(size_t)(row0 + tid / 16) * o.ld_y + tile * 16 + tid % 16];
+        /* --- 3a: a part of K for each warp, weights streaming through its ring --- */
         float acc[MT][NT][4];
 #pragma unroll
         for (int i = 0; i < MT * NT * 4; i++) acc[i / (NT * 4)][i / 4 % NT][i % 4] = 0.0f;
@@ -144,6 +148,7 @@ linear_few_kernel(const spec_step_block *step, const void *w, int ld_w, const ty
         }
         weights.go_on();
 
+        /* --- 3b: the parts' sums meet in shared memory --- */
         /* Lane (g, t) holds outputs g and g + 8 of rows 2t and 2t + 1. */
         constexpr int WARP = N * LD;
         float *mine = sums + warp * WARP;
@@ -161,6 +166,7 @@ linear_few_kernel(const spec_step_block *step, const void *w, int ld_w, const ty
                     mine[(n * 8 + 2 * t + e % 2) * LD + i * 16 + g + e / 2 * 8] = acc[i][n][e];
         auto half_sum = [&](const float *part) { return part[0] + part[WARP] + part[2 * WARP] + part[3 * WARP]; };
         auto sum = [&](const float *part) { return half_sum(part) + half_sum(part + 4 * WARP); };
+        /* --- 3c: outputs of a tile, and what is made behind them: convolution, norm, the largest --- */
         if constexpr (CONV) {
             const int r = tid / 16, m = tile * 16 + tid % 16, c = conv.channel(extra.conv, extra.first, tile);
             const bool there = tid < 16 * N && r < n_row && m < m_end;
@@ -196,6 +202,7 @@ linear_few_kernel(const spec_step_block *step, const void *w, int ld_w, const ty
             if (MORE == LINEAR_BEST && there) better(&best[e], y, m);
         }
     }
+/* --- 4: the largest of each row --- */
 #pragma unroll 1
     for (int e = tid; MORE == LINEAR_BEST && e < 16 * N; e += MMA_THREADS) {
         const unsigned long long found = lanes_best<8, 1>(best[e]);

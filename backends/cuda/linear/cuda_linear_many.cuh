@@ -100,6 +100,7 @@ linear_many_kernel(const spec_step_block *step, const void *w, int ld_w, const u
     const int block = (int)blockIdx.x, part0 = block * PARTS + team * OWN, part_end = part0 + OWN;
     uint64_t *const full = fulls[team], *const empty = empties[team];
 
+    /* --- 1: before the wait: barriers, and the first weights are on their way --- */
     grid_release();
     if (tid < SLABS) {
         barrier_init(&full[tid], 1);
@@ -133,6 +134,7 @@ linear_many_kernel(const spec_step_block *step, const void *w, int ld_w, const u
     grid_wait();
     if (row0 >= n_row) return;
 
+    /* --- 2: behind the wait: the first slabs of x, the factors of a norm of x --- */
     const int n_slab = cuda_chunks(n_in) * (CUDA_CHUNK / 64); /* of a block of rows */
     const uint4 *const from_x = x + ((size_t)(row0 / 64) * n_slab + k0 / 64) * SLAB;
     auto copy_x = [&](int s) { /* of step s, when all have read what its slabs have held */
@@ -155,6 +157,7 @@ linear_many_kernel(const spec_step_block *step, const void *w, int ld_w, const u
         norm_factors<TEAMS * WARPS, 1>(o.norm, factor, mine0, min(MINE * 8, n_row - mine0));
     else if (NORMS && threadIdx.x < MINE * 8) factor[threadIdx.x] = 1.0f;
 
+    /* --- 3: the parts of K of this block and team, step after step --- */
     float total[PIECES][N / 2]; /* of the parts of a half */
     int slot = 0, s = 0;
     for (int part = part0; part < part_end; part++) {
@@ -194,6 +197,7 @@ linear_many_kernel(const spec_step_block *step, const void *w, int ld_w, const u
         }
     }
 
+    /* --- 4: the parts' sums meet in the block that stores them --- */
     /* The sums of a thread go to the same thread of the team that stores them: of block n / MINE, team n % TEAMS. */
     float4 *const sums = (float4 *)dynamic + tid; /* [BLOCKS][TEAMS][PIECES][MINE][THREADS], where weights and x were */
     if constexpr (BLOCKS == 1 || TEAMS > 1 || NORMS) __syncthreads();
@@ -220,6 +224,7 @@ linear_many_kernel(const spec_step_block *step, const void *w, int ld_w, const u
     load_was(team);
     if constexpr (TEAMS > 1) __syncthreads();
     if constexpr (BLOCKS > 1) barrier_wait(&met, 0);
+/* --- 5: outputs of eight rows after the other --- */
 #pragma unroll 1
     for (int n = team; n < MINE; n += TEAMS) {
         /* Not known to be the same each time: the compiler would copy the loop for every kind of output, 60 KB. */
@@ -257,6 +262,7 @@ linear_many_kernel(const spec_step_block *step, const void *w, int ld_w, const u
         at += TEAMS * 8 * (size_t)o.ld_y;
         if (n + TEAMS < MINE) load_was(n + TEAMS);
     }
+    /* --- 6: the largest of each row --- */
     if (TWICE) slab_fence();
     if (BEST) {
         __syncthreads();

@@ -1,5 +1,6 @@
 /* cuda_conv.cu - causal depth-wise convolution over a tree, and the window's advance along the accepted path.
- *   y(node) = silu(bias + sum_k w[c][width-1-k] u[k-th ancestor]), beyond the root the stored window, newest first
+ *   y(node) = act(bias + sum_k w[c][width-1-k] u[k-th ancestor]), beyond the root the stored window, newest first
+ * GATED: with a gate in front of u, or behind y, or without silu or what a scan replays.
  * u is rounded to the compute type before anything reads it. Source: the causal convolution of Mamba in its tree form
  * (algorithms.md 7.1).
  *
@@ -12,18 +13,18 @@
 
 enum { CONV_THREADS = 128, CONV_RUN = 8 };
 
-template <typename T, int V>
+template <typename T, int V, bool GATED>
 static __global__ void __launch_bounds__(CONV_THREADS, 6) /* 64 rows of 5376 channels, 748 blocks, resident at once */
 conv_kernel(const spec_step_block *step, const spec_conv_args a, int rows)
 {
     const int c = (int)(blockIdx.x * blockDim.x + threadIdx.x) * V;
     grid_release();
-    conv_entity<T, V>(step, a, rows, (int)blockIdx.y, c);
+    conv_entity<T, V, GATED>(step, a, rows, (int)blockIdx.y, c);
 }
 
 /* Prefill: rows are a chain, so a thread walks CONV_RUN of them and reads each u once, and CONV_WIDTH_MAX - 1 in front.
  * The last entity along y writes the window. The same sums, the same bits. */
-template <typename T, int V>
+template <typename T, int V, bool GATED>
 static __global__ void __launch_bounds__(CONV_THREADS, 6) /* 512 rows of 5376 channels, 715 blocks, resident at once */
 conv_prefill_kernel(const spec_step_block *step, const spec_conv_args a)
 {
@@ -33,7 +34,7 @@ conv_prefill_kernel(const spec_step_block *step, const spec_conv_args a)
     grid_release();
     if (c >= a.n_channel || (int)blockIdx.z >= step->n_seq) return grid_wait();
     const spec_step_seq s = spec_step_seqs(step)[blockIdx.z];
-    const conv_inputs<T, V> in(a, step, s);
+    const conv_inputs<T, V, GATED> in(a, step, s);
     if (is_window) {
         in.advance_window(s.n_row, true, c);
         return grid_wait();
@@ -57,7 +58,8 @@ conv_prefill_kernel(const spec_step_block *step, const spec_conv_args a)
         for (int k = 0; k < CONV_WIDTH_MAX; k++)
 #pragma unroll
             for (int v = 0; v < V; v++) tap.u[k][v] = u[i + BEFORE - k][v];
-        filter.value(y, tap, a.width);
+        filter.template value<GATED>(y, tap, a);
+        if constexpr (GATED) apply_gate<T, V>(y, a.gate_out, row + i, c);
         store_channels<T, V>((T *)a.y.data + (size_t)(row + i) * a.y.ld + c, y);
     }
 }
@@ -73,18 +75,26 @@ spec_status speci_cuda_check_conv(spec_device *dev, const spec_conv_args *a)
     if (!cuda_is_float(a->dtype) || (a->u.dtype != SPEC_DTYPE_F32 && a->u.dtype != a->dtype) || a->y.dtype != a->dtype)
         return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda conv: u is type %d, y is type %d, to be computed in type %d",
                                (int)a->u.dtype, (int)a->y.dtype, (int)a->dtype);
+    if (a->act != SPEC_ACT_SILU && a->act != SPEC_ACT_NONE)
+        return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda conv: activation %d, can do silu and none", (int)a->act);
+    for (const spec_view *gate : { &a->gate_in, &a->gate_out })
+        if (gate->data && ((gate->dtype != SPEC_DTYPE_F32 && gate->dtype != a->dtype) || gate->ld < a->n_channel))
+            return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda conv: a gate of type %d with rows %d apart, need %d",
+                                   (int)gate->dtype, gate->ld, a->n_channel);
+    if (a->gate_out.data && a->replay_y)
+        return dev->host->fail(SPEC_E_INVALID, "cuda conv: a gate behind what is replayed");
     return SPEC_OK;
 }
 
-template <typename T, int V> static spec_status launch(spec_queue *q, const spec_conv_args *a)
+template <typename T, int V, bool GATED> static spec_status launch(spec_queue *q, const spec_conv_args *a)
 {
     const int rows = q->shape.rows, seqs = q->shape.seqs;
     const unsigned x = (unsigned)cuda_div_up(a->n_channel, CONV_THREADS * V);
     if (q->shape.phase == SPEC_PHASE_PREFILL)
-        return cuda_launch(q, "conv", conv_prefill_kernel<T, V>,
+        return cuda_launch(q, "conv", conv_prefill_kernel<T, V, GATED>,
                            dim3(x, (unsigned)cuda_div_up(rows, CONV_RUN) + 1, (unsigned)seqs), dim3(CONV_THREADS), 0, 1,
                            q->d_step, *a);
-    return cuda_launch(q, "conv", conv_kernel<T, V>, dim3(x, (unsigned)(rows + (CONV_PARTS + 1) * seqs)),
+    return cuda_launch(q, "conv", conv_kernel<T, V, GATED>, dim3(x, (unsigned)(rows + (CONV_PARTS + 1) * seqs)),
                        dim3(CONV_THREADS), 0, 1, q->d_step, *a, rows);
 }
 
@@ -95,11 +105,14 @@ spec_status speci_cuda_conv(spec_queue *q, const spec_conv_args *a)
     auto by_four = [](const void *p, spec_dtype dtype, int32_t ld) {
         return cuda_aligned(p, 4 * cuda_size(dtype)) && ld % 4 == 0;
     };
+    auto by_four_or_none = [&](const spec_view &v) { return !v.data || by_four(v.data, v.dtype, v.ld); };
     const bool vectors = by_four(a->u.data, a->u.dtype, a->u.ld) && by_four(a->y.data, a->y.dtype, a->y.ld) &&
                          by_four(a->window, a->dtype, a->n_channel) && by_four(a->cache, a->dtype, a->n_channel) &&
-                         by_four(a->replay_y, a->dtype, a->n_channel);
+                         by_four(a->replay_y, a->dtype, a->n_channel) && by_four_or_none(a->gate_in) &&
+                         by_four_or_none(a->gate_out);
     return cuda_by_dtype(a->dtype, [&](auto tag) {
         using T = decltype(tag);
-        return vectors ? launch<T, 4>(q, a) : launch<T, 1>(q, a);
+        if (!conv_is_plain(a)) return vectors ? launch<T, 4, true>(q, a) : launch<T, 1, true>(q, a);
+        return vectors ? launch<T, 4, false>(q, a) : launch<T, 1, false>(q, a);
     });
 }

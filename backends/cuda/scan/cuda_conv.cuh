@@ -10,6 +10,12 @@
 
 enum { CONV_WIDTH_MAX = 4, CONV_PARTS = 8 };
 
+/* No gates, silu, outputs for a scan: the others have code of their own (GATED), so that this one stays short. */
+static inline bool conv_is_plain(const spec_conv_args *a)
+{
+    return !a->gate_in.data && !a->gate_out.data && a->act == SPEC_ACT_SILU && a->replay_y;
+}
+
 /* V neighbours; 16-bit types and float32 have one access for four. */
 template <typename T, int V> static __device__ __forceinline__ void load_channels(float out[V], const T *p)
 {
@@ -63,21 +69,40 @@ template <int V> struct conv_filter {
         }
     }
     /* bias + sum over taps, oldest first */
-    __device__ __forceinline__ void value(float y[V], const conv_taps<V> &tap, int width) const
+    template <bool GATED = false>
+    __device__ __forceinline__ void value(float y[V], const conv_taps<V> &tap, const spec_conv_args &a) const
     {
+        const int width = a.width;
 #pragma unroll
         for (int v = 0; v < V; v++) {
             float sum = bias[v];
 #pragma unroll
             for (int k = CONV_WIDTH_MAX - 1; k >= 0; k--)
                 if (k < width) sum = fmaf(w[k][v], tap.u[k][v], sum);
-            y[v] = silu(sum);
+            y[v] = GATED && a.act == SPEC_ACT_NONE ? sum : silu(sum);
         }
     }
 };
 
+/* V channels of a row, in any type. */
+template <typename T, int V> static __device__ __forceinline__ void load_row(float v[V], const spec_view &x, int r, int c)
+{
+    const size_t i = (size_t)r * x.ld + c;
+    if (x.dtype == SPEC_DTYPE_F32) load_channels<float, V>(v, (const float *)x.data + i);
+    else load_channels<T, V>(v, (const T *)x.data + i);
+}
+/* v times the gate's row */
+template <typename T, int V> static __device__ __forceinline__ void apply_gate(float v[V], const spec_view &gate, int r, int c)
+{
+    float g[V];
+    if (!gate.data) return;
+    load_row<T, V>(g, gate, r, c);
+#pragma unroll
+    for (int k = 0; k < V; k++) v[k] = v[k] * g[k];
+}
+
 /* Where a sequence's inputs lie. Functions are of V channels from c on; T is the compute type. */
-template <typename T, int V> struct conv_inputs {
+template <typename T, int V, bool GATED = false> struct conv_inputs {
     const spec_conv_args &a;
     const spec_step_seq &s;
     const spec_step_node *node;
@@ -103,8 +128,15 @@ template <typename T, int V> struct conv_inputs {
     }
     /* Keeps the input of node i for the replay to come; what nodes fed before have left there. */
     __device__ __forceinline__ T *kept(int i, int c) const { return (T *)a.cache + cache + (size_t)i * a.n_channel + c; }
-    /* of row r, rounded */
-    __device__ __forceinline__ void row(float u[V], int r, int c) const
+    /* of row r, gated, rounded */
+    __device__ __forceinline__ void gated_row(float u[V], int r, int c) const
+    {
+        load_row<T, V>(u, a.u, r, c);
+        apply_gate<T, V>(u, a.gate_in, r, c);
+#pragma unroll
+        for (int v = 0; v < V; v++) u[v] = to_f32(from_f32<T>(u[v]));
+    }
+    __device__ __forceinline__ void plain_row(float u[V], int r, int c) const
     {
         const size_t i = (size_t)r * a.u.ld + c;
         if (a.u.dtype == SPEC_DTYPE_F32) {
@@ -116,7 +148,7 @@ template <typename T, int V> struct conv_inputs {
         }
     }
     /* Of the rows from r to r + N those from `begin` to `end`, rounded: all are on their way before one is. The others stay. */
-    template <int N> __device__ __forceinline__ void rows(float (*u)[V], int r, int begin, int end, int c) const
+    template <int N> __device__ __forceinline__ void plain_rows(float (*u)[V], int r, int begin, int end, int c) const
     {
         const bool f32 = a.u.dtype == SPEC_DTYPE_F32;
         const size_t i = (size_t)r * a.u.ld + c;
@@ -131,7 +163,7 @@ template <typename T, int V> struct conv_inputs {
         }
     }
     /* Taps that are rows: at[k] >= 0. All are on their way before one is rounded. */
-    __device__ __forceinline__ void row_taps(conv_taps<V> &tap, const int at[CONV_WIDTH_MAX], int c) const
+    __device__ __forceinline__ void plain_taps(conv_taps<V> &tap, const int at[CONV_WIDTH_MAX], int c) const
     {
         const bool f32 = a.u.dtype == SPEC_DTYPE_F32;
 #pragma unroll
@@ -142,6 +174,32 @@ template <typename T, int V> struct conv_inputs {
             if (!f32 && at[k] >= 0) load_channels<T, V>(tap.u[k], (const T *)a.u.data + (size_t)at[k] * a.u.ld + c);
 #pragma unroll
             for (int v = 0; v < V && f32; v++) tap.u[k][v] = to_f32(from_f32<T>(tap.u[k][v])); /* those of T stay */
+        }
+    }
+    /* The same three in either form. */
+    __device__ __forceinline__ void row(float u[V], int r, int c) const
+    {
+        if constexpr (GATED) gated_row(u, r, c);
+        else plain_row(u, r, c);
+    }
+    template <int N> __device__ __forceinline__ void rows(float (*u)[V], int r, int begin, int end, int c) const
+    {
+        if constexpr (GATED) {
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                if (k >= begin && k < end) gated_row(u[k], r + k, c);
+        } else {
+            plain_rows<N>(u, r, begin, end, c);
+        }
+    }
+    __device__ __forceinline__ void row_taps(conv_taps<V> &tap, const int at[CONV_WIDTH_MAX], int c) const
+    {
+        if constexpr (GATED) {
+#pragma unroll
+            for (int k = 0; k < CONV_WIDTH_MAX; k++)
+                if (at[k] >= 0) gated_row(tap.u[k], at[k], c);
+        } else {
+            plain_taps(tap, at, c);
         }
     }
     /* An input that is known before the pass: of a node fed before, or (< 0) the m-th newest before the root. */
@@ -204,7 +262,7 @@ template <typename T, int V> struct conv_inputs {
  * of replay_y (the path, or the nodes fed before) and one that writes the window. No entity waits for another. All threads of
  * a block call it alike but for c; what is read in front of the wait for the kernels in front no kernel of the pass writes.
  * rows 0: the caller makes them (conv_tiles). */
-template <typename T, int V>
+template <typename T, int V, bool GATED = false>
 static __device__ __forceinline__ void conv_entity(const spec_step_block *step, const spec_conv_args &a, int rows, int entity, int c)
 {
     const bool is_row = entity < rows;
@@ -213,8 +271,9 @@ static __device__ __forceinline__ void conv_entity(const spec_step_block *step, 
     if (n_seq >= step->n_seq) return grid_wait();
 
     const spec_step_seq s = spec_step_seqs(step)[n_seq];
-    const conv_inputs<T, V> in(a, step, s);
-    const int part = is_row ? 0 : (entity - rows) % (CONV_PARTS + 1), n_entry = s.n_replay + (s.n_fed > 0 ? s.n_fed : 0);
+    const conv_inputs<T, V, GATED> in(a, step, s);
+    const int part = is_row ? 0 : (entity - rows) % (CONV_PARTS + 1);
+    const int n_entry = GATED && !a.replay_y ? 0 : s.n_replay + (s.n_fed > 0 ? s.n_fed : 0);
     if (part == CONV_PARTS) {
         if (s.n_fed == 0) in.advance_window(s.n_advance, rows > 0, c); /* the chain in front */
         return grid_wait();
@@ -233,8 +292,9 @@ static __device__ __forceinline__ void conv_entity(const spec_step_block *step, 
         in.known_taps(tap, at, i < 0, i < 0 ? j : i, c);
         if (is_row) grid_wait();
         in.row_taps(tap, at, c);
-        filter.value(y, tap, a.width);
+        filter.template value<GATED>(y, tap, a);
         if (is_row) {
+            if constexpr (GATED) apply_gate<T, V>(y, a.gate_out, entity, c);
             store_channels<T, V>((T *)a.y.data + (size_t)entity * a.y.ld + c, y);
             store_channels<T, V>(in.kept(i, c), tap.u[0]);
             return;

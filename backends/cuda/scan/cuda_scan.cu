@@ -8,19 +8,19 @@
 
 enum { SCAN_NODE_MAX = 2048 };
 
-static spec_status check_window(spec_device *dev, const spec_scan_args *a)
+static spec_status check_chunked(spec_device *dev, const spec_scan_args *a)
 {
     if (a->chunk != SPEC_CHUNK || a->n_recent_max < spec_recent_capacity(1, 0))
-        return dev->host->fail(SPEC_E_INVALID, "cuda scan: windows of %d with rings of %d, need %d and at least %d",
+        return dev->host->fail(SPEC_E_INVALID, "cuda scan: chunks of %d with %d recent tokens, need %d and at least %d",
                                a->chunk, a->n_recent_max, SPEC_CHUNK, spec_recent_capacity(1, 0));
-    if (a->a_per_state || a->node_state || a->n_node > SCAN_WINDOW_NODES || a->n_recent_max > SCAN_WINDOW_RING)
+    if (a->a_per_state || a->node_state || a->n_node > SCAN_CHUNKED_NODES || a->n_recent_max > SCAN_CHUNKED_RECENT)
         return dev->host->fail(SPEC_E_UNSUPPORTED,
                                "cuda scan: the chunked form takes one decay per head, keeps no states of nodes, and "
-                               "does up to %d nodes and rings of %d (here %d and %d)", (int)SCAN_WINDOW_NODES,
-                               (int)SCAN_WINDOW_RING, a->n_node, a->n_recent_max);
+                               "does up to %d nodes and %d recent tokens (here %d and %d)", (int)SCAN_CHUNKED_NODES,
+                               (int)SCAN_CHUNKED_RECENT, a->n_node, a->n_recent_max);
     /* Types and sizes may be asked for without addresses. */
     if (a->state && (!a->recent_x || !a->recent_b || !a->recent_dt))
-        return dev->host->fail(SPEC_E_INVALID, "cuda scan: the chunked form without rings");
+        return dev->host->fail(SPEC_E_INVALID, "cuda scan: the chunked form without recent-token buffers");
     return SPEC_OK;
 }
 
@@ -31,9 +31,9 @@ spec_status speci_cuda_check_scan(spec_device *dev, const spec_scan_args *a)
         return dev->host->fail(SPEC_E_INVALID, "cuda scan: %d heads of %d, %d states, %d nodes, shared by %d, %d, %d",
                                a->n_head, a->head_dim, a->n_state, a->n_node, a->x_rep, a->b_rep, a->c_rep);
     if (a->n_state > 256 || a->n_node > SCAN_NODE_MAX)
-        return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda scan: %d states and %d nodes, can do 256 and %d", a->n_state,
+        return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda scan: %d states and %d nodes, supported are 256 and %d", a->n_state,
                                a->n_node, (int)SCAN_NODE_MAX);
-    if (a->chunk) SPEC_TRY(check_window(dev, a));
+    if (a->chunk) SPEC_TRY(check_chunked(dev, a));
     if (!cuda_is_float(a->dtype) || !cuda_is_float(a->x.dtype) || !cuda_is_float(a->b.dtype) ||
         !cuda_is_float(a->c.dtype) || !cuda_is_float(a->dt.dtype) || (a->z.data && !cuda_is_float(a->z.dtype)) ||
         !cuda_is_float(a->y.dtype))
@@ -47,8 +47,8 @@ spec_status speci_cuda_scan(spec_queue *q, const spec_scan_args *a)
     SPEC_TRY(speci_cuda_check_scan(q->dev, a));
     spec_status status = SPEC_OK;
     if (a->chunk && q->shape.phase == SPEC_PHASE_DECODE)
-        return speci_cuda_scan_window_matrix(q, a, &status) ? status : speci_cuda_scan_window(q, a);
+        return speci_cuda_scan_chunked_matrix(q, a, &status) ? status : speci_cuda_scan_chunked(q, a);
     const bool done = speci_cuda_scan_prefill(q, a, &status) || speci_cuda_scan_prefill_state(q, a, &status) ||
-                      speci_cuda_scan_warp(q, a, &status) || speci_cuda_scan_state(q, a, &status);
+                      speci_cuda_scan_state(q, a, &status);
     return done ? status : speci_cuda_scan_recurrent(q, a);
 }

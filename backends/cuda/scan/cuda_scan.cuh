@@ -5,8 +5,8 @@
 
 #include "backends/cuda/cuda.cuh"
 
-/* Of the chunked form: nodes per tree, entries of a ring. */
-enum { SCAN_WINDOW_NODES = 512, SCAN_WINDOW_RING = 1024 };
+/* Of the chunked form: nodes per tree, entries of a recent-token buffer. */
+enum { SCAN_CHUNKED_NODES = 512, SCAN_CHUNKED_RECENT = 1024 };
 
 /* The functions that scan and replay share, in all forms. */
 static __device__ __forceinline__ float scan_dt(float dt_in, float bias, float lo, float hi)
@@ -15,21 +15,28 @@ static __device__ __forceinline__ float scan_dt(float dt_in, float bias, float l
 }
 static __device__ __forceinline__ float scan_decay(float dt, float a) { return exp_fast(dt * a); }
 static __device__ __forceinline__ float scan_input(float dx, float b) { return dx * b; }
-static __device__ __forceinline__ float scan_absorb(float s, float decay, float input) { return fmaf(decay, s, input); }
+static __device__ __forceinline__ float scan_apply(float s, float decay, float input) { return fmaf(decay, s, input); }
 static __device__ __forceinline__ float scan_update(float s, float decay, float dx, float b)
 {
-    return scan_absorb(s, decay, scan_input(dx, b));
+    return scan_apply(s, decay, scan_input(dx, b));
 }
 
-/* Windowed form: whether caches and rings hold what the step says. */
-static __device__ __forceinline__ bool scan_window_fits(const spec_scan_args &a, const spec_step_seq &s)
+/* Chunked form: whether caches and recent-token buffers hold what the step says. */
+static __device__ __forceinline__ bool scan_chunked_fits(const spec_scan_args &a, const spec_step_seq &s)
 {
-    const uint32_t ring = (uint32_t)a.n_recent_max, nodes = (uint32_t)a.n_node, rows = (uint32_t)s.n_row;
+    const uint32_t room = (uint32_t)a.n_recent_max, nodes = (uint32_t)a.n_node, rows = (uint32_t)s.n_row;
     const uint32_t recent = (uint32_t)s.n_recent, replay = (uint32_t)s.n_replay, fed = (uint32_t)s.n_fed; /* < 0: too large */
-    const bool each = (recent <= ring) & (replay <= nodes) & (fed <= nodes) & (rows <= nodes) & ((uint32_t)s.n_advance <= rows);
+    const bool each = (recent <= room) & (replay <= nodes) & (fed <= nodes) & (rows <= nodes) & ((uint32_t)s.n_advance <= rows);
     const bool first = (fed == 0) | ((replay == 0) & (s.n_advance == 0) & (recent < 2 * SPEC_CHUNK));
-    return each & first & (fed + rows <= nodes) & (recent + replay + s.n_advance <= ring) &
+    return each & first & (fed + rows <= nodes) & (recent + replay + s.n_advance <= room) &
            (s.n_past >= s.n_recent + s.n_replay);
+}
+
+/* Entry 0 of a half of the caches; N: as wide as what addresses are made of. The tree writes half s.parity, and reads
+ * the path of the tree before from the other. */
+template <typename N> static __device__ __forceinline__ N scan_half(const spec_step_seq &s, int parity, int n_node)
+{
+    return ((N)s.slot * 2 + (N)parity) * (N)n_node;
 }
 
 /* 16 bytes from memory to shared memory, past L1 and not waited for. */
@@ -55,25 +62,8 @@ template <typename Kernel> static inline void scan_allow_shared(const spec_devic
         (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)scan_shared_limit(dev));
 }
 
-/* Heads that share B and C: of one of them a block may be shared by more. */
-static inline int scan_group(const spec_scan_args *a) { return a->b_rep < a->c_rep ? a->b_rep : a->c_rep; }
-
-/* What the kernels for decode passes with a decay per head have in common: 16-bit x, B and C from the convolution, in rows of
- * whole, aligned units of 16 bytes, groups of heads, dt and gate in float32. */
-static inline bool scan_has_rows(const spec_queue *q, const spec_scan_args *a)
-{
-    const int group = scan_group(a);
-    const spec_view *const rows[] = { &a->x, &a->b, &a->c };
-    bool whole = true;
-    for (const spec_view *v : rows) whole = whole && v->dtype == a->dtype && cuda_aligned(v->data, 16) && v->ld % 8 == 0;
-    return q->shape.phase == SPEC_PHASE_DECODE && !a->a_per_state && !a->node_state && a->b_in_conv &&
-           a->b_rep % group == 0 && a->c_rep % group == 0 && a->dtype != SPEC_DTYPE_F32 && whole &&
-           a->dt.dtype == SPEC_DTYPE_F32 && (!a->z.data || a->z.dtype == SPEC_DTYPE_F32) && cuda_aligned(a->state, 16) &&
-           cuda_aligned(a->replay_y, 16) && a->replay_ld % 8 == 0 && a->replay_b_col % 8 == 0 && a->replay_x_col % 8 == 0;
-}
-
-/* What the kernels for Mamba-1 have in common: a decay per state, heads of one channel, which share B and C, dt and gate in
- * float32. */
+/* What the kernels for Mamba-1 have in common: a decay per state, heads of one channel, which share B and C, dt and
+ * gate in float32. */
 static inline bool scan_has_states(const spec_scan_args *a)
 {
     return a->a_per_state && a->head_dim == 1 && a->x_rep == 1 && a->b_rep == a->n_head && a->c_rep == a->n_head &&
@@ -84,16 +74,15 @@ static inline bool scan_has_states(const spec_scan_args *a)
 
 /* The recurrent form, prefill too, of any types and sizes. */
 spec_status speci_cuda_scan_recurrent(spec_queue *q, const spec_scan_args *a);
-/* Decode passes with a->window: of any types and sizes; and by matrix products, where cuda_scan_window_matrix.cu has a
+/* Decode passes with a->chunk: of any types and sizes; and by matrix products, where cuda_scan_chunked_matrix.cu has a
  * kernel for it; false: there is none, and nothing was launched. Their bits differ: types and sizes alone choose. */
-spec_status speci_cuda_scan_window(spec_queue *q, const spec_scan_args *a);
-bool speci_cuda_scan_window_matrix(spec_queue *q, const spec_scan_args *a, spec_status *status);
+spec_status speci_cuda_scan_chunked(spec_queue *q, const spec_scan_args *a);
+bool speci_cuda_scan_chunked_matrix(spec_queue *q, const spec_scan_args *a, spec_status *status);
 /* With the deferred norm behind it, where that kernel does both: norm->y and norm->squares are written, a->y is not;
  * likewise, and the same bits. */
 bool speci_cuda_scan_norm(spec_queue *q, const spec_scan_args *a, const spec_norm_args *norm, spec_status *status);
-/* The recurrent form where cuda_scan_warp.cu (a decay per head) or cuda_scan_state.cu (a decay per state) have a kernel
- * for it; likewise. */
-bool speci_cuda_scan_warp(spec_queue *q, const spec_scan_args *a, spec_status *status);
+/* The recurrent form of decode passes where cuda_scan_state.cu (what Mamba-1 has) has a kernel for it; likewise, and
+ * the same bits as the general one. */
 bool speci_cuda_scan_state(spec_queue *q, const spec_scan_args *a, spec_status *status);
 /* With the product in front that makes dt, where the kernel of cuda_scan_state.cu does both; likewise. The same bits,
  * and dt is left where the product leaves it. */

@@ -1,5 +1,5 @@
-/* cuda_scan_lanes.cuh - of the general recurrent scan (cuda_scan_recurrent.cu): values from memory, the channels and states of a
- * group of lanes, and the state in its registers. */
+/* cuda_scan_lanes.cuh - of the general recurrent scan (cuda_scan_recurrent.cu): values from memory, the channels and
+ * states of a group of lanes, and the state in its registers. */
 #ifndef SPEC_CUDA_SCAN_LANES_CUH
 #define SPEC_CUDA_SCAN_LANES_CUH
 
@@ -82,8 +82,8 @@ template <typename F> struct scan_in {
     float x[F::CH], b[F::VS], c[F::VS], dt, decay, z; /* c and z for rows only; decay with one A per head */
 };
 
-/* A sequence, and which channels and states of it a thread has. Groups without channels go along for the shuffles and store
- * nothing. */
+/* A sequence, and which channels and states of it a thread has. Groups without channels go along for the shuffles and
+ * store nothing. */
 template <typename F> struct scan_channels {
     static constexpr int VS = F::VS, CH = F::CH, LANES = F::LANES;
     const spec_scan_args &a;
@@ -114,7 +114,7 @@ template <typename F> struct scan_channels {
         }
         n_ch = max(min(a.head_dim - c0, CH), 0), s0 = l * VS, n_s = max(min(a.n_state - s0, VS), 0);
         out_ch = CH == 1 ? 0 : l / (LANES / 4), is_out = CH == 1 ? l == 0 : l % (LANES / 4) == 0;
-        half = ((size_t)s.slot * 2 + s.parity) * a.n_node, other = ((size_t)s.slot * 2 + (s.parity ^ 1)) * a.n_node;
+        half = scan_half<size_t>(s, s.parity, a.n_node), other = scan_half<size_t>(s, s.parity ^ 1, a.n_node);
         const int b_block = head / a.b_rep;
         b_width = spec_scan_columns(a.n_head, a.b_rep, a.n_state);
         x_col = (size_t)(head / a.x_rep) * a.head_dim + c0, y_col = (size_t)head * a.head_dim + c0;
@@ -202,8 +202,8 @@ template <typename F> struct scan_live {
             }
         }
     }
-    /* Place k of shared memory, [QUADS][SCAN_THREADS] float4 each: a thread its own. */
-    __device__ __forceinline__ void load_place(const float4 *saved, int k)
+    /* Saved state k, in shared memory, [QUADS][SCAN_THREADS] float4 each: a thread its own. */
+    __device__ __forceinline__ void load_saved(const float4 *saved, int k)
     {
 #pragma unroll
         for (int q = 0; q < QUADS; q++) {
@@ -212,7 +212,7 @@ template <typename F> struct scan_live {
             to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
         }
     }
-    __device__ __forceinline__ void store_place(float4 *saved, int k) const
+    __device__ __forceinline__ void store_saved(float4 *saved, int k) const
     {
 #pragma unroll
         for (int q = 0; q < QUADS; q++) {
@@ -221,7 +221,7 @@ template <typename F> struct scan_live {
         }
     }
 
-    __device__ __forceinline__ void absorb(const scan_in<F> &in)
+    __device__ __forceinline__ void apply(const scan_in<F> &in)
     {
         float decay[VS];
 #pragma unroll
@@ -234,11 +234,11 @@ template <typename F> struct scan_live {
         }
     }
     /* And puts out row r. */
-    __device__ __forceinline__ void absorb_row(const scan_in<F> &in, int r)
+    __device__ __forceinline__ void apply_row(const scan_in<F> &in, int r)
     {
         float y, x = in.x[0];
         if constexpr (F::PER_STATE) {
-            absorb(in);
+            apply(in);
             y = sum_lanes<LANES>(dot_run<VS>(v[0], in.c));
         } else { /* from the parent's state: four channels share B C, and a leaf needs no state of its own */
             const float x1 = in.x[1], x2 = in.x[2], x3 = in.x[3];
@@ -247,7 +247,7 @@ template <typename F> struct scan_live {
 #pragma unroll
             for (int i = 0; i < CH; i++) of_channel[i] = dot_run<VS>(v[i], in.c);
             y = fmaf(in.decay, sum_channels<LANES>(of_channel, ch.l), in.dt * x * sum_lanes<LANES>(dot_run<VS>(in.b, in.c)));
-            absorb(in);
+            apply(in);
         }
         if (!ch.has_out()) return;
         y = fmaf(ch.skip, x, y);

@@ -1,5 +1,6 @@
 /* cuda_scan_prefill.cu - selective scan over a prompt by matrix products: prefill passes with one decay per head and
- * 16-bit x, B and C. Others are scanned row after row (cuda_scan_recurrent.cu). Source: Mamba-2, section 6 (state-space duality).
+ * 16-bit x, B and C. Others are scanned row after row (cuda_scan_recurrent.cu). Source: Mamba-2, section 6 (state-space
+ * duality).
  *
  *   sigma_i = sum over rows k <= i of the chunk of dt_k A;  S0 = the state in front of the chunk, L = its last row
  *   y_i = e^sigma_i S0 C_i + sum over j <= i of e^(sigma_i - sigma_j) dt_j (C_i . B_j) x_j + D x_i
@@ -8,8 +9,9 @@
  * A block has CH channels of a head (32, or 16 where processors would stay idle or the state is wide) and walks the
  * prompt in chunks of 64 rows. Four warps have the state in registers, a quarter each: they bring x, B and C by
  * asynchronous copies, a chunk ahead, apply the chunk and leave S0 of the next one in shared memory. Meanwhile four
- * others make y, 16 rows each. C . B is made 32 columns at a time and goes from the accumulators of one product straight
- * into the operand of the next. A barrier a chunk, and one for S0: it is read first and written last, so nobody waits.
+ * others make y, 16 rows each. C . B is made 32 columns at a time and goes from the accumulators of one product
+ * straight into the operand of the next. A barrier a chunk, and one for S0: it is read first and written last, so
+ * nobody waits.
  *
  * Decays are taken once for a row and once for 16 columns: for rows i of a tile and columns j of an earlier one, whose
  * last row is r, e^(sigma_i - sigma_r) e^(sigma_r - sigma_j), both exponents <= 0. On the diagonal, pair by pair.
@@ -21,10 +23,10 @@
  * powers of two; only sums of decays behind a row are raised, never ratios: no exponent is positive.
  *
  * Bits: a chunk is 64 rows from the pass's first on, whatever the number of rows; rows behind the last are zero, with
- * dt = 0. So a row's y, and the state behind a whole chunk, are functions of the rows in front and the place in the
- * pass. */
+ * dt = 0. So a row's y, and the state behind a whole chunk, are functions of the rows in front and where it stands in
+ * the pass. */
 #include "backends/cuda/linear/cuda_linear.cuh"
-#include "backends/cuda/scan/cuda_scan_chunk.cuh"
+#include "backends/cuda/scan/cuda_scan_ssd.cuh"
 
 enum {
     SSD_WARPS = SSD_ROWS / 16, /* that make y; as many have the state */
@@ -89,8 +91,8 @@ static __device__ __forceinline__ void mma_planes(float (*acc)[4], const uint32_
                 mma16816<__nv_bfloat16>(acc[k], a[0][i], a[1][i], a[2][i], a[3][i], b[k][0][j], b[k][1][j]);
 }
 
-/* S0 has been read: those who read it tell, those who write it wait. compute-sanitizer's racecheck (13.0) does not follow
- * bar.arrive and reports the reads in front of it; with bar.sync on both sides, 3 % slower, it reports nothing. */
+/* S0 has been read: those who read it tell, those who write it wait. compute-sanitizer's racecheck (13.0) does not
+ * follow bar.arrive and reports the reads in front of it; with bar.sync on both sides, 3 % slower, it reports nothing. */
 static __device__ __forceinline__ void state_read()
 {
     asm volatile("bar.arrive 1, %0;" ::"n"((int)SSD_THREADS) : "memory");
@@ -187,7 +189,7 @@ template <typename T, int NS, int CH> struct ssd_block {
 
     /* state = e^sigma_L state + sum over rows of (weight x) B^T. Calls between(k) after quarter k. */
     template <typename F>
-    __device__ __forceinline__ void absorb(float state[TILES][4], const ssd_rows<NS, CH> &in, const ssd_table &table,
+    __device__ __forceinline__ void apply(float state[TILES][4], const ssd_rows<NS, CH> &in, const ssd_table &table,
                                            F between) const
     {
         float sum[TILES][4];
@@ -315,7 +317,7 @@ template <typename T, int NS, int CH> struct ssd_block {
 
     /* Entry 2 h and 2 h + 1 of tile i: row(h) of the chunk, the channels from 8 i + 2 t on. */
     __device__ __forceinline__ int row(int h) const { return warp * 16 + h * 8 + g; }
-    __device__ __forceinline__ size_t place(int first, int h, int ld) const
+    __device__ __forceinline__ size_t offset(int first, int h, int ld) const
     {
         return (size_t)(first + row(h)) * ld + (size_t)head * a.head_dim + c0 + 2 * t;
     }
@@ -324,7 +326,7 @@ template <typename T, int NS, int CH> struct ssd_block {
     {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const float *z = (const float *)a.z.data + place(first, h, a.z.ld);
+            const float *z = (const float *)a.z.data + offset(first, h, a.z.ld);
 #pragma unroll
             for (int i = 0; i < UNITS; i++) {
                 const float2 v = row(h) < n && i * 8 < n_ch ? load_two(z + i * 8) : make_float2(0.0f, 0.0f);
@@ -336,7 +338,7 @@ template <typename T, int NS, int CH> struct ssd_block {
     {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            E *y = (E *)a.y.data + place(first, h, a.y.ld);
+            E *y = (E *)a.y.data + offset(first, h, a.y.ld);
 #pragma unroll
             for (int i = 0; i < UNITS; i++)
                 if (row(h) < n && i * 8 < n_ch) store_two(y + i * 8, make_float2(out[i][2 * h], out[i][2 * h + 1]));
@@ -388,7 +390,7 @@ scan_prefill_kernel(const spec_step_block *step, const spec_scan_args a, int n_t
         const ssd_rows<NS, CH> &in = shared.rows[now];
         const ssd_table &table = shared.table[now];
         if (has_state) {
-            block.absorb(state, in, table, [&](int k) {
+            block.apply(state, in, table, [&](int k) {
                 if (n_next > 0) block.copy_quarter(k, shared.rows[now ^ 1], next, n_next);
             });
             if (n_next > 0) {

@@ -2,10 +2,11 @@
  * states, heads of one channel, which share B and C. As the recurrent form (cuda_scan_recurrent.cu):
  *   S = exp(dt A) S + (dt x) B;   y = S C + D x;   out = z ? y silu(z) : y
  *
- * No product of matrices is in it: each state has a decay of its own. What there is to compute is an exponential for each
- * state and row, of which a multiprocessor makes 16 a cycle: 2048 rows of 5120 channels take 45 us at that rate, and 29 to
- * read and write their 126 MB. Only the update itself goes from row to row, a fused multiply-add; so states stay in
- * registers, everything else is done for a chunk of rows side by side, and the chunk behind is on its way meanwhile.
+ * No product of matrices is in it: each state has a decay of its own. What there is to compute is an exponential for
+ * each state and row, of which a multiprocessor makes 16 a cycle: 2048 rows of 5120 channels take 45 us at that rate,
+ * and 29 to read and write their 126 MB. Only the update itself goes from row to row, a fused multiply-add; so states
+ * stay in registers, everything else is done for a chunk of rows side by side, and the chunk behind is on its way
+ * meanwhile.
  *
  * A thread has one of 16 channels. It loads every eighth row of a chunk of it, and as much of B and C; makes dt; walks
  * through all rows with two states; and makes the output of its rows from what the 8 threads of the channel have of it. */

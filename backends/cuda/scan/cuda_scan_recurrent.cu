@@ -1,26 +1,27 @@
-/* cuda_scan_recurrent.cu - selective scan over a tree, recurrent form, with activation replay in front: prefill and decode passes
- * of any size and type. Decode passes of the usual ones are in cuda_scan_warp.cu (a decay per head) and
- * cuda_scan_state.cu (a decay per state), the same bits; prefill in 16 bit with a decay per head in cuda_scan_prefill.cu, with
- * a decay per state in cuda_scan_prefill_state.cu.
+/* cuda_scan_recurrent.cu - selective scan over a tree, recurrent form, with activation replay in front: prefill and
+ * decode passes of any size and type. What Mamba-1 has (a decay per state) is done by kernels of its own: decode passes
+ * by cuda_scan_state.cu, with the same bits, prefill by cuda_scan_prefill_state.cu. With a decay per head (Mamba-2) the
+ * default of decode passes is the chunked form (cuda_scan_chunked.cu), and prefill in 16 bit is in
+ * cuda_scan_prefill.cu.
  *
- * With a decay per head y is made of the parent's state, S C = exp(dt A) (S(parent) C) + (dt x) (B C): no leaf of a tree
- * has to compute a state of its own then.
+ * With a decay per head y is made of the parent's state, S C = exp(dt A) (S(parent) C) + (dt x) (B C): no leaf of a
+ * tree has to compute a state of its own then.
  *
  * A group of lanes owns channels and states (cuda_scan_lanes.cuh): all of S that it reads and writes, in registers.
  *   1. decode: the accepted path is applied from the caches' other half and S is stored;
- *   2. the nodes in the order of the step's visits, S of the *live* node in registers. Each visit goes on from the live
- *      state, from a saved one, from the stored one by applying the path's nodes once more, or from the parent's kept
- *      state: always the same function of the same values, hence the same bits. Nothing is stored, but with node_state
- *      every node's state, and with n_advance the state that the chain in front ends in.
+ *   2. the nodes in the order of the step's traversal schedule, S of the *live* node in registers. Each goes on from
+ *      the live state, from a saved one, from the stored one by applying the path's nodes once more, or from the
+ *      parent's kept state: always the same function of the same values, hence the same bits. Nothing is stored, but
+ *      with node_state every node's state, and with n_advance the state that the chain in front ends in.
  *
  * Where saved states lie: in the block's shared memory, each thread its own CH * VS floats, so that no one waits for
- * another. A place takes 128 * CH * VS * 4 bytes: 8 KiB with 128 states (Mamba-2), 2 KiB for Mamba-1, 16 KiB with
- * 256 states. Trees of 15, 63 and 255 nodes need 3, 5 and 7 places (spec_traversal_saved). Mamba2-2.7B has 320 blocks
- * per sequence (80 heads, 4 tiles of 16 channels): with 255 nodes 63 KiB each, 3 to a multiprocessor of 227 KiB,
- * which is what registers allow too; so all blocks of one sequence are resident at once on 132 of them. 63 nodes
- * take 43 KiB. Global memory instead would be 7 * 2.6 MB per sequence and layer: it leaves a level 2 cache of 50 MB
- * at three sequences. On devices with less shared memory places that do not fit are not used: their visits rebuild
- * along the path.
+ * another. A saved state takes 128 * CH * VS * 4 bytes: 8 KiB with 128 states (Mamba-2), 2 KiB for Mamba-1, 16 KiB with
+ * 256 states. The stack of saved states of trees of 15, 63 and 255 nodes holds 3, 5 and 7 (spec_traversal_saved).
+ * Mamba2-2.7B has 320 blocks per sequence (80 heads, 4 tiles of 16 channels): with 255 nodes 63 KiB each, 3 to a
+ * multiprocessor of 227 KiB, which is what registers allow too; so all blocks of one sequence are resident at once on
+ * 132 of them. 63 nodes take 43 KiB. Global memory instead would be 7 * 2.6 MB per sequence and layer: it leaves a
+ * level 2 cache of 50 MB at three sequences. On devices with less shared memory those that do not fit are not saved:
+ * nodes below rebuild along the path.
  *
  * Prefill applies its rows in order and stores S.
  *
@@ -30,35 +31,35 @@
 
 enum {
     SCAN_BATCH = 8,  /* replayed nodes whose loads are in flight together */
-    SCAN_AHEAD = 4,  /* visits likewise */
+    SCAN_AHEAD = 4,  /* steps likewise */
     SCAN_PATH = 2 * (SPEC_MAX_DEPTH + 1), /* a chain in front, and a tree below it */
     SCAN_TABLE_MIN = 128
 };
 
-/* A visit, packed as shared memory holds it: node | (load + 2) << 16 | (save + 1) << 24; -1 = none.
- * A step, what a group does next: node | from << 16 | (save + 1) << 20 | flags. A visit is one step, and one more for
+/* An entry of the traversal, packed as shared memory holds it: node | (load + 2) << 16 | (save + 1) << 24; -1 = none.
+ * A step, what a group does next: node | from << 16 | (save + 1) << 20 | flags. An entry is one step, and one more for
  * each node that is applied again on the way to it. */
-enum { FROM_LIVE = 0, FROM_STORED = 1, FROM_PARENT = 2, FROM_PLACE = 3, STEP_OUT = 1 << 24, STEP_END = 1 << 25 };
+enum { FROM_LIVE = 0, FROM_STORED = 1, FROM_PARENT = 2, FROM_SAVED = 3, STEP_OUT = 1 << 24, STEP_END = 1 << 25 };
 
-static __device__ int pack_visit(const spec_traversal_node v, int first, int end, int n_place)
+static __device__ int pack_entry(const spec_traversal_node v, int first, int end, int n_saved)
 {
     if (v.node < first || v.node >= end) return -1;
-    const int load = v.load < SPEC_LOAD_PATH || v.load >= n_place ? (int)SPEC_LOAD_PATH : v.load;
-    const int save = v.save < 0 || v.save >= n_place ? -1 : v.save;
+    const int load = v.load < SPEC_LOAD_PATH || v.load >= n_saved ? (int)SPEC_LOAD_PATH : v.load;
+    const int save = v.save < 0 || v.save >= n_saved ? -1 : v.save;
     return v.node | (load + 2) << 16 | (save + 1) << 24;
 }
 
 /* A block's dynamic shared memory. */
 template <typename F> struct scan_shared {
-    float4 *saved;   /* [n_place][QUADS][SCAN_THREADS] */
+    float4 *saved;   /* [n_saved][QUADS][SCAN_THREADS] */
     float2 *table;   /* dt, decay [table_cap]; none with a decay per state */
     int32_t *parent; /* [n_node] */
-    int32_t *visits; /* [n_node], packed */
+    int32_t *traversal; /* [n_node], packed */
 
-    __device__ __forceinline__ scan_shared(char *memory, int n_place, int table_cap, int n_node)
+    __device__ __forceinline__ scan_shared(char *memory, int n_saved, int table_cap, int n_node)
     {
-        saved = (float4 *)memory, table = (float2 *)(saved + n_place * scan_live<F>::QUADS * SCAN_THREADS);
-        parent = (int32_t *)(F::PER_STATE ? (char *)table : (char *)(table + table_cap)), visits = parent + n_node;
+        saved = (float4 *)memory, table = (float2 *)(saved + n_saved * scan_live<F>::QUADS * SCAN_THREADS);
+        parent = (int32_t *)(F::PER_STATE ? (char *)table : (char *)(table + table_cap)), traversal = parent + n_node;
     }
     __device__ __forceinline__ void keep_dt(const scan_channels<F> &ch, int entry, float dt) const
     {
@@ -116,12 +117,12 @@ template <typename F> struct scan_source {
         for (int j = 0; j < ch.s.n_replay; j++) {
             scan_in<F> in;
             fetch_replayed(in, j, ch.other + path[j]);
-            live.absorb(in);
+            live.apply(in);
         }
     }
 };
 
-/* Replay and visits are chains: their length times the latency of a load, unless the loads of several nodes are
+/* Replay and traversal are chains: their length times the latency of a load, unless the loads of several nodes are
  * in flight. That needs loads without branches between them, hence a source of its own for what real models have:
  * 16-bit, aligned, B where the family has it. All threads of a block take the same one. */
 template <typename F> struct scan_plain_source {
@@ -160,11 +161,11 @@ template <typename F> struct scan_plain_source {
         const bool types = a.dtype != SPEC_DTYPE_F32 && a.x.dtype == a.dtype && a.b.dtype == a.dtype &&
                            a.c.dtype == a.dtype && (!a.z.data || a.z.dtype == SPEC_DTYPE_F32) &&
                            (F::PER_STATE ? !a.b_in_conv && a.dt.dtype == SPEC_DTYPE_F32 : a.b_in_conv != 0);
-        const uintptr_t x_places = CH == 1 ? 0 : (uintptr_t)replay_x | (uintptr_t)row_x;
-        const uintptr_t b_places = (uintptr_t)(F::PER_STATE ? cache_b : replay_b) | (uintptr_t)row_b | (uintptr_t)row_c;
+        const uintptr_t x_addresses = CH == 1 ? 0 : (uintptr_t)replay_x | (uintptr_t)row_x;
+        const uintptr_t b_addresses = (uintptr_t)(F::PER_STATE ? cache_b : replay_b) | (uintptr_t)row_b | (uintptr_t)row_c;
         const int x_strides = CH == 1 ? 0 : a.replay_ld | a.x.ld;
         const int b_strides = (F::PER_STATE ? ch.b_width : a.replay_ld) | a.b.ld | a.c.ld;
-        return types && (ch.n_ch == CH || ch.n_ch <= 0) && ch.n_s == VS && ((x_places | b_places) & 7) == 0 &&
+        return types && (ch.n_ch == CH || ch.n_ch <= 0) && ch.n_s == VS && ((x_addresses | b_addresses) & 7) == 0 &&
                ((x_strides | b_strides) & 3) == 0;
     }
 
@@ -219,7 +220,7 @@ template <typename F> struct scan_plain_source {
                 unpack_raw<VS>(in.b, batch[u].b, ch.a.dtype);
                 if (F::PER_STATE) in.dt = batch[u].dt;
                 else shared.take_dt(in, j + u);
-                live.absorb(in);
+                live.apply(in);
             }
         }
     }
@@ -245,7 +246,7 @@ static __device__ __forceinline__ void run_prompt(scan_live<F> &live, const scan
         for (int i = 0; i < n; i++) {
             const int ahead = min(i + 1, n - 1);
             source.fetch_row(next, first_row + i0 + ahead, ahead);
-            live.absorb_row(in, first_row + i0 + i);
+            live.apply_row(in, first_row + i0 + i);
             in = next;
         }
     }
@@ -254,16 +255,16 @@ static __device__ __forceinline__ void run_prompt(scan_live<F> &live, const scan
 
 /* --- decode --- */
 
-/* The steps, one after the other: visits, and in front of one that starts from the stored state its ancestors. The stored
- * state is that of node `base`, -1 before the tree. The same for all lanes of a warp. */
+/* The steps, one after the other: entries of the traversal, and in front of one that starts from the stored state its
+ * ancestors. The stored state is that of node `base`, -1 before the tree. The same for all lanes of a warp. */
 template <typename F> struct scan_walk {
     const scan_channels<F> &ch;
     const scan_shared<F> &shared;
     int16_t *const chain; /* [SCAN_PATH] of the warp: ancestors to apply, the first one last */
-    int n_visit, n_chain, waiting, last, base;
+    int n_entry, n_chain, waiting, last, base;
 
     __device__ __forceinline__ scan_walk(const scan_channels<F> &channels, const scan_shared<F> &memory, int16_t *of_warp)
-        : ch(channels), shared(memory), chain(of_warp), n_visit(0), n_chain(0), waiting(-1), last(channels.s.n_fed), base(-1)
+        : ch(channels), shared(memory), chain(of_warp), n_entry(0), n_chain(0), waiting(-1), last(channels.s.n_fed), base(-1)
     {
     }
     /* Lists node k and those above it, down from `base`; how many. */
@@ -281,24 +282,24 @@ template <typename F> struct scan_walk {
     __device__ __forceinline__ int next()
     {
         if (n_chain > 0) return chain[--n_chain] | FROM_LIVE << 16;
-        int visit = waiting;
+        int entry = waiting;
         waiting = -1;
-        bool live = visit >= 0;
-        while (visit < 0 && n_visit < ch.s.n_row) visit = shared.visits[n_visit++];
-        if (visit < 0) return last | STEP_END;
-        const int n = visit & 0xffff, load = live ? (int)SPEC_LOAD_LIVE : (visit >> 16 & 0xff) - 2;
-        int out = n | (visit >> 24 & 0xf) << 20 | STEP_OUT;
+        bool live = entry >= 0;
+        while (entry < 0 && n_entry < ch.s.n_row) entry = shared.traversal[n_entry++];
+        if (entry < 0) return last | STEP_END;
+        const int n = entry & 0xffff, load = live ? (int)SPEC_LOAD_LIVE : (entry >> 16 & 0xff) - 2;
+        int out = n | (entry >> 24 & 0xf) << 20 | STEP_OUT;
         if (load == SPEC_LOAD_PATH && ch.a.node_state && shared.parent[n] >= 0) {
             out |= FROM_PARENT << 16;
         } else if (load == SPEC_LOAD_PATH) {
             const int depth = climb(shared.parent[n]);
             if (depth > 0) {
-                n_chain = depth - 1, waiting = visit;
+                n_chain = depth - 1, waiting = entry;
                 return chain[depth - 1] | FROM_STORED << 16;
             }
             out |= FROM_STORED << 16;
         } else if (load >= 0) {
-            out |= (FROM_PLACE + load) << 16;
+            out |= (FROM_SAVED + load) << 16;
         }
         last = n;
         if (n == ch.s.n_advance - 1) base = n;
@@ -313,11 +314,11 @@ static __device__ __forceinline__ void run_step(scan_live<F> &live, const scan_s
     const scan_channels<F> &ch = live.ch;
     const spec_scan_args &a = ch.a;
     const int n = what & 0xffff, from = what >> 16 & 0xf, save = (what >> 20 & 0xf) - 1;
-    if (from >= FROM_PLACE) live.load_place(shared.saved, from - FROM_PLACE);
+    if (from >= FROM_SAVED) live.load_saved(shared.saved, from - FROM_SAVED);
     else if (from != FROM_LIVE) live.load(from == FROM_STORED ? ch.memory() : ch.node_memory(shared.parent[n]));
-    if (!(what & STEP_OUT)) return live.absorb(in);
-    live.absorb_row(in, ch.s.first_row + n - ch.s.n_fed);
-    if (save >= 0) live.store_place(shared.saved, save);
+    if (!(what & STEP_OUT)) return live.apply(in);
+    live.apply_row(in, ch.s.first_row + n - ch.s.n_fed);
+    if (save >= 0) live.store_saved(shared.saved, save);
     if (a.node_state) live.store(ch.node_memory(n));
     if (n == ch.s.n_advance - 1) live.store(ch.memory());
     if (F::PER_STATE && ch.c0 == 0 && ch.l == 0) a.cache_dt[(ch.half + n) * a.n_head + ch.head] = in.dt;
@@ -328,7 +329,7 @@ static __device__ __forceinline__ void run_step(scan_live<F> &live, const scan_s
     }
 }
 
-/* The path, then all visits, a step's loads begun AHEAD steps before they are used. */
+/* The path, then the whole traversal, a step's loads begun AHEAD steps before they are used. */
 template <int AHEAD, typename F, typename Source>
 static __device__ __forceinline__ void run_tree(scan_live<F> &live, const Source &source, const int32_t *path, int16_t *chain)
 {
@@ -356,12 +357,12 @@ static __device__ __forceinline__ void run_tree(scan_live<F> &live, const Source
 
 template <int VS, int LANES, int CH, bool PER_STATE>
 static __global__ void __launch_bounds__(SCAN_THREADS, VS == 4 ? 3 : 2)
-scan_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile, int table_cap, int n_place)
+scan_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile, int table_cap, int n_saved)
 {
     typedef scan_form<VS, LANES, CH, PER_STATE> F;
     extern __shared__ __align__(16) char dynamic[];
     __shared__ int16_t chain[SCAN_WARPS][SCAN_PATH];
-    const scan_shared<F> shared(dynamic, n_place, table_cap, a.n_node);
+    const scan_shared<F> shared(dynamic, n_saved, table_cap, a.n_node);
 
     grid_release();
     if ((int)blockIdx.y >= step->n_seq) return grid_wait();
@@ -389,7 +390,7 @@ scan_kernel(const spec_step_block *step, const spec_scan_args a, int n_tile, int
             shared.parent[i] = up < i && up >= 0 ? up : -1;
         }
         for (int i = ch.tid; i < s.n_row; i += SCAN_THREADS)
-            shared.visits[i] = pack_visit(spec_step_traversal(step)[s.first_row + i], s.n_fed, n_tree, n_place);
+            shared.traversal[i] = pack_entry(spec_step_traversal(step)[s.first_row + i], s.n_fed, n_tree, n_saved);
     }
     grid_wait();
     if (prefill) return run_prompt(live, source, table_cap);
@@ -413,13 +414,13 @@ static spec_status launch(spec_queue *q, const spec_scan_args *a, unsigned block
 {
     const bool decode = q->shape.phase == SPEC_PHASE_DECODE;
     const size_t tables = (PER_STATE ? 0 : (size_t)table_cap * sizeof(float2)) + (size_t)a->n_node * 8;
-    const size_t place = (size_t)SCAN_THREADS * CH * VS * sizeof(float), limit = scan_shared_limit(q->dev);
-    int n_place = decode ? spec_traversal_saved(a->n_node) : 0;
-    while (n_place > 0 && tables + (size_t)n_place * place > limit) n_place--;
-    const size_t bytes = tables + (size_t)n_place * place;
+    const size_t saved = (size_t)SCAN_THREADS * CH * VS * sizeof(float), limit = scan_shared_limit(q->dev);
+    int n_saved = decode ? spec_traversal_saved(a->n_node) : 0;
+    while (n_saved > 0 && tables + (size_t)n_saved * saved > limit) n_saved--;
+    const size_t bytes = tables + (size_t)n_saved * saved;
     scan_allow_shared(q->dev, scan_kernel<VS, LANES, CH, PER_STATE>, bytes);
     return cuda_launch(q, "scan", scan_kernel<VS, LANES, CH, PER_STATE>, dim3(blocks, (unsigned)q->shape.seqs),
-                       dim3(SCAN_THREADS), bytes, 1, q->d_step, *a, n_tile, table_cap, n_place);
+                       dim3(SCAN_THREADS), bytes, 1, q->d_step, *a, n_tile, table_cap, n_saved);
 }
 
 template <int VS, int LANES> static spec_status launch_scan(spec_queue *q, const spec_scan_args *a)

@@ -17,6 +17,7 @@
  * The product that makes dt may be done here as well, 16 channels being what the matrix instruction makes at once:
  * that is a kernel less for every layer. Its weights, the state and the list of steps are read before the kernel waits
  * for the one in front. */
+#include "backends/cuda/cuda_tuning.h"
 #include "backends/cuda/linear/cuda_linear.cuh"
 #include "backends/cuda/scan/cuda_scan.cuh"
 #include "backends/cuda/scan/cuda_scan_steps.cuh"
@@ -56,7 +57,7 @@ template <typename P> static __device__ __forceinline__ void settle(P *&p) { asm
 
 /* What else a block has in shared memory, behind that and the list of steps. */
 struct state_shared {
-    float *state; /* [1 + n_place + chunk][STATE_CHANNELS][STATE_ROW]: the stored one and the places, kept from the chunks
+    float *state; /* [1 + n_saved + chunk][STATE_CHANNELS][STATE_ROW]: the stored one and those saved, kept from the chunks
                    * in front; behind each step */
     char *w, *x;  /* of dt's product, 16 bit: [STATE_CHANNELS][ld_w], [chunk, whole eights][ld_w] */
 
@@ -65,14 +66,14 @@ struct state_shared {
         return (sizeof(state_chunk) + scan_steps::bytes(n_node) + 15) / 16 * 16;
     }
     static __host__ __device__ size_t state_bytes(int n) { return sizeof(float) * (size_t)(n * STATE_SIZE); }
-    static size_t bytes(int n_node, int chunk, int n_place, int ld_w)
+    static size_t bytes(int n_node, int chunk, int n_saved, int ld_w)
     {
-        return front(n_node) + state_bytes(1 + n_place + chunk) +
+        return front(n_node) + state_bytes(1 + n_saved + chunk) +
                2 * (size_t)ld_w * (STATE_CHANNELS + cuda_round_up((size_t)chunk, STATE_EIGHT));
     }
-    __device__ state_shared(char *memory, int n_node, int chunk, int n_place, int ld_w)
+    __device__ state_shared(char *memory, int n_node, int chunk, int n_saved, int ld_w)
     {
-        int states = (int)front(n_node), weights = states + (int)state_bytes(1 + n_place + chunk);
+        int states = (int)front(n_node), weights = states + (int)state_bytes(1 + n_saved + chunk);
         settle(states), settle(weights);
         state = (float *)(memory + states), w = memory + weights, x = w + 2 * ld_w * STATE_CHANNELS;
     }
@@ -106,19 +107,19 @@ static __device__ __forceinline__ void multiply_dt(float2 (*time)[STATE_CHANNELS
     for (int e = 0; e < 4; e++) time[t][g + e / 2 * 8][e % 2].x = front[e] + sum[e];
 }
 
-/* T: of x, B, C and the caches. arranged: y once more, in `order` (cuda_linear.cuh), or NULL. A thread for each step of a chunk
- * and channel of the block. */
+/* T: of x, B, C and the caches. arranged: y once more, in `order` (cuda_linear.cuh), or NULL. A thread for each step of
+ * a chunk and channel of the block. */
 template <typename T>
 static __global__ void __launch_bounds__(STATE_RESIDENT)
-scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_product p, int n_place, uint16_t *arranged,
+scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_product p, int n_saved, uint16_t *arranged,
                   linear_order order)
 {
     extern __shared__ __align__(16) char dynamic[];
     int tid = (int)threadIdx.x;
     settle(tid); /* else it is read again in the walk, which takes as long as a load */
-    const int chunk = (int)blockDim.x / STATE_CHANNELS, n_kept = 1 + n_place;
+    const int chunk = (int)blockDim.x / STATE_CHANNELS, n_kept = 1 + n_saved;
     state_chunk &in = *(state_chunk *)dynamic;
-    const state_shared shared(dynamic, a.n_node, chunk, n_place, p.ld_w);
+    const state_shared shared(dynamic, a.n_node, chunk, n_saved, p.ld_w);
 
     grid_release();
     const int n_seq = (int)blockIdx.y;
@@ -126,6 +127,7 @@ scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_
     const spec_step_seq s = spec_step_seqs(step)[n_seq];
     if (s.n_replay > a.n_node || s.n_fed + s.n_row > a.n_node) return grid_wait(); /* caches and tables hold n_node */
 
+    /* --- 1: before the wait: the stored state, weights of dt, the list of steps --- */
     /* The walk: a channel of the block, and two of its states. */
     const int first = (int)blockIdx.x * STATE_CHANNELS, own = tid / STATE_LANES, l = tid % STATE_LANES;
     const bool walks = tid < STATE_WALKERS, owns = first + own < min(first + (int)STATE_CHANNELS, a.n_head);
@@ -140,14 +142,15 @@ scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_
     for (int k = tid * 8; multiplies && k < STATE_CHANNELS * p.ld_w; k += (int)blockDim.x * 8)
         copy_part16((T *)shared.w + k, (const T *)p.w + (size_t)first * p.ld_w + k, 16);
     scan_steps steps(&in + 1, a.n_node);
-    steps.build(step, s, n_place);
+    steps.build(step, s, n_saved);
     if (walks) *rows = state;
 
+    /* --- what the phases below call: the walk through a chunk's steps, and where a step's state stands --- */
     auto decay_of = [&](float dt) { return make_float2(scan_decay(dt, rate.x), scan_decay(dt, rate.y)); };
     auto input_of = [&](float dx, float b0, float b1) { return make_float2(scan_input(dx, b0), scan_input(dx, b1)); };
     auto update = [&](float2 decay, float2 input, int go, float2 *row) {
         if (go & GO_FROM) state = *(const float2 *)((const char *)rows + (go >> 8));
-        const float2 next = make_float2(scan_absorb(state.x, decay.x, input.x), scan_absorb(state.y, decay.y, input.y));
+        const float2 next = make_float2(scan_apply(state.x, decay.x, input.x), scan_apply(state.y, decay.y, input.y));
         *row = next;
         if (go & stores) *memory = next;
         if (!(go & GO_ALONE)) state = next;
@@ -170,13 +173,13 @@ scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_
     };
 
     const int i = tid / STATE_CHANNELS, part = tid % STATE_CHANNELS;
-    /* Which of shared.state is what `from` names, when steps up to `end` have been: behind the last that put it there, else
-     * the kept one. By the 16 threads of a step; their warp's other half may be elsewhere. */
+    /* Which of shared.state is what `from` names, when steps up to `end` have been: behind the last that put it there,
+     * else the kept one. By the 16 threads of a step; their warp's other half may be elsewhere. */
     auto row_of = [&](int from, int end) {
-        int row = (from >> 16) - 1; /* kept: STEP_STORED first, then the places */
+        int row = (from >> 16) - 1; /* kept: STEP_STORED first, then those saved */
 #pragma unroll 1
         for (int k = part; k < end; k += STATE_CHANNELS) {
-            const int w = in.word[k]; /* place n: n + 2 in STEP_FROM, n + 1 in STEP_SAVE */
+            const int w = in.word[k]; /* saved state n: n + 2 in STEP_FROM, n + 1 in STEP_SAVE */
             const bool left = from == STEP_STORED ? w & STEP_STORE : (w & STEP_SAVE) >> 4 == from - STEP_STORED;
             if (left) row = n_kept + k;
         }
@@ -187,9 +190,11 @@ scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_
     const bool has = first + part < a.n_head;
     const int ch = has ? first + part : a.n_head - 1;
     const float bias = a.dt_bias ? a.dt_bias[ch] : 0.0f, skip = a.d ? a.d[ch] : 0.0f;
-    const int half = (s.slot * 2 + s.parity) * a.n_node, other = (s.slot * 2 + (s.parity ^ 1)) * a.n_node;
+    const int half = scan_half<int>(s, s.parity, a.n_node), other = scan_half<int>(s, s.parity ^ 1, a.n_node);
+/* --- 2: chunk of steps after chunk --- */
 #pragma unroll 1
     for (int t0 = 0; t0 == 0 || t0 < steps.n_step; t0 += chunk) {
+        /* --- 2a: which step this thread has, where its inputs are, which state it goes on from --- */
         const bool mine = t0 + i < steps.n_step;
         const int w = mine ? steps.at(t0 + i) : 0, node = w & STEP_NODE;
         const bool in_path = w & STEP_PATH, known = in_path || node < s.n_fed; /* known: from earlier passes */
@@ -212,6 +217,7 @@ scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_
         if (w & STEP_FROM) go |= GO_FROM | row_of(w & STEP_FROM, i) * (int)(STATE_SIZE * sizeof(float)) << 8;
         if (part == 0) in.go[i] = go;
 
+        /* --- 2b: inputs of all steps side by side, the product that makes dt --- */
         if (t0 == 0) grid_wait();
 #pragma unroll 1
         for (int k = part * 8; new_dt && k < p.ld_w; k += STATE_CHANNELS * 8, dt_from += STATE_CHANNELS * 8)
@@ -241,9 +247,11 @@ scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_
         if (out && has) at(a.cache_dt, kept, a.n_head)[ch] = dt;
         if (out && first == 0) at((T *)a.cache_b, kept, STATE_N)[part] = b;
         __syncthreads();
+        /* --- 2c: the update, step after step, by the first warps --- */
         if (walks) walk(min(steps.n_step - t0, chunk));
         __syncthreads();
 
+        /* --- 2d: outputs of all steps side by side --- */
         if (out && has) { /* y = S C + D x, gated */
             const float4 *const to_sum = (const float4 *)(shared.state + n_kept * STATE_SIZE + tid * STATE_ROW);
             const float4 *const by = (const float4 *)in.c[i];
@@ -260,6 +268,7 @@ scan_state_kernel(const spec_step_block *step, const spec_scan_args a, const dt_
             if constexpr (sizeof(T) == 2)
                 if (arranged) put_arranged<T>(arranged, order, row, ch, a.n_head, y);
         }
+        /* --- 2e: states that the next chunk may go on from are kept --- */
         if (t0 + chunk >= steps.n_step) continue;
 #pragma unroll 1
         for (int k = i; k < n_kept; k += chunk) { /* the chunk behind may go on from them */
@@ -281,7 +290,7 @@ static int chunk_steps(const spec_queue *q, int blocks)
 {
     const int on_each = cuda_div_up((int64_t)blocks * q->shape.seqs, q->dev->n_sm);
     const int room = STATE_RESIDENT / STATE_CHANNELS / on_each, most = room < STATE_MOST ? room : (int)STATE_MOST;
-    const int steps = cuda_div_up(q->shape.rows, q->shape.seqs) + 4;
+    const int steps = cuda_div_up(q->shape.rows, q->shape.seqs) + cuda_tuning_of(q->dev).state_path;
     if (most < STATE_LEAST) return STATE_LEAST;
     const int chunk = cuda_div_up(steps, 2 * cuda_div_up(steps, most)) * 2;
     return chunk > STATE_LEAST ? chunk : (int)STATE_LEAST;
@@ -291,13 +300,13 @@ template <typename T>
 static bool launch(spec_queue *q, const spec_scan_args *a, const dt_product &p, spec_status *status)
 {
     const int blocks = cuda_div_up(a->n_head, STATE_CHANNELS), chunk = chunk_steps(q, blocks);
-    const int n_place = scan_places(q->shape.rows < a->n_node ? q->shape.rows : a->n_node);
-    const size_t bytes = state_shared::bytes(a->n_node, chunk, n_place, p.ld_w);
+    const int n_saved = scan_saved_most(q->shape.rows < a->n_node ? q->shape.rows : a->n_node);
+    const size_t bytes = state_shared::bytes(a->n_node, chunk, n_saved, p.ld_w);
     if (bytes > scan_shared_limit(q->dev)) return false;
     scan_allow_shared(q->dev, scan_state_kernel<T>, bytes);
     uint16_t *const arranged = speci_cuda_arranged_for(q, &a->y, a->n_head, ORDER_ROWS, NULL);
     *status = cuda_launch(q, "scan", scan_state_kernel<T>, dim3((unsigned)blocks, (unsigned)q->shape.seqs),
-                          dim3((unsigned)(chunk * STATE_CHANNELS)), bytes, 1, q->d_step, *a, p, n_place, arranged,
+                          dim3((unsigned)(chunk * STATE_CHANNELS)), bytes, 1, q->d_step, *a, p, n_saved, arranged,
                           q->arranged_out.order);
     return true;
 }

@@ -13,7 +13,7 @@
  * Shared memory is tiles of 64 rows of 128 bytes, in which unit u (16 bytes) of row r lies at u ^ r % 8: as wgmma takes
  * them, rows being one of its dimensions and columns the other, or the other way round. */
 #include "backends/cuda/cuda_barrier.cuh"
-#include "backends/cuda/scan/cuda_scan_chunk.cuh"
+#include "backends/cuda/scan/cuda_scan_ssd.cuh"
 #include "backends/cuda/linear/cuda_wgmma.cuh"
 
 enum {
@@ -185,7 +185,7 @@ struct sw_block {
         warp_arrive(&barriers.state_come[i % 2]);
     }
     /* sum = sum over rows of (weight x) B^T */
-    __device__ __forceinline__ void absorb(float (&sum)[64], const sw_chunk &in, const ssd_table &table) const
+    __device__ __forceinline__ void apply(float (&sum)[64], const sw_chunk &in, const ssd_table &table) const
     {
         uint32_t weighted[4][SW_PLANES][4]; /* of 16 rows */
         const int lane = (int)threadIdx.x % 32, row = lane % 8 + lane / 16 * 8, col = warp * 16 + lane / 8 % 2 * 8;
@@ -222,7 +222,7 @@ struct sw_block {
         grid_wait();
         for (int i = 0, stage = 0, round = 0; i < n_chunk; i++) {
             barrier_wait(&barriers.come[stage], round & 1);
-            absorb(sum, shared.chunk[stage], shared.table[stage]);
+            apply(sum, shared.chunk[stage], shared.table[stage]);
             const float decay = decay_between(shared.table[stage].sigma[SSD_ROWS - 1], make_float2(0.0f, 0.0f));
             warp_arrive(&barriers.read[stage]);
 #pragma unroll
@@ -236,7 +236,7 @@ struct sw_block {
     /* -- y: entries 2 h and 2 h + 1 of eight i are row(h), columns 8 i + 2 t and the next -- */
 
     __device__ __forceinline__ int row(int h) const { return warp * 16 + h * 8 + g; }
-    __device__ __forceinline__ size_t place(int first, int h, int ld) const
+    __device__ __forceinline__ size_t offset(int first, int h, int ld) const
     {
         return (size_t)(first + row(h)) * ld + (size_t)head * a.head_dim + c0 + 2 * t;
     }
@@ -276,7 +276,7 @@ struct sw_block {
     {
 #pragma unroll
         for (int i = 0; i < 16; i++) {
-            const float *z = (const float *)a.z.data + place(first, i % 2, a.z.ld);
+            const float *z = (const float *)a.z.data + offset(first, i % 2, a.z.ld);
             const float2 v = row(i % 2) < n ? load_two(z + i / 2 * 8) : make_float2(0.0f, 0.0f);
             gate[2 * i] = v.x, gate[2 * i + 1] = v.y;
         }
@@ -285,7 +285,7 @@ struct sw_block {
     {
 #pragma unroll
         for (int i = 0; i < 16; i++) {
-            E *y = (E *)a.y.data + place(first, i % 2, a.y.ld);
+            E *y = (E *)a.y.data + offset(first, i % 2, a.y.ld);
             if (row(i % 2) < n) store_two(y + i / 2 * 8, make_float2(out[2 * i], out[2 * i + 1]));
         }
     }

@@ -1,7 +1,7 @@
-/* cuda_scan_chunk.cuh - what the kernels share that scan a prompt chunk by chunk: a chunk's decays, floats as two
+/* cuda_scan_ssd.cuh - what the kernels share that scan a prompt chunk by chunk: a chunk's decays, floats as two
  * bfloat16, copies. cuda_scan_prefill.cu tells what is computed. */
-#ifndef SPEC_CUDA_SCAN_CHUNK_CUH
-#define SPEC_CUDA_SCAN_CHUNK_CUH
+#ifndef SPEC_CUDA_SCAN_SSD_CUH
+#define SPEC_CUDA_SCAN_SSD_CUH
 
 #include "backends/cuda/linear/cuda_linear.cuh"
 #include "backends/cuda/scan/cuda_scan.cuh"

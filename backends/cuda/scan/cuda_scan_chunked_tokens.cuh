@@ -1,37 +1,38 @@
-/* cuda_scan_window_tokens.cuh - of the chunked scan on the matrix instruction (cuda_scan_window_matrix.cu): x, B and dt of
- * tokens, from where earlier passes and this one left them to shared memory, and of committed ones to the rings. */
-#ifndef SPEC_CUDA_SCAN_WINDOW_TOKENS_CUH
-#define SPEC_CUDA_SCAN_WINDOW_TOKENS_CUH
+/* cuda_scan_chunked_tokens.cuh - of the chunked scan on the matrix instruction (cuda_scan_chunked_matrix.cu): x, B and
+ * dt of tokens, from where earlier passes and this one left them to shared memory, and of committed ones to the
+ * recent-token buffers. */
+#ifndef SPEC_CUDA_SCAN_CHUNKED_TOKENS_CUH
+#define SPEC_CUDA_SCAN_CHUNKED_TOKENS_CUH
 
-#include "backends/cuda/scan/cuda_scan_window_block.cuh"
+#include "backends/cuda/scan/cuda_scan_chunked_block.cuh"
 
-/* Committed tokens have numbers, from the first that the stored state does not cover: the recent ones, in the rings, and
- * behind them those of the path, in replay_y and the other half of the caches. Held are, from place held0 on, a window to
- * fold, if there is one, then those that are left; the windows in between come later (window_states.need). What takes
- * tokens from number k0 on to `place` skips them as well. */
-template <typename K> struct window_numbers {
-    const window_block<K> &b;
+/* Committed tokens have numbers, from the first that the stored state does not cover: the recent ones, in their
+ * buffers, and behind them those of the path, in replay_y and the other half of the caches. Held are, from index held0
+ * on, a chunk to fold, if there is one, then those that are left; the chunks in between come later
+ * (chunked_states.need). What takes tokens from number k0 on to `index` skips them as well. */
+template <typename K> struct chunked_numbers {
+    const chunked_block<K> &b;
     int half, other; /* entry 0 of the caches' halves */
-    int oldest, ring;
+    int oldest, entry0; /* of the recent-token buffers: the entry of number 0 in the slot's, which begin at entry0 */
     int held0, n_held, between;
 
-    __device__ __forceinline__ explicit window_numbers(const window_block<K> &block) : b(block)
+    __device__ __forceinline__ explicit chunked_numbers(const chunked_block<K> &block) : b(block)
     {
         const spec_scan_args &a = b.a;
         const spec_step_seq &s = b.s;
         const int n_known = s.n_recent + s.n_replay;
-        half = (s.slot * 2 + s.parity) * a.n_node, other = half + (s.parity ? -a.n_node : a.n_node);
-        oldest = s.n_past - n_known; /* modulo the ring: the quotient is found, or one less */
-        oldest -= (int)__umulhi((uint32_t)oldest, b.grid.ring_magic) * a.n_recent_max;
+        half = scan_half<int>(s, s.parity, a.n_node), other = half + (s.parity ? -a.n_node : a.n_node);
+        oldest = s.n_past - n_known; /* modulo the buffers' length: the quotient is found, or one less */
+        oldest -= (int)__umulhi((uint32_t)oldest, b.grid.recent_magic) * a.n_recent_max;
         oldest -= oldest < a.n_recent_max ? 0 : a.n_recent_max;
-        ring = s.slot * a.n_recent_max;
+        entry0 = s.slot * a.n_recent_max;
         held0 = b.n_fold > 0 ? 0 : K::FIRST, n_held = b.n_left + K::FIRST - held0;
         between = max(b.first - SPEC_CHUNK, 0);
     }
-    __device__ __forceinline__ int entry_of(int k) const /* of the rings */
+    __device__ __forceinline__ int entry_of(int k) const /* of the recent-token buffers */
     {
         const int e = oldest + k;
-        return ring + (e < b.a.n_recent_max ? e : e - b.a.n_recent_max);
+        return entry0 + (e < b.a.n_recent_max ? e : e - b.a.n_recent_max);
     }
     __device__ __forceinline__ int number_of(int k0, int i) const { return k0 + i + (i < SPEC_CHUNK ? 0 : between); }
     __device__ __forceinline__ float dt_of(int h, int k) const
@@ -43,18 +44,18 @@ template <typename K> struct window_numbers {
 };
 
 /* x and B of tokens, a warp to a token: 16 bytes a lane, the first ones' of B. */
-template <typename K> struct window_copies {
+template <typename K> struct chunked_copies {
     typedef typename K::T T;
-    const window_block<K> &b;
-    const window_numbers<K> &known;
+    const chunked_block<K> &b;
+    const chunked_numbers<K> &known;
     bool has_b, has_x, has; /* has this lane 16 bytes of B, of x, of either? */
     int x_lane, x_head, x_block, b_block, col;
     uint32_t to_ld, to; /* bytes, in shared memory */
-    T *rings;
-    int ring_ld;
+    T *buffer;
+    int buffer_ld;
     const T *replay;
 
-    __device__ __forceinline__ window_copies(const window_block<K> &block, const window_numbers<K> &numbers,
+    __device__ __forceinline__ chunked_copies(const chunked_block<K> &block, const chunked_numbers<K> &numbers,
                                              const typename K::memory &shared)
         : b(block), known(numbers)
     {
@@ -64,32 +65,32 @@ template <typename K> struct window_copies {
         x_head = b.head0 + b.head_of(x_unit);
         has_x = x_lane >= 0 && x_lane < 2 * b.n_unit, has = has_b || has_x;
         x_block = b.grid.x_rep.of(x_head), b_block = b.grid.b_rep.of(b.first_head);
-        const int x_col = x_block * a.head_dim + (b.unit0 + x_unit) * WINDOW_CHANNELS - (x_head - b.first_head) * a.head_dim +
+        const int x_col = x_block * a.head_dim + (b.unit0 + x_unit) * CHUNKED_CHANNELS - (x_head - b.first_head) * a.head_dim +
                           x_lane % 2 * 8;
         col = has_b ? b_block * K::NS + b.lane * 8 : x_col;
         to_ld = (has_b ? K::LD : shared.x_ld) * (uint32_t)sizeof(T);
         to = (uint32_t)__cvta_generic_to_shared(has_b ? shared.b + b.lane * 8 : shared.x + max(x_lane, 0) * 8);
-        rings = (T *)(has_b ? a.recent_b : a.recent_x) + col, ring_ld = has_b ? b.grid.b_width : b.grid.x_width;
+        buffer = (T *)(has_b ? a.recent_b : a.recent_x) + col, buffer_ld = has_b ? b.grid.b_width : b.grid.x_width;
         replay = (const T *)a.replay_y + (size_t)b.n_seq * 2 * a.n_node * a.replay_ld +
                  (has_b ? a.replay_b_col : a.replay_x_col) + col;
     }
 
-    /* Of n known tokens, from number k0 on to `place`: those in the rings, those of the path. */
-    __device__ __forceinline__ void recent(int place, int k0, int n) const
+    /* Of n known tokens, from number k0 on to `index`: recent ones, those of the path. */
+    __device__ __forceinline__ void recent(int index, int k0, int n) const
     {
 #pragma unroll 1
         for (int i = b.warp; i < n; i += b.n_warp) {
             const int k = known.number_of(k0, i);
             if (has && k < b.s.n_recent)
-                scan_copy16(to + (place + i) * to_ld, rings + (size_t)known.entry_of(k) * ring_ld);
+                scan_copy16(to + (index + i) * to_ld, buffer + (size_t)known.entry_of(k) * buffer_ld);
         }
     }
-    __device__ __forceinline__ void path(int place, int k0, int n) const
+    __device__ __forceinline__ void path(int index, int k0, int n) const
     {
 #pragma unroll 1
         for (int i = b.warp; i < n; i += b.n_warp) {
             const int entry = known.number_of(k0, i) - b.s.n_recent;
-            if (has && entry >= 0) scan_copy16(to + (place + i) * to_ld, replay + (size_t)entry * b.a.replay_ld);
+            if (has && entry >= 0) scan_copy16(to + (index + i) * to_ld, replay + (size_t)entry * b.a.replay_ld);
         }
     }
     /* Nodes that were fed before. */
@@ -101,10 +102,11 @@ template <typename K> struct window_copies {
     }
 };
 
-/* dt and decay of tokens. Of the rows a warp's task is a head and 32 rows; the first tasks are of warps without a state. */
-template <typename K> struct window_times {
-    const window_block<K> &b;
-    const window_numbers<K> &known;
+/* dt and decay of tokens. Of the rows a warp's task is a head and 32 rows; the first tasks are of warps without a
+ * state. */
+template <typename K> struct chunked_times {
+    const chunked_block<K> &b;
+    const chunked_numbers<K> &known;
     const typename K::memory &shared;
     int n_task, first_task;
 
@@ -112,15 +114,15 @@ template <typename K> struct window_times {
         float rate, bias;
     };
 
-    __device__ __forceinline__ window_times(const window_block<K> &block, const window_numbers<K> &numbers,
+    __device__ __forceinline__ chunked_times(const chunked_block<K> &block, const chunked_numbers<K> &numbers,
                                             const typename K::memory &memory)
         : b(block), known(numbers), shared(memory)
     {
         n_task = (b.n_seen + 31) / 32 * b.grid.heads, first_task = b.n_warp - 1 - b.warp;
     }
-    __device__ __forceinline__ void keep(int h, int place, float dt) const
+    __device__ __forceinline__ void keep(int h, int index, float dt) const
     {
-        shared.time[h * b.grid.tokens + place] = make_float2(dt, scan_decay(dt, b.a.a[b.head0 + h]));
+        shared.time[h * b.grid.tokens + index] = make_float2(dt, scan_decay(dt, b.a.a[b.head0 + h]));
     }
 
     __device__ __forceinline__ int task_head(int task) const { return task - b.grid.by_heads.of(task) * b.grid.heads; }
@@ -146,31 +148,31 @@ template <typename K> struct window_times {
     }
 };
 
-/* What earlier passes left of dt, and the step of the tree, read before the wait. All of it is on its way before any is looked
- * at: a second trip to memory would keep the product behind from being set up. */
-template <typename K> struct window_held {
-    enum { LANES = (K::FIRST + WINDOW_NEAR + 31) / 32 }; /* tokens of a lane, of a warp to a head */
+/* What earlier passes left of dt, and the step of the tree, read before the wait. All of it is on its way before any is
+ * looked at: a second trip to memory would keep the product behind from being set up. */
+template <typename K> struct chunked_held {
+    enum { LANES = (K::FIRST + CHUNKED_NEAR + 31) / 32 }; /* tokens of a lane, of a warp to a head */
     const spec_step_node *node;
-    int parent, depth, row_depth; /* of this thread's node, of this lane's row of the first chunk */
+    int parent, depth, row_depth; /* of this thread's node, of this lane's row of the first tile */
     float dt[LANES];
 
-    static __device__ __forceinline__ bool has(const window_numbers<K> &known, int q)
+    static __device__ __forceinline__ bool has(const chunked_numbers<K> &known, int q)
     {
         return known.b.warp < known.b.n_head && known.b.lane + 32 * q < known.n_held;
     }
-    __device__ __forceinline__ explicit window_held(const window_numbers<K> &known)
+    __device__ __forceinline__ explicit chunked_held(const chunked_numbers<K> &known)
     {
-        const window_block<K> &b = known.b;
+        const chunked_block<K> &b = known.b;
         node = spec_step_nodes(b.step) + b.s.first_node;
         parent = b.tid < b.n_tree ? node[b.tid].parent : -1, depth = b.tid < b.n_tree ? node[b.tid].depth : 0;
         row_depth = b.lane < b.n_first ? node[b.s.n_fed + b.begin + b.lane].depth : 0;
 #pragma unroll
         for (int q = 0; q < LANES; q++) dt[q] = has(known, q) ? known.dt_of(b.warp, known.number_of(0, b.lane + 32 * q)) : 0.0f;
     }
-    __device__ __forceinline__ void keep(const window_times<K> &times)
+    __device__ __forceinline__ void keep(const chunked_times<K> &times)
     {
-        const window_block<K> &b = times.b;
-        const window_numbers<K> &known = times.known;
+        const chunked_block<K> &b = times.b;
+        const chunked_numbers<K> &known = times.known;
 #pragma unroll 1
         for (int i = b.tid; i < b.n_tree;) {
             times.shared.parent[i] = (int16_t)(parent < i && parent >= 0 ? parent : -1);
@@ -186,8 +188,8 @@ template <typename K> struct window_held {
         for (int i = b.lane; i < n_fed; i += 32)
             times.keep(b.warp, b.tree0 + i, b.a.cache_dt[(size_t)(known.half + i) * b.a.n_head + b.head0 + b.warp]);
     }
-    /* Do the rows of the first chunk need the stored state as it is? Known to each warp. */
-    __device__ __forceinline__ bool is_plain(const window_block<K> &b) const
+    /* Do the rows of the first tile need the stored state as it is? Known to each warp. */
+    __device__ __forceinline__ bool is_plain(const chunked_block<K> &b) const
     {
         return b.n_fold == 0 && __all_sync(0xffffffffu, spec_chunk_folds(b.n_left + row_depth) == 0);
     }
@@ -195,17 +197,17 @@ template <typename K> struct window_held {
 
 /* x, B and dt of the recent token at FIRST + i, for later passes. */
 template <typename K>
-static __device__ __forceinline__ void window_keep_recent(const window_copies<K> &c, const typename K::memory &shared, int i)
+static __device__ __forceinline__ void chunked_keep_recent(const chunked_copies<K> &c, const typename K::memory &shared, int i)
 {
-    const window_block<K> &b = c.b;
-    const int entry = c.known.entry_of(b.first + i), place = K::FIRST + i;
+    const chunked_block<K> &b = c.b;
+    const int entry = c.known.entry_of(b.first + i), index = K::FIRST + i;
     const bool keeps = c.has_b ? b.unit0 == 0 && c.b_block * (int)b.grid.b_rep.by == b.first_head
                                : c.has_x && c.x_block * (int)b.grid.x_rep.by == c.x_head; /* of blocks that share it one */
     const typename K::T *const from =
-        c.has_b ? shared.b + place * K::LD + b.lane * 8 : shared.x + place * shared.x_ld + c.x_lane * 8;
-    if (keeps) *(uint4 *)(c.rings + (size_t)entry * c.ring_ld) = *(const uint4 *)from;
+        c.has_b ? shared.b + index * K::LD + b.lane * 8 : shared.x + index * shared.x_ld + c.x_lane * 8;
+    if (keeps) *(uint4 *)(c.buffer + (size_t)entry * c.buffer_ld) = *(const uint4 *)from;
     if (b.lane < b.n_head && b.lane >= b.first_kept)
-        b.a.recent_dt[(size_t)entry * b.a.n_head + b.head0 + b.lane] = shared.time[b.lane * b.grid.tokens + place].x;
+        b.a.recent_dt[(size_t)entry * b.a.n_head + b.head0 + b.lane] = shared.time[b.lane * b.grid.tokens + index].x;
 }
 
 #endif

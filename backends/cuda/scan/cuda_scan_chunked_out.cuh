@@ -1,13 +1,13 @@
-/* cuda_scan_window_out.cuh - of the chunked scan on the matrix instruction (cuda_scan_window_matrix.cu): outputs, from S C and
- * the weights of near tokens: a thread has V channels of a row, or with few rows LANES of them have. */
-#ifndef SPEC_CUDA_SCAN_WINDOW_OUT_CUH
-#define SPEC_CUDA_SCAN_WINDOW_OUT_CUH
+/* cuda_scan_chunked_out.cuh - of the chunked scan on the matrix instruction (cuda_scan_chunked_matrix.cu): outputs,
+ * from S C and the weights of near tokens: a thread has V channels of a row, or with few rows LANES of them have. */
+#ifndef SPEC_CUDA_SCAN_CHUNKED_OUT_CUH
+#define SPEC_CUDA_SCAN_CHUNKED_OUT_CUH
 
 #include "backends/cuda/rows/cuda_norm.cuh"
-#include "backends/cuda/scan/cuda_scan_window_near.cuh"
+#include "backends/cuda/scan/cuda_scan_chunked_near.cuh"
 
-/* V channels of a row: of the chunk, from c of the block on. */
-template <int V> struct window_output {
+/* V channels of a row: of the tile, from c of the block on. */
+template <int V> struct chunked_output {
     int r, c, h;
     float gate[V], skip;
 
@@ -20,29 +20,29 @@ template <int V> struct window_output {
         }
     }
 };
-template <int V> struct window_inputs {
+template <int V> struct chunked_inputs {
     uint32_t w[V / 2];
 };
 
-template <typename K> struct window_outputs {
+template <typename K> struct chunked_outputs {
     typedef typename K::T T;
     static constexpr int V = K::V, LANES = K::LANES, PARTS = K::PARTS;
-    typedef window_output<V> output;
-    typedef window_inputs<V> inputs;
-    const window_block<K> &b;
-    const window_nears<K> &nears;
+    typedef chunked_output<V> output;
+    typedef chunked_inputs<V> inputs;
+    const chunked_block<K> &b;
+    const chunked_nears<K> &nears;
     const typename K::memory &shared;
     const norm_out &norm;
 
     __device__ __forceinline__ void bring_weights() const /* of the norm behind; not waited for */
     {
-        if (K::NORM && b.tid < b.n_unit * (WINDOW_CHANNELS / 4))
+        if (K::NORM && b.tid < b.n_unit * (CHUNKED_CHANNELS / 4))
             scan_copy16((uint32_t)__cvta_generic_to_shared(shared.weight + b.tid * 4), norm.weight + b.channel0 + b.tid * 4);
     }
     __device__ __forceinline__ output find(int i) const
     {
         output o;
-        o.r = b.grid.wide.of(i), o.c = (i - o.r * (int)b.grid.wide.by) * V, o.h = b.head_of(o.c / WINDOW_CHANNELS);
+        o.r = b.grid.wide.of(i), o.c = (i - o.r * (int)b.grid.wide.by) * V, o.h = b.head_of(o.c / CHUNKED_CHANNELS);
         o.skip = b.a.d && b.has_channel(o.c) ? b.a.d[b.head0 + o.h] : 0.0f;
         return o;
     }
@@ -66,15 +66,15 @@ template <typename K> struct window_outputs {
         }
     }
     /* Of four near tokens. */
-    __device__ __forceinline__ void sum_group(const output &o, const window_near *near, float sum[V]) const
+    __device__ __forceinline__ void sum_group(const output &o, const chunked_near *near, float sum[V]) const
     {
-        window_near four[4];
+        chunked_near four[4];
         inputs x[4];
         memcpy(four, __builtin_assume_aligned(near, 16), sizeof four);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             if (K::FEW) four[j] = nears.weigh(four[j], o.r);
-            x[j] = load_x((const char *)(shared.x + o.c) + four[j].place);
+            x[j] = load_x((const char *)(shared.x + o.c) + four[j].index);
         }
 #pragma unroll
         for (int v = 0; v < V; v++) sum[v] = 0.0f;
@@ -82,12 +82,12 @@ template <typename K> struct window_outputs {
         for (int j = 0; j < 4; j++) add_x(sum, four[j].weight, x[j]);
     }
 
-    /* The sum over near tokens, y, and S C, of which the parts' sums are added up as a tree. With few rows a lane has groups, and
-     * one part of S C; all of its LANES come by the sums. */
-    __device__ __forceinline__ void sum_by_lanes(const output &o, const window_near *near, const float *sums, int part_ld,
+    /* The sum over near tokens, y, and S C, of which the parts' sums are added up as a tree. With few rows a lane has
+     * groups, and one part of S C; all of its LANES come by the sums. */
+    __device__ __forceinline__ void sum_by_lanes(const output &o, const chunked_near *near, const float *sums, int part_ld,
                                                  float y[V], float sc[V]) const
     {
-        constexpr int EACH = WINDOW_GROUPS / LANES;
+        constexpr int EACH = CHUNKED_GROUPS / LANES;
         static_assert(V == 2 && PARTS <= LANES, "");
         const int lane = b.tid % LANES;
         const float2 part = *(const float2 *)(sums + lane % PARTS * part_ld);
@@ -108,12 +108,12 @@ template <typename K> struct window_outputs {
             }
     }
     /* The same tree: a group's sum joins those of its neighbours when it has them. skipped: groups without a token. */
-    __device__ __forceinline__ void sum_alone(const output &o, const window_near *near, const float *sums, int part_ld,
+    __device__ __forceinline__ void sum_alone(const output &o, const chunked_near *near, const float *sums, int part_ld,
                                               int skipped, float y[V], float sc[V]) const
     {
         float part[3][V];
 #pragma unroll
-        for (int q = 0; q < WINDOW_GROUPS; q++) {
+        for (int q = 0; q < CHUNKED_GROUPS; q++) {
             if (q >= skipped) {
                 sum_group(o, near + 4 * q, y);
             } else {
@@ -147,11 +147,11 @@ template <typename K> struct window_outputs {
         for (int v = 0; v < V; v++)
             if (b.a.z.data) y[v] = y[v] * silu(o.gate[v]);
     }
-    /* The squares of y for the norm behind: a unit's are added up by the N lanes that have it. These are LANES apart in one
-     * warp, from a multiple of N * LANES on: a row of outputs has whole units. Other lanes may not be here. */
+    /* The squares of y for the norm behind: a unit's are added up by the N lanes that have it. These are LANES apart in
+     * one warp, from a multiple of N * LANES on: a row of outputs has whole units. Other lanes may not be here. */
     __device__ __forceinline__ void put_squares(const output &o, int row, const float y[V]) const
     {
-        constexpr int N = WINDOW_CHANNELS / V;
+        constexpr int N = CHUNKED_CHANNELS / V;
         static_assert(!K::FEW || !K::NORM || (LANES == 4 && N == 8), "a unit is a warp's");
         const uint32_t lanes = K::FEW ? 0x11111111u : ((1u << N) - 1) << (b.lane & -N);
         float sum[V];
@@ -163,8 +163,8 @@ template <typename K> struct window_outputs {
             for (int v = 0; v < V; v += 2 * d) sum[v] = sum[v] + sum[v + d];
 #pragma unroll(K::FEW ? 3 : 1) /* several shuffles take registers from all of the kernel */
         for (int d = LANES; d < N * LANES; d *= 2) sum[0] = sum[0] + __shfl_xor_sync(lanes, sum[0], d);
-        if (o.c % WINDOW_CHANNELS == 0)
-            norm.squares[(size_t)row * norm.n_square + (b.channel0 + o.c) / WINDOW_CHANNELS] = sum[0];
+        if (o.c % CHUNKED_CHANNELS == 0)
+            norm.squares[(size_t)row * norm.n_square + (b.channel0 + o.c) / CHUNKED_CHANNELS] = sum[0];
     }
     /* y, or what the norm behind makes of it. */
     __device__ __forceinline__ void store(const output &o, int row, const float y[V]) const
@@ -191,10 +191,10 @@ template <typename K> struct window_outputs {
     __device__ __forceinline__ void put(const output &o, int row, int node, int skipped) const
     {
         const int at = b.list_at(o.r, o.h);
-        const window_near *const near = shared.near + at * WINDOW_LIST;
+        const chunked_near *const near = shared.near + at * CHUNKED_LIST;
         const float decay = shared.decay[at];
         const float *const sums = shared.sum + o.r * shared.sum_ld + o.c;
-        const int part_ld = b.grid.chunk * shared.sum_ld;
+        const int part_ld = b.grid.tile_rows * shared.sum_ld;
         float y[V], sc[V];
         if constexpr (K::FEW) {
             sum_by_lanes(o, near, sums, part_ld, y, sc);

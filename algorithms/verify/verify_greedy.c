@@ -1,0 +1,52 @@
+/* verify_greedy.c - the greedy rule: the child that has the target's likeliest token, at temperature 0 (algorithms.md
+ * 3.1). */
+#include "algorithms/verify/verify.h"
+
+static spec_status decide(void *arg, int32_t node, int32_t depth, int32_t *child, int32_t *token)
+{
+    const spec_verify_args *a = arg;
+    const float *p = speci_verify_p(a, node);
+    int32_t best = 0;
+    (void)depth;
+    for (int32_t i = 1; i < a->n_vocab; i++)
+        if (p[i] > p[best]) best = i;
+    *token = best;
+    *child = speci_tree_child_with(a->tree, node, best);
+    return SPEC_OK;
+}
+
+static spec_status walk(const spec_verify_args *a, int32_t *path, int32_t *n_path, int32_t *token)
+{
+    spec_verify_args copy = *a;
+    return speci_verify_walk(decide, &copy, path, n_path, token);
+}
+
+/* --- in a session: the likeliest token of every node came with the pass --- */
+
+static spec_status decide_scored(void *arg, int32_t node, int32_t depth, int32_t *child, int32_t *token)
+{
+    const speci_verify_item *x = arg;
+    (void)depth;
+    *token = x->likeliest[node];
+    *child = speci_tree_child_with(x->tree, node, *token);
+    return speci_verify_go_on(x, node, *token, child);
+}
+
+static spec_status walk_scored(const speci_verify_batch *b, const speci_verify_device *self)
+{
+    for (speci_verify_item *x = NULL; (x = speci_verify_next(b, self, x));)
+        SPEC_TRY(speci_verify_walk(decide_scored, x, x->path, x->n_path, x->token));
+    return SPEC_OK;
+}
+
+static const speci_verify_device by_likeliest = { .walk = walk_scored };
+
+const speci_verify_rule speci_verify_greedy = {
+    .id = SPEC_VERIFY_GREEDY,
+    .name = "greedy",
+    .help = "follows the likeliest token; for every tree at temperature 0",
+    .greedy = true,
+    .auto_kinds = ~0u,
+    .walk = walk,
+    .device = &by_likeliest,
+};

@@ -1,0 +1,81 @@
+/* count_step.c - a program of count_step.py, linked with a library that was compiled with -finstrument-functions: prints the
+ * address of every function that is entered in one spec_step, one a line.
+ *
+ *     count_step TARGET DRAFTER TREE        a greedy step with TREE of the drafter
+ *     count_step TARGET                     a plain one
+ *
+ * Public calls only. The step is one of many: what only the first ones do (memory, plans, costs) was done before. */
+#include <spec.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { N_WARM = 8, MOST = 4096 };
+
+static void *entered[MOST];
+static int n_entered, counts;
+
+/* The compiler calls these round every function of the library; one thread computes. */
+__attribute__((no_instrument_function)) void __cyg_profile_func_enter(void *function, void *caller);
+__attribute__((no_instrument_function)) void __cyg_profile_func_exit(void *function, void *caller);
+
+void __cyg_profile_func_enter(void *function, void *caller)
+{
+    (void)caller;
+    if (!counts) return;
+    for (int i = 0; i < n_entered; i++)
+        if (entered[i] == function) return;
+    if (n_entered < MOST) entered[n_entered++] = function;
+}
+
+void __cyg_profile_func_exit(void *function, void *caller)
+{
+    (void)function, (void)caller;
+}
+
+static void check(spec_status status)
+{
+    if (status == SPEC_OK) return;
+    fprintf(stderr, "count_step: %s\n", spec_last_error());
+    exit(1);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 2 && argc != 4) {
+        fprintf(stderr, "usage: %s TARGET [DRAFTER TREE]\n", argv[0]);
+        return 2;
+    }
+    spec_backend_params params = SPEC_BACKEND_PARAMS_INIT;
+    spec_backend *backend;
+    spec_model *target, *small = NULL;
+    spec_drafter *drafter = NULL;
+    spec_session *session;
+    params.n_threads = 1;
+    check(spec_backend_open(&backend, "cpu", &params));
+    check(spec_model_open(&target, backend, argv[1], NULL));
+    if (argc == 4) {
+        spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
+        dp.tree = argv[3];
+        check(spec_model_open(&small, backend, argv[2], NULL));
+        check(spec_drafter_from_model(&drafter, small, &dp));
+    }
+    check(spec_session_open(&session, target, drafter, NULL));
+
+    const int32_t prompt[] = { 3, 1, 4, 1, 5 };
+    spec_sampling greedy = { 0 };
+    spec_step_result result;
+    int32_t seq;
+    check(spec_sequence_add(session, &seq, prompt, sizeof prompt / sizeof *prompt, &greedy));
+    for (int i = 0; i < N_WARM; i++) check(spec_step(session, &seq, 1, &result));
+    counts = 1;
+    check(spec_step(session, &seq, 1, &result));
+    counts = 0;
+    for (int i = 0; i < n_entered; i++) printf("%p\n", entered[i]);
+
+    spec_session_close(session);
+    spec_drafter_close(drafter);
+    spec_model_close(small);
+    spec_model_close(target);
+    spec_backend_close(backend);
+    return 0;
+}
