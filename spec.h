@@ -327,29 +327,62 @@ typedef struct spec_drafter_params {
 SPEC_API spec_status spec_drafter_from_model(spec_drafter **out, spec_model *model,
                                              const spec_drafter_params *params);
 
+/* A drafter that needs no model: a kind and its numbers. Kinds:
+ *   ngram:N,M   prompt lookup: what followed the last N (or fewer) tokens where they stood before, up to M tokens (3,10)
+ * It works with every target. allocator is kept; NULL = malloc. Errors: E_INVALID (no such kind, numbers out of its range),
+ * E_NOMEM. */
+SPEC_API spec_status spec_drafter_open(spec_drafter **out, const char *text, const spec_allocator *allocator);
+/* Calls each(user, name, args, help) for every such kind; the texts are constants. */
+SPEC_API void spec_drafter_list(void (*each)(void *user, const char *name, const char *args, const char *help), void *user);
+
+/* A sequence that an application's drafter drafts for. */
+typedef struct spec_draft_request {
+    int32_t seq;
+    const int32_t *ids; /* [n_ids] so far; the last one is the root of the tree */
+    size_t n_ids;
+    int32_t depth_max;  /* nodes deeper than this are dropped */
+    spec_tree *tree;    /* node 0 is set. Fill token and parent from node 1 on, at most tree->cap nodes; siblings distinct. Left
+                           as it is: no proposal, and the session takes an ordinary step (or asks its next drafter) */
+} spec_draft_request;
+
+/* Bytes that a sequence's state is saved to and restored from; see spec_sequence_save. */
+typedef int (*spec_write_fn)(void *user_data, const void *data, size_t n);
+typedef int (*spec_read_fn)(void *user_data, void *data, size_t n);
+
 /* An application's own drafter: it proposes whole trees (`draft`), or tells distributions from which the library's builders grow
- * them (`distributions`). One of the two. */
+ * them (`probs`). One of the two; any other callback may be NULL. They run on the session's thread; an error of theirs fails
+ * the call that they are called from, with their status. */
 typedef struct spec_drafter_ops {
     size_t struct_size;
-    /* Fills tree (token and parent from node 1 on; node 0 is set) with at most tree->cap nodes; siblings must be
-     * distinct. ids [n]: the sequence so far, its last token being the root. Nodes behind the end of the context
-     * are dropped afterwards. Such a tree is SPEC_TREE_DETERMINISTIC, hence verified by the naive rule. */
-    spec_status (*draft)(void *user_data, int32_t seq, const int32_t *ids, size_t n, spec_tree *tree);
-    void (*begin)(void *user_data, int32_t seq); /* a sequence starts; may be NULL */
-    void (*end)(void *user_data, int32_t seq);   /* a sequence ends; may be NULL */
-    void (*close)(void *user_data);              /* the drafter is closed; may be NULL */
-    void *user_data;
-    /* distributions [n_node][n_vocab], each a distribution: what follows ids [n] and then the path from the root (which is ids[n - 1])
-     * to nodes[i] of `tree`. The draft distribution as it is drawn from: the target's truncation is not applied to it. */
-    spec_status (*distributions)(void *user_data, int32_t seq, const int32_t *ids, size_t n, const spec_tree *tree,
-                        const int32_t *nodes, int32_t n_node, float *distributions, int32_t n_vocab);
+    void *user_data; /* the first argument of each; must live until close */
+    /* Proposes for requests [n]. Such trees are SPEC_TREE_DETERMINISTIC, hence verified by the naive rule. */
+    spec_status (*draft)(void *user_data, spec_draft_request *requests, int32_t n);
+    /* probs [n_node][n_vocab], each a distribution: of what follows ids [n] and then the path from the root (which is ids[n - 1])
+     * to nodes[i] of `tree`. As it is drawn from: the target's truncation is not applied to it. */
+    spec_status (*probs)(void *user_data, int32_t seq, const int32_t *ids, size_t n, const spec_tree *tree, const int32_t *nodes,
+                         int32_t n_node, float *probs, int32_t n_vocab);
+    /* A sequence begins with ids [n], the last of them pending. */
+    spec_status (*prefill)(void *user_data, int32_t seq, const int32_t *ids, size_t n);
+    /* The last n_new of ids [n] were committed. */
+    void (*committed)(void *user_data, int32_t seq, const int32_t *ids, size_t n, int32_t n_new);
+    /* Sequence `copy` begins as seq is. NULL: prefill is called for it. */
+    spec_status (*fork)(void *user_data, int32_t seq, int32_t copy);
+    /* The state of seq as bytes, and a sequence that begins with them; ids [n] as for prefill. Both or none. save may be called
+     * twice in a row and then gives the same bytes. Only states of a drafter with the same `identity`, which is not 0, are
+     * restored; else prefill is called. */
+    uint64_t identity;
+    spec_status (*save)(void *user_data, int32_t seq, spec_write_fn write, void *write_data);
+    spec_status (*restore)(void *user_data, int32_t seq, const int32_t *ids, size_t n, spec_read_fn read, void *read_data);
+    void (*end)(void *user_data, int32_t seq); /* a sequence ends, or could not begin */
+    void (*close)(void *user_data);            /* the drafter is closed */
 } spec_drafter_ops;
-/* ops are copied, user_data must live until close. The callbacks run on the session's thread; an error of theirs fails
- * the call that drafts, with their status. With `draft` there is no tree and no builder in params (E_INVALID), and
- * n_draft is the most nodes below the root. Errors: as above. */
+/* ops are copied. With `draft` there is no tree and no builder in params (E_INVALID), and n_draft is the most nodes below the
+ * root. Errors: as above. */
 SPEC_API spec_status spec_drafter_from_ops(spec_drafter **out, const spec_drafter_ops *ops,
                                            const spec_drafter_params *params);
 SPEC_API void spec_drafter_close(spec_drafter *drafter);
+/* Nodes of its largest tree, root included. */
+SPEC_API int32_t spec_drafter_n_node(const spec_drafter *drafter);
 
 /* ------------------------------------------------------------------------------- sessions --- */
 
@@ -366,6 +399,13 @@ typedef enum spec_adapt {
                             session, what the tree's rounds have taken beside it */
     SPEC_ADAPT_UCB = 2   /* UCB1 over the trees, by measured tokens over measured time */
 } spec_adapt;
+
+/* How several drafters of a session work together. */
+typedef enum spec_draft_combine {
+    SPEC_DRAFT_FIRST = 0, /* in their order: the first that proposes for a sequence */
+    SPEC_DRAFT_UNION = 1, /* the union of what all propose, which is SPEC_TREE_DETERMINISTIC: naive or greedy verification */
+    SPEC_DRAFT_CHOOSE = 2 /* each with each of its trees is a choice of its own (`adapt`; without it the first) */
+} spec_draft_combine;
 
 typedef struct spec_lab spec_lab; /* options of experiments and comparisons: see spec_lab.h */
 
@@ -395,15 +435,20 @@ typedef struct spec_session_params {
     const spec_lab *lab; /* NULL = none of them */
     const spec_tap *taps; /* [n_tap] of the target, copied; counted in spec_memory.bytes_work. None: nothing is kept */
     int32_t n_tap;
+    spec_drafter *const *drafters; /* [n_drafter] in place of spec_session_open's `drafter`: several of them, by `combine` */
+    int32_t n_drafter;
+    spec_draft_combine combine;
 } spec_session_params;
 #define SPEC_SESSION_PARAMS_INIT \
-    { sizeof(spec_session_params), 0, 0, 0, SPEC_VERIFY_AUTO, 0, 0, SPEC_ADAPT_OFF, 0, 0, 0, 0 }
+    { sizeof(spec_session_params), 0, 0, 0, SPEC_VERIFY_AUTO, 0, 0, SPEC_ADAPT_OFF, 0, 0, 0, 0, 0, 0, SPEC_DRAFT_FIRST }
 
 /* drafter may be NULL: plain decoding. A drafter serves one session at a time. All memory of the steady state
  * is taken here. Errors: E_INVALID (vocabularies differ: names the first id), E_NOMEM, E_UNSUPPORTED. */
 SPEC_API spec_status spec_session_open(spec_session **out, spec_model *target, spec_drafter *drafter,
                                        const spec_session_params *params);
 SPEC_API void spec_session_close(spec_session *session);
+/* The target. */
+SPEC_API const spec_model *spec_session_target(const spec_session *session);
 /* From any thread: the step or prefill in progress ends after its current pass with E_ABORTED. Stays set until
  * spec_session_resume. */
 SPEC_API void spec_session_cancel(spec_session *session);
@@ -442,14 +487,12 @@ SPEC_API spec_status spec_sequence_seed(spec_session *session, int32_t seq, uint
 /* Everything that seq needs to go on, as bytes that `write` receives in order (non-zero from it: E_IO). What was
  * accepted and is still to be applied is applied first; the score of seq is forgotten. Errors: E_INVALID, E_IO,
  * E_NOMEM, E_STATE (an earlier pass failed), E_DEVICE. */
-typedef int (*spec_write_fn)(void *user_data, const void *data, size_t n);
 SPEC_API spec_status spec_sequence_save(spec_session *session, int32_t seq, spec_write_fn write, void *user_data);
 /* Admits what was saved: on the same backend and device it continues bit for bit as the saved one would have. Refused
  * (E_FORMAT, saying what differs): another model, compute type or version, bytes cut short or changed, and for a session
  * with SPEC_SCAN_RECURRENT states that lag, as SPEC_SCAN_CHUNKED leaves them. The ids of what is refused can be admitted
  * anew (spec_sequence_add). `read` fills n bytes or returns non-zero. The drafter's state is in it where the saving
  * session had a model as drafter; where this session's drafter is another model, it applies the ids anew. */
-typedef int (*spec_read_fn)(void *user_data, void *data, size_t n);
 SPEC_API spec_status spec_sequence_restore(spec_session *session, int32_t *seq, spec_read_fn read, void *user_data);
 
 /* Admits a sequence: prefills ids[0 .. n-2]; ids[n-1] becomes the pending token. n >= 1, and n < n_ctx.
@@ -458,6 +501,17 @@ SPEC_API spec_status spec_sequence_restore(spec_session *session, int32_t *seq, 
 SPEC_API spec_status spec_sequence_add(spec_session *session, int32_t *seq, const int32_t *ids, size_t n,
                                        const spec_sampling *sampling);
 SPEC_API spec_status spec_sequence_remove(spec_session *session, int32_t seq);
+
+typedef struct spec_sequence_options {
+    size_t struct_size;
+    int32_t n_predict;  /* tokens that may still come, after which spec_step tells SPEC_STOP_LENGTH; 0 = no such limit. Trees are
+                           cut so that no step goes beyond it */
+    int32_t ignore_eos; /* 1: end-of-text tokens do not end the sequence */
+    int32_t logprobs;   /* 1: spec_step tells log-probabilities of the emitted tokens */
+    int32_t n_top;      /* and of so many likeliest ones, at most 20 */
+} spec_sequence_options;
+/* From the next step on, in place of what was set before; NULL = defaults. Errors: E_INVALID, E_NOMEM. */
+SPEC_API spec_status spec_sequence_set_options(spec_session *session, int32_t seq, const spec_sequence_options *options);
 /* All ids so far, prompt included; borrowed until the next call on the session. */
 SPEC_API spec_status spec_sequence_ids(const spec_session *session, int32_t seq, const int32_t **ids,
                                        size_t *n);
@@ -514,14 +568,23 @@ SPEC_API spec_status spec_node_hidden(spec_session *session, int32_t seq, int32_
 SPEC_API spec_status spec_node_logprobs(spec_session *session, int32_t seq, int32_t node, int32_t token,
                                         float *logprob, int32_t *top_id, float *top_logprob, int32_t n);
 
+typedef struct spec_logprob {
+    float logprob;        /* of the chosen token */
+    int32_t n_top;
+    int32_t top_id[20];
+    float top_logprob[20];
+} spec_logprob;
+
 typedef struct spec_step_result {
     const int32_t *tokens; /* emitted in this step: accepted drafts, then the bonus; borrowed until the next step */
     int32_t n_tokens;
     int32_t n_drafted;     /* nodes proposed, without the root */
     int32_t n_accepted;
-    spec_stop stop;        /* EOS or CONTEXT: the sequence will not go on */
-    int32_t tree;          /* which of the drafter's trees, -1 = did not speculate */
+    spec_stop stop;        /* EOS, LENGTH or CONTEXT: the sequence will not go on */
+    int32_t tree;          /* which way to draft (a drafter's trees in their order, drafters in theirs), -1 = did not draft */
     int32_t branched;      /* 1: a node was accepted that is not the first child of its parent */
+    int32_t drafter;       /* which of the session's drafters proposed it, -1 = none or several */
+    const spec_logprob *logprobs; /* [n_tokens] by the sequence's options, else NULL; borrowed until the next step */
 } spec_step_result;
 /* draft + score + verify + commit for the sequences in seqs [n]; results [n]. After E_DEVICE its sequences can only be
  * removed; after any other error they are as before. */
@@ -529,13 +592,6 @@ SPEC_API spec_status spec_step(spec_session *session, const int32_t *seqs, int32
                                spec_step_result *results);
 
 /* ------------------------------------------------------------------------------- generate --- */
-
-typedef struct spec_logprob {
-    float logprob;        /* of the chosen token */
-    int32_t n_top;
-    int32_t top_id[20];
-    float top_logprob[20];
-} spec_logprob;
 
 /* Receives text as it becomes final (bytes that could begin a stop string, or half a character, are withheld)
  * and the ids emitted since the last call. Return non-zero to stop. */
@@ -698,7 +754,7 @@ typedef struct spec_build_args {
     size_t struct_size;
     int32_t token;          /* the root */
     int32_t n_vocab;
-    spec_probs_fn distributions;
+    spec_probs_fn probs;
     void *user_data;
     int32_t draw;           /* 1: candidates are sampled; 0: the likeliest are taken (greedy targets) */
     uint64_t seed, step;    /* key of the draws: the sequence's seed and its step counter */

@@ -14,6 +14,7 @@ typedef enum cli_command { CLI_RUN = 1, CLI_INFO = 2, CLI_TOP = 4, CLI_TREE = 8 
 /* --- options (cli_options.c) --- */
 
 enum { CLI_MAX_STEP = 500 }; /* of a page */
+enum { CLI_MAX_DRAFTER = 8, CLI_MAX_NODE = 256 /* of a tree, as spec.h says */ };
 
 typedef struct cli_options {
     const char *model, *model_draft, *tokenizer;
@@ -26,7 +27,9 @@ typedef struct cli_options {
     int32_t top_k;
     int64_t seed;
     char *tree; /* every --tree, ';' between them; "chain:4" if there is none */
-    bool tree_from_env;
+    char *draft; /* every --draft, ';' between them; NULL if there is none */
+    bool tree_from_env, draft_from_env;
+    int32_t draft_combine; /* as the enumeration of spec.h */
     int32_t verify, adapt, scan, advance, draft_state; /* as the enumerations of spec.h and spec_lab.h */
     int32_t weights; /* 0: auto, 1: q8_0 */
     const char *cost_profile;
@@ -50,7 +53,8 @@ int cli_usage_error(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 typedef struct cli_context {
     spec_backend *backend;
     spec_model *target, *small; /* small: the drafter's model, or NULL */
-    spec_drafter *drafter;      /* or NULL */
+    spec_drafter *drafters[CLI_MAX_DRAFTER]; /* [n_drafter] those of --draft, then the model */
+    int32_t n_drafter;
     int32_t n_node;             /* of the largest tree that is drafted; 1 without a drafter */
     double load_ms;
 } cli_context;
@@ -61,7 +65,7 @@ void cli_close(cli_context *c);
 /* Prints "spec: <the library's sentence>" and returns CLI_FAILURE. */
 int cli_failure(void);
 spec_backend_params cli_backend_params(const cli_options *o);
-spec_session_params cli_session_params(const cli_options *o, spec_lab *lab); /* lab is filled, and pointed at */
+spec_session_params cli_session_params(const cli_context *c, const cli_options *o, spec_lab *lab); /* lab is filled, and pointed at */
 spec_sampling cli_sampling(const cli_options *o);
 /* A session that drafts as the options say; step costs that are wanted and not there are measured and saved. */
 spec_status cli_session_open(spec_session **out, const cli_context *c, const cli_options *o);

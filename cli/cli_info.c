@@ -43,7 +43,7 @@ static void print_text(FILE *to, const cli_context *c, const spec_model_info *i,
 
     fputs("\nA session", to);
     if (n_ctx > 0) fprintf(to, " of %d tokens", n_ctx);
-    fprintf(to, "%s takes on the device:\n", c->drafter != NULL ? " with this drafter" : "");
+    fprintf(to, "%s takes on the device:\n", c->n_drafter > 0 ? " with this drafter" : "");
     print_bytes(to, "  weights", m->bytes_model);
     print_bytes(to, "  state", m->bytes_state);
     print_bytes(to, "  KV cache", m->bytes_kv);
@@ -97,9 +97,9 @@ int cli_info(const cli_options *o)
         spec_model_info info = { .struct_size = sizeof info };
         spec_memory memory = { .struct_size = sizeof memory };
         spec_lab lab;
-        const spec_session_params params = cli_session_params(o, &lab);
+        const spec_session_params params = cli_session_params(&context, o, &lab);
         if (spec_model_get_info(context.target, &info, context.n_node) != SPEC_OK ||
-            spec_session_estimate(&memory, context.target, context.drafter, &params) != SPEC_OK)
+            spec_session_estimate(&memory, context.target, NULL, &params) != SPEC_OK)
             code = cli_failure();
         else if (o->json)
             code = print_json(stdout, &context, &info, &memory);

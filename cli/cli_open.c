@@ -91,9 +91,11 @@ spec_backend_params cli_backend_params(const cli_options *o)
     return p;
 }
 
-spec_session_params cli_session_params(const cli_options *o, spec_lab *lab)
+spec_session_params cli_session_params(const cli_context *c, const cli_options *o, spec_lab *lab)
 {
     spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+    p.drafters = c->drafters, p.n_drafter = c->n_drafter;
+    p.combine = (spec_draft_combine)o->draft_combine;
     p.n_ctx = o->n_ctx;
     p.verify = (spec_verify_rule)o->verify;
     p.adapt = (spec_adapt)o->adapt;
@@ -113,11 +115,11 @@ spec_sampling cli_sampling(const cli_options *o)
 spec_status cli_session_open(spec_session **out, const cli_context *c, const cli_options *o)
 {
     spec_lab lab;
-    spec_session_params p = cli_session_params(o, &lab);
+    spec_session_params p = cli_session_params(c, o, &lab);
     const bool measure = o->cost_profile != NULL && access(o->cost_profile, F_OK) != 0 && errno == ENOENT;
     if (!measure) p.profile = o->cost_profile;
     spec_session *session = NULL;
-    spec_status status = spec_session_open(&session, c->target, c->drafter, &p);
+    spec_status status = spec_session_open(&session, c->target, NULL, &p);
     if (status == SPEC_OK && measure) {
         spec_cost_profile profile = { .struct_size = sizeof profile };
         status = spec_session_profile(session, &profile);
@@ -148,26 +150,24 @@ static spec_status check_rule(const spec_builder_info *info, const cli_options *
     return spec_verify_is_lossless(&tree, (spec_verify_rule)o->verify, (float)o->temp);
 }
 
-static spec_status check_tree(int32_t *n_node, const char *text, const cli_options *o)
+static spec_status check_tree(const char *text, const cli_options *o)
 {
     spec_builder *builder = NULL;
     spec_builder_info info = { .struct_size = sizeof info };
     spec_status status = spec_builder_open(&builder, text, NULL);
     if (status == SPEC_OK) status = spec_builder_get_info(builder, &info);
     if (status == SPEC_OK) status = check_rule(&info, o);
-    if (status == SPEC_OK && info.n_node > *n_node) *n_node = info.n_node;
     spec_builder_close(builder);
     return status;
 }
 
-/* Every tree of the options before a model is loaded. *n_node: nodes of the largest. */
-static int check_trees(int32_t *n_node, const cli_options *o)
+/* Every tree of the options before a model is loaded. */
+static int check_trees(const cli_options *o)
 {
     char *texts = strdup(o->tree), *rest = texts, *text;
-    *n_node = 1;
     int code = CLI_OK;
     while (texts != NULL && code == CLI_OK && (text = strsep(&rest, ";")) != NULL) {
-        const spec_status status = check_tree(n_node, text, o);
+        const spec_status status = check_tree(text, o);
         if (status != SPEC_OK) code = cli_failure();
         if (status == SPEC_E_INVALID) code = CLI_USAGE;
     }
@@ -175,13 +175,45 @@ static int check_trees(int32_t *n_node, const cli_options *o)
     return code;
 }
 
+/* The drafters of --draft, before a model is loaded. */
+static int open_drafters(cli_context *c, const cli_options *o)
+{
+    char *texts = o->draft != NULL ? strdup(o->draft) : NULL, *rest = texts, *text;
+    int code = CLI_OK;
+    while (texts != NULL && code == CLI_OK && (text = strsep(&rest, ";")) != NULL) {
+        if (c->n_drafter == CLI_MAX_DRAFTER - 1) {
+            code = cli_usage_error("%d drafters are too many", CLI_MAX_DRAFTER);
+            break;
+        }
+        const spec_status status = spec_drafter_open(&c->drafters[c->n_drafter], text, NULL);
+        if (status == SPEC_OK) c->n_drafter++;
+        else code = cli_failure();
+        if (status == SPEC_E_INVALID) code = CLI_USAGE;
+    }
+    free(texts);
+    return code;
+}
+
+/* Nodes of the largest tree. */
+static int32_t tree_nodes(const cli_context *c, const cli_options *o)
+{
+    int32_t most = 1, sum = 1;
+    for (int32_t i = 0; i < c->n_drafter; i++) {
+        const int32_t n = spec_drafter_n_node(c->drafters[i]);
+        if (n > most) most = n;
+        sum += n - 1;
+    }
+    if (o->draft_combine != SPEC_DRAFT_UNION) return most;
+    return sum < CLI_MAX_NODE ? sum : CLI_MAX_NODE;
+}
+
 int cli_open(cli_context *c, const cli_options *o)
 {
     *c = (cli_context){ 0 };
     const double start = cli_now_ms();
-    const int code = check_trees(&c->n_node, o);
+    int code = check_trees(o);
+    if (code == CLI_OK) code = open_drafters(c, o);
     if (code != CLI_OK) return code;
-    if (o->model_draft == NULL) c->n_node = 1;
     const spec_backend_params backend_params = cli_backend_params(o);
     if (spec_backend_open(&c->backend, o->backend, &backend_params) != SPEC_OK) return cli_failure();
 
@@ -200,15 +232,17 @@ int cli_open(cli_context *c, const cli_options *o)
         spec_drafter_params drafter_params = SPEC_DRAFTER_PARAMS_INIT;
         drafter_params.tree = o->tree;
         drafter_params.temperature = (float)o->draft_temp;
-        if (spec_drafter_from_model(&c->drafter, c->small, &drafter_params) != SPEC_OK) return cli_failure();
+        if (spec_drafter_from_model(&c->drafters[c->n_drafter], c->small, &drafter_params) != SPEC_OK) return cli_failure();
+        c->n_drafter++;
     }
+    c->n_node = tree_nodes(c, o);
     c->load_ms = cli_now_ms() - start;
     return CLI_OK;
 }
 
 void cli_close(cli_context *c)
 {
-    spec_drafter_close(c->drafter);
+    for (int32_t i = 0; i < c->n_drafter; i++) spec_drafter_close(c->drafters[i]);
     spec_model_close(c->small);
     spec_model_close(c->target);
     spec_backend_close(c->backend);

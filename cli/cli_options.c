@@ -20,6 +20,7 @@ typedef enum option_kind {
     CHOICE, /* one of the words that `arg` lists; the field, int32_t, receives its number */
     RULE,   /* a verification rule's name; the field, int32_t, receives the rule */
     TREE,   /* added to cli_options.tree */
+    DRAFT,  /* added to cli_options.draft */
     CHAIN   /* K: the same as the tree "chain:K" */
 } option_kind;
 
@@ -76,6 +77,11 @@ static const option_row rows[] = {
       "log-probabilities of each token and of the N likeliest" },
     { "tree", 0, NULL, "KIND[:ARGS]", "SPEC_TREE", WORK, TREE, AT(tree), 0, 0,
       "the trees to draft; several (again, or with ; between them) need --adapt (chain:4)" },
+    { "draft", 0, NULL, "KIND[:ARGS]", "SPEC_DRAFT", WORK, DRAFT, AT(draft), 0, 0,
+      "draft without a model: ngram:N,M looks up what followed the last N tokens before; several may be given, and stand in "
+      "front of -md" },
+    { "draft-combine", 0, NULL, "first|union|choose", "SPEC_DRAFT_COMBINE", WORK, CHOICE, AT(draft_combine), 0, 0,
+      "several drafters: the first that proposes, all their trees merged, or --adapt's choice (first)" },
     { "spec-draft-n-max", 0, NULL, "K", "SPEC_DRAFT_N_MAX", WORK, CHAIN, AT(tree), 1, 63, "means --tree chain:K" },
     { "draft-temp", 0, NULL, "T", "SPEC_DRAFT_TEMP", WORK, REAL, AT(draft_temp), 0, 1e6,
       "temperature of the draft distribution; 0: the target's, for a greedy target 1 (0)" },
@@ -159,17 +165,22 @@ static int set_rule(int32_t *field, const char *name, const char *source)
     return -1;
 }
 
-/* One more tree. What the environment named is forgotten with the first one of the command line. */
+/* One more of a list. What the environment named is forgotten with the first one of the command line. */
+static int list_add(char **list, bool *list_from_env, const char *text, bool from_env)
+{
+    const bool fresh = *list == NULL || (*list_from_env && !from_env);
+    char *joined = NULL;
+    if (asprintf(&joined, "%s%s%s", fresh ? "" : *list, fresh ? "" : ";", text) < 0)
+        return cli_usage_error("out of memory");
+    free(*list);
+    *list = joined;
+    *list_from_env = from_env;
+    return -1;
+}
+
 static int tree_add(cli_options *o, const char *text, bool from_env)
 {
-    const bool fresh = o->tree == NULL || (o->tree_from_env && !from_env);
-    char *joined = NULL;
-    if (asprintf(&joined, "%s%s%s", fresh ? "" : o->tree, fresh ? "" : ";", text) < 0)
-        return cli_usage_error("out of memory");
-    free(o->tree);
-    o->tree = joined;
-    o->tree_from_env = from_env;
-    return -1;
+    return list_add(&o->tree, &o->tree_from_env, text, from_env);
 }
 
 /* Stores `value` where the row says. `source` names it in messages: "--temp" or "SPEC_TEMP". */
@@ -200,6 +211,8 @@ static int option_set(cli_options *o, const option_row *row, const char *value, 
         return set_rule(field, value, source);
     case TREE:
         return tree_add(o, value, source[0] != '-');
+    case DRAFT:
+        return list_add(&o->draft, &o->draft_from_env, value, source[0] != '-');
     case CHAIN:
     case INT:
     case INT64: {
@@ -245,6 +258,8 @@ static int check_together(cli_options *o, cli_command command)
         if (end >= 0) return end;
     }
     if (command == CLI_INFO) return -1;
+    if (o->draft_combine == SPEC_DRAFT_CHOOSE && o->adapt == SPEC_ADAPT_OFF)
+        return cli_usage_error("--draft-combine choose needs --adapt cost or ucb");
     if (o->adapt == SPEC_ADAPT_OFF && strchr(o->tree, ';') != NULL)
         return cli_usage_error("several trees (%s) need --adapt cost or ucb", o->tree);
     if (command == CLI_TREE && o->html == NULL) return cli_usage_error("no page: name one with --html FILE");
@@ -309,8 +324,9 @@ void cli_options_free(cli_options *o)
 {
     free(o->stop);
     free(o->tree);
+    free(o->draft);
     o->stop = NULL;
-    o->tree = NULL;
+    o->tree = o->draft = NULL;
 }
 
 static void print_rule(void *user, spec_verify_rule rule, const char *name, const char *help)

@@ -68,7 +68,7 @@ void cli_report_text(FILE *to, const cli_report *r)
             "steps", (long long)result->n_step, (long long)result->n_accepted, (long long)result->n_drafted,
             100 * ratio((double)result->n_accepted, (double)result->n_drafted),
             ratio((double)result->n_emitted, (double)result->n_step), spec_stop_name(result->stop));
-    if (r->context->drafter != NULL) print_trees(to, r);
+    if (r->context->n_drafter > 0) print_trees(to, r);
     if (r->check.done) {
         print_time(to, "plain", r->check.decode_ms, result->n_ids);
         fprintf(to, "%-8s %s; %.2f times the speed of plain decoding\n", "check", r->check.equal ? "equal" : "DIFFERS",
@@ -128,7 +128,7 @@ static json_t *histogram(const spec_result *r)
 static void add_trees(json_t *o, const cli_report *r)
 {
     const spec_result *result = r->result;
-    const bool drafts = r->context->drafter != NULL;
+    const bool drafts = r->context->n_drafter > 0;
     json_object_set_new(o, "tree", drafts ? json_string(r->options->tree) : json_null());
     json_object_set_new(o, "verify", json_string(spec_verify_rule_name((spec_verify_rule)r->options->verify)));
     json_object_set_new(o, "nodes_per_step", json_real(nodes_per_step(result)));

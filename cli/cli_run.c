@@ -140,10 +140,10 @@ int cli_run(const cli_options *o)
         fputs("spec: warning: the model has no tokenizer; --ids prints what it generates\n", stderr);
 
     spec_lab lab;
-    const spec_session_params session_params = cli_session_params(o, &lab);
+    const spec_session_params session_params = cli_session_params(&context, o, &lab);
     code = CLI_FAILURE;
     if (spec_model_get_info(context.target, &report.info, context.n_node) != SPEC_OK ||
-        spec_session_estimate(&report.memory, context.target, context.drafter, &session_params) != SPEC_OK) {
+        spec_session_estimate(&report.memory, context.target, NULL, &session_params) != SPEC_OK) {
         cli_failure();
         goto end;
     }

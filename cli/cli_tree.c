@@ -240,7 +240,7 @@ static int write_page(const recorder *r, const cli_context *c)
     const cli_options *o = r->options;
     const cli_tree_page page = {
         .model = o->model,
-        .drafter = o->model_draft,
+        .drafter = o->model_draft != NULL ? o->model_draft : o->draft,
         .tree = o->tree,
         .verify = spec_verify_rule_name((spec_verify_rule)o->verify),
         .adapt = adapts[o->adapt],
@@ -262,7 +262,7 @@ static int write_page(const recorder *r, const cli_context *c)
     if (status == SPEC_OK) {
         fprintf(stderr, "%s: %d steps, %.2f tokens emitted per step%s\n", o->html, r->n_step,
                 r->n_step > 0 ? (double)r->n_emitted / r->n_step : 0.0,
-                o->model_draft == NULL ? "; no drafter (-md): every tree is its root alone" : "");
+                c->n_drafter == 0 ? "; no drafter (-md, --draft): every tree is its root alone" : "");
         return CLI_OK;
     }
     fprintf(stderr, "spec: %s: %s\n", o->html, status == SPEC_E_NOMEM ? "out of memory" : strerror(errno));

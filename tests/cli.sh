@@ -259,7 +259,7 @@ run 0 info "$target" -md "$drafter" -c 512 --json
 for key in family n_layer n_parameters bytes_weights bytes_state_seq bytes_kv_token unknown_keys session; do
     out_has "\"$key\": "
 done
-is family '"bamba"'; is n_layer 6; is n_attention 2; is n_mamba2 4
+is family '"bamba"'; is n_layer 6; out_has "\"attention\": 2,"; out_has "\"mamba2\": 4,"
 run 1 info "$work/nothing";                         no_out; err_has nothing
 
 # --- Ctrl-C: what there is so far, stop reason aborted ---

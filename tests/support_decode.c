@@ -2,6 +2,9 @@
 #define _DEFAULT_SOURCE /* mkdtemp, symlink */
 #include "tests/support_decode.h"
 
+#include "algorithms/draft/draft_model.h"
+#include "algorithms/engine/engine.h"
+
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -185,3 +188,19 @@ void support_plain_ids(spec_model *m, const int32_t *ids, size_t n, const spec_s
     spec_result_free(&r);
     spec_session_close(s);
 }
+
+/* --- inside of a session --- */
+
+static const model_draft *model_of(const spec_session *s)
+{
+    if (s->drafters.n == 0 || s->drafters.draft[0].kind != &speci_draft_model) return NULL;
+    return s->drafters.draft[0].state;
+}
+
+speci_exec *support_drafter_exec(const spec_session *s)
+{
+    const model_draft *m = model_of(s);
+    return m ? m->exec : NULL;
+}
+
+bool support_drafter_outgrown(const spec_session *s, int32_t seq) { return model_of(s)->seqs[seq].outgrown; }

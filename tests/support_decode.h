@@ -2,6 +2,7 @@
 #ifndef SUPPORT_DECODE_H
 #define SUPPORT_DECODE_H
 
+#include "models/model.h"
 #include "tests/support_model.h"
 
 #define DEMO_TARGET SPEC_TEST_MODELS "/demo-target"
@@ -32,5 +33,10 @@ void support_same(const spec_result *a, const spec_result *b, const char *what);
 /* n_predict greedy ids after ids [n], from a plain session of its own; out [n_predict]. */
 void support_plain_ids(spec_model *m, const int32_t *ids, size_t n, const spec_sampling *sampling, int32_t n_predict,
                        int32_t *out);
+
+
+/* The executor of the session's first drafter, a model; NULL if it is none. Has the sequence outgrown it? */
+speci_exec *support_drafter_exec(const spec_session *s);
+bool support_drafter_outgrown(const spec_session *s, int32_t seq);
 
 #endif

@@ -258,7 +258,7 @@ static spec_status open_drafter(probs_work *w)
     p.tree = c->tree.text;
     p.temperature = c->draft_temperature;
     if (c->tree.source == FROM_DISTRIBUTIONS) {
-        const spec_drafter_ops ops = { .struct_size = sizeof ops, .user_data = w, .distributions = app_distributions };
+        const spec_drafter_ops ops = { .struct_size = sizeof ops, .user_data = w, .probs = app_distributions };
         const spec_sampling ds = draft_sampling(c);
         for (int32_t i = 0; i < PROBS_N_CONTEXT; i++) probs_of(w->probs[i], draft_logits->row[c->start][i], &ds);
         return spec_drafter_from_ops(&w->dr, &ops, &p);
@@ -380,7 +380,7 @@ static spec_status one_step(probs_work *w, int32_t n)
         const int32_t root = 0, *ids;
         size_t n_ids;
         SPEC_TRY(spec_sequence_ids(w->s, w->seqs[i], &ids, &n_ids));
-        if (w->c->fault == FAULT_LATE_STATE) speci_exec_commit(w->s->net, w->seqs[i], &root, 1);
+        if (w->c->fault == FAULT_LATE_STATE) speci_exec_commit(w->s->exec, w->seqs[i], &root, 1);
         if (n_ids > MAX_TOKEN) return speci_fail(SPEC_E_FULL, "two steps emitted %zu tokens", n_ids - 1);
         w->n_tokens[i] = (int32_t)n_ids - 1;
         memcpy(w->tokens[i], ids + 1, (n_ids - 1) * sizeof *ids);

@@ -41,18 +41,18 @@ static spec_status plain_distributions(void *user_data, const spec_tree *tree, c
 /* As many levels of drafts as can be accepted before the text ends. */
 static int32_t room_of(const drafting *d, int32_t k)
 {
-    const algo_seq *q = &d->s->seqs[d->seq[k]];
+    const engine_seq *q = &d->s->seqs[d->seq[k]];
     const int32_t room = q->n_limit - q->n_ids - 1;
     return room < d->n_node - 1 ? room : d->n_node - 1;
 }
 
 static void build_plainly(drafting *d, int32_t k)
 {
-    const algo_seq *q = &d->s->seqs[d->seq[k]];
+    const engine_seq *q = &d->s->seqs[d->seq[k]];
     asking a = { d, d->plain_seq[k] };
     const int32_t room = room_of(d, k);
     const spec_build_args args = { .struct_size = sizeof args, .token = q->ids[q->n_ids - 1], .n_vocab = d->n_vocab,
-                                   .distributions = plain_distributions, .user_data = &a,
+                                   .probs = plain_distributions, .user_data = &a,
                                    .draw = q->sampling.temperature > 0, .seed = q->sampling.seed, .step = q->n_step,
                                    .depth_max = room };
     d->tree.n = 0;
@@ -75,7 +75,7 @@ static void walk_plainly(drafting *d, int32_t k, const spec_tree *t, int32_t *pa
 {
     spec_session *s = d->s;
     const size_t row = (size_t)d->n_vocab;
-    const algo_seq *q = &s->seqs[d->seq[k]];
+    const engine_seq *q = &s->seqs[d->seq[k]];
     spec_tree by_node = *t;
     int32_t q_row[MAX_NODE];
     for (int32_t i = 0; i < t->n; i++) {
@@ -162,7 +162,7 @@ static void add_sequences(drafting *d)
         OK(spec_sequence_add(d->s, &d->seq[k], ids, n, &sampling));
         OK(spec_sequence_add(d->plain, &d->plain_seq[k], ids, n, &plain));
         d->s->seqs[d->seq[k]].n_limit = d->run->n_token; /* as spec_generate does */
-        d->s->seqs[d->seq[k]].ignore_eos = true; /* which spec_verify_probs does not know of */
+        d->s->seqs[d->seq[k]].options.ignore_eos = 1; /* which spec_verify_probs does not know of */
     }
 }
 

@@ -27,7 +27,7 @@ static int32_t add_prompt(spec_session *s, const greedy_run *run, const greedy_p
     sampling.seed += (uint64_t)i;
     while (n < most && ids[n] >= 0) n++;
     OK(spec_sequence_add(s, &seq, ids, (size_t)n, &sampling));
-    s->seqs[seq].ignore_eos = true;
+    s->seqs[seq].options.ignore_eos = 1;
     return seq;
 }
 

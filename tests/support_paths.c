@@ -87,7 +87,7 @@ static int32_t new_child(paths *p, world *w, int32_t parent)
 static uint64_t plain_hash(paths *p, spec_session *s, int32_t seq)
 {
     const int32_t root = -1;
-    const algo_seq *q = &s->seqs[seq];
+    const engine_seq *q = &s->seqs[seq];
     const spec_tree tree = { .n = 1, .cap = 1, .token = &q->ids[q->n_ids - 1], .parent = (int32_t *)(uintptr_t)&root };
     const spec_tree *trees = &tree;
     OK(spec_score(s, &seq, 1, &trees));
@@ -103,7 +103,7 @@ static void walk_path(paths *p, world *w, spec_session *s, const int32_t *path, 
     int32_t seq;
     OK(spec_sequence_add(s, &seq, w->prompt, (size_t)w->n_prompt, NULL));
     for (int32_t i = 0; i < n; i++) {
-        algo_seq *q = &s->seqs[seq];
+        engine_seq *q = &s->seqs[seq];
         for (int32_t k = 0; k < N_LEAF && i >= n_known && i > 0; k++) {
             const int32_t leaf = new_child(p, w, path[i - 1]);
             q->ids[q->n_ids - 1] = w->token[leaf];
@@ -256,8 +256,8 @@ static void score_parts(paths *p, spec_session *s, reader *const *who, int32_t n
         spec_tree part[MAX_SEQ];
         for (int32_t i = 0; i < m; i++) part[i] = *in[i].tree, part[i].n = end[i], in[i].tree = &part[i];
         if (m == 0) break;
-        OK(speci_exec_forward(s->net, in, m, NULL, NULL));
-        const float *logits = speci_exec_logits(s->net, &ld);
+        OK(speci_exec_forward(s->exec, in, m, NULL, NULL));
+        const float *logits = speci_exec_logits(s->exec, &ld);
         for (int32_t i = 0, row = 0; i < m; i++)
             for (int32_t node = in[i].n_fed; node < end[i]; node++, row++) {
                 OK(s->ops->download(s->queue, p->row, logits + (size_t)row * (size_t)ld, (size_t)ld * sizeof *p->row));
@@ -282,10 +282,10 @@ static bool advance(paths *p, spec_session *s, reader *r, bool parts)
     for (int32_t x = node; x >= 0; x = t->parent[x]) n++;
     for (int32_t x = node, i = n; x >= 0; x = t->parent[x]) path[--i] = x;
     if (parts) { /* the net's own commit: what spec_commit does */
-        algo_seq *q = &s->seqs[r->seq];
+        engine_seq *q = &s->seqs[r->seq];
         for (int32_t i = 1; i < n; i++) q->ids[q->n_ids++] = t->token[path[i]];
         q->ids[q->n_ids++] = r->w->token[next];
-        speci_exec_commit(s->net, r->seq, path, n);
+        speci_exec_commit(s->exec, r->seq, path, n);
     } else {
         OK(spec_commit(s, r->seq, path, n, r->w->token[next]));
     }

@@ -44,7 +44,7 @@ typedef struct drawn {
 
 static void draw_tree(walker *w, int32_t seq, drawn *t)
 {
-    const algo_seq *q = &w->s->seqs[seq];
+    const engine_seq *q = &w->s->seqs[seq];
     const int32_t n = 1 + below(w, N_NODE);
     t->token[0] = q->ids[q->n_ids - 1], t->parent[0] = -1;
     for (int32_t i = 1; i < n; i++) {

@@ -109,7 +109,7 @@ static spec_build_args args_for(drafter *d, int32_t n_vocab, int32_t draw, uint6
     return (spec_build_args){ .struct_size = sizeof(spec_build_args),
                               .token = 1,
                               .n_vocab = n_vocab,
-                              .distributions = distributions,
+                              .probs = distributions,
                               .user_data = d,
                               .draw = draw,
                               .seed = seed,
@@ -1051,7 +1051,7 @@ static void probs_errors(void **state)
     t.cap = MOST_NODES;
     args.token = 5;
     assert_int_equal(spec_builder_build(b, &args, &t), SPEC_E_INVALID);
-    args.token = 1, args.distributions = NULL;
+    args.token = 1, args.probs = NULL;
     assert_int_equal(spec_builder_build(b, &args, &t), SPEC_E_INVALID);
     assert_int_equal(spec_builder_build(b, NULL, &t), SPEC_E_INVALID);
     spec_builder_close(b);

@@ -78,18 +78,25 @@ static void (*const kinds[])(own_drafter *, size_t, spec_tree *) = { oracle, non
 enum { ORACLE, NONSENSE, BRANCHING, MOODY, N_KIND };
 static const char *const kind_names[] = { "oracle", "nonsense", "branching", "moody" };
 
-static spec_status own_draft(void *user, int32_t seq, const int32_t *ids, size_t n, spec_tree *tree)
+static spec_status own_draft(void *user, spec_draft_request *requests, int32_t n)
 {
     own_drafter *d = user;
-    (void)seq;
     d->n_draft++;
-    assert_int_equal(tree->n, 1);
-    assert_int_equal(tree->token[0], ids[n - 1]);
-    kinds[d->kind](d, n, tree);
+    for (int32_t i = 0; i < n; i++) {
+        spec_tree *tree = requests[i].tree;
+        assert_int_equal(tree->n, 1);
+        assert_int_equal(tree->token[0], requests[i].ids[requests[i].n_ids - 1]);
+        kinds[d->kind](d, requests[i].n_ids, tree);
+    }
     return SPEC_OK;
 }
 
-static void own_begin(void *user, int32_t seq) { (void)seq, ((own_drafter *)user)->n_begin++; }
+static spec_status own_begin(void *user, int32_t seq, const int32_t *ids, size_t n)
+{
+    (void)seq, (void)ids, (void)n;
+    ((own_drafter *)user)->n_begin++;
+    return SPEC_OK;
+}
 static void own_end(void *user, int32_t seq) { (void)seq, ((own_drafter *)user)->n_end++; }
 static void own_close(void *user) { ((own_drafter *)user)->n_close++; }
 
@@ -116,7 +123,7 @@ static void own_drafters_change_nothing(void **state)
         for (int kind = 0; kind < N_KIND; kind++) {
             own_drafter d = { .truth = truth, .n_prompt = N_PROMPT, .n_truth = N_NEW, .kind = kind, .random = 3 };
             spec_drafter *dr;
-            const spec_drafter_ops ops = { .draft = own_draft, .begin = own_begin, .end = own_end, .close = own_close };
+            const spec_drafter_ops ops = { .draft = own_draft, .prefill = own_begin, .end = own_end, .close = own_close };
             spec_session *s = open_own(&d, &dr, ops, 12, 0);
             spec_generate_params p = SPEC_GENERATE_PARAMS_INIT;
             spec_result r;
@@ -182,12 +189,12 @@ typedef struct unreliable {
     const struct misbehaviour *now; /* NULL: behaves */
 } unreliable;
 
-static spec_status unreliable_draft(void *user, int32_t seq, const int32_t *ids, size_t n, spec_tree *tree)
+static spec_status unreliable_draft(void *user, spec_draft_request *requests, int32_t n)
 {
     unreliable *d = user;
-    if (!d->now) return own_draft(&d->good, seq, ids, n, tree);
+    if (!d->now) return own_draft(&d->good, requests, n);
     if (!d->now->fill) return d->now->code;
-    d->now->fill(tree);
+    d->now->fill(requests[0].tree);
     return SPEC_OK;
 }
 
@@ -222,7 +229,7 @@ static void misbehaving_drafters_are_refused(void **state)
     spec_session_close(s);
     spec_drafter_close(dr);
     const spec_drafter_ops empty = { .struct_size = sizeof empty };
-    FAILS(spec_drafter_from_ops(&dr, &empty, NULL), SPEC_E_INVALID, "one of the callbacks draft and distributions");
+    FAILS(spec_drafter_from_ops(&dr, &empty, NULL), SPEC_E_INVALID, "one of the callbacks draft and probs");
     spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
     dp.n_draft = 64;
     FAILS(spec_drafter_from_model(&dr, small, &dp), SPEC_E_INVALID, "n_draft is 64");

@@ -98,12 +98,13 @@ typedef struct oracle {
 } oracle;
 
 /* The true continuation, each of its tokens a second child. */
-static spec_status second_children(void *user, int32_t seq, const int32_t *ids, size_t n, spec_tree *tree)
+static spec_status second_children(void *user, spec_draft_request *requests, int32_t n)
 {
     const oracle *o = user;
-    (void)seq, (void)ids;
+    spec_tree *tree = requests[0].tree;
     int32_t node = 0;
-    for (int32_t at = (int32_t)n - N_PROMPT; at < o->n_text && tree->n + 2 <= tree->cap; at++) {
+    assert_int_equal(n, 1);
+    for (int32_t at = (int32_t)requests[0].n_ids - N_PROMPT; at < o->n_text && tree->n + 2 <= tree->cap; at++) {
         (void)spec_tree_add(tree, node, (o->text[at] + 1) % o->n_vocab, 0);
         node = spec_tree_add(tree, node, o->text[at], 0);
     }
@@ -334,14 +335,14 @@ typedef struct slow_drafter {
     size_t n_text;
 } slow_drafter;
 
-static spec_status draft_slowly(void *user, int32_t seq, const int32_t *ids, size_t n, spec_tree *tree)
+static spec_status draft_slowly(void *user, spec_draft_request *requests, int32_t n)
 {
     const slow_drafter *d = user;
     const struct timespec while_it_thinks = { .tv_nsec = 300000000 }; /* more than 5 steps take on a busy machine */
-    (void)seq;
-    (void)ids;
+    spec_tree *tree = requests[0].tree;
+    assert_int_equal(n, 1);
     nanosleep(&while_it_thinks, NULL);
-    for (size_t i = n; i < d->n_text && tree->n < tree->cap; i++) spec_tree_add(tree, tree->n - 1, d->text[i], 1);
+    for (size_t i = requests[0].n_ids; i < d->n_text && tree->n < tree->cap; i++) spec_tree_add(tree, tree->n - 1, d->text[i], 1);
     return SPEC_OK;
 }
 
@@ -447,7 +448,7 @@ static void own_distributions_draft(void **state)
     (void)state;
     const spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
     own_distributions o = { 0 };
-    const spec_drafter_ops ops = { .struct_size = sizeof ops, .distributions = tell_distributions, .user_data = &o };
+    const spec_drafter_ops ops = { .struct_size = sizeof ops, .probs = tell_distributions, .user_data = &o };
     for (int32_t i = 0; support_trees[i]; i++) {
         spec_drafter_params p = SPEC_DRAFTER_PARAMS_INIT;
         spec_drafter *dr;
@@ -528,7 +529,7 @@ static void wrong_distributions(void **state)
     (void)state;
     static const char *const trees[] = { "product:3,2,2", "dyspec:16" }; /* by levels, by looks */
     own_distributions o = { 0 };
-    const spec_drafter_ops ops = { .struct_size = sizeof ops, .distributions = slip_in_distributions, .user_data = &o };
+    const spec_drafter_ops ops = { .struct_size = sizeof ops, .probs = slip_in_distributions, .user_data = &o };
     for (size_t i = 0; i < sizeof trees / sizeof *trees; i++) {
         spec_drafter_params p = SPEC_DRAFTER_PARAMS_INIT;
         spec_drafter *dr;

@@ -97,7 +97,7 @@ static void check_catching_up(void **state)
     OK(spec_drafter_from_model(&drafter, model, &dp));
     OK(spec_session_open(&s, model, drafter, &sp));
     OK(spec_sequence_add(s, &seq, prompt, 4, NULL));
-    s->seqs[seq].ignore_eos = true;
+    s->seqs[seq].options.ignore_eos = 1;
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         spec_step_result r;
         go_on(s, seq, steps[i]);

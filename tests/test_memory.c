@@ -83,9 +83,9 @@ static spec_backend *open_counting(spec_backend_ops *ops, bool with_marks)
 
 /* --- drafters --- */
 
-static spec_status draft_nothing(void *user, int32_t seq, const int32_t *ids, size_t n, spec_tree *tree)
+static spec_status draft_nothing(void *user, spec_draft_request *requests, int32_t n)
 {
-    (void)user, (void)seq, (void)ids, (void)n, (void)tree;
+    (void)user, (void)requests, (void)n;
     return SPEC_OK;
 }
 
@@ -124,7 +124,7 @@ static void open_drafter(spec_drafter **dr, spec_model *small, const drafting *d
 {
     spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
     const spec_drafter_ops ops = { .struct_size = sizeof ops, .draft = d->whole ? draft_nothing : NULL,
-                                   .distributions = d->probs ? uniform : NULL };
+                                   .probs = d->probs ? uniform : NULL };
     *dr = NULL;
     dp.tree = d->tree;
     if (d->whole) dp.n_draft = 5;

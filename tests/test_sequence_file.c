@@ -82,7 +82,7 @@ static int32_t add_seeded(spec_session *s, const spec_sampling *sampling, int32_
     int32_t ids[160], seq;
     for (int32_t i = 0; i < n; i++) ids[i] = (int32_t)(support_random(&random) % 90);
     OK(spec_sequence_add(s, &seq, ids, (size_t)n, sampling));
-    s->seqs[seq].ignore_eos = true;
+    s->seqs[seq].options.ignore_eos = 1;
     return seq;
 }
 
@@ -180,7 +180,7 @@ static void check_fork(bench *b, const spec_sampling *sampling)
     seqs[0] = begin_between(b, sampling, &before);
     expect(&before, &want, 0, "before");
     OK(spec_sequence_fork(b->s, seqs[0], &seqs[1]));
-    assert_int_equal(speci_exec_n_past(b->s->draft_exec, seqs[1]), speci_exec_n_past(b->s->draft_exec, seqs[0]));
+    assert_int_equal(speci_exec_n_past(support_drafter_exec(b->s), seqs[1]), speci_exec_n_past(support_drafter_exec(b->s), seqs[0]));
     steps(b->s, seqs[1], 2, &t[1]); /* the copy goes ahead, and is copied */
     OK(spec_sequence_fork(b->s, seqs[1], &seqs[2]));
     trace *const all[] = { &t[0], &t[1], &t[2] };
@@ -250,7 +250,8 @@ static void seeds(void **state)
 
 static int32_t n_free_pages(const spec_session *s)
 {
-    return s->net->n_free + (s->draft_exec ? s->draft_exec->n_free : 0);
+    const speci_exec *drafter = support_drafter_exec(s);
+    return s->exec->n_free + (drafter ? drafter->n_free : 0);
 }
 
 static void forks_that_do_not_fit(void **state)
@@ -262,7 +263,7 @@ static void forks_that_do_not_fit(void **state)
     trace t = { 0 };
     int32_t copy = -5, copies[2];
     const int32_t seq = begin_between(&b, &sampled, &t);
-    speci_exec *const nets[] = { b.s->net, b.s->draft_exec };
+    speci_exec *const nets[] = { b.s->exec, support_drafter_exec(b.s) };
     for (int i = 0; i < 2; i++) {
         const int32_t n_free = nets[i]->n_free, all = n_free_pages(b.s);
         nets[i]->n_free = 2;
@@ -778,7 +779,7 @@ static void forms_of_scans(void **state)
     stream unfed = save(b.s, seq);
     steps(b.s, seq, N_BEFORE, &t);
     stream f = save(b.s, seq);
-    assert_true(speci_exec_n_recent(b.s->net, seq) > 0 && speci_exec_n_recent(b.s->draft_exec, seq) > 0);
+    assert_true(speci_exec_n_recent(b.s->exec, seq) > 0 && speci_exec_n_recent(support_drafter_exec(b.s), seq) > 0);
     steps(b.s, seq, N_AFTER, &want);
     const int32_t *ids;
     size_t n;
@@ -791,7 +792,7 @@ static void forms_of_scans(void **state)
     refuses(b.s, &f, SPEC_E_FORMAT, "as chunked scans leave them; this session has none");
     int32_t other = restore(b.s, &unfed); /* nothing lags behind a prompt */
     steps(b.s, other, N_BEFORE, &r[0]);
-    assert_int_equal(speci_exec_n_recent(b.s->net, other), 0);
+    assert_int_equal(speci_exec_n_recent(b.s->exec, other), 0);
     stream recurrent = save(b.s, other);
     close_session(&b);
 
@@ -799,8 +800,8 @@ static void forms_of_scans(void **state)
     expect_text(b.s, &f, text, n);
     other = restore(b.s, &recurrent);
     steps(b.s, other, N_AFTER, &r[1]);
-    assert_true(speci_exec_n_recent(b.s->net, other) > 0);
-    assert_int_equal(speci_exec_n_recent(b.s->draft_exec, other), 0);
+    assert_true(speci_exec_n_recent(b.s->exec, other) > 0);
+    assert_int_equal(speci_exec_n_recent(support_drafter_exec(b.s), other), 0);
     close_session(&b);
     free(text);
     free(recurrent.data);
@@ -812,10 +813,15 @@ static void forms_of_scans(void **state)
 /* --- other drafters, other sizes --- */
 
 static int32_t own_begun;
-static void own_begin(void *user, int32_t seq) { (void)user, own_begun = seq; }
-static spec_status own_draft(void *user, int32_t seq, const int32_t *ids, size_t n, spec_tree *tree)
+static spec_status own_prefill(void *user, int32_t seq, const int32_t *ids, size_t n)
 {
-    (void)user, (void)seq, (void)ids, (void)n, (void)tree;
+    (void)user, (void)ids, (void)n;
+    own_begun = seq;
+    return SPEC_OK;
+}
+static spec_status own_draft(void *user, spec_draft_request *requests, int32_t n)
+{
+    (void)user, (void)requests, (void)n;
     return SPEC_OK;
 }
 
@@ -848,7 +854,7 @@ static void other_drafters(void **state)
         free(g.data);
     }
 
-    spec_drafter_ops ops = { .struct_size = sizeof ops, .draft = own_draft, .begin = own_begin };
+    spec_drafter_ops ops = { .struct_size = sizeof ops, .draft = own_draft, .prefill = own_prefill };
     spec_drafter *dr;
     spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
     int32_t copy;
@@ -887,7 +893,7 @@ static void outgrown_drafters(void **state)
     while (b.s->seqs[seq].n_ids <= 150) steps(b.s, seq, 1, &before);
     OK(spec_draft(b.s, &seq, 1, &tree));
     assert_int_equal(tree->n, 1);
-    assert_true(b.s->seqs[seq].no_draft);
+    assert_true(support_drafter_outgrown(b.s, seq));
     OK(spec_sequence_fork(b.s, seq, &copy));
     stream f = save(b.s, copy);
     steps(b.s, seq, N_AFTER, &t);
@@ -896,7 +902,7 @@ static void outgrown_drafters(void **state)
     close_session(&b);
     open_session(&b, 2);
     const int32_t restored = restore(b.s, &f);
-    assert_true(b.s->seqs[restored].no_draft);
+    assert_true(support_drafter_outgrown(b.s, restored));
     steps(b.s, restored, N_AFTER, &r);
     expect(&r, &t, 0, "restored");
     assert_int_equal(t.n_drafted + r.n_drafted, 0);
@@ -943,6 +949,13 @@ static void limits(void **state)
 static void put64(uint8_t *at, uint64_t v)
 {
     for (int i = 0; i < 8; i++) at[i] = (uint8_t)(v >> 8 * i);
+}
+
+static uint64_t get64(const uint8_t *at)
+{
+    uint64_t v = 0;
+    for (int i = 7; i >= 0; i--) v = v << 8 | at[i];
+    return v;
 }
 
 static uint64_t sum_of(const uint8_t *data, size_t n)
@@ -997,6 +1010,7 @@ static void damaged(void **state)
 }
 
 /* Checksums are good, values are not. */
+enum { DRAFTER = 1 << 20 }; /* offsets from there on are those of the drafter's section */
 static void forged(void **state)
 {
     (void)state;
@@ -1008,9 +1022,9 @@ static void forged(void **state)
         uint32_t value;
         const char *part;
     } cases[] = {
-        { 8, 1, "version 1, this library reads version 2" },
-        { 8, 3, "version 3, this library reads version 2" },
-        { 12, 8 + 2, "flags 10" },
+        { 8, 2, "version 2, this library reads version 3" },
+        { 8, 4, "version 4, this library reads version 3" },
+        { 12, 2 + 1, "flags 3" },
         { 16, 0, "0 ids" },
         { 16, UINT32_MAX, "-1 ids" },
         { 16, INT32_MAX, "2147483647 ids" },
@@ -1027,16 +1041,18 @@ static void forged(void **state)
         { 88, 7, "7 columns" },
         { 92, 7, "7 layers" },
         { 96, 7, "fingerprint" },
-        { 152, 1, "1 bytes of the target's memory" },
-        { 160, 1, "1 bytes of the drafter's memory" },
-        { 168, UINT32_MAX, "its drafter is at position -1" },
-        { 168, 10000, "its drafter is at position 10000" },
-        { 172, UINT32_MAX, "its states lag -1 of" },
-        { 172, 0, "of the target's memory" },
-        { 172, 2 * SPEC_CHUNK, "its states lag 32 of" },
-        { 172, INT32_MAX, "its states lag 2147483647 of" },
-        { 172, 1u << 31, "its states lag -2147483648 of" },
-        { 176, UINT32_MAX, "its states lag -1 of" },
+        { 104, 1, "1 bytes of the target's memory" },
+        { 112, UINT32_MAX, "its states lag -1 of" },
+        { 112, 0, "of the target's memory" },
+        { 112, 2 * SPEC_CHUNK, "its states lag 32 of" },
+        { 112, INT32_MAX, "its states lag 2147483647 of" },
+        { 112, 1u << 31, "its states lag -2147483648 of" },
+        { 116, UINT32_MAX, "-1 drafters" },
+        { DRAFTER + 24, 1, "1 bytes of a drafter" },
+        { DRAFTER + 24, 100, "84 bytes of the drafter's memory" }, /* without the 16 in front of it */
+        { DRAFTER + 36, UINT32_MAX, "its drafter is at position -1" },
+        { DRAFTER + 36, 10000, "its drafter is at position 10000" },
+        { DRAFTER + 40, UINT32_MAX, "its drafter's states lag -1 of" },
         { HEADER, 96, "token 0 is 96" },
         { HEADER + 4 * 100, UINT32_MAX, "token 100 is -1" },
     };
@@ -1047,15 +1063,17 @@ static void forged(void **state)
     stream f = save(b.s, seq);
     uint8_t *const kept = malloc(f.n);
     memcpy(kept, f.data, f.n);
+    const size_t drafter = HEADER + 4 * (size_t)b.s->seqs[seq].n_ids + (size_t)get64(f.data + 104); /* its section */
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const size_t at = cases[i].at < DRAFTER ? cases[i].at : cases[i].at - DRAFTER + drafter;
         const uint32_t v = strstr(cases[i].part, "nan") ? not_a_number : cases[i].value;
-        for (int k = 0; k < 4; k++) f.data[cases[i].at + (size_t)k] = (uint8_t)(v >> 8 * k);
+        for (int k = 0; k < 4; k++) f.data[at + (size_t)k] = (uint8_t)(v >> 8 * k);
         forge(&f);
         refuses(b.s, &f, SPEC_E_FORMAT, cases[i].part);
         memcpy(f.data, kept, f.n);
     }
     /* A drafter that is another one is skipped by the size in the file, however large. */
-    put64(f.data + 144, 99), put64(f.data + 160, UINT64_MAX - 7);
+    put64(f.data + drafter + 16, 99), put64(f.data + drafter + 24, UINT64_MAX - 7);
     forge(&f);
     refuses(b.s, &f, SPEC_E_FORMAT, "it ends after");
     memcpy(f.data, kept, f.n);
@@ -1169,7 +1187,7 @@ static void writes_that_fail(void **state)
     }
     assert_true(at > 4);
     for (int i = 0; i < 2; i++) {
-        speci_exec *const net = i ? b.s->draft_exec : b.s->net;
+        speci_exec *const net = i ? support_drafter_exec(b.s) : b.s->exec;
         stream f = { 0 };
         net->seqs[seq].broken = true;
         FAILS(spec_sequence_save(b.s, seq, to_stream, &f), SPEC_E_STATE, "an earlier pass failed");

@@ -429,14 +429,16 @@ typedef struct proposer {
     int32_t n_called;
 } proposer;
 
-static spec_status propose(void *user, int32_t seq, const int32_t *ids, size_t n, spec_tree *tree)
+static spec_status propose(void *user, spec_draft_request *requests, int32_t n)
 {
     proposer *p = user;
-    drawn t;
-    (void)seq;
-    draw(&p->random, &t, ids[n - 1], tree->cap < N_NODE ? tree->cap : N_NODE);
-    for (int32_t i = 1; i < t.tree.n; i++) spec_tree_add(tree, t.parent[i], t.token[i], 0);
-    p->n_called++;
+    for (int32_t k = 0; k < n; k++) {
+        drawn t;
+        spec_tree *tree = requests[k].tree;
+        draw(&p->random, &t, tree->token[0], tree->cap < N_NODE ? tree->cap : N_NODE);
+        for (int32_t i = 1; i < t.tree.n; i++) spec_tree_add(tree, t.parent[i], t.token[i], 0);
+        p->n_called++;
+    }
     return SPEC_OK;
 }
 

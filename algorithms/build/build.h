@@ -64,6 +64,10 @@ spec_draw_how speci_builder_how(const spec_builder *b, bool draw);
 bool speci_builder_is_host_driven(const spec_builder *b); /* does it grow by `expand`? */
 /* Stream of the draws after `node`: from its slot, the ranks on its path. tree->rank must be there. */
 uint64_t speci_builder_key(const spec_tree *tree, int32_t node, uint64_t seed, uint64_t step);
+/* Does it grow a shape that is known before anything is drawn, wherever distributions have candidates enough? */
+bool speci_builder_has_known_shape(const spec_builder *b);
+/* That shape up to depth_max below the root of t, which is there; its tokens are -1. */
+void speci_builder_known_shape(const spec_builder *b, int32_t depth_max, spec_tree *t);
 /* For host-driven builders. Begins tree (room for b->n_pool nodes, with rank and q_row): the root, fed: row 0. */
 void speci_builder_begin(const spec_builder *b, bool draw, int32_t token, spec_tree *tree);
 /* Calls `expand`, and checks what a caller's own did: the tree stays a tree, fits b->n_pool and info.depth, in a

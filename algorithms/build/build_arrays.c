@@ -49,7 +49,7 @@ static spec_status ask(growth *g, int32_t n, int32_t base, float **distributions
         if (g->node[i] >= 0) g->asked[m++] = g->node[i];
     *distributions = g->args.q ? g->args.q + (size_t)base * width : g->distributions;
     if (m == 0) return SPEC_OK;
-    SPEC_TRY(g->args.distributions(g->args.user_data, g->pool, g->asked, m, *distributions, n_vocab));
+    SPEC_TRY(g->args.probs(g->args.user_data, g->pool, g->asked, m, *distributions, n_vocab));
     for (int32_t i = 0; i < m; i++) SPEC_TRY(check_probs(*distributions + (size_t)i * width, n_vocab, g->asked[i]));
     /* From the last one on, each to its place, which is not before where it is. */
     for (int32_t i = n - 1; i >= 0 && m > 0; i--)
@@ -206,7 +206,7 @@ static void close_growth(growth *g)
 
 static spec_status check_args(const spec_builder *b, const spec_build_args *args, const spec_tree *tree)
 {
-    if (!args->distributions) return speci_fail(SPEC_E_INVALID, "a tree is to be built without distributions");
+    if (!args->probs) return speci_fail(SPEC_E_INVALID, "a tree is to be built without distributions");
     if (args->n_vocab < 1 || args->token < 0 || args->token >= args->n_vocab)
         return speci_fail(SPEC_E_INVALID, "the root has token %d; the vocabulary has %d", args->token, args->n_vocab);
     if (args->depth_max < 0) return speci_fail(SPEC_E_INVALID, "depth_max is %d", args->depth_max);

@@ -149,3 +149,41 @@ spec_status speci_builder_static(spec_builder *b, const char *args, const int32_
     speci_builder_shape(b, parent, n, scratch);
     return SPEC_OK;
 }
+
+/* -------------------------------------------------------------------------------- known shapes --- */
+
+/* Does it grow all candidates of its places, and no place by their values? */
+static bool is_fixed(const speci_level *l)
+{
+    return l->n_add <= 0 && l->threshold <= SPECI_NO_THRESHOLD && (l->n_next == 0 || l->next);
+}
+
+bool speci_builder_has_known_shape(const spec_builder *b)
+{
+    if (speci_builder_is_host_driven(b) || b->kind->keep) return false;
+    for (int32_t i = 0; i < b->info.n_level; i++) {
+        if (!is_fixed(&b->levels[i])) return false;
+        if (b->levels[i].n_next == 0) return true; /* growth ends here, whatever levels there are behind it */
+    }
+    return false;
+}
+
+void speci_builder_known_shape(const spec_builder *b, int32_t depth_max, spec_tree *t)
+{
+    int32_t frontier[SPECI_MAX_NODE] = { 0 }, child[SPECI_MAX_NODE], n_place = 1;
+    t->n = 1;
+    for (int32_t level = 0; level < depth_max && n_place > 0; level++) {
+        const speci_level *l = &b->levels[level];
+        const int32_t first = t->n;
+        for (int32_t f = 0; f < n_place; f++) {
+            const int32_t n = frontier[f] < 0 ? 0 : l->take ? l->take[f] : l->k;
+            for (int32_t j = 0; j < n && t->n < b->n_pool; j++) child[spec_tree_add(t, frontier[f], -1, 1)] = f * l->k + j;
+        }
+        n_place = l->n_next;
+        for (int32_t i = 0; i < n_place; i++) {
+            frontier[i] = -1;
+            for (int32_t x = first; x < t->n; x++)
+                if (child[x] == l->next[i]) frontier[i] = x;
+        }
+    }
+}

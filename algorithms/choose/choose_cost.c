@@ -1,9 +1,10 @@
 /* choose_cost.c - what a step costs and what it brings (algorithms.md 14, 4.7): tables of measured times, their
  * files, the expected emitted tokens of a shape, and the choice of most tokens per second. */
-#include "algorithms/tree/tree.h"
+#include "algorithms/choose/choose.h"
 
 #include <errno.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/core_json.h"
@@ -204,4 +205,18 @@ int32_t spec_choose_rate(const double *emitted, const double *ms, int32_t n)
         if (rate > best_rate) best = i, best_rate = rate; /* false for what is not a number */
     }
     return best;
+}
+
+/* ------------------------------------------------------------------------------------- the times --- */
+
+static int compare_ms(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double speci_by_rank(double *ms, size_t n, size_t rank)
+{
+    qsort(ms, n, sizeof *ms, compare_ms);
+    return ms[rank];
 }

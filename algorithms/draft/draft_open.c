@@ -1,5 +1,5 @@
-/* draft_open.c - drafters as objects: a model, or an application's own callbacks. */
-#include "algorithms/engine/engine.h"
+/* draft_open.c - drafters as objects: what all kinds share, and the kinds that are made from text. */
+#include "algorithms/draft/draft.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -54,8 +54,8 @@ static spec_status open_builders(spec_drafter *d, const spec_drafter_params *p)
     return SPEC_OK;
 }
 
-static spec_status create(spec_drafter **out, const spec_allocator *a, const spec_drafter_params *params,
-                          bool whole_trees)
+spec_status speci_drafter_create(spec_drafter **out, const speci_draft_kind *kind, const spec_allocator *a,
+                                 const spec_drafter_params *params, bool builders)
 {
     spec_drafter_params p = SPEC_DRAFTER_PARAMS_INIT;
     *out = NULL;
@@ -65,15 +65,16 @@ static spec_status create(spec_drafter **out, const spec_allocator *a, const spe
                           DEFAULT_N_DRAFT);
     if (!(p.temperature >= 0))
         return speci_fail(SPEC_E_INVALID, "draft temperature is %g", (double)p.temperature);
-    if (whole_trees && (p.tree || p.builder))
+    if (!builders && (p.tree || p.builder))
         return speci_fail(SPEC_E_INVALID, "a drafter that proposes whole trees builds them itself: no tree, no builder");
     spec_drafter *d = speci_alloc(a, 1, sizeof *d);
     if (!d) return SPEC_E_NOMEM;
-    d->allocator = a;
+    d->allocator = a ? a : &speci_malloc;
+    d->kind = kind;
     d->n_draft = p.n_draft ? p.n_draft : DEFAULT_N_DRAFT;
     d->temperature = p.temperature;
     atomic_flag_clear(&d->in_use);
-    const spec_status status = whole_trees ? SPEC_OK : open_builders(d, &p);
+    const spec_status status = builders ? open_builders(d, &p) : SPEC_OK;
     if (status != SPEC_OK) {
         spec_drafter_close(d);
         return status;
@@ -82,64 +83,76 @@ static spec_status create(spec_drafter **out, const spec_allocator *a, const spe
     return SPEC_OK;
 }
 
-spec_status spec_drafter_from_model(spec_drafter **out, spec_model *model, const spec_drafter_params *params)
-{
-    SPEC_TRY(create(out, model->allocator, params, false));
-    (*out)->model = model;
-    return SPEC_OK;
-}
-
-spec_status spec_drafter_from_ops(spec_drafter **out, const spec_drafter_ops *ops, const spec_drafter_params *params)
-{
-    spec_drafter_ops own = { .struct_size = sizeof own };
-    SPEC_TRY(speci_params_read(&own, sizeof own, ops, "spec_drafter_ops"));
-    if (!own.draft == !own.distributions)
-        return speci_fail(SPEC_E_INVALID, "a drafter needs one of the callbacks draft and distributions, this one has %s",
-                          own.draft ? "both" : "neither");
-    SPEC_TRY(create(out, &speci_malloc, params, own.draft != NULL));
-    (*out)->ops = own;
-    return SPEC_OK;
-}
-
 void spec_drafter_close(spec_drafter *d)
 {
     if (!d) return;
-    if (d->ops.close) d->ops.close(d->ops.user_data);
+    if (d->kind->close) d->kind->close(d);
     for (int32_t i = 0; i < d->n_builder && !d->borrowed; i++) spec_builder_close(d->builders[i]);
     speci_free(d->allocator, d->builders);
     speci_free(d->allocator, d);
 }
 
-/* --- does it fit a target? --- */
+int32_t spec_drafter_n_node(const spec_drafter *d) { return d ? speci_draft_size_of(d).n_node : 1; }
 
-static int32_t min32(int32_t a, int32_t b) { return a < b ? a : b; }
+/* --- from text --- */
 
-/* A drafter speaks in ids: where its pieces differ from the target's, its proposals would mean something else. */
-static spec_status check_pieces(const spec_model *draft, const spec_model *target)
+static spec_status unknown_kind(const char *text)
 {
-    const spec_tokenizer *d = draft->tokenizer, *t = target->tokenizer;
-    const int32_t n = min32(spec_tokenizer_n_vocab(d), spec_tokenizer_n_vocab(t));
-    for (int32_t id = 0; id < n; id++) {
-        size_t nd, nt;
-        const char *pd = spec_tokenizer_piece(d, id, &nd), *pt = spec_tokenizer_piece(t, id, &nt);
-        if (nd != nt || (nd > 0 && memcmp(pd, pt, nd) != 0))
-            return speci_fail(SPEC_E_INVALID,
-                              "the drafter has another vocabulary: token %d is \"%.*s\" in %s and \"%.*s\" in %s", id,
-                              (int)nd, pd ? pd : "", draft->path, (int)nt, pt ? pt : "", target->path);
+    char names[256] = "";
+    size_t n = 0;
+    for (const speci_draft_kind *const *k = speci_draft_table; *k && n < sizeof names; k++)
+        n += (size_t)snprintf(names + n, sizeof names - n, "%s%s%s%s", n ? ", " : "", (*k)->name, (*k)->args[0] ? ":" : "",
+                              (*k)->args);
+    return speci_fail(SPEC_E_INVALID, "no drafter is called \"%.60s\"; kinds: %s", text, names);
+}
+
+spec_status spec_drafter_open(spec_drafter **out, const char *text, const spec_allocator *allocator)
+{
+    if (!out) return speci_fail(SPEC_E_INVALID, "no place for the drafter");
+    *out = NULL;
+    if (!text) return speci_fail(SPEC_E_INVALID, "a drafter needs the name of a kind");
+    const size_t n = strcspn(text, ":");
+    const char *args = text[n] == ':' ? text + n + 1 : "";
+    const speci_draft_kind *const *k = speci_draft_table;
+    while (*k && (strlen((*k)->name) != n || strncmp((*k)->name, text, n) != 0)) k++;
+    if (!*k) return unknown_kind(text);
+    spec_drafter *d;
+    SPEC_TRY(speci_drafter_create(&d, *k, allocator, NULL, false));
+    const spec_status status = (*k)->open(d, args);
+    if (status != SPEC_OK) {
+        spec_drafter_close(d);
+        return status;
     }
+    *out = d;
     return SPEC_OK;
 }
 
-spec_status speci_drafter_check(const spec_drafter *d, const spec_model *target)
+void spec_drafter_list(void (*each)(void *user, const char *name, const char *args, const char *help), void *user)
 {
-    if (!d->model) return SPEC_OK;
-    if (d->model->backend != target->backend)
-        return speci_fail(SPEC_E_INVALID, "the drafter %s is on backend %s, the target on %s: load both on one",
-                          d->model->path, spec_backend_name(d->model->backend), spec_backend_name(target->backend));
-    if (d->model->tokenizer && target->tokenizer) return check_pieces(d->model, target);
-    if (d->model->n_vocab != target->n_vocab)
-        return speci_fail(SPEC_E_INVALID,
-                          "the drafter has %d ids and the target %d, and without both tokenizers they cannot be compared",
-                          d->model->n_vocab, target->n_vocab);
-    return SPEC_OK;
+    for (const speci_draft_kind *const *k = speci_draft_table; *k; k++) each(user, (*k)->name, (*k)->args, (*k)->help);
+}
+
+/* --- what its trees need --- */
+
+static int32_t max32(int32_t a, int32_t b) { return a > b ? a : b; }
+
+speci_draft_size speci_draft_size_of(const spec_drafter *d)
+{
+    speci_draft_size z = { .n_node = d->n_builder == 0 ? d->n_draft + 1 : 1 };
+    for (int32_t i = 0; i < d->n_builder; i++) {
+        const spec_builder *b = d->builders[i];
+        z.n_node = max32(z.n_node, b->info.n_node);
+        z.n_q = max32(z.n_q, b->info.n_row);
+        z.pool = max32(z.pool, b->n_pool);
+        if (speci_builder_is_host_driven(b)) {
+            z.n_candidate = max32(z.n_candidate, b->k);
+            continue;
+        }
+        z.cap = max32(z.cap, b->n_pool);
+        /* Levels of a kind that observes change; never beyond its rows. */
+        if (b->kind->observe) z.frontier = max32(z.frontier, b->info.n_row);
+        for (int32_t l = 0; l < b->info.n_level; l++)
+            z.frontier = max32(z.frontier, max32(b->levels[l].n_place, b->levels[l].n_next));
+    }
+    return z;
 }

@@ -1,6 +1,6 @@
-/* engine_generate.c - text for one prompt: steps until something stops it. */
-#include "algorithms/engine/engine.h"
+/* engine_generate.c - text for one prompt: steps until something stops it. Of sessions it uses the public calls alone. */
 #include "algorithms/engine/engine_stop.h"
+#include "models/model.h"
 
 #include <limits.h>
 #include <string.h>
@@ -11,14 +11,12 @@ typedef struct generation {
     spec_session *s;
     const spec_generate_params *p;
     const spec_tokenizer *tokenizer; /* NULL: ids only */
-    algo_stops stops;
+    speci_stops stops;
     spec_text_stream stream;
     speci_buf text, ids, logprobs, piece;
     size_t n_text_sent, n_ids_sent;
     int32_t n_predict;
     spec_stop stop;
-    int32_t top_id[(SPEC_MAX_DEPTH + 1) * MAX_TOP];
-    float top_logprob[(SPEC_MAX_DEPTH + 1) * MAX_TOP], logprob[SPEC_MAX_DEPTH + 1];
 } generation;
 
 static size_t n_ids(const generation *g) { return g->ids.n / sizeof(int32_t); }
@@ -80,31 +78,12 @@ static spec_status end_text(generation *g)
     return SPEC_OK;
 }
 
-/* --- log-probabilities --- */
-
-static spec_status compute_logprobs(generation *g, int32_t first_row, const spec_step_result *r)
-{
-    return speci_logprobs(g->s, first_row, g->s->step_paths, r->tokens, r->n_tokens, g->logprob, g->top_id,
-                          g->top_logprob, g->p->n_logprobs);
-}
-
-static spec_status add_logprob(generation *g, int32_t i)
-{
-    const int32_t n = g->p->n_logprobs;
-    spec_logprob lp = { .logprob = g->logprob[i], .n_top = n };
-    memcpy(lp.top_id, g->top_id + i * n, (size_t)n * sizeof(int32_t));
-    memcpy(lp.top_logprob, g->top_logprob + i * n, (size_t)n * sizeof(float));
-    return speci_buf_add(&g->logprobs, &lp, sizeof lp);
-}
-
 /* --- the loop --- */
 
 static spec_status step(generation *g, int32_t seq, spec_result *result)
 {
     spec_step_result r;
-    const algo_seq *q = &g->s->seqs[seq];
     SPEC_TRY(spec_step(g->s, &seq, 1, &r));
-    if (g->p->n_logprobs >= 0) SPEC_TRY(compute_logprobs(g, q->first_row, &r));
     result->n_step++;
     result->n_drafted += r.n_drafted;
     result->n_accepted += r.n_accepted;
@@ -115,12 +94,9 @@ static spec_status step(generation *g, int32_t seq, spec_result *result)
     for (int32_t i = 0; i < r.n_tokens && g->stop == SPEC_STOP_NONE; i++) {
         const bool eos = r.stop == SPEC_STOP_EOS && i == r.n_tokens - 1;
         SPEC_TRY(add_token(g, r.tokens[i], eos));
-        if (g->p->n_logprobs >= 0) SPEC_TRY(add_logprob(g, i));
+        if (r.logprobs) SPEC_TRY(speci_buf_add(&g->logprobs, &r.logprobs[i], sizeof *r.logprobs));
     }
-    if (g->stop != SPEC_STOP_NONE) return SPEC_OK;
-    if (r.stop == SPEC_STOP_EOS) g->stop = SPEC_STOP_EOS;
-    else if (n_ids(g) >= (size_t)g->n_predict) g->stop = SPEC_STOP_LENGTH;
-    else g->stop = r.stop;
+    if (g->stop == SPEC_STOP_NONE) g->stop = r.stop;
     return SPEC_OK;
 }
 
@@ -147,10 +123,8 @@ static spec_status check_params(const generation *g)
     if (p->n_predict < 0 || p->n_logprobs > MAX_TOP || p->n_stop < 0)
         return speci_fail(SPEC_E_INVALID, "n_predict %d, n_logprobs %d (at most %d), n_stop %d", p->n_predict,
                           p->n_logprobs, MAX_TOP, p->n_stop);
-    if (p->n_logprobs > g->s->target->n_vocab)
-        return speci_fail(SPEC_E_INVALID, "%d log-probabilities of %d ids", p->n_logprobs, g->s->target->n_vocab);
     if (p->n_stop > 0 && !g->tokenizer)
-        return speci_fail(SPEC_E_UNSUPPORTED, "stop strings need a tokenizer, and %s has none", g->s->target->path);
+        return speci_fail(SPEC_E_UNSUPPORTED, "stop strings need a tokenizer, and the model has none");
     return SPEC_OK;
 }
 
@@ -174,13 +148,13 @@ static spec_status run(generation *g, const int32_t *ids, size_t n, spec_result 
         if (added == SPEC_E_ABORTED) g->stop = SPEC_STOP_ABORTED;
         return added;
     }
-    algo_seq *q = &g->s->seqs[seq];
-    q->ignore_eos = g->p->ignore_eos;
-    q->rows_wanted = g->p->n_logprobs >= 0;
-    if (g->n_predict < q->n_limit - q->n_ids) q->n_limit = q->n_ids + g->n_predict;
     /* The text goes on from the prompt's, unless there is none yet. */
     if (g->tokenizer && !all_special(g->tokenizer, ids, n)) g->stream.n_tokens = (int32_t)n;
-    const spec_status status = loop(g, seq, result);
+    const spec_sequence_options options = { .struct_size = sizeof options, .n_predict = g->n_predict,
+                                            .ignore_eos = g->p->ignore_eos, .logprobs = g->p->n_logprobs >= 0,
+                                            .n_top = g->p->n_logprobs > 0 ? g->p->n_logprobs : 0 };
+    spec_status status = spec_sequence_set_options(g->s, seq, &options);
+    if (status == SPEC_OK) status = loop(g, seq, result);
     spec_sequence_remove(g->s, seq);
     return status;
 }
@@ -208,18 +182,19 @@ spec_status spec_generate_ids(spec_session *s, const int32_t *ids, size_t n, con
                               spec_result *result)
 {
     spec_generate_params p = SPEC_GENERATE_PARAMS_INIT;
-    *result = (spec_result){ .allocator_ = s->a, .n_prompt = n > INT32_MAX ? INT32_MAX : (int32_t)n };
+    *result = (spec_result){ .allocator_ = spec_session_target(s)->allocator, .n_prompt = n > INT32_MAX ? INT32_MAX : (int32_t)n };
     SPEC_TRY(speci_params_read(&p, sizeof p, params, "spec_generate_params"));
-    generation *g = speci_alloc(s->a, 1, sizeof *g);
+    const spec_allocator *a = spec_session_target(s)->allocator;
+    generation *g = speci_alloc(a, 1, sizeof *g);
     if (!g) return SPEC_E_NOMEM;
     g->s = s;
     g->p = &p;
-    g->tokenizer = s->target->tokenizer;
-    g->stops = (algo_stops){ g->p->stop, g->p->n_stop };
+    g->tokenizer = spec_session_target(s)->tokenizer;
+    g->stops = (speci_stops){ g->p->stop, g->p->n_stop };
     g->n_predict = g->p->n_predict ? g->p->n_predict : DEFAULT_PREDICT;
-    g->text.a = g->ids.a = g->logprobs.a = g->piece.a = s->a;
+    g->text.a = g->ids.a = g->logprobs.a = g->piece.a = a;
     const spec_status status = finish(g, result, run(g, ids, n, result));
-    speci_free(s->a, g);
+    speci_free(a, g);
     return status;
 }
 
@@ -229,27 +204,27 @@ static spec_status encode(const spec_session *s, const char *prompt, size_t n_pr
 {
     spec_generate_params p = SPEC_GENERATE_PARAMS_INIT;
     SPEC_TRY(speci_params_read(&p, sizeof p, params, "spec_generate_params"));
-    const spec_tokenizer *t = s->target->tokenizer;
-    if (!t) return speci_fail(SPEC_E_UNSUPPORTED, "%s has no tokenizer: give ids", s->target->path);
+    const spec_tokenizer *t = spec_session_target(s)->tokenizer;
+    if (!t) return speci_fail(SPEC_E_UNSUPPORTED, "%s has no tokenizer: give ids", spec_session_target(s)->path);
     const uint32_t flags = (p.no_bos ? 0u : (uint32_t)SPEC_TOKEN_ADD_SPECIAL) |
                            (p.parse_special ? (uint32_t)SPEC_TOKEN_PARSE_SPECIAL : 0u);
     size_t cap = n_prompt + 8; /* enough but for normal forms that expand; then *n says what is needed */
-    int32_t *ids = speci_alloc(s->a, cap, sizeof *ids);
+    int32_t *ids = speci_alloc(spec_session_target(s)->allocator, cap, sizeof *ids);
     if (!ids) return SPEC_E_NOMEM;
     spec_status status = spec_tokenizer_encode(t, ids, cap, n, prompt, n_prompt, flags);
     if (status == SPEC_E_FULL) {
-        speci_free(s->a, ids);
+        speci_free(spec_session_target(s)->allocator, ids);
         cap = *n + 1;
-        if (!(ids = speci_alloc(s->a, cap, sizeof *ids))) return SPEC_E_NOMEM;
+        if (!(ids = speci_alloc(spec_session_target(s)->allocator, cap, sizeof *ids))) return SPEC_E_NOMEM;
         status = spec_tokenizer_encode(t, ids, cap, n, prompt, n_prompt, flags);
     }
     if (status == SPEC_OK && *n == 0) {
-        const int32_t bos = spec_tokenizer_bos(t) >= 0 ? spec_tokenizer_bos(t) : s->target->bos;
+        const int32_t bos = spec_tokenizer_bos(t) >= 0 ? spec_tokenizer_bos(t) : spec_session_target(s)->bos;
         if (bos >= 0) ids[(*n)++] = bos;
         else status = speci_fail(SPEC_E_INVALID, "the prompt is empty and the model has no BOS to start from");
     }
     if (status != SPEC_OK) {
-        speci_free(s->a, ids);
+        speci_free(spec_session_target(s)->allocator, ids);
         return status;
     }
     *out = ids;
@@ -261,10 +236,10 @@ spec_status spec_generate(spec_session *s, const char *prompt, size_t n_prompt, 
 {
     int32_t *ids = NULL;
     size_t n = 0;
-    *result = (spec_result){ .allocator_ = s->a };
+    *result = (spec_result){ .allocator_ = spec_session_target(s)->allocator };
     SPEC_TRY(encode(s, prompt, n_prompt, params, &ids, &n));
     const spec_status status = spec_generate_ids(s, ids, n, params, result);
-    speci_free(s->a, ids);
+    speci_free(spec_session_target(s)->allocator, ids);
     return status;
 }
 

@@ -5,7 +5,7 @@
  *     ids        n_ids int32
  *     target     target_bytes: speci_exec_write; n_ids - 1 positions, all but the pending token, target_recent of them
  *                behind the states of chunked scans
- *     drafter    drafter_bytes, with FLAG_DRAFTER: the same of the drafter's model, which has applied drafter_past ids
+ *     drafters   n_drafter sections: SECTION bytes, see code_section, and as many of the drafter's own as they say
  *     checksum   8 bytes over all that went before
  * The layout of states and caches is the same on every backend, so a file may go on elsewhere; bit-equal it is on its
  * own backend, device and build only. A reader trusts nothing: sizes follow from its own models and must be those of the
@@ -18,19 +18,14 @@
 
 static const char MAGIC[8] = "SPECSEQ"; /* with its zero */
 
-enum { VERSION = 2, HEADER = 192, FAMILY = 24, IDS_MAX = INT32_MAX / 2, PIECE = 4096 };
+enum { VERSION = 3, HEADER = 192, SECTION = 32, KIND = 16, FAMILY = 24, IDS_MAX = INT32_MAX / 2, PIECE = 4096 };
 
-enum {
-    FLAG_IGNORE_EOS = 1,
-    FLAG_DRAFTER = 2, /* the state of a model that drafts follows the target's */
-    FLAG_OUTGROWN = 4, /* there was such a model, and the sequence had outgrown its context */
-    FLAGS = 7
-};
+enum { FLAG_IGNORE_EOS = 1, FLAGS = 1 };
 
 /* --- the header --- */
 
 typedef struct file_model {
-    char family[FAMILY]; /* zeros behind the name; a target without drafter: all zero */
+    char family[FAMILY]; /* zeros behind the name */
     int32_t dtype, n_vocab, dim, n_layer;
     uint64_t fingerprint;
 } file_model;
@@ -41,11 +36,17 @@ typedef struct file_header {
     int32_t n_ids, n_limit; /* INT32_MAX = only the session's context */
     uint64_t n_step;
     spec_sampling sampling;
-    file_model target, drafter;
-    uint64_t target_bytes, drafter_bytes;
-    int32_t drafter_past;
-    int32_t target_recent, drafter_recent; /* positions behind the states of chunked scans */
+    file_model target;
+    uint64_t target_bytes;
+    int32_t target_recent; /* positions behind the states of chunked scans */
+    int32_t n_drafter;
 } file_header;
+
+/* What a drafter of the saving session keeps. */
+typedef struct file_section {
+    char kind[KIND]; /* zeros behind the name */
+    uint64_t identity, bytes;
+} file_section;
 
 /* Values to bytes, or back. */
 typedef struct file_coder {
@@ -103,11 +104,17 @@ static void code_header(file_header *h, uint8_t *bytes, bool reads)
     code32(&c, &h->sampling.top_p), code32(&c, &h->sampling.min_p);
     code64(&c, &h->sampling.seed);
     code_model(&c, &h->target);
-    code_model(&c, &h->drafter);
-    code64(&c, &h->target_bytes), code64(&c, &h->drafter_bytes);
-    code32(&c, &h->drafter_past);
-    code32(&c, &h->target_recent), code32(&c, &h->drafter_recent);
+    code64(&c, &h->target_bytes);
+    code32(&c, &h->target_recent), code32(&c, &h->n_drafter);
     assert(c.at <= bytes + HEADER - 8);
+}
+
+static void code_section(file_section *d, uint8_t *bytes, bool reads)
+{
+    file_coder c = { bytes, reads };
+    code_bytes(&c, d->kind, KIND);
+    code64(&c, &d->identity), code64(&c, &d->bytes);
+    assert(c.at == bytes + SECTION);
 }
 
 static uint64_t checksum(const void *data, size_t n)
@@ -128,27 +135,29 @@ static file_model describe(const spec_model *m)
 
 /* --- fork --- */
 
-/* What the drafter's net was fed beyond the positions that it has applied stays with the original: the copy feeds
- * those ids anew, to the same bits. */
 static spec_status copy_sequence(spec_session *s, int32_t from, int32_t to)
 {
-    const algo_seq *f = &s->seqs[from];
-    algo_seq *t = &s->seqs[to];
+    const engine_seq *f = &s->seqs[from];
+    engine_seq *t = &s->seqs[to];
     t->ids = speci_alloc(s->a, (size_t)f->cap_ids, sizeof *t->ids);
     if (!t->ids) return SPEC_E_NOMEM;
     memcpy(t->ids, f->ids, (size_t)f->n_ids * sizeof *t->ids);
-    t->n_ids = f->n_ids, t->cap_ids = f->cap_ids, t->n_limit = f->n_limit;
+    t->n_ids = f->n_ids, t->cap_ids = f->cap_ids, t->n_limit = f->n_limit, t->n_end = f->n_end;
     t->n_step = f->n_step;
     t->sampling = f->sampling;
-    t->ignore_eos = f->ignore_eos, t->no_draft = f->no_draft;
-    SPEC_TRY(speci_exec_copy(s->net, from, to));
-    if (!f->no_draft) SPEC_TRY(speci_exec_copy(s->draft_exec, from, to));
+    t->options = f->options;
+    SPEC_TRY(speci_exec_copy(s->exec, from, to));
+    for (int32_t k = 0; k < s->drafters.n; k++) {
+        speci_draft *d = &s->drafters.draft[k];
+        const speci_draft_seq q = speci_sequence_asked(s, from);
+        if (d->kind->fork) SPEC_TRY(d->kind->fork(d, &q, to));
+    }
     return s->ops->sync(s->queue);
 }
 
 spec_status spec_sequence_fork(spec_session *s, int32_t seq, int32_t *copy)
 {
-    algo_seq *q;
+    engine_seq *q;
     int32_t to;
     SPEC_TRY(speci_session_seq(s, seq, &q));
     SPEC_TRY(speci_session_free_seq(s, &to));
@@ -157,17 +166,8 @@ spec_status spec_sequence_fork(spec_session *s, int32_t seq, int32_t *copy)
         speci_sequence_end(s, to);
         return status;
     }
-    speci_sequence_admit(s, to);
+    s->seqs[to].live = true;
     *copy = to;
-    return SPEC_OK;
-}
-
-spec_status spec_sequence_seed(spec_session *s, int32_t seq, uint64_t seed)
-{
-    algo_seq *q;
-    SPEC_TRY(speci_session_seq(s, seq, &q));
-    speci_ahead_drop(s, seq); /* its token was drawn by the old one */
-    q->sampling.seed = seed;
     return SPEC_OK;
 }
 
@@ -221,37 +221,63 @@ static spec_status put_ids(file_sink *f, const int32_t *ids, int32_t n)
 
 static file_header header_of(const spec_session *s, int32_t seq)
 {
-    const algo_seq *q = &s->seqs[seq];
+    const engine_seq *q = &s->seqs[seq];
     file_header h = { .version = VERSION, .n_ids = q->n_ids, .n_step = q->n_step, .sampling = q->sampling,
-                      .target = describe(s->target), .target_recent = speci_exec_n_recent(s->net, seq) };
-    h.target_bytes = speci_exec_data_bytes(s->net, q->n_ids - 1, h.target_recent);
+                      .target = describe(s->target), .target_recent = speci_exec_n_recent(s->exec, seq),
+                      .n_drafter = s->drafters.n };
+    h.target_bytes = speci_exec_data_bytes(s->exec, q->n_ids - 1, h.target_recent);
     memcpy(h.magic, MAGIC, sizeof h.magic);
     h.n_limit = s->n_ctx > 0 && q->n_limit >= s->n_ctx ? INT32_MAX : q->n_limit;
-    if (q->ignore_eos) h.flags |= FLAG_IGNORE_EOS;
-    if (!s->draft_exec) return h;
-    h.drafter = describe(s->drafter->model);
-    h.flags |= q->no_draft ? FLAG_OUTGROWN : FLAG_DRAFTER;
-    if (q->no_draft) return h;
-    h.drafter_past = speci_exec_n_past(s->draft_exec, seq);
-    h.drafter_recent = speci_exec_n_recent(s->draft_exec, seq);
-    h.drafter_bytes = speci_exec_data_bytes(s->draft_exec, h.drafter_past, h.drafter_recent);
+    if (q->options.ignore_eos) h.flags |= FLAG_IGNORE_EOS;
     return h;
+}
+
+static file_section section_of(const spec_drafter *d)
+{
+    file_section f = { .identity = d->kind->identity ? d->kind->identity(d) : 0 };
+    const size_t n = strlen(d->kind->name);
+    memcpy(f.kind, d->kind->name, n < KIND - 1 ? n : KIND - 1);
+    return f;
+}
+
+/* What a drafter is going to write. One that has no identity writes nothing, and begins anew from the ids. */
+static spec_status ready_drafter(spec_session *s, int32_t seq, speci_draft *d, file_section *out)
+{
+    *out = section_of(d->drafter);
+    const speci_draft_seq q = speci_sequence_asked(s, seq);
+    return out->identity != 0 && d->kind->save ? d->kind->save(d, &q, &out->bytes, NULL, NULL) : SPEC_OK;
+}
+
+static spec_status put_drafter(spec_session *s, int32_t seq, speci_draft *d, file_sink *f)
+{
+    uint8_t bytes[SECTION];
+    file_section section;
+    uint64_t written = 0;
+    const speci_draft_seq q = speci_sequence_asked(s, seq);
+    SPEC_TRY(ready_drafter(s, seq, d, &section));
+    code_section(&section, bytes, false);
+    SPEC_TRY(put(f, bytes, sizeof bytes));
+    if (section.bytes > 0) SPEC_TRY(d->kind->save(d, &q, &written, put, f));
+    if (written == section.bytes) return SPEC_OK;
+    return speci_fail(SPEC_E_INVALID, "a drafter saved %llu bytes, and %llu when asked again", (unsigned long long)section.bytes,
+                      (unsigned long long)written);
 }
 
 spec_status spec_sequence_save(spec_session *s, int32_t seq, spec_write_fn write, void *user_data)
 {
-    algo_seq *q;
+    engine_seq *q;
     SPEC_TRY(speci_session_seq(s, seq, &q));
+    file_section section;
     if (!write) return speci_fail(SPEC_E_INVALID, "saving a sequence needs a write callback");
-    q->scored.n = 0;
-    SPEC_TRY(speci_exec_flush(s->net, seq));
-    if (!q->no_draft && s->draft_exec) SPEC_TRY(speci_exec_flush(s->draft_exec, seq));
+    q->part = -1;
+    SPEC_TRY(speci_exec_flush(s->exec, seq));
+    for (int32_t k = 0; k < s->drafters.n; k++) SPEC_TRY(ready_drafter(s, seq, &s->drafters.draft[k], &section));
     file_sink f = { .write = write, .user_data = user_data };
     file_header h = header_of(s, seq);
     SPEC_TRY(put_header(&f, &h));
     SPEC_TRY(put_ids(&f, q->ids, q->n_ids));
-    SPEC_TRY(speci_exec_write(s->net, seq, put, &f));
-    if (h.flags & FLAG_DRAFTER) SPEC_TRY(speci_exec_write(s->draft_exec, seq, put, &f));
+    SPEC_TRY(speci_exec_write(s->exec, seq, put, &f));
+    for (int32_t k = 0; k < s->drafters.n; k++) SPEC_TRY(put_drafter(s, seq, &s->drafters.draft[k], &f));
     return put_checksum(&f);
 }
 
@@ -332,14 +358,6 @@ static spec_status check_target(const file_model *found, const spec_model *m)
     return SPEC_OK;
 }
 
-static bool same_model(const file_model *found, const spec_model *m)
-{
-    const file_model own = describe(m);
-    return memcmp(found->family, own.family, FAMILY) == 0 && found->dtype == own.dtype &&
-           found->n_vocab == own.n_vocab && found->dim == own.dim && found->n_layer == own.n_layer &&
-           found->fingerprint == own.fingerprint;
-}
-
 /* Are there scans whose states may lag? */
 static bool has_windows(const speci_exec *net) { return speci_exec_can_lag(net, 1, 1); }
 
@@ -356,14 +374,14 @@ static spec_status check_recent(const speci_exec *net, int32_t n_past, int32_t n
 static spec_status check_header(const spec_session *s, const file_header *h)
 {
     SPEC_TRY(check_target(&h->target, s->target));
-    if (h->n_ids < 1 || h->n_ids > IDS_MAX || h->n_limit < 0 || h->flags > FLAGS)
-        return speci_fail(SPEC_E_FORMAT, "saved sequence: %d ids, which may become %d, flags %u", h->n_ids, h->n_limit,
-                          h->flags);
+    if (h->n_ids < 1 || h->n_ids > IDS_MAX || h->n_limit < 0 || h->flags > FLAGS || h->n_drafter < 0)
+        return speci_fail(SPEC_E_FORMAT, "saved sequence: %d ids, which may become %d, flags %u, %d drafters", h->n_ids,
+                          h->n_limit, h->flags, h->n_drafter);
     if (speci_sampling_check(&h->sampling) != SPEC_OK)
         return speci_fail(SPEC_E_FORMAT, "saved sequence: its sampling cannot be: temperature %g, top-k %d",
                           (double)h->sampling.temperature, h->sampling.top_k);
-    SPEC_TRY(check_recent(s->net, h->n_ids - 1, h->target_recent));
-    const uint64_t expected = speci_exec_data_bytes(s->net, h->n_ids - 1, h->target_recent);
+    SPEC_TRY(check_recent(s->exec, h->n_ids - 1, h->target_recent));
+    const uint64_t expected = speci_exec_data_bytes(s->exec, h->n_ids - 1, h->target_recent);
     if (h->target_bytes != expected)
         return speci_fail(SPEC_E_FORMAT, "saved sequence: %llu bytes of the target's memory, expected %llu",
                           (unsigned long long)h->target_bytes, (unsigned long long)expected);
@@ -393,21 +411,12 @@ static spec_status get_ids(file_source *f, speci_buf *out, int32_t n, int32_t n_
     return SPEC_OK;
 }
 
-static spec_status take_ids(spec_session *s, algo_seq *q, const int32_t *ids, int32_t n)
-{
-    const size_t cap = s->n_ctx ? (size_t)s->n_ctx : (size_t)n + 1024;
-    q->ids = speci_alloc(s->a, cap, sizeof *q->ids);
-    if (!q->ids) return SPEC_E_NOMEM;
-    memcpy(q->ids, ids, (size_t)n * sizeof *ids);
-    q->n_ids = n, q->cap_ids = (int32_t)cap;
-    return SPEC_OK;
-}
-
-static spec_status read_ids(spec_session *s, algo_seq *q, const file_header *h, file_source *f)
+static spec_status read_ids(spec_session *s, engine_seq *q, const file_header *h, file_source *f)
 {
     speci_buf buf = { .a = s->a };
     spec_status status = get_ids(f, &buf, h->n_ids, s->target->n_vocab);
-    if (status == SPEC_OK) status = take_ids(s, q, (const int32_t *)(const void *)buf.data, h->n_ids);
+    if (status == SPEC_OK) 
+        status = speci_sequence_take_ids(s, q, (const int32_t *)(const void *)buf.data, (size_t)h->n_ids);
     speci_buf_free(&buf);
     return status;
 }
@@ -423,35 +432,58 @@ static spec_status skip(file_source *f, uint64_t n)
     return SPEC_OK;
 }
 
-static spec_status read_drafter(spec_session *s, int32_t seq, const file_header *h, file_source *f)
+/* The drafter whose section this is, of those that have not read one; NULL: none. */
+static speci_draft *find_drafter(spec_session *s, const file_section *section, const bool *done)
 {
-    if (h->drafter_past < 0 || h->drafter_past > h->n_ids - 1)
-        return speci_fail(SPEC_E_FORMAT, "saved sequence: its drafter is at position %d of %d", h->drafter_past,
-                          h->n_ids);
-    SPEC_TRY(check_recent(s->draft_exec, h->drafter_past, h->drafter_recent));
-    const uint64_t expected = speci_exec_data_bytes(s->draft_exec, h->drafter_past, h->drafter_recent);
-    if (h->drafter_bytes != expected)
-        return speci_fail(SPEC_E_FORMAT, "saved sequence: %llu bytes of the drafter's memory, expected %llu",
-                          (unsigned long long)h->drafter_bytes, (unsigned long long)expected);
-    return speci_exec_read(s->draft_exec, seq, h->drafter_past, h->drafter_recent, get, f);
+    for (int32_t k = 0; k < s->drafters.n; k++) {
+        speci_draft *d = &s->drafters.draft[k];
+        const file_section own = section_of(d->drafter);
+        if (!done[k] && own.identity != 0 && own.identity == section->identity && d->kind->restore &&
+            memcmp(own.kind, section->kind, KIND) == 0)
+            return d;
+    }
+    return NULL;
 }
 
-static spec_status restore(spec_session *s, int32_t seq, const file_header *h, file_source *f)
+static spec_status get_drafters(spec_session *s, int32_t seq, int32_t n, file_source *f, bool *done)
 {
-    algo_seq *q = &s->seqs[seq];
+    for (int32_t i = 0; i < n; i++) {
+        uint8_t bytes[SECTION];
+        file_section section;
+        SPEC_TRY(get(f, bytes, sizeof bytes));
+        code_section(&section, bytes, true);
+        speci_draft *d = find_drafter(s, &section, done);
+        const speci_draft_seq q = speci_sequence_asked(s, seq);
+        SPEC_TRY(d ? d->kind->restore(d, &q, section.bytes, get, f) : skip(f, section.bytes));
+        if (d) done[d - s->drafters.draft] = true;
+    }
+    return SPEC_OK;
+}
+
+/* Those that found nothing of theirs begin from the ids. */
+static spec_status prefill_others(spec_session *s, int32_t seq, const bool *done)
+{
+    for (int32_t k = 0; k < s->drafters.n; k++) {
+        speci_draft *d = &s->drafters.draft[k];
+        const speci_draft_seq q = speci_sequence_asked(s, seq);
+        if (!done[k] && d->kind->prefill) SPEC_TRY(d->kind->prefill(d, &q));
+    }
+    return SPEC_OK;
+}
+
+static spec_status restore(spec_session *s, int32_t seq, const file_header *h, file_source *f, bool *done)
+{
+    engine_seq *q = &s->seqs[seq];
     q->sampling = h->sampling;
-    q->ignore_eos = (h->flags & FLAG_IGNORE_EOS) != 0;
+    q->options = (spec_sequence_options){ .struct_size = sizeof q->options, .ignore_eos = (h->flags & FLAG_IGNORE_EOS) != 0 };
     q->n_step = h->n_step;
+    q->n_end = h->n_limit;
     q->n_limit = s->n_ctx > 0 && h->n_limit > s->n_ctx ? s->n_ctx : h->n_limit;
-    const bool same = s->draft_exec && same_model(&h->drafter, s->drafter->model);
-    q->no_draft = speci_draft_outgrown(s, h->n_ids) || (same && h->flags & FLAG_OUTGROWN);
-    const bool lags = same && h->drafter_recent > 0 && !has_windows(s->draft_exec); /* it keeps a state per node */
-    const bool drafter_read = same && !lags && !q->no_draft && h->flags & FLAG_DRAFTER;
     SPEC_TRY(read_ids(s, q, h, f));
-    SPEC_TRY(speci_exec_read(s->net, seq, h->n_ids - 1, h->target_recent, get, f));
-    SPEC_TRY(drafter_read ? read_drafter(s, seq, h, f) : skip(f, h->drafter_bytes));
+    SPEC_TRY(speci_exec_read(s->exec, seq, h->n_ids - 1, h->target_recent, get, f));
+    SPEC_TRY(get_drafters(s, seq, h->n_drafter, f, done));
     SPEC_TRY(get_checksum(f));
-    if (!q->no_draft && !drafter_read) SPEC_TRY(speci_draft_prefill(s, seq));
+    SPEC_TRY(prefill_others(s, seq, done));
     return s->ops->sync(s->queue);
 }
 
@@ -464,12 +496,14 @@ spec_status spec_sequence_restore(spec_session *s, int32_t *seq, spec_read_fn re
     SPEC_TRY(speci_session_free_seq(s, &i));
     SPEC_TRY(get_header(&f, &h));
     SPEC_TRY(check_header(s, &h));
-    const spec_status status = restore(s, i, &h, &f);
+    bool *done = speci_alloc(s->a, (size_t)s->drafters.n, sizeof *done);
+    const spec_status status = done ? restore(s, i, &h, &f, done) : SPEC_E_NOMEM;
+    speci_free(s->a, done);
     if (status != SPEC_OK) {
         speci_sequence_end(s, i);
         return status;
     }
-    speci_sequence_admit(s, i);
+    s->seqs[i].live = true;
     *seq = i;
     return SPEC_OK;
 }

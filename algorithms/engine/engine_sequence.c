@@ -4,7 +4,7 @@
 #include <limits.h>
 #include <string.h>
 
-spec_status speci_session_seq(const spec_session *s, int32_t seq, algo_seq **out)
+spec_status speci_session_seq(const spec_session *s, int32_t seq, engine_seq **out)
 {
     if (seq < 0 || seq >= s->n_seq || !s->seqs[seq].live)
         return speci_fail(SPEC_E_INVALID, "there is no sequence %d", seq);
@@ -19,23 +19,17 @@ spec_status speci_session_free_seq(const spec_session *s, int32_t *out)
     return speci_fail(SPEC_E_FULL, "all %d sequences of the session are in use", s->n_seq);
 }
 
-void speci_sequence_admit(spec_session *s, int32_t seq)
+bool speci_session_stopped(void *session)
 {
-    s->seqs[seq].live = true;
-    if (s->drafter && s->drafter->ops.begin) s->drafter->ops.begin(s->drafter->ops.user_data, seq);
+    spec_session *s = session;
+    return atomic_load(&s->cancelled) || (s->abort && s->abort(s->abort_user_data));
 }
 
-bool speci_is_eos(const spec_session *s, const algo_seq *q, int32_t token)
+speci_draft_seq speci_sequence_asked(spec_session *s, int32_t seq)
 {
-    for (int32_t i = 0; !q->ignore_eos && i < s->target->n_eos; i++)
-        if (s->target->eos[i] == token) return true;
-    return false;
-}
-
-int32_t speci_draft_room(const spec_session *s, const algo_seq *q)
-{
-    const int32_t room = q->n_limit == INT32_MAX ? s->n_node - 1 : q->n_limit - q->n_ids - 1;
-    return room < 0 ? 0 : room < s->n_node - 1 ? room : s->n_node - 1;
+    engine_seq *q = &s->seqs[seq];
+    return (speci_draft_seq){ .seq = seq, .ids = q->ids, .n_ids = q->n_ids, .sampling = &q->sampling, .step = q->n_step,
+                              .tree = &q->proposal.tree, .by = -1 };
 }
 
 static spec_status check_prompt(const spec_session *s, const int32_t *ids, size_t n)
@@ -59,32 +53,41 @@ spec_status speci_sampling_check(const spec_sampling *p)
                       "at most 1", (double)p->temperature, p->top_k, (double)p->top_p, (double)p->min_p);
 }
 
-static spec_status begin(spec_session *s, int32_t seq, const int32_t *ids, size_t n)
+spec_status speci_sequence_take_ids(spec_session *s, engine_seq *q, const int32_t *ids, size_t n)
 {
-    algo_seq *q = &s->seqs[seq];
     const size_t cap = s->n_ctx ? (size_t)s->n_ctx : n + 1024;
-    q->ids = speci_alloc(s->a, cap, sizeof *q->ids);
-    if (!q->ids) return SPEC_E_NOMEM;
+    if (!(q->ids = speci_alloc(s->a, cap, sizeof *q->ids))) return SPEC_E_NOMEM;
     q->cap_ids = (int32_t)cap;
     memcpy(q->ids, ids, n * sizeof *ids);
     q->n_ids = (int32_t)n;
-    q->no_draft = speci_draft_outgrown(s, q->n_ids);
-    speci_exec_begin(s->net, seq);
+    return SPEC_OK;
+}
+
+static spec_status prefill(spec_session *s, int32_t seq, const int32_t *ids, size_t n)
+{
     const speci_prefill_hooks hooks = { .poll = speci_session_stopped, .arg = s };
-    SPEC_TRY(speci_exec_prefill(s->net, seq, ids, n - 1, &hooks));
-    if (!q->no_draft) SPEC_TRY(speci_draft_prefill(s, seq));
+    SPEC_TRY(speci_sequence_take_ids(s, &s->seqs[seq], ids, n));
+    speci_exec_begin(s->exec, seq);
+    SPEC_TRY(speci_exec_prefill(s->exec, seq, ids, n - 1, &hooks));
+    for (int32_t k = 0; k < s->drafters.n; k++) {
+        speci_draft *d = &s->drafters.draft[k];
+        const speci_draft_seq q = speci_sequence_asked(s, seq);
+        if (d->kind->prefill) SPEC_TRY(d->kind->prefill(d, &q));
+    }
     return n > 1 ? s->ops->sync(s->queue) : SPEC_OK; /* no pass for one token: it waits for the first step */
 }
 
 void speci_sequence_end(spec_session *s, int32_t seq)
 {
-    algo_seq *q = &s->seqs[seq];
-    speci_exec_end(s->net, seq);
-    if (s->draft_exec) speci_exec_end(s->draft_exec, seq);
+    engine_seq *q = &s->seqs[seq];
+    for (int32_t k = 0; k < s->drafters.n; k++)
+        if (s->drafters.draft[k].kind->end) s->drafters.draft[k].kind->end(&s->drafters.draft[k], seq);
+    for (int32_t i = 0; i < 2 && s->plain; i++) s->plain[2 * seq + i].n_part = 0; /* what runs ahead has no one to go to */
+    speci_exec_end(s->exec, seq);
     speci_free(s->a, q->ids);
-    const algo_seq kept = { .draft = q->draft, .scored = q->scored, .fed = q->fed };
+    const engine_seq kept = { .proposal.tree = q->proposal.tree, .part = -1 };
     *q = kept;
-    q->draft.n = q->scored.n = q->fed.n = 0;
+    q->proposal.tree.n = 0;
 }
 
 spec_status spec_sequence_add(spec_session *s, int32_t *seq, const int32_t *ids, size_t n,
@@ -95,31 +98,49 @@ spec_status spec_sequence_add(spec_session *s, int32_t *seq, const int32_t *ids,
     SPEC_TRY(speci_sampling_check(sampling ? sampling : &greedy));
     int32_t i;
     SPEC_TRY(speci_session_free_seq(s, &i));
-    algo_seq *q = &s->seqs[i];
+    engine_seq *q = &s->seqs[i];
     q->sampling = sampling ? *sampling : greedy;
     q->n_limit = s->n_ctx ? s->n_ctx : INT32_MAX;
-    const spec_status status = begin(s, i, ids, n);
+    q->n_end = INT32_MAX;
+    const spec_status status = prefill(s, i, ids, n);
     if (status != SPEC_OK) {
         speci_sequence_end(s, i);
         return status;
     }
-    speci_sequence_admit(s, i);
+    q->live = true;
     *seq = i;
     return SPEC_OK;
 }
 
 spec_status spec_sequence_remove(spec_session *s, int32_t seq)
 {
-    algo_seq *q = NULL;
+    engine_seq *q = NULL;
     SPEC_TRY(speci_session_seq(s, seq, &q));
-    if (s->drafter && s->drafter->ops.end) s->drafter->ops.end(s->drafter->ops.user_data, seq);
     speci_sequence_end(s, seq);
+    return SPEC_OK;
+}
+
+spec_status spec_sequence_set_options(spec_session *s, int32_t seq, const spec_sequence_options *options)
+{
+    enum { TOP = sizeof s->step_logprobs->top_id / sizeof(int32_t) };
+    spec_sequence_options o = { .struct_size = sizeof o };
+    engine_seq *q = NULL;
+    SPEC_TRY(speci_session_seq(s, seq, &q));
+    SPEC_TRY(speci_params_read(&o, sizeof o, options, "spec_sequence_options"));
+    if (o.n_predict < 0) return speci_fail(SPEC_E_INVALID, "n_predict is %d", o.n_predict);
+    if (o.n_top < 0 || o.n_top > TOP || o.n_top > s->target->n_vocab)
+        return speci_fail(SPEC_E_INVALID, "%d likeliest tokens; at most %d, and the %d ids there are", o.n_top, (int)TOP,
+                          s->target->n_vocab);
+    q->options = o;
+    q->n_limit = s->n_ctx ? s->n_ctx : INT32_MAX;
+    q->n_end = o.n_predict > 0 && o.n_predict < INT32_MAX - q->n_ids ? q->n_ids + o.n_predict : INT32_MAX;
+    if (q->n_end < q->n_limit) q->n_limit = q->n_end;
     return SPEC_OK;
 }
 
 spec_status spec_sequence_ids(const spec_session *s, int32_t seq, const int32_t **ids, size_t *n)
 {
-    algo_seq *q = NULL;
+    engine_seq *q = NULL;
     SPEC_TRY(speci_session_seq(s, seq, &q));
     *ids = q->ids;
     *n = (size_t)q->n_ids;

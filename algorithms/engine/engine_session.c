@@ -1,38 +1,73 @@
 /* engine_session.c - sessions: what they take when they open. */
 #define SPEC_EXPERIMENTAL
-#include "spec_lab.h"
-
 #include "algorithms/engine/engine.h"
 
 #include <limits.h>
 #include <string.h>
 
+#include "spec_lab.h"
+
 enum { DEFAULT_CTX = 4096 };
 
-/* --- sizes --- */
+/* --- what is asked for --- */
 
-/* What growing trees takes: the largest of what the drafter's builders ask for. */
-typedef struct growth_plan {
-    int32_t n_node;    /* of finished trees, root included */
-    int32_t n_q;       /* rows of distributions per sequence */
-    int32_t pool;      /* of trees while they grow */
-    int32_t cap;       /* the same of those that grow on the device */
-    int32_t frontier;
-    int32_t n_candidate_row;    /* candidates per row that the host looks at; 0 = none */
-} growth_plan;
-
-typedef struct session_plan {
+typedef struct wishes {
     spec_session_params params; /* as the caller gave them */
-    spec_lab lab;               /* the same; in place of params.lab */
-    int32_t n_ctx, n_seq, n_node;
-    int32_t draft_ctx, draft_node;
-    growth_plan growth;
-    speci_exec_params target, draft;
-    size_t p_bytes, q_bytes, grow_bytes, next_bytes;
-} session_plan;
+    spec_lab lab;
+    spec_drafter *const *drafters; /* [n_drafter] */
+    int32_t n_drafter;
+    spec_drafter *single;
+} wishes;
 
-static spec_status plan_context(session_plan *s, const spec_model *target, int32_t n_ctx)
+static spec_status check_choices(const spec_session_params *p, const spec_lab *lab)
 {
+    if (p->verify != SPEC_VERIFY_AUTO && !speci_verify_find(p->verify))
+        return speci_fail(SPEC_E_INVALID, "there is no verification rule %d", (int)p->verify);
+    if (p->adapt < SPEC_ADAPT_OFF || p->adapt > SPEC_ADAPT_UCB)
+        return speci_fail(SPEC_E_INVALID, "there is no way %d to choose among trees", (int)p->adapt);
+    if (p->combine < SPEC_DRAFT_FIRST || p->combine > SPEC_DRAFT_CHOOSE)
+        return speci_fail(SPEC_E_INVALID, "there is no way %d to combine drafters", (int)p->combine);
+    if ((uint32_t)lab->scan > SPEC_SCAN_RECURRENT || (uint32_t)lab->advance > SPEC_ADVANCE_JOINT ||
+        (uint32_t)lab->draft_state > SPEC_DRAFT_STATE_PER_NODE)
+        return speci_fail(SPEC_E_INVALID, "scan %d, advance %d, draft_state %d: each is 0 or 1", (int)lab->scan,
+                          (int)lab->advance, (int)lab->draft_state);
+    return SPEC_OK;
+}
+
+/* The list, or the one drafter. */
+static spec_status read_drafters(wishes *w, spec_drafter *drafter)
+{
+    const spec_session_params *p = &w->params;
+    if (p->n_drafter < 0 || (p->n_drafter > 0 && !p->drafters))
+        return speci_fail(SPEC_E_INVALID, "a list of %d drafters", p->n_drafter);
+    if (drafter && p->n_drafter > 0)
+        return speci_fail(SPEC_E_INVALID, "a drafter and a list of drafters; one of the two");
+    w->single = drafter;
+    w->drafters = drafter ? &w->single : p->drafters, w->n_drafter = drafter ? 1 : p->n_drafter;
+    for (int32_t i = 0; i < w->n_drafter; i++) {
+        if (!w->drafters[i]) return speci_fail(SPEC_E_INVALID, "drafter %d of the list is NULL", i);
+        for (int32_t j = 0; j < i; j++)
+            if (w->drafters[j] == w->drafters[i]) return speci_fail(SPEC_E_INVALID, "drafter %d is in the list twice", i);
+    }
+    return SPEC_OK;
+}
+
+static spec_status read_wishes(wishes *w, spec_drafter *drafter, const spec_session_params *params)
+{
+    *w = (wishes){ .params = SPEC_SESSION_PARAMS_INIT, .lab = SPEC_LAB_INIT };
+    SPEC_TRY(speci_params_read(&w->params, sizeof w->params, params, "spec_session_params"));
+    SPEC_TRY(speci_params_read(&w->lab, sizeof w->lab, w->params.lab, "spec_lab"));
+    SPEC_TRY(check_choices(&w->params, &w->lab));
+    return read_drafters(w, drafter);
+}
+
+/* --- a session without device memory --- */
+
+static int32_t max32(int32_t a, int32_t b) { return a > b ? a : b; }
+
+static spec_status plan_context(spec_session *s, int32_t n_ctx)
+{
+    const spec_model *target = s->target;
     if (n_ctx < 0) return speci_fail(SPEC_E_INVALID, "n_ctx is %d", n_ctx);
     if (target->n_ctx > 0 && n_ctx > target->n_ctx)
         return speci_fail(SPEC_E_INVALID, "n_ctx is %d, but the model knows %d positions", n_ctx, target->n_ctx);
@@ -41,303 +76,331 @@ static spec_status plan_context(session_plan *s, const spec_model *target, int32
     return SPEC_OK;
 }
 
-static int32_t max32(int32_t a, int32_t b) { return a > b ? a : b; }
-
-static growth_plan plan_growth(const spec_drafter *d)
+/* Trees and rows that the drafters need. */
+static spec_status plan_nodes(spec_session *s, const wishes *w)
 {
-    growth_plan g = { .n_node = 1 };
-    if (!d) return g;
-    if (d->n_builder == 0) g.n_node = d->n_draft + 1;
-    for (int32_t i = 0; i < d->n_builder; i++) {
-        const spec_builder *b = d->builders[i];
-        g.n_node = max32(g.n_node, b->info.n_node);
-        g.n_q = max32(g.n_q, b->info.n_row);
-        g.pool = max32(g.pool, b->n_pool);
-        if (speci_builder_is_host_driven(b)) {
-            g.n_candidate_row = max32(g.n_candidate_row, b->k);
-            continue;
-        }
-        g.cap = max32(g.cap, b->n_pool);
-        /* Levels of a kind that learns change; never beyond its rows. */
-        if (b->kind->observe) g.frontier = max32(g.frontier, b->info.n_row);
-        for (int32_t l = 0; l < b->info.n_level; l++)
-            g.frontier = max32(g.frontier, max32(b->levels[l].n_place, b->levels[l].n_next));
+    int32_t n_node = 1, n_q = 0;
+    for (int32_t i = 0; i < w->n_drafter; i++) {
+        const speci_draft_size z = speci_draft_size_of(w->drafters[i]);
+        n_q = max32(n_q, z.n_q);
+        if (w->params.combine == SPEC_DRAFT_UNION && i > 0) n_node += z.n_node - 1;
+        else n_node = max32(n_node, z.n_node);
     }
-    return g;
-}
-
-/* Nodes of the drafter's net: a chain of at most two committed tokens, the second the root, and the nodes that are looked
- * behind. What piles up in steps without a draft it applies by passes of so many (speci_draft_catch_up): not as few as small
- * trees have, unless each of them costs a state. */
-static int32_t draft_nodes(const session_plan *s)
-{
-    enum { PILE = 32 }; /* rows, of all sequences */
-    const int32_t n = s->growth.n_q + 1;
-    return s->lab.draft_state == SPEC_DRAFT_STATE_PER_NODE ? n : max32(n, PILE / s->n_seq);
-}
-
-/* Without attention the positions of the drafter's net have no limit. */
-static void plan_draft_net(session_plan *s, const spec_model *model)
-{
-    s->draft_node = draft_nodes(s);
-    const int32_t own = model->n_ctx;
-    if (speci_model_attends(model)) {
-        s->draft_ctx = own > 0 && (s->n_ctx == 0 || own < s->n_ctx) ? own : s->n_ctx;
-        if (s->draft_ctx == 0) s->draft_ctx = DEFAULT_CTX;
-    }
-    s->draft = (speci_exec_params){ .n_seq = s->n_seq, .n_ctx = s->draft_ctx ? s->draft_ctx : s->n_ctx,
-                                   .n_node = s->draft_node,
-                                   .recurrent = s->lab.scan == SPEC_SCAN_RECURRENT,
-                                   .node_state = s->lab.draft_state == SPEC_DRAFT_STATE_PER_NODE };
-}
-
-static spec_status check_choices(const spec_session_params *p, const spec_lab *lab)
-{
-    if (p->verify != SPEC_VERIFY_AUTO && !speci_verify_find(p->verify))
-        return speci_fail(SPEC_E_INVALID, "there is no verification rule %d", (int)p->verify);
-    if (p->adapt < SPEC_ADAPT_OFF || p->adapt > SPEC_ADAPT_UCB)
-        return speci_fail(SPEC_E_INVALID, "there is no way %d to choose among trees", (int)p->adapt);
-    if ((uint32_t)lab->scan > SPEC_SCAN_RECURRENT || (uint32_t)lab->advance > SPEC_ADVANCE_JOINT ||
-        (uint32_t)lab->draft_state > SPEC_DRAFT_STATE_PER_NODE)
-        return speci_fail(SPEC_E_INVALID, "scan %d, advance %d, draft_state %d: each is 0 or 1", (int)lab->scan,
-                          (int)lab->advance, (int)lab->draft_state);
-    return SPEC_OK;
-}
-
-/* Device memory of growing trees, carved from one block: with base NULL it only measures. */
-static size_t carve_growth(spec_grow *g, const session_plan *p, char *base)
-{
-    *g = (spec_grow){ .n_slot = p->n_seq, .cap = p->growth.cap, .cap_frontier = p->growth.frontier,
-                      .cap_feed = p->draft_node + p->growth.frontier };
-    const size_t n = (size_t)p->n_seq, place = n * (size_t)g->cap_frontier;
-    const size_t bytes[] = { n * (size_t)g->cap * sizeof *g->node, n * sizeof *g->n, place * sizeof *g->frontier,
-                             n * (size_t)g->cap_feed * sizeof *g->feed, place * SPEC_MAX_CHILD * sizeof *g->candidate };
-    enum { PARTS = sizeof bytes / sizeof *bytes };
-    void *at[PARTS];
-    size_t end = 0;
-    for (size_t i = 0; i < PARTS; i++) {
-        at[i] = base ? base + end : NULL;
-        end += (bytes[i] + 255) / 256 * 256;
-    }
-    g->node = at[0], g->n = at[1], g->frontier = at[2], g->feed = at[3], g->candidate = at[4];
-    return end;
-}
-
-static spec_status plan_session(session_plan *s, const spec_model *target, const spec_drafter *d,
-                                const spec_session_params *params)
-{
-    spec_session_params p = SPEC_SESSION_PARAMS_INIT;
-    SPEC_TRY(speci_params_read(&p, sizeof p, params, "spec_session_params"));
-    spec_lab lab = SPEC_LAB_INIT;
-    SPEC_TRY(speci_params_read(&lab, sizeof lab, p.lab, "spec_lab"));
-    SPEC_TRY(check_choices(&p, &lab));
-    p.lab = NULL;
-    *s = (session_plan){ .params = p, .lab = lab, .n_seq = p.n_seq ? p.n_seq : 1, .growth = plan_growth(d) };
-    SPEC_TRY(plan_context(s, target, p.n_ctx));
-    s->n_node = p.n_node ? p.n_node : s->growth.n_node;
+    if (n_node > SPECI_MAX_NODE) n_node = SPECI_MAX_NODE;
+    s->n_seq = w->params.n_seq ? w->params.n_seq : 1;
+    s->n_node = w->params.n_node ? w->params.n_node : n_node;
     if (s->n_seq < 1 || s->n_node < 1 || s->n_node > SPECI_MAX_NODE)
         return speci_fail(SPEC_E_INVALID, "n_seq is %d (at least 1), n_node is %d (1 to %d)", s->n_seq, s->n_node,
                           SPECI_MAX_NODE);
-    s->target = (speci_exec_params){ .n_seq = s->n_seq, .n_ctx = s->n_ctx, .n_node = s->n_node,
-                                    .recurrent = lab.scan == SPEC_SCAN_RECURRENT,
-                                    .joint = lab.advance == SPEC_ADVANCE_JOINT,
-                                    .taps = p.taps, .n_tap = p.n_tap };
-    const size_t row = (size_t)target->n_vocab * sizeof(float);
+    const size_t row = (size_t)s->target->n_vocab * sizeof(float);
+    s->site.n_q = s->n_node > 1 ? n_q : 0;
     s->p_bytes = (size_t)s->n_seq * (size_t)s->n_node * row;
-    if (!s->target.joint && speci_ahead_planned(target->backend->ops, d, &p)) s->next_bytes = (size_t)s->n_seq * sizeof(spec_step_node);
-    if (s->growth.n_q > 0 && s->n_node > 1) {
-        s->q_bytes = (size_t)s->n_seq * (size_t)s->growth.n_q * row;
-        if (d->model) plan_draft_net(s, d->model);
-        if (d->model && s->growth.cap > 0) {
-            spec_grow g;
-            s->grow_bytes = carve_growth(&g, s, NULL);
-        }
-    }
-    const int64_t rows = (int64_t)s->n_seq * max32(s->n_node + 1, s->draft_node);
-    if (rows > target->backend->info.row_max)
-        return speci_fail(SPEC_E_UNSUPPORTED, "%d sequences of %d nodes are more rows than the backend's %d", s->n_seq,
-                          max32(s->n_node + 1, s->draft_node), target->backend->info.row_max);
+    s->q_bytes = (size_t)s->n_seq * (size_t)s->site.n_q * row;
     return SPEC_OK;
 }
 
-/* The nets of a session, and the plans that its queue must be ready for: plans [4]. */
-static spec_status plan_nets(speci_exec **net, speci_exec **draft_exec, spec_plan *plans, int32_t *n_plan,
-                             const spec_model *target, const spec_drafter *d, const session_plan *p)
+static void describe_site(spec_session *s, const spec_lab *lab)
 {
-    *n_plan = 2;
-    SPEC_TRY(speci_exec_open(net, target, &p->target));
-    speci_exec_plans(*net, plans);
-    if (p->draft_node == 0) return SPEC_OK;
-    SPEC_TRY(speci_exec_open(draft_exec, d->model, &p->draft));
-    speci_exec_plans(*draft_exec, plans + 2);
-    *n_plan = 4;
+    speci_draft_site *site = &s->site;
+    site->target = s->target, site->ops = s->ops, site->dev = s->dev, site->a = s->a;
+    site->n_seq = s->n_seq, site->n_ctx = s->n_ctx, site->n_node = s->n_node;
+    site->captures = s->captures;
+    site->recurrent = lab->scan == SPEC_SCAN_RECURRENT;
+    site->node_state = lab->draft_state == SPEC_DRAFT_STATE_PER_NODE;
+    site->stopped = speci_session_stopped, site->stopped_arg = s;
+}
+
+/* A drafter that cannot propose anything here, since trees are roots alone, is not attached. */
+static spec_status prepare_drafters(spec_session *s, const wishes *w)
+{
+    speci_drafters *all = &s->drafters;
+    all->combine = w->params.combine;
+    if (w->n_drafter == 0 || s->n_node == 1) return SPEC_OK;
+    if (!(all->draft = speci_alloc(s->a, (size_t)w->n_drafter, sizeof *all->draft))) return SPEC_E_NOMEM;
+    for (int32_t i = 0; i < w->n_drafter; i++) {
+        speci_draft *d = &all->draft[all->n++];
+        *d = (speci_draft){ .drafter = w->drafters[i], .kind = w->drafters[i]->kind, .site = &s->site,
+                            .size = speci_draft_size_of(w->drafters[i]) };
+        if (d->kind->prepare) SPEC_TRY(d->kind->prepare(d));
+    }
     return SPEC_OK;
+}
+
+/* Plain steps can run ahead where the device says how far it is, and not drafting is the only way or a choice. */
+static bool may_run_ahead(const spec_session *s, const wishes *w)
+{
+    return s->ops->mark && !s->joint && (s->drafters.n == 0 || w->params.adapt != SPEC_ADAPT_OFF);
+}
+
+static spec_status prepare(spec_session *s, spec_model *target, const wishes *w)
+{
+    const spec_session_params *p = &w->params;
+    s->target = target;
+    s->a = target->allocator;
+    s->ops = target->backend->ops;
+    s->dev = target->backend->dev;
+    s->rule = p->verify;
+    s->joint = w->lab.advance == SPEC_ADVANCE_JOINT;
+    s->captures = !w->lab.no_capture;
+    s->n_tap = p->n_tap;
+    s->abort = p->abort, s->abort_user_data = p->abort_user_data;
+    s->now_ms = speci_now_ms;
+    atomic_init(&s->cancelled, 0);
+    SPEC_TRY(plan_context(s, p->n_ctx));
+    SPEC_TRY(plan_nodes(s, w));
+    describe_site(s, &w->lab);
+    const speci_exec_params exec = { .n_seq = s->n_seq, .n_ctx = s->n_ctx, .n_node = s->n_node,
+                                     .recurrent = s->site.recurrent, .joint = s->joint, .taps = p->taps, .n_tap = p->n_tap };
+    SPEC_TRY(prepare_drafters(s, w));
+    if (may_run_ahead(s, w)) s->roots_bytes = (size_t)s->n_seq * sizeof *s->roots;
+    return speci_exec_open(&s->exec, target, &exec);
+}
+
+/* Plans of all executors, and bytes. plans [2 + 2 n]. */
+static spec_status sum_needs(const spec_session *s, spec_plan *plans, int32_t *n_plan, spec_memory *memory)
+{
+    int32_t n_row = s->n_seq * (s->n_node + 1);
+    speci_exec_plans(s->exec, plans);
+    *n_plan = 2;
+    memory->bytes_model = s->target->bytes_weights;
+    speci_exec_memory(s->exec, memory);
+    memory->bytes_work += s->p_bytes + s->q_bytes + s->roots_bytes;
+    for (int32_t i = 0; i < s->drafters.n; i++) {
+        const speci_draft *d = &s->drafters.draft[i];
+        speci_draft_needs needs = { 0 };
+        if (!d->kind->needs) continue;
+        d->kind->needs(d, &needs);
+        memory->bytes_model += needs.memory.bytes_model, memory->bytes_state += needs.memory.bytes_state;
+        memory->bytes_kv += needs.memory.bytes_kv, memory->bytes_work += needs.memory.bytes_work;
+        memcpy(plans + *n_plan, needs.plans, (size_t)needs.n_plan * sizeof *plans);
+        *n_plan += needs.n_plan;
+        n_row = max32(n_row, needs.n_row);
+    }
+    const spec_backend *be = s->target->backend;
+    if (n_row > be->info.row_max)
+        return speci_fail(SPEC_E_UNSUPPORTED, "%d sequences of %d nodes are more rows than the backend's %d", s->n_seq,
+                          n_row / s->n_seq, be->info.row_max);
+    memory->bytes_work += be->ops->queue_bytes(be->dev, plans, *n_plan, s->target->n_vocab);
+    return SPEC_OK;
+}
+
+static spec_status new_session(spec_session **out, spec_model *target)
+{
+    *out = NULL;
+    if (!target) return speci_fail(SPEC_E_INVALID, "a session needs a target");
+    *out = speci_alloc(target->allocator, 1, sizeof **out);
+    return *out ? SPEC_OK : SPEC_E_NOMEM;
 }
 
 spec_status spec_session_estimate(spec_memory *out, spec_model *target, spec_drafter *drafter,
-                                 const spec_session_params *params)
+                                  const spec_session_params *params)
 {
-    session_plan p;
-    SPEC_TRY(plan_session(&p, target, drafter, params));
-    speci_exec *net = NULL, *draft_exec = NULL;
-    spec_plan plans[4];
+    wishes w;
+    spec_session *s;
+    spec_memory memory = { 0 };
+    SPEC_TRY(read_wishes(&w, drafter, params));
+    SPEC_TRY(new_session(&s, target));
+    s->a = target->allocator;
+    spec_status status = prepare(s, target, &w);
+    spec_plan *plans = speci_alloc(s->a, 2 + 2 * (size_t)w.n_drafter, sizeof *plans);
     int32_t n_plan;
-    spec_status status = plan_nets(&net, &draft_exec, plans, &n_plan, target, drafter, &p);
-    if (status == SPEC_OK) {
-        const spec_backend *be = target->backend;
-        spec_memory m = { .bytes_model = target->bytes_weights };
-        if (drafter && drafter->model && drafter->model != target) m.bytes_model += drafter->model->bytes_weights;
-        speci_exec_memory(net, &m);
-        if (draft_exec) speci_exec_memory(draft_exec, &m);
-        m.bytes_work += p.p_bytes + p.q_bytes + p.grow_bytes + p.next_bytes;
-        m.bytes_work += be->ops->queue_bytes(be->dev, plans, n_plan, target->n_vocab);
-        status = speci_params_write(out, &m, sizeof m, "spec_memory");
-    }
-    speci_exec_close(draft_exec);
-    speci_exec_close(net);
+    if (status == SPEC_OK) status = plans ? sum_needs(s, plans, &n_plan, &memory) : SPEC_E_NOMEM;
+    if (status == SPEC_OK) status = speci_params_write(out, &memory, sizeof memory, "spec_memory");
+    speci_free(s->a, plans);
+    spec_session_close(s);
     return status;
 }
 
-/* --- open and close --- */
+/* --- host memory --- */
 
-static void *host_array(spec_session *s, size_t n, size_t size, bool *ok)
+static void *array(const spec_session *s, size_t n, size_t size, bool *ok)
 {
     void *p = speci_alloc(s->a, n, size);
     if (!p) *ok = false;
     return p;
 }
 
-static spec_status alloc_rows(spec_session *s)
+/* Parts stay where they are for the life of the round. */
+spec_status speci_round_open(spec_session *s, engine_round *r, int32_t n_seq, int32_t n_node)
 {
-    algo_rows *r = &s->rows;
+    const size_t n = (size_t)n_seq, rows = n * (size_t)n_node;
     bool ok = true;
-    const size_t n_seq = (size_t)s->n_seq, n_row = (size_t)s->n_row;
-    const size_t n = n_seq * (size_t)max32(max32(s->n_node, s->n_q), s->draft_node);
-    int32_t **ints[] = { &r->src, &r->dst, &r->q_row, &r->candidate, &r->choice, &r->token, &r->slot, &r->place };
-    for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) *ints[i] = host_array(s, n, sizeof(int32_t), &ok);
-    r->first = host_array(s, n + SPECI_VERIFY_CALLS, sizeof(int32_t), &ok);
-    r->u = host_array(s, n, sizeof(float), &ok);
-    r->u_last = host_array(s, n, sizeof(float), &ok);
-    r->sampling = host_array(s, n, sizeof(spec_sampling), &ok);
-    r->key = host_array(s, n, sizeof(uint64_t), &ok);
-    s->inputs = host_array(s, n_seq, sizeof(speci_exec_input), &ok);
-    s->step_paths = host_array(s, n_row, sizeof(int32_t), &ok);
-    s->step_n_path = host_array(s, n_seq, sizeof(int32_t), &ok);
-    s->step_token = host_array(s, n_seq, sizeof(int32_t), &ok);
-    s->step_trees = host_array(s, n_seq, sizeof(spec_tree *), &ok);
-    s->best = host_array(s, 2 * n_row, sizeof(int32_t), &ok); /* with joint attainment, the paths' rows too */
-    s->step_ids = host_array(s, n_seq * ((size_t)s->n_node + 1), sizeof(int32_t), &ok);
-    return ok ? SPEC_OK : SPEC_E_NOMEM;
-}
-
-/* The host's side of growth; trees may be larger while they grow. */
-static spec_status alloc_growth(spec_session *s, const growth_plan *g, bool host_distributions)
-{
-    const size_t n_seq = (size_t)s->n_seq, n_candidate_row = n_seq * (size_t)g->n_q * (size_t)g->n_candidate_row;
-    bool ok = true;
-    int32_t **ints[] = { &s->order, &s->growing, &s->depth, &s->feed_base };
-    for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) *ints[i] = host_array(s, n_seq, sizeof(int32_t), &ok);
-    s->n_scratch = max32(max32(SPECI_MAX_NODE, g->pool), s->n_seq);
-    s->path = host_array(s, (size_t)s->n_scratch, sizeof(int32_t), &ok);
-    s->roots = host_array(s, n_seq, sizeof(spec_grow_node), &ok);
-    s->grown = host_array(s, n_seq * (size_t)g->cap, sizeof(spec_grow_node), &ok);
-    s->n_grown = host_array(s, n_seq, sizeof(int32_t), &ok);
-    s->n_candidate_row = g->n_candidate_row;
-    s->candidates = host_array(s, n_candidate_row, sizeof(spec_candidate), &ok);
-    s->looked = host_array(s, n_candidate_row, sizeof(spec_candidate), &ok);
-    if (host_distributions) s->host_q = host_array(s, (size_t)g->n_q * (size_t)s->target->n_vocab, sizeof(float), &ok);
-    return ok ? SPEC_OK : SPEC_E_NOMEM;
-}
-
-static spec_status alloc_seqs(spec_session *s, const growth_plan *g)
-{
-    if (!(s->seqs = speci_alloc(s->a, (size_t)s->n_seq, sizeof(algo_seq)))) return SPEC_E_NOMEM;
-    for (int32_t i = 0; i < s->n_seq; i++) {
-        algo_seq *q = &s->seqs[i];
-        SPEC_TRY(spec_tree_alloc(&q->draft, max32(max32(s->n_node, g->n_node), g->pool), s->a));
-        SPEC_TRY(spec_tree_alloc(&q->scored, s->n_node, s->a));
-        SPEC_TRY(spec_tree_alloc(&q->fed, max32(s->draft_node, 1), s->a));
+    speci_verify_rows *v = &r->batch.rows;
+    int32_t **ints[] = { &v->src, &v->dst, &v->q_row, &v->choice, &v->token, &v->candidate };
+    for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) *ints[i] = array(s, rows, sizeof(int32_t), &ok);
+    v->first = array(s, rows + SPECI_VERIFY_CALLS, sizeof *v->first, &ok);
+    v->u = array(s, rows, sizeof *v->u, &ok);
+    v->u_last = array(s, rows, sizeof *v->u_last, &ok);
+    v->sampling = array(s, rows, sizeof *v->sampling, &ok);
+    r->likeliest = array(s, 2 * rows, sizeof *r->likeliest, &ok); /* with joint attainment, the paths' rows too */
+    r->seqs = array(s, n, sizeof *r->seqs, &ok);
+    r->trees = array(s, n, sizeof *r->trees, &ok);
+    r->part = array(s, n, sizeof *r->part, &ok);
+    r->paths = array(s, rows, sizeof *r->paths, &ok);
+    if (!ok) return SPEC_E_NOMEM;
+    r->n_most = n_seq;
+    for (int32_t i = 0; i < n_seq; i++) {
+        r->part[i].path = r->paths + (size_t)i * (size_t)n_node;
+        SPEC_TRY(spec_tree_alloc(&r->part[i].tree, n_node, s->a));
     }
     return SPEC_OK;
 }
 
-static spec_status alloc_distributions(spec_session *s, const session_plan *p)
+void speci_round_close(spec_session *s, engine_round *r)
+{
+    speci_verify_rows *v = &r->batch.rows;
+    for (int32_t i = 0; r->part && i < r->n_most; i++) spec_tree_free(&r->part[i].tree, s->a);
+    void *arrays[] = { v->src, v->dst, v->q_row, v->choice, v->token, v->candidate, v->first, v->u, v->u_last, v->sampling,
+                       r->likeliest, r->seqs, r->trees, r->part, r->paths };
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) speci_free(s->a, arrays[i]);
+}
+
+static spec_status alloc_rounds(spec_session *s)
+{
+    SPEC_TRY(speci_round_open(s, &s->round, s->n_seq, s->n_node));
+    if (s->roots_bytes == 0) return SPEC_OK;
+    if (!(s->plain = speci_alloc(s->a, 2 * (size_t)s->n_seq, sizeof *s->plain))) return SPEC_E_NOMEM;
+    for (int32_t i = 0; i < 2 * s->n_seq; i++) SPEC_TRY(speci_round_open(s, &s->plain[i], 1, 1));
+    return SPEC_OK;
+}
+
+/* Trees may be larger while they grow. */
+static int32_t proposal_nodes(const spec_session *s)
+{
+    int32_t n = s->n_node;
+    for (int32_t i = 0; i < s->drafters.n; i++)
+        n = max32(n, max32(s->drafters.draft[i].size.n_node, s->drafters.draft[i].size.pool));
+    return n;
+}
+
+static spec_status alloc_unions(spec_session *s, int32_t n_node)
+{
+    speci_drafters *all = &s->drafters;
+    if (all->combine != SPEC_DRAFT_UNION || all->n < 2) return SPEC_OK;
+    if (!(all->other = speci_alloc(s->a, (size_t)s->n_seq, sizeof *all->other))) return SPEC_E_NOMEM;
+    for (int32_t i = 0; i < s->n_seq; i++) SPEC_TRY(spec_tree_alloc(&all->other[i], n_node, s->a));
+    return spec_tree_alloc(&all->merged, s->n_node, s->a);
+}
+
+static spec_status alloc_host(spec_session *s)
+{
+    const size_t n = (size_t)s->n_seq;
+    const int32_t n_node = proposal_nodes(s);
+    bool ok = true;
+    s->inputs = array(s, n, sizeof *s->inputs, &ok);
+    s->asked = array(s, n, sizeof *s->asked, &ok);
+    s->drafters.asked = array(s, n, sizeof *s->drafters.asked, &ok);
+    s->step_ids = array(s, n * ((size_t)s->n_node + 1), sizeof *s->step_ids, &ok);
+    s->step_logprobs = array(s, n * ((size_t)s->n_node + 1), sizeof *s->step_logprobs, &ok);
+    if (!ok || !(s->seqs = array(s, n, sizeof *s->seqs, &ok))) return SPEC_E_NOMEM;
+    for (int32_t i = 0; i < s->n_seq; i++) {
+        s->seqs[i].part = -1;
+        SPEC_TRY(spec_tree_alloc(&s->seqs[i].proposal.tree, n_node, s->a));
+    }
+    SPEC_TRY(alloc_unions(s, n_node));
+    return alloc_rounds(s);
+}
+
+/* --- ways to draft --- */
+
+/* Chosen among drafters: each builder of each. Combined: builder i of all of them; one with fewer takes its last. */
+static spec_status list_ways(spec_session *s)
+{
+    const speci_drafters *all = &s->drafters;
+    const bool apart = all->combine == SPEC_DRAFT_CHOOSE || all->n == 1;
+    int32_t n = 0, most = 0;
+    for (int32_t i = 0; i < all->n; i++) {
+        const int32_t own = max32(all->draft[i].drafter->n_builder, 1);
+        n += own, most = max32(most, own);
+    }
+    if (!apart) n = all->n > 0 ? most : 0;
+    if (!(s->ways = speci_alloc(s->a, (size_t)n, sizeof *s->ways))) return SPEC_E_NOMEM;
+    for (int32_t i = 0; apart && i < all->n; i++)
+        for (int32_t b = 0; b < max32(all->draft[i].drafter->n_builder, 1); b++) s->ways[s->n_way++] = (engine_way){ i, b };
+    for (int32_t b = 0; !apart && b < n; b++) s->ways[s->n_way++] = (engine_way){ -1, b };
+    return SPEC_OK;
+}
+
+/* --- open and close --- */
+
+static spec_status take_drafters(spec_session *s, const wishes *w)
+{
+    for (int32_t i = 0; i < w->n_drafter; i++) {
+        spec_drafter *d = w->drafters[i];
+        if (d->kind->check) SPEC_TRY(d->kind->check(d, s->target));
+        if (atomic_flag_test_and_set(&d->in_use))
+            return speci_fail(SPEC_E_STATE, "the drafter already serves another session");
+        s->taken[s->n_taken++] = d;
+    }
+    return SPEC_OK;
+}
+
+static spec_status alloc_device(spec_session *s)
 {
     void *at = NULL;
-    SPEC_TRY(s->ops->alloc(s->dev, &at, p->p_bytes));
+    const spec_step_node root = { .parent = -1 };
+    SPEC_TRY(s->ops->alloc(s->dev, &at, s->p_bytes));
     s->p = at;
-    s->p_bytes = p->p_bytes;
-    if (p->next_bytes > 0) {
-        SPEC_TRY(s->ops->alloc(s->dev, &at, p->next_bytes));
-        s->next = at;
-        s->next_bytes = p->next_bytes;
-        SPEC_TRY(speci_ahead_open(s));
+    if (s->roots_bytes > 0) {
+        SPEC_TRY(s->ops->alloc(s->dev, &at, s->roots_bytes));
+        s->roots = at;
+        for (int32_t i = 0; i < s->n_seq; i++) SPEC_TRY(s->ops->upload(s->queue, s->roots + i, &root, sizeof root));
     }
-    if (p->q_bytes == 0) return SPEC_OK;
-    s->q_bytes = p->q_bytes;
-    SPEC_TRY(s->ops->alloc(s->dev, &at, p->q_bytes));
-    s->q = at;
-    if (p->grow_bytes == 0) return SPEC_OK;
-    SPEC_TRY(s->ops->alloc(s->dev, &s->grow_base, p->grow_bytes));
-    s->grow_bytes = p->grow_bytes;
-    (void)carve_growth(&s->grow, p, s->grow_base);
-    const spec_range all = { s->grow_base, s->grow_bytes };
-    return s->ops->zero(s->queue, &all, 1); /* a tree scored unseen may lack nodes: any token will do */
-}
-
-static spec_status open_nets(spec_session *s, const session_plan *p)
-{
-    spec_plan plans[4];
-    int32_t n_plan;
-    SPEC_TRY(plan_nets(&s->net, &s->draft_exec, plans, &n_plan, s->target, s->drafter, p));
-    SPEC_TRY(s->ops->queue_open(s->dev, &s->queue, plans, n_plan, s->target->n_vocab));
-    SPEC_TRY(speci_exec_attach(s->net, s->queue, s->captures));
-    if (s->draft_exec) SPEC_TRY(speci_exec_attach(s->draft_exec, s->queue, s->captures));
-    return alloc_distributions(s, p);
-}
-
-static spec_status take_drafter(spec_session *s, spec_drafter *d)
-{
-    if (!d) return SPEC_OK;
-    SPEC_TRY(speci_drafter_check(d, s->target));
-    if (atomic_flag_test_and_set(&d->in_use))
-        return speci_fail(SPEC_E_STATE, "the drafter already serves another session");
-    s->drafter = d;
+    if (s->q_bytes == 0) return SPEC_OK;
+    SPEC_TRY(s->ops->alloc(s->dev, &at, s->q_bytes));
+    s->site.q = at;
     return SPEC_OK;
 }
 
-static spec_status session_open(spec_session *s, spec_drafter *drafter, const session_plan *p)
+/* What is being verified is always in the same places. */
+static void place_batch(const spec_session *s, engine_round *r)
 {
-    s->n_ctx = p->n_ctx, s->n_seq = p->n_seq, s->n_node = p->n_node, s->n_q = p->growth.n_q;
-    s->n_row = s->n_seq * s->n_node;
-    s->draft_ctx = p->draft_ctx, s->draft_node = p->draft_node;
-    s->rule = p->params.verify;
-    s->joint = p->lab.advance == SPEC_ADVANCE_JOINT;
-    s->captures = !p->lab.no_capture;
-    s->n_tap = p->params.n_tap;
-    s->abort = p->params.abort, s->abort_user_data = p->params.abort_user_data;
-    SPEC_TRY(take_drafter(s, drafter));
-    SPEC_TRY(alloc_seqs(s, &p->growth));
-    SPEC_TRY(alloc_rows(s));
-    SPEC_TRY(alloc_growth(s, &p->growth, drafter && drafter->ops.distributions));
-    SPEC_TRY(open_nets(s, p));
-    return speci_adapt_open(s, p->params.adapt, p->params.profile);
+    speci_verify_batch *b = &r->batch;
+    b->queue = s->queue, b->p = s->p, b->q = s->site.q, b->n_vocab = s->target->n_vocab;
+}
+
+static spec_status attach(spec_session *s)
+{
+    spec_memory memory = { 0 };
+    int32_t n_plan;
+    spec_plan *plans = speci_alloc(s->a, 2 + 2 * (size_t)s->drafters.n, sizeof *plans);
+    spec_status status = plans ? sum_needs(s, plans, &n_plan, &memory) : SPEC_E_NOMEM;
+    if (status == SPEC_OK) status = s->ops->queue_open(s->dev, &s->queue, plans, n_plan, s->target->n_vocab);
+    speci_free(s->a, plans);
+    SPEC_TRY(status);
+    s->site.queue = s->queue;
+    SPEC_TRY(speci_exec_attach(s->exec, s->queue, s->captures));
+    SPEC_TRY(alloc_device(s));
+    place_batch(s, &s->round);
+    for (int32_t i = 0; s->plain && i < 2 * s->n_seq; i++) place_batch(s, &s->plain[i]);
+    for (int32_t i = 0; i < s->drafters.n; i++) {
+        speci_draft *d = &s->drafters.draft[i];
+        if (d->kind->attach) SPEC_TRY(d->kind->attach(d));
+    }
+    return SPEC_OK;
+}
+
+static spec_status open_session(spec_session *s, spec_model *target, const wishes *w)
+{
+    s->target = target, s->a = target->allocator;
+    if (!(s->taken = speci_alloc(s->a, (size_t)w->n_drafter, sizeof *s->taken))) return SPEC_E_NOMEM;
+    SPEC_TRY(take_drafters(s, w));
+    SPEC_TRY(prepare(s, target, w));
+    SPEC_TRY(alloc_host(s));
+    SPEC_TRY(list_ways(s));
+    SPEC_TRY(attach(s));
+    return speci_profile_open(s, w->params.adapt, w->params.profile);
 }
 
 spec_status spec_session_open(spec_session **out, spec_model *target, spec_drafter *drafter,
                               const spec_session_params *params)
 {
-    session_plan p;
+    wishes w;
+    spec_session *s;
     *out = NULL;
-    SPEC_TRY(plan_session(&p, target, drafter, params));
-    spec_session *s = speci_alloc(target->allocator, 1, sizeof *s);
-    if (!s) return SPEC_E_NOMEM;
-    s->target = target;
-    s->a = target->allocator;
-    s->ops = target->backend->ops;
-    s->dev = target->backend->dev;
-    atomic_init(&s->cancelled, 0);
-    const spec_status status = session_open(s, drafter, &p);
+    SPEC_TRY(read_wishes(&w, drafter, params));
+    SPEC_TRY(new_session(&s, target));
+    const spec_status status = open_session(s, target, &w);
     if (status != SPEC_OK) {
         spec_session_close(s);
         return status;
@@ -348,19 +411,17 @@ spec_status spec_session_open(spec_session **out, spec_model *target, spec_draft
 
 static void free_host(spec_session *s)
 {
+    speci_drafters *all = &s->drafters;
     for (int32_t i = 0; s->seqs && i < s->n_seq; i++) {
-        algo_seq *q = &s->seqs[i];
-        spec_tree_free(&q->draft, s->a);
-        spec_tree_free(&q->scored, s->a);
-        spec_tree_free(&q->fed, s->a);
-        speci_free(s->a, q->ids);
+        spec_tree_free(&s->seqs[i].proposal.tree, s->a);
+        speci_free(s->a, s->seqs[i].ids);
     }
-    algo_rows *r = &s->rows;
-    void *arrays[] = { s->seqs,       r->src,         r->dst,       r->q_row,     r->candidate,   r->choice,  r->token,
-                       r->slot,       r->place,       r->first,     r->u,         r->u_last,      r->sampling, r->key,
-                       s->inputs,     s->order,       s->growing,   s->depth,     s->feed_base,   s->grown,   s->n_grown,
-                       s->path,       s->step_paths,  s->step_n_path, s->step_token, s->step_trees, s->best,  s->step_ids,
-                       s->roots,      s->candidates,  s->looked,    s->host_q,    s->adapt.arms };
+    for (int32_t i = 0; all->other && i < s->n_seq; i++) spec_tree_free(&all->other[i], s->a);
+    spec_tree_free(&all->merged, s->a);
+    speci_round_close(s, &s->round);
+    for (int32_t i = 0; s->plain && i < 2 * s->n_seq; i++) speci_round_close(s, &s->plain[i]);
+    void *arrays[] = { s->seqs, s->inputs, s->asked, all->asked, all->other, all->draft, s->ways, s->plain, s->step_ids,
+                       s->step_logprobs, s->choice.arms, s->taken };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) speci_free(s->a, arrays[i]);
 }
 
@@ -368,16 +429,16 @@ void spec_session_close(spec_session *s)
 {
     if (!s) return;
     if (s->queue) s->ops->sync(s->queue); /* nothing of this session runs on; a late error has no one to go to */
-    for (int32_t i = 0; s->seqs && s->net && i < s->n_seq; i++)
+    for (int32_t i = 0; s->seqs && s->exec && i < s->n_seq; i++)
         if (s->seqs[i].live) spec_sequence_remove(s, i);
-    speci_exec_close(s->net);
-    speci_exec_close(s->draft_exec);
+    for (int32_t i = 0; i < s->drafters.n; i++)
+        if (s->drafters.draft[i].kind->detach) s->drafters.draft[i].kind->detach(&s->drafters.draft[i]);
+    speci_exec_close(s->exec);
     if (s->p) s->ops->free(s->dev, s->p, s->p_bytes);
-    if (s->next) s->ops->free(s->dev, s->next, s->next_bytes);
-    if (s->q) s->ops->free(s->dev, s->q, s->q_bytes);
-    if (s->grow_base) s->ops->free(s->dev, s->grow_base, s->grow_bytes);
+    if (s->roots) s->ops->free(s->dev, s->roots, s->roots_bytes);
+    if (s->site.q) s->ops->free(s->dev, s->site.q, s->q_bytes);
     if (s->queue) s->ops->queue_close(s->queue);
-    if (s->drafter) atomic_flag_clear(&s->drafter->in_use);
+    for (int32_t i = 0; i < s->n_taken; i++) atomic_flag_clear(&s->taken[i]->in_use);
     free_host(s);
     speci_free(s->a, s);
 }
@@ -385,13 +446,4 @@ void spec_session_close(spec_session *s)
 void spec_session_cancel(spec_session *s) { atomic_store(&s->cancelled, 1); }
 void spec_session_resume(spec_session *s) { atomic_store(&s->cancelled, 0); }
 
-spec_candidate *speci_candidates_of(spec_session *s, int32_t seq)
-{
-    return s->looked + (size_t)seq * (size_t)s->n_q * (size_t)s->n_candidate_row;
-}
-
-bool speci_session_stopped(void *session)
-{
-    spec_session *s = session;
-    return atomic_load(&s->cancelled) || (s->abort && s->abort(s->abort_user_data));
-}
+const spec_model *spec_session_target(const spec_session *s) { return s ? s->target : NULL; }

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-static size_t longest(const algo_stops *stops)
+static size_t longest(const speci_stops *stops)
 {
     size_t n = 0;
     for (int32_t i = 0; i < stops->n; i++) {
@@ -19,7 +19,7 @@ static bool starts_at(const char *text, size_t n, const char *string)
     return len > 0 && len <= n && memcmp(text, string, len) == 0;
 }
 
-bool speci_stop_find(const algo_stops *stops, const char *text, size_t n, size_t n_old, size_t *at)
+bool speci_stop_find(const speci_stops *stops, const char *text, size_t n, size_t n_old, size_t *at)
 {
     const size_t reach = longest(stops);
     if (reach == 0) return false;
@@ -32,7 +32,7 @@ bool speci_stop_find(const algo_stops *stops, const char *text, size_t n, size_t
     return false;
 }
 
-size_t speci_stop_held(const algo_stops *stops, const char *text, size_t n)
+size_t speci_stop_held(const speci_stops *stops, const char *text, size_t n)
 {
     const size_t reach = longest(stops);
     for (size_t held = reach < n ? reach : n; held > 0; held--)

@@ -53,6 +53,7 @@ typedef struct speci_verify_batch {
     spec_queue *queue;
     const float *logits, *q; /* device rows of n_vocab */
     float *p;                /* the same: the target's distributions, by the items' sampling */
+    spec_step_node *next;    /* device memory: row i's token goes to next[i] too, where the device finds it; or NULL */
     int32_t n_vocab;
     speci_verify_rows rows;
     speci_verify_item *items;

@@ -14,7 +14,7 @@ static spec_accept_args begin_call(speci_verify_batch *b, int32_t row, bool repe
                                .host_p_row = r->dst + row, .host_q_row = r->q_row + row, .host_first_candidate = first,
                                .host_candidate = r->candidate + r->n_candidate, .host_u = r->u + r->n_candidate,
                                .host_u_last = r->u_last + row, .host_out_choice = r->choice + row,
-                               .host_out_token = r->token + row };
+                               .host_out_token = r->token + row, .next = b->next };
 }
 
 /* The children of `node` as candidates of the call; how many. position: of the token that follows the node. */

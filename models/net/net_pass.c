@@ -59,7 +59,7 @@ spec_status speci_exec_prefill(speci_exec *net, int32_t slot, const int32_t *ids
 
 /* What can be wrong with an input (its shape is the caller's: spec_tree_check), and its pages, before the device is
  * touched. */
-static spec_status check_input(speci_exec *net, const speci_exec_input *in)
+static spec_status check_input(speci_exec *net, const speci_exec_input *in, const speci_exec_feed *feed)
 {
     const spec_tree *t = in->tree;
     net_seq *s = &net->seqs[in->slot];
@@ -71,7 +71,8 @@ static spec_status check_input(speci_exec *net, const speci_exec_input *in)
     if (in->n_fed < 0 || in->n_fed >= n || in->n_fed != s->n_fed * (in->n_fed > 0))
         return speci_fail(SPEC_E_INVALID, "%d of %d nodes are said to be fed; %d are", in->n_fed, n, s->n_fed);
     SPEC_TRY(speci_net_joint_check(net, in));
-    for (int32_t i = 0; i < t->n; i++) SPEC_TRY(check_token(net, t->token[i]));
+    const int32_t n_token = feed && feed->grown ? 1 : t->n; /* the others stand on the device */
+    for (int32_t i = 0; i < t->n && i < n_token; i++) SPEC_TRY(check_token(net, t->token[i]));
     return speci_net_reserve(net, s, s->n_past + s->n_path + n);
 }
 
@@ -120,7 +121,7 @@ static spec_status pass_pending(speci_exec *net, int32_t slot)
 spec_status speci_exec_forward(speci_exec *net, const speci_exec_input *in, int32_t n_in, const speci_exec_feed *feed,
                               const speci_exec_tokens *tokens)
 {
-    for (int32_t k = 0; k < n_in; k++) SPEC_TRY(check_input(net, &in[k]));
+    for (int32_t k = 0; k < n_in; k++) SPEC_TRY(check_input(net, &in[k], feed));
     for (int32_t k = 0; k < n_in; k++)
         if (speci_net_joint_too_deep(net, &in[k])) SPEC_TRY(pass_pending(net, in[k].slot));
     return pass(net, in, n_in, feed, tokens);
@@ -141,7 +142,7 @@ spec_status speci_exec_warm(speci_exec *net, int32_t slot, const spec_tree *tree
     spec_prepared *const prepared = net->prepared[SPEC_PHASE_DECODE];
     const speci_exec_input in = { .slot = slot, .tree = tree };
     if (!prepared || !net->ops->plan_warm) return SPEC_OK;
-    SPEC_TRY(check_input(net, &in));
+    SPEC_TRY(check_input(net, &in, NULL));
     SPEC_TRY(speci_net_zero_begun(net));
     speci_net_describe(net, &in, 1, NULL);
     return net->ops->plan_warm(net->queue, prepared, net->block);

@@ -173,7 +173,7 @@ static spec_status decode(tally *t, const bench *b, spec_session *s, const promp
 {
     int32_t seq;
     SPEC_TRY(spec_sequence_add(s, &seq, p->ids, p->n, sampling));
-    s->seqs[seq].ignore_eos = b->o.ignore_eos;
+    s->seqs[seq].options.ignore_eos = b->o.ignore_eos;
     spec_status status = SPEC_OK;
     spec_step_result r = { .stop = SPEC_STOP_NONE };
     for (int32_t n = 0; status == SPEC_OK && n < n_predict && r.stop == SPEC_STOP_NONE; n += r.n_tokens)

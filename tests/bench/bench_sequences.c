@@ -25,8 +25,9 @@ static spec_status step(many *t, double *ms)
     }
     const double start = speci_now_ms();
     SPEC_TRY(spec_score(t->s, t->seqs, t->n_seq, t->trees));
-    SPEC_TRY(speci_verify(t->s, t->seqs, t->n_seq, SPEC_VERIFY_AUTO, t->s->step_paths, t->s->step_n_path,
-                          t->s->step_token));
+    t->s->round.rule = SPEC_VERIFY_AUTO;
+    SPEC_TRY(speci_verify_start(t->s, &t->s->round));
+    SPEC_TRY(speci_verify_read(t->s, &t->s->round));
     for (int32_t i = 0; i < t->n_seq; i++) SPEC_TRY(spec_commit(t->s, t->seqs[i], &root, 1, 1));
     *ms = speci_now_ms() - start;
     return SPEC_OK;

@@ -54,7 +54,7 @@ static spec_status build(spec_tree *tree, const char *text)
 {
     spec_builder *builder;
     spec_builder_info info = { .struct_size = sizeof info };
-    const spec_build_args args = { .struct_size = sizeof args, .n_vocab = N_PROBS, .distributions = halves };
+    const spec_build_args args = { .struct_size = sizeof args, .n_vocab = N_PROBS, .probs = halves };
     SPEC_TRY(spec_builder_open(&builder, text, NULL));
     spec_status status = spec_builder_get_info(builder, &info);
     if (status == SPEC_OK && info.n_node > tree->cap)

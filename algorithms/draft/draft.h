@@ -1,0 +1,156 @@
+/* draft.h - drafters: what proposes trees to a session. Internal.
+ *
+ * A kind of drafter is one file draft_<kind>.c and one row of draft_table.c. Nobody outside this room asks of what kind a
+ * drafter is: sessions call its hooks. */
+#ifndef SPEC_DRAFT_H
+#define SPEC_DRAFT_H
+
+#include <stdatomic.h>
+
+#include "algorithms/build/build.h"
+#include "models/model.h"
+
+typedef struct speci_draft_kind speci_draft_kind;
+typedef struct speci_draft speci_draft;
+
+/* A drafter as an object. It serves one session at a time. */
+struct spec_drafter {
+    const spec_allocator *allocator;
+    const speci_draft_kind *kind;
+    void *own;               /* the kind's, freed by its close */
+    spec_builder **builders; /* [n_builder]; 0: the kind makes whole trees */
+    int32_t n_builder;
+    bool borrowed;           /* the one builder is the caller's */
+    int32_t n_draft;         /* without builders: nodes below the root, at most */
+    float temperature;       /* of the draft distribution; 0 = the target's */
+    atomic_flag in_use;
+};
+
+/* What a drafter's trees need: the most that its builders ask for. */
+typedef struct speci_draft_size {
+    int32_t n_node;      /* nodes of a finished tree, root included */
+    int32_t n_q;         /* rows of draft distributions per sequence */
+    int32_t pool;        /* nodes of a tree while it grows */
+    int32_t cap;         /* the same of trees that grow on the device; 0 = none do */
+    int32_t frontier;    /* places of a level */
+    int32_t n_candidate; /* candidates per row that a host-driven builder sees; 0 = there is none */
+} speci_draft_size;
+speci_draft_size speci_draft_size_of(const spec_drafter *d);
+
+/* What a session tells its drafters of itself. It lives as long as they are attached. */
+typedef struct speci_draft_site {
+    const spec_model *target;
+    const spec_backend_ops *ops;
+    spec_device *dev;
+    const spec_allocator *a;
+    spec_queue *queue;            /* from attach on */
+    int32_t n_seq, n_ctx, n_node; /* n_ctx 0 = no limit; n_node: of a tree that can be scored */
+    int32_t n_q;                  /* rows of draft distributions per sequence */
+    float *q;                     /* device f32 [n_seq * n_q][n_vocab of the target], from attach on. Row seq * n_q + q_row[x]
+                                     is the distribution that the children of node x were drawn from */
+    bool captures, recurrent, node_state; /* how executors that drafters open work */
+    bool (*stopped)(void *arg);   /* has somebody asked to stop? */
+    void *stopped_arg;
+} speci_draft_site;
+
+/* What a drafter takes beside its host memory. */
+typedef struct speci_draft_needs {
+    spec_memory memory;  /* bytes_model without the target's */
+    spec_plan plans[2];  /* that the queue must be ready for */
+    int32_t n_plan;
+    int32_t n_row;       /* most rows of a pass of its own; 0 = none */
+} speci_draft_needs;
+
+/* A sequence to draft for. */
+typedef struct speci_draft_seq {
+    int32_t seq;
+    const int32_t *ids; /* [n_ids] so far; the last one is the pending token, the root of the tree */
+    int32_t n_ids;
+    const spec_sampling *sampling;
+    uint64_t step;      /* of the sequence: a key of draft draws */
+    int32_t depth_max;  /* nodes deeper than this have no use; >= 1. A drafter that cannot reach so deep lowers it */
+    spec_tree *tree;    /* the root alone, with rank, prob and q_row; receives the proposal. The root alone: none */
+    int32_t by;         /* the drafter of the session's list that proposed it, -1 = none or several */
+} speci_draft_seq;
+
+/* A drafter at work in a session. */
+struct speci_draft {
+    spec_drafter *drafter;
+    const speci_draft_kind *kind;
+    const speci_draft_site *site;
+    speci_draft_size size;
+    void *state;               /* the kind's, from prepare on */
+    /* Trees that enqueue has left on the device, where node i of slot s is grown[s * ld_grown + i]. NULL: all trees are with
+     * the host. */
+    const spec_grow_node *grown;
+    int32_t ld_grown;
+};
+
+/* Hooks. One that is NULL has nothing to do. */
+struct speci_draft_kind {
+    const char *name, *args, *help; /* as in `--draft NAME[:ARGS]`; args NULL: not made from text */
+    /* Parses what follows the colon ("" if nothing), and sets n_draft. */
+    spec_status (*open)(spec_drafter *d, const char *args);
+    void (*close)(spec_drafter *d);
+    /* Can it draft for this target? */
+    spec_status (*check)(const spec_drafter *d, const spec_model *target);
+
+    /* A session opens. prepare takes host memory alone; needs adds what attach will take. detach frees what the others took,
+     * however far they came. */
+    spec_status (*prepare)(speci_draft *d);
+    void (*needs)(const speci_draft *d, speci_draft_needs *out);
+    spec_status (*attach)(speci_draft *d);
+    void (*detach)(speci_draft *d);
+
+    /* A sequence begins: all ids but the pending one. After an error `end` is called. */
+    spec_status (*prefill)(speci_draft *d, const speci_draft_seq *q);
+    /* Proposes for seqs [n], by builder b where the drafter has builders. What is not with the host when it returns is left
+     * to `read`, which is called when all that was enqueued is there: d->grown. */
+    spec_status (*enqueue)(speci_draft *d, spec_builder *b, speci_draft_seq *seqs, int32_t n);
+    spec_status (*read)(speci_draft *d);
+    /* In place of read, when the trees are not wanted any more. */
+    void (*forget)(speci_draft *d);
+    /* The last n_new of q->ids were committed; the last of them is the pending one. */
+    void (*committed)(speci_draft *d, const speci_draft_seq *q, int32_t n_new);
+    /* Sequence `to` begins as a copy of q. After an error `end` is called. */
+    spec_status (*fork)(speci_draft *d, const speci_draft_seq *q, int32_t to);
+    void (*end)(speci_draft *d, int32_t seq);
+
+    /* A sequence is saved: put NULL makes it ready and tells its bytes, then put receives as many. A drafter of the same kind and
+     * identity reads them; one of another identity begins by prefill. */
+    uint64_t (*identity)(const spec_drafter *d);
+    spec_status (*save)(speci_draft *d, const speci_draft_seq *q, uint64_t *bytes, speci_put_fn put, void *arg);
+    spec_status (*restore)(speci_draft *d, const speci_draft_seq *q, uint64_t bytes, speci_get_fn get, void *arg);
+
+    /* The executor whose passes are what drafts cost: over trees of up to *n_timed nodes, and of up to *n_most when it catches
+     * up. NULL: it cannot draft for this sequence. */
+    speci_exec *(*exec)(const speci_draft *d, int32_t seq, int32_t *n_timed, int32_t *n_most);
+};
+
+extern const speci_draft_kind speci_draft_model, speci_draft_callback, speci_draft_ngram;
+extern const speci_draft_kind *const speci_draft_table[]; /* the kinds that are made from text; ends with NULL */
+
+/* --- several drafters (draft_combine.c) --- */
+
+typedef struct speci_drafters {
+    speci_draft *draft;       /* [n] */
+    int32_t n;
+    spec_draft_combine combine;
+    speci_draft_seq *asked;   /* [n_seq] scratch */
+    spec_tree *other, merged; /* [n_seq], one: scratch of unions */
+} speci_drafters;
+
+/* Trees for seqs [n]. `drafter`: the one that is asked, or -1: all of them, by `combine`. builder: number of the builder, in a
+ * drafter with fewer its last one. Only the drafter that is asked last may leave trees on the device: *pending, or NULL. */
+spec_status speci_draft_enqueue(speci_drafters *all, int32_t drafter, int32_t builder, speci_draft_seq *seqs, int32_t n,
+                                speci_draft **pending);
+/* The builder that made a proposal of `drafter`, or NULL. */
+spec_builder *speci_draft_builder(const speci_draft *d, int32_t builder);
+
+/* --- objects (draft_open.c) --- */
+
+/* A drafter of this kind with what params say. builders: the kind grows trees by builders. */
+spec_status speci_drafter_create(spec_drafter **out, const speci_draft_kind *kind, const spec_allocator *a,
+                                 const spec_drafter_params *params, bool builders);
+
+#endif

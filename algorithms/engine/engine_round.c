@@ -1,0 +1,413 @@
+/* engine_round.c - the stages of a round: what DRAFT, SCORE, VERIFY and COMMIT enqueue, and what they read (algorithms.md 19).
+ *
+ * One packed pass serves all sequences of a round. What the four public calls do are these stages, each read before the next is
+ * enqueued; other orders are schedules (engine_schedule.c). */
+#include "algorithms/engine/engine.h"
+
+#include <limits.h>
+#include <string.h>
+
+spec_status speci_round_begin(spec_session *s, engine_round *r, const int32_t *seqs, int32_t n)
+{
+    engine_seq *q;
+    if (n < 1 || n > s->n_seq) return speci_fail(SPEC_E_INVALID, "%d sequences; the session has %d", n, s->n_seq);
+    for (int32_t i = 0; i < n; i++) {
+        SPEC_TRY(speci_session_seq(s, seqs[i], &q));
+        for (int32_t j = 0; j < i; j++)
+            if (seqs[j] == seqs[i]) return speci_fail(SPEC_E_INVALID, "sequence %d is given twice", seqs[i]);
+        r->seqs[i] = seqs[i];
+        r->trees[i] = &q->proposal.tree;
+    }
+    r->n = n;
+    return SPEC_OK;
+}
+
+/* What was enqueued is there when it returns. */
+static spec_status wait(spec_session *s, engine_round *r)
+{
+    spec_status status = SPEC_OK;
+    if (r->marked) status = s->ops->wait(s->queue, r->mark);
+    else if (r->queued) status = s->ops->sync(s->queue);
+    if (!r->marked) r->queued = false;
+    r->marked = false;
+    return status;
+}
+
+engine_round *speci_flight(const spec_session *s, int32_t seq)
+{
+    if (!s->plain) return NULL;
+    engine_round *r = &s->plain[2 * seq + (int32_t)(s->seqs[seq].n_step % 2)];
+    return r->n_part > 0 ? r : NULL;
+}
+
+/* --- DRAFT --- */
+
+static void begin_proposal(engine_seq *q, uint64_t round)
+{
+    engine_proposal *p = &q->proposal;
+    p->tree.n = 0, p->tree.kind = SPEC_TREE_DETERMINISTIC;
+    (void)spec_tree_add(&p->tree, -1, q->ids[q->n_ids - 1], 1);
+    p->round = round;
+    p->arm = p->by = -1;
+    p->builder = NULL;
+    p->depth = 0;
+}
+
+/* Rows of distributions only where children are; and no more nodes than the session planned for. What is left out are the last
+ * slots, whatever they hold. */
+static void end_proposal(const spec_session *s, engine_seq *q)
+{
+    spec_tree *t = &q->proposal.tree;
+    uint8_t has_child[SPECI_MAX_NODE] = { 0 };
+    if (t->n > s->n_node) t->n = s->n_node;
+    for (int32_t i = 1; i < t->n; i++) has_child[t->parent[i]] = 1;
+    for (int32_t i = 0; i < t->n; i++)
+        if (!has_child[i]) t->q_row[i] = -1;
+}
+
+static spec_status end_proposals(spec_session *s, const engine_round *r, spec_status status)
+{
+    for (int32_t i = 0; i < r->n; i++) {
+        engine_seq *q = &s->seqs[r->seqs[i]];
+        if (status != SPEC_OK) begin_proposal(q, s->n_round);
+        else end_proposal(s, q);
+    }
+    return status;
+}
+
+int32_t speci_draft_room(const spec_session *s, const engine_seq *q)
+{
+    const int32_t room = q->n_limit == INT32_MAX ? s->n_node - 1 : q->n_limit - q->n_ids - 1;
+    return room < 0 ? 0 : room < s->n_node - 1 ? room : s->n_node - 1;
+}
+
+/* The drafters' part, by one way to draft. */
+static spec_status propose(spec_session *s, engine_round *r, int32_t way)
+{
+    const engine_way *w = &s->ways[way];
+    int32_t n = 0;
+    for (int32_t i = 0; i < r->n; i++) {
+        engine_seq *q = &s->seqs[r->seqs[i]];
+        const int32_t room = speci_draft_room(s, q);
+        q->proposal.arm = way;
+        if (w->drafter >= 0) q->proposal.builder = speci_draft_builder(&s->drafters.draft[w->drafter], w->builder);
+        if (room < 1) continue;
+        s->asked[n] = speci_sequence_asked(s, r->seqs[i]);
+        s->asked[n++].depth_max = room;
+    }
+    if (n == 0) return SPEC_OK;
+    SPEC_TRY(speci_draft_enqueue(&s->drafters, w->drafter, w->builder, s->asked, n, &r->pending));
+    for (int32_t i = 0; i < n; i++) {
+        engine_proposal *p = &s->seqs[s->asked[i].seq].proposal;
+        p->by = s->asked[i].by, p->depth = s->asked[i].depth_max;
+        if (p->by >= 0) p->builder = speci_draft_builder(&s->drafters.draft[p->by], w->builder);
+    }
+    r->queued = r->pending != NULL;
+    return SPEC_OK;
+}
+
+spec_status speci_draft_start(spec_session *s, engine_round *r)
+{
+    const double start = s->now_ms();
+    s->n_round++;
+    r->pending = NULL;
+    r->marked = r->queued = false;
+    for (int32_t i = 0; i < r->n; i++) begin_proposal(&s->seqs[r->seqs[i]], s->n_round);
+    if (s->drafters.n == 0) return SPEC_OK;
+    const int32_t arm = speci_choice_arm(&s->choice, r->n);
+    const spec_status status = arm > 0 ? propose(s, r, arm - 1) : SPEC_OK;
+    if (status != SPEC_OK || !r->pending) SPEC_TRY(end_proposals(s, r, status));
+    s->outcome = (engine_outcome){ .round = s->n_round, .arm = arm, .n_seq = r->n, .start = start };
+    return SPEC_OK;
+}
+
+/* --- SCORE --- */
+
+static spec_status check_tree(const spec_session *s, int32_t seq, const spec_tree *t)
+{
+    const engine_seq *q = &s->seqs[seq];
+    SPEC_TRY(spec_tree_check(t, s->n_node, s->target->n_vocab));
+    if (t->token[0] != q->ids[q->n_ids - 1])
+        return speci_fail(SPEC_E_INVALID, "the root is token %d; the pending token of sequence %d is %d", t->token[0],
+                          seq, q->ids[q->n_ids - 1]);
+    return SPEC_OK;
+}
+
+static spec_status check_context(const spec_session *s, int32_t seq, const spec_tree *t)
+{
+    const engine_seq *q = &s->seqs[seq];
+    if (s->n_ctx == 0) return SPEC_OK;
+    if (q->n_ids >= s->n_ctx)
+        return speci_fail(SPEC_E_FULL, "sequence %d has reached the context of %d tokens", seq, s->n_ctx);
+    for (int32_t i = 1; i < t->n; i++)
+        if (q->n_ids + speci_tree_depth(t, i) >= s->n_ctx)
+            return speci_fail(SPEC_E_FULL, "node %d would stand behind the context of %d tokens", i, s->n_ctx);
+    return SPEC_OK;
+}
+
+/* Room for the ids that a commit of a tree can add: after score nothing need be allocated. */
+static spec_status reserve_ids(const spec_session *s, engine_seq *q)
+{
+    if (q->n_ids + s->n_node + 1 <= q->cap_ids || s->n_ctx > 0) return SPEC_OK;
+    if (q->cap_ids > INT32_MAX / 2) return speci_fail(SPEC_E_FULL, "a sequence of %d tokens is too long", q->n_ids);
+    const size_t cap = 2 * (size_t)q->cap_ids + (size_t)s->n_node;
+    int32_t *ids = speci_alloc(s->a, cap, sizeof *ids);
+    if (!ids) return SPEC_E_NOMEM;
+    memcpy(ids, q->ids, (size_t)q->n_ids * sizeof *ids);
+    speci_free(s->a, q->ids);
+    q->ids = ids;
+    q->cap_ids = (int32_t)cap;
+    return SPEC_OK;
+}
+
+/* Do the tree's q rows name distributions of the sequence's proposal? */
+static bool names_probs(const spec_session *s, const engine_seq *q, const spec_tree *t)
+{
+    if (!speci_tree_sampled(t->kind) || !t->q_row || !s->site.q || q->proposal.round == 0) return false;
+    for (int32_t i = 1; i < t->n; i++)
+        if (t->q_row[t->parent[i]] < 0 || t->q_row[t->parent[i]] >= s->site.n_q) return false;
+    return true;
+}
+
+/* What the next stages need of a tree, once all of it is with the host. */
+static void keep_tree(const spec_session *s, engine_part *p, const spec_tree *t)
+{
+    const engine_proposal *own = &s->seqs[p->seq].proposal;
+    (void)spec_tree_copy(&p->tree, t); /* fits: it was checked */
+    spec_tree_ranks(t, p->tree.rank);
+    p->probs_round = names_probs(s, &s->seqs[p->seq], t) ? own->round : 0;
+    p->round = own->round && speci_tree_equal(t, &own->tree) ? own->round : 0;
+}
+
+static void keep_part(spec_session *s, engine_round *r, int32_t i)
+{
+    engine_part *p = &r->part[i];
+    p->seq = r->seqs[i];
+    p->first_row = speci_exec_first_row(s->exec, i);
+    p->position = (uint64_t)s->seqs[p->seq].n_ids + r->root_on_device;
+    keep_tree(s, p, r->trees[i]);
+}
+
+/* The rows of a pass replace those of the one before, for every sequence. */
+static void forget_scores(spec_session *s)
+{
+    for (int32_t i = 0; i < s->n_seq; i++) s->seqs[i].part = -1;
+    s->round.n_part = 0;
+}
+
+/* The trees that stand on the device are scored by their shapes. */
+static void take_shapes(spec_session *s, const engine_round *r)
+{
+    for (int32_t i = 0; i < r->n && r->pending; i++) {
+        engine_proposal *p = &s->seqs[r->seqs[i]].proposal;
+        if (p->depth > 0) speci_builder_known_shape(p->builder, p->depth, &p->tree);
+    }
+}
+
+static spec_status check_inputs(spec_session *s, const engine_round *r)
+{
+    for (int32_t i = 0; i < r->n; i++) {
+        if (!r->pending && !r->root_on_device) SPEC_TRY(check_tree(s, r->seqs[i], r->trees[i]));
+        SPEC_TRY(check_context(s, r->seqs[i], r->trees[i]));
+        SPEC_TRY(reserve_ids(s, &s->seqs[r->seqs[i]]));
+    }
+    return SPEC_OK;
+}
+
+spec_status speci_score_start(spec_session *s, engine_round *r)
+{
+    static const spec_tree none = { 0 };
+    bool greedy = false; /* is any of them? */
+    take_shapes(s, r);
+    SPEC_TRY(check_inputs(s, r));
+    for (int32_t i = 0; i < r->n; i++) {
+        engine_round *flight = r == &s->round ? speci_flight(s, r->seqs[i]) : NULL;
+        greedy = greedy || s->seqs[r->seqs[i]].sampling.temperature == 0;
+        if (flight) speci_round_drop(s, flight);
+        s->inputs[i] = (speci_exec_input){ .slot = r->seqs[i], .tree = r->root_on_device ? &none : r->trees[i], .n_grown = r->root_on_device };
+    }
+    const speci_exec_feed feed = { .nodes = r->root_on_device ? s->roots : NULL, .ld = 1, .grown = r->pending ? r->pending->grown : NULL,
+                                   .ld_grown = r->pending ? r->pending->ld_grown : 0 };
+    const speci_exec_tokens likeliest = { .token = r->likeliest, .next = r->hand_on };
+    SPEC_TRY(speci_exec_forward(s->exec, s->inputs, r->n, &feed, greedy ? &likeliest : NULL));
+    forget_scores(s);
+    for (int32_t i = 0; i < r->n; i++) keep_part(s, r, i);
+    for (int32_t i = 0; i < r->n && r == &s->round; i++) s->seqs[r->seqs[i]].part = i;
+    r->n_part = r->n;
+    r->by_shape = r->pending != NULL;
+    r->queued = true;
+    return SPEC_OK;
+}
+
+void speci_round_drop(spec_session *s, engine_round *r)
+{
+    for (int32_t i = 0; i < r->n_part; i++) {
+        speci_exec_commit(s->exec, r->part[i].seq, NULL, 0);
+        s->seqs[r->part[i].seq].part = -1;
+    }
+    r->n_part = 0;
+    r->marked = r->by_shape = false;
+}
+
+/* --- DRAFT is read, before the trees are scored or after --- */
+
+static bool same_shape(const spec_tree *a, const spec_tree *b)
+{
+    return a->n == b->n && memcmp(a->parent, b->parent, (size_t)a->n * sizeof *a->parent) == 0;
+}
+
+/* Trees that were scored by their shapes now have their tokens. */
+static void fill_parts(spec_session *s, engine_round *r)
+{
+    for (int32_t i = 0; i < r->n_part; i++)
+        if (!same_shape(&r->part[i].tree, r->trees[i])) r->reshaped = true;
+    r->by_shape = false;
+    if (r->reshaped) speci_round_drop(s, r);
+    for (int32_t i = 0; i < r->n_part; i++) keep_tree(s, &r->part[i], r->trees[i]);
+}
+
+spec_status speci_draft_read(spec_session *s, engine_round *r)
+{
+    speci_draft *d = r->pending;
+    r->reshaped = false;
+    if (!d) return SPEC_OK;
+    spec_status status = wait(s, r);
+    r->pending = NULL;
+    d->grown = NULL;
+    if (status == SPEC_OK) status = d->kind->read(d);
+    else d->kind->forget(d);
+    SPEC_TRY(end_proposals(s, r, status));
+    if (r->by_shape) fill_parts(s, r);
+    return SPEC_OK;
+}
+
+/* --- VERIFY --- */
+
+/* The rule that a part is verified by; NULL: there is no such rule. At T = 0 all rules are one, and after a root alone the
+ * target decides under any. */
+static const speci_verify_rule *rule_for(const spec_session *s, const engine_part *p, spec_verify_rule rule)
+{
+    const engine_seq *q = &s->seqs[p->seq];
+    const float temperature = q->sampling.temperature;
+    const bool has_probs = p->probs_round != 0 && p->probs_round == q->proposal.round;
+    const spec_tree_kind kind = has_probs ? p->tree.kind : SPEC_TREE_DETERMINISTIC;
+    const speci_verify_rule *v = speci_verify_resolve(rule, kind, temperature);
+    if (!v || (temperature > 0 && (v->greedy || p->tree.n > 1))) return v;
+    return speci_verify_resolve(SPEC_VERIFY_AUTO, SPEC_TREE_DETERMINISTIC, temperature);
+}
+
+static spec_status choose_rule(const spec_session *s, engine_part *p, spec_verify_rule rule, const speci_verify_rule **out)
+{
+    const engine_seq *q = &s->seqs[p->seq];
+    const speci_verify_rule *v = *out = rule_for(s, p, rule);
+    if (!v) return speci_fail(SPEC_E_INVALID, "there is no verification rule %d", (int)rule);
+    if (p->tree.n == 1 && v->greedy == (q->sampling.temperature == 0)) return SPEC_OK;
+    SPEC_TRY(spec_verify_is_lossless(&p->tree, v->id, q->sampling.temperature));
+    if (v->uses_draft_probs && (p->probs_round == 0 || p->probs_round != q->proposal.round))
+        return speci_fail(SPEC_E_INVALID, "%s needs the distributions that the tree was drawn from, and the session has none "
+                          "of it: verify it by %s, or with spec_verify_probs", v->name,
+                          spec_verify_rule_name(SPEC_VERIFY_NAIVE));
+    return SPEC_OK;
+}
+
+/* Adds a part to what is being verified. */
+static spec_status add_item(spec_session *s, engine_round *r, engine_part *p)
+{
+    const engine_seq *q = &s->seqs[p->seq];
+    const speci_verify_rule *rule;
+    SPEC_TRY(choose_rule(s, p, r->rule, &rule));
+    p->item = (speci_verify_item){ .rule = rule, .tree = &p->tree, .sampling = &q->sampling, .position = p->position,
+                                   .logits_row = p->first_row, .q_row = p->seq * s->site.n_q,
+                                   .likeliest = r->likeliest + p->first_row, .eos = s->target->eos,
+                                   .n_eos = q->options.ignore_eos ? 0 : s->target->n_eos, .path = p->path,
+                                   .n_path = &p->n_path, .token = &p->token, .next = r->batch.items };
+    r->batch.items = &p->item;
+    return SPEC_OK;
+}
+
+spec_status speci_verify_start(spec_session *s, engine_round *r)
+{
+    speci_verify_batch *b = &r->batch;
+    int32_t ld;
+    b->ops = s->ops;
+    b->logits = speci_exec_logits(s->exec, &ld);
+    b->next = r->hand_on;
+    b->items = NULL;
+    b->rows.n_candidate = b->rows.n_call = 0;
+    for (int32_t i = r->n_part - 1; i >= 0; i--) SPEC_TRY(add_item(s, r, &r->part[i]));
+    r->queued = true;
+    return speci_verify_batch_enqueue(b);
+}
+
+spec_status speci_verify_read(spec_session *s, engine_round *r)
+{
+    SPEC_TRY(wait(s, r));
+    return speci_verify_batch_walk(&r->batch);
+}
+
+/* --- COMMIT --- */
+
+/* The path is known where a tree has but its root. */
+spec_status speci_commit_start(spec_session *s, engine_round *r)
+{
+    for (int32_t i = 0; i < r->n_part; i++) {
+        engine_part *p = &r->part[i];
+        if (p->tree.n == 1) p->path[0] = 0, p->n_path = 1;
+        speci_exec_commit(s->exec, p->seq, p->path, p->n_path);
+    }
+    return SPEC_OK;
+}
+
+/* Tells the builder where on the path drafts were accepted: at which rank, or nowhere among a node's children. */
+static void tell_builder(const spec_session *s, const engine_part *p)
+{
+    spec_builder *b = s->seqs[p->seq].proposal.builder;
+    if (!b) return;
+    int32_t ranks[SPEC_MAX_DEPTH + 1], n = 0;
+    for (int32_t i = 1; i < p->n_path; i++) ranks[n++] = p->tree.rank[p->path[i]];
+    if (speci_tree_next_child(&p->tree, p->path[p->n_path - 1], -1) >= 0) ranks[n++] = -1;
+    spec_builder_observe(b, p->tree.n, ranks, n);
+}
+
+/* With the last of a round's sequences the choice is updated, by the time since then; not if any was committed by a tree of the
+ * caller's. */
+static void tell_choice(spec_session *s, const engine_part *p)
+{
+    engine_outcome *o = &s->outcome;
+    if (o->round == 0 || p->round != o->round) return;
+    o->n_done++;
+    o->n_emitted += p->n_path;
+    o->n_node += p->tree.n;
+    if (o->n_done < o->n_seq) return;
+    const speci_outcome all = { .n_seq = o->n_seq, .n_emitted = o->n_emitted, .n_node = o->n_node, .ms = s->now_ms() - o->start };
+    speci_choice_update(&s->choice, o->arm, &all);
+    o->round = 0;
+}
+
+static void tell_drafters(spec_session *s, int32_t seq, int32_t n_new)
+{
+    for (int32_t k = 0; k < s->drafters.n; k++) {
+        speci_draft *d = &s->drafters.draft[k];
+        if (!d->kind->committed) continue;
+        const speci_draft_seq q = speci_sequence_asked(s, seq);
+        d->kind->committed(d, &q, n_new);
+    }
+}
+
+spec_status speci_commit_read(spec_session *s, engine_round *r)
+{
+    for (int32_t i = 0; i < r->n_part; i++) {
+        engine_part *p = &r->part[i];
+        engine_seq *q = &s->seqs[p->seq];
+        if (p->round) tell_builder(s, p);
+        tell_choice(s, p);
+        for (int32_t k = 1; k < p->n_path; k++) q->ids[q->n_ids++] = p->tree.token[p->path[k]];
+        q->ids[q->n_ids++] = p->token;
+        q->proposal.round = 0;
+        q->part = -1;
+        q->n_step++;
+        tell_drafters(s, p->seq, p->n_path);
+    }
+    r->n_part = 0;
+    return SPEC_OK;
+}

@@ -1,0 +1,264 @@
+/* engine_schedule.c - the order in which the stages of a round are enqueued and read, and spec_step.
+ *
+ *   ordinary         each stage is read before the next one is enqueued: what the four public calls do
+ *   score first      trees that grew on the device to a known shape are scored before the host has read them, so that the device
+ *                    never waits for the host between a draft and its score. At T = 0 they are read with the verdict; where a
+ *                    sequence samples, while the target computes, since its verification needs the tokens. A tree that turns out
+ *                    otherwise (a distribution had fewer candidates than there were places) is scored once more, as it is
+ *   run ahead        a plain step, behind which the next one is enqueued before its token is read: the device puts the token
+ *                    where the next pass finds its root. A pass that turns out not to be wanted (the text ended, another tree is
+ *                    scored) is dropped: its own root was never committed. So the sequence may be forked and saved meanwhile
+ *
+ * Trees, rules and draws are the same in all of them, and so are the tokens. */
+#include "algorithms/engine/engine.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+/* --- the table --- */
+
+typedef enum verb { START, MARK, READ } verb;
+typedef enum stage { DRAFT, SCORE, VERIFY, COMMIT, N_STAGE } stage;
+typedef spec_status (*stage_fn)(spec_session *s, engine_round *r);
+
+static const struct {
+    stage_fn start, read;
+} stages[N_STAGE] = {
+    [DRAFT] = { speci_draft_start, speci_draft_read },
+    [SCORE] = { speci_score_start, NULL },
+    [VERIFY] = { speci_verify_start, speci_verify_read },
+    [COMMIT] = { speci_commit_start, speci_commit_read },
+};
+
+typedef enum whose { NOW, NEXT } whose; /* of this round, or of the one behind it */
+typedef struct move {
+    stage stage;
+    verb verb;
+    whose round;
+} move;
+
+/* Moves behind the start of DRAFT, which all schedules that draft share. */
+typedef struct schedule {
+    const char *name;
+    bool (*fits)(const spec_session *s, const engine_round *r);
+    move moves[12];
+    int32_t n_move;
+} schedule;
+
+static bool all_greedy(const spec_session *s, const engine_round *r)
+{
+    for (int32_t i = 0; i < r->n; i++)
+        if (s->seqs[r->seqs[i]].sampling.temperature != 0) return false;
+    return true;
+}
+
+static bool always(const spec_session *s, const engine_round *r)
+{
+    (void)s, (void)r;
+    return true;
+}
+
+/* Every tree has grown on the device to a shape that is known, or is its root alone. */
+static bool has_shapes(const spec_session *s, const engine_round *r)
+{
+    if (!r->pending || s->joint) return false;
+    for (int32_t i = 0; i < r->n; i++) {
+        const engine_proposal *p = &s->seqs[r->seqs[i]].proposal;
+        if (p->tree.n > 1) return false;
+        if (p->depth == 0) continue;
+        const spec_builder *b = p->builder;
+        if (!b || !speci_builder_has_known_shape(b) || b->info.n_node > s->n_node || b->k > s->target->n_vocab) return false;
+    }
+    return true;
+}
+
+static bool scores_first_greedy(const spec_session *s, const engine_round *r) { return has_shapes(s, r) && all_greedy(s, r); }
+static bool scores_first(const spec_session *s, const engine_round *r) { return s->ops->mark && has_shapes(s, r); }
+
+enum { ORDINARY = 2, FROM_SCORE = 1 }; /* its row, and its first move behind the drafts */
+static const schedule schedules[] = {
+    { "score first, greedy", scores_first_greedy,
+      { { SCORE, START, NOW }, { VERIFY, START, NOW }, { DRAFT, READ, NOW }, { VERIFY, READ, NOW }, { COMMIT, START, NOW }, { COMMIT, READ, NOW } }, 6 },
+    { "score first", scores_first,
+      { { DRAFT, MARK, NOW }, { SCORE, START, NOW }, { DRAFT, READ, NOW }, { VERIFY, START, NOW }, { VERIFY, READ, NOW }, { COMMIT, START, NOW },
+        { COMMIT, READ, NOW } }, 7 },
+    [ORDINARY] = { "ordinary", always,
+      { { DRAFT, READ, NOW }, { SCORE, START, NOW }, { VERIFY, START, NOW }, { VERIFY, READ, NOW }, { COMMIT, START, NOW }, { COMMIT, READ, NOW } }, 6 },
+};
+/* Of a round that drafts nothing. What was enqueued by the step before is not enqueued again. */
+static const schedule run_ahead = {
+    "run ahead", NULL,
+    { { SCORE, START, NOW }, { VERIFY, START, NOW }, { VERIFY, MARK, NOW }, { COMMIT, START, NOW }, { SCORE, START, NEXT }, { VERIFY, START, NEXT },
+      { VERIFY, MARK, NEXT }, { VERIFY, READ, NOW }, { COMMIT, READ, NOW } }, 9 };
+
+static spec_status make_move(spec_session *s, engine_round *r, const move *m)
+{
+    if (m->verb == READ) return stages[m->stage].read(s, r);
+    if (m->verb == START) return stages[m->stage].start(s, r);
+    const spec_status status = s->ops->mark(s->queue, &r->mark);
+    r->marked = status == SPEC_OK;
+    return status;
+}
+
+/* After an error nothing is left of what the schedule has begun: a later round would meet its results. What the device did for
+ * the sequences is not known where that has failed. */
+static spec_status give_up(spec_session *s, engine_round *r, spec_status status)
+{
+    char text[512];
+    (void)snprintf(text, sizeof text, "%s", spec_last_error());
+    for (int32_t i = 0; i < r->n_part && status == SPEC_E_DEVICE; i++) speci_exec_break(s->exec, r->part[i].seq);
+    if (r->by_shape || r->pending) {
+        if (r->by_shape) speci_round_drop(s, r);
+        (void)speci_draft_read(s, r);
+    }
+    return speci_fail(status, "%s", text);
+}
+
+static spec_status run(spec_session *s, engine_round *r, const schedule *how, int32_t first)
+{
+    for (int32_t i = first; i < how->n_move; i++) {
+        const spec_status status = make_move(s, r, &how->moves[i]);
+        if (status != SPEC_OK) return give_up(s, r, status);
+        if (!r->reshaped) continue;
+        r->reshaped = false;
+        return run(s, r, &schedules[ORDINARY], FROM_SCORE);
+    }
+    return SPEC_OK;
+}
+
+static spec_status run_drafting(spec_session *s, engine_round *r)
+{
+    SPEC_TRY(speci_draft_start(s, r));
+    if (speci_session_stopped(s)) return give_up(s, r, speci_fail(SPEC_E_ABORTED, "stopped after drafting"));
+    const schedule *how = schedules;
+    while (!how->fits(s, r)) how++;
+    return run(s, r, how, 0);
+}
+
+/* --- running ahead --- */
+
+/* Where drafting is a choice, it is made a step before: by what was known then. */
+static bool chooses_plain(const spec_session *s) { return s->drafters.n == 0 || speci_choice_arm(&s->choice, 1) == 0; }
+
+static bool runs_ahead(const spec_session *s, int32_t seq)
+{
+    const engine_seq *q = &s->seqs[seq];
+    if (!s->plain || q->options.logprobs || (s->n_ctx > 0 && q->n_ids >= s->n_ctx)) return false;
+    if (!speci_flight(s, seq) && !chooses_plain(s)) return false;
+    return s->rule != SPEC_VERIFY_GREEDY || q->sampling.temperature == 0; /* else a rule that verify refuses */
+}
+
+/* The round of the step that is `ahead` (0 or 1) of the sequence's next one: its root alone, which the device may have. */
+static engine_round *plain_round(spec_session *s, int32_t seq, int32_t ahead)
+{
+    engine_seq *q = &s->seqs[seq];
+    engine_round *r = &s->plain[2 * seq + (int32_t)((q->n_step + (uint64_t)ahead) % 2)];
+    spec_tree *t = &q->proposal.tree;
+    t->n = 0, t->kind = SPEC_TREE_DETERMINISTIC;
+    (void)spec_tree_add(t, -1, ahead ? -1 : q->ids[q->n_ids - 1], 1);
+    q->proposal.round = 0, q->proposal.depth = 0;
+    q->proposal.arm = q->proposal.by = -1;
+    q->proposal.builder = NULL;
+    r->n = 1, r->seqs[0] = seq, r->trees[0] = t;
+    r->root_on_device = ahead;
+    r->hand_on = s->roots + seq;
+    r->rule = s->rule;
+    return r;
+}
+
+/* Is the move one that has been made, or must not be? */
+static bool skips(const move *m, bool in_flight, bool goes_on)
+{
+    const bool queues = m->verb != READ && m->stage != COMMIT;
+    return m->round == NEXT ? !goes_on : queues && in_flight;
+}
+
+/* The choice learns what a plain step has come to. */
+static void begin_outcome(spec_session *s, engine_round *r, double start)
+{
+    r->part[0].round = ++s->n_round;
+    s->outcome = (engine_outcome){ .round = s->n_round, .n_seq = 1, .start = start };
+}
+
+/* Before anything was enqueued the sequence is as it was. Later its state is ahead of its ids. */
+static spec_status fail_plain(spec_session *s, engine_round *now, engine_round *next, spec_status status)
+{
+    if (now->n_part == 0) return status;
+    speci_exec_break(s->exec, now->part[0].seq);
+    now->n_part = 0;
+    if (next) next->n_part = 0;
+    return status;
+}
+
+static spec_status run_plain(spec_session *s, int32_t seq)
+{
+    engine_seq *q = &s->seqs[seq];
+    const bool in_flight = speci_flight(s, seq) != NULL;
+    engine_round *now = in_flight ? speci_flight(s, seq) : plain_round(s, seq, 0), *next = NULL;
+    const double start = s->now_ms();
+    bool goes_on = true;
+    for (int32_t i = 0; i < run_ahead.n_move; i++) {
+        const move *m = &run_ahead.moves[i];
+        if (m->round == NEXT && !next) {
+            /* The last token that fits is followed by nothing. */
+            goes_on = q->n_ids + 1 < q->n_limit && chooses_plain(s);
+            next = plain_round(s, seq, 1);
+        }
+        if (skips(m, in_flight, goes_on)) continue;
+        const spec_status status = make_move(s, m->round == NEXT ? next : now, m);
+        /* Nor is it worth an error if there is no room for a pass that nobody has asked for yet. */
+        if (status == SPEC_E_FULL && m->round == NEXT && m->stage == SCORE) goes_on = false;
+        else if (status != SPEC_OK) return fail_plain(s, now, next, status);
+        if (m->stage == COMMIT && m->verb == START) begin_outcome(s, now, start);
+    }
+    return SPEC_OK;
+}
+
+/* --- the step --- */
+
+static spec_stop stop_of(const spec_session *s, const engine_seq *q)
+{
+    const int32_t last = q->ids[q->n_ids - 1];
+    for (int32_t i = 0; !q->options.ignore_eos && i < s->target->n_eos; i++)
+        if (s->target->eos[i] == last) return SPEC_STOP_EOS;
+    if (q->n_ids >= q->n_end) return SPEC_STOP_LENGTH;
+    return s->n_ctx > 0 && q->n_ids >= s->n_ctx ? SPEC_STOP_CONTEXT : SPEC_STOP_NONE;
+}
+
+/* Did the path leave the first children? */
+static bool branched(const engine_part *p)
+{
+    for (int32_t i = 1; i < p->n_path; i++)
+        if (p->tree.rank[p->path[i]] > 0) return true;
+    return false;
+}
+
+/* What sequence i of the step has come to; borrowed until the next step. */
+static spec_status tell(spec_session *s, int32_t i, const engine_part *p, spec_step_result *out)
+{
+    const engine_seq *q = &s->seqs[p->seq];
+    const size_t at = (size_t)i * ((size_t)s->n_node + 1);
+    memcpy(s->step_ids + at, q->ids + q->n_ids - p->n_path, (size_t)p->n_path * sizeof *q->ids);
+    *out = (spec_step_result){ .tokens = s->step_ids + at, .n_tokens = p->n_path, .n_drafted = p->tree.n - 1,
+                               .n_accepted = p->n_path - 1, .stop = stop_of(s, q), .tree = q->proposal.arm,
+                               .branched = branched(p), .drafter = q->proposal.by };
+    if (!q->options.logprobs) return SPEC_OK;
+    out->logprobs = s->step_logprobs + at;
+    return speci_logprobs(s, p->first_row, p->path, out->tokens, p->n_path, s->step_logprobs + at, q->options.n_top);
+}
+
+spec_status spec_step(spec_session *s, const int32_t *seqs, int32_t n, spec_step_result *results)
+{
+    engine_round *r = &s->round;
+    if (speci_session_stopped(s)) return speci_fail(SPEC_E_ABORTED, "stopped before a step");
+    SPEC_TRY(speci_round_begin(s, r, seqs, n));
+    if (n == 1 && runs_ahead(s, seqs[0])) {
+        SPEC_TRY(run_plain(s, seqs[0]));
+        return tell(s, 0, &s->plain[2 * seqs[0] + (int32_t)((s->seqs[seqs[0]].n_step - 1) % 2)].part[0], results);
+    }
+    r->rule = s->rule;
+    SPEC_TRY(run_drafting(s, r));
+    for (int32_t i = 0; i < n; i++) SPEC_TRY(tell(s, i, &r->part[i], &results[i]));
+    return SPEC_OK;
+}
