@@ -45,7 +45,7 @@ enum { CPU_PREFILL_CHUNK = 64 };
 enum { CPU_PANEL = 32, CPU_TASK_PANELS = 2, CPU_TASK_OUT = 64, CPU_K_BLOCK = 256, CPU_ROW_BLOCK = 64,
        CPU_FEW = 2 /* rows of two tasks done together */ };
 
-enum { CPU_STATE_MAX = 1024 /* values of a row of a state */ };
+enum { CPU_STATE_MAX = 1024 /* values of a row of a state */, CPU_FORMATS = 16 /* values of spec_dtype, with room */ };
 
 /* Value (k, o) is scale[o] q[k][o]. */
 typedef struct cpu_q8_panel {
@@ -68,18 +68,37 @@ static inline const cpu_q8_panel *cpu_q8_near(const cpu_q8_panel *w, const cpu_q
     return i + CPU_NEAR_BLOCKS < n ? w + i + CPU_NEAR_BLOCKS : next + (i + CPU_NEAR_BLOCKS - n);
 }
 
+typedef struct cpu_loops cpu_loops; /* below */
+
+/* What weights can be made of: a row each (cpu_format.c). Of K a block takes `block` inputs, which lie together. */
+typedef struct cpu_format {
+    spec_dtype dtype;
+    bool rounds;              /* a 16-bit compute type takes it rounded to itself; else it is kept */
+    int32_t block;            /* n_in is a multiple of it */
+    size_t source_bytes;      /* of a block in a row of the parts */
+    size_t panel_bytes;       /* of a block in a panel */
+    /* A panel of w, zero before, from the rows of its lanes, which are of `type`; NULL: stays zero. */
+    void (*pack)(const spec_weight *w, uint8_t *panel, const uint8_t *const src[CPU_PANEL], spec_dtype type);
+    /* A lane as float32 [n_in]; and inputs [k0, k0 + n_k) of all lanes, multiples of CPU_K_BLOCK but the last: out [n_k][ld]. */
+    void (*row)(const spec_weight *w, const uint8_t *panel, size_t lane, float *out);
+    void (*unpack)(const spec_weight *w, const cpu_loops *loops, const uint8_t *panel, int32_t k0, int32_t n_k, float *out,
+                   size_t ld);
+} cpu_format;
+extern const cpu_format speci_cpu_format_f32, speci_cpu_format_bf16, speci_cpu_format_f16, speci_cpu_format_q8_0;
+const cpu_format *speci_cpu_format_of(spec_dtype dtype); /* or NULL */
+
 typedef struct cpu_isa {
     const char *name;
     bool (*supported)(void);
     bool (*preferred)(void);          /* NULL = where supported; else whether to take it unasked */
-    cpu_product_fn *f32, *bf16, *f16, *q8_0; /* by the type of w; x is f32 */
-    cpu_product_fn *q8_pairs;         /* of Q8_0 where activations are bf16, as x is; NULL = q8_0 */
+    cpu_product_fn *product[CPU_FORMATS]; /* by the format of w; x is f32. NULL = the portable one */
+    cpu_product_fn *product_bf16[CPU_FORMATS]; /* likewise where activations are bf16, as x is; NULL = product */
     cpu_product_fn *bf16_pairs;       /* w in pairs; NULL = no pairs */
     cpu_product_fn *pairs_two;        /* likewise, of the four panels of two tasks and up to CPU_FEW rows: t [2][n_row][CPU_TASK_OUT].
                                          More of memory is then on its way at once. NULL = one task after the other */
     spec_dtype pairs_x;               /* the type of x that bf16_pairs reads */
     bool blas_prefill;                /* OpenBLAS, where built in, is faster in prefill passes */
-    const struct cpu_loops *loops;
+    const cpu_loops *loops;
 } cpu_isa;
 
 extern const cpu_isa speci_cpu_isa_portable; /* always there */
@@ -113,7 +132,7 @@ typedef struct cpu_recall {
     size_t n_token;
 } cpu_recall;
 
-typedef struct cpu_loops {
+struct cpu_loops {
     /* n values to and from float32; storing rounds to nearest even */
     void (*load)(float *out, const void *in, spec_dtype dtype, size_t n);
     void (*store)(void *out, spec_dtype dtype, const float *in, size_t n);
@@ -158,7 +177,7 @@ typedef struct cpu_loops {
     double (*exps)(float *e, const float *v, float m, float t, size_t n);
     /* v = v * f */
     void (*scale)(float *v, float f, size_t n);
-} cpu_loops;
+};
 
 extern const cpu_loops speci_cpu_loops_portable;
 #if CPU_X86
@@ -192,7 +211,7 @@ struct spec_weight {
     int32_t n_panel;     /* with glu: gate panel 0, up panel 0, gate panel 1, ... */
     int32_t n_k;         /* n_in, made even for pairs */
     bool pairs;
-    spec_dtype dtype;    /* as stored */
+    const cpu_format *format; /* as stored */
     spec_dtype compute;
     size_t panel_bytes;
     uint8_t *data;

@@ -83,10 +83,8 @@ static bool always(void)
 const cpu_isa speci_cpu_isa_portable = {
     .name = "portable",
     .supported = always,
-    .f32 = product_f32,
-    .bf16 = product_bf16,
-    .f16 = product_f16,
-    .q8_0 = product_q8_0,
+    .product = { [SPEC_DTYPE_F32] = product_f32, [SPEC_DTYPE_BF16] = product_bf16, [SPEC_DTYPE_F16] = product_f16,
+                 [SPEC_DTYPE_Q8_0] = product_q8_0 },
     .loops = &speci_cpu_loops_portable,
 };
 
@@ -220,13 +218,18 @@ spec_status speci_cpu_check_linear(spec_device *dev, const spec_op *op)
     return SPEC_OK;
 }
 
-static cpu_product_fn *product_of(const cpu_isa *isa, spec_dtype weight)
+/* How the weight is multiplied: sets the product and what it reads. */
+static void choose_product(linear_job *job, const cpu_isa *isa, const spec_weight *w)
 {
-    switch (weight) {
-    case SPEC_DTYPE_Q8_0: return isa->q8_0;
-    case SPEC_DTYPE_BF16: return isa->bf16;
-    case SPEC_DTYPE_F16: return isa->f16;
-    default: return isa->f32;
+    const spec_dtype type = w->format->dtype;
+    job->x_type = SPEC_DTYPE_F32;
+    job->product = isa->product[type] ? isa->product[type] : speci_cpu_isa_portable.product[type];
+    if (w->pairs) {
+        job->product = isa->bf16_pairs;
+        job->x_type = isa->pairs_x;
+    } else if (w->compute == SPEC_DTYPE_BF16 && isa->product_bf16[type]) {
+        job->product = isa->product_bf16[type];
+        job->x_type = SPEC_DTYPE_BF16;
     }
 }
 
@@ -240,15 +243,8 @@ spec_status speci_cpu_linear(spec_queue *q, const spec_op *op)
 #if defined(SPEC_HAVE_BLAS)
     if (speci_cpu_prefill_wanted(q, a)) return speci_cpu_prefill(q, a);
 #endif
-    linear_job job = { .dev = dev, .a = a, .product = product_of(dev->isa, w->dtype), .x_type = SPEC_DTYPE_F32,
-                       .n_row = cpu_rows(q), .n_task = cpu_parts(w->n_panel, CPU_TASK_PANELS), .x = a->x };
-    if (w->pairs) {
-        job.product = dev->isa->bf16_pairs;
-        job.x_type = dev->isa->pairs_x;
-    } else if (w->dtype == SPEC_DTYPE_Q8_0 && w->compute == SPEC_DTYPE_BF16 && dev->isa->q8_pairs) {
-        job.product = dev->isa->q8_pairs;
-        job.x_type = SPEC_DTYPE_BF16;
-    }
+    linear_job job = { .dev = dev, .a = a, .n_row = cpu_rows(q), .n_task = cpu_parts(w->n_panel, CPU_TASK_PANELS), .x = a->x };
+    choose_product(&job, dev->isa, w);
     /* Else each task, of 64 outputs, does it again; one row is not worth the room in the caches. */
     if (job.x_type == SPEC_DTYPE_F32 && job.n_row > 1 && job.n_row <= CPU_ROW_BLOCK && speci_cpu_x_has_room(q, a))
         job.x = speci_cpu_x_f32(q, a);

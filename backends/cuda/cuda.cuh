@@ -63,14 +63,15 @@ struct spec_device {
     cublasHandle_t blas;
 };
 
-/* [n_out + CUDA_WEIGHT_PAD][ld] of dtype, ld = n_in rounded up to CUDA_CHUNK elements, the padding zero.
- * With q8: the pieces of cuda_q8.cuh, for activations of type dtype. */
+/* A matrix as its format has it. A plain one is [n_out + CUDA_WEIGHT_PAD][ld] of dtype, ld = n_in rounded up to CUDA_CHUNK
+ * elements, the padding zero. dtype: of the activations. */
+struct cuda_format;
 struct spec_weight {
     void *data;
     int32_t n_out, n_in, ld;
     spec_dtype dtype;
     int32_t glu;
-    bool q8;
+    const cuda_format *format;
     size_t bytes; /* without what is behind the matrix */
 };
 
@@ -227,6 +228,30 @@ spec_status speci_cuda_weight_open(spec_device *dev, spec_weight **out, const sp
 void speci_cuda_weight_close(spec_device *dev, spec_weight *w);
 void speci_cuda_stage_close(spec_device *dev);
 
+/* What matrices can be made of (linear/cuda_format.cu): a row for each type that parts may have. */
+struct linear_format; /* cuda_linear.cuh */
+struct norm_out;      /* cuda_norm.cuh */
+struct cuda_format {
+    spec_dtype dtype;   /* of the parts */
+    bool plain;         /* elements of the activations' type */
+    int32_t block;      /* elements that lie together in a row of the parts: n_in is a multiple */
+    size_t block_bytes;
+    size_t (*bytes)(const spec_weight *w); /* of the matrix */
+    /* n_row rows from `row` on to their places, by kernels or copies on the staging stream; src is pinned. */
+    spec_status (*pack)(spec_device *dev, const spec_weight *w, int32_t row, const void *src, int32_t n_row);
+    /* NULL where plain: products and embeddings by kernels of its own. */
+    const linear_format *products;
+    spec_status (*embed)(spec_queue *q, const spec_embed_args *a, unsigned long long *best, const norm_out *next);
+};
+const cuda_format *speci_cuda_format_of(spec_dtype dtype); /* or NULL */
+/* linear/cuda_pack.cu */
+size_t speci_cuda_bytes_plain(const spec_weight *w);
+size_t speci_cuda_bytes_q8(const spec_weight *w);
+spec_status speci_cuda_pack_plain(spec_device *dev, const spec_weight *w, int32_t row, const void *src, int32_t n_row);
+spec_status speci_cuda_pack_q8(spec_device *dev, const spec_weight *w, int32_t row, const void *src, int32_t n_row);
+/* rows/cuda_embed.cu */
+spec_status speci_cuda_embed_q8(spec_queue *q, const spec_embed_args *a, unsigned long long *best, const norm_out *next);
+
 /* Queues (cuda_queue.cu). */
 spec_status speci_cuda_queue_open(spec_device *dev, spec_queue **out, const spec_plan *plans, int32_t n_plan, int32_t n_vocab);
 size_t speci_cuda_queue_bytes(spec_device *dev, const spec_plan *plans, int32_t n_plan, int32_t n_vocab);
@@ -359,7 +384,6 @@ spec_status speci_cuda_plan_warm(spec_queue *q, spec_prepared *plan, const spec_
 /* Floats of scratch that the operation would like in passes of such a plan. */
 size_t speci_cuda_attention_floats(const spec_attention_args *a, const spec_plan *plan); /* cuda_attention.cu */
 size_t speci_cuda_linear_floats(const spec_linear_args *a, const spec_plan *plan);       /* cuda_linear.cu */
-size_t speci_cuda_q8_floats(const spec_linear_args *a, const spec_plan *plan);           /* cuda_linear_q8.cu */
 size_t speci_cuda_arranged_floats(const spec_linear_args *a, const spec_plan *plan);     /* cuda_linear_arrange.cu */
 /* Where an operation's output goes a second time, in the order that pass->reader reads, if that is `order` (ORDER_ROWS: any),
  * which pass->out then tells. NULL: nowhere. read: what the operation itself reads in such an order, or NULL. */

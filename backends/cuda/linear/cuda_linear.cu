@@ -27,6 +27,7 @@
 
 template <typename T> struct few_plain {
     typedef T type;
+    static constexpr bool deep_glu = true;
 
     /* A lane copies 16 bytes, 8 consecutive k, of rows g and g + 8 of each strip. With glu the strips are gates and their ups. */
     template <int MT, int CHUNKS> struct reader {
@@ -255,7 +256,7 @@ static bool linear_blas(spec_queue *q, const cuda_linear_args *a, const linear_o
 size_t speci_cuda_linear_floats(const spec_linear_args *a, const spec_plan *plan)
 {
     if (plan->phase != SPEC_PHASE_PREFILL) return speci_cuda_arranged_floats(a, plan);
-    if (a->w && a->w->q8) return speci_cuda_q8_floats(a, plan);
+    if (a->w && a->w->format->products) return a->w->format->products->floats(a, plan);
     if (!a->bias && !a->glu && a->act == SPEC_ACT_NONE) return 0;
     return (size_t)plan->n_row_max * (size_t)a->n_out;
 }
@@ -289,10 +290,14 @@ static spec_status multiply(spec_queue *q, const cuda_linear_args *given, const 
     cuda_linear_args unpacked = *given;
     spec_weight plain;
     const bool prefill = q->shape.phase == SPEC_PHASE_PREFILL, aligned = linear_aligned(given);
-    if (given->w->q8 && prefill && speci_cuda_q8_unpack(q, given, &plain, &status)) unpacked.w = &plain;
+    const linear_format *products = given->w->format->products;
+    if (products && prefill && products->unpack(q, given, &plain, &status)) {
+        plain.format = speci_cuda_format_of(plain.dtype);
+        unpacked.w = &plain, products = NULL;
+    }
     if (status != SPEC_OK) return status;
     const cuda_linear_args *const a = &unpacked;
-    if (a->w->q8) return speci_cuda_linear_q8(q, a, o, aligned, pass);
+    if (products) return products->product(q, a, o, aligned, pass);
     if (prefill && linear_blas(q, a, o, &status)) return status;
     const int rows = q->shape.rows;
     return cuda_by_dtype(a->w->dtype, [&](auto tag) {
@@ -352,7 +357,7 @@ static bool conv_pays(const spec_queue *q, const cuda_linear_args *a, bool scan_
 {
     const int rows = q->shape.rows, nt = rows > 8 ? 2 : 1, tiles = cuda_div_up(a->n_out, 16), n_sm = q->dev->n_sm;
     if (is_deep(a) && rows > 4 && !scan_next) return false;
-    return tiles < 2 * n_sm || tiles > few_blocks(nt, few_depth(a, nt)) * n_sm;
+    return tiles < 2 * n_sm || tiles > few_blocks(nt, nt == 1 && is_deep(a) ? 3 : 2) * n_sm;
 }
 
 /* The kernel for few rows has up to 16 in one tile, so whoever stores a channel's inputs has all of them. */
@@ -368,7 +373,7 @@ bool speci_cuda_linear_conv(spec_queue *q, const cuda_linear_args *a, const spec
     if ((*status = cuda_enter_op(q, "linear")) != SPEC_OK || (*status = speci_cuda_check_linear(q->dev, a)) != SPEC_OK ||
         (*status = speci_cuda_check_conv(q->dev, conv)) != SPEC_OK)
         return true;
-    if (a->w->q8) *status = speci_cuda_linear_q8_conv(q, a, extra, pass);
+    if (a->w->format->products) *status = a->w->format->products->conv(q, a, extra, pass);
     else if (a->x.dtype == SPEC_DTYPE_BF16) *status = linear_few_conv<few_plain<__nv_bfloat16>>(q, a, extra, pass);
     else *status = linear_few_conv<few_plain<__half>>(q, a, extra, pass);
     return true;

@@ -244,11 +244,17 @@ spec_status speci_cuda_linear_many(spec_queue *q, const cuda_linear_args *a, con
 spec_status speci_cuda_linear_many_q8(spec_queue *q, const cuda_linear_args *a, const linear_out &o, bool aligned, cuda_pass *pass);
 spec_status speci_cuda_slabs_of(spec_queue *q, const cuda_linear_args *a, const cuda_pass *pass, bool aligned, const uint16_t **slabs);
 
-/* Weights of Q8_0 (cuda_linear_q8.cu): any rows; a decode pass's product with its convolution; and for prefill the matrix
- * unpacked to the queue's scratch, false: there is no room, and nothing was launched. The operations are checked. */
-spec_status speci_cuda_linear_q8(spec_queue *q, const cuda_linear_args *a, const linear_out &o, bool aligned, cuda_pass *pass);
-spec_status speci_cuda_linear_q8_conv(spec_queue *q, const cuda_linear_args *a, const linear_extra<LINEAR_CONV> &extra, cuda_pass *pass);
-bool speci_cuda_q8_unpack(spec_queue *q, const cuda_linear_args *a, spec_weight *plain, spec_status *status);
+/* The products of a format that is not plain: any rows; a decode pass's product with its convolution; whether a product of a
+ * decode pass is one of many rows; for prefill the matrix unpacked to the queue's scratch, false: there is no room, and nothing was
+ * launched; and floats of that scratch. The operations are checked. */
+struct linear_format {
+    spec_status (*product)(spec_queue *q, const cuda_linear_args *a, const linear_out &o, bool aligned, cuda_pass *pass);
+    spec_status (*conv)(spec_queue *q, const cuda_linear_args *a, const linear_extra<LINEAR_CONV> &extra, cuda_pass *pass);
+    bool (*is_many)(const spec_queue *q, const spec_linear_args *a);
+    bool (*unpack)(spec_queue *q, const cuda_linear_args *a, spec_weight *plain, spec_status *status);
+    size_t (*floats)(const spec_linear_args *a, const spec_plan *plan);
+};
+extern const linear_format speci_cuda_linear_q8; /* cuda_linear_q8.cu */
 
 static inline bool linear_aligned(const spec_linear_args *a)
 {

@@ -2,19 +2,11 @@
  * (cuda_linear.cuh). */
 #include "backends/cuda/linear/cuda_linear.cuh"
 
-/* Of Q8_0 blocks of 16 outputs (cuda_linear_few.cuh) are as fast where each multiprocessor has few weights; up to 32 rows where it
- * has twice as many, but with glu (measured on an H200, docs/performance.md). */
-static bool q8_is_many(const spec_queue *q, const cuda_linear_args *a)
-{
-    const int64_t each = (int64_t)cuda_div_up(a->n_out, 16 * q->dev->n_sm) * a->n_in; /* a sixteenth of a multiprocessor's weights */
-    if (q->shape.rows > LINEAR_FEW) return each > 10000;
-    return q->shape.rows > LINEAR_NEVER_MANY && each > (a->glu ? 10000 : 20000);
-}
-
 bool speci_cuda_is_many(const spec_queue *q, const cuda_linear_args *a)
 {
+    const linear_format *const other = a->w->format->products;
     /* The queue was opened for the operation, or it does without scratch. */
-    return cuda_size(a->x.dtype) == 2 && (a->w->q8 ? q8_is_many(q, a) : q->shape.rows > LINEAR_FEW) &&
+    return cuda_size(a->x.dtype) == 2 && (other ? other->is_many(q, a) : q->shape.rows > LINEAR_FEW) &&
            q->linear_floats >= speci_cuda_order_floats(a, q->n_row_run);
 }
 

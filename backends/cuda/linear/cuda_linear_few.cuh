@@ -2,6 +2,7 @@
  *
  * W names what weights are made of: elements of a 16-bit type (cuda_linear.cu), or blocks of Q8_0 (cuda_linear_q8.cu). It has
  *   type               of x
+ *   deep_glu           products with glu may have three copies in flight
  *   reader<MT, CHUNKS> of MT strips of 16 outputs: how a lane asks for its part of a block of the ring, CHUNKS times 32 k of
  *                      each strip, and multiplies it. SIZE: uint4 of a block
  * What is asked for and how it is summed is the reader's; which blocks when, x, and what becomes of the sums, is here. */
@@ -243,7 +244,10 @@ static spec_status launch_few_deep(spec_queue *q, const cuda_linear_args *a, con
 /* Copies in flight per warp: three where a part of K is as long as that (of Q8_0 with glu two are faster, measured); for more
  * rows than 8 the registers allow two. */
 static bool is_deep(const cuda_linear_args *a) { return cuda_chunks(a->n_in) > 2 * LINEAR_PARTS; }
-static int few_depth(const cuda_linear_args *a, int nt) { return nt == 1 && is_deep(a) && !(a->w->q8 && a->glu) ? 3 : 2; }
+template <typename W> static int few_depth(const cuda_linear_args *a, int nt)
+{
+    return nt == 1 && is_deep(a) && (W::deep_glu || !a->glu) ? 3 : 2;
+}
 
 /* Has the operation in front left x as tiles? */
 static bool has_tiles(const cuda_pass *pass, const spec_linear_args *a)
@@ -256,7 +260,7 @@ static spec_status launch_few(spec_queue *q, const cuda_linear_args *a, const li
 {
     constexpr int DEPTH = NT == 1 ? 3 : 2;
     if (!aligned || a->n_in % CUDA_CHUNK != 0) return launch_few_deep<W, MT, NT, 2, X_ANY>(q, a, o, rows, aligned, pass);
-    const bool deep = few_depth(a, NT) == DEPTH;
+    const bool deep = few_depth<W>(a, NT) == DEPTH;
     if (has_tiles(pass, a)) {
         linear_out also = o;
         if (!o.next.weight) also.arranged = speci_cuda_arranged_for(q, pass, ORDER_TILES, pass->in.at);
@@ -284,7 +288,7 @@ static spec_status launch_conv(spec_queue *q, const cuda_linear_args *a, const l
     const int rows = q->shape.rows;
     const linear_out o = linear_out_of(a);
     if (rows > 8) return launch_few_with<W, 1, 2, 2, X>(q, a, o, rows, true, pass, extra);
-    return few_depth(a, 1) == 3 ? launch_few_with<W, 1, 1, 3, X>(q, a, o, rows, true, pass, extra)
+    return few_depth<W>(a, 1) == 3 ? launch_few_with<W, 1, 1, 3, X>(q, a, o, rows, true, pass, extra)
                                 : launch_few_with<W, 1, 1, 2, X>(q, a, o, rows, true, pass, extra);
 }
 template <typename W>

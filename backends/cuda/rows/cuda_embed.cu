@@ -71,11 +71,16 @@ static spec_status launch_embed(spec_queue *q, const spec_embed_args *a, unsigne
                        a->dim, a->scale, (float *)a->y.data, a->y.ld, best, next);
 }
 
+spec_status speci_cuda_embed_q8(spec_queue *q, const spec_embed_args *a, unsigned long long *best, const norm_out *next)
+{
+    return launch_embed(q, a, best, *next, q8_table{ (const q8_piece *)a->table->data, q8_shape_of(a->table) });
+}
+
 static spec_status embed(spec_queue *q, const spec_embed_args *a, unsigned long long *best, const norm_out &next)
 {
     if (!a->table) return q->dev->host->fail(SPEC_E_INVALID, "cuda embed: no table");
     const spec_weight *w = a->table;
-    if (w->q8) return launch_embed(q, a, best, next, q8_table{ (const q8_piece *)w->data, q8_shape_of(w) });
+    if (w->format->embed) return w->format->embed(q, a, best, &next);
     return cuda_by_dtype(w->dtype, [&](auto t) {
         using T = decltype(t);
         return launch_embed(q, a, best, next, plain_table<T>{ (const T *)w->data, w->ld });
