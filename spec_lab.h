@@ -45,7 +45,7 @@ struct spec_lab {
     spec_scan_form scan;          /* of Mamba-2 layers, the drafter's too */
     spec_advance advance;         /* of the target */
     spec_draft_state draft_state; /* of the drafter */
-    int32_t no_capture;           /* 1 = plans are walked operation by operation, for debugging */
+    int32_t no_capture;           /* 1 = passes are launched, never captured, for debugging; results are the same */
 };
 #define SPEC_LAB_INIT { sizeof(spec_lab), SPEC_SCAN_CHUNKED, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 0 }
 

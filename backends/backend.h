@@ -6,7 +6,8 @@
 #include "core/core.h"
 
 struct spec_backend {
-    const spec_backend_ops *ops;
+    const spec_backend_ops *ops; /* the table below */
+    spec_backend_ops table;      /* the backend's, members that it ends before being NULL */
     spec_device *dev;
     spec_device_info info;
     spec_host host;          /* given to the device; first services, then what they need */
@@ -24,11 +25,24 @@ extern const spec_backend_ops speci_cpu_ops; /* backends/cpu */
 void speci_log(const spec_backend *be, spec_log_level level, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Runs a pass, and `argmax` behind it unless that is NULL: through the prepared plan where there is one, else operation by
- * operation (backend_plan.c). */
+/* A kind of operation (backend_ops.c). */
+typedef struct speci_op_kind {
+    const char *name;
+    /* The operation made of others that every backend has, for the step that is bound; NULL: every backend has to have it. */
+    spec_status (*fallback)(const spec_backend_ops *ops, spec_queue *q, const spec_op *op, const spec_step_block *step);
+} speci_op_kind;
+extern const speci_op_kind speci_op_kinds[SPEC_OP_N];
+
+/* An operation by itself: can the device do it, and do it, of the step that is bound. */
+spec_status speci_op_supports(const spec_backend_ops *ops, spec_device *dev, const spec_op *op);
+spec_status speci_op_run(const spec_backend_ops *ops, spec_queue *q, const spec_op *op, const spec_step_block *step);
+
+/* A plan (backend_plan.c). Prepared where the backend does so, else *out is NULL. Runs a pass, and `argmax` behind it unless
+ * that is NULL: through the prepared plan where there is one, else operation by operation. */
+spec_status speci_plan_prepare(const spec_backend_ops *ops, spec_queue *q, spec_prepared **out, const spec_plan *plan,
+                               bool capture);
 spec_status speci_plan_run(const spec_backend_ops *ops, spec_queue *q, const spec_plan *plan, spec_prepared *prepared,
                            const spec_step_block *block, const spec_argmax_args *argmax);
-spec_status speci_op_run(const spec_backend_ops *ops, spec_queue *q, const spec_op *op);
 
 /* The scan's order over the n_row new nodes of a tree (backend_traversal.c): nodes [n_fed + n_row], of which those from
  * n_given on are not known to the host. */

@@ -1,33 +1,26 @@
 /* backend_plan.c - runs a plan: prepared by the backend, or operation by operation. */
 #include "backends/backend.h"
 
-spec_status speci_op_run(const spec_backend_ops *ops, spec_queue *q, const spec_op *op)
+/* Has the backend all of its operations? What stands in for others is no part of a prepared plan. */
+static bool is_own(const spec_backend_ops *ops, const spec_plan *plan)
 {
-    switch (op->kind) {
-    case SPEC_OP_EMBED: return ops->embed(q, &op->u.embed);
-    case SPEC_OP_NORM: return ops->norm(q, &op->u.norm);
-    case SPEC_OP_LINEAR: return ops->linear(q, &op->u.linear);
-    case SPEC_OP_KV_COMMIT: return ops->kv_commit(q, &op->u.kv_commit);
-    case SPEC_OP_ROPE_KV: return ops->rope_kv(q, &op->u.rope_kv);
-    case SPEC_OP_ATTENTION: return ops->attention(q, &op->u.attention);
-    case SPEC_OP_CONV: return ops->conv(q, &op->u.conv);
-    case SPEC_OP_SCAN: return ops->scan(q, &op->u.scan);
-    case SPEC_OP_KEEP: return ops->keep(q, &op->u.keep);
-    case SPEC_OP_N: break;
-    }
-    return speci_fail(SPEC_E_UNSUPPORTED, "a plan holds an operation of unknown kind %d", (int)op->kind);
+    for (int32_t i = 0; i < plan->n_op; i++)
+        if ((int)plan->ops[i].kind < 0 || plan->ops[i].kind >= SPEC_OP_N || !ops->op[plan->ops[i].kind].run) return false;
+    return true;
+}
+
+spec_status speci_plan_prepare(const spec_backend_ops *ops, spec_queue *q, spec_prepared **out, const spec_plan *plan, bool capture)
+{
+    *out = NULL;
+    return ops->plan_prepare && is_own(ops, plan) ? ops->plan_prepare(q, out, plan, capture) : SPEC_OK;
 }
 
 spec_status speci_plan_run(const spec_backend_ops *ops, spec_queue *q, const spec_plan *plan, spec_prepared *prepared,
                            const spec_step_block *block, const spec_argmax_args *argmax)
 {
-    if (prepared && !block->no_head) return ops->plan_run(q, prepared, block, argmax);
+    if (prepared) return ops->plan_run(q, prepared, block, argmax);
     SPEC_TRY(ops->step_bind(q, block));
-    for (int32_t i = 0; i < plan->n_op; i++) {
-        spec_op op = plan->ops[i];
-        if (block->no_head && op.head) continue;
-        if (block->no_head && op.kind == SPEC_OP_EMBED) op.u.embed.best = NULL;
-        SPEC_TRY(speci_op_run(ops, q, &op));
-    }
+    for (int32_t i = 0; i < plan->n_op; i++)
+        if (!block->no_head || !plan->ops[i].head) SPEC_TRY(speci_op_run(ops, q, &plan->ops[i], block));
     return argmax ? ops->argmax(q, argmax) : SPEC_OK;
 }

@@ -17,7 +17,7 @@ typedef struct probe {
     spec_weight *w;
     spec_queue *q;
     void *x, *y; /* device: [ROWS][N_IN] of dtype, [ROWS][N_OUT] f32 */
-    spec_linear_args linear;
+    spec_op product;
 } probe;
 
 /* Entries that round differently in different orders of summation: value i of a fixed sequence in (-1, 1). */
@@ -64,7 +64,7 @@ static spec_status product(probe *p, float *y, const void *x, int32_t n)
     spec_step_block block = rows_only(n);
     SPEC_TRY(p->ops->upload(p->q, p->x, x, (size_t)n * N_IN * type_size(p->dtype)));
     SPEC_TRY(p->ops->step_bind(p->q, &block));
-    SPEC_TRY(p->ops->linear(p->q, &p->linear));
+    SPEC_TRY(speci_op_run(p->ops, p->q, &p->product, &block));
     SPEC_TRY(p->ops->download(p->q, y, p->y, (size_t)n * N_OUT * sizeof(float)));
     return p->ops->sync(p->q);
 }
@@ -102,11 +102,11 @@ static spec_status setup(probe *p, const void *matrix)
     p->y_bytes = ROWS * N_OUT * sizeof(float);
     SPEC_TRY(p->ops->alloc(p->dev, &p->x, p->x_bytes));
     SPEC_TRY(p->ops->alloc(p->dev, &p->y, p->y_bytes));
-    p->linear = (spec_linear_args){ .w = p->w, .n_in = N_IN, .n_out = N_OUT, .scale = 1.0f,
-                                    .x = { p->x, p->dtype, N_IN }, .y = { p->y, SPEC_DTYPE_F32, N_OUT } };
-    spec_op op = { .kind = SPEC_OP_LINEAR, .u = { .linear = p->linear } };
-    spec_plan plan = { &op, 1, SPEC_PHASE_DECODE, ROWS, 1, ROWS, SPEC_PAGE };
-    SPEC_TRY(p->ops->can(p->dev, &op));
+    p->product = (spec_op){ .kind = SPEC_OP_LINEAR,
+                            .u.linear = { .w = p->w, .n_in = N_IN, .n_out = N_OUT, .scale = 1.0f,
+                                          .x = { p->x, p->dtype, N_IN }, .y = { p->y, SPEC_DTYPE_F32, N_OUT } } };
+    spec_plan plan = { &p->product, 1, SPEC_PHASE_DECODE, ROWS, 1, ROWS, SPEC_PAGE };
+    SPEC_TRY(speci_op_supports(p->ops, p->dev, &p->product));
     return p->ops->queue_open(p->dev, &p->q, &plan, 1, SPEC_PAGE);
 }
 

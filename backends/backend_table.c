@@ -121,22 +121,41 @@ static const struct {
     ENTRY(open),      ENTRY(close),        ENTRY(info),       ENTRY(list),        ENTRY(alloc),    ENTRY(free),
     ENTRY(weight_bytes), ENTRY(weight_open), ENTRY(weight_close), ENTRY(queue_open), ENTRY(queue_bytes),
     ENTRY(queue_close), ENTRY(upload),     ENTRY(download),   ENTRY(copy),        ENTRY(zero),     ENTRY(sync),
-    ENTRY(can),       ENTRY(step_bind),    ENTRY(embed),      ENTRY(norm),        ENTRY(linear),   ENTRY(kv_commit),
-    ENTRY(rope_kv),   ENTRY(attention),    ENTRY(conv),       ENTRY(scan),        ENTRY(argmax),   ENTRY(probs),
-    ENTRY(accept),    ENTRY(logprob),      ENTRY(draw),        ENTRY(expand),    ENTRY(keep),
+    ENTRY(step_bind), ENTRY(argmax),       ENTRY(probs),      ENTRY(accept),      ENTRY(logprob),  ENTRY(draw),
+    ENTRY(expand),
 #undef ENTRY
 };
 
-static spec_status check_table(const spec_backend_ops *ops)
+/* Behind the last required member. */
+static const size_t least_size = offsetof(spec_backend_ops, plan_prepare);
+
+static spec_status check_operations(const spec_backend_ops *ops)
 {
-    if (!ops) return speci_fail(SPEC_E_INVALID, "no backend table");
-    if (ops->abi != SPEC_BACKEND_ABI)
-        return speci_fail(SPEC_E_UNSUPPORTED, "the backend was built for ABI %u, the library has ABI %u", ops->abi,
+    for (int32_t i = 0; i < SPEC_OP_N; i++) {
+        const spec_backend_op *op = &ops->op[i];
+        if (!op->supports != !op->run || (op->run && (int32_t)op->kind != i))
+            return speci_fail(SPEC_E_INVALID, "backend %s: the row of the operation %s is of kind %d, or half empty", ops->name,
+                              speci_op_kinds[i].name, (int)op->kind);
+        if (!op->run && !speci_op_kinds[i].fallback)
+            return speci_fail(SPEC_E_INVALID, "backend %s lacks the required operation %s", ops->name, speci_op_kinds[i].name);
+    }
+    return SPEC_OK;
+}
+
+/* *ops becomes `given` as this library knows it: an older table ends earlier, a newer one goes on. */
+static spec_status take_table(spec_backend_ops *ops, const spec_backend_ops *given)
+{
+    memset(ops, 0, sizeof *ops);
+    if (!given) return speci_fail(SPEC_E_INVALID, "no backend table");
+    if (given->abi != SPEC_BACKEND_ABI)
+        return speci_fail(SPEC_E_UNSUPPORTED, "the backend was built for ABI %u, the library has ABI %u", given->abi,
                           SPEC_BACKEND_ABI);
-    if (ops->struct_size < sizeof *ops)
-        return speci_fail(SPEC_E_UNSUPPORTED, "the backend's table has %zu bytes, the library's %zu", ops->struct_size,
-                          sizeof *ops);
+    if (given->struct_size < least_size)
+        return speci_fail(SPEC_E_UNSUPPORTED, "the backend's table has %zu bytes, what is required takes %zu", given->struct_size,
+                          least_size);
+    memcpy(ops, given, given->struct_size < sizeof *ops ? given->struct_size : sizeof *ops);
     if (!ops->name) return speci_fail(SPEC_E_INVALID, "the backend's table has no name");
+    SPEC_TRY(check_operations(ops));
     for (size_t i = 0; i < sizeof required / sizeof required[0]; i++) {
         any_function f;
         memcpy(&f, (const char *)ops + required[i].offset, sizeof f);
@@ -153,14 +172,25 @@ static spec_status check_table(const spec_backend_ops *ops)
 
 /* --------------------------------------------------------------------------------------- opening --- */
 
-/* Gives be a device; on failure be is as before. */
+static spec_status check_info(const spec_backend_ops *ops, const spec_device_info *info)
+{
+    const int32_t *rows = info->prefill_rows;
+    bool good = rows[0] > 0;
+    for (int32_t i = 1; i < SPEC_PREFILL_SIZES && rows[i] != 0; i++) good = good && rows[i] == 2 * rows[i - 1];
+    if (good) return SPEC_OK;
+    return speci_fail(SPEC_E_INVALID, "backend %s: sizes of prefill passes are %d, %d, %d, ...", ops->name, rows[0], rows[1],
+                      rows[2]);
+}
+
+/* Gives be a table and a device. */
 static spec_status open_device(spec_backend *be, const spec_backend_ops *ops, const char *arg)
 {
-    SPEC_TRY(check_table(ops));
-    SPEC_TRY(ops->open(&be->dev, &be->host, arg));
-    be->ops = ops;
-    SPEC_TRY(ops->info(be->dev, &be->info));
+    SPEC_TRY(take_table(&be->table, ops));
+    be->ops = &be->table;
+    SPEC_TRY(be->ops->open(&be->dev, &be->host, arg));
+    SPEC_TRY(be->ops->info(be->dev, &be->info));
     be->info.name[sizeof be->info.name - 1] = '\0';
+    SPEC_TRY(check_info(be->ops, &be->info));
     return speci_backend_probe(be);
 }
 
@@ -229,12 +259,13 @@ static void *find_plugin(const char *name, const char *plugin_dir, reasons *trie
 static spec_status plugin_table(const spec_backend_ops **out, void *lib, const char *name)
 {
     spec_backend_entry entry;
+    spec_backend_ops as_known;
     void *symbol = speci_dl_symbol(lib, SPEC_BACKEND_ENTRY);
     if (!symbol)
         return speci_fail(SPEC_E_UNSUPPORTED, "plugin %s does not export %s", name, SPEC_BACKEND_ENTRY);
     memcpy(&entry, &symbol, sizeof entry);
     *out = entry();
-    return check_table(*out);
+    return take_table(&as_known, *out);
 }
 
 static bool is_plain_name(const char *name)

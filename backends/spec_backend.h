@@ -7,6 +7,12 @@
  * operations with fixed addresses. What changes from pass to pass stands in a *step descriptor*, which
  * operations read; so a plan can be captured once and replayed.
  *
+ * The contract says what is computed, a backend says how. What it does together, and in which form rows lie between two
+ * operations, it decides when it prepares a plan.
+ *
+ * A new kind of operation is a struct of arguments and a kind here, a row in backend_ops.c (its name, and what stands in for
+ * it), and a row in the table of each backend that has it.
+ *
  * RULES
  *  - Path invariance. In decode passes the bits of a row depend only on the tokens of its path, never on the
  *    number of rows, the other rows, the tree's shape, other sequences, the number of threads, or on whether a state
@@ -15,6 +21,8 @@
  *    rows, and may use other kernels.
  *  - Rows that are not valid (row >= n_row) are computed by token-wise operations and ignored by all others.
  *    Masked values are left out by selection, never multiplied by zero.
+ *  - A decode step may have no rows. Token-wise operations then do nothing; those that replay (kv_commit, conv, scan) apply
+ *    the pending paths of the step's sequences.
  *  - Sums are float32 or wider. Tensors are float32 or the compute type; a value is rounded (to nearest even) to its
  *    tensor's type when it is stored.
  *  - Operations allocate nothing, and are ordered within their queue. A device is shared by threads, a queue belongs
@@ -37,13 +45,13 @@ extern "C" {
 #define SPEC_HD
 #endif
 
-#define SPEC_BACKEND_ABI 11u
+#define SPEC_BACKEND_ABI 1u
 #define SPEC_PAGE 64       /* positions per KV page */
 #define SPEC_MAX_DEPTH 63  /* of a node below its root */
 #define SPEC_MAX_CHILD 64  /* candidates that a draw names per row */
 #define SPEC_MAX_SAVED 8   /* states that a scan may have to keep besides the live one: log2 of 256 nodes */
 #define SPEC_CHUNK 16     /* tokens that a chunked scan folds into its state at once */
-#define SPEC_SQUARES 16    /* columns whose squares a deferred norm adds up */
+#define SPEC_PREFILL_SIZES 8 /* of prefill passes, at most */
 
 typedef struct spec_device spec_device; /* the backend's own: an open device */
 typedef struct spec_queue spec_queue;   /* the backend's own: ordered work with its scratch memory */
@@ -262,15 +270,10 @@ typedef struct spec_embed_args {
     int32_t n_vocab, dim;
     float scale;
     spec_view y; /* f32 [rows][dim]; rows that are not valid are set to 0 */
-    uint64_t *best; /* [rows] or NULL: set to 0, for the product of the pass that has it too */
 } spec_embed_args;
 
 /* RMS:   v = gate ? x * silu(gate) : x;  y = v * rsqrt(mean(v^2) + eps) * weight, mean over each of n_group groups
- * LAYER: y = (x - mean) * rsqrt(var + eps) * weight + bias  (n_group 1, no gate)
- *
- * Deferred (`squares`; RMS in decode passes, n_group 1, no bias, not norm_first, dim a multiple of SPEC_SQUARES): y = v * weight,
- * and the factor of the row is left to the products that read y: spec_linear_args. So whoever makes x can make y and the
- * squares too, and the norm is no operation of its own any more. For float32 and bfloat16; y may be beyond float16. */
+ * LAYER: y = (x - mean) * rsqrt(var + eps) * weight + bias  (n_group 1, no gate) */
 typedef enum spec_norm_kind { SPEC_NORM_RMS = 0, SPEC_NORM_LAYER = 1 } spec_norm_kind;
 typedef struct spec_norm_args {
     spec_norm_kind kind;
@@ -282,14 +285,10 @@ typedef struct spec_norm_args {
     spec_view gate;      /* f32; data NULL = none */
     int32_t norm_first;  /* with a gate: 1 = normalise x, times weight, then multiply by silu(gate) */
     spec_view y;         /* f32 or compute type */
-    float *squares;      /* NULL, or deferred: f32 [rows][dim / SPEC_SQUARES], sums of v^2 over as many columns */
 } spec_norm_args;
 
 /* t = W x (+ bias);  glu: t = act(t_gate) * t_up, else t = act(t);  y = scale * t, or y += scale * t with add.
- * x is of the weight's compute type; y f32 (required with add) or compute type. Rows: n_row_run.
- * With `squares` x is what a deferred norm wrote, and rsqrt(sum(squares of the row) / n_in + eps) W x stands for W x.
- * With `best` (y f32; no glu, no add) the largest entry of each row of y is noted there, in a form of the backend's own
- * that argmax reads, 0 for none; it is 0 before: spec_embed_args. So nobody has to read the logits again for it. */
+ * x is of the weight's compute type; y f32 (required with add) or compute type. Rows: n_row_run. */
 typedef struct spec_linear_args {
     const spec_weight *w;
     int32_t n_in, n_out; /* as the weight's; y has n_out columns, n_out / 2 with glu */
@@ -298,9 +297,6 @@ typedef struct spec_linear_args {
     int32_t glu, add;
     float scale;
     spec_view x, y;
-    const float *squares; /* f32 [rows][n_in / SPEC_SQUARES] or NULL */
-    float eps;            /* of the norm */
-    uint64_t *best;       /* device memory [rows] or NULL */
 } spec_linear_args;
 
 /* A layer's KV cache: K and V, each [n_page][n_kv_head][SPEC_PAGE][head_dim] of the compute type. */
@@ -434,9 +430,11 @@ typedef enum spec_op_kind {
     SPEC_OP_CONV, SPEC_OP_SCAN, SPEC_OP_KEEP, SPEC_OP_N
 } spec_op_kind;
 
+/* Its size is part of the ABI: a kind that is added later fits in `room`. */
 typedef struct spec_op {
     spec_op_kind kind;
-    int32_t head; /* 1: what is read behind the pass is made here, and nothing else: the logits, or rows that are kept */
+    int32_t head; /* 1: what is read behind the pass is made here, and nothing else: the logits, or rows that are kept. What it
+                     reads is there as the plan says, whatever a backend does together elsewhere */
     union {
         spec_embed_args embed;
         spec_norm_args norm;
@@ -447,6 +445,7 @@ typedef struct spec_op {
         spec_conv_args conv;
         spec_scan_args scan;
         spec_keep_args keep;
+        uint64_t room[64];
     } u;
 } spec_op;
 
@@ -467,14 +466,12 @@ typedef struct spec_prepared spec_prepared; /* the backend's own: a plan made re
  * read before the call returns; host_out_... are written by the next sync(). Each row is treated alone. */
 
 /* The largest entry, smallest index on ties. NaN is never the largest; a row without a number gives -1. With `next`
- * (device memory, or NULL) row i's token becomes next[i].token too: the root of a step whose feed that is. With `best`
- * the product that made the rows has found them, and logits are not read. */
+ * (device memory, or NULL) row i's token becomes next[i].token too: the root of a step whose feed that is. */
 typedef struct spec_argmax_args {
     const float *logits;
     int32_t ld, n_vocab, n_row;
     int32_t *host_out_token; /* [n_row] */
     spec_step_node *next;
-    const uint64_t *best;    /* [n_row] of spec_linear_args, or NULL */
 } spec_argmax_args;
 
 /* distribution[dst[i]] = distribution of logits[src[i]] by sampling[i] over ids < n_valid, zero for ids in [n_valid, n_probs).
@@ -608,14 +605,26 @@ typedef struct spec_logprob_args {
 typedef struct spec_device_info {
     char name[96];           /* "cpu:avx512bf16", "cuda:0 NVIDIA H200" */
     int32_t host_visible;    /* device memory can be read and written by the host */
-    int32_t prefill_chunk;   /* most rows of a prefill pass */
     int32_t row_max;         /* most rows of a decode pass */
-    int32_t prefill_least;   /* fewest: a prefill pass has prefill_chunk rows, halved some times; 0 = never halved */
-    int32_t defer_norms;     /* columns of the widest residual whose norms are worth deferring; 0 = of none */
-    int32_t row_best;        /* 1: operations may have `best` (spec_linear_args) */
+    /* The sizes of prefill passes, in rows (n_row_run): ascending, each twice the one in front, 0 behind the last. A pass has one
+     * of them. */
+    int32_t prefill_rows[SPEC_PREFILL_SIZES];
     uint64_t bytes_total, bytes_free; /* of device memory; 0 = unknown */
 } spec_device_info;
 
+/* How a backend does a kind of operation. */
+typedef struct spec_backend_op {
+    spec_op_kind kind;
+    /* Can this operation run with these types and sizes? Ability, never preference; never looks at row counts. Asked once for
+     * every operation of the plans of both phases, with their addresses. */
+    spec_status (*supports)(spec_device *dev, const spec_op *op);
+    spec_status (*run)(spec_queue *q, const spec_op *op); /* by itself, of the step that is bound */
+} spec_backend_op;
+#define SPEC_OP_ROOM 32 /* rows of a table, for kinds that are added later too */
+
+/* The ABI is the meaning of all that stands here. Within one ABI members are only appended, and kinds of operations: a table
+ * that ends earlier than the library's is taken for one whose further members are NULL, what is behind the library's own is
+ * not looked at. */
 struct spec_backend_ops {
     uint32_t abi;       /* SPEC_BACKEND_ABI */
     size_t struct_size; /* sizeof(spec_backend_ops) of the backend's build */
@@ -648,46 +657,45 @@ struct spec_backend_ops {
     spec_status (*zero)(spec_queue *q, const spec_range *range, int32_t n);
     spec_status (*sync)(spec_queue *q);
 
-    /* Can this operation run with these types and sizes? Ability, never preference; never looks at row counts. Asked once
-     * for every operation of the plans of both phases, with their addresses. */
-    spec_status (*can)(spec_device *dev, const spec_op *op);
     /* Makes a step current: operations after this read it. The block is free on return. */
     spec_status (*step_bind)(spec_queue *q, const spec_step_block *block);
+    /* Row i is of kind i. The library says (backend_ops.c) what stands in for a kind whose row is empty; where nothing does,
+     * the row is required. */
+    spec_backend_op op[SPEC_OP_ROOM];
 
-    spec_status (*embed)(spec_queue *q, const spec_embed_args *a);
-    spec_status (*norm)(spec_queue *q, const spec_norm_args *a);
-    spec_status (*linear)(spec_queue *q, const spec_linear_args *a);
-    spec_status (*kv_commit)(spec_queue *q, const spec_kv_commit_args *a);
-    spec_status (*rope_kv)(spec_queue *q, const spec_rope_kv_args *a);
-    spec_status (*attention)(spec_queue *q, const spec_attention_args *a);
-    spec_status (*conv)(spec_queue *q, const spec_conv_args *a);
-    spec_status (*scan)(spec_queue *q, const spec_scan_args *a);
-
+    /* Row operations: a call each, for what stands in their arguments is new every time. accept and expand are rules of
+     * verification and of drafting; they run on the device on purpose, since what they need (distributions, candidates) is
+     * there, and a round would wait for the host between two of its passes otherwise. */
     spec_status (*argmax)(spec_queue *q, const spec_argmax_args *a);
     spec_status (*probs)(spec_queue *q, const spec_probs_args *a);
     spec_status (*accept)(spec_queue *q, const spec_accept_args *a);
     spec_status (*logprob)(spec_queue *q, const spec_logprob_args *a);
-
-    /* Optional, all or none: a plan made ready (captured, fused) and run. NULL: the library walks the plan. The result
-     * must have the same bits as the walk. plan_run binds the step itself. argmax: NULL, or what argmax() would be asked right
-     * behind the pass, of its rows from the first on; so a pass that notes their largest (`best`) can end with their tokens. */
-    spec_status (*plan_prepare)(spec_queue *q, spec_prepared **out, const spec_plan *plan);
-    spec_status (*plan_run)(spec_queue *q, spec_prepared *plan, const spec_step_block *block, const spec_argmax_args *argmax);
-    void (*plan_free)(spec_queue *q, spec_prepared *plan);
-
-    /* Required since ABI 2: drafting. */
     spec_status (*draw)(spec_queue *q, const spec_draw_args *a);
     spec_status (*expand)(spec_queue *q, const spec_expand_args *a);
 
-    /* Optional since ABI 3, both or none: results of what was queued before mark(q, &m) are for the host after wait(q, m),
-     * while what was queued behind it goes on. Marks are waited for in any order, or never. NULL: operations compute in
-     * their calls, so that nothing goes on. */
+    /* Optional, all or none: a plan made ready, and run. NULL: the library walks the plan. A backend may rewrite its own copy of
+     * the plan, whose result then defines the bits: all decode passes of a session go through the prepared plan, and path
+     * invariance holds among them. Of what a plan writes only what lies in no tensor that a later operation of it overwrites or
+     * alone reads has to be there behind the pass: states, caches, what operations with `head` make, and their inputs. Row counts
+     * decide nothing that bits depend on. capture: 1, passes may be captured; 0, they are launched one operation at a time (the
+     * same ones, with the same bits). It takes no device memory: what a plan needs is part of the queue, which was opened for it.
+     * plan_run binds the step itself. argmax: NULL, or what argmax() would be asked right behind the pass, of its rows from the
+     * first on; so a pass that finds them on its way can end with their tokens. */
+    spec_status (*plan_prepare)(spec_queue *q, spec_prepared **out, const spec_plan *plan, int32_t capture);
+    spec_status (*plan_run)(spec_queue *q, spec_prepared *plan, const spec_step_block *block, const spec_argmax_args *argmax);
+    void (*plan_free)(spec_queue *q, spec_prepared *plan);
+
+    /* Optional, both or none: results of what was queued before mark(q, &m) are for the host after wait(q, m), while what was
+     * queued behind it goes on. Marks are waited for in any order, or never. NULL: operations compute in their calls, so that
+     * nothing goes on. */
     spec_status (*mark)(spec_queue *q, uint64_t *mark);
     spec_status (*wait)(spec_queue *q, uint64_t mark);
 
-    /* Required since ABI 11. */
-    spec_status (*keep)(spec_queue *q, const spec_keep_args *a);
-    /* ABI 11 and later: append here. */
+    /* Optional: makes a prepared plan ready for steps like this one, behind whatever paths and contexts, so that no plan_run of
+     * such a step takes longer than the next. It may run the step, some times over: a decode step that applies no path and keeps
+     * nothing, of sequences that nobody needs. NULL: there is nothing to make ready. */
+    spec_status (*plan_warm)(spec_queue *q, spec_prepared *plan, const spec_step_block *block);
+    /* Append here. */
 };
 
 /* What a plugin exports: its table. */

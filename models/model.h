@@ -156,7 +156,6 @@ typedef struct speci_exec_params {
     bool node_state; /* a state kept per node, for trees that grow: recurrent */
     bool joint;      /* accepted paths are fed again in front of the next tree, in place of replay (9.3): n_seq times the
                         longest path more rows; trees are fed whole, in one pass */
-    bool best;       /* arg-max will be wanted: the pass finds it where the device can */
     const spec_tap *taps; /* [n_tap] hidden rows that passes keep, copied */
     int32_t n_tap;
 } speci_exec_params;
@@ -197,7 +196,7 @@ void speci_exec_memory(const speci_exec *net, spec_memory *out);
 /* The same for a net that is not to be opened. */
 spec_status speci_exec_bytes(const spec_model *model, const speci_exec_params *p, spec_memory *out);
 /* Takes the device memory, asks the backend for every ability, prepares the plans on `queue` (opened for the plans of
- * all nets that share it; it must outlive them). */
+ * all nets that share it; it must outlive them). capture: their passes may be captured. */
 spec_status speci_exec_attach(speci_exec *net, spec_queue *queue, bool capture);
 
 /* Sequences. Slots are [0, n_seq). begin: empty, states zero; nothing is enqueued before a pass. */
@@ -218,6 +217,9 @@ spec_status speci_exec_prefill(speci_exec *net, int32_t slot, const int32_t *ids
  * rows is wanted too. */
 spec_status speci_exec_forward(speci_exec *net, const speci_exec_input *in, int32_t n_in, const speci_exec_feed *feed,
                               const speci_exec_tokens *tokens);
+/* Makes the device ready for passes over trees of so many nodes (spec_backend_ops.plan_warm). The sequence, which has no pending
+ * path and nothing fed, is then good for speci_exec_end only. */
+spec_status speci_exec_warm(speci_exec *net, int32_t slot, const spec_tree *tree);
 /* The path of the last tree that the next pass will apply (joint: whose tokens it feeds again); n_path <= 0 forgets
  * it. */
 void speci_exec_commit(speci_exec *net, int32_t slot, const int32_t *path, int32_t n_path);

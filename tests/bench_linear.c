@@ -37,10 +37,11 @@ static double time_rows(bench *b, int32_t rows, int32_t phase)
     block.n_row = block.n_row_run = rows;
     b->ops->step_bind(b->q, &block);
     for (int i = 0; i < REPEATS; i++) {
-        spec_linear_args a = { .w = b->w[i % COPIES], .n_in = b->n_in, .n_out = b->n_out, .scale = 1.0f,
-                               .x = { b->x, b->compute, b->n_in }, .y = { b->y, SPEC_DTYPE_F32, b->n_out } };
+        const spec_op op = { .kind = SPEC_OP_LINEAR,
+                             .u.linear = { .w = b->w[i % COPIES], .n_in = b->n_in, .n_out = b->n_out, .scale = 1.0f,
+                                           .x = { b->x, b->compute, b->n_in }, .y = { b->y, SPEC_DTYPE_F32, b->n_out } } };
         double start = speci_now_ms();
-        if (b->ops->linear(b->q, &a) != SPEC_OK || b->ops->sync(b->q) != SPEC_OK) return -1.0;
+        if (speci_op_run(b->ops, b->q, &op, NULL) != SPEC_OK || b->ops->sync(b->q) != SPEC_OK) return -1.0;
         ms[i] = speci_now_ms() - start;
     }
     qsort(ms, REPEATS, sizeof ms[0], by_value);

@@ -174,107 +174,109 @@ static spec_status bind_other_tree(spec_queue *q, const spec_step_block *block)
     return status;
 }
 
-static spec_status attention_mask(spec_queue *q, const spec_attention_args *a)
+static spec_status attention_mask(spec_queue *q, const spec_op *op)
 {
-    if (q->step->phase == SPEC_PHASE_PREFILL) return speci_cpu_attention(q, a);
+    if (q->step->phase == SPEC_PHASE_PREFILL) return speci_cpu_attention(q, op);
     spec_step_block *saved = enter(q, wrong_parent);
-    return leave(q, saved, speci_cpu_attention(q, a));
+    return leave(q, saved, speci_cpu_attention(q, op));
 }
 
-static spec_status conv_tap(spec_queue *q, const spec_conv_args *a)
+static spec_status conv_tap(spec_queue *q, const spec_op *op)
 {
     spec_step_block *saved = enter(q, previous_row);
-    return leave(q, saved, speci_cpu_conv(q, a));
+    return leave(q, saved, speci_cpu_conv(q, op));
 }
 
-static spec_status conv_window(spec_queue *q, const spec_conv_args *a)
+static spec_status conv_window(spec_queue *q, const spec_op *op)
 {
     spec_step_block *saved = enter(q, one_half);
-    return leave(q, saved, speci_cpu_conv(q, a));
+    return leave(q, saved, speci_cpu_conv(q, op));
 }
 
-static spec_status conv_replay(spec_queue *q, const spec_conv_args *a)
+static spec_status conv_replay(spec_queue *q, const spec_op *op)
 {
     spec_step_block *saved = enter(q, repeat_replayed);
-    return leave(q, saved, speci_cpu_conv(q, a));
+    return leave(q, saved, speci_cpu_conv(q, op));
 }
 
-static spec_status conv_padded(spec_queue *q, const spec_conv_args *a)
+static spec_status conv_padded(spec_queue *q, const spec_op *op)
 {
     spec_step_block *saved = enter(q, one_row_more);
-    return leave(q, saved, speci_cpu_conv(q, a));
+    return leave(q, saved, speci_cpu_conv(q, op));
 }
 
-static spec_status scan_branch(spec_queue *q, const spec_scan_args *a)
+static spec_status scan_branch(spec_queue *q, const spec_op *op)
 {
-    spec_step_block *saved = enter(q, a->chunk ? wrong_parent : previous_visit);
-    return leave(q, saved, speci_cpu_scan(q, a));
+    spec_step_block *saved = enter(q, op->u.scan.chunk ? wrong_parent : previous_visit);
+    return leave(q, saved, speci_cpu_scan(q, op));
 }
 
-static spec_status scan_saved(spec_queue *q, const spec_scan_args *a)
+static spec_status scan_saved(spec_queue *q, const spec_op *op)
 {
     spec_step_block *saved = enter(q, late_save);
-    return leave(q, saved, speci_cpu_scan(q, a));
+    return leave(q, saved, speci_cpu_scan(q, op));
 }
 
-static spec_status scan_loaded(spec_queue *q, const spec_scan_args *a)
+static spec_status scan_loaded(spec_queue *q, const spec_op *op)
 {
     spec_step_block *saved = enter(q, other_load);
-    return leave(q, saved, speci_cpu_scan(q, a));
+    return leave(q, saved, speci_cpu_scan(q, op));
 }
 
-static spec_status scan_short(spec_queue *q, const spec_scan_args *a)
+static spec_status scan_short(spec_queue *q, const spec_op *op)
 {
     spec_step_block *saved = enter(q, short_path);
-    return leave(q, saved, speci_cpu_scan(q, a));
+    return leave(q, saved, speci_cpu_scan(q, op));
 }
 
-static spec_status scan_recent(spec_queue *q, const spec_scan_args *a)
+static spec_status scan_recent(spec_queue *q, const spec_op *op)
 {
-    if (!a->chunk || q->step->phase == SPEC_PHASE_PREFILL) return speci_cpu_scan(q, a);
+    if (!op->u.scan.chunk || q->step->phase == SPEC_PHASE_PREFILL) return speci_cpu_scan(q, op);
     spec_step_block *saved = enter(q, fewer_recent);
-    return leave(q, saved, speci_cpu_scan(q, a));
+    return leave(q, saved, speci_cpu_scan(q, op));
 }
 
-static spec_status scan_recent_place(spec_queue *q, const spec_scan_args *a)
+static spec_status scan_recent_place(spec_queue *q, const spec_op *op)
 {
-    if (!a->chunk || q->step->phase == SPEC_PHASE_PREFILL) return speci_cpu_scan(q, a);
+    if (!op->u.scan.chunk || q->step->phase == SPEC_PHASE_PREFILL) return speci_cpu_scan(q, op);
     spec_step_block *saved = enter(q, late_recent);
-    return leave(q, saved, speci_cpu_scan(q, a));
+    return leave(q, saved, speci_cpu_scan(q, op));
 }
 
-static spec_status scan_fold(spec_queue *q, const spec_scan_args *a)
+static spec_status scan_fold(spec_queue *q, const spec_op *op)
 {
-    if (!a->chunk || q->step->phase == SPEC_PHASE_PREFILL) return speci_cpu_scan(q, a);
+    if (!op->u.scan.chunk || q->step->phase == SPEC_PHASE_PREFILL) return speci_cpu_scan(q, op);
+    const spec_scan_args *a = &op->u.scan;
     const size_t n = (size_t)a->n_head * (size_t)a->head_dim * (size_t)a->n_state * sizeof(float);
     char *states = malloc((size_t)q->step->n_seq * n);
     if (!states) abort();
     for (int32_t i = 0; i < q->step->n_seq; i++)
         memcpy(states + (size_t)i * n, (char *)a->state + (size_t)seqs(q->step)[i].slot * n, n);
-    const spec_status status = speci_cpu_scan(q, a);
+    const spec_status status = speci_cpu_scan(q, op);
     for (int32_t i = 0; i < q->step->n_seq; i++)
         memcpy((char *)a->state + (size_t)seqs(q->step)[i].slot * n, states + (size_t)i * n, n);
     free(states);
     return status;
 }
 
-static spec_status commit_short(spec_queue *q, const spec_kv_commit_args *a)
+static spec_status commit_short(spec_queue *q, const spec_op *op)
 {
     spec_step_block *saved = enter(q, short_compaction);
-    return leave(q, saved, speci_cpu_kv_commit(q, a));
+    return leave(q, saved, speci_cpu_kv_commit(q, op));
 }
 
-static spec_status rope_number(spec_queue *q, const spec_rope_kv_args *a)
+static spec_status rope_number(spec_queue *q, const spec_op *op)
 {
-    if (q->step->phase == SPEC_PHASE_PREFILL) return speci_cpu_rope_kv(q, a);
+    if (q->step->phase == SPEC_PHASE_PREFILL) return speci_cpu_rope_kv(q, op);
     spec_step_block *saved = enter(q, number_as_depth);
-    return leave(q, saved, speci_cpu_rope_kv(q, a));
+    return leave(q, saved, speci_cpu_rope_kv(q, op));
 }
 
 /* The last bit of the first output of the last of several rows. */
-static spec_status linear_row_count(spec_queue *q, const spec_linear_args *a)
+static spec_status linear_row_count(spec_queue *q, const spec_op *op)
 {
-    spec_status status = speci_cpu_linear(q, a);
+    const spec_linear_args *a = &op->u.linear;
+    spec_status status = speci_cpu_linear(q, op);
     int32_t n = q->step->n_row_run;
     if (status != SPEC_OK || n < 2 || a->y.dtype != SPEC_DTYPE_F32) return status;
     float *y = cpu_at(&a->y, n - 1, 0);
@@ -378,27 +380,27 @@ void fault_backend_ops(spec_backend_ops *out, fault_kind kind)
     *out = speci_cpu_ops;
     switch (kind) {
     case FAULT_PARENT: out->step_bind = bind_wrong_parent; break;
-    case FAULT_MASK: out->attention = attention_mask; break;
-    case FAULT_CONV_TAP: out->conv = conv_tap; break;
-    case FAULT_SCAN_BRANCH: out->scan = scan_branch; break;
-    case FAULT_SCAN_SAVED: out->scan = scan_saved; break;
-    case FAULT_REPLAY: out->conv = conv_replay; break;
-    case FAULT_REPLAY_SHORT: out->scan = scan_short; break;
-    case FAULT_KV_SLOT: out->kv_commit = commit_short; break;
-    case FAULT_KV_POSITION: out->rope_kv = rope_number; break;
-    case FAULT_WINDOW: out->conv = conv_window; break;
-    case FAULT_PADDED_ROW: out->conv = conv_padded; break;
+    case FAULT_MASK: out->op[SPEC_OP_ATTENTION].run = attention_mask; break;
+    case FAULT_CONV_TAP: out->op[SPEC_OP_CONV].run = conv_tap; break;
+    case FAULT_SCAN_BRANCH: out->op[SPEC_OP_SCAN].run = scan_branch; break;
+    case FAULT_SCAN_SAVED: out->op[SPEC_OP_SCAN].run = scan_saved; break;
+    case FAULT_REPLAY: out->op[SPEC_OP_CONV].run = conv_replay; break;
+    case FAULT_REPLAY_SHORT: out->op[SPEC_OP_SCAN].run = scan_short; break;
+    case FAULT_KV_SLOT: out->op[SPEC_OP_KV_COMMIT].run = commit_short; break;
+    case FAULT_KV_POSITION: out->op[SPEC_OP_ROPE_KV].run = rope_number; break;
+    case FAULT_WINDOW: out->op[SPEC_OP_CONV].run = conv_window; break;
+    case FAULT_PADDED_ROW: out->op[SPEC_OP_CONV].run = conv_padded; break;
     case FAULT_PARENT_VISITS: out->step_bind = bind_other_tree; break;
-    case FAULT_SCAN_LOADED: out->scan = scan_loaded; break;
-    case FAULT_RECENT: out->scan = scan_recent; break;
-    case FAULT_RECENT_PLACE: out->scan = scan_recent_place; break;
-    case FAULT_FOLD: out->scan = scan_fold; break;
+    case FAULT_SCAN_LOADED: out->op[SPEC_OP_SCAN].run = scan_loaded; break;
+    case FAULT_RECENT: out->op[SPEC_OP_SCAN].run = scan_recent; break;
+    case FAULT_RECENT_PLACE: out->op[SPEC_OP_SCAN].run = scan_recent_place; break;
+    case FAULT_FOLD: out->op[SPEC_OP_SCAN].run = scan_fold; break;
     case FAULT_SIBLINGS: out->accept = accept_siblings; break;
     case FAULT_GROWN_TOKEN: out->expand = expand_token; break;
     case FAULT_GROWN_PARENT: out->expand = expand_parent; break;
     case FAULT_GROWN_FEED: out->expand = expand_feed; break;
     case FAULT_DRAW_ORDER: out->draw = draw_order; break;
-    case FAULT_ROW_COUNT: out->linear = linear_row_count; break;
+    case FAULT_ROW_COUNT: out->op[SPEC_OP_LINEAR].run = linear_row_count; break;
     case FAULT_NONE:
     case FAULT_N: break;
     }

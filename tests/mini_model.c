@@ -174,13 +174,14 @@ void mini_open(mini_model *m, const test_device *d, spec_dtype dtype, int32_t wi
     spec_view residual = rows(m, DIM, SPEC_DTYPE_F32), normed = rows(m, DIM, dtype);
     m->logits = rows(m, MINI_VOCAB, SPEC_DTYPE_F32);
     add_commit(m);
-    add(m, SPEC_OP_EMBED)->u.embed = (spec_embed_args){ weight(m, MINI_VOCAB, DIM), MINI_VOCAB, DIM, 1.0f, residual, NULL };
+    add(m, SPEC_OP_EMBED)->u.embed = (spec_embed_args){ weight(m, MINI_VOCAB, DIM), MINI_VOCAB, DIM, 1.0f, residual };
     add_attention(m, residual, normed);
     add_mamba2(m, residual, normed, true);
     add_mamba2(m, residual, normed, false);
     add_mamba1(m, residual, normed);
     add_norm(m, residual, normed);
     add_linear(m, MINI_VOCAB, DIM, normed, m->logits, 0);
+    m->ops[m->n_op - 1].head = 1;
     spec_plan plans[2] = {
         { m->ops, m->n_op, SPEC_PHASE_DECODE, MINI_ROWS, MINI_SEQS, MINI_NODES, TEST_PAGES * SPEC_PAGE },
         { m->ops, m->n_op, SPEC_PHASE_PREFILL, MINI_CHUNK, 1, MINI_CHUNK, TEST_PAGES * SPEC_PAGE },
@@ -192,7 +193,7 @@ static void make_ready(mini_model *m)
 {
     const spec_plan plan = { m->ops, m->n_op, SPEC_PHASE_DECODE, MINI_ROWS, MINI_SEQS, MINI_NODES,
                              TEST_PAGES * SPEC_PAGE };
-    if (m->d->ops->plan_prepare) test_ok(m->d->ops->plan_prepare(m->q, &m->prepared, &plan), "plan_prepare");
+    test_ok(speci_plan_prepare(m->d->ops, m->q, &m->prepared, &plan, true), "plan_prepare");
 }
 
 void mini_close(mini_model *m)
@@ -359,6 +360,7 @@ int32_t mini_invariance(const test_device *plain, const test_device *d, spec_dty
         for (int32_t t = 0; t < TEXT; t++) text[i][t] = test_below(&random, MINI_VOCAB);
         want[i] = calloc(TEXT * MINI_VOCAB, sizeof *want[i]);
         mini_open(&m, plain, dtype, window);
+        if (seed % 2 == 0) make_ready(&m);
         read_plainly(&m, text[i], (i * 3 + 1) % TEST_SEQS, prompt + i, want[i]);
         mini_close(&m);
     }

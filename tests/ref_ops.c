@@ -42,16 +42,6 @@ void ref_norm(double *y, const double *x, const double *gate, const double *weig
     }
 }
 
-void ref_norm_deferred(double *y, double *squares, const double *x, const double *gate, const double *weight, int32_t dim)
-{
-    for (int32_t i = 0; i < dim; i++) {
-        const double v = x[i] * (gate ? ref_silu(gate[i]) : 1.0);
-        if (i % SPEC_SQUARES == 0) squares[i / SPEC_SQUARES] = 0.0;
-        squares[i / SPEC_SQUARES] += v * v;
-        y[i] = v * weight[i];
-    }
-}
-
 void ref_product(double *y, const double *w, const double *x, const double *bias, int32_t n_out, int32_t n_in)
 {
     for (int32_t o = 0; o < n_out; o++) {

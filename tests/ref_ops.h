@@ -13,8 +13,6 @@ double ref_activation(double x, spec_activation act);
 /* One row [dim]; gate and bias may be NULL. */
 void ref_norm(double *y, const double *x, const double *gate, const double *weight, const double *bias, int32_t dim,
               int32_t n_group, double eps, spec_norm_kind kind, int32_t norm_first);
-/* The same deferred: with v = x, or x silu(gate), y = v weight; squares [dim / SPEC_SQUARES] are sums of v^2. */
-void ref_norm_deferred(double *y, double *squares, const double *x, const double *gate, const double *weight, int32_t dim);
 /* y [n_out] = W [n_out][n_in] x + bias (or NULL) */
 void ref_product(double *y, const double *w, const double *x, const double *bias, int32_t n_out, int32_t n_in);
 /* w [32] as a block of Q8_0, q [32], after ggml's quantize_row_q8_0_ref. Returns the scale before it becomes f16. */

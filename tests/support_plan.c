@@ -93,12 +93,43 @@ void support_plan_run(const test_device *d, const spec_op *ops, int32_t n_op, co
     spec_queue *q = test_queue(d, ops, n_op, step, n_node, 1);
     spec_prepared *p = NULL;
     spec_step_block *other = other_half(step);
-    if (o->plan_prepare) test_ok(o->plan_prepare(q, &p, &plan), "plan_prepare");
+    test_ok(speci_plan_prepare(o, q, &p, &plan, true), "plan_prepare");
     for (int32_t i = 0; i < n_pass; i++) test_ok(speci_plan_run(o, q, &plan, p, i % 2 == 0 ? step : other, NULL), "plan_run");
     test_ok(o->sync(q), "sync");
     free(other);
     if (p) o->plan_free(q, p);
     o->queue_close(q);
+}
+
+/* Does the product read what one of n norms makes? */
+static bool reads_norm(const spec_op *product, const spec_op *norm, int32_t n)
+{
+    bool reads = false;
+    for (int32_t i = 0; i < n; i++)
+        reads = reads || (norm[i].kind == SPEC_OP_NORM && norm[i].u.norm.y.data == product->u.linear.x.data);
+    return reads;
+}
+
+/* The operations that begin at ops[0] and stay together: norms, and the products that read these; else one. */
+static int32_t together(const spec_op *ops, int32_t n)
+{
+    int32_t end = 1;
+    if (ops->kind != SPEC_OP_NORM) return 1;
+    while (end < n && (ops[end].kind == SPEC_OP_NORM || (ops[end].kind == SPEC_OP_LINEAR && reads_norm(&ops[end], ops, end))))
+        end++;
+    return end;
+}
+
+void support_plan_apart(const test_device *d, const spec_op *ops, int32_t n, const spec_step_block *step, int32_t n_node,
+                        int32_t n_pass)
+{
+    spec_step_block *other = other_half(step);
+    for (int32_t pass = 0; pass < n_pass; pass++)
+        for (int32_t i = 0, end; i < n; i = end) {
+            end = i + together(ops + i, n - i);
+            support_plan_run(d, ops + i, end - i, pass % 2 == 0 ? step : other, n_node, 1);
+        }
+    free(other);
 }
 
 void support_plan_same(const test_device *d, const char *name, const char *step, const char *tensor,
@@ -108,7 +139,7 @@ void support_plan_same(const test_device *d, const char *name, const char *step,
     char *x = test_read_raw(ready), *y = test_read_raw(one_by_one);
     for (size_t i = 0; i < ready->n; i++)
         if (memcmp(x + i * size, y + i * size, size) != 0)
-            fail_msg("%s %s, %s: %s differs from the operations one by one, first at value %zu of %zu", d->name, name, step,
+            fail_msg("%s %s, %s: %s differs from the operations apart, first at value %zu of %zu", d->name, name, step,
                      tensor, i, ready->n);
     free(x);
     free(y);

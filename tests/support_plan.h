@@ -1,4 +1,6 @@
-/* support_plan.h - a plan made ready, to be compared with its operations one by one. */
+/* support_plan.h - a plan made ready, to be compared with its operations one by one, or apart: each a plan of its own, but norms
+ * with the products that read them. A backend may leave a part of a norm to the one product that reads it, so that these two
+ * have other bits than one after the other; all else that it does together leaves the bits that it leaves apart. */
 #ifndef SPEC_SUPPORT_PLAN_H
 #define SPEC_SUPPORT_PLAN_H
 
@@ -6,7 +8,7 @@
 
 enum { PLAN_NODES = 64, PLAN_ROWS = 2 * PLAN_NODES, PLAN_SLOTS = 3, PLAN_PAST = 200 }; /* of support_plan_each_step */
 
-/* One tensor in both ways: [0] by the plan, [1] one by one. They begin alike. */
+/* One tensor in both ways: [0] by the plan, [1] one by one, or apart. They begin alike. */
 typedef struct plan_pair {
     test_buffer of[2];
 } plan_pair;
@@ -37,11 +39,14 @@ void support_plan_run(const test_device *d, const spec_op *ops, int32_t n_op, co
 /* The same operations, each by the table's function. */
 void support_plan_one_by_one(const test_device *d, const spec_op *ops, int32_t n, const spec_step_block *step, int32_t n_node,
                              int32_t n_pass);
+/* Likewise in plans of their own. */
+void support_plan_apart(const test_device *d, const spec_op *ops, int32_t n, const spec_step_block *step, int32_t n_node,
+                        int32_t n_pass);
 /* Decode steps of up to PLAN_ROWS rows in up to PLAN_SLOTS sequences of up to PLAN_NODES nodes: plain ones, trees, nodes fed
  * before, paths and recent tokens, chains in front. Those of a backend that makes no plans ready are few. `what` names one. */
 typedef void plan_check(void *test, const spec_step_block *step, const char *what);
 void support_plan_each_step(const test_device *d, plan_check *check, void *test);
-/* Fails, naming case, step and tensor, unless both have the same bytes. */
+/* Fails, naming case, step and tensor, unless both have the same bytes. ready, one_by_one: as of a plan_pair. */
 void support_plan_same(const test_device *d, const char *name, const char *step, const char *tensor,
                        const test_buffer *ready, const test_buffer *one_by_one);
 typedef struct plan_tensor {

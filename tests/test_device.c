@@ -83,7 +83,7 @@ void test_each_device(void (*each)(test_device *d))
 
 bool test_can(const test_device *d, const char *name, const spec_op *op)
 {
-    spec_status status = d->ops->can(d->dev, op);
+    spec_status status = speci_op_supports(d->ops, d->dev, op);
     if (status == SPEC_E_UNSUPPORTED) {
         printf("SKIP %s %s: %s\n", d->name, name, spec_last_error());
         return false;
@@ -115,7 +115,7 @@ void test_run(const test_device *d, const spec_op *op, const spec_step_block *st
 {
     spec_queue *q = test_queue(d, op, 1, step, n_node, 1);
     test_ok(d->ops->step_bind(q, step), "step_bind");
-    test_ok(speci_op_run(d->ops, q, op), "operation");
+    test_ok(speci_op_run(d->ops, q, op, step), "operation");
     test_ok(d->ops->sync(q), "sync");
     d->ops->queue_close(q);
 }

@@ -12,74 +12,30 @@
 
 /* --- the CPU, with one operation that fails once --- */
 
-typedef enum operation {
-    EMBED, NORM, LINEAR, KV_COMMIT, ROPE_KV, ATTENTION, CONV, SCAN, /* of a pass */
-    PROBS, ACCEPT, ARGMAX, DRAW, EXPAND, SYNC,                      /* of drafting and verifying */
-    N_OPERATION
-} operation;
+/* Those of a pass are numbered as their kinds are. */
+typedef enum operation { PROBS = SPEC_OP_N, ACCEPT, ARGMAX, DRAW, EXPAND, SYNC, N_OPERATION } operation;
 
-static const char *const names[N_OPERATION] = {
-    "embed", "norm",  "linear", "kv_commit", "rope_kv", "attention", "conv",
-    "scan",  "probs", "accept", "argmax",    "draw",    "expand",    "sync"
-};
+static const char *name_of(int32_t op)
+{
+    static const char *const names[] = { "probs", "accept", "argmax", "draw", "expand", "sync" };
+    return op < PROBS ? speci_op_kinds[op].name : names[op - PROBS];
+}
 
 static struct {
-    operation of;
+    int32_t of;
     int32_t after; /* so many calls succeed before the one that fails; -1: none fails */
 } fault = { N_OPERATION, -1 };
 
-static spec_status strike(operation op)
+static spec_status strike(int32_t op)
 {
     if (op != fault.of || fault.after < 0 || fault.after-- > 0) return SPEC_OK;
-    return speci_fail(SPEC_E_DEVICE, "injected: the device failed in %s", names[op]);
+    return speci_fail(SPEC_E_DEVICE, "injected: the device failed in %s", name_of(op));
 }
 
-static spec_status embed(spec_queue *q, const spec_embed_args *a)
+static spec_status run(spec_queue *q, const spec_op *op)
 {
-    SPEC_TRY(strike(EMBED));
-    return speci_cpu_ops.embed(q, a);
-}
-
-static spec_status norm(spec_queue *q, const spec_norm_args *a)
-{
-    SPEC_TRY(strike(NORM));
-    return speci_cpu_ops.norm(q, a);
-}
-
-static spec_status linear(spec_queue *q, const spec_linear_args *a)
-{
-    SPEC_TRY(strike(LINEAR));
-    return speci_cpu_ops.linear(q, a);
-}
-
-static spec_status kv_commit(spec_queue *q, const spec_kv_commit_args *a)
-{
-    SPEC_TRY(strike(KV_COMMIT));
-    return speci_cpu_ops.kv_commit(q, a);
-}
-
-static spec_status rope_kv(spec_queue *q, const spec_rope_kv_args *a)
-{
-    SPEC_TRY(strike(ROPE_KV));
-    return speci_cpu_ops.rope_kv(q, a);
-}
-
-static spec_status attention(spec_queue *q, const spec_attention_args *a)
-{
-    SPEC_TRY(strike(ATTENTION));
-    return speci_cpu_ops.attention(q, a);
-}
-
-static spec_status conv(spec_queue *q, const spec_conv_args *a)
-{
-    SPEC_TRY(strike(CONV));
-    return speci_cpu_ops.conv(q, a);
-}
-
-static spec_status scan(spec_queue *q, const spec_scan_args *a)
-{
-    SPEC_TRY(strike(SCAN));
-    return speci_cpu_ops.scan(q, a);
+    SPEC_TRY(strike((int32_t)op->kind));
+    return speci_cpu_ops.op[op->kind].run(q, op);
 }
 
 static spec_status probs(spec_queue *q, const spec_probs_args *a)
@@ -125,9 +81,8 @@ static void open_backend(void)
     static spec_backend_ops ops;
     spec_backend_params p = SPEC_BACKEND_PARAMS_INIT;
     ops = speci_cpu_ops;
-    ops.embed = embed, ops.norm = norm, ops.linear = linear, ops.kv_commit = kv_commit, ops.rope_kv = rope_kv;
-    ops.attention = attention, ops.conv = conv, ops.scan = scan, ops.probs = probs, ops.accept = accept;
-    ops.argmax = argmax, ops.draw = draw, ops.expand = expand, ops.sync = sync;
+    for (int32_t k = 0; k < SPEC_OP_N; k++) ops.op[k].run = run;
+    ops.probs = probs, ops.accept = accept, ops.argmax = argmax, ops.draw = draw, ops.expand = expand, ops.sync = sync;
     p.n_threads = 1;
     OK(spec_backend_open_ops(&backend, &ops, NULL, &p));
 }
@@ -215,7 +170,7 @@ static void expect_broken(const bench *b, int32_t seq, int32_t k, size_t n_befor
 /* --- a step that fails --- */
 
 /* The step of the first sequences fails at call `after` of the operation. False: it has fewer calls. */
-static bool fail_step(bench *b, operation op, int32_t after)
+static bool fail_step(bench *b, int32_t op, int32_t after)
 {
     spec_step_result r[N_SEQ];
     size_t n_before[N_SEQ];
@@ -263,9 +218,9 @@ static void fail_everywhere(const char *model, const char *tree)
     b.broken_target = !tree, b.by_rounds = tree && strncmp(tree, "dyspec", 6) == 0;
     if (tree) OK(spec_drafter_from_model(&b.dr, b.m, &dp));
     OK(spec_session_open(&b.s, b.m, b.dr, &sp));
-    for (operation op = 0; op < N_OPERATION; op++)
+    for (int32_t op = 0; op < N_OPERATION; op++)
         for (int32_t after = 0;; after += 1 + after / 4) {
-            snprintf(what, sizeof what, "%s, %s: %s fails after %d", model, tree ? tree : "plain", names[op], after);
+            snprintf(what, sizeof what, "%s, %s: %s fails after %d", model, tree ? tree : "plain", name_of(op), after);
             if (!fail_step(&b, op, after)) break;
             n_struck++;
         }
@@ -304,10 +259,10 @@ static void prompts(void **state)
     support_plain_ids(b.m, ids, N_PROMPT, &samplings[0], N_NEW, b.text[0]);
     sp.n_ctx = 64;
     OK(spec_session_open(&b.s, b.m, NULL, &sp));
-    for (operation op = EMBED; op < PROBS; op++) {
-        if (op == KV_COMMIT) continue; /* nothing is pending */
+    for (int32_t op = 0; op < PROBS; op++) {
+        if (op == SPEC_OP_KV_COMMIT || op == SPEC_OP_KEEP) continue; /* nothing is pending, nobody asked for rows */
         fault.of = op, fault.after = 0;
-        FAILS(spec_sequence_add(b.s, &seq, ids, N_PROMPT, NULL), SPEC_E_DEVICE, names[op]);
+        FAILS(spec_sequence_add(b.s, &seq, ids, N_PROMPT, NULL), SPEC_E_DEVICE, name_of(op));
         fault.after = -1;
         seq = add(&b, 0);
         go_on(&b, seq, 0);
@@ -336,8 +291,8 @@ static void verification(void **state)
         int32_t path[2], n_path, token;
         OK(spec_draft(b.s, &seq, 1, &tree));
         OK(spec_score(b.s, &seq, 1, &tree));
-        fault.of = ops[i % 3], fault.after = 0;
-        FAILS(spec_verify(b.s, seq, SPEC_VERIFY_NAIVE, path, &n_path, &token), SPEC_E_DEVICE, names[ops[i % 3]]);
+        fault.of = (int32_t)ops[i % 3], fault.after = 0;
+        FAILS(spec_verify(b.s, seq, SPEC_VERIFY_NAIVE, path, &n_path, &token), SPEC_E_DEVICE, name_of((int32_t)ops[i % 3]));
         fault.after = -1;
         OK(spec_verify(b.s, seq, SPEC_VERIFY_NAIVE, path, &n_path, &token));
         OK(spec_commit(b.s, seq, path, n_path, token));

@@ -1,6 +1,7 @@
 /* test_fault_backend.c - the invariance test finds every fault of fault_backend.h, and none where there is none; and
  * the backend table refuses what it should. */
 #define _POSIX_C_SOURCE 200809L /* posix_memalign */
+#include <stddef.h>
 #include <stdio.h>
 
 #include "tests/fault_backend.h"
@@ -182,8 +183,9 @@ static void test_probe(void **state)
     expect_refusal(&ops, SPEC_E_DEVICE, "slot 2 of 3");
 }
 
-static spec_status no_prepare(spec_queue *q, spec_prepared **out, const spec_plan *plan)
+static spec_status no_prepare(spec_queue *q, spec_prepared **out, const spec_plan *plan, int32_t capture)
 {
+    (void)capture;
     (void)q;
     (void)out;
     (void)plan;
@@ -210,7 +212,7 @@ static void test_table(void **state)
     ops.struct_size = 16;
     expect_refusal(&ops, SPEC_E_UNSUPPORTED, "16 bytes");
     ops = speci_cpu_ops;
-    ops.conv = NULL;
+    ops.op[SPEC_OP_CONV] = (spec_backend_op){ .kind = SPEC_OP_CONV };
     ops.probs = NULL;
     expect_refusal(&ops, SPEC_E_INVALID, "operation conv");
     ops = speci_cpu_ops;
@@ -220,6 +222,31 @@ static void test_table(void **state)
     ops.mark = no_mark;
     expect_refusal(&ops, SPEC_E_INVALID, "both or none");
     assert_int_equal(open_ops(NULL), SPEC_E_INVALID);
+}
+
+/* The table's first `n` bytes alone in memory, as a backend's older build has them; or of a newer one, with n - sizeof ops more. */
+static spec_status open_cut(size_t n, size_t claimed)
+{
+    spec_backend_ops *ops = malloc(n);
+    assert_non_null(ops);
+    memset(ops, 0xA5, n);
+    memcpy(ops, &speci_cpu_ops, n < sizeof *ops ? n : sizeof *ops);
+    ops->struct_size = claimed;
+    const spec_status status = open_ops(ops);
+    free(ops);
+    return status;
+}
+
+/* An older table ends earlier, at any member behind those that are required; a newer one goes on. */
+static void test_ages(void **state)
+{
+    (void)state;
+    const size_t whole = sizeof(spec_backend_ops), least = offsetof(spec_backend_ops, plan_prepare);
+    for (size_t n = least; n <= whole; n += sizeof(void *)) assert_int_equal(open_cut(n, n), SPEC_OK);
+    assert_int_equal(open_cut(whole + 64, whole + 64), SPEC_OK);
+    assert_int_equal(open_cut(least, least - 1), SPEC_E_UNSUPPORTED);
+    assert_int_equal(open_cut(least, least - sizeof(void *)), SPEC_E_UNSUPPORTED);
+    assert_non_null(strstr(spec_last_error(), "what is required takes"));
 }
 
 static void expect_no_open(const char *name, spec_status status, const char *words)
@@ -332,7 +359,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_faults), cmocka_unit_test(test_faults_paths),
                                         cmocka_unit_test(test_faults_drafts), cmocka_unit_test(test_probe),
-                                        cmocka_unit_test(test_table),  cmocka_unit_test(test_names),
-                                        cmocka_unit_test(test_list),   cmocka_unit_test(test_host) };
+                                        cmocka_unit_test(test_table),  cmocka_unit_test(test_ages),
+                                        cmocka_unit_test(test_names),  cmocka_unit_test(test_list),
+                                        cmocka_unit_test(test_host) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,13 @@
 /* test_invariance_ops.c - path invariance of a backend, bit for bit (spec_backend.h, rules).
  *
- * Rows: a row alone against the same row among 1 to 300, at every slot. Threads: 1, 2, 4 and 7 give the same bits. Paths: a
+ * Rows: a row alone against the same row among 1 to 300, at every slot, of products, norms, and plans of both. Threads: 1, 2, 4 and 7 give the same bits. Paths: a
  * hybrid network reads texts in random trees, batched, with replay, as it reads them token by token (mini_model.h). */
 #include <fenv.h>
 #include <math.h>
 #include <stdio.h>
 
 #include "tests/mini_model.h"
-#include "tests/test.h"
+#include "tests/support_plan.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -19,16 +19,17 @@ enum { ROWS = 64, SLOTS = 300 }; /* slots hold the rows again and again */
 
 typedef struct row_tensor {
     test_buffer b; /* [SLOTS] rows */
-    size_t row;    /* bytes; 0: there is none */
+    size_t row;    /* bytes */
     uint8_t *all;  /* of an input: those of the ROWS */
 } row_tensor;
 
-/* One operation over rows: x -> y, one of them with the squares of a deferred norm. */
+/* One operation over rows, or a plan of two: x -> y. */
 typedef struct rowwise {
     const test_device *d;
     const char *name;
-    spec_op op;
-    row_tensor in[2], out[2];
+    spec_op ops[2];
+    int32_t n_op;
+    row_tensor in, out;
 } rowwise;
 
 static spec_step_block *chain_step(int32_t n)
@@ -51,57 +52,41 @@ static void write_rows(const rowwise *t, const row_tensor *in, int32_t first, in
     free(x);
 }
 
-typedef struct results {
-    uint8_t *of[2]; /* rows of each output */
-} results;
-
-/* What the operation makes of these rows. */
-static results run_rows(rowwise *t, int32_t first, int32_t n)
+/* What becomes of these rows. */
+static uint8_t *run_rows(rowwise *t, int32_t first, int32_t n)
 {
-    for (int32_t k = 0; k < 2; k++)
-        if (t->in[k].row > 0) write_rows(t, &t->in[k], first, n);
+    write_rows(t, &t->in, first, n);
     spec_step_block *step = chain_step(n);
-    test_run(t->d, &t->op, step, SLOTS);
+    if (t->n_op == 1) test_run(t->d, t->ops, step, SLOTS);
+    else support_plan_run(t->d, t->ops, t->n_op, step, SLOTS, 1);
     free(step);
-    results r;
-    for (int32_t k = 0; k < 2; k++) r.of[k] = realloc(test_read_raw(&t->out[k].b), (size_t)n * t->out[k].row + 1);
-    return r;
-}
-
-static void free_results(results *r)
-{
-    free(r->of[0]);
-    free(r->of[1]);
+    return realloc(test_read_raw(&t->out.b), (size_t)n * t->out.row + 1);
 }
 
 static void check_rows(rowwise *t)
 {
     static const int32_t counts[] = { 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 16, 17, 20, 24, 31, 32, 33, 48, 63, 64,
                                       65, 100, 130, SLOTS };
-    results alone[ROWS];
+    const size_t row = t->out.row;
+    uint8_t *alone[ROWS];
     for (int32_t r = 0; r < ROWS; r++) alone[r] = run_rows(t, r, 1);
     for (int32_t i = 0; i < N_ELEMENTS(counts); i++) {
         int32_t n = counts[i], first = (i * 23) % ROWS;
-        results got = run_rows(t, first, n);
+        uint8_t *got = run_rows(t, first, n);
         for (int32_t slot = 0; slot < n; slot++)
-            for (int32_t k = 0; k < 2; k++) {
-                const size_t row = t->out[k].row;
-                if (memcmp(got.of[k] + (size_t)slot * row, alone[(first + slot) % ROWS].of[k], row) != 0)
-                    fail_msg("%s %s: a row of %s at slot %d of %d differs from the row alone", t->d->name, t->name,
-                             k ? "squares" : "y", slot, n);
-            }
-        free_results(&got);
+            if (memcmp(got + (size_t)slot * row, alone[(first + slot) % ROWS], row) != 0)
+                fail_msg("%s %s: a row at slot %d of %d differs from the row alone", t->d->name, t->name, slot, n);
+        free(got);
     }
-    for (int32_t r = 0; r < ROWS; r++) free_results(&alone[r]);
+    for (int32_t r = 0; r < ROWS; r++) free(alone[r]);
 }
 
-/* Values in (-1, 1), or their squares. */
-static row_tensor input_rows(const test_device *d, int32_t cols, spec_dtype type, bool squares)
+/* Values in (-1, 1). */
+static row_tensor input_rows(const test_device *d, int32_t cols, spec_dtype type)
 {
-    test_random random = { squares ? 23 : 20 };
+    test_random random = { 20 };
     const size_t n = (size_t)SLOTS * (size_t)cols;
     double *v = test_values(&random, n, 1.0);
-    for (size_t i = 0; squares && i < n; i++) v[i] = v[i] * v[i];
     row_tensor t = { .b = test_buffer_from(d, v, n, type), .row = (size_t)cols * test_type_size(type) };
     t.all = test_read_raw(&t.b);
     free(v);
@@ -116,11 +101,9 @@ static row_tensor output_rows(const test_device *d, int32_t cols, spec_dtype typ
 
 static void close_rows(rowwise *t)
 {
-    for (int32_t k = 0; k < 2; k++) {
-        free(t->in[k].all);
-        test_buffer_free(&t->in[k].b);
-        test_buffer_free(&t->out[k].b);
-    }
+    free(t->in.all);
+    test_buffer_free(&t->in.b);
+    test_buffer_free(&t->out.b);
 }
 
 typedef struct linear_case {
@@ -156,48 +139,56 @@ static const linear_case linears[] = {
     { "linear_q8_wider_glu", 1280, 16000, SPEC_DTYPE_Q8_0, SPEC_DTYPE_BF16, 1 },
 };
 
-static const linear_case deferred[] = {
-    { "deferred_f32", 304, 72, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 0 },
-    { "deferred_bf16", 304, 72, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 0 },
-    { "deferred_bf16_glu", 768, 130, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 1 },
-    { "deferred_bf16_2560", 2560, 200, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 0 },
-    { "deferred_bf16_wide", 784, 2112, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 0 },
-    { "deferred_f16_bf16", 304, 72, SPEC_DTYPE_F16, SPEC_DTYPE_BF16, 0 },
-    { "deferred_q8_glu", 288, 130, SPEC_DTYPE_Q8_0, SPEC_DTYPE_BF16, 1 },
-    { "deferred_q8_long", 10272, 72, SPEC_DTYPE_Q8_0, SPEC_DTYPE_BF16, 0 },
+static const linear_case behind_norm[] = {
+    { "behind_norm_f32", 304, 72, SPEC_DTYPE_F32, SPEC_DTYPE_F32, 0 },
+    { "behind_norm_bf16", 304, 72, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 0 },
+    { "behind_norm_bf16_glu", 768, 130, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 1 },
+    { "behind_norm_bf16_2560", 2560, 200, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 0 },
+    { "behind_norm_bf16_wide", 784, 2112, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 0 },
+    { "behind_norm_f16_bf16", 304, 72, SPEC_DTYPE_F16, SPEC_DTYPE_BF16, 0 },
+    { "behind_norm_q8_glu", 288, 130, SPEC_DTYPE_Q8_0, SPEC_DTYPE_BF16, 1 },
+    { "behind_norm_q8_long", 10272, 72, SPEC_DTYPE_Q8_0, SPEC_DTYPE_BF16, 0 },
 };
 
-static void check_linear(const test_device *d, const linear_case *c, bool defer)
+static spec_op norm_op(const test_buffer *weight, spec_norm_kind kind, int32_t dim, const test_buffer *x, const test_buffer *y)
+{
+    return (spec_op){ .kind = SPEC_OP_NORM,
+                      .u.norm = { .kind = kind, .dim = dim, .n_group = 1, .eps = 1e-5f, .weight = weight->data,
+                                  .x = test_view(x, dim), .y = test_view(y, dim) } };
+}
+
+/* behind: a norm of the rows is what the product reads. */
+static void check_linear(const test_device *d, const linear_case *c, bool behind)
 {
     test_random random = { 21 };
     int32_t n_y = c->glu ? c->n_out / 2 : c->n_out;
     double *v = test_values(&random, (size_t)c->n_in * (size_t)c->n_out, 1.0);
     spec_weight *w = test_weight(d, v, c->n_out, c->n_in, c->weight, c->compute, c->glu, 1);
-    rowwise t = { .d = d, .name = c->name, .in = { input_rows(d, c->n_in, c->compute, false) },
-                  .out = { output_rows(d, n_y, SPEC_DTYPE_F32), output_rows(d, 0, SPEC_DTYPE_F32) } };
-    t.in[1] = input_rows(d, defer ? c->n_in / SPEC_SQUARES : 0, SPEC_DTYPE_F32, true);
-    t.op.kind = SPEC_OP_LINEAR;
-    t.op.u.linear = (spec_linear_args){ .w = w, .n_in = c->n_in, .n_out = c->n_out, .glu = c->glu, .act = SPEC_ACT_SILU,
-                                        .scale = 1.0f, .x = test_view(&t.in[0].b, c->n_in),
-                                        .y = test_view(&t.out[0].b, n_y), .eps = 1e-5f,
-                                        .squares = defer ? t.in[1].b.data : NULL };
-    if (test_can(d, c->name, &t.op)) check_rows(&t);
+    test_buffer norm_weight = test_floats(d, v, (size_t)c->n_in);
+    row_tensor normed = output_rows(d, c->n_in, c->compute);
+    rowwise t = { .d = d, .name = c->name, .in = input_rows(d, c->n_in, behind ? SPEC_DTYPE_F32 : c->compute),
+                  .out = output_rows(d, n_y, SPEC_DTYPE_F32) };
+    if (behind) t.ops[t.n_op++] = norm_op(&norm_weight, SPEC_NORM_RMS, c->n_in, &t.in.b, &normed.b);
+    t.ops[t.n_op++] = (spec_op){ .kind = SPEC_OP_LINEAR,
+                                 .u.linear = { .w = w, .n_in = c->n_in, .n_out = c->n_out, .glu = c->glu,
+                                               .act = SPEC_ACT_SILU, .scale = 1.0f,
+                                               .x = test_view(behind ? &normed.b : &t.in.b, c->n_in),
+                                               .y = test_view(&t.out.b, n_y) } };
+    if (test_can(d, c->name, &t.ops[t.n_op - 1])) check_rows(&t);
     close_rows(&t);
+    test_buffer_free(&normed.b);
+    test_buffer_free(&norm_weight);
     d->ops->weight_close(d->dev, w);
     free(v);
 }
 
-static void check_norm(const test_device *d, spec_norm_kind kind, int32_t dim, spec_dtype y, bool defer)
+static void check_norm(const test_device *d, spec_norm_kind kind, int32_t dim, spec_dtype y)
 {
     test_random random = { 22 };
     double *v = test_values(&random, (size_t)dim, 1.0);
     test_buffer weight = test_floats(d, v, (size_t)dim);
-    rowwise t = { .d = d, .name = defer ? "deferred norm" : "norm", .in = { input_rows(d, dim, SPEC_DTYPE_F32, false) },
-                  .out = { output_rows(d, dim, y), output_rows(d, defer ? dim / SPEC_SQUARES : 0, SPEC_DTYPE_F32) } };
-    t.op.kind = SPEC_OP_NORM;
-    t.op.u.norm = (spec_norm_args){ .kind = kind, .dim = dim, .n_group = 1, .eps = 1e-5f, .weight = weight.data,
-                                    .x = test_view(&t.in[0].b, dim), .y = test_view(&t.out[0].b, dim),
-                                    .squares = defer ? t.out[1].b.data : NULL };
+    rowwise t = { .d = d, .name = "norm", .n_op = 1, .in = input_rows(d, dim, SPEC_DTYPE_F32), .out = output_rows(d, dim, y) };
+    t.ops[0] = norm_op(&weight, kind, dim, &t.in.b, &t.out.b);
     check_rows(&t);
     close_rows(&t);
     test_buffer_free(&weight);
@@ -207,13 +198,13 @@ static void check_norm(const test_device *d, spec_norm_kind kind, int32_t dim, s
 static void each_rows(test_device *d)
 {
     for (int32_t i = 0; i < N_ELEMENTS(linears); i++) check_linear(d, &linears[i], false);
-    for (int32_t i = 0; i < N_ELEMENTS(deferred); i++) check_linear(d, &deferred[i], true);
-    check_norm(d, SPEC_NORM_RMS, 67, SPEC_DTYPE_F32, false);
-    check_norm(d, SPEC_NORM_LAYER, 256, SPEC_DTYPE_F32, false);
-    check_norm(d, SPEC_NORM_RMS, 48, SPEC_DTYPE_F32, true);
-    check_norm(d, SPEC_NORM_RMS, 768, SPEC_DTYPE_BF16, true);
-    check_norm(d, SPEC_NORM_RMS, 2560, SPEC_DTYPE_BF16, true);
-    check_norm(d, SPEC_NORM_RMS, 9232, SPEC_DTYPE_BF16, true);
+    for (int32_t i = 0; i < N_ELEMENTS(behind_norm); i++) check_linear(d, &behind_norm[i], true);
+    check_norm(d, SPEC_NORM_RMS, 67, SPEC_DTYPE_F32);
+    check_norm(d, SPEC_NORM_LAYER, 256, SPEC_DTYPE_F32);
+    check_norm(d, SPEC_NORM_RMS, 48, SPEC_DTYPE_F32);
+    check_norm(d, SPEC_NORM_RMS, 768, SPEC_DTYPE_BF16);
+    check_norm(d, SPEC_NORM_RMS, 2560, SPEC_DTYPE_BF16);
+    check_norm(d, SPEC_NORM_RMS, 9232, SPEC_DTYPE_BF16);
 }
 
 static void test_rows(void **state)

@@ -94,15 +94,15 @@ static void each_refusal(test_device *d)
     float room[8] = { 0 };
     const spec_keep_args right = { .dim = 4, .x = { room, F32, 4 }, .y = { room + 4, F32, 4 } };
     spec_op op = { .kind = SPEC_OP_KEEP, .u.keep = right };
-    test_ok(d->ops->can(d->dev, &op), "can");
+    test_ok(speci_op_supports(d->ops, d->dev, &op), "can");
     op.u.keep.dim = 0;
-    assert_int_equal(d->ops->can(d->dev, &op), SPEC_E_INVALID);
+    assert_int_equal(speci_op_supports(d->ops, d->dev, &op), SPEC_E_INVALID);
     op.u.keep.dim = 5; /* more than the rows are apart */
-    assert_int_equal(d->ops->can(d->dev, &op), SPEC_E_INVALID);
+    assert_int_equal(speci_op_supports(d->ops, d->dev, &op), SPEC_E_INVALID);
     op.u.keep = right, op.u.keep.x.dtype = SPEC_DTYPE_I32;
-    assert_int_equal(d->ops->can(d->dev, &op), SPEC_E_UNSUPPORTED);
+    assert_int_equal(speci_op_supports(d->ops, d->dev, &op), SPEC_E_UNSUPPORTED);
     op.u.keep = right, op.u.keep.x.dtype = BF16, op.u.keep.y.dtype = F16;
-    assert_int_equal(d->ops->can(d->dev, &op), SPEC_E_UNSUPPORTED);
+    assert_int_equal(speci_op_supports(d->ops, d->dev, &op), SPEC_E_UNSUPPORTED);
 }
 
 static void test_refusals(void **state)

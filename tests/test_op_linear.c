@@ -1,9 +1,9 @@
-/* test_op_linear.c - products with every epilogue, in decode and prefill passes, and behind deferred norms; and those that
- * find the largest of each row. */
+/* test_op_linear.c - products with every epilogue, in decode and prefill passes; behind a norm in a plan, whose factor a backend
+ * may leave to them; and heads, with passes that end with the largest of each row. */
 #include <math.h>
 
 #include "tests/ref_ops.h"
-#include "tests/test.h"
+#include "tests/support_plan.h"
 
 #define F32 SPEC_DTYPE_F32
 #define BF16 SPEC_DTYPE_BF16
@@ -105,53 +105,53 @@ static const linear_case cases[] = {
     { "prefill_q8_f32", 40, 288, 101, Q8, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, true },
 };
 
-/* Behind a deferred norm: the rows' factors differ much. */
-static const linear_case deferred[] = {
-    { "deferred", 4, 64, 96, F32, F32, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
-    { "deferred_one_sum", 1, 16, 96, F32, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
-    { "deferred_one_output", 2, 80, 1, F32, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
-    { "deferred_bias_scale_odd", 7, 112, 101, F32, F32, F32, SPEC_ACT_NONE, false, true, false, 0.3, 1, false },
-    { "deferred_add", 13, 64, 96, F32, F32, F32, SPEC_ACT_NONE, false, false, true, 1.0, 1, false },
-    { "deferred_add_bias_scale", 20, 64, 97, F32, F32, F32, SPEC_ACT_NONE, false, true, true, -0.7, 3, false },
-    { "deferred_silu", 6, 64, 96, F32, F32, F32, SPEC_ACT_SILU, false, true, false, 1.0, 1, false },
-    { "deferred_glu", 33, 64, 128, F32, F32, F32, SPEC_ACT_SILU, true, false, false, 1.0, 1, false },
-    { "deferred_glu_bias_odd", 5, 112, 106, F32, F32, F32, SPEC_ACT_GELU, true, true, false, 0.3, 1, false },
-    { "deferred_glu_none", 2, 64, 60, F32, F32, F32, SPEC_ACT_NONE, true, true, true, 1.0, 2, false },
-    { "deferred_deep", 3, 9232, 33, F32, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
-    { "deferred_rows_64", 64, 64, 96, F32, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
-    { "deferred_rows_100", 100, 64, 96, F32, F32, F32, SPEC_ACT_NONE, false, false, true, 1.0, 1, false },
-    { "deferred_rows_130", 130, 48, 260, F32, F32, F32, SPEC_ACT_GELU, true, true, false, 1.0, 1, false },
-    { "deferred_rows_300", 300, 80, 72, F32, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
-    { "deferred_bf16_one_row", 1, 768, 96, BF16, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
-    { "deferred_bf16_rows_2", 2, 768, 96, BF16, BF16, BF16, SPEC_ACT_SILU, false, true, false, 1.0, 1, false },
-    { "deferred_bf16_rows_7", 7, 272, 101, BF16, BF16, F32, SPEC_ACT_NONE, false, false, true, -0.7, 1, false },
-    { "deferred_bf16_rows_13_glu", 13, 272, 106, BF16, BF16, BF16, SPEC_ACT_SILU, true, true, false, 1.0, 2, false },
-    { "deferred_bf16_rows_20", 20, 2560, 70, BF16, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
-    { "deferred_bf16_rows_33_parts", 33, 1008, 330, BF16, BF16, F32, SPEC_ACT_GELU, false, true, true, -0.7, 1, false },
-    { "deferred_bf16_rows_64", 64, 256, 70, BF16, BF16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
-    { "deferred_bf16_rows_64_glu", 64, 2560, 200, BF16, BF16, BF16, SPEC_ACT_SILU, true, false, false, 1.0, 1, false },
-    { "deferred_bf16_rows_100", 100, 768, 102, BF16, BF16, F32, SPEC_ACT_NONE, false, true, true, 0.5, 1, false },
-    { "deferred_bf16_rows_130_glu", 130, 784, 402, BF16, BF16, BF16, SPEC_ACT_SILU, true, true, false, 1.0, 2, false },
-    { "deferred_bf16_rows_300", 300, 80, 260, BF16, BF16, F32, SPEC_ACT_NONE, false, false, true, 1.0, 1, false },
-    { "deferred_bf16_rows_20_wide", 20, 48, 32700, BF16, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
-    { "deferred_bf16_weight_f32", 5, 80, 101, BF16, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
-    { "deferred_f32_weight_bf16", 5, 80, 101, F32, BF16, BF16, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
-    { "deferred_f16_weight_f32", 20, 80, 101, F16, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
-    { "deferred_f16_weight_bf16", 33, 80, 101, F16, BF16, F32, SPEC_ACT_NONE, false, true, true, 1.0, 1, false },
-    { "deferred_q8_one_row", 1, 96, 40, Q8, BF16, BF16, SPEC_ACT_NONE, false, true, false, 0.3, 1, false },
-    { "deferred_q8_f32", 13, 96, 101, Q8, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
-    { "deferred_q8_deep", 7, 2592, 65, Q8, BF16, F32, SPEC_ACT_NONE, false, false, true, 1.0, 1, false },
-    { "deferred_q8_glu", 20, 288, 106, Q8, BF16, F32, SPEC_ACT_SILU, true, true, false, 1.0, 1, false },
-    { "deferred_q8_glu_f32", 5, 288, 106, Q8, F32, F32, SPEC_ACT_SILU, true, true, false, 1.0, 1, false },
-    { "deferred_q8_rows_33", 33, 256, 70, Q8, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
-    { "deferred_q8_rows_40_long", 40, 10272, 70, Q8, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
-    { "deferred_q8_rows_31_long", 31, 20512, 70, Q8, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
-    { "deferred_q8_rows_18_long_glu", 18, 10240, 106, Q8, BF16, BF16, SPEC_ACT_SILU, true, false, false, 1.0, 1, false },
-    { "deferred_q8_rows_70_long_glu", 70, 10240, 106, Q8, BF16, BF16, SPEC_ACT_SILU, true, false, false, 1.0, 1, false },
-    { "deferred_q8_rows_100", 100, 256, 70, Q8, BF16, F32, SPEC_ACT_NONE, false, false, true, 0.5, 1, false },
+/* Behind a norm: the rows' factors differ much. */
+static const linear_case behind_norm[] = {
+    { "behind_norm", 4, 64, 96, F32, F32, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "behind_norm_one_sum", 1, 16, 96, F32, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "behind_norm_one_output", 2, 80, 1, F32, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "behind_norm_bias_scale_odd", 7, 112, 101, F32, F32, F32, SPEC_ACT_NONE, false, true, false, 0.3, 1, false },
+    { "behind_norm_add", 13, 64, 96, F32, F32, F32, SPEC_ACT_NONE, false, false, true, 1.0, 1, false },
+    { "behind_norm_add_bias_scale", 20, 64, 97, F32, F32, F32, SPEC_ACT_NONE, false, true, true, -0.7, 3, false },
+    { "behind_norm_silu", 6, 64, 96, F32, F32, F32, SPEC_ACT_SILU, false, true, false, 1.0, 1, false },
+    { "behind_norm_glu", 33, 64, 128, F32, F32, F32, SPEC_ACT_SILU, true, false, false, 1.0, 1, false },
+    { "behind_norm_glu_bias_odd", 5, 112, 106, F32, F32, F32, SPEC_ACT_GELU, true, true, false, 0.3, 1, false },
+    { "behind_norm_glu_none", 2, 64, 60, F32, F32, F32, SPEC_ACT_NONE, true, true, true, 1.0, 2, false },
+    { "behind_norm_deep", 3, 9232, 33, F32, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "behind_norm_rows_64", 64, 64, 96, F32, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "behind_norm_rows_100", 100, 64, 96, F32, F32, F32, SPEC_ACT_NONE, false, false, true, 1.0, 1, false },
+    { "behind_norm_rows_130", 130, 48, 260, F32, F32, F32, SPEC_ACT_GELU, true, true, false, 1.0, 1, false },
+    { "behind_norm_rows_300", 300, 80, 72, F32, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "behind_norm_bf16_one_row", 1, 768, 96, BF16, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "behind_norm_bf16_rows_2", 2, 768, 96, BF16, BF16, BF16, SPEC_ACT_SILU, false, true, false, 1.0, 1, false },
+    { "behind_norm_bf16_rows_7", 7, 272, 101, BF16, BF16, F32, SPEC_ACT_NONE, false, false, true, -0.7, 1, false },
+    { "behind_norm_bf16_rows_13_glu", 13, 272, 106, BF16, BF16, BF16, SPEC_ACT_SILU, true, true, false, 1.0, 2, false },
+    { "behind_norm_bf16_rows_20", 20, 2560, 70, BF16, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "behind_norm_bf16_rows_33_parts", 33, 1008, 330, BF16, BF16, F32, SPEC_ACT_GELU, false, true, true, -0.7, 1, false },
+    { "behind_norm_bf16_rows_64", 64, 256, 70, BF16, BF16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "behind_norm_bf16_rows_64_glu", 64, 2560, 200, BF16, BF16, BF16, SPEC_ACT_SILU, true, false, false, 1.0, 1, false },
+    { "behind_norm_bf16_rows_100", 100, 768, 102, BF16, BF16, F32, SPEC_ACT_NONE, false, true, true, 0.5, 1, false },
+    { "behind_norm_bf16_rows_130_glu", 130, 784, 402, BF16, BF16, BF16, SPEC_ACT_SILU, true, true, false, 1.0, 2, false },
+    { "behind_norm_bf16_rows_300", 300, 80, 260, BF16, BF16, F32, SPEC_ACT_NONE, false, false, true, 1.0, 1, false },
+    { "behind_norm_bf16_rows_20_wide", 20, 48, 32700, BF16, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "behind_norm_bf16_weight_f32", 5, 80, 101, BF16, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "behind_norm_f32_weight_bf16", 5, 80, 101, F32, BF16, BF16, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "behind_norm_f16_weight_f32", 20, 80, 101, F16, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "behind_norm_f16_weight_bf16", 33, 80, 101, F16, BF16, F32, SPEC_ACT_NONE, false, true, true, 1.0, 1, false },
+    { "behind_norm_q8_one_row", 1, 96, 40, Q8, BF16, BF16, SPEC_ACT_NONE, false, true, false, 0.3, 1, false },
+    { "behind_norm_q8_f32", 13, 96, 101, Q8, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "behind_norm_q8_deep", 7, 2592, 65, Q8, BF16, F32, SPEC_ACT_NONE, false, false, true, 1.0, 1, false },
+    { "behind_norm_q8_glu", 20, 288, 106, Q8, BF16, F32, SPEC_ACT_SILU, true, true, false, 1.0, 1, false },
+    { "behind_norm_q8_glu_f32", 5, 288, 106, Q8, F32, F32, SPEC_ACT_SILU, true, true, false, 1.0, 1, false },
+    { "behind_norm_q8_rows_33", 33, 256, 70, Q8, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "behind_norm_q8_rows_40_long", 40, 10272, 70, Q8, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "behind_norm_q8_rows_31_long", 31, 20512, 70, Q8, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "behind_norm_q8_rows_18_long_glu", 18, 10240, 106, Q8, BF16, BF16, SPEC_ACT_SILU, true, false, false, 1.0, 1, false },
+    { "behind_norm_q8_rows_70_long_glu", 70, 10240, 106, Q8, BF16, BF16, SPEC_ACT_SILU, true, false, false, 1.0, 1, false },
+    { "behind_norm_q8_rows_100", 100, 256, 70, Q8, BF16, F32, SPEC_ACT_NONE, false, false, true, 0.5, 1, false },
 };
 
-/* The largest of each row is wanted. */
+/* Of heads, the largest of each row is wanted. */
 static const linear_case best[] = {
     { "best", 4, 64, 96, F32, F32, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
     { "best_one_row", 1, 64, 1003, F32, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
@@ -196,48 +196,26 @@ static const linear_case best[] = {
     { "best_prefill_bf16", 40, 256, 200, BF16, BF16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, true },
     { "best_prefill_q8", 40, 288, 200, Q8, BF16, F32, SPEC_ACT_GELU, false, true, false, 1.0, 1, true },
 };
-static const linear_case deferred_best[] = {
-    { "best_deferred_one_row", 1, 768, 1003, BF16, BF16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
-    { "best_deferred_rows_13", 13, 128, 9001, BF16, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
-    { "best_deferred_rows_20", 20, 2560, 70, BF16, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
-    { "best_deferred_rows_64", 64, 768, 1003, BF16, BF16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
-    { "best_deferred_rows_130", 130, 1024, 402, BF16, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
-    { "best_deferred_f32", 7, 112, 101, F32, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
-    { "best_deferred_q8_one_row", 1, 768, 1003, Q8, BF16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
-    { "best_deferred_q8_long", 100, 10240, 70, Q8, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
-    { "best_deferred_q8", 33, 256, 70, Q8, BF16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+static const linear_case best_behind_norm[] = {
+    { "best_behind_norm_one_row", 1, 768, 1003, BF16, BF16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "best_behind_norm_rows_13", 13, 128, 9001, BF16, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "best_behind_norm_rows_20", 20, 2560, 70, BF16, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "best_behind_norm_rows_64", 64, 768, 1003, BF16, BF16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "best_behind_norm_rows_130", 130, 1024, 402, BF16, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "best_behind_norm_f32", 7, 112, 101, F32, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "best_behind_norm_q8_one_row", 1, 768, 1003, Q8, BF16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
+    { "best_behind_norm_q8_long", 100, 10240, 70, Q8, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "best_behind_norm_q8", 33, 256, 70, Q8, BF16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
 };
 
 #define EPS 1e-5f
 
-/* Sums of rows whose mean of squares goes from well above EPS to well below it. [rows][n_in / SPEC_SQUARES] */
-static double *make_squares(const linear_case *c, test_random *random)
-{
-    const int32_t n = c->n_in / SPEC_SQUARES;
-    double *squares = test_values(random, (size_t)(c->rows * n), 1.0);
-    for (int32_t i = 0; i < c->rows * n; i++) squares[i] = fabs(squares[i]) * 0.1 * pow(0.1, i / n % 5);
-    test_round_all(squares, (size_t)(c->rows * n), F32);
-    return squares;
-}
-
-/* squares [n_in / SPEC_SQUARES] or NULL: no norm was deferred. */
-static double factor_of(const linear_case *c, const double *squares)
-{
-    double sum = 0.0;
-    if (!squares) return 1.0;
-    for (int32_t i = 0; i < c->n_in / SPEC_SQUARES; i++) sum += squares[i];
-    return 1.0 / sqrt(sum / c->n_in + (double)EPS);
-}
-
-static void expect(double *y, const linear_case *c, const double *w, const double *x, const double *squares,
-                   const double *bias)
+static void expect(double *y, const linear_case *c, const double *w, const double *x, const double *bias)
 {
     int32_t half = c->n_out / 2, n_y = c->glu ? half : c->n_out;
     double *t = calloc((size_t)c->n_out, sizeof *t);
     for (int32_t r = 0; r < c->rows; r++) {
-        const double factor = factor_of(c, squares ? squares + r * (c->n_in / SPEC_SQUARES) : NULL);
-        ref_product(t, w, x + r * c->n_in, NULL, c->n_out, c->n_in);
-        for (int32_t o = 0; o < c->n_out; o++) t[o] = factor * t[o] + (bias ? bias[o] : 0.0);
+        ref_product(t, w, x + r * c->n_in, bias, c->n_out, c->n_in);
         for (int32_t o = 0; o < n_y; o++) {
             double v = ref_activation(t[o], c->act) * (c->glu ? t[half + o] : 1.0);
             y[r * n_y + o] = (c->add ? y[r * n_y + o] : 0.0) + c->scale * v;
@@ -246,18 +224,37 @@ static void expect(double *y, const linear_case *c, const double *w, const doubl
     free(t);
 }
 
-/* A product and all it takes; what is not there is NULL. */
+/* A product and all it takes, with a norm in front: what is not there is NULL. */
 typedef struct product_test {
     int32_t n_y;
-    double *x, *w, *bias, *squares, *y; /* y before */
+    double *x, *w, *bias, *y; /* x: as the product is to see it; y: before */
     spec_step_block *step;
     spec_weight *weight;
-    test_buffer bx, by, bb, bs;
-    spec_op op;
+    test_buffer bx, by, bb, residual, norm_weight; /* residual: of the norm */
+    spec_op op[2];
+    int32_t n_op;
 } product_test;
 
+/* Rows whose mean of squares goes from well above EPS to well below it, and x becomes what their norm is. */
+static void put_norm(product_test *t, const test_device *d, const linear_case *c, test_random *random)
+{
+    const size_t n_x = (size_t)c->rows * (size_t)c->n_in;
+    double *v = test_values(random, n_x, 1.0), *weight = test_values(random, (size_t)c->n_in, 1.5);
+    for (size_t i = 0; i < n_x; i++) v[i] *= pow(0.3, (double)(i / (size_t)c->n_in % 5));
+    test_round_all(v, n_x, F32);
+    test_round_all(weight, (size_t)c->n_in, F32);
+    for (int32_t r = 0; r < c->rows; r++)
+        ref_norm(t->x + r * c->n_in, v + r * c->n_in, NULL, weight, NULL, c->n_in, 1, (double)EPS, SPEC_NORM_RMS, false);
+    t->residual = test_buffer_from(d, v, n_x, F32), t->norm_weight = test_floats(d, weight, (size_t)c->n_in);
+    t->op[t->n_op++] = (spec_op){ .kind = SPEC_OP_NORM,
+                                  .u.norm = { .dim = c->n_in, .n_group = 1, .eps = EPS, .weight = t->norm_weight.data,
+                                              .x = test_view(&t->residual, c->n_in), .y = test_view(&t->bx, c->n_in) } };
+    free(weight);
+    free(v);
+}
+
 /* change, if there is one: makes of random values those that are wanted. */
-static product_test open_product(const test_device *d, const linear_case *c, bool defer,
+static product_test open_product(const test_device *d, const linear_case *c, bool behind,
                                  void (*change)(const linear_case *c, double *w, double *x, double *bias))
 {
     test_random random = { 3 };
@@ -272,38 +269,37 @@ static product_test open_product(const test_device *d, const linear_case *c, boo
     t.bias = test_values(&random, (size_t)c->n_out, 2.0), t.y = test_values(&random, n, 1.0);
     if (change) change(c, t.w, t.x, t.bias);
     t.weight = test_weight(d, t.w, c->n_out, c->n_in, c->weight, c->compute, c->glu, c->parts);
-    t.squares = defer ? make_squares(c, &random) : NULL;
     test_round_all(t.x, n_x, c->compute);
     t.bx = test_buffer_from(d, t.x, n_x, c->compute), t.by = test_buffer_new(d, n, c->y);
     t.bb = test_floats(d, c->bias ? t.bias : NULL, (size_t)c->n_out);
-    t.bs = test_floats(d, t.squares, n_x / SPEC_SQUARES);
     if (c->add) test_write(&t.by, t.y);
-    t.op.kind = SPEC_OP_LINEAR;
-    t.op.u.linear = (spec_linear_args){ .w = t.weight, .n_in = c->n_in, .n_out = c->n_out, .bias = t.bb.data,
-                                        .act = c->act, .glu = c->glu, .add = c->add, .scale = (float)c->scale,
-                                        .x = test_view(&t.bx, c->n_in), .y = test_view(&t.by, t.n_y),
-                                        .squares = t.bs.data, .eps = EPS };
+    if (behind) put_norm(&t, d, c, &random);
+    t.op[t.n_op++] = (spec_op){ .kind = SPEC_OP_LINEAR,
+                                .u.linear = { .w = t.weight, .n_in = c->n_in, .n_out = c->n_out, .bias = t.bb.data,
+                                              .act = c->act, .glu = c->glu, .add = c->add, .scale = (float)c->scale,
+                                              .x = test_view(&t.bx, c->n_in), .y = test_view(&t.by, t.n_y) } };
     return t;
 }
 
 static void close_product(const test_device *d, product_test *t)
 {
-    test_buffer *const buffers[] = { &t->bx, &t->by, &t->bb, &t->bs };
-    void *const memory[] = { t->x, t->w, t->bias, t->squares, t->y, t->step };
+    test_buffer *const buffers[] = { &t->bx, &t->by, &t->bb, &t->residual, &t->norm_weight };
+    void *const memory[] = { t->x, t->w, t->bias, t->y, t->step };
     d->ops->weight_close(d->dev, t->weight);
     for (int32_t i = 0; i < N_ELEMENTS(buffers); i++) test_buffer_free(buffers[i]);
     for (int32_t i = 0; i < N_ELEMENTS(memory); i++) free(memory[i]);
 }
 
-static void run_case(const test_device *d, const linear_case *c, bool defer)
+static void run_case(const test_device *d, const linear_case *c, bool behind)
 {
-    product_test t = open_product(d, c, defer, NULL);
-    expect(t.y, c, t.w, t.x, t.squares, c->bias ? t.bias : NULL);
-    if (test_can(d, c->name, &t.op)) {
-        test_run(d, &t.op, t.step, c->rows);
+    product_test t = open_product(d, c, behind, NULL);
+    expect(t.y, c, t.w, t.x, c->bias ? t.bias : NULL);
+    if (test_can(d, c->name, &t.op[t.n_op - 1])) {
+        if (behind) support_plan_run(d, t.op, t.n_op, t.step, c->rows, 1);
+        else test_run(d, t.op, t.step, c->rows);
         double *got = test_read(&t.by);
-        /* Prefill may round a weight of Q8_0 to the compute type. */
-        const spec_dtype rounded = c->weight == Q8 && c->prefill ? c->compute : c->y;
+        /* Prefill may round a weight of Q8_0 to the compute type; x is, between norm and product. */
+        const spec_dtype rounded = (c->weight == Q8 && c->prefill) || behind ? c->compute : c->y;
         test_compare(d, c->name, "y", got, t.y, c->rows, t.n_y, test_tolerance(rounded));
         free(got);
     }
@@ -313,7 +309,7 @@ static void run_case(const test_device *d, const linear_case *c, bool defer)
 static void each(test_device *d)
 {
     for (int32_t i = 0; i < N_ELEMENTS(cases); i++) run_case(d, &cases[i], false);
-    for (int32_t i = 0; i < N_ELEMENTS(deferred); i++) run_case(d, &deferred[i], true);
+    for (int32_t i = 0; i < N_ELEMENTS(behind_norm); i++) run_case(d, &behind_norm[i], true);
 }
 
 static void test_linear(void **state)
@@ -348,56 +344,61 @@ static int32_t largest(const double *row, int32_t n)
     return at;
 }
 
-/* Arg-max by what the product has noted, and by its rows, against a look at the rows. */
-static void check_best(const test_device *d, const linear_case *c, spec_queue *q, const test_buffer *by,
-                       const uint64_t *noted)
+/* A pass begins with an embedding: of rows that nobody reads. */
+typedef struct beginning {
+    spec_weight *table;
+    test_buffer y;
+} beginning;
+
+static beginning begin(const test_device *d, int32_t rows)
 {
-    double *y = test_read(by);
+    double v[2 * 16] = { 0 };
+    return (beginning){ test_weight(d, v, 2, 16, F32, F32, 0, 1), test_buffer_new(d, (size_t)rows * 16, F32) };
+}
+
+/* Arg-max as the pass's end, and of its rows, against a look at the rows. */
+static void check_best(const test_device *d, const linear_case *c, const product_test *t, const spec_op *ops, int32_t n_op)
+{
+    const spec_plan plan = { ops, n_op, t->step->phase, c->rows, 1, c->rows, TEST_PAGES * SPEC_PAGE };
     int32_t *got = calloc((size_t)c->rows * 2, sizeof *got);
-    spec_argmax_args a = { by->data, c->n_out, c->n_out, c->rows, got, NULL, noted };
-    test_ok(d->ops->argmax(q, &a), "argmax of what was noted");
-    a.best = NULL, a.host_out_token = got + c->rows;
+    spec_queue *q = test_queue(d, ops, n_op, t->step, c->rows, c->n_out);
+    spec_prepared *p = NULL;
+    spec_argmax_args a = { t->by.data, c->n_out, c->n_out, c->rows, got, NULL };
+    test_ok(speci_plan_prepare(d->ops, q, &p, &plan, true), "plan_prepare");
+    test_ok(speci_plan_run(d->ops, q, &plan, p, t->step, &a), "plan_run");
+    a.host_out_token = got + c->rows;
     test_ok(d->ops->argmax(q, &a), "argmax");
     test_ok(d->ops->sync(q), "sync");
+    double *y = test_read(&t->by);
     for (int32_t r = 0; r < c->rows; r++) {
         const int32_t want = largest(y + r * c->n_out, c->n_out);
         if (got[r] != want || got[c->rows + r] != want)
-            fail_msg("%s %s: the largest of row %d is %d as noted, %d as read again, expected %d", d->name, c->name, r,
+            fail_msg("%s %s: the largest of row %d is %d by the pass, %d as read again, expected %d", d->name, c->name, r,
                      got[r], got[c->rows + r], want);
     }
-    free(got);
     free(y);
+    if (p) d->ops->plan_free(q, p);
+    d->ops->queue_close(q);
+    free(got);
 }
 
-static void run_best(const test_device *d, const linear_case *c, bool defer)
+static void run_best(const test_device *d, const linear_case *c, bool behind)
 {
-    const size_t bytes = (size_t)(c->rows + 1) * sizeof(uint64_t); /* one behind the last, which stays as it is */
-    const uint64_t guard = 0x5555555555555555u;
-    void *noted = NULL;
-    product_test t = open_product(d, c, defer, make_ties);
-    test_ok(d->ops->alloc(d->dev, &noted, bytes), "alloc");
-    t.op.u.linear.best = noted;
-    if (test_can(d, c->name, &t.op)) {
-        spec_queue *q = test_queue(d, &t.op, 1, t.step, c->rows, c->n_out);
-        uint64_t behind = 0;
-        test_ok(d->ops->zero(q, &(spec_range){ noted, bytes - sizeof guard }, 1), "zero");
-        test_ok(d->ops->upload(q, (uint64_t *)noted + c->rows, &guard, sizeof guard), "upload");
-        test_ok(d->ops->step_bind(q, t.step), "step_bind");
-        test_ok(d->ops->linear(q, &t.op.u.linear), "linear");
-        test_ok(d->ops->download(q, &behind, (uint64_t *)noted + c->rows, sizeof behind), "download");
-        test_ok(d->ops->sync(q), "sync");
-        check_best(d, c, q, &t.by, noted);
-        if (behind != guard) fail_msg("%s %s: a row is noted that is not there", d->name, c->name);
-        d->ops->queue_close(q);
-    }
-    d->ops->free(d->dev, noted, bytes);
+    product_test t = open_product(d, c, behind, make_ties);
+    beginning b = begin(d, c->rows);
+    spec_op ops[3] = { { .kind = SPEC_OP_EMBED, .u.embed = { b.table, 2, 16, 1.0f, test_view(&b.y, 16) } } };
+    for (int32_t i = 0; i < t.n_op; i++) ops[1 + i] = t.op[i];
+    ops[t.n_op].head = 1;
+    if (test_can(d, c->name, &ops[t.n_op])) check_best(d, c, &t, ops, 1 + t.n_op);
+    test_buffer_free(&b.y);
+    d->ops->weight_close(d->dev, b.table);
     close_product(d, &t);
 }
 
 static void each_best(test_device *d)
 {
     for (int32_t i = 0; i < N_ELEMENTS(best); i++) run_best(d, &best[i], false);
-    for (int32_t i = 0; i < N_ELEMENTS(deferred_best); i++) run_best(d, &deferred_best[i], true);
+    for (int32_t i = 0; i < N_ELEMENTS(best_behind_norm); i++) run_best(d, &best_behind_norm[i], true);
 }
 
 static void test_linear_best(void **state)
@@ -410,7 +411,6 @@ static void test_linear_best(void **state)
 static void refuse(test_device *d)
 {
     float m[6] = { 0 };
-    uint64_t noted[2] = { 0 };
     spec_weight_part part = { m, 2 };
     spec_weight_desc desc = { 3, 3, F32, F32, 0, 0, &part, 1 };
     spec_weight *w = NULL;
@@ -423,13 +423,11 @@ static void refuse(test_device *d)
     test_ok(d->ops->weight_open(d->dev, &w, &desc), "weight_open");
     spec_op op = { .kind = SPEC_OP_LINEAR };
     op.u.linear = (spec_linear_args){ .w = w, .n_in = 4, .n_out = 2, .scale = 1.0f, .x = { m, F32, 4 }, .y = { m, F32, 2 } };
-    assert_int_equal(d->ops->can(d->dev, &op), SPEC_E_INVALID); /* 4 inputs, the weight has 3 */
+    assert_int_equal(speci_op_supports(d->ops, d->dev, &op), SPEC_E_INVALID); /* 4 inputs, the weight has 3 */
     op.u.linear.n_in = 3;
-    assert_int_equal(d->ops->can(d->dev, &op), SPEC_OK);
+    assert_int_equal(speci_op_supports(d->ops, d->dev, &op), SPEC_OK);
     op.u.linear.x.dtype = BF16;
-    assert_int_equal(d->ops->can(d->dev, &op), SPEC_E_INVALID);
-    op.u.linear.x.dtype = F32, op.u.linear.add = 1, op.u.linear.best = noted;
-    assert_int_equal(d->ops->can(d->dev, &op), SPEC_E_UNSUPPORTED); /* the largest of what is added to */
+    assert_int_equal(speci_op_supports(d->ops, d->dev, &op), SPEC_E_INVALID);
     d->ops->weight_close(d->dev, w);
 }
 
@@ -439,57 +437,9 @@ static void test_linear_refuses(void **state)
     test_each_device(refuse);
 }
 
-/* So are inputs that no deferred norm makes, and where the host knows the phase, prefill. */
-static void refuse_deferred(test_device *d)
-{
-    enum { IN = 32, OUT = 2 };
-    static const int32_t root = -1;
-    static const struct {
-        int32_t n_in;
-        spec_dtype type;
-        bool can;
-    } tries[] = { { IN, F32, true }, { IN, BF16, true }, { IN, F16, false }, { IN - 8, F32, false },
-                  { IN - 1, BF16, false } };
-    const test_seq s = { .n_node = 1, .parent = &root };
-    double v[OUT * IN] = { 0 };
-    test_buffer squares = test_floats(d, v, 2);
-    for (int32_t i = 0; i < N_ELEMENTS(tries); i++) {
-        const spec_dtype type = tries[i].type;
-        const int32_t n_in = tries[i].n_in;
-        spec_weight *w = test_weight(d, v, OUT, n_in, type, type, 0, 1);
-        test_buffer x = test_buffer_new(d, IN, type), y = test_buffer_new(d, OUT, F32);
-        spec_op op = { .kind = SPEC_OP_LINEAR };
-        op.u.linear = (spec_linear_args){ .w = w, .n_in = n_in, .n_out = OUT, .scale = 1.0f, .x = test_view(&x, IN),
-                                          .y = test_view(&y, OUT), .squares = squares.data, .eps = EPS };
-        const bool can = d->ops->can(d->dev, &op) == SPEC_OK;
-        if (can != tries[i].can)
-            fail_msg("%s: %d inputs in %s behind a deferred norm: %s", d->name, n_in, spec_dtype_name(type),
-                     can ? "taken" : "refused");
-        if (can && strncmp(d->name, "cpu", 3) == 0) {
-            spec_step_block *step = test_step(SPEC_PHASE_PREFILL, &s, 1, 0);
-            spec_queue *q = test_queue(d, &op, 1, step, 1, 1);
-            test_ok(d->ops->step_bind(q, step), "step_bind");
-            assert_int_equal(d->ops->linear(q, &op.u.linear), SPEC_E_INVALID);
-            d->ops->queue_close(q);
-            free(step);
-        }
-        test_buffer_free(&y);
-        test_buffer_free(&x);
-        d->ops->weight_close(d->dev, w);
-    }
-    test_buffer_free(&squares);
-}
-
-static void test_linear_refuses_deferred(void **state)
-{
-    (void)state;
-    test_each_device(refuse_deferred);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_linear), cmocka_unit_test(test_linear_best),
-                                        cmocka_unit_test(test_linear_refuses),
-                                        cmocka_unit_test(test_linear_refuses_deferred) };
+                                        cmocka_unit_test(test_linear_refuses) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

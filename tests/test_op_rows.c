@@ -33,7 +33,7 @@ static void each_argmax(test_device *d)
     memset(next, 0x55, sizeof next);
     test_ok(d->ops->alloc(d->dev, &roots, sizeof next), "alloc");
     test_ok(d->ops->upload(q, roots, next, sizeof next), "upload");
-    spec_argmax_args a = { b.data, LD, N, ROWS, got, roots, NULL };
+    spec_argmax_args a = { b.data, LD, N, ROWS, got, roots };
     test_ok(d->ops->argmax(q, &a), "argmax");
     test_ok(d->ops->download(q, next, roots, sizeof next), "download");
     test_ok(d->ops->sync(q), "sync");

@@ -1,5 +1,5 @@
 /* test_plan_conv.c - plans with a product and the convolution of what it makes, or of some of its columns, and a norm in front.
- * A plan leaves them with the bits that they leave one by one, whatever it does together, and the window, the cache and the
+ * A plan leaves them with the bits that they leave apart, whatever it does together, and the window, the cache and the
  * entries for the scan likewise. Tensors go on from step to step, and each step is run twice: the second time a backend may
  * replay what it captured. */
 #include <stdio.h>
@@ -10,11 +10,10 @@ enum { PASSES = 2, MOST_OPS = 3 };
 
 enum {
     BIAS = 1,     /* of the filter */
-    SQUARES = 2,  /* a deferred norm of x */
     NARROW = 4,   /* y is of the compute type */
     SCALED = 8,   /* the product has a scale and a bias, */
-    ACTIVATE = 16, /* an activation */
-    NORM = 32,    /* and x from a norm in front, which is not deferred */
+    ACTIVATE = 16, /* and an activation */
+    NORM = 32,    /* x from a norm in front */
     APART = 64    /* the convolution is of another tensor */
 };
 
@@ -26,9 +25,9 @@ typedef struct conv_case {
 } conv_case;
 
 static const conv_case convs[] = {
-    { "mamba", 768, 0, 1536, 1536, 4, BIAS | SQUARES },
-    { "mamba2_130m", 768, 1536, 1792, 24, 4, BIAS | SQUARES },
-    { "mamba2_370m", 1024, 2048, 2304, 32, 4, BIAS | SQUARES },
+    { "mamba", 768, 0, 1536, 1536, 4, BIAS | NORM },
+    { "mamba2_130m", 768, 1536, 1792, 24, 4, BIAS | NORM },
+    { "mamba2_370m", 1024, 2048, 2304, 32, 4, BIAS | NORM },
     { "many_tiles", 256, 4096, 4352, 64, 4, BIAS },
     { "deep", 2304, 64, 96, 16, 4, BIAS },
     { "deep_tiles", 2560, 2560, 2688, 40, 4, 0 },
@@ -56,7 +55,7 @@ typedef struct conv_test {
     spec_dtype type;
     int32_t n_y;
     spec_weight *w;
-    test_buffer x, squares, product_bias, filter, bias, other, residual, norm_weight;
+    test_buffer x, product_bias, filter, bias, other, residual, norm_weight;
     plan_pair normed, y, window, cache, replayed, convolved; /* normed: x with NORM */
 } conv_test;
 
@@ -72,7 +71,6 @@ static conv_test open_conv(const test_device *d, const conv_case *c, plan_types 
     const spec_dtype made = has(&t, NARROW) ? type : SPEC_DTYPE_F32;
     t.w = support_plan_weight(d, t.n_y, c->n_in, types, 0, &random);
     t.x = support_plan_values(d, PLAN_ROWS * (size_t)c->n_in, 2.0, type, &random);
-    t.squares = support_plan_between(d, PLAN_ROWS * (size_t)(c->n_in / SPEC_SQUARES + 1), 0.1, 20.0, &random);
     t.product_bias = support_plan_values(d, (size_t)t.n_y, 1.0, SPEC_DTYPE_F32, &random);
     t.filter = support_plan_values(d, channels * (size_t)c->width, 1.0, SPEC_DTYPE_F32, &random);
     t.bias = support_plan_values(d, channels, 1.0, SPEC_DTYPE_F32, &random);
@@ -91,7 +89,7 @@ static conv_test open_conv(const test_device *d, const conv_case *c, plan_types 
 static void close_conv(conv_test *t)
 {
     plan_pair *pairs[] = { &t->normed, &t->y, &t->window, &t->cache, &t->replayed, &t->convolved };
-    test_buffer *buffers[] = { &t->x, &t->squares, &t->product_bias, &t->filter, &t->bias, &t->other, &t->residual,
+    test_buffer *buffers[] = { &t->x, &t->product_bias, &t->filter, &t->bias, &t->other, &t->residual,
                                &t->norm_weight };
     for (int32_t i = 0; i < N_ELEMENTS(pairs); i++) support_plan_free(pairs[i]);
     for (int32_t i = 0; i < N_ELEMENTS(buffers); i++) test_buffer_free(buffers[i]);
@@ -112,8 +110,7 @@ static int32_t conv_ops(const conv_test *t, int32_t way, spec_op ops[MOST_OPS])
                           .u.linear = { .w = t->w, .n_in = c->n_in, .n_out = t->n_y, .scale = has(t, SCALED) ? 0.75f : 1.0f,
                                         .bias = has(t, SCALED) ? t->product_bias.data : NULL,
                                         .act = has(t, ACTIVATE) ? SPEC_ACT_SILU : SPEC_ACT_NONE,
-                                        .x = test_view(x, c->n_in), .y = test_view(&t->y.of[way], t->n_y),
-                                        .squares = has(t, SQUARES) ? t->squares.data : NULL, .eps = 1e-3f } };
+                                        .x = test_view(x, c->n_in), .y = test_view(&t->y.of[way], t->n_y) } };
     ops[n++] = (spec_op){ .kind = SPEC_OP_CONV,
                           .u.conv = { .u = support_plan_column(of, t->n_y, c->front), .n_channel = c->channels,
                                       .width = c->width, .weight = t->filter.data,
@@ -132,7 +129,7 @@ static void check_conv(void *test, const spec_step_block *step, const char *what
     int32_t n = 0;
     for (int32_t way = 0; way < 2; way++) n = conv_ops(t, way, ops[way]);
     support_plan_run(t->d, ops[0], n, step, PLAN_NODES, PASSES);
-    support_plan_one_by_one(t->d, ops[1], n, step, PLAN_NODES, PASSES);
+    support_plan_apart(t->d, ops[1], n, step, PLAN_NODES, PASSES);
     const plan_tensor all[] = { { "y of the norm", &t->normed }, { "y of the product", &t->y },
                                 { "the window", &t->window }, { "the cache", &t->cache }, { "replay_y", &t->replayed },
                                 { "y of the convolution", &t->convolved } };
@@ -146,7 +143,6 @@ static void each_conv(test_device *d)
                                         { SPEC_DTYPE_F16, SPEC_DTYPE_Q8_0 },  { SPEC_DTYPE_F32, SPEC_DTYPE_Q8_0 } };
     for (int32_t i = 0; i < N_ELEMENTS(convs); i++)
         for (int32_t k = 0; k < N_ELEMENTS(types); k++) {
-            if (convs[i].flags & SQUARES && types[k].compute == SPEC_DTYPE_F16) continue; /* deferred norms: not in f16 */
             conv_test t = open_conv(d, &convs[i], types[k]);
             spec_op ops[MOST_OPS];
             const int32_t n = conv_ops(&t, 0, ops);

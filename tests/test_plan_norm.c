@@ -1,7 +1,8 @@
-/* test_plan_norm.c - plans with deferred norms (spec_norm_args.squares). What makes a norm's input may make its output
- * too, but a plan leaves every tensor with the bits that its operations leave one by one: a product that adds to the
- * residual (or an embedding), the norm of that, and the products that read it (behind scans: test_plan_scan.c). Tensors go
- * on from step to step, and each step is run twice: the second time a backend may replay what it captured. */
+/* test_plan_norm.c - plans with norms in front of products. A backend may leave a norm's factor to the one product that reads its
+ * rows, and what makes the norm's input may make its output too; but a plan leaves every tensor with the bits that its operations
+ * leave apart: a product that adds to the residual (or an embedding), the norm of that with the products that read it (behind
+ * scans: test_plan_scan.c). Where somebody else reads the norm's rows, they are those of the norm alone. Tensors go on from step
+ * to step, and each step is run twice: the second time a backend may replay what it captured. */
 #include <stdio.h>
 
 #include "tests/support_plan.h"
@@ -18,7 +19,8 @@ enum {
     PLAIN = 64,  /* the first product does not add */
     EMBED = 128, /* in place of the first product */
     APART = 256, /* the norm is of another tensor than the one made */
-    NORMS = 512  /* TWO, but the other one reads another norm of the same tensor (layers whose branches are parallel) */
+    NORMS = 512, /* TWO, but the other one reads another norm of the same tensor (layers whose branches are parallel) */
+    KEPT = 1024  /* the norm's rows are kept behind the products: compared with the operations one by one */
 };
 
 typedef struct chain_case {
@@ -57,9 +59,11 @@ static const chain_case chains[] = {
     { "embed_layers_whole", 1, 768, 256, 0, 1.0f, EMBED | LAYERS | NARROW },
     { "embed_layers_glu", 1, 1024, 512, 0, 1.0f, EMBED | LAYERS | GLU | NARROW },
     { "apart", 256, 768, 96, 0, 1.0f, APART },
+    { "kept", 256, 768, 96, 0, 1.0f, KEPT },
+    { "kept_embed", 1, 256, 64, 0, 1.0f, EMBED | KEPT | NARROW },
 };
 
-enum { MOST_ROWS = 130, MOST_OPS = 8, VOCAB = 50 };
+enum { MOST_ROWS = 130, MOST_OPS = 9, VOCAB = 50 };
 
 typedef struct chain_test {
     const test_device *d;
@@ -68,7 +72,7 @@ typedef struct chain_test {
     int32_t n_y; /* columns of what is behind the norm */
     spec_weight *first, *behind, *third;
     test_buffer x, gate, norm_weight, bias;
-    plan_pair residual, made, normed[2], squares[2]; /* made: APART; [1]: NORMS */
+    plan_pair residual, made, normed[2], kept; /* made: APART; [1]: NORMS */
     plan_pair y[3];                                  /* of the product, of another, behind the second norm */
 } chain_test;
 
@@ -92,17 +96,15 @@ static chain_test open_chain(const test_device *d, const chain_case *c, plan_typ
     t.bias = support_plan_values(d, dim + (size_t)c->n_out, 1.0, SPEC_DTYPE_F32, &random);
     t.residual = support_plan_pair(d, residual, 2.0, SPEC_DTYPE_F32, &random);
     t.made = support_plan_pair(d, residual, 2.0, SPEC_DTYPE_F32, &random);
-    for (int32_t i = 0; i < 2; i++) {
-        t.normed[i] = support_plan_pair(d, MOST_ROWS * dim, 2.0, type, &random);
-        t.squares[i] = support_plan_pair(d, MOST_ROWS * dim / SPEC_SQUARES, 2.0, SPEC_DTYPE_F32, &random);
-    }
+    for (int32_t i = 0; i < 2; i++) t.normed[i] = support_plan_pair(d, MOST_ROWS * dim, 2.0, type, &random);
+    t.kept = support_plan_pair(d, MOST_ROWS * dim, 2.0, type, &random);
     for (int32_t i = 0; i < 3; i++) t.y[i] = support_plan_pair(d, MOST_ROWS * (size_t)t.n_y, 2.0, y, &random);
     return t;
 }
 
 static void close_chain(chain_test *t)
 {
-    plan_pair *pairs[] = { &t->residual, &t->made, &t->normed[0], &t->normed[1], &t->squares[0], &t->squares[1], &t->y[0],
+    plan_pair *pairs[] = { &t->residual, &t->made, &t->normed[0], &t->normed[1], &t->kept, &t->y[0],
                       &t->y[1], &t->y[2] };
     test_buffer *buffers[] = { &t->x, &t->gate, &t->norm_weight, &t->bias };
     spec_weight *weights[] = { t->first, t->behind, t->third };
@@ -132,7 +134,7 @@ static spec_op norm_op(const chain_test *t, int32_t way, int32_t i)
     spec_op op = { .kind = SPEC_OP_NORM,
                    .u.norm = { .dim = dim, .n_group = 1, .eps = 1e-3f, .weight = (const float *)t->norm_weight.data + 8 * i,
                                .x = test_view(&t->residual.of[way], dim + t->c->pad),
-                               .y = test_view(&t->normed[i].of[way], dim), .squares = t->squares[i].of[way].data } };
+                               .y = test_view(&t->normed[i].of[way], dim) } };
     if (has(t, GATE)) op.u.norm.gate = test_view(&t->gate, dim);
     return op;
 }
@@ -146,7 +148,6 @@ static spec_op behind_op(const chain_test *t, int32_t way, int32_t i)
                                     .act = has(t, GLU) ? SPEC_ACT_SILU : SPEC_ACT_NONE, .scale = i == 1 ? 0.75f : 1.0f,
                                     .bias = has(t, BIAS) ? t->bias.data : NULL,
                                     .x = test_view(&t->normed[from].of[way], t->c->dim),
-                                    .squares = t->squares[from].of[way].data, .eps = 1e-3f,
                                     .y = test_view(&t->y[i].of[way], t->n_y) } };
 }
 
@@ -171,6 +172,10 @@ static int32_t chain_ops(const chain_test *t, int32_t way, spec_op ops[MOST_OPS]
         ops[n++] = norm_op(t, way, 0);
         ops[n++] = behind_op(t, way, 2);
     }
+    if (has(t, KEPT))
+        ops[n++] = (spec_op){ .kind = SPEC_OP_KEEP,
+                              .u.keep = { .dim = t->c->dim, .x = test_view(&t->normed[0].of[way], t->c->dim),
+                                          .y = test_view(&t->kept.of[way], t->c->dim) } };
     return n;
 }
 
@@ -183,12 +188,13 @@ static void check_chain(const chain_test *t, int32_t rows)
     const test_seq s = { .n_node = rows, .parent = parent, .token = token };
     spec_step_block *step = test_step(SPEC_PHASE_DECODE, &s, 1, 0);
     for (int32_t way = 0; way < 2; way++) n = chain_ops(t, way, ops[way]);
-    for (int32_t i = 0; i < n; i++) test_ok(t->d->ops->can(t->d->dev, &ops[0][i]), t->c->name);
+    for (int32_t i = 0; i < n; i++) test_ok(speci_op_supports(t->d->ops, t->d->dev, &ops[0][i]), t->c->name);
     support_plan_run(t->d, ops[0], n, step, rows, PASSES);
-    support_plan_one_by_one(t->d, ops[1], n, step, rows, PASSES);
+    if (has(t, KEPT)) support_plan_one_by_one(t->d, ops[1], n, step, rows, PASSES);
+    else support_plan_apart(t->d, ops[1], n, step, rows, PASSES);
     const plan_tensor all[] = { { "the residual", &t->residual }, { "what the first made", &t->made },
-                                { "y of the norm", &t->normed[0] }, { "squares", &t->squares[0] },
-                                { "y of another norm", &t->normed[1] }, { "its squares", &t->squares[1] },
+                                { "y of the norm", &t->normed[0] },
+                                { "y of another norm", &t->normed[1] }, { "the norm's rows, kept", &t->kept },
                                 { "y behind the norm", &t->y[0] }, { "y of another", &t->y[1] },
                                 { "y behind the second norm", &t->y[2] } };
     snprintf(what, sizeof what, "%d rows", rows);

@@ -1,5 +1,5 @@
 /* test_plan_rows.c - a plan in which products read what attention, a scan (Mamba-1's) or a product in front has made, made ready,
- * leaves every tensor with the bits that its operations leave one by one: a backend may keep such rows in a form of its own
+ * leaves every tensor with the bits that its operations leave apart: a backend may keep such rows in a form of its own
  * between the two. */
 #include <math.h>
 #include <stdio.h>
@@ -155,7 +155,7 @@ static void check_rows(void *test, const spec_step_block *step, const char *what
     int32_t n = 0;
     for (int32_t way = 0; way < 2; way++) n = rows_ops(t, way, ops[way]);
     support_plan_run(t->d, ops[0], n, step, PLAN_NODES, PASSES);
-    support_plan_one_by_one(t->d, ops[1], n, step, PLAN_NODES, PASSES);
+    support_plan_apart(t->d, ops[1], n, step, PLAN_NODES, PASSES);
     const plan_tensor all[] = { { "y of what is in front", &t->front }, { "the state", &t->state },
                                 { "cache_dt", &t->cache_dt }, { "cache_b", &t->cache_b }, { "the residual", &t->residual },
                                 { "y of the norm", &t->normed }, { "y of the product in front", &t->made },

@@ -1,6 +1,6 @@
 /* test_plan_scan.c - plans with chunked scans. A plan leaves what they keep, and what others read, with the bits that the
- * operations leave one by one, whatever it does together: a convolution, the scan of its rows, the deferred norm of that
- * (spec_norm_args.squares), and the product that adds to the residual; and the last three alone. Tensors go on from step to
+ * operations leave apart, whatever it does together: a convolution, the scan of its rows, the norm of that, and the product
+ * that adds to the residual; and the last three alone. Tensors go on from step to
  * step, and each step is run twice: the second time a backend may replay what it captured. */
 #include <math.h>
 #include <stdio.h>
@@ -42,7 +42,7 @@ typedef struct scan_test {
     test_buffer rows, replay;                                    /* [x | B | C], where no convolution makes them */
     /* What the next operation alone reads, so that a plan need not write it. */
     plan_pair convolved, replayed, scanned;
-    plan_pair window, cache, state, recent_x, recent_b, recent_dt, cache_dt, normed, squares, residual;
+    plan_pair window, cache, state, recent_x, recent_b, recent_dt, cache_dt, normed, residual;
 } scan_test;
 
 static scan_test open_scan(const test_device *d, const scan_case *c)
@@ -74,7 +74,6 @@ static scan_test open_scan(const test_device *d, const scan_case *c)
     t.recent_dt = support_plan_pair_between(d, PLAN_SLOTS * RECENT * heads, 0.001, 0.5, &random);
     t.cache_dt = support_plan_pair_between(d, PLAN_SLOTS * 2 * PLAN_NODES * heads, 0.001, 0.5, &random);
     t.normed = support_plan_pair(d, PLAN_ROWS * inner, 1.0, c->type, &random);
-    t.squares = support_plan_pair(d, PLAN_ROWS * inner / SPEC_SQUARES, 1.0, SPEC_DTYPE_F32, &random);
     t.residual = support_plan_pair(d, PLAN_ROWS * (size_t)c->n_out, 1.0, SPEC_DTYPE_F32, &random);
     return t;
 }
@@ -82,7 +81,7 @@ static scan_test open_scan(const test_device *d, const scan_case *c)
 static void close_scan(scan_test *t)
 {
     plan_pair *pairs[] = { &t->convolved, &t->replayed, &t->scanned, &t->window, &t->cache, &t->state, &t->recent_x,
-                           &t->recent_b, &t->recent_dt, &t->cache_dt, &t->normed, &t->squares, &t->residual };
+                           &t->recent_b, &t->recent_dt, &t->cache_dt, &t->normed, &t->residual };
     test_buffer *buffers[] = { &t->in, &t->a, &t->skip, &t->dt_bias, &t->norm_weight, &t->filter, &t->bias, &t->rows,
                                &t->replay };
     for (int32_t i = 0; i < N_ELEMENTS(pairs); i++) support_plan_free(pairs[i]);
@@ -125,19 +124,17 @@ static spec_op scan_op(const scan_test *t, int32_t way, bool with_conv)
 static int32_t scan_ops(const scan_test *t, int32_t way, bool with_conv, spec_op ops[MOST_OPS])
 {
     const spec_view normed = test_view(&t->normed.of[way], t->inner);
-    float *const squares = t->squares.of[way].data;
     int32_t n = 0;
     if (with_conv) ops[n++] = conv_op(t, way);
     ops[n++] = scan_op(t, way, with_conv);
     spec_op norm = { .kind = SPEC_OP_NORM,
                      .u.norm = { .dim = t->inner, .n_group = 1, .eps = 1e-3f, .weight = t->norm_weight.data,
-                                 .x = test_view(&t->scanned.of[way], t->inner), .y = normed, .squares = squares } };
+                                 .x = test_view(&t->scanned.of[way], t->inner), .y = normed } };
     if (t->c->gate == NORM_GATE) norm.u.norm.gate = test_view(&t->in, t->ld_in);
     ops[n++] = norm;
     ops[n++] = (spec_op){ .kind = SPEC_OP_LINEAR,
                           .u.linear = { .w = t->w, .n_in = t->inner, .n_out = t->c->n_out, .scale = 0.75f, .add = 1,
-                                        .x = normed, .y = test_view(&t->residual.of[way], t->c->n_out),
-                                        .squares = squares, .eps = 1e-3f } };
+                                        .x = normed, .y = test_view(&t->residual.of[way], t->c->n_out) } };
     return n;
 }
 
@@ -148,11 +145,11 @@ static void check_scan(const scan_test *t, const spec_step_block *step, const ch
     int32_t n = 0;
     for (int32_t way = 0; way < 2; way++) n = scan_ops(t, way, with_conv, ops[way]);
     support_plan_run(t->d, ops[0], n, step, PLAN_NODES, PASSES);
-    support_plan_one_by_one(t->d, ops[1], n, step, PLAN_NODES, PASSES);
+    support_plan_apart(t->d, ops[1], n, step, PLAN_NODES, PASSES);
     const plan_tensor all[] = { { "the window", &t->window }, { "the cache", &t->cache }, { "the state", &t->state },
                                 { "recent x", &t->recent_x }, { "recent B", &t->recent_b },
                                 { "recent dt", &t->recent_dt }, { "cache_dt", &t->cache_dt },
-                                { "y of the norm", &t->normed }, { "squares", &t->squares },
+                                { "y of the norm", &t->normed },
                                 { "the residual", &t->residual } };
     snprintf(name, sizeof name, "%s%s", t->c->name, with_conv ? ", convolution" : "");
     support_plan_same_all(t->d, name, what, all, N_ELEMENTS(all));

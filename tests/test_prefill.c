@@ -16,7 +16,7 @@ static struct {
 static spec_status info_of_sizes(spec_device *dev, spec_device_info *out)
 {
     const spec_status status = speci_cpu_ops.info(dev, out);
-    out->prefill_chunk = MOST, out->prefill_least = LEAST;
+    for (int32_t i = 0, rows = LEAST; rows <= MOST; rows *= 2) out->prefill_rows[i++] = rows;
     return status;
 }
 

@@ -341,7 +341,7 @@ static void run_step(bench *b, const spec_op *op, const test_seq *seqs, int32_t 
 {
     spec_step_block *step = test_step(SPEC_PHASE_DECODE, seqs, n_seq, 0);
     test_ok(b->d->ops->step_bind(b->q, step), "step_bind");
-    test_ok(speci_op_run(b->d->ops, b->q, op), "scan");
+    test_ok(speci_op_run(b->d->ops, b->q, op, NULL), "scan");
     test_ok(b->d->ops->sync(b->q), "sync");
     free(step);
 }
@@ -852,7 +852,7 @@ static void check_refusals(bench *b)
         s.slot = SLOT, s.parent = chain;
         spec_step_block *step = test_step(SPEC_PHASE_DECODE, &s, 1, 0);
         test_ok(b->d->ops->step_bind(b->q, step), "step_bind");
-        if (speci_op_run(b->d->ops, b->q, &b->op) != SPEC_E_INVALID)
+        if (speci_op_run(b->d->ops, b->q, &b->op, NULL) != SPEC_E_INVALID)
             fail_msg("%s: %s: not refused", b->d->name, cases[i].what);
         free(step);
     }
@@ -868,11 +868,11 @@ static void check_refusals(bench *b)
                 { SPEC_CHUNK, -RECENT, right.recent_x, SPEC_E_INVALID }, { SPEC_CHUNK, RECENT, NULL, SPEC_E_INVALID } };
     for (int32_t i = 0; i < N_ELEMENTS(ops); i++) {
         b->op.u.scan.chunk = ops[i].chunk, b->op.u.scan.n_recent_max = ops[i].n_recent_max, b->op.u.scan.recent_x = ops[i].x;
-        assert_int_equal(b->d->ops->can(b->d->dev, &b->op), ops[i].status);
+        assert_int_equal(speci_op_supports(b->d->ops, b->d->dev, &b->op), ops[i].status);
     }
     b->op.u.scan = right;
     b->op.u.scan.node_state = b->state.data;
-    assert_int_equal(b->d->ops->can(b->d->dev, &b->op), SPEC_E_UNSUPPORTED);
+    assert_int_equal(speci_op_supports(b->d->ops, b->d->dev, &b->op), SPEC_E_UNSUPPORTED);
     b->op.u.scan = right;
 }
 
@@ -893,7 +893,7 @@ static void each_chunked(test_device *d)
         if (can) check_chains(&b);
         if (can && i == 0 && strncmp(d->name, "cpu", 3) == 0) check_refusals(&b);
         b.op.u.scan.a_per_state = 1;
-        assert_int_equal(d->ops->can(d->dev, &b.op), SPEC_E_UNSUPPORTED);
+        assert_int_equal(speci_op_supports(d->ops, d->dev, &b.op), SPEC_E_UNSUPPORTED);
         close_bench(&b);
     }
 }

@@ -572,7 +572,7 @@ typedef struct small_net {
 
 static small_net open_net(spec_model *m, int32_t n_node, bool joint)
 {
-    const speci_exec_params p = { .n_seq = 2, .n_ctx = 200, .n_node = n_node, .joint = joint, .best = true };
+    const speci_exec_params p = { .n_seq = 2, .n_ctx = 200, .n_node = n_node, .joint = joint };
     const spec_backend_ops *ops = m->backend->ops;
     small_net n;
     spec_plan plans[2];

@@ -57,7 +57,7 @@ static void open_worker(worker *w, spec_model *m, bool taps)
 {
     *w = (worker){ .model = m, .d = device_of(m), .random = 5 };
     if (taps) w->n_tap = all_taps(m, w->taps);
-    const speci_exec_params p = { .n_seq = N_SEQ, .n_ctx = N_CTX, .n_node = N_NODE, .best = true, .taps = w->taps,
+    const speci_exec_params p = { .n_seq = N_SEQ, .n_ctx = N_CTX, .n_node = N_NODE, .taps = w->taps,
                                   .n_tap = w->n_tap };
     spec_plan plans[2];
     OK(speci_exec_open(&w->net, m, &p));
@@ -543,10 +543,10 @@ static void taps_of_layers(void **state)
 static void taps_of_prompts(void **state)
 {
     (void)state;
-    const int32_t least = backend->info.prefill_least, chunk = backend->info.prefill_chunk;
-    backend->info.prefill_chunk = least > 0 ? least : chunk;
+    const int32_t second = backend->info.prefill_rows[1];
+    backend->info.prefill_rows[1] = 0;
     each_model(check_prefill);
-    backend->info.prefill_chunk = chunk;
+    backend->info.prefill_rows[1] = second;
 }
 
 static void check_unasked(worker *w)
@@ -573,16 +573,6 @@ static void taps_of_sessions(void **state)
 {
     (void)state;
     each_model(check_sessions);
-}
-
-/* Where the device leaves norms to the products behind them, it does not with this one. */
-static void taps_where_norms_are_deferred(void **state)
-{
-    (void)state;
-    const int32_t widest = backend->info.defer_norms;
-    backend->info.defer_norms = MOST_DIM;
-    each_model(check_decode);
-    backend->info.defer_norms = widest;
 }
 
 static void expect_refused(spec_model *m, const spec_tap *taps, int32_t n_tap)
@@ -635,7 +625,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(taps_of_trees),           cmocka_unit_test(taps_of_layers),
         cmocka_unit_test(taps_of_prompts),         cmocka_unit_test(nothing_is_kept_unasked),
-        cmocka_unit_test(taps_of_sessions),        cmocka_unit_test(taps_where_norms_are_deferred),
+        cmocka_unit_test(taps_of_sessions),
         cmocka_unit_test(wrong_taps_are_refused),
     };
     backend = support_backend();

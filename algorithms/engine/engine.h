@@ -93,7 +93,7 @@ struct spec_session {
     int32_t n_ctx, n_seq, n_node;   /* n_ctx 0 = no limit */
     spec_verify_rule rule;
     int32_t n_tap;                  /* hidden rows that the target keeps */
-    bool joint, captures;           /* advances by joint attainment; passes are made ready */
+    bool joint, captures;           /* advances by joint attainment; passes may be captured */
     spec_abort_fn abort;
     void *abort_user_data;
     atomic_int cancelled;

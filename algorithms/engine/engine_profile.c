@@ -2,8 +2,6 @@
  * among ways to draft makes of them (algorithms.md 14). */
 #include "algorithms/engine/engine.h"
 
-enum { WARM_LONG = 256 }; /* tokens of a context of some length: passes may be captured by that too */
-
 /* A tree that branches everywhere: node i hangs below node (i - 1) / 2. */
 static void binary_tree(spec_tree *t, int32_t n)
 {
@@ -46,25 +44,12 @@ static spec_status time_passes(spec_session *s, speci_exec *exec, int32_t seq, i
     return SPEC_OK;
 }
 
-/* Runs passes of n nodes twice behind a path that left the first children, after which K and V have to move, and twice behind
- * none: a backend that captures passes may do so apart for each, and would do it between the steps that are to be compared. */
-static spec_status warm_pass(speci_exec *exec, int32_t seq, int32_t n, int32_t n_max, spec_tree *tree)
-{
-    enum { MOVES = 3, PASSES = 6 }; /* nodes of the smallest tree with such a path; passes */
-    static const int32_t path[2] = { 0, 2 };
-    for (int32_t i = 0; i < PASSES; i++) { /* one with such a path and the one behind it, twice; two behind none */
-        const bool moves = i % 2 == 0 && i < 4 && n_max >= MOVES;
-        binary_tree(tree, moves && n < MOVES ? MOVES : n);
-        const speci_exec_input in = { .slot = seq, .tree = tree };
-        SPEC_TRY(speci_exec_forward(exec, &in, 1, NULL, NULL));
-        speci_exec_commit(exec, seq, path, moves ? 2 : 0);
-    }
-    return SPEC_OK;
-}
-
 static spec_status warm_passes(speci_exec *exec, int32_t seq, int32_t n_max, spec_tree *tree)
 {
-    for (int32_t n = 0; (n = next_size(n, n_max)) > 0;) SPEC_TRY(warm_pass(exec, seq, n, n_max, tree));
+    for (int32_t n = 0; (n = next_size(n, n_max)) > 0;) {
+        binary_tree(tree, n);
+        SPEC_TRY(speci_exec_warm(exec, seq, tree));
+    }
     return SPEC_OK;
 }
 
@@ -78,12 +63,12 @@ static speci_exec *timed_drafter(const spec_session *s, int32_t seq, int32_t *n_
     return NULL;
 }
 
-/* With a sequence of n_token tokens. out NULL: passes are warmed and not timed. */
-static spec_status measure_at(spec_session *s, int32_t n_token, spec_tree *tree, spec_cost_profile *out)
+/* With a sequence of one token. out NULL: passes are made ready and not timed. */
+static spec_status measure_passes(spec_session *s, spec_tree *tree, spec_cost_profile *out)
 {
-    static const int32_t tokens[WARM_LONG] = { 0 };
+    static const int32_t token = 0;
     int32_t seq, n_timed = 0, n_most = 0;
-    SPEC_TRY(spec_sequence_add(s, &seq, tokens, (size_t)n_token, NULL));
+    SPEC_TRY(spec_sequence_add(s, &seq, &token, 1, NULL));
     speci_exec *drafter = timed_drafter(s, seq, &n_timed, &n_most);
     spec_status status = out ? time_passes(s, s->exec, seq, s->n_node, tree, &out->target)
                              : warm_passes(s->exec, seq, s->n_node, tree);
@@ -95,14 +80,11 @@ static spec_status measure_at(spec_session *s, int32_t n_token, spec_tree *tree,
 
 static spec_status measure(spec_session *s, spec_cost_profile *out)
 {
-    static const int32_t warm[] = { 1, WARM_LONG };
     spec_tree tree;
     const int32_t n_node = s->n_node > s->site.n_q + 64 ? s->n_node : s->site.n_q + 64;
     SPEC_TRY(spec_tree_alloc(&tree, n_node, s->a));
-    spec_status status = SPEC_OK;
-    for (int32_t i = 0; i < 2 && status == SPEC_OK && s->captures; i++)
-        if (s->n_ctx == 0 || s->n_ctx >= warm[i] + 64 + n_node) status = measure_at(s, warm[i], &tree, NULL);
-    if (status == SPEC_OK) status = measure_at(s, 1, &tree, out);
+    spec_status status = measure_passes(s, &tree, NULL);
+    if (status == SPEC_OK) status = measure_passes(s, &tree, out);
     spec_tree_free(&tree, s->a);
     for (int32_t i = 0; i < s->n_seq; i++) s->seqs[i].part = -1; /* the rows of their pass are gone */
     return status;

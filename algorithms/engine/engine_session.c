@@ -141,7 +141,7 @@ static spec_status prepare(spec_session *s, spec_model *target, const wishes *w)
     s->dev = target->backend->dev;
     s->rule = p->verify;
     s->joint = w->lab.advance == SPEC_ADVANCE_JOINT;
-    s->captures = s->ops->plan_prepare && !w->lab.no_capture;
+    s->captures = !w->lab.no_capture;
     s->n_tap = p->n_tap;
     s->abort = p->abort, s->abort_user_data = p->abort_user_data;
     s->now_ms = speci_now_ms;
@@ -149,7 +149,7 @@ static spec_status prepare(spec_session *s, spec_model *target, const wishes *w)
     SPEC_TRY(plan_context(s, p->n_ctx));
     SPEC_TRY(plan_nodes(s, w));
     describe_site(s, &w->lab);
-    const speci_exec_params exec = { .n_seq = s->n_seq, .n_ctx = s->n_ctx, .n_node = s->n_node, .best = true,
+    const speci_exec_params exec = { .n_seq = s->n_seq, .n_ctx = s->n_ctx, .n_node = s->n_node,
                                      .recurrent = s->site.recurrent, .joint = s->joint, .taps = p->taps, .n_tap = p->n_tap };
     SPEC_TRY(prepare_drafters(s, w));
     if (may_run_ahead(s, w)) s->roots_bytes = (size_t)s->n_seq * sizeof *s->roots;

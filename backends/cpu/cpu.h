@@ -45,7 +45,7 @@ enum { CPU_PREFILL_CHUNK = 64 };
 enum { CPU_PANEL = 32, CPU_TASK_PANELS = 2, CPU_TASK_OUT = 64, CPU_K_BLOCK = 256, CPU_ROW_BLOCK = 64,
        CPU_FEW = 2 /* rows of two tasks done together */ };
 
-enum { CPU_STATE_MAX = 1024 /* values of a row of a state */ };
+enum { CPU_STATE_MAX = 1024 /* values of a row of a state */, CPU_FORMATS = 16 /* values of spec_dtype, with room */ };
 
 /* Value (k, o) is scale[o] q[k][o]. */
 typedef struct cpu_q8_panel {
@@ -68,18 +68,37 @@ static inline const cpu_q8_panel *cpu_q8_near(const cpu_q8_panel *w, const cpu_q
     return i + CPU_NEAR_BLOCKS < n ? w + i + CPU_NEAR_BLOCKS : next + (i + CPU_NEAR_BLOCKS - n);
 }
 
+typedef struct cpu_loops cpu_loops; /* below */
+
+/* What weights can be made of: a row each (cpu_format.c). Of K a block takes `block` inputs, which lie together. */
+typedef struct cpu_format {
+    spec_dtype dtype;
+    bool rounds;              /* a 16-bit compute type takes it rounded to itself; else it is kept */
+    int32_t block;            /* n_in is a multiple of it */
+    size_t source_bytes;      /* of a block in a row of the parts */
+    size_t panel_bytes;       /* of a block in a panel */
+    /* A panel of w, zero before, from the rows of its lanes, which are of `type`; NULL: stays zero. */
+    void (*pack)(const spec_weight *w, uint8_t *panel, const uint8_t *const src[CPU_PANEL], spec_dtype type);
+    /* A lane as float32 [n_in]; and inputs [k0, k0 + n_k) of all lanes, multiples of CPU_K_BLOCK but the last: out [n_k][ld]. */
+    void (*row)(const spec_weight *w, const uint8_t *panel, size_t lane, float *out);
+    void (*unpack)(const spec_weight *w, const cpu_loops *loops, const uint8_t *panel, int32_t k0, int32_t n_k, float *out,
+                   size_t ld);
+} cpu_format;
+extern const cpu_format speci_cpu_format_f32, speci_cpu_format_bf16, speci_cpu_format_f16, speci_cpu_format_q8_0;
+const cpu_format *speci_cpu_format_of(spec_dtype dtype); /* or NULL */
+
 typedef struct cpu_isa {
     const char *name;
     bool (*supported)(void);
     bool (*preferred)(void);          /* NULL = where supported; else whether to take it unasked */
-    cpu_product_fn *f32, *bf16, *f16, *q8_0; /* by the type of w; x is f32 */
-    cpu_product_fn *q8_pairs;         /* of Q8_0 where activations are bf16, as x is; NULL = q8_0 */
+    cpu_product_fn *product[CPU_FORMATS]; /* by the format of w; x is f32. NULL = the portable one */
+    cpu_product_fn *product_bf16[CPU_FORMATS]; /* likewise where activations are bf16, as x is; NULL = product */
     cpu_product_fn *bf16_pairs;       /* w in pairs; NULL = no pairs */
     cpu_product_fn *pairs_two;        /* likewise, of the four panels of two tasks and up to CPU_FEW rows: t [2][n_row][CPU_TASK_OUT].
                                          More of memory is then on its way at once. NULL = one task after the other */
     spec_dtype pairs_x;               /* the type of x that bf16_pairs reads */
     bool blas_prefill;                /* OpenBLAS, where built in, is faster in prefill passes */
-    const struct cpu_loops *loops;
+    const cpu_loops *loops;
 } cpu_isa;
 
 extern const cpu_isa speci_cpu_isa_portable; /* always there */
@@ -113,16 +132,14 @@ typedef struct cpu_recall {
     size_t n_token;
 } cpu_recall;
 
-typedef struct cpu_loops {
+struct cpu_loops {
     /* n values to and from float32; storing rounds to nearest even */
     void (*load)(float *out, const void *in, spec_dtype dtype, size_t n);
     void (*store)(void *out, spec_dtype dtype, const float *in, size_t n);
     /* t = act(t) */
     void (*activate)(float *t, spec_activation act, size_t n);
-    /* One row of spec_norm_args; y is f32. gate may be NULL. squares: the row's, for a deferred norm; else NULL */
-    void (*norm)(const spec_norm_args *a, float *y, float *squares, const float *x, const float *gate);
-    /* What a deferred norm left out: rsqrt(mean + eps) of a row of n columns */
-    float (*factor)(const float *squares, float eps, size_t n);
+    /* One row of spec_norm_args; y is f32. gate may be NULL */
+    void (*norm)(const spec_norm_args *a, float *y, const float *x, const float *gate);
     /* y = x * rsqrt(mean(x^2) + eps) * weight */
     void (*rms)(float *y, const float *x, const float *weight, float eps, size_t n);
     /* n <= SPEC_PAGE keys and values, in position order, join the softmax of q [d] */
@@ -160,7 +177,7 @@ typedef struct cpu_loops {
     double (*exps)(float *e, const float *v, float m, float t, size_t n);
     /* v = v * f */
     void (*scale)(float *v, float f, size_t n);
-} cpu_loops;
+};
 
 extern const cpu_loops speci_cpu_loops_portable;
 #if CPU_X86
@@ -194,7 +211,7 @@ struct spec_weight {
     int32_t n_panel;     /* with glu: gate panel 0, up panel 0, gate panel 1, ... */
     int32_t n_k;         /* n_in, made even for pairs */
     bool pairs;
-    spec_dtype dtype;    /* as stored */
+    const cpu_format *format; /* as stored */
     spec_dtype compute;
     size_t panel_bytes;
     uint8_t *data;
@@ -224,6 +241,21 @@ size_t speci_cpu_scan_scratch(const spec_scan_args *a);
 
 /* ------------------------------------------------------------------------------------ operations --- */
 
+spec_status speci_cpu_open(spec_device **out, const spec_host *host, const char *arg);
+void speci_cpu_close(spec_device *dev);
+spec_status speci_cpu_info(spec_device *dev, spec_device_info *out);
+spec_status speci_cpu_list(const spec_host *host, void (*each)(void *, const char *, const char *), void *user);
+spec_status speci_cpu_alloc(spec_device *dev, void **out, size_t bytes);
+void speci_cpu_free(spec_device *dev, void *aligned, size_t bytes);
+spec_status speci_cpu_queue_open(spec_device *dev, spec_queue **out, const spec_plan *plans, int32_t n_plan, int32_t n_vocab);
+size_t speci_cpu_queue_bytes(spec_device *dev, const spec_plan *plans, int32_t n_plan, int32_t n_vocab);
+void speci_cpu_queue_close(spec_queue *q);
+spec_status speci_cpu_transfer(spec_queue *q, void *dst, const void *src, size_t bytes);
+spec_status speci_cpu_copy(spec_queue *q, const spec_range_copy *range, int32_t n);
+spec_status speci_cpu_zero(spec_queue *q, const spec_range *range, int32_t n);
+spec_status speci_cpu_sync(spec_queue *q);
+spec_status speci_cpu_step_bind(spec_queue *q, const spec_step_block *block);
+
 size_t speci_cpu_weight_bytes(spec_device *dev, const spec_weight_desc *desc);
 spec_status speci_cpu_weight_open(spec_device *dev, spec_weight **out, const spec_weight_desc *desc);
 void speci_cpu_weight_close(spec_device *dev, spec_weight *w);
@@ -235,35 +267,32 @@ void speci_cpu_weight_row(const spec_weight *w, int32_t row, float *out);
 void speci_cpu_weight_panel(const spec_weight *w, const cpu_loops *loops, int32_t p, int32_t k0, int32_t n_k,
                             float *out, size_t ld);
 
-spec_status speci_cpu_can(spec_device *dev, const spec_op *op);
-spec_status speci_cpu_embed(spec_queue *q, const spec_embed_args *a);
-spec_status speci_cpu_norm(spec_queue *q, const spec_norm_args *a);
-spec_status speci_cpu_linear(spec_queue *q, const spec_linear_args *a);
-spec_status speci_cpu_kv_commit(spec_queue *q, const spec_kv_commit_args *a);
-spec_status speci_cpu_rope_kv(spec_queue *q, const spec_rope_kv_args *a);
-spec_status speci_cpu_attention(spec_queue *q, const spec_attention_args *a);
-spec_status speci_cpu_conv(spec_queue *q, const spec_conv_args *a);
-spec_status speci_cpu_scan(spec_queue *q, const spec_scan_args *a);
-spec_status speci_cpu_keep(spec_queue *q, const spec_keep_args *a);
+spec_status speci_cpu_embed(spec_queue *q, const spec_op *op);
+spec_status speci_cpu_norm(spec_queue *q, const spec_op *op);
+spec_status speci_cpu_linear(spec_queue *q, const spec_op *op);
+spec_status speci_cpu_kv_commit(spec_queue *q, const spec_op *op);
+spec_status speci_cpu_rope_kv(spec_queue *q, const spec_op *op);
+spec_status speci_cpu_attention(spec_queue *q, const spec_op *op);
+spec_status speci_cpu_conv(spec_queue *q, const spec_op *op);
+spec_status speci_cpu_scan(spec_queue *q, const spec_op *op);
+spec_status speci_cpu_keep(spec_queue *q, const spec_op *op);
 spec_status speci_cpu_argmax(spec_queue *q, const spec_argmax_args *a);
-/* Notes the largest of y[r][0 .. n), f32, for the rows of the pass (cpu_rows.c). */
-void speci_cpu_row_best(spec_queue *q, const spec_view *y, int32_t n, uint64_t *best);
 spec_status speci_cpu_probs(spec_queue *q, const spec_probs_args *a);
 spec_status speci_cpu_accept(spec_queue *q, const spec_accept_args *a);
 spec_status speci_cpu_logprob(spec_queue *q, const spec_logprob_args *a);
 spec_status speci_cpu_draw(spec_queue *q, const spec_draw_args *a);
 spec_status speci_cpu_expand(spec_queue *q, const spec_expand_args *a);
 
-/* What `can` calls, and each operation first. */
-spec_status speci_cpu_check_embed(const spec_device *dev, const spec_embed_args *a);
-spec_status speci_cpu_check_norm(const spec_device *dev, const spec_norm_args *a);
-spec_status speci_cpu_check_linear(const spec_device *dev, const spec_linear_args *a);
-spec_status speci_cpu_check_kv_commit(const spec_device *dev, const spec_kv_commit_args *a);
-spec_status speci_cpu_check_rope_kv(const spec_device *dev, const spec_rope_kv_args *a);
-spec_status speci_cpu_check_attention(const spec_device *dev, const spec_attention_args *a);
-spec_status speci_cpu_check_conv(const spec_device *dev, const spec_conv_args *a);
-spec_status speci_cpu_check_scan(const spec_device *dev, const spec_scan_args *a);
-spec_status speci_cpu_check_keep(const spec_device *dev, const spec_keep_args *a);
+/* Whether the device supports an operation; each operation asks first. */
+spec_status speci_cpu_check_embed(spec_device *dev, const spec_op *op);
+spec_status speci_cpu_check_norm(spec_device *dev, const spec_op *op);
+spec_status speci_cpu_check_linear(spec_device *dev, const spec_op *op);
+spec_status speci_cpu_check_kv_commit(spec_device *dev, const spec_op *op);
+spec_status speci_cpu_check_rope_kv(spec_device *dev, const spec_op *op);
+spec_status speci_cpu_check_attention(spec_device *dev, const spec_op *op);
+spec_status speci_cpu_check_conv(spec_device *dev, const spec_op *op);
+spec_status speci_cpu_check_scan(spec_device *dev, const spec_op *op);
+spec_status speci_cpu_check_keep(spec_device *dev, const spec_op *op);
 
 /* The epilogue of a product: t [n_row][CPU_TASK_OUT], outputs of task `task`, rows first_row .. */
 void speci_cpu_linear_store(const spec_device *dev, const spec_linear_args *a, float *t, int32_t task,
@@ -277,6 +306,8 @@ bool speci_cpu_prefill_wanted(const spec_queue *q, const spec_linear_args *a);
 spec_status speci_cpu_prefill(spec_queue *q, const spec_linear_args *a);
 size_t speci_cpu_prefill_scratch(void); /* bytes of a slot */
 void speci_cpu_prefill_open(void);      /* once per device */
+#else
+static inline size_t speci_cpu_prefill_scratch(void) { return 0; }
 #endif
 
 /* Rows that token-wise operations compute. Rows that are not valid matter to library products only, which keep to one

@@ -8,8 +8,9 @@
 #include "backends/cpu/cpu.h"
 #include "backends/cpu/cpu_kv.h"
 
-spec_status speci_cpu_check_attention(const spec_device *dev, const spec_attention_args *a)
+spec_status speci_cpu_check_attention(spec_device *dev, const spec_op *op)
 {
+    const spec_attention_args *a = &op->u.attention;
     const spec_host *h = dev->host;
     const spec_kv *kv = &a->kv;
     if (!cpu_is_float(kv->dtype) || kv->n_kv_head < 1 || kv->head_dim < 1 || kv->head_dim > CPU_HEAD_MAX)
@@ -173,9 +174,10 @@ static void attention_task(void *arg, int32_t i)
     speci_cpu_scratch_give(job->q, scratch);
 }
 
-spec_status speci_cpu_attention(spec_queue *q, const spec_attention_args *a)
+spec_status speci_cpu_attention(spec_queue *q, const spec_op *op)
 {
-    CPU_TRY(speci_cpu_check_attention(q->dev, a));
+    const spec_attention_args *a = &op->u.attention;
+    CPU_TRY(speci_cpu_check_attention(q->dev, op));
     const spec_step_block *b = q->step;
     if (speci_cpu_attention_scratch(a) > q->slot_bytes)
         return q->dev->host->fail(SPEC_E_INVALID, "attention: %zu bytes of scratch, the queue was opened for %zu",

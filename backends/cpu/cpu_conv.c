@@ -8,8 +8,9 @@
 
 enum { CHANNELS = 128, TAPS = 4 };
 
-spec_status speci_cpu_check_conv(const spec_device *dev, const spec_conv_args *a)
+spec_status speci_cpu_check_conv(spec_device *dev, const spec_op *op)
 {
+    const spec_conv_args *a = &op->u.conv;
     const spec_host *h = dev->host;
     if (a->width < 2 || a->width > TAPS)
         return h->fail(SPEC_E_UNSUPPORTED, "conv: width %d, supported are 2 to %d", a->width, TAPS);
@@ -216,10 +217,11 @@ static void conv_task(void *arg, int32_t i)
     else decode(&t);
 }
 
-spec_status speci_cpu_conv(spec_queue *q, const spec_conv_args *a)
+spec_status speci_cpu_conv(spec_queue *q, const spec_op *op)
 {
+    const spec_conv_args *a = &op->u.conv;
     const spec_step_block *b = q->step;
-    CPU_TRY(speci_cpu_check_conv(q->dev, a));
+    CPU_TRY(speci_cpu_check_conv(q->dev, op));
     for (int32_t i = 0; i < b->n_seq && b->phase == SPEC_PHASE_DECODE; i++) {
         const spec_step_seq *s = spec_step_seqs(b) + i;
         if (s->n_fed + s->n_row > a->n_node || s->n_replay > a->n_node)

@@ -1,8 +1,9 @@
 /* cpu_embed.c - y[r] = scale * table[token of row r]; rows that are not valid become 0. */
 #include "backends/cpu/cpu.h"
 
-spec_status speci_cpu_check_embed(const spec_device *dev, const spec_embed_args *a)
+spec_status speci_cpu_check_embed(spec_device *dev, const spec_op *op)
 {
+    const spec_embed_args *a = &op->u.embed;
     const spec_host *h = dev->host;
     if (a->table->n_in != a->dim || a->table->n_out < a->n_vocab)
         return h->fail(SPEC_E_INVALID, "embed: the table is %d x %d, expected %d x %d", a->table->n_out,
@@ -25,7 +26,6 @@ static void embed_row(void *arg, int32_t row)
     const spec_embed_args *a = job->a;
     float *y = cpu_at(&a->y, row, 0);
     int32_t token = -1;
-    if (a->best) a->best[row] = 0;
     if (row < b->n_row) {
         const spec_step_seq *s = spec_step_seqs(b) + spec_step_row_seq(b)[row];
         token = spec_step_row_node(b, s, row)->token;
@@ -38,9 +38,10 @@ static void embed_row(void *arg, int32_t row)
     if (a->scale != 1.0f) job->q->dev->loops->scale(y, a->scale, (size_t)a->dim);
 }
 
-spec_status speci_cpu_embed(spec_queue *q, const spec_embed_args *a)
+spec_status speci_cpu_embed(spec_queue *q, const spec_op *op)
 {
-    CPU_TRY(speci_cpu_check_embed(q->dev, a));
+    const spec_embed_args *a = &op->u.embed;
+    CPU_TRY(speci_cpu_check_embed(q->dev, op));
     embed_job job = { q, a };
     speci_cpu_parallel(q->dev->pool, q->step->n_row_run, embed_row, &job);
     return SPEC_OK;

@@ -1,8 +1,9 @@
 /* cpu_keep.c - y = x, rounded to y's type. */
 #include "backends/cpu/cpu.h"
 
-spec_status speci_cpu_check_keep(const spec_device *dev, const spec_keep_args *a)
+spec_status speci_cpu_check_keep(spec_device *dev, const spec_op *op)
 {
+    const spec_keep_args *a = &op->u.keep;
     const spec_host *h = dev->host;
     const spec_dtype x = a->x.dtype, y = a->y.dtype;
     if (a->dim < 1 || a->x.ld < a->dim || a->y.ld < a->dim)
@@ -30,9 +31,10 @@ static void keep_row(void *arg, int32_t row)
     else loops->load(y, x, a->x.dtype, n);
 }
 
-spec_status speci_cpu_keep(spec_queue *q, const spec_keep_args *a)
+spec_status speci_cpu_keep(spec_queue *q, const spec_op *op)
 {
-    CPU_TRY(speci_cpu_check_keep(q->dev, a));
+    const spec_keep_args *a = &op->u.keep;
+    CPU_TRY(speci_cpu_check_keep(q->dev, op));
     keep_job job = { q, a };
     speci_cpu_parallel(q->dev->pool, q->step->n_row_run, keep_row, &job);
     return SPEC_OK;

@@ -2,7 +2,6 @@
  *
  *   t = W x (+ bias);  glu: t = act(t_gate) * t_up, else t = act(t);  y = scale t, or y += scale t
  *
- * Behind a deferred norm W x is first multiplied by the row's factor (spec_backend.h).
  * A task is two panels, 64 outputs (with glu: a gate panel and its up panel), over all rows: a weight is read from
  * memory once. Every instruction set has its own product function; the order of summation is that of cpu.h. */
 #include "backends/cpu/cpu.h"
@@ -84,61 +83,10 @@ static bool always(void)
 const cpu_isa speci_cpu_isa_portable = {
     .name = "portable",
     .supported = always,
-    .f32 = product_f32,
-    .bf16 = product_bf16,
-    .f16 = product_f16,
-    .q8_0 = product_q8_0,
+    .product = { [SPEC_DTYPE_F32] = product_f32, [SPEC_DTYPE_BF16] = product_bf16, [SPEC_DTYPE_F16] = product_f16,
+                 [SPEC_DTYPE_Q8_0] = product_q8_0 },
     .loops = &speci_cpu_loops_portable,
 };
-
-/* --- the epilogue --- */
-
-/* Columns of one row: t [n] -> y. */
-static void store_row(const spec_device *dev, const spec_linear_args *a, float *t, int32_t row, int32_t col, size_t n)
-{
-    const cpu_loops *loops = dev->loops;
-    void *y = cpu_at(&a->y, row, col);
-    if (a->scale != 1.0f) loops->scale(t, a->scale, n);
-    if (!a->add) {
-        loops->store(y, a->y.dtype, t, n);
-        return;
-    }
-    float *sum = y;
-    for (size_t i = 0; i < n; i++) sum[i] += t[i];
-}
-
-/* What is left of a norm that was deferred, else 1. */
-static float row_factor(const cpu_loops *loops, const spec_linear_args *a, int32_t row)
-{
-    const size_t n = (size_t)a->n_in;
-    return a->squares ? loops->factor(a->squares + (size_t)row * (n / SPEC_SQUARES), a->eps, n) : 1.0f;
-}
-
-static void begin_row(const cpu_loops *loops, float *t, float factor, const float *bias, size_t n)
-{
-    if (factor != 1.0f) loops->scale(t, factor, n);
-    for (size_t i = 0; bias && i < n; i++) t[i] += bias[i];
-}
-
-void speci_cpu_linear_store(const spec_device *dev, const spec_linear_args *a, float *t, int32_t task,
-                            int32_t first_row, int32_t n_row)
-{
-    const cpu_loops *loops = dev->loops;
-    int32_t n_y = a->glu ? a->n_out / 2 : a->n_out, width = a->glu ? CPU_PANEL : CPU_TASK_OUT;
-    int32_t col = task * width;
-    size_t n = (size_t)cpu_min(width, n_y - col);
-    for (int32_t r = 0; r < n_row; r++, t += CPU_TASK_OUT) {
-        const float factor = row_factor(loops, a, first_row + r);
-        begin_row(loops, t, factor, a->bias ? a->bias + col : NULL, n);
-        loops->activate(t, a->act, n);
-        if (a->glu) {
-            float *up = t + CPU_PANEL;
-            begin_row(loops, up, factor, a->bias ? a->bias + n_y + col : NULL, n);
-            for (size_t i = 0; i < n; i++) t[i] *= up[i];
-        }
-        store_row(dev, a, t, first_row + r, col, n);
-    }
-}
 
 /* --- the driver --- */
 
@@ -246,8 +194,9 @@ static void linear_two_tasks(void *arg, int32_t i)
         speci_cpu_linear_store(job->dev, job->a, t + k * job->n_row * CPU_TASK_OUT, task + k, 0, job->n_row);
 }
 
-spec_status speci_cpu_check_linear(const spec_device *dev, const spec_linear_args *a)
+spec_status speci_cpu_check_linear(spec_device *dev, const spec_op *op)
 {
+    const spec_linear_args *a = &op->u.linear;
     const spec_host *h = dev->host;
     const spec_weight *w = a->w;
     if (w->n_in != a->n_in || w->n_out != a->n_out || w->glu != a->glu)
@@ -266,75 +215,36 @@ spec_status speci_cpu_check_linear(const spec_device *dev, const spec_linear_arg
         return h->fail(SPEC_E_INVALID, "linear: rows of x and y are %d and %d apart, need %d and %d", a->x.ld, a->y.ld,
                        a->n_in, n_y);
     if (a->act > SPEC_ACT_RELU) return h->fail(SPEC_E_UNSUPPORTED, "linear: activation %d", (int)a->act);
-    if (a->best && (a->glu || a->add || a->y.dtype != SPEC_DTYPE_F32))
-        return h->fail(SPEC_E_UNSUPPORTED, "linear: the largest of rows that are added to, glu or not f32");
-    if (a->squares && a->n_in % SPEC_SQUARES != 0)
-        return h->fail(SPEC_E_INVALID, "linear: behind a deferred norm, with %d inputs, not a multiple of %d", a->n_in,
-                       SPEC_SQUARES);
-    if (a->squares && a->x.dtype == SPEC_DTYPE_F16)
-        return h->fail(SPEC_E_INVALID, "linear: behind a deferred norm, and x is f16, which may not hold it");
     return SPEC_OK;
 }
 
-static cpu_product_fn *product_of(const cpu_isa *isa, spec_dtype weight)
+/* How the weight is multiplied: sets the product and what it reads. */
+static void choose_product(linear_job *job, const cpu_isa *isa, const spec_weight *w)
 {
-    switch (weight) {
-    case SPEC_DTYPE_Q8_0: return isa->q8_0;
-    case SPEC_DTYPE_BF16: return isa->bf16;
-    case SPEC_DTYPE_F16: return isa->f16;
-    default: return isa->f32;
+    const spec_dtype type = w->format->dtype;
+    job->x_type = SPEC_DTYPE_F32;
+    job->product = isa->product[type] ? isa->product[type] : speci_cpu_isa_portable.product[type];
+    if (w->pairs) {
+        job->product = isa->bf16_pairs;
+        job->x_type = isa->pairs_x;
+    } else if (w->compute == SPEC_DTYPE_BF16 && isa->product_bf16[type]) {
+        job->product = isa->product_bf16[type];
+        job->x_type = SPEC_DTYPE_BF16;
     }
 }
 
-/* --- x as f32 --- */
-
-enum { WIDEN_VALUES = 1 << 15 /* of a task: fewer take less time than to be handed over */ };
-
-typedef struct widen_job {
-    const spec_queue *q;
-    const spec_linear_args *a;
-    int32_t n_row, rows; /* rows: of a task */
-} widen_job;
-
-static void widen_task(void *arg, int32_t task)
+spec_status speci_cpu_linear(spec_queue *q, const spec_op *op)
 {
-    const widen_job *job = arg;
-    const spec_linear_args *a = job->a;
-    const int32_t end = cpu_min((task + 1) * job->rows, job->n_row);
-    for (int32_t r = task * job->rows; r < end; r++)
-        job->q->dev->loops->load(job->q->x + (size_t)r * (size_t)a->n_in, cpu_at(&a->x, r, 0), a->x.dtype, (size_t)a->n_in);
-}
-
-bool speci_cpu_x_has_room(const spec_queue *q, const spec_linear_args *a)
-{
-    return (size_t)cpu_rows(q) * (size_t)a->n_in <= q->x_n;
-}
-
-spec_view speci_cpu_x_f32(spec_queue *q, const spec_linear_args *a)
-{
-    if (a->x.dtype == SPEC_DTYPE_F32) return a->x;
-    const int32_t rows = WIDEN_VALUES / a->n_in;
-    widen_job job = { q, a, cpu_rows(q), rows > 0 ? rows : 1 };
-    speci_cpu_parallel(q->dev->pool, cpu_parts(job.n_row, job.rows), widen_task, &job);
-    return (spec_view){ q->x, SPEC_DTYPE_F32, a->n_in };
-}
-
-static spec_status multiply(spec_queue *q, const spec_linear_args *a)
-{
+    const spec_linear_args *a = &op->u.linear;
     const spec_device *dev = q->dev;
     const spec_weight *w = a->w;
+    CPU_TRY(speci_cpu_check_linear(q->dev, op));
+    if (cpu_rows(q) == 0) return SPEC_OK;
 #if defined(SPEC_HAVE_BLAS)
     if (speci_cpu_prefill_wanted(q, a)) return speci_cpu_prefill(q, a);
 #endif
-    linear_job job = { .dev = dev, .a = a, .product = product_of(dev->isa, w->dtype), .x_type = SPEC_DTYPE_F32,
-                       .n_row = cpu_rows(q), .n_task = cpu_parts(w->n_panel, CPU_TASK_PANELS), .x = a->x };
-    if (w->pairs) {
-        job.product = dev->isa->bf16_pairs;
-        job.x_type = dev->isa->pairs_x;
-    } else if (w->dtype == SPEC_DTYPE_Q8_0 && w->compute == SPEC_DTYPE_BF16 && dev->isa->q8_pairs) {
-        job.product = dev->isa->q8_pairs;
-        job.x_type = SPEC_DTYPE_BF16;
-    }
+    linear_job job = { .dev = dev, .a = a, .n_row = cpu_rows(q), .n_task = cpu_parts(w->n_panel, CPU_TASK_PANELS), .x = a->x };
+    choose_product(&job, dev->isa, w);
     /* Else each task, of 64 outputs, does it again; one row is not worth the room in the caches. */
     if (job.x_type == SPEC_DTYPE_F32 && job.n_row > 1 && job.n_row <= CPU_ROW_BLOCK && speci_cpu_x_has_room(q, a))
         job.x = speci_cpu_x_f32(q, a);
@@ -342,16 +252,5 @@ static spec_status multiply(spec_queue *q, const spec_linear_args *a)
     if (w->pairs && dev->isa->pairs_two && job.n_row <= CPU_FEW && job.n_task >= 2 * TURNS * dev->host->n_threads)
         speci_cpu_parallel(dev->pool, cpu_parts(job.n_task, 2), linear_two_tasks, &job);
     else speci_cpu_parallel(dev->pool, job.n_task, linear_task, &job);
-    return SPEC_OK;
-}
-
-spec_status speci_cpu_linear(spec_queue *q, const spec_linear_args *a)
-{
-    const spec_device *dev = q->dev;
-    CPU_TRY(speci_cpu_check_linear(dev, a));
-    if (a->squares && q->step->phase == SPEC_PHASE_PREFILL)
-        return dev->host->fail(SPEC_E_INVALID, "linear: behind a deferred norm, in a prefill pass");
-    CPU_TRY(multiply(q, a));
-    if (a->best) speci_cpu_row_best(q, &a->y, a->n_out, a->best);
     return SPEC_OK;
 }

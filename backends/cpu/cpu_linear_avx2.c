@@ -169,10 +169,8 @@ static bool supported(void)
 const cpu_isa speci_cpu_isa_avx2 = {
     .name = "avx2",
     .supported = supported,
-    .f32 = product_f32,
-    .bf16 = product_bf16,
-    .f16 = product_f16,
-    .q8_0 = product_q8_0,
+    .product = { [SPEC_DTYPE_F32] = product_f32, [SPEC_DTYPE_BF16] = product_bf16, [SPEC_DTYPE_F16] = product_f16,
+                 [SPEC_DTYPE_Q8_0] = product_q8_0 },
     .blas_prefill = true,
     .loops = &speci_cpu_loops_avx2,
 };

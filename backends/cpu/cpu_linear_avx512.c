@@ -50,10 +50,8 @@ static bool supported(void)
 const cpu_isa speci_cpu_isa_avx512 = {
     .name = "avx512",
     .supported = supported,
-    .f32 = speci_cpu_avx512_f32,
-    .bf16 = speci_cpu_avx512_bf16,
-    .f16 = speci_cpu_avx512_f16,
-    .q8_0 = speci_cpu_avx512_q8_0,
+    .product = { [SPEC_DTYPE_F32] = speci_cpu_avx512_f32, [SPEC_DTYPE_BF16] = speci_cpu_avx512_bf16, [SPEC_DTYPE_F16] = speci_cpu_avx512_f16,
+                 [SPEC_DTYPE_Q8_0] = speci_cpu_avx512_q8_0 },
     .bf16_pairs = product_pairs,
     .pairs_two = product_pairs_two,
     .pairs_x = SPEC_DTYPE_F32,

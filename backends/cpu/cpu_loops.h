@@ -147,20 +147,8 @@ static void norm_layer(const spec_norm_args *a, float *y, const float *x)
         for (size_t i = 0; i < n; i++) y[i] += a->bias[i];
 }
 
-/* The squares first: v may be y. */
-static void defer(float *y, float *squares, const float *v, const float *weight, size_t n)
-{
-    for (size_t i = 0; i < n; i += SPEC_SQUARES) squares[i / SPEC_SQUARES] = sum_squares(v + i, 0.0f, SPEC_SQUARES);
-    for (size_t i = 0; i < n; i++) y[i] = v[i] * weight[i];
-}
-
-static float factor(const float *squares, float eps, size_t n)
-{
-    return 1.0f / sqrtf(sum(squares, n / SPEC_SQUARES) / (float)n + eps);
-}
-
 /* y serves as scratch for v = x silu(gate). x may be y. */
-static void norm(const spec_norm_args *a, float *y, float *squares, const float *x, const float *gate)
+static void norm(const spec_norm_args *a, float *y, const float *x, const float *gate)
 {
     size_t dim = (size_t)a->dim, part = dim / (size_t)a->n_group;
     if (a->kind == SPEC_NORM_LAYER) {
@@ -170,10 +158,6 @@ static void norm(const spec_norm_args *a, float *y, float *squares, const float 
     bool before = gate && !a->norm_first;
     if (before)
         for (size_t i = 0; i < dim; i++) y[i] = x[i] * cpu_silu(gate[i]);
-    if (squares) {
-        defer(y, squares, before ? y : x, a->weight, dim);
-        return;
-    }
     for (size_t g = 0; g < dim; g += part) rms(y + g, (before ? y : x) + g, a->weight + g, a->eps, part);
     if (a->bias)
         for (size_t i = 0; i < dim; i++) y[i] += a->bias[i];
@@ -370,7 +354,7 @@ static void scale(float *v, float f, size_t n)
 
 #define CPU_LOOPS_TABLE                                                                            \
     {                                                                                              \
-        .load = load, .store = store, .activate = activate, .norm = norm, .factor = factor,        \
+        .load = load, .store = store, .activate = activate, .norm = norm,                           \
         .rms = rms, .attend = attend, .conv = conv, .dt = dt, .scan = scan, .decays = decays,      \
         .weights = weights, .fold = fold, .products = products, .recall = recall,                  \
         .scan_out = scan_out, .max = max_of, .exps = exps, .scale = scale,                         \

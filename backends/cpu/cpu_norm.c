@@ -1,19 +1,9 @@
-/* cpu_norm.c - RMS and layer norms, with a gate before or after, deferred or not (formulas: spec_backend.h, loops:
- * cpu_loops.h). One row is one task: the order of its sums never depends on the number of rows. */
+/* cpu_norm.c - RMS and layer norms, with a gate before or after (formulas: spec_backend.h, loops: cpu_loops.h). One row is one task: the order of its sums never depends on the number of rows. */
 #include "backends/cpu/cpu.h"
 
-static spec_status check_deferred(const spec_host *h, const spec_norm_args *a)
+spec_status speci_cpu_check_norm(spec_device *dev, const spec_op *op)
 {
-    if (a->kind != SPEC_NORM_RMS || a->n_group != 1 || a->bias || a->norm_first)
-        return h->fail(SPEC_E_INVALID, "norm: deferred, so it must be RMS, of one group, without a bias or a gate behind it");
-    if (a->dim % SPEC_SQUARES != 0)
-        return h->fail(SPEC_E_INVALID, "norm: deferred, with %d columns, not a multiple of %d", a->dim, SPEC_SQUARES);
-    if (a->y.dtype == SPEC_DTYPE_F16) return h->fail(SPEC_E_INVALID, "norm: deferred, and y is f16, which may not hold it");
-    return SPEC_OK;
-}
-
-spec_status speci_cpu_check_norm(const spec_device *dev, const spec_norm_args *a)
-{
+    const spec_norm_args *a = &op->u.norm;
     const spec_host *h = dev->host;
     if (a->dim < 1 || a->n_group < 1 || a->dim % a->n_group != 0)
         return h->fail(SPEC_E_INVALID, "norm: %d groups of %d columns", a->n_group, a->dim);
@@ -27,7 +17,7 @@ spec_status speci_cpu_check_norm(const spec_device *dev, const spec_norm_args *a
         return h->fail(SPEC_E_INVALID, "norm: y is %s", cpu_dtype_name(a->y.dtype));
     if (a->x.ld < a->dim || a->y.ld < a->dim || (a->gate.data && a->gate.ld < a->dim))
         return h->fail(SPEC_E_INVALID, "norm: rows are %d and %d apart, need %d", a->x.ld, a->y.ld, a->dim);
-    return a->squares ? check_deferred(h, a) : SPEC_OK;
+    return SPEC_OK;
 }
 
 typedef struct norm_job {
@@ -41,23 +31,21 @@ static void norm_row(void *arg, int32_t row)
     const spec_norm_args *a = job->a;
     const cpu_loops *loops = job->q->dev->loops;
     const float *gate = a->gate.data ? cpu_at(&a->gate, row, 0) : NULL;
-    float *squares = a->squares ? a->squares + (size_t)row * (size_t)(a->dim / SPEC_SQUARES) : NULL;
     /* f32 results of separate rows need no scratch; y in place of x or gate is read element by element before */
     if (a->y.dtype == SPEC_DTYPE_F32 && a->y.data != a->gate.data) {
-        loops->norm(a, cpu_at(&a->y, row, 0), squares, cpu_at(&a->x, row, 0), gate);
+        loops->norm(a, cpu_at(&a->y, row, 0), cpu_at(&a->x, row, 0), gate);
         return;
     }
     float *y = (float *)(void *)speci_cpu_scratch_take(job->q);
-    loops->norm(a, y, squares, cpu_at(&a->x, row, 0), gate);
+    loops->norm(a, y, cpu_at(&a->x, row, 0), gate);
     loops->store(cpu_at(&a->y, row, 0), a->y.dtype, y, (size_t)a->dim);
     speci_cpu_scratch_give(job->q, (uint8_t *)y);
 }
 
-spec_status speci_cpu_norm(spec_queue *q, const spec_norm_args *a)
+spec_status speci_cpu_norm(spec_queue *q, const spec_op *op)
 {
-    CPU_TRY(speci_cpu_check_norm(q->dev, a));
-    if (a->squares && q->step->phase == SPEC_PHASE_PREFILL)
-        return q->dev->host->fail(SPEC_E_INVALID, "norm: deferred, in a prefill pass");
+    const spec_norm_args *a = &op->u.norm;
+    CPU_TRY(speci_cpu_check_norm(q->dev, op));
     if ((size_t)a->dim * sizeof(float) > q->slot_bytes)
         return q->dev->host->fail(SPEC_E_INVALID, "norm: %d columns, but the queue was opened for %zu", a->dim,
                                   q->slot_bytes / sizeof(float));

@@ -18,8 +18,9 @@ static spec_status check_kv(const spec_host *h, const char *op, const spec_kv *k
 
 /* --- kv_commit --- */
 
-spec_status speci_cpu_check_kv_commit(const spec_device *dev, const spec_kv_commit_args *a)
+spec_status speci_cpu_check_kv_commit(spec_device *dev, const spec_op *op)
 {
+    const spec_kv_commit_args *a = &op->u.kv_commit;
     for (int32_t i = 0; i < a->n_layer; i++) CPU_TRY(check_kv(dev->host, "kv_commit", &a->layers[i]));
     return SPEC_OK;
 }
@@ -48,9 +49,10 @@ static void commit_task(void *arg, int32_t i)
     }
 }
 
-spec_status speci_cpu_kv_commit(spec_queue *q, const spec_kv_commit_args *a)
+spec_status speci_cpu_kv_commit(spec_queue *q, const spec_op *op)
 {
-    CPU_TRY(speci_cpu_check_kv_commit(q->dev, a));
+    const spec_kv_commit_args *a = &op->u.kv_commit;
+    CPU_TRY(speci_cpu_check_kv_commit(q->dev, op));
     commit_job job = { q->step, a };
     speci_cpu_parallel(q->dev->pool, q->step->n_seq * a->n_layer, commit_task, &job);
     return SPEC_OK;
@@ -58,8 +60,9 @@ spec_status speci_cpu_kv_commit(spec_queue *q, const spec_kv_commit_args *a)
 
 /* --- rope_kv --- */
 
-spec_status speci_cpu_check_rope_kv(const spec_device *dev, const spec_rope_kv_args *a)
+spec_status speci_cpu_check_rope_kv(spec_device *dev, const spec_op *op)
 {
+    const spec_rope_kv_args *a = &op->u.rope_kv;
     const spec_host *h = dev->host;
     CPU_TRY(check_kv(h, "rope_kv", &a->kv));
     if (a->n_rot < 0 || a->n_rot % 2 != 0 || a->n_rot > a->kv.head_dim || a->n_rot > ROT_MAX)
@@ -118,9 +121,10 @@ static void rope_row(void *arg, int32_t row)
     }
 }
 
-spec_status speci_cpu_rope_kv(spec_queue *q, const spec_rope_kv_args *a)
+spec_status speci_cpu_rope_kv(spec_queue *q, const spec_op *op)
 {
-    CPU_TRY(speci_cpu_check_rope_kv(q->dev, a));
+    const spec_rope_kv_args *a = &op->u.rope_kv;
+    CPU_TRY(speci_cpu_check_rope_kv(q->dev, op));
     rope_job job = { q, a };
     speci_cpu_parallel(q->dev->pool, q->step->n_row, rope_row, &job);
     return SPEC_OK;

@@ -51,26 +51,6 @@ static int32_t largest(const cpu_loops *loops, const float *v, int32_t n)
     return -1;
 }
 
-/* What a product notes of a row is the id + 1. */
-typedef struct best_job {
-    const cpu_loops *loops;
-    const spec_view *y;
-    int32_t n;
-    uint64_t *best;
-} best_job;
-
-static void best_row(void *arg, int32_t row)
-{
-    const best_job *job = arg;
-    job->best[row] = (uint64_t)(largest(job->loops, cpu_at(job->y, row, 0), job->n) + 1);
-}
-
-void speci_cpu_row_best(spec_queue *q, const spec_view *y, int32_t n, uint64_t *best)
-{
-    best_job job = { q->dev->loops, y, n, best };
-    speci_cpu_parallel(q->dev->pool, cpu_rows(q), best_row, &job);
-}
-
 typedef struct argmax_job {
     const spec_queue *q;
     const spec_argmax_args *a;
@@ -80,8 +60,7 @@ static void argmax_row(void *arg, int32_t row)
 {
     const argmax_job *job = arg;
     const spec_argmax_args *a = job->a;
-    const int32_t token = a->best ? (int32_t)a->best[row] - 1
-                                  : largest(job->q->dev->loops, row_at(a->logits, row, a->ld), a->n_vocab);
+    const int32_t token = largest(job->q->dev->loops, row_at(a->logits, row, a->ld), a->n_vocab);
     a->host_out_token[row] = token;
     if (a->next) a->next[row].token = token;
 }

@@ -6,8 +6,9 @@
  * both have. */
 #include "backends/cpu/cpu_scan.h"
 
-spec_status speci_cpu_check_scan(const spec_device *dev, const spec_scan_args *a)
+spec_status speci_cpu_check_scan(spec_device *dev, const spec_op *op)
 {
+    const spec_scan_args *a = &op->u.scan;
     const spec_host *h = dev->host;
     if (a->n_state < 1 || a->n_state > CPU_STATE_MAX)
         return h->fail(SPEC_E_UNSUPPORTED, "scan: state %d, supported are 1 to %d", a->n_state, CPU_STATE_MAX);
@@ -50,10 +51,11 @@ static spec_status check_step(const scan_job *job, const spec_step_seq *s)
     return job->a->chunk != 0 ? speci_cpu_scan_chunked_check_step(job, s) : speci_cpu_scan_recurrent_check_step(job, s);
 }
 
-spec_status speci_cpu_scan(spec_queue *q, const spec_scan_args *a)
+spec_status speci_cpu_scan(spec_queue *q, const spec_op *op)
 {
+    const spec_scan_args *a = &op->u.scan;
     const spec_step_block *b = q->step;
-    CPU_TRY(speci_cpu_check_scan(q->dev, a));
+    CPU_TRY(speci_cpu_check_scan(q->dev, op));
     const bool chunked = a->chunk != 0 && b->phase == SPEC_PHASE_DECODE;
     scan_job job = { .q = q, .a = a, .rows = speci_cpu_scan_recurrent_rows(a), .n_saved = spec_traversal_saved(a->n_node) };
     job.n_part = cpu_parts(a->n_head * a->head_dim, job.rows);

@@ -33,13 +33,16 @@
 /* ------------------------------------------------------------------------------- host side --- */
 
 enum {
-    CUDA_PREFILL_CHUNK = 2048, CUDA_PREFILL_LEAST = 128, /* rows of prefill passes */
+    CUDA_PREFILL_CHUNK = 2048, CUDA_PREFILL_LEAST = 128, /* rows of prefill passes: powers of two */
     CUDA_ROW_MAX = 8192,      /* rows of a decode pass */
     CUDA_DEFER = 1024,        /* columns: in wider models products lose more by a deferred norm than its own kernel takes */
+    CUDA_SQUARES = 16,        /* columns whose squares a deferred norm adds up */
+    CUDA_DEFERRED = 3,        /* norms of a plan that are deferred at the same time */
     CUDA_SPLIT = 512,         /* positions per split of attention */
     CUDA_FEW = 160,           /* positions for which its blocks are small */
     CUDA_BLOCK = 64,          /* positions per block of attention; a page */
     CUDA_RING = 8,            /* pinned staging slots of a queue */
+    CUDA_MARKS = 8,
     CUDA_WEIGHT_PAD = 128,    /* rows behind a weight that may be read */
     CUDA_CHUNK = 128          /* columns that products take at once: rows of weights are whole chunks */
 };
@@ -60,14 +63,15 @@ struct spec_device {
     cublasHandle_t blas;
 };
 
-/* [n_out + CUDA_WEIGHT_PAD][ld] of dtype, ld = n_in rounded up to CUDA_CHUNK elements, the padding zero.
- * With q8: the pieces of cuda_q8.cuh, for activations of type dtype. */
+/* A matrix as its format has it. A plain one is [n_out + CUDA_WEIGHT_PAD][ld] of dtype, ld = n_in rounded up to CUDA_CHUNK
+ * elements, the padding zero. dtype: of the activations. */
+struct cuda_format;
 struct spec_weight {
     void *data;
     int32_t n_out, n_in, ld;
     spec_dtype dtype;
     int32_t glu;
-    bool q8;
+    const cuda_format *format;
     size_t bytes; /* without what is behind the matrix */
 };
 
@@ -80,6 +84,7 @@ struct cuda_shape {
     int32_t moves;  /* K and V of an accepted path do not stand in their places yet */
     int32_t fits;   /* the step block is a kernel's parameter (cuda_step) */
     int32_t finds;  /* the pass ends with the tokens of its rows (cuda_tokens) */
+    int32_t no_head; /* spec_step_block's */
 };
 
 /* Where arg-max of a pass's first n_row rows goes. */
@@ -133,12 +138,11 @@ struct spec_queue {
     size_t attention_floats, linear_floats;
     char *blas_workspace; /* with blas_bytes 0 no plan of the queue is a prefill */
     size_t blas_bytes;
-    /* What a product reads, as the operation in front of it has left it, and as this one does; next: the product behind the
-     * operation that a plan launches, or NULL. */
-    cuda_arranged arranged_in, arranged_out;
-    uint16_t *arranged[2]; /* places; an operation reads one and writes the other */
+    uint16_t *arranged[2]; /* places for what a product reads (cuda_arranged); an operation reads one and writes the other */
     size_t arranged_floats[2];
-    const spec_linear_args *next;
+    float *squares;        /* of deferred norms, CUDA_DEFERRED places of squares_floats */
+    size_t squares_floats;
+    unsigned long long *best;        /* [row_cap] of a pass that finds its rows' largest */
     unsigned long long *argmax_part; /* [row_cap][CUDA_ARGMAX_PARTS] */
     unsigned int *argmax_count;      /* [row_cap], zero between calls */
     int32_t row_cap;                 /* rows of one launch of the arg-max */
@@ -152,10 +156,16 @@ struct spec_queue {
     size_t result_cap, result_used;
     cuda_pending pending[64];
     int32_t n_pending;
+
+    /* Marks, in a ring. One that has left it is waited for with all that was queued since. */
+    cudaEvent_t mark[CUDA_MARKS];
+    uint64_t n_mark;                /* so far; mark m has event m % CUDA_MARKS */
+    uint64_t n_result[CUDA_MARKS];  /* results that were asked for before the mark */
+    uint64_t n_handed_out;          /* of the results asked for so far, all but n_pending */
 };
 enum { CUDA_ARGMAX_PARTS = 16 };
 
-/* Errors (cuda_backend.cu). A CUDA status becomes SPEC_E_NOMEM or SPEC_E_DEVICE; `what` is the call and its place. */
+/* Errors (cuda_error.cu). A CUDA status becomes SPEC_E_NOMEM or SPEC_E_DEVICE; `what` is the call and its place. */
 spec_status speci_cuda_status(const spec_device *dev, cudaError_t error, const char *what);
 static inline spec_status cuda_launched(spec_queue *q, const char *kernel)
 {
@@ -204,26 +214,121 @@ static inline size_t speci_cuda_memory_bytes(size_t bytes)
     return (bytes + page - 1) / page * page;
 }
 
-/* Weights (cuda_weight.cu). */
+/* Devices (cuda_device.cu). */
+spec_status speci_cuda_open(spec_device **out, const spec_host *host, const char *arg);
+void speci_cuda_close(spec_device *dev);
+spec_status speci_cuda_info(spec_device *dev, spec_device_info *out);
+spec_status speci_cuda_list(const spec_host *host, void (*each)(void *user, const char *arg, const char *text), void *user);
+spec_status speci_cuda_alloc(spec_device *dev, void **out, size_t bytes);
+void speci_cuda_free(spec_device *dev, void *p, size_t bytes);
+
+/* Weights (linear/cuda_weight.cu). */
 size_t speci_cuda_weight_bytes(spec_device *dev, const spec_weight_desc *desc);
 spec_status speci_cuda_weight_open(spec_device *dev, spec_weight **out, const spec_weight_desc *desc);
 void speci_cuda_weight_close(spec_device *dev, spec_weight *w);
 void speci_cuda_stage_close(spec_device *dev);
 
-/* Makes room for n results of `bytes` together (16 more for each); then speci_cuda_result gives pinned memory that a
- * kernel fills and sync() copies to dst. */
+/* What matrices can be made of (linear/cuda_format.cu): a row for each type that parts may have. */
+struct linear_format; /* cuda_linear.cuh */
+struct norm_out;      /* cuda_norm.cuh */
+struct cuda_format {
+    spec_dtype dtype;   /* of the parts */
+    bool plain;         /* elements of the activations' type */
+    int32_t block;      /* elements that lie together in a row of the parts: n_in is a multiple */
+    size_t block_bytes;
+    size_t (*bytes)(const spec_weight *w); /* of the matrix */
+    /* n_row rows from `row` on to their places, by kernels or copies on the staging stream; src is pinned. */
+    spec_status (*pack)(spec_device *dev, const spec_weight *w, int32_t row, const void *src, int32_t n_row);
+    /* NULL where plain: products and embeddings by kernels of its own. */
+    const linear_format *products;
+    spec_status (*embed)(spec_queue *q, const spec_embed_args *a, unsigned long long *best, const norm_out *next);
+};
+const cuda_format *speci_cuda_format_of(spec_dtype dtype); /* or NULL */
+/* linear/cuda_pack.cu */
+size_t speci_cuda_bytes_plain(const spec_weight *w);
+size_t speci_cuda_bytes_q8(const spec_weight *w);
+spec_status speci_cuda_pack_plain(spec_device *dev, const spec_weight *w, int32_t row, const void *src, int32_t n_row);
+spec_status speci_cuda_pack_q8(spec_device *dev, const spec_weight *w, int32_t row, const void *src, int32_t n_row);
+/* rows/cuda_embed.cu */
+spec_status speci_cuda_embed_q8(spec_queue *q, const spec_embed_args *a, unsigned long long *best, const norm_out *next);
+
+/* Queues (cuda_queue.cu). */
+spec_status speci_cuda_queue_open(spec_device *dev, spec_queue **out, const spec_plan *plans, int32_t n_plan, int32_t n_vocab);
+size_t speci_cuda_queue_bytes(spec_device *dev, const spec_plan *plans, int32_t n_plan, int32_t n_vocab);
+void speci_cuda_queue_close(spec_queue *q);
+
+/* Transfers (cuda_transfer.cu). Makes room for n results of `bytes` together (16 more for each); then speci_cuda_result gives
+ * pinned memory that a kernel fills and sync() copies to dst. slot: the next of the ring, once the copy out of it is done. */
 spec_status speci_cuda_result_room(spec_queue *q, size_t bytes, int32_t n);
 spec_status speci_cuda_result(spec_queue *q, void **out, void *dst, size_t bytes);
+spec_status speci_cuda_slot_take(spec_queue *q, int32_t *slot);
+spec_status speci_cuda_slot_send(spec_queue *q, int32_t slot, void *dst, size_t bytes);
+spec_status speci_cuda_upload(spec_queue *q, void *dst, const void *src, size_t bytes);
 spec_status speci_cuda_download(spec_queue *q, void *dst, const void *src, size_t bytes);
-/* The step in three parts (cuda_backend.cu): checks it and notes its shape; brings it to the device; or, where it fits a
+spec_status speci_cuda_copy(spec_queue *q, const spec_range_copy *range, int32_t n);
+spec_status speci_cuda_zero(spec_queue *q, const spec_range *range, int32_t n);
+spec_status speci_cuda_sync(spec_queue *q);
+spec_status speci_cuda_mark(spec_queue *q, uint64_t *mark);
+spec_status speci_cuda_wait(spec_queue *q, uint64_t mark);
+
+/* The step in three parts (cuda_step.cu): checks it and notes its shape; brings it to the device; or, where it fits a
  * parameter, does so as the first kernel of a graph that is captured, and gives that kernel another one. */
 spec_status speci_cuda_step_shape(spec_queue *q, const spec_step_block *block);
 spec_status speci_cuda_step_send(spec_queue *q, const spec_step_block *block, const cuda_tokens &tokens);
 spec_status speci_cuda_step_launch(spec_queue *q, const cuda_step *step);
 spec_status speci_cuda_step_update(spec_queue *q, cudaGraphExec_t exec, cudaGraphNode_t node, const cuda_step *step);
+spec_status speci_cuda_step_bind(spec_queue *q, const spec_step_block *block);
 
-/* One launcher and one check per operation. The check answers for types and sizes and never looks at row counts. */
-spec_status speci_cuda_check(spec_device *dev, const spec_op *op);
+/* --- operations --- */
+
+/* Arguments with what preparing a plan adds (cuda_prepare.cu): a deferred norm (rows/cuda_norm.cuh), [rows][columns /
+ * CUDA_SQUARES]. An operation by itself has none of it. */
+struct cuda_norm_args : spec_norm_args {
+    float *squares; /* the norm is deferred; NULL: it is not */
+};
+struct cuda_linear_args : spec_linear_args {
+    const float *squares; /* of the deferred norm that makes x, or NULL */
+    float eps;            /* of that norm */
+};
+
+/* An operation of a prepared plan. What stands behind it in the plan, if anything, is the next one of an array. */
+struct cuda_fusion;
+struct cuda_op {
+    spec_op op;
+    float *squares; /* of its deferred norm, or of that which makes its x; or NULL */
+    float eps;
+    const cuda_op *reader;     /* the product right behind it that reads whole chunks of what it makes, or NULL */
+    const cuda_fusion *fusion; /* what may be done of it and the operation behind it by one kernel, or NULL */
+};
+static inline cuda_norm_args cuda_norm_of(const cuda_op *o) { return { o->op.u.norm, o->squares }; }
+static inline cuda_linear_args cuda_linear_of(const cuda_op *o) { return { o->op.u.linear, o->squares, o->eps }; }
+
+/* What goes on from operation to operation of a pass. */
+struct cuda_pass {
+    cuda_arranged in, out;    /* what the operation reads, as the one in front has left it, and as it leaves what it makes */
+    const cuda_op *reader;    /* of what it makes */
+    const cuda_op *head;      /* whose rows' largest the pass finds, or NULL */
+    unsigned long long *best; /* ... there, or NULL: the embedding sets them to 0, the head raises them */
+};
+
+/* One check and one launcher per kind, in a table (cuda_ops.cu). A check answers for types and sizes and never looks at row
+ * counts; a launcher asks it first. */
+struct cuda_kind {
+    spec_status (*check)(spec_device *dev, const spec_op *op);
+    spec_status (*run)(spec_queue *q, const cuda_op *o, cuda_pass *pass);
+};
+extern const cuda_kind speci_cuda_kinds[SPEC_OP_N];
+/* Two operations by one kernel (cuda_ops.cu); false: nothing was launched, the step's rows do not suit. */
+struct cuda_fusion {
+    spec_op_kind first, second;
+    bool hides; /* what the first makes is then nowhere: the second alone may read it */
+    bool (*run)(spec_queue *q, const cuda_op *o, cuda_pass *pass, spec_status *status); /* o[0] and o[1] */
+};
+const cuda_fusion *speci_cuda_fusion_of(spec_op_kind first, spec_op_kind second); /* or NULL */
+/* The table's. */
+spec_status speci_cuda_supports(spec_device *dev, const spec_op *op);
+spec_status speci_cuda_run(spec_queue *q, const spec_op *op);
+
 spec_status speci_cuda_check_embed(spec_device *dev, const spec_embed_args *a);
 spec_status speci_cuda_check_norm(spec_device *dev, const spec_norm_args *a);
 spec_status speci_cuda_check_linear(spec_device *dev, const spec_linear_args *a);
@@ -233,42 +338,56 @@ spec_status speci_cuda_check_attention(spec_device *dev, const spec_attention_ar
 spec_status speci_cuda_check_conv(spec_device *dev, const spec_conv_args *a);
 spec_status speci_cuda_check_scan(spec_device *dev, const spec_scan_args *a);
 spec_status speci_cuda_check_keep(spec_device *dev, const spec_keep_args *a);
-spec_status speci_cuda_embed(spec_queue *q, const spec_embed_args *a);
-spec_status speci_cuda_norm(spec_queue *q, const spec_norm_args *a);
-spec_status speci_cuda_linear(spec_queue *q, const spec_linear_args *a);
-/* Both; false: nothing was launched. */
-bool speci_cuda_embed_norm(spec_queue *q, const spec_embed_args *a, const spec_norm_args *norm, spec_status *status);
-bool speci_cuda_linear_norm(spec_queue *q, const spec_linear_args *a, const spec_norm_args *norm, spec_status *status);
-bool speci_cuda_linear_conv(spec_queue *q, const spec_linear_args *a, const spec_conv_args *conv, bool scan_next, spec_status *status);
+spec_status speci_cuda_embed(spec_queue *q, const spec_embed_args *a, unsigned long long *best);
+spec_status speci_cuda_norm(spec_queue *q, const cuda_norm_args *a, cuda_pass *pass);
+/* best: raised to the ranks of the rows' largest; or NULL. */
+spec_status speci_cuda_linear(spec_queue *q, const cuda_linear_args *a, unsigned long long *best, cuda_pass *pass);
 spec_status speci_cuda_kv_commit(spec_queue *q, const spec_kv_commit_args *a);
 spec_status speci_cuda_rope_kv(spec_queue *q, const spec_rope_kv_args *a);
-spec_status speci_cuda_attention(spec_queue *q, const spec_attention_args *a);
+spec_status speci_cuda_attention(spec_queue *q, const spec_attention_args *a, cuda_pass *pass);
 spec_status speci_cuda_conv(spec_queue *q, const spec_conv_args *a);
-spec_status speci_cuda_scan(spec_queue *q, const spec_scan_args *a);
+spec_status speci_cuda_scan(spec_queue *q, const spec_scan_args *a, cuda_pass *pass);
 spec_status speci_cuda_keep(spec_queue *q, const spec_keep_args *a);
+/* Both; false: nothing was launched. */
+bool speci_cuda_embed_norm(spec_queue *q, const spec_embed_args *a, const cuda_norm_args *norm, cuda_pass *pass, spec_status *status);
+bool speci_cuda_linear_norm(spec_queue *q, const cuda_linear_args *a, const cuda_norm_args *norm, cuda_pass *pass,
+                            spec_status *status);
+bool speci_cuda_linear_conv(spec_queue *q, const cuda_linear_args *a, const spec_conv_args *conv, bool scan_next, cuda_pass *pass,
+                            spec_status *status);
+
+/* --- rows of logits --- */
+
 spec_status speci_cuda_argmax(spec_queue *q, const spec_argmax_args *a);
-/* The same as the end of a pass that has noted its rows' largest: where tokens go, and the kernel that finds them in `best`. */
+/* The same as the end of a pass that has found its rows' largest: where tokens go, and the kernel that takes them from q->best. */
 spec_status speci_cuda_tokens_of(spec_queue *q, const spec_argmax_args *a, cuda_tokens *out);
-spec_status speci_cuda_tokens(spec_queue *q, const uint64_t *best);
+spec_status speci_cuda_tokens(spec_queue *q);
 /* Raises best[r] to the rank of the largest of y[r][0 .. n), for the rows of the pass (cuda_rows.cu). */
-spec_status speci_cuda_row_best(spec_queue *q, const spec_view *y, int32_t n, uint64_t *best);
+spec_status speci_cuda_row_best(spec_queue *q, const spec_view *y, int32_t n, unsigned long long *best);
 spec_status speci_cuda_probs(spec_queue *q, const spec_probs_args *a);
 spec_status speci_cuda_accept(spec_queue *q, const spec_accept_args *a);
 spec_status speci_cuda_logprob(spec_queue *q, const spec_logprob_args *a);
 spec_status speci_cuda_check_slots(spec_queue *q, const char *op, const spec_grow *g, const int32_t *slots, int32_t n);
 spec_status speci_cuda_draw(spec_queue *q, const spec_draw_args *a);
 spec_status speci_cuda_expand(spec_queue *q, const spec_expand_args *a);
-spec_status speci_cuda_plan_prepare(spec_queue *q, spec_prepared **out, const spec_plan *plan);
+
+/* --- plans --- */
+
+/* What the operations of a plan do together (cuda_prepare.cu): fills ops [plan->n_op]. And floats of one of the queue's
+ * CUDA_DEFERRED places for squares, at most. */
+void speci_cuda_prepare(const spec_queue *q, const spec_plan *plan, cuda_op *ops);
+size_t speci_cuda_squares_floats(const spec_plan *plan);
+spec_status speci_cuda_plan_prepare(spec_queue *q, spec_prepared **out, const spec_plan *plan, int32_t capture);
 spec_status speci_cuda_plan_run(spec_queue *q, spec_prepared *plan, const spec_step_block *block, const spec_argmax_args *argmax);
 void speci_cuda_plan_free(spec_queue *q, spec_prepared *plan);
-/* Floats of scratch that the operation would like in passes of such a plan (cuda_attention.cu, cuda_linear.cu). */
-size_t speci_cuda_attention_floats(const spec_attention_args *a, const spec_plan *plan);
-size_t speci_cuda_linear_floats(const spec_linear_args *a, const spec_plan *plan);
-size_t speci_cuda_arranged_floats(const spec_linear_args *a, const spec_plan *plan);
-/* Where y [rows][n] goes a second time, in the order that the product behind reads, if that is `order` (ORDER_ROWS: any), which
- * q->arranged_out then tells. NULL: nowhere. read: what the operation itself reads in such an order, or NULL. */
-uint16_t *speci_cuda_arranged_for(spec_queue *q, const spec_view *y, int n, linear_order order, const uint16_t *read);
-size_t speci_cuda_q8_floats(const spec_linear_args *a, const spec_plan *plan);
+spec_status speci_cuda_plan_warm(spec_queue *q, spec_prepared *plan, const spec_step_block *block);
+
+/* Floats of scratch that the operation would like in passes of such a plan. */
+size_t speci_cuda_attention_floats(const spec_attention_args *a, const spec_plan *plan); /* cuda_attention.cu */
+size_t speci_cuda_linear_floats(const spec_linear_args *a, const spec_plan *plan);       /* cuda_linear.cu */
+size_t speci_cuda_arranged_floats(const spec_linear_args *a, const spec_plan *plan);     /* cuda_linear_arrange.cu */
+/* Where an operation's output goes a second time, in the order that pass->reader reads, if that is `order` (ORDER_ROWS: any),
+ * which pass->out then tells. NULL: nowhere. read: what the operation itself reads in such an order, or NULL. */
+uint16_t *speci_cuda_arranged_for(const spec_queue *q, cuda_pass *pass, linear_order order, const uint16_t *read);
 
 static inline bool cuda_is_float(spec_dtype t) { return t >= SPEC_DTYPE_F32 && t <= SPEC_DTYPE_F16; }
 static inline size_t cuda_size(spec_dtype t) { return t == SPEC_DTYPE_F32 || t == SPEC_DTYPE_I32 ? 4 : 2; }

@@ -67,7 +67,6 @@ typedef struct net_plans {
     spec_kv *kv;              /* [n_kv] what kv_commit compacts */
     int32_t n_kv;
     float *logits;            /* f32 [n_row_decode][n_vocab] */
-    uint64_t *best;           /* [n_row_decode] their rows' largest (spec_linear_args), or NULL */
     spec_view *taps[2];       /* by phase: [n_tap] where hidden rows are kept */
 } net_plans;
 
@@ -76,11 +75,10 @@ typedef struct net_shape {
     int32_t n_seq, n_node, n_ctx; /* n_node: of a caller's tree. n_ctx 0 = no attention, no limit */
     int32_t n_cache;              /* nodes that a pass feeds per sequence: n_node; joint: and a path in front */
     int32_t n_row_decode;         /* n_seq * n_cache */
-    int32_t chunk, chunk_least;   /* most and fewest rows of a prefill pass: a power of two apart */
+    int32_t chunk, chunk_least;   /* most and fewest rows of a prefill pass, of the device's sizes */
     int32_t n_page_seq, n_page;   /* pages of the longest sequence; of the pool */
     int32_t n_recent_max;         /* recent tokens that chunked scans can have; 0: no scan is chunked */
     bool node_state, joint;       /* speci_exec_params */
-    bool best;                    /* rows' largest are noted: asked for, and the device can */
     const spec_tap *taps;         /* [n_tap] */
     int32_t n_tap;
 } net_shape;

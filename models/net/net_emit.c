@@ -27,35 +27,24 @@ void speci_net_emit_op(net_emitter *e, spec_op op)
     e->plans->n_op[e->phase]++;
 }
 
-/* float16 would lose what is much larger or smaller than the rows' usual values. Prefill's library products have nothing behind
- * their sums that a factor could be put in. */
-static bool can_defer(const net_emitter *e, const model_norm *n, int32_t norm_first)
+net_input speci_net_emit_norm(net_emitter *e, const model_norm *n, spec_view x, spec_view gate, int32_t norm_first, spec_view y)
 {
-    const spec_model *m = e->model;
-    return m->dtype == SPEC_DTYPE_BF16 && m->dim <= m->backend->info.defer_norms && e->phase == SPEC_PHASE_DECODE &&
-           n->kind == SPEC_NORM_RMS && n->n_group == 1 && !n->bias && !norm_first && n->dim % SPEC_SQUARES == 0;
-}
-
-net_input speci_net_emit_norm(net_emitter *e, const model_norm *n, spec_view x, spec_view gate, int32_t norm_first, spec_view y,
-                              float *squares_of_y)
-{
-    float *const s = squares_of_y && can_defer(e, n, norm_first) ? squares_of_y : NULL;
     speci_net_emit_op(e, (spec_op){ .kind = SPEC_OP_NORM,
                                     .u.norm = { .kind = n->kind, .dim = n->dim, .n_group = n->n_group, .eps = n->eps,
                                                 .weight = n->weight, .bias = n->bias, .x = x, .gate = gate,
-                                                .norm_first = norm_first, .y = y, .squares = s } });
-    return (net_input){ y, s, n->eps };
+                                                .norm_first = norm_first, .y = y } });
+    return (net_input){ y };
 }
 
 net_input speci_net_emit_input(net_emitter *e, const model_norm *n, int32_t branch)
 {
-    return speci_net_emit_norm(e, n, e->residual, (spec_view){ 0 }, 0, e->normed[branch], e->normed_squares[branch]);
+    return speci_net_emit_norm(e, n, e->residual, (spec_view){ 0 }, 0, e->normed[branch]);
 }
 
 void speci_net_emit_linear(net_emitter *e, const model_linear *l, net_input in, spec_view y, spec_linear_args extra)
 {
     extra.w = l->w, extra.n_in = l->n_in, extra.n_out = l->n_out, extra.bias = l->bias;
-    extra.x = in.x, extra.squares = in.squares, extra.eps = in.eps, extra.y = y;
+    extra.x = in.x, extra.y = y;
     if (extra.scale == 0.0f) extra.scale = 1.0f;
     speci_net_emit_op(e, (spec_op){ .kind = SPEC_OP_LINEAR, .u.linear = extra });
 }

@@ -56,7 +56,7 @@ static spec_status alloc_device(speci_exec *net)
 static spec_status check_abilities(const speci_exec *net)
 {
     for (int i = 0; i < 2; i++)
-        for (int32_t j = 0; j < net->plans.n_op[i]; j++) SPEC_TRY(net->ops->can(net->dev, &net->plans.ops[i][j]));
+        for (int32_t j = 0; j < net->plans.n_op[i]; j++) SPEC_TRY(speci_op_supports(net->ops, net->dev, &net->plans.ops[i][j]));
     return SPEC_OK;
 }
 
@@ -133,9 +133,8 @@ spec_status speci_exec_attach(speci_exec *net, spec_queue *queue, bool capture)
     SPEC_TRY(alloc_device(net));
     speci_net_emit(&net->plans, &net->memory, net->model, &net->shape);
     SPEC_TRY(check_abilities(net));
-    if (!capture || !net->ops->plan_prepare) return SPEC_OK;
     spec_plan plans[2];
     speci_exec_plans(net, plans);
-    for (int i = 0; i < 2; i++) SPEC_TRY(net->ops->plan_prepare(queue, &net->prepared[i], &plans[i]));
+    for (int i = 0; i < 2; i++) SPEC_TRY(speci_plan_prepare(net->ops, queue, &net->prepared[i], &plans[i], capture));
     return SPEC_OK;
 }

@@ -16,8 +16,6 @@ typedef struct net_widths {
 /* What a product reads. */
 typedef struct net_input {
     spec_view x;
-    const float *squares; /* of the deferred norm that made it, or NULL */
-    float eps;
 } net_input;
 
 typedef struct net_emitter {
@@ -26,7 +24,6 @@ typedef struct net_emitter {
     const spec_model *model;
     const net_shape *shape;
     spec_view residual, normed[MODEL_MAX_BRANCH], projection, conv, select, dt, scan, mixed;
-    float *normed_squares[MODEL_MAX_BRANCH], *mixed_squares; /* of deferred norms */
     void *replay;
     int32_t phase; /* of the plan being emitted */
 } net_emitter;
@@ -54,8 +51,7 @@ void speci_net_emit_op(net_emitter *e, spec_op op);
 void speci_net_emit_linear(net_emitter *e, const model_linear *l, net_input in, spec_view y, spec_linear_args extra);
 /* residual += scale * W x */
 void speci_net_emit_out(net_emitter *e, const model_linear *l, net_input in, float scale);
-net_input speci_net_emit_norm(net_emitter *e, const model_norm *n, spec_view x, spec_view gate, int32_t norm_first, spec_view y,
-                              float *squares_of_y);
+net_input speci_net_emit_norm(net_emitter *e, const model_norm *n, spec_view x, spec_view gate, int32_t norm_first, spec_view y);
 /* The residual's norm, for a branch of its layer. */
 net_input speci_net_emit_input(net_emitter *e, const model_norm *n, int32_t branch);
 

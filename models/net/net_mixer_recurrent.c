@@ -77,6 +77,6 @@ void speci_net_emit_mamba_back(net_emitter *e, const model_mamba *a, spec_scan_a
     speci_net_emit_op(e, (spec_op){ .kind = SPEC_OP_SCAN, .u.scan = s });
     net_input mixed = { .x = y };
     if (a->has_norm)
-        mixed = speci_net_emit_norm(e, &a->norm, scanned, gate_late ? z : (spec_view){ 0 }, gate_late, y, e->mixed_squares);
+        mixed = speci_net_emit_norm(e, &a->norm, scanned, gate_late ? z : (spec_view){ 0 }, gate_late, y);
     speci_net_emit_out(e, &a->out, mixed, scale);
 }

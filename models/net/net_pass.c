@@ -137,6 +137,17 @@ spec_status speci_exec_flush(speci_exec *net, int32_t slot)
     return SPEC_OK;
 }
 
+spec_status speci_exec_warm(speci_exec *net, int32_t slot, const spec_tree *tree)
+{
+    spec_prepared *const prepared = net->prepared[SPEC_PHASE_DECODE];
+    const speci_exec_input in = { .slot = slot, .tree = tree };
+    if (!prepared || !net->ops->plan_warm) return SPEC_OK;
+    SPEC_TRY(check_input(net, &in, NULL));
+    SPEC_TRY(speci_net_zero_begun(net));
+    speci_net_describe(net, &in, 1, NULL);
+    return net->ops->plan_warm(net->queue, prepared, net->block);
+}
+
 /* --- what a pass gave --- */
 
 float *speci_exec_logits(const speci_exec *net, int32_t *ld)
@@ -150,5 +161,5 @@ spec_argmax_args speci_exec_argmax(const speci_exec *net, int32_t first_row, int
     const net_plans *p = &net->plans;
     const int32_t ld = net->model->n_vocab;
     return (spec_argmax_args){ .logits = p->logits + (size_t)first_row * (size_t)ld, .ld = ld, .n_vocab = ld,
-                               .n_row = n_row, .best = p->best ? p->best + first_row : NULL };
+                               .n_row = n_row };
 }

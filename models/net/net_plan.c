@@ -21,30 +21,19 @@ static net_widths widths_of(const spec_model *m)
 
 /* --- tensors --- */
 
-static float *squares(net_emitter *e, int32_t rows, int32_t cols)
-{
-    const spec_model *m = e->model;
-    const bool defers = m->dtype == SPEC_DTYPE_BF16 && m->dim <= m->backend->info.defer_norms;
-    return speci_net_tensor(e, rows, defers ? cols / SPEC_SQUARES : 0, SPEC_DTYPE_F32).data;
-}
-
 /* What every row of a pass has. */
 static void take_rows(net_emitter *e, int32_t rows)
 {
     const spec_model *m = e->model;
     const net_widths w = widths_of(m);
     e->residual = speci_net_tensor(e, rows, m->dim, SPEC_DTYPE_F32);
-    for (int32_t i = 0; i < w.n_norm; i++) {
-        e->normed[i] = speci_net_tensor(e, rows, m->dim, m->dtype);
-        e->normed_squares[i] = squares(e, rows, m->dim);
-    }
+    for (int32_t i = 0; i < w.n_norm; i++) e->normed[i] = speci_net_tensor(e, rows, m->dim, m->dtype);
     e->projection = speci_net_tensor(e, rows, w.projection, SPEC_DTYPE_F32);
     e->conv = speci_net_tensor(e, rows, w.channel, m->dtype);
     e->select = speci_net_tensor(e, rows, w.select, m->dtype);
     e->dt = speci_net_tensor(e, rows, w.dt, SPEC_DTYPE_F32);
     e->scan = speci_net_tensor(e, rows, w.scan, SPEC_DTYPE_F32);
     e->mixed = speci_net_tensor(e, rows, w.mixed, m->dtype);
-    e->mixed_squares = squares(e, rows, w.scan);
 }
 
 size_t speci_net_rows_bytes(const spec_model *model, int32_t rows)
@@ -62,7 +51,6 @@ static void take_tensors(net_emitter *e)
     take_rows(e, net_max(e->shape->n_row_decode, e->shape->chunk));
     e->replay = net_take(&e->memory->work, n_row * 2 * (size_t)widths_of(m).channel * net_type_bytes(m->dtype));
     e->plans->logits = net_take(&e->memory->work, n_row * (size_t)m->n_vocab * sizeof(float));
-    e->plans->best = e->shape->best ? net_take(&e->memory->work, n_row * sizeof(uint64_t)) : NULL;
 }
 
 /* What branches keep: taken once, used by both plans. */
@@ -122,20 +110,19 @@ static void emit_head(net_emitter *e, net_input last)
     const spec_model *m = e->model;
     const spec_view logits = { e->plans->logits, SPEC_DTYPE_F32, m->n_vocab };
     const int32_t at = e->plans->n_op[e->phase];
-    speci_net_emit_linear(e, &m->head, last, logits, (spec_linear_args){ .scale = m->logit_scale, .best = e->plans->best });
+    speci_net_emit_linear(e, &m->head, last, logits, (spec_linear_args){ .scale = m->logit_scale });
     if (e->plans->ops[e->phase]) e->plans->ops[e->phase][at].head = 1;
 }
 
-/* The head reads the final norm's rows as they are: its factor is never left to the product. They are kept behind the head, in
- * front of which an operation of its own would keep the norm from handing its rows on. A prefill pass applies tokens; nobody
- * reads its logits, and those of the pass before are still wanted. */
+/* The final norm's rows are kept behind the head, in front of which an operation of its own would keep the norm from handing
+ * its rows on. A prefill pass applies tokens; nobody reads its logits, and those of the pass before are still wanted. */
 static void emit_end(net_emitter *e)
 {
     const bool decode = e->phase == SPEC_PHASE_DECODE;
     speci_net_emit_keep(e, SPEC_TAP_LAST, 0, e->residual);
     if (!decode && !speci_net_has_tap(e->shape, SPEC_TAP_NORM)) return;
     const net_input last =
-        speci_net_emit_norm(e, &e->model->final_norm, e->residual, (spec_view){ 0 }, 0, e->normed[0], NULL);
+        speci_net_emit_norm(e, &e->model->final_norm, e->residual, (spec_view){ 0 }, 0, e->normed[0]);
     if (decode) emit_head(e, last);
     speci_net_emit_keep(e, SPEC_TAP_NORM, 0, last.x);
 }
@@ -143,12 +130,10 @@ static void emit_end(net_emitter *e)
 static void emit_plan(net_emitter *e)
 {
     const spec_model *m = e->model;
-    const bool decode = e->phase == SPEC_PHASE_DECODE;
-    if (decode) emit_front(e);
+    if (e->phase == SPEC_PHASE_DECODE) emit_front(e);
     speci_net_emit_op(e, (spec_op){ .kind = SPEC_OP_EMBED,
                                     .u.embed = { .table = m->embed, .n_vocab = m->n_vocab, .dim = m->dim,
-                                                 .scale = m->embed_scale, .y = e->residual,
-                                                 .best = decode ? e->plans->best : NULL } });
+                                                 .scale = m->embed_scale, .y = e->residual } });
     emit_layers(e);
     emit_end(e);
 }

@@ -8,19 +8,18 @@ static void plan_chunks(net_shape *s, const spec_model *model, int32_t n_ctx)
     const spec_device_info *info = &model->backend->info;
     const size_t weights = (size_t)model->bytes_weights / 16, least = (size_t)64 << 20;
     const size_t room = weights > least ? weights : least;
-    s->chunk = s->chunk_least = info->prefill_chunk;
-    if (info->prefill_least <= 0) return;
-    while (s->chunk_least % 2 == 0 && s->chunk_least / 2 >= info->prefill_least) s->chunk_least /= 2;
-    while (s->chunk > s->chunk_least &&
-           ((n_ctx > 0 && s->chunk / 2 >= n_ctx) || speci_net_rows_bytes(model, s->chunk) > room))
-        s->chunk /= 2;
+    int32_t n = 1;
+    while (n < SPEC_PREFILL_SIZES && info->prefill_rows[n] > 0) n++;
+    while (n > 1 && ((n_ctx > 0 && info->prefill_rows[n - 2] >= n_ctx) ||
+                     speci_net_rows_bytes(model, info->prefill_rows[n - 1]) > room))
+        n--;
+    s->chunk_least = info->prefill_rows[0], s->chunk = info->prefill_rows[n - 1];
 }
 
 net_shape speci_net_shape_of(const spec_model *model, const speci_exec_params *p)
 {
     net_shape s = { .n_seq = p->n_seq, .n_node = p->n_node, .n_ctx = speci_model_attends(model) ? p->n_ctx : 0 };
     s.node_state = p->node_state, s.joint = p->joint;
-    s.best = p->best && model->backend->info.row_best;
     s.taps = p->taps, s.n_tap = p->n_tap;
     const int32_t n_path = s.n_node < SPEC_MAX_DEPTH + 1 ? s.n_node : SPEC_MAX_DEPTH + 1;
     s.n_cache = s.n_node + (s.joint ? n_path : 0);

@@ -51,7 +51,7 @@ static spec_status open_queue(attention *t)
     SPEC_TRY(be->ops->alloc(be->dev, &at, t->bytes));
     t->memory = at;
     const spec_op op = operation(t);
-    SPEC_TRY(be->ops->can(be->dev, &op));
+    SPEC_TRY(speci_op_supports(be->ops, be->dev, &op));
     spec_plan plans[2];
     for (int32_t phase = 0; phase < 2; phase++)
         plans[phase] = (spec_plan){ .ops = &op, .n_op = 1, .phase = phase, .n_row_max = MOST_NODES, .n_seq_max = 1,
@@ -107,7 +107,7 @@ static int64_t n_pair(const attention *t, const spec_tree *tree)
 static spec_status call(attention *t)
 {
     const spec_op op = operation(t);
-    return t->b->be->ops->attention(t->q, &op.u.attention);
+    return speci_op_run(t->b->be->ops, t->q, &op, NULL);
 }
 
 static spec_status times(attention *t, double *queued_ms)

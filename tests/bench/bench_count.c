@@ -83,52 +83,10 @@ static spec_status count_zero(spec_queue *q, const spec_range *range, int32_t n)
     return end(since, counted.base->zero(q, range, n));
 }
 
-static spec_status count_embed(spec_queue *q, const spec_embed_args *a)
+static spec_status count_op(spec_queue *q, const spec_op *op)
 {
     const double since = begin(q);
-    return end(since, counted.base->embed(q, a));
-}
-
-static spec_status count_norm(spec_queue *q, const spec_norm_args *a)
-{
-    const double since = begin(q);
-    return end(since, counted.base->norm(q, a));
-}
-
-static spec_status count_linear(spec_queue *q, const spec_linear_args *a)
-{
-    const double since = begin(q);
-    return end(since, counted.base->linear(q, a));
-}
-
-static spec_status count_kv_commit(spec_queue *q, const spec_kv_commit_args *a)
-{
-    const double since = begin(q);
-    return end(since, counted.base->kv_commit(q, a));
-}
-
-static spec_status count_rope_kv(spec_queue *q, const spec_rope_kv_args *a)
-{
-    const double since = begin(q);
-    return end(since, counted.base->rope_kv(q, a));
-}
-
-static spec_status count_attention(spec_queue *q, const spec_attention_args *a)
-{
-    const double since = begin(q);
-    return end(since, counted.base->attention(q, a));
-}
-
-static spec_status count_conv(spec_queue *q, const spec_conv_args *a)
-{
-    const double since = begin(q);
-    return end(since, counted.base->conv(q, a));
-}
-
-static spec_status count_scan(spec_queue *q, const spec_scan_args *a)
-{
-    const double since = begin(q);
-    return end(since, counted.base->scan(q, a));
+    return end(since, counted.base->op[op->kind].run(q, op));
 }
 
 static spec_status count_argmax(spec_queue *q, const spec_argmax_args *a)
@@ -182,8 +140,8 @@ static spec_status count_plan_run(spec_queue *q, spec_prepared *plan, const spec
 static void count_calls(spec_backend_ops *t)
 {
     t->upload = count_upload, t->download = count_download, t->copy = count_copy, t->zero = count_zero;
-    t->embed = count_embed, t->norm = count_norm, t->linear = count_linear, t->kv_commit = count_kv_commit;
-    t->rope_kv = count_rope_kv, t->attention = count_attention, t->conv = count_conv, t->scan = count_scan;
+    for (int32_t i = 0; i < SPEC_OP_N; i++)
+        if (t->op[i].run) t->op[i].run = count_op;
     t->argmax = count_argmax, t->probs = count_probs, t->accept = count_accept, t->logprob = count_logprob;
     t->draw = count_draw, t->expand = count_expand, t->step_bind = count_step_bind;
     if (t->plan_run) t->plan_run = count_plan_run;

@@ -85,7 +85,7 @@ static spec_status products(machine *t)
     for (int32_t i = -1; i < RUNS; i++) {
         SPEC_TRY(ops->sync(t->q));
         const double start = speci_now_ms();
-        SPEC_TRY(ops->linear(t->q, &op.u.linear));
+        SPEC_TRY(speci_op_run(ops, t->q, &op, NULL));
         SPEC_TRY(ops->sync(t->q));
         if (i >= 0) t->ms[i] = speci_now_ms() - start;
     }
@@ -132,10 +132,18 @@ static spec_status looks(machine *t)
     return emit(t, "call and look", NULL, 0);
 }
 
+/* Of a prefill pass. */
+static int32_t most_rows(const spec_backend *be)
+{
+    int32_t i = 0;
+    while (i + 1 < SPEC_PREFILL_SIZES && be->info.prefill_rows[i + 1] > 0) i++;
+    return be->info.prefill_rows[i];
+}
+
 static spec_status with_machine(bench *b, spec_dtype dtype, spec_status (*what)(machine *t), double *tflops)
 {
     const spec_backend *be = b->be;
-    machine t = { .b = b, .dtype = dtype, .tflops = tflops, .rows = be->info.prefill_chunk,
+    machine t = { .b = b, .dtype = dtype, .tflops = tflops, .rows = most_rows(be),
                   .dim = be->info.host_visible ? DIM_HOST : DIM_DEVICE };
     spec_status status = open_product(&t);
     if (status == SPEC_OK) status = what(&t);

@@ -16,8 +16,7 @@
 #include "graph_time.cuh"
 
 /* What these files want of the others and do not call here. */
-size_t speci_cuda_order_floats(const spec_linear_args *, int) { return 0; }
-uint16_t *speci_cuda_arranged_for(spec_queue *, const spec_view *, int, linear_order, const uint16_t *) { return NULL; }
+uint16_t *speci_cuda_arranged_for(const spec_queue *, cuda_pass *, linear_order, const uint16_t *) { return NULL; }
 spec_status speci_cuda_status(const spec_device *, cudaError_t, const char *) { return SPEC_E_DEVICE; }
 
 enum { LAUNCHES = 24, ROUNDS = 7, MOST_COPIES = 40 };
@@ -80,9 +79,9 @@ static void close_product(const product &p)
     for (void *memory : { (void *)p.w, (void *)p.x, (void *)p.y, (void *)p.step }) check(cudaFree(memory), "memory");
 }
 
-static spec_linear_args arguments(const product &p)
+static cuda_linear_args arguments(const product &p)
 {
-    spec_linear_args a = {};
+    cuda_linear_args a = {};
     a.n_in = p.s.n_in, a.n_out = p.s.n_out, a.glu = p.s.glu, a.scale = 1.0f;
     a.act = p.s.glu ? SPEC_ACT_SILU : SPEC_ACT_NONE;
     a.y.data = p.y, a.y.dtype = SPEC_DTYPE_F32, a.y.ld = p.s.glu ? p.s.n_out / 2 : p.s.n_out;
@@ -91,7 +90,7 @@ static spec_linear_args arguments(const product &p)
 
 static void launch(const product &p, const many_way &w, int copy)
 {
-    const spec_linear_args a = arguments(p);
+    const cuda_linear_args a = arguments(p);
     spec_queue q = {};
     q.stream = p.q, q.d_step = p.step;
     if (cuda_launch(&q, "linear", w.kernel, many_grid(w, p.rows, a.y.ld), dim3((unsigned)w.threads), (size_t)w.bytes,
@@ -120,7 +119,7 @@ static std::vector<float> results(const product &p, const many_way &w)
 template <typename W> static void each_way(const shape &s, int rows, const char *weights, int n_sm, cudaStream_t stream)
 {
     const product p = open_product(s, rows, strcmp(weights, "bf16") != 0, stream);
-    const spec_linear_args a = arguments(p);
+    const cuda_linear_args a = arguments(p);
     spec_device dev = {};
     spec_queue q = {};
     dev.n_sm = n_sm, q.dev = &dev, q.shape.rows = cuda_pow2(rows);

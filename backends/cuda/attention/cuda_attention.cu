@@ -33,13 +33,13 @@ size_t speci_cuda_attention_floats(const spec_attention_args *a, const spec_plan
     return n < limit ? n : limit;
 }
 
-spec_status speci_cuda_attention(spec_queue *q, const spec_attention_args *a)
+spec_status speci_cuda_attention(spec_queue *q, const spec_attention_args *a, cuda_pass *pass)
 {
     SPEC_TRY(cuda_enter_op(q, "attention"));
     SPEC_TRY(speci_cuda_check_attention(q->dev, a));
     if (speci_cuda_attention_prefill_can(q, a)) return speci_cuda_attention_prefill(q, a);
     const bool split = q->shape.phase == SPEC_PHASE_DECODE && 2 * (int64_t)q->shape.splits <= 65535 /* of a grid */ &&
                        scratch_floats(a, q->shape.rows, q->shape.splits) <= q->attention_floats;
-    auto *attention = a->kv.dtype == SPEC_DTYPE_F32 ? speci_cuda_attention_f32 : speci_cuda_attention_matrix;
-    return attention(q, a, split && q->shape.splits > 1 ? q->shape.splits : 1);
+    const int splits = split && q->shape.splits > 1 ? q->shape.splits : 1;
+    return a->kv.dtype == SPEC_DTYPE_F32 ? speci_cuda_attention_f32(q, a, splits) : speci_cuda_attention_matrix(q, a, splits, pass);
 }

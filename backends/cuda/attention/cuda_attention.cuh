@@ -17,7 +17,7 @@ static inline int attention_part(const spec_attention_args *a)
  * queue's scratch, [row][n_head][part][d weighted sums, maximum, sum of exponentials], which merge adds up: a part is a
  * split (float32) or a chunk. */
 spec_status speci_cuda_attention_f32(spec_queue *q, const spec_attention_args *a, int splits);
-spec_status speci_cuda_attention_matrix(spec_queue *q, const spec_attention_args *a, int splits);
+spec_status speci_cuda_attention_matrix(spec_queue *q, const spec_attention_args *a, int splits, cuda_pass *pass);
 spec_status speci_cuda_attention_merge(spec_queue *q, const spec_attention_args *a, int parts);
 
 /* Prefill on the matrix instruction (cuda_attention_prefill.cu): whether it takes this case, and the launch. */

@@ -301,7 +301,7 @@ attention_matrix_kernel(const spec_step_block *step, const spec_attention_args a
  * attended in one round, have fewer, which leave a block of the next product its registers. The one row of plain decoding has
  * memory to itself for its K and V if its heads are many (all measured: docs/performance.md). */
 template <typename T, int D, bool WHOLE>
-static spec_status launch(spec_queue *q, const spec_attention_args *a, int splits, bool vec)
+static spec_status launch(spec_queue *q, const spec_attention_args *a, int splits, bool vec, cuda_pass *pass)
 {
     auto *kernel = attention_matrix_kernel<T, D, WHOLE>;
     const cuda_tuning &tuning = cuda_tuning_of(q->dev);
@@ -319,24 +319,24 @@ static spec_status launch(spec_queue *q, const spec_attention_args *a, int split
     const size_t query = (size_t)STEPS * (D + 4) * sizeof(float), bytes = (size_t)(heads << bits) * query;
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(QUERIES * query));
     uint16_t *arranged = NULL;
-    if (chunks == 1 && a->y.dtype == a->kv.dtype)
-        arranged = speci_cuda_arranged_for(q, &a->y, a->n_head * a->kv.head_dim, ORDER_ROWS, NULL);
+    if (chunks == 1 && a->y.dtype == a->kv.dtype) arranged = speci_cuda_arranged_for(q, pass, ORDER_ROWS, NULL);
     const dim3 grid((unsigned)cuda_div_up(rows, 1 << bits), (unsigned)(a->n_head / heads), (unsigned)chunks);
     SPEC_TRY(cuda_launch(q, "attention", kernel, grid, dim3((unsigned)warps * 32), bytes, 1, q->d_step, *a, bits, heads, rep,
-                         vec, kv_first, q->attention_scratch, arranged, q->arranged_out.order));
+                         vec, kv_first, q->attention_scratch, arranged, pass->out.order));
     return chunks > 1 ? speci_cuda_attention_merge(q, a, chunks) : SPEC_OK;
 }
 
-template <typename T> static spec_status launch_dim(spec_queue *q, const spec_attention_args *a, int splits)
+template <typename T> static spec_status launch_dim(spec_queue *q, const spec_attention_args *a, int splits, cuda_pass *pass)
 {
     const int d = a->kv.head_dim;
     const bool vec = d % 16 == 0 && cuda_aligned(a->kv.k, 32) && cuda_aligned(a->kv.v, 32); /* no sector is of two rows */
-    if (vec && d == 64) return launch<T, 64, true>(q, a, splits, vec);
-    if (vec && d == 128) return launch<T, 128, true>(q, a, splits, vec);
-    return d <= 128 ? launch<T, 128, false>(q, a, splits, vec) : launch<T, 256, false>(q, a, splits, vec);
+    if (vec && d == 64) return launch<T, 64, true>(q, a, splits, vec, pass);
+    if (vec && d == 128) return launch<T, 128, true>(q, a, splits, vec, pass);
+    return d <= 128 ? launch<T, 128, false>(q, a, splits, vec, pass) : launch<T, 256, false>(q, a, splits, vec, pass);
 }
 
-spec_status speci_cuda_attention_matrix(spec_queue *q, const spec_attention_args *a, int splits)
+spec_status speci_cuda_attention_matrix(spec_queue *q, const spec_attention_args *a, int splits, cuda_pass *pass)
 {
-    return a->kv.dtype == SPEC_DTYPE_BF16 ? launch_dim<__nv_bfloat16>(q, a, splits) : launch_dim<__half>(q, a, splits);
+    return a->kv.dtype == SPEC_DTYPE_BF16 ? launch_dim<__nv_bfloat16>(q, a, splits, pass)
+                                            : launch_dim<__half>(q, a, splits, pass);
 }

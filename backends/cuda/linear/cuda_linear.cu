@@ -27,6 +27,7 @@
 
 template <typename T> struct few_plain {
     typedef T type;
+    static constexpr bool deep_glu = true;
 
     /* A lane copies 16 bytes, 8 consecutive k, of rows g and g + 8 of each strip. With glu the strips are gates and their ups. */
     template <int MT, int CHUNKS> struct reader {
@@ -76,12 +77,12 @@ template <typename T> struct few_plain {
 };
 
 template <typename T>
-static spec_status launch_mma(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned)
+static spec_status launch_mma(spec_queue *q, const cuda_linear_args *a, const linear_out &o, bool aligned, cuda_pass *pass)
 {
-    if (speci_cuda_is_many(q, a)) return speci_cuda_linear_many(q, a, o, aligned);
+    if (speci_cuda_is_many(q, a)) return speci_cuda_linear_many(q, a, o, aligned, pass);
     spec_status status = SPEC_OK;
     if (speci_cuda_linear_part(q, a, o, aligned, &status)) return status;
-    return linear_few<few_plain<T>>(q, a, o, aligned);
+    return linear_few<few_plain<T>>(q, a, o, aligned, pass);
 }
 
 /* --------------------------------------------------------------------------- float32: FMA --- */
@@ -180,7 +181,7 @@ linear_fma_kernel(const spec_step_block *step, const T *__restrict__ w, int ld_w
 }
 
 template <typename T, int MW>
-static spec_status launch_fma(spec_queue *q, const spec_linear_args *a, const linear_out &o, int rows, bool aligned)
+static spec_status launch_fma(spec_queue *q, const cuda_linear_args *a, const linear_out &o, int rows, bool aligned)
 {
     const int tile = rows <= 1 ? 1 : rows <= 2 ? 2 : rows <= 4 ? 4 : 8;
     auto *kernel = tile == 1   ? linear_fma_kernel<T, MW, 1>
@@ -211,7 +212,7 @@ static cudaDataType_t blas_type(spec_dtype t)
 }
 
 /* cuBLAS is column-major: there W is [n_in][n_out] to be transposed, x [n_in][rows], y [n_out][rows]. */
-static cublasStatus_t linear_gemm(spec_queue *q, const spec_linear_args *a, void *y, cudaDataType_t y_type, int ld_y,
+static cublasStatus_t linear_gemm(spec_queue *q, const cuda_linear_args *a, void *y, cudaDataType_t y_type, int ld_y,
                                   float alpha, float beta)
 {
     const cublasHandle_t blas = q->dev->blas;
@@ -225,7 +226,7 @@ static cublasStatus_t linear_gemm(spec_queue *q, const spec_linear_args *a, void
 }
 
 /* Returns false where the library does not take the case; the decode kernels then do it. */
-static bool linear_blas(spec_queue *q, const spec_linear_args *a, const linear_out &o, spec_status *status)
+static bool linear_blas(spec_queue *q, const cuda_linear_args *a, const linear_out &o, spec_status *status)
 {
     const int rows = q->n_row_run;
     const bool direct = !a->bias && !a->glu && a->act == SPEC_ACT_NONE;
@@ -255,7 +256,7 @@ static bool linear_blas(spec_queue *q, const spec_linear_args *a, const linear_o
 size_t speci_cuda_linear_floats(const spec_linear_args *a, const spec_plan *plan)
 {
     if (plan->phase != SPEC_PHASE_PREFILL) return speci_cuda_arranged_floats(a, plan);
-    if (a->w && a->w->q8) return speci_cuda_q8_floats(a, plan);
+    if (a->w && a->w->format->products) return a->w->format->products->floats(a, plan);
     if (!a->bias && !a->glu && a->act == SPEC_ACT_NONE) return 0;
     return (size_t)plan->n_row_max * (size_t)a->n_out;
 }
@@ -280,91 +281,49 @@ spec_status speci_cuda_check_linear(spec_device *dev, const spec_linear_args *a)
     if (a->w && a->w->dtype != a->x.dtype)
         return dev->host->fail(SPEC_E_INVALID, "cuda linear: weight is type %d, x is type %d", (int)a->w->dtype,
                                (int)a->x.dtype);
-    if (a->best && (a->glu || a->add || a->y.dtype != SPEC_DTYPE_F32))
-        return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda linear: the largest of rows that are added to, glu or not f32");
-    if (a->squares && (a->n_in % SPEC_SQUARES || a->x.dtype == SPEC_DTYPE_F16))
-        return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda linear: a deferred norm of %d columns, x of type %d", a->n_in,
-                               (int)a->x.dtype);
     return SPEC_OK;
 }
 
-static bool linear_aligned(const spec_linear_args *a)
-{
-    return cuda_aligned(a->x.data, 16) && (size_t)a->x.ld * cuda_size(a->x.dtype) % 16 == 0;
-}
-
-/* Are the kernels those of 16-bit weights, with x as in most models (X_ROWS)? What they do besides they do there. */
-static bool has_whole(const spec_queue *q, const spec_linear_args *a)
-{
-    return !SPEC_CUDA_LINEAR_FMA && q->shape.phase == SPEC_PHASE_DECODE && cuda_size(a->w->dtype) == 2 &&
-           linear_aligned(a) && a->n_in % CUDA_CHUNK == 0;
-}
-
-size_t speci_cuda_order_floats(const spec_linear_args *a, int rows)
-{
-    const int block = rows > LINEAR_NEVER_MANY ? (int)SLAB_ROWS : (int)TILE_ROWS;
-    return (size_t)cuda_div_up(rows, block) * block * (size_t)cuda_chunks(a->n_in) * CUDA_CHUNK / 2;
-}
-size_t speci_cuda_arranged_floats(const spec_linear_args *a, const spec_plan *plan)
-{
-    const bool some = plan->phase == SPEC_PHASE_DECODE && cuda_size(a->x.dtype) == 2 && plan->n_row_max >= TILE_LEAST;
-    return some ? speci_cuda_order_floats(a, plan->n_row_max) : 0;
-}
-
-/* The order in which the product reads x. */
-static linear_order order_for(const spec_queue *q, const spec_linear_args *a)
-{
-    const int rows = q->shape.rows;
-    if (q->shape.phase != SPEC_PHASE_DECODE) return ORDER_ROWS;
-    if (speci_cuda_is_many(q, a)) return ORDER_SLABS;
-    return rows >= TILE_LEAST && rows <= TILE_MOST && has_whole(q, a) && !speci_cuda_is_part(q, a, true) ? ORDER_TILES : ORDER_ROWS;
-}
-
-uint16_t *speci_cuda_arranged_for(spec_queue *q, const spec_view *y, int n, linear_order order, const uint16_t *read)
-{
-    const spec_linear_args *const next = q->next;
-    const int other = read == q->arranged[0];
-    if (!next || !next->w || next->x.data != y->data || next->x.ld != y->ld || next->x.dtype != y->dtype ||
-        next->n_in != n || n % CUDA_CHUNK != 0 || q->arranged_floats[other] < speci_cuda_order_floats(next, q->n_row_run))
-        return NULL;
-    const linear_order wanted = order_for(q, next);
-    if (wanted == ORDER_ROWS || (order != ORDER_ROWS && order != wanted)) return NULL;
-    q->arranged_out = { y->data, q->arranged[other], wanted };
-    return q->arranged_out.at;
-}
-
-static spec_status multiply(spec_queue *q, const spec_linear_args *a, const linear_out &o)
+static spec_status multiply(spec_queue *q, const cuda_linear_args *given, const linear_out &o, cuda_pass *pass)
 {
     spec_status status = SPEC_OK;
-    const bool aligned = linear_aligned(a);
-    if (a->w->q8) return speci_cuda_linear_q8(q, a, o, aligned);
-    if (q->shape.phase == SPEC_PHASE_PREFILL && linear_blas(q, a, o, &status)) return status;
+    cuda_linear_args unpacked = *given;
+    spec_weight plain;
+    const bool prefill = q->shape.phase == SPEC_PHASE_PREFILL, aligned = linear_aligned(given);
+    const linear_format *products = given->w->format->products;
+    if (products && prefill && products->unpack(q, given, &plain, &status)) {
+        plain.format = speci_cuda_format_of(plain.dtype);
+        unpacked.w = &plain, products = NULL;
+    }
+    if (status != SPEC_OK) return status;
+    const cuda_linear_args *const a = &unpacked;
+    if (products) return products->product(q, a, o, aligned, pass);
+    if (prefill && linear_blas(q, a, o, &status)) return status;
     const int rows = q->shape.rows;
     return cuda_by_dtype(a->w->dtype, [&](auto tag) {
         using T = decltype(tag);
         if constexpr (sizeof(T) == 4 || SPEC_CUDA_LINEAR_FMA)
             return o.glu ? launch_fma<T, 2>(q, a, o, rows, aligned) : launch_fma<T, 1>(q, a, o, rows, aligned);
         else
-            return launch_mma<T>(q, a, o, aligned);
+            return launch_mma<T>(q, a, o, aligned, pass);
     });
 }
 
-spec_status speci_cuda_linear(spec_queue *q, const spec_linear_args *a)
+spec_status speci_cuda_linear(spec_queue *q, const cuda_linear_args *a, unsigned long long *best, cuda_pass *pass)
 {
     SPEC_TRY(cuda_enter_op(q, "linear"));
     SPEC_TRY(speci_cuda_check_linear(q->dev, a));
     if (!a->w) return q->dev->host->fail(SPEC_E_INVALID, "cuda linear: no weight");
-    if (q->shape.phase == SPEC_PHASE_PREFILL && a->squares)
-        return q->dev->host->fail(SPEC_E_INVALID, "cuda linear: a deferred norm in a prefill pass");
     linear_out o = linear_out_of(a);
-    const bool within = a->best && has_whole(q, a); /* else the rows are read again */
-    if (within) o.best = (unsigned long long *)a->best;
-    SPEC_TRY(multiply(q, a, o));
-    return a->best && !within ? speci_cuda_row_best(q, &a->y, a->n_out, a->best) : SPEC_OK;
+    const bool within = best && linear_has_whole(q, a); /* else the rows are read again */
+    if (within) o.best = best;
+    SPEC_TRY(multiply(q, a, o, pass));
+    return best && !within ? speci_cuda_row_best(q, &a->y, a->n_out, best) : SPEC_OK;
 }
 
 /* The kernel for few rows can do a deferred norm of y, of Q8_0 with any number of rows. */
-bool speci_cuda_linear_norm(spec_queue *q, const spec_linear_args *a, const spec_norm_args *norm, spec_status *status)
+bool speci_cuda_linear_norm(spec_queue *q, const cuda_linear_args *a, const cuda_norm_args *norm, cuda_pass *pass,
+                            spec_status *status)
 {
     if (SPEC_CUDA_LINEAR_FMA || q->shape.phase != SPEC_PHASE_DECODE || !a->w || speci_cuda_is_many(q, a) ||
         a->x.dtype != SPEC_DTYPE_BF16 || !a->add || !norm_follows(norm, &a->y, a->n_out, a->x.dtype))
@@ -374,15 +333,15 @@ bool speci_cuda_linear_norm(spec_queue *q, const spec_linear_args *a, const spec
         return true;
     linear_out o = linear_out_of(a);
     o.next = norm_out_of(norm);
-    if (has_tiles(q, a)) o.next.tiles = speci_cuda_arranged_for(q, &norm->y, norm->dim, ORDER_TILES, q->arranged_in.at);
-    *status = multiply(q, a, o);
+    if (has_tiles(pass, a)) o.next.tiles = speci_cuda_arranged_for(q, pass, ORDER_TILES, pass->in.at);
+    *status = multiply(q, a, o, pass);
     return true;
 }
 
 /* --- and the convolution of what it makes --- */
 
 /* Are the convolution's inputs whole tiles of y? */
-static bool conv_follows(const spec_linear_args *a, const spec_conv_args *conv, int *first)
+static bool conv_follows(const cuda_linear_args *a, const spec_conv_args *conv, int *first)
 {
     const ptrdiff_t bytes = (const char *)conv->u.data - (const char *)a->y.data, size = (ptrdiff_t)cuda_size(a->y.dtype);
     *first = (int)(bytes / size);
@@ -394,18 +353,19 @@ static bool conv_follows(const spec_linear_args *a, const spec_conv_args *conv, 
  * once, two on each multiprocessor or more, they end together, and what the scan does before its wait stands alone, where a
  * convolution between would hide it; likewise what stands before a scan of more than four rows that is not next, in large
  * models. */
-static bool conv_pays(const spec_queue *q, const spec_linear_args *a, bool scan_next)
+static bool conv_pays(const spec_queue *q, const cuda_linear_args *a, bool scan_next)
 {
     const int rows = q->shape.rows, nt = rows > 8 ? 2 : 1, tiles = cuda_div_up(a->n_out, 16), n_sm = q->dev->n_sm;
     if (is_deep(a) && rows > 4 && !scan_next) return false;
-    return tiles < 2 * n_sm || tiles > few_blocks(nt, few_depth(a, nt)) * n_sm;
+    return tiles < 2 * n_sm || tiles > few_blocks(nt, nt == 1 && is_deep(a) ? 3 : 2) * n_sm;
 }
 
 /* The kernel for few rows has up to 16 in one tile, so whoever stores a channel's inputs has all of them. */
-bool speci_cuda_linear_conv(spec_queue *q, const spec_linear_args *a, const spec_conv_args *conv, bool scan_next, spec_status *status)
+bool speci_cuda_linear_conv(spec_queue *q, const cuda_linear_args *a, const spec_conv_args *conv, bool scan_next, cuda_pass *pass,
+                            spec_status *status)
 {
     linear_extra<LINEAR_CONV> extra = { *conv, 0, q->shape.seqs, !scan_next && q->shape.rows > 2 };
-    if (!a->w || !has_whole(q, a) || q->shape.rows > 16 || a->glu || a->add || a->best || conv->dtype != a->x.dtype ||
+    if (!a->w || !linear_has_whole(q, a) || q->shape.rows > 16 || a->glu || a->add || conv->dtype != a->x.dtype ||
         conv->width != CONV_WIDTH_MAX || !cuda_aligned(conv->weight, 16) || !cuda_aligned(conv->bias, 16) ||
         !cuda_aligned(conv->window, 16) || !cuda_aligned(conv->cache, 16) || !conv_follows(a, conv, &extra.first) ||
         !conv_pays(q, a, scan_next))
@@ -413,8 +373,8 @@ bool speci_cuda_linear_conv(spec_queue *q, const spec_linear_args *a, const spec
     if ((*status = cuda_enter_op(q, "linear")) != SPEC_OK || (*status = speci_cuda_check_linear(q->dev, a)) != SPEC_OK ||
         (*status = speci_cuda_check_conv(q->dev, conv)) != SPEC_OK)
         return true;
-    if (a->w->q8) *status = speci_cuda_linear_q8_conv(q, a, extra);
-    else if (a->x.dtype == SPEC_DTYPE_BF16) *status = linear_few_conv<few_plain<__nv_bfloat16>>(q, a, extra);
-    else *status = linear_few_conv<few_plain<__half>>(q, a, extra);
+    if (a->w->format->products) *status = a->w->format->products->conv(q, a, extra, pass);
+    else if (a->x.dtype == SPEC_DTYPE_BF16) *status = linear_few_conv<few_plain<__nv_bfloat16>>(q, a, extra, pass);
+    else *status = linear_few_conv<few_plain<__half>>(q, a, extra, pass);
     return true;
 }

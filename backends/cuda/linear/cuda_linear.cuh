@@ -40,7 +40,7 @@ template <> struct linear_extra<LINEAR_CONV> {
     bool late;       /* the next kernel is let be when x has been asked for, not before */
 };
 
-static inline linear_out linear_out_of(const spec_linear_args *a)
+static inline linear_out linear_out_of(const cuda_linear_args *a)
 {
     linear_out o;
     o.y = a->y.data, o.bias = a->bias, o.y_type = a->y.dtype, o.ld_y = a->y.ld, o.n_out = a->n_out, o.act = a->act;
@@ -230,24 +230,42 @@ static __device__ __forceinline__ void mma_chunk(float acc[4], const uint4 &a0, 
 
 /* 17 to 32 rows of a 16-bit type where the matrix is wide (cuda_linear_part.cu): whether a product in a decode pass is one, and
  * its launcher; false: nothing was launched. */
-bool speci_cuda_is_part(const spec_queue *q, const spec_linear_args *a, bool aligned);
-bool speci_cuda_linear_part(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned, spec_status *status);
+bool speci_cuda_is_part(const spec_queue *q, const cuda_linear_args *a, bool aligned);
+bool speci_cuda_linear_part(spec_queue *q, const cuda_linear_args *a, const linear_out &o, bool aligned, spec_status *status);
 
 /* Floats of x in the order that a product of so many rows reads. */
 size_t speci_cuda_order_floats(const spec_linear_args *a, int rows);
 
 /* More than 32 rows of a 16-bit type, and of Q8_0 more than 16 of long products (cuda_linear_many.cuh): whether a product in a
- * decode pass is one, and its launchers; slabs: x in the order in which it is read, as the operation in front has left it, or as
- * a kernel writes it now. */
-bool speci_cuda_is_many(const spec_queue *q, const spec_linear_args *a);
-spec_status speci_cuda_linear_many(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned);
-spec_status speci_cuda_linear_many_q8(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned);
-spec_status speci_cuda_slabs_of(spec_queue *q, const spec_linear_args *a, bool aligned, const uint16_t **slabs);
+ * decode pass is one (cuda_linear_arrange.cu), and its launchers, of 16-bit weights and of Q8_0; slabs: x in the order in which it
+ * is read, as the operation in front has left it, or as a kernel writes it now. */
+bool speci_cuda_is_many(const spec_queue *q, const cuda_linear_args *a);
+spec_status speci_cuda_linear_many(spec_queue *q, const cuda_linear_args *a, const linear_out &o, bool aligned, cuda_pass *pass);
+spec_status speci_cuda_linear_many_q8(spec_queue *q, const cuda_linear_args *a, const linear_out &o, bool aligned, cuda_pass *pass);
+spec_status speci_cuda_slabs_of(spec_queue *q, const cuda_linear_args *a, const cuda_pass *pass, bool aligned, const uint16_t **slabs);
 
-/* Weights of Q8_0 (cuda_linear_q8.cu): any rows and phase; and a decode pass's product with its convolution. The operations
- * are checked. */
-spec_status speci_cuda_linear_q8(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned);
-spec_status speci_cuda_linear_q8_conv(spec_queue *q, const spec_linear_args *a, const linear_extra<LINEAR_CONV> &extra);
+/* The products of a format that is not plain: any rows; a decode pass's product with its convolution; whether a product of a
+ * decode pass is one of many rows; for prefill the matrix unpacked to the queue's scratch, false: there is no room, and nothing was
+ * launched; and floats of that scratch. The operations are checked. */
+struct linear_format {
+    spec_status (*product)(spec_queue *q, const cuda_linear_args *a, const linear_out &o, bool aligned, cuda_pass *pass);
+    spec_status (*conv)(spec_queue *q, const cuda_linear_args *a, const linear_extra<LINEAR_CONV> &extra, cuda_pass *pass);
+    bool (*is_many)(const spec_queue *q, const spec_linear_args *a);
+    bool (*unpack)(spec_queue *q, const cuda_linear_args *a, spec_weight *plain, spec_status *status);
+    size_t (*floats)(const spec_linear_args *a, const spec_plan *plan);
+};
+extern const linear_format speci_cuda_linear_q8; /* cuda_linear_q8.cu */
+
+static inline bool linear_aligned(const spec_linear_args *a)
+{
+    return cuda_aligned(a->x.data, 16) && (size_t)a->x.ld * cuda_size(a->x.dtype) % 16 == 0;
+}
+/* Are the kernels those of 16-bit weights, with x as in most models (X_ROWS)? What they do besides they do there. */
+static inline bool linear_has_whole(const spec_queue *q, const spec_linear_args *a)
+{
+    return !SPEC_CUDA_LINEAR_FMA && q->shape.phase == SPEC_PHASE_DECODE && cuda_size(a->w->dtype) == 2 &&
+           linear_aligned(a) && a->n_in % CUDA_CHUNK == 0;
+}
 
 /* How x lies once more in scratch for the product that reads it, since the operation in front writes it so as well
  * (speci_cuda_arranged_for).

@@ -2,6 +2,7 @@
  *
  * W names what weights are made of: elements of a 16-bit type (cuda_linear.cu), or blocks of Q8_0 (cuda_linear_q8.cu). It has
  *   type               of x
+ *   deep_glu           products with glu may have three copies in flight
  *   reader<MT, CHUNKS> of MT strips of 16 outputs: how a lane asks for its part of a block of the ring, CHUNKS times 32 k of
  *                      each strip, and multiplies it. SIZE: uint4 of a block
  * What is asked for and how it is summed is the reader's; which blocks when, x, and what becomes of the sums, is here. */
@@ -211,8 +212,8 @@ linear_few_kernel(const spec_step_block *step, const void *w, int ld_w, const ty
 }
 
 template <typename W, int MT, int NT, int DEPTH, few_x X, linear_more MORE>
-static spec_status launch_few_with(spec_queue *q, const spec_linear_args *a, const linear_out &o, int rows, bool aligned,
-                                   const linear_extra<MORE> &extra = {})
+static spec_status launch_few_with(spec_queue *q, const cuda_linear_args *a, const linear_out &o, int rows, bool aligned,
+                                   const cuda_pass *pass, const linear_extra<MORE> &extra = {})
 {
     typedef typename W::type T;
     auto *kernel = linear_few_kernel<W, MT, NT, DEPTH, X, MORE>;
@@ -225,72 +226,75 @@ static spec_status launch_few_with(spec_queue *q, const spec_linear_args *a, con
     const int room = STAYS ? max(1, few_blocks(NT, DEPTH) * q->dev->n_sm / turns) : tiles;
     const dim3 grid((unsigned)turns, (unsigned)(tiles < room ? tiles : room)); /* blocks with the same weights side by side */
     return cuda_launch(q, "linear", kernel, grid, dim3(MMA_THREADS), bytes, 1, q->d_step, a->w->data, a->w->ld,
-                       (const T *)(X == X_TILES ? q->arranged_in.at : a->x.data), a->x.ld, a->n_in, (int)aligned, o, extra);
+                       (const T *)(X == X_TILES ? pass->in.at : a->x.data), a->x.ld, a->n_in, (int)aligned, o, extra);
 }
 
 template <typename W, int MT, int NT, int DEPTH, few_x X>
-static spec_status launch_few_deep(spec_queue *q, const spec_linear_args *a, const linear_out &o, int rows, bool aligned)
+static spec_status launch_few_deep(spec_queue *q, const cuda_linear_args *a, const linear_out &o, int rows, bool aligned,
+                                   const cuda_pass *pass)
 {
     if constexpr (MT == 1 && X != X_ANY)
-        if (o.best) return launch_few_with<W, MT, NT, DEPTH, X, LINEAR_BEST>(q, a, o, rows, aligned);
+        if (o.best) return launch_few_with<W, MT, NT, DEPTH, X, LINEAR_BEST>(q, a, o, rows, aligned, pass);
     if constexpr (std::is_same_v<typename W::type, __nv_bfloat16>)
         if (a->squares || o.next.weight)
-            return launch_few_with<W, MT, NT, DEPTH, X, LINEAR_NORMS>(q, a, o, rows, aligned);
-    return launch_few_with<W, MT, NT, DEPTH, X, LINEAR_PLAIN>(q, a, o, rows, aligned);
+            return launch_few_with<W, MT, NT, DEPTH, X, LINEAR_NORMS>(q, a, o, rows, aligned, pass);
+    return launch_few_with<W, MT, NT, DEPTH, X, LINEAR_PLAIN>(q, a, o, rows, aligned, pass);
 }
 
 /* Copies in flight per warp: three where a part of K is as long as that (of Q8_0 with glu two are faster, measured); for more
  * rows than 8 the registers allow two. */
-static bool is_deep(const spec_linear_args *a) { return cuda_chunks(a->n_in) > 2 * LINEAR_PARTS; }
-static int few_depth(const spec_linear_args *a, int nt) { return nt == 1 && is_deep(a) && !(a->w->q8 && a->glu) ? 3 : 2; }
+static bool is_deep(const cuda_linear_args *a) { return cuda_chunks(a->n_in) > 2 * LINEAR_PARTS; }
+template <typename W> static int few_depth(const cuda_linear_args *a, int nt)
+{
+    return nt == 1 && is_deep(a) && (W::deep_glu || !a->glu) ? 3 : 2;
+}
 
 /* Has the operation in front left x as tiles? */
-static bool has_tiles(const spec_queue *q, const spec_linear_args *a)
+static bool has_tiles(const cuda_pass *pass, const spec_linear_args *a)
 {
-    return q->arranged_in.of == a->x.data && q->arranged_in.order == ORDER_TILES;
+    return pass->in.of == a->x.data && pass->in.order == ORDER_TILES;
 }
 
 template <typename W, int MT, int NT>
-static spec_status launch_few(spec_queue *q, const spec_linear_args *a, const linear_out &o, int rows, bool aligned)
+static spec_status launch_few(spec_queue *q, const cuda_linear_args *a, const linear_out &o, int rows, bool aligned, cuda_pass *pass)
 {
     constexpr int DEPTH = NT == 1 ? 3 : 2;
-    if (!aligned || a->n_in % CUDA_CHUNK != 0) return launch_few_deep<W, MT, NT, 2, X_ANY>(q, a, o, rows, aligned);
-    const bool deep = few_depth(a, NT) == DEPTH;
-    if (has_tiles(q, a)) {
+    if (!aligned || a->n_in % CUDA_CHUNK != 0) return launch_few_deep<W, MT, NT, 2, X_ANY>(q, a, o, rows, aligned, pass);
+    const bool deep = few_depth<W>(a, NT) == DEPTH;
+    if (has_tiles(pass, a)) {
         linear_out also = o;
-        const int n_y = o.glu ? o.n_out / 2 : o.n_out;
-        if (!o.next.weight) also.arranged = speci_cuda_arranged_for(q, &a->y, n_y, ORDER_TILES, q->arranged_in.at);
-        return deep ? launch_few_deep<W, MT, NT, DEPTH, X_TILES>(q, a, also, rows, aligned)
-                    : launch_few_deep<W, MT, NT, 2, X_TILES>(q, a, also, rows, aligned);
+        if (!o.next.weight) also.arranged = speci_cuda_arranged_for(q, pass, ORDER_TILES, pass->in.at);
+        return deep ? launch_few_deep<W, MT, NT, DEPTH, X_TILES>(q, a, also, rows, aligned, pass)
+                    : launch_few_deep<W, MT, NT, 2, X_TILES>(q, a, also, rows, aligned, pass);
     }
-    return deep ? launch_few_deep<W, MT, NT, DEPTH, X_ROWS>(q, a, o, rows, aligned)
-                : launch_few_deep<W, MT, NT, 2, X_ROWS>(q, a, o, rows, aligned);
+    return deep ? launch_few_deep<W, MT, NT, DEPTH, X_ROWS>(q, a, o, rows, aligned, pass)
+                : launch_few_deep<W, MT, NT, 2, X_ROWS>(q, a, o, rows, aligned, pass);
 }
 
 template <typename W>
-static spec_status linear_few(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned)
+static spec_status linear_few(spec_queue *q, const cuda_linear_args *a, const linear_out &o, bool aligned, cuda_pass *pass)
 {
     const int rows = q->shape.rows;
-    if (rows > 16) return o.glu ? launch_few<W, 2, 4>(q, a, o, rows, aligned) : launch_few<W, 1, 4>(q, a, o, rows, aligned);
-    if (rows > 8) return o.glu ? launch_few<W, 2, 2>(q, a, o, rows, aligned) : launch_few<W, 1, 2>(q, a, o, rows, aligned);
-    return o.glu ? launch_few<W, 2, 1>(q, a, o, rows, aligned) : launch_few<W, 1, 1>(q, a, o, rows, aligned);
+    if (rows > 16) return o.glu ? launch_few<W, 2, 4>(q, a, o, rows, aligned, pass) : launch_few<W, 1, 4>(q, a, o, rows, aligned, pass);
+    if (rows > 8) return o.glu ? launch_few<W, 2, 2>(q, a, o, rows, aligned, pass) : launch_few<W, 1, 2>(q, a, o, rows, aligned, pass);
+    return o.glu ? launch_few<W, 2, 1>(q, a, o, rows, aligned, pass) : launch_few<W, 1, 1>(q, a, o, rows, aligned, pass);
 }
 
 /* --- and the convolution of what it makes --- */
 
 template <typename W, few_x X>
-static spec_status launch_conv(spec_queue *q, const spec_linear_args *a, const linear_extra<LINEAR_CONV> &extra)
+static spec_status launch_conv(spec_queue *q, const cuda_linear_args *a, const linear_extra<LINEAR_CONV> &extra, const cuda_pass *pass)
 {
     const int rows = q->shape.rows;
     const linear_out o = linear_out_of(a);
-    if (rows > 8) return launch_few_with<W, 1, 2, 2, X>(q, a, o, rows, true, extra);
-    return few_depth(a, 1) == 3 ? launch_few_with<W, 1, 1, 3, X>(q, a, o, rows, true, extra)
-                                : launch_few_with<W, 1, 1, 2, X>(q, a, o, rows, true, extra);
+    if (rows > 8) return launch_few_with<W, 1, 2, 2, X>(q, a, o, rows, true, pass, extra);
+    return few_depth<W>(a, 1) == 3 ? launch_few_with<W, 1, 1, 3, X>(q, a, o, rows, true, pass, extra)
+                                : launch_few_with<W, 1, 1, 2, X>(q, a, o, rows, true, pass, extra);
 }
 template <typename W>
-static spec_status linear_few_conv(spec_queue *q, const spec_linear_args *a, const linear_extra<LINEAR_CONV> &extra)
+static spec_status linear_few_conv(spec_queue *q, const cuda_linear_args *a, const linear_extra<LINEAR_CONV> &extra, const cuda_pass *pass)
 {
-    return has_tiles(q, a) ? launch_conv<W, X_TILES>(q, a, extra) : launch_conv<W, X_ROWS>(q, a, extra);
+    return has_tiles(pass, a) ? launch_conv<W, X_TILES>(q, a, extra, pass) : launch_conv<W, X_ROWS>(q, a, extra, pass);
 }
 
 #endif

@@ -29,10 +29,10 @@ linear_arrange_kernel(const spec_step_block *step, const T *x, int ld_x, int n_i
     slab_fence();
 }
 
-spec_status speci_cuda_slabs_of(spec_queue *q, const spec_linear_args *a, bool aligned, const uint16_t **slabs)
+spec_status speci_cuda_slabs_of(spec_queue *q, const cuda_linear_args *a, const cuda_pass *pass, bool aligned, const uint16_t **slabs)
 {
-    if (q->arranged_in.of == a->x.data && q->arranged_in.order == ORDER_SLABS) {
-        *slabs = q->arranged_in.at;
+    if (pass->in.of == a->x.data && pass->in.order == ORDER_SLABS) {
+        *slabs = pass->in.at;
         return SPEC_OK;
     }
     *slabs = q->arranged[0];
@@ -104,25 +104,8 @@ template <typename T> struct many_plain {
     }
 };
 
-/* Of Q8_0 blocks of 16 outputs (cuda_linear_few.cuh) are as fast where each multiprocessor has few weights; up to 32 rows where it
- * has twice as many, but with glu (measured on an H200, docs/performance.md). */
-static bool q8_is_many(const spec_queue *q, const spec_linear_args *a)
+spec_status speci_cuda_linear_many(spec_queue *q, const cuda_linear_args *a, const linear_out &o, bool aligned, cuda_pass *pass)
 {
-    const int64_t each = (int64_t)cuda_div_up(a->n_out, 16 * q->dev->n_sm) * a->n_in; /* a sixteenth of a multiprocessor's weights */
-    if (q->shape.rows > LINEAR_FEW) return each > 10000;
-    return q->shape.rows > LINEAR_NEVER_MANY && each > (a->glu ? 10000 : 20000);
-}
-
-bool speci_cuda_is_many(const spec_queue *q, const spec_linear_args *a)
-{
-    /* The queue was opened for the operation, or it does without scratch. */
-    return cuda_size(a->x.dtype) == 2 && (a->w->q8 ? q8_is_many(q, a) : q->shape.rows > LINEAR_FEW) &&
-           q->linear_floats >= speci_cuda_order_floats(a, q->n_row_run);
-}
-
-spec_status speci_cuda_linear_many(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned)
-{
-    if (a->w->q8) return speci_cuda_linear_many_q8(q, a, o, aligned);
-    return a->w->dtype == SPEC_DTYPE_F16 ? linear_many<many_plain<__half>>(q, a, o, aligned)
-                                         : linear_many<many_plain<__nv_bfloat16>>(q, a, o, aligned);
+    return a->w->dtype == SPEC_DTYPE_F16 ? linear_many<many_plain<__half>>(q, a, o, aligned, pass)
+                                         : linear_many<many_plain<__nv_bfloat16>>(q, a, o, aligned, pass);
 }

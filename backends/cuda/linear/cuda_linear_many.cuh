@@ -305,7 +305,7 @@ static int many_blocks(const many_way &w, int rows, int n_y)
  * beside it); with twice the rows half as long again, and twice (measured on an H200, docs/performance.md). Blocks that have all
  * of K, which take long, become as many as these waves hold; of others no more than need be: multiprocessors that are left over
  * begin with the next operation. */
-static double fit_way(const spec_queue *q, const spec_linear_args *a, int n_y, many_way *w)
+static double fit_way(const spec_queue *q, const cuda_linear_args *a, int n_y, many_way *w)
 {
     const int rows = q->shape.rows, less = a->glu ? 1 : 2; /* outputs are stored by two */
     const int at_once = w->blocks * clusters_at_once(q, w->kernel, w->blocks, w->threads, w->bytes);
@@ -325,7 +325,7 @@ static bool has_rows(const many_way &w, int rows) { return rows > w.n / 2 && (w.
 
 /* The cheapest. */
 template <typename W, linear_more MORE>
-static many_way find_way(const spec_queue *q, const spec_linear_args *a, int n_y)
+static many_way find_way(const spec_queue *q, const cuda_linear_args *a, int n_y)
 {
     many_way best = {};
     double least = 0.0;
@@ -338,7 +338,7 @@ static many_way find_way(const spec_queue *q, const spec_linear_args *a, int n_y
 }
 
 template <typename W, linear_more MORE>
-static spec_status multiply(spec_queue *q, const spec_linear_args *a, const linear_out &o, const uint16_t *slabs)
+static spec_status multiply(spec_queue *q, const cuda_linear_args *a, const linear_out &o, const uint16_t *slabs)
 {
     const int n_y = o.glu ? o.n_out / 2 : o.n_out;
     const many_way way = find_way<W, MORE>(q, a, n_y);
@@ -347,12 +347,12 @@ static spec_status multiply(spec_queue *q, const spec_linear_args *a, const line
 }
 
 template <typename W>
-static spec_status linear_many(spec_queue *q, const spec_linear_args *a, linear_out o, bool aligned)
+static spec_status linear_many(spec_queue *q, const cuda_linear_args *a, linear_out o, bool aligned, cuda_pass *pass)
 {
     const uint16_t *slabs;
-    SPEC_TRY(speci_cuda_slabs_of(q, a, aligned, &slabs));
+    SPEC_TRY(speci_cuda_slabs_of(q, a, pass, aligned, &slabs));
     if (o.best) return multiply<W, LINEAR_BEST>(q, a, o, slabs);
-    o.arranged = speci_cuda_arranged_for(q, &a->y, o.glu ? o.n_out / 2 : o.n_out, ORDER_SLABS, slabs);
+    o.arranged = speci_cuda_arranged_for(q, pass, ORDER_SLABS, slabs);
     if (o.arranged) return multiply<W, LINEAR_SLABS>(q, a, o, slabs);
     if constexpr (std::is_same_v<typename W::type, __nv_bfloat16>) /* no norm is deferred in float16 */
         if (a->squares) return multiply<W, LINEAR_NORMS>(q, a, o, slabs);

@@ -86,8 +86,8 @@ template <typename T> struct many_q8 {
     }
 };
 
-spec_status speci_cuda_linear_many_q8(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned)
+spec_status speci_cuda_linear_many_q8(spec_queue *q, const cuda_linear_args *a, const linear_out &o, bool aligned, cuda_pass *pass)
 {
-    return a->w->dtype == SPEC_DTYPE_F16 ? linear_many<many_q8<__half>>(q, a, o, aligned)
-                                         : linear_many<many_q8<__nv_bfloat16>>(q, a, o, aligned);
+    return a->w->dtype == SPEC_DTYPE_F16 ? linear_many<many_q8<__half>>(q, a, o, aligned, pass)
+                                         : linear_many<many_q8<__nv_bfloat16>>(q, a, o, aligned, pass);
 }

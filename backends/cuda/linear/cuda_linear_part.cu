@@ -181,9 +181,9 @@ template <typename T, bool BEST> static int part_clusters(const spec_queue *q, i
     return clusters_at_once(q, kernel, LINEAR_PARTS, PART_THREADS, bytes);
 }
 
-bool speci_cuda_is_part(const spec_queue *q, const spec_linear_args *a, bool aligned)
+bool speci_cuda_is_part(const spec_queue *q, const cuda_linear_args *a, bool aligned)
 {
-    if (q->shape.rows > PART_ROWS || q->shape.rows <= PART_ROWS / 2 || !aligned || cuda_size(a->w->dtype) != 2 || a->w->q8 ||
+    if (q->shape.rows > PART_ROWS || q->shape.rows <= PART_ROWS / 2 || !aligned || cuda_size(a->w->dtype) != 2 || !a->w->format->plain ||
         a->n_in % CUDA_CHUNK != 0 || a->n_in < PART_LEAST || a->n_in > PART_MOST || a->squares)
         return false;
     const int at_once = part_clusters<__nv_bfloat16, false>(q, a->n_in); /* all types alike */
@@ -192,7 +192,7 @@ bool speci_cuda_is_part(const spec_queue *q, const spec_linear_args *a, bool ali
 }
 
 template <typename T, bool BEST>
-static spec_status linear_part(spec_queue *q, const spec_linear_args *a, const linear_out &o)
+static spec_status linear_part(spec_queue *q, const cuda_linear_args *a, const linear_out &o)
 {
     const int tiles = cuda_div_up(o.n_out, PART_OUTPUTS), at_once = part_clusters<T, BEST>(q, a->n_in);
     const int clusters = tiles < at_once ? tiles : at_once;
@@ -201,7 +201,7 @@ static spec_status linear_part(spec_queue *q, const spec_linear_args *a, const l
                        (const T *)a->x.data, a->x.ld, a->n_in, o);
 }
 
-bool speci_cuda_linear_part(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned, spec_status *status)
+bool speci_cuda_linear_part(spec_queue *q, const cuda_linear_args *a, const linear_out &o, bool aligned, spec_status *status)
 {
     if (o.next.weight || !speci_cuda_is_part(q, a, aligned)) return false;
     if (a->w->dtype == SPEC_DTYPE_F16)

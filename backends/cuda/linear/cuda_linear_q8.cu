@@ -13,6 +13,7 @@
 
 template <typename T> struct few_q8 {
     typedef T type;
+    static constexpr bool deep_glu = false;
 
     /* A lane copies its values of each piece, of rows g and g + 8 and both blocks, and, as do the other lanes of these rows, the
      * four scales. In the ring a piece has two times [lanes] 16 bytes, then [lanes] 8. */
@@ -136,7 +137,7 @@ linear_q8_fma_kernel(const spec_step_block *step, const q8_piece *__restrict__ w
     }
 }
 
-template <typename T> static spec_status launch_fma(spec_queue *q, const spec_linear_args *a, int rows)
+template <typename T> static spec_status launch_fma(spec_queue *q, const cuda_linear_args *a, int rows)
 {
     const int n_m = a->glu ? a->n_out / 2 : a->n_out;
     const dim3 grid((unsigned)cuda_div_up(n_m, Q8_FMA_WARPS), (unsigned)cuda_div_up(rows, Q8_FMA_ROWS));
@@ -181,42 +182,49 @@ static size_t prefill_floats(const spec_linear_args *a, int32_t rows)
     return epilogue_floats(a, rows) + matrix * cuda_size(a->w->dtype) / 4;
 }
 
-size_t speci_cuda_q8_floats(const spec_linear_args *a, const spec_plan *plan)
+static size_t scratch_floats(const spec_linear_args *a, const spec_plan *plan)
 {
     return plan->phase == SPEC_PHASE_PREFILL ? prefill_floats(a, plan->n_row_max) : 0;
 }
 
-static spec_status prefill(spec_queue *q, const spec_linear_args *a)
+static bool unpack(spec_queue *q, const cuda_linear_args *a, spec_weight *plain, spec_status *status)
 {
-    spec_weight plain = *a->w;
-    spec_linear_args b = *a;
-    plain.data = q->linear_scratch + epilogue_floats(a, q->n_row_run);
-    plain.q8 = false;
-    b.w = &plain, b.best = NULL; /* looked for by who has called this */
-    SPEC_TRY(cuda_by_dtype(plain.dtype, [&](auto t) {
+    if (q->linear_floats < prefill_floats(a, q->n_row_run)) return false; /* the queue was not opened for the operation */
+    *plain = *a->w;
+    plain->data = q->linear_scratch + epilogue_floats(a, q->n_row_run);
+    *status = cuda_by_dtype(plain->dtype, [&](auto t) {
         using T = decltype(t);
         return cuda_launch(q, "weight q8 to plain", plain_kernel<T>, dim3(8 * (unsigned)q->dev->n_sm), dim3(256), 0, 1,
-                           (eight<T> *)plain.data, plain.ld, (const q8_piece *)a->w->data, q8_shape_of(a->w));
-    }));
-    return speci_cuda_linear(q, &b);
+                           (eight<T> *)plain->data, plain->ld, (const q8_piece *)a->w->data, q8_shape_of(a->w));
+    });
+    return true;
 }
 
 /* ------------------------------------------------------------------------------- launcher --- */
 
-spec_status speci_cuda_linear_q8(spec_queue *q, const spec_linear_args *a, const linear_out &o, bool aligned)
+/* Of Q8_0 blocks of 16 outputs (cuda_linear_few.cuh) are as fast where each multiprocessor has few weights; up to 32 rows where it
+ * has twice as many, but with glu (measured on an H200, docs/performance.md). */
+static bool q8_is_many(const spec_queue *q, const spec_linear_args *a)
 {
-    const bool room = q->linear_floats >= prefill_floats(a, q->n_row_run); /* the queue was opened for the operation */
-    if (q->shape.phase == SPEC_PHASE_PREFILL && room) return prefill(q, a);
+    const int64_t each = (int64_t)cuda_div_up(a->n_out, 16 * q->dev->n_sm) * a->n_in; /* a sixteenth of a multiprocessor's weights */
+    if (q->shape.rows > LINEAR_FEW) return each > 10000;
+    return q->shape.rows > LINEAR_NEVER_MANY && each > (a->glu ? 10000 : 20000);
+}
+
+static spec_status linear_q8(spec_queue *q, const cuda_linear_args *a, const linear_out &o, bool aligned, cuda_pass *pass)
+{
     return cuda_by_dtype(a->w->dtype, [&](auto t) {
         using T = decltype(t);
         if constexpr (sizeof(T) == 4 || SPEC_CUDA_LINEAR_FMA) return launch_fma<T>(q, a, q->shape.rows);
-        else if (speci_cuda_is_many(q, a)) return speci_cuda_linear_many(q, a, o, aligned);
-        else return linear_few<few_q8<T>>(q, a, o, aligned);
+        else if (speci_cuda_is_many(q, a)) return speci_cuda_linear_many_q8(q, a, o, aligned, pass);
+        else return linear_few<few_q8<T>>(q, a, o, aligned, pass);
     });
 }
 
-spec_status speci_cuda_linear_q8_conv(spec_queue *q, const spec_linear_args *a, const linear_extra<LINEAR_CONV> &extra)
+static spec_status linear_q8_conv(spec_queue *q, const cuda_linear_args *a, const linear_extra<LINEAR_CONV> &extra, cuda_pass *pass)
 {
-    return a->x.dtype == SPEC_DTYPE_BF16 ? linear_few_conv<few_q8<__nv_bfloat16>>(q, a, extra)
-                                         : linear_few_conv<few_q8<__half>>(q, a, extra);
+    return a->x.dtype == SPEC_DTYPE_BF16 ? linear_few_conv<few_q8<__nv_bfloat16>>(q, a, extra, pass)
+                                         : linear_few_conv<few_q8<__half>>(q, a, extra, pass);
 }
+
+const linear_format speci_cuda_linear_q8 = { linear_q8, linear_q8_conv, q8_is_many, unpack, scratch_floats };

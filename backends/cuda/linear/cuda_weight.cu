@@ -1,81 +1,13 @@
 /* cuda_weight.cu - weights: from host memory of any kind and alignment into rows on the device.
- * Two pinned buffers: while one is filled by several threads, the other crosses the bus. Rows that are already as they
- * shall be are copied; others are converted and padded by a kernel that reads the pinned buffer itself. */
+ * Two pinned buffers: while one is filled by several threads, the other crosses the bus (cuda_pack.cu). */
 #include <string.h>
 
 #include <new>
 #include <thread>
 
-#include "backends/cuda/linear/cuda_q8.cuh"
+#include "backends/cuda/cuda.cuh"
 
 static const size_t stage_bytes = (size_t)32 << 20;
-
-/* ---------------------------------------------------------------------- conversion --- */
-
-/* dst [n_row][ld] of T from src [n_row][n_in] of S, zero beyond n_in. */
-template <typename T, typename S>
-static __global__ void pack_kernel(T *dst, const S *src, int n_row, int n_in, int ld)
-{
-    const size_t n = (size_t)n_row * ld;
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
-        const size_t r = i / ld, c = i % ld;
-        dst[i] = from_f32<T>(c < (size_t)n_in ? to_f32(src[r * n_in + c]) : 0.0f);
-    }
-}
-
-enum { Q8_AT_ONCE = 64 }; /* blocks that a thread block takes: a whole number of words */
-
-/* n blocks of Q8_0 from `src`, the first one of row `row`, to their places. */
-static __global__ void pack_q8_kernel(q8_piece *dst, q8_shape s, const uint32_t *src, int row, int n)
-{
-    const int words = Q8_AT_ONCE * (int)sizeof(spec_q8_block) / 4;
-    __shared__ uint32_t staged[words];
-    const spec_q8_block *blocks = (const spec_q8_block *)staged;
-    const int per_row = s.n_in / SPEC_Q8_BLOCK;
-    for (int first = (int)blockIdx.x * Q8_AT_ONCE; first < n; first += (int)gridDim.x * Q8_AT_ONCE) {
-        const int n_here = n - first < Q8_AT_ONCE ? n - first : Q8_AT_ONCE;
-        for (int i = (int)threadIdx.x; i < words && i * 4 < n_here * (int)sizeof(spec_q8_block); i += (int)blockDim.x)
-            staged[i] = src[(size_t)first / Q8_AT_ONCE * words + i];
-        __syncthreads();
-        for (int i = (int)threadIdx.x; i < n_here * 4; i += (int)blockDim.x) { /* 8 values */
-            const int b = first + i / 4, r = row + b / per_row, k = b % per_row * SPEC_Q8_BLOCK + i % 4 * 8;
-            q8_piece *p = dst + s.piece(r, k);
-            const int in_strip = s.lane_row(r);
-            for (int j = 0; j < 8; j++) q8_values(p, in_strip, k)[j] = blocks[i / 4].q[i % 4 * 8 + j];
-            if (i % 4 == 0) *q8_scale(p, in_strip, k) = blocks[i / 4].scale;
-        }
-        __syncthreads();
-    }
-}
-
-static spec_status pack_q8(spec_device *dev, const spec_weight *w, int32_t row, const void *src, int32_t n_row)
-{
-    pack_q8_kernel<<<4 * (unsigned)dev->n_sm, 256, 0, dev->stage_stream>>>(
-        (q8_piece *)w->data, q8_shape_of(w), (const uint32_t *)src, row, n_row * (w->n_in / SPEC_Q8_BLOCK));
-    const cudaError_t launched = cudaGetLastError();
-    return launched == cudaSuccess ? SPEC_OK : speci_cuda_status(dev, launched, "weight packing");
-}
-
-static spec_status pack(spec_device *dev, void *dst, spec_dtype to, const void *src, spec_dtype from, int32_t n_row,
-                        int32_t n_in, int32_t ld)
-{
-    const size_t bytes = (size_t)n_row * n_in * cuda_size(from);
-    cudaError_t e;
-    if (to == from && ld == n_in) {
-        e = cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, dev->stage_stream);
-        return e == cudaSuccess ? SPEC_OK : speci_cuda_status(dev, e, "cudaMemcpyAsync: weight");
-    }
-    return cuda_by_dtype(to, [&](auto t) {
-        using T = decltype(t);
-        return cuda_by_dtype(from, [&](auto s) {
-            using S = decltype(s);
-            pack_kernel<T, S><<<4 * (unsigned)dev->n_sm, 256, 0, dev->stage_stream>>>((T *)dst, (const S *)src, n_row,
-                                                                                       n_in, ld);
-            const cudaError_t launched = cudaGetLastError();
-            return launched == cudaSuccess ? SPEC_OK : speci_cuda_status(dev, launched, "weight conversion");
-        });
-    });
-}
 
 /* ------------------------------------------------------------------------- staging --- */
 
@@ -103,10 +35,10 @@ static void copy_by_threads(char *dst, const char *src, size_t bytes, int n_thre
         if (threads[i].joinable()) threads[i].join();
 }
 
-/* Zero what no row is written to: behind the matrix, and in Q8_0 anywhere. `bytes`: of the allocation. */
+/* Zero what no row is written to: behind a plain matrix, else anywhere. `bytes`: of the allocation. */
 static spec_status clear(spec_device *dev, const spec_weight *w, size_t bytes)
 {
-    const size_t from = w->q8 ? 0 : w->bytes;
+    const size_t from = w->format->plain ? w->bytes : 0;
     const cudaError_t e = cudaMemsetAsync((char *)w->data + from, 0, bytes - from, dev->stage_stream);
     return e == cudaSuccess ? SPEC_OK : speci_cuda_status(dev, e, "cudaMemsetAsync: weight");
 }
@@ -149,8 +81,8 @@ void speci_cuda_stage_close(spec_device *dev)
 /* Bytes of a row of the parts. */
 static size_t source_row(const spec_weight_desc *d)
 {
-    if (d->dtype == SPEC_DTYPE_Q8_0) return (size_t)d->n_in / SPEC_Q8_BLOCK * sizeof(spec_q8_block);
-    return (size_t)d->n_in * cuda_size(d->dtype);
+    const cuda_format *f = speci_cuda_format_of(d->dtype);
+    return (size_t)(d->n_in / f->block) * f->block_bytes;
 }
 
 static spec_status upload_parts(spec_device *dev, spec_weight *w, const spec_weight_desc *desc)
@@ -166,10 +98,7 @@ static spec_status upload_parts(spec_device *dev, spec_weight *w, const spec_wei
             if (e != cudaSuccess) return speci_cuda_status(dev, e, "cudaEventSynchronize: weight upload");
             copy_by_threads(dev->stage[turn], (const char *)part->data + (size_t)r * row_bytes, (size_t)n * row_bytes,
                             dev->host->n_threads);
-            if (w->q8) SPEC_TRY(pack_q8(dev, w, row, dev->stage[turn], n));
-            else SPEC_TRY(pack(dev, (char *)w->data + (size_t)row * w->ld * cuda_size(w->dtype), w->dtype,
-                               dev->stage[turn],
-                               desc->dtype, n, desc->n_in, w->ld));
+            SPEC_TRY(w->format->pack(dev, w, row, dev->stage[turn], n));
             e = cudaEventRecord(dev->stage_free[turn], dev->stage_stream);
             if (e != cudaSuccess) return speci_cuda_status(dev, e, "cudaEventRecord: weight upload");
             r += n, row += n;
@@ -187,18 +116,16 @@ static int32_t weight_ld(const spec_weight_desc *d) { return (int32_t)cuda_round
 static size_t layout(spec_weight *w, const spec_weight_desc *d)
 {
     w->n_out = d->n_out, w->n_in = d->n_in, w->ld = weight_ld(d), w->dtype = d->compute;
-    w->glu = d->glu != 0, w->q8 = d->dtype == SPEC_DTYPE_Q8_0;
-    const size_t row = (size_t)w->ld * cuda_size(w->dtype);
-    const q8_shape s = q8_shape_of(w);
-    w->bytes = w->q8 ? (size_t)s.n_strip() * (size_t)s.n_piece() * sizeof(q8_piece) : (size_t)w->n_out * row;
-    return w->bytes + (w->q8 ? 0 : CUDA_WEIGHT_PAD * row);
+    w->glu = d->glu != 0, w->format = speci_cuda_format_of(d->dtype);
+    w->bytes = w->format->bytes(w);
+    return w->bytes + (w->format->plain ? CUDA_WEIGHT_PAD * (size_t)w->ld * cuda_size(w->dtype) : 0);
 }
 
 size_t speci_cuda_weight_bytes(spec_device *dev, const spec_weight_desc *d)
 {
     spec_weight w;
     (void)dev;
-    return speci_cuda_memory_bytes(layout(&w, d));
+    return speci_cuda_format_of(d->dtype) ? speci_cuda_memory_bytes(layout(&w, d)) : 0;
 }
 
 static spec_status check_weight(spec_device *dev, const spec_weight_desc *d)
@@ -207,11 +134,11 @@ static spec_status check_weight(spec_device *dev, const spec_weight_desc *d)
     int64_t rows = 0;
     if (d->n_out < 1 || d->n_in < 1 || d->n_in > INT32_MAX - 8)
         return h->fail(SPEC_E_INVALID, "cuda weight: %d x %d", d->n_out, d->n_in);
-    const bool q8 = d->dtype == SPEC_DTYPE_Q8_0;
-    if ((!q8 && !cuda_is_float(d->dtype)) || !cuda_is_float(d->compute))
+    const cuda_format *f = speci_cuda_format_of(d->dtype);
+    if (!f || !cuda_is_float(d->compute))
         return h->fail(SPEC_E_UNSUPPORTED, "cuda weight: of type %d for type %d", (int)d->dtype, (int)d->compute);
-    if (q8 && d->n_in % SPEC_Q8_BLOCK != 0)
-        return h->fail(SPEC_E_INVALID, "cuda weight: q8_0 needs rows of a multiple of %d, not %d", SPEC_Q8_BLOCK,
+    if (d->n_in % f->block != 0)
+        return h->fail(SPEC_E_INVALID, "cuda weight: type %d needs rows of a multiple of %d, not %d", (int)d->dtype, f->block,
                        d->n_in);
     for (int32_t i = 0; i < d->n_part; i++) {
         if (!d->parts[i].data || d->parts[i].n_row < 0)

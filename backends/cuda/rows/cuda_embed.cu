@@ -23,7 +23,7 @@ struct q8_table {
 
 template <typename T>
 static __global__ void embed_kernel(const spec_step_block *step, T table, int n_vocab, int dim, float scale, float *y,
-                                    int ld, uint64_t *best, norm_out next)
+                                    int ld, unsigned long long *best, norm_out next)
 {
     const int r = (int)blockIdx.y;
     grid_wait(); /* before the release: a pass begins here, and later kernels read its nodes before they wait */
@@ -61,36 +61,41 @@ spec_status speci_cuda_check_embed(spec_device *dev, const spec_embed_args *a)
 }
 
 template <typename T>
-static spec_status launch_embed(spec_queue *q, const spec_embed_args *a, const norm_out &next, T table)
+static spec_status launch_embed(spec_queue *q, const spec_embed_args *a, unsigned long long *best, const norm_out &next, T table)
 {
     const int threads = 256;
     int blocks = cuda_div_up(a->dim, threads);
     if (blocks > 8) blocks = 8;
     const dim3 grid((unsigned)blocks, (unsigned)q->shape.rows);
     return cuda_launch(q, "embed", embed_kernel<T>, grid, dim3(threads), 0, 1, q->d_step, table, a->n_vocab,
-                       a->dim, a->scale, (float *)a->y.data, a->y.ld, a->best, next);
+                       a->dim, a->scale, (float *)a->y.data, a->y.ld, best, next);
 }
 
-static spec_status embed(spec_queue *q, const spec_embed_args *a, const norm_out &next)
+spec_status speci_cuda_embed_q8(spec_queue *q, const spec_embed_args *a, unsigned long long *best, const norm_out *next)
+{
+    return launch_embed(q, a, best, *next, q8_table{ (const q8_piece *)a->table->data, q8_shape_of(a->table) });
+}
+
+static spec_status embed(spec_queue *q, const spec_embed_args *a, unsigned long long *best, const norm_out &next)
 {
     if (!a->table) return q->dev->host->fail(SPEC_E_INVALID, "cuda embed: no table");
     const spec_weight *w = a->table;
-    if (w->q8) return launch_embed(q, a, next, q8_table{ (const q8_piece *)w->data, q8_shape_of(w) });
+    if (w->format->embed) return w->format->embed(q, a, best, &next);
     return cuda_by_dtype(w->dtype, [&](auto t) {
         using T = decltype(t);
-        return launch_embed(q, a, next, plain_table<T>{ (const T *)w->data, w->ld });
+        return launch_embed(q, a, best, next, plain_table<T>{ (const T *)w->data, w->ld });
     });
 }
 
-spec_status speci_cuda_embed(spec_queue *q, const spec_embed_args *a)
+spec_status speci_cuda_embed(spec_queue *q, const spec_embed_args *a, unsigned long long *best)
 {
     SPEC_TRY(cuda_enter_op(q, "embed"));
     SPEC_TRY(speci_cuda_check_embed(q->dev, a));
-    return embed(q, a, norm_out());
+    return embed(q, a, best, norm_out());
 }
 
 /* Of more rows the norm writes slabs as well. */
-bool speci_cuda_embed_norm(spec_queue *q, const spec_embed_args *a, const spec_norm_args *norm, spec_status *status)
+bool speci_cuda_embed_norm(spec_queue *q, const spec_embed_args *a, const cuda_norm_args *norm, cuda_pass *pass, spec_status *status)
 {
     if (q->shape.phase != SPEC_PHASE_DECODE || q->shape.rows > LINEAR_FEW ||
         !norm_follows(norm, &a->y, a->dim, SPEC_DTYPE_BF16))
@@ -99,7 +104,7 @@ bool speci_cuda_embed_norm(spec_queue *q, const spec_embed_args *a, const spec_n
         (*status = speci_cuda_check_norm(q->dev, norm)) != SPEC_OK)
         return true;
     norm_out next = norm_out_of(norm);
-    next.tiles = speci_cuda_arranged_for(q, &norm->y, norm->dim, ORDER_TILES, NULL);
-    *status = embed(q, a, next);
+    next.tiles = speci_cuda_arranged_for(q, pass, ORDER_TILES, NULL);
+    *status = embed(q, a, pass->best, next);
     return true;
 }

@@ -150,12 +150,12 @@ norm_quad_kernel(const spec_step_block *step, const spec_norm_args a, int width,
 /* ------------------------------------------------------------------------------ deferred --- */
 
 enum { DEFERRED_THREADS = 128 };
-static_assert(SPEC_SQUARES == 16, "four lanes of four columns");
+static_assert(CUDA_SQUARES == 16, "four lanes of four columns");
 
 /* QUADS: rows begin at multiples of 4 elements. */
 template <bool QUADS, linear_order ORDER>
 static __global__ void __launch_bounds__(DEFERRED_THREADS)
-norm_deferred_kernel(const spec_step_block *step, const spec_norm_args a, uint16_t *arranged)
+norm_deferred_kernel(const spec_step_block *step, const cuda_norm_args a, uint16_t *arranged)
 {
     const int r = (int)blockIdx.y, c = 4 * (int)(blockIdx.x * DEFERRED_THREADS + threadIdx.x);
     const bool there = c < a.dim; /* whole groups of four lanes are, or are not */
@@ -174,7 +174,7 @@ norm_deferred_kernel(const spec_step_block *step, const spec_norm_args a, uint16
     square = square + __shfl_xor_sync(0xffffffffu, square, 1);
     square = square + __shfl_xor_sync(0xffffffffu, square, 2);
     if (!there) return;
-    if (threadIdx.x % 4 == 0) a.squares[((size_t)r * a.dim + c) / SPEC_SQUARES] = square;
+    if (threadIdx.x % 4 == 0) a.squares[((size_t)r * a.dim + c) / CUDA_SQUARES] = square;
     const size_t out = (size_t)r * a.y.ld + c;
     if (a.y.dtype != SPEC_DTYPE_F32 && QUADS) {
         const uint2 packed = pack4(a.y.dtype, y);
@@ -189,7 +189,7 @@ norm_deferred_kernel(const spec_step_block *step, const spec_norm_args a, uint16
     store_any(a.y.data, a.y.dtype, out + 3, y.w);
 }
 
-static spec_status launch_deferred(spec_queue *q, const spec_norm_args *a, bool quads, linear_order order, uint16_t *arranged)
+static spec_status launch_deferred(spec_queue *q, const cuda_norm_args *a, bool quads, linear_order order, uint16_t *arranged)
 {
     auto *kernel = order == ORDER_SLABS   ? norm_deferred_kernel<true, ORDER_SLABS>
                    : order == ORDER_TILES ? norm_deferred_kernel<true, ORDER_TILES>
@@ -209,16 +209,6 @@ static bool norm_in_quads(const spec_norm_args *a, int width)
            (!a->bias || cuda_aligned(a->bias, 16));
 }
 
-static spec_status check_deferred(spec_device *dev, const spec_norm_args *a)
-{
-    if (a->kind != SPEC_NORM_RMS || a->n_group != 1 || a->bias || (a->gate.data && a->norm_first))
-        return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda norm: only RMS norms of one group, without bias, are deferred, and gates "
-                               "in front of them");
-    if (a->dim % SPEC_SQUARES || a->y.dtype == SPEC_DTYPE_F16)
-        return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda norm: deferred with %d columns, y of type %d", a->dim, (int)a->y.dtype);
-    return SPEC_OK;
-}
-
 spec_status speci_cuda_check_norm(spec_device *dev, const spec_norm_args *a)
 {
     if (a->dim < 1 || a->n_group < 1 || a->dim % a->n_group)
@@ -229,7 +219,7 @@ spec_status speci_cuda_check_norm(spec_device *dev, const spec_norm_args *a)
         return dev->host->fail(SPEC_E_INVALID, "cuda norm: a layer norm takes one group and no gate");
     if (a->x.dtype != SPEC_DTYPE_F32 || (a->gate.data && a->gate.dtype != SPEC_DTYPE_F32) || !cuda_is_float(a->y.dtype))
         return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda norm: x and gate must be f32, y a float type");
-    return a->squares ? check_deferred(dev, a) : SPEC_OK;
+    return SPEC_OK;
 }
 
 template <bool PLAIN, linear_order ORDER>
@@ -260,17 +250,15 @@ static spec_status launch_any(spec_queue *q, const spec_norm_args *a, int width)
                        dim3((unsigned)threads), 0, 1, q->d_step, *a, width);
 }
 
-spec_status speci_cuda_norm(spec_queue *q, const spec_norm_args *a)
+spec_status speci_cuda_norm(spec_queue *q, const cuda_norm_args *a, cuda_pass *pass)
 {
     SPEC_TRY(cuda_enter_op(q, "norm"));
     SPEC_TRY(speci_cuda_check_norm(q->dev, a));
-    if (a->squares && q->shape.phase == SPEC_PHASE_PREFILL)
-        return q->dev->host->fail(SPEC_E_INVALID, "cuda norm: deferred in a prefill pass");
     const int width = a->dim / a->n_group;
     const bool quads = norm_in_quads(a, width);
     if (!a->squares && !(quads && width <= NORM_THREADS * NORM_QUADS * 4)) return launch_any(q, a, width);
-    uint16_t *const arranged = quads ? speci_cuda_arranged_for(q, &a->y, a->dim, ORDER_ROWS, NULL) : NULL;
-    const linear_order order = !arranged ? ORDER_ROWS : q->arranged_out.order;
+    uint16_t *const arranged = quads ? speci_cuda_arranged_for(q, pass, ORDER_ROWS, NULL) : NULL;
+    const linear_order order = !arranged ? ORDER_ROWS : pass->out.order;
     const bool plain = a->kind == SPEC_NORM_RMS && !a->gate.data && !a->bias;
     if (a->squares) return launch_deferred(q, a, quads, order, arranged);
     return plain ? launch_whole<true>(q, a, width, order, arranged) : launch_whole<false>(q, a, width, order, arranged);

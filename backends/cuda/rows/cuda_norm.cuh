@@ -1,7 +1,12 @@
-/* cuda_norm.cuh - deferred norms (spec_norm_args.squares), for the kernels that make a norm's input and so can make its
- * output, and for those that take the row's factor in.
+/* cuda_norm.cuh - deferred norms, for the kernels that make a norm's input and so can make its output, and for those that take
+ * the row's factor in.
  *
- * Everywhere the same sums: v^2 of SPEC_SQUARES columns by a tree that adds neighbours first (columns 2i and 2i + 1, then
+ * Of RMS norms in decode passes, n_group 1, without bias, a gate in front if any: y = v * weight, without the row's factor
+ * rsqrt(mean(v^2) + eps), which is left to the products that read y: W y times the factor stands for W of the norm. So whoever
+ * makes v can make y and the squares too, and the norm is no operation of its own any more. y may be beyond float16. Which norms
+ * are deferred is decided when a plan is prepared (cuda_prepare.cu).
+ *
+ * Everywhere the same sums: v^2 of CUDA_SQUARES columns by a tree that adds neighbours first (columns 2i and 2i + 1, then
  * pairs of pairs, ...); of a row's squares 32 chains, chain c adding number c, c + 32, ... in ascending order, and of the
  * chains by such a tree. */
 #ifndef SPEC_CUDA_NORM_CUH
@@ -20,32 +25,32 @@ struct norm_out {
     uint16_t *tiles; /* y once more (cuda_linear.cuh), or NULL */
 };
 
-static inline norm_out norm_out_of(const spec_norm_args *a)
+static inline norm_out norm_out_of(const cuda_norm_args *a)
 {
     norm_out o;
     o.weight = a->weight, o.y = a->y.data, o.ld_y = a->y.ld;
-    o.squares = a->squares, o.n_square = a->dim / SPEC_SQUARES, o.tiles = NULL;
+    o.squares = a->squares, o.n_square = a->dim / CUDA_SQUARES, o.tiles = NULL;
     return o;
 }
 
 /* Is `norm` a deferred one of what lies at `x`, with y of `type`? */
-static inline bool norm_follows(const spec_norm_args *norm, const spec_view *x, int dim, spec_dtype type)
+static inline bool norm_follows(const cuda_norm_args *norm, const spec_view *x, int dim, spec_dtype type)
 {
     return norm->squares && !norm->gate.data && norm->x.data == x->data && norm->x.ld == x->ld && norm->dim == dim &&
            norm->y.dtype == type;
 }
 
-/* Column m of row r, all lanes of a warp, lane l the column m of l % SPEC_SQUARES; rows and columns that are not there add
+/* Column m of row r, all lanes of a warp, lane l the column m of l % CUDA_SQUARES; rows and columns that are not there add
  * nothing. */
 template <typename T>
 static __device__ __forceinline__ void norm_put(const norm_out &o, int r, int m, float v, float weight, bool there)
 {
     float square = v * v;
 #pragma unroll
-    for (int d = 1; d < SPEC_SQUARES; d *= 2) square = square + __shfl_xor_sync(0xffffffffu, square, d);
+    for (int d = 1; d < CUDA_SQUARES; d *= 2) square = square + __shfl_xor_sync(0xffffffffu, square, d);
     if (!there) return;
     ((T *)o.y)[(size_t)r * o.ld_y + m] = from_f32<T>(v * weight);
-    if (m % SPEC_SQUARES == 0) o.squares[(size_t)r * o.n_square + m / SPEC_SQUARES] = square;
+    if (m % CUDA_SQUARES == 0) o.squares[(size_t)r * o.n_square + m / CUDA_SQUARES] = square;
 }
 
 /* 1 / sqrt(share square + eps), at most 2^-22 off. */
@@ -63,10 +68,10 @@ struct norm_in {
     float share, eps; /* share: 1 / columns */
 };
 
-static inline norm_in norm_in_of(const spec_linear_args *a)
+static inline norm_in norm_in_of(const cuda_linear_args *a)
 {
     norm_in in;
-    in.squares = a->squares, in.n_square = a->n_in / SPEC_SQUARES, in.share = 1.0f / (float)a->n_in, in.eps = a->eps;
+    in.squares = a->squares, in.n_square = a->n_in / CUDA_SQUARES, in.share = 1.0f / (float)a->n_in, in.eps = a->eps;
     return in;
 }
 

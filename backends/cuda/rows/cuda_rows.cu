@@ -81,12 +81,12 @@ argmax_kernel(const float *logits, int ld, int n, unsigned long long *part, unsi
     count[r] = 0;
 }
 
-/* Where the product has found them: behind its pass, or as its last kernel, which is told by the step where they go. */
-static __global__ void tokens_kernel(const unsigned long long *best, const cuda_tokens given, const cuda_tokens *of_step)
+/* Where the head has found them, as the last kernel of its pass; the step has told where they go. */
+static __global__ void tokens_kernel(const unsigned long long *best, const cuda_tokens *of_step)
 {
     const int r = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     grid_begin();
-    const cuda_tokens to = of_step ? *of_step : given;
+    const cuda_tokens to = *of_step;
     if (r < to.n_row) put_token(best[r], r, to.token, to.next);
 }
 
@@ -111,10 +111,10 @@ static int argmax_parts(int n)
     return parts < CUDA_ARGMAX_PARTS ? parts : CUDA_ARGMAX_PARTS;
 }
 
-spec_status speci_cuda_row_best(spec_queue *q, const spec_view *y, int32_t n, uint64_t *best)
+spec_status speci_cuda_row_best(spec_queue *q, const spec_view *y, int32_t n, unsigned long long *best)
 {
     return cuda_launch(q, "best", best_kernel, dim3((unsigned)argmax_parts(n), (unsigned)q->shape.rows), dim3(256), 0, 1,
-                       q->d_step, (const float *)y->data, y->ld, n, (unsigned long long *)best);
+                       q->d_step, (const float *)y->data, y->ld, n, best);
 }
 
 static spec_status check_row(spec_queue *q, const char *op, int32_t n_vocab, int32_t ld, int32_t n_row)
@@ -135,12 +135,8 @@ spec_status speci_cuda_argmax(spec_queue *q, const spec_argmax_args *a)
         SPEC_TRY(speci_cuda_result_room(q, (size_t)n * 4 + 16, 1));
         SPEC_TRY(speci_cuda_result(q, &out, a->host_out_token + r, (size_t)n * 4));
         spec_step_node *const next = a->next ? a->next + r : NULL;
-        if (a->best)
-            tokens_kernel<<<(unsigned)cuda_div_up(n, 256), 256, 0, q->stream>>>(
-                (const unsigned long long *)a->best + r, cuda_tokens{ (int32_t *)out, next, n }, NULL);
-        else
-            argmax_kernel<<<dim3((unsigned)argmax_parts(a->n_vocab), (unsigned)n), 256, 0, q->stream>>>(
-                a->logits + (size_t)r * a->ld, a->ld, a->n_vocab, q->argmax_part, q->argmax_count, (int32_t *)out, next);
+        argmax_kernel<<<dim3((unsigned)argmax_parts(a->n_vocab), (unsigned)n), 256, 0, q->stream>>>(
+            a->logits + (size_t)r * a->ld, a->ld, a->n_vocab, q->argmax_part, q->argmax_count, (int32_t *)out, next);
         SPEC_TRY(cuda_launched(q, "argmax"));
     }
     return SPEC_OK;
@@ -155,11 +151,11 @@ spec_status speci_cuda_tokens_of(spec_queue *q, const spec_argmax_args *a, cuda_
     return SPEC_OK;
 }
 
-spec_status speci_cuda_tokens(spec_queue *q, const uint64_t *best)
+spec_status speci_cuda_tokens(spec_queue *q)
 {
     const int rows = q->shape.rows, threads = rows < 256 ? rows : 256;
     return cuda_launch(q, "tokens", tokens_kernel, dim3((unsigned)cuda_div_up(rows, threads)), dim3((unsigned)threads), 0, 1,
-                       (const unsigned long long *)best, cuda_tokens{}, q->d_tokens);
+                       (const unsigned long long *)q->best, q->d_tokens);
 }
 
 /* --------------------------------------------------------------------------------- accept --- */

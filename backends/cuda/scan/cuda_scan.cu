@@ -41,7 +41,7 @@ spec_status speci_cuda_check_scan(spec_device *dev, const spec_scan_args *a)
     return SPEC_OK;
 }
 
-spec_status speci_cuda_scan(spec_queue *q, const spec_scan_args *a)
+spec_status speci_cuda_scan(spec_queue *q, const spec_scan_args *a, cuda_pass *pass)
 {
     SPEC_TRY(cuda_enter_op(q, "scan"));
     SPEC_TRY(speci_cuda_check_scan(q->dev, a));
@@ -49,6 +49,6 @@ spec_status speci_cuda_scan(spec_queue *q, const spec_scan_args *a)
     if (a->chunk && q->shape.phase == SPEC_PHASE_DECODE)
         return speci_cuda_scan_chunked_matrix(q, a, &status) ? status : speci_cuda_scan_chunked(q, a);
     const bool done = speci_cuda_scan_prefill(q, a, &status) || speci_cuda_scan_prefill_state(q, a, &status) ||
-                      speci_cuda_scan_state(q, a, &status);
+                      speci_cuda_scan_state(q, a, pass, &status);
     return done ? status : speci_cuda_scan_recurrent(q, a);
 }

@@ -80,13 +80,13 @@ spec_status speci_cuda_scan_chunked(spec_queue *q, const spec_scan_args *a);
 bool speci_cuda_scan_chunked_matrix(spec_queue *q, const spec_scan_args *a, spec_status *status);
 /* With the deferred norm behind it, where that kernel does both: norm->y and norm->squares are written, a->y is not;
  * likewise, and the same bits. */
-bool speci_cuda_scan_norm(spec_queue *q, const spec_scan_args *a, const spec_norm_args *norm, spec_status *status);
+bool speci_cuda_scan_norm(spec_queue *q, const spec_scan_args *a, const cuda_norm_args *norm, cuda_pass *pass, spec_status *status);
 /* The recurrent form of decode passes where cuda_scan_state.cu (what Mamba-1 has) has a kernel for it; likewise, and
  * the same bits as the general one. */
-bool speci_cuda_scan_state(spec_queue *q, const spec_scan_args *a, spec_status *status);
+bool speci_cuda_scan_state(spec_queue *q, const spec_scan_args *a, cuda_pass *pass, spec_status *status);
 /* With the product in front that makes dt, where the kernel of cuda_scan_state.cu does both; likewise. The same bits,
  * and dt is left where the product leaves it. */
-bool speci_cuda_scan_dt(spec_queue *q, const spec_linear_args *dt, const spec_scan_args *a, spec_status *status);
+bool speci_cuda_scan_dt(spec_queue *q, const cuda_linear_args *dt, const spec_scan_args *a, cuda_pass *pass, spec_status *status);
 /* Prefill by matrix products, where cuda_scan_prefill.cu has a kernel for it, and of what Mamba-1 has
  * (cuda_scan_prefill_state.cu); likewise. */
 bool speci_cuda_scan_prefill(spec_queue *q, const spec_scan_args *a, spec_status *status);

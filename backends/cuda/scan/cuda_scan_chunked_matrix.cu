@@ -266,7 +266,7 @@ bool speci_cuda_scan_chunked_matrix(spec_queue *q, const spec_scan_args *a, spec
     return has_kernel(q, a) && launch_type(q, a, {}, status);
 }
 
-bool speci_cuda_scan_norm(spec_queue *q, const spec_scan_args *a, const spec_norm_args *norm, spec_status *status)
+bool speci_cuda_scan_norm(spec_queue *q, const spec_scan_args *a, const cuda_norm_args *norm, cuda_pass *pass, spec_status *status)
 {
     spec_scan_args both = *a;
     both.y = norm->y;
@@ -276,8 +276,8 @@ bool speci_cuda_scan_norm(spec_queue *q, const spec_scan_args *a, const spec_nor
         !has_kernel(q, &both))
         return false;
     norm_out next = norm_out_of(norm);
-    next.tiles = speci_cuda_arranged_for(q, &norm->y, norm->dim, ORDER_TILES, NULL);
+    next.tiles = speci_cuda_arranged_for(q, pass, ORDER_TILES, NULL);
     if (launch_type(q, &both, next, status)) return true;
-    q->arranged_out = {};
+    pass->out = {};
     return false;
 }

@@ -17,7 +17,7 @@ enum {
     CHUNKED_WARPS = 20               /* of a block, that there are registers for */
 };
 static_assert(CHUNKED_NEAR == 32, "a near token is a lane's");
-static_assert(CHUNKED_CHANNELS == SPEC_SQUARES, "a row's squares of a unit are one sum");
+static_assert((int)CHUNKED_CHANNELS == (int)CUDA_SQUARES, "a row's squares of a unit are one sum");
 
 /* n / by for n and by < 2^15, by a multiplication. */
 struct chunked_div {

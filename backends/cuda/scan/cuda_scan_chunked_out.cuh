@@ -184,7 +184,7 @@ template <typename K> struct chunked_outputs {
             if (a.y.dtype == SPEC_DTYPE_F32) *(float2 *)((float *)a.y.data + to_y) = make_float2(out[v], out[v + 1]);
             else *(uint32_t *)((T *)a.y.data + to_y) = bits16(from_f32<T>(out[v])) | bits16(from_f32<T>(out[v + 1])) << 16;
             if (K::NORM && norm.tiles)
-                *(uint32_t *)(norm.tiles + tile_element(row, b.channel0 + o.c + v, norm.n_square * SPEC_SQUARES)) =
+                *(uint32_t *)(norm.tiles + tile_element(row, b.channel0 + o.c + v, norm.n_square * CUDA_SQUARES)) =
                     bits16(from_f32<T>(out[v])) | bits16(from_f32<T>(out[v + 1])) << 16;
         }
     }

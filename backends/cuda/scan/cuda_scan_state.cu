@@ -297,17 +297,17 @@ static int chunk_steps(const spec_queue *q, int blocks)
 }
 
 template <typename T>
-static bool launch(spec_queue *q, const spec_scan_args *a, const dt_product &p, spec_status *status)
+static bool launch(spec_queue *q, const spec_scan_args *a, const dt_product &p, cuda_pass *pass, spec_status *status)
 {
     const int blocks = cuda_div_up(a->n_head, STATE_CHANNELS), chunk = chunk_steps(q, blocks);
     const int n_saved = scan_saved_most(q->shape.rows < a->n_node ? q->shape.rows : a->n_node);
     const size_t bytes = state_shared::bytes(a->n_node, chunk, n_saved, p.ld_w);
     if (bytes > scan_shared_limit(q->dev)) return false;
     scan_allow_shared(q->dev, scan_state_kernel<T>, bytes);
-    uint16_t *const arranged = speci_cuda_arranged_for(q, &a->y, a->n_head, ORDER_ROWS, NULL);
+    uint16_t *const arranged = speci_cuda_arranged_for(q, pass, ORDER_ROWS, NULL);
     *status = cuda_launch(q, "scan", scan_state_kernel<T>, dim3((unsigned)blocks, (unsigned)q->shape.seqs),
                           dim3((unsigned)(chunk * STATE_CHANNELS)), bytes, 1, q->d_step, *a, p, n_saved, arranged,
-                          q->arranged_out.order);
+                          pass->out.order);
     return true;
 }
 
@@ -317,28 +317,28 @@ static bool has_kernel(const spec_queue *q, const spec_scan_args *a)
            !a->b_in_conv && a->cache_b;
 }
 /* Of up to 7 chunks no part of K has two. */
-static bool has_product(const spec_scan_args *a, const spec_linear_args *dt)
+static bool has_product(const spec_scan_args *a, const cuda_linear_args *dt)
 {
-    return cuda_size(a->dtype) == 2 && dt->w && !dt->w->q8 && dt->w->dtype == a->dtype && dt->x.dtype == a->dtype &&
+    return cuda_size(a->dtype) == 2 && dt->w && dt->w->format->plain && dt->w->dtype == a->dtype && dt->x.dtype == a->dtype &&
            dt->w->ld < LINEAR_PARTS * CUDA_CHUNK && dt->n_out == a->n_head && dt->y.data == a->dt.data &&
            dt->y.ld == a->dt.ld && dt->y.dtype == SPEC_DTYPE_F32 && !dt->bias && !dt->glu && !dt->add &&
-           dt->act == SPEC_ACT_NONE && dt->scale == 1.0f && cuda_aligned(dt->x.data, 16) && dt->x.ld % 8 == 0;
+           dt->act == SPEC_ACT_NONE && !dt->squares && dt->scale == 1.0f && cuda_aligned(dt->x.data, 16) && dt->x.ld % 8 == 0;
 }
 
-bool speci_cuda_scan_state(spec_queue *q, const spec_scan_args *a, spec_status *status)
+bool speci_cuda_scan_state(spec_queue *q, const spec_scan_args *a, cuda_pass *pass, spec_status *status)
 {
     const dt_product none = {};
     if (!has_kernel(q, a)) return false;
     switch (a->dtype) {
-    case SPEC_DTYPE_BF16: return launch<__nv_bfloat16>(q, a, none, status);
-    case SPEC_DTYPE_F16: return launch<__half>(q, a, none, status);
-    default: return launch<float>(q, a, none, status);
+    case SPEC_DTYPE_BF16: return launch<__nv_bfloat16>(q, a, none, pass, status);
+    case SPEC_DTYPE_F16: return launch<__half>(q, a, none, pass, status);
+    default: return launch<float>(q, a, none, pass, status);
     }
 }
 
-bool speci_cuda_scan_dt(spec_queue *q, const spec_linear_args *dt, const spec_scan_args *a, spec_status *status)
+bool speci_cuda_scan_dt(spec_queue *q, const cuda_linear_args *dt, const spec_scan_args *a, cuda_pass *pass, spec_status *status)
 {
     if (!has_kernel(q, a) || !has_product(a, dt)) return false;
     const dt_product p = { dt->w->data, dt->x.data, dt->w->ld, dt->x.ld, dt->n_in };
-    return a->dtype == SPEC_DTYPE_BF16 ? launch<__nv_bfloat16>(q, a, p, status) : launch<__half>(q, a, p, status);
+    return a->dtype == SPEC_DTYPE_BF16 ? launch<__nv_bfloat16>(q, a, p, pass, status) : launch<__half>(q, a, p, pass, status);
 }

@@ -1,0 +1,86 @@
+/* backend_ops.c - the kinds of operations: their names, and what stands in where a backend's table has no row for one. */
+#include "backends/backend.h"
+
+/* --- kv_commit by copies on the device --- */
+
+enum { COPIES = 64 /* ranges of a call */ };
+
+typedef struct copy_list {
+    const spec_backend_ops *ops;
+    spec_queue *q;
+    spec_range_copy range[COPIES];
+    int32_t n;
+} copy_list;
+
+static spec_status copy_all(copy_list *list)
+{
+    const int32_t n = list->n;
+    list->n = 0;
+    return n > 0 ? list->ops->copy(list->q, list->range, n) : SPEC_OK;
+}
+
+/* The entry of a head in a slot of one of the caches: bytes from the cache's start. */
+static size_t kv_entry(const spec_kv *kv, const int32_t *page, int32_t slot, int32_t head)
+{
+    const size_t row = (size_t)kv->head_dim * (kv->dtype == SPEC_DTYPE_F32 ? 4 : 2);
+    const size_t block = (size_t)page[slot / SPEC_PAGE] * (size_t)kv->n_kv_head + (size_t)head;
+    return (block * SPEC_PAGE + (size_t)(slot % SPEC_PAGE)) * row;
+}
+
+/* All layers' K and V of a slot. None of these ranges meets another. */
+static spec_status move_slot(copy_list *list, const spec_kv_commit_args *a, const int32_t *page, int32_t to, int32_t from)
+{
+    for (int32_t l = 0; l < a->n_layer; l++) {
+        const spec_kv *kv = &a->layers[l];
+        char *const cache[] = { kv->k, kv->v };
+        for (int32_t i = 0; i < 2 * kv->n_kv_head; i++) {
+            char *base = cache[i % 2];
+            list->range[list->n++] = (spec_range_copy){ base + kv_entry(kv, page, to, i / 2),
+                                                        base + kv_entry(kv, page, from, i / 2),
+                                                        (size_t)kv->head_dim * (kv->dtype == SPEC_DTYPE_F32 ? 4 : 2) };
+            if (list->n == COPIES) SPEC_TRY(copy_all(list));
+        }
+    }
+    return copy_all(list);
+}
+
+/* A path ascends, so a slot is read before a later move writes it. */
+static spec_status kv_commit_by_copies(const spec_backend_ops *ops, spec_queue *q, const spec_op *op,
+                                       const spec_step_block *step)
+{
+    copy_list list = { .ops = ops, .q = q };
+    for (int32_t i = 0; i < step->n_seq; i++) {
+        const spec_step_seq *s = &spec_step_seqs(step)[i];
+        const int32_t *path = spec_step_paths(step) + s->first_path, *page = spec_step_pages(step) + s->first_page;
+        const int32_t first = s->n_past - s->n_replay;
+        for (int32_t j = 0; j < s->n_replay; j++)
+            if (path[j] != j) SPEC_TRY(move_slot(&list, &op->u.kv_commit, page, first + j, first + path[j]));
+    }
+    return SPEC_OK;
+}
+
+/* --- the table --- */
+
+const speci_op_kind speci_op_kinds[SPEC_OP_N] = {
+    [SPEC_OP_EMBED] = { "embed", NULL },         [SPEC_OP_NORM] = { "norm", NULL },
+    [SPEC_OP_LINEAR] = { "linear", NULL },       [SPEC_OP_KV_COMMIT] = { "kv_commit", kv_commit_by_copies },
+    [SPEC_OP_ROPE_KV] = { "rope_kv", NULL },     [SPEC_OP_ATTENTION] = { "attention", NULL },
+    [SPEC_OP_CONV] = { "conv", NULL },           [SPEC_OP_SCAN] = { "scan", NULL },
+    [SPEC_OP_KEEP] = { "keep", NULL },
+};
+
+static bool is_known(const spec_op *op) { return (int)op->kind >= 0 && op->kind < SPEC_OP_N; }
+
+spec_status speci_op_supports(const spec_backend_ops *ops, spec_device *dev, const spec_op *op)
+{
+    if (is_known(op) && ops->op[op->kind].supports) return ops->op[op->kind].supports(dev, op);
+    if (is_known(op) && speci_op_kinds[op->kind].fallback) return SPEC_OK;
+    return speci_fail(SPEC_E_UNSUPPORTED, "backend %s: operation of unknown kind %d", ops->name, (int)op->kind);
+}
+
+spec_status speci_op_run(const spec_backend_ops *ops, spec_queue *q, const spec_op *op, const spec_step_block *step)
+{
+    if (is_known(op) && ops->op[op->kind].run) return ops->op[op->kind].run(q, op);
+    if (is_known(op) && speci_op_kinds[op->kind].fallback) return speci_op_kinds[op->kind].fallback(ops, q, op, step);
+    return speci_fail(SPEC_E_UNSUPPORTED, "a plan holds an operation of unknown kind %d", (int)op->kind);
+}

@@ -1,0 +1,76 @@
+/* cuda_pack.cu - rows of a matrix from the pinned buffer to their places on the device, by format. Rows that are already as they
+ * shall be are copied; others are converted and padded by a kernel that reads the pinned buffer itself. */
+#include "backends/cuda/linear/cuda_q8.cuh"
+
+/* dst [n_row][ld] of T from src [n_row][n_in] of S, zero beyond n_in. */
+template <typename T, typename S>
+static __global__ void pack_kernel(T *dst, const S *src, int n_row, int n_in, int ld)
+{
+    const size_t n = (size_t)n_row * ld;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+        const size_t r = i / ld, c = i % ld;
+        dst[i] = from_f32<T>(c < (size_t)n_in ? to_f32(src[r * n_in + c]) : 0.0f);
+    }
+}
+
+enum { Q8_AT_ONCE = 64 }; /* blocks that a thread block takes: a whole number of words */
+
+/* n blocks of Q8_0 from `src`, the first one of row `row`, to their places. */
+static __global__ void pack_q8_kernel(q8_piece *dst, q8_shape s, const uint32_t *src, int row, int n)
+{
+    const int words = Q8_AT_ONCE * (int)sizeof(spec_q8_block) / 4;
+    __shared__ uint32_t staged[words];
+    const spec_q8_block *blocks = (const spec_q8_block *)staged;
+    const int per_row = s.n_in / SPEC_Q8_BLOCK;
+    for (int first = (int)blockIdx.x * Q8_AT_ONCE; first < n; first += (int)gridDim.x * Q8_AT_ONCE) {
+        const int n_here = n - first < Q8_AT_ONCE ? n - first : Q8_AT_ONCE;
+        for (int i = (int)threadIdx.x; i < words && i * 4 < n_here * (int)sizeof(spec_q8_block); i += (int)blockDim.x)
+            staged[i] = src[(size_t)first / Q8_AT_ONCE * words + i];
+        __syncthreads();
+        for (int i = (int)threadIdx.x; i < n_here * 4; i += (int)blockDim.x) { /* 8 values */
+            const int b = first + i / 4, r = row + b / per_row, k = b % per_row * SPEC_Q8_BLOCK + i % 4 * 8;
+            q8_piece *p = dst + s.piece(r, k);
+            const int in_strip = s.lane_row(r);
+            for (int j = 0; j < 8; j++) q8_values(p, in_strip, k)[j] = blocks[i / 4].q[i % 4 * 8 + j];
+            if (i % 4 == 0) *q8_scale(p, in_strip, k) = blocks[i / 4].scale;
+        }
+        __syncthreads();
+    }
+}
+
+size_t speci_cuda_bytes_q8(const spec_weight *w)
+{
+    const q8_shape s = q8_shape_of(w);
+    return (size_t)s.n_strip() * (size_t)s.n_piece() * sizeof(q8_piece);
+}
+
+spec_status speci_cuda_pack_q8(spec_device *dev, const spec_weight *w, int32_t row, const void *src, int32_t n_row)
+{
+    pack_q8_kernel<<<4 * (unsigned)dev->n_sm, 256, 0, dev->stage_stream>>>(
+        (q8_piece *)w->data, q8_shape_of(w), (const uint32_t *)src, row, n_row * (w->n_in / SPEC_Q8_BLOCK));
+    const cudaError_t launched = cudaGetLastError();
+    return launched == cudaSuccess ? SPEC_OK : speci_cuda_status(dev, launched, "weight packing");
+}
+
+size_t speci_cuda_bytes_plain(const spec_weight *w) { return (size_t)w->n_out * w->ld * cuda_size(w->dtype); }
+
+spec_status speci_cuda_pack_plain(spec_device *dev, const spec_weight *w, int32_t row, const void *src, int32_t n_row)
+{
+    const spec_dtype from = w->format->dtype;
+    void *const dst = (char *)w->data + (size_t)row * w->ld * cuda_size(w->dtype);
+    if (w->dtype == from && w->ld == w->n_in) {
+        const size_t bytes = (size_t)n_row * w->n_in * cuda_size(from);
+        const cudaError_t e = cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, dev->stage_stream);
+        return e == cudaSuccess ? SPEC_OK : speci_cuda_status(dev, e, "cudaMemcpyAsync: weight");
+    }
+    return cuda_by_dtype(w->dtype, [&](auto t) {
+        using T = decltype(t);
+        return cuda_by_dtype(from, [&](auto s) {
+            using S = decltype(s);
+            pack_kernel<T, S><<<4 * (unsigned)dev->n_sm, 256, 0, dev->stage_stream>>>((T *)dst, (const S *)src, n_row,
+                                                                                       w->n_in, w->ld);
+            const cudaError_t launched = cudaGetLastError();
+            return launched == cudaSuccess ? SPEC_OK : speci_cuda_status(dev, launched, "weight conversion");
+        });
+    });
+}

@@ -1,0 +1,346 @@
+/* test_late_backend.c - sessions on a backend that makes plans ready, captures passes and is late (late_backend.h): what a GPU
+ * does and the CPU does not, without one. Text is that of the CPU, or, where prepared plans have bits of their own, of plain
+ * steps on the same backend; every pass goes through a prepared plan; results are read when they have been waited for; and
+ * devices that fail late or while a plan is made ready leave everything usable. */
+#include <stdio.h>
+#include <string.h>
+
+#define SPEC_EXPERIMENTAL
+#include "spec_lab.h"
+
+#include "tests/late_backend.h"
+#include "tests/support_decode.h"
+
+#define GOLDEN SPEC_TEST_DIR "/golden/"
+
+enum { N_SEQ = 3, N_PROMPT = 6, N_NEW = 24 };
+
+static const char *const models[] = { "llama3", "mamba", "mamba2", "bamba", "lfm2" };
+enum { N_MODEL = sizeof models / sizeof models[0] };
+static const spec_sampling samplings[N_SEQ] = { { 0 },
+                                                { .temperature = 0.8f, .seed = 4 },
+                                                { .temperature = 1, .seed = 6 } };
+static spec_backend *late, *plain;
+
+static void open_backends(void)
+{
+    spec_backend_params p = SPEC_BACKEND_PARAMS_INIT;
+    p.n_threads = 1;
+    late_reset();
+    OK(spec_backend_open_ops(&late, &late_ops, NULL, &p));
+    OK(spec_backend_open(&plain, "cpu", &p));
+}
+
+static spec_model *model_on(spec_backend *be, const char *name)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s%s", GOLDEN, name);
+    return support_model(be, path, SPEC_DTYPE_F32);
+}
+
+typedef int32_t texts[N_SEQ][N_NEW];
+
+static void make_prompt(int32_t *ids, int32_t k)
+{
+    for (int32_t i = 0; i < N_PROMPT; i++) ids[i] = 3 + 7 * k + 5 * i;
+}
+
+static void plain_texts(spec_model *m, texts out)
+{
+    int32_t ids[N_PROMPT];
+    for (int32_t k = 0; k < N_SEQ; k++) {
+        make_prompt(ids, k);
+        support_plain_ids(m, ids, N_PROMPT, &samplings[k], N_NEW, out[k]);
+    }
+}
+
+/* How a session decodes. */
+typedef struct decoding {
+    const char *tree; /* of a drafter that is the target itself; NULL: plain steps */
+    int32_t n_at_once;
+    spec_lab lab;
+    spec_adapt adapt;
+} decoding;
+
+typedef struct running {
+    spec_session *s;
+    spec_drafter *dr;
+    int32_t seqs[N_SEQ];
+} running;
+
+static spec_status try_start(running *r, spec_model *m, const decoding *d)
+{
+    spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
+    spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    *r = (running){ 0 };
+    dp.tree = d->tree;
+    sp.n_seq = N_SEQ + 1, sp.n_ctx = 96, sp.verify = SPEC_VERIFY_NAIVE, sp.adapt = d->adapt;
+    sp.lab = d->lab.struct_size ? &d->lab : NULL;
+    if (d->tree) OK(spec_drafter_from_model(&r->dr, m, &dp));
+    return spec_session_open(&r->s, m, r->dr, &sp);
+}
+
+static int32_t add(running *r, int32_t k)
+{
+    int32_t ids[N_PROMPT], seq;
+    make_prompt(ids, k);
+    OK(spec_sequence_add(r->s, &seq, ids, N_PROMPT, &samplings[k]));
+    return seq;
+}
+
+static running start(spec_model *m, const decoding *d)
+{
+    running r;
+    OK(try_start(&r, m, d));
+    for (int32_t k = 0; k < N_SEQ; k++) r.seqs[k] = add(&r, k);
+    return r;
+}
+
+static void finish(running *r)
+{
+    spec_session_close(r->s);
+    spec_drafter_close(r->dr);
+}
+
+/* What sequence k has so far is `want`; returns how many tokens that are new. */
+static int32_t expect_text(const running *r, int32_t seq, int32_t k, const int32_t *want, const char *what)
+{
+    const int32_t *ids;
+    size_t n;
+    OK(spec_sequence_ids(r->s, seq, &ids, &n));
+    for (size_t i = N_PROMPT; i < n && i - N_PROMPT < N_NEW; i++)
+        if (ids[i] != want[i - N_PROMPT])
+            fail_msg("%s: token %d of sequence %d is %d, expected %d", what, (int)i - N_PROMPT, k, ids[i], want[i - N_PROMPT]);
+    return (int32_t)n - N_PROMPT;
+}
+
+/* Steps of n_at_once sequences, until all have their text or an end of it. */
+static void go_on(running *r, int32_t n_at_once, texts want, const char *what)
+{
+    bool done[N_SEQ] = { false };
+    for (int32_t left = N_SEQ; left > 0;) {
+        int32_t of[N_SEQ], seqs[N_SEQ], n = 0;
+        spec_step_result results[N_SEQ];
+        for (int32_t k = 0; k < N_SEQ && n < n_at_once; k++)
+            if (!done[k]) of[n] = k, seqs[n] = r->seqs[k], n++;
+        OK(spec_step(r->s, seqs, n, results));
+        for (int32_t i = 0; i < n; i++)
+            if (expect_text(r, seqs[i], of[i], want[of[i]], what) >= N_NEW || results[i].stop != SPEC_STOP_NONE)
+                done[of[i]] = true, left--;
+    }
+}
+
+static void decode(spec_model *m, const char *name, const decoding *d, texts want)
+{
+    char what[128];
+    snprintf(what, sizeof what, "%s, %s, %d at once", name, d->tree ? d->tree : "plain", d->n_at_once);
+    running r = start(m, d);
+    go_on(&r, d->n_at_once, want, what);
+    finish(&r);
+}
+
+static const decoding decodings[] = {
+    { .tree = NULL, .n_at_once = 1 },         { .tree = NULL, .n_at_once = 3 },        { .tree = "chain:3", .n_at_once = 1 },
+    { .tree = "product:2,2", .n_at_once = 3 }, { .tree = "dyspec:5", .n_at_once = 2 }, { .tree = "eagle2:2,6,3", .n_at_once = 1 },
+};
+enum { N_DECODING = sizeof decodings / sizeof decodings[0] };
+
+/* Results that come late are waited for: text is the CPU's, and no pass goes another way than through its plan. */
+static void text_is_that_of_the_cpu(void **state)
+{
+    (void)state;
+    for (int32_t i = 0; i < N_MODEL; i++) {
+        texts want;
+        late_reset();
+        spec_model *m = model_on(plain, models[i]), *same = model_on(late, models[i]);
+        plain_texts(m, want);
+        for (int32_t k = 0; k < N_DECODING; k++) decode(same, models[i], &decodings[k], want);
+        assert_true(late_count.alone == 0 && late_count.pass > 0 && late_count.late > 0 && late_count.found > 0);
+        assert_true(late_count.n_prepared[0] == 0 && late_count.n_prepared[1] > 0);
+        spec_model_close(same);
+        spec_model_close(m);
+    }
+}
+
+/* Prepared plans have bits of their own here, and all passes have them: plain steps, trees of any shape, passes that are never
+ * captured, and sequences that were saved, which applies what is pending in a pass without rows. */
+static void plans_define_the_bits(void **state)
+{
+    (void)state;
+    int32_t n_other = 0;
+    for (int32_t i = 0; i < N_MODEL; i++) {
+        texts want, others;
+        late_reset();
+        late_set.alters = true;
+        spec_model *m = model_on(plain, models[i]), *same = model_on(late, models[i]);
+        plain_texts(m, others);
+        plain_texts(same, want);
+        n_other += memcmp(want, others, sizeof want) != 0;
+        for (int32_t k = 0; k < N_DECODING; k++) decode(same, models[i], &decodings[k], want);
+        late_count.n_prepared[0] = late_count.n_prepared[1] = 0;
+        for (int32_t k = 0; k < N_DECODING; k++) {
+            decoding launched = decodings[k];
+            launched.lab = (spec_lab)SPEC_LAB_INIT, launched.lab.no_capture = 1;
+            decode(same, models[i], &launched, want);
+        }
+        assert_true(late_count.n_prepared[0] > 0 && late_count.n_prepared[1] == 0 && late_count.alone == 0);
+        spec_model_close(same);
+        spec_model_close(m);
+    }
+    assert_int_equal(n_other, N_MODEL);
+}
+
+/* --- steps without rows --- */
+
+typedef struct bytes {
+    char *data;
+    size_t n, at;
+} bytes;
+
+static int put(void *user, const void *data, size_t n)
+{
+    bytes *b = user;
+    b->data = realloc(b->data, b->n + n);
+    if (!b->data) return 1;
+    memcpy(b->data + b->n, data, n);
+    b->n += n;
+    return 0;
+}
+
+/* What is pending of a saved sequence is applied without a head: what others have scored stays as it was. */
+static void flush_between(spec_model *m, const char *name, const decoding *d, texts want)
+{
+    char what[96];
+    snprintf(what, sizeof what, "%s, %s, flushed", name, d->lab.advance == SPEC_ADVANCE_JOINT ? "joint" : "replay");
+    running r = start(m, d);
+    for (int32_t round = 0; round < 4; round++) {
+        const spec_tree *tree;
+        spec_step_result step;
+        int32_t path[SPEC_MAX_DEPTH + 1], n_path, token;
+        bytes saved = { 0 };
+        OK(spec_step(r.s, &r.seqs[0], 1, &step)); /* leaves a path pending */
+        OK(spec_draft(r.s, &r.seqs[1], 1, &tree));
+        OK(spec_score(r.s, &r.seqs[1], 1, &tree));
+        OK(spec_sequence_save(r.s, r.seqs[0], put, &saved));
+        OK(spec_verify(r.s, r.seqs[1], SPEC_VERIFY_NAIVE, path, &n_path, &token));
+        OK(spec_commit(r.s, r.seqs[1], path, n_path, token));
+        (void)expect_text(&r, r.seqs[1], 1, want[1], what);
+        free(saved.data);
+    }
+    go_on(&r, 2, want, what);
+    finish(&r);
+}
+
+static void flushes_have_no_head(void **state)
+{
+    (void)state;
+    for (int32_t i = 0; i < N_MODEL; i++)
+        for (int32_t joint = 0; joint < 2; joint++) {
+            texts want;
+            decoding d = { .tree = "product:2,2", .lab = SPEC_LAB_INIT };
+            d.lab.advance = joint ? SPEC_ADVANCE_JOINT : SPEC_ADVANCE_REPLAY;
+            late_reset();
+            late_set.alters = true;
+            spec_model *m = model_on(late, models[i]);
+            plain_texts(m, want);
+            flush_between(m, models[i], &d, want);
+            assert_true(late_count.no_head > 0 && late_count.alone == 0);
+            if (!joint) assert_true(late_count.empty > 0);
+            spec_model_close(m);
+        }
+}
+
+/* --- what is made ready beforehand --- */
+
+/* Costs are measured with passes that were made ready; no step behind meets a pass that was not. */
+static void measured_passes_are_warm(void **state)
+{
+    (void)state;
+    for (int32_t i = 0; i < N_MODEL; i++) {
+        texts want;
+        late_reset();
+        spec_model *m = model_on(late, models[i]);
+        plain_texts(m, want);
+        const decoding d = { .tree = "product:2,2", .n_at_once = 1, .adapt = SPEC_ADAPT_COST };
+        running r = start(m, &d);
+        spec_cost_profile profile = { .struct_size = sizeof profile };
+        OK(spec_session_profile(r.s, &profile));
+        assert_true(late_count.warm > 4);
+        late_count.cold = late_count.pass = 0;
+        go_on(&r, 1, want, models[i]);
+        if (late_count.cold > 0) fail_msg("%s: %d of %d passes were not ready", models[i], late_count.cold, late_count.pass);
+        assert_true(late_count.pass > 0);
+        finish(&r);
+        spec_model_close(m);
+    }
+}
+
+/* --- devices that fail --- */
+
+/* A session whose plans cannot be made ready does not open, and leaves nothing. */
+static void plans_that_fail(void **state)
+{
+    (void)state;
+    late_reset();
+    spec_model *m = model_on(late, "bamba");
+    const decoding d = { .tree = "chain:3" };
+    const int32_t n_alive = late_count.n_alive;
+    for (int32_t i = 0; i < 4; i++) {
+        running r;
+        late_set.fail_prepare = i;
+        FAILS(try_start(&r, m, &d), SPEC_E_NOMEM, "no room for a plan");
+        spec_drafter_close(r.dr);
+        assert_int_equal(late_count.n_alive, n_alive);
+    }
+    late_reset();
+    running r;
+    OK(try_start(&r, m, &d));
+    finish(&r);
+    assert_int_equal(late_count.n_alive, n_alive);
+    spec_model_close(m);
+}
+
+/* An error that comes late is told by a step; the sequences can be removed, and others take their places. */
+static void errors_that_come_late(void **state)
+{
+    (void)state;
+    for (int32_t i = 0; i < N_MODEL; i++) {
+        texts want;
+        late_reset();
+        spec_model *m = model_on(late, models[i]);
+        plain_texts(m, want);
+        for (int32_t k = 0; k < 2; k++)
+            for (int32_t after = 0; after < 6; after++) {
+                const decoding d = { .tree = k ? "product:2,2" : NULL };
+                running r = start(m, &d);
+                spec_step_result results[N_SEQ];
+                spec_status status = SPEC_OK;
+                late_set.fail_wait = after;
+                while (status == SPEC_OK) status = spec_step(r.s, r.seqs, N_SEQ, results);
+                late_set.fail_wait = -1;
+                assert_int_equal(status, SPEC_E_DEVICE);
+                for (int32_t q = 0; q < N_SEQ; q++) {
+                    (void)expect_text(&r, r.seqs[q], q, want[q], models[i]);
+                    OK(spec_sequence_remove(r.s, r.seqs[q]));
+                    r.seqs[q] = add(&r, q);
+                }
+                go_on(&r, N_SEQ, want, models[i]);
+                finish(&r);
+            }
+        spec_model_close(m);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(text_is_that_of_the_cpu),  cmocka_unit_test(plans_define_the_bits),
+        cmocka_unit_test(flushes_have_no_head),     cmocka_unit_test(measured_passes_are_warm),
+        cmocka_unit_test(plans_that_fail),          cmocka_unit_test(errors_that_come_late),
+    };
+    open_backends();
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    spec_backend_close(late);
+    spec_backend_close(plain);
+    return failed || late_count.n_alive != 0;
+}
