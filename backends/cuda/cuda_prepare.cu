@@ -105,12 +105,14 @@ static int32_t last_reader(const spec_plan *plan, int32_t i)
 
 static void defer_norms(const spec_queue *q, const spec_plan *plan, cuda_op *ops)
 {
-    int32_t used[CUDA_DEFERRED]; /* a place's last reader */
-    for (int32_t &u : used) u = -1;
+    /* used: a place's last reader. One kernel may be that and make the norm right behind it: it reads one place
+     * while it writes the other, so the two differ. */
+    int32_t used[CUDA_DEFERRED];
+    for (int32_t &u : used) u = -2;
     for (int32_t i = 0; i < plan->n_op; i++) {
         const spec_norm_args *norm = &plan->ops[i].u.norm;
         int32_t place = 0;
-        while (place < CUDA_DEFERRED && used[place] >= i) place++;
+        while (place < CUDA_DEFERRED && used[place] >= i - 1) place++;
         if (!may_defer(plan, &plan->ops[i]) || place == CUDA_DEFERRED) continue;
         const int32_t last = last_reader(plan, i);
         if (last < 0 || (size_t)plan->n_row_max * (size_t)(norm->dim / CUDA_SQUARES) > q->squares_floats) continue;
