@@ -1,0 +1,506 @@
+/* test_drafters.c - drafters beside a model: prompt lookup against a search that is obviously right; several drafters of a session
+ * never change its text; an application's drafter is told of every token, once and in order, through copies and saved states. */
+#include "tests/support_decode.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "algorithms/engine/engine.h"
+
+static spec_backend *backend;
+
+#define GOLDEN SPEC_TEST_DIR "/golden/"
+
+/* ------------------------------------------------------------------------------ prompt lookup --- */
+
+/* algorithms.md 15, word by word: out [m] = what followed the last n tokens where they stand first, for the longest n <= n_most
+ * behind which there is anything to propose. */
+static int32_t look_up(int32_t *out, const int32_t *ids, int32_t n_ids, int32_t n_most, int32_t m, int32_t eos)
+{
+    for (int32_t n = n_most; n > 0; n--) {
+        for (int32_t end = n - 1; end < n_ids - 1; end++) {
+            int32_t n_out = 0;
+            if (n > n_ids || memcmp(ids + end + 1 - n, ids + n_ids - n, (size_t)n * sizeof *ids) != 0) continue;
+            for (int32_t at = end + 1; at < n_ids && n_out < m && ids[at] != eos; at++) out[n_out++] = ids[at];
+            if (n_out > 0) return n_out;
+            break;
+        }
+    }
+    return 0;
+}
+
+typedef struct lookup_case {
+    const char *name, *text; /* of the drafter */
+    int32_t n, m, alphabet;
+} lookup_case;
+
+static const lookup_case lookups[] = {
+    { "lookup ngram", "ngram", 3, 10, 3 },        { "lookup ngram:1,1", "ngram:1,1", 1, 1, 4 },
+    { "lookup ngram:2,5", "ngram:2,5", 2, 5, 2 }, { "lookup ngram:16,20", "ngram:16,20", 16, 20, 2 },
+    { "lookup ngram:4,3", "ngram:4,3", 4, 3, 8 },
+};
+
+static void check_proposal(spec_session *s, int32_t seq, const lookup_case *t, int32_t *n_proposed)
+{
+    const spec_tree *tree;
+    const int32_t *ids;
+    size_t n;
+    int32_t want[SPEC_MAX_DEPTH];
+    OK(spec_draft(s, &seq, 1, &tree));
+    OK(spec_sequence_ids(s, seq, &ids, &n));
+    const int32_t n_want = look_up(want, ids, (int32_t)n, t->n, t->m, 0);
+    assert_int_equal(tree->n, 1 + n_want);
+    assert_int_equal(tree->token[0], ids[n - 1]);
+    for (int32_t i = 1; i < tree->n; i++) {
+        assert_int_equal(tree->token[i], want[i - 1]);
+        assert_int_equal(tree->parent[i], i - 1);
+    }
+    *n_proposed += n_want;
+}
+
+/* Commits one random token, or as much of the proposal as chance says: both ways in which a sequence grows. */
+static void grow(spec_session *s, int32_t seq, int32_t alphabet, uint64_t *random)
+{
+    const spec_tree *tree;
+    int32_t path[SPEC_MAX_DEPTH + 1], n = 1;
+    OK(spec_draft(s, &seq, 1, &tree));
+    OK(spec_score(s, &seq, 1, &tree));
+    for (path[0] = 0; n < tree->n && support_random(random) % 3 > 0; n++) path[n] = n;
+    OK(spec_commit(s, seq, path, n, (int32_t)(support_random(random) % (uint32_t)alphabet)));
+}
+
+static void check_lookup(void **state)
+{
+    enum { PROMPTS = 60, STEPS = 12, N_MOST = 40 };
+    const lookup_case *t = *state;
+    spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+    spec_model *model = support_model(backend, GOLDEN "mamba", SPEC_DTYPE_F32); /* its token 0 ends a text */
+    spec_drafter *d;
+    spec_session *s;
+    uint64_t random = 32;
+    int32_t ids[N_MOST], n_proposed = 0;
+    OK(spec_drafter_open(&d, t->text, NULL));
+    p.n_ctx = 1024;
+    OK(spec_session_open(&s, model, d, &p));
+    for (int32_t i = 0; i < PROMPTS; i++) {
+        const int32_t n = 1 + (int32_t)(support_random(&random) % N_MOST);
+        int32_t seq, copy;
+        for (int32_t k = 0; k < n; k++) ids[k] = (int32_t)(support_random(&random) % (uint32_t)t->alphabet);
+        OK(spec_sequence_add(s, &seq, ids, (size_t)n, NULL));
+        for (int32_t k = 0; k < STEPS; k++) {
+            check_proposal(s, seq, t, &n_proposed);
+            grow(s, seq, t->alphabet, &random);
+        }
+        FAILS(spec_sequence_fork(s, seq, &copy), SPEC_E_FULL, "");
+        OK(spec_sequence_remove(s, seq));
+    }
+    assert_true(n_proposed > PROMPTS);
+    spec_session_close(s);
+    spec_drafter_close(d);
+    spec_model_close(model);
+}
+
+static void check_refused(void **state)
+{
+    (void)state;
+    spec_drafter *d = NULL;
+    FAILS(spec_drafter_open(&d, "ngram:0,4", NULL), SPEC_E_INVALID, "0,4");
+    FAILS(spec_drafter_open(&d, "ngram:3,0", NULL), SPEC_E_INVALID, "3,0");
+    FAILS(spec_drafter_open(&d, "ngram:17,4", NULL), SPEC_E_INVALID, "17,4");
+    FAILS(spec_drafter_open(&d, "ngram:x", NULL), SPEC_E_INVALID, "x");
+    FAILS(spec_drafter_open(&d, "n-gram", NULL), SPEC_E_INVALID, "n-gram");
+    assert_null(d);
+}
+
+/* ---------------------------------------------------------------------- an application's drafter --- */
+
+/* It proposes right tokens and wrong ones, and holds the text of every sequence as it was told. */
+enum { WITNESS_SEQS = 4, WITNESS_IDS = 512 };
+typedef struct witness {
+    int32_t ids[WITNESS_SEQS][WITNESS_IDS], n[WITNESS_SEQS]; /* n 0: no such sequence */
+    const int32_t *right;   /* [n_right] the text, or NULL: nothing it proposes is meant to be right */
+    int32_t n_right;
+    spec_status fails;      /* what draft returns */
+    int32_t n_draft, n_prefill, n_fork, n_save, n_restore, n_end, n_close;
+} witness;
+
+static void same_ids(const witness *w, int32_t seq, const int32_t *ids, size_t n)
+{
+    assert_int_equal(w->n[seq], n);
+    assert_memory_equal(w->ids[seq], ids, n * sizeof *ids);
+}
+
+static spec_status witness_draft(void *user_data, spec_draft_request *requests, int32_t n)
+{
+    witness *w = user_data;
+    w->n_draft++;
+    if (w->fails != SPEC_OK) return w->fails;
+    for (int32_t i = 0; i < n; i++) {
+        spec_tree *t = requests[i].tree;
+        same_ids(w, requests[i].seq, requests[i].ids, requests[i].n_ids);
+        const int32_t at = (int32_t)requests[i].n_ids, token = at < w->n_right ? w->right[at] : 1;
+        if (t->cap < 4 || at % 5 == 4) continue;
+        t->token[1] = (token + 1) % 8, t->parent[1] = 0; /* a wrong one first */
+        t->token[2] = token, t->parent[2] = 0;
+        t->token[3] = at + 1 < w->n_right ? w->right[at + 1] : 2, t->parent[3] = 2;
+        t->n = 4;
+    }
+    return SPEC_OK;
+}
+
+static spec_status witness_prefill(void *user_data, int32_t seq, const int32_t *ids, size_t n)
+{
+    witness *w = user_data;
+    assert_int_equal(w->n[seq], 0);
+    assert_true(n <= WITNESS_IDS);
+    memcpy(w->ids[seq], ids, n * sizeof *ids);
+    w->n[seq] = (int32_t)n;
+    w->n_prefill++;
+    return SPEC_OK;
+}
+
+static void witness_committed(void *user_data, int32_t seq, const int32_t *ids, size_t n, int32_t n_new)
+{
+    witness *w = user_data;
+    assert_true(n_new > 0 && n <= WITNESS_IDS);
+    same_ids(w, seq, ids, n - (size_t)n_new);
+    memcpy(w->ids[seq], ids, n * sizeof *ids);
+    w->n[seq] = (int32_t)n;
+}
+
+static spec_status witness_fork(void *user_data, int32_t seq, int32_t copy)
+{
+    witness *w = user_data;
+    assert_int_equal(w->n[copy], 0);
+    memcpy(w->ids[copy], w->ids[seq], sizeof w->ids[seq]);
+    w->n[copy] = w->n[seq];
+    w->n_fork++;
+    return SPEC_OK;
+}
+
+static spec_status witness_save(void *user_data, int32_t seq, spec_write_fn write, void *write_data)
+{
+    witness *w = user_data;
+    w->n_save++;
+    return write(write_data, &w->n[seq], sizeof w->n[seq]) || write(write_data, w->ids[seq], (size_t)w->n[seq] * sizeof(int32_t))
+               ? SPEC_E_IO
+               : SPEC_OK;
+}
+
+static spec_status witness_restore(void *user_data, int32_t seq, const int32_t *ids, size_t n, spec_read_fn read, void *read_data)
+{
+    witness *w = user_data;
+    assert_int_equal(w->n[seq], 0);
+    w->n_restore++;
+    if (read(read_data, &w->n[seq], sizeof w->n[seq]) || read(read_data, w->ids[seq], (size_t)w->n[seq] * sizeof(int32_t)))
+        return SPEC_E_IO;
+    same_ids(w, seq, ids, n);
+    return SPEC_OK;
+}
+
+static void witness_end(void *user_data, int32_t seq)
+{
+    witness *w = user_data;
+    w->n[seq] = 0;
+    w->n_end++;
+}
+static void witness_close(void *user_data) { ((witness *)user_data)->n_close++; }
+
+static spec_drafter *witness_open(witness *w, uint64_t identity)
+{
+    const spec_drafter_ops ops = {
+        .struct_size = sizeof ops, .user_data = w, .draft = witness_draft, .prefill = witness_prefill,
+        .committed = witness_committed, .fork = witness_fork, .identity = identity, .save = witness_save,
+        .restore = witness_restore, .end = witness_end, .close = witness_close,
+    };
+    spec_drafter *d;
+    OK(spec_drafter_from_ops(&d, &ops, NULL));
+    return d;
+}
+
+/* ------------------------------------------------------------------------------- combinations --- */
+
+static const char *const families[] = { "llama2", "mamba", "mamba2", "bamba", "mambainllama", "lfm2" };
+enum { N_NEW = 60, N_PROMPT = 6, N_LIST = 5 };
+
+typedef struct combined {
+    const char *drafters; /* of each a letter: n-gram, model, application's */
+    spec_draft_combine combine;
+    spec_adapt adapt;
+} combined;
+static const combined combinations[] = {
+    { "n", SPEC_DRAFT_FIRST, SPEC_ADAPT_OFF },     { "nm", SPEC_DRAFT_FIRST, SPEC_ADAPT_OFF },
+    { "nam", SPEC_DRAFT_FIRST, SPEC_ADAPT_OFF },   { "mn", SPEC_DRAFT_FIRST, SPEC_ADAPT_OFF },
+    { "nm", SPEC_DRAFT_UNION, SPEC_ADAPT_OFF },    { "amn", SPEC_DRAFT_UNION, SPEC_ADAPT_OFF },
+    { "aa", SPEC_DRAFT_UNION, SPEC_ADAPT_OFF },    { "mm", SPEC_DRAFT_UNION, SPEC_ADAPT_OFF },
+    { "nm", SPEC_DRAFT_CHOOSE, SPEC_ADAPT_OFF },   { "nma", SPEC_DRAFT_CHOOSE, SPEC_ADAPT_COST },
+    { "nma", SPEC_DRAFT_CHOOSE, SPEC_ADAPT_UCB },  { "nm", SPEC_DRAFT_FIRST, SPEC_ADAPT_COST },
+    { "nam", SPEC_DRAFT_UNION, SPEC_ADAPT_COST },
+};
+
+static spec_drafter *drafter_of(char letter, spec_model *model, witness *w)
+{
+    spec_drafter_params p = SPEC_DRAFTER_PARAMS_INIT;
+    spec_drafter *d;
+    p.tree = "chain:2;product:2,1";
+    if (letter == 'a') return witness_open(w, 1);
+    if (letter == 'n') OK(spec_drafter_open(&d, "ngram:2,4", NULL));
+    if (letter == 'm') OK(spec_drafter_from_model(&d, model, &p));
+    return d;
+}
+
+/* Two sequences at once, with unlike prompts. Returns how many drafts were accepted. */
+static int32_t check_text(spec_session *s, const int32_t prompt[2][N_PROMPT], const int32_t want[2][N_NEW], const char *what)
+{
+    const spec_sequence_options options = { .struct_size = sizeof options, .ignore_eos = 1, .n_predict = N_NEW };
+    int32_t seqs[2], n_out[2] = { 0 }, n_accepted = 0;
+    for (int32_t i = 0; i < 2; i++) {
+        OK(spec_sequence_add(s, &seqs[i], prompt[i], N_PROMPT, NULL));
+        OK(spec_sequence_set_options(s, seqs[i], &options));
+    }
+    while (n_out[0] < N_NEW || n_out[1] < N_NEW) {
+        int32_t going[2], n = 0;
+        spec_step_result r[2];
+        for (int32_t i = 0; i < 2; i++)
+            if (n_out[i] < N_NEW) going[n++] = i;
+        const int32_t at[2] = { seqs[going[0]], seqs[going[n - 1]] };
+        OK(spec_step(s, at, n, r));
+        for (int32_t k = 0; k < n; k++) {
+            const int32_t i = going[k];
+            assert_true(r[k].n_tokens > 0 && n_out[i] + r[k].n_tokens <= N_NEW);
+            if (memcmp(r[k].tokens, want[i] + n_out[i], (size_t)r[k].n_tokens * sizeof(int32_t)) != 0)
+                fail_msg("%s: text %d differs from plain text behind %d tokens", what, i, n_out[i]);
+            n_out[i] += r[k].n_tokens, n_accepted += r[k].n_accepted;
+        }
+    }
+    return n_accepted;
+}
+
+static void check_combination(spec_model *model, const combined *c, const int32_t prompt[2][N_PROMPT],
+                              const int32_t want[2][N_NEW], const int32_t *text)
+{
+    witness w[N_LIST] = { 0 };
+    spec_drafter *list[N_LIST];
+    spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+    spec_session *s;
+    const int32_t n = (int32_t)strlen(c->drafters);
+    int32_t n_close = 0, n_witness = 0;
+    for (int32_t k = 0; k < n; k++) {
+        w[k].right = text, w[k].n_right = N_PROMPT + N_NEW;
+        list[k] = drafter_of(c->drafters[k], model, &w[k]);
+    }
+    p.n_seq = 2, p.n_ctx = 200, p.drafters = list, p.n_drafter = n, p.combine = c->combine, p.adapt = c->adapt;
+    OK(spec_session_open(&s, model, NULL, &p));
+    const int32_t n_accepted = check_text(s, prompt, want, c->drafters);
+    if (strpbrk(c->drafters, "ma") && c->adapt == SPEC_ADAPT_OFF && !(c->combine == SPEC_DRAFT_CHOOSE))
+        assert_true(n_accepted > N_NEW / 4);
+    spec_session_close(s);
+    for (int32_t k = 0; k < n; k++) {
+        spec_drafter_close(list[k]);
+        n_close += w[k].n_close, n_witness += c->drafters[k] == 'a';
+        assert_int_equal(w[k].n_end, w[k].n_prefill); /* the profile has sequences of its own */
+    }
+    assert_int_equal(n_close, n_witness);
+}
+
+static void check_combinations(void **state)
+{
+    static const int32_t prompt[2][N_PROMPT] = { { 5, 3, 5, 3, 7, 5 }, { 2, 4, 6, 4, 2, 4 } };
+    int32_t want[2][N_NEW], text[N_PROMPT + N_NEW];
+    char path[256];
+    (void)snprintf(path, sizeof path, GOLDEN "%s", (const char *)*state);
+    spec_model *model = support_model(backend, path, SPEC_DTYPE_F32);
+    for (int32_t i = 0; i < 2; i++) support_plain_ids(model, prompt[i], N_PROMPT, NULL, N_NEW, want[i]);
+    memcpy(text, prompt[0], sizeof prompt[0]);
+    memcpy(text + N_PROMPT, want[0], sizeof want[0]);
+    for (size_t i = 0; i < sizeof combinations / sizeof *combinations; i++)
+        check_combination(model, &combinations[i], prompt, want, text);
+    spec_model_close(model);
+}
+
+static int32_t child_of_root(const spec_tree *t, int32_t token)
+{
+    for (int32_t i = 1; i < t->n; i++)
+        if (t->parent[i] == 0 && t->token[i] == token) return i;
+    return 0;
+}
+
+/* The union has, for every sequence, all nodes of both; FIRST has those of the first alone. */
+static void check_union(void **state)
+{
+    static const int32_t other[] = { 5, 5, 5, 5, 5, 5, 5, 5 }, prompts[2][3] = { { 7, 3, 1 }, { 2, 6, 4 } };
+    const spec_draft_combine combine = (spec_draft_combine)(uintptr_t)*state;
+    witness w[2] = { { .n_right = 0 }, { .right = other, .n_right = 8 } };
+    spec_drafter *list[2] = { witness_open(&w[0], 1), witness_open(&w[1], 2) };
+    spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+    const spec_tree *trees[2];
+    spec_session *s;
+    int32_t seqs[2];
+    spec_model *model = support_model(backend, GOLDEN "law8-target", SPEC_DTYPE_F32);
+    p.n_seq = 2, p.n_node = 16, p.drafters = list, p.n_drafter = 2, p.combine = combine;
+    OK(spec_session_open(&s, model, NULL, &p));
+    for (int32_t i = 0; i < 2; i++) OK(spec_sequence_add(s, &seqs[i], prompts[i], 3, NULL));
+    OK(spec_draft(s, seqs, 2, trees));
+    for (int32_t i = 0; i < 2; i++) {
+        assert_int_equal(trees[i]->n, combine == SPEC_DRAFT_UNION ? 7 : 4);
+        for (int32_t token = 0; token < 8; token++) {
+            const bool proposed = token == 1 || token == 2 || (combine == SPEC_DRAFT_UNION && (token == 5 || token == 6));
+            assert_int_equal(child_of_root(trees[i], token) > 0, proposed);
+        }
+    }
+    spec_session_close(s);
+    for (int32_t i = 0; i < 2; i++) spec_drafter_close(list[i]);
+    spec_model_close(model);
+}
+
+/* ------------------------------------------------------------------------------------ the hooks --- */
+
+typedef struct bytes {
+    unsigned char data[1 << 20];
+    size_t n, at;
+} bytes;
+static int put(void *user_data, const void *data, size_t n)
+{
+    bytes *b = user_data;
+    if (b->n + n > sizeof b->data) return 1;
+    memcpy(b->data + b->n, data, n);
+    b->n += n;
+    return 0;
+}
+static int get(void *user_data, void *data, size_t n)
+{
+    bytes *b = user_data;
+    if (b->at + n > b->n) return 1;
+    memcpy(data, b->data + b->at, n);
+    b->at += n;
+    return 0;
+}
+
+static void go_on(spec_session *s, int32_t seq, int32_t n)
+{
+    const spec_sequence_options options = { .struct_size = sizeof options, .ignore_eos = 1 };
+    spec_step_result r;
+    OK(spec_sequence_set_options(s, seq, &options));
+    for (int32_t i = 0; i < n; i++) OK(spec_step(s, &seq, 1, &r));
+}
+
+static void check_told(spec_session *s, int32_t seq, const witness *w)
+{
+    const int32_t *ids;
+    size_t n;
+    OK(spec_sequence_ids(s, seq, &ids, &n));
+    same_ids(w, seq, ids, n);
+}
+
+/* Tokens of a sequence are told once and in order: with steps, with the four calls, in copies, in restored ones. */
+static void check_hooks(void **state)
+{
+    (void)state;
+    static const int32_t prompt[] = { 7, 3, 1, 5 };
+    static bytes saved, again;
+    witness w = { 0 };
+    spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+    spec_session *s;
+    int32_t a, b, c, path[1] = { 0 };
+    spec_model *model = support_model(backend, GOLDEN "law8-target", SPEC_DTYPE_F32);
+    spec_drafter *d = witness_open(&w, 77);
+    p.n_seq = 3;
+    OK(spec_session_open(&s, model, d, &p));
+    OK(spec_sequence_add(s, &a, prompt, 4, NULL));
+    go_on(s, a, 9);
+    const spec_tree *tree;
+    OK(spec_draft(s, &a, 1, &tree));
+    OK(spec_score(s, &a, 1, &tree));
+    OK(spec_commit(s, a, path, 1, 6));
+    check_told(s, a, &w);
+    OK(spec_sequence_fork(s, a, &b));
+    go_on(s, a, 3);
+    go_on(s, b, 5);
+    check_told(s, a, &w);
+    check_told(s, b, &w);
+    saved.n = saved.at = again.n = 0;
+    OK(spec_sequence_save(s, b, put, &saved));
+    OK(spec_sequence_save(s, b, put, &again));
+    assert_int_equal(saved.n, again.n);
+    assert_memory_equal(saved.data, again.data, saved.n);
+    OK(spec_sequence_restore(s, &c, get, &saved));
+    check_told(s, c, &w);
+    go_on(s, c, 4);
+    check_told(s, c, &w);
+    assert_int_equal(w.n_prefill, 1);
+    assert_int_equal(w.n_fork, 1);
+    assert_int_equal(w.n_restore, 1);
+    assert_true(w.n_save >= 2);
+    OK(spec_sequence_remove(s, b));
+    assert_int_equal(w.n_end, 1);
+    spec_session_close(s);
+    assert_int_equal(w.n_end, 3);
+    assert_int_equal(w.n_close, 0);
+    spec_drafter_close(d);
+    assert_int_equal(w.n_close, 1);
+
+    /* A drafter of another identity does not get those bytes: it is told the ids. */
+    witness other = { 0 };
+    d = witness_open(&other, 78);
+    OK(spec_session_open(&s, model, d, &p));
+    saved.at = 0;
+    OK(spec_sequence_restore(s, &c, get, &saved));
+    assert_int_equal(other.n_restore, 0);
+    assert_int_equal(other.n_prefill, 1);
+    check_told(s, c, &other);
+    spec_session_close(s);
+    spec_drafter_close(d);
+    spec_model_close(model);
+}
+
+/* An error of the application's ends the call, and nothing else: the text goes on as if it had not been. */
+static void check_error(void **state)
+{
+    (void)state;
+    static const int32_t prompt[] = { 7, 3, 1, 5 };
+    enum { N = 40 };
+    witness w = { 0 };
+    int32_t want[N], seq;
+    const int32_t *ids;
+    size_t n;
+    spec_session *s;
+    spec_step_result r;
+    spec_model *model = support_model(backend, GOLDEN "law8-target", SPEC_DTYPE_F32);
+    spec_drafter *d = witness_open(&w, 1);
+    support_plain_ids(model, prompt, 4, NULL, N, want);
+    OK(spec_session_open(&s, model, d, NULL));
+    OK(spec_sequence_add(s, &seq, prompt, 4, NULL));
+    for (n = 4; n < N;) {
+        go_on(s, seq, 1);
+        w.fails = SPEC_E_IO;
+        FAILS(spec_step(s, &seq, 1, &r), SPEC_E_IO, "drafter failed for sequence 0");
+        w.fails = SPEC_OK;
+        check_told(s, seq, &w);
+        OK(spec_sequence_ids(s, seq, &ids, &n));
+    }
+    assert_memory_equal(ids + 4, want, (N - 4) * sizeof *want);
+    spec_session_close(s);
+    spec_drafter_close(d);
+    spec_model_close(model);
+}
+
+int main(void)
+{
+    enum { N_LOOKUP = sizeof lookups / sizeof *lookups, N_FAMILY = sizeof families / sizeof *families, N_OTHER = 5 };
+    struct CMUnitTest tests[N_LOOKUP + N_FAMILY + N_OTHER] = {
+        cmocka_unit_test(check_refused),
+        cmocka_unit_test(check_hooks),
+        cmocka_unit_test(check_error),
+        { "first", check_union, NULL, NULL, (void *)(uintptr_t)SPEC_DRAFT_FIRST },
+        { "union", check_union, NULL, NULL, (void *)(uintptr_t)SPEC_DRAFT_UNION },
+    };
+    backend = support_backend();
+    for (size_t i = 0; i < N_LOOKUP; i++)
+        tests[N_OTHER + i] = (struct CMUnitTest){ lookups[i].name, check_lookup, NULL, NULL, (void *)(uintptr_t)&lookups[i] };
+    for (size_t i = 0; i < N_FAMILY; i++)
+        tests[N_OTHER + N_LOOKUP + i] =
+            (struct CMUnitTest){ families[i], check_combinations, NULL, NULL, (void *)(uintptr_t)families[i] };
+    const int failed = _cmocka_run_group_tests("drafters", tests, N_LOOKUP + N_FAMILY + N_OTHER, NULL, NULL);
+    spec_backend_close(backend);
+    return failed;
+}
