@@ -171,11 +171,18 @@ spec_status speci_model_build_conv(model_builder *b, model_conv *out, const char
     return bias ? speci_model_build_vector(b, &out->bias, speci_namef("%s.bias", prefix).s, n_channel) : SPEC_OK;
 }
 
+static void plus_one(float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) x[i] += 1;
+}
+
 spec_status speci_model_build_norm(model_builder *b, model_norm *out, spec_norm_kind kind, const char *prefix, int32_t dim,
                              double eps)
 {
+    model_tensor *t = NULL;
     *out = (model_norm){ .kind = kind, .dim = dim, .n_group = 1, .eps = (float)eps };
-    SPEC_TRY(speci_model_build_vector(b, &out->weight, speci_namef("%s.weight", prefix).s, dim));
+    SPEC_TRY(speci_model_build_tensor(b, &t, speci_namef("%s.weight", prefix).s, 1, (int64_t[]){ dim }));
+    SPEC_TRY(upload_tensor(b, &out->weight, t, b->norms_from_one ? plus_one : NULL));
     if (kind == SPEC_NORM_RMS) return SPEC_OK;
     return speci_model_build_vector(b, &out->bias, speci_namef("%s.bias", prefix).s, dim);
 }

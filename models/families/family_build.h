@@ -17,6 +17,7 @@ typedef struct model_builder {
     model_checkpoint *checkpoint;
     model_config *config;          /* config.json */
     const char *dir;
+    bool norms_from_one;           /* the file tells weights of norms as what they are above 1 */
     spec_queue *queue;             /* for uploads */
     spec_progress_fn progress;
     void *progress_user_data;

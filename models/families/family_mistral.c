@@ -5,28 +5,13 @@
 #include "models/families/family.h"
 #include "models/families/family_transformer.h"
 
-static spec_status build(model_builder *b, const model_transformer *t, int32_t width)
-{
-    const size_t n_layer = (size_t)t->n_layer;
-    size_t n_tensor;
-    speci_checkpoint_tensors(b->checkpoint, &n_tensor);
-    if (width == 0 || n_layer > n_tensor) return speci_transformer_build(b, t, NULL); /* refuses the latter */
-    int32_t *window = speci_alloc(b->model->allocator, n_layer, sizeof *window);
-    if (!window) return SPEC_E_NOMEM;
-    for (size_t i = 0; i < n_layer; i++) window[i] = width;
-    const spec_status status = speci_transformer_build(b, t, window);
-    speci_free(b->model->allocator, window);
-    return status;
-}
-
 spec_status speci_family_mistral(model_builder *b)
 {
     const model_transformer_defaults defaults = { .n_ctx = 131072, .n_kv_head = 8, .eps = 1e-6,
                                                   .rope = speci_rope_whole_head };
     const int32_t fallback = speci_config_present(b->config, "sliding_window") ? 0 : 4096;
     model_transformer t;
-    int32_t width;
     SPEC_TRY(speci_transformer_read(b->config, &t, &defaults));
-    SPEC_TRY(speci_config_int_or(b->config, &width, "sliding_window", fallback, 1, INT32_MAX));
-    return build(b, &t, width);
+    SPEC_TRY(speci_config_int_or(b->config, &t.window, "sliding_window", fallback, 1, INT32_MAX));
+    return speci_transformer_build(b, &t, NULL);
 }

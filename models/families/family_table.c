@@ -14,6 +14,12 @@ static const model_family families[] = {
     { "mistral", "mistral", NULL, speci_family_mistral },
     { "qwen2", "qwen2", NULL, speci_family_qwen2 },
     { "qwen3", "qwen3", NULL, speci_family_qwen3 },
+    { "granite", "granite", NULL, speci_family_granite },
+    { "phi3", "phi3", NULL, speci_family_phi3 },
+    { "gemma", "gemma", NULL, speci_family_gemma },
+    { "seed_oss", "seed_oss", NULL, speci_family_seed_oss },
+    { "ministral", "ministral", NULL, speci_family_ministral },
+    { "smollm3", "smollm3", NULL, speci_family_smollm3 },
     { "gpt_neox", "gpt_neox", NULL, speci_family_gpt_neox },
     { "mamba", "mamba", NULL, speci_family_mamba },
     { "mamba2", "mamba2", NULL, speci_family_mamba2 },
@@ -34,7 +40,7 @@ static void list_types(char *text, size_t cap)
 
 spec_status speci_family_find(const model_family **out, const model_config *config, const char *dir)
 {
-    char known[256];
+    char known[512];
     const json_t *value = json_object_get(config->root, "model_type");
     const char *type = json_string_value(value);
     for (size_t i = 0; i < N_FAMILY; i++) {

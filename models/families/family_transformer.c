@@ -1,5 +1,5 @@
 /* family_transformer.c - attention and MLP layers with Llama's tensor names.
- * Source: transformers models/llama/modeling_llama.py; models/{mistral,qwen2,qwen3} differ in what their own files say. */
+ * Source: transformers models/llama/modeling_llama.py; the other classes differ in what their families' files say. */
 #include "models/families/family_transformer.h"
 
 #include <math.h>
@@ -38,8 +38,8 @@ spec_status speci_transformer_read(model_config *c, model_transformer *out, cons
     SPEC_TRY(speci_config_int_or(c, &out->n_ctx, "max_position_embeddings", d->n_ctx, 1, INT32_MAX));
     SPEC_TRY(speci_transformer_read_heads(c, out, d));
     SPEC_TRY(speci_config_number_or(c, &out->eps, "rms_norm_eps", d->eps, 0, 1));
-    SPEC_TRY(speci_config_bool_or(c, &out->tied, "tie_word_embeddings", false));
-    SPEC_TRY(speci_config_string_or(c, &act, "hidden_act", "silu"));
+    SPEC_TRY(speci_config_bool_or(c, &out->tied, "tie_word_embeddings", d->tied));
+    SPEC_TRY(speci_config_string_or(c, &act, "hidden_act", d->act ? d->act : "silu"));
     SPEC_TRY(speci_activation(&out->act, act, c->file));
     return speci_rope_read(c, &out->rope, &d->rope);
 }
@@ -67,21 +67,30 @@ static spec_status qk_norms(model_builder *b, model_attention *a, const model_tr
     return speci_model_build_vector(b, &a->k_norm, speci_namef("%s.self_attn.%s.weight", layer, n->k_norm).s, t->head_dim);
 }
 
+static spec_status build_qkv(model_builder *b, model_linear *out, const model_transformer *t, const char *layer)
+{
+    const int32_t n_q = t->n_head * t->head_dim, n_kv = t->n_kv_head * t->head_dim;
+    const model_part qkv[3] = { { speci_namef("%s.self_attn.q_proj", layer), n_q },
+                                { speci_namef("%s.self_attn.k_proj", layer), n_kv },
+                                { speci_namef("%s.self_attn.v_proj", layer), n_kv } };
+    const model_part fused = { speci_namef("%s.self_attn.qkv_proj", layer), n_q + 2 * n_kv };
+    return speci_model_build_stack(b, out, t->fused ? &fused : qkv, t->fused ? 1 : 3, t->dim, t->qkv_bias, false);
+}
+
+static float residual_scale(const model_transformer *t) { return t->residual_scale > 0 ? (float)t->residual_scale : 1.0f; }
+
 spec_status speci_transformer_attention(model_builder *b, model_branch *out, const model_transformer *t,
                                         const char *layer, const char *norm, int32_t window)
 {
     model_attention *a = &out->u.attention;
-    const int32_t n_q = t->n_head * t->head_dim, n_kv = t->n_kv_head * t->head_dim;
-    *out = (model_branch){ .kind = MODEL_ATTENTION, .scale = 1.0f };
+    const double scale = t->attention_scale > 0 ? t->attention_scale : 1.0 / sqrt(t->head_dim);
+    *out = (model_branch){ .kind = MODEL_ATTENTION, .scale = residual_scale(t) };
     *a = (model_attention){ .n_head = t->n_head, .n_kv_head = t->n_kv_head, .head_dim = t->head_dim, .window = window,
-                            .scale = (float)(1.0 / sqrt(t->head_dim)) };
-    const model_part qkv[3] = { { speci_namef("%s.self_attn.q_proj", layer), n_q },
-                                { speci_namef("%s.self_attn.k_proj", layer), n_kv },
-                                { speci_namef("%s.self_attn.v_proj", layer), n_kv } };
+                            .scale = (float)scale };
     SPEC_TRY(speci_model_build_norm(b, &out->norm, SPEC_NORM_RMS, speci_namef("%s.%s", layer, norm).s, t->dim, t->eps));
-    SPEC_TRY(speci_model_build_stack(b, &a->qkv, qkv, 3, t->dim, t->qkv_bias, false));
-    SPEC_TRY(speci_model_build_linear(b, &a->out, speci_namef("%s.self_attn.%s", layer, names_of(t)->out).s, t->dim, n_q,
-                                      t->out_bias));
+    SPEC_TRY(build_qkv(b, &a->qkv, t, layer));
+    SPEC_TRY(speci_model_build_linear(b, &a->out, speci_namef("%s.self_attn.%s", layer, names_of(t)->out).s, t->dim,
+                                      t->n_head * t->head_dim, t->out_bias));
     SPEC_TRY(qk_norms(b, a, t, layer));
     return speci_transformer_rope(b, a, &t->rope);
 }
@@ -90,41 +99,58 @@ spec_status speci_transformer_attention(model_builder *b, model_branch *out, con
 spec_status speci_transformer_mlp(model_builder *b, model_branch *out, const model_transformer *t, const char *layer,
                                   const char *norm, const char *mlp)
 {
-    *out = (model_branch){ .kind = MODEL_MLP, .scale = 1.0f };
+    *out = (model_branch){ .kind = MODEL_MLP, .scale = residual_scale(t) };
     out->u.mlp = (model_mlp){ .act = t->act, .glu = 1, .n_inner = t->n_inner };
     const model_transformer_names *n = names_of(t);
     const model_part up[2] = { { speci_namef("%s.%s.%s", layer, mlp, n->gate), t->n_inner },
                                { speci_namef("%s.%s.%s", layer, mlp, n->up), t->n_inner } };
+    const model_part fused = { speci_namef("%s.%s.gate_up_proj", layer, mlp), 2 * t->n_inner };
     SPEC_TRY(speci_model_build_norm(b, &out->norm, SPEC_NORM_RMS, speci_namef("%s.%s", layer, norm).s, t->dim, t->eps));
-    SPEC_TRY(speci_model_build_stack(b, &out->u.mlp.up, up, 2, t->dim, t->mlp_bias, true));
+    SPEC_TRY(speci_model_build_stack(b, &out->u.mlp.up, t->fused ? &fused : up, t->fused ? 1 : 2, t->dim, t->mlp_bias, true));
     return speci_model_build_linear(b, &out->u.mlp.down, speci_namef("%s.%s.%s", layer, mlp, n->down).s, t->dim, t->n_inner,
                               t->mlp_bias);
 }
 
-static spec_status build_layer(model_builder *b, model_layer *l, const model_transformer *t, int32_t i, int32_t window)
+static spec_status build_layer(model_builder *b, model_layer *out, const model_transformer *t, int32_t i,
+                               const model_transformer_layer *l)
 {
     const model_name name = speci_namef("model.layers.%d", i);
-    l->n_branch = 2;
-    SPEC_TRY(speci_transformer_attention(b, &l->branch[0], t, name.s, "input_layernorm", window));
-    return speci_transformer_mlp(b, &l->branch[1], t, name.s, "post_attention_layernorm", "mlp");
+    model_transformer own = *t;
+    if (l && l->no_rope) own.rope.partial = 0;
+    out->n_branch = 2;
+    SPEC_TRY(speci_transformer_attention(b, &out->branch[0], &own, name.s, "input_layernorm", l ? l->window : t->window));
+    return speci_transformer_mlp(b, &out->branch[1], t, name.s, "post_attention_layernorm", "mlp");
 }
 
-spec_status speci_transformer_build(model_builder *b, const model_transformer *t, const int32_t *window)
+spec_status speci_transformer_build(model_builder *b, const model_transformer *t, const model_transformer_layer *layers)
 {
     spec_model *m = b->model;
     SPEC_TRY(speci_model_build_begin(b, t->n_vocab, t->dim, t->n_layer, t->n_ctx));
     SPEC_TRY(speci_model_build_ends(b, "model.embed_tokens.weight", "lm_head.weight", t->tied));
     SPEC_TRY(speci_model_build_norm(b, &m->final_norm, SPEC_NORM_RMS, "model.norm", t->dim, t->eps));
-    for (int32_t i = 0; i < t->n_layer; i++) SPEC_TRY(build_layer(b, &m->layers[i], t, i, window ? window[i] : 0));
+    for (int32_t i = 0; i < t->n_layer; i++) SPEC_TRY(build_layer(b, &m->layers[i], t, i, layers ? &layers[i] : NULL));
     return SPEC_OK;
 }
 
-/* --- Qwen --- */
+/* --- layers that differ --- */
 
-/* layer_types [n_layer] of "full_attention" and "sliding_attention". */
-static spec_status windows_by_type(const model_config *c, const json_t *types, int32_t *window, int32_t n_layer,
-                                   int32_t width)
+spec_status speci_transformer_layers(model_builder *b, model_transformer_layer **out, const model_transformer *t)
 {
+    size_t n_tensor;
+    speci_checkpoint_tensors(b->checkpoint, &n_tensor);
+    if ((size_t)t->n_layer > n_tensor) /* before memory is taken for them */
+        return speci_fail(SPEC_E_FORMAT, "%s: num_hidden_layers is %d, but the checkpoint has only %zu tensors",
+                          b->config->file, t->n_layer, n_tensor);
+    if (!(*out = speci_alloc(b->model->allocator, (size_t)t->n_layer, sizeof **out))) return SPEC_E_NOMEM;
+    for (int32_t i = 0; i < t->n_layer; i++) (*out)[i].window = t->window;
+    return SPEC_OK;
+}
+
+spec_status speci_transformer_layer_types(model_config *c, model_transformer_layer *layers, int32_t n_layer, int32_t width,
+                                          const char *off)
+{
+    const json_t *types = speci_config_take(c, "layer_types");
+    if (!types) return SPEC_OK;
     if (json_array_size(types) != (size_t)n_layer)
         return speci_fail(SPEC_E_FORMAT, "%s: layer_types has %zu entries, expected %d (num_hidden_layers)", c->file,
                           json_array_size(types), n_layer);
@@ -137,16 +163,15 @@ static spec_status windows_by_type(const model_config *c, const json_t *types, i
                               "%s: layer_types[%d] is %s, expected full_attention or sliding_attention", c->file, i,
                               speci_value_of(v).s);
         if (slides && width == 0)
-            return speci_fail(SPEC_E_FORMAT, "%s: layer_types[%d] is sliding_attention, but use_sliding_window is false",
-                              c->file, i);
-        window[i] = slides ? width : 0;
+            return speci_fail(SPEC_E_FORMAT, "%s: layer_types[%d] is sliding_attention, but %s", c->file, i, off);
+        layers[i].window = slides ? width : 0;
     }
     return SPEC_OK;
 }
 
 /* Qwen2Config, Qwen3Config: sliding_window counts with use_sliding_window only, for layers from max_window_layers on,
  * unless layer_types says which. */
-spec_status speci_qwen_windows(model_config *c, int32_t *window, int32_t n_layer)
+static spec_status qwen_windows(model_config *c, model_transformer_layer *layers, int32_t n_layer)
 {
     bool use;
     int32_t width = 4096, first;
@@ -154,24 +179,18 @@ spec_status speci_qwen_windows(model_config *c, int32_t *window, int32_t n_layer
     SPEC_TRY(speci_config_int_or(c, &width, "sliding_window",
                                  speci_config_present(c, "sliding_window") ? 0 : width, 1, INT32_MAX));
     SPEC_TRY(speci_config_int_or(c, &first, "max_window_layers", 28, 0, INT32_MAX));
-    const json_t *types = speci_config_take(c, "layer_types");
     if (!use) width = 0;
-    if (types) return windows_by_type(c, types, window, n_layer, width);
-    for (int32_t i = 0; i < n_layer; i++) window[i] = i >= first ? width : 0;
-    return SPEC_OK;
+    for (int32_t i = 0; i < n_layer; i++) layers[i].window = i >= first ? width : 0;
+    return speci_transformer_layer_types(c, layers, n_layer, width,
+                                         use ? "sliding_window is null" : "use_sliding_window is false");
 }
 
 spec_status speci_qwen_build(model_builder *b, const model_transformer *t)
 {
-    size_t n_tensor;
-    speci_checkpoint_tensors(b->checkpoint, &n_tensor);
-    if ((size_t)t->n_layer > n_tensor) /* before memory is taken for them */
-        return speci_fail(SPEC_E_FORMAT, "%s: num_hidden_layers is %d, but the checkpoint has only %zu tensors",
-                          b->config->file, t->n_layer, n_tensor);
-    int32_t *window = speci_alloc(b->model->allocator, (size_t)t->n_layer, sizeof *window);
-    if (!window) return SPEC_E_NOMEM;
-    spec_status status = speci_qwen_windows(b->config, window, t->n_layer);
-    if (status == SPEC_OK) status = speci_transformer_build(b, t, window);
-    speci_free(b->model->allocator, window);
+    model_transformer_layer *layers;
+    SPEC_TRY(speci_transformer_layers(b, &layers, t));
+    spec_status status = qwen_windows(b->config, layers, t->n_layer);
+    if (status == SPEC_OK) status = speci_transformer_build(b, t, layers);
+    speci_free(b->model->allocator, layers);
     return status;
 }

@@ -1,5 +1,5 @@
-/* family_transformer.h - what the families with Llama's tensor names share: Llama, Mistral, Qwen, and the attention and
- * MLP layers of the hybrids. Internal. */
+/* family_transformer.h - what the families with Llama's tensor names share: Llama, Mistral, Qwen, Granite, Phi-3, and the
+ * attention and MLP layers of the hybrids. Internal. */
 #ifndef SPEC_MODEL_TRANSFORMER_H
 #define SPEC_MODEL_TRANSFORMER_H
 
@@ -21,6 +21,10 @@ typedef struct model_transformer {
     spec_activation act;
     bool tied;
     bool qkv_bias, out_bias, mlp_bias, qk_norm;
+    bool fused;             /* q, k and v are one tensor, qkv_proj; gate and up another, gate_up_proj */
+    double attention_scale; /* of scores; 0 = 1 / sqrt(head_dim) */
+    double residual_scale;  /* of what branches add; 0 = 1 */
+    int32_t window;         /* of layers that nothing else is said of; 0 = full attention */
     model_rope rope;
     const model_transformer_names *names; /* NULL: Llama's */
 } model_transformer;
@@ -31,6 +35,8 @@ typedef struct model_transformer_defaults {
     int32_t n_kv_head;  /* num_key_value_heads; 0 = as many as heads. null means that in every class */
     int32_t head_dim;   /* head_dim; 0 = hidden_size / num_attention_heads */
     double eps;         /* rms_norm_eps */
+    bool tied;          /* tie_word_embeddings */
+    const char *act;    /* hidden_act; NULL = "silu" */
     model_rope_keys rope;
 } model_transformer_defaults;
 
@@ -50,11 +56,22 @@ spec_status speci_transformer_mlp(model_builder *b, model_branch *out, const mod
 /* inv_freq of a layer: [n_rot / 2] on the device. */
 spec_status speci_transformer_rope(model_builder *b, model_attention *out, const model_rope *rope);
 
-/* A whole model of attention and MLP layers in Llama's names. window [n_layer], or NULL for none. */
-spec_status speci_transformer_build(model_builder *b, const model_transformer *t, const int32_t *window);
+/* What differs from layer to layer. */
+typedef struct model_transformer_layer {
+    int32_t window; /* 0 = full attention */
+    bool no_rope;
+} model_transformer_layer;
 
-/* Sliding windows of the Qwen classes: window [n_layer], 0 = full attention. */
-spec_status speci_qwen_windows(model_config *c, int32_t *window, int32_t n_layer);
+/* Layers [n_layer], from speci_alloc, with t's window. More of them than the checkpoint can have are refused. */
+spec_status speci_transformer_layers(model_builder *b, model_transformer_layer **out, const model_transformer *t);
+/* layer_types, where the config has it: "full_attention", or "sliding_attention" with a window of `width`; 0: refused, by the
+ * key that says so, `off`. */
+spec_status speci_transformer_layer_types(model_config *c, model_transformer_layer *layers, int32_t n_layer, int32_t width,
+                                          const char *off);
+
+/* A whole model of attention and MLP layers in Llama's names. layers [n_layer], or NULL: all alike. */
+spec_status speci_transformer_build(model_builder *b, const model_transformer *t, const model_transformer_layer *layers);
+
 /* Reads a Qwen config's windows and builds: the end of family_qwen2.c and family_qwen3.c. */
 spec_status speci_qwen_build(model_builder *b, const model_transformer *t);
 

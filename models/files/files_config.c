@@ -223,6 +223,7 @@ static const refused_key refused[] = {
     { "qkv_bias", FALSE_OR_NULL, "biases in attention, for this family" },
     { "use_qk_norm", FALSE_OR_NULL, "norms on queries and keys, for this family" },
     { "qk_layernorm", FALSE_OR_NULL, "norms on queries and keys, for this family" },
+    { "use_bidirectional_attention", FALSE_OR_NULL, "attention in both directions" },
     { "clip_qkv", NULL_ONLY, "clipped projections" },
     { "alibi", FALSE_OR_NULL, "linear position biases" },
     { "no_rope_layers", NULL_ONLY, "layers without rotary positions" },

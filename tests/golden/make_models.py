@@ -67,17 +67,24 @@ def shapes_llama(c):
     h, nh = c["hidden_size"], c["num_attention_heads"]
     hd, kv, ff = c.get("head_dim") or h // nh, c.get("num_key_value_heads") or nh, c["intermediate_size"]
     tied, t = c.get("tie_word_embeddings", False), {}
-    qkv_bias = c["model_type"] == "qwen2" or c.get("attention_bias", False)
-    o_bias = c["model_type"] != "qwen2" and c.get("attention_bias", False)
+    kind = c["model_type"]
+    qkv_bias = kind == "qwen2" or c.get("attention_bias", kind == "seed_oss")
+    o_bias = c.get("attention_out_bias", False) if kind == "seed_oss" else kind != "qwen2" and c.get("attention_bias", False)
     t["model.embed_tokens.weight"] = (c["vocab_size"], h), "tied" if tied else "emb"
     for i in range(c["num_hidden_layers"]):
         p = f"model.layers.{i}."
         t[p + "input_layernorm.weight"] = (h,), "norm"
-        attention(t, p, h, nh, kv, hd, qkv_bias, o_bias)
+        if kind == "phi3":
+            t[p + "self_attn.qkv_proj.weight"] = ((nh + 2 * kv) * hd, h), QK
+            t[p + "self_attn.o_proj.weight"] = (h, nh * hd), LIN
+            t[p + "mlp.gate_up_proj.weight"], t[p + "mlp.down_proj.weight"] = ((2 * ff, h), LIN), ((h, ff), LIN)
+        else:
+            attention(t, p, h, nh, kv, hd, qkv_bias, o_bias)
         if c["model_type"] == "qwen3":
             t[p + "self_attn.q_norm.weight"] = t[p + "self_attn.k_norm.weight"] = (hd,), "norm"
         t[p + "post_attention_layernorm.weight"] = (h,), "norm"
-        mlp(t, p + "mlp.", h, ff, c.get("mlp_bias", False))
+        if kind != "phi3":
+            mlp(t, p + "mlp.", h, ff, c.get("mlp_bias", False))
     t["model.norm.weight"] = (h,), "norm"
     if not tied:
         t["lm_head.weight"] = (c["vocab_size"], h), HEAD
@@ -431,7 +438,9 @@ def shape_refusals(layers="num_hidden_layers", hidden="hidden_size", vocab="voca
 
 def llama_base(kind, **k):
     c = {"architectures": [{"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM",
-                            "qwen3": "Qwen3ForCausalLM"}[kind]],
+                            "qwen3": "Qwen3ForCausalLM", "granite": "GraniteForCausalLM", "phi3": "Phi3ForCausalLM",
+                            "gemma": "GemmaForCausalLM", "seed_oss": "SeedOssForCausalLM",
+                            "ministral": "MinistralForCausalLM", "smollm3": "SmolLM3ForCausalLM"}[kind]],
          "model_type": kind, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
          "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 96, "hidden_act": "silu",
          "max_position_embeddings": 256, "rms_norm_eps": 1e-3, "rope_theta": 10000.0, "tie_word_embeddings": False,
@@ -829,6 +838,97 @@ QWEN3_KEYS = llama_keys("qwen3", new_style=True) + WINDOW_KEYS + [
     refuse("head_dim_removed", {"head_dim": REMOVE}, note="class default 128 does not fit the tensors"),
 ]
 
+
+def without(keys, *names):
+    return [k for k in keys if k.name not in names]
+
+
+GRANITE = llama_base("granite", num_key_value_heads=2, embedding_multiplier=3.0, logits_scaling=2.0, residual_multiplier=0.6,
+                     attention_multiplier=0.2, attention_bias=False, mlp_bias=False, tie_word_embeddings=True)
+GRANITE_KEYS = without(llama_keys("granite"), "logits_scaling", "embedding_multiplier", "residual_multiplier",
+                       "attention_multiplier") + [
+    Key("embedding_multiplier", {"embedding_multiplier": 1.5}),
+    Key("embedding_multiplier_removed", {"embedding_multiplier": REMOVE}, note="class default 1"),
+    Key("logits_scaling", {"logits_scaling": 4.0}),
+    Key("logits_scaling_removed", {"logits_scaling": REMOVE}),
+    Key("residual_multiplier", {"residual_multiplier": 0.2}),
+    Key("residual_multiplier_removed", {"residual_multiplier": REMOVE}),
+    Key("attention_multiplier", {"attention_multiplier": 0.7}),
+    Key("attention_multiplier_removed", {"attention_multiplier": REMOVE}, note="class default 1, not 1 / sqrt(head_dim)"),
+    Key("attention_bias", {"attention_bias": True, "num_hidden_layers": 1}, fresh=True),
+    Key("mlp_bias", {"mlp_bias": True, "num_hidden_layers": 1}, fresh=True),
+    Key("untied", {"tie_word_embeddings": False, "num_hidden_layers": 1}, fresh=True),
+    refuse("embedding_multiplier_zero", {"embedding_multiplier": 0}),
+]
+PHI3 = llama_base("phi3", num_key_value_heads=2, num_hidden_layers=3, sliding_window=16, original_max_position_embeddings=256,
+                  rope_scaling=None, resid_pdrop=0.0, embd_pdrop=0.0, pad_token_id=0)
+PHI3_KEYS = without(llama_keys("phi3"), "rope_linear", "rope_llama3", "rope_new_linear", "rope_new_llama3", "rope_old_linear",
+                    "rope_old_llama3", "partial_rotary_factor") + [
+    Key("sliding_window_null", {"sliding_window": None}),
+    Key("sliding_window_removed", {"sliding_window": REMOVE}, note="class default: none"),
+    Key("sliding_window_5", {"sliding_window": 5}),
+    Key("partial_rotary_factor", {"partial_rotary_factor": 0.5}, note="Phi-4-mini: 0.75"),
+    Key("partial_rotary_new", {"rope_theta": REMOVE, "rope_scaling": REMOVE,
+                               "rope_parameters": {"rope_theta": 500.0, "rope_type": "default", "partial_rotary_factor": 0.5}}),
+    Key("num_key_value_heads_4", {"num_key_value_heads": 4, "num_hidden_layers": 1}, fresh=True),
+    Key("tied", {"tie_word_embeddings": True, **ONE}, fresh=True),
+]
+GEMMA = llama_base("gemma", num_key_value_heads=1, head_dim=16, hidden_act="gelu_pytorch_tanh", attention_bias=False,
+                   pad_token_id=0, tie_word_embeddings=True)
+GEMMA_KEYS = without(llama_keys("gemma"), "act_gelu", "act_swish", "act_gelu_pytorch_tanh") + [
+    Key("act_gelu", {"hidden_act": "gelu"}, same=True, note="the first files say so and mean the tanh form"),
+    Key("act_removed", {"hidden_act": REMOVE}, same=True),
+    Key("act_silu", {"hidden_act": "silu"}),
+    Key("hidden_activation", {"hidden_activation": "gelu_pytorch_tanh"}, same=True),
+    Key("hidden_activation_null", {"hidden_activation": None}, same=True),
+    refuse("hidden_activation_gelu", {"hidden_activation": "gelu"}),
+    refuse("use_bidirectional_attention", {"use_bidirectional_attention": True}),
+    Key("num_key_value_heads_4", {"num_key_value_heads": 4, "num_hidden_layers": 1}, fresh=True),
+    Key("attention_bias", {"attention_bias": True, "num_hidden_layers": 1}, fresh=True),
+    Key("tied_removed", {"tie_word_embeddings": REMOVE}, same=True),
+    Key("untied", {"tie_word_embeddings": False, "num_hidden_layers": 1}, fresh=True),
+]
+SEED_OSS = llama_base("seed_oss", num_key_value_heads=2, head_dim=16, attention_bias=True, attention_out_bias=False, mlp_bias=False)
+SEED_OSS_KEYS = llama_keys("seed_oss") + [
+    Key("attention_bias_removed", {"attention_bias": REMOVE}, same=True, note="class default: true"),
+    Key("attention_bias_false", {"attention_bias": False, "num_hidden_layers": 1}, fresh=True),
+    Key("attention_out_bias", {"attention_out_bias": True, "num_hidden_layers": 1}, fresh=True),
+    Key("mlp_bias", {"mlp_bias": True, "num_hidden_layers": 1}, fresh=True),
+    refuse("head_dim_removed", {"head_dim": REMOVE}, note="class default 128 does not fit the tensors"),
+    *tied_keys(ONE),
+]
+MINISTRAL = llama_base("ministral", num_key_value_heads=2, num_hidden_layers=3, head_dim=16, sliding_window=16,
+                       layer_types=["sliding_attention", "full_attention", "sliding_attention"])
+MINISTRAL_KEYS = without(llama_keys("ministral"), "one_layer") + [
+    Key("layer_types_full", {"layer_types": ["full_attention"] * 3}),
+    Key("layer_types_removed", {"layer_types": REMOVE}, note="all slide"),
+    Key("sliding_window_5", {"sliding_window": 5}),
+    refuse("layer_types_short", {"layer_types": ["sliding_attention"]}),
+    refuse("window_missing", {"sliding_window": None}, note="layer_types says that layers slide"),
+    Key("head_dim_8", {"head_dim": 8, "num_hidden_layers": 1, "layer_types": ["full_attention"]}, fresh=True),
+    Key("tied", {"tie_word_embeddings": True, "layer_types": ["full_attention"], **ONE}, fresh=True),
+]
+SMOLLM3 = llama_base("smollm3", num_key_value_heads=2, num_hidden_layers=4, no_rope_layers=[1, 1, 1, 0], no_rope_layer_interval=4,
+                     use_sliding_window=False, sliding_window=None, max_window_layers=28, layer_types=["full_attention"] * 4,
+                     attention_bias=False, mlp_bias=False, pretraining_tp=2, pad_token_id=0, tie_word_embeddings=True)
+SMOLLM3_KEYS = without(llama_keys("smollm3"), "rope_theta_removed", "one_layer") + [
+    Key("rope_theta_removed", {"rope_theta": REMOVE}, note="class default 2000000"),
+    Key("no_rope_layers", {"no_rope_layers": [0, 1, 0, 1]}),
+    Key("no_rope_layers_removed", {"no_rope_layers": REMOVE}, same=True, note="every fourth"),
+    Key("no_rope_layer_interval", {"no_rope_layers": REMOVE, "no_rope_layer_interval": 2}),
+    Key("all_turn", {"no_rope_layers": [1, 1, 1, 1]}),
+    Key("window", {"use_sliding_window": True, "sliding_window": 8, "layer_types": REMOVE}, note="of layers that do not turn"),
+    Key("window_ignored", {"sliding_window": 8}, same=True),
+    Key("layer_types", {"use_sliding_window": True, "sliding_window": 8,
+                        "layer_types": ["sliding_attention", "full_attention", "full_attention", "full_attention"]}),
+    refuse("no_rope_layers_short", {"no_rope_layers": [1, 0]}),
+    refuse("no_rope_layers_odd", {"no_rope_layers": [1, 1, 2, 0]}),
+    refuse("layer_types_short", {"layer_types": ["full_attention"]}),
+    Key("attention_bias", {"attention_bias": True, **ONE, "layer_types": ["full_attention"]}, fresh=True),
+    Key("mlp_bias", {"mlp_bias": True, **ONE, "layer_types": ["full_attention"]}, fresh=True),
+    Key("untied", {"tie_word_embeddings": False, **ONE, "layer_types": ["full_attention"]}, fresh=True),
+]
+
 BF16, F16 = torch.bfloat16, torch.float16
 CASES = [
     Case("llama2", "llama", LLAMA2, LLAMA2_KEYS),
@@ -836,6 +936,12 @@ CASES = [
     Case("mistral", "llama", MISTRAL, MISTRAL_KEYS),
     Case("qwen2", "llama", QWEN2, QWEN2_KEYS),
     Case("qwen3", "llama", QWEN3, QWEN3_KEYS),
+    Case("granite", "llama", GRANITE, GRANITE_KEYS),
+    Case("phi3", "llama", PHI3, PHI3_KEYS),
+    Case("gemma", "llama", GEMMA, GEMMA_KEYS),
+    Case("seed_oss", "llama", SEED_OSS, SEED_OSS_KEYS),
+    Case("ministral", "llama", MINISTRAL, MINISTRAL_KEYS),
+    Case("smollm3", "llama", SMOLLM3, SMOLLM3_KEYS),
     Case("gpt_neox", "neox", NEOX, NEOX_KEYS, shards=3, extra="neox_buffers"),
     Case("mamba", "mamba", MAMBA, MAMBA_KEYS),
     Case("mamba2", "mamba", MAMBA2, MAMBA2_KEYS),
