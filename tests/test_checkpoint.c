@@ -367,6 +367,52 @@ static void what_a_model_says(void **state)
 
 /* --- failure in the middle --- */
 
+/* Another program cuts the file short at one of the calls. */
+typedef struct cut {
+    char path[256];
+    int n_call, cut_at;
+} cut;
+
+static int cut_short(void *user_data, double fraction)
+{
+    cut *c = user_data;
+    (void)fraction;
+    if (++c->n_call == c->cut_at) assert_int_equal(truncate(c->path, 4096), 0);
+    return 0;
+}
+
+/* A download that begins again, a copy in place: an error at whatever moment, and never the end of the process. */
+static void files_cut_short(void **state)
+{
+    (void)state;
+    static const char *const names[] = { "config.json", "model.safetensors" };
+    cut c = { .cut_at = 0 };
+    spec_model_params p = SPEC_MODEL_PARAMS_INIT;
+    p.progress = cut_short;
+    p.progress_user_data = &c;
+    snprintf(c.path, sizeof c.path, "%s/model.safetensors", dir);
+    for (int at = 0, n = 1; at < n; at++) {
+        spec_model *m = NULL;
+        char path[256];
+        for (size_t i = 0; i < 2; i++) {
+            char *data;
+            size_t n_data;
+            snprintf(path, sizeof path, SPEC_TEST_DIR "/golden/bamba/%s", names[i]);
+            OK(speci_file_read(&data, &n_data, path, (size_t)64 << 20, &speci_malloc));
+            put(names[i], data, n_data);
+            speci_free(&speci_malloc, data);
+        }
+        c.n_call = 0, c.cut_at = at;
+        const spec_status status = spec_model_open(&m, backend, dir, &p);
+        if (at == 0) n = c.n_call - 1; /* after the last tensors nothing is read any more */
+        if (at == 0) OK(status);
+        else if (status != SPEC_OK) FAILS(status, SPEC_E_IO, "cut it short");
+        else assert_true(at > n / 2); /* the tensors that came after lie before the cut */
+        assert_true((m != NULL) == (status == SPEC_OK));
+        spec_model_close(m);
+    }
+}
+
 typedef struct watch {
     double last;
     int n_call, stop_at;
@@ -465,6 +511,7 @@ int main(void)
         IN_DIR(paths),
         cmocka_unit_test(what_a_model_says),
         cmocka_unit_test(progress_and_abort),
+        IN_DIR(files_cut_short),
         NO_MEMORY("bamba"),
         NO_MEMORY("gpt_neox"),
         NO_MEMORY("lfm2"),

@@ -13,8 +13,6 @@
 
 #include "models/files/files_checkpoint.h"
 
-#define HEADER_MAX 100000000u
-
 typedef struct type_row {
     const char *name;
     size_t bytes;
@@ -167,9 +165,9 @@ static spec_status read_header(json_t **header, size_t *n_header, const uint8_t 
     if (bytes < 8)
         return speci_fail(SPEC_E_FORMAT, "%s: %zu bytes, a safetensors file has at least 8", file, bytes);
     for (int i = 7; i >= 0; i--) n = n << 8 | data[i];
-    if (n > HEADER_MAX)
+    if (n > SAFETENSORS_HEADER_MAX)
         return speci_fail(SPEC_E_FORMAT, "%s: header of %" PRIu64 " bytes, expected at most %u: not a safetensors file",
-                          file, n, HEADER_MAX);
+                          file, n, SAFETENSORS_HEADER_MAX);
     if (n > bytes - 8)
         return speci_fail(SPEC_E_FORMAT, "%s: truncated: header of %" PRIu64 " bytes in a file of %zu", file, n, bytes);
     SPEC_TRY(speci_json_parse(header, (const char *)data + 8, (size_t)n, file));
