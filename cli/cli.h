@@ -35,7 +35,7 @@ typedef struct cli_options {
     const char *cost_profile;
     const char *html;
     int32_t n_step;
-    bool no_bos, parse_special, ignore_eos;
+    bool no_bos, parse_special, keep_special, ignore_eos;
     bool json, ids, check, verbose;
     bool list_devices, version, help;
 } cli_options;

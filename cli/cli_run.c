@@ -67,6 +67,7 @@ static spec_status generate(spec_result *result, spec_session *session, const cl
     p.n_logprobs = o->n_logprobs;
     p.no_bos = o->no_bos;
     p.parse_special = o->parse_special;
+    p.keep_special = o->keep_special;
     p.ignore_eos = o->ignore_eos;
     p.on_text = on_text;
     p.user_data = (void *)o;
