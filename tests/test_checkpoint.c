@@ -68,8 +68,16 @@ static const file_case file_cases[] = {
     { "zero_hides_overflow", ONE("\"F32\"", "[0,922337203685477580,99]", "[0,0]"), 0, SPEC_OK, { 0 } },
     { "dimension_negative", ONE("\"F32\"", "[-2]", "[0,8]"), 8, SPEC_E_FORMAT, { "tensor a", "dimension 0" } },
     { "dimension_real", ONE("\"F32\"", "[2.5]", "[0,8]"), 8, SPEC_E_FORMAT, { "tensor a", "dimension 0" } },
-    { "five_dimensions", ONE("\"F32\"", "[1,1,1,1,2]", "[0,8]"), 8, SPEC_E_UNSUPPORTED,
-      { "tensor a", "5 dimensions", "at most 4" } },
+    { "five_dimensions", ONE("\"F32\"", "[1,1,1,1,2]", "[0,8]"), 8, SPEC_OK, { 0 } },
+    { "nine_dimensions", ONE("\"F32\"", "[1,1,1,1,1,1,1,1,2]", "[0,8]"), 8, SPEC_E_UNSUPPORTED,
+      { "tensor a", "9 dimensions", "at most 8" } },
+    { "float4", ONE("\"F4\"", "[16]", "[0,8]"), 8, SPEC_OK, { 0 } },
+    { "float6", ONE("\"F6_E2M3\"", "[4]", "[0,3]"), 3, SPEC_OK, { 0 } },
+    { "float6_other", ONE("\"F6_E3M2\"", "[2,2]", "[0,3]"), 3, SPEC_OK, { 0 } },
+    { "float8_fnuz", ONE("\"F8_E4M3FNUZ\"", "[8]", "[0,8]"), 8, SPEC_OK, { 0 } },
+    { "float8_fnuz_other", ONE("\"F8_E5M2FNUZ\"", "[8]", "[0,8]"), 8, SPEC_OK, { 0 } },
+    { "float4_half_byte", ONE("\"F4\"", "[3]", "[0,2]"), 2, SPEC_E_FORMAT, { "tensor a", "F4 [3]", "inside a byte" } },
+    { "float4_size", ONE("\"F4\"", "[4]", "[0,4]"), 4, SPEC_E_FORMAT, { "tensor a", "takes 2 bytes", "hold 4" } },
     { "shape_missing", "{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,8]}}", 8, SPEC_E_FORMAT, { "tensor a", "shape" } },
     { "not_an_entry", "{\"a\":7}", 8, SPEC_E_FORMAT, { "tensor a" } },
     { "duplicate", "{" A "," A "}", 8, SPEC_E_FORMAT, { "hostile", "a" } },
@@ -217,10 +225,13 @@ static void shards(void **state)
     expect_open(SPEC_OK, NULL, NULL, NULL, "two shards");
     index_of("m1.safetensors", "m3.safetensors");
     expect_open(SPEC_E_IO, "m3.safetensors", "missing", "b", "missing shard");
+    /* What counts is that a tensor is found when a family asks for it, not what the index says of its place. */
     index_of("m1.safetensors", "m1.safetensors");
-    expect_open(SPEC_E_FORMAT, "b should be in m1.safetensors", "found in no shard", INDEX, "tensor not there");
+    expect_open(SPEC_OK, NULL, NULL, NULL, "an entry too many");
     index_of("m2.safetensors", "m1.safetensors");
-    expect_open(SPEC_E_FORMAT, "weight_map", "should be in", "found in", "swapped");
+    expect_open(SPEC_OK, NULL, NULL, NULL, "swapped");
+    index_of("./m1.safetensors", "m2.safetensors");
+    expect_open(SPEC_OK, NULL, NULL, NULL, "a dot and a slash before the name");
     put_tensors("m2.safetensors", "{" A ",\"b\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[8,8]}}", 8);
     index_of("m1.safetensors", "m2.safetensors");
     expect_open(SPEC_E_FORMAT, "tensor a is in two files", "m1", "m2", "duplicate over shards");
@@ -229,7 +240,7 @@ static void shards(void **state)
 static void shard_names(void **state)
 {
     (void)state;
-    static const char *const names[] = { "../m1.safetensors", "sub/m1.safetensors", "/etc/m1.safetensors",
+    static const char *const names[] = { "../m1.safetensors", "./../m1.safetensors", ".//m1.safetensors", "sub/m1.safetensors", "/etc/m1.safetensors",
                                          "..", "..\\\\m1.safetensors", "a..safetensors" };
     put_tensors("m1.safetensors", SHARD1, 8);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {

@@ -6,7 +6,7 @@
 #include "core/core_json.h"
 #include "models/model.h"
 
-#define MODEL_MAX_DIM 4
+#define MODEL_MAX_DIM 8 /* more than a family takes: a picture's or film's patches may stand in the file, unused */
 #define MODEL_MAX_PATH 4096
 #define SAFETENSORS_HEADER_MAX 100000000u /* bytes */
 
@@ -56,7 +56,7 @@ bool speci_has_file(const char *dir, const char *name); /* dir/name is there */
 
 /* "[96, 32]" for messages. */
 typedef struct model_shape_text {
-    char s[112];
+    char s[192];
 } model_shape_text;
 model_shape_text speci_shape_of(int32_t n_dim, const int64_t *dim);
 
