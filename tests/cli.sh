@@ -296,6 +296,29 @@ cp "$work/out" "$work/sampled"
 run 0 run -m "$target" -p "$prompt" -n 24 --temp 0.9 --top-k 40 --top-p 0.95 --min-p 0.02 -s 5
 cmp -s "$work/out" "$work/sampled" || fail "the same seed gave another text"
 
+# --- numbers at the ends of their ranges ---
+run 0 run -m "$target" -p "$prompt" -n 24
+cp "$work/out" "$work/greedy"
+for p in 1e-9 1e-45 1e-50; do # a mass so small holds the likeliest token alone; it never means "off"
+    run 0 run -m "$target" -p "$prompt" -n 24 --temp 1 -s 3 --top-p $p
+    cmp -s "$work/out" "$work/greedy" || fail "--top-p $p is not the likeliest"
+done
+run 0 run -m "$target" -p "$prompt" -n 4 --temp 1 -s 18446744073709551615 --json; is seed '"18446744073709551615"'
+run 0 run -m "$target" -p "$prompt" -n 4 --temp 1 -s 9223372036854775807 --json; is seed 9223372036854775807
+run 2 run -m "$target" -p a -s 18446744073709551616; err_has '--seed is 18446744073709551616'
+run 2 run -m "$target" -p a -s -1;                  err_has '--seed is -1'
+
+# --- an output that cannot be written is a failure ---
+if [ -w /dev/full ]; then
+    for arguments in "info $target" "info $target --json" --version --list-devices --help \
+                     "run -m $target -p a -n 5" "run -m $target -p a -n 5 --json"; do
+        what="spec $arguments > /dev/full" got=0
+        "$spec" $arguments > /dev/full 2> "$work/err" || got=$?
+        [ $got -eq 1 ] || fail "exit code $got, expected 1"
+        err_has 'No space left on device'
+    done
+fi
+
 # --- check ---
 run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 48 --check
 err_has '^check +equal'
