@@ -601,7 +601,7 @@ typedef struct spec_generate_params {
     size_t struct_size;
     int32_t n_predict;          /* tokens at most; 0 = 128 */
     spec_sampling sampling;
-    const char *const *stop;    /* [n_stop] stop strings */
+    const char *const *stop;    /* [n_stop] stop strings, UTF-8; one that is a special token ends where that token comes */
     int32_t n_stop;
     int32_t n_logprobs;         /* -1 = none; N >= 0: of the chosen token and of the top N (N <= 20) */
     int32_t no_bos;             /* 1 = the prompt is encoded without special tokens */
@@ -609,8 +609,9 @@ typedef struct spec_generate_params {
     int32_t ignore_eos;
     spec_text_fn on_text;
     void *user_data;
+    int32_t keep_special;       /* 1 = special tokens are written in the text, but for the one that ends it */
 } spec_generate_params;
-#define SPEC_GENERATE_PARAMS_INIT { sizeof(spec_generate_params), 0, { 0, 0, 0, 0, 0 }, 0, 0, -1, 0, 0, 0, 0, 0 }
+#define SPEC_GENERATE_PARAMS_INIT { sizeof(spec_generate_params), 0, { 0, 0, 0, 0, 0 }, 0, 0, -1, 0, 0, 0, 0, 0, 0 }
 
 typedef struct spec_result {
     char *text;                 /* n_text bytes and a zero; NULL when the model has no tokenizer */

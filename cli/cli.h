@@ -25,7 +25,7 @@ typedef struct cli_options {
     int32_t n_predict, n_ctx, n_threads, n_logprobs;
     double temp, draft_temp, top_p, min_p;
     int32_t top_k;
-    int64_t seed;
+    uint64_t seed;
     char *tree; /* every --tree, ';' between them; "chain:4" if there is none */
     char *draft; /* every --draft, ';' between them; NULL if there is none */
     bool tree_from_env, draft_from_env;
@@ -35,7 +35,7 @@ typedef struct cli_options {
     const char *cost_profile;
     const char *html;
     int32_t n_step;
-    bool no_bos, parse_special, ignore_eos;
+    bool no_bos, parse_special, keep_special, ignore_eos;
     bool json, ids, check, verbose;
     bool list_devices, version, help;
 } cli_options;
@@ -64,6 +64,10 @@ int cli_open(cli_context *c, const cli_options *o);
 void cli_close(cli_context *c);
 /* Prints "spec: <the library's sentence>" and returns CLI_FAILURE. */
 int cli_failure(void);
+/* Writes out what stdout has gathered; the first failure's reason is kept for cli_stdout_end. */
+void cli_stdout_flush(void);
+/* The exit code of a command that ends with `code`: an output that could not be written is a failure, and says why. */
+int cli_stdout_end(int code);
 spec_backend_params cli_backend_params(const cli_options *o);
 spec_session_params cli_session_params(const cli_context *c, const cli_options *o, spec_lab *lab); /* lab is filled, and pointed at */
 spec_sampling cli_sampling(const cli_options *o);

@@ -1,6 +1,7 @@
 /* cli_open.c - backend, models and drafter as the options say; progress, log, Ctrl-C. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <float.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,6 +52,22 @@ int cli_failure(void)
     const bool colour = isatty(STDERR_FILENO) && getenv("NO_COLOR") == NULL;
     fprintf(stderr, "%sspec: %s%s\n", colour ? "\033[1m" : "", spec_last_error(), colour ? "\033[0m" : "");
     return CLI_FAILURE;
+}
+
+static int stdout_error; /* errno of the first failure: what is called afterwards sets others */
+
+void cli_stdout_flush(void)
+{
+    const bool failed_before = ferror(stdout) != 0;
+    if (fflush(stdout) != 0 && !failed_before) stdout_error = errno;
+}
+
+int cli_stdout_end(int code)
+{
+    cli_stdout_flush();
+    if (!ferror(stdout)) return code;
+    fprintf(stderr, "spec: stdout: %s\n", stdout_error ? strerror(stdout_error) : "could not be written");
+    return code == CLI_OK ? CLI_FAILURE : code;
 }
 
 double cli_now_ms(void)
@@ -109,7 +126,9 @@ spec_session_params cli_session_params(const cli_context *c, const cli_options *
 
 spec_sampling cli_sampling(const cli_options *o)
 {
-    return (spec_sampling){ (float)o->temp, o->top_k, (float)o->top_p, (float)o->min_p, (uint64_t)o->seed };
+    /* 0 is "off": a smaller mass than a float holds is not, and keeps the likeliest alone, as every tiny one does. */
+    const float top_p = o->top_p > 0 && (float)o->top_p == 0 ? FLT_MIN : (float)o->top_p;
+    return (spec_sampling){ (float)o->temp, o->top_k, top_p, (float)o->min_p, o->seed };
 }
 
 spec_status cli_session_open(spec_session **out, const cli_context *c, const cli_options *o)

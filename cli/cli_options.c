@@ -15,7 +15,7 @@ typedef enum option_kind {
     TEXT,
     TEXTS,
     INT,
-    INT64,
+    SEED, /* the field, uint64_t, receives all of its range */
     REAL,
     CHOICE, /* one of the words that `arg` lists; the field, int32_t, receives its number */
     RULE,   /* a verification rule's name; the field, int32_t, receives the rule */
@@ -63,7 +63,7 @@ static const option_row rows[] = {
       "sample from the likeliest that hold mass P; 0 or 1 is off (0)" },
     { "min-p", 0, NULL, "P", "SPEC_MIN_P", DECODE, REAL, AT(min_p), 0, 1,
       "leave out what is under P times the likeliest; 0 is off (0)" },
-    { "seed", 's', NULL, "N", "SPEC_SEED", DECODE, INT64, AT(seed), 0, 9.2e18, "seed of the random numbers (0)" },
+    { "seed", 's', NULL, "N", "SPEC_SEED", DECODE, SEED, AT(seed), 0, 0, "seed of the random numbers (0)" },
     { "dtype", 0, NULL, "TYPE", "SPEC_DTYPE", WORK, TEXT, AT(dtype), 0, 0,
       "compute type: auto, f32, bf16, f16 (auto: the file's)" },
     { "weights", 0, NULL, "auto|q8_0", "SPEC_WEIGHTS", WORK, CHOICE, AT(weights), 0, 0,
@@ -72,7 +72,9 @@ static const option_row rows[] = {
     { "parse-special", 0, NULL, NULL, NULL, DECODE, FLAG, AT(parse_special), 0, 0,
       "recognise special tokens written in the prompt (not for untrusted text)" },
     { "ignore-eos", 0, NULL, NULL, NULL, DECODE, FLAG, AT(ignore_eos), 0, 0, "go on after an end-of-text token" },
-    { "stop", 0, NULL, "TEXT", NULL, CLI_RUN, TEXTS, AT(stop), 0, 0, "end before TEXT; may be repeated" },
+    { "stop", 0, NULL, "TEXT", NULL, CLI_RUN, TEXTS, AT(stop), 0, 0,
+      "end before TEXT, which may be a special token; may be repeated" },
+    { "special", 0, NULL, NULL, NULL, CLI_RUN, FLAG, AT(keep_special), 0, 0, "write special tokens in the text" },
     { "logprobs", 0, NULL, "N", "SPEC_LOGPROBS", CLI_RUN, INT, AT(n_logprobs), 0, 20,
       "log-probabilities of each token and of the N likeliest" },
     { "tree", 0, NULL, "KIND[:ARGS]", "SPEC_TREE", WORK, TREE, AT(tree), 0, 0,
@@ -213,9 +215,17 @@ static int option_set(cli_options *o, const option_row *row, const char *value, 
         return tree_add(o, value, source[0] != '-');
     case DRAFT:
         return list_add(&o->draft, &o->draft_from_env, value, source[0] != '-');
+    case SEED: {
+        const unsigned long long n = strtoull(value, &end, 10);
+        if (end == value || *end != 0 || isspace((unsigned char)*value))
+            return cli_usage_error("%s is \"%s\", need a whole number", source, value);
+        if (errno != 0 || *value == '-') /* strtoull takes a minus and wraps */
+            return cli_usage_error("%s is %s, need 0 to %llu", source, value, (unsigned long long)UINT64_MAX);
+        *(uint64_t *)field = n;
+        return -1;
+    }
     case CHAIN:
-    case INT:
-    case INT64: {
+    case INT: {
         const long long n = strtoll(value, &end, 10);
         if (end == value || *end != 0 || isspace((unsigned char)*value))
             return cli_usage_error("%s is \"%s\", need a whole number", source, value);
@@ -226,10 +236,7 @@ static int option_set(cli_options *o, const option_row *row, const char *value, 
             snprintf(chain, sizeof chain, "chain:%lld", n);
             return tree_add(o, chain, source[0] != '-');
         }
-        if (row->kind == INT)
-            *(int32_t *)field = (int32_t)n;
-        else
-            *(int64_t *)field = n;
+        *(int32_t *)field = (int32_t)n;
         return -1;
     }
     case REAL: {

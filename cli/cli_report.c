@@ -1,4 +1,5 @@
 /* cli_report.c - what a run was: for people on stderr, for machines as JSON. */
+#include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
 
@@ -158,7 +159,10 @@ int cli_report_json(FILE *to, const cli_report *r)
     json_object_set_new(o, "backend", json_string(spec_backend_name(r->context->backend)));
     json_object_set_new(o, "dtype", json_string(spec_dtype_name(r->info.dtype)));
     json_object_set_new(o, "weights", json_string(spec_dtype_name(r->info.weights)));
-    json_object_set_new(o, "seed", json_integer(r->options->seed));
+    const uint64_t seed = r->options->seed;
+    char digits[24]; /* JSON libraries hold numbers up to 2^63 - 1; a larger seed is a string */
+    snprintf(digits, sizeof digits, "%" PRIu64, seed);
+    json_object_set_new(o, "seed", seed <= INT64_MAX ? json_integer((json_int_t)seed) : json_string(digits));
     json_object_set_new(o, "model", json_string(r->options->model));
     const char *drafter = r->options->model_draft;
     json_object_set_new(o, "drafter", drafter != NULL ? json_string(drafter) : json_null());

@@ -51,7 +51,7 @@ static int write_text(void *user_data, const char *text, size_t n_text, const in
         for (size_t i = 0; i < n_ids; i++) printf("%d ", ids[i]);
     else if (n_text > 0)
         fwrite(text, 1, n_text, stdout);
-    fflush(stdout);
+    cli_stdout_flush();
     return ferror(stdout);
 }
 
@@ -67,6 +67,7 @@ static spec_status generate(spec_result *result, spec_session *session, const cl
     p.n_logprobs = o->n_logprobs;
     p.no_bos = o->no_bos;
     p.parse_special = o->parse_special;
+    p.keep_special = o->keep_special;
     p.ignore_eos = o->ignore_eos;
     p.on_text = on_text;
     p.user_data = (void *)o;
@@ -152,7 +153,7 @@ int cli_run(const cli_options *o)
     /* A line on a terminal ends as lines do; in a file or pipe the text stays as it is. */
     const bool open_line = o->ids ? result.n_ids > 0 : result.n_text > 0 && result.text[result.n_text - 1] != '\n';
     if (!o->json && open_line && (o->ids || isatty(STDOUT_FILENO))) putchar('\n');
-    fflush(stdout);
+    cli_stdout_flush();
     if (status != SPEC_OK && status != SPEC_E_ABORTED) {
         cli_failure();
         goto end;
@@ -175,10 +176,6 @@ int cli_run(const cli_options *o)
         if (code == CLI_OK) code = printed;
     } else {
         cli_report_text(stderr, &report);
-    }
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        fprintf(stderr, "spec: stdout: %s\n", strerror(errno));
-        if (code == CLI_OK) code = CLI_FAILURE;
     }
 end:
     spec_result_free(&plain);

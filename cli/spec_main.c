@@ -1,5 +1,6 @@
 /* spec_main.c - the program `spec`. */
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/cli.h"
 
@@ -42,9 +43,12 @@ int main(int argc, char **argv)
         argv[1] = argv[0]; /* getopt's messages begin with it */
         argc--, argv++;
     }
+    /* Room for help and reports in one write, so that the reason why it failed is still known afterwards. */
+    static char gathered[1 << 16];
+    if (!isatty(STDOUT_FILENO)) setvbuf(stdout, gathered, _IOFBF, sizeof gathered);
     cli_options options;
     int code = cli_options_parse(&options, command, argc, argv);
     if (code < 0) code = call(&options);
     cli_options_free(&options);
-    return code;
+    return cli_stdout_end(code);
 }

@@ -59,13 +59,19 @@ uint64_t speci_hash_value(const speci_hash *hash);
 
 /* --- the operating system (core_os.c): the only file with system calls --- */
 
-typedef struct speci_file { /* a file mapped read-only */
+typedef struct speci_file { /* a file's bytes at fixed addresses, of which only loaded ranges may be touched */
     const uint8_t *data;
     size_t n;
+    int fd;
 } speci_file;
 spec_status speci_file_map(speci_file *out, const char *path);
 void speci_file_unmap(speci_file *file);
-/* Tells the system that [offset, offset + n) was read and need not stay mapped in. */
+/* Reads [offset, offset + n), which lies in the file, to its place in data. E_IO when the file has become shorter.
+ * Again after speci_file_done. `path` is for messages. */
+spec_status speci_file_load(const speci_file *file, const char *path, size_t offset, size_t n);
+/* The same into out [n] instead. */
+spec_status speci_file_read_at(const speci_file *file, const char *path, void *out, size_t offset, size_t n);
+/* The memory of [offset, offset + n) is given back; the range must not be touched any more. */
 void speci_file_done(const speci_file *file, size_t offset, size_t n);
 /* A small file (at most `max` bytes) as a zero-terminated string. */
 spec_status speci_file_read(char **out, size_t *n, const char *path, size_t max, const spec_allocator *a);

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE /* sched_getaffinity, CPU_ALLOC, dladdr */
 #include "core/core.h"
 
+#include <assert.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -48,30 +49,62 @@ static spec_status open_for_reading(int *fd, size_t *n, const char *path)
     return SPEC_OK;
 }
 
+/* The addresses are reserved, and reading fills them: pages mapped from a file that another program cuts short end the
+ * process (SIGBUS) when they are touched, and no check before the touch is in time. */
 spec_status speci_file_map(speci_file *out, const char *path)
 {
     static const uint8_t nothing[1] = { 0 };
     int fd;
     size_t n;
     SPEC_TRY(open_for_reading(&fd, &n, path));
-    spec_status status = SPEC_OK;
     if (n == 0) { /* mmap refuses length 0; data must not be NULL all the same */
-        *out = (speci_file){ nothing, 0 };
-    } else {
-        void *p = mmap(NULL, n, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (p == MAP_FAILED)
-            status = fail_errno(path, "cannot map");
-        else
-            *out = (speci_file){ p, n };
+        *out = (speci_file){ nothing, 0, -1 };
+        close(fd);
+        return SPEC_OK;
     }
-    close(fd);
-    return status;
+    void *p = mmap(NULL, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) {
+        const spec_status status = fail_errno(path, "cannot reserve addresses");
+        close(fd);
+        return status;
+    }
+    *out = (speci_file){ p, n, fd };
+    return SPEC_OK;
 }
 
 void speci_file_unmap(speci_file *file)
 {
-    if (file->n) munmap((void *)(uintptr_t)file->data, file->n);
-    *file = (speci_file){ NULL, 0 };
+    if (file->n) {
+        munmap((void *)(uintptr_t)file->data, file->n);
+        close(file->fd);
+    }
+    *file = (speci_file){ NULL, 0, -1 };
+}
+
+spec_status speci_file_read_at(const speci_file *file, const char *path, void *out, size_t offset, size_t n)
+{
+    assert(offset <= file->n && n <= file->n - offset);
+    for (size_t done = 0; done < n;) {
+        const ssize_t got = pread(file->fd, (char *)out + done, n - done, (off_t)(offset + done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return fail_errno(path, "cannot read");
+        if (got == 0)
+            return speci_fail(SPEC_E_IO, "%s: ends at byte %zu, but had %zu bytes when it was opened: another program cut it short",
+                              path, offset + done, file->n);
+        done += (size_t)got;
+    }
+    return SPEC_OK;
+}
+
+spec_status speci_file_load(const speci_file *file, const char *path, size_t offset, size_t n)
+{
+    assert(offset <= file->n && n <= file->n - offset);
+    if (n == 0) return SPEC_OK;
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), first = offset / page * page;
+    uint8_t *data = (uint8_t *)(uintptr_t)file->data;
+    if (mprotect(data + first, offset + n - first, PROT_READ | PROT_WRITE) != 0)
+        return fail_errno(path, "no memory to read it into");
+    return speci_file_read_at(file, path, data + offset, offset, n);
 }
 
 void speci_file_done(const speci_file *file, size_t offset, size_t n)
@@ -83,7 +116,10 @@ void speci_file_done(const speci_file *file, size_t offset, size_t n)
     size_t first = (offset + page - 1) / page * page;
     size_t last = (offset + n) / page * page;
     if (offset + n == file->n) last = file->n;
-    if (first < last) (void)madvise((void *)(uintptr_t)(file->data + first), last - first, MADV_DONTNEED);
+    if (first >= last) return;
+    /* A new reservation in place of the pages gives back what they count against a limit of memory, too. */
+    (void)mmap((void *)(uintptr_t)(file->data + first), last - first, PROT_NONE,
+               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
 
 static spec_status read_all(int fd, speci_buf *buf, const char *path, size_t max)

@@ -100,24 +100,33 @@ static void report_unused(const spec_model *m, const model_checkpoint *c)
 
 /* --- ids --- */
 
+/* *out is -1, with a warning, for an id that the model has no row for: such a token never comes, and files have -1 for
+ * "none", or the ids of the model they were made from. */
 static spec_status one_id(const spec_model *m, int32_t *out, const json_t *v, const char *file, const char *key)
 {
-    if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= m->n_vocab)
+    *out = -1;
+    if (!json_is_integer(v))
         return speci_fail(SPEC_E_FORMAT, "%s: %s is %s, expected an id below %d", file, key, speci_value_of(v).s,
                           m->n_vocab);
-    *out = (int32_t)json_integer_value(v);
+    if (json_integer_value(v) >= 0 && json_integer_value(v) < m->n_vocab)
+        *out = (int32_t)json_integer_value(v);
+    else
+        speci_log(m->backend, SPEC_LOG_WARN, "%s: %s is %s, and the model has ids below %d: no such token ever comes",
+                  file, key, speci_value_of(v).s, m->n_vocab);
     return SPEC_OK;
 }
 
-/* eos_token_id: a number or a list. */
+/* eos_token_id: a number or a list. A list of which no id is left says that there is none: no other file is asked. */
 static spec_status read_eos(spec_model *m, const json_t *v, const char *file)
 {
     const size_t n = json_is_array(v) ? json_array_size(v) : 1;
     m->eos = speci_alloc(m->allocator, n, sizeof *m->eos);
     if (!m->eos) return SPEC_E_NOMEM;
-    for (size_t i = 0; i < n; i++)
-        SPEC_TRY(one_id(m, &m->eos[i], json_is_array(v) ? json_array_get(v, i) : v, file, "eos_token_id"));
-    m->n_eos = (int32_t)n;
+    for (size_t i = 0; i < n; i++) {
+        int32_t id;
+        SPEC_TRY(one_id(m, &id, json_is_array(v) ? json_array_get(v, i) : v, file, "eos_token_id"));
+        if (id >= 0) m->eos[m->n_eos++] = id;
+    }
     return SPEC_OK;
 }
 
@@ -151,12 +160,31 @@ static spec_status find_ids(spec_model *m, const model_config *config)
 static spec_status ids_of_tokenizer(spec_model *m)
 {
     const int32_t bos = spec_tokenizer_bos(m->tokenizer), eos = spec_tokenizer_eos(m->tokenizer);
-    if (m->bos < 0) m->bos = bos;
-    if (m->eos || eos < 0) return SPEC_OK;
+    if (m->bos < 0 && bos < m->n_vocab) m->bos = bos;
+    if (m->eos || eos < 0 || eos >= m->n_vocab) return SPEC_OK;
     m->eos = speci_alloc(m->allocator, 1, sizeof *m->eos);
     if (!m->eos) return SPEC_E_NOMEM;
     m->eos[0] = eos;
     m->n_eos = 1;
+    return SPEC_OK;
+}
+
+/* Special tokens may be added to a tokenizer after training (a token to pad with), without rows for them: a text with one
+ * is refused when its ids are given to a session. A piece of the vocabulary without a row tells of another tokenizer. */
+static spec_status check_rows(const spec_model *m, const char *path)
+{
+    const int32_t n = spec_tokenizer_n_vocab(m->tokenizer);
+    size_t n_piece = 0;
+    const char *piece = NULL;
+    if (n <= m->n_vocab) return SPEC_OK;
+    for (int32_t id = m->n_vocab; id < n; id++)
+        if (spec_tokenizer_piece(m->tokenizer, id, &n_piece) && !spec_tokenizer_is_special(m->tokenizer, id))
+            return speci_fail(SPEC_E_FORMAT, "%s: the tokenizer has ids up to %d, but the model of %s has %d rows", path,
+                              n - 1, m->path, m->n_vocab);
+    piece = spec_tokenizer_piece(m->tokenizer, n - 1, &n_piece);
+    speci_log(m->backend, SPEC_LOG_WARN,
+              "%s: the tokenizer has ids up to %d (\"%.*s\"), but the model of %s has %d rows: a text with such a token is "
+              "refused", path, n - 1, n_piece > 64 ? 64 : (int)n_piece, piece ? piece : "", m->path, m->n_vocab);
     return SPEC_OK;
 }
 
@@ -170,10 +198,7 @@ static spec_status open_tokenizer(spec_model *m, const char *path)
         path = m->path;
     }
     SPEC_TRY(spec_tokenizer_open(&m->tokenizer, path, m->allocator));
-    const int32_t n = spec_tokenizer_n_vocab(m->tokenizer);
-    if (n > m->n_vocab)
-        return speci_fail(SPEC_E_FORMAT, "%s: the tokenizer has ids up to %d, but the model of %s has %d rows", path,
-                          n - 1, m->path, m->n_vocab);
+    SPEC_TRY(check_rows(m, path));
     return ids_of_tokenizer(m);
 }
 

@@ -240,11 +240,84 @@ run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 24 --stop "never said" --s
 is stop_reason '"stop"'
 case $(value text) in *"$word"*) fail "the text holds the stop string \"$word\"" ;; esac
 
+# --- special tokens: the same model, whose fourth generated token is now a special one ---
+run 0 run -m "$target" -p "$prompt" -n 24 --ids
+special=$(cut -d' ' -f4 "$work/out")
+mkdir "$work/special"
+ln -s "$(realpath "$target")"/* "$work/special/"
+rm "$work/special/tokenizer.json"
+word=$(python3 - "$target/tokenizer.json" "$work/special/tokenizer.json" "$special" <<'P'
+import json, sys
+o = json.load(open(sys.argv[1]))
+number = int(sys.argv[3])
+word = next(w for w, i in o["model"]["vocab"].items() if i == number)
+o["added_tokens"].append(dict(id=number, content=word, single_word=False, lstrip=False, rstrip=False,
+                              normalized=False, special=True))
+json.dump(o, open(sys.argv[2], "w"))
+sys.stdout.buffer.write(word.encode())
+P
+)
+run 0 run -m "$work/special" -p "$prompt" -n 24
+run 0 run -m "$work/special" -p "$prompt" -n 24 --json
+case $(value text) in *"$word"*) fail "special tokens are in the text" ;; esac
+run 0 run -m "$work/special" -md "$drafter" -p "$prompt" -n 24 --stop "never said" --stop "$word" --json
+is stop_reason '"stop"'; is n_generated 4
+run 0 run -m "$work/special" -p "$prompt" -n 24 --special --json
+is n_generated 24
+python3 - "$work/out" "$word" <<'P' || fail "--special does not write special tokens"
+import json, sys
+sys.exit(sys.argv[2].replace("\u0120", "") not in json.load(open(sys.argv[1]))["text"])
+P
+run 0 run -m "$work/special" -p "$prompt" -n 24 --special --stop "$word" --json
+is stop_reason '"stop"'; is n_generated 4
+run 1 run -m "$target" -p "$prompt" -n 4 --stop $'\x81\x93'; err_has 'not UTF-8'
+
+# --- BOS written in the prompt of a tokenizer that adds it: a warning ---
+python3 - "$target/tokenizer.json" "$work/special/tokenizer.json" <<'P'
+import json, sys
+o = json.load(open(sys.argv[1]))
+bos = "<|endoftext|>"
+o["post_processor"] = dict(
+    type="TemplateProcessing", pair=[],
+    single=[dict(SpecialToken=dict(id=bos, type_id=0)), dict(Sequence=dict(id="A", type_id=0))],
+    special_tokens={bos: dict(id=bos, ids=[0], tokens=[bos])})
+json.dump(o, open(sys.argv[2], "w"))
+P
+run 0 run -m "$work/special" -p "<|endoftext|>$prompt" -n 1 --parse-special --json
+err_has 'two BOS tokens'
+run 0 run -m "$work/special" -p "<|endoftext|>$prompt" -n 1 --parse-special --no-bos --json
+[ ! -s "$work/err" ] || fail "a warning without a reason"
+run 0 run -m "$work/special" -p "$prompt" -n 1 --parse-special --json
+[ ! -s "$work/err" ] || fail "a warning without a reason"
+
 # --- sampling: the same seed gives the same text ---
 run 0 run -m "$target" -p "$prompt" -n 24 --temp 0.9 --top-k 40 --top-p 0.95 --min-p 0.02 -s 5
 cp "$work/out" "$work/sampled"
 run 0 run -m "$target" -p "$prompt" -n 24 --temp 0.9 --top-k 40 --top-p 0.95 --min-p 0.02 -s 5
 cmp -s "$work/out" "$work/sampled" || fail "the same seed gave another text"
+
+# --- numbers at the ends of their ranges ---
+run 0 run -m "$target" -p "$prompt" -n 24
+cp "$work/out" "$work/greedy"
+for p in 1e-9 1e-45 1e-50; do # a mass so small holds the likeliest token alone; it never means "off"
+    run 0 run -m "$target" -p "$prompt" -n 24 --temp 1 -s 3 --top-p $p
+    cmp -s "$work/out" "$work/greedy" || fail "--top-p $p is not the likeliest"
+done
+run 0 run -m "$target" -p "$prompt" -n 4 --temp 1 -s 18446744073709551615 --json; is seed '"18446744073709551615"'
+run 0 run -m "$target" -p "$prompt" -n 4 --temp 1 -s 9223372036854775807 --json; is seed 9223372036854775807
+run 2 run -m "$target" -p a -s 18446744073709551616; err_has '--seed is 18446744073709551616'
+run 2 run -m "$target" -p a -s -1;                  err_has '--seed is -1'
+
+# --- an output that cannot be written is a failure ---
+if [ -w /dev/full ]; then
+    for arguments in "info $target" "info $target --json" --version --list-devices --help \
+                     "run -m $target -p a -n 5" "run -m $target -p a -n 5 --json"; do
+        what="spec $arguments > /dev/full" got=0
+        "$spec" $arguments > /dev/full 2> "$work/err" || got=$?
+        [ $got -eq 1 ] || fail "exit code $got, expected 1"
+        err_has 'No space left on device'
+    done
+fi
 
 # --- check ---
 run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 48 --check

@@ -75,6 +75,7 @@ void support_golden_open(golden *g, const char *path)
 {
     memset(g, 0, sizeof *g);
     OK(speci_file_map(&g->file, path));
+    OK(speci_file_load(&g->file, path, 0, g->file.n));
     OK(speci_safetensors_read(&g->tensors, &g->n, &g->header, g->file.data, g->file.n, path, &speci_malloc));
 }
 

@@ -386,8 +386,8 @@ static const message_case message_cases[] = {
     { "llama2", "{\"num_hidden_layers\":9}", "tensor model.layers.2.input_layernorm.weight is missing, expected shape [32]" },
     { "llama2", "{\"vocab_size\":97}", "tensor model.embed_tokens.weight: expected shape [97, 32], found [96, 32]" },
     { "llama2", "{\"tie_word_embeddings\":true}", "tensor lm_head.weight differs from model.embed_tokens.weight" },
-    { "llama2", "{\"eos_token_id\":96}", "eos_token_id is 96, expected an id below 96" },
-    { "llama2", "{\"eos_token_id\":[2,-1]}", "eos_token_id is -1" },
+    { "llama2", "{\"eos_token_id\":2.5}", "eos_token_id is 2.5, expected an id below 96" },
+    { "llama2", "{\"eos_token_id\":[2,\"end\"]}", "eos_token_id is \"end\"" },
     { "llama2", "{\"bos_token_id\":\"one\"}", "bos_token_id is \"one\"" },
     { "mamba", "{\"conv_kernel\":5}", "width 5" },
     { "mamba", "{\"intermediate_size\":65}", "intermediate_size is 65, expected 64" },
@@ -478,9 +478,59 @@ static void ids(void **state)
     assert_int_equal(m->bos, 1); /* of config.json */
     spec_model_close(m);
     remove_variant(dir);
+    /* Ids that the model has no rows for: -1 for "none", or those of the model it was made from. They stop nothing. */
+    log_text[0] = '\0';
+    OK(open_patched(&m, "llama2", "{\"eos_token_id\":[5,96,-1,7],\"bos_token_id\":50256}"));
+    assert_int_equal(m->n_eos, 2);
+    assert_int_equal(m->eos[0], 5);
+    assert_int_equal(m->eos[1], 7);
+    assert_int_equal(m->bos, -1);
+    assert_non_null(strstr(log_text, "eos_token_id is 96, and the model has ids below 96"));
+    assert_non_null(strstr(log_text, "bos_token_id is 50256"));
+    spec_model_close(m);
+    OK(open_patched(&m, "llama2", "{\"eos_token_id\":-1,\"bos_token_id\":-1}"));
+    assert_int_equal(m->n_eos, 0);
+    assert_int_equal(m->bos, -1);
+    spec_model_close(m);
 }
 
 #ifndef SPEC_NO_TOKENIZER
+/* A token to pad with that the model was never given a row for: the model loads, and such a token is refused by its id. */
+static void added_after_training(void)
+{
+    char dir[64], path[512];
+    spec_model *m = NULL;
+    json_t *root;
+    strcpy(dir, "/tmp/spec-tokenizer-XXXXXX");
+    assert_non_null(mkdtemp(dir));
+    OK(speci_json_read(&root, SPEC_TEST_MODELS "/demo-target/tokenizer.json", (size_t)1 << 24, &speci_malloc));
+    json_array_append_new(json_object_get(root, "added_tokens"),
+                          json_pack("{s:i, s:s, s:b, s:b, s:b, s:b, s:b}", "id", 4096, "content", "[PAD]", "single_word", 0,
+                                    "lstrip", 0, "rstrip", 0, "normalized", 0, "special", 1));
+    snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+    assert_int_equal(json_dump_file(root, path, 0), 0);
+    json_decref(root);
+    spec_model_params p = SPEC_MODEL_PARAMS_INIT;
+    p.tokenizer_path = path;
+    OK(spec_model_open(&m, backend, SPEC_TEST_MODELS "/demo-target", &p));
+    assert_int_equal(spec_tokenizer_n_vocab(spec_model_tokenizer(m)), 4097);
+    spec_session *s;
+    spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    spec_generate_params gp = SPEC_GENERATE_PARAMS_INIT;
+    spec_result r;
+    sp.n_ctx = 64;
+    gp.n_predict = 2;
+    gp.parse_special = 1;
+    OK(spec_session_open(&s, m, NULL, &sp));
+    FAILS(spec_generate(s, "[PAD]", 5, &gp, &r), SPEC_E_INVALID, "4096");
+    spec_result_free(&r);
+    OK(spec_generate(s, "a", 1, &gp, &r));
+    spec_result_free(&r);
+    spec_session_close(s);
+    spec_model_close(m);
+    remove_variant(dir);
+}
+
 /* A tokenizer is found in the directory; one with ids that the model has no rows for is refused. */
 static void tokenizers(void **state)
 {
@@ -501,6 +551,7 @@ static void tokenizers(void **state)
     OK(spec_model_open(&m, backend, path, NULL));
     assert_int_equal(spec_tokenizer_n_vocab(spec_model_tokenizer(m)), 4096);
     spec_model_close(m);
+    added_after_training();
 }
 #endif
 

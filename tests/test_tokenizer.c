@@ -409,6 +409,46 @@ static void test_stream(void **state)
     spec_tokenizer_close(t);
 }
 
+/* A stream that goes on after a prompt gives what the whole text has beyond the prompt's, for every token: the space
+ * that SentencePiece and Strip take off the beginning of a text is not taken off the first new token. */
+static void check_going_on(const char *path)
+{
+    spec_tokenizer *t;
+    size_t n, n_whole, part, n_end, n_spaces = 0;
+    OK(spec_tokenizer_open(&t, path, NULL));
+    ids prompt = encode(t, "a b", 3, 0);
+    int32_t *both = malloc((prompt.n + 1) * sizeof *both);
+    memcpy(both, prompt.id, prompt.n * sizeof *both);
+    free(decode(t, prompt.id, prompt.n, 0, &n));
+    char *text = malloc(spec_tokenizer_piece_max(t) + 32);
+    for (int32_t id = 0; id < spec_tokenizer_n_vocab(t); id++) {
+        spec_text_stream stream = { .n_tokens = (int32_t)prompt.n };
+        both[prompt.n] = id;
+        char *whole = decode(t, both, prompt.n + 1, 0, &n_whole);
+        OK(spec_text_stream_push(&stream, t, text, spec_tokenizer_piece_max(t) + 16, &part, id, 0));
+        OK(spec_text_stream_end(&stream, text + part, 16, &n_end));
+        if (part + n_end != n_whole - n || memcmp(text, whole + n, part + n_end) != 0)
+            fail_msg("%s: token %d goes on with \"%.*s\", expected \"%s\"", path, id, (int)(part + n_end), text, whole + n);
+        n_spaces += part > 0 && text[0] == ' ';
+        free(whole);
+    }
+    assert_true(n_spaces > 1);
+    free(text);
+    free(both);
+    free(prompt.id);
+    spec_tokenizer_close(t);
+}
+
+static void test_going_on(void **state)
+{
+    static const char *const models[] = { "plain", "bytes", "extra", "noprefix" };
+    static const char *const jsons[] = { "gpt2-style", "llama3-style", "spm-metaspace", "spm-prepend" };
+    (void)state;
+    for (size_t i = 0; i < COUNT(models); i++)
+        check_going_on(path_of(SPEC_TEST_DIR "/tokenizer_spm/%s.model", models[i]));
+    for (size_t i = 0; i < COUNT(jsons); i++) check_going_on(path_of(GOLDEN "/%s", jsons[i]));
+}
+
 /* BOS and EOS from tokenizer_config.json, as strings and as objects, and add_bos_token for a tokenizer.model. */
 static void test_config(void **state)
 {
@@ -798,7 +838,7 @@ int main(void)
         cmocka_unit_test(test_stream),       cmocka_unit_test(test_config),     cmocka_unit_test(test_truncated),
         cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_threads),    cmocka_unit_test(test_long),
         cmocka_unit_test(test_hashes),       cmocka_unit_test(test_mistral),    cmocka_unit_test(test_vectors),
-        cmocka_unit_test(test_vectors_gguf),
+        cmocka_unit_test(test_vectors_gguf), cmocka_unit_test(test_going_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,11 +24,13 @@ spec_status spec_drafter_from_model(spec_drafter **out, spec_model *model, const
 
 /* --- does it fit a target? --- */
 
-/* A drafter speaks in ids: where its pieces differ from the target's, its proposals would mean something else. */
+/* A drafter speaks in ids: where its pieces differ from the target's, its proposals would mean something else. Tokens that
+ * one of the models has no row for are never proposed. */
 static spec_status check_pieces(const spec_model *draft, const spec_model *target)
 {
     const spec_tokenizer *d = draft->tokenizer, *t = target->tokenizer;
-    const int32_t n = min32(spec_tokenizer_n_vocab(d), spec_tokenizer_n_vocab(t));
+    const int32_t n = min32(min32(spec_tokenizer_n_vocab(d), spec_tokenizer_n_vocab(t)),
+                            min32(draft->n_vocab, target->n_vocab));
     for (int32_t id = 0; id < n; id++) {
         size_t nd, nt;
         const char *pd = spec_tokenizer_piece(d, id, &nd), *pt = spec_tokenizer_piece(t, id, &nt);

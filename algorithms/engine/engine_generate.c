@@ -12,6 +12,7 @@ typedef struct generation {
     const spec_generate_params *p;
     const spec_tokenizer *tokenizer; /* NULL: ids only */
     speci_stops stops;
+    int32_t *stop_ids; /* [stops.n] the special token that a stop string is, -1 if it is none */
     spec_text_stream stream;
     speci_buf text, ids, logprobs, piece;
     size_t n_text_sent, n_ids_sent;
@@ -53,19 +54,6 @@ static void match_stops(generation *g, size_t n_old)
     g->stop = SPEC_STOP_STRING;
 }
 
-static spec_status add_token(generation *g, int32_t id, bool eos)
-{
-    SPEC_TRY(speci_buf_add(&g->ids, &id, sizeof id));
-    if (!g->tokenizer || eos) return SPEC_OK;
-    size_t n = 0;
-    const size_t n_old = g->text.n;
-    SPEC_TRY(spec_text_stream_push(&g->stream, g->tokenizer, g->piece.data, g->piece.cap, &n, id,
-                                   SPEC_TOKEN_SKIP_SPECIAL));
-    SPEC_TRY(speci_buf_add(&g->text, g->piece.data, n));
-    match_stops(g, n_old);
-    return SPEC_OK;
-}
-
 /* What the stream held back; it, too, may complete a stop string. */
 static spec_status end_text(generation *g)
 {
@@ -73,6 +61,31 @@ static spec_status end_text(generation *g)
     size_t n = 0;
     const size_t n_old = g->text.n;
     SPEC_TRY(spec_text_stream_end(&g->stream, g->piece.data, g->piece.cap, &n));
+    SPEC_TRY(speci_buf_add(&g->text, g->piece.data, n));
+    match_stops(g, n_old);
+    return SPEC_OK;
+}
+
+static bool is_stop_id(const generation *g, int32_t id)
+{
+    for (int32_t i = 0; i < g->stops.n; i++)
+        if (g->stop_ids[i] == id) return true;
+    return false;
+}
+
+static spec_status add_token(generation *g, int32_t id, bool eos)
+{
+    SPEC_TRY(speci_buf_add(&g->ids, &id, sizeof id));
+    if (!g->tokenizer || eos) return SPEC_OK;
+    if (is_stop_id(g, id)) {
+        SPEC_TRY(end_text(g));
+        g->stop = SPEC_STOP_STRING;
+        return SPEC_OK;
+    }
+    size_t n = 0;
+    const size_t n_old = g->text.n;
+    SPEC_TRY(spec_text_stream_push(&g->stream, g->tokenizer, g->piece.data, g->piece.cap, &n, id,
+                                   g->p->keep_special ? 0 : SPEC_TOKEN_SKIP_SPECIAL));
     SPEC_TRY(speci_buf_add(&g->text, g->piece.data, n));
     match_stops(g, n_old);
     return SPEC_OK;
@@ -128,6 +141,25 @@ static spec_status check_params(const generation *g)
     return SPEC_OK;
 }
 
+/* Special tokens are not in the text, where stop strings are looked for: one that is a special token is known by its id.
+ * What is not UTF-8 is refused, as a prompt is: it could match inside a character only. */
+static spec_status find_stop_ids(generation *g)
+{
+    if (g->stops.n == 0) return SPEC_OK;
+    g->stop_ids = speci_alloc(g->text.a, (size_t)g->stops.n, sizeof *g->stop_ids);
+    if (!g->stop_ids) return SPEC_E_NOMEM;
+    for (int32_t i = 0; i < g->stops.n; i++) {
+        const char *stop = g->stops.strings[i];
+        int32_t id = -1;
+        size_t n = 0;
+        const spec_status status =
+            spec_tokenizer_encode(g->tokenizer, &id, 1, &n, stop, strlen(stop), SPEC_TOKEN_PARSE_SPECIAL);
+        if (status != SPEC_OK && status != SPEC_E_FULL) return status;
+        g->stop_ids[i] = n == 1 && spec_tokenizer_is_special(g->tokenizer, id) ? id : -1;
+    }
+    return SPEC_OK;
+}
+
 static bool all_special(const spec_tokenizer *t, const int32_t *ids, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -138,6 +170,7 @@ static bool all_special(const spec_tokenizer *t, const int32_t *ids, size_t n)
 static spec_status run(generation *g, const int32_t *ids, size_t n, spec_result *result)
 {
     SPEC_TRY(check_params(g));
+    SPEC_TRY(find_stop_ids(g));
     int32_t seq;
     const double start = speci_now_ms();
     SPEC_TRY(speci_buf_reserve(&g->text, 1)); /* never NULL */
@@ -194,6 +227,7 @@ spec_status spec_generate_ids(spec_session *s, const int32_t *ids, size_t n, con
     g->n_predict = g->p->n_predict ? g->p->n_predict : DEFAULT_PREDICT;
     g->text.a = g->ids.a = g->logprobs.a = g->piece.a = a;
     const spec_status status = finish(g, result, run(g, ids, n, result));
+    speci_free(a, g->stop_ids);
     speci_free(a, g);
     return status;
 }
@@ -227,6 +261,10 @@ static spec_status encode(const spec_session *s, const char *prompt, size_t n_pr
         speci_free(spec_session_target(s)->allocator, ids);
         return status;
     }
+    const int32_t bos = spec_tokenizer_bos(t);
+    if (p.parse_special && !p.no_bos && *n > 1 && bos >= 0 && ids[0] == bos && ids[1] == bos)
+        speci_log(spec_session_target(s)->backend, SPEC_LOG_WARN,
+                  "the prompt begins with two BOS tokens (%d): one is written in it, one was added (no_bos adds none)", bos);
     *out = ids;
     return SPEC_OK;
 }

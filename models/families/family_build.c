@@ -59,6 +59,7 @@ spec_status speci_model_build_tensor(model_builder *b, model_tensor **out, const
     if (t->dtype == SPEC_DTYPE_AUTO)
         return speci_fail(SPEC_E_UNSUPPORTED, "%s: tensor %s: expected dtype F32, BF16 or F16, found %s", t->file, name,
                           t->dtype_name);
+    SPEC_TRY(speci_checkpoint_load(b->checkpoint, t));
     if (!t->used) b->model->n_parameters += count(t);
     t->used = true;
     *out = t;
@@ -316,6 +317,7 @@ static spec_status check_copy(model_builder *b, const model_tensor *embed, const
 {
     model_tensor *t = speci_checkpoint_find(b->checkpoint, head);
     if (!t) return SPEC_OK;
+    SPEC_TRY(speci_checkpoint_load(b->checkpoint, t));
     if (!same_shape(t, embed->n_dim, embed->dim) || t->dtype != embed->dtype ||
         memcmp(t->data, embed->data, t->bytes) != 0)
         return speci_fail(SPEC_E_FORMAT,

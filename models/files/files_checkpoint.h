@@ -6,8 +6,9 @@
 #include "core/core_json.h"
 #include "models/model.h"
 
-#define MODEL_MAX_DIM 4
+#define MODEL_MAX_DIM 8 /* more than a family takes: a picture's or film's patches may stand in the file, unused */
 #define MODEL_MAX_PATH 4096
+#define SAFETENSORS_HEADER_MAX 100000000u /* bytes */
 
 typedef struct model_tensor {
     const char *name; /* borrowed from the checkpoint */
@@ -16,7 +17,7 @@ typedef struct model_tensor {
     const char *dtype_name;
     int32_t n_dim;
     int64_t dim[MODEL_MAX_DIM];
-    const uint8_t *data; /* in the mapped file; any alignment */
+    const uint8_t *data; /* any alignment; to be touched between speci_checkpoint_load and _done only */
     size_t bytes;
     bool used; /* set when a family takes it */
 } model_tensor;
@@ -39,7 +40,11 @@ model_tensor *speci_checkpoint_find(const model_checkpoint *c, const char *name)
 /* All tensors, by name; borrowed. */
 model_tensor *speci_checkpoint_tensors(const model_checkpoint *c, size_t *n);
 const char *speci_checkpoint_path(const model_checkpoint *c); /* the directory, for messages */
-/* The tensor's bytes were copied: the system may drop its pages. They stay readable. */
+/* Reads the tensor's bytes, which must not be touched before. E_IO when the file was cut short meanwhile. */
+spec_status speci_checkpoint_load(const model_checkpoint *c, const model_tensor *t);
+/* Bytes [offset, offset + n) of a tensor, loaded or not, into out. */
+spec_status speci_checkpoint_read(const model_checkpoint *c, const model_tensor *t, void *out, size_t offset, size_t n);
+/* The tensor's bytes were copied: their memory is given back, until they are loaded again. */
 void speci_checkpoint_done(const model_checkpoint *c, const model_tensor *t);
 
 /* What tells one model from another in a saved sequence: a hash of config.json (keys sorted) and of every tensor's name,
@@ -51,7 +56,7 @@ bool speci_has_file(const char *dir, const char *name); /* dir/name is there */
 
 /* "[96, 32]" for messages. */
 typedef struct model_shape_text {
-    char s[112];
+    char s[192];
 } model_shape_text;
 model_shape_text speci_shape_of(int32_t n_dim, const int64_t *dim);
 

@@ -9,18 +9,18 @@ static int add_text(const char *text, size_t n, void *hash)
     return 0;
 }
 
-static void add_tensor(speci_hash *h, const model_tensor *t)
+static spec_status add_tensor(speci_hash *h, const model_checkpoint *c, const model_tensor *t)
 {
+    uint8_t sample[2 * SAMPLE];
+    const size_t n = t->bytes < sizeof sample ? t->bytes : sizeof sample, n_first = n < sizeof sample ? n : SAMPLE;
     speci_hash_text(h, t->name);
     speci_hash_text(h, t->dtype_name);
     speci_hash_add(h, &t->n_dim, sizeof t->n_dim);
     speci_hash_add(h, t->dim, (size_t)t->n_dim * sizeof *t->dim);
-    if (t->bytes <= 2 * SAMPLE) {
-        speci_hash_add(h, t->data, t->bytes);
-        return;
-    }
-    speci_hash_add(h, t->data, SAMPLE);
-    speci_hash_add(h, t->data + t->bytes - SAMPLE, SAMPLE);
+    SPEC_TRY(speci_checkpoint_read(c, t, sample, 0, n_first));
+    SPEC_TRY(speci_checkpoint_read(c, t, sample + n_first, t->bytes - (n - n_first), n - n_first));
+    speci_hash_add(h, sample, n);
+    return SPEC_OK;
 }
 
 spec_status speci_model_fingerprint(uint64_t *out, const json_t *config, const model_checkpoint *c, spec_dtype weights)
@@ -30,7 +30,7 @@ spec_status speci_model_fingerprint(uint64_t *out, const json_t *config, const m
     if (json_dump_callback(config, add_text, &h, JSON_COMPACT | JSON_SORT_KEYS) != 0)
         return speci_fail(SPEC_E_NOMEM, "%s: no memory to go through config.json", speci_checkpoint_path(c));
     const model_tensor *t = speci_checkpoint_tensors(c, &n);
-    for (size_t i = 0; i < n; i++) add_tensor(&h, &t[i]);
+    for (size_t i = 0; i < n; i++) SPEC_TRY(add_tensor(&h, c, &t[i]));
     if (weights != SPEC_DTYPE_AUTO) speci_hash_text(&h, spec_dtype_name(weights));
     *out = speci_hash_value(&h);
     return SPEC_OK;

@@ -13,22 +13,22 @@
 
 #include "models/files/files_checkpoint.h"
 
-#define HEADER_MAX 100000000u
-
 typedef struct type_row {
     const char *name;
-    size_t bytes;
+    size_t bits;
     spec_dtype dtype;
 } type_row;
 
 /* Types that are not float16, bfloat16 or float32 may stand in a file (masks, counters) but not be used. */
 static const type_row types[] = {
-    { "F32", 4, SPEC_DTYPE_F32 },      { "BF16", 2, SPEC_DTYPE_BF16 },    { "F16", 2, SPEC_DTYPE_F16 },
-    { "F64", 8, SPEC_DTYPE_AUTO },     { "I64", 8, SPEC_DTYPE_AUTO },     { "U64", 8, SPEC_DTYPE_AUTO },
-    { "C64", 8, SPEC_DTYPE_AUTO },     { "I32", 4, SPEC_DTYPE_AUTO },     { "U32", 4, SPEC_DTYPE_AUTO },
-    { "I16", 2, SPEC_DTYPE_AUTO },     { "U16", 2, SPEC_DTYPE_AUTO },     { "I8", 1, SPEC_DTYPE_AUTO },
-    { "U8", 1, SPEC_DTYPE_AUTO },      { "BOOL", 1, SPEC_DTYPE_AUTO },    { "F8_E4M3", 1, SPEC_DTYPE_AUTO },
-    { "F8_E5M2", 1, SPEC_DTYPE_AUTO }, { "F8_E8M0", 1, SPEC_DTYPE_AUTO },
+    { "F32", 32, SPEC_DTYPE_F32 },         { "BF16", 16, SPEC_DTYPE_BF16 },       { "F16", 16, SPEC_DTYPE_F16 },
+    { "F64", 64, SPEC_DTYPE_AUTO },        { "I64", 64, SPEC_DTYPE_AUTO },        { "U64", 64, SPEC_DTYPE_AUTO },
+    { "C64", 64, SPEC_DTYPE_AUTO },        { "I32", 32, SPEC_DTYPE_AUTO },        { "U32", 32, SPEC_DTYPE_AUTO },
+    { "I16", 16, SPEC_DTYPE_AUTO },        { "U16", 16, SPEC_DTYPE_AUTO },        { "I8", 8, SPEC_DTYPE_AUTO },
+    { "U8", 8, SPEC_DTYPE_AUTO },          { "BOOL", 8, SPEC_DTYPE_AUTO },        { "F8_E4M3", 8, SPEC_DTYPE_AUTO },
+    { "F8_E5M2", 8, SPEC_DTYPE_AUTO },     { "F8_E8M0", 8, SPEC_DTYPE_AUTO },     { "F8_E4M3FNUZ", 8, SPEC_DTYPE_AUTO },
+    { "F8_E5M2FNUZ", 8, SPEC_DTYPE_AUTO }, { "F6_E2M3", 6, SPEC_DTYPE_AUTO },     { "F6_E3M2", 6, SPEC_DTYPE_AUTO },
+    { "F4", 4, SPEC_DTYPE_AUTO },
 };
 
 static const type_row *find_type(const char *name)
@@ -45,12 +45,12 @@ model_shape_text speci_shape_of(int32_t n_dim, const int64_t *dim)
         const size_t n = strlen(t.s);
         snprintf(t.s + n, sizeof t.s - n, "%s%" PRId64, i ? ", " : "", dim[i]);
     }
-    strcat(t.s, "]"); /* 4 numbers of at most 20 characters fit with room to spare */
+    strcat(t.s, "]"); /* 8 numbers of at most 20 characters fit with room to spare */
     return t;
 }
 
 /* Shape and the bytes that shape and type make. */
-static spec_status read_shape(model_tensor *t, size_t *bytes, const json_t *shape, size_t type_bytes)
+static spec_status read_shape(model_tensor *t, size_t *bytes, const json_t *shape, size_t type_bits)
 {
     const size_t n_dim = json_array_size(shape);
     if (!json_is_array(shape))
@@ -58,7 +58,7 @@ static spec_status read_shape(model_tensor *t, size_t *bytes, const json_t *shap
     if (n_dim > MODEL_MAX_DIM)
         return speci_fail(SPEC_E_UNSUPPORTED, "%s: tensor %s: %zu dimensions, expected at most %d", t->file, t->name,
                           n_dim, MODEL_MAX_DIM);
-    *bytes = type_bytes;
+    size_t n = 1;
     t->n_dim = (int32_t)n_dim;
     for (size_t i = 0; i < n_dim; i++) {
         const json_t *d = json_array_get(shape, i);
@@ -68,9 +68,16 @@ static spec_status read_shape(model_tensor *t, size_t *bytes, const json_t *shap
         t->dim[i] = json_integer_value(d);
     }
     for (size_t i = 0; i < n_dim; i++)
-        if (__builtin_mul_overflow(*bytes, (size_t)t->dim[i], bytes))
+        if (__builtin_mul_overflow(n, (size_t)t->dim[i], &n))
             return speci_fail(SPEC_E_FORMAT, "%s: tensor %s: shape %s overflows a size", t->file, t->name,
                               speci_shape_of(t->n_dim, t->dim).s);
+    if (__builtin_mul_overflow(n, type_bits, &n))
+        return speci_fail(SPEC_E_FORMAT, "%s: tensor %s: shape %s overflows a size", t->file, t->name,
+                          speci_shape_of(t->n_dim, t->dim).s);
+    if (n % 8 != 0)
+        return speci_fail(SPEC_E_FORMAT, "%s: tensor %s: %s %s ends inside a byte", t->file, t->name, t->dtype_name,
+                          speci_shape_of(t->n_dim, t->dim).s);
+    *bytes = n / 8;
     return SPEC_OK;
 }
 
@@ -102,7 +109,7 @@ static spec_status read_tensor(model_tensor *t, const json_t *entry, const uint8
                           t->name, type_name ? type_name : "missing");
     t->dtype = type->dtype;
     t->dtype_name = type->name;
-    SPEC_TRY(read_shape(t, &bytes, json_object_get(entry, "shape"), type->bytes));
+    SPEC_TRY(read_shape(t, &bytes, json_object_get(entry, "shape"), type->bits));
     SPEC_TRY(read_offsets(t, json_object_get(entry, "data_offsets"), buffer, n_buffer));
     if (t->bytes != bytes)
         return speci_fail(SPEC_E_FORMAT, "%s: tensor %s: %s %s takes %zu bytes, data_offsets hold %zu", t->file,
@@ -167,9 +174,9 @@ static spec_status read_header(json_t **header, size_t *n_header, const uint8_t 
     if (bytes < 8)
         return speci_fail(SPEC_E_FORMAT, "%s: %zu bytes, a safetensors file has at least 8", file, bytes);
     for (int i = 7; i >= 0; i--) n = n << 8 | data[i];
-    if (n > HEADER_MAX)
+    if (n > SAFETENSORS_HEADER_MAX)
         return speci_fail(SPEC_E_FORMAT, "%s: header of %" PRIu64 " bytes, expected at most %u: not a safetensors file",
-                          file, n, HEADER_MAX);
+                          file, n, SAFETENSORS_HEADER_MAX);
     if (n > bytes - 8)
         return speci_fail(SPEC_E_FORMAT, "%s: truncated: header of %" PRIu64 " bytes in a file of %zu", file, n, bytes);
     SPEC_TRY(speci_json_parse(header, (const char *)data + 8, (size_t)n, file));

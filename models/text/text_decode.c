@@ -262,7 +262,8 @@ static void push(spec_text_stream *stream, const spec_tokenizer *t, int32_t id, 
 {
     const speci_decoder *d = &t->decoder;
     if (!(stream->held[HELD_FLAGS] & FLAG_BEGUN)) {
-        stream->held[HELD_STRIP] = d->strip;
+        /* A stream that goes on from a prompt is not at the beginning of the text: its first space is a space. */
+        stream->held[HELD_STRIP] = stream->n_tokens > 0 ? 0 : d->strip;
         stream->held[HELD_FLAGS] = (uint8_t)(FLAG_BEGUN | (d->each_byte ? FLAG_EACH_BYTE : 0));
     }
     if (id >= t->n_vocab) return; /* rows of the head that no token belongs to: they say nothing */

@@ -63,6 +63,11 @@ static spec_status read_file(spec_tokenizer *t, bool *spm)
     speci_file file;
     spec_status status;
     SPEC_TRY(speci_file_map(&file, t->path));
+    status = speci_file_load(&file, t->path, 0, file.n);
+    if (status != SPEC_OK) {
+        speci_file_unmap(&file);
+        return status;
+    }
     *spm = !looks_like_json(file.data, file.n);
     if (*spm)
         status = speci_tokenizer_read_spm(t, file.data, file.n);
