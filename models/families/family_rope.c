@@ -1,5 +1,5 @@
 /* family_rope.c - rotary frequencies. Source: transformers modeling_rope_utils.py (standardize_rope_params,
- * _compute_linear_scaling_rope_parameters, _compute_llama3_parameters).
+ * _compute_linear_scaling_rope_parameters, _compute_llama3_parameters, _compute_yarn_parameters).
  *
  * Old files say rope_theta and rope_scaling: { type or rope_type, ... }; new ones rope_parameters: { rope_theta,
  * rope_type, partial_rotary_factor, ... }. The object wins over top-level keys there; here a contradiction is an
@@ -29,17 +29,43 @@ static spec_status read_type(model_config *o, model_rope_type *out)
     if (strcmp(type, "default") == 0) *out = MODEL_ROPE_DEFAULT;
     else if (strcmp(type, "linear") == 0) *out = MODEL_ROPE_LINEAR;
     else if (strcmp(type, "llama3") == 0) *out = MODEL_ROPE_LLAMA3;
+    else if (strcmp(type, "yarn") == 0) *out = MODEL_ROPE_YARN;
     else
-        return speci_fail(SPEC_E_UNSUPPORTED, "%s: %srope_type is \"%.60s\", expected default, linear or llama3",
+        return speci_fail(SPEC_E_UNSUPPORTED, "%s: %srope_type is \"%.60s\", expected default, linear, llama3 or yarn",
                           o->file, o->in, type);
+    return SPEC_OK;
+}
+
+/* sqrt(1 / t) = 0.1 mscale ln s + 1 (Peng et al. 2023, YaRN, 3.4) */
+static double yarn_mscale(double factor, double mscale) { return factor <= 1 ? 1 : 0.1 * mscale * log(factor) + 1; }
+
+/* mscale and mscale_all_dim together are DeepSeek's way to say the attention factor. */
+static spec_status read_yarn(model_config *o, model_rope *r)
+{
+    double mscale, all_dim;
+    SPEC_TRY(speci_config_number(o, &r->original_max_position, "original_max_position_embeddings", 1, 1e9));
+    SPEC_TRY(speci_config_number_or(o, &r->beta_fast, "beta_fast", 32, 1e-3, 1e6));
+    SPEC_TRY(speci_config_number_or(o, &r->beta_slow, "beta_slow", 1, 1e-3, 1e6));
+    SPEC_TRY(speci_config_bool_or(o, &r->truncate, "truncate", true));
+    SPEC_TRY(speci_config_number_or(o, &r->attention_factor, "attention_factor", 0, 1e-3, 1e3));
+    SPEC_TRY(speci_config_number_or(o, &mscale, "mscale", 0, 0, 1e3));
+    SPEC_TRY(speci_config_number_or(o, &all_dim, "mscale_all_dim", 0, 0, 1e3));
+    if (r->beta_slow >= r->beta_fast)
+        return speci_fail(SPEC_E_FORMAT, "%s: %sbeta_slow is %g, expected less than beta_fast, %g", o->file, o->in,
+                          r->beta_slow, r->beta_fast);
+    if (r->attention_factor > 0) return SPEC_OK;
+    r->attention_factor = mscale > 0 && all_dim > 0 ? yarn_mscale(r->factor, mscale) / yarn_mscale(r->factor, all_dim)
+                                                    : yarn_mscale(r->factor, 1);
     return SPEC_OK;
 }
 
 static spec_status read_scaling(model_config *o, model_rope *r)
 {
-    if (r->type == MODEL_ROPE_DEFAULT) return SPEC_OK;
+    if (r->type == MODEL_ROPE_DEFAULT) return speci_config_number_or(o, &r->factor, "factor", 1, 1, 1);
     SPEC_TRY(speci_config_number(o, &r->factor, "factor", 1e-3, 1e6));
-    if (r->type == MODEL_ROPE_LINEAR) return SPEC_OK;
+    if (r->type == MODEL_ROPE_LINEAR) /* the length is written down, and means nothing here */
+        return speci_config_number_or(o, &r->original_max_position, "original_max_position_embeddings", 0, 1, 1e9);
+    if (r->type == MODEL_ROPE_YARN) return read_yarn(o, r);
     SPEC_TRY(speci_config_number(o, &r->low_freq_factor, "low_freq_factor", 1e-3, 1e6));
     SPEC_TRY(speci_config_number(o, &r->high_freq_factor, "high_freq_factor", 1e-3, 1e6));
     SPEC_TRY(speci_config_number(o, &r->original_max_position, "original_max_position_embeddings", 1, 1e9));
@@ -71,10 +97,22 @@ static spec_status add_theta(model_config *c, model_rope *r, const char *key)
     return SPEC_OK;
 }
 
+/* The top-level key; under a family's older name too, if it says the same. NaN: absent. */
+static spec_status read_partial(model_config *c, double *top, const model_rope_keys *keys)
+{
+    static const char newer[] = "partial_rotary_factor";
+    double other = NAN;
+    SPEC_TRY(speci_config_number_or(c, top, keys->partial, NAN, 1e-6, 1));
+    if (strcmp(keys->partial, newer) != 0) SPEC_TRY(speci_config_number_or(c, &other, newer, NAN, 1e-6, 1));
+    if (!isnan(other) && !isnan(*top) && other != *top) return contradiction(c, newer, other, keys->partial, *top);
+    if (isnan(*top)) *top = other;
+    return SPEC_OK;
+}
+
 static spec_status add_partial(model_config *c, model_rope *r, const model_rope_keys *keys)
 {
     double top;
-    SPEC_TRY(speci_config_number_or(c, &top, keys->partial, NAN, 1e-6, 1));
+    SPEC_TRY(read_partial(c, &top, keys));
     if (isnan(r->partial) && keys->partial_top_counts) r->partial = top;
     if (isnan(r->partial)) r->partial = keys->partial_default;
     if (keys->whole_head && (r->partial != 1 || (!isnan(top) && top != 1)))
@@ -85,15 +123,41 @@ static spec_status add_partial(model_config *c, model_rope *r, const model_rope_
     return SPEC_OK;
 }
 
-/* The object in force; the other spelling may be there only if it says the same. */
+static bool same_value(const json_t *a, const json_t *b)
+{
+    double x, y;
+    return json_equal(a, b) || (speci_json_number(a, &x) && speci_json_number(b, &y) && x == y);
+}
+
+/* Files for old and new readers have both spellings. What both say must agree. */
+static spec_status add_new_spelling(model_config *o, const json_t *new)
+{
+    const char *key;
+    json_t *v, *both = json_copy(o->root);
+    if (!both) return speci_fail(SPEC_E_NOMEM, "%s: out of memory", o->file);
+    json_decref(o->root);
+    o->root = both;
+    json_object_foreach((json_t *)(uintptr_t)new, key, v) {
+        const json_t *have = json_object_get(both, key);
+        if (have && !same_value(have, v))
+            return speci_fail(SPEC_E_FORMAT, "%s: rope_scaling and rope_parameters contradict each other: %.60s is %s and %s",
+                              o->file, key, speci_value_of(have).s, speci_value_of(v).s);
+        if (!have && (json_object_set(both, key, v) || json_object_set(o->rest, key, v)))
+            return speci_fail(SPEC_E_NOMEM, "%s: out of memory", o->file);
+    }
+    return SPEC_OK;
+}
+
+/* rope_scaling, rope_parameters, or both. */
 static spec_status choose_object(model_config *c, model_config *out)
 {
     const json_t *old = speci_config_take(c, "rope_scaling"), *new = speci_config_take(c, "rope_parameters");
     SPEC_TRY(speci_config_child(c, out, old ? "rope_scaling" : "rope_parameters"));
     model_rope_type type;
     spec_status status = out->root ? read_type(out, &type) : SPEC_OK; /* an unknown type is the better message */
-    if (status == SPEC_OK && old && new && !json_equal(old, new))
-        status = speci_fail(SPEC_E_FORMAT, "%s: rope_scaling and rope_parameters contradict each other", c->file);
+    if (status == SPEC_OK && old && json_is_object(new)) status = add_new_spelling(out, new);
+    else if (status == SPEC_OK && old && new)
+        status = speci_fail(SPEC_E_FORMAT, "%s: rope_parameters is %s, expected an object", c->file, speci_value_of(new).s);
     if (status != SPEC_OK) speci_config_close(out);
     return status;
 }
@@ -131,6 +195,41 @@ static double llama3(const model_rope *r, double f)
     return (1 - s) * f / r->factor + s * f;
 }
 
+/* The dimension whose wave turns `turns` times in the original length. */
+static double yarn_dimension(const model_rope *r, double turns, int32_t n_rot)
+{
+    return n_rot * log(r->original_max_position / (turns * 2 * 3.14159265358979323846)) / (2 * log(r->theta));
+}
+
+/* Waves that turn often in the original length are kept, those that turn less than once slowed down, the others mixed by a
+ * ramp over their dimensions. */
+static double yarn(const model_rope *r, double f, int32_t k, int32_t n_rot)
+{
+    double low = yarn_dimension(r, r->beta_fast, n_rot), high = yarn_dimension(r, r->beta_slow, n_rot);
+    if (r->truncate) low = floor(low), high = ceil(high);
+    low = fmax(low, 0), high = fmin(high, n_rot - 1);
+    if (low == high) high += 0.001;
+    const double ramp = fmin(fmax((k - low) / (high - low), 0), 1);
+    return f / r->factor * ramp + f * (1 - ramp);
+}
+
+spec_status speci_rope_score_scale(const model_rope *rope, double *scale, int32_t n_rot, int32_t head_dim, const char *file)
+{
+    *scale = 1;
+    if (rope->attention_factor == 0 || rope->attention_factor == 1 || n_rot == 0) return SPEC_OK;
+    if (n_rot < head_dim)
+        return speci_fail(SPEC_E_UNSUPPORTED, "%s: rope_type is \"yarn\" with an attention factor of %g, but only %d of a head's %d "
+                          "dimensions turn: expected all", file, rope->attention_factor, n_rot, head_dim);
+    *scale = rope->attention_factor * rope->attention_factor;
+    return SPEC_OK;
+}
+
+int32_t speci_rope_positions(const model_rope *rope)
+{
+    if (rope->type != MODEL_ROPE_YARN) return 0;
+    return (int32_t)fmin(rope->original_max_position * rope->factor, INT32_MAX);
+}
+
 /* f_k = theta^(-2k / n_rot) */
 void speci_rope_frequencies(const model_rope *rope, float *freq, int32_t n_rot)
 {
@@ -138,6 +237,7 @@ void speci_rope_frequencies(const model_rope *rope, float *freq, int32_t n_rot)
         double f = pow(rope->theta, -2.0 * k / n_rot);
         if (rope->type == MODEL_ROPE_LINEAR) f /= rope->factor;
         if (rope->type == MODEL_ROPE_LLAMA3) f = llama3(rope, f);
+        if (rope->type == MODEL_ROPE_YARN) f = yarn(rope, f, k, n_rot);
         freq[k] = (float)f;
     }
 }

@@ -5,15 +5,18 @@
 
 #include "models/files/files_config.h"
 
-typedef enum model_rope_type { MODEL_ROPE_DEFAULT, MODEL_ROPE_LINEAR, MODEL_ROPE_LLAMA3 } model_rope_type;
+typedef enum model_rope_type { MODEL_ROPE_DEFAULT, MODEL_ROPE_LINEAR, MODEL_ROPE_LLAMA3, MODEL_ROPE_YARN } model_rope_type;
 
 typedef struct model_rope {
     model_rope_type type;
     double theta;
     double partial; /* the share of a head that turns */
-    double factor;                               /* linear, llama3 */
+    double factor;                               /* linear, llama3, yarn */
     double low_freq_factor, high_freq_factor;    /* llama3 */
-    double original_max_position;                /* llama3 */
+    double original_max_position;                /* llama3, yarn */
+    double beta_fast, beta_slow;                 /* yarn: turns in the original length */
+    bool truncate;                               /* yarn: the bounds of the ramp are whole dimensions */
+    double attention_factor;                     /* yarn: of queries and of keys; 0 otherwise, which stands for 1 */
 } model_rope;
 
 /* How a family spells and defaults the top-level keys. */
@@ -29,6 +32,10 @@ typedef struct model_rope_keys {
 spec_status speci_rope_read(model_config *c, model_rope *out, const model_rope_keys *keys);
 /* Dimensions of a head that turn: int(head_dim * partial), which must be even. */
 spec_status speci_rope_dims(const model_rope *rope, int32_t *n_rot, int32_t head_dim, const char *file);
+/* What scores are multiplied by: queries and keys each have the attention factor. Only where whole heads turn. */
+spec_status speci_rope_score_scale(const model_rope *rope, double *scale, int32_t n_rot, int32_t head_dim, const char *file);
+/* Positions that the scaling is made for; 0: nothing is said of that. */
+int32_t speci_rope_positions(const model_rope *rope);
 /* freq [n_rot / 2]: radians per position. */
 void speci_rope_frequencies(const model_rope *rope, float *freq, int32_t n_rot);
 

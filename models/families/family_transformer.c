@@ -41,7 +41,10 @@ spec_status speci_transformer_read(model_config *c, model_transformer *out, cons
     SPEC_TRY(speci_config_bool_or(c, &out->tied, "tie_word_embeddings", d->tied));
     SPEC_TRY(speci_config_string_or(c, &act, "hidden_act", d->act ? d->act : "silu"));
     SPEC_TRY(speci_activation(&out->act, act, c->file));
-    return speci_rope_read(c, &out->rope, &d->rope);
+    SPEC_TRY(speci_rope_read(c, &out->rope, &d->rope));
+    const int32_t n_scaled = speci_rope_positions(&out->rope); /* files keep the length before the scaling */
+    if (n_scaled > out->n_ctx) out->n_ctx = n_scaled;
+    return SPEC_OK;
 }
 
 static const model_transformer_names llama_names = { .out = "o_proj", .q_norm = "q_norm", .k_norm = "k_norm",
@@ -52,8 +55,11 @@ static const model_transformer_names *names_of(const model_transformer *t) { ret
 spec_status speci_transformer_rope(model_builder *b, model_attention *out, const model_rope *rope)
 {
     float freq[MODEL_HEAD_DIM_MAX / 2];
+    double scale;
     SPEC_TRY(speci_rope_dims(rope, &out->n_rot, out->head_dim, b->config->file));
     if (out->n_rot == 0) return SPEC_OK;
+    SPEC_TRY(speci_rope_score_scale(rope, &scale, out->n_rot, out->head_dim, b->config->file));
+    out->scale *= (float)scale;
     speci_rope_frequencies(rope, freq, out->n_rot);
     return speci_model_build_upload(b, &out->inv_freq, freq, (size_t)out->n_rot / 2);
 }

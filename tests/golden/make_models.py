@@ -383,12 +383,29 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_fr
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
 
 
+def new_rope(theta, **k):
+    return {"rope_scaling": REMOVE, "rope_theta": REMOVE, "rope_parameters": {"rope_theta": theta, **k}}
+
+
+def yarn_keys(theta=500.0):
+    """64 ids: half of them beyond the original length."""
+    return [
+        Key("rope_yarn", new_rope(theta, **YARN)),
+        Key("rope_yarn_factor", new_rope(theta, **{**YARN, "factor": 16.0})),
+        Key("rope_yarn_betas", new_rope(theta, **YARN, beta_fast=4.0, beta_slow=0.5)),
+        Key("rope_yarn_truncate", new_rope(theta, **YARN, beta_fast=4.0, beta_slow=0.5, truncate=False)),
+        Key("rope_yarn_attention_factor", new_rope(theta, **YARN, attention_factor=0.6)),
+        Key("rope_yarn_mscale", new_rope(theta, **YARN, mscale=2.0, mscale_all_dim=0.5)),
+        Key("rope_yarn_old", {"rope_parameters": REMOVE, "rope_theta": theta,
+                              "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}}),
+        refuse("rope_yarn_betas_wrong", new_rope(theta, **YARN, beta_fast=1.0, beta_slow=2.0)),
+        refuse("rope_yarn_no_length", new_rope(theta, rope_type="yarn", factor=4.0), note="the original length"),
+    ]
+
+
 def refusals(sub="rope_scaling"):
     """What no family of this set may silently accept."""
     return [
-        refuse("rope_yarn", {"rope_scaling": YARN}),
-        refuse("rope_yarn_new", {"rope_scaling": REMOVE, "rope_theta": REMOVE,
-                                 "rope_parameters": {**YARN, "rope_theta": 10000.0}}),
         refuse("rope_dynamic", {"rope_scaling": {"type": "dynamic", "factor": 4.0}}),
         refuse("rope_longrope", {"rope_scaling": {"type": "longrope", "long_factor": [2.0] * 4, "short_factor": [1.0] * 4,
                                                   "original_max_position_embeddings": 32}}),
@@ -483,7 +500,7 @@ def llama_keys(kind, new_style=False):
         refuse("partial_rotary_factor", {"partial_rotary_factor": 0.5},
                note="these classes ignore the key: ambiguous, so refused"),
     ]
-    return k + refusals() + shape_refusals()
+    return k + yarn_keys() + refusals() + shape_refusals()
 
 
 def mamba_keys(kind):
@@ -529,6 +546,7 @@ NEOX_KEYS = [
     *tied_keys(ONE),
     Key("one_layer", {"num_hidden_layers": 1}, refuse_ok=True),
     refuse("heads_do_not_divide", {"num_attention_heads": 5}),
+    refuse("rope_yarn", {"rope_scaling": YARN}, note="heads turn partly: the attention factor has no place"),
 ] + refusals() + shape_refusals()
 
 MAMBA = {"architectures": ["MambaForCausalLM"], "model_type": "mamba", "hidden_size": 32, "num_hidden_layers": 3,
@@ -616,6 +634,8 @@ BAMBA_KEYS = [
     refuse("act_gelu", {"hidden_act": "gelu"}, note="would change the convolution too"),
     refuse("attn_layers_wrong", {"attn_layer_indices": [0, 2]}, note="the tensors of layer 0 are those of a Mamba layer"),
     refuse("heads_mismatch", {"mamba_n_heads": 4}),
+    refuse("rope_yarn", bamba_rope(**{**YARN})),
+    Key("rope_yarn_whole", {"partial_rotary_factor": REMOVE, **bamba_rope(**YARN, partial_rotary_factor=1.0)}),
 ] + refusals() + shape_refusals()
 
 SSD = {"d_model": 32, "d_intermediate": 0, "n_layer": 2, "vocab_size": 100, "ssm_cfg": {"layer": "Mamba2"},
@@ -704,7 +724,7 @@ HYBRID_KEYS = [
     refuse("ssm_key_unknown", {"ssm_cfg": {"expand": 1, "ngroups": 4, "d_state": 8, "wobble": 1}}, file=M),
     refuse("n_layer_mismatch", {"n_layer": 2}, file=M),
     refuse("ssm_cfg_removed", {"ssm_cfg": REMOVE}, file=M),
-    refuse("rope_yarn", {"rope_scaling": YARN}),
+    Key("rope_yarn", {"rope_scaling": YARN}),
     refuse("quantization_config", {"quantization_config": {"quant_method": "gptq", "bits": 4}}),
     refuse("num_local_experts", {"num_local_experts": 8}),
     refuse("act_nonsense", {"hidden_act": "wiggle"}),
@@ -758,7 +778,7 @@ LFM2_KEYS = [
     refuse("moe", {"model_type": "lfm2_moe"}),
     refuse("heads_do_not_divide", {"num_attention_heads": 5, "num_heads": 5}),
     refuse("untied_no_head", {"tie_word_embeddings": False}),
-] + [k for k in refusals() if k.name not in ("rope_yarn_new",)] + shape_refusals()
+] + yarn_keys() + refusals() + shape_refusals()
 
 HD16 = {"head_dim": 16, "num_hidden_layers": 1}
 LLAMA2 = llama_base("llama", rope_scaling=None, attention_bias=False, mlp_bias=False, pretraining_tp=1)
@@ -863,7 +883,7 @@ GRANITE_KEYS = without(llama_keys("granite"), "logits_scaling", "embedding_multi
 PHI3 = llama_base("phi3", num_key_value_heads=2, num_hidden_layers=3, sliding_window=16, original_max_position_embeddings=256,
                   rope_scaling=None, resid_pdrop=0.0, embd_pdrop=0.0, pad_token_id=0)
 PHI3_KEYS = without(llama_keys("phi3"), "rope_linear", "rope_llama3", "rope_new_linear", "rope_new_llama3", "rope_old_linear",
-                    "rope_old_llama3", "partial_rotary_factor") + [
+                    "rope_old_llama3", "partial_rotary_factor", *[k.name for k in yarn_keys()]) + [
     Key("sliding_window_null", {"sliding_window": None}),
     Key("sliding_window_removed", {"sliding_window": REMOVE}, note="class default: none"),
     Key("sliding_window_5", {"sliding_window": 5}),

@@ -77,6 +77,8 @@ def rope_frequencies(rope, rotary_dim):
         return f
     if kind == "linear":
         return f / rope["factor"]
+    if kind == "yarn":
+        return yarn_frequencies(rope, f)
     if kind != "llama3":
         raise ValueError("rope_type " + kind)
     factor, low, high = rope["factor"], rope["low_freq_factor"], rope["high_freq_factor"]
@@ -94,6 +96,25 @@ def rope_frequencies(rope, rotary_dim):
     return torch.tensor(out, dtype=F64)
 
 
+def yarn_frequencies(rope, f):
+    """Waves by how often they turn in the original length: beta_fast times and more are kept, beta_slow and less slowed."""
+    n, original, base = 2 * len(f), rope["original_max_position_embeddings"], rope["rope_theta"]
+
+    def dimension(turns):
+        return n * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base))
+    low = max(math.floor(dimension(rope.get("beta_fast", 32))), 0)
+    high = min(math.ceil(dimension(rope.get("beta_slow", 1))), n - 1)
+    ramp = [min(max((k - low) / max(high - low, 0.001), 0), 1) for k in range(len(f))]
+    return torch.tensor([x * (1 - r) + x / rope["factor"] * r for x, r in zip(f.tolist(), ramp)], dtype=F64)
+
+
+def rope_gain(rope):
+    """What queries and keys are multiplied by."""
+    if rope.get("rope_type") != "yarn":
+        return 1.0
+    return rope.get("attention_factor") or 0.1 * math.log(rope["factor"]) + 1
+
+
 def rotate(x, position, freq):
     """x [heads][head_dim]; the first 2 * len(freq) dims turn, first half against second half."""
     n = len(freq)
@@ -103,15 +124,16 @@ def rotate(x, position, freq):
 
 
 class Attention:
-    def __init__(self, heads, kv_heads, head_dim, freq, window=None):
+    def __init__(self, heads, kv_heads, head_dim, freq, window=None, gain=1.0):
         self.h, self.kv, self.d, self.freq, self.window = heads, kv_heads, head_dim, freq, window
+        self.gain = gain
         self.keys, self.values = [], []
 
     def step(self, q, k, v):
         """q [h*d], k, v [kv*d] of the newest token; returns [h*d]."""
         p = len(self.keys)
-        q = rotate(q.reshape(self.h, self.d), p, self.freq)
-        self.keys.append(rotate(k.reshape(self.kv, self.d), p, self.freq))
+        q = rotate(q.reshape(self.h, self.d), p, self.freq) * self.gain
+        self.keys.append(rotate(k.reshape(self.kv, self.d), p, self.freq) * self.gain)
         self.values.append(v.reshape(self.kv, self.d))
         first = 0 if self.window is None else max(0, p - self.window + 1)
         out = []
@@ -246,7 +268,7 @@ def llama(w, c, mamba=None):
                 types = c.get("layer_types")
                 slides = types[i] == "sliding_attention" if types else i >= c["max_window_layers"]
                 window = c["sliding_window"] if slides else None
-            mixers.append(Attention(heads, c.get("num_key_value_heads") or heads, hd, freq, window))
+            mixers.append(Attention(heads, c.get("num_key_value_heads") or heads, hd, freq, window, rope_gain(rope_of(c))))
     out = head(w, c.get("tie_word_embeddings", False), "model.embed_tokens.weight")
 
     def step(token):
