@@ -14,6 +14,12 @@
 /* Stores the sentence for this thread and returns `code`: the only writer. */
 spec_status speci_fail(spec_status code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+/* Of a public function: what it cannot do without. `what` is the parameter's name in the header. */
+#define SPEC_NEED(given, what)                                                                     \
+    do {                                                                                           \
+        if (!(given)) return speci_fail(SPEC_E_INVALID, "%s: %s is NULL", __func__, what);         \
+    } while (0)
+
 #define SPEC_TRY(call)                                                                             \
     do {                                                                                           \
         spec_status try_status_ = (call);                                                          \

@@ -86,6 +86,7 @@ static spec_status find_kind(const speci_builder_kind **out, const char **args, 
 
 spec_status spec_builder_open(spec_builder **out, const char *text, const spec_allocator *allocator)
 {
+    SPEC_NEED(out, "out");
     *out = NULL;
     if (!text) return speci_fail(SPEC_E_INVALID, "no tree is named");
     const speci_builder_kind *kind = NULL;
@@ -144,6 +145,7 @@ static spec_status check_ops(const spec_builder_ops *ops)
 
 spec_status spec_builder_from_ops(spec_builder **out, const spec_builder_ops *ops, const spec_allocator *allocator)
 {
+    SPEC_NEED(out, "out");
     *out = NULL;
     if (!ops) return speci_fail(SPEC_E_INVALID, "a builder without operations");
     spec_builder_ops own = { .struct_size = sizeof own };
@@ -172,17 +174,21 @@ spec_status spec_builder_from_ops(spec_builder **out, const spec_builder_ops *op
 
 void spec_builder_list(void (*each)(void *user, const char *name, const char *args, const char *help), void *user)
 {
+    if (!each) return;
     for (const speci_builder_kind *const *k = speci_build_table; *k; k++)
         each(user, (*k)->name, (*k)->args, (*k)->help);
 }
 
 spec_status spec_builder_get_info(const spec_builder *builder, spec_builder_info *info)
 {
+    SPEC_NEED(builder, "builder");
+    SPEC_NEED(info, "info");
     return speci_params_write(info, &builder->info, sizeof builder->info, "spec_builder_info");
 }
 
 void spec_builder_observe(spec_builder *builder, int32_t n_node, const int32_t *ranks, int32_t n)
 {
+    if (!builder || (!ranks && n > 0)) return;
     if (builder->kind->observe && n_node >= 1 && n >= 0) builder->kind->observe(builder, n_node, ranks, n);
 }
 

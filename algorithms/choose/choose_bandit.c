@@ -46,6 +46,7 @@ int32_t speci_bandit_ucb(const spec_bandit *b, const double *value)
 
 int32_t spec_bandit_choose(const spec_bandit *bandit)
 {
+    if (!bandit) return 0;
     const double scale = best_rate(bandit);
     double value[SPEC_MAX_ARM];
     for (int32_t k = 0; k < bandit->n_arm; k++) value[k] = scale > 0 ? rate(bandit, k) / scale : 0;
@@ -62,6 +63,7 @@ bool speci_bandit_count(spec_bandit *b, int32_t arm, double emitted, double ms)
 
 void spec_bandit_update(spec_bandit *bandit, int32_t arm, double emitted, double ms)
 {
+    if (!bandit) return;
     if (!speci_bandit_count(bandit, arm, emitted, ms)) return;
     bandit->tokens[arm] += emitted;
     bandit->ms[arm] += ms;

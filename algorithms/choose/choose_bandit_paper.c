@@ -20,6 +20,7 @@ spec_status spec_paper_bandit_open(spec_paper_bandit *bandit, int32_t n_arm, dou
 
 int32_t spec_paper_bandit_choose(const spec_paper_bandit *bandit)
 {
+    if (!bandit) return 0;
     const spec_bandit *b = &bandit->bandit;
     double value[SPEC_MAX_ARM];
     for (int32_t k = 0; k < b->n_arm; k++) value[k] = b->n_pull[k] > 0 ? bandit->sum[k] / (double)b->n_pull[k] : 0;
@@ -38,5 +39,6 @@ static double reward(const spec_paper_bandit *b, int32_t arm, double emitted)
 
 void spec_paper_bandit_update(spec_paper_bandit *bandit, int32_t arm, double emitted, double ms)
 {
+    if (!bandit) return;
     if (speci_bandit_count(&bandit->bandit, arm, emitted, ms)) bandit->sum[arm] += reward(bandit, arm, emitted);
 }

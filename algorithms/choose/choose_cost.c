@@ -18,6 +18,7 @@ enum { MAX_ENTRY = sizeof((spec_cost_table *)0)->ms / sizeof(float) };
  * happened to fall are not continued: at some size they would be negative. */
 float spec_cost_ms(const spec_cost_table *table, int32_t n_node)
 {
+    if (!table) return 0;
     if (n_node <= 0 || table->n < 1) return 0;
     int32_t i = 0;
     while (i < table->n && table->n_node[i] < n_node) i++;
@@ -35,6 +36,7 @@ float spec_cost_ms(const spec_cost_table *table, int32_t n_node)
  * thousands lose no digits.   p0 = 1,  p1 = x - m,  p2 = (x - alpha) p1 - beta */
 void spec_cost_fit(const spec_cost_table *table, int quadratic, double coefficient[3])
 {
+    if (!table || !coefficient) return;
     const int32_t n = table->n;
     double m = 0, mean = 0, s11 = 0, s1x = 0, s1y = 0;
     coefficient[0] = coefficient[1] = coefficient[2] = 0;
@@ -184,6 +186,8 @@ static int32_t rank_of(const spec_tree *t, int32_t node)
 /* A node is emitted when every node of its path is the accepted one. */
 double spec_expected_emitted(const spec_tree *tree, const float *a, int32_t n_a)
 {
+    if (!tree) return 0;
+    if (!a) n_a = 0;
     double emitted = 1;
     for (int32_t i = 1; i < tree->n; i++) {
         double reach = 1;
@@ -198,6 +202,7 @@ double spec_expected_emitted(const spec_tree *tree, const float *a, int32_t n_a)
 
 int32_t spec_choose_rate(const double *emitted, const double *ms, int32_t n)
 {
+    if (!emitted || !ms) return 0;
     int32_t best = 0;
     double best_rate = -(double)INFINITY;
     for (int32_t i = 0; i < n; i++) {

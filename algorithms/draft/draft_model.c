@@ -17,6 +17,8 @@ static int32_t min32(int32_t a, int32_t b) { return a < b ? a : b; }
 
 spec_status spec_drafter_from_model(spec_drafter **out, spec_model *model, const spec_drafter_params *params)
 {
+    SPEC_NEED(out, "out");
+    SPEC_NEED(model, "model");
     SPEC_TRY(speci_drafter_create(out, &speci_draft_model, model->allocator, params, true));
     (*out)->own = model;
     return SPEC_OK;

@@ -129,6 +129,7 @@ spec_status spec_drafter_open(spec_drafter **out, const char *text, const spec_a
 
 void spec_drafter_list(void (*each)(void *user, const char *name, const char *args, const char *help), void *user)
 {
+    if (!each) return;
     for (const speci_draft_kind *const *k = speci_draft_table; *k; k++) each(user, (*k)->name, (*k)->args, (*k)->help);
 }
 

@@ -6,6 +6,9 @@
 
 spec_status spec_draft(spec_session *s, const int32_t *seqs, int32_t n, const spec_tree **trees)
 {
+    SPEC_NEED(s, "session");
+    SPEC_NEED(seqs || n == 0, "seqs");
+    SPEC_NEED(trees || n == 0, "trees");
     engine_round *r = &s->round;
     SPEC_TRY(speci_round_begin(s, r, seqs, n));
     for (int32_t i = 0; i < n; i++) trees[i] = r->trees[i];
@@ -15,6 +18,9 @@ spec_status spec_draft(spec_session *s, const int32_t *seqs, int32_t n, const sp
 
 spec_status spec_score(spec_session *s, const int32_t *seqs, int32_t n, const spec_tree *const *trees)
 {
+    SPEC_NEED(s, "session");
+    SPEC_NEED(seqs || n == 0, "seqs");
+    SPEC_NEED(trees || n == 0, "trees");
     engine_round *r = &s->round;
     SPEC_TRY(speci_round_begin(s, r, seqs, n));
     for (int32_t i = 0; i < n; i++) r->trees[i] = trees[i];
@@ -38,6 +44,10 @@ static spec_status part_of(spec_session *s, int32_t seq, engine_round *out)
 spec_status spec_verify(spec_session *s, int32_t seq, spec_verify_rule rule, int32_t *path, int32_t *n_path,
                         int32_t *token)
 {
+    SPEC_NEED(s, "session");
+    SPEC_NEED(path, "path");
+    SPEC_NEED(n_path, "n_path");
+    SPEC_NEED(token, "token");
     engine_round r;
     if (rule != SPEC_VERIFY_AUTO && !speci_verify_find(rule))
         return speci_fail(SPEC_E_INVALID, "there is no verification rule %d", (int)rule);
@@ -65,6 +75,8 @@ static spec_status check_path(const spec_session *s, const spec_tree *t, const i
 
 spec_status spec_commit(spec_session *s, int32_t seq, const int32_t *path, int32_t n_path, int32_t token)
 {
+    SPEC_NEED(s, "session");
+    SPEC_NEED(path, "path");
     engine_round r;
     SPEC_TRY(part_of(s, seq, &r));
     SPEC_TRY(check_path(s, &r.part->tree, path, n_path, token));
@@ -76,6 +88,7 @@ spec_status spec_commit(spec_session *s, int32_t seq, const int32_t *path, int32
 
 spec_status spec_rollback(spec_session *s, int32_t seq)
 {
+    SPEC_NEED(s, "session");
     engine_round r;
     engine_seq *q;
     SPEC_TRY(speci_session_seq(s, seq, &q));
@@ -87,6 +100,8 @@ spec_status spec_rollback(spec_session *s, int32_t seq)
 
 spec_status spec_draft_choice(const spec_session *s, int32_t seq, int32_t *tree)
 {
+    SPEC_NEED(s, "session");
+    SPEC_NEED(tree, "tree");
     engine_seq *q;
     SPEC_TRY(speci_session_seq(s, seq, &q));
     *tree = q->proposal.round ? q->proposal.arm : -1;
@@ -95,6 +110,7 @@ spec_status spec_draft_choice(const spec_session *s, int32_t seq, int32_t *tree)
 
 spec_status spec_sequence_seed(spec_session *s, int32_t seq, uint64_t seed)
 {
+    SPEC_NEED(s, "session");
     engine_seq *q = NULL;
     SPEC_TRY(speci_session_seq(s, seq, &q));
     engine_round *flight = speci_flight(s, seq);

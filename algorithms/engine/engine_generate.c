@@ -214,6 +214,9 @@ static spec_status finish(generation *g, spec_result *result, spec_status status
 spec_status spec_generate_ids(spec_session *s, const int32_t *ids, size_t n, const spec_generate_params *params,
                               spec_result *result)
 {
+    SPEC_NEED(s, "session");
+    SPEC_NEED(ids || n == 0, "ids");
+    SPEC_NEED(result, "result");
     spec_generate_params p = SPEC_GENERATE_PARAMS_INIT;
     *result = (spec_result){ .allocator_ = spec_session_target(s)->allocator, .n_prompt = n > INT32_MAX ? INT32_MAX : (int32_t)n };
     SPEC_TRY(speci_params_read(&p, sizeof p, params, "spec_generate_params"));
@@ -272,6 +275,9 @@ static spec_status encode(const spec_session *s, const char *prompt, size_t n_pr
 spec_status spec_generate(spec_session *s, const char *prompt, size_t n_prompt, const spec_generate_params *params,
                           spec_result *result)
 {
+    SPEC_NEED(s, "session");
+    SPEC_NEED(prompt || n_prompt == 0, "prompt");
+    SPEC_NEED(result, "result");
     int32_t *ids = NULL;
     size_t n = 0;
     *result = (spec_result){ .allocator_ = spec_session_target(s)->allocator };

@@ -102,6 +102,8 @@ static spec_status give_costs(spec_session *s)
 
 spec_status spec_session_profile(spec_session *s, spec_cost_profile *out)
 {
+    SPEC_NEED(s, "session");
+    SPEC_NEED(out, "out");
     spec_cost_profile *p = &s->profile;
     if (p->target.n == 0) {
         const spec_status status = measure(s, p);

@@ -157,6 +157,8 @@ static spec_status copy_sequence(spec_session *s, int32_t from, int32_t to)
 
 spec_status spec_sequence_fork(spec_session *s, int32_t seq, int32_t *copy)
 {
+    SPEC_NEED(s, "session");
+    SPEC_NEED(copy, "copy");
     engine_seq *q;
     int32_t to;
     SPEC_TRY(speci_session_seq(s, seq, &q));
@@ -265,6 +267,8 @@ static spec_status put_drafter(spec_session *s, int32_t seq, speci_draft *d, fil
 
 spec_status spec_sequence_save(spec_session *s, int32_t seq, spec_write_fn write, void *user_data)
 {
+    SPEC_NEED(s, "session");
+    SPEC_NEED(write, "write");
     engine_seq *q;
     SPEC_TRY(speci_session_seq(s, seq, &q));
     file_section section;
@@ -489,6 +493,9 @@ static spec_status restore(spec_session *s, int32_t seq, const file_header *h, f
 
 spec_status spec_sequence_restore(spec_session *s, int32_t *seq, spec_read_fn read, void *user_data)
 {
+    SPEC_NEED(s, "session");
+    SPEC_NEED(seq, "seq");
+    SPEC_NEED(read, "read");
     int32_t i;
     file_header h;
     file_source f = { .read = read, .user_data = user_data };

@@ -257,6 +257,9 @@ static spec_status tell(spec_session *s, int32_t i, const engine_part *p, spec_s
 
 spec_status spec_step(spec_session *s, const int32_t *seqs, int32_t n, spec_step_result *results)
 {
+    SPEC_NEED(s, "session");
+    SPEC_NEED(seqs || n == 0, "seqs");
+    SPEC_NEED(results || n == 0, "results");
     engine_round *r = &s->round;
     if (speci_session_stopped(s)) return speci_fail(SPEC_E_ABORTED, "stopped before a step");
     SPEC_TRY(speci_round_begin(s, r, seqs, n));

@@ -18,6 +18,8 @@ static spec_status find_row(const spec_session *s, int32_t seq, int32_t node, in
 
 spec_status spec_node_logits(spec_session *s, int32_t seq, int32_t node, float *logits)
 {
+    SPEC_NEED(s, "session");
+    SPEC_NEED(logits, "logits");
     int32_t row, ld;
     SPEC_TRY(find_row(s, seq, node, &row));
     const float *from = speci_exec_logits(s->exec, &ld);
@@ -27,6 +29,8 @@ spec_status spec_node_logits(spec_session *s, int32_t seq, int32_t node, float *
 
 spec_status spec_node_hidden(spec_session *s, int32_t seq, int32_t tap, int32_t node, float *hidden)
 {
+    SPEC_NEED(s, "session");
+    SPEC_NEED(hidden, "hidden");
     int32_t row;
     SPEC_TRY(find_row(s, seq, node, &row));
     if (tap < 0 || tap >= s->n_tap) return speci_fail(SPEC_E_INVALID, "tap %d of %d that the session keeps", tap, s->n_tap);
@@ -58,6 +62,8 @@ static spec_status greedy_probs(spec_session *s, int32_t row, int32_t node, floa
 
 spec_status spec_node_probs(spec_session *s, int32_t seq, int32_t node, float *probs)
 {
+    SPEC_NEED(s, "session");
+    SPEC_NEED(probs, "probs");
     int32_t row, ld;
     SPEC_TRY(find_row(s, seq, node, &row));
     const float *logits = speci_exec_logits(s->exec, &ld);
@@ -73,6 +79,8 @@ spec_status spec_node_probs(spec_session *s, int32_t seq, int32_t node, float *p
 
 spec_status spec_draft_probs(spec_session *s, int32_t seq, int32_t q_row, float *probs)
 {
+    SPEC_NEED(s, "session");
+    SPEC_NEED(probs, "probs");
     engine_seq *q;
     SPEC_TRY(speci_session_seq(s, seq, &q));
     if (!s->site.q || q->proposal.round == 0 || q_row < 0 || q_row >= s->site.n_q)
@@ -106,6 +114,9 @@ spec_status speci_logprobs(spec_session *s, int32_t first_row, const int32_t *no
 spec_status spec_node_logprobs(spec_session *s, int32_t seq, int32_t node, int32_t token, float *logprob,
                                int32_t *top_id, float *top_logprob, int32_t n)
 {
+    SPEC_NEED(s, "session");
+    SPEC_NEED(logprob, "logprob");
+    SPEC_NEED((top_id && top_logprob) || n == 0, "top_id and top_logprob");
     int32_t row, ld;
     SPEC_TRY(find_row(s, seq, node, &row));
     if (token < 0 || token >= s->target->n_vocab || n < 0 || n > 64 || n > s->target->n_vocab)

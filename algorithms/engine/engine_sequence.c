@@ -72,6 +72,9 @@ void speci_sequence_end(spec_session *s, int32_t seq)
 spec_status spec_sequence_add(spec_session *s, int32_t *seq, const int32_t *ids, size_t n,
                               const spec_sampling *sampling)
 {
+    SPEC_NEED(s, "session");
+    SPEC_NEED(seq, "seq");
+    SPEC_NEED(ids || n == 0, "ids");
     const spec_sampling greedy = { 0 };
     SPEC_TRY(check_prompt(s, ids, n));
     SPEC_TRY(speci_sampling_check(sampling ? sampling : &greedy));
@@ -93,6 +96,7 @@ spec_status spec_sequence_add(spec_session *s, int32_t *seq, const int32_t *ids,
 
 spec_status spec_sequence_remove(spec_session *s, int32_t seq)
 {
+    SPEC_NEED(s, "session");
     engine_seq *q = NULL;
     SPEC_TRY(speci_session_seq(s, seq, &q));
     speci_sequence_end(s, seq);
@@ -101,6 +105,7 @@ spec_status spec_sequence_remove(spec_session *s, int32_t seq)
 
 spec_status spec_sequence_set_options(spec_session *s, int32_t seq, const spec_sequence_options *options)
 {
+    SPEC_NEED(s, "session");
     enum { TOP = sizeof s->step_logprobs->top_id / sizeof(int32_t) };
     spec_sequence_options o = { .struct_size = sizeof o };
     engine_seq *q = NULL;
@@ -119,6 +124,9 @@ spec_status spec_sequence_set_options(spec_session *s, int32_t seq, const spec_s
 
 spec_status spec_sequence_ids(const spec_session *s, int32_t seq, const int32_t **ids, size_t *n)
 {
+    SPEC_NEED(s, "session");
+    SPEC_NEED(ids, "ids");
+    SPEC_NEED(n, "n");
     engine_seq *q = NULL;
     SPEC_TRY(speci_session_seq(s, seq, &q));
     *ids = q->ids;

@@ -195,6 +195,8 @@ static spec_status new_session(spec_session **out, spec_model *target)
 spec_status spec_session_estimate(spec_memory *out, spec_model *target, spec_drafter *drafter,
                                   const spec_session_params *params)
 {
+    SPEC_NEED(out, "out");
+    SPEC_NEED(target, "target");
     wishes w;
     spec_session *s;
     spec_memory memory = { 0 };
@@ -395,6 +397,7 @@ static spec_status open_session(spec_session *s, spec_model *target, const wishe
 spec_status spec_session_open(spec_session **out, spec_model *target, spec_drafter *drafter,
                               const spec_session_params *params)
 {
+    SPEC_NEED(out, "out");
     wishes w;
     spec_session *s;
     *out = NULL;
@@ -443,7 +446,11 @@ void spec_session_close(spec_session *s)
     speci_free(s->a, s);
 }
 
-void spec_session_cancel(spec_session *s) { atomic_store(&s->cancelled, 1); }
-void spec_session_resume(spec_session *s) { atomic_store(&s->cancelled, 0); }
+static void set_cancelled(spec_session *s, int cancelled)
+{
+    if (s) atomic_store(&s->cancelled, cancelled);
+}
+void spec_session_cancel(spec_session *s) { set_cancelled(s, 1); }
+void spec_session_resume(spec_session *s) { set_cancelled(s, 0); }
 
 const spec_model *spec_session_target(const spec_session *s) { return s ? s->target : NULL; }

@@ -6,6 +6,7 @@
 
 spec_status spec_tree_alloc(spec_tree *tree, int32_t cap, const spec_allocator *allocator)
 {
+    SPEC_NEED(tree, "tree");
     *tree = (spec_tree){ .n = 0 };
     if (cap < 1) return speci_fail(SPEC_E_INVALID, "a tree with room for %d nodes; it needs at least 1", cap);
     const size_t n = (size_t)cap;
@@ -24,6 +25,7 @@ spec_status spec_tree_alloc(spec_tree *tree, int32_t cap, const spec_allocator *
 
 void spec_tree_free(spec_tree *tree, const spec_allocator *allocator)
 {
+    if (!tree) return;
     speci_free(allocator, tree->token);
     speci_free(allocator, tree->parent);
     speci_free(allocator, tree->rank);
@@ -43,6 +45,8 @@ static bool ranks_are_places(const spec_tree *t)
 
 spec_status spec_tree_copy(spec_tree *to, const spec_tree *from)
 {
+    SPEC_NEED(to, "to");
+    SPEC_NEED(from, "from");
     if (from->n > to->cap)
         return speci_fail(SPEC_E_FULL, "a tree of %d nodes does not fit one with room for %d", from->n, to->cap);
     if (!to->rank && !ranks_are_places(from))
@@ -61,6 +65,7 @@ spec_status spec_tree_copy(spec_tree *to, const spec_tree *from)
 
 int32_t spec_tree_add(spec_tree *tree, int32_t parent, int32_t token, float prob)
 {
+    if (!tree) return -1;
     const int32_t i = tree->n;
     if (i >= tree->cap || parent >= i || (i == 0 ? parent != -1 : parent < 0)) return -1;
     if (tree->rank) {
@@ -126,11 +131,13 @@ spec_status spec_tree_check(const spec_tree *tree, int32_t n_max, int32_t n_voca
 
 void spec_tree_depths(const spec_tree *tree, int32_t *depth)
 {
+    if (!tree || !depth) return;
     for (int32_t i = 0; i < tree->n; i++) depth[i] = i == 0 ? 0 : depth[tree->parent[i]] + 1;
 }
 
 void spec_tree_ranks(const spec_tree *tree, int32_t *rank)
 {
+    if (!tree || !rank) return;
     for (int32_t i = 0; i < tree->n; i++) {
         int32_t j = i - 1; /* the sibling before it */
         while (!tree->rank && j > 0 && tree->parent[j] != tree->parent[i]) j--;

@@ -38,6 +38,7 @@ static void forget_rows(spec_tree *t)
 
 void spec_tree_prune(spec_tree *tree, const uint8_t *keep, int by_slot, int32_t *map)
 {
+    if (!tree || !keep) return;
     const bool sampled = speci_tree_sampled(tree->kind);
     const bool any = choose(tree, keep, sampled && by_slot, map);
     /* Ranks close ranks: from the old ones, so all of them before anything moves. */
@@ -76,6 +77,9 @@ static spec_status merge(spec_tree *out, const spec_tree *from, int32_t *map)
 
 spec_status spec_tree_union(const spec_tree *a, const spec_tree *b, spec_tree *out, int32_t *map_b)
 {
+    SPEC_NEED(a, "a");
+    SPEC_NEED(b, "b");
+    SPEC_NEED(out, "out");
     if (out == a || out == b) return speci_fail(SPEC_E_INVALID, "a tree cannot be united into itself");
     if (a->n < 1 || b->n < 1 || a->token[0] != b->token[0])
         return speci_fail(SPEC_E_INVALID,

@@ -6,6 +6,7 @@
 
 void spec_tree_masks(const spec_tree *tree, uint32_t *bits)
 {
+    if (!tree || !bits) return;
     const size_t words = ((size_t)tree->n + 31) / 32;
     for (int32_t i = 0; i < tree->n; i++) {
         uint32_t *row = bits + (size_t)i * words;
@@ -17,6 +18,7 @@ void spec_tree_masks(const spec_tree *tree, uint32_t *bits)
 
 void spec_tree_conv_ancestors(const spec_tree *tree, int32_t width, int32_t *anc)
 {
+    if (!tree || !anc) return;
     for (int32_t i = 0; i < tree->n; i++) {
         int32_t x = i, *row = anc + (size_t)i * (size_t)(width - 1);
         /* Beyond the root (-1) numbers go on downwards: -1 is the newest stored entry, -2 the one before. */
@@ -51,6 +53,7 @@ static void make_lists(child_lists *l)
 
 void spec_tree_order(const spec_tree *tree, spec_tree_order_kind how, int32_t *order, int32_t *scratch)
 {
+    if (!tree || !order) return;
     const int32_t n = tree->n;
     int32_t *size = scratch + 2 * (size_t)n;
     if (how == SPEC_ORDER_HEAVY_PATH) {
@@ -94,6 +97,9 @@ static spec_status check_order(const spec_tree *tree, const int32_t *order)
 
 spec_status spec_tree_permute(const spec_tree *tree, const int32_t *order, spec_tree *out)
 {
+    SPEC_NEED(tree, "tree");
+    SPEC_NEED(order, "order");
+    SPEC_NEED(out, "out");
     if (!out->rank) return speci_fail(SPEC_E_INVALID, "a permuted tree needs room for ranks");
     if (tree->n > out->cap)
         return speci_fail(SPEC_E_FULL, "a tree of %d nodes does not fit one with room for %d", tree->n, out->cap);
@@ -134,6 +140,7 @@ static uint64_t blocks_of_rows(const spec_tree *t, int32_t block, int32_t begin,
 
 int64_t spec_tree_blocks(const spec_tree *tree, int32_t block)
 {
+    if (!tree) return 0;
     int64_t n = 0;
     if (block < 1) return 0;
     for (int32_t begin = 0; begin < tree->n; begin += block) {

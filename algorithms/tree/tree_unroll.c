@@ -24,6 +24,8 @@ static void copy_node(spec_tree *out, int32_t to, const spec_tree *tree, int32_t
 
 spec_status spec_tree_unroll(const spec_tree *tree, spec_tree *out, int32_t *leaf)
 {
+    SPEC_NEED(tree, "tree");
+    SPEC_NEED(out, "out");
     if (out == tree) return speci_fail(SPEC_E_INVALID, "a tree cannot be unrolled into itself");
     if (tree->n < 1) return speci_fail(SPEC_E_INVALID, "a tree without a root cannot be unrolled");
     int64_t n = 1;

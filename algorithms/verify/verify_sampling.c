@@ -43,6 +43,8 @@ static spec_status check(const float *logits, int32_t n, const spec_sampling *s)
 
 spec_status spec_probs(float *probs, const float *logits, int32_t n_vocab, const spec_sampling *s, int32_t *ids)
 {
+    SPEC_NEED(probs, "probs");
+    SPEC_NEED(logits, "logits");
     SPEC_TRY(check(logits, n_vocab, s));
     sort_ids(logits, ids, n_vocab);
     if (isinf(logits[ids[0]])) return speci_fail(SPEC_E_INVALID, "the largest logit is %g", (double)logits[ids[0]]);
@@ -74,6 +76,7 @@ spec_status spec_probs(float *probs, const float *logits, int32_t n_vocab, const
 
 int32_t spec_draw(const float *probs, int32_t n_vocab, float u)
 {
+    if (!probs) return 0;
     double total = 0, sum = 0;
     for (int32_t i = 0; i < n_vocab; i++) total += probs[i];
     int32_t last = 0;

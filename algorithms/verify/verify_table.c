@@ -35,6 +35,7 @@ const char *spec_verify_rule_name(spec_verify_rule rule)
 void spec_verify_rule_list(void (*each)(void *user, spec_verify_rule rule, const char *name, const char *help),
                            void *user)
 {
+    if (!each) return;
     each(user, SPEC_VERIFY_AUTO, spec_verify_rule_name(SPEC_VERIFY_AUTO),
          "the rule that accepts most, by kind of tree");
     for (int32_t i = 0; i < N_RULE; i++) each(user, table[i]->id, table[i]->name, table[i]->help);

@@ -302,6 +302,10 @@ static spec_status sink_status(const sink *out, size_t *n)
 spec_status spec_text_stream_push(spec_text_stream *stream, const spec_tokenizer *tokenizer, char *text, size_t cap,
                                   size_t *n, int32_t id, uint32_t flags)
 {
+    SPEC_NEED(stream, "stream");
+    SPEC_NEED(tokenizer, "tokenizer");
+    SPEC_NEED(text || cap == 0, "text");
+    SPEC_NEED(n, "n");
     *n = 0;
     SPEC_TRY(check_stream(stream));
     if (id < 0) return speci_fail(SPEC_E_INVALID, "the token id is %d", id);
@@ -315,6 +319,9 @@ spec_status spec_text_stream_push(spec_text_stream *stream, const spec_tokenizer
 
 spec_status spec_text_stream_end(spec_text_stream *stream, char *text, size_t cap, size_t *n)
 {
+    SPEC_NEED(stream, "stream");
+    SPEC_NEED(text || cap == 0, "text");
+    SPEC_NEED(n, "n");
     *n = 0;
     SPEC_TRY(check_stream(stream));
     sink out = { text, cap, 0 };
@@ -328,6 +335,10 @@ spec_status spec_text_stream_end(spec_text_stream *stream, char *text, size_t ca
 spec_status spec_tokenizer_decode(const spec_tokenizer *tokenizer, char *text, size_t cap, size_t *n,
                                   const int32_t *ids, size_t n_ids, uint32_t flags)
 {
+    SPEC_NEED(tokenizer, "tokenizer");
+    SPEC_NEED(text || cap == 0, "text");
+    SPEC_NEED(n, "n");
+    SPEC_NEED(ids || n_ids == 0, "ids");
     spec_text_stream stream = { { 0 }, 0, 0 };
     sink out = { text, cap, 0 };
     *n = 0;
@@ -341,6 +352,7 @@ spec_status spec_tokenizer_decode(const spec_tokenizer *tokenizer, char *text, s
 
 const char *spec_tokenizer_piece(const spec_tokenizer *tokenizer, int32_t id, size_t *n)
 {
+    if (!tokenizer) return NULL;
     const speci_decoder *d = &tokenizer->decoder;
     *n = 0;
     if (id < 0 || id >= tokenizer->n_vocab) return NULL;
@@ -352,5 +364,6 @@ const char *spec_tokenizer_piece(const spec_tokenizer *tokenizer, int32_t id, si
 
 size_t spec_tokenizer_piece_max(const spec_tokenizer *tokenizer)
 {
+    if (!tokenizer) return 0;
     return tokenizer->decoder.piece_max;
 }

@@ -18,19 +18,23 @@ int32_t speci_tokenizer_find(const spec_tokenizer *t, const char *s, size_t n)
 
 int32_t spec_tokenizer_n_vocab(const spec_tokenizer *tokenizer)
 {
+    if (!tokenizer) return 0;
     return tokenizer->n_vocab;
 }
 int32_t spec_tokenizer_bos(const spec_tokenizer *tokenizer)
 {
+    if (!tokenizer) return -1;
     return tokenizer->bos;
 }
 int32_t spec_tokenizer_eos(const spec_tokenizer *tokenizer)
 {
+    if (!tokenizer) return -1;
     return tokenizer->eos;
 }
 
 int spec_tokenizer_is_special(const spec_tokenizer *tokenizer, int32_t id)
 {
+    if (!tokenizer) return 0;
     const speci_added *added = speci_added_of_id(&tokenizer->added, id);
     return added && added->special;
 }

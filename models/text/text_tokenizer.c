@@ -241,6 +241,10 @@ static spec_status check_encode(const char *text, size_t n_text, uint32_t flags)
 spec_status spec_tokenizer_encode(const spec_tokenizer *tokenizer, int32_t *ids, size_t cap, size_t *n,
                                   const char *text, size_t n_text, uint32_t flags)
 {
+    SPEC_NEED(tokenizer, "tokenizer");
+    SPEC_NEED(ids || cap == 0, "ids");
+    SPEC_NEED(n, "n");
+    SPEC_NEED(text || n_text == 0, "text");
     *n = 0;
     SPEC_TRY(check_encode(text, n_text, flags));
     scratch s;

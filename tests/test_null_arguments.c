@@ -1,0 +1,335 @@
+/* test_null_arguments.c - NULL in place of an object, an array or a result is E_INVALID with a sentence that names the call, and
+ * never a crash; what returns no status gives nothing. Each public function with each pointer that is not optional. */
+#define SPEC_EXPERIMENTAL
+#include "spec_lab.h"
+
+#include "tests/support_decode.h"
+
+#include <string.h>
+
+static void refused(spec_status status, const char *call)
+{
+    if (status != SPEC_E_INVALID) fail_msg("%s gives %s", call, spec_status_name(status));
+    if (strlen(spec_last_error()) < 8) fail_msg("%s has no sentence", call);
+}
+static void nothing(bool is_nothing, const char *call)
+{
+    if (!is_nothing) fail_msg("%s gives something", call);
+}
+
+#define REFUSED(call) refused((call), #call)
+#define NOTHING(call) nothing(!(call), #call)
+
+/* What every call could be given. */
+typedef struct things {
+    spec_backend *be;
+    spec_model *model;
+    spec_drafter *drafter;
+    spec_session *session;
+    spec_builder *builder;
+    const spec_tokenizer *tokenizer;
+    spec_tree tree, other;
+    int32_t seq;
+} things;
+
+static int take(void *user_data, const void *data, size_t n) { return (void)user_data, (void)data, (void)n, 0; }
+static int give(void *user_data, void *data, size_t n) { return (void)user_data, (void)data, (void)n, 1; }
+
+static void open_things(things *t)
+{
+    static const int32_t prompt[] = { 5, 7, 9 };
+    spec_drafter_params p = SPEC_DRAFTER_PARAMS_INIT;
+    t->be = support_backend();
+    t->model = support_model(t->be, DEMO_TARGET, SPEC_DTYPE_F32);
+    t->tokenizer = spec_model_tokenizer(t->model);
+    p.tree = "product:2,1";
+    OK(spec_drafter_from_model(&t->drafter, t->model, &p));
+    OK(spec_session_open(&t->session, t->model, t->drafter, NULL));
+    OK(spec_sequence_add(t->session, &t->seq, prompt, 3, NULL));
+    OK(spec_builder_open(&t->builder, "chain:3", NULL));
+    OK(spec_tree_alloc(&t->tree, 8, NULL));
+    OK(spec_tree_alloc(&t->other, 8, NULL));
+    assert_int_equal(spec_tree_add(&t->tree, -1, 1, 1), 0);
+    assert_int_equal(spec_tree_add(&t->other, -1, 1, 1), 0);
+}
+
+static void close_things(things *t)
+{
+    spec_tree_free(&t->tree, NULL);
+    spec_tree_free(&t->other, NULL);
+    spec_builder_close(t->builder);
+    spec_session_close(t->session);
+    spec_drafter_close(t->drafter);
+    spec_model_close(t->model);
+    spec_backend_close(t->be);
+}
+
+static void check_objects(void **state)
+{
+    things t;
+    spec_backend *be;
+    spec_model *m;
+    spec_drafter *d;
+    spec_session *s;
+    spec_model_info info = { .struct_size = sizeof info };
+    spec_memory memory = { .struct_size = sizeof memory };
+    (void)state;
+    open_things(&t);
+    REFUSED(spec_backend_open(NULL, "cpu", NULL));
+    REFUSED(spec_backend_open(&be, NULL, NULL));
+    REFUSED(spec_backend_open_ops(NULL, NULL, NULL, NULL));
+    REFUSED(spec_backend_open_ops(&be, NULL, NULL, NULL));
+    REFUSED(spec_backend_list(NULL, NULL, NULL));
+    NOTHING(spec_backend_name(NULL)[0]);
+    REFUSED(spec_model_open(NULL, t.be, DEMO_TARGET, NULL));
+    REFUSED(spec_model_open(&m, NULL, DEMO_TARGET, NULL));
+    REFUSED(spec_model_open(&m, t.be, NULL, NULL));
+    NOTHING(spec_model_tokenizer(NULL));
+    NOTHING(spec_model_backend(NULL));
+    REFUSED(spec_model_get_info(NULL, &info, 1));
+    REFUSED(spec_model_get_info(t.model, NULL, 1));
+    REFUSED(spec_drafter_from_model(NULL, t.model, NULL));
+    REFUSED(spec_drafter_from_model(&d, NULL, NULL));
+    REFUSED(spec_drafter_open(NULL, "ngram", NULL));
+    REFUSED(spec_drafter_open(&d, NULL, NULL));
+    REFUSED(spec_drafter_from_ops(&d, NULL, NULL));
+    NOTHING(spec_drafter_n_node(NULL) > 1); /* a root alone */
+    REFUSED(spec_session_open(NULL, t.model, NULL, NULL));
+    REFUSED(spec_session_open(&s, NULL, NULL, NULL));
+    REFUSED(spec_session_estimate(NULL, t.model, NULL, NULL));
+    REFUSED(spec_session_estimate(&memory, NULL, NULL, NULL));
+    NOTHING(spec_session_target(NULL));
+    spec_session_cancel(NULL);
+    spec_session_resume(NULL);
+    spec_session_close(NULL);
+    spec_drafter_close(NULL);
+    spec_model_close(NULL);
+    spec_backend_close(NULL);
+    spec_builder_close(NULL);
+    spec_tokenizer_close(NULL);
+    spec_result_free(NULL);
+    spec_drafter_list(NULL, NULL);
+    spec_builder_list(NULL, NULL);
+    spec_verify_rule_list(NULL, NULL);
+    close_things(&t);
+}
+
+static void check_text(void **state)
+{
+#ifdef SPEC_NO_TOKENIZER
+    (void)state;
+    skip(); /* its functions say that they are not there */
+#else
+    things t;
+    char text[16];
+    int32_t ids[4] = { 1 };
+    size_t n;
+    spec_tokenizer *tokenizer;
+    spec_text_stream stream = { 0 };
+    (void)state;
+    open_things(&t);
+    REFUSED(spec_tokenizer_open(NULL, DEMO_TARGET, NULL));
+    REFUSED(spec_tokenizer_open(&tokenizer, NULL, NULL));
+    NOTHING(spec_tokenizer_n_vocab(NULL));
+    NOTHING(spec_tokenizer_bos(NULL) >= 0);
+    NOTHING(spec_tokenizer_eos(NULL) >= 0);
+    NOTHING(spec_tokenizer_piece(NULL, 1, &n));
+    NOTHING(spec_tokenizer_is_special(NULL, 1));
+    NOTHING(spec_tokenizer_piece_max(NULL));
+    REFUSED(spec_tokenizer_encode(NULL, ids, 4, &n, "a", 1, 0));
+    REFUSED(spec_tokenizer_encode(t.tokenizer, NULL, 4, &n, "a", 1, 0));
+    REFUSED(spec_tokenizer_encode(t.tokenizer, ids, 4, NULL, "a", 1, 0));
+    REFUSED(spec_tokenizer_encode(t.tokenizer, ids, 4, &n, NULL, 1, 0));
+    REFUSED(spec_tokenizer_decode(NULL, text, 16, &n, ids, 1, 0));
+    REFUSED(spec_tokenizer_decode(t.tokenizer, NULL, 16, &n, ids, 1, 0));
+    REFUSED(spec_tokenizer_decode(t.tokenizer, text, 16, NULL, ids, 1, 0));
+    REFUSED(spec_tokenizer_decode(t.tokenizer, text, 16, &n, NULL, 1, 0));
+    REFUSED(spec_text_stream_push(NULL, t.tokenizer, text, 16, &n, 1, 0));
+    REFUSED(spec_text_stream_push(&stream, NULL, text, 16, &n, 1, 0));
+    REFUSED(spec_text_stream_push(&stream, t.tokenizer, NULL, 16, &n, 1, 0));
+    REFUSED(spec_text_stream_push(&stream, t.tokenizer, text, 16, NULL, 1, 0));
+    REFUSED(spec_text_stream_end(NULL, text, 16, &n));
+    REFUSED(spec_text_stream_end(&stream, NULL, 16, &n));
+    REFUSED(spec_text_stream_end(&stream, text, 16, NULL));
+    close_things(&t);
+#endif
+}
+
+static void check_sequences(void **state)
+{
+    things t;
+    const int32_t ids[] = { 1, 2 };
+    const int32_t *got;
+    size_t n;
+    int32_t seq;
+    spec_generate_params params = SPEC_GENERATE_PARAMS_INIT;
+    spec_result result;
+    spec_cost_profile profile = { .struct_size = sizeof profile };
+    (void)state;
+    open_things(&t);
+    REFUSED(spec_sequence_add(NULL, &seq, ids, 2, NULL));
+    REFUSED(spec_sequence_add(t.session, NULL, ids, 2, NULL));
+    REFUSED(spec_sequence_add(t.session, &seq, NULL, 2, NULL));
+    REFUSED(spec_sequence_remove(NULL, 0));
+    REFUSED(spec_sequence_set_options(NULL, 0, NULL));
+    REFUSED(spec_sequence_ids(NULL, 0, &got, &n));
+    REFUSED(spec_sequence_ids(t.session, t.seq, NULL, &n));
+    REFUSED(spec_sequence_ids(t.session, t.seq, &got, NULL));
+    REFUSED(spec_sequence_fork(NULL, 0, &seq));
+    REFUSED(spec_sequence_fork(t.session, t.seq, NULL));
+    REFUSED(spec_sequence_seed(NULL, 0, 1));
+    REFUSED(spec_sequence_save(NULL, 0, take, NULL));
+    REFUSED(spec_sequence_save(t.session, t.seq, NULL, NULL));
+    REFUSED(spec_sequence_restore(NULL, &seq, give, NULL));
+    REFUSED(spec_sequence_restore(t.session, NULL, give, NULL));
+    REFUSED(spec_sequence_restore(t.session, &seq, NULL, NULL));
+    REFUSED(spec_generate(NULL, "a", 1, &params, &result));
+    REFUSED(spec_generate(t.session, NULL, 1, &params, &result));
+    REFUSED(spec_generate(t.session, "a", 1, &params, NULL));
+    REFUSED(spec_generate_ids(NULL, ids, 2, &params, &result));
+    REFUSED(spec_generate_ids(t.session, NULL, 2, &params, &result));
+    REFUSED(spec_generate_ids(t.session, ids, 2, &params, NULL));
+    REFUSED(spec_session_profile(NULL, &profile));
+    close_things(&t);
+}
+
+static void check_steps(void **state)
+{
+    things t;
+    const spec_tree *trees[1];
+    const spec_tree *none[1] = { NULL };
+    float *row;
+    int32_t path[8] = { 0 }, n_path, token, tree;
+    spec_step_result result;
+    (void)state;
+    open_things(&t);
+    row = calloc(1u << 16, sizeof *row);
+    REFUSED(spec_draft(NULL, &t.seq, 1, trees));
+    REFUSED(spec_draft(t.session, NULL, 1, trees));
+    REFUSED(spec_draft(t.session, &t.seq, 1, NULL));
+    REFUSED(spec_draft_choice(NULL, 0, &tree));
+    REFUSED(spec_draft_choice(t.session, t.seq, NULL));
+    REFUSED(spec_draft_probs(NULL, 0, 0, row));
+    REFUSED(spec_draft_probs(t.session, t.seq, 0, NULL));
+    OK(spec_draft(t.session, &t.seq, 1, trees));
+    REFUSED(spec_score(NULL, &t.seq, 1, trees));
+    REFUSED(spec_score(t.session, NULL, 1, trees));
+    REFUSED(spec_score(t.session, &t.seq, 1, NULL));
+    REFUSED(spec_score(t.session, &t.seq, 1, none));
+    OK(spec_score(t.session, &t.seq, 1, trees));
+    REFUSED(spec_verify(NULL, 0, SPEC_VERIFY_AUTO, path, &n_path, &token));
+    REFUSED(spec_verify(t.session, t.seq, SPEC_VERIFY_AUTO, NULL, &n_path, &token));
+    REFUSED(spec_verify(t.session, t.seq, SPEC_VERIFY_AUTO, path, NULL, &token));
+    REFUSED(spec_verify(t.session, t.seq, SPEC_VERIFY_AUTO, path, &n_path, NULL));
+    REFUSED(spec_commit(NULL, 0, path, 1, 1));
+    REFUSED(spec_commit(t.session, t.seq, NULL, 1, 1));
+    REFUSED(spec_node_probs(NULL, 0, 0, row));
+    REFUSED(spec_node_probs(t.session, t.seq, 0, NULL));
+    REFUSED(spec_node_logits(NULL, 0, 0, row));
+    REFUSED(spec_node_logits(t.session, t.seq, 0, NULL));
+    REFUSED(spec_node_hidden(NULL, 0, 0, 0, row));
+    REFUSED(spec_node_hidden(t.session, t.seq, 0, 0, NULL));
+    REFUSED(spec_node_logprobs(NULL, 0, 0, 1, row, NULL, NULL, 0));
+    REFUSED(spec_node_logprobs(t.session, t.seq, 0, 1, NULL, NULL, NULL, 0));
+    REFUSED(spec_node_logprobs(t.session, t.seq, 0, 1, row, NULL, NULL, 4));
+    REFUSED(spec_rollback(NULL, 0));
+    REFUSED(spec_step(NULL, &t.seq, 1, &result));
+    REFUSED(spec_step(t.session, NULL, 1, &result));
+    REFUSED(spec_step(t.session, &t.seq, 1, NULL));
+    free(row);
+    close_things(&t);
+}
+
+static void check_trees(void **state)
+{
+    things t;
+    spec_tree tree;
+    spec_builder *b;
+    spec_builder_info info = { .struct_size = sizeof info };
+    spec_build_args args = { .struct_size = sizeof args };
+    spec_verify_args verify = { .struct_size = sizeof verify };
+    spec_cost_profile profile = { .struct_size = sizeof profile };
+    spec_builder_ops ops = { .struct_size = sizeof ops };
+    const float logits[4] = { 0 };
+    float probs[4];
+    int32_t order[8] = { 0 }, n, token;
+    const uint8_t keep[8] = { 1 };
+    const double some[2] = { 1, 1 };
+    double coefficient[3];
+    (void)state;
+    open_things(&t);
+    REFUSED(spec_tree_alloc(NULL, 4, NULL));
+    REFUSED(spec_tree_copy(NULL, &t.tree));
+    REFUSED(spec_tree_copy(&t.tree, NULL));
+    NOTHING(spec_tree_add(NULL, -1, 1, 1) >= 0);
+    REFUSED(spec_tree_check(NULL, 8, 8));
+    spec_tree_free(NULL, NULL);
+    spec_tree_depths(NULL, order);
+    spec_tree_depths(&t.tree, NULL);
+    spec_tree_ranks(NULL, order);
+    spec_tree_ranks(&t.tree, NULL);
+    spec_tree_masks(NULL, (uint32_t *)order);
+    spec_tree_masks(&t.tree, NULL);
+    spec_tree_conv_ancestors(NULL, 4, order);
+    spec_tree_conv_ancestors(&t.tree, 4, NULL);
+    spec_tree_order(NULL, SPEC_ORDER_DEPTH_FIRST, order, order);
+    spec_tree_order(&t.tree, SPEC_ORDER_DEPTH_FIRST, NULL, order);
+    REFUSED(spec_tree_permute(NULL, order, &tree));
+    REFUSED(spec_tree_permute(&t.tree, NULL, &t.other));
+    REFUSED(spec_tree_permute(&t.tree, order, NULL));
+    spec_tree_prune(NULL, keep, 0, order);
+    spec_tree_prune(&t.tree, NULL, 0, order);
+    REFUSED(spec_tree_union(NULL, &t.tree, &t.other, NULL));
+    REFUSED(spec_tree_union(&t.tree, NULL, &t.other, NULL));
+    REFUSED(spec_tree_union(&t.tree, &t.tree, NULL, NULL));
+    NOTHING(spec_tree_blocks(NULL, 16));
+    REFUSED(spec_tree_unroll(NULL, &t.other, order));
+    REFUSED(spec_tree_unroll(&t.tree, NULL, order));
+    REFUSED(spec_verify_is_lossless(NULL, SPEC_VERIFY_AUTO, 1));
+    REFUSED(spec_verify_probs(NULL, order, &n, &token));
+    REFUSED(spec_verify_probs(&verify, order, &n, &token));
+    REFUSED(spec_builder_open(NULL, "chain:2", NULL));
+    REFUSED(spec_builder_open(&b, NULL, NULL));
+    REFUSED(spec_builder_get_info(NULL, &info));
+    REFUSED(spec_builder_get_info(t.builder, NULL));
+    REFUSED(spec_builder_build(NULL, &args, &t.other));
+    REFUSED(spec_builder_build(t.builder, NULL, &t.other));
+    REFUSED(spec_builder_build(t.builder, &args, NULL));
+    REFUSED(spec_builder_build(t.builder, &args, &t.other));
+    REFUSED(spec_builder_from_ops(NULL, &ops, NULL));
+    REFUSED(spec_builder_from_ops(&b, NULL, NULL));
+    REFUSED(spec_builder_from_ops(&b, &ops, NULL));
+    spec_builder_observe(NULL, 1, order, 1);
+    spec_builder_observe(t.builder, 1, NULL, 1);
+    REFUSED(spec_builder_costs(NULL, &profile));
+    REFUSED(spec_builder_costs(t.builder, NULL));
+    NOTHING(spec_cost_ms(NULL, 1) > 0);
+    spec_cost_fit(NULL, 0, coefficient);
+    spec_cost_fit(&profile.target, 0, NULL);
+    REFUSED(spec_cost_save(NULL, "/nowhere"));
+    REFUSED(spec_cost_save(&profile, NULL));
+    REFUSED(spec_cost_load(NULL, "/nowhere"));
+    REFUSED(spec_cost_load(&profile, NULL));
+    NOTHING(spec_expected_emitted(NULL, probs, 1) > 0);
+    NOTHING(spec_expected_emitted(&t.tree, NULL, 1) > 1);
+    NOTHING(spec_choose_rate(NULL, some, 2) > 0);
+    NOTHING(spec_choose_rate(some, NULL, 2) > 0);
+    REFUSED(spec_probs(NULL, logits, 4, NULL, NULL));
+    REFUSED(spec_probs(probs, NULL, 4, NULL, NULL));
+    NOTHING(spec_draw(NULL, 4, 0.5f) > 0);
+    REFUSED(spec_bandit_open(NULL, 2, 1));
+    NOTHING(spec_bandit_choose(NULL) > 0);
+    spec_bandit_update(NULL, 0, 1, 1);
+    REFUSED(spec_paper_bandit_open(NULL, 2, 1));
+    NOTHING(spec_paper_bandit_choose(NULL) > 0);
+    spec_paper_bandit_update(NULL, 0, 1, 1);
+    close_things(&t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(check_objects), cmocka_unit_test(check_text),
+                                        cmocka_unit_test(check_sequences), cmocka_unit_test(check_steps),
+                                        cmocka_unit_test(check_trees) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
