@@ -1,7 +1,8 @@
-/* test_process.c - what the library does to the process around it: forked children. */
+/* test_process.c - what the library does to the process around it: forked children, memory. */
 #define _POSIX_C_SOURCE 200809L /* fork */
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -51,8 +52,72 @@ static void forked_child_closes(void **state)
     spec_backend_close(be);
 }
 
+/* --- memory --- */
+
+static long resident_kib(void)
+{
+    long total = 0, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%ld %ld", &total, &resident), 2);
+    (void)fclose(f);
+    return resident * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+/* A session of the model's whole context, which is long, takes what its few tokens need. */
+static void long_context_takes_what_is_used(void **state)
+{
+    (void)state;
+    static const int32_t prompt[] = { 1, 2, 3 };
+    char dir[64];
+    char *config = support_json_with(GOLDEN "llama3", "config.json", "{\"max_position_embeddings\": 1048576}");
+    support_variant(dir, GOLDEN "llama3", &(variant_file){ "config.json", config }, 1);
+    spec_backend *be = open_backend("cpu", 2);
+    spec_model *m = support_model(be, dir, SPEC_DTYPE_AUTO);
+    spec_memory memory = { .struct_size = sizeof memory };
+    int32_t ids[8];
+    OK(spec_session_estimate(&memory, m, NULL, NULL));
+    assert_true(memory.bytes_kv > 200u << 20); /* else this shows nothing */
+    const long before = resident_kib();
+    spec_session *s = NULL;
+    OK(spec_session_open(&s, m, NULL, NULL));
+    support_plain_ids(m, prompt, 3, NULL, 8, ids);
+    const long grown = resident_kib() - before;
+    spec_session_close(s);
+    spec_model_close(m);
+    spec_backend_close(be);
+    support_variant_remove(dir);
+    free(config);
+    if (grown > 50 * 1024) fail_msg("%ld KiB for a few tokens", grown);
+}
+
+/* A limit near the largest number: no session of it fits, and the message says a size that makes sense. */
+static void largest_context_does_not_go_round(void **state)
+{
+    (void)state;
+    char dir[64];
+    char *config = support_json_with(GOLDEN "llama3", "config.json", "{\"max_position_embeddings\": 2147483647}");
+    support_variant(dir, GOLDEN "llama3", &(variant_file){ "config.json", config }, 1);
+    spec_backend *be = open_backend("cpu", 1);
+    spec_model *m = support_model(be, dir, SPEC_DTYPE_AUTO);
+    spec_memory memory = { .struct_size = sizeof memory };
+    spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+    OK(spec_session_estimate(&memory, m, NULL, NULL));
+    assert_true(memory.bytes_kv > (uint64_t)1 << 38 && memory.bytes_kv < (uint64_t)1 << 42);
+    p.n_ctx = 2147483647;
+    FAILS(spec_session_estimate(&memory, m, NULL, &p), SPEC_E_INVALID, "n_ctx is 2147483647, at most");
+    spec_model_close(m);
+    spec_backend_close(be);
+    support_variant_remove(dir);
+    free(config);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(forked_child_closes) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(forked_child_closes),
+        cmocka_unit_test(long_context_takes_what_is_used),
+        cmocka_unit_test(largest_context_does_not_go_round),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
