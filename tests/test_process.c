@@ -1,5 +1,8 @@
-/* test_process.c - what the library does to the process around it: forked children, memory. */
+/* test_process.c - what the library does to the process around it: forked children, memory, threads of
+ * OpenBLAS. */
 #define _POSIX_C_SOURCE 200809L /* fork */
+#include <dirent.h>
+#include <dlfcn.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -112,12 +115,78 @@ static void largest_context_does_not_go_round(void **state)
     free(config);
 }
 
+/* --- OpenBLAS --- */
+
+static int32_t n_threads_now(void)
+{
+    int32_t n = 0;
+    DIR *dir = opendir("/proc/self/task");
+    assert_non_null(dir);
+    for (const struct dirent *e; (e = readdir(dir)) != NULL;) n += e->d_name[0] != '.';
+    (void)closedir(dir);
+    return n;
+}
+
+/* Before anything here loads OpenBLAS: kernels that do not use it leave it alone, and one thread is one. */
+static void one_thread_is_one(void **state)
+{
+    (void)state;
+    spec_backend *be = open_backend("cpu:portable", 1);
+    spec_model *m = support_model(be, GOLDEN "llama3", SPEC_DTYPE_AUTO);
+    int32_t ids[8];
+    support_plain_ids(m, (const int32_t[]){ 1, 2, 3 }, 3, NULL, 8, ids);
+    assert_null(dlopen("libopenblas.so.0", RTLD_NOW | RTLD_NOLOAD));
+#if !defined(__SANITIZE_THREAD__)
+    assert_int_equal(n_threads_now(), 1);
+#endif
+    spec_model_close(m);
+    spec_backend_close(be);
+}
+
+static int blas_threads(void *lib, const char *name, int n)
+{
+    int (*get)(void);
+    void (*set)(int);
+    void *found = dlsym(lib, name);
+    assert_non_null(found);
+    memcpy(n ? (void *)&set : (void *)&get, &found, sizeof found);
+    if (!n) return get();
+    set(n);
+    return n;
+}
+
+/* The application's number of threads is as before while a backend is open, after a prefill through OpenBLAS, and after. */
+static void blas_threads_stay(void **state)
+{
+    (void)state;
+    enum { N = 200 };
+    int32_t prompt[N], ids[2];
+    spec_backend *be = NULL;
+    spec_backend_params p = SPEC_BACKEND_PARAMS_INIT;
+    void *lib = dlopen("libopenblas.so.0", RTLD_NOW);
+    if (!lib) skip();
+    blas_threads(lib, "openblas_set_num_threads", 2);
+    p.n_threads = 2;
+    if (spec_backend_open(&be, "cpu:avx2", &p) != SPEC_OK) skip();
+    assert_int_equal(blas_threads(lib, "openblas_get_num_threads", 0), 2);
+    spec_model *m = support_model(be, GOLDEN "llama3", SPEC_DTYPE_AUTO);
+    for (int32_t i = 0; i < N; i++) prompt[i] = 3 + i % 90;
+    support_plain_ids(m, prompt, N, NULL, 2, ids);
+    assert_int_equal(blas_threads(lib, "openblas_get_num_threads", 0), 2);
+    spec_model_close(m);
+    spec_backend_close(be);
+    assert_int_equal(blas_threads(lib, "openblas_get_num_threads", 0), 2);
+    (void)dlclose(lib);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_thread_is_one), /* first */
         cmocka_unit_test(forked_child_closes),
         cmocka_unit_test(long_context_takes_what_is_used),
         cmocka_unit_test(largest_context_does_not_go_round),
+        cmocka_unit_test(blas_threads_stay),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
