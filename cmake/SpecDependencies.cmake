@@ -26,9 +26,6 @@ if(SPEC_TOKENIZER)
   spec_require(libpcre2-8 libpcre2-dev ", or configure with -DSPEC_TOKENIZER=OFF for token ids only")
   spec_require(libutf8proc libutf8proc-dev ", or configure with -DSPEC_TOKENIZER=OFF for token ids only")
 endif()
-if(SPEC_BLAS)
-  spec_require(openblas libopenblas-dev ", or configure with -DSPEC_BLAS=OFF for a slower prefill")
-endif()
 
 # ------------------------------------------------------------------------------------------ CUDA ---
 

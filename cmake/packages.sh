@@ -18,7 +18,6 @@ need_to_build() {
     need libjansson-dev pkg-config --exists jansson
     need libpcre2-dev pkg-config --exists libpcre2-8
     need libutf8proc-dev pkg-config --exists libutf8proc
-    need libopenblas-dev pkg-config --exists openblas
 }
 
 install_missing() {

@@ -1,7 +1,10 @@
 /* core_alloc.c - all host memory of the library: zeroed, 64-byte aligned, through the caller's allocator.
  *
  * An allocator's free wants the size back, callers do not keep it: it lies in a header of one alignment unit
- * before the memory that is handed out. */
+ * before the memory that is handed out.
+ *
+ * Zeros of a caller's allocator are written. Those of malloc come from calloc, which leaves the pages of a large block to
+ * the system until they are used: a KV cache takes what its sequences fill, not what they may grow to. */
 #include "core/core.h"
 
 #include <stdlib.h>
@@ -11,6 +14,7 @@ enum { ALIGN = 64 };
 
 typedef struct block_header {
     size_t bytes; /* as asked of the allocator, this header included */
+    void *start;  /* what the allocator gave */
 } block_header;
 _Static_assert(sizeof(block_header) <= ALIGN, "the header must fit before the aligned memory");
 
@@ -41,8 +45,21 @@ static void *block_alloc(const spec_allocator *a, size_t bytes)
         speci_fail(SPEC_E_NOMEM, "out of host memory: %zu bytes could not be had", bytes);
         return NULL;
     }
-    block->bytes = bytes + ALIGN;
+    *block = (block_header){ bytes + ALIGN, block };
     return (char *)block + ALIGN;
+}
+
+/* `bytes` zero bytes from calloc, which aligns by less than we promise. */
+static void *calloc_block(size_t bytes)
+{
+    char *start = bytes <= SIZE_MAX - 2 * ALIGN ? calloc(1, bytes + 2 * ALIGN) : NULL;
+    if (!start) {
+        speci_fail(SPEC_E_NOMEM, "out of host memory: %zu bytes could not be had", bytes);
+        return NULL;
+    }
+    char *p = start + ALIGN + (ALIGN - (uintptr_t)start % ALIGN) % ALIGN;
+    *(block_header *)(void *)(p - ALIGN) = (block_header){ bytes + ALIGN, start };
+    return p;
 }
 
 void *speci_alloc(const spec_allocator *a, size_t n, size_t size)
@@ -51,6 +68,7 @@ void *speci_alloc(const spec_allocator *a, size_t n, size_t size)
         speci_fail(SPEC_E_NOMEM, "out of host memory: %zu items of %zu bytes overflow", n, size);
         return NULL;
     }
+    if (!a || a->alloc == malloc_alloc) return calloc_block(n * size);
     void *p = block_alloc(a, n * size);
     if (p) memset(p, 0, n * size);
     return p;
@@ -61,7 +79,7 @@ void speci_free(const spec_allocator *a, void *p)
     if (!p) return;
     if (!a) a = &speci_malloc;
     block_header *block = (block_header *)(void *)((char *)p - ALIGN);
-    a->free(a->user_data, block, block->bytes);
+    a->free(a->user_data, block->start, block->bytes);
 }
 
 char *speci_strdup(const spec_allocator *a, const char *s)

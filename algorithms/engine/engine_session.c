@@ -7,7 +7,10 @@
 
 #include "spec_lab.h"
 
-enum { DEFAULT_CTX = 4096 };
+enum {
+    DEFAULT_CTX = 4096,
+    MOST_CTX = 1 << 30 /* positions and the trees behind them are counted in 31 bits */
+};
 
 /* --- what is asked for --- */
 
@@ -71,7 +74,8 @@ static spec_status plan_context(spec_session *s, int32_t n_ctx)
     if (n_ctx < 0) return speci_fail(SPEC_E_INVALID, "n_ctx is %d", n_ctx);
     if (target->n_ctx > 0 && n_ctx > target->n_ctx)
         return speci_fail(SPEC_E_INVALID, "n_ctx is %d, but the model knows %d positions", n_ctx, target->n_ctx);
-    s->n_ctx = n_ctx ? n_ctx : target->n_ctx;
+    if (n_ctx > MOST_CTX) return speci_fail(SPEC_E_INVALID, "n_ctx is %d, at most %d is supported", n_ctx, MOST_CTX);
+    s->n_ctx = n_ctx ? n_ctx : target->n_ctx < MOST_CTX ? target->n_ctx : MOST_CTX;
     if (s->n_ctx == 0 && speci_model_attends(target)) s->n_ctx = DEFAULT_CTX;
     return SPEC_OK;
 }

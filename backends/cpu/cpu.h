@@ -97,7 +97,7 @@ typedef struct cpu_isa {
     cpu_product_fn *pairs_two;        /* likewise, of the four panels of two tasks and up to CPU_FEW rows: t [2][n_row][CPU_TASK_OUT].
                                          More of memory is then on its way at once. NULL = one task after the other */
     spec_dtype pairs_x;               /* the type of x that bf16_pairs reads */
-    bool blas_prefill;                /* OpenBLAS, where built in, is faster in prefill passes */
+    bool blas_prefill;                /* OpenBLAS, where it is there, is faster in prefill passes */
     const cpu_loops *loops;
 } cpu_isa;
 
@@ -198,11 +198,14 @@ void speci_cpu_parallel(cpu_pool *pool, int32_t n, cpu_task_fn *body, void *arg)
 
 /* -------------------------------------------------------------------------------------- objects --- */
 
+typedef struct cpu_blas cpu_blas;
+
 struct spec_device {
     const spec_host *host;
     const cpu_isa *isa;
     const cpu_loops *loops;
     cpu_pool *pool;
+    cpu_blas *blas; /* NULL: there is none, or the own kernels are as fast */
 };
 
 struct spec_weight {
@@ -305,7 +308,8 @@ spec_view speci_cpu_x_f32(spec_queue *q, const spec_linear_args *a);
 bool speci_cpu_prefill_wanted(const spec_queue *q, const spec_linear_args *a);
 spec_status speci_cpu_prefill(spec_queue *q, const spec_linear_args *a);
 size_t speci_cpu_prefill_scratch(void); /* bytes of a slot */
-void speci_cpu_prefill_open(void);      /* once per device */
+void speci_cpu_blas_open(spec_device *dev);  /* fills dev->blas where kernels ask for it */
+void speci_cpu_blas_close(spec_device *dev);
 #else
 static inline size_t speci_cpu_prefill_scratch(void) { return 0; }
 #endif

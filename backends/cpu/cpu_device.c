@@ -42,7 +42,7 @@ spec_status speci_cpu_open(spec_device **out, const spec_host *host, const char 
         return status;
     }
 #if defined(SPEC_HAVE_BLAS)
-    speci_cpu_prefill_open();
+    speci_cpu_blas_open(dev);
 #endif
     *out = dev;
     return SPEC_OK;
@@ -53,6 +53,9 @@ void speci_cpu_close(spec_device *dev)
     if (!dev) return;
     const spec_host *host = dev->host;
     speci_cpu_pool_close(dev->pool);
+#if defined(SPEC_HAVE_BLAS)
+    speci_cpu_blas_close(dev);
+#endif
     host->free(host, dev);
 }
 

@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include "backends/cpu/cpu.h"
 
@@ -20,6 +21,7 @@ enum { SPINS_WORKER = 4000, SPINS_CALLER = 1000 };
 
 struct cpu_pool {
     const spec_host *host;
+    pid_t process;          /* the one that has the workers: a forked child has none of them */
     int32_t n_worker;
     pthread_t *workers;
     atomic_flag used;       /* a caller has the pool */
@@ -140,6 +142,7 @@ spec_status speci_cpu_pool_open(cpu_pool **out, const spec_host *host)
     if (!p) return SPEC_E_NOMEM;
     int32_t n = host->parallel_for ? 0 : host->n_threads - 1;
     p->host = host;
+    p->process = getpid();
     atomic_flag_clear(&p->used);
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->wake, NULL);
@@ -160,11 +163,13 @@ spec_status speci_cpu_pool_open(cpu_pool **out, const spec_host *host)
 void speci_cpu_pool_close(cpu_pool *p)
 {
     if (!p) return;
-    atomic_store(&p->quit, 1);
-    announce(p);
-    for (int32_t i = 0; i < p->n_worker; i++) pthread_join(p->workers[i], NULL);
-    pthread_cond_destroy(&p->wake);
-    pthread_mutex_destroy(&p->lock);
+    if (p->process == getpid()) { /* in a forked child the lock may be held, and the condition waited for, for ever */
+        atomic_store(&p->quit, 1);
+        announce(p);
+        for (int32_t i = 0; i < p->n_worker; i++) pthread_join(p->workers[i], NULL);
+        pthread_cond_destroy(&p->wake);
+        pthread_mutex_destroy(&p->lock);
+    }
     p->host->free(p->host, p->workers);
     p->host->free(p->host, p);
 }
@@ -215,7 +220,8 @@ void speci_cpu_parallel(cpu_pool *p, int32_t n, cpu_task_fn *body, void *arg)
     if (p->host->parallel_for && n > 1) {
         host_job job = { body, arg };
         p->host->parallel_for(p->host, n, host_task, &job);
-    } else if (n == 1 || p->n_worker == 0 || atomic_flag_test_and_set(&p->used)) {
+    } else if (n == 1 || p->n_worker == 0 || p->process != getpid() ||
+               atomic_flag_test_and_set(&p->used)) {
         run_alone(n, body, arg);
     } else {
         run_pool(p, n, body, arg);
