@@ -268,7 +268,6 @@ static spec_status put_drafter(spec_session *s, int32_t seq, speci_draft *d, fil
 spec_status spec_sequence_save(spec_session *s, int32_t seq, spec_write_fn write, void *user_data)
 {
     SPEC_NEED(s, "session");
-    SPEC_NEED(write, "write");
     engine_seq *q;
     SPEC_TRY(speci_session_seq(s, seq, &q));
     file_section section;
@@ -495,7 +494,6 @@ spec_status spec_sequence_restore(spec_session *s, int32_t *seq, spec_read_fn re
 {
     SPEC_NEED(s, "session");
     SPEC_NEED(seq, "seq");
-    SPEC_NEED(read, "read");
     int32_t i;
     file_header h;
     file_source f = { .read = read, .user_data = user_data };
