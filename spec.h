@@ -23,7 +23,8 @@
  *
  * Errors      Every call that can fail returns a spec_status; 0 is success. spec_last_error() is a
  *             sentence for the latest failure on the calling thread, meaningful only after one.
- *             "End of text" is a field of a result, never an error.
+ *             "End of text" is a field of a result, never an error. NULL for what a call cannot do
+ *             without is E_INVALID; a call that returns no status then gives nothing.
  * Ownership   Who opens, closes. Close functions take NULL. What is written through `out` belongs to
  *             the caller; a pointer that is *returned* is borrowed and lives as long as its parent.
  *             A backend outlives its models, a model its drafters and sessions.
