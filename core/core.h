@@ -82,6 +82,8 @@ void speci_file_done(const speci_file *file, size_t offset, size_t n);
 /* A small file (at most `max` bytes) as a zero-terminated string. */
 spec_status speci_file_read(char **out, size_t *n, const char *path, size_t max, const spec_allocator *a);
 bool speci_file_exists(const char *path);
+/* A repository that was cloned without its large files has text in place of them: E_FORMAT, saying so. */
+spec_status speci_file_refuse_pointer(const void *data, size_t n, const char *path);
 bool speci_is_directory(const char *path);
 /* dir + "/" + name into out [cap]; fails when it does not fit. */
 spec_status speci_path_join(char *out, size_t cap, const char *dir, const char *name);

@@ -112,7 +112,8 @@ spec_status speci_json_read(json_t **out, const char *path, size_t max, const sp
     size_t n;
     *out = NULL;
     SPEC_TRY(speci_file_read(&text, &n, path, max, a));
-    spec_status status = speci_json_parse(out, text, n, path);
+    spec_status status = speci_file_refuse_pointer(text, n, path);
+    if (status == SPEC_OK) status = speci_json_parse(out, text, n, path);
     speci_free(a, text);
     return status;
 }

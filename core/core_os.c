@@ -335,3 +335,10 @@ void speci_dl_close(void *lib)
 {
     if (lib) dlclose(lib);
 }
+
+spec_status speci_file_refuse_pointer(const void *data, size_t n, const char *path)
+{
+    static const char begins[] = "version https://git-lfs.github.com/spec/";
+    if (n < sizeof begins - 1 || memcmp(data, begins, sizeof begins - 1) != 0) return SPEC_OK;
+    return speci_fail(SPEC_E_FORMAT, "%s: a git-lfs pointer, not the file itself: run \"git lfs pull\" in its repository", path);
+}

@@ -12,7 +12,7 @@
 
 #include "models/files/files_config.h"
 #include "models/families/family_rope.h"
-#include "tests/support_model.h"
+#include "tests/support_decode.h"
 
 #define GOLDEN SPEC_TEST_DIR "/golden/"
 
@@ -569,6 +569,33 @@ static void tokenizers(void **state)
 }
 #endif
 
+/* --- files that are not what their names say --- */
+
+/* What a clone without git-lfs has in place of large files; and text that is no tokenizer. */
+static void not_the_file(void **state)
+{
+    static const char pointer[] = "version https://git-lfs.github.com/spec/v1\n"
+                                  "oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n";
+    static const struct {
+        variant_file file;
+        const char *message;
+    } cases[] = {
+        { { "config.json", pointer }, "config.json: a git-lfs pointer" },
+        { { "model.safetensors", pointer }, "model.safetensors: a git-lfs pointer" },
+        { { "tokenizer.json", pointer }, "tokenizer.json: a git-lfs pointer" },
+        { { "tokenizer.json", "tokens" }, "tokenizer.json: line 1" },
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char dir[64];
+        spec_model *m = NULL;
+        support_variant(dir, DEMO_TARGET, &cases[i].file, 1);
+        FAILS(spec_model_open(&m, backend, dir, NULL), SPEC_E_FORMAT, cases[i].message);
+        assert_null(m);
+        support_variant_remove(dir);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -584,6 +611,7 @@ int main(void)
         cmocka_unit_test(ids),
 #ifndef SPEC_NO_TOKENIZER
         cmocka_unit_test(tokenizers),
+        cmocka_unit_test(not_the_file),
 #endif
     };
     return cmocka_run_group_tests(tests, open_backend, close_backend);

@@ -215,6 +215,24 @@ static spec_status open_quantised(model_builder *b, const spec_weight **out, spe
     return status;
 }
 
+/* Parts of unlike types (a fine-tune merged into some of them) become float32. */
+static spec_status open_widened(model_builder *b, const spec_weight **out, spec_weight_desc *desc, spec_weight_part *parts,
+                                const rows *r)
+{
+    const spec_allocator *a = b->model->allocator;
+    const size_t n_in = (size_t)desc->n_in;
+    float *x = speci_alloc(a, (size_t)desc->n_out * n_in, sizeof *x), *at = x;
+    if (!x) return SPEC_E_NOMEM;
+    for (int32_t i = 0; i < desc->n_part; i++) {
+        parts[i].data = at;
+        for (size_t k = 0; k < (size_t)r[i].n * n_in; k++) *at++ = element(r[i].t, (size_t)r[i].first * n_in + k);
+    }
+    desc->dtype = SPEC_DTYPE_F32;
+    const spec_status status = speci_model_own_weight(b->model, out, desc);
+    speci_free(a, x);
+    return status;
+}
+
 static spec_status open_matrix(model_builder *b, const spec_weight **out, const rows *r, int32_t n, int32_t n_in,
                                bool glu, bool gather)
 {
@@ -224,17 +242,16 @@ static spec_status open_matrix(model_builder *b, const spec_weight **out, const 
     const size_t row_bytes = (size_t)n_in * (r[0].t->dtype == SPEC_DTYPE_F32 ? 4 : 2);
     spec_weight_desc desc = { .n_in = n_in, .dtype = r[0].t->dtype, .compute = b->model->dtype, .glu = glu,
                               .gather = gather, .parts = parts, .n_part = n };
-    spec_status status = SPEC_OK;
+    bool unlike = false;
     for (int32_t i = 0; i < n; i++) {
-        if (r[i].t->dtype != desc.dtype)
-            status = speci_fail(SPEC_E_UNSUPPORTED, "%s: tensor %s: expected dtype %s as %s has, found %s", r[i].t->file,
-                                r[i].t->name, r[0].t->dtype_name, r[0].t->name, r[i].t->dtype_name);
+        unlike = unlike || r[i].t->dtype != desc.dtype;
         parts[i] = (spec_weight_part){ r[i].t->data + (size_t)r[i].first * row_bytes, r[i].n };
         desc.n_out += r[i].n;
     }
     const bool quantised = b->model->weights == SPEC_DTYPE_Q8_0 && n_in % SPEC_Q8_BLOCK == 0;
-    if (status == SPEC_OK && quantised) status = open_quantised(b, out, &desc, parts, r);
-    else if (status == SPEC_OK) status = speci_model_own_weight(b->model, out, &desc);
+    const spec_status status = quantised ? open_quantised(b, out, &desc, parts, r)
+                               : unlike  ? open_widened(b, out, &desc, parts, r)
+                                         : speci_model_own_weight(b->model, out, &desc);
     speci_free(a, parts);
     return status;
 }

@@ -50,10 +50,11 @@ static spec_status find_file(const char *path, char *file, size_t cap)
     return speci_fail(SPEC_E_IO, "%s: neither tokenizer.json nor tokenizer.model is there", path);
 }
 
-/* JSON begins with a brace; so does no SentencePiece model, whose first byte is a field's key (0x0A). */
-static bool looks_like_json(const uint8_t *data, size_t n)
+/* By its name; else JSON begins with a brace, and no SentencePiece model does, whose first byte is a field's key (0x0A). */
+static bool looks_like_json(const char *path, const uint8_t *data, size_t n)
 {
-    size_t i = 0;
+    size_t i = 0, n_path = strlen(path);
+    if (n_path > 5 && strcmp(path + n_path - 5, ".json") == 0) return true;
     while (i < n && (data[i] == ' ' || data[i] == '\t' || data[i] == '\n' || data[i] == '\r')) i++;
     return i < n && data[i] == '{';
 }
@@ -64,11 +65,12 @@ static spec_status read_file(spec_tokenizer *t, bool *spm)
     spec_status status;
     SPEC_TRY(speci_file_map(&file, t->path));
     status = speci_file_load(&file, t->path, 0, file.n);
+    if (status == SPEC_OK) status = speci_file_refuse_pointer(file.data, file.n, t->path);
     if (status != SPEC_OK) {
         speci_file_unmap(&file);
         return status;
     }
-    *spm = !looks_like_json(file.data, file.n);
+    *spm = !looks_like_json(t->path, file.data, file.n);
     if (*spm)
         status = speci_tokenizer_read_spm(t, file.data, file.n);
     else

@@ -315,6 +315,10 @@ def tensors(case, config, mamba, dtype=None):
     t = {n: fill(case.seed, n, shape, kind).to(dtype) for n, (shape, kind) in s.items()}
     if case.extra == "duplicate_head":
         t["lm_head.weight"] = t["backbone.embedding.weight"].clone()
+    if case.extra == "mixed":               # a fine-tune was merged into some tensors, and they were kept wide
+        for n in t:
+            if "q_proj" in n or "v_proj" in n or "gate_proj" in n:
+                t[n] = t[n].float() + torch.tensor(1e-3)
     if case.extra == "neox_buffers":        # old files carry these; a loader must ignore them
         for i in range(config["num_hidden_layers"]):
             t[f"gpt_neox.layers.{i}.attention.rotary_emb.inv_freq"] = torch.full((2,), 7.0)
@@ -974,6 +978,7 @@ CASES = [
     Case("mamba-ssm", "original", SSM1, SSM1_KEYS),
     Case("llama3-bf16", "llama", {**LLAMA3_CFG, "torch_dtype": "bfloat16"}, dtype=BF16, weights_of="llama3"),
     Case("mamba2-bf16", "mamba", {**MAMBA2, "torch_dtype": "bfloat16"}, dtype=BF16, weights_of="mamba2"),
+    Case("llama2-mixed", "llama", {**LLAMA2, "torch_dtype": "bfloat16"}, dtype=BF16, extra="mixed", weights_of="llama2"),
     Case("llama2-f16", "llama", {**LLAMA2, "torch_dtype": "float16"}, dtype=F16, weights_of="llama2"),
 ]
 
