@@ -185,6 +185,56 @@ static int tree_add(cli_options *o, const char *text, bool from_env)
     return list_add(&o->tree, &o->tree_from_env, text, from_env);
 }
 
+/* Options of other programs that people try here, without dashes, and what to do instead. */
+static const struct {
+    const char *name, *answer;
+} elsewhere[] = {
+    { "ngl", "the whole model goes to the device of --backend" },
+    { "gpu-layers", "the whole model goes to the device of --backend" },
+    { "n-gpu-layers", "the whole model goes to the device of --backend" },
+    { "cnv", "there is no chat: write the model's template into the prompt, with --parse-special" },
+    { "conversation", "there is no chat: write the model's template into the prompt, with --parse-special" },
+    { "hf", "nothing is downloaded: give the model's directory with -m DIR" },
+    { "hf-repo", "nothing is downloaded: give the model's directory with -m DIR" },
+    { "draft-max", "--spec-draft-n-max K drafts K tokens in a row" },
+    { "draft-n", "--spec-draft-n-max K drafts K tokens in a row" },
+};
+
+/* A word of the command line that begins with a dash, before getopt reads it. getopt takes one dash and several letters for
+ * a short option with its value: "-ngl" would be "-n gl", "-hf" would print the help. Here such a word has to be a name as it
+ * stands, or a letter with its number ("-n64"). Returns -1 if it may be read. */
+static int check_word(const char *word, cli_command command)
+{
+    const char *name = word + 1 + (word[1] == '-');
+    const size_t n = strcspn(name, "=");
+    bool known = word[1] == '-' || name[1] == 0; /* getopt names the ones that are not */
+    for (size_t i = 0; i < N_ROW; i++) {
+        const option_row *row = &rows[i];
+        if ((row->commands & (int)command) == 0) continue;
+        if (strlen(row->name) == n && strncmp(row->name, name, n) == 0) return -1;
+        if (row->alias != NULL && strlen(row->alias) == n && strncmp(row->alias, name, n) == 0) return -1;
+        const bool number = row->kind == INT || row->kind == SEED;
+        if (number && row->letter == name[0] && isdigit((unsigned char)name[1 + (name[1] == '-')])) known = true;
+    }
+    for (size_t i = 0; i < sizeof elsewhere / sizeof elsewhere[0]; i++)
+        if (strlen(elsewhere[i].name) == n && strncmp(elsewhere[i].name, name, n) == 0)
+            return cli_usage_error("\"%s\" is not an option: %s", word, elsewhere[i].answer);
+    if (known) return -1;
+    for (size_t i = 0; i < N_ROW; i++)
+        if (rows[i].letter == name[0] && rows[i].arg != NULL && (rows[i].commands & (int)command) != 0)
+            return cli_usage_error("\"%s\" is not an option; the value of -%c stands apart: -%c %s", word, name[0], name[0],
+                                   rows[i].arg);
+    return cli_usage_error("\"%s\" is not an option", word);
+}
+
+/* The next word that getopt will read as an option, NULL if there is none. */
+static const char *next_word(int argc, char **argv)
+{
+    for (int i = optind; i < argc; i++)
+        if (argv[i][0] == '-' && argv[i][1] != 0) return strcmp(argv[i], "--") != 0 ? argv[i] : NULL;
+    return NULL;
+}
+
 /* Stores `value` where the row says. `source` names it in messages: "--temp" or "SPEC_TEMP". */
 static int option_set(cli_options *o, const option_row *row, const char *value, const char *source)
 {
@@ -214,6 +264,9 @@ static int option_set(cli_options *o, const option_row *row, const char *value, 
     case TREE:
         return tree_add(o, value, source[0] != '-');
     case DRAFT:
+        if (value[0] != 0 && strspn(value, "0123456789") == strlen(value))
+            return cli_usage_error("%s is %s, need a kind of drafter; --spec-draft-n-max %s drafts so many tokens in a row",
+                                   source, value, value);
         return list_add(&o->draft, &o->draft_from_env, value, source[0] != '-');
     case SEED: {
         const unsigned long long n = strtoull(value, &end, 10);
@@ -304,7 +357,12 @@ int cli_options_parse(cli_options *o, cli_command command, int argc, char **argv
     longs[n_long] = (struct option){ 0 };
     letters[n_letter] = 0;
 
-    for (int found; (found = getopt_long_only(argc, argv, letters, longs, NULL)) != -1;) {
+    for (;;) {
+        const char *word = next_word(argc, argv);
+        const int refused = word != NULL ? check_word(word, command) : -1;
+        if (refused >= 0) return refused;
+        const int found = getopt_long_only(argc, argv, letters, longs, NULL);
+        if (found == -1) break;
         const option_row *row = NULL;
         for (size_t i = 0; i < N_ROW; i++)
             if (found == 256 + (int)i || (found == rows[i].letter && (rows[i].commands & (int)command))) row = &rows[i];

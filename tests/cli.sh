@@ -53,6 +53,18 @@ run 2 run -m "$target" -p a --stop "";              no_out; err_has '--stop'
 run 2 info;                                         no_out; err_has 'no model'
 SPEC_SEED=x run 2 run -m "$target" -p a;            no_out; err_has 'SPEC_SEED is "x"'
 
+# options of other programs: named as they were written, never read as a letter with its value
+run 2 run -m "$target" -p a -ngl 99;                no_out; err_has '"-ngl" is not an option: .*--backend'
+run 2 run -m "$target" -p a --n-gpu-layers 99;      no_out; err_has '"--n-gpu-layers" is not an option: .*--backend'
+run 2 run -m "$target" -p a -cnv;                   no_out; err_has '"-cnv" is not an option: .*--parse-special'
+run 2 run -hf x/y -p a;                             no_out; err_has '"-hf" is not an option: .*-m DIR'
+run 2 run -m "$target" -p a -st;                    no_out; err_has '"-st" is not an option'
+run 2 run -m "$target" -p a -vh;                    no_out; err_has '"-vh" is not an option'
+run 2 run -m "$target" -p a -fa;                    no_out; err_has '"-fa" is not an option; .*-f FILE'
+run 2 run -m "$target" -p a --draft 8;              no_out; err_has '--draft is 8, .*--spec-draft-n-max 8'
+run 0 run -m "$target" -p -ngl -n2 -c64 -s7 -t1 --temp 0 --ids; out_has '^[0-9]+ [0-9]+ ?$'
+run 0 run -model="$target" -p a -n 2
+
 run 2 run -m "$target" -p a --tree bogus:3;         no_out; err_has bogus
 run 2 run -m "$target" -p a --tree chain:x;         no_out; err_has 'chain:K'
 run 2 run -m "$target" -p a --tree "chain:2;" --adapt ucb; no_out; err_has 'spec: '
