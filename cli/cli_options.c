@@ -78,7 +78,7 @@ static const option_row rows[] = {
     { "logprobs", 0, NULL, "N", "SPEC_LOGPROBS", CLI_RUN, INT, AT(n_logprobs), 0, 20,
       "log-probabilities of each token and of the N likeliest" },
     { "tree", 0, NULL, "KIND[:ARGS]", "SPEC_TREE", WORK, TREE, AT(tree), 0, 0,
-      "the trees to draft; several (again, or with ; between them) need --adapt (chain:4)" },
+      "the trees that -md drafts; several (again, or with ; between them) need --adapt (chain:4)" },
     { "draft", 0, NULL, "KIND[:ARGS]", "SPEC_DRAFT", WORK, DRAFT, AT(draft), 0, 0,
       "draft without a model: ngram:N,M looks up what followed the last N tokens before; several may be given, and stand in "
       "front of -md" },
@@ -118,6 +118,13 @@ static const option_row rows[] = {
     { "help", 'h', NULL, NULL, NULL, ALL, FLAG, AT(help), 0, 0, "print this" },
 };
 #define N_ROW (sizeof rows / sizeof rows[0])
+
+static size_t row_of(const char *name)
+{
+    size_t i = 0;
+    while (strcmp(rows[i].name, name) != 0) i++;
+    return i;
+}
 
 int cli_usage_error(const char *fmt, ...)
 {
@@ -305,7 +312,25 @@ static int option_set(cli_options *o, const option_row *row, const char *value, 
     return CLI_USAGE;
 }
 
-static int check_together(cli_options *o, cli_command command)
+/* What the command line asks of drafts, and nothing drafts: an option that would do nothing is refused. The environment may
+ * say it, for the runs that draft. */
+static int check_drafts(const cli_options *o, const bool *given)
+{
+    static const char *const of_model[] = { "tree", "spec-draft-n-max", "draft-temp", "draft-state" };
+    static const char *const of_any[] = { "adapt", "draft-combine" };
+    if (o->model_draft != NULL) return -1;
+    for (size_t i = 0; i < sizeof of_model / sizeof of_model[0]; i++)
+        if (given[row_of(of_model[i])] && strcmp(o->tree, "none") != 0)
+            return cli_usage_error("--%s is for a model that drafts, and there is none: give one with -md DIR%s", of_model[i],
+                                   o->draft != NULL ? "; what --draft proposes is said in its own arguments" : "");
+    for (size_t i = 0; i < sizeof of_any / sizeof of_any[0] && o->draft == NULL; i++)
+        if (given[row_of(of_any[i])])
+            return cli_usage_error("--%s needs a drafter: give one with -md DIR or --draft KIND", of_any[i]);
+    return -1;
+}
+
+/* given [N_ROW]: the options that the command line has */
+static int check_together(cli_options *o, cli_command command, const bool *given)
 {
     static const char *const types[] = { "auto", "f32", "bf16", "f16" };
     bool known = false;
@@ -317,7 +342,7 @@ static int check_together(cli_options *o, cli_command command)
         const int end = tree_add(o, "chain:4", false);
         if (end >= 0) return end;
     }
-    if (command == CLI_INFO) return -1;
+    if (command == CLI_INFO) return check_drafts(o, given);
     if (o->draft_combine == SPEC_DRAFT_CHOOSE && o->adapt == SPEC_ADAPT_OFF)
         return cli_usage_error("--draft-combine choose needs --adapt cost or ucb");
     if (o->adapt == SPEC_ADAPT_OFF && strchr(o->tree, ';') != NULL)
@@ -328,7 +353,7 @@ static int check_together(cli_options *o, cli_command command)
     if (o->check && o->temp != 0) return cli_usage_error("--check needs --temp 0");
     for (int32_t i = 0; i < o->n_stop; i++)
         if (o->stop[i][0] == 0) return cli_usage_error("--stop is empty");
-    return -1;
+    return check_drafts(o, given);
 }
 
 int cli_options_parse(cli_options *o, cli_command command, int argc, char **argv)
@@ -336,6 +361,7 @@ int cli_options_parse(cli_options *o, cli_command command, int argc, char **argv
     *o = (cli_options){ .backend = "cpu", .dtype = "auto", .n_logprobs = -1, .n_step = 200 };
     o->n_predict = command == CLI_TREE ? INT32_MAX : 128;
 
+    bool given[N_ROW] = { false };
     struct option longs[2 * N_ROW + 1];
     char letters[2 * N_ROW + 1];
     size_t n_long = 0, n_letter = 0;
@@ -372,6 +398,7 @@ int cli_options_parse(cli_options *o, cli_command command, int argc, char **argv
         }
         char source[40];
         snprintf(source, sizeof source, "--%s", row->name);
+        given[row - rows] = true;
         const int end = option_set(o, row, optarg, source);
         if (end >= 0) return end;
     }
@@ -382,7 +409,7 @@ int cli_options_parse(cli_options *o, cli_command command, int argc, char **argv
     if ((command == CLI_INFO || command == CLI_TREE) && optind < argc) o->model = argv[optind++];
     if (command == CLI_TREE && optind < argc) o->model_draft = argv[optind++];
     if (optind < argc) return cli_usage_error("\"%s\" is not expected here", argv[optind]);
-    return check_together(o, command);
+    return check_together(o, command, given);
 }
 
 void cli_options_free(cli_options *o)

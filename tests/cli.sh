@@ -65,10 +65,26 @@ run 2 run -m "$target" -p a --draft 8;              no_out; err_has '--draft is 
 run 0 run -m "$target" -p -ngl -n2 -c64 -s7 -t1 --temp 0 --ids; out_has '^[0-9]+ [0-9]+ ?$'
 run 0 run -model="$target" -p a -n 2
 
-run 2 run -m "$target" -p a --tree bogus:3;         no_out; err_has bogus
-run 2 run -m "$target" -p a --tree chain:x;         no_out; err_has 'chain:K'
-run 2 run -m "$target" -p a --tree "chain:2;" --adapt ucb; no_out; err_has 'spec: '
+run 2 run -m "$target" -md "$drafter" -p a --tree bogus:3;         no_out; err_has bogus
+run 2 run -m "$target" -md "$drafter" -p a --tree chain:x;         no_out; err_has 'chain:K'
+run 2 run -m "$target" -md "$drafter" -p a --tree "chain:2;" --adapt ucb; no_out; err_has 'spec: '
 run 2 run -m "$target" -p a --tree chain:2 --tree product:2,2; no_out; err_has 'chain:2;product:2,2.* need --adapt'
+# what is asked of drafts where nothing drafts; --tree none asks for nothing, the environment may say it for other runs
+for asked in "--tree chain:3" "--spec-draft-n-max 3" "--draft-temp 1" "--draft-state per-node"; do
+    # shellcheck disable=SC2086
+    run 2 run -m "$target" -p a $asked;             no_out; err_has "${asked%% *} .*-md DIR"
+    # shellcheck disable=SC2086
+    run 2 run -m "$target" -p a $asked --draft ngram; no_out; err_has "${asked%% *} .*-md DIR"
+done
+for asked in "--adapt ucb" "--draft-combine union"; do
+    # shellcheck disable=SC2086
+    run 2 run -m "$target" -p a $asked;             no_out; err_has "${asked%% *} needs a drafter"
+done
+run 2 tree "$target" -p a --tree chain:3 --html "$work/page"; no_out; err_has '--tree .*-md DIR'
+run 2 info "$target" --tree chain:3;                no_out; err_has '--tree .*-md DIR'
+run 0 run -m "$target" -p a -n 2 --tree none
+SPEC_TREE=chain:3 SPEC_ADAPT=ucb run 0 run -m "$target" -p a -n 2
+
 run 2 run -m "$target" -p a --verify bogus;         no_out; err_has '--verify is "bogus", need one of auto\|greedy'
 run 2 run -m "$target" -md "$drafter" -p a --verify mss;             no_out; err_has mss
 run 2 run -m "$target" -md "$drafter" -p a --temp 1 --verify greedy; no_out; err_has greedy
