@@ -18,6 +18,15 @@ static void print_time(FILE *to, const char *what, double ms, size_t n)
             ratio(ms, (double)n), ratio((double)n, ms / 1e3));
 }
 
+/* A sequence's last token is scored by the first step: a prompt of one token leaves nothing to compute, and no rate. */
+static void print_prompt(FILE *to, const spec_result *r)
+{
+    if (r->n_prompt > 1)
+        print_time(to, "prompt", r->prefill_ms, (size_t)r->n_prompt);
+    else
+        fprintf(to, "%-8s 1 token: nothing was computed before the first step\n", "prompt");
+}
+
 static void print_logprobs(FILE *to, const spec_result *r)
 {
     for (size_t i = 0; i < r->n_ids; i++) {
@@ -63,7 +72,7 @@ void cli_report_text(FILE *to, const cli_report *r)
             r->info.weights == SPEC_DTYPE_AUTO ? "" : ", weights in ",
             r->info.weights == SPEC_DTYPE_AUTO ? "" : spec_dtype_name(r->info.weights));
     fprintf(to, "%-8s %9.1f ms\n", "load", r->context->load_ms);
-    print_time(to, "prompt", result->prefill_ms, (size_t)result->n_prompt);
+    print_prompt(to, result);
     print_time(to, "decode", result->decode_ms, result->n_ids);
     fprintf(to, "%-8s %lld, accepted %lld of %lld drafted tokens (%.1f %%), %.2f emitted per step; stopped by %s\n",
             "steps", (long long)result->n_step, (long long)result->n_accepted, (long long)result->n_drafted,

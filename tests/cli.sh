@@ -142,6 +142,8 @@ SPEC_MODEL=$target SPEC_MODEL_DRAFT=$drafter SPEC_N_PREDICT=7 run 0 run -p "$pro
 cmp -s "$work/out" "$work/plain" || fail "the environment gives another text"
 SPEC_N_PREDICT=3 run 0 run -m "$target" -p "$prompt" --json; is n_generated 3
 run 0 run -m "$target" -p "" -n 4
+err_has '^prompt +1 token: nothing was computed'    # and no rate of it
+grep -qE '^prompt .*per second' "$work/err" && fail "a rate of nothing"
 
 # --- ids ---
 run 0 run -m "$target" -p "$prompt" -n 5 --ids --ignore-eos
