@@ -26,7 +26,7 @@ typedef struct cli_options {
     double temp, draft_temp, top_p, min_p;
     int32_t top_k;
     uint64_t seed;
-    char *tree; /* every --tree, ';' between them; "chain:4" if there is none */
+    char *tree; /* every --tree, ';' between them, for the model that drafts; "chain:4" if there is none */
     char *draft; /* every --draft, ';' between them; NULL if there is none */
     bool tree_from_env, draft_from_env;
     int32_t draft_combine; /* as the enumeration of spec.h */
@@ -44,6 +44,9 @@ typedef struct cli_options {
  * the program is to end: usage errors have been printed then. Free with cli_options_free. */
 int cli_options_parse(cli_options *o, cli_command command, int argc, char **argv);
 void cli_options_free(cli_options *o);
+/* What drafts, in the order of the session: the drafters of --draft, then the trees of -md, ';' between them; "" if nothing
+ * does. Free it; NULL: out of memory. */
+char *cli_proposals(const cli_options *o);
 void cli_help(FILE *to, cli_command command);
 /* Prints "spec: <text>" and returns CLI_USAGE. */
 int cli_usage_error(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

@@ -80,8 +80,7 @@ static const option_row rows[] = {
     { "tree", 0, NULL, "KIND[:ARGS]", "SPEC_TREE", WORK, TREE, AT(tree), 0, 0,
       "the trees that -md drafts; several (again, or with ; between them) need --adapt (chain:4)" },
     { "draft", 0, NULL, "KIND[:ARGS]", "SPEC_DRAFT", WORK, DRAFT, AT(draft), 0, 0,
-      "draft without a model: ngram:N,M looks up what followed the last N tokens before; several may be given, and stand in "
-      "front of -md" },
+      "draft without a model; several (again, or with ; between them) stand in front of -md" },
     { "draft-combine", 0, NULL, "first|union|choose", "SPEC_DRAFT_COMBINE", WORK, CHOICE, AT(draft_combine), 0, 0,
       "several drafters: the first that proposes, all their trees merged, or --adapt's choice (first)" },
     { "spec-draft-n-max", 0, NULL, "K", "SPEC_DRAFT_N_MAX", WORK, CHAIN, AT(tree), 1, 63, "means --tree chain:K" },
@@ -412,6 +411,13 @@ int cli_options_parse(cli_options *o, cli_command command, int argc, char **argv
     return check_together(o, command, given);
 }
 
+char *cli_proposals(const cli_options *o)
+{
+    const char *draft = o->draft != NULL ? o->draft : "", *tree = o->model_draft != NULL ? o->tree : "";
+    char *all = NULL;
+    return asprintf(&all, "%s%s%s", draft, draft[0] != 0 && tree[0] != 0 ? ";" : "", tree) < 0 ? NULL : all;
+}
+
 void cli_options_free(cli_options *o)
 {
     free(o->stop);
@@ -463,6 +469,8 @@ void cli_help(FILE *to, cli_command command)
     if (command != CLI_TOP) {
         fputs("\ntrees (--tree):\n", to);
         spec_builder_list(print_kind, to);
+        fputs("\ndrafters (--draft):\n", to);
+        spec_drafter_list(print_kind, to);
     }
     if ((command & DECODE) != 0) {
         fputs("\nrules (--verify):\n", to);

@@ -108,6 +108,7 @@ run 0 run -h;                                       out_has '--top-k'
 for kind in chain:K static: product: beam:M,N dyspec:N dyspec-threshold: sequoia: eagle2: none; do
     out_has "^  $kind"
 done
+out_has '^drafters \(--draft\):'; out_has '^  ngram:N,M '
 run 0 info --help
 run 0 --version;                                    out_has '^spec [0-9]+\.[0-9]+\.[0-9]+$'
 run 0 --list-devices;                               out_has '^cpu'
@@ -220,6 +221,14 @@ cp "$work/profile" "$work/profile-before"
 run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 8 --cost-profile "$work/profile"
 cmp -s "$work/profile" "$work/profile-before" || fail "a profile that is there was measured anew"
 
+# --- drafters: the report names what proposed, and no tree where no model drafts ---
+run 0 run -m "$target" --draft ngram -p "$prompt" -n 24
+cmp -s "$work/out" "$work/plain" || fail "the text is not the plain text"
+err_has '^trees +ngram, verified'
+run 0 run -m "$target" --draft ngram:2,4 -p "$prompt" -n 4 --json; is tree null; is draft '"ngram:2,4"'
+run 0 run -m "$target" --draft ngram -md "$drafter" -p "$prompt" -n 24; err_has '^trees +ngram;chain:4, verified'
+run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 4 --json; is tree '"chain:4"'; is draft null
+
 # --- the page of the trees ---
 # page WHAT: what every page must be
 page() {
@@ -259,6 +268,11 @@ run 0 tree -m "$target" -md "$drafter" -p "$prompt" --html "$work/page" --tree d
 page sampled 9
 run 0 tree "$target" "$drafter" -p "$prompt" --html "$work/page" --tree "chain:3;beam:2,2" --adapt ucb --steps 9
 page adapted 9
+run 0 tree "$target" --draft ngram -p "$prompt" --html "$work/page" --steps 4; page ngram 4
+grep -q '"drafter":"ngram","tree":"ngram"' "$work/page" || fail "the page does not name what drafted"
+run 0 tree "$target" "$drafter" --draft ngram -p "$prompt" --html "$work/page" --steps 4 --draft-combine choose --adapt ucb
+page choose 4
+grep -qF "\"drafter\":\"ngram; $drafter\",\"tree\":\"ngram;chain:4\"" "$work/page" || fail "the page does not name what drafted"
 run 0 tree "$target" -p "</script><b>" --html "$work/page" --steps 4; page alone 4
 err_has 'no drafter'
 run 0 tree "$target" -p "$prompt" -c 16 --ignore-eos --html "$work/page"; page context 16
