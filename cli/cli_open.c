@@ -54,6 +54,16 @@ int cli_failure(void)
     return CLI_FAILURE;
 }
 
+int cli_need_tokenizer(const cli_context *c, const cli_options *o, const char *why)
+{
+    if (spec_model_tokenizer(c->target) != NULL) return CLI_OK;
+    fprintf(stderr,
+            "spec: %s has no tokenizer.json or tokenizer.model, and %s. Download it, give another place with --tokenizer, or "
+            "make it with the transformers library: AutoTokenizer.from_pretrained(...).save_pretrained(\"%s\")%s\n",
+            o->model, why, o->model, o->prompt_ids == NULL ? "; --prompt-ids takes a prompt that is already token ids" : "");
+    return CLI_FAILURE;
+}
+
 static int stdout_error; /* errno of the first failure: what is called afterwards sets others */
 
 void cli_stdout_flush(void)

@@ -21,6 +21,7 @@ typedef enum option_kind {
     RULE,   /* a verification rule's name; the field, int32_t, receives the rule */
     TREE,   /* added to cli_options.tree */
     DRAFT,  /* added to cli_options.draft */
+    IDS,    /* token ids; cli_options.prompt_ids */
     CHAIN   /* K: the same as the tree "chain:K" */
 } option_kind;
 
@@ -52,6 +53,8 @@ static const option_row rows[] = {
     { "prompt", 'p', NULL, "TEXT", NULL, DECODE, TEXT, AT(prompt), 0, 0, "the prompt" },
     { "file", 'f', NULL, "FILE", NULL, DECODE, TEXT, AT(file), 0, 0,
       "read the prompt from FILE, as it is (- for stdin)" },
+    { "prompt-ids", 0, NULL, "ID,ID,...", NULL, DECODE, IDS, AT(prompt_ids), 0, MAX_INT,
+      "the prompt as token ids, to which nothing is added; the way for a model without a tokenizer" },
     { "n-predict", 'n', NULL, "N", "SPEC_N_PREDICT", DECODE, INT, AT(n_predict), 1, MAX_INT,
       "generate at most N tokens (128; tree: what the steps give)" },
     { "ctx-size", 'c', NULL, "N", "SPEC_CTX_SIZE", WORK, INT, AT(n_ctx), 0, MAX_INT,
@@ -241,6 +244,32 @@ static const char *next_word(int argc, char **argv)
     return NULL;
 }
 
+/* "1,2,3", or as --ids prints them: "1 2 3 ". */
+static int set_ids(cli_options *o, const option_row *row, const char *value, const char *source)
+{
+    int32_t *ids = malloc((strlen(value) / 2 + 1) * sizeof *ids);
+    size_t n = 0;
+    if (ids == NULL) return cli_usage_error("out of memory");
+    free(o->prompt_ids);
+    o->prompt_ids = ids;
+    o->n_prompt_ids = 0;
+    for (const char *at = value + strspn(value, " \n"); *at != 0;) {
+        char *end = NULL;
+        errno = 0;
+        const long long id = strtoll(at, &end, 10);
+        if (!isdigit((unsigned char)*at) || errno != 0 || (double)id > row->max)
+            return cli_usage_error("%s is \"%s\", need token ids with commas between them, such as 1,2,3", source, value);
+        ids[n++] = (int32_t)id;
+        at = end + strspn(end, " \n");
+        if (at[0] == ',' && at[1] != 0) at++, at += strspn(at, " \n");
+        else if (at == end && *at != 0)
+            return cli_usage_error("%s is \"%s\", need token ids with commas between them, such as 1,2,3", source, value);
+    }
+    if (n == 0) return cli_usage_error("%s is empty, need token ids", source);
+    o->n_prompt_ids = n;
+    return -1;
+}
+
 /* Stores `value` where the row says. `source` names it in messages: "--temp" or "SPEC_TEMP". */
 static int option_set(cli_options *o, const option_row *row, const char *value, const char *source)
 {
@@ -283,6 +312,8 @@ static int option_set(cli_options *o, const option_row *row, const char *value, 
         *(uint64_t *)field = n;
         return -1;
     }
+    case IDS:
+        return set_ids(o, row, value, source);
     case CHAIN:
     case INT: {
         const long long n = strtoll(value, &end, 10);
@@ -347,8 +378,11 @@ static int check_together(cli_options *o, cli_command command, const bool *given
     if (o->adapt == SPEC_ADAPT_OFF && strchr(o->tree, ';') != NULL)
         return cli_usage_error("several trees (%s) need --adapt cost or ucb", o->tree);
     if (command == CLI_TREE && o->html == NULL) return cli_usage_error("no page: name one with --html FILE");
-    if (o->prompt != NULL && o->file != NULL) return cli_usage_error("-p and -f are both given, need one");
-    if (o->prompt == NULL && o->file == NULL) return cli_usage_error("no prompt: give one with -p TEXT or -f FILE");
+    const char *const first = o->prompt != NULL ? "-p" : o->file != NULL ? "-f" : "--prompt-ids";
+    const char *const other = o->prompt_ids != NULL ? "--prompt-ids" : "-f";
+    const int n_prompt = (o->prompt != NULL) + (o->file != NULL) + (o->prompt_ids != NULL);
+    if (n_prompt > 1) return cli_usage_error("%s and %s are both given, need one", first, other);
+    if (n_prompt == 0) return cli_usage_error("no prompt: give one with -p TEXT, -f FILE or --prompt-ids ID,ID,...");
     if (o->check && o->temp != 0) return cli_usage_error("--check needs --temp 0");
     for (int32_t i = 0; i < o->n_stop; i++)
         if (o->stop[i][0] == 0) return cli_usage_error("--stop is empty");
@@ -421,6 +455,8 @@ char *cli_proposals(const cli_options *o)
 void cli_options_free(cli_options *o)
 {
     free(o->stop);
+    free(o->prompt_ids);
+    o->prompt_ids = NULL;
     free(o->tree);
     free(o->draft);
     o->stop = NULL;
@@ -446,7 +482,7 @@ void cli_help(FILE *to, cli_command command)
         cli_command command;
         const char *line;
     } usage[] = {
-        { CLI_RUN, "spec run -m DIR [-md DIR] -p TEXT | -f FILE [options]   generate text" },
+        { CLI_RUN, "spec run -m DIR [-md DIR] -p TEXT | -f FILE | --prompt-ids IDS [options]   generate text" },
         { CLI_TREE, "spec tree DIR [DIR] -p TEXT | -f FILE --html FILE      a page that shows the drafted trees" },
         { CLI_INFO, "spec info DIR [options]                                 what a model is, what it will take" },
         { CLI_TOP, "spec --list-devices | --version | --help" },

@@ -189,6 +189,13 @@ static spec_status take_steps(recorder *r)
 static spec_status encode(recorder *r, int32_t **out, size_t *n, const cli_prompt *prompt)
 {
     const cli_options *o = r->options;
+    if (o->prompt_ids != NULL) {
+        *out = malloc(o->n_prompt_ids * sizeof **out);
+        if (*out == NULL) return no_memory(r);
+        memcpy(*out, o->prompt_ids, o->n_prompt_ids * sizeof **out);
+        *n = o->n_prompt_ids;
+        return SPEC_OK;
+    }
     const uint32_t flags = (o->no_bos ? 0u : (uint32_t)SPEC_TOKEN_ADD_SPECIAL) |
                            (o->parse_special ? (uint32_t)SPEC_TOKEN_PARSE_SPECIAL : 0u);
     spec_status status = spec_tokenizer_encode(r->tokenizer, NULL, 0, n, prompt->data, prompt->n, flags);
@@ -312,11 +319,7 @@ static spec_status prepare(recorder *r, const cli_context *c)
 static int decode(recorder *r, const cli_context *c, const cli_prompt *prompt)
 {
     r->tokenizer = spec_model_tokenizer(c->target);
-    if (r->tokenizer == NULL) {
-        fprintf(stderr, "spec: %s has no tokenizer, and trees are shown as text: give one with --tokenizer\n",
-                r->options->model);
-        return CLI_FAILURE;
-    }
+    if (cli_need_tokenizer(c, r->options, "trees are shown as text") != CLI_OK) return CLI_FAILURE;
     spec_status status = prepare(r, c);
     if (status != SPEC_OK) return failure(r);
     cli_interrupt_session(r->session);

@@ -150,6 +150,30 @@ grep -qE '^prompt .*per second' "$work/err" && fail "a rate of nothing"
 run 0 run -m "$target" -p "$prompt" -n 5 --ids --ignore-eos
 out_has '^([0-9]+ ){4}[0-9]+ ?$'
 
+# --- a prompt of ids: the text's own ids give the same text; a model without a tokenizer has no other way ---
+mkdir "$work/bare"
+for file in "$target"/*; do
+    case $file in */tokenizer*) ;; *) ln -s "$(realpath "$file")" "$work/bare" ;; esac
+done
+run 0 run -m "$target" -p "" -n 9 --ids --ignore-eos; first=$(cat "$work/out")
+run 0 info "$target" --json; ids="$(value bos),$(echo $first | tr ' ' ',')"
+run 0 run -m "$target" -p "" -n 14 --ids --ignore-eos; cut -d ' ' -f 10- "$work/out" > "$work/rest"
+run 0 run -m "$target" --prompt-ids "$ids" -n 5 --ids --ignore-eos
+cmp -s "$work/out" "$work/rest" || fail "the prompt's ids give another text"
+run 0 run -m "$work/bare" --prompt-ids "$(echo "$ids" | tr ',' ' ') " -n 5 --ids --ignore-eos
+cmp -s "$work/out" "$work/rest" || fail "without a tokenizer the ids give another text"
+run 0 run -m "$work/bare" --prompt-ids "$ids" -n 5 --json; is n_generated 5; is text null
+run 0 tree "$target" "$drafter" --prompt-ids "$ids" --html "$work/page" --steps 3
+run 1 run -m "$work/bare" -p a;                     no_out; err_has 'tokenizer.json'; err_has '--prompt-ids'
+run 1 tree "$work/bare" --prompt-ids 1 --html "$work/page"; err_has 'tokenizer.json'
+run 1 run -m "$target" --prompt-ids 999999999 -n 2; no_out; err_has 999999999
+for ids in 1,x 1,,2 ,1 1, -1 1,-2 99999999999 1.5 "1 ,2;" x; do
+    run 2 run -m "$target" --prompt-ids "$ids" -n 2; no_out; err_has '--prompt-ids'
+done
+run 2 run -m "$target" --prompt-ids "" -n 2;        no_out; err_has '--prompt-ids is empty'
+run 2 run -m "$target" --prompt-ids 1 -p a;         no_out; err_has '-p and --prompt-ids are both given'
+run 2 run -m "$target" --prompt-ids 1 -f a;         no_out; err_has '-f and --prompt-ids are both given'
+
 # --- JSON ---
 run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 24 -s 7 --spec-draft-n-max 3 --json --logprobs 2 --ignore-eos
 for key in text tokens n_prompt n_generated steps drafted accepted emitted_per_step stop_reason load_ms prefill_ms \
