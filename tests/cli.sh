@@ -293,6 +293,8 @@ END
     if command -v node > /dev/null; then
         awk '/^<script>$/ { p = 1; next } /^<\/script>$/ { p = 0 } p' "$work/page" > "$work/page.js"
         [ -s "$work/page.js" ] && node --check "$work/page.js" || fail "$1: the script is none"
+        node "$(dirname "$0")/tree_page_steps.js" "$work/page" > "$work/node" 2>&1 ||
+            { head -n 12 "$work/node"; fail "$1: the page shows made-up steps wrongly"; }
     fi
 }
 run 0 tree "$target" "$drafter" -p "$prompt" --html "$work/page" --tree product:3,2 --steps 12; no_out; page greedy 12
