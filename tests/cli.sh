@@ -266,6 +266,8 @@ run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 4 --json; is tree '"chain:
 # page WHAT: what every page must be
 page() {
     grep -q "^<!doctype html>" "$work/page" || fail "$1: not HTML"
+    [ "$(grep -oE 'id="(canvas|strip|text|run|histogram)"' "$work/page" | head -n 1)" = 'id="canvas"' ] ||
+        fail "$1: the tree is not the first thing on the page"
     ! grep -qE 'https?://' "$work/page" || fail "$1: names another place"
     if command -v python3 > /dev/null; then
         python3 - "$work/page" "$2" << 'END' || fail "$1: its data does not add up"

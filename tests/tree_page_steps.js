@@ -1,6 +1,6 @@
 // tree_page_steps.js - runs the script of a page of `spec tree` on made-up steps, with as much of a browser as it needs.
 //   node tree_page_steps.js PAGE
-// Checks the widths of the histogram, where accepted lengths have a gap.
+// Checks the widths of the histogram, where accepted lengths have a gap, and the folding of what was rejected.
 "use strict";
 const assert = require("assert"), fs = require("fs"), vm = require("vm");
 const page = fs.readFileSync(process.argv[2], "utf8");
@@ -53,3 +53,21 @@ function open(steps) {
 // Two steps accepted nothing, one accepted three; none accepted one or two.
 const widths = open([step(1, 3, 0), step(1, 3, 0), step(1, 3, 3)]).$("histogram").all("div").map(d => d.style.width);
 assert.deepStrictEqual(widths, ["100%", "0%", "0%", "50%"]);
+
+// A small tree is drawn as it is, and so is a chain: nothing of them is a crowd.
+assert.strictEqual(open([step(2, 2, 1)]).boxes(), 7 + 1);
+
+// 1 + 4 + 16 + 64 nodes, two accepted: these three, the next token, and a box at each of the three for what was rejected there.
+const large = open([step(4, 3, 2)]);
+assert.strictEqual(large.boxes(), 3 + 1 + 3);
+assert.deepStrictEqual(large.texts().filter(t => t.includes("rejected")), ["63 rejected", "15 rejected", "4 rejected"]);
+// The whole of it can be read: 0.8 of its size or more.
+assert.ok(+large.$("tree").attributes.height / +large.$("tree").dataset.height >= 0.8);
+assert.ok(+large.$("tree").dataset.height * 0.8 <= 560);
+// Opened at one node, and all at once.
+large.$("tree").all("g").find(g => g.attributes.class === "fold").listeners.click({});
+assert.ok(large.boxes() > 7 && large.boxes() < 86);
+large.click("folds");
+assert.strictEqual(large.boxes(), 85 + 1);
+large.click("folds");
+assert.strictEqual(large.boxes(), 7);
