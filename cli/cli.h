@@ -19,6 +19,8 @@ enum { CLI_MAX_DRAFTER = 8, CLI_MAX_NODE = 256 /* of a tree, as spec.h says */ }
 typedef struct cli_options {
     const char *model, *model_draft, *tokenizer;
     const char *prompt, *file;
+    int32_t *prompt_ids; /* [n_prompt_ids] of --prompt-ids, NULL if there is none */
+    size_t n_prompt_ids;
     const char *backend, *plugin_dir, *dtype;
     const char **stop; /* [n_stop] */
     int32_t n_stop;
@@ -26,7 +28,7 @@ typedef struct cli_options {
     double temp, draft_temp, top_p, min_p;
     int32_t top_k;
     uint64_t seed;
-    char *tree; /* every --tree, ';' between them; "chain:4" if there is none */
+    char *tree; /* every --tree, ';' between them, for the model that drafts; "chain:4" if there is none */
     char *draft; /* every --draft, ';' between them; NULL if there is none */
     bool tree_from_env, draft_from_env;
     int32_t draft_combine; /* as the enumeration of spec.h */
@@ -44,6 +46,9 @@ typedef struct cli_options {
  * the program is to end: usage errors have been printed then. Free with cli_options_free. */
 int cli_options_parse(cli_options *o, cli_command command, int argc, char **argv);
 void cli_options_free(cli_options *o);
+/* What drafts, in the order of the session: the drafters of --draft, then the trees of -md, ';' between them; "" if nothing
+ * does. Free it; NULL: out of memory. */
+char *cli_proposals(const cli_options *o);
 void cli_help(FILE *to, cli_command command);
 /* Prints "spec: <text>" and returns CLI_USAGE. */
 int cli_usage_error(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
@@ -64,6 +69,8 @@ int cli_open(cli_context *c, const cli_options *o);
 void cli_close(cli_context *c);
 /* Prints "spec: <the library's sentence>" and returns CLI_FAILURE. */
 int cli_failure(void);
+/* Text needs the target's tokenizer: without one, says how to get it and what else can be done. An exit code. */
+int cli_need_tokenizer(const cli_context *c, const cli_options *o, const char *why);
 /* Writes out what stdout has gathered; the first failure's reason is kept for cli_stdout_end. */
 void cli_stdout_flush(void);
 /* The exit code of a command that ends with `code`: an output that could not be written is a failure, and says why. */
@@ -86,7 +93,7 @@ int cli_run(const cli_options *o);
 int cli_info(const cli_options *o);
 int cli_tree(const cli_options *o);
 
-/* The prompt as the options give it. owned is NULL when it is the option's own text, else free it. */
+/* The prompt's text as the options give it, none with --prompt-ids. owned is NULL when it is the option's own text, else free it. */
 typedef struct cli_prompt {
     const char *data;
     char *owned;

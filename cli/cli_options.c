@@ -21,6 +21,7 @@ typedef enum option_kind {
     RULE,   /* a verification rule's name; the field, int32_t, receives the rule */
     TREE,   /* added to cli_options.tree */
     DRAFT,  /* added to cli_options.draft */
+    IDS,    /* token ids; cli_options.prompt_ids */
     CHAIN   /* K: the same as the tree "chain:K" */
 } option_kind;
 
@@ -52,6 +53,8 @@ static const option_row rows[] = {
     { "prompt", 'p', NULL, "TEXT", NULL, DECODE, TEXT, AT(prompt), 0, 0, "the prompt" },
     { "file", 'f', NULL, "FILE", NULL, DECODE, TEXT, AT(file), 0, 0,
       "read the prompt from FILE, as it is (- for stdin)" },
+    { "prompt-ids", 0, NULL, "ID,ID,...", NULL, DECODE, IDS, AT(prompt_ids), 0, MAX_INT,
+      "the prompt as token ids, to which nothing is added; the way for a model without a tokenizer" },
     { "n-predict", 'n', NULL, "N", "SPEC_N_PREDICT", DECODE, INT, AT(n_predict), 1, MAX_INT,
       "generate at most N tokens (128; tree: what the steps give)" },
     { "ctx-size", 'c', NULL, "N", "SPEC_CTX_SIZE", WORK, INT, AT(n_ctx), 0, MAX_INT,
@@ -78,10 +81,9 @@ static const option_row rows[] = {
     { "logprobs", 0, NULL, "N", "SPEC_LOGPROBS", CLI_RUN, INT, AT(n_logprobs), 0, 20,
       "log-probabilities of each token and of the N likeliest" },
     { "tree", 0, NULL, "KIND[:ARGS]", "SPEC_TREE", WORK, TREE, AT(tree), 0, 0,
-      "the trees to draft; several (again, or with ; between them) need --adapt (chain:4)" },
+      "the trees that -md drafts; several (again, or with ; between them) need --adapt (chain:4)" },
     { "draft", 0, NULL, "KIND[:ARGS]", "SPEC_DRAFT", WORK, DRAFT, AT(draft), 0, 0,
-      "draft without a model: ngram:N,M looks up what followed the last N tokens before; several may be given, and stand in "
-      "front of -md" },
+      "draft without a model; several (again, or with ; between them) stand in front of -md" },
     { "draft-combine", 0, NULL, "first|union|choose", "SPEC_DRAFT_COMBINE", WORK, CHOICE, AT(draft_combine), 0, 0,
       "several drafters: the first that proposes, all their trees merged, or --adapt's choice (first)" },
     { "spec-draft-n-max", 0, NULL, "K", "SPEC_DRAFT_N_MAX", WORK, CHAIN, AT(tree), 1, 63, "means --tree chain:K" },
@@ -104,7 +106,7 @@ static const option_row rows[] = {
     { "backend", 0, NULL, "NAME", "SPEC_BACKEND", WORK, TEXT, AT(backend), 0, 0,
       "cpu, cpu:portable, cuda, cuda:1, or a plugin's path (cpu)" },
     { "plugin-dir", 0, NULL, "DIR", "SPEC_PLUGIN_DIR", ALL, TEXT, AT(plugin_dir), 0, 0,
-      "where to look for backends first" },
+      "where to look for backends first (../lib from the program)" },
     { "threads", 't', NULL, "N", "SPEC_THREADS", ALL, INT, AT(n_threads), 0, 4096,
       "CPU threads; 0 is what the process may use (0)" },
     { "json", 0, NULL, NULL, NULL, CLI_RUN | CLI_INFO, FLAG, AT(json), 0, 0,
@@ -118,6 +120,13 @@ static const option_row rows[] = {
     { "help", 'h', NULL, NULL, NULL, ALL, FLAG, AT(help), 0, 0, "print this" },
 };
 #define N_ROW (sizeof rows / sizeof rows[0])
+
+static size_t row_of(const char *name)
+{
+    size_t i = 0;
+    while (strcmp(rows[i].name, name) != 0) i++;
+    return i;
+}
 
 int cli_usage_error(const char *fmt, ...)
 {
@@ -185,6 +194,82 @@ static int tree_add(cli_options *o, const char *text, bool from_env)
     return list_add(&o->tree, &o->tree_from_env, text, from_env);
 }
 
+/* Options of other programs that people try here, without dashes, and what to do instead. */
+static const struct {
+    const char *name, *answer;
+} elsewhere[] = {
+    { "ngl", "the whole model goes to the device of --backend" },
+    { "gpu-layers", "the whole model goes to the device of --backend" },
+    { "n-gpu-layers", "the whole model goes to the device of --backend" },
+    { "cnv", "there is no chat: write the model's template into the prompt, with --parse-special" },
+    { "conversation", "there is no chat: write the model's template into the prompt, with --parse-special" },
+    { "hf", "nothing is downloaded: give the model's directory with -m DIR" },
+    { "hf-repo", "nothing is downloaded: give the model's directory with -m DIR" },
+    { "draft-max", "--spec-draft-n-max K drafts K tokens in a row" },
+    { "draft-n", "--spec-draft-n-max K drafts K tokens in a row" },
+};
+
+/* A word of the command line that begins with a dash, before getopt reads it. getopt takes one dash and several letters for
+ * a short option with its value: "-ngl" would be "-n gl", "-hf" would print the help. Here such a word has to be a name as it
+ * stands, or a letter with its number ("-n64"). Returns -1 if it may be read. */
+static int check_word(const char *word, cli_command command)
+{
+    const char *name = word + 1 + (word[1] == '-');
+    const size_t n = strcspn(name, "=");
+    bool known = word[1] == '-' || name[1] == 0; /* getopt names the ones that are not */
+    for (size_t i = 0; i < N_ROW; i++) {
+        const option_row *row = &rows[i];
+        if ((row->commands & (int)command) == 0) continue;
+        if (strlen(row->name) == n && strncmp(row->name, name, n) == 0) return -1;
+        if (row->alias != NULL && strlen(row->alias) == n && strncmp(row->alias, name, n) == 0) return -1;
+        const bool number = row->kind == INT || row->kind == SEED;
+        if (number && row->letter == name[0] && isdigit((unsigned char)name[1 + (name[1] == '-')])) known = true;
+    }
+    for (size_t i = 0; i < sizeof elsewhere / sizeof elsewhere[0]; i++)
+        if (strlen(elsewhere[i].name) == n && strncmp(elsewhere[i].name, name, n) == 0)
+            return cli_usage_error("\"%s\" is not an option: %s", word, elsewhere[i].answer);
+    if (known) return -1;
+    for (size_t i = 0; i < N_ROW; i++)
+        if (rows[i].letter == name[0] && rows[i].arg != NULL && (rows[i].commands & (int)command) != 0)
+            return cli_usage_error("\"%s\" is not an option; the value of -%c stands apart: -%c %s", word, name[0], name[0],
+                                   rows[i].arg);
+    return cli_usage_error("\"%s\" is not an option", word);
+}
+
+/* The next word that getopt will read as an option, NULL if there is none. */
+static const char *next_word(int argc, char **argv)
+{
+    for (int i = optind; i < argc; i++)
+        if (argv[i][0] == '-' && argv[i][1] != 0) return strcmp(argv[i], "--") != 0 ? argv[i] : NULL;
+    return NULL;
+}
+
+/* "1,2,3", or as --ids prints them: "1 2 3 ". */
+static int set_ids(cli_options *o, const option_row *row, const char *value, const char *source)
+{
+    int32_t *ids = malloc((strlen(value) / 2 + 1) * sizeof *ids);
+    size_t n = 0;
+    if (ids == NULL) return cli_usage_error("out of memory");
+    free(o->prompt_ids);
+    o->prompt_ids = ids;
+    o->n_prompt_ids = 0;
+    for (const char *at = value + strspn(value, " \n"); *at != 0;) {
+        char *end = NULL;
+        errno = 0;
+        const long long id = strtoll(at, &end, 10);
+        if (!isdigit((unsigned char)*at) || errno != 0 || (double)id > row->max)
+            return cli_usage_error("%s is \"%s\", need token ids with commas between them, such as 1,2,3", source, value);
+        ids[n++] = (int32_t)id;
+        at = end + strspn(end, " \n");
+        if (at[0] == ',' && at[1] != 0) at++, at += strspn(at, " \n");
+        else if (at == end && *at != 0)
+            return cli_usage_error("%s is \"%s\", need token ids with commas between them, such as 1,2,3", source, value);
+    }
+    if (n == 0) return cli_usage_error("%s is empty, need token ids", source);
+    o->n_prompt_ids = n;
+    return -1;
+}
+
 /* Stores `value` where the row says. `source` names it in messages: "--temp" or "SPEC_TEMP". */
 static int option_set(cli_options *o, const option_row *row, const char *value, const char *source)
 {
@@ -214,6 +299,9 @@ static int option_set(cli_options *o, const option_row *row, const char *value, 
     case TREE:
         return tree_add(o, value, source[0] != '-');
     case DRAFT:
+        if (value[0] != 0 && strspn(value, "0123456789") == strlen(value))
+            return cli_usage_error("%s is %s, need a kind of drafter; --spec-draft-n-max %s drafts so many tokens in a row",
+                                   source, value, value);
         return list_add(&o->draft, &o->draft_from_env, value, source[0] != '-');
     case SEED: {
         const unsigned long long n = strtoull(value, &end, 10);
@@ -224,6 +312,8 @@ static int option_set(cli_options *o, const option_row *row, const char *value, 
         *(uint64_t *)field = n;
         return -1;
     }
+    case IDS:
+        return set_ids(o, row, value, source);
     case CHAIN:
     case INT: {
         const long long n = strtoll(value, &end, 10);
@@ -252,7 +342,25 @@ static int option_set(cli_options *o, const option_row *row, const char *value, 
     return CLI_USAGE;
 }
 
-static int check_together(cli_options *o, cli_command command)
+/* What the command line asks of drafts, and nothing drafts: an option that would do nothing is refused. The environment may
+ * say it, for the runs that draft. */
+static int check_drafts(const cli_options *o, const bool *given)
+{
+    static const char *const of_model[] = { "tree", "spec-draft-n-max", "draft-temp", "draft-state" };
+    static const char *const of_any[] = { "adapt", "draft-combine" };
+    if (o->model_draft != NULL) return -1;
+    for (size_t i = 0; i < sizeof of_model / sizeof of_model[0]; i++)
+        if (given[row_of(of_model[i])] && strcmp(o->tree, "none") != 0)
+            return cli_usage_error("--%s is for a model that drafts, and there is none: give one with -md DIR%s", of_model[i],
+                                   o->draft != NULL ? "; what --draft proposes is said in its own arguments" : "");
+    for (size_t i = 0; i < sizeof of_any / sizeof of_any[0] && o->draft == NULL; i++)
+        if (given[row_of(of_any[i])])
+            return cli_usage_error("--%s needs a drafter: give one with -md DIR or --draft KIND", of_any[i]);
+    return -1;
+}
+
+/* given [N_ROW]: the options that the command line has */
+static int check_together(cli_options *o, cli_command command, const bool *given)
 {
     static const char *const types[] = { "auto", "f32", "bf16", "f16" };
     bool known = false;
@@ -264,18 +372,21 @@ static int check_together(cli_options *o, cli_command command)
         const int end = tree_add(o, "chain:4", false);
         if (end >= 0) return end;
     }
-    if (command == CLI_INFO) return -1;
+    if (command == CLI_INFO) return check_drafts(o, given);
     if (o->draft_combine == SPEC_DRAFT_CHOOSE && o->adapt == SPEC_ADAPT_OFF)
         return cli_usage_error("--draft-combine choose needs --adapt cost or ucb");
     if (o->adapt == SPEC_ADAPT_OFF && strchr(o->tree, ';') != NULL)
         return cli_usage_error("several trees (%s) need --adapt cost or ucb", o->tree);
     if (command == CLI_TREE && o->html == NULL) return cli_usage_error("no page: name one with --html FILE");
-    if (o->prompt != NULL && o->file != NULL) return cli_usage_error("-p and -f are both given, need one");
-    if (o->prompt == NULL && o->file == NULL) return cli_usage_error("no prompt: give one with -p TEXT or -f FILE");
+    const char *const first = o->prompt != NULL ? "-p" : o->file != NULL ? "-f" : "--prompt-ids";
+    const char *const other = o->prompt_ids != NULL ? "--prompt-ids" : "-f";
+    const int n_prompt = (o->prompt != NULL) + (o->file != NULL) + (o->prompt_ids != NULL);
+    if (n_prompt > 1) return cli_usage_error("%s and %s are both given, need one", first, other);
+    if (n_prompt == 0) return cli_usage_error("no prompt: give one with -p TEXT, -f FILE or --prompt-ids ID,ID,...");
     if (o->check && o->temp != 0) return cli_usage_error("--check needs --temp 0");
     for (int32_t i = 0; i < o->n_stop; i++)
         if (o->stop[i][0] == 0) return cli_usage_error("--stop is empty");
-    return -1;
+    return check_drafts(o, given);
 }
 
 int cli_options_parse(cli_options *o, cli_command command, int argc, char **argv)
@@ -283,6 +394,7 @@ int cli_options_parse(cli_options *o, cli_command command, int argc, char **argv
     *o = (cli_options){ .backend = "cpu", .dtype = "auto", .n_logprobs = -1, .n_step = 200 };
     o->n_predict = command == CLI_TREE ? INT32_MAX : 128;
 
+    bool given[N_ROW] = { false };
     struct option longs[2 * N_ROW + 1];
     char letters[2 * N_ROW + 1];
     size_t n_long = 0, n_letter = 0;
@@ -304,7 +416,12 @@ int cli_options_parse(cli_options *o, cli_command command, int argc, char **argv
     longs[n_long] = (struct option){ 0 };
     letters[n_letter] = 0;
 
-    for (int found; (found = getopt_long_only(argc, argv, letters, longs, NULL)) != -1;) {
+    for (;;) {
+        const char *word = next_word(argc, argv);
+        const int refused = word != NULL ? check_word(word, command) : -1;
+        if (refused >= 0) return refused;
+        const int found = getopt_long_only(argc, argv, letters, longs, NULL);
+        if (found == -1) break;
         const option_row *row = NULL;
         for (size_t i = 0; i < N_ROW; i++)
             if (found == 256 + (int)i || (found == rows[i].letter && (rows[i].commands & (int)command))) row = &rows[i];
@@ -314,6 +431,7 @@ int cli_options_parse(cli_options *o, cli_command command, int argc, char **argv
         }
         char source[40];
         snprintf(source, sizeof source, "--%s", row->name);
+        given[row - rows] = true;
         const int end = option_set(o, row, optarg, source);
         if (end >= 0) return end;
     }
@@ -324,12 +442,21 @@ int cli_options_parse(cli_options *o, cli_command command, int argc, char **argv
     if ((command == CLI_INFO || command == CLI_TREE) && optind < argc) o->model = argv[optind++];
     if (command == CLI_TREE && optind < argc) o->model_draft = argv[optind++];
     if (optind < argc) return cli_usage_error("\"%s\" is not expected here", argv[optind]);
-    return check_together(o, command);
+    return check_together(o, command, given);
+}
+
+char *cli_proposals(const cli_options *o)
+{
+    const char *draft = o->draft != NULL ? o->draft : "", *tree = o->model_draft != NULL ? o->tree : "";
+    char *all = NULL;
+    return asprintf(&all, "%s%s%s", draft, draft[0] != 0 && tree[0] != 0 ? ";" : "", tree) < 0 ? NULL : all;
 }
 
 void cli_options_free(cli_options *o)
 {
     free(o->stop);
+    free(o->prompt_ids);
+    o->prompt_ids = NULL;
     free(o->tree);
     free(o->draft);
     o->stop = NULL;
@@ -355,7 +482,7 @@ void cli_help(FILE *to, cli_command command)
         cli_command command;
         const char *line;
     } usage[] = {
-        { CLI_RUN, "spec run -m DIR [-md DIR] -p TEXT | -f FILE [options]   generate text" },
+        { CLI_RUN, "spec run -m DIR [-md DIR] -p TEXT | -f FILE | --prompt-ids IDS [options]   generate text" },
         { CLI_TREE, "spec tree DIR [DIR] -p TEXT | -f FILE --html FILE      a page that shows the drafted trees" },
         { CLI_INFO, "spec info DIR [options]                                 what a model is, what it will take" },
         { CLI_TOP, "spec --list-devices | --version | --help" },
@@ -378,6 +505,8 @@ void cli_help(FILE *to, cli_command command)
     if (command != CLI_TOP) {
         fputs("\ntrees (--tree):\n", to);
         spec_builder_list(print_kind, to);
+        fputs("\ndrafters (--draft):\n", to);
+        spec_drafter_list(print_kind, to);
     }
     if ((command & DECODE) != 0) {
         fputs("\nrules (--verify):\n", to);

@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
+#include <stdlib.h>
 
 #include "cli/cli.h"
 
@@ -16,6 +17,15 @@ static void print_time(FILE *to, const char *what, double ms, size_t n)
 {
     fprintf(to, "%-8s %9.1f ms / %4zu tokens (%.2f ms per token, %.1f tokens per second)\n", what, ms, n,
             ratio(ms, (double)n), ratio((double)n, ms / 1e3));
+}
+
+/* A sequence's last token is scored by the first step: a prompt of one token leaves nothing to compute, and no rate. */
+static void print_prompt(FILE *to, const spec_result *r)
+{
+    if (r->n_prompt > 1)
+        print_time(to, "prompt", r->prefill_ms, (size_t)r->n_prompt);
+    else
+        fprintf(to, "%-8s 1 token: nothing was computed before the first step\n", "prompt");
 }
 
 static void print_logprobs(FILE *to, const spec_result *r)
@@ -45,10 +55,12 @@ static double nodes_per_step(const spec_result *r) /* roots included */
 static void print_trees(FILE *to, const cli_report *r)
 {
     const spec_result *result = r->result;
+    char *proposals = cli_proposals(r->options);
     fprintf(to, "%-8s %s, verified by %s: %.1f nodes per step, drafts in %.1f %% of the steps, %lld on a side branch\n",
-            "trees", r->options->tree, spec_verify_rule_name((spec_verify_rule)r->options->verify),
+            "trees", proposals != NULL ? proposals : "?", spec_verify_rule_name((spec_verify_rule)r->options->verify),
             nodes_per_step(result), 100 * ratio((double)result->n_speculated, (double)result->n_step),
             (long long)result->n_branched);
+    free(proposals);
     fprintf(to, "%-8s", "accepted");
     for (int32_t k = 0; k < histogram_size(result); k++)
         fprintf(to, "%s %d: %lld", k > 0 ? "," : "", k, (long long)result->accepted[k]);
@@ -63,7 +75,7 @@ void cli_report_text(FILE *to, const cli_report *r)
             r->info.weights == SPEC_DTYPE_AUTO ? "" : ", weights in ",
             r->info.weights == SPEC_DTYPE_AUTO ? "" : spec_dtype_name(r->info.weights));
     fprintf(to, "%-8s %9.1f ms\n", "load", r->context->load_ms);
-    print_time(to, "prompt", result->prefill_ms, (size_t)result->n_prompt);
+    print_prompt(to, result);
     print_time(to, "decode", result->decode_ms, result->n_ids);
     fprintf(to, "%-8s %lld, accepted %lld of %lld drafted tokens (%.1f %%), %.2f emitted per step; stopped by %s\n",
             "steps", (long long)result->n_step, (long long)result->n_accepted, (long long)result->n_drafted,
@@ -129,8 +141,9 @@ static json_t *histogram(const spec_result *r)
 static void add_trees(json_t *o, const cli_report *r)
 {
     const spec_result *result = r->result;
-    const bool drafts = r->context->n_drafter > 0;
-    json_object_set_new(o, "tree", drafts ? json_string(r->options->tree) : json_null());
+    const cli_options *options = r->options;
+    json_object_set_new(o, "draft", options->draft != NULL ? json_string(options->draft) : json_null());
+    json_object_set_new(o, "tree", options->model_draft != NULL ? json_string(options->tree) : json_null());
     json_object_set_new(o, "verify", json_string(spec_verify_rule_name((spec_verify_rule)r->options->verify)));
     json_object_set_new(o, "nodes_per_step", json_real(nodes_per_step(result)));
     json_object_set_new(o, "accepted_histogram", histogram(result));

@@ -11,6 +11,7 @@
 
 int cli_prompt_read(cli_prompt *out, const cli_options *o)
 {
+    if (o->prompt_ids != NULL) return CLI_OK;
     if (o->prompt != NULL) {
         *out = (cli_prompt){ o->prompt, NULL, strlen(o->prompt) };
         return CLI_OK;
@@ -73,7 +74,9 @@ static spec_status generate(spec_result *result, spec_session *session, const cl
     p.user_data = (void *)o;
 
     cli_interrupt_session(session);
-    const spec_status status = spec_generate(session, prompt->data, prompt->n, &p, result);
+    const spec_status status = o->prompt_ids != NULL
+                                   ? spec_generate_ids(session, o->prompt_ids, o->n_prompt_ids, &p, result)
+                                   : spec_generate(session, prompt->data, prompt->n, &p, result);
     cli_interrupt_session(NULL);
     spec_session_close(session);
     return status;
@@ -135,6 +138,8 @@ int cli_run(const cli_options *o)
     if (code != CLI_OK) return code;
     cli_interrupt_install();
     code = cli_open(&context, o);
+    if (code != CLI_OK) goto end;
+    if (o->prompt_ids == NULL) code = cli_need_tokenizer(&context, o, "the prompt is text");
     if (code != CLI_OK) goto end;
     const bool has_tokenizer = spec_model_tokenizer(context.target) != NULL;
     if (!has_tokenizer && !o->ids && !o->json)

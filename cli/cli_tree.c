@@ -189,6 +189,13 @@ static spec_status take_steps(recorder *r)
 static spec_status encode(recorder *r, int32_t **out, size_t *n, const cli_prompt *prompt)
 {
     const cli_options *o = r->options;
+    if (o->prompt_ids != NULL) {
+        *out = malloc(o->n_prompt_ids * sizeof **out);
+        if (*out == NULL) return no_memory(r);
+        memcpy(*out, o->prompt_ids, o->n_prompt_ids * sizeof **out);
+        *n = o->n_prompt_ids;
+        return SPEC_OK;
+    }
     const uint32_t flags = (o->no_bos ? 0u : (uint32_t)SPEC_TOKEN_ADD_SPECIAL) |
                            (o->parse_special ? (uint32_t)SPEC_TOKEN_PARSE_SPECIAL : 0u);
     spec_status status = spec_tokenizer_encode(r->tokenizer, NULL, 0, n, prompt->data, prompt->n, flags);
@@ -234,14 +241,27 @@ static const char *piece_of(const void *user_data, int32_t id, size_t *n)
     return spec_tokenizer_piece(user_data, id, n);
 }
 
+/* Those of --draft, then the model; "" without one. */
+static char *drafter_names(const cli_options *o)
+{
+    const char *draft = o->draft != NULL ? o->draft : "", *model = o->model_draft != NULL ? o->model_draft : "";
+    const size_t n = strlen(draft) + strlen(model) + 3;
+    char *all = malloc(n);
+    if (all != NULL) snprintf(all, n, "%s%s%s", draft, draft[0] != 0 && model[0] != 0 ? "; " : "", model);
+    return all;
+}
+
 static int write_page(const recorder *r, const cli_context *c)
 {
     static const char *const adapts[] = { "off", "cost", "ucb" };
     const cli_options *o = r->options;
+    char *proposals = cli_proposals(o), *drafters = drafter_names(o);
+    /* What spec_draft_choice numbers: one for each drafter and tree, or the trees that all drafters share. */
+    const bool by_tree = o->model_draft != NULL && o->draft_combine != SPEC_DRAFT_CHOOSE;
     const cli_tree_page page = {
         .model = o->model,
-        .drafter = o->model_draft != NULL ? o->model_draft : o->draft,
-        .tree = o->tree,
+        .drafter = drafters != NULL && drafters[0] != 0 ? drafters : NULL,
+        .tree = by_tree ? o->tree : proposals,
         .verify = spec_verify_rule_name((spec_verify_rule)o->verify),
         .adapt = adapts[o->adapt],
         .device = spec_backend_name(c->backend),
@@ -257,15 +277,19 @@ static int write_page(const recorder *r, const cli_context *c)
         .user_data = r->tokenizer,
     };
     FILE *to = fopen(o->html, "wb");
-    spec_status status = to != NULL ? cli_tree_page_write(to, &page) : SPEC_E_IO;
-    if (to != NULL && fclose(to) != 0) status = SPEC_E_IO;
+    spec_status status = to == NULL ? SPEC_E_IO : proposals == NULL || drafters == NULL ? SPEC_E_NOMEM
+                                                : cli_tree_page_write(to, &page);
+    if (to != NULL && fclose(to) != 0 && status == SPEC_OK) status = SPEC_E_IO;
+    const int reason = errno;
+    free(proposals);
+    free(drafters);
     if (status == SPEC_OK) {
         fprintf(stderr, "%s: %d steps, %.2f tokens emitted per step%s\n", o->html, r->n_step,
                 r->n_step > 0 ? (double)r->n_emitted / r->n_step : 0.0,
                 c->n_drafter == 0 ? "; no drafter (-md, --draft): every tree is its root alone" : "");
         return CLI_OK;
     }
-    fprintf(stderr, "spec: %s: %s\n", o->html, status == SPEC_E_NOMEM ? "out of memory" : strerror(errno));
+    fprintf(stderr, "spec: %s: %s\n", o->html, status == SPEC_E_NOMEM ? "out of memory" : strerror(reason));
     return CLI_FAILURE;
 }
 
@@ -295,11 +319,7 @@ static spec_status prepare(recorder *r, const cli_context *c)
 static int decode(recorder *r, const cli_context *c, const cli_prompt *prompt)
 {
     r->tokenizer = spec_model_tokenizer(c->target);
-    if (r->tokenizer == NULL) {
-        fprintf(stderr, "spec: %s has no tokenizer, and trees are shown as text: give one with --tokenizer\n",
-                r->options->model);
-        return CLI_FAILURE;
-    }
+    if (cli_need_tokenizer(c, r->options, "trees are shown as text") != CLI_OK) return CLI_FAILURE;
     spec_status status = prepare(r, c);
     if (status != SPEC_OK) return failure(r);
     cli_interrupt_session(r->session);

@@ -53,10 +53,38 @@ run 2 run -m "$target" -p a --stop "";              no_out; err_has '--stop'
 run 2 info;                                         no_out; err_has 'no model'
 SPEC_SEED=x run 2 run -m "$target" -p a;            no_out; err_has 'SPEC_SEED is "x"'
 
-run 2 run -m "$target" -p a --tree bogus:3;         no_out; err_has bogus
-run 2 run -m "$target" -p a --tree chain:x;         no_out; err_has 'chain:K'
-run 2 run -m "$target" -p a --tree "chain:2;" --adapt ucb; no_out; err_has 'spec: '
+# options of other programs: named as they were written, never read as a letter with its value
+run 2 run -m "$target" -p a -ngl 99;                no_out; err_has '"-ngl" is not an option: .*--backend'
+run 2 run -m "$target" -p a --n-gpu-layers 99;      no_out; err_has '"--n-gpu-layers" is not an option: .*--backend'
+run 2 run -m "$target" -p a -cnv;                   no_out; err_has '"-cnv" is not an option: .*--parse-special'
+run 2 run -hf x/y -p a;                             no_out; err_has '"-hf" is not an option: .*-m DIR'
+run 2 run -m "$target" -p a -st;                    no_out; err_has '"-st" is not an option'
+run 2 run -m "$target" -p a -vh;                    no_out; err_has '"-vh" is not an option'
+run 2 run -m "$target" -p a -fa;                    no_out; err_has '"-fa" is not an option; .*-f FILE'
+run 2 run -m "$target" -p a --draft 8;              no_out; err_has '--draft is 8, .*--spec-draft-n-max 8'
+run 0 run -m "$target" -p -ngl -n2 -c64 -s7 -t1 --temp 0 --ids; out_has '^[0-9]+ [0-9]+ ?$'
+run 0 run -model="$target" -p a -n 2
+
+run 2 run -m "$target" -md "$drafter" -p a --tree bogus:3;         no_out; err_has bogus
+run 2 run -m "$target" -md "$drafter" -p a --tree chain:x;         no_out; err_has 'chain:K'
+run 2 run -m "$target" -md "$drafter" -p a --tree "chain:2;" --adapt ucb; no_out; err_has 'spec: '
 run 2 run -m "$target" -p a --tree chain:2 --tree product:2,2; no_out; err_has 'chain:2;product:2,2.* need --adapt'
+# what is asked of drafts where nothing drafts; --tree none asks for nothing, the environment may say it for other runs
+for asked in "--tree chain:3" "--spec-draft-n-max 3" "--draft-temp 1" "--draft-state per-node"; do
+    # shellcheck disable=SC2086
+    run 2 run -m "$target" -p a $asked;             no_out; err_has "${asked%% *} .*-md DIR"
+    # shellcheck disable=SC2086
+    run 2 run -m "$target" -p a $asked --draft ngram; no_out; err_has "${asked%% *} .*-md DIR"
+done
+for asked in "--adapt ucb" "--draft-combine union"; do
+    # shellcheck disable=SC2086
+    run 2 run -m "$target" -p a $asked;             no_out; err_has "${asked%% *} needs a drafter"
+done
+run 2 tree "$target" -p a --tree chain:3 --html "$work/page"; no_out; err_has '--tree .*-md DIR'
+run 2 info "$target" --tree chain:3;                no_out; err_has '--tree .*-md DIR'
+run 0 run -m "$target" -p a -n 2 --tree none
+SPEC_TREE=chain:3 SPEC_ADAPT=ucb run 0 run -m "$target" -p a -n 2
+
 run 2 run -m "$target" -p a --verify bogus;         no_out; err_has '--verify is "bogus", need one of auto\|greedy'
 run 2 run -m "$target" -md "$drafter" -p a --verify mss;             no_out; err_has mss
 run 2 run -m "$target" -md "$drafter" -p a --temp 1 --verify greedy; no_out; err_has greedy
@@ -80,6 +108,7 @@ run 0 run -h;                                       out_has '--top-k'
 for kind in chain:K static: product: beam:M,N dyspec:N dyspec-threshold: sequoia: eagle2: none; do
     out_has "^  $kind"
 done
+out_has '^drafters \(--draft\):'; out_has '^  ngram:N,M '
 run 0 info --help
 run 0 --version;                                    out_has '^spec [0-9]+\.[0-9]+\.[0-9]+$'
 run 0 --list-devices;                               out_has '^cpu'
@@ -95,6 +124,15 @@ run 1 run -m "$target" -md "$drafter" -p a --temp 1 --tree product:2,2 --verify 
 run 1 run -m "$target" -md "$drafter" -p a --adapt cost --cost-profile "$target/config.json"; no_out
 err_has config.json
 run 1 tree "$target" -p a --html "$work/nothing/page"; no_out; err_has nothing
+
+# --- plugins: looked for in the lib directory beside the program's own, wherever the library is; --plugin-dir goes first ---
+mkdir -p "$work/build/bin" "$work/build/lib" "$work/plugins"
+cp "$spec" "$work/build/bin/spec"
+echo none > "$work/build/lib/libspec-abacus.so"
+program=$spec; spec=$work/build/bin/spec
+run 1 run -m "$target" -p a --backend abacus;       no_out; err_has 'build/lib/libspec-abacus.so: (file too short|invalid ELF)'
+run 1 run -m "$target" -p a --backend abacus --plugin-dir "$work/plugins"; err_has 'plugins/libspec-abacus.so: cannot open'
+spec=$program
 
 # --- text alone on stdout, the report on stderr ---
 run 0 run -m "$target" -p "$prompt" -n 24
@@ -114,10 +152,36 @@ SPEC_MODEL=$target SPEC_MODEL_DRAFT=$drafter SPEC_N_PREDICT=7 run 0 run -p "$pro
 cmp -s "$work/out" "$work/plain" || fail "the environment gives another text"
 SPEC_N_PREDICT=3 run 0 run -m "$target" -p "$prompt" --json; is n_generated 3
 run 0 run -m "$target" -p "" -n 4
+err_has '^prompt +1 token: nothing was computed'    # and no rate of it
+grep -qE '^prompt .*per second' "$work/err" && fail "a rate of nothing"
 
 # --- ids ---
 run 0 run -m "$target" -p "$prompt" -n 5 --ids --ignore-eos
 out_has '^([0-9]+ ){4}[0-9]+ ?$'
+
+# --- a prompt of ids: the text's own ids give the same text; a model without a tokenizer has no other way ---
+mkdir "$work/bare"
+for file in "$target"/*; do
+    case $file in */tokenizer*) ;; *) ln -s "$(realpath "$file")" "$work/bare" ;; esac
+done
+run 0 run -m "$target" -p "" -n 9 --ids --ignore-eos; first=$(cat "$work/out")
+run 0 info "$target" --json; ids="$(value bos),$(echo $first | tr ' ' ',')"
+run 0 run -m "$target" -p "" -n 14 --ids --ignore-eos; cut -d ' ' -f 10- "$work/out" > "$work/rest"
+run 0 run -m "$target" --prompt-ids "$ids" -n 5 --ids --ignore-eos
+cmp -s "$work/out" "$work/rest" || fail "the prompt's ids give another text"
+run 0 run -m "$work/bare" --prompt-ids "$(echo "$ids" | tr ',' ' ') " -n 5 --ids --ignore-eos
+cmp -s "$work/out" "$work/rest" || fail "without a tokenizer the ids give another text"
+run 0 run -m "$work/bare" --prompt-ids "$ids" -n 5 --json; is n_generated 5; is text null
+run 0 tree "$target" "$drafter" --prompt-ids "$ids" --html "$work/page" --steps 3
+run 1 run -m "$work/bare" -p a;                     no_out; err_has 'tokenizer.json'; err_has '--prompt-ids'
+run 1 tree "$work/bare" --prompt-ids 1 --html "$work/page"; err_has 'tokenizer.json'
+run 1 run -m "$target" --prompt-ids 999999999 -n 2; no_out; err_has 999999999
+for ids in 1,x 1,,2 ,1 1, -1 1,-2 99999999999 1.5 "1 ,2;" x; do
+    run 2 run -m "$target" --prompt-ids "$ids" -n 2; no_out; err_has '--prompt-ids'
+done
+run 2 run -m "$target" --prompt-ids "" -n 2;        no_out; err_has '--prompt-ids is empty'
+run 2 run -m "$target" --prompt-ids 1 -p a;         no_out; err_has '-p and --prompt-ids are both given'
+run 2 run -m "$target" --prompt-ids 1 -f a;         no_out; err_has '-f and --prompt-ids are both given'
 
 # --- JSON ---
 run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 24 -s 7 --spec-draft-n-max 3 --json --logprobs 2 --ignore-eos
@@ -190,10 +254,20 @@ cp "$work/profile" "$work/profile-before"
 run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 8 --cost-profile "$work/profile"
 cmp -s "$work/profile" "$work/profile-before" || fail "a profile that is there was measured anew"
 
+# --- drafters: the report names what proposed, and no tree where no model drafts ---
+run 0 run -m "$target" --draft ngram -p "$prompt" -n 24
+cmp -s "$work/out" "$work/plain" || fail "the text is not the plain text"
+err_has '^trees +ngram, verified'
+run 0 run -m "$target" --draft ngram:2,4 -p "$prompt" -n 4 --json; is tree null; is draft '"ngram:2,4"'
+run 0 run -m "$target" --draft ngram -md "$drafter" -p "$prompt" -n 24; err_has '^trees +ngram;chain:4, verified'
+run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 4 --json; is tree '"chain:4"'; is draft null
+
 # --- the page of the trees ---
 # page WHAT: what every page must be
 page() {
     grep -q "^<!doctype html>" "$work/page" || fail "$1: not HTML"
+    [ "$(grep -oE 'id="(canvas|strip|text|run|histogram)"' "$work/page" | head -n 1)" = 'id="canvas"' ] ||
+        fail "$1: the tree is not the first thing on the page"
     ! grep -qE 'https?://' "$work/page" || fail "$1: names another place"
     if command -v python3 > /dev/null; then
         python3 - "$work/page" "$2" << 'END' || fail "$1: its data does not add up"
@@ -221,6 +295,8 @@ END
     if command -v node > /dev/null; then
         awk '/^<script>$/ { p = 1; next } /^<\/script>$/ { p = 0 } p' "$work/page" > "$work/page.js"
         [ -s "$work/page.js" ] && node --check "$work/page.js" || fail "$1: the script is none"
+        node "$(dirname "$0")/tree_page_steps.js" "$work/page" > "$work/node" 2>&1 ||
+            { head -n 12 "$work/node"; fail "$1: the page shows made-up steps wrongly"; }
     fi
 }
 run 0 tree "$target" "$drafter" -p "$prompt" --html "$work/page" --tree product:3,2 --steps 12; no_out; page greedy 12
@@ -229,6 +305,11 @@ run 0 tree -m "$target" -md "$drafter" -p "$prompt" --html "$work/page" --tree d
 page sampled 9
 run 0 tree "$target" "$drafter" -p "$prompt" --html "$work/page" --tree "chain:3;beam:2,2" --adapt ucb --steps 9
 page adapted 9
+run 0 tree "$target" --draft ngram -p "$prompt" --html "$work/page" --steps 4; page ngram 4
+grep -q '"drafter":"ngram","tree":"ngram"' "$work/page" || fail "the page does not name what drafted"
+run 0 tree "$target" "$drafter" --draft ngram -p "$prompt" --html "$work/page" --steps 4 --draft-combine choose --adapt ucb
+page choose 4
+grep -qF "\"drafter\":\"ngram; $drafter\",\"tree\":\"ngram;chain:4\"" "$work/page" || fail "the page does not name what drafted"
 run 0 tree "$target" -p "</script><b>" --html "$work/page" --steps 4; page alone 4
 err_has 'no drafter'
 run 0 tree "$target" -p "$prompt" -c 16 --ignore-eos --html "$work/page"; page context 16
