@@ -87,6 +87,12 @@ void cli_interrupt_install(void);
 bool cli_interrupted(void);
 void cli_interrupt_session(spec_session *session); /* the one to cancel; NULL = none */
 
+/* What generation_config.json of the model says about sampling, which the library does not follow: an object of its own keys,
+ * those that would change the text; empty if there is no such file or key. Free with json_decref. */
+struct json_t *cli_generation_config(const char *model);
+/* The same as text, "key value, key value"; "" for none. Free it; NULL: out of memory. */
+char *cli_generation_text(const char *model);
+
 /* --- commands --- */
 
 int cli_run(const cli_options *o);

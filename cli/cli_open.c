@@ -283,6 +283,11 @@ int cli_open(cli_context *c, const cli_options *o)
     model_params.progress_user_data = "model";
     if (spec_model_open(&c->target, c->backend, o->model, &model_params) != SPEC_OK) return cli_failure();
 
+    char *said = o->verbose ? cli_generation_text(o->model) : NULL;
+    if (said != NULL && said[0] != 0)
+        fprintf(stderr, "spec: generation_config.json says %s; it is not followed, options say it\n", said);
+    free(said);
+
     if (o->model_draft != NULL) {
         model_params.tokenizer_path = NULL;
         model_params.progress_user_data = "drafter";

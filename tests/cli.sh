@@ -414,6 +414,19 @@ for key in family n_layer n_parameters bytes_weights bytes_state_seq bytes_kv_to
     out_has "\"$key\": "
 done
 is family '"bamba"'; is n_layer 6; out_has "\"attention\": 2,"; out_has "\"mamba2\": 4,"
+# what generation_config.json says about sampling is told, for it is not followed; values that change nothing are not
+mkdir "$work/says"
+for file in "$target"/*; do
+    case $file in */generation_config.json) ;; *) ln -s "$(realpath "$file")" "$work/says" ;; esac
+done
+run 0 info "$work/says";                            out_has '^generation +no sampling'
+echo '{"do_sample": true, "temperature": 0.8, "top_p": 1, "top_k": null, "num_beams": 1, "suppress_tokens": [12],
+    "repetition_penalty": 1.3, "max_length": 20}' > "$work/says/generation_config.json"
+run 0 info "$work/says"
+out_has '^generation +do_sample true, temperature 0.8, repetition_penalty 1.3, suppress_tokens \[12\] \(.*not followed'
+run 0 info "$work/says" --json;                     out_has '"generation_config": \{'; out_has '"temperature": 0.8'
+run 0 run -m "$work/says" -p a -n 2 -v;             err_has 'generation_config.json says do_sample true, temperature 0.8'
+run 0 run -m "$work/says" -p a -n 2 --json;         [ ! -s "$work/err" ] || fail "told without being asked"
 run 1 info "$work/nothing";                         no_out; err_has nothing
 
 # --- Ctrl-C: what there is so far, stop reason aborted ---
