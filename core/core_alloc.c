@@ -35,31 +35,29 @@ static void malloc_free(void *user_data, void *p, size_t bytes)
 
 const spec_allocator speci_malloc = { malloc_alloc, malloc_free, NULL };
 
-/* `bytes` bytes, not zeroed; NULL with an error set. */
-static void *block_alloc(const spec_allocator *a, size_t bytes)
+/* The block of `bytes` bytes at start + skip + ALIGN; NULL with an error set when there is no start. */
+static void *block_at(char *start, size_t skip, size_t bytes)
 {
-    if (!a) a = &speci_malloc;
-    block_header *block = NULL;
-    if (bytes <= SIZE_MAX - 2 * ALIGN) block = a->alloc(a->user_data, bytes + ALIGN, ALIGN);
-    if (!block) {
+    if (!start) {
         speci_fail(SPEC_E_NOMEM, "out of host memory: %zu bytes could not be had", bytes);
         return NULL;
     }
-    *block = (block_header){ bytes + ALIGN, block };
-    return (char *)block + ALIGN;
+    *(block_header *)(void *)(start + skip) = (block_header){ bytes + ALIGN, start };
+    return start + skip + ALIGN;
+}
+
+/* `bytes` bytes, not zeroed. */
+static void *block_alloc(const spec_allocator *a, size_t bytes)
+{
+    if (!a) a = &speci_malloc;
+    return block_at(bytes <= SIZE_MAX - 2 * ALIGN ? a->alloc(a->user_data, bytes + ALIGN, ALIGN) : NULL, 0, bytes);
 }
 
 /* `bytes` zero bytes from calloc, which aligns by less than we promise. */
 static void *calloc_block(size_t bytes)
 {
     char *start = bytes <= SIZE_MAX - 2 * ALIGN ? calloc(1, bytes + 2 * ALIGN) : NULL;
-    if (!start) {
-        speci_fail(SPEC_E_NOMEM, "out of host memory: %zu bytes could not be had", bytes);
-        return NULL;
-    }
-    char *p = start + ALIGN + (ALIGN - (uintptr_t)start % ALIGN) % ALIGN;
-    *(block_header *)(void *)(p - ALIGN) = (block_header){ bytes + ALIGN, start };
-    return p;
+    return block_at(start, (ALIGN - (uintptr_t)start % ALIGN) % ALIGN, bytes);
 }
 
 void *speci_alloc(const spec_allocator *a, size_t n, size_t size)

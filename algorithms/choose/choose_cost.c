@@ -18,8 +18,7 @@ enum { MAX_ENTRY = sizeof((spec_cost_table *)0)->ms / sizeof(float) };
  * happened to fall are not continued: at some size they would be negative. */
 float spec_cost_ms(const spec_cost_table *table, int32_t n_node)
 {
-    if (!table) return 0;
-    if (n_node <= 0 || table->n < 1) return 0;
+    if (!table || n_node <= 0 || table->n < 1) return 0;
     int32_t i = 0;
     while (i < table->n && table->n_node[i] < n_node) i++;
     if (i == 0 || table->n == 1) return table->ms[0];

@@ -200,7 +200,6 @@ spec_status spec_session_estimate(spec_memory *out, spec_model *target, spec_dra
                                   const spec_session_params *params)
 {
     SPEC_NEED(out, "out");
-    SPEC_NEED(target, "target");
     wishes w;
     spec_session *s;
     spec_memory memory = { 0 };

@@ -61,9 +61,7 @@ static spec_status read_config(model_config *c, bamba *s)
     };
     SPEC_TRY(speci_silu_only(c, "hidden_act")); /* the convolution uses it, too */
     SPEC_TRY(speci_transformer_read(c, &s->t, &defaults));
-    SPEC_TRY(speci_config_bool_or(c, &s->t.qkv_bias, "attention_bias", false));
-    SPEC_TRY(speci_config_bool_or(c, &s->t.mlp_bias, "mlp_bias", false));
-    s->t.out_bias = s->t.qkv_bias;
+    SPEC_TRY(speci_transformer_read_biases(c, &s->t));
     SPEC_TRY(read_mamba(c, s));
     return read_layers(c, s);
 }

@@ -10,9 +10,7 @@ spec_status speci_family_granite(model_builder *b)
     model_transformer t;
     double embed, logits;
     SPEC_TRY(speci_transformer_read(c, &t, &defaults));
-    SPEC_TRY(speci_config_bool_or(c, &t.qkv_bias, "attention_bias", false));
-    SPEC_TRY(speci_config_bool_or(c, &t.mlp_bias, "mlp_bias", false));
-    t.out_bias = t.qkv_bias;
+    SPEC_TRY(speci_transformer_read_biases(c, &t));
     SPEC_TRY(speci_config_number_or(c, &embed, "embedding_multiplier", 1, 1e-6, 1e6));
     SPEC_TRY(speci_config_number_or(c, &logits, "logits_scaling", 1, 1e-6, 1e6));
     SPEC_TRY(speci_config_number_or(c, &t.attention_scale, "attention_multiplier", 1, 1e-6, 1e6));

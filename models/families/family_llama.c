@@ -7,8 +7,6 @@ spec_status speci_family_llama(model_builder *b)
     const model_transformer_defaults defaults = { .n_ctx = 2048, .eps = 1e-6, .rope = speci_rope_whole_head };
     model_transformer t;
     SPEC_TRY(speci_transformer_read(b->config, &t, &defaults));
-    SPEC_TRY(speci_config_bool_or(b->config, &t.qkv_bias, "attention_bias", false));
-    SPEC_TRY(speci_config_bool_or(b->config, &t.mlp_bias, "mlp_bias", false));
-    t.out_bias = t.qkv_bias; /* one key for all four projections */
+    SPEC_TRY(speci_transformer_read_biases(b->config, &t));
     return speci_transformer_build(b, &t, NULL);
 }

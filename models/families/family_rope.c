@@ -133,8 +133,10 @@ static bool same_value(const json_t *a, const json_t *b)
 static spec_status add_new_spelling(model_config *o, const json_t *new)
 {
     const char *key;
-    json_t *v, *both = json_copy(o->root);
-    if (!both) return speci_fail(SPEC_E_NOMEM, "%s: out of memory", o->file);
+    json_t *v, *both;
+    if (!json_is_object(new))
+        return speci_fail(SPEC_E_FORMAT, "%s: rope_parameters is %s, expected an object", o->file, speci_value_of(new).s);
+    if (!(both = json_copy(o->root))) return speci_fail(SPEC_E_NOMEM, "%s: out of memory", o->file);
     json_decref(o->root);
     o->root = both;
     json_object_foreach((json_t *)(uintptr_t)new, key, v) {
@@ -155,9 +157,7 @@ static spec_status choose_object(model_config *c, model_config *out)
     SPEC_TRY(speci_config_child(c, out, old ? "rope_scaling" : "rope_parameters"));
     model_rope_type type;
     spec_status status = out->root ? read_type(out, &type) : SPEC_OK; /* an unknown type is the better message */
-    if (status == SPEC_OK && old && json_is_object(new)) status = add_new_spelling(out, new);
-    else if (status == SPEC_OK && old && new)
-        status = speci_fail(SPEC_E_FORMAT, "%s: rope_parameters is %s, expected an object", c->file, speci_value_of(new).s);
+    if (status == SPEC_OK && old && new) status = add_new_spelling(out, new);
     if (status != SPEC_OK) speci_config_close(out);
     return status;
 }

@@ -22,17 +22,17 @@ static spec_status read_no_rope(model_config *c, model_transformer_layer *layers
 }
 
 /* A window counts with use_sliding_window only: in the layers that do not turn, unless layer_types says which. */
-static spec_status read_layers(model_config *c, model_transformer_layer *layers, int32_t n_layer)
+static spec_status read_layers(model_config *c, model_transformer_layer *layers, const model_transformer *t)
 {
     bool use;
     int32_t width;
-    SPEC_TRY(read_no_rope(c, layers, n_layer));
+    SPEC_TRY(read_no_rope(c, layers, t->n_layer));
     SPEC_TRY(speci_config_bool_or(c, &use, "use_sliding_window", false));
     SPEC_TRY(speci_config_int_or(c, &width, "sliding_window", 0, 1, INT32_MAX));
     (void)speci_config_take(c, "max_window_layers"); /* in the files, and without a meaning for the class */
     if (!use) width = 0;
-    for (int32_t i = 0; i < n_layer; i++) layers[i].window = layers[i].no_rope ? width : 0;
-    return speci_transformer_layer_types(c, layers, n_layer, width,
+    for (int32_t i = 0; i < t->n_layer; i++) layers[i].window = layers[i].no_rope ? width : 0;
+    return speci_transformer_layer_types(c, layers, t->n_layer, width,
                                          use ? "sliding_window is null" : "use_sliding_window is false");
 }
 
@@ -43,14 +43,7 @@ spec_status speci_family_smollm3(model_builder *b)
                                                             .partial = "partial_rotary_factor", .partial_default = 1,
                                                             .whole_head = true } };
     model_transformer t;
-    model_transformer_layer *layers;
     SPEC_TRY(speci_transformer_read(b->config, &t, &defaults));
-    SPEC_TRY(speci_config_bool_or(b->config, &t.qkv_bias, "attention_bias", false));
-    SPEC_TRY(speci_config_bool_or(b->config, &t.mlp_bias, "mlp_bias", false));
-    t.out_bias = t.qkv_bias;
-    SPEC_TRY(speci_transformer_layers(b, &layers, &t));
-    spec_status status = read_layers(b->config, layers, t.n_layer);
-    if (status == SPEC_OK) status = speci_transformer_build(b, &t, layers);
-    speci_free(b->model->allocator, layers);
-    return status;
+    SPEC_TRY(speci_transformer_read_biases(b->config, &t));
+    return speci_transformer_build(b, &t, read_layers);
 }

@@ -47,6 +47,13 @@ spec_status speci_transformer_read(model_config *c, model_transformer *out, cons
     return SPEC_OK;
 }
 
+spec_status speci_transformer_read_biases(model_config *c, model_transformer *t)
+{
+    SPEC_TRY(speci_config_bool_or(c, &t->qkv_bias, "attention_bias", false));
+    t->out_bias = t->qkv_bias;
+    return speci_config_bool_or(c, &t->mlp_bias, "mlp_bias", false);
+}
+
 static const model_transformer_names llama_names = { .out = "o_proj", .q_norm = "q_norm", .k_norm = "k_norm",
                                                      .gate = "gate_proj", .up = "up_proj", .down = "down_proj" };
 
@@ -128,32 +135,38 @@ static spec_status build_layer(model_builder *b, model_layer *out, const model_t
     return speci_transformer_mlp(b, &out->branch[1], t, name.s, "post_attention_layernorm", "mlp");
 }
 
-spec_status speci_transformer_build(model_builder *b, const model_transformer *t, const model_transformer_layer *layers)
+static spec_status build_all(model_builder *b, const model_transformer *t, const model_transformer_layer *layers)
 {
     spec_model *m = b->model;
     SPEC_TRY(speci_model_build_begin(b, t->n_vocab, t->dim, t->n_layer, t->n_ctx));
     SPEC_TRY(speci_model_build_ends(b, "model.embed_tokens.weight", "lm_head.weight", t->tied));
     SPEC_TRY(speci_model_build_norm(b, &m->final_norm, SPEC_NORM_RMS, "model.norm", t->dim, t->eps));
-    for (int32_t i = 0; i < t->n_layer; i++) SPEC_TRY(build_layer(b, &m->layers[i], t, i, layers ? &layers[i] : NULL));
+    for (int32_t i = 0; i < t->n_layer; i++)
+        SPEC_TRY(build_layer(b, &m->layers[i], t, i, layers ? &layers[i] : NULL));
     return SPEC_OK;
 }
 
-/* --- layers that differ --- */
-
-spec_status speci_transformer_layers(model_builder *b, model_transformer_layer **out, const model_transformer *t)
+spec_status speci_transformer_build(model_builder *b, const model_transformer *t, model_read_layers read)
 {
     size_t n_tensor;
+    if (!read) return build_all(b, t, NULL);
     speci_checkpoint_tensors(b->checkpoint, &n_tensor);
     if ((size_t)t->n_layer > n_tensor) /* before memory is taken for them */
         return speci_fail(SPEC_E_FORMAT, "%s: num_hidden_layers is %d, but the checkpoint has only %zu tensors",
                           b->config->file, t->n_layer, n_tensor);
-    if (!(*out = speci_alloc(b->model->allocator, (size_t)t->n_layer, sizeof **out))) return SPEC_E_NOMEM;
-    for (int32_t i = 0; i < t->n_layer; i++) (*out)[i].window = t->window;
-    return SPEC_OK;
+    model_transformer_layer *layers = speci_alloc(b->model->allocator, (size_t)t->n_layer, sizeof *layers);
+    if (!layers) return SPEC_E_NOMEM;
+    for (int32_t i = 0; i < t->n_layer; i++) layers[i].window = t->window;
+    spec_status status = read(b->config, layers, t);
+    if (status == SPEC_OK) status = build_all(b, t, layers);
+    speci_free(b->model->allocator, layers);
+    return status;
 }
 
-spec_status speci_transformer_layer_types(model_config *c, model_transformer_layer *layers, int32_t n_layer, int32_t width,
-                                          const char *off)
+/* --- layers that differ --- */
+
+spec_status speci_transformer_layer_types(model_config *c, model_transformer_layer *layers, int32_t n_layer,
+                                          int32_t width, const char *off)
 {
     const json_t *types = speci_config_take(c, "layer_types");
     if (!types) return SPEC_OK;
@@ -177,7 +190,7 @@ spec_status speci_transformer_layer_types(model_config *c, model_transformer_lay
 
 /* Qwen2Config, Qwen3Config: sliding_window counts with use_sliding_window only, for layers from max_window_layers on,
  * unless layer_types says which. */
-static spec_status qwen_windows(model_config *c, model_transformer_layer *layers, int32_t n_layer)
+static spec_status qwen_layers(model_config *c, model_transformer_layer *layers, const model_transformer *t)
 {
     bool use;
     int32_t width = 4096, first;
@@ -186,17 +199,12 @@ static spec_status qwen_windows(model_config *c, model_transformer_layer *layers
                                  speci_config_present(c, "sliding_window") ? 0 : width, 1, INT32_MAX));
     SPEC_TRY(speci_config_int_or(c, &first, "max_window_layers", 28, 0, INT32_MAX));
     if (!use) width = 0;
-    for (int32_t i = 0; i < n_layer; i++) layers[i].window = i >= first ? width : 0;
-    return speci_transformer_layer_types(c, layers, n_layer, width,
+    for (int32_t i = 0; i < t->n_layer; i++) layers[i].window = i >= first ? width : 0;
+    return speci_transformer_layer_types(c, layers, t->n_layer, width,
                                          use ? "sliding_window is null" : "use_sliding_window is false");
 }
 
 spec_status speci_qwen_build(model_builder *b, const model_transformer *t)
 {
-    model_transformer_layer *layers;
-    SPEC_TRY(speci_transformer_layers(b, &layers, t));
-    spec_status status = qwen_windows(b->config, layers, t->n_layer);
-    if (status == SPEC_OK) status = speci_transformer_build(b, t, layers);
-    speci_free(b->model->allocator, layers);
-    return status;
+    return speci_transformer_build(b, t, qwen_layers);
 }

@@ -45,6 +45,9 @@ extern const model_rope_keys speci_rope_whole_head; /* rope_theta, 10000, all of
 /* Reads the keys that all of them have; the families add biases and norms. */
 spec_status speci_transformer_read(model_config *c, model_transformer *out, const model_transformer_defaults *d);
 
+/* attention_bias, one key for all four projections, and mlp_bias: what most classes have. */
+spec_status speci_transformer_read_biases(model_config *c, model_transformer *t);
+
 /* Of these the heads: num_attention_heads, num_key_value_heads, head_dim; t->dim is set. */
 spec_status speci_transformer_read_heads(model_config *c, model_transformer *t, const model_transformer_defaults *d);
 
@@ -62,15 +65,19 @@ typedef struct model_transformer_layer {
     bool no_rope;
 } model_transformer_layer;
 
-/* Layers [n_layer], from speci_alloc, with t's window. More of them than the checkpoint can have are refused. */
-spec_status speci_transformer_layers(model_builder *b, model_transformer_layer **out, const model_transformer *t);
-/* layer_types, where the config has it: "full_attention", or "sliding_attention" with a window of `width`; 0: refused, by the
- * key that says so, `off`. */
-spec_status speci_transformer_layer_types(model_config *c, model_transformer_layer *layers, int32_t n_layer, int32_t width,
-                                          const char *off);
+/* Reads what the config says of layers [n_layer], which have t's window so far. */
+typedef spec_status (*model_read_layers)(model_config *c, model_transformer_layer *layers, const model_transformer *t);
+/* layer_types, where the config has it: "full_attention", or "sliding_attention" with a window of `width`; 0: refused,
+ * by the key that says so, `off`. */
+spec_status speci_transformer_layer_types(model_config *c, model_transformer_layer *layers, int32_t n_layer,
+                                          int32_t width, const char *off);
 
-/* A whole model of attention and MLP layers in Llama's names. layers [n_layer], or NULL: all alike. */
-spec_status speci_transformer_build(model_builder *b, const model_transformer *t, const model_transformer_layer *layers);
+/* A whole model of attention and MLP layers in Llama's names. read NULL: all layers are alike. More layers than the
+ * checkpoint can have are refused. */
+spec_status speci_transformer_build(model_builder *b, const model_transformer *t, model_read_layers read);
+
+/* Reads a Mistral config, sliding_window included: family_mistral.c and family_ministral.c. */
+spec_status speci_mistral_read(model_config *c, model_transformer *t);
 
 /* Reads a Qwen config's windows and builds: the end of family_qwen2.c and family_qwen3.c. */
 spec_status speci_qwen_build(model_builder *b, const model_transformer *t);
