@@ -7,7 +7,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include "backends/cpu/cpu.h"
 
@@ -19,9 +18,16 @@
 
 enum { SPINS_WORKER = 4000, SPINS_CALLER = 1000 };
 
+/* Forks that lie between this process and the first one. Counted in the child, so that asking whether a pool's threads
+ * are there takes no system call. */
+static atomic_uint n_fork;
+static pthread_once_t counting = PTHREAD_ONCE_INIT;
+static void count_fork(void) { atomic_fetch_add_explicit(&n_fork, 1, memory_order_relaxed); }
+static void count_forks(void) { (void)pthread_atfork(NULL, NULL, count_fork); }
+
 struct cpu_pool {
     const spec_host *host;
-    pid_t process;          /* the one that has the workers: a forked child has none of them */
+    unsigned n_fork;        /* forks before it was opened; more of them: the workers are the parent's */
     int32_t n_worker;
     pthread_t *workers;
     atomic_flag used;       /* a caller has the pool */
@@ -142,7 +148,8 @@ spec_status speci_cpu_pool_open(cpu_pool **out, const spec_host *host)
     if (!p) return SPEC_E_NOMEM;
     int32_t n = host->parallel_for ? 0 : host->n_threads - 1;
     p->host = host;
-    p->process = getpid();
+    (void)pthread_once(&counting, count_forks);
+    p->n_fork = atomic_load(&n_fork);
     atomic_flag_clear(&p->used);
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->wake, NULL);
@@ -160,10 +167,15 @@ spec_status speci_cpu_pool_open(cpu_pool **out, const spec_host *host)
     return SPEC_OK;
 }
 
+static bool has_workers(const cpu_pool *p)
+{
+    return p->n_worker > 0 && p->n_fork == atomic_load_explicit(&n_fork, memory_order_relaxed);
+}
+
 void speci_cpu_pool_close(cpu_pool *p)
 {
     if (!p) return;
-    if (p->process == getpid()) { /* in a forked child the lock may be held, and the condition waited for, for ever */
+    if (p->n_fork == atomic_load(&n_fork)) { /* in a forked child the lock may be held, and the condition waited for, for ever */
         atomic_store(&p->quit, 1);
         announce(p);
         for (int32_t i = 0; i < p->n_worker; i++) pthread_join(p->workers[i], NULL);
@@ -220,8 +232,7 @@ void speci_cpu_parallel(cpu_pool *p, int32_t n, cpu_task_fn *body, void *arg)
     if (p->host->parallel_for && n > 1) {
         host_job job = { body, arg };
         p->host->parallel_for(p->host, n, host_task, &job);
-    } else if (n == 1 || p->n_worker == 0 || p->process != getpid() ||
-               atomic_flag_test_and_set(&p->used)) {
+    } else if (n == 1 || !has_workers(p) || atomic_flag_test_and_set(&p->used)) {
         run_alone(n, body, arg);
     } else {
         run_pool(p, n, body, arg);
