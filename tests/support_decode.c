@@ -189,6 +189,31 @@ void support_plain_ids(spec_model *m, const int32_t *ids, size_t n, const spec_s
     spec_session_close(s);
 }
 
+/* --- saved sequences --- */
+
+int support_to_stream(void *user, const void *data, size_t n)
+{
+    support_stream *f = user;
+    if (++f->n_write == f->fail_at) return 1;
+    if (f->n + n > f->cap) {
+        f->cap = 2 * (f->n + n);
+        f->data = realloc(f->data, f->cap);
+        assert_non_null(f->data);
+    }
+    memcpy(f->data + f->n, data, n);
+    f->n += n;
+    return 0;
+}
+
+int support_from_stream(void *user, void *data, size_t n)
+{
+    support_stream *f = user;
+    if (n > f->n - f->at) return 1;
+    memcpy(data, f->data + f->at, n);
+    f->at += n;
+    return 0;
+}
+
 /* --- inside of a session --- */
 
 static const model_draft *model_of(const spec_session *s)

@@ -28,6 +28,15 @@ extern const char support_tokenizer8[];
 spec_session *support_open(spec_model *target, spec_model *small, int32_t n_draft, const spec_session_params *params,
                            spec_drafter **dr);
 
+/* What spec_sequence_save writes, and spec_sequence_restore reads: zero to begin. free(data) ends it. */
+typedef struct support_stream {
+    uint8_t *data;
+    size_t n, cap, at;        /* at: read so far */
+    int32_t n_write, fail_at; /* the fail_at-th write fails; 0 = none */
+} support_stream;
+int support_to_stream(void *stream, const void *data, size_t n);
+int support_from_stream(void *stream, void *data, size_t n);
+
 /* Same ids, text, stop reason and log-probabilities, bit for bit. */
 void support_same(const spec_result *a, const spec_result *b, const char *what);
 /* n_predict greedy ids after ids [n], from a plain session of its own; out [n_predict]. */

@@ -3,6 +3,7 @@
 #include "tests/support_decode.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "algorithms/engine/engine.h"
@@ -355,27 +356,6 @@ static void check_union(void **state)
 
 /* ------------------------------------------------------------------------------------ the hooks --- */
 
-typedef struct bytes {
-    unsigned char data[1 << 20];
-    size_t n, at;
-} bytes;
-static int put(void *user_data, const void *data, size_t n)
-{
-    bytes *b = user_data;
-    if (b->n + n > sizeof b->data) return 1;
-    memcpy(b->data + b->n, data, n);
-    b->n += n;
-    return 0;
-}
-static int get(void *user_data, void *data, size_t n)
-{
-    bytes *b = user_data;
-    if (b->at + n > b->n) return 1;
-    memcpy(data, b->data + b->at, n);
-    b->at += n;
-    return 0;
-}
-
 static void go_on(spec_session *s, int32_t seq, int32_t n)
 {
     const spec_sequence_options options = { .struct_size = sizeof options, .ignore_eos = 1 };
@@ -397,7 +377,7 @@ static void check_hooks(void **state)
 {
     (void)state;
     static const int32_t prompt[] = { 7, 3, 1, 5 };
-    static bytes saved, again;
+    support_stream saved = { 0 }, again = { 0 };
     witness w = { 0 };
     spec_session_params p = SPEC_SESSION_PARAMS_INIT;
     spec_session *s;
@@ -418,12 +398,11 @@ static void check_hooks(void **state)
     go_on(s, b, 5);
     check_told(s, a, &w);
     check_told(s, b, &w);
-    saved.n = saved.at = again.n = 0;
-    OK(spec_sequence_save(s, b, put, &saved));
-    OK(spec_sequence_save(s, b, put, &again));
+    OK(spec_sequence_save(s, b, support_to_stream, &saved));
+    OK(spec_sequence_save(s, b, support_to_stream, &again));
     assert_int_equal(saved.n, again.n);
     assert_memory_equal(saved.data, again.data, saved.n);
-    OK(spec_sequence_restore(s, &c, get, &saved));
+    OK(spec_sequence_restore(s, &c, support_from_stream, &saved));
     check_told(s, c, &w);
     go_on(s, c, 4);
     check_told(s, c, &w);
@@ -444,12 +423,14 @@ static void check_hooks(void **state)
     d = witness_open(&other, 78);
     OK(spec_session_open(&s, model, d, &p));
     saved.at = 0;
-    OK(spec_sequence_restore(s, &c, get, &saved));
+    OK(spec_sequence_restore(s, &c, support_from_stream, &saved));
     assert_int_equal(other.n_restore, 0);
     assert_int_equal(other.n_prefill, 1);
     check_told(s, c, &other);
     spec_session_close(s);
     spec_drafter_close(d);
+    free(saved.data);
+    free(again.data);
     spec_model_close(model);
 }
 

@@ -192,21 +192,6 @@ static void plans_define_the_bits(void **state)
 
 /* --- steps without rows --- */
 
-typedef struct bytes {
-    char *data;
-    size_t n, at;
-} bytes;
-
-static int put(void *user, const void *data, size_t n)
-{
-    bytes *b = user;
-    b->data = realloc(b->data, b->n + n);
-    if (!b->data) return 1;
-    memcpy(b->data + b->n, data, n);
-    b->n += n;
-    return 0;
-}
-
 /* What is pending of a saved sequence is applied without a head: what others have scored stays as it was. */
 static void flush_between(spec_model *m, const char *name, const decoding *d, texts want)
 {
@@ -217,11 +202,11 @@ static void flush_between(spec_model *m, const char *name, const decoding *d, te
         const spec_tree *tree;
         spec_step_result step;
         int32_t path[SPEC_MAX_DEPTH + 1], n_path, token;
-        bytes saved = { 0 };
+        support_stream saved = { 0 };
         OK(spec_step(r.s, &r.seqs[0], 1, &step)); /* leaves a path pending */
         OK(spec_draft(r.s, &r.seqs[1], 1, &tree));
         OK(spec_score(r.s, &r.seqs[1], 1, &tree));
-        OK(spec_sequence_save(r.s, r.seqs[0], put, &saved));
+        OK(spec_sequence_save(r.s, r.seqs[0], support_to_stream, &saved));
         OK(spec_verify(r.s, r.seqs[1], SPEC_VERIFY_NAIVE, path, &n_path, &token));
         OK(spec_commit(r.s, r.seqs[1], path, n_path, token));
         (void)expect_text(&r, r.seqs[1], 1, want[1], what);

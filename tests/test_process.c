@@ -67,30 +67,48 @@ static long resident_kib(void)
     return resident * (sysconf(_SC_PAGESIZE) / 1024);
 }
 
+/* llama3 with another limit of positions, on the CPU. */
+typedef struct limited {
+    char dir[64];
+    spec_backend *be;
+    spec_model *m;
+} limited;
+
+static limited open_limited(const char *limit, int32_t n_threads)
+{
+    limited l;
+    char *config = support_json_with(GOLDEN "llama3", "config.json", limit);
+    support_variant(l.dir, GOLDEN "llama3", &(variant_file){ "config.json", config }, 1);
+    free(config);
+    l.be = open_backend("cpu", n_threads);
+    l.m = support_model(l.be, l.dir, SPEC_DTYPE_AUTO);
+    return l;
+}
+
+static void close_limited(limited *l)
+{
+    spec_model_close(l->m);
+    spec_backend_close(l->be);
+    support_variant_remove(l->dir);
+}
+
 /* A session of the model's whole context, which is long, takes what its few tokens need. */
 static void long_context_takes_what_is_used(void **state)
 {
     (void)state;
     static const int32_t prompt[] = { 1, 2, 3 };
-    char dir[64];
-    char *config = support_json_with(GOLDEN "llama3", "config.json", "{\"max_position_embeddings\": 1048576}");
-    support_variant(dir, GOLDEN "llama3", &(variant_file){ "config.json", config }, 1);
-    spec_backend *be = open_backend("cpu", 2);
-    spec_model *m = support_model(be, dir, SPEC_DTYPE_AUTO);
+    limited l = open_limited("{\"max_position_embeddings\": 1048576}", 2);
     spec_memory memory = { .struct_size = sizeof memory };
     int32_t ids[8];
-    OK(spec_session_estimate(&memory, m, NULL, NULL));
+    OK(spec_session_estimate(&memory, l.m, NULL, NULL));
     assert_true(memory.bytes_kv > 200u << 20); /* else this shows nothing */
     const long before = resident_kib();
     spec_session *s = NULL;
-    OK(spec_session_open(&s, m, NULL, NULL));
-    support_plain_ids(m, prompt, 3, NULL, 8, ids);
+    OK(spec_session_open(&s, l.m, NULL, NULL));
+    support_plain_ids(l.m, prompt, 3, NULL, 8, ids);
     const long grown = resident_kib() - before;
     spec_session_close(s);
-    spec_model_close(m);
-    spec_backend_close(be);
-    support_variant_remove(dir);
-    free(config);
+    close_limited(&l);
     if (grown > 50 * 1024) fail_msg("%ld KiB for a few tokens", grown);
 }
 
@@ -98,21 +116,14 @@ static void long_context_takes_what_is_used(void **state)
 static void largest_context_does_not_go_round(void **state)
 {
     (void)state;
-    char dir[64];
-    char *config = support_json_with(GOLDEN "llama3", "config.json", "{\"max_position_embeddings\": 2147483647}");
-    support_variant(dir, GOLDEN "llama3", &(variant_file){ "config.json", config }, 1);
-    spec_backend *be = open_backend("cpu", 1);
-    spec_model *m = support_model(be, dir, SPEC_DTYPE_AUTO);
+    limited l = open_limited("{\"max_position_embeddings\": 2147483647}", 1);
     spec_memory memory = { .struct_size = sizeof memory };
     spec_session_params p = SPEC_SESSION_PARAMS_INIT;
-    OK(spec_session_estimate(&memory, m, NULL, NULL));
+    OK(spec_session_estimate(&memory, l.m, NULL, NULL));
     assert_true(memory.bytes_kv > (uint64_t)1 << 38 && memory.bytes_kv < (uint64_t)1 << 42);
     p.n_ctx = 2147483647;
-    FAILS(spec_session_estimate(&memory, m, NULL, &p), SPEC_E_INVALID, "n_ctx is 2147483647, at most");
-    spec_model_close(m);
-    spec_backend_close(be);
-    support_variant_remove(dir);
-    free(config);
+    FAILS(spec_session_estimate(&memory, l.m, NULL, &p), SPEC_E_INVALID, "n_ctx is 2147483647, at most");
+    close_limited(&l);
 }
 
 /* --- OpenBLAS --- */

@@ -336,39 +336,12 @@ static void forks_keep_the_limit(void **state)
 
 /* --- streams --- */
 
-typedef struct stream {
-    uint8_t *data;
-    size_t n, cap, at; /* at: read so far */
-    int32_t n_write, fail_at; /* the fail_at-th write fails; 0 = none */
-} stream;
-
-static int to_stream(void *user, const void *data, size_t n)
-{
-    stream *f = user;
-    if (++f->n_write == f->fail_at) return 1;
-    if (f->n + n > f->cap) {
-        f->cap = 2 * (f->n + n);
-        f->data = realloc(f->data, f->cap);
-        assert_non_null(f->data);
-    }
-    memcpy(f->data + f->n, data, n);
-    f->n += n;
-    return 0;
-}
-
-static int from_stream(void *user, void *data, size_t n)
-{
-    stream *f = user;
-    if (n > f->n - f->at) return 1;
-    memcpy(data, f->data + f->at, n);
-    f->at += n;
-    return 0;
-}
+typedef support_stream stream;
 
 static stream save(spec_session *s, int32_t seq)
 {
     stream f = { 0 };
-    OK(spec_sequence_save(s, seq, to_stream, &f));
+    OK(spec_sequence_save(s, seq, support_to_stream, &f));
     return f;
 }
 
@@ -376,7 +349,7 @@ static int32_t restore(spec_session *s, stream *f)
 {
     int32_t seq;
     f->at = 0;
-    OK(spec_sequence_restore(s, &seq, from_stream, f));
+    OK(spec_sequence_restore(s, &seq, support_from_stream, f));
     assert_int_equal(f->at, f->n);
     return seq;
 }
@@ -386,7 +359,7 @@ static void refuses(spec_session *s, stream *f, spec_status code, const char *pa
     const int32_t before = n_free_pages(s);
     int32_t seq = -5;
     f->at = 0;
-    FAILS(spec_sequence_restore(s, &seq, from_stream, f), code, part);
+    FAILS(spec_sequence_restore(s, &seq, support_from_stream, f), code, part);
     assert_int_equal(seq, -5);
     assert_int_equal(n_free_pages(s), before);
 }
@@ -610,10 +583,10 @@ static void read_tokens(const small_net *n, const spec_model *m, int32_t n_row, 
     OK(m->backend->ops->sync(n->queue));
 }
 
-static spec_status put_bytes(void *arg, const void *data, size_t n) { return to_stream(arg, data, n), SPEC_OK; }
+static spec_status put_bytes(void *arg, const void *data, size_t n) { return support_to_stream(arg, data, n), SPEC_OK; }
 static spec_status get_bytes(void *arg, void *data, size_t n)
 {
-    assert_int_equal(from_stream(arg, data, n), 0);
+    assert_int_equal(support_from_stream(arg, data, n), 0);
     return SPEC_OK;
 }
 
@@ -1181,7 +1154,7 @@ static void writes_that_fail(void **state)
     stream whole = save(b.s, seq);
     for (at = 1; at <= whole.n_write; at++) {
         stream f = { .fail_at = at };
-        FAILS(spec_sequence_save(b.s, seq, to_stream, &f), SPEC_E_IO, "the application did not take");
+        FAILS(spec_sequence_save(b.s, seq, support_to_stream, &f), SPEC_E_IO, "the application did not take");
         assert_int_equal(f.n_write, at);
         free(f.data);
     }
@@ -1190,12 +1163,12 @@ static void writes_that_fail(void **state)
         speci_exec *const net = i ? support_drafter_exec(b.s) : b.s->exec;
         stream f = { 0 };
         net->seqs[seq].broken = true;
-        FAILS(spec_sequence_save(b.s, seq, to_stream, &f), SPEC_E_STATE, "an earlier pass failed");
+        FAILS(spec_sequence_save(b.s, seq, support_to_stream, &f), SPEC_E_STATE, "an earlier pass failed");
         assert_int_equal(f.n_write, 0);
         net->seqs[seq].broken = false;
     }
     int32_t none;
-    FAILS(spec_sequence_save(b.s, 3, to_stream, &whole), SPEC_E_INVALID, "no sequence 3");
+    FAILS(spec_sequence_save(b.s, 3, support_to_stream, &whole), SPEC_E_INVALID, "no sequence 3");
     FAILS(spec_sequence_save(b.s, seq, NULL, NULL), SPEC_E_INVALID, "write callback");
     FAILS(spec_sequence_restore(b.s, &none, NULL, NULL), SPEC_E_INVALID, "read callback");
     steps(b.s, seq, N_AFTER, &t);

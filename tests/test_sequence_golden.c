@@ -28,29 +28,6 @@ static const struct golden_case {
 
 /* --- files --- */
 
-typedef struct bytes {
-    uint8_t data[MOST_BYTES];
-    size_t n, at;
-} bytes;
-
-static int put(void *user, const void *data, size_t n)
-{
-    bytes *b = user;
-    if (n > sizeof b->data - b->n) return 1;
-    memcpy(b->data + b->n, data, n);
-    b->n += n;
-    return 0;
-}
-
-static int take(void *user, void *data, size_t n)
-{
-    bytes *b = user;
-    if (n > b->n - b->at) return 1;
-    memcpy(data, b->data + b->at, n);
-    b->at += n;
-    return 0;
-}
-
 static FILE *open_file(const struct golden_case *c, const char *end, const char *mode)
 {
     char path[512];
@@ -67,7 +44,7 @@ typedef struct future {
     int32_t ids[N_AFTER];
 } future;
 
-static void write_files(const struct golden_case *c, const bytes *saved, const future *next)
+static void write_files(const struct golden_case *c, const support_stream *saved, const future *next)
 {
     FILE *f = open_file(c, "specseq", "wb");
     assert_int_equal(fwrite(saved->data, 1, saved->n, f), saved->n);
@@ -80,11 +57,12 @@ static void write_files(const struct golden_case *c, const bytes *saved, const f
     assert_int_equal(fclose(f), 0);
 }
 
-static void read_files(const struct golden_case *c, bytes *saved, future *next)
+static void read_files(const struct golden_case *c, support_stream *saved, future *next)
 {
     FILE *f = open_file(c, "specseq", "rb");
-    saved->at = 0;
-    saved->n = fread(saved->data, 1, sizeof saved->data, f);
+    *saved = (support_stream){ .data = malloc(MOST_BYTES), .cap = MOST_BYTES };
+    assert_non_null(saved->data);
+    saved->n = fread(saved->data, 1, MOST_BYTES, f);
     fclose(f);
     f = open_file(c, "next", "r");
     assert_int_equal(fscanf(f, "%d", &next->n_node), 1);
@@ -148,7 +126,7 @@ static void go_on(spec_session *s, int32_t seq, future *out)
 
 static void make(const struct golden_case *c)
 {
-    static bytes saved;
+    support_stream saved = { 0 };
     future next;
     int32_t prompt[N_PROMPT], seq;
     spec_step_result r;
@@ -157,14 +135,14 @@ static void make(const struct golden_case *c)
     for (int32_t i = 0; i < N_PROMPT; i++) prompt[i] = 3 + 11 * i % 90;
     OK(spec_sequence_add(b.s, &seq, prompt, N_PROMPT, &c->sampling));
     for (int32_t i = 0; i < N_BEFORE; i++) OK(spec_step(b.s, &seq, 1, &r));
-    saved.n = 0;
-    OK(spec_sequence_save(b.s, seq, put, &saved));
+    OK(spec_sequence_save(b.s, seq, support_to_stream, &saved));
     go_on(b.s, seq, &next);
     write_files(c, &saved, &next);
+    free(saved.data);
     close_bench(&b);
 }
 
-static void expect_same(const bytes *got, const bytes *want, const char *name)
+static void expect_same(const support_stream *got, const support_stream *want, const char *name)
 {
     for (size_t i = 0; i < got->n && i < want->n; i++)
         if (got->data[i] != want->data[i]) fail_msg("%s: saved again, byte %zu of %zu differs", name, i, want->n);
@@ -187,22 +165,23 @@ static void expect_future(const future *got, const future *want, const char *nam
 static void files_of_this_version(void **state)
 {
     (void)state;
-    static bytes file, again;
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        support_stream file, again = { 0 };
         future want, got;
         int32_t seq;
         bench b;
         if (getenv("SPEC_GOLDEN_WRITE")) make(&cases[k]);
         read_files(&cases[k], &file, &want);
         open_bench(&b, &cases[k]);
-        OK(spec_sequence_restore(b.s, &seq, take, &file));
+        OK(spec_sequence_restore(b.s, &seq, support_from_stream, &file));
         assert_int_equal(file.at, file.n);
-        again.n = 0;
-        OK(spec_sequence_save(b.s, seq, put, &again));
+        OK(spec_sequence_save(b.s, seq, support_to_stream, &again));
         expect_same(&again, &file, cases[k].name);
         go_on(b.s, seq, &got);
         expect_future(&got, &want, cases[k].name);
         close_bench(&b);
+        free(file.data);
+        free(again.data);
     }
 }
 
