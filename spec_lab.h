@@ -14,7 +14,7 @@
 #error "spec_lab.h may change in any release; define SPEC_EXPERIMENTAL before including it"
 #endif
 
-#include "spec.h"
+#include "spec_trees.h"
 
 #ifdef __cplusplus
 extern "C" {

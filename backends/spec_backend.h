@@ -32,7 +32,7 @@
 #ifndef SPEC_BACKEND_H
 #define SPEC_BACKEND_H
 
-#include "spec.h"
+#include "spec_trees.h"
 #include "spec_draw.h"
 
 #ifdef __cplusplus

@@ -75,8 +75,8 @@ static spec_status generate(spec_result *result, spec_session *session, const cl
 
     cli_interrupt_session(session);
     const spec_status status = o->prompt_ids != NULL
-                                   ? spec_generate_ids(session, o->prompt_ids, o->n_prompt_ids, &p, result)
-                                   : spec_generate(session, prompt->data, prompt->n, &p, result);
+                                   ? spec_generate_ids(session, result, o->prompt_ids, o->n_prompt_ids, &p)
+                                   : spec_generate(session, result, prompt->data, prompt->n, &p);
     cli_interrupt_session(NULL);
     spec_session_close(session);
     return status;

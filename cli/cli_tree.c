@@ -85,7 +85,7 @@ static spec_status probability(float *p, const recorder *r, int32_t node, int32_
         return SPEC_OK;
     }
     float logprob = 0;
-    const spec_status status = spec_node_logprobs(r->session, r->seq, node, token, &logprob, NULL, NULL, 0);
+    const spec_status status = spec_node_logprobs(r->session, &logprob, NULL, NULL, r->seq, node, token, 0);
     *p = expf(logprob);
     return status;
 }
@@ -98,7 +98,7 @@ static spec_status fill_target(cli_tree_step *step, const recorder *r, int32_t n
     for (int32_t i = node + 1; i < step->n; i++) asked = asked || step->parent[i] == node;
     if (!asked) return SPEC_OK;
     spec_status status = SPEC_OK;
-    if (r->options->temp > 0) status = spec_node_probs(r->session, r->seq, node, r->probs);
+    if (r->options->temp > 0) status = spec_node_probs(r->session, r->probs, r->seq, node);
     for (int32_t i = node + 1; i < step->n && status == SPEC_OK; i++)
         if (step->parent[i] == node) status = probability(&step->target[i], r, node, step->token[i]);
     if (last && status == SPEC_OK) status = probability(&step->next_target, r, node, step->next);
@@ -111,7 +111,7 @@ static spec_status fill_text(cli_tree_step *step, recorder *r)
     for (int32_t i = 1; i <= step->n_path; i++) {
         const int32_t id = i < step->n_path ? step->token[step->path[i]] : step->next;
         size_t n = 0;
-        const spec_status status = spec_text_stream_push(&r->stream, r->tokenizer, r->piece, r->piece_cap, &n, id, 0);
+        const spec_status status = spec_text_stream_push(&r->stream, r->piece, r->piece_cap, &n, r->tokenizer, id, 0);
         if (status != SPEC_OK) return status;
         memcpy(step->text + step->n_text, r->piece, n);
         step->n_text += n;
@@ -144,12 +144,12 @@ static spec_status take_step(recorder *r, int32_t *next)
 {
     const spec_tree *tree = NULL;
     int32_t n_path = 0;
-    spec_status status = spec_draft(r->session, &r->seq, 1, &tree);
+    spec_status status = spec_draft(r->session, &tree, &r->seq, 1);
     if (status == SPEC_OK) status = spec_score(r->session, &r->seq, 1, &tree);
     if (status == SPEC_OK)
-        status = spec_verify(r->session, r->seq, (spec_verify_rule)r->options->verify, r->path, &n_path, next);
+        status = spec_verify(r->session, r->path, &n_path, next, r->seq, (spec_verify_rule)r->options->verify);
     if (status == SPEC_OK) status = record(r, tree, n_path, *next);
-    if (status == SPEC_OK) status = spec_draft_choice(r->session, r->seq, &r->steps[r->n_step - 1].chosen);
+    if (status == SPEC_OK) status = spec_draft_choice(r->session, &r->steps[r->n_step - 1].chosen, r->seq);
     if (status == SPEC_OK) status = spec_commit(r->session, r->seq, r->path, n_path, *next);
     if (status == SPEC_OK) r->n_emitted += n_path;
     return status;
@@ -216,7 +216,7 @@ static spec_status decode_prompt(recorder *r, const int32_t *ids, size_t n)
     for (size_t i = 0; i < n && status == SPEC_OK; i++) {
         char *end = r->prompt + r->n_prompt;
         size_t more = 0;
-        status = spec_text_stream_push(&r->stream, r->tokenizer, end, r->piece_cap, &more, ids[i], 0);
+        status = spec_text_stream_push(&r->stream, end, r->piece_cap, &more, r->tokenizer, ids[i], 0);
         r->n_prompt += more;
     }
     return status;
@@ -238,7 +238,7 @@ static spec_status start(recorder *r, const cli_prompt *prompt)
 
 static const char *piece_of(const void *user_data, int32_t id, size_t *n)
 {
-    return spec_tokenizer_piece(user_data, id, n);
+    return spec_tokenizer_piece(user_data, n, id);
 }
 
 /* Those of --draft, then the model; "" without one. */

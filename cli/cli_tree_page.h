@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-#include "spec.h"
+#include "spec_trees.h"
 
 /* One step: the drafted tree, what became of it, the text that it added. */
 typedef struct cli_tree_step {

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "spec.h"
+#include "spec_trees.h"
 
 /* --- errors (core_error.c) --- */
 

@@ -38,7 +38,7 @@ int main(int argc, char **argv)
     params.sampling.temperature = 0; /* greedy: exactly what the target alone would say */
     params.on_text = on_text;
     params.user_data = stdout;
-    status = spec_generate(session, argv[3], strlen(argv[3]), &params, &result);
+    status = spec_generate(session, &result, argv[3], strlen(argv[3]), &params);
     if (status == SPEC_OK) printf("\n%zu tokens in %lld steps\n", result.n_ids, (long long)result.n_step);
 end:
     if (status != SPEC_OK) fprintf(stderr, "%s\n", spec_last_error());

@@ -8,7 +8,7 @@
  * The verifier: the distributions are fetched from the device and verified on plain arrays, where any rule can be tried.
  * Here it is the library's, and must find what spec_verify found.
  */
-#include <spec.h>
+#include <spec_trees.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,18 +74,18 @@ static spec_status verify(const run *r, const spec_tree *tree, int32_t *path, in
     const size_t n_vocab = (size_t)r->info.n_vocab;
     const int32_t *ids;
     size_t n_ids;
-    spec_status status = spec_sequence_ids(r->session, r->seq, &ids, &n_ids);
+    spec_status status = spec_sequence_ids(r->session, &ids, &n_ids, r->seq);
     for (int32_t i = 0; i < tree->n && status == SPEC_OK; i++) {
-        status = spec_node_probs(r->session, r->seq, i, r->p + (size_t)i * n_vocab);
+        status = spec_node_probs(r->session, r->p + (size_t)i * n_vocab, r->seq, i);
         const int32_t row = tree->q_row[i]; /* -1: a leaf */
         if (status == SPEC_OK && row >= 0)
-            status = spec_draft_probs(r->session, r->seq, row, r->q + (size_t)row * n_vocab);
+            status = spec_draft_probs(r->session, r->q + (size_t)row * n_vocab, r->seq, row);
     }
     if (status != SPEC_OK) return status;
     const spec_verify_args args = { .struct_size = sizeof args, .tree = tree, .n_vocab = r->info.n_vocab, .p = r->p,
                                     .q = r->q, .temperature = r->sampling.temperature, .seed = r->sampling.seed,
                                     .position = n_ids }; /* the root is token n_ids - 1 */
-    return spec_verify_probs(&args, path, n_path, token);
+    return spec_verify_probs(path, n_path, token, &args);
 }
 
 /* --- steps --- */
@@ -93,7 +93,7 @@ static spec_status verify(const run *r, const spec_tree *tree, int32_t *path, in
 static void print_token(const run *r, int32_t id)
 {
     size_t n;
-    const char *piece = spec_tokenizer_piece(r->tokenizer, id, &n);
+    const char *piece = spec_tokenizer_piece(r->tokenizer, &n, id);
     printf("%.*s", (int)n, piece ? piece : "");
 }
 
@@ -109,9 +109,9 @@ static spec_status step(const run *r, int *same, int *end)
 {
     const spec_tree *tree;
     int32_t path[N_NODE], own_path[N_NODE], n_path, n_own, token, own_token;
-    spec_status status = spec_draft(r->session, &r->seq, 1, &tree);
+    spec_status status = spec_draft(r->session, &tree, &r->seq, 1);
     if (status == SPEC_OK) status = spec_score(r->session, &r->seq, 1, &tree);
-    if (status == SPEC_OK) status = spec_verify(r->session, r->seq, SPEC_VERIFY_AUTO, path, &n_path, &token);
+    if (status == SPEC_OK) status = spec_verify(r->session, path, &n_path, &token, r->seq, SPEC_VERIFY_AUTO);
     if (status == SPEC_OK) status = verify(r, tree, own_path, &n_own, &own_token);
     if (status != SPEC_OK) return status;
     *end = is_eos(r, token); /* there spec_verify ends the path; plain arrays know no end of text */

@@ -27,7 +27,7 @@ static void *run(void *arg)
 
     j->status = spec_drafter_from_model(&drafter, j->small, NULL);
     if (j->status == SPEC_OK) j->status = spec_session_open(&session, j->target, drafter, NULL);
-    if (j->status == SPEC_OK) j->status = spec_generate(session, j->prompt, strlen(j->prompt), &params, &j->result);
+    if (j->status == SPEC_OK) j->status = spec_generate(session, &j->result, j->prompt, strlen(j->prompt), &params);
     if (j->status != SPEC_OK) snprintf(j->error, sizeof j->error, "%s", spec_last_error());
     spec_session_close(session);
     spec_drafter_close(drafter);

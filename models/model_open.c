@@ -178,10 +178,10 @@ static spec_status check_rows(const spec_model *m, const char *path)
     const char *piece = NULL;
     if (n <= m->n_vocab) return SPEC_OK;
     for (int32_t id = m->n_vocab; id < n; id++)
-        if (spec_tokenizer_piece(m->tokenizer, id, &n_piece) && !spec_tokenizer_is_special(m->tokenizer, id))
+        if (spec_tokenizer_piece(m->tokenizer, &n_piece, id) && !spec_tokenizer_is_special(m->tokenizer, id))
             return speci_fail(SPEC_E_FORMAT, "%s: the tokenizer has ids up to %d, but the model of %s has %d rows", path,
                               n - 1, m->path, m->n_vocab);
-    piece = spec_tokenizer_piece(m->tokenizer, n - 1, &n_piece);
+    piece = spec_tokenizer_piece(m->tokenizer, &n_piece, n - 1);
     speci_log(m->backend, SPEC_LOG_WARN,
               "%s: the tokenizer has ids up to %d (\"%.*s\"), but the model of %s has %d rows: a text with such a token is "
               "refused", path, n - 1, n_piece > 64 ? 64 : (int)n_piece, piece ? piece : "", m->path, m->n_vocab);

@@ -41,7 +41,7 @@ static void check_decode(const spec_tokenizer *t, const int32_t *id, size_t n_id
     require(text && streamed, "no memory");
     require(spec_tokenizer_decode(t, text, need, &part, id, n_id, flags) == SPEC_OK && part == need, "decode");
     for (size_t i = 0; i < n_id; i++) {
-        require(spec_text_stream_push(&stream, t, streamed + at, cap, &part, id[i], flags) == SPEC_OK, "push");
+        require(spec_text_stream_push(&stream, streamed + at, cap, &part, t, id[i], flags) == SPEC_OK, "push");
         at += part;
         require(at <= need, "the stream is longer than the text");
     }

@@ -182,7 +182,7 @@ void support_plain_ids(spec_model *m, const int32_t *ids, size_t n, const spec_s
     p.n_predict = n_predict, p.ignore_eos = 1;
     if (sampling) p.sampling = *sampling;
     OK(spec_session_open(&s, m, NULL, NULL));
-    OK(spec_generate_ids(s, ids, n, &p, &r));
+    OK(spec_generate_ids(s, &r, ids, n, &p));
     assert_int_equal(r.n_ids, n_predict);
     memcpy(out, r.ids, r.n_ids * sizeof *out);
     spec_result_free(&r);

@@ -339,7 +339,7 @@ static void edit_tree(spec_tree *t, const probs_tree *how)
         sort_siblings(t);
     } else if (how->edit != AS_DRAFTED) {
         for (int32_t i = 1; i < t->n; i++) keep[i] = keeps(t, i, how->edit);
-        spec_tree_prune(t, keep, how->edit == BY_SLOT, map);
+        spec_tree_prune(t, map, keep, how->edit == BY_SLOT);
     }
     if (how->kind != AS_IT_IS) t->kind = (spec_tree_kind)how->kind;
 }
@@ -349,7 +349,7 @@ static bool is_edited(const probs_case *c) { return c->tree.edit != AS_DRAFTED |
 /* draft, and score of the trees or their edited copies. */
 static spec_status draft_and_score(probs_work *w, int32_t n)
 {
-    SPEC_TRY(spec_draft(w->s, w->seqs, n, w->scored));
+    SPEC_TRY(spec_draft(w->s, w->scored, w->seqs, n));
     for (int32_t i = 0; i < n && is_edited(w->c); i++) {
         SPEC_TRY(spec_tree_copy(&w->edited[i], w->scored[i]));
         edit_tree(&w->edited[i], &w->c->tree);
@@ -365,7 +365,7 @@ static spec_status four_calls(probs_work *w, int32_t n)
     int32_t path[MAX_NODE], n_path, token;
     SPEC_TRY(draft_and_score(w, n));
     for (int32_t i = 0; i < n; i++) {
-        SPEC_TRY(spec_verify(w->s, w->seqs[i], SPEC_VERIFY_AUTO, path, &n_path, &token)); /* the session's rule */
+        SPEC_TRY(spec_verify(w->s, path, &n_path, &token, w->seqs[i], SPEC_VERIFY_AUTO)); /* the session's rule */
         SPEC_TRY(spec_commit(w->s, w->seqs[i], path, n_path, token));
     }
     return SPEC_OK;
@@ -375,11 +375,11 @@ static spec_status four_calls(probs_work *w, int32_t n)
 static spec_status one_step(probs_work *w, int32_t n)
 {
     if (is_edited(w->c)) SPEC_TRY(four_calls(w, n));
-    else SPEC_TRY(spec_step(w->s, w->seqs, n, w->results));
+    else SPEC_TRY(spec_step(w->s, w->results, w->seqs, n));
     for (int32_t i = 0; i < n; i++) {
         const int32_t root = 0, *ids;
         size_t n_ids;
-        SPEC_TRY(spec_sequence_ids(w->s, w->seqs[i], &ids, &n_ids));
+        SPEC_TRY(spec_sequence_ids(w->s, &ids, &n_ids, w->seqs[i]));
         if (w->c->fault == FAULT_LATE_STATE) speci_exec_commit(w->s->exec, w->seqs[i], &root, 1);
         if (n_ids > MAX_TOKEN) return speci_fail(SPEC_E_FULL, "two steps emitted %zu tokens", n_ids - 1);
         w->n_tokens[i] = (int32_t)n_ids - 1;
@@ -720,7 +720,7 @@ static probs_work *open_one(const probs_case *c)
 static answer ask(probs_work *w, spec_verify_rule rule)
 {
     answer a = { .n_path = 0 };
-    OK(spec_verify(w->s, w->seqs[0], rule, a.path, &a.n_path, &a.token));
+    OK(spec_verify(w->s, a.path, &a.n_path, &a.token, w->seqs[0], rule));
     return a;
 }
 
@@ -729,7 +729,7 @@ static void check_same(const probs_work *w, const answer *a, const answer *b)
     const int32_t *ids;
     size_t n;
     assert_memory_equal(a, b, sizeof *a);
-    OK(spec_sequence_ids(w->s, w->seqs[0], &ids, &n));
+    OK(spec_sequence_ids(w->s, &ids, &n, w->seqs[0]));
     assert_int_equal(n, 1);
     assert_int_equal(ids[0], w->c->start);
 }
@@ -748,7 +748,7 @@ static answer check_rules_of(const probs_case *c)
             (void)ask(w, rule);
         } else {
             FAILS(spec_verify_is_lossless(w->scored[0], rule, 1), SPEC_E_INVALID, spec_verify_rule_name(rule));
-            FAILS(spec_verify(w->s, w->seqs[0], rule, a.path, &a.n_path, &a.token), SPEC_E_INVALID,
+            FAILS(spec_verify(w->s, a.path, &a.n_path, &a.token, w->seqs[0], rule), SPEC_E_INVALID,
                   spec_verify_rule_name(rule));
         }
         a = ask(w, SPEC_VERIFY_NAIVE);
@@ -765,7 +765,7 @@ static void check_refused_step(probs_case c, const answer *naive)
         if (c.tree.rules & 1u << rule) continue;
         c.rule = (spec_verify_rule)rule;
         probs_work *w = open_one(&c);
-        FAILS(spec_step(w->s, w->seqs, 1, w->results), SPEC_E_INVALID, spec_verify_rule_name(c.rule));
+        FAILS(spec_step(w->s, w->results, w->seqs, 1), SPEC_E_INVALID, spec_verify_rule_name(c.rule));
         OK(draft_and_score(w, 1));
         const answer a = ask(w, SPEC_VERIFY_NAIVE);
         check_same(w, &a, naive);
@@ -796,7 +796,7 @@ static probs_work *draft_many(const probs_case *c, int32_t n)
         sampling.seed = 100 + (uint64_t)i;
         OK(spec_sequence_add(w->s, &w->seqs[i], &c->start, 1, &sampling));
     }
-    OK(spec_draft(w->s, w->seqs, n, w->scored));
+    OK(spec_draft(w->s, w->scored, w->seqs, n));
     return w;
 }
 

@@ -34,7 +34,7 @@ static spec_status plain_distributions(void *user_data, const spec_tree *tree, c
     spec_session *s = a->d->plain;
     OK(spec_score(s, &a->seq, 1, &tree));
     for (int32_t i = 0; i < n; i++)
-        OK(spec_node_probs(s, a->seq, nodes[i], distributions + (size_t)i * (size_t)n_vocab));
+        OK(spec_node_probs(s, distributions + (size_t)i * (size_t)n_vocab, a->seq, nodes[i]));
     return SPEC_OK;
 }
 
@@ -56,7 +56,7 @@ static void build_plainly(drafting *d, int32_t k)
                                    .draw = q->sampling.temperature > 0, .seed = q->sampling.seed, .step = q->n_step,
                                    .depth_max = room };
     d->tree.n = 0;
-    if (room > 0) OK(spec_builder_build(d->builder, &args, &d->tree));
+    if (room > 0) OK(spec_builder_build(d->builder, &d->tree, &args));
     else (void)spec_tree_add(&d->tree, -1, args.token, 1.0f);
     if (d->tree.n > d->n_node) d->tree.n = d->n_node;
 }
@@ -79,15 +79,15 @@ static void walk_plainly(drafting *d, int32_t k, const spec_tree *t, int32_t *pa
     spec_tree by_node = *t;
     int32_t q_row[MAX_NODE];
     for (int32_t i = 0; i < t->n; i++) {
-        OK(spec_node_probs(s, d->seq[k], i, d->p + (size_t)i * row));
+        OK(spec_node_probs(s, d->p + (size_t)i * row, d->seq[k], i));
         q_row[i] = t->q_row[i] >= 0 ? i : -1;
-        if (t->q_row[i] >= 0) OK(spec_draft_probs(s, d->seq[k], t->q_row[i], d->q + (size_t)i * row));
+        if (t->q_row[i] >= 0) OK(spec_draft_probs(s, d->q + (size_t)i * row, d->seq[k], t->q_row[i]));
     }
     by_node.q_row = q_row;
     const spec_verify_args args = { .struct_size = sizeof args, .tree = &by_node, .n_vocab = d->n_vocab, .p = d->p,
                                     .q = d->q, .rule = d->run->verify, .temperature = q->sampling.temperature,
                                     .seed = q->sampling.seed, .position = (uint64_t)q->n_ids };
-    OK(spec_verify_probs(&args, path, n_path, token));
+    OK(spec_verify_probs(path, n_path, token, &args));
 }
 
 static void advance(drafting *d, int32_t k, const spec_tree *t, const int32_t *path, int32_t n_path, int32_t token)
@@ -118,7 +118,7 @@ static bool check_tree(drafting *d, int32_t k, const spec_tree *t)
 static void check_walk(drafting *d, int32_t k, const spec_tree *t)
 {
     int32_t path[2][MAX_NODE + 1], n_path[2], token[2];
-    OK(spec_verify(d->s, d->seq[k], d->run->verify, path[0], &n_path[0], &token[0]));
+    OK(spec_verify(d->s, path[0], &n_path[0], &token[0], d->seq[k], d->run->verify));
     walk_plainly(d, k, t, path[1], &n_path[1], &token[1]);
     d->counts->n_walk++;
     d->counts->n_walk_differ += n_path[0] != n_path[1] || token[0] != token[1] ||
@@ -135,14 +135,14 @@ static bool step(drafting *d)
     for (int32_t k = 0; k < N_SEQ; k++)
         if (d->s->seqs[d->seq[k]].n_ids < d->run->n_token) seqs[n] = d->seq[k], who[n++] = k;
     if (n == 0) return false;
-    OK(spec_draft(d->s, seqs, n, trees));
+    OK(spec_draft(d->s, trees, seqs, n));
     for (int32_t i = 0; i < n; i++) same = check_tree(d, who[i], trees[i]) && same;
     if (!same) return false;
     OK(spec_score(d->s, seqs, n, trees));
     for (int32_t i = 0; i < n; i++) check_walk(d, who[i], trees[i]);
     for (int32_t i = 0; i < n; i++) {
         int32_t path[MAX_NODE], n_path, token;
-        OK(spec_verify(d->s, seqs[i], d->run->verify, path, &n_path, &token));
+        OK(spec_verify(d->s, path, &n_path, &token, seqs[i], d->run->verify));
         advance(d, who[i], trees[i], path, n_path, token);
     }
     return true;

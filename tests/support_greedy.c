@@ -50,7 +50,7 @@ static void run_some(spec_session *s, int32_t *out, greedy_counts *counts, const
     spec_step_result r[MAX_AT_ONCE];
     for (int32_t i = 0; i < n; i++) seqs[i] = add_prompt(s, run, p, first + i), prompt[i] = i;
     while (n_live > 0) {
-        OK(spec_step(s, seqs, n_live, r));
+        OK(spec_step(s, r, seqs, n_live));
         int32_t kept = 0;
         for (int32_t i = 0; i < n_live; i++) {
             const int32_t k = prompt[i];

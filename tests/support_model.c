@@ -114,7 +114,7 @@ void support_plain_step(spec_session *s, int32_t seq, int32_t pending, int32_t n
     int32_t parent = -1, path = 0;
     const spec_tree tree = { .n = 1, .cap = 1, .token = &pending, .parent = &parent }, *trees = &tree;
     OK(spec_score(s, &seq, 1, &trees));
-    if (row) OK(spec_node_logits(s, seq, 0, row));
+    if (row) OK(spec_node_logits(s, row, seq, 0));
     OK(spec_commit(s, seq, &path, 1, next));
 }
 

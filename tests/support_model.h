@@ -11,7 +11,7 @@
 
 #include "core/core_json.h"
 #include "models/files/files_checkpoint.h"
-#include "spec.h"
+#include "spec_trees.h"
 
 /* The device under test: SPEC_TEST_BACKEND, "cpu" without. When it cannot be opened the program says
  * "SKIPPED: <reason>" and ends. */

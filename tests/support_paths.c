@@ -91,7 +91,7 @@ static uint64_t plain_hash(paths *p, spec_session *s, int32_t seq)
     const spec_tree tree = { .n = 1, .cap = 1, .token = &q->ids[q->n_ids - 1], .parent = (int32_t *)(uintptr_t)&root };
     const spec_tree *trees = &tree;
     OK(spec_score(s, &seq, 1, &trees));
-    OK(spec_node_logits(s, seq, 0, p->row));
+    OK(spec_node_logits(s, p->row, seq, 0));
     return hash_row(p->row, p->n_vocab);
 }
 
@@ -231,7 +231,7 @@ static void score(paths *p, spec_session *s, reader *const *who, int32_t n)
     OK(spec_score(s, seqs, n, trees));
     for (int32_t i = 0; i < n; i++)
         for (int32_t node = 0; node < trees[i]->n; node++) {
-            OK(spec_node_logits(s, seqs[i], node, p->row));
+            OK(spec_node_logits(s, p->row, seqs[i], node));
             compare(p, who[i], node, p->row);
         }
 }

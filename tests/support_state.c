@@ -100,7 +100,7 @@ static void step(walker *w, int32_t *seqs)
     if (below(w, 24) == 0) { /* the copy goes on, at another place of the device */
         int32_t copy;
         w->n_fork++;
-        OK(spec_sequence_fork(w->s, seqs[first], &copy));
+        OK(spec_sequence_fork(w->s, &copy, seqs[first]));
         OK(spec_sequence_remove(w->s, seqs[first]));
         seqs[first] = copy;
     }
@@ -132,13 +132,13 @@ static void take(spec_session *s, int32_t seq, bytes *saved, float *row)
 {
     const int32_t root = -1, *ids;
     size_t n;
-    OK(spec_sequence_ids(s, seq, &ids, &n));
+    OK(spec_sequence_ids(s, &ids, &n, seq));
     int32_t pending = ids[n - 1], parent = root;
     const spec_tree tree = { .n = 1, .cap = 1, .token = &pending, .parent = &parent }, *trees = &tree;
     s->seqs[seq].n_step = 0; /* the one thing that may differ */
     OK(spec_sequence_save(s, seq, append, saved));
     OK(spec_score(s, &seq, 1, &trees));
-    OK(spec_node_logits(s, seq, 0, row));
+    OK(spec_node_logits(s, row, seq, 0));
 }
 
 static void expect_plain(walker *w, spec_model *model, int32_t seq, size_t n_prompt, size_t k)
@@ -154,7 +154,7 @@ static void expect_plain(walker *w, spec_model *model, int32_t seq, size_t n_pro
     lab.scan = models[k].scan;
     params.n_node = 1, params.n_ctx = N_CTX, params.lab = &lab;
     OK(spec_session_open(&plain, model, NULL, &params));
-    OK(spec_sequence_ids(w->s, seq, &ids, &n));
+    OK(spec_sequence_ids(w->s, &ids, &n, seq));
     assert_true(n > (size_t)n_step);
     OK(spec_sequence_add(plain, &plain_seq, ids, n_prompt, NULL));
     for (size_t i = n_prompt; i < n; i++) support_plain_step(plain, plain_seq, ids[i - 1], ids[i], NULL);

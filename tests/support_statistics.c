@@ -117,7 +117,7 @@ static void step_texts(logits_table *t, spec_session *s, const int32_t *seqs, in
             if (k <= i) tokens[k - 1] = token_of(code, k);
             else rest += token_of(code, k);
         }
-        if (rest == 0) OK(spec_node_logits(s, seqs[code], 0, t->row[start][probs_context(tokens, i)])); /* once each */
+        if (rest == 0) OK(spec_node_logits(s, t->row[start][probs_context(tokens, i)], seqs[code], 0)); /* once each */
         OK(spec_commit(s, seqs[code], &root, 1, i < PROBS_CONTEXT ? token_of(code, i + 1) : 0));
     }
 }

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "spec.h"
+#include "spec_trees.h"
 
 enum { PROBS_V = 8, PROBS_START = PROBS_V }; /* vocabulary; prompts of one token */
 

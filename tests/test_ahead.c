@@ -136,7 +136,7 @@ static int32_t pending(spec_session *s, int32_t seq)
 {
     const int32_t *ids;
     size_t n;
-    OK(spec_sequence_ids(s, seq, &ids, &n));
+    OK(spec_sequence_ids(s, &ids, &n, seq));
     return ids[n - 1];
 }
 
@@ -147,7 +147,7 @@ static int32_t call_step(spec_session *s, int32_t seq, int32_t wrong)
     const spec_tree tree = { .n = 1 + wrong, .cap = 4, .token = token, .parent = parent };
     const spec_tree *trees = &tree;
     OK(spec_score(s, &seq, 1, &trees));
-    OK(spec_verify(s, seq, SPEC_VERIFY_NAIVE, path, &n_path, &next));
+    OK(spec_verify(s, path, &n_path, &next, seq, SPEC_VERIFY_NAIVE));
     OK(spec_commit(s, seq, path, 1, n_path > 1 ? token[path[1]] : next));
     return pending(s, seq);
 }
@@ -155,7 +155,7 @@ static int32_t call_step(spec_session *s, int32_t seq, int32_t wrong)
 static int32_t one_step(spec_session *s, int32_t seq)
 {
     spec_step_result r;
-    OK(spec_step(s, &seq, 1, &r));
+    OK(spec_step(s, &r, &seq, 1));
     assert_int_equal(r.n_tokens, 1);
     assert_int_equal(r.tokens[0], pending(s, seq));
     assert_int_equal(r.n_drafted + r.n_accepted + r.branched, 0);
@@ -186,7 +186,7 @@ static int32_t generate_differs(spec_model *m, const spec_sampling *sampling, co
     spec_result r;
     p.n_predict = N_NEW, p.ignore_eos = 1, p.sampling = *sampling;
     const uint64_t before = late.n_mark;
-    OK(spec_generate_ids(s, prompt, N_PROMPT, &p, &r));
+    OK(spec_generate_ids(s, &r, prompt, N_PROMPT, &p));
     assert_int_equal(r.n_ids, N_NEW);
     assert_int_equal(r.stop, SPEC_STOP_LENGTH);
     if (is_late) assert_int_equal(late.n_mark - before, N_NEW); /* every step, and none behind the last */
@@ -257,7 +257,7 @@ static int32_t restored(spec_session *s, int32_t seq)
 static int32_t forked(spec_session *s, int32_t seq)
 {
     int32_t to;
-    OK(spec_sequence_fork(s, seq, &to));
+    OK(spec_sequence_fork(s, &to, seq));
     return to;
 }
 
@@ -307,7 +307,7 @@ static void sequences(void **state)
         for (int32_t i = 0; i < 2; i++) OK(spec_sequence_add(s, &seqs[i], prompt, N_PROMPT, &samplings[i]));
         for (int32_t n = 0; n < N_NEW - round; n++) {
             spec_step_result r[2];
-            if (n % 4 == 3) OK(spec_step(s, seqs, 2, r));
+            if (n % 4 == 3) OK(spec_step(s, r, seqs, 2));
             for (int32_t i = 0; i < 2; i++)
                 expect(n % 4 == 3 ? r[i].tokens[0] : one_step(s, seqs[i]), wanted[i][n], "by turns", n);
         }
@@ -342,7 +342,7 @@ static void choices(void **state)
         OK(spec_sequence_add(plain, &other, prompt, N_PROMPT, sampling));
         const uint64_t before = late.n_mark;
         for (int32_t n = 0; n < N_LONG; n_plain += r.tree < 0, n_tree += r.tree >= 0) {
-            OK(spec_step(s, &seq, 1, &r));
+            OK(spec_step(s, &r, &seq, 1));
             for (int32_t k = 0; k < r.n_tokens; k++) expect(r.tokens[k], call_step(plain, other, 0), "a choice", n++);
         }
         assert_true(n_plain > 0 && n_tree > 0);
@@ -368,7 +368,7 @@ typedef struct pair {
 static void pair_step(pair *p, int32_t n, const char *what)
 {
     spec_step_result r[2];
-    OK(spec_step(p->s, p->seqs, n, r));
+    OK(spec_step(p->s, r, p->seqs, n));
     for (int32_t i = 0; i < n; i++) {
         for (int32_t k = 0; k < r[i].n_tokens; k++)
             expect(r[i].tokens[k], call_step(p->plain, p->other[i], 0), what, p->n[i]++);
@@ -419,7 +419,7 @@ static void unseen_trees(void **state)
             spec_step_result r[2];
             if (step % 7 == 3) {
                 calls = 2;
-                FAILS(spec_step(p.s, p.seqs, 2, r), SPEC_E_ABORTED, "stopped after drafting");
+                FAILS(spec_step(p.s, r, p.seqs, 2), SPEC_E_ABORTED, "stopped after drafting");
             }
             pair_step(&p, 1 + step % 2, cases[c].tree);
         }
@@ -429,8 +429,8 @@ static void unseen_trees(void **state)
             spec_step_result r;
             int32_t path[16], n_path, token;
             late.fails = true;
-            FAILS(spec_step(p.s, p.seqs, 1, &r), SPEC_E_DEVICE, "the device is lost");
-            FAILS(spec_verify(p.s, p.seqs[0], SPEC_VERIFY_AUTO, path, &n_path, &token), SPEC_E_STATE, "nothing was scored");
+            FAILS(spec_step(p.s, &r, p.seqs, 1), SPEC_E_DEVICE, "the device is lost");
+            FAILS(spec_verify(p.s, path, &n_path, &token, p.seqs[0], SPEC_VERIFY_AUTO), SPEC_E_STATE, "nothing was scored");
         }
         spec_session_close(p.plain);
         spec_session_close(p.s);
@@ -457,7 +457,7 @@ static void ends(void **state)
     spec_result r;
     size_t seen = 0;
     p.ignore_eos = 1, p.on_text = refuse, p.user_data = &seen;
-    assert_int_equal(spec_generate_ids(s, prompt, N_PROMPT, &p, &r), SPEC_E_ABORTED);
+    assert_int_equal(spec_generate_ids(s, &r, prompt, N_PROMPT, &p), SPEC_E_ABORTED);
     assert_int_equal(r.n_ids, 5);
     assert_memory_equal(r.ids, wanted, 5 * sizeof *wanted);
     spec_result_free(&r);
@@ -465,14 +465,14 @@ static void ends(void **state)
     for (int32_t n = 0; n < 9; n++) {
         spec_step_result step;
         spec_session_cancel(s);
-        FAILS(spec_step(s, &seq, 1, &step), SPEC_E_ABORTED, "stopped");
+        FAILS(spec_step(s, &step, &seq, 1), SPEC_E_ABORTED, "stopped");
         spec_session_resume(s);
-        OK(spec_step(s, &seq, 1, &step));
+        OK(spec_step(s, &step, &seq, 1));
         expect(step.tokens[0], wanted[n], "up to the context's end", n);
         if (step.stop != SPEC_STOP_EOS) assert_int_equal(step.stop, n == 8 ? SPEC_STOP_CONTEXT : SPEC_STOP_NONE);
     }
     spec_step_result step;
-    FAILS(spec_step(s, &seq, 1, &step), SPEC_E_FULL, "has reached the context");
+    FAILS(spec_step(s, &step, &seq, 1), SPEC_E_FULL, "has reached the context");
     spec_session_close(s);
     spec_model_close(m);
 }
@@ -493,8 +493,8 @@ static void failures(void **state)
             for (int32_t n = 0; n < n_before; n++) expect(one_step(s, seq), wanted[n], "before", n);
             late.fails = kind == 0, late.not_numbers = kind == 1;
             if (kind == 1 && n_before > 0) expect(one_step(s, seq), wanted[n_before], "queued before", n_before);
-            FAILS(spec_step(s, &seq, 1, &r), SPEC_E_DEVICE, kind == 0 ? "the device is lost" : "not numbers");
-            FAILS(spec_step(s, &seq, 1, &r), SPEC_E_STATE, "an earlier pass failed");
+            FAILS(spec_step(s, &r, &seq, 1), SPEC_E_DEVICE, kind == 0 ? "the device is lost" : "not numbers");
+            FAILS(spec_step(s, &r, &seq, 1), SPEC_E_STATE, "an earlier pass failed");
             OK(spec_sequence_remove(s, seq));
         }
     spec_session_close(s);

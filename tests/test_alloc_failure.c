@@ -162,7 +162,7 @@ static spec_status generate(run *r)
     p.n_predict = 64; /* as many bytes: the zero behind them asks for a larger buffer */
     p.n_logprobs = 2, p.stop = stops, p.n_stop = 1;
     spec_result_free(&r->result);
-    return spec_generate(r->s, "badcafe", 7, &p, &r->result);
+    return spec_generate(r->s, &r->result, "badcafe", 7, &p);
 }
 
 static const struct {
@@ -310,7 +310,7 @@ static void sequences_survive(void **state)
     const int32_t *now;
     spec_step_result step[2];
     OK(spec_sequence_add(r.s, &a, ids, 3, NULL));
-    OK(spec_step(r.s, &a, 1, step));
+    OK(spec_step(r.s, step, &a, 1));
     const long long calls_before = atomic_load(&f.calls), blocks = atomic_load(&f.blocks);
     for (long long i = 1;; i++) {
         atomic_store(&f.fail_at, atomic_load(&f.calls) + i);
@@ -325,13 +325,13 @@ static void sequences_survive(void **state)
     const long long steady = atomic_load(&f.calls);
     atomic_store(&f.fail_at, steady + 1); /* a step allocates nothing */
     const int32_t both[] = { a, b };
-    for (int i = 0; i < 8; i++) OK(spec_step(r.s, both, 2, step));
+    for (int i = 0; i < 8; i++) OK(spec_step(r.s, step, both, 2));
     assert_int_equal(atomic_load(&f.calls), steady);
-    OK(spec_sequence_ids(r.s, b, &now, &n));
+    OK(spec_sequence_ids(r.s, &now, &n, b));
     int32_t said[64];
     memcpy(said, now, n * sizeof *now);
     size_t m;
-    OK(spec_sequence_ids(r.s, a, &now, &m));
+    OK(spec_sequence_ids(r.s, &now, &m, a));
     assert_memory_equal(said, now, (n < m ? n : m) * sizeof *now); /* both say the same */
     finish(&r);
     expect_nothing_left(&f, 0);
@@ -363,7 +363,7 @@ static int from_bytes(void *user, void *data, size_t n)
 static spec_status fork_first(run *r, saved_bytes *f, int32_t *seq)
 {
     (void)f;
-    return spec_sequence_fork(r->s, 0, seq);
+    return spec_sequence_fork(r->s, seq, 0);
 }
 
 static spec_status save_first(run *r, saved_bytes *f, int32_t *seq)
@@ -396,7 +396,7 @@ static void copies_fail(void **state)
     size_t n, m;
     spec_step_result step[2];
     OK(spec_sequence_add(r.s, &seq, ids, 3, &sampling));
-    for (int i = 0; i < 4; i++) OK(spec_step(r.s, &seq, 1, step));
+    for (int i = 0; i < 4; i++) OK(spec_step(r.s, step, &seq, 1));
     for (size_t k = 0; k < sizeof ways / sizeof *ways; k++) {
         const long long blocks = atomic_load(&f.blocks);
         long long i = 1;
@@ -412,11 +412,11 @@ static void copies_fail(void **state)
         assert_true(i > 1);
         if (copy < 0) continue;
         const int32_t both[] = { seq, copy };
-        for (int j = 0; j < 3; j++) OK(spec_step(r.s, both, 2, step));
-        OK(spec_sequence_ids(r.s, copy, &now, &n));
+        for (int j = 0; j < 3; j++) OK(spec_step(r.s, step, both, 2));
+        OK(spec_sequence_ids(r.s, &now, &n, copy));
         int32_t said[100];
         memcpy(said, now, n * sizeof *now);
-        OK(spec_sequence_ids(r.s, seq, &now, &m));
+        OK(spec_sequence_ids(r.s, &now, &m, seq));
         if (k == 0) assert_int_equal(n, m);
         assert_memory_equal(said, now, (n < m ? n : m) * sizeof *now); /* both say the same */
         OK(spec_sequence_remove(r.s, copy));

@@ -119,7 +119,7 @@ static spec_build_args args_for(drafter *d, int32_t n_vocab, int32_t draw, uint6
 static void grow(spec_builder *b, drafter *d, int32_t n_vocab, int32_t draw, uint64_t seed, spec_tree *t)
 {
     const spec_build_args args = args_for(d, n_vocab, draw, seed);
-    test_ok(spec_builder_build(b, &args, t), "spec_builder_build");
+    test_ok(spec_builder_build(b, t, &args), "spec_builder_build");
 }
 
 static void grow_text(const char *text, drafter *d, int32_t n_vocab, int32_t draw, uint64_t seed, spec_tree *t)
@@ -207,7 +207,7 @@ static void check_build(spec_builder *b, drafter *d, int32_t n_vocab, int32_t dr
     spec_build_args args = args_for(d, n_vocab, draw, seed);
     args.q = q;
     args.depth_max = d->depth_max = depth_max;
-    test_ok(spec_builder_build(b, &args, &t), info.text);
+    test_ok(spec_builder_build(b, &t, &args), info.text);
     test_ok(spec_tree_check(&t, info.n_node, n_vocab), info.text);
     assert_true(d->n_call <= info.n_level && d->n_asked <= info.n_row);
     assert_true(deepest(&t) <= info.depth && (!depth_max || deepest(&t) <= depth_max));
@@ -235,7 +235,7 @@ static void check_build(spec_builder *b, drafter *d, int32_t n_vocab, int32_t dr
     spec_tree again = new_tree();
     args = args_for(d, n_vocab, draw, seed);
     args.depth_max = depth_max;
-    test_ok(spec_builder_build(b, &args, &again), info.text);
+    test_ok(spec_builder_build(b, &again, &args), info.text);
     assert_same(&t, &again, info.text);
     assert_memory_equal(t.q_row, again.q_row, (size_t)t.n * sizeof *t.q_row);
     d->depth_max = 0;
@@ -285,12 +285,12 @@ static void shared_slots(void **state)
     spec_builder *c = open_builder("product:3,3,3");
     int32_t same[2] = { 0 };
     spec_build_args args = args_for(&d, 40, 1, 9);
-    test_ok(spec_builder_build(c, &args, &a), "a tree");
+    test_ok(spec_builder_build(c, &a, &args), "a tree");
     for (int32_t i = 0; i < 2; i++) {
         args = args_for(&d, 40, 1, 9);
         if (i == 0) args.seed++;
         else args.step++;
-        test_ok(spec_builder_build(c, &args, &b), "another tree");
+        test_ok(spec_builder_build(c, &b, &args), "another tree");
         for (int32_t x = 1; x < a.n && x < b.n; x++) same[i] += a.token[x] == b.token[x];
         assert_true(same[i] < a.n / 2);
     }
@@ -976,7 +976,7 @@ static void eagle2(void **state)
             n_keep += keep[x];
             if (keep[x] && x > 0) assert_true(keep[pool.parent[x]]);
         }
-        spec_tree_prune(&pool, keep, 0, map);
+        spec_tree_prune(&pool, map, keep, 0);
         assert_int_equal(pool.n, n_keep);
         grow_text(text, &d, n_vocab, test_below(&r, 2), 0, &got);
         assert_same(&pool, &got, text);
@@ -1032,7 +1032,7 @@ static void probs_errors(void **state)
                 t.n = 0;
                 (void)spec_tree_add(&t, -1, 5, 0.25f);
                 test_ok(spec_tree_copy(&was, &t), "spec_tree_copy");
-                assert_int_equal(spec_builder_build(b, &args, &t),
+                assert_int_equal(spec_builder_build(b, &t, &args),
                                  faults[j].fault == REFUSED ? SPEC_E_ABORTED : SPEC_E_INVALID);
                 if (!strstr(spec_last_error(), faults[j].says)) fail_msg("%s: %s", kinds[i], spec_last_error());
                 if (call == 0 && faults[j].fault != REFUSED)
@@ -1047,13 +1047,13 @@ static void probs_errors(void **state)
     drafter d = { .seed = 1, .sharp = 1 };
     spec_build_args args = args_for(&d, 5, 1, 4);
     t.cap = 3;
-    assert_int_equal(spec_builder_build(b, &args, &t), SPEC_E_INVALID);
+    assert_int_equal(spec_builder_build(b, &t, &args), SPEC_E_INVALID);
     t.cap = MOST_NODES;
     args.token = 5;
-    assert_int_equal(spec_builder_build(b, &args, &t), SPEC_E_INVALID);
+    assert_int_equal(spec_builder_build(b, &t, &args), SPEC_E_INVALID);
     args.token = 1, args.probs = NULL;
-    assert_int_equal(spec_builder_build(b, &args, &t), SPEC_E_INVALID);
-    assert_int_equal(spec_builder_build(b, NULL, &t), SPEC_E_INVALID);
+    assert_int_equal(spec_builder_build(b, &t, &args), SPEC_E_INVALID);
+    assert_int_equal(spec_builder_build(b, &t, NULL), SPEC_E_INVALID);
     spec_builder_close(b);
     spec_tree_free(&t, NULL);
     spec_tree_free(&was, NULL);
@@ -1074,7 +1074,7 @@ static void no_memory(void **state)
             spec_status status = spec_builder_open(&b, every[i], &a);
             if (status == SPEC_OK) {
                 const spec_build_args args = args_for(&d, 30, 1, 1);
-                status = spec_builder_build(b, &args, &t);
+                status = spec_builder_build(b, &t, &args);
             }
             spec_builder_close(b);
             assert_int_equal(c.live, 0);
@@ -1167,7 +1167,7 @@ static void own(void **state)
         o = (own_builder){ .slip = slips[i].slip };
         const spec_build_args args = args_for(&d, 10, 1, 3);
         t.n = 0;
-        assert_int_equal(spec_builder_build(b, &args, &t), slips[i].slip == FAILS ? SPEC_E_ABORTED : SPEC_E_INVALID);
+        assert_int_equal(spec_builder_build(b, &t, &args), slips[i].slip == FAILS ? SPEC_E_ABORTED : SPEC_E_INVALID);
         if (!strstr(spec_last_error(), slips[i].says)) fail_msg("slip %d: %s", (int)slips[i].slip, spec_last_error());
         assert_int_equal(t.n, 0);
     }
@@ -1177,7 +1177,7 @@ static void own(void **state)
     o = (own_builder){ .slip = TOO_DEEP };
     test_ok(spec_builder_from_ops(&b, &ops, NULL), "spec_builder_from_ops");
     const spec_build_args args = args_for(&d, 10, 1, 3);
-    assert_int_equal(spec_builder_build(b, &args, &t), SPEC_E_INVALID);
+    assert_int_equal(spec_builder_build(b, &t, &args), SPEC_E_INVALID);
     assert_non_null(strstr(spec_last_error(), "deep"));
     spec_builder_close(b);
 

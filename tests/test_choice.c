@@ -67,35 +67,35 @@ static void test_fit(void **state)
     /* Coefficients that keep every value exact in float32. */
     for (int32_t i = 0; i < t.n; i++) t.ms[i] = (float)(8 + 0.25 * sizes[i]);
     for (int quadratic = 0; quadratic < 2; quadratic++) {
-        spec_cost_fit(&t, quadratic, k);
+        spec_cost_fit(&t, k, quadratic);
         NEAR(k[0], 8, 1e-10);
         NEAR(k[1], 0.25, 1e-12);
         NEAR(k[2], 0, 1e-14);
     }
     for (int32_t i = 0; i < t.n; i++) t.ms[i] = (float)(12 + 0.5 * sizes[i] + 0.0078125 * sizes[i] * sizes[i]);
-    spec_cost_fit(&t, 1, k);
+    spec_cost_fit(&t, k, 1);
     NEAR(k[0], 12, 1e-9);
     NEAR(k[1], 0.5, 1e-11);
     NEAR(k[2], 0.0078125, 1e-14);
     /* By hand: points (1, 1), (2, 3), (3, 2), (4, 6): slope 7/5, intercept -1/2; quadratic 1/2 x^2 - 11/10 x + 2. */
     const spec_cost_table hand = { .n = 4, .n_node = { 1, 2, 3, 4 }, .ms = { 1, 3, 2, 6 } };
-    spec_cost_fit(&hand, 0, k);
+    spec_cost_fit(&hand, k, 0);
     NEAR(k[0], -0.5, 1e-12);
     NEAR(k[1], 1.4, 1e-12);
     NEAR(k[2], 0, 0);
-    spec_cost_fit(&hand, 1, k);
+    spec_cost_fit(&hand, k, 1);
     NEAR(k[0], 2, 1e-12);
     NEAR(k[1], -1.1, 1e-12);
     NEAR(k[2], 0.5, 1e-12);
     /* Fewer points than coefficients. */
-    spec_cost_fit(&(spec_cost_table){ .n = 2, .n_node = { 2, 4 }, .ms = { 5, 6 } }, 1, k);
+    spec_cost_fit(&(spec_cost_table){ .n = 2, .n_node = { 2, 4 }, .ms = { 5, 6 } }, k, 1);
     NEAR(k[0], 4, 1e-12);
     NEAR(k[1], 0.5, 1e-12);
     NEAR(k[2], 0, 0);
-    spec_cost_fit(&(spec_cost_table){ .n = 1, .n_node = { 2 }, .ms = { 5 } }, 1, k);
+    spec_cost_fit(&(spec_cost_table){ .n = 1, .n_node = { 2 }, .ms = { 5 } }, k, 1);
     NEAR(k[0], 5, 0);
     NEAR(k[1], 0, 0);
-    spec_cost_fit(&(spec_cost_table){ .n = 0 }, 1, k);
+    spec_cost_fit(&(spec_cost_table){ .n = 0 }, k, 1);
     NEAR(k[0], 0, 0);
 }
 

@@ -56,7 +56,7 @@ static spec_result generate(const setup *u, const char *prompt, const spec_gener
 {
     spec_result r;
     open_setup o = begin(u);
-    OK(spec_generate(o.s, prompt, strlen(prompt), p, &r));
+    OK(spec_generate(o.s, &r, prompt, strlen(prompt), p));
     end(&o);
     return r;
 }
@@ -129,7 +129,7 @@ static void n_predict_is_exact(void **state)
     for (int32_t n = 1; n <= 24; n++) {
         spec_result r;
         p.n_predict = n;
-        OK(spec_generate(o.s, prompts[0], strlen(prompts[0]), &p, &r));
+        OK(spec_generate(o.s, &r, prompts[0], strlen(prompts[0]), &p));
         assert_int_equal(r.stop, SPEC_STOP_LENGTH);
         assert_int_equal(r.n_ids, n);
         assert_memory_equal(r.ids, all.ids, (size_t)n * sizeof(int32_t));
@@ -161,22 +161,22 @@ static void long_prompts_are_refused(void **state)
         p.on_text = count_calls, p.user_data = &n_called;
         spec_result r;
         for (size_t n = 32; n <= 64; n += 16) {
-            FAILS(spec_generate_ids(o.s, ids, n, &p, &r), SPEC_E_FULL, "does not fit a context of 32");
+            FAILS(spec_generate_ids(o.s, &r, ids, n, &p), SPEC_E_FULL, "does not fit a context of 32");
             assert_int_equal(r.n_ids, 0);
             spec_result_free(&r);
         }
         assert_int_equal(n_called, 0);
-        OK(spec_generate_ids(o.s, ids, 31, &p, &r));
+        OK(spec_generate_ids(o.s, &r, ids, 31, &p));
         assert_int_equal(r.n_ids, 1);
         assert_int_equal(r.stop, SPEC_STOP_CONTEXT);
         spec_result_free(&r);
-        FAILS(spec_generate_ids(o.s, ids, 0, &p, &r), SPEC_E_INVALID, "at least one token");
+        FAILS(spec_generate_ids(o.s, &r, ids, 0, &p), SPEC_E_INVALID, "at least one token");
         spec_result_free(&r);
         ids[3] = 4096;
-        FAILS(spec_generate_ids(o.s, ids, 8, &p, &r), SPEC_E_INVALID, "4096");
+        FAILS(spec_generate_ids(o.s, &r, ids, 8, &p), SPEC_E_INVALID, "4096");
         spec_result_free(&r);
         ids[3] = -1;
-        FAILS(spec_generate_ids(o.s, ids, 8, &p, &r), SPEC_E_INVALID, "-1");
+        FAILS(spec_generate_ids(o.s, &r, ids, 8, &p), SPEC_E_INVALID, "-1");
         spec_result_free(&r);
         ids[3] = 103;
         end(&o);
@@ -202,8 +202,8 @@ static void context_ends_alike(void **state)
             spec_generate_params p = asked(1000);
             spec_result a, b;
             p.ignore_eos = 1;
-            OK(spec_generate_ids(plain.s, ids, n, &p, &a));
-            OK(spec_generate_ids(o.s, ids, n, &p, &b));
+            OK(spec_generate_ids(plain.s, &a, ids, n, &p));
+            OK(spec_generate_ids(o.s, &b, ids, n, &p));
             assert_int_equal(a.stop, SPEC_STOP_CONTEXT);
             assert_int_equal(a.n_ids, N_CTX - n);
             support_same(&b, &a, "end of context");
@@ -433,7 +433,7 @@ static void eos_ends_a_path(void **state)
     int32_t seq;
     spec_step_result r;
     OK(spec_sequence_add(o.s, &seq, ids, 2, NULL));
-    OK(spec_step(o.s, &seq, 1, &r));
+    OK(spec_step(o.s, &r, &seq, 1));
     size_t at = 0;
     while (plain[at] != plain[2]) at++;
     assert_int_equal(r.stop, SPEC_STOP_EOS);
@@ -454,9 +454,9 @@ static void empty_prompts_start_from_bos(void **state)
     for (int32_t k = 0; k <= 4; k += 4) {
         open_setup o = begin(&(setup){ .k = k });
         spec_result a, b;
-        OK(spec_generate(o.s, "", 0, &p, &a));
+        OK(spec_generate(o.s, &a, "", 0, &p));
         assert_int_equal(a.n_prompt, 1);
-        OK(spec_generate_ids(o.s, &bos, 1, &p, &b));
+        OK(spec_generate_ids(o.s, &b, &bos, 1, &p));
         support_same(&a, &b, "from BOS");
         spec_result_free(&a);
         spec_result_free(&b);
@@ -471,11 +471,11 @@ static void empty_prompts_start_from_bos(void **state)
     spec_model *m = support_model(backend, dir, SPEC_DTYPE_AUTO);
     open_setup o = begin(&(setup){ .target = m });
     spec_result r;
-    FAILS(spec_generate(o.s, "", 0, &p, &r), SPEC_E_INVALID, "no BOS");
+    FAILS(spec_generate(o.s, &r, "", 0, &p), SPEC_E_INVALID, "no BOS");
     spec_result_free(&r);
-    OK(spec_generate(o.s, "a", 1, &p, &r));
+    OK(spec_generate(o.s, &r, "a", 1, &p));
     spec_result_free(&r);
-    FAILS(spec_generate(o.s, "a\xff", 2, &p, &r), SPEC_E_INVALID, "UTF-8");
+    FAILS(spec_generate(o.s, &r, "a\xff", 2, &p), SPEC_E_INVALID, "UTF-8");
     spec_result_free(&r);
     end(&o);
     spec_model_close(m);
@@ -522,7 +522,7 @@ static void logprobs_have_the_bits_of_plain(void **state)
     spec_generate_params p = asked(4);
     p.n_logprobs = 21;
     open_setup o = begin(&(setup){ 0 });
-    FAILS(spec_generate(o.s, "a", 1, &p, &r), SPEC_E_INVALID, "21");
+    FAILS(spec_generate(o.s, &r, "a", 1, &p), SPEC_E_INVALID, "21");
     spec_result_free(&r);
     end(&o);
 }
@@ -540,22 +540,22 @@ static void logprobs_are_log_softmax(void **state)
     OK(spec_score(s, &seq, 1, &trees));
     for (int32_t node = 0; node < 4; node++) {
         double sum = 0, mass = 0, max = -INFINITY;
-        OK(spec_node_logits(s, seq, node, logits));
+        OK(spec_node_logits(s, logits, seq, node));
         for (int i = 0; i < N; i++) max = fmax(max, (double)logits[i]);
         for (int i = 0; i < N; i++) sum += exp((double)logits[i] - max);
         for (int32_t i = 0; i < N; i++) {
-            OK(spec_node_logprobs(s, seq, node, i, &one, NULL, NULL, 0));
+            OK(spec_node_logprobs(s, &one, NULL, NULL, seq, node, i, 0));
             assert_true(fabs((double)one - ((double)logits[i] - max - log(sum))) < 1e-5 * (1 + fabs((double)one)));
             mass += exp((double)one);
         }
         assert_true(fabs(mass - 1) < 1e-5);
-        OK(spec_node_logprobs(s, seq, node, 9, &one, top_id, top, 64));
+        OK(spec_node_logprobs(s, &one, top_id, top, seq, node, 9, 64));
         for (int i = 0; i + 1 < 64; i++) assert_true(top[i] >= top[i + 1]);
     }
-    FAILS(spec_node_logprobs(s, seq, 4, 0, &one, NULL, NULL, 0), SPEC_E_INVALID, "node 4 of a tree of 4");
-    FAILS(spec_node_logprobs(s, seq, 0, N, &one, NULL, NULL, 0), SPEC_E_INVALID, "token 4096");
-    FAILS(spec_node_logprobs(s, seq, 0, 0, &one, top_id, top, 65), SPEC_E_INVALID, "at most 64");
-    FAILS(spec_node_logits(s, seq + 1, 0, logits), SPEC_E_INVALID, "no sequence");
+    FAILS(spec_node_logprobs(s, &one, NULL, NULL, seq, 4, 0, 0), SPEC_E_INVALID, "node 4 of a tree of 4");
+    FAILS(spec_node_logprobs(s, &one, NULL, NULL, seq, 0, N, 0), SPEC_E_INVALID, "token 4096");
+    FAILS(spec_node_logprobs(s, &one, top_id, top, seq, 0, 0, 65), SPEC_E_INVALID, "at most 64");
+    FAILS(spec_node_logits(s, logits, seq + 1, 0), SPEC_E_INVALID, "no sequence");
     spec_session_close(s);
     free(logits);
 }
@@ -601,13 +601,13 @@ static void the_text_callback_stops(void **state)
             stopper s = { .stop_at = at };
             spec_result r;
             p = asked(48), p.on_text = stop_text, p.user_data = &s;
-            FAILS(spec_generate(o.s, prompts[0], strlen(prompts[0]), &p, &r), SPEC_E_ABORTED, "text callback");
+            FAILS(spec_generate(o.s, &r, prompts[0], strlen(prompts[0]), &p), SPEC_E_ABORTED, "text callback");
             expect_prefix(&r, &all);
             assert_true(r.n_ids > 0);
             assert_int_equal(s.calls, at);
             spec_result_free(&r);
             p = asked(48);
-            OK(spec_generate(o.s, prompts[0], strlen(prompts[0]), &p, &r));
+            OK(spec_generate(o.s, &r, prompts[0], strlen(prompts[0]), &p));
             support_same(&r, &all, "after the callback stopped");
             spec_result_free(&r);
         }
@@ -629,7 +629,7 @@ static void abort_is_polled_between_passes(void **state)
     for (int32_t k = 0; k <= 4; k += 4) {
         spec_result all, r;
         open_setup o = begin(&(setup){ .k = k });
-        OK(spec_generate_ids(o.s, ids, N, &p, &all));
+        OK(spec_generate_ids(o.s, &all, ids, N, &p));
         end(&o);
         stopper s = { 0 };
         spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
@@ -638,7 +638,7 @@ static void abort_is_polled_between_passes(void **state)
         int n_in_prefill = 0;
         for (int at = 1;; at++) {
             s.calls = 0, s.stop_at = at;
-            const spec_status status = spec_generate_ids(o.s, ids, N, &p, &r);
+            const spec_status status = spec_generate_ids(o.s, &r, ids, N, &p);
             if (status == SPEC_OK) break;
             assert_int_equal(status, SPEC_E_ABORTED);
             expect_prefix(&r, &all);
@@ -681,17 +681,17 @@ static void another_thread_cancels(void **state)
         open_setup o = begin(&(setup){ .k = k });
         stopper s = { .stop_at = 3, .session = o.s };
         p = asked(48), p.on_text = cancel_from_thread, p.user_data = &s;
-        FAILS(spec_generate(o.s, prompts[0], strlen(prompts[0]), &p, &r), SPEC_E_ABORTED, "");
+        FAILS(spec_generate(o.s, &r, prompts[0], strlen(prompts[0]), &p), SPEC_E_ABORTED, "");
         expect_prefix(&r, &all);
         assert_int_equal(s.calls, 3); /* no pass more, no text more */
         spec_result_free(&r);
         p = asked(48);
-        FAILS(spec_generate(o.s, prompts[0], strlen(prompts[0]), &p, &r), SPEC_E_ABORTED, "stopped");
+        FAILS(spec_generate(o.s, &r, prompts[0], strlen(prompts[0]), &p), SPEC_E_ABORTED, "stopped");
         assert_int_equal(r.n_ids, 0);
         assert_int_equal(r.stop, SPEC_STOP_ABORTED);
         spec_result_free(&r);
         spec_session_resume(o.s);
-        OK(spec_generate(o.s, prompts[0], strlen(prompts[0]), &p, &r));
+        OK(spec_generate(o.s, &r, prompts[0], strlen(prompts[0]), &p));
         support_same(&r, &all, "after resume");
         spec_result_free(&r);
         end(&o);
@@ -712,7 +712,7 @@ static void cancelled_at_any_time(void **state)
         spec_generate_params p = asked(1000000);
         p.ignore_eos = 1;
         assert_int_equal(pthread_create(&thread, NULL, cancel, o.s), 0);
-        assert_int_equal(spec_generate_ids(o.s, ids, 900, &p, &r), SPEC_E_ABORTED);
+        assert_int_equal(spec_generate_ids(o.s, &r, ids, 900, &p), SPEC_E_ABORTED);
         pthread_join(thread, NULL);
         assert_int_equal(r.stop, SPEC_STOP_ABORTED);
         spec_result_free(&r);
@@ -736,13 +736,13 @@ static void naive_equals_plain(void **state)
     open_setup o = begin(&(setup){ .rule = SPEC_VERIFY_GREEDY });
     spec_generate_params p = asked(4);
     p.sampling.temperature = 1;
-    FAILS(spec_generate(o.s, "a", 1, &p, &r), SPEC_E_INVALID, "greedy verification");
+    FAILS(spec_generate(o.s, &r, "a", 1, &p), SPEC_E_INVALID, "greedy verification");
     spec_result_free(&r);
     p.sampling.temperature = -1;
-    FAILS(spec_generate(o.s, "a", 1, &p, &r), SPEC_E_INVALID, "temperature -1");
+    FAILS(spec_generate(o.s, &r, "a", 1, &p), SPEC_E_INVALID, "temperature -1");
     spec_result_free(&r);
     p.sampling.temperature = NAN;
-    FAILS(spec_generate(o.s, "a", 1, &p, &r), SPEC_E_INVALID, "temperature");
+    FAILS(spec_generate(o.s, &r, "a", 1, &p), SPEC_E_INVALID, "temperature");
     spec_result_free(&r);
     end(&o);
 }
@@ -784,8 +784,8 @@ static void run_alone(many *m, int32_t k)
     size_t n = 0;
     spec_step_result r;
     OK(spec_sequence_add(o.s, &m->seq, m->prompt, (size_t)m->n_prompt, &m->sampling));
-    for (; n < (size_t)(m->n_prompt + m->n_new); OK(spec_sequence_ids(o.s, m->seq, &ids, &n)))
-        OK(spec_step(o.s, &m->seq, 1, &r));
+    for (; n < (size_t)(m->n_prompt + m->n_new); OK(spec_sequence_ids(o.s, &ids, &n, m->seq)))
+        OK(spec_step(o.s, &r, &m->seq, 1));
     memcpy(m->alone, ids + m->n_prompt, (size_t)m->n_new * sizeof *ids);
     end(&o);
 }
@@ -800,12 +800,12 @@ static int32_t run_step(spec_session *s, many *all, int32_t step)
         if (all[at].seq >= 0 && (step + at) % 5 != 0) seqs[n++] = all[at].seq;
         left += all[i].seq != -2;
     }
-    if (n > 0) OK(spec_step(s, seqs, n, results));
+    if (n > 0) OK(spec_step(s, results, seqs, n));
     for (int32_t i = 0; i < N_MANY; i++) {
         const int32_t *ids;
         size_t n_ids;
         if (all[i].seq < 0) continue;
-        OK(spec_sequence_ids(s, all[i].seq, &ids, &n_ids));
+        OK(spec_sequence_ids(s, &ids, &n_ids, all[i].seq));
         if (n_ids < (size_t)(all[i].n_prompt + all[i].n_new)) continue;
         assert_memory_equal(ids + all[i].n_prompt, all[i].alone, (size_t)all[i].n_new * sizeof *ids);
         OK(spec_sequence_remove(s, all[i].seq));

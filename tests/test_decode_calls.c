@@ -128,7 +128,7 @@ static void own_drafters_change_nothing(void **state)
             spec_generate_params p = SPEC_GENERATE_PARAMS_INIT;
             spec_result r;
             p.n_predict = N_NEW, p.ignore_eos = 1, p.sampling = *distributions[probs];
-            OK(spec_generate_ids(s, prompt, N_PROMPT, &p, &r));
+            OK(spec_generate_ids(s, &r, prompt, N_PROMPT, &p));
             assert_int_equal(r.n_ids, N_NEW);
             assert_memory_equal(r.ids, truth, sizeof truth);
             print_message("  %-10s T %.1f: %lld of %lld accepted in %lld steps\n", kind_names[kind],
@@ -214,16 +214,16 @@ static void misbehaving_drafters_are_refused(void **state)
     for (size_t i = 0; n < N_PROMPT + N_NEW - 8; i++) {
         const struct misbehaviour *m = &misbehaviours[i % (sizeof misbehaviours / sizeof *misbehaviours)];
         int32_t before, after;
-        OK(spec_sequence_ids(s, seq, &ids, &n));
+        OK(spec_sequence_ids(s, &ids, &n, seq));
         before = (int32_t)n;
         d.now = m;
-        FAILS(spec_step(s, &seq, 1, &r), m->code, m->words);
-        OK(spec_sequence_ids(s, seq, &ids, &n));
+        FAILS(spec_step(s, &r, &seq, 1), m->code, m->words);
+        OK(spec_sequence_ids(s, &ids, &n, seq));
         after = (int32_t)n;
         assert_int_equal(after, before);
         d.now = NULL;
-        OK(spec_step(s, &seq, 1, &r));
-        OK(spec_sequence_ids(s, seq, &ids, &n));
+        OK(spec_step(s, &r, &seq, 1));
+        OK(spec_sequence_ids(s, &ids, &n, seq));
         assert_memory_equal(ids + N_PROMPT, truth, (n - N_PROMPT) * sizeof *ids);
     }
     spec_session_close(s);
@@ -277,7 +277,7 @@ static void expect_logits(spec_session *s, int32_t seq, const float *want, const
     float *row = malloc(N_VOCAB * sizeof *row);
     OK(spec_score(s, &seq, 1, &trees));
     for (int32_t node = 0; node < 2; node++) {
-        OK(spec_node_logits(s, seq, node, row));
+        OK(spec_node_logits(s, row, seq, node));
         if (memcmp(row, want + node * N_VOCAB, N_VOCAB * sizeof *row) != 0)
             fail_msg("logits of node %d are not what they were before %s", node, what);
     }
@@ -347,10 +347,10 @@ static void bad_sequences_are_refused(void **state)
     FAILS(spec_score(s, negative_one, 1, trees), SPEC_E_INVALID, "no sequence -1");
     FAILS(spec_score(s, three, 3, trees), SPEC_E_INVALID, "3 sequences; the session has 2");
     FAILS(spec_score(s, seqs, 0, trees), SPEC_E_INVALID, "0 sequences");
-    FAILS(spec_step(s, twice, 2, r), SPEC_E_INVALID, "given twice");
-    FAILS(spec_draft(s, unknown, 2, trees), SPEC_E_INVALID, "no sequence 7");
+    FAILS(spec_step(s, r, twice, 2), SPEC_E_INVALID, "given twice");
+    FAILS(spec_draft(s, trees, unknown, 2), SPEC_E_INVALID, "no sequence 7");
     OK(spec_sequence_remove(s, seqs[1]));
-    FAILS(spec_step(s, seqs, 2, r), SPEC_E_INVALID, "no sequence");
+    FAILS(spec_step(s, r, seqs, 2), SPEC_E_INVALID, "no sequence");
     FAILS(spec_sequence_remove(s, seqs[1]), SPEC_E_INVALID, "no sequence");
     expect_logits(s, seqs[0], want, "sequences that are not there");
     int32_t again;
@@ -368,17 +368,17 @@ static void calls_out_of_order_are_refused(void **state)
     float *want = first_logits(), *row = malloc(N_VOCAB * sizeof *row);
     int32_t seq, path[4] = { 0 }, n_path, token;
     spec_session *s = open_calls(4, &seq, 1);
-    FAILS(spec_verify(s, seq, SPEC_VERIFY_AUTO, path, &n_path, &token), SPEC_E_STATE, "nothing was scored");
+    FAILS(spec_verify(s, path, &n_path, &token, seq, SPEC_VERIFY_AUTO), SPEC_E_STATE, "nothing was scored");
     FAILS(spec_commit(s, seq, path, 1, 5), SPEC_E_STATE, "nothing was scored");
-    FAILS(spec_node_logits(s, seq, 0, row), SPEC_E_STATE, "nothing was scored");
-    FAILS(spec_node_logprobs(s, seq, 0, 1, row, NULL, NULL, 0), SPEC_E_STATE, "nothing was scored");
+    FAILS(spec_node_logits(s, row, seq, 0), SPEC_E_STATE, "nothing was scored");
+    FAILS(spec_node_logprobs(s, row, NULL, NULL, seq, 0, 1, 0), SPEC_E_STATE, "nothing was scored");
     OK(spec_rollback(s, seq));
     expect_logits(s, seq, want, "calls before score");
 
     int32_t tokens[] = { prompt[N_PROMPT - 1], 33, 34, 35 }, parents[] = { -1, 0, 0, 1 };
     const spec_tree tree = { .n = 4, .cap = 4, .token = tokens, .parent = parents }, *trees = &tree;
     OK(spec_score(s, &seq, 1, &trees));
-    FAILS(spec_verify(s, seq, (spec_verify_rule)9, path, &n_path, &token), SPEC_E_INVALID, "rule 9");
+    FAILS(spec_verify(s, path, &n_path, &token, seq, (spec_verify_rule)9), SPEC_E_INVALID, "rule 9");
     static const struct {
         int32_t n, path[6], token;
         const char *words;
@@ -397,7 +397,7 @@ static void calls_out_of_order_are_refused(void **state)
     FAILS(spec_commit(s, seq, good, 3, 44), SPEC_E_STATE, "nothing was scored");
     const int32_t *ids, expected[] = { 33, 35, 44 };
     size_t n;
-    OK(spec_sequence_ids(s, seq, &ids, &n));
+    OK(spec_sequence_ids(s, &ids, &n, seq));
     assert_int_equal(n, N_PROMPT + 3);
     assert_memory_equal(ids + N_PROMPT, expected, sizeof expected);
     spec_session_close(s);
@@ -429,16 +429,16 @@ static void scores_leave_no_trace(void **state)
                 tokens[k] = 100 * k + (int32_t)(support_random(&random) % 90), parents[k] = (int32_t)(support_random(&random) % (uint32_t)k);
             const spec_tree t = { .n = 8, .cap = 8, .token = tokens, .parent = parents }, *trees[] = { &t, &t };
             OK(spec_score(s, seqs, i ? 1 : 2, trees));
-            if (i) FAILS(spec_node_logits(s, seqs[1], 0, row), SPEC_E_STATE, "nothing was scored"); /* not any more */
-            else OK(spec_node_logits(s, seqs[1], 7, row));
+            if (i) FAILS(spec_node_logits(s, row, seqs[1], 0), SPEC_E_STATE, "nothing was scored"); /* not any more */
+            else OK(spec_node_logits(s, row, seqs[1], 7));
             if (round == 1) OK(spec_rollback(s, seqs[0]));
-            if (round == 1) FAILS(spec_node_logits(s, seqs[0], 0, row), SPEC_E_STATE, "nothing was scored");
+            if (round == 1) FAILS(spec_node_logits(s, row, seqs[0], 0), SPEC_E_STATE, "nothing was scored");
         }
         int32_t tokens[8] = { pending, 1, truth[i], 2, truth[i], truth[i + 1], 3, 4 }, parents[8] = { -1, 0, 0, 0, 1, 2, 2, 5 };
         const spec_tree t = { .n = 8, .cap = 8, .token = tokens, .parent = parents }, *trees = &t;
         OK(spec_score(s, seqs, 1, &trees));
         for (int k = 0; k < 3; k++) {
-            OK(spec_verify(s, seqs[0], SPEC_VERIFY_GREEDY, path, &n_path, &token));
+            OK(spec_verify(s, path, &n_path, &token, seqs[0], SPEC_VERIFY_GREEDY));
             assert_int_equal(n_path, 3);
             assert_memory_equal(path, paths, sizeof paths);
             again = k ? again : token;
@@ -446,7 +446,7 @@ static void scores_leave_no_trace(void **state)
             assert_int_equal(token, truth[i + 2]);
         }
         for (int32_t k = 0; k < 3; k++) {
-            OK(spec_node_logits(s, seqs[0], paths[k], row));
+            OK(spec_node_logits(s, row, seqs[0], paths[k]));
             assert_memory_equal(row, want + (i + k) * N_VOCAB, N_VOCAB * sizeof *row);
         }
         OK(spec_commit(s, seqs[0], path, 2, truth[i + 1])); /* less than what was accepted is a path too */
@@ -464,11 +464,11 @@ static void expect_own_drafts(spec_session *s, const int32_t *seqs, int32_t n, i
 {
     const spec_tree *trees[4];
     int32_t want[8];
-    OK(spec_draft(s, seqs, n, trees));
+    OK(spec_draft(s, trees, seqs, n));
     for (int32_t i = 0; i < n; i++) {
         const int32_t *ids;
         size_t n_ids;
-        OK(spec_sequence_ids(s, seqs[i], &ids, &n_ids));
+        OK(spec_sequence_ids(s, &ids, &n_ids, seqs[i]));
         support_plain_ids(small, ids, n_ids, NULL, n_draft, want);
         assert_int_equal(trees[i]->n, n_draft + 1);
         assert_memory_equal(trees[i]->token + 1, want, (size_t)n_draft * sizeof *want);
@@ -489,14 +489,14 @@ static void drafts_are_the_drafters_own(void **state)
         spec_step_result r[3];
         expect_own_drafts(s, seqs, 3, 4);
         if (step % 5 != 4) { /* the drafts above are drafted anew */
-            OK(spec_step(s, seqs, 1 + step % 3, r));
+            OK(spec_step(s, r, seqs, 1 + step % 3));
             n_accepting += r[0].n_accepted > 0, n_rejecting += r[0].n_accepted < r[0].n_drafted;
             continue;
         }
         for (int32_t k = 0; k < 9; k++) { /* text that the drafter sees only afterwards, more than one pass of it */
             const int32_t *ids;
             size_t n;
-            OK(spec_sequence_ids(s, seqs[1], &ids, &n));
+            OK(spec_sequence_ids(s, &ids, &n, seqs[1]));
             support_plain_step(s, seqs[1], ids[n - 1], 200 + 13 * k, NULL);
         }
     }
@@ -574,7 +574,7 @@ static void a_drafter_serves_one_session(void **state)
     spec_result r;
     spec_generate_params p = SPEC_GENERATE_PARAMS_INIT;
     p.n_predict = 8;
-    OK(spec_generate_ids(s, prompt, N_PROMPT, &p, &r)); /* the refusals did not take it away */
+    OK(spec_generate_ids(s, &r, prompt, N_PROMPT, &p)); /* the refusals did not take it away */
     spec_result_free(&r);
     spec_session_close(s);
     OK(spec_session_open(&t, target, dr, NULL));
@@ -620,7 +620,7 @@ static void padded_vocabularies_work(void **state)
                 p.n_predict = 100, p.sampling = probs;
                 sp.verify = seed ? SPEC_VERIFY_NAIVE : SPEC_VERIFY_AUTO;
                 spec_session *s = support_open(t, d, 3, &sp, &dr);
-                OK(spec_generate_ids(s, start, 2, &p, &r));
+                OK(spec_generate_ids(s, &r, start, 2, &p));
                 assert_int_equal(r.n_ids, 100);
                 assert_memory_equal(r.ids, plain, sizeof plain);
                 spec_result_free(&r);
@@ -629,7 +629,7 @@ static void padded_vocabularies_work(void **state)
                 sp.verify = SPEC_VERIFY_MSS; /* its distribution is for test_decode_distribution.c; here it must run */
                 s = support_open(t, d, 3, &sp, &dr);
                 p.sampling.temperature = 1;
-                OK(spec_generate_ids(s, start, 2, &p, &r));
+                OK(spec_generate_ids(s, &r, start, 2, &p));
                 assert_int_equal(r.n_ids, 100);
                 spec_result_free(&r);
                 spec_session_close(s);

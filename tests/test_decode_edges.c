@@ -36,7 +36,7 @@ static void expect_plain(spec_model *model, spec_drafter *dr, const spec_session
         sp.verify = sampled ? SPEC_VERIFY_NAIVE : SPEC_VERIFY_AUTO;
         support_plain_ids(model, prompt, N_PROMPT, &p.sampling, n_predict, plain);
         OK(spec_session_open(&s, model, dr, &sp));
-        OK(spec_generate_ids(s, prompt, N_PROMPT, &p, &r));
+        OK(spec_generate_ids(s, &r, prompt, N_PROMPT, &p));
         if ((int32_t)r.n_ids != n_predict || r.stop != SPEC_STOP_LENGTH)
             fail_msg("%s: %zu ids, stop %s; expected %d", what, r.n_ids, spec_stop_name(r.stop), n_predict);
         const int64_t at = support_first_difference(plain, r.ids, n_predict);
@@ -142,7 +142,7 @@ static void expect_eos(spec_model *model, spec_drafter *dr, const int32_t *plain
     spec_result r;
     p.n_predict = 24;
     OK(spec_session_open(&s, model, dr, &sp));
-    OK(spec_generate_ids(s, prompt, N_PROMPT, &p, &r));
+    OK(spec_generate_ids(s, &r, prompt, N_PROMPT, &p));
     if (r.stop != SPEC_STOP_EOS || (int32_t)r.n_ids != end + 1 || support_first_difference(r.ids, plain, end + 1) >= 0)
         fail_msg("%s: %zu ids, stop %s; expected %d", what, r.n_ids, spec_stop_name(r.stop), end + 1);
     if (on_branch) { /* one step: what stands before the end was accepted, the end itself is the last token */
@@ -258,11 +258,11 @@ static void endless_drafters(void **state)
     OK(spec_session_open(&s, target, dr, &sp));
     OK(spec_sequence_add(s, &seq, prompt, N_PROMPT, NULL));
     for (; r.stop != SPEC_STOP_CONTEXT && n_step < N_CTX; n_step++) {
-        OK(spec_sequence_ids(s, seq, &ids, &n));
-        OK(spec_step(s, &seq, 1, &r));
+        OK(spec_sequence_ids(s, &ids, &n, seq));
+        OK(spec_step(s, &r, &seq, 1));
         assert_int_equal(r.n_drafted > 0, n + 1 < N_CTX);
     }
-    OK(spec_sequence_ids(s, seq, &ids, &n));
+    OK(spec_sequence_ids(s, &ids, &n, seq));
     assert_int_equal(n, N_CTX);
     spec_session_close(s);
     spec_drafter_close(dr);
@@ -274,9 +274,9 @@ static int32_t choice_of(spec_session *s, const int32_t *seqs, int32_t n)
 {
     const spec_tree *trees[2];
     int32_t choice, again;
-    OK(spec_draft(s, seqs, n, trees));
-    OK(spec_draft_choice(s, seqs[0], &choice));
-    OK(spec_draft_choice(s, seqs[n - 1], &again));
+    OK(spec_draft(s, trees, seqs, n));
+    OK(spec_draft_choice(s, &choice, seqs[0]));
+    OK(spec_draft_choice(s, &again, seqs[n - 1]));
     assert_int_equal(again, choice);
     assert_int_equal(trees[0]->n > 1, choice >= 0);
     OK(spec_score(s, seqs, n, trees));
@@ -286,7 +286,7 @@ static int32_t choice_of(spec_session *s, const int32_t *seqs, int32_t n)
 static void commit(spec_session *s, int32_t seq)
 {
     int32_t path[SPEC_MAX_DEPTH + 1], n_path, token;
-    OK(spec_verify(s, seq, SPEC_VERIFY_AUTO, path, &n_path, &token));
+    OK(spec_verify(s, path, &n_path, &token, seq, SPEC_VERIFY_AUTO));
     OK(spec_commit(s, seq, path, n_path, token));
 }
 
@@ -311,7 +311,7 @@ static void rounds_teach(void **state)
     int32_t token, parent = -1;
     const int32_t *ids;
     size_t n;
-    OK(spec_sequence_ids(s, seqs[1], &ids, &n));
+    OK(spec_sequence_ids(s, &ids, &n, seqs[1]));
     token = ids[n - 1];
     const spec_tree own = { .n = 1, .cap = 1, .token = &token, .parent = &parent }, *trees = &own;
     commit(s, seqs[0]);
@@ -323,7 +323,7 @@ static void rounds_teach(void **state)
     assert_int_equal(choice_of(s, seqs, 2), 1);
     /* As by steps. */
     spec_step_result r[2];
-    OK(spec_step(s, seqs, 2, r));
+    OK(spec_step(s, r, seqs, 2));
     assert_true(r[0].tree == 1 && r[1].tree == 1);
     spec_session_close(s);
     spec_drafter_close(dr);
@@ -361,8 +361,8 @@ static void slow_drafts_are_left(void **state)
     OK(spec_session_open(&s, target, NULL, &sp));
     OK(spec_sequence_add(s, &seq, prompt, N_PROMPT, NULL));
     while (n_text < sizeof text / sizeof *text) {
-        OK(spec_step(s, &seq, 1, &r));
-        OK(spec_sequence_ids(s, seq, &ids, &n_text));
+        OK(spec_step(s, &r, &seq, 1));
+        OK(spec_sequence_ids(s, &ids, &n_text, seq));
     }
     memcpy(text, ids, sizeof text);
     spec_session_close(s);
@@ -375,7 +375,7 @@ static void slow_drafts_are_left(void **state)
     OK(spec_session_open(&s, target, dr, &sp));
     OK(spec_sequence_add(s, &seq, prompt, N_PROMPT, NULL));
     for (int32_t i = 0; i < N_STEP; i++) {
-        OK(spec_step(s, &seq, 1, &r));
+        OK(spec_step(s, &r, &seq, 1));
         if (r.n_drafted > 0) assert_int_equal(r.n_accepted, r.n_drafted);
         n_late += r.n_drafted > 0 && i >= 2 * N_TRIED;
     }
@@ -487,15 +487,15 @@ static void expect_recovery(spec_drafter *dr, const slip *slips, int32_t n_slip)
     for (int32_t i = 0; i < 2; i++) OK(spec_sequence_add(s, &seqs[i], prompt, N_PROMPT, &sampling));
     for (int32_t i = 0; n[0] < N_PROMPT + N_NEW || i < n_slip; i++) {
         now = 1 + i % n_slip;
-        FAILS(spec_step(s, seqs, 2, r), slips[i % n_slip].code, slips[i % n_slip].says);
+        FAILS(spec_step(s, r, seqs, 2), slips[i % n_slip].code, slips[i % n_slip].says);
         assert_int_equal(now, 0);
         for (int32_t k = 0; k < 2; k++) {
-            OK(spec_sequence_ids(s, seqs[k], &ids, &after));
+            OK(spec_sequence_ids(s, &ids, &after, seqs[k]));
             assert_int_equal(after, n[k]);
         }
-        OK(spec_step(s, seqs, 2, r));
+        OK(spec_step(s, r, seqs, 2));
         for (int32_t k = 0; k < 2; k++) {
-            OK(spec_sequence_ids(s, seqs[k], &ids, &n[k]));
+            OK(spec_sequence_ids(s, &ids, &n[k], seqs[k]));
             const int64_t n_new = (int64_t)n[k] - N_PROMPT, most = n_new < N_NEW + 4 ? n_new : N_NEW + 4;
             if (support_first_difference(plain, ids + N_PROMPT, most) >= 0)
                 fail_msg("other text after \"%s\"", slips[i % n_slip].says);

@@ -125,7 +125,7 @@ static int32_t expect_text(const bench *b, int32_t seq, int32_t k)
 {
     const int32_t *ids;
     size_t n;
-    OK(spec_sequence_ids(b->s, seq, &ids, &n));
+    OK(spec_sequence_ids(b->s, &ids, &n, seq));
     for (size_t i = N_PROMPT; i < n && i - N_PROMPT < N_NEW; i++)
         if (ids[i] != b->text[k][i - N_PROMPT])
             fail_msg("%s: token %d of sequence %d is %d, plain decoding gives %d", b->what, (int)i - N_PROMPT, k,
@@ -136,7 +136,7 @@ static int32_t expect_text(const bench *b, int32_t seq, int32_t k)
 static void go_on(const bench *b, int32_t seq, int32_t k)
 {
     spec_step_result r = { .stop = SPEC_STOP_NONE };
-    while (r.stop == SPEC_STOP_NONE && expect_text(b, seq, k) < N_NEW) OK(spec_step(b->s, &seq, 1, &r));
+    while (r.stop == SPEC_STOP_NONE && expect_text(b, seq, k) < N_NEW) OK(spec_step(b->s, &r, &seq, 1));
     (void)expect_text(b, seq, k);
 }
 
@@ -155,14 +155,14 @@ static void expect_broken(const bench *b, int32_t seq, int32_t k, size_t n_befor
     int32_t copy, parent = -1;
     size_t n;
     (void)expect_text(b, seq, k);
-    OK(spec_sequence_ids(b->s, seq, &ids, &n));
+    OK(spec_sequence_ids(b->s, &ids, &n, seq));
     assert_int_equal(n, n_before);
     int32_t token = ids[n - 1];
     const spec_tree root = { .n = 1, .cap = 1, .token = &token, .parent = &parent }, *tree = &root;
     for (int32_t again = 0; again < 2; again++) {
-        FAILS(spec_step(b->s, &seq, 1, &r), SPEC_E_STATE, says);
+        FAILS(spec_step(b->s, &r, &seq, 1), SPEC_E_STATE, says);
         if (b->broken_target) FAILS(spec_score(b->s, &seq, 1, &tree), SPEC_E_STATE, says);
-        FAILS(spec_sequence_fork(b->s, seq, &copy), SPEC_E_STATE, says);
+        FAILS(spec_sequence_fork(b->s, &copy, seq), SPEC_E_STATE, says);
         FAILS(spec_sequence_save(b->s, seq, discard, NULL), SPEC_E_STATE, says);
     }
 }
@@ -176,17 +176,17 @@ static bool fail_step(bench *b, int32_t op, int32_t after)
     size_t n_before[N_SEQ];
     const int32_t *ids;
     for (int32_t k = 0; k < N_SEQ; k++) b->seqs[k] = add(b, k);
-    for (int32_t i = 0; i < N_BEFORE; i++) OK(spec_step(b->s, b->seqs, N_SEQ, r));
-    for (int32_t k = 0; k < N_SEQ; k++) OK(spec_sequence_ids(b->s, b->seqs[k], &ids, &n_before[k]));
+    for (int32_t i = 0; i < N_BEFORE; i++) OK(spec_step(b->s, r, b->seqs, N_SEQ));
+    for (int32_t k = 0; k < N_SEQ; k++) OK(spec_sequence_ids(b->s, &ids, &n_before[k], b->seqs[k]));
     fault.of = op, fault.after = after;
-    const spec_status status = spec_step(b->s, b->seqs, N_FAILING, r);
+    const spec_status status = spec_step(b->s, r, b->seqs, N_FAILING);
     const bool struck = fault.after < 0;
     fault.after = -1;
     if (struck && status != SPEC_E_DEVICE)
         fail_msg("%s: the step gives %s", b->what, spec_status_name(status));
     int32_t n_broken = 0;
     for (int32_t k = 0; struck && k < N_FAILING; k++) {
-        const bool goes_on = (op >= PROBS || b->by_rounds) && spec_step(b->s, &b->seqs[k], 1, r) == SPEC_OK;
+        const bool goes_on = (op >= PROBS || b->by_rounds) && spec_step(b->s, r, &b->seqs[k], 1) == SPEC_OK;
         if (goes_on) (void)expect_text(b, b->seqs[k], k); /* right, if at all */
         else if (op < PROBS) expect_broken(b, b->seqs[k], k, n_before[k]), n_broken++;
     }
@@ -289,12 +289,12 @@ static void verification(void **state)
     for (size_t i = 0; i < 3 * (sizeof ops / sizeof *ops); i++) {
         const spec_tree *tree;
         int32_t path[2], n_path, token;
-        OK(spec_draft(b.s, &seq, 1, &tree));
+        OK(spec_draft(b.s, &tree, &seq, 1));
         OK(spec_score(b.s, &seq, 1, &tree));
         fault.of = (int32_t)ops[i % 3], fault.after = 0;
-        FAILS(spec_verify(b.s, seq, SPEC_VERIFY_NAIVE, path, &n_path, &token), SPEC_E_DEVICE, name_of((int32_t)ops[i % 3]));
+        FAILS(spec_verify(b.s, path, &n_path, &token, seq, SPEC_VERIFY_NAIVE), SPEC_E_DEVICE, name_of((int32_t)ops[i % 3]));
         fault.after = -1;
-        OK(spec_verify(b.s, seq, SPEC_VERIFY_NAIVE, path, &n_path, &token));
+        OK(spec_verify(b.s, path, &n_path, &token, seq, SPEC_VERIFY_NAIVE));
         OK(spec_commit(b.s, seq, path, n_path, token));
         (void)expect_text(&b, seq, 1);
     }

@@ -47,8 +47,8 @@ static void check_proposal(spec_session *s, int32_t seq, const lookup_case *t, i
     const int32_t *ids;
     size_t n;
     int32_t want[SPEC_MAX_DEPTH];
-    OK(spec_draft(s, &seq, 1, &tree));
-    OK(spec_sequence_ids(s, seq, &ids, &n));
+    OK(spec_draft(s, &tree, &seq, 1));
+    OK(spec_sequence_ids(s, &ids, &n, seq));
     const int32_t n_want = look_up(want, ids, (int32_t)n, t->n, t->m, 0);
     assert_int_equal(tree->n, 1 + n_want);
     assert_int_equal(tree->token[0], ids[n - 1]);
@@ -64,7 +64,7 @@ static void grow(spec_session *s, int32_t seq, int32_t alphabet, uint64_t *rando
 {
     const spec_tree *tree;
     int32_t path[SPEC_MAX_DEPTH + 1], n = 1;
-    OK(spec_draft(s, &seq, 1, &tree));
+    OK(spec_draft(s, &tree, &seq, 1));
     OK(spec_score(s, &seq, 1, &tree));
     for (path[0] = 0; n < tree->n && support_random(random) % 3 > 0; n++) path[n] = n;
     OK(spec_commit(s, seq, path, n, (int32_t)(support_random(random) % (uint32_t)alphabet)));
@@ -92,7 +92,7 @@ static void check_lookup(void **state)
             check_proposal(s, seq, t, &n_proposed);
             grow(s, seq, t->alphabet, &random);
         }
-        FAILS(spec_sequence_fork(s, seq, &copy), SPEC_E_FULL, "");
+        FAILS(spec_sequence_fork(s, &copy, seq), SPEC_E_FULL, "");
         OK(spec_sequence_remove(s, seq));
     }
     assert_true(n_proposed > PROMPTS);
@@ -265,7 +265,7 @@ static int32_t check_text(spec_session *s, const int32_t prompt[2][N_PROMPT], co
         for (int32_t i = 0; i < 2; i++)
             if (n_out[i] < N_NEW) going[n++] = i;
         const int32_t at[2] = { seqs[going[0]], seqs[going[n - 1]] };
-        OK(spec_step(s, at, n, r));
+        OK(spec_step(s, r, at, n));
         for (int32_t k = 0; k < n; k++) {
             const int32_t i = going[k];
             assert_true(r[k].n_tokens > 0 && n_out[i] + r[k].n_tokens <= N_NEW);
@@ -341,7 +341,7 @@ static void check_union(void **state)
     p.n_seq = 2, p.n_node = 16, p.drafters = list, p.n_drafter = 2, p.combine = combine;
     OK(spec_session_open(&s, model, NULL, &p));
     for (int32_t i = 0; i < 2; i++) OK(spec_sequence_add(s, &seqs[i], prompts[i], 3, NULL));
-    OK(spec_draft(s, seqs, 2, trees));
+    OK(spec_draft(s, trees, seqs, 2));
     for (int32_t i = 0; i < 2; i++) {
         assert_int_equal(trees[i]->n, combine == SPEC_DRAFT_UNION ? 7 : 4);
         for (int32_t token = 0; token < 8; token++) {
@@ -361,14 +361,14 @@ static void go_on(spec_session *s, int32_t seq, int32_t n)
     const spec_sequence_options options = { .struct_size = sizeof options, .ignore_eos = 1 };
     spec_step_result r;
     OK(spec_sequence_set_options(s, seq, &options));
-    for (int32_t i = 0; i < n; i++) OK(spec_step(s, &seq, 1, &r));
+    for (int32_t i = 0; i < n; i++) OK(spec_step(s, &r, &seq, 1));
 }
 
 static void check_told(spec_session *s, int32_t seq, const witness *w)
 {
     const int32_t *ids;
     size_t n;
-    OK(spec_sequence_ids(s, seq, &ids, &n));
+    OK(spec_sequence_ids(s, &ids, &n, seq));
     same_ids(w, seq, ids, n);
 }
 
@@ -389,11 +389,11 @@ static void check_hooks(void **state)
     OK(spec_sequence_add(s, &a, prompt, 4, NULL));
     go_on(s, a, 9);
     const spec_tree *tree;
-    OK(spec_draft(s, &a, 1, &tree));
+    OK(spec_draft(s, &tree, &a, 1));
     OK(spec_score(s, &a, 1, &tree));
     OK(spec_commit(s, a, path, 1, 6));
     check_told(s, a, &w);
-    OK(spec_sequence_fork(s, a, &b));
+    OK(spec_sequence_fork(s, &b, a));
     go_on(s, a, 3);
     go_on(s, b, 5);
     check_told(s, a, &w);
@@ -454,10 +454,10 @@ static void check_error(void **state)
     for (n = 4; n < N;) {
         go_on(s, seq, 1);
         w.fails = SPEC_E_IO;
-        FAILS(spec_step(s, &seq, 1, &r), SPEC_E_IO, "drafter failed for sequence 0");
+        FAILS(spec_step(s, &r, &seq, 1), SPEC_E_IO, "drafter failed for sequence 0");
         w.fails = SPEC_OK;
         check_told(s, seq, &w);
-        OK(spec_sequence_ids(s, seq, &ids, &n));
+        OK(spec_sequence_ids(s, &ids, &n, seq));
     }
     assert_memory_equal(ids + 4, want, (N - 4) * sizeof *want);
     spec_session_close(s);

@@ -70,11 +70,11 @@ static void go_on(spec_session *s, int32_t seq, int32_t n_step)
         const int32_t *ids;
         size_t n;
         int32_t path[1], n_path, next, parent = -1;
-        OK(spec_sequence_ids(s, seq, &ids, &n));
+        OK(spec_sequence_ids(s, &ids, &n, seq));
         int32_t token = ids[n - 1];
         const spec_tree root = { .n = 1, .cap = 1, .token = &token, .parent = &parent }, *tree = &root;
         OK(spec_score(s, &seq, 1, &tree));
-        OK(spec_verify(s, seq, SPEC_VERIFY_AUTO, path, &n_path, &next));
+        OK(spec_verify(s, path, &n_path, &next, seq, SPEC_VERIFY_AUTO));
         OK(spec_commit(s, seq, path, n_path, next));
     }
 }
@@ -101,7 +101,7 @@ static void check_catching_up(void **state)
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         spec_step_result r;
         go_on(s, seq, steps[i]);
-        OK(spec_step(s, &seq, 1, &r));
+        OK(spec_step(s, &r, &seq, 1));
         if (r.n_drafted != 3 || r.n_accepted != 3)
             fail_msg("behind %d steps: %d of %d drafts accepted", steps[i], r.n_accepted, r.n_drafted);
     }

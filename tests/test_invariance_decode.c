@@ -114,7 +114,7 @@ static void expect_rows(fixture *f, spec_session *s, int32_t seq, const text *tr
     float *row = malloc((size_t)f->n_vocab * sizeof *row);
     for (int32_t j = 0; j < t->n_path; j++) {
         const float *want = truth->rows + (size_t)(at + j) * (size_t)f->n_vocab;
-        OK(spec_node_logits(s, seq, t->path[j], row));
+        OK(spec_node_logits(s, row, seq, t->path[j]));
         if (memcmp(row, want, (size_t)f->n_vocab * sizeof *row) != 0)
             fail_msg("%s: position %d differs, by %.3g of the largest logit", what, at + j,
                      support_error(row, want, (size_t)f->n_vocab));

@@ -55,7 +55,7 @@ static spec_result generate(spec_model *m, const char *tree, spec_advance advanc
     session o = open_session(m, tree, advance, 1);
     make_prompt(ids, 5);
     p.n_predict = N_NEW, p.n_logprobs = N_TOP, p.ignore_eos = 1, p.sampling = *sampling;
-    OK(spec_generate_ids(o.s, ids, N_PROMPT, &p, &r));
+    OK(spec_generate_ids(o.s, &r, ids, N_PROMPT, &p));
     close_session(&o);
     return r;
 }
@@ -84,17 +84,17 @@ static int32_t step_and_tell(session *o, const int32_t *seqs, float *out)
 {
     const spec_tree *trees[2];
     int32_t path[64], n_path, next, n = 0;
-    OK(spec_draft(o->s, seqs, 2, trees));
+    OK(spec_draft(o->s, trees, seqs, 2));
     OK(spec_score(o->s, seqs, 2, trees));
     for (int32_t i = 0; i < 2; i++)
         for (int32_t node = 0; node < trees[i]->n; node++) {
             int32_t top[N_TOP];
-            OK(spec_node_logprobs(o->s, seqs[i], node, trees[i]->token[node], out + n, top, out + n + 1, N_TOP));
+            OK(spec_node_logprobs(o->s, out + n, top, out + n + 1, seqs[i], node, trees[i]->token[node], N_TOP));
             n += 1 + N_TOP;
             for (int32_t j = 0; j < N_TOP; j++) out[n++] = (float)top[j];
         }
     for (int32_t i = 0; i < 2; i++) {
-        OK(spec_verify(o->s, seqs[i], SPEC_VERIFY_AUTO, path, &n_path, &next));
+        OK(spec_verify(o->s, path, &n_path, &next, seqs[i], SPEC_VERIFY_AUTO));
         OK(spec_commit(o->s, seqs[i], path, n_path, next));
     }
     return n;

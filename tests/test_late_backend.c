@@ -107,7 +107,7 @@ static int32_t expect_text(const running *r, int32_t seq, int32_t k, const int32
 {
     const int32_t *ids;
     size_t n;
-    OK(spec_sequence_ids(r->s, seq, &ids, &n));
+    OK(spec_sequence_ids(r->s, &ids, &n, seq));
     for (size_t i = N_PROMPT; i < n && i - N_PROMPT < N_NEW; i++)
         if (ids[i] != want[i - N_PROMPT])
             fail_msg("%s: token %d of sequence %d is %d, expected %d", what, (int)i - N_PROMPT, k, ids[i], want[i - N_PROMPT]);
@@ -123,7 +123,7 @@ static void go_on(running *r, int32_t n_at_once, texts want, const char *what)
         spec_step_result results[N_SEQ];
         for (int32_t k = 0; k < N_SEQ && n < n_at_once; k++)
             if (!done[k]) of[n] = k, seqs[n] = r->seqs[k], n++;
-        OK(spec_step(r->s, seqs, n, results));
+        OK(spec_step(r->s, results, seqs, n));
         for (int32_t i = 0; i < n; i++)
             if (expect_text(r, seqs[i], of[i], want[of[i]], what) >= N_NEW || results[i].stop != SPEC_STOP_NONE)
                 done[of[i]] = true, left--;
@@ -203,11 +203,11 @@ static void flush_between(spec_model *m, const char *name, const decoding *d, te
         spec_step_result step;
         int32_t path[SPEC_MAX_DEPTH + 1], n_path, token;
         support_stream saved = { 0 };
-        OK(spec_step(r.s, &r.seqs[0], 1, &step)); /* leaves a path pending */
-        OK(spec_draft(r.s, &r.seqs[1], 1, &tree));
+        OK(spec_step(r.s, &step, &r.seqs[0], 1)); /* leaves a path pending */
+        OK(spec_draft(r.s, &tree, &r.seqs[1], 1));
         OK(spec_score(r.s, &r.seqs[1], 1, &tree));
         OK(spec_sequence_save(r.s, r.seqs[0], support_to_stream, &saved));
-        OK(spec_verify(r.s, r.seqs[1], SPEC_VERIFY_NAIVE, path, &n_path, &token));
+        OK(spec_verify(r.s, path, &n_path, &token, r.seqs[1], SPEC_VERIFY_NAIVE));
         OK(spec_commit(r.s, r.seqs[1], path, n_path, token));
         (void)expect_text(&r, r.seqs[1], 1, want[1], what);
         free(saved.data);
@@ -301,7 +301,7 @@ static void errors_that_come_late(void **state)
                 spec_step_result results[N_SEQ];
                 spec_status status = SPEC_OK;
                 late_set.fail_wait = after;
-                while (status == SPEC_OK) status = spec_step(r.s, r.seqs, N_SEQ, results);
+                while (status == SPEC_OK) status = spec_step(r.s, results, r.seqs, N_SEQ);
                 late_set.fail_wait = -1;
                 assert_int_equal(status, SPEC_E_DEVICE);
                 for (int32_t q = 0; q < N_SEQ; q++) {

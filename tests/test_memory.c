@@ -141,7 +141,7 @@ static void run_some(spec_session *s)
     int32_t seq;
     spec_step_result r;
     OK(spec_sequence_add(s, &seq, ids, 7, &sampled));
-    for (int32_t i = 0; i < 3; i++) OK(spec_step(s, &seq, 1, &r));
+    for (int32_t i = 0; i < 3; i++) OK(spec_step(s, &r, &seq, 1));
     OK(spec_sequence_remove(s, seq));
 }
 

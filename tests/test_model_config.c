@@ -536,9 +536,9 @@ static void added_after_training(void)
     gp.n_predict = 2;
     gp.parse_special = 1;
     OK(spec_session_open(&s, m, NULL, &sp));
-    FAILS(spec_generate(s, "[PAD]", 5, &gp, &r), SPEC_E_INVALID, "4096");
+    FAILS(spec_generate(s, &r, "[PAD]", 5, &gp), SPEC_E_INVALID, "4096");
     spec_result_free(&r);
-    OK(spec_generate(s, "a", 1, &gp, &r));
+    OK(spec_generate(s, &r, "a", 1, &gp));
     spec_result_free(&r);
     spec_session_close(s);
     spec_model_close(m);

@@ -70,8 +70,8 @@ static void play_round(spec_session *s, int32_t seq, const environment *e, int32
     const way *ways = round < e->n_first ? e->first : e->then;
     const spec_tree *tree;
     int32_t chosen, path[N_DRAFTED + 1];
-    OK(spec_draft(s, &seq, 1, &tree));
-    OK(spec_draft_choice(s, seq, &chosen));
+    OK(spec_draft(s, &tree, &seq, 1));
+    OK(spec_draft_choice(s, &chosen, seq));
     assert_true(chosen >= -1 && chosen < 2);
     assert_int_equal(tree->n, chosen < 0 ? 1 : N_DRAFTED + 1);
     const bool luck = chosen != 0 || out->used[1] >= e->unlucky;

@@ -101,12 +101,12 @@ static void finish_step(spec_session *s, int32_t seq, const spec_tree *tree, tra
     static float logits[4096];
     int32_t path[SPEC_MAX_DEPTH + 1], n_path, token;
     speci_hash h = { 0 };
-    OK(spec_verify(s, seq, SPEC_VERIFY_AUTO, path, &n_path, &token));
+    OK(spec_verify(s, path, &n_path, &token, seq, SPEC_VERIFY_AUTO));
     speci_hash_add(&h, tree->token, (size_t)tree->n * sizeof *tree->token);
     speci_hash_add(&h, path, (size_t)n_path * sizeof *path);
     speci_hash_add(&h, &token, sizeof token);
     for (int32_t i = 0; i < n_path; i++) {
-        OK(spec_node_logits(s, seq, path[i], logits));
+        OK(spec_node_logits(s, logits, seq, path[i]));
         speci_hash_add(&h, logits, (size_t)s->target->n_vocab * sizeof *logits);
     }
     t->step[t->n_step++] = speci_hash_value(&h);
@@ -118,7 +118,7 @@ static void finish_step(spec_session *s, int32_t seq, const spec_tree *tree, tra
 static void step_all(spec_session *s, const int32_t *seqs, int32_t n, trace *const *traces)
 {
     const spec_tree *trees[4];
-    OK(spec_draft(s, seqs, n, trees));
+    OK(spec_draft(s, trees, seqs, n));
     OK(spec_score(s, seqs, n, trees));
     for (int32_t i = 0; i < n; i++) finish_step(s, seqs[i], trees[i], traces[i]);
 }
@@ -179,10 +179,10 @@ static void check_fork(bench *b, const spec_sampling *sampling)
     int32_t seqs[3];
     seqs[0] = begin_between(b, sampling, &before);
     expect(&before, &want, 0, "before");
-    OK(spec_sequence_fork(b->s, seqs[0], &seqs[1]));
+    OK(spec_sequence_fork(b->s, &seqs[1], seqs[0]));
     assert_int_equal(speci_exec_n_past(support_drafter_exec(b->s), seqs[1]), speci_exec_n_past(support_drafter_exec(b->s), seqs[0]));
     steps(b->s, seqs[1], 2, &t[1]); /* the copy goes ahead, and is copied */
-    OK(spec_sequence_fork(b->s, seqs[1], &seqs[2]));
+    OK(spec_sequence_fork(b->s, &seqs[2], seqs[1]));
     trace *const all[] = { &t[0], &t[1], &t[2] };
     for (int i = 0; i < N_AFTER - 2; i++) step_all(b->s, seqs, 3, all);
     expect(&t[0], &want, N_BEFORE, "the original");
@@ -205,10 +205,10 @@ static void check_fork_within(bench *b, const spec_sampling *sampling)
     int32_t copy[2];
     const spec_tree *tree;
     const int32_t seq = begin_between(b, sampling, &t);
-    OK(spec_draft(b->s, &seq, 1, &tree));
-    OK(spec_sequence_fork(b->s, seq, &copy[0]));
+    OK(spec_draft(b->s, &tree, &seq, 1));
+    OK(spec_sequence_fork(b->s, &copy[0], seq));
     OK(spec_score(b->s, &seq, 1, &tree));
-    OK(spec_sequence_fork(b->s, seq, &copy[1]));
+    OK(spec_sequence_fork(b->s, &copy[1], seq));
     finish_step(b->s, seq, tree, &t);
     for (int i = 0; i < 2; i++) {
         steps(b->s, copy[i], N_AFTER, &copies[i]);
@@ -235,7 +235,7 @@ static void seeds(void **state)
     int32_t copy[2];
     const int32_t seq = begin_between(&b, &sampled, &t[0]);
     for (int i = 0; i < 2; i++) {
-        OK(spec_sequence_fork(b.s, seq, &copy[i]));
+        OK(spec_sequence_fork(b.s, &copy[i], seq));
         OK(spec_sequence_seed(b.s, copy[i], 4711));
         steps(b.s, copy[i], N_AFTER, &t[1 + i]);
     }
@@ -267,19 +267,19 @@ static void forks_that_do_not_fit(void **state)
     for (int i = 0; i < 2; i++) {
         const int32_t n_free = nets[i]->n_free, all = n_free_pages(b.s);
         nets[i]->n_free = 2;
-        FAILS(spec_sequence_fork(b.s, seq, &copy), SPEC_E_FULL, "no free KV page: 3 needed, 2 free");
+        FAILS(spec_sequence_fork(b.s, &copy, seq), SPEC_E_FULL, "no free KV page: 3 needed, 2 free");
         assert_int_equal(nets[i]->n_free, 2);
         nets[i]->n_free = n_free;
         assert_int_equal(n_free_pages(b.s), all);
         assert_int_equal(copy, -5);
     }
-    FAILS(spec_sequence_fork(b.s, 3, &copy), SPEC_E_INVALID, "no sequence 3");
-    for (int i = 0; i < 2; i++) OK(spec_sequence_fork(b.s, seq, &copies[i]));
-    FAILS(spec_sequence_fork(b.s, seq, &copy), SPEC_E_FULL, "all 4 sequences");
+    FAILS(spec_sequence_fork(b.s, &copy, 3), SPEC_E_INVALID, "no sequence 3");
+    for (int i = 0; i < 2; i++) OK(spec_sequence_fork(b.s, &copies[i], seq));
+    FAILS(spec_sequence_fork(b.s, &copy, seq), SPEC_E_FULL, "all 4 sequences");
     OK(spec_sequence_remove(b.s, copies[0]));
     for (int i = 0; i < 2; i++) {
         nets[i]->seqs[seq].broken = true;
-        FAILS(spec_sequence_fork(b.s, seq, &copy), SPEC_E_STATE, "an earlier pass failed");
+        FAILS(spec_sequence_fork(b.s, &copy, seq), SPEC_E_STATE, "an earlier pass failed");
         nets[i]->seqs[seq].broken = false;
     }
     steps(b.s, seq, N_AFTER, &t);
@@ -298,7 +298,7 @@ static int fork_once(void *user, const char *text, size_t n_text, const int32_t 
 {
     forking *f = user;
     (void)text, (void)n_text, (void)ids, (void)n_ids;
-    if (f->copy < 0) OK(spec_sequence_fork(f->s, 0, &f->copy));
+    if (f->copy < 0) OK(spec_sequence_fork(f->s, &f->copy, 0));
     return 0;
 }
 
@@ -318,12 +318,12 @@ static void forks_keep_the_limit(void **state)
         const int32_t prompt[] = { 5, 11, 23 }, *ids;
         size_t n;
         p.n_predict = n_predict, p.ignore_eos = 1, p.on_text = fork_once, p.user_data = &f;
-        OK(spec_generate_ids(b.s, prompt, 3, &p, &r));
+        OK(spec_generate_ids(b.s, &r, prompt, 3, &p));
         assert_int_equal(r.n_ids, n_predict);
         assert_true(r.n_accepted > 0);
         for (n = 0; n < 3 + (size_t)n_predict;) {
-            OK(spec_step(b.s, &f.copy, 1, &step));
-            OK(spec_sequence_ids(b.s, f.copy, &ids, &n));
+            OK(spec_step(b.s, &step, &f.copy, 1));
+            OK(spec_sequence_ids(b.s, &ids, &n, f.copy));
         }
         assert_int_equal(n, 3 + n_predict);
         assert_memory_equal(ids + 3, r.ids, (size_t)n_predict * sizeof *ids);
@@ -434,7 +434,7 @@ static void check_unfed(bench *b, const spec_sampling *sampling)
     steps(b->s, seqs[0], N_AFTER, &t[0]);
     OK(spec_sequence_remove(b->s, seqs[0]));
     seqs[1] = add_seeded(b->s, sampling, 1, 12);
-    OK(spec_sequence_fork(b->s, seqs[1], &seqs[2]));
+    OK(spec_sequence_fork(b->s, &seqs[2], seqs[1]));
     for (int i = 1; i < 3; i++) steps(b->s, seqs[i], N_AFTER, &t[i]);
     expect(&t[0], &want, 0, "restored");
     expect(&t[1], &want, 0, "the original");
@@ -460,10 +460,10 @@ static void saved_within_a_step(void **state)
     const spec_tree *tree;
     float probs;
     int32_t seq = begin_between(&b, &sampled, &t);
-    OK(spec_draft(b.s, &seq, 1, &tree));
+    OK(spec_draft(b.s, &tree, &seq, 1));
     OK(spec_score(b.s, &seq, 1, &tree));
     stream f = save(b.s, seq);
-    FAILS(spec_node_logits(b.s, seq, 0, &probs), SPEC_E_STATE, "nothing was scored");
+    FAILS(spec_node_logits(b.s, &probs, seq, 0), SPEC_E_STATE, "nothing was scored");
     steps(b.s, seq, N_AFTER, &t);
     expect(&t, &want, 0, "the original");
     steps(b.s, restore(b.s, &f), N_AFTER, &r);
@@ -499,7 +499,7 @@ static void score_root(spec_session *s, int32_t seq, int32_t root, float *row)
     int32_t parent = -1;
     const spec_tree tree = { .n = 1, .cap = 1, .token = &root, .parent = &parent }, *trees = &tree;
     OK(spec_score(s, &seq, 1, &trees));
-    OK(spec_node_logits(s, seq, 0, row));
+    OK(spec_node_logits(s, row, seq, 0));
     OK(spec_rollback(s, seq));
 }
 
@@ -516,7 +516,7 @@ static void check_scattered(bench *b, const spec_sampling *sampling)
     OK(spec_sequence_remove(b->s, seq));
     seq = add(b->s, sampling);
     commit_scattered(b->s, seq, tokens, next);
-    OK(spec_sequence_fork(b->s, seq, &copy));
+    OK(spec_sequence_fork(b->s, &copy, seq));
     stream f = save(b->s, copy);
     const int32_t seqs[] = { seq, copy, restore(b->s, &f) };
     for (int i = 2; i >= 0; i--) {
@@ -655,8 +655,8 @@ static void expect_text(spec_session *s, stream *f, const int32_t *want, size_t 
     size_t n = 0;
     const int32_t seq = restore(s, f);
     while (n < n_want) {
-        OK(spec_step(s, &seq, 1, &r));
-        OK(spec_sequence_ids(s, seq, &ids, &n));
+        OK(spec_step(s, &r, &seq, 1));
+        OK(spec_sequence_ids(s, &ids, &n, seq));
     }
     assert_memory_equal(ids, want, n_want * sizeof *ids);
     OK(spec_sequence_remove(s, seq));
@@ -756,7 +756,7 @@ static void forms_of_scans(void **state)
     steps(b.s, seq, N_AFTER, &want);
     const int32_t *ids;
     size_t n;
-    OK(spec_sequence_ids(b.s, seq, &ids, &n));
+    OK(spec_sequence_ids(b.s, &ids, &n, seq));
     int32_t *const text = malloc(n * sizeof *text);
     memcpy(text, ids, n * sizeof *ids);
     close_session(&b);
@@ -811,7 +811,7 @@ static void other_drafters(void **state)
     const int32_t seq = begin_between(&b, &greedy, &t);
     stream f = save(b.s, seq);
     steps(b.s, seq, N_AFTER, &t);
-    OK(spec_sequence_ids(b.s, seq, &ids, &n));
+    OK(spec_sequence_ids(b.s, &ids, &n, seq));
     memcpy(want, ids, n * sizeof *ids);
     close_session(&b);
 
@@ -836,7 +836,7 @@ static void other_drafters(void **state)
     OK(spec_session_open(&c.s, b.target, dr, &sp));
     const int32_t first = restore(c.s, &f);
     assert_int_equal(own_begun, first);
-    OK(spec_sequence_fork(c.s, first, &copy));
+    OK(spec_sequence_fork(c.s, &copy, first));
     assert_int_equal(own_begun, copy);
     expect_text(c.s, &f, want, n);
     spec_session_close(c.s);
@@ -861,13 +861,13 @@ static void outgrown_drafters(void **state)
     int32_t copy;
     open_session(&b, 2);
     const int32_t seq = add_seeded(b.s, &sampled, 149, 11);
-    OK(spec_draft(b.s, &seq, 1, &tree));
+    OK(spec_draft(b.s, &tree, &seq, 1));
     assert_int_equal(tree->n, 3); /* the root and its child stand at the last two positions */
     while (b.s->seqs[seq].n_ids <= 150) steps(b.s, seq, 1, &before);
-    OK(spec_draft(b.s, &seq, 1, &tree));
+    OK(spec_draft(b.s, &tree, &seq, 1));
     assert_int_equal(tree->n, 1);
     assert_true(support_drafter_outgrown(b.s, seq));
-    OK(spec_sequence_fork(b.s, seq, &copy));
+    OK(spec_sequence_fork(b.s, &copy, seq));
     stream f = save(b.s, copy);
     steps(b.s, seq, N_AFTER, &t);
     steps(b.s, copy, N_AFTER, &k);
@@ -903,7 +903,7 @@ static void limits(void **state)
     open_on(&c, b.target, b.small, 1, n, N_DRAFT); /* fits, and is at its end */
     spec_step_result r;
     const int32_t full = restore(c.s, &f);
-    FAILS(spec_step(c.s, &full, 1, &r), SPEC_E_FULL, "reached the context");
+    FAILS(spec_step(c.s, &r, &full, 1), SPEC_E_FULL, "reached the context");
     refuses(c.s, &f, SPEC_E_FULL, "all 1 sequences");
     assert_int_equal(f.at, 0); /* nothing was read in vain */
     close_session(&c);

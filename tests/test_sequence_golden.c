@@ -109,17 +109,17 @@ static void go_on(spec_session *s, int32_t seq, future *out)
     const spec_tree *tree;
     size_t first, n;
     spec_step_result r;
-    OK(spec_draft(s, &seq, 1, &tree));
+    OK(spec_draft(s, &tree, &seq, 1));
     assert_in_range(tree->n, 1, MOST_NODE);
     out->n_node = tree->n;
     memcpy(out->token, tree->token, (size_t)tree->n * sizeof *out->token);
     OK(spec_score(s, &seq, 1, &tree));
-    OK(spec_node_logits(s, seq, 0, out->logits));
+    OK(spec_node_logits(s, out->logits, seq, 0));
     OK(spec_rollback(s, seq));
-    OK(spec_sequence_ids(s, seq, &ids, &first));
+    OK(spec_sequence_ids(s, &ids, &first, seq));
     for (n = first; n < first + N_AFTER;) {
-        OK(spec_step(s, &seq, 1, &r));
-        OK(spec_sequence_ids(s, seq, &ids, &n));
+        OK(spec_step(s, &r, &seq, 1));
+        OK(spec_sequence_ids(s, &ids, &n, seq));
     }
     memcpy(out->ids, ids + first, sizeof out->ids);
 }
@@ -134,7 +134,7 @@ static void make(const struct golden_case *c)
     open_bench(&b, c);
     for (int32_t i = 0; i < N_PROMPT; i++) prompt[i] = 3 + 11 * i % 90;
     OK(spec_sequence_add(b.s, &seq, prompt, N_PROMPT, &c->sampling));
-    for (int32_t i = 0; i < N_BEFORE; i++) OK(spec_step(b.s, &seq, 1, &r));
+    for (int32_t i = 0; i < N_BEFORE; i++) OK(spec_step(b.s, &r, &seq, 1));
     OK(spec_sequence_save(b.s, seq, support_to_stream, &saved));
     go_on(b.s, seq, &next);
     write_files(c, &saved, &next);

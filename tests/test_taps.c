@@ -449,13 +449,13 @@ static void check_nodes(const test_device *d, spec_model *m, spec_session *s, in
     static double hidden[N_NODE * MOST_DIM];
     float row[N_VOCAB];
     for (int32_t i = 0; i < n; i++) {
-        OK(spec_node_hidden(s, seq, tap, i, row));
+        OK(spec_node_hidden(s, row, seq, tap, i));
         for (int32_t c = 0; c < m->dim; c++) hidden[i * m->dim + c] = (double)row[c];
     }
     test_buffer x = test_buffer_from(d, hidden, (size_t)(n * m->dim), m->dtype); /* exact: it was of this type */
     run_head(d, m, test_view(&x, m->dim), n, logits);
     for (int32_t i = 0; i < n; i++) {
-        OK(spec_node_logits(s, seq, i, row));
+        OK(spec_node_logits(s, row, seq, i));
         expect_same("head(tap) in a session", i, logits + i * N_VOCAB, row, N_VOCAB);
     }
     test_buffer_free(&x);
@@ -490,7 +490,7 @@ static void check_session(const test_device *d, spec_model *m, spec_advance adva
     for (int32_t i = 0; i < 2; i++) OK(spec_sequence_add(s, &seqs[i], t.ids, (size_t)(t.n - i), NULL));
     for (int32_t round = 0; round < 4; round++) {
         const spec_tree *trees[2];
-        OK(spec_draft(s, seqs, 2, trees));
+        OK(spec_draft(s, trees, seqs, 2));
         OK(spec_score(s, seqs, 2, trees));
         for (int32_t i = 0; i < 2; i++) check_nodes(d, m, s, seqs[i], 1, trees[i]->n);
         /* What is applied for others meanwhile, by passes of its own, changes nothing. */
@@ -498,9 +498,9 @@ static void check_session(const test_device *d, spec_model *m, spec_advance adva
         for (int32_t i = 0; i < 2; i++) check_nodes(d, m, s, seqs[i], 1, trees[i]->n);
         OK(spec_sequence_remove(s, third));
         for (int32_t i = 0; i < 2; i++) commit_any(s, &random, seqs[i], trees[i]);
-        OK(spec_draft(s, seqs, 1, trees));
+        OK(spec_draft(s, trees, seqs, 1));
         OK(spec_score(s, seqs, 1, trees));
-        OK(spec_sequence_fork(s, seqs[1], &third)); /* its path is pending: applied now */
+        OK(spec_sequence_fork(s, &third, seqs[1])); /* its path is pending: applied now */
         check_nodes(d, m, s, seqs[0], 1, trees[0]->n);
         OK(spec_sequence_remove(s, third));
         commit_any(s, &random, seqs[0], trees[0]);
@@ -609,12 +609,12 @@ static void wrong_taps_are_refused(void **state)
         p.taps = &right, p.n_tap = n_tap;
         OK(spec_session_open(&s, m, NULL, &p));
         OK(spec_sequence_add(s, &seq, ids, 2, NULL));
-        FAILS(spec_node_hidden(s, seq, 0, 0, row), SPEC_E_STATE, "scored");
+        FAILS(spec_node_hidden(s, row, seq, 0, 0), SPEC_E_STATE, "scored");
         OK(spec_score(s, &seq, 1, &trees));
-        FAILS(spec_node_hidden(s, seq, n_tap, 0, row), SPEC_E_INVALID, "tap");
-        FAILS(spec_node_hidden(s, seq, -1, 0, row), SPEC_E_INVALID, "tap");
-        if (n_tap) OK(spec_node_hidden(s, seq, 0, 0, row));
-        if (n_tap) FAILS(spec_node_hidden(s, seq, 0, 1, row), SPEC_E_INVALID, "node 1");
+        FAILS(spec_node_hidden(s, row, seq, n_tap, 0), SPEC_E_INVALID, "tap");
+        FAILS(spec_node_hidden(s, row, seq, -1, 0), SPEC_E_INVALID, "tap");
+        if (n_tap) OK(spec_node_hidden(s, row, seq, 0, 0));
+        if (n_tap) FAILS(spec_node_hidden(s, row, seq, 0, 1), SPEC_E_INVALID, "node 1");
         spec_session_close(s);
     }
     spec_model_close(m);

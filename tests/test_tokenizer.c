@@ -101,7 +101,7 @@ static char *decode(const spec_tokenizer *t, const int32_t *id, size_t n_id, uin
     text[need] = 0;
     spec_text_stream stream = { { 0 }, 0, 0 };
     for (size_t i = 0; i < n_id; i++) {
-        OK(spec_text_stream_push(&stream, t, streamed + at, cap, &part, id[i], flags));
+        OK(spec_text_stream_push(&stream, streamed + at, cap, &part, t, id[i], flags));
         at += part;
         assert_true(at <= need);
     }
@@ -367,13 +367,13 @@ static void test_arguments(void **state)
     FAILS(spec_tokenizer_decode(t, text, 8, &n, &minus, 1, 0), SPEC_E_INVALID, "-1");
     OK(spec_tokenizer_decode(t, text, 8, &n, &beyond, 1, 0)); /* padding of the head: says nothing */
     assert_int_equal(n, 0);
-    FAILS(spec_text_stream_push(&wrong, t, text, 8, &n, 0, 0), SPEC_E_INVALID, "zero");
-    FAILS(spec_text_stream_push(&stream, t, text, 0, &n, 1, 0), SPEC_E_FULL, "room for 0");
-    OK(spec_text_stream_push(&stream, t, text, 8, &n, 1, 0)); /* nothing was lost */
+    FAILS(spec_text_stream_push(&wrong, text, 8, &n, t, 0, 0), SPEC_E_INVALID, "zero");
+    FAILS(spec_text_stream_push(&stream, text, 0, &n, t, 1, 0), SPEC_E_FULL, "room for 0");
+    OK(spec_text_stream_push(&stream, text, 8, &n, t, 1, 0)); /* nothing was lost */
     assert_int_equal(n, 1);
-    assert_null(spec_tokenizer_piece(t, -1, &n));
-    assert_null(spec_tokenizer_piece(t, beyond, &n));
-    assert_non_null(spec_tokenizer_piece(t, 0, &n));
+    assert_null(spec_tokenizer_piece(t, &n, -1));
+    assert_null(spec_tokenizer_piece(t, &n, beyond));
+    assert_non_null(spec_tokenizer_piece(t, &n, 0));
     assert_int_equal(n, 1);
     assert_false(spec_tokenizer_is_special(t, 0));
     assert_true(spec_tokenizer_is_special(t, spec_tokenizer_n_vocab(t) - 1));
@@ -425,7 +425,7 @@ static void check_going_on(const char *path)
         spec_text_stream stream = { .n_tokens = (int32_t)prompt.n };
         both[prompt.n] = id;
         char *whole = decode(t, both, prompt.n + 1, 0, &n_whole);
-        OK(spec_text_stream_push(&stream, t, text, spec_tokenizer_piece_max(t) + 16, &part, id, 0));
+        OK(spec_text_stream_push(&stream, text, spec_tokenizer_piece_max(t) + 16, &part, t, id, 0));
         OK(spec_text_stream_end(&stream, text + part, 16, &n_end));
         if (part + n_end != n_whole - n || memcmp(text, whole + n, part + n_end) != 0)
             fail_msg("%s: token %d goes on with \"%.*s\", expected \"%s\"", path, id, (int)(part + n_end), text, whole + n);

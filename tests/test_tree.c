@@ -267,7 +267,7 @@ static void check_tables(test_random *r, const spec_tree *t)
     spec_tree_depths(t, depth);
     spec_tree_ranks(t, rank);
     spec_tree_masks(t, bits);
-    spec_tree_conv_ancestors(t, width, taps);
+    spec_tree_conv_ancestors(t, taps, width);
     for (int32_t i = 0; i < t->n; i++) {
         assert_int_equal(depth[i], depth_of(t, i));
         assert_int_equal(rank[i], t->rank[i]);
@@ -325,12 +325,12 @@ static void check_order(test_random *r, const spec_tree *t)
     if (test_below(r, 2)) plain.rank = NULL;
     for (int32_t heavy = 0; heavy < 2; heavy++) {
         int32_t n = 0;
-        spec_tree_order(t, heavy ? SPEC_ORDER_HEAVY_PATH : SPEC_ORDER_DEPTH_FIRST, order, scratch);
+        spec_tree_order(t, order, heavy ? SPEC_ORDER_HEAVY_PATH : SPEC_ORDER_DEPTH_FIRST, scratch);
         visit(t, heavy, 0, want, &n);
         assert_int_equal(n, t->n);
         assert_memory_equal(order, want, (size_t)n * sizeof *order);
 
-        test_ok(spec_tree_permute(&plain, order, &out), "spec_tree_permute");
+        test_ok(spec_tree_permute(&plain, &out, order), "spec_tree_permute");
         assert_int_equal(out.n, n);
         assert_int_equal(out.kind, t->kind);
         int32_t rank[MOST];
@@ -348,18 +348,18 @@ static void check_order(test_random *r, const spec_tree *t)
         spec_tree before = new_tree(MOST);
         test_ok(spec_tree_copy(&before, &out), "spec_tree_copy");
         order[at] = order[at - 1];
-        assert_int_equal(spec_tree_permute(t, order, &out), SPEC_E_INVALID);
+        assert_int_equal(spec_tree_permute(t, &out, order), SPEC_E_INVALID);
         order[at] = t->n;
-        assert_int_equal(spec_tree_permute(t, order, &out), SPEC_E_INVALID);
+        assert_int_equal(spec_tree_permute(t, &out, order), SPEC_E_INVALID);
         order[at] = first, order[0] = was;
-        assert_int_equal(spec_tree_permute(t, order, &out), SPEC_E_INVALID);
+        assert_int_equal(spec_tree_permute(t, &out, order), SPEC_E_INVALID);
         /* A child right before its parent, wherever there is one right behind it. */
         order[0] = first, order[at] = was;
         for (int32_t i = 2; i < t->n; i++) {
             if (t->parent[order[i]] != order[i - 1]) continue;
             const int32_t parent = order[i - 1];
             order[i - 1] = order[i], order[i] = parent;
-            assert_int_equal(spec_tree_permute(t, order, &out), SPEC_E_INVALID);
+            assert_int_equal(spec_tree_permute(t, &out, order), SPEC_E_INVALID);
             order[i] = order[i - 1], order[i - 1] = parent;
         }
         assert_memory_equal(out.rank, before.rank, (size_t)t->n * sizeof *out.rank);
@@ -417,8 +417,8 @@ static void blocks_of_table_5(void)
             t.rank = NULL; /* siblings as they came, which is how the paper's are ordered */
             sum[0] += (double)spec_tree_blocks(&t, 32) / TREES;
             for (int32_t heavy = 0; heavy < 2; heavy++) {
-                spec_tree_order(&t, (spec_tree_order_kind)heavy, order, order + n);
-                test_ok(spec_tree_permute(&t, order, &out), "spec_tree_permute");
+                spec_tree_order(&t, order, (spec_tree_order_kind)heavy, order + n);
+                test_ok(spec_tree_permute(&t, &out, order), "spec_tree_permute");
                 sum[1 + heavy] += (double)spec_tree_blocks(&out, 32) / TREES;
             }
             t.rank = rank;
@@ -461,7 +461,7 @@ static void check_prune(test_random *r, const spec_tree *t)
     spec_tree p = new_tree(MOST);
     for (int32_t i = 0; i < t->n; i++) keep[i] = share == 3 || test_below(r, 4) <= share;
     test_ok(spec_tree_copy(&p, t), "spec_tree_copy");
-    spec_tree_prune(&p, keep, by_slot, map);
+    spec_tree_prune(&p, map, keep, by_slot);
     const bool sampled = t->kind == SPEC_TREE_SAMPLED || t->kind == SPEC_TREE_SAMPLED_IID;
     assert_int_equal(p.kind, by_slot || !sampled ? t->kind : SPEC_TREE_DETERMINISTIC);
 
@@ -535,7 +535,7 @@ static void unite(void **state)
         few_tokens(&r, &b, 1 + test_below(&r, MOST), test_below(&r, 4) == 0);
         out.cap = 2 * MOST;
         const bool with_map = test_below(&r, 2);
-        test_ok(spec_tree_union(&a, &b, &out, with_map ? map : NULL), "spec_tree_union");
+        test_ok(spec_tree_union(&out, with_map ? map : NULL, &a, &b), "spec_tree_union");
         assert_int_equal(out.kind, SPEC_TREE_DETERMINISTIC);
         test_ok(spec_tree_check(&out, 2 * MOST, 100), "the united tree");
         bool used[2 * MOST] = { false };
@@ -553,15 +553,15 @@ static void unite(void **state)
         for (int32_t i = 0; i < out.n; i++) assert_true(used[i]); /* and nothing else */
         const int32_t n = out.n;
         out.cap = n;
-        test_ok(spec_tree_union(&a, &b, &out, NULL), "room for just as many");
+        test_ok(spec_tree_union(&out, NULL, &a, &b), "room for just as many");
         out.cap = n - 1;
-        assert_int_equal(spec_tree_union(&a, &b, &out, NULL), SPEC_E_FULL);
+        assert_int_equal(spec_tree_union(&out, NULL, &a, &b), SPEC_E_FULL);
         assert_int_equal(out.n, 0);
     }
     out.cap = 2 * MOST;
-    assert_int_equal(spec_tree_union(&a, &b, &a, NULL), SPEC_E_INVALID);
+    assert_int_equal(spec_tree_union(&a, NULL, &a, &b), SPEC_E_INVALID);
     b.token[0] = 6;
-    assert_int_equal(spec_tree_union(&a, &b, &out, NULL), SPEC_E_INVALID);
+    assert_int_equal(spec_tree_union(&out, NULL, &a, &b), SPEC_E_INVALID);
     spec_tree_free(&a, NULL);
     spec_tree_free(&b, NULL);
     spec_tree_free(&out, NULL);

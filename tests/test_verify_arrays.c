@@ -361,7 +361,7 @@ static spec_verify_args args_of(const sampled_tree *t, const world *w, const sha
 static int32_t emit(const spec_verify_args *a, int32_t *out)
 {
     int32_t path[SPEC_MAX_DEPTH + 1], n = 0, token = -1;
-    if (spec_verify_probs(a, path, &n, &token) != SPEC_OK) fail_msg("%s", spec_last_error());
+    if (spec_verify_probs(path, &n, &token, a) != SPEC_OK) fail_msg("%s", spec_last_error());
     assert_int_equal(path[0], 0);
     for (int32_t i = 1; i < n; i++) {
         assert_int_equal(a->tree->parent[path[i]], path[i - 1]);
@@ -583,7 +583,7 @@ static void test_greedy(void **state)
     spec_verify_args a = { .struct_size = sizeof a, .tree = &tree, .n_vocab = 3, .p = p };
     for (int32_t rule = SPEC_VERIFY_AUTO; rule <= SPEC_VERIFY_GREEDY; rule++) {
         a.rule = (spec_verify_rule)rule;
-        assert_int_equal(spec_verify_probs(&a, path, &n, &next), SPEC_OK);
+        assert_int_equal(spec_verify_probs(path, &n, &next, &a), SPEC_OK);
         assert_int_equal(n, 3);
         assert_memory_equal(path, ((int32_t[]){ 0, 2, 4 }), 3 * sizeof *path);
         assert_int_equal(next, 0);
@@ -709,7 +709,7 @@ static void test_table(void **state)
             const spec_verify_args a = { .struct_size = sizeof a, .tree = &tree, .n_vocab = 3, .p = distributions, .q = distributions,
                                          .rule = (spec_verify_rule)rule, .temperature = rows[i].temperature };
             int32_t path[64], n, next;
-            assert_int_equal(spec_verify_probs(&a, path, &n, &next), want);
+            assert_int_equal(spec_verify_probs(path, &n, &next, &a), want);
         }
     const spec_tree tree = { .n = 4, .cap = 4, .token = token, .parent = branches, .kind = SPEC_TREE_SAMPLED };
     assert_int_equal(spec_verify_is_lossless(&tree, SPEC_VERIFY_MSS_REPEAT, 1), SPEC_E_INVALID);
@@ -737,7 +737,7 @@ static void refuse(const pair *t, spec_status want, const char *says)
 {
     int32_t path[64], n = -7, token = -7;
     memset(path, 0x55, sizeof path);
-    assert_int_equal(spec_verify_probs(&t->a, path, &n, &token), want);
+    assert_int_equal(spec_verify_probs(path, &n, &token, &t->a), want);
     if (!strstr(spec_last_error(), says)) fail_msg("\"%s\" does not say \"%s\"", spec_last_error(), says);
     assert_int_equal(n, -7);
     assert_int_equal(token, -7);

@@ -307,7 +307,7 @@ spec_status speci_builder_expand(spec_builder *b, bool draw, spec_tree *tree, co
  * probability. */
 static void drop(const spec_builder *b, spec_tree *pool)
 {
-    spec_tree_prune(pool, b->keep, 1, b->map);
+    spec_tree_prune(pool, b->map, b->keep, 1);
     memset(b->keep, 1, (size_t)b->n_pool);
 }
 

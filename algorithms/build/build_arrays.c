@@ -227,7 +227,7 @@ static spec_status build(growth *g, spec_tree *tree)
     return speci_builder_finish(g->b, g->draw, g->grow.node, g->row, g->grow.n[0], g->args.depth_max, tree);
 }
 
-spec_status spec_builder_build(spec_builder *builder, const spec_build_args *args, spec_tree *tree)
+spec_status spec_builder_build(spec_builder *builder, spec_tree *tree, const spec_build_args *args)
 {
     if (!args) return speci_fail(SPEC_E_INVALID, "a tree is to be built without distributions");
     growth g = { .b = builder, .args = { .struct_size = sizeof g.args }, .pool = &builder->pool };

@@ -33,7 +33,7 @@ float spec_cost_ms(const spec_cost_table *table, int32_t n_node)
 
 /* Polynomials that are orthogonal over the table's nodes: the normal equations are then diagonal, and sizes from 1 to
  * thousands lose no digits.   p0 = 1,  p1 = x - m,  p2 = (x - alpha) p1 - beta */
-void spec_cost_fit(const spec_cost_table *table, int quadratic, double coefficient[3])
+void spec_cost_fit(const spec_cost_table *table, double coefficient[3], int quadratic)
 {
     if (!table || !coefficient) return;
     const int32_t n = table->n;

@@ -100,7 +100,7 @@ static void clip(const speci_draft_seq *q)
     int32_t depth[SPECI_MAX_NODE];
     spec_tree_depths(q->tree, depth);
     for (int32_t i = 0; i < q->tree->n; i++) keep[i] = depth[i] <= q->depth_max;
-    spec_tree_prune(q->tree, keep, 1, depth);
+    spec_tree_prune(q->tree, depth, keep, 1);
 }
 
 static spec_status take(const speci_draft *d, const speci_draft_seq *q, const spec_tree *own)
@@ -160,7 +160,7 @@ static spec_status build_tree(speci_draft *d, spec_builder *b, const speci_draft
     const spec_build_args args = { .struct_size = sizeof args, .token = q->tree->token[0], .n_vocab = site->target->n_vocab,
                                    .probs = ask_probs, .user_data = &call, .draw = q->sampling->temperature > 0,
                                    .seed = q->sampling->seed, .step = q->step, .q = c->q, .depth_max = q->depth_max };
-    SPEC_TRY(spec_builder_build(b, &args, q->tree));
+    SPEC_TRY(spec_builder_build(b, q->tree, &args));
     const size_t row = (size_t)site->target->n_vocab, n = (size_t)site->n_q * row;
     return site->ops->upload(site->queue, site->q + (size_t)q->seq * n, c->q, (size_t)b->info.n_row * row * sizeof(float));
 }

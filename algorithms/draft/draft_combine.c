@@ -56,7 +56,7 @@ static spec_status ask_first(speci_drafters *all, int32_t builder, speci_draft_s
 static void merge(speci_drafters *all, spec_tree *tree, spec_tree *other)
 {
     for (; other->n > 1; other->n--) {
-        if (spec_tree_union(tree, other, &all->merged, NULL) != SPEC_OK) continue;
+        if (spec_tree_union(&all->merged, NULL, tree, other) != SPEC_OK) continue;
         for (int32_t i = 0; i < all->merged.n; i++) all->merged.q_row[i] = -1;
         (void)spec_tree_copy(tree, &all->merged); /* has the same room */
         return;

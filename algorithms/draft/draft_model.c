@@ -35,7 +35,7 @@ static spec_status check_pieces(const spec_model *draft, const spec_model *targe
                             min32(draft->n_vocab, target->n_vocab));
     for (int32_t id = 0; id < n; id++) {
         size_t nd, nt;
-        const char *pd = spec_tokenizer_piece(d, id, &nd), *pt = spec_tokenizer_piece(t, id, &nt);
+        const char *pd = spec_tokenizer_piece(d, &nd, id), *pt = spec_tokenizer_piece(t, &nt, id);
         if (nd != nt || (nd > 0 && memcmp(pd, pt, nd) != 0))
             return speci_fail(SPEC_E_INVALID,
                               "the drafter has another vocabulary: token %d is \"%.*s\" in %s and \"%.*s\" in %s", id,

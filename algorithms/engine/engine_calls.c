@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-spec_status spec_draft(spec_session *s, const int32_t *seqs, int32_t n, const spec_tree **trees)
+spec_status spec_draft(spec_session *s, const spec_tree **trees, const int32_t *seqs, int32_t n)
 {
     SPEC_NEED(s, "session");
     SPEC_NEED(seqs || n == 0, "seqs");
@@ -41,8 +41,7 @@ static spec_status part_of(spec_session *s, int32_t seq, engine_round *out)
     return SPEC_OK;
 }
 
-spec_status spec_verify(spec_session *s, int32_t seq, spec_verify_rule rule, int32_t *path, int32_t *n_path,
-                        int32_t *token)
+spec_status spec_verify(spec_session *s, int32_t *path, int32_t *n_path, int32_t *token, int32_t seq, spec_verify_rule rule)
 {
     SPEC_NEED(s, "session");
     SPEC_NEED(path, "path");
@@ -98,7 +97,7 @@ spec_status spec_rollback(spec_session *s, int32_t seq)
     return SPEC_OK;
 }
 
-spec_status spec_draft_choice(const spec_session *s, int32_t seq, int32_t *tree)
+spec_status spec_draft_choice(const spec_session *s, int32_t *tree, int32_t seq)
 {
     SPEC_NEED(s, "session");
     SPEC_NEED(tree, "tree");

@@ -84,7 +84,7 @@ static spec_status add_token(generation *g, int32_t id, bool eos)
     }
     size_t n = 0;
     const size_t n_old = g->text.n;
-    SPEC_TRY(spec_text_stream_push(&g->stream, g->tokenizer, g->piece.data, g->piece.cap, &n, id,
+    SPEC_TRY(spec_text_stream_push(&g->stream, g->piece.data, g->piece.cap, &n, g->tokenizer, id,
                                    g->p->keep_special ? 0 : SPEC_TOKEN_SKIP_SPECIAL));
     SPEC_TRY(speci_buf_add(&g->text, g->piece.data, n));
     match_stops(g, n_old);
@@ -96,7 +96,7 @@ static spec_status add_token(generation *g, int32_t id, bool eos)
 static spec_status step(generation *g, int32_t seq, spec_result *result)
 {
     spec_step_result r;
-    SPEC_TRY(spec_step(g->s, &seq, 1, &r));
+    SPEC_TRY(spec_step(g->s, &r, &seq, 1));
     result->n_step++;
     result->n_drafted += r.n_drafted;
     result->n_accepted += r.n_accepted;
@@ -211,8 +211,8 @@ static spec_status finish(generation *g, spec_result *result, spec_status status
     return status;
 }
 
-spec_status spec_generate_ids(spec_session *s, const int32_t *ids, size_t n, const spec_generate_params *params,
-                              spec_result *result)
+spec_status spec_generate_ids(spec_session *s, spec_result *result, const int32_t *ids, size_t n,
+                              const spec_generate_params *params)
 {
     SPEC_NEED(s, "session");
     SPEC_NEED(ids || n == 0, "ids");
@@ -272,8 +272,8 @@ static spec_status encode(const spec_session *s, const char *prompt, size_t n_pr
     return SPEC_OK;
 }
 
-spec_status spec_generate(spec_session *s, const char *prompt, size_t n_prompt, const spec_generate_params *params,
-                          spec_result *result)
+spec_status spec_generate(spec_session *s, spec_result *result, const char *prompt, size_t n_prompt,
+                          const spec_generate_params *params)
 {
     SPEC_NEED(s, "session");
     SPEC_NEED(prompt || n_prompt == 0, "prompt");
@@ -282,7 +282,7 @@ spec_status spec_generate(spec_session *s, const char *prompt, size_t n_prompt, 
     size_t n = 0;
     *result = (spec_result){ .allocator_ = spec_session_target(s)->allocator };
     SPEC_TRY(encode(s, prompt, n_prompt, params, &ids, &n));
-    const spec_status status = spec_generate_ids(s, ids, n, params, result);
+    const spec_status status = spec_generate_ids(s, result, ids, n, params);
     speci_free(spec_session_target(s)->allocator, ids);
     return status;
 }

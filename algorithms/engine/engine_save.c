@@ -155,7 +155,7 @@ static spec_status copy_sequence(spec_session *s, int32_t from, int32_t to)
     return s->ops->sync(s->queue);
 }
 
-spec_status spec_sequence_fork(spec_session *s, int32_t seq, int32_t *copy)
+spec_status spec_sequence_fork(spec_session *s, int32_t *copy, int32_t seq)
 {
     SPEC_NEED(s, "session");
     SPEC_NEED(copy, "copy");

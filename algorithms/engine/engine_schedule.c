@@ -255,7 +255,7 @@ static spec_status tell(spec_session *s, int32_t i, const engine_part *p, spec_s
     return speci_logprobs(s, p->first_row, p->path, out->tokens, p->n_path, s->step_logprobs + at, q->options.n_top);
 }
 
-spec_status spec_step(spec_session *s, const int32_t *seqs, int32_t n, spec_step_result *results)
+spec_status spec_step(spec_session *s, spec_step_result *results, const int32_t *seqs, int32_t n)
 {
     SPEC_NEED(s, "session");
     SPEC_NEED(seqs || n == 0, "seqs");

@@ -16,7 +16,7 @@ static spec_status find_row(const spec_session *s, int32_t seq, int32_t node, in
     return SPEC_OK;
 }
 
-spec_status spec_node_logits(spec_session *s, int32_t seq, int32_t node, float *logits)
+spec_status spec_node_logits(spec_session *s, float *logits, int32_t seq, int32_t node)
 {
     SPEC_NEED(s, "session");
     SPEC_NEED(logits, "logits");
@@ -27,7 +27,7 @@ spec_status spec_node_logits(spec_session *s, int32_t seq, int32_t node, float *
     return s->ops->sync(s->queue);
 }
 
-spec_status spec_node_hidden(spec_session *s, int32_t seq, int32_t tap, int32_t node, float *hidden)
+spec_status spec_node_hidden(spec_session *s, float *hidden, int32_t seq, int32_t tap, int32_t node)
 {
     SPEC_NEED(s, "session");
     SPEC_NEED(hidden, "hidden");
@@ -60,7 +60,7 @@ static spec_status greedy_probs(spec_session *s, int32_t row, int32_t node, floa
     return SPEC_OK;
 }
 
-spec_status spec_node_probs(spec_session *s, int32_t seq, int32_t node, float *probs)
+spec_status spec_node_probs(spec_session *s, float *probs, int32_t seq, int32_t node)
 {
     SPEC_NEED(s, "session");
     SPEC_NEED(probs, "probs");
@@ -77,7 +77,7 @@ spec_status spec_node_probs(spec_session *s, int32_t seq, int32_t node, float *p
     return s->ops->sync(s->queue);
 }
 
-spec_status spec_draft_probs(spec_session *s, int32_t seq, int32_t q_row, float *probs)
+spec_status spec_draft_probs(spec_session *s, float *probs, int32_t seq, int32_t q_row)
 {
     SPEC_NEED(s, "session");
     SPEC_NEED(probs, "probs");
@@ -111,8 +111,8 @@ spec_status speci_logprobs(spec_session *s, int32_t first_row, const int32_t *no
     return SPEC_OK;
 }
 
-spec_status spec_node_logprobs(spec_session *s, int32_t seq, int32_t node, int32_t token, float *logprob,
-                               int32_t *top_id, float *top_logprob, int32_t n)
+spec_status spec_node_logprobs(spec_session *s, float *logprob, int32_t *top_id, float *top_logprob, int32_t seq,
+                               int32_t node, int32_t token, int32_t n)
 {
     SPEC_NEED(s, "session");
     SPEC_NEED(logprob, "logprob");

@@ -122,7 +122,7 @@ spec_status spec_sequence_set_options(spec_session *s, int32_t seq, const spec_s
     return SPEC_OK;
 }
 
-spec_status spec_sequence_ids(const spec_session *s, int32_t seq, const int32_t **ids, size_t *n)
+spec_status spec_sequence_ids(const spec_session *s, const int32_t **ids, size_t *n, int32_t seq)
 {
     SPEC_NEED(s, "session");
     SPEC_NEED(ids, "ids");

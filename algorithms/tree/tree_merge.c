@@ -36,7 +36,7 @@ static void forget_rows(spec_tree *t)
         if (t->q_row[i] < -1) t->q_row[i] = -1;
 }
 
-void spec_tree_prune(spec_tree *tree, const uint8_t *keep, int by_slot, int32_t *map)
+void spec_tree_prune(spec_tree *tree, int32_t *map, const uint8_t *keep, int by_slot)
 {
     if (!tree || !keep) return;
     const bool sampled = speci_tree_sampled(tree->kind);
@@ -75,7 +75,7 @@ static spec_status merge(spec_tree *out, const spec_tree *from, int32_t *map)
     return SPEC_OK;
 }
 
-spec_status spec_tree_union(const spec_tree *a, const spec_tree *b, spec_tree *out, int32_t *map_b)
+spec_status spec_tree_union(spec_tree *out, int32_t *map_b, const spec_tree *a, const spec_tree *b)
 {
     SPEC_NEED(a, "a");
     SPEC_NEED(b, "b");

@@ -16,7 +16,7 @@ void spec_tree_masks(const spec_tree *tree, uint32_t *bits)
     }
 }
 
-void spec_tree_conv_ancestors(const spec_tree *tree, int32_t width, int32_t *anc)
+void spec_tree_conv_ancestors(const spec_tree *tree, int32_t *anc, int32_t width)
 {
     if (!tree || !anc) return;
     for (int32_t i = 0; i < tree->n; i++) {
@@ -51,7 +51,7 @@ static void make_lists(child_lists *l)
     }
 }
 
-void spec_tree_order(const spec_tree *tree, spec_tree_order_kind how, int32_t *order, int32_t *scratch)
+void spec_tree_order(const spec_tree *tree, int32_t *order, spec_tree_order_kind how, int32_t *scratch)
 {
     if (!tree || !order) return;
     const int32_t n = tree->n;
@@ -95,7 +95,7 @@ static spec_status check_order(const spec_tree *tree, const int32_t *order)
     return SPEC_OK;
 }
 
-spec_status spec_tree_permute(const spec_tree *tree, const int32_t *order, spec_tree *out)
+spec_status spec_tree_permute(const spec_tree *tree, spec_tree *out, const int32_t *order)
 {
     SPEC_NEED(tree, "tree");
     SPEC_NEED(order, "order");

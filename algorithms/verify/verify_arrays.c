@@ -49,7 +49,7 @@ static spec_status check_args(const spec_verify_args *a)
     return spec_verify_is_lossless(a->tree, a->rule, a->temperature);
 }
 
-spec_status spec_verify_probs(const spec_verify_args *args, int32_t *path, int32_t *n_path, int32_t *token)
+spec_status spec_verify_probs(int32_t *path, int32_t *n_path, int32_t *token, const spec_verify_args *args)
 {
     spec_verify_args a = { .struct_size = sizeof a };
     SPEC_TRY(speci_params_read(&a, sizeof a, args, "spec_verify_args"));

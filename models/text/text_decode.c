@@ -299,8 +299,8 @@ static spec_status sink_status(const sink *out, size_t *n)
     return speci_fail(SPEC_E_FULL, "the text needs %zu bytes, there is room for %zu", out->n, out->cap);
 }
 
-spec_status spec_text_stream_push(spec_text_stream *stream, const spec_tokenizer *tokenizer, char *text, size_t cap,
-                                  size_t *n, int32_t id, uint32_t flags)
+spec_status spec_text_stream_push(spec_text_stream *stream, char *text, size_t cap, size_t *n, const spec_tokenizer *tokenizer,
+                                  int32_t id, uint32_t flags)
 {
     SPEC_NEED(stream, "stream");
     SPEC_NEED(tokenizer, "tokenizer");
@@ -350,7 +350,7 @@ spec_status spec_tokenizer_decode(const spec_tokenizer *tokenizer, char *text, s
     return sink_status(&out, n);
 }
 
-const char *spec_tokenizer_piece(const spec_tokenizer *tokenizer, int32_t id, size_t *n)
+const char *spec_tokenizer_piece(const spec_tokenizer *tokenizer, size_t *n, int32_t id)
 {
     if (!tokenizer) return NULL;
     const speci_decoder *d = &tokenizer->decoder;

@@ -39,7 +39,7 @@ int32_t spec_tokenizer_eos(const spec_tokenizer *tokenizer)
     return -1;
 }
 
-const char *spec_tokenizer_piece(const spec_tokenizer *tokenizer, int32_t id, size_t *n)
+const char *spec_tokenizer_piece(const spec_tokenizer *tokenizer, size_t *n, int32_t id)
 {
     (void)tokenizer;
     (void)id;
@@ -86,8 +86,8 @@ spec_status spec_tokenizer_decode(const spec_tokenizer *tokenizer, char *text, s
     return none();
 }
 
-spec_status spec_text_stream_push(spec_text_stream *stream, const spec_tokenizer *tokenizer, char *text, size_t cap,
-                                  size_t *n, int32_t id, uint32_t flags)
+spec_status spec_text_stream_push(spec_text_stream *stream, char *text, size_t cap, size_t *n, const spec_tokenizer *tokenizer,
+                                  int32_t id, uint32_t flags)
 {
     (void)stream;
     (void)tokenizer;

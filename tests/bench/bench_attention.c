@@ -156,8 +156,8 @@ static spec_status in_order(attention *t, const char *what, spec_tree_order_kind
 {
     int32_t *order = speci_alloc(NULL, 4 * MOST_NODES, sizeof *order);
     if (!order) return SPEC_E_NOMEM;
-    spec_tree_order(tree, how, order, order + MOST_NODES);
-    spec_status status = spec_tree_permute(tree, order, out);
+    spec_tree_order(tree, order, how, order + MOST_NODES);
+    spec_status status = spec_tree_permute(tree, out, order);
     speci_free(NULL, order);
     return status == SPEC_OK ? measure(t, what, out, dense) : status;
 }

@@ -25,7 +25,7 @@ static spec_status emit_token(drafting *d)
 {
     int32_t path[SPECI_MAX_NODE], n_path, next;
     const int32_t root = 0;
-    SPEC_TRY(spec_verify(d->s, d->seq, SPEC_VERIFY_AUTO, path, &n_path, &next));
+    SPEC_TRY(spec_verify(d->s, path, &n_path, &next, d->seq, SPEC_VERIFY_AUTO));
     return spec_commit(d->s, d->seq, &root, 1, next);
 }
 
@@ -42,7 +42,7 @@ static spec_status one(drafting *d, double *ms)
     const spec_tree *tree;
     for (int32_t i = 1; i < d->tokens; i++) SPEC_TRY(plain_step(d));
     const double start = speci_now_ms();
-    SPEC_TRY(spec_draft(d->s, &d->seq, 1, &tree));
+    SPEC_TRY(spec_draft(d->s, &tree, &d->seq, 1));
     *ms = speci_now_ms() - start;
     d->drafted = tree->n - 1;
     SPEC_TRY(spec_score(d->s, &d->seq, 1, &tree));

@@ -8,7 +8,7 @@ static spec_status one(double *ms, spec_session *s, int32_t seq)
 {
     int32_t copy;
     const double start = speci_now_ms();
-    SPEC_TRY(spec_sequence_fork(s, seq, &copy));
+    SPEC_TRY(spec_sequence_fork(s, &copy, seq));
     SPEC_TRY(s->ops->sync(s->queue));
     *ms = speci_now_ms() - start;
     return spec_sequence_remove(s, copy);

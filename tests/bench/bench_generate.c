@@ -152,7 +152,7 @@ static spec_status tally_step(tally *t, spec_session *s, int32_t seq, spec_step_
 {
     const bench_counts before = bench_count_now();
     const double start = speci_now_ms();
-    SPEC_TRY(spec_step(s, &seq, 1, r));
+    SPEC_TRY(spec_step(s, r, &seq, 1));
     const double ms = speci_now_ms() - start;
     const bench_counts after = bench_count_now();
     SPEC_TRY(keep_time(t, t->host_alone ? ms - (after.wait_ms - before.wait_ms) : ms));

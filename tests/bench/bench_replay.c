@@ -20,7 +20,7 @@ static spec_status looked(replayer *t, double *ms)
     int32_t path[SPECI_MAX_NODE], n_path, next;
     const double start = speci_now_ms();
     SPEC_TRY(bench_score(t->s, t->seq, &t->tree));
-    SPEC_TRY(spec_verify(t->s, t->seq, SPEC_VERIFY_AUTO, path, &n_path, &next));
+    SPEC_TRY(spec_verify(t->s, path, &n_path, &next, t->seq, SPEC_VERIFY_AUTO));
     *ms = speci_now_ms() - start;
     return SPEC_OK;
 }

@@ -20,7 +20,7 @@ static spec_status step(many *t, double *ms)
     const int32_t *ids, root = 0;
     size_t n;
     for (int32_t i = 0; i < t->n_seq; i++) {
-        SPEC_TRY(spec_sequence_ids(t->s, t->seqs[i], &ids, &n));
+        SPEC_TRY(spec_sequence_ids(t->s, &ids, &n, t->seqs[i]));
         t->tree[i].token[0] = ids[n - 1];
     }
     const double start = speci_now_ms();

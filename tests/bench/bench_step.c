@@ -32,7 +32,7 @@ spec_status bench_score(spec_session *s, int32_t seq, spec_tree *tree)
     const int32_t *ids;
     size_t n;
     const spec_tree *trees = tree;
-    SPEC_TRY(spec_sequence_ids(s, seq, &ids, &n));
+    SPEC_TRY(spec_sequence_ids(s, &ids, &n, seq));
     tree->token[0] = ids[n - 1];
     return spec_score(s, &seq, 1, &trees);
 }
@@ -48,7 +48,7 @@ static spec_status one_step(stepper *t, double *ms)
     int32_t path[MAX_NODES], n_path, next;
     const double start = speci_now_ms();
     SPEC_TRY(bench_score(t->s, t->seq, t->tree));
-    SPEC_TRY(spec_verify(t->s, t->seq, SPEC_VERIFY_AUTO, path, &n_path, &next));
+    SPEC_TRY(spec_verify(t->s, path, &n_path, &next, t->seq, SPEC_VERIFY_AUTO));
     SPEC_TRY(commit_root(t));
     *ms = speci_now_ms() - start;
     return SPEC_OK;
@@ -105,7 +105,7 @@ static spec_status plain_step(stepper *t, double *ms)
 {
     spec_step_result r;
     const double start = speci_now_ms();
-    SPEC_TRY(spec_step(t->s, &t->seq, 1, &r));
+    SPEC_TRY(spec_step(t->s, &r, &t->seq, 1));
     *ms = speci_now_ms() - start;
     return SPEC_OK;
 }

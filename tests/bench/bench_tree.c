@@ -59,7 +59,7 @@ static spec_status build(spec_tree *tree, const char *text)
     spec_status status = spec_builder_get_info(builder, &info);
     if (status == SPEC_OK && info.n_node > tree->cap)
         status = speci_fail(SPEC_E_FULL, "%s: a tree of %d nodes; at most %d", text, info.n_node, tree->cap);
-    if (status == SPEC_OK) status = spec_builder_build(builder, &args, tree);
+    if (status == SPEC_OK) status = spec_builder_build(builder, tree, &args);
     tree->kind = SPEC_TREE_DETERMINISTIC; /* by a distribution of ours, not by one that verification could ask for */
     spec_builder_close(builder);
     return status;

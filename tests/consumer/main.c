@@ -21,7 +21,7 @@ int main(int argc, char **argv)
     int ok = spec_backend_open(&backend, "cpu", NULL) == SPEC_OK &&
              spec_model_open(&model, backend, argv[1], NULL) == SPEC_OK &&
              spec_session_open(&session, model, NULL, NULL) == SPEC_OK &&
-             spec_generate_ids(session, prompt, 3, &params, &result) == SPEC_OK && result.n_ids == 8;
+             spec_generate_ids(session, &result, prompt, 3, &params) == SPEC_OK && result.n_ids == 8;
     if (ok)
         printf("spec %s generated %zu tokens on %s\n", spec_version(), result.n_ids, spec_backend_name(backend));
     else

@@ -5,7 +5,7 @@
  *     count_step TARGET                     a plain one
  *
  * Public calls only. The step is one of many: what only the first ones do (memory, plans, costs) was done before. */
-#include <spec.h>
+#include <spec_trees.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -66,9 +66,9 @@ int main(int argc, char **argv)
     spec_step_result result;
     int32_t seq;
     check(spec_sequence_add(session, &seq, prompt, sizeof prompt / sizeof *prompt, &greedy));
-    for (int i = 0; i < N_WARM; i++) check(spec_step(session, &seq, 1, &result));
+    for (int i = 0; i < N_WARM; i++) check(spec_step(session, &result, &seq, 1));
     counts = 1;
-    check(spec_step(session, &seq, 1, &result));
+    check(spec_step(session, &result, &seq, 1));
     counts = 0;
     for (int i = 0; i < n_entered; i++) printf("%p\n", entered[i]);
 

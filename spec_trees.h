@@ -1,0 +1,360 @@
+/* spec_trees.h - trees, the four calls of a step, drafters and builders of your own, and the algorithms on plain arrays.
+ *
+ * Who generates text needs spec.h alone. This header is for those who replace a part: a tree, a drafter, a verification rule, a
+ * choice. `spec_step` of spec.h is the composition of four calls that stand here:
+ *
+ *     spec_draft   propose a tree of tokens; no state changes
+ *     spec_score   one packed pass of the target over the trees; results stay on the device
+ *     spec_verify  walk the tree by a rule that keeps the target's distribution; path + one more token
+ *     spec_commit  the state advances along the path; rejected branches leave no trace
+ *
+ * The conventions are those of spec.h. Valid C99 and C++17. Numbers in brackets: docs/algorithms.md. */
+#ifndef SPEC_TREES_H
+#define SPEC_TREES_H
+
+#include "spec.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---------------------------------------------------------------------------------- trees --- */
+
+/* How the nodes of a tree came about. It decides which verification rules keep the target's distribution (algorithms.md
+ * 3.6). */
+typedef enum spec_tree_kind {
+    SPEC_TREE_DETERMINISTIC = 0, /* no draw (top-k, beam, found in a table), or sampled and then selected by value */
+    SPEC_TREE_SAMPLED = 1,       /* siblings sampled without replacement from the draft distribution after their
+                                    parent, in order of rank */
+    SPEC_TREE_SAMPLED_IID = 2,   /* siblings sampled independently of each other; a repeated token is a node again */
+    SPEC_TREE_UNROLLED = 3       /* paths of another tree side by side (spec_lab.h): siblings may repeat, and are no
+                                    draws of their own */
+} spec_tree_kind;
+
+/* A draft tree: node 0 is the root, the pending token; parent[0] = -1; parent[i] < i. Plain data; the arrays are the
+ * caller's (spec_tree_alloc makes them). The optional ones may be NULL. */
+typedef struct spec_tree {
+    int32_t n;           /* nodes, root included */
+    int32_t cap;         /* room of the arrays below */
+    int32_t *token;      /* [cap] */
+    int32_t *parent;     /* [cap] */
+    int32_t *rank;       /* [cap] place among its siblings in the order in which they were sampled, 0-based.
+                            NULL: siblings stand in that order */
+    float *prob;         /* [cap] or NULL: the draft probability of the token after its parent; 1 for the root */
+    int32_t *q_row;      /* [cap] or NULL: the row of draft distributions that the children were sampled from, -1 = no
+                            children */
+    spec_tree_kind kind;
+} spec_tree;
+
+/* Would `rule` keep the target's distribution on this tree at this temperature? SPEC_OK, or E_INVALID saying what the
+ * rule would do wrong. SPEC_VERIFY_AUTO always does. */
+SPEC_API spec_status spec_verify_is_lossless(const spec_tree *tree, spec_verify_rule rule, float temperature);
+
+/* ------------------------------------------------------------------ drafters of your own --- */
+
+/* A sequence that an application's drafter drafts for. */
+typedef struct spec_draft_request {
+    int32_t seq;
+    const int32_t *ids; /* [n_ids] so far; the last one is the root of the tree */
+    size_t n_ids;
+    int32_t depth_max;  /* nodes deeper than this are dropped */
+    spec_tree *tree;    /* node 0 is set. Fill token and parent from node 1 on, at most tree->cap nodes; siblings distinct. Left
+                           as it is: no proposal, and the session takes an ordinary step (or asks its next drafter) */
+} spec_draft_request;
+
+/* An application's own drafter: it proposes whole trees (`draft`), or tells distributions from which the library's builders grow
+ * them (`probs`). One of the two; any other callback may be NULL. They run on the session's thread; an error of theirs fails
+ * the call that they are called from, with their status. */
+typedef struct spec_drafter_ops {
+    size_t struct_size;
+    void *user_data; /* the first argument of each; must live until close */
+    /* Proposes for requests [n]. Such trees are SPEC_TREE_DETERMINISTIC, hence verified by the naive rule. */
+    spec_status (*draft)(void *user_data, spec_draft_request *requests, int32_t n);
+    /* probs [n_node][n_vocab], each a distribution: of what follows ids [n] and then the path from the root (which is ids[n - 1])
+     * to nodes[i] of `tree`. As it is drawn from: the target's truncation is not applied to it. */
+    spec_status (*probs)(void *user_data, int32_t seq, const int32_t *ids, size_t n, const spec_tree *tree, const int32_t *nodes,
+                         int32_t n_node, float *probs, int32_t n_vocab);
+    /* A sequence begins with ids [n], the last of them pending. */
+    spec_status (*prefill)(void *user_data, int32_t seq, const int32_t *ids, size_t n);
+    /* The last n_new of ids [n] were committed. */
+    void (*committed)(void *user_data, int32_t seq, const int32_t *ids, size_t n, int32_t n_new);
+    /* Sequence `copy` begins as seq is. NULL: prefill is called for it. */
+    spec_status (*fork)(void *user_data, int32_t seq, int32_t copy);
+    /* The state of seq as bytes, and a sequence that begins with them; ids [n] as for prefill. Both or none. save may be called
+     * twice in a row and then gives the same bytes. Only states of a drafter with the same `identity`, which is not 0, are
+     * restored; else prefill is called. */
+    uint64_t identity;
+    spec_status (*save)(void *user_data, int32_t seq, spec_write_fn write, void *write_data);
+    spec_status (*restore)(void *user_data, int32_t seq, const int32_t *ids, size_t n, spec_read_fn read, void *read_data);
+    void (*end)(void *user_data, int32_t seq); /* a sequence ends, or could not begin */
+    void (*close)(void *user_data);            /* the drafter is closed */
+} spec_drafter_ops;
+/* ops are copied. With `draft` there is no tree and no builder in params (E_INVALID), and n_draft is the most nodes below the
+ * root. Errors: as above. */
+SPEC_API spec_status spec_drafter_from_ops(spec_drafter **out, const spec_drafter_ops *ops,
+                                           const spec_drafter_params *params);
+/* Nodes of its largest tree, root included. */
+SPEC_API int32_t spec_drafter_n_node(const spec_drafter *drafter);
+
+/* ---------------------------------------------------------------- the four calls of a step --- */
+
+/* The drafter's proposal for each sequence in seqs [n] (each once); trees[i] is borrowed until the next draft. No state
+ * of the target changes. Near the end of the context the tree is clipped; without a drafter it is the root alone. Draft
+ * distributions of an earlier draft are gone: what was scored before is then verified without. Errors: E_INVALID (no such
+ * sequence; what an application's drafter or builder did wrong), E_DEVICE, what callbacks return. */
+SPEC_API spec_status spec_draft(spec_session *session, const spec_tree **trees, const int32_t *seqs, int32_t n);
+/* After draft, until the commit: which of the drafter's trees (spec_step_result.tree) that was; -1 = did not speculate.
+ * Errors: E_INVALID (no such sequence). */
+SPEC_API spec_status spec_draft_choice(const spec_session *session, int32_t *tree, int32_t seq);
+/* One packed pass over the trees (the caller's own or the drafter's), trees[i]->token[0] being the pending token of
+ * seqs[i]. Distributions stay on the device. May be called again with other trees: nothing has changed. Scores of all sequences
+ * of the session are those of the latest call. The trees are copied. A tree of a drawn kind is verified by the draft
+ * distributions that its q_row names: rows of the sequence's latest spec_draft; that its nodes were drawn from them, the caller
+ * vouches for. Errors: E_INVALID (not a tree, token out of range, more nodes than planned, depth over 63), E_FULL
+ * (context), E_STATE (an earlier pass failed), E_NOMEM, E_DEVICE. */
+SPEC_API spec_status spec_score(spec_session *session, const int32_t *seqs, int32_t n,
+                                const spec_tree *const *trees);
+/* Walks the tree of seq after score. path [tree->n]: accepted nodes, path[0] = 0, *n_path >= 1; *token: the bonus (or
+ * correction) that follows the last of them. The walk ends at an end-of-text token, which then is *token: nothing is
+ * fed after it. Changes nothing: may be repeated, and gives the same. At temperature 0 every rule is GREEDY.
+ * SPEC_VERIFY_AUTO: the session's rule. Errors: E_STATE (nothing was scored), E_INVALID (the rule would not keep the
+ * distribution of this tree, or needs draft distributions that the session does not have), E_DEVICE (logits that are no numbers). */
+SPEC_API spec_status spec_verify(spec_session *session, int32_t *path, int32_t *n_path, int32_t *token, int32_t seq,
+                                 spec_verify_rule rule);
+/* Advances seq along path [n_path] (of the scored tree, from its root: path[0] = 0); `token` becomes the pending one.
+ * Nothing is computed: the next pass applies the path. The builder of a drafted tree learns from it. Errors: E_STATE
+ * (nothing was scored), E_INVALID (not a path, token out of range); then nothing has changed. */
+SPEC_API spec_status spec_commit(spec_session *session, int32_t seq, const int32_t *path, int32_t n_path,
+                                 int32_t token);
+/* Forgets the score of seq: it is as before. Errors: E_INVALID (no such sequence). */
+SPEC_API spec_status spec_rollback(spec_session *session, int32_t seq);
+
+/* After score, until the commit: the target's distribution of the token that follows `node`, by the sequence's sampling: f32
+ * [n_vocab] of the target; at temperature 0 all on the arg-max. What a verifier of your own needs; a copy from the
+ * device, which waits for it. Errors here and below: E_STATE (no score, no such distribution now), E_INVALID, E_DEVICE. */
+SPEC_API spec_status spec_node_probs(spec_session *session, float *probs, int32_t seq, int32_t node);
+/* After draft, until the commit: row `q_row` of the drafter's latest tree, f32 [n_vocab] of the target. Only rows that
+ * tree->q_row names hold a distribution. A copy from the device. */
+SPEC_API spec_status spec_draft_probs(spec_session *session, float *probs, int32_t seq, int32_t q_row);
+/* After score: logits of a node, f32 [n_vocab] (of spec_model_info: padded rows included). A copy from the device: for
+ * tests and research. */
+SPEC_API spec_status spec_node_logits(spec_session *session, float *logits, int32_t seq, int32_t node);
+/* After score, until the commit: the hidden row of a node at tap `tap` of the session's, f32 [dim] (of spec_model_info). A copy from
+ * the device. Errors: E_INVALID (the session keeps no such tap), and as above. */
+SPEC_API spec_status spec_node_hidden(spec_session *session, float *hidden, int32_t seq, int32_t tap, int32_t node);
+/* After score: log-probabilities, of the distribution before temperature and truncation, of the token that follows
+ * `node`: of `token` in *logprob, and of the n likeliest in top_id, top_logprob [n] (n <= 64, may be 0). */
+SPEC_API spec_status spec_node_logprobs(spec_session *session, float *logprob, int32_t *top_id, float *top_logprob,
+                                        int32_t seq, int32_t node, int32_t token, int32_t n);
+
+/* ----------------------------------------------------------------- algorithms on plain arrays --- */
+
+/* The distribution probs [n_vocab] from logits [n_vocab], by `s`, as sessions have it. scratch [n_vocab]. E_INVALID: a
+ * logit that is not a number, a largest one that is infinite, a setting below 0. */
+SPEC_API spec_status spec_probs(float *probs, const float *logits, int32_t n_vocab, const spec_sampling *s,
+                                int32_t *scratch);
+/* The smallest i with probs[i] > 0 and sum of probs[0..i] > u * total. u in [0, 1). */
+SPEC_API int32_t spec_draw(const float *probs, int32_t n_vocab, float u);
+/* 24-bit uniform of the counter-based generator (Philox4x32-10). Pure function. */
+SPEC_API float spec_uniform(uint64_t seed, uint64_t position, uint32_t purpose, uint32_t index);
+
+/* --- trees --- */
+
+/* Arrays for cap nodes, the optional ones too; all or nothing. allocator may be NULL. An empty tree (n = 0). */
+SPEC_API spec_status spec_tree_alloc(spec_tree *tree, int32_t cap, const spec_allocator *allocator);
+SPEC_API void spec_tree_free(spec_tree *tree, const spec_allocator *allocator); /* the one of spec_tree_alloc */
+/* Copies nodes and kind; optional arrays where `to` has them (what `from` lacks: ranks by place, prob 0, q_row -1).
+ * E_FULL when to->cap is too small; E_INVALID when ranks would be lost. Then `to` is as it was. */
+SPEC_API spec_status spec_tree_copy(spec_tree *to, const spec_tree *from);
+/* Appends a node (parent -1: the root, into an empty tree): its rank is the number of siblings before it, its q_row -1.
+ * Returns its number; -1 when there is no room or no such parent. */
+SPEC_API int32_t spec_tree_add(spec_tree *tree, int32_t parent, int32_t token, float prob);
+/* Is it a tree that can be scored? Root first with parent -1, parents before children, tokens in [0, n_vocab), at most
+ * n_max nodes, depth at most 63, siblings distinct (unless sampled i.i.d. or unrolled), ranks a numbering of siblings.
+ * E_INVALID names the node. O(n) but for siblings. */
+SPEC_API spec_status spec_tree_check(const spec_tree *tree, int32_t n_max, int32_t n_vocab);
+SPEC_API void spec_tree_depths(const spec_tree *tree, int32_t *depth); /* [n]; 0 for the root */
+SPEC_API void spec_tree_ranks(const spec_tree *tree, int32_t *rank);   /* [n]; tree->rank, or by place */
+/* Ancestors and self as bits: bit j of row i is set iff j is on the path of i. bits [n][(n + 31) / 32]  (5.1) */
+SPEC_API void spec_tree_masks(const spec_tree *tree, uint32_t *bits);
+/* The convolution's window of each node (7.1): anc [n][width - 1], entry k - 1 the k-th ancestor, or -1 - j where the
+ * window reaches the j-th newest entry of the stored state. */
+SPEC_API void spec_tree_conv_ancestors(const spec_tree *tree, int32_t *anc, int32_t width);
+/* order [n]: order[i] is the node that comes at place i. Depth first, children by rank; or heavy path first: children
+ * by decreasing size of their subtree, ties by rank (5.3). scratch [3 n]. */
+typedef enum spec_tree_order_kind { SPEC_ORDER_DEPTH_FIRST = 0, SPEC_ORDER_HEAVY_PATH = 1 } spec_tree_order_kind;
+SPEC_API void spec_tree_order(const spec_tree *tree, int32_t *order, spec_tree_order_kind how, int32_t *scratch);
+/* out = tree in another topological order; ranks (out->rank must be there), probabilities and rows go along. order [n]:
+ * what spec_tree_order gives. out is not tree. Errors: E_INVALID when a child would come before its parent, a node is
+ * missing, or out has no ranks; E_FULL. */
+SPEC_API spec_status spec_tree_permute(const spec_tree *tree, spec_tree *out, const int32_t *order);
+/* Keeps the nodes with keep[i] != 0 whose ancestors are all kept, in place; map [n] receives the new numbers, -1 for
+ * dropped ones; keep [n]. The root is always kept. A sampled tree stays one only if `by_slot`: the caller asserts that
+ * no node was dropped for its own token or probability; the later siblings of a dropped node go too (4.5, 4.6). Else it
+ * becomes deterministic. */
+SPEC_API void spec_tree_prune(spec_tree *tree, int32_t *map, const uint8_t *keep, int by_slot);
+/* out = a and b merged at their root, a shared prefix stored once; map_b [b->n] (may be NULL): where b's nodes are.
+ * The result is SPEC_TREE_DETERMINISTIC. E_INVALID when the roots differ, E_FULL. out is neither a nor b. */
+SPEC_API spec_status spec_tree_union(spec_tree *out, int32_t *map_b, const spec_tree *a, const spec_tree *b);
+/* Blocks of block x block nodes of the mask that are not empty: the work of block-sparse attention (5.3). block >=
+ * 1. */
+SPEC_API int64_t spec_tree_blocks(const spec_tree *tree, int32_t block);
+
+/* --- verification --- */
+
+/* Walks `tree` given the target's distributions p [tree->n][n_vocab] and the draft distributions q [..][n_vocab]: node
+ * i's children were sampled from row tree->q_row[i] of q. q may be NULL for rules that do not use it (GREEDY, NAIVE).
+ * child_row, if not NULL, gives each *child* the row that it was sampled from: several drafters. Draws are keyed by
+ * (seed, position of the token after the node): `position` is that of the token after the root. path [depth + 1],
+ * *n_path, *token as for spec_verify. Errors: E_INVALID (the rule does not fit the tree; a distribution that is
+ * negative, not a number, or whose sum is not 1 within 1e-3), E_NOMEM. */
+typedef struct spec_verify_args {
+    size_t struct_size;
+    const spec_tree *tree;
+    int32_t n_vocab;
+    const float *p, *q;
+    const int32_t *child_row;  /* [tree->n] or NULL */
+    spec_verify_rule rule;
+    float temperature;         /* 0: distributions are one-hot, GREEDY */
+    uint64_t seed, position;
+    const spec_allocator *allocator; /* for scratch; NULL = malloc */
+} spec_verify_args;
+SPEC_API spec_status spec_verify_probs(int32_t *path, int32_t *n_path, int32_t *token, const spec_verify_args *args);
+
+/* --- builders --- */
+
+/* How trees are grown: a kind and its numbers. Immutable but for a controller (dyspec-threshold), so one thread at a
+ * time. Kinds, in the order of algorithms/build/build_table.c:
+ *   none                    no drafts
+ *   chain:K                 K drafts in a row
+ *   static:A                a fixed shape: A to E of STree, "eagle", or a file of lines "PARENT" (static:@FILE)
+ *   product:N1,N2,...       every node of depth i has N(i+1) children; product-repeat: sampled with replacement
+ *   beam:M,N                M beams, N levels
+ *   dyspec:N                N drafts where reaching them is likeliest (heap)
+ *   dyspec-threshold:T,N    all draws reached with probability T, at most N (64); T,N,WIDTH,DEPTH: by levels
+ *   sequoia:N[,DEPTH]       the best shape of N drafts for measured acceptance; of at most N where step costs are known
+ *   eagle2:K,N,D            K best of each level expanded, D levels, the N - 1 best nodes kept
+ * Sampled (SPEC_TREE_SAMPLED) at a temperature above 0: chain, static, product, dyspec, dyspec-threshold, sequoia.
+ * Otherwise, and always for beam and eagle2, candidates are the likeliest ones (SPEC_TREE_DETERMINISTIC). docs/trees.md
+ * compares them. allocator is copied; NULL = malloc. Errors: E_INVALID (no such kind, numbers out of its range: says
+ * which are possible), E_IO and E_FORMAT (static:@FILE), E_NOMEM. */
+SPEC_API spec_status spec_builder_open(spec_builder **out, const char *text, const spec_allocator *allocator);
+SPEC_API void spec_builder_close(spec_builder *builder);
+/* Calls each(user, name, args, help) for every kind; the texts are constants. */
+SPEC_API void spec_builder_list(void (*each)(void *user, const char *name, const char *args, const char *help),
+                                void *user);
+typedef struct spec_builder_info {
+    size_t struct_size;
+    const char *text;     /* as opened; borrowed */
+    int32_t n_node;       /* most nodes of a tree, root included */
+    int32_t n_row;        /* most nodes whose distribution is asked for: rows of draft distributions */
+    int32_t n_level;      /* most rounds of asking */
+    int32_t depth;        /* deepest node */
+    spec_tree_kind kind;  /* at a temperature above 0 */
+} spec_builder_info;
+/* info->struct_size must be set. */
+SPEC_API spec_status spec_builder_get_info(const spec_builder *builder, spec_builder_info *info);
+/* Fills distributions [n][n_vocab], those after nodes [n] of the tree so far: finite, not negative, of sum 1 within
+ * 1e-3. What it returns, if not SPEC_OK, ends the build. */
+typedef spec_status (*spec_probs_fn)(void *user_data, const spec_tree *tree, const int32_t *nodes, int32_t n,
+                                     float *distributions, int32_t n_vocab);
+typedef struct spec_build_args {
+    size_t struct_size;
+    int32_t token;          /* the root */
+    int32_t n_vocab;
+    spec_probs_fn probs;
+    void *user_data;
+    int32_t draw;           /* 1: candidates are sampled; 0: the likeliest are taken (greedy targets) */
+    uint64_t seed, step;    /* key of the draws: the sequence's seed and its step counter */
+    float *q;               /* [info.n_row][n_vocab] gets the distributions, or NULL: row tree->q_row[i] is node i's */
+    int32_t depth_max;      /* no node deeper than this; 0 = no limit of its own */
+} spec_build_args;
+/* tree->cap >= info.n_node. Draws are keyed by the slot in the tree, so that builders agree where their trees do. Works
+ * in memory of the builder, and takes some of its allocator for the call. On error `tree` is as it was. Errors:
+ * E_INVALID (arguments, a distribution that is none, an `expand` that broke its contract), E_NOMEM, what
+ * `distributions` or `expand` returned. */
+SPEC_API spec_status spec_builder_build(spec_builder *builder, spec_tree *tree, const spec_build_args *args);
+/* A builder of your own: host-driven growth. `expand` is called once per round. candidates [row][k] are what may follow
+ * the nodes fed so far, those of node x in row tree->q_row[x], in order (token -1: no more). `expand` adds children
+ * (spec_tree_add; in a sampled tree child number j of a node must be its candidate j) and names in feed the nodes (not
+ * fed before: q_row < 0) whose candidates it wants next, at most n_feed_max of them; *n_feed = 0 ends the tree. The
+ * first call has the root alone in the tree, fed. tree has rank, prob and q_row. A session grows the trees of several
+ * sequences in turns: what `expand` must know of a tree it reads from the tree. Whether a sampled node is kept may
+ * depend on its ancestors and earlier siblings, not on its own token or probability (3.2). */
+typedef struct spec_candidate {
+    int32_t token; /* -1: the distribution's support has no more */
+    float prob;    /* the distribution's, before any candidate was removed */
+} spec_candidate;
+typedef struct spec_builder_ops {
+    size_t struct_size;
+    int32_t n_node, n_row, n_level, depth, k; /* as in spec_builder_info; k: candidates per node, at most 64 */
+    spec_tree_kind kind;
+    spec_status (*expand)(void *user_data, spec_tree *tree, const spec_candidate *candidates, int32_t k, int32_t *feed,
+                          int32_t *n_feed, int32_t n_feed_max);
+    void *user_data;
+} spec_builder_ops;
+/* ops are copied; user_data must outlive the builder. What breaks the contract is found after each round (E_INVALID
+ * says which node). Errors: E_INVALID (no expand; n_node and n_row 1 to 256, n_level >= 1, depth at most 63, k 1 to
+ * 64), E_NOMEM. */
+SPEC_API spec_status spec_builder_from_ops(spec_builder **out, const spec_builder_ops *ops,
+                                           const spec_allocator *allocator);
+/* After a step: the builder observes how large its tree was and at which rank the accepted children stood (ranks [n],
+ * -1 = none accepted there). dyspec-threshold adjusts its threshold, sequoia its estimate of acceptance. */
+SPEC_API void spec_builder_observe(spec_builder *builder, int32_t n_node, const int32_t *ranks, int32_t n);
+
+/* --- choice --- */
+
+/* Step costs over a table of node counts, milliseconds; interpolated between, extended by the last slope. Not by a line
+ * fitted to it: measured curves have steps (14). */
+typedef struct spec_cost_table {
+    int32_t n;
+    int32_t n_node[16];   /* ascending */
+    float ms[16];
+} spec_cost_table;
+/* 0 for n_node <= 0; below the first entry the first; beyond the last one a slope below 0 counts as 0. */
+SPEC_API float spec_cost_ms(const spec_cost_table *table, int32_t n_node);
+/* Least squares a N^2 + b N + c (a = 0 with quadratic 0), for reports. coefficient [3]: c, b, a. */
+SPEC_API void spec_cost_fit(const spec_cost_table *table, double coefficient[3], int quadratic);
+/* What a session measured or loaded: the target's pass by its nodes, the drafter's by its rows. */
+typedef struct spec_cost_profile {
+    size_t struct_size;
+    spec_cost_table target, draft;
+} spec_cost_profile;
+/* Tells a builder what passes cost: sequoia then plans for the size, within its N and DEPTH, of most tokens per time;
+ * other kinds take no notice. Sessions do it when they have a profile. Errors: E_INVALID (no costs of the target). */
+SPEC_API spec_status spec_builder_costs(spec_builder *builder, const spec_cost_profile *profile);
+/* Measures now if it was not yet: some passes of each size, for a fraction of a second or a few seconds. The sequences
+ * of the session are not touched, but one must be free (E_FULL); call it between steps, not between score and verify.
+ * `draft` is empty (n = 0) unless a model drafts. out->struct_size must be set. Errors: E_FULL, E_NOMEM, E_DEVICE. */
+SPEC_API spec_status spec_session_profile(spec_session *session, spec_cost_profile *out);
+/* JSON. save: E_INVALID (a table that is none), E_IO, E_NOMEM. load: E_IO, E_FORMAT, E_NOMEM. */
+SPEC_API spec_status spec_cost_save(const spec_cost_profile *profile, const char *path);
+SPEC_API spec_status spec_cost_load(spec_cost_profile *profile, const char *path);
+/* Expected emitted tokens of a static shape when the child of rank b is the accepted one with probability a[b]: 1 + sum
+ * over nodes of the product along their path (4.7). */
+SPEC_API double spec_expected_emitted(const spec_tree *tree, const float *a, int32_t n_a);
+/* Of n >= 1 candidates with expected emitted tokens emitted [n] and step costs ms [n]: the number of the one of most
+ * tokens per second, the first on ties. */
+SPEC_API int32_t spec_choose_rate(const double *emitted, const double *ms, int32_t n);
+
+/* UCB1 over n_arm arms (13). Plain data; deterministic. */
+enum { SPEC_MAX_ARM = 16 };
+typedef struct spec_bandit {
+    int32_t n_arm;
+    double lambda_ucb;              /* 1 = the textbook's */
+    int64_t n_round;
+    int64_t n_pull[SPEC_MAX_ARM];
+    double tokens[SPEC_MAX_ARM], ms[SPEC_MAX_ARM];
+} spec_bandit;
+/* Errors: E_INVALID (1 <= n_arm <= SPEC_MAX_ARM, lambda_ucb >= 0). */
+SPEC_API spec_status spec_bandit_open(spec_bandit *bandit, int32_t n_arm, double lambda_ucb);
+/* The arm of the largest index, the first on ties; each arm once in the beginning. The index: tokens / time, as a share
+ * of the best arm's, plus the bonus. Pure. */
+SPEC_API int32_t spec_bandit_choose(const spec_bandit *bandit);
+/* A round: emitted tokens (bonus included) in ms milliseconds with that arm. Impossible numbers update nothing. */
+SPEC_API void spec_bandit_update(spec_bandit *bandit, int32_t arm, double emitted, double ms);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
