@@ -4,9 +4,10 @@
     check_pages.py [ROOT]        the tree at ROOT (.): prints what is wrong, and counts; ends with 1 when something is
     check_pages.py --self-test   plants every kind of fault in a small tree, and a few traps that are none
 
-A page is a Markdown file. Its links lead to files and headings, the paths and sources that it names exist, the sections
-of algorithms.md that it cites are there, and no commit is named in it (of other projects: "owner/name @ revision").
+A page is a Markdown file. Its links lead to files and headings. The paths, the sources, the sections of algorithms.md
+and the library's names that it mentions are there. No commit is named in it (of other projects: "owner/name @ revision").
 Comments of sources cite pages by the same rules."""
+import bisect
 import fnmatch
 import os
 import re
@@ -20,6 +21,8 @@ SOURCE = re.compile(r"\.(c|h|cu|cuh|cpp|py|js|sh|html|txt|cmake)$")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 PATH = re.compile(r"(?<![\w/.$<>-])((?:%s)/[\w./*<>-]*[\w*>])" % ROOMS)
 FILE = re.compile(r"`([\w*<>-]+\.(?:c|h|cu|cuh|cpp|py|sh|md))`")
+NAME = re.compile(r"(?<![\w/.-])(?:speci?|SPECI?)_\w+")
+MADE_UP = {"spec_noun_verb"}  # how names are formed
 PAGE = re.compile(r"(?<![\w/.-])(docs/[\w./-]*\w)")
 SECTION = re.compile(r"\balgorithms\.md(?:\]\([\w./]*\))?,? \(?(\d+(?:\.\d+)?)(?![\w/])")
 COMMIT = re.compile(r"(?<!@ )\b(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{7,40}\b")
@@ -52,6 +55,7 @@ class Tree:
         self.pages = {f: self.read(f) for f in self.files if f.endswith(".md")}
         self.anchors = {f: anchors_of(text) for f, text in self.pages.items()}
         algorithms = self.pages.get("docs/algorithms.md", "")
+        self.words = sorted({w for f in self.files if SOURCE.search(f) for w in NAME.findall(self.read(f))} | MADE_UP)
         self.sections = set(re.findall(r"^#+ +(\d+(?:\.\d+)?)[. ]", algorithms, re.M))
 
     def read(self, file):
@@ -63,6 +67,11 @@ class Tree:
         if "*" in pattern:
             return any(fnmatch.fnmatch(f, pattern) for f in self.files)
         return os.path.exists(os.path.join(self.root, pattern))
+
+    def has_word(self, word):
+        """Is it a name of the sources, or the beginning of one? "spec_tree_..." stands for several."""
+        at = bisect.bisect_left(self.words, word)
+        return at < len(self.words) and self.words[at].startswith(word)
 
     def has_name(self, name):
         return any(fnmatch.fnmatch(n, re.sub(r"<[^>]*>", "*", name)) for n in self.names)
@@ -91,6 +100,9 @@ def faults_of_page(tree, page, text):
     for name in FILE.findall(text):
         if not tree.has_name(name):
             yield "the file %s, which is not there" % name
+    for word in sorted({w for code in re.findall(r"`([^`\n]+)`", text) for w in NAME.findall(code)}):
+        if not tree.has_word(word):
+            yield "the name %s, which no source has" % word
     for commit in COMMIT.findall(text):
         yield "the commit %s" % commit
     lines = text.count("\n")
@@ -123,13 +135,14 @@ def check(root):
 
 
 SOUND = {
-    "README.md": "# A\n[b](docs/b.md), [c](docs/b.md#one-thing), [web](https://x.org)\n`cli/*.c`, `a.c`, build/bin/x\n",
+    "README.md": "# A\n[b](docs/b.md), [c](docs/b.md#one-thing), [web](https://x.org)\n"
+                 "`cli/*.c`, `a.c`, build/bin/x, `spec_a_...`\n",
     "CHANGELOG.md": "- fix: 1234567 of 2e5 cases, decade, defaced; texts of x/y @ a0b16d35a985\n",
     "docs/b.md": "# B\n## One thing\n## One thing\n[above](#one-thing-1) [up](../README.md) `cli/<name>.c`\n"
                  "[algorithms.md](algorithms.md), 8.6; algorithms.md 8\n",
     "docs/algorithms.md": "# All\n## 8. Scan\n### 8.6 Chunks\n",
     "docs/performance.md": "short\n",
-    "cli/a.c": "/* docs/b.md; algorithms.md 8.6 */\n",
+    "cli/a.c": "/* docs/b.md; algorithms.md 8.6 */ int spec_a_b;\n",
 }
 
 PLANTED = [
@@ -139,6 +152,7 @@ PLANTED = [
     ("docs/b.md", "`cli/gone.c`", "the path cli/gone.c, which is not there"),
     ("docs/b.md", "    cli/*.py", "the path cli/*.py, which is not there"),
     ("docs/b.md", "`gone.c`", "the file gone.c, which is not there"),
+    ("docs/b.md", "`spec_b(x)`", "the name spec_b, which no source has"),
     ("CHANGELOG.md", "since 3bc10d2", "the commit 3bc10d2"),
     ("README.md", "\n" * 150, "153 lines, where it has to stay under 150"),
     ("docs/performance.md", "\n" * 150, "151 lines, where it has to stay under 150"),
