@@ -1,4 +1,4 @@
-/* cuda_tuning.h - numbers of a device that launches decide by, chosen by measurement (docs/performance.md). They say how
+/* cuda_tuning.h - numbers of a device that launches decide by, chosen by measurement on an H200. They say how
  * work is divided, never what is computed: no value here changes a bit. Tile configurations that a kernel is compiled
  * for stand with their kernel; README.md lists them. */
 #ifndef SPEC_CUDA_TUNING_H

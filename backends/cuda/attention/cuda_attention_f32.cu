@@ -374,7 +374,7 @@ static spec_status launch_tile(spec_queue *q, const spec_attention_args *a, bool
 }
 
 /* Tiles share what they load among heads of one K/V head and among rows of one sequence: as much as leaves every
- * processor a tile (measured on an H200 with 32 heads of 128, docs/performance.md). A long context has blocks enough for
+ * processor a tile (measured on an H200 with 32 heads of 128). A long context has blocks enough for
  * warps to take more rows each. Prefill passes share all they can. */
 template <int LPK>
 static spec_status launch_lanes(spec_queue *q, const spec_attention_args *a, bool vec, int splits)

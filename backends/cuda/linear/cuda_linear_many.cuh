@@ -9,7 +9,7 @@
  *
  * A step, one or two slabs long, is a chain of some 600 cycles: a wait, loads, the instruction, copies, an arrival. So products
  * whose blocks have few outputs want more teams, each with a shorter way through K, and long ones steps of two slabs
- * (docs/performance.md).
+ * (clock stamps on an H200).
  *
  * Same order of the same sums as for few rows: the 8, 4, 2 or 1 blocks of a cluster, and the teams of a block, share an output's
  * parts, and wgmma's sum of 16 k has the bits of mma.sync's.
@@ -302,7 +302,7 @@ static int many_blocks(const many_way &w, int rows, int n_y)
 
 /* Sets the share of w's warps, and returns what w costs: the waves of blocks that a multiprocessor sees, each as long as the
  * weights that it has room for, and as 16 outputs of 4096 inputs for its start and end (a quarter more for each further block
- * beside it); with twice the rows half as long again, and twice (measured on an H200, docs/performance.md). Blocks that have all
+ * beside it); with twice the rows half as long again, and twice (measured on an H200). Blocks that have all
  * of K, which take long, become as many as these waves hold; of others no more than need be: multiprocessors that are left over
  * begin with the next operation. */
 static double fit_way(const spec_queue *q, const cuda_linear_args *a, int n_y, many_way *w)

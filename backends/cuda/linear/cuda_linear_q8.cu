@@ -203,7 +203,7 @@ static bool unpack(spec_queue *q, const cuda_linear_args *a, spec_weight *plain,
 /* ------------------------------------------------------------------------------- launcher --- */
 
 /* Of Q8_0 blocks of 16 outputs (cuda_linear_few.cuh) are as fast where each multiprocessor has few weights; up to 32 rows where it
- * has twice as many, but with glu (measured on an H200, docs/performance.md). */
+ * has twice as many, but with glu (measured on an H200). */
 static bool q8_is_many(const spec_queue *q, const spec_linear_args *a)
 {
     const int64_t each = (int64_t)cuda_div_up(a->n_out, 16 * q->dev->n_sm) * a->n_in; /* a sixteenth of a multiprocessor's weights */

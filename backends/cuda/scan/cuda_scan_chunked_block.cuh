@@ -3,7 +3,7 @@
  *
  * All that these files define is inlined into one kernel. What changes while it runs, and stands in registers, is a
  * struct of values alone or handed over by reference (chunked_state, chunked_held, chunked_output): as a member beside
- * references it would be kept in local memory (docs/performance.md). */
+ * references it would be kept in local memory. */
 #ifndef SPEC_CUDA_SCAN_CHUNKED_BLOCK_CUH
 #define SPEC_CUDA_SCAN_CHUNKED_BLOCK_CUH
 

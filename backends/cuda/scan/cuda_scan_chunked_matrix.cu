@@ -58,8 +58,8 @@ scan_chunked_kernel(const spec_step_block *step, const spec_scan_args a, const c
     chunked_output<V> first = outputs.find(b.tid / K::LANES); /* of a thread's, in each tile */
     chunked_rows<K> rows(b, copies, times, outputs, first);
     /* Not before what has been asked for till now, which would wait behind the weights of the product behind. With few
-     * rows here, since a short pass waits for its kernels to be set up, else when all has come (measured,
-     * docs/performance.md). */
+     * rows here, since a short pass waits for its kernels to be set up, else when all has come (measured on
+     * an H200). */
     if (K::FEW) grid_release();
     copies.recent(known.held0, 0, known.n_held);
     outputs.bring_weights();
