@@ -158,6 +158,7 @@ typedef struct speci_exec_params {
                         longest path more rows; trees are fed whole, in one pass */
     const spec_tap *taps; /* [n_tap] hidden rows that passes keep, copied */
     int32_t n_tap;
+    int32_t n_chunk; /* tokens of a prefill pass at most, if the device has passes so small; 0 = the device's largest */
 } speci_exec_params;
 
 /* A tree (or the next part of one) to feed: parents before children, none deeper than SPEC_MAX_DEPTH. tree->n nodes in
@@ -209,8 +210,10 @@ typedef struct speci_prefill_hooks {
     bool (*poll)(void *arg);
     spec_status (*chunk)(void *arg, int32_t first, int32_t n);
     void *arg;
+    int32_t n_least; /* passes end when so many tokens are applied; 0 = with the last token */
 } speci_prefill_hooks;
-/* Applies ids [n] by prefill passes from position 0; hooks may be NULL. On any error the sequence is good for speci_exec_end only. */
+/* Applies ids [n] by prefill passes, behind what the sequence has (a pending path is applied first); hooks may be NULL. With
+ * n_least those that are left are given again, by the next call. On any error the sequence is good for speci_exec_end only. */
 spec_status speci_exec_prefill(speci_exec *net, int32_t slot, const int32_t *ids, size_t n, const speci_prefill_hooks *hooks);
 /* One decode pass. Row of node i >= n_fed of input k: rows of the inputs in order. Consumes pending paths.
  * Everything is checked before the device is touched. feed may be NULL when nothing is grown. tokens: NULL, or arg-max of all

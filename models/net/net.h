@@ -4,7 +4,7 @@
  *   net_plan.c      layers as two plans   net_shape.c     sizes                    net_executor.c  open, attach, close
  *   net_sequence.c  slots and KV pages    net_step.c      the step descriptor      net_pass.c      prefill, forward, flush
  *   net_joint.c     accepted tokens fed again             net_save.c               copy, write, read
- *   net_tap.c       hidden rows that are kept */
+ *   net_tap.c       hidden rows that are kept             net_settle.c             states that lag, caught up */
 #ifndef SPEC_NET_H
 #define SPEC_NET_H
 
@@ -155,6 +155,12 @@ size_t speci_net_block_bytes(const net_shape *s);
 void speci_net_describe_prefill(speci_exec *net, int32_t slot, const int32_t *ids, int32_t n, int32_t rows);
 /* A decode pass over inputs that are checked. */
 void speci_net_describe(speci_exec *net, const speci_exec_input *in, int32_t n_in, const speci_exec_feed *feed);
+
+/* What is pending of a sequence, and no tree: logits and kept rows, of which those of other sequences may still be wanted, stay
+ * (net_pass.c). */
+spec_status speci_net_pass_pending(speci_exec *net, int32_t slot);
+/* Applies what is pending, and folds what states do not cover: n_recent is 0 behind it (net_settle.c). */
+spec_status speci_net_settle(speci_exec *net, int32_t slot);
 
 /* --- taps (net_tap.c) --- */
 

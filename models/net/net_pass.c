@@ -40,12 +40,13 @@ spec_status speci_exec_prefill(speci_exec *net, int32_t slot, const int32_t *ids
 {
     const speci_prefill_hooks none = { 0 }, *h = hooks ? hooks : &none;
     net_seq *s = &net->seqs[slot];
-    if (s->n_recent > 0) /* states cover all positions, or a pass of this kind would skip those behind them */
-        return speci_fail(SPEC_E_STATE, "sequence slot %d: a prompt behind decoded tokens", slot);
-    if (n > INT32_MAX) return speci_fail(SPEC_E_FULL, "a prompt of %zu tokens is too long", n);
+    if (n == 0) return SPEC_OK;
+    if (n > (size_t)(INT32_MAX - s->n_past - s->n_path)) return speci_fail(SPEC_E_FULL, "a prompt of %zu tokens is too long", n);
     for (size_t i = 0; i < n; i++) SPEC_TRY(check_token(net, ids[i]));
-    SPEC_TRY(speci_net_reserve(net, s, (int32_t)n));
-    for (int32_t i = 0, end = (int32_t)n; i < end;) {
+    SPEC_TRY(speci_net_reserve(net, s, s->n_past + s->n_path + (int32_t)n));
+    SPEC_TRY(speci_net_settle(net, slot)); /* a pass of this kind reads states alone */
+    const int32_t end = (int32_t)n, enough = h->n_least > 0 && h->n_least < end ? h->n_least : end;
+    for (int32_t i = 0; i < enough;) {
         const int32_t rows = pass_rows(&net->shape, end - i), n_fed = rows < end - i ? rows : end - i;
         if (h->poll && h->poll(h->arg)) return speci_fail(SPEC_E_ABORTED, "stopped after %d of %zu prompt tokens", i, n);
         SPEC_TRY(prefill_pass(net, slot, ids + i, n_fed, rows));
@@ -106,9 +107,7 @@ static spec_status pass(speci_exec *net, const speci_exec_input *in, int32_t n_i
     return status;
 }
 
-/* What is pending of a sequence, and no tree: logits and kept rows, of which those of other sequences may still be wanted,
- * stay. */
-static spec_status pass_pending(speci_exec *net, int32_t slot)
+spec_status speci_net_pass_pending(speci_exec *net, int32_t slot)
 {
     const speci_exec_input nothing = { .slot = slot };
     speci_net_describe(net, &nothing, 1, NULL);
@@ -123,7 +122,7 @@ spec_status speci_exec_forward(speci_exec *net, const speci_exec_input *in, int3
 {
     for (int32_t k = 0; k < n_in; k++) SPEC_TRY(check_input(net, &in[k], feed));
     for (int32_t k = 0; k < n_in; k++)
-        if (net->shape.joint && speci_net_joint_too_deep(net, &in[k])) SPEC_TRY(pass_pending(net, in[k].slot));
+        if (net->shape.joint && speci_net_joint_too_deep(net, &in[k])) SPEC_TRY(speci_net_pass_pending(net, in[k].slot));
     return pass(net, in, n_in, feed, tokens);
 }
 
@@ -133,7 +132,7 @@ spec_status speci_exec_flush(speci_exec *net, int32_t slot)
     const net_seq *s = &net->seqs[slot];
     /* Joint: a chain that was fed is folded by the pass behind. */
     for (int32_t i = 0; i < 2 && (s->n_path > 0 || spec_chunk_folds(s->n_recent) > 0); i++)
-        SPEC_TRY(pass_pending(net, slot));
+        SPEC_TRY(speci_net_pass_pending(net, slot));
     return SPEC_OK;
 }
 

@@ -3,14 +3,14 @@
 
 /* Rows of prefill passes. What the largest take is small beside the model: a sixteenth of its weights, or 64 MiB. None
  * is larger than the context asks for, which changes nothing of how prompts that fit it are cut. */
-static void plan_chunks(net_shape *s, const spec_model *model, int32_t n_ctx)
+static void plan_chunks(net_shape *s, const spec_model *model, int32_t n_ctx, int32_t n_chunk)
 {
     const spec_device_info *info = &model->backend->info;
     const size_t weights = (size_t)model->bytes_weights / 16, least = (size_t)64 << 20;
     const size_t room = weights > least ? weights : least;
     int32_t n = 1;
     while (n < SPEC_PREFILL_SIZES && info->prefill_rows[n] > 0) n++;
-    while (n > 1 && ((n_ctx > 0 && info->prefill_rows[n - 2] >= n_ctx) ||
+    while (n > 1 && ((n_ctx > 0 && info->prefill_rows[n - 2] >= n_ctx) || (n_chunk > 0 && info->prefill_rows[n - 1] > n_chunk) ||
                      speci_net_rows_bytes(model, info->prefill_rows[n - 1]) > room))
         n--;
     s->chunk_least = info->prefill_rows[0], s->chunk = info->prefill_rows[n - 1];
@@ -27,7 +27,7 @@ net_shape speci_net_shape_of(const spec_model *model, const speci_exec_params *p
         s.n_recent_max = spec_recent_capacity(s.joint ? 0 : n_path, s.joint ? n_path : 0);
     if (!speci_net_keeps(model, NET_RECENT, &s)) s.n_recent_max = 0;
     s.n_row_decode = s.n_seq * s.n_cache;
-    plan_chunks(&s, model, p->n_ctx);
+    plan_chunks(&s, model, p->n_ctx, p->n_chunk);
     /* A tree at the last position of the context still writes its nodes to slots behind it. A path in front of it lies
      * within the context. */
     s.n_page_seq = s.n_ctx ? (s.n_ctx + s.n_node + SPEC_PAGE - 1) / SPEC_PAGE : 0;

@@ -1,0 +1,58 @@
+/* net_settle.c - states brought up to all tokens that were applied, so that a prompt can follow.
+ *
+ * The states of chunked scans lag: a chunk is folded when a whole one stands behind it. What is left is folded by tokens that are
+ * none: entries of zeros in the recent-token buffers have dt 0, so that they neither decay a state nor add to it. Two chunks, the
+ * rest of them made of such entries, fold the first; the entries are then forgotten. */
+#include "models/net/net.h"
+
+enum { RANGES = 64, /* of a call */ NEAR = 2 * SPEC_CHUNK };
+
+typedef struct zero_list {
+    const speci_exec *net;
+    spec_range range[RANGES];
+    int32_t n, slot, position, count;
+} zero_list;
+
+static spec_status zero_all(zero_list *z)
+{
+    const int32_t n = z->n;
+    z->n = 0;
+    return n > 0 ? z->net->ops->zero(z->net->queue, z->range, n) : SPEC_OK;
+}
+
+/* The entries of `count` positions; the buffer is a ring. */
+static spec_status add_entries(void *arg, const net_buffer *b)
+{
+    zero_list *z = arg;
+    if (b->role != NET_RECENT) return SPEC_OK;
+    char *const base = b->base + (size_t)z->slot * speci_net_slot_bytes(b);
+    for (int32_t at = z->position, end = z->position + z->count, n; at < end; at += n) {
+        const int32_t entry = at % b->n;
+        n = b->n - entry < end - at ? b->n - entry : end - at;
+        if (z->n == RANGES) SPEC_TRY(zero_all(z));
+        z->range[z->n++] = (spec_range){ base + (size_t)entry * b->bytes, (size_t)n * b->bytes };
+    }
+    return SPEC_OK;
+}
+
+/* Folds the first chunk of what states do not cover, or all of it if that is less. */
+static spec_status fold_chunk(speci_exec *net, int32_t slot)
+{
+    net_seq *s = &net->seqs[slot];
+    const int32_t n = s->n_recent, n_none = NEAR - n;
+    zero_list z = { .net = net, .slot = slot, .position = s->n_past, .count = n_none };
+    SPEC_TRY(speci_net_each_buffer(&net->plans, add_entries, &z));
+    SPEC_TRY(zero_all(&z));
+    s->n_recent = NEAR, s->n_past += n_none;
+    const spec_status status = speci_net_pass_pending(net, slot);
+    s->n_past -= n_none;
+    s->n_recent = n > SPEC_CHUNK ? n - SPEC_CHUNK : 0;
+    return status;
+}
+
+spec_status speci_net_settle(speci_exec *net, int32_t slot)
+{
+    SPEC_TRY(speci_exec_flush(net, slot));
+    while (net->seqs[slot].n_recent > 0) SPEC_TRY(fold_chunk(net, slot));
+    return SPEC_OK;
+}
