@@ -29,8 +29,8 @@
  * Threads     A backend and a model may be used by any number of threads. A session (and what was
  *             opened for it: its drafter) belongs to one thread at a time. Only spec_session_cancel
  *             may be called from another thread.
- * Structs     Parameter structs begin with struct_size (set by the SPEC_..._INIT initialiser); zero
- *             in any other field means its default. Fields are only ever appended.
+ * Structs     Those that will grow begin with struct_size (set by their SPEC_..._INIT); zero in any
+ *             other field is its default, and fields are only ever appended. The others are frozen.
  * Tokens      are int32_t ids. Shapes are written outermost first, row-major.
  * Numbers     Activations, distributions and log-probabilities are float32; weights keep their file's type.
  */
@@ -51,6 +51,19 @@
 #define SPEC_API
 #endif
 
+/* A struct of parameters with every default, in C and C++: SPEC_STRUCT_INIT(spec_request), or SPEC_REQUEST_INIT. */
+#ifdef __cplusplus
+template <typename T> inline T spec_struct_of() /* no warning of fields that are not named */
+{
+    T t = T();
+    t.struct_size = sizeof t;
+    return t;
+}
+#define SPEC_STRUCT_INIT(type) spec_struct_of<type>()
+#else
+#define SPEC_STRUCT_INIT(type) { .struct_size = sizeof(type) }
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -66,7 +79,8 @@ typedef enum spec_status {
     SPEC_E_UNSUPPORTED = 50, /* understood, but not something this build can do */
     SPEC_E_DEVICE = 60,      /* the device or its driver failed, or there is none */
     SPEC_E_STATE = 70,       /* the call does not fit the object's state (verify before score, say) */
-    SPEC_E_FULL = 80,        /* no room: context, sequences, KV pages, nodes */
+    SPEC_E_FULL = 80,        /* it can never fit: context, nodes, an array of the caller's */
+    SPEC_E_BUSY = 85,        /* no room now: try again when a sequence was removed (spec_session_get_info tells what is free) */
     SPEC_E_ABORTED = 90      /* a callback or spec_session_cancel stopped the work */
 } spec_status;
 
@@ -77,6 +91,11 @@ SPEC_API const char *spec_last_error(void);
 SPEC_API const char *spec_status_name(spec_status status);
 /* Version at run time, as SPEC_VERSION. */
 SPEC_API const char *spec_version(void);
+
+/* SPEC_STRUCT_INIT at run time, for bindings: all zero but struct_size. And the size by which this library knows a struct of that
+ * name ("spec_request"); 0 = it knows none. A binding may use a size of its own, smaller or larger. */
+SPEC_API void spec_struct_init(void *params, size_t struct_size);
+SPEC_API size_t spec_struct_size(const char *name);
 
 typedef enum spec_log_level {
     SPEC_LOG_DEBUG = 0,
@@ -116,7 +135,7 @@ typedef struct spec_backend_params {
     void (*parallel_for)(void *user_data, int32_t n, void (*body)(void *arg, int32_t i), void *arg);
     void *parallel_user_data;
 } spec_backend_params;
-#define SPEC_BACKEND_PARAMS_INIT { sizeof(spec_backend_params), 0, 0, 0, 0, 0, 0, 0 }
+#define SPEC_BACKEND_PARAMS_INIT SPEC_STRUCT_INIT(spec_backend_params)
 
 /* Opens a device by name: "cpu" (the best kernels of this machine), "cpu:portable" (the reference),
  * "cuda", "cuda:1", or the path of a plugin, with ":arg" after it if the plugin takes one.
@@ -209,7 +228,7 @@ typedef struct spec_model_params {
      * quantised while they are loaded, embeddings and head too; the others, vectors and activations are as ever. */
     spec_dtype weights;
 } spec_model_params;
-#define SPEC_MODEL_PARAMS_INIT { sizeof(spec_model_params), SPEC_DTYPE_AUTO, 0, 0, 0, SPEC_DTYPE_AUTO }
+#define SPEC_MODEL_PARAMS_INIT SPEC_STRUCT_INIT(spec_model_params)
 
 /* Loads a Hugging Face directory: config.json, generation_config.json (optional), *.safetensors, tokenizer
  * files (optional). Every key of the config that changes the mathematics is honoured, or refused by name.
@@ -249,9 +268,9 @@ SPEC_API spec_status spec_model_get_info(const spec_model *model, spec_model_inf
 /* -------------------------------------------------------------------- sampling, verification --- */
 
 /* The distribution of the next token, in this order: temperature, top-k, top-p, min-p, softmax.
- * temperature 0 is greedy: the largest logit, the smallest id on ties. */
+ * temperature 0 is greedy: the largest logit, the smallest id on ties. Frozen: no field will be added. */
 typedef struct spec_sampling {
-    float temperature; /* 0 = greedy */
+    float temperature; /* 0 = greedy; finite */
     int32_t top_k;     /* 0 = off; ties: smallest ids survive */
     float top_p;       /* 0 or 1 = off: keep the shortest prefix of the sorted distribution whose mass is >= top_p */
     float min_p;       /* 0 = off: drop p < min_p * max p */
@@ -288,7 +307,7 @@ typedef struct spec_drafter_params {
                            NULL = "chain:n_draft" */
     spec_builder *builder; /* in place of `tree`: one builder of the caller's, which must outlive the drafter */
 } spec_drafter_params;
-#define SPEC_DRAFTER_PARAMS_INIT { sizeof(spec_drafter_params), 0, 0, 0, 0 }
+#define SPEC_DRAFTER_PARAMS_INIT SPEC_STRUCT_INIT(spec_drafter_params)
 
 /* Any model as a drafter: the library grows trees from its distributions. It must be on the target's backend (checked when the
  * session opens), and its vocabulary must agree with the target's id by id. The model must outlive the drafter, and the
@@ -362,9 +381,10 @@ typedef struct spec_session_params {
     spec_drafter *const *drafters; /* [n_drafter] in place of spec_session_open's `drafter`: several of them, by `combine` */
     int32_t n_drafter;
     spec_draft_combine combine;
+    int32_t n_prompt_step; /* prompt tokens, about, that a step consumes of sequences which were added or appended to, so that others
+                              do not wait for a long prompt; 0 = spec_sequence_add and _append consume all of it */
 } spec_session_params;
-#define SPEC_SESSION_PARAMS_INIT \
-    { sizeof(spec_session_params), 0, 0, 0, SPEC_VERIFY_AUTO, 0, 0, SPEC_ADAPT_OFF, 0, 0, 0, 0, 0, 0, SPEC_DRAFT_FIRST }
+#define SPEC_SESSION_PARAMS_INIT SPEC_STRUCT_INIT(spec_session_params)
 
 /* drafter may be NULL: plain decoding. A drafter serves one session at a time. All memory of the steady state
  * is taken here. Errors: E_INVALID (vocabularies differ: names the first id), E_NOMEM, E_UNSUPPORTED. */
@@ -377,6 +397,15 @@ SPEC_API const spec_model *spec_session_target(const spec_session *session);
  * spec_session_resume. */
 SPEC_API void spec_session_cancel(spec_session *session);
 SPEC_API void spec_session_resume(spec_session *session);
+
+typedef struct spec_session_info {
+    size_t struct_size;
+    int32_t n_seq, n_seq_free;
+    int32_t n_ctx;  /* as resolved; 0 = no limit */
+    int32_t n_node; /* as resolved */
+} spec_session_info;
+/* info->struct_size must be set. */
+SPEC_API spec_status spec_session_get_info(const spec_session *session, spec_session_info *info);
 
 typedef struct spec_memory {
     size_t struct_size;
@@ -400,95 +429,133 @@ typedef enum spec_stop {
 } spec_stop;
 SPEC_API const char *spec_stop_name(spec_stop stop); /* "eos", "stop", "length", "context", "aborted" */
 
-/* --- fork, save, restore --- */
+/* --- requests: what is wanted of a sequence --- */
 
-/* Bytes that a sequence's state is saved to and restored from; see spec_sequence_save. */
+typedef struct spec_logit_bias {
+    int32_t token;
+    float bias; /* added to the logit; -INFINITY = never */
+} spec_logit_bias; /* frozen */
+
+/* Which tokens may follow ids [n] (prompt, what was emitted, and a draft's path)? Bit t % 32 of allowed [t / 32] is set for every
+ * token t of the n_vocab when it is called: clear those that must not come. Called on the session's thread for each node of each
+ * tree that can still be reached; what it answers must follow from ids alone. Non-zero stops the step (E_ABORTED). */
+typedef int (*spec_mask_fn)(void *user_data, uint32_t *allowed, int32_t n_vocab, const int32_t *ids, size_t n);
+
+/* Receives text as it becomes final (bytes that could begin a stop string, or half a character, are withheld) and the ids emitted
+ * since the last call. Non-zero stops (E_ABORTED). */
+typedef int (*spec_text_fn)(void *user_data, const char *text, size_t n_text, const int32_t *ids, size_t n_ids);
+
+/* What is wanted of a sequence. Zero in a field is its default. Everything is copied but user data.
+ *
+ * Penalties, biases and mask change the logits of each node of a tree by that node's own path, before sampling, so that
+ * speculation gives what plain decoding gives. Log-probabilities are those of the model, without them. They take memory on the device:
+ * as much as the logits, when the first such request of a session comes (E_NOMEM), and the host copies a row per node. */
+typedef struct spec_request {
+    size_t struct_size;
+    spec_sampling sampling;
+    /* When it ends. */
+    int32_t n_predict;       /* tokens at most, from now on; 0 = no limit (spec_generate: 128), -1 = no limit */
+    const char *const *stop; /* [n_stop] strings that end the text, UTF-8, without themselves; a special token's text: that token */
+    int32_t n_stop;
+    const int32_t *end_ids;  /* [n_end_id] that end the text as the model's own end tokens do */
+    int32_t n_end_id;
+    int32_t ignore_eos;      /* 1: the model's own end tokens do not end it; end_ids do */
+    /* What is told. */
+    int32_t keep_special;    /* 1: special tokens are written in the text, but for the one that ends it */
+    int32_t logprobs;        /* 1: log-probabilities of the emitted tokens, */
+    int32_t n_top;           /* and of so many likeliest ones at each place, at most 20 */
+    /* Which tokens come. */
+    float repeat_penalty;    /* logits of tokens that stand in prompt or output are divided by it if positive, else multiplied; 0 or
+                                1 = off (CTRL, arXiv 1909.05858, 4.1) */
+    float presence_penalty;  /* subtracted once from logits of tokens that were emitted since the latest prompt, */
+    float frequency_penalty; /* and this, for each time that they were */
+    int32_t n_penalty;       /* penalties look at so many last tokens; 0 = all */
+    const spec_logit_bias *bias; /* [n_bias] */
+    int32_t n_bias;
+    spec_mask_fn mask;       /* or NULL */
+    void *mask_user_data;
+    /* Of spec_generate alone. */
+    spec_text_fn on_text;    /* or NULL */
+    void *text_user_data;
+    int32_t no_bos;          /* 1: the prompt is encoded without special tokens */
+    int32_t parse_special;   /* 1: special tokens written in the prompt are recognised: off for untrusted text */
+} spec_request;
+#define SPEC_REQUEST_INIT SPEC_STRUCT_INIT(spec_request)
+
+/* --- sequences --- */
+
+/* Admits a sequence: consumes ids[0 .. n-2]; ids[n-1] becomes the pending token. n >= 1, and n < n_ctx. request NULL: greedy, until
+ * an end token. With n_prompt_step of the session the prompt is consumed by the steps that follow. On error nothing is left of it.
+ * Errors: E_FULL (it can never fit: says by how much), E_BUSY (no free sequence now), E_INVALID (an id or a setting out of its range,
+ * named), E_UNSUPPORTED (stop strings without a tokenizer), E_NOMEM, E_ABORTED. *seq is a small number, reused after removal. */
+SPEC_API spec_status spec_sequence_add(spec_session *session, int32_t *seq, const int32_t *ids, size_t n,
+                                       const spec_request *request);
+/* A living sequence goes on with ids [n], n >= 1, behind all it has, an end token too: the next turn of a chat. The pending token
+ * and ids[0 .. n-2] are consumed, ids[n-1] becomes pending. request NULL: as before, n_predict counted anew. Errors: as above, then
+ * the sequence is as before; but after E_ABORTED, E_DEVICE and E_NOMEM from a pass it can only be removed (E_STATE). */
+SPEC_API spec_status spec_sequence_append(spec_session *session, int32_t seq, const int32_t *ids, size_t n,
+                                          const spec_request *request);
+/* From the next step on, in place of the request before; NULL = greedy, until an end token. Errors: E_INVALID, E_UNSUPPORTED,
+ * E_NOMEM; then the one before still holds. */
+SPEC_API spec_status spec_sequence_set_request(spec_session *session, int32_t seq, const spec_request *request);
+SPEC_API spec_status spec_sequence_remove(spec_session *session, int32_t seq);
+/* All ids so far, prompt included; borrowed until the next call on the session. */
+SPEC_API spec_status spec_sequence_ids(const spec_session *session, const int32_t **ids, size_t *n, int32_t seq);
+
+/* Bytes that a sequence's state is saved to and restored from. 0 = all of them were taken, or given. */
 typedef int (*spec_write_fn)(void *user_data, const void *data, size_t n);
 typedef int (*spec_read_fn)(void *user_data, void *data, size_t n);
 
-/* Admits a copy of seq: same ids, state, sampling (change the seed with spec_sequence_seed) and drafts to come. What
- * seq has accepted and not yet applied is applied first. Errors: E_INVALID (no such sequence), E_FULL (no free
- * sequence, no KV pages), E_STATE (an earlier pass failed), E_NOMEM. */
+/* Admits a copy of seq: same ids, state, request (change the seed with spec_sequence_seed), held-back text and drafts to come.
+ * What seq has accepted and not yet applied is applied first. Errors: E_INVALID (no such sequence), E_BUSY (no free
+ * sequence), E_STATE (an earlier pass failed), E_NOMEM. */
 SPEC_API spec_status spec_sequence_fork(spec_session *session, int32_t *copy, int32_t seq);
 /* From the next draw on. Errors: E_INVALID. */
 SPEC_API spec_status spec_sequence_seed(spec_session *session, int32_t seq, uint64_t seed);
 /* Everything that seq needs to go on, as bytes that `write` receives in order (non-zero from it: E_IO). What was
- * accepted and is still to be applied is applied first; the score of seq is forgotten. Errors: E_INVALID, E_IO,
- * E_NOMEM, E_STATE (an earlier pass failed), E_DEVICE. */
+ * accepted and is still to be applied is applied first; the score of seq is forgotten. Of its request sampling, ignore_eos and what
+ * is left of n_predict are in it. Errors: E_INVALID, E_IO, E_NOMEM, E_STATE (an earlier pass failed), E_DEVICE. */
 SPEC_API spec_status spec_sequence_save(spec_session *session, int32_t seq, spec_write_fn write, void *user_data);
-/* Admits what was saved: on the same backend and device it continues bit for bit as the saved one would have. Refused
- * (E_FORMAT, saying what differs): another model, compute type or version, bytes cut short or changed, and for a session
- * with SPEC_SCAN_RECURRENT states that lag, as SPEC_SCAN_CHUNKED leaves them. The ids of what is refused can be admitted
- * anew (spec_sequence_add). `read` fills n bytes or returns non-zero. The drafter's state is in it where the saving
+/* Admits what was saved: on the same backend and device it continues bit for bit as the saved one would have; the rest of its request
+ * is for spec_sequence_set_request. Refused (E_FORMAT, saying what differs): another model, compute type or version, bytes cut short or
+ * changed, and for a session with SPEC_SCAN_RECURRENT states that lag, as SPEC_SCAN_CHUNKED leaves them. The ids of what is refused can
+ * be admitted anew (spec_sequence_add). `read` fills n bytes or returns non-zero. The drafter's state is in it where the saving
  * session had a model as drafter; where this session's drafter is another model, it applies the ids anew. */
 SPEC_API spec_status spec_sequence_restore(spec_session *session, int32_t *seq, spec_read_fn read, void *user_data);
 
-/* Admits a sequence: prefills ids[0 .. n-2]; ids[n-1] becomes the pending token. n >= 1, and n < n_ctx.
- * On error nothing is left of it. Errors: E_FULL (does not fit: says by how much; or no free sequence),
- * E_INVALID (id out of range), E_ABORTED. *seq is a small number, reused after removal. */
-SPEC_API spec_status spec_sequence_add(spec_session *session, int32_t *seq, const int32_t *ids, size_t n,
-                                       const spec_sampling *sampling);
-SPEC_API spec_status spec_sequence_remove(spec_session *session, int32_t seq);
-
-typedef struct spec_sequence_options {
-    size_t struct_size;
-    int32_t n_predict;  /* tokens that may still come, after which spec_step tells SPEC_STOP_LENGTH; 0 = no such limit. Trees are
-                           cut so that no step goes beyond it */
-    int32_t ignore_eos; /* 1: end-of-text tokens do not end the sequence */
-    int32_t logprobs;   /* 1: spec_step tells log-probabilities of the emitted tokens */
-    int32_t n_top;      /* and of so many likeliest ones, at most 20 */
-} spec_sequence_options;
-/* From the next step on, in place of what was set before; NULL = defaults. Errors: E_INVALID, E_NOMEM. */
-SPEC_API spec_status spec_sequence_set_options(spec_session *session, int32_t seq,
-                                               const spec_sequence_options *options);
-/* All ids so far, prompt included; borrowed until the next call on the session. */
-SPEC_API spec_status spec_sequence_ids(const spec_session *session, const int32_t **ids, size_t *n, int32_t seq);
+/* --- steps --- */
 
 typedef struct spec_logprob {
     float logprob;        /* of the chosen token */
     int32_t n_top;
     int32_t top_id[20];
     float top_logprob[20];
-} spec_logprob;
+} spec_logprob; /* frozen */
 
+/* What a step has come to for a sequence. Borrowed until the session's next step, or the sequence's end. */
 typedef struct spec_step_result {
-    const int32_t *tokens; /* emitted in this step: accepted drafts, then the bonus; borrowed until the next step */
+    const int32_t *tokens; /* [n_tokens] emitted: accepted drafts, then the bonus; none while the prompt is being consumed */
     int32_t n_tokens;
+    const char *text;      /* [n_text] that has become final; NULL without a tokenizer */
+    size_t n_text;
+    const spec_logprob *logprobs; /* [n_tokens], or NULL unless asked for */
+    spec_stop stop;        /* not NONE: the text has ended. The sequence is still there, to append to or to remove */
+    int32_t n_prompt_left; /* prompt tokens that steps have yet to consume */
     int32_t n_drafted;     /* nodes proposed, without the root */
-    int32_t n_accepted;
-    spec_stop stop;        /* EOS, LENGTH or CONTEXT: the sequence will not go on */
+    int32_t n_accepted;    /* of them */
+    int32_t drafter;       /* which of the session's drafters proposed them, -1 = none or several */
     int32_t tree;          /* which way to draft (a drafter's trees in their order, drafters in theirs), -1 = did not draft */
     int32_t branched;      /* 1: a node was accepted that is not the first child of its parent */
-    int32_t drafter;       /* which of the session's drafters proposed it, -1 = none or several */
-    const spec_logprob *logprobs; /* [n_tokens] by the sequence's options, else NULL; borrowed until the next step */
 } spec_step_result;
-/* draft + score + verify + commit for the sequences in seqs [n]; results [n]. After E_DEVICE its sequences can only be
- * removed; after any other error they are as before. */
-SPEC_API spec_status spec_step(spec_session *session, spec_step_result *results, const int32_t *seqs, int32_t n);
+/* One round for the sequences in seqs [n], each once: draft, score, verify, commit; results [n] receives a pointer for each. A
+ * sequence whose text has ended goes on if it is given again. After E_DEVICE its sequences can only be removed; after any other error
+ * they are as before, but for E_ABORTED while a prompt is consumed: what was consumed until then stays so. */
+SPEC_API spec_status spec_step(spec_session *session, const spec_step_result **results, const int32_t *seqs, int32_t n);
 
 /* ------------------------------------------------------------------------------- generate --- */
 
-/* Receives text as it becomes final (bytes that could begin a stop string, or half a character, are withheld)
- * and the ids emitted since the last call. Return non-zero to stop. */
-typedef int (*spec_text_fn)(void *user_data, const char *text, size_t n_text, const int32_t *ids, size_t n_ids);
-
-typedef struct spec_generate_params {
-    size_t struct_size;
-    int32_t n_predict;          /* tokens at most; 0 = 128 */
-    spec_sampling sampling;
-    const char *const *stop;    /* [n_stop] stop strings, UTF-8; one that is a special token ends where that token comes */
-    int32_t n_stop;
-    int32_t n_logprobs;         /* -1 = none; N >= 0: of the chosen token and of the top N (N <= 20) */
-    int32_t no_bos;             /* 1 = the prompt is encoded without special tokens */
-    int32_t parse_special;      /* 1 = special tokens written in the prompt are recognised */
-    int32_t ignore_eos;
-    spec_text_fn on_text;
-    void *user_data;
-    int32_t keep_special;       /* 1 = special tokens are written in the text, but for the one that ends it */
-} spec_generate_params;
-#define SPEC_GENERATE_PARAMS_INIT { sizeof(spec_generate_params), 0, { 0, 0, 0, 0, 0 }, 0, 0, -1, 0, 0, 0, 0, 0, 0 }
-
 typedef struct spec_result {
+    size_t struct_size;
     char *text;                 /* n_text bytes and a zero; NULL when the model has no tokenizer */
     size_t n_text;
     int32_t *ids;               /* generated ids [n_ids] */
@@ -503,16 +570,20 @@ typedef struct spec_result {
     double prefill_ms, decode_ms;
     const spec_allocator *allocator_; /* internal */
 } spec_result;
+#define SPEC_RESULT_INIT SPEC_STRUCT_INIT(spec_result)
 
-/* Text for one prompt. An empty prompt starts from BOS where the model has one. When it fails or is cancelled, what
- * was generated until then is in *result (for E_ABORTED stop is SPEC_STOP_ABORTED). Free with spec_result_free, before
- * the backend is closed. */
+/* Text for one prompt: admits a sequence, steps until it ends, removes it. An empty prompt starts from BOS where the model has one.
+ * result->struct_size must be set, and what it held was freed. When it fails or is cancelled, what was generated until then is in
+ * *result (for E_ABORTED stop is SPEC_STOP_ABORTED). Free with spec_result_free, before the backend is closed. */
 SPEC_API spec_status spec_generate(spec_session *session, spec_result *result, const char *prompt, size_t n_prompt,
-                                   const spec_generate_params *params);
+                                   const spec_request *request);
 /* The same from ids; works without a tokenizer. */
 SPEC_API spec_status spec_generate_ids(spec_session *session, spec_result *result, const int32_t *ids, size_t n,
-                                       const spec_generate_params *params);
-SPEC_API void spec_result_free(spec_result *result);
+                                       const spec_request *request);
+/* The same for a living sequence, which stays: the prompt is appended to it (no BOS is added; n_prompt 0: it goes on as it is). */
+SPEC_API spec_status spec_generate_more(spec_session *session, spec_result *result, int32_t seq, const char *prompt, size_t n_prompt,
+                                        const spec_request *request);
+SPEC_API void spec_result_free(spec_result *result); /* and it can be used again */
 
 #ifdef __cplusplus
 }

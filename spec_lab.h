@@ -47,7 +47,7 @@ struct spec_lab {
     spec_draft_state draft_state; /* of the drafter */
     int32_t no_capture;           /* 1 = passes are launched, never captured, for debugging; results are the same */
 };
-#define SPEC_LAB_INIT { sizeof(spec_lab), SPEC_SCAN_CHUNKED, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 0 }
+#define SPEC_LAB_INIT SPEC_STRUCT_INIT(spec_lab)
 
 /* ---------------------------------------------------------------------------------- trees --- */
 

@@ -44,6 +44,11 @@ spec_status speci_plan_prepare(const spec_backend_ops *ops, spec_queue *q, spec_
 spec_status speci_plan_run(const spec_backend_ops *ops, spec_queue *q, const spec_plan *plan, spec_prepared *prepared,
                            const spec_step_block *block, const spec_argmax_args *argmax);
 
+/* Logits that a request changes (backend_adjust.c): by the backend, or on the host, which waits for the device. And one row of it, to
+ * out [n_vocab]. */
+spec_status speci_adjust(const spec_backend_ops *ops, spec_queue *q, const spec_adjust_args *a, const spec_allocator *allocator);
+void speci_adjust_row(const spec_adjust_args *a, const spec_adjust_row *row, const float *logits, float *out);
+
 /* The scan's order over the n_row new nodes of a tree (backend_traversal.c): nodes [n_fed + n_row], of which those from
  * n_given on are not known to the host. */
 void speci_traversal_schedule(const spec_step_node *nodes, int32_t n_fed, int32_t n_given, int32_t n_row,

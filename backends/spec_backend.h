@@ -474,6 +474,36 @@ typedef struct spec_argmax_args {
     spec_step_node *next;
 } spec_argmax_args;
 
+/* Logits that a request changes (penalties, biases, a mask), row by row into another array:
+ *   y = -inf where the row has a mask whose bit is 0; else, with an edit of that entry, (x > 0 ? x / repeat : x * repeat) + add;
+ *   else x.
+ * Edits [first_edit, first_edit + n_edit) are shared by rows; own ones, [first_own, first_own + n_own), are the row's and win. A list
+ * names an entry once. Bit i of mask m is bit i % 32 of host_mask[m * n_word + i / 32]. room: device memory of spec_adjust_room()
+ * bytes, in which a backend may hold what it copies of the arrays; until the operation is done. */
+typedef struct spec_logit_edit {
+    int32_t token;
+    float repeat, add; /* repeat 1 and add 0 change nothing */
+} spec_logit_edit;
+typedef struct spec_adjust_row {
+    int32_t src, dst; /* rows */
+    int32_t first_edit, n_edit, first_own, n_own;
+    int32_t mask; /* -1 = none */
+} spec_adjust_row;
+typedef struct spec_adjust_args {
+    const float *logits;
+    float *out;      /* not logits */
+    int32_t ld, n_vocab;
+    int32_t n_row, n_edit, n_mask, n_word; /* n_word: (n_vocab + 31) / 32 */
+    const spec_adjust_row *host_row;  /* [n_row] */
+    const spec_logit_edit *host_edit; /* [n_edit] shared and own ones */
+    const uint32_t *host_mask;        /* [n_mask][n_word] */
+    void *room;
+} spec_adjust_args;
+static inline size_t spec_adjust_room(size_t n_row, size_t n_edit, size_t n_mask, size_t n_word)
+{
+    return n_row * sizeof(spec_adjust_row) + n_edit * sizeof(spec_logit_edit) + n_mask * n_word * sizeof(uint32_t) + 64;
+}
+
 /* distribution[dst[i]] = distribution of logits[src[i]] by sampling[i] over ids < n_valid, zero for ids in [n_valid, n_probs).
  * temperature > 0: temperature, top-k, top-p, min-p, softmax (algorithms.md 2.1); ties by smallest id. */
 typedef struct spec_probs_args {
@@ -695,6 +725,9 @@ struct spec_backend_ops {
      * such a step takes longer than the next. It may run the step, some times over: a decode step that applies no path and keeps
      * nothing, of sequences that nobody needs. NULL: there is nothing to make ready. */
     spec_status (*plan_warm)(spec_queue *q, spec_prepared *plan, const spec_step_block *block);
+
+    /* Optional row operation. NULL: the library does it on the host. */
+    spec_status (*adjust)(spec_queue *q, const spec_adjust_args *a);
     /* Append here. */
 };
 

@@ -60,18 +60,19 @@ static int write_text(void *user_data, const char *text, size_t n_text, const in
 static spec_status generate(spec_result *result, spec_session *session, const cli_options *o,
                             const cli_prompt *prompt, spec_text_fn on_text)
 {
-    spec_generate_params p = SPEC_GENERATE_PARAMS_INIT;
+    spec_request p = SPEC_REQUEST_INIT;
     p.n_predict = o->n_predict;
     p.sampling = cli_sampling(o);
     p.stop = o->stop;
     p.n_stop = o->n_stop;
-    p.n_logprobs = o->n_logprobs;
+    p.logprobs = o->n_logprobs >= 0;
+    p.n_top = o->n_logprobs > 0 ? o->n_logprobs : 0;
     p.no_bos = o->no_bos;
     p.parse_special = o->parse_special;
     p.keep_special = o->keep_special;
     p.ignore_eos = o->ignore_eos;
     p.on_text = on_text;
-    p.user_data = (void *)o;
+    p.text_user_data = (void *)o;
 
     cli_interrupt_session(session);
     const spec_status status = o->prompt_ids != NULL
@@ -127,9 +128,7 @@ int cli_run(const cli_options *o)
 {
     cli_context context = { 0 };
     cli_prompt prompt = { 0 };
-    spec_result result, plain;
-    memset(&result, 0, sizeof result);
-    memset(&plain, 0, sizeof plain);
+    spec_result result = SPEC_RESULT_INIT, plain = SPEC_RESULT_INIT;
     cli_report report = { .context = &context, .options = o, .result = &result };
     report.info.struct_size = sizeof report.info;
     report.memory.struct_size = sizeof report.memory;

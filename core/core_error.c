@@ -54,6 +54,8 @@ const char *spec_status_name(spec_status status)
         return "E_STATE";
     case SPEC_E_FULL:
         return "E_FULL";
+    case SPEC_E_BUSY:
+        return "E_BUSY";
     case SPEC_E_ABORTED:
         return "E_ABORTED";
     }

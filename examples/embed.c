@@ -24,7 +24,7 @@ int main(int argc, char **argv)
     spec_model *target = NULL, *small = NULL;
     spec_drafter *drafter = NULL;
     spec_session *session = NULL;
-    spec_result result = { 0 };
+    spec_result result = SPEC_RESULT_INIT;
     spec_status status;
 
     if ((status = spec_backend_open(&backend, "cpu", NULL)) != SPEC_OK) goto end;
@@ -33,12 +33,12 @@ int main(int argc, char **argv)
     if ((status = spec_drafter_from_model(&drafter, small, NULL)) != SPEC_OK) goto end;
     if ((status = spec_session_open(&session, target, drafter, NULL)) != SPEC_OK) goto end;
 
-    spec_generate_params params = SPEC_GENERATE_PARAMS_INIT;
-    params.n_predict = 64;
-    params.sampling.temperature = 0; /* greedy: exactly what the target alone would say */
-    params.on_text = on_text;
-    params.user_data = stdout;
-    status = spec_generate(session, &result, argv[3], strlen(argv[3]), &params);
+    spec_request request = SPEC_REQUEST_INIT;
+    request.n_predict = 64;
+    request.sampling.temperature = 0; /* greedy: exactly what the target alone would say */
+    request.on_text = on_text;
+    request.text_user_data = stdout;
+    status = spec_generate(session, &result, argv[3], strlen(argv[3]), &request);
     if (status == SPEC_OK) printf("\n%zu tokens in %lld steps\n", result.n_ids, (long long)result.n_step);
 end:
     if (status != SPEC_OK) fprintf(stderr, "%s\n", spec_last_error());

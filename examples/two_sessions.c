@@ -22,12 +22,12 @@ static void *run(void *arg)
     job *j = arg;
     spec_drafter *drafter = NULL;
     spec_session *session = NULL;
-    spec_generate_params params = SPEC_GENERATE_PARAMS_INIT;
-    params.n_predict = 48;
+    spec_request request = SPEC_REQUEST_INIT;
+    request.n_predict = 48;
 
     j->status = spec_drafter_from_model(&drafter, j->small, NULL);
     if (j->status == SPEC_OK) j->status = spec_session_open(&session, j->target, drafter, NULL);
-    if (j->status == SPEC_OK) j->status = spec_generate(session, &j->result, j->prompt, strlen(j->prompt), &params);
+    if (j->status == SPEC_OK) j->status = spec_generate(session, &j->result, j->prompt, strlen(j->prompt), &request);
     if (j->status != SPEC_OK) snprintf(j->error, sizeof j->error, "%s", spec_last_error());
     spec_session_close(session);
     spec_drafter_close(drafter);
@@ -42,7 +42,8 @@ int main(int argc, char **argv)
     }
     spec_backend *backend = NULL;
     spec_model *target = NULL, *small = NULL;
-    job jobs[2] = { { .prompt = "Once upon a time" }, { .prompt = "The old house stood" } };
+    job jobs[2] = { { .prompt = "Once upon a time", .result = SPEC_RESULT_INIT },
+                    { .prompt = "The old house stood", .result = SPEC_RESULT_INIT } };
     pthread_t threads[2];
     int failed = 1;
 

@@ -237,7 +237,7 @@ int32_t speci_exec_n_past(const speci_exec *net, int32_t slot);
 int32_t speci_exec_n_recent(const speci_exec *net, int32_t slot);
 
 /* Sequences as a whole (net_save.c). Slot `to`, which is empty, becomes a copy of `from`, whose pending path is
- * applied first. Its pages are taken before anything else: E_FULL changes nothing. On any error `to` is empty. */
+ * applied first. Its pages are taken before anything else: E_BUSY changes nothing. On any error `to` is empty. */
 spec_status speci_exec_copy(speci_exec *net, int32_t from, int32_t to);
 /* Can a sequence of this net that was flushed, or one that a file says was, have n_recent of its n_past positions behind its
  * states? */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/core.h"
+#include "support_sequence.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -72,7 +73,7 @@ static void begin(void)
     require(spec_drafter_from_model(&dr, all.small, NULL) == SPEC_OK, "drafter");
     spec_session *s = open_session(dr);
     require(spec_sequence_add(s, &seq, ids, 5, NULL) == SPEC_OK, "add");
-    for (int i = 0; i < 3; i++) require(spec_step(s, &r, &seq, 1) == SPEC_OK, "step");
+    for (int i = 0; i < 3; i++) require(step_into(s, &r, &seq, 1) == SPEC_OK, "step");
     require(spec_sequence_save(s, seq, take, &all.good) == SPEC_OK, "save");
     spec_session_close(s);
     spec_drafter_close(dr);
@@ -111,7 +112,7 @@ static void restore(spec_session *s, bytes *file, int checked)
     require(status == SPEC_OK || spec_last_error()[0] != 0, "a failure without a message");
     require(status != SPEC_OK || same || !checked, "a changed file was taken");
     if (status != SPEC_OK) return;
-    for (int i = 0; i < 2; i++) (void)spec_step(s, &r, &seq, 1); /* distributions may be without a number: an error */
+    for (int i = 0; i < 2; i++) (void)step_into(s, &r, &seq, 1); /* distributions may be without a number: an error */
     require(spec_sequence_remove(s, seq) == SPEC_OK, "remove");
 }
 

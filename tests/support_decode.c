@@ -177,8 +177,8 @@ void support_plain_ids(spec_model *m, const int32_t *ids, size_t n, const spec_s
                        int32_t *out)
 {
     spec_session *s = NULL;
-    spec_generate_params p = SPEC_GENERATE_PARAMS_INIT;
-    spec_result r;
+    spec_request p = SPEC_REQUEST_INIT;
+    spec_result r = SPEC_RESULT_INIT;
     p.n_predict = n_predict, p.ignore_eos = 1;
     if (sampling) p.sampling = *sampling;
     OK(spec_session_open(&s, m, NULL, NULL));

@@ -21,6 +21,7 @@
 #include "tests/support_accept.h"
 #include "tests/support_statistics.h"
 #include "tests/support_model.h"
+#include "tests/support_sequence.h"
 
 enum { V = PROBS_V, MAX_NODE = 32, MAX_TOKEN = 32, MAX_SEQ = 2048, OWN_NODE = 8 /* of a caller's own builder */ };
 
@@ -375,7 +376,7 @@ static spec_status four_calls(probs_work *w, int32_t n)
 static spec_status one_step(probs_work *w, int32_t n)
 {
     if (is_edited(w->c)) SPEC_TRY(four_calls(w, n));
-    else SPEC_TRY(spec_step(w->s, w->results, w->seqs, n));
+    else SPEC_TRY(step_into(w->s, w->results, w->seqs, n));
     for (int32_t i = 0; i < n; i++) {
         const int32_t root = 0, *ids;
         size_t n_ids;
@@ -407,7 +408,7 @@ static spec_status batch(probs_work *w, probs_counts *counts, int32_t seed, uint
     for (int32_t i = 0; i < n; i++) {
         spec_sampling sampling = w->c->sampling;
         sampling.seed = ((uint64_t)seed << 40) + first + (uint64_t)i;
-        SPEC_TRY(spec_sequence_add(w->s, &w->seqs[i], &w->c->start, 1, &sampling));
+        SPEC_TRY(add_sampled(w->s, &w->seqs[i], &w->c->start, 1, &sampling));
     }
     SPEC_TRY(one_step(w, n));
     memcpy(w->n_first, w->n_tokens, sizeof w->n_first);
@@ -713,7 +714,7 @@ static probs_work *open_one(const probs_case *c)
     spec_sampling sampling = c->sampling;
     OK(open_work(w, c, 1));
     sampling.seed = 12;
-    OK(spec_sequence_add(w->s, &w->seqs[0], &c->start, 1, &sampling));
+    OK(add_sampled(w->s, &w->seqs[0], &c->start, 1, &sampling));
     return w;
 }
 
@@ -765,7 +766,7 @@ static void check_refused_step(probs_case c, const answer *naive)
         if (c.tree.rules & 1u << rule) continue;
         c.rule = (spec_verify_rule)rule;
         probs_work *w = open_one(&c);
-        FAILS(spec_step(w->s, w->results, w->seqs, 1), SPEC_E_INVALID, spec_verify_rule_name(c.rule));
+        FAILS(step_into(w->s, w->results, w->seqs, 1), SPEC_E_INVALID, spec_verify_rule_name(c.rule));
         OK(draft_and_score(w, 1));
         const answer a = ask(w, SPEC_VERIFY_NAIVE);
         check_same(w, &a, naive);
@@ -794,7 +795,7 @@ static probs_work *draft_many(const probs_case *c, int32_t n)
     OK(open_work(w, c, n));
     for (int32_t i = 0; i < n; i++) {
         sampling.seed = 100 + (uint64_t)i;
-        OK(spec_sequence_add(w->s, &w->seqs[i], &c->start, 1, &sampling));
+        OK(add_sampled(w->s, &w->seqs[i], &c->start, 1, &sampling));
     }
     OK(spec_draft(w->s, w->scored, w->seqs, n));
     return w;

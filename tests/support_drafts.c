@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "algorithms/engine/engine.h"
+#include "tests/support_sequence.h"
 
 enum { N_SEQ = 3, MAX_NODE = 256, MAX_PATH = SPEC_MAX_DEPTH + 1 };
 
@@ -53,7 +54,7 @@ static void build_plainly(drafting *d, int32_t k)
     const int32_t room = room_of(d, k);
     const spec_build_args args = { .struct_size = sizeof args, .token = q->ids[q->n_ids - 1], .n_vocab = d->n_vocab,
                                    .probs = plain_distributions, .user_data = &a,
-                                   .draw = q->sampling.temperature > 0, .seed = q->sampling.seed, .step = q->n_step,
+                                   .draw = q->request.p.sampling.temperature > 0, .seed = q->request.p.sampling.seed, .step = q->n_step,
                                    .depth_max = room };
     d->tree.n = 0;
     if (room > 0) OK(spec_builder_build(d->builder, &d->tree, &args));
@@ -85,8 +86,8 @@ static void walk_plainly(drafting *d, int32_t k, const spec_tree *t, int32_t *pa
     }
     by_node.q_row = q_row;
     const spec_verify_args args = { .struct_size = sizeof args, .tree = &by_node, .n_vocab = d->n_vocab, .p = d->p,
-                                    .q = d->q, .rule = d->run->verify, .temperature = q->sampling.temperature,
-                                    .seed = q->sampling.seed, .position = (uint64_t)q->n_ids };
+                                    .q = d->q, .rule = d->run->verify, .temperature = q->request.p.sampling.temperature,
+                                    .seed = q->request.p.sampling.seed, .position = (uint64_t)q->n_ids };
     OK(spec_verify_probs(path, n_path, token, &args));
 }
 
@@ -159,10 +160,9 @@ static void add_sequences(drafting *d)
         /* Deterministic trees are ranked by the plain softmax. */
         if (sampling.temperature == 0 || d->info.kind == SPEC_TREE_DETERMINISTIC)
             plain = (spec_sampling){ .temperature = 1 };
-        OK(spec_sequence_add(d->s, &d->seq[k], ids, n, &sampling));
-        OK(spec_sequence_add(d->plain, &d->plain_seq[k], ids, n, &plain));
+        OK(add_endless(d->s, &d->seq[k], ids, n, &sampling));
+        OK(add_sampled(d->plain, &d->plain_seq[k], ids, n, &plain));
         d->s->seqs[d->seq[k]].n_limit = d->run->n_token; /* as spec_generate does */
-        d->s->seqs[d->seq[k]].options.ignore_eos = 1; /* which spec_verify_probs does not know of */
     }
 }
 

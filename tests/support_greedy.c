@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "algorithms/engine/engine.h"
+#include "tests/support_sequence.h"
 
 enum { MAX_AT_ONCE = 32 };
 
@@ -26,8 +27,7 @@ static int32_t add_prompt(spec_session *s, const greedy_run *run, const greedy_p
     if (run->sampling) sampling = *run->sampling;
     sampling.seed += (uint64_t)i;
     while (n < most && ids[n] >= 0) n++;
-    OK(spec_sequence_add(s, &seq, ids, (size_t)n, &sampling));
-    s->seqs[seq].options.ignore_eos = 1;
+    OK(add_endless(s, &seq, ids, (size_t)n, &sampling));
     return seq;
 }
 
@@ -50,7 +50,7 @@ static void run_some(spec_session *s, int32_t *out, greedy_counts *counts, const
     spec_step_result r[MAX_AT_ONCE];
     for (int32_t i = 0; i < n; i++) seqs[i] = add_prompt(s, run, p, first + i), prompt[i] = i;
     while (n_live > 0) {
-        OK(spec_step(s, r, seqs, n_live));
+        OK(step_into(s, r, seqs, n_live));
         int32_t kept = 0;
         for (int32_t i = 0; i < n_live; i++) {
             const int32_t k = prompt[i];

@@ -10,6 +10,7 @@
 
 #include "backends/backend.h"
 #include "tests/support_decode.h"
+#include "tests/support_sequence.h"
 
 #define GOLDEN SPEC_TEST_DIR "/golden/"
 
@@ -155,7 +156,7 @@ static int32_t call_step(spec_session *s, int32_t seq, int32_t wrong)
 static int32_t one_step(spec_session *s, int32_t seq)
 {
     spec_step_result r;
-    OK(spec_step(s, &r, &seq, 1));
+    OK(step_into(s, &r, &seq, 1));
     assert_int_equal(r.n_tokens, 1);
     assert_int_equal(r.tokens[0], pending(s, seq));
     assert_int_equal(r.n_drafted + r.n_accepted + r.branched, 0);
@@ -167,7 +168,7 @@ static void truth(int32_t out[N_NEW], spec_model *m, const spec_sampling *sampli
 {
     spec_session *s = open_session(m, 1, 64);
     int32_t seq;
-    OK(spec_sequence_add(s, &seq, prompt, N_PROMPT, sampling));
+    OK(add_sampled(s, &seq, prompt, N_PROMPT, sampling));
     for (int32_t i = 0; i < N_NEW; i++) out[i] = call_step(s, seq, 0);
     spec_session_close(s);
 }
@@ -182,8 +183,8 @@ static void expect(int32_t got, int32_t wanted, const char *what, int32_t i)
 static int32_t generate_differs(spec_model *m, const spec_sampling *sampling, const int32_t *wanted)
 {
     spec_session *s = open_session(m, 1, 64);
-    spec_generate_params p = SPEC_GENERATE_PARAMS_INIT;
-    spec_result r;
+    spec_request p = SPEC_REQUEST_INIT;
+    spec_result r = SPEC_RESULT_INIT;
     p.n_predict = N_NEW, p.ignore_eos = 1, p.sampling = *sampling;
     const uint64_t before = late.n_mark;
     OK(spec_generate_ids(s, &r, prompt, N_PROMPT, &p));
@@ -283,8 +284,8 @@ static void interruptions(void **state)
             spec_model *m = support_model(backend, models[k], SPEC_DTYPE_F32);
             spec_session *s = open_session(m, 3, 256);
             int32_t a, b;
-            OK(spec_sequence_add(s, &a, prompt, N_PROMPT, &samplings[i]));
-            OK(spec_sequence_add(s, &b, prompt, N_PROMPT, &samplings[i]));
+            OK(add_sampled(s, &a, prompt, N_PROMPT, &samplings[i]));
+            OK(add_sampled(s, &b, prompt, N_PROMPT, &samplings[i]));
             for (int32_t n = 0; n < 60; n++) {
                 a = interrupt(s, a, b, n);
                 const int32_t got = n % 5 == 4 ? call_step(s, a, 2) : one_step(s, a); /* in place of what went ahead */
@@ -304,10 +305,10 @@ static void sequences(void **state)
     for (size_t i = 0; i < 2; i++) truth(wanted[i], m, &samplings[i]);
     spec_session *s = open_session(m, 2, 64);
     for (int32_t round = 0; round < 3; round++) {
-        for (int32_t i = 0; i < 2; i++) OK(spec_sequence_add(s, &seqs[i], prompt, N_PROMPT, &samplings[i]));
+        for (int32_t i = 0; i < 2; i++) OK(add_sampled(s, &seqs[i], prompt, N_PROMPT, &samplings[i]));
         for (int32_t n = 0; n < N_NEW - round; n++) {
             spec_step_result r[2];
-            if (n % 4 == 3) OK(spec_step(s, r, seqs, 2));
+            if (n % 4 == 3) OK(step_into(s, r, seqs, 2));
             for (int32_t i = 0; i < 2; i++)
                 expect(n % 4 == 3 ? r[i].tokens[0] : one_step(s, seqs[i]), wanted[i][n], "by turns", n);
         }
@@ -338,11 +339,11 @@ static void choices(void **state)
         sp.n_ctx = 256, sp.adapt = adapts[i / 2], sp.verify = i % 2 ? SPEC_VERIFY_NAIVE : SPEC_VERIFY_AUTO;
         OK(spec_drafter_from_model(&dr, small, &dp));
         OK(spec_session_open(&s, m, dr, &sp));
-        OK(spec_sequence_add(s, &seq, prompt, N_PROMPT, sampling));
-        OK(spec_sequence_add(plain, &other, prompt, N_PROMPT, sampling));
+        OK(add_sampled(s, &seq, prompt, N_PROMPT, sampling));
+        OK(add_sampled(plain, &other, prompt, N_PROMPT, sampling));
         const uint64_t before = late.n_mark;
         for (int32_t n = 0; n < N_LONG; n_plain += r.tree < 0, n_tree += r.tree >= 0) {
-            OK(spec_step(s, &r, &seq, 1));
+            OK(step_into(s, &r, &seq, 1));
             for (int32_t k = 0; k < r.n_tokens; k++) expect(r.tokens[k], call_step(plain, other, 0), "a choice", n++);
         }
         assert_true(n_plain > 0 && n_tree > 0);
@@ -368,7 +369,7 @@ typedef struct pair {
 static void pair_step(pair *p, int32_t n, const char *what)
 {
     spec_step_result r[2];
-    OK(spec_step(p->s, r, p->seqs, n));
+    OK(step_into(p->s, r, p->seqs, n));
     for (int32_t i = 0; i < n; i++) {
         for (int32_t k = 0; k < r[i].n_tokens; k++)
             expect(r[i].tokens[k], call_step(p->plain, p->other[i], 0), what, p->n[i]++);
@@ -412,14 +413,14 @@ static void unseen_trees(void **state)
         OK(spec_session_open(&p.s, m, dr, &sp));
         p.plain = open_session(m, 2, 256);
         for (int32_t i = 0; i < 2; i++) {
-            OK(spec_sequence_add(p.s, &p.seqs[i], prompt, N_PROMPT, &cases[c].sampling[i]));
-            OK(spec_sequence_add(p.plain, &p.other[i], prompt, N_PROMPT, &cases[c].sampling[i]));
+            OK(add_sampled(p.s, &p.seqs[i], prompt, N_PROMPT, &cases[c].sampling[i]));
+            OK(add_sampled(p.plain, &p.other[i], prompt, N_PROMPT, &cases[c].sampling[i]));
         }
         for (int32_t step = 0; step < 40; step++) {
             spec_step_result r[2];
             if (step % 7 == 3) {
                 calls = 2;
-                FAILS(spec_step(p.s, r, p.seqs, 2), SPEC_E_ABORTED, "stopped after drafting");
+                FAILS(step_into(p.s, r, p.seqs, 2), SPEC_E_ABORTED, "stopped after drafting");
             }
             pair_step(&p, 1 + step % 2, cases[c].tree);
         }
@@ -429,7 +430,7 @@ static void unseen_trees(void **state)
             spec_step_result r;
             int32_t path[16], n_path, token;
             late.fails = true;
-            FAILS(spec_step(p.s, &r, p.seqs, 1), SPEC_E_DEVICE, "the device is lost");
+            FAILS(step_into(p.s, &r, p.seqs, 1), SPEC_E_DEVICE, "the device is lost");
             FAILS(spec_verify(p.s, path, &n_path, &token, p.seqs[0], SPEC_VERIFY_AUTO), SPEC_E_STATE, "nothing was scored");
         }
         spec_session_close(p.plain);
@@ -453,10 +454,10 @@ static void ends(void **state)
     spec_model *m = support_model(backend, GOLDEN "bamba", SPEC_DTYPE_F32);
     truth(wanted, m, &samplings[0]);
     spec_session *s = open_session(m, 1, N_PROMPT + 9);
-    spec_generate_params p = SPEC_GENERATE_PARAMS_INIT;
-    spec_result r;
+    spec_request p = SPEC_REQUEST_INIT;
+    spec_result r = SPEC_RESULT_INIT;
     size_t seen = 0;
-    p.ignore_eos = 1, p.on_text = refuse, p.user_data = &seen;
+    p.ignore_eos = 1, p.on_text = refuse, p.text_user_data = &seen;
     assert_int_equal(spec_generate_ids(s, &r, prompt, N_PROMPT, &p), SPEC_E_ABORTED);
     assert_int_equal(r.n_ids, 5);
     assert_memory_equal(r.ids, wanted, 5 * sizeof *wanted);
@@ -465,14 +466,14 @@ static void ends(void **state)
     for (int32_t n = 0; n < 9; n++) {
         spec_step_result step;
         spec_session_cancel(s);
-        FAILS(spec_step(s, &step, &seq, 1), SPEC_E_ABORTED, "stopped");
+        FAILS(step_into(s, &step, &seq, 1), SPEC_E_ABORTED, "stopped");
         spec_session_resume(s);
-        OK(spec_step(s, &step, &seq, 1));
+        OK(step_into(s, &step, &seq, 1));
         expect(step.tokens[0], wanted[n], "up to the context's end", n);
         if (step.stop != SPEC_STOP_EOS) assert_int_equal(step.stop, n == 8 ? SPEC_STOP_CONTEXT : SPEC_STOP_NONE);
     }
     spec_step_result step;
-    FAILS(spec_step(s, &step, &seq, 1), SPEC_E_FULL, "has reached the context");
+    FAILS(step_into(s, &step, &seq, 1), SPEC_E_FULL, "has reached the context");
     spec_session_close(s);
     spec_model_close(m);
 }
@@ -493,8 +494,8 @@ static void failures(void **state)
             for (int32_t n = 0; n < n_before; n++) expect(one_step(s, seq), wanted[n], "before", n);
             late.fails = kind == 0, late.not_numbers = kind == 1;
             if (kind == 1 && n_before > 0) expect(one_step(s, seq), wanted[n_before], "queued before", n_before);
-            FAILS(spec_step(s, &r, &seq, 1), SPEC_E_DEVICE, kind == 0 ? "the device is lost" : "not numbers");
-            FAILS(spec_step(s, &r, &seq, 1), SPEC_E_STATE, "an earlier pass failed");
+            FAILS(step_into(s, &r, &seq, 1), SPEC_E_DEVICE, kind == 0 ? "the device is lost" : "not numbers");
+            FAILS(step_into(s, &r, &seq, 1), SPEC_E_STATE, "an earlier pass failed");
             OK(spec_sequence_remove(s, seq));
         }
     spec_session_close(s);

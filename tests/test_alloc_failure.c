@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "backends/backend.h"
+#include "tests/support_sequence.h"
 
 /* --- memory that fails --- */
 
@@ -158,10 +159,11 @@ static spec_status open_session(run *r)
 static spec_status generate(run *r)
 {
     static const char *const stops[] = { "hhhhhhhhhhhh" };
-    spec_generate_params p = SPEC_GENERATE_PARAMS_INIT;
+    spec_request p = SPEC_REQUEST_INIT;
     p.n_predict = 64; /* as many bytes: the zero behind them asks for a larger buffer */
-    p.n_logprobs = 2, p.stop = stops, p.n_stop = 1;
+    p.logprobs = 1, p.n_top = 2, p.stop = stops, p.n_stop = 1;
     spec_result_free(&r->result);
+    r->result.struct_size = sizeof r->result;
     return spec_generate(r->s, &r->result, "badcafe", 7, &p);
 }
 
@@ -310,7 +312,7 @@ static void sequences_survive(void **state)
     const int32_t *now;
     spec_step_result step[2];
     OK(spec_sequence_add(r.s, &a, ids, 3, NULL));
-    OK(spec_step(r.s, step, &a, 1));
+    OK(step_into(r.s, step, &a, 1));
     const long long calls_before = atomic_load(&f.calls), blocks = atomic_load(&f.blocks);
     for (long long i = 1;; i++) {
         atomic_store(&f.fail_at, atomic_load(&f.calls) + i);
@@ -325,7 +327,7 @@ static void sequences_survive(void **state)
     const long long steady = atomic_load(&f.calls);
     atomic_store(&f.fail_at, steady + 1); /* a step allocates nothing */
     const int32_t both[] = { a, b };
-    for (int i = 0; i < 8; i++) OK(spec_step(r.s, step, both, 2));
+    for (int i = 0; i < 8; i++) OK(step_into(r.s, step, both, 2));
     assert_int_equal(atomic_load(&f.calls), steady);
     OK(spec_sequence_ids(r.s, &now, &n, b));
     int32_t said[64];
@@ -395,8 +397,8 @@ static void copies_fail(void **state)
     int32_t seq, copy;
     size_t n, m;
     spec_step_result step[2];
-    OK(spec_sequence_add(r.s, &seq, ids, 3, &sampling));
-    for (int i = 0; i < 4; i++) OK(spec_step(r.s, step, &seq, 1));
+    OK(add_sampled(r.s, &seq, ids, 3, &sampling));
+    for (int i = 0; i < 4; i++) OK(step_into(r.s, step, &seq, 1));
     for (size_t k = 0; k < sizeof ways / sizeof *ways; k++) {
         const long long blocks = atomic_load(&f.blocks);
         long long i = 1;
@@ -412,7 +414,7 @@ static void copies_fail(void **state)
         assert_true(i > 1);
         if (copy < 0) continue;
         const int32_t both[] = { seq, copy };
-        for (int j = 0; j < 3; j++) OK(spec_step(r.s, step, both, 2));
+        for (int j = 0; j < 3; j++) OK(step_into(r.s, step, both, 2));
         OK(spec_sequence_ids(r.s, &now, &n, copy));
         int32_t said[100];
         memcpy(said, now, n * sizeof *now);

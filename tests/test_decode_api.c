@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "core/core.h"
+#include "tests/support_sequence.h"
 
 static spec_backend *backend;
 static spec_model *target, *small;
@@ -45,16 +46,16 @@ static void end(open_setup *o)
     spec_drafter_close(o->dr);
 }
 
-static spec_generate_params asked(int32_t n_predict)
+static spec_request asked(int32_t n_predict)
 {
-    spec_generate_params p = SPEC_GENERATE_PARAMS_INIT;
+    spec_request p = SPEC_REQUEST_INIT;
     p.n_predict = n_predict;
     return p;
 }
 
-static spec_result generate(const setup *u, const char *prompt, const spec_generate_params *p)
+static spec_result generate(const setup *u, const char *prompt, const spec_request *p)
 {
-    spec_result r;
+    spec_result r = SPEC_RESULT_INIT;
     open_setup o = begin(u);
     OK(spec_generate(o.s, &r, prompt, strlen(prompt), p));
     end(&o);
@@ -72,7 +73,7 @@ static void check_statistics(const spec_result *r, int32_t k)
 }
 
 /* The same request plainly and with drafts of several lengths. */
-static spec_result everywhere(const setup *base, const char *prompt, const spec_generate_params *p, const char *what)
+static spec_result everywhere(const setup *base, const char *prompt, const spec_request *p, const char *what)
 {
     static const int32_t ks[] = { 1, 4, 8 };
     setup u = *base;
@@ -96,7 +97,7 @@ static spec_result everywhere(const setup *base, const char *prompt, const spec_
 static void same_text(void **state)
 {
     (void)state;
-    const spec_generate_params p = asked(96);
+    const spec_request p = asked(96);
     for (int i = 0; i < N_PROMPT; i++) {
         spec_result r = everywhere(&(setup){ 0 }, prompts[i], &p, "same text");
         assert_true(r.stop == SPEC_STOP_EOS || (r.stop == SPEC_STOP_LENGTH && r.n_ids == 96));
@@ -110,7 +111,7 @@ static void drafts_are_accepted_and_rejected(void **state)
     (void)state;
     int64_t accepted = 0, drafted = 0;
     for (int i = 0; i < N_PROMPT; i++) {
-        const spec_generate_params p = asked(96);
+        const spec_request p = asked(96);
         spec_result r = generate(&(setup){ .k = 4 }, prompts[i], &p);
         accepted += r.n_accepted, drafted += r.n_drafted;
         spec_result_free(&r);
@@ -122,12 +123,12 @@ static void drafts_are_accepted_and_rejected(void **state)
 static void n_predict_is_exact(void **state)
 {
     (void)state;
-    spec_generate_params p = asked(24);
+    spec_request p = asked(24);
     p.ignore_eos = 1;
     spec_result all = generate(&(setup){ 0 }, prompts[0], &p);
     open_setup o = begin(&(setup){ .k = 8 });
     for (int32_t n = 1; n <= 24; n++) {
-        spec_result r;
+        spec_result r = SPEC_RESULT_INIT;
         p.n_predict = n;
         OK(spec_generate(o.s, &r, prompts[0], strlen(prompts[0]), &p));
         assert_int_equal(r.stop, SPEC_STOP_LENGTH);
@@ -156,10 +157,10 @@ static void long_prompts_are_refused(void **state)
     for (int i = 0; i < 64; i++) ids[i] = 100 + i;
     for (int32_t k = 0; k <= 4; k += 4) {
         open_setup o = begin(&(setup){ .n_ctx = 32, .k = k });
-        spec_generate_params p = asked(4);
+        spec_request p = asked(4);
         int n_called = 0;
-        p.on_text = count_calls, p.user_data = &n_called;
-        spec_result r;
+        p.on_text = count_calls, p.text_user_data = &n_called;
+        spec_result r = SPEC_RESULT_INIT;
         for (size_t n = 32; n <= 64; n += 16) {
             FAILS(spec_generate_ids(o.s, &r, ids, n, &p), SPEC_E_FULL, "does not fit a context of 32");
             assert_int_equal(r.n_ids, 0);
@@ -199,8 +200,8 @@ static void context_ends_alike(void **state)
     for (size_t j = 0; j < sizeof ks / sizeof *ks; j++) {
         open_setup o = begin(&(setup){ .n_ctx = N_CTX, .k = ks[j] });
         for (size_t n = 1; n < N_CTX; n += n < 28 ? 9 : 1) {
-            spec_generate_params p = asked(1000);
-            spec_result a, b;
+            spec_request p = asked(1000);
+            spec_result a = SPEC_RESULT_INIT, b = SPEC_RESULT_INIT;
             p.ignore_eos = 1;
             OK(spec_generate_ids(plain.s, &a, ids, n, &p));
             OK(spec_generate_ids(o.s, &b, ids, n, &p));
@@ -219,7 +220,7 @@ static void context_ends_alike(void **state)
 static void no_limit_without_attention(void **state)
 {
     (void)state;
-    spec_generate_params p = asked(2200);
+    spec_request p = asked(2200);
     p.ignore_eos = 1;
     spec_result r = generate(&(setup){ .target = small }, prompts[0], &p);
     assert_int_equal(r.stop, SPEC_STOP_LENGTH);
@@ -275,8 +276,8 @@ static void check_stops(const spec_result *all, const char *prompt, const char *
     spec_result plain = { 0 };
     for (size_t i = 0; i < sizeof ks / sizeof *ks; i++) {
         stream *s = calloc(1, sizeof *s);
-        spec_generate_params p = asked((int32_t)all->n_ids);
-        p.stop = stop, p.n_stop = n_stop, p.on_text = collect, p.user_data = s;
+        spec_request p = asked((int32_t)all->n_ids);
+        p.stop = stop, p.n_stop = n_stop, p.on_text = collect, p.text_user_data = s;
         spec_result r = generate(&(setup){ .k = ks[i] }, prompt, &p);
         expect_streamed(s, &r);
         if (i == 0) plain = r;
@@ -296,7 +297,7 @@ static void check_stops(const spec_result *all, const char *prompt, const char *
 static void stop_strings_end_the_text(void **state)
 {
     (void)state;
-    const spec_generate_params p = asked(64);
+    const spec_request p = asked(64);
     spec_result all = generate(&(setup){ 0 }, prompts[0], &p);
     assert_true(all.n_text > 80);
     static const size_t lengths[] = { 1, 2, 5, 11, 23 };
@@ -313,7 +314,7 @@ static void stop_strings_end_the_text(void **state)
 static void several_stop_strings(void **state)
 {
     (void)state;
-    const spec_generate_params p = asked(64);
+    const spec_request p = asked(64);
     spec_result all = generate(&(setup){ 0 }, prompts[1], &p);
     char a[16] = "", b[16] = "", never[16] = "", tail[16] = "";
     assert_true(all.n_text > 80);
@@ -341,14 +342,14 @@ static int watch_withheld(void *user, const char *text, size_t n_text, const int
 static void nothing_is_taken_back(void **state)
 {
     (void)state;
-    spec_generate_params p = asked(64);
+    spec_request p = asked(64);
     spec_result all = generate(&(setup){ 0 }, prompts[0], &p);
     char stop[64] = "";
     memcpy(stop, all.text + 20, 40);
     const char *const list[] = { stop };
     for (int32_t k = 0; k <= 8; k += 4) {
         stream *s = calloc(1, sizeof *s);
-        p.stop = list, p.n_stop = 1, p.on_text = watch_withheld, p.user_data = s;
+        p.stop = list, p.n_stop = 1, p.on_text = watch_withheld, p.text_user_data = s;
         spec_result r = generate(&(setup){ .k = k }, prompts[0], &p);
         assert_int_equal(r.stop, SPEC_STOP_STRING);
         assert_int_equal(r.n_text, 20);
@@ -382,7 +383,7 @@ static size_t place_of(const spec_result *r, int32_t id)
 static void eos_ids_end_the_text(void **state)
 {
     (void)state;
-    spec_generate_params p = asked(64);
+    spec_request p = asked(64);
     p.ignore_eos = 1;
     spec_result all = generate(&(setup){ 0 }, prompts[2], &p);
     for (size_t at = 1; at < 40; at += 13)
@@ -433,7 +434,7 @@ static void eos_ends_a_path(void **state)
     int32_t seq;
     spec_step_result r;
     OK(spec_sequence_add(o.s, &seq, ids, 2, NULL));
-    OK(spec_step(o.s, &r, &seq, 1));
+    OK(step_into(o.s, &r, &seq, 1));
     size_t at = 0;
     while (plain[at] != plain[2]) at++;
     assert_int_equal(r.stop, SPEC_STOP_EOS);
@@ -450,10 +451,10 @@ static void empty_prompts_start_from_bos(void **state)
 {
     (void)state;
     const int32_t bos = 0;
-    spec_generate_params p = asked(32);
+    spec_request p = asked(32);
     for (int32_t k = 0; k <= 4; k += 4) {
         open_setup o = begin(&(setup){ .k = k });
-        spec_result a, b;
+        spec_result a = SPEC_RESULT_INIT, b = SPEC_RESULT_INIT;
         OK(spec_generate(o.s, &a, "", 0, &p));
         assert_int_equal(a.n_prompt, 1);
         OK(spec_generate_ids(o.s, &b, &bos, 1, &p));
@@ -470,7 +471,7 @@ static void empty_prompts_start_from_bos(void **state)
     support_variant(dir, DEMO_TARGET, files, 3);
     spec_model *m = support_model(backend, dir, SPEC_DTYPE_AUTO);
     open_setup o = begin(&(setup){ .target = m });
-    spec_result r;
+    spec_result r = SPEC_RESULT_INIT;
     FAILS(spec_generate(o.s, &r, "", 0, &p), SPEC_E_INVALID, "no BOS");
     spec_result_free(&r);
     OK(spec_generate(o.s, &r, "a", 1, &p));
@@ -506,8 +507,8 @@ static void logprobs_have_the_bits_of_plain(void **state)
     static const int32_t tops[] = { 0, 3, 20 };
     for (size_t i = 0; i < sizeof tops / sizeof *tops; i++)
         for (int sampled = 0; sampled < 2; sampled++) {
-            spec_generate_params p = asked(40);
-            p.n_logprobs = tops[i];
+            spec_request p = asked(40);
+            p.logprobs = 1, p.n_top = tops[i];
             if (sampled) p.sampling = (spec_sampling){ 0.8f, 0, 0.9f, 0, 7 };
             spec_result r = everywhere(&(setup){ .rule = sampled ? SPEC_VERIFY_NAIVE : SPEC_VERIFY_AUTO }, prompts[0],
                                        &p, "logprobs");
@@ -518,9 +519,9 @@ static void logprobs_have_the_bits_of_plain(void **state)
             }
             spec_result_free(&r);
         }
-    spec_result r;
-    spec_generate_params p = asked(4);
-    p.n_logprobs = 21;
+    spec_result r = SPEC_RESULT_INIT;
+    spec_request p = asked(4);
+    p.logprobs = 1, p.n_top = 21;
     open_setup o = begin(&(setup){ 0 });
     FAILS(spec_generate(o.s, &r, "a", 1, &p), SPEC_E_INVALID, "21");
     spec_result_free(&r);
@@ -593,14 +594,14 @@ static void expect_prefix(const spec_result *r, const spec_result *all)
 static void the_text_callback_stops(void **state)
 {
     (void)state;
-    spec_generate_params p = asked(48);
+    spec_request p = asked(48);
     spec_result all = generate(&(setup){ 0 }, prompts[0], &p);
     for (int32_t k = 0; k <= 4; k += 4) {
         open_setup o = begin(&(setup){ .k = k });
         for (int at = 1; at < 6; at += 2) {
             stopper s = { .stop_at = at };
-            spec_result r;
-            p = asked(48), p.on_text = stop_text, p.user_data = &s;
+            spec_result r = SPEC_RESULT_INIT;
+            p = asked(48), p.on_text = stop_text, p.text_user_data = &s;
             FAILS(spec_generate(o.s, &r, prompts[0], strlen(prompts[0]), &p), SPEC_E_ABORTED, "text callback");
             expect_prefix(&r, &all);
             assert_true(r.n_ids > 0);
@@ -624,10 +625,10 @@ static void abort_is_polled_between_passes(void **state)
     int32_t ids[N];
     uint64_t random = 5;
     for (int i = 0; i < N; i++) ids[i] = (int32_t)(support_random(&random) % 4095 + 1);
-    spec_generate_params p = asked(N_NEW);
+    spec_request p = asked(N_NEW);
     p.ignore_eos = 1;
     for (int32_t k = 0; k <= 4; k += 4) {
-        spec_result all, r;
+        spec_result all = SPEC_RESULT_INIT, r = SPEC_RESULT_INIT;
         open_setup o = begin(&(setup){ .k = k });
         OK(spec_generate_ids(o.s, &all, ids, N, &p));
         end(&o);
@@ -675,12 +676,12 @@ static int cancel_from_thread(void *user, const char *text, size_t n_text, const
 static void another_thread_cancels(void **state)
 {
     (void)state;
-    spec_generate_params p = asked(48);
-    spec_result all = generate(&(setup){ 0 }, prompts[0], &p), r;
+    spec_request p = asked(48);
+    spec_result all = generate(&(setup){ 0 }, prompts[0], &p), r = SPEC_RESULT_INIT;
     for (int32_t k = 0; k <= 4; k += 4) {
         open_setup o = begin(&(setup){ .k = k });
         stopper s = { .stop_at = 3, .session = o.s };
-        p = asked(48), p.on_text = cancel_from_thread, p.user_data = &s;
+        p = asked(48), p.on_text = cancel_from_thread, p.text_user_data = &s;
         FAILS(spec_generate(o.s, &r, prompts[0], strlen(prompts[0]), &p), SPEC_E_ABORTED, "");
         expect_prefix(&r, &all);
         assert_int_equal(s.calls, 3); /* no pass more, no text more */
@@ -708,8 +709,8 @@ static void cancelled_at_any_time(void **state)
     open_setup o = begin(&(setup){ .target = small });
     for (int i = 0; i < 8; i++) {
         pthread_t thread;
-        spec_result r;
-        spec_generate_params p = asked(1000000);
+        spec_result r = SPEC_RESULT_INIT;
+        spec_request p = asked(1000000);
         p.ignore_eos = 1;
         assert_int_equal(pthread_create(&thread, NULL, cancel, o.s), 0);
         assert_int_equal(spec_generate_ids(o.s, &r, ids, 900, &p), SPEC_E_ABORTED);
@@ -727,19 +728,19 @@ static void naive_equals_plain(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 5; seed++) {
-        spec_generate_params p = asked(64);
+        spec_request p = asked(64);
         p.sampling = (spec_sampling){ 0.8f, 0, 0.9f, 0, seed };
         spec_result r = everywhere(&(setup){ .rule = SPEC_VERIFY_NAIVE }, prompts[seed % N_PROMPT], &p, "naive");
         spec_result_free(&r);
     }
-    spec_result r;
+    spec_result r = SPEC_RESULT_INIT;
     open_setup o = begin(&(setup){ .rule = SPEC_VERIFY_GREEDY });
-    spec_generate_params p = asked(4);
+    spec_request p = asked(4);
     p.sampling.temperature = 1;
     FAILS(spec_generate(o.s, &r, "a", 1, &p), SPEC_E_INVALID, "greedy verification");
     spec_result_free(&r);
     p.sampling.temperature = -1;
-    FAILS(spec_generate(o.s, &r, "a", 1, &p), SPEC_E_INVALID, "temperature -1");
+    FAILS(spec_generate(o.s, &r, "a", 1, &p), SPEC_E_INVALID, "temperature is -1");
     spec_result_free(&r);
     p.sampling.temperature = NAN;
     FAILS(spec_generate(o.s, &r, "a", 1, &p), SPEC_E_INVALID, "temperature");
@@ -751,7 +752,7 @@ static void the_same_seed_says_the_same(void **state)
 {
     (void)state;
     for (int32_t k = 0; k <= 4; k += 4) {
-        spec_generate_params p = asked(48);
+        spec_request p = asked(48);
         p.sampling = (spec_sampling){ 1.0f, 0, 0, 0, 7 };
         spec_result a = generate(&(setup){ .k = k }, prompts[0], &p), b = generate(&(setup){ .k = k }, prompts[0], &p);
         support_same(&b, &a, "same seed");
@@ -783,9 +784,9 @@ static void run_alone(many *m, int32_t k)
     const int32_t *ids;
     size_t n = 0;
     spec_step_result r;
-    OK(spec_sequence_add(o.s, &m->seq, m->prompt, (size_t)m->n_prompt, &m->sampling));
+    OK(add_sampled(o.s, &m->seq, m->prompt, (size_t)m->n_prompt, &m->sampling));
     for (; n < (size_t)(m->n_prompt + m->n_new); OK(spec_sequence_ids(o.s, &ids, &n, m->seq)))
-        OK(spec_step(o.s, &r, &m->seq, 1));
+        OK(step_into(o.s, &r, &m->seq, 1));
     memcpy(m->alone, ids + m->n_prompt, (size_t)m->n_new * sizeof *ids);
     end(&o);
 }
@@ -800,7 +801,7 @@ static int32_t run_step(spec_session *s, many *all, int32_t step)
         if (all[at].seq >= 0 && (step + at) % 5 != 0) seqs[n++] = all[at].seq;
         left += all[i].seq != -2;
     }
-    if (n > 0) OK(spec_step(s, results, seqs, n));
+    if (n > 0) OK(step_into(s, results, seqs, n));
     for (int32_t i = 0; i < N_MANY; i++) {
         const int32_t *ids;
         size_t n_ids;
@@ -838,9 +839,9 @@ static void many_equal_alone(void **state)
             for (int32_t i = 0; i < N_MANY; i++) {
                 if (all[i].seq != -1 || step < all[i].starts_at) continue;
                 const spec_status status =
-                    spec_sequence_add(s, &all[i].seq, all[i].prompt, (size_t)all[i].n_prompt, &all[i].sampling);
+                    add_sampled(s, &all[i].seq, all[i].prompt, (size_t)all[i].n_prompt, &all[i].sampling);
                 if (status == SPEC_OK) continue;
-                assert_int_equal(status, SPEC_E_FULL);
+                assert_int_equal(status, SPEC_E_BUSY);
                 all[i].seq = -1;
                 was_full = true;
             }

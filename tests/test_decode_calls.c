@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/core.h"
+#include "tests/support_sequence.h"
 
 static spec_backend *backend;
 static spec_model *target, *small;
@@ -125,8 +126,8 @@ static void own_drafters_change_nothing(void **state)
             spec_drafter *dr;
             const spec_drafter_ops ops = { .draft = own_draft, .prefill = own_begin, .end = own_end, .close = own_close };
             spec_session *s = open_own(&d, &dr, ops, 12, 0);
-            spec_generate_params p = SPEC_GENERATE_PARAMS_INIT;
-            spec_result r;
+            spec_request p = SPEC_REQUEST_INIT;
+            spec_result r = SPEC_RESULT_INIT;
             p.n_predict = N_NEW, p.ignore_eos = 1, p.sampling = *distributions[probs];
             OK(spec_generate_ids(s, &r, prompt, N_PROMPT, &p));
             assert_int_equal(r.n_ids, N_NEW);
@@ -217,12 +218,12 @@ static void misbehaving_drafters_are_refused(void **state)
         OK(spec_sequence_ids(s, &ids, &n, seq));
         before = (int32_t)n;
         d.now = m;
-        FAILS(spec_step(s, &r, &seq, 1), m->code, m->words);
+        FAILS(step_into(s, &r, &seq, 1), m->code, m->words);
         OK(spec_sequence_ids(s, &ids, &n, seq));
         after = (int32_t)n;
         assert_int_equal(after, before);
         d.now = NULL;
-        OK(spec_step(s, &r, &seq, 1));
+        OK(step_into(s, &r, &seq, 1));
         OK(spec_sequence_ids(s, &ids, &n, seq));
         assert_memory_equal(ids + N_PROMPT, truth, (n - N_PROMPT) * sizeof *ids);
     }
@@ -347,17 +348,17 @@ static void bad_sequences_are_refused(void **state)
     FAILS(spec_score(s, negative_one, 1, trees), SPEC_E_INVALID, "no sequence -1");
     FAILS(spec_score(s, three, 3, trees), SPEC_E_INVALID, "3 sequences; the session has 2");
     FAILS(spec_score(s, seqs, 0, trees), SPEC_E_INVALID, "0 sequences");
-    FAILS(spec_step(s, r, twice, 2), SPEC_E_INVALID, "given twice");
+    FAILS(step_into(s, r, twice, 2), SPEC_E_INVALID, "given twice");
     FAILS(spec_draft(s, trees, unknown, 2), SPEC_E_INVALID, "no sequence 7");
     OK(spec_sequence_remove(s, seqs[1]));
-    FAILS(spec_step(s, r, seqs, 2), SPEC_E_INVALID, "no sequence");
+    FAILS(step_into(s, r, seqs, 2), SPEC_E_INVALID, "no sequence");
     FAILS(spec_sequence_remove(s, seqs[1]), SPEC_E_INVALID, "no sequence");
     expect_logits(s, seqs[0], want, "sequences that are not there");
     int32_t again;
     OK(spec_sequence_add(s, &again, prompt, N_PROMPT, NULL));
     assert_int_equal(again, seqs[1]); /* numbers are used again */
     expect_logits(s, again, want, "the number was used before");
-    FAILS(spec_sequence_add(s, &again, prompt, N_PROMPT, NULL), SPEC_E_FULL, "all 2 sequences");
+    FAILS(spec_sequence_add(s, &again, prompt, N_PROMPT, NULL), SPEC_E_BUSY, "all 2 sequences");
     spec_session_close(s);
     free(want);
 }
@@ -489,7 +490,7 @@ static void drafts_are_the_drafters_own(void **state)
         spec_step_result r[3];
         expect_own_drafts(s, seqs, 3, 4);
         if (step % 5 != 4) { /* the drafts above are drafted anew */
-            OK(spec_step(s, r, seqs, 1 + step % 3));
+            OK(step_into(s, r, seqs, 1 + step % 3));
             n_accepting += r[0].n_accepted > 0, n_rejecting += r[0].n_accepted < r[0].n_drafted;
             continue;
         }
@@ -571,8 +572,8 @@ static void a_drafter_serves_one_session(void **state)
         FAILS(spec_session_open(&t, target, dr, NULL), SPEC_E_STATE, "already serves");
         assert_null(t);
     }
-    spec_result r;
-    spec_generate_params p = SPEC_GENERATE_PARAMS_INIT;
+    spec_result r = SPEC_RESULT_INIT;
+    spec_request p = SPEC_REQUEST_INIT;
     p.n_predict = 8;
     OK(spec_generate_ids(s, &r, prompt, N_PROMPT, &p)); /* the refusals did not take it away */
     spec_result_free(&r);
@@ -611,10 +612,10 @@ static void padded_vocabularies_work(void **state)
             spec_model *d = open_padded(dir_d, "law8-drafter", rows[j], true);
             for (uint64_t seed = 0; seed < 8; seed++) {
                 const spec_sampling probs = { seed ? 1.0f : 0.0f, 0, 0, 0, seed };
-                spec_generate_params p = SPEC_GENERATE_PARAMS_INIT;
+                spec_request p = SPEC_REQUEST_INIT;
                 spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
                 spec_drafter *dr;
-                spec_result r;
+                spec_result r = SPEC_RESULT_INIT;
                 int32_t plain[100];
                 support_plain_ids(t, start, 2, &probs, 100, plain);
                 p.n_predict = 100, p.sampling = probs;

@@ -11,6 +11,7 @@
 
 #include "tests/support_decode.h"
 #include "tests/support_greedy.h"
+#include "tests/support_sequence.h"
 
 #define GOLDEN SPEC_TEST_DIR "/golden/"
 
@@ -27,9 +28,9 @@ static void expect_plain(spec_model *model, spec_drafter *dr, const spec_session
 {
     for (int sampled = 0; sampled < 2; sampled++) {
         spec_session_params sp = *params;
-        spec_generate_params p = SPEC_GENERATE_PARAMS_INIT;
+        spec_request p = SPEC_REQUEST_INIT;
         spec_session *s;
-        spec_result r;
+        spec_result r = SPEC_RESULT_INIT;
         int32_t *plain = calloc((size_t)n_predict, sizeof *plain);
         if (sampled) p.sampling = (spec_sampling){ .temperature = 0.8f, .top_p = 0.9f, .seed = 3 };
         p.n_predict = n_predict, p.ignore_eos = 1;
@@ -137,9 +138,9 @@ static void expect_eos(spec_model *model, spec_drafter *dr, const int32_t *plain
                        bool on_branch)
 {
     spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
-    spec_generate_params p = SPEC_GENERATE_PARAMS_INIT;
+    spec_request p = SPEC_REQUEST_INIT;
     spec_session *s;
-    spec_result r;
+    spec_result r = SPEC_RESULT_INIT;
     p.n_predict = 24;
     OK(spec_session_open(&s, model, dr, &sp));
     OK(spec_generate_ids(s, &r, prompt, N_PROMPT, &p));
@@ -259,7 +260,7 @@ static void endless_drafters(void **state)
     OK(spec_sequence_add(s, &seq, prompt, N_PROMPT, NULL));
     for (; r.stop != SPEC_STOP_CONTEXT && n_step < N_CTX; n_step++) {
         OK(spec_sequence_ids(s, &ids, &n, seq));
-        OK(spec_step(s, &r, &seq, 1));
+        OK(step_into(s, &r, &seq, 1));
         assert_int_equal(r.n_drafted > 0, n + 1 < N_CTX);
     }
     OK(spec_sequence_ids(s, &ids, &n, seq));
@@ -323,7 +324,7 @@ static void rounds_teach(void **state)
     assert_int_equal(choice_of(s, seqs, 2), 1);
     /* As by steps. */
     spec_step_result r[2];
-    OK(spec_step(s, r, seqs, 2));
+    OK(step_into(s, r, seqs, 2));
     assert_true(r[0].tree == 1 && r[1].tree == 1);
     spec_session_close(s);
     spec_drafter_close(dr);
@@ -361,7 +362,7 @@ static void slow_drafts_are_left(void **state)
     OK(spec_session_open(&s, target, NULL, &sp));
     OK(spec_sequence_add(s, &seq, prompt, N_PROMPT, NULL));
     while (n_text < sizeof text / sizeof *text) {
-        OK(spec_step(s, &r, &seq, 1));
+        OK(step_into(s, &r, &seq, 1));
         OK(spec_sequence_ids(s, &ids, &n_text, seq));
     }
     memcpy(text, ids, sizeof text);
@@ -375,7 +376,7 @@ static void slow_drafts_are_left(void **state)
     OK(spec_session_open(&s, target, dr, &sp));
     OK(spec_sequence_add(s, &seq, prompt, N_PROMPT, NULL));
     for (int32_t i = 0; i < N_STEP; i++) {
-        OK(spec_step(s, &r, &seq, 1));
+        OK(step_into(s, &r, &seq, 1));
         if (r.n_drafted > 0) assert_int_equal(r.n_accepted, r.n_drafted);
         n_late += r.n_drafted > 0 && i >= 2 * N_TRIED;
     }
@@ -484,16 +485,16 @@ static void expect_recovery(spec_drafter *dr, const slip *slips, int32_t n_slip)
     sp.n_seq = 2, sp.verify = SPEC_VERIFY_NAIVE;
     support_plain_ids(target, prompt, N_PROMPT, &sampling, N_NEW + 4, plain);
     OK(spec_session_open(&s, target, dr, &sp));
-    for (int32_t i = 0; i < 2; i++) OK(spec_sequence_add(s, &seqs[i], prompt, N_PROMPT, &sampling));
+    for (int32_t i = 0; i < 2; i++) OK(add_sampled(s, &seqs[i], prompt, N_PROMPT, &sampling));
     for (int32_t i = 0; n[0] < N_PROMPT + N_NEW || i < n_slip; i++) {
         now = 1 + i % n_slip;
-        FAILS(spec_step(s, r, seqs, 2), slips[i % n_slip].code, slips[i % n_slip].says);
+        FAILS(step_into(s, r, seqs, 2), slips[i % n_slip].code, slips[i % n_slip].says);
         assert_int_equal(now, 0);
         for (int32_t k = 0; k < 2; k++) {
             OK(spec_sequence_ids(s, &ids, &after, seqs[k]));
             assert_int_equal(after, n[k]);
         }
-        OK(spec_step(s, r, seqs, 2));
+        OK(step_into(s, r, seqs, 2));
         for (int32_t k = 0; k < 2; k++) {
             OK(spec_sequence_ids(s, &ids, &n[k], seqs[k]));
             const int64_t n_new = (int64_t)n[k] - N_PROMPT, most = n_new < N_NEW + 4 ? n_new : N_NEW + 4;

@@ -7,6 +7,7 @@
 #include "backends/backend.h"
 #include "backends/cpu/cpu.h"
 #include "tests/support_decode.h"
+#include "tests/support_sequence.h"
 
 #define GOLDEN SPEC_TEST_DIR "/golden/"
 
@@ -115,7 +116,7 @@ static int32_t add(bench *b, int32_t k)
 {
     int32_t ids[N_PROMPT], seq;
     make_prompt(ids, k);
-    OK(spec_sequence_add(b->s, &seq, ids, N_PROMPT, &samplings[k]));
+    OK(add_sampled(b->s, &seq, ids, N_PROMPT, &samplings[k]));
     return seq;
 }
 
@@ -136,7 +137,7 @@ static int32_t expect_text(const bench *b, int32_t seq, int32_t k)
 static void go_on(const bench *b, int32_t seq, int32_t k)
 {
     spec_step_result r = { .stop = SPEC_STOP_NONE };
-    while (r.stop == SPEC_STOP_NONE && expect_text(b, seq, k) < N_NEW) OK(spec_step(b->s, &r, &seq, 1));
+    while (r.stop == SPEC_STOP_NONE && expect_text(b, seq, k) < N_NEW) OK(step_into(b->s, &r, &seq, 1));
     (void)expect_text(b, seq, k);
 }
 
@@ -160,7 +161,7 @@ static void expect_broken(const bench *b, int32_t seq, int32_t k, size_t n_befor
     int32_t token = ids[n - 1];
     const spec_tree root = { .n = 1, .cap = 1, .token = &token, .parent = &parent }, *tree = &root;
     for (int32_t again = 0; again < 2; again++) {
-        FAILS(spec_step(b->s, &r, &seq, 1), SPEC_E_STATE, says);
+        FAILS(step_into(b->s, &r, &seq, 1), SPEC_E_STATE, says);
         if (b->broken_target) FAILS(spec_score(b->s, &seq, 1, &tree), SPEC_E_STATE, says);
         FAILS(spec_sequence_fork(b->s, &copy, seq), SPEC_E_STATE, says);
         FAILS(spec_sequence_save(b->s, seq, discard, NULL), SPEC_E_STATE, says);
@@ -176,17 +177,17 @@ static bool fail_step(bench *b, int32_t op, int32_t after)
     size_t n_before[N_SEQ];
     const int32_t *ids;
     for (int32_t k = 0; k < N_SEQ; k++) b->seqs[k] = add(b, k);
-    for (int32_t i = 0; i < N_BEFORE; i++) OK(spec_step(b->s, r, b->seqs, N_SEQ));
+    for (int32_t i = 0; i < N_BEFORE; i++) OK(step_into(b->s, r, b->seqs, N_SEQ));
     for (int32_t k = 0; k < N_SEQ; k++) OK(spec_sequence_ids(b->s, &ids, &n_before[k], b->seqs[k]));
     fault.of = op, fault.after = after;
-    const spec_status status = spec_step(b->s, r, b->seqs, N_FAILING);
+    const spec_status status = step_into(b->s, r, b->seqs, N_FAILING);
     const bool struck = fault.after < 0;
     fault.after = -1;
     if (struck && status != SPEC_E_DEVICE)
         fail_msg("%s: the step gives %s", b->what, spec_status_name(status));
     int32_t n_broken = 0;
     for (int32_t k = 0; struck && k < N_FAILING; k++) {
-        const bool goes_on = (op >= PROBS || b->by_rounds) && spec_step(b->s, r, &b->seqs[k], 1) == SPEC_OK;
+        const bool goes_on = (op >= PROBS || b->by_rounds) && step_into(b->s, r, &b->seqs[k], 1) == SPEC_OK;
         if (goes_on) (void)expect_text(b, b->seqs[k], k); /* right, if at all */
         else if (op < PROBS) expect_broken(b, b->seqs[k], k, n_before[k]), n_broken++;
     }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "algorithms/engine/engine.h"
+#include "tests/support_sequence.h"
 
 static spec_backend *backend;
 
@@ -92,7 +93,7 @@ static void check_lookup(void **state)
             check_proposal(s, seq, t, &n_proposed);
             grow(s, seq, t->alphabet, &random);
         }
-        FAILS(spec_sequence_fork(s, &copy, seq), SPEC_E_FULL, "");
+        FAILS(spec_sequence_fork(s, &copy, seq), SPEC_E_BUSY, "");
         OK(spec_sequence_remove(s, seq));
     }
     assert_true(n_proposed > PROMPTS);
@@ -253,11 +254,11 @@ static spec_drafter *drafter_of(char letter, spec_model *model, witness *w)
 /* Two sequences at once, with unlike prompts. Returns how many drafts were accepted. */
 static int32_t check_text(spec_session *s, const int32_t prompt[2][N_PROMPT], const int32_t want[2][N_NEW], const char *what)
 {
-    const spec_sequence_options options = { .struct_size = sizeof options, .ignore_eos = 1, .n_predict = N_NEW };
+    const spec_request options = { .struct_size = sizeof options, .ignore_eos = 1, .n_predict = N_NEW };
     int32_t seqs[2], n_out[2] = { 0 }, n_accepted = 0;
     for (int32_t i = 0; i < 2; i++) {
         OK(spec_sequence_add(s, &seqs[i], prompt[i], N_PROMPT, NULL));
-        OK(spec_sequence_set_options(s, seqs[i], &options));
+        OK(spec_sequence_set_request(s, seqs[i], &options));
     }
     while (n_out[0] < N_NEW || n_out[1] < N_NEW) {
         int32_t going[2], n = 0;
@@ -265,7 +266,7 @@ static int32_t check_text(spec_session *s, const int32_t prompt[2][N_PROMPT], co
         for (int32_t i = 0; i < 2; i++)
             if (n_out[i] < N_NEW) going[n++] = i;
         const int32_t at[2] = { seqs[going[0]], seqs[going[n - 1]] };
-        OK(spec_step(s, r, at, n));
+        OK(step_into(s, r, at, n));
         for (int32_t k = 0; k < n; k++) {
             const int32_t i = going[k];
             assert_true(r[k].n_tokens > 0 && n_out[i] + r[k].n_tokens <= N_NEW);
@@ -358,10 +359,10 @@ static void check_union(void **state)
 
 static void go_on(spec_session *s, int32_t seq, int32_t n)
 {
-    const spec_sequence_options options = { .struct_size = sizeof options, .ignore_eos = 1 };
+    const spec_request options = { .struct_size = sizeof options, .ignore_eos = 1 };
     spec_step_result r;
-    OK(spec_sequence_set_options(s, seq, &options));
-    for (int32_t i = 0; i < n; i++) OK(spec_step(s, &r, &seq, 1));
+    OK(spec_sequence_set_request(s, seq, &options));
+    for (int32_t i = 0; i < n; i++) OK(step_into(s, &r, &seq, 1));
 }
 
 static void check_told(spec_session *s, int32_t seq, const witness *w)
@@ -454,7 +455,7 @@ static void check_error(void **state)
     for (n = 4; n < N;) {
         go_on(s, seq, 1);
         w.fails = SPEC_E_IO;
-        FAILS(spec_step(s, &r, &seq, 1), SPEC_E_IO, "drafter failed for sequence 0");
+        FAILS(step_into(s, &r, &seq, 1), SPEC_E_IO, "drafter failed for sequence 0");
         w.fails = SPEC_OK;
         check_told(s, seq, &w);
         OK(spec_sequence_ids(s, &ids, &n, seq));

@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "algorithms/engine/engine.h"
+#include "tests/support_sequence.h"
 
 static spec_backend *backend;
 
@@ -96,12 +97,11 @@ static void check_catching_up(void **state)
     dp.tree = "chain:3", sp.n_ctx = 240;
     OK(spec_drafter_from_model(&drafter, model, &dp));
     OK(spec_session_open(&s, model, drafter, &sp));
-    OK(spec_sequence_add(s, &seq, prompt, 4, NULL));
-    s->seqs[seq].options.ignore_eos = 1;
+    OK(add_endless(s, &seq, prompt, 4, NULL));
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         spec_step_result r;
         go_on(s, seq, steps[i]);
-        OK(spec_step(s, &r, &seq, 1));
+        OK(step_into(s, &r, &seq, 1));
         if (r.n_drafted != 3 || r.n_accepted != 3)
             fail_msg("behind %d steps: %d of %d drafts accepted", steps[i], r.n_accepted, r.n_drafted);
     }

@@ -7,6 +7,7 @@
 #include "spec_lab.h"
 
 #include "tests/support_decode.h"
+#include "tests/support_sequence.h"
 
 #define GOLDEN SPEC_TEST_DIR "/golden/"
 
@@ -50,11 +51,11 @@ static void make_prompt(int32_t *ids, uint64_t random)
 static spec_result generate(spec_model *m, const char *tree, spec_advance advance, const spec_sampling *sampling)
 {
     int32_t ids[N_PROMPT];
-    spec_result r;
-    spec_generate_params p = SPEC_GENERATE_PARAMS_INIT;
+    spec_result r = SPEC_RESULT_INIT;
+    spec_request p = SPEC_REQUEST_INIT;
     session o = open_session(m, tree, advance, 1);
     make_prompt(ids, 5);
-    p.n_predict = N_NEW, p.n_logprobs = N_TOP, p.ignore_eos = 1, p.sampling = *sampling;
+    p.n_predict = N_NEW, p.logprobs = 1, p.n_top = N_TOP, p.ignore_eos = 1, p.sampling = *sampling;
     OK(spec_generate_ids(o.s, &r, ids, N_PROMPT, &p));
     close_session(&o);
     return r;
@@ -115,7 +116,7 @@ static void node_logprobs(void **state)
             o[i] = open_session(m, "product:2,2", i ? SPEC_ADVANCE_JOINT : SPEC_ADVANCE_REPLAY, 2);
             for (int32_t j = 0; j < 2; j++) {
                 make_prompt(ids, 30 + (uint64_t)j);
-                OK(spec_sequence_add(o[i].s, &seqs[i][j], ids, N_PROMPT, &samplings[j]));
+                OK(add_sampled(o[i].s, &seqs[i][j], ids, N_PROMPT, &samplings[j]));
             }
         }
         for (int32_t step = 0; step < N_STEP; step++) {

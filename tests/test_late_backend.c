@@ -10,6 +10,7 @@
 
 #include "tests/late_backend.h"
 #include "tests/support_decode.h"
+#include "tests/support_sequence.h"
 
 #define GOLDEN SPEC_TEST_DIR "/golden/"
 
@@ -84,7 +85,7 @@ static int32_t add(running *r, int32_t k)
 {
     int32_t ids[N_PROMPT], seq;
     make_prompt(ids, k);
-    OK(spec_sequence_add(r->s, &seq, ids, N_PROMPT, &samplings[k]));
+    OK(add_sampled(r->s, &seq, ids, N_PROMPT, &samplings[k]));
     return seq;
 }
 
@@ -123,7 +124,7 @@ static void go_on(running *r, int32_t n_at_once, texts want, const char *what)
         spec_step_result results[N_SEQ];
         for (int32_t k = 0; k < N_SEQ && n < n_at_once; k++)
             if (!done[k]) of[n] = k, seqs[n] = r->seqs[k], n++;
-        OK(spec_step(r->s, results, seqs, n));
+        OK(step_into(r->s, results, seqs, n));
         for (int32_t i = 0; i < n; i++)
             if (expect_text(r, seqs[i], of[i], want[of[i]], what) >= N_NEW || results[i].stop != SPEC_STOP_NONE)
                 done[of[i]] = true, left--;
@@ -203,7 +204,7 @@ static void flush_between(spec_model *m, const char *name, const decoding *d, te
         spec_step_result step;
         int32_t path[SPEC_MAX_DEPTH + 1], n_path, token;
         support_stream saved = { 0 };
-        OK(spec_step(r.s, &step, &r.seqs[0], 1)); /* leaves a path pending */
+        OK(step_into(r.s, &step, &r.seqs[0], 1)); /* leaves a path pending */
         OK(spec_draft(r.s, &tree, &r.seqs[1], 1));
         OK(spec_score(r.s, &r.seqs[1], 1, &tree));
         OK(spec_sequence_save(r.s, r.seqs[0], support_to_stream, &saved));
@@ -301,7 +302,7 @@ static void errors_that_come_late(void **state)
                 spec_step_result results[N_SEQ];
                 spec_status status = SPEC_OK;
                 late_set.fail_wait = after;
-                while (status == SPEC_OK) status = spec_step(r.s, results, r.seqs, N_SEQ);
+                while (status == SPEC_OK) status = step_into(r.s, results, r.seqs, N_SEQ);
                 late_set.fail_wait = -1;
                 assert_int_equal(status, SPEC_E_DEVICE);
                 for (int32_t q = 0; q < N_SEQ; q++) {

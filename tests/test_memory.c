@@ -9,6 +9,7 @@
 #include "backends/backend.h"
 #include "backends/cpu/cpu.h"
 #include "tests/support_decode.h"
+#include "tests/support_sequence.h"
 
 #define GOLDEN SPEC_TEST_DIR "/golden/"
 
@@ -140,8 +141,8 @@ static void run_some(spec_session *s)
     const spec_sampling sampled = { .temperature = 0.8f, .seed = 2 };
     int32_t seq;
     spec_step_result r;
-    OK(spec_sequence_add(s, &seq, ids, 7, &sampled));
-    for (int32_t i = 0; i < 3; i++) OK(spec_step(s, &r, &seq, 1));
+    OK(add_sampled(s, &seq, ids, 7, &sampled));
+    for (int32_t i = 0; i < 3; i++) OK(step_into(s, &r, &seq, 1));
     OK(spec_sequence_remove(s, seq));
 }
 

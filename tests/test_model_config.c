@@ -530,8 +530,8 @@ static void added_after_training(void)
     assert_int_equal(spec_tokenizer_n_vocab(spec_model_tokenizer(m)), 4097);
     spec_session *s;
     spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
-    spec_generate_params gp = SPEC_GENERATE_PARAMS_INIT;
-    spec_result r;
+    spec_request gp = SPEC_REQUEST_INIT;
+    spec_result r = SPEC_RESULT_INIT;
     sp.n_ctx = 64;
     gp.n_predict = 2;
     gp.parse_special = 1;

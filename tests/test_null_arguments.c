@@ -162,8 +162,9 @@ static void check_sequences(void **state)
     const int32_t *got;
     size_t n;
     int32_t seq;
-    spec_generate_params params = SPEC_GENERATE_PARAMS_INIT;
-    spec_result result;
+    spec_request params = SPEC_REQUEST_INIT;
+    spec_session_info info = SPEC_STRUCT_INIT(spec_session_info);
+    spec_result result = SPEC_RESULT_INIT;
     spec_cost_profile profile = { .struct_size = sizeof profile };
     (void)state;
     open_things(&t);
@@ -171,7 +172,16 @@ static void check_sequences(void **state)
     REFUSED(spec_sequence_add(t.session, NULL, ids, 2, NULL));
     REFUSED(spec_sequence_add(t.session, &seq, NULL, 2, NULL));
     REFUSED(spec_sequence_remove(NULL, 0));
-    REFUSED(spec_sequence_set_options(NULL, 0, NULL));
+    REFUSED(spec_sequence_set_request(NULL, 0, NULL));
+    REFUSED(spec_sequence_append(NULL, 0, ids, 1, NULL));
+    REFUSED(spec_sequence_append(t.session, t.seq, NULL, 1, NULL));
+    REFUSED(spec_session_get_info(NULL, &info));
+    REFUSED(spec_session_get_info(t.session, NULL));
+    REFUSED(spec_generate_more(NULL, &result, 0, "a", 1, NULL));
+    REFUSED(spec_generate_more(t.session, NULL, t.seq, "a", 1, NULL));
+    REFUSED(spec_generate_more(t.session, &result, t.seq, NULL, 1, NULL));
+    spec_struct_init(NULL, 8);
+    assert_int_equal(spec_struct_size(NULL), 0);
     REFUSED(spec_sequence_ids(NULL, &got, &n, 0));
     REFUSED(spec_sequence_ids(t.session, NULL, &n, t.seq));
     REFUSED(spec_sequence_ids(t.session, &got, NULL, t.seq));
@@ -200,7 +210,7 @@ static void check_steps(void **state)
     const spec_tree *none[1] = { NULL };
     float *row;
     int32_t path[8] = { 0 }, n_path, token, tree;
-    spec_step_result result;
+    const spec_step_result *result;
     (void)state;
     open_things(&t);
     row = calloc(1u << 16, sizeof *row);

@@ -13,6 +13,7 @@
 
 #include "algorithms/engine/engine.h"
 #include "models/net/net.h"
+#include "tests/support_sequence.h"
 
 #define GOLDEN SPEC_TEST_DIR "/golden/"
 
@@ -81,8 +82,7 @@ static int32_t add_seeded(spec_session *s, const spec_sampling *sampling, int32_
 {
     int32_t ids[160], seq;
     for (int32_t i = 0; i < n; i++) ids[i] = (int32_t)(support_random(&random) % 90);
-    OK(spec_sequence_add(s, &seq, ids, (size_t)n, sampling));
-    s->seqs[seq].options.ignore_eos = 1;
+    OK(add_endless(s, &seq, ids, (size_t)n, sampling));
     return seq;
 }
 
@@ -267,7 +267,7 @@ static void forks_that_do_not_fit(void **state)
     for (int i = 0; i < 2; i++) {
         const int32_t n_free = nets[i]->n_free, all = n_free_pages(b.s);
         nets[i]->n_free = 2;
-        FAILS(spec_sequence_fork(b.s, &copy, seq), SPEC_E_FULL, "no free KV page: 3 needed, 2 free");
+        FAILS(spec_sequence_fork(b.s, &copy, seq), SPEC_E_BUSY, "no free KV page: 3 needed, 2 free");
         assert_int_equal(nets[i]->n_free, 2);
         nets[i]->n_free = n_free;
         assert_int_equal(n_free_pages(b.s), all);
@@ -275,7 +275,7 @@ static void forks_that_do_not_fit(void **state)
     }
     FAILS(spec_sequence_fork(b.s, &copy, 3), SPEC_E_INVALID, "no sequence 3");
     for (int i = 0; i < 2; i++) OK(spec_sequence_fork(b.s, &copies[i], seq));
-    FAILS(spec_sequence_fork(b.s, &copy, seq), SPEC_E_FULL, "all 4 sequences");
+    FAILS(spec_sequence_fork(b.s, &copy, seq), SPEC_E_BUSY, "all 4 sequences");
     OK(spec_sequence_remove(b.s, copies[0]));
     for (int i = 0; i < 2; i++) {
         nets[i]->seqs[seq].broken = true;
@@ -312,17 +312,17 @@ static void forks_keep_the_limit(void **state)
     open_session(&b, 2);
     for (int32_t n_predict = N_DRAFT + 2; n_predict < N_DRAFT + 14; n_predict++) {
         forking f = { b.s, -1 };
-        spec_generate_params p = SPEC_GENERATE_PARAMS_INIT;
-        spec_result r;
+        spec_request p = SPEC_REQUEST_INIT;
+        spec_result r = SPEC_RESULT_INIT;
         spec_step_result step;
         const int32_t prompt[] = { 5, 11, 23 }, *ids;
         size_t n;
-        p.n_predict = n_predict, p.ignore_eos = 1, p.on_text = fork_once, p.user_data = &f;
+        p.n_predict = n_predict, p.ignore_eos = 1, p.on_text = fork_once, p.text_user_data = &f;
         OK(spec_generate_ids(b.s, &r, prompt, 3, &p));
         assert_int_equal(r.n_ids, n_predict);
         assert_true(r.n_accepted > 0);
         for (n = 0; n < 3 + (size_t)n_predict;) {
-            OK(spec_step(b.s, &step, &f.copy, 1));
+            OK(step_into(b.s, &step, &f.copy, 1));
             OK(spec_sequence_ids(b.s, &ids, &n, f.copy));
         }
         assert_int_equal(n, 3 + n_predict);
@@ -655,7 +655,7 @@ static void expect_text(spec_session *s, stream *f, const int32_t *want, size_t 
     size_t n = 0;
     const int32_t seq = restore(s, f);
     while (n < n_want) {
-        OK(spec_step(s, &r, &seq, 1));
+        OK(step_into(s, &r, &seq, 1));
         OK(spec_sequence_ids(s, &ids, &n, seq));
     }
     assert_memory_equal(ids, want, n_want * sizeof *ids);
@@ -903,8 +903,8 @@ static void limits(void **state)
     open_on(&c, b.target, b.small, 1, n, N_DRAFT); /* fits, and is at its end */
     spec_step_result r;
     const int32_t full = restore(c.s, &f);
-    FAILS(spec_step(c.s, &r, &full, 1), SPEC_E_FULL, "reached the context");
-    refuses(c.s, &f, SPEC_E_FULL, "all 1 sequences");
+    FAILS(step_into(c.s, &r, &full, 1), SPEC_E_FULL, "reached the context");
+    refuses(c.s, &f, SPEC_E_BUSY, "all 1 sequences");
     assert_int_equal(f.at, 0); /* nothing was read in vain */
     close_session(&c);
     open_on(&c, b.target, b.small, 2, n + 20, N_DRAFT);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "tests/support_decode.h"
+#include "tests/support_sequence.h"
 
 #define GOLDEN SPEC_TEST_DIR "/golden/"
 
@@ -118,7 +119,7 @@ static void go_on(spec_session *s, int32_t seq, future *out)
     OK(spec_rollback(s, seq));
     OK(spec_sequence_ids(s, &ids, &first, seq));
     for (n = first; n < first + N_AFTER;) {
-        OK(spec_step(s, &r, &seq, 1));
+        OK(step_into(s, &r, &seq, 1));
         OK(spec_sequence_ids(s, &ids, &n, seq));
     }
     memcpy(out->ids, ids + first, sizeof out->ids);
@@ -133,8 +134,8 @@ static void make(const struct golden_case *c)
     bench b;
     open_bench(&b, c);
     for (int32_t i = 0; i < N_PROMPT; i++) prompt[i] = 3 + 11 * i % 90;
-    OK(spec_sequence_add(b.s, &seq, prompt, N_PROMPT, &c->sampling));
-    for (int32_t i = 0; i < N_BEFORE; i++) OK(spec_step(b.s, &r, &seq, 1));
+    OK(add_sampled(b.s, &seq, prompt, N_PROMPT, &c->sampling));
+    for (int32_t i = 0; i < N_BEFORE; i++) OK(step_into(b.s, &r, &seq, 1));
     OK(spec_sequence_save(b.s, seq, support_to_stream, &saved));
     go_on(b.s, seq, &next);
     write_files(c, &saved, &next);

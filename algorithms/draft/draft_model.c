@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-enum { DEFAULT_CTX = 4096 };
+enum { DEFAULT_CTX = 4096, PROMPT = 64 /* tokens that are a prompt rather than a few steps without a draft */ };
 
 static int32_t max32(int32_t a, int32_t b) { return a > b ? a : b; }
 static int32_t min32(int32_t a, int32_t b) { return a < b ? a : b; }
@@ -182,19 +182,27 @@ static void begin(model_draft *m, const speci_draft_seq *q)
     s->fed.n = s->n_fed = 0;
 }
 
+/* What the executor has not seen of all but the pending token, as a prompt. */
+static spec_status consume(model_draft *m, const speci_draft_seq *q)
+{
+    const speci_draft_site *site = m->d->site;
+    const int32_t first = speci_exec_n_past(m->exec, q->seq), n = q->n_ids - 1 - first;
+    const speci_prefill_hooks hooks = { .poll = site->stopped, .arg = site->stopped_arg };
+    int32_t *ids = speci_alloc(site->a, (size_t)n, sizeof *ids);
+    if (!ids) return SPEC_E_NOMEM;
+    for (int32_t i = 0; i < n; i++) ids[i] = known_token(m, q->ids[first + i]);
+    const spec_status status = speci_exec_prefill(m->exec, q->seq, ids, (size_t)n, &hooks);
+    speci_free(site->a, ids);
+    return status;
+}
+
 static spec_status prefill(speci_draft *d, const speci_draft_seq *q)
 {
     model_draft *m = d->state;
     begin(m, q);
     if (m->seqs[q->seq].outgrown) return SPEC_OK;
     speci_exec_begin(m->exec, q->seq);
-    int32_t *ids = speci_alloc(d->site->a, (size_t)q->n_ids, sizeof *ids);
-    if (!ids) return SPEC_E_NOMEM;
-    for (int32_t i = 0; i < q->n_ids; i++) ids[i] = known_token(m, q->ids[i]);
-    const speci_prefill_hooks hooks = { .poll = d->site->stopped, .arg = d->site->stopped_arg };
-    const spec_status status = speci_exec_prefill(m->exec, q->seq, ids, (size_t)q->n_ids - 1, &hooks);
-    speci_free(d->site->a, ids);
-    return status;
+    return consume(m, q);
 }
 
 static void end(speci_draft *d, int32_t seq)
@@ -226,11 +234,12 @@ static void commit_fed(model_draft *m, const speci_draft_seq *q)
 }
 
 /* Makes `fed` the chain of committed tokens that the executor has not seen, with room for n_row - 1 nodes below it. More than
- * two (a caller's own trees can leave that many) are fed first. */
+ * two (a caller's own trees can leave that many) are fed first, a whole prompt that was appended as one. */
 static spec_status catch_up(model_draft *m, const speci_draft_seq *q, int32_t n_row)
 {
     model_seq *s = &m->seqs[q->seq];
     commit_fed(m, q);
+    if (q->n_ids - speci_exec_n_past(m->exec, q->seq) > PROMPT) SPEC_TRY(consume(m, q));
     for (;;) {
         const int32_t base = speci_exec_n_past(m->exec, q->seq), left = q->n_ids - base;
         const bool fits = left + n_row - 1 <= m->n_node && left <= 2;

@@ -7,6 +7,8 @@
 
 #include "algorithms/choose/choose.h"
 #include "algorithms/draft/draft.h"
+#include "algorithms/engine/engine_adjust.h"
+#include "algorithms/engine/engine_text.h"
 #include "algorithms/verify/verify.h"
 
 /* --- sequences --- */
@@ -24,14 +26,19 @@ typedef struct engine_proposal {
 /* A sequence in flight. ids[n_ids - 1] is the pending token: emitted, not yet fed. */
 typedef struct engine_seq {
     bool live;
-    spec_sampling sampling;
-    spec_sequence_options options;
+    bool consuming;        /* prompt tokens have yet to be applied: ids from the executor's position on, but the pending one */
+    engine_request request;
+    engine_adjust *adjust; /* NULL: logits count as they are */
+    engine_text text;
     int32_t *ids, n_ids, cap_ids;
-    int32_t n_limit; /* most ids it may reach; INT32_MAX = none */
-    int32_t n_end;   /* the same, as options.n_predict says */
+    int32_t n_told;   /* ids that drafters know of; 0 = they have not begun */
+    int32_t n_prompt; /* ids from here on were emitted since the latest prompt */
+    int32_t n_limit;  /* most ids it may reach; INT32_MAX = none */
+    int32_t n_end;    /* the same, as its request says */
+    spec_stop stop;   /* of its latest commit */
     uint64_t n_step;
     engine_proposal proposal;
-    int32_t part;    /* its part in the session's round: what was scored last; -1: nothing */
+    int32_t part;     /* its part in the session's round: what was scored last; -1: nothing */
 } engine_seq;
 
 /* --- rounds --- */
@@ -44,6 +51,7 @@ typedef struct engine_part {
     uint64_t probs_round;   /* the proposal's whose draft distributions its q rows name; 0 = none */
     uint64_t position;      /* of the token that follows the root */
     int32_t first_row;      /* of the pass: the root's */
+    int32_t raw_row;        /* of the adjuster: where the root's logits are as the model gave them; -1: at first_row */
     speci_verify_item item; /* how it is verified, and what came of it: */
     int32_t *path, n_path, token; /* path [n_node] */
 } engine_part;
@@ -118,12 +126,16 @@ struct spec_session {
     engine_outcome outcome;
     uint64_t n_round;
     /* Rounds: the session's; and two of each sequence that take turns where plain steps run ahead, else NULL. */
+    engine_adjuster adjuster;
+    int32_t n_prompt_step;          /* spec_session_params */
     engine_round round, *plain;
     spec_step_node *roots;          /* device [n_seq], with `plain` */
     size_t roots_bytes;
     /* Results of a step, borrowed by the caller. */
     int32_t *step_ids;              /* [n_seq * (n_node + 1)] */
     spec_logprob *step_logprobs;    /* the same */
+    spec_step_result *step_results; /* [n_seq] */
+    int32_t *step_seqs;             /* [n_seq] those that take part in its round */
     int32_t *scratch;               /* [SPECI_MAX_NODE] */
 };
 
@@ -133,9 +145,17 @@ spec_status speci_session_seq(const spec_session *s, int32_t seq, engine_seq **o
 spec_status speci_session_free_seq(const spec_session *s, int32_t *out);
 /* What was begun of a sequence is given back. */
 void speci_sequence_end(spec_session *s, int32_t seq);
-spec_status speci_sampling_check(const spec_sampling *p);
-/* Copies ids [n] to a sequence that has none, with room to grow. */
-spec_status speci_sequence_take_ids(spec_session *s, engine_seq *q, const int32_t *ids, size_t n);
+/* Its request from now on; and how many ids it may reach by that. */
+spec_status speci_sequence_take_request(spec_session *s, engine_seq *q, const spec_request *given);
+void speci_sequence_limit(const spec_session *s, engine_seq *q);
+/* Applies prompt tokens that are left: about n_most of them, or all with 0; *n_done (may be NULL): how many that were. */
+spec_status speci_sequence_consume(spec_session *s, int32_t seq, int32_t n_most, int32_t *n_done);
+/* What was scored of it, or runs ahead of it, is forgotten. */
+void speci_sequence_forget(spec_session *s, int32_t seq);
+/* Room for n more ids, and for what a step adds: behind it nothing need be allocated. */
+spec_status speci_sequence_room(const spec_session *s, engine_seq *q, size_t n);
+/* Adds ids [n]. */
+spec_status speci_sequence_take_ids(const spec_session *s, engine_seq *q, const int32_t *ids, size_t n);
 /* What drafters are told of it; `tree` is theirs to fill. */
 speci_draft_seq speci_sequence_asked(spec_session *s, int32_t seq);
 /* Has somebody asked to stop? */
@@ -145,7 +165,9 @@ bool speci_session_stopped(void *session);
 spec_status speci_round_open(spec_session *s, engine_round *r, int32_t n_seq, int32_t n_node);
 void speci_round_close(spec_session *s, engine_round *r);
 
-/* Sequences of a call: each once, all of them live. Trees are their proposals. */
+/* Sequences of a call: each once, all of them live. */
+spec_status speci_session_check(const spec_session *s, const int32_t *seqs, int32_t n);
+/* Of sequences that were checked: what is left of their prompts is consumed. Trees are their proposals. */
 spec_status speci_round_begin(spec_session *s, engine_round *r, const int32_t *seqs, int32_t n);
 /* Stages. read waits for what it reads. An error of a device leaves the sequences broken; any other leaves them as they were. */
 spec_status speci_draft_start(spec_session *s, engine_round *r);
@@ -167,8 +189,7 @@ int32_t speci_draft_room(const spec_session *s, const engine_seq *q);
 /* Step costs (engine_profile.c): what the choice among ways to draft goes by. profile: a file of them, or NULL. */
 spec_status speci_profile_open(spec_session *s, spec_adapt adapt, const char *profile);
 
-/* Log-probabilities of tokens [n] after nodes [n] of the latest pass, whose rows start at first_row (engine_scored.c). */
-spec_status speci_logprobs(spec_session *s, int32_t first_row, const int32_t *nodes, const int32_t *tokens, int32_t n,
-                           spec_logprob *out, int32_t n_top);
+/* Log-probabilities of tokens [n] after the nodes of the part's path (engine_scored.c). */
+spec_status speci_logprobs(spec_session *s, const engine_part *p, const int32_t *tokens, int32_t n, spec_logprob *out, int32_t n_top);
 
 #endif

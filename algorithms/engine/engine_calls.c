@@ -10,6 +10,7 @@ spec_status spec_draft(spec_session *s, const spec_tree **trees, const int32_t *
     SPEC_NEED(seqs || n == 0, "seqs");
     SPEC_NEED(trees || n == 0, "trees");
     engine_round *r = &s->round;
+    SPEC_TRY(speci_session_check(s, seqs, n));
     SPEC_TRY(speci_round_begin(s, r, seqs, n));
     for (int32_t i = 0; i < n; i++) trees[i] = r->trees[i];
     SPEC_TRY(speci_draft_start(s, r));
@@ -22,6 +23,7 @@ spec_status spec_score(spec_session *s, const int32_t *seqs, int32_t n, const sp
     SPEC_NEED(seqs || n == 0, "seqs");
     SPEC_NEED(trees || n == 0, "trees");
     engine_round *r = &s->round;
+    SPEC_TRY(speci_session_check(s, seqs, n));
     SPEC_TRY(speci_round_begin(s, r, seqs, n));
     for (int32_t i = 0; i < n; i++) r->trees[i] = trees[i];
     r->plain = r->root_on_device = false;
@@ -85,15 +87,19 @@ spec_status spec_commit(spec_session *s, int32_t seq, const int32_t *path, int32
     return speci_commit_read(s, &r);
 }
 
+void speci_sequence_forget(spec_session *s, int32_t seq)
+{
+    engine_round r, *flight = speci_flight(s, seq);
+    if (flight) speci_round_drop(s, flight);
+    if (s->seqs[seq].part >= 0 && part_of(s, seq, &r) == SPEC_OK) speci_round_drop(s, &r);
+}
+
 spec_status spec_rollback(spec_session *s, int32_t seq)
 {
     SPEC_NEED(s, "session");
-    engine_round r;
     engine_seq *q;
     SPEC_TRY(speci_session_seq(s, seq, &q));
-    if (q->part < 0) return SPEC_OK; /* a committed path may be pending, and stays */
-    SPEC_TRY(part_of(s, seq, &r));
-    speci_round_drop(s, &r);
+    if (q->part >= 0) speci_sequence_forget(s, seq); /* else a committed path may be pending, and stays */
     return SPEC_OK;
 }
 
@@ -114,6 +120,6 @@ spec_status spec_sequence_seed(spec_session *s, int32_t seq, uint64_t seed)
     SPEC_TRY(speci_session_seq(s, seq, &q));
     engine_round *flight = speci_flight(s, seq);
     if (flight) speci_round_drop(s, flight); /* its token was drawn by the old one */
-    q->sampling.seed = seed;
+    q->request.p.sampling.seed = seed;
     return SPEC_OK;
 }

@@ -1,299 +1,248 @@
 /* engine_generate.c - text for one prompt: steps until something stops it. Of sessions it uses the public calls alone. */
-#include "algorithms/engine/engine_stop.h"
-#include "models/model.h"
-
 #include <limits.h>
 #include <string.h>
 
-enum { DEFAULT_PREDICT = 128, MAX_TOP = 20 };
+#include "models/model.h"
+
+enum { DEFAULT_PREDICT = 128 };
 
 typedef struct generation {
     spec_session *s;
-    const spec_generate_params *p;
-    const spec_tokenizer *tokenizer; /* NULL: ids only */
-    speci_stops stops;
-    int32_t *stop_ids; /* [stops.n] the special token that a stop string is, -1 if it is none */
-    spec_text_stream stream;
-    speci_buf text, ids, logprobs, piece;
-    size_t n_text_sent, n_ids_sent;
-    int32_t n_predict;
-    spec_stop stop;
+    spec_request request;
+    spec_result *result;
+    speci_buf text, ids, logprobs;
 } generation;
 
-static size_t n_ids(const generation *g) { return g->ids.n / sizeof(int32_t); }
+/* --- steps --- */
 
-/* --- out --- */
-
-/* Text that no later token can change or take back. */
-static size_t n_final(const generation *g)
+static void count(spec_result *result, const spec_step_result *r)
 {
-    return g->stop != SPEC_STOP_NONE ? g->text.n : g->text.n - speci_stop_held(&g->stops, g->text.data, g->text.n);
+    if (r->n_tokens == 0) return; /* the prompt is being consumed */
+    result->n_step++;
+    result->n_drafted += r->n_drafted;
+    result->n_accepted += r->n_accepted;
+    result->n_emitted += r->n_tokens;
+    result->n_speculated += r->n_drafted > 0;
+    result->n_branched += r->branched;
+    result->accepted[r->n_accepted]++;
 }
 
-static spec_status deliver(generation *g)
+static spec_status keep(generation *g, const spec_step_result *r)
 {
-    if (!g->p->on_text) return SPEC_OK;
-    const size_t end = n_final(g), n_text = end > g->n_text_sent ? end - g->n_text_sent : 0;
-    const int32_t *ids = (const int32_t *)(const void *)g->ids.data;
-    if (n_text == 0 && n_ids(g) == g->n_ids_sent) return SPEC_OK;
-    const char *text = n_text > 0 ? g->text.data + g->n_text_sent : "";
-    const int stop = g->p->on_text(g->p->user_data, text, n_text, ids + g->n_ids_sent, n_ids(g) - g->n_ids_sent);
-    g->n_text_sent += n_text;
-    g->n_ids_sent = n_ids(g);
-    if (!stop || g->stop != SPEC_STOP_NONE) return SPEC_OK;
-    g->stop = SPEC_STOP_ABORTED;
+    const size_t n = (size_t)r->n_tokens;
+    if (n > 0) SPEC_TRY(speci_buf_add(&g->ids, r->tokens, n * sizeof *r->tokens));
+    if (n > 0 && r->logprobs) SPEC_TRY(speci_buf_add(&g->logprobs, r->logprobs, n * sizeof *r->logprobs));
+    return r->n_text > 0 ? speci_buf_add(&g->text, r->text, r->n_text) : SPEC_OK;
+}
+
+static spec_status deliver(const generation *g, const spec_step_result *r)
+{
+    if (!g->request.on_text || (r->n_text == 0 && r->n_tokens == 0)) return SPEC_OK;
+    const char *text = r->n_text > 0 ? r->text : "";
+    const int stop = g->request.on_text(g->request.text_user_data, text, r->n_text, r->tokens, (size_t)r->n_tokens);
+    if (!stop || r->stop != SPEC_STOP_NONE) return SPEC_OK;
     return speci_fail(SPEC_E_ABORTED, "stopped by the text callback");
 }
 
-/* Cuts the text before a stop string that ends in what was just added. */
-static void match_stops(generation *g, size_t n_old)
+static spec_status step(generation *g, int32_t seq)
 {
-    size_t at;
-    if (!speci_stop_find(&g->stops, g->text.data, g->text.n, n_old, &at)) return;
-    g->text.n = at;
-    g->stop = SPEC_STOP_STRING;
-}
-
-/* What the stream held back; it, too, may complete a stop string. */
-static spec_status end_text(generation *g)
-{
-    if (!g->tokenizer || g->stop == SPEC_STOP_STRING) return SPEC_OK;
-    size_t n = 0;
-    const size_t n_old = g->text.n;
-    SPEC_TRY(spec_text_stream_end(&g->stream, g->piece.data, g->piece.cap, &n));
-    SPEC_TRY(speci_buf_add(&g->text, g->piece.data, n));
-    match_stops(g, n_old);
-    return SPEC_OK;
-}
-
-static bool is_stop_id(const generation *g, int32_t id)
-{
-    for (int32_t i = 0; i < g->stops.n; i++)
-        if (g->stop_ids[i] == id) return true;
-    return false;
-}
-
-static spec_status add_token(generation *g, int32_t id, bool eos)
-{
-    SPEC_TRY(speci_buf_add(&g->ids, &id, sizeof id));
-    if (!g->tokenizer || eos) return SPEC_OK;
-    if (is_stop_id(g, id)) {
-        SPEC_TRY(end_text(g));
-        g->stop = SPEC_STOP_STRING;
-        return SPEC_OK;
-    }
-    size_t n = 0;
-    const size_t n_old = g->text.n;
-    SPEC_TRY(spec_text_stream_push(&g->stream, g->piece.data, g->piece.cap, &n, g->tokenizer, id,
-                                   g->p->keep_special ? 0 : SPEC_TOKEN_SKIP_SPECIAL));
-    SPEC_TRY(speci_buf_add(&g->text, g->piece.data, n));
-    match_stops(g, n_old);
-    return SPEC_OK;
-}
-
-/* --- the loop --- */
-
-static spec_status step(generation *g, int32_t seq, spec_result *result)
-{
-    spec_step_result r;
+    const spec_step_result *r;
     SPEC_TRY(spec_step(g->s, &r, &seq, 1));
-    result->n_step++;
-    result->n_drafted += r.n_drafted;
-    result->n_accepted += r.n_accepted;
-    result->n_emitted += r.n_tokens;
-    result->n_speculated += r.n_drafted > 0;
-    result->n_branched += r.branched;
-    result->accepted[r.n_accepted]++;
-    for (int32_t i = 0; i < r.n_tokens && g->stop == SPEC_STOP_NONE; i++) {
-        const bool eos = r.stop == SPEC_STOP_EOS && i == r.n_tokens - 1;
-        SPEC_TRY(add_token(g, r.tokens[i], eos));
-        if (r.logprobs) SPEC_TRY(speci_buf_add(&g->logprobs, &r.logprobs[i], sizeof *r.logprobs));
-    }
-    if (g->stop == SPEC_STOP_NONE) g->stop = r.stop;
-    return SPEC_OK;
+    count(g->result, r);
+    SPEC_TRY(keep(g, r));
+    g->result->stop = r->stop;
+    return deliver(g, r);
 }
 
-static spec_status loop(generation *g, int32_t seq, spec_result *result)
+static spec_status loop(generation *g, int32_t seq)
 {
     const double start = speci_now_ms();
     spec_status status = SPEC_OK;
-    while (status == SPEC_OK && g->stop == SPEC_STOP_NONE) {
-        status = step(g, seq, result);
-        if (status == SPEC_OK && g->stop == SPEC_STOP_NONE) status = deliver(g);
-    }
-    if (status == SPEC_E_ABORTED) g->stop = SPEC_STOP_ABORTED;
-    result->decode_ms = speci_now_ms() - start;
-    if (status != SPEC_OK) return status;
-    SPEC_TRY(end_text(g));
-    return deliver(g);
+    while (status == SPEC_OK && g->result->stop == SPEC_STOP_NONE) status = step(g, seq);
+    g->result->decode_ms = speci_now_ms() - start;
+    return status;
 }
 
 /* --- begin and end --- */
 
-static spec_status check_params(const generation *g)
+/* The sequence's text begins with the result's. */
+static spec_status begin(generation *g, spec_session *s, spec_result *result, const spec_request *request)
 {
-    const spec_generate_params *p = g->p;
-    if (p->n_predict < 0 || p->n_logprobs > MAX_TOP || p->n_stop < 0)
-        return speci_fail(SPEC_E_INVALID, "n_predict %d, n_logprobs %d (at most %d), n_stop %d", p->n_predict,
-                          p->n_logprobs, MAX_TOP, p->n_stop);
-    if (p->n_stop > 0 && !g->tokenizer)
-        return speci_fail(SPEC_E_UNSUPPORTED, "stop strings need a tokenizer, and the model has none");
+    const spec_allocator *a = spec_session_target(s)->allocator;
+    const spec_result empty = { .allocator_ = a };
+    *g = (generation){ .s = s, .request = SPEC_REQUEST_INIT, .result = speci_alloc(a, 1, sizeof *g->result) };
+    g->text.a = g->ids.a = g->logprobs.a = a;
+    if (!g->result) return SPEC_E_NOMEM;
+    g->result->allocator_ = a;
+    SPEC_TRY(speci_params_write(result, &empty, sizeof empty, "spec_result"));
+    SPEC_TRY(speci_params_read(&g->request, sizeof g->request, request, "spec_request"));
+    if (g->request.n_predict == 0) g->request.n_predict = DEFAULT_PREDICT;
     return SPEC_OK;
 }
 
-/* Special tokens are not in the text, where stop strings are looked for: one that is a special token is known by its id.
- * What is not UTF-8 is refused, as a prompt is: it could match inside a character only. */
-static spec_status find_stop_ids(generation *g)
+/* What was generated goes to the caller, whatever has become of it. */
+static spec_status finish(generation *g, spec_result *result, spec_status status)
 {
-    if (g->stops.n == 0) return SPEC_OK;
-    g->stop_ids = speci_alloc(g->text.a, (size_t)g->stops.n, sizeof *g->stop_ids);
-    if (!g->stop_ids) return SPEC_E_NOMEM;
-    for (int32_t i = 0; i < g->stops.n; i++) {
-        const char *stop = g->stops.strings[i];
-        int32_t id = -1;
-        size_t n = 0;
-        const spec_status status =
-            spec_tokenizer_encode(g->tokenizer, &id, 1, &n, stop, strlen(stop), SPEC_TOKEN_PARSE_SPECIAL);
-        if (status != SPEC_OK && status != SPEC_E_FULL) return status;
-        g->stop_ids[i] = n == 1 && spec_tokenizer_is_special(g->tokenizer, id) ? id : -1;
+    spec_result *own = g->result;
+    const char zero = 0;
+    if (!own) return status;
+    if (spec_session_target(g->s)->tokenizer && speci_buf_add(&g->text, &zero, 1) == SPEC_OK) {
+        own->text = g->text.data, own->n_text = g->text.n - 1;
+        g->text.data = NULL;
+    } else if (spec_session_target(g->s)->tokenizer && status == SPEC_OK) {
+        status = SPEC_E_NOMEM;
     }
-    return SPEC_OK;
+    if (status == SPEC_E_ABORTED) own->stop = SPEC_STOP_ABORTED;
+    own->ids = (int32_t *)(void *)g->ids.data, own->n_ids = g->ids.n / sizeof *own->ids;
+    own->logprobs = (spec_logprob *)(void *)g->logprobs.data;
+    if (speci_params_write(result, own, sizeof *own, "spec_result") != SPEC_OK) { /* and nobody has it */
+        speci_free(own->allocator_, own->text), speci_free(own->allocator_, own->ids), speci_free(own->allocator_, own->logprobs);
+    }
+    speci_buf_free(&g->text);
+    speci_free(own->allocator_, own);
+    return status;
 }
 
-static bool all_special(const spec_tokenizer *t, const int32_t *ids, size_t n)
+static spec_status run(generation *g, const int32_t *ids, size_t n)
 {
-    for (size_t i = 0; i < n; i++)
-        if (!spec_tokenizer_is_special(t, ids[i])) return false;
-    return true;
-}
-
-static spec_status run(generation *g, const int32_t *ids, size_t n, spec_result *result)
-{
-    SPEC_TRY(check_params(g));
-    SPEC_TRY(find_stop_ids(g));
     int32_t seq;
     const double start = speci_now_ms();
-    SPEC_TRY(speci_buf_reserve(&g->text, 1)); /* never NULL */
-    if (g->tokenizer) SPEC_TRY(speci_buf_reserve(&g->piece, spec_tokenizer_piece_max(g->tokenizer) + 32));
-    const spec_status added = spec_sequence_add(g->s, &seq, ids, n, &g->p->sampling);
-    result->prefill_ms = speci_now_ms() - start;
-    if (added != SPEC_OK) {
-        if (added == SPEC_E_ABORTED) g->stop = SPEC_STOP_ABORTED;
-        return added;
-    }
-    /* The text goes on from the prompt's, unless there is none yet. */
-    if (g->tokenizer && !all_special(g->tokenizer, ids, n)) g->stream.n_tokens = (int32_t)n;
-    const spec_sequence_options options = { .struct_size = sizeof options, .n_predict = g->n_predict,
-                                            .ignore_eos = g->p->ignore_eos, .logprobs = g->p->n_logprobs >= 0,
-                                            .n_top = g->p->n_logprobs > 0 ? g->p->n_logprobs : 0 };
-    spec_status status = spec_sequence_set_options(g->s, seq, &options);
-    if (status == SPEC_OK) status = loop(g, seq, result);
+    g->result->n_prompt = n > INT32_MAX ? INT32_MAX : (int32_t)n;
+    const spec_status added = spec_sequence_add(g->s, &seq, ids, n, &g->request);
+    g->result->prefill_ms = speci_now_ms() - start;
+    SPEC_TRY(added);
+    const spec_status status = loop(g, seq);
     spec_sequence_remove(g->s, seq);
     return status;
 }
 
-static spec_status finish(generation *g, spec_result *result, spec_status status)
-{
-    const char zero = 0;
-    if (g->tokenizer && speci_buf_add(&g->text, &zero, 1) == SPEC_OK) {
-        result->text = g->text.data;
-        result->n_text = g->text.n - 1;
-        g->text.data = NULL;
-    } else if (g->tokenizer && status == SPEC_OK) {
-        status = SPEC_E_NOMEM;
-    }
-    result->ids = (int32_t *)(void *)g->ids.data;
-    result->n_ids = n_ids(g);
-    result->logprobs = (spec_logprob *)(void *)g->logprobs.data;
-    result->stop = g->stop;
-    speci_buf_free(&g->piece);
-    if (g->text.data) speci_buf_free(&g->text);
-    return status;
-}
-
-spec_status spec_generate_ids(spec_session *s, spec_result *result, const int32_t *ids, size_t n,
-                              const spec_generate_params *params)
+spec_status spec_generate_ids(spec_session *s, spec_result *result, const int32_t *ids, size_t n, const spec_request *request)
 {
     SPEC_NEED(s, "session");
     SPEC_NEED(ids || n == 0, "ids");
     SPEC_NEED(result, "result");
-    spec_generate_params p = SPEC_GENERATE_PARAMS_INIT;
-    *result = (spec_result){ .allocator_ = spec_session_target(s)->allocator, .n_prompt = n > INT32_MAX ? INT32_MAX : (int32_t)n };
-    SPEC_TRY(speci_params_read(&p, sizeof p, params, "spec_generate_params"));
-    const spec_allocator *a = spec_session_target(s)->allocator;
-    generation *g = speci_alloc(a, 1, sizeof *g);
-    if (!g) return SPEC_E_NOMEM;
-    g->s = s;
-    g->p = &p;
-    g->tokenizer = spec_session_target(s)->tokenizer;
-    g->stops = (speci_stops){ g->p->stop, g->p->n_stop };
-    g->n_predict = g->p->n_predict ? g->p->n_predict : DEFAULT_PREDICT;
-    g->text.a = g->ids.a = g->logprobs.a = g->piece.a = a;
-    const spec_status status = finish(g, result, run(g, ids, n, result));
-    speci_free(a, g->stop_ids);
-    speci_free(a, g);
+    generation g;
+    spec_status status = begin(&g, s, result, request);
+    if (status == SPEC_OK) status = run(&g, ids, n);
+    return finish(&g, result, status);
+}
+
+/* --- prompts as text --- */
+
+static spec_status encode(int32_t **ids, size_t *n, const spec_model *m, const char *text, size_t n_text, uint32_t flags)
+{
+    size_t cap = n_text + 8; /* enough but for normal forms that expand; then *n says what is needed */
+    spec_status status = SPEC_E_FULL;
+    *ids = NULL;
+    for (int i = 0; i < 2 && status == SPEC_E_FULL; i++, cap = *n + 1) {
+        speci_free(m->allocator, *ids);
+        if (!(*ids = speci_alloc(m->allocator, cap, sizeof **ids))) return SPEC_E_NOMEM;
+        status = spec_tokenizer_encode(m->tokenizer, *ids, cap, n, text, n_text, flags);
+    }
     return status;
 }
 
-/* The prompt's ids; an empty prompt is BOS. */
-static spec_status encode(const spec_session *s, const char *prompt, size_t n_prompt,
-                          const spec_generate_params *params, int32_t **out, size_t *n)
+static uint32_t flags_of(const spec_request *p, bool first)
 {
-    spec_generate_params p = SPEC_GENERATE_PARAMS_INIT;
-    SPEC_TRY(speci_params_read(&p, sizeof p, params, "spec_generate_params"));
-    const spec_tokenizer *t = spec_session_target(s)->tokenizer;
-    if (!t) return speci_fail(SPEC_E_UNSUPPORTED, "%s has no tokenizer: give ids", spec_session_target(s)->path);
-    const uint32_t flags = (p.no_bos ? 0u : (uint32_t)SPEC_TOKEN_ADD_SPECIAL) |
-                           (p.parse_special ? (uint32_t)SPEC_TOKEN_PARSE_SPECIAL : 0u);
-    size_t cap = n_prompt + 8; /* enough but for normal forms that expand; then *n says what is needed */
-    int32_t *ids = speci_alloc(spec_session_target(s)->allocator, cap, sizeof *ids);
-    if (!ids) return SPEC_E_NOMEM;
-    spec_status status = spec_tokenizer_encode(t, ids, cap, n, prompt, n_prompt, flags);
-    if (status == SPEC_E_FULL) {
-        speci_free(spec_session_target(s)->allocator, ids);
-        cap = *n + 1;
-        if (!(ids = speci_alloc(spec_session_target(s)->allocator, cap, sizeof *ids))) return SPEC_E_NOMEM;
-        status = spec_tokenizer_encode(t, ids, cap, n, prompt, n_prompt, flags);
-    }
-    if (status == SPEC_OK && *n == 0) {
-        const int32_t bos = spec_tokenizer_bos(t) >= 0 ? spec_tokenizer_bos(t) : spec_session_target(s)->bos;
-        if (bos >= 0) ids[(*n)++] = bos;
-        else status = speci_fail(SPEC_E_INVALID, "the prompt is empty and the model has no BOS to start from");
-    }
-    if (status != SPEC_OK) {
-        speci_free(spec_session_target(s)->allocator, ids);
-        return status;
-    }
-    const int32_t bos = spec_tokenizer_bos(t);
-    if (p.parse_special && !p.no_bos && *n > 1 && bos >= 0 && ids[0] == bos && ids[1] == bos)
-        speci_log(spec_session_target(s)->backend, SPEC_LOG_WARN,
-                  "the prompt begins with two BOS tokens (%d): one is written in it, one was added (no_bos adds none)", bos);
-    *out = ids;
+    return (first && !p->no_bos ? (uint32_t)SPEC_TOKEN_ADD_SPECIAL : 0u) | (p->parse_special ? (uint32_t)SPEC_TOKEN_PARSE_SPECIAL : 0u);
+}
+
+/* An empty prompt is BOS. */
+static spec_status start_from_bos(const spec_model *m, int32_t *ids, size_t *n)
+{
+    const int32_t bos = spec_tokenizer_bos(m->tokenizer) >= 0 ? spec_tokenizer_bos(m->tokenizer) : m->bos;
+    if (bos < 0) return speci_fail(SPEC_E_INVALID, "the prompt is empty and the model has no BOS to start from");
+    ids[(*n)++] = bos;
     return SPEC_OK;
 }
 
-spec_status spec_generate(spec_session *s, spec_result *result, const char *prompt, size_t n_prompt,
-                          const spec_generate_params *params)
+static void warn_of_two(const spec_model *m, const spec_request *p, const int32_t *ids, size_t n)
+{
+    const int32_t bos = spec_tokenizer_bos(m->tokenizer);
+    if (p->parse_special && !p->no_bos && n > 1 && bos >= 0 && ids[0] == bos && ids[1] == bos)
+        speci_log(m->backend, SPEC_LOG_WARN,
+                  "the prompt begins with two BOS tokens (%d): one is written in it, one was added (no_bos adds none)", bos);
+}
+
+static spec_status need_tokenizer(const spec_model *m)
+{
+    return m->tokenizer ? SPEC_OK : speci_fail(SPEC_E_UNSUPPORTED, "%s has no tokenizer: give ids", m->path);
+}
+
+static spec_status run_text(generation *g, const char *prompt, size_t n_prompt)
+{
+    const spec_model *m = spec_session_target(g->s);
+    int32_t *ids = NULL;
+    size_t n = 0;
+    SPEC_TRY(need_tokenizer(m));
+    spec_status status = encode(&ids, &n, m, prompt, n_prompt, flags_of(&g->request, true));
+    if (status == SPEC_OK && n == 0) status = start_from_bos(m, ids, &n);
+    if (status == SPEC_OK) {
+        warn_of_two(m, &g->request, ids, n);
+        status = run(g, ids, n);
+    }
+    speci_free(m->allocator, ids);
+    return status;
+}
+
+spec_status spec_generate(spec_session *s, spec_result *result, const char *prompt, size_t n_prompt, const spec_request *request)
 {
     SPEC_NEED(s, "session");
     SPEC_NEED(prompt || n_prompt == 0, "prompt");
     SPEC_NEED(result, "result");
+    generation g;
+    spec_status status = begin(&g, s, result, request);
+    if (status == SPEC_OK) status = run_text(&g, prompt, n_prompt);
+    return finish(&g, result, status);
+}
+
+/* Text appended, which may be none. */
+static spec_status append_text(generation *g, int32_t seq, const char *prompt, size_t n_prompt)
+{
+    const spec_model *m = spec_session_target(g->s);
     int32_t *ids = NULL;
     size_t n = 0;
-    *result = (spec_result){ .allocator_ = spec_session_target(s)->allocator };
-    SPEC_TRY(encode(s, prompt, n_prompt, params, &ids, &n));
-    const spec_status status = spec_generate_ids(s, result, ids, n, params);
-    speci_free(spec_session_target(s)->allocator, ids);
+    SPEC_TRY(need_tokenizer(m));
+    spec_status status = encode(&ids, &n, m, prompt, n_prompt, flags_of(&g->request, false));
+    if (status == SPEC_OK) {
+        g->result->n_prompt = (int32_t)n;
+        status = n > 0 ? spec_sequence_append(g->s, seq, ids, n, &g->request) : spec_sequence_set_request(g->s, seq, &g->request);
+    }
+    speci_free(m->allocator, ids);
     return status;
+}
+
+static spec_status run_more(generation *g, int32_t seq, const char *prompt, size_t n_prompt)
+{
+    const double start = speci_now_ms();
+    const spec_status status = n_prompt > 0 ? append_text(g, seq, prompt, n_prompt)
+                                            : spec_sequence_set_request(g->s, seq, &g->request);
+    g->result->prefill_ms = speci_now_ms() - start;
+    SPEC_TRY(status);
+    return loop(g, seq);
+}
+
+spec_status spec_generate_more(spec_session *s, spec_result *result, int32_t seq, const char *prompt, size_t n_prompt,
+                               const spec_request *request)
+{
+    SPEC_NEED(s, "session");
+    SPEC_NEED(prompt || n_prompt == 0, "prompt");
+    SPEC_NEED(result, "result");
+    generation g;
+    spec_status status = begin(&g, s, result, request);
+    if (status == SPEC_OK) status = run_more(&g, seq, prompt, n_prompt);
+    return finish(&g, result, status);
 }
 
 void spec_result_free(spec_result *r)
 {
     if (!r || !r->allocator_) return;
+    const size_t size = r->struct_size;
     speci_free(r->allocator_, r->text);
     speci_free(r->allocator_, r->ids);
     speci_free(r->allocator_, r->logprobs);
-    *r = (spec_result){ 0 };
+    memset(r, 0, size < sizeof *r ? size : sizeof *r);
+    r->struct_size = size;
 }
 
 const char *spec_stop_name(spec_stop stop)

@@ -26,13 +26,13 @@ bool speci_session_stopped(void *session)
 speci_draft_seq speci_sequence_asked(spec_session *s, int32_t seq)
 {
     engine_seq *q = &s->seqs[seq];
-    return (speci_draft_seq){ .seq = seq, .ids = q->ids, .n_ids = q->n_ids, .sampling = &q->sampling, .step = q->n_step,
+    return (speci_draft_seq){ .seq = seq, .ids = q->ids, .n_ids = q->n_ids, .sampling = &q->request.p.sampling, .step = q->n_step,
                               .tree = &q->proposal.tree, .by = -1 };
 }
 
 /* --- a round --- */
 
-spec_status speci_round_begin(spec_session *s, engine_round *r, const int32_t *seqs, int32_t n)
+spec_status speci_session_check(const spec_session *s, const int32_t *seqs, int32_t n)
 {
     engine_seq *q = NULL;
     if (n < 1 || n > s->n_seq) return speci_fail(SPEC_E_INVALID, "%d sequences; the session has %d", n, s->n_seq);
@@ -40,8 +40,16 @@ spec_status speci_round_begin(spec_session *s, engine_round *r, const int32_t *s
         SPEC_TRY(speci_session_seq(s, seqs[i], &q));
         for (int32_t j = 0; j < i; j++)
             if (seqs[j] == seqs[i]) return speci_fail(SPEC_E_INVALID, "sequence %d is given twice", seqs[i]);
+    }
+    return SPEC_OK;
+}
+
+spec_status speci_round_begin(spec_session *s, engine_round *r, const int32_t *seqs, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        SPEC_TRY(speci_sequence_consume(s, seqs[i], 0, NULL));
         r->seqs[i] = seqs[i];
-        r->trees[i] = &q->proposal.tree;
+        r->trees[i] = &s->seqs[seqs[i]].proposal.tree;
     }
     r->n = n;
     return SPEC_OK;
@@ -199,21 +207,6 @@ static spec_status check_context(const spec_session *s, int32_t seq, const spec_
     return SPEC_OK;
 }
 
-/* Room for the ids that a commit of a tree can add: after score nothing need be allocated. */
-static spec_status reserve_ids(const spec_session *s, engine_seq *q)
-{
-    if (q->n_ids + s->n_node + 1 <= q->cap_ids) return SPEC_OK;
-    if (q->cap_ids > INT32_MAX / 2) return speci_fail(SPEC_E_FULL, "a sequence of %d tokens is too long", q->n_ids);
-    const size_t cap = 2 * (size_t)q->cap_ids + (size_t)s->n_node;
-    int32_t *ids = speci_alloc(s->a, cap, sizeof *ids);
-    if (!ids) return SPEC_E_NOMEM;
-    memcpy(ids, q->ids, (size_t)q->n_ids * sizeof *ids);
-    speci_free(s->a, q->ids);
-    q->ids = ids;
-    q->cap_ids = (int32_t)cap;
-    return SPEC_OK;
-}
-
 /* Do the tree's q rows name distributions of the sequence's proposal? */
 static bool names_probs(const spec_session *s, const engine_seq *q, const spec_tree *t)
 {
@@ -227,7 +220,7 @@ static bool names_probs(const spec_session *s, const engine_seq *q, const spec_t
 static void keep_tree(const spec_session *s, engine_part *p, const spec_tree *t)
 {
     const engine_proposal *own = &s->seqs[p->seq].proposal;
-    const bool samples = s->seqs[p->seq].sampling.temperature > 0;
+    const bool samples = s->seqs[p->seq].request.p.sampling.temperature > 0;
     (void)spec_tree_copy(&p->tree, t); /* fits: it was checked */
     p->probs_round = samples && names_probs(s, &s->seqs[p->seq], t) ? own->round : 0;
     p->round = t == &own->tree || (own->round && speci_tree_equal(t, &own->tree)) ? own->round : 0;
@@ -258,9 +251,17 @@ static spec_status check_inputs(spec_session *s, const engine_round *r)
         const bool own = r->trees[i] == &p->tree && p->round > 0; /* as deep as there is room for */
         if (!r->pending && !r->plain) SPEC_TRY(check_tree(s, r->seqs[i], r->trees[i]));
         if (s->n_ctx > 0) SPEC_TRY(check_context(s, r->seqs[i], own ? NULL : r->trees[i]));
-        if (s->n_ctx == 0) SPEC_TRY(reserve_ids(s, &s->seqs[r->seqs[i]]));
+        SPEC_TRY(speci_sequence_room(s, &s->seqs[r->seqs[i]], 0));
     }
     return SPEC_OK;
+}
+
+/* Logits as the requests have them, once the tokens of the trees are known. */
+static spec_status adjust(spec_session *s, engine_round *r)
+{
+    const spec_status status = speci_round_adjust(s, r);
+    if (status != SPEC_OK && status != SPEC_E_DEVICE) speci_round_drop(s, r);
+    return status;
 }
 
 spec_status speci_score_start(spec_session *s, engine_round *r)
@@ -271,7 +272,7 @@ spec_status speci_score_start(spec_session *s, engine_round *r)
     SPEC_TRY(check_inputs(s, r));
     for (int32_t i = 0; i < r->n; i++) {
         engine_round *flight = r == &s->round ? speci_flight(s, r->seqs[i]) : NULL;
-        greedy = greedy || s->seqs[r->seqs[i]].sampling.temperature == 0;
+        greedy = greedy || s->seqs[r->seqs[i]].request.p.sampling.temperature == 0;
         if (flight) speci_round_drop(s, flight);
         s->inputs[i] = (speci_exec_input){ .slot = r->seqs[i], .tree = r->root_on_device ? &none : r->trees[i], .n_grown = r->root_on_device };
     }
@@ -285,7 +286,7 @@ spec_status speci_score_start(spec_session *s, engine_round *r)
     r->n_part = r->n;
     r->by_shape = r->pending != NULL;
     r->queued = true;
-    return SPEC_OK;
+    return r->by_shape ? SPEC_OK : adjust(s, r);
 }
 
 void speci_round_drop(spec_session *s, engine_round *r)
@@ -326,8 +327,9 @@ spec_status speci_draft_read(spec_session *s, engine_round *r)
     if (status == SPEC_OK) status = d->kind->read(d);
     else d->kind->forget(d);
     SPEC_TRY(end_proposals(s, r, status));
-    if (r->by_shape) fill_parts(s, r);
-    return SPEC_OK;
+    if (!r->by_shape) return SPEC_OK;
+    fill_parts(s, r);
+    return adjust(s, r);
 }
 
 /* --- VERIFY --- */
@@ -337,7 +339,7 @@ spec_status speci_draft_read(spec_session *s, engine_round *r)
 static const speci_verify_rule *rule_for(const spec_session *s, const engine_part *p, spec_verify_rule rule)
 {
     const engine_seq *q = &s->seqs[p->seq];
-    const float temperature = q->sampling.temperature;
+    const float temperature = q->request.p.sampling.temperature;
     const bool has_probs = p->probs_round != 0 && p->probs_round == q->proposal.round;
     const spec_tree_kind kind = has_probs ? p->tree.kind : SPEC_TREE_DETERMINISTIC;
     const speci_verify_rule *v = speci_verify_resolve(rule, kind, temperature);
@@ -351,7 +353,7 @@ static spec_status choose_rule(const spec_session *s, engine_part *p, spec_verif
     const speci_verify_rule *v = *out = rule_for(s, p, rule);
     if (!v) return speci_fail(SPEC_E_INVALID, "there is no verification rule %d", (int)rule);
     if (p->tree.n == 1 && !v->greedy) return SPEC_OK;
-    SPEC_TRY(spec_verify_is_lossless(&p->tree, v->id, q->sampling.temperature));
+    SPEC_TRY(spec_verify_is_lossless(&p->tree, v->id, q->request.p.sampling.temperature));
     if (v->uses_draft_probs && (p->probs_round == 0 || p->probs_round != q->proposal.round))
         return speci_fail(SPEC_E_INVALID, "%s needs the distributions that the tree was drawn from, and the session has none "
                           "of it: verify it by %s, or with spec_verify_probs", v->name,
@@ -362,7 +364,7 @@ static spec_status choose_rule(const spec_session *s, engine_part *p, spec_verif
 /* The likeliest token after a root alone came with the pass: no rule has to look at it. */
 static bool needs_no_rule(const spec_session *s, const engine_part *p)
 {
-    return p->tree.n == 1 && s->seqs[p->seq].sampling.temperature == 0;
+    return p->tree.n == 1 && s->seqs[p->seq].request.p.sampling.temperature == 0;
 }
 
 /* Adds a part to what is being verified. */
@@ -370,12 +372,11 @@ static spec_status add_item(spec_session *s, engine_round *r, engine_part *p)
 {
     const engine_seq *q = &s->seqs[p->seq];
     const speci_verify_rule *rule = &speci_verify_greedy; /* at T = 0 all rules are one */
-    if (q->sampling.temperature > 0) SPEC_TRY(choose_rule(s, p, r->rule, &rule));
-    p->item = (speci_verify_item){ .rule = rule, .tree = &p->tree, .sampling = &q->sampling, .position = p->position,
+    if (q->request.p.sampling.temperature > 0) SPEC_TRY(choose_rule(s, p, r->rule, &rule));
+    p->item = (speci_verify_item){ .rule = rule, .tree = &p->tree, .sampling = &q->request.p.sampling, .position = p->position,
                                    .logits_row = p->first_row, .q_row = p->seq * s->site.n_q,
-                                   .likeliest = r->likeliest + p->first_row, .eos = s->target->eos,
-                                   .n_eos = q->options.ignore_eos ? 0 : s->target->n_eos, .path = p->path,
-                                   .n_path = &p->n_path, .token = &p->token, .next = r->batch.items };
+                                   .likeliest = r->likeliest + p->first_row, .eos = q->request.ends,
+                                   .n_eos = q->request.n_end, .path = p->path, .n_path = &p->n_path, .token = &p->token, .next = r->batch.items };
     r->batch.items = &p->item;
     return SPEC_OK;
 }
@@ -396,6 +397,24 @@ spec_status speci_verify_start(spec_session *s, engine_round *r)
     return speci_verify_batch_enqueue(b);
 }
 
+/* What a part emits: the tokens of its path behind the root, then the one that follows. Returns how many. */
+static int32_t emitted(const engine_part *p, int32_t *tokens)
+{
+    for (int32_t k = 1; k < p->n_path; k++) tokens[k - 1] = p->tree.token[p->path[k]];
+    tokens[p->n_path - 1] = p->token;
+    return p->n_path;
+}
+
+/* The text ends with the token that completes a stop string: the path goes no further. */
+static spec_status cut_at_stop(spec_session *s, engine_part *p)
+{
+    engine_seq *q = &s->seqs[p->seq];
+    int32_t tokens[SPEC_MAX_DEPTH + 2], n;
+    SPEC_TRY(speci_text_cut(&q->text, &q->request, tokens, emitted(p, tokens), &n));
+    if (n < p->n_path) p->n_path = n, p->token = tokens[n - 1];
+    return SPEC_OK;
+}
+
 spec_status speci_verify_read(spec_session *s, engine_round *r)
 {
     SPEC_TRY(wait(s, r));
@@ -405,7 +424,9 @@ spec_status speci_verify_read(spec_session *s, engine_round *r)
         p->path[0] = 0, p->n_path = 1, p->token = r->likeliest[p->first_row];
         if (p->token < 0) return speci_fail(SPEC_E_DEVICE, "the logits of node 0 are not numbers");
     }
-    return r->batch.items ? speci_verify_batch_walk(&r->batch) : SPEC_OK;
+    if (r->batch.items) SPEC_TRY(speci_verify_batch_walk(&r->batch));
+    for (int32_t i = 0; i < r->n_part; i++) SPEC_TRY(cut_at_stop(s, &r->part[i]));
+    return SPEC_OK;
 }
 
 /* --- COMMIT --- */
@@ -457,6 +478,15 @@ static void tell_drafters(spec_session *s, int32_t seq, int32_t n_new)
     }
 }
 
+static spec_stop stop_of(const spec_session *s, const engine_seq *q)
+{
+    const engine_request *r = &q->request;
+    for (int32_t i = 0; i < r->n_end; i++)
+        if (r->ends[i] == q->ids[q->n_ids - 1]) return i < r->n_eos ? SPEC_STOP_EOS : SPEC_STOP_STRING;
+    if (q->n_ids >= q->n_end) return SPEC_STOP_LENGTH;
+    return s->n_ctx > 0 && q->n_ids >= s->n_ctx ? SPEC_STOP_CONTEXT : SPEC_STOP_NONE;
+}
+
 spec_status speci_commit_read(spec_session *s, engine_round *r)
 {
     for (int32_t i = 0; i < r->n_part; i++) {
@@ -464,12 +494,14 @@ spec_status speci_commit_read(spec_session *s, engine_round *r)
         engine_seq *q = &s->seqs[p->seq];
         if (p->round) tell_builder(s, p);
         if (s->outcome.round) tell_choice(s, p);
-        for (int32_t k = 1; k < p->n_path; k++) q->ids[q->n_ids++] = p->tree.token[p->path[k]];
-        q->ids[q->n_ids++] = p->token;
+        q->n_ids += emitted(p, q->ids + q->n_ids);
         q->proposal.round = 0;
         q->part = -1;
         q->n_step++;
         if (s->drafters.n > 0) tell_drafters(s, p->seq, p->n_path);
+        q->n_told = q->n_ids;
+        q->stop = stop_of(s, q);
+        SPEC_TRY(speci_text_add(&q->text, &q->request, q->ids + q->n_ids - p->n_path, p->n_path, &q->stop));
     }
     r->n_part = 0;
     return SPEC_OK;

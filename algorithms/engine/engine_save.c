@@ -40,6 +40,7 @@ typedef struct file_header {
     uint64_t target_bytes;
     int32_t target_recent; /* positions behind the states of chunked scans */
     int32_t n_drafter;
+    int32_t n_prompt;      /* ids in front of what was emitted since the latest prompt */
 } file_header;
 
 /* What a drafter of the saving session keeps. */
@@ -105,7 +106,7 @@ static void code_header(file_header *h, uint8_t *bytes, bool reads)
     code64(&c, &h->sampling.seed);
     code_model(&c, &h->target);
     code64(&c, &h->target_bytes);
-    code32(&c, &h->target_recent), code32(&c, &h->n_drafter);
+    code32(&c, &h->target_recent), code32(&c, &h->n_drafter), code32(&c, &h->n_prompt);
     assert(c.at <= bytes + HEADER - 8);
 }
 
@@ -142,10 +143,12 @@ static spec_status copy_sequence(spec_session *s, int32_t from, int32_t to)
     t->ids = speci_alloc(s->a, (size_t)f->cap_ids, sizeof *t->ids);
     if (!t->ids) return SPEC_E_NOMEM;
     memcpy(t->ids, f->ids, (size_t)f->n_ids * sizeof *t->ids);
-    t->n_ids = f->n_ids, t->cap_ids = f->cap_ids, t->n_limit = f->n_limit, t->n_end = f->n_end;
+    t->n_ids = t->n_told = f->n_ids, t->cap_ids = f->cap_ids, t->n_limit = f->n_limit, t->n_end = f->n_end;
+    t->n_prompt = f->n_prompt, t->stop = f->stop;
     t->n_step = f->n_step;
-    t->sampling = f->sampling;
-    t->options = f->options;
+    SPEC_TRY(speci_request_copy(&t->request, s->target, &f->request));
+    SPEC_TRY(speci_adjust_copy(&t->adjust, s, f->adjust));
+    SPEC_TRY(speci_text_copy(&t->text, &f->text));
     SPEC_TRY(speci_exec_copy(s->exec, from, to));
     for (int32_t k = 0; k < s->drafters.n; k++) {
         speci_draft *d = &s->drafters.draft[k];
@@ -163,6 +166,7 @@ spec_status spec_sequence_fork(spec_session *s, int32_t *copy, int32_t seq)
     int32_t to;
     SPEC_TRY(speci_session_seq(s, seq, &q));
     SPEC_TRY(speci_session_free_seq(s, &to));
+    SPEC_TRY(speci_sequence_consume(s, seq, 0, NULL));
     const spec_status status = copy_sequence(s, seq, to);
     if (status != SPEC_OK) {
         speci_sequence_end(s, to);
@@ -224,13 +228,13 @@ static spec_status put_ids(file_sink *f, const int32_t *ids, int32_t n)
 static file_header header_of(const spec_session *s, int32_t seq)
 {
     const engine_seq *q = &s->seqs[seq];
-    file_header h = { .version = VERSION, .n_ids = q->n_ids, .n_step = q->n_step, .sampling = q->sampling,
+    file_header h = { .version = VERSION, .n_ids = q->n_ids, .n_step = q->n_step, .sampling = q->request.p.sampling,
                       .target = describe(s->target), .target_recent = speci_exec_n_recent(s->exec, seq),
-                      .n_drafter = s->drafters.n };
+                      .n_drafter = s->drafters.n, .n_prompt = q->n_prompt };
     h.target_bytes = speci_exec_data_bytes(s->exec, q->n_ids - 1, h.target_recent);
     memcpy(h.magic, MAGIC, sizeof h.magic);
     h.n_limit = s->n_ctx > 0 && q->n_limit >= s->n_ctx ? INT32_MAX : q->n_limit;
-    if (q->options.ignore_eos) h.flags |= FLAG_IGNORE_EOS;
+    if (q->request.p.ignore_eos) h.flags |= FLAG_IGNORE_EOS;
     return h;
 }
 
@@ -272,6 +276,7 @@ spec_status spec_sequence_save(spec_session *s, int32_t seq, spec_write_fn write
     SPEC_TRY(speci_session_seq(s, seq, &q));
     file_section section;
     if (!write) return speci_fail(SPEC_E_INVALID, "saving a sequence needs a write callback");
+    SPEC_TRY(speci_sequence_consume(s, seq, 0, NULL));
     q->part = -1;
     SPEC_TRY(speci_exec_flush(s->exec, seq));
     for (int32_t k = 0; k < s->drafters.n; k++) SPEC_TRY(ready_drafter(s, seq, &s->drafters.draft[k], &section));
@@ -388,6 +393,8 @@ static spec_status check_header(const spec_session *s, const file_header *h)
     if (h->target_bytes != expected)
         return speci_fail(SPEC_E_FORMAT, "saved sequence: %llu bytes of the target's memory, expected %llu",
                           (unsigned long long)h->target_bytes, (unsigned long long)expected);
+    if (h->n_prompt < 0 || h->n_prompt > h->n_ids)
+        return speci_fail(SPEC_E_FORMAT, "saved sequence: its prompt ends at %d of %d ids", h->n_prompt, h->n_ids);
     if (s->n_ctx > 0 && h->n_ids > s->n_ctx)
         return speci_fail(SPEC_E_FULL, "a saved sequence of %d tokens does not fit a context of %d", h->n_ids,
                           s->n_ctx);
@@ -418,7 +425,7 @@ static spec_status read_ids(spec_session *s, engine_seq *q, const file_header *h
 {
     speci_buf buf = { .a = s->a };
     spec_status status = get_ids(f, &buf, h->n_ids, s->target->n_vocab);
-    if (status == SPEC_OK) 
+    if (status == SPEC_OK)
         status = speci_sequence_take_ids(s, q, (const int32_t *)(const void *)buf.data, (size_t)h->n_ids);
     speci_buf_free(&buf);
     return status;
@@ -477,12 +484,15 @@ static spec_status prefill_others(spec_session *s, int32_t seq, const bool *done
 static spec_status restore(spec_session *s, int32_t seq, const file_header *h, file_source *f, bool *done)
 {
     engine_seq *q = &s->seqs[seq];
-    q->sampling = h->sampling;
-    q->options = (spec_sequence_options){ .struct_size = sizeof q->options, .ignore_eos = (h->flags & FLAG_IGNORE_EOS) != 0 };
-    q->n_step = h->n_step;
+    const spec_request request = { .struct_size = sizeof request, .sampling = h->sampling,
+                                   .ignore_eos = (h->flags & FLAG_IGNORE_EOS) != 0 };
+    SPEC_TRY(speci_sequence_take_request(s, q, &request));
+    SPEC_TRY(read_ids(s, q, h, f));
+    speci_text_begin(&q->text, s->target, q->ids, (size_t)q->n_ids);
+    SPEC_TRY(speci_text_room(&q->text, &q->request, s->n_node + 1));
+    q->n_step = h->n_step, q->n_prompt = h->n_prompt, q->n_told = q->n_ids;
     q->n_end = h->n_limit;
     q->n_limit = s->n_ctx > 0 && h->n_limit > s->n_ctx ? s->n_ctx : h->n_limit;
-    SPEC_TRY(read_ids(s, q, h, f));
     SPEC_TRY(speci_exec_read(s->exec, seq, h->n_ids - 1, h->target_recent, get, f));
     SPEC_TRY(get_drafters(s, seq, h->n_drafter, f, done));
     SPEC_TRY(get_checksum(f));

@@ -47,10 +47,13 @@ typedef struct schedule {
     int32_t n_move;
 } schedule;
 
+/* Is what follows every node found by the pass itself? */
 static bool all_greedy(const spec_session *s, const engine_round *r)
 {
-    for (int32_t i = 0; i < r->n; i++)
-        if (s->seqs[r->seqs[i]].sampling.temperature != 0) return false;
+    for (int32_t i = 0; i < r->n; i++) {
+        const engine_seq *q = &s->seqs[r->seqs[i]];
+        if (q->request.p.sampling.temperature != 0 || q->adjust) return false;
+    }
     return true;
 }
 
@@ -156,9 +159,9 @@ static bool chooses_plain(const spec_session *s) { return s->drafters.n == 0 || 
 static bool runs_ahead(const spec_session *s, int32_t seq)
 {
     const engine_seq *q = &s->seqs[seq];
-    if (!s->plain || q->options.logprobs || (s->n_ctx > 0 && q->n_ids >= s->n_ctx)) return false;
+    if (!s->plain || q->request.p.logprobs || q->adjust || (s->n_ctx > 0 && q->n_ids >= s->n_ctx)) return false;
     if (!speci_flight(s, seq) && !chooses_plain(s)) return false;
-    return s->rule != SPEC_VERIFY_GREEDY || q->sampling.temperature == 0; /* else a rule that verify refuses */
+    return s->rule != SPEC_VERIFY_GREEDY || q->request.p.sampling.temperature == 0; /* else a rule that verify refuses */
 }
 
 /* The round of the step that is `ahead` (0 or 1) of the sequence's next one: its root alone, which the device may have. */
@@ -215,7 +218,7 @@ static spec_status step_ahead(spec_session *s, int32_t seq)
         if (skips(m, in_flight, goes_on)) continue;
         const spec_status status = make_move(s, m->round == NEXT ? next : now, m);
         /* Nor is it worth an error if there is no room for a pass that nobody has asked for yet. */
-        if (status == SPEC_E_FULL && m->round == NEXT && m->stage == SCORE) goes_on = false;
+        if ((status == SPEC_E_FULL || status == SPEC_E_BUSY) && m->round == NEXT && m->stage == SCORE) goes_on = false;
         else if (status != SPEC_OK) return fail_plain(s, now, next, status);
         if (m->stage == COMMIT && m->verb == START && s->choice.mode != SPEC_ADAPT_OFF) begin_outcome(s, now, start);
     }
@@ -223,15 +226,6 @@ static spec_status step_ahead(spec_session *s, int32_t seq)
 }
 
 /* --- the step --- */
-
-static spec_stop stop_of(const spec_session *s, const engine_seq *q)
-{
-    const int32_t last = q->ids[q->n_ids - 1];
-    for (int32_t i = 0; !q->options.ignore_eos && i < s->target->n_eos; i++)
-        if (s->target->eos[i] == last) return SPEC_STOP_EOS;
-    if (q->n_ids >= q->n_end) return SPEC_STOP_LENGTH;
-    return s->n_ctx > 0 && q->n_ids >= s->n_ctx ? SPEC_STOP_CONTEXT : SPEC_STOP_NONE;
-}
 
 /* Did the path leave the first children? */
 static bool branched(const engine_part *p)
@@ -241,34 +235,73 @@ static bool branched(const engine_part *p)
     return false;
 }
 
-/* What sequence i of the step has come to; borrowed until the next step. */
-static spec_status tell(spec_session *s, int32_t i, const engine_part *p, spec_step_result *out)
+/* What sequence i of the step has come to. */
+static spec_status tell(spec_session *s, int32_t i, const engine_part *p)
 {
     const engine_seq *q = &s->seqs[p->seq];
     const size_t at = (size_t)i * ((size_t)s->n_node + 1);
+    spec_step_result *out = &s->step_results[i];
     memcpy(s->step_ids + at, q->ids + q->n_ids - p->n_path, (size_t)p->n_path * sizeof *q->ids);
     *out = (spec_step_result){ .tokens = s->step_ids + at, .n_tokens = p->n_path, .n_drafted = p->tree.n - 1,
-                               .n_accepted = p->n_path - 1, .stop = stop_of(s, q), .tree = q->proposal.arm,
+                               .n_accepted = p->n_path - 1, .stop = q->stop, .tree = q->proposal.arm,
                                .branched = p->n_path > 1 && branched(p), .drafter = q->proposal.by };
-    if (!q->options.logprobs) return SPEC_OK;
+    if (q->text.tokenizer) out->text = q->text.buf.data, out->n_text = q->text.n_told;
+    if (!q->request.p.logprobs) return SPEC_OK;
     out->logprobs = s->step_logprobs + at;
-    return speci_logprobs(s, p->first_row, p->path, out->tokens, p->n_path, s->step_logprobs + at, q->options.n_top);
+    return speci_logprobs(s, p, out->tokens, p->n_path, s->step_logprobs + at, q->request.p.n_top);
 }
 
-spec_status spec_step(spec_session *s, spec_step_result *results, const int32_t *seqs, int32_t n)
+/* A sequence whose prompt is still being consumed takes no part in the round. */
+static void tell_waiting(spec_session *s, int32_t i, int32_t seq)
+{
+    const engine_seq *q = &s->seqs[seq];
+    s->step_results[i] = (spec_step_result){ .tokens = s->step_ids, .text = q->text.tokenizer ? "" : NULL, .tree = -1, .drafter = -1,
+                                             .n_prompt_left = q->n_ids - 1 - speci_exec_n_past(s->exec, seq) };
+}
+
+/* Prompts go first, within what a step may consume of them. ready [n]: those that have none, *n_ready of them. */
+static spec_status consume_prompts(spec_session *s, const int32_t *seqs, int32_t n, int32_t *ready, int32_t *n_ready)
+{
+    int32_t left = s->n_prompt_step;
+    *n_ready = 0;
+    for (int32_t i = 0; i < n; i++) {
+        const engine_seq *q = &s->seqs[seqs[i]];
+        int32_t n_done = 0;
+        if (q->consuming && left > 0) SPEC_TRY(speci_sequence_consume(s, seqs[i], left, &n_done));
+        left -= n_done;
+        if (!q->consuming) ready[(*n_ready)++] = seqs[i];
+    }
+    return SPEC_OK;
+}
+
+static spec_status run_round(spec_session *s, const int32_t *seqs, int32_t n, const engine_round **ran)
+{
+    engine_round *r = &s->round;
+    if (n == 1 && runs_ahead(s, seqs[0])) {
+        *ran = &s->plain[2 * seqs[0] + (int32_t)(s->seqs[seqs[0]].n_step % 2)];
+        return step_ahead(s, seqs[0]);
+    }
+    *ran = r;
+    SPEC_TRY(speci_round_begin(s, r, seqs, n));
+    r->rule = s->rule;
+    return s->drafters.n > 0 ? run_drafting(s, r) : run_plain(s, r);
+}
+
+spec_status spec_step(spec_session *s, const spec_step_result **results, const int32_t *seqs, int32_t n)
 {
     SPEC_NEED(s, "session");
     SPEC_NEED(seqs || n == 0, "seqs");
     SPEC_NEED(results || n == 0, "results");
-    engine_round *r = &s->round;
+    const engine_round *r = NULL;
+    int32_t n_ready;
     if (speci_session_stopped(s)) return speci_fail(SPEC_E_ABORTED, "stopped before a step");
-    SPEC_TRY(speci_round_begin(s, r, seqs, n));
-    if (n == 1 && runs_ahead(s, seqs[0])) {
-        SPEC_TRY(step_ahead(s, seqs[0]));
-        return tell(s, 0, &s->plain[2 * seqs[0] + (int32_t)((s->seqs[seqs[0]].n_step - 1) % 2)].part[0], results);
+    SPEC_TRY(speci_session_check(s, seqs, n));
+    SPEC_TRY(consume_prompts(s, seqs, n, s->step_seqs, &n_ready));
+    if (n_ready > 0) SPEC_TRY(run_round(s, s->step_seqs, n_ready, &r));
+    for (int32_t i = 0, k = 0; i < n; i++) {
+        if (k < n_ready && s->step_seqs[k] == seqs[i]) SPEC_TRY(tell(s, i, &r->part[k++]));
+        else tell_waiting(s, i, seqs[i]);
+        results[i] = &s->step_results[i];
     }
-    r->rule = s->rule;
-    SPEC_TRY(s->drafters.n > 0 ? run_drafting(s, r) : run_plain(s, r));
-    for (int32_t i = 0; i < n; i++) SPEC_TRY(tell(s, i, &r->part[i], &results[i]));
     return SPEC_OK;
 }

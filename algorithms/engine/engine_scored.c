@@ -5,13 +5,27 @@
 
 #include "core/core_half.h"
 
-static spec_status find_row(const spec_session *s, int32_t seq, int32_t node, int32_t *row)
+/* The model's own logits after the part's root. */
+static const float *raw_logits(const spec_session *s, const engine_part *p, int32_t *ld)
+{
+    const float *logits = speci_exec_logits(s->exec, ld);
+    return p->raw_row >= 0 ? s->adjuster.raw + (size_t)p->raw_row * (size_t)*ld : logits + (size_t)p->first_row * (size_t)*ld;
+}
+
+static spec_status find_part(const spec_session *s, int32_t seq, int32_t node, const engine_part **out)
 {
     engine_seq *q;
     SPEC_TRY(speci_session_seq(s, seq, &q));
     if (q->part < 0) return speci_fail(SPEC_E_STATE, "nothing was scored for sequence %d", seq);
-    const engine_part *p = &s->round.part[q->part];
+    const engine_part *p = *out = &s->round.part[q->part];
     if (node < 0 || node >= p->tree.n) return speci_fail(SPEC_E_INVALID, "node %d of a tree of %d", node, p->tree.n);
+    return SPEC_OK;
+}
+
+static spec_status find_row(const spec_session *s, int32_t seq, int32_t node, int32_t *row)
+{
+    const engine_part *p;
+    SPEC_TRY(find_part(s, seq, node, &p));
     *row = p->first_row + node;
     return SPEC_OK;
 }
@@ -20,10 +34,11 @@ spec_status spec_node_logits(spec_session *s, float *logits, int32_t seq, int32_
 {
     SPEC_NEED(s, "session");
     SPEC_NEED(logits, "logits");
-    int32_t row, ld;
-    SPEC_TRY(find_row(s, seq, node, &row));
-    const float *from = speci_exec_logits(s->exec, &ld);
-    SPEC_TRY(s->ops->download(s->queue, logits, from + (size_t)row * (size_t)ld, (size_t)ld * sizeof *logits));
+    int32_t ld;
+    const engine_part *p;
+    SPEC_TRY(find_part(s, seq, node, &p));
+    const float *from = raw_logits(s, p, &ld);
+    SPEC_TRY(s->ops->download(s->queue, logits, from + (size_t)node * (size_t)ld, (size_t)ld * sizeof *logits));
     return s->ops->sync(s->queue);
 }
 
@@ -67,7 +82,7 @@ spec_status spec_node_probs(spec_session *s, float *probs, int32_t seq, int32_t 
     int32_t row, ld;
     SPEC_TRY(find_row(s, seq, node, &row));
     const float *logits = speci_exec_logits(s->exec, &ld);
-    const spec_sampling *how = &s->seqs[seq].sampling;
+    const spec_sampling *how = &s->seqs[seq].request.p.sampling;
     const int32_t first = 0;
     if (how->temperature == 0) return greedy_probs(s, row, node, probs);
     SPEC_TRY(s->ops->probs(s->queue, &(spec_probs_args){ .logits = logits, .ld = ld, .n_valid = ld, .probs = s->p,
@@ -90,16 +105,14 @@ spec_status spec_draft_probs(spec_session *s, float *probs, int32_t seq, int32_t
     return s->ops->sync(s->queue);
 }
 
-spec_status speci_logprobs(spec_session *s, int32_t first_row, const int32_t *nodes, const int32_t *tokens, int32_t n,
-                           spec_logprob *out, int32_t n_top)
+spec_status speci_logprobs(spec_session *s, const engine_part *p, const int32_t *tokens, int32_t n, spec_logprob *out, int32_t n_top)
 {
     enum { TOP = sizeof out->top_id / sizeof *out->top_id };
-    int32_t ld, row[SPEC_MAX_DEPTH + 1], id[(SPEC_MAX_DEPTH + 1) * TOP];
+    int32_t ld, id[(SPEC_MAX_DEPTH + 1) * TOP];
     float logprob[SPEC_MAX_DEPTH + 1], top[(SPEC_MAX_DEPTH + 1) * TOP];
-    const float *logits = speci_exec_logits(s->exec, &ld);
-    for (int32_t i = 0; i < n; i++) row[i] = first_row + nodes[i];
+    const float *logits = raw_logits(s, p, &ld);
     SPEC_TRY(s->ops->logprob(s->queue, &(spec_logprob_args){ .logits = logits, .ld = ld, .n_vocab = ld, .n_row = n,
-                                                             .n_top = n_top, .host_row = row, .host_token = tokens,
+                                                             .n_top = n_top, .host_row = p->path, .host_token = tokens,
                                                              .host_out_logprob = logprob, .host_out_top = id,
                                                              .host_out_top_logprob = top }));
     SPEC_TRY(s->ops->sync(s->queue));
@@ -117,14 +130,15 @@ spec_status spec_node_logprobs(spec_session *s, float *logprob, int32_t *top_id,
     SPEC_NEED(s, "session");
     SPEC_NEED(logprob, "logprob");
     SPEC_NEED((top_id && top_logprob) || n == 0, "top_id and top_logprob");
-    int32_t row, ld;
-    SPEC_TRY(find_row(s, seq, node, &row));
+    int32_t ld;
+    const engine_part *p;
+    SPEC_TRY(find_part(s, seq, node, &p));
     if (token < 0 || token >= s->target->n_vocab || n < 0 || n > 64 || n > s->target->n_vocab)
         return speci_fail(SPEC_E_INVALID, "token %d of %d ids, %d likeliest (at most 64)", token, s->target->n_vocab,
                           n);
-    const float *logits = speci_exec_logits(s->exec, &ld);
+    const float *logits = raw_logits(s, p, &ld);
     SPEC_TRY(s->ops->logprob(s->queue, &(spec_logprob_args){ .logits = logits, .ld = ld, .n_vocab = ld, .n_row = 1,
-                                                             .n_top = n, .host_row = &row, .host_token = &token,
+                                                             .n_top = n, .host_row = &node, .host_token = &token,
                                                              .host_out_logprob = logprob, .host_out_top = top_id,
                                                              .host_out_top_logprob = top_logprob }));
     return s->ops->sync(s->queue);

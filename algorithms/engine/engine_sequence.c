@@ -1,4 +1,4 @@
-/* engine_sequence.c - sequences coming and going. */
+/* engine_sequence.c - sequences coming, going on with another prompt, and going. */
 #include "algorithms/engine/engine.h"
 
 #include <limits.h>
@@ -8,14 +8,16 @@ spec_status speci_session_free_seq(const spec_session *s, int32_t *out)
 {
     for (*out = 0; *out < s->n_seq; (*out)++)
         if (!s->seqs[*out].live) return SPEC_OK;
-    return speci_fail(SPEC_E_FULL, "all %d sequences of the session are in use", s->n_seq);
+    return speci_fail(SPEC_E_BUSY, "all %d sequences of the session are in use", s->n_seq);
 }
 
-static spec_status check_prompt(const spec_session *s, const int32_t *ids, size_t n)
+/* ids [n] behind n_ids others. */
+static spec_status check_prompt(const spec_session *s, const int32_t *ids, size_t n, int32_t n_ids)
 {
-    if (n < 1) return speci_fail(SPEC_E_INVALID, "a sequence needs at least one token to start from");
-    if (n >= (size_t)(s->n_ctx ? s->n_ctx : INT32_MAX))
-        return speci_fail(SPEC_E_FULL, "a prompt of %zu tokens does not fit a context of %d with room for one more", n,
+    const size_t most = (size_t)(s->n_ctx ? s->n_ctx : INT32_MAX);
+    if (n < 1) return speci_fail(SPEC_E_INVALID, "a prompt needs at least one token");
+    if (n >= most - (size_t)n_ids)
+        return speci_fail(SPEC_E_FULL, "a prompt of %zu tokens behind %d does not fit a context of %d with room for one more", n, n_ids,
                           s->n_ctx);
     for (size_t i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= s->target->n_vocab)
@@ -24,74 +26,191 @@ static spec_status check_prompt(const spec_session *s, const int32_t *ids, size_
     return SPEC_OK;
 }
 
-spec_status speci_sampling_check(const spec_sampling *p)
-{
-    if (p->temperature >= 0 && p->top_k >= 0 && p->top_p >= 0 && p->top_p <= 1 && p->min_p >= 0 && p->min_p <= 1)
-        return SPEC_OK;
-    return speci_fail(SPEC_E_INVALID, "temperature %g, top-k %d, top-p %g, min-p %g: not negative, top-p and min-p "
-                      "at most 1", (double)p->temperature, p->top_k, (double)p->top_p, (double)p->min_p);
-}
+/* --- ids --- */
 
-spec_status speci_sequence_take_ids(spec_session *s, engine_seq *q, const int32_t *ids, size_t n)
+spec_status speci_sequence_room(const spec_session *s, engine_seq *q, size_t n)
 {
-    const size_t cap = s->n_ctx ? (size_t)s->n_ctx : n + 1024;
-    if (!(q->ids = speci_alloc(s->a, cap, sizeof *q->ids))) return SPEC_E_NOMEM;
+    const size_t need = s->n_ctx ? (size_t)s->n_ctx : (size_t)q->n_ids + n + (size_t)s->n_node + 1;
+    if (need <= (size_t)q->cap_ids) return SPEC_OK;
+    if (need > INT32_MAX / 2 && !s->n_ctx) return speci_fail(SPEC_E_FULL, "a sequence of %zu tokens is too long", need);
+    const size_t cap = s->n_ctx ? need : need + need / 2 + 1024;
+    int32_t *ids = speci_alloc(s->a, cap, sizeof *ids);
+    if (!ids) return SPEC_E_NOMEM;
+    if (q->n_ids > 0) memcpy(ids, q->ids, (size_t)q->n_ids * sizeof *ids);
+    speci_free(s->a, q->ids);
+    q->ids = ids;
     q->cap_ids = (int32_t)cap;
-    memcpy(q->ids, ids, n * sizeof *ids);
-    q->n_ids = (int32_t)n;
     return SPEC_OK;
 }
 
-static spec_status prefill(spec_session *s, int32_t seq, const int32_t *ids, size_t n)
+spec_status speci_sequence_take_ids(const spec_session *s, engine_seq *q, const int32_t *ids, size_t n)
 {
-    const speci_prefill_hooks hooks = { .poll = speci_session_stopped, .arg = s };
-    SPEC_TRY(speci_sequence_take_ids(s, &s->seqs[seq], ids, n));
-    speci_exec_begin(s->exec, seq);
-    SPEC_TRY(speci_exec_prefill(s->exec, seq, ids, n - 1, &hooks));
+    SPEC_TRY(speci_sequence_room(s, q, n));
+    memcpy(q->ids + q->n_ids, ids, n * sizeof *ids);
+    q->n_ids += (int32_t)n;
+    return SPEC_OK;
+}
+
+/* --- prompts --- */
+
+static int32_t prompt_left(const spec_session *s, int32_t seq)
+{
+    return s->seqs[seq].n_ids - 1 - speci_exec_n_past(s->exec, seq);
+}
+
+static void end_drafters(spec_session *s, int32_t seq)
+{
+    for (int32_t k = 0; k < s->drafters.n; k++)
+        if (s->drafters.draft[k].kind->end) s->drafters.draft[k].kind->end(&s->drafters.draft[k], seq);
+}
+
+/* Drafters begin with a sequence, or see its next prompt as committed. */
+static spec_status tell_prompt(spec_session *s, int32_t seq)
+{
+    engine_seq *q = &s->seqs[seq];
     for (int32_t k = 0; k < s->drafters.n; k++) {
         speci_draft *d = &s->drafters.draft[k];
-        const speci_draft_seq q = speci_sequence_asked(s, seq);
-        if (d->kind->prefill) SPEC_TRY(d->kind->prefill(d, &q));
+        const speci_draft_seq ask = speci_sequence_asked(s, seq);
+        const spec_status status = q->n_told == 0 && d->kind->prefill ? d->kind->prefill(d, &ask) : SPEC_OK;
+        if (status != SPEC_OK && q->live) end_drafters(s, seq); /* they begin anew with the next step */
+        SPEC_TRY(status);
+        if (q->n_told > 0 && d->kind->committed) d->kind->committed(d, &ask, q->n_ids - q->n_told);
     }
-    return n > 1 ? s->ops->sync(s->queue) : SPEC_OK; /* no pass for one token: it waits for the first step */
+    q->n_told = q->n_ids;
+    return SPEC_OK;
 }
+
+spec_status speci_sequence_consume(spec_session *s, int32_t seq, int32_t n_most, int32_t *n_done)
+{
+    engine_seq *q = &s->seqs[seq];
+    const int32_t left = q->consuming ? prompt_left(s, seq) : 0;
+    const speci_prefill_hooks hooks = { .poll = speci_session_stopped, .arg = s, .n_least = n_most };
+    if (n_done) *n_done = 0;
+    if (!q->consuming) return SPEC_OK;
+    const spec_status status = speci_exec_prefill(s->exec, seq, q->ids + q->n_ids - 1 - left, (size_t)left, &hooks);
+    if (status != SPEC_OK && status != SPEC_E_ABORTED) speci_exec_break(s->exec, seq);
+    SPEC_TRY(status);
+    if (n_done) *n_done = left - prompt_left(s, seq);
+    if (prompt_left(s, seq) > 0) return SPEC_OK;
+    SPEC_TRY(tell_prompt(s, seq));
+    q->consuming = false;
+    return left > 0 ? s->ops->sync(s->queue) : SPEC_OK; /* no pass for one token: it waits for the first step */
+}
+
+/* Now, or by the steps that follow. */
+static spec_status consume_prompt(spec_session *s, int32_t seq)
+{
+    s->seqs[seq].consuming = true;
+    return s->n_prompt_step > 0 ? SPEC_OK : speci_sequence_consume(s, seq, 0, NULL);
+}
+
+/* --- requests --- */
+
+void speci_sequence_limit(const spec_session *s, engine_seq *q)
+{
+    const int32_t n = q->request.p.n_predict;
+    q->n_end = n > 0 && n < INT32_MAX - q->n_ids ? q->n_ids + n : INT32_MAX;
+    q->n_limit = s->n_ctx ? s->n_ctx : INT32_MAX;
+    if (q->n_end < q->n_limit) q->n_limit = q->n_end;
+}
+
+/* All of it, or nothing has changed. */
+spec_status speci_sequence_take_request(spec_session *s, engine_seq *q, const spec_request *given)
+{
+    engine_request request;
+    engine_adjust *adjust = NULL;
+    spec_request all = SPEC_REQUEST_INIT;
+    SPEC_TRY(speci_params_read(&all, sizeof all, given, "spec_request"));
+    SPEC_TRY(speci_request_open(&request, s->target, &all));
+    spec_status status = speci_adjust_open(&adjust, s, &all);
+    if (status == SPEC_OK) status = speci_text_room(&q->text, &request, s->n_node + 1);
+    if (status != SPEC_OK) {
+        speci_adjust_close(s, adjust);
+        speci_request_close(&request, s->a);
+        return status;
+    }
+    speci_request_close(&q->request, s->a);
+    speci_adjust_close(s, q->adjust);
+    q->request = request;
+    q->adjust = adjust;
+    return SPEC_OK;
+}
+
+spec_status spec_sequence_set_request(spec_session *s, int32_t seq, const spec_request *request)
+{
+    SPEC_NEED(s, "session");
+    engine_seq *q = NULL;
+    SPEC_TRY(speci_session_seq(s, seq, &q));
+    SPEC_TRY(speci_sequence_take_request(s, q, request));
+    speci_sequence_forget(s, seq); /* what runs ahead was drawn by the request before */
+    speci_sequence_limit(s, q);
+    return SPEC_OK;
+}
+
+/* --- coming and going --- */
 
 void speci_sequence_end(spec_session *s, int32_t seq)
 {
     engine_seq *q = &s->seqs[seq];
-    for (int32_t k = 0; k < s->drafters.n; k++)
-        if (s->drafters.draft[k].kind->end) s->drafters.draft[k].kind->end(&s->drafters.draft[k], seq);
+    end_drafters(s, seq);
     for (int32_t i = 0; i < 2 && s->plain; i++) s->plain[2 * seq + i].n_part = 0; /* what runs ahead has no one to go to */
     speci_exec_end(s->exec, seq);
     speci_free(s->a, q->ids);
+    speci_request_close(&q->request, s->a);
+    speci_adjust_close(s, q->adjust);
+    speci_text_close(&q->text);
     const engine_seq kept = { .proposal.tree = q->proposal.tree, .part = -1 };
     *q = kept;
     q->proposal.tree.n = 0;
 }
 
-spec_status spec_sequence_add(spec_session *s, int32_t *seq, const int32_t *ids, size_t n,
-                              const spec_sampling *sampling)
+static spec_status begin(spec_session *s, int32_t seq, const int32_t *ids, size_t n, const spec_request *request)
+{
+    engine_seq *q = &s->seqs[seq];
+    speci_text_begin(&q->text, s->target, ids, n);
+    SPEC_TRY(speci_sequence_take_request(s, q, request));
+    SPEC_TRY(speci_sequence_take_ids(s, q, ids, n));
+    q->n_prompt = q->n_ids;
+    speci_sequence_limit(s, q);
+    speci_exec_begin(s->exec, seq);
+    return consume_prompt(s, seq);
+}
+
+spec_status spec_sequence_add(spec_session *s, int32_t *seq, const int32_t *ids, size_t n, const spec_request *request)
 {
     SPEC_NEED(s, "session");
     SPEC_NEED(seq, "seq");
     SPEC_NEED(ids || n == 0, "ids");
-    const spec_sampling greedy = { 0 };
-    SPEC_TRY(check_prompt(s, ids, n));
-    SPEC_TRY(speci_sampling_check(sampling ? sampling : &greedy));
     int32_t i;
+    SPEC_TRY(check_prompt(s, ids, n, 0));
     SPEC_TRY(speci_session_free_seq(s, &i));
-    engine_seq *q = &s->seqs[i];
-    q->sampling = sampling ? *sampling : greedy;
-    q->n_limit = s->n_ctx ? s->n_ctx : INT32_MAX;
-    q->n_end = INT32_MAX;
-    const spec_status status = prefill(s, i, ids, n);
+    const spec_status status = begin(s, i, ids, n, request);
     if (status != SPEC_OK) {
         speci_sequence_end(s, i);
         return status;
     }
-    q->live = true;
+    s->seqs[i].live = true;
     *seq = i;
     return SPEC_OK;
+}
+
+spec_status spec_sequence_append(spec_session *s, int32_t seq, const int32_t *ids, size_t n, const spec_request *request)
+{
+    SPEC_NEED(s, "session");
+    SPEC_NEED(ids || n == 0, "ids");
+    engine_seq *q = NULL;
+    SPEC_TRY(speci_session_seq(s, seq, &q));
+    SPEC_TRY(check_prompt(s, ids, n, q->n_ids));
+    SPEC_TRY(speci_sequence_room(s, q, n));
+    if (request) SPEC_TRY(speci_sequence_take_request(s, q, request));
+    speci_sequence_forget(s, seq);
+    SPEC_TRY(speci_sequence_take_ids(s, q, ids, n));
+    q->n_prompt = q->n_ids;
+    q->stop = SPEC_STOP_NONE;
+    speci_adjust_recount(q->adjust);
+    speci_text_goes_on(&q->text, (size_t)q->n_ids);
+    speci_sequence_limit(s, q);
+    return consume_prompt(s, seq);
 }
 
 spec_status spec_sequence_remove(spec_session *s, int32_t seq)
@@ -100,25 +219,6 @@ spec_status spec_sequence_remove(spec_session *s, int32_t seq)
     engine_seq *q = NULL;
     SPEC_TRY(speci_session_seq(s, seq, &q));
     speci_sequence_end(s, seq);
-    return SPEC_OK;
-}
-
-spec_status spec_sequence_set_options(spec_session *s, int32_t seq, const spec_sequence_options *options)
-{
-    SPEC_NEED(s, "session");
-    enum { TOP = sizeof s->step_logprobs->top_id / sizeof(int32_t) };
-    spec_sequence_options o = { .struct_size = sizeof o };
-    engine_seq *q = NULL;
-    SPEC_TRY(speci_session_seq(s, seq, &q));
-    SPEC_TRY(speci_params_read(&o, sizeof o, options, "spec_sequence_options"));
-    if (o.n_predict < 0) return speci_fail(SPEC_E_INVALID, "n_predict is %d", o.n_predict);
-    if (o.n_top < 0 || o.n_top > TOP || o.n_top > s->target->n_vocab)
-        return speci_fail(SPEC_E_INVALID, "%d likeliest tokens; at most %d, and the %d ids there are", o.n_top, (int)TOP,
-                          s->target->n_vocab);
-    q->options = o;
-    q->n_limit = s->n_ctx ? s->n_ctx : INT32_MAX;
-    q->n_end = o.n_predict > 0 && o.n_predict < INT32_MAX - q->n_ids ? q->n_ids + o.n_predict : INT32_MAX;
-    if (q->n_end < q->n_limit) q->n_limit = q->n_end;
     return SPEC_OK;
 }
 

@@ -34,6 +34,7 @@ static spec_status check_choices(const spec_session_params *p, const spec_lab *l
         (uint32_t)lab->draft_state > SPEC_DRAFT_STATE_PER_NODE)
         return speci_fail(SPEC_E_INVALID, "scan %d, advance %d, draft_state %d: each is 0 or 1", (int)lab->scan,
                           (int)lab->advance, (int)lab->draft_state);
+    if (p->n_prompt_step < 0) return speci_fail(SPEC_E_INVALID, "n_prompt_step is %d", p->n_prompt_step);
     return SPEC_OK;
 }
 
@@ -147,6 +148,7 @@ static spec_status prepare(spec_session *s, spec_model *target, const wishes *w)
     s->joint = w->lab.advance == SPEC_ADVANCE_JOINT;
     s->captures = !w->lab.no_capture;
     s->n_tap = p->n_tap;
+    s->n_prompt_step = p->n_prompt_step;
     s->abort = p->abort, s->abort_user_data = p->abort_user_data;
     s->now_ms = speci_now_ms;
     atomic_init(&s->cancelled, 0);
@@ -154,7 +156,8 @@ static spec_status prepare(spec_session *s, spec_model *target, const wishes *w)
     SPEC_TRY(plan_nodes(s, w));
     describe_site(s, &w->lab);
     const speci_exec_params exec = { .n_seq = s->n_seq, .n_ctx = s->n_ctx, .n_node = s->n_node,
-                                     .recurrent = s->site.recurrent, .joint = s->joint, .taps = p->taps, .n_tap = p->n_tap };
+                                     .recurrent = s->site.recurrent, .joint = s->joint, .taps = p->taps, .n_tap = p->n_tap,
+                                     .n_chunk = p->n_prompt_step };
     SPEC_TRY(prepare_drafters(s, w));
     if (may_run_ahead(s, w)) s->roots_bytes = (size_t)s->n_seq * sizeof *s->roots;
     return speci_exec_open(&s->exec, target, &exec);
@@ -297,6 +300,8 @@ static spec_status alloc_host(spec_session *s)
     s->drafters.asked = array(s, n, sizeof *s->drafters.asked, &ok);
     s->step_ids = array(s, n * ((size_t)s->n_node + 1), sizeof *s->step_ids, &ok);
     s->step_logprobs = array(s, n * ((size_t)s->n_node + 1), sizeof *s->step_logprobs, &ok);
+    s->step_results = array(s, n, sizeof *s->step_results, &ok);
+    s->step_seqs = array(s, n, sizeof *s->step_seqs, &ok);
     if (!ok || !(s->seqs = array(s, n, sizeof *s->seqs, &ok))) return SPEC_E_NOMEM;
     for (int32_t i = 0; i < s->n_seq; i++) {
         s->seqs[i].part = -1;
@@ -420,14 +425,13 @@ static void free_host(spec_session *s)
     speci_drafters *all = &s->drafters;
     for (int32_t i = 0; s->seqs && i < s->n_seq; i++) {
         spec_tree_free(&s->seqs[i].proposal.tree, s->a);
-        speci_free(s->a, s->seqs[i].ids);
     }
     for (int32_t i = 0; all->other && i < s->n_seq; i++) spec_tree_free(&all->other[i], s->a);
     spec_tree_free(&all->merged, s->a);
     speci_round_close(s, &s->round);
     for (int32_t i = 0; s->plain && i < 2 * s->n_seq; i++) speci_round_close(s, &s->plain[i]);
     void *arrays[] = { s->seqs, s->inputs, s->asked, all->asked, all->other, all->draft, s->ways, s->plain, s->step_ids,
-                       s->step_logprobs, s->choice.arms, s->taken };
+                       s->step_logprobs, s->step_results, s->step_seqs, s->choice.arms, s->taken };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) speci_free(s->a, arrays[i]);
 }
 
@@ -443,6 +447,7 @@ void spec_session_close(spec_session *s)
     if (s->p) s->ops->free(s->dev, s->p, s->p_bytes);
     if (s->roots) s->ops->free(s->dev, s->roots, s->roots_bytes);
     if (s->site.q) s->ops->free(s->dev, s->site.q, s->q_bytes);
+    speci_adjuster_close(s);
     if (s->queue) s->ops->queue_close(s->queue);
     for (int32_t i = 0; i < s->n_taken; i++) atomic_flag_clear(&s->taken[i]->in_use);
     free_host(s);
@@ -455,5 +460,14 @@ static void set_cancelled(spec_session *s, int cancelled)
 }
 void spec_session_cancel(spec_session *s) { set_cancelled(s, 1); }
 void spec_session_resume(spec_session *s) { set_cancelled(s, 0); }
+
+spec_status spec_session_get_info(const spec_session *s, spec_session_info *info)
+{
+    SPEC_NEED(s, "session");
+    SPEC_NEED(info, "info");
+    spec_session_info own = { .n_seq = s->n_seq, .n_ctx = s->n_ctx, .n_node = s->n_node };
+    for (int32_t i = 0; i < s->n_seq; i++) own.n_seq_free += !s->seqs[i].live;
+    return speci_params_write(info, &own, sizeof own, "spec_session_info");
+}
 
 const spec_model *spec_session_target(const spec_session *s) { return s ? s->target : NULL; }

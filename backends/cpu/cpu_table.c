@@ -40,4 +40,5 @@ const spec_backend_ops speci_cpu_ops = {
     .logprob = speci_cpu_logprob,
     .draw = speci_cpu_draw,
     .expand = speci_cpu_expand,
+    .adjust = speci_cpu_adjust,
 };

@@ -46,6 +46,7 @@ static const spec_backend_ops table = {
     speci_cuda_mark,
     speci_cuda_wait,
     speci_cuda_plan_warm,
+    speci_cuda_adjust,
 };
 
 extern "C" const spec_backend_ops *spec_cuda_ops(void) { return &table; }

@@ -56,7 +56,7 @@ spec_status speci_net_reserve(speci_exec *net, net_seq *s, int32_t n)
     if (need > net->shape.n_page_seq)
         return speci_fail(SPEC_E_FULL, "%d positions do not fit a context of %d", n, net->shape.n_ctx);
     if (need - s->n_page > net->n_free)
-        return speci_fail(SPEC_E_FULL, "no free KV page: %d needed, %d free of %d", need - s->n_page, net->n_free,
+        return speci_fail(SPEC_E_BUSY, "no free KV page: %d needed, %d free of %d", need - s->n_page, net->n_free,
                           net->shape.n_page);
     while (s->n_page < need) s->page[s->n_page++] = net->free_pages[--net->n_free];
     return SPEC_OK;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "tests/bench/bench.h"
+#include "tests/support_sequence.h"
 
 /* --- bandwidth --- */
 
@@ -112,7 +113,7 @@ spec_status bench_sequence(int32_t *seq, spec_session *s, int32_t n, const spec_
     int32_t *ids = speci_alloc(NULL, (size_t)n, sizeof *ids);
     if (!ids) return SPEC_E_NOMEM;
     for (int32_t i = 0; i < n; i++) ids[i] = 1 + (int32_t)(7919 * (int64_t)(i + 1) % (s->target->n_vocab - 1));
-    const spec_status status = spec_sequence_add(s, seq, ids, (size_t)n, sampling);
+    const spec_status status = add_endless(s, seq, ids, (size_t)n, sampling);
     speci_free(NULL, ids);
     return status;
 }

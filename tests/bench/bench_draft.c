@@ -54,7 +54,6 @@ static spec_status times(drafting *d)
     const spec_sampling sampling = { .temperature = d->temperature, .seed = 1 };
     double warm;
     SPEC_TRY(bench_sequence(&d->seq, d->s, d->context, &sampling));
-    d->s->seqs[d->seq].options.ignore_eos = 1;
     for (int32_t i = 0; i < WARM; i++) SPEC_TRY(one(d, &warm));
     for (int32_t i = 0; i < d->b->o.repeats; i++) SPEC_TRY(one(d, &d->ms[i]));
     return SPEC_OK;

@@ -14,6 +14,7 @@
 
 #include "core/core_json.h"
 #include "tests/bench/bench.h"
+#include "tests/support_sequence.h"
 
 enum { MAX_PROMPTS = 256, MAX_CONFIGS = 64, RANDOM_LENGTH = 64, MAX_LENGTH = 1024, WARM_TOKENS = 16, HOST_TOKENS = 64,
        MAX_PATH = 4096 };
@@ -152,7 +153,7 @@ static spec_status tally_step(tally *t, spec_session *s, int32_t seq, spec_step_
 {
     const bench_counts before = bench_count_now();
     const double start = speci_now_ms();
-    SPEC_TRY(spec_step(s, r, &seq, 1));
+    SPEC_TRY(step_into(s, r, &seq, 1));
     const double ms = speci_now_ms() - start;
     const bench_counts after = bench_count_now();
     SPEC_TRY(keep_time(t, t->host_alone ? ms - (after.wait_ms - before.wait_ms) : ms));
@@ -172,8 +173,7 @@ static spec_status decode(tally *t, const bench *b, spec_session *s, const promp
                           int32_t n_predict)
 {
     int32_t seq;
-    SPEC_TRY(spec_sequence_add(s, &seq, p->ids, p->n, sampling));
-    s->seqs[seq].options.ignore_eos = b->o.ignore_eos;
+    SPEC_TRY((b->o.ignore_eos ? add_endless : add_sampled)(s, &seq, p->ids, p->n, sampling));
     spec_status status = SPEC_OK;
     spec_step_result r = { .stop = SPEC_STOP_NONE };
     for (int32_t n = 0; status == SPEC_OK && n < n_predict && r.stop == SPEC_STOP_NONE; n += r.n_tokens)

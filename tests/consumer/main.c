@@ -9,19 +9,18 @@ int main(int argc, char **argv)
     spec_backend *backend = NULL;
     spec_model *model = NULL;
     spec_session *session = NULL;
-    spec_generate_params params = SPEC_GENERATE_PARAMS_INIT;
-    spec_result result;
+    spec_request request = SPEC_REQUEST_INIT;
+    spec_result result = SPEC_RESULT_INIT;
     const int32_t prompt[] = { 0, 1, 2 };
 
-    memset(&result, 0, sizeof result);
-    params.n_predict = 8;
-    params.ignore_eos = 1;
+    request.n_predict = 8;
+    request.ignore_eos = 1;
     if (argc != 2) return 2;
     if (strcmp(spec_version(), SPEC_VERSION) != 0) return 3;
     int ok = spec_backend_open(&backend, "cpu", NULL) == SPEC_OK &&
              spec_model_open(&model, backend, argv[1], NULL) == SPEC_OK &&
              spec_session_open(&session, model, NULL, NULL) == SPEC_OK &&
-             spec_generate_ids(session, &result, prompt, 3, &params) == SPEC_OK && result.n_ids == 8;
+             spec_generate_ids(session, &result, prompt, 3, &request) == SPEC_OK && result.n_ids == 8;
     if (ok)
         printf("spec %s generated %zu tokens on %s\n", spec_version(), result.n_ids, spec_backend_name(backend));
     else

@@ -8,6 +8,7 @@
 #include <spec_trees.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include "support_sequence.h"
 
 enum { N_WARM = 8, MOST = 4096 };
 
@@ -65,10 +66,10 @@ int main(int argc, char **argv)
     spec_sampling greedy = { 0 };
     spec_step_result result;
     int32_t seq;
-    check(spec_sequence_add(session, &seq, prompt, sizeof prompt / sizeof *prompt, &greedy));
-    for (int i = 0; i < N_WARM; i++) check(spec_step(session, &result, &seq, 1));
+    check(add_sampled(session, &seq, prompt, sizeof prompt / sizeof *prompt, &greedy));
+    for (int i = 0; i < N_WARM; i++) check(step_into(session, &result, &seq, 1));
     counts = 1;
-    check(spec_step(session, &result, &seq, 1));
+    check(step_into(session, &result, &seq, 1));
     counts = 0;
     for (int i = 0; i < n_entered; i++) printf("%p\n", entered[i]);
 

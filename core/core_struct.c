@@ -1,0 +1,31 @@
+/* core_struct.c - the sizes of public structs that grow, for bindings. */
+#define SPEC_EXPERIMENTAL
+#include <string.h>
+
+#include "core/core.h"
+#include "spec_lab.h"
+
+void spec_struct_init(void *params, size_t struct_size)
+{
+    if (!params || struct_size < sizeof struct_size) return;
+    memset(params, 0, struct_size);
+    memcpy(params, &struct_size, sizeof struct_size);
+}
+
+#define SIZE(type) { #type, sizeof(type) }
+static const struct {
+    const char *name;
+    size_t size;
+} sizes[] = {
+    SIZE(spec_backend_params), SIZE(spec_model_params), SIZE(spec_model_info), SIZE(spec_drafter_params),
+    SIZE(spec_session_params), SIZE(spec_session_info), SIZE(spec_memory), SIZE(spec_request), SIZE(spec_result),
+    SIZE(spec_drafter_ops), SIZE(spec_verify_args), SIZE(spec_builder_info), SIZE(spec_build_args), SIZE(spec_builder_ops),
+    SIZE(spec_cost_profile), SIZE(spec_lab),
+};
+
+size_t spec_struct_size(const char *name)
+{
+    for (size_t i = 0; name && i < sizeof sizes / sizeof *sizes; i++)
+        if (strcmp(sizes[i].name, name) == 0) return sizes[i].size;
+    return 0;
+}
