@@ -331,6 +331,29 @@ static void test_refusals(void **state)
     }
 }
 
+/* Zero bytes in the vocabulary's keys and in merges; and U+0001, by which such keys are told from others. */
+static void test_nul(void **state)
+{
+    static const char file[] =
+        "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"\\u0000\": 1, \"a\\u0000\" : 2, \"\\u0001\": 3,"
+        "\"\\u00010\": 4, \"0\": 5, \"b\": 6, \"\\\\u0000\": 7}, \"merges\": [\"a \\u0000\", [\"\\u0001\", \"0\"]]}}";
+    static const char text[] = "ba\0\0\x01\x01" "0";
+    static const int32_t expected[] = { 6, 2, 1, 3, 4 };
+    spec_tokenizer *t;
+    size_t n;
+    (void)state;
+    OK(open_bytes(&t, file, sizeof file - 1, NULL));
+    ids list = encode(t, text, sizeof text - 1, 0);
+    assert_int_equal(list.n, COUNT(expected));
+    assert_memory_equal(list.id, expected, sizeof expected);
+    free(list.id);
+    assert_memory_equal(spec_tokenizer_piece(t, 2, &n), "a\0", 2);
+    assert_int_equal(n, 2);
+    assert_memory_equal(spec_tokenizer_piece(t, 7, &n), "\\u0000", 6); /* a backslash, and no escape behind it */
+    assert_int_equal(n, 6);
+    spec_tokenizer_close(t);
+}
+
 /* A pattern that would take longer than the universe gives up with a message. */
 static void test_step_limit(void **state)
 {
@@ -838,7 +861,7 @@ int main(void)
         cmocka_unit_test(test_stream),       cmocka_unit_test(test_config),     cmocka_unit_test(test_truncated),
         cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_threads),    cmocka_unit_test(test_long),
         cmocka_unit_test(test_hashes),       cmocka_unit_test(test_mistral),    cmocka_unit_test(test_vectors),
-        cmocka_unit_test(test_vectors_gguf), cmocka_unit_test(test_going_on),
+        cmocka_unit_test(test_vectors_gguf), cmocka_unit_test(test_going_on),   cmocka_unit_test(test_nul),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
