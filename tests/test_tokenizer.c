@@ -3,6 +3,7 @@
  *   golden/tokenizers/          trained tokenizers with vectors (tokenizers package)
  *   tokenizer_cases.jsonl       components put together at random (tokenizers package; tools/make_tokenizer_cases.py)
  *   tokenizer_spm/              SentencePiece models (sentencepiece package; tools/make_spm_cases.py)
+ *   tokenizer_beside.jsonl      the files beside a tokenizer's own (transformers package; tools/make_beside_cases.py)
  *   SPEC_SHARED/data, models    real vocabularies, published vectors, hashes of whole prompt files; skipped without
  * and, with what is made here: refusals by name, broken files, memory that runs out, threads, long texts. */
 #define _GNU_SOURCE
@@ -472,25 +473,63 @@ static void test_going_on(void **state)
     for (size_t i = 0; i < COUNT(jsons); i++) check_going_on(path_of(GOLDEN "/%s", jsons[i]));
 }
 
+/* A directory with a copy of `base`, a file below tests/, and `files`, { name: content }. */
+static void make_dir(char *dir, const char *base, const json_t *files)
+{
+    char *data;
+    const char *name;
+    json_t *content;
+    size_t n;
+    strcpy(dir, "/tmp/spec-test-tokenizer-XXXXXX");
+    assert_non_null(mkdtemp(dir));
+    OK(speci_file_read(&data, &n, path_of(SPEC_TEST_DIR "/%s", base), 1 << 24, NULL));
+    FILE *f = fopen(path_of("%s/tokenizer%s", dir, strrchr(base, '.')), "wb");
+    assert_int_equal(fwrite(data, 1, n, f), n);
+    fclose(f);
+    speci_free(NULL, data);
+    json_object_foreach((json_t *)(uintptr_t)files, name, content)
+        assert_int_equal(json_dump_file(content, path_of("%s/%s", dir, name), JSON_ENCODE_ANY), 0);
+}
+
+static void remove_dir(const char *dir)
+{
+    assert_int_equal(system(path_of("rm -rf '%s'", dir)), 0);
+}
+
+static void expect_number(const json_t *line, const char *key, int32_t found)
+{
+    if (found != json_integer_value(json_object_get(line, key)))
+        fail_msg("%s: %s is %d, expected %d", json_string_value(json_object_get(line, "name")), key, found,
+                 (int)json_integer_value(json_object_get(line, key)));
+}
+
+static void beside_line(void *arg, json_t *line, const char *where)
+{
+    char dir[64];
+    spec_tokenizer *t;
+    (void)arg, (void)where;
+    make_dir(dir, json_string_value(json_object_get(line, "base")), json_object_get(line, "files"));
+    OK(spec_tokenizer_open(&t, dir, NULL));
+    check_ids(t, json_object_get(line, "text"), SPEC_TOKEN_ADD_SPECIAL | SPEC_TOKEN_PARSE_SPECIAL, json_object_get(line, "ids"),
+              json_string_value(json_object_get(line, "name")));
+    expect_number(line, "n_vocab", spec_tokenizer_n_vocab(t));
+    /* The package knows no BOS that only a post-processor names. */
+    if (json_integer_value(json_object_get(line, "bos")) >= 0) expect_number(line, "bos", spec_tokenizer_bos(t));
+    expect_number(line, "eos", spec_tokenizer_eos(t));
+    spec_tokenizer_close(t);
+    remove_dir(dir);
+}
+
 /* BOS and EOS from tokenizer_config.json, as strings and as objects, and add_bos_token for a tokenizer.model. */
 static void test_config(void **state)
 {
-    static const char config[] = "{\"bos_token\": {\"content\": \"</s>\"}, \"eos_token\": \"<s>\", "
-                                 "\"add_bos_token\": false, \"add_eos_token\": true, "
-                                 "\"model_max_length\": 1000000000000000019884624838656}";
-    char dir[] = "/tmp/spec-test-tokenizer-XXXXXX";
-    char *model;
-    size_t n;
+    static const char config[] = "{\"tokenizer_config.json\": {\"bos_token\": {\"content\": \"</s>\"},"
+                                 " \"eos_token\": \"<s>\",\"add_bos_token\": false, \"add_eos_token\": true}}";
+    char dir[64];
+    json_t *files = json_loads(config, 0, NULL);
     spec_tokenizer *t;
     (void)state;
-    assert_non_null(mkdtemp(dir));
-    OK(speci_file_read(&model, &n, SPEC_TEST_DIR "/tokenizer_spm/plain.model", 1 << 20, NULL));
-    FILE *f = fopen(path_of("%s/tokenizer.model", dir), "wb");
-    assert_int_equal(fwrite(model, 1, n, f), n);
-    fclose(f);
-    f = fopen(path_of("%s/tokenizer_config.json", dir), "wb");
-    fputs(config, f);
-    fclose(f);
+    make_dir(dir, "tokenizer_spm/plain.model", files);
     OK(spec_tokenizer_open(&t, dir, NULL));
     assert_int_equal(spec_tokenizer_bos(t), 2);
     assert_int_equal(spec_tokenizer_eos(t), 1);
@@ -499,10 +538,42 @@ static void test_config(void **state)
     assert_int_equal(list.id[0], 1);
     free(list.id);
     spec_tokenizer_close(t);
-    speci_free(NULL, model);
-    unlink(path_of("%s/tokenizer.model", dir));
-    unlink(path_of("%s/tokenizer_config.json", dir));
-    rmdir(dir);
+    remove_dir(dir);
+    json_decref(files);
+}
+
+static void test_beside(void **state)
+{
+    (void)state;
+    size_t n = each_line(SPEC_TEST_DIR "/tokenizer_beside.jsonl", beside_line, NULL);
+    print_message("%zu tokenizers with files beside them\n", n);
+}
+
+/* What AutoTokenizer would give another id than the file says, and files that are broken. */
+static void test_beside_refused(void **state)
+{
+    static const struct {
+        const char *files, *part;
+    } cases[] = {
+        { "{\"added_tokens.json\": {\"<x>\": 50}}", "added_tokens.json: the added token '<x>' has the id 50, expected" },
+        { "{\"added_tokens.json\": {\"<x>\": 9000}}", "has the id 9000, expected" },
+        { "{\"added_tokens.json\": {\"<x>\": \"one\"}}", "the id of '<x>' is missing or wrong" },
+        { "{\"tokenizer_config.json\": {\"added_tokens_decoder\": {\"50\": {\"content\": \"<x>\"}}}}", "'<x>' has the id 50" },
+        { "{\"tokenizer_config.json\": {\"added_tokens_decoder\": {\"x\": {\"content\": \"<x>\"}}}}", "the id of 'x'" },
+        { "{\"tokenizer_config.json\": {\"added_tokens_decoder\": {\"99999999999\": {\"content\": \"<x>\"}}}}", "99999999999" },
+        { "{\"tokenizer_config.json\": {\"added_tokens_decoder\": {\"50\": {}}}}", "\"content\" is missing" },
+        { "{\"tokenizer_config.json\": {\"added_tokens_decoder\": {\"50\": {\"content\": \"<x>\", \"lstrip\": 1}}}}", "lstrip" },
+    };
+    (void)state;
+    for (size_t i = 0; i < 2 * COUNT(cases); i++) {
+        char dir[64];
+        json_t *files = json_loads(cases[i / 2].files, 0, NULL);
+        spec_tokenizer *t;
+        make_dir(dir, i % 2 ? "tokenizer_spm/bytes.model" : "golden/tokenizers/gpt2-style/tokenizer.json", files);
+        FAILS(spec_tokenizer_open(&t, dir, NULL), SPEC_E_FORMAT, cases[i / 2].part);
+        remove_dir(dir);
+        json_decref(files);
+    }
 }
 
 /* ----------------------------------------------------------------------------- things that go wrong --- */
@@ -577,6 +648,13 @@ static void test_no_memory(void **state)
     fail_all(GOLDEN "/qwen2-style");
     fail_all(GOLDEN "/spm-prepend");
     fail_all(SPEC_TEST_DIR "/tokenizer_spm/bytes.model");
+    char dir[64];
+    json_t *files = json_loads("{\"added_tokens.json\": {\"<x>\": 513, \"he\": 7},"
+                               " \"special_tokens_map.json\": {\"eos_token\": \"<x>\"}}", 0, NULL);
+    make_dir(dir, "golden/tokenizers/gpt2-style/tokenizer.json", files);
+    fail_all(dir);
+    remove_dir(dir);
+    json_decref(files);
 }
 
 static void *encode_often(void *arg)
@@ -862,6 +940,7 @@ int main(void)
         cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_threads),    cmocka_unit_test(test_long),
         cmocka_unit_test(test_hashes),       cmocka_unit_test(test_mistral),    cmocka_unit_test(test_vectors),
         cmocka_unit_test(test_vectors_gguf), cmocka_unit_test(test_going_on),   cmocka_unit_test(test_nul),
+        cmocka_unit_test(test_beside),       cmocka_unit_test(test_beside_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

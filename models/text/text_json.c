@@ -1,17 +1,13 @@
-/* text_json.c - reads tokenizer.json (format of the `tokenizers` package) and tokenizer_config.json.
+/* text_json.c - reads tokenizer.json (format of the `tokenizers` package).
  *
  * Each section has one table that maps a component's "type" to the function that reads it; a type that is not in the
  * table is refused by name. `truncation` and `padding` are not read: how long a text may be is the caller's matter. */
 #include <stdio.h>
 #include <string.h>
 
-#include "core/core_json.h"
-#include "models/text/text_tokenizer.h"
+#include "models/text/text_json.h"
 
-enum {
-    FILE_MAX = 1 << 28, /* bytes; the largest known is 34 MB */
-    NESTING_MAX = 16    /* Sequences inside Sequences */
-};
+enum { NESTING_MAX = 16 }; /* Sequences inside Sequences */
 
 /* Reads one component; `depth` counts Sequences. */
 typedef spec_status (*read_fn)(spec_tokenizer *t, const json_t *json, int depth);
@@ -287,6 +283,7 @@ static spec_status pre_byte_level(spec_tokenizer *t, const json_t *json, int dep
     speci_pre *pre;
     SPEC_TRY(read_bool(t->path, json, "add_prefix_space", true, &prefix_space));
     SPEC_TRY(read_bool(t->path, json, "use_regex", true, &use_regex));
+    if (t->said.prefix_space >= 0) prefix_space = t->said.prefix_space;
     if (prefix_space) SPEC_TRY(new_pre(t, SPECI_PRE_PREFIX_SPACE, &pre));
     if (use_regex) SPEC_TRY(put_split(t, gpt2, false, SPECI_SPLIT_ISOLATED, false));
     return new_pre(t, SPECI_PRE_BYTE_LEVEL, &pre); /* trim_offsets is about offsets, which nobody asks for here */
@@ -543,19 +540,25 @@ static spec_status read_model(spec_tokenizer *t, const json_t *model)
 
 /* -------------------------------------------------------------------------------- added tokens --- */
 
+spec_status speci_text_read_added(const char *file, const json_t *json, speci_added *out, const char **content, size_t *n)
+{
+    *out = (speci_added){ .id = -1 };
+    SPEC_TRY(read_text(file, json, "content", content, n));
+    SPEC_TRY(read_bool(file, json, "single_word", false, &out->single_word));
+    SPEC_TRY(read_bool(file, json, "lstrip", false, &out->lstrip));
+    SPEC_TRY(read_bool(file, json, "rstrip", false, &out->rstrip));
+    SPEC_TRY(read_bool(file, json, "special", false, &out->special));
+    return read_bool(file, json, "normalized", !out->special, &out->normalized);
+}
+
 static spec_status put_added(spec_tokenizer *t, const json_t *json, size_t index)
 {
-    speci_added token = { .id = -1 };
+    speci_added token;
     const char *content;
     size_t n, n_other;
     json_int_t id;
-    SPEC_TRY(read_text(t->path, json, "content", &content, &n));
+    SPEC_TRY(speci_text_read_added(t->path, json, &token, &content, &n));
     SPEC_TRY(read_int(t->path, json, "id", 0, SPECI_TOK_ID_LIMIT - 1, &id));
-    SPEC_TRY(read_bool(t->path, json, "single_word", false, &token.single_word));
-    SPEC_TRY(read_bool(t->path, json, "lstrip", false, &token.lstrip));
-    SPEC_TRY(read_bool(t->path, json, "rstrip", false, &token.rstrip));
-    SPEC_TRY(read_bool(t->path, json, "special", false, &token.special));
-    SPEC_TRY(read_bool(t->path, json, "normalized", !token.special, &token.normalized));
     if (n == 0) return SPEC_OK;                         /* the reference leaves them out too */
     token.id = speci_vocab_find(&t->vocab, content, n); /* what the model knows already keeps its id */
     if (token.id < 0) {
@@ -567,48 +570,12 @@ static spec_status put_added(spec_tokenizer *t, const json_t *json, size_t index
     return speci_added_put(&t->added, content, n, &token);
 }
 
-/* Enters one token into its trie. One that is looked for in normalized text is normalized itself, and decoding shows
- * it so. */
-static spec_status place_added(spec_tokenizer *t, size_t index, speci_norm_work *work)
-{
-    speci_added *token = (speci_added *)(void *)t->added.items.data + index;
-    const char *string = t->added.text.data + token->offset;
-    size_t n = token->n;
-    bool origin = true;
-    if (!token->normalized) return speci_trie_put(&t->added.raw, string, n, index);
-    SPEC_TRY(speci_normalize(&t->norms, string, n, &origin, work, &string, &n));
-    SPEC_TRY(speci_trie_put(&t->added.normalized, string, n, index));
-    if (t->norms.n == 0) return SPEC_OK; /* nothing was done to it */
-    token->shown_offset = t->added.text.n;
-    token->n_shown = n;
-    return speci_buf_add(&t->added.text, string, n);
-}
-
-/* Where two strings become equal by normalizing, special tokens come first. */
-static spec_status build_tries(spec_tokenizer *t, speci_norm_work *work)
-{
-    size_t n = t->added.items.n / sizeof(speci_added);
-    for (size_t i = 0; i < 2 * n; i++) {
-        const speci_added *token = (const speci_added *)(const void *)t->added.items.data + i % n;
-        if (token->special == (i < n)) SPEC_TRY(place_added(t, i % n, work));
-    }
-    return SPEC_OK;
-}
-
 static spec_status read_added(spec_tokenizer *t, const json_t *root)
 {
     const json_t *list = json_object_get(root, "added_tokens");
     if (list && !json_is_null(list) && !json_is_array(list)) return bad(t->path, "added_tokens", "an array");
     for (size_t i = 0; i < json_array_size(list); i++) SPEC_TRY(put_added(t, json_array_get(list, i), i));
-    speci_norm_work work = {
-        { .a = &t->allocator }, { .a = &t->allocator }, { .a = &t->allocator }, { .a = &t->allocator }
-    };
-    spec_status status = build_tries(t, &work);
-    speci_buf_free(&work.a);
-    speci_buf_free(&work.b);
-    speci_buf_free(&work.code_points);
-    speci_buf_free(&work.order);
-    return status;
+    return SPEC_OK;
 }
 
 /* ------------------------------------------------------------------------------ post-processor --- */
@@ -854,42 +821,8 @@ static spec_status read_root(spec_tokenizer *t, const json_t *root)
 spec_status speci_tokenizer_read_json(spec_tokenizer *t, const char *path)
 {
     json_t *root;
-    SPEC_TRY(speci_json_read(&root, path, FILE_MAX, &t->allocator));
+    SPEC_TRY(speci_json_read(&root, path, SPECI_TOK_FILE_MAX, &t->allocator));
     spec_status status = read_root(t, root);
     json_decref(root);
     return status;
-}
-
-/* ------------------------------------------------------------------------- tokenizer_config.json --- */
-
-/* The id of "bos_token": "<s>" or {"content": "<s>", ...}; unchanged if the key is missing, null or unknown. */
-static void find_token(const spec_tokenizer *t, const json_t *config, const char *key, int32_t *id)
-{
-    const json_t *value = json_object_get(config, key);
-    if (json_is_object(value)) value = json_object_get(value, "content");
-    if (!json_is_string(value)) return;
-    int32_t found = speci_tokenizer_find(t, json_string_value(value), json_string_length(value));
-    if (found >= 0) *id = found;
-}
-
-static void find_flag(const json_t *config, const char *key, int *out)
-{
-    const json_t *value = json_object_get(config, key);
-    if (json_is_boolean(value)) *out = json_is_true(value);
-}
-
-spec_status speci_tokenizer_read_config(spec_tokenizer *t, const char *dir, int *add_bos, int *add_eos)
-{
-    char path[4096];
-    json_t *config;
-    *add_bos = *add_eos = -1;
-    SPEC_TRY(speci_path_join(path, sizeof path, dir, "tokenizer_config.json"));
-    if (!speci_file_exists(path)) return SPEC_OK;
-    SPEC_TRY(speci_json_read(&config, path, FILE_MAX, &t->allocator));
-    find_token(t, config, "bos_token", &t->bos);
-    find_token(t, config, "eos_token", &t->eos);
-    find_flag(config, "add_bos_token", add_bos);
-    find_flag(config, "add_eos_token", add_eos);
-    json_decref(config);
-    return SPEC_OK;
 }
