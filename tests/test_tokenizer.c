@@ -512,6 +512,8 @@ static void beside_line(void *arg, json_t *line, const char *where)
     OK(spec_tokenizer_open(&t, dir, NULL));
     check_ids(t, json_object_get(line, "text"), SPEC_TOKEN_ADD_SPECIAL | SPEC_TOKEN_PARSE_SPECIAL, json_object_get(line, "ids"),
               json_string_value(json_object_get(line, "name")));
+    check_ids(t, json_object_get(line, "text"), SPEC_TOKEN_ADD_SPECIAL, json_object_get(line, "ids_split"),
+              json_string_value(json_object_get(line, "name")));
     expect_number(line, "n_vocab", spec_tokenizer_n_vocab(t));
     /* The package knows no BOS that only a post-processor names. */
     if (json_integer_value(json_object_get(line, "bos")) >= 0) expect_number(line, "bos", spec_tokenizer_bos(t));

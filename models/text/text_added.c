@@ -65,7 +65,7 @@ spec_status speci_added_change(speci_added_set *s, int32_t index, const speci_ad
     speci_added *item = (speci_added *)(void *)s->items.data + index;
     item->single_word = token->single_word;
     item->lstrip = token->lstrip, item->rstrip = token->rstrip;
-    item->normalized = token->normalized, item->special = token->special;
+    item->normalized = token->normalized, item->special = item->special || token->special;
     return need_word(s, token);
 }
 

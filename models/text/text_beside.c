@@ -247,7 +247,7 @@ static spec_status list_entries(speci_buf *list, const spec_tokenizer *t, const 
 }
 
 /* "32000": {"content": "<|im_end|>", ...} */
-static spec_status add_decoder(const speci_buf *entries, spec_tokenizer *t)
+static spec_status add_decoder(const speci_buf *entries, const speci_buf *special, spec_tokenizer *t)
 {
     const entry *e = (const entry *)(const void *)entries->data;
     for (size_t i = 0; i < entries->n / sizeof *e; i++) {
@@ -255,6 +255,7 @@ static spec_status add_decoder(const speci_buf *entries, spec_tokenizer *t)
         const char *content;
         size_t n;
         SPEC_TRY(speci_text_read_added(CONFIG, e[i].value, &token, &content, &n));
+        token.special = token.special || is_special(special, content, n);
         SPEC_TRY(put(t, CONFIG, content, n, token, e[i].id, true));
     }
     return SPEC_OK;
@@ -281,7 +282,7 @@ static spec_status add_all(const speci_beside *b, spec_tokenizer *t, speci_buf *
     const json_t *decoder = json_object_get(b->config, "added_tokens_decoder");
     SPEC_TRY(list_special(b, special));
     SPEC_TRY(list_entries(entries, t, decoder ? decoder : b->added, decoder ? CONFIG : ADDED, decoder != NULL));
-    SPEC_TRY(decoder ? add_decoder(entries, t) : add_added(entries, special, t, work));
+    SPEC_TRY(decoder ? add_decoder(entries, special, t) : add_added(entries, special, t, work));
     return add_special(special, t);
 }
 

@@ -120,7 +120,7 @@ typedef struct speci_segment { /* of a text: an added token, or what lies betwee
 void speci_added_init(speci_added_set *s, const spec_allocator *a);
 void speci_added_free(speci_added_set *s);
 spec_status speci_added_put(speci_added_set *s, const char *content, size_t n, const speci_added *token);
-/* Gives item number `index` the flags of `token`. */
+/* Gives item number `index` the flags of `token`; a special one stays special. */
 spec_status speci_added_change(speci_added_set *s, int32_t index, const speci_added *token);
 const speci_added *speci_added_of_id(const speci_added_set *s, int32_t id);
 /* Enters `string` (the content, or its normalized form) for item number `index`. The first of equals stays. */

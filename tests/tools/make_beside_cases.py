@@ -4,11 +4,9 @@ transformers package (5.24.0) makes of texts.
     pip install transformers sentencepiece protobuf
     python make_beside_cases.py TESTS_DIR > ../tokenizer_beside.jsonl
 
-Each line is {"name", "base", "files": {name: content}, "text", "ids", "n_vocab", "bos", "eos"}: `base` is a file below
-tests/, the ids are those of the text with special tokens added and recognised; bos and eos are -1 where there is none.
-
-Left out, because the package's behaviour there is an accident: a list of special tokens in special_tokens_map.json beside a
-tokenizer.model, which LlamaTokenizer drops and no other class does.
+Each line is {"name", "base", "files": {name: content}, "text", "ids", "ids_split", "n_vocab", "bos", "eos"}: `base` is a file
+below tests/, the ids are those of the text with special tokens added and recognised, or (ids_split) not recognised; bos and
+eos are -1 where there is none.
 """
 import json
 import os
@@ -39,21 +37,25 @@ def size(tests, base):
     return max([len(root["model"]["vocab"])] + [t["id"] + 1 for t in root["added_tokens"]])
 
 
-def of_base(say, base, own, n):
-    """Name, base, tokenizer_config.json, added_tokens.json, special_tokens_map.json, text."""
+def of_base(say, base, own, there, n):
+    """`there`: the id and string of a special token that it has. Gives name, base, the three files, text."""
     x, y, word = str(n), str(n + 1), "he here he, a"
     both = {x: token("<x>"), y: token("<y>")}
     plain = {x: token("<x>", special=False, normalized=True), y: token("<y>", special=False, normalized=True)}
     strips = both | {y: token("<y>", lstrip=True, rstrip=True)}
-    added, names = {"<y>": n + 1, "<x>": n}, {"eos_token": "<y>", "additional_special_tokens": ["<x>"]}
+    added, names = {"<y>": n + 1, "<x>": n}, {"eos_token": "<y>", "pad_token": "<x>"}
     parts = [
         ("decoder", {"added_tokens_decoder": both, "eos_token": "<y>"}, None, None, TEXT),
         ("decoder, not special", {"added_tokens_decoder": plain}, None, None, TEXT),
         ("decoder, strips", {"added_tokens_decoder": strips}, None, None, TEXT),
         ("decoder, words", {"added_tokens_decoder": {x: token("he", single_word=True)}}, None, None, word),
         ("decoder, and a map that does not count", {"added_tokens_decoder": both, "eos_token": "<x>"}, added, names, TEXT),
+        ("decoder, flags of what is there", {"added_tokens_decoder": {there[0]: token(there[1], lstrip=True, special=False)}},
+         None, None, f"a {there[1]} b"),
+        ("added, what is there", {}, {there[1]: int(there[0])}, None, f"a {there[1]} b"),
         ("added", {}, added, None, TEXT),
         ("added and map", {}, added, names, TEXT),
+        ("added, one of them special", {}, added, {"eos_token": "<y>"}, TEXT),
         ("map alone", {}, None, names, TEXT),
         ("names", {"eos_token": "<y>", "pad_token": "<x>", "bos_token": "<s>"}, None, None, TEXT),
         ("names as objects", {"eos_token": token("<y>", __type="AddedToken", lstrip=True)}, None, None, TEXT),
@@ -64,16 +66,15 @@ def of_base(say, base, own, n):
         ("an id that does not count", {"added_tokens_decoder": {"0": token("he")}}, None, None, word),
     ]
     for name, config, added_tokens, special_map, text in parts:
-        if base == SPM and name == "map alone":
-            continue
         yield f"{say}, {name}", base, own | config, added_tokens, special_map, text
 
 
 def cases(n):
     """n: how many ids a base has."""
-    bases = (("spm", SPM, LLAMA), ("bytes", BYTES, WRAPPER), ("llama3", LLAMA3, WRAPPER), ("metaspace", METASPACE, WRAPPER))
-    for say, base, own in bases:
-        yield from of_base(say, base, own, n[base])
+    bases = (("spm", SPM, LLAMA, ("2", "</s>")), ("bytes", BYTES, WRAPPER, ("512", "<|endoftext|>")),
+             ("llama3", LLAMA3, WRAPPER, ("640", "<|begin_of_text|>")), ("metaspace", METASPACE, WRAPPER, ("1", "<s>")))
+    for say, base, own, there in bases:
+        yield from of_base(say, base, own, there, n[base])
     legacy = {"added_tokens_decoder": {str(n[SPM]): token("<x>")}}
     for flag in ({}, {"legacy": True}, {"legacy": False}, {"add_prefix_space": False},
                  {"add_prefix_space": True, "legacy": True}, {"add_bos_token": False, "add_eos_token": True}):
@@ -97,9 +98,12 @@ def main():
                     json.dump(content, f)
             t = AutoTokenizer.from_pretrained(d)
             ids = t(text)["input_ids"]
+            t.backend_tokenizer.encode_special_tokens = True
+            split = t(text, split_special_tokens=True)["input_ids"]
         none = {None: -1}
-        print(json.dumps({"name": name, "base": base, "files": files, "text": text, "ids": ids, "n_vocab": len(t),
-                          "bos": none.get(t.bos_token_id, t.bos_token_id), "eos": none.get(t.eos_token_id, t.eos_token_id)}))
+        print(json.dumps({"name": name, "base": base, "files": files, "text": text, "ids": ids, "ids_split": split,
+                          "n_vocab": len(t), "bos": none.get(t.bos_token_id, t.bos_token_id),
+                          "eos": none.get(t.eos_token_id, t.eos_token_id)}))
 
 
 if __name__ == "__main__":
