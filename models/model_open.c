@@ -229,7 +229,7 @@ static spec_status load(spec_model *m, const spec_model_params *p)
     char path[MODEL_MAX_PATH];
     model_config config = { 0 };
     SPEC_TRY(speci_path_join(path, sizeof path, m->path, "config.json"));
-    if (!speci_file_exists(path)) return speci_fail(SPEC_E_IO, "%s: missing", path);
+    if (!speci_file_exists(path)) return speci_directory_refuse(m->path, "config.json");
     SPEC_TRY(speci_config_read(&config, path, m->allocator));
     spec_status status = load_weights(m, &config, p);
     if (status == SPEC_OK) status = find_ids(m, &config);

@@ -355,6 +355,36 @@ static void test_nul(void **state)
     spec_tokenizer_close(t);
 }
 
+/* What other programs read: named, with the next step. */
+static void test_other_formats(void **state)
+{
+    static const char tiktoken[] = "IQ== 0\nIg== 1\nIGE= 2\n";
+    static const struct {
+        const char *name, *part;
+    } cases[] = {
+        { "tekken.json", "tekken.json is not read: make tokenizer.json" },
+        { "qwen.tiktoken", ".tiktoken is not read: make tokenizer.json" },
+        { "merges.txt", "merges.txt is not read: make tokenizer.json" },
+        { "config.json", "neither tokenizer.json nor tokenizer.model is there: make tokenizer.json" },
+        { "tokenizer.model", "tokenizer.model: tiktoken files are not read: make tokenizer.json" },
+    };
+    spec_tokenizer *t;
+    (void)state;
+    FAILS(open_bytes(&t, tiktoken, sizeof tiktoken - 1, NULL), SPEC_E_UNSUPPORTED, "tiktoken files are not read");
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char dir[] = "/tmp/spec-test-tokenizer-XXXXXX";
+        assert_non_null(mkdtemp(dir));
+        FILE *f = fopen(path_of("%s/%s", dir, cases[i].name), "wb");
+        fputs(tiktoken, f);
+        fclose(f);
+        const spec_status status = spec_tokenizer_open(&t, dir, NULL);
+        if (status == SPEC_OK || !strstr(spec_last_error(), cases[i].part))
+            fail_msg("%s: %s", cases[i].name, status ? spec_last_error() : "opened");
+        unlink(path_of("%s/%s", dir, cases[i].name));
+        rmdir(dir);
+    }
+}
+
 /* A pattern that would take longer than the universe gives up with a message. */
 static void test_step_limit(void **state)
 {
@@ -941,7 +971,7 @@ int main(void)
         cmocka_unit_test(test_stream),       cmocka_unit_test(test_config),     cmocka_unit_test(test_truncated),
         cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_threads),    cmocka_unit_test(test_long),
         cmocka_unit_test(test_hashes),       cmocka_unit_test(test_mistral),    cmocka_unit_test(test_vectors),
-        cmocka_unit_test(test_vectors_gguf), cmocka_unit_test(test_going_on),   cmocka_unit_test(test_nul),
+        cmocka_unit_test(test_vectors_gguf), cmocka_unit_test(test_going_on),   cmocka_unit_test(test_nul),         cmocka_unit_test(test_other_formats),
         cmocka_unit_test(test_beside),       cmocka_unit_test(test_beside_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -47,7 +47,7 @@ static spec_status find_file(const char *path, char *file, size_t cap)
         SPEC_TRY(speci_path_join(file, cap, path, names[i]));
         if (speci_file_exists(file)) return SPEC_OK;
     }
-    return speci_fail(SPEC_E_IO, "%s: neither tokenizer.json nor tokenizer.model is there", path);
+    return speci_tokenizer_none(path);
 }
 
 /* By its name; else JSON begins with a brace, and no SentencePiece model does, whose first byte is a field's key (0x0A). */
@@ -73,6 +73,7 @@ static spec_status read_bytes(spec_tokenizer *t, const speci_file *file, const s
 {
     SPEC_TRY(speci_file_load(file, t->path, 0, file->n));
     SPEC_TRY(speci_file_refuse_pointer(file->data, file->n, t->path));
+    SPEC_TRY(speci_tokenizer_refuse_other(t->path, file->data, file->n));
     t->spm = !looks_like_json(t->path, file->data, file->n);
     SPEC_TRY(t->spm ? speci_tokenizer_read_spm(t, file->data, file->n) : speci_tokenizer_read_json(t, t->path));
     SPEC_TRY(speci_beside_add(beside, t));

@@ -303,6 +303,10 @@ struct spec_tokenizer {
 /* The readers fill a zeroed tokenizer whose parts are initialised. */
 spec_status speci_tokenizer_read_json(spec_tokenizer *t, const char *path);
 spec_status speci_tokenizer_read_spm(spec_tokenizer *t, const uint8_t *data, size_t n);
+/* Formats that are not read (text_other.c): fails for a file that is one; fails for a directory without a tokenizer. */
+spec_status speci_tokenizer_refuse_other(const char *path, const uint8_t *data, size_t n);
+spec_status speci_tokenizer_none(const char *dir);
+
 /* Enters the added tokens into their tries, once there are no more to come. */
 spec_status speci_added_place(spec_tokenizer *t);
 
