@@ -241,6 +241,77 @@ static void inert_keys(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_config(&cases[i]);
 }
 
+/* --- every key of the classes --- */
+
+enum { N_KEY_IDS = 40 };
+
+/* Logits of the last of some tokens, by single steps; free them. */
+static float *last_logits(spec_model *m)
+{
+    spec_model_info info = { .struct_size = sizeof info };
+    OK(spec_model_get_info(m, &info, 1));
+    float *row = calloc((size_t)info.n_vocab, sizeof *row);
+    spec_session *s = support_session(m, 1, 1);
+    int32_t seq, first = 0;
+    OK(spec_sequence_add(s, &seq, &first, 1, NULL));
+    for (int32_t t = 0; t < N_KEY_IDS; t++) support_plain_step(s, seq, t * 7 % 90, (t + 1) * 7 % 90, row);
+    spec_session_close(s);
+    return row;
+}
+
+/* NULL, or what is wrong with a key so changed. */
+static const char *wrong_with(const char *base, const char *changes, const char *effect, const float *logits)
+{
+    spec_model *m = NULL;
+    spec_model_info info = { .struct_size = sizeof info };
+    const spec_status status = open_changed(&m, base, changes);
+    if (status == SPEC_E_FORMAT || status == SPEC_E_UNSUPPORTED) return NULL;
+    if (status) return spec_last_error();
+    OK(spec_model_get_info(m, &info, 1));
+    const char *wrong = info.unknown_keys[0] ? "is not known, and was ignored" : NULL;
+    if (!wrong && strcmp(effect, "refused") != 0) {
+        float *changed = last_logits(m);
+        const bool same = memcmp(changed, logits, (size_t)info.n_vocab * sizeof *changed) == 0;
+        if (same != (strcmp(effect, "same") == 0)) wrong = same ? "is ignored" : "changes the logits, and not those of the class";
+        free(changed);
+    }
+    spec_model_close(m);
+    return wrong;
+}
+
+static void check_class(const char *base, json_t *keys)
+{
+    spec_model *m = NULL;
+    const char *key;
+    json_t *c;
+    OK(open_changed(&m, base, "{}"));
+    float *logits = last_logits(m);
+    spec_model_close(m);
+    json_object_foreach(keys, key, c) {
+        json_t *change = json_pack("{s:O}", key, json_object_get(c, "value"));
+        char *text = json_dumps(change, JSON_COMPACT);
+        const char *wrong = wrong_with(base, text, json_string_value(json_object_get(c, "effect")), logits);
+        if (wrong) fail_msg("%s, %s: %s", base, text, wrong);
+        free(text);
+        json_decref(change);
+    }
+    free(logits);
+}
+
+/* Each key changed in turn (tools/make_config_keys.py): honoured as the class does, without effect where the class has none, or
+ * refused. */
+static void keys_of_classes(void **state)
+{
+    const char *base;
+    json_t *classes, *keys;
+    (void)state;
+    OK(speci_json_read(&classes, SPEC_TEST_DIR "/config_keys.json", 1u << 20, NULL));
+    json_object_foreach(classes, base, keys) check_class(base, keys);
+    json_decref(classes);
+}
+
+/* --- heads --- */
+
 /* A head size that the device has no attention for, before weights are asked for. */
 static void heads(void **state)
 {
@@ -258,6 +329,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tensors),     cmocka_unit_test(classes),    cmocka_unit_test(families),
         cmocka_unit_test(mathematics), cmocka_unit_test(inert_keys), cmocka_unit_test(heads),
+        cmocka_unit_test(keys_of_classes),
     };
     return cmocka_run_group_tests(tests, open_backend, close_backend);
 }
