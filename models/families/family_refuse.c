@@ -41,19 +41,20 @@ spec_status speci_family_check_class(const model_config *config)
     return SPEC_OK;
 }
 
-/* "; it is a wrapper ..." or "; it needs ..."; "" where the config does not tell. */
+/* What it would need, and what to do. */
 static void tell_why(char *out, size_t cap, const model_config *config)
 {
     const json_t *inner = json_object_get(config->root, "text_config");
     const char *type = json_string_value(json_object_get(inner, "model_type"));
     char missing[256];
     speci_config_missing(json_is_object(inner) ? inner : config->root, missing, sizeof missing);
-    out[0] = '\0';
     if (json_is_object(inner))
-        snprintf(out, cap, "; it wraps a text model%s%.60s (text_config)%s%s: save that alone", type ? " of model_type " : "",
-                 type ? type : "", missing[0] ? " that needs " : "", missing);
+        snprintf(out, cap, "; it wraps a text model%s%.60s (text_config)%s%s%s", type ? " of model_type " : "", type ? type : "",
+                 missing[0] ? " that needs " : "", missing, missing[0] ? ", which is not supported" : ": save that alone");
     else if (missing[0])
         snprintf(out, cap, "; it needs %s, which is not supported", missing);
+    else
+        snprintf(out, cap, "; docs/adding-a-model.md says how a family is added");
 }
 
 spec_status speci_family_refuse(const model_config *config, const char *known)

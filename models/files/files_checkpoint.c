@@ -189,12 +189,6 @@ static spec_status open_index(model_checkpoint *c, const char *index)
 
 /* --- open --- */
 
-bool speci_has_file(const char *dir, const char *name)
-{
-    char path[MODEL_MAX_PATH];
-    return speci_path_join(path, sizeof path, dir, name) == SPEC_OK && speci_file_exists(path);
-}
-
 static spec_status open_files(model_checkpoint *c)
 {
     char path[MODEL_MAX_PATH];

@@ -30,6 +30,12 @@ static const other_layout layouts[] = {
                        "with model.safetensors.index.json" },
 };
 
+bool speci_has_file(const char *dir, const char *name)
+{
+    char path[MODEL_MAX_PATH];
+    return speci_path_join(path, sizeof path, dir, name) == SPEC_OK && speci_file_exists(path);
+}
+
 static bool fits(const char *dir, const char *name)
 {
     const size_t n = strlen(name);
