@@ -971,7 +971,8 @@ int main(void)
         cmocka_unit_test(test_stream),       cmocka_unit_test(test_config),     cmocka_unit_test(test_truncated),
         cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_threads),    cmocka_unit_test(test_long),
         cmocka_unit_test(test_hashes),       cmocka_unit_test(test_mistral),    cmocka_unit_test(test_vectors),
-        cmocka_unit_test(test_vectors_gguf), cmocka_unit_test(test_going_on),   cmocka_unit_test(test_nul),         cmocka_unit_test(test_other_formats),
+        cmocka_unit_test(test_vectors_gguf), cmocka_unit_test(test_going_on),   cmocka_unit_test(test_nul),
+        cmocka_unit_test(test_other_formats),
         cmocka_unit_test(test_beside),       cmocka_unit_test(test_beside_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
