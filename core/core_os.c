@@ -3,6 +3,7 @@
 #include "core/core.h"
 
 #include <assert.h>
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -164,6 +165,19 @@ bool speci_is_directory(const char *path)
 {
     struct stat st;
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+bool speci_dir_has_ending(const char *path, const char *ending)
+{
+    const size_t n_end = strlen(ending);
+    DIR *dir = opendir(path);
+    bool found = false;
+    for (const struct dirent *e; dir && !found && (e = readdir(dir));) {
+        const size_t n = strlen(e->d_name);
+        found = n >= n_end && strcmp(e->d_name + n - n_end, ending) == 0;
+    }
+    if (dir) closedir(dir);
+    return found;
 }
 
 spec_status speci_path_join(char *out, size_t cap, const char *dir, const char *name)

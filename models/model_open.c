@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "models/families/family.h"
+#include "models/model_unused.h"
 
 #define NODE_MAX 4096 /* nodes that a size is told for */
 
@@ -74,28 +75,13 @@ static spec_status main_dtype(spec_dtype *out, const model_checkpoint *c)
 
 /* --- what was not used --- */
 
-/* Buffers that older versions of transformers saved with the weights. */
-static bool is_known_buffer(const char *name)
+static spec_status check_unused(const spec_model *m, const model_config *config, const model_checkpoint *c)
 {
-    return ends_with(name, ".rotary_emb.inv_freq") || ends_with(name, ".attention.bias") ||
-           ends_with(name, ".attention.masked_bias");
-}
-
-static void report_unused(const spec_model *m, const model_checkpoint *c)
-{
-    size_t n, n_unused = 0;
-    const char *first = NULL;
-    const model_tensor *t = speci_checkpoint_tensors(c, &n);
-    for (size_t i = 0; i < n; i++) {
-        if (t[i].used || is_known_buffer(t[i].name)) continue;
-        if (n_unused++ == 0) first = t[i].name;
-    }
-    if (n_unused)
-        speci_log(m->backend, SPEC_LOG_WARN, "%s: %zu tensor%s not used, %s first", m->path, n_unused,
-                  n_unused == 1 ? "" : "s", first);
+    SPEC_TRY(speci_model_check_unused(m, config, c));
     if (m->unknown_keys[0])
         speci_log(m->backend, SPEC_LOG_WARN, "%s: keys of config.json that are not known, and so were ignored: %s",
                   m->path, m->unknown_keys);
+    return SPEC_OK;
 }
 
 /* --- ids --- */
@@ -233,7 +219,7 @@ static spec_status load_weights(spec_model *m, model_config *config, const spec_
     spec_status status = m->dtype == SPEC_DTYPE_AUTO ? main_dtype(&m->dtype, checkpoint) : SPEC_OK;
     if (status == SPEC_OK) status = speci_model_fingerprint(&m->fingerprint, config->root, checkpoint, m->weights);
     if (status == SPEC_OK) status = build(m, &b, family);
-    if (status == SPEC_OK) report_unused(m, checkpoint);
+    if (status == SPEC_OK) status = check_unused(m, config, checkpoint);
     speci_checkpoint_close(checkpoint);
     return status;
 }
@@ -243,7 +229,7 @@ static spec_status load(spec_model *m, const spec_model_params *p)
     char path[MODEL_MAX_PATH];
     model_config config = { 0 };
     SPEC_TRY(speci_path_join(path, sizeof path, m->path, "config.json"));
-    if (!speci_file_exists(path)) return speci_fail(SPEC_E_IO, "%s: missing", path);
+    if (!speci_file_exists(path)) return speci_directory_refuse(m->path, "config.json");
     SPEC_TRY(speci_config_read(&config, path, m->allocator));
     spec_status status = load_weights(m, &config, p);
     if (status == SPEC_OK) status = find_ids(m, &config);

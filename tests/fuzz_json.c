@@ -27,6 +27,23 @@ static void visit(const json_t *value)
     json_object_foreach((json_t *)(uintptr_t)value, key, item) visit(item);
 }
 
+/* Do all keys stand for themselves? */
+static bool plain_keys(const json_t *value)
+{
+    speci_buf work = { .a = NULL };
+    bool plain = true;
+    const char *key, *string;
+    json_t *item;
+    size_t i, n;
+    json_array_foreach((json_t *)(uintptr_t)value, i, item) plain = plain_keys(item) && plain;
+    json_object_foreach((json_t *)(uintptr_t)value, key, item) {
+        require(speci_json_key(key, &string, &n, &work) == SPEC_OK && n <= strlen(key), "a key without a string");
+        plain = string == key && plain_keys(item) && plain;
+    }
+    speci_buf_free(&work);
+    return plain;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     json_t *value, *again;
@@ -38,7 +55,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     char *text = json_dumps(value, JSON_COMPACT);
     require(text != NULL, "cannot be written");
     require(speci_json_parse(&again, text, strlen(text), "output") == SPEC_OK, "does not parse again");
-    require(json_equal(value, again), "is not the same again");
+    require(!plain_keys(value) || json_equal(value, again), "is not the same again");
     free(text);
     json_decref(again);
     json_decref(value);

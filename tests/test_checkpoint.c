@@ -282,11 +282,22 @@ static void links_into_a_cache(void **state)
 static void other_formats(void **state)
 {
     (void)state;
-    expect_open(SPEC_E_IO, dir, "expected model.safetensors", INDEX, "an empty directory");
-    put_text("params.json", "{}");
-    expect_open(SPEC_E_UNSUPPORTED, "params.json", "Hugging Face layout", NULL, "Mistral's own format");
-    put_text("pytorch_model.bin", "PK");
-    expect_open(SPEC_E_UNSUPPORTED, "pytorch_model.bin", "examples/convert_bin.py", NULL, "pickle");
+    static const struct {
+        const char *name, *part, *next; /* each is told before those above it */
+    } cases[] = {
+        { "model-00001-of-00002.safetensors", "shards without their index", "expected model.safetensors" },
+        { "m.pt", "pickle", "Hugging Face layout" },
+        { "m.gguf", "GGUF", "Hugging Face layout" },
+        { "params.json", "Mistral's own format", "Hugging Face layout" },
+        { "consolidated.00.pth", "Meta's own format", "convert_llama_weights_to_hf" },
+        { "pytorch_model.bin", "pickle", "examples/convert_bin.py" },
+        { "adapter_config.json", "a LoRA adapter", "merge it" },
+    };
+    expect_open(SPEC_E_IO, dir, "model.safetensors or " INDEX, "as transformers writes it", "an empty directory");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        put_text(cases[i].name, "{}");
+        expect_open(SPEC_E_UNSUPPORTED, "is missing; found", cases[i].part, cases[i].next, cases[i].name);
+    }
     put_tensors("model.safetensors", SHARD1, 8);
     expect_open(SPEC_OK, NULL, NULL, NULL, "safetensors beside pickle");
 }
@@ -332,7 +343,7 @@ static void paths(void **state)
     expect_model(path, SPEC_E_UNSUPPORTED, "m.bin", "examples/convert_bin.py", NULL);
     snprintf(path, sizeof path, "%s/m.safetensors", dir);
     expect_model(path, SPEC_E_INVALID, "m.safetensors: a file", "expected the directory", NULL);
-    expect_model(dir, SPEC_E_IO, "config.json: missing", NULL, NULL);
+    expect_model(dir, SPEC_E_UNSUPPORTED, "config.json is missing; found *.gguf", "GGUF", "Hugging Face layout");
     spec_model *m = NULL;
     assert_int_equal(spec_model_open(&m, NULL, dir, NULL), SPEC_E_INVALID);
     assert_int_equal(spec_model_open(&m, backend, "", NULL), SPEC_E_INVALID);

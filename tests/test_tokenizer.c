@@ -3,6 +3,7 @@
  *   golden/tokenizers/          trained tokenizers with vectors (tokenizers package)
  *   tokenizer_cases.jsonl       components put together at random (tokenizers package; tools/make_tokenizer_cases.py)
  *   tokenizer_spm/              SentencePiece models (sentencepiece package; tools/make_spm_cases.py)
+ *   tokenizer_beside.jsonl      the files beside a tokenizer's own (transformers package; tools/make_beside_cases.py)
  *   SPEC_SHARED/data, models    real vocabularies, published vectors, hashes of whole prompt files; skipped without
  * and, with what is made here: refusals by name, broken files, memory that runs out, threads, long texts. */
 #define _GNU_SOURCE
@@ -331,6 +332,59 @@ static void test_refusals(void **state)
     }
 }
 
+/* Zero bytes in the vocabulary's keys and in merges; and U+0001, by which such keys are told from others. */
+static void test_nul(void **state)
+{
+    static const char file[] =
+        "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"\\u0000\": 1, \"a\\u0000\" : 2, \"\\u0001\": 3,"
+        "\"\\u00010\": 4, \"0\": 5, \"b\": 6, \"\\\\u0000\": 7}, \"merges\": [\"a \\u0000\", [\"\\u0001\", \"0\"]]}}";
+    static const char text[] = "ba\0\0\x01\x01" "0";
+    static const int32_t expected[] = { 6, 2, 1, 3, 4 };
+    spec_tokenizer *t;
+    size_t n;
+    (void)state;
+    OK(open_bytes(&t, file, sizeof file - 1, NULL));
+    ids list = encode(t, text, sizeof text - 1, 0);
+    assert_int_equal(list.n, COUNT(expected));
+    assert_memory_equal(list.id, expected, sizeof expected);
+    free(list.id);
+    assert_memory_equal(spec_tokenizer_piece(t, 2, &n), "a\0", 2);
+    assert_int_equal(n, 2);
+    assert_memory_equal(spec_tokenizer_piece(t, 7, &n), "\\u0000", 6); /* a backslash, and no escape behind it */
+    assert_int_equal(n, 6);
+    spec_tokenizer_close(t);
+}
+
+/* What other programs read: named, with the next step. */
+static void test_other_formats(void **state)
+{
+    static const char tiktoken[] = "IQ== 0\nIg== 1\nIGE= 2\n";
+    static const struct {
+        const char *name, *part;
+    } cases[] = {
+        { "tekken.json", "tekken.json is not read: make tokenizer.json" },
+        { "qwen.tiktoken", ".tiktoken is not read: make tokenizer.json" },
+        { "merges.txt", "merges.txt is not read: make tokenizer.json" },
+        { "config.json", "neither tokenizer.json nor tokenizer.model is there: make tokenizer.json" },
+        { "tokenizer.model", "tokenizer.model: tiktoken files are not read: make tokenizer.json" },
+    };
+    spec_tokenizer *t;
+    (void)state;
+    FAILS(open_bytes(&t, tiktoken, sizeof tiktoken - 1, NULL), SPEC_E_UNSUPPORTED, "tiktoken files are not read");
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char dir[] = "/tmp/spec-test-tokenizer-XXXXXX";
+        assert_non_null(mkdtemp(dir));
+        FILE *f = fopen(path_of("%s/%s", dir, cases[i].name), "wb");
+        fputs(tiktoken, f);
+        fclose(f);
+        const spec_status status = spec_tokenizer_open(&t, dir, NULL);
+        if (status == SPEC_OK || !strstr(spec_last_error(), cases[i].part))
+            fail_msg("%s: %s", cases[i].name, status ? spec_last_error() : "opened");
+        unlink(path_of("%s/%s", dir, cases[i].name));
+        rmdir(dir);
+    }
+}
+
 /* A pattern that would take longer than the universe gives up with a message. */
 static void test_step_limit(void **state)
 {
@@ -449,25 +503,65 @@ static void test_going_on(void **state)
     for (size_t i = 0; i < COUNT(jsons); i++) check_going_on(path_of(GOLDEN "/%s", jsons[i]));
 }
 
+/* A directory with a copy of `base`, a file below tests/, and `files`, { name: content }. */
+static void make_dir(char *dir, const char *base, const json_t *files)
+{
+    char *data;
+    const char *name;
+    json_t *content;
+    size_t n;
+    strcpy(dir, "/tmp/spec-test-tokenizer-XXXXXX");
+    assert_non_null(mkdtemp(dir));
+    OK(speci_file_read(&data, &n, path_of(SPEC_TEST_DIR "/%s", base), 1 << 24, NULL));
+    FILE *f = fopen(path_of("%s/tokenizer%s", dir, strrchr(base, '.')), "wb");
+    assert_int_equal(fwrite(data, 1, n, f), n);
+    fclose(f);
+    speci_free(NULL, data);
+    json_object_foreach((json_t *)(uintptr_t)files, name, content)
+        assert_int_equal(json_dump_file(content, path_of("%s/%s", dir, name), JSON_ENCODE_ANY), 0);
+}
+
+static void remove_dir(const char *dir)
+{
+    assert_int_equal(system(path_of("rm -rf '%s'", dir)), 0);
+}
+
+static void expect_number(const json_t *line, const char *key, int32_t found)
+{
+    if (found != json_integer_value(json_object_get(line, key)))
+        fail_msg("%s: %s is %d, expected %d", json_string_value(json_object_get(line, "name")), key, found,
+                 (int)json_integer_value(json_object_get(line, key)));
+}
+
+static void beside_line(void *arg, json_t *line, const char *where)
+{
+    char dir[64];
+    spec_tokenizer *t;
+    (void)arg, (void)where;
+    make_dir(dir, json_string_value(json_object_get(line, "base")), json_object_get(line, "files"));
+    OK(spec_tokenizer_open(&t, dir, NULL));
+    check_ids(t, json_object_get(line, "text"), SPEC_TOKEN_ADD_SPECIAL | SPEC_TOKEN_PARSE_SPECIAL, json_object_get(line, "ids"),
+              json_string_value(json_object_get(line, "name")));
+    check_ids(t, json_object_get(line, "text"), SPEC_TOKEN_ADD_SPECIAL, json_object_get(line, "ids_split"),
+              json_string_value(json_object_get(line, "name")));
+    expect_number(line, "n_vocab", spec_tokenizer_n_vocab(t));
+    /* The package knows no BOS that only a post-processor names. */
+    if (json_integer_value(json_object_get(line, "bos")) >= 0) expect_number(line, "bos", spec_tokenizer_bos(t));
+    expect_number(line, "eos", spec_tokenizer_eos(t));
+    spec_tokenizer_close(t);
+    remove_dir(dir);
+}
+
 /* BOS and EOS from tokenizer_config.json, as strings and as objects, and add_bos_token for a tokenizer.model. */
 static void test_config(void **state)
 {
-    static const char config[] = "{\"bos_token\": {\"content\": \"</s>\"}, \"eos_token\": \"<s>\", "
-                                 "\"add_bos_token\": false, \"add_eos_token\": true, "
-                                 "\"model_max_length\": 1000000000000000019884624838656}";
-    char dir[] = "/tmp/spec-test-tokenizer-XXXXXX";
-    char *model;
-    size_t n;
+    static const char config[] = "{\"tokenizer_config.json\": {\"bos_token\": {\"content\": \"</s>\"},"
+                                 " \"eos_token\": \"<s>\",\"add_bos_token\": false, \"add_eos_token\": true}}";
+    char dir[64];
+    json_t *files = json_loads(config, 0, NULL);
     spec_tokenizer *t;
     (void)state;
-    assert_non_null(mkdtemp(dir));
-    OK(speci_file_read(&model, &n, SPEC_TEST_DIR "/tokenizer_spm/plain.model", 1 << 20, NULL));
-    FILE *f = fopen(path_of("%s/tokenizer.model", dir), "wb");
-    assert_int_equal(fwrite(model, 1, n, f), n);
-    fclose(f);
-    f = fopen(path_of("%s/tokenizer_config.json", dir), "wb");
-    fputs(config, f);
-    fclose(f);
+    make_dir(dir, "tokenizer_spm/plain.model", files);
     OK(spec_tokenizer_open(&t, dir, NULL));
     assert_int_equal(spec_tokenizer_bos(t), 2);
     assert_int_equal(spec_tokenizer_eos(t), 1);
@@ -476,10 +570,42 @@ static void test_config(void **state)
     assert_int_equal(list.id[0], 1);
     free(list.id);
     spec_tokenizer_close(t);
-    speci_free(NULL, model);
-    unlink(path_of("%s/tokenizer.model", dir));
-    unlink(path_of("%s/tokenizer_config.json", dir));
-    rmdir(dir);
+    remove_dir(dir);
+    json_decref(files);
+}
+
+static void test_beside(void **state)
+{
+    (void)state;
+    size_t n = each_line(SPEC_TEST_DIR "/tokenizer_beside.jsonl", beside_line, NULL);
+    print_message("%zu tokenizers with files beside them\n", n);
+}
+
+/* What AutoTokenizer would give another id than the file says, and files that are broken. */
+static void test_beside_refused(void **state)
+{
+    static const struct {
+        const char *files, *part;
+    } cases[] = {
+        { "{\"added_tokens.json\": {\"<x>\": 50}}", "added_tokens.json: the added token '<x>' has the id 50, expected" },
+        { "{\"added_tokens.json\": {\"<x>\": 9000}}", "has the id 9000, expected" },
+        { "{\"added_tokens.json\": {\"<x>\": \"one\"}}", "the id of '<x>' is missing or wrong" },
+        { "{\"tokenizer_config.json\": {\"added_tokens_decoder\": {\"50\": {\"content\": \"<x>\"}}}}", "'<x>' has the id 50" },
+        { "{\"tokenizer_config.json\": {\"added_tokens_decoder\": {\"x\": {\"content\": \"<x>\"}}}}", "the id of 'x'" },
+        { "{\"tokenizer_config.json\": {\"added_tokens_decoder\": {\"99999999999\": {\"content\": \"<x>\"}}}}", "99999999999" },
+        { "{\"tokenizer_config.json\": {\"added_tokens_decoder\": {\"50\": {}}}}", "\"content\" is missing" },
+        { "{\"tokenizer_config.json\": {\"added_tokens_decoder\": {\"50\": {\"content\": \"<x>\", \"lstrip\": 1}}}}", "lstrip" },
+    };
+    (void)state;
+    for (size_t i = 0; i < 2 * COUNT(cases); i++) {
+        char dir[64];
+        json_t *files = json_loads(cases[i / 2].files, 0, NULL);
+        spec_tokenizer *t;
+        make_dir(dir, i % 2 ? "tokenizer_spm/bytes.model" : "golden/tokenizers/gpt2-style/tokenizer.json", files);
+        FAILS(spec_tokenizer_open(&t, dir, NULL), SPEC_E_FORMAT, cases[i / 2].part);
+        remove_dir(dir);
+        json_decref(files);
+    }
 }
 
 /* ----------------------------------------------------------------------------- things that go wrong --- */
@@ -554,6 +680,13 @@ static void test_no_memory(void **state)
     fail_all(GOLDEN "/qwen2-style");
     fail_all(GOLDEN "/spm-prepend");
     fail_all(SPEC_TEST_DIR "/tokenizer_spm/bytes.model");
+    char dir[64];
+    json_t *files = json_loads("{\"added_tokens.json\": {\"<x>\": 513, \"he\": 7},"
+                               " \"special_tokens_map.json\": {\"eos_token\": \"<x>\"}}", 0, NULL);
+    make_dir(dir, "golden/tokenizers/gpt2-style/tokenizer.json", files);
+    fail_all(dir);
+    remove_dir(dir);
+    json_decref(files);
 }
 
 static void *encode_often(void *arg)
@@ -838,7 +971,9 @@ int main(void)
         cmocka_unit_test(test_stream),       cmocka_unit_test(test_config),     cmocka_unit_test(test_truncated),
         cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_threads),    cmocka_unit_test(test_long),
         cmocka_unit_test(test_hashes),       cmocka_unit_test(test_mistral),    cmocka_unit_test(test_vectors),
-        cmocka_unit_test(test_vectors_gguf), cmocka_unit_test(test_going_on),
+        cmocka_unit_test(test_vectors_gguf), cmocka_unit_test(test_going_on),   cmocka_unit_test(test_nul),
+        cmocka_unit_test(test_other_formats),
+        cmocka_unit_test(test_beside),       cmocka_unit_test(test_beside_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

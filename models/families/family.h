@@ -18,6 +18,10 @@ typedef struct model_family {
 
 /* The family of config.json in `dir`; fails naming the model_type and those that are known. */
 spec_status speci_family_find(const model_family **out, const model_config *config, const char *dir);
+/* Its parts (family_refuse.c): fails where `architectures` names a class of another family than model_type, which it names
+ * both; fails for a model_type that no row has, and tells what the model would need where the config tells. */
+spec_status speci_family_check_class(const model_config *config);
+spec_status speci_family_refuse(const model_config *config, const char *known);
 
 spec_status speci_family_llama(model_builder *b);
 spec_status speci_family_mistral(model_builder *b);

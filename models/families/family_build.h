@@ -96,6 +96,9 @@ spec_status speci_model_build_mamba2(model_builder *b, model_mamba *out, const c
 /* The usual case: heads x head_dim = inner size, n_group groups of B and C, gated norm in as many groups. */
 spec_status speci_mamba2_grouped(model_mamba2_shape *s, int32_t n_inner, int32_t n_group, const char *file);
 
+/* Fails by the config's key where the device has no attention over such heads; before any of its weights are read. */
+spec_status speci_model_build_check_heads(model_builder *b, const model_attention *a);
+
 /* "silu", "gelu", ... as transformers' ACT2FN names them. */
 spec_status speci_activation(spec_activation *out, const char *name, const char *file);
 /* config.json's hidden_act of a family whose convolution uses it too: only silu. */

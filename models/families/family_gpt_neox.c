@@ -62,6 +62,7 @@ static spec_status build_attention(model_builder *b, model_branch *out, const ne
     *out = (model_branch){ .kind = MODEL_ATTENTION, .scale = 1.0f };
     *a = (model_attention){ .n_head = s->n_head, .n_kv_head = s->n_head, .head_dim = s->head_dim,
                             .scale = (float)(1.0 / sqrt(s->head_dim)) };
+    SPEC_TRY(speci_model_build_check_heads(b, a));
     SPEC_TRY(speci_model_build_norm(b, &out->norm, SPEC_NORM_LAYER, speci_namef("%s.input_layernorm", layer).s, s->dim,
                               s->eps));
     SPEC_TRY(build_qkv(b, &a->qkv, s, layer));

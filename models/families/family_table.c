@@ -41,18 +41,14 @@ static void list_types(char *text, size_t cap)
 spec_status speci_family_find(const model_family **out, const model_config *config, const char *dir)
 {
     char known[512];
-    const json_t *value = json_object_get(config->root, "model_type");
-    const char *type = json_string_value(value);
+    const char *type = json_string_value(json_object_get(config->root, "model_type"));
     for (size_t i = 0; i < N_FAMILY; i++) {
         const model_family *f = &families[i];
         if (f->matches ? f->matches(config, dir) : type && strcmp(f->model_type, type) == 0) {
             *out = f;
-            return SPEC_OK;
+            return speci_family_check_class(config);
         }
     }
     list_types(known, sizeof known);
-    if (!type)
-        return speci_fail(SPEC_E_FORMAT, "%s: model_type is %s, expected one of %s", config->file,
-                          value ? speci_value_of(value).s : "missing", known);
-    return speci_fail(SPEC_E_UNSUPPORTED, "%s: model_type is \"%.60s\", expected one of %s", config->file, type, known);
+    return speci_family_refuse(config, known);
 }

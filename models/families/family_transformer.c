@@ -100,6 +100,7 @@ spec_status speci_transformer_attention(model_builder *b, model_branch *out, con
     *out = (model_branch){ .kind = MODEL_ATTENTION, .scale = residual_scale(t) };
     *a = (model_attention){ .n_head = t->n_head, .n_kv_head = t->n_kv_head, .head_dim = t->head_dim, .window = window,
                             .scale = (float)scale };
+    SPEC_TRY(speci_model_build_check_heads(b, a));
     SPEC_TRY(speci_model_build_norm(b, &out->norm, SPEC_NORM_RMS, speci_namef("%s.%s", layer, norm).s, t->dim, t->eps));
     SPEC_TRY(build_qkv(b, &a->qkv, t, layer));
     SPEC_TRY(speci_model_build_linear(b, &a->out, speci_namef("%s.self_attn.%s", layer, names_of(t)->out).s, t->dim,

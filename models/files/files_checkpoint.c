@@ -189,28 +189,6 @@ static spec_status open_index(model_checkpoint *c, const char *index)
 
 /* --- open --- */
 
-bool speci_has_file(const char *dir, const char *name)
-{
-    char path[MODEL_MAX_PATH];
-    return speci_path_join(path, sizeof path, dir, name) == SPEC_OK && speci_file_exists(path);
-}
-
-/* No safetensors here: say what there is instead, and what to do. */
-static spec_status nothing_found(const char *dir)
-{
-    if (speci_has_file(dir, "pytorch_model.bin") || speci_has_file(dir, "pytorch_model.bin.index.json"))
-        return speci_fail(SPEC_E_UNSUPPORTED,
-                          "%s: only pytorch_model.bin (pickle) found, expected " SINGLE
-                          ": examples/convert_bin.py writes safetensors",
-                          dir);
-    if (speci_has_file(dir, "consolidated.safetensors") || speci_has_file(dir, "params.json"))
-        return speci_fail(SPEC_E_UNSUPPORTED,
-                          "%s: Mistral's own format (consolidated.safetensors, params.json) found, expected " SINGLE
-                          " in the Hugging Face layout",
-                          dir);
-    return speci_fail(SPEC_E_IO, "%s: no weights: expected " SINGLE " or " INDEX, dir);
-}
-
 static spec_status open_files(model_checkpoint *c)
 {
     char path[MODEL_MAX_PATH];
@@ -219,7 +197,7 @@ static spec_status open_files(model_checkpoint *c)
         SPEC_TRY(open_shard(c, path));
         return sort_tensors(c);
     }
-    if (!speci_has_file(c->path, INDEX)) return nothing_found(c->path);
+    if (!speci_has_file(c->path, INDEX)) return speci_directory_refuse(c->path, SINGLE " or " INDEX);
     SPEC_TRY(speci_path_join(path, sizeof path, c->path, INDEX));
     return open_index(c, path);
 }

@@ -53,6 +53,8 @@ void speci_checkpoint_done(const model_checkpoint *c, const model_tensor *t);
 spec_status speci_model_fingerprint(uint64_t *out, const json_t *config, const model_checkpoint *c, spec_dtype weights);
 
 bool speci_has_file(const char *dir, const char *name); /* dir/name is there */
+/* Fails for a directory in which `missing` is missing; says what the directory is, where its files tell, and what to do. */
+spec_status speci_directory_refuse(const char *dir, const char *missing);
 
 /* "[96, 32]" for messages. */
 typedef struct model_shape_text {

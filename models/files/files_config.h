@@ -1,6 +1,6 @@
 /* files_config.h - config.json: keys by name, with a record of which were asked for. Internal.
  *
- * A family asks for the keys that it honours. What it did not ask for is verified by two lists (files_config.c): keys
+ * A family asks for the keys that it honours. What it did not ask for is verified by two lists (files_config_keys.c): keys
  * that would change the mathematics are refused by name, keys known to be inert are ignored, the rest is reported.
  * A default is given only where the family's class in transformers (models/<family>/configuration_<family>.py) has
  * one that files rely on. null counts as absent. */
@@ -48,6 +48,9 @@ spec_status speci_config_all_known(const model_config *c);
 /* Verifies the keys of config.json that nobody asked for. *unknown: those in neither list, comma-separated, "" if none;
  * from speci_alloc. */
 spec_status speci_config_check(const model_config *c, char **unknown, const spec_allocator *a);
+
+/* What the keys of config.json say that no family has: "mixtures of experts, latent attention (MLA)", or "". */
+void speci_config_missing(const json_t *root, char *out, size_t cap);
 
 /* "8", "\"gelu\"", "an object" - what was found, for messages. */
 typedef struct model_value_text {

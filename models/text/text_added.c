@@ -31,9 +31,15 @@ void speci_added_free(speci_added_set *s)
     s->word = NULL;
 }
 
-spec_status speci_added_put(speci_added_set *s, const char *content, size_t n, const speci_added *token)
+static spec_status need_word(speci_added_set *s, const speci_added *token)
 {
     static const char word[] = "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}]";
+    if (!token->single_word || s->word) return SPEC_OK;
+    return speci_regex_open(&s->word, word, sizeof word - 1, false, "single_word", s->text.a);
+}
+
+spec_status speci_added_put(speci_added_set *s, const char *content, size_t n, const speci_added *token)
+{
     if (token->id < 0 || token->id >= SPECI_TOK_ID_LIMIT)
         return speci_fail(SPEC_E_FORMAT, "added token '%.*s' has the id %d, expected 0 to %d", n > 64 ? 64 : (int)n,
                           content, token->id, SPECI_TOK_ID_LIMIT - 1);
@@ -51,9 +57,16 @@ spec_status speci_added_put(speci_added_set *s, const char *content, size_t n, c
         s->by_token.n = need;
     }
     ((uint32_t *)(void *)s->by_token.data)[item.id] = (uint32_t)index + 1;
-    if (item.single_word && !s->word)
-        return speci_regex_open(&s->word, word, sizeof word - 1, false, "single_word", s->text.a);
-    return SPEC_OK;
+    return need_word(s, token);
+}
+
+spec_status speci_added_change(speci_added_set *s, int32_t index, const speci_added *token)
+{
+    speci_added *item = (speci_added *)(void *)s->items.data + index;
+    item->single_word = token->single_word;
+    item->lstrip = token->lstrip, item->rstrip = token->rstrip;
+    item->normalized = token->normalized, item->special = item->special || token->special;
+    return need_word(s, token);
 }
 
 static const speci_added *item_at(const speci_added_set *s, size_t i)
@@ -113,6 +126,44 @@ bool speci_trie_longest(const speci_trie *trie, const char *text, size_t n, size
         }
     }
     return *len > 0;
+}
+
+/* Enters one token into its trie. One that is looked for in normalized text is normalized itself, and decoding shows
+ * it so. */
+static spec_status place(spec_tokenizer *t, size_t index, speci_norm_work *work)
+{
+    speci_added *token = (speci_added *)(void *)t->added.items.data + index;
+    const char *string = t->added.text.data + token->offset;
+    size_t n = token->n;
+    bool origin = true;
+    if (!token->normalized) return speci_trie_put(&t->added.raw, string, n, index);
+    SPEC_TRY(speci_normalize(&t->norms, string, n, &origin, work, &string, &n));
+    SPEC_TRY(speci_trie_put(&t->added.normalized, string, n, index));
+    if (t->norms.n == 0) return SPEC_OK; /* nothing was done to it */
+    token->shown_offset = t->added.text.n;
+    token->n_shown = n;
+    return speci_buf_add(&t->added.text, string, n);
+}
+
+/* Where two strings become equal by normalizing, special tokens come first. */
+static spec_status place_all(spec_tokenizer *t, speci_norm_work *work)
+{
+    size_t n = t->added.items.n / sizeof(speci_added);
+    for (size_t i = 0; i < 2 * n; i++)
+        if (item_at(&t->added, i % n)->special == (i < n)) SPEC_TRY(place(t, i % n, work));
+    return SPEC_OK;
+}
+
+spec_status speci_added_place(spec_tokenizer *t)
+{
+    const spec_allocator *a = &t->allocator;
+    speci_norm_work work = { { .a = a }, { .a = a }, { .a = a }, { .a = a } };
+    spec_status status = place_all(t, &work);
+    speci_buf_free(&work.a);
+    speci_buf_free(&work.b);
+    speci_buf_free(&work.code_points);
+    speci_buf_free(&work.order);
+    return status;
 }
 
 /* ------------------------------------------------------------------------------ splitting --- */

@@ -1,17 +1,13 @@
-/* text_json.c - reads tokenizer.json (format of the `tokenizers` package) and tokenizer_config.json.
+/* text_json.c - reads tokenizer.json (format of the `tokenizers` package).
  *
  * Each section has one table that maps a component's "type" to the function that reads it; a type that is not in the
  * table is refused by name. `truncation` and `padding` are not read: how long a text may be is the caller's matter. */
 #include <stdio.h>
 #include <string.h>
 
-#include "core/core_json.h"
-#include "models/text/text_tokenizer.h"
+#include "models/text/text_json.h"
 
-enum {
-    FILE_MAX = 1 << 28, /* bytes; the largest known is 34 MB */
-    NESTING_MAX = 16    /* Sequences inside Sequences */
-};
+enum { NESTING_MAX = 16 }; /* Sequences inside Sequences */
 
 /* Reads one component; `depth` counts Sequences. */
 typedef spec_status (*read_fn)(spec_tokenizer *t, const json_t *json, int depth);
@@ -22,37 +18,37 @@ typedef struct component {
 
 /* ------------------------------------------------------------------------------- small readers --- */
 
-static spec_status bad(const spec_tokenizer *t, const char *key, const char *expected)
+static spec_status bad(const char *file, const char *key, const char *expected)
 {
-    return speci_fail(SPEC_E_FORMAT, "%s: \"%s\" is missing or wrong, expected %s", t->path, key, expected);
+    return speci_fail(SPEC_E_FORMAT, "%s: \"%s\" is missing or wrong, expected %s", file, key, expected);
 }
 
 /* A boolean; `missing` if the key is not there or null. */
-static spec_status read_bool(const spec_tokenizer *t, const json_t *json, const char *key, bool missing, bool *out)
+static spec_status read_bool(const char *file, const json_t *json, const char *key, bool missing, bool *out)
 {
     const json_t *value = json_object_get(json, key);
     *out = missing;
     if (!value || json_is_null(value)) return SPEC_OK;
-    if (!json_is_boolean(value)) return bad(t, key, "true or false");
+    if (!json_is_boolean(value)) return bad(file, key, "true or false");
     *out = json_is_true(value);
     return SPEC_OK;
 }
 
-static spec_status read_int(const spec_tokenizer *t, const json_t *json, const char *key, json_int_t low,
+static spec_status read_int(const char *file, const json_t *json, const char *key, json_int_t low,
                             json_int_t high, json_int_t *out)
 {
     const json_t *value = json_object_get(json, key);
     *out = json_integer_value(value);
     if (json_is_integer(value) && *out >= low && *out <= high) return SPEC_OK;
-    return speci_fail(SPEC_E_FORMAT, "%s: \"%s\" is missing or wrong, expected an integer from %lld to %lld", t->path,
+    return speci_fail(SPEC_E_FORMAT, "%s: \"%s\" is missing or wrong, expected an integer from %lld to %lld", file,
                       key, (long long)low, (long long)high);
 }
 
 /* Borrowed text; may hold zero bytes. */
-static spec_status read_text(const spec_tokenizer *t, const json_t *json, const char *key, const char **out, size_t *n)
+static spec_status read_text(const char *file, const json_t *json, const char *key, const char **out, size_t *n)
 {
     const json_t *value = json_object_get(json, key);
-    if (!json_is_string(value)) return bad(t, key, "a string");
+    if (!json_is_string(value)) return bad(file, key, "a string");
     *out = json_string_value(value);
     *n = json_string_length(value);
     return SPEC_OK;
@@ -64,7 +60,7 @@ static spec_status read_optional(const spec_tokenizer *t, const json_t *json, co
     const json_t *value = json_object_get(json, key);
     *out = NULL;
     if (!value || json_is_null(value)) return SPEC_OK;
-    if (!json_is_string(value)) return bad(t, key, "a string or null");
+    if (!json_is_string(value)) return bad(t->path, key, "a string or null");
     if (json_string_length(value) == 0) return SPEC_OK;
     *out = speci_strdup(&t->allocator, json_string_value(value));
     return *out ? SPEC_OK : SPEC_E_NOMEM;
@@ -84,7 +80,7 @@ static spec_status read_pattern(const spec_tokenizer *t, const json_t *json, spe
     const json_t *pattern = json_object_get(json, "pattern");
     const json_t *literal = json_object_get(pattern, "String"), *regex = json_object_get(pattern, "Regex");
     const json_t *value = literal ? literal : regex;
-    if (!json_is_string(value)) return bad(t, "pattern", "{\"String\": ...} or {\"Regex\": ...}");
+    if (!json_is_string(value)) return bad(t->path, "pattern", "{\"String\": ...} or {\"Regex\": ...}");
     return speci_regex_open(out, json_string_value(value), json_string_length(value), literal != NULL, t->path,
                             &t->allocator);
 }
@@ -95,7 +91,7 @@ static spec_status read_component(spec_tokenizer *t, const json_t *json, const c
     if (depth > NESTING_MAX)
         return speci_fail(SPEC_E_FORMAT, "%s: %s: Sequences nested deeper than %d", t->path, section, NESTING_MAX);
     const char *type = json_string_value(json_object_get(json, "type"));
-    if (!type) return bad(t, section, "an object with a \"type\"");
+    if (!type) return bad(t->path, section, "an object with a \"type\"");
     for (; table->type; table++)
         if (strcmp(type, table->type) == 0) return table->read(t, json, depth);
     return speci_fail(SPEC_E_UNSUPPORTED, "%s: the %s '%.64s' is not supported", t->path, section, type);
@@ -104,7 +100,7 @@ static spec_status read_component(spec_tokenizer *t, const json_t *json, const c
 static spec_status read_sequence(spec_tokenizer *t, const json_t *json, const char *key, read_fn each, int depth)
 {
     const json_t *list = json_object_get(json, key);
-    if (!json_is_array(list)) return bad(t, key, "an array");
+    if (!json_is_array(list)) return bad(t->path, key, "an array");
     for (size_t i = 0; i < json_array_size(list); i++) SPEC_TRY(each(t, json_array_get(list, i), depth + 1));
     return SPEC_OK;
 }
@@ -169,8 +165,8 @@ static spec_status norm_strip(spec_tokenizer *t, const json_t *json, int depth)
 {
     (void)depth;
     speci_norm norm = { .kind = SPECI_NORM_STRIP };
-    SPEC_TRY(read_bool(t, json, "strip_left", true, &norm.left));
-    SPEC_TRY(read_bool(t, json, "strip_right", true, &norm.right));
+    SPEC_TRY(read_bool(t->path, json, "strip_left", true, &norm.left));
+    SPEC_TRY(read_bool(t->path, json, "strip_right", true, &norm.right));
     return put_norm(t, &norm);
 }
 
@@ -189,7 +185,7 @@ static spec_status norm_replace(spec_tokenizer *t, const json_t *json, int depth
     const char *text;
     SPEC_TRY(new_norm(t, SPECI_NORM_REPLACE, &norm));
     SPEC_TRY(read_pattern(t, json, &norm->re));
-    SPEC_TRY(read_text(t, json, "content", &text, &norm->n_text));
+    SPEC_TRY(read_text(t->path, json, "content", &text, &norm->n_text));
     return copy_text(t, text, norm->n_text, &norm->text);
 }
 
@@ -199,7 +195,7 @@ static spec_status norm_prepend(spec_tokenizer *t, const json_t *json, int depth
     speci_norm *norm;
     const char *text;
     SPEC_TRY(new_norm(t, SPECI_NORM_PREPEND, &norm));
-    SPEC_TRY(read_text(t, json, "prepend", &text, &norm->n_text));
+    SPEC_TRY(read_text(t->path, json, "prepend", &text, &norm->n_text));
     return copy_text(t, text, norm->n_text, &norm->text);
 }
 
@@ -266,7 +262,7 @@ static spec_status read_behavior(const spec_tokenizer *t, const json_t *json, sp
         *out = (speci_split_behavior)i;
         return SPEC_OK;
     }
-    return bad(t, "behavior", "Removed, Isolated, MergedWithPrevious, MergedWithNext or Contiguous");
+    return bad(t->path, "behavior", "Removed, Isolated, MergedWithPrevious, MergedWithNext or Contiguous");
 }
 
 static spec_status pre_split(spec_tokenizer *t, const json_t *json, int depth)
@@ -275,7 +271,7 @@ static spec_status pre_split(spec_tokenizer *t, const json_t *json, int depth)
     speci_pre *pre;
     SPEC_TRY(new_pre(t, SPECI_PRE_SPLIT, &pre));
     SPEC_TRY(read_behavior(t, json, SPECI_SPLIT_ISOLATED, &pre->behavior));
-    SPEC_TRY(read_bool(t, json, "invert", false, &pre->invert));
+    SPEC_TRY(read_bool(t->path, json, "invert", false, &pre->invert));
     return read_pattern(t, json, &pre->re);
 }
 
@@ -285,8 +281,9 @@ static spec_status pre_byte_level(spec_tokenizer *t, const json_t *json, int dep
     (void)depth;
     bool prefix_space, use_regex;
     speci_pre *pre;
-    SPEC_TRY(read_bool(t, json, "add_prefix_space", true, &prefix_space));
-    SPEC_TRY(read_bool(t, json, "use_regex", true, &use_regex));
+    SPEC_TRY(read_bool(t->path, json, "add_prefix_space", true, &prefix_space));
+    SPEC_TRY(read_bool(t->path, json, "use_regex", true, &use_regex));
+    if (t->said.prefix_space >= 0) prefix_space = t->said.prefix_space;
     if (prefix_space) SPEC_TRY(new_pre(t, SPECI_PRE_PREFIX_SPACE, &pre));
     if (use_regex) SPEC_TRY(put_split(t, gpt2, false, SPECI_SPLIT_ISOLATED, false));
     return new_pre(t, SPECI_PRE_BYTE_LEVEL, &pre); /* trim_offsets is about offsets, which nobody asks for here */
@@ -296,8 +293,8 @@ static spec_status pre_byte_level(spec_tokenizer *t, const json_t *json, int dep
 static spec_status read_char(const spec_tokenizer *t, const json_t *json, const char *key, char out[4], size_t *n)
 {
     const char *text;
-    SPEC_TRY(read_text(t, json, key, &text, n));
-    if (*n == 0 || speci_utf8_length(text, *n) != *n) return bad(t, key, "one character");
+    SPEC_TRY(read_text(t->path, json, key, &text, n));
+    if (*n == 0 || speci_utf8_length(text, *n) != *n) return bad(t->path, key, "one character");
     memcpy(out, text, *n);
     return SPEC_OK;
 }
@@ -308,16 +305,16 @@ static spec_status read_prepend(const spec_tokenizer *t, const json_t *json, spe
     static const char *const names[] = { "never", "first", "always" }; /* in the order of the enum */
     const char *name = json_string_value(json_object_get(json, "prepend_scheme"));
     bool prefix_space;
-    SPEC_TRY(read_bool(t, json, "add_prefix_space", true, &prefix_space));
+    SPEC_TRY(read_bool(t->path, json, "add_prefix_space", true, &prefix_space));
     *out = prefix_space ? SPECI_PREPEND_ALWAYS : SPECI_PREPEND_NEVER;
     if (!json_object_get(json, "prepend_scheme")) return SPEC_OK;
     for (int i = 0; name && i < 3; i++) {
         if (strcmp(name, names[i]) != 0) continue;
         *out = (speci_prepend)i;
-        if (!prefix_space && i != 0) return bad(t, "add_prefix_space", "true beside this prepend_scheme");
+        if (!prefix_space && i != 0) return bad(t->path, "add_prefix_space", "true beside this prepend_scheme");
         return SPEC_OK;
     }
-    return bad(t, "prepend_scheme", "never, first or always");
+    return bad(t->path, "prepend_scheme", "never, first or always");
 }
 
 static spec_status pre_metaspace(spec_tokenizer *t, const json_t *json, int depth)
@@ -329,7 +326,7 @@ static spec_status pre_metaspace(spec_tokenizer *t, const json_t *json, int dept
     SPEC_TRY(new_pre(t, SPECI_PRE_MARK, &pre));
     SPEC_TRY(read_char(t, json, "replacement", pre->text, &pre->n_text));
     SPEC_TRY(read_prepend(t, json, &pre->prepend));
-    SPEC_TRY(read_bool(t, json, "split", true, &split));
+    SPEC_TRY(read_bool(t->path, json, "split", true, &split));
     memcpy(mark, pre->text, pre->n_text);
     return split ? put_split(t, mark, true, SPECI_SPLIT_MERGED_WITH_NEXT, false) : SPEC_OK;
 }
@@ -338,7 +335,7 @@ static spec_status pre_digits(spec_tokenizer *t, const json_t *json, int depth)
 {
     (void)depth;
     bool individual;
-    SPEC_TRY(read_bool(t, json, "individual_digits", false, &individual));
+    SPEC_TRY(read_bool(t->path, json, "individual_digits", false, &individual));
     return put_split(t, "\\p{N}", false, individual ? SPECI_SPLIT_ISOLATED : SPECI_SPLIT_CONTIGUOUS, false);
 }
 
@@ -378,7 +375,7 @@ static spec_status pre_fixed(spec_tokenizer *t, const json_t *json, int depth)
     (void)depth;
     speci_pre *pre;
     json_int_t length;
-    SPEC_TRY(read_int(t, json, "length", 1, INT32_MAX, &length));
+    SPEC_TRY(read_int(t->path, json, "length", 1, INT32_MAX, &length));
     SPEC_TRY(new_pre(t, SPECI_PRE_FIXED, &pre));
     pre->length = (size_t)length;
     return SPEC_OK;
@@ -410,34 +407,43 @@ static spec_status read_pre_tokenizer(spec_tokenizer *t, const json_t *json, int
 
 /* ------------------------------------------------------------------------------------ BPE model --- */
 
+static spec_status put_piece(spec_tokenizer *t, const char *key, const json_t *id, speci_buf *work)
+{
+    const char *piece;
+    size_t n;
+    SPEC_TRY(speci_json_key(key, &piece, &n, work));
+    if (!json_is_integer(id))
+        return speci_fail(SPEC_E_FORMAT, "%s: the id of token '%.64s' is not an integer", t->path, key);
+    if (json_integer_value(id) < 0 || json_integer_value(id) >= SPECI_TOK_ID_LIMIT)
+        return speci_fail(SPEC_E_FORMAT, "%s: token '%.64s' has the id %lld, expected 0 to %d", t->path, key,
+                          (long long)json_integer_value(id), SPECI_TOK_ID_LIMIT - 1);
+    return speci_vocab_add(&t->vocab, piece, n, (int32_t)json_integer_value(id));
+}
+
 static spec_status read_vocab(spec_tokenizer *t, const json_t *model)
 {
     json_t *vocab = json_object_get(model, "vocab"), *value;
+    speci_buf work = { .a = &t->allocator };
+    spec_status status = SPEC_OK;
     const char *key;
-    if (!json_is_object(vocab)) return bad(t, "vocab", "an object");
+    if (!json_is_object(vocab)) return bad(t->path, "vocab", "an object");
     json_object_foreach(vocab, key, value)
-    {
-        if (!json_is_integer(value))
-            return speci_fail(SPEC_E_FORMAT, "%s: the id of token '%.64s' is not an integer", t->path, key);
-        json_int_t id = json_integer_value(value);
-        if (id < 0 || id >= SPECI_TOK_ID_LIMIT)
-            return speci_fail(SPEC_E_FORMAT, "%s: token '%.64s' has the id %lld, expected 0 to %d", t->path, key,
-                              (long long)id, SPECI_TOK_ID_LIMIT - 1);
-        SPEC_TRY(speci_vocab_add(&t->vocab, key, strlen(key), (int32_t)id));
-    }
-    return SPEC_OK;
+        if (status == SPEC_OK) status = put_piece(t, key, value, &work);
+    speci_buf_free(&work);
+    return status;
 }
 
 /* The two halves of a merge: "a b" or ["a", "b"]. */
 static bool merge_halves(const json_t *merge, const char *half[2], size_t n[2])
 {
     if (json_is_string(merge)) {
-        const char *s = json_string_value(merge), *space = strchr(s, ' ');
-        if (!space || strchr(space + 1, ' ')) return false;
+        const char *s = json_string_value(merge), *end = s + json_string_length(merge);
+        const char *space = memchr(s, ' ', (size_t)(end - s));
+        if (!space || memchr(space + 1, ' ', (size_t)(end - space - 1))) return false;
         half[0] = s;
         n[0] = (size_t)(space - s);
         half[1] = space + 1;
-        n[1] = strlen(half[1]);
+        n[1] = (size_t)(end - half[1]);
         return true;
     }
     if (json_array_size(merge) != 2) return false;
@@ -486,7 +492,7 @@ static spec_status read_merges(spec_tokenizer *t, const json_t *model)
     const json_t *merges = json_object_get(model, "merges");
     speci_buf joined = { .a = &t->allocator };
     spec_status status = SPEC_OK;
-    if (!json_is_array(merges)) return bad(t, "merges", "an array");
+    if (!json_is_array(merges)) return bad(t->path, "merges", "an array");
     size_t rank = 0;
     for (size_t i = 0; status == SPEC_OK && i < json_array_size(merges); i++) {
         const json_t *merge = json_array_get(merges, i);
@@ -502,7 +508,7 @@ static spec_status read_unk(spec_tokenizer *t, const json_t *model)
 {
     const json_t *value = json_object_get(model, "unk_token");
     if (!value || json_is_null(value)) return SPEC_OK;
-    if (!json_is_string(value)) return bad(t, "unk_token", "a string or null");
+    if (!json_is_string(value)) return bad(t->path, "unk_token", "a string or null");
     t->bpe.unk = speci_vocab_find(&t->vocab, json_string_value(value), json_string_length(value));
     if (t->bpe.unk >= 0) return SPEC_OK;
     return speci_fail(SPEC_E_FORMAT, "%s: the unk_token '%.64s' is not in the vocabulary", t->path,
@@ -513,7 +519,7 @@ static spec_status read_model(spec_tokenizer *t, const json_t *model)
 {
     const json_t *type = json_object_get(model, "type");
     double dropout = 0;
-    if (!json_is_object(model)) return bad(t, "model", "an object");
+    if (!json_is_object(model)) return bad(t->path, "model", "an object");
     /* Old files have no type; then it is the merges that make it BPE. */
     if (type && (!json_is_string(type) || strcmp(json_string_value(type), "BPE") != 0))
         return speci_fail(SPEC_E_UNSUPPORTED, "%s: the model '%.64s' is not supported, only BPE is", t->path,
@@ -521,9 +527,9 @@ static spec_status read_model(spec_tokenizer *t, const json_t *model)
     if (speci_json_number(json_object_get(model, "dropout"), &dropout) && !(dropout == 0))
         return speci_fail(SPEC_E_UNSUPPORTED, "%s: dropout is %g: encoding at random is not supported", t->path,
                           dropout);
-    SPEC_TRY(read_bool(t, model, "fuse_unk", false, &t->bpe.fuse_unk));
-    SPEC_TRY(read_bool(t, model, "byte_fallback", false, &t->bpe.byte_fallback));
-    SPEC_TRY(read_bool(t, model, "ignore_merges", false, &t->bpe.ignore_merges));
+    SPEC_TRY(read_bool(t->path, model, "fuse_unk", false, &t->bpe.fuse_unk));
+    SPEC_TRY(read_bool(t->path, model, "byte_fallback", false, &t->bpe.byte_fallback));
+    SPEC_TRY(read_bool(t->path, model, "ignore_merges", false, &t->bpe.ignore_merges));
     SPEC_TRY(read_optional(t, model, "continuing_subword_prefix", &t->bpe.prefix));
     SPEC_TRY(read_optional(t, model, "end_of_word_suffix", &t->bpe.suffix));
     SPEC_TRY(read_vocab(t, model));
@@ -534,19 +540,25 @@ static spec_status read_model(spec_tokenizer *t, const json_t *model)
 
 /* -------------------------------------------------------------------------------- added tokens --- */
 
+spec_status speci_text_read_added(const char *file, const json_t *json, speci_added *out, const char **content, size_t *n)
+{
+    *out = (speci_added){ .id = -1 };
+    SPEC_TRY(read_text(file, json, "content", content, n));
+    SPEC_TRY(read_bool(file, json, "single_word", false, &out->single_word));
+    SPEC_TRY(read_bool(file, json, "lstrip", false, &out->lstrip));
+    SPEC_TRY(read_bool(file, json, "rstrip", false, &out->rstrip));
+    SPEC_TRY(read_bool(file, json, "special", false, &out->special));
+    return read_bool(file, json, "normalized", !out->special, &out->normalized);
+}
+
 static spec_status put_added(spec_tokenizer *t, const json_t *json, size_t index)
 {
-    speci_added token = { .id = -1 };
+    speci_added token;
     const char *content;
     size_t n, n_other;
     json_int_t id;
-    SPEC_TRY(read_text(t, json, "content", &content, &n));
-    SPEC_TRY(read_int(t, json, "id", 0, SPECI_TOK_ID_LIMIT - 1, &id));
-    SPEC_TRY(read_bool(t, json, "single_word", false, &token.single_word));
-    SPEC_TRY(read_bool(t, json, "lstrip", false, &token.lstrip));
-    SPEC_TRY(read_bool(t, json, "rstrip", false, &token.rstrip));
-    SPEC_TRY(read_bool(t, json, "special", false, &token.special));
-    SPEC_TRY(read_bool(t, json, "normalized", !token.special, &token.normalized));
+    SPEC_TRY(speci_text_read_added(t->path, json, &token, &content, &n));
+    SPEC_TRY(read_int(t->path, json, "id", 0, SPECI_TOK_ID_LIMIT - 1, &id));
     if (n == 0) return SPEC_OK;                         /* the reference leaves them out too */
     token.id = speci_vocab_find(&t->vocab, content, n); /* what the model knows already keeps its id */
     if (token.id < 0) {
@@ -558,48 +570,12 @@ static spec_status put_added(spec_tokenizer *t, const json_t *json, size_t index
     return speci_added_put(&t->added, content, n, &token);
 }
 
-/* Enters one token into its trie. One that is looked for in normalized text is normalized itself, and decoding shows
- * it so. */
-static spec_status place_added(spec_tokenizer *t, size_t index, speci_norm_work *work)
-{
-    speci_added *token = (speci_added *)(void *)t->added.items.data + index;
-    const char *string = t->added.text.data + token->offset;
-    size_t n = token->n;
-    bool origin = true;
-    if (!token->normalized) return speci_trie_put(&t->added.raw, string, n, index);
-    SPEC_TRY(speci_normalize(&t->norms, string, n, &origin, work, &string, &n));
-    SPEC_TRY(speci_trie_put(&t->added.normalized, string, n, index));
-    if (t->norms.n == 0) return SPEC_OK; /* nothing was done to it */
-    token->shown_offset = t->added.text.n;
-    token->n_shown = n;
-    return speci_buf_add(&t->added.text, string, n);
-}
-
-/* Where two strings become equal by normalizing, special tokens come first. */
-static spec_status build_tries(spec_tokenizer *t, speci_norm_work *work)
-{
-    size_t n = t->added.items.n / sizeof(speci_added);
-    for (size_t i = 0; i < 2 * n; i++) {
-        const speci_added *token = (const speci_added *)(const void *)t->added.items.data + i % n;
-        if (token->special == (i < n)) SPEC_TRY(place_added(t, i % n, work));
-    }
-    return SPEC_OK;
-}
-
 static spec_status read_added(spec_tokenizer *t, const json_t *root)
 {
     const json_t *list = json_object_get(root, "added_tokens");
-    if (list && !json_is_null(list) && !json_is_array(list)) return bad(t, "added_tokens", "an array");
+    if (list && !json_is_null(list) && !json_is_array(list)) return bad(t->path, "added_tokens", "an array");
     for (size_t i = 0; i < json_array_size(list); i++) SPEC_TRY(put_added(t, json_array_get(list, i), i));
-    speci_norm_work work = {
-        { .a = &t->allocator }, { .a = &t->allocator }, { .a = &t->allocator }, { .a = &t->allocator }
-    };
-    spec_status status = build_tries(t, &work);
-    speci_buf_free(&work.a);
-    speci_buf_free(&work.b);
-    speci_buf_free(&work.code_points);
-    speci_buf_free(&work.order);
-    return status;
+    return SPEC_OK;
 }
 
 /* ------------------------------------------------------------------------------ post-processor --- */
@@ -629,7 +605,7 @@ static spec_status read_template(spec_tokenizer *t, const json_t *json, speci_bu
 {
     const json_t *single = json_object_get(json, "single"), *tokens = json_object_get(json, "special_tokens");
     bool seen = false;
-    if (!json_is_array(single)) return bad(t, "single", "an array");
+    if (!json_is_array(single)) return bad(t->path, "single", "an array");
     for (size_t i = 0; i < json_array_size(single); i++) {
         const json_t *piece = json_array_get(single, i);
         const char *token = json_string_value(json_object_get(json_object_get(piece, "SpecialToken"), "id"));
@@ -638,13 +614,13 @@ static spec_status read_template(spec_tokenizer *t, const json_t *json, speci_bu
             seen = true;
             continue;
         }
-        if (!token) return bad(t, "single", "SpecialToken and one Sequence A");
+        if (!token) return bad(t->path, "single", "SpecialToken and one Sequence A");
         const json_t *ids = json_object_get(json_object_get(tokens, token), "ids");
-        if (!json_is_array(ids)) return bad(t, "special_tokens", "the ids of every token of the template");
+        if (!json_is_array(ids)) return bad(t->path, "special_tokens", "the ids of every token of the template");
         for (size_t k = 0; k < json_array_size(ids); k++)
             SPEC_TRY(put_id(t, seen ? after : before, json_array_get(ids, k), token));
     }
-    return seen ? wrap(t, before, after) : bad(t, "single", "a Sequence A");
+    return seen ? wrap(t, before, after) : bad(t->path, "single", "a Sequence A");
 }
 
 static spec_status post_template(spec_tokenizer *t, const json_t *json, int depth)
@@ -750,7 +726,7 @@ static spec_status dec_replace(spec_tokenizer *t, const json_t *json, int depth)
     const char *text;
     SPEC_TRY(new_dec(t, SPECI_DEC_REPLACE, "Replace", &step));
     SPEC_TRY(read_pattern(t, json, &step->re));
-    SPEC_TRY(read_text(t, json, "content", &text, &step->n_text));
+    SPEC_TRY(read_text(t->path, json, "content", &text, &step->n_text));
     return copy_text(t, text, step->n_text, &step->text);
 }
 
@@ -790,8 +766,8 @@ static spec_status dec_strip(spec_tokenizer *t, const json_t *json, int depth)
     char mark[4];
     size_t n;
     SPEC_TRY(read_char(t, json, "content", mark, &n));
-    SPEC_TRY(read_int(t, json, "start", 0, INT32_MAX, &start));
-    SPEC_TRY(read_int(t, json, "stop", 0, INT32_MAX, &stop));
+    SPEC_TRY(read_int(t->path, json, "start", 0, INT32_MAX, &start));
+    SPEC_TRY(read_int(t->path, json, "stop", 0, INT32_MAX, &stop));
     if (t->decoder.phase == DECODE_TEXT) return dec_strip_text(t, mark, n, start, stop);
     SPEC_TRY(new_dec(t, SPECI_DEC_STRIP, "Strip", &step));
     step->start = (size_t)start;
@@ -845,42 +821,8 @@ static spec_status read_root(spec_tokenizer *t, const json_t *root)
 spec_status speci_tokenizer_read_json(spec_tokenizer *t, const char *path)
 {
     json_t *root;
-    SPEC_TRY(speci_json_read(&root, path, FILE_MAX, &t->allocator));
+    SPEC_TRY(speci_json_read(&root, path, SPECI_TOK_FILE_MAX, &t->allocator));
     spec_status status = read_root(t, root);
     json_decref(root);
     return status;
-}
-
-/* ------------------------------------------------------------------------- tokenizer_config.json --- */
-
-/* The id of "bos_token": "<s>" or {"content": "<s>", ...}; unchanged if the key is missing, null or unknown. */
-static void find_token(const spec_tokenizer *t, const json_t *config, const char *key, int32_t *id)
-{
-    const json_t *value = json_object_get(config, key);
-    if (json_is_object(value)) value = json_object_get(value, "content");
-    if (!json_is_string(value)) return;
-    int32_t found = speci_tokenizer_find(t, json_string_value(value), json_string_length(value));
-    if (found >= 0) *id = found;
-}
-
-static void find_flag(const json_t *config, const char *key, int *out)
-{
-    const json_t *value = json_object_get(config, key);
-    if (json_is_boolean(value)) *out = json_is_true(value);
-}
-
-spec_status speci_tokenizer_read_config(spec_tokenizer *t, const char *dir, int *add_bos, int *add_eos)
-{
-    char path[4096];
-    json_t *config;
-    *add_bos = *add_eos = -1;
-    SPEC_TRY(speci_path_join(path, sizeof path, dir, "tokenizer_config.json"));
-    if (!speci_file_exists(path)) return SPEC_OK;
-    SPEC_TRY(speci_json_read(&config, path, FILE_MAX, &t->allocator));
-    find_token(t, config, "bos_token", &t->bos);
-    find_token(t, config, "eos_token", &t->eos);
-    find_flag(config, "add_bos_token", add_bos);
-    find_flag(config, "add_eos_token", add_eos);
-    json_decref(config);
-    return SPEC_OK;
 }

@@ -204,7 +204,8 @@ static spec_status strip(const speci_norm *norm, const char *text, size_t n, boo
 
 /* SentencePiece's own normalizer without a character map (Normalizer::Normalize in sentencepiece). With
  * remove_extra, runs of spaces become one, and spaces at both ends go. The dummy prefix is for the beginning of the
- * whole text only: after a special token there is none. */
+ * whole text only: after a special token there is none, but in the tokenizers that transformers calls legacy, where a
+ * space stands for it (Metaspace in tokenizers). */
 static spec_status spm(const speci_norm *norm, const char *text, size_t n, bool origin, speci_buf *out)
 {
     static const char mark[] = "\xE2\x96\x81"; /* U+2581 */
@@ -212,7 +213,7 @@ static spec_status spm(const speci_norm *norm, const char *text, size_t n, bool 
     size_t n_space = norm->escape ? 3 : 1, i = 0;
     while (norm->remove_extra && i < n && text[i] == ' ') i++;
     if (i == n) return SPEC_OK;
-    if (norm->dummy_prefix && origin) SPEC_TRY(speci_buf_add(out, space, n_space));
+    if (norm->dummy_prefix && (origin || (norm->each_segment && text[i] != ' '))) SPEC_TRY(speci_buf_add(out, space, n_space));
     while (i < n) {
         size_t start = i;
         while (i < n && text[i] != ' ') i++;

@@ -279,7 +279,6 @@ static spec_status place_pieces(spm_model *m)
         if (p[i].type == TYPE_CONTROL) {
             speci_added token = { .id = p[i].id, .special = true };
             SPEC_TRY(speci_added_put(&t->added, string, n, &token));
-            SPEC_TRY(speci_trie_put(&t->added.raw, string, n, t->added.items.n / sizeof token - 1));
         } else if (p[i].type == TYPE_USER_DEFINED) {
             SPEC_TRY(speci_trie_put(&t->bpe.user_defined, string, n, (size_t)p[i].id));
         } else if (p[i].type == TYPE_UNKNOWN) {
@@ -306,7 +305,8 @@ static spec_status make_bpe(spm_model *m)
 static spec_status make_normalizer(spm_model *m)
 {
     speci_norm norm = {
-        .kind = SPECI_NORM_SPM, .dummy_prefix = m->dummy_prefix, .remove_extra = m->remove_extra, .escape = m->escape
+        .kind = SPECI_NORM_SPM, .dummy_prefix = m->dummy_prefix, .remove_extra = m->remove_extra, .escape = m->escape,
+        .each_segment = m->t->said.legacy == 1
     };
     return speci_buf_add(&m->t->norms, &norm, sizeof norm);
 }
@@ -365,6 +365,7 @@ spec_status speci_tokenizer_read_spm(spec_tokenizer *t, const uint8_t *data, siz
                     .remove_extra = true,
                     .escape = true };
     spec_status status = read_model(&m, data, n);
+    if (t->said.prefix_space >= 0) m.dummy_prefix = t->said.prefix_space;
     if (status == SPEC_OK) status = check_supported(&m);
     if (status == SPEC_OK) status = make_bpe(&m);
     if (status == SPEC_OK) status = make_normalizer(&m);

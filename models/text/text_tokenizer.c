@@ -47,7 +47,7 @@ static spec_status find_file(const char *path, char *file, size_t cap)
         SPEC_TRY(speci_path_join(file, cap, path, names[i]));
         if (speci_file_exists(file)) return SPEC_OK;
     }
-    return speci_fail(SPEC_E_IO, "%s: neither tokenizer.json nor tokenizer.model is there", path);
+    return speci_tokenizer_none(path);
 }
 
 /* By its name; else JSON begins with a brace, and no SentencePiece model does, whose first byte is a field's key (0x0A). */
@@ -59,28 +59,32 @@ static bool looks_like_json(const char *path, const uint8_t *data, size_t n)
     return i < n && data[i] == '{';
 }
 
-static spec_status read_file(spec_tokenizer *t, bool *spm)
+/* What follows once all tokens are known. */
+static spec_status finish(spec_tokenizer *t)
+{
+    const int32_t n_added = (int32_t)(t->added.by_token.n / sizeof(uint32_t));
+    t->n_vocab = speci_vocab_n_id(&t->vocab);
+    if (n_added > t->n_vocab) t->n_vocab = n_added;
+    SPEC_TRY(speci_added_place(t));
+    return speci_decoder_build(t);
+}
+
+static spec_status read_bytes(spec_tokenizer *t, const speci_file *file, const speci_beside *beside)
+{
+    SPEC_TRY(speci_file_load(file, t->path, 0, file->n));
+    SPEC_TRY(speci_file_refuse_pointer(file->data, file->n, t->path));
+    SPEC_TRY(speci_tokenizer_refuse_other(t->path, file->data, file->n));
+    t->spm = !looks_like_json(t->path, file->data, file->n);
+    SPEC_TRY(t->spm ? speci_tokenizer_read_spm(t, file->data, file->n) : speci_tokenizer_read_json(t, t->path));
+    SPEC_TRY(speci_beside_add(beside, t));
+    return finish(t); /* may refer to the file */
+}
+
+static spec_status read_file(spec_tokenizer *t, const speci_beside *beside)
 {
     speci_file file;
-    spec_status status;
     SPEC_TRY(speci_file_map(&file, t->path));
-    status = speci_file_load(&file, t->path, 0, file.n);
-    if (status == SPEC_OK) status = speci_file_refuse_pointer(file.data, file.n, t->path);
-    if (status != SPEC_OK) {
-        speci_file_unmap(&file);
-        return status;
-    }
-    *spm = !looks_like_json(t->path, file.data, file.n);
-    if (*spm)
-        status = speci_tokenizer_read_spm(t, file.data, file.n);
-    else
-        status = speci_tokenizer_read_json(t, t->path);
-    if (status == SPEC_OK) {
-        t->n_vocab = speci_vocab_n_id(&t->vocab);
-        int32_t n_added = (int32_t)(t->added.by_token.n / sizeof(uint32_t));
-        if (n_added > t->n_vocab) t->n_vocab = n_added;
-        status = speci_decoder_build(t); /* may refer to the file */
-    }
+    const spec_status status = read_bytes(t, &file, beside);
     speci_file_unmap(&file);
     return status;
 }
@@ -104,39 +108,33 @@ static spec_status check_template(const spec_tokenizer *t, const speci_buf *ids)
     return SPEC_OK;
 }
 
-/* tokenizer_config.json lies beside the file. For tokenizer.json the post-processor decides what is added; a
- * tokenizer.model says nothing about it: BOS yes, EOS no, as its users have it, unless the config differs. */
-static spec_status read_config(spec_tokenizer *t, bool spm)
+/* For tokenizer.json the post-processor decides what is added; a tokenizer.model says nothing about it: BOS yes, EOS no,
+ * as its users have it, unless tokenizer_config.json differs. */
+static spec_status place_bos_eos(spec_tokenizer *t)
 {
-    int add_bos, add_eos;
-    char dir[4096] = ".";
-    const char *slash = strrchr(t->path, '/');
-    size_t n = slash ? (size_t)(slash - t->path) : 0;
-    if (slash == t->path) n = 1; /* "/tokenizer.json" */
-    if (n >= sizeof dir) return speci_fail(SPEC_E_INVALID, "a path of %zu bytes is too long", n);
-    if (slash) {
-        memcpy(dir, t->path, n);
-        dir[n] = 0;
-    }
-    SPEC_TRY(speci_tokenizer_read_config(t, dir, &add_bos, &add_eos));
-    if (!spm) return SPEC_OK;
-    if (t->bos >= 0 && add_bos != 0) SPEC_TRY(speci_buf_add(&t->before, &t->bos, sizeof t->bos));
-    if (t->eos >= 0 && add_eos == 1) SPEC_TRY(speci_buf_add(&t->after, &t->eos, sizeof t->eos));
+    bos_eos_from_template(t);
+    if (t->said.bos >= 0) t->bos = t->said.bos;
+    if (t->said.eos >= 0) t->eos = t->said.eos;
+    if (!t->spm) return SPEC_OK;
+    if (t->bos >= 0 && t->said.add_bos != 0) SPEC_TRY(speci_buf_add(&t->before, &t->bos, sizeof t->bos));
+    if (t->eos >= 0 && t->said.add_eos == 1) SPEC_TRY(speci_buf_add(&t->after, &t->eos, sizeof t->eos));
     return SPEC_OK;
 }
 
 static spec_status open_file(spec_tokenizer *t, const char *path)
 {
     char file[4096];
-    bool spm;
+    speci_beside *beside = NULL;
     SPEC_TRY(find_file(path, file, sizeof file));
     t->path = speci_strdup(&t->allocator, file);
     if (!t->path) return SPEC_E_NOMEM;
-    SPEC_TRY(read_file(t, &spm));
+    spec_status status = speci_beside_open(&beside, t);
+    if (status == SPEC_OK) status = read_file(t, beside);
+    speci_beside_close(beside, &t->allocator);
+    SPEC_TRY(status);
     SPEC_TRY(check_template(t, &t->before));
     SPEC_TRY(check_template(t, &t->after));
-    bos_eos_from_template(t);
-    return read_config(t, spm);
+    return place_bos_eos(t);
 }
 
 spec_status spec_tokenizer_open(spec_tokenizer **out, const char *path, const spec_allocator *allocator)

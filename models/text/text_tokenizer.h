@@ -11,7 +11,8 @@
  *          -> post-processor: ids before and after
  *     ids  -> pieces of text, streamed              text_decode.c
  *
- * Readers: text_json.c, text_spm.c. Foundations: ..._text.c (UTF-8), ..._vocab.c (hash tables).
+ * Readers: text_json.c, text_spm.c; of the files beside it text_beside.c.
+ * Foundations: ..._text.c (UTF-8), ..._vocab.c (hash tables).
  * All of it is immutable after open; a call that needs memory has its own scratch.
  * Known differences from the package: properties of characters that are newer than the Unicode version of PCRE2 or
  * utf8proc; in decoding, an ill-formed run of byte tokens keeps its well-formed characters (see decode.c). */
@@ -41,6 +42,7 @@ int speci_char_to_byte(int32_t cp);
 /* --------------------------------------------------------------- tables (..._vocab.c) --- */
 
 enum { SPECI_TOK_ID_LIMIT = 1 << 22 }; /* ids are below it: tables are indexed by id, and files are not trusted */
+enum { SPECI_TOK_FILE_MAX = 1 << 28 }; /* bytes of a file; the largest known is 34 MB */
 
 /* Strings and ids, both ways. Zero to begin, except the three `a`s (speci_vocab_init). */
 typedef struct speci_vocab {
@@ -118,6 +120,8 @@ typedef struct speci_segment { /* of a text: an added token, or what lies betwee
 void speci_added_init(speci_added_set *s, const spec_allocator *a);
 void speci_added_free(speci_added_set *s);
 spec_status speci_added_put(speci_added_set *s, const char *content, size_t n, const speci_added *token);
+/* Gives item number `index` the flags of `token`; a special one stays special. */
+spec_status speci_added_change(speci_added_set *s, int32_t index, const speci_added *token);
 const speci_added *speci_added_of_id(const speci_added_set *s, int32_t id);
 /* Enters `string` (the content, or its normalized form) for item number `index`. The first of equals stays. */
 spec_status speci_trie_put(speci_trie *trie, const char *string, size_t n, size_t index);
@@ -151,6 +155,7 @@ typedef struct speci_norm {
     size_t n_text;
     bool left, right;                           /* STRIP */
     bool dummy_prefix, remove_extra, escape;    /* SPM */
+    bool each_segment;                          /* SPM: a dummy prefix behind added tokens, too */
 } speci_norm;
 /* The steps `norms` (speci_norm) one after another on text [n]; the result is *out [*n_out], in `work` or the text
  * itself. *origin: does the first character stem from the first character of the whole input (some pre-tokenizers
@@ -273,9 +278,19 @@ void speci_decoder_free(speci_decoder *d);
 
 /* ---------------------------------------------------------------------- the tokenizer --- */
 
+/* What tokenizer_config.json says, for those who read the tokenizer's own file: 1 = true, 0 = false, -1 = nothing. */
+typedef struct speci_said {
+    int add_bos, add_eos; /* of a tokenizer.model; tokenizer.json has a post-processor */
+    int prefix_space;     /* of ByteLevel and SentencePiece: a space in front of the text */
+    int legacy;           /* of SentencePiece: 1 = such a space behind added tokens, too */
+    int32_t bos, eos;     /* ids */
+} speci_said;
+
 struct spec_tokenizer {
     spec_allocator allocator;
     char *path;
+    bool spm; /* read from a tokenizer.model */
+    speci_said said;
     speci_vocab vocab; /* the model's own; added tokens may lie outside it */
     speci_added_set added;
     speci_buf norms, pres; /* speci_norm, speci_pre */
@@ -288,9 +303,20 @@ struct spec_tokenizer {
 /* The readers fill a zeroed tokenizer whose parts are initialised. */
 spec_status speci_tokenizer_read_json(spec_tokenizer *t, const char *path);
 spec_status speci_tokenizer_read_spm(spec_tokenizer *t, const uint8_t *data, size_t n);
-/* What tokenizer_config.json in `dir` says about BOS and EOS; a missing file is fine. add_bos, add_eos: -1 = not
- * said. */
-spec_status speci_tokenizer_read_config(spec_tokenizer *t, const char *dir, int *add_bos, int *add_eos);
+/* Formats that are not read (text_other.c): fails for a file that is one; fails for a directory without a tokenizer. */
+spec_status speci_tokenizer_refuse_other(const char *path, const uint8_t *data, size_t n);
+spec_status speci_tokenizer_none(const char *dir);
+
+/* Enters the added tokens into their tries, once there are no more to come. */
+spec_status speci_added_place(spec_tokenizer *t);
+
+/* The files beside the tokenizer's own (text_beside.c): tokenizer_config.json and others, any of which may be missing. */
+typedef struct speci_beside speci_beside;
+/* Reads them, and fills t->said but for the ids. */
+spec_status speci_beside_open(speci_beside **out, spec_tokenizer *t);
+/* Adds their tokens to those of the tokenizer's file, and tells the ids of BOS and EOS in t->said. */
+spec_status speci_beside_add(const speci_beside *b, spec_tokenizer *t);
+void speci_beside_close(speci_beside *b, const spec_allocator *a);
 
 /* The string of an id as decoding sees it, added tokens first; NULL = not used. */
 const char *speci_tokenizer_string(const spec_tokenizer *t, int32_t id, size_t *n);

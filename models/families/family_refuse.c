@@ -1,0 +1,70 @@
+/* family_refuse.c - what does not describe a family that is there: another class, another model_type. */
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "models/families/family.h"
+
+/* The end of a class's name behind its family's; NULL where it begins otherwise. "GPTNeoXForCausalLM" is gpt_neox's, by letters
+ * and digits. */
+static const char *behind_family(const char *name, const char *type)
+{
+    for (; *type; type++) {
+        if (!isalnum((unsigned char)*type)) continue;
+        while (*name == '_') name++;
+        if (tolower((unsigned char)*name++) != tolower((unsigned char)*type)) return NULL;
+    }
+    return name;
+}
+
+static bool is_class_of(const char *name, const char *type)
+{
+    static const char *const ends[] = { "ForCausalLM", "LMHeadModel", "Model", "PreTrainedModel", "ForSequenceClassification",
+                                        "ForTokenClassification", "ForQuestionAnswering" };
+    const char *end = behind_family(name, type);
+    for (size_t i = 0; end && i < sizeof ends / sizeof *ends; i++)
+        if (strcmp(end, ends[i]) == 0) return true;
+    return false;
+}
+
+spec_status speci_family_check_class(const model_config *config)
+{
+    const char *type = json_string_value(json_object_get(config->root, "model_type"));
+    const json_t *classes = json_object_get(config->root, "architectures");
+    for (size_t i = 0; type && i < json_array_size(classes); i++) {
+        const char *name = json_string_value(json_array_get(classes, i));
+        if (name && !is_class_of(name, type))
+            return speci_fail(SPEC_E_UNSUPPORTED, "%s: architectures says %.80s, but model_type is \"%.60s\": a class of another "
+                              "family computes something else. If it does not, let both name the same family", config->file,
+                              name, type);
+    }
+    return SPEC_OK;
+}
+
+/* What it would need, and what to do. */
+static void tell_why(char *out, size_t cap, const model_config *config)
+{
+    const json_t *inner = json_object_get(config->root, "text_config");
+    const char *type = json_string_value(json_object_get(inner, "model_type"));
+    char missing[256];
+    speci_config_missing(json_is_object(inner) ? inner : config->root, missing, sizeof missing);
+    if (json_is_object(inner))
+        snprintf(out, cap, "; it wraps a text model%s%.60s (text_config)%s%s%s", type ? " of model_type " : "", type ? type : "",
+                 missing[0] ? " that needs " : "", missing, missing[0] ? ", which is not supported" : ": save that alone");
+    else if (missing[0])
+        snprintf(out, cap, "; it needs %s, which is not supported", missing);
+    else
+        snprintf(out, cap, "; docs/adding-a-model.md says how a family is added");
+}
+
+spec_status speci_family_refuse(const model_config *config, const char *known)
+{
+    const json_t *value = json_object_get(config->root, "model_type");
+    const char *type = json_string_value(value);
+    char why[512];
+    if (!type)
+        return speci_fail(SPEC_E_FORMAT, "%s: model_type is %s, expected one of %s", config->file,
+                          value ? speci_value_of(value).s : "missing", known);
+    tell_why(why, sizeof why, config);
+    return speci_fail(SPEC_E_UNSUPPORTED, "%s: model_type is \"%.60s\", expected one of %s%s", config->file, type, known, why);
+}
