@@ -155,7 +155,7 @@ static int32_t call_step(spec_session *s, int32_t seq, int32_t wrong)
 
 static int32_t one_step(spec_session *s, int32_t seq)
 {
-    spec_step_result r;
+    spec_step_result r = { 0 };
     OK(step_into(s, &r, &seq, 1));
     assert_int_equal(r.n_tokens, 1);
     assert_int_equal(r.tokens[0], pending(s, seq));
@@ -427,7 +427,7 @@ static void unseen_trees(void **state)
         if (cases[c].fewer) assert_in_range(p.fewest, 0, cases[c].n_full - 1);
         else assert_int_equal(p.fewest, cases[c].n_full);
         if (is_late && cases[c].sampling[0].temperature > 0) { /* greedy steps have nothing to wait for but the end */
-            spec_step_result r;
+            spec_step_result r = { 0 };
             int32_t path[16], n_path, token;
             late.fails = true;
             FAILS(step_into(p.s, &r, p.seqs, 1), SPEC_E_DEVICE, "the device is lost");
@@ -464,7 +464,7 @@ static void ends(void **state)
     spec_result_free(&r);
     OK(spec_sequence_add(s, &seq, prompt, N_PROMPT, NULL));
     for (int32_t n = 0; n < 9; n++) {
-        spec_step_result step;
+        spec_step_result step = { 0 };
         spec_session_cancel(s);
         FAILS(step_into(s, &step, &seq, 1), SPEC_E_ABORTED, "stopped");
         spec_session_resume(s);
@@ -472,7 +472,7 @@ static void ends(void **state)
         expect(step.tokens[0], wanted[n], "up to the context's end", n);
         if (step.stop != SPEC_STOP_EOS) assert_int_equal(step.stop, n == 8 ? SPEC_STOP_CONTEXT : SPEC_STOP_NONE);
     }
-    spec_step_result step;
+    spec_step_result step = { 0 };
     FAILS(step_into(s, &step, &seq, 1), SPEC_E_FULL, "has reached the context");
     spec_session_close(s);
     spec_model_close(m);
@@ -484,7 +484,7 @@ static void failures(void **state)
     (void)state;
     if (!is_late) skip();
     int32_t wanted[N_NEW], seq;
-    spec_step_result r;
+    spec_step_result r = { 0 };
     spec_model *m = support_model(backend, GOLDEN "bamba", SPEC_DTYPE_F32);
     truth(wanted, m, &samplings[0]);
     spec_session *s = open_session(m, 1, 64);

@@ -348,9 +348,9 @@ static void test_nul(void **state)
     assert_int_equal(list.n, COUNT(expected));
     assert_memory_equal(list.id, expected, sizeof expected);
     free(list.id);
-    assert_memory_equal(spec_tokenizer_piece(t, 2, &n), "a\0", 2);
+    assert_memory_equal(spec_tokenizer_piece(t, &n, 2), "a\0", 2);
     assert_int_equal(n, 2);
-    assert_memory_equal(spec_tokenizer_piece(t, 7, &n), "\\u0000", 6); /* a backslash, and no escape behind it */
+    assert_memory_equal(spec_tokenizer_piece(t, &n, 7), "\\u0000", 6); /* a backslash, and no escape behind it */
     assert_int_equal(n, 6);
     spec_tokenizer_close(t);
 }

@@ -72,9 +72,11 @@ static int32_t max32(int32_t a, int32_t b) { return a > b ? a : b; }
 static spec_status plan_context(spec_session *s, int32_t n_ctx)
 {
     const spec_model *target = s->target;
-    if (n_ctx < 0) return speci_fail(SPEC_E_INVALID, "n_ctx is %d", n_ctx);
+    if (n_ctx < 0 || n_ctx == 1)
+        return speci_fail(SPEC_E_INVALID, "n_ctx is %d: a token and the one that follows it need 2", n_ctx);
     if (target->n_ctx > 0 && n_ctx > target->n_ctx)
-        return speci_fail(SPEC_E_INVALID, "n_ctx is %d, but the model knows %d positions", n_ctx, target->n_ctx);
+        speci_log(target->backend, SPEC_LOG_WARN, "n_ctx is %d; the model was trained on %d positions, and text may get worse behind "
+                  "them", n_ctx, target->n_ctx);
     if (n_ctx > MOST_CTX) return speci_fail(SPEC_E_INVALID, "n_ctx is %d, at most %d is supported", n_ctx, MOST_CTX);
     s->n_ctx = n_ctx ? n_ctx : target->n_ctx < MOST_CTX ? target->n_ctx : MOST_CTX;
     if (s->n_ctx == 0 && speci_model_attends(target)) s->n_ctx = DEFAULT_CTX;
