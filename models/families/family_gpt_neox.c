@@ -49,9 +49,8 @@ static spec_status build_qkv(model_builder *b, model_linear *out, const neox *s,
     if (!from) return SPEC_E_NOMEM;
     for (int32_t j = 0; j < 3; j++)
         for (int32_t h = 0; h < s->n_head; h++) from[j * s->n_head + h] = (3 * h + j) * s->head_dim;
-    const spec_status status =
-        speci_model_build_regrouped(b, out, speci_namef("%s.attention.query_key_value", layer).s, 3 * s->dim, s->dim, s->bias,
-                              from, n_run, s->head_dim);
+    const model_part part = { speci_namef("%s.attention.query_key_value", layer), 3 * s->dim, from, s->head_dim };
+    const spec_status status = speci_model_build_stack(b, out, &part, 1, s->dim, s->bias, false);
     speci_free(b->model->allocator, from);
     return status;
 }

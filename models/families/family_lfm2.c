@@ -9,8 +9,8 @@
 
 enum { INNER_DEFAULT = 12288, MULTIPLE_DEFAULT = 256, WIDTH_MIN = 2, WIDTH_MAX = 4 };
 
-static const model_transformer_names names = { .out = "out_proj", .q_norm = "q_layernorm", .k_norm = "k_layernorm",
-                                               .gate = "w1", .up = "w3", .down = "w2" };
+static const model_transformer_names names = { .attention = "self_attn", .out = "out_proj", .q_norm = "q_layernorm",
+                                               .k_norm = "k_layernorm", .gate = "w1", .up = "w3", .down = "w2" };
 
 typedef struct lfm2 {
     model_transformer t;

@@ -15,6 +15,6 @@ spec_status speci_family_phi3(model_builder *b)
     SPEC_TRY(speci_transformer_read(b->config, &t, &defaults));
     SPEC_TRY(speci_config_int_or(b->config, &t.window, "sliding_window", 0, 1, INT32_MAX));
     for (size_t i = 0; i < sizeof inert / sizeof *inert; i++) (void)speci_config_take(b->config, inert[i]);
-    t.fused = true;
+    t.fused_qkv = t.fused_mlp = true;
     return speci_transformer_build(b, &t, NULL);
 }
