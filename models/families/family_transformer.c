@@ -16,14 +16,15 @@ spec_status speci_transformer_read_heads(model_config *c, model_transformer *t, 
     if (t->n_head % t->n_kv_head)
         return speci_fail(SPEC_E_FORMAT, "%s: num_key_value_heads is %d, expected a divisor of num_attention_heads, %d",
                           c->file, t->n_kv_head, t->n_head);
-    const bool said = speci_config_has(c, "head_dim") || d->head_dim;
+    const int32_t fallback = speci_config_present(c, "head_dim") ? 0 : d->head_dim; /* null: as if there were no default */
+    const bool said = speci_config_has(c, "head_dim") || fallback;
     if (!said && t->dim % t->n_head)
         return speci_fail(SPEC_E_FORMAT, "%s: num_attention_heads is %d, expected a divisor of hidden_size, %d", c->file,
                           t->n_head, t->dim);
     if (!said && t->dim / t->n_head > MODEL_HEAD_DIM_MAX)
         return speci_fail(SPEC_E_UNSUPPORTED, "%s: heads of %d dimensions, expected at most %d", c->file,
                           t->dim / t->n_head, MODEL_HEAD_DIM_MAX);
-    return speci_config_int_or(c, &t->head_dim, "head_dim", d->head_dim ? d->head_dim : t->dim / t->n_head, 1,
+    return speci_config_int_or(c, &t->head_dim, "head_dim", fallback ? fallback : t->dim / t->n_head, 1,
                                MODEL_HEAD_DIM_MAX);
 }
 

@@ -97,6 +97,9 @@ spec_status speci_transformer_build(model_builder *b, const model_transformer *t
 /* Reads a Mistral config, sliding_window included: family_mistral.c and family_ministral.c. */
 spec_status speci_mistral_read(model_config *c, model_transformer *t);
 
+/* Reads a Cohere config and builds: family_cohere.c and family_cohere2.c. */
+spec_status speci_cohere_build(model_builder *b, const model_transformer_defaults *defaults, model_read_layers read);
+
 /* Reads a Qwen config's windows and builds: the end of family_qwen2.c and family_qwen3.c. */
 spec_status speci_qwen_build(model_builder *b, const model_transformer *t);
 
