@@ -46,6 +46,7 @@ spec_status speci_family_mamba_original(model_builder *b);
 spec_status speci_family_mamba2(model_builder *b);
 spec_status speci_family_mamba2_original(model_builder *b);
 spec_status speci_family_bamba(model_builder *b);
+spec_status speci_family_granitemoehybrid(model_builder *b);
 spec_status speci_family_lfm2(model_builder *b);
 spec_status speci_family_mambainllama(model_builder *b);
 

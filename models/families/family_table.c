@@ -35,6 +35,7 @@ static const model_family families[] = {
     { "mamba", "mamba", NULL, speci_family_mamba },
     { "mamba2", "mamba2", NULL, speci_family_mamba2 },
     { "bamba", "bamba", NULL, speci_family_bamba },
+    { "granitemoehybrid", "granitemoehybrid", NULL, speci_family_granitemoehybrid },
     { "lfm2", "lfm2", NULL, speci_family_lfm2 },
 };
 #define N_FAMILY (sizeof families / sizeof *families)

@@ -97,6 +97,18 @@ spec_status speci_transformer_build(model_builder *b, const model_transformer *t
 /* Reads a Mistral config, sliding_window included: family_mistral.c and family_ministral.c. */
 spec_status speci_mistral_read(model_config *c, model_transformer *t);
 
+/* Granite's factors of embeddings and logits; those of scores and of what branches add go to t. family_granite.c and
+ * family_granitemoehybrid.c. */
+typedef struct model_granite_scales {
+    float embed, logits;
+} model_granite_scales;
+spec_status speci_granite_read_scales(model_config *c, model_transformer *t, model_granite_scales *out);
+
+/* The Mamba-2 keys of a hybrid, mamba_n_heads and so on, and a layer's mixer: family_bamba.c and family_granitemoehybrid.c. */
+spec_status speci_bamba_read_mamba(model_config *c, model_mamba2_shape *out, const model_transformer *t);
+spec_status speci_bamba_build_mamba(model_builder *b, model_branch *out, const model_transformer *t,
+                                    const model_mamba2_shape *m, const char *layer);
+
 /* Reads a Cohere config and builds: family_cohere.c and family_cohere2.c. */
 spec_status speci_cohere_build(model_builder *b, const model_transformer_defaults *defaults, model_read_layers read);
 

@@ -290,6 +290,26 @@ def shapes_bamba(c):
     return t
 
 
+def shapes_granite4(c):
+    h, t = c["hidden_size"], {}
+    tied, nh, ff = c.get("tie_word_embeddings", False), c["num_attention_heads"], c["shared_intermediate_size"]
+    t["model.embed_tokens.weight"] = (c["vocab_size"], h), "tied" if tied else "emb"
+    types = c.get("layer_types") or c.get("layers_block_type") or ["mamba"] * c["num_hidden_layers"]
+    for i in range(c["num_hidden_layers"]):
+        p = f"model.layers.{i}."
+        t[p + "input_layernorm.weight"] = t[p + "post_attention_layernorm.weight"] = (h,), "norm"
+        if "full" in types[i] or types[i] == "attention":
+            attention(t, p, h, nh, c["num_key_value_heads"], h // nh, c["attention_bias"], c["attention_bias"])
+        else:
+            mixer2(t, p + "mamba.", h, c["mamba_expand"] * h, c["mamba_d_state"], c["mamba_n_groups"],
+                   c["mamba_n_heads"], c["mamba_d_conv"], c["mamba_proj_bias"], c["mamba_conv_bias"])
+        t[p + "shared_mlp.input_linear.weight"], t[p + "shared_mlp.output_linear.weight"] = ((2 * ff, h), LIN), ((h, ff), LIN)
+    t["model.norm.weight"] = (h,), "norm"
+    if not tied:
+        t["lm_head.weight"] = (c["vocab_size"], h), HEAD
+    return t
+
+
 def shapes_hybrid(c, m):
     t = shapes_llama(c)
     s = m["ssm_cfg"]
@@ -373,7 +393,7 @@ class Case:
 
 
 SHAPES = {"llama": shapes_llama, "dense": shapes_dense, "neox": shapes_neox, "mamba": shapes_mamba, "original": shapes_original,
-          "bamba": shapes_bamba, "lfm2": shapes_lfm2}
+          "bamba": shapes_bamba, "granite4": shapes_granite4, "lfm2": shapes_lfm2}
 
 
 def tensors(case, config, mamba, dtype=None):
@@ -1164,6 +1184,52 @@ GPTJ_KEYS = [
     refuse("rope_scaling", {"rope_scaling": LINEAR}, note="the class does not know it"),
 ] + without(refusals_any(), "act_unknown", "act_nonsense") + shape_refusals("n_layer", "n_embd")
 
+GRANITE4 = {"architectures": ["GraniteMoeHybridForCausalLM"], "model_type": "granitemoehybrid", "hidden_size": 32,
+            "intermediate_size": 48, "shared_intermediate_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "layer_types": ["mamba", "attention", "mamba", "attention"], "num_local_experts": 0,
+            "num_experts_per_tok": 0, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 1, "mamba_d_state": 16,
+            "mamba_d_conv": 4, "mamba_expand": 2, "mamba_chunk_size": 16, "mamba_conv_bias": True, "mamba_proj_bias": False,
+            "embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.6, "attention_multiplier": 0.2,
+            "hidden_act": "silu", "rms_norm_eps": 1e-5, "attention_bias": False, "attention_dropout": 0.0, "vocab_size": 96,
+            "position_embedding_type": "nope", "rope_theta": 10000, "rope_scaling": None, "max_position_embeddings": 256,
+            "normalization_function": "rmsnorm", "init_method": "mup", "output_router_logits": False,
+            "router_aux_loss_coef": 0.01, "tie_word_embeddings": True, "bos_token_id": 0, "eos_token_id": 0,
+            "pad_token_id": 0, "initializer_range": 0.1, "use_cache": True, "torch_dtype": "float32"}
+G4_MAMBA = {"num_hidden_layers": 1, "layer_types": ["mamba"]}
+G4_ATT = {"num_hidden_layers": 1, "layer_types": ["attention"]}
+ROPE_ON = {"position_embedding_type": "rope"}
+GRANITE4_KEYS = [
+    Key("rms_norm_eps", {"rms_norm_eps": 0.05}),
+    *[Key(k, {k: v}) for k, v in (("embedding_multiplier", 1.5), ("logits_scaling", 4.0), ("residual_multiplier", 0.2),
+                                  ("attention_multiplier", 0.7))],
+    *[Key(k + "_removed", {k: REMOVE}) for k in ("embedding_multiplier", "logits_scaling", "residual_multiplier",
+                                                 "attention_multiplier")],
+    Key("rope", ROPE_ON), Key("rope_theta", {**ROPE_ON, "rope_theta": 500.0}),
+    Key("rope_yarn", {**ROPE_ON, **new_rope(500.0, **YARN)}),
+    Key("position_embedding_type_null", {"position_embedding_type": None}, same=True),
+    Key("layer_types_new", {"layer_types": ["linear_attention", "full_attention", "linear_attention", "full_attention"]},
+        same=True),
+    Key("layers_block_type", {"layer_types": REMOVE, "layers_block_type": ["mamba", "attention", "mamba", "attention"]},
+        same=True),
+    Key("layer_types_removed", {"layer_types": REMOVE, "num_hidden_layers": 1}, fresh=True, note="class default: all Mamba-2"),
+    Key("attention_first", {"layer_types": ["attention", "mamba"], "num_hidden_layers": 2}, fresh=True),
+    Key("attention_bias", {"attention_bias": True, **G4_ATT}, fresh=True),
+    Key("mamba_proj_bias", {"mamba_proj_bias": True, **G4_MAMBA}, fresh=True),
+    Key("mamba_conv_bias_false", {"mamba_conv_bias": False, **G4_MAMBA}, fresh=True),
+    Key("mamba_n_groups_2", {"mamba_n_groups": 2, **G4_MAMBA}, fresh=True),
+    Key("mamba_d_head_auto", {"mamba_d_head": "auto"}, same=True),
+    Key("time_step_limit", {"time_step_limit": [0.05, 0.4]}),
+    Key("untied", {"tie_word_embeddings": False, **G4_ATT}, fresh=True),
+    refuse("num_local_experts_removed", {"num_local_experts": REMOVE}, note="class default 8"),
+    refuse("position_embedding_type", {"position_embedding_type": "alibi"}),
+    refuse("normalization_function", {"normalization_function": "layernorm"}),
+    refuse("layer_types_unknown", {"layer_types": ["mamba", "attention", "mamba", "conv"]}),
+    refuse("layer_types_short", {"layer_types": ["mamba"]}),
+    refuse("act_gelu", {"hidden_act": "gelu"}, note="would change the convolution too"),
+    refuse("partial_rotary_factor", {"partial_rotary_factor": 0.5}),
+] + without(refusals(), "logits_scaling", "embedding_multiplier", "residual_multiplier",
+            "attention_multiplier") + shape_refusals()
+
 BF16, F16 = torch.bfloat16, torch.float16
 CASES = [
     Case("llama2", "llama", LLAMA2, LLAMA2_KEYS),
@@ -1192,6 +1258,7 @@ CASES = [
     Case("mamba", "mamba", MAMBA, MAMBA_KEYS),
     Case("mamba2", "mamba", MAMBA2, MAMBA2_KEYS),
     Case("bamba", "bamba", BAMBA, BAMBA_KEYS),
+    Case("granitemoehybrid", "granite4", GRANITE4, GRANITE4_KEYS),
     Case("lfm2", "lfm2", LFM2, LFM2_KEYS),
     Case("mambainllama", "hybrid", HYBRID, HYBRID_KEYS, HYBRID_MAMBA),
     Case("mamba2-ssd", "original", SSD, [Key("residual_in_fp32_false", {"residual_in_fp32": False}, same=True)] +
