@@ -87,8 +87,12 @@ spec_status speci_transformer_rope(model_builder *b, model_attention *out, const
     if (out->n_rot == 0) return SPEC_OK;
     SPEC_TRY(speci_rope_score_scale(rope, &scale, out->n_rot, out->head_dim, b->config->file));
     out->scale *= (float)scale;
-    speci_rope_frequencies(rope, freq, out->n_rot);
-    return speci_model_build_upload(b, &out->inv_freq, freq, (size_t)out->n_rot / 2);
+    SPEC_TRY(speci_rope_frequencies(rope, freq, out->n_rot, b->config->file));
+    SPEC_TRY(speci_model_build_upload(b, &out->inv_freq, freq, (size_t)out->n_rot / 2));
+    out->n_short = speci_rope_short_length(rope);
+    if (out->n_short == 0) return SPEC_OK;
+    SPEC_TRY(speci_rope_long_frequencies(rope, freq, out->n_rot, b->config->file));
+    return speci_model_build_upload(b, &out->inv_freq_long, freq, (size_t)out->n_rot / 2);
 }
 
 static spec_status qk_norms(model_builder *b, model_attention *a, const model_transformer *t, const char *prefix)

@@ -83,6 +83,8 @@ typedef struct net_shape {
     int32_t n_tap;
 } net_shape;
 net_shape speci_net_shape_of(const spec_model *model, const speci_exec_params *p); /* net_shape.c */
+/* May sequences become longer than what a's first frequencies are for? */
+bool speci_net_is_long(const net_shape *s, const model_attention *a);
 
 /* Emits both plans. With plans->ops NULL it counts operations and measures memory (arena bases NULL). */
 void speci_net_emit(net_plans *plans, net_memory *memory, const spec_model *model, const net_shape *shape);

@@ -16,6 +16,11 @@ static void plan_chunks(net_shape *s, const spec_model *model, int32_t n_ctx)
     s->chunk_least = info->prefill_rows[0], s->chunk = info->prefill_rows[n - 1];
 }
 
+bool speci_net_is_long(const net_shape *s, const model_attention *a)
+{
+    return a->n_short > 0 && (s->n_ctx == 0 || s->n_ctx - 1 > a->n_short); /* the last token of a context is never fed */
+}
+
 net_shape speci_net_shape_of(const spec_model *model, const speci_exec_params *p)
 {
     net_shape s = { .n_seq = p->n_seq, .n_node = p->n_node, .n_ctx = speci_model_attends(model) ? p->n_ctx : 0 };

@@ -494,12 +494,49 @@ def yarn_keys(theta=500.0):
     ]
 
 
+def dynamic_keys():
+    """As without scaling, up to max_position_embeddings; a session takes no more."""
+    return [
+        Key("rope_dynamic", {"rope_scaling": {"type": "dynamic", "factor": 4.0}}, same=True),
+        Key("rope_dynamic_to_the_end", {"rope_scaling": {"type": "dynamic", "factor": 4.0}, "max_position_embeddings": 65},
+            same=True),
+        refuse("rope_dynamic_original", {"rope_scaling": {"type": "dynamic", "factor": 4.0,
+                                                          "original_max_position_embeddings": 32}}),
+    ]
+
+
+LONG = {"rope_type": "longrope", "short_factor": [1.0, 1.1, 1.3, 1.5], "long_factor": [1.2, 1.6, 2.5, 4.0],
+        "original_max_position_embeddings": 32}
+
+
+def longrope_keys():
+    """64 ids in a context of 256, so the long factors; test_rope_long.c has the short ones."""
+    def key(name, patch=None, top=None, **k):
+        return Key(name, {"rope_scaling": {**LONG, **(patch or {})}, **(top or {})}, **k)
+
+    def wrong(name, patch, top=None, **k):
+        return key(name, patch, top, expect="refuse", **k)
+    no_length = {"rope_scaling": {k: v for k, v in LONG.items() if k != "original_max_position_embeddings"}}
+    return [
+        key("rope_longrope"), key("rope_longrope_factor", {"factor": 3.0}),
+        key("rope_longrope_attention_factor", {"attention_factor": 0.7}),
+        key("rope_longrope_shorter", {"factor": 0.5}),
+        Key("rope_longrope_new", new_rope(500.0, **LONG)),
+        Key("rope_longrope_top", {**no_length, "original_max_position_embeddings": 16}),
+        wrong("rope_longrope_lengths_differ", {}, {"original_max_position_embeddings": 16}),
+        wrong("rope_longrope_five", {"long_factor": [1.0] * 5}), wrong("rope_longrope_three", {"short_factor": [1.0] * 3}),
+        wrong("rope_longrope_zero", {"long_factor": [1.0, 0.0, 1.0, 1.0]}),
+        wrong("rope_longrope_text", {"short_factor": "1, 2, 3, 4"}),
+        refuse("rope_longrope_no_length", no_length, note="the class takes max_position_embeddings"),
+    ]
+
+
 def refusals(sub="rope_scaling"):
     """What no family of this set may silently accept."""
     return [
-        refuse("rope_dynamic", {"rope_scaling": {"type": "dynamic", "factor": 4.0}}),
-        refuse("rope_longrope", {"rope_scaling": {"type": "longrope", "long_factor": [2.0] * 4, "short_factor": [1.0] * 4,
-                                                  "original_max_position_embeddings": 32}}),
+        refuse("rope_dynamic_no_factor", {"rope_scaling": {"type": "dynamic"}}),
+        refuse("rope_longrope_incomplete", {"rope_scaling": {"type": "longrope", "long_factor": [2.0] * 4,
+                                                             "original_max_position_embeddings": 32}}),
         refuse("rope_unknown_type", {"rope_scaling": {"rope_type": "spiral", "factor": 4.0}}),
         refuse("rope_llama3_incomplete", {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}),
     ] + refusals_any()
@@ -638,7 +675,7 @@ NEOX_KEYS = [
     Key("one_layer", {"num_hidden_layers": 1}, refuse_ok=True),
     refuse("heads_do_not_divide", {"num_attention_heads": 5}),
     refuse("rope_yarn", {"rope_scaling": YARN}, note="heads turn partly: the attention factor has no place"),
-] + refusals() + shape_refusals()
+] + dynamic_keys() + refusals() + shape_refusals()
 
 MAMBA = {"architectures": ["MambaForCausalLM"], "model_type": "mamba", "hidden_size": 32, "num_hidden_layers": 3,
          "intermediate_size": 64, "state_size": 8, "conv_kernel": 4, "expand": 2, "time_step_rank": 3,
@@ -885,7 +922,7 @@ LLAMA2_KEYS = llama_keys("llama") + [
     refuse("heads_do_not_divide", {"num_attention_heads": 5}),
     refuse("kv_do_not_divide", {"num_key_value_heads": 3}),
     refuse("attention_bias_missing", {"attention_bias": True}, note="the biases are not in the file"),
-]
+] + dynamic_keys() + longrope_keys()
 LLAMA3_CFG = llama_base("llama", hidden_size=48, intermediate_size=64, num_attention_heads=3, num_key_value_heads=1,
                         rope_theta=500.0, rope_scaling=LLAMA3, tie_word_embeddings=True, attention_bias=False,
                         mlp_bias=False)
@@ -983,6 +1020,28 @@ PHI3_KEYS = without(llama_keys("phi3"), "rope_linear", "rope_llama3", "rope_new_
                                "rope_parameters": {"rope_theta": 500.0, "rope_type": "default", "partial_rotary_factor": 0.5}}),
     Key("num_key_value_heads_4", {"num_key_value_heads": 4, "num_hidden_layers": 1}, fresh=True),
     Key("tied", {"tie_word_embeddings": True, **ONE}, fresh=True),
+]
+PHI3_LONG = llama_base("phi3", num_key_value_heads=2, sliding_window=None, pad_token_id=0, original_max_position_embeddings=32,
+                       rope_scaling={k: v for k, v in LONG.items() if k != "original_max_position_embeddings"})
+
+
+def phi3_long(name, **k):
+    return Key(name, {"rope_scaling": {**PHI3_LONG["rope_scaling"], **k}})
+
+
+PHI3_LONG_KEYS = [
+    Key("old_name", {"rope_scaling": {**{k: v for k, v in LONG.items() if k != "rope_type"}, "type": "su"}}, same=True),
+    phi3_long("factor", factor=3.0), phi3_long("attention_factor", attention_factor=0.7),
+    Key("original_16", {"original_max_position_embeddings": 16}, note="another attention factor"),
+    Key("longest_65", {"max_position_embeddings": 65}, note="another attention factor"),
+    Key("half_a_head", {"partial_rotary_factor": 0.5, "rope_scaling": {**PHI3_LONG["rope_scaling"], "attention_factor": 1.0,
+                                                                        "short_factor": [1.0, 1.2], "long_factor": [1.5, 3.0]}}),
+    refuse("half_a_head_scaled", {"partial_rotary_factor": 0.5, "rope_scaling": {
+        **PHI3_LONG["rope_scaling"], "short_factor": [1.0, 1.2], "long_factor": [1.5, 3.0]}}, note="Phi-4-mini"),
+    refuse("linear", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, note="the class refuses it, too"),
+    refuse("yarn", {"rope_scaling": YARN}, note="the class takes it for longrope"),
+    refuse("original_default", {"original_max_position_embeddings": REMOVE, "rope_scaling": LONG},
+           note="class default 4096, whatever the object says"),
 ]
 GEMMA = llama_base("gemma", num_key_value_heads=1, head_dim=16, hidden_act="gelu_pytorch_tanh", attention_bias=False,
                    pad_token_id=0, tie_word_embeddings=True)
@@ -1105,7 +1164,7 @@ INTERNLM3_KEYS = dense_keys("rms_norm_eps") + [
     tied(), Key("biases", {"qkv_bias": True, "bias": True, **ONE}, fresh=True),
     Key("biases_new", {"qkv_bias": REMOVE, "bias": REMOVE, "attention_bias": True, "mlp_bias": True, **ONE}, fresh=True),
     refuse("biases_differ", {"qkv_bias": True}, note="the class refuses them, too"),
-]
+] + dynamic_keys()
 GLM = dense_base("glm", "GlmForCausalLM", head_dim=16, attention_bias=True, partial_rotary_factor=0.5)
 GLM_KEYS = dense_keys("rms_norm_eps", 0.5) + [
     tied(), Key("attention_bias_false", {"attention_bias": False, **ONE}, fresh=True),
@@ -1239,6 +1298,7 @@ CASES = [
     Case("qwen3", "llama", QWEN3, QWEN3_KEYS),
     Case("granite", "llama", GRANITE, GRANITE_KEYS),
     Case("phi3", "llama", PHI3, PHI3_KEYS),
+    Case("phi3-long", "llama", PHI3_LONG, PHI3_LONG_KEYS, extra="short"),
     Case("gemma", "llama", GEMMA, GEMMA_KEYS),
     Case("seed_oss", "llama", SEED_OSS, SEED_OSS_KEYS),
     Case("ministral", "llama", MINISTRAL, MINISTRAL_KEYS),
@@ -1283,8 +1343,10 @@ def make(case):
     ids = rng(case.seed, "ids").integers(0, case.config["vocab_size"], N_IDS).tolist()
     base = reference(case, directory, case.config, case.mamba, ids)
     peak = base.abs().max().item()
-    save_file({"ids": torch.tensor(ids, dtype=torch.int32), "logits": base.contiguous()},
-              os.path.join(directory, "golden.safetensors"))
+    golden = {"ids": torch.tensor(ids, dtype=torch.int32), "logits": base.contiguous()}
+    if case.extra == "short":               # the first half as a sequence of its own: up to the original length
+        golden["logits.short"] = reference(case, directory, case.config, case.mamba, ids[:N_IDS // 2]).contiguous()
+    save_file(golden, os.path.join(directory, "golden.safetensors"))
     print(f"{case.name}: {sum(os.path.getsize(os.path.join(directory, f)) for f in os.listdir(directory))} bytes, "
           f"max |logit| {peak:.2f}, median {base.abs().median():.2f}", flush=True)
     if not 3 < peak < 30:
