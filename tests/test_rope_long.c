@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define MODEL SPEC_TEST_DIR "/golden/phi3-long"
 #define TOLERANCE 1e-4
@@ -101,6 +102,33 @@ static void saved_sequences(void **state)
     spec_session_close(s);
 }
 
+static void on_log(void *text, spec_log_level level, const char *line)
+{
+    if (level == SPEC_LOG_WARN) snprintf(text, 256, "%s", line);
+}
+
+/* A session whose short texts are not the reference's says so. */
+static void warned(void **state)
+{
+    char text[256] = "";
+    spec_backend_params bp = SPEC_BACKEND_PARAMS_INIT;
+    spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    spec_backend *be = NULL;
+    spec_session *s = NULL;
+    (void)state;
+    bp.log = on_log, bp.log_user_data = text;
+    OK(spec_backend_open(&be, "cpu:portable", &bp));
+    spec_model *m = support_model(be, MODEL, SPEC_DTYPE_F32);
+    for (int k = 1; k <= 2; k++) {
+        sp.n_ctx = ORIGINAL + k;
+        OK(spec_session_open(&s, m, NULL, &sp));
+        spec_session_close(s);
+        assert_int_equal(strstr(text, "a context of 34 tokens has RoPE's long factors") != NULL, k == 2);
+    }
+    spec_model_close(m);
+    spec_backend_close(be);
+}
+
 /* rope_type "dynamic" is as default up to max_position_embeddings (test_logits_families.c); beyond, nothing is promised. */
 static void dynamic_ends(void **state)
 {
@@ -126,7 +154,8 @@ static void dynamic_ends(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(up_to_the_original_length), cmocka_unit_test(beyond_it),
-                                        cmocka_unit_test(saved_sequences), cmocka_unit_test(dynamic_ends) };
+                                        cmocka_unit_test(saved_sequences), cmocka_unit_test(warned),
+                                        cmocka_unit_test(dynamic_ends) };
     backend = support_backend();
     model = support_model(backend, MODEL, SPEC_DTYPE_F32);
     support_golden_open(&reference, MODEL "/golden.safetensors");

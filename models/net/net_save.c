@@ -174,26 +174,16 @@ bool speci_exec_can_lag(const speci_exec *net, int32_t n_past, int32_t n_recent)
 }
 
 /* By which frequencies keys were turned, if the model has two sets: a byte in front of its memory. */
-static const model_attention *two_sets(const spec_model *m)
-{
-    for (int32_t i = 0; i < m->n_layer; i++)
-        for (int32_t j = 0; j < m->layers[i].n_branch; j++) {
-            const model_branch *b = &m->layers[i].branch[j];
-            if (b->kind == MODEL_ATTENTION && b->u.attention.n_short > 0) return &b->u.attention;
-        }
-    return NULL;
-}
-
 static spec_status write_set(const speci_exec *net, speci_put_fn put, void *arg)
 {
-    const model_attention *a = two_sets(net->model);
+    const model_attention *a = speci_net_two_sets(net->model);
     const uint8_t is_long = a && speci_net_is_long(&net->shape, a);
     return a ? put(arg, &is_long, 1) : SPEC_OK;
 }
 
 static spec_status read_set(const speci_exec *net, speci_get_fn get, void *arg)
 {
-    const model_attention *a = two_sets(net->model);
+    const model_attention *a = speci_net_two_sets(net->model);
     uint8_t was_long;
     if (!a) return SPEC_OK;
     SPEC_TRY(get(arg, &was_long, 1));
@@ -207,7 +197,7 @@ static spec_status read_set(const speci_exec *net, speci_get_fn get, void *arg)
 uint64_t speci_exec_data_bytes(const speci_exec *net, int32_t n_past, int32_t n_recent)
 {
     const uint64_t none = sizes_of(net, 0, 0).total, position = sizes_of(net, 1, 0).total - none;
-    const uint64_t recent = sizes_of(net, 1, 1).total - none - position, set = two_sets(net->model) ? 1 : 0;
+    const uint64_t recent = sizes_of(net, 1, 1).total - none - position, set = speci_net_two_sets(net->model) ? 1 : 0;
     return set + none + (uint64_t)n_past * position + (uint64_t)n_recent * recent;
 }
 
