@@ -286,12 +286,16 @@ static spec_status upload_bias(model_builder *b, const float **out, const rows *
     return status;
 }
 
-static int32_t n_run(const model_part *p) { return p->from ? p->n_out / p->n_run : 1; }
+static int32_t count_runs(const model_part *p) { return p->from ? p->n_out / p->n_run : 1; }
 
 /* Appends the runs of t, in the part's order; returns behind them. */
 static rows *add_runs(rows *r, const model_tensor *t, const model_part *p)
 {
-    for (int32_t i = 0; i < n_run(p); i++) *r++ = p->from ? (rows){ t, p->from[i], p->n_run } : (rows){ t, 0, p->n_out };
+    if (!p->from) *r++ = (rows){ t, 0, p->n_out };
+    for (int32_t i = 0; p->from && i < count_runs(p); i++) {
+        const int32_t before = i / p->n_from * p->n_from * p->n_run;
+        *r++ = (rows){ t, before + p->from[i % p->n_from], p->n_run };
+    }
     return r;
 }
 
@@ -315,7 +319,7 @@ static spec_status open_parts(model_builder *b, model_linear *out, model_tensor 
                               int32_t n_part, bool bias, bool glu)
 {
     int32_t n = 0;
-    for (int32_t i = 0; i < n_part; i++) n += n_run(&parts[i]);
+    for (int32_t i = 0; i < n_part; i++) n += count_runs(&parts[i]);
     rows *r = speci_alloc(b->model->allocator, (size_t)n, sizeof *r), *end = r;
     if (!r) return SPEC_E_NOMEM;
     for (int32_t i = 0; i < n_part; i++) end = add_runs(end, t[2 * i], &parts[i]);

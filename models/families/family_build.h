@@ -62,8 +62,10 @@ spec_status speci_model_build_linear(model_builder *b, model_linear *out, const 
 typedef struct model_part {
     model_name prefix;
     int32_t n_out;
-    const int32_t *from; /* NULL: rows as they are. Else runs of n_run rows, run i beginning at row from[i]; biases likewise */
-    int32_t n_run;
+    /* NULL: rows as they are. Else, in each n_from * n_run of them, runs of n_run rows: run i begins at row from[i] of these. So
+     * for biases. */
+    const int32_t *from;
+    int32_t n_from, n_run;
 } model_part;
 #define MODEL_MAX_PART 3
 spec_status speci_model_build_stack(model_builder *b, model_linear *out, const model_part *parts, int32_t n_part,

@@ -19,6 +19,7 @@ spec_status speci_family_phi3(model_builder *b)
                           speci_rope_type_name(&t.rope));
     SPEC_TRY(speci_config_int_or(b->config, &t.window, "sliding_window", 0, 1, INT32_MAX));
     for (size_t i = 0; i < sizeof inert / sizeof *inert; i++) (void)speci_config_take(b->config, inert[i]);
-    t.fused_qkv = t.fused_mlp = true;
+    t.qkv = MODEL_QKV_FUSED;
+    t.fused_mlp = true;
     return speci_transformer_build(b, &t, NULL);
 }

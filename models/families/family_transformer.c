@@ -58,7 +58,7 @@ spec_status speci_transformer_read_biases(model_config *c, model_transformer *t)
 const model_transformer_names speci_llama_names = {
     .embed = "model.embed_tokens.weight", .head = "lm_head", .final_norm = "model.norm", .layers = "model.layers",
     .norm1 = "input_layernorm", .norm2 = "post_attention_layernorm", .attention = "self_attn", .mlp = "mlp",
-    .out = "o_proj", .q_norm = "q_norm", .k_norm = "k_norm",
+    .qkv = "qkv_proj", .out = "o_proj", .q_norm = "q_norm", .k_norm = "k_norm",
     .gate = "gate_proj", .up = "up_proj", .gate_up = "gate_up_proj", .down = "down_proj",
 };
 
@@ -104,34 +104,59 @@ static spec_status qk_norms(model_builder *b, model_attention *a, const model_tr
     return speci_model_build_vector(b, &a->k_norm, speci_namef("%s.%s.weight", prefix, n->k_norm).s, t->head_dim);
 }
 
-/* The rows of n_head heads in the order in which pairs that turn together lie n_rot / 2 apart: 0 2 4 .. 1 3 5 .., then those
- * that do not turn. Scores are the same for any order that queries and keys share. */
-static void pairs_apart(int32_t *from, int32_t n_head, int32_t head_dim, int32_t n_rot)
+/* A head's rows in the order in which pairs that turn together lie n_rot / 2 apart: 0 2 4 .. 1 3 5 .., then those that do not
+ * turn. Scores are the same for any order that queries and keys share. */
+static void pairs_apart(int32_t *from, int32_t head_dim, int32_t n_rot)
 {
-    for (int32_t h = 0; h < n_head; h++, from += head_dim)
-        for (int32_t i = 0; i < head_dim; i++)
-            from[i] = h * head_dim + (i >= n_rot ? i : i < n_rot / 2 ? 2 * i : 2 * i + 1 - n_rot);
+    for (int32_t i = 0; i < head_dim; i++) from[i] = i >= n_rot ? i : i < n_rot / 2 ? 2 * i : 2 * i + 1 - n_rot;
 }
 
-static spec_status build_qkv(model_builder *b, model_linear *out, const model_transformer *t, const char *prefix)
+static spec_status qkv_apart(model_builder *b, model_linear *out, const model_transformer *t, const char *prefix)
 {
     const int32_t n_q = t->n_head * t->head_dim, n_kv = t->n_kv_head * t->head_dim;
     model_part qkv[3] = { { .prefix = speci_namef("%s.q_proj", prefix), .n_out = n_q },
                           { .prefix = speci_namef("%s.k_proj", prefix), .n_out = n_kv },
                           { .prefix = speci_namef("%s.v_proj", prefix), .n_out = n_kv } };
-    const model_part fused = { .prefix = speci_namef("%s.qkv_proj", prefix), .n_out = n_q + 2 * n_kv };
-    int32_t *from = NULL, n_rot;
-    if (t->fused_qkv) return speci_model_build_stack(b, out, &fused, 1, t->dim, t->qkv_bias, false);
+    int32_t from[MODEL_HEAD_DIM_MAX], n_rot;
     if (t->interleaved) {
         SPEC_TRY(speci_rope_dims(&t->rope, &n_rot, t->head_dim, b->config->file));
-        if (!(from = speci_alloc(b->model->allocator, (size_t)n_q, sizeof *from))) return SPEC_E_NOMEM;
-        pairs_apart(from, t->n_head, t->head_dim, n_rot);
-        qkv[0].from = qkv[1].from = from; /* there are no more heads of keys than of queries */
-        qkv[0].n_run = qkv[1].n_run = 1;
+        pairs_apart(from, t->head_dim, n_rot);
+        for (int32_t i = 0; i < 2; i++) qkv[i].from = from, qkv[i].n_from = t->head_dim, qkv[i].n_run = 1;
     }
-    const spec_status status = speci_model_build_stack(b, out, qkv, 3, t->dim, t->qkv_bias, false);
+    return speci_model_build_stack(b, out, qkv, 3, t->dim, t->qkv_bias, false);
+}
+
+static spec_status qkv_fused(model_builder *b, model_linear *out, const model_transformer *t, const char *prefix)
+{
+    const model_part all = { .prefix = speci_namef("%s.%s", prefix, names_of(t)->qkv),
+                             .n_out = (t->n_head + 2 * t->n_kv_head) * t->head_dim };
+    return speci_model_build_stack(b, out, &all, 1, t->dim, t->qkv_bias, false);
+}
+
+/* [q0 k0 v0 q1 k1 v1 ...] becomes [q0 q1 ... k0 k1 ... v0 v1 ...], in runs of head_dim rows. */
+static spec_status qkv_by_head(model_builder *b, model_linear *out, const model_transformer *t, const char *prefix)
+{
+    const int32_t n_run = 3 * t->n_head;
+    if (t->n_kv_head != t->n_head)
+        return speci_fail(SPEC_E_UNSUPPORTED, "%s: num_key_value_heads is %d, expected as many as num_attention_heads, %d",
+                          b->config->file, t->n_kv_head, t->n_head);
+    int32_t *from = speci_alloc(b->model->allocator, (size_t)n_run, sizeof *from);
+    if (!from) return SPEC_E_NOMEM;
+    for (int32_t j = 0; j < 3; j++)
+        for (int32_t h = 0; h < t->n_head; h++) from[j * t->n_head + h] = (3 * h + j) * t->head_dim;
+    const model_part all = { speci_namef("%s.%s", prefix, names_of(t)->qkv), n_run * t->head_dim, from, n_run, t->head_dim };
+    const spec_status status = speci_model_build_stack(b, out, &all, 1, t->dim, t->qkv_bias, false);
     speci_free(b->model->allocator, from);
     return status;
+}
+
+static spec_status build_qkv(model_builder *b, model_linear *out, const model_transformer *t, const char *prefix)
+{
+    switch (t->qkv) {
+    case MODEL_QKV_FUSED: return qkv_fused(b, out, t, prefix);
+    case MODEL_QKV_BY_HEAD: return qkv_by_head(b, out, t, prefix);
+    default: return qkv_apart(b, out, t, prefix);
+    }
 }
 
 static float residual_scale(const model_transformer *t) { return t->residual_scale > 0 ? (float)t->residual_scale : 1.0f; }

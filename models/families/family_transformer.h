@@ -14,7 +14,7 @@ typedef struct model_transformer_names {
     const char *layers;                      /* "model.layers": layer 3 is "model.layers.3" */
     const char *norm1, *norm2;               /* below a layer: of attention, of the MLP; norm2 NULL: the MLP has attention's */
     const char *attention, *mlp;             /* below a layer */
-    const char *out, *q_norm, *k_norm;       /* below attention */
+    const char *qkv, *out, *q_norm, *k_norm; /* below attention; qkv: where it is one tensor */
     const char *gate, *up, *gate_up, *down;  /* below the MLP */
 } model_transformer_names;
 extern const model_transformer_names speci_llama_names;
@@ -27,6 +27,9 @@ typedef enum model_norm_parts {
     MODEL_NORM_LAYER_BARE   /* layer norm: neither */
 } model_norm_parts;
 
+/* q, k and v: three tensors, or one with all heads of q, then of k and of v, or one with [q; k; v] of each head. */
+typedef enum model_qkv { MODEL_QKV_APART, MODEL_QKV_FUSED, MODEL_QKV_BY_HEAD } model_qkv;
+
 typedef struct model_transformer {
     int32_t dim, n_inner, n_layer, n_vocab, n_ctx;
     int32_t n_head, n_kv_head, head_dim;
@@ -35,10 +38,11 @@ typedef struct model_transformer {
     spec_activation act;
     bool tied;
     bool qkv_bias, out_bias, mlp_bias, head_bias, qk_norm;
-    bool fused_qkv, fused_mlp; /* q, k and v are one tensor, qkv_proj; gate and up another */
+    model_qkv qkv;
+    bool fused_mlp;            /* gate and up are one tensor */
     bool ungated;              /* the MLP is down(act(up x)) */
     bool parallel;             /* attention and MLP read the same residual */
-    bool interleaved;          /* dimensions 0 and 1 of a head turn together, 2 and 3, ... (not with qk_norm) */
+    bool interleaved;          /* dimensions 0 and 1 of a head turn together, 2 and 3, ... (qkv apart, no qk_norm) */
     double attention_scale;    /* of scores; 0 = 1 / sqrt(head_dim) */
     double residual_scale;     /* of what branches add; 0 = 1 */
     int32_t window;            /* of layers that nothing else is said of; 0 = full attention */
