@@ -37,6 +37,8 @@ typedef struct model_attention {
     const float *q_norm, *k_norm; /* device [head_dim] or NULL */
     float qk_eps;
     const float *inv_freq;        /* device [n_rot / 2] */
+    int32_t n_short;              /* 0, or the longest context that inv_freq is for; longer ones have inv_freq_long */
+    const float *inv_freq_long;
 } model_attention;
 
 /* Mamba-1 and Mamba-2 alike: projection, causal convolution, selective scan, gate, projection.
@@ -114,6 +116,7 @@ struct spec_model {
     spec_dtype dtype;           /* compute type */
     spec_dtype weights;         /* AUTO, or what matrices were made of: Q8_0 */
     int32_t n_vocab, dim, n_layer, n_ctx; /* n_ctx 0 = no limit */
+    bool ctx_ends;              /* positions behind n_ctx have frequencies that change with each token (RoPE dynamic) */
     int32_t bos, n_eos;
     int32_t *eos;               /* [n_eos] */
     float embed_scale, logit_scale;
@@ -244,14 +247,16 @@ spec_status speci_exec_copy(speci_exec *net, int32_t from, int32_t to);
 bool speci_exec_can_lag(const speci_exec *net, int32_t n_past, int32_t n_recent);
 /* Bytes of a sequence that covers n_past positions, n_recent of them behind its states. */
 uint64_t speci_exec_data_bytes(const speci_exec *net, int32_t n_past, int32_t n_recent);
-/* The bytes themselves, after speci_exec_flush, as they lie on the device: of each recurrent layer the convolution's window,
+/* The bytes themselves, after speci_exec_flush: of a model with two sets of frequencies a byte that tells which one turned its
+ * keys; then, as they lie on the device, of each recurrent layer the convolution's window,
  * the state, and of chunked scans x, B and dt of the recent tokens in order; then of each attention layer K and V, page by
  * page and head by head, the covered positions only.
  * put and get move n bytes in order; what they return ends the work. */
 typedef spec_status (*speci_put_fn)(void *arg, const void *data, size_t n);
 typedef spec_status (*speci_get_fn)(void *arg, void *data, size_t n);
 spec_status speci_exec_write(speci_exec *net, int32_t slot, speci_put_fn put, void *arg);
-/* Begins the empty slot with what was written. On any error the sequence is good for speci_exec_end only. */
+/* Begins the empty slot with what was written; E_FORMAT for keys that were turned by the other set. On any error the sequence is
+ * good for speci_exec_end only. */
 spec_status speci_exec_read(speci_exec *net, int32_t slot, int32_t n_past, int32_t n_recent, speci_get_fn get, void *arg);
 
 /* The row of node 0 (of node n_fed, when some were fed before) of input k of the last pass. */

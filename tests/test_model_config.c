@@ -142,6 +142,8 @@ static const model_rope_keys neox = { .theta = "rotary_emb_base", .partial = "ro
 
 #define LLAMA3 "\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4,\"original_max_position_embeddings\":32"
 
+#define LONG "\"short_factor\":[1],\"long_factor\":[2],\"original_max_position_embeddings\":32"
+
 typedef struct rope_case {
     const char *text;
     const model_rope_keys *keys;
@@ -172,7 +174,14 @@ static const rope_case rope_cases[] = {
     { "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2}}", &whole, "original_max_position_embeddings is missing", 0, 0, 0 },
     { "{\"rope_scaling\":{\"type\":\"default\",\"factor\":4}}", &whole, "rope_scaling.factor is 4", 0, 0, 0 },
     { "{\"rotary_pct\":0.5,\"partial_rotary_factor\":0.25}", &neox, "partial_rotary_factor is 0.25", 0, 0, 0 },
-    { "{\"rope_parameters\":{\"rope_type\":\"dynamic\",\"factor\":2}}", &whole, "\"dynamic\", expected default", 0, 0, 0 },
+    { "{\"rope_parameters\":{\"rope_type\":\"dynamic\",\"factor\":2}}", &whole, NULL, 10000, 1, MODEL_ROPE_DYNAMIC },
+    { "{\"rope_parameters\":{\"rope_type\":\"spiral\",\"factor\":2}}", &whole, "\"spiral\", expected default", 0, 0, 0 },
+    { "{\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1]}}", &whole, "long_factor is missing", 0, 0, 0 },
+    { "{\"rope_scaling\":{\"type\":\"longrope\"," LONG "}}", &whole, "max_position_embeddings is missing", 0, 0, 0 },
+    { "{\"max_position_embeddings\":64,\"rope_scaling\":{\"type\":\"su\"," LONG "}}", &whole, NULL, 10000, 1,
+      MODEL_ROPE_LONGROPE },
+    { "{\"original_max_position_embeddings\":4,\"rope_scaling\":{\"type\":\"su\"," LONG "}}", &whole,
+      "original_max_position_embeddings is 4", 0, 0, 0 },
     { "{\"rope_scaling\":{\"rope_type\":\"longrope\"},\"rope_parameters\":{\"rope_type\":\"default\"}}", &whole,
       "\"longrope\"", 0, 0, 0 },
     { "{\"rope_scaling\":{\"rope_type\":\"linear\",\"type\":\"llama3\"}}", &whole, "type is \"llama3\"", 0, 0, 0 },
@@ -224,15 +233,15 @@ static void rotary_frequencies(void **state)
     model_rope r = { .theta = 10000, .partial = 1 };
     float f[4];
     int32_t n_rot;
-    speci_rope_frequencies(&r, f, 8);
+    OK(speci_rope_frequencies(&r, f, 8, "config.json"));
     for (int k = 0; k < 4; k++) assert_float_equal(f[k], pow(10.0, -k), 1e-7);
     r.type = MODEL_ROPE_LINEAR, r.factor = 4;
-    speci_rope_frequencies(&r, f, 8);
+    OK(speci_rope_frequencies(&r, f, 8, "config.json"));
     assert_float_equal(f[1], 0.025, 1e-8);
     /* Waves of 6.28, 62.8, 628 and 6283; kept below 100, slowed above 1000, mixed between. */
     r = (model_rope){ .type = MODEL_ROPE_LLAMA3, .theta = 10000, .partial = 1, .factor = 8, .low_freq_factor = 1,
                       .high_freq_factor = 10, .original_max_position = 1000 };
-    speci_rope_frequencies(&r, f, 8);
+    OK(speci_rope_frequencies(&r, f, 8, "config.json"));
     const double s = (1000 * 0.01 / (2 * 3.14159265358979323846) - 1) / 9;
     assert_float_equal(f[0], 1, 1e-7);
     assert_float_equal(f[1], 0.1, 1e-8);
@@ -360,9 +369,12 @@ static void refuse_one(const char *base, json_t *c)
 /* Every "refuse" entry of the golden models' keys.json. */
 static void refused_keys(void **state)
 {
-    static const char *const models[] = { "llama2", "llama3", "mistral", "qwen2", "qwen3", "granite", "phi3", "gemma",
-                                          "seed_oss", "ministral", "smollm3", "gpt_neox", "mamba", "mamba2", "bamba",
-                                          "lfm2", "mambainllama", "mamba2-ssd", "mamba2-ssd-cfg", "mamba-ssm" };
+    static const char *const models[] = { "llama2", "llama3", "mistral", "qwen2", "qwen3", "granite", "phi3", "phi3-long",
+                                          "gemma",
+                                          "seed_oss", "ministral", "smollm3", "olmo", "ernie4_5", "helium", "internlm3", "glm",
+                                          "stablelm", "starcoder2", "cohere", "cohere2", "phi", "gptj", "gpt_neox",
+                                          "mamba", "mamba2", "bamba", "granitemoehybrid", "lfm2", "mambainllama",
+                                          "mamba2-ssd", "mamba2-ssd-cfg", "mamba-ssm" };
     int n = 0;
     (void)state;
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {

@@ -98,6 +98,15 @@ static void check_begin(const spec_op *ops, int32_t n, const char *name)
             fail_msg("%s: operation %d belongs in front", name, i);
 }
 
+/* No norm is computed twice, though branches may share one. */
+static void check_norms(const spec_op *ops, int32_t n, const char *name)
+{
+    for (int32_t i = 0; i < n; i++)
+        for (int32_t k = 0; ops[i].kind == SPEC_OP_NORM && k < i; k++)
+            if (ops[k].kind == SPEC_OP_NORM && ops[k].u.norm.weight == ops[i].u.norm.weight)
+                fail_msg("%s: operation %d computes the norm of operation %d", name, i, k);
+}
+
 static void check_model(const char *model_name, spec_dtype type)
 {
     char name[96], path[256];
@@ -108,6 +117,7 @@ static void check_model(const char *model_name, spec_dtype type)
     for (int32_t phase = 0; phase < 2; phase++) {
         const spec_op *ops = e.plans.ops[phase];
         check_begin(ops, e.plans.n_op[phase], name);
+        check_norms(ops, e.plans.n_op[phase], name);
         for (int32_t i = 0; i < e.plans.n_op[phase]; i++)
             if (ops[i].kind == SPEC_OP_LINEAR) check_product(ops, i, name);
     }
@@ -118,7 +128,8 @@ static void check_model(const char *model_name, spec_dtype type)
 
 static void test_plans(void **state)
 {
-    static const char *const models[] = { "llama2", "qwen2", "qwen3", "mistral", "phi3", "smollm3", "gemma", "granite", "gpt_neox", "mamba", "mamba2", "mamba2-ssd",
+    static const char *const models[] = { "llama2", "qwen2", "qwen3", "mistral", "phi3", "smollm3", "gemma", "granite",
+                                          "gpt_neox", "starcoder2", "cohere", "gptj", "mamba", "mamba2", "mamba2-ssd",
                                           "bamba", "lfm2", "mambainllama" };
     static const spec_dtype types[] = { SPEC_DTYPE_BF16, SPEC_DTYPE_F32, SPEC_DTYPE_F16 };
     (void)state;

@@ -74,7 +74,11 @@ static spec_status plan_context(spec_session *s, int32_t n_ctx)
     const spec_model *target = s->target;
     if (n_ctx < 0 || n_ctx == 1)
         return speci_fail(SPEC_E_INVALID, "n_ctx is %d: a token and the one that follows it need 2", n_ctx);
-    if (target->n_ctx > 0 && n_ctx > target->n_ctx)
+    const bool beyond = target->n_ctx > 0 && n_ctx > target->n_ctx;
+    if (beyond && target->ctx_ends)
+        return speci_fail(SPEC_E_UNSUPPORTED, "n_ctx is %d; with RoPE \"dynamic\" the frequencies change with each token behind %d", n_ctx,
+                          target->n_ctx);
+    if (beyond)
         speci_log(target->backend, SPEC_LOG_WARN, "n_ctx is %d; the model was trained on %d positions, and text may get worse behind "
                   "them", n_ctx, target->n_ctx);
     if (n_ctx > MOST_CTX) return speci_fail(SPEC_E_INVALID, "n_ctx is %d, at most %d is supported", n_ctx, MOST_CTX);

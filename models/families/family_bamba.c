@@ -21,11 +21,10 @@ static spec_status read_head_dim(model_config *c, model_mamba2_shape *m, int32_t
     return speci_config_int(c, &m->head_dim, "mamba_d_head", 1, MODEL_HEAD_DIM_MAX);
 }
 
-static spec_status read_mamba(model_config *c, bamba *s)
+spec_status speci_bamba_read_mamba(model_config *c, model_mamba2_shape *m, const model_transformer *t)
 {
-    model_mamba2_shape *m = &s->m;
     int32_t expand, n_group;
-    *m = (model_mamba2_shape){ .dim = s->t.dim, .eps = s->t.eps, .norm = true };
+    *m = (model_mamba2_shape){ .dim = t->dim, .eps = t->eps, .norm = true };
     SPEC_TRY(speci_config_int_or(c, &expand, "mamba_expand", 2, 1, MODEL_EXPAND_MAX));
     SPEC_TRY(speci_config_int_or(c, &m->n_head, "mamba_n_heads", 128, 1, MODEL_HEAD_MAX));
     SPEC_TRY(speci_config_int_or(c, &n_group, "mamba_n_groups", 1, 1, MODEL_HEAD_MAX));
@@ -34,8 +33,8 @@ static spec_status read_mamba(model_config *c, bamba *s)
     SPEC_TRY(speci_config_bool_or(c, &m->bias, "mamba_proj_bias", false));
     SPEC_TRY(speci_config_bool_or(c, &m->conv_bias, "mamba_conv_bias", true));
     SPEC_TRY(speci_config_limits_or_none(c, &m->dt_min, &m->dt_max, "time_step_limit"));
-    SPEC_TRY(read_head_dim(c, m, expand * s->t.dim));
-    return speci_mamba2_grouped(m, expand * s->t.dim, n_group, c->file);
+    SPEC_TRY(read_head_dim(c, m, expand * t->dim));
+    return speci_mamba2_grouped(m, expand * t->dim, n_group, c->file);
 }
 
 static spec_status read_layers(model_config *c, bamba *s)
@@ -62,7 +61,7 @@ static spec_status read_config(model_config *c, bamba *s)
     SPEC_TRY(speci_silu_only(c, "hidden_act")); /* the convolution uses it, too */
     SPEC_TRY(speci_transformer_read(c, &s->t, &defaults));
     SPEC_TRY(speci_transformer_read_biases(c, &s->t));
-    SPEC_TRY(read_mamba(c, s));
+    SPEC_TRY(speci_bamba_read_mamba(c, &s->m, &s->t));
     return read_layers(c, s);
 }
 
@@ -73,13 +72,12 @@ static bool is_attention(const bamba *s, int32_t layer)
     return false;
 }
 
-static spec_status build_mixer(model_builder *b, model_branch *out, const bamba *s, const char *layer, bool attention)
+spec_status speci_bamba_build_mamba(model_builder *b, model_branch *out, const model_transformer *t,
+                                    const model_mamba2_shape *m, const char *layer)
 {
-    if (attention) return speci_transformer_attention(b, out, &s->t, layer, "input_layernorm", 0);
-    *out = (model_branch){ .kind = MODEL_MAMBA2, .scale = 1.0f };
-    SPEC_TRY(speci_model_build_norm(b, &out->norm, SPEC_NORM_RMS, speci_namef("%s.input_layernorm", layer).s, s->t.dim,
-                              s->t.eps));
-    return speci_model_build_mamba2(b, &out->u.mamba, speci_namef("%s.mamba", layer).s, &s->m);
+    *out = (model_branch){ .kind = MODEL_MAMBA2, .scale = t->residual_scale > 0 ? (float)t->residual_scale : 1.0f };
+    SPEC_TRY(speci_model_build_norm(b, &out->norm, SPEC_NORM_RMS, speci_namef("%s.input_layernorm", layer).s, t->dim, t->eps));
+    return speci_model_build_mamba2(b, &out->u.mamba, speci_namef("%s.mamba", layer).s, m);
 }
 
 spec_status speci_family_bamba(model_builder *b)
@@ -94,7 +92,8 @@ spec_status speci_family_bamba(model_builder *b)
         const model_name layer = speci_namef("model.layers.%d", i);
         model_layer *l = &m->layers[i];
         l->n_branch = 2;
-        SPEC_TRY(build_mixer(b, &l->branch[0], &s, layer.s, is_attention(&s, i)));
+        SPEC_TRY(is_attention(&s, i) ? speci_transformer_attention(b, &l->branch[0], &s.t, layer.s, "input_layernorm", 0)
+                                     : speci_bamba_build_mamba(b, &l->branch[0], &s.t, &s.m, layer.s));
         SPEC_TRY(speci_transformer_mlp(b, &l->branch[1], &s.t, layer.s, "pre_ff_layernorm", "feed_forward"));
     }
     return SPEC_OK;

@@ -206,6 +206,17 @@ spec_status speci_model_build_norm(model_builder *b, model_norm *out, spec_norm_
     return speci_model_build_vector(b, &out->bias, speci_namef("%s.bias", prefix).s, dim);
 }
 
+spec_status speci_model_build_norm_of_ones(model_builder *b, model_norm *out, spec_norm_kind kind, int32_t dim, double eps)
+{
+    float *x = speci_alloc(b->model->allocator, (size_t)dim, sizeof *x);
+    if (!x) return SPEC_E_NOMEM;
+    for (int32_t i = 0; i < dim; i++) x[i] = 1;
+    *out = (model_norm){ .kind = kind, .dim = dim, .n_group = 1, .eps = (float)eps };
+    const spec_status status = speci_model_build_upload(b, &out->weight, x, (size_t)dim);
+    speci_free(b->model->allocator, x);
+    return status;
+}
+
 /* --- matrices --- */
 
 /* What a linear map is made of: tensors with their row ranges, in the order of the result's rows. */
@@ -214,39 +225,43 @@ typedef struct rows {
     int32_t first, n;
 } rows;
 
-/* Takes the matrix to the device in Q8_0: the parts are replaced by their blocks. */
-static spec_status open_quantised(model_builder *b, const spec_weight **out, spec_weight_desc *desc,
-                                  spec_weight_part *parts, const rows *r)
+/* Rows [first, first + n) of t, as the device is to have them. */
+typedef spec_status (*copy_rows)(void *out, const model_tensor *t, int32_t first, int32_t n);
+
+static spec_status copy_same(void *out, const model_tensor *t, int32_t first, int32_t n)
 {
-    const spec_allocator *a = b->model->allocator;
-    const size_t n_block = (size_t)desc->n_in / SPEC_Q8_BLOCK;
-    spec_q8_block *blocks = speci_alloc(a, (size_t)desc->n_out, n_block * sizeof *blocks), *at = blocks;
-    spec_status status = blocks ? SPEC_OK : SPEC_E_NOMEM;
-    for (int32_t i = 0; i < desc->n_part && status == SPEC_OK; i++) {
-        status = speci_quantise_q8_0(at, r[i].t, r[i].first, r[i].n);
-        parts[i].data = at;
-        at += (size_t)r[i].n * n_block;
-    }
-    desc->dtype = SPEC_DTYPE_Q8_0;
-    if (status == SPEC_OK) status = speci_model_own_weight(b->model, out, desc);
-    speci_free(a, blocks);
-    return status;
+    const size_t row_bytes = (size_t)t->dim[1] * (t->dtype == SPEC_DTYPE_F32 ? 4 : 2);
+    memcpy(out, t->data + (size_t)first * row_bytes, (size_t)n * row_bytes);
+    return SPEC_OK;
 }
 
-/* Parts of unlike types (a fine-tune merged into some of them) become float32. */
-static spec_status open_widened(model_builder *b, const spec_weight **out, spec_weight_desc *desc, spec_weight_part *parts,
-                                const rows *r)
+static spec_status copy_widened(void *out, const model_tensor *t, int32_t first, int32_t n)
+{
+    const size_t n_in = (size_t)t->dim[1], begin = (size_t)first * n_in;
+    float *x = out;
+    for (size_t i = 0; i < (size_t)n * n_in; i++) x[i] = element(t, begin + i);
+    return SPEC_OK;
+}
+
+static spec_status copy_quantised(void *out, const model_tensor *t, int32_t first, int32_t n)
+{
+    return speci_quantise_q8_0(out, t, first, n);
+}
+
+/* Takes the matrix to the device from a copy, which is one part. */
+static spec_status open_copy(model_builder *b, const spec_weight **out, spec_weight_desc *desc, const rows *r, int32_t n,
+                             copy_rows copy, size_t row_bytes)
 {
     const spec_allocator *a = b->model->allocator;
-    const size_t n_in = (size_t)desc->n_in;
-    float *x = speci_alloc(a, (size_t)desc->n_out * n_in, sizeof *x), *at = x;
-    if (!x) return SPEC_E_NOMEM;
-    for (int32_t i = 0; i < desc->n_part; i++) {
-        parts[i].data = at;
-        for (size_t k = 0; k < (size_t)r[i].n * n_in; k++) *at++ = element(r[i].t, (size_t)r[i].first * n_in + k);
+    uint8_t *x = speci_alloc(a, (size_t)desc->n_out, row_bytes), *at = x;
+    spec_status status = x ? SPEC_OK : SPEC_E_NOMEM;
+    for (int32_t i = 0; i < n && status == SPEC_OK; i++) {
+        status = copy(at, r[i].t, r[i].first, r[i].n);
+        at += (size_t)r[i].n * row_bytes;
     }
-    desc->dtype = SPEC_DTYPE_F32;
-    const spec_status status = speci_model_own_weight(b->model, out, desc);
+    desc->parts = &(spec_weight_part){ x, desc->n_out };
+    desc->n_part = 1;
+    if (status == SPEC_OK) status = speci_model_own_weight(b->model, out, desc);
     speci_free(a, x);
     return status;
 }
@@ -254,24 +269,26 @@ static spec_status open_widened(model_builder *b, const spec_weight **out, spec_
 static spec_status open_matrix(model_builder *b, const spec_weight **out, const rows *r, int32_t n, int32_t n_in,
                                bool glu, bool gather)
 {
-    const spec_allocator *a = b->model->allocator;
-    spec_weight_part *parts = speci_alloc(a, (size_t)n, sizeof *parts);
-    if (!parts) return SPEC_E_NOMEM;
+    spec_weight_part parts[MODEL_MAX_PART];
     const size_t row_bytes = (size_t)n_in * (r[0].t->dtype == SPEC_DTYPE_F32 ? 4 : 2);
     spec_weight_desc desc = { .n_in = n_in, .dtype = r[0].t->dtype, .compute = b->model->dtype, .glu = glu,
                               .gather = gather, .parts = parts, .n_part = n };
-    bool unlike = false;
+    bool unlike = false; /* a fine-tune was merged into some of the parts, say */
     for (int32_t i = 0; i < n; i++) {
         unlike = unlike || r[i].t->dtype != desc.dtype;
-        parts[i] = (spec_weight_part){ r[i].t->data + (size_t)r[i].first * row_bytes, r[i].n };
+        if (i < MODEL_MAX_PART) parts[i] = (spec_weight_part){ r[i].t->data + (size_t)r[i].first * row_bytes, r[i].n };
         desc.n_out += r[i].n;
     }
-    const bool quantised = b->model->weights == SPEC_DTYPE_Q8_0 && n_in % SPEC_Q8_BLOCK == 0;
-    const spec_status status = quantised ? open_quantised(b, out, &desc, parts, r)
-                               : unlike  ? open_widened(b, out, &desc, parts, r)
-                                         : speci_model_own_weight(b->model, out, &desc);
-    speci_free(a, parts);
-    return status;
+    if (b->model->weights == SPEC_DTYPE_Q8_0 && n_in % SPEC_Q8_BLOCK == 0) {
+        desc.dtype = SPEC_DTYPE_Q8_0;
+        return open_copy(b, out, &desc, r, n, copy_quantised, (size_t)n_in / SPEC_Q8_BLOCK * sizeof(spec_q8_block));
+    }
+    if (unlike) {
+        desc.dtype = SPEC_DTYPE_F32;
+        return open_copy(b, out, &desc, r, n, copy_widened, (size_t)n_in * sizeof(float));
+    }
+    if (n > MODEL_MAX_PART) return open_copy(b, out, &desc, r, n, copy_same, row_bytes);
+    return speci_model_own_weight(b->model, out, &desc);
 }
 
 /* The same rows of the biases, one after the other. */
@@ -287,61 +304,69 @@ static spec_status upload_bias(model_builder *b, const float **out, const rows *
     return status;
 }
 
+static int32_t count_runs(const model_part *p) { return p->from ? p->n_out / p->n_run : 1; }
+
+/* Appends the runs of t, in the part's order; returns behind them. */
+static rows *add_runs(rows *r, const model_tensor *t, const model_part *p)
+{
+    if (!p->from) *r++ = (rows){ t, 0, p->n_out };
+    for (int32_t i = 0; p->from && i < count_runs(p); i++) {
+        const int32_t before = i / p->n_from * p->n_from * p->n_run;
+        *r++ = (rows){ t, before + p->from[i % p->n_from], p->n_run };
+    }
+    return r;
+}
+
+/* The tensors of the parts, in pairs: weight [2 i], bias [2 i + 1] or NULL. */
+static spec_status find_parts(model_builder *b, model_tensor **t, const model_part *parts, int32_t n_part, int32_t n_in,
+                              bool bias)
+{
+    for (int32_t i = 0; i < n_part; i++) {
+        const model_part *p = &parts[i];
+        t[2 * i + 1] = NULL;
+        SPEC_TRY(speci_model_build_tensor(b, &t[2 * i], speci_namef("%s.weight", p->prefix.s).s, 2,
+                                          (int64_t[]){ p->n_out, n_in }));
+        if (bias)
+            SPEC_TRY(speci_model_build_tensor(b, &t[2 * i + 1], speci_namef("%s.bias", p->prefix.s).s, 1,
+                                              (int64_t[]){ p->n_out }));
+    }
+    return SPEC_OK;
+}
+
+static spec_status open_parts(model_builder *b, model_linear *out, model_tensor *const *t, const model_part *parts,
+                              int32_t n_part, bool bias, bool glu)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < n_part; i++) n += count_runs(&parts[i]);
+    rows *r = speci_alloc(b->model->allocator, (size_t)n, sizeof *r), *end = r;
+    if (!r) return SPEC_E_NOMEM;
+    for (int32_t i = 0; i < n_part; i++) end = add_runs(end, t[2 * i], &parts[i]);
+    spec_status status = open_matrix(b, &out->w, r, n, out->n_in, glu, false);
+    end = r;
+    for (int32_t i = 0; bias && i < n_part; i++) end = add_runs(end, t[2 * i + 1], &parts[i]);
+    if (bias && status == SPEC_OK) status = upload_bias(b, &out->bias, r, n, out->n_out);
+    speci_free(b->model->allocator, r);
+    return status;
+}
+
 spec_status speci_model_build_stack(model_builder *b, model_linear *out, const model_part *parts, int32_t n_part,
                               int32_t n_in, bool bias, bool glu)
 {
-    rows weight[MODEL_MAX_PART], add[MODEL_MAX_PART];
+    model_tensor *t[2 * MODEL_MAX_PART];
     *out = (model_linear){ .n_in = n_in };
-    for (int32_t i = 0; i < n_part; i++) {
-        model_tensor *t = NULL;
-        SPEC_TRY(speci_model_build_tensor(b, &t, speci_namef("%s.weight", parts[i].prefix.s).s, 2,
-                                    (int64_t[]){ parts[i].n_out, n_in }));
-        weight[i] = (rows){ t, 0, parts[i].n_out };
-        if (bias)
-            SPEC_TRY(speci_model_build_tensor(b, &t, speci_namef("%s.bias", parts[i].prefix.s).s, 1,
-                                        (int64_t[]){ parts[i].n_out }));
-        add[i] = (rows){ t, 0, parts[i].n_out };
-        out->n_out += parts[i].n_out;
-    }
-    SPEC_TRY(open_matrix(b, &out->w, weight, n_part, n_in, glu, false));
-    if (bias) SPEC_TRY(upload_bias(b, &out->bias, add, n_part, out->n_out));
-    for (int32_t i = 0; i < n_part; i++) {
-        SPEC_TRY(copied(b, weight[i].t));
-        if (bias) SPEC_TRY(copied(b, add[i].t));
-    }
+    for (int32_t i = 0; i < n_part; i++) out->n_out += parts[i].n_out;
+    SPEC_TRY(find_parts(b, t, parts, n_part, n_in, bias));
+    SPEC_TRY(open_parts(b, out, t, parts, n_part, bias, glu));
+    for (int32_t i = 0; i < 2 * n_part; i++)
+        if (t[i]) SPEC_TRY(copied(b, t[i]));
     return SPEC_OK;
 }
 
 spec_status speci_model_build_linear(model_builder *b, model_linear *out, const char *prefix, int32_t n_out, int32_t n_in,
                                bool bias)
 {
-    const model_part part = { speci_namef("%s", prefix), n_out };
+    const model_part part = { .prefix = speci_namef("%s", prefix), .n_out = n_out };
     return speci_model_build_stack(b, out, &part, 1, n_in, bias, false);
-}
-
-/* Fills r [n_from] with the runs of t. */
-static void set_runs(rows *r, const model_tensor *t, const int32_t *from, int32_t n_from, int32_t n_run)
-{
-    for (int32_t i = 0; i < n_from; i++) r[i] = (rows){ t, from[i], n_run };
-}
-
-spec_status speci_model_build_regrouped(model_builder *b, model_linear *out, const char *prefix, int32_t n_out, int32_t n_in,
-                                  bool bias, const int32_t *from, int32_t n_from, int32_t n_run)
-{
-    model_tensor *weight = NULL, *add = NULL;
-    *out = (model_linear){ .n_in = n_in, .n_out = n_out };
-    SPEC_TRY(speci_model_build_tensor(b, &weight, speci_namef("%s.weight", prefix).s, 2, (int64_t[]){ n_out, n_in }));
-    if (bias) SPEC_TRY(speci_model_build_tensor(b, &add, speci_namef("%s.bias", prefix).s, 1, (int64_t[]){ n_out }));
-    rows *r = speci_alloc(b->model->allocator, (size_t)n_from, sizeof *r);
-    if (!r) return SPEC_E_NOMEM;
-    set_runs(r, weight, from, n_from, n_run);
-    spec_status status = open_matrix(b, &out->w, r, n_from, n_in, false, false);
-    if (add) set_runs(r, add, from, n_from, n_run);
-    if (add && status == SPEC_OK) status = upload_bias(b, &out->bias, r, n_from, n_out);
-    speci_free(b->model->allocator, r);
-    SPEC_TRY(status);
-    SPEC_TRY(copied(b, weight));
-    return add ? copied(b, add) : SPEC_OK;
 }
 
 /* --- embeddings and head --- */

@@ -52,6 +52,8 @@ spec_status speci_model_build_upload(model_builder *b, const float **out, const 
 /* <prefix>.weight [dim], and <prefix>.bias for a layer norm. */
 spec_status speci_model_build_norm(model_builder *b, model_norm *out, spec_norm_kind kind, const char *prefix, int32_t dim,
                              double eps);
+/* A norm of which the file has nothing: weights of one, no bias. */
+spec_status speci_model_build_norm_of_ones(model_builder *b, model_norm *out, spec_norm_kind kind, int32_t dim, double eps);
 
 /* <prefix>.weight [n_out][n_in], and <prefix>.bias if there is one. */
 spec_status speci_model_build_linear(model_builder *b, model_linear *out, const char *prefix, int32_t n_out, int32_t n_in,
@@ -60,13 +62,14 @@ spec_status speci_model_build_linear(model_builder *b, model_linear *out, const 
 typedef struct model_part {
     model_name prefix;
     int32_t n_out;
+    /* NULL: rows as they are. Else, in each n_from * n_run of them, runs of n_run rows: run i begins at row from[i] of these. So
+     * for biases. */
+    const int32_t *from;
+    int32_t n_from, n_run;
 } model_part;
 #define MODEL_MAX_PART 3
 spec_status speci_model_build_stack(model_builder *b, model_linear *out, const model_part *parts, int32_t n_part,
                               int32_t n_in, bool bias, bool glu);
-/* <prefix>.weight with its rows in another order: `from` lists runs of n_run rows. The bias likewise. */
-spec_status speci_model_build_regrouped(model_builder *b, model_linear *out, const char *prefix, int32_t n_out, int32_t n_in,
-                                  bool bias, const int32_t *from, int32_t n_from, int32_t n_run);
 
 /* Rows [first, first + n) of a matrix, whose rows are whole blocks, in Q8_0 (files_quantise.c). */
 spec_status speci_quantise_q8_0(spec_q8_block *out, const model_tensor *t, int32_t first, int32_t n);

@@ -9,7 +9,8 @@
 
 enum { INNER_DEFAULT = 12288, MULTIPLE_DEFAULT = 256, WIDTH_MIN = 2, WIDTH_MAX = 4 };
 
-static const model_transformer_names names = { .out = "out_proj", .q_norm = "q_layernorm", .k_norm = "k_layernorm",
+static const model_transformer_names names = { .attention = "self_attn", .out = "out_proj",
+                                               .q_norm = "q_layernorm", .k_norm = "k_layernorm",
                                                .gate = "w1", .up = "w3", .down = "w2" };
 
 typedef struct lfm2 {
@@ -39,13 +40,6 @@ static spec_status read_inner(model_config *c, model_transformer *t)
     return SPEC_OK;
 }
 
-static spec_status must_be(model_config *c, const char *key)
-{
-    bool on;
-    SPEC_TRY(speci_config_bool_or(c, &on, key, true));
-    return on ? SPEC_OK : speci_fail(SPEC_E_UNSUPPORTED, "%s: %s is false: not supported", c->file, key);
-}
-
 /* What the class does not read. */
 static spec_status read_unread(model_config *c, const lfm2 *s)
 {
@@ -56,8 +50,8 @@ static spec_status read_unread(model_config *c, const lfm2 *s)
     for (size_t i = 0; i < sizeof training / sizeof *training; i++) speci_config_take(c, training[i]);
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) SPEC_TRY(speci_config_agree(c, widths[i], s->t.dim));
     SPEC_TRY(speci_config_agree(c, "num_heads", s->t.n_head));
-    SPEC_TRY(must_be(c, "block_use_swiglu"));
-    SPEC_TRY(must_be(c, "use_pos_enc"));
+    SPEC_TRY(speci_config_agree_bool(c, "block_use_swiglu", true));
+    SPEC_TRY(speci_config_agree_bool(c, "use_pos_enc", true));
     SPEC_TRY(speci_silu_only(c, "hidden_act"));
     SPEC_TRY(speci_config_number_or(c, &eps, "block_norm_eps", s->t.eps, 0, 1));
     SPEC_TRY(speci_config_number_or(c, &theta, "theta", s->t.rope.theta, 0, 1e15));

@@ -1,5 +1,5 @@
-/* family_rope.c - rotary frequencies. Source: transformers modeling_rope_utils.py (standardize_rope_params,
- * _compute_linear_scaling_rope_parameters, _compute_llama3_parameters, _compute_yarn_parameters).
+/* family_rope.c - the keys of rotary positions. Source: transformers modeling_rope_utils.py (standardize_rope_params,
+ * _compute_yarn_parameters, _compute_longrope_parameters).
  *
  * Old files say rope_theta and rope_scaling: { type or rope_type, ... }; new ones rope_parameters: { rope_theta,
  * rope_type, partial_rotary_factor, ... }. The object wins over top-level keys there; here a contradiction is an
@@ -17,6 +17,22 @@ static spec_status contradiction(const model_config *c, const char *key, double 
     return speci_fail(SPEC_E_FORMAT, "%s: %s is %g, but %s says %g", c->file, key, a, other, b);
 }
 
+static const struct {
+    const char *name;
+    model_rope_type type;
+} rope_types[] = {
+    { "default", MODEL_ROPE_DEFAULT }, { "linear", MODEL_ROPE_LINEAR },     { "llama3", MODEL_ROPE_LLAMA3 },
+    { "yarn", MODEL_ROPE_YARN },       { "longrope", MODEL_ROPE_LONGROPE }, { "su", MODEL_ROPE_LONGROPE }, /* its first name */
+    { "dynamic", MODEL_ROPE_DYNAMIC },
+};
+
+const char *speci_rope_type_name(const model_rope *rope)
+{
+    size_t i = 0;
+    while (rope_types[i].type != rope->type) i++;
+    return rope_types[i].name;
+}
+
 static spec_status read_type(model_config *o, model_rope_type *out)
 {
     const char *type, *old;
@@ -26,14 +42,14 @@ static spec_status read_type(model_config *o, model_rope_type *out)
         return speci_fail(SPEC_E_FORMAT, "%s: %srope_type is \"%s\", but %stype is \"%s\"", o->file, o->in, type, o->in,
                           old);
     if (!type) type = old ? old : "default";
-    if (strcmp(type, "default") == 0) *out = MODEL_ROPE_DEFAULT;
-    else if (strcmp(type, "linear") == 0) *out = MODEL_ROPE_LINEAR;
-    else if (strcmp(type, "llama3") == 0) *out = MODEL_ROPE_LLAMA3;
-    else if (strcmp(type, "yarn") == 0) *out = MODEL_ROPE_YARN;
-    else
-        return speci_fail(SPEC_E_UNSUPPORTED, "%s: %srope_type is \"%.60s\", expected default, linear, llama3 or yarn",
-                          o->file, o->in, type);
-    return SPEC_OK;
+    for (size_t i = 0; i < sizeof rope_types / sizeof *rope_types; i++)
+        if (strcmp(rope_types[i].name, type) == 0) {
+            *out = rope_types[i].type;
+            return SPEC_OK;
+        }
+    return speci_fail(SPEC_E_UNSUPPORTED,
+                      "%s: %srope_type is \"%.60s\", expected default, linear, llama3, yarn, longrope or dynamic", o->file, o->in,
+                      type);
 }
 
 /* sqrt(1 / t) = 0.1 mscale ln s + 1 (Peng et al. 2023, YaRN, 3.4) */
@@ -59,10 +75,25 @@ static spec_status read_yarn(model_config *o, model_rope *r)
     return SPEC_OK;
 }
 
+/* The attention factor may need what stands outside of the object: finish_longrope. */
+static spec_status read_longrope(model_config *o, model_rope *r)
+{
+    r->short_factor = speci_config_take(o, "short_factor");
+    r->long_factor = speci_config_take(o, "long_factor");
+    if (!r->short_factor || !r->long_factor)
+        return speci_fail(SPEC_E_FORMAT, "%s: %s%s is missing, expected a list of numbers", o->file, o->in,
+                          r->short_factor ? "long_factor" : "short_factor");
+    SPEC_TRY(speci_config_number_or(o, &r->factor, "factor", 0, 1e-3, 1e6));
+    SPEC_TRY(speci_config_number_or(o, &r->attention_factor, "attention_factor", 0, 1e-3, 1e3));
+    return speci_config_number_or(o, &r->original_max_position, "original_max_position_embeddings", 0, 2, 1e9);
+}
+
 static spec_status read_scaling(model_config *o, model_rope *r)
 {
+    if (r->type == MODEL_ROPE_LONGROPE) return read_longrope(o, r);
     if (r->type == MODEL_ROPE_DEFAULT) return speci_config_number_or(o, &r->factor, "factor", 1, 1, 1);
     SPEC_TRY(speci_config_number(o, &r->factor, "factor", 1e-3, 1e6));
+    if (r->type == MODEL_ROPE_DYNAMIC) return SPEC_OK;
     if (r->type == MODEL_ROPE_LINEAR) /* the length is written down, and means nothing here */
         return speci_config_number_or(o, &r->original_max_position, "original_max_position_embeddings", 0, 1, 1e9);
     if (r->type == MODEL_ROPE_YARN) return read_yarn(o, r);
@@ -123,6 +154,24 @@ static spec_status add_partial(model_config *c, model_rope *r, const model_rope_
     return SPEC_OK;
 }
 
+/* The original length: the top-level key wins in the class; here what both say must agree. Then the attention factor,
+ * sqrt(1 + ln(factor) / ln(original length)). */
+static spec_status finish_longrope(model_config *c, model_rope *r, const model_rope_keys *keys)
+{
+    static const char key[] = "original_max_position_embeddings";
+    double top, longest;
+    SPEC_TRY(speci_config_number_or(c, &top, key, keys->original_default, 2, 1e9));
+    if (top > 0 && r->original_max_position > 0 && top != r->original_max_position)
+        return contradiction(c, key, top, "the same key of the object", r->original_max_position);
+    if (top > 0) r->original_max_position = top;
+    if (r->original_max_position == 0) return speci_config_number(c, &top, key, 2, 1e9); /* says that it is missing */
+    SPEC_TRY(speci_config_number(c, &longest, "max_position_embeddings", 1, INT32_MAX));
+    if (r->factor == 0) r->factor = longest / r->original_max_position;
+    if (r->attention_factor == 0)
+        r->attention_factor = r->factor <= 1 ? 1 : sqrt(1 + log(r->factor) / log(r->original_max_position));
+    return SPEC_OK;
+}
+
 static bool same_value(const json_t *a, const json_t *b)
 {
     double x, y;
@@ -170,6 +219,7 @@ spec_status speci_rope_read(model_config *c, model_rope *out, const model_rope_k
     const spec_status status = read_object(&object, out);
     speci_config_close(&object);
     SPEC_TRY(status);
+    if (out->type == MODEL_ROPE_LONGROPE) SPEC_TRY(finish_longrope(c, out, keys));
     SPEC_TRY(add_theta(c, out, keys->theta));
     if (strcmp(keys->theta, "rope_theta") != 0) SPEC_TRY(add_theta(c, out, "rope_theta"));
     if (isnan(out->theta)) out->theta = keys->theta_default > 0 ? keys->theta_default : THETA_DEFAULT;
@@ -184,42 +234,15 @@ spec_status speci_rope_dims(const model_rope *rope, int32_t *n_rot, int32_t head
                       head_dim);
 }
 
-/* Long waves are slowed down by `factor`, short ones kept, those between are mixed (Llama 3.1). */
-static double llama3(const model_rope *r, double f)
-{
-    const double wave = 2 * 3.14159265358979323846 / f;
-    const double s = (r->original_max_position / wave - r->low_freq_factor) /
-                     (r->high_freq_factor - r->low_freq_factor);
-    if (wave < r->original_max_position / r->high_freq_factor) return f;
-    if (wave > r->original_max_position / r->low_freq_factor) return f / r->factor;
-    return (1 - s) * f / r->factor + s * f;
-}
-
-/* The dimension whose wave turns `turns` times in the original length. */
-static double yarn_dimension(const model_rope *r, double turns, int32_t n_rot)
-{
-    return n_rot * log(r->original_max_position / (turns * 2 * 3.14159265358979323846)) / (2 * log(r->theta));
-}
-
-/* Waves that turn often in the original length are kept, those that turn less than once slowed down, the others mixed by a
- * ramp over their dimensions. */
-static double yarn(const model_rope *r, double f, int32_t k, int32_t n_rot)
-{
-    double low = yarn_dimension(r, r->beta_fast, n_rot), high = yarn_dimension(r, r->beta_slow, n_rot);
-    if (r->truncate) low = floor(low), high = ceil(high);
-    low = fmax(low, 0), high = fmin(high, n_rot - 1);
-    if (low == high) high += 0.001;
-    const double ramp = fmin(fmax((k - low) / (high - low), 0), 1);
-    return f / r->factor * ramp + f * (1 - ramp);
-}
-
 spec_status speci_rope_score_scale(const model_rope *rope, double *scale, int32_t n_rot, int32_t head_dim, const char *file)
 {
     *scale = 1;
     if (rope->attention_factor == 0 || rope->attention_factor == 1 || n_rot == 0) return SPEC_OK;
     if (n_rot < head_dim)
-        return speci_fail(SPEC_E_UNSUPPORTED, "%s: rope_type is \"yarn\" with an attention factor of %g, but only %d of a head's %d "
-                          "dimensions turn: expected all", file, rope->attention_factor, n_rot, head_dim);
+        return speci_fail(SPEC_E_UNSUPPORTED,
+                          "%s: rope_type is \"%s\" with an attention factor of %g, but only %d of a head's %d dimensions turn: "
+                          "a factor of these alone is not supported", file,
+                          speci_rope_type_name(rope), rope->attention_factor, n_rot, head_dim);
     *scale = rope->attention_factor * rope->attention_factor;
     return SPEC_OK;
 }
@@ -228,16 +251,4 @@ int32_t speci_rope_positions(const model_rope *rope)
 {
     if (rope->type != MODEL_ROPE_YARN) return 0;
     return (int32_t)fmin(rope->original_max_position * rope->factor, INT32_MAX);
-}
-
-/* f_k = theta^(-2k / n_rot) */
-void speci_rope_frequencies(const model_rope *rope, float *freq, int32_t n_rot)
-{
-    for (int32_t k = 0; k < n_rot / 2; k++) {
-        double f = pow(rope->theta, -2.0 * k / n_rot);
-        if (rope->type == MODEL_ROPE_LINEAR) f /= rope->factor;
-        if (rope->type == MODEL_ROPE_LLAMA3) f = llama3(rope, f);
-        if (rope->type == MODEL_ROPE_YARN) f = yarn(rope, f, k, n_rot);
-        freq[k] = (float)f;
-    }
 }

@@ -1,22 +1,26 @@
 /* family_rope.h - rotary positions from config.json: old and new spellings, and the scalings that only change the
- * frequencies. Internal. */
+ * frequencies and the scale of scores. Internal. */
 #ifndef SPEC_MODEL_ROPE_H
 #define SPEC_MODEL_ROPE_H
 
 #include "models/files/files_config.h"
 
-typedef enum model_rope_type { MODEL_ROPE_DEFAULT, MODEL_ROPE_LINEAR, MODEL_ROPE_LLAMA3, MODEL_ROPE_YARN } model_rope_type;
+typedef enum model_rope_type {
+    MODEL_ROPE_DEFAULT, MODEL_ROPE_LINEAR, MODEL_ROPE_LLAMA3, MODEL_ROPE_YARN, MODEL_ROPE_LONGROPE,
+    MODEL_ROPE_DYNAMIC /* up to max_position_embeddings, where it is as default. Beyond, frequencies change with each token */
+} model_rope_type;
 
 typedef struct model_rope {
     model_rope_type type;
     double theta;
     double partial; /* the share of a head that turns */
-    double factor;                               /* linear, llama3, yarn */
+    double factor;                               /* linear, llama3, yarn; longrope: by how much it prolongs */
     double low_freq_factor, high_freq_factor;    /* llama3 */
-    double original_max_position;                /* llama3, yarn */
+    double original_max_position;                /* llama3, yarn, longrope */
     double beta_fast, beta_slow;                 /* yarn: turns in the original length */
     bool truncate;                               /* yarn: the bounds of the ramp are whole dimensions */
-    double attention_factor;                     /* yarn: of queries and of keys; 0 otherwise, which stands for 1 */
+    double attention_factor;                     /* yarn, longrope: of queries and of keys; 0 otherwise, which stands for 1 */
+    const json_t *short_factor, *long_factor;    /* longrope: divisors of the frequencies, in config.json */
 } model_rope;
 
 /* How a family spells and defaults the top-level keys. */
@@ -27,9 +31,11 @@ typedef struct model_rope_keys {
     double partial_default;
     bool partial_top_counts;  /* the top-level key is honoured; else it may only repeat what holds anyway */
     bool whole_head;          /* the family turns whole heads: anything else is refused */
+    int32_t original_default; /* of the top-level original_max_position_embeddings, for longrope; 0: none */
 } model_rope_keys;
 
 spec_status speci_rope_read(model_config *c, model_rope *out, const model_rope_keys *keys);
+const char *speci_rope_type_name(const model_rope *rope);
 /* Dimensions of a head that turn: int(head_dim * partial), which must be even. */
 spec_status speci_rope_dims(const model_rope *rope, int32_t *n_rot, int32_t head_dim, const char *file);
 /* What scores are multiplied by: queries and keys each have the attention factor. Only where whole heads turn. */
@@ -37,6 +43,9 @@ spec_status speci_rope_score_scale(const model_rope *rope, double *scale, int32_
 /* Positions that the scaling is made for; 0: nothing is said of that. */
 int32_t speci_rope_positions(const model_rope *rope);
 /* freq [n_rot / 2]: radians per position. */
-void speci_rope_frequencies(const model_rope *rope, float *freq, int32_t n_rot);
+spec_status speci_rope_frequencies(const model_rope *rope, float *freq, int32_t n_rot, const char *file);
+/* The longest sequences that those are for, and the frequencies of longer ones, of all their positions; 0: all lengths. */
+int32_t speci_rope_short_length(const model_rope *rope);
+spec_status speci_rope_long_frequencies(const model_rope *rope, float *freq, int32_t n_rot, const char *file);
 
 #endif

@@ -1,4 +1,4 @@
-/* family_transformer.c - attention and MLP layers with Llama's tensor names.
+/* family_transformer.c - attention and MLP layers.
  * Source: transformers models/llama/modeling_llama.py; the other classes differ in what their families' files say. */
 #include "models/families/family_transformer.h"
 
@@ -16,14 +16,15 @@ spec_status speci_transformer_read_heads(model_config *c, model_transformer *t, 
     if (t->n_head % t->n_kv_head)
         return speci_fail(SPEC_E_FORMAT, "%s: num_key_value_heads is %d, expected a divisor of num_attention_heads, %d",
                           c->file, t->n_kv_head, t->n_head);
-    const bool said = speci_config_has(c, "head_dim") || d->head_dim;
+    const int32_t fallback = speci_config_present(c, "head_dim") ? 0 : d->head_dim; /* null: as if there were no default */
+    const bool said = speci_config_has(c, "head_dim") || fallback;
     if (!said && t->dim % t->n_head)
         return speci_fail(SPEC_E_FORMAT, "%s: num_attention_heads is %d, expected a divisor of hidden_size, %d", c->file,
                           t->n_head, t->dim);
     if (!said && t->dim / t->n_head > MODEL_HEAD_DIM_MAX)
         return speci_fail(SPEC_E_UNSUPPORTED, "%s: heads of %d dimensions, expected at most %d", c->file,
                           t->dim / t->n_head, MODEL_HEAD_DIM_MAX);
-    return speci_config_int_or(c, &t->head_dim, "head_dim", d->head_dim ? d->head_dim : t->dim / t->n_head, 1,
+    return speci_config_int_or(c, &t->head_dim, "head_dim", fallback ? fallback : t->dim / t->n_head, 1,
                                MODEL_HEAD_DIM_MAX);
 }
 
@@ -37,7 +38,7 @@ spec_status speci_transformer_read(model_config *c, model_transformer *out, cons
     SPEC_TRY(speci_config_int(c, &out->n_layer, "num_hidden_layers", 1, MODEL_DIM_MAX));
     SPEC_TRY(speci_config_int_or(c, &out->n_ctx, "max_position_embeddings", d->n_ctx, 1, INT32_MAX));
     SPEC_TRY(speci_transformer_read_heads(c, out, d));
-    SPEC_TRY(speci_config_number_or(c, &out->eps, "rms_norm_eps", d->eps, 0, 1));
+    SPEC_TRY(speci_config_number_or(c, &out->eps, d->eps_key ? d->eps_key : "rms_norm_eps", d->eps, 0, 1));
     SPEC_TRY(speci_config_bool_or(c, &out->tied, "tie_word_embeddings", d->tied));
     SPEC_TRY(speci_config_string_or(c, &act, "hidden_act", d->act ? d->act : "silu"));
     SPEC_TRY(speci_activation(&out->act, act, c->file));
@@ -54,10 +55,29 @@ spec_status speci_transformer_read_biases(model_config *c, model_transformer *t)
     return speci_config_bool_or(c, &t->mlp_bias, "mlp_bias", false);
 }
 
-static const model_transformer_names llama_names = { .out = "o_proj", .q_norm = "q_norm", .k_norm = "k_norm",
-                                                     .gate = "gate_proj", .up = "up_proj", .down = "down_proj" };
+const model_transformer_names speci_llama_names = {
+    .embed = "model.embed_tokens.weight", .head = "lm_head", .final_norm = "model.norm", .layers = "model.layers",
+    .norm1 = "input_layernorm", .norm2 = "post_attention_layernorm", .attention = "self_attn", .mlp = "mlp",
+    .qkv = "qkv_proj", .out = "o_proj", .q_norm = "q_norm", .k_norm = "k_norm",
+    .gate = "gate_proj", .up = "up_proj", .gate_up = "gate_up_proj", .down = "down_proj",
+};
 
-static const model_transformer_names *names_of(const model_transformer *t) { return t->names ? t->names : &llama_names; }
+static const model_transformer_names *names_of(const model_transformer *t)
+{
+    return t->names ? t->names : &speci_llama_names;
+}
+
+static spec_status build_norm(model_builder *b, model_norm *out, const model_transformer *t, const char *prefix)
+{
+    switch (t->norm) {
+    case MODEL_NORM_LAYER: return speci_model_build_norm(b, out, SPEC_NORM_LAYER, prefix, t->dim, t->eps);
+    case MODEL_NORM_LAYER_BARE: return speci_model_build_norm_of_ones(b, out, SPEC_NORM_LAYER, t->dim, t->eps);
+    default: break;
+    }
+    SPEC_TRY(speci_model_build_norm(b, out, SPEC_NORM_RMS, prefix, t->dim, t->eps)); /* reads a weight alone */
+    if (t->norm == MODEL_NORM_LAYER_SCALE) out->kind = SPEC_NORM_LAYER;
+    return SPEC_OK;
+}
 
 spec_status speci_transformer_rope(model_builder *b, model_attention *out, const model_rope *rope)
 {
@@ -65,29 +85,79 @@ spec_status speci_transformer_rope(model_builder *b, model_attention *out, const
     double scale;
     SPEC_TRY(speci_rope_dims(rope, &out->n_rot, out->head_dim, b->config->file));
     if (out->n_rot == 0) return SPEC_OK;
+    if (rope->type == MODEL_ROPE_DYNAMIC) b->model->ctx_ends = true;
     SPEC_TRY(speci_rope_score_scale(rope, &scale, out->n_rot, out->head_dim, b->config->file));
     out->scale *= (float)scale;
-    speci_rope_frequencies(rope, freq, out->n_rot);
-    return speci_model_build_upload(b, &out->inv_freq, freq, (size_t)out->n_rot / 2);
+    SPEC_TRY(speci_rope_frequencies(rope, freq, out->n_rot, b->config->file));
+    SPEC_TRY(speci_model_build_upload(b, &out->inv_freq, freq, (size_t)out->n_rot / 2));
+    out->n_short = speci_rope_short_length(rope);
+    if (out->n_short == 0) return SPEC_OK;
+    SPEC_TRY(speci_rope_long_frequencies(rope, freq, out->n_rot, b->config->file));
+    return speci_model_build_upload(b, &out->inv_freq_long, freq, (size_t)out->n_rot / 2);
 }
 
-static spec_status qk_norms(model_builder *b, model_attention *a, const model_transformer *t, const char *layer)
+static spec_status qk_norms(model_builder *b, model_attention *a, const model_transformer *t, const char *prefix)
 {
     const model_transformer_names *n = names_of(t);
     if (!t->qk_norm) return SPEC_OK;
     a->qk_eps = (float)t->eps;
-    SPEC_TRY(speci_model_build_vector(b, &a->q_norm, speci_namef("%s.self_attn.%s.weight", layer, n->q_norm).s, t->head_dim));
-    return speci_model_build_vector(b, &a->k_norm, speci_namef("%s.self_attn.%s.weight", layer, n->k_norm).s, t->head_dim);
+    SPEC_TRY(speci_model_build_vector(b, &a->q_norm, speci_namef("%s.%s.weight", prefix, n->q_norm).s, t->head_dim));
+    return speci_model_build_vector(b, &a->k_norm, speci_namef("%s.%s.weight", prefix, n->k_norm).s, t->head_dim);
 }
 
-static spec_status build_qkv(model_builder *b, model_linear *out, const model_transformer *t, const char *layer)
+/* A head's rows in the order in which pairs that turn together lie n_rot / 2 apart: 0 2 4 .. 1 3 5 .., then those that do not
+ * turn. Scores are the same for any order that queries and keys share. */
+static void pairs_apart(int32_t *from, int32_t head_dim, int32_t n_rot)
+{
+    for (int32_t i = 0; i < head_dim; i++) from[i] = i >= n_rot ? i : i < n_rot / 2 ? 2 * i : 2 * i + 1 - n_rot;
+}
+
+static spec_status qkv_apart(model_builder *b, model_linear *out, const model_transformer *t, const char *prefix)
 {
     const int32_t n_q = t->n_head * t->head_dim, n_kv = t->n_kv_head * t->head_dim;
-    const model_part qkv[3] = { { speci_namef("%s.self_attn.q_proj", layer), n_q },
-                                { speci_namef("%s.self_attn.k_proj", layer), n_kv },
-                                { speci_namef("%s.self_attn.v_proj", layer), n_kv } };
-    const model_part fused = { speci_namef("%s.self_attn.qkv_proj", layer), n_q + 2 * n_kv };
-    return speci_model_build_stack(b, out, t->fused ? &fused : qkv, t->fused ? 1 : 3, t->dim, t->qkv_bias, false);
+    model_part qkv[3] = { { .prefix = speci_namef("%s.q_proj", prefix), .n_out = n_q },
+                          { .prefix = speci_namef("%s.k_proj", prefix), .n_out = n_kv },
+                          { .prefix = speci_namef("%s.v_proj", prefix), .n_out = n_kv } };
+    int32_t from[MODEL_HEAD_DIM_MAX], n_rot;
+    if (t->interleaved) {
+        SPEC_TRY(speci_rope_dims(&t->rope, &n_rot, t->head_dim, b->config->file));
+        pairs_apart(from, t->head_dim, n_rot);
+        for (int32_t i = 0; i < 2; i++) qkv[i].from = from, qkv[i].n_from = t->head_dim, qkv[i].n_run = 1;
+    }
+    return speci_model_build_stack(b, out, qkv, 3, t->dim, t->qkv_bias, false);
+}
+
+static spec_status qkv_fused(model_builder *b, model_linear *out, const model_transformer *t, const char *prefix)
+{
+    const model_part all = { .prefix = speci_namef("%s.%s", prefix, names_of(t)->qkv),
+                             .n_out = (t->n_head + 2 * t->n_kv_head) * t->head_dim };
+    return speci_model_build_stack(b, out, &all, 1, t->dim, t->qkv_bias, false);
+}
+
+/* [q0 k0 v0 q1 k1 v1 ...] becomes [q0 q1 ... k0 k1 ... v0 v1 ...], in runs of head_dim rows. */
+static spec_status qkv_by_head(model_builder *b, model_linear *out, const model_transformer *t, const char *prefix)
+{
+    const int32_t n_run = 3 * t->n_head;
+    if (t->n_kv_head != t->n_head)
+        return speci_fail(SPEC_E_UNSUPPORTED, "%s: num_key_value_heads is %d, expected as many as num_attention_heads, %d",
+                          b->config->file, t->n_kv_head, t->n_head);
+    int32_t *from = speci_alloc(b->model->allocator, (size_t)n_run, sizeof *from);
+    if (!from) return SPEC_E_NOMEM;
+    for (int32_t j = 0; j < 3; j++)
+        for (int32_t h = 0; h < t->n_head; h++) from[j * t->n_head + h] = (3 * h + j) * t->head_dim;
+    const model_part all = { speci_namef("%s.%s", prefix, names_of(t)->qkv), n_run * t->head_dim, from, n_run, t->head_dim };
+    const spec_status status = speci_model_build_stack(b, out, &all, 1, t->dim, t->qkv_bias, false);
+    speci_free(b->model->allocator, from);
+    return status;
+}
+
+static spec_status build_qkv(model_builder *b, model_linear *out, const model_transformer *t, const char *prefix)
+{
+    switch (t->qkv) {
+    case MODEL_QKV_FUSED: return qkv_fused(b, out, t, prefix);
+    case MODEL_QKV_BY_HEAD: return qkv_by_head(b, out, t, prefix);
+    default: return qkv_apart(b, out, t, prefix);
+    }
 }
 
 static float residual_scale(const model_transformer *t) { return t->residual_scale > 0 ? (float)t->residual_scale : 1.0f; }
@@ -100,48 +170,68 @@ spec_status speci_transformer_attention(model_builder *b, model_branch *out, con
     *out = (model_branch){ .kind = MODEL_ATTENTION, .scale = residual_scale(t) };
     *a = (model_attention){ .n_head = t->n_head, .n_kv_head = t->n_kv_head, .head_dim = t->head_dim, .window = window,
                             .scale = (float)scale };
+    const model_name prefix = speci_namef("%s.%s", layer, names_of(t)->attention);
     SPEC_TRY(speci_model_build_check_heads(b, a));
-    SPEC_TRY(speci_model_build_norm(b, &out->norm, SPEC_NORM_RMS, speci_namef("%s.%s", layer, norm).s, t->dim, t->eps));
-    SPEC_TRY(build_qkv(b, &a->qkv, t, layer));
-    SPEC_TRY(speci_model_build_linear(b, &a->out, speci_namef("%s.self_attn.%s", layer, names_of(t)->out).s, t->dim,
+    SPEC_TRY(build_norm(b, &out->norm, t, speci_namef("%s.%s", layer, norm).s));
+    SPEC_TRY(build_qkv(b, &a->qkv, t, prefix.s));
+    SPEC_TRY(speci_model_build_linear(b, &a->out, speci_namef("%s.%s", prefix.s, names_of(t)->out).s, t->dim,
                                       t->n_head * t->head_dim, t->out_bias));
-    SPEC_TRY(qk_norms(b, a, t, layer));
+    SPEC_TRY(qk_norms(b, a, t, prefix.s));
     return speci_transformer_rope(b, a, &t->rope);
 }
 
-/* down(act(gate x) * up x) */
+/* Gate and up one below the other; or up alone. */
+static spec_status build_up(model_builder *b, model_linear *out, const model_transformer *t, const char *prefix)
+{
+    const model_transformer_names *n = names_of(t);
+    if (t->ungated)
+        return speci_model_build_linear(b, out, speci_namef("%s.%s", prefix, n->up).s, t->n_inner, t->dim, t->mlp_bias);
+    if (t->fused_mlp) {
+        const model_part both = { .prefix = speci_namef("%s.%s", prefix, n->gate_up), .n_out = 2 * t->n_inner };
+        return speci_model_build_stack(b, out, &both, 1, t->dim, t->mlp_bias, true);
+    }
+    const model_part two[2] = { { .prefix = speci_namef("%s.%s", prefix, n->gate), .n_out = t->n_inner },
+                                { .prefix = speci_namef("%s.%s", prefix, n->up), .n_out = t->n_inner } };
+    return speci_model_build_stack(b, out, two, 2, t->dim, t->mlp_bias, true);
+}
+
+/* down(act(gate x) * up x), or down(act(up x)) */
 spec_status speci_transformer_mlp(model_builder *b, model_branch *out, const model_transformer *t, const char *layer,
                                   const char *norm, const char *mlp)
 {
+    const model_name prefix = speci_namef("%s.%s", layer, mlp);
     *out = (model_branch){ .kind = MODEL_MLP, .scale = residual_scale(t) };
-    out->u.mlp = (model_mlp){ .act = t->act, .glu = 1, .n_inner = t->n_inner };
-    const model_transformer_names *n = names_of(t);
-    const model_part up[2] = { { speci_namef("%s.%s.%s", layer, mlp, n->gate), t->n_inner },
-                               { speci_namef("%s.%s.%s", layer, mlp, n->up), t->n_inner } };
-    const model_part fused = { speci_namef("%s.%s.gate_up_proj", layer, mlp), 2 * t->n_inner };
-    SPEC_TRY(speci_model_build_norm(b, &out->norm, SPEC_NORM_RMS, speci_namef("%s.%s", layer, norm).s, t->dim, t->eps));
-    SPEC_TRY(speci_model_build_stack(b, &out->u.mlp.up, t->fused ? &fused : up, t->fused ? 1 : 2, t->dim, t->mlp_bias, true));
-    return speci_model_build_linear(b, &out->u.mlp.down, speci_namef("%s.%s.%s", layer, mlp, n->down).s, t->dim, t->n_inner,
-                              t->mlp_bias);
+    out->u.mlp = (model_mlp){ .act = t->act, .glu = !t->ungated, .n_inner = t->n_inner };
+    if (norm) SPEC_TRY(build_norm(b, &out->norm, t, speci_namef("%s.%s", layer, norm).s));
+    SPEC_TRY(build_up(b, &out->u.mlp.up, t, prefix.s));
+    return speci_model_build_linear(b, &out->u.mlp.down, speci_namef("%s.%s", prefix.s, names_of(t)->down).s, t->dim,
+                                    t->n_inner, t->mlp_bias);
 }
 
 static spec_status build_layer(model_builder *b, model_layer *out, const model_transformer *t, int32_t i,
                                const model_transformer_layer *l)
 {
-    const model_name name = speci_namef("model.layers.%d", i);
+    const model_transformer_names *n = names_of(t);
+    const model_name name = speci_namef("%s.%d", n->layers, i);
     model_transformer own = *t;
     if (l && l->no_rope) own.rope.partial = 0;
     out->n_branch = 2;
-    SPEC_TRY(speci_transformer_attention(b, &out->branch[0], &own, name.s, "input_layernorm", l ? l->window : t->window));
-    return speci_transformer_mlp(b, &out->branch[1], t, name.s, "post_attention_layernorm", "mlp");
+    out->parallel = t->parallel;
+    SPEC_TRY(speci_transformer_attention(b, &out->branch[0], &own, name.s, n->norm1, l ? l->window : t->window));
+    SPEC_TRY(speci_transformer_mlp(b, &out->branch[1], t, name.s, n->norm2, n->mlp));
+    if (!n->norm2) out->branch[1].norm = out->branch[0].norm;
+    return SPEC_OK;
 }
 
 static spec_status build_all(model_builder *b, const model_transformer *t, const model_transformer_layer *layers)
 {
     spec_model *m = b->model;
+    const model_transformer_names *n = names_of(t);
     SPEC_TRY(speci_model_build_begin(b, t->n_vocab, t->dim, t->n_layer, t->n_ctx));
-    SPEC_TRY(speci_model_build_ends(b, "model.embed_tokens.weight", "lm_head.weight", t->tied));
-    SPEC_TRY(speci_model_build_norm(b, &m->final_norm, SPEC_NORM_RMS, "model.norm", t->dim, t->eps));
+    SPEC_TRY(speci_model_build_ends(b, n->embed, speci_namef("%s.weight", n->head).s, t->tied));
+    if (t->head_bias)
+        SPEC_TRY(speci_model_build_vector(b, &m->head.bias, speci_namef("%s.bias", n->head).s, t->n_vocab));
+    SPEC_TRY(build_norm(b, &m->final_norm, t, n->final_norm));
     for (int32_t i = 0; i < t->n_layer; i++)
         SPEC_TRY(build_layer(b, &m->layers[i], t, i, layers ? &layers[i] : NULL));
     return SPEC_OK;

@@ -1,5 +1,5 @@
-/* family_transformer.h - what the families with Llama's tensor names share: Llama, Mistral, Qwen, Granite, Phi-3, and the
- * attention and MLP layers of the hybrids. Internal. */
+/* family_transformer.h - what the transformers share, and the attention and MLP layers of the hybrids: sizes, biases, kinds of
+ * norms and of MLPs, and names of tensors, which are Llama's where a family says nothing else. Internal. */
 #ifndef SPEC_MODEL_TRANSFORMER_H
 #define SPEC_MODEL_TRANSFORMER_H
 
@@ -8,35 +8,57 @@
 #define MODEL_HEAD_MAX 65536
 #define MODEL_HEAD_DIM_MAX 4096
 
-/* Tensors that families name differently: below self_attn, and below the MLP. */
+/* Tensors that families name differently. */
 typedef struct model_transformer_names {
-    const char *out, *q_norm, *k_norm;
-    const char *gate, *up, *down;
+    const char *embed, *head, *final_norm;   /* "model.embed_tokens.weight", "lm_head", "model.norm" */
+    const char *layers;                      /* "model.layers": layer 3 is "model.layers.3" */
+    const char *norm1, *norm2;               /* below a layer: of attention, of the MLP; norm2 NULL: the MLP has attention's */
+    const char *attention, *mlp;             /* below a layer */
+    const char *qkv, *out, *q_norm, *k_norm; /* below attention; qkv: where it is one tensor */
+    const char *gate, *up, *gate_up, *down;  /* below the MLP */
 } model_transformer_names;
+extern const model_transformer_names speci_llama_names;
+
+/* The norms of layers, and the last one. */
+typedef enum model_norm_parts {
+    MODEL_NORM_RMS,         /* weight */
+    MODEL_NORM_LAYER,       /* layer norm: weight and bias */
+    MODEL_NORM_LAYER_SCALE, /* layer norm: weight alone */
+    MODEL_NORM_LAYER_BARE   /* layer norm: neither */
+} model_norm_parts;
+
+/* q, k and v: three tensors, or one with all heads of q, then of k and of v, or one with [q; k; v] of each head. */
+typedef enum model_qkv { MODEL_QKV_APART, MODEL_QKV_FUSED, MODEL_QKV_BY_HEAD } model_qkv;
 
 typedef struct model_transformer {
     int32_t dim, n_inner, n_layer, n_vocab, n_ctx;
     int32_t n_head, n_kv_head, head_dim;
     double eps;
+    model_norm_parts norm;
     spec_activation act;
     bool tied;
-    bool qkv_bias, out_bias, mlp_bias, qk_norm;
-    bool fused;             /* q, k and v are one tensor, qkv_proj; gate and up another, gate_up_proj */
-    double attention_scale; /* of scores; 0 = 1 / sqrt(head_dim) */
-    double residual_scale;  /* of what branches add; 0 = 1 */
-    int32_t window;         /* of layers that nothing else is said of; 0 = full attention */
+    bool qkv_bias, out_bias, mlp_bias, head_bias, qk_norm;
+    model_qkv qkv;
+    bool fused_mlp;            /* gate and up are one tensor */
+    bool ungated;              /* the MLP is down(act(up x)) */
+    bool parallel;             /* attention and MLP read the same residual */
+    bool interleaved;          /* dimensions 0 and 1 of a head turn together, 2 and 3, ... (qkv apart, no qk_norm) */
+    double attention_scale;    /* of scores; 0 = 1 / sqrt(head_dim) */
+    double residual_scale;     /* of what branches add; 0 = 1 */
+    int32_t window;            /* of layers that nothing else is said of; 0 = full attention */
     model_rope rope;
     const model_transformer_names *names; /* NULL: Llama's */
 } model_transformer;
 
 /* What differs between the configuration classes. */
 typedef struct model_transformer_defaults {
-    int32_t n_ctx;      /* max_position_embeddings */
-    int32_t n_kv_head;  /* num_key_value_heads; 0 = as many as heads. null means that in every class */
-    int32_t head_dim;   /* head_dim; 0 = hidden_size / num_attention_heads */
-    double eps;         /* rms_norm_eps */
-    bool tied;          /* tie_word_embeddings */
-    const char *act;    /* hidden_act; NULL = "silu" */
+    int32_t n_ctx;       /* max_position_embeddings */
+    int32_t n_kv_head;   /* num_key_value_heads; 0 = as many as heads. null means that in every class */
+    int32_t head_dim;    /* head_dim; 0 = hidden_size / num_attention_heads */
+    const char *eps_key; /* NULL = "rms_norm_eps" */
+    double eps;          /* of that key */
+    bool tied;           /* tie_word_embeddings */
+    const char *act;     /* hidden_act; NULL = "silu" */
     model_rope_keys rope;
 } model_transformer_defaults;
 
@@ -51,7 +73,7 @@ spec_status speci_transformer_read_biases(model_config *c, model_transformer *t)
 /* Of these the heads: num_attention_heads, num_key_value_heads, head_dim; t->dim is set. */
 spec_status speci_transformer_read_heads(model_config *c, model_transformer *t, const model_transformer_defaults *d);
 
-/* The branches of a layer. `layer` is "model.layers.3", norm and mlp are names below it. */
+/* The branches of a layer. `layer` is "model.layers.3", norm and mlp are names below it; norm NULL: it is not made. */
 spec_status speci_transformer_attention(model_builder *b, model_branch *out, const model_transformer *t,
                                         const char *layer, const char *norm, int32_t window);
 spec_status speci_transformer_mlp(model_builder *b, model_branch *out, const model_transformer *t, const char *layer,
@@ -72,12 +94,27 @@ typedef spec_status (*model_read_layers)(model_config *c, model_transformer_laye
 spec_status speci_transformer_layer_types(model_config *c, model_transformer_layer *layers, int32_t n_layer,
                                           int32_t width, const char *off);
 
-/* A whole model of attention and MLP layers in Llama's names. read NULL: all layers are alike. More layers than the
+/* A whole model of attention and MLP layers. read NULL: all layers are alike. More layers than the
  * checkpoint can have are refused. */
 spec_status speci_transformer_build(model_builder *b, const model_transformer *t, model_read_layers read);
 
 /* Reads a Mistral config, sliding_window included: family_mistral.c and family_ministral.c. */
 spec_status speci_mistral_read(model_config *c, model_transformer *t);
+
+/* Granite's factors of embeddings and logits; those of scores and of what branches add go to t. family_granite.c and
+ * family_granitemoehybrid.c. */
+typedef struct model_granite_scales {
+    float embed, logits;
+} model_granite_scales;
+spec_status speci_granite_read_scales(model_config *c, model_transformer *t, model_granite_scales *out);
+
+/* The Mamba-2 keys of a hybrid, mamba_n_heads and so on, and a layer's mixer: family_bamba.c and family_granitemoehybrid.c. */
+spec_status speci_bamba_read_mamba(model_config *c, model_mamba2_shape *out, const model_transformer *t);
+spec_status speci_bamba_build_mamba(model_builder *b, model_branch *out, const model_transformer *t,
+                                    const model_mamba2_shape *m, const char *layer);
+
+/* Reads a Cohere config and builds: family_cohere.c and family_cohere2.c. */
+spec_status speci_cohere_build(model_builder *b, const model_transformer_defaults *defaults, model_read_layers read);
 
 /* Reads a Qwen config's windows and builds: the end of family_qwen2.c and family_qwen3.c. */
 spec_status speci_qwen_build(model_builder *b, const model_transformer *t);

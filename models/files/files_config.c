@@ -150,6 +150,22 @@ spec_status speci_config_string_or(model_config *c, const char **out, const char
     return SPEC_OK;
 }
 
+spec_status speci_config_agree_bool(model_config *c, const char *key, bool value)
+{
+    bool found;
+    SPEC_TRY(speci_config_bool_or(c, &found, key, value));
+    if (found == value) return SPEC_OK;
+    return speci_fail(SPEC_E_UNSUPPORTED, "%s: %s%s is %s: not supported", c->file, c->in, key, found ? "true" : "false");
+}
+
+spec_status speci_config_agree_text(model_config *c, const char *key, const char *value)
+{
+    const char *found;
+    SPEC_TRY(speci_config_string_or(c, &found, key, value));
+    if (strcmp(found, value) == 0) return SPEC_OK;
+    return speci_fail(SPEC_E_UNSUPPORTED, "%s: %s%s is \"%.60s\", expected \"%s\"", c->file, c->in, key, found, value);
+}
+
 spec_status speci_config_child(model_config *c, model_config *out, const char *key)
 {
     json_t *v = speci_config_take(c, key);

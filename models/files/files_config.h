@@ -35,6 +35,9 @@ spec_status speci_config_number_or(model_config *c, double *out, const char *key
                                    double max);
 /* A number that something else has settled: absent, or equal to `value`. */
 spec_status speci_config_agree(model_config *c, const char *key, int32_t value);
+/* The same for what else a family always does. */
+spec_status speci_config_agree_bool(model_config *c, const char *key, bool value);
+spec_status speci_config_agree_text(model_config *c, const char *key, const char *value);
 spec_status speci_config_bool_or(model_config *c, bool *out, const char *key, bool fallback);
 /* Borrowed from the config. */
 spec_status speci_config_string_or(model_config *c, const char **out, const char *key, const char *fallback);

@@ -83,6 +83,10 @@ typedef struct net_shape {
     int32_t n_tap;
 } net_shape;
 net_shape speci_net_shape_of(const spec_model *model, const speci_exec_params *p); /* net_shape.c */
+/* A layer that has frequencies for long contexts beside its first, or NULL; all such layers change at the same length. */
+const model_attention *speci_net_two_sets(const spec_model *m);
+/* May sequences become longer than what a's first frequencies are for? */
+bool speci_net_is_long(const net_shape *s, const model_attention *a);
 
 /* Emits both plans. With plans->ops NULL it counts operations and measures memory (arena bases NULL). */
 void speci_net_emit(net_plans *plans, net_memory *memory, const spec_model *model, const net_shape *shape);

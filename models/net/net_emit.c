@@ -36,9 +36,9 @@ net_input speci_net_emit_norm(net_emitter *e, const model_norm *n, spec_view x, 
     return (net_input){ y };
 }
 
-net_input speci_net_emit_input(net_emitter *e, const model_norm *n, int32_t branch)
+net_input speci_net_emit_input(net_emitter *e, const model_norm *n, int32_t i)
 {
-    return speci_net_emit_norm(e, n, e->residual, (spec_view){ 0 }, 0, e->normed[branch]);
+    return speci_net_emit_norm(e, n, e->residual, (spec_view){ 0 }, 0, e->normed[i]);
 }
 
 void speci_net_emit_linear(net_emitter *e, const model_linear *l, net_input in, spec_view y, spec_linear_args extra)

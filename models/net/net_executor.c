@@ -127,9 +127,20 @@ void speci_exec_plans(const speci_exec *net, spec_plan plans[2])
                                 .n_kv_max = s->n_page_seq * SPEC_PAGE };
 }
 
+/* Short texts then differ from the reference's, which chooses by the length of each. */
+static void warn_of_long(const speci_exec *net)
+{
+    const model_attention *a = speci_net_two_sets(net->model);
+    if (a && speci_net_is_long(&net->shape, a))
+        speci_log(net->model->backend, SPEC_LOG_WARN,
+                  "%s: a context of %d tokens has RoPE's long factors, for short texts too; one of at most %d has the short ones",
+                  net->model->path, net->shape.n_ctx, a->n_short + 1);
+}
+
 spec_status speci_exec_attach(speci_exec *net, spec_queue *queue, bool capture)
 {
     net->queue = queue;
+    warn_of_long(net);
     SPEC_TRY(alloc_device(net));
     speci_net_emit(&net->plans, &net->memory, net->model, &net->shape);
     SPEC_TRY(check_abilities(net));

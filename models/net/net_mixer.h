@@ -52,8 +52,8 @@ void speci_net_emit_linear(net_emitter *e, const model_linear *l, net_input in, 
 /* residual += scale * W x */
 void speci_net_emit_out(net_emitter *e, const model_linear *l, net_input in, float scale);
 net_input speci_net_emit_norm(net_emitter *e, const model_norm *n, spec_view x, spec_view gate, int32_t norm_first, spec_view y);
-/* The residual's norm, for a branch of its layer. */
-net_input speci_net_emit_input(net_emitter *e, const model_norm *n, int32_t branch);
+/* The residual's norm, as the i-th of those that its layer has at once. */
+net_input speci_net_emit_input(net_emitter *e, const model_norm *n, int32_t i);
 
 /* The columns [col, ...) of a tensor; a tensor as rows of `cols` where it is narrower than in its widest use. */
 spec_view speci_net_tensor(net_emitter *e, int32_t rows, int32_t cols, spec_dtype type); /* of the work memory */

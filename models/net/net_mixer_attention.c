@@ -23,6 +23,13 @@ static spec_kv kv_of(const net_emitter *e, const model_attention *a, const net_b
                       .n_kv_head = a->n_kv_head, .head_dim = a->head_dim };
 }
 
+/* One set of frequencies for all positions of all sequences, by the longest that a sequence can become: keys that are in the cache
+ * could not be turned anew when a sequence outgrows a length. */
+static const float *frequencies(const net_emitter *e, const model_attention *a)
+{
+    return speci_net_is_long(e->shape, a) ? a->inv_freq_long : a->inv_freq;
+}
+
 static void emit(net_emitter *e, const model_branch *b, const net_buffer *buffer, net_input in)
 {
     const model_attention *a = &b->u.attention;
@@ -32,7 +39,7 @@ static void emit(net_emitter *e, const model_branch *b, const net_buffer *buffer
     speci_net_emit_linear(e, &a->qkv, in, qkv, (spec_linear_args){ 0 });
     speci_net_emit_op(e, (spec_op){ .kind = SPEC_OP_ROPE_KV,
                                     .u.rope_kv = { .qkv = qkv, .n_head = a->n_head, .q_norm = a->q_norm,
-                                                   .k_norm = a->k_norm, .eps = a->qk_eps, .inv_freq = a->inv_freq,
+                                                   .k_norm = a->k_norm, .eps = a->qk_eps, .inv_freq = frequencies(e, a),
                                                    .n_rot = a->n_rot, .kv = kv } });
     speci_net_emit_op(e, (spec_op){ .kind = SPEC_OP_ATTENTION,
                                     .u.attention = { .q = qkv, .n_head = a->n_head, .scale = a->scale,

@@ -5,12 +5,26 @@
  * whatever a product will read is of the compute type. */
 #include "models/net/net_mixer.h"
 
+/* Branches of a parallel layer may have one norm between them. */
+static bool has_norm_of_first(const model_layer *l, int32_t j)
+{
+    return j > 0 && l->branch[j].norm.weight == l->branch[0].norm.weight;
+}
+
+/* Normed inputs that live at once. */
+static int32_t norms_at_once(const model_layer *l)
+{
+    int32_t n = 0;
+    for (int32_t j = 0; l->parallel && j < l->n_branch; j++) n += !has_norm_of_first(l, j);
+    return net_max(n, 1);
+}
+
 static net_widths widths_of(const spec_model *m)
 {
     net_widths w = { .n_norm = 1 };
     for (int32_t i = 0; i < m->n_layer; i++) {
         const model_layer *l = &m->layers[i];
-        if (l->parallel) w.n_norm = net_max(w.n_norm, l->n_branch);
+        w.n_norm = net_max(w.n_norm, norms_at_once(l));
         for (int32_t j = 0; j < l->n_branch; j++) {
             const net_mixer *mixer = speci_net_mixer(&l->branch[j]);
             if (mixer->widths) mixer->widths(&w, &l->branch[j]);
@@ -87,7 +101,8 @@ static void emit_layer(net_emitter *e, const model_layer *l, const net_kept *kep
 {
     static const net_kept nothing_yet = { 0 };
     net_input input[MODEL_MAX_BRANCH];
-    for (int32_t j = 0; l->parallel && j < l->n_branch; j++) input[j] = speci_net_emit_input(e, &l->branch[j].norm, j);
+    for (int32_t j = 0, n = 0; l->parallel && j < l->n_branch; j++)
+        input[j] = has_norm_of_first(l, j) ? input[0] : speci_net_emit_input(e, &l->branch[j].norm, n++);
     for (int32_t j = 0; j < l->n_branch; j++) {
         const model_branch *b = &l->branch[j];
         if (!l->parallel) input[j] = speci_net_emit_input(e, &b->norm, 0);

@@ -173,11 +173,32 @@ bool speci_exec_can_lag(const speci_exec *net, int32_t n_past, int32_t n_recent)
     return n_recent == 0 || (net->shape.n_recent_max > 0 && n_recent > 0 && n_recent <= n_past && n_recent < 2 * SPEC_CHUNK);
 }
 
+/* By which frequencies keys were turned, if the model has two sets: a byte in front of its memory. */
+static spec_status write_set(const speci_exec *net, speci_put_fn put, void *arg)
+{
+    const model_attention *a = speci_net_two_sets(net->model);
+    const uint8_t is_long = a && speci_net_is_long(&net->shape, a);
+    return a ? put(arg, &is_long, 1) : SPEC_OK;
+}
+
+static spec_status read_set(const speci_exec *net, speci_get_fn get, void *arg)
+{
+    const model_attention *a = speci_net_two_sets(net->model);
+    uint8_t was_long;
+    if (!a) return SPEC_OK;
+    SPEC_TRY(get(arg, &was_long, 1));
+    if (was_long == speci_net_is_long(&net->shape, a)) return SPEC_OK;
+    return speci_fail(SPEC_E_FORMAT,
+                      "saved sequence: of a session whose n_ctx was %s %d, where the model's positions change; this one's is %d",
+                      was_long ? "beyond" : "at most", a->n_short + 1, net->shape.n_ctx);
+}
+
 /* States, and as much again for each position: a count that a file claims is answered at once, however large. */
 uint64_t speci_exec_data_bytes(const speci_exec *net, int32_t n_past, int32_t n_recent)
 {
     const uint64_t none = sizes_of(net, 0, 0).total, position = sizes_of(net, 1, 0).total - none;
-    return none + (uint64_t)n_past * position + (uint64_t)n_recent * (sizes_of(net, 1, 1).total - none - position);
+    const uint64_t recent = sizes_of(net, 1, 1).total - none - position, set = speci_net_two_sets(net->model) ? 1 : 0;
+    return set + none + (uint64_t)n_past * position + (uint64_t)n_recent * recent;
 }
 
 /* --- write, read --- */
@@ -224,6 +245,7 @@ spec_status speci_exec_write(speci_exec *net, int32_t slot, speci_put_fn put, vo
     transfer t = { .net = net, .put = put, .arg = arg };
     t.cap = max_size(sizes_of(net, s->n_past, s->n_recent).largest, STAGE);
     SPEC_TRY(speci_net_zero_begun(net));
+    SPEC_TRY(write_set(net, put, arg));
     if (!(t.stage = speci_alloc(net->a, 1, t.cap))) return SPEC_E_NOMEM;
     spec_status status = spans(net, s, slot, write_span, &t);
     if (status == SPEC_OK) status = drain(&t);
@@ -235,6 +257,7 @@ spec_status speci_exec_write(speci_exec *net, int32_t slot, speci_put_fn put, vo
 spec_status speci_exec_read(speci_exec *net, int32_t slot, int32_t n_past, int32_t n_recent, speci_get_fn get, void *arg)
 {
     net_seq *s = &net->seqs[slot];
+    SPEC_TRY(read_set(net, get, arg));
     SPEC_TRY(speci_net_reserve(net, s, n_past));
     speci_exec_begin(net, slot);
     SPEC_TRY(speci_net_zero_begun(net));

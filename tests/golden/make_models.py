@@ -131,6 +131,73 @@ def shapes_neox(c):
     return t
 
 
+# What the other dense transformers have. norms: the tensors of a norm; second: is there a norm of the MLP; mlp: gate and up
+# one by one ("glu"), in one tensor ("fused"), or names of an MLP without a gate.
+DENSE = {
+    "olmo": dict(norms="", mlp="glu"), "ernie4_5": dict(norms="w", mlp="glu"), "helium": dict(norms="w", mlp="glu"),
+    "internlm3": dict(norms="w", mlp="glu"), "glm": dict(norms="w", mlp="fused"), "stablelm": dict(norms="wb", mlp="glu"),
+    "starcoder2": dict(norms="wb", mlp=("c_fc", "c_proj")), "cohere": dict(norms="w", mlp="glu", second=False),
+    "cohere2": dict(norms="w", mlp="glu", second=False),
+    "phi": dict(norms="wb", mlp=("fc1", "fc2"), second=False, head_bias=True, out="dense", final="model.final_layernorm"),
+    "gptj": dict(norms="wb", mlp=("fc_in", "fc_out"), second=False, head_bias=True, out="out_proj", final="transformer.ln_f",
+                 layers="transformer.h", first="ln_1", attention="attn", embed="transformer.wte"),
+}
+
+
+def dense_biases(c):
+    """Of q, k and v; of the output; of the MLP."""
+    kind = c["model_type"]
+    if kind in ("phi", "gptj"):
+        return kind == "phi", kind == "phi", True
+    if kind in ("starcoder2", "ernie4_5"):
+        return (c.get("use_bias", kind == "starcoder2"),) * 3
+    qkv = c.get("use_qkv_bias", False) if kind == "stablelm" else c.get("attention_bias", c.get("qkv_bias", kind == "glm"))
+    return qkv, qkv and kind not in ("glm", "stablelm", "helium"), c.get("mlp_bias", c.get("bias", False))
+
+
+def shapes_dense(c):
+    s, t = DENSE[c["model_type"]], {}
+    h, nh, n = c.get("hidden_size", c.get("n_embd")), c.get("num_attention_heads", c.get("n_head")), c["vocab_size"]
+    hd, kv = c.get("head_dim") or h // nh, c.get("num_key_value_heads") or nh
+    ff = c.get("intermediate_size", c.get("n_inner")) or 4 * h
+    qkv_bias, out_bias, mlp_bias = dense_biases(c)
+    tied = c.get("tie_word_embeddings", c["model_type"] in ("ernie4_5", "starcoder2", "cohere", "cohere2"))
+
+    def linear(name, rows, cols, gain, bias):
+        t[name + ".weight"] = (rows, cols), gain
+        if bias:
+            t[name + ".bias"] = (rows,), "bias"
+
+    def norm(name):
+        if "w" in s["norms"]:
+            t[name + ".weight"] = (h,), "norm"
+        if "b" in s["norms"]:
+            t[name + ".bias"] = (h,), "bias"
+    t[s.get("embed", "model.embed_tokens") + ".weight"] = (n, h), "tied" if tied else "emb"
+    for i in range(c.get("num_hidden_layers", c.get("n_layer"))):
+        p = f"{s.get('layers', 'model.layers')}.{i}."
+        norm(p + s.get("first", "input_layernorm"))
+        for name, rows, gain in (("q", nh, QK), ("k", kv, QK), ("v", kv, LIN)):
+            linear(p + s.get("attention", "self_attn") + f".{name}_proj", rows * hd, h, gain, qkv_bias)
+        linear(p + s.get("attention", "self_attn") + "." + s.get("out", "o_proj"), h, nh * hd, LIN, out_bias)
+        if s.get("second", True) and not c.get("use_parallel_residual"):
+            norm(p + "post_attention_layernorm")
+        if s["mlp"] == "glu":
+            mlp(t, p + "mlp.", h, ff, mlp_bias)
+        elif s["mlp"] == "fused":
+            linear(p + "mlp.gate_up_proj", 2 * ff, h, LIN, mlp_bias)
+            linear(p + "mlp.down_proj", h, ff, LIN, mlp_bias)
+        else:
+            linear(p + "mlp." + s["mlp"][0], ff, h, LIN, mlp_bias)
+            linear(p + "mlp." + s["mlp"][1], h, ff, "3", mlp_bias)
+    norm(s.get("final", "model.norm"))
+    if not tied:
+        t["lm_head.weight"] = (n, h), HEAD
+    if s.get("head_bias"):
+        t["lm_head.bias"] = (n,), "bias"
+    return t
+
+
 def mixer1(t, p, h, inner, n, rank, width, bias, conv_bias):
     t[p + "in_proj.weight"] = (2 * inner, h), LIN
     t[p + "conv1d.weight"] = (inner, 1, width), "conv"
@@ -223,6 +290,26 @@ def shapes_bamba(c):
     return t
 
 
+def shapes_granite4(c):
+    h, t = c["hidden_size"], {}
+    tied, nh, ff = c.get("tie_word_embeddings", False), c["num_attention_heads"], c["shared_intermediate_size"]
+    t["model.embed_tokens.weight"] = (c["vocab_size"], h), "tied" if tied else "emb"
+    types = c.get("layer_types") or c.get("layers_block_type") or ["mamba"] * c["num_hidden_layers"]
+    for i in range(c["num_hidden_layers"]):
+        p = f"model.layers.{i}."
+        t[p + "input_layernorm.weight"] = t[p + "post_attention_layernorm.weight"] = (h,), "norm"
+        if "full" in types[i] or types[i] == "attention":
+            attention(t, p, h, nh, c["num_key_value_heads"], h // nh, c["attention_bias"], c["attention_bias"])
+        else:
+            mixer2(t, p + "mamba.", h, c["mamba_expand"] * h, c["mamba_d_state"], c["mamba_n_groups"],
+                   c["mamba_n_heads"], c["mamba_d_conv"], c["mamba_proj_bias"], c["mamba_conv_bias"])
+        t[p + "shared_mlp.input_linear.weight"], t[p + "shared_mlp.output_linear.weight"] = ((2 * ff, h), LIN), ((h, ff), LIN)
+    t["model.norm.weight"] = (h,), "norm"
+    if not tied:
+        t["lm_head.weight"] = (c["vocab_size"], h), HEAD
+    return t
+
+
 def shapes_hybrid(c, m):
     t = shapes_llama(c)
     s = m["ssm_cfg"]
@@ -305,8 +392,8 @@ class Case:
         self.seed = weights_of or name
 
 
-SHAPES = {"llama": shapes_llama, "neox": shapes_neox, "mamba": shapes_mamba, "original": shapes_original,
-          "bamba": shapes_bamba, "lfm2": shapes_lfm2}
+SHAPES = {"llama": shapes_llama, "dense": shapes_dense, "neox": shapes_neox, "mamba": shapes_mamba, "original": shapes_original,
+          "bamba": shapes_bamba, "granite4": shapes_granite4, "lfm2": shapes_lfm2}
 
 
 def tensors(case, config, mamba, dtype=None):
@@ -407,12 +494,49 @@ def yarn_keys(theta=500.0):
     ]
 
 
+def dynamic_keys():
+    """As without scaling, up to max_position_embeddings; a session takes no more."""
+    return [
+        Key("rope_dynamic", {"rope_scaling": {"type": "dynamic", "factor": 4.0}}, same=True),
+        Key("rope_dynamic_to_the_end", {"rope_scaling": {"type": "dynamic", "factor": 4.0}, "max_position_embeddings": 65},
+            same=True),
+        refuse("rope_dynamic_original", {"rope_scaling": {"type": "dynamic", "factor": 4.0,
+                                                          "original_max_position_embeddings": 32}}),
+    ]
+
+
+LONG = {"rope_type": "longrope", "short_factor": [1.0, 1.1, 1.3, 1.5], "long_factor": [1.2, 1.6, 2.5, 4.0],
+        "original_max_position_embeddings": 32}
+
+
+def longrope_keys():
+    """64 ids in a context of 256, so the long factors; test_rope_long.c has the short ones."""
+    def key(name, patch=None, top=None, **k):
+        return Key(name, {"rope_scaling": {**LONG, **(patch or {})}, **(top or {})}, **k)
+
+    def wrong(name, patch, top=None, **k):
+        return key(name, patch, top, expect="refuse", **k)
+    no_length = {"rope_scaling": {k: v for k, v in LONG.items() if k != "original_max_position_embeddings"}}
+    return [
+        key("rope_longrope"), key("rope_longrope_factor", {"factor": 3.0}),
+        key("rope_longrope_attention_factor", {"attention_factor": 0.7}),
+        key("rope_longrope_shorter", {"factor": 0.5}),
+        Key("rope_longrope_new", new_rope(500.0, **LONG)),
+        Key("rope_longrope_top", {**no_length, "original_max_position_embeddings": 16}),
+        wrong("rope_longrope_lengths_differ", {}, {"original_max_position_embeddings": 16}),
+        wrong("rope_longrope_five", {"long_factor": [1.0] * 5}), wrong("rope_longrope_three", {"short_factor": [1.0] * 3}),
+        wrong("rope_longrope_zero", {"long_factor": [1.0, 0.0, 1.0, 1.0]}),
+        wrong("rope_longrope_text", {"short_factor": "1, 2, 3, 4"}),
+        refuse("rope_longrope_no_length", no_length, note="the class takes max_position_embeddings"),
+    ]
+
+
 def refusals(sub="rope_scaling"):
     """What no family of this set may silently accept."""
     return [
-        refuse("rope_dynamic", {"rope_scaling": {"type": "dynamic", "factor": 4.0}}),
-        refuse("rope_longrope", {"rope_scaling": {"type": "longrope", "long_factor": [2.0] * 4, "short_factor": [1.0] * 4,
-                                                  "original_max_position_embeddings": 32}}),
+        refuse("rope_dynamic_no_factor", {"rope_scaling": {"type": "dynamic"}}),
+        refuse("rope_longrope_incomplete", {"rope_scaling": {"type": "longrope", "long_factor": [2.0] * 4,
+                                                             "original_max_position_embeddings": 32}}),
         refuse("rope_unknown_type", {"rope_scaling": {"rope_type": "spiral", "factor": 4.0}}),
         refuse("rope_llama3_incomplete", {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}),
     ] + refusals_any()
@@ -551,7 +675,7 @@ NEOX_KEYS = [
     Key("one_layer", {"num_hidden_layers": 1}, refuse_ok=True),
     refuse("heads_do_not_divide", {"num_attention_heads": 5}),
     refuse("rope_yarn", {"rope_scaling": YARN}, note="heads turn partly: the attention factor has no place"),
-] + refusals() + shape_refusals()
+] + dynamic_keys() + refusals() + shape_refusals()
 
 MAMBA = {"architectures": ["MambaForCausalLM"], "model_type": "mamba", "hidden_size": 32, "num_hidden_layers": 3,
          "intermediate_size": 64, "state_size": 8, "conv_kernel": 4, "expand": 2, "time_step_rank": 3,
@@ -798,7 +922,7 @@ LLAMA2_KEYS = llama_keys("llama") + [
     refuse("heads_do_not_divide", {"num_attention_heads": 5}),
     refuse("kv_do_not_divide", {"num_key_value_heads": 3}),
     refuse("attention_bias_missing", {"attention_bias": True}, note="the biases are not in the file"),
-]
+] + dynamic_keys() + longrope_keys()
 LLAMA3_CFG = llama_base("llama", hidden_size=48, intermediate_size=64, num_attention_heads=3, num_key_value_heads=1,
                         rope_theta=500.0, rope_scaling=LLAMA3, tie_word_embeddings=True, attention_bias=False,
                         mlp_bias=False)
@@ -897,6 +1021,28 @@ PHI3_KEYS = without(llama_keys("phi3"), "rope_linear", "rope_llama3", "rope_new_
     Key("num_key_value_heads_4", {"num_key_value_heads": 4, "num_hidden_layers": 1}, fresh=True),
     Key("tied", {"tie_word_embeddings": True, **ONE}, fresh=True),
 ]
+PHI3_LONG = llama_base("phi3", num_key_value_heads=2, sliding_window=None, pad_token_id=0, original_max_position_embeddings=32,
+                       rope_scaling={k: v for k, v in LONG.items() if k != "original_max_position_embeddings"})
+
+
+def phi3_long(name, **k):
+    return Key(name, {"rope_scaling": {**PHI3_LONG["rope_scaling"], **k}})
+
+
+PHI3_LONG_KEYS = [
+    Key("old_name", {"rope_scaling": {**{k: v for k, v in LONG.items() if k != "rope_type"}, "type": "su"}}, same=True),
+    phi3_long("factor", factor=3.0), phi3_long("attention_factor", attention_factor=0.7),
+    Key("original_16", {"original_max_position_embeddings": 16}, note="another attention factor"),
+    Key("longest_65", {"max_position_embeddings": 65}, note="another attention factor"),
+    Key("half_a_head", {"partial_rotary_factor": 0.5, "rope_scaling": {**PHI3_LONG["rope_scaling"], "attention_factor": 1.0,
+                                                                        "short_factor": [1.0, 1.2], "long_factor": [1.5, 3.0]}}),
+    refuse("half_a_head_scaled", {"partial_rotary_factor": 0.5, "rope_scaling": {
+        **PHI3_LONG["rope_scaling"], "short_factor": [1.0, 1.2], "long_factor": [1.5, 3.0]}}, note="Phi-4-mini"),
+    refuse("linear", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, note="the class refuses it, too"),
+    refuse("yarn", {"rope_scaling": YARN}, note="the class takes it for longrope"),
+    refuse("original_default", {"original_max_position_embeddings": REMOVE, "rope_scaling": LONG},
+           note="class default 4096, whatever the object says"),
+]
 GEMMA = llama_base("gemma", num_key_value_heads=1, head_dim=16, hidden_act="gelu_pytorch_tanh", attention_bias=False,
                    pad_token_id=0, tie_word_embeddings=True)
 GEMMA_KEYS = without(llama_keys("gemma"), "act_gelu", "act_swish", "act_gelu_pytorch_tanh") + [
@@ -953,6 +1099,196 @@ SMOLLM3_KEYS = without(llama_keys("smollm3"), "rope_theta_removed", "one_layer")
     Key("untied", {"tie_word_embeddings": False, **ONE, "layer_types": ["full_attention"]}, fresh=True),
 ]
 
+
+# ---- dense transformers that differ from Llama in norms, in the MLP, in which dimensions turn together
+
+def dense_base(kind, name, **k):
+    return llama_base("llama", architectures=[name], model_type=kind, num_key_value_heads=2, pad_token_id=0, **k)
+
+
+def dense_keys(eps, partial=None):
+    """partial: what turns by default, of a family whose heads turn partly."""
+    k = [
+        Key("eps", {eps: 0.05}),
+        Key("rope_theta", {"rope_theta": 500.0}),
+        Key("rope_linear", {"rope_scaling": {"rope_type": "linear", "factor": 4.0}}),
+        Key("rope_new_style", {"rope_theta": REMOVE, "rope_scaling": REMOVE,
+                               "rope_parameters": {"rope_theta": 500.0, "rope_type": "default"}}),
+        Key("act_relu", {"hidden_act": "relu"}),
+        Key("num_key_value_heads_4", {"num_key_value_heads": 4, **ONE}, fresh=True),
+        refuse("heads_do_not_divide", {"num_attention_heads": 5}),
+        refuse("kv_do_not_divide", {"num_key_value_heads": 3}),
+    ]
+    if partial is None:
+        k += [refuse("partial_rotary_factor", {"partial_rotary_factor": 0.5}),
+              Key("rope_yarn", new_rope(500.0, **YARN)), Key("rope_llama3", new_rope(500.0, **LLAMA3))]
+    else:
+        k += [Key("partial_rotary_factor", {"partial_rotary_factor": 1.0}),
+              Key("partial_rotary_removed", {"partial_rotary_factor": REMOVE}, same=True),
+              Key("partial_rotary_new", {**new_rope(500.0, rope_type="default", partial_rotary_factor=0.25),
+                                         "partial_rotary_factor": REMOVE}),
+              refuse("rope_yarn", {"rope_scaling": YARN}, note="heads turn partly: the attention factor has no place")]
+    return k + refusals() + shape_refusals()
+
+
+def untied(**k):
+    return Key("untied", {"tie_word_embeddings": False, **ONE, **k}, fresh=True)
+
+
+def tied(**k):
+    return Key("tied", {"tie_word_embeddings": True, **ONE, **k}, fresh=True)
+
+
+NO_EPS = {"rms_norm_eps": REMOVE}
+OLMO = apply(dense_base("olmo", "OlmoForCausalLM", attention_bias=False, clip_qkv=None), NO_EPS)
+OLMO_KEYS = without(dense_keys("eps"), "eps") + [
+    tied(), Key("attention_bias", {"attention_bias": True, **ONE}, fresh=True),
+    refuse("clip_qkv", {"clip_qkv": 8.0}), refuse("rms_norm_eps", {"rms_norm_eps": 1e-6}, note="the class has 1e-5"),
+]
+ERNIE4_5 = dense_base("ernie4_5", "Ernie4_5ForCausalLM", head_dim=16, use_bias=False, compression_ratio=1.0,
+                      tie_word_embeddings=True)
+ERNIE4_5_KEYS = dense_keys("rms_norm_eps") + [
+    Key("rope_theta_removed", {"rope_theta": REMOVE}, note="class default 500000"),
+    untied(), Key("use_bias", {"use_bias": True, **ONE}, fresh=True),
+    Key("head_dim_null", {"head_dim": None, **ONE}, fresh=True, note="hidden_size / num_attention_heads, not the default"),
+    refuse("compression_ratio", {"compression_ratio": 2.0}),
+]
+HELIUM = dense_base("helium", "HeliumForCausalLM", head_dim=8, attention_bias=False, mlp_bias=False)
+HELIUM_KEYS = dense_keys("rms_norm_eps") + [
+    Key("rope_theta_removed", {"rope_theta": REMOVE}, note="class default 100000"),
+    tied(), Key("attention_bias", {"attention_bias": True, **ONE}, fresh=True, note="not of the output"),
+    Key("mlp_bias", {"mlp_bias": True, **ONE}, fresh=True),
+]
+INTERNLM3 = dense_base("internlm3", "InternLM3ForCausalLM", head_dim=16, qkv_bias=False, bias=False)
+INTERNLM3_KEYS = dense_keys("rms_norm_eps") + [
+    tied(), Key("biases", {"qkv_bias": True, "bias": True, **ONE}, fresh=True),
+    Key("biases_new", {"qkv_bias": REMOVE, "bias": REMOVE, "attention_bias": True, "mlp_bias": True, **ONE}, fresh=True),
+    refuse("biases_differ", {"qkv_bias": True}, note="the class refuses them, too"),
+] + dynamic_keys()
+GLM = dense_base("glm", "GlmForCausalLM", head_dim=16, attention_bias=True, partial_rotary_factor=0.5)
+GLM_KEYS = dense_keys("rms_norm_eps", 0.5) + [
+    tied(), Key("attention_bias_false", {"attention_bias": False, **ONE}, fresh=True),
+    Key("attention_bias_removed", {"attention_bias": REMOVE}, same=True),
+]
+STABLELM = apply(dense_base("stablelm", "StableLmForCausalLM", layer_norm_eps=1e-5, partial_rotary_factor=0.25,
+                            use_qkv_bias=False, qk_layernorm=False, use_parallel_residual=False, hidden_dropout=0.0,
+                            num_attention_heads=2), NO_EPS)
+STABLELM_KEYS = without(dense_keys("layer_norm_eps", 0.25), "num_key_value_heads_4", "partial_rotary_new") + [
+    tied(), Key("use_qkv_bias", {"use_qkv_bias": True, **ONE}, fresh=True, note="not of the output"),
+    Key("use_parallel_residual", {"use_parallel_residual": True, "num_hidden_layers": 2}, fresh=True),
+    Key("partial_rotary_new", {**new_rope(500.0, rope_type="default", partial_rotary_factor=0.5),
+                               "partial_rotary_factor": REMOVE}),
+    Key("num_key_value_heads_1", {"num_key_value_heads": 1, **ONE}, fresh=True),
+    refuse("qk_layernorm", {"qk_layernorm": True}),
+]
+STARCODER2 = apply(dense_base("starcoder2", "Starcoder2ForCausalLM", norm_epsilon=1e-5, use_bias=True, sliding_window=16,
+                              hidden_act="gelu_pytorch_tanh", mlp_type="default", norm_type="layer_norm",
+                              scale_attn_weights=True, residual_dropout=0.1, embedding_dropout=0.1,
+                              tie_word_embeddings=True), NO_EPS)
+STARCODER2_KEYS = dense_keys("norm_epsilon") + [
+    untied(), Key("use_bias_false", {"use_bias": False, **ONE}, fresh=True),
+    Key("use_bias_removed", {"use_bias": REMOVE}, same=True), Key("tied_removed", {"tie_word_embeddings": REMOVE}, same=True),
+    Key("sliding_window_null", {"sliding_window": None}), Key("sliding_window_removed", {"sliding_window": REMOVE}),
+    Key("sliding_window_5", {"sliding_window": 5}), Key("act_gelu", {"hidden_act": "gelu"}, note="weak: the forms are near"),
+    Key("head_dim_16", HD16, fresh=True),
+    refuse("mlp_type", {"mlp_type": "gated"}), refuse("norm_type", {"norm_type": "rms_norm"}),
+    refuse("scale_attn_weights", {"scale_attn_weights": False}),
+]
+COHERE = apply(dense_base("cohere", "CohereForCausalLM", layer_norm_eps=1e-5, logit_scale=0.8, attention_bias=False,
+                          use_qk_norm=False, tie_word_embeddings=True), NO_EPS)
+COHERE_KEYS = dense_keys("layer_norm_eps") + [
+    Key("rope_theta_removed", {"rope_theta": REMOVE}, note="class default 500000"),
+    Key("logit_scale", {"logit_scale": 0.25}), Key("logit_scale_removed", {"logit_scale": REMOVE}, note="class default 0.0625"),
+    untied(), Key("attention_bias", {"attention_bias": True, **ONE}, fresh=True),
+    refuse("use_qk_norm", {"use_qk_norm": True}),
+]
+COHERE2 = apply(dense_base("cohere2", "Cohere2ForCausalLM", layer_norm_eps=1e-5, logit_scale=0.8, attention_bias=False,
+                           num_hidden_layers=3, sliding_window=16, sliding_window_pattern=3, layer_switch=3, rotary_pct=1.0,
+                           position_embedding_type="rope_gptj", order_of_interleaved_layers="local_attn_first",
+                           use_embedding_sharing=True, use_gated_activation=True, use_parallel_block=True,
+                           use_parallel_embedding=False, cache_implementation="hybrid", tie_word_embeddings=True), NO_EPS)
+COHERE2_KEYS = without(dense_keys("layer_norm_eps"), "num_key_value_heads_4") + [
+    Key("logit_scale", {"logit_scale": 0.25}), Key("sliding_window_5", {"sliding_window": 5}),
+    Key("pattern_2", {"sliding_window_pattern": 2}),
+    Key("pattern_removed", {"sliding_window_pattern": REMOVE}, note="class default 4"),
+    Key("layer_types", {"layer_types": ["full_attention", "sliding_attention", "sliding_attention"]}),
+    Key("num_key_value_heads_4", {"num_key_value_heads": 4, **ONE}, fresh=True),
+    untied(), Key("attention_bias", {"attention_bias": True, **ONE}, fresh=True),
+    refuse("sliding_window_null", {"sliding_window": None}), refuse("layer_types_short", {"layer_types": ["full_attention"]}),
+    refuse("use_qk_norm", {"use_qk_norm": True}), refuse("rotary_pct", {"rotary_pct": 0.5}),
+    refuse("position_embedding_type", {"position_embedding_type": "rope_neox"}),
+    refuse("use_parallel_block", {"use_parallel_block": False}),
+]
+PHI = apply(dense_base("phi", "PhiForCausalLM", layer_norm_eps=1e-5, partial_rotary_factor=0.5, qk_layernorm=False,
+                       hidden_act="gelu_new", resid_pdrop=0.1, embd_pdrop=0.0), NO_EPS)
+PHI_KEYS = dense_keys("layer_norm_eps", 0.5) + [
+    tied(), Key("act_gelu", {"hidden_act": "gelu"}, note="weak: the forms are near"),
+    refuse("qk_layernorm", {"qk_layernorm": True}),
+    Key("num_key_value_heads_removed", {"num_key_value_heads": REMOVE, **ONE}, fresh=True, note="as many as heads"),
+]
+GPTJ = {"architectures": ["GPTJForCausalLM"], "model_type": "gptj", "n_embd": 32, "n_head": 2, "n_inner": None, "n_layer": 2,
+        "n_positions": 256, "rotary": True, "rotary_dim": 8, "scale_attn_weights": True, "activation_function": "gelu_new",
+        "layer_norm_epsilon": 1e-5, "attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "summary_activation": None,
+        "summary_first_dropout": 0.1, "summary_proj_to_labels": True, "summary_type": "cls_index", "summary_use_proj": True,
+        "tie_word_embeddings": False, "vocab_size": 96, "bos_token_id": 0, "eos_token_id": 0, "initializer_range": 0.02,
+        "use_cache": True, "gradient_checkpointing": False, "torch_dtype": "float32"}
+GPTJ_KEYS = [
+    Key("layer_norm_epsilon", {"layer_norm_epsilon": 0.05}), Key("rotary_dim_16", {"rotary_dim": 16}),
+    Key("rotary_dim_6", {"rotary_dim": 6}), Key("act_relu", {"activation_function": "relu"}),
+    Key("n_inner", {"n_inner": 48, "n_layer": 1}, fresh=True), tied(n_layer=1),
+    refuse("rotary_false", {"rotary": False}), refuse("rotary_dim_null", {"rotary_dim": None}),
+    refuse("rotary_dim_odd", {"rotary_dim": 7}), refuse("rotary_dim_beyond", {"rotary_dim": 32}),
+    refuse("rotary_dim_removed", {"rotary_dim": REMOVE}, note="class default 64, more than a head has"),
+    refuse("scale_attn_weights", {"scale_attn_weights": False}), refuse("heads_do_not_divide", {"n_head": 5}),
+    refuse("rope_scaling", {"rope_scaling": LINEAR}, note="the class does not know it"),
+] + without(refusals_any(), "act_unknown", "act_nonsense") + shape_refusals("n_layer", "n_embd")
+
+GRANITE4 = {"architectures": ["GraniteMoeHybridForCausalLM"], "model_type": "granitemoehybrid", "hidden_size": 32,
+            "intermediate_size": 48, "shared_intermediate_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "layer_types": ["mamba", "attention", "mamba", "attention"], "num_local_experts": 0,
+            "num_experts_per_tok": 0, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 1, "mamba_d_state": 16,
+            "mamba_d_conv": 4, "mamba_expand": 2, "mamba_chunk_size": 16, "mamba_conv_bias": True, "mamba_proj_bias": False,
+            "embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.6, "attention_multiplier": 0.2,
+            "hidden_act": "silu", "rms_norm_eps": 1e-5, "attention_bias": False, "attention_dropout": 0.0, "vocab_size": 96,
+            "position_embedding_type": "nope", "rope_theta": 10000, "rope_scaling": None, "max_position_embeddings": 256,
+            "normalization_function": "rmsnorm", "init_method": "mup", "output_router_logits": False,
+            "router_aux_loss_coef": 0.01, "tie_word_embeddings": True, "bos_token_id": 0, "eos_token_id": 0,
+            "pad_token_id": 0, "initializer_range": 0.1, "use_cache": True, "torch_dtype": "float32"}
+G4_MAMBA = {"num_hidden_layers": 1, "layer_types": ["mamba"]}
+G4_ATT = {"num_hidden_layers": 1, "layer_types": ["attention"]}
+ROPE_ON = {"position_embedding_type": "rope"}
+GRANITE4_KEYS = [
+    Key("rms_norm_eps", {"rms_norm_eps": 0.05}),
+    *[Key(k, {k: v}) for k, v in (("embedding_multiplier", 1.5), ("logits_scaling", 4.0), ("residual_multiplier", 0.2),
+                                  ("attention_multiplier", 0.7))],
+    *[Key(k + "_removed", {k: REMOVE}) for k in ("embedding_multiplier", "logits_scaling", "residual_multiplier",
+                                                 "attention_multiplier")],
+    Key("rope", ROPE_ON), Key("rope_theta", {**ROPE_ON, "rope_theta": 500.0}),
+    Key("rope_yarn", {**ROPE_ON, **new_rope(500.0, **YARN)}),
+    Key("position_embedding_type_null", {"position_embedding_type": None}, same=True),
+    Key("layer_types_new", {"layer_types": ["linear_attention", "full_attention", "linear_attention", "full_attention"]},
+        same=True),
+    Key("layers_block_type", {"layer_types": REMOVE, "layers_block_type": ["mamba", "attention", "mamba", "attention"]},
+        same=True),
+    Key("layer_types_removed", {"layer_types": REMOVE, "num_hidden_layers": 1}, fresh=True, note="class default: all Mamba-2"),
+    Key("attention_first", {"layer_types": ["attention", "mamba"], "num_hidden_layers": 2}, fresh=True),
+    Key("attention_bias", {"attention_bias": True, **G4_ATT}, fresh=True),
+    Key("mamba_proj_bias", {"mamba_proj_bias": True, **G4_MAMBA}, fresh=True),
+    Key("mamba_conv_bias_false", {"mamba_conv_bias": False, **G4_MAMBA}, fresh=True),
+    Key("mamba_n_groups_2", {"mamba_n_groups": 2, **G4_MAMBA}, fresh=True),
+    Key("mamba_d_head_auto", {"mamba_d_head": "auto"}, same=True),
+    Key("time_step_limit", {"time_step_limit": [0.05, 0.4]}),
+    Key("untied", {"tie_word_embeddings": False, **G4_ATT}, fresh=True),
+    refuse("num_local_experts_removed", {"num_local_experts": REMOVE}, note="class default 8"),
+    refuse("position_embedding_type", {"position_embedding_type": "alibi"}),
+    refuse("normalization_function", {"normalization_function": "layernorm"}),
+    refuse("layer_types_unknown", {"layer_types": ["mamba", "attention", "mamba", "conv"]}),
+    refuse("layer_types_short", {"layer_types": ["mamba"]}),
+    refuse("act_gelu", {"hidden_act": "gelu"}, note="would change the convolution too"),
+    refuse("partial_rotary_factor", {"partial_rotary_factor": 0.5}),
+] + without(refusals(), "logits_scaling", "embedding_multiplier", "residual_multiplier",
+            "attention_multiplier") + shape_refusals()
+
 BF16, F16 = torch.bfloat16, torch.float16
 CASES = [
     Case("llama2", "llama", LLAMA2, LLAMA2_KEYS),
@@ -962,14 +1298,27 @@ CASES = [
     Case("qwen3", "llama", QWEN3, QWEN3_KEYS),
     Case("granite", "llama", GRANITE, GRANITE_KEYS),
     Case("phi3", "llama", PHI3, PHI3_KEYS),
+    Case("phi3-long", "llama", PHI3_LONG, PHI3_LONG_KEYS, extra="short"),
     Case("gemma", "llama", GEMMA, GEMMA_KEYS),
     Case("seed_oss", "llama", SEED_OSS, SEED_OSS_KEYS),
     Case("ministral", "llama", MINISTRAL, MINISTRAL_KEYS),
     Case("smollm3", "llama", SMOLLM3, SMOLLM3_KEYS),
+    Case("olmo", "dense", OLMO, OLMO_KEYS),
+    Case("ernie4_5", "dense", ERNIE4_5, ERNIE4_5_KEYS),
+    Case("helium", "dense", HELIUM, HELIUM_KEYS),
+    Case("internlm3", "dense", INTERNLM3, INTERNLM3_KEYS),
+    Case("glm", "dense", GLM, GLM_KEYS),
+    Case("stablelm", "dense", STABLELM, STABLELM_KEYS),
+    Case("starcoder2", "dense", STARCODER2, STARCODER2_KEYS),
+    Case("cohere", "dense", COHERE, COHERE_KEYS),
+    Case("cohere2", "dense", COHERE2, COHERE2_KEYS),
+    Case("phi", "dense", PHI, PHI_KEYS),
+    Case("gptj", "dense", GPTJ, GPTJ_KEYS),
     Case("gpt_neox", "neox", NEOX, NEOX_KEYS, shards=3, extra="neox_buffers"),
     Case("mamba", "mamba", MAMBA, MAMBA_KEYS),
     Case("mamba2", "mamba", MAMBA2, MAMBA2_KEYS),
     Case("bamba", "bamba", BAMBA, BAMBA_KEYS),
+    Case("granitemoehybrid", "granite4", GRANITE4, GRANITE4_KEYS),
     Case("lfm2", "lfm2", LFM2, LFM2_KEYS),
     Case("mambainllama", "hybrid", HYBRID, HYBRID_KEYS, HYBRID_MAMBA),
     Case("mamba2-ssd", "original", SSD, [Key("residual_in_fp32_false", {"residual_in_fp32": False}, same=True)] +
@@ -994,8 +1343,10 @@ def make(case):
     ids = rng(case.seed, "ids").integers(0, case.config["vocab_size"], N_IDS).tolist()
     base = reference(case, directory, case.config, case.mamba, ids)
     peak = base.abs().max().item()
-    save_file({"ids": torch.tensor(ids, dtype=torch.int32), "logits": base.contiguous()},
-              os.path.join(directory, "golden.safetensors"))
+    golden = {"ids": torch.tensor(ids, dtype=torch.int32), "logits": base.contiguous()}
+    if case.extra == "short":               # the first half as a sequence of its own: up to the original length
+        golden["logits.short"] = reference(case, directory, case.config, case.mamba, ids[:N_IDS // 2]).contiguous()
+    save_file(golden, os.path.join(directory, "golden.safetensors"))
     print(f"{case.name}: {sum(os.path.getsize(os.path.join(directory, f)) for f in os.listdir(directory))} bytes, "
           f"max |logit| {peak:.2f}, median {base.abs().median():.2f}", flush=True)
     if not 3 < peak < 30:

@@ -73,8 +73,11 @@ def rope_frequencies(rope, rotary_dim):
     """rope: {rope_theta, rope_type, ...}. Returns rotary_dim / 2 angular frequencies."""
     f = torch.tensor([rope["rope_theta"] ** (-2 * k / rotary_dim) for k in range(rotary_dim // 2)], dtype=F64)
     kind = rope.get("rope_type", "default")
-    if kind == "default":
+    if kind in ("default", "dynamic"):      # up to max_position_embeddings the same
         return f
+    if kind in ("longrope", "su"):
+        is_long = rope["n_ids"] > rope["original_max_position_embeddings"]
+        return f / torch.tensor(rope["long_factor" if is_long else "short_factor"], dtype=F64)
     if kind == "linear":
         return f / rope["factor"]
     if kind == "yarn":
@@ -102,38 +105,50 @@ def yarn_frequencies(rope, f):
 
     def dimension(turns):
         return n * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base))
-    low = max(math.floor(dimension(rope.get("beta_fast", 32))), 0)
-    high = min(math.ceil(dimension(rope.get("beta_slow", 1))), n - 1)
+    low, high = dimension(rope.get("beta_fast", 32)), dimension(rope.get("beta_slow", 1))
+    if rope.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, n - 1)
     ramp = [min(max((k - low) / max(high - low, 0.001), 0), 1) for k in range(len(f))]
     return torch.tensor([x * (1 - r) + x / rope["factor"] * r for x, r in zip(f.tolist(), ramp)], dtype=F64)
 
 
 def rope_gain(rope):
     """What queries and keys are multiplied by."""
+    if rope.get("rope_type") in ("longrope", "su"):
+        original = rope["original_max_position_embeddings"]
+        factor = rope.get("factor") or rope["max_position_embeddings"] / original
+        return rope.get("attention_factor") or (math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0)
     if rope.get("rope_type") != "yarn":
         return 1.0
+    if "mscale" in rope:
+        a, b = (0.1 * rope[k] * math.log(rope["factor"]) + 1 for k in ("mscale", "mscale_all_dim"))
+        return a / b
     return rope.get("attention_factor") or 0.1 * math.log(rope["factor"]) + 1
 
 
-def rotate(x, position, freq):
-    """x [heads][head_dim]; the first 2 * len(freq) dims turn, first half against second half."""
+def rotate(x, position, freq, pairs=False):
+    """x [heads][head_dim]; the first 2 * len(freq) dims turn, first half against second half or neighbours in pairs."""
     n = len(freq)
     c, s = torch.cos(position * freq), torch.sin(position * freq)
+    if pairs:
+        a, b = x[:, 0:2 * n:2], x[:, 1:2 * n:2]
+        return torch.cat([torch.stack([a * c - b * s, b * c + a * s], dim=2).flatten(1), x[:, 2 * n:]], dim=1)
     a, b, rest = x[:, :n], x[:, n:2 * n], x[:, 2 * n:]
     return torch.cat([a * c - b * s, b * c + a * s, rest], dim=1)
 
 
 class Attention:
-    def __init__(self, heads, kv_heads, head_dim, freq, window=None, gain=1.0):
+    def __init__(self, heads, kv_heads, head_dim, freq, window=None, gain=1.0, pairs=False, scale=None):
         self.h, self.kv, self.d, self.freq, self.window = heads, kv_heads, head_dim, freq, window
-        self.gain = gain
+        self.gain, self.pairs, self.scale = gain, pairs, scale or 1 / math.sqrt(head_dim)
         self.keys, self.values = [], []
 
     def step(self, q, k, v):
         """q [h*d], k, v [kv*d] of the newest token; returns [h*d]."""
         p = len(self.keys)
-        q = rotate(q.reshape(self.h, self.d), p, self.freq) * self.gain
-        self.keys.append(rotate(k.reshape(self.kv, self.d), p, self.freq) * self.gain)
+        q = rotate(q.reshape(self.h, self.d), p, self.freq, self.pairs) * self.gain
+        self.keys.append(rotate(k.reshape(self.kv, self.d), p, self.freq, self.pairs) * self.gain)
         self.values.append(v.reshape(self.kv, self.d))
         first = 0 if self.window is None else max(0, p - self.window + 1)
         out = []
@@ -141,7 +156,7 @@ class Attention:
             g = h // (self.h // self.kv)
             keys = torch.stack([x[g] for x in self.keys[first:]])
             values = torch.stack([x[g] for x in self.values[first:]])
-            out.append(torch.softmax(keys @ q[h] / math.sqrt(self.d), 0) @ values)
+            out.append(torch.softmax(keys @ q[h] * self.scale, 0) @ values)
         return torch.cat(out)
 
 
@@ -230,7 +245,9 @@ def rope_of(c, partial=None):
     r.setdefault("rope_type", r.get("type", "default"))
     r.setdefault("rope_theta", c.get("rope_theta", 10000.0))
     r.setdefault("partial_rotary_factor", partial if partial is not None else 1.0)
-    return r
+    if c.get("original_max_position_embeddings"):
+        r["original_max_position_embeddings"] = c["original_max_position_embeddings"]
+    return {**r, "n_ids": c["n_ids"], "max_position_embeddings": c.get("max_position_embeddings")}
 
 
 def head(w, tied, emb, name="lm_head.weight"):
@@ -293,7 +310,7 @@ def bamba(w, c):
     mixers = []
     for i in range(c["num_hidden_layers"]):
         if i in (c["attn_layer_indices"] or []):
-            mixers.append(Attention(heads, c["num_key_value_heads"], hd, freq))
+            mixers.append(Attention(heads, c["num_key_value_heads"], hd, freq, None, rope_gain(rope)))
         else:
             inner = c["mamba_expand"] * c["hidden_size"]
             mixers.append(Mamba2(w, f"model.layers.{i}.mamba.", inner, c["mamba_d_state"], c["mamba_n_groups"],
@@ -308,6 +325,137 @@ def bamba(w, c):
             r = r + (llama_attention(w, p + "self_attn.", m, x) if isinstance(m, Attention) else m.step(x))
             r = r + gated_mlp(w, p + "feed_forward.", rms_norm(r, w[p + "pre_ff_layernorm.weight"], eps), act)
         return out @ rms_norm(r, w["model.final_layernorm.weight"], eps)
+    return step
+
+
+# The other transformers. eps: the key of it; second: the MLP's norm; pairs: neighbours turn together.
+OTHERS = {
+    "granite": {}, "phi3": {}, "gemma": {}, "seed_oss": {}, "ministral": {}, "smollm3": {"theta": 2e6}, "internlm3": {},
+    "olmo": {"norm": "bare"}, "ernie4_5": {"pairs": True, "theta": 5e5}, "helium": {"pairs": True, "theta": 1e5},
+    "glm": {"pairs": True, "partial": 0.5}, "stablelm": {"norm": "layer", "eps": "layer_norm_eps", "partial": 0.25},
+    "starcoder2": {"norm": "layer", "eps": "norm_epsilon", "mlp": ("c_fc", "c_proj")},
+    "cohere": {"norm": "layer", "eps": "layer_norm_eps", "pairs": True, "second": None, "theta": 5e5},
+    "cohere2": {"norm": "layer", "eps": "layer_norm_eps", "pairs": True, "second": None},
+    "phi": {"norm": "layer", "eps": "layer_norm_eps", "partial": 0.5, "second": None, "mlp": ("fc1", "fc2"), "out": "dense",
+            "final": "model.final_layernorm"},
+    "gptj": {"norm": "layer", "eps": "layer_norm_epsilon", "pairs": True, "second": None, "mlp": ("fc_in", "fc_out"),
+             "out": "out_proj", "final": "transformer.ln_f", "layers": "transformer.h", "first": "ln_1", "attention": "attn",
+             "embed": "transformer.wte.weight"},
+}
+TIED = ("gemma", "ernie4_5", "starcoder2", "cohere", "cohere2", "smollm3")
+
+
+def norm_of(w, c, s):
+    eps = c.get(s.get("eps", "rms_norm_eps"), 1e-5)
+
+    def norm(name, x):
+        if s.get("norm") == "bare":
+            return layer_norm(x, 1, 0, 1e-5)
+        if s.get("norm") == "layer":
+            return layer_norm(x, w[name + ".weight"], w.get(name + ".bias", 0), eps)
+        return rms_norm(x, w[name + ".weight"] + (c["model_type"] == "gemma"), eps)
+    return norm
+
+
+def windows(c, n):
+    """Of each layer: its window, or None; does it turn?"""
+    kind, types, width = c["model_type"], c.get("layer_types"), c.get("sliding_window")
+    if kind == "smollm3":
+        every = c.get("no_rope_layer_interval", 4)
+        turns = c.get("no_rope_layers") or [int((i + 1) % every != 0) for i in range(n)]
+        slides = [c.get("use_sliding_window") and (types[i] == "sliding_attention" if types else not turns[i]) for i in range(n)]
+        return [(width if slides[i] else None, bool(turns[i])) for i in range(n)]
+    if kind == "cohere2":
+        every = c.get("sliding_window_pattern", 4)
+        slides = [types[i] == "sliding_attention" if types else (i + 1) % every != 0 for i in range(n)]
+        return [(width if s else None, s) for s in slides]
+    if kind == "ministral" and types:
+        return [(width if t == "sliding_attention" else None, True) for t in types]
+    return [(width if kind in ("phi3", "starcoder2", "ministral") else None, True)] * n
+
+
+def other_mlp(w, p, c, s, x):
+    act = ACT[c.get("hidden_act", c.get("activation_function", "gelu_pytorch_tanh"))]
+    if c["model_type"] == "gemma" and c.get("hidden_act") == "gelu":
+        act = ACT["gelu_pytorch_tanh"]
+    if "mlp" in s:
+        return linear(w, p + s["mlp"][1], act(linear(w, p + s["mlp"][0], x)))
+    if p + "gate_up_proj.weight" in w:
+        gate, up = linear(w, p + "gate_up_proj", x).chunk(2)
+    else:
+        gate, up = linear(w, p + "gate_proj", x), linear(w, p + "up_proj", x)
+    return linear(w, p + "down_proj", act(gate) * up)
+
+
+def other_freq(c, s, hd):
+    if c["model_type"] == "gptj":
+        return rope_frequencies({"rope_theta": 1e4}, c["rotary_dim"]), 1.0
+    c = {"rope_theta": s.get("theta", 1e4), **c}
+    rope = rope_of(c, c.get("partial_rotary_factor", s.get("partial")))
+    return rope_frequencies(rope, int(hd * rope["partial_rotary_factor"])), rope_gain(rope)
+
+
+def others(w, c):
+    kind, s = c["model_type"], OTHERS[c["model_type"]]
+    n, heads, dim = (c.get(a, c.get(b)) for a, b in (("num_hidden_layers", "n_layer"), ("num_attention_heads", "n_head"),
+                                                     ("hidden_size", "n_embd")))
+    hd, kv = c.get("head_dim") or dim // heads, c.get("num_key_value_heads") or heads
+    freq, gain = other_freq(c, s, hd)
+    scale = c.get("attention_multiplier", 1.0) if kind == "granite" else None
+    none = torch.zeros(0, dtype=F64)
+    attention = [Attention(heads, kv, hd, freq if turns else none, window, gain if turns else 1.0, s.get("pairs", False), scale)
+                 for window, turns in windows(c, n)]
+    norm, emb = norm_of(w, c, s), s.get("embed", "model.embed_tokens.weight")
+    out = head(w, c.get("tie_word_embeddings", kind in TIED), emb)
+    add = c.get("residual_multiplier", 1.0)
+    second = None if c.get("use_parallel_residual") else s.get("second", "post_attention_layernorm")
+
+    def attend(p, a, x):
+        names = [p + f"{t}_proj" for t in "qkv"]
+        if p + "qkv_proj.weight" in w:
+            qkv = linear(w, p + "qkv_proj", x).split([heads * hd, kv * hd, kv * hd])
+        else:
+            qkv = [linear(w, t, x) for t in names]
+        return linear(w, p + s.get("out", "o_proj"), a.step(*qkv))
+
+    def step(token):
+        r = w[emb][token] * (math.sqrt(dim) if kind == "gemma" else c.get("embedding_multiplier", 1.0))
+        for i, a in enumerate(attention):
+            p = f"{s.get('layers', 'model.layers')}.{i}."
+            x = norm(p + s.get("first", "input_layernorm"), r)
+            r = r + add * attend(p + s.get("attention", "self_attn") + ".", a, x)
+            r = r + add * other_mlp(w, p + "mlp.", c, s, norm(p + second, r) if second else x)
+        y = out @ norm(s.get("final", "model.norm"), r) + w.get("lm_head.bias", 0)
+        return y * (c.get("logit_scale", 0.0625) if "cohere" in kind else 1 / c.get("logits_scaling", 1.0))
+    return step
+
+
+def granite4(w, c):
+    """Bamba's mixers, Granite's factors."""
+    eps, heads, hd = c["rms_norm_eps"], c["num_attention_heads"], c["hidden_size"] // c["num_attention_heads"]
+    rope, turns = rope_of(c), c.get("position_embedding_type") == "rope"
+    freq, mixers = rope_frequencies(rope, hd if turns else 0), []
+    for i in range(c["num_hidden_layers"]):
+        p = f"model.layers.{i}."
+        if p + "self_attn.q_proj.weight" in w:
+            mixers.append(Attention(heads, c["num_key_value_heads"], hd, freq, None, rope_gain(rope) if turns else 1.0,
+                                    scale=c.get("attention_multiplier", 1.0)))
+        else:
+            inner = c["mamba_expand"] * c["hidden_size"]
+            mixers.append(Mamba2(w, p + "mamba.", inner, c["mamba_d_state"], c["mamba_n_groups"], inner // c["mamba_n_heads"],
+                                 eps, limits(c.get("time_step_limit", [0.0, math.inf]))))
+    out, add = head(w, c.get("tie_word_embeddings", False), "model.embed_tokens.weight"), c.get("residual_multiplier", 1.0)
+
+    def step(token):
+        r = w["model.embed_tokens.weight"][token] * c.get("embedding_multiplier", 1.0)
+        for i, m in enumerate(mixers):
+            p = f"model.layers.{i}."
+            x = rms_norm(r, w[p + "input_layernorm.weight"], eps)
+            r = r + add * (llama_attention(w, p + "self_attn.", m, x) if isinstance(m, Attention) else m.step(x))
+            x = rms_norm(r, w[p + "post_attention_layernorm.weight"], eps)
+            gate, up = linear(w, p + "shared_mlp.input_linear", x).chunk(2)
+            r = r + add * linear(w, p + "shared_mlp.output_linear", silu(gate) * up)
+        return out @ rms_norm(r, w["model.norm.weight"], eps) / c.get("logits_scaling", 1.0)
     return step
 
 
@@ -326,12 +474,14 @@ class ShortConv:
 def lfm2(w, c):
     eps, heads = c["norm_eps"], c["num_attention_heads"]
     hd = c.get("head_dim") or c["hidden_size"] // heads
-    freq = rope_frequencies(rope_of({"rope_theta": 1000000.0, **c}), hd)
+    rope = rope_of({"rope_theta": 1000000.0, **c})
+    freq = rope_frequencies(rope, hd)
     mixers = []
     for i in range(c["num_hidden_layers"]):
         p = f"model.layers.{i}."
         attends = p + "self_attn.q_proj.weight" in w
-        mixers.append(Attention(heads, c["num_key_value_heads"], hd, freq) if attends else ShortConv(w, p + "conv."))
+        mixers.append(Attention(heads, c["num_key_value_heads"], hd, freq, None, rope_gain(rope)) if attends
+                      else ShortConv(w, p + "conv."))
     out = head(w, c.get("tie_embedding", c.get("tie_word_embeddings", True)), "model.embed_tokens.weight")
 
     def attention(p, a, x):
@@ -423,9 +573,9 @@ def mamba_original(w, c):
     return backbone(w, mixers, "backbone.embedding.weight", 1e-5, c.get("tie_embeddings", True))
 
 
-def build(directory, config=None, mamba_config=None, weights=None):
+def build(directory, n_ids, config=None, mamba_config=None, weights=None):
     w = read_weights(weights or directory)
-    c = config if config is not None else read_json(os.path.join(directory, "config.json"))
+    c = dict(config if config is not None else read_json(os.path.join(directory, "config.json")), n_ids=n_ids)
     hybrid = os.path.join(directory, "mamba_config.json")
     if mamba_config is None and os.path.exists(hybrid):
         mamba_config = read_json(hybrid)
@@ -434,9 +584,12 @@ def build(directory, config=None, mamba_config=None, weights=None):
     kind = c["model_type"]
     if kind in ("llama", "mistral", "qwen2", "qwen3"):
         return llama(w, c, mamba_config)
-    return {"gpt_neox": gpt_neox, "bamba": bamba, "lfm2": lfm2, "mamba": mamba_hf, "mamba2": mamba_hf}[kind](w, c)
+    if kind in OTHERS:
+        return others(w, c)
+    return {"gpt_neox": gpt_neox, "bamba": bamba, "granitemoehybrid": granite4, "lfm2": lfm2, "mamba": mamba_hf,
+            "mamba2": mamba_hf}[kind](w, c)
 
 
 def run(directory, ids, config=None, mamba_config=None, weights=None):
-    step = build(directory, config, mamba_config, weights)
+    step = build(directory, len(ids), config, mamba_config, weights)
     return torch.stack([step(int(t)) for t in ids]).to(torch.float32)
