@@ -2,6 +2,7 @@
  * models/.
  *
  *   models/net    layers as plans of operations on the device
+ *   models/own    an application's own engine, by its callbacks
  *
  * What a hook does is said in model.h, at the function of its name; model_exec.c calls it. */
 #ifndef SPEC_EXEC_H
@@ -48,6 +49,7 @@ struct speci_exec_kind {
 };
 
 extern const speci_exec_kind speci_exec_net; /* models/net */
+extern const speci_exec_kind speci_exec_own; /* models/own */
 
 /* What every executor begins with. */
 struct speci_exec {

@@ -2,7 +2,8 @@
  *
  * Internal. Knows no algorithm, and of the device only the vtable. Three parts:
  *   spec_model   immutable: made from a checkpoint by a family (model_<family>.c, one row in family_table.c)
- *   speci_exec    a model put to work for one session: sequence memory, forward passes (models/net)
+ *   speci_exec    a model put to work for one session: sequence memory, forward passes; of layers (models/net), or an
+ *                application's engine (models/own)
  *   readers      safetensors, config.json (files_checkpoint.h)
  */
 #ifndef SPEC_MODEL_H
@@ -109,9 +110,10 @@ typedef struct speci_exec_kind speci_exec_kind; /* models/exec.h */
 struct spec_model {
     spec_backend *backend;
     const speci_exec_kind *exec; /* what puts it to work */
+    spec_model_ops *own;        /* an application's engine: its callbacks, and no layers; else NULL */
     const spec_allocator *allocator;
-    char *path;
-    const char *family;         /* static string: the row of model_table */
+    char *path;                 /* of an application's engine its name */
+    const char *family;         /* static string: the row of model_table, or "own" */
     char *unknown_keys;         /* comma-separated, "" if none */
     const spec_tokenizer *tokenizer; /* NULL: ids only */
     spec_tokenizer *opened_tokenizer; /* to be closed: the one above, unless that is the application's */
@@ -274,6 +276,26 @@ spec_status speci_exec_write(speci_exec *exec, int32_t slot, speci_put_fn put, v
 /* Begins the empty slot with what was written, `bytes` of it. On any error the sequence is good for speci_exec_end only. */
 spec_status speci_exec_read(speci_exec *exec, int32_t slot, int32_t n_past, int32_t n_recent, uint64_t bytes, speci_get_fn get,
                             void *arg);
+
+/* What an application's callbacks write and read of a saved sequence (model_stream.c): a spec_write_fn, whose bytes are counted
+ * and, unless put is NULL, put on; a spec_read_fn over no more than `left` bytes; and the status of a callback that has read,
+ * all of them it should have. `whose` is for messages: "drafter". */
+typedef struct speci_app_writer {
+    uint64_t n;
+    speci_put_fn put;
+    void *arg;
+    spec_status status;
+} speci_app_writer;
+typedef struct speci_app_reader {
+    const char *whose;
+    uint64_t left;
+    speci_get_fn get;
+    void *arg;
+    spec_status status;
+} speci_app_reader;
+int speci_app_write(void *writer, const void *data, size_t n);
+int speci_app_read(void *reader, void *data, size_t n);
+spec_status speci_app_read_end(const speci_app_reader *reader, spec_status status);
 
 /* The row of node 0 (of node n_fed, when some were fed before) of input k of the last pass. */
 int32_t speci_exec_first_row(const speci_exec *exec, int32_t k);
