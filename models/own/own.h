@@ -19,7 +19,7 @@ typedef struct own_seq {
     int32_t n_path;  /* pending path */
     int32_t *path;   /* [n_node] */
     int32_t n_fed;   /* nodes of the current tree that were scored */
-    spec_tree tree;  /* [n_node] as the engine is shown it */
+    spec_tree tree;  /* [n_node] the last one, as the engine was shown it */
     uint64_t n_saved; /* bytes, as they were counted last */
 } own_seq;
 

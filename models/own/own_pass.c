@@ -45,9 +45,9 @@ static spec_status hand_over(own_exec *own, int32_t n_row, const speci_exec_toke
 static spec_status pass(own_exec *own, const speci_exec_input *in, int32_t n_in, const speci_exec_feed *feed,
                         const speci_exec_tokens *tokens)
 {
-    SPEC_TRY(speci_own_show(own, in, n_in, feed));
     for (int32_t k = 0; k < n_in; k++)
         if (in[k].n_fed == 0) SPEC_TRY(speci_own_ready(own, in[k].slot));
+    SPEC_TRY(speci_own_show(own, in, n_in, feed));
     SPEC_TRY(score(own, in, n_in));
     const spec_model_tree *last = &own->shown[n_in - 1];
     return hand_over(own, own->first_row[n_in - 1] + last->tree->n - last->n_fed, tokens);

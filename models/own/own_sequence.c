@@ -57,11 +57,24 @@ static spec_status end_tree(own_exec *own, own_seq *s)
     return SPEC_OK;
 }
 
+/* A tree that the engine was to forget before its path was known, since the sequence was copied or saved in between: it is scored
+ * once more. */
+static spec_status recall(own_exec *own, own_seq *s)
+{
+    const spec_model_tree again = { .seq = s->seq, .tree = &s->tree };
+    const uint64_t before = speci_n_failure();
+    const spec_status status = own->app->score(own->app->user_data, own->rows, &again, 1);
+    s->broken = status == SPEC_E_DEVICE;
+    s->has_tree = status == SPEC_OK;
+    return speci_own_told(own, "score", before, status);
+}
+
 spec_status speci_own_ready(own_exec *own, int32_t slot)
 {
     own_seq *s = &own->seqs[slot];
     SPEC_TRY(speci_own_check_live(own, slot));
     if (!s->known) SPEC_TRY(introduce(own, s));
+    if (s->n_path > 0 && !s->has_tree) SPEC_TRY(recall(own, s));
     return s->has_tree ? end_tree(own, s) : SPEC_OK;
 }
 
