@@ -221,6 +221,57 @@ static void late_devices_are_waited_for(void **state)
     spec_backend_close(late);
 }
 
+/* As an executor: what a queue must be ready for; and the likeliest token, handed on on the device, is the next tree's root. */
+static void roots_stand_on_the_device(void **state)
+{
+    (void)state;
+    enum { N_SEQ = 2, N_NODE = 3 };
+    const speci_exec_params params = { .n_seq = N_SEQ, .n_ctx = 64, .n_node = N_NODE };
+    int32_t want[3], token = prompt_ids[3], parent = -1, path = 0, likeliest[N_NODE];
+    const spec_tree root = { .n = 1, .cap = 1, .token = &token, .parent = &parent }, none = { 0 };
+    const spec_step_node unset[N_SEQ] = { { .token = -1, .parent = -1 }, { .token = -1, .parent = -1 } };
+    const spec_backend_ops *ops = backend->ops;
+    pair p;
+    speci_exec *e;
+    spec_plan plans[2];
+    spec_queue *q;
+    void *device;
+    open_pair(&p);
+    support_plain_ids(p.target, prompt_ids, 4, NULL, 3, want);
+    OK(speci_exec_open(&e, p.own_target, &params));
+    speci_exec_plans(e, plans);
+    assert_int_equal(plans[0].n_op + plans[1].n_op, 0);
+    assert_int_equal(plans[0].n_row_max, N_SEQ * N_NODE);
+    OK(ops->queue_open(backend->dev, &q, plans, 2, N_VOCAB));
+    OK(speci_exec_attach(e, q, true));
+    OK(ops->alloc(backend->dev, &device, sizeof unset));
+    OK(ops->upload(q, device, unset, sizeof unset));
+    spec_step_node *const roots = device;
+    speci_exec_begin(e, 1);
+    OK(speci_exec_prefill(e, 1, prompt_ids, 3, NULL));
+    speci_exec_input in = { .slot = 1, .tree = &root };
+    const speci_exec_tokens tokens = { likeliest, roots + 1 };
+    const speci_exec_feed feed = { .nodes = roots, .ld = 1 };
+    for (int32_t i = 0; i < 3; i++) {
+        OK(speci_exec_forward(e, &in, 1, &feed, &tokens));
+        OK(ops->sync(q));
+        assert_int_equal(likeliest[0], want[i]);
+        assert_int_equal(speci_exec_first_row(e, 0), 0);
+        speci_exec_commit(e, 1, &path, 1);
+        assert_int_equal(speci_exec_n_past(e, 1), 4 + i);
+        in = (speci_exec_input){ .slot = 1, .tree = &none, .n_grown = 1 };
+    }
+    OK(ops->upload(q, device, unset, sizeof unset)); /* no token at all: a device that cannot be believed */
+    FAILS(speci_exec_forward(e, &in, 1, &feed, NULL), SPEC_E_DEVICE, "node 0 of a tree is token -1");
+    FAILS(speci_exec_flush(e, 1), SPEC_E_STATE, "an earlier pass failed");
+    speci_exec_end(e, 1);
+    FAILS(speci_exec_flush(e, 0), SPEC_E_STATE, "it is empty");
+    ops->free(backend->dev, device, sizeof unset);
+    speci_exec_close(e);
+    ops->queue_close(q);
+    close_pair(&p);
+}
+
 /* --- fork, save, restore --- */
 
 static void steps(spec_session *s, int32_t seq, int32_t *out, int32_t n)
@@ -344,11 +395,13 @@ static void what_is_missing_is_refused(void **state)
     support_stream file = { 0 };
     spec_drafter *d;
     open_pair(&p);
-    spec_model *const bare = model_without(&p.big_engine, false, false, 77), *const nameless = model_without(&p.big_engine, true, true, 0);
+    spec_model *const bare = model_without(&p.big_engine, false, false, 77);
+    spec_model *const nameless = model_without(&p.big_engine, true, true, 0);
     spec_model *const other = model_without(&p.big_engine, true, true, 78);
     spec_session *s = open_session(bare, NULL, &d, NULL);
     int32_t seq = add(s, 4);
-    FAILS(spec_sequence_fork(s, &copy, seq), SPEC_E_UNSUPPORTED, "the model engine cannot fork a sequence: it has no callback fork");
+    FAILS(spec_sequence_fork(s, &copy, seq), SPEC_E_UNSUPPORTED,
+          "the model engine cannot fork a sequence: it has no callback fork");
     assert_int_equal(copy, -5);
     FAILS(spec_sequence_save(s, seq, support_to_stream, &file), SPEC_E_UNSUPPORTED, "it has no callbacks save and restore");
     assert_int_equal(file.n_write, 0);
@@ -494,7 +547,8 @@ static void callbacks_fail(void **state)
             spec_drafter *d;
             spec_session *s = open_session(who ? p.target : p.own_target, who ? p.own_small : p.small, &d, "product:2,2");
             int32_t want[N], got[N], seen[OWN_N_CALL] = { 0 };
-            scene c = { .s = s, .e = e, .code = ways[w].code, .sentence = ways[w].says_nothing ? "said nothing more" : OWN_SENTENCE };
+            scene c = { .s = s, .e = e, .code = ways[w].code, .sentence = OWN_SENTENCE };
+            if (ways[w].says_nothing) c.sentence = "of the model engine failed with E_FULL, and said nothing more";
             e->fail_with = ways[w].code, e->says_nothing = ways[w].says_nothing;
             assert_true(play(&c, want, N));
             for (int32_t n = 1;; n++) {
@@ -815,7 +869,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(greedy_text_is_the_models), cmocka_unit_test(sampled_text_is_the_models),
         cmocka_unit_test(other_drafters), cmocka_unit_test(sessions_share_an_engine),
-        cmocka_unit_test(late_devices_are_waited_for), cmocka_unit_test(copies_go_on),
+        cmocka_unit_test(late_devices_are_waited_for), cmocka_unit_test(roots_stand_on_the_device),
+        cmocka_unit_test(copies_go_on),
         cmocka_unit_test(scores_outlive_copies),
         cmocka_unit_test(what_is_missing_is_refused), cmocka_unit_test(saved_bytes_are_counted),
         cmocka_unit_test(callbacks_fail), cmocka_unit_test(prompts_can_be_stopped), cmocka_unit_test(contexts_end),
