@@ -102,7 +102,7 @@ SPEC_API int32_t spec_drafter_n_node(const spec_drafter *drafter);
  * and returns `code`. */
 SPEC_API spec_status spec_fail(spec_status code, const char *text);
 
-/* A tree to score below the tokens of a sequence, or the next part of one. */
+/* A tree to score below the tokens of a sequence, or the next part of one: at most 257 nodes, none deeper than 63. */
 typedef struct spec_model_tree {
     void *seq;             /* as `begin`, `fork` or `restore` gave it; each at most once in a call */
     const spec_tree *tree; /* n, token and parent of all nodes so far, borrowed for the call. Node 0 comes right behind the
@@ -121,7 +121,8 @@ typedef struct spec_model_tree {
  * Errors      A status other than SPEC_OK ends the call of the library that the callback works for, which returns the same
  *             status; the sentence is that of spec_fail, or of whatever else failed last within the callback. E_DEVICE: the
  *             sequences of that call are lost, and will only be ended. Any other: they are as they were before the callback, and
- *             it may be made again. Where `prefill` fails, whatever the status, the sequence is ended.
+ *             it may be made again. Where `prefill` fails, whatever the status, the sequence is ended. What `begin`, `fork` or
+ *             `restore` failed to make is not.
  * Exactness   Speculative text is exactly plain text if the logits behind a path depend on its tokens alone, bit for bit, and not
  *             on the tree round it, on other sequences, or on how it was cut into calls.
  * Waiting     A pass is over when `score` returns, so no schedule runs ahead. Where trees grow on the device, their new tokens
