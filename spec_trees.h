@@ -1,4 +1,4 @@
-/* spec_trees.h - trees, the four calls of a step, drafters and builders of your own, and the algorithms on plain arrays.
+/* spec_trees.h - trees, the four calls of a step, drafters, models and builders of your own, and the algorithms on plain arrays.
  *
  * Who generates text needs spec.h alone. This header is for those who replace a part: a tree, a drafter, a verification rule, a
  * choice. `spec_step` of spec.h is the composition of four calls that stand here:
@@ -95,6 +95,82 @@ SPEC_API spec_status spec_drafter_from_ops(spec_drafter **out, const spec_drafte
                                            const spec_drafter_params *params);
 /* Nodes of its largest tree, root included. */
 SPEC_API int32_t spec_drafter_n_node(const spec_drafter *drafter);
+
+/* -------------------------------------------------------------------- models of your own --- */
+
+/* What a callback returns when it fails: stores the sentence that spec_last_error gives on this thread, up to 1023 bytes of it,
+ * and returns `code`. */
+SPEC_API spec_status spec_fail(spec_status code, const char *text);
+
+/* A tree to score below the tokens of a sequence, or the next part of one: at most 257 nodes, none deeper than 63. */
+typedef struct spec_model_tree {
+    void *seq;             /* as `begin`, `fork` or `restore` gave it; each at most once in a call */
+    const spec_tree *tree; /* n, token and parent of all nodes so far, borrowed for the call. Node 0 comes right behind the
+                              tokens of the sequence. Siblings may repeat (SPEC_TREE_UNROLLED); no rank, prob or q_row */
+    int32_t n_fed;         /* nodes [0, n_fed) are as they were scored by earlier calls; 0: a new tree */
+} spec_model_tree;
+
+/* An application's own engine as a model: a target, or what spec_drafter_from_model drafts with. The library asks it for logits
+ * by callbacks on the host, and grows trees, samples, verifies and counts as ever, on the model's backend.
+ *
+ * Sequences   The engine keeps of each sequence its tokens so far (a KV cache, a state), and the nodes of one tree below them.
+ *             What stands for a sequence is the engine's affair: any pointer, which the library hands back. A tree is followed
+ *             by `commit` before anything else is asked of its sequence, but for `score` of more of its nodes, and `end`.
+ * Threads     A session calls from its own thread. Sessions on several threads that share the model call at once, for different
+ *             sequences. A callback makes no call on the session that it works for.
+ * Errors      A status other than SPEC_OK ends the call of the library that the callback works for, which returns the same
+ *             status; the sentence is that of spec_fail, or of whatever else failed last within the callback. E_DEVICE: the
+ *             sequences of that call are lost, and will only be ended. Any other: they are as they were before the callback, and
+ *             it may be made again. Where `prefill` fails, whatever the status, the sequence is ended. What `begin`, `fork` or
+ *             `restore` failed to make is not.
+ * Exactness   Speculative text is exactly plain text if the logits behind a path depend on its tokens alone, bit for bit, and not
+ *             on the tree round it, on other sequences, or on how it was cut into calls.
+ * Waiting     A pass is over when `score` returns, so no schedule runs ahead. Where trees grow on the device, their new tokens
+ *             are fetched before each `score`. */
+typedef struct spec_model_ops {
+    size_t struct_size;
+    void *user_data;    /* the first argument of each callback; must live until `close` */
+    const char *name;   /* spec_model_info.path, and for messages; copied. NULL = "own" */
+    int32_t n_vocab;    /* ids are 0 to n_vocab - 1; columns of the logits */
+    int32_t n_ctx;      /* most tokens of a sequence, nodes of a tree included; 0 = no limit */
+    int32_t bos;        /* -1 = none, or the tokenizer's */
+    const int32_t *eos; /* [n_eos] end-of-text tokens, copied; none: the tokenizer's */
+    int32_t n_eos;
+    const char *tokenizer_path;      /* of spec_tokenizer_open; or NULL */
+    const spec_tokenizer *tokenizer; /* in its place: one that outlives the model. Neither: the model works with ids only */
+    uint64_t identity;  /* of the weights, for saved sequences: they are restored where it is the same. 0 = cannot be saved */
+
+    /* Required. A new sequence without tokens: *seq is what it is called from now on. */
+    spec_status (*begin)(void *user_data, void **seq);
+    /* Required. ids [n], n >= 1, are the next tokens of the sequence. Long prompts come in pieces. */
+    spec_status (*prefill)(void *user_data, void *seq, const int32_t *ids, size_t n);
+    /* Required. trees [n]: nodes n_fed to tree->n - 1 of each are scored, tree after tree. Row by row in this order, logits
+     * [rows][n_vocab] receives what follows a node: the logits of the token behind the sequence's tokens and the node's path.
+     * With n_fed 0 the sequence has no tree. */
+    spec_status (*score)(void *user_data, float *logits, const spec_model_tree *trees, int32_t n);
+    /* Required. The nodes path [n_path] of the tree, from its root down (path[0] = 0), are now tokens of the sequence; all others
+     * are forgotten. n_path 0: the whole tree is. */
+    spec_status (*commit)(void *user_data, void *seq, const int32_t *path, int32_t n_path);
+    /* Required. The sequence ends, whatever state it is in. */
+    void (*end)(void *user_data, void *seq);
+    /* A new sequence *copy with the tokens of seq, which has no tree. NULL: spec_sequence_fork is E_UNSUPPORTED. */
+    spec_status (*fork)(void *user_data, void **copy, void *seq);
+    /* The tokens of seq, which has no tree, as bytes; and a new sequence with them, from all of these bytes. `write` and `read`
+     * return non-zero when they fail; the callback then returns at once, with any error. `save` is called again and again, and
+     * gives the same bytes: the first time they are counted. Both or none; NULL, or identity 0: spec_sequence_save is
+     * E_UNSUPPORTED, and as a drafter's model this one begins anew, from the ids. */
+    spec_status (*save)(void *user_data, void *seq, spec_write_fn write, void *write_data);
+    spec_status (*restore)(void *user_data, void **seq, spec_read_fn read, void *read_data);
+    void (*close)(void *user_data); /* the model is closed; its sequences have ended */
+} spec_model_ops;
+#define SPEC_MODEL_OPS_INIT { sizeof(spec_model_ops), 0, 0, 0, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+
+/* ops are copied. The model is closed by spec_model_close, after its sessions and drafters. What it has no layers for is
+ * E_UNSUPPORTED when a session opens: hidden-state taps, joint attainment (spec_lab.h). spec_model_info tells the family "own",
+ * SPEC_DTYPE_F32, and 0 for what the library cannot know. Errors: E_INVALID (a required callback is missing, which is named; one
+ * of save and restore; a number that cannot be; both tokenizers), E_FORMAT (a tokenizer with more ids than n_vocab), E_IO,
+ * E_NOMEM. After an error `close` is not called. */
+SPEC_API spec_status spec_model_from_ops(spec_model **out, spec_backend *backend, const spec_model_ops *ops);
 
 /* ---------------------------------------------------------------- the four calls of a step --- */
 

@@ -224,12 +224,13 @@ static spec_status decode_prompt(recorder *r, const int32_t *ids, size_t n)
 
 static spec_status start(recorder *r, const cli_prompt *prompt)
 {
-    const spec_sampling sampling = cli_sampling(r->options);
+    spec_request request = SPEC_REQUEST_INIT;
+    request.sampling = cli_sampling(r->options);
     int32_t *ids = NULL;
     size_t n = 0;
     spec_status status = encode(r, &ids, &n, prompt);
     if (status == SPEC_OK) status = decode_prompt(r, ids, n);
-    if (status == SPEC_OK) status = spec_sequence_add(r->session, &r->seq, ids, n, &sampling);
+    if (status == SPEC_OK) status = spec_sequence_add(r->session, &r->seq, ids, n, &request);
     free(ids);
     return status;
 }

@@ -14,6 +14,9 @@
 /* Stores the sentence for this thread and returns `code`: the only writer. */
 spec_status speci_fail(spec_status code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+/* Failures of this thread so far: has a callback told its sentence? */
+uint64_t speci_n_failure(void);
+
 /* Of a public function: what it cannot do without. `what` is the parameter's name in the header. */
 #define SPEC_NEED(given, what)                                                                     \
     do {                                                                                           \

@@ -10,6 +10,7 @@
 enum { MESSAGE_BYTES = 1024 };
 
 static _Thread_local char last_error[MESSAGE_BYTES];
+static _Thread_local uint64_t n_failure;
 
 spec_status speci_fail(spec_status code, const char *fmt, ...)
 {
@@ -20,8 +21,13 @@ spec_status speci_fail(spec_status code, const char *fmt, ...)
     if (vsnprintf(text, sizeof text, fmt, args) < 0) strcpy(text, "(message could not be formatted)");
     va_end(args);
     memcpy(last_error, text, sizeof text);
+    n_failure++;
     return code;
 }
+
+uint64_t speci_n_failure(void) { return n_failure; }
+
+spec_status spec_fail(spec_status code, const char *text) { return speci_fail(code, "%s", text ? text : ""); }
 
 const char *spec_last_error(void)
 {

@@ -129,9 +129,11 @@ static spec_status take_steps(run *r, const char *prompt, int *n_same, int *n_st
 {
     int32_t ids[MAX_PROMPT];
     size_t n;
+    spec_request request = SPEC_REQUEST_INIT;
+    request.sampling = r->sampling;
     spec_status status = spec_tokenizer_encode(r->tokenizer, ids, MAX_PROMPT, &n, prompt, strlen(prompt),
                                                SPEC_TOKEN_ADD_SPECIAL);
-    if (status == SPEC_OK) status = spec_sequence_add(r->session, &r->seq, ids, n, &r->sampling);
+    if (status == SPEC_OK) status = spec_sequence_add(r->session, &r->seq, ids, n, &request);
     for (int same, end = 0; *n_step < N_STEP && !end && status == SPEC_OK; ++*n_step) {
         status = step(r, &same, &end);
         if (status == SPEC_OK) *n_same += same;

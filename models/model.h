@@ -2,7 +2,8 @@
  *
  * Internal. Knows no algorithm, and of the device only the vtable. Three parts:
  *   spec_model   immutable: made from a checkpoint by a family (model_<family>.c, one row in family_table.c)
- *   speci_exec    a model put to work for one session: plans, sequence memory, forward passes (models/net)
+ *   speci_exec    a model put to work for one session: sequence memory, forward passes; of layers (models/net), or an
+ *                application's engine (models/own)
  *   readers      safetensors, config.json (files_checkpoint.h)
  */
 #ifndef SPEC_MODEL_H
@@ -106,13 +107,18 @@ typedef struct model_layer {
     model_branch branch[MODEL_MAX_BRANCH];
 } model_layer;
 
+typedef struct speci_exec_kind speci_exec_kind; /* models/exec.h */
+
 struct spec_model {
     spec_backend *backend;
+    const speci_exec_kind *exec; /* what puts it to work */
+    spec_model_ops *own;        /* an application's engine: its callbacks, and no layers; else NULL */
     const spec_allocator *allocator;
-    char *path;
-    const char *family;         /* static string: the row of model_table */
+    char *path;                 /* of an application's engine its name */
+    const char *family;         /* static string: the row of model_table, or "own" */
     char *unknown_keys;         /* comma-separated, "" if none */
-    spec_tokenizer *tokenizer;  /* NULL: ids only */
+    const spec_tokenizer *tokenizer; /* NULL: ids only */
+    spec_tokenizer *opened_tokenizer; /* to be closed: the one above, unless that is the application's */
     spec_dtype dtype;           /* compute type */
     spec_dtype weights;         /* AUTO, or what matrices were made of: Q8_0 */
     int32_t n_vocab, dim, n_layer, n_ctx; /* n_ctx 0 = no limit */
@@ -125,16 +131,25 @@ struct spec_model {
     model_norm final_norm;
     model_linear head;
     uint64_t n_parameters, bytes_weights;
-    uint64_t fingerprint;       /* of config.json and the weights: speci_model_fingerprint */
+    uint64_t fingerprint;       /* of config.json and the weights (speci_model_fingerprint), or what the application says; 0:
+                                   sequences cannot be saved */
     int32_t n_mixer;
     spec_mixer_count mixers[MODEL_N_KIND];
     struct model_owned *owned;  /* weights and vectors on the device, to free (model_own.c) */
 };
 
+/* One that has nothing yet but its path; spec_model_close ends it (model_object.c). */
+spec_status speci_model_new(spec_model **out, spec_backend *backend, const speci_exec_kind *exec, const char *path);
+
 /* The list of owned things (model_own.c): takes a matrix to the device; takes device memory; frees all. */
 spec_status speci_model_own_weight(spec_model *m, const spec_weight **out, const spec_weight_desc *desc);
 spec_status speci_model_own_memory(spec_model *m, void **out, size_t bytes);
 void speci_model_free_owned(spec_model *m);
+
+/* Its tokenizer (model_tokenizer.c): opens the one at `path` (spec_tokenizer_open); checks that the one that it has fits, and
+ * takes the ids of BOS and EOS from it where the model has none. `path` is for messages. */
+spec_status speci_model_open_tokenizer(spec_model *m, const char *path);
+spec_status speci_model_fit_tokenizer(spec_model *m, const char *path);
 
 /* Has it a layer with a KV cache? */
 bool speci_model_attends(const spec_model *model);
@@ -190,22 +205,24 @@ typedef struct speci_exec_tokens {
     spec_step_node *next; /* device memory [rows], or NULL */
 } speci_exec_tokens;
 
+/* Are passes over when forward returns? Then it gains nothing to queue the next one behind them. */
+bool speci_exec_waits(const spec_model *model);
 /* Takes no device memory yet: the plans tell what a queue must be ready for, their addresses come with attach. */
 spec_status speci_exec_open(speci_exec **out, const spec_model *model, const speci_exec_params *p);
-void speci_exec_close(speci_exec *net);
-/* The decode and the prefill plan, by phase: plans [2]. */
-void speci_exec_plans(const speci_exec *net, spec_plan plans[2]);
+void speci_exec_close(speci_exec *exec); /* NULL is fine */
+/* The decode and the prefill plan, by phase: plans [2]. They have no operations where passes do not run on the device. */
+void speci_exec_plans(const speci_exec *exec, spec_plan plans[2]);
 /* Device bytes that attach takes: added to state, kv and work. */
-void speci_exec_memory(const speci_exec *net, spec_memory *out);
-/* The same for a net that is not to be opened. */
+void speci_exec_memory(const speci_exec *exec, spec_memory *out);
+/* The same for an executor that is not to be opened. */
 spec_status speci_exec_bytes(const spec_model *model, const speci_exec_params *p, spec_memory *out);
 /* Takes the device memory, asks the backend for every ability, prepares the plans on `queue` (opened for the plans of
- * all nets that share it; it must outlive them). capture: their passes may be captured. */
-spec_status speci_exec_attach(speci_exec *net, spec_queue *queue, bool capture);
+ * all executors that share it; it must outlive them). capture: their passes may be captured. */
+spec_status speci_exec_attach(speci_exec *exec, spec_queue *queue, bool capture);
 
 /* Sequences. Slots are [0, n_seq). begin: empty, states zero; nothing is enqueued before a pass. */
-void speci_exec_begin(speci_exec *net, int32_t slot);
-void speci_exec_end(speci_exec *net, int32_t slot);
+void speci_exec_begin(speci_exec *exec, int32_t slot);
+void speci_exec_end(speci_exec *exec, int32_t slot);
 /* What is called while a prompt is applied; each may be NULL. poll is asked before each pass, and true ends the work (E_ABORTED).
  * chunk is called when the pass over positions [first, first + n) is queued: row i of its taps is position first + i, until the
  * next pass. Its errors end the work. */
@@ -217,56 +234,80 @@ typedef struct speci_prefill_hooks {
 } speci_prefill_hooks;
 /* Applies ids [n] by prefill passes, behind what the sequence has (a pending path is applied first); hooks may be NULL. With
  * n_least those that are left are given again, by the next call. On any error the sequence is good for speci_exec_end only. */
-spec_status speci_exec_prefill(speci_exec *net, int32_t slot, const int32_t *ids, size_t n, const speci_prefill_hooks *hooks);
+spec_status speci_exec_prefill(speci_exec *exec, int32_t slot, const int32_t *ids, size_t n,
+                               const speci_prefill_hooks *hooks);
 /* One decode pass. Row of node i >= n_fed of input k: rows of the inputs in order. Consumes pending paths.
  * Everything is checked before the device is touched. feed may be NULL when nothing is grown. tokens: NULL, or arg-max of all
  * rows is wanted too. */
-spec_status speci_exec_forward(speci_exec *net, const speci_exec_input *in, int32_t n_in, const speci_exec_feed *feed,
+spec_status speci_exec_forward(speci_exec *exec, const speci_exec_input *in, int32_t n_in, const speci_exec_feed *feed,
                               const speci_exec_tokens *tokens);
 /* Makes the device ready for passes over trees of so many nodes (spec_backend_ops.plan_warm). The sequence, which has no pending
  * path and nothing fed, is then good for speci_exec_end only. */
-spec_status speci_exec_warm(speci_exec *net, int32_t slot, const spec_tree *tree);
+spec_status speci_exec_warm(speci_exec *exec, int32_t slot, const spec_tree *tree);
 /* The path of the last tree that the next pass will apply (joint: whose tokens it feeds again); n_path <= 0 forgets
  * it. */
-void speci_exec_commit(speci_exec *net, int32_t slot, const int32_t *path, int32_t n_path);
+void speci_exec_commit(speci_exec *exec, int32_t slot, const int32_t *path, int32_t n_path);
 /* The sequence is good for speci_exec_end only: what the device did for it is not known. */
-void speci_exec_break(speci_exec *net, int32_t slot);
+void speci_exec_break(speci_exec *exec, int32_t slot);
 /* Applies the pending path now, where the next pass would: fewer than two windows of recent tokens are left unfolded. The
  * bits of what follows are the same. */
-spec_status speci_exec_flush(speci_exec *net, int32_t slot);
+spec_status speci_exec_flush(speci_exec *exec, int32_t slot);
 /* Positions covered by state and KV, a pending path included. */
-int32_t speci_exec_n_past(const speci_exec *net, int32_t slot);
+int32_t speci_exec_n_past(const speci_exec *exec, int32_t slot);
 /* Of these, the last that the states of chunked scans do not cover yet. */
-int32_t speci_exec_n_recent(const speci_exec *net, int32_t slot);
+int32_t speci_exec_n_recent(const speci_exec *exec, int32_t slot);
 
-/* Sequences as a whole (net_save.c). Slot `to`, which is empty, becomes a copy of `from`, whose pending path is
+/* Sequences as a whole. Slot `to`, which is empty, becomes a copy of `from`, whose pending path is
  * applied first. Its pages are taken before anything else: E_BUSY changes nothing. On any error `to` is empty. */
-spec_status speci_exec_copy(speci_exec *net, int32_t from, int32_t to);
-/* Can a sequence of this net that was flushed, or one that a file says was, have n_recent of its n_past positions behind its
+spec_status speci_exec_copy(speci_exec *exec, int32_t from, int32_t to);
+/* Can a sequence of this executor that was flushed, or one that a file says was, have n_recent of its n_past positions behind its
  * states? */
-bool speci_exec_can_lag(const speci_exec *net, int32_t n_past, int32_t n_recent);
-/* Bytes of a sequence that covers n_past positions, n_recent of them behind its states. */
-uint64_t speci_exec_data_bytes(const speci_exec *net, int32_t n_past, int32_t n_recent);
-/* The bytes themselves, after speci_exec_flush: of a model with two sets of frequencies a byte that tells which one turned its
- * keys; then, as they lie on the device, of each recurrent layer the convolution's window,
- * the state, and of chunked scans x, B and dt of the recent tokens in order; then of each attention layer K and V, page by
+bool speci_exec_can_lag(const speci_exec *exec, int32_t n_past, int32_t n_recent);
+/* Bytes of a sequence that covers n_past positions, n_recent of them behind its states: of layers. */
+uint64_t speci_exec_data_bytes(const speci_exec *exec, int32_t n_past, int32_t n_recent);
+/* The same of a sequence that was flushed, as speci_exec_write will put them. E_UNSUPPORTED: it cannot be saved. */
+spec_status speci_exec_seq_bytes(speci_exec *exec, int32_t slot, uint64_t *bytes);
+/* A file says that a sequence has so many; E_FORMAT where they follow from the positions, and are others. `whose`: "target". */
+spec_status speci_exec_check_bytes(const speci_exec *exec, int32_t n_past, int32_t n_recent, uint64_t bytes, const char *whose);
+/* The bytes themselves, after speci_exec_flush. Of layers: of a model with two sets of frequencies a byte that tells which one turned
+ * its keys; then, as they lie on the device, of each recurrent layer the convolution's window, the state, and of chunked scans x, B and dt of the recent tokens in order; then of each attention layer K and V, page by
  * page and head by head, the covered positions only.
  * put and get move n bytes in order; what they return ends the work. */
 typedef spec_status (*speci_put_fn)(void *arg, const void *data, size_t n);
 typedef spec_status (*speci_get_fn)(void *arg, void *data, size_t n);
-spec_status speci_exec_write(speci_exec *net, int32_t slot, speci_put_fn put, void *arg);
-/* Begins the empty slot with what was written; E_FORMAT for keys that were turned by the other set. On any error the sequence is
- * good for speci_exec_end only. */
-spec_status speci_exec_read(speci_exec *net, int32_t slot, int32_t n_past, int32_t n_recent, speci_get_fn get, void *arg);
+spec_status speci_exec_write(speci_exec *exec, int32_t slot, speci_put_fn put, void *arg);
+/* Begins the empty slot with what was written, `bytes` of it. E_FORMAT: keys were turned by the other set. On any error the sequence is good for speci_exec_end only. */
+spec_status speci_exec_read(speci_exec *exec, int32_t slot, int32_t n_past, int32_t n_recent, uint64_t bytes, speci_get_fn get,
+                            void *arg);
+
+/* What an application's callbacks write and read of a saved sequence (model_stream.c): a spec_write_fn, whose bytes are counted
+ * and, unless put is NULL, put on; a spec_read_fn over no more than `left` bytes; and the status of a callback that has read,
+ * all of them it should have. `whose` is for messages: "drafter". */
+typedef struct speci_app_writer {
+    uint64_t n;
+    speci_put_fn put;
+    void *arg;
+    spec_status status;
+} speci_app_writer;
+typedef struct speci_app_reader {
+    const char *whose;
+    uint64_t left;
+    speci_get_fn get;
+    void *arg;
+    spec_status status;
+} speci_app_reader;
+int speci_app_write(void *writer, const void *data, size_t n);
+int speci_app_read(void *reader, void *data, size_t n);
+spec_status speci_app_read_end(const speci_app_reader *reader, spec_status status);
 
 /* The row of node 0 (of node n_fed, when some were fed before) of input k of the last pass. */
-int32_t speci_exec_first_row(const speci_exec *net, int32_t k);
+int32_t speci_exec_first_row(const speci_exec *exec, int32_t k);
 /* Logits of the last pass: f32, row r at + r * ld, ld = columns. */
-float *speci_exec_logits(const speci_exec *net, int32_t *ld);
+float *speci_exec_logits(const speci_exec *exec, int32_t *ld);
 /* Hidden rows of tap `tap` (of speci_exec_params): of the last decode pass, row numbers as for the logits; of the last prefill pass,
  * row i being the i-th token of its chunk. One phase leaves the other's alone. [rows][dim], f32 or (SPEC_TAP_NORM) compute type. */
-spec_view speci_exec_tap(const speci_exec *net, int32_t phase, int32_t tap);
+spec_view speci_exec_tap(const speci_exec *exec, int32_t phase, int32_t tap);
 /* What arg-max takes of n_row rows of the last pass; the results' places are the caller's. */
-spec_argmax_args speci_exec_argmax(const speci_exec *net, int32_t first_row, int32_t n_row);
+spec_argmax_args speci_exec_argmax(const speci_exec *exec, int32_t first_row, int32_t n_row);
 
 #endif

@@ -2,10 +2,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "models/exec.h"
 #include "models/families/family.h"
 #include "models/model_unused.h"
-
-#define NODE_MAX 4096 /* nodes that a size is told for */
 
 /* --- the path --- */
 
@@ -142,38 +141,6 @@ static spec_status find_ids(spec_model *m, const model_config *config)
 
 /* --- tokenizer --- */
 
-/* Ids that no file gave: the original layouts have no such keys. */
-static spec_status ids_of_tokenizer(spec_model *m)
-{
-    const int32_t bos = spec_tokenizer_bos(m->tokenizer), eos = spec_tokenizer_eos(m->tokenizer);
-    if (m->bos < 0 && bos < m->n_vocab) m->bos = bos;
-    if (m->eos || eos < 0 || eos >= m->n_vocab) return SPEC_OK;
-    m->eos = speci_alloc(m->allocator, 1, sizeof *m->eos);
-    if (!m->eos) return SPEC_E_NOMEM;
-    m->eos[0] = eos;
-    m->n_eos = 1;
-    return SPEC_OK;
-}
-
-/* Special tokens may be added to a tokenizer after training (a token to pad with), without rows for them: a text with one
- * is refused when its ids are given to a session. A piece of the vocabulary without a row tells of another tokenizer. */
-static spec_status check_rows(const spec_model *m, const char *path)
-{
-    const int32_t n = spec_tokenizer_n_vocab(m->tokenizer);
-    size_t n_piece = 0;
-    const char *piece = NULL;
-    if (n <= m->n_vocab) return SPEC_OK;
-    for (int32_t id = m->n_vocab; id < n; id++)
-        if (spec_tokenizer_piece(m->tokenizer, &n_piece, id) && !spec_tokenizer_is_special(m->tokenizer, id))
-            return speci_fail(SPEC_E_FORMAT, "%s: the tokenizer has ids up to %d, but the model of %s has %d rows", path,
-                              n - 1, m->path, m->n_vocab);
-    piece = spec_tokenizer_piece(m->tokenizer, &n_piece, n - 1);
-    speci_log(m->backend, SPEC_LOG_WARN,
-              "%s: the tokenizer has ids up to %d (\"%.*s\"), but the model of %s has %d rows: a text with such a token is "
-              "refused", path, n - 1, n_piece > 64 ? 64 : (int)n_piece, piece ? piece : "", m->path, m->n_vocab);
-    return SPEC_OK;
-}
-
 static spec_status open_tokenizer(spec_model *m, const char *path)
 {
 #ifdef SPEC_NO_TOKENIZER
@@ -183,9 +150,7 @@ static spec_status open_tokenizer(spec_model *m, const char *path)
         if (!speci_has_file(m->path, "tokenizer.json") && !speci_has_file(m->path, "tokenizer.model")) return SPEC_OK;
         path = m->path;
     }
-    SPEC_TRY(spec_tokenizer_open(&m->tokenizer, path, m->allocator));
-    SPEC_TRY(check_rows(m, path));
-    return ids_of_tokenizer(m);
+    return speci_model_open_tokenizer(m, path);
 }
 
 /* --- open --- */
@@ -241,20 +206,6 @@ static spec_status load(spec_model *m, const spec_model_params *p)
     return SPEC_OK;
 }
 
-static spec_status new_model(spec_model **out, spec_backend *backend, const char *path)
-{
-    spec_model *m = speci_alloc(&backend->allocator, 1, sizeof *m);
-    if (!m) return SPEC_E_NOMEM;
-    m->backend = backend;
-    m->allocator = &backend->allocator;
-    m->bos = -1;
-    m->path = speci_strdup(m->allocator, path);
-    *out = m;
-    if (m->path) return SPEC_OK;
-    spec_model_close(m);
-    return SPEC_E_NOMEM;
-}
-
 spec_status spec_model_open(spec_model **out, spec_backend *backend, const char *path, const spec_model_params *params)
 {
     spec_model_params p = SPEC_MODEL_PARAMS_INIT;
@@ -265,7 +216,7 @@ spec_status spec_model_open(spec_model **out, spec_backend *backend, const char 
     SPEC_TRY(speci_params_read(&p, sizeof p, params, "spec_model_params"));
     SPEC_TRY(check_types(p.dtype, p.weights));
     SPEC_TRY(check_path(path));
-    SPEC_TRY(new_model(&m, backend, path));
+    SPEC_TRY(speci_model_new(&m, backend, &speci_exec_net, path));
     const spec_status status = load(m, &p);
     if (status != SPEC_OK) {
         spec_model_close(m);
@@ -273,39 +224,4 @@ spec_status spec_model_open(spec_model **out, spec_backend *backend, const char 
     }
     *out = m;
     return SPEC_OK;
-}
-
-void spec_model_close(spec_model *m)
-{
-    if (!m) return;
-    speci_model_free_owned(m);
-    spec_tokenizer_close(m->tokenizer);
-    speci_free(m->allocator, m->layers);
-    speci_free(m->allocator, m->eos);
-    speci_free(m->allocator, m->unknown_keys);
-    speci_free(m->allocator, m->path);
-    speci_free(m->allocator, m);
-}
-
-/* --- getters --- */
-
-const spec_tokenizer *spec_model_tokenizer(const spec_model *m) { return m ? m->tokenizer : NULL; }
-
-spec_backend *spec_model_backend(const spec_model *m) { return m ? m->backend : NULL; }
-
-spec_status spec_model_get_info(const spec_model *m, spec_model_info *out, int32_t n_node)
-{
-    if (!m || !out) return speci_fail(SPEC_E_INVALID, "spec_model_get_info needs a model and info");
-    if (n_node < 1 || n_node > NODE_MAX)
-        return speci_fail(SPEC_E_INVALID, "n_node is %d, expected 1 to %d", n_node, NODE_MAX);
-    spec_memory memory = { .struct_size = sizeof memory };
-    SPEC_TRY(speci_exec_bytes(m, &(speci_exec_params){ .n_seq = 1, .n_ctx = SPEC_PAGE, .n_node = n_node }, &memory));
-    spec_model_info info = { .family = m->family, .path = m->path,
-                             .unknown_keys = m->unknown_keys, .dtype = m->dtype, .n_vocab = m->n_vocab,
-                             .n_layer = m->n_layer, .n_ctx = m->n_ctx, .bos = m->bos, .n_eos = m->n_eos,
-                             .eos = m->eos, .n_parameters = m->n_parameters, .bytes_weights = m->bytes_weights,
-                             .bytes_state_seq = memory.bytes_state, .weights = m->weights,
-                             .bytes_kv_token = speci_model_kept(m).bytes_kv_token, .n_mixer = m->n_mixer,
-                             .mixers = m->mixers, .dim = m->dim };
-    return speci_params_write(out, &info, sizeof info, "spec_model_info");
 }

@@ -250,8 +250,8 @@ static void seeds(void **state)
 
 static int32_t n_free_pages(const spec_session *s)
 {
-    const speci_exec *drafter = support_drafter_exec(s);
-    return s->exec->n_free + (drafter ? drafter->n_free : 0);
+    const net_exec *drafter = net_of(support_drafter_exec(s));
+    return net_of(s->exec)->n_free + (drafter ? drafter->n_free : 0);
 }
 
 static void forks_that_do_not_fit(void **state)
@@ -263,7 +263,7 @@ static void forks_that_do_not_fit(void **state)
     trace t = { 0 };
     int32_t copy = -5, copies[2];
     const int32_t seq = begin_between(&b, &sampled, &t);
-    speci_exec *const nets[] = { b.s->exec, support_drafter_exec(b.s) };
+    net_exec *const nets[] = { net_of(b.s->exec), net_of(support_drafter_exec(b.s)) };
     for (int i = 0; i < 2; i++) {
         const int32_t n_free = nets[i]->n_free, all = n_free_pages(b.s);
         nets[i]->n_free = 2;
@@ -628,7 +628,7 @@ static void nets_of_both_kinds(void **state)
             const int32_t n_recent = speci_exec_n_recent(n.net, 1);
             assert_int_equal(n_recent, strncmp(names[k], "mamba2", 6) == 0 || strcmp(names[k], "bamba") == 0 ? 4 : 0);
             assert_int_equal(f[joint].n, speci_exec_data_bytes(n.net, N_IDS + 4, n_recent));
-            OK(speci_exec_read(other.net, 1, N_IDS + 4, n_recent, get_bytes, &f[joint]));
+            OK(speci_exec_read(other.net, 1, N_IDS + 4, n_recent, f[joint].n, get_bytes, &f[joint]));
             feed(&n, m, 0, 33, 1, joint ? row : want);
             if (joint) assert_memory_equal(row, want, sizeof row);
             feed(&n, m, 1, 33, 1, row);
@@ -707,7 +707,7 @@ static void check_within_windows(const char *path, spec_dtype dtype)
         for (int k = 0; k < N_KIND; k++) { /* a copy, of what another saved, goes on in place of the original */
             stream *const from = &f[(k + 1) % N_KIND];
             speci_exec_end(nets[k].net, 0);
-            OK(speci_exec_read(nets[k].net, 1, n_past, n_recent, get_bytes, from));
+            OK(speci_exec_read(nets[k].net, 1, n_past, n_recent, from->n, get_bytes, from));
             OK(speci_exec_copy(nets[k].net, 1, 0));
             speci_exec_end(nets[k].net, 1);
             assert_int_equal(speci_exec_n_recent(nets[k].net, 0), n_recent);
@@ -1160,7 +1160,7 @@ static void writes_that_fail(void **state)
     }
     assert_true(at > 4);
     for (int i = 0; i < 2; i++) {
-        speci_exec *const net = i ? support_drafter_exec(b.s) : b.s->exec;
+        net_exec *const net = net_of(i ? support_drafter_exec(b.s) : b.s->exec);
         stream f = { 0 };
         net->seqs[seq].broken = true;
         FAILS(spec_sequence_save(b.s, seq, support_to_stream, &f), SPEC_E_STATE, "an earlier pass failed");

@@ -362,7 +362,7 @@ static bool is_final_norm(const spec_model *m, const spec_op *op)
 static void check_plans(worker *with, worker *without)
 {
     for (int32_t phase = 0; phase < 2; phase++) {
-        const net_plans *a = &with->net->plans, *b = &without->net->plans;
+        const net_plans *a = &net_of(with->net)->plans, *b = &net_of(without->net)->plans;
         int32_t j = 0, n_keep = 0;
         for (int32_t i = 0; i < a->n_op[phase]; i++) {
             const spec_op *op = &a->ops[phase][i];
@@ -399,7 +399,7 @@ static uint64_t aligned(int32_t rows, int32_t cols, spec_dtype type)
 
 static uint64_t expected_bytes(const worker *w)
 {
-    const net_shape *s = &w->net->shape;
+    const net_shape *s = &net_of(w->net)->shape;
     uint64_t n = 0;
     for (int32_t i = 0; i < w->n_tap; i++) {
         const spec_dtype type = i == norm_of(w) ? w->model->dtype : SPEC_DTYPE_F32;

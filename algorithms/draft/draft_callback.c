@@ -183,58 +183,24 @@ static uint64_t identity(const spec_drafter *d)
     return o->save ? o->identity : 0;
 }
 
-typedef struct counted {
-    uint64_t n;
-    speci_put_fn put;
-    void *arg;
-    spec_status status;
-} counted;
-
-static int count(void *arg, const void *data, size_t n)
-{
-    counted *c = arg;
-    c->n += n;
-    if (c->put && c->status == SPEC_OK) c->status = c->put(c->arg, data, n);
-    return c->status != SPEC_OK;
-}
-
 static spec_status save(speci_draft *d, const speci_draft_seq *q, uint64_t *bytes, speci_put_fn put, void *arg)
 {
     const spec_drafter_ops *o = ops_of(d);
-    counted c = { .put = put, .arg = arg };
+    speci_app_writer w = { .put = put, .arg = arg };
     *bytes = 0;
     if (!o->save) return SPEC_OK;
-    const spec_status status = o->save(o->user_data, q->seq, count, &c);
-    *bytes = c.n;
-    return c.status != SPEC_OK ? c.status : status;
-}
-
-typedef struct limited {
-    uint64_t left;
-    speci_get_fn get;
-    void *arg;
-    spec_status status;
-} limited;
-
-static int read_limited(void *arg, void *data, size_t n)
-{
-    limited *l = arg;
-    if (n > l->left) l->status = speci_fail(SPEC_E_FORMAT, "saved sequence: its drafter's %zu bytes end too early", n);
-    if (l->status == SPEC_OK) l->status = l->get(l->arg, data, n);
-    if (l->status == SPEC_OK) l->left -= n;
-    return l->status != SPEC_OK;
+    const spec_status status = o->save(o->user_data, q->seq, speci_app_write, &w);
+    *bytes = w.n;
+    return w.status != SPEC_OK ? w.status : status;
 }
 
 static spec_status restore(speci_draft *d, const speci_draft_seq *q, uint64_t bytes, speci_get_fn get, void *arg)
 {
     const spec_drafter_ops *o = ops_of(d);
     if (!o->restore) return prefill(d, q);
-    limited l = { .left = bytes, .get = get, .arg = arg };
-    const spec_status status = o->restore(o->user_data, q->seq, q->ids, (size_t)q->n_ids, read_limited, &l);
-    if (l.status != SPEC_OK) return l.status;
-    if (status == SPEC_OK && l.left > 0)
-        return speci_fail(SPEC_E_FORMAT, "saved sequence: its drafter left %llu bytes", (unsigned long long)l.left);
-    return status;
+    speci_app_reader r = { .whose = "drafter", .left = bytes, .get = get, .arg = arg };
+    const spec_status status = o->restore(o->user_data, q->seq, q->ids, (size_t)q->n_ids, speci_app_read, &r);
+    return speci_app_read_end(&r, status);
 }
 
 const speci_draft_kind speci_draft_callback = {

@@ -70,10 +70,10 @@ static int32_t tree_nodes(const speci_draft *d)
     return d->site->node_state ? n : max32(n, CATCH_UP / d->site->n_seq);
 }
 
-/* Without attention its positions have no limit. */
+/* Without attention its positions have no limit, unless it says so itself. */
 static int32_t context(const spec_model *model, const speci_draft_site *site)
 {
-    if (!speci_model_attends(model)) return 0;
+    if (model->n_ctx == 0 && !speci_model_attends(model)) return 0;
     const int32_t own = model->n_ctx, n = own > 0 && (site->n_ctx == 0 || own < site->n_ctx) ? own : site->n_ctx;
     return n ? n : DEFAULT_CTX;
 }
@@ -326,6 +326,7 @@ static spec_status fork(speci_draft *d, const speci_draft_seq *q, int32_t to)
 static uint64_t identity(const spec_drafter *d)
 {
     const spec_model *m = d->own;
+    if (m->fingerprint == 0) return 0; /* its sequences cannot be saved */
     const int32_t sizes[] = { (int32_t)m->dtype, m->n_vocab, m->dim, m->n_layer };
     speci_hash h = { 0 };
     speci_hash_text(&h, m->family);
@@ -346,8 +347,10 @@ static spec_status save(speci_draft *d, const speci_draft_seq *q, uint64_t *byte
     *bytes = sizeof h;
     if (!put && !h.outgrown) SPEC_TRY(speci_exec_flush(m->exec, q->seq));
     if (!h.outgrown) {
+        uint64_t n;
+        SPEC_TRY(speci_exec_seq_bytes(m->exec, q->seq, &n));
         h.n_past = speci_exec_n_past(m->exec, q->seq), h.n_recent = speci_exec_n_recent(m->exec, q->seq);
-        *bytes += speci_exec_data_bytes(m->exec, h.n_past, h.n_recent);
+        *bytes += n;
     }
     if (!put) return SPEC_OK;
     SPEC_TRY(put(arg, &h, sizeof h));
@@ -374,11 +377,7 @@ static spec_status check_head(const model_draft *m, const saved_head *h, const s
     if (!speci_exec_can_lag(m->exec, h->n_past, h->n_recent))
         return speci_fail(SPEC_E_FORMAT, "saved sequence: its drafter's states lag %d of %d positions, which cannot be",
                           h->n_recent, h->n_past);
-    const uint64_t expected = speci_exec_data_bytes(m->exec, h->n_past, h->n_recent);
-    if (bytes != expected)
-        return speci_fail(SPEC_E_FORMAT, "saved sequence: %llu bytes of the drafter's memory, expected %llu",
-                          (unsigned long long)bytes, (unsigned long long)expected);
-    return SPEC_OK;
+    return speci_exec_check_bytes(m->exec, h->n_past, h->n_recent, bytes, "drafter");
 }
 
 static spec_status restore(speci_draft *d, const speci_draft_seq *q, uint64_t bytes, speci_get_fn get, void *arg)
@@ -399,7 +398,7 @@ static spec_status restore(speci_draft *d, const speci_draft_seq *q, uint64_t by
         return prefill(d, q);
     }
     SPEC_TRY(check_head(m, &h, q, bytes));
-    return speci_exec_read(m->exec, q->seq, h.n_past, h.n_recent, get, arg);
+    return speci_exec_read(m->exec, q->seq, h.n_past, h.n_recent, bytes, get, arg);
 }
 
 /* --- cost --- */

@@ -225,17 +225,18 @@ static spec_status put_ids(file_sink *f, const int32_t *ids, int32_t n)
     return SPEC_OK;
 }
 
-static file_header header_of(const spec_session *s, int32_t seq)
+static spec_status header_of(const spec_session *s, int32_t seq, file_header *out)
 {
     const engine_seq *q = &s->seqs[seq];
     file_header h = { .version = VERSION, .n_ids = q->n_ids, .n_step = q->n_step, .sampling = q->request.p.sampling,
                       .target = describe(s->target), .target_recent = speci_exec_n_recent(s->exec, seq),
                       .n_drafter = s->drafters.n, .n_prompt = q->n_prompt };
-    h.target_bytes = speci_exec_data_bytes(s->exec, q->n_ids - 1, h.target_recent);
+    SPEC_TRY(speci_exec_seq_bytes(s->exec, seq, &h.target_bytes));
     memcpy(h.magic, MAGIC, sizeof h.magic);
     h.n_limit = s->n_ctx > 0 && q->n_limit >= s->n_ctx ? INT32_MAX : q->n_limit;
     if (q->request.p.ignore_eos) h.flags |= FLAG_IGNORE_EOS;
-    return h;
+    *out = h;
+    return SPEC_OK;
 }
 
 static file_section section_of(const spec_drafter *d)
@@ -281,7 +282,8 @@ spec_status spec_sequence_save(spec_session *s, int32_t seq, spec_write_fn write
     SPEC_TRY(speci_exec_flush(s->exec, seq));
     for (int32_t k = 0; k < s->drafters.n; k++) SPEC_TRY(ready_drafter(s, seq, &s->drafters.draft[k], &section));
     file_sink f = { .write = write, .user_data = user_data };
-    file_header h = header_of(s, seq);
+    file_header h;
+    SPEC_TRY(header_of(s, seq, &h));
     SPEC_TRY(put_header(&f, &h));
     SPEC_TRY(put_ids(&f, q->ids, q->n_ids));
     SPEC_TRY(speci_exec_write(s->exec, seq, put, &f));
@@ -389,10 +391,7 @@ static spec_status check_header(const spec_session *s, const file_header *h)
         return speci_fail(SPEC_E_FORMAT, "saved sequence: its sampling cannot be: temperature %g, top-k %d",
                           (double)h->sampling.temperature, h->sampling.top_k);
     SPEC_TRY(check_recent(s->exec, h->n_ids - 1, h->target_recent));
-    const uint64_t expected = speci_exec_data_bytes(s->exec, h->n_ids - 1, h->target_recent);
-    if (h->target_bytes != expected)
-        return speci_fail(SPEC_E_FORMAT, "saved sequence: %llu bytes of the target's memory, expected %llu",
-                          (unsigned long long)h->target_bytes, (unsigned long long)expected);
+    SPEC_TRY(speci_exec_check_bytes(s->exec, h->n_ids - 1, h->target_recent, h->target_bytes, "target"));
     if (h->n_prompt < 0 || h->n_prompt > h->n_ids)
         return speci_fail(SPEC_E_FORMAT, "saved sequence: its prompt ends at %d of %d ids", h->n_prompt, h->n_ids);
     if (s->n_ctx > 0 && h->n_ids > s->n_ctx)
@@ -493,7 +492,7 @@ static spec_status restore(spec_session *s, int32_t seq, const file_header *h, f
     q->n_step = h->n_step, q->n_prompt = h->n_prompt, q->n_told = q->n_ids;
     q->n_end = h->n_limit;
     q->n_limit = s->n_ctx > 0 && h->n_limit > s->n_ctx ? s->n_ctx : h->n_limit;
-    SPEC_TRY(speci_exec_read(s->exec, seq, h->n_ids - 1, h->target_recent, get, f));
+    SPEC_TRY(speci_exec_read(s->exec, seq, h->n_ids - 1, h->target_recent, h->target_bytes, get, f));
     SPEC_TRY(get_drafters(s, seq, h->n_drafter, f, done));
     SPEC_TRY(get_checksum(f));
     SPEC_TRY(prefill_others(s, seq, done));

@@ -137,10 +137,11 @@ static spec_status prepare_drafters(spec_session *s, const wishes *w)
     return SPEC_OK;
 }
 
-/* Plain steps can run ahead where the device says how far it is, and not drafting is the only way or a choice. */
+/* Plain steps can run ahead where the device says how far it is, the target's passes run on behind a call, and not drafting is
+ * the only way or a choice. */
 static bool may_run_ahead(const spec_session *s, const wishes *w)
 {
-    return s->ops->mark && !s->joint && (s->drafters.n == 0 || w->params.adapt != SPEC_ADAPT_OFF);
+    return s->ops->mark && !speci_exec_waits(s->target) && !s->joint && (s->drafters.n == 0 || w->params.adapt != SPEC_ADAPT_OFF);
 }
 
 static spec_status prepare(spec_session *s, spec_model *target, const wishes *w)

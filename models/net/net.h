@@ -2,13 +2,14 @@
  *
  *   net_mixer_*.c   one file a mixer      net_emit.c      what they emit with      net_kept.c      what they keep
  *   net_plan.c      layers as two plans   net_shape.c     sizes                    net_executor.c  open, attach, close
- *   net_sequence.c  slots and KV pages    net_step.c      the step descriptor      net_pass.c      prefill, forward, flush
+ *   net_sequence.c  slots and KV pages    net_step.c      the step descriptor      net_pass.c      forward, flush
  *   net_joint.c     accepted tokens fed again             net_save.c               copy, write, read
- *   net_tap.c       hidden rows that are kept             net_settle.c             states that lag, caught up */
+ *   net_tap.c       hidden rows that are kept             net_settle.c             states that lag, caught up
+ *   net_prefill.c   prompts                               net_hooks.c              its row of hooks */
 #ifndef SPEC_NET_H
 #define SPEC_NET_H
 
-#include "models/model.h"
+#include "models/exec.h"
 
 /* A region of device memory that is handed out front to back. With base NULL it only measures. */
 typedef struct net_arena {
@@ -124,8 +125,8 @@ typedef struct net_seq {
     int32_t *page;   /* [n_page_seq] */
 } net_seq;
 
-struct speci_exec {
-    const spec_model *model;
+typedef struct net_exec {
+    speci_exec base;
     const spec_backend_ops *ops;
     spec_device *dev;
     const spec_allocator *a;
@@ -141,43 +142,76 @@ struct speci_exec {
     int32_t n_free;
     spec_step_block *block;
     size_t block_cap;
-};
+} net_exec;
+static inline net_exec *net_of(const speci_exec *exec) { return (net_exec *)exec; }
+
+/* --- the hooks of models/exec.h --- */
+
+spec_status speci_net_open(speci_exec **out, const spec_model *model, const speci_exec_params *p);
+void speci_net_close(speci_exec *exec);
+void speci_net_plans(const speci_exec *exec, spec_plan plans[2]);
+void speci_net_memory(const speci_exec *exec, spec_memory *out);
+spec_status speci_net_attach(speci_exec *exec, spec_queue *queue, bool capture);
+
+void speci_net_begin(speci_exec *exec, int32_t slot);
+void speci_net_end(speci_exec *exec, int32_t slot);
+void speci_net_commit(speci_exec *exec, int32_t slot, const int32_t *path, int32_t n_path);
+void speci_net_break(speci_exec *exec, int32_t slot);
+int32_t speci_net_n_past(const speci_exec *exec, int32_t slot);
+int32_t speci_net_n_recent(const speci_exec *exec, int32_t slot);
+spec_status speci_net_prefill(speci_exec *exec, int32_t slot, const int32_t *ids, size_t n, const speci_prefill_hooks *hooks);
+spec_status speci_net_forward(speci_exec *exec, const speci_exec_input *in, int32_t n_in, const speci_exec_feed *feed,
+                              const speci_exec_tokens *tokens);
+spec_status speci_net_flush(speci_exec *exec, int32_t slot);
+spec_status speci_net_warm(speci_exec *exec, int32_t slot, const spec_tree *tree);
+int32_t speci_net_first_row(const speci_exec *exec, int32_t k);
+float *speci_net_logits(const speci_exec *exec);
+spec_view speci_net_tap(const speci_exec *exec, int32_t phase, int32_t tap);
+spec_status speci_net_copy(speci_exec *exec, int32_t from, int32_t to);
+bool speci_net_can_lag(const speci_exec *exec, int32_t n_past, int32_t n_recent);
+uint64_t speci_net_data_bytes(const speci_exec *exec, int32_t n_past, int32_t n_recent);
+spec_status speci_net_write(speci_exec *exec, int32_t slot, speci_put_fn put, void *arg);
+spec_status speci_net_read(speci_exec *exec, int32_t slot, int32_t n_past, int32_t n_recent, uint64_t bytes, speci_get_fn get,
+                           void *arg);
 
 /* --- sequences (net_sequence.c) --- */
 
 /* Zeroes the memory of the sequences that have begun: neighbours together, so that admitting many costs a few calls. */
-spec_status speci_net_zero_begun(speci_exec *net);
+spec_status speci_net_zero_begun(net_exec *net);
 /* Takes pages until n slots fit, or none. */
-spec_status speci_net_reserve(speci_exec *net, net_seq *s, int32_t n);
-spec_status speci_net_check_live(const speci_exec *net, int32_t slot);
+spec_status speci_net_reserve(net_exec *net, net_seq *s, int32_t n);
+spec_status speci_net_check_live(const net_exec *net, int32_t slot);
 
 /* --- the step descriptor (net_step.c) --- */
 
 /* The largest one: every part at its capacity. */
 size_t speci_net_block_bytes(const net_shape *s);
 /* A prefill pass of n tokens, run as `rows`. */
-void speci_net_describe_prefill(speci_exec *net, int32_t slot, const int32_t *ids, int32_t n, int32_t rows);
+void speci_net_describe_prefill(net_exec *net, int32_t slot, const int32_t *ids, int32_t n, int32_t rows);
 /* A decode pass over inputs that are checked. */
-void speci_net_describe(speci_exec *net, const speci_exec_input *in, int32_t n_in, const speci_exec_feed *feed);
+void speci_net_describe(net_exec *net, const speci_exec_input *in, int32_t n_in, const speci_exec_feed *feed);
 
+/* Runs the pass that is described (net_pass.c), and what arg-max is behind it unless that is NULL. */
+spec_status speci_net_run(net_exec *net, int32_t phase, const spec_argmax_args *argmax);
+spec_status speci_net_check_token(const net_exec *net, int32_t token);
 /* What is pending of a sequence, and no tree: logits and kept rows, of which those of other sequences may still be wanted, stay
  * (net_pass.c). */
-spec_status speci_net_pass_pending(speci_exec *net, int32_t slot);
+spec_status speci_net_pass_pending(net_exec *net, int32_t slot);
 /* Applies what is pending, and folds what states do not cover: n_recent is 0 behind it (net_settle.c). */
-spec_status speci_net_settle(speci_exec *net, int32_t slot);
+spec_status speci_net_settle(net_exec *net, int32_t slot);
 
 /* --- taps (net_tap.c) --- */
 
 /* Checks the caller's list and takes a copy of it, and room for its views. */
-spec_status speci_net_open_taps(speci_exec *net);
-void speci_net_close_taps(speci_exec *net);
+spec_status speci_net_open_taps(net_exec *net);
+void speci_net_close_taps(net_exec *net);
 
 /* --- joint attainment (net_joint.c): for an executor whose shape is joint --- */
 
 /* The pending tokens of the path, which stand in front of the tree of the next pass, as its first nodes. */
-void speci_net_joint_chain(const speci_exec *net, int32_t slot, spec_step_node *nodes, int32_t front);
+void speci_net_joint_chain(const net_exec *net, int32_t slot, spec_step_node *nodes, int32_t front);
 /* Are chain and tree together deeper than the device's operations take? */
-bool speci_net_joint_too_deep(const speci_exec *net, const speci_exec_input *in);
+bool speci_net_joint_too_deep(const net_exec *net, const speci_exec_input *in);
 /* What may not be fed so. */
 spec_status speci_net_joint_check(const speci_exec_input *in);
 /* The tree that was fed, of which tokens may be accepted. */

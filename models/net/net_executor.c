@@ -1,23 +1,15 @@
 /* net_executor.c - a model at work: opened (which plans it), attached (which takes the device's memory), closed. */
 #include "models/net/net.h"
 
-void speci_exec_memory(const speci_exec *net, spec_memory *out)
+void speci_net_memory(const speci_exec *exec, spec_memory *out)
 {
+    const net_exec *net = net_of(exec);
     out->bytes_work += net->memory.work.n;
     out->bytes_state += net->memory.state.n;
     out->bytes_kv += net->memory.kv.n;
 }
 
-spec_status speci_exec_bytes(const spec_model *model, const speci_exec_params *p, spec_memory *out)
-{
-    speci_exec *net;
-    SPEC_TRY(speci_exec_open(&net, model, p));
-    speci_exec_memory(net, out);
-    speci_exec_close(net);
-    return SPEC_OK;
-}
-
-static spec_status alloc_host(speci_exec *net)
+static spec_status alloc_host(net_exec *net)
 {
     const net_shape *s = &net->shape;
     net_plans *plans = &net->plans;
@@ -41,7 +33,7 @@ static spec_status alloc_host(speci_exec *net)
     return (net->block = speci_alloc(net->a, 1, net->block_cap)) ? SPEC_OK : SPEC_E_NOMEM;
 }
 
-static spec_status alloc_device(speci_exec *net)
+static spec_status alloc_device(net_exec *net)
 {
     net_arena *arenas[] = { &net->memory.work, &net->memory.state, &net->memory.kv };
     for (size_t i = 0; i < 3; i++) {
@@ -53,48 +45,48 @@ static spec_status alloc_device(speci_exec *net)
 }
 
 /* Abilities are asked once, here; decode passes then fail for the device's own reasons only. */
-static spec_status check_abilities(const speci_exec *net)
+static spec_status check_abilities(const net_exec *net)
 {
     for (int i = 0; i < 2; i++)
         for (int32_t j = 0; j < net->plans.n_op[i]; j++) SPEC_TRY(speci_op_supports(net->ops, net->dev, &net->plans.ops[i][j]));
     return SPEC_OK;
 }
 
-static spec_status net_open(speci_exec *net)
+static spec_status net_open(net_exec *net)
 {
-    const int32_t row_max = net->model->backend->info.row_max;
+    const int32_t row_max = net->base.model->backend->info.row_max;
     if (net->shape.n_row_decode > row_max)
         return speci_fail(SPEC_E_INVALID, "%d sequences of %d nodes, accepted paths in front included, are more than the "
                           "%d rows that this device takes in a pass", net->shape.n_seq, net->shape.n_cache, row_max);
     SPEC_TRY(speci_net_open_taps(net));
-    speci_net_emit(&net->plans, &net->memory, net->model, &net->shape); /* counts and measures: nothing is there yet */
+    speci_net_emit(&net->plans, &net->memory, net->base.model, &net->shape); /* counts and measures: nothing is there yet */
     SPEC_TRY(alloc_host(net));
-    speci_net_emit(&net->plans, &net->memory, net->model, &net->shape);
+    speci_net_emit(&net->plans, &net->memory, net->base.model, &net->shape);
     return SPEC_OK;
 }
 
-spec_status speci_exec_open(speci_exec **out, const spec_model *model, const speci_exec_params *p)
+spec_status speci_net_open(speci_exec **out, const spec_model *model, const speci_exec_params *p)
 {
     *out = NULL;
-    speci_exec *net = speci_alloc(model->allocator, 1, sizeof *net);
+    net_exec *net = speci_alloc(model->allocator, 1, sizeof *net);
     if (!net) return SPEC_E_NOMEM;
-    net->model = model;
+    net->base = (speci_exec){ .kind = &speci_exec_net, .model = model };
     net->a = model->allocator;
     net->ops = model->backend->ops;
     net->dev = model->backend->dev;
     net->shape = speci_net_shape_of(model, p);
     const spec_status status = net_open(net);
     if (status != SPEC_OK) {
-        speci_exec_close(net);
+        speci_net_close(&net->base);
         return status;
     }
-    *out = net;
+    *out = &net->base;
     return SPEC_OK;
 }
 
-void speci_exec_close(speci_exec *net)
+void speci_net_close(speci_exec *exec)
 {
-    if (!net) return;
+    net_exec *net = net_of(exec);
     for (int i = 0; i < 2; i++) {
         if (net->prepared[i]) net->ops->plan_free(net->queue, net->prepared[i]);
         speci_free(net->a, net->plans.ops[i]);
@@ -117,8 +109,9 @@ void speci_exec_close(speci_exec *net)
     speci_free(net->a, net);
 }
 
-void speci_exec_plans(const speci_exec *net, spec_plan plans[2])
+void speci_net_plans(const speci_exec *exec, spec_plan plans[2])
 {
+    const net_exec *net = net_of(exec);
     const net_shape *s = &net->shape;
     for (int i = 0; i < 2; i++)
         plans[i] = (spec_plan){ .ops = net->plans.ops[i], .n_op = net->plans.n_op[i], .phase = i,
@@ -128,24 +121,25 @@ void speci_exec_plans(const speci_exec *net, spec_plan plans[2])
 }
 
 /* Short texts then differ from the reference's, which chooses by the length of each. */
-static void warn_of_long(const speci_exec *net)
+static void warn_of_long(const net_exec *net)
 {
-    const model_attention *a = speci_net_two_sets(net->model);
+    const model_attention *a = speci_net_two_sets(net->base.model);
     if (a && speci_net_is_long(&net->shape, a))
-        speci_log(net->model->backend, SPEC_LOG_WARN,
+        speci_log(net->base.model->backend, SPEC_LOG_WARN,
                   "%s: a context of %d tokens has RoPE's long factors, for short texts too; one of at most %d has the short ones",
-                  net->model->path, net->shape.n_ctx, a->n_short + 1);
+                  net->base.model->path, net->shape.n_ctx, a->n_short + 1);
 }
 
-spec_status speci_exec_attach(speci_exec *net, spec_queue *queue, bool capture)
+spec_status speci_net_attach(speci_exec *exec, spec_queue *queue, bool capture)
 {
+    net_exec *net = net_of(exec);
     net->queue = queue;
     warn_of_long(net);
     SPEC_TRY(alloc_device(net));
-    speci_net_emit(&net->plans, &net->memory, net->model, &net->shape);
+    speci_net_emit(&net->plans, &net->memory, net->base.model, &net->shape);
     SPEC_TRY(check_abilities(net));
     spec_plan plans[2];
-    speci_exec_plans(net, plans);
+    speci_net_plans(exec, plans);
     for (int i = 0; i < 2; i++) SPEC_TRY(speci_plan_prepare(net->ops, queue, &net->prepared[i], &plans[i], capture));
     return SPEC_OK;
 }

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-void speci_net_joint_chain(const speci_exec *net, int32_t slot, spec_step_node *nodes, int32_t front)
+void speci_net_joint_chain(const net_exec *net, int32_t slot, spec_step_node *nodes, int32_t front)
 {
     const net_seq *s = &net->seqs[slot];
     for (int32_t i = 0; i < front; i++) nodes[i] = (spec_step_node){ .token = s->path[i], .parent = i - 1, .depth = i };
@@ -24,7 +24,7 @@ static int32_t tree_depth(const spec_tree *t)
     return most;
 }
 
-bool speci_net_joint_too_deep(const speci_exec *net, const speci_exec_input *in)
+bool speci_net_joint_too_deep(const net_exec *net, const speci_exec_input *in)
 {
     const int32_t front = net->seqs[in->slot].n_path;
     return front > 0 && front + tree_depth(in->tree) > SPEC_MAX_DEPTH;

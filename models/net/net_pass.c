@@ -1,66 +1,23 @@
-/* net_pass.c - forward passes: a prompt, trees of many sequences, what is pending alone. */
+/* net_pass.c - decode passes: trees of many sequences, what is pending alone. */
 #include "models/net/net.h"
 
-static spec_status run(speci_exec *net, int32_t phase, const spec_argmax_args *argmax)
+spec_status speci_net_run(net_exec *net, int32_t phase, const spec_argmax_args *argmax)
 {
     spec_plan plans[2];
     SPEC_TRY(speci_net_zero_begun(net));
-    speci_exec_plans(net, plans);
+    speci_net_plans(&net->base, plans);
     return speci_plan_run(net->ops, net->queue, &plans[phase], net->prepared[phase], net->block, argmax);
 }
 
-static spec_status check_token(const speci_exec *net, int32_t token)
+spec_status speci_net_check_token(const net_exec *net, int32_t token)
 {
-    if (token >= 0 && token < net->model->n_vocab) return SPEC_OK;
-    return speci_fail(SPEC_E_INVALID, "token %d is not in the vocabulary of %d ids", token, net->model->n_vocab);
+    if (token >= 0 && token < net->base.model->n_vocab) return SPEC_OK;
+    return speci_fail(SPEC_E_INVALID, "token %d is not in the vocabulary of %d ids", token, net->base.model->n_vocab);
 }
-
-/* --- prefill --- */
-
-/* Rows of the first pass over n tokens: the smallest that takes all of them, or half of it where more rows than two of
- * the smallest passes have would stay empty; else the largest. Of n alone: a prompt is cut alike wherever it is fed. */
-static int32_t pass_rows(const net_shape *s, int32_t n)
-{
-    int32_t rows = s->chunk_least;
-    while (rows < s->chunk && rows < n) rows *= 2;
-    return rows - n > 2 * s->chunk_least ? rows / 2 : rows;
-}
-
-static spec_status prefill_pass(speci_exec *net, int32_t slot, const int32_t *ids, int32_t n, int32_t rows)
-{
-    net_seq *s = &net->seqs[slot];
-    speci_net_describe_prefill(net, slot, ids, n, rows);
-    SPEC_TRY(run(net, SPEC_PHASE_PREFILL, NULL));
-    s->parity ^= 1;
-    s->n_past += n;
-    return SPEC_OK;
-}
-
-spec_status speci_exec_prefill(speci_exec *net, int32_t slot, const int32_t *ids, size_t n, const speci_prefill_hooks *hooks)
-{
-    const speci_prefill_hooks none = { 0 }, *h = hooks ? hooks : &none;
-    net_seq *s = &net->seqs[slot];
-    if (n == 0) return SPEC_OK;
-    if (n > (size_t)(INT32_MAX - s->n_past - s->n_path)) return speci_fail(SPEC_E_FULL, "a prompt of %zu tokens is too long", n);
-    for (size_t i = 0; i < n; i++) SPEC_TRY(check_token(net, ids[i]));
-    SPEC_TRY(speci_net_reserve(net, s, s->n_past + s->n_path + (int32_t)n));
-    SPEC_TRY(speci_net_settle(net, slot)); /* a pass of this kind reads states alone */
-    const int32_t end = (int32_t)n, enough = h->n_least > 0 && h->n_least < end ? h->n_least : end;
-    for (int32_t i = 0; i < enough;) {
-        const int32_t rows = pass_rows(&net->shape, end - i), n_fed = rows < end - i ? rows : end - i;
-        if (h->poll && h->poll(h->arg)) return speci_fail(SPEC_E_ABORTED, "stopped after %d of %zu prompt tokens", i, n);
-        SPEC_TRY(prefill_pass(net, slot, ids + i, n_fed, rows));
-        if (h->chunk) SPEC_TRY(h->chunk(h->arg, s->n_past - n_fed, n_fed));
-        i += n_fed;
-    }
-    return SPEC_OK;
-}
-
-/* --- decode --- */
 
 /* What can be wrong with an input (its shape is the caller's: spec_tree_check), and its pages, before the device is
  * touched. */
-static spec_status check_input(speci_exec *net, const speci_exec_input *in, const speci_exec_feed *feed)
+static spec_status check_input(net_exec *net, const speci_exec_input *in, const speci_exec_feed *feed)
 {
     const spec_tree *t = in->tree;
     net_seq *s = &net->seqs[in->slot];
@@ -73,12 +30,12 @@ static spec_status check_input(speci_exec *net, const speci_exec_input *in, cons
         return speci_fail(SPEC_E_INVALID, "%d of %d nodes are said to be fed; %d are", in->n_fed, n, s->n_fed);
     if (net->shape.joint) SPEC_TRY(speci_net_joint_check(in));
     const int32_t n_token = feed && feed->grown ? 1 : t->n; /* the others stand on the device */
-    for (int32_t i = 0; i < t->n && i < n_token; i++) SPEC_TRY(check_token(net, t->token[i]));
+    for (int32_t i = 0; i < t->n && i < n_token; i++) SPEC_TRY(speci_net_check_token(net, t->token[i]));
     return speci_net_reserve(net, s, s->n_past + s->n_path + n);
 }
 
 /* The step was run, with this status. */
-static void take_note(speci_exec *net, const speci_exec_input *in, int32_t n_in, spec_status status)
+static void take_note(net_exec *net, const speci_exec_input *in, int32_t n_in, spec_status status)
 {
     for (int32_t k = 0; k < n_in; k++) {
         net_seq *s = &net->seqs[in[k].slot];
@@ -96,38 +53,40 @@ static void take_note(speci_exec *net, const speci_exec_input *in, int32_t n_in,
     }
 }
 
-static spec_status pass(speci_exec *net, const speci_exec_input *in, int32_t n_in, const speci_exec_feed *feed,
+static spec_status pass(net_exec *net, const speci_exec_input *in, int32_t n_in, const speci_exec_feed *feed,
                         const speci_exec_tokens *tokens)
 {
     speci_net_describe(net, in, n_in, feed);
-    spec_argmax_args a = speci_exec_argmax(net, 0, net->block->n_row);
+    spec_argmax_args a = speci_argmax_of(net->plans.logits, net->base.model->n_vocab, 0, net->block->n_row);
     if (tokens) a.host_out_token = tokens->token, a.next = tokens->next;
-    const spec_status status = run(net, SPEC_PHASE_DECODE, tokens ? &a : NULL);
+    const spec_status status = speci_net_run(net, SPEC_PHASE_DECODE, tokens ? &a : NULL);
     take_note(net, in, n_in, status);
     return status;
 }
 
-spec_status speci_net_pass_pending(speci_exec *net, int32_t slot)
+spec_status speci_net_pass_pending(net_exec *net, int32_t slot)
 {
     const speci_exec_input nothing = { .slot = slot };
     speci_net_describe(net, &nothing, 1, NULL);
     net->block->no_head = 1;
-    const spec_status status = run(net, SPEC_PHASE_DECODE, NULL);
+    const spec_status status = speci_net_run(net, SPEC_PHASE_DECODE, NULL);
     take_note(net, &nothing, 1, status);
     return status;
 }
 
-spec_status speci_exec_forward(speci_exec *net, const speci_exec_input *in, int32_t n_in, const speci_exec_feed *feed,
+spec_status speci_net_forward(speci_exec *exec, const speci_exec_input *in, int32_t n_in, const speci_exec_feed *feed,
                               const speci_exec_tokens *tokens)
 {
+    net_exec *net = net_of(exec);
     for (int32_t k = 0; k < n_in; k++) SPEC_TRY(check_input(net, &in[k], feed));
     for (int32_t k = 0; k < n_in; k++)
         if (net->shape.joint && speci_net_joint_too_deep(net, &in[k])) SPEC_TRY(speci_net_pass_pending(net, in[k].slot));
     return pass(net, in, n_in, feed, tokens);
 }
 
-spec_status speci_exec_flush(speci_exec *net, int32_t slot)
+spec_status speci_net_flush(speci_exec *exec, int32_t slot)
 {
+    net_exec *net = net_of(exec);
     SPEC_TRY(speci_net_check_live(net, slot));
     const net_seq *s = &net->seqs[slot];
     /* Joint: a chain that was fed is folded by the pass behind. */
@@ -136,8 +95,9 @@ spec_status speci_exec_flush(speci_exec *net, int32_t slot)
     return SPEC_OK;
 }
 
-spec_status speci_exec_warm(speci_exec *net, int32_t slot, const spec_tree *tree)
+spec_status speci_net_warm(speci_exec *exec, int32_t slot, const spec_tree *tree)
 {
+    net_exec *net = net_of(exec);
     spec_prepared *const prepared = net->prepared[SPEC_PHASE_DECODE];
     const speci_exec_input in = { .slot = slot, .tree = tree };
     if (!prepared || !net->ops->plan_warm) return SPEC_OK;
@@ -149,16 +109,4 @@ spec_status speci_exec_warm(speci_exec *net, int32_t slot, const spec_tree *tree
 
 /* --- what a pass gave --- */
 
-float *speci_exec_logits(const speci_exec *net, int32_t *ld)
-{
-    *ld = net->model->n_vocab;
-    return net->plans.logits;
-}
-
-spec_argmax_args speci_exec_argmax(const speci_exec *net, int32_t first_row, int32_t n_row)
-{
-    const net_plans *p = &net->plans;
-    const int32_t ld = net->model->n_vocab;
-    return (spec_argmax_args){ .logits = p->logits + (size_t)first_row * (size_t)ld, .ld = ld, .n_vocab = ld,
-                               .n_row = n_row };
-}
+float *speci_net_logits(const speci_exec *exec) { return net_of(exec)->plans.logits; }

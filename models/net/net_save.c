@@ -12,7 +12,7 @@ static int32_t n_pages(int32_t n_past) { return n_past / SPEC_PAGE + (n_past % S
 
 /* A list that is handed to the device whenever it is full. */
 typedef struct copy_list {
-    speci_exec *net;
+    net_exec *net;
     int32_t n;
     spec_range_copy range[256];
 } copy_list;
@@ -50,12 +50,12 @@ static spec_status copy_buffer(void *arg, const net_buffer *b)
     return SPEC_OK;
 }
 
-static spec_status copy_memory(speci_exec *net, int32_t from, int32_t to)
+static spec_status copy_memory(net_exec *net, int32_t from, int32_t to)
 {
     net_seq *f = &net->seqs[from], *t = &net->seqs[to];
     copy_work w = { .list = { .net = net }, .from = from, .to = to };
     SPEC_TRY(speci_net_zero_begun(net));
-    SPEC_TRY(speci_exec_flush(net, from));
+    SPEC_TRY(speci_net_flush(&net->base, from));
     SPEC_TRY(speci_net_each_buffer(&net->plans, copy_buffer, &w));
     SPEC_TRY(copy_now(&w.list));
     t->n_past = f->n_past, t->n_recent = f->n_recent, t->parity = f->parity;
@@ -65,11 +65,12 @@ static spec_status copy_memory(speci_exec *net, int32_t from, int32_t to)
     return SPEC_OK;
 }
 
-spec_status speci_exec_copy(speci_exec *net, int32_t from, int32_t to)
+spec_status speci_net_copy(speci_exec *exec, int32_t from, int32_t to)
 {
-    SPEC_TRY(speci_net_reserve(net, &net->seqs[to], speci_exec_n_past(net, from)));
+    net_exec *net = net_of(exec);
+    SPEC_TRY(speci_net_reserve(net, &net->seqs[to], speci_net_n_past(exec, from)));
     const spec_status status = copy_memory(net, from, to);
-    if (status != SPEC_OK) speci_exec_end(net, to);
+    if (status != SPEC_OK) speci_net_end(exec, to);
     return status;
 }
 
@@ -139,7 +140,7 @@ static spec_status kv_spans(void *arg, const net_buffer *b)
 }
 
 /* Calls each() for all that belongs to the sequence, in the order of the file: branch by branch what is no KV, then KV. */
-static spec_status spans(const speci_exec *net, const net_seq *s, int32_t slot, span_fn each, void *arg)
+static spec_status spans(const net_exec *net, const net_seq *s, int32_t slot, span_fn each, void *arg)
 {
     span_walk w = { .s = s, .slot = slot, .each = each, .arg = arg };
     for (int32_t i = 0; i < net->plans.n_kept; i++) SPEC_TRY(kept_spans(&w, &net->plans.kept[i]));
@@ -160,7 +161,7 @@ static spec_status measure(void *arg, char *data, size_t bytes)
     return SPEC_OK;
 }
 
-static span_sizes sizes_of(const speci_exec *net, int32_t n_past, int32_t n_recent)
+static span_sizes sizes_of(const net_exec *net, int32_t n_past, int32_t n_recent)
 {
     span_sizes m = { 0 };
     const net_seq s = { .n_past = n_past, .n_recent = n_recent };
@@ -168,22 +169,23 @@ static span_sizes sizes_of(const speci_exec *net, int32_t n_past, int32_t n_rece
     return m;
 }
 
-bool speci_exec_can_lag(const speci_exec *net, int32_t n_past, int32_t n_recent)
+bool speci_net_can_lag(const speci_exec *exec, int32_t n_past, int32_t n_recent)
 {
+    const net_exec *net = net_of(exec);
     return n_recent == 0 || (net->shape.n_recent_max > 0 && n_recent > 0 && n_recent <= n_past && n_recent < 2 * SPEC_CHUNK);
 }
 
 /* By which frequencies keys were turned, if the model has two sets: a byte in front of its memory. */
-static spec_status write_set(const speci_exec *net, speci_put_fn put, void *arg)
+static spec_status write_set(const net_exec *net, speci_put_fn put, void *arg)
 {
-    const model_attention *a = speci_net_two_sets(net->model);
+    const model_attention *a = speci_net_two_sets(net->base.model);
     const uint8_t is_long = a && speci_net_is_long(&net->shape, a);
     return a ? put(arg, &is_long, 1) : SPEC_OK;
 }
 
-static spec_status read_set(const speci_exec *net, speci_get_fn get, void *arg)
+static spec_status read_set(const net_exec *net, speci_get_fn get, void *arg)
 {
-    const model_attention *a = speci_net_two_sets(net->model);
+    const model_attention *a = speci_net_two_sets(net->base.model);
     uint8_t was_long;
     if (!a) return SPEC_OK;
     SPEC_TRY(get(arg, &was_long, 1));
@@ -194,10 +196,11 @@ static spec_status read_set(const speci_exec *net, speci_get_fn get, void *arg)
 }
 
 /* States, and as much again for each position: a count that a file claims is answered at once, however large. */
-uint64_t speci_exec_data_bytes(const speci_exec *net, int32_t n_past, int32_t n_recent)
+uint64_t speci_net_data_bytes(const speci_exec *exec, int32_t n_past, int32_t n_recent)
 {
+    const net_exec *net = net_of(exec);
     const uint64_t none = sizes_of(net, 0, 0).total, position = sizes_of(net, 1, 0).total - none;
-    const uint64_t recent = sizes_of(net, 1, 1).total - none - position, set = speci_net_two_sets(net->model) ? 1 : 0;
+    const uint64_t recent = sizes_of(net, 1, 1).total - none - position, set = speci_net_two_sets(net->base.model) ? 1 : 0;
     return set + none + (uint64_t)n_past * position + (uint64_t)n_recent * recent;
 }
 
@@ -206,7 +209,7 @@ uint64_t speci_exec_data_bytes(const speci_exec *net, int32_t n_past, int32_t n_
 enum { STAGE = 1 << 20 }; /* bytes that are fetched from the device at once, unless a span is larger */
 
 typedef struct transfer {
-    speci_exec *net;
+    net_exec *net;
     speci_put_fn put;
     speci_get_fn get;
     void *arg;
@@ -239,8 +242,9 @@ static spec_status read_span(void *arg, char *data, size_t bytes)
     return t->net->ops->upload(t->net->queue, data, t->stage, bytes);
 }
 
-spec_status speci_exec_write(speci_exec *net, int32_t slot, speci_put_fn put, void *arg)
+spec_status speci_net_write(speci_exec *exec, int32_t slot, speci_put_fn put, void *arg)
 {
+    net_exec *net = net_of(exec);
     const net_seq *s = &net->seqs[slot];
     transfer t = { .net = net, .put = put, .arg = arg };
     t.cap = max_size(sizes_of(net, s->n_past, s->n_recent).largest, STAGE);
@@ -254,12 +258,15 @@ spec_status speci_exec_write(speci_exec *net, int32_t slot, speci_put_fn put, vo
     return status;
 }
 
-spec_status speci_exec_read(speci_exec *net, int32_t slot, int32_t n_past, int32_t n_recent, speci_get_fn get, void *arg)
+spec_status speci_net_read(speci_exec *exec, int32_t slot, int32_t n_past, int32_t n_recent, uint64_t bytes, speci_get_fn get,
+                           void *arg)
 {
+    net_exec *net = net_of(exec);
     net_seq *s = &net->seqs[slot];
+    (void)bytes; /* follows from the positions */
     SPEC_TRY(read_set(net, get, arg));
     SPEC_TRY(speci_net_reserve(net, s, n_past));
-    speci_exec_begin(net, slot);
+    speci_net_begin(exec, slot);
     SPEC_TRY(speci_net_zero_begun(net));
     s->n_past = n_past, s->n_recent = n_recent;
     transfer t = { .net = net, .get = get, .arg = arg };

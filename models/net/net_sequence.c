@@ -5,8 +5,9 @@
  * the half that the previous one did not. */
 #include "models/net/net.h"
 
-void speci_exec_begin(speci_exec *net, int32_t slot)
+void speci_net_begin(speci_exec *exec, int32_t slot)
 {
+    net_exec *net = net_of(exec);
     net_seq *s = &net->seqs[slot];
     s->n_past = s->n_recent = s->n_path = s->parity = s->n_fed = 0;
     s->broken = false;
@@ -28,7 +29,7 @@ static spec_status add_zeroed(void *arg, const net_buffer *b)
     return SPEC_OK;
 }
 
-spec_status speci_net_zero_begun(speci_exec *net)
+spec_status speci_net_zero_begun(net_exec *net)
 {
     for (int32_t first = 0, end; first < net->shape.n_seq; first = end) {
         end = first + 1;
@@ -42,14 +43,15 @@ spec_status speci_net_zero_begun(speci_exec *net)
     return SPEC_OK;
 }
 
-void speci_exec_end(speci_exec *net, int32_t slot)
+void speci_net_end(speci_exec *exec, int32_t slot)
 {
+    net_exec *net = net_of(exec);
     net_seq *s = &net->seqs[slot];
     while (s->n_page > 0) net->free_pages[net->n_free++] = s->page[--s->n_page];
     s->live = s->begun = false;
 }
 
-spec_status speci_net_reserve(speci_exec *net, net_seq *s, int32_t n)
+spec_status speci_net_reserve(net_exec *net, net_seq *s, int32_t n)
 {
     if (net->shape.n_ctx == 0) return SPEC_OK;
     const int32_t need = (n + SPEC_PAGE - 1) / SPEC_PAGE;
@@ -62,7 +64,7 @@ spec_status speci_net_reserve(speci_exec *net, net_seq *s, int32_t n)
     return SPEC_OK;
 }
 
-spec_status speci_net_check_live(const speci_exec *net, int32_t slot)
+spec_status speci_net_check_live(const net_exec *net, int32_t slot)
 {
     const net_seq *s = &net->seqs[slot];
     if (s->live && !s->broken) return SPEC_OK;
@@ -70,19 +72,21 @@ spec_status speci_net_check_live(const speci_exec *net, int32_t slot)
                       s->live ? "an earlier pass failed" : "it is empty");
 }
 
-int32_t speci_exec_n_past(const speci_exec *net, int32_t slot)
+int32_t speci_net_n_past(const speci_exec *exec, int32_t slot)
 {
+    const net_exec *net = net_of(exec);
     return net->seqs[slot].n_past + net->seqs[slot].n_path;
 }
 
-int32_t speci_exec_n_recent(const speci_exec *net, int32_t slot) { return net->seqs[slot].n_recent; }
+int32_t speci_net_n_recent(const speci_exec *exec, int32_t slot) { return net_of(exec)->seqs[slot].n_recent; }
 
-void speci_exec_commit(speci_exec *net, int32_t slot, const int32_t *path, int32_t n_path)
+void speci_net_commit(speci_exec *exec, int32_t slot, const int32_t *path, int32_t n_path)
 {
+    net_exec *net = net_of(exec);
     net_seq *s = &net->seqs[slot];
     s->n_path = n_path > 0 ? n_path : 0;
     for (int32_t j = 0; j < n_path; j++) s->path[j] = s->token ? s->token[path[j]] : path[j];
     s->n_fed = 0;
 }
 
-void speci_exec_break(speci_exec *net, int32_t slot) { net->seqs[slot].broken = true; }
+void speci_net_break(speci_exec *exec, int32_t slot) { net_of(exec)->seqs[slot].broken = true; }

@@ -8,7 +8,7 @@
 enum { RANGES = 64, /* of a call */ NEAR = 2 * SPEC_CHUNK };
 
 typedef struct zero_list {
-    const speci_exec *net;
+    const net_exec *net;
     spec_range range[RANGES];
     int32_t n, slot, position, count;
 } zero_list;
@@ -36,7 +36,7 @@ static spec_status add_entries(void *arg, const net_buffer *b)
 }
 
 /* Folds the first chunk of what states do not cover, or all of it if that is less. */
-static spec_status fold_chunk(speci_exec *net, int32_t slot)
+static spec_status fold_chunk(net_exec *net, int32_t slot)
 {
     net_seq *s = &net->seqs[slot];
     const int32_t n = s->n_recent, n_none = NEAR - n;
@@ -50,9 +50,9 @@ static spec_status fold_chunk(speci_exec *net, int32_t slot)
     return status;
 }
 
-spec_status speci_net_settle(speci_exec *net, int32_t slot)
+spec_status speci_net_settle(net_exec *net, int32_t slot)
 {
-    SPEC_TRY(speci_exec_flush(net, slot));
+    SPEC_TRY(speci_net_flush(&net->base, slot));
     while (net->seqs[slot].n_recent > 0) SPEC_TRY(fold_chunk(net, slot));
     return SPEC_OK;
 }

@@ -13,7 +13,7 @@ size_t speci_net_block_bytes(const net_shape *s)
 
 /* Lays out an empty block for n_node nodes, n_row rows, run as n_row_run, and n_path path entries; counts are raised as
  * parts are added. */
-static void block_begin(speci_exec *net, int32_t phase, int32_t n_seq, int32_t n_node, int32_t n_row, int32_t n_row_run,
+static void block_begin(net_exec *net, int32_t phase, int32_t n_seq, int32_t n_node, int32_t n_row, int32_t n_row_run,
                         int32_t n_path)
 {
     spec_step_block *b = net->block;
@@ -33,7 +33,7 @@ typedef struct block_cursor {
     int32_t seq, node, row, path, page;
 } block_cursor;
 
-static spec_step_node *block_add(speci_exec *net, block_cursor *c, int32_t slot, int32_t parity, int32_t n_replay,
+static spec_step_node *block_add(net_exec *net, block_cursor *c, int32_t slot, int32_t parity, int32_t n_replay,
                                  int32_t n_fed, int32_t n_row)
 {
     spec_step_block *b = net->block;
@@ -58,7 +58,7 @@ static void block_reach(spec_step_block *b, int32_t n_kv)
     if (n_kv > b->n_kv) b->n_kv = n_kv;
 }
 
-void speci_net_describe_prefill(speci_exec *net, int32_t slot, const int32_t *ids, int32_t n, int32_t rows)
+void speci_net_describe_prefill(net_exec *net, int32_t slot, const int32_t *ids, int32_t n, int32_t rows)
 {
     const net_seq *s = &net->seqs[slot];
     block_cursor c = { 0 };
@@ -69,7 +69,7 @@ void speci_net_describe_prefill(speci_exec *net, int32_t slot, const int32_t *id
 }
 
 /* What a pass feeds of one sequence: a chain of pending tokens in front (joint), then the caller's tree (or none). */
-static void add_input(speci_exec *net, block_cursor *c, const speci_exec_input *in)
+static void add_input(net_exec *net, block_cursor *c, const speci_exec_input *in)
 {
     const spec_tree *t = in->tree;
     const net_seq *s = &net->seqs[in->slot];
@@ -93,7 +93,7 @@ static void add_input(speci_exec *net, block_cursor *c, const speci_exec_input *
     if (n_row > 0) speci_traversal_schedule(nodes, in->n_fed, n_given, n_row, visits);
 }
 
-void speci_net_describe(speci_exec *net, const speci_exec_input *in, int32_t n_in, const speci_exec_feed *feed)
+void speci_net_describe(net_exec *net, const speci_exec_input *in, int32_t n_in, const speci_exec_feed *feed)
 {
     int32_t n_node = 0, n_row = 0, n_path = 0;
     for (int32_t k = 0; k < n_in; k++) {
@@ -112,8 +112,9 @@ void speci_net_describe(speci_exec *net, const speci_exec_input *in, int32_t n_i
     for (int32_t k = 0; k < n_in; k++) add_input(net, &c, &in[k]);
 }
 
-int32_t speci_exec_first_row(const speci_exec *net, int32_t k)
+int32_t speci_net_first_row(const speci_exec *exec, int32_t k)
 {
+    const net_exec *net = net_of(exec);
     const spec_step_seq *s = &spec_step_seqs(net->block)[k];
     return s->first_row + s->n_advance;
 }

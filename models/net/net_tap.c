@@ -16,10 +16,10 @@ static spec_status check(const spec_tap *taps, int32_t n, int32_t n_layer)
     return SPEC_OK;
 }
 
-spec_status speci_net_open_taps(speci_exec *net)
+spec_status speci_net_open_taps(net_exec *net)
 {
     net_shape *s = &net->shape;
-    SPEC_TRY(check(s->taps, s->n_tap, net->model->n_layer));
+    SPEC_TRY(check(s->taps, s->n_tap, net->base.model->n_layer));
     if (s->n_tap == 0) return SPEC_OK;
     const size_t n = (size_t)s->n_tap;
     if (!(net->taps = speci_alloc(net->a, n, sizeof *net->taps))) return SPEC_E_NOMEM;
@@ -30,7 +30,7 @@ spec_status speci_net_open_taps(speci_exec *net)
     return SPEC_OK;
 }
 
-void speci_net_close_taps(speci_exec *net)
+void speci_net_close_taps(net_exec *net)
 {
     for (int i = 0; i < 2; i++) speci_free(net->a, net->plans.taps[i]);
     speci_free(net->a, net->taps);
@@ -64,4 +64,4 @@ bool speci_net_has_tap(const net_shape *s, int32_t where)
     return false;
 }
 
-spec_view speci_exec_tap(const speci_exec *net, int32_t phase, int32_t tap) { return net->plans.taps[phase][tap]; }
+spec_view speci_net_tap(const speci_exec *exec, int32_t phase, int32_t tap) { return net_of(exec)->plans.taps[phase][tap]; }

@@ -1,0 +1,47 @@
+/* model_tokenizer.c - the tokenizer of a model: does it fit, and the ids that it knows. */
+#include "models/model.h"
+
+/* Ids that no file gave: the original layouts have no such keys. */
+static spec_status ids_of_tokenizer(spec_model *m)
+{
+    const int32_t bos = spec_tokenizer_bos(m->tokenizer), eos = spec_tokenizer_eos(m->tokenizer);
+    if (m->bos < 0 && bos < m->n_vocab) m->bos = bos;
+    if (m->eos || eos < 0 || eos >= m->n_vocab) return SPEC_OK;
+    m->eos = speci_alloc(m->allocator, 1, sizeof *m->eos);
+    if (!m->eos) return SPEC_E_NOMEM;
+    m->eos[0] = eos;
+    m->n_eos = 1;
+    return SPEC_OK;
+}
+
+/* Special tokens may be added to a tokenizer after training (a token to pad with), without rows for them: a text with one
+ * is refused when its ids are given to a session. A piece of the vocabulary without a row tells of another tokenizer. */
+static spec_status check_rows(const spec_model *m, const char *path)
+{
+    const int32_t n = spec_tokenizer_n_vocab(m->tokenizer);
+    size_t n_piece = 0;
+    const char *piece = NULL;
+    if (n <= m->n_vocab) return SPEC_OK;
+    for (int32_t id = m->n_vocab; id < n; id++)
+        if (spec_tokenizer_piece(m->tokenizer, &n_piece, id) && !spec_tokenizer_is_special(m->tokenizer, id))
+            return speci_fail(SPEC_E_FORMAT, "%s: the tokenizer has ids up to %d, but the model of %s has %d rows", path,
+                              n - 1, m->path, m->n_vocab);
+    piece = spec_tokenizer_piece(m->tokenizer, &n_piece, n - 1);
+    speci_log(m->backend, SPEC_LOG_WARN,
+              "%s: the tokenizer has ids up to %d (\"%.*s\"), but the model of %s has %d rows: a text with such a token is "
+              "refused", path, n - 1, n_piece > 64 ? 64 : (int)n_piece, piece ? piece : "", m->path, m->n_vocab);
+    return SPEC_OK;
+}
+
+spec_status speci_model_fit_tokenizer(spec_model *m, const char *path)
+{
+    SPEC_TRY(check_rows(m, path));
+    return ids_of_tokenizer(m);
+}
+
+spec_status speci_model_open_tokenizer(spec_model *m, const char *path)
+{
+    SPEC_TRY(spec_tokenizer_open(&m->opened_tokenizer, path, m->allocator));
+    m->tokenizer = m->opened_tokenizer;
+    return speci_model_fit_tokenizer(m, path);
+}
