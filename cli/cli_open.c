@@ -1,9 +1,7 @@
 /* cli_open.c - backend, models and drafter as the options say; progress, log, Ctrl-C. */
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <errno.h>
 #include <float.h>
-#include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,38 +108,11 @@ static int show_progress(void *user_data, double fraction)
 
 /* ------------------------------------------------------------------------------------- open --- */
 
-/* From a path to the directory that holds it. */
-static bool cut_name(char *path)
-{
-    char *slash = strrchr(path, '/');
-    if (slash != NULL) *slash = 0;
-    return slash != NULL;
-}
-
-/* The lib directory beside the program's own, where plugins lie in a build and in an installation. The library looks beside
- * itself, which is beside the program when it is linked into it. NULL: there is none, or the library looks there anyway. */
-static const char *plugin_place(void)
-{
-    static char place[PATH_MAX + 8];
-    char program[PATH_MAX], library[PATH_MAX];
-    if (realpath("/proc/self/exe", program) == NULL || !cut_name(program) || !cut_name(program)) return NULL;
-    snprintf(place, sizeof place, "%s/lib", program);
-    if (access(place, X_OK) != 0) return NULL;
-    Dl_info info;
-    const char *(*const symbol)(void) = spec_version;
-    void *address;
-    memcpy(&address, &symbol, sizeof address);
-    if (dladdr(address, &info) != 0 && info.dli_fname != NULL && realpath(info.dli_fname, library) != NULL &&
-        cut_name(library) && strcmp(library, place) == 0)
-        return NULL;
-    return place;
-}
-
 spec_backend_params cli_backend_params(const cli_options *o)
 {
     spec_backend_params p = SPEC_BACKEND_PARAMS_INIT;
     p.n_threads = o->n_threads;
-    p.plugin_dir = o->plugin_dir != NULL ? o->plugin_dir : plugin_place();
+    p.plugin_dir = o->plugin_dir;
     p.log = log_line;
     p.log_user_data = (void *)o;
     return p;

@@ -106,7 +106,7 @@ static const option_row rows[] = {
     { "backend", 0, NULL, "NAME", "SPEC_BACKEND", WORK, TEXT, AT(backend), 0, 0,
       "cpu, cpu:portable, cuda, cuda:1, or a plugin's path (cpu)" },
     { "plugin-dir", 0, NULL, "DIR", "SPEC_PLUGIN_DIR", ALL, TEXT, AT(plugin_dir), 0, 0,
-      "where to look for backends first (../lib from the program)" },
+      "where to look for backends first (beside libspec.so)" },
     { "threads", 't', NULL, "N", "SPEC_THREADS", ALL, INT, AT(n_threads), 0, 4096,
       "CPU threads; 0 is what the process may use (0)" },
     { "json", 0, NULL, NULL, NULL, CLI_RUN | CLI_INFO, FLAG, AT(json), 0, 0,

@@ -125,15 +125,6 @@ run 1 run -m "$target" -md "$drafter" -p a --adapt cost --cost-profile "$target/
 err_has config.json
 run 1 tree "$target" -p a --html "$work/nothing/page"; no_out; err_has nothing
 
-# --- plugins: looked for in the lib directory beside the program's own, wherever the library is; --plugin-dir goes first ---
-mkdir -p "$work/build/bin" "$work/build/lib" "$work/plugins"
-cp "$spec" "$work/build/bin/spec"
-echo none > "$work/build/lib/libspec-abacus.so"
-program=$spec; spec=$work/build/bin/spec
-run 1 run -m "$target" -p a --backend abacus;       no_out; err_has 'build/lib/libspec-abacus.so: (file too short|invalid ELF)'
-run 1 run -m "$target" -p a --backend abacus --plugin-dir "$work/plugins"; err_has 'plugins/libspec-abacus.so: cannot open'
-spec=$program
-
 # --- text alone on stdout, the report on stderr ---
 run 0 run -m "$target" -p "$prompt" -n 24
 cp "$work/out" "$work/plain"
