@@ -1,6 +1,7 @@
 # Finds what the library stands on. Sets
 #   spec_libraries    what libspec links
 #   spec_packages     the pkg-config names among them
+#   spec_debian_packages  the same as Debian names them
 #   SPEC_WITH_CUDA    ON where the CUDA backend is built; then the language CUDA is enabled. Else cuda_reason says why not
 #   SPEC_WITH_TESTS   ON where the tests are built; else tests_reason says why not
 
@@ -10,6 +11,7 @@ find_package(Threads REQUIRED)
 
 set(spec_libraries Threads::Threads ${CMAKE_DL_LIBS} m)
 set(spec_packages)
+set(spec_debian_packages)
 
 # spec_require(<pkg-config name> <Debian package> <how to do without>)
 macro(spec_require package debian without)
@@ -20,6 +22,7 @@ macro(spec_require package debian without)
   endif()
   list(APPEND spec_libraries PkgConfig::${id})
   list(APPEND spec_packages ${package})
+  list(APPEND spec_debian_packages ${debian})
 endmacro()
 
 spec_require(jansson libjansson-dev "")
