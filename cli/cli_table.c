@@ -105,7 +105,7 @@ const cli_option cli_option_rows[] = {
     { "verbose", 'v', NULL, NULL, NULL, ALL, CLI_FLAG, AT(verbose), 0, 0, "print the library's log" },
     { "list-devices", 0, NULL, NULL, NULL, CLI_TOP, CLI_FLAG, AT(list_devices), 0, 0, "list the devices that can be used" },
     { "version", 0, NULL, NULL, NULL, CLI_TOP, CLI_FLAG, AT(version), 0, 0, "print the version" },
-    { "help", 'h', NULL, NULL, NULL, ALL, CLI_FLAG, AT(help), 0, 0, "print this" },
+    { "help", 'h', NULL, NULL, NULL, ALL, CLI_FLAG, AT(help), 0, 0, "print this help" },
     { "help-lab", 0, NULL, NULL, NULL, ALL, CLI_FLAG, AT(help_lab), 0, 0, "print the options of experiments" },
 };
 _Static_assert(sizeof cli_option_rows / sizeof cli_option_rows[0] <= CLI_MAX_OPTION, "more options than parsing has room for");

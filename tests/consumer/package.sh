@@ -29,7 +29,8 @@ done | sed 's/:.*//' | sort -u)
 [ "$depends" = "$linked" ] || fail "it depends on $(echo $depends), and links $(echo $linked)"
 
 for file in bin/spec include/spec.h include/spec_backend.h share/doc/spec/LICENSE share/doc/spec/README.md \
-    share/doc/spec/docs/api.md share/doc/spec/examples/embed.c; do
+    share/doc/spec/docs/api.md share/doc/spec/examples/embed.c share/man/man1/spec.1 share/bash-completion/completions/spec.bash \
+    share/zsh/site-functions/_spec share/fish/vendor_completions.d/spec.fish; do
     [ -s "$tree/usr/$file" ] || fail "no /usr/$file"
 done
 [ "$("$tree/usr/bin/spec" --version)" = "spec $version" ] || fail "the program is not version $version"
