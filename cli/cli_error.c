@@ -81,7 +81,7 @@ static int stdout_error; /* errno of the first failure: what is called afterward
 
 void cli_print(const char *data, size_t n)
 {
-    if (fwrite(data, 1, n, stdout) < n && stdout_error == 0) stdout_error = errno;
+    if (n > 0 && fwrite(data, 1, n, stdout) < n && stdout_error == 0) stdout_error = errno;
 }
 
 void cli_stdout_flush(void)

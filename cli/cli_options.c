@@ -290,7 +290,7 @@ typedef struct getopt_tables {
     size_t n_name;
 } getopt_tables;
 
-static void add_alias(getopt_tables *t, const cli_option *row, const char *words, int value)
+static void add_names(getopt_tables *t, const cli_option *row, const char *words, int value)
 {
     while (words != NULL) {
         const size_t n = strcspn(words, "|");
@@ -309,8 +309,8 @@ static void getopt_tables_fill(getopt_tables *t, cli_command command)
     for (size_t i = 0; i < cli_n_option; i++) {
         const cli_option *row = &cli_option_rows[i];
         if (!is_of(row, command)) continue;
-        add_alias(t, row, row->name, FIRST_LONG + (int)i);
-        add_alias(t, row, row->alias, FIRST_LONG + (int)i);
+        add_names(t, row, row->name, FIRST_LONG + (int)i);
+        add_names(t, row, row->alias, FIRST_LONG + (int)i);
         if (row->letter != 0) t->letters[t->n_letter++] = row->letter;
         if (row->letter != 0 && row->arg != NULL) t->letters[t->n_letter++] = ':';
     }

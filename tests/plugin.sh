@@ -24,7 +24,11 @@ for program in "$@"; do
     name=$(basename "$program")
     cp "$program" "$work/build/bin"
     library=$(ldd "$program" | sed -n 's/^.*libspec\.so[^ ]* => \([^ ]*\).*/\1/p')
-    if [ -n "$library" ]; then cp "$library" "$work/build/lib"; fi
+    unset LD_LIBRARY_PATH
+    if [ -n "$library" ]; then # the program is to use the copy; one without has to look for the plugin itself
+        cp "$library" "$work/build/lib"
+        export LD_LIBRARY_PATH=$work/build/lib
+    fi
     case $name in
         spec) run=(run -m "$model" -p a) ;;
         spec-bench) run=(step --model "$model") ;;
