@@ -244,15 +244,17 @@ static void *try_dir(const char *dir, const char *file, reasons *tried)
     return n > 0 && (size_t)n < sizeof path ? try_load(path, tried) : NULL;
 }
 
-/* libspec-<name>.so: in the directory of the params, beside the library, by the loader. */
+/* libspec-<name>.so: in the directory of the params, beside the library, by the loader. A program that has the library in it
+ * lies in bin, and the plugins in the lib beside that, in a build and where it is installed. */
 static void *find_plugin(const char *name, const char *plugin_dir, reasons *tried)
 {
-    char file[NAME_CAP + 16], dir[PATH_CAP];
+    char file[NAME_CAP + 16], beside[PATH_CAP], lib_of_bin[PATH_CAP + 8];
     snprintf(file, sizeof file, "libspec-%s.so", name);
-    void *lib = try_dir(plugin_dir, file, tried);
-    if (lib) return lib;
-    speci_library_dir(dir, sizeof dir);
-    lib = try_dir(dir, file, tried);
+    speci_library_dir(beside, sizeof beside);
+    snprintf(lib_of_bin, sizeof lib_of_bin, "%s/../lib", beside);
+    const char *const places[] = { plugin_dir, beside, beside[0] ? lib_of_bin : NULL };
+    void *lib = NULL;
+    for (size_t i = 0; i < sizeof places / sizeof places[0] && !lib; i++) lib = try_dir(places[i], file, tried);
     return lib ? lib : try_load(file, tried);
 }
 

@@ -7,7 +7,7 @@
 
 #include "spec_trees.h"
 
-enum { CLI_OK = 0, CLI_FAILURE = 1, CLI_USAGE = 2, CLI_DIFFERS = 3 }; /* exit codes */
+enum { CLI_OK = 0, CLI_FAILURE = 1, CLI_USAGE = 2, CLI_DIFFERS = 3 }; /* exit codes; 128 + N: stopped by signal N */
 
 typedef enum cli_command { CLI_RUN = 1, CLI_INFO = 2, CLI_TOP = 4, CLI_TREE = 8 } cli_command; /* TOP: none given */
 
@@ -21,7 +21,7 @@ typedef struct cli_options {
     const char *prompt, *file;
     int32_t *prompt_ids; /* [n_prompt_ids] of --prompt-ids, NULL if there is none */
     size_t n_prompt_ids;
-    const char *backend, *plugin_dir, *dtype;
+    const char *backend, *plugin_dir;
     const char **stop; /* [n_stop] */
     int32_t n_stop;
     int32_t n_predict, n_ctx, n_threads, n_logprobs;
@@ -33,13 +33,13 @@ typedef struct cli_options {
     bool tree_from_env, draft_from_env;
     int32_t draft_combine; /* as the enumeration of spec.h */
     int32_t verify, adapt, scan, advance, draft_state; /* as the enumerations of spec.h and spec_lab.h */
-    int32_t weights; /* 0: auto, 1: q8_0 */
+    int32_t dtype, weights; /* the number of the word */
     const char *cost_profile;
     const char *html;
     int32_t n_step;
-    bool no_bos, parse_special, keep_special, ignore_eos;
-    bool json, ids, check, verbose;
-    bool list_devices, version, help;
+    bool escape, no_bos, parse_special, keep_special, ignore_eos;
+    bool json, json_lines, ids, check, verbose;
+    bool list_devices, version, help, help_lab;
 } cli_options;
 
 /* Defaults, then the environment, then argv [argc], whose first entry is not read. Returns -1, or the exit code when
@@ -49,9 +49,29 @@ void cli_options_free(cli_options *o);
 /* What drafts, in the order of the session: the drafters of --draft, then the trees of -md, ';' between them; "" if nothing
  * does. Free it; NULL: out of memory. */
 char *cli_proposals(const cli_options *o);
-void cli_help(FILE *to, cli_command command);
-/* Prints "spec: <text>" and returns CLI_USAGE. */
-int cli_usage_error(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* --- help (cli_help.c) --- */
+
+void cli_help(FILE *to, cli_command command, bool lab); /* lab: the options of experiments in place of the others */
+void cli_hint(FILE *to);                                 /* five lines, for a call without arguments */
+
+/* --- errors and stdout (cli_error.c) --- */
+
+typedef enum cli_json_form { CLI_JSON_NONE = 0, CLI_JSON_OBJECT = 1, CLI_JSON_LINES = 2 } cli_json_form;
+
+void cli_errors_as(cli_json_form form); /* errors are printed on stdout too, in this form */
+/* Each prints "spec: <text>" and returns the exit code: CLI_FAILURE, or the signal's if one came. */
+int cli_error(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+int cli_failure(void); /* with the library's sentence */
+int cli_usage_error(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* CLI_USAGE */
+/* To stdout. The first failure's reason is kept for cli_stdout_end. */
+void cli_print(const char *data, size_t n);
+void cli_stdout_flush(void);
+/* The exit code of a command that ends with `code`: an output that could not be written is a failure, and says why. */
+int cli_stdout_end(int code);
+/* Prints the object, which is taken: indented, or as one line that begins with its type. */
+struct json_t;
+void cli_json_print(struct json_t *o, cli_json_form form, const char *type);
 
 /* --- what a command works with (cli_open.c) --- */
 
@@ -67,14 +87,8 @@ typedef struct cli_context {
 /* Prints the reason and returns an exit code when it fails; cli_close either way. */
 int cli_open(cli_context *c, const cli_options *o);
 void cli_close(cli_context *c);
-/* Prints "spec: <the library's sentence>" and returns CLI_FAILURE. */
-int cli_failure(void);
 /* Text needs the target's tokenizer: without one, says how to get it and what else can be done. An exit code. */
 int cli_need_tokenizer(const cli_context *c, const cli_options *o, const char *why);
-/* Writes out what stdout has gathered; the first failure's reason is kept for cli_stdout_end. */
-void cli_stdout_flush(void);
-/* The exit code of a command that ends with `code`: an output that could not be written is a failure, and says why. */
-int cli_stdout_end(int code);
 spec_backend_params cli_backend_params(const cli_options *o);
 spec_session_params cli_session_params(const cli_context *c, const cli_options *o, spec_lab *lab); /* lab is filled, and pointed at */
 spec_sampling cli_sampling(const cli_options *o);
@@ -82,9 +96,12 @@ spec_sampling cli_sampling(const cli_options *o);
 spec_status cli_session_open(spec_session **out, const cli_context *c, const cli_options *o);
 double cli_now_ms(void);
 
-/* Ctrl-C ends a load at the next file part, a session after its current pass; a second one ends the program. */
+/* --- signals (cli_signal.c) --- */
+
+/* SIGINT and SIGTERM end a load at the next file part, a session after its current pass; a second one ends the program. */
 void cli_interrupt_install(void);
 bool cli_interrupted(void);
+int cli_interrupt_code(int code);                  /* the exit code for the signal that came; `code` if none did */
 void cli_interrupt_session(spec_session *session); /* the one to cancel; NULL = none */
 
 /* What generation_config.json of the model says about sampling, which the library does not follow: an object of its own keys,
@@ -125,6 +142,7 @@ typedef struct cli_report {
 } cli_report;
 
 void cli_report_text(FILE *to, const cli_report *r);
-int cli_report_json(FILE *to, const cli_report *r); /* an exit code */
+void cli_report_json(const cli_report *r); /* in the form that the options say */
+void cli_report_tokens(const char *text, size_t n_text, const int32_t *ids, size_t n_ids); /* a line of --json-lines */
 
 #endif

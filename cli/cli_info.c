@@ -56,7 +56,7 @@ static void print_text(FILE *to, const cli_context *c, const spec_model_info *i,
     print_bytes(to, "  total", m->bytes_model + m->bytes_state + m->bytes_kv + m->bytes_work);
 }
 
-static int print_json(FILE *to, const cli_context *c, const spec_model_info *i, const spec_memory *m)
+static void print_json(const cli_context *c, const spec_model_info *i, const spec_memory *m)
 {
     json_t *o = json_object();
     json_object_set_new(o, "model", json_string(i->path));
@@ -88,10 +88,7 @@ static int print_json(FILE *to, const cli_context *c, const spec_model_info *i, 
     json_object_set_new(session, "bytes_work", json_integer((json_int_t)m->bytes_work));
     json_object_set_new(o, "session", session);
     json_object_set_new(o, "version", json_string(spec_version()));
-    const int failed = json_dumpf(o, to, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
-    fputc('\n', to);
-    json_decref(o);
-    return failed ? CLI_FAILURE : CLI_OK;
+    cli_json_print(o, CLI_JSON_OBJECT, "info");
 }
 
 int cli_info(const cli_options *o)
@@ -108,7 +105,7 @@ int cli_info(const cli_options *o)
             spec_session_estimate(&memory, context.target, NULL, &params) != SPEC_OK)
             code = cli_failure();
         else if (o->json)
-            code = print_json(stdout, &context, &info, &memory);
+            print_json(&context, &info, &memory);
         else
             print_text(stdout, &context, &info, &memory, o->n_ctx > 0 ? o->n_ctx : info.n_ctx);
     }

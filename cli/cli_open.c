@@ -1,10 +1,7 @@
-/* cli_open.c - backend, models and drafter as the options say; progress, log, Ctrl-C. */
+/* cli_open.c - backend, models and drafter as the options say; progress, log. */
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <errno.h>
 #include <float.h>
-#include <limits.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -15,71 +12,15 @@
 
 #include "cli/cli.h"
 
-/* ---------------------------------------------------------------------------------- Ctrl-C --- */
-
-static volatile sig_atomic_t interrupted;
-static spec_session *volatile interrupt_session;
-
-static void on_interrupt(int number)
-{
-    (void)number;
-    interrupted = 1;
-    if (interrupt_session != NULL) spec_session_cancel(interrupt_session);
-}
-
-void cli_interrupt_install(void)
-{
-    struct sigaction action;
-    memset(&action, 0, sizeof action);
-    action.sa_handler = on_interrupt;
-    action.sa_flags = (int)SA_RESETHAND; /* the second one kills */
-    sigaction(SIGINT, &action, NULL);
-}
-
-bool cli_interrupted(void)
-{
-    return interrupted != 0;
-}
-
-void cli_interrupt_session(spec_session *session)
-{
-    interrupt_session = session;
-    if (session != NULL && interrupted) spec_session_cancel(session);
-}
-
 /* ------------------------------------------------------------------------- log and progress --- */
-
-int cli_failure(void)
-{
-    const bool colour = isatty(STDERR_FILENO) && getenv("NO_COLOR") == NULL;
-    fprintf(stderr, "%sspec: %s%s\n", colour ? "\033[1m" : "", spec_last_error(), colour ? "\033[0m" : "");
-    return CLI_FAILURE;
-}
 
 int cli_need_tokenizer(const cli_context *c, const cli_options *o, const char *why)
 {
     if (spec_model_tokenizer(c->target) != NULL) return CLI_OK;
-    fprintf(stderr,
-            "spec: %s has no tokenizer.json or tokenizer.model, and %s. Download it, give another place with --tokenizer, or "
-            "make it with the transformers library: AutoTokenizer.from_pretrained(...).save_pretrained(\"%s\")%s\n",
-            o->model, why, o->model, o->prompt_ids == NULL ? "; --prompt-ids takes a prompt that is already token ids" : "");
-    return CLI_FAILURE;
-}
-
-static int stdout_error; /* errno of the first failure: what is called afterwards sets others */
-
-void cli_stdout_flush(void)
-{
-    const bool failed_before = ferror(stdout) != 0;
-    if (fflush(stdout) != 0 && !failed_before) stdout_error = errno;
-}
-
-int cli_stdout_end(int code)
-{
-    cli_stdout_flush();
-    if (!ferror(stdout)) return code;
-    fprintf(stderr, "spec: stdout: %s\n", stdout_error ? strerror(stdout_error) : "could not be written");
-    return code == CLI_OK ? CLI_FAILURE : code;
+    return cli_error("%s has no tokenizer.json or tokenizer.model, and %s. Download it, give another place with --tokenizer, or "
+                     "make it with the transformers library: AutoTokenizer.from_pretrained(...).save_pretrained(\"%s\")%s",
+                     o->model, why, o->model,
+                     o->prompt_ids == NULL ? "; --prompt-ids takes a prompt that is already token ids" : "");
 }
 
 double cli_now_ms(void)
@@ -105,43 +46,16 @@ static int show_progress(void *user_data, double fraction)
         else
             fputs("\r\033[K", stderr);
     }
-    return interrupted != 0;
+    return cli_interrupted();
 }
 
 /* ------------------------------------------------------------------------------------- open --- */
-
-/* From a path to the directory that holds it. */
-static bool cut_name(char *path)
-{
-    char *slash = strrchr(path, '/');
-    if (slash != NULL) *slash = 0;
-    return slash != NULL;
-}
-
-/* The lib directory beside the program's own, where plugins lie in a build and in an installation. The library looks beside
- * itself, which is beside the program when it is linked into it. NULL: there is none, or the library looks there anyway. */
-static const char *plugin_place(void)
-{
-    static char place[PATH_MAX + 8];
-    char program[PATH_MAX], library[PATH_MAX];
-    if (realpath("/proc/self/exe", program) == NULL || !cut_name(program) || !cut_name(program)) return NULL;
-    snprintf(place, sizeof place, "%s/lib", program);
-    if (access(place, X_OK) != 0) return NULL;
-    Dl_info info;
-    const char *(*const symbol)(void) = spec_version;
-    void *address;
-    memcpy(&address, &symbol, sizeof address);
-    if (dladdr(address, &info) != 0 && info.dli_fname != NULL && realpath(info.dli_fname, library) != NULL &&
-        cut_name(library) && strcmp(library, place) == 0)
-        return NULL;
-    return place;
-}
 
 spec_backend_params cli_backend_params(const cli_options *o)
 {
     spec_backend_params p = SPEC_BACKEND_PARAMS_INIT;
     p.n_threads = o->n_threads;
-    p.plugin_dir = o->plugin_dir != NULL ? o->plugin_dir : plugin_place();
+    p.plugin_dir = o->plugin_dir;
     p.log = log_line;
     p.log_user_data = (void *)o;
     return p;
@@ -188,14 +102,6 @@ spec_status cli_session_open(spec_session **out, const cli_context *c, const cli
     else
         spec_session_close(session);
     return status;
-}
-
-static spec_dtype dtype_of(const char *name)
-{
-    static const spec_dtype types[] = { SPEC_DTYPE_F32, SPEC_DTYPE_BF16, SPEC_DTYPE_F16 };
-    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
-        if (strcmp(name, spec_dtype_name(types[i])) == 0) return types[i];
-    return SPEC_DTYPE_AUTO;
 }
 
 /* Would the rule keep the distribution of what this builder makes? Asked of the smallest tree that has a draft: what
@@ -276,8 +182,10 @@ int cli_open(cli_context *c, const cli_options *o)
     if (spec_backend_open(&c->backend, o->backend, &backend_params) != SPEC_OK) return cli_failure();
 
     spec_model_params model_params = SPEC_MODEL_PARAMS_INIT;
-    model_params.dtype = dtype_of(o->dtype);
-    model_params.weights = o->weights == 1 ? SPEC_DTYPE_Q8_0 : SPEC_DTYPE_AUTO;
+    static const spec_dtype dtypes[] = { SPEC_DTYPE_AUTO, SPEC_DTYPE_F32, SPEC_DTYPE_BF16, SPEC_DTYPE_F16 }; /* of the options */
+    static const spec_dtype weights[] = { SPEC_DTYPE_AUTO, SPEC_DTYPE_Q8_0 };
+    model_params.dtype = dtypes[o->dtype];
+    model_params.weights = weights[o->weights];
     model_params.tokenizer_path = o->tokenizer;
     model_params.progress = show_progress;
     model_params.progress_user_data = "model";

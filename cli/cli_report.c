@@ -28,13 +28,40 @@ static void print_prompt(FILE *to, const spec_result *r)
         fprintf(to, "%-8s 1 token: nothing was computed before the first step\n", "prompt");
 }
 
-static void print_logprobs(FILE *to, const spec_result *r)
+/* The text of a token, as JSON quotes it; "<e2 80>" of one that is a part of a character; nothing without a tokenizer. */
+static void print_piece(FILE *to, const spec_tokenizer *tokenizer, int32_t id)
+{
+    size_t n = 0;
+    const char *piece = tokenizer != NULL ? spec_tokenizer_piece(tokenizer, &n, id) : NULL;
+    if (piece == NULL) return;
+    json_t *text = json_stringn(piece, n);
+    if (text != NULL) {
+        fputc(' ', to);
+        json_dumpf(text, to, JSON_ENCODE_ANY);
+        json_decref(text);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) fprintf(to, "%s%02x", i == 0 ? " <" : " ", (unsigned)(unsigned char)piece[i]);
+    fputc('>', to);
+}
+
+static void print_logprob(FILE *to, const spec_tokenizer *tokenizer, int32_t id, float value)
+{
+    fprintf(to, "%d", id);
+    print_piece(to, tokenizer, id);
+    fprintf(to, " %.6f", (double)value);
+}
+
+static void print_logprobs(FILE *to, const spec_tokenizer *tokenizer, const spec_result *r)
 {
     for (size_t i = 0; i < r->n_ids; i++) {
         const spec_logprob *l = &r->logprobs[i];
-        fprintf(to, "logprob  %zu: %d %.6f", i, r->ids[i], (double)l->logprob);
-        for (int32_t k = 0; k < l->n_top; k++)
-            fprintf(to, "%s%d %.6f", k == 0 ? " of " : ", ", l->top_id[k], (double)l->top_logprob[k]);
+        fprintf(to, "logprob  %zu: ", i);
+        print_logprob(to, tokenizer, r->ids[i], l->logprob);
+        for (int32_t k = 0; k < l->n_top; k++) {
+            fputs(k == 0 ? " of " : ", ", to);
+            print_logprob(to, tokenizer, l->top_id[k], l->top_logprob[k]);
+        }
         fputc('\n', to);
     }
 }
@@ -70,7 +97,7 @@ static void print_trees(FILE *to, const cli_report *r)
 void cli_report_text(FILE *to, const cli_report *r)
 {
     const spec_result *result = r->result;
-    if (result->logprobs != NULL) print_logprobs(to, result);
+    if (result->logprobs != NULL) print_logprobs(to, spec_model_tokenizer(r->context->target), result);
     fprintf(to, "\n%-8s %s, %s%s%s\n", "device", spec_backend_name(r->context->backend), spec_dtype_name(r->info.dtype),
             r->info.weights == SPEC_DTYPE_AUTO ? "" : ", weights in ",
             r->info.weights == SPEC_DTYPE_AUTO ? "" : spec_dtype_name(r->info.weights));
@@ -103,18 +130,34 @@ static json_t *number(double x) /* JSON has no infinity */
     return isfinite(x) ? json_real(x) : json_null();
 }
 
-static json_t *logprob(int32_t token, float value)
+/* Of a token that is a part of a character the text is null, and its bytes are told. */
+static void add_piece(json_t *o, const spec_tokenizer *tokenizer, int32_t id)
 {
-    return json_pack("{s:i, s:o}", "token", (int)token, "logprob", number(value));
+    size_t n = 0;
+    const char *piece = tokenizer != NULL ? spec_tokenizer_piece(tokenizer, &n, id) : NULL;
+    json_t *text = piece != NULL ? json_stringn(piece, n) : NULL;
+    json_object_set_new(o, "text", text != NULL ? text : json_null());
+    if (piece == NULL || text != NULL) return;
+    json_t *bytes = json_array();
+    for (size_t i = 0; i < n; i++) json_array_append_new(bytes, json_integer((unsigned char)piece[i]));
+    json_object_set_new(o, "bytes", bytes);
 }
 
-static json_t *logprob_list(const spec_result *r)
+static json_t *logprob(const spec_tokenizer *tokenizer, int32_t token, float value)
+{
+    json_t *o = json_pack("{s:i, s:o}", "token", (int)token, "logprob", number(value));
+    add_piece(o, tokenizer, token);
+    return o;
+}
+
+static json_t *logprob_list(const spec_tokenizer *tokenizer, const spec_result *r)
 {
     json_t *list = json_array();
     for (size_t i = 0; i < r->n_ids; i++) {
         const spec_logprob *l = &r->logprobs[i];
-        json_t *entry = logprob(r->ids[i], l->logprob), *top = json_array();
-        for (int32_t k = 0; k < l->n_top; k++) json_array_append_new(top, logprob(l->top_id[k], l->top_logprob[k]));
+        json_t *entry = logprob(tokenizer, r->ids[i], l->logprob), *top = json_array();
+        for (int32_t k = 0; k < l->n_top; k++)
+            json_array_append_new(top, logprob(tokenizer, l->top_id[k], l->top_logprob[k]));
         json_object_set_new(entry, "top", top);
         json_array_append_new(list, entry);
     }
@@ -151,7 +194,15 @@ static void add_trees(json_t *o, const cli_report *r)
     json_object_set_new(o, "branched", json_integer(result->n_branched));
 }
 
-int cli_report_json(FILE *to, const cli_report *r)
+void cli_report_tokens(const char *text, size_t n_text, const int32_t *ids, size_t n_ids)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "text", json_stringn(n_text > 0 ? text : "", n_text));
+    json_object_set_new(o, "tokens", token_list(ids, n_ids));
+    cli_json_print(o, CLI_JSON_LINES, "tokens");
+}
+
+void cli_report_json(const cli_report *r)
 {
     const spec_result *result = r->result;
     json_t *o = json_object();
@@ -184,11 +235,8 @@ int cli_report_json(FILE *to, const cli_report *r)
     json_object_set_new(o, "bytes_kv", json_integer((json_int_t)r->memory.bytes_kv));
     json_object_set_new(o, "bytes_work", json_integer((json_int_t)r->memory.bytes_work));
     json_object_set_new(o, "version", json_string(spec_version()));
-    if (result->logprobs != NULL) json_object_set_new(o, "logprobs", logprob_list(result));
+    const spec_tokenizer *tokenizer = spec_model_tokenizer(r->context->target);
+    if (result->logprobs != NULL) json_object_set_new(o, "logprobs", logprob_list(tokenizer, result));
     if (r->check.done) json_object_set_new(o, "check", check_object(&r->check));
-    const int failed = json_dumpf(o, to, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
-    fputc('\n', to);
-    json_decref(o);
-    if (failed) fputs("spec: the report could not be written\n", stderr);
-    return failed ? CLI_FAILURE : CLI_OK;
+    cli_json_print(o, r->options->json_lines ? CLI_JSON_LINES : CLI_JSON_OBJECT, "result");
 }

@@ -17,10 +17,7 @@ int cli_prompt_read(cli_prompt *out, const cli_options *o)
         return CLI_OK;
     }
     FILE *from = strcmp(o->file, "-") == 0 ? stdin : fopen(o->file, "rb");
-    if (from == NULL) {
-        fprintf(stderr, "spec: %s: %s\n", o->file, strerror(errno));
-        return CLI_FAILURE;
-    }
+    if (from == NULL) return cli_error("%s: %s", o->file, strerror(errno));
     size_t n = 0, cap = 0, got = 0;
     char *data = NULL;
     do {
@@ -37,21 +34,27 @@ int cli_prompt_read(cli_prompt *out, const cli_options *o)
     if (from != stdin) fclose(from);
     *out = (cli_prompt){ data, data, n };
     return CLI_OK;
-fail:
-    fprintf(stderr, "spec: %s: %s\n", o->file, strerror(errno));
+fail:;
+    const int code = cli_error("%s: %s", o->file, strerror(errno));
     free(data);
     if (from != stdin) fclose(from);
-    return CLI_FAILURE;
+    return code;
 }
 
-/* Streams what is final: text, or ids with a space between them. Stops when stdout is gone. */
+/* Streams what is final: text, ids with a space between them, or an object. Stops when stdout is gone. */
 static int write_text(void *user_data, const char *text, size_t n_text, const int32_t *ids, size_t n_ids)
 {
     const cli_options *o = user_data;
-    if (o->ids)
-        for (size_t i = 0; i < n_ids; i++) printf("%d ", ids[i]);
-    else if (n_text > 0)
-        fwrite(text, 1, n_text, stdout);
+    if (o->json_lines) {
+        cli_report_tokens(text, n_text, ids, n_ids);
+    } else if (o->ids) {
+        for (size_t i = 0; i < n_ids; i++) {
+            char id[16];
+            cli_print(id, (size_t)snprintf(id, sizeof id, "%d ", ids[i]));
+        }
+    } else {
+        cli_print(text, n_text);
+    }
     cli_stdout_flush();
     return ferror(stdout);
 }
@@ -124,6 +127,15 @@ static void print_difference(const spec_result *a, const spec_result *plain, siz
         fprintf(stderr, " against the end (%s)\n", spec_stop_name(plain->stop));
 }
 
+static spec_status check(cli_report *r, spec_result *plain, const cli_prompt *prompt)
+{
+    const spec_status status = generate_plain(plain, r->context, r->options, prompt);
+    if (status != SPEC_OK) return status;
+    r->check = compare(r->result, plain);
+    if (!r->check.equal) print_difference(r->result, plain, r->check.position);
+    return SPEC_OK;
+}
+
 int cli_run(const cli_options *o)
 {
     cli_context context = { 0 };
@@ -140,47 +152,36 @@ int cli_run(const cli_options *o)
     if (code != CLI_OK) goto end;
     if (o->prompt_ids == NULL) code = cli_need_tokenizer(&context, o, "the prompt is text");
     if (code != CLI_OK) goto end;
-    const bool has_tokenizer = spec_model_tokenizer(context.target) != NULL;
-    if (!has_tokenizer && !o->ids && !o->json)
+    const bool has_tokenizer = spec_model_tokenizer(context.target) != NULL, json = o->json || o->json_lines;
+    if (!has_tokenizer && !o->ids && !json)
         fputs("spec: warning: the model has no tokenizer; --ids prints what it generates\n", stderr);
 
     spec_lab lab;
     const spec_session_params session_params = cli_session_params(&context, o, &lab);
-    code = CLI_FAILURE;
     if (spec_model_get_info(context.target, &report.info, context.n_node) != SPEC_OK ||
         spec_session_estimate(&report.memory, context.target, NULL, &session_params) != SPEC_OK) {
-        cli_failure();
+        code = cli_failure();
         goto end;
     }
 
     spec_status status = generate_drafted(&result, &context, o, &prompt);
     /* A line on a terminal ends as lines do; in a file or pipe the text stays as it is. */
     const bool open_line = o->ids ? result.n_ids > 0 : result.n_text > 0 && result.text[result.n_text - 1] != '\n';
-    if (!o->json && open_line && (o->ids || isatty(STDOUT_FILENO))) putchar('\n');
+    if (!json && open_line && (o->ids || isatty(STDOUT_FILENO))) cli_print("\n", 1);
     cli_stdout_flush();
+    if (status == SPEC_OK && o->check) status = check(&report, &plain, &prompt);
     if (status != SPEC_OK && status != SPEC_E_ABORTED) {
-        cli_failure();
+        code = cli_failure();
         goto end;
     }
-    code = status == SPEC_OK ? CLI_OK : CLI_FAILURE;
-
-    if (code == CLI_OK && o->check) {
-        if (generate_plain(&plain, &context, o, &prompt) != SPEC_OK) {
-            code = cli_failure();
-            goto end;
-        }
-        report.check = compare(&result, &plain);
-        if (!report.check.equal) {
-            print_difference(&result, &plain, report.check.position);
-            code = CLI_DIFFERS;
-        }
-    }
-    if (o->json) {
-        const int printed = cli_report_json(stdout, &report);
-        if (code == CLI_OK) code = printed;
-    } else {
+    if (status == SPEC_E_ABORTED)
+        code = cli_interrupt_code(CLI_FAILURE);
+    else if (report.check.done && !report.check.equal)
+        code = CLI_DIFFERS;
+    if (json)
+        cli_report_json(&report);
+    else
         cli_report_text(stderr, &report);
-    }
 end:
     spec_result_free(&plain);
     spec_result_free(&result);

@@ -51,9 +51,7 @@ static spec_status no_memory(recorder *r)
 
 static int failure(const recorder *r)
 {
-    if (r->reason == NULL) return cli_failure();
-    fprintf(stderr, "spec: %s\n", r->reason);
-    return CLI_FAILURE;
+    return r->reason == NULL ? cli_failure() : cli_error("%s", r->reason);
 }
 
 /* --- one step --- */
@@ -290,17 +288,14 @@ static int write_page(const recorder *r, const cli_context *c)
                 c->n_drafter == 0 ? "; no drafter (-md, --draft): every tree is its root alone" : "");
         return CLI_OK;
     }
-    fprintf(stderr, "spec: %s: %s\n", o->html, status == SPEC_E_NOMEM ? "out of memory" : strerror(reason));
-    return CLI_FAILURE;
+    return cli_error("%s: %s", o->html, status == SPEC_E_NOMEM ? "out of memory" : strerror(reason));
 }
 
 /* Told before the models load and not after the last step. */
-static bool can_write(const char *path)
+static int check_writable(const char *path)
 {
     FILE *file = fopen(path, "ab");
-    if (file != NULL && fclose(file) == 0) return true;
-    fprintf(stderr, "spec: %s: %s\n", path, strerror(errno));
-    return false;
+    return file != NULL && fclose(file) == 0 ? CLI_OK : cli_error("%s: %s", path, strerror(errno));
 }
 
 static spec_status prepare(recorder *r, const cli_context *c)
@@ -320,7 +315,8 @@ static spec_status prepare(recorder *r, const cli_context *c)
 static int decode(recorder *r, const cli_context *c, const cli_prompt *prompt)
 {
     r->tokenizer = spec_model_tokenizer(c->target);
-    if (cli_need_tokenizer(c, r->options, "trees are shown as text") != CLI_OK) return CLI_FAILURE;
+    const int code = cli_need_tokenizer(c, r->options, "trees are shown as text");
+    if (code != CLI_OK) return code;
     spec_status status = prepare(r, c);
     if (status != SPEC_OK) return failure(r);
     cli_interrupt_session(r->session);
@@ -330,7 +326,7 @@ static int decode(recorder *r, const cli_context *c, const cli_prompt *prompt)
     if (status != SPEC_OK && status != SPEC_E_ABORTED) return failure(r);
     if (status == SPEC_E_ABORTED) r->stop = spec_stop_name(SPEC_STOP_ABORTED);
     const int written = write_page(r, c); /* what there is, when it was stopped */
-    return status == SPEC_OK ? written : CLI_FAILURE;
+    return status == SPEC_OK ? written : cli_interrupt_code(CLI_FAILURE);
 }
 
 int cli_tree(const cli_options *o)
@@ -341,7 +337,8 @@ int cli_tree(const cli_options *o)
     int code = cli_prompt_read(&prompt, o);
     if (code != CLI_OK) return code;
     cli_interrupt_install();
-    code = can_write(o->html) ? cli_open(&context, o) : CLI_FAILURE;
+    code = check_writable(o->html);
+    if (code == CLI_OK) code = cli_open(&context, o);
     if (code == CLI_OK) code = decode(&r, &context, &prompt);
     spec_session_close(r.session);
     recorder_free(&r);

@@ -1,7 +1,9 @@
 # Finds what the library stands on. Sets
 #   spec_libraries    what libspec links
 #   spec_packages     the pkg-config names among them
-#   SPEC_WITH_CUDA    ON where the CUDA backend is built; then the language CUDA is enabled
+#   spec_debian_packages  the same as Debian names them
+#   SPEC_WITH_CUDA    ON where the CUDA backend is built; then the language CUDA is enabled. Else cuda_reason says why not
+#   SPEC_WITH_TESTS   ON where the tests are built; else tests_reason says why not
 
 find_package(PkgConfig REQUIRED)
 set(THREADS_PREFER_PTHREAD_FLAG OFF)
@@ -9,6 +11,7 @@ find_package(Threads REQUIRED)
 
 set(spec_libraries Threads::Threads ${CMAKE_DL_LIBS} m)
 set(spec_packages)
+set(spec_debian_packages)
 
 # spec_require(<pkg-config name> <Debian package> <how to do without>)
 macro(spec_require package debian without)
@@ -19,6 +22,7 @@ macro(spec_require package debian without)
   endif()
   list(APPEND spec_libraries PkgConfig::${id})
   list(APPEND spec_packages ${package})
+  list(APPEND spec_debian_packages ${debian})
 endmacro()
 
 spec_require(jansson libjansson-dev "")
@@ -55,16 +59,29 @@ function(spec_find_cuda out)
 endfunction()
 
 set(SPEC_WITH_CUDA OFF)
+set(cuda_reason "SPEC_CUDA=OFF")
 if(NOT SPEC_CUDA STREQUAL OFF)
-  spec_find_cuda(reason)
-  if(NOT reason)
+  spec_find_cuda(cuda_reason)
+  if(NOT cuda_reason)
     set(CMAKE_CUDA_ARCHITECTURES ${SPEC_CUDA_ARCHITECTURES})
     enable_language(CUDA)
     find_package(CUDAToolkit REQUIRED)
     set(SPEC_WITH_CUDA ON)
-  elseif(SPEC_CUDA STREQUAL AUTO)
-    message(STATUS "The CUDA backend is left out: ${reason}")
-  else()
-    message(FATAL_ERROR "SPEC_CUDA=${SPEC_CUDA}, but ${reason}")
+  elseif(NOT SPEC_CUDA STREQUAL AUTO)
+    message(FATAL_ERROR "SPEC_CUDA=${SPEC_CUDA}, but ${cuda_reason}")
+  endif()
+endif()
+
+# ----------------------------------------------------------------------------------------- tests ---
+
+set(SPEC_WITH_TESTS OFF)
+set(tests_reason "SPEC_TESTS=OFF")
+if(SPEC_TESTS)
+  pkg_check_modules(cmocka QUIET IMPORTED_TARGET cmocka)
+  set(tests_reason "cmocka was not found (Debian, Ubuntu: apt-get install libcmocka-dev)")
+  if(cmocka_FOUND)
+    set(SPEC_WITH_TESTS ON)
+  elseif(NOT SPEC_TESTS STREQUAL AUTO)
+    message(FATAL_ERROR "SPEC_TESTS=${SPEC_TESTS}, but ${tests_reason}")
   endif()
 endif()

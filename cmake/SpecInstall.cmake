@@ -1,4 +1,4 @@
-# Installs headers, libraries, the CMake package and spec.pc.
+# Installs headers, libraries, the program, the CMake package and spec.pc; the licence, documents and examples.
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/spec)
 
@@ -39,10 +39,13 @@ file(RELATIVE_PATH pc_up ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_
 configure_file(${CMAKE_CURRENT_LIST_DIR}/spec.pc.in ${PROJECT_BINARY_DIR}/spec.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/spec.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
+# As they lie in the tree, so that their links work.
+set(doc_dir ${CMAKE_INSTALL_DATAROOTDIR}/doc/spec)
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${doc_dir})
 if(PROJECT_IS_TOP_LEVEL)
-  set(CPACK_PACKAGE_VENDOR "the spec contributors")
-  set(CPACK_PACKAGE_DESCRIPTION_SUMMARY ${PROJECT_DESCRIPTION})
-  set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
-  set(CPACK_GENERATOR TGZ)
-  include(CPack)
+  file(GLOB documents CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/docs/*.md)
+  file(GLOB examples CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/examples/*.c ${PROJECT_SOURCE_DIR}/examples/*.py)
+  install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md DESTINATION ${doc_dir})
+  install(FILES ${documents} DESTINATION ${doc_dir}/docs)
+  install(FILES ${examples} ${PROJECT_SOURCE_DIR}/examples/CMakeLists.txt DESTINATION ${doc_dir}/examples)
 endif()

@@ -32,15 +32,21 @@ prompt="Once upon a time"
 
 # --- usage: 2, nothing on stdout, the reason on stderr ---
 run 2;                                              no_out; err_has usage
+[ "$(wc -l < "$work/err")" -eq 5 ] || fail "the hint is not five lines"
 run 2 walk;                                         no_out; err_has '"walk" is no command'
 run 2 run;                                          no_out; err_has 'no model'
 run 2 run -m "$target";                             no_out; err_has 'no prompt'
 run 2 run -m "$target" -p a -f b;                   no_out; err_has 'both'
-run 2 run -m "$target" -p a extra;                  no_out; err_has '"extra"'
+run 2 run -m "$target" -p a extra;                  no_out; err_has '"extra" is not expected here: .*-p'
+run 2 run "$target" "$drafter" -p a;                no_out; err_has 'not expected here: .*-md'
 run 2 run -m "$target" -p a --bogus;                no_out; err_has bogus
-run 2 run -m "$target" -p a -n;                     no_out; err_has argument
+run 2 run -m "$target" -p a -n;                     no_out; err_has '"-n" needs an argument: N'
+run 2 run -m "$target" -p a --n-predict;            no_out; err_has '"--n-predict" needs an argument: N'
+run 2 run -m "$target" -p a --check=1;              no_out; err_has '"--check=1" takes no argument'
+run 2 run -m "$target" -p a --to 1;                 no_out; err_has '"--to" is not an option, nor the beginning'
 run 2 run -m "$target" -p a -n x;                   no_out; err_has '--n-predict is "x"'
-run 2 run -m "$target" -p a -n 0;                   no_out; err_has '--n-predict is 0'
+run 2 run -m "$target" -p a -n 0;                   no_out; err_has '--n-predict is 0, need -1 or 1'
+run 2 run -m "$target" -p a -n -2;                  no_out; err_has '--n-predict is -2'
 run 2 run -m "$target" -p a -n 99999999999;         no_out; err_has '--n-predict'
 run 2 run -m "$target" -p a --temp nan;             no_out; err_has '--temp'
 run 2 run -m "$target" -p a --temp -1;              no_out; err_has '--temp'
@@ -60,10 +66,19 @@ run 2 run -m "$target" -p a -cnv;                   no_out; err_has '"-cnv" is n
 run 2 run -hf x/y -p a;                             no_out; err_has '"-hf" is not an option: .*-m DIR'
 run 2 run -m "$target" -p a -st;                    no_out; err_has '"-st" is not an option'
 run 2 run -m "$target" -p a -vh;                    no_out; err_has '"-vh" is not an option'
-run 2 run -m "$target" -p a -fa;                    no_out; err_has '"-fa" is not an option; .*-f FILE'
+run 2 run -m "$target" -p a -fx;                    no_out; err_has '"-fx" is not an option; .*-f FILE'
+# shellcheck disable=SC2086
+for words in -ngld --device "--draft-min 1" "-cd 9" "-tb 2" "-r x" -no-cnv --color --no-escape "-b 9" "-ub 9" -fa "-ctk f16" \
+    --mlock "--repeat-penalty 1.1" "--grammar x" "--lora x" -hfd --jinja "--samplers x" "--keep 4"; do
+    run 2 run -m "$target" -p a $words;             no_out; err_has "\"${words%% *}\" is not an option: "
+done
 run 2 run -m "$target" -p a --draft 8;              no_out; err_has '--draft is 8, .*--spec-draft-n-max 8'
 run 0 run -m "$target" -p -ngl -n2 -c64 -s7 -t1 --temp 0 --ids; out_has '^[0-9]+ [0-9]+ ?$'
 run 0 run -model="$target" -p a -n 2
+for words in "--draft-max 3" "--draft-n 3" --draft-max=3 -draft-max=3; do
+    # shellcheck disable=SC2086
+    run 0 run "$target" -md "$drafter" -p a --predict 2 $words --json; is tree '"chain:3"'; is n_generated 2
+done
 
 run 2 run -m "$target" -md "$drafter" -p a --tree bogus:3;         no_out; err_has bogus
 run 2 run -m "$target" -md "$drafter" -p a --tree chain:x;         no_out; err_has 'chain:K'
@@ -90,6 +105,7 @@ run 2 run -m "$target" -md "$drafter" -p a --verify mss;             no_out; err
 run 2 run -m "$target" -md "$drafter" -p a --temp 1 --verify greedy; no_out; err_has greedy
 run 2 run -m "$target" -md "$drafter" -p a --temp 1 --tree beam:2,2 --verify mss; no_out; err_has mss
 run 2 run -m "$target" -p a --adapt maybe;          no_out; err_has '--adapt'
+run 2 run -m "$target" -p a --json --json-lines;    err_has '--json and --json-lines'
 run 2 run -m "$target" -p a --scan diagonal;        no_out; err_has '--scan'
 run 2 run -m "$target" -p a --advance back;         no_out; err_has '--advance'
 run 2 run -m "$target" -p a --draft-state none;     no_out; err_has '--draft-state'
@@ -104,7 +120,13 @@ run 2 tree "$target" "$drafter" "$drafter" -p a --html "$work/page"; no_out; err
 # --- help, version, devices ---
 run 0 --help;                                       out_has '--spec-draft-n-max'
 run 0 -h
-run 0 run -h;                                       out_has '--top-k'
+run 0 run -h;                                       out_has '--top-k'; out_has '^  143 '
+for option in scan advance draft-state; do # of experiments
+    run 0 run --help; ! grep -q -- "--$option" "$work/out" || fail "--help shows --$option"
+    run 0 run --help-lab;                           out_has "--$option "
+done
+grep -q -- --top-k "$work/out" && fail "--help-lab shows what is of no experiment"
+run 0 run --help
 for kind in chain:K static: product: beam:M,N dyspec:N dyspec-threshold: sequoia: eagle2: none; do
     out_has "^  $kind"
 done
@@ -125,14 +147,31 @@ run 1 run -m "$target" -md "$drafter" -p a --adapt cost --cost-profile "$target/
 err_has config.json
 run 1 tree "$target" -p a --html "$work/nothing/page"; no_out; err_has nothing
 
-# --- plugins: looked for in the lib directory beside the program's own, wherever the library is; --plugin-dir goes first ---
-mkdir -p "$work/build/bin" "$work/build/lib" "$work/plugins"
-cp "$spec" "$work/build/bin/spec"
-echo none > "$work/build/lib/libspec-abacus.so"
-program=$spec; spec=$work/build/bin/spec
-run 1 run -m "$target" -p a --backend abacus;       no_out; err_has 'build/lib/libspec-abacus.so: (file too short|invalid ELF)'
-run 1 run -m "$target" -p a --backend abacus --plugin-dir "$work/plugins"; err_has 'plugins/libspec-abacus.so: cannot open'
-spec=$program
+# --- a failure as JSON: an object on stdout, the sentence on stderr ---
+# error CODE FORM ARGS...: FORM --json or --json-lines
+error() {
+    run "$1" "${@:3}" "$2"
+    python3 - "$work/out" "$work/err" "$1" "$2" << 'END' || fail "the error is not told as JSON"
+import json, sys
+out, err = (open(f, encoding="utf-8", errors="replace").read() for f in sys.argv[1:3])
+o = json.loads(out)
+assert o["exit_status"] == int(sys.argv[3]) and o["error"]
+assert "spec: " + o["error"].replace("?", "\ufffd") in err.replace("?", "\ufffd")
+assert (o.get("type") == "error" and out.count("\n") == 1) == (sys.argv[4] == "--json-lines")
+END
+}
+if command -v python3 > /dev/null; then
+    for form in --json --json-lines; do
+        error 1 $form run -m "$work/nothing" -p a
+        error 1 $form run -m "$work/$(printf 'no\377thing')" -p a
+        error 1 $form run -m "$target" -f "$work/nothing"
+        error 1 $form run -m "$target" -p "$(printf 'a\377')"
+        error 2 $form run -m "$target" -p a -n 0
+        error 2 $form run -m "$target" -p a --bogus
+        error 2 $form run
+    done
+    error 1 --json info "$work/nothing"
+fi
 
 # --- text alone on stdout, the report on stderr ---
 run 0 run -m "$target" -p "$prompt" -n 24
@@ -143,6 +182,26 @@ err_has 'tokens per second'; err_has 'emitted per step'
 run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 24
 cmp -s "$work/out" "$work/plain" || fail "speculative text is not the plain text"
 err_has 'accepted [0-9]+ of [0-9]+'
+
+run 0 run "$target" -p "$prompt" -n 24
+cmp -s "$work/out" "$work/plain" || fail "run DIR is not run -m DIR"
+SPEC_MODEL=$work/nothing run 0 run "$target" -p "$prompt" -n 1
+
+# --- to the end ---
+run 0 run "$target" -p "$prompt" -n -1 --json;      is stop_reason '"eos"'
+run 0 run "$target" -p "$prompt" -n -1 -c 40 --ignore-eos --json; is stop_reason '"context"'
+
+# --- escapes, where they are asked for ---
+run 0 run "$target" -p $'"a"\n\tb\\\'A' -n 9 --ids; cp "$work/out" "$work/written"
+run 0 run "$target" -p '\"a\"\n\tb\\\x27\x41' -e -n 9 --ids
+cmp -s "$work/out" "$work/written" || fail "escapes are not what they mean"
+run 0 run "$target" -p 'a\n' -n 9 --ids; cmp -s "$work/out" "$work/written" && fail "escapes without -e"
+printf '%s' 'a\q' > "$work/prompt"
+run 0 run "$target" -f "$work/prompt" -n 1 -e       # a file is taken as it is
+for text in 'a\q' 'a\' 'a\x4' 'a\x00'; do
+    run 2 run "$target" -p "$text" -e;              no_out; err_has '^spec: -p has '
+done
+run 0 run "$target" -p "$prompt" -n 24 -e --stop '\x67\x69rl' --json; is stop_reason '"stop"'
 
 # --- a prompt from a file, as it is; options from the environment, which the command line overrides ---
 printf '%s' "$prompt" > "$work/prompt"
@@ -199,9 +258,24 @@ assert o["text"].encode() == open(sys.argv[2], "rb").read()
 assert len(o["tokens"]) == o["n_generated"] == len(o["logprobs"]) == 24
 assert all(len(l["top"]) == 2 and l["token"] == t for l, t in zip(o["logprobs"], o["tokens"]))
 assert all(l["top"][0]["logprob"] == l["logprob"] for l in o["logprobs"])  # greedy
+assert "".join(l["text"] for l in o["logprobs"]) == o["text"] and all(t["text"] for l in o["logprobs"] for t in l["top"])
 assert 0 <= o["accepted"] <= o["drafted"] <= 3 * o["steps"]
 assert 1 <= o["emitted_per_step"] <= 4 and o["n_prompt"] > 0
 assert o["bytes_model"] > 0 and o["bytes_state"] > 0 and o["tokens_per_second"] > 0
+END
+fi
+run 0 run -m "$target" -p "$prompt" -n 2 --logprobs 1; 
+err_has '^logprob  1: [0-9]+ " there" -[0-9.]+ of [0-9]+ " there" -[0-9.]+$'
+run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 24 --json-lines --ignore-eos
+[ ! -s "$work/err" ] || fail "--json-lines leaves something on stderr"
+if command -v python3 > /dev/null; then
+    python3 - "$work/out" "$work/plain" << 'END' || fail "the lines do not add up"
+import json, sys
+lines = [json.loads(line) for line in open(sys.argv[1])]
+*parts, result = lines
+assert {p["type"] for p in parts} == {"tokens"} and result["type"] == "result" and 1 < len(parts) <= result["steps"] + 1
+assert "".join(p["text"] for p in parts) == result["text"] == open(sys.argv[2]).read()
+assert sum((p["tokens"] for p in parts), []) == result["tokens"] and len(result["tokens"]) == 24
 END
 fi
 run 0 run -m "$target" -p "$prompt" -n 4 --json;    is drafter null; is drafted 0
@@ -392,13 +466,23 @@ run 2 run -m "$target" -p a -s -1;                  err_has '--seed is -1'
 # --- an output that cannot be written is a failure ---
 if [ -w /dev/full ]; then
     for arguments in "info $target" "info $target --json" --version --list-devices --help \
-                     "run -m $target -p a -n 5" "run -m $target -p a -n 5 --json"; do
+                     "run -m $target -p a -n 5" "run -m $target -p a -n 5 --json" "run -m $target -p a -n 5 --json-lines" \
+                     "run -m $target -p a -n 900 --ignore-eos --json --logprobs 20"; do
         what="spec $arguments > /dev/full" got=0
         "$spec" $arguments > /dev/full 2> "$work/err" || got=$?
         [ $got -eq 1 ] || fail "exit code $got, expected 1"
         err_has 'No space left on device'
     done
 fi
+
+# cut_short FILE ARGS...: FILE, which the arguments name, may have no bytes
+cut_short() {
+    what="spec ${*:2}, whose file has no room"
+    { (trap '' XFSZ; ulimit -f 0; "$spec" "${@:2}" 2>&1; echo "exit $?") | cat; } > "$work/err"
+    err_has '^exit 1$'; err_has "^spec: $1: .*(No space left|File too large)"
+}
+cut_short "$work/cut" run "$target" -md "$drafter" -p a -n 2 --adapt cost --cost-profile "$work/cut"
+cut_short "$work/cut.html" tree "$target" "$drafter" -p "$prompt" --html "$work/cut.html"
 
 # --- check ---
 run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 48 --check
@@ -429,19 +513,34 @@ run 0 run -m "$work/says" -p a -n 2 -v;             err_has 'generation_config.j
 run 0 run -m "$work/says" -p a -n 2 --json;         [ ! -s "$work/err" ] || fail "told without being asked"
 run 1 info "$work/nothing";                         no_out; err_has nothing
 
-# --- Ctrl-C: what there is so far, stop reason aborted ---
+# --- Ctrl-C and kill: what there is so far, stop reason aborted, the exit status that shells give ---
 # (python starts it: a shell's background jobs ignore SIGINT)
 if command -v python3 > /dev/null; then
-    what="Ctrl-C"
-    python3 - "$spec" "$target" << 'END' || fail "Ctrl-C did not end the run as it should"
+    what="a signal"
+    python3 - "$spec" "$target" "$work/aborted.html" << 'END' || fail "a signal did not end the run as it should"
 import json, signal, subprocess, sys, time
-run = [sys.argv[1], "run", "-m", sys.argv[2], "-p", "Once", "-n", "2000", "-c", "2040", "--ignore-eos", "--ids"]
-p = subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-p.stdout.read(8)  # it has begun
-p.send_signal(signal.SIGINT)
-_, err = p.communicate(timeout=60)
-assert p.returncode == 1, (p.returncode, err)
-assert b"stopped by aborted" in err, err
+spec, target, page = sys.argv[1:]
+work = [target, "-p", "Once", "-c", "2040", "--ignore-eos"]
+
+def end(words, number, wait):
+    p = subprocess.Popen([spec] + words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    wait(p)
+    p.send_signal(number)
+    out, err = p.communicate(timeout=60)
+    return p.returncode, out.decode(), err.decode()
+
+for number in signal.SIGINT, signal.SIGTERM:
+    code, out, err = end(["run"] + work + ["-n", "2000", "--ids"], number, lambda p: p.stdout.read(8))
+    assert code == 128 + number and "stopped by aborted" in err and "decode" in err, (code, err)
+    code, out, err = end(["run"] + work + ["-n", "2000", "--json-lines"], number, lambda p: p.stdout.readline())
+    last = json.loads(out.splitlines()[-1])
+    assert code == 128 + number, code
+    assert last["type"] == "result" and last["stop_reason"] == "aborted" and last["n_generated"] < 2000, last
+    assert not err, err
+    # Of a tree nothing is told before the end: until a signal comes while it is loaded or decodes.
+    tree = ["tree"] + work + ["--html", page, "--steps", "500"]
+    codes = [end(tree, number, lambda p: time.sleep(0.01 * i))[0] for i in range(1, 15)]
+    assert 128 + number in codes and set(codes) <= {0, -number, 128 + number}, codes
 END
 fi
 

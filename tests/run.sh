@@ -49,7 +49,7 @@ if ! cmake -S "$root" -B "$build" -DSPEC_TESTS=ON -DSPEC_EXAMPLES=ON -DSPEC_CLI=
     cat "$log" >&2
     exit 1
 fi
-grep -E '^-- (spec|The CUDA)' "$log" || true
+grep -A 9 '^-- spec ' "$log" | grep -E '^-- (spec|  )' || true
 if ! cmake --build "$build" -j "$(nproc)" > "$log" 2>&1; then
     grep -E -A8 'error|Error' "$log" | head -n 60 >&2
     exit 1

@@ -139,7 +139,7 @@ struct spec_session {
     int32_t *scratch;               /* [SPECI_MAX_NODE] */
 };
 
-/* The live sequence `seq`, or an error (engine_round.c). */
+/* The live sequence `seq`, or an error (engine_prompt.c). */
 spec_status speci_session_seq(const spec_session *s, int32_t seq, engine_seq **out);
 /* A number that is not in use, or E_FULL (engine_sequence.c). */
 spec_status speci_session_free_seq(const spec_session *s, int32_t *out);
@@ -150,7 +150,9 @@ spec_status speci_sequence_take_request(spec_session *s, engine_seq *q, const sp
 void speci_sequence_limit(const spec_session *s, engine_seq *q);
 /* Applies prompt tokens that are left: about n_most of them, or all with 0; *n_done (may be NULL): how many that were. */
 spec_status speci_sequence_consume(spec_session *s, int32_t seq, int32_t n_most, int32_t *n_done);
-/* What was scored of it, or runs ahead of it, is forgotten. */
+/* Drafters forget it. */
+void speci_sequence_end_drafters(spec_session *s, int32_t seq);
+/* What was scored of it, or runs ahead of it, is forgotten (engine_round.c). */
 void speci_sequence_forget(spec_session *s, int32_t seq);
 /* Room for n more ids, and for what a step adds: behind it nothing need be allocated. */
 spec_status speci_sequence_room(const spec_session *s, engine_seq *q, size_t n);

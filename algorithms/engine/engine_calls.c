@@ -87,13 +87,6 @@ spec_status spec_commit(spec_session *s, int32_t seq, const int32_t *path, int32
     return speci_commit_read(s, &r);
 }
 
-void speci_sequence_forget(spec_session *s, int32_t seq)
-{
-    engine_round r, *flight = speci_flight(s, seq);
-    if (flight) speci_round_drop(s, flight);
-    if (s->seqs[seq].part >= 0 && part_of(s, seq, &r) == SPEC_OK) speci_round_drop(s, &r);
-}
-
 spec_status spec_rollback(spec_session *s, int32_t seq)
 {
     SPEC_NEED(s, "session");

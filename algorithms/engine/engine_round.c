@@ -7,42 +7,7 @@
 #include <limits.h>
 #include <string.h>
 
-/* --- what all of a session's files ask --- */
-
-spec_status speci_session_seq(const spec_session *s, int32_t seq, engine_seq **out)
-{
-    if (seq < 0 || seq >= s->n_seq || !s->seqs[seq].live)
-        return speci_fail(SPEC_E_INVALID, "there is no sequence %d", seq);
-    *out = &s->seqs[seq];
-    return SPEC_OK;
-}
-
-bool speci_session_stopped(void *session)
-{
-    spec_session *s = session;
-    return atomic_load(&s->cancelled) || (s->abort && s->abort(s->abort_user_data));
-}
-
-speci_draft_seq speci_sequence_asked(spec_session *s, int32_t seq)
-{
-    engine_seq *q = &s->seqs[seq];
-    return (speci_draft_seq){ .seq = seq, .ids = q->ids, .n_ids = q->n_ids, .sampling = &q->request.p.sampling, .step = q->n_step,
-                              .tree = &q->proposal.tree, .by = -1 };
-}
-
 /* --- a round --- */
-
-spec_status speci_session_check(const spec_session *s, const int32_t *seqs, int32_t n)
-{
-    engine_seq *q = NULL;
-    if (n < 1 || n > s->n_seq) return speci_fail(SPEC_E_INVALID, "%d sequences; the session has %d", n, s->n_seq);
-    for (int32_t i = 0; i < n; i++) {
-        SPEC_TRY(speci_session_seq(s, seqs[i], &q));
-        for (int32_t j = 0; j < i; j++)
-            if (seqs[j] == seqs[i]) return speci_fail(SPEC_E_INVALID, "sequence %d is given twice", seqs[i]);
-    }
-    return SPEC_OK;
-}
 
 spec_status speci_round_begin(spec_session *s, engine_round *r, const int32_t *seqs, int32_t n)
 {
@@ -297,6 +262,15 @@ void speci_round_drop(spec_session *s, engine_round *r)
     }
     r->n_part = 0;
     r->marked = r->by_shape = false;
+}
+
+void speci_sequence_forget(spec_session *s, int32_t seq)
+{
+    engine_round *flight = speci_flight(s, seq), own = s->round;
+    if (flight) speci_round_drop(s, flight);
+    if (s->seqs[seq].part < 0) return;
+    own.part += s->seqs[seq].part, own.n_part = 1;
+    speci_round_drop(s, &own);
 }
 
 /* --- DRAFT is read, before the trees are scored or after --- */

@@ -1,0 +1,111 @@
+/* engine_prompt.c - the ids of a sequence, and its prompt on its way into states and caches: at once, or in parts. */
+#include "algorithms/engine/engine.h"
+
+#include <limits.h>
+#include <string.h>
+
+/* --- what all of a session's files ask --- */
+
+spec_status speci_session_seq(const spec_session *s, int32_t seq, engine_seq **out)
+{
+    if (seq < 0 || seq >= s->n_seq || !s->seqs[seq].live)
+        return speci_fail(SPEC_E_INVALID, "there is no sequence %d", seq);
+    *out = &s->seqs[seq];
+    return SPEC_OK;
+}
+
+bool speci_session_stopped(void *session)
+{
+    spec_session *s = session;
+    return atomic_load(&s->cancelled) || (s->abort && s->abort(s->abort_user_data));
+}
+
+speci_draft_seq speci_sequence_asked(spec_session *s, int32_t seq)
+{
+    engine_seq *q = &s->seqs[seq];
+    return (speci_draft_seq){ .seq = seq, .ids = q->ids, .n_ids = q->n_ids, .sampling = &q->request.p.sampling, .step = q->n_step,
+                              .tree = &q->proposal.tree, .by = -1 };
+}
+
+spec_status speci_session_check(const spec_session *s, const int32_t *seqs, int32_t n)
+{
+    engine_seq *q = NULL;
+    if (n < 1 || n > s->n_seq) return speci_fail(SPEC_E_INVALID, "%d sequences; the session has %d", n, s->n_seq);
+    for (int32_t i = 0; i < n; i++) {
+        SPEC_TRY(speci_session_seq(s, seqs[i], &q));
+        for (int32_t j = 0; j < i; j++)
+            if (seqs[j] == seqs[i]) return speci_fail(SPEC_E_INVALID, "sequence %d is given twice", seqs[i]);
+    }
+    return SPEC_OK;
+}
+
+/* --- ids --- */
+
+spec_status speci_sequence_room(const spec_session *s, engine_seq *q, size_t n)
+{
+    const size_t need = s->n_ctx ? (size_t)s->n_ctx : (size_t)q->n_ids + n + (size_t)s->n_node + 1;
+    if (need <= (size_t)q->cap_ids) return SPEC_OK;
+    if (need > INT32_MAX / 2 && !s->n_ctx) return speci_fail(SPEC_E_FULL, "a sequence of %zu tokens is too long", need);
+    const size_t cap = s->n_ctx ? need : need + need / 2 + 1024;
+    int32_t *ids = speci_alloc(s->a, cap, sizeof *ids);
+    if (!ids) return SPEC_E_NOMEM;
+    if (q->n_ids > 0) memcpy(ids, q->ids, (size_t)q->n_ids * sizeof *ids);
+    speci_free(s->a, q->ids);
+    q->ids = ids;
+    q->cap_ids = (int32_t)cap;
+    return SPEC_OK;
+}
+
+spec_status speci_sequence_take_ids(const spec_session *s, engine_seq *q, const int32_t *ids, size_t n)
+{
+    SPEC_TRY(speci_sequence_room(s, q, n));
+    memcpy(q->ids + q->n_ids, ids, n * sizeof *ids);
+    q->n_ids += (int32_t)n;
+    return SPEC_OK;
+}
+
+/* --- prompts --- */
+
+static int32_t prompt_left(const spec_session *s, int32_t seq)
+{
+    return s->seqs[seq].n_ids - 1 - speci_exec_n_past(s->exec, seq);
+}
+
+void speci_sequence_end_drafters(spec_session *s, int32_t seq)
+{
+    for (int32_t k = 0; k < s->drafters.n; k++)
+        if (s->drafters.draft[k].kind->end) s->drafters.draft[k].kind->end(&s->drafters.draft[k], seq);
+}
+
+/* Drafters begin with a sequence, or see its next prompt as committed. */
+static spec_status tell_prompt(spec_session *s, int32_t seq)
+{
+    engine_seq *q = &s->seqs[seq];
+    for (int32_t k = 0; k < s->drafters.n; k++) {
+        speci_draft *d = &s->drafters.draft[k];
+        const speci_draft_seq ask = speci_sequence_asked(s, seq);
+        const spec_status status = q->n_told == 0 && d->kind->prefill ? d->kind->prefill(d, &ask) : SPEC_OK;
+        if (status != SPEC_OK && q->live) speci_sequence_end_drafters(s, seq); /* they begin anew with the next step */
+        SPEC_TRY(status);
+        if (q->n_told > 0 && d->kind->committed) d->kind->committed(d, &ask, q->n_ids - q->n_told);
+    }
+    q->n_told = q->n_ids;
+    return SPEC_OK;
+}
+
+spec_status speci_sequence_consume(spec_session *s, int32_t seq, int32_t n_most, int32_t *n_done)
+{
+    engine_seq *q = &s->seqs[seq];
+    const int32_t left = q->consuming ? prompt_left(s, seq) : 0;
+    const speci_prefill_hooks hooks = { .poll = speci_session_stopped, .arg = s, .n_least = n_most };
+    if (n_done) *n_done = 0;
+    if (!q->consuming) return SPEC_OK;
+    const spec_status status = speci_exec_prefill(s->exec, seq, q->ids + q->n_ids - 1 - left, (size_t)left, &hooks);
+    if (status != SPEC_OK && status != SPEC_E_ABORTED) speci_exec_break(s->exec, seq);
+    SPEC_TRY(status);
+    if (n_done) *n_done = left - prompt_left(s, seq);
+    if (prompt_left(s, seq) > 0) return SPEC_OK;
+    SPEC_TRY(tell_prompt(s, seq));
+    q->consuming = false;
+    return left > 0 ? s->ops->sync(s->queue) : SPEC_OK; /* no pass for one token: it waits for the first step */
+}

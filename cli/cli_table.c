@@ -1,0 +1,122 @@
+/* cli_table.c - the commands and options of the program. */
+#include <string.h>
+
+#include "cli/cli_table.h"
+
+const cli_command_row cli_command_rows[] = {
+    { CLI_RUN, "run", "DIR [-md DIR] -p TEXT | -f FILE | --prompt-ids IDS", "generate text" },
+    { CLI_TREE, "tree", "DIR [DIR] -p TEXT --html FILE", "write a page that shows the drafted trees" },
+    { CLI_INFO, "info", "DIR", "tell what a model is, and what a session takes" },
+    { CLI_TOP, NULL, "--list-devices | --version | --help", "" },
+};
+const size_t cli_n_command = sizeof cli_command_rows / sizeof cli_command_rows[0];
+
+const cli_status_row cli_status_rows[] = {
+    { CLI_OK, "success" },
+    { CLI_FAILURE, "failure: the reason is on stderr" },
+    { CLI_USAGE, "wrong usage" },
+    { CLI_DIFFERS, "--check found a difference" },
+    { 130, "stopped by SIGINT (Ctrl-C), after the report of what there was" },
+    { 143, "stopped by SIGTERM, likewise" },
+};
+const size_t cli_n_status = sizeof cli_status_rows / sizeof cli_status_rows[0];
+
+#define AT(field) offsetof(cli_options, field)
+#define DECODE (CLI_RUN | CLI_TREE)
+#define WORK (CLI_RUN | CLI_TREE | CLI_INFO)
+#define ALL (CLI_RUN | CLI_TREE | CLI_INFO | CLI_TOP)
+#define MAX_INT 2147483647.0
+
+const cli_option cli_option_rows[] = {
+    { "model", 'm', NULL, "DIR", "SPEC_MODEL", WORK, CLI_TEXT, AT(model), 0, 0, "the model: a Hugging Face directory" },
+    { "model-draft", 0, "md", "DIR", "SPEC_MODEL_DRAFT", WORK, CLI_TEXT, AT(model_draft), 0, 0,
+      "the model that drafts; none: plain decoding" },
+    { "tokenizer", 0, NULL, "PATH", "SPEC_TOKENIZER", WORK, CLI_TEXT, AT(tokenizer), 0, 0,
+      "tokenizer.json, tokenizer.model or their directory, if not the model's" },
+    { "prompt", 'p', NULL, "TEXT", NULL, DECODE, CLI_TEXT, AT(prompt), 0, 0, "the prompt" },
+    { "file", 'f', NULL, "FILE", NULL, DECODE, CLI_TEXT, AT(file), 0, 0,
+      "read the prompt from FILE, as it is (- for stdin)" },
+    { "prompt-ids", 0, NULL, "ID,ID,...", NULL, DECODE, CLI_IDS, AT(prompt_ids), 0, MAX_INT,
+      "the prompt as token ids, to which nothing is added; the way for a model without a tokenizer" },
+    { "escape", 'e', NULL, NULL, NULL, DECODE, CLI_FLAG, AT(escape), 0, 0,
+      "\\n, \\t, \\r, \\\", \\', \\\\ and \\xHH in -p and --stop mean what they do in C" },
+    { "n-predict", 'n', "predict", "N", "SPEC_N_PREDICT", DECODE, CLI_COUNT, AT(n_predict), 1, MAX_INT,
+      "generate at most N tokens; -1: until the text or the context ends (128; tree: what the steps give)" },
+    { "ctx-size", 'c', NULL, "N", "SPEC_CTX_SIZE", WORK, CLI_INT, AT(n_ctx), 0, MAX_INT,
+      "tokens of context; 0 is the model's own limit (0)" },
+    { "temp", 0, NULL, "T", "SPEC_TEMP", DECODE, CLI_REAL, AT(temp), 0, 1e6, "temperature; 0 is greedy (0)" },
+    { "top-k", 0, NULL, "K", "SPEC_TOP_K", DECODE, CLI_INT, AT(top_k), 0, MAX_INT,
+      "sample from the K likeliest; 0 is off (0)" },
+    { "top-p", 0, NULL, "P", "SPEC_TOP_P", DECODE, CLI_REAL, AT(top_p), 0, 1,
+      "sample from the likeliest that hold mass P; 0 or 1 is off (0)" },
+    { "min-p", 0, NULL, "P", "SPEC_MIN_P", DECODE, CLI_REAL, AT(min_p), 0, 1,
+      "leave out what is under P times the likeliest; 0 is off (0)" },
+    { "seed", 's', NULL, "N", "SPEC_SEED", DECODE, CLI_SEED, AT(seed), 0, 0, "seed of the random numbers (0)" },
+    { "dtype", 0, NULL, "auto|f32|bf16|f16", "SPEC_DTYPE", WORK, CLI_CHOICE, AT(dtype), 0, 0,
+      "compute type (auto: the file's)" },
+    { "weights", 0, NULL, "auto|q8_0", "SPEC_WEIGHTS", WORK, CLI_CHOICE, AT(weights), 0, 0,
+      "quantise matrices while loading: q8_0, int8 in blocks of 32 (auto: as they are)" },
+    { "no-bos", 0, NULL, NULL, NULL, DECODE, CLI_FLAG, AT(no_bos), 0, 0, "do not add special tokens to the prompt" },
+    { "parse-special", 0, NULL, NULL, NULL, DECODE, CLI_FLAG, AT(parse_special), 0, 0,
+      "recognise special tokens written in the prompt (not for untrusted text)" },
+    { "ignore-eos", 0, NULL, NULL, NULL, DECODE, CLI_FLAG, AT(ignore_eos), 0, 0, "go on after an end-of-text token" },
+    { "stop", 0, NULL, "TEXT", NULL, CLI_RUN, CLI_TEXTS, AT(stop), 0, 0,
+      "end before TEXT, which may be a special token; may be repeated" },
+    { "special", 0, "sp", NULL, NULL, CLI_RUN, CLI_FLAG, AT(keep_special), 0, 0, "write special tokens in the text" },
+    { "logprobs", 0, NULL, "N", "SPEC_LOGPROBS", CLI_RUN, CLI_INT, AT(n_logprobs), 0, 20,
+      "log-probabilities of each token and of the N likeliest" },
+    { "tree", 0, NULL, "KIND[:ARGS]", "SPEC_TREE", WORK, CLI_TREES, AT(tree), 0, 0,
+      "the trees that -md drafts; several (again, or with ; between them) need --adapt (chain:4)" },
+    { "draft", 0, NULL, "KIND[:ARGS]", "SPEC_DRAFT", WORK, CLI_DRAFTS, AT(draft), 0, 0,
+      "draft without a model; several (again, or with ; between them) stand in front of -md" },
+    { "draft-combine", 0, NULL, "first|union|choose", "SPEC_DRAFT_COMBINE", WORK, CLI_CHOICE, AT(draft_combine), 0, 0,
+      "several drafters: the first that proposes, all their trees merged, or --adapt's choice (first)" },
+    { "spec-draft-n-max", 0, "draft-max|draft-n", "K", "SPEC_DRAFT_N_MAX", WORK, CLI_CHAIN, AT(tree), 1, 63,
+      "means --tree chain:K" },
+    { "draft-temp", 0, NULL, "T", "SPEC_DRAFT_TEMP", WORK, CLI_REAL, AT(draft_temp), 0, 1e6,
+      "temperature of the draft distribution; 0: the target's, for a greedy target 1 (0)" },
+    { "verify", 0, NULL, "RULE", "SPEC_VERIFY", DECODE, CLI_RULE, AT(verify), 0, 0,
+      "the rule that accepts drafts; one that would change the model's distribution is refused (auto)" },
+    { "adapt", 0, NULL, "off|cost|ucb", "SPEC_ADAPT", DECODE, CLI_CHOICE, AT(adapt), 0, 0,
+      "choose among the trees and no draft at all: by step costs and acceptance, or by trying (off)" },
+    { "cost-profile", 0, NULL, "FILE", "SPEC_COST_PROFILE", DECODE, CLI_TEXT, AT(cost_profile), 0, 0,
+      "step costs of this machine; measured and saved if FILE is not there" },
+    { "scan", 0, NULL, "window|recurrent", "SPEC_SCAN", WORK | CLI_LAB, CLI_CHOICE, AT(scan), 0, 0,
+      "Mamba-2 over a tree: products with a state that lags, or state by state (window)" },
+    { "advance", 0, NULL, "replay|joint", "SPEC_ADVANCE", WORK | CLI_LAB, CLI_CHOICE, AT(advance), 0, 0,
+      "accepted tokens: replayed from the cache, or fed again with the next tree (replay)" },
+    { "draft-state", 0, NULL, "replay|per-node", "SPEC_DRAFT_STATE", WORK | CLI_LAB, CLI_CHOICE, AT(draft_state), 0, 0,
+      "a recurrent drafter: replays the path to a node, or keeps a state per node (replay)" },
+    { "html", 0, NULL, "FILE", NULL, CLI_TREE, CLI_TEXT, AT(html), 0, 0, "write the page to FILE" },
+    { "steps", 0, NULL, "N", NULL, CLI_TREE, CLI_INT, AT(n_step), 1, CLI_MAX_STEP, "show at most N steps (200)" },
+    { "backend", 0, NULL, "NAME", "SPEC_BACKEND", WORK, CLI_TEXT, AT(backend), 0, 0,
+      "cpu, cpu:portable, cuda, cuda:1, or a plugin's path (cpu)" },
+    { "plugin-dir", 0, NULL, "DIR", "SPEC_PLUGIN_DIR", ALL, CLI_TEXT, AT(plugin_dir), 0, 0,
+      "where to look for backends first (beside libspec.so)" },
+    { "threads", 't', NULL, "N", "SPEC_THREADS", ALL, CLI_INT, AT(n_threads), 0, 4096,
+      "CPU threads; 0 is what the process may use (0)" },
+    { "json", 0, NULL, NULL, NULL, CLI_RUN | CLI_INFO, CLI_FLAG, AT(json), 0, 0,
+      "print one JSON object instead of text and report, and of an error" },
+    { "json-lines", 0, NULL, NULL, NULL, CLI_RUN, CLI_FLAG, AT(json_lines), 0, 0,
+      "print text as it comes, then the report or the error: a JSON object a line" },
+    { "ids", 0, NULL, NULL, NULL, CLI_RUN, CLI_FLAG, AT(ids), 0, 0, "print token ids instead of text" },
+    { "check", 0, NULL, NULL, NULL, CLI_RUN, CLI_FLAG, AT(check), 0, 0,
+      "also decode plainly; exit 3 if the tokens differ (temperature 0 only)" },
+    { "verbose", 'v', NULL, NULL, NULL, ALL, CLI_FLAG, AT(verbose), 0, 0, "print the library's log" },
+    { "list-devices", 0, NULL, NULL, NULL, CLI_TOP, CLI_FLAG, AT(list_devices), 0, 0, "list the devices that can be used" },
+    { "version", 0, NULL, NULL, NULL, CLI_TOP, CLI_FLAG, AT(version), 0, 0, "print the version" },
+    { "help", 'h', NULL, NULL, NULL, ALL, CLI_FLAG, AT(help), 0, 0, "print this help" },
+    { "help-lab", 0, NULL, NULL, NULL, ALL, CLI_FLAG, AT(help_lab), 0, 0, "print the options of experiments" },
+};
+_Static_assert(sizeof cli_option_rows / sizeof cli_option_rows[0] <= CLI_MAX_OPTION, "more options than parsing has room for");
+const size_t cli_n_option = sizeof cli_option_rows / sizeof cli_option_rows[0];
+
+int cli_word_number(const char *words, const char *word, size_t n)
+{
+    for (int i = 0; words != NULL; i++) {
+        const size_t length = strcspn(words, "|");
+        if (length == n && strncmp(words, word, n) == 0) return i;
+        words = words[length] != 0 ? words + length + 1 : NULL;
+    }
+    return -1;
+}

@@ -1,0 +1,47 @@
+#!/bin/bash
+# How the project is configured: without cmocka, with the summary, inside another project that names no build type.
+#   configure.sh configure|build SOURCE CC PKG_CONFIG MODEL     build: also builds the other project, and runs it
+set -euo pipefail
+mode=$1 source=$2 cc=$3 pkg_config=$4 model=$5
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+fail() { echo "FAILED: $1"; cat "$work/log"; exit 1; }
+says() { grep -qE -- "$1" "$work/log" || fail "\"$1\" is not said"; }
+# configure SOURCE BUILD OPTIONS...
+configure() { cmake -S "$1" -B "$2" -DCMAKE_C_COMPILER="$cc" -DSPEC_CUDA=OFF "${@:3}" > "$work/log" 2>&1; }
+
+# A machine without cmocka.
+cat > "$work/pkg-config" << END
+#!/bin/sh
+case "\$*" in *cmocka*) exit 1 ;; esac
+exec "$pkg_config" "\$@"
+END
+chmod +x "$work/pkg-config"
+configure "$source" "$work/plain" -DPKG_CONFIG_EXECUTABLE="$work/pkg-config" || fail "cmake -B build needs cmocka"
+says '^-- spec [0-9.]+, Release:$'
+for part in tokenizers OpenBLAS 'command line' examples; do says "^--   $part +on"; done
+says '^--   CUDA +off: SPEC_CUDA=OFF$'
+says '^--   tests +off: cmocka was not found .*libcmocka-dev'
+[ ! -d "$work/plain/tests" ] || fail "tests are made without cmocka"
+if configure "$source" "$work/plain" -DSPEC_TESTS=ON; then fail "SPEC_TESTS=ON does not insist"; fi
+says 'SPEC_TESTS=ON, but cmocka'
+
+# Inside another project.
+configure "$source/tests/consumer" "$work/inside" -DSPEC_SOURCE="$source" -DCMAKE_EXPORT_COMPILE_COMMANDS=ON ||
+    fail "not a part of another project"
+for part in 'command line' examples tests; do says "^--   $part +off: part of consumer \(-DSPEC_[A-Z]+=ON\)$"; done
+if grep -q BUILD_SHARED_LIBS "$work/inside/CMakeCache.txt"; then fail "it says of which kind the project's libraries are"; fi
+commands=$work/inside/compile_commands.json
+if grep '"command".*core_error\.c' "$commands" | grep -qvE -- '-O[23].* -DNDEBUG'; then fail "the library is not optimised"; fi
+if grep '"command".*consumer/main\.c' "$commands" | grep -q -- '-O'; then fail "the project's own sources are optimised"; fi
+configure "$source/tests/consumer" "$work/debug" -DSPEC_SOURCE="$source" -DCMAKE_EXPORT_COMPILE_COMMANDS=ON \
+    -DCMAKE_BUILD_TYPE=Debug || fail "not a part of a project that is built for debugging"
+if grep '"command".*core_error\.c' "$work/debug/compile_commands.json" | grep -q -- '-O'; then fail "Debug is optimised"; fi
+
+if [ "$mode" = build ]; then
+    cmake --build "$work/inside" -j "$(nproc)" > "$work/log" 2>&1 || fail "the other project is not built"
+    if grep -q 'warning:' "$work/log"; then fail "the other project's build warns of ours"; fi
+    "$work/inside/consumer" "$model"
+fi
+echo "every way to configure does what it says"
