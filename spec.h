@@ -25,10 +25,12 @@
  * Arguments   The object first, then what the call writes, then what it reads.
  * Ownership   Who opens, closes. Close functions take NULL. What is written through `out` belongs to
  *             the caller; a pointer that is *returned* is borrowed and lives as long as its parent.
- *             A backend outlives its models, a model its drafters and sessions.
+ *             Objects may be closed in any order: a backend is there until its models are closed,
+ *             a model until its drafters and sessions are, a drafter until its session is.
  * Threads     A backend and a model may be used by any number of threads. A session (and what was
- *             opened for it: its drafter) belongs to one thread at a time. Only spec_session_cancel
- *             may be called from another thread.
+ *             opened for it: its drafter) is in one call at a time: a second one, from another
+ *             thread or from a callback of the first, is E_STATE. spec_session_cancel alone may be
+ *             called at any time.
  * Structs     Those that will grow begin with struct_size (set by their SPEC_..._INIT); zero in any
  *             other field is its default, and fields are only ever appended. The others are frozen.
  * Tokens      are int32_t ids. Shapes are written outermost first, row-major.
@@ -393,10 +395,9 @@ SPEC_API spec_status spec_session_open(spec_session **out, spec_model *target, s
 SPEC_API void spec_session_close(spec_session *session);
 /* The target. */
 SPEC_API const spec_model *spec_session_target(const spec_session *session);
-/* From any thread: the step or prefill in progress ends after its current pass with E_ABORTED. Stays set until
- * spec_session_resume. */
+/* From any thread: the call in progress (a prompt, a draft, a score, a step) ends after its current pass with E_ABORTED; where none is
+ * in progress, the next of these does. Calls behind that one go on. */
 SPEC_API void spec_session_cancel(spec_session *session);
-SPEC_API void spec_session_resume(spec_session *session);
 
 typedef struct spec_session_info {
     size_t struct_size;
@@ -492,7 +493,8 @@ SPEC_API spec_status spec_sequence_add(spec_session *session, int32_t *seq, cons
                                        const spec_request *request);
 /* A living sequence goes on with ids [n], n >= 1, behind all it has, an end token too: the next turn of a chat. The pending token
  * and ids[0 .. n-2] are consumed, ids[n-1] becomes pending. request NULL: as before, n_predict counted anew. Errors: as above, then
- * the sequence is as before; but after E_ABORTED, E_DEVICE and E_NOMEM from a pass it can only be removed (E_STATE). */
+ * the sequence is as before; but after E_ABORTED the ids are there, and the next step consumes what is left of them; after an error
+ * of the device it can only be removed (E_STATE). */
 SPEC_API spec_status spec_sequence_append(spec_session *session, int32_t seq, const int32_t *ids, size_t n,
                                           const spec_request *request);
 /* From the next step on, in place of the request before; NULL = greedy, until an end token. Errors: E_INVALID, E_UNSUPPORTED,

@@ -17,6 +17,7 @@ struct spec_backend {
     void (*parallel_for)(void *, int32_t, void (*)(void *, int32_t), void *);
     void *parallel_user_data;
     void *lib;               /* the plugin, or NULL */
+    speci_holds holds;       /* by its models */
 };
 
 extern const spec_backend_ops speci_cpu_ops; /* backends/cpu */

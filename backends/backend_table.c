@@ -92,7 +92,7 @@ static spec_backend *backend_new(const spec_backend_params *params)
 
 void spec_backend_close(spec_backend *be)
 {
-    if (!be) return;
+    if (!be || !speci_let_go(&be->holds)) return;
     spec_allocator allocator = be->allocator;
     if (be->dev) be->ops->close(be->dev);
     if (be->lib) speci_dl_close(be->lib);

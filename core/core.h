@@ -3,6 +3,7 @@
 #ifndef SPEC_CORE_H
 #define SPEC_CORE_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -34,6 +35,17 @@ uint64_t speci_n_failure(void);
 spec_status speci_params_read(void *out, size_t size, const void *in, const char *name);
 /* The way back, for results: `out` begins with its struct_size, which stays. */
 spec_status speci_params_write(void *out, const void *from, size_t size, const char *name);
+
+/* --- objects that others need --- */
+
+/* An object is freed when its owner has closed it and nothing that was opened from it is left: each of these holds it. Zero to
+ * begin: the owner alone. Any thread may hold and let go. */
+typedef struct speci_holds {
+    atomic_int n; /* beside the owner; -1: the last has let go */
+} speci_holds;
+static inline void speci_hold(speci_holds *h) { (void)atomic_fetch_add(&h->n, 1); }
+/* true: that was the last, and the object is to be freed. */
+static inline bool speci_let_go(speci_holds *h) { return atomic_fetch_sub(&h->n, 1) == 0; }
 
 /* --- memory (core_alloc.c) --- */
 

@@ -135,6 +135,7 @@ struct spec_model {
                                    sequences cannot be saved */
     int32_t n_mixer;
     spec_mixer_count mixers[MODEL_N_KIND];
+    speci_holds holds;          /* by its sessions and drafters */
     struct model_owned *owned;  /* weights and vectors on the device, to free (model_own.c) */
 };
 

@@ -12,6 +12,7 @@ spec_status speci_model_new(spec_model **out, spec_backend *backend, const speci
     m->allocator = &backend->allocator;
     m->bos = -1;
     m->path = speci_strdup(m->allocator, path);
+    speci_hold(&backend->holds);
     *out = m;
     if (m->path) return SPEC_OK;
     spec_model_close(m);
@@ -20,7 +21,8 @@ spec_status speci_model_new(spec_model **out, spec_backend *backend, const speci
 
 void spec_model_close(spec_model *m)
 {
-    if (!m) return;
+    if (!m || !speci_let_go(&m->holds)) return;
+    spec_backend *be = m->backend;
     m->exec->close_model(m);
     spec_tokenizer_close(m->opened_tokenizer);
     speci_free(m->allocator, m->layers);
@@ -28,6 +30,7 @@ void spec_model_close(spec_model *m)
     speci_free(m->allocator, m->unknown_keys);
     speci_free(m->allocator, m->path);
     speci_free(m->allocator, m);
+    spec_backend_close(be);
 }
 
 /* --- getters --- */

@@ -100,7 +100,6 @@ static void check_objects(void **state)
     REFUSED(spec_session_estimate(&memory, NULL, NULL, NULL));
     NOTHING(spec_session_target(NULL));
     spec_session_cancel(NULL);
-    spec_session_resume(NULL);
     spec_session_close(NULL);
     spec_drafter_close(NULL);
     spec_model_close(NULL);

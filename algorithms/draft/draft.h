@@ -24,6 +24,8 @@ struct spec_drafter {
     int32_t n_draft;         /* without builders: nodes below the root, at most */
     float temperature;       /* of the draft distribution; 0 = the target's */
     atomic_flag in_use;
+    speci_holds holds;       /* by its session */
+    spec_model *held;        /* the model that it holds, or NULL */
 };
 
 /* What a drafter's trees need: the most that its builders ask for. */

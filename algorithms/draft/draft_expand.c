@@ -59,6 +59,7 @@ static spec_status expand_pass(model_draft *m)
     const speci_draft_site *site = m->d->site;
     const int32_t n = bring_forward(m);
     int32_t n_row = 0;
+    if (site->stopped(site->stopped_arg)) return speci_fail(SPEC_E_ABORTED, "stopped while drafting");
     for (int32_t i = 0; i < n; i++) m->feed_base[i] = m->seqs[m->active[i]].n_fed;
     if (n > 0) SPEC_TRY(speci_draft_feed(m, m->active, n));
     for (int32_t i = 0; i < n; i++) {

@@ -20,7 +20,8 @@ spec_status spec_drafter_from_model(spec_drafter **out, spec_model *model, const
     SPEC_NEED(out, "out");
     SPEC_NEED(model, "model");
     SPEC_TRY(speci_drafter_create(out, &speci_draft_model, model->allocator, params, true));
-    (*out)->own = model;
+    (*out)->own = (*out)->held = model;
+    speci_hold(&model->holds);
     return SPEC_OK;
 }
 

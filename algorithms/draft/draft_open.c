@@ -85,11 +85,13 @@ spec_status speci_drafter_create(spec_drafter **out, const speci_draft_kind *kin
 
 void spec_drafter_close(spec_drafter *d)
 {
-    if (!d) return;
+    if (!d || !speci_let_go(&d->holds)) return;
     if (d->kind->close) d->kind->close(d);
     for (int32_t i = 0; i < d->n_builder && !d->borrowed; i++) spec_builder_close(d->builders[i]);
     speci_free(d->allocator, d->builders);
+    spec_model *held = d->held; /* whose backend the allocator may be of */
     speci_free(d->allocator, d);
+    spec_model_close(held);
 }
 
 int32_t spec_drafter_n_node(const spec_drafter *d) { return d ? speci_draft_size_of(d).n_node : 1; }

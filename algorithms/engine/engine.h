@@ -104,7 +104,10 @@ struct spec_session {
     bool joint, captures;           /* advances by joint attainment; passes may be captured */
     spec_abort_fn abort;
     void *abort_user_data;
-    atomic_int cancelled;
+    atomic_int cancelled;           /* by any thread */
+    bool was_cancelled;             /* the call that is on its way has seen it */
+    atomic_flag in_call;
+    bool closes;                    /* it is to be closed when the call has ended */
     double (*now_ms)(void);         /* the clock that rounds are timed by */
     spec_queue *queue;
     speci_exec *exec;               /* the target's executor */
@@ -143,6 +146,8 @@ struct spec_session {
 spec_status speci_session_seq(const spec_session *s, int32_t seq, engine_seq **out);
 /* A number that is not in use, or E_FULL (engine_sequence.c). */
 spec_status speci_session_free_seq(const spec_session *s, int32_t *out);
+/* As spec_sequence_add, of a session that was entered. */
+spec_status speci_sequence_add(spec_session *s, int32_t *seq, const int32_t *ids, size_t n, const spec_request *request);
 /* What was begun of a sequence is given back. */
 void speci_sequence_end(spec_session *s, int32_t seq);
 /* Its request from now on; and how many ids it may reach by that. */
@@ -160,8 +165,16 @@ spec_status speci_sequence_room(const spec_session *s, engine_seq *q, size_t n);
 spec_status speci_sequence_take_ids(const spec_session *s, engine_seq *q, const int32_t *ids, size_t n);
 /* What drafters are told of it; `tree` is theirs to fill. */
 speci_draft_seq speci_sequence_asked(spec_session *s, int32_t seq);
-/* Has somebody asked to stop? */
+/* Has somebody asked to stop? (engine_enter.c) */
 bool speci_session_stopped(void *session);
+
+/* What every public function of a session begins with: E_INVALID without one, E_STATE if it is in a call; left at the function's end. */
+spec_session *speci_session_enter(const spec_session *session);
+void speci_session_leave(spec_session *const *entered);
+#define ENGINE_ENTER(session)                                                                                        \
+    SPEC_NEED(session, "session");                                                                                   \
+    spec_session *const entered_ __attribute__((cleanup(speci_session_leave))) = speci_session_enter(session);       \
+    if (!entered_) return SPEC_E_STATE
 
 /* Memory of a round of n_seq sequences and n_row rows; n_node nodes per tree (engine_session.c). */
 spec_status speci_round_open(spec_session *s, engine_round *r, int32_t n_seq, int32_t n_node);

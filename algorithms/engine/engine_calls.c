@@ -6,10 +6,11 @@
 
 spec_status spec_draft(spec_session *s, const spec_tree **trees, const int32_t *seqs, int32_t n)
 {
-    SPEC_NEED(s, "session");
+    ENGINE_ENTER(s);
     SPEC_NEED(seqs || n == 0, "seqs");
     SPEC_NEED(trees || n == 0, "trees");
     engine_round *r = &s->round;
+    if (speci_session_stopped(s)) return speci_fail(SPEC_E_ABORTED, "stopped before drafting");
     SPEC_TRY(speci_session_check(s, seqs, n));
     SPEC_TRY(speci_round_begin(s, r, seqs, n));
     for (int32_t i = 0; i < n; i++) trees[i] = r->trees[i];
@@ -19,10 +20,11 @@ spec_status spec_draft(spec_session *s, const spec_tree **trees, const int32_t *
 
 spec_status spec_score(spec_session *s, const int32_t *seqs, int32_t n, const spec_tree *const *trees)
 {
-    SPEC_NEED(s, "session");
+    ENGINE_ENTER(s);
     SPEC_NEED(seqs || n == 0, "seqs");
     SPEC_NEED(trees || n == 0, "trees");
     engine_round *r = &s->round;
+    if (speci_session_stopped(s)) return speci_fail(SPEC_E_ABORTED, "stopped before scoring");
     SPEC_TRY(speci_session_check(s, seqs, n));
     SPEC_TRY(speci_round_begin(s, r, seqs, n));
     for (int32_t i = 0; i < n; i++) r->trees[i] = trees[i];
@@ -45,7 +47,7 @@ static spec_status part_of(spec_session *s, int32_t seq, engine_round *out)
 
 spec_status spec_verify(spec_session *s, int32_t *path, int32_t *n_path, int32_t *token, int32_t seq, spec_verify_rule rule)
 {
-    SPEC_NEED(s, "session");
+    ENGINE_ENTER(s);
     SPEC_NEED(path, "path");
     SPEC_NEED(n_path, "n_path");
     SPEC_NEED(token, "token");
@@ -76,7 +78,7 @@ static spec_status check_path(const spec_session *s, const spec_tree *t, const i
 
 spec_status spec_commit(spec_session *s, int32_t seq, const int32_t *path, int32_t n_path, int32_t token)
 {
-    SPEC_NEED(s, "session");
+    ENGINE_ENTER(s);
     SPEC_NEED(path, "path");
     engine_round r;
     SPEC_TRY(part_of(s, seq, &r));
@@ -89,7 +91,7 @@ spec_status spec_commit(spec_session *s, int32_t seq, const int32_t *path, int32
 
 spec_status spec_rollback(spec_session *s, int32_t seq)
 {
-    SPEC_NEED(s, "session");
+    ENGINE_ENTER(s);
     engine_seq *q;
     SPEC_TRY(speci_session_seq(s, seq, &q));
     if (q->part >= 0) speci_sequence_forget(s, seq); /* else a committed path may be pending, and stays */
@@ -98,7 +100,7 @@ spec_status spec_rollback(spec_session *s, int32_t seq)
 
 spec_status spec_draft_choice(const spec_session *s, int32_t *tree, int32_t seq)
 {
-    SPEC_NEED(s, "session");
+    ENGINE_ENTER(s);
     SPEC_NEED(tree, "tree");
     engine_seq *q;
     SPEC_TRY(speci_session_seq(s, seq, &q));
@@ -108,7 +110,7 @@ spec_status spec_draft_choice(const spec_session *s, int32_t *tree, int32_t seq)
 
 spec_status spec_sequence_seed(spec_session *s, int32_t seq, uint64_t seed)
 {
-    SPEC_NEED(s, "session");
+    ENGINE_ENTER(s);
     engine_seq *q = NULL;
     SPEC_TRY(speci_session_seq(s, seq, &q));
     engine_round *flight = speci_flight(s, seq);

@@ -68,13 +68,15 @@ static spec_status measure_passes(spec_session *s, spec_tree *tree, spec_cost_pr
 {
     static const int32_t token = 0;
     int32_t seq, n_timed = 0, n_most = 0;
-    SPEC_TRY(spec_sequence_add(s, &seq, &token, 1, NULL));
+    SPEC_TRY(speci_sequence_add(s, &seq, &token, 1, NULL));
+    spec_status status = speci_sequence_consume(s, seq, 0, NULL);
     speci_exec *drafter = timed_drafter(s, seq, &n_timed, &n_most);
-    spec_status status = out ? time_passes(s, s->exec, seq, s->n_node, tree, &out->target)
-                             : warm_passes(s->exec, seq, s->n_node, tree);
+    if (status == SPEC_OK)
+        status = out ? time_passes(s, s->exec, seq, s->n_node, tree, &out->target)
+                     : warm_passes(s->exec, seq, s->n_node, tree);
     if (status == SPEC_OK && drafter)
         status = out ? time_passes(s, drafter, seq, n_timed, tree, &out->draft) : warm_passes(drafter, seq, n_most, tree);
-    (void)spec_sequence_remove(s, seq);
+    speci_sequence_end(s, seq);
     return status;
 }
 
@@ -102,7 +104,7 @@ static spec_status give_costs(spec_session *s)
 
 spec_status spec_session_profile(spec_session *s, spec_cost_profile *out)
 {
-    SPEC_NEED(s, "session");
+    ENGINE_ENTER(s);
     SPEC_NEED(out, "out");
     spec_cost_profile *p = &s->profile;
     if (p->target.n == 0) {

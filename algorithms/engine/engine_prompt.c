@@ -14,12 +14,6 @@ spec_status speci_session_seq(const spec_session *s, int32_t seq, engine_seq **o
     return SPEC_OK;
 }
 
-bool speci_session_stopped(void *session)
-{
-    spec_session *s = session;
-    return atomic_load(&s->cancelled) || (s->abort && s->abort(s->abort_user_data));
-}
-
 speci_draft_seq speci_sequence_asked(spec_session *s, int32_t seq)
 {
     engine_seq *q = &s->seqs[seq];

@@ -160,7 +160,7 @@ static spec_status copy_sequence(spec_session *s, int32_t from, int32_t to)
 
 spec_status spec_sequence_fork(spec_session *s, int32_t *copy, int32_t seq)
 {
-    SPEC_NEED(s, "session");
+    ENGINE_ENTER(s);
     SPEC_NEED(copy, "copy");
     engine_seq *q;
     int32_t to;
@@ -272,7 +272,7 @@ static spec_status put_drafter(spec_session *s, int32_t seq, speci_draft *d, fil
 
 spec_status spec_sequence_save(spec_session *s, int32_t seq, spec_write_fn write, void *user_data)
 {
-    SPEC_NEED(s, "session");
+    ENGINE_ENTER(s);
     engine_seq *q;
     SPEC_TRY(speci_session_seq(s, seq, &q));
     file_section section;
@@ -501,7 +501,7 @@ static spec_status restore(spec_session *s, int32_t seq, const file_header *h, f
 
 spec_status spec_sequence_restore(spec_session *s, int32_t *seq, spec_read_fn read, void *user_data)
 {
-    SPEC_NEED(s, "session");
+    ENGINE_ENTER(s);
     SPEC_NEED(seq, "seq");
     int32_t i;
     file_header h;

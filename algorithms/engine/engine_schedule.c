@@ -262,12 +262,13 @@ static void tell_waiting(spec_session *s, int32_t i, int32_t seq)
 /* Prompts go first, within what a step may consume of them. ready [n]: those that have none, *n_ready of them. */
 static spec_status consume_prompts(spec_session *s, const int32_t *seqs, int32_t n, int32_t *ready, int32_t *n_ready)
 {
+    const bool in_parts = s->n_prompt_step > 0; /* else what an aborted call has left */
     int32_t left = s->n_prompt_step;
     *n_ready = 0;
     for (int32_t i = 0; i < n; i++) {
         const engine_seq *q = &s->seqs[seqs[i]];
         int32_t n_done = 0;
-        if (q->consuming && left > 0) SPEC_TRY(speci_sequence_consume(s, seqs[i], left, &n_done));
+        if (q->consuming && (left > 0 || !in_parts)) SPEC_TRY(speci_sequence_consume(s, seqs[i], in_parts ? left : 0, &n_done));
         left -= n_done;
         if (!q->consuming) ready[(*n_ready)++] = seqs[i];
     }
@@ -289,7 +290,7 @@ static spec_status run_round(spec_session *s, const int32_t *seqs, int32_t n, co
 
 spec_status spec_step(spec_session *s, const spec_step_result **results, const int32_t *seqs, int32_t n)
 {
-    SPEC_NEED(s, "session");
+    ENGINE_ENTER(s);
     SPEC_NEED(seqs || n == 0, "seqs");
     SPEC_NEED(results || n == 0, "results");
     const engine_round *r = NULL;

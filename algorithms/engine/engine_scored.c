@@ -32,7 +32,7 @@ static spec_status find_row(const spec_session *s, int32_t seq, int32_t node, in
 
 spec_status spec_node_logits(spec_session *s, float *logits, int32_t seq, int32_t node)
 {
-    SPEC_NEED(s, "session");
+    ENGINE_ENTER(s);
     SPEC_NEED(logits, "logits");
     int32_t ld;
     const engine_part *p;
@@ -44,7 +44,7 @@ spec_status spec_node_logits(spec_session *s, float *logits, int32_t seq, int32_
 
 spec_status spec_node_hidden(spec_session *s, float *hidden, int32_t seq, int32_t tap, int32_t node)
 {
-    SPEC_NEED(s, "session");
+    ENGINE_ENTER(s);
     SPEC_NEED(hidden, "hidden");
     int32_t row;
     SPEC_TRY(find_row(s, seq, node, &row));
@@ -77,7 +77,7 @@ static spec_status greedy_probs(spec_session *s, int32_t row, int32_t node, floa
 
 spec_status spec_node_probs(spec_session *s, float *probs, int32_t seq, int32_t node)
 {
-    SPEC_NEED(s, "session");
+    ENGINE_ENTER(s);
     SPEC_NEED(probs, "probs");
     int32_t row, ld;
     SPEC_TRY(find_row(s, seq, node, &row));
@@ -94,7 +94,7 @@ spec_status spec_node_probs(spec_session *s, float *probs, int32_t seq, int32_t 
 
 spec_status spec_draft_probs(spec_session *s, float *probs, int32_t seq, int32_t q_row)
 {
-    SPEC_NEED(s, "session");
+    ENGINE_ENTER(s);
     SPEC_NEED(probs, "probs");
     engine_seq *q;
     SPEC_TRY(speci_session_seq(s, seq, &q));
@@ -127,7 +127,7 @@ spec_status speci_logprobs(spec_session *s, const engine_part *p, const int32_t 
 spec_status spec_node_logprobs(spec_session *s, float *logprob, int32_t *top_id, float *top_logprob, int32_t seq,
                                int32_t node, int32_t token, int32_t n)
 {
-    SPEC_NEED(s, "session");
+    ENGINE_ENTER(s);
     SPEC_NEED(logprob, "logprob");
     SPEC_NEED((top_id && top_logprob) || n == 0, "top_id and top_logprob");
     int32_t ld;

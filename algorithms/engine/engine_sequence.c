@@ -67,7 +67,7 @@ spec_status speci_sequence_take_request(spec_session *s, engine_seq *q, const sp
 
 spec_status spec_sequence_set_request(spec_session *s, int32_t seq, const spec_request *request)
 {
-    SPEC_NEED(s, "session");
+    ENGINE_ENTER(s);
     engine_seq *q = NULL;
     SPEC_TRY(speci_session_seq(s, seq, &q));
     SPEC_TRY(speci_sequence_take_request(s, q, request));
@@ -107,9 +107,14 @@ static spec_status begin(spec_session *s, int32_t seq, const int32_t *ids, size_
 
 spec_status spec_sequence_add(spec_session *s, int32_t *seq, const int32_t *ids, size_t n, const spec_request *request)
 {
-    SPEC_NEED(s, "session");
+    ENGINE_ENTER(s);
     SPEC_NEED(seq, "seq");
     SPEC_NEED(ids || n == 0, "ids");
+    return speci_sequence_add(s, seq, ids, n, request);
+}
+
+spec_status speci_sequence_add(spec_session *s, int32_t *seq, const int32_t *ids, size_t n, const spec_request *request)
+{
     int32_t i;
     SPEC_TRY(check_prompt(s, ids, n, 0));
     SPEC_TRY(speci_session_free_seq(s, &i));
@@ -125,7 +130,7 @@ spec_status spec_sequence_add(spec_session *s, int32_t *seq, const int32_t *ids,
 
 spec_status spec_sequence_append(spec_session *s, int32_t seq, const int32_t *ids, size_t n, const spec_request *request)
 {
-    SPEC_NEED(s, "session");
+    ENGINE_ENTER(s);
     SPEC_NEED(ids || n == 0, "ids");
     engine_seq *q = NULL;
     SPEC_TRY(speci_session_seq(s, seq, &q));
@@ -144,7 +149,7 @@ spec_status spec_sequence_append(spec_session *s, int32_t seq, const int32_t *id
 
 spec_status spec_sequence_remove(spec_session *s, int32_t seq)
 {
-    SPEC_NEED(s, "session");
+    ENGINE_ENTER(s);
     engine_seq *q = NULL;
     SPEC_TRY(speci_session_seq(s, seq, &q));
     speci_sequence_end(s, seq);
@@ -153,7 +158,7 @@ spec_status spec_sequence_remove(spec_session *s, int32_t seq)
 
 spec_status spec_sequence_ids(const spec_session *s, const int32_t **ids, size_t *n, int32_t seq)
 {
-    SPEC_NEED(s, "session");
+    ENGINE_ENTER(s);
     SPEC_NEED(ids, "ids");
     SPEC_NEED(n, "n");
     engine_seq *q = NULL;

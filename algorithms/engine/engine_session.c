@@ -147,8 +147,6 @@ static bool may_run_ahead(const spec_session *s, const wishes *w)
 static spec_status prepare(spec_session *s, spec_model *target, const wishes *w)
 {
     const spec_session_params *p = &w->params;
-    s->target = target;
-    s->a = target->allocator;
     s->ops = target->backend->ops;
     s->dev = target->backend->dev;
     s->rule = p->verify;
@@ -203,7 +201,11 @@ static spec_status new_session(spec_session **out, spec_model *target)
     *out = NULL;
     if (!target) return speci_fail(SPEC_E_INVALID, "a session needs a target");
     *out = speci_alloc(target->allocator, 1, sizeof **out);
-    return *out ? SPEC_OK : SPEC_E_NOMEM;
+    if (!*out) return SPEC_E_NOMEM;
+    (*out)->target = target, (*out)->a = target->allocator;
+    atomic_flag_clear(&(*out)->in_call);
+    speci_hold(&target->holds);
+    return SPEC_OK;
 }
 
 spec_status spec_session_estimate(spec_memory *out, spec_model *target, spec_drafter *drafter,
@@ -215,7 +217,6 @@ spec_status spec_session_estimate(spec_memory *out, spec_model *target, spec_dra
     spec_memory memory = { 0 };
     SPEC_TRY(read_wishes(&w, drafter, params));
     SPEC_TRY(new_session(&s, target));
-    s->a = target->allocator;
     spec_status status = prepare(s, target, &w);
     spec_plan *plans = speci_alloc(s->a, 2 + 2 * (size_t)w.n_drafter, sizeof *plans);
     int32_t n_plan;
@@ -347,6 +348,7 @@ static spec_status take_drafters(spec_session *s, const wishes *w)
         if (d->kind->check) SPEC_TRY(d->kind->check(d, s->target));
         if (atomic_flag_test_and_set(&d->in_use))
             return speci_fail(SPEC_E_STATE, "the drafter already serves another session");
+        speci_hold(&d->holds);
         s->taken[s->n_taken++] = d;
     }
     return SPEC_OK;
@@ -399,7 +401,6 @@ static spec_status attach(spec_session *s)
 
 static spec_status open_session(spec_session *s, spec_model *target, const wishes *w)
 {
-    s->target = target, s->a = target->allocator;
     if (!(s->taken = speci_alloc(s->a, (size_t)w->n_drafter, sizeof *s->taken))) return SPEC_E_NOMEM;
     SPEC_TRY(take_drafters(s, w));
     SPEC_TRY(prepare(s, target, w));
@@ -445,9 +446,13 @@ static void free_host(spec_session *s)
 void spec_session_close(spec_session *s)
 {
     if (!s) return;
+    if (atomic_flag_test_and_set(&s->in_call)) { /* by a callback: when that call has ended */
+        s->closes = true;
+        return;
+    }
     if (s->queue) s->ops->sync(s->queue); /* nothing of this session runs on; a late error has no one to go to */
     for (int32_t i = 0; s->seqs && s->exec && i < s->n_seq; i++)
-        if (s->seqs[i].live) spec_sequence_remove(s, i);
+        if (s->seqs[i].live) speci_sequence_end(s, i);
     for (int32_t i = 0; i < s->drafters.n; i++)
         if (s->drafters.draft[i].kind->detach) s->drafters.draft[i].kind->detach(&s->drafters.draft[i]);
     speci_exec_close(s->exec);
@@ -456,21 +461,19 @@ void spec_session_close(spec_session *s)
     if (s->site.q) s->ops->free(s->dev, s->site.q, s->q_bytes);
     speci_adjuster_close(s);
     if (s->queue) s->ops->queue_close(s->queue);
-    for (int32_t i = 0; i < s->n_taken; i++) atomic_flag_clear(&s->taken[i]->in_use);
+    for (int32_t i = 0; i < s->n_taken; i++) {
+        atomic_flag_clear(&s->taken[i]->in_use);
+        spec_drafter_close(s->taken[i]);
+    }
     free_host(s);
+    spec_model *target = s->target;
     speci_free(s->a, s);
+    spec_model_close(target);
 }
-
-static void set_cancelled(spec_session *s, int cancelled)
-{
-    if (s) atomic_store(&s->cancelled, cancelled);
-}
-void spec_session_cancel(spec_session *s) { set_cancelled(s, 1); }
-void spec_session_resume(spec_session *s) { set_cancelled(s, 0); }
 
 spec_status spec_session_get_info(const spec_session *s, spec_session_info *info)
 {
-    SPEC_NEED(s, "session");
+    ENGINE_ENTER(s);
     SPEC_NEED(info, "info");
     spec_session_info own = { .n_seq = s->n_seq, .n_ctx = s->n_ctx, .n_node = s->n_node };
     for (int32_t i = 0; i < s->n_seq; i++) own.n_seq_free += !s->seqs[i].live;
