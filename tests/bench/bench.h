@@ -57,6 +57,7 @@ spec_status bench_prefill(bench *b);
 spec_status bench_replay(bench *b);
 spec_status bench_sequences(bench *b);
 spec_status bench_fork(bench *b);
+spec_status bench_append(bench *b);
 spec_status bench_rows(bench *b);
 spec_status bench_attention(bench *b);
 spec_status bench_machine(bench *b);

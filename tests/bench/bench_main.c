@@ -14,6 +14,7 @@ static const bench_mode modes[] = {
     { "generate", "end to end: trees x rules x temperatures, beside plain decoding", bench_generate, false },
     { "draft", "drafting by the model, per tree and per level", bench_draft, false },
     { "prefill", "tokens per second of prompts of --tokens", bench_prefill, false },
+    { "append", "prompts of --tokens behind decoded tokens, and beside another sequence", bench_append, false },
     { "replay", "what applying an accepted path adds to a step; replay and joint", bench_replay, false },
     { "sequences", "steps of several sequences at once", bench_sequences, false },
     { "fork", "a sequence behind --context tokens is copied", bench_fork, false },
