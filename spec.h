@@ -62,6 +62,8 @@ template <typename T> inline T spec_struct_of() /* no warning of fields that are
     return t;
 }
 #define SPEC_STRUCT_INIT(type) spec_struct_of<type>()
+#elif !defined(__STDC_VERSION__) || __STDC_VERSION__ < 199901L /* C90, which has no names in initialisers */
+#define SPEC_STRUCT_INIT(type) __extension__({ type spec_struct_; spec_struct_init(&spec_struct_, sizeof spec_struct_); spec_struct_; })
 #else
 #define SPEC_STRUCT_INIT(type) { .struct_size = sizeof(type) }
 #endif

@@ -3,14 +3,21 @@
  * An allocator's free wants the size back, callers do not keep it: it lies in a header of one alignment unit
  * before the memory that is handed out.
  *
- * Zeros of a caller's allocator are written. Those of malloc come from calloc, which leaves the pages of a large block to
- * the system until they are used: a KV cache takes what its sequences fill, not what they may grow to. */
+ * Zeros of a caller's allocator are written. Without one, small blocks come from calloc, and large ones are pages of the system, which
+ * takes none before they are used: a KV cache takes what its sequences fill, not what they may grow to. And they go back when they
+ * are freed, where a heap may keep them. */
 #include "core/core.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGN = 64 };
+enum { ALIGN = 64, PAGE = 4096 };
+
+#if defined(__SANITIZE_ADDRESS__)
+#define LARGE SIZE_MAX /* the sanitizer watches malloc */
+#else
+#define LARGE ((size_t)1 << 20)
+#endif
 
 typedef struct block_header {
     size_t bytes; /* as asked of the allocator, this header included */
@@ -21,6 +28,7 @@ _Static_assert(sizeof(block_header) <= ALIGN, "the header must fit before the al
 static void *malloc_alloc(void *user_data, size_t bytes, size_t align)
 {
     (void)user_data;
+    if (bytes >= LARGE) return align <= PAGE ? speci_pages_take(bytes) : NULL;
     if (align < sizeof(void *)) align = sizeof(void *);
     if (bytes > SIZE_MAX - align) return NULL;
     return aligned_alloc(align, (bytes + align - 1) / align * align); /* C11 wants a multiple */
@@ -29,8 +37,8 @@ static void *malloc_alloc(void *user_data, size_t bytes, size_t align)
 static void malloc_free(void *user_data, void *p, size_t bytes)
 {
     (void)user_data;
-    (void)bytes;
-    free(p);
+    if (p && bytes >= LARGE) speci_pages_give(p, bytes);
+    else free(p);
 }
 
 const spec_allocator speci_malloc = { malloc_alloc, malloc_free, NULL };
@@ -56,6 +64,7 @@ static void *block_alloc(const spec_allocator *a, size_t bytes)
 /* `bytes` zero bytes from calloc, which aligns by less than we promise. */
 static void *calloc_block(size_t bytes)
 {
+    if (bytes >= LARGE - ALIGN && bytes <= SIZE_MAX - ALIGN) return block_at(speci_pages_take(bytes + ALIGN), 0, bytes);
     char *start = bytes <= SIZE_MAX - 2 * ALIGN ? calloc(1, bytes + 2 * ALIGN) : NULL;
     return block_at(start, (ALIGN - (uintptr_t)start % ALIGN) % ALIGN, bytes);
 }

@@ -17,6 +17,16 @@
 #include <time.h>
 #include <unistd.h>
 
+/* ------------------------------------------------------------------------------------ pages --- */
+
+void *speci_pages_take(size_t bytes)
+{
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+void speci_pages_give(void *p, size_t bytes) { (void)munmap(p, bytes); }
+
 /* ------------------------------------------------------------------------------------ files --- */
 
 static spec_status fail_errno(const char *path, const char *doing)
