@@ -21,7 +21,8 @@ typedef enum option_kind {
     RULE,   /* a verification rule's name; the field, int32_t, receives the rule */
     TREE,   /* added to cli_options.tree */
     DRAFT,  /* added to cli_options.draft */
-    IDS,    /* token ids; cli_options.prompt_ids */
+    IDS,    /* token ids, added to a cli_ids */
+    BIAS,   /* added to cli_options.bias */
     CHAIN   /* K: the same as the tree "chain:K" */
 } option_kind;
 
@@ -80,6 +81,20 @@ static const option_row rows[] = {
     { "special", 0, NULL, NULL, NULL, CLI_RUN, FLAG, AT(keep_special), 0, 0, "write special tokens in the text" },
     { "logprobs", 0, NULL, "N", "SPEC_LOGPROBS", CLI_RUN, INT, AT(n_logprobs), 0, 20,
       "log-probabilities of each token and of the N likeliest" },
+    { "end-id", 0, NULL, "ID,ID,...", NULL, CLI_RUN, IDS, AT(end_ids), 0, MAX_INT,
+      "token ids that end the text as the model's end-of-text tokens do" },
+    { "repeat-penalty", 0, NULL, "X", "SPEC_REPEAT_PENALTY", DECODE, REAL, AT(repeat_penalty), 0, 1e6,
+      "divide positive logits of tokens of prompt and output by X, multiply negative ones; 0 or 1 is off (1)" },
+    { "presence-penalty", 0, NULL, "X", "SPEC_PRESENCE_PENALTY", DECODE, REAL, AT(presence_penalty), -1e6, 1e6,
+      "subtract X once from logits of tokens of the output (0)" },
+    { "frequency-penalty", 0, NULL, "X", "SPEC_FREQUENCY_PENALTY", DECODE, REAL, AT(frequency_penalty), -1e6, 1e6,
+      "and X for each time that they stand there (0)" },
+    { "repeat-last-n", 0, NULL, "N", "SPEC_REPEAT_LAST_N", DECODE, INT, AT(repeat_last_n), -1, MAX_INT,
+      "penalties look at the last N tokens; 0: at none, -1: at all (-1)" },
+    { "logit-bias", 0, NULL, "TOKEN_ID(+|-)BIAS", NULL, DECODE, BIAS, AT(bias), 0, MAX_INT,
+      "add to a token's logit: 15043+1, or 15043-inf for never; may be repeated" },
+    { "generation-config", 0, NULL, NULL, NULL, DECODE, FLAG, AT(generation_config), 0, 0,
+      "begin with what the model's generation_config.json says; options win" },
     { "tree", 0, NULL, "KIND[:ARGS]", "SPEC_TREE", WORK, TREE, AT(tree), 0, 0,
       "the trees that -md drafts; several (again, or with ; between them) need --adapt (chain:4)" },
     { "draft", 0, NULL, "KIND[:ARGS]", "SPEC_DRAFT", WORK, DRAFT, AT(draft), 0, 0,
@@ -245,14 +260,12 @@ static const char *next_word(int argc, char **argv)
 }
 
 /* "1,2,3", or as --ids prints them: "1 2 3 ". */
-static int set_ids(cli_options *o, const option_row *row, const char *value, const char *source)
+static int add_ids(cli_ids *list, const option_row *row, const char *value, const char *source)
 {
-    int32_t *ids = malloc((strlen(value) / 2 + 1) * sizeof *ids);
-    size_t n = 0;
+    int32_t *ids = realloc(list->ids, (list->n + strlen(value) / 2 + 1) * sizeof *ids);
+    size_t n = list->n;
     if (ids == NULL) return cli_usage_error("out of memory");
-    free(o->prompt_ids);
-    o->prompt_ids = ids;
-    o->n_prompt_ids = 0;
+    list->ids = ids;
     for (const char *at = value + strspn(value, " \n"); *at != 0;) {
         char *end = NULL;
         errno = 0;
@@ -265,8 +278,24 @@ static int set_ids(cli_options *o, const option_row *row, const char *value, con
         else if (at == end && *at != 0)
             return cli_usage_error("%s is \"%s\", need token ids with commas between them, such as 1,2,3", source, value);
     }
-    if (n == 0) return cli_usage_error("%s is empty, need token ids", source);
-    o->n_prompt_ids = n;
+    if (n == list->n) return cli_usage_error("%s is empty, need token ids", source);
+    list->n = n;
+    return -1;
+}
+
+/* "15043+1", "15043-0.5", "15043-inf". */
+static int bias_add(cli_options *o, const char *value, const char *source)
+{
+    char *sign = NULL, *end = NULL;
+    const long long id = strtoll(value, &sign, 10);
+    const float bias = strtof(sign, &end);
+    if (!isdigit((unsigned char)*value) || (double)id > MAX_INT || (*sign != '+' && *sign != '-') || end == sign || *end != 0 ||
+        isnan(bias) || bias == INFINITY)
+        return cli_usage_error("%s is \"%s\", need a token id, + or -, and a number, such as 15043+1 or 15043-inf", source, value);
+    spec_logit_bias *more = realloc(o->bias, ((size_t)o->n_bias + 1) * sizeof *more);
+    if (more == NULL) return cli_usage_error("out of memory");
+    o->bias = more;
+    o->bias[o->n_bias++] = (spec_logit_bias){ .token = (int32_t)id, .bias = bias };
     return -1;
 }
 
@@ -313,7 +342,9 @@ static int option_set(cli_options *o, const option_row *row, const char *value, 
         return -1;
     }
     case IDS:
-        return set_ids(o, row, value, source);
+        return add_ids(field, row, value, source);
+    case BIAS:
+        return bias_add(o, value, source);
     case CHAIN:
     case INT: {
         const long long n = strtoll(value, &end, 10);
@@ -379,11 +410,11 @@ static int check_together(cli_options *o, cli_command command, const bool *given
         return cli_usage_error("several trees (%s) need --adapt cost or ucb", o->tree);
     if (command == CLI_TREE && o->html == NULL) return cli_usage_error("no page: name one with --html FILE");
     const char *const first = o->prompt != NULL ? "-p" : o->file != NULL ? "-f" : "--prompt-ids";
-    const char *const other = o->prompt_ids != NULL ? "--prompt-ids" : "-f";
-    const int n_prompt = (o->prompt != NULL) + (o->file != NULL) + (o->prompt_ids != NULL);
+    const char *const other = o->prompt_ids.ids != NULL ? "--prompt-ids" : "-f";
+    const int n_prompt = (o->prompt != NULL) + (o->file != NULL) + (o->prompt_ids.ids != NULL);
     if (n_prompt > 1) return cli_usage_error("%s and %s are both given, need one", first, other);
     if (n_prompt == 0) return cli_usage_error("no prompt: give one with -p TEXT, -f FILE or --prompt-ids ID,ID,...");
-    if (o->check && o->temp != 0) return cli_usage_error("--check needs --temp 0");
+    if (o->check && o->temp > 0) return cli_usage_error("--check needs --temp 0");
     for (int32_t i = 0; i < o->n_stop; i++)
         if (o->stop[i][0] == 0) return cli_usage_error("--stop is empty");
     return check_drafts(o, given);
@@ -391,8 +422,8 @@ static int check_together(cli_options *o, cli_command command, const bool *given
 
 int cli_options_parse(cli_options *o, cli_command command, int argc, char **argv)
 {
-    *o = (cli_options){ .backend = "cpu", .dtype = "auto", .n_logprobs = -1, .n_step = 200 };
-    o->n_predict = command == CLI_TREE ? INT32_MAX : 128;
+    *o = (cli_options){ .backend = "cpu", .dtype = "auto", .n_logprobs = -1, .n_step = 200, .temp = -1, .top_k = -1, .top_p = -1,
+                        .min_p = -1, .repeat_penalty = -1, .repeat_last_n = -1 };
 
     bool given[N_ROW] = { false };
     struct option longs[2 * N_ROW + 1];
@@ -455,8 +486,11 @@ char *cli_proposals(const cli_options *o)
 void cli_options_free(cli_options *o)
 {
     free(o->stop);
-    free(o->prompt_ids);
-    o->prompt_ids = NULL;
+    free(o->prompt_ids.ids);
+    free(o->end_ids.ids);
+    free(o->bias);
+    o->prompt_ids = o->end_ids = (cli_ids){ 0 };
+    o->bias = NULL;
     free(o->tree);
     free(o->draft);
     o->stop = NULL;
