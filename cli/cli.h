@@ -100,7 +100,7 @@ void cli_interrupt_session(spec_session *session); /* the one to cancel; NULL = 
 struct json_t *cli_generation_config(const spec_model *model);
 /* The same as text, "key value, key value"; "" for none. Free it; NULL: out of memory. */
 char *cli_generation_text(const spec_model *model);
-/* The request of the options (cli_request.c). An exit code; has printed the reason, or a warning about what the file says more. */
+/* The request of the options (cli_request.c). An exit code; has printed the reason, or a warning of what the file says more. */
 int cli_request(spec_request *out, const cli_context *c, const cli_options *o);
 
 /* --- commands --- */

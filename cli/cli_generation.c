@@ -58,7 +58,8 @@ char *cli_generation_text(const spec_model *model)
     char *text = strdup("");
     json_object_foreach(said, key, value) {
         char *one = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(7)), *more = NULL;
-        if (one == NULL || text == NULL || asprintf(&more, "%s%s%s %s", text, text[0] != 0 ? ", " : "", key, one) < 0) more = NULL;
+        const char *comma = text != NULL && text[0] != 0 ? ", " : "";
+        if (one == NULL || text == NULL || asprintf(&more, "%s%s%s %s", text, comma, key, one) < 0) more = NULL;
         free(one);
         free(text);
         text = more;

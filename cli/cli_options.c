@@ -291,7 +291,8 @@ static int bias_add(cli_options *o, const char *value, const char *source)
     const float bias = strtof(sign, &end);
     if (!isdigit((unsigned char)*value) || (double)id > MAX_INT || (*sign != '+' && *sign != '-') || end == sign || *end != 0 ||
         isnan(bias) || bias == INFINITY)
-        return cli_usage_error("%s is \"%s\", need a token id, + or -, and a number, such as 15043+1 or 15043-inf", source, value);
+        return cli_usage_error("%s is \"%s\", need a token id, + or -, and a number, such as 15043+1 or 15043-inf", source,
+                               value);
     spec_logit_bias *more = realloc(o->bias, ((size_t)o->n_bias + 1) * sizeof *more);
     if (more == NULL) return cli_usage_error("out of memory");
     o->bias = more;

@@ -1,7 +1,7 @@
 /* model_generation.c - see model_generation.h.
  *
- * The keys are those of GenerationConfig of transformers, and mean what they mean there, with one difference: a filter that the file
- * does not name is off, where transformers has a default of its own (top_k 50). */
+ * The keys are those of GenerationConfig of transformers, and mean what they mean there, with one difference: a filter that the
+ * file does not name is off, where transformers has a default of its own (top_k 50). */
 #include "models/model_generation.h"
 
 #include <float.h>
@@ -116,8 +116,8 @@ static spec_status read_never(model_generation *g, const spec_model *m, model_co
 
 /* --- keys that are not --- */
 
-/* Those that change which tokens come, with the number that changes nothing (NAN: every number does). null, false and what is empty
- * change nothing either. */
+/* Those that change which tokens come, with the number that changes nothing (NAN: every number does). null, false and what is
+ * empty change nothing either. */
 static const struct {
     const char *key;
     double neutral;

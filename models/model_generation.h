@@ -1,4 +1,4 @@
-/* model_generation.h - what generation_config.json says of decoding: the defaults of a request (spec_request_from_model). Internal. */
+/* model_generation.h - what generation_config.json says of decoding: the defaults of a request. Internal. */
 #ifndef SPEC_MODEL_GENERATION_H
 #define SPEC_MODEL_GENERATION_H
 

@@ -1,5 +1,5 @@
-/* test_generation.c - generation_config.json as the defaults of a request: what is taken from it, what is named as not done, what is
- * wrong in it; and texts that transformers gives by such files. */
+/* test_generation.c - generation_config.json as the defaults of a request: what is taken from it, what is named as not done, what
+ * is wrong in it; and texts that transformers gives by such files. */
 #include "tests/support_decode.h"
 
 #include <float.h>
@@ -36,7 +36,8 @@ static const taken_case taken[] = {
     { .text = "{\"do_sample\": true, \"temperature\": 0.6, \"top_p\": 0.9, \"top_k\": 20, \"min_p\": 0.05}",
       .sampling = { 0.6f, 20, 0.9f, 0.05f, 0 }, .unread = "" },
     { .text = "{\"do_sample\": true}", .sampling = { .temperature = 1 }, .unread = "" },
-    { .text = "{\"do_sample\": true, \"temperature\": 1, \"top_p\": 1.0, \"top_k\": null, \"min_p\": 0, \"repetition_penalty\": 1.0}",
+    { .text = "{\"do_sample\": true, \"temperature\": 1, \"top_p\": 1.0, \"top_k\": null, \"min_p\": 0,"
+              "\"repetition_penalty\": 1.0}",
       .sampling = { .temperature = 1 }, .unread = "" },
     { .text = "{\"do_sample\": true, \"top_p\": 0}", .sampling = { .temperature = 1, .top_p = FLT_MIN }, .unread = "" },
     /* Without sampling they say nothing, as in transformers. */
@@ -46,12 +47,15 @@ static const taken_case taken[] = {
     { .text = "{\"repetition_penalty\": 1.25, \"max_new_tokens\": 77, \"max_length\": 20}", .repeat = 1.25f, .n_predict = 77,
       .unread = "" },
     { .text = "{\"stop_strings\": \"###\"}", .n_stop = 1, .stop = { "###" }, .unread = "" },
-    { .text = "{\"stop_strings\": [\"\\n\\n\", \"Ende \\u00e4\"]}", .n_stop = 2, .stop = { "\n\n", "Ende \303\244" }, .unread = "" },
+    { .text = "{\"stop_strings\": [\"\\n\\n\", \"Ende \\u00e4\"]}", .n_stop = 2, .stop = { "\n\n", "Ende \303\244" },
+      .unread = "" },
     { .text = "{\"stop_strings\": []}", .unread = "" },
     /* 96 and -1 are no ids of the model, 2 is its end token. */
     { .text = "{\"suppress_tokens\": [5, 96, -1, 2]}", .n_never = 2, .never = { 5, 2 }, .unread = "" },
-    { .text = "{\"suppress_tokens\": [5], \"bad_words_ids\": [[7], [2], [95]]}", .n_never = 3, .never = { 5, 7, 95 }, .unread = "" },
-    { .text = "{\"suppress_tokens\": [5], \"bad_words_ids\": [[7], [8, 9]]}", .n_never = 1, .never = { 5 }, .unread = "bad_words_ids" },
+    { .text = "{\"suppress_tokens\": [5], \"bad_words_ids\": [[7], [2], [95]]}", .n_never = 3, .never = { 5, 7, 95 },
+      .unread = "" },
+    { .text = "{\"suppress_tokens\": [5], \"bad_words_ids\": [[7], [8, 9]]}", .n_never = 1, .never = { 5 },
+      .unread = "bad_words_ids" },
     { .text = "{\"eos_token_id\": [7, 9], \"bad_words_ids\": [[7], [2]]}", .n_never = 1, .never = { 2 }, .unread = "" },
     /* Every key that is not done; the same with the values that change nothing; and those of no interest. */
     { .text = "{\"do_sample\": true, \"begin_suppress_tokens\": [1], \"constraints\": [1], \"dola_layers\": \"low\","
@@ -64,8 +68,8 @@ static const taken_case taken[] = {
       .sampling = { .temperature = 1 },
       .unread = "begin_suppress_tokens, constraints, dola_layers, encoder_no_repeat_ngram_size, encoder_repetition_penalty, "
                 "epsilon_cutoff, eta_cutoff, exponential_decay_length_penalty, force_words_ids, forced_bos_token_id, "
-                "forced_eos_token_id, guidance_scale, min_length, min_new_tokens, no_repeat_ngram_size, num_beams, penalty_alpha, "
-                "sequence_bias, token_healing, top_h, typical_p, watermarking_config" },
+                "forced_eos_token_id, guidance_scale, min_length, min_new_tokens, no_repeat_ngram_size, num_beams, "
+                "penalty_alpha, sequence_bias, token_healing, top_h, typical_p, watermarking_config" },
     { .text = "{\"do_sample\": true, \"begin_suppress_tokens\": [], \"constraints\": null, \"dola_layers\": \"\","
               "\"encoder_no_repeat_ngram_size\": 0, \"encoder_repetition_penalty\": 1, \"epsilon_cutoff\": 0.0,"
               "\"eta_cutoff\": 0, \"exponential_decay_length_penalty\": null, \"force_words_ids\": [],"
@@ -261,7 +265,8 @@ static void check_texts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(check_taken), cmocka_unit_test(check_others), cmocka_unit_test(check_wrong), cmocka_unit_test(check_texts),
+        cmocka_unit_test(check_taken), cmocka_unit_test(check_others), cmocka_unit_test(check_wrong),
+        cmocka_unit_test(check_texts),
     };
     backend = support_backend();
     const int failed = cmocka_run_group_tests_name("generation", tests, NULL, NULL);
