@@ -485,6 +485,14 @@ typedef struct spec_request {
 } spec_request;
 #define SPEC_REQUEST_INIT SPEC_STRUCT_INIT(spec_request)
 
+/* The defaults that a model's generation_config.json gives, to be changed and passed on: sampling (greedy unless do_sample is
+ * true), repeat_penalty, n_predict (max_new_tokens), stop (stop_strings), and as biases of -infinity suppress_tokens and
+ * bad_words_ids of one token each. A filter that the file does not name is off. All other fields are zero, and all of them without
+ * such a file; the model's own end tokens need no field. out->struct_size must be set. *unread (may be NULL): the keys that change
+ * which tokens come and that this library does not do ("no_repeat_ngram_size, num_beams"), "" if there are none. It and the arrays
+ * are borrowed from the model. Errors: E_FORMAT (a value of that file is wrong: names the key; out is unchanged). */
+SPEC_API spec_status spec_request_from_model(spec_request *out, const spec_model *model, const char **unread);
+
 /* --- sequences --- */
 
 /* Admits a sequence: consumes ids[0 .. n-2]; ids[n-1] becomes the pending token. n >= 1, and n < n_ctx. request NULL: greedy, until

@@ -16,17 +16,26 @@ typedef enum cli_command { CLI_RUN = 1, CLI_INFO = 2, CLI_TOP = 4, CLI_TREE = 8 
 enum { CLI_MAX_STEP = 500 }; /* of a page */
 enum { CLI_MAX_DRAFTER = 8, CLI_MAX_NODE = 256 /* of a tree, as spec.h says */ };
 
+typedef struct cli_ids {
+    int32_t *ids; /* [n]; NULL: none were given */
+    size_t n;
+} cli_ids;
+
+/* A number that a model's generation_config.json may say is negative, n_predict 0, until an option says it. */
 typedef struct cli_options {
     const char *model, *model_draft, *tokenizer;
     const char *prompt, *file;
-    int32_t *prompt_ids; /* [n_prompt_ids] of --prompt-ids, NULL if there is none */
-    size_t n_prompt_ids;
+    cli_ids prompt_ids, end_ids;
     const char *backend, *plugin_dir;
     const char **stop; /* [n_stop] */
     int32_t n_stop;
     int32_t n_predict, n_ctx, n_threads, n_logprobs;
     double temp, draft_temp, top_p, min_p;
     int32_t top_k;
+    double repeat_penalty, presence_penalty, frequency_penalty;
+    int32_t repeat_last_n; /* 0: penalties look at nothing, -1: at everything */
+    spec_logit_bias *bias; /* [n_bias] */
+    int32_t n_bias;
     uint64_t seed;
     char *tree; /* every --tree, ';' between them, for the model that drafts; "chain:4" if there is none */
     char *draft; /* every --draft, ';' between them; NULL if there is none */
@@ -37,7 +46,7 @@ typedef struct cli_options {
     const char *cost_profile;
     const char *html;
     int32_t n_step;
-    bool escape, no_bos, parse_special, keep_special, ignore_eos;
+    bool escape, no_bos, parse_special, keep_special, ignore_eos, generation_config;
     bool json, json_lines, ids, check, verbose;
     bool list_devices, version, help, help_lab;
 } cli_options;
@@ -91,7 +100,6 @@ void cli_close(cli_context *c);
 int cli_need_tokenizer(const cli_context *c, const cli_options *o, const char *why);
 spec_backend_params cli_backend_params(const cli_options *o);
 spec_session_params cli_session_params(const cli_context *c, const cli_options *o, spec_lab *lab); /* lab is filled, and pointed at */
-spec_sampling cli_sampling(const cli_options *o);
 /* A session that drafts as the options say; step costs that are wanted and not there are measured and saved. */
 spec_status cli_session_open(spec_session **out, const cli_context *c, const cli_options *o);
 double cli_now_ms(void);
@@ -104,11 +112,13 @@ bool cli_interrupted(void);
 int cli_interrupt_code(int code);                  /* the exit code for the signal that came; `code` if none did */
 void cli_interrupt_session(spec_session *session); /* the one to cancel; NULL = none */
 
-/* What generation_config.json of the model says about sampling, which the library does not follow: an object of its own keys,
- * those that would change the text; empty if there is no such file or key. Free with json_decref. */
-struct json_t *cli_generation_config(const char *model);
+/* What the model's generation_config.json says (spec_request_from_model): an object of its keys, empty if it says nothing;
+ * "unread" names what is not done, "error" what is wrong. Free with json_decref. */
+struct json_t *cli_generation_config(const spec_model *model);
 /* The same as text, "key value, key value"; "" for none. Free it; NULL: out of memory. */
-char *cli_generation_text(const char *model);
+char *cli_generation_text(const spec_model *model);
+/* The request of the options (cli_request.c). An exit code; has printed the reason, or a warning of what the file says more. */
+int cli_request(spec_request *out, const cli_context *c, const cli_options *o);
 
 /* --- commands --- */
 

@@ -27,7 +27,7 @@ static const struct {
     { "ctk|cache-type-k|ctv|cache-type-v|ctkd|ctvd", "the KV cache has the type of --dtype" },
     { "mlock|no-mmap|mmap|numa", "weights are read from the mapped file, once: leave it out" },
     { "rope-scaling|rope-scale|rope-freq-base|rope-freq-scale|yarn-orig-ctx", "config.json says how positions turn" },
-    { "repeat-penalty|repeat-last-n|presence-penalty|frequency-penalty|l|logit-bias|dry-multiplier|mirostat|typical|"
+    { "dry-multiplier|mirostat|typical|"
       "xtc-probability|top-n-sigma|samplers|sampling-seq|dynatemp-range",
       "sampling has --temp, --top-k, --top-p and --min-p" },
     { "grammar|grammar-file|j|json-schema|json-schema-file|jf", "output has no grammar" },

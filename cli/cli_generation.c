@@ -1,5 +1,4 @@
-/* cli_generation.c - what a model's generation_config.json says about sampling. Other programs take it as their defaults; here
- * the options alone decide, so what the file says is told. */
+/* cli_generation.c - what a model's generation_config.json says, as the library reads it, for people and as JSON. */
 #define _GNU_SOURCE /* asprintf */
 #include <jansson.h>
 #include <stdio.h>
@@ -8,70 +7,59 @@
 
 #include "cli/cli.h"
 
-/* Keys of transformers' GenerationConfig that change which tokens come, with the value that changes nothing (as JSON). */
-static const struct {
-    const char *key, *neutral;
-} keys[] = {
-    { "do_sample", "false" },
-    { "temperature", "1.0" },
-    { "top_k", "0" },
-    { "top_p", "1.0" },
-    { "min_p", "0.0" },
-    { "typical_p", "1.0" },
-    { "epsilon_cutoff", "0.0" },
-    { "eta_cutoff", "0.0" },
-    { "num_beams", "1" },
-    { "penalty_alpha", "0.0" },
-    { "guidance_scale", "1.0" },
-    { "repetition_penalty", "1.0" },
-    { "encoder_repetition_penalty", "1.0" },
-    { "no_repeat_ngram_size", "0" },
-    { "bad_words_ids", "[]" },
-    { "force_words_ids", "[]" },
-    { "forced_bos_token_id", "null" },
-    { "forced_eos_token_id", "null" },
-    { "suppress_tokens", "[]" },
-    { "begin_suppress_tokens", "[]" },
-    { "sequence_bias", "{}" },
-    { "exponential_decay_length_penalty", "null" },
-    { "min_length", "0" },
-    { "min_new_tokens", "0" },
-    { "stop_strings", "[]" },
-};
-
-static bool is_neutral(const json_t *value, const char *neutral)
+/* The number as the file has it: 0.8, not the float beside it. */
+static void set_number(json_t *o, const char *key, float x)
 {
-    if (json_is_null(value)) return true;
-    json_t *other = json_loads(neutral, JSON_DECODE_ANY, NULL);
-    const bool same = json_is_number(value) && json_is_number(other) ? json_number_value(value) == json_number_value(other)
-                                                                     : json_equal(value, other) != 0;
-    json_decref(other);
-    return same;
+    char digits[32];
+    snprintf(digits, sizeof digits, "%.7g", (double)x);
+    if (x != 0) json_object_set_new(o, key, json_real(strtod(digits, NULL)));
 }
 
-json_t *cli_generation_config(const char *model)
+static void set_count(json_t *o, const char *key, int32_t n)
 {
-    json_t *said = json_object();
-    char *path = NULL;
-    if (asprintf(&path, "%s/generation_config.json", model) < 0) return said;
-    json_t *file = json_load_file(path, 0, NULL); /* a wrong file is the library's to name, where it reads it */
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
-        json_t *value = json_object_get(file, keys[i].key);
-        if (value != NULL && !is_neutral(value, keys[i].neutral)) json_object_set(said, keys[i].key, value);
+    if (n != 0) json_object_set_new(o, key, json_integer(n));
+}
+
+static void set_lists(json_t *o, const spec_request *r)
+{
+    json_t *stop = json_array(), *never = json_array();
+    for (int32_t i = 0; i < r->n_stop; i++) json_array_append_new(stop, json_string(r->stop[i]));
+    for (int32_t i = 0; i < r->n_bias; i++) json_array_append_new(never, json_integer(r->bias[i].token));
+    if (r->n_stop > 0) json_object_set(o, "stop_strings", stop);
+    if (r->n_bias > 0) json_object_set(o, "suppress_tokens", never);
+    json_decref(stop);
+    json_decref(never);
+}
+
+json_t *cli_generation_config(const spec_model *model)
+{
+    json_t *o = json_object();
+    spec_request r = SPEC_REQUEST_INIT;
+    const char *unread = "";
+    if (spec_request_from_model(&r, model, &unread) != SPEC_OK) {
+        json_object_set_new(o, "error", json_string(spec_last_error()));
+        return o;
     }
-    json_decref(file);
-    free(path);
-    return said;
+    set_number(o, "temperature", r.sampling.temperature);
+    set_count(o, "top_k", r.sampling.top_k);
+    set_number(o, "top_p", r.sampling.top_p);
+    set_number(o, "min_p", r.sampling.min_p);
+    set_number(o, "repetition_penalty", r.repeat_penalty);
+    set_count(o, "max_new_tokens", r.n_predict);
+    set_lists(o, &r);
+    if (unread[0] != 0) json_object_set_new(o, "unread", json_string(unread));
+    return o;
 }
 
-char *cli_generation_text(const char *model)
+char *cli_generation_text(const spec_model *model)
 {
     json_t *said = cli_generation_config(model), *value;
     const char *key;
     char *text = strdup("");
     json_object_foreach(said, key, value) {
-        char *one = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6)), *more = NULL;
-        if (one == NULL || text == NULL || asprintf(&more, "%s%s%s %s", text, text[0] != 0 ? ", " : "", key, one) < 0) more = NULL;
+        char *one = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(7)), *more = NULL;
+        const char *comma = text != NULL && text[0] != 0 ? ", " : "";
+        if (one == NULL || text == NULL || asprintf(&more, "%s%s%s %s", text, comma, key, one) < 0) more = NULL;
         free(one);
         free(text);
         text = more;

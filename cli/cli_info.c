@@ -37,9 +37,9 @@ static void print_text(FILE *to, const cli_context *c, const spec_model_info *i,
     fprintf(to, "%-16s %s\n", "device", spec_backend_name(c->backend));
     fprintf(to, "%-16s %s\n", "unknown keys",
             i->unknown_keys != NULL && i->unknown_keys[0] != 0 ? i->unknown_keys : "none");
-    char *said = cli_generation_text(i->path);
-    fprintf(to, "%-16s %s%s\n", "generation", said != NULL && said[0] != 0 ? said : "no sampling in generation_config.json",
-            said != NULL && said[0] != 0 ? " (generation_config.json; not followed, options say it)" : "");
+    char *said = cli_generation_text(c->target);
+    fprintf(to, "%-16s %s%s\n", "generation", said != NULL && said[0] != 0 ? said : "nothing in generation_config.json",
+            said != NULL && said[0] != 0 ? " (generation_config.json; followed with --generation-config)" : "");
     free(said);
     if (i->weights != SPEC_DTYPE_AUTO) fprintf(to, "%-16s %s\n", "matrices", spec_dtype_name(i->weights));
     print_bytes(to, "weights", i->bytes_weights);
@@ -77,7 +77,7 @@ static void print_json(const cli_context *c, const spec_model_info *i, const spe
     json_object_set_new(o, "weights", json_string(spec_dtype_name(i->weights)));
     json_object_set_new(o, "backend", json_string(spec_backend_name(c->backend)));
     json_object_set_new(o, "unknown_keys", json_string(i->unknown_keys != NULL ? i->unknown_keys : ""));
-    json_object_set_new(o, "generation_config", cli_generation_config(i->path));
+    json_object_set_new(o, "generation_config", cli_generation_config(c->target));
     json_object_set_new(o, "bytes_weights", json_integer((json_int_t)i->bytes_weights));
     json_object_set_new(o, "bytes_state_seq", json_integer((json_int_t)i->bytes_state_seq));
     json_object_set_new(o, "bytes_kv_token", json_integer((json_int_t)i->bytes_kv_token));

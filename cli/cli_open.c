@@ -1,7 +1,7 @@
 /* cli_open.c - backend, models and drafter as the options say; progress, log. */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <float.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -20,7 +20,7 @@ int cli_need_tokenizer(const cli_context *c, const cli_options *o, const char *w
     return cli_error("%s has no tokenizer.json or tokenizer.model, and %s. Download it, give another place with --tokenizer, or "
                      "make it with the transformers library: AutoTokenizer.from_pretrained(...).save_pretrained(\"%s\")%s",
                      o->model, why, o->model,
-                     o->prompt_ids == NULL ? "; --prompt-ids takes a prompt that is already token ids" : "");
+                     o->prompt_ids.ids == NULL ? "; --prompt-ids takes a prompt that is already token ids" : "");
 }
 
 double cli_now_ms(void)
@@ -77,13 +77,6 @@ spec_session_params cli_session_params(const cli_context *c, const cli_options *
     return p;
 }
 
-spec_sampling cli_sampling(const cli_options *o)
-{
-    /* 0 is "off": a smaller mass than a float holds is not, and keeps the likeliest alone, as every tiny one does. */
-    const float top_p = o->top_p > 0 && (float)o->top_p == 0 ? FLT_MIN : (float)o->top_p;
-    return (spec_sampling){ (float)o->temp, o->top_k, top_p, (float)o->min_p, o->seed };
-}
-
 spec_status cli_session_open(spec_session **out, const cli_context *c, const cli_options *o)
 {
     spec_lab lab;
@@ -108,10 +101,11 @@ spec_status cli_session_open(spec_session **out, const cli_context *c, const cli
  * only larger trees break is refused by the session. */
 static spec_status check_rule(const spec_builder_info *info, const cli_options *o)
 {
+    if (o->generation_config && o->temp < 0) return SPEC_OK; /* the temperature is known with the model; the session checks */
     int32_t token[] = { 0, 0 }, parent[] = { -1, 0 };
     const spec_tree tree = { .n = info->n_node > 1 ? 2 : 1, .cap = 2, .token = token, .parent = parent,
                              .kind = o->temp > 0 ? info->kind : SPEC_TREE_DETERMINISTIC };
-    return spec_verify_is_lossless(&tree, (spec_verify_rule)o->verify, (float)o->temp);
+    return spec_verify_is_lossless(&tree, (spec_verify_rule)o->verify, o->temp > 0 ? (float)o->temp : 0);
 }
 
 static spec_status check_tree(const char *text, const cli_options *o)
@@ -191,9 +185,10 @@ int cli_open(cli_context *c, const cli_options *o)
     model_params.progress_user_data = "model";
     if (spec_model_open(&c->target, c->backend, o->model, &model_params) != SPEC_OK) return cli_failure();
 
-    char *said = o->verbose ? cli_generation_text(o->model) : NULL;
+    char *said = o->verbose ? cli_generation_text(c->target) : NULL;
     if (said != NULL && said[0] != 0)
-        fprintf(stderr, "spec: generation_config.json says %s; it is not followed, options say it\n", said);
+        fprintf(stderr, "spec: generation_config.json says %s; %s\n", said,
+                o->generation_config ? "options win" : "it is not followed without --generation-config");
     free(said);
 
     if (o->model_draft != NULL) {

@@ -100,14 +100,12 @@ static const char *next_word(int argc, char **argv)
 }
 
 /* "1,2,3", or as --ids prints them: "1 2 3 ". */
-static int set_ids(cli_options *o, const cli_option *row, const char *value, const char *source)
+static int add_ids(cli_ids *list, const cli_option *row, const char *value, const char *source)
 {
-    int32_t *ids = malloc((strlen(value) / 2 + 1) * sizeof *ids);
-    size_t n = 0;
+    int32_t *ids = realloc(list->ids, (list->n + strlen(value) / 2 + 1) * sizeof *ids);
+    size_t n = list->n;
     if (ids == NULL) return cli_usage_error("out of memory");
-    free(o->prompt_ids);
-    o->prompt_ids = ids;
-    o->n_prompt_ids = 0;
+    list->ids = ids;
     for (const char *at = value + strspn(value, " \n"); *at != 0;) {
         char *end = NULL;
         errno = 0;
@@ -120,8 +118,25 @@ static int set_ids(cli_options *o, const cli_option *row, const char *value, con
         else if (at == end && *at != 0)
             return cli_usage_error("%s is \"%s\", need token ids with commas between them, such as 1,2,3", source, value);
     }
-    if (n == 0) return cli_usage_error("%s is empty, need token ids", source);
-    o->n_prompt_ids = n;
+    if (n == list->n) return cli_usage_error("%s is empty, need token ids", source);
+    list->n = n;
+    return -1;
+}
+
+/* "15043+1", "15043-0.5", "15043-inf". */
+static int bias_add(cli_options *o, const char *value, const char *source)
+{
+    char *sign = NULL, *end = NULL;
+    const long long id = strtoll(value, &sign, 10);
+    const float bias = strtof(sign, &end);
+    if (!isdigit((unsigned char)*value) || id > INT32_MAX || (*sign != '+' && *sign != '-') || end == sign || *end != 0 ||
+        isnan(bias) || bias == INFINITY)
+        return cli_usage_error("%s is \"%s\", need a token id, + or -, and a number, such as 15043+1 or 15043-inf", source,
+                               value);
+    spec_logit_bias *more = realloc(o->bias, ((size_t)o->n_bias + 1) * sizeof *more);
+    if (more == NULL) return cli_usage_error("out of memory");
+    o->bias = more;
+    o->bias[o->n_bias++] = (spec_logit_bias){ .token = (int32_t)id, .bias = bias };
     return -1;
 }
 
@@ -168,7 +183,9 @@ static int option_set(cli_options *o, const cli_option *row, const char *value, 
         return -1;
     }
     case CLI_IDS:
-        return set_ids(o, row, value, source);
+        return add_ids(field, row, value, source);
+    case CLI_BIAS:
+        return bias_add(o, value, source);
     case CLI_CHAIN:
     case CLI_COUNT:
     case CLI_INT: {
@@ -268,11 +285,11 @@ static int check_together(cli_options *o, cli_command command, const bool *given
         return cli_usage_error("several trees (%s) need --adapt cost or ucb", o->tree);
     if (command == CLI_TREE && o->html == NULL) return cli_usage_error("no page: name one with --html FILE");
     const char *const first = o->prompt != NULL ? "-p" : o->file != NULL ? "-f" : "--prompt-ids";
-    const char *const other = o->prompt_ids != NULL ? "--prompt-ids" : "-f";
-    const int n_prompt = (o->prompt != NULL) + (o->file != NULL) + (o->prompt_ids != NULL);
+    const char *const other = o->prompt_ids.ids != NULL ? "--prompt-ids" : "-f";
+    const int n_prompt = (o->prompt != NULL) + (o->file != NULL) + (o->prompt_ids.ids != NULL);
     if (n_prompt > 1) return cli_usage_error("%s and %s are both given, need one", first, other);
     if (n_prompt == 0) return cli_usage_error("no prompt: give one with -p TEXT, -f FILE or --prompt-ids ID,ID,...");
-    if (o->check && o->temp != 0) return cli_usage_error("--check needs --temp 0");
+    if (o->check && o->temp > 0) return cli_usage_error("--check needs --temp 0");
     for (int32_t i = 0; i < o->n_stop; i++)
         if (o->stop[i][0] == 0) return cli_usage_error("--stop is empty");
     const int end = o->escape ? unescape_texts(o) : -1;
@@ -378,8 +395,9 @@ static int read_places(cli_options *o, cli_command command, int argc, char **arg
 
 int cli_options_parse(cli_options *o, cli_command command, int argc, char **argv)
 {
-    *o = (cli_options){ .backend = "cpu", .n_logprobs = -1, .n_step = 200 };
-    o->n_predict = command == CLI_TREE ? INT32_MAX : 128;
+    *o = (cli_options){ .backend = "cpu", .n_logprobs = -1, .n_step = 200, .temp = -1, .top_k = -1, .top_p = -1, .min_p = -1,
+                        .repeat_penalty = -1, .repeat_last_n = -1 };
+    if (command == CLI_TREE) o->n_predict = INT32_MAX;
     bool given[CLI_MAX_OPTION] = { false };
     int end = read_environment(o, command);
     if (end < 0) end = read_words(o, command, argc, argv, given);
@@ -401,8 +419,11 @@ char *cli_proposals(const cli_options *o)
 void cli_options_free(cli_options *o)
 {
     free(o->stop);
-    free(o->prompt_ids);
-    o->prompt_ids = NULL;
+    free(o->prompt_ids.ids);
+    free(o->end_ids.ids);
+    free(o->bias);
+    o->prompt_ids = o->end_ids = (cli_ids){ 0 };
+    o->bias = NULL;
     free(o->tree);
     free(o->draft);
     o->stop = NULL;

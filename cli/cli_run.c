@@ -11,7 +11,7 @@
 
 int cli_prompt_read(cli_prompt *out, const cli_options *o)
 {
-    if (o->prompt_ids != NULL) return CLI_OK;
+    if (o->prompt_ids.ids != NULL) return CLI_OK;
     if (o->prompt != NULL) {
         *out = (cli_prompt){ o->prompt, NULL, strlen(o->prompt) };
         return CLI_OK;
@@ -61,48 +61,35 @@ static int write_text(void *user_data, const char *text, size_t n_text, const in
 
 /* One text in a session, which is closed. */
 static spec_status generate(spec_result *result, spec_session *session, const cli_options *o,
-                            const cli_prompt *prompt, spec_text_fn on_text)
+                            const cli_prompt *prompt, const spec_request *p)
 {
-    spec_request p = SPEC_REQUEST_INIT;
-    p.n_predict = o->n_predict;
-    p.sampling = cli_sampling(o);
-    p.stop = o->stop;
-    p.n_stop = o->n_stop;
-    p.logprobs = o->n_logprobs >= 0;
-    p.n_top = o->n_logprobs > 0 ? o->n_logprobs : 0;
-    p.no_bos = o->no_bos;
-    p.parse_special = o->parse_special;
-    p.keep_special = o->keep_special;
-    p.ignore_eos = o->ignore_eos;
-    p.on_text = on_text;
-    p.text_user_data = (void *)o;
-
     cli_interrupt_session(session);
-    const spec_status status = o->prompt_ids != NULL
-                                   ? spec_generate_ids(session, result, o->prompt_ids, o->n_prompt_ids, &p)
-                                   : spec_generate(session, result, prompt->data, prompt->n, &p);
+    const spec_status status = o->prompt_ids.ids != NULL
+                                   ? spec_generate_ids(session, result, o->prompt_ids.ids, o->prompt_ids.n, p)
+                                   : spec_generate(session, result, prompt->data, prompt->n, p);
     cli_interrupt_session(NULL);
     spec_session_close(session);
     return status;
 }
 
 static spec_status generate_drafted(spec_result *result, const cli_context *c, const cli_options *o,
-                                    const cli_prompt *prompt)
+                                    const cli_prompt *prompt, spec_request request)
 {
     spec_session *session = NULL;
     const spec_status status = cli_session_open(&session, c, o);
-    return status != SPEC_OK ? status : generate(result, session, o, prompt, o->json ? NULL : write_text);
+    if (!o->json) request.on_text = write_text, request.text_user_data = (void *)o;
+    return status != SPEC_OK ? status : generate(result, session, o, prompt, &request);
 }
 
 /* What --check compares with: no drafter, and every form of computing the exact one. */
 static spec_status generate_plain(spec_result *result, const cli_context *c, const cli_options *o,
-                                  const cli_prompt *prompt)
+                                  const cli_prompt *prompt, const spec_request *request)
 {
     spec_session_params p = SPEC_SESSION_PARAMS_INIT;
     p.n_ctx = o->n_ctx;
     spec_session *session = NULL;
     const spec_status status = spec_session_open(&session, c->target, NULL, &p);
-    return status != SPEC_OK ? status : generate(result, session, o, prompt, NULL);
+    return status != SPEC_OK ? status : generate(result, session, o, prompt, request);
 }
 
 static cli_check compare(const spec_result *a, const spec_result *plain)
@@ -112,6 +99,13 @@ static cli_check compare(const spec_result *a, const spec_result *plain)
     while (check.position < n && a->ids[check.position] == plain->ids[check.position]) check.position++;
     check.equal = check.position == n && a->n_ids == plain->n_ids;
     return check;
+}
+
+/* The temperature that counts is known when the model is. */
+static int check_request(const spec_request *r, const cli_options *o)
+{
+    if (!o->check || !(r->sampling.temperature > 0)) return CLI_OK;
+    return cli_usage_error("--check needs --temp 0, and generation_config.json says %g", (double)r->sampling.temperature);
 }
 
 static void print_difference(const spec_result *a, const spec_result *plain, size_t i)
@@ -127,9 +121,9 @@ static void print_difference(const spec_result *a, const spec_result *plain, siz
         fprintf(stderr, " against the end (%s)\n", spec_stop_name(plain->stop));
 }
 
-static spec_status check(cli_report *r, spec_result *plain, const cli_prompt *prompt)
+static spec_status check(cli_report *r, spec_result *plain, const cli_prompt *prompt, const spec_request *request)
 {
-    const spec_status status = generate_plain(plain, r->context, r->options, prompt);
+    const spec_status status = generate_plain(plain, r->context, r->options, prompt, request);
     if (status != SPEC_OK) return status;
     r->check = compare(r->result, plain);
     if (!r->check.equal) print_difference(r->result, plain, r->check.position);
@@ -140,6 +134,7 @@ int cli_run(const cli_options *o)
 {
     cli_context context = { 0 };
     cli_prompt prompt = { 0 };
+    spec_request request;
     spec_result result = SPEC_RESULT_INIT, plain = SPEC_RESULT_INIT;
     cli_report report = { .context = &context, .options = o, .result = &result };
     report.info.struct_size = sizeof report.info;
@@ -150,7 +145,10 @@ int cli_run(const cli_options *o)
     cli_interrupt_install();
     code = cli_open(&context, o);
     if (code != CLI_OK) goto end;
-    if (o->prompt_ids == NULL) code = cli_need_tokenizer(&context, o, "the prompt is text");
+    if (o->prompt_ids.ids == NULL) code = cli_need_tokenizer(&context, o, "the prompt is text");
+    if (code != CLI_OK) goto end;
+    code = cli_request(&request, &context, o);
+    if (code == CLI_OK) code = check_request(&request, o);
     if (code != CLI_OK) goto end;
     const bool has_tokenizer = spec_model_tokenizer(context.target) != NULL, json = o->json || o->json_lines;
     if (!has_tokenizer && !o->ids && !json)
@@ -164,12 +162,12 @@ int cli_run(const cli_options *o)
         goto end;
     }
 
-    spec_status status = generate_drafted(&result, &context, o, &prompt);
+    spec_status status = generate_drafted(&result, &context, o, &prompt, request);
     /* A line on a terminal ends as lines do; in a file or pipe the text stays as it is. */
     const bool open_line = o->ids ? result.n_ids > 0 : result.n_text > 0 && result.text[result.n_text - 1] != '\n';
     if (!json && open_line && (o->ids || isatty(STDOUT_FILENO))) cli_print("\n", 1);
     cli_stdout_flush();
-    if (status == SPEC_OK && o->check) status = check(&report, &plain, &prompt);
+    if (status == SPEC_OK && o->check) status = check(&report, &plain, &prompt, &request);
     if (status != SPEC_OK && status != SPEC_E_ABORTED) {
         code = cli_failure();
         goto end;

@@ -18,7 +18,8 @@ typedef enum cli_kind {
     CLI_RULE,   /* a verification rule's name; the field, int32_t, receives the rule */
     CLI_TREES,  /* added to cli_options.tree */
     CLI_DRAFTS, /* added to cli_options.draft */
-    CLI_IDS,    /* token ids; cli_options.prompt_ids */
+    CLI_IDS,    /* token ids, added to a cli_ids */
+    CLI_BIAS,   /* added to cli_options.bias */
     CLI_CHAIN   /* K: the same as the tree "chain:K" */
 } cli_kind;
 

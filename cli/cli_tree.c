@@ -9,6 +9,7 @@
 
 typedef struct recorder {
     const cli_options *options;
+    spec_request request;
     const spec_tokenizer *tokenizer;
     spec_model_info info;
     spec_session *session;
@@ -78,7 +79,7 @@ static bool step_alloc(cli_tree_step *step, const recorder *r, int32_t n, int32_
  * temperature 0 the distribution is all on one token, which says little: then the softmax of the logits. */
 static spec_status probability(float *p, const recorder *r, int32_t node, int32_t token)
 {
-    if (r->options->temp > 0) {
+    if (r->request.sampling.temperature > 0) {
         *p = r->probs[token];
         return SPEC_OK;
     }
@@ -96,7 +97,7 @@ static spec_status fill_target(cli_tree_step *step, const recorder *r, int32_t n
     for (int32_t i = node + 1; i < step->n; i++) asked = asked || step->parent[i] == node;
     if (!asked) return SPEC_OK;
     spec_status status = SPEC_OK;
-    if (r->options->temp > 0) status = spec_node_probs(r->session, r->probs, r->seq, node);
+    if (r->request.sampling.temperature > 0) status = spec_node_probs(r->session, r->probs, r->seq, node);
     for (int32_t i = node + 1; i < step->n && status == SPEC_OK; i++)
         if (step->parent[i] == node) status = probability(&step->target[i], r, node, step->token[i]);
     if (last && status == SPEC_OK) status = probability(&step->next_target, r, node, step->next);
@@ -163,8 +164,9 @@ static bool is_eos(const recorder *r, int32_t token)
 static spec_status take_steps(recorder *r)
 {
     const cli_options *o = r->options;
+    const int32_t n_most = r->request.n_predict > 0 ? r->request.n_predict : INT32_MAX;
     r->stop = "steps";
-    while (r->n_step < o->n_step && r->n_emitted < o->n_predict) {
+    while (r->n_step < o->n_step && r->n_emitted < n_most) {
         int32_t next = 0;
         const spec_status status = take_step(r, &next);
         if (status == SPEC_E_FULL && r->n_step > 0) {
@@ -177,7 +179,7 @@ static spec_status take_steps(recorder *r)
             return SPEC_OK;
         }
     }
-    if (r->n_emitted >= o->n_predict) r->stop = spec_stop_name(SPEC_STOP_LENGTH);
+    if (r->n_emitted >= n_most) r->stop = spec_stop_name(SPEC_STOP_LENGTH);
     return SPEC_OK;
 }
 
@@ -187,11 +189,11 @@ static spec_status take_steps(recorder *r)
 static spec_status encode(recorder *r, int32_t **out, size_t *n, const cli_prompt *prompt)
 {
     const cli_options *o = r->options;
-    if (o->prompt_ids != NULL) {
-        *out = malloc(o->n_prompt_ids * sizeof **out);
+    if (o->prompt_ids.ids != NULL) {
+        *out = malloc(o->prompt_ids.n * sizeof **out);
         if (*out == NULL) return no_memory(r);
-        memcpy(*out, o->prompt_ids, o->n_prompt_ids * sizeof **out);
-        *n = o->n_prompt_ids;
+        memcpy(*out, o->prompt_ids.ids, o->prompt_ids.n * sizeof **out);
+        *n = o->prompt_ids.n;
         return SPEC_OK;
     }
     const uint32_t flags = (o->no_bos ? 0u : (uint32_t)SPEC_TOKEN_ADD_SPECIAL) |
@@ -222,8 +224,8 @@ static spec_status decode_prompt(recorder *r, const int32_t *ids, size_t n)
 
 static spec_status start(recorder *r, const cli_prompt *prompt)
 {
-    spec_request request = SPEC_REQUEST_INIT;
-    request.sampling = cli_sampling(r->options);
+    spec_request request = r->request;
+    request.n_predict = -1, request.n_stop = 0; /* trees are shown whole; take_steps ends */
     int32_t *ids = NULL;
     size_t n = 0;
     spec_status status = encode(r, &ids, &n, prompt);
@@ -267,7 +269,7 @@ static int write_page(const recorder *r, const cli_context *c)
         .dtype = spec_dtype_name(r->info.dtype),
         .stop = r->stop,
         .version = spec_version(),
-        .sampling = cli_sampling(o),
+        .sampling = r->request.sampling,
         .prompt = r->prompt != NULL ? r->prompt : "",
         .n_prompt = r->n_prompt,
         .steps = r->steps,
@@ -315,7 +317,8 @@ static spec_status prepare(recorder *r, const cli_context *c)
 static int decode(recorder *r, const cli_context *c, const cli_prompt *prompt)
 {
     r->tokenizer = spec_model_tokenizer(c->target);
-    const int code = cli_need_tokenizer(c, r->options, "trees are shown as text");
+    if (cli_need_tokenizer(c, r->options, "trees are shown as text") != CLI_OK) return CLI_FAILURE;
+    const int code = cli_request(&r->request, c, r->options);
     if (code != CLI_OK) return code;
     spec_status status = prepare(r, c);
     if (status != SPEC_OK) return failure(r);

@@ -125,6 +125,7 @@ struct spec_model {
     bool ctx_ends;              /* positions behind n_ctx have frequencies that change with each token (RoPE dynamic) */
     int32_t bos, n_eos;
     int32_t *eos;               /* [n_eos] */
+    struct model_generation *generation; /* what generation_config.json says (model_generation.c); NULL: there is none */
     float embed_scale, logit_scale;
     const spec_weight *embed;
     model_layer *layers;        /* [n_layer] */

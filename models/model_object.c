@@ -1,5 +1,6 @@
 /* model_object.c - a model as an object, whatever it is made of: new, closed, asked. */
 #include "models/exec.h"
+#include "models/model_generation.h"
 
 #define NODE_MAX 4096 /* nodes that a size is told for */
 
@@ -25,6 +26,7 @@ void spec_model_close(spec_model *m)
     spec_backend *be = m->backend;
     m->exec->close_model(m);
     spec_tokenizer_close(m->opened_tokenizer);
+    speci_generation_close(m->generation, m->allocator);
     speci_free(m->allocator, m->layers);
     speci_free(m->allocator, m->eos);
     speci_free(m->allocator, m->unknown_keys);

@@ -4,6 +4,7 @@
 
 #include "models/exec.h"
 #include "models/families/family.h"
+#include "models/model_generation.h"
 #include "models/model_unused.h"
 
 /* --- the path --- */
@@ -124,21 +125,6 @@ static spec_status read_ids(spec_model *m, const model_config *c)
     return SPEC_OK;
 }
 
-/* generation_config.json counts, then config.json. */
-static spec_status find_ids(spec_model *m, const model_config *config)
-{
-    char path[MODEL_MAX_PATH];
-    model_config generation = { 0 };
-    SPEC_TRY(speci_path_join(path, sizeof path, m->path, "generation_config.json"));
-    if (speci_file_exists(path)) {
-        SPEC_TRY(speci_config_read(&generation, path, m->allocator));
-        const spec_status status = read_ids(m, &generation);
-        speci_config_close(&generation);
-        SPEC_TRY(status);
-    }
-    return read_ids(m, config);
-}
-
 /* --- tokenizer --- */
 
 static spec_status open_tokenizer(spec_model *m, const char *path)
@@ -189,18 +175,34 @@ static spec_status load_weights(spec_model *m, model_config *config, const spec_
     return status;
 }
 
+/* generation stays without a root where there is no such file. */
+static spec_status read_configs(const spec_model *m, model_config *config, model_config *generation, char path[2][MODEL_MAX_PATH])
+{
+    SPEC_TRY(speci_path_join(path[0], MODEL_MAX_PATH, m->path, "config.json"));
+    SPEC_TRY(speci_path_join(path[1], MODEL_MAX_PATH, m->path, "generation_config.json"));
+    if (!speci_file_exists(path[0])) return speci_directory_refuse(m->path, "config.json");
+    SPEC_TRY(speci_config_read(config, path[0], m->allocator));
+    return speci_file_exists(path[1]) ? speci_config_read(generation, path[1], m->allocator) : SPEC_OK;
+}
+
+static spec_status load_parts(spec_model *m, model_config *config, model_config *generation, const spec_model_params *p)
+{
+    SPEC_TRY(load_weights(m, config, p));
+    SPEC_TRY(read_ids(m, generation)); /* which counts first */
+    SPEC_TRY(read_ids(m, config));
+    SPEC_TRY(open_tokenizer(m, p->tokenizer_path));
+    return generation->root ? speci_generation_read(&m->generation, m, generation) : SPEC_OK;
+}
+
 static spec_status load(spec_model *m, const spec_model_params *p)
 {
-    char path[MODEL_MAX_PATH];
-    model_config config = { 0 };
-    SPEC_TRY(speci_path_join(path, sizeof path, m->path, "config.json"));
-    if (!speci_file_exists(path)) return speci_directory_refuse(m->path, "config.json");
-    SPEC_TRY(speci_config_read(&config, path, m->allocator));
-    spec_status status = load_weights(m, &config, p);
-    if (status == SPEC_OK) status = find_ids(m, &config);
+    char path[2][MODEL_MAX_PATH];
+    model_config config = { 0 }, generation = { 0 };
+    spec_status status = read_configs(m, &config, &generation, path);
+    if (status == SPEC_OK) status = load_parts(m, &config, &generation, p);
+    speci_config_close(&generation);
     speci_config_close(&config);
     SPEC_TRY(status);
-    SPEC_TRY(open_tokenizer(m, p->tokenizer_path));
     if (p->progress && p->progress(p->progress_user_data, 1.0) != 0)
         return speci_fail(SPEC_E_ABORTED, "%s: loading was stopped by the application", m->path);
     return SPEC_OK;

@@ -69,7 +69,7 @@ run 2 run -m "$target" -p a -vh;                    no_out; err_has '"-vh" is no
 run 2 run -m "$target" -p a -fx;                    no_out; err_has '"-fx" is not an option; .*-f FILE'
 # shellcheck disable=SC2086
 for words in -ngld --device "--draft-min 1" "-cd 9" "-tb 2" "-r x" -no-cnv --color --no-escape "-b 9" "-ub 9" -fa "-ctk f16" \
-    --mlock "--repeat-penalty 1.1" "--grammar x" "--lora x" -hfd --jinja "--samplers x" "--keep 4"; do
+    --mlock "--mirostat 2" "--grammar x" "--lora x" -hfd --jinja "--samplers x" "--keep 4"; do
     run 2 run -m "$target" -p a $words;             no_out; err_has "\"${words%% *}\" is not an option: "
 done
 run 2 run -m "$target" -p a --draft 8;              no_out; err_has '--draft is 8, .*--spec-draft-n-max 8'
@@ -395,6 +395,46 @@ run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 24 --stop "never said" --s
 is stop_reason '"stop"'
 case $(value text) in *"$word"*) fail "the text holds the stop string \"$word\"" ;; esac
 
+# --- penalties, biases, ids that end the text ---
+run 0 run -m "$target" -p "$prompt" -n 40 --ids;    cp "$work/out" "$work/plain-ids"
+read -ra plain < "$work/plain-ids"
+ids_of() { run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 40 --ids --ignore-eos "$@"; }
+# distinct N: no id of $work/out stands among the N before it
+distinct() {
+    awk -v n="$1" '{ for (i = 1; i <= NF; i++) for (k = 1; k <= n && k < i; k++) if ($i == $(i - k)) exit 1 }' "$work/out"
+}
+distinct 40 && fail "plain text repeats no id: what follows shows nothing"
+distinct 4 && fail "plain text repeats no id at once: what follows shows nothing"
+ids_of --frequency-penalty 100;                     distinct 40 || fail "an id is repeated"
+ids_of --presence-penalty 100;                      distinct 40 || fail "an id is repeated"
+SPEC_FREQUENCY_PENALTY=100 ids_of;                  distinct 40 || fail "an id is repeated"
+ids_of --frequency-penalty 100 --repeat-last-n 4;   distinct 4 || fail "an id is repeated at once"
+distinct 40 && fail "no id is repeated, though the penalty forgets"
+for option in "--repeat-last-n 0 --frequency-penalty 100 --repeat-penalty 9" "--repeat-penalty 1" "--repeat-penalty 0"; do
+    ids_of $option; cmp -s "$work/out" "$work/plain-ids" || fail "other ids than without"
+done
+run 0 run -m "$target" -p "$prompt" -n 40 --ids --repeat-penalty 1.5; cp "$work/out" "$work/repeat"
+cmp -s "$work/repeat" "$work/plain-ids" && fail "the penalty changes nothing"
+ids_of --repeat-penalty 1.5;                        cmp -s "$work/out" "$work/repeat" || fail "drafted text is another than plain text"
+ids_of --logit-bias "${plain[0]}-inf" --logit-bias "${plain[1]}-1e39"
+grep -qwE "${plain[0]}|${plain[1]}" "$work/out" && fail "a token that was to come never came"
+ids_of --logit-bias 77+1000;                        [ "$(tr ' ' '\n' < "$work/out" | sort -u | xargs)" = 77 ] || fail "not all ids are 77"
+ids_of --logit-bias 77+1000 --logit-bias 77-1000;   cmp -s "$work/out" "$work/plain-ids" || fail "biases do not add up"
+run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 40 --check --repeat-penalty 1.2 --presence-penalty -0.5 --logit-bias 77+1.5
+err_has '^check +equal'
+end=${plain[6]}; at=0; while [ "${plain[at]}" != "$end" ]; do at=$((at + 1)); done
+run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 40 --end-id "4000,$end" --json; is stop_reason '"eos"'; is n_generated $((at + 1))
+run 0 run -m "$target" -p "$prompt" -n 40 --end-id "$end" --end-id 4001 --ignore-eos --json; is stop_reason '"eos"'
+run 1 run -m "$target" -p a --end-id 99999;         no_out; err_has 'end id 0 is 99999'
+run 1 run -m "$target" -p a --logit-bias 99999+1;   no_out; err_has 'bias 0'
+for word in "" 5 5x1 +5 5+ 5+x 5+1x 5+nan 5+inf 5+1e39 -- 99999999999+1; do
+    run 2 run -m "$target" -p a --logit-bias "$word"; no_out; err_has 'need a token id, \+ or -, and a number'
+done
+run 2 run -m "$target" -p a --end-id x;             no_out; err_has '--end-id is "x", need token ids'
+run 2 run -m "$target" -p a --repeat-penalty -1;    no_out; err_has '--repeat-penalty is -1'
+run 2 run -m "$target" -p a --presence-penalty nan; no_out; err_has '--presence-penalty is nan'
+run 2 run -m "$target" -p a --repeat-last-n -2;     no_out; err_has '--repeat-last-n is -2'
+
 # --- special tokens: the same model, whose fourth generated token is now a special one ---
 run 0 run -m "$target" -p "$prompt" -n 24 --ids
 special=$(cut -d' ' -f4 "$work/out")
@@ -498,19 +538,58 @@ for key in family n_layer n_parameters bytes_weights bytes_state_seq bytes_kv_to
     out_has "\"$key\": "
 done
 is family '"bamba"'; is n_layer 6; out_has "\"attention\": 2,"; out_has "\"mamba2\": 4,"
-# what generation_config.json says about sampling is told, for it is not followed; values that change nothing are not
+# what generation_config.json says is told; values that change nothing are not
 mkdir "$work/says"
 for file in "$target"/*; do
     case $file in */generation_config.json) ;; *) ln -s "$(realpath "$file")" "$work/says" ;; esac
 done
-run 0 info "$work/says";                            out_has '^generation +no sampling'
-echo '{"do_sample": true, "temperature": 0.8, "top_p": 1, "top_k": null, "num_beams": 1, "suppress_tokens": [12],
-    "repetition_penalty": 1.3, "max_length": 20}' > "$work/says/generation_config.json"
+run 0 info "$work/says";                            out_has '^generation +nothing in'
+says() { echo "$1" > "$work/says/generation_config.json"; }
+says '{"do_sample": true, "temperature": 0.8, "top_p": 1, "top_k": null, "num_beams": 4, "suppress_tokens": [12],
+    "repetition_penalty": 1.3, "max_length": 20, "stop_strings": "###", "no_repeat_ngram_size": 3}'
 run 0 info "$work/says"
-out_has '^generation +do_sample true, temperature 0.8, repetition_penalty 1.3, suppress_tokens \[12\] \(.*not followed'
-run 0 info "$work/says" --json;                     out_has '"generation_config": \{'; out_has '"temperature": 0.8'
-run 0 run -m "$work/says" -p a -n 2 -v;             err_has 'generation_config.json says do_sample true, temperature 0.8'
+out_has '^generation +temperature 0\.8, repetition_penalty 1\.3, stop_strings \["###"\], suppress_tokens \[12\], unread "no_repeat_ngram_size, num_beams" \(.*--generation-config'
+run 0 info "$work/says" --json;                     out_has '"generation_config": \{'; out_has '"temperature": 0\.8'
+run 0 run -m "$work/says" -p a -n 2 -v;             err_has 'generation_config.json says temperature 0\.8.*not followed without'
 run 0 run -m "$work/says" -p a -n 2 --json;         [ ! -s "$work/err" ] || fail "told without being asked"
+# and followed if that is asked for, where no option says otherwise
+same_ids() { # FIRST ARGS... -- SECOND ARGS...: both print the same ids
+    local first=()
+    while [ "$1" != -- ]; do first+=("$1"); shift; done
+    shift
+    run 0 run -p "$prompt" --ids "${first[@]}"; cp "$work/out" "$work/first"
+    run 0 run -p "$prompt" --ids "$@"
+    cmp -s "$work/first" "$work/out" || fail "other ids than with ${first[*]}"
+}
+run 0 run -m "$work/says" -p a -n 2 --generation-config --json
+err_has 'warning: generation_config.json says more, which is not done: no_repeat_ngram_size, num_beams$'
+run 0 run -m "$work/says" -p a -n 2 --generation-config -v; err_has 'says temperature 0\.8.*options win'
+same_ids -m "$target" -n 24 --temp 0.8 --repeat-penalty 1.3 --logit-bias 12-inf --seed 5 -- \
+    -m "$work/says" -n 24 --generation-config --seed 5
+same_ids -m "$target" -n 24 --repeat-penalty 1.1 --logit-bias 13-inf -- \
+    -m "$work/says" -n 24 --generation-config --temp 0 --repeat-penalty 1.1 --logit-bias 13-inf
+SPEC_TEMP=0 SPEC_REPEAT_PENALTY=1.1 same_ids -m "$target" -n 24 --logit-bias 12-inf -- -m "$work/says" -n 24 --generation-config
+run 2 run -m "$work/says" -p a --generation-config --check; no_out; err_has 'check needs --temp 0, and generation_config.json says 0\.8'
+run 0 run -m "$work/says" -md "$drafter" -p a -n 8 --generation-config --check --temp 0; err_has '^check +equal'
+run 0 run -m "$work/says" -md "$drafter" -p a -n 8 --generation-config --verify mss
+run 1 run -m "$work/says" -md "$drafter" -p a -n 8 --generation-config --verify greedy; err_has 'greedy'
+run 0 tree "$work/says" "$drafter" -p a --generation-config --html "$work/page" --steps 3
+grep -q '"temperature":0\.8' "$work/page" || fail "the page has another temperature"
+says '{"do_sample": true, "temperature": 0.6, "top_k": 7, "top_p": 0.7, "min_p": 0.2, "max_new_tokens": 9}'
+same_ids -m "$target" -n 9 --temp 0.6 --top-k 7 --top-p 0.7 --min-p 0.2 -- -m "$work/says" --generation-config
+run 0 run -m "$work/says" -p "$prompt" --generation-config --json; is n_generated 9
+run 0 run -m "$work/says" -p "$prompt" --generation-config --json -n 4; is n_generated 4
+same_ids -m "$target" -n 9 --temp 0.9 --top-k 3 --top-p 0.9 -- \
+    -m "$work/says" --generation-config --temp 0.9 --top-k 3 --top-p 0.9 --min-p 0
+run 0 run -m "$target" -p "$prompt" -n 24
+word=$(grep -oE '[a-z]{3,}' "$work/out" | sed -n 3p)
+says "{\"stop_strings\": [\"never said\", \"$word\"]}"
+run 0 run -m "$work/says" -p "$prompt" -n 24 --generation-config --json; is stop_reason '"stop"'
+run 0 run -m "$work/says" -p "$prompt" -n 24 --generation-config --stop "never said" --json; is stop_reason '"length"'
+says '{"top_p": 2}'
+run 0 info "$work/says";                            out_has '^generation +error ".*top_p is 2, expected a number from 0 to 1"'
+run 0 run -m "$work/says" -p a -n 2
+run 1 run -m "$work/says" -p a -n 2 --generation-config; no_out; err_has 'generation_config.json: top_p is 2, expected'
 run 1 info "$work/nothing";                         no_out; err_has nothing
 
 # --- Ctrl-C and kill: what there is so far, stop reason aborted, the exit status that shells give ---

@@ -1,9 +1,11 @@
 /* fuzz_config.c - any text as config.json, with any bytes as its safetensors file: the text, a zero byte, the file.
- * A model or an error, nothing else. */
+ * A model or an error, nothing else. The same text as generation_config.json: defaults, or one sentence each time. */
 #include <stdlib.h>
 #include <string.h>
 
+#include "models/exec.h"
 #include "models/families/family.h"
+#include "models/model_generation.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -14,6 +16,7 @@ static spec_model *new_model(void)
     spec_model *m = speci_alloc(&backend->allocator, 1, sizeof *m);
     if (!m) abort();
     m->backend = backend;
+    m->exec = &speci_exec_net;
     m->allocator = &backend->allocator;
     m->dtype = SPEC_DTYPE_F32;
     return m;
@@ -34,6 +37,24 @@ static spec_status build(model_config *config, model_checkpoint *checkpoint)
     return status;
 }
 
+static void read_generation(const char *text, size_t n)
+{
+    model_config config = { 0 };
+    int32_t eos = 2;
+    spec_model m = { .n_vocab = 96, .n_eos = 1, .eos = &eos, .allocator = &speci_malloc };
+    spec_request r = SPEC_REQUEST_INIT;
+    if (speci_config_parse(&config, text, n, "generation_config.json") != SPEC_OK) return;
+    if (speci_generation_read(&m.generation, &m, &config) != SPEC_OK) abort();
+    speci_config_close(&config);
+    const spec_status status = spec_request_from_model(&r, &m, NULL);
+    if (status != SPEC_OK && status != SPEC_E_FORMAT) abort();
+    for (int32_t i = 0; i < r.n_stop; i++)
+        if (!r.stop[i][0]) abort();
+    for (int32_t i = 0; i < r.n_bias; i++)
+        if (r.bias[i].token < 0 || r.bias[i].token >= m.n_vocab) abort();
+    speci_generation_close(m.generation, m.allocator);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const uint8_t no_tensors[] = "\2\0\0\0\0\0\0\0{}";
@@ -47,6 +68,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const size_t n_text = zero ? (size_t)(zero - data) : size;
     const uint8_t *file = zero ? zero + 1 : no_tensors;
     const size_t n_file = zero ? size - n_text - 1 : sizeof no_tensors - 1;
+    read_generation((const char *)data, n_text);
     if (speci_config_parse(&config, (const char *)data, n_text, "config.json") == SPEC_OK &&
         speci_checkpoint_open_memory(&checkpoint, file, n_file, "fuzz.safetensors", &speci_malloc) == SPEC_OK)
         (void)build(&config, checkpoint);

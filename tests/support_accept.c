@@ -64,7 +64,7 @@ static void accept(const float *p, const float *q, int32_t n, const int32_t *y, 
     *token = draw(r, n, last);
 }
 
-/* What stands behind a session's `accept` while a fault is planted; a job runs on one thread. */
+/* What stands behind a session's operation while a fault is planted; a job runs on one thread. */
 static _Thread_local struct {
     const spec_backend_ops *ops;
     probs_fault fault;
@@ -122,6 +122,30 @@ spec_status probs_faulty_accept(spec_queue *queue, const spec_accept_args *a)
     const spec_status status = accept_rows(queue, a, &p, &q);
     free(p.data);
     free(q.data);
+    return status;
+}
+
+/* ------------------------------------------------------------------------- a request's words, wrong --- */
+
+/* In a chain the row in front is the parent's; the rows of a tree share their first edit. */
+static bool is_child(const spec_adjust_row *row, const spec_adjust_row *front)
+{
+    return row->first_edit == front->first_edit && row->src == front->src + 1;
+}
+
+spec_status probs_faulty_adjust(spec_queue *queue, const spec_adjust_args *a)
+{
+    spec_adjust_args args = *a;
+    spec_adjust_row *rows = calloc((size_t)a->n_row, sizeof *rows);
+    for (int32_t i = 0; i < a->n_row; i++) {
+        const spec_adjust_row *row = &a->host_row[i], *from = i > 0 && is_child(row, row - 1) ? row - 1 : row;
+        rows[i] = *row;
+        rows[i].first_own = from->first_own, rows[i].n_own = from->n_own, rows[i].mask = from->mask;
+    }
+    args.host_row = rows;
+    spec_status status = speci_adjust(planted.ops, queue, &args, &speci_malloc);
+    if (status == SPEC_OK) status = planted.ops->sync(queue); /* rows are read until then */
+    free(rows);
     return status;
 }
 

@@ -21,6 +21,7 @@
 #include "tests/support_accept.h"
 #include "tests/support_statistics.h"
 #include "tests/support_model.h"
+#include "tests/support_request.h"
 #include "tests/support_sequence.h"
 
 enum { V = PROBS_V, MAX_NODE = 32, MAX_TOKEN = 32, MAX_SEQ = 2048, OWN_NODE = 8 /* of a caller's own builder */ };
@@ -95,6 +96,7 @@ typedef struct probs_case {
     float draft_temperature;
     probs_fault fault;
     int64_t n_draw; /* of controls and bugs in all, else of each seed */
+    const spec_request *request; /* but for its sampling; NULL = nothing more is asked for */
 } probs_case;
 
 /* Each tree under each of its rules at each of these, the first with all the draws ... */
@@ -105,23 +107,37 @@ static const struct probs_setting {
 } settings[] = { { "T 1", 3, PLAIN }, { "T 0.8, top-p 0.9", 6, TOP_P } };
 enum { N_SETTING = sizeof settings / sizeof *settings };
 
+/* ... some under requests that change the target's logits by the path, one at each of the settings ... */
+static const support_masked masked = { 1, NULL };
+static const spec_logit_bias biases[] = { { 2, 0.8f }, { 5, -INFINITY } };
+static const spec_request requests[N_SETTING] = {
+    { .struct_size = sizeof(spec_request), .repeat_penalty = 1.6f, .presence_penalty = 0.7f, .frequency_penalty = 0.5f,
+      .bias = biases, .n_bias = 2 },
+    { .struct_size = sizeof(spec_request), .repeat_penalty = 0.8f, .presence_penalty = -0.6f, .frequency_penalty = 0.9f,
+      .n_penalty = 2, .bias = biases, .n_bias = 1, .mask = support_mask, .mask_user_data = (void *)(uintptr_t)&masked },
+};
+static const char *const request_trees[] = { "chain:3", "product:3,2", "dyspec:6" };
+#define REQUEST_RULES (R(NAIVE) | R(CHAIN) | R(MSS))
+enum { N_REQUEST_TREE = sizeof request_trees / sizeof *request_trees };
+
 /* ... and some under distributions that draft and target do not share. */
 static const probs_case variants[] = {
     { "chain:3, colder, min-p",
-      { "", "chain:3", 0, 0, AS_IT_IS, 0, 1, PROBS_WITHOUT }, SPEC_VERIFY_CHAIN, 1, MIN_P, 0.5f, 0, 0 },
+      { "", "chain:3", 0, 0, AS_IT_IS, 0, 1, PROBS_WITHOUT }, SPEC_VERIFY_CHAIN, 1, MIN_P, 0.5f, 0, 0, NULL },
     { "product:3,2, hotter, cut",
-      { "", "product:3,2", 0, 0, AS_IT_IS, 0, 3, PROBS_WITHOUT }, SPEC_VERIFY_AUTO, 6, CUT, 1.3f, 0, 0 },
+      { "", "product:3,2", 0, 0, AS_IT_IS, 0, 3, PROBS_WITHOUT }, SPEC_VERIFY_AUTO, 6, CUT, 1.3f, 0, 0, NULL },
     { "product-repeat:3,2, hotter",
-      { "", "product-repeat:3,2", 0, 0, AS_IT_IS, 0, 3, PROBS_REPEAT }, SPEC_VERIFY_AUTO, 0, MIN_P, 1.5f, 0, 0 },
-    { "dyspec:6, colder", { "", "dyspec:6", 0, 0, AS_IT_IS, 0, 0, 0 }, SPEC_VERIFY_AUTO, 4, PLAIN, 0.6f, 0, 0 },
+      { "", "product-repeat:3,2", 0, 0, AS_IT_IS, 0, 3, PROBS_REPEAT }, SPEC_VERIFY_AUTO, 0, MIN_P, 1.5f, 0, 0, NULL },
+    { "dyspec:6, colder", { "", "dyspec:6", 0, 0, AS_IT_IS, 0, 0, 0 }, SPEC_VERIFY_AUTO, 4, PLAIN, 0.6f, 0, 0, NULL },
     { "eagle2:3,6,2, colder, cut",
-      { "", "eagle2:3,6,2", 0, 0, AS_IT_IS, 0, 0, 0 }, SPEC_VERIFY_AUTO, 4, CUT, 0.5f, 0, 0 },
+      { "", "eagle2:3,6,2", 0, 0, AS_IT_IS, 0, 0, 0 }, SPEC_VERIFY_AUTO, 4, CUT, 0.5f, 0, 0, NULL },
 };
-enum { N_VARIANT = sizeof variants / sizeof *variants, MAX_CASE = N_TREE * 4 * N_SETTING + N_VARIANT };
+enum { N_VARIANT = sizeof variants / sizeof *variants, MAX_CASE = (N_TREE + N_REQUEST_TREE) * 4 * N_SETTING + N_VARIANT };
 
 #define DRAWN3 { "", "product:3", 0, 0, AS_IT_IS, 0, 0, 0 }
 #define EDITED(text, edit, kind) { "", text, 0, edit, kind, 0, 0, 0 }
-#define CASE(tree, rule, fault, n) tree, SPEC_VERIFY_##rule, 3, PLAIN, 0, fault, n
+#define CASE(tree, rule, fault, n) tree, SPEC_VERIFY_##rule, 3, PLAIN, 0, fault, n, NULL
+#define REQUESTED(tree, rule, fault, n) tree, SPEC_VERIFY_##rule, 3, PLAIN, 0, fault, n, &requests[0]
 
 /* What looks like a bug of the table below and is none. */
 static const probs_case controls[] = {
@@ -164,6 +180,7 @@ static const probs_case bugs[] = {
     { "verified by the root of q", CASE(DRAWN3, MSS, FAULT_ROOT_Q, 50000) },
     { "verified by the root of q, chain", CASE(EDITED("chain:2", 0, AS_IT_IS), CHAIN, FAULT_ROOT_Q, 5000) },
     { "one uniform for two draws, chain", CASE(EDITED("chain:2", 0, AS_IT_IS), CHAIN, FAULT_ONE_UNIFORM, 5000) },
+    { "penalties of the parent's path", REQUESTED(EDITED("chain:3", 0, AS_IT_IS), CHAIN, FAULT_PARENT_PATH, 5000) },
     { "accepted drafts lost from the state", CASE(EDITED("chain:2", 0, AS_IT_IS), CHAIN, FAULT_LATE_STATE, 5000) },
 };
 enum { N_BUG = sizeof bugs / sizeof *bugs };
@@ -193,7 +210,7 @@ typedef struct probs_work {
     spec_tree edited[MAX_SEQ];
     const spec_tree *scored[MAX_SEQ];
     int32_t seqs[MAX_SEQ], tokens[MAX_SEQ][MAX_TOKEN], n_tokens[MAX_SEQ], n_first[MAX_SEQ];
-    spec_step_result results[MAX_SEQ];
+    const spec_step_result *results[MAX_SEQ];
 } probs_work;
 
 /* An application's distributions: the drafter's after the first tokens, then always the same. */
@@ -280,7 +297,8 @@ static spec_status open_work(probs_work *w, const probs_case *c, int32_t n_seq)
     if (c->fault == FAULT_NONE || c->fault == FAULT_LATE_STATE) return SPEC_OK;
     w->ops = *w->s->ops;
     probs_plant(w->s->ops, c->fault);
-    w->ops.accept = probs_faulty_accept;
+    if (c->fault == FAULT_PARENT_PATH) w->ops.adjust = probs_faulty_adjust;
+    else w->ops.accept = probs_faulty_accept;
     w->s->ops = &w->ops;
     return SPEC_OK;
 }
@@ -376,7 +394,7 @@ static spec_status four_calls(probs_work *w, int32_t n)
 static spec_status one_step(probs_work *w, int32_t n)
 {
     if (is_edited(w->c)) SPEC_TRY(four_calls(w, n));
-    else SPEC_TRY(step_into(w->s, w->results, w->seqs, n));
+    else SPEC_TRY(spec_step(w->s, w->results, w->seqs, n));
     for (int32_t i = 0; i < n; i++) {
         const int32_t root = 0, *ids;
         size_t n_ids;
@@ -406,9 +424,11 @@ static void count(probs_counts *k, const int32_t *tokens, int32_t n_first)
 static spec_status batch(probs_work *w, probs_counts *counts, int32_t seed, uint64_t first, int32_t n)
 {
     for (int32_t i = 0; i < n; i++) {
-        spec_sampling sampling = w->c->sampling;
-        sampling.seed = ((uint64_t)seed << 40) + first + (uint64_t)i;
-        SPEC_TRY(add_sampled(w->s, &w->seqs[i], &w->c->start, 1, &sampling));
+        spec_request request = SPEC_REQUEST_INIT;
+        if (w->c->request) request = *w->c->request;
+        request.sampling = w->c->sampling;
+        request.sampling.seed = ((uint64_t)seed << 40) + first + (uint64_t)i;
+        SPEC_TRY(spec_sequence_add(w->s, &w->seqs[i], &w->c->start, 1, &request));
     }
     SPEC_TRY(one_step(w, n));
     memcpy(w->n_first, w->n_tokens, sizeof w->n_first);
@@ -479,6 +499,17 @@ static void run_jobs(probs_job *jobs, int32_t n)
 enum { SINGLE, JOINT, IN_STEP, ACROSS, ACCEPT, N_STATISTIC };
 static const char *const statistic_names[] = { "single", "joint", "in step", "across", "accept" };
 
+/* The target's, after the prompt and a context. */
+static void target_probs(double *out, const probs_case *c, int32_t context)
+{
+    float logits[V];
+    int32_t ids[1 + PROBS_CONTEXT] = { c->start };
+    const int32_t n = 1 + probs_context_tokens(ids + 1, context);
+    memcpy(logits, target_logits->row[c->start][context], sizeof logits);
+    if (c->request) support_change_logits(logits, V, c->request, ids, (size_t)n, 1);
+    probs_of(out, logits, &c->sampling);
+}
+
 /* P(a first draft is accepted), or -1: not so simple. */
 static double expected_acceptance(const probs_case *c)
 {
@@ -486,7 +517,7 @@ static double expected_acceptance(const probs_case *c)
     const spec_sampling ds = draft_sampling(c);
     spec_verify_rule rule = c->rule;
     if (c->tree.k == 0) return -1;
-    probs_of(p, target_logits->row[c->start][0], &c->sampling);
+    target_probs(p, c, 0);
     probs_of(q, draft_logits->row[c->start][0], &ds);
     if (rule == SPEC_VERIFY_AUTO) rule = c->tree.how == PROBS_REPEAT ? SPEC_VERIFY_MSS_REPEAT : SPEC_VERIFY_MSS;
     return probs_accepts(p, q, c->tree.k, c->tree.how, rule);
@@ -496,7 +527,7 @@ static void p_values(double out[N_STATISTIC], const probs_case *c, const probs_c
 {
     chi_square chi[N_STATISTIC] = { { 0 } };
     double probs[PROBS_N_CONTEXT][V], joint[V * V];
-    for (int32_t i = 0; i < PROBS_N_CONTEXT; i++) probs_of(probs[i], target_logits->row[c->start][i], &c->sampling);
+    for (int32_t i = 0; i < PROBS_N_CONTEXT; i++) target_probs(probs[i], c, i);
     probs_chi_add(&chi[SINGLE], probs[0], k->single, V);
     for (int32_t a = 0; a < V; a++) {
         const double *after = probs[probs_context(&a, 1)];
@@ -543,18 +574,35 @@ static int32_t draws_of_seed(bool all)
     return all ? size->n_draw : size->n_draw_more;
 }
 
+/* A tree at a setting, and with a request or NULL, under each of the rules that are among its own; returns how many cases. */
+static int32_t add_cases(probs_case *out, const probs_tree *t, int32_t setting, const spec_request *request, uint32_t rules)
+{
+    const struct probs_setting *s = &settings[setting];
+    int32_t n = 0;
+    for (int rule = SPEC_VERIFY_NAIVE; rule <= SPEC_VERIFY_MSS_REPEAT; rule++) {
+        if (!(t->rules & rules & 1u << rule)) continue;
+        out[n] = (probs_case){ .tree = *t, .rule = (spec_verify_rule)rule, .start = s->start, .sampling = s->sampling,
+                               .n_draw = draws_of_seed(setting == 0 && !request), .request = request };
+        snprintf(out[n++].name, sizeof out->name, "%s, %s%s", t->name, s->name, request ? ", request" : "");
+    }
+    return n;
+}
+
+static bool takes_requests(const probs_tree *t)
+{
+    for (int32_t i = 0; i < N_REQUEST_TREE; i++)
+        if (strcmp(t->name, request_trees[i]) == 0) return true;
+    return false;
+}
+
 static int32_t make_cases(probs_case *out)
 {
     int32_t n = 0;
     for (int32_t i = 0; i < N_TREE * N_SETTING; i++)
-        for (int rule = SPEC_VERIFY_NAIVE; rule <= SPEC_VERIFY_MSS_REPEAT; rule++) {
-            const probs_tree *t = &trees[i / N_SETTING];
-            const struct probs_setting *s = &settings[i % N_SETTING];
-            if (!(t->rules & 1u << rule)) continue;
-            out[n] = (probs_case){ .tree = *t, .rule = (spec_verify_rule)rule, .start = s->start,
-                                 .sampling = s->sampling, .n_draw = draws_of_seed(s == settings) };
-            snprintf(out[n++].name, sizeof out->name, "%s, %s", t->name, s->name);
-        }
+        n += add_cases(out + n, &trees[i / N_SETTING], i % N_SETTING, NULL, UINT32_MAX);
+    for (int32_t i = 0; i < N_TREE * N_SETTING; i++)
+        if (takes_requests(&trees[i / N_SETTING]))
+            n += add_cases(out + n, &trees[i / N_SETTING], i % N_SETTING, &requests[i % N_SETTING], REQUEST_RULES);
     for (int32_t i = 0; i < N_VARIANT; i++) {
         out[n] = variants[i];
         out[n++].n_draw = draws_of_seed(false);
@@ -766,7 +814,7 @@ static void check_refused_step(probs_case c, const answer *naive)
         if (c.tree.rules & 1u << rule) continue;
         c.rule = (spec_verify_rule)rule;
         probs_work *w = open_one(&c);
-        FAILS(step_into(w->s, w->results, w->seqs, 1), SPEC_E_INVALID, spec_verify_rule_name(c.rule));
+        FAILS(spec_step(w->s, w->results, w->seqs, 1), SPEC_E_INVALID, spec_verify_rule_name(c.rule));
         OK(draft_and_score(w, 1));
         const answer a = ask(w, SPEC_VERIFY_NAIVE);
         check_same(w, &a, naive);

@@ -1,6 +1,7 @@
-/* support_distribution.h - does decoding keep the target's distribution? Statistics of many short sequences of an 8-token model, for
- * every builder and every rule that fits its trees, against distributions computed in double from plain steps; and every known
- * bug of building and verification, which the same statistics must see. */
+/* support_distribution.h - does decoding keep the target's distribution? Statistics of many short sequences of an 8-token
+ * model, for every builder and every rule that fits its trees, with and without requests that change logits by the path, against
+ * distributions computed from plain steps, softmax in double; and every known bug of building, verification and requests, which
+ * the same statistics must see. */
 #ifndef SUPPORT_PROBS_H
 #define SUPPORT_PROBS_H
 

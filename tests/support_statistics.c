@@ -82,12 +82,22 @@ void probs_check_chi_square(void **state)
 
 /* ----------------------------------------------------------------------------- expected distributions --- */
 
+static const int32_t first_context[PROBS_CONTEXT + 1] = { 0, 1, 1 + V, 1 + V + V * V }; /* of each length */
+
 int32_t probs_context(const int32_t *tokens, int32_t n)
 {
-    static const int32_t first[PROBS_CONTEXT + 1] = { 0, 1, 1 + V, 1 + V + V * V };
     int32_t code = 0;
     for (int32_t i = 0; i < n; i++) code = code * V + tokens[i];
-    return first[n] + code;
+    return first_context[n] + code;
+}
+
+int32_t probs_context_tokens(int32_t *tokens, int32_t context)
+{
+    int32_t n = PROBS_CONTEXT;
+    while (context < first_context[n]) n--;
+    int32_t code = context - first_context[n];
+    for (int32_t i = n; i-- > 0; code /= V) tokens[i] = code % V;
+    return n;
 }
 
 enum { N_TEXT = V * V * V };

@@ -23,6 +23,8 @@ void probs_check_chi_square(void **state); /* a test: against tables */
 /* Contexts: the prompt and up to three more tokens, numbered by length, then as base-8 numbers. */
 enum { PROBS_CONTEXT = 3, PROBS_N_CONTEXT = 1 + PROBS_V + PROBS_V * PROBS_V + PROBS_V * PROBS_V * PROBS_V };
 int32_t probs_context(const int32_t *tokens, int32_t n);
+/* The way back: tokens [PROBS_CONTEXT] behind the prompt; returns how many. */
+int32_t probs_context_tokens(int32_t *tokens, int32_t context);
 
 typedef struct logits_table {
     float row[PROBS_START][PROBS_N_CONTEXT][PROBS_V];

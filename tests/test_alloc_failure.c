@@ -465,9 +465,12 @@ static void tokenizers_fail(void **state)
 static int make_models(void **state)
 {
     (void)state;
-    const variant_file tokenizer = { "tokenizer.json", support_tokenizer8 };
-    support_variant(target_dir, SPEC_TEST_DIR "/golden/law8-target", &tokenizer, 1);
-    support_variant(drafter_dir, SPEC_TEST_DIR "/golden/law8-drafter", &tokenizer, 1);
+    const variant_file files[] = { { "tokenizer.json", support_tokenizer8 },
+                                   { "generation_config.json", "{\"stop_strings\": [\"a\", \"b\"], \"num_beams\": 2, "
+                                                               "\"suppress_tokens\": [1], \"bad_words_ids\": [[1, 2]]}" } };
+    const variant_file wrong[] = { files[0], { "generation_config.json", "{\"stop_strings\": [\"a\", 1]}" } };
+    support_variant(target_dir, SPEC_TEST_DIR "/golden/law8-target", files, 2);
+    support_variant(drafter_dir, SPEC_TEST_DIR "/golden/law8-drafter", wrong, 2);
     return 0;
 }
 

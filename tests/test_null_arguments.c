@@ -73,6 +73,7 @@ static void check_objects(void **state)
     spec_session *s;
     spec_model_info info = { .struct_size = sizeof info };
     spec_memory memory = { .struct_size = sizeof memory };
+    spec_request request = SPEC_REQUEST_INIT;
     (void)state;
     open_things(&t);
     REFUSED(spec_backend_open(NULL, "cpu", NULL));
@@ -88,6 +89,8 @@ static void check_objects(void **state)
     NOTHING(spec_model_backend(NULL));
     REFUSED(spec_model_get_info(NULL, &info, 1));
     REFUSED(spec_model_get_info(t.model, NULL, 1));
+    REFUSED(spec_request_from_model(NULL, t.model, NULL));
+    REFUSED(spec_request_from_model(&request, NULL, NULL));
     REFUSED(spec_drafter_from_model(NULL, t.model, NULL));
     REFUSED(spec_drafter_from_model(&d, NULL, NULL));
     REFUSED(spec_drafter_open(NULL, "ngram", NULL));

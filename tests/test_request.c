@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "algorithms/engine/engine.h"
+#include "tests/support_request.h"
 #include "tests/support_sequence.h"
 
 #define GOLDEN SPEC_TEST_DIR "/golden/"
@@ -19,50 +20,7 @@ static const char *const families[] = { "llama2", "mamba", "mamba2", "bamba", "l
 static const int32_t prompt[] = { 7, 3, 1, 5, 3, 2, 9, 4, 3 };
 enum { N_PROMPT = 9, N_NEW = 60, N_ID = 250 };
 
-/* --- a mask of path-dependent tokens --- */
-
-static int allowed_after(const int32_t *ids, size_t n, int32_t token)
-{
-    const int32_t last = ids[n - 1], before = n > 1 ? ids[n - 2] : 0;
-    return (token + last + 2 * before) % 5 != 0 || token == 11;
-}
-
-/* Every call must be about a sequence that its own mask allowed. */
-static int mask_tokens(void *user_data, uint32_t *allowed, int32_t n_vocab, const int32_t *ids, size_t n)
-{
-    int64_t *n_call = user_data;
-    ++*n_call;
-    for (size_t i = N_PROMPT; i < n; i++)
-        if (!allowed_after(ids, i, ids[i])) return 1;
-    for (int32_t t = 0; t < n_vocab; t++)
-        if (!allowed_after(ids, n, t)) allowed[t / 32] &= ~(1u << (t % 32));
-    return 0;
-}
-
 /* --- the reference --- */
-
-static int32_t occurrences(const int32_t *ids, size_t from, size_t to, int32_t token)
-{
-    int32_t n = 0;
-    for (size_t i = from; i < to; i++) n += ids[i] == token;
-    return n;
-}
-
-/* The request's words, for every token of the vocabulary (spec.h). ids [n], of which those from n_prompt on were emitted. */
-static void change_logits(float *x, int32_t n_vocab, const spec_request *r, const int32_t *ids, size_t n, size_t n_prompt)
-{
-    const size_t from = r->n_penalty > 0 && n > (size_t)r->n_penalty ? n - (size_t)r->n_penalty : 0;
-    const size_t first = from > n_prompt ? from : n_prompt;
-    for (int32_t t = 0; t < n_vocab; t++) {
-        const int32_t n_out = first < n ? occurrences(ids, first, n, t) : 0;
-        float bias = 0;
-        for (int32_t i = 0; i < r->n_bias; i++) bias += r->bias[i].token == t ? r->bias[i].bias : 0;
-        if (r->repeat_penalty > 0 && occurrences(ids, from, n, t) > 0)
-            x[t] = x[t] > 0 ? x[t] / r->repeat_penalty : x[t] * r->repeat_penalty;
-        x[t] += bias - (n_out > 0 ? r->presence_penalty : 0) - r->frequency_penalty * (float)n_out;
-        if (r->mask && !allowed_after(ids, n, t)) x[t] = -INFINITY;
-    }
-}
 
 /* Plain decoding by hand: one token a pass, chosen on the host. */
 static void plain_text(int32_t *out, int32_t n_new, spec_model *m, const spec_request *r)
@@ -84,7 +42,7 @@ static void plain_text(int32_t *out, int32_t n_new, spec_model *m, const spec_re
         const spec_tree tree = { .n = 1, .cap = 1, .token = &token, .parent = &parent }, *trees[] = { &tree };
         OK(spec_score(s, &seq, 1, trees));
         OK(spec_node_logits(s, x, seq, 0));
-        change_logits(x, info.n_vocab, r, ids, (size_t)n, N_PROMPT);
+        support_change_logits(x, info.n_vocab, r, ids, (size_t)n, N_PROMPT);
         OK(spec_probs(probs, x, info.n_vocab, &r->sampling, scratch));
         ids[n] = out[i] = spec_draw(probs, info.n_vocab, spec_uniform(r->sampling.seed, (uint64_t)n, 1, 0));
         OK(spec_commit(s, seq, &root, 1, ids[n]));
@@ -110,14 +68,14 @@ static const request_case requests[] = {
     { "everything", 1.3f, 0.5f, 0.4f, 20, 5, 1 },
 };
 
-static spec_request request_of(const request_case *c, bool sampled, int64_t *n_call)
+static spec_request request_of(const request_case *c, bool sampled, support_masked *masked)
 {
     spec_request r = SPEC_REQUEST_INIT;
     if (sampled) r.sampling = (spec_sampling){ 0.9f, 40, 0.95f, 0, 5 };
     r.repeat_penalty = c->repeat, r.presence_penalty = c->presence, r.frequency_penalty = c->frequency;
     r.n_penalty = c->n_penalty;
     r.bias = biases, r.n_bias = c->n_bias;
-    if (c->mask) r.mask = mask_tokens, r.mask_user_data = n_call;
+    if (c->mask) r.mask = support_mask, r.mask_user_data = masked;
     r.ignore_eos = 1;
     r.n_predict = N_NEW;
     return r;
@@ -168,10 +126,11 @@ static void check_request(void **state)
     for (size_t f = 0; f < sizeof families / sizeof *families; f++) {
         char path[256];
         int64_t n_accepted = 0, n_call = 0;
+        support_masked masked = { N_PROMPT, &n_call };
         (void)snprintf(path, sizeof path, GOLDEN "%s", families[f]);
         spec_model *m = support_model(backend, path, SPEC_DTYPE_F32);
         for (int sampled = 0; sampled < 2; sampled++) {
-            const spec_request r = request_of(c, sampled, &n_call);
+            const spec_request r = request_of(c, sampled, &masked);
             int32_t want[N_NEW], got[N_NEW];
             plain_text(want, N_NEW, m, &r);
             for (size_t d = 0; d < sizeof drafts / sizeof *drafts; d++) {
@@ -200,13 +159,13 @@ static void check_together(void **state)
     spec_drafter *drafter;
     spec_session *s;
     int32_t want[N_REQUEST][N_NEW], got[N_REQUEST][N_NEW], n[N_REQUEST] = { 0 }, seqs[N_REQUEST], of[N_REQUEST], n_live = 0;
-    int64_t n_call = 0;
+    support_masked masked = { N_PROMPT, NULL };
     p.n_ctx = N_ID, p.n_seq = N_REQUEST, p.verify = SPEC_VERIFY_NAIVE;
     dp.tree = "product:2,2,1";
     OK(spec_drafter_from_model(&drafter, m, &dp));
     OK(spec_session_open(&s, m, drafter, &p));
     for (int32_t i = 0; i < N_REQUEST; i++) {
-        spec_request r = request_of(&requests[i], true, &n_call);
+        spec_request r = request_of(&requests[i], true, &masked);
         r.sampling.seed = (uint64_t)i;
         r.n_predict = N_NEW - i;
         plain_text(want[i], N_NEW, m, &r);
@@ -240,7 +199,7 @@ static void check_what_is_told(void **state)
 {
     (void)state;
     spec_model *m = support_model(backend, GOLDEN "llama2", SPEC_DTYPE_F32);
-    spec_request r = request_of(&requests[9], true, &(int64_t){ 0 });
+    spec_request r = request_of(&requests[9], true, &(support_masked){ N_PROMPT, NULL });
     spec_session *s;
     const spec_step_result *step;
     int32_t seq, plain, ids[N_PROMPT + 1];
@@ -270,7 +229,7 @@ static void check_what_is_told(void **state)
     OK(spec_node_logits(s, y, seq, 0));
     assert_memory_equal(x, y, (size_t)m->n_vocab * sizeof *x);
     memcpy(ids, prompt, sizeof prompt);
-    change_logits(x, m->n_vocab, &r, ids, N_PROMPT, N_PROMPT);
+    support_change_logits(x, m->n_vocab, &r, ids, N_PROMPT, N_PROMPT);
     OK(spec_probs(y, x, m->n_vocab, &r.sampling, scratch));
     OK(spec_node_probs(s, x, seq, 0));
     for (int32_t t = 0; t < m->n_vocab; t++) assert_true(fabsf(x[t] - y[t]) < 1e-6f);
@@ -362,7 +321,7 @@ static void check_end_ids(void **state)
     r.ignore_eos = 1;
     plain_text(want, N_NEW, m, &r);
     int32_t at = 5; /* the first place of a token that did not come before */
-    while (occurrences(want, 0, (size_t)at, want[at]) > 0) at++;
+    while (support_occurrences(want, 0, (size_t)at, want[at]) > 0) at++;
     r.end_ids = &want[at], r.n_end_id = 1;
     dp.tree = "chain:8";
     for (int drafted = 0; drafted < 2; drafted++) {

@@ -107,6 +107,8 @@ def main():
     for name, config, shapes in cases():
         write("config", name, json.dumps(config).encode() + b"\0" + safetensors(shapes))
     write("config", "refused", b'{"model_type":"llama","quantization_config":{"bits":4},"time_step_limit":[0,Infinity]}')
+    write("config", "generation", b'{"do_sample":true,"temperature":0.7,"top_k":20,"top_p":0.9,"repetition_penalty":1.1,"num_beams":4,'
+          b'"max_new_tokens":9,"stop_strings":["a","bc"],"suppress_tokens":[1,-1,96],"bad_words_ids":[[3],[2]]}')
     write("safetensors", "two", safetensors({"a": (2, 3), "b.c": ()}))
     write("safetensors", "types", safetensors({"a": (4,)}, "BF16"))
     write("safetensors", "none", struct.pack("<Q", 34) + b'{"__metadata__":{"format":"pt"}}  ')
