@@ -400,8 +400,8 @@ typedef struct spec_cost_profile {
  * other kinds take no notice. Sessions do it when they have a profile. Errors: E_INVALID (no costs of the target). */
 SPEC_API spec_status spec_builder_costs(spec_builder *builder, const spec_cost_profile *profile);
 /* Measures now if it was not yet: some passes of each size, for a fraction of a second or a few seconds. The sequences
- * of the session are not touched, but one must be free (E_FULL); call it between steps, not between score and verify.
- * `draft` is empty (n = 0) unless a model drafts. out->struct_size must be set. Errors: E_FULL, E_NOMEM, E_DEVICE. */
+ * of the session are not touched, but one must be free (E_BUSY); call it between steps, not between score and verify.
+ * `draft` is empty (n = 0) unless a model drafts. out->struct_size must be set. Errors: E_BUSY, E_NOMEM, E_DEVICE. */
 SPEC_API spec_status spec_session_profile(spec_session *session, spec_cost_profile *out);
 /* JSON. save: E_INVALID (a table that is none), E_IO, E_NOMEM. load: E_IO, E_FORMAT, E_NOMEM. */
 SPEC_API spec_status spec_cost_save(const spec_cost_profile *profile, const char *path);
