@@ -1,5 +1,5 @@
-/* batch.c - eight prompts, each with a request of its own, in one session of N sequences (4). What finds no room comes later, and
- * prompts are read between steps, about 4 tokens at a time, so that no text waits for a long prompt.
+/* batch.c - eight prompts, each with a request of its own, in one session of N sequences (4). What finds no room comes later.
+ * Prompts are read by the steps, a few tokens of them by each (the library says how few it can), so that no text waits for them.
  *
  *     batch models/demo-target [N]
  */
@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum { N_JOB = 8 };
-typedef struct job { const char *prompt; spec_request request; int32_t seq, n_token; char text[4096]; } job;
+typedef struct job { const char *prompt; spec_request request; int32_t seq, n_token, n_wait; char text[4096]; } job;
 
 static spec_status admit(spec_session *session, job *j)
 {
@@ -32,9 +32,10 @@ static spec_status step(spec_session *session, job **at, int32_t *n)
     for (int32_t i = 0; i < *n && status == SPEC_OK; i++) {
         job *j = at[i];
         snprintf(j->text + strlen(j->text), sizeof j->text - strlen(j->text), "%.*s", (int)r[i]->n_text, r[i]->text);
-        j->n_token += r[i]->n_tokens; /* none while its prompt is being read */
+        j->n_token += r[i]->n_tokens, j->n_wait += r[i]->n_tokens == 0; /* none while its prompt is being read, or waits to be */
         if (r[i]->stop == SPEC_STOP_NONE) { at[n_left++] = j; continue; }
-        printf("[%s, %d tokens] %s|%s\n", spec_stop_name(r[i]->stop), (int)j->n_token, j->prompt, j->text);
+        printf("[%s, %d tokens, waited %d steps] ", spec_stop_name(r[i]->stop), (int)j->n_token, (int)j->n_wait);
+        printf("%s|%s\n", j->prompt, j->text);
         status = spec_sequence_remove(session, j->seq);
     }
     return *n = n_left, status;

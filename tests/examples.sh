@@ -33,25 +33,29 @@ check_chat() {
     [ "$(grep -c '^\[4 tokens read' "$work/err")" = 2 ] || fail "a turn does not cost its own 4 tokens"
 }
 
-# However many at once: each text is the same. Requests are kept.
+# However many at once: each text is the same, though its prompt may have waited. Requests are kept.
+told() { sed 's/, waited [0-9]* steps\]/]/' "$1" | sort; }
 check_batch() {
     local n stopped
     for n in 1 4 8; do
         run batch "$target" $n
         cp "$work/out" "$work/$n"
-        same <(sort "$work/1") <(sort "$work/$n") "$n at once say other texts than one after the other"
+        same <(told "$work/1") <(told "$work/$n") "$n at once say other texts than one after the other"
     done
+    has out '^\[.* waited [1-9] steps\] A red ball' # of 8, where others' prompts were read first
     if cmp -s "$work/1" "$work/4"; then fail "texts of 4 sequences end in the order in which they came"; fi
     [ "$(grep -c '^\[' "$work/out")" = 8 ] || fail "there are not 8 texts"
-    stopped=$(sed -n 's/^\[stop, .* tokens\] The dog|//p' "$work/out")
+    stopped=$(sed -n 's/^\[stop, .*\] The dog|//p' "$work/out")
     if [[ -z $stopped || $stopped == *.* || $(plain "The dog") != "$stopped."* ]]; then
         fail "\"$stopped\" does not end at a full stop"
     fi
     same <(plain "The dog") <(awk '/^\[/ { on = /^\[eos, .*\] The dog\|/ } on { sub(/^.*\|/, ""); print }' "$work/1") \
         "greedy text is not embed's"
-    has out '^\[length, 30 tokens\] The dog\|'       # with a bias against the end of text
-    has out '^\[length, 20 tokens\] The old house\|'
-    has out '^\[length, 24 tokens\] A red ball, .*\|'
+    has out '^\[length, 30 tokens.*\] The dog\|'       # with a bias against the end of text
+    has out '^\[length, 20 tokens.*\] The old house\|'
+    has out '^\[length, 24 tokens.*\] A red ball, .*\|'
+    [ "$(sed -n 's/^\[.*\] A red.*|//p' "$work/out" | sort -u | wc -l)" = 2 ] || fail "a penalty changes nothing"
+    [ "$(sed -n 's/^\[.*\] The old.*|//p' "$work/out" | sort -u | wc -l)" = 3 ] || fail "samplings say the same"
 }
 
 # The text is embed's both times, and the second time takes less than half as many steps.
