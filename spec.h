@@ -32,7 +32,9 @@
  *             thread or from a callback of the first, is E_STATE. spec_session_cancel alone may be
  *             called at any time.
  * Structs     Those that will grow begin with struct_size (set by their SPEC_..._INIT); zero in any
- *             other field is its default, and fields are only ever appended. The others are frozen.
+ *             other field is its default, and fields are only ever appended. The others are frozen: no
+ *             field will be added. What the library alone makes and hands out by pointer needs no size:
+ *             spec_step_result grows.
  * Tokens      are int32_t ids. Shapes are written outermost first, row-major.
  * Numbers     Activations, distributions and log-probabilities are float32; weights keep their file's type.
  */
@@ -120,7 +122,7 @@ typedef struct spec_allocator {
     void *(*alloc)(void *user_data, size_t bytes, size_t align);
     void (*free)(void *user_data, void *p, size_t bytes);
     void *user_data;
-} spec_allocator;
+} spec_allocator; /* frozen */
 
 /* ------------------------------------------------------------------------------- backends --- */
 
@@ -199,7 +201,7 @@ typedef struct spec_text_stream {
     uint8_t held[8];
     int32_t n_held;
     int32_t n_tokens; /* how many tokens went in */
-} spec_text_stream;
+} spec_text_stream; /* frozen */
 /* Appends the text that token `id` completes to text [cap], *n its bytes; a piece needs at most
  * spec_tokenizer_piece_max() + 16 bytes. */
 SPEC_API spec_status spec_text_stream_push(spec_text_stream *stream, char *text, size_t cap, size_t *n,
@@ -246,7 +248,7 @@ SPEC_API spec_backend *spec_model_backend(const spec_model *model);
 typedef struct spec_mixer_count {
     const char *name; /* "attention", "mamba1", "mamba2", "mlp", ...; static */
     int32_t n;        /* in how many layers */
-} spec_mixer_count;
+} spec_mixer_count; /* frozen */
 typedef struct spec_model_info {
     size_t struct_size;
     const char *family;         /* "llama", "mamba2", ...; borrowed from the model */
@@ -272,14 +274,14 @@ SPEC_API spec_status spec_model_get_info(const spec_model *model, spec_model_inf
 /* -------------------------------------------------------------------- sampling, verification --- */
 
 /* The distribution of the next token, in this order: temperature, top-k, top-p, min-p, softmax.
- * temperature 0 is greedy: the largest logit, the smallest id on ties. Frozen: no field will be added. */
+ * temperature 0 is greedy: the largest logit, the smallest id on ties. */
 typedef struct spec_sampling {
     float temperature; /* 0 = greedy; finite */
     int32_t top_k;     /* 0 = off; ties: smallest ids survive */
     float top_p;       /* 0 or 1 = off: keep the shortest prefix of the sorted distribution whose mass is >= top_p */
     float min_p;       /* 0 = off: drop p < min_p * max p */
     uint64_t seed;     /* the same seed gives the same text, whatever the batch */
-} spec_sampling;
+} spec_sampling; /* frozen */
 
 typedef enum spec_verify_rule {
     SPEC_VERIFY_AUTO = 0,   /* GREEDY at T = 0; else MSS for sampled trees (i.i.d.: MSS_REPEAT), NAIVE for others */
@@ -366,7 +368,7 @@ typedef enum spec_tap_where {
 typedef struct spec_tap {
     int32_t where; /* SPEC_TAP_... */
     int32_t layer; /* LAYER: 0 to n_layer - 1; else 0 */
-} spec_tap;
+} spec_tap; /* frozen */
 
 typedef struct spec_session_params {
     size_t struct_size;
@@ -558,7 +560,7 @@ typedef struct spec_step_result {
     int32_t drafter;       /* which of the session's drafters proposed them, -1 = none or several */
     int32_t tree;          /* which way to draft (a drafter's trees in their order, drafters in theirs), -1 = did not draft */
     int32_t branched;      /* 1: a node was accepted that is not the first child of its parent */
-} spec_step_result;
+} spec_step_result; /* grows */
 /* One round for the sequences in seqs [n], each once: draft, score, verify, commit; results [n] receives a pointer for each. A
  * sequence whose text has ended goes on if it is given again. After E_DEVICE its sequences can only be removed; after any other error
  * they are as before, but for E_ABORTED while a prompt is consumed: what was consumed until then stays so. */

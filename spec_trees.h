@@ -44,7 +44,7 @@ typedef struct spec_tree {
     int32_t *q_row;      /* [cap] or NULL: the row of draft distributions that the children were sampled from, -1 = no
                             children */
     spec_tree_kind kind;
-} spec_tree;
+} spec_tree; /* frozen */
 
 /* Would `rule` keep the target's distribution on this tree at this temperature? SPEC_OK, or E_INVALID saying what the
  * rule would do wrong. SPEC_VERIFY_AUTO always does. */
@@ -60,7 +60,7 @@ typedef struct spec_draft_request {
     int32_t depth_max;  /* nodes deeper than this are dropped */
     spec_tree *tree;    /* node 0 is set. Fill token and parent from node 1 on, at most tree->cap nodes; siblings distinct. Left
                            as it is: no proposal, and the session takes an ordinary step (or asks its next drafter) */
-} spec_draft_request;
+} spec_draft_request; /* frozen */
 
 /* An application's own drafter: it proposes whole trees (`draft`), or tells distributions from which the library's builders grow
  * them (`probs`). One of the two; any other callback may be NULL. They run on the session's thread; an error of theirs fails
@@ -108,7 +108,7 @@ typedef struct spec_model_tree {
     const spec_tree *tree; /* n, token and parent of all nodes so far, borrowed for the call. Node 0 comes right behind the
                               tokens of the sequence. Siblings may repeat (SPEC_TREE_UNROLLED); no rank, prob or q_row */
     int32_t n_fed;         /* nodes [0, n_fed) are as they were scored by earlier calls; 0: a new tree */
-} spec_model_tree;
+} spec_model_tree; /* frozen */
 
 /* An application's own engine as a model: a target, or what spec_drafter_from_model drafts with. The library asks it for logits
  * by callbacks on the host, and grows trees, samples, verifies and counts as ever, on the model's backend.
@@ -360,7 +360,7 @@ SPEC_API spec_status spec_builder_build(spec_builder *builder, spec_tree *tree, 
 typedef struct spec_candidate {
     int32_t token; /* -1: the distribution's support has no more */
     float prob;    /* the distribution's, before any candidate was removed */
-} spec_candidate;
+} spec_candidate; /* frozen */
 typedef struct spec_builder_ops {
     size_t struct_size;
     int32_t n_node, n_row, n_level, depth, k; /* as in spec_builder_info; k: candidates per node, at most 64 */
@@ -386,7 +386,7 @@ typedef struct spec_cost_table {
     int32_t n;
     int32_t n_node[16];   /* ascending */
     float ms[16];
-} spec_cost_table;
+} spec_cost_table; /* frozen */
 /* 0 for n_node <= 0; below the first entry the first; beyond the last one a slope below 0 counts as 0. */
 SPEC_API float spec_cost_ms(const spec_cost_table *table, int32_t n_node);
 /* Least squares a N^2 + b N + c (a = 0 with quadratic 0), for reports. coefficient [3]: c, b, a. */
@@ -400,8 +400,8 @@ typedef struct spec_cost_profile {
  * other kinds take no notice. Sessions do it when they have a profile. Errors: E_INVALID (no costs of the target). */
 SPEC_API spec_status spec_builder_costs(spec_builder *builder, const spec_cost_profile *profile);
 /* Measures now if it was not yet: some passes of each size, for a fraction of a second or a few seconds. The sequences
- * of the session are not touched, but one must be free (E_FULL); call it between steps, not between score and verify.
- * `draft` is empty (n = 0) unless a model drafts. out->struct_size must be set. Errors: E_FULL, E_NOMEM, E_DEVICE. */
+ * of the session are not touched, but one must be free (E_BUSY); call it between steps, not between score and verify.
+ * `draft` is empty (n = 0) unless a model drafts. out->struct_size must be set. Errors: E_BUSY, E_NOMEM, E_DEVICE. */
 SPEC_API spec_status spec_session_profile(spec_session *session, spec_cost_profile *out);
 /* JSON. save: E_INVALID (a table that is none), E_IO, E_NOMEM. load: E_IO, E_FORMAT, E_NOMEM. */
 SPEC_API spec_status spec_cost_save(const spec_cost_profile *profile, const char *path);
@@ -421,7 +421,7 @@ typedef struct spec_bandit {
     int64_t n_round;
     int64_t n_pull[SPEC_MAX_ARM];
     double tokens[SPEC_MAX_ARM], ms[SPEC_MAX_ARM];
-} spec_bandit;
+} spec_bandit; /* frozen */
 /* Errors: E_INVALID (1 <= n_arm <= SPEC_MAX_ARM, lambda_ucb >= 0). */
 SPEC_API spec_status spec_bandit_open(spec_bandit *bandit, int32_t n_arm, double lambda_ucb);
 /* The arm of the largest index, the first on ties; each arm once in the beginning. The index: tokens / time, as a share

@@ -6,7 +6,7 @@
 
 A page is a Markdown file. Its links lead to files and headings. The paths, the sources, the sections of algorithms.md
 and the library's names that it mentions are there. No commit is named in it (of other projects: "owner/name @ revision").
-Comments of sources cite pages by the same rules."""
+Comments of sources cite pages by the same rules. docs/api.md names each public function."""
 import bisect
 import fnmatch
 import os
@@ -14,6 +14,7 @@ import re
 import sys
 import tempfile
 
+INDEX, HEADERS = "docs/api.md", ("spec.h", "spec_trees.h")
 UNDER = {"README.md": 150, "docs/performance.md": 150, "CHANGELOG.md": 30}  # lines
 
 ROOMS = "algorithms|backends|cli|cmake|core|docs|examples|models|tests"
@@ -22,7 +23,8 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 PATH = re.compile(r"(?<![\w/.$<>-])((?:%s)/[\w./*<>-]*[\w*>])" % ROOMS)
 FILE = re.compile(r"`([\w*<>-]+\.(?:c|h|cu|cuh|cpp|py|sh|md))`")
 NAME = re.compile(r"(?<![\w/.-])(?:speci?|SPECI?)_\w+")
-MADE_UP = {"spec_noun_verb"}  # how names are formed
+FUNCTION = re.compile(r"^SPEC_API[^;(]*?\b(spec_\w+)\(", re.M)
+MADE_UP = {"spec_noun_verb", "speci_draft_repeat"}  # how names are formed; an example's
 PAGE = re.compile(r"(?<![\w/.-])(docs/[\w./-]*\w)")
 SECTION = re.compile(r"\balgorithms\.md(?:\]\([\w./]*\))?,? \(?(\d+(?:\.\d+)?)(?![\w/])")
 COMMIT = re.compile(r"(?<!@ )\b(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{7,40}\b")
@@ -100,7 +102,7 @@ def faults_of_page(tree, page, text):
     for name in FILE.findall(text):
         if not tree.has_name(name):
             yield "the file %s, which is not there" % name
-    for word in sorted({w for code in re.findall(r"`([^`\n]+)`", text) for w in NAME.findall(code)}):
+    for word in sorted({w for code in re.findall(r"`([^`\n]+)`", text) + FENCE.findall(text) for w in NAME.findall(code)}):
         if not tree.has_word(word):
             yield "the name %s, which no source has" % word
     for commit in COMMIT.findall(text):
@@ -116,8 +118,18 @@ def faults_of_citations(tree, text):
             yield "section %s of algorithms.md, which is not there" % section
 
 
+def faults_of_index(tree, header):
+    """Functions of a public header that the index leaves out."""
+    named = set(re.findall(r"`(spec_\w+)`", tree.pages.get(INDEX, "")))
+    for function in FUNCTION.findall(tree.read(header)) if header in tree.files else ():
+        if function not in named:
+            yield "the function %s, which %s does not name" % (function, INDEX)
+
+
 def check(root):
     tree, faults, n_source = Tree(root), [], 0
+    for header in HEADERS:
+        faults += [(header, f) for f in faults_of_index(tree, header)]
     for page, text in tree.pages.items():
         faults += [(page, f) for f in faults_of_page(tree, page, text)]
         faults += [(page, f) for f in faults_of_citations(tree, text)]
@@ -142,6 +154,9 @@ SOUND = {
                  "[algorithms.md](algorithms.md), 8.6; algorithms.md 8\n",
     "docs/algorithms.md": "# All\n## 8. Scan\n### 8.6 Chunks\n",
     "docs/performance.md": "short\n",
+    "docs/api.md": "```c\nspec_a_b(1);\n```\n`spec_a_b`, `spec_c`\n",
+    "spec.h": "SPEC_API spec_status\nspec_a_b(int a);\nSPEC_API int spec_c(void (*each)(int x));\n"
+              "typedef int (*spec_fn)(int b);\n",
     "cli/a.c": "/* docs/b.md; algorithms.md 8.6 */ int spec_a_b;\n",
 }
 
@@ -153,6 +168,8 @@ PLANTED = [
     ("docs/b.md", "    cli/*.py", "the path cli/*.py, which is not there"),
     ("docs/b.md", "`gone.c`", "the file gone.c, which is not there"),
     ("docs/b.md", "`spec_b(x)`", "the name spec_b, which no source has"),
+    ("docs/b.md", "```c\nspec_b(x);\n```\n", "the name spec_b, which no source has"),
+    ("spec.h", "SPEC_API const char *spec_d(int a, int b);\n", "the function spec_d, which docs/api.md does not name"),
     ("CHANGELOG.md", "since 3bc10d2", "the commit 3bc10d2"),
     ("README.md", "\n" * 150, "153 lines, where it has to stay under 150"),
     ("docs/performance.md", "\n" * 150, "151 lines, where it has to stay under 150"),
