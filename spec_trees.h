@@ -211,7 +211,8 @@ SPEC_API spec_status spec_verify(spec_session *session, int32_t *path, int32_t *
                                  spec_verify_rule rule);
 /* Advances seq along path [n_path] (of the scored tree, from its root: path[0] = 0); `token` becomes the pending one.
  * Nothing is computed: the next pass applies the path. The builder of a drafted tree learns from it. Errors: E_STATE
- * (nothing was scored), E_INVALID (not a path, token out of range); then nothing has changed. */
+ * (nothing was scored), E_INVALID (not a path, token out of range); then nothing has changed. What a drafter's `hidden` returns:
+ * seq has advanced, and can only be removed. */
 SPEC_API spec_status spec_commit(spec_session *session, int32_t seq, const int32_t *path, int32_t n_path,
                                  int32_t token);
 /* Forgets the score of seq: it is as before. Errors: E_INVALID (no such sequence). */
