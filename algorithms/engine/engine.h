@@ -102,6 +102,7 @@ struct spec_session {
     spec_verify_rule rule;
     spec_tap *taps;                 /* [n_kept] hidden rows that the target keeps: those of the session's params come first */
     int32_t n_tap, n_kept;          /* n_tap: of the params */
+    bool tells_hidden;              /* drafters ask for some of them */
     bool joint, captures;           /* advances by joint attainment; passes may be captured */
     spec_abort_fn abort;
     void *abort_user_data;
@@ -153,9 +154,8 @@ void speci_sequence_limit(const spec_session *s, engine_seq *q);
 spec_status speci_sequence_consume(spec_session *s, int32_t seq, int32_t n_most, int32_t *n_done);
 /* What was scored of it, or runs ahead of it, is forgotten. */
 void speci_sequence_forget(spec_session *s, int32_t seq);
-/* Hidden rows for drafters (engine_hidden.c). Does any ask for some? */
-bool speci_hidden_wanted(const spec_session *s);
-/* What the target is to keep, for the caller's list own [n_own] and the drafters; and, once it is attached, where that stands. */
+/* Hidden rows for drafters (engine_hidden.c). What the target is to keep, for the caller's list own [n_own] and the drafters; and,
+ * once it is attached, where that stands. */
 spec_status speci_hidden_plan(spec_session *s, const spec_tap *own, int32_t n_own);
 void speci_hidden_attach(spec_session *s);
 /* Drafters are told the rows of the last prefill pass, whose tokens stand at positions [first, first + n); and those of a path

@@ -7,13 +7,6 @@
 
 #include <string.h>
 
-bool speci_hidden_wanted(const spec_session *s)
-{
-    for (int32_t k = 0; k < s->drafters.n; k++)
-        if (s->drafters.draft[k].drafter->n_tap > 0) return true;
-    return false;
-}
-
 /* --- taps --- */
 
 static int32_t find(const spec_session *s, const spec_tap *tap)
@@ -40,6 +33,7 @@ spec_status speci_hidden_plan(spec_session *s, const spec_tap *own, int32_t n_ow
     s->n_tap = s->n_kept = n_own;
     if (n_own < 0 || (n_own > 0 && !own)) return speci_fail(SPEC_E_INVALID, "a list of %d taps", n_own);
     for (int32_t k = 0; k < s->drafters.n; k++) n += (size_t)s->drafters.draft[k].drafter->n_tap;
+    s->tells_hidden = n > 0;
     if (!(s->taps = speci_alloc(s->a, (size_t)n_own + n, sizeof *s->taps))) return SPEC_E_NOMEM;
     if (n_own > 0) memcpy(s->taps, own, (size_t)n_own * sizeof *own);
     for (int32_t k = 0; k < s->drafters.n; k++) SPEC_TRY(add_drafter(s, &s->drafters.draft[k]));

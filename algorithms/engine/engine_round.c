@@ -471,7 +471,7 @@ static void tell_choice(spec_session *s, const engine_part *p)
 static spec_status tell_drafters(spec_session *s, const engine_part *p)
 {
     const speci_draft_seq q = speci_sequence_asked(s, p->seq);
-    const spec_status status = speci_hidden_path(s, &q, p);
+    const spec_status status = s->tells_hidden ? speci_hidden_path(s, &q, p) : SPEC_OK;
     if (status != SPEC_OK) speci_exec_break(s->exec, p->seq);
     for (int32_t k = 0; k < s->drafters.n; k++) {
         speci_draft *d = &s->drafters.draft[k];

@@ -80,11 +80,11 @@ static spec_status tell_prompt(spec_session *s, int32_t seq)
     return SPEC_OK;
 }
 
-/* What the chunk hook is told with. */
+/* A sequence whose prompt is on its way. */
 typedef struct consumer {
     spec_session *s;
     int32_t seq;
-    bool lost; /* drafters did not take the rows of a chunk */
+    bool lost; /* drafters did not take the rows of a pass, which do not come again */
 } consumer;
 
 static bool poll(void *arg) { return speci_session_stopped(((consumer *)arg)->s); }
@@ -101,12 +101,11 @@ static spec_status tell_chunk(void *arg, int32_t first, int32_t n)
 spec_status speci_sequence_consume(spec_session *s, int32_t seq, int32_t n_most, int32_t *n_done)
 {
     engine_seq *q = &s->seqs[seq];
-    const int32_t left = q->consuming ? prompt_left(s, seq) : 0;
-    consumer c = { s, seq, false };
-    const speci_prefill_hooks hooks = { .poll = poll, .chunk = speci_hidden_wanted(s) ? tell_chunk : NULL, .arg = &c,
-                                        .n_least = n_most };
     if (n_done) *n_done = 0;
     if (!q->consuming) return SPEC_OK;
+    const int32_t left = prompt_left(s, seq);
+    consumer c = { s, seq, false };
+    const speci_prefill_hooks hooks = { .poll = poll, .chunk = s->tells_hidden ? tell_chunk : NULL, .arg = &c, .n_least = n_most };
     const spec_status status = speci_exec_prefill(s->exec, seq, q->ids + q->n_ids - 1 - left, (size_t)left, &hooks);
     if (c.lost || (status != SPEC_OK && status != SPEC_E_ABORTED)) speci_exec_break(s->exec, seq);
     SPEC_TRY(status);

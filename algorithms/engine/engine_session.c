@@ -141,7 +141,7 @@ static spec_status prepare_drafters(spec_session *s, const wishes *w)
  * only way or a choice, and no drafter waits for the rows of a step. */
 static bool may_run_ahead(const spec_session *s, const wishes *w)
 {
-    if (!s->ops->mark || speci_exec_waits(s->target) || s->joint || speci_hidden_wanted(s)) return false;
+    if (!s->ops->mark || speci_exec_waits(s->target) || s->joint || s->tells_hidden) return false;
     return (s->drafters.n == 0 || w->params.adapt != SPEC_ADAPT_OFF);
 }
 
