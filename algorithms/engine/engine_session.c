@@ -142,7 +142,7 @@ static spec_status prepare_drafters(spec_session *s, const wishes *w)
 static bool may_run_ahead(const spec_session *s, const wishes *w)
 {
     if (!s->ops->mark || speci_exec_waits(s->target) || s->joint || s->tells_hidden) return false;
-    return (s->drafters.n == 0 || w->params.adapt != SPEC_ADAPT_OFF);
+    return s->drafters.n == 0 || w->params.adapt != SPEC_ADAPT_OFF;
 }
 
 static spec_status prepare(spec_session *s, spec_model *target, const wishes *w)
