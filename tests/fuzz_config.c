@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "models/exec.h"
 #include "models/families/family.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -15,6 +16,7 @@ static spec_model *new_model(void)
     if (!m) abort();
     m->backend = backend;
     m->allocator = &backend->allocator;
+    m->exec = &speci_exec_net;
     m->dtype = SPEC_DTYPE_F32;
     return m;
 }
