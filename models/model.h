@@ -98,7 +98,7 @@ typedef struct model_kept {
     uint64_t bytes_state, bytes_conv, bytes_kv_token;
 } model_kept;
 model_kept speci_model_kept(const spec_model *model);
-/* Counts the mixers of its layers: n_mixer and mixers, in the order in which they first stand. */
+/* Counts the mixers of its layers: n_mixer and mixers, by name. */
 spec_status speci_model_list_mixers(spec_model *model);
 
 /* ------------------------------------------------------------- a model at work in a session --- */

@@ -364,7 +364,7 @@ static void what_a_model_says(void **state)
     assert_int_equal(info.n_vocab, 96);
     assert_int_equal(info.n_layer, 4);
     assert_int_equal(info.dim, m->dim);
-    static const spec_mixer_count mixers[] = { { "mamba2", 2 }, { "mlp", 4 }, { "attention", 2 } };
+    static const spec_mixer_count mixers[] = { { "attention", 2 }, { "mamba2", 2 }, { "mlp", 4 } };
     assert_int_equal(info.n_mixer, (int32_t)(sizeof mixers / sizeof *mixers));
     for (int32_t i = 0; i < info.n_mixer; i++) {
         assert_string_equal(info.mixers[i].name, mixers[i].name);

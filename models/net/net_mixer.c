@@ -1,6 +1,8 @@
 /* net_mixer.c - the mixers that a model has. */
 #include "models/net/net_mixer.h"
 
+#include <string.h>
+
 bool speci_net_is_first(const spec_model *m, int32_t layer, int32_t branch)
 {
     for (int32_t i = 0; i <= layer; i++)
@@ -19,10 +21,13 @@ static int32_t n_first(const spec_model *m)
 
 static void count(spec_model *m, const char *name)
 {
-    int32_t k = 0;
-    while (k < m->n_mixer && m->mixers[k].name != name) k++;
-    if (k == m->n_mixer) m->mixers[m->n_mixer++].name = name;
-    m->mixers[k].n++;
+    int32_t k = m->n_mixer;
+    while (k > 0 && strcmp(m->mixers[k - 1].name, name) > 0) k--;
+    if (k == 0 || m->mixers[k - 1].name != name) {
+        memmove(m->mixers + k + 1, m->mixers + k, (size_t)(m->n_mixer++ - k) * sizeof *m->mixers);
+        m->mixers[k++] = (spec_mixer_count){ .name = name };
+    }
+    m->mixers[k - 1].n++;
 }
 
 spec_status speci_model_list_mixers(spec_model *m)
