@@ -257,7 +257,7 @@ typedef struct spec_model_info {
     spec_dtype dtype;           /* as resolved */
     int32_t n_vocab;            /* rows of the head; ids >= the tokenizer's n_vocab are padding */
     int32_t n_layer, n_mixer;
-    const spec_mixer_count *mixers; /* [n_mixer] what its layers are made of; borrowed */
+    const spec_mixer_count *mixers; /* [n_mixer] what its layers are made of, by name; borrowed */
     int32_t n_ctx;              /* the model's own limit in tokens; 0 = none (pure state-space models) */
     int32_t bos, n_eos;         /* bos -1 = none */
     const int32_t *eos;         /* [n_eos], borrowed */

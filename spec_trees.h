@@ -88,6 +88,18 @@ typedef struct spec_drafter_ops {
     spec_status (*restore)(void *user_data, int32_t seq, const int32_t *ids, size_t n, spec_read_fn read, void *read_data);
     void (*end)(void *user_data, int32_t seq); /* a sequence ends, or could not begin */
     void (*close)(void *user_data);            /* the drafter is closed */
+    /* Hidden rows of the target: what it keeps at taps [n_tap] (spec_tap), which are copied, comes to `hidden`; both or none.
+     * rows[k] [n_row][dim] f32 (dim of spec_model_info) are those at tap k of the tokens ids[first] to ids[first + n_row - 1],
+     * borrowed for the call; behind them ids [n] has at least the token that follows. Each committed token has its turn once, in
+     * order: those of a prompt in pieces while it is consumed, before `prefill` or `committed` tells of it; those of a step, the
+     * root and what was accepted below it, before `committed`. The pending token has not been fed: it is the first of the next
+     * call. The library keeps no rows that it has told: saved sequences and forks have none. So a drafter puts what it made of
+     * them into its own `save` and `fork`; where it has none and begins by `prefill`, the pending token's row is the first that
+     * it gets. After an error the sequence is good for spec_sequence_remove only. */
+    const spec_tap *taps;
+    int32_t n_tap;
+    spec_status (*hidden)(void *user_data, int32_t seq, const int32_t *ids, size_t n, int32_t first, int32_t n_row,
+                          const float *const *rows);
 } spec_drafter_ops;
 /* ops are copied. With `draft` there is no tree and no builder in params (E_INVALID), and n_draft is the most nodes below the
  * root. Errors: as above. */
@@ -199,7 +211,8 @@ SPEC_API spec_status spec_verify(spec_session *session, int32_t *path, int32_t *
                                  spec_verify_rule rule);
 /* Advances seq along path [n_path] (of the scored tree, from its root: path[0] = 0); `token` becomes the pending one.
  * Nothing is computed: the next pass applies the path. The builder of a drafted tree learns from it. Errors: E_STATE
- * (nothing was scored), E_INVALID (not a path, token out of range); then nothing has changed. */
+ * (nothing was scored), E_INVALID (not a path, token out of range); then nothing has changed. What a drafter's `hidden` returns:
+ * seq has advanced, and can only be removed. */
 SPEC_API spec_status spec_commit(spec_session *session, int32_t seq, const int32_t *path, int32_t n_path,
                                  int32_t token);
 /* Forgets the score of seq: it is as before. Errors: E_INVALID (no such sequence). */

@@ -28,77 +28,17 @@ typedef struct model_norm {
     const float *weight, *bias; /* device [dim]; bias NULL for RMS */
 } model_norm;
 
-/* Softmax attention over a KV cache; rotary positions over the first n_rot dimensions of a head. */
-typedef struct model_attention {
-    int32_t n_head, n_kv_head, head_dim, n_rot;
-    int32_t window;               /* sliding window in positions; 0 = none */
-    float scale;                  /* 1 / sqrt(head_dim) unless the family says otherwise */
-    model_linear qkv;             /* rows [q | k | v], heads in order */
-    model_linear out;
-    const float *q_norm, *k_norm; /* device [head_dim] or NULL */
-    float qk_eps;
-    const float *inv_freq;        /* device [n_rot / 2] */
-    int32_t n_short;              /* 0, or the longest context that inv_freq is for; longer ones have inv_freq_long */
-    const float *inv_freq_long;
-} model_attention;
-
-/* Mamba-1 and Mamba-2 alike: projection, causal convolution, selective scan, gate, projection.
- * The projection's row is cut into pieces by column: z (gate), u (the convolution's channels), and for Mamba-2 dt
- * (one per head). The convolution's output row holds x at column x_col and, for Mamba-2, B and C.
- * Mamba-1 (select.w != NULL): a second projection `select` of the convolution's output gives [dt_low | B | C], and
- * `dt` raises dt_low to one dt per channel; its bias is dt_bias, added in the scan. */
-typedef struct model_mamba {
-    model_linear in, out;
-    int32_t col_z, col_u, col_dt;      /* columns of the projection; col_dt unused for Mamba-1 */
-    int32_t n_channel, width;          /* convolution */
-    const float *conv_weight;          /* device [n_channel][width], last tap newest */
-    const float *conv_bias;            /* device [n_channel] or NULL */
-    int32_t n_head, head_dim, n_state; /* inner size = n_head * head_dim; Mamba-1: head_dim 1 */
-    int32_t x_rep, b_rep, c_rep;       /* head h reads block h / rep */
-    int32_t x_col, b_col, c_col;       /* columns of the convolution's output (b, c: Mamba-2) */
-    model_linear select, dt;           /* Mamba-1 only */
-    int32_t dt_rank;                   /* Mamba-1: select's row is [dt_rank | n_state | n_state] */
-    const float *a;                    /* device: -exp(A_log), [n_head] or [n_head][n_state] */
-    int32_t a_per_state;
-    const float *d, *dt_bias;          /* device [n_head] */
-    float dt_min, dt_max;
-    int32_t has_norm, norm_first;      /* gated norm; without one the scan multiplies by silu(z) */
-    model_norm norm;                   /* over n_head * head_dim, n_group groups */
-} model_mamba;
-
-/* y = W_out (C * conv(B * x)), [B | C | x] = W_in u: a causal convolution between two gates. */
-typedef struct model_short_conv {
-    model_linear in, out;
-    int32_t n_channel, width;
-    const float *conv_weight; /* device [n_channel][width], last tap newest */
-    const float *conv_bias;   /* device [n_channel] or NULL */
-} model_short_conv;
-
-typedef struct model_mlp {
-    model_linear up;   /* glu: rows [gate | up] */
-    model_linear down;
-    spec_activation act;
-    int32_t glu;
-    int32_t n_inner;   /* columns between up and down */
-} model_mlp;
-
-/* The mixers: a row each in net_mixer_table.c. */
-typedef enum model_branch_kind {
-    MODEL_ATTENTION, MODEL_MAMBA1, MODEL_MAMBA2, MODEL_SHORT_CONV, MODEL_MLP, MODEL_N_KIND
-} model_branch_kind;
+/* What a layer is made of: attention, a recurrent mixer, an MLP, ... A row that says what it computes and keeps, in files of its
+ * own (models/net/net_mixer.h). */
+typedef struct net_mixer net_mixer;
 
 /* residual += scale * branch(norm(input)); input is the residual as the branch finds it, or, in a parallel layer, as
  * the layer found it. */
 typedef struct model_branch {
-    model_branch_kind kind;
+    const net_mixer *mixer;
+    void *own; /* what the mixer has to know of this layer: the struct of its header */
     float scale;
     model_norm norm;
-    union {
-        model_attention attention;
-        model_mamba mamba;
-        model_short_conv short_conv;
-        model_mlp mlp;
-    } u;
 } model_branch;
 
 #define MODEL_MAX_BRANCH 4
@@ -135,7 +75,7 @@ struct spec_model {
     uint64_t fingerprint;       /* of config.json and the weights (speci_model_fingerprint), or what the application says; 0:
                                    sequences cannot be saved */
     int32_t n_mixer;
-    spec_mixer_count mixers[MODEL_N_KIND];
+    spec_mixer_count *mixers;   /* [n_mixer] */
     speci_holds holds;          /* by its sessions and drafters */
     struct model_owned *owned;  /* weights and vectors on the device, to free (model_own.c) */
 };
@@ -160,8 +100,8 @@ typedef struct model_kept {
     uint64_t bytes_state, bytes_conv, bytes_kv_token;
 } model_kept;
 model_kept speci_model_kept(const spec_model *model);
-/* The mixers that it has; returns how many. */
-int32_t speci_model_mixers(const spec_model *model, spec_mixer_count out[MODEL_N_KIND]);
+/* Counts the mixers of its layers: n_mixer and mixers, by name. */
+spec_status speci_model_list_mixers(spec_model *model);
 
 /* ------------------------------------------------------------- a model at work in a session --- */
 

@@ -27,7 +27,10 @@ void spec_model_close(spec_model *m)
     m->exec->close_model(m);
     spec_tokenizer_close(m->opened_tokenizer);
     speci_generation_close(m->generation, m->allocator);
+    for (int32_t i = 0; i < m->n_layer; i++)
+        for (int32_t j = 0; j < MODEL_MAX_BRANCH; j++) speci_free(m->allocator, m->layers[i].branch[j].own);
     speci_free(m->allocator, m->layers);
+    speci_free(m->allocator, m->mixers);
     speci_free(m->allocator, m->eos);
     speci_free(m->allocator, m->unknown_keys);
     speci_free(m->allocator, m->path);

@@ -152,7 +152,7 @@ static spec_status build(spec_model *m, model_builder *b, const model_family *fa
     if (status == SPEC_OK) status = be->ops->sync(b->queue);
     be->ops->queue_close(b->queue);
     if (status == SPEC_OK && !speci_model_attends(m)) m->n_ctx = 0;
-    if (status == SPEC_OK) m->n_mixer = speci_model_mixers(m, m->mixers);
+    if (status == SPEC_OK) status = speci_model_list_mixers(m);
     return status;
 }
 

@@ -18,6 +18,7 @@ static spec_model *new_model(void)
     m->backend = backend;
     m->exec = &speci_exec_net;
     m->allocator = &backend->allocator;
+    m->exec = &speci_exec_net;
     m->dtype = SPEC_DTYPE_F32;
     return m;
 }

@@ -107,7 +107,7 @@ typedef struct run {
     const spec_allocator *allocator;
     spec_backend *be;
     spec_model *target, *small;
-    spec_drafter *dr;
+    spec_drafter *drafters[2]; /* a model, and one that asks for hidden rows */
     spec_session *s;
     spec_result result;
 } run;
@@ -132,28 +132,50 @@ static spec_status open_small(run *r)
     p.weights = SPEC_DTYPE_Q8_0; /* which takes memory of its own */
     return spec_model_open(&r->small, r->be, drafter_dir, &p);
 }
-static spec_status open_drafter(run *r) { return spec_drafter_from_model(&r->dr, r->small, NULL); }
+static spec_status open_drafter(run *r) { return spec_drafter_from_model(&r->drafters[0], r->small, NULL); }
 
-static spec_session_params session_params(void)
+static const spec_tap taps[] = { { SPEC_TAP_LAYER, 1 }, { SPEC_TAP_NORM, 0 }, { SPEC_TAP_LAST, 0 } };
+
+static spec_status draft_nothing(void *user, spec_draft_request *requests, int32_t n)
 {
-    static const spec_tap taps[] = { { SPEC_TAP_LAYER, 1 }, { SPEC_TAP_NORM, 0 } };
+    (void)user, (void)requests, (void)n;
+    return SPEC_OK;
+}
+
+static spec_status hear(void *user, int32_t seq, const int32_t *ids, size_t n, int32_t first, int32_t n_row,
+                        const float *const *rows)
+{
+    (void)user, (void)seq, (void)ids, (void)n, (void)first;
+    return n_row > 0 && rows[0][0] == rows[0][0] ? SPEC_OK : SPEC_E_INVALID;
+}
+
+static spec_status open_listener(run *r)
+{
+    const spec_drafter_ops ops = { .struct_size = sizeof ops, .draft = draft_nothing, .taps = taps + 1, .n_tap = 2,
+                                   .hidden = hear };
+    return spec_drafter_from_ops(&r->drafters[1], &ops, NULL);
+}
+
+static spec_session_params session_params(const run *r)
+{
     spec_session_params p = SPEC_SESSION_PARAMS_INIT;
     p.n_seq = 2, p.n_ctx = 100;
     p.taps = taps, p.n_tap = 2;
+    p.drafters = r->drafters, p.n_drafter = 2;
     return p;
 }
 
 static spec_status predict(run *r)
 {
-    const spec_session_params p = session_params();
+    const spec_session_params p = session_params(r);
     spec_memory m = { .struct_size = sizeof m };
-    return spec_session_estimate(&m, r->target, r->dr, &p);
+    return spec_session_estimate(&m, r->target, NULL, &p);
 }
 
 static spec_status open_session(run *r)
 {
-    const spec_session_params p = session_params();
-    return spec_session_open(&r->s, r->target, r->dr, &p);
+    const spec_session_params p = session_params(r);
+    return spec_session_open(&r->s, r->target, NULL, &p);
 }
 
 static spec_status generate(run *r)
@@ -173,6 +195,7 @@ static const struct {
 } calls[] = {
     { "spec_backend_open", open_backend },      { "spec_model_open, target", open_target },
     { "spec_model_open, drafter", open_small }, { "spec_drafter_from_model", open_drafter },
+    { "spec_drafter_from_ops", open_listener },
     { "spec_session_estimate", predict },        { "spec_session_open", open_session },
     { "spec_generate", generate },
 };
@@ -181,7 +204,7 @@ static void finish(run *r)
 {
     spec_result_free(&r->result);
     spec_session_close(r->s);
-    spec_drafter_close(r->dr);
+    for (int i = 0; i < 2; i++) spec_drafter_close(r->drafters[i]);
     spec_model_close(r->small);
     spec_model_close(r->target);
     spec_backend_close(r->be);

@@ -12,6 +12,7 @@
 
 #include "models/files/files_config.h"
 #include "models/families/family_rope.h"
+#include "models/net/net_mixer_attention.h"
 #include "tests/support_decode.h"
 
 #define GOLDEN SPEC_TEST_DIR "/golden/"
@@ -472,8 +473,10 @@ static void windows(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         spec_model *m = NULL;
         OK(open_patched(&m, cases[i].base, cases[i].changes));
-        for (int k = 0; k < 3; k++)
-            assert_int_equal(m->layers[k].branch[0].u.attention.window, cases[i].window[k]);
+        for (int k = 0; k < 3; k++) {
+            const model_attention *a = m->layers[k].branch[0].own;
+            assert_int_equal(a->window, cases[i].window[k]);
+        }
         spec_model_close(m);
     }
 }

@@ -1,152 +1,24 @@
-/* test_taps.c - hidden-state taps: hidden rows that passes keep. What is kept after the final norm is what the head multiplied, bit
- * for bit; the norm of what is kept after the last layer is that; what enters a layer is what a model without this layer and
+/* test_taps.c - hidden-state taps: hidden rows that passes keep. What is kept after the final norm is what the head multiplied,
+ * bit for bit; the norm of what is kept after the last layer is that; what enters a layer is what a model without this layer and
  * those behind ends with; and rows are those of plain steps along a node's path. Prompts keep theirs chunk by chunk. */
 #define SPEC_EXPERIMENTAL
 #include <stdio.h>
 
-#include "core/core_half.h"
 #include "models/net/net.h"
 #include "spec_lab.h"
-#include "tests/support_model.h"
-#include "tests/test.h"
+#include "tests/support_taps.h"
 
 #define GOLDEN SPEC_TEST_DIR "/golden/"
 
-enum {
-    N_SEQ = 3, N_NODE = 24, N_ROW = N_SEQ * N_NODE, N_CTX = 220, N_PROMPT = 150, MOST_TAP = 8, MOST_DIM = 64, N_VOCAB = 96,
-    OURS = 0, OTHER = 1, PLAIN = 2 /* slots */
-};
-
-static const char *const models[] = { "llama3", "mamba", "mamba2", "bamba", "lfm2" };
-static const spec_dtype types[] = { SPEC_DTYPE_F32, SPEC_DTYPE_BF16, SPEC_DTYPE_F16 };
 static spec_backend *backend;
 
-/* A model at work that keeps all there is: what enters each layer, then what leaves the last one and the norm. */
-typedef struct worker {
-    spec_model *model;
-    test_device d;
-    speci_exec *net;
-    spec_queue *queue;
-    spec_tap taps[MOST_TAP];
-    int32_t n_tap;
-    uint64_t random;
-} worker;
-
-static int32_t last_of(const worker *w) { return w->n_tap - 2; }
-static int32_t norm_of(const worker *w) { return w->n_tap - 1; }
-static int32_t below(uint64_t *random, int32_t n) { return (int32_t)(support_random(random) % (uint32_t)n); }
-
-static test_device device_of(const spec_model *m)
-{
-    test_device d = { support_backend_name(), m->backend, m->backend->ops, m->backend->dev, NULL };
-    d.io = test_row_queue(&d, m->n_vocab);
-    return d;
-}
-
-static int32_t all_taps(const spec_model *m, spec_tap *taps)
-{
-    int32_t n = 0;
-    assert_true(m->n_layer + 2 <= MOST_TAP && m->dim <= MOST_DIM && m->n_vocab == N_VOCAB);
-    while (n < m->n_layer) taps[n] = (spec_tap){ SPEC_TAP_LAYER, n }, n++;
-    taps[n++] = (spec_tap){ SPEC_TAP_LAST, 0 };
-    taps[n++] = (spec_tap){ SPEC_TAP_NORM, 0 };
-    return n;
-}
-
-static void open_worker(worker *w, spec_model *m, bool taps)
-{
-    *w = (worker){ .model = m, .d = device_of(m), .random = 5 };
-    if (taps) w->n_tap = all_taps(m, w->taps);
-    const speci_exec_params p = { .n_seq = N_SEQ, .n_ctx = N_CTX, .n_node = N_NODE, .taps = w->taps,
-                                  .n_tap = w->n_tap };
-    spec_plan plans[2];
-    OK(speci_exec_open(&w->net, m, &p));
-    speci_exec_plans(w->net, plans);
-    OK(w->d.ops->queue_open(w->d.dev, &w->queue, plans, 2, m->n_vocab));
-    OK(speci_exec_attach(w->net, w->queue, true));
-}
-
-static void close_worker(worker *w)
-{
-    speci_exec_close(w->net);
-    w->d.ops->queue_close(w->queue);
-    w->d.ops->queue_close(w->d.io);
-}
-
-static size_t type_bytes(spec_dtype t) { return t == SPEC_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t); }
-
-/* Row `row` of a tensor as float32 [n]. */
-static void read_row(worker *w, spec_view v, int32_t row, int32_t n, float *out)
-{
-    uint16_t half[MOST_DIM];
-    const size_t size = type_bytes(v.dtype);
-    void *to = v.dtype == SPEC_DTYPE_F32 ? (void *)out : half;
-    OK(w->d.ops->download(w->queue, to, (const char *)v.data + (size_t)row * (size_t)v.ld * size, (size_t)n * size));
-    OK(w->d.ops->sync(w->queue));
-    for (int32_t i = 0; v.dtype != SPEC_DTYPE_F32 && i < n; i++)
-        out[i] = v.dtype == SPEC_DTYPE_BF16 ? speci_from_bf16(half[i]) : speci_from_f16(half[i]);
-}
-
-/* hidden [n_tap][MOST_DIM] */
-static void read_taps(worker *w, int32_t phase, int32_t row, float hidden[MOST_TAP][MOST_DIM])
-{
-    for (int32_t i = 0; i < w->n_tap; i++) read_row(w, speci_exec_tap(w->net, phase, i), row, w->model->dim, hidden[i]);
-}
-
-/* The operation alone, over n rows whose tokens are `token` (or NULL), into y [n][cols] f32. */
-static void run_alone(const test_device *d, spec_op *op, spec_view *y, spec_dtype type, int32_t n, int32_t cols,
-                      const int32_t *token, float *out)
-{
-    int32_t parent[N_ROW];
-    for (int32_t i = 0; i < n; i++) parent[i] = i > 0 ? 0 : -1;
-    const test_seq s = { .n_node = n, .parent = parent, .token = token };
-    spec_step_block *step = test_step(SPEC_PHASE_DECODE, &s, 1, 0);
-    test_buffer b = test_buffer_new(d, (size_t)(n * cols), type);
-    *y = test_view(&b, cols);
-    test_run(d, op, step, n);
-    double *got = test_read(&b);
-    for (int32_t i = 0; i < n * cols; i++) out[i] = (float)got[i];
-    free(got);
-    free(step);
-    test_buffer_free(&b);
-}
-
-/* The head's product of n rows. */
-static void run_head(const test_device *d, const spec_model *m, spec_view x, int32_t n, float *logits)
-{
-    const model_linear *h = &m->head;
-    spec_op op = { .kind = SPEC_OP_LINEAR,
-                   .u.linear = { .w = h->w, .n_in = h->n_in, .n_out = h->n_out, .bias = h->bias, .x = x,
-                                 .scale = m->logit_scale != 0 ? m->logit_scale : 1 } };
-    run_alone(d, &op, &op.u.linear.y, SPEC_DTYPE_F32, n, m->n_vocab, NULL, logits);
-}
-
-static void expect_same(const char *what, int32_t row, const float *got, const float *want, int32_t n)
-{
-    for (int32_t i = 0; i < n; i++)
-        if (memcmp(&got[i], &want[i], sizeof *got) != 0)
-            fail_msg("%s: column %d of row %d is %.9g, expected %.9g", what, i, row, (double)got[i], (double)want[i]);
-}
+static int32_t last_of(const taps_worker *w) { return w->n_tap - 2; }
+static int32_t norm_of(const taps_worker *w) { return w->n_tap - 1; }
 
 /* --- trees --- */
 
-typedef struct drawn {
-    int32_t token[N_NODE], parent[N_NODE];
-    spec_tree tree;
-} drawn;
-
-static void draw(uint64_t *random, drawn *t, int32_t root, int32_t n)
-{
-    t->tree = (spec_tree){ .n = n, .cap = N_NODE, .token = t->token, .parent = t->parent };
-    t->token[0] = root, t->parent[0] = -1;
-    for (int32_t i = 1; i < n; i++) {
-        t->parent[i] = below(random, 3) ? i - 1 : below(random, i);
-        t->token[i] = (t->token[t->parent[i]] * 5 + i) % N_VOCAB; /* siblings differ: i does */
-    }
-}
-
 /* From the root to `node`. */
-static int32_t path_to(const drawn *t, int32_t node, int32_t *path)
+static int32_t path_to(const taps_tree *t, int32_t node, int32_t *path)
 {
     int32_t n = 0;
     for (int32_t i = node; i >= 0; i = t->parent[i]) n++;
@@ -154,48 +26,28 @@ static int32_t path_to(const drawn *t, int32_t node, int32_t *path)
     return n;
 }
 
-/* Ids of a sequence, the first n_prompt of which are applied by prefill. The last one is pending. */
-typedef struct text {
-    int32_t ids[N_CTX], n, n_prompt;
-} text;
-
-static text make_text(int32_t n_prompt)
-{
-    text t = { .n = n_prompt + 1, .n_prompt = n_prompt };
-    for (int32_t i = 0; i < t.n; i++) t.ids[i] = (i * 7 + 3) % N_VOCAB;
-    return t;
-}
-
-static void begin(worker *w, int32_t slot, const text *t)
+static void begin(taps_worker *w, int32_t slot, const taps_text *t)
 {
     speci_exec_begin(w->net, slot);
     OK(speci_exec_prefill(w->net, slot, t->ids, (size_t)t->n_prompt, NULL));
 }
 
-static void plain_step(worker *w, int32_t slot, int32_t token)
-{
-    int32_t parent = -1, path = 0;
-    const spec_tree tree = { .n = 1, .cap = 1, .token = &token, .parent = &parent };
-    const speci_exec_input in = { .slot = slot, .tree = &tree };
-    OK(speci_exec_forward(w->net, &in, 1, NULL, NULL));
-    speci_exec_commit(w->net, slot, &path, 1);
-}
-
 /* What one node's pass keeps, after all before it was applied one by one. */
-static void read_plainly(worker *w, const text *t, const drawn *tree, int32_t node, float hidden[MOST_TAP][MOST_DIM])
+static void read_plainly(taps_worker *w, const taps_text *t, const taps_tree *tree, int32_t node,
+                         float hidden[MOST_TAP][MOST_DIM])
 {
     int32_t path[N_NODE], n = path_to(tree, node, path);
     begin(w, PLAIN, t);
-    for (int32_t i = t->n_prompt; i < t->n - 1; i++) plain_step(w, PLAIN, t->ids[i]);
-    for (int32_t i = 0; i < n; i++) plain_step(w, PLAIN, tree->token[path[i]]);
-    read_taps(w, SPEC_PHASE_DECODE, 0, hidden);
+    for (int32_t i = t->n_prompt; i < t->n - 1; i++) taps_plain_step(w, PLAIN, t->ids[i]);
+    for (int32_t i = 0; i < n; i++) taps_plain_step(w, PLAIN, tree->token[path[i]]);
+    taps_read(w, SPEC_PHASE_DECODE, 0, hidden);
     speci_exec_end(w->net, PLAIN);
 }
 
 /* --- decode --- */
 
 /* One pass over a tree of another sequence and then ours. */
-static void score(worker *w, const drawn *other, const drawn *ours)
+static void score(taps_worker *w, const taps_tree *other, const taps_tree *ours)
 {
     const speci_exec_input in[] = { { .slot = OTHER, .tree = &other->tree }, { .slot = OURS, .tree = &ours->tree } };
     OK(speci_exec_forward(w->net, in, 2, NULL, NULL));
@@ -204,7 +56,7 @@ static void score(worker *w, const drawn *other, const drawn *ours)
 
 /* Of n rows, by the operations alone: the embedding enters the first layer, the norm of what leaves the last one is what the head
  * takes, and the head makes logits of it. */
-static void check_ends(worker *w, int32_t n, const int32_t *token)
+static void check_ends(taps_worker *w, int32_t n, const int32_t *token)
 {
     static float logits[N_ROW * N_VOCAB], normed[N_ROW * MOST_DIM], embedded[N_ROW * MOST_DIM], row[N_VOCAB];
     const spec_model *m = w->model;
@@ -220,90 +72,90 @@ static void check_ends(worker *w, int32_t n, const int32_t *token)
     const spec_view all = { speci_exec_logits(w->net, &ld), SPEC_DTYPE_F32, m->n_vocab };
     assert_int_equal(x.dtype, SPEC_DTYPE_F32);
     assert_int_equal(y.dtype, m->dtype);
-    run_head(&w->d, m, y, n, logits);
-    run_alone(&w->d, &norm, &norm.u.norm.y, m->dtype, n, m->dim, NULL, normed);
-    run_alone(&w->d, &embed, &embed.u.embed.y, SPEC_DTYPE_F32, n, m->dim, token, embedded);
+    taps_run_head(&w->d, m, y, n, logits);
+    taps_run_alone(&w->d, &norm, &norm.u.norm.y, m->dtype, n, m->dim, NULL, normed);
+    taps_run_alone(&w->d, &embed, &embed.u.embed.y, SPEC_DTYPE_F32, n, m->dim, token, embedded);
     for (int32_t r = 0; r < n; r++) {
         float hidden[MOST_TAP][MOST_DIM];
-        read_taps(w, SPEC_PHASE_DECODE, r, hidden);
-        read_row(w, all, r, N_VOCAB, row);
-        expect_same("head of the normed rows", r, logits + r * N_VOCAB, row, N_VOCAB);
-        expect_same("norm of the last layer's rows", r, normed + r * m->dim, hidden[norm_of(w)], m->dim);
-        expect_same("what enters the first layer", r, hidden[0], embedded + r * m->dim, m->dim);
+        taps_read(w, SPEC_PHASE_DECODE, r, hidden);
+        taps_read_row(w, all, r, N_VOCAB, row);
+        taps_expect_same("head of the normed rows", r, logits + r * N_VOCAB, row, N_VOCAB);
+        taps_expect_same("norm of the last layer's rows", r, normed + r * m->dim, hidden[norm_of(w)], m->dim);
+        taps_expect_same("what enters the first layer", r, hidden[0], embedded + r * m->dim, m->dim);
     }
 }
 
-static void check_paths(worker *w, const text *t, const drawn *tree)
+static void check_paths(taps_worker *w, const taps_text *t, const taps_tree *tree)
 {
     static float in_tree[N_NODE][MOST_TAP][MOST_DIM];
     const int32_t first = speci_exec_first_row(w->net, 1);
-    for (int32_t i = 0; i < tree->tree.n; i++) read_taps(w, SPEC_PHASE_DECODE, first + i, in_tree[i]);
+    for (int32_t i = 0; i < tree->tree.n; i++) taps_read(w, SPEC_PHASE_DECODE, first + i, in_tree[i]);
     for (int32_t i = 0; i < tree->tree.n; i++) {
         float alone[MOST_TAP][MOST_DIM];
         char what[64];
         read_plainly(w, t, tree, i, alone);
         for (int32_t k = 0; k < w->n_tap; k++) {
             snprintf(what, sizeof what, "tap %d against plain steps", k);
-            expect_same(what, i, in_tree[i][k], alone[k], w->model->dim);
+            taps_expect_same(what, i, in_tree[i][k], alone[k], w->model->dim);
         }
     }
 }
 
-static void check_decode(worker *w)
+static void check_decode(taps_worker *w)
 {
-    text t = make_text(37), o = make_text(5);
+    taps_text t = taps_make_text(37), o = taps_make_text(5);
     begin(w, OURS, &t);
     begin(w, OTHER, &o);
     for (int32_t round = 0; round < 3; round++) {
-        drawn ours, other;
+        taps_tree ours, other;
         int32_t token[N_ROW], path[N_NODE], n = 3 + round;
-        draw(&w->random, &other, o.ids[o.n - 1], n);
-        draw(&w->random, &ours, t.ids[t.n - 1], round == 0 ? N_NODE : 2 + below(&w->random, N_NODE - 2));
+        taps_draw(&w->random, &other, o.ids[o.n - 1], n);
+        taps_draw(&w->random, &ours, t.ids[t.n - 1], round == 0 ? N_NODE : 2 + taps_below(&w->random, N_NODE - 2));
         score(w, &other, &ours);
         memcpy(token, other.token, (size_t)n * sizeof *token);
         memcpy(token + n, ours.token, (size_t)ours.tree.n * sizeof *token);
         check_ends(w, n + ours.tree.n, token);
         check_paths(w, &t, &ours);
-        const int32_t n_path = path_to(&ours, below(&w->random, ours.tree.n), path);
+        const int32_t n_path = path_to(&ours, taps_below(&w->random, ours.tree.n), path);
         speci_exec_commit(w->net, OURS, path, n_path);
         for (int32_t i = 1; i < n_path; i++) t.ids[t.n++] = ours.token[path[i]];
-        t.ids[t.n++] = below(&w->random, N_VOCAB);
+        t.ids[t.n++] = taps_below(&w->random, N_VOCAB);
     }
 }
 
 /* --- shorter models --- */
 
 /* A model of n layers ends with what enters layer n of ours; in passes over prompts, too. */
-static void check_layers(worker *w)
+static void check_layers(taps_worker *w)
 {
-    const text t = make_text(20);
-    drawn tree;
-    draw(&w->random, &tree, t.ids[t.n - 1], N_NODE);
+    const taps_text t = taps_make_text(20);
+    taps_tree tree;
+    taps_draw(&w->random, &tree, t.ids[t.n - 1], N_NODE);
     const speci_exec_input in = { .slot = OURS, .tree = &tree.tree };
     begin(w, OURS, &t);
     OK(speci_exec_forward(w->net, &in, 1, NULL, NULL));
     for (int32_t n = 1; n < w->model->n_layer; n++) {
         spec_model shorter = *w->model;
-        worker s;
+        taps_worker s;
         shorter.n_layer = n;
-        open_worker(&s, &shorter, true);
+        taps_open(&s, &shorter, true);
         begin(&s, OURS, &t);
         OK(speci_exec_forward(s.net, &in, 1, NULL, NULL));
         for (int32_t phase = 0; phase < 2; phase++)
             for (int32_t r = 0; r < (phase == SPEC_PHASE_PREFILL ? t.n_prompt : N_NODE); r++) {
                 float ours[MOST_TAP][MOST_DIM], theirs[MOST_TAP][MOST_DIM];
-                read_taps(w, phase, r, ours);
-                read_taps(&s, phase, r, theirs);
-                expect_same("what enters a layer", r, ours[n], theirs[last_of(&s)], shorter.dim);
+                taps_read(w, phase, r, ours);
+                taps_read(&s, phase, r, theirs);
+                taps_expect_same("what enters a layer", r, ours[n], theirs[last_of(&s)], shorter.dim);
             }
-        close_worker(&s);
+        taps_close(&s);
     }
 }
 
 /* --- prefill --- */
 
 typedef struct chunks {
-    worker *w;
+    taps_worker *w;
     int32_t n_pass, n, fail_at; /* n: positions seen */
     float hidden[N_PROMPT][MOST_TAP][MOST_DIM];
 } chunks;
@@ -314,7 +166,7 @@ static spec_status see_chunk(void *arg, int32_t first, int32_t n)
     if (c->n_pass == c->fail_at) return speci_fail(SPEC_E_ABORTED, "the chunk at %d", first);
     assert_int_equal(first, c->n);
     assert_true(n > 0 && first + n <= N_PROMPT);
-    for (int32_t i = 0; i < n; i++) read_taps(c->w, SPEC_PHASE_PREFILL, i, c->hidden[first + i]);
+    for (int32_t i = 0; i < n; i++) taps_read(c->w, SPEC_PHASE_PREFILL, i, c->hidden[first + i]);
     c->n += n;
     c->n_pass++;
     return SPEC_OK;
@@ -323,10 +175,10 @@ static spec_status see_chunk(void *arg, int32_t first, int32_t n)
 /* Prompts may be added up in another order: by the bar of logits (test_logits_families), in 16 bits by some roundings. */
 static double tolerance_of(spec_dtype type) { return type == SPEC_DTYPE_F32 ? 1e-4 : type == SPEC_DTYPE_F16 ? 1e-2 : 1e-1; }
 
-static void check_prefill(worker *w)
+static void check_prefill(taps_worker *w)
 {
     static chunks c;
-    const text t = make_text(N_PROMPT);
+    const taps_text t = taps_make_text(N_PROMPT);
     c = (chunks){ .w = w, .fail_at = -1 };
     const speci_prefill_hooks hooks = { .chunk = see_chunk, .arg = &c };
     speci_exec_begin(w->net, OURS);
@@ -336,8 +188,8 @@ static void check_prefill(worker *w)
     speci_exec_begin(w->net, PLAIN);
     for (int32_t i = 0; i < N_PROMPT; i++) {
         float hidden[MOST_TAP][MOST_DIM];
-        plain_step(w, PLAIN, t.ids[i]);
-        read_taps(w, SPEC_PHASE_DECODE, 0, hidden);
+        taps_plain_step(w, PLAIN, t.ids[i]);
+        taps_read(w, SPEC_PHASE_DECODE, 0, hidden);
         for (int32_t k = 0; k < w->n_tap; k++) {
             const double error = support_error(c.hidden[i][k], hidden[k], (size_t)w->model->dim);
             if (!(error <= tolerance_of(w->model->dtype)))
@@ -359,7 +211,7 @@ static bool is_final_norm(const spec_model *m, const spec_op *op)
 }
 
 /* But for what keeps, and a prompt's final norm, plans are the same; and so is what they compute. */
-static void check_plans(worker *with, worker *without)
+static void check_plans(taps_worker *with, taps_worker *without)
 {
     for (int32_t phase = 0; phase < 2; phase++) {
         const net_plans *a = &net_of(with->net)->plans, *b = &net_of(without->net)->plans;
@@ -374,11 +226,11 @@ static void check_plans(worker *with, worker *without)
         assert_int_equal(j, b->n_op[phase]);
         assert_int_equal(n_keep, with->n_tap);
     }
-    const text t = make_text(9);
-    drawn tree;
-    draw(&with->random, &tree, t.ids[t.n - 1], N_NODE);
+    const taps_text t = taps_make_text(9);
+    taps_tree tree;
+    taps_draw(&with->random, &tree, t.ids[t.n - 1], N_NODE);
     const speci_exec_input in = { .slot = OURS, .tree = &tree.tree };
-    worker *both[] = { with, without };
+    taps_worker *both[] = { with, without };
     for (int32_t k = 0; k < 2; k++) {
         begin(both[k], OURS, &t);
         OK(speci_exec_forward(both[k]->net, &in, 1, NULL, NULL));
@@ -387,28 +239,24 @@ static void check_plans(worker *with, worker *without)
         float rows[2][N_VOCAB];
         int32_t ld;
         for (int32_t k = 0; k < 2; k++)
-            read_row(both[k], (spec_view){ speci_exec_logits(both[k]->net, &ld), SPEC_DTYPE_F32, N_VOCAB }, r, N_VOCAB, rows[k]);
-        expect_same("logits with and without taps", r, rows[0], rows[1], N_VOCAB);
+            taps_read_row(both[k], (spec_view){ speci_exec_logits(both[k]->net, &ld), SPEC_DTYPE_F32, N_VOCAB }, r, N_VOCAB,
+                          rows[k]);
+        taps_expect_same("logits with and without taps", r, rows[0], rows[1], N_VOCAB);
     }
 }
 
-static uint64_t aligned(int32_t rows, int32_t cols, spec_dtype type)
-{
-    return ((uint64_t)rows * (uint64_t)cols * type_bytes(type) + 255) / 256 * 256;
-}
-
-static uint64_t expected_bytes(const worker *w)
+static uint64_t expected_bytes(const taps_worker *w)
 {
     const net_shape *s = &net_of(w->net)->shape;
     uint64_t n = 0;
     for (int32_t i = 0; i < w->n_tap; i++) {
         const spec_dtype type = i == norm_of(w) ? w->model->dtype : SPEC_DTYPE_F32;
-        n += aligned(s->n_row_decode, w->model->dim, type) + aligned(s->chunk, w->model->dim, type);
+        n += taps_tensor_bytes(s->n_row_decode, w->model->dim, type) + taps_tensor_bytes(s->chunk, w->model->dim, type);
     }
     return n;
 }
 
-static void check_memory(const worker *w)
+static void check_memory(const taps_worker *w)
 {
     spec_session_params p = SPEC_SESSION_PARAMS_INIT;
     spec_memory plain = { .struct_size = sizeof plain }, kept = plain;
@@ -423,25 +271,6 @@ static void check_memory(const worker *w)
 
 /* --- sessions --- */
 
-/* An application's drafter: random trees. */
-typedef struct proposer {
-    uint64_t random;
-    int32_t n_called;
-} proposer;
-
-static spec_status propose(void *user, spec_draft_request *requests, int32_t n)
-{
-    proposer *p = user;
-    for (int32_t k = 0; k < n; k++) {
-        drawn t;
-        spec_tree *tree = requests[k].tree;
-        draw(&p->random, &t, tree->token[0], tree->cap < N_NODE ? tree->cap : N_NODE);
-        for (int32_t i = 1; i < t.tree.n; i++) spec_tree_add(tree, t.parent[i], t.token[i], 0);
-        p->n_called++;
-    }
-    return SPEC_OK;
-}
-
 /* On every node of the sequence's scored tree, what the head makes of its tap is its logits. */
 static void check_nodes(const test_device *d, spec_model *m, spec_session *s, int32_t seq, int32_t tap, int32_t n)
 {
@@ -453,10 +282,10 @@ static void check_nodes(const test_device *d, spec_model *m, spec_session *s, in
         for (int32_t c = 0; c < m->dim; c++) hidden[i * m->dim + c] = (double)row[c];
     }
     test_buffer x = test_buffer_from(d, hidden, (size_t)(n * m->dim), m->dtype); /* exact: it was of this type */
-    run_head(d, m, test_view(&x, m->dim), n, logits);
+    taps_run_head(d, m, test_view(&x, m->dim), n, logits);
     for (int32_t i = 0; i < n; i++) {
         OK(spec_node_logits(s, row, seq, i));
-        expect_same("head(tap) in a session", i, logits + i * N_VOCAB, row, N_VOCAB);
+        taps_expect_same("head(tap) in a session", i, logits + i * N_VOCAB, row, N_VOCAB);
     }
     test_buffer_free(&x);
 }
@@ -464,23 +293,23 @@ static void check_nodes(const test_device *d, spec_model *m, spec_session *s, in
 /* Random paths are committed, so that trees stand behind accepted nodes. */
 static void commit_any(spec_session *s, uint64_t *random, int32_t seq, const spec_tree *t)
 {
-    int32_t path[N_NODE], n = 0, node = below(random, t->n);
+    int32_t path[N_NODE], n = 0, node = taps_below(random, t->n);
     for (int32_t i = node; i >= 0; i = t->parent[i]) n++;
     for (int32_t i = node, k = n; i >= 0; i = t->parent[i]) path[--k] = i;
-    OK(spec_commit(s, seq, path, n, below(random, N_VOCAB)));
+    OK(spec_commit(s, seq, path, n, taps_below(random, N_VOCAB)));
 }
 
 static void check_session(const test_device *d, spec_model *m, spec_advance advance)
 {
-    proposer p = { .random = 3 };
-    const spec_drafter_ops ops = { .struct_size = sizeof ops, .draft = propose, .user_data = &p };
+    taps_proposer p = { .random = 3 };
+    const spec_drafter_ops ops = { .struct_size = sizeof ops, .draft = taps_propose, .user_data = &p };
     spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
     spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
     const spec_lab lab = { .struct_size = sizeof lab, .advance = advance };
     const spec_tap taps[] = { { SPEC_TAP_LAYER, 1 }, { SPEC_TAP_NORM, 0 } };
     spec_drafter *drafter;
     spec_session *s;
-    const text t = make_text(30);
+    const taps_text t = taps_make_text(30);
     uint64_t random = 8;
     int32_t seqs[2], third;
     dp.n_draft = N_NODE - 1;
@@ -512,31 +341,16 @@ static void check_session(const test_device *d, spec_model *m, spec_advance adva
 
 /* --- the tests: of every model, in every type --- */
 
-static void each_model(void (*check)(worker *w))
-{
-    for (int32_t i = 0; i < N_ELEMENTS(models); i++)
-        for (int32_t k = 0; k < N_ELEMENTS(types); k++) {
-            char path[256];
-            worker w;
-            snprintf(path, sizeof path, "%s%s", GOLDEN, models[i]);
-            spec_model *m = support_model(backend, path, types[k]);
-            open_worker(&w, m, true);
-            check(&w);
-            close_worker(&w);
-            spec_model_close(m);
-        }
-}
-
 static void taps_of_trees(void **state)
 {
     (void)state;
-    each_model(check_decode);
+    taps_each_model(backend, check_decode);
 }
 
 static void taps_of_layers(void **state)
 {
     (void)state;
-    each_model(check_layers);
+    taps_each_model(backend, check_layers);
 }
 
 /* Passes as small as the device takes them: prompts have several. */
@@ -545,26 +359,26 @@ static void taps_of_prompts(void **state)
     (void)state;
     const int32_t second = backend->info.prefill_rows[1];
     backend->info.prefill_rows[1] = 0;
-    each_model(check_prefill);
+    taps_each_model(backend, check_prefill);
     backend->info.prefill_rows[1] = second;
 }
 
-static void check_unasked(worker *w)
+static void check_unasked(taps_worker *w)
 {
-    worker without;
-    open_worker(&without, w->model, false);
+    taps_worker without;
+    taps_open(&without, w->model, false);
     check_plans(w, &without);
     check_memory(w);
-    close_worker(&without);
+    taps_close(&without);
 }
 
 static void nothing_is_kept_unasked(void **state)
 {
     (void)state;
-    each_model(check_unasked);
+    taps_each_model(backend, check_unasked);
 }
 
-static void check_sessions(worker *w)
+static void check_sessions(taps_worker *w)
 {
     for (int32_t i = 0; i < 2; i++) check_session(&w->d, w->model, (spec_advance)i);
 }
@@ -572,7 +386,7 @@ static void check_sessions(worker *w)
 static void taps_of_sessions(void **state)
 {
     (void)state;
-    each_model(check_sessions);
+    taps_each_model(backend, check_sessions);
 }
 
 static void expect_refused(spec_model *m, const spec_tap *taps, int32_t n_tap)
@@ -625,8 +439,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(taps_of_trees),           cmocka_unit_test(taps_of_layers),
         cmocka_unit_test(taps_of_prompts),         cmocka_unit_test(nothing_is_kept_unasked),
-        cmocka_unit_test(taps_of_sessions),
-        cmocka_unit_test(wrong_taps_are_refused),
+        cmocka_unit_test(taps_of_sessions),        cmocka_unit_test(wrong_taps_are_refused),
     };
     backend = support_backend();
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -23,6 +23,8 @@ struct spec_drafter {
     bool borrowed;           /* the one builder is the caller's */
     int32_t n_draft;         /* without builders: nodes below the root, at most */
     float temperature;       /* of the draft distribution; 0 = the target's */
+    spec_tap *taps;          /* [n_tap] hidden rows of the target that it wants: its kind then has the hook `hidden` */
+    int32_t n_tap;
     atomic_flag in_use;
     speci_holds holds;       /* by its session */
     spec_model *held;        /* the model that it holds, or NULL */
@@ -75,6 +77,15 @@ typedef struct speci_draft_seq {
     int32_t by;         /* the drafter of the session's list that proposed it, -1 = none or several */
 } speci_draft_seq;
 
+/* Hidden rows of committed tokens, those at positions [first, first + n) of their sequence. They stand where the pass left
+ * them, until the target's next pass of that phase. */
+typedef struct speci_draft_hidden {
+    const spec_view *taps; /* [n_tap of the drafter] device rows [..][dim of the target], f32; SPEC_TAP_NORM: compute type */
+    const int32_t *row;    /* [n]: token first + i's is row row[i]; NULL: row i */
+    int32_t first, n;
+} speci_draft_hidden;
+static inline int32_t speci_hidden_row(const speci_draft_hidden *h, int32_t i) { return h->row ? h->row[i] : i; }
+
 /* A drafter at work in a session. */
 struct speci_draft {
     spec_drafter *drafter;
@@ -82,6 +93,7 @@ struct speci_draft {
     const speci_draft_site *site;
     speci_draft_size size;
     void *state;               /* the kind's, from prepare on */
+    spec_view *hidden[2];      /* by phase: [n_tap] where hidden rows at its taps stand, from attach on */
     /* Trees that enqueue has left on the device, where node i of slot s is grown[s * ld_grown + i]. NULL: all trees are with
      * the host. */
     const spec_grow_node *grown;
@@ -104,6 +116,11 @@ struct speci_draft_kind {
     spec_status (*attach)(speci_draft *d);
     void (*detach)(speci_draft *d);
 
+    /* Hidden rows of committed tokens; q has their ids, and the one that follows. Each token has its turn once, in order: those
+     * of a prompt chunk by chunk as it is applied, before `prefill` or `committed` tells of it; those of an accepted path before
+     * `committed`. The pending token has not been fed: it is the first of the next call. After a `prefill` of a sequence that
+     * was restored or copied the rows in front of the pending token's do not come. After an error the sequence can only end. */
+    spec_status (*hidden)(speci_draft *d, const speci_draft_seq *q, const speci_draft_hidden *h);
     /* A sequence begins: all ids but the pending one. After an error `end` is called. */
     spec_status (*prefill)(speci_draft *d, const speci_draft_seq *q);
     /* Proposes for seqs [n], by builder b where the drafter has builders. What is not with the host when it returns is left
@@ -154,5 +171,15 @@ spec_builder *speci_draft_builder(const speci_draft *d, int32_t builder);
 /* A drafter of this kind with what params say. builders: the kind grows trees by builders. */
 spec_status speci_drafter_create(spec_drafter **out, const speci_draft_kind *kind, const spec_allocator *a,
                                  const spec_drafter_params *params, bool builders);
+/* It wants hidden rows at these taps [n], which are copied. */
+spec_status speci_drafter_take_taps(spec_drafter *d, const spec_tap *taps, int32_t n);
+
+/* --- hidden rows on the host (draft_hidden.c) --- */
+
+/* Rows first .. first + n - 1 of h at its tap `tap`, to [n][dim]; when the queue was waited for, they are there as they are kept,
+ * side by side, and widen makes float32 of all n * dim values. */
+spec_status speci_hidden_download(const spec_backend_ops *ops, spec_queue *queue, float *to, const speci_draft_hidden *h,
+                                  int32_t tap, int32_t first, int32_t n, int32_t dim);
+void speci_hidden_widen(float *rows, size_t n, spec_dtype type);
 
 #endif

@@ -4,7 +4,20 @@
 
 #include <string.h>
 
+enum { ROWS = SPEC_MAX_DEPTH + 1 }; /* hidden rows that the application gets at once: a whole path */
+
 /* --- the object --- */
+
+static spec_status keep_ops(spec_drafter *d, const spec_drafter_ops *ops)
+{
+    SPEC_TRY(speci_drafter_take_taps(d, ops->taps, ops->n_tap));
+    spec_drafter_ops *copy = speci_alloc(&speci_malloc, 1, sizeof *copy);
+    if (!copy) return SPEC_E_NOMEM;
+    *copy = *ops;
+    copy->taps = d->taps;
+    d->own = copy;
+    return SPEC_OK;
+}
 
 spec_status spec_drafter_from_ops(spec_drafter **out, const spec_drafter_ops *ops, const spec_drafter_params *params)
 {
@@ -15,16 +28,15 @@ spec_status spec_drafter_from_ops(spec_drafter **out, const spec_drafter_ops *op
                           own.draft ? "both" : "neither");
     if (!own.save != !own.restore)
         return speci_fail(SPEC_E_INVALID, "a drafter has both of the callbacks save and restore, or none; this one has one");
+    if (!own.hidden != (own.n_tap == 0))
+        return speci_fail(SPEC_E_INVALID, "a drafter has taps and the callback hidden, or neither; this one has %d taps%s",
+                          own.n_tap, own.hidden ? " and the callback" : "");
     SPEC_TRY(speci_drafter_create(out, &speci_draft_callback, &speci_malloc, params, own.draft == NULL));
-    spec_drafter_ops *copy = speci_alloc(&speci_malloc, 1, sizeof *copy);
-    if (!copy) {
-        spec_drafter_close(*out);
-        *out = NULL;
-        return SPEC_E_NOMEM;
-    }
-    *copy = own;
-    (*out)->own = copy;
-    return SPEC_OK;
+    const spec_status status = keep_ops(*out, &own);
+    if (status == SPEC_OK) return SPEC_OK;
+    spec_drafter_close(*out);
+    *out = NULL;
+    return status;
 }
 
 static void close_ops(spec_drafter *d)
@@ -41,9 +53,21 @@ static const spec_drafter_ops *ops_of(const speci_draft *d) { return d->drafter-
 
 typedef struct callback_draft {
     float *q;                  /* [n_row][n_vocab] the application's distributions, on their way to the device; or NULL */
+    float *hidden;             /* [n_tap][ROWS][dim of the target] */
+    const float **rows;        /* [n_tap] in it */
     spec_draft_request *asked; /* [n_seq] */
     spec_tree *trees;          /* [n_seq] what the application fills */
 } callback_draft;
+
+static spec_status prepare_hidden(const speci_draft *d, callback_draft *c)
+{
+    const size_t n = (size_t)d->drafter->n_tap, each = (size_t)ROWS * (size_t)d->site->target->dim;
+    if (n == 0) return SPEC_OK;
+    if (!(c->hidden = speci_alloc(d->site->a, n * each, sizeof *c->hidden))) return SPEC_E_NOMEM;
+    if (!(c->rows = speci_alloc(d->site->a, n, sizeof *c->rows))) return SPEC_E_NOMEM;
+    for (size_t k = 0; k < n; k++) c->rows[k] = c->hidden + k * each;
+    return SPEC_OK;
+}
 
 static spec_status prepare(speci_draft *d)
 {
@@ -53,6 +77,7 @@ static spec_status prepare(speci_draft *d)
     d->state = c;
     const size_t n = (size_t)site->n_seq, row = (size_t)site->target->n_vocab;
     if (ops_of(d)->probs && !(c->q = speci_alloc(site->a, (size_t)d->size.n_q * row, sizeof *c->q))) return SPEC_E_NOMEM;
+    SPEC_TRY(prepare_hidden(d, c));
     if (!(c->asked = speci_alloc(site->a, n, sizeof *c->asked))) return SPEC_E_NOMEM;
     return (c->trees = speci_alloc(site->a, n, sizeof *c->trees)) ? SPEC_OK : SPEC_E_NOMEM;
 }
@@ -61,7 +86,7 @@ static void detach(speci_draft *d)
 {
     callback_draft *c = d->state;
     if (!c) return;
-    void *arrays[] = { c->q, c->asked, c->trees, c };
+    void *arrays[] = { c->q, c->hidden, (void *)c->rows, c->asked, c->trees, c };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) speci_free(d->site->a, arrays[i]);
     d->state = NULL;
 }
@@ -70,6 +95,33 @@ static spec_status prefill(speci_draft *d, const speci_draft_seq *q)
 {
     const spec_drafter_ops *o = ops_of(d);
     return o->prefill ? o->prefill(o->user_data, q->seq, q->ids, (size_t)q->n_ids) : SPEC_OK;
+}
+
+/* Rows first .. first + n - 1 of h, at all taps. */
+static spec_status fetch(const speci_draft *d, const speci_draft_hidden *h, int32_t first, int32_t n)
+{
+    callback_draft *c = d->state;
+    const speci_draft_site *site = d->site;
+    const int32_t dim = site->target->dim, n_tap = d->drafter->n_tap;
+    const size_t each = (size_t)ROWS * (size_t)dim;
+    for (int32_t k = 0; k < n_tap; k++)
+        SPEC_TRY(speci_hidden_download(site->ops, site->queue, c->hidden + (size_t)k * each, h, k, first, n, dim));
+    SPEC_TRY(site->ops->sync(site->queue));
+    for (int32_t k = 0; k < n_tap; k++)
+        speci_hidden_widen(c->hidden + (size_t)k * each, (size_t)n * (size_t)dim, h->taps[k].dtype);
+    return SPEC_OK;
+}
+
+static spec_status hidden(speci_draft *d, const speci_draft_seq *q, const speci_draft_hidden *h)
+{
+    const callback_draft *c = d->state;
+    const spec_drafter_ops *o = ops_of(d);
+    for (int32_t i = 0; i < h->n; i += ROWS) {
+        const int32_t n = h->n - i < ROWS ? h->n - i : ROWS;
+        SPEC_TRY(fetch(d, h, i, n));
+        SPEC_TRY(o->hidden(o->user_data, q->seq, q->ids, (size_t)q->n_ids, h->first + i, n, c->rows));
+    }
+    return SPEC_OK;
 }
 
 static void end(speci_draft *d, int32_t seq)
@@ -204,6 +256,6 @@ static spec_status restore(speci_draft *d, const speci_draft_seq *q, uint64_t by
 }
 
 const speci_draft_kind speci_draft_callback = {
-    .name = "callback", .close = close_ops, .prepare = prepare, .detach = detach, .prefill = prefill, .enqueue = enqueue,
-    .committed = committed, .fork = fork, .end = end, .identity = identity, .save = save, .restore = restore,
+    .name = "callback", .close = close_ops, .prepare = prepare, .detach = detach, .hidden = hidden, .prefill = prefill,
+    .enqueue = enqueue, .committed = committed, .fork = fork, .end = end, .identity = identity, .save = save, .restore = restore,
 };

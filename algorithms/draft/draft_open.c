@@ -89,9 +89,20 @@ void spec_drafter_close(spec_drafter *d)
     if (d->kind->close) d->kind->close(d);
     for (int32_t i = 0; i < d->n_builder && !d->borrowed; i++) spec_builder_close(d->builders[i]);
     speci_free(d->allocator, d->builders);
+    speci_free(d->allocator, d->taps);
     spec_model *held = d->held; /* whose backend the allocator may be of */
     speci_free(d->allocator, d);
     spec_model_close(held);
+}
+
+spec_status speci_drafter_take_taps(spec_drafter *d, const spec_tap *taps, int32_t n)
+{
+    if (n < 0 || (n > 0 && !taps)) return speci_fail(SPEC_E_INVALID, "a list of %d taps", n);
+    if (n == 0) return SPEC_OK;
+    if (!(d->taps = speci_alloc(d->allocator, (size_t)n, sizeof *d->taps))) return SPEC_E_NOMEM;
+    memcpy(d->taps, taps, (size_t)n * sizeof *taps);
+    d->n_tap = n;
+    return SPEC_OK;
 }
 
 int32_t spec_drafter_n_node(const spec_drafter *d) { return d ? speci_draft_size_of(d).n_node : 1; }

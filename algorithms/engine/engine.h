@@ -100,7 +100,9 @@ struct spec_session {
     const spec_allocator *a;
     int32_t n_ctx, n_seq, n_node;   /* n_ctx 0 = no limit */
     spec_verify_rule rule;
-    int32_t n_tap;                  /* hidden rows that the target keeps */
+    spec_tap *taps;                 /* [n_kept] hidden rows that the target keeps: those of the session's params come first */
+    int32_t n_tap, n_kept;          /* n_tap: of the params */
+    bool tells_hidden;              /* drafters ask for some of them */
     bool joint, captures;           /* advances by joint attainment; passes may be captured */
     spec_abort_fn abort;
     void *abort_user_data;
@@ -159,6 +161,14 @@ spec_status speci_sequence_consume(spec_session *s, int32_t seq, int32_t n_most,
 void speci_sequence_end_drafters(spec_session *s, int32_t seq);
 /* What was scored of it, or runs ahead of it, is forgotten (engine_round.c). */
 void speci_sequence_forget(spec_session *s, int32_t seq);
+/* Hidden rows for drafters (engine_hidden.c). What the target is to keep, for the caller's list own [n_own] and the drafters; and,
+ * once it is attached, where that stands. */
+spec_status speci_hidden_plan(spec_session *s, const spec_tap *own, int32_t n_own);
+void speci_hidden_attach(spec_session *s);
+/* Drafters are told the rows of the last prefill pass, whose tokens stand at positions [first, first + n); and those of a path
+ * that was committed. After an error the sequence can only be removed. */
+spec_status speci_hidden_chunk(spec_session *s, const speci_draft_seq *q, int32_t first, int32_t n);
+spec_status speci_hidden_path(spec_session *s, const speci_draft_seq *q, const engine_part *p);
 /* Room for n more ids, and for what a step adds: behind it nothing need be allocated. */
 spec_status speci_sequence_room(const spec_session *s, engine_seq *q, size_t n);
 /* Adds ids [n]. */

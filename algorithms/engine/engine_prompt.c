@@ -87,15 +87,34 @@ static spec_status tell_prompt(spec_session *s, int32_t seq)
     return SPEC_OK;
 }
 
+/* A sequence whose prompt is on its way. */
+typedef struct consumer {
+    spec_session *s;
+    int32_t seq;
+    bool lost; /* drafters did not take the rows of a pass, which do not come again */
+} consumer;
+
+static bool poll(void *arg) { return speci_session_stopped(((consumer *)arg)->s); }
+
+static spec_status tell_chunk(void *arg, int32_t first, int32_t n)
+{
+    consumer *c = arg;
+    const speci_draft_seq ask = speci_sequence_asked(c->s, c->seq);
+    const spec_status status = speci_hidden_chunk(c->s, &ask, first, n);
+    c->lost = status != SPEC_OK;
+    return status;
+}
+
 spec_status speci_sequence_consume(spec_session *s, int32_t seq, int32_t n_most, int32_t *n_done)
 {
     engine_seq *q = &s->seqs[seq];
-    const int32_t left = q->consuming ? prompt_left(s, seq) : 0;
-    const speci_prefill_hooks hooks = { .poll = speci_session_stopped, .arg = s, .n_least = n_most };
     if (n_done) *n_done = 0;
     if (!q->consuming) return SPEC_OK;
+    const int32_t left = prompt_left(s, seq);
+    consumer c = { s, seq, false };
+    const speci_prefill_hooks hooks = { .poll = poll, .chunk = s->tells_hidden ? tell_chunk : NULL, .arg = &c, .n_least = n_most };
     const spec_status status = speci_exec_prefill(s->exec, seq, q->ids + q->n_ids - 1 - left, (size_t)left, &hooks);
-    if (status != SPEC_OK && status != SPEC_E_ABORTED) speci_exec_break(s->exec, seq);
+    if (c.lost || (status != SPEC_OK && status != SPEC_E_ABORTED)) speci_exec_break(s->exec, seq);
     SPEC_TRY(status);
     if (n_done) *n_done = left - prompt_left(s, seq);
     if (prompt_left(s, seq) > 0) return SPEC_OK;

@@ -442,14 +442,16 @@ static void tell_choice(spec_session *s, const engine_part *p)
     o->round = 0;
 }
 
-static void tell_drafters(spec_session *s, int32_t seq, int32_t n_new)
+static spec_status tell_drafters(spec_session *s, const engine_part *p)
 {
+    const speci_draft_seq q = speci_sequence_asked(s, p->seq);
+    const spec_status status = s->tells_hidden ? speci_hidden_path(s, &q, p) : SPEC_OK;
+    if (status != SPEC_OK) speci_exec_break(s->exec, p->seq);
     for (int32_t k = 0; k < s->drafters.n; k++) {
         speci_draft *d = &s->drafters.draft[k];
-        if (!d->kind->committed) continue;
-        const speci_draft_seq q = speci_sequence_asked(s, seq);
-        d->kind->committed(d, &q, n_new);
+        if (d->kind->committed) d->kind->committed(d, &q, p->n_path);
     }
+    return status;
 }
 
 static spec_stop stop_of(const spec_session *s, const engine_seq *q)
@@ -461,8 +463,10 @@ static spec_stop stop_of(const spec_session *s, const engine_seq *q)
     return s->n_ctx > 0 && q->n_ids >= s->n_ctx ? SPEC_STOP_CONTEXT : SPEC_STOP_NONE;
 }
 
+/* Drafters are told of all parts, even if one of them fails. */
 spec_status speci_commit_read(spec_session *s, engine_round *r)
 {
+    spec_status status = SPEC_OK, told = SPEC_OK;
     for (int32_t i = 0; i < r->n_part; i++) {
         engine_part *p = &r->part[i];
         engine_seq *q = &s->seqs[p->seq];
@@ -472,11 +476,12 @@ spec_status speci_commit_read(spec_session *s, engine_round *r)
         q->proposal.round = 0;
         q->part = -1;
         q->n_step++;
-        if (s->drafters.n > 0) tell_drafters(s, p->seq, p->n_path);
+        if (s->drafters.n > 0) told = tell_drafters(s, p);
+        if (told != SPEC_OK) status = told;
         q->n_told = q->n_ids;
         q->stop = stop_of(s, q);
         SPEC_TRY(speci_text_add(&q->text, &q->request, q->ids + q->n_ids - p->n_path, p->n_path, &q->stop));
     }
     r->n_part = 0;
-    return SPEC_OK;
+    return status;
 }

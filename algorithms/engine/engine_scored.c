@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-#include "core/core_half.h"
-
 /* The model's own logits after the part's root. */
 static const float *raw_logits(const spec_session *s, const engine_part *p, int32_t *ld)
 {
@@ -50,14 +48,10 @@ spec_status spec_node_hidden(spec_session *s, float *hidden, int32_t seq, int32_
     SPEC_TRY(find_row(s, seq, node, &row));
     if (tap < 0 || tap >= s->n_tap) return speci_fail(SPEC_E_INVALID, "tap %d of %d that the session keeps", tap, s->n_tap);
     const spec_view v = speci_exec_tap(s->exec, SPEC_PHASE_DECODE, tap);
-    const size_t n = (size_t)s->target->dim, size = v.dtype == SPEC_DTYPE_F32 ? sizeof *hidden : sizeof(uint16_t);
-    SPEC_TRY(s->ops->download(s->queue, hidden, (const char *)v.data + (size_t)row * (size_t)v.ld * size, n * size));
+    const speci_draft_hidden h = { .taps = &v, .row = &row, .n = 1 };
+    SPEC_TRY(speci_hidden_download(s->ops, s->queue, hidden, &h, 0, 0, 1, s->target->dim));
     SPEC_TRY(s->ops->sync(s->queue));
-    for (size_t i = n; v.dtype != SPEC_DTYPE_F32 && i-- > 0;) { /* in place, from behind */
-        uint16_t h;
-        memcpy(&h, (const char *)hidden + i * sizeof h, sizeof h);
-        hidden[i] = v.dtype == SPEC_DTYPE_BF16 ? speci_from_bf16(h) : speci_from_f16(h);
-    }
+    speci_hidden_widen(hidden, (size_t)s->target->dim, v.dtype);
     return SPEC_OK;
 }
 

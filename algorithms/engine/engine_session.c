@@ -137,11 +137,12 @@ static spec_status prepare_drafters(spec_session *s, const wishes *w)
     return SPEC_OK;
 }
 
-/* Plain steps can run ahead where the device says how far it is, the target's passes run on behind a call, and not drafting is
- * the only way or a choice. */
+/* Plain steps can run ahead where the device says how far it is, the target's passes run on behind a call, not drafting is the
+ * only way or a choice, and no drafter waits for the rows of a step. */
 static bool may_run_ahead(const spec_session *s, const wishes *w)
 {
-    return s->ops->mark && !speci_exec_waits(s->target) && !s->joint && (s->drafters.n == 0 || w->params.adapt != SPEC_ADAPT_OFF);
+    if (!s->ops->mark || speci_exec_waits(s->target) || s->joint || s->tells_hidden) return false;
+    return s->drafters.n == 0 || w->params.adapt != SPEC_ADAPT_OFF;
 }
 
 static spec_status prepare(spec_session *s, spec_model *target, const wishes *w)
@@ -152,7 +153,6 @@ static spec_status prepare(spec_session *s, spec_model *target, const wishes *w)
     s->rule = p->verify;
     s->joint = w->lab.advance == SPEC_ADVANCE_JOINT;
     s->captures = !w->lab.no_capture;
-    s->n_tap = p->n_tap;
     s->n_prompt_step = p->n_prompt_step;
     s->abort = p->abort, s->abort_user_data = p->abort_user_data;
     s->now_ms = speci_now_ms;
@@ -160,10 +160,11 @@ static spec_status prepare(spec_session *s, spec_model *target, const wishes *w)
     SPEC_TRY(plan_context(s, p->n_ctx));
     SPEC_TRY(plan_nodes(s, w));
     describe_site(s, &w->lab);
-    const speci_exec_params exec = { .n_seq = s->n_seq, .n_ctx = s->n_ctx, .n_node = s->n_node,
-                                     .recurrent = s->site.recurrent, .joint = s->joint, .taps = p->taps, .n_tap = p->n_tap,
-                                     .n_chunk = p->n_prompt_step };
     SPEC_TRY(prepare_drafters(s, w));
+    SPEC_TRY(speci_hidden_plan(s, p->taps, p->n_tap));
+    const speci_exec_params exec = { .n_seq = s->n_seq, .n_ctx = s->n_ctx, .n_node = s->n_node,
+                                     .recurrent = s->site.recurrent, .joint = s->joint, .taps = s->taps, .n_tap = s->n_kept,
+                                     .n_chunk = p->n_prompt_step };
     if (may_run_ahead(s, w)) s->roots_bytes = (size_t)s->n_seq * sizeof *s->roots;
     return speci_exec_open(&s->exec, target, &exec);
 }
@@ -389,6 +390,7 @@ static spec_status attach(spec_session *s)
     SPEC_TRY(status);
     s->site.queue = s->queue;
     SPEC_TRY(speci_exec_attach(s->exec, s->queue, s->captures));
+    speci_hidden_attach(s);
     SPEC_TRY(alloc_device(s));
     place_batch(s, &s->round);
     for (int32_t i = 0; s->plain && i < 2 * s->n_seq; i++) place_batch(s, &s->plain[i]);
@@ -434,12 +436,13 @@ static void free_host(spec_session *s)
     for (int32_t i = 0; s->seqs && i < s->n_seq; i++) {
         spec_tree_free(&s->seqs[i].proposal.tree, s->a);
     }
+    for (int32_t i = 0; i < all->n; i++) speci_free(s->a, all->draft[i].hidden[0]);
     for (int32_t i = 0; all->other && i < s->n_seq; i++) spec_tree_free(&all->other[i], s->a);
     spec_tree_free(&all->merged, s->a);
     speci_round_close(s, &s->round);
     for (int32_t i = 0; s->plain && i < 2 * s->n_seq; i++) speci_round_close(s, &s->plain[i]);
     void *arrays[] = { s->seqs, s->inputs, s->asked, all->asked, all->other, all->draft, s->ways, s->plain, s->step_ids,
-                       s->step_logprobs, s->step_results, s->step_seqs, s->choice.arms, s->taken };
+                       s->step_logprobs, s->step_results, s->step_seqs, s->choice.arms, s->taken, s->taps };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) speci_free(s->a, arrays[i]);
 }
 

@@ -75,9 +75,9 @@ static bool is_attention(const bamba *s, int32_t layer)
 spec_status speci_bamba_build_mamba(model_builder *b, model_branch *out, const model_transformer *t,
                                     const model_mamba2_shape *m, const char *layer)
 {
-    *out = (model_branch){ .kind = MODEL_MAMBA2, .scale = t->residual_scale > 0 ? (float)t->residual_scale : 1.0f };
+    *out = (model_branch){ .scale = t->residual_scale > 0 ? (float)t->residual_scale : 1.0f };
     SPEC_TRY(speci_model_build_norm(b, &out->norm, SPEC_NORM_RMS, speci_namef("%s.input_layernorm", layer).s, t->dim, t->eps));
-    return speci_model_build_mamba2(b, &out->u.mamba, speci_namef("%s.mamba", layer).s, m);
+    return speci_model_build_mamba2(b, out, speci_namef("%s.mamba", layer).s, m);
 }
 
 spec_status speci_family_bamba(model_builder *b)

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "models/net/net_mixer.h"
+
 model_name speci_namef(const char *fmt, ...)
 {
     model_name name;
@@ -30,6 +32,13 @@ spec_status speci_model_build_begin(model_builder *b, int32_t n_vocab, int32_t d
     m->n_vocab = n_vocab, m->dim = dim, m->n_layer = n_layer, m->n_ctx = n_ctx;
     m->embed_scale = m->logit_scale = 1.0f;
     return SPEC_OK;
+}
+
+spec_status speci_model_build_mixer(model_builder *b, model_branch *out, const net_mixer *mixer)
+{
+    out->mixer = mixer;
+    out->own = speci_alloc(b->model->allocator, 1, mixer->bytes);
+    return out->own ? SPEC_OK : SPEC_E_NOMEM;
 }
 
 /* --- heads --- */

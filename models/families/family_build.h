@@ -9,6 +9,7 @@
 #include "models/files/files_checkpoint.h"
 #include "models/files/files_config.h"
 #include "models/families/family_rope.h"
+#include "models/net/net_mixer_attention.h"
 
 #define MODEL_DIM_MAX (1 << 24) /* of a dimension in config.json; keeps sums of a few of them in 32 bits */
 
@@ -77,12 +78,15 @@ spec_status speci_quantise_q8_0(spec_q8_block *out, const model_tensor *t, int32
 /* Embeddings and head. Tied: one matrix for both; a head in the file must then be its copy. */
 spec_status speci_model_build_ends(model_builder *b, const char *embed, const char *head, bool tied);
 
+/* The mixer of a branch: its `own`, all zeros. */
+spec_status speci_model_build_mixer(model_builder *b, model_branch *out, const net_mixer *mixer);
+
 /* Mamba-1 mixer, tensors <prefix>.in_proj and so on. */
 typedef struct model_mamba1_shape {
     int32_t dim, n_inner, n_state, width, dt_rank;
     bool bias, conv_bias;
 } model_mamba1_shape;
-spec_status speci_model_build_mamba1(model_builder *b, model_mamba *out, const char *prefix, const model_mamba1_shape *s);
+spec_status speci_model_build_mamba1(model_builder *b, model_branch *out, const char *prefix, const model_mamba1_shape *s);
 
 /* Mamba-2 mixer. in_proj rows are [z | x | B | C | dt]; x, B and C have n_x, n_b and n_c columns and are shared by
  * consecutive heads when that is less than n_head blocks. */
@@ -95,7 +99,7 @@ typedef struct model_mamba2_shape {
     double eps;
     float dt_min, dt_max;
 } model_mamba2_shape;
-spec_status speci_model_build_mamba2(model_builder *b, model_mamba *out, const char *prefix, const model_mamba2_shape *s);
+spec_status speci_model_build_mamba2(model_builder *b, model_branch *out, const char *prefix, const model_mamba2_shape *s);
 /* The usual case: heads x head_dim = inner size, n_group groups of B and C, gated norm in as many groups. */
 spec_status speci_mamba2_grouped(model_mamba2_shape *s, int32_t n_inner, int32_t n_group, const char *file);
 

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "models/families/family_build.h"
+#include "models/net/net_mixer_mamba.h"
 
 static spec_status check_width(const model_builder *b, int32_t width)
 {
@@ -21,8 +22,10 @@ static spec_status mamba_conv(model_builder *b, model_mamba *out, const char *pr
 
 /* Mamba-1: in_proj = [x | z]; x_proj = [dt_low | B | C]; dt_proj raises dt_low to one step per channel, and its bias
  * belongs inside the soft-plus. A head is a channel. */
-spec_status speci_model_build_mamba1(model_builder *b, model_mamba *out, const char *prefix, const model_mamba1_shape *s)
+spec_status speci_model_build_mamba1(model_builder *b, model_branch *branch, const char *prefix, const model_mamba1_shape *s)
 {
+    SPEC_TRY(speci_model_build_mixer(b, branch, &speci_mixer_mamba1));
+    model_mamba *out = branch->own;
     *out = (model_mamba){ .col_u = 0, .col_z = s->n_inner, .n_channel = s->n_inner, .width = s->width,
                           .n_head = s->n_inner, .head_dim = 1, .n_state = s->n_state, .x_rep = 1,
                           .b_rep = s->n_inner, .c_rep = s->n_inner, .dt_rank = s->dt_rank, .a_per_state = 1,
@@ -78,8 +81,10 @@ static spec_status gated_norm(model_builder *b, model_mamba *out, const char *pr
 }
 
 /* Mamba-2: in_proj = [z | x | B | C | dt]; the convolution runs over [x | B | C]. */
-spec_status speci_model_build_mamba2(model_builder *b, model_mamba *out, const char *prefix, const model_mamba2_shape *s)
+spec_status speci_model_build_mamba2(model_builder *b, model_branch *branch, const char *prefix, const model_mamba2_shape *s)
 {
+    SPEC_TRY(speci_model_build_mixer(b, branch, &speci_mixer_mamba2));
+    model_mamba *out = branch->own;
     const char *file = b->config->file;
     const int32_t n_inner = s->n_head * s->head_dim, n_channel = s->n_x + s->n_b + s->n_c;
     *out = (model_mamba){ .col_z = 0, .col_u = n_inner, .col_dt = n_inner + n_channel, .n_channel = n_channel,

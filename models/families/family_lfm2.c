@@ -6,6 +6,7 @@
 
 #include "models/families/family.h"
 #include "models/families/family_transformer.h"
+#include "models/net/net_mixer_short_conv.h"
 
 enum { INNER_DEFAULT = 12288, MULTIPLE_DEFAULT = 256, WIDTH_MIN = 2, WIDTH_MAX = 4 };
 
@@ -128,9 +129,10 @@ static bool is_attention(const lfm2 *s, int32_t layer)
 static spec_status build_conv(model_builder *b, model_branch *out, const lfm2 *s, const char *layer)
 {
     const int32_t dim = s->t.dim;
-    model_short_conv *a = &out->u.short_conv;
     model_conv conv;
-    *out = (model_branch){ .kind = MODEL_SHORT_CONV, .scale = 1.0f };
+    *out = (model_branch){ .scale = 1.0f };
+    SPEC_TRY(speci_model_build_mixer(b, out, &speci_mixer_short_conv));
+    model_short_conv *a = out->own;
     a->n_channel = dim, a->width = s->width;
     SPEC_TRY(speci_model_build_norm(b, &out->norm, SPEC_NORM_RMS, speci_namef("%s.operator_norm", layer).s, dim, s->t.eps));
     SPEC_TRY(speci_model_build_linear(b, &a->in, speci_namef("%s.conv.in_proj", layer).s, 3 * dim, dim, s->conv_bias));

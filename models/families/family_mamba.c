@@ -20,8 +20,7 @@ static spec_status read_rank(model_config *c, int32_t *rank, const char *key, in
 
 static spec_status mixer(model_builder *b, model_branch *out, const char *prefix, const void *shape)
 {
-    out->kind = MODEL_MAMBA1;
-    return speci_model_build_mamba1(b, &out->u.mamba, prefix, shape);
+    return speci_model_build_mamba1(b, out, prefix, shape);
 }
 
 spec_status speci_family_mamba(model_builder *b)

@@ -12,8 +12,7 @@
 
 static spec_status mixer(model_builder *b, model_branch *out, const char *prefix, const void *shape)
 {
-    out->kind = MODEL_MAMBA2;
-    return speci_model_build_mamba2(b, &out->u.mamba, prefix, shape);
+    return speci_model_build_mamba2(b, out, prefix, shape);
 }
 
 /* Mamba2Config's defaults for heads and groups describe Mamba-Codestral, so that a file of another model always says

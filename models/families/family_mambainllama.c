@@ -118,14 +118,14 @@ static spec_status build_layer(model_builder *b, model_layer *l, const hybrid *h
     if (h->attention[i]) {
         SPEC_TRY(speci_transformer_attention(b, mix, &h->t, layer.s, "input_layernorm", 0));
     } else {
-        *mix = (model_branch){ .kind = MODEL_MAMBA2, .scale = 1.0f };
+        *mix = (model_branch){ .scale = 1.0f };
         if (speci_checkpoint_find(b->checkpoint, speci_namef("%s.mamba.dt_proj.weight", layer.s).s))
             return speci_fail(SPEC_E_UNSUPPORTED,
                               "%s: %s.mamba.dt_proj.weight: the hybrids with Mamba-1 layers are not supported", b->dir,
                               layer.s);
         SPEC_TRY(speci_model_build_norm(b, &mix->norm, SPEC_NORM_RMS, speci_namef("%s.input_layernorm", layer.s).s, h->t.dim,
                                   h->t.eps));
-        SPEC_TRY(speci_model_build_mamba2(b, &mix->u.mamba, speci_namef("%s.mamba", layer.s).s, &h->m));
+        SPEC_TRY(speci_model_build_mamba2(b, mix, speci_namef("%s.mamba", layer.s).s, &h->m));
     }
     return speci_transformer_mlp(b, &l->branch[1], &h->t, layer.s, "post_attention_layernorm", "mlp");
 }

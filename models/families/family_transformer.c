@@ -5,6 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "models/net/net_mixer_mlp.h"
+
 const model_rope_keys speci_rope_whole_head = { .theta = "rope_theta", .partial = "partial_rotary_factor",
                                                 .partial_default = 1.0, .whole_head = true };
 
@@ -165,9 +167,10 @@ static float residual_scale(const model_transformer *t) { return t->residual_sca
 spec_status speci_transformer_attention(model_builder *b, model_branch *out, const model_transformer *t,
                                         const char *layer, const char *norm, int32_t window)
 {
-    model_attention *a = &out->u.attention;
     const double scale = t->attention_scale > 0 ? t->attention_scale : 1.0 / sqrt(t->head_dim);
-    *out = (model_branch){ .kind = MODEL_ATTENTION, .scale = residual_scale(t) };
+    *out = (model_branch){ .scale = residual_scale(t) };
+    SPEC_TRY(speci_model_build_mixer(b, out, &speci_mixer_attention));
+    model_attention *a = out->own;
     *a = (model_attention){ .n_head = t->n_head, .n_kv_head = t->n_kv_head, .head_dim = t->head_dim, .window = window,
                             .scale = (float)scale };
     const model_name prefix = speci_namef("%s.%s", layer, names_of(t)->attention);
@@ -200,11 +203,13 @@ spec_status speci_transformer_mlp(model_builder *b, model_branch *out, const mod
                                   const char *norm, const char *mlp)
 {
     const model_name prefix = speci_namef("%s.%s", layer, mlp);
-    *out = (model_branch){ .kind = MODEL_MLP, .scale = residual_scale(t) };
-    out->u.mlp = (model_mlp){ .act = t->act, .glu = !t->ungated, .n_inner = t->n_inner };
+    *out = (model_branch){ .scale = residual_scale(t) };
+    SPEC_TRY(speci_model_build_mixer(b, out, &speci_mixer_mlp));
+    model_mlp *m = out->own;
+    *m = (model_mlp){ .act = t->act, .glu = !t->ungated, .n_inner = t->n_inner };
     if (norm) SPEC_TRY(build_norm(b, &out->norm, t, speci_namef("%s.%s", layer, norm).s));
-    SPEC_TRY(build_up(b, &out->u.mlp.up, t, prefix.s));
-    return speci_model_build_linear(b, &out->u.mlp.down, speci_namef("%s.%s", prefix.s, names_of(t)->down).s, t->dim,
+    SPEC_TRY(build_up(b, &m->up, t, prefix.s));
+    return speci_model_build_linear(b, &m->down, speci_namef("%s.%s", prefix.s, names_of(t)->down).s, t->dim,
                                     t->n_inner, t->mlp_bias);
 }
 

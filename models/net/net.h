@@ -84,10 +84,11 @@ typedef struct net_shape {
     int32_t n_tap;
 } net_shape;
 net_shape speci_net_shape_of(const spec_model *model, const speci_exec_params *p); /* net_shape.c */
-/* A layer that has frequencies for long contexts beside its first, or NULL; all such layers change at the same length. */
-const model_attention *speci_net_two_sets(const spec_model *m);
-/* May sequences become longer than what a's first frequencies are for? */
-bool speci_net_is_long(const net_shape *s, const model_attention *a);
+/* The most positions of a context that is not long, where layers work otherwise in a long one; else 0. All such layers have the
+ * same. */
+int32_t speci_net_n_short(const spec_model *m);
+/* May sequences become longer than that? */
+bool speci_net_is_long(const net_shape *s, int32_t n_short);
 
 /* Emits both plans. With plans->ops NULL it counts operations and measures memory (arena bases NULL). */
 void speci_net_emit(net_plans *plans, net_memory *memory, const spec_model *model, const net_shape *shape);

@@ -123,11 +123,11 @@ void speci_net_plans(const speci_exec *exec, spec_plan plans[2])
 /* Short texts then differ from the reference's, which chooses by the length of each. */
 static void warn_of_long(const net_exec *net)
 {
-    const model_attention *a = speci_net_two_sets(net->base.model);
-    if (a && speci_net_is_long(&net->shape, a))
+    const int32_t n_short = speci_net_n_short(net->base.model);
+    if (speci_net_is_long(&net->shape, n_short))
         speci_log(net->base.model->backend, SPEC_LOG_WARN,
                   "%s: a context of %d tokens has RoPE's long factors, for short texts too; one of at most %d has the short ones",
-                  net->base.model->path, net->shape.n_ctx, a->n_short + 1);
+                  net->base.model->path, net->shape.n_ctx, n_short + 1);
 }
 
 spec_status speci_net_attach(speci_exec *exec, spec_queue *queue, bool capture)

@@ -4,8 +4,7 @@
 net_kept speci_net_kept_of(const spec_model *m, const model_branch *b, const net_shape *s)
 {
     net_kept kept = { 0 };
-    const net_mixer *mixer = speci_net_mixer(b);
-    if (mixer->buffers) kept.n = mixer->buffers(kept.buffer, m, b, s);
+    if (b->mixer->buffers) kept.n = b->mixer->buffers(kept.buffer, m, b, s);
     return kept;
 }
 

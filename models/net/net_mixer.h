@@ -1,7 +1,8 @@
 /* net_mixer.h - a mixer as a row: what it is called, how wide its tensors are, what it keeps, what it computes. Internal.
  *
- * A mixer is a file net_mixer_<name>.c, a kind in model.h and a row in net_mixer_table.c. Everything that handles the memory of
- * sequences (estimate, admission, copy, save, restore) iterates over what mixers declare, and knows none of them. */
+ * A mixer is a file net_mixer_<name>.c with the row, and net_mixer_<name>.h with the struct that says a layer as data. Families
+ * name it, and nobody else: everything that handles the memory of sequences (estimate, admission, copy, save, restore) iterates
+ * over what mixers declare. There is no list of mixers. */
 #ifndef SPEC_NET_MIXER_H
 #define SPEC_NET_MIXER_H
 
@@ -28,9 +29,10 @@ typedef struct net_emitter {
     int32_t phase; /* of the plan being emitted */
 } net_emitter;
 
-/* Any of the four may be NULL: nothing to do. */
-typedef struct net_mixer {
+/* Any function may be NULL: nothing to do. */
+struct net_mixer {
     const char *name;
+    size_t bytes; /* of a branch's `own` */
     void (*widths)(net_widths *w, const model_branch *b);
     /* Lists what the branch keeps to out [NET_MAX_BUFFER], in the order of a saved sequence; returns how many. */
     int32_t (*buffers)(net_buffer *out, const spec_model *m, const model_branch *b, const net_shape *s);
@@ -38,12 +40,12 @@ typedef struct net_mixer {
     void (*emit)(net_emitter *e, const model_branch *b, const net_buffer *buffer, net_input in);
     /* What stands once in front of the decode plan. */
     void (*front)(net_emitter *e);
-} net_mixer;
+    /* Of a branch that works otherwise where a context is long: the most positions of a context that is not; else 0. */
+    int32_t (*n_short)(const model_branch *b);
+};
 
-const net_mixer *speci_net_mixer(const model_branch *b);
-
-extern const net_mixer speci_mixer_attention, speci_mixer_mamba1, speci_mixer_mamba2, speci_mixer_short_conv,
-    speci_mixer_mlp;
+/* Has no branch in front of this one its mixer (net_mixer.c)? */
+bool speci_net_is_first(const spec_model *m, int32_t layer, int32_t branch);
 
 /* --- what mixers emit (net_emit.c) --- */
 
@@ -87,13 +89,5 @@ enum {
     NET_R_NODE_STATE, NET_R_N
 };
 int32_t speci_net_recurrent_buffers(net_buffer *out, const spec_model *m, const net_recurrence *r, const net_shape *s);
-
-/* What Mamba-1 and Mamba-2 share. */
-net_recurrence speci_net_mamba_recurrence(const model_mamba *a);
-void speci_net_mamba_widths(net_widths *w, const model_mamba *a);
-/* Projection and convolution; returns the scan's arguments but for b, c, dt. */
-spec_scan_args speci_net_emit_mamba_front(net_emitter *e, const model_mamba *a, const net_buffer *buffer, net_input in);
-/* Scan, gated norm, projection. */
-void speci_net_emit_mamba_back(net_emitter *e, const model_mamba *a, spec_scan_args s, float scale);
 
 #endif

@@ -1,16 +1,18 @@
 /* net_mixer_attention.c - softmax attention over a KV cache. Keeps K and V of every position. */
+#include "models/net/net_mixer_attention.h"
+
 #include "models/net/net_mixer.h"
 
 static void widths(net_widths *w, const model_branch *b)
 {
-    const model_attention *a = &b->u.attention;
+    const model_attention *a = b->own;
     w->projection = net_max(w->projection, a->qkv.n_out);
     w->mixed = net_max(w->mixed, a->n_head * a->head_dim);
 }
 
 static int32_t buffers(net_buffer *out, const spec_model *m, const model_branch *b, const net_shape *s)
 {
-    const model_attention *a = &b->u.attention;
+    const model_attention *a = b->own;
     (void)s;
     out[0] = out[1] = (net_buffer){ .role = NET_KV, .bytes = (size_t)a->head_dim * net_type_bytes(m->dtype), .n = a->n_kv_head,
                                     .saved = true };
@@ -27,12 +29,12 @@ static spec_kv kv_of(const net_emitter *e, const model_attention *a, const net_b
  * could not be turned anew when a sequence outgrows a length. */
 static const float *frequencies(const net_emitter *e, const model_attention *a)
 {
-    return speci_net_is_long(e->shape, a) ? a->inv_freq_long : a->inv_freq;
+    return speci_net_is_long(e->shape, a->n_short) ? a->inv_freq_long : a->inv_freq;
 }
 
 static void emit(net_emitter *e, const model_branch *b, const net_buffer *buffer, net_input in)
 {
-    const model_attention *a = &b->u.attention;
+    const model_attention *a = b->own;
     const spec_kv kv = kv_of(e, a, buffer);
     const int32_t n_qkv = (a->n_head + 2 * a->n_kv_head) * a->head_dim;
     const spec_view qkv = speci_net_packed(e->projection, n_qkv), y = speci_net_packed(e->mixed, a->n_head * a->head_dim);
@@ -56,12 +58,18 @@ static void front(net_emitter *e)
     for (int32_t i = 0; i < e->model->n_layer; i++)
         for (int32_t j = 0; j < e->model->layers[i].n_branch; j++, branch++) {
             const model_branch *b = &e->model->layers[i].branch[j];
-            if (b->kind != MODEL_ATTENTION) continue;
-            if (p->kv && p->kept) p->kv[p->n_kv] = kv_of(e, &b->u.attention, p->kept[branch].buffer);
+            if (b->mixer != &speci_mixer_attention) continue;
+            if (p->kv && p->kept) p->kv[p->n_kv] = kv_of(e, b->own, p->kept[branch].buffer);
             p->n_kv++;
         }
     speci_net_emit_op(e, (spec_op){ .kind = SPEC_OP_KV_COMMIT, .u.kv_commit = { .layers = p->kv, .n_layer = p->n_kv } });
 }
 
-const net_mixer speci_mixer_attention = { .name = "attention", .widths = widths, .buffers = buffers, .emit = emit,
-                                          .front = front };
+static int32_t n_short(const model_branch *b)
+{
+    const model_attention *a = b->own;
+    return a->n_short;
+}
+
+const net_mixer speci_mixer_attention = { .name = "attention", .bytes = sizeof(model_attention), .widths = widths,
+                                          .buffers = buffers, .emit = emit, .front = front, .n_short = n_short };

@@ -26,7 +26,7 @@ static net_widths widths_of(const spec_model *m)
         const model_layer *l = &m->layers[i];
         w.n_norm = net_max(w.n_norm, norms_at_once(l));
         for (int32_t j = 0; j < l->n_branch; j++) {
-            const net_mixer *mixer = speci_net_mixer(&l->branch[j]);
+            const net_mixer *mixer = l->branch[j].mixer;
             if (mixer->widths) mixer->widths(&w, &l->branch[j]);
         }
     }
@@ -87,13 +87,10 @@ static void take_kept(net_emitter *e)
 /* What must stand first, of each kind of mixer that the model has. */
 static void emit_front(net_emitter *e)
 {
-    bool seen[MODEL_N_KIND] = { false };
     for (int32_t i = 0; i < e->model->n_layer; i++)
         for (int32_t j = 0; j < e->model->layers[i].n_branch; j++) {
-            const model_branch *b = &e->model->layers[i].branch[j];
-            const net_mixer *mixer = speci_net_mixer(b);
-            if (mixer->front && !seen[b->kind]) mixer->front(e);
-            seen[b->kind] = true;
+            const net_mixer *mixer = e->model->layers[i].branch[j].mixer;
+            if (mixer->front && speci_net_is_first(e->model, i, j)) mixer->front(e);
         }
 }
 
@@ -106,7 +103,7 @@ static void emit_layer(net_emitter *e, const model_layer *l, const net_kept *kep
     for (int32_t j = 0; j < l->n_branch; j++) {
         const model_branch *b = &l->branch[j];
         if (!l->parallel) input[j] = speci_net_emit_input(e, &b->norm, 0);
-        speci_net_mixer(b)->emit(e, b, (kept ? &kept[j] : &nothing_yet)->buffer, input[j]);
+        b->mixer->emit(e, b, (kept ? &kept[j] : &nothing_yet)->buffer, input[j]);
     }
 }
 

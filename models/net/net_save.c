@@ -178,21 +178,21 @@ bool speci_net_can_lag(const speci_exec *exec, int32_t n_past, int32_t n_recent)
 /* By which frequencies keys were turned, if the model has two sets: a byte in front of its memory. */
 static spec_status write_set(const net_exec *net, speci_put_fn put, void *arg)
 {
-    const model_attention *a = speci_net_two_sets(net->base.model);
-    const uint8_t is_long = a && speci_net_is_long(&net->shape, a);
-    return a ? put(arg, &is_long, 1) : SPEC_OK;
+    const int32_t n_short = speci_net_n_short(net->base.model);
+    const uint8_t is_long = speci_net_is_long(&net->shape, n_short);
+    return n_short > 0 ? put(arg, &is_long, 1) : SPEC_OK;
 }
 
 static spec_status read_set(const net_exec *net, speci_get_fn get, void *arg)
 {
-    const model_attention *a = speci_net_two_sets(net->base.model);
+    const int32_t n_short = speci_net_n_short(net->base.model);
     uint8_t was_long;
-    if (!a) return SPEC_OK;
+    if (n_short == 0) return SPEC_OK;
     SPEC_TRY(get(arg, &was_long, 1));
-    if (was_long == speci_net_is_long(&net->shape, a)) return SPEC_OK;
+    if (was_long == speci_net_is_long(&net->shape, n_short)) return SPEC_OK;
     return speci_fail(SPEC_E_FORMAT,
                       "saved sequence: of a session whose n_ctx was %s %d, where the model's positions change; this one's is %d",
-                      was_long ? "beyond" : "at most", a->n_short + 1, net->shape.n_ctx);
+                      was_long ? "beyond" : "at most", n_short + 1, net->shape.n_ctx);
 }
 
 /* States, and as much again for each position: a count that a file claims is answered at once, however large. */
@@ -200,7 +200,7 @@ uint64_t speci_net_data_bytes(const speci_exec *exec, int32_t n_past, int32_t n_
 {
     const net_exec *net = net_of(exec);
     const uint64_t none = sizes_of(net, 0, 0).total, position = sizes_of(net, 1, 0).total - none;
-    const uint64_t recent = sizes_of(net, 1, 1).total - none - position, set = speci_net_two_sets(net->base.model) ? 1 : 0;
+    const uint64_t recent = sizes_of(net, 1, 1).total - none - position, set = speci_net_n_short(net->base.model) > 0;
     return set + none + (uint64_t)n_past * position + (uint64_t)n_recent * recent;
 }
 

@@ -16,19 +16,20 @@ static void plan_chunks(net_shape *s, const spec_model *model, int32_t n_ctx, in
     s->chunk_least = info->prefill_rows[0], s->chunk = info->prefill_rows[n - 1];
 }
 
-const model_attention *speci_net_two_sets(const spec_model *m)
+int32_t speci_net_n_short(const spec_model *m)
 {
     for (int32_t i = 0; i < m->n_layer; i++)
         for (int32_t j = 0; j < m->layers[i].n_branch; j++) {
             const model_branch *b = &m->layers[i].branch[j];
-            if (b->kind == MODEL_ATTENTION && b->u.attention.n_short > 0) return &b->u.attention;
+            const int32_t n = b->mixer->n_short ? b->mixer->n_short(b) : 0;
+            if (n > 0) return n;
         }
-    return NULL;
+    return 0;
 }
 
-bool speci_net_is_long(const net_shape *s, const model_attention *a)
+bool speci_net_is_long(const net_shape *s, int32_t n_short)
 {
-    return a->n_short > 0 && (s->n_ctx == 0 || s->n_ctx - 1 > a->n_short); /* the last token of a context is never fed */
+    return n_short > 0 && (s->n_ctx == 0 || s->n_ctx - 1 > n_short); /* the last token of a context is never fed */
 }
 
 net_shape speci_net_shape_of(const spec_model *model, const speci_exec_params *p)

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "models/net/net_mixer_attention.h"
 #include "tests/bench/bench.h"
 #include "tests/support_sequence.h"
 
@@ -123,8 +124,8 @@ spec_status bench_sequence(int32_t *seq, spec_session *s, int32_t n, const spec_
 /* The KV cache of a position that a sliding window leaves out. */
 static double unseen_bytes(const spec_model *m, const model_branch *x, int32_t context)
 {
-    if (x->kind != MODEL_ATTENTION) return 0;
-    const model_attention *u = &x->u.attention;
+    if (x->mixer != &speci_mixer_attention) return 0;
+    const model_attention *u = x->own;
     const int32_t unseen = u->window > 0 && u->window < context ? context - u->window : 0;
     return 2.0 * (m->dtype == SPEC_DTYPE_F32 ? 4 : 2) * u->n_kv_head * u->head_dim * unseen;
 }

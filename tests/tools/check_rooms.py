@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks the order of the house: no circle of files, no arrow up, and a few rooms that keep to themselves.
+"""Checks the order of the house: no circle of files, no arrow up, a few rooms that keep to themselves, and mixers that few files
+know by name.
 
     check_rooms.py [ROOT]        the tree at ROOT (.): prints what is wrong, and counts; ends with 1 when something is
     check_rooms.py --self-test   plants every kind of fault in a small tree, and a few traps that are none
@@ -23,6 +24,11 @@ KEEPS_TO = [
 
 # What only files under a path include.
 OWN_HEADERS = [("backends/cuda", re.compile(r"cuda|cublas|nccl|nvtx|\.cuh$"))]
+
+# How many files may name a mixer (its row, its struct, or a kind of its own), but for those of the families that have it.
+MIXER_MOST, MIXER_USERS = 3, "models/families"
+MIXER_ROW = re.compile(r"^const net_mixer speci_mixer_(\w+) =", re.M)
+MIXER_STRUCT = re.compile(r"^} (model_\w+);", re.M)
 
 SOURCE = re.compile(r"\.(c|h|cu|cuh)$")
 HEADER = re.compile(r"\.(h|cuh)$")
@@ -91,7 +97,7 @@ def functions(code):
 
 
 def arrows(root):
-    """{file: the files that it points at}, and {file: what it includes, as written}."""
+    """{file: the files that it points at}, {file: what it includes, as written}, and {file: its code without comments}."""
     code, includes, local, definers = {}, {}, {}, {}
     for path in sorted(sources(root)):
         with open(os.path.join(root, path), encoding="utf-8", errors="replace") as f:
@@ -112,7 +118,18 @@ def arrows(root):
             for name in set(CALLED_OR_NAMED.findall(code[path])) - local[path]:
                 points[path].update(definers.get(name, ()))
         points[path].discard(path)
-    return points, includes
+    return points, includes, code
+
+
+def mixers(code):
+    """{mixer: the files that name it, but for families}"""
+    found = {}
+    for path in code:
+        for mixer in MIXER_ROW.findall(code[path]):
+            names = [f"speci_mixer_{mixer}", f"model_{mixer}"] + MIXER_STRUCT.findall(code.get(path[:-1] + "h", ""))
+            word = re.compile(rf"\b({'|'.join(names)})\b", re.I)
+            found[mixer] = sorted(p for p in code if word.search(code[p]) and not is_under(p, MIXER_USERS))
+    return found
 
 
 def circles(points):
@@ -155,7 +172,7 @@ def shortest_way(points, inside, start):
 
 def check(root):
     """(sentences that say what is wrong, their counts as one line)"""
-    points, includes = arrows(root)
+    points, includes, code = arrows(root)
     said = []
     found = circles(points)
     for circle in found:
@@ -170,8 +187,12 @@ def check(root):
     taken = [(a, name) for room, own in OWN_HEADERS for a in sorted(points) if not is_under(a, room)
              for name in includes[a] if own.search(name)]
     said += [f"another room's header: {a} includes {name}" for a, name in taken]
+    named = mixers(code)
+    crowds = {mixer: files for mixer, files in named.items() if len(files) > MIXER_MOST}
+    said += [f"mixer {mixer}: {len(files)} files name it, {', '.join(files)}" for mixer, files in sorted(crowds.items())]
     counts = (f"{len(points)} files: {len(found)} circles, {len(up)} arrows up, "
-              f"{len(strays)} arrows out of a closed room, {len(taken)} headers of another room")
+              f"{len(strays)} arrows out of a closed room, {len(taken)} headers of another room, "
+              f"{len(crowds)} of {len(named)} mixers that more than {MIXER_MOST} files name")
     return said, counts
 
 
@@ -206,6 +227,22 @@ CLEAN = {
         {
             return speci_run(0) + n;
         }""",
+    "models/net/net_mixer.h": "typedef struct net_mixer { int n; } net_mixer;",
+    "models/net/net_mixer_gate.h": """
+        #include "models/net/net_mixer.h"
+typedef struct model_gate {
+    int n;
+} model_gate;
+extern const net_mixer speci_mixer_gate;""",
+    "models/net/net_mixer_gate.c": """
+        #include "models/net/net_mixer_gate.h"
+const net_mixer speci_mixer_gate = { sizeof(model_gate) };""",
+    "models/families/family_a.c": """
+        #include "models/net/net_mixer_gate.h"
+        int speci_family_a(void) { model_gate g = { 1 }; return g.n + speci_mixer_gate.n; }""",
+    "models/families/family_b.c": """
+        #include "models/net/net_mixer_gate.h"
+        int speci_family_b(void) { return speci_mixer_gate.n; }""",
     "models/text/text.c": """
         #include "core/core.h"
         int speci_text(void) { return speci_alloc(2); }""",
@@ -266,6 +303,16 @@ FAULTS = [
     ("a header of a kernel outside",
      {"backends/backend.c": '#include "backends/cuda/cuda.cuh"'},
      "another room's header: backends/backend.c includes backends/cuda/cuda.cuh"),
+    ("a mixer that a third file names",
+     {"models/net/net_plan.c": "extern const net_mixer speci_mixer_gate;"}, ""),
+    ("a mixer that four files name: its row in a table, its struct elsewhere",
+     {"models/net/net_table.c": "const net_mixer *const table[] = { &speci_mixer_gate };",
+      "models/net/net_plan.c": "int speci_plan(const model_gate *g) { return g->n; }"},
+     "mixer gate: 4 files name it, models/net/net_mixer_gate.c, models/net/net_mixer_gate.h, models/net/net_plan.c, "
+     "models/net/net_table.c"),
+    ("a mixer that four files name: as a kind",
+     {"models/net/net_mixer.h": "typedef enum model_kind { MODEL_GATE } model_kind;",
+      "algorithms/tree/tree.c": "int speci_kind(void) { return MODEL_GATE; }"}, "mixer gate: 4 files name it"),
     ("names in a comment, in a string, of a member",
      {"core/core_alloc.c": """
         /* speci_model(1) */ // speci_step()

@@ -8,7 +8,7 @@
 #include <spec_trees.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include "support_sequence.h"
+#include "tests/support_sequence.h"
 
 enum { N_WARM = 8, MOST = 4096 };
 
