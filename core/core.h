@@ -66,7 +66,7 @@ spec_status speci_buf_reserve(speci_buf *b, size_t extra); /* room for `extra` m
 spec_status speci_buf_add(speci_buf *b, const void *data, size_t n);
 void speci_buf_free(speci_buf *b);
 
-/* Zeroed pages of the system, or NULL; given back with the same number of bytes (core_os.c). */
+/* Zeroed pages of the system, or NULL; given back with the same number of bytes (core_pages.c). */
 void *speci_pages_take(size_t bytes);
 void speci_pages_give(void *p, size_t bytes);
 

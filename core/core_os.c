@@ -1,4 +1,4 @@
-/* core_os.c - the operating system: files, clock, processors, shared libraries. The only file with system calls. */
+/* core_os.c - the operating system: files, clock, processors, shared libraries. With core_pages.c the only file with system calls. */
 #define _GNU_SOURCE /* sched_getaffinity, CPU_ALLOC, dladdr */
 #include "core/core.h"
 
@@ -16,16 +16,6 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-
-/* ------------------------------------------------------------------------------------ pages --- */
-
-void *speci_pages_take(size_t bytes)
-{
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    return p == MAP_FAILED ? NULL : p;
-}
-
-void speci_pages_give(void *p, size_t bytes) { (void)munmap(p, bytes); }
 
 /* ------------------------------------------------------------------------------------ files --- */
 

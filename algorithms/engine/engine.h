@@ -109,7 +109,7 @@ struct spec_session {
     atomic_int cancelled;           /* by any thread */
     bool was_cancelled;             /* the call that is on its way has seen it */
     atomic_flag in_call;
-    bool closes;                    /* it is to be closed when the call has ended */
+    void (*closes)(spec_session *s); /* is called when the call has ended: a callback has closed it; or NULL */
     double (*now_ms)(void);         /* the clock that rounds are timed by */
     spec_queue *queue;
     speci_exec *exec;               /* the target's executor */

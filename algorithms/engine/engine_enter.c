@@ -17,7 +17,7 @@ void speci_session_leave(spec_session *const *entered)
     if (s->was_cancelled) atomic_store(&s->cancelled, 0);
     s->was_cancelled = false;
     atomic_flag_clear(&s->in_call);
-    if (s->closes) spec_session_close(s);
+    if (s->closes) s->closes(s);
 }
 
 bool speci_session_stopped(void *session)

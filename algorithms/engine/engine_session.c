@@ -450,7 +450,7 @@ void spec_session_close(spec_session *s)
 {
     if (!s) return;
     if (atomic_flag_test_and_set(&s->in_call)) { /* by a callback: when that call has ended */
-        s->closes = true;
+        s->closes = spec_session_close;
         return;
     }
     if (s->queue) s->ops->sync(s->queue); /* nothing of this session runs on; a late error has no one to go to */

@@ -1,11 +1,11 @@
 /* net_settle.c - states brought up to all tokens that were applied, so that a prompt can follow.
  *
  * The states of chunked scans lag: a chunk is folded when a whole one stands behind it. What is left is folded by tokens that are
- * none: entries of zeros in the recent-token buffers have dt 0, so that they neither decay a state nor add to it. Two chunks, the
- * rest of them made of such entries, fold the first; the entries are then forgotten. */
+ * none: entries of zeros in the recent-token buffers have dt 0, so that they neither decay a state nor add to it. Whole chunks, the
+ * rest of them and one more made of such entries, are folded by one pass; the entries are then forgotten. */
 #include "models/net/net.h"
 
-enum { RANGES = 64, /* of a call */ NEAR = 2 * SPEC_CHUNK };
+enum { RANGES = 64 /* of a call */ };
 
 typedef struct zero_list {
     const net_exec *net;
@@ -35,24 +35,23 @@ static spec_status add_entries(void *arg, const net_buffer *b)
     return SPEC_OK;
 }
 
-/* Folds the first chunk of what states do not cover, or all of it if that is less. */
-static spec_status fold_chunk(net_exec *net, int32_t slot)
+/* Folds what states do not cover: less than two chunks (speci_exec_flush). */
+static spec_status fold(net_exec *net, int32_t slot)
 {
     net_seq *s = &net->seqs[slot];
-    const int32_t n = s->n_recent, n_none = NEAR - n;
+    const int32_t n = s->n_recent, whole = (n + SPEC_CHUNK - 1) / SPEC_CHUNK * SPEC_CHUNK, n_none = whole + SPEC_CHUNK - n;
     zero_list z = { .net = net, .slot = slot, .position = s->n_past, .count = n_none };
     SPEC_TRY(speci_net_each_buffer(&net->plans, add_entries, &z));
     SPEC_TRY(zero_all(&z));
-    s->n_recent = NEAR, s->n_past += n_none;
+    s->n_recent = n + n_none, s->n_past += n_none;
     const spec_status status = speci_net_pass_pending(net, slot);
     s->n_past -= n_none;
-    s->n_recent = n > SPEC_CHUNK ? n - SPEC_CHUNK : 0;
+    s->n_recent = 0;
     return status;
 }
 
 spec_status speci_net_settle(net_exec *net, int32_t slot)
 {
     SPEC_TRY(speci_net_flush(&net->base, slot));
-    while (net->seqs[slot].n_recent > 0) SPEC_TRY(fold_chunk(net, slot));
-    return SPEC_OK;
+    return net->seqs[slot].n_recent > 0 ? fold(net, slot) : SPEC_OK;
 }

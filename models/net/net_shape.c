@@ -41,6 +41,7 @@ net_shape speci_net_shape_of(const spec_model *model, const speci_exec_params *p
     s.n_cache = s.n_node + (s.joint ? n_path : 0);
     if (!p->recurrent && !p->node_state)
         s.n_recent_max = spec_recent_capacity(s.joint ? 0 : n_path, s.joint ? n_path : 0);
+    if (s.n_recent_max > 0 && s.n_recent_max < 3 * SPEC_CHUNK) s.n_recent_max = 3 * SPEC_CHUNK; /* what net_settle.c fills */
     if (!speci_net_keeps(model, NET_RECENT, &s)) s.n_recent_max = 0;
     s.n_row_decode = s.n_seq * s.n_cache;
     plan_chunks(&s, model, p->n_ctx, p->n_chunk);
