@@ -120,5 +120,5 @@ spec_status speci_sequence_consume(spec_session *s, int32_t seq, int32_t n_most,
     if (prompt_left(s, seq) > 0) return SPEC_OK;
     SPEC_TRY(tell_prompt(s, seq));
     q->consuming = false;
-    return left > 0 ? s->ops->sync(s->queue) : SPEC_OK; /* no pass for one token: it waits for the first step */
+    return n_most == 0 && left > 0 ? s->ops->sync(s->queue) : SPEC_OK; /* no pass for one token: it waits for the first step */
 }

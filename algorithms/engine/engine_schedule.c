@@ -259,26 +259,32 @@ static void tell_waiting(spec_session *s, int32_t i, int32_t seq)
                                              .n_prompt_left = q->n_ids - 1 - speci_exec_n_past(s->exec, seq) };
 }
 
-/* Prompts go first, within what a step may consume of them. ready [n]: those that have none, *n_ready of them. */
+/* Prompts go first, within what a step may consume of them. ready [n]: the sequences that have none, *n_ready of them. One whose
+ * prompt has just come to its end joins the next step, unless nobody else is ready: the others are not kept waiting for both. */
 static spec_status consume_prompts(spec_session *s, const int32_t *seqs, int32_t n, int32_t *ready, int32_t *n_ready)
 {
     const bool in_parts = s->n_prompt_step > 0; /* else what an aborted call has left */
     int32_t left = s->n_prompt_step;
     *n_ready = 0;
+    for (int32_t i = 0; i < n; i++)
+        if (!s->seqs[seqs[i]].consuming) ready[(*n_ready)++] = seqs[i];
+    const bool alone = *n_ready == 0;
     for (int32_t i = 0; i < n; i++) {
         const engine_seq *q = &s->seqs[seqs[i]];
         int32_t n_done = 0;
-        if (q->consuming && (left > 0 || !in_parts)) SPEC_TRY(speci_sequence_consume(s, seqs[i], in_parts ? left : 0, &n_done));
+        if (!q->consuming || (in_parts && left <= 0)) continue;
+        SPEC_TRY(speci_sequence_consume(s, seqs[i], in_parts ? left : 0, &n_done));
         left -= n_done;
-        if (!q->consuming) ready[(*n_ready)++] = seqs[i];
+        if (!q->consuming && (alone || !in_parts)) ready[(*n_ready)++] = seqs[i];
     }
     return SPEC_OK;
 }
 
-static spec_status run_round(spec_session *s, const int32_t *seqs, int32_t n, const engine_round **ran)
+/* alone: no other sequence was given, whose prompt would stand in front of a pass that runs ahead. */
+static spec_status run_round(spec_session *s, const int32_t *seqs, int32_t n, bool alone, const engine_round **ran)
 {
     engine_round *r = &s->round;
-    if (n == 1 && runs_ahead(s, seqs[0])) {
+    if (alone && runs_ahead(s, seqs[0])) {
         *ran = &s->plain[2 * seqs[0] + (int32_t)(s->seqs[seqs[0]].n_step % 2)];
         return step_ahead(s, seqs[0]);
     }
@@ -298,9 +304,11 @@ spec_status spec_step(spec_session *s, const spec_step_result **results, const i
     if (speci_session_stopped(s)) return speci_fail(SPEC_E_ABORTED, "stopped before a step");
     SPEC_TRY(speci_session_check(s, seqs, n));
     SPEC_TRY(consume_prompts(s, seqs, n, s->step_seqs, &n_ready));
-    if (n_ready > 0) SPEC_TRY(run_round(s, s->step_seqs, n_ready, &r));
-    for (int32_t i = 0, k = 0; i < n; i++) {
-        if (k < n_ready && s->step_seqs[k] == seqs[i]) SPEC_TRY(tell(s, i, &r->part[k++]));
+    if (n_ready > 0) SPEC_TRY(run_round(s, s->step_seqs, n_ready, n == 1, &r));
+    for (int32_t i = 0; i < n; i++) {
+        int32_t k = 0;
+        while (k < n_ready && s->step_seqs[k] != seqs[i]) k++;
+        if (k < n_ready) SPEC_TRY(tell(s, i, &r->part[k]));
         else tell_waiting(s, i, seqs[i]);
         results[i] = &s->step_results[i];
     }
