@@ -13,12 +13,8 @@ static spec_backend *backend; /* opened once: it keeps no state between inputs *
 
 static spec_model *new_model(void)
 {
-    spec_model *m = speci_alloc(&backend->allocator, 1, sizeof *m);
-    if (!m) abort();
-    m->backend = backend;
-    m->exec = &speci_exec_net;
-    m->allocator = &backend->allocator;
-    m->exec = &speci_exec_net;
+    spec_model *m = NULL;
+    if (speci_model_new(&m, backend, &speci_exec_net, "/nonexistent") != SPEC_OK) abort();
     m->dtype = SPEC_DTYPE_F32;
     return m;
 }
