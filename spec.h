@@ -570,6 +570,7 @@ SPEC_API spec_status spec_step(spec_session *session, const spec_step_result **r
 
 typedef struct spec_result {
     size_t struct_size;
+    const spec_allocator *allocator_; /* internal */
     char *text;                 /* n_text bytes and a zero; NULL when the model has no tokenizer */
     size_t n_text;
     int32_t *ids;               /* generated ids [n_ids] */
@@ -582,7 +583,6 @@ typedef struct spec_result {
     int64_t n_branched;         /* steps that accepted a node which is not the first child of its parent */
     int64_t accepted[64];       /* [k]: steps that accepted k drafts */
     double prefill_ms, decode_ms;
-    const spec_allocator *allocator_; /* internal */
 } spec_result;
 #define SPEC_RESULT_INIT SPEC_STRUCT_INIT(spec_result)
 
@@ -594,7 +594,8 @@ SPEC_API spec_status spec_generate(spec_session *session, spec_result *result, c
 /* The same from ids; works without a tokenizer. */
 SPEC_API spec_status spec_generate_ids(spec_session *session, spec_result *result, const int32_t *ids, size_t n,
                                        const spec_request *request);
-/* The same for a living sequence, which stays: the prompt is appended to it (no BOS is added; n_prompt 0: it goes on as it is). */
+/* The same for a living sequence, which stays: the prompt is appended to it (no BOS is added; n_prompt 0: it goes on as it is).
+ * request NULL: as before; with a prompt n_predict is counted anew. */
 SPEC_API spec_status spec_generate_more(spec_session *session, spec_result *result, int32_t seq, const char *prompt, size_t n_prompt,
                                         const spec_request *request);
 SPEC_API void spec_result_free(spec_result *result); /* and it can be used again */

@@ -8,6 +8,7 @@ enum { DEFAULT_PREDICT = 128 };
 
 typedef struct generation {
     spec_session *s;
+    const spec_request *given; /* &request, or NULL: a living sequence goes on by its own */
     spec_request request;
     spec_result *result;
     speci_buf text, ids, logprobs;
@@ -196,6 +197,11 @@ spec_status spec_generate(spec_session *s, spec_result *result, const char *prom
     return finish(&g, result, status);
 }
 
+static spec_status go_on(const generation *g, int32_t seq)
+{
+    return g->given ? spec_sequence_set_request(g->s, seq, g->given) : SPEC_OK;
+}
+
 /* Text appended, which may be none. */
 static spec_status append_text(generation *g, int32_t seq, const char *prompt, size_t n_prompt)
 {
@@ -206,7 +212,7 @@ static spec_status append_text(generation *g, int32_t seq, const char *prompt, s
     spec_status status = encode(&ids, &n, m, prompt, n_prompt, flags_of(&g->request, false));
     if (status == SPEC_OK) {
         g->result->n_prompt = (int32_t)n;
-        status = n > 0 ? spec_sequence_append(g->s, seq, ids, n, &g->request) : spec_sequence_set_request(g->s, seq, &g->request);
+        status = n > 0 ? spec_sequence_append(g->s, seq, ids, n, g->given) : go_on(g, seq);
     }
     speci_free(m->allocator, ids);
     return status;
@@ -215,8 +221,7 @@ static spec_status append_text(generation *g, int32_t seq, const char *prompt, s
 static spec_status run_more(generation *g, int32_t seq, const char *prompt, size_t n_prompt)
 {
     const double start = speci_now_ms();
-    const spec_status status = n_prompt > 0 ? append_text(g, seq, prompt, n_prompt)
-                                            : spec_sequence_set_request(g->s, seq, &g->request);
+    const spec_status status = n_prompt > 0 ? append_text(g, seq, prompt, n_prompt) : go_on(g, seq);
     g->result->prefill_ms = speci_now_ms() - start;
     SPEC_TRY(status);
     return loop(g, seq);
@@ -230,6 +235,7 @@ spec_status spec_generate_more(spec_session *s, spec_result *result, int32_t seq
     SPEC_NEED(result, "result");
     generation g;
     spec_status status = begin(&g, s, result, request);
+    g.given = request ? &g.request : NULL;
     if (status == SPEC_OK) status = run_more(&g, seq, prompt, n_prompt);
     return finish(&g, result, status);
 }
