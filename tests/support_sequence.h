@@ -4,18 +4,23 @@
 
 #include "spec_trees.h"
 
-static inline spec_status add_sampled(spec_session *s, int32_t *seq, const int32_t *ids, size_t n, const spec_sampling *sampling)
+static inline spec_request request_sampled(const spec_sampling *sampling)
 {
     spec_request r = SPEC_REQUEST_INIT;
     if (sampling) r.sampling = *sampling;
+    return r;
+}
+
+static inline spec_status add_sampled(spec_session *s, int32_t *seq, const int32_t *ids, size_t n, const spec_sampling *sampling)
+{
+    const spec_request r = request_sampled(sampling);
     return spec_sequence_add(s, seq, ids, n, &r);
 }
 
 /* One that no end token ends: random weights say anything. */
 static inline spec_status add_endless(spec_session *s, int32_t *seq, const int32_t *ids, size_t n, const spec_sampling *sampling)
 {
-    spec_request r = SPEC_REQUEST_INIT;
-    if (sampling) r.sampling = *sampling;
+    spec_request r = request_sampled(sampling);
     r.ignore_eos = 1;
     return spec_sequence_add(s, seq, ids, n, &r);
 }

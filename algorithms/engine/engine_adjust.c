@@ -176,7 +176,7 @@ typedef struct tree_view {
     spec_session *s;
     engine_seq *q;
     engine_part *part;
-    int32_t first_edit, raw_row;
+    int32_t first_edit;
     int32_t mask_of[SPECI_MAX_NODE]; /* of each node; -1: none, -2: the node cannot be reached */
 } tree_view;
 
@@ -184,7 +184,7 @@ enum { NO_MASK = -1, OUT_OF_REACH = -2 };
 
 static int32_t n_of(const speci_buf *b, size_t size) { return (int32_t)(b->n / size); }
 
-/* The node's path goes behind the sequence's ids, where there is room for it (reserve_ids, check_context). Returns its depth. */
+/* The node's path goes behind the sequence's ids, where there is room for it (speci_sequence_room, check_context). Returns its depth. */
 static int32_t lay_path(const tree_view *v, int32_t node)
 {
     const spec_tree *t = &v->part->tree;
@@ -193,19 +193,12 @@ static int32_t lay_path(const tree_view *v, int32_t node)
     return depth;
 }
 
-static bool ends_text(const engine_seq *q, int32_t token)
-{
-    for (int32_t i = 0; i < q->request.n_end; i++)
-        if (q->request.ends[i] == token) return true;
-    return false;
-}
-
 static bool reaches(const tree_view *v, int32_t node)
 {
     const spec_tree *t = &v->part->tree;
     if (node == 0) return true;
     const int32_t above = v->mask_of[t->parent[node]], token = t->token[node], n_word = (v->s->target->n_vocab + 31) / 32;
-    if (above == OUT_OF_REACH || ends_text(v->q, token)) return false;
+    if (above == OUT_OF_REACH || speci_request_end(&v->q->request, token) != SPEC_STOP_NONE) return false;
     const uint32_t *masks = (const uint32_t *)(const void *)v->s->adjuster.masks.data;
     return above == NO_MASK || (masks[(size_t)above * (size_t)n_word + (size_t)token / 32] >> (token % 32) & 1);
 }
@@ -281,7 +274,7 @@ static spec_status add_node(tree_view *v, int32_t node)
     const int32_t depth = lay_path(v, node), first_own = n_of(&j->edits, sizeof(spec_logit_edit));
     if (a->mask) SPEC_TRY(add_mask(v, node, (size_t)(v->q->n_ids + depth)));
     if (counts(a) && depth > 0) SPEC_TRY(add_own(v, depth));
-    const spec_adjust_row row = { .src = v->raw_row + node, .dst = v->part->first_row + node, .first_edit = v->first_edit,
+    const spec_adjust_row row = { .src = v->part->raw_row + node, .dst = v->part->first_row + node, .first_edit = v->first_edit,
                                   .n_edit = a->n_edit, .first_own = first_own,
                                   .n_own = n_of(&j->edits, sizeof(spec_logit_edit)) - first_own, .mask = v->mask_of[node] };
     return speci_buf_add(&j->rows, &row, sizeof row);
@@ -302,7 +295,7 @@ static spec_status keep_raw(spec_session *s, const engine_part *p)
 static spec_status add_part(spec_session *s, engine_part *p)
 {
     engine_adjuster *j = &s->adjuster;
-    tree_view v = { .s = s, .q = &s->seqs[p->seq], .part = p, .raw_row = p->raw_row };
+    tree_view v = { .s = s, .q = &s->seqs[p->seq], .part = p };
     engine_adjust *a = v.q->adjust;
     if (counts(a)) move_window(a, v.q, v.q->n_ids);
     v.first_edit = n_of(&j->edits, sizeof(spec_logit_edit));

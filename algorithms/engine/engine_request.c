@@ -98,8 +98,7 @@ static spec_status list_ends(engine_request *r, const spec_model *m)
 
 static spec_status take(engine_request *r, const spec_model *m, const spec_request *given)
 {
-    r->p.struct_size = sizeof r->p;
-    SPEC_TRY(speci_params_read(&r->p, sizeof r->p, given, "spec_request"));
+    r->p = *given;
     SPEC_TRY(check(m, &r->p));
     SPEC_TRY(copy_stops(r, m->allocator));
     SPEC_TRY(list_ends(r, m));
@@ -118,6 +117,13 @@ spec_status speci_request_open(engine_request *out, const spec_model *target, co
 spec_status speci_request_copy(engine_request *out, const spec_model *target, const engine_request *from)
 {
     return speci_request_open(out, target, &from->p);
+}
+
+spec_stop speci_request_end(const engine_request *r, int32_t token)
+{
+    for (int32_t i = 0; i < r->n_end; i++)
+        if (r->ends[i] == token) return i < r->n_eos ? SPEC_STOP_EOS : SPEC_STOP_STRING;
+    return SPEC_STOP_NONE;
 }
 
 void speci_request_close(engine_request *r, const spec_allocator *a)

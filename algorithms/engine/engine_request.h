@@ -13,10 +13,12 @@ typedef struct engine_request {
     int32_t n_end, n_eos;  /* the others are special tokens that stop strings name */
 } engine_request;
 
-/* *out is a checked copy of `given`, NULL being all defaults. Errors: E_INVALID, E_UNSUPPORTED, E_NOMEM; then *out holds nothing. */
+/* *out is a checked copy of `given`, which has this library's size. Errors: E_INVALID, E_UNSUPPORTED, E_NOMEM; then *out holds nothing. */
 spec_status speci_request_open(engine_request *out, const spec_model *target, const spec_request *given);
 spec_status speci_request_copy(engine_request *out, const spec_model *target, const engine_request *from);
 void speci_request_close(engine_request *r, const spec_allocator *a);
+/* What ends the text at this token: SPEC_STOP_EOS, SPEC_STOP_STRING, or SPEC_STOP_NONE. */
+spec_stop speci_request_end(const engine_request *r, int32_t token);
 spec_status speci_sampling_check(const spec_sampling *p);
 
 #endif

@@ -456,9 +456,8 @@ static spec_status tell_drafters(spec_session *s, const engine_part *p)
 
 static spec_stop stop_of(const spec_session *s, const engine_seq *q)
 {
-    const engine_request *r = &q->request;
-    for (int32_t i = 0; i < r->n_end; i++)
-        if (r->ends[i] == q->ids[q->n_ids - 1]) return i < r->n_eos ? SPEC_STOP_EOS : SPEC_STOP_STRING;
+    const spec_stop end = speci_request_end(&q->request, q->ids[q->n_ids - 1]);
+    if (end != SPEC_STOP_NONE) return end;
     if (q->n_ids >= q->n_end) return SPEC_STOP_LENGTH;
     return s->n_ctx > 0 && q->n_ids >= s->n_ctx ? SPEC_STOP_CONTEXT : SPEC_STOP_NONE;
 }

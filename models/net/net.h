@@ -195,9 +195,6 @@ void speci_net_describe(net_exec *net, const speci_exec_input *in, int32_t n_in,
 /* Runs the pass that is described (net_pass.c), and what arg-max is behind it unless that is NULL. */
 spec_status speci_net_run(net_exec *net, int32_t phase, const spec_argmax_args *argmax);
 spec_status speci_net_check_token(const net_exec *net, int32_t token);
-/* What is pending of a sequence, and no tree: logits and kept rows, of which those of other sequences may still be wanted, stay
- * (net_pass.c). */
-spec_status speci_net_pass_pending(net_exec *net, int32_t slot);
 /* Applies what is pending, and folds what states do not cover: n_recent is 0 behind it (net_settle.c). */
 spec_status speci_net_settle(net_exec *net, int32_t slot);
 

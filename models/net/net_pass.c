@@ -64,7 +64,8 @@ static spec_status pass(net_exec *net, const speci_exec_input *in, int32_t n_in,
     return status;
 }
 
-spec_status speci_net_pass_pending(net_exec *net, int32_t slot)
+/* What is pending of a sequence, and no tree: logits and kept rows, of which those of other sequences may still be wanted, stay. */
+static spec_status pass_pending(net_exec *net, int32_t slot)
 {
     const speci_exec_input nothing = { .slot = slot };
     speci_net_describe(net, &nothing, 1, NULL);
@@ -80,7 +81,7 @@ spec_status speci_net_forward(speci_exec *exec, const speci_exec_input *in, int3
     net_exec *net = net_of(exec);
     for (int32_t k = 0; k < n_in; k++) SPEC_TRY(check_input(net, &in[k], feed));
     for (int32_t k = 0; k < n_in; k++)
-        if (net->shape.joint && speci_net_joint_too_deep(net, &in[k])) SPEC_TRY(speci_net_pass_pending(net, in[k].slot));
+        if (net->shape.joint && speci_net_joint_too_deep(net, &in[k])) SPEC_TRY(pass_pending(net, in[k].slot));
     return pass(net, in, n_in, feed, tokens);
 }
 
@@ -91,7 +92,7 @@ spec_status speci_net_flush(speci_exec *exec, int32_t slot)
     const net_seq *s = &net->seqs[slot];
     /* Joint: a chain that was fed is folded by the pass behind. */
     for (int32_t i = 0; i < 2 && (s->n_path > 0 || spec_chunk_folds(s->n_recent) > 0); i++)
-        SPEC_TRY(speci_net_pass_pending(net, slot));
+        SPEC_TRY(pass_pending(net, slot));
     return SPEC_OK;
 }
 
