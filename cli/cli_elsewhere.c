@@ -25,7 +25,7 @@ static const struct {
     { "b|batch-size|ub|ubatch-size", "prompts are divided as the device wants it: leave it out" },
     { "fa|flash-attn", "there is one form of attention: leave it out" },
     { "ctk|cache-type-k|ctv|cache-type-v|ctkd|ctvd", "the KV cache has the type of --dtype" },
-    { "mlock|no-mmap|mmap|numa", "weights are read from the mapped file, once: leave it out" },
+    { "mlock|no-mmap|mmap|numa", "weights are read once, and files are not kept: leave it out" },
     { "rope-scaling|rope-scale|rope-freq-base|rope-freq-scale|yarn-orig-ctx", "config.json says how positions turn" },
     { "dry-multiplier|mirostat|typical|"
       "xtc-probability|top-n-sigma|samplers|sampling-seq|dynatemp-range",
