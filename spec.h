@@ -149,10 +149,6 @@ typedef struct spec_backend_params {
  * where the plugin was looked for and what the loader said), E_UNSUPPORTED (a plugin of another ABI). */
 SPEC_API spec_status spec_backend_open(spec_backend **out, const char *name,
                                        const spec_backend_params *params);
-/* Opens an application's own operations, or those of a statically linked backend (spec_cuda_ops()). `arg` is
- * what would follow the colon in a name; may be NULL. The table must outlive the backend. */
-SPEC_API spec_status spec_backend_open_ops(spec_backend **out, const spec_backend_ops *ops,
-                                           const char *arg, const spec_backend_params *params);
 SPEC_API void spec_backend_close(spec_backend *backend);
 /* "cpu:avx512bf16", "cuda:0 NVIDIA H200": for people and reports. */
 SPEC_API const char *spec_backend_name(const spec_backend *backend);
@@ -178,11 +174,14 @@ enum {
 SPEC_API spec_status spec_tokenizer_open(spec_tokenizer **out, const char *path,
                                          const spec_allocator *allocator);
 SPEC_API void spec_tokenizer_close(spec_tokenizer *tokenizer);
-/* One more than the largest id. */
-SPEC_API int32_t spec_tokenizer_n_vocab(const spec_tokenizer *tokenizer);
-/* BOS and EOS id as tokenizer_config.json and the post-processor say, -1 if there is none. */
-SPEC_API int32_t spec_tokenizer_bos(const spec_tokenizer *tokenizer);
-SPEC_API int32_t spec_tokenizer_eos(const spec_tokenizer *tokenizer);
+typedef struct spec_tokenizer_info {
+    size_t struct_size;
+    int32_t n_vocab;   /* one more than the largest id */
+    int32_t bos, eos;  /* as tokenizer_config.json and the post-processor say; -1: there is none */
+    size_t piece_max;  /* bytes of the longest piece */
+} spec_tokenizer_info;
+/* info->struct_size must be set. */
+SPEC_API spec_status spec_tokenizer_get_info(const spec_tokenizer *tokenizer, spec_tokenizer_info *info);
 /* The bytes that a token stands for in running text; borrowed; NULL and *n = 0 for an id that is not used. */
 SPEC_API const char *spec_tokenizer_piece(const spec_tokenizer *tokenizer, size_t *n, int32_t id);
 SPEC_API int spec_tokenizer_is_special(const spec_tokenizer *tokenizer, int32_t id);
@@ -194,21 +193,6 @@ SPEC_API spec_status spec_tokenizer_encode(const spec_tokenizer *tokenizer, int3
 /* text [cap] bytes, not terminated; *n as above. Sequences that are not UTF-8 become U+FFFD. */
 SPEC_API spec_status spec_tokenizer_decode(const spec_tokenizer *tokenizer, char *text, size_t cap,
                                            size_t *n, const int32_t *ids, size_t n_ids, uint32_t flags);
-
-/* Text as a stream: a token may end inside a character, whose bytes are then held back. Plain data: set it to
- * zero to begin. */
-typedef struct spec_text_stream {
-    uint8_t held[8];
-    int32_t n_held;
-    int32_t n_tokens; /* how many tokens went in */
-} spec_text_stream; /* frozen */
-/* Appends the text that token `id` completes to text [cap], *n its bytes; a piece needs at most
- * spec_tokenizer_piece_max() + 16 bytes. */
-SPEC_API spec_status spec_text_stream_push(spec_text_stream *stream, char *text, size_t cap, size_t *n,
-                                           const spec_tokenizer *tokenizer, int32_t id, uint32_t flags);
-/* What is held back when the stream ends (an incomplete character becomes U+FFFD). cap >= 16. */
-SPEC_API spec_status spec_text_stream_end(spec_text_stream *stream, char *text, size_t cap, size_t *n);
-SPEC_API size_t spec_tokenizer_piece_max(const spec_tokenizer *tokenizer);
 
 /* --------------------------------------------------------------------------------- models --- */
 
@@ -293,10 +277,6 @@ typedef enum spec_verify_rule {
     SPEC_VERIFY_MSS_REPEAT = 5 /* multi-step speculative sampling with replacement (3.2), for trees sampled i.i.d. and
                                for sampled chains */
 } spec_verify_rule;
-SPEC_API const char *spec_verify_rule_name(spec_verify_rule rule); /* "auto", "greedy", ..., "mss-repeat" */
-/* Calls each(user, rule, name, help) for SPEC_VERIFY_AUTO and every rule; the texts are constants. */
-SPEC_API void spec_verify_rule_list(void (*each)(void *user, spec_verify_rule rule, const char *name, const char *help),
-                                    void *user);
 
 /* ------------------------------------------------------------------------------- drafters --- */
 
@@ -482,6 +462,7 @@ typedef struct spec_request {
     /* Of spec_generate alone. */
     spec_text_fn on_text;    /* or NULL */
     void *text_user_data;
+    /* Of prompts that are text. */
     int32_t no_bos;          /* 1: the prompt is encoded without special tokens */
     int32_t parse_special;   /* 1: special tokens written in the prompt are recognised: off for untrusted text */
 } spec_request;
@@ -509,6 +490,13 @@ SPEC_API spec_status spec_sequence_add(spec_session *session, int32_t *seq, cons
  * of the device it can only be removed (E_STATE). */
 SPEC_API spec_status spec_sequence_append(spec_session *session, int32_t seq, const int32_t *ids, size_t n,
                                           const spec_request *request);
+/* The same with text, which the target's tokenizer encodes as spec_generate does: request->no_bos, request->parse_special. An empty
+ * text to begin with is BOS; one to append that is no token leaves the sequence as it is, but for the request. Errors: as above;
+ * E_UNSUPPORTED (the target has no tokenizer), E_INVALID (text that is not UTF-8, no BOS to begin with). */
+SPEC_API spec_status spec_sequence_add_text(spec_session *session, int32_t *seq, const char *text, size_t n_text,
+                                            const spec_request *request);
+SPEC_API spec_status spec_sequence_append_text(spec_session *session, int32_t seq, const char *text, size_t n_text,
+                                               const spec_request *request);
 /* From the next step on, in place of the request before; NULL = greedy, until an end token. Errors: E_INVALID, E_UNSUPPORTED,
  * E_NOMEM; then the one before still holds. */
 SPEC_API spec_status spec_sequence_set_request(spec_session *session, int32_t seq, const spec_request *request);

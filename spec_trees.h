@@ -46,6 +46,10 @@ typedef struct spec_tree {
     spec_tree_kind kind;
 } spec_tree; /* frozen */
 
+SPEC_API const char *spec_verify_rule_name(spec_verify_rule rule); /* "auto", "greedy", ..., "mss-repeat" */
+/* Calls each(user, rule, name, help) for SPEC_VERIFY_AUTO and every rule; the texts are constants. */
+SPEC_API void spec_verify_rule_list(void (*each)(void *user, spec_verify_rule rule, const char *name, const char *help),
+                                    void *user);
 /* Would `rule` keep the target's distribution on this tree at this temperature? SPEC_OK, or E_INVALID saying what the
  * rule would do wrong. SPEC_VERIFY_AUTO always does. */
 SPEC_API spec_status spec_verify_is_lossless(const spec_tree *tree, spec_verify_rule rule, float temperature);
@@ -235,6 +239,22 @@ SPEC_API spec_status spec_node_hidden(spec_session *session, float *hidden, int3
  * `node`: of `token` in *logprob, and of the n likeliest in top_id, top_logprob [n] (n <= 64, may be 0). */
 SPEC_API spec_status spec_node_logprobs(spec_session *session, float *logprob, int32_t *top_id, float *top_logprob,
                                         int32_t seq, int32_t node, int32_t token, int32_t n);
+
+/* ------------------------------------------------------------------------ text of your own steps --- */
+
+/* Text as a stream: a token may end inside a character, whose bytes are then held back. Plain data: set it to
+ * zero to begin. */
+typedef struct spec_text_stream {
+    uint8_t held[8];
+    int32_t n_held;
+    int32_t n_tokens; /* how many tokens went in */
+} spec_text_stream; /* frozen */
+/* Appends the text that token `id` completes to text [cap], *n its bytes; a piece needs at most
+ * spec_tokenizer_info.piece_max + 16 bytes. */
+SPEC_API spec_status spec_text_stream_push(spec_text_stream *stream, char *text, size_t cap, size_t *n,
+                                           const spec_tokenizer *tokenizer, int32_t id, uint32_t flags);
+/* What is held back when the stream ends (an incomplete character becomes U+FFFD). cap >= 16. */
+SPEC_API spec_status spec_text_stream_end(spec_text_stream *stream, char *text, size_t cap, size_t *n);
 
 /* ----------------------------------------------------------------- algorithms on plain arrays --- */
 

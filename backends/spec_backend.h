@@ -735,6 +735,11 @@ struct spec_backend_ops {
 typedef const spec_backend_ops *(*spec_backend_entry)(void);
 #define SPEC_BACKEND_ENTRY "spec_backend_table"
 
+/* Opens an application's own operations, or those of a statically linked backend (spec_cuda_ops()). `arg` is
+ * what would follow the colon in a name; may be NULL. The table must outlive the backend. */
+SPEC_API spec_status spec_backend_open_ops(spec_backend **out, const spec_backend_ops *ops,
+                                           const char *arg, const spec_backend_params *params);
+
 #ifdef __cplusplus
 }
 #endif

@@ -303,9 +303,11 @@ static int check_writable(const char *path)
 static spec_status prepare(recorder *r, const cli_context *c)
 {
     r->info.struct_size = sizeof r->info;
-    const spec_status status = spec_model_get_info(c->target, &r->info, c->n_node);
+    spec_tokenizer_info tokens = SPEC_STRUCT_INIT(spec_tokenizer_info);
+    spec_status status = spec_model_get_info(c->target, &r->info, c->n_node);
+    if (status == SPEC_OK) status = spec_tokenizer_get_info(r->tokenizer, &tokens);
     if (status != SPEC_OK) return status;
-    r->piece_cap = spec_tokenizer_piece_max(r->tokenizer) + 16;
+    r->piece_cap = tokens.piece_max + 16;
     r->path = malloc((size_t)c->n_node * sizeof *r->path);
     r->probs = malloc((size_t)r->info.n_vocab * sizeof *r->probs);
     r->piece = malloc(r->piece_cap);

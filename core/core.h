@@ -17,6 +17,9 @@ spec_status speci_fail(spec_status code, const char *fmt, ...) __attribute__((fo
 
 /* Failures of this thread so far: has a callback told its sentence? */
 uint64_t speci_n_failure(void);
+/* What an application's callback returned, made fit to be passed on: a status that is none becomes E_INVALID, and a failure without
+ * a sentence gets one. n_failure: speci_n_failure() as of before the call. */
+spec_status speci_callback_status(spec_status status, uint64_t n_failure, const char *callback, const char *whose);
 
 /* Of a public function: what it cannot do without. `what` is the parameter's name in the header. */
 #define SPEC_NEED(given, what)                                                                     \

@@ -39,33 +39,39 @@ const char *spec_version(void)
     return SPEC_VERSION;
 }
 
-const char *spec_status_name(spec_status status)
+static const char *name_of(spec_status status)
 {
     switch (status) {
-    case SPEC_OK:
-        return "OK";
-    case SPEC_E_INVALID:
-        return "E_INVALID";
-    case SPEC_E_NOMEM:
-        return "E_NOMEM";
-    case SPEC_E_IO:
-        return "E_IO";
-    case SPEC_E_FORMAT:
-        return "E_FORMAT";
-    case SPEC_E_UNSUPPORTED:
-        return "E_UNSUPPORTED";
-    case SPEC_E_DEVICE:
-        return "E_DEVICE";
-    case SPEC_E_STATE:
-        return "E_STATE";
-    case SPEC_E_FULL:
-        return "E_FULL";
-    case SPEC_E_BUSY:
-        return "E_BUSY";
-    case SPEC_E_ABORTED:
-        return "E_ABORTED";
+    case SPEC_OK: return "OK";
+    case SPEC_E_INVALID: return "E_INVALID";
+    case SPEC_E_NOMEM: return "E_NOMEM";
+    case SPEC_E_IO: return "E_IO";
+    case SPEC_E_FORMAT: return "E_FORMAT";
+    case SPEC_E_UNSUPPORTED: return "E_UNSUPPORTED";
+    case SPEC_E_DEVICE: return "E_DEVICE";
+    case SPEC_E_STATE: return "E_STATE";
+    case SPEC_E_FULL: return "E_FULL";
+    case SPEC_E_BUSY: return "E_BUSY";
+    case SPEC_E_ABORTED: return "E_ABORTED";
     }
-    return "unknown status";
+    return NULL;
+}
+
+const char *spec_status_name(spec_status status)
+{
+    const char *name = name_of(status);
+    return name ? name : "unknown status";
+}
+
+spec_status speci_callback_status(spec_status status, uint64_t n_failure_before, const char *callback, const char *whose)
+{
+    const char *name = name_of(status);
+    const bool said = n_failure != n_failure_before;
+    if (!name)
+        return speci_fail(SPEC_E_INVALID, "%s of %s returned %d, which is no status%s%s", callback, whose, (int)status,
+                          said ? ": " : "", said ? last_error : "");
+    if (status == SPEC_OK || said) return status;
+    return speci_fail(status, "%s of %s failed with %s, and said nothing more", callback, whose, name);
 }
 
 const char *spec_dtype_name(spec_dtype dtype)

@@ -1,32 +1,18 @@
 /* batch.c - eight prompts, each with a request of its own, in one session of N sequences (4). What finds no room comes later.
  * Prompts are read by the steps, a few tokens of them by each (the library says how few it can), so that no text waits for them.
- *
- *     batch models/demo-target [N]
- */
-#include <math.h>
+ *     batch models/demo-target [N] */
 #include <spec.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_JOB = 8 };
-typedef struct job { const char *prompt; spec_request request; int32_t seq, n_token, n_wait; char text[4096]; } job;
-
-static spec_status admit(spec_session *session, job *j)
-{
-    int32_t ids[256];
-    size_t n;
-    const spec_tokenizer *t = spec_model_tokenizer(spec_session_target(session));
-    const spec_status status = spec_tokenizer_encode(t, ids, 256, &n, j->prompt, strlen(j->prompt), SPEC_TOKEN_ADD_SPECIAL);
-    j->request.struct_size = sizeof j->request;
-    return status == SPEC_OK ? spec_sequence_add(session, &j->seq, ids, n, &j->request) : status;
-}
+enum { N_JOB = 8, SIZE = sizeof(spec_request) };
+typedef struct job { const char *prompt; spec_request request; int32_t seq; int n_token, n_wait; char text[4096]; } job;
 
 /* A step of the jobs at [*n]. Those that have ended are printed and removed, which makes room. */
 static spec_status step(spec_session *session, job **at, int32_t *n)
 {
-    const spec_step_result *r[N_JOB];
-    int32_t seqs[N_JOB], n_left = 0;
+    const spec_step_result *r[N_JOB]; int32_t seqs[N_JOB], n_left = 0;
     for (int32_t i = 0; i < *n; i++) seqs[i] = at[i]->seq;
     spec_status status = spec_step(session, r, seqs, *n);
     for (int32_t i = 0; i < *n && status == SPEC_OK; i++) {
@@ -34,8 +20,7 @@ static spec_status step(spec_session *session, job **at, int32_t *n)
         snprintf(j->text + strlen(j->text), sizeof j->text - strlen(j->text), "%.*s", (int)r[i]->n_text, r[i]->text);
         j->n_token += r[i]->n_tokens, j->n_wait += r[i]->n_tokens == 0; /* none while its prompt is being read, or waits to be */
         if (r[i]->stop == SPEC_STOP_NONE) { at[n_left++] = j; continue; }
-        printf("[%s, %d tokens, waited %d steps] ", spec_stop_name(r[i]->stop), (int)j->n_token, (int)j->n_wait);
-        printf("%s|%s\n", j->prompt, j->text);
+        printf("[%s, %d tokens, waited %d steps] %s|%s\n", spec_stop_name(r[i]->stop), j->n_token, j->n_wait, j->prompt, j->text);
         status = spec_sequence_remove(session, j->seq);
     }
     return *n = n_left, status;
@@ -44,29 +29,27 @@ static spec_status step(spec_session *session, job **at, int32_t *n)
 int main(int argc, char **argv)
 {
     if (argc < 2) return fprintf(stderr, "usage: batch TARGET [N]\n"), 2;
-    static const char *const sentence[] = { "." };
-    spec_logit_bias never = { 0, -INFINITY }; /* the end of text, below */
+    static const char *const sentence[] = { "." }, *const ball = "A red ball, a blue ball, a red ball, a blue ball";
     job *at[N_JOB], jobs[N_JOB] = { /* what is left out is 0: the default */
-        { .prompt = "The dog", .request = { .n_predict = 30 } },
-        { .prompt = "The dog", .request = { .n_predict = 30, .bias = &never, .n_bias = 1 } },
-        { .prompt = "The dog", .request = { .n_predict = 60, .stop = sentence, .n_stop = 1 } },
-        { .prompt = "The old house", .request = { .n_predict = 20, .sampling = { .temperature = 1, .seed = 1 } } },
-        { .prompt = "The old house", .request = { .n_predict = 40, .sampling = { .temperature = 0.7f, .top_k = 20 } } },
-        { .prompt = "The old house", .request = { .n_predict = 50, .sampling = { .temperature = 1, .min_p = 0.1f, .seed = 3 } } },
-        { .prompt = "A red ball, a blue ball, a red ball, a blue ball", .request = { .n_predict = 24 } },
-        { .prompt = "A red ball, a blue ball, a red ball, a blue ball", .request = { .n_predict = 24, .repeat_penalty = 1.8f } },
+        { .prompt = "The dog", .request = { SIZE, .n_predict = 30 } },
+        { .prompt = "The dog", .request = { SIZE, .n_predict = 30, .ignore_eos = 1 } },
+        { .prompt = "The dog", .request = { SIZE, .n_predict = 60, .stop = sentence, .n_stop = 1 } },
+        { .prompt = "The old house", .request = { SIZE, .n_predict = 20, .sampling = { .temperature = 1, .seed = 1 } } },
+        { .prompt = "The old house", .request = { SIZE, .n_predict = 40, .sampling = { .temperature = 0.7f, .top_k = 20 } } },
+        { .prompt = "The old house", .request = { SIZE, .n_predict = 50, .sampling = { .temperature = 1, .min_p = 0.1f, .seed = 3 } } },
+        { .prompt = ball, .request = { SIZE, .n_predict = 24 } },
+        { .prompt = ball, .request = { SIZE, .n_predict = 24, .repeat_penalty = 1.8f } },
     };
     spec_backend *backend = NULL; spec_model *target = NULL; spec_drafter *drafter = NULL; spec_session *session = NULL;
-    spec_session_params params = SPEC_SESSION_PARAMS_INIT;
+    spec_session_params params = { sizeof params, .n_seq = argc > 2 ? atoi(argv[2]) : 4, .n_prompt_step = 4 };
     int32_t n = 0, next = 0;
-    params.n_seq = argc > 2 ? atoi(argv[2]) : 4, params.n_prompt_step = 4;
     spec_status status = spec_backend_open(&backend, "cpu", NULL);
     if (status == SPEC_OK) status = spec_model_open(&target, backend, argv[1], NULL);
     if (status == SPEC_OK) status = spec_drafter_open(&drafter, "ngram:3,8", NULL);
     if (status == SPEC_OK) status = spec_session_open(&session, target, drafter, &params);
-    if (status == SPEC_OK) never.token = spec_tokenizer_eos(spec_model_tokenizer(target));
     while (status == SPEC_OK && (next < N_JOB || n > 0)) {
-        while (next < N_JOB && (status = admit(session, &jobs[next])) == SPEC_OK) at[n++] = &jobs[next++];
+        for (job *j = &jobs[next]; next < N_JOB && (status = spec_sequence_add_text(session, &j->seq, j->prompt, strlen(j->prompt),
+                                                                                    &j->request)) == SPEC_OK; j++, next++) at[n++] = j;
         if (status == SPEC_OK || status == SPEC_E_BUSY) status = step(session, at, &n); /* busy: again behind a step */
     }
     if (status != SPEC_OK) fprintf(stderr, "%s\n", spec_last_error());

@@ -17,12 +17,11 @@ static int on_text(void *user_data, const char *text, size_t n_text, const int32
 /* The first turn admits the sequence (with the model's BOS, if it has one); the others are appended to it. */
 static spec_status answer(spec_session *session, int32_t *seq, spec_result *result, const char *turn, const spec_request *request)
 {
-    int32_t ids[1024];
-    size_t n = 0;
     if (*seq >= 0) return spec_generate_more(session, result, *seq, turn, strlen(turn), request);
-    const spec_tokenizer *tokenizer = spec_model_tokenizer(spec_session_target(session));
-    spec_status status = spec_tokenizer_encode(tokenizer, ids, 1024, &n, turn, strlen(turn), SPEC_TOKEN_ADD_SPECIAL);
-    if (status == SPEC_OK) status = spec_sequence_add(session, seq, ids, n, request);
+    const int32_t *ids;
+    size_t n = 0;
+    spec_status status = spec_sequence_add_text(session, seq, turn, strlen(turn), request);
+    if (status == SPEC_OK) status = spec_sequence_ids(session, &ids, &n, *seq);
     if (status == SPEC_OK) status = spec_generate_more(session, result, *seq, "", 0, request);
     result->n_prompt = (int32_t)n;
     return status;

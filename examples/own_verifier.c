@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SEED = 1, N_STEP = 24, N_ID = 512 };
+enum { SEED = 1, N_STEP = 24 };
 typedef struct walk { int32_t path[256], n, token; } walk; /* accepted nodes, path[0] = 0; the token behind the last of them */
 
 /* p: room for a distribution; n_id: tokens so far. A draw is named by seed, place and purpose: of the library's rules, 1. */
@@ -48,7 +48,8 @@ int main(int argc, char **argv)
     spec_drafter_params params = SPEC_DRAFTER_PARAMS_INIT;
     spec_request request = SPEC_REQUEST_INIT;
     spec_model_info info = SPEC_STRUCT_INIT(spec_model_info);
-    int32_t ids[N_ID], seq, n_step = 0, n_same = 0;
+    const int32_t *ids;
+    int32_t seq, n_step = 0, n_same = 0;
     size_t n_id = 0;
     float *p = NULL;
     params.tree = "product:3,2,1", request.sampling.temperature = 1, request.sampling.seed = SEED, request.ignore_eos = 1;
@@ -59,9 +60,8 @@ int main(int argc, char **argv)
     if (status == SPEC_OK) status = spec_session_open(&s, target, drafter, NULL);
     if (status == SPEC_OK) status = spec_model_get_info(target, &info, 1);
     if (status == SPEC_OK && !(p = malloc((size_t)info.n_vocab * sizeof *p))) status = spec_fail(SPEC_E_NOMEM, "no memory");
-    const spec_tokenizer *t = target ? spec_model_tokenizer(target) : NULL;
-    if (status == SPEC_OK) status = spec_tokenizer_encode(t, ids, N_ID, &n_id, argv[3], strlen(argv[3]), SPEC_TOKEN_ADD_SPECIAL);
-    if (status == SPEC_OK) status = spec_sequence_add(s, &seq, ids, n_id, &request);
+    if (status == SPEC_OK) status = spec_sequence_add_text(s, &seq, argv[3], strlen(argv[3]), &request);
+    if (status == SPEC_OK) status = spec_sequence_ids(s, &ids, &n_id, seq);
     for (int same; status == SPEC_OK && n_step < N_STEP; n_step += status == SPEC_OK)
         if ((status = step(s, seq, &n_id, p, info.n_vocab, &same)) == SPEC_OK) n_same += same;
     if (status == SPEC_OK) printf("%zu tokens, %d steps, in %d of them as spec_verify\n", n_id, (int)n_step, (int)n_same);

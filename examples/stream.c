@@ -23,15 +23,6 @@ static int on_text(void *file, const char *text, size_t n_text, const int32_t *i
     return (void)ids, (void)n_ids, put(file, text, n_text) || fflush(file); /* 0: go on */
 }
 
-static spec_status begin(spec_session *session, int32_t *seq, const char *prompt)
-{
-    int32_t ids[1024];
-    size_t n;
-    const spec_tokenizer *t = spec_model_tokenizer(spec_session_target(session));
-    const spec_status status = spec_tokenizer_encode(t, ids, 1024, &n, prompt, strlen(prompt), SPEC_TOKEN_ADD_SPECIAL);
-    return status == SPEC_OK ? spec_sequence_add(session, seq, ids, n, NULL) : status;
-}
-
 int main(int argc, char **argv)
 {
     if (argc != 4) return fprintf(stderr, "usage: stream TARGET PROMPT FILE\n"), 2;
@@ -47,7 +38,8 @@ int main(int argc, char **argv)
     if (status == SPEC_OK) status = spec_model_open(&target, backend, argv[1], NULL);
     if (status == SPEC_OK) status = spec_drafter_open(&drafter, "ngram:3,8", NULL);
     if (status == SPEC_OK) status = spec_session_open(&session, target, drafter, NULL);
-    if (status == SPEC_OK) status = file ? spec_sequence_restore(session, &seq, get, file) : begin(session, &seq, argv[2]);
+    if (status == SPEC_OK && file) status = spec_sequence_restore(session, &seq, get, file);
+    if (status == SPEC_OK && !file) status = spec_sequence_add_text(session, &seq, argv[2], strlen(argv[2]), NULL);
     if (file) fclose(file);
     const int listens = status == SPEC_OK && pthread_create(&thread, NULL, wait_for_enter, session) == 0;
     if (status == SPEC_OK) status = spec_generate_more(session, &result, seq, "", 0, &request);

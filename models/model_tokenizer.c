@@ -4,12 +4,13 @@
 /* Ids that no file gave: the original layouts have no such keys. */
 static spec_status ids_of_tokenizer(spec_model *m)
 {
-    const int32_t bos = spec_tokenizer_bos(m->tokenizer), eos = spec_tokenizer_eos(m->tokenizer);
-    if (m->bos < 0 && bos < m->n_vocab) m->bos = bos;
-    if (m->eos || eos < 0 || eos >= m->n_vocab) return SPEC_OK;
+    spec_tokenizer_info info = SPEC_STRUCT_INIT(spec_tokenizer_info);
+    SPEC_TRY(spec_tokenizer_get_info(m->tokenizer, &info));
+    if (m->bos < 0 && info.bos < m->n_vocab) m->bos = info.bos;
+    if (m->eos || info.eos < 0 || info.eos >= m->n_vocab) return SPEC_OK;
     m->eos = speci_alloc(m->allocator, 1, sizeof *m->eos);
     if (!m->eos) return SPEC_E_NOMEM;
-    m->eos[0] = eos;
+    m->eos[0] = info.eos;
     m->n_eos = 1;
     return SPEC_OK;
 }
@@ -18,9 +19,11 @@ static spec_status ids_of_tokenizer(spec_model *m)
  * is refused when its ids are given to a session. A piece of the vocabulary without a row tells of another tokenizer. */
 static spec_status check_rows(const spec_model *m, const char *path)
 {
-    const int32_t n = spec_tokenizer_n_vocab(m->tokenizer);
+    spec_tokenizer_info info = SPEC_STRUCT_INIT(spec_tokenizer_info);
     size_t n_piece = 0;
     const char *piece = NULL;
+    SPEC_TRY(spec_tokenizer_get_info(m->tokenizer, &info));
+    const int32_t n = info.n_vocab;
     if (n <= m->n_vocab) return SPEC_OK;
     for (int32_t id = m->n_vocab; id < n; id++)
         if (spec_tokenizer_piece(m->tokenizer, &n_piece, id) && !spec_tokenizer_is_special(m->tokenizer, id))

@@ -10,9 +10,16 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "spec.h"
+#include "spec_trees.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+static spec_tokenizer_info info_of(const spec_tokenizer *t)
+{
+    spec_tokenizer_info info = SPEC_STRUCT_INIT(spec_tokenizer_info);
+    (void)spec_tokenizer_get_info(t, &info);
+    return info;
+}
 
 static void require(int condition, const char *what)
 {
@@ -34,7 +41,7 @@ static spec_status open_bytes(spec_tokenizer **t, const uint8_t *data, size_t n)
 
 static void check_decode(const spec_tokenizer *t, const int32_t *id, size_t n_id, uint32_t flags)
 {
-    size_t need, part, at = 0, cap = spec_tokenizer_piece_max(t) + 16;
+    size_t need, part, at = 0, cap = info_of(t).piece_max + 16;
     spec_text_stream stream = { { 0 }, 0, 0 };
     (void)spec_tokenizer_decode(t, NULL, 0, &need, id, n_id, flags);
     char *text = malloc(need + 1), *streamed = malloc(need + cap + 16);
@@ -59,12 +66,12 @@ static void exercise(const spec_tokenizer *t, const char *text, size_t n_text)
         if (status != SPEC_OK && status != SPEC_E_FULL) continue;
         int32_t *id = malloc((n + 2) * sizeof *id);
         require(id && spec_tokenizer_encode(t, id, n, &n, text, n_text, flags) == SPEC_OK, "encode");
-        for (size_t i = 0; i < n; i++) require(id[i] >= 0 && id[i] < spec_tokenizer_n_vocab(t), "id out of range");
+        for (size_t i = 0; i < n; i++) require(id[i] >= 0 && id[i] < info_of(t).n_vocab, "id out of range");
         check_decode(t, id, n, flags & 1 ? SPEC_TOKEN_SKIP_SPECIAL : 0);
         free(id);
     }
     int32_t some[64]; /* any ids, in an order that no text gives */
-    for (int32_t i = 0; i < 64; i++) some[i] = i * 37 % (spec_tokenizer_n_vocab(t) + 2);
+    for (int32_t i = 0; i < 64; i++) some[i] = i * 37 % (info_of(t).n_vocab + 2);
     check_decode(t, some, 64, 0);
 }
 

@@ -151,6 +151,8 @@ static void own_drafters_change_nothing(void **state)
 
 /* --- drafters that misbehave --- */
 
+enum { NO_STATUS = 77 };
+
 static void too_many(spec_tree *t) { t->n = t->cap + 1; }
 static void none(spec_tree *t) { t->n = 0; }
 static void negative(spec_tree *t) { t->n = -5; }
@@ -182,7 +184,8 @@ static const struct misbehaviour {
     { "a parent out of sight", far_parent, SPEC_E_INVALID, "node 1 has parent 1000000" },
     { "an unknown token", unknown_token, SPEC_E_INVALID, "4096" },
     { "a negative token", negative_token, SPEC_E_INVALID, "-1" },
-    { "an error", NULL, SPEC_E_DEVICE, "the application's drafter failed for sequence 0" },
+    { "an error", NULL, SPEC_E_DEVICE, "sequence 0: draft of the application's drafter failed with E_DEVICE" },
+    { "no status", NULL, SPEC_E_INVALID, "draft of the application's drafter returned 77, which is no status" },
 };
 
 typedef struct unreliable {
@@ -194,7 +197,7 @@ static spec_status unreliable_draft(void *user, spec_draft_request *requests, in
 {
     unreliable *d = user;
     if (!d->now) return own_draft(&d->good, requests, n);
-    if (!d->now->fill) return d->now->code;
+    if (!d->now->fill) return d->now->code == SPEC_E_INVALID ? (spec_status)NO_STATUS : d->now->code;
     d->now->fill(requests[0].tree);
     return SPEC_OK;
 }
@@ -236,6 +239,93 @@ static void misbehaving_drafters_are_refused(void **state)
     FAILS(spec_drafter_from_model(&dr, small, &dp), SPEC_E_INVALID, "n_draft is 64");
     dp.n_draft = 0, dp.temperature = -1;
     FAILS(spec_drafter_from_model(&dr, small, &dp), SPEC_E_INVALID, "temperature is -1");
+}
+
+/* --- what callbacks return --- */
+
+typedef struct refusing {
+    const char *callback; /* that fails */
+    spec_status returned;
+} refusing;
+
+static spec_status refuse(void *user, const char *callback)
+{
+    const refusing *r = user;
+    return strcmp(r->callback, callback) == 0 ? r->returned : SPEC_OK;
+}
+
+static spec_status refusing_prefill(void *user, int32_t seq, const int32_t *ids, size_t n)
+{
+    return (void)seq, (void)ids, (void)n, refuse(user, "prefill");
+}
+static spec_status refusing_fork(void *user, int32_t seq, int32_t copy) { return (void)seq, (void)copy, refuse(user, "fork"); }
+static spec_status refusing_save(void *user, int32_t seq, spec_write_fn write, void *data)
+{
+    const spec_status status = refuse(user, "save");
+    return (void)seq, status != SPEC_OK ? status : write(data, "x", 1) ? SPEC_E_IO : SPEC_OK;
+}
+static spec_status refusing_restore(void *user, int32_t seq, const int32_t *ids, size_t n, spec_read_fn read, void *data)
+{
+    char x;
+    const spec_status status = refuse(user, "restore");
+    return (void)seq, (void)ids, (void)n, status != SPEC_OK ? status : read(data, &x, 1) ? SPEC_E_IO : SPEC_OK;
+}
+static spec_status refusing_probs(void *user, int32_t seq, const int32_t *ids, size_t n, const spec_tree *tree,
+                                  const int32_t *nodes, int32_t n_node, float *probs, int32_t n_vocab)
+{
+    (void)seq, (void)ids, (void)n, (void)tree, (void)nodes;
+    memset(probs, 0, (size_t)n_node * (size_t)n_vocab * sizeof *probs);
+    for (int32_t i = 0; i < n_node; i++) probs[(size_t)i * (size_t)n_vocab + 5] = 1;
+    return refuse(user, "probs");
+}
+static spec_status refusing_hidden(void *user, int32_t seq, const int32_t *ids, size_t n, int32_t first, int32_t n_row,
+                                   const float *const *rows)
+{
+    return (void)seq, (void)ids, (void)n, (void)first, (void)n_row, (void)rows, refuse(user, "hidden");
+}
+
+/* All that a drafter is asked in the life of a sequence, up to what fails. */
+static spec_status live(refusing *r)
+{
+    static const spec_tap tap = { SPEC_TAP_NORM, 0 };
+    const spec_drafter_ops ops = { .struct_size = sizeof ops, .user_data = r, .probs = refusing_probs, .prefill = refusing_prefill,
+                                   .fork = refusing_fork, .identity = 3, .save = refusing_save, .restore = refusing_restore,
+                                   .taps = &tap, .n_tap = 1, .hidden = refusing_hidden };
+    spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
+    spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    spec_drafter *dr;
+    spec_session *s;
+    spec_step_result result;
+    int32_t seq, copy;
+    support_stream saved = { 0 };
+    dp.tree = "chain:2", sp.n_ctx = 64, sp.n_seq = 3;
+    OK(spec_drafter_from_ops(&dr, &ops, &dp));
+    OK(spec_session_open(&s, target, dr, &sp));
+    spec_status status = spec_sequence_add(s, &seq, prompt, N_PROMPT, NULL);
+    if (status == SPEC_OK) status = step_into(s, &result, &seq, 1);
+    if (status == SPEC_OK) status = spec_sequence_fork(s, &copy, seq);
+    if (status == SPEC_OK) status = spec_sequence_save(s, seq, support_to_stream, &saved);
+    if (status == SPEC_OK) status = spec_sequence_restore(s, &copy, support_from_stream, &saved);
+    spec_session_close(s);
+    spec_drafter_close(dr);
+    free(saved.data);
+    return status;
+}
+
+static void each_callback_is_named_when_it_fails(void **state)
+{
+    (void)state;
+    static const char *const callbacks[] = { "prefill", "hidden", "probs", "fork", "save", "restore" };
+    refusing none = { "none", SPEC_OK };
+    OK(live(&none));
+    for (size_t i = 0; i < sizeof callbacks / sizeof *callbacks; i++) {
+        char words[80];
+        refusing no_status = { callbacks[i], (spec_status)NO_STATUS }, silent = { callbacks[i], SPEC_E_FULL };
+        snprintf(words, sizeof words, "%s of the application's drafter returned 77, which is no status", callbacks[i]);
+        FAILS(live(&no_status), SPEC_E_INVALID, words);
+        snprintf(words, sizeof words, "%s of the application's drafter failed with E_FULL, and said", callbacks[i]);
+        FAILS(live(&silent), SPEC_E_FULL, words);
+    }
 }
 
 /* --- score --- */
@@ -762,6 +852,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(own_drafters_change_nothing),
         cmocka_unit_test(misbehaving_drafters_are_refused),
+        cmocka_unit_test(each_callback_is_named_when_it_fails),
         cmocka_unit_test(bad_trees_are_refused),
         cmocka_unit_test(bad_sequences_are_refused),
         cmocka_unit_test(calls_out_of_order_are_refused),

@@ -536,7 +536,9 @@ static void callbacks_fail(void **state)
     static const struct {
         spec_status code;
         bool says_nothing;
-    } ways[] = { { SPEC_E_NOMEM, false }, { SPEC_E_FULL, true }, { SPEC_E_DEVICE, false }, { (spec_status)1234, false } };
+        spec_status told;
+    } ways[] = { { SPEC_E_NOMEM, false, SPEC_E_NOMEM }, { SPEC_E_FULL, true, SPEC_E_FULL }, { SPEC_E_DEVICE, false, SPEC_E_DEVICE },
+                 { (spec_status)1234, false, SPEC_E_INVALID } };
     pair p;
     open_pair(&p);
     for (int32_t who = 0; who < 2; who++)
@@ -545,7 +547,7 @@ static void callbacks_fail(void **state)
             spec_drafter *d;
             spec_session *s = open_session(who ? p.target : p.own_target, who ? p.own_small : p.small, &d, "product:2,2");
             int32_t want[N], got[N], seen[OWN_N_CALL] = { 0 };
-            scene c = { .s = s, .e = e, .code = ways[w].code, .sentence = OWN_SENTENCE };
+            scene c = { .s = s, .e = e, .code = ways[w].told, .sentence = OWN_SENTENCE };
             if (ways[w].says_nothing) c.sentence = "of the model engine failed with E_FULL, and said nothing more";
             e->fail_with = ways[w].code, e->says_nothing = ways[w].says_nothing;
             assert_true(play(&c, want, N));

@@ -521,12 +521,67 @@ static void check_parts(void **state)
     spec_model_close(m);
 }
 
+/* --- prompts that are text --- */
+
+/* The ids of a sequence are what `text` [n_text] is encoded to by `flags`, at `at`. Returns where they end. */
+static size_t has_text(spec_session *s, int32_t seq, size_t at, const char *text, size_t n_text, uint32_t flags)
+{
+    const int32_t *ids;
+    int32_t want[64];
+    size_t n, n_want;
+    OK(spec_tokenizer_encode(spec_model_tokenizer(spec_session_target(s)), want, 64, &n_want, text, n_text, flags));
+    OK(spec_sequence_ids(s, &ids, &n, seq));
+    assert_int_equal(n, at + n_want);
+    assert_memory_equal(ids + at, want, n_want * sizeof *want);
+    return n;
+}
+
+static void check_text(void **state)
+{
+#ifdef SPEC_NO_TOKENIZER
+    skip();
+#endif
+    enum { ADD = SPEC_TOKEN_ADD_SPECIAL, PARSE = SPEC_TOKEN_PARSE_SPECIAL };
+    static const char special[] = "<|endoftext|> the end";
+    spec_session *s;
+    spec_request r = SPEC_REQUEST_INIT;
+    const int32_t *ids;
+    int32_t seq, other;
+    size_t n;
+    (void)state;
+    spec_model *m = support_model(backend, DEMO_TARGET, SPEC_DTYPE_AUTO);
+    spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+    p.n_seq = 2, p.n_ctx = 256;
+    OK(spec_session_open(&s, m, NULL, &p));
+    OK(spec_sequence_add_text(s, &seq, "Once upon a time", 16, NULL));
+    n = has_text(s, seq, 0, "Once upon a time", 16, ADD);
+    OK(spec_sequence_append_text(s, seq, " there was", 10, NULL));
+    n = has_text(s, seq, n, " there was", 10, 0);
+    OK(spec_sequence_append_text(s, seq, special, sizeof special - 1, NULL));
+    n = has_text(s, seq, n, special, sizeof special - 1, 0);
+    r.parse_special = 1;
+    OK(spec_sequence_append_text(s, seq, special, sizeof special - 1, &r));
+    n = has_text(s, seq, n, special, sizeof special - 1, PARSE);
+    OK(spec_sequence_append_text(s, seq, special, sizeof special - 1, NULL)); /* as before */
+    n = has_text(s, seq, n, special, sizeof special - 1, PARSE);
+    OK(spec_sequence_append_text(s, seq, "", 0, NULL));
+    FAILS(spec_sequence_append_text(s, seq, "\xff", 1, NULL), SPEC_E_INVALID, "UTF-8");
+    FAILS(spec_sequence_append_text(s, 7, "a", 1, NULL), SPEC_E_INVALID, "no sequence 7");
+    FAILS(spec_sequence_add_text(s, &other, "\xff", 1, NULL), SPEC_E_INVALID, "UTF-8");
+    size_t n_after;
+    OK(spec_sequence_ids(s, &ids, &n_after, seq));
+    assert_int_equal(n_after, n);
+    spec_session_close(s);
+    spec_model_close(m);
+}
+
 int main(void)
 {
-    enum { N_REQUEST = sizeof requests / sizeof *requests, N_APPEND = sizeof appends / sizeof *appends, N_OTHER = 6 };
+    enum { N_REQUEST = sizeof requests / sizeof *requests, N_APPEND = sizeof appends / sizeof *appends, N_OTHER = 7 };
     struct CMUnitTest tests[N_REQUEST + N_APPEND + N_OTHER] = {
         cmocka_unit_test(check_together), cmocka_unit_test(check_what_is_told), cmocka_unit_test(check_refused),
         cmocka_unit_test(check_end_ids),  cmocka_unit_test(check_stop_strings), cmocka_unit_test(check_parts),
+        cmocka_unit_test(check_text),
     };
     backend = support_backend();
     for (size_t i = 0; i < N_REQUEST; i++)

@@ -125,7 +125,9 @@ static spec_status expand_of_caller(void *builder, spec_tree *tree, const spec_c
                                   int32_t *feed, int32_t *n_feed, int32_t n_feed_max)
 {
     const spec_builder_ops *ops = &((const spec_builder *)builder)->ops;
-    return ops->expand(ops->user_data, tree, candidates, k, feed, n_feed, n_feed_max);
+    const uint64_t before = speci_n_failure();
+    const spec_status status = ops->expand(ops->user_data, tree, candidates, k, feed, n_feed, n_feed_max);
+    return speci_callback_status(status, before, "expand", "the application's builder");
 }
 
 static const speci_builder_kind callers_own = { .name = "own", .args = "", .help = "a caller's own builder",

@@ -49,7 +49,9 @@ static spec_status ask(growth *g, int32_t n, int32_t base, float **distributions
         if (g->node[i] >= 0) g->asked[m++] = g->node[i];
     *distributions = g->args.q ? g->args.q + (size_t)base * width : g->distributions;
     if (m == 0) return SPEC_OK;
-    SPEC_TRY(g->args.probs(g->args.user_data, g->pool, g->asked, m, *distributions, n_vocab));
+    const uint64_t before = speci_n_failure();
+    const spec_status status = g->args.probs(g->args.user_data, g->pool, g->asked, m, *distributions, n_vocab);
+    SPEC_TRY(speci_callback_status(status, before, "probs", "the caller"));
     for (int32_t i = 0; i < m; i++) SPEC_TRY(check_probs(*distributions + (size_t)i * width, n_vocab, g->asked[i]));
     /* From the last one on, each to its place, which is not before where it is. */
     for (int32_t i = n - 1; i >= 0 && m > 0; i--)

@@ -49,6 +49,12 @@ static void close_ops(spec_drafter *d)
 
 static const spec_drafter_ops *ops_of(const speci_draft *d) { return d->drafter->own; }
 
+/* n_failure: as of before the callback. */
+static spec_status told(spec_status status, uint64_t n_failure, const char *callback)
+{
+    return speci_callback_status(status, n_failure, callback, "the application's drafter");
+}
+
 /* --- in a session --- */
 
 typedef struct callback_draft {
@@ -91,11 +97,16 @@ static void detach(speci_draft *d)
     d->state = NULL;
 }
 
-static spec_status prefill(speci_draft *d, const speci_draft_seq *q)
+/* q, as sequence seq. */
+static spec_status begin(const speci_draft *d, const speci_draft_seq *q, int32_t seq)
 {
     const spec_drafter_ops *o = ops_of(d);
-    return o->prefill ? o->prefill(o->user_data, q->seq, q->ids, (size_t)q->n_ids) : SPEC_OK;
+    if (!o->prefill) return SPEC_OK;
+    const uint64_t before = speci_n_failure();
+    return told(o->prefill(o->user_data, seq, q->ids, (size_t)q->n_ids), before, "prefill");
 }
+
+static spec_status prefill(speci_draft *d, const speci_draft_seq *q) { return begin(d, q, q->seq); }
 
 /* Rows first .. first + n - 1 of h, at all taps. */
 static spec_status fetch(const speci_draft *d, const speci_draft_hidden *h, int32_t first, int32_t n)
@@ -119,7 +130,9 @@ static spec_status hidden(speci_draft *d, const speci_draft_seq *q, const speci_
     for (int32_t i = 0; i < h->n; i += ROWS) {
         const int32_t n = h->n - i < ROWS ? h->n - i : ROWS;
         SPEC_TRY(fetch(d, h, i, n));
-        SPEC_TRY(o->hidden(o->user_data, q->seq, q->ids, (size_t)q->n_ids, h->first + i, n, c->rows));
+        const uint64_t before = speci_n_failure();
+        const spec_status status = o->hidden(o->user_data, q->seq, q->ids, (size_t)q->n_ids, h->first + i, n, c->rows);
+        SPEC_TRY(told(status, before, "hidden"));
     }
     return SPEC_OK;
 }
@@ -139,8 +152,9 @@ static void committed(speci_draft *d, const speci_draft_seq *q, int32_t n_new)
 static spec_status fork(speci_draft *d, const speci_draft_seq *q, int32_t to)
 {
     const spec_drafter_ops *o = ops_of(d);
-    if (o->fork) return o->fork(o->user_data, q->seq, to);
-    return o->prefill ? o->prefill(o->user_data, to, q->ids, (size_t)q->n_ids) : SPEC_OK;
+    if (!o->fork) return begin(d, q, to);
+    const uint64_t before = speci_n_failure();
+    return told(o->fork(o->user_data, q->seq, to), before, "fork");
 }
 
 /* --- whole trees --- */
@@ -180,8 +194,9 @@ static spec_status draft_trees(speci_draft *d, const speci_draft_seq *seqs, int3
         c->asked[i] = (spec_draft_request){ .seq = seqs[i].seq, .ids = seqs[i].ids, .n_ids = (size_t)seqs[i].n_ids,
                                             .depth_max = seqs[i].depth_max, .tree = &c->trees[i] };
     }
-    spec_status status = o->draft(o->user_data, c->asked, n);
-    if (status != SPEC_OK) return speci_fail(status, "the application's drafter failed for sequence %d", seqs[0].seq);
+    const uint64_t before = speci_n_failure();
+    spec_status status = told(o->draft(o->user_data, c->asked, n), before, "draft");
+    if (status != SPEC_OK) return speci_fail(status, "drafting for sequence %d: %s", seqs[0].seq, spec_last_error());
     for (int32_t i = 0; i < n; i++) {
         status = take(d, &seqs[i], &c->trees[i]);
         if (status != SPEC_OK) return speci_fail(status, "drafting for sequence %d: %s", seqs[i].seq, spec_last_error());
@@ -200,7 +215,9 @@ static spec_status ask_probs(void *user_data, const spec_tree *tree, const int32
                              int32_t n_vocab)
 {
     const probs_call *c = user_data;
-    return c->ops->probs(c->ops->user_data, c->q->seq, c->q->ids, (size_t)c->q->n_ids, tree, nodes, n, probs, n_vocab);
+    const spec_drafter_ops *o = c->ops;
+    const uint64_t before = speci_n_failure();
+    return told(o->probs(o->user_data, c->q->seq, c->q->ids, (size_t)c->q->n_ids, tree, nodes, n, probs, n_vocab), before, "probs");
 }
 
 /* The library's builder over the application's distributions, which then go to the device for verification. */
@@ -241,7 +258,8 @@ static spec_status save(speci_draft *d, const speci_draft_seq *q, uint64_t *byte
     speci_app_writer w = { .put = put, .arg = arg };
     *bytes = 0;
     if (!o->save) return SPEC_OK;
-    const spec_status status = o->save(o->user_data, q->seq, speci_app_write, &w);
+    const uint64_t before = speci_n_failure();
+    const spec_status status = told(o->save(o->user_data, q->seq, speci_app_write, &w), before, "save");
     *bytes = w.n;
     return w.status != SPEC_OK ? w.status : status;
 }
@@ -251,8 +269,9 @@ static spec_status restore(speci_draft *d, const speci_draft_seq *q, uint64_t by
     const spec_drafter_ops *o = ops_of(d);
     if (!o->restore) return prefill(d, q);
     speci_app_reader r = { .whose = "drafter", .left = bytes, .get = get, .arg = arg };
+    const uint64_t before = speci_n_failure();
     const spec_status status = o->restore(o->user_data, q->seq, q->ids, (size_t)q->n_ids, speci_app_read, &r);
-    return speci_app_read_end(&r, status);
+    return speci_app_read_end(&r, told(status, before, "restore"));
 }
 
 const speci_draft_kind speci_draft_callback = {

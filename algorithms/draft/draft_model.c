@@ -32,8 +32,10 @@ spec_status spec_drafter_from_model(spec_drafter **out, spec_model *model, const
 static spec_status check_pieces(const spec_model *draft, const spec_model *target)
 {
     const spec_tokenizer *d = draft->tokenizer, *t = target->tokenizer;
-    const int32_t n = min32(min32(spec_tokenizer_n_vocab(d), spec_tokenizer_n_vocab(t)),
-                            min32(draft->n_vocab, target->n_vocab));
+    spec_tokenizer_info di = SPEC_STRUCT_INIT(spec_tokenizer_info), ti = di;
+    SPEC_TRY(spec_tokenizer_get_info(d, &di));
+    SPEC_TRY(spec_tokenizer_get_info(t, &ti));
+    const int32_t n = min32(min32(di.n_vocab, ti.n_vocab), min32(draft->n_vocab, target->n_vocab));
     for (int32_t id = 0; id < n; id++) {
         size_t nd, nt;
         const char *pd = spec_tokenizer_piece(d, &nd, id), *pt = spec_tokenizer_piece(t, &nt, id);

@@ -8,7 +8,6 @@ enum { DEFAULT_PREDICT = 128 };
 
 typedef struct generation {
     spec_session *s;
-    const spec_request *given; /* &request, or NULL: a living sequence goes on by its own */
     spec_request request;
     spec_result *result;
     speci_buf text, ids, logprobs;
@@ -104,15 +103,15 @@ static spec_status finish(generation *g, spec_result *result, spec_status status
     return status;
 }
 
-static spec_status run(generation *g, const int32_t *ids, size_t n)
+/* A sequence of its own, which was admitted in so many milliseconds. */
+static spec_status run(generation *g, int32_t seq, double prefill_ms)
 {
-    int32_t seq;
-    const double start = speci_now_ms();
-    g->result->n_prompt = n > INT32_MAX ? INT32_MAX : (int32_t)n;
-    const spec_status added = spec_sequence_add(g->s, &seq, ids, n, &g->request);
-    g->result->prefill_ms = speci_now_ms() - start;
-    SPEC_TRY(added);
-    const spec_status status = loop(g, seq);
+    const int32_t *ids;
+    size_t n = 0;
+    g->result->prefill_ms = prefill_ms;
+    spec_status status = spec_sequence_ids(g->s, &ids, &n, seq);
+    g->result->n_prompt = (int32_t)n;
+    if (status == SPEC_OK) status = loop(g, seq);
     spec_sequence_remove(g->s, seq);
     return status;
 }
@@ -123,67 +122,12 @@ spec_status spec_generate_ids(spec_session *s, spec_result *result, const int32_
     SPEC_NEED(ids || n == 0, "ids");
     SPEC_NEED(result, "result");
     generation g;
+    int32_t seq;
     spec_status status = begin(&g, s, result, request);
-    if (status == SPEC_OK) status = run(&g, ids, n);
+    const double start = speci_now_ms();
+    if (status == SPEC_OK) status = spec_sequence_add(s, &seq, ids, n, &g.request);
+    if (status == SPEC_OK) status = run(&g, seq, speci_now_ms() - start);
     return finish(&g, result, status);
-}
-
-/* --- prompts as text --- */
-
-static spec_status encode(int32_t **ids, size_t *n, const spec_model *m, const char *text, size_t n_text, uint32_t flags)
-{
-    size_t cap = n_text + 8; /* enough but for normal forms that expand; then *n says what is needed */
-    spec_status status = SPEC_E_FULL;
-    *ids = NULL;
-    for (int i = 0; i < 2 && status == SPEC_E_FULL; i++, cap = *n + 1) {
-        speci_free(m->allocator, *ids);
-        if (!(*ids = speci_alloc(m->allocator, cap, sizeof **ids))) return SPEC_E_NOMEM;
-        status = spec_tokenizer_encode(m->tokenizer, *ids, cap, n, text, n_text, flags);
-    }
-    return status;
-}
-
-static uint32_t flags_of(const spec_request *p, bool first)
-{
-    return (first && !p->no_bos ? (uint32_t)SPEC_TOKEN_ADD_SPECIAL : 0u) | (p->parse_special ? (uint32_t)SPEC_TOKEN_PARSE_SPECIAL : 0u);
-}
-
-/* An empty prompt is BOS. */
-static spec_status start_from_bos(const spec_model *m, int32_t *ids, size_t *n)
-{
-    const int32_t bos = spec_tokenizer_bos(m->tokenizer) >= 0 ? spec_tokenizer_bos(m->tokenizer) : m->bos;
-    if (bos < 0) return speci_fail(SPEC_E_INVALID, "the prompt is empty and the model has no BOS to start from");
-    ids[(*n)++] = bos;
-    return SPEC_OK;
-}
-
-static void warn_of_two(const spec_model *m, const spec_request *p, const int32_t *ids, size_t n)
-{
-    const int32_t bos = spec_tokenizer_bos(m->tokenizer);
-    if (p->parse_special && !p->no_bos && n > 1 && bos >= 0 && ids[0] == bos && ids[1] == bos)
-        speci_log(m->backend, SPEC_LOG_WARN,
-                  "the prompt begins with two BOS tokens (%d): one is written in it, one was added (no_bos adds none)", bos);
-}
-
-static spec_status need_tokenizer(const spec_model *m)
-{
-    return m->tokenizer ? SPEC_OK : speci_fail(SPEC_E_UNSUPPORTED, "%s has no tokenizer: give ids", m->path);
-}
-
-static spec_status run_text(generation *g, const char *prompt, size_t n_prompt)
-{
-    const spec_model *m = spec_session_target(g->s);
-    int32_t *ids = NULL;
-    size_t n = 0;
-    SPEC_TRY(need_tokenizer(m));
-    spec_status status = encode(&ids, &n, m, prompt, n_prompt, flags_of(&g->request, true));
-    if (status == SPEC_OK && n == 0) status = start_from_bos(m, ids, &n);
-    if (status == SPEC_OK) {
-        warn_of_two(m, &g->request, ids, n);
-        status = run(g, ids, n);
-    }
-    speci_free(m->allocator, ids);
-    return status;
 }
 
 spec_status spec_generate(spec_session *s, spec_result *result, const char *prompt, size_t n_prompt, const spec_request *request)
@@ -192,37 +136,23 @@ spec_status spec_generate(spec_session *s, spec_result *result, const char *prom
     SPEC_NEED(prompt || n_prompt == 0, "prompt");
     SPEC_NEED(result, "result");
     generation g;
+    int32_t seq;
     spec_status status = begin(&g, s, result, request);
-    if (status == SPEC_OK) status = run_text(&g, prompt, n_prompt);
+    const double start = speci_now_ms();
+    if (status == SPEC_OK) status = spec_sequence_add_text(s, &seq, prompt, n_prompt, &g.request);
+    if (status == SPEC_OK) status = run(&g, seq, speci_now_ms() - start);
     return finish(&g, result, status);
 }
 
-static spec_status go_on(const generation *g, int32_t seq)
-{
-    return g->given ? spec_sequence_set_request(g->s, seq, g->given) : SPEC_OK;
-}
-
-/* Text appended, which may be none. */
-static spec_status append_text(generation *g, int32_t seq, const char *prompt, size_t n_prompt)
-{
-    const spec_model *m = spec_session_target(g->s);
-    int32_t *ids = NULL;
-    size_t n = 0;
-    SPEC_TRY(need_tokenizer(m));
-    spec_status status = encode(&ids, &n, m, prompt, n_prompt, flags_of(&g->request, false));
-    if (status == SPEC_OK) {
-        g->result->n_prompt = (int32_t)n;
-        status = n > 0 ? spec_sequence_append(g->s, seq, ids, n, g->given) : go_on(g, seq);
-    }
-    speci_free(m->allocator, ids);
-    return status;
-}
-
-static spec_status run_more(generation *g, int32_t seq, const char *prompt, size_t n_prompt)
+static spec_status run_more(generation *g, int32_t seq, const char *prompt, size_t n_prompt, const spec_request *request)
 {
     const double start = speci_now_ms();
-    const spec_status status = n_prompt > 0 ? append_text(g, seq, prompt, n_prompt) : go_on(g, seq);
+    const int32_t *ids;
+    size_t before = 0, n = 0;
+    SPEC_TRY(spec_sequence_ids(g->s, &ids, &before, seq));
+    const spec_status status = spec_sequence_append_text(g->s, seq, prompt, n_prompt, request);
     g->result->prefill_ms = speci_now_ms() - start;
+    if (spec_sequence_ids(g->s, &ids, &n, seq) == SPEC_OK) g->result->n_prompt = (int32_t)(n - before);
     SPEC_TRY(status);
     return loop(g, seq);
 }
@@ -235,8 +165,7 @@ spec_status spec_generate_more(spec_session *s, spec_result *result, int32_t seq
     SPEC_NEED(result, "result");
     generation g;
     spec_status status = begin(&g, s, result, request);
-    g.given = request ? &g.request : NULL;
-    if (status == SPEC_OK) status = run_more(&g, seq, prompt, n_prompt);
+    if (status == SPEC_OK) status = run_more(&g, seq, prompt, n_prompt, request ? &g.request : NULL);
     return finish(&g, result, status);
 }
 

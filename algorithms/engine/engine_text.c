@@ -3,7 +3,12 @@
 
 #include <string.h>
 
-static size_t token_bytes(const spec_tokenizer *t) { return spec_tokenizer_piece_max(t) + 32; }
+static size_t token_bytes(const spec_tokenizer *t)
+{
+    spec_tokenizer_info info = SPEC_STRUCT_INIT(spec_tokenizer_info);
+    (void)spec_tokenizer_get_info(t, &info);
+    return info.piece_max + 32;
+}
 
 static bool all_special(const spec_tokenizer *t, const int32_t *ids, size_t n)
 {

@@ -42,7 +42,7 @@ typedef struct own_exec {
 } own_exec;
 static inline own_exec *own_of(const speci_exec *exec) { return (own_exec *)exec; }
 
-/* The status of a callback, and a sentence if it gave none: n_failure is speci_n_failure() as of before (own_sequence.c). */
+/* speci_callback_status of the engine (own_sequence.c). */
 spec_status speci_own_told(const own_exec *own, const char *callback, uint64_t n_failure, spec_status status);
 spec_status speci_own_check_live(const own_exec *own, int32_t slot);
 /* The engine has the sequence, and no tree of it: a pending path is applied, or what was scored is forgotten. */

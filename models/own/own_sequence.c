@@ -2,15 +2,16 @@
  *
  * The session's `begin` and `commit` cannot fail, an engine's can: both are told with the next call that can, as the device
  * applies a path with the next pass. */
+#include <stdio.h>
 #include <string.h>
 
 #include "models/own/own.h"
 
 spec_status speci_own_told(const own_exec *own, const char *callback, uint64_t n_failure, spec_status status)
 {
-    if (status == SPEC_OK || speci_n_failure() != n_failure) return status;
-    return speci_fail(status, "%s of the model %s failed with %s, and said nothing more", callback, own->base.model->path,
-                      spec_status_name(status));
+    char whose[256];
+    snprintf(whose, sizeof whose, "the model %.200s", own->base.model->path);
+    return speci_callback_status(status, n_failure, callback, whose);
 }
 
 void speci_own_begin(speci_exec *exec, int32_t slot)

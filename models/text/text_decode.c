@@ -361,9 +361,3 @@ const char *spec_tokenizer_piece(const spec_tokenizer *tokenizer, size_t *n, int
     *n = piece->n;
     return d->text.data + piece->offset;
 }
-
-size_t spec_tokenizer_piece_max(const spec_tokenizer *tokenizer)
-{
-    if (!tokenizer) return 0;
-    return tokenizer->decoder.piece_max;
-}

@@ -16,20 +16,13 @@ int32_t speci_tokenizer_find(const spec_tokenizer *t, const char *s, size_t n)
     return speci_vocab_find(&t->vocab, s, n);
 }
 
-int32_t spec_tokenizer_n_vocab(const spec_tokenizer *tokenizer)
+spec_status spec_tokenizer_get_info(const spec_tokenizer *tokenizer, spec_tokenizer_info *info)
 {
-    if (!tokenizer) return 0;
-    return tokenizer->n_vocab;
-}
-int32_t spec_tokenizer_bos(const spec_tokenizer *tokenizer)
-{
-    if (!tokenizer) return -1;
-    return tokenizer->bos;
-}
-int32_t spec_tokenizer_eos(const spec_tokenizer *tokenizer)
-{
-    if (!tokenizer) return -1;
-    return tokenizer->eos;
+    SPEC_NEED(tokenizer, "tokenizer");
+    SPEC_NEED(info, "info");
+    const spec_tokenizer_info own = { .n_vocab = tokenizer->n_vocab, .bos = tokenizer->bos, .eos = tokenizer->eos,
+                                      .piece_max = tokenizer->decoder.piece_max };
+    return speci_params_write(info, &own, sizeof own, "spec_tokenizer_info");
 }
 
 int spec_tokenizer_is_special(const spec_tokenizer *tokenizer, int32_t id)

@@ -21,22 +21,11 @@ void spec_tokenizer_close(spec_tokenizer *tokenizer)
     (void)tokenizer;
 }
 
-int32_t spec_tokenizer_n_vocab(const spec_tokenizer *tokenizer)
+spec_status spec_tokenizer_get_info(const spec_tokenizer *tokenizer, spec_tokenizer_info *info)
 {
     (void)tokenizer;
-    return 0;
-}
-
-int32_t spec_tokenizer_bos(const spec_tokenizer *tokenizer)
-{
-    (void)tokenizer;
-    return -1;
-}
-
-int32_t spec_tokenizer_eos(const spec_tokenizer *tokenizer)
-{
-    (void)tokenizer;
-    return -1;
+    (void)info;
+    return none();
 }
 
 const char *spec_tokenizer_piece(const spec_tokenizer *tokenizer, size_t *n, int32_t id)
@@ -51,12 +40,6 @@ int spec_tokenizer_is_special(const spec_tokenizer *tokenizer, int32_t id)
 {
     (void)tokenizer;
     (void)id;
-    return 0;
-}
-
-size_t spec_tokenizer_piece_max(const spec_tokenizer *tokenizer)
-{
-    (void)tokenizer;
     return 0;
 }
 

@@ -162,6 +162,10 @@ static void run_session(spec_drafter *drafter)
     spec_session *s;
     STRUCT(spec_session_params, p);
     p->n_ctx = 256, p->n_seq = 2, p->drafters = &drafter, p->n_drafter = 1, p->combine = SPEC_DRAFT_CHOOSE;
+    STRUCT(spec_tokenizer_info, tokens);
+    OK(spec_tokenizer_get_info(spec_model_tokenizer(target), tokens));
+    UNTOUCHED(spec_tokenizer_info, tokens);
+    printf("tokenizer: %d ids, %d begins, %d ends\n", (int)tokens->n_vocab, (int)tokens->bos, (int)tokens->eos);
     STRUCT(spec_memory, memory);
     OK(spec_session_estimate(memory, target, NULL, p));
     OK(spec_session_open(&s, target, NULL, p));
