@@ -318,6 +318,40 @@ static void sequences(void **state)
     spec_model_close(m);
 }
 
+/* A prompt is consumed in parts beside a sequence whose next pass has gone ahead: that pass is its step, no other one is queued. */
+static void prompts_beside(void **state)
+{
+    (void)state;
+    enum { N_LONG = 200, N_BEFORE = 4 };
+    int32_t wanted[2][N_NEW], ids[N_LONG], seqs[2], n = 0;
+    spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    spec_session *s;
+    spec_step_result r[2];
+    spec_model *m = support_model(backend, GOLDEN "bamba", SPEC_DTYPE_F32);
+    sp.n_seq = 2, sp.n_ctx = 512, sp.n_prompt_step = 1;
+    for (int32_t i = 0; i < N_LONG; i++) ids[i] = 3 + i % 50;
+    for (size_t i = 0; i < 2; i++) {
+        truth(wanted[i], m, &samplings[i]);
+        OK(spec_session_open(&s, m, NULL, &sp));
+        OK(add_sampled(s, &seqs[0], prompt, N_PROMPT, &samplings[i]));
+        for (n = 0; n < N_BEFORE; n++) expect(one_step(s, seqs[0]), wanted[i][n], "alone", n);
+        const uint64_t begun = late.n;
+        expect(one_step(s, seqs[0]), wanted[i][n], "alone", n), n++;
+        const uint64_t asked = late.n, of_pass = asked - begun;
+        uint64_t n_beside = 0;
+        OK(spec_sequence_add(s, &seqs[1], ids, N_LONG, NULL));
+        for (;; n++, n_beside++) {
+            OK(step_into(s, r, seqs, 2));
+            expect(r[0].tokens[0], wanted[i][n], "beside a prompt", n);
+            if (r[1].n_prompt_left == 0) break;
+        }
+        assert_true(n_beside > 0);
+        if (is_late) assert_int_equal(late.n - asked, n_beside * of_pass); /* passes: one fewer than steps */
+        spec_session_close(s);
+    }
+    spec_model_close(m);
+}
+
 /* Where not drafting is one of the choices: its steps go ahead. Those of trees do not, but sampled ones have a mark too,
  * behind the draft. */
 static void choices(void **state)
@@ -505,9 +539,8 @@ int main(void)
 {
     open_backend();
     const struct CMUnitTest tests[] = { cmocka_unit_test(texts), cmocka_unit_test(interruptions),
-                                        cmocka_unit_test(sequences), cmocka_unit_test(choices),
-                                        cmocka_unit_test(unseen_trees),
-                                        cmocka_unit_test(ends),
+                                        cmocka_unit_test(sequences), cmocka_unit_test(prompts_beside),
+                                        cmocka_unit_test(choices), cmocka_unit_test(unseen_trees), cmocka_unit_test(ends),
                                         cmocka_unit_test(failures) };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     spec_backend_close(backend);

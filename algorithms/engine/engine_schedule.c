@@ -201,7 +201,8 @@ static spec_status fail_plain(spec_session *s, engine_round *now, engine_round *
     return status;
 }
 
-static spec_status step_ahead(spec_session *s, int32_t seq)
+/* alone: no other sequence was given, whose prompt would stand in front of a pass that runs ahead. Else nothing new does. */
+static spec_status step_ahead(spec_session *s, int32_t seq, bool alone)
 {
     engine_seq *q = &s->seqs[seq];
     const bool in_flight = speci_flight(s, seq) != NULL;
@@ -212,7 +213,7 @@ static spec_status step_ahead(spec_session *s, int32_t seq)
         const move *m = &run_ahead.moves[i];
         if (m->round == NEXT && !next) {
             /* The last token that fits is followed by nothing. */
-            goes_on = q->n_ids + 1 < q->n_limit && chooses_plain(s);
+            goes_on = alone && q->n_ids + 1 < q->n_limit && chooses_plain(s);
             next = plain_round(s, seq, 1);
         }
         if (skips(m, in_flight, goes_on)) continue;
@@ -280,13 +281,13 @@ static spec_status consume_prompts(spec_session *s, const int32_t *seqs, int32_t
     return SPEC_OK;
 }
 
-/* alone: no other sequence was given, whose prompt would stand in front of a pass that runs ahead. */
+/* A pass that ran ahead is the step of its sequence, also where others have joined whose prompts are being consumed. */
 static spec_status run_round(spec_session *s, const int32_t *seqs, int32_t n, bool alone, const engine_round **ran)
 {
     engine_round *r = &s->round;
-    if (alone && runs_ahead(s, seqs[0])) {
+    if (n == 1 && (alone || speci_flight(s, seqs[0])) && runs_ahead(s, seqs[0])) {
         *ran = &s->plain[2 * seqs[0] + (int32_t)(s->seqs[seqs[0]].n_step % 2)];
-        return step_ahead(s, seqs[0]);
+        return step_ahead(s, seqs[0], alone);
     }
     *ran = r;
     SPEC_TRY(speci_round_begin(s, r, seqs, n));
