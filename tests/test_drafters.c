@@ -455,7 +455,7 @@ static void check_error(void **state)
     for (n = 4; n < N;) {
         go_on(s, seq, 1);
         w.fails = SPEC_E_IO;
-        FAILS(step_into(s, &r, &seq, 1), SPEC_E_IO, "drafter failed for sequence 0");
+        FAILS(step_into(s, &r, &seq, 1), SPEC_E_IO, "sequence 0: draft of the application's drafter failed with E_IO");
         w.fails = SPEC_OK;
         check_told(s, seq, &w);
         OK(spec_sequence_ids(s, &ids, &n, seq));

@@ -3,7 +3,7 @@
  * beside it, consumed in parts: the longest of its steps, beside a plain step. */
 #include "tests/bench/bench.h"
 
-enum { MOST = 10, WARM = 3, DECODED = 24, PART = 128 };
+enum { MOST = 10, WARM = 3, DECODED = 24, PART = 128, MOST_STEP = 512 };
 
 static spec_status decode(spec_session *s, int32_t seq, int32_t n)
 {
@@ -67,7 +67,12 @@ static spec_status measure_append(bench *b, int32_t n, int32_t *ids)
 
 /* --- a prompt beside a sequence --- */
 
-static spec_status time_steps(double *longest, double *plain, int32_t *n_wait, spec_session *s, const int32_t *ids, int32_t n)
+typedef struct waiting {
+    double ms[MOST_STEP], plain;
+    int32_t n, longest; /* steps; which of them took longest */
+} waiting;
+
+static spec_status time_steps(waiting *w, spec_session *s, const int32_t *ids, int32_t n)
 {
     double ms[64];
     int32_t seqs[2];
@@ -79,16 +84,16 @@ static spec_status time_steps(double *longest, double *plain, int32_t *n_wait, s
         SPEC_TRY(spec_step(s, r, seqs, 1));
         ms[i] = speci_now_ms() - start;
     }
-    *plain = bench_median(ms, 64);
+    w->plain = bench_median(ms, 64);
     SPEC_TRY(spec_sequence_add(s, &seqs[1], ids, (size_t)n, NULL));
-    *longest = 0, *n_wait = 0;
+    w->n = w->longest = 0;
     do {
         const double start = speci_now_ms();
         SPEC_TRY(spec_step(s, r, seqs, 2));
-        const double took = speci_now_ms() - start;
-        if (took > *longest) *longest = took;
-        ++*n_wait;
-    } while (r[1]->n_tokens == 0); /* until it has joined */
+        w->ms[w->n] = speci_now_ms() - start;
+        if (w->ms[w->n] > w->ms[w->longest]) w->longest = w->n;
+        w->n++;
+    } while (r[1]->n_tokens == 0 && w->n < MOST_STEP); /* until it has joined */
     SPEC_TRY(spec_sequence_remove(s, seqs[1]));
     return spec_sequence_remove(s, seqs[0]);
 }
@@ -97,24 +102,24 @@ static spec_status measure_beside(bench *b, int32_t n, int32_t *ids)
 {
     spec_session_params p = SPEC_SESSION_PARAMS_INIT;
     spec_session *s;
-    double longest = 0, plain = 1;
-    int32_t n_step = 0;
+    static waiting w;
     p.n_ctx = n + 512, p.n_seq = 2, p.n_node = 1, p.n_prompt_step = PART;
     p.lab = &b->o.lab;
     SPEC_TRY(spec_session_open(&s, b->model, NULL, &p));
     fill(ids, n, s);
     spec_status status = SPEC_OK;
-    for (int32_t i = 0; i < WARM && status == SPEC_OK; i++) status = time_steps(&longest, &plain, &n_step, s, ids, n);
-    if (status == SPEC_OK) status = time_steps(&longest, &plain, &n_step, s, ids, n);
+    for (int32_t i = 0; i <= WARM && status == SPEC_OK; i++) status = time_steps(&w, s, ids, n);
     spec_session_close(s);
     SPEC_TRY(status);
     json_t *r = bench_record(b, "beside");
     bench_count(r, "tokens", n);
     bench_count(r, "part", PART);
-    bench_count(r, "steps", n_step);
-    bench_number(r, "plain_ms", plain);
-    bench_times(r, &longest, 1);
-    bench_number(r, "plain_steps", longest / plain);
+    bench_count(r, "steps", w.n);
+    bench_count(r, "longest_at", w.longest);
+    bench_number(r, "longest_ms", w.ms[w.longest]);
+    bench_number(r, "plain_ms", w.plain);
+    bench_number(r, "plain_steps", w.ms[w.longest] / w.plain);
+    bench_times(r, w.ms, w.n);
     return bench_emit(b, r, bench_floor_ms(b, 0, 1));
 }
 
