@@ -58,11 +58,28 @@ function(spec_find_cuda out)
   set(CMAKE_CUDA_COMPILER ${nvcc} CACHE FILEPATH "CUDA compiler")
 endfunction()
 
+# Sets `out` to the architectures that the toolkit has code for, of those that the backend is made for: Ampere, Ada, Hopper,
+# Blackwell. The last one's PTX is there for what is newer.
+function(spec_cuda_architectures out)
+  execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-arch OUTPUT_VARIABLE known ERROR_QUIET)
+  set(list)
+  foreach(number 80 86 89 90 100 120)
+    if(known MATCHES "compute_${number}\n")
+      list(APPEND list ${number}-real)
+      set(last ${number})
+    endif()
+  endforeach()
+  set(${out} ${list} ${last}-virtual PARENT_SCOPE)
+endfunction()
+
 set(SPEC_WITH_CUDA OFF)
 set(cuda_reason "SPEC_CUDA=OFF")
 if(NOT SPEC_CUDA STREQUAL OFF)
   spec_find_cuda(cuda_reason)
   if(NOT cuda_reason)
+    if(NOT SPEC_CUDA_ARCHITECTURES)
+      spec_cuda_architectures(SPEC_CUDA_ARCHITECTURES) # a variable of this run: another toolkit has others
+    endif()
     set(CMAKE_CUDA_ARCHITECTURES ${SPEC_CUDA_ARCHITECTURES})
     enable_language(CUDA)
     find_package(CUDAToolkit REQUIRED)

@@ -30,6 +30,14 @@
 
 #include "backends/spec_backend.h"
 
+/* Clusters of blocks, messages between them, bulk copies and the overlap of kernels are of compute capability 9.0 on. Is this code
+ * compiled for such a device? On the host a device says what its code has (cuda_has_clusters). */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define SPEC_CUDA_CLUSTERS 0
+#else
+#define SPEC_CUDA_CLUSTERS 1
+#endif
+
 /* ------------------------------------------------------------------------------- host side --- */
 
 enum {
@@ -44,12 +52,16 @@ enum {
     CUDA_RING = 8,            /* pinned staging slots of a queue */
     CUDA_MARKS = 8,
     CUDA_WEIGHT_PAD = 128,    /* rows behind a weight that may be read */
+    CUDA_SHARED_LARGE = 200 << 10, /* bytes of shared memory that a block has on devices for data centres */
+    CUDA_SHARED_OWN = 2048,   /* bytes of shared memory that are left for what a kernel has of its own */
     CUDA_CHUNK = 128          /* columns that products take at once: rows of weights are whole chunks */
 };
 
 struct spec_device {
     const spec_host *host;
     int ordinal, n_sm;
+    size_t shared_most; /* dynamic shared memory that a block may ask for, a little left for what a kernel has of its own */
+    int ability; /* compute capability, 10 major + minor, that the code which runs was compiled for: the device's, or an older one's */
     char name[96];
     /* Weights come through two pinned buffers; the lock is held for a whole weight_open. */
     std::mutex stage_lock;
@@ -62,6 +74,13 @@ struct spec_device {
     std::mutex blas_lock;
     cublasHandle_t blas;
 };
+
+static inline bool cuda_has_clusters(const spec_device *dev) { return dev->ability >= 90; }
+/* And the shared memory that products of many rows take. */
+static inline bool cuda_has_large_blocks(const spec_device *dev)
+{
+    return cuda_has_clusters(dev) && dev->shared_most >= CUDA_SHARED_LARGE;
+}
 
 /* A matrix as its format has it. A plain one is [n_out + CUDA_WEIGHT_PAD][ld] of dtype, ld = n_in rounded up to CUDA_CHUNK
  * elements, the padding zero. dtype: of the activations. */
@@ -177,14 +196,14 @@ template <typename... P, typename... A>
 static inline spec_status cuda_launch(spec_queue *q, const char *name, void (*kernel)(P...), dim3 grid, dim3 block,
                                       size_t shared, unsigned cluster, A... args)
 {
-    cudaLaunchAttribute attribute[2];
+    cudaLaunchAttribute attribute[2]; /* without clusters there is no overlap either */
     attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute[0].val.programmaticStreamSerializationAllowed = 1;
     attribute[1].id = cudaLaunchAttributeClusterDimension;
     attribute[1].val.clusterDim.x = cluster, attribute[1].val.clusterDim.y = attribute[1].val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = grid, config.blockDim = block, config.dynamicSmemBytes = shared, config.stream = q->stream;
-    config.attrs = attribute, config.numAttrs = cluster > 1 ? 2 : 1;
+    config.attrs = attribute, config.numAttrs = !cuda_has_clusters(q->dev) ? 0 : cluster > 1 ? 2 : 1;
     const cudaError_t e = cudaLaunchKernelEx(&config, kernel, P(args)...);
     return e == cudaSuccess ? SPEC_OK : speci_cuda_status(q->dev, e, name);
 }
@@ -432,10 +451,17 @@ template <> __device__ __forceinline__ __half from_f32<__half>(float v) { return
 /* The edges of a kernel of a pass; see the head of this file. */
 __device__ __forceinline__ void grid_release()
 {
+#if SPEC_CUDA_CLUSTERS
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
     if (SPEC_CUDA_PAUSE) __nanosleep(((unsigned)clock64() + threadIdx.x / 32 + blockIdx.x) * 2654435761u % (SPEC_CUDA_PAUSE + 1));
 }
-__device__ __forceinline__ void grid_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void grid_wait()
+{
+#if SPEC_CUDA_CLUSTERS
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 __device__ __forceinline__ void grid_begin()
 {
     grid_release();

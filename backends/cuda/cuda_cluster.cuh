@@ -1,8 +1,12 @@
-/* cuda_cluster.cuh - the blocks of a cluster: what they send each other, and how many clusters are at home on a device. */
+/* cuda_cluster.cuh - the blocks of a cluster: what they send each other, and how many clusters are at home on a device.
+ *
+ * Where there are no clusters a block is one of its own, and nothing is sent. */
 #ifndef SPEC_CUDA_CLUSTER_CUH
 #define SPEC_CUDA_CLUSTER_CUH
 
 #include "backends/cuda/cuda_barrier.cuh"
+
+#if SPEC_CUDA_CLUSTERS
 
 /* To a block of the cluster, into the same place; the phase of its barrier counts the bytes. */
 static __device__ __forceinline__ void cluster_send(float4 *to, const float4 &v, uint64_t *b, int block)
@@ -46,6 +50,15 @@ static __device__ __forceinline__ void cluster_sync()
 {
     asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
+
+#else
+
+static __device__ __forceinline__ int cluster_rank() { return 0; }
+static __device__ __forceinline__ int cluster_size() { return 1; }
+static __device__ __forceinline__ int cluster_id() { return (int)blockIdx.x; }
+static __device__ __forceinline__ void cluster_sync() { __syncthreads(); }
+
+#endif
 
 /* Clusters of so many blocks that the device holds at once; a cluster is at home in one group of multiprocessors. */
 template <typename... P>

@@ -10,6 +10,12 @@
 /* Asks whether this build holds code that the device can run. */
 static __global__ void presence_kernel(void) {}
 
+/* Code for an older device, compiled by the driver for this one, has what that device had. */
+static int ability_of(const cudaDeviceProp &prop, const cudaFuncAttributes &code)
+{
+    return min(10 * prop.major + prop.minor, code.ptxVersion);
+}
+
 static spec_status device_count(const spec_host *host, int *n)
 {
     *n = 0;
@@ -56,6 +62,10 @@ spec_status speci_cuda_open(spec_device **out, const spec_host *host, const char
         (void)cudaGetLastError();
         status = host->fail(SPEC_E_DEVICE, "%s has compute capability %d.%d, for which this build holds no code (%s)",
                             dev->name, prop.major, prop.minor, cudaGetErrorName(e));
+    }
+    if (status == SPEC_OK) {
+        dev->ability = ability_of(prop, attributes);
+        dev->shared_most = prop.sharedMemPerBlockOptin - CUDA_SHARED_OWN;
     }
     if (status != SPEC_OK) {
         dev->~spec_device();

@@ -22,7 +22,8 @@
 #include "backends/cuda/linear/cuda_linear.cuh"
 
 enum { STEP = 16, STEPS = ATT_CHUNK / STEP /* of a chunk */, SPLIT_CHUNKS = CUDA_SPLIT / ATT_CHUNK,
-       QUERIES = 8, WARPS = 16 /* of a block, at most */ };
+       QUERIES = 8, WARPS = 16, /* of a block, at most */
+       QUERIES_OWN = 16 << 10 /* bytes of shared memory that are not a query's part */ };
 
 /* 8 elements, of which n are there, at any address. */
 template <typename T> static __device__ __noinline__ uint4 load_some(const T *p, int n)
@@ -306,18 +307,20 @@ static spec_status launch(spec_queue *q, const spec_attention_args *a, int split
     auto *kernel = attention_matrix_kernel<T, D, WHOLE>;
     const cuda_tuning &tuning = cuda_tuning_of(q->dev);
     const int rep = a->n_head / a->kv.n_kv_head, rows = q->shape.rows, per_seq = rows / q->shape.seqs, n_sm = q->dev->n_sm;
-    int heads = rep < QUERIES ? rep : QUERIES, bits = 0;
+    const size_t query = (size_t)STEPS * (D + 4) * sizeof(float);
+    const int room = (int)((q->dev->shared_most - QUERIES_OWN) / query), most = room < QUERIES ? room : QUERIES;
+    int heads = rep < most ? rep : most, bits = 0;
     while (rep % heads) heads--;
     const auto tiles = [&]() { return (int64_t)cuda_div_up(rows, 1 << bits) * (a->n_head / heads); };
-    while (tiles() * splits > n_sm && (2 << bits) * heads <= QUERIES && 2 << bits <= per_seq) bits++;
+    while (tiles() * splits > n_sm && (2 << bits) * heads <= most && 2 << bits <= per_seq) bits++;
     if (tiles() > tuning.attention_whole(n_sm)) splits = 1;
     const int one_row = q->shape.splits == 0 ? CUDA_FEW / STEP : WARPS;
     const int few = bits && q->shape.splits <= 1 ? tuning.attention_warps_tree : one_row;
     const int chunks = splits > 1 ? splits * SPLIT_CHUNKS : 1;
     const int warps = D > 128 || tiles() * splits > n_sm || chunks > 1 ? WARPS / 2 : few;
     const bool kv_first = rows == 1 && chunks == 1 && tiles() > tuning.attention_kv_first(n_sm);
-    const size_t query = (size_t)STEPS * (D + 4) * sizeof(float), bytes = (size_t)(heads << bits) * query;
-    (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(QUERIES * query));
+    const size_t bytes = (size_t)(heads << bits) * query;
+    (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(most * query));
     uint16_t *arranged = NULL;
     if (chunks == 1 && a->y.dtype == a->kv.dtype) arranged = speci_cuda_arranged_for(q, pass, ORDER_ROWS, NULL);
     const dim3 grid((unsigned)cuda_div_up(rows, 1 << bits), (unsigned)(a->n_head / heads), (unsigned)chunks);

@@ -292,7 +292,12 @@ static __device__ __forceinline__ size_t slab_word(int row, int k, int n_in)
 /* And that of x[row][k] among the elements. */
 static __device__ __forceinline__ size_t slab_element(int row, int k, int n_in) { return 2 * slab_word(row, k, n_in) + k % 2; }
 /* Who writes slabs makes the fence: where they are read it would wait for copies of weights. */
-static __device__ __forceinline__ void slab_fence() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+static __device__ __forceinline__ void slab_fence()
+{
+#if SPEC_CUDA_CLUSTERS
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+#endif
+}
 
 /* Element k of n of a row of y, once more. */
 template <typename T>

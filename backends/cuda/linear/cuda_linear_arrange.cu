@@ -6,7 +6,7 @@ bool speci_cuda_is_many(const spec_queue *q, const cuda_linear_args *a)
 {
     const linear_format *const other = a->w->format->products;
     /* The queue was opened for the operation, or it does without scratch. */
-    return cuda_size(a->x.dtype) == 2 && (other ? other->is_many(q, a) : q->shape.rows > LINEAR_FEW) &&
+    return cuda_has_large_blocks(q->dev) && cuda_size(a->x.dtype) == 2 && (other ? other->is_many(q, a) : q->shape.rows > LINEAR_FEW) &&
            q->linear_floats >= speci_cuda_order_floats(a, q->n_row_run);
 }
 

@@ -242,11 +242,13 @@ static spec_status launch_few_deep(spec_queue *q, const cuda_linear_args *a, con
 }
 
 /* Copies in flight per warp: three where a part of K is as long as that (of Q8_0 with glu two are faster, measured); for more
- * rows than 8 the registers allow two. */
+ * rows than 8 the registers allow two, and so does a device with less shared memory than a block of three takes. */
+enum { FEW_DEEP_BYTES = 102 << 10 };
 static bool is_deep(const cuda_linear_args *a) { return cuda_chunks(a->n_in) > 2 * LINEAR_PARTS; }
-template <typename W> static int few_depth(const cuda_linear_args *a, int nt)
+template <typename W> static int few_depth(const spec_queue *q, const cuda_linear_args *a, int nt)
 {
-    return nt == 1 && is_deep(a) && (W::deep_glu || !a->glu) ? 3 : 2;
+    const bool room = q->dev->shared_most >= FEW_DEEP_BYTES;
+    return nt == 1 && room && is_deep(a) && (W::deep_glu || !a->glu) ? 3 : 2;
 }
 
 /* Has the operation in front left x as tiles? */
@@ -260,7 +262,7 @@ static spec_status launch_few(spec_queue *q, const cuda_linear_args *a, const li
 {
     constexpr int DEPTH = NT == 1 ? 3 : 2;
     if (!aligned || a->n_in % CUDA_CHUNK != 0) return launch_few_deep<W, MT, NT, 2, X_ANY>(q, a, o, rows, aligned, pass);
-    const bool deep = few_depth<W>(a, NT) == DEPTH;
+    const bool deep = few_depth<W>(q, a, NT) == DEPTH;
     if (has_tiles(pass, a)) {
         linear_out also = o;
         if (!o.next.weight) also.arranged = speci_cuda_arranged_for(q, pass, ORDER_TILES, pass->in.at);
@@ -288,7 +290,7 @@ static spec_status launch_conv(spec_queue *q, const cuda_linear_args *a, const l
     const int rows = q->shape.rows;
     const linear_out o = linear_out_of(a);
     if (rows > 8) return launch_few_with<W, 1, 2, 2, X>(q, a, o, rows, true, pass, extra);
-    return few_depth<W>(a, 1) == 3 ? launch_few_with<W, 1, 1, 3, X>(q, a, o, rows, true, pass, extra)
+    return few_depth<W>(q, a, 1) == 3 ? launch_few_with<W, 1, 1, 3, X>(q, a, o, rows, true, pass, extra)
                                 : launch_few_with<W, 1, 1, 2, X>(q, a, o, rows, true, pass, extra);
 }
 template <typename W>

@@ -361,9 +361,12 @@ spec_status speci_cuda_expand(spec_queue *q, const spec_expand_args *a)
     const int n_item = a->n_place * a->k, threads = n_item <= EXPAND_FEW ? EXPAND_FEW : EXPAND_MANY;
     const size_t shared = expand_bytes(n_item);
     void (*kernel)(expand_batch) = n_item <= EXPAND_FEW ? expand_kernel<EXPAND_FEW> : expand_kernel<EXPAND_MANY>;
+    if (shared > q->dev->shared_most)
+        return q->dev->host->fail(SPEC_E_UNSUPPORTED, "cuda expand: %d candidates of %d places do not fit a block of %s", a->k, a->n_place,
+                                  q->dev->name);
     if (n_item > EXPAND_FEW) {
-        const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                   (int)expand_bytes(PLACES * SPEC_MAX_CHILD));
+        const size_t most = expand_bytes(PLACES * SPEC_MAX_CHILD), room = most < q->dev->shared_most ? most : q->dev->shared_most;
+        const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)room);
         if (e != cudaSuccess) return speci_cuda_status(q->dev, e, "expand");
     }
     expand_batch b = rule_of(a);

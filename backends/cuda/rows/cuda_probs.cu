@@ -20,7 +20,8 @@ enum { QUAD = 4 };
  * maxima and sums of integers, so the cut of the row changes no bit. Nor has a team more blocks than it has quads for. */
 static int probs_team(const spec_queue *q, int n_row, int n, int per_sm)
 {
-    const int team = min(max(team_of(n), 2), max(cuda_div_up(n, QUAD * TEAM_THREADS), 2)); /* messages need a cluster */
+    if (!cuda_has_clusters(q->dev)) return 1;
+    const int team = min(max(team_of(q, n), 2), max(cuda_div_up(n, QUAD * TEAM_THREADS), 2)); /* messages need a cluster */
     return team == TEAM && n_row * TEAM > per_sm * q->dev->n_sm ? TEAM / 2 : team;
 }
 static int probs_slice_size(int n, int team) { return (n + team * 32 - 1) / (team * 32) * 32; }
@@ -469,7 +470,7 @@ static probs_batch batch_of(const spec_probs_args *a, int32_t first, int32_t n, 
     b.logits = a->logits, b.probs = a->probs, b.ld = a->ld, b.n_valid = a->n_valid, b.ld_probs = a->ld_probs, b.n_probs = a->n_probs;
     /* Neither word of a bin overflows: entries 2^split < 2^32, and masses end at 2^(2 split). For 131072 values 16. It
      * is by half a team's slice for both; rows of smaller teams are so short that the 20 decides. */
-    const int64_t entries = probs_slice_size(a->n_valid, TEAM / 2);
+    const int64_t entries = probs_slice_size(a->n_valid, min(team, TEAM / 2));
     b.slice = probs_slice_size(a->n_valid, team);
     while (b.split < 20 && entries << (b.split + 1) <= 0xffffffffll) b.split++;
     for (int32_t i = 0; i < n; i++) {
@@ -585,7 +586,7 @@ struct draw_shared {
     top_shared<TEAM_THREADS> top;
     unsigned long long best[SPEC_MAX_CHILD]; /* of the block's slice */
 };
-static_assert(TEAM * SPEC_MAX_CHILD == TEAM_THREADS, "the slices' best are sorted one per thread");
+static_assert(TEAM * SPEC_MAX_CHILD <= TEAM_THREADS, "the slices' best are sorted one per thread");
 
 /* TOP and RACE: a team per row. Every block finds the k best of its slice, the first one the k best of those. */
 template <bool RACE>
@@ -705,7 +706,7 @@ probs_draw_kernel(const __grid_constant__ probs_batch distributions, const __gri
     if (t < k) mail_send(&s.list[b * k + t], best, &s.come, 0);
     probs_end(distributions, team_row());
     if (b != 0) return;
-    barrier_wait(&s.come, 0);
+    mail_wait(&s.come);
     if (t >= n) return;
     /* The k best of all blocks: each counts those in front of it, and those that are none are behind all others. */
     best = s.list[t];
@@ -765,7 +766,7 @@ spec_status speci_cuda_draw(spec_queue *q, const spec_draw_args *a)
     else if (a->how == SPEC_DRAW_GUMBEL_TOPK) kernel = draw_best_kernel<true>;
     for (int32_t r = 0, n; r < a->n_row; r += n) {
         n = min(a->n_row - r, (int32_t)ROW_BATCH);
-        const int team = together ? probs_team(q, n, a->distributions->n_valid, PROBS_DRAW_PER_SM) : team_of(a->n_vocab);
+        const int team = together ? probs_team(q, n, a->distributions->n_valid, PROBS_DRAW_PER_SM) : team_of(q, a->n_vocab);
         draw_batch b;
         SPEC_TRY(batch_of(q, &b, a, r, n));
         if (together)

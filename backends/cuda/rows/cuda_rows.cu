@@ -321,7 +321,7 @@ template <int MOST> static spec_status accept_rows(spec_queue *q, const spec_acc
     memcpy(b.u_last, a->host_u_last + r, bytes);
     for (int32_t i = 0; i <= n_row; i++) b.first_candidate[i] = a->host_first_candidate[r + i] - c;
     if (m > 0) memcpy(b.candidate, a->host_candidate + c, (size_t)m * 4), memcpy(b.u, a->host_u + c, (size_t)m * 4);
-    return team_launch(q, "accept", accept_kernel<MOST>, n_row, team_of(a->n_vocab), b);
+    return team_launch(q, "accept", accept_kernel<MOST>, n_row, team_of(q, a->n_vocab), b);
 }
 
 spec_status speci_cuda_accept(spec_queue *q, const spec_accept_args *a)

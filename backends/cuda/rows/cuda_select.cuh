@@ -7,8 +7,9 @@
  * length alone, and so does the order of every sum: a lane adds its entries of a range ascending, a warp its lanes, the
  * team its ranges, each by a fixed tree.
  *
- * What the host says of the rows travels as a parameter of the kernel, of ROW_BATCH rows at most. Clusters need compute
- * capability 9.0. */
+ * A device without clusters has teams of one block, whose warps have a range each.
+ *
+ * What the host says of the rows travels as a parameter of the kernel, of ROW_BATCH rows at most. */
 #ifndef SPEC_CUDA_SELECT_CUH
 #define SPEC_CUDA_SELECT_CUH
 
@@ -18,11 +19,12 @@
 #include "backends/cuda/rows/cuda_rank.cuh"
 
 enum {
-    TEAM = 8,            /* most blocks of a row; the most that every such device allows */
-    TEAM_THREADS = 512,  /* of a block */
+    TEAM = SPEC_CUDA_CLUSTERS ? 8 : 1, /* most blocks of a row; the most that every device with clusters allows */
+    TEAM_THREADS = 512,                /* of a block */
     TEAM_WARPS = TEAM_THREADS / 32,
-    TEAM_RANGES = TEAM * TEAM_WARPS,
-    ROW_BATCH = 64       /* rows of a launch */
+    TEAM_CUT = TEAM * TEAM_WARPS,                  /* ranges of a row */
+    TEAM_RANGES = TEAM_CUT < 32 ? 32 : TEAM_CUT,   /* places for them: whole warps */
+    ROW_BATCH = 64                     /* rows of a launch */
 };
 
 /* The beginning of an operation over rows: as grid_begin(), but what runs behind it, of which some reads trees before it
@@ -41,17 +43,22 @@ static __device__ __forceinline__ int team_blocks(void) { return cluster_size();
 static __device__ __forceinline__ int team_row(void) { return cluster_id(); }
 /* All threads of the team: what they wrote to any memory before is seen after. No block ends before its shared memory
  * was read: the last access to a peer's is followed by one of these. */
+#if SPEC_CUDA_CLUSTERS
 static __device__ __forceinline__ void team_sync(void) { cooperative_groups::this_cluster().sync(); }
 /* Block b's object at the place that p, in shared memory, has in this block. */
 template <typename T> static __device__ __forceinline__ const T *team_peer(T *p, int b)
 {
     return cooperative_groups::this_cluster().map_shared_rank(p, b);
 }
+#else
+static __device__ __forceinline__ void team_sync(void) { __syncthreads(); }
+template <typename T> static __device__ __forceinline__ const T *team_peer(T *p, int) { return p; }
+#endif
 
 /* Entries of a range; whole lines of 128 bytes. */
 static __host__ __device__ __forceinline__ int range_size(int n)
 {
-    return (n + TEAM_RANGES * 32 - 1) / (TEAM_RANGES * 32) * 32;
+    return (n + TEAM_CUT * 32 - 1) / (TEAM_CUT * 32) * 32;
 }
 
 /* A block's part of n entries. */
@@ -65,7 +72,10 @@ static __device__ __forceinline__ team_slice slice_of(int n)
 }
 
 /* Blocks of the team of a row of n entries. */
-static inline int team_of(int n) { return cuda_div_up(n, range_size(n) * TEAM_WARPS); }
+static inline int team_of(const spec_queue *q, int n)
+{
+    return cuda_has_clusters(q->dev) ? cuda_div_up(n, range_size(n) * TEAM_WARPS) : 1;
+}
 
 /* Runs a kernel, which begins with row_begin(), with a team of so many blocks for each of n_row rows. */
 template <typename... P, typename... A>
@@ -107,6 +117,7 @@ struct team_mail {
     uint64_t come;
     unsigned long long from[TEAM], warp[TEAM_WARPS];
 };
+#if SPEC_CUDA_CLUSTERS
 /* By one thread; then team_mail_opened() by all. `bytes` will come. */
 static __device__ __forceinline__ void mail_open(uint64_t *come, int bytes)
 {
@@ -123,6 +134,13 @@ static __device__ __forceinline__ void mail_send(unsigned long long *to, unsigne
     const float2 bits = make_float2(__uint_as_float((unsigned)v), __uint_as_float((unsigned)(v >> 32)));
     cluster_send((float2 *)to, bits, come, block);
 }
+static __device__ __forceinline__ void mail_wait(uint64_t *come) { barrier_wait(come, 0); }
+#else
+static __device__ __forceinline__ void mail_open(uint64_t *, int) {}
+static __device__ __forceinline__ void team_mail_opened(void) {}
+static __device__ __forceinline__ void mail_send(unsigned long long *to, unsigned long long v, uint64_t *, int) { *to = v; }
+static __device__ __forceinline__ void mail_wait(uint64_t *) { __syncthreads(); }
+#endif
 
 /* v of all threads of the team put together: over_warp(v) puts those of a warp together. */
 template <typename Over>
@@ -136,7 +154,7 @@ static __device__ __forceinline__ unsigned long long team_post(team_mail *m, uns
         v = over_warp(lane < TEAM_WARPS ? m->warp[lane] : 0);
         if (lane < team_blocks()) mail_send(&m->from[team_block()], v, &m->come, lane);
     }
-    barrier_wait(&m->come, 0);
+    mail_wait(&m->come);
     return over_warp(lane < team_blocks() ? m->from[lane] : 0);
 }
 

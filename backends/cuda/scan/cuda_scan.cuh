@@ -47,19 +47,11 @@ static __device__ __forceinline__ void scan_copy16(uint32_t shared, const void *
 /* Until the asynchronous copies of this thread are there. */
 static __device__ __forceinline__ void scan_copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-/* Dynamic shared memory that a block of this device may ask for, a little left for what a kernel has of its own. */
-static inline size_t scan_shared_limit(const spec_device *dev)
-{
-    int bytes = 0;
-    if (cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, dev->ordinal) != cudaSuccess)
-        bytes = 48 << 10;
-    return (size_t)bytes - 2048;
-}
 /* The limit is set to what the device has, always the same value: queues on other threads may launch meanwhile. */
 template <typename Kernel> static inline void scan_allow_shared(const spec_device *dev, Kernel *kernel, size_t bytes)
 {
     if (bytes > (size_t)(46 << 10))
-        (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)scan_shared_limit(dev));
+        (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)dev->shared_most);
 }
 
 /* What the kernels for Mamba-1 have in common: a decay per state, heads of one channel, which share B and C, dt and

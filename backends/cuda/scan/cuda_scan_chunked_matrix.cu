@@ -144,7 +144,7 @@ static chunked_grid fewest_units(const spec_queue *q, const spec_scan_args *a, i
     chunked_grid best = grid_of(a, 1, tile_rows);
     for (int units = 2; units <= most && blocks_of(q, a, best) > enough; units++) {
         const chunked_grid g = grid_of(a, units, tile_rows);
-        if (chunked_memory<T, NS, true>::bytes(g) > scan_shared_limit(q->dev)) break;
+        if (chunked_memory<T, NS, true>::bytes(g) > q->dev->shared_most) break;
         best = g;
     }
     return best;
@@ -168,7 +168,7 @@ template <typename T, int NS> static chunked_shape best_shape(const spec_queue *
     const int tile_rows = one ? rows : (int)CHUNKED_TILE_ROWS, n_sm = q->dev->n_sm;
     if (several) return { fewest_units<T, NS>(q, a, tile_rows, 2, 0), 1 };
     const bool few = rows <= tuning.chunked_split_rows;
-    if (!few) {
+    if (!few && cuda_has_clusters(q->dev)) {
         const int room = (one ? tuning.chunked_split_one : tuning.chunked_split)(n_sm) / 2; /* clusters */
         const chunked_grid g = fewest_units<T, NS>(q, a, one ? rows / 2 : tile_rows, CHUNKED_UNITS, room);
         if (blocks_of(q, a, g) <= room) return { g, 2 };
@@ -221,7 +221,7 @@ template <typename T, int NS>
 static bool launch_any(spec_queue *q, const spec_scan_args *a, const norm_out &norm, spec_status *status)
 {
     /* Whatever the rows of this pass: the general kernel has other bits. */
-    if (chunked_memory<T, NS, true>::bytes(grid_of(a, 1, CHUNKED_TILE_ROWS)) > scan_shared_limit(q->dev)) return false;
+    if (chunked_memory<T, NS, true>::bytes(grid_of(a, 1, CHUNKED_TILE_ROWS)) > q->dev->shared_most) return false;
     const bool several = has_several(q, a);
     const chunked_shape shape = best_shape<T, NS>(q, a, several);
     if (several) *status = launch_tiles<T, NS, LAUNCH_SEVERAL>(q, a, shape, norm);

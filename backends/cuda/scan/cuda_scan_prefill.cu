@@ -415,23 +415,26 @@ scan_prefill_kernel(const spec_step_block *step, const spec_scan_args a, int n_t
 
 /* --------------------------------------------------------------------------------- launcher --- */
 
-template <typename T, int NS, int CH> static spec_status launch(spec_queue *q, const spec_scan_args *a)
+/* false: a block of the device has no room for it. */
+template <typename T, int NS, int CH> static bool launch(spec_queue *q, const spec_scan_args *a, spec_status *status)
 {
     const int n_tile = cuda_div_up(a->head_dim, CH);
     const size_t bytes = sizeof(ssd_shared<T, NS, CH>);
+    if (bytes > q->dev->shared_most) return false;
     scan_allow_shared(q->dev, scan_prefill_kernel<T, NS, CH>, bytes);
-    return cuda_launch(q, "scan", scan_prefill_kernel<T, NS, CH>,
-                       dim3((unsigned)(a->n_head * n_tile), (unsigned)q->shape.seqs), dim3(SSD_THREADS), bytes, 1,
-                       q->d_step, *a, n_tile);
+    *status = cuda_launch(q, "scan", scan_prefill_kernel<T, NS, CH>,
+                          dim3((unsigned)(a->n_head * n_tile), (unsigned)q->shape.seqs), dim3(SSD_THREADS), bytes, 1,
+                          q->d_step, *a, n_tile);
+    return true;
 }
 
 /* Channels of a block: they share the scores, so the more the better, unless processors stay idle. Changes no bits. */
-template <typename T> static spec_status launch_scan(spec_queue *q, const spec_scan_args *a)
+template <typename T> static bool launch_scan(spec_queue *q, const spec_scan_args *a, spec_status *status)
 {
     const bool few = a->n_head * cuda_div_up(a->head_dim, 32) < q->dev->n_sm;
-    if (a->n_state > 128) return launch<T, 256, 16>(q, a);
-    if (a->n_state > 64) return few ? launch<T, 128, 16>(q, a) : launch<T, 128, 32>(q, a);
-    return few ? launch<T, 64, 16>(q, a) : launch<T, 64, 32>(q, a);
+    if (a->n_state > 128) return launch<T, 256, 16>(q, a, status);
+    if (a->n_state > 64) return few ? launch<T, 128, 16>(q, a, status) : launch<T, 128, 32>(q, a, status);
+    return few ? launch<T, 64, 16>(q, a, status) : launch<T, 64, 32>(q, a, status);
 }
 
 bool speci_cuda_scan_prefill(spec_queue *q, const spec_scan_args *a, spec_status *status)
@@ -447,6 +450,5 @@ bool speci_cuda_scan_prefill(spec_queue *q, const spec_scan_args *a, spec_status
         !cuda_aligned(a->state, 8) || !pairs(a->z) || !pairs(a->y))
         return false;
     if (speci_cuda_scan_wgmma(q, a, status)) return true;
-    *status = a->dtype == SPEC_DTYPE_BF16 ? launch_scan<__nv_bfloat16>(q, a) : launch_scan<__half>(q, a);
-    return true;
+    return a->dtype == SPEC_DTYPE_BF16 ? launch_scan<__nv_bfloat16>(q, a, status) : launch_scan<__half>(q, a, status);
 }

@@ -414,7 +414,7 @@ static spec_status launch(spec_queue *q, const spec_scan_args *a, unsigned block
 {
     const bool decode = q->shape.phase == SPEC_PHASE_DECODE;
     const size_t tables = (PER_STATE ? 0 : (size_t)table_cap * sizeof(float2)) + (size_t)a->n_node * 8;
-    const size_t saved = (size_t)SCAN_THREADS * CH * VS * sizeof(float), limit = scan_shared_limit(q->dev);
+    const size_t saved = (size_t)SCAN_THREADS * CH * VS * sizeof(float), limit = q->dev->shared_most;
     int n_saved = decode ? spec_traversal_saved(a->n_node) : 0;
     while (n_saved > 0 && tables + (size_t)n_saved * saved > limit) n_saved--;
     const size_t bytes = tables + (size_t)n_saved * saved;

@@ -302,7 +302,7 @@ static bool launch(spec_queue *q, const spec_scan_args *a, const dt_product &p, 
     const int blocks = cuda_div_up(a->n_head, STATE_CHANNELS), chunk = chunk_steps(q, blocks);
     const int n_saved = scan_saved_most(q->shape.rows < a->n_node ? q->shape.rows : a->n_node);
     const size_t bytes = state_shared::bytes(a->n_node, chunk, n_saved, p.ld_w);
-    if (bytes > scan_shared_limit(q->dev)) return false;
+    if (bytes > q->dev->shared_most) return false;
     scan_allow_shared(q->dev, scan_state_kernel<T>, bytes);
     uint16_t *const arranged = speci_cuda_arranged_for(q, pass, ORDER_ROWS, NULL);
     *status = cuda_launch(q, "scan", scan_state_kernel<T>, dim3((unsigned)blocks, (unsigned)q->shape.seqs),
