@@ -273,13 +273,15 @@ typedef struct spec_embed_args {
 } spec_embed_args;
 
 /* RMS:   v = gate ? x * silu(gate) : x;  y = v * rsqrt(mean(v^2) + eps) * weight, mean over each of n_group groups
- * LAYER: y = (x - mean) * rsqrt(var + eps) * weight + bias  (n_group 1, no gate) */
-typedef enum spec_norm_kind { SPEC_NORM_RMS = 0, SPEC_NORM_LAYER = 1 } spec_norm_kind;
+ * LAYER: y = (x - mean) * rsqrt(var + eps) * weight + bias  (n_group 1, no gate)
+ * RMS_ADD: y += what RMS gives; y f32, and not x
+ * NONE: y = x, in y's type (n_group 1, no gate, no weight) */
+typedef enum spec_norm_kind { SPEC_NORM_RMS = 0, SPEC_NORM_LAYER = 1, SPEC_NORM_RMS_ADD = 2, SPEC_NORM_NONE = 3 } spec_norm_kind;
 typedef struct spec_norm_args {
     spec_norm_kind kind;
     int32_t dim, n_group;
     float eps;
-    const float *weight; /* [dim] */
+    const float *weight; /* [dim]; NONE: not read */
     const float *bias;   /* [dim] or NULL */
     spec_view x;         /* f32 */
     spec_view gate;      /* f32; data NULL = none */

@@ -32,13 +32,14 @@ typedef struct model_norm {
  * own (models/net/net_mixer.h). */
 typedef struct net_mixer net_mixer;
 
-/* residual += scale * branch(norm(input)); input is the residual as the branch finds it, or, in a parallel layer, as
- * the layer found it. */
+/* residual += scale * branch(norm(input)), or behind(branch(norm(input))) where there is a norm behind; input is the residual as
+ * the branch finds it, or, in a parallel layer, as the layer found it. */
 typedef struct model_branch {
     const net_mixer *mixer;
     void *own; /* what the mixer has to know of this layer: the struct of its header */
     float scale;
     model_norm norm;
+    model_norm behind; /* of kind RMS_ADD; weight NULL: none */
 } model_branch;
 
 #define MODEL_MAX_BRANCH 4

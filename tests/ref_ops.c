@@ -27,13 +27,14 @@ void ref_norm(double *y, const double *x, const double *gate, const double *weig
               int32_t n_group, double eps, spec_norm_kind kind, int32_t norm_first)
 {
     int32_t size = dim / n_group;
-    for (int32_t g = 0; g < dim; g += size) {
+    for (int32_t i = 0; i < dim && kind == SPEC_NORM_NONE; i++) y[i] = x[i];
+    for (int32_t g = 0; g < dim && kind != SPEC_NORM_NONE; g += size) {
         double mean = 0.0, square = 0.0;
         for (int32_t i = g; i < g + size; i++) {
             y[i] = x[i] * (gate && !norm_first ? ref_silu(gate[i]) : 1.0);
             mean += y[i] / size;
         }
-        if (kind == SPEC_NORM_RMS) mean = 0.0;
+        if (kind != SPEC_NORM_LAYER) mean = 0.0;
         for (int32_t i = g; i < g + size; i++) square += (y[i] - mean) * (y[i] - mean) / size;
         for (int32_t i = g; i < g + size; i++) {
             y[i] = (y[i] - mean) / sqrt(square + eps) * weight[i] + (bias ? bias[i] : 0.0);

@@ -33,6 +33,11 @@ static const norm_case cases[] = {
     { "bf16", SPEC_NORM_RMS, 4, 67, 1, NONE, false, SPEC_DTYPE_BF16, 0 },
     { "f16", SPEC_NORM_RMS, 4, 67, 1, NONE, false, SPEC_DTYPE_F16, 0 },
     { "layer_f16", SPEC_NORM_LAYER, 4, 64, 1, NONE, true, SPEC_DTYPE_F16, 3 },
+    { "add", SPEC_NORM_RMS_ADD, 4, 64, 1, NONE, false, SPEC_DTYPE_F32, 0 },
+    { "add_odd", SPEC_NORM_RMS_ADD, 5, 67, 1, NONE, false, SPEC_DTYPE_F32, 3 },
+    { "add_wide", SPEC_NORM_RMS_ADD, 3, 5120, 1, NONE, false, SPEC_DTYPE_F32, 0 },
+    { "none", SPEC_NORM_NONE, 4, 64, 1, NONE, false, SPEC_DTYPE_F32, 0 },
+    { "none_bf16", SPEC_NORM_NONE, 4, 67, 1, NONE, false, SPEC_DTYPE_BF16, 5 },
     { "many_rows", SPEC_NORM_RMS, 64, 256, 1, NONE, false, SPEC_DTYPE_F32, 0 },
 };
 
@@ -57,11 +62,14 @@ static void run_case(const test_device *d, const norm_case *c)
     double *want = calloc(n, sizeof *want);
     test_buffer bx = test_buffer_from(d, x, n, SPEC_DTYPE_F32), bg = test_buffer_from(d, gate, n, SPEC_DTYPE_F32);
     test_buffer bw = test_floats(d, weight, dim), bb = test_floats(d, c->bias ? bias : NULL, dim);
-    test_buffer y = test_buffer_new(d, n, c->y);
+    const bool adds = c->kind == SPEC_NORM_RMS_ADD;
+    double *before = test_values(&random, n, 2.0);
+    test_buffer y = adds ? test_buffer_from(d, before, n, c->y) : test_buffer_new(d, n, c->y);
     for (int32_t r = 0; r < c->rows; r++) {
         const double *z = c->gate != NONE ? gate + r * ld : NULL;
         ref_norm(want + r * c->dim, x + r * ld, z, weight, c->bias ? bias : NULL, c->dim, c->groups, 1e-5, c->kind,
                  c->gate == AFTER);
+        for (int32_t i = 0; adds && i < c->dim; i++) want[r * c->dim + i] += before[r * ld + i];
     }
     spec_op op = { .kind = SPEC_OP_NORM };
     op.u.norm = (spec_norm_args){ .kind = c->kind, .dim = c->dim, .n_group = c->groups, .eps = 1e-5f,
@@ -80,6 +88,7 @@ static void run_case(const test_device *d, const norm_case *c)
     test_buffer_free(&bw);
     test_buffer_free(&bg);
     test_buffer_free(&bx);
+    free(before);
     free(want);
     free(bias);
     free(weight);

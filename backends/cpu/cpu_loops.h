@@ -155,6 +155,10 @@ static void norm(const spec_norm_args *a, float *y, const float *x, const float 
         norm_layer(a, y, x);
         return;
     }
+    if (a->kind == SPEC_NORM_NONE) {
+        memmove(y, x, dim * sizeof *y);
+        return;
+    }
     bool before = gate && !a->norm_first;
     if (before)
         for (size_t i = 0; i < dim; i++) y[i] = x[i] * cpu_silu(gate[i]);

@@ -7,10 +7,12 @@ spec_status speci_cpu_check_norm(spec_device *dev, const spec_op *op)
     const spec_host *h = dev->host;
     if (a->dim < 1 || a->n_group < 1 || a->dim % a->n_group != 0)
         return h->fail(SPEC_E_INVALID, "norm: %d groups of %d columns", a->n_group, a->dim);
-    if (a->kind != SPEC_NORM_RMS && a->kind != SPEC_NORM_LAYER)
+    if (a->kind < SPEC_NORM_RMS || a->kind > SPEC_NORM_NONE)
         return h->fail(SPEC_E_UNSUPPORTED, "norm: kind %d", (int)a->kind);
-    if (a->kind == SPEC_NORM_LAYER && (a->n_group != 1 || a->gate.data))
-        return h->fail(SPEC_E_UNSUPPORTED, "norm: a layer norm has one group and no gate, not %d groups", a->n_group);
+    if ((a->kind == SPEC_NORM_LAYER || a->kind == SPEC_NORM_NONE) && (a->n_group != 1 || a->gate.data))
+        return h->fail(SPEC_E_UNSUPPORTED, "norm: of kind %d with one group and no gate alone, not %d groups", (int)a->kind, a->n_group);
+    if (a->kind == SPEC_NORM_RMS_ADD && (a->y.dtype != SPEC_DTYPE_F32 || a->y.data == a->x.data))
+        return h->fail(SPEC_E_INVALID, "norm: what is added to is f32, and not x");
     if (a->x.dtype != SPEC_DTYPE_F32 || (a->gate.data && a->gate.dtype != SPEC_DTYPE_F32))
         return h->fail(SPEC_E_INVALID, "norm: x is %s, expected f32 (and the gate too)", cpu_dtype_name(a->x.dtype));
     if (!cpu_is_float(a->y.dtype))
@@ -32,13 +34,18 @@ static void norm_row(void *arg, int32_t row)
     const cpu_loops *loops = job->q->dev->loops;
     const float *gate = a->gate.data ? cpu_at(&a->gate, row, 0) : NULL;
     /* f32 results of separate rows need no scratch; y in place of x or gate is read element by element before */
-    if (a->y.dtype == SPEC_DTYPE_F32 && a->y.data != a->gate.data) {
+    if (a->kind != SPEC_NORM_RMS_ADD && a->y.dtype == SPEC_DTYPE_F32 && a->y.data != a->gate.data) {
         loops->norm(a, cpu_at(&a->y, row, 0), cpu_at(&a->x, row, 0), gate);
         return;
     }
     float *y = (float *)(void *)speci_cpu_scratch_take(job->q);
     loops->norm(a, y, cpu_at(&a->x, row, 0), gate);
-    loops->store(cpu_at(&a->y, row, 0), a->y.dtype, y, (size_t)a->dim);
+    if (a->kind == SPEC_NORM_RMS_ADD) {
+        float *sum = cpu_at(&a->y, row, 0);
+        for (int32_t i = 0; i < a->dim; i++) sum[i] += y[i];
+    } else {
+        loops->store(cpu_at(&a->y, row, 0), a->y.dtype, y, (size_t)a->dim);
+    }
     speci_cpu_scratch_give(job->q, (uint8_t *)y);
 }
 

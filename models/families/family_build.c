@@ -204,14 +204,19 @@ static void plus_one(float *x, size_t n)
     for (size_t i = 0; i < n; i++) x[i] += 1;
 }
 
+spec_status speci_model_build_norm_weight(model_builder *b, const float **out, const char *prefix, int32_t dim)
+{
+    model_tensor *t = NULL;
+    SPEC_TRY(speci_model_build_tensor(b, &t, speci_namef("%s.weight", prefix).s, 1, (int64_t[]){ dim }));
+    return upload_tensor(b, out, t, b->norms_from_one ? plus_one : NULL);
+}
+
 spec_status speci_model_build_norm(model_builder *b, model_norm *out, spec_norm_kind kind, const char *prefix, int32_t dim,
                              double eps)
 {
-    model_tensor *t = NULL;
     *out = (model_norm){ .kind = kind, .dim = dim, .n_group = 1, .eps = (float)eps };
-    SPEC_TRY(speci_model_build_tensor(b, &t, speci_namef("%s.weight", prefix).s, 1, (int64_t[]){ dim }));
-    SPEC_TRY(upload_tensor(b, &out->weight, t, b->norms_from_one ? plus_one : NULL));
-    if (kind == SPEC_NORM_RMS) return SPEC_OK;
+    SPEC_TRY(speci_model_build_norm_weight(b, &out->weight, prefix, dim));
+    if (kind != SPEC_NORM_LAYER) return SPEC_OK;
     return speci_model_build_vector(b, &out->bias, speci_namef("%s.bias", prefix).s, dim);
 }
 

@@ -50,6 +50,8 @@ spec_status speci_model_build_conv(model_builder *b, model_conv *out, const char
 /* [n] float32 from host memory. */
 spec_status speci_model_build_upload(model_builder *b, const float **out, const float *data, size_t n);
 
+/* <prefix>.weight [dim]. */
+spec_status speci_model_build_norm_weight(model_builder *b, const float **out, const char *prefix, int32_t dim);
 /* <prefix>.weight [dim], and <prefix>.bias for a layer norm. */
 spec_status speci_model_build_norm(model_builder *b, model_norm *out, spec_norm_kind kind, const char *prefix, int32_t dim,
                              double eps);

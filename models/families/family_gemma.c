@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* The first files say "gelu" and mean its tanh form, as the class has it. hidden_activation came later. */
-static spec_status activation(model_config *c, model_transformer *t)
+spec_status speci_gemma_activation(model_config *c, model_transformer *t)
 {
     const char *act;
     SPEC_TRY(speci_config_string_or(c, &act, "hidden_activation", "gelu_pytorch_tanh"));
@@ -24,7 +24,7 @@ spec_status speci_family_gemma(model_builder *b)
     model_transformer t;
     SPEC_TRY(speci_transformer_read(b->config, &t, &defaults));
     SPEC_TRY(speci_config_bool_or(b->config, &t.qkv_bias, "attention_bias", false));
-    SPEC_TRY(activation(b->config, &t));
+    SPEC_TRY(speci_gemma_activation(b->config, &t));
     t.out_bias = t.qkv_bias;
     b->norms_from_one = true;
     SPEC_TRY(speci_transformer_build(b, &t, NULL));

@@ -3,17 +3,23 @@
 #include "models/families/family.h"
 #include "models/families/family_transformer.h"
 
-spec_status speci_family_glm(model_builder *b)
+spec_status speci_glm_read(model_config *c, model_transformer *t)
 {
     const model_transformer_defaults defaults = {
         .n_ctx = 131072, .n_kv_head = 2, .head_dim = 128, .eps = 1.5625e-7,
         .rope = { .theta = "rope_theta", .partial = "partial_rotary_factor", .partial_default = 0.5,
                   .partial_top_counts = true },
     };
+    SPEC_TRY(speci_transformer_read(c, t, &defaults));
+    SPEC_TRY(speci_config_bool_or(c, &t->qkv_bias, "attention_bias", true));
+    t->fused_mlp = true;
+    t->interleaved = true;
+    return SPEC_OK;
+}
+
+spec_status speci_family_glm(model_builder *b)
+{
     model_transformer t;
-    SPEC_TRY(speci_transformer_read(b->config, &t, &defaults));
-    SPEC_TRY(speci_config_bool_or(b->config, &t.qkv_bias, "attention_bias", true));
-    t.fused_mlp = true;
-    t.interleaved = true;
+    SPEC_TRY(speci_glm_read(b->config, &t));
     return speci_transformer_build(b, &t, NULL);
 }

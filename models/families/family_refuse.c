@@ -17,8 +17,16 @@ static const char *behind_family(const char *name, const char *type)
     return name;
 }
 
+/* "Gemma3ForCausalLM" is the class of "gemma3_text". */
 static bool is_class_of(const char *name, const char *type)
 {
+    static const char text[] = "_text";
+    const size_t n = strlen(type), n_text = sizeof text - 1;
+    char short_type[64];
+    if (n > n_text && n < sizeof short_type && strcmp(type + n - n_text, text) == 0) {
+        snprintf(short_type, sizeof short_type, "%.*s", (int)(n - n_text), type);
+        if (is_class_of(name, short_type)) return true;
+    }
     static const char *const ends[] = { "ForCausalLM", "LMHeadModel", "Model", "PreTrainedModel", "ForSequenceClassification",
                                         "ForTokenClassification", "ForQuestionAnswering" };
     const char *end = behind_family(name, type);

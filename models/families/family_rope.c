@@ -226,6 +226,49 @@ spec_status speci_rope_read(model_config *c, model_rope *out, const model_rope_k
     return add_partial(c, out, keys);
 }
 
+/* An object for one kind of layer. */
+static spec_status read_kind(model_config *both, model_rope *out, const char *kind, const model_rope_keys *keys, double theta)
+{
+    model_config object;
+    *out = (model_rope){ 0 };
+    SPEC_TRY(speci_config_child(both, &object, kind));
+    const spec_status status = read_object(&object, out);
+    speci_config_close(&object);
+    SPEC_TRY(status);
+    if (out->type == MODEL_ROPE_LONGROPE || out->type == MODEL_ROPE_DYNAMIC)
+        return speci_fail(SPEC_E_UNSUPPORTED, "%s: rope_type of %s is \"%s\", expected default, linear, llama3 or yarn", both->file, kind,
+                          speci_rope_type_name(out));
+    if (isnan(out->theta)) out->theta = theta;
+    if (isnan(out->partial)) out->partial = keys->partial_default;
+    return SPEC_OK;
+}
+
+static double theta_or_default(double theta) { return theta > 0 ? theta : THETA_DEFAULT; }
+
+static spec_status read_by_kind(model_config *both, model_rope *full, model_rope *sliding, const model_rope_keys *keys)
+{
+    SPEC_TRY(read_kind(both, full, "full_attention", keys, theta_or_default(keys->theta_default)));
+    SPEC_TRY(read_kind(both, sliding, "sliding_attention", keys,
+                       keys->sliding_theta ? keys->sliding_default : theta_or_default(keys->theta_default)));
+    return speci_config_all_known(both);
+}
+
+spec_status speci_rope_read_two(model_config *c, model_rope *full, model_rope *sliding, const model_rope_keys *keys)
+{
+    const json_t *by_kind = json_object_get(c->root, "rope_parameters");
+    if (json_object_get(by_kind, "full_attention") || json_object_get(by_kind, "sliding_attention")) {
+        model_config both;
+        SPEC_TRY(speci_config_child(c, &both, "rope_parameters"));
+        const spec_status status = read_by_kind(&both, full, sliding, keys);
+        speci_config_close(&both);
+        return status;
+    }
+    SPEC_TRY(speci_rope_read(c, full, keys));
+    *sliding = (model_rope){ .theta = full->theta, .partial = full->partial };
+    return keys->sliding_theta ? speci_config_number_or(c, &sliding->theta, keys->sliding_theta, keys->sliding_default, 1e-3, THETA_MAX)
+                               : SPEC_OK;
+}
+
 spec_status speci_rope_dims(const model_rope *rope, int32_t *n_rot, int32_t head_dim, const char *file)
 {
     *n_rot = (int32_t)(head_dim * rope->partial);

@@ -31,10 +31,15 @@ typedef struct model_rope_keys {
     double partial_default;
     bool partial_top_counts;  /* the top-level key is honoured; else it may only repeat what holds anyway */
     bool whole_head;          /* the family turns whole heads: anything else is refused */
+    const char *sliding_theta; /* of speci_rope_read_two: "rope_local_base_freq"; NULL: the base is the other layers' */
+    double sliding_default;    /* of that key */
     int32_t original_default; /* of the top-level original_max_position_embeddings, for longrope; 0: none */
 } model_rope_keys;
 
 spec_status speci_rope_read(model_config *c, model_rope *out, const model_rope_keys *keys);
+/* Of a family whose layers with a window turn otherwise: rope_parameters has an object for each kind of layer; or the keys are as
+ * ever, and layers with a window turn by keys->sliding_theta, without a scaling. */
+spec_status speci_rope_read_two(model_config *c, model_rope *full, model_rope *sliding, const model_rope_keys *keys);
 const char *speci_rope_type_name(const model_rope *rope);
 /* Dimensions of a head that turn: int(head_dim * partial), which must be even. */
 spec_status speci_rope_dims(const model_rope *rope, int32_t *n_rot, int32_t head_dim, const char *file);

@@ -44,7 +44,7 @@ spec_status speci_transformer_read(model_config *c, model_transformer *out, cons
     SPEC_TRY(speci_config_bool_or(c, &out->tied, "tie_word_embeddings", d->tied));
     SPEC_TRY(speci_config_string_or(c, &act, "hidden_act", d->act ? d->act : "silu"));
     SPEC_TRY(speci_activation(&out->act, act, c->file));
-    SPEC_TRY(speci_rope_read(c, &out->rope, &d->rope));
+    SPEC_TRY(d->two_ropes ? speci_rope_read_two(c, &out->rope, &out->rope_sliding, &d->rope) : speci_rope_read(c, &out->rope, &d->rope));
     const int32_t n_scaled = speci_rope_positions(&out->rope); /* files keep the length before the scaling */
     if (n_scaled > out->n_ctx) out->n_ctx = n_scaled;
     return SPEC_OK;
@@ -71,6 +71,10 @@ static const model_transformer_names *names_of(const model_transformer *t)
 
 static spec_status build_norm(model_builder *b, model_norm *out, const model_transformer *t, const char *prefix)
 {
+    if (!prefix) {
+        *out = (model_norm){ .kind = SPEC_NORM_NONE, .dim = t->dim, .n_group = 1 };
+        return SPEC_OK;
+    }
     switch (t->norm) {
     case MODEL_NORM_LAYER: return speci_model_build_norm(b, out, SPEC_NORM_LAYER, prefix, t->dim, t->eps);
     case MODEL_NORM_LAYER_BARE: return speci_model_build_norm_of_ones(b, out, SPEC_NORM_LAYER, t->dim, t->eps);
@@ -102,9 +106,14 @@ static spec_status qk_norms(model_builder *b, model_attention *a, const model_tr
 {
     const model_transformer_names *n = names_of(t);
     if (!t->qk_norm) return SPEC_OK;
+    const model_name q = speci_namef("%s.%s", prefix, n->q_norm), k = speci_namef("%s.%s", prefix, n->k_norm);
+    if (t->qk_norm_whole) {
+        SPEC_TRY(speci_model_build_norm(b, &a->q_whole, SPEC_NORM_RMS, q.s, t->n_head * t->head_dim, t->eps));
+        return speci_model_build_norm(b, &a->k_whole, SPEC_NORM_RMS, k.s, t->n_kv_head * t->head_dim, t->eps);
+    }
     a->qk_eps = (float)t->eps;
-    SPEC_TRY(speci_model_build_vector(b, &a->q_norm, speci_namef("%s.%s.weight", prefix, n->q_norm).s, t->head_dim));
-    return speci_model_build_vector(b, &a->k_norm, speci_namef("%s.%s.weight", prefix, n->k_norm).s, t->head_dim);
+    SPEC_TRY(speci_model_build_norm_weight(b, &a->q_norm, q.s, t->head_dim));
+    return speci_model_build_norm_weight(b, &a->k_norm, k.s, t->head_dim);
 }
 
 /* A head's rows in the order in which pairs that turn together lie n_rot / 2 apart: 0 2 4 .. 1 3 5 .., then those that do not
@@ -175,7 +184,7 @@ spec_status speci_transformer_attention(model_builder *b, model_branch *out, con
                             .scale = (float)scale };
     const model_name prefix = speci_namef("%s.%s", layer, names_of(t)->attention);
     SPEC_TRY(speci_model_build_check_heads(b, a));
-    SPEC_TRY(build_norm(b, &out->norm, t, speci_namef("%s.%s", layer, norm).s));
+    SPEC_TRY(build_norm(b, &out->norm, t, t->bare ? NULL : speci_namef("%s.%s", layer, norm).s));
     SPEC_TRY(build_qkv(b, &a->qkv, t, prefix.s));
     SPEC_TRY(speci_model_build_linear(b, &a->out, speci_namef("%s.%s", prefix.s, names_of(t)->out).s, t->dim,
                                       t->n_head * t->head_dim, t->out_bias));
@@ -207,10 +216,21 @@ spec_status speci_transformer_mlp(model_builder *b, model_branch *out, const mod
     SPEC_TRY(speci_model_build_mixer(b, out, &speci_mixer_mlp));
     model_mlp *m = out->own;
     *m = (model_mlp){ .act = t->act, .glu = !t->ungated, .n_inner = t->n_inner };
-    if (norm) SPEC_TRY(build_norm(b, &out->norm, t, speci_namef("%s.%s", layer, norm).s));
+    if (norm || t->bare) SPEC_TRY(build_norm(b, &out->norm, t, t->bare ? NULL : speci_namef("%s.%s", layer, norm).s));
     SPEC_TRY(build_up(b, &m->up, t, prefix.s));
     return speci_model_build_linear(b, &m->down, speci_namef("%s.%s", prefix.s, names_of(t)->down).s, t->dim,
                                     t->n_inner, t->mlp_bias);
+}
+
+/* The norms behind a layer's branches. */
+static spec_status build_behind(model_builder *b, model_layer *out, const model_transformer *t, const char *layer)
+{
+    const char *const names[2] = { names_of(t)->behind1, names_of(t)->behind2 };
+    for (int32_t i = 0; i < 2; i++)
+        if (names[i])
+            SPEC_TRY(speci_model_build_norm(b, &out->branch[i].behind, SPEC_NORM_RMS_ADD, speci_namef("%s.%s", layer, names[i]).s,
+                                            t->dim, t->eps));
+    return SPEC_OK;
 }
 
 static spec_status build_layer(model_builder *b, model_layer *out, const model_transformer *t, int32_t i,
@@ -219,13 +239,15 @@ static spec_status build_layer(model_builder *b, model_layer *out, const model_t
     const model_transformer_names *n = names_of(t);
     const model_name name = speci_namef("%s.%d", n->layers, i);
     model_transformer own = *t;
+    const int32_t window = l ? l->window : t->window;
+    if (window > 0 && t->rope_sliding.theta > 0) own.rope = t->rope_sliding;
     if (l && l->no_rope) own.rope.partial = 0;
     out->n_branch = 2;
     out->parallel = t->parallel;
-    SPEC_TRY(speci_transformer_attention(b, &out->branch[0], &own, name.s, n->norm1, l ? l->window : t->window));
+    SPEC_TRY(speci_transformer_attention(b, &out->branch[0], &own, name.s, n->norm1, window));
     SPEC_TRY(speci_transformer_mlp(b, &out->branch[1], t, name.s, n->norm2, n->mlp));
     if (!n->norm2) out->branch[1].norm = out->branch[0].norm;
-    return SPEC_OK;
+    return build_behind(b, out, t, name.s);
 }
 
 static spec_status build_all(model_builder *b, const model_transformer *t, const model_transformer_layer *layers)
@@ -282,6 +304,12 @@ spec_status speci_transformer_layer_types(model_config *c, model_transformer_lay
         layers[i].window = slides ? width : 0;
     }
     return SPEC_OK;
+}
+
+spec_status speci_transformer_windows(model_config *c, model_transformer_layer *layers, int32_t n_layer, int32_t width, int32_t pattern)
+{
+    for (int32_t i = 0; i < n_layer; i++) layers[i].window = (i + 1) % pattern ? width : 0;
+    return speci_transformer_layer_types(c, layers, n_layer, width, "sliding_window is null");
 }
 
 /* Qwen2Config, Qwen3Config: sliding_window counts with use_sliding_window only, for layers from max_window_layers on,

@@ -13,6 +13,7 @@ typedef struct model_transformer_names {
     const char *embed, *head, *final_norm;   /* "model.embed_tokens.weight", "lm_head", "model.norm" */
     const char *layers;                      /* "model.layers": layer 3 is "model.layers.3" */
     const char *norm1, *norm2;               /* below a layer: of attention, of the MLP; norm2 NULL: the MLP has attention's */
+    const char *behind1, *behind2;           /* below a layer: norms of what attention and MLP give, before it is added; or NULL */
     const char *attention, *mlp;             /* below a layer */
     const char *qkv, *out, *q_norm, *k_norm; /* below attention; qkv: where it is one tensor */
     const char *gate, *up, *gate_up, *down;  /* below the MLP */
@@ -38,6 +39,8 @@ typedef struct model_transformer {
     spec_activation act;
     bool tied;
     bool qkv_bias, out_bias, mlp_bias, head_bias, qk_norm;
+    bool qk_norm_whole;        /* over all heads at once */
+    bool bare;                 /* attention and MLP read the residual as it is */
     model_qkv qkv;
     bool fused_mlp;            /* gate and up are one tensor */
     bool ungated;              /* the MLP is down(act(up x)) */
@@ -47,6 +50,7 @@ typedef struct model_transformer {
     double residual_scale;     /* of what branches add; 0 = 1 */
     int32_t window;            /* of layers that nothing else is said of; 0 = full attention */
     model_rope rope;
+    model_rope rope_sliding;   /* of layers with a window; theta 0: as the others */
     const model_transformer_names *names; /* NULL: Llama's */
 } model_transformer;
 
@@ -60,6 +64,7 @@ typedef struct model_transformer_defaults {
     bool tied;           /* tie_word_embeddings */
     const char *act;     /* hidden_act; NULL = "silu" */
     model_rope_keys rope;
+    bool two_ropes;      /* layers with a window turn otherwise than the others */
 } model_transformer_defaults;
 
 extern const model_rope_keys speci_rope_whole_head; /* rope_theta, 10000, all of a head */
@@ -94,9 +99,21 @@ typedef spec_status (*model_read_layers)(model_config *c, model_transformer_laye
 spec_status speci_transformer_layer_types(model_config *c, model_transformer_layer *layers, int32_t n_layer,
                                           int32_t width, const char *off);
 
+/* A window of `width` in all layers but every `pattern`-th, unless layer_types says which. */
+spec_status speci_transformer_windows(model_config *c, model_transformer_layer *layers, int32_t n_layer, int32_t width, int32_t pattern);
+
 /* A whole model of attention and MLP layers. read NULL: all layers are alike. More layers than the
  * checkpoint can have are refused. */
 spec_status speci_transformer_build(model_builder *b, const model_transformer *t, model_read_layers read);
+
+/* Gemma's hidden_activation: family_gemma.c and family_gemma3.c. */
+spec_status speci_gemma_activation(model_config *c, model_transformer *t);
+
+/* Reads a GLM config: family_glm.c and family_glm4.c. */
+spec_status speci_glm_read(model_config *c, model_transformer *t);
+
+/* Of families whose branches read the residual as it is, and have norms behind them: family_olmo2.c, family_exaone4.c. */
+extern const model_transformer_names speci_bare_names;
 
 /* Reads a Mistral config, sliding_window included: family_mistral.c and family_ministral.c. */
 spec_status speci_mistral_read(model_config *c, model_transformer *t);

@@ -49,7 +49,12 @@ void speci_net_emit_linear(net_emitter *e, const model_linear *l, net_input in, 
     speci_net_emit_op(e, (spec_op){ .kind = SPEC_OP_LINEAR, .u.linear = extra });
 }
 
-void speci_net_emit_out(net_emitter *e, const model_linear *l, net_input in, float scale)
+void speci_net_emit_out(net_emitter *e, const model_branch *b, const model_linear *l, net_input in)
 {
-    speci_net_emit_linear(e, l, in, e->residual, (spec_linear_args){ .add = 1, .scale = scale });
+    if (b->behind.weight) {
+        speci_net_emit_linear(e, l, in, e->branch, (spec_linear_args){ 0 });
+        (void)speci_net_emit_norm(e, &b->behind, e->branch, (spec_view){ 0 }, 0, e->residual);
+        return;
+    }
+    speci_net_emit_linear(e, l, in, e->residual, (spec_linear_args){ .add = 1, .scale = b->scale });
 }

@@ -12,6 +12,7 @@
 typedef struct net_widths {
     int32_t n_norm;   /* normed inputs that live at once: the branches of a parallel layer */
     int32_t projection, channel, select, dt, scan, mixed;
+    int32_t branch;   /* what a branch gives, where a norm stands behind it */
 } net_widths;
 
 /* What a product reads. */
@@ -24,7 +25,7 @@ typedef struct net_emitter {
     net_memory *memory;
     const spec_model *model;
     const net_shape *shape;
-    spec_view residual, normed[MODEL_MAX_BRANCH], projection, conv, select, dt, scan, mixed;
+    spec_view residual, normed[MODEL_MAX_BRANCH], projection, conv, select, dt, scan, mixed, branch;
     void *replay;
     int32_t phase; /* of the plan being emitted */
 } net_emitter;
@@ -36,7 +37,7 @@ struct net_mixer {
     void (*widths)(net_widths *w, const model_branch *b);
     /* Lists what the branch keeps to out [NET_MAX_BUFFER], in the order of a saved sequence; returns how many. */
     int32_t (*buffers)(net_buffer *out, const spec_model *m, const model_branch *b, const net_shape *s);
-    /* residual += scale * mixer(in); buffer: those of buffers(), with their addresses. */
+    /* residual += scale * mixer(in), by speci_net_emit_out; buffer: those of buffers(), with their addresses. */
     void (*emit)(net_emitter *e, const model_branch *b, const net_buffer *buffer, net_input in);
     /* What stands once in front of the decode plan. */
     void (*front)(net_emitter *e);
@@ -51,8 +52,8 @@ bool speci_net_is_first(const spec_model *m, int32_t layer, int32_t branch);
 
 void speci_net_emit_op(net_emitter *e, spec_op op);
 void speci_net_emit_linear(net_emitter *e, const model_linear *l, net_input in, spec_view y, spec_linear_args extra);
-/* residual += scale * W x */
-void speci_net_emit_out(net_emitter *e, const model_linear *l, net_input in, float scale);
+/* residual += scale * W x, or the norm behind the branch of W x */
+void speci_net_emit_out(net_emitter *e, const model_branch *b, const model_linear *l, net_input in);
 net_input speci_net_emit_norm(net_emitter *e, const model_norm *n, spec_view x, spec_view gate, int32_t norm_first, spec_view y);
 /* The residual's norm, as the i-th of those that its layer has at once. */
 net_input speci_net_emit_input(net_emitter *e, const model_norm *n, int32_t i);

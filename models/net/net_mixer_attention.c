@@ -32,6 +32,15 @@ static const float *frequencies(const net_emitter *e, const model_attention *a)
     return speci_net_is_long(e->shape, a->n_short) ? a->inv_freq_long : a->inv_freq;
 }
 
+/* Of columns of qkv, in place. */
+static void emit_whole_norms(net_emitter *e, const model_attention *a, spec_view qkv)
+{
+    const spec_view k = speci_net_columns(qkv, a->n_head * a->head_dim);
+    if (!a->q_whole.weight) return;
+    (void)speci_net_emit_norm(e, &a->q_whole, qkv, (spec_view){ 0 }, 0, qkv);
+    (void)speci_net_emit_norm(e, &a->k_whole, k, (spec_view){ 0 }, 0, k);
+}
+
 static void emit(net_emitter *e, const model_branch *b, const net_buffer *buffer, net_input in)
 {
     const model_attention *a = b->own;
@@ -39,6 +48,7 @@ static void emit(net_emitter *e, const model_branch *b, const net_buffer *buffer
     const int32_t n_qkv = (a->n_head + 2 * a->n_kv_head) * a->head_dim;
     const spec_view qkv = speci_net_packed(e->projection, n_qkv), y = speci_net_packed(e->mixed, a->n_head * a->head_dim);
     speci_net_emit_linear(e, &a->qkv, in, qkv, (spec_linear_args){ 0 });
+    emit_whole_norms(e, a, qkv);
     speci_net_emit_op(e, (spec_op){ .kind = SPEC_OP_ROPE_KV,
                                     .u.rope_kv = { .qkv = qkv, .n_head = a->n_head, .q_norm = a->q_norm,
                                                    .k_norm = a->k_norm, .eps = a->qk_eps, .inv_freq = frequencies(e, a),
@@ -46,7 +56,7 @@ static void emit(net_emitter *e, const model_branch *b, const net_buffer *buffer
     speci_net_emit_op(e, (spec_op){ .kind = SPEC_OP_ATTENTION,
                                     .u.attention = { .q = qkv, .n_head = a->n_head, .scale = a->scale,
                                                      .window = a->window, .kv = kv, .y = y } });
-    speci_net_emit_out(e, &a->out, (net_input){ .x = y }, b->scale);
+    speci_net_emit_out(e, b, &a->out, (net_input){ .x = y });
 }
 
 /* The caches of all layers are compacted by one operation. */

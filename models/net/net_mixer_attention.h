@@ -13,6 +13,7 @@ typedef struct model_attention {
     model_linear out;
     const float *q_norm, *k_norm; /* device [head_dim] or NULL */
     float qk_eps;
+    model_norm q_whole, k_whole;  /* over all heads of q, of k, at once; weight NULL: none */
     const float *inv_freq;        /* device [n_rot / 2] */
     int32_t n_short;              /* 0, or the longest context that inv_freq is for; longer ones have inv_freq_long */
     const float *inv_freq_long;

@@ -52,8 +52,9 @@ static spec_scan_args emit_front(net_emitter *e, const model_mamba *a, const net
 
 /* Scan, gated norm, projection. Where the gate comes before the norm, the scan applies it: many blocks there, few in a norm of
  * few rows. */
-static void emit_back(net_emitter *e, const model_mamba *a, spec_scan_args s, float scale)
+static void emit_back(net_emitter *e, const model_branch *b, spec_scan_args s)
 {
+    const model_mamba *a = b->own;
     const int32_t inner = a->n_head * a->head_dim;
     const spec_view z = speci_net_columns(speci_net_packed(e->projection, a->in.n_out), a->col_z);
     const spec_view y = speci_net_packed(e->mixed, inner), scanned = speci_net_packed(e->scan, inner);
@@ -64,7 +65,7 @@ static void emit_back(net_emitter *e, const model_mamba *a, spec_scan_args s, fl
     net_input mixed = { .x = y };
     if (a->has_norm)
         mixed = speci_net_emit_norm(e, &a->norm, scanned, gate_late ? z : (spec_view){ 0 }, gate_late, y);
-    speci_net_emit_out(e, &a->out, mixed, scale);
+    speci_net_emit_out(e, b, &a->out, mixed);
 }
 
 /* --- Mamba-1: B, C and dt are a second projection of the convolution's output, one dt per channel --- */
@@ -85,7 +86,7 @@ static void emit_mamba1(net_emitter *e, const model_branch *b, const net_buffer 
     speci_net_emit_linear(e, &a->select, conv, select, (spec_linear_args){ 0 });
     speci_net_emit_linear(e, &a->dt, (net_input){ .x = select }, dt, (spec_linear_args){ 0 });
     s.b = speci_net_columns(select, a->dt_rank), s.c = speci_net_columns(select, a->dt_rank + a->n_state), s.dt = dt;
-    emit_back(e, a, s, b->scale);
+    emit_back(e, b, s);
 }
 
 const net_mixer speci_mixer_mamba1 = { .name = "mamba1", .bytes = sizeof(model_mamba), .widths = widths_mamba1,
@@ -100,7 +101,7 @@ static void emit_mamba2(net_emitter *e, const model_branch *b, const net_buffer 
     const spec_view conv = speci_net_packed(e->conv, a->n_channel);
     s.b = speci_net_columns(conv, a->b_col), s.c = speci_net_columns(conv, a->c_col);
     s.dt = speci_net_columns(speci_net_packed(e->projection, a->in.n_out), a->col_dt);
-    emit_back(e, a, s, b->scale);
+    emit_back(e, b, s);
 }
 
 const net_mixer speci_mixer_mamba2 = { .name = "mamba2", .bytes = sizeof(model_mamba), .widths = widths, .buffers = buffers,

@@ -15,7 +15,7 @@ static void emit(net_emitter *e, const model_branch *b, const net_buffer *buffer
     const spec_view inner = speci_net_packed(e->mixed, m->n_inner);
     (void)buffer;
     speci_net_emit_linear(e, &m->up, in, inner, (spec_linear_args){ .act = m->act, .glu = m->glu });
-    speci_net_emit_out(e, &m->down, (net_input){ .x = inner }, b->scale);
+    speci_net_emit_out(e, b, &m->down, (net_input){ .x = inner });
 }
 
 const net_mixer speci_mixer_mlp = { .name = "mlp", .bytes = sizeof(model_mlp), .widths = widths, .emit = emit };

@@ -32,7 +32,7 @@ static void emit(net_emitter *e, const model_branch *b, const net_buffer *buffer
                                                 .cache = buffer[1].base, .n_node = e->shape->n_cache, .y = y,
                                                 .act = SPEC_ACT_NONE, .gate_in = bcx,
                                                 .gate_out = speci_net_columns(bcx, a->n_channel) } });
-    speci_net_emit_out(e, &a->out, (net_input){ .x = y }, b->scale);
+    speci_net_emit_out(e, b, &a->out, (net_input){ .x = y });
 }
 
 const net_mixer speci_mixer_short_conv = { .name = "short_conv", .bytes = sizeof(model_short_conv), .widths = widths,

@@ -28,6 +28,7 @@ static net_widths widths_of(const spec_model *m)
         for (int32_t j = 0; j < l->n_branch; j++) {
             const net_mixer *mixer = l->branch[j].mixer;
             if (mixer->widths) mixer->widths(&w, &l->branch[j]);
+            if (l->branch[j].behind.weight) w.branch = m->dim;
         }
     }
     return w;
@@ -48,6 +49,7 @@ static void take_rows(net_emitter *e, int32_t rows)
     e->dt = speci_net_tensor(e, rows, w.dt, SPEC_DTYPE_F32);
     e->scan = speci_net_tensor(e, rows, w.scan, SPEC_DTYPE_F32);
     e->mixed = speci_net_tensor(e, rows, w.mixed, m->dtype);
+    e->branch = speci_net_tensor(e, rows, w.branch, SPEC_DTYPE_F32);
 }
 
 size_t speci_net_rows_bytes(const spec_model *model, int32_t rows)

@@ -141,6 +141,13 @@ DENSE = {
     "phi": dict(norms="wb", mlp=("fc1", "fc2"), second=False, head_bias=True, out="dense", final="model.final_layernorm"),
     "gptj": dict(norms="wb", mlp=("fc_in", "fc_out"), second=False, head_bias=True, out="out_proj", final="transformer.ln_f",
                  layers="transformer.h", first="ln_1", attention="attn", embed="transformer.wte"),
+    # layer_norms: names of norms in front of branches and behind them; qk: norms of each head, or over all heads
+    "gemma3_text": dict(norms="w", mlp="glu", qk="head", layer_norms=(
+        "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")),
+    "glm4": dict(norms="w", mlp="fused", layer_norms=("input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm",
+                                                      "post_mlp_layernorm")),
+    **{kind: dict(norms="w", mlp="glu", qk=qk, layer_norms=("post_attention_layernorm", "post_feedforward_layernorm"))
+       for kind, qk in (("exaone4", "head"), ("olmo2", "whole"), ("olmo3", "whole"))},
 }
 
 
@@ -152,7 +159,7 @@ def dense_biases(c):
     if kind in ("starcoder2", "ernie4_5"):
         return (c.get("use_bias", kind == "starcoder2"),) * 3
     qkv = c.get("use_qkv_bias", False) if kind == "stablelm" else c.get("attention_bias", c.get("qkv_bias", kind == "glm"))
-    return qkv, qkv and kind not in ("glm", "stablelm", "helium"), c.get("mlp_bias", c.get("bias", False))
+    return qkv, qkv and kind not in ("glm", "glm4", "stablelm", "helium"), c.get("mlp_bias", c.get("bias", False))
 
 
 def shapes_dense(c):
@@ -161,7 +168,7 @@ def shapes_dense(c):
     hd, kv = c.get("head_dim") or h // nh, c.get("num_key_value_heads") or nh
     ff = c.get("intermediate_size", c.get("n_inner")) or 4 * h
     qkv_bias, out_bias, mlp_bias = dense_biases(c)
-    tied = c.get("tie_word_embeddings", c["model_type"] in ("ernie4_5", "starcoder2", "cohere", "cohere2"))
+    tied = c.get("tie_word_embeddings", c["model_type"] in ("ernie4_5", "starcoder2", "cohere", "cohere2", "gemma3_text"))
 
     def linear(name, rows, cols, gain, bias):
         t[name + ".weight"] = (rows, cols), gain
@@ -176,11 +183,15 @@ def shapes_dense(c):
     t[s.get("embed", "model.embed_tokens") + ".weight"] = (n, h), "tied" if tied else "emb"
     for i in range(c.get("num_hidden_layers", c.get("n_layer"))):
         p = f"{s.get('layers', 'model.layers')}.{i}."
-        norm(p + s.get("first", "input_layernorm"))
+        for name in s.get("layer_norms", (s.get("first", "input_layernorm"),)):
+            norm(p + name)
+        if "qk" in s:
+            for name, heads in (("q", nh), ("k", kv)):
+                t[p + f"self_attn.{name}_norm.weight"] = (hd * (heads if s["qk"] == "whole" else 1),), "norm"
         for name, rows, gain in (("q", nh, QK), ("k", kv, QK), ("v", kv, LIN)):
             linear(p + s.get("attention", "self_attn") + f".{name}_proj", rows * hd, h, gain, qkv_bias)
         linear(p + s.get("attention", "self_attn") + "." + s.get("out", "o_proj"), h, nh * hd, LIN, out_bias)
-        if s.get("second", True) and not c.get("use_parallel_residual"):
+        if s.get("second", True) and not c.get("use_parallel_residual") and "layer_norms" not in s:
             norm(p + "post_attention_layernorm")
         if s["mlp"] == "glu":
             mlp(t, p + "mlp.", h, ff, mlp_bias)
@@ -1289,6 +1300,70 @@ GRANITE4_KEYS = [
 ] + without(refusals(), "logits_scaling", "embedding_multiplier", "residual_multiplier",
             "attention_multiplier") + shape_refusals()
 
+# ---- norms behind branches
+
+BEHIND = dict(num_key_value_heads=2, head_dim=16, attention_bias=False, pad_token_id=0)
+SLIDES = ["sliding_attention", "full_attention", "sliding_attention"]
+
+
+def two_ropes(sliding=None, full=None):
+    default = {"rope_type": "default", "rope_theta": 10000.0}
+    return {"rope_theta": REMOVE, "rope_local_base_freq": REMOVE, "rope_scaling": REMOVE,
+            "rope_parameters": {"sliding_attention": {**default, **(sliding or {})}, "full_attention": {**default, **(full or {})}}}
+
+
+GEMMA3 = llama_base("llama", architectures=["Gemma3ForCausalLM"], model_type="gemma3_text", num_hidden_layers=3,
+                    hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=24, sliding_window=16, layer_types=SLIDES,
+                    rope_theta=1e6, rope_local_base_freq=10000.0, rope_scaling=None, tie_word_embeddings=True,
+                    final_logit_softcapping=None, attn_logit_softcapping=None, **BEHIND)
+del GEMMA3["hidden_act"]
+GEMMA3_KEYS = [
+    Key("rms_norm_eps", {"rms_norm_eps": 0.05}),
+    Key("rope_theta", {"rope_theta": 500.0}), Key("rope_local_base_freq", {"rope_local_base_freq": 500.0}),
+    Key("rope_theta_removed", {"rope_theta": REMOVE, "rope_local_base_freq": REMOVE}, same=True, note="class defaults"),
+    Key("rope_linear", {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}, note="of the layers without a window"),
+    Key("rope_two", two_ropes({"rope_theta": 500.0}, {"rope_theta": 1e5})),
+    Key("rope_two_linear", two_ropes({}, {"rope_theta": 1e6, "rope_type": "linear", "factor": 4.0})),
+    Key("layer_types_full", {"layer_types": ["full_attention"] * 3}),
+    Key("pattern", {"layer_types": REMOVE, "sliding_window_pattern": 3}), Key("pattern_removed", {"layer_types": REMOVE}),
+    Key("sliding_window_5", {"sliding_window": 5}),
+    Key("query_pre_attn_scalar", {"query_pre_attn_scalar": 64}),
+    Key("num_key_value_heads_4", {"num_key_value_heads": 4, **ONE, "layer_types": ["full_attention"]}, fresh=True),
+    Key("attention_bias", {"attention_bias": True, **ONE, "layer_types": ["full_attention"]}, fresh=True),
+    untied(layer_types=["full_attention"]),
+    refuse("final_logit_softcapping", {"final_logit_softcapping": 30.0}),
+    refuse("attn_logit_softcapping", {"attn_logit_softcapping": 50.0}),
+    refuse("use_bidirectional_attention", {"use_bidirectional_attention": True}),
+    refuse("hidden_activation_gelu", {"hidden_activation": "gelu"}),
+    refuse("layer_types_short", {"layer_types": ["full_attention"]}),
+] + shape_refusals()
+GLM4 = dense_base("glm4", "Glm4ForCausalLM", head_dim=16, attention_bias=True, partial_rotary_factor=0.5)
+GLM4_KEYS = without(dense_keys("rms_norm_eps", 0.5), "num_key_value_heads_4") + [
+    tied(), Key("attention_bias_false", {"attention_bias": False, **ONE}, fresh=True),
+]
+EXAONE4 = dense_base("exaone4", "Exaone4ForCausalLM", head_dim=16, num_hidden_layers=3, sliding_window=16, sliding_window_pattern=3,
+                     layer_types=SLIDES)
+EXAONE4_KEYS = without(dense_keys("rms_norm_eps"), "num_key_value_heads_4") + [
+    Key("no_windows", {"sliding_window": None, "layer_types": ["full_attention"] * 3}, note="then all layers turn"),
+    Key("pattern", {"layer_types": REMOVE, "sliding_window_pattern": 2}, same=True), Key("pattern_3", {"layer_types": REMOVE}),
+    Key("sliding_window_5", {"sliding_window": 5}), tied(layer_types=["full_attention"]),
+    refuse("layer_types_short", {"layer_types": ["full_attention"]}),
+    refuse("pattern_letters", {"layer_types": REMOVE, "sliding_window_pattern": "LXG"}),
+]
+OLMO2 = dense_base("olmo2", "Olmo2ForCausalLM", attention_bias=False)
+OLMO2_KEYS = dense_keys("rms_norm_eps") + [tied(), Key("attention_bias", {"attention_bias": True, **ONE}, fresh=True)]
+OLMO3 = dense_base("olmo3", "Olmo3ForCausalLM", attention_bias=False, num_hidden_layers=3, sliding_window=16, layer_types=SLIDES,
+                   rope_theta=500000.0)
+OLMO3_KEYS = [
+    Key("eps", {"rms_norm_eps": 0.05}),
+    Key("rope_theta_removed", {"rope_theta": REMOVE}, same=True, note="class default. Of another base at the top version 5 of "
+        "transformers takes the default for layers with a window, version 4 the other base"),
+    Key("rope_yarn", {"rope_scaling": YARN}, note="of the layers without a window"),
+    Key("rope_two", two_ropes({"rope_theta": 500.0}, {"rope_theta": 500.0, **YARN})),
+    Key("layer_types_removed", {"layer_types": REMOVE}), Key("sliding_window_5", {"sliding_window": 5}),
+    tied(layer_types=["full_attention"]),
+] + shape_refusals()
+
 BF16, F16 = torch.bfloat16, torch.float16
 CASES = [
     Case("llama2", "llama", LLAMA2, LLAMA2_KEYS),
@@ -1312,6 +1387,11 @@ CASES = [
     Case("starcoder2", "dense", STARCODER2, STARCODER2_KEYS),
     Case("cohere", "dense", COHERE, COHERE_KEYS),
     Case("cohere2", "dense", COHERE2, COHERE2_KEYS),
+    Case("gemma3", "dense", GEMMA3, GEMMA3_KEYS),
+    Case("glm4", "dense", GLM4, GLM4_KEYS),
+    Case("exaone4", "dense", EXAONE4, EXAONE4_KEYS),
+    Case("olmo2", "dense", OLMO2, OLMO2_KEYS),
+    Case("olmo3", "dense", OLMO3, OLMO3_KEYS),
     Case("phi", "dense", PHI, PHI_KEYS),
     Case("gptj", "dense", GPTJ, GPTJ_KEYS),
     Case("gpt_neox", "neox", NEOX, NEOX_KEYS, shards=3, extra="neox_buffers"),

@@ -341,8 +341,15 @@ OTHERS = {
     "gptj": {"norm": "layer", "eps": "layer_norm_epsilon", "pairs": True, "second": None, "mlp": ("fc_in", "fc_out"),
              "out": "out_proj", "final": "transformer.ln_f", "layers": "transformer.h", "first": "ln_1", "attention": "attn",
              "embed": "transformer.wte.weight"},
+    # behind: norms of what attention and the MLP give; first and second None: they read the residual as it is
+    "gemma3_text": {"theta": 1e6, "second": "pre_feedforward_layernorm",
+                    "behind": ("post_attention_layernorm", "post_feedforward_layernorm")},
+    "glm4": {"pairs": True, "partial": 0.5, "behind": ("post_self_attn_layernorm", "post_mlp_layernorm")},
+    **{kind: {"first": None, "second": None, "behind": ("post_attention_layernorm", "post_feedforward_layernorm"), "theta": theta}
+       for kind, theta in (("exaone4", 1e4), ("olmo2", 1e4), ("olmo3", 5e5))},
 }
-TIED = ("gemma", "ernie4_5", "starcoder2", "cohere", "cohere2", "smollm3")
+GEMMA = ("gemma", "gemma3_text")
+TIED = (*GEMMA, "ernie4_5", "starcoder2", "cohere", "cohere2", "smollm3")
 
 
 def norm_of(w, c, s):
@@ -353,7 +360,7 @@ def norm_of(w, c, s):
             return layer_norm(x, 1, 0, 1e-5)
         if s.get("norm") == "layer":
             return layer_norm(x, w[name + ".weight"], w.get(name + ".bias", 0), eps)
-        return rms_norm(x, w[name + ".weight"] + (c["model_type"] == "gemma"), eps)
+        return rms_norm(x, w[name + ".weight"] + (c["model_type"] in GEMMA), eps)
     return norm
 
 
@@ -369,13 +376,17 @@ def windows(c, n):
         every = c.get("sliding_window_pattern", 4)
         slides = [types[i] == "sliding_attention" if types else (i + 1) % every != 0 for i in range(n)]
         return [(width if s else None, s) for s in slides]
+    if kind in ("gemma3_text", "exaone4", "olmo3") and width:
+        every = c.get("sliding_window_pattern", {"gemma3_text": 6}.get(kind, 4))
+        slides = [types[i] == "sliding_attention" if types else (i + 1) % every != 0 for i in range(n)]
+        return [(width if s else None, s or kind != "exaone4") for s in slides]
     if kind == "ministral" and types:
         return [(width if t == "sliding_attention" else None, True) for t in types]
     return [(width if kind in ("phi3", "starcoder2", "ministral") else None, True)] * n
 
 
 def other_mlp(w, p, c, s, x):
-    act = ACT[c.get("hidden_act", c.get("activation_function", "gelu_pytorch_tanh"))]
+    act = ACT[c.get("hidden_act", c.get("hidden_activation", c.get("activation_function", "gelu_pytorch_tanh")))]
     if c["model_type"] == "gemma" and c.get("hidden_act") == "gelu":
         act = ACT["gelu_pytorch_tanh"]
     if "mlp" in s:
@@ -395,16 +406,31 @@ def other_freq(c, s, hd):
     return rope_frequencies(rope, int(hd * rope["partial_rotary_factor"])), rope_gain(rope)
 
 
+def freq_of_kind(c, s, hd, window):
+    """Of a layer with a window, or without, where the two turn differently."""
+    kinds = c.get("rope_parameters") or {}
+    if "full_attention" in kinds:
+        return other_freq({"rope_parameters": kinds["sliding_attention" if window else "full_attention"]}, s, hd)
+    if window and c["model_type"] == "gemma3_text":
+        return other_freq({"rope_theta": c.get("rope_local_base_freq", 1e4)}, s, hd)
+    if window and c["model_type"] == "olmo3":
+        return other_freq({"rope_theta": c.get("rope_theta", s["theta"])}, s, hd)
+    return other_freq(c, s, hd)
+
+
 def others(w, c):
     kind, s = c["model_type"], OTHERS[c["model_type"]]
     n, heads, dim = (c.get(a, c.get(b)) for a, b in (("num_hidden_layers", "n_layer"), ("num_attention_heads", "n_head"),
                                                      ("hidden_size", "n_embd")))
     hd, kv = c.get("head_dim") or dim // heads, c.get("num_key_value_heads") or heads
-    freq, gain = other_freq(c, s, hd)
     scale = c.get("attention_multiplier", 1.0) if kind == "granite" else None
-    none = torch.zeros(0, dtype=F64)
-    attention = [Attention(heads, kv, hd, freq if turns else none, window, gain if turns else 1.0, s.get("pairs", False), scale)
-                 for window, turns in windows(c, n)]
+    if kind == "gemma3_text":
+        scale = c.get("query_pre_attn_scalar", 256) ** -0.5
+    none, attention = torch.zeros(0, dtype=F64), []
+    for window, turns in windows(c, n):
+        freq, gain = freq_of_kind(c, s, hd, window)
+        attention.append(Attention(heads, kv, hd, freq if turns else none, window, gain if turns else 1.0, s.get("pairs", False),
+                                   scale))
     norm, emb = norm_of(w, c, s), s.get("embed", "model.embed_tokens.weight")
     out = head(w, c.get("tie_word_embeddings", kind in TIED), emb)
     add = c.get("residual_multiplier", 1.0)
@@ -416,15 +442,24 @@ def others(w, c):
             qkv = linear(w, p + "qkv_proj", x).split([heads * hd, kv * hd, kv * hd])
         else:
             qkv = [linear(w, t, x) for t in names]
+        for i, t in enumerate("qk"):
+            if p + f"{t}_norm.weight" in w:
+                weight = w[p + f"{t}_norm.weight"] + (kind in GEMMA)
+                groups = qkv[i].shape[0] // weight.shape[0]
+                qkv[i] = rms_norm(qkv[i], weight.repeat(groups), c.get("rms_norm_eps", 1e-5), groups)
         return linear(w, p + s.get("out", "o_proj"), a.step(*qkv))
 
     def step(token):
-        r = w[emb][token] * (math.sqrt(dim) if kind == "gemma" else c.get("embedding_multiplier", 1.0))
+        r = w[emb][token] * (math.sqrt(dim) if kind in GEMMA else c.get("embedding_multiplier", 1.0))
         for i, a in enumerate(attention):
             p = f"{s.get('layers', 'model.layers')}.{i}."
-            x = norm(p + s.get("first", "input_layernorm"), r)
-            r = r + add * attend(p + s.get("attention", "self_attn") + ".", a, x)
-            r = r + add * other_mlp(w, p + "mlp.", c, s, norm(p + second, r) if second else x)
+            first, behind = s.get("first", "input_layernorm"), s.get("behind")
+            x = norm(p + first, r) if first else r
+            y = attend(p + s.get("attention", "self_attn") + ".", a, x)
+            r = r + (norm(p + behind[0], y) if behind else add * y)
+            x = norm(p + second, r) if second else r if behind else x
+            y = other_mlp(w, p + "mlp.", c, s, x)
+            r = r + (norm(p + behind[1], y) if behind else add * y)
         y = out @ norm(s.get("final", "model.norm"), r) + w.get("lm_head.bias", 0)
         return y * (c.get("logit_scale", 0.0625) if "cohere" in kind else 1 / c.get("logits_scaling", 1.0))
     return step

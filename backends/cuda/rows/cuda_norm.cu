@@ -2,6 +2,7 @@
  *   RMS    v = gate ? x * silu(gate) : x;  y = v * rsqrt(mean(v^2) + eps) * weight, over each of n_group groups;
  *          with norm_first  y = x * rsqrt(mean(x^2) + eps) * weight * silu(gate)
  *   LAYER  y = (x - mean) * rsqrt(mean((x - mean)^2) + eps) * weight + bias
+ *   RMS_ADD  y += RMS;  NONE  y = x
  * x, gate f32 [rows][dim]; y f32 or 16 bit. One block per row and group; how the group is divided among its threads, and
  * so the order of its sums, is a function of its width. Groups of whole float4s are held in registers, up to 4 a
  * thread; others are read twice (three times), the second time from L1. RMS norms without gate and bias, which most
@@ -31,6 +32,11 @@ static __global__ void __launch_bounds__(1024) norm_kernel(const spec_step_block
     row.x = (const float *)a.x.data + (size_t)r * a.x.ld + c0;
     row.gate = a.gate.data ? (const float *)a.gate.data + (size_t)r * a.gate.ld + c0 : NULL;
     row.weight = a.weight + c0;
+    if (a.kind == SPEC_NORM_NONE) {
+        for (int c = (int)threadIdx.x; c < width; c += (int)blockDim.x)
+            store_any(a.y.data, a.y.dtype, (size_t)r * a.y.ld + c, row.x[c]);
+        return;
+    }
     row.bias = a.bias ? a.bias + c0 : NULL;
     row.norm_first = a.norm_first != 0;
 
@@ -51,6 +57,7 @@ static __global__ void __launch_bounds__(1024) norm_kernel(const spec_step_block
         float v = (row.value(c) - mean) * scale * row.weight[c];
         if (row.bias) v = v + row.bias[c];
         if (row.gate && row.norm_first) v = v * silu(row.gate[c]);
+        if (a.kind == SPEC_NORM_RMS_ADD) v = ((const float *)a.y.data)[out + c] + v;
         store_any(a.y.data, a.y.dtype, out + c, v);
     }
 }
@@ -137,7 +144,8 @@ norm_quad_kernel(const spec_step_block *step, const spec_norm_args a, int width,
         const int c = c0 + 4 * quad(k);
         const size_t out = (size_t)r * a.y.ld + c;
         if (a.y.dtype == SPEC_DTYPE_F32) {
-            *(float4 *)((float *)a.y.data + out) = y;
+            float4 *const to = (float4 *)((float *)a.y.data + out);
+            *to = !PLAIN && a.kind == SPEC_NORM_RMS_ADD ? add4(*to, y) : y;
             continue;
         }
         const uint2 packed = pack4(a.y.dtype, y);
@@ -213,10 +221,12 @@ spec_status speci_cuda_check_norm(spec_device *dev, const spec_norm_args *a)
 {
     if (a->dim < 1 || a->n_group < 1 || a->dim % a->n_group)
         return dev->host->fail(SPEC_E_INVALID, "cuda norm: dim %d in %d groups", a->dim, a->n_group);
-    if (a->kind != SPEC_NORM_RMS && a->kind != SPEC_NORM_LAYER)
+    if (a->kind < SPEC_NORM_RMS || a->kind > SPEC_NORM_NONE)
         return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda norm: kind %d is not known", (int)a->kind);
-    if (a->kind == SPEC_NORM_LAYER && (a->n_group != 1 || a->gate.data))
-        return dev->host->fail(SPEC_E_INVALID, "cuda norm: a layer norm takes one group and no gate");
+    if ((a->kind == SPEC_NORM_LAYER || a->kind == SPEC_NORM_NONE) && (a->n_group != 1 || a->gate.data))
+        return dev->host->fail(SPEC_E_INVALID, "cuda norm: of kind %d with one group and no gate alone", (int)a->kind);
+    if (a->kind == SPEC_NORM_RMS_ADD && (a->y.dtype != SPEC_DTYPE_F32 || a->y.data == a->x.data))
+        return dev->host->fail(SPEC_E_INVALID, "cuda norm: what is added to is f32, and not x");
     if (a->x.dtype != SPEC_DTYPE_F32 || (a->gate.data && a->gate.dtype != SPEC_DTYPE_F32) || !cuda_is_float(a->y.dtype))
         return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda norm: x and gate must be f32, y a float type");
     return SPEC_OK;
@@ -255,7 +265,7 @@ spec_status speci_cuda_norm(spec_queue *q, const cuda_norm_args *a, cuda_pass *p
     SPEC_TRY(cuda_enter_op(q, "norm"));
     SPEC_TRY(speci_cuda_check_norm(q->dev, a));
     const int width = a->dim / a->n_group;
-    const bool quads = norm_in_quads(a, width);
+    const bool quads = a->kind != SPEC_NORM_NONE && norm_in_quads(a, width);
     if (!a->squares && !(quads && width <= NORM_THREADS * NORM_QUADS * 4)) return launch_any(q, a, width);
     uint16_t *const arranged = quads ? speci_cuda_arranged_for(q, pass, ORDER_ROWS, NULL) : NULL;
     const linear_order order = !arranged ? ORDER_ROWS : pass->out.order;
