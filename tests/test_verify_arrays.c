@@ -400,7 +400,7 @@ static void root_distributions(node_distributions *t, const world *w, const shap
     *t = (node_distributions){ .v = w->v, .k = s->k0, .n_row = s->n_drafter, .how = s->how };
     memcpy(t->p, w->p[0], sizeof t->p);
     for (int32_t d = 0; d < MAX_K; d++) memcpy(t->q[d], w->q[d][0], sizeof t->q[d]);
-    const spec_verify_rule r = speci_verify_resolve(s->rule, s->kind, 1)->id;
+    const spec_verify_rule r = speci_verify_resolve(s->rule, s->kind, 1, NULL)->id;
     t->rule = r == SPEC_VERIFY_NAIVE ? POINT : r == SPEC_VERIFY_MSS_REPEAT ? WITH : WITHOUT;
     solve(t);
 }
@@ -550,7 +550,7 @@ static void test_draws(void **state)
     test_random r = { 77 };
     for (int32_t i = 0; i < 20000; i++) {
         shape s = right[i % N_ELEMENTS(right)];
-        s.rule = speci_verify_resolve(s.rule, s.kind, 1)->id;
+        s.rule = speci_verify_resolve(s.rule, s.kind, 1, NULL)->id;
         world w;
         sampled_tree t, other;
         int32_t got[3], want[3], n = 0, token = -1;
