@@ -545,7 +545,7 @@ typedef struct spec_accept_args {
  *      Z = sum of max(w R - D, 0);   R = max(w R - D, 0) / Z;   w = Z / (Z + 1 - w);   D[y] = 0, D = norm(D)
  *   out_prob = w,   out_token = draw(R, u_last).
  * Where only rounding leaves Z < 1e-12: R = p without the candidates so far, or p; and w = 1 where it was 1, else 0.
- * `next` as for the arg-max. p and q are only read. */
+ * p and q are only read. */
 #define SPEC_ACCEPT_TREE_ROWS 1024
 typedef struct spec_accept_tree_args {
     const float *p, *q;
@@ -557,7 +557,6 @@ typedef struct spec_accept_tree_args {
     const float *host_u_last;               /* [n_row] */
     float *host_out_prob;                   /* [n_row] */
     int32_t *host_out_token;                /* [n_row]; -1: the distribution is nothing */
-    spec_step_node *next;
 } spec_accept_tree_args;
 
 /* A node of a tree that grows on the device. */

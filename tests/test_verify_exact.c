@@ -328,9 +328,9 @@ static void test_figures(void **state)
         int32_t width[5], n_world;
         double mss, traversal;
     } figures[] = {
-        { "chain of 2", { 1, 1 }, 300, 0.831, 0.872 },  { "chain of 3", { 1, 1, 1 }, 300, 1.007, 1.104 },
-        { "(2,1)", { 2, 1 }, 300, 1.218, 1.271 },       { "(2,2)", { 2, 2 }, 300, 1.434, 1.469 },
-        { "(2,2,1)", { 2, 2, 1 }, 60, 1.830, 1.936 },   { "(1,1,2)", { 1, 1, 2 }, 300, 1.068, 1.166 },
+        { "chain of 2", { 1, 1 }, 200, 0.831, 0.872 },  { "chain of 3", { 1, 1, 1 }, 200, 1.007, 1.104 },
+        { "(2,1)", { 2, 1 }, 200, 1.218, 1.271 },       { "(2,2)", { 2, 2 }, 200, 1.434, 1.469 },
+        { "(2,2,1)", { 2, 2, 1 }, 25, 1.830, 1.936 },   { "(1,1,2)", { 1, 1, 2 }, 100, 1.068, 1.166 },
     };
     test_random r = { 8 };
     (void)state;
@@ -537,6 +537,65 @@ static void test_against_reference(void **state)
     assert_true(n_checked > ROUNDS * 9 / 10 && n_deep > ROUNDS / 10);
 }
 
+/* --- on the brink --- */
+
+/* Draws a tree, changes it and verifies it. Returns how many drafts were accepted; most: the length of the path along first
+ * siblings. */
+static int32_t verify_drawn(sampled *s, test_random *r, uint64_t position, void (*change)(sampled *), int32_t *most, int32_t *token)
+{
+    int32_t path[SPEC_MAX_DEPTH + 1], n_path;
+    draw_tree(s, r, 2 + test_below(r, 6), 1 + test_below(r, 12), 1);
+    change(s);
+    place_tree(s, r);
+    const spec_verify_args a = { .struct_size = sizeof a, .tree = &s->tree, .n_vocab = s->ref.v, .p = s->p, .q = s->q,
+                                 .rule = SPEC_VERIFY_TRAVERSAL, .temperature = 1, .seed = 7, .position = position };
+    test_ok(spec_verify_probs(path, &n_path, token, &a), "spec_verify_probs");
+    for (int32_t x = *most = 0, first; ; x = first, (*most)++) {
+        for (first = x + 1; first < s->ref.n && s->ref.parent[first] != x; first++) {}
+        if (first == s->ref.n) return n_path - 1;
+    }
+}
+
+static void make_equal(sampled *s)
+{
+    for (int32_t x = 0; x < s->ref.n; x++)
+        memcpy(s->p + x * s->ref.v, s->q + 2 * x * s->ref.v, (size_t)s->ref.v * sizeof *s->p);
+}
+
+/* A target that wants nothing of what was drafted: a token that no draft distribution has. */
+static void make_disjoint(sampled *s)
+{
+    for (int32_t x = 0; x < s->ref.n; x++)
+        for (int32_t i = 0; i < s->ref.v; i++) s->p[x * s->ref.v + i] = i == s->ref.v - 1;
+    for (int32_t x = 1; x < s->ref.n; x++)
+        if (s->ref_token[x] == s->ref.v - 1) s->ref.n = x; /* with all that was drawn later */
+}
+
+/* Z = 0 and w = 1 at every node: the path along first siblings is accepted to its end. */
+static void test_equal_distributions(void **state)
+{
+    static sampled s;
+    test_random r = { 5 };
+    (void)state;
+    for (int32_t i = 0; i < 2000; i++) {
+        int32_t most, token;
+        const int32_t n = verify_drawn(&s, &r, (uint64_t)i * 100, make_equal, &most, &token);
+        assert_int_equal(n, most);
+    }
+}
+
+static void test_disjoint_distributions(void **state)
+{
+    static sampled s;
+    test_random r = { 6 };
+    (void)state;
+    for (int32_t i = 0; i < 2000; i++) {
+        int32_t most, token;
+        assert_int_equal(verify_drawn(&s, &r, (uint64_t)i * 100, make_disjoint, &most, &token), 0);
+        assert_int_equal(token, s.ref.v - 1);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -544,6 +603,8 @@ int main(void)
         cmocka_unit_test(test_figures),
         cmocka_unit_test(test_wrong_variants),
         cmocka_unit_test(test_against_reference),
+        cmocka_unit_test(test_equal_distributions),
+        cmocka_unit_test(test_disjoint_distributions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -85,7 +85,7 @@ static spec_status enqueue(speci_verify_batch *b, const speci_verify_device *sel
     return b->ops->accept_tree(b->queue, &(spec_accept_tree_args){
         .p = b->p, .q = b->q, .ld_p = ld, .ld_q = ld, .n_vocab = ld, .n_row = n, .host_p_row = r->dst + row,
         .host_q_row = r->q_row + row, .host_parent = r->parent + row, .host_token = r->candidate + row,
-        .host_u_last = r->u_last + row, .host_out_prob = r->prob + row, .host_out_token = r->token + row, .next = b->next });
+        .host_u_last = r->u_last + row, .host_out_prob = r->prob + row, .host_out_token = r->token + row });
 }
 
 static spec_status walk_scored(const speci_verify_batch *b, const speci_verify_device *self)

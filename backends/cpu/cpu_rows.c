@@ -367,7 +367,6 @@ static void accept_tree_row(void *arg, int32_t i)
     const float *r = end > first ? t.a : row_at(a->p, a->host_p_row[i], a->ld_p);
     a->host_out_prob[i] = w;
     a->host_out_token[i] = draw(r, a->n_vocab, a->host_u_last[i]);
-    if (a->next) a->next[i].token = a->host_out_token[i];
     speci_cpu_scratch_give(job->q, t.slot);
 }
 

@@ -396,7 +396,6 @@ template <int MOST> struct accept_tree_batch {
     int32_t ld_p, ld_q, n_vocab, n_row;
     float *out_prob;
     int32_t *out_token;
-    spec_step_node *next;
     int32_t p_row[MOST], q_row[MOST], parent[MOST], token[MOST];
     int32_t first[MOST]; /* the row's first candidate; n_row: it has none */
     float u_last[MOST];
@@ -458,9 +457,7 @@ accept_tree_kernel(const __grid_constant__ accept_tree_batch<MOST> a)
     if (node.n_past == 0) (void)plain_ranges(&s.sums, node.p, n);
     if (team_block() != 0 || threadIdx.x >= 32) return;
     const int token = team_draw(&s.sums, node, n, a.u_last[i]);
-    if (threadIdx.x != 0) return;
-    a.out_prob[i] = w, a.out_token[i] = token;
-    if (a.next) a.next[i].token = token;
+    if (threadIdx.x == 0) a.out_prob[i] = w, a.out_token[i] = token;
 }
 
 /* Rows [r, r + n_row) of the call, which are whole trees. */
@@ -474,7 +471,7 @@ static spec_status accept_trees(spec_queue *q, const spec_accept_tree_args *a, i
     SPEC_TRY(speci_cuda_result(q, &prob, a->host_out_prob + r, bytes));
     SPEC_TRY(speci_cuda_result(q, &token, a->host_out_token + r, bytes));
     b.p = a->p, b.q = a->q, b.ld_p = a->ld_p, b.ld_q = a->ld_q, b.n_vocab = a->n_vocab, b.n_row = n_row;
-    b.out_prob = (float *)prob, b.out_token = (int32_t *)token, b.next = a->next ? a->next + r : NULL;
+    b.out_prob = (float *)prob, b.out_token = (int32_t *)token;
     memcpy(b.p_row, a->host_p_row + r, bytes), memcpy(b.q_row, a->host_q_row + r, bytes);
     memcpy(b.token, a->host_token + r, bytes), memcpy(b.u_last, a->host_u_last + r, bytes);
     for (int32_t i = n_row - 1; i >= 0; i--) { /* a row's first candidate comes last */
