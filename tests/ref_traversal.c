@@ -50,7 +50,7 @@ static void delete_child(double *b, double *w, const double *s, int32_t v, doubl
 
 void ref_traversal(ref_leaves *out, const ref_tree *t, ref_fault fault)
 {
-    static double b[REF_NODES][REF_V];
+    static _Thread_local double b[REF_NODES][REF_V];
     double w[REF_NODES] = { 1 };
     bool gone[REF_NODES] = { false }, seen[REF_NODES] = { true };
     for (int32_t u = 0; u < t->n; u++) memcpy(b[u], t->p[u], (size_t)t->v * sizeof **b);
