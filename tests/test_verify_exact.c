@@ -26,7 +26,8 @@ typedef enum drawing {
     WITHOUT,  /* replacement: the rule's own */
     REPEATED, /* with replacement: a token may come again */
     SEVERAL,  /* siblings from two drafters in turn, each without replacement */
-    ADAPTIVE, /* a slot is left out, with what is below it, for what was drawn before it */
+    ADAPTIVE, /* a slot is left out, with what is below it, for what was drawn before it: branch by branch, */
+    LEVELS,   /* and level by level, so also for what its later siblings were */
     OWN_TOKEN /* bug: a node is dropped for its own token's probability */
 } drawing;
 
@@ -121,7 +122,7 @@ static bool left_out(const enumeration *e, int32_t i)
 {
     int32_t sum = 0;
     for (int32_t j = 1; j < i; j++) sum += e->token[j] * (j + 1);
-    return e->how == ADAPTIVE && i > 1 && sum % 3 == 1;
+    return (e->how == ADAPTIVE || e->how == LEVELS) && i > 1 && sum % 3 == 1;
 }
 
 /* What slot i is drawn from; false: nothing is left, or its parent is empty. */
@@ -226,6 +227,17 @@ static void all_shapes(int32_t n_most, void (*each)(const shape *, void *), void
     }
 }
 
+/* The same shape, its slots level by level. */
+static shape by_levels(const shape *s)
+{
+    shape out = { .n = 1, .parent = { -1 } };
+    int32_t from[MAX_SLOT] = { 0 };
+    for (int32_t i = 0; i < out.n; i++)
+        for (int32_t c = from[i] + 1; c < s->n; c++)
+            if (s->parent[c] == from[i]) from[out.n] = c, out.parent[out.n++] = i;
+    return out;
+}
+
 /* Every node of level i has width[i] children. */
 static shape product(const int32_t *width)
 {
@@ -272,20 +284,21 @@ typedef struct tally {
 
 static void check_shape(const shape *s, void *user)
 {
-    static const drawing hows[] = { WITHOUT, REPEATED, SEVERAL, ADAPTIVE };
+    static const drawing hows[] = { WITHOUT, REPEATED, SEVERAL, ADAPTIVE, LEVELS };
+    const shape levels = by_levels(s);
     tally *t = user;
     t->n_shape++;
     for (int32_t v = 2; v <= MAX_V; v++) {
         world *w = make_world(&t->random, v, depth_of(s) + 1, t->n_case % 2 ? patchy : dense);
         for (int32_t i = 0; i < N_ELEMENTS(hows); i++) {
             double accepted, mss;
-            const double error = enumerate(w, s, hows[i], REF_RIGHT, &accepted, &mss);
+            const double error = enumerate(w, hows[i] == LEVELS ? &levels : s, hows[i], REF_RIGHT, &accepted, &mss);
             if (!(error < 1e-12))
                 fail_msg("shape %d of %d nodes, %d tokens, drawing %d: distance %g", t->n_shape, s->n, v, (int)hows[i], error);
             t->worst = fmax(t->worst, error);
             t->least = fmin(t->least, accepted - mss);
             t->most = fmax(t->most, accepted - mss);
-            if (is_nested(s) && hows[i] != ADAPTIVE) t->least_nested = fmin(t->least_nested, accepted - mss);
+            if (is_nested(s) && hows[i] < ADAPTIVE) t->least_nested = fmin(t->least_nested, accepted - mss);
             t->n_case++;
         }
         free(w);

@@ -12,7 +12,7 @@
 static const bench_mode modes[] = {
     { "step", "time of a step by number of nodes and tree", bench_step, false },
     { "generate", "end to end: trees x rules x temperatures, beside plain decoding", bench_generate, false },
-    { "rules", "accepted drafts per step by --verify, over the same trees", bench_rules, false },
+    { "rules", "what traversal verification accepts of drafted trees, beside multi-step sampling", bench_rules, false },
     { "draft", "drafting by the model, per tree and per level", bench_draft, false },
     { "prefill", "tokens per second of prompts of --tokens", bench_prefill, false },
     { "append", "prompts of --tokens behind decoded tokens, and beside another sequence", bench_append, false },
