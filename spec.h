@@ -268,14 +268,19 @@ typedef struct spec_sampling {
 } spec_sampling; /* frozen */
 
 typedef enum spec_verify_rule {
-    SPEC_VERIFY_AUTO = 0,   /* GREEDY at T = 0; else MSS for sampled trees (i.i.d.: MSS_REPEAT), NAIVE for others */
+    SPEC_VERIFY_AUTO = 0,   /* GREEDY at T = 0; else TRAVERSAL for sampled trees (chains: which is BLOCK there; i.i.d.:
+                               MSS_REPEAT), NAIVE for others */
     SPEC_VERIFY_GREEDY = 1, /* the only rule at T = 0; E_INVALID at any other */
     SPEC_VERIFY_NAIVE = 2,  /* draw from the target once; follow the child that equals the draw. For every tree */
     SPEC_VERIFY_CHAIN = 3,  /* chain speculative sampling: accept y with min(1, p/q), else draw from the residual; for
                                sampled trees in which no node has two children (algorithms.md 3.1) */
     SPEC_VERIFY_MSS = 4,    /* multi-step speculative sampling without replacement (3.2), for sampled trees */
-    SPEC_VERIFY_MSS_REPEAT = 5 /* multi-step speculative sampling with replacement (3.2), for trees sampled i.i.d. and
+    SPEC_VERIFY_MSS_REPEAT = 5, /* multi-step speculative sampling with replacement (3.2), for trees sampled i.i.d. and
                                for sampled chains */
+    SPEC_VERIFY_BLOCK = 6,  /* block verification (3.9; arXiv 2403.10444), for sampled trees in which no node has two
+                               children: accepts never less than CHAIN, and on average more */
+    SPEC_VERIFY_TRAVERSAL = 7 /* traversal verification (3.10; arXiv 2505.12398), for sampled trees: never less than MSS;
+                               draw for draw BLOCK on a chain */
 } spec_verify_rule;
 
 /* ------------------------------------------------------------------------------- drafters --- */

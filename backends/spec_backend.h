@@ -539,6 +539,28 @@ typedef struct spec_accept_args {
     spec_step_node *next;
 } spec_accept_args;
 
+/* Traversal verification of whole trees (algorithms.md 3.10): with which probability each node is accepted once everything
+ * below it was rejected, and what would follow it then. Rows of a tree stand together, level by level, the root first and siblings in
+ * draw order, at most SPEC_ACCEPT_TREE_ROWS of them; several trees behind one another. A row's candidates are the rows whose parent
+ * it is. With w = 1 for a root, R = p[p_row], D = q[q_row]:
+ *   for candidates c in order, y = token[c]: w_c = 0 and no more if D[y] == 0; else w_c = min(w R[y] / D[y], 1), where c begins;
+ *      Z = sum of max(w R - D, 0);   R = max(w R - D, 0) / Z;   w = Z / (Z + 1 - w);   D[y] = 0, D = norm(D)
+ *   out_prob = w,   out_token = draw(R, u_last).
+ * Where only rounding leaves Z < 1e-12: R = p without the candidates so far, or p; and w = 1 where it was 1, else 0.
+ * p and q are only read. */
+#define SPEC_ACCEPT_TREE_ROWS 1024
+typedef struct spec_accept_tree_args {
+    const float *p, *q;
+    int32_t ld_p, ld_q, n_vocab;            /* q has n_vocab columns too */
+    int32_t n_row;                          /* of all trees */
+    const int32_t *host_p_row, *host_q_row; /* [n_row]; q_row -1: a row without candidates */
+    const int32_t *host_parent;             /* [n_row] a row of the call, -1 = a root */
+    const int32_t *host_token;              /* [n_row]; a root's is not read */
+    const float *host_u_last;               /* [n_row] */
+    float *host_out_prob;                   /* [n_row] */
+    int32_t *host_out_token;                /* [n_row]; -1: the distribution is nothing */
+} spec_accept_tree_args;
+
 /* A node of a tree that grows on the device. */
 typedef struct spec_grow_node {
     uint64_t key;          /* stream of the draws after it (spec_draw.h) */
@@ -730,6 +752,9 @@ struct spec_backend_ops {
 
     /* Optional row operation. NULL: the library does it on the host. */
     spec_status (*adjust)(spec_queue *q, const spec_adjust_args *a);
+
+    /* Optional row operation. NULL: no session verifies by the rules that need it; `auto` takes others. */
+    spec_status (*accept_tree)(spec_queue *q, const spec_accept_tree_args *a);
     /* Append here. */
 };
 

@@ -313,6 +313,21 @@ static spec_status accept_siblings(spec_queue *q, const spec_accept_args *a)
     return status;
 }
 
+static spec_status accept_tree_siblings(spec_queue *q, const spec_accept_tree_args *a)
+{
+    int32_t *swapped = malloc((size_t)(a->n_row + 1) * sizeof *swapped);
+    if (!swapped) abort();
+    memcpy(swapped, a->host_token, (size_t)a->n_row * sizeof *swapped);
+    for (int32_t i = 1; i + 1 < a->n_row; i++)
+        if (a->host_parent[i] >= 0 && a->host_parent[i - 1] != a->host_parent[i] && a->host_parent[i + 1] == a->host_parent[i])
+            swapped[i] = a->host_token[i + 1], swapped[i + 1] = a->host_token[i];
+    spec_accept_tree_args other = *a;
+    other.host_token = swapped;
+    const spec_status status = speci_cpu_ops.accept_tree(q, &other);
+    free(swapped);
+    return status;
+}
+
 static spec_status draw_order(spec_queue *q, const spec_draw_args *a)
 {
     const spec_status status = speci_cpu_ops.draw(q, a);
@@ -395,7 +410,7 @@ void fault_backend_ops(spec_backend_ops *out, fault_kind kind)
     case FAULT_RECENT: out->op[SPEC_OP_SCAN].run = scan_recent; break;
     case FAULT_RECENT_PLACE: out->op[SPEC_OP_SCAN].run = scan_recent_place; break;
     case FAULT_FOLD: out->op[SPEC_OP_SCAN].run = scan_fold; break;
-    case FAULT_SIBLINGS: out->accept = accept_siblings; break;
+    case FAULT_SIBLINGS: out->accept = accept_siblings, out->accept_tree = accept_tree_siblings; break;
     case FAULT_GROWN_TOKEN: out->expand = expand_token; break;
     case FAULT_GROWN_PARENT: out->expand = expand_parent; break;
     case FAULT_GROWN_FEED: out->expand = expand_feed; break;

@@ -27,7 +27,7 @@ typedef enum fault_kind {
     FAULT_RECENT_PLACE,   /* windowed: when their positions end at an odd one, they lie one place late in the rings */
     FAULT_FOLD,           /* windowed: a state with windows folded in is not stored */
     FAULT_ROW_COUNT,      /* products depend on the number of rows: opening must fail */
-    FAULT_SIBLINGS,       /* accept verifies the first two candidates in the wrong order */
+    FAULT_SIBLINGS,       /* accept and accept_tree verify the first two candidates in the wrong order */
     FAULT_GROWN_TOKEN,    /* the last node that expand adds has another token */
     FAULT_GROWN_PARENT,   /* the same node has another parent */
     FAULT_GROWN_FEED,     /* the drafter is fed another token than the tree's */

@@ -135,6 +135,14 @@ static spec_status late_accept(spec_queue *q, const spec_accept_args *given)
     return cpu()->accept(q->cpu, &a);
 }
 
+static spec_status late_accept_tree(spec_queue *q, const spec_accept_tree_args *given)
+{
+    spec_accept_tree_args a = *given;
+    a.host_out_prob = rooms_for(q, a.host_out_prob, a.n_row, sizeof *a.host_out_prob);
+    a.host_out_token = rooms_for(q, a.host_out_token, a.n_row, sizeof *a.host_out_token);
+    return cpu()->accept_tree(q->cpu, &a);
+}
+
 static spec_status late_logprob(spec_queue *q, const spec_logprob_args *given)
 {
     spec_logprob_args a = *given;
@@ -335,6 +343,7 @@ const spec_backend_ops late_ops = {
     .argmax = late_argmax,
     .probs = late_probs,
     .accept = late_accept,
+    .accept_tree = late_accept_tree,
     .logprob = late_logprob,
     .draw = late_draw,
     .expand = late_expand,

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/ref_traversal.h"
 #include "tests/support_statistics.h"
 #include "tests/support_model.h"
 
@@ -120,6 +121,67 @@ spec_status probs_faulty_accept(spec_queue *queue, const spec_accept_args *a)
 {
     probs_rows p = { 0 }, q = { 0 };
     const spec_status status = accept_rows(queue, a, &p, &q);
+    free(p.data);
+    free(q.data);
+    return status;
+}
+
+/* --- whole trees --- */
+
+static ref_fault tree_fault(void)
+{
+    switch (planted.fault) {
+    case FAULT_LAST_FROM_P: return REF_BONUS_OF_P;
+    case FAULT_ORDER: return REF_SORTED;
+    case FAULT_RESIDUAL_OF_P: return REF_RESIDUAL_OF_P;
+    case FAULT_WEIGHT_LOST: return REF_WEIGHT_LOST;
+    default: return REF_RIGHT;
+    }
+}
+
+/* The tree of rows [first, end). */
+static void accept_tree(const spec_accept_tree_args *a, const probs_rows *p, const probs_rows *q, int32_t first, int32_t end)
+{
+    static _Thread_local ref_leaves leaves;
+    static _Thread_local double rows[2][REF_NODES][V];
+    int32_t parent[REF_NODES];
+    ref_tree t = { .n = end - first, .v = a->n_vocab, .parent = parent, .token = a->host_token + first };
+    for (int32_t i = 0; i < t.n; i++) {
+        for (int32_t v = 0; v < t.v; v++) {
+            const double d = (double)row_at(q, a->host_q_row[first + i])[v];
+            rows[0][i][v] = (double)row_at(p, a->host_p_row[first + i])[v];
+            rows[1][i][v] = planted.fault == FAULT_ROOT_Q ? sqrt(d) : d;
+        }
+        if (a->host_q_row[first + i] >= 0) (void)probs_normalise(rows[1][i], t.v);
+        parent[i] = a->host_parent[first + i] < 0 ? -1 : a->host_parent[first + i] - first;
+        t.p[i] = rows[0][i];
+        t.q[i] = i > 0 ? rows[1][parent[i]] : NULL;
+    }
+    ref_traversal(&leaves, &t, tree_fault());
+    for (int32_t k = 0; k < leaves.n; k++) {
+        const int32_t row = first + leaves.node[k];
+        a->host_out_prob[row] = (float)leaves.accept[k];
+        a->host_out_token[row] = draw(leaves.b[k], t.v, (double)a->host_u_last[row]);
+    }
+}
+
+static spec_status accept_trees(spec_queue *queue, const spec_accept_tree_args *a, probs_rows *p, probs_rows *q)
+{
+    SPEC_TRY(fetch(p, queue, a->p, a->ld_p, a->host_p_row, a->n_row));
+    SPEC_TRY(fetch(q, queue, a->q, a->ld_q, a->host_q_row, a->n_row));
+    SPEC_TRY(planted.ops->sync(queue));
+    for (int32_t first = 0, end; first < a->n_row; first = end) {
+        end = first + 1;
+        while (end < a->n_row && a->host_parent[end] >= 0) end++;
+        accept_tree(a, p, q, first, end);
+    }
+    return SPEC_OK;
+}
+
+spec_status probs_faulty_accept_tree(spec_queue *queue, const spec_accept_tree_args *a)
+{
+    probs_rows p = { 0 }, q = { 0 };
+    const spec_status status = accept_trees(queue, a, &p, &q);
     free(p.data);
     free(q.data);
     return status;

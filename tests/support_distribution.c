@@ -58,14 +58,15 @@ typedef struct probs_tree {
 } probs_tree;
 
 #define R(rule) (1u << SPEC_VERIFY_##rule)
-#define SAMPLED_RULES (R(NAIVE) | R(MSS))
+#define SAMPLED_RULES (R(NAIVE) | R(MSS) | R(TRAVERSAL))
+#define REPEAT_RULES (R(NAIVE) | R(MSS) | R(MSS_REPEAT) | R(TRAVERSAL))
 
 /* Every kind of builder. Rules are written down, not asked of the library. */
 static const probs_tree trees[] = {
-    { "chain:3", "chain:3", 0, 0, AS_IT_IS, R(NAIVE) | R(CHAIN) | R(MSS) | R(MSS_REPEAT), 1, PROBS_WITHOUT },
+    { "chain:3", "chain:3", 0, 0, AS_IT_IS, UINT32_MAX & ~R(GREEDY), 1, PROBS_WITHOUT },
     { "static:A", "static:A", 0, 0, AS_IT_IS, SAMPLED_RULES, 3, PROBS_WITHOUT },
     { "product:3,2", "product:3,2", 0, 0, AS_IT_IS, SAMPLED_RULES, 3, PROBS_WITHOUT },
-    { "product-repeat:3,2", "product-repeat:3,2", 0, 0, AS_IT_IS, R(NAIVE) | R(MSS) | R(MSS_REPEAT), 3, PROBS_REPEAT },
+    { "product-repeat:3,2", "product-repeat:3,2", 0, 0, AS_IT_IS, REPEAT_RULES, 3, PROBS_REPEAT },
     { "beam:3,2", "beam:3,2", 0, 0, AS_IT_IS, R(NAIVE), 3, PROBS_TOP },
     { "dyspec:6", "dyspec:6", 0, 0, AS_IT_IS, SAMPLED_RULES, 0, PROBS_WITHOUT },
     { "dyspec-threshold:0.05", "dyspec-threshold:0.05,8,4,3", 0, 0, AS_IT_IS, SAMPLED_RULES, 0,
@@ -73,7 +74,7 @@ static const probs_tree trees[] = {
     { "sequoia:6", "sequoia:6", 0, 0, AS_IT_IS, SAMPLED_RULES, 0, PROBS_WITHOUT },
     { "eagle2:3,6,2", "eagle2:3,6,2", 0, 0, AS_IT_IS, R(NAIVE), 0, PROBS_TOP },
     { "distributions, product:3,2", "product:3,2", FROM_DISTRIBUTIONS, 0, AS_IT_IS, SAMPLED_RULES, 3, PROBS_WITHOUT },
-    { "distributions, product-repeat:3,2", "product-repeat:3,2", FROM_DISTRIBUTIONS, 0, AS_IT_IS, R(NAIVE) | R(MSS) | R(MSS_REPEAT), 3,
+    { "distributions, product-repeat:3,2", "product-repeat:3,2", FROM_DISTRIBUTIONS, 0, AS_IT_IS, REPEAT_RULES, 3,
       PROBS_REPEAT },
     { "distributions, dyspec:6", "dyspec:6", FROM_DISTRIBUTIONS, 0, AS_IT_IS, SAMPLED_RULES, 0, PROBS_WITHOUT },
     { "own builder, draws", NULL, FROM_OWN, 0, AS_IT_IS, SAMPLED_RULES, 0, PROBS_WITHOUT },
@@ -117,13 +118,17 @@ static const spec_request requests[N_SETTING] = {
       .n_penalty = 2, .bias = biases, .n_bias = 1, .mask = support_mask, .mask_user_data = (void *)(uintptr_t)&masked },
 };
 static const char *const request_trees[] = { "chain:3", "product:3,2", "dyspec:6" };
-#define REQUEST_RULES (R(NAIVE) | R(CHAIN) | R(MSS))
+#define REQUEST_RULES (R(NAIVE) | R(CHAIN) | R(MSS) | R(BLOCK) | R(TRAVERSAL))
 enum { N_REQUEST_TREE = sizeof request_trees / sizeof *request_trees };
 
 /* ... and some under distributions that draft and target do not share. */
 static const probs_case variants[] = {
     { "chain:3, colder, min-p",
       { "", "chain:3", 0, 0, AS_IT_IS, 0, 1, PROBS_WITHOUT }, SPEC_VERIFY_CHAIN, 1, MIN_P, 0.5f, 0, 0, NULL },
+    { "chain:3, colder, min-p, block",
+      { "", "chain:3", 0, 0, AS_IT_IS, 0, 1, PROBS_WITHOUT }, SPEC_VERIFY_BLOCK, 1, MIN_P, 0.5f, 0, 0, NULL },
+    { "product:3,2, hotter, cut, mss",
+      { "", "product:3,2", 0, 0, AS_IT_IS, 0, 3, PROBS_WITHOUT }, SPEC_VERIFY_MSS, 6, CUT, 1.3f, 0, 0, NULL },
     { "product:3,2, hotter, cut",
       { "", "product:3,2", 0, 0, AS_IT_IS, 0, 3, PROBS_WITHOUT }, SPEC_VERIFY_AUTO, 6, CUT, 1.3f, 0, 0, NULL },
     { "product-repeat:3,2, hotter",
@@ -132,7 +137,7 @@ static const probs_case variants[] = {
     { "eagle2:3,6,2, colder, cut",
       { "", "eagle2:3,6,2", 0, 0, AS_IT_IS, 0, 0, 0 }, SPEC_VERIFY_AUTO, 4, CUT, 0.5f, 0, 0, NULL },
 };
-enum { N_VARIANT = sizeof variants / sizeof *variants, MAX_CASE = (N_TREE + N_REQUEST_TREE) * 4 * N_SETTING + N_VARIANT };
+enum { N_VARIANT = sizeof variants / sizeof *variants, MAX_CASE = (N_TREE + N_REQUEST_TREE) * 6 * N_SETTING + N_VARIANT };
 
 #define DRAWN3 { "", "product:3", 0, 0, AS_IT_IS, 0, 0, 0 }
 #define EDITED(text, edit, kind) { "", text, 0, edit, kind, 0, 0, 0 }
@@ -144,6 +149,10 @@ static const probs_case controls[] = {
     { "right: on the host", CASE(DRAWN3, MSS, FAULT_HOST, 10000) },
     { "right: on the host, with replacement",
       CASE(EDITED("product-repeat:3", 0, AS_IT_IS), MSS_REPEAT, FAULT_HOST, 10000) },
+    { "right: on the host, traversal", CASE(EDITED("product:3,2", 0, AS_IT_IS), TRAVERSAL, FAULT_HOST, 10000) },
+    { "right: on the host, block", CASE(EDITED("chain:3", 0, AS_IT_IS), BLOCK, FAULT_HOST, 10000) },
+    { "right: repeats removed, traversal",
+      CASE(EDITED("product-repeat:3,2", MERGED, SPEC_TREE_SAMPLED), TRAVERSAL, 0, 10000) },
     { "right: repeats removed", CASE(EDITED("product-repeat:3,2", MERGED, SPEC_TREE_SAMPLED), MSS, 0, 10000) },
     { "right: sorted, naive", CASE(EDITED("product:3,2", SORTED, AS_IT_IS), NAIVE, 0, 10000) },
     { "right: sorted, naive, since it is deterministic", CASE(EDITED("product:3,2", SORTED, SPEC_TREE_DETERMINISTIC), AUTO, 0, 10000) },
@@ -180,6 +189,22 @@ static const probs_case bugs[] = {
     { "verified by the root of q", CASE(DRAWN3, MSS, FAULT_ROOT_Q, 50000) },
     { "verified by the root of q, chain", CASE(EDITED("chain:2", 0, AS_IT_IS), CHAIN, FAULT_ROOT_Q, 5000) },
     { "one uniform for two draws, chain", CASE(EDITED("chain:2", 0, AS_IT_IS), CHAIN, FAULT_ONE_UNIFORM, 5000) },
+    { "the likeliest 3, by traversal", CASE(EDITED("beam:3,1", 0, SPEC_TREE_SAMPLED), TRAVERSAL, 0, 5000) },
+    { "the likeliest 1, by block", CASE(EDITED("beam:1,3", 0, SPEC_TREE_SAMPLED), BLOCK, 0, 5000) },
+    { "beam, by traversal", CASE(EDITED("beam:3,2", 0, SPEC_TREE_SAMPLED), TRAVERSAL, 0, 5000) },
+    { "eagle2, by traversal", CASE(EDITED("eagle2:3,6,2", 0, SPEC_TREE_SAMPLED), TRAVERSAL, 0, 5000) },
+    { "siblings sorted by q, by traversal", CASE(EDITED("product:3", SORTED, SPEC_TREE_SAMPLED), TRAVERSAL, 0, 5000) },
+    { "each dropped for its own q, by traversal",
+      CASE(EDITED("product:3", DROPPED, SPEC_TREE_SAMPLED), TRAVERSAL, 0, 5000) },
+    { "last draw from p, traversal", CASE(EDITED("product:2,1", 0, AS_IT_IS), TRAVERSAL, FAULT_LAST_FROM_P, 50000) },
+    { "last draw from p, block", CASE(EDITED("chain:2", 0, AS_IT_IS), BLOCK, FAULT_LAST_FROM_P, 5000) },
+    { "verified by the root of q, traversal", CASE(EDITED("product:2,1", 0, AS_IT_IS), TRAVERSAL, FAULT_ROOT_Q, 50000) },
+    { "verified by the root of q, block", CASE(EDITED("chain:2", 0, AS_IT_IS), BLOCK, FAULT_ROOT_Q, 5000) },
+    { "residual from p alone, traversal", CASE(EDITED("product:2,1", 0, AS_IT_IS), TRAVERSAL, FAULT_RESIDUAL_OF_P, 50000) },
+    { "residual from p alone, block", CASE(EDITED("chain:3", 0, AS_IT_IS), BLOCK, FAULT_RESIDUAL_OF_P, 5000) },
+    { "the parent's weight is lost, traversal", CASE(EDITED("product:2,1", 0, AS_IT_IS), TRAVERSAL, FAULT_WEIGHT_LOST, 50000) },
+    { "the parent's weight is lost, block", CASE(EDITED("chain:3", 0, AS_IT_IS), BLOCK, FAULT_WEIGHT_LOST, 5000) },
+    { "penalties of the parent's path, block", REQUESTED(EDITED("chain:3", 0, AS_IT_IS), BLOCK, FAULT_PARENT_PATH, 5000) },
     { "penalties of the parent's path", REQUESTED(EDITED("chain:3", 0, AS_IT_IS), CHAIN, FAULT_PARENT_PATH, 5000) },
     { "accepted drafts lost from the state", CASE(EDITED("chain:2", 0, AS_IT_IS), CHAIN, FAULT_LATE_STATE, 5000) },
 };
@@ -298,7 +323,7 @@ static spec_status open_work(probs_work *w, const probs_case *c, int32_t n_seq)
     w->ops = *w->s->ops;
     probs_plant(w->s->ops, c->fault);
     if (c->fault == FAULT_PARENT_PATH) w->ops.adjust = probs_faulty_adjust;
-    else w->ops.accept = probs_faulty_accept;
+    else w->ops.accept = probs_faulty_accept, w->ops.accept_tree = probs_faulty_accept_tree;
     w->s->ops = &w->ops;
     return SPEC_OK;
 }
@@ -520,6 +545,7 @@ static double expected_acceptance(const probs_case *c)
     target_probs(p, c, 0);
     probs_of(q, draft_logits->row[c->start][0], &ds);
     if (rule == SPEC_VERIFY_AUTO) rule = c->tree.how == PROBS_REPEAT ? SPEC_VERIFY_MSS_REPEAT : SPEC_VERIFY_MSS;
+    if (rule >= SPEC_VERIFY_BLOCK) rule = SPEC_VERIFY_MSS; /* a first draft's subtree has the same share */
     return probs_accepts(p, q, c->tree.k, c->tree.how, rule);
 }
 
@@ -579,7 +605,7 @@ static int32_t add_cases(probs_case *out, const probs_tree *t, int32_t setting, 
 {
     const struct probs_setting *s = &settings[setting];
     int32_t n = 0;
-    for (int rule = SPEC_VERIFY_NAIVE; rule <= SPEC_VERIFY_MSS_REPEAT; rule++) {
+    for (int rule = SPEC_VERIFY_NAIVE; rule <= SPEC_VERIFY_TRAVERSAL; rule++) {
         if (!(t->rules & rules & 1u << rule)) continue;
         out[n] = (probs_case){ .tree = *t, .rule = (spec_verify_rule)rule, .start = s->start, .sampling = s->sampling,
                                .n_draw = draws_of_seed(setting == 0 && !request), .request = request };
@@ -789,7 +815,7 @@ static answer check_rules_of(const probs_case *c)
     probs_work *w = open_one(c);
     OK(draft_and_score(w, 1));
     const answer naive = ask(w, SPEC_VERIFY_NAIVE);
-    for (int i = SPEC_VERIFY_GREEDY; i <= SPEC_VERIFY_MSS_REPEAT; i++) {
+    for (int i = SPEC_VERIFY_GREEDY; i <= SPEC_VERIFY_TRAVERSAL; i++) {
         const spec_verify_rule rule = (spec_verify_rule)i;
         answer a;
         if (c->tree.rules & 1u << i) {
@@ -810,7 +836,7 @@ static answer check_rules_of(const probs_case *c)
 /* A session that was opened for such a rule steps no step, and then goes on as if none had been asked for. */
 static void check_refused_step(probs_case c, const answer *naive)
 {
-    for (int rule = SPEC_VERIFY_GREEDY; rule <= SPEC_VERIFY_MSS_REPEAT; rule++) {
+    for (int rule = SPEC_VERIFY_GREEDY; rule <= SPEC_VERIFY_TRAVERSAL; rule++) {
         if (c.tree.rules & 1u << rule) continue;
         c.rule = (spec_verify_rule)rule;
         probs_work *w = open_one(&c);

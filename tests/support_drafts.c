@@ -71,6 +71,13 @@ static bool same_tree(const spec_tree *a, const spec_tree *b)
 
 /* ------------------------------------------------------------------------------------- walks --- */
 
+/* The run's rule, and where it does not fit a tree the one that does. */
+static spec_verify_rule rule_for(const drafting *d, int32_t k, const spec_tree *t)
+{
+    const float temperature = d->s->seqs[d->seq[k]].request.p.sampling.temperature;
+    return spec_verify_is_lossless(t, d->run->verify, temperature) == SPEC_OK ? d->run->verify : SPEC_VERIFY_AUTO;
+}
+
 /* The walk over the distributions that the session tells, by the same rule. */
 static void walk_plainly(drafting *d, int32_t k, const spec_tree *t, int32_t *path, int32_t *n_path, int32_t *token)
 {
@@ -86,7 +93,7 @@ static void walk_plainly(drafting *d, int32_t k, const spec_tree *t, int32_t *pa
     }
     by_node.q_row = q_row;
     const spec_verify_args args = { .struct_size = sizeof args, .tree = &by_node, .n_vocab = d->n_vocab, .p = d->p,
-                                    .q = d->q, .rule = d->run->verify, .temperature = q->request.p.sampling.temperature,
+                                    .q = d->q, .rule = rule_for(d, k, t), .temperature = q->request.p.sampling.temperature,
                                     .seed = q->request.p.sampling.seed, .position = (uint64_t)q->n_ids };
     OK(spec_verify_probs(path, n_path, token, &args));
 }
@@ -119,7 +126,7 @@ static bool check_tree(drafting *d, int32_t k, const spec_tree *t)
 static void check_walk(drafting *d, int32_t k, const spec_tree *t)
 {
     int32_t path[2][MAX_NODE + 1], n_path[2], token[2];
-    OK(spec_verify(d->s, path[0], &n_path[0], &token[0], d->seq[k], d->run->verify));
+    OK(spec_verify(d->s, path[0], &n_path[0], &token[0], d->seq[k], rule_for(d, k, t)));
     walk_plainly(d, k, t, path[1], &n_path[1], &token[1]);
     d->counts->n_walk++;
     d->counts->n_walk_differ += n_path[0] != n_path[1] || token[0] != token[1] ||
@@ -143,7 +150,7 @@ static bool step(drafting *d)
     for (int32_t i = 0; i < n; i++) check_walk(d, who[i], trees[i]);
     for (int32_t i = 0; i < n; i++) {
         int32_t path[MAX_NODE], n_path, token;
-        OK(spec_verify(d->s, path, &n_path, &token, seqs[i], d->run->verify));
+        OK(spec_verify(d->s, path, &n_path, &token, seqs[i], rule_for(d, who[i], trees[i])));
         advance(d, who[i], trees[i], path, n_path, token);
     }
     return true;

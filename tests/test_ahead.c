@@ -66,6 +66,13 @@ static spec_status late_accept(spec_queue *q, const spec_accept_args *args)
     return status;
 }
 
+static spec_status late_accept_tree(spec_queue *q, const spec_accept_tree_args *a)
+{
+    const spec_status status = speci_cpu_ops.accept_tree(q, a);
+    delay(a->host_out_token, a->n_row);
+    return status;
+}
+
 static spec_status late_expand(spec_queue *q, const spec_expand_args *a)
 {
     const spec_status status = speci_cpu_ops.expand(q, a);
@@ -110,7 +117,7 @@ static void open_backend(void)
     spec_backend_close(backend);
     is_late = true;
     ops = speci_cpu_ops;
-    ops.argmax = late_argmax, ops.accept = late_accept, ops.expand = late_expand, ops.sync = late_sync;
+    ops.argmax = late_argmax, ops.accept = late_accept, ops.accept_tree = late_accept_tree, ops.expand = late_expand, ops.sync = late_sync;
     ops.mark = late_mark, ops.wait = late_wait;
     spec_backend_params p = SPEC_BACKEND_PARAMS_INIT;
     p.n_threads = 2;

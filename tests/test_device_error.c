@@ -14,11 +14,11 @@
 /* --- the CPU, with one operation that fails once --- */
 
 /* Those of a pass are numbered as their kinds are. */
-typedef enum operation { PROBS = SPEC_OP_N, ACCEPT, ARGMAX, DRAW, EXPAND, SYNC, N_OPERATION } operation;
+typedef enum operation { PROBS = SPEC_OP_N, ACCEPT, ACCEPT_TREE, ARGMAX, DRAW, EXPAND, SYNC, N_OPERATION } operation;
 
 static const char *name_of(int32_t op)
 {
-    static const char *const names[] = { "probs", "accept", "argmax", "draw", "expand", "sync" };
+    static const char *const names[] = { "probs", "accept", "accept_tree", "argmax", "draw", "expand", "sync" };
     return op < PROBS ? speci_op_kinds[op].name : names[op - PROBS];
 }
 
@@ -49,6 +49,12 @@ static spec_status accept(spec_queue *q, const spec_accept_args *a)
 {
     SPEC_TRY(strike(ACCEPT));
     return speci_cpu_ops.accept(q, a);
+}
+
+static spec_status accept_tree(spec_queue *q, const spec_accept_tree_args *a)
+{
+    SPEC_TRY(strike(ACCEPT_TREE));
+    return speci_cpu_ops.accept_tree(q, a);
 }
 
 static spec_status argmax(spec_queue *q, const spec_argmax_args *a)
@@ -83,7 +89,8 @@ static void open_backend(void)
     spec_backend_params p = SPEC_BACKEND_PARAMS_INIT;
     ops = speci_cpu_ops;
     for (int32_t k = 0; k < SPEC_OP_N; k++) ops.op[k].run = run;
-    ops.probs = probs, ops.accept = accept, ops.argmax = argmax, ops.draw = draw, ops.expand = expand, ops.sync = sync;
+    ops.probs = probs, ops.accept = accept, ops.accept_tree = accept_tree, ops.argmax = argmax, ops.draw = draw;
+    ops.expand = expand, ops.sync = sync;
     p.n_threads = 1;
     OK(spec_backend_open_ops(&backend, &ops, NULL, &p));
 }
@@ -304,6 +311,41 @@ static void verification(void **state)
     spec_model_close(b.m);
 }
 
+/* The same of drafted trees, by the rule that they are verified by. */
+static void verification_of_trees(void **state)
+{
+    (void)state;
+    static const operation ops[] = { PROBS, ACCEPT_TREE, SYNC };
+    spec_model *m = support_model(backend, GOLDEN "mamba2", SPEC_DTYPE_F32);
+    spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
+    spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    bench b = { .what = "after a verification of a tree that failed", .m = m };
+    dp.tree = "product:2,2", dp.temperature = 2;
+    sp.n_ctx = 64;
+    OK(spec_drafter_from_model(&b.dr, m, &dp));
+    OK(spec_session_open(&b.s, m, b.dr, &sp));
+    const int32_t seq = add(&b, 1);
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
+        const spec_tree *tree;
+        int32_t path[2][8], n_path[2], token[2];
+        OK(spec_draft(b.s, &tree, &seq, 1));
+        OK(spec_score(b.s, &seq, 1, &tree));
+        OK(spec_verify(b.s, path[0], &n_path[0], &token[0], seq, SPEC_VERIFY_AUTO));
+        fault.of = (int32_t)ops[i], fault.after = 0;
+        FAILS(spec_verify(b.s, path[1], &n_path[1], &token[1], seq, SPEC_VERIFY_AUTO), SPEC_E_DEVICE, name_of((int32_t)ops[i]));
+        fault.after = -1;
+        OK(spec_verify(b.s, path[1], &n_path[1], &token[1], seq, SPEC_VERIFY_AUTO));
+        assert_int_equal(n_path[0], n_path[1]);
+        assert_int_equal(token[0], token[1]);
+        assert_memory_equal(path[0], path[1], (size_t)n_path[0] * sizeof *path[0]);
+        OK(spec_commit(b.s, seq, path[1], n_path[1], token[1]));
+    }
+    OK(spec_sequence_remove(b.s, seq));
+    spec_session_close(b.s);
+    spec_drafter_close(b.dr);
+    spec_model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -311,6 +353,7 @@ int main(void)
         cmocka_unit_test(steps_with_trees),
         cmocka_unit_test(prompts),
         cmocka_unit_test(verification),
+        cmocka_unit_test(verification_of_trees),
     };
     open_backend();
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -27,6 +27,9 @@ static const setting settings[] = {
     { "greedy", LAW8, SPEC_DTYPE_F32, { .seed = 0 }, SPEC_VERIFY_AUTO, 0, 48 },
     { "greedy, bf16, fewer nodes", LAW8, SPEC_DTYPE_BF16, { .seed = 0 }, SPEC_VERIFY_GREEDY, 7, 48 },
     { "T = 1", LAW8, SPEC_DTYPE_F32, { .temperature = 1, .seed = 5 }, SPEC_VERIFY_AUTO, 0, 80 },
+    { "T = 1, mss", LAW8, SPEC_DTYPE_F32, { .temperature = 1, .seed = 9 }, SPEC_VERIFY_MSS, 0, 80 },
+    { "T = 0.9, chain", LAW8, SPEC_DTYPE_F32, { .temperature = 0.9f, .seed = 10 }, SPEC_VERIFY_CHAIN, 0, 48 },
+    { "T = 0.9, block", LAW8, SPEC_DTYPE_F32, { .temperature = 0.9f, .seed = 11 }, SPEC_VERIFY_BLOCK, 0, 48 },
     { "T = 0.7, top-k 5, fewer nodes", LAW8, SPEC_DTYPE_F32, { .temperature = 0.7f, .top_k = 5, .seed = 6 },
       SPEC_VERIFY_AUTO, 9, 80 },
     { "T = 0.8, top-p 0.9, naive", LAW8, SPEC_DTYPE_BF16, { .temperature = 0.8f, .top_p = 0.9f, .seed = 7 },
@@ -110,16 +113,77 @@ static void check_catching_up(void **state)
     spec_model_close(model);
 }
 
+/* --- end of text --- */
+
+static void add_ending(spec_session *s, int32_t *seq, uint64_t seed, const int32_t *ends, int32_t n_end)
+{
+    const int32_t prompt[] = { 3, 1 };
+    spec_request r = SPEC_REQUEST_INIT;
+    r.sampling = (spec_sampling){ .temperature = 1, .seed = seed };
+    r.ignore_eos = 1, r.end_ids = ends, r.n_end_id = n_end;
+    OK(spec_sequence_add(s, seq, prompt, 2, &r));
+}
+
+/* The second path is the first one, and its token, cut at the first end token. */
+static void check_cut(const spec_tree *t, const int32_t *path, const int32_t *n_path, const int32_t *token, const int32_t *ends)
+{
+    int32_t n = 1;
+    while (n < n_path[0] && t->token[path[n]] != ends[0] && t->token[path[n]] != ends[1]) n++;
+    assert_int_equal(n_path[1], n);
+    assert_int_equal(token[1], n < n_path[0] ? t->token[path[n]] : token[0]);
+}
+
+/* A path that goes through an end token ends there, under rules that decide about whole paths too: the same trees and draws
+ * with end tokens and without. */
+static void check_ends(void **state)
+{
+    static const spec_verify_rule rules[] = { SPEC_VERIFY_MSS, SPEC_VERIFY_TRAVERSAL };
+    static const int32_t ends[] = { 2, 5 };
+    enum { N_SEED = 300 };
+    spec_model *target = support_model(backend, GOLDEN "law8-target", SPEC_DTYPE_F32);
+    spec_model *drafter = support_model(backend, GOLDEN "law8-drafter", SPEC_DTYPE_F32);
+    spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
+    spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    spec_drafter *d;
+    spec_session *s;
+    int32_t n_cut = 0;
+    (void)state;
+    dp.tree = "product:2,2,1", sp.n_ctx = 64, sp.n_seq = 2;
+    OK(spec_drafter_from_model(&d, drafter, &dp));
+    OK(spec_session_open(&s, target, d, &sp));
+    for (uint64_t seed = 0; seed < N_SEED; seed++) {
+        const spec_tree *trees[2];
+        int32_t seqs[2];
+        for (int32_t i = 0; i < 2; i++) add_ending(s, &seqs[i], seed, ends, 2 * i);
+        OK(spec_draft(s, trees, seqs, 2));
+        assert_true(speci_tree_equal(trees[0], trees[1]));
+        OK(spec_score(s, seqs, 2, trees));
+        for (size_t k = 0; k < sizeof rules / sizeof *rules; k++) {
+            int32_t path[2][16], n_path[2], token[2];
+            for (int32_t i = 0; i < 2; i++) OK(spec_verify(s, path[i], &n_path[i], &token[i], seqs[i], rules[k]));
+            check_cut(trees[0], path[0], n_path, token, ends);
+            n_cut += n_path[1] < n_path[0];
+        }
+        for (int32_t i = 0; i < 2; i++) OK(spec_sequence_remove(s, seqs[i]));
+    }
+    assert_true(n_cut > N_SEED / 10);
+    spec_session_close(s);
+    spec_drafter_close(d);
+    spec_model_close(drafter);
+    spec_model_close(target);
+}
+
 int main(void)
 {
     enum { N = sizeof settings / sizeof *settings, N_FAMILY = sizeof families / sizeof *families };
-    struct CMUnitTest tests[N + N_FAMILY];
+    struct CMUnitTest tests[N + N_FAMILY + 1];
     backend = support_backend();
     for (size_t i = 0; i < N; i++)
         tests[i] = (struct CMUnitTest){ settings[i].name, check, NULL, NULL, (void *)(uintptr_t)&settings[i] };
     for (size_t i = 0; i < N_FAMILY; i++)
         tests[N + i] = (struct CMUnitTest){ families[i], check_catching_up, NULL, NULL, (void *)(uintptr_t)families[i] };
-    const int failed = _cmocka_run_group_tests("drafts", tests, N + N_FAMILY, NULL, NULL);
+    tests[N + N_FAMILY] = (struct CMUnitTest){ "end of text", check_ends, NULL, NULL, NULL };
+    const int failed = _cmocka_run_group_tests("drafts", tests, N + N_FAMILY + 1, NULL, NULL);
     spec_backend_close(backend);
     return failed;
 }

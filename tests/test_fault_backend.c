@@ -8,6 +8,7 @@
 #include "tests/mini_model.h"
 #include "tests/support_drafts.h"
 #include "tests/support_paths.h"
+#include "tests/support_sequence.h"
 #include "tests/test.h"
 
 /* Rows that differ from plain decoding on the CPU. */
@@ -249,6 +250,80 @@ static void test_ages(void **state)
     assert_non_null(strstr(spec_last_error(), "what is required takes"));
 }
 
+/* The text of a session that verifies so, 40 tokens. */
+static void sampled_text(int32_t *out, spec_backend *be, const char *tree, spec_verify_rule rule)
+{
+    const int32_t prompt = 3, *ids;
+    size_t n = 1;
+    spec_model *target = support_model(be, GOLDEN "law8-target", SPEC_DTYPE_F32);
+    spec_model *small = support_model(be, GOLDEN "law8-drafter", SPEC_DTYPE_F32);
+    spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
+    spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    const spec_sampling sampling = { .temperature = 1, .seed = 15 };
+    spec_step_result r;
+    spec_drafter *drafter;
+    spec_session *s;
+    int32_t seq;
+    dp.tree = tree, sp.n_ctx = 64, sp.verify = rule;
+    OK(spec_drafter_from_model(&drafter, small, &dp));
+    OK(spec_session_open(&s, target, drafter, &sp));
+    OK(add_endless(s, &seq, &prompt, 1, &sampling));
+    while (n < 41) {
+        OK(step_into(s, &r, &seq, 1));
+        OK(spec_sequence_ids(s, &ids, &n, seq));
+    }
+    memcpy(out, ids + 1, 40 * sizeof *out);
+    spec_session_close(s);
+    spec_drafter_close(drafter);
+    spec_model_close(small);
+    spec_model_close(target);
+}
+
+/* A device that cannot verify whole trees does without: `auto` is what it was, and the rules that need it are refused. With it
+ * `auto` is block verification on a chain, and traversal on other trees. */
+static void test_without_accept_tree(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *tree;
+        spec_verify_rule older, newer;
+    } cases[] = { { "chain:3", SPEC_VERIFY_CHAIN, SPEC_VERIFY_BLOCK }, { "product:3,2", SPEC_VERIFY_MSS, SPEC_VERIFY_TRAVERSAL } };
+    spec_backend_ops ops = speci_cpu_ops;
+    spec_backend *whole, *lacking;
+    ops.accept_tree = NULL;
+    OK(spec_backend_open(&whole, "cpu", NULL));
+    OK(spec_backend_open_ops(&lacking, &ops, NULL, NULL));
+    for (int32_t i = 0; i < N_ELEMENTS(cases); i++) {
+        int32_t text[4][40];
+        sampled_text(text[0], whole, cases[i].tree, SPEC_VERIFY_AUTO);
+        sampled_text(text[1], whole, cases[i].tree, cases[i].newer);
+        sampled_text(text[2], whole, cases[i].tree, cases[i].older);
+        sampled_text(text[3], lacking, cases[i].tree, SPEC_VERIFY_AUTO);
+        assert_memory_equal(text[0], text[1], sizeof text[0]);
+        assert_memory_equal(text[2], text[3], sizeof text[2]);
+        assert_memory_not_equal(text[0], text[2], sizeof text[0]);
+    }
+    spec_model *m = support_model(lacking, GOLDEN "law8-target", SPEC_DTYPE_F32);
+    spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
+    spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    const spec_sampling sampling = { .temperature = 1 };
+    const int32_t prompt = 3;
+    spec_step_result r;
+    spec_drafter *drafter;
+    spec_session *s;
+    int32_t seq;
+    sp.n_ctx = 64, sp.verify = SPEC_VERIFY_TRAVERSAL;
+    OK(spec_drafter_from_model(&drafter, m, &dp));
+    OK(spec_session_open(&s, m, drafter, &sp));
+    OK(add_endless(s, &seq, &prompt, 1, &sampling));
+    FAILS(step_into(s, &r, &seq, 1), SPEC_E_UNSUPPORTED, "cannot verify by traversal");
+    spec_session_close(s);
+    spec_drafter_close(drafter);
+    spec_model_close(m);
+    spec_backend_close(lacking);
+    spec_backend_close(whole);
+}
+
 static void expect_no_open(const char *name, spec_status status, const char *words)
 {
     spec_backend_params p = SPEC_BACKEND_PARAMS_INIT;
@@ -360,6 +435,7 @@ int main(void)
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_faults), cmocka_unit_test(test_faults_paths),
                                         cmocka_unit_test(test_faults_drafts), cmocka_unit_test(test_probe),
                                         cmocka_unit_test(test_table),  cmocka_unit_test(test_ages),
+                                        cmocka_unit_test(test_without_accept_tree),
                                         cmocka_unit_test(test_names),  cmocka_unit_test(test_list),
                                         cmocka_unit_test(test_host) };
     return cmocka_run_group_tests(tests, NULL, NULL);

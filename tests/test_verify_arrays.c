@@ -394,13 +394,14 @@ static double chi_p(const double *p, const int32_t *count, int32_t n_cell, int32
     return cells > 1 ? support_gamma_q(0.5 * (cells - 1), 0.5 * x) : 1;
 }
 
-/* The distributions of the first node of a world as the exact rules see them. */
+/* The distributions of the first node of a world as the exact rules see them. A first draft is accepted as often by traversal as
+ * by multi-step sampling: each subtree has its share. */
 static void root_distributions(node_distributions *t, const world *w, const shape *s)
 {
     *t = (node_distributions){ .v = w->v, .k = s->k0, .n_row = s->n_drafter, .how = s->how };
     memcpy(t->p, w->p[0], sizeof t->p);
     for (int32_t d = 0; d < MAX_K; d++) memcpy(t->q[d], w->q[d][0], sizeof t->q[d]);
-    const spec_verify_rule r = speci_verify_resolve(s->rule, s->kind, 1)->id;
+    const spec_verify_rule r = speci_verify_resolve(s->rule, s->kind, 1, NULL)->id;
     t->rule = r == SPEC_VERIFY_NAIVE ? POINT : r == SPEC_VERIFY_MSS_REPEAT ? WITH : WITHOUT;
     solve(t);
 }
@@ -441,7 +442,7 @@ static const shape right[] = {
     { "chain", 6, 1, 1, ALONE, 1, SPEC_TREE_SAMPLED, SPEC_VERIFY_CHAIN, false, false },
     { "chain by mss-repeat", 5, 1, 1, ALONE, 1, SPEC_TREE_SAMPLED, SPEC_VERIFY_MSS_REPEAT, false, false },
     { "mss", 6, 3, 2, ALONE, 1, SPEC_TREE_SAMPLED, SPEC_VERIFY_MSS, false, false },
-    { "mss, four of six", 6, 4, 1, ALONE, 1, SPEC_TREE_SAMPLED, SPEC_VERIFY_AUTO, false, false },
+    { "mss, four of six", 6, 4, 1, ALONE, 1, SPEC_TREE_SAMPLED, SPEC_VERIFY_MSS, false, false },
     { "mss, shuffled", 6, 3, 3, ALONE, 1, SPEC_TREE_SAMPLED, SPEC_VERIFY_MSS, true, false },
     { "mss, duplicates removed", 5, 4, 2, MERGED, 1, SPEC_TREE_SAMPLED, SPEC_VERIFY_MSS, false, false },
     { "mss, duplicates skipped", 5, 3, 2, REPEATED, 1, SPEC_TREE_SAMPLED_IID, SPEC_VERIFY_MSS, true, false },
@@ -452,6 +453,13 @@ static const shape right[] = {
     { "two drafters, four draws, mss", 6, 4, 2, ALONE, 2, SPEC_TREE_SAMPLED_IID, SPEC_VERIFY_MSS, true, false },
     { "naive on the likeliest", 6, 3, 2, TOP, 1, SPEC_TREE_DETERMINISTIC, SPEC_VERIFY_AUTO, false, false },
     { "naive on draws", 6, 3, 2, ALONE, 1, SPEC_TREE_SAMPLED, SPEC_VERIFY_NAIVE, true, false },
+    { "block", 6, 1, 1, ALONE, 1, SPEC_TREE_SAMPLED, SPEC_VERIFY_BLOCK, false, false },
+    { "traversal", 6, 3, 2, ALONE, 1, SPEC_TREE_SAMPLED, SPEC_VERIFY_TRAVERSAL, false, false },
+    { "traversal, four of six, shuffled", 6, 4, 2, ALONE, 1, SPEC_TREE_SAMPLED, SPEC_VERIFY_AUTO, true, false },
+    { "traversal, duplicates removed", 5, 4, 2, MERGED, 1, SPEC_TREE_SAMPLED, SPEC_VERIFY_TRAVERSAL, false, false },
+    { "traversal, duplicates skipped", 5, 3, 2, REPEATED, 1, SPEC_TREE_SAMPLED_IID, SPEC_VERIFY_TRAVERSAL, true, false },
+    { "traversal, stopped by the second", 6, 3, 3, STOPPED, 1, SPEC_TREE_SAMPLED, SPEC_VERIFY_TRAVERSAL, false, false },
+    { "two drafters, four draws, traversal", 6, 4, 2, ALONE, 2, SPEC_TREE_SAMPLED_IID, SPEC_VERIFY_TRAVERSAL, true, false },
 };
 
 static void test_statistics(void **state)
@@ -479,6 +487,10 @@ static void test_statistics_see(void **state)
         { "the likeliest, as if sampled", 6, 3, 2, TOP, 1, SPEC_TREE_SAMPLED, SPEC_VERIFY_MSS, false, false },
         { "each dropped for its own q", 6, 3, 2, DROPPED, 1, SPEC_TREE_SAMPLED, SPEC_VERIFY_MSS, false, false },
         { "verified by the root of q", 6, 3, 2, ALONE, 1, SPEC_TREE_SAMPLED, SPEC_VERIFY_MSS, false, true },
+        { "sorted by q, by traversal", 6, 3, 2, SORTED, 1, SPEC_TREE_SAMPLED, SPEC_VERIFY_TRAVERSAL, false, false },
+        { "the likeliest, by traversal", 6, 3, 2, TOP, 1, SPEC_TREE_SAMPLED, SPEC_VERIFY_TRAVERSAL, false, false },
+        { "each dropped for its own q, by traversal", 6, 3, 2, DROPPED, 1, SPEC_TREE_SAMPLED, SPEC_VERIFY_TRAVERSAL, false, false },
+        { "the root of q, by block", 6, 1, 1, ALONE, 1, SPEC_TREE_SAMPLED, SPEC_VERIFY_BLOCK, false, true },
         { "sampled without, verified with replacement", 6, 4, 4, ALONE, 1, SPEC_TREE_SAMPLED_IID, SPEC_VERIFY_MSS_REPEAT,
           false, false },
     };
@@ -550,7 +562,8 @@ static void test_draws(void **state)
     test_random r = { 77 };
     for (int32_t i = 0; i < 20000; i++) {
         shape s = right[i % N_ELEMENTS(right)];
-        s.rule = speci_verify_resolve(s.rule, s.kind, 1)->id;
+        s.rule = speci_verify_resolve(s.rule, s.kind, 1, NULL)->id;
+        if (s.rule >= SPEC_VERIFY_BLOCK) s.rule = SPEC_VERIFY_MSS; /* whole paths: test_verify_exact.c */
         world w;
         sampled_tree t, other;
         int32_t got[3], want[3], n = 0, token = -1;
@@ -610,22 +623,27 @@ static void pair_make(pair *t, const float *p, const float *q)
                                .rule = SPEC_VERIFY_MSS, .temperature = 1 };
 }
 
+static const spec_verify_rule dividing[] = { SPEC_VERIFY_MSS, SPEC_VERIFY_TRAVERSAL };
+
 /* A draft so sure of token 0 that all else is 1e-14: its second draw is token 1 for certain, so D there is 1. */
 static void test_sure_draft(void **state)
 {
     (void)state;
     enum { N = 100000 };
     const float p[] = { .2f, .3f, .5f }, q[] = { 1, 1e-14f, 0 };
-    int32_t count[3] = { 0 };
-    pair t;
-    pair_make(&t, p, q);
-    for (int32_t i = 0; i < N; i++) {
-        int32_t y[3];
-        t.a.position = (uint64_t)i * 2;
-        emit(&t.a, y);
-        count[y[0]]++;
+    for (int32_t rule = 0; rule < N_ELEMENTS(dividing); rule++) {
+        int32_t count[3] = { 0 };
+        pair t;
+        pair_make(&t, p, q);
+        t.a.rule = dividing[rule];
+        for (int32_t i = 0; i < N; i++) {
+            int32_t y[3];
+            t.a.position = (uint64_t)i * 2;
+            emit(&t.a, y);
+            count[y[0]]++;
+        }
+        assert_true(chi_p((const double[]){ .2, .3, .5 }, count, 3, N) > 1e-4);
     }
-    assert_true(chi_p((const double[]){ .2, .3, .5 }, count, 3, N) > 1e-4);
 }
 
 /* The uniform of this position is zero: even so a token that the target cannot emit is not accepted (3.1). */
@@ -633,13 +651,20 @@ static void test_zero_uniform(void **state)
 {
     (void)state;
     const float p[] = { 0, .5f, .5f }, q[] = { .5f, .5f, 0 };
-    int32_t y[3];
-    pair t;
-    pair_make(&t, p, q);
-    t.a.seed = 1, t.a.position = 59984198;
-    assert_true(spec_uniform(t.a.seed, t.a.position, SPECI_DRAW_ACCEPT, 0) == 0);
-    emit(&t.a, y);
-    assert_int_not_equal(y[0], 0);
+    static const struct {
+        spec_verify_rule rule;
+        uint64_t position;
+        uint32_t purpose, index;
+    } zeros[] = { { SPEC_VERIFY_MSS, 59984198, SPECI_DRAW_ACCEPT, 0 }, { SPEC_VERIFY_TRAVERSAL, 20412532, SPECI_DRAW_NODE, 1 } };
+    for (int32_t i = 0; i < N_ELEMENTS(zeros); i++) {
+        int32_t y[3];
+        pair t;
+        pair_make(&t, p, q);
+        t.a.rule = zeros[i].rule, t.a.seed = 1, t.a.position = zeros[i].position;
+        assert_true(spec_uniform(t.a.seed, t.a.position, zeros[i].purpose, zeros[i].index) == 0);
+        emit(&t.a, y);
+        assert_int_not_equal(y[0], 0);
+    }
 }
 
 /* Rounding rejects the only token there is: R is nothing, and so is p without it. */
@@ -647,17 +672,20 @@ static void test_nothing_left(void **state)
 {
     (void)state;
     const float p[] = { 0, 0, 1 }, q[] = { 0, 0, 1.0009f };
-    int32_t n_rejected = 0;
-    pair t;
-    pair_make(&t, p, q);
-    t.token[1] = 2;
-    for (int32_t i = 0; i < 20000; i++) {
-        int32_t y[3] = { -1, -1, -1 };
-        t.a.position = (uint64_t)i * 2;
-        n_rejected += emit(&t.a, y) == 1;
-        assert_int_equal(y[0], 2);
+    for (int32_t rule = 0; rule < N_ELEMENTS(dividing); rule++) {
+        int32_t n_rejected = 0;
+        pair t;
+        pair_make(&t, p, q);
+        t.a.rule = dividing[rule];
+        t.token[1] = 2;
+        for (int32_t i = 0; i < 20000; i++) {
+            int32_t y[3] = { -1, -1, -1 };
+            t.a.position = (uint64_t)i * 2;
+            n_rejected += emit(&t.a, y) == 1;
+            assert_int_equal(y[0], 2);
+        }
+        assert_true(n_rejected > 0);
     }
-    assert_true(n_rejected > 0);
 }
 
 /* ------------------------------------------------------------------------------------ the table --- */
@@ -669,6 +697,8 @@ static void check_listed(void *n_listed, spec_verify_rule rule, const char *name
     assert_true(strlen(help) > 0);
 }
 
+enum { N_RULE = SPEC_VERIFY_TRAVERSAL + 1 };
+
 static void test_table(void **state)
 {
     (void)state;
@@ -678,28 +708,28 @@ static void test_table(void **state)
         spec_tree_kind kind;
         bool chain;
         float temperature;
-        bool fits[6]; /* auto, greedy, naive, chain, mss, mss-repeat */
+        bool fits[N_RULE]; /* auto, greedy, naive, chain, mss, mss-repeat, block, traversal */
     } rows[] = {
-        { SPEC_TREE_SAMPLED, true, 1, { 1, 0, 1, 1, 1, 1 } },
-        { SPEC_TREE_SAMPLED, false, 1, { 1, 0, 1, 0, 1, 0 } },
-        { SPEC_TREE_SAMPLED_IID, true, 1, { 1, 0, 1, 1, 1, 1 } },
-        { SPEC_TREE_SAMPLED_IID, false, .1f, { 1, 0, 1, 0, 1, 1 } },
-        { SPEC_TREE_DETERMINISTIC, true, 1, { 1, 0, 1, 0, 0, 0 } },
-        { SPEC_TREE_DETERMINISTIC, false, 2, { 1, 0, 1, 0, 0, 0 } },
-        { SPEC_TREE_UNROLLED, true, 1, { 1, 0, 1, 0, 0, 0 } },
-        { SPEC_TREE_UNROLLED, false, 1, { 1, 0, 1, 0, 0, 0 } },
-        { SPEC_TREE_UNROLLED, false, 0, { 1, 1, 0, 0, 0, 0 } },
-        { SPEC_TREE_SAMPLED, true, 0, { 1, 1, 0, 0, 0, 0 } },
-        { SPEC_TREE_SAMPLED, false, 0, { 1, 1, 0, 0, 0, 0 } },
-        { SPEC_TREE_SAMPLED_IID, true, 0, { 1, 1, 0, 0, 0, 0 } },
-        { SPEC_TREE_SAMPLED_IID, false, 0, { 1, 1, 0, 0, 0, 0 } },
-        { SPEC_TREE_DETERMINISTIC, true, 0, { 1, 1, 0, 0, 0, 0 } },
-        { SPEC_TREE_DETERMINISTIC, false, 0, { 1, 1, 0, 0, 0, 0 } },
+        { SPEC_TREE_SAMPLED, true, 1, { 1, 0, 1, 1, 1, 1, 1, 1 } },
+        { SPEC_TREE_SAMPLED, false, 1, { 1, 0, 1, 0, 1, 0, 0, 1 } },
+        { SPEC_TREE_SAMPLED_IID, true, 1, { 1, 0, 1, 1, 1, 1, 1, 1 } },
+        { SPEC_TREE_SAMPLED_IID, false, .1f, { 1, 0, 1, 0, 1, 1, 0, 1 } },
+        { SPEC_TREE_DETERMINISTIC, true, 1, { 1, 0, 1, 0, 0, 0, 0, 0 } },
+        { SPEC_TREE_DETERMINISTIC, false, 2, { 1, 0, 1, 0, 0, 0, 0, 0 } },
+        { SPEC_TREE_UNROLLED, true, 1, { 1, 0, 1, 0, 0, 0, 0, 0 } },
+        { SPEC_TREE_UNROLLED, false, 1, { 1, 0, 1, 0, 0, 0, 0, 0 } },
+        { SPEC_TREE_UNROLLED, false, 0, { 1, 1, 0, 0, 0, 0, 0, 0 } },
+        { SPEC_TREE_SAMPLED, true, 0, { 1, 1, 0, 0, 0, 0, 0, 0 } },
+        { SPEC_TREE_SAMPLED, false, 0, { 1, 1, 0, 0, 0, 0, 0, 0 } },
+        { SPEC_TREE_SAMPLED_IID, true, 0, { 1, 1, 0, 0, 0, 0, 0, 0 } },
+        { SPEC_TREE_SAMPLED_IID, false, 0, { 1, 1, 0, 0, 0, 0, 0, 0 } },
+        { SPEC_TREE_DETERMINISTIC, true, 0, { 1, 1, 0, 0, 0, 0, 0, 0 } },
+        { SPEC_TREE_DETERMINISTIC, false, 0, { 1, 1, 0, 0, 0, 0, 0, 0 } },
     };
     int32_t token[] = { 0, 0, 1, 2 }, chain[] = { -1, 0, 1, 2 }, branches[] = { -1, 0, 0, 1 }, q_row[] = { 0, 0, 0, 0 };
     const float distributions[] = { .5f, .25f, .25f, .5f, .25f, .25f, .5f, .25f, .25f, .5f, .25f, .25f };
     for (int32_t i = 0; i < N_ELEMENTS(rows); i++)
-        for (int32_t rule = 0; rule < 6; rule++) {
+        for (int32_t rule = 0; rule < N_RULE; rule++) {
             const spec_tree tree = { .n = 4, .cap = 4, .token = token, .parent = rows[i].chain ? chain : branches,
                                      .q_row = q_row, .kind = rows[i].kind };
             const spec_status want = rows[i].fits[rule] ? SPEC_OK : SPEC_E_INVALID;
@@ -714,21 +744,21 @@ static void test_table(void **state)
     const spec_tree tree = { .n = 4, .cap = 4, .token = token, .parent = branches, .kind = SPEC_TREE_SAMPLED };
     assert_int_equal(spec_verify_is_lossless(&tree, SPEC_VERIFY_MSS_REPEAT, 1), SPEC_E_INVALID);
     assert_non_null(strstr(spec_last_error(), "mss-repeat verification would verify a sibling"));
-    assert_non_null(strstr(spec_last_error(), "temperature 1: naive, mss"));
+    assert_non_null(strstr(spec_last_error(), "temperature 1: naive, mss, traversal"));
     assert_int_equal(spec_verify_is_lossless(&tree, SPEC_VERIFY_CHAIN, 0), SPEC_E_INVALID);
     assert_non_null(strstr(spec_last_error(), "temperature 0: greedy"));
-    assert_int_equal(spec_verify_is_lossless(&tree, (spec_verify_rule)6, 1), SPEC_E_INVALID);
+    assert_int_equal(spec_verify_is_lossless(&tree, (spec_verify_rule)N_RULE, 1), SPEC_E_INVALID);
     assert_int_equal(spec_verify_is_lossless(&tree, (spec_verify_rule)-1, 1), SPEC_E_INVALID);
     assert_int_equal(spec_verify_is_lossless(&tree, SPEC_VERIFY_AUTO, -1), SPEC_E_INVALID);
     assert_int_equal(spec_verify_is_lossless(&tree, SPEC_VERIFY_AUTO, NAN), SPEC_E_INVALID);
     assert_int_equal(spec_verify_is_lossless(NULL, SPEC_VERIFY_AUTO, 1), SPEC_E_INVALID);
-    static const char *const names[] = { "auto", "greedy", "naive", "chain", "mss", "mss-repeat" };
-    for (int32_t rule = 0; rule < 6; rule++)
+    static const char *const names[] = { "auto", "greedy", "naive", "chain", "mss", "mss-repeat", "block", "traversal" };
+    for (int32_t rule = 0; rule < N_RULE; rule++)
         assert_string_equal(spec_verify_rule_name((spec_verify_rule)rule), names[rule]);
-    assert_string_equal(spec_verify_rule_name((spec_verify_rule)6), "unknown rule");
+    assert_string_equal(spec_verify_rule_name((spec_verify_rule)N_RULE), "unknown rule");
     int32_t n_listed = 0;
     spec_verify_rule_list(check_listed, &n_listed);
-    assert_int_equal(n_listed, 6);
+    assert_int_equal(n_listed, N_RULE);
 }
 
 /* ------------------------------------------------------------------------------------- refused --- */
@@ -744,10 +774,11 @@ static void refuse(const pair *t, spec_status want, const char *says)
     for (int32_t i = 0; i < N_ELEMENTS(path); i++) assert_int_equal(path[i], 0x55555555);
 }
 
+/* The allocation that fails, counted down in *user. */
 static void *no_memory(void *user, size_t bytes, size_t align)
 {
-    (void)user, (void)bytes, (void)align;
-    return NULL;
+    int32_t *left = user;
+    return (*left)-- > 0 ? speci_malloc.alloc(NULL, bytes, align) : NULL;
 }
 
 static void test_refused(void **state)
@@ -807,9 +838,14 @@ static void test_refused(void **state)
     refuse(&t, SPEC_E_INVALID, "distributions p");
     pair_make(&t, p, good), t.a.struct_size = 0;
     refuse(&t, SPEC_E_INVALID, "struct_size");
-    const spec_allocator none = { .alloc = no_memory, .free = speci_malloc.free };
-    pair_make(&t, p, good), t.a.allocator = &none;
+    int32_t left;
+    const spec_allocator few = { .alloc = no_memory, .free = speci_malloc.free, .user_data = &left };
+    pair_make(&t, p, good), t.a.allocator = &few, left = 0;
     refuse(&t, SPEC_E_NOMEM, "");
+    for (int32_t n = 0; n < 3; n++) {
+        left = n, t.a.rule = SPEC_VERIFY_TRAVERSAL;
+        refuse(&t, SPEC_E_NOMEM, "");
+    }
 }
 
 /* ---------------------------------------------------------------------- distributions of logits --- */

@@ -316,9 +316,9 @@ static const speci_verify_rule *rule_for(const spec_session *s, const engine_par
     const float temperature = q->request.p.sampling.temperature;
     const bool has_probs = p->probs_round != 0 && p->probs_round == q->proposal.round;
     const spec_tree_kind kind = has_probs ? p->tree.kind : SPEC_TREE_DETERMINISTIC;
-    const speci_verify_rule *v = speci_verify_resolve(rule, kind, temperature);
+    const speci_verify_rule *v = speci_verify_resolve(rule, kind, temperature, s->ops);
     if (!v || v->greedy || p->tree.n > 1) return v;
-    return speci_verify_resolve(SPEC_VERIFY_AUTO, SPEC_TREE_DETERMINISTIC, temperature);
+    return speci_verify_resolve(SPEC_VERIFY_AUTO, SPEC_TREE_DETERMINISTIC, temperature, s->ops);
 }
 
 static spec_status choose_rule(const spec_session *s, engine_part *p, spec_verify_rule rule, const speci_verify_rule **out)
@@ -328,6 +328,9 @@ static spec_status choose_rule(const spec_session *s, engine_part *p, spec_verif
     if (!v) return speci_fail(SPEC_E_INVALID, "there is no verification rule %d", (int)rule);
     if (p->tree.n == 1 && !v->greedy) return SPEC_OK;
     SPEC_TRY(spec_verify_is_lossless(&p->tree, v->id, q->request.p.sampling.temperature));
+    if (!speci_verify_runs_on(v, s->ops))
+        return speci_fail(SPEC_E_UNSUPPORTED, "the backend %s cannot verify by %s: verify by %s", s->ops->name, v->name,
+                          spec_verify_rule_name(SPEC_VERIFY_AUTO));
     if (v->uses_draft_probs && (p->probs_round == 0 || p->probs_round != q->proposal.round))
         return speci_fail(SPEC_E_INVALID, "%s needs the distributions that the tree was drawn from, and the session has none "
                           "of it: verify it by %s, or with spec_verify_probs", v->name,

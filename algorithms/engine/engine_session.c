@@ -243,11 +243,12 @@ spec_status speci_round_open(spec_session *s, engine_round *r, int32_t n_seq, in
     const size_t n = (size_t)n_seq, rows = n * (size_t)n_node;
     bool ok = true;
     speci_verify_rows *v = &r->batch.rows;
-    int32_t **ints[] = { &v->src, &v->dst, &v->q_row, &v->choice, &v->token, &v->candidate };
+    int32_t **ints[] = { &v->src, &v->dst, &v->q_row, &v->parent, &v->choice, &v->token, &v->candidate };
     for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) *ints[i] = array(s, rows, sizeof(int32_t), &ok);
     v->first = array(s, rows + SPECI_VERIFY_CALLS, sizeof *v->first, &ok);
     v->u = array(s, rows, sizeof *v->u, &ok);
     v->u_last = array(s, rows, sizeof *v->u_last, &ok);
+    v->prob = array(s, rows, sizeof *v->prob, &ok);
     v->sampling = array(s, rows, sizeof *v->sampling, &ok);
     r->likeliest = array(s, 2 * rows, sizeof *r->likeliest, &ok); /* with joint attainment, the paths' rows too */
     r->seqs = array(s, n, sizeof *r->seqs, &ok);
@@ -267,8 +268,8 @@ void speci_round_close(spec_session *s, engine_round *r)
 {
     speci_verify_rows *v = &r->batch.rows;
     for (int32_t i = 0; r->part && i < r->n_most; i++) spec_tree_free(&r->part[i].tree, s->a);
-    void *arrays[] = { v->src, v->dst, v->q_row, v->choice, v->token, v->candidate, v->first, v->u, v->u_last, v->sampling,
-                       r->likeliest, r->seqs, r->trees, r->part, r->paths };
+    void *arrays[] = { v->src, v->dst, v->q_row, v->parent, v->choice, v->token, v->candidate, v->first, v->u, v->u_last,
+                       v->prob, v->sampling, r->likeliest, r->seqs, r->trees, r->part, r->paths };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) speci_free(s->a, arrays[i]);
 }
 

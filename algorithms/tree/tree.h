@@ -18,6 +18,8 @@ int32_t speci_tree_next_child(const spec_tree *t, int32_t node, int32_t before);
 int32_t speci_tree_child_with(const spec_tree *t, int32_t node, int32_t token);
 /* All of them into out [t->n]; returns how many. */
 int32_t speci_tree_children(const spec_tree *t, int32_t node, int32_t *out);
+/* The nodes level by level, siblings in that order: node [t->n], and the place there of each one's parent [t->n] (-1: root). */
+void speci_tree_levels(const spec_tree *t, int32_t *node, int32_t *parent);
 
 /* Does sibling j stand before sibling i? */
 static inline bool speci_tree_before(const spec_tree *t, int32_t j, int32_t i)

@@ -75,6 +75,14 @@ void spec_tree_order(const spec_tree *tree, int32_t *order, spec_tree_order_kind
     }
 }
 
+void speci_tree_levels(const spec_tree *t, int32_t *node, int32_t *parent)
+{
+    int32_t n = 1;
+    node[0] = 0, parent[0] = -1;
+    for (int32_t i = 0; i < n; i++)
+        for (int32_t c = -1; (c = speci_tree_next_child(t, node[i], c)) >= 0; n++) node[n] = c, parent[n] = i;
+}
+
 /* Is order [n] one of all nodes, parents first? */
 static spec_status check_order(const spec_tree *tree, const int32_t *order)
 {

@@ -9,7 +9,7 @@
 
 /* What a uniform is for. Verification and target draws are keyed by (seed, absolute position, purpose, index), draft
  * draws by (seed, the sequence's step counter, purpose, slot in the tree): nothing is drawn twice. */
-enum { SPECI_DRAW_TARGET = 1, SPECI_DRAW_ACCEPT = 2, SPECI_DRAW_RESIDUAL = 3 }; /* below spec_draw.h's streams */
+enum { SPECI_DRAW_TARGET = 1, SPECI_DRAW_ACCEPT = 2, SPECI_DRAW_RESIDUAL = 3, SPECI_DRAW_NODE = 4 }; /* below spec_draw.h's */
 
 typedef struct speci_verify_rule speci_verify_rule;
 typedef struct speci_verify_device speci_verify_device;
@@ -36,10 +36,10 @@ typedef struct speci_verify_item {
 enum { SPECI_VERIFY_CALLS = 4 };
 
 /* Host arrays for accept, of which a call takes the next free entries. Entry p_row + i of an item belongs to its node
- * i. */
+ * i; for accept_tree, to its i-th node level by level. */
 typedef struct speci_verify_rows {
-    int32_t *src, *dst, *q_row, *choice, *token; /* [rows] */
-    float *u_last;                               /* [rows] */
+    int32_t *src, *dst, *q_row, *parent, *choice, *token; /* [rows] */
+    float *u_last, *prob;                        /* [rows] */
     spec_sampling *sampling;                     /* [rows] */
     int32_t *candidate;                          /* [rows]: every node but the roots is a candidate once */
     float *u;                                    /* [rows] */
@@ -64,6 +64,7 @@ typedef struct speci_verify_batch {
  * backend. */
 struct speci_verify_device {
     bool needs_probs; /* the distributions of all nodes of its items are in p before enqueue's operations run */
+    bool (*fits)(const spec_backend_ops *ops); /* has the backend what it needs? NULL: always */
     /* Enqueues the operations that `walk` reads the results of. NULL: what came with the pass is enough. */
     spec_status (*enqueue)(speci_verify_batch *b, const speci_verify_device *self);
     /* Writes path, n_path and token of each item. It may enqueue more, and wait for it with ops->sync. */
@@ -82,6 +83,8 @@ spec_status speci_verify_batch_walk(const speci_verify_batch *b);
 /* Device sides that several rules share (verify_accept.c): one accept call per batch, its candidates drawn without
  * replacement, or with. A rule without draft probabilities has no candidates there. */
 extern const speci_verify_device speci_verify_by_accept, speci_verify_by_accept_repeat;
+/* One accept_tree call (verify_traversal.c). */
+extern const speci_verify_device speci_verify_by_accept_tree;
 
 /* --- rules --- */
 
@@ -90,7 +93,7 @@ struct speci_verify_rule {
     const char *name, *help;  /* help: which trees it is for, in a few words */
     bool greedy;              /* a rule for temperature 0, and for no other */
     bool uses_draft_probs;    /* it divides by the draft distributions that siblings were drawn from */
-    uint32_t auto_kinds;      /* bit k: SPEC_VERIFY_AUTO means this rule for trees of spec_tree_kind k */
+    uint32_t auto_kinds;      /* bit k: SPEC_VERIFY_AUTO means this rule for trees of spec_tree_kind k; the last one that fits */
     /* What it would do wrong on such a tree ("would ..."); NULL: nothing, it is lossless there. `chain`: no node has
      * two children. The hook itself may be NULL: lossless for every tree. */
     const char *(*objection)(spec_tree_kind kind, bool chain);
@@ -101,8 +104,11 @@ struct speci_verify_rule {
 
 /* The row of `id`; NULL: no such rule (SPEC_VERIFY_AUTO is none). */
 const speci_verify_rule *speci_verify_find(spec_verify_rule id);
-/* The same, with AUTO taken for the rule that fits trees of this kind at this temperature. */
-const speci_verify_rule *speci_verify_resolve(spec_verify_rule id, spec_tree_kind kind, float temperature);
+/* The same, with AUTO taken for the rule that fits trees of this kind at this temperature, and the backend. ops NULL: on plain
+ * arrays. */
+const speci_verify_rule *speci_verify_resolve(spec_verify_rule id, spec_tree_kind kind, float temperature,
+                                              const spec_backend_ops *ops);
+bool speci_verify_runs_on(const speci_verify_rule *rule, const spec_backend_ops *ops);
 
 /* The rule of temperature 0, where all rules are one. */
 extern const speci_verify_rule speci_verify_greedy;
@@ -126,5 +132,26 @@ int32_t speci_verify_naive_node(const spec_verify_args *a, int32_t node, int32_t
 /* Multi-step sampling (verify_mss.c): its walk, and its objection to trees whose siblings are no draws. */
 spec_status speci_verify_mss_walk(const spec_verify_args *a, int32_t *path, int32_t *n_path, int32_t *token);
 const char *speci_verify_not_sampled(spec_tree_kind kind);
+/* Traversal (verify_traversal.c). */
+spec_status speci_verify_traversal_walk(const spec_verify_args *a, int32_t *path, int32_t *n_path, int32_t *token);
+
+/* What is left of a node's distributions on plain arrays (verify_residual.c): R of the target's, D of the draft's. */
+typedef struct speci_residual {
+    const spec_verify_args *a;
+    size_t n; /* entries of a distribution */
+    float *r, *d;
+    int32_t node;
+    int32_t d_row; /* d is what is left of this row of q, -1 = nothing yet */
+    bool repeat;   /* siblings were drawn with replacement: D stays q */
+} speci_residual;
+spec_status speci_residual_open(speci_residual *w, const spec_verify_args *a, bool repeat);
+void speci_residual_close(speci_residual *w);
+/* R = p of the node. */
+void speci_residual_begin(speci_residual *w, int32_t node);
+/* D for child c: its row without the rejected siblings that were drawn from the same row. */
+const float *speci_residual_draft(speci_residual *w, int32_t c);
+/* Child c was rejected, d being its D: R = norm(max(weight R - D, 0)), and c's token leaves D. Returns the sum before R was
+ * normalised; 0 where that is nothing, which only rounding can do: then R is p without the children up to c, or p. */
+double speci_residual_reject(speci_residual *w, int32_t c, const float *d, float weight);
 
 #endif

@@ -6,7 +6,7 @@
 
 /* Each is defined in verify_<rule>.c. */
 extern const speci_verify_rule speci_verify_naive, speci_verify_chain, speci_verify_mss,
-    speci_verify_mss_repeat;
+    speci_verify_mss_repeat, speci_verify_block, speci_verify_traversal;
 
 static const speci_verify_rule *const table[] = {
     &speci_verify_greedy,
@@ -14,6 +14,8 @@ static const speci_verify_rule *const table[] = {
     &speci_verify_chain,
     &speci_verify_mss,
     &speci_verify_mss_repeat,
+    &speci_verify_block,
+    &speci_verify_traversal,
 };
 enum { N_RULE = sizeof table / sizeof *table };
 
@@ -41,11 +43,19 @@ void spec_verify_rule_list(void (*each)(void *user, spec_verify_rule rule, const
     for (int32_t i = 0; i < N_RULE; i++) each(user, table[i]->id, table[i]->name, table[i]->help);
 }
 
-const speci_verify_rule *speci_verify_resolve(spec_verify_rule id, spec_tree_kind kind, float temperature)
+bool speci_verify_runs_on(const speci_verify_rule *rule, const spec_backend_ops *ops)
+{
+    return !ops || !rule->device->fits || rule->device->fits(ops);
+}
+
+/* Later rows accept more. */
+const speci_verify_rule *speci_verify_resolve(spec_verify_rule id, spec_tree_kind kind, float temperature,
+                                              const spec_backend_ops *ops)
 {
     if (id != SPEC_VERIFY_AUTO) return speci_verify_find(id);
-    for (int32_t i = 0; i < N_RULE; i++)
-        if (table[i]->greedy == (temperature == 0) && (table[i]->auto_kinds >> kind & 1)) return table[i];
+    for (int32_t i = N_RULE - 1; i >= 0; i--)
+        if (table[i]->greedy == (temperature == 0) && (table[i]->auto_kinds >> kind & 1) && speci_verify_runs_on(table[i], ops))
+            return table[i];
     return NULL;
 }
 
@@ -81,7 +91,7 @@ spec_status spec_verify_is_lossless(const spec_tree *tree, spec_verify_rule rule
     if ((uint32_t)tree->kind >= sizeof kinds / sizeof *kinds)
         return speci_fail(SPEC_E_INVALID, "there is no kind of tree %d", (int)tree->kind);
     if (!(temperature >= 0)) return speci_fail(SPEC_E_INVALID, "temperature %g", (double)temperature);
-    const speci_verify_rule *r = speci_verify_resolve(rule, tree->kind, temperature);
+    const speci_verify_rule *r = speci_verify_resolve(rule, tree->kind, temperature, NULL);
     if (!r) return speci_fail(SPEC_E_INVALID, "there is no verification rule %d", (int)rule);
     const bool chain = is_chain(tree);
     const char *wrong = objection(r, tree->kind, chain, temperature);

@@ -283,6 +283,7 @@ spec_status speci_cpu_argmax(spec_queue *q, const spec_argmax_args *a);
 spec_status speci_cpu_adjust(spec_queue *q, const spec_adjust_args *a);
 spec_status speci_cpu_probs(spec_queue *q, const spec_probs_args *a);
 spec_status speci_cpu_accept(spec_queue *q, const spec_accept_args *a);
+spec_status speci_cpu_accept_tree(spec_queue *q, const spec_accept_tree_args *a);
 spec_status speci_cpu_logprob(spec_queue *q, const spec_logprob_args *a);
 spec_status speci_cpu_draw(spec_queue *q, const spec_draw_args *a);
 spec_status speci_cpu_expand(spec_queue *q, const spec_expand_args *a);

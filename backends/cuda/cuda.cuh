@@ -385,6 +385,7 @@ spec_status speci_cuda_tokens(spec_queue *q);
 spec_status speci_cuda_row_best(spec_queue *q, const spec_view *y, int32_t n, unsigned long long *best);
 spec_status speci_cuda_probs(spec_queue *q, const spec_probs_args *a);
 spec_status speci_cuda_accept(spec_queue *q, const spec_accept_args *a);
+spec_status speci_cuda_accept_tree(spec_queue *q, const spec_accept_tree_args *a);
 spec_status speci_cuda_logprob(spec_queue *q, const spec_logprob_args *a);
 spec_status speci_cuda_check_slots(spec_queue *q, const char *op, const spec_grow *g, const int32_t *slots, int32_t n);
 spec_status speci_cuda_draw(spec_queue *q, const spec_draw_args *a);

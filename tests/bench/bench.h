@@ -3,7 +3,8 @@
  *   bench_main.c       options and modes            bench_output.c   records: JSON lines, tables, comparison
  *   bench_device.c     backend, models, sessions    bench_count.c    calls counted through the backend's table
  *   bench_bandwidth.c  how fast memory is read      bench_models.c   models by shape name
- *   bench_tree.c       trees by name                bench_<mode>.c   a mode each
+ *   bench_tree.c       trees by name                bench_prompts.c  prompts of files
+ *   bench_<mode>.c     a mode each
  *
  * Modes return a status; spec_last_error() says what went wrong. */
 #ifndef SPEC_BENCH_H
@@ -52,6 +53,7 @@ typedef struct bench_mode {
 } bench_mode;
 spec_status bench_step(bench *b);
 spec_status bench_generate(bench *b);
+spec_status bench_rules(bench *b);
 spec_status bench_draft(bench *b);
 spec_status bench_prefill(bench *b);
 spec_status bench_replay(bench *b);
@@ -140,6 +142,24 @@ spec_status bench_tree(spec_tree *tree, const char *kind, int32_t n);
 bool bench_tree_built(const char *kind); /* a builder's? */
 /* Item i of a list of kinds: between semicolons where a builder's is among them, whose arguments have commas. */
 bool bench_tree_item(char *out, size_t cap, const char *list, int32_t i);
+
+/* --- workloads (bench_prompts.c) --- */
+
+enum { BENCH_PROMPTS = 256 };
+typedef struct bench_prompt {
+    int32_t *ids;
+    size_t n;
+} bench_prompt;
+typedef struct bench_workload {
+    char name[64];
+    bench_prompt prompts[BENCH_PROMPTS];
+    int32_t n;
+} bench_workload;
+/* Calls run for the prompts of each file of --prompts, or of SPEC_SHARED/data/prompts; without a tokenizer once, for random ids. */
+typedef spec_status (*bench_run_fn)(bench *b, const bench_workload *task);
+spec_status bench_each_workload(bench *b, bench_run_fn run);
+int32_t bench_positions(const bench *b, const bench_workload *t); /* that a session needs for it */
+spec_status bench_rule(spec_verify_rule *out, const char *name);
 
 /* --- steps (bench_step.c) --- */
 

@@ -107,6 +107,12 @@ static spec_status count_accept(spec_queue *q, const spec_accept_args *a)
     return end(since, counted.base->accept(q, a));
 }
 
+static spec_status count_accept_tree(spec_queue *q, const spec_accept_tree_args *a)
+{
+    const double since = begin(q);
+    return end(since, counted.base->accept_tree(q, a));
+}
+
 static spec_status count_logprob(spec_queue *q, const spec_logprob_args *a)
 {
     const double since = begin(q);
@@ -145,6 +151,7 @@ static void count_calls(spec_backend_ops *t)
     t->argmax = count_argmax, t->probs = count_probs, t->accept = count_accept, t->logprob = count_logprob;
     t->draw = count_draw, t->expand = count_expand, t->step_bind = count_step_bind;
     if (t->plan_run) t->plan_run = count_plan_run;
+    if (t->accept_tree) t->accept_tree = count_accept_tree;
 }
 
 void bench_count_install(spec_backend *be)

@@ -12,6 +12,7 @@
 static const bench_mode modes[] = {
     { "step", "time of a step by number of nodes and tree", bench_step, false },
     { "generate", "end to end: trees x rules x temperatures, beside plain decoding", bench_generate, false },
+    { "rules", "what traversal verification accepts of drafted trees, beside multi-step sampling", bench_rules, false },
     { "draft", "drafting by the model, per tree and per level", bench_draft, false },
     { "prefill", "tokens per second of prompts of --tokens", bench_prefill, false },
     { "append", "prompts of --tokens behind decoded tokens, and beside another sequence", bench_append, false },
@@ -70,7 +71,7 @@ static void usage(FILE *to)
     for (size_t i = 0; i < N_MODE; i++) fprintf(to, "  %-10s %s\n", modes[i].name, modes[i].help);
     fprintf(to, "\n"
                 "  -m, --model NAME|DIR        a shape (below; random weights, written and removed) or a directory\n"
-                "  -d, --drafter NAME|DIR      generate: the model that drafts (draft: the model itself)\n"
+                "  -d, --drafter NAME|DIR      generate, rules: the model that drafts (draft: the model itself)\n"
                 "  -b, --backend NAME          cpu (default), cuda, ...      -t, --threads N\n"
                 "      --plugin-dir DIR        where backends lie\n"
                 "      --dtype f32|bf16|f16    default: the file's\n"

@@ -4,7 +4,8 @@
  *   distribution, distribution-top-p temperature 1; and top-p 0.9
  *   verify         distribution-top-p, and multi-step sampling over a full binary tree of the rows: what a sampled step does
  *                  after its pass. The candidates are drawn from the draft distributions
- *   verify-none    the same with candidates that the target's distributions have dropped: all are rejected
+ *   verify-tree    distribution-top-p, and acceptance in the whole tree, as traversal verification needs it
+ *   verify-none    verify, with candidates that the target's distributions have dropped: all are rejected
  *   draw-top, draw-race, draw-repeat   eight candidates of each row
  *
  * median_ms: one call with one look. queued_ms: calls one after the other before one look. The floor is each array read
@@ -21,11 +22,11 @@ typedef struct rows {
     float *block; /* on the device: four arrays of MOST_ROWS rows */
     float *logits, *draft_logits, *p, *q_probs;
     int32_t n;
-    int32_t index[MOST_ROWS], first[MOST_ROWS + 1], q_row[MOST_ROWS];
+    int32_t index[MOST_ROWS], first[MOST_ROWS + 1], q_row[MOST_ROWS], parent[MOST_ROWS];
     int32_t likely[MOST_ROWS][CHILDREN], dropped[MOST_ROWS][CHILDREN]; /* drawn from q_probs; p is 0 there */
     int32_t candidate[MOST_ROWS * CHILDREN];
     int32_t choice[MOST_ROWS], token[MOST_ROWS];
-    float u[MOST_ROWS], u_last[MOST_ROWS];
+    float u[MOST_ROWS], u_last[MOST_ROWS], prob[MOST_ROWS];
     uint64_t key[MOST_ROWS];
     spec_sampling sampling[MOST_ROWS];
     spec_candidate drawn[MOST_ROWS * DRAWN];
@@ -85,6 +86,18 @@ static spec_status verify_none(rows *t)
     return accept(t, t->dropped);
 }
 
+static spec_status verify_tree(rows *t)
+{
+    for (int32_t i = 1; i < t->n; i++) t->candidate[i] = t->likely[t->parent[i]][(i - 1) % CHILDREN];
+    SPEC_TRY(probs_top_p(t));
+    return t->b->be->ops->accept_tree(t->q, &(spec_accept_tree_args){ .p = t->p, .q = t->q_probs, .ld_p = N_VOCAB,
+                                                                      .ld_q = N_VOCAB, .n_vocab = N_VOCAB, .n_row = t->n,
+                                                                      .host_p_row = t->index, .host_q_row = t->q_row,
+                                                                      .host_parent = t->parent, .host_token = t->candidate,
+                                                                      .host_u_last = t->u_last, .host_out_prob = t->prob,
+                                                                      .host_out_token = t->token });
+}
+
 static spec_status draw(rows *t, spec_draw_how how)
 {
     return t->b->be->ops->draw(t->q, &(spec_draw_args){ .probs = t->q_probs, .ld = N_VOCAB, .n_vocab = N_VOCAB,
@@ -117,7 +130,7 @@ typedef struct measured {
 
 static const measured all[] = {
     { "argmax", argmax, 1 },           { "distribution", probs, 2 },           { "distribution-top-p", probs_top_p, 2 },
-    { "verify", verify, 4 },           { "verify-none", verify_none, 4 },
+    { "verify", verify, 4 },           { "verify-none", verify_none, 4 },     { "verify-tree", verify_tree, 4 },
     { "draw-top", draw_top, 1 },       { "draw-race", draw_race, 1 }, { "draw-repeat", draw_repeat, 1 },
 };
 
@@ -158,6 +171,7 @@ static void plan_tree(rows *t, int32_t n)
         t->first[i + 1] = t->first[i] + count;
         t->q_row[i] = count ? i : -1;
         t->index[i] = i;
+        t->parent[i] = i > 0 ? (i - 1) / 2 : -1;
         t->key[i] = spec_stream_root(7, (uint64_t)i);
         t->u[i] = t->u_last[i] = spec_uniform(7, (uint64_t)i, 0, 0);
     }
@@ -225,7 +239,8 @@ static spec_status run(rows *t)
     for (int32_t i = 0; i < n; i++) {
         if (nodes[i] > MOST_ROWS) return speci_fail(SPEC_E_INVALID, "--nodes: at most %d rows", MOST_ROWS);
         plan_tree(t, nodes[i]);
-        for (size_t k = 0; k < sizeof all / sizeof all[0]; k++) SPEC_TRY(time_one(t, &all[k]));
+        for (size_t k = 0; k < sizeof all / sizeof all[0]; k++)
+            if (all[k].run != verify_tree || t->b->be->ops->accept_tree) SPEC_TRY(time_one(t, &all[k]));
     }
     return SPEC_OK;
 }

@@ -84,7 +84,11 @@ check(1 "${timed};weights" step -m mamba2-tiny --weights q8_0 --nodes 2 -c 16)
 check(1 "${timed};tokens_per_s;matrix_share" prefill -m mamba2-tiny --tokens 32)
 check(4 "${timed};path;cost_ms;base_ms" replay -m mamba2-tiny -c 16 --tokens 1,3)
 check(2 "${timed};sequences;steps_per_s" sequences -m mamba2-tiny -c 16 --sequences 1,3 --nodes 2)
-check(8 "${timed};what;queued_ms" rows --nodes 2)
+check(9 "${timed};what;queued_ms" rows --nodes 2)
+list(REMOVE_ITEM untimed nodes)
+check(2 "${untimed};task;verify;steps;accepted_per_step;expected_per_step;more;error" rules -m ${TARGET} -d ${DRAFTER} --prompts ${WORK}/story.jsonl
+  -n 8 --tree product:2,2)
+positive(expected_per_step)
 check(4 "${timed};what;queued_ms;blocks;pairs;over_dense" attention --nodes 100 -c 70)
 positive(over_dense)
 check(6 "${timed}" machine step prefill -m mamba2-tiny -c 16 --nodes 1,2 --tokens 32) # several modes in one run

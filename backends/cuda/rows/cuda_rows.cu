@@ -163,14 +163,15 @@ spec_status speci_cuda_tokens(spec_queue *q)
 /* A node's residual R is not stored: it is p taken through the rejections so far, entry by entry. So p and q are
  * only read, a rejection costs one reading of both, and its sums over the ranges also serve the draw. With 64 nodes
  * of 131072 tokens that is 64 MiB, about 16 us, for each candidate that all of them reject, and half as much
- * for the sum of q at the first (prediction for an H200). Where p is 0 q is not read. */
+ * for the sum of q where another one follows the first (prediction for an H200). Where p is 0 q is not read. */
 enum { ACCEPT_REJECTIONS = 1024 };
 
 struct accept_rejection {
     int token;
     int n_out;      /* >= 0: begins again from p without the first n_out candidates, nothing else being left; -1: no */
+    float weight;   /* of R: 1 but for whole trees */
     float d_scale;  /* D = q d_scale, without the tokens rejected before */
-    float r_scale;  /* R = r_scale max(R - D, 0); of the last rejection it is kept apart */
+    float r_scale;  /* R = r_scale max(weight R - D, 0); of the last rejection it is kept apart */
 };
 
 struct accept_node {
@@ -179,6 +180,14 @@ struct accept_node {
     const accept_rejection *past;
     int n_past;
     bool repeat;
+    float r_scale, d_scale; /* of R and D as they are */
+    double draft;           /* the sum of q over the tokens that are left in D; from the first rejection on */
+
+    __device__ __forceinline__ accept_node(const float *p_, const float *q_, const int32_t *candidate_,
+                                           const accept_rejection *past_, bool repeat_)
+        : p(p_), q(q_), candidate(candidate_), past(past_), n_past(0), repeat(repeat_), r_scale(1.0f), d_scale(1.0f), draft(0.0)
+    {
+    }
 
     /* R[c] but for the last rejection's r_scale, of p[c] and q[c]. */
     __device__ __forceinline__ float residual(int c, float pc, float qc) const
@@ -192,6 +201,7 @@ struct accept_node {
                 for (int j = 0; j < x.n_out; j++) r = candidate[j] == c ? 0.0f : r;
             } else if (q) {
                 const float d = out ? 0.0f : qc * x.d_scale;
+                r = r * x.weight;
                 r = r > d ? r - d : 0.0f;
             } else {
                 r = c == x.token ? 0.0f : r;
@@ -212,7 +222,69 @@ struct accept_node {
             if (past[s].token == c) return true;
         return false;
     }
+    /* R[y] and D[y] as they are. */
+    __device__ __forceinline__ float left(int y) const { return (*this)(y) * r_scale; }
+    __device__ __forceinline__ float drawn(int y) const
+    {
+        if (!q) return 1.0f;
+        return !repeat && rejected(y) ? 0.0f : q[y] * d_scale;
+    }
 };
+
+struct accept_shared {
+    accept_rejection past[ACCEPT_REJECTIONS];
+    team_parts<double> sums;
+};
+
+static __device__ double residual_ranges(team_parts<double> *sums, const accept_node &node, int n)
+{
+    return team_ranges(sums, node.p, node.q, n,
+                       [&](int c, float pc, float qc) { return node.residual(c, pc, qc); });
+}
+
+static __device__ double plain_ranges(team_parts<double> *sums, const float *row, int n)
+{
+    return team_ranges(sums, row, NULL, n, [](int, float v, float) { return v; });
+}
+
+/* Only rounding leaves nothing after candidate j: R is p without the tokens so far; and where p has no others, p. */
+static __device__ double accept_again(accept_shared *s, const accept_node &node, int n, int j)
+{
+    for (int n_out = j + 1;; n_out = 0) {
+        __syncthreads();
+        if (threadIdx.x == 0) s->past[node.n_past - 1].n_out = n_out;
+        __syncthreads();
+        const double left = residual_ranges(&s->sums, node, n);
+        if (left > 0.0 || n_out == 0) return left;
+    }
+}
+
+/* Candidate j is rejected; `more`: another may follow. Returns Z, the sum of max(weight R - D, 0); 0 where it is but
+ * rounding. */
+static __device__ double accept_reject(accept_shared *s, accept_node *node, int n, int j, float weight, bool more)
+{
+    const int y = node->candidate[j];
+    const bool removes = node->q && !node->repeat && more;
+    if (removes && node->n_past == 0) node->draft = plain_ranges(&s->sums, node->q, n);
+    __syncthreads(); /* all threads have read the past */
+    if (threadIdx.x == 0) {
+        if (node->n_past > 0) s->past[node->n_past - 1].r_scale = node->r_scale;
+        s->past[node->n_past] = accept_rejection{ y, -1, weight, node->d_scale, 1.0f };
+    }
+    __syncthreads();
+    node->n_past++;
+    double left = residual_ranges(&s->sums, *node, n);
+    const double z = left >= 1e-12 ? left : 0.0;
+    if (z == 0.0) left = accept_again(s, *node, n, j);
+    node->r_scale = left >= 1e-12 ? (float)(1.0 / left) : 1.0f;
+    if (!removes) return z;
+    node->draft = node->draft - (double)node->q[y];
+    /* However little is left: what is drawn next is drawn from it. Nothing: no further sibling can exist. */
+    node->d_scale = node->draft > 0.0 ? (float)fmin(1.0 / node->draft, 3e38) : 0.0f;
+    return z;
+}
+
+/* --- one node --- */
 
 /* What nodes of a batch are about, as a parameter of the kernel, with up to MOST candidates of all of them. */
 template <int MOST> struct accept_batch {
@@ -227,39 +299,6 @@ template <int MOST> struct accept_batch {
     float u[MOST];
 };
 
-struct accept_shared {
-    accept_rejection past[ACCEPT_REJECTIONS];
-    team_parts<double> sums;
-};
-
-static __device__ double residual_ranges(team_parts<double> *sums, const accept_node &node, int n)
-{
-    return team_ranges(sums, node.p, node.q, n,
-                       [&](int c, float pc, float qc) { return node.residual(c, pc, qc); });
-}
-
-/* Adds a rejection, `scale` being the r_scale of the one before; returns the sum of what is left of R. */
-static __device__ double accept_reject(accept_shared *s, accept_node *node, int n, int j, float d_scale, float scale)
-{
-    __syncthreads(); /* all threads have read the past */
-    if (threadIdx.x == 0) {
-        if (node->n_past > 0) s->past[node->n_past - 1].r_scale = scale;
-        s->past[node->n_past] = accept_rejection{ node->candidate[j], -1, d_scale, 1.0f };
-    }
-    __syncthreads();
-    node->n_past++;
-    double left = residual_ranges(&s->sums, *node, n);
-    if (left >= 1e-12) return left;
-    /* Only rounding leaves nothing: p without the tokens so far; and where p has no others, p. */
-    for (int n_out = j + 1;; n_out = 0) {
-        __syncthreads();
-        if (threadIdx.x == 0) s->past[node->n_past - 1].n_out = n_out;
-        __syncthreads();
-        left = residual_ranges(&s->sums, *node, n);
-        if (left > 0.0 || n_out == 0) return left;
-    }
-}
-
 template <int MOST>
 static __device__ __forceinline__ void accept_write(const accept_batch<MOST> &a, int i, int choice, int token)
 {
@@ -273,33 +312,21 @@ static __global__ void __launch_bounds__(TEAM_THREADS, 2) accept_kernel(const __
 {
     __shared__ accept_shared s;
     const int i = team_row(), first = a.first_candidate[i], count = a.first_candidate[i + 1] - first, n = a.n_vocab;
-    const bool writes = team_block() == 0 && threadIdx.x == 0, repeat = a.repeat;
-    accept_node node;
-    node.p = a.p + (size_t)a.p_row[i] * a.ld_p;
-    node.q = a.q_row[i] >= 0 ? a.q + (size_t)a.q_row[i] * a.ld_q : NULL;
-    node.candidate = a.candidate + first, node.past = s.past, node.n_past = 0, node.repeat = repeat;
-    float r_scale = 1.0f, d_scale = 1.0f;
-    double draft = 0.0; /* the sum of q over the tokens that are left in D */
+    const bool writes = team_block() == 0 && threadIdx.x == 0;
+    accept_node node(a.p + (size_t)a.p_row[i] * a.ld_p, a.q_row[i] >= 0 ? a.q + (size_t)a.q_row[i] * a.ld_q : NULL,
+                     a.candidate + first, s.past, a.repeat);
     row_begin();
     for (int j = 0; j < count; j++) { /* the same in all threads of the team */
         const int y = node.candidate[j];
-        const bool out = node.q && !repeat && node.rejected(y);
-        const float mass = out ? 0.0f : node.q ? node.q[y] * d_scale : 1.0f, have = node(y) * r_scale;
+        const float mass = node.drawn(y);
         if (mass == 0.0f) continue;
-        if (a.u[first + j] * mass < have) {
+        if (a.u[first + j] * mass < node.left(y)) {
             if (writes) accept_write(a, i, j, y);
             return;
         }
-        if (node.q && !repeat && node.n_past == 0)
-            draft = team_ranges(&s.sums, node.q, NULL, n, [](int, float qc, float) { return qc; });
-        const double left = accept_reject(&s, &node, n, j, d_scale, r_scale);
-        r_scale = left >= 1e-12 ? (float)(1.0 / left) : 1.0f;
-        if (!node.q || repeat) continue;
-        draft = draft - (double)node.q[y];
-        if (draft <= 0.0) break; /* no further sibling can exist */
-        d_scale = (float)fmin(1.0 / draft, 3e38); /* however little is left: what is drawn next is drawn from it */
+        (void)accept_reject(&s, &node, n, j, 1.0f, j + 1 < count);
     }
-    if (node.n_past == 0) (void)team_ranges(&s.sums, node.p, NULL, n, [](int, float pc, float) { return pc; });
+    if (node.n_past == 0) (void)plain_ranges(&s.sums, node.p, n);
     if (team_block() != 0 || threadIdx.x >= 32) return;
     const int token = team_draw(&s.sums, node, n, a.u_last[i]);
     if (threadIdx.x == 0) accept_write(a, i, -1, token);
@@ -324,14 +351,19 @@ template <int MOST> static spec_status accept_rows(spec_queue *q, const spec_acc
     return team_launch(q, "accept", accept_kernel<MOST>, n_row, team_of(q, a->n_vocab), b);
 }
 
+static spec_status check_draft_row(spec_queue *q, const char *op, int32_t row, int32_t ld_q, int32_t n_vocab)
+{
+    if (row < 0 || ld_q >= n_vocab) return SPEC_OK;
+    return q->dev->host->fail(SPEC_E_INVALID, "cuda %s: draft rows %d apart, need %d", op, ld_q, n_vocab);
+}
+
 spec_status speci_cuda_accept(spec_queue *q, const spec_accept_args *a)
 {
     const spec_host *h = q->dev->host;
     SPEC_TRY(cuda_enter(q->dev));
     SPEC_TRY(check_row(q, "accept", a->n_vocab, a->ld_p, a->n_row));
     for (int32_t i = 0; i < a->n_row; i++) {
-        if (a->host_q_row[i] >= 0 && a->ld_q < a->n_vocab)
-            return h->fail(SPEC_E_INVALID, "cuda accept: draft rows %d apart, need %d", a->ld_q, a->n_vocab);
+        SPEC_TRY(check_draft_row(q, "accept", a->host_q_row[i], a->ld_q, a->n_vocab));
         if (a->host_first_candidate[i] < 0 || a->host_first_candidate[i + 1] < a->host_first_candidate[i] ||
             a->host_first_candidate[i + 1] > a->n_candidate)
             return h->fail(SPEC_E_INVALID, "cuda accept: candidates of row %d end at %d of %d", i,
@@ -350,6 +382,142 @@ spec_status speci_cuda_accept(spec_queue *q, const spec_accept_args *a)
         n = batch_rows(a->n_row - r);
         while (candidates() > ACCEPT_REJECTIONS) n--;
         SPEC_TRY(candidates() <= FEW ? accept_rows<FEW>(q, a, r, n) : accept_rows<ACCEPT_REJECTIONS>(q, a, r, n));
+    }
+    return SPEC_OK;
+}
+
+/* --- whole trees --- */
+
+/* With which probability a node's subtree is to accept follows from the rejections of candidates in front of it and of its
+ * ancestors. A node's team does these once more, so that no team waits for another: one launch, and the longest row of
+ * readings is that of one path. A chain has no candidate in front of another, and its rows are read once. */
+template <int MOST> struct accept_tree_batch {
+    const float *p, *q;
+    int32_t ld_p, ld_q, n_vocab, n_row;
+    float *out_prob;
+    int32_t *out_token;
+    int32_t p_row[MOST], q_row[MOST], parent[MOST], token[MOST];
+    int32_t first[MOST]; /* the row's first candidate; n_row: it has none */
+    float u_last[MOST];
+
+    __device__ __forceinline__ int above(int i, int levels) const
+    {
+        while (levels-- > 0) i = parent[i];
+        return i;
+    }
+    __device__ __forceinline__ int depth(int i) const
+    {
+        int d = 0;
+        while ((i = parent[i]) >= 0) d++;
+        return d;
+    }
+    __device__ __forceinline__ bool is_candidate(int c, int row) const { return c < n_row && parent[c] == row; }
+    __device__ __forceinline__ accept_node node(int i, const accept_rejection *past) const
+    {
+        return accept_node(p + (size_t)p_row[i] * ld_p, q_row[i] >= 0 ? q + (size_t)q_row[i] * ld_q : NULL, token + first[i],
+                           past, false);
+    }
+};
+
+/* Rejects the candidates of row i in front of row `end`; w becomes what they leave of the row's. */
+template <int MOST>
+static __device__ void tree_reject(accept_shared *s, const accept_tree_batch<MOST> &a, accept_node *node, int i, int end, float *w)
+{
+    for (int c = a.first[i]; c < end && a.is_candidate(c, i) && *w > 0.0f; c++) { /* the same in all threads of the team */
+        if (node->drawn(a.token[c]) == 0.0f) continue;
+        const double z = accept_reject(s, node, a.n_vocab, c - a.first[i], *w, a.is_candidate(c + 1, i));
+        *w = z > 0.0 ? (float)(z / (z + (1.0 - (double)*w))) : *w == 1.0f ? 1.0f : 0.0f;
+    }
+}
+
+/* w of a candidate, of which R and D have so much. */
+static __device__ __forceinline__ float tree_enter(float w, float left, float drawn)
+{
+    if (drawn == 0.0f || !(w * left > 0.0f)) return 0.0f;
+    return fminf(w * left / drawn, 1.0f);
+}
+
+/* A team per row; see spec_accept_tree_args. */
+template <int MOST>
+static __global__ void __launch_bounds__(TEAM_THREADS, 2)
+accept_tree_kernel(const __grid_constant__ accept_tree_batch<MOST> a)
+{
+    __shared__ accept_shared s;
+    const int i = team_row(), depth = a.depth(i), n = a.n_vocab;
+    float w = 1.0f;
+    row_begin();
+    for (int up = depth; up > 0; up--) {
+        const int row = a.above(i, up), child = a.above(i, up - 1);
+        accept_node node = a.node(row, s.past);
+        tree_reject(&s, a, &node, row, child, &w);
+        w = tree_enter(w, node.left(a.token[child]), node.drawn(a.token[child]));
+    }
+    accept_node node = a.node(i, s.past);
+    tree_reject(&s, a, &node, i, a.n_row, &w);
+    if (node.n_past == 0) (void)plain_ranges(&s.sums, node.p, n);
+    if (team_block() != 0 || threadIdx.x >= 32) return;
+    const int token = team_draw(&s.sums, node, n, a.u_last[i]);
+    if (threadIdx.x == 0) a.out_prob[i] = w, a.out_token[i] = token;
+}
+
+/* Rows [r, r + n_row) of the call, which are whole trees. */
+template <int MOST>
+static spec_status accept_trees(spec_queue *q, const spec_accept_tree_args *a, int32_t r, int32_t n_row)
+{
+    const size_t bytes = (size_t)n_row * 4;
+    accept_tree_batch<MOST> b = {};
+    void *prob, *token;
+    SPEC_TRY(speci_cuda_result_room(q, 2 * (bytes + 16), 2));
+    SPEC_TRY(speci_cuda_result(q, &prob, a->host_out_prob + r, bytes));
+    SPEC_TRY(speci_cuda_result(q, &token, a->host_out_token + r, bytes));
+    b.p = a->p, b.q = a->q, b.ld_p = a->ld_p, b.ld_q = a->ld_q, b.n_vocab = a->n_vocab, b.n_row = n_row;
+    b.out_prob = (float *)prob, b.out_token = (int32_t *)token;
+    memcpy(b.p_row, a->host_p_row + r, bytes), memcpy(b.q_row, a->host_q_row + r, bytes);
+    memcpy(b.token, a->host_token + r, bytes), memcpy(b.u_last, a->host_u_last + r, bytes);
+    for (int32_t i = n_row - 1; i >= 0; i--) { /* a row's first candidate comes last */
+        b.first[i] = b.first[i] > 0 ? b.first[i] : n_row;
+        b.parent[i] = a->host_parent[r + i] < 0 ? -1 : a->host_parent[r + i] - r;
+        if (b.parent[i] >= 0) b.first[b.parent[i]] = i;
+    }
+    return team_launch(q, "accept_tree", accept_tree_kernel<MOST>, n_row, team_of(a->n_vocab), b);
+}
+
+/* Behind the last row of the tree that begins at row r. */
+static int32_t tree_end(const spec_accept_tree_args *a, int32_t r)
+{
+    do r++;
+    while (r < a->n_row && a->host_parent[r] >= 0);
+    return r;
+}
+
+static spec_status check_tree(spec_queue *q, const spec_accept_tree_args *a, int32_t r, int32_t end)
+{
+    const spec_host *h = q->dev->host;
+    if (a->host_parent[r] >= 0 || end - r > SPEC_ACCEPT_TREE_ROWS)
+        return h->fail(SPEC_E_INVALID, "cuda accept_tree: row %d begins a tree of %d rows, whose root has parent %d", r, end - r,
+                       a->host_parent[r]);
+    SPEC_TRY(check_draft_row(q, "accept_tree", a->host_q_row[r], a->ld_q, a->n_vocab));
+    for (int32_t i = r + 1; i < end; i++) {
+        const int32_t parent = a->host_parent[i];
+        if (parent < r || parent >= i || parent < a->host_parent[i - 1] || a->host_q_row[parent] < 0)
+            return h->fail(SPEC_E_INVALID, "cuda accept_tree: row %d is a candidate of row %d", i, parent);
+        if (a->host_token[i] < 0 || a->host_token[i] >= a->n_vocab)
+            return h->fail(SPEC_E_INVALID, "cuda accept_tree: row %d is token %d of %d", i, a->host_token[i], a->n_vocab);
+        SPEC_TRY(check_draft_row(q, "accept_tree", a->host_q_row[i], a->ld_q, a->n_vocab));
+    }
+    return SPEC_OK;
+}
+
+spec_status speci_cuda_accept_tree(spec_queue *q, const spec_accept_tree_args *a)
+{
+    enum { FEW = 64 }; /* rows of most calls: less to launch with */
+    SPEC_TRY(cuda_enter(q->dev));
+    SPEC_TRY(check_row(q, "accept_tree", a->n_vocab, a->ld_p, a->n_row));
+    for (int32_t r = 0; r < a->n_row; r = tree_end(a, r)) SPEC_TRY(check_tree(q, a, r, tree_end(a, r)));
+    for (int32_t r = 0, end; r < a->n_row; r = end) {
+        end = tree_end(a, r);
+        while (end < a->n_row && tree_end(a, end) - r <= SPEC_ACCEPT_TREE_ROWS) end = tree_end(a, end);
+        SPEC_TRY(end - r <= FEW ? accept_trees<FEW>(q, a, r, end - r) : accept_trees<SPEC_ACCEPT_TREE_ROWS>(q, a, r, end - r));
     }
     return SPEC_OK;
 }
