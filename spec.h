@@ -166,7 +166,9 @@ typedef struct spec_tokenizer spec_tokenizer; /* immutable once open; any thread
 enum {
     SPEC_TOKEN_ADD_SPECIAL = 1,   /* BOS / EOS as the model's own tokenizer adds them */
     SPEC_TOKEN_PARSE_SPECIAL = 2, /* "<|endoftext|>" in the text becomes that token: off for untrusted text */
-    SPEC_TOKEN_SKIP_SPECIAL = 4   /* decode: leave special tokens out */
+    SPEC_TOKEN_SKIP_SPECIAL = 4,  /* decode: leave special tokens out */
+    SPEC_TOKEN_CONTINUE = 8       /* encode: the text goes on behind another. Nothing is put in front of it that a tokenizer puts in
+                                     front of a text, and spaces at its ends stay */
 };
 
 /* Opens tokenizer.json or tokenizer.model: `path` is such a file or a directory that holds one.

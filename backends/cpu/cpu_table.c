@@ -41,4 +41,5 @@ const spec_backend_ops speci_cpu_ops = {
     .draw = speci_cpu_draw,
     .expand = speci_cpu_expand,
     .adjust = speci_cpu_adjust,
+    .gather = speci_cpu_gather,
 };

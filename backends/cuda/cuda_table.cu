@@ -47,6 +47,7 @@ static const spec_backend_ops table = {
     speci_cuda_wait,
     speci_cuda_plan_warm,
     speci_cuda_adjust,
+    speci_cuda_gather,
 };
 
 extern "C" const spec_backend_ops *spec_cuda_ops(void) { return &table; }
