@@ -23,6 +23,7 @@ struct spec_drafter {
     bool borrowed;           /* the one builder is the caller's */
     int32_t n_draft;         /* without builders: nodes below the root, at most */
     float temperature;       /* of the draft distribution; 0 = the target's */
+    spec_draft_vocab vocab;  /* of a model */
     spec_tap *taps;          /* [n_tap] hidden rows of the target that it wants: its kind then has the hook `hidden` */
     int32_t n_tap;
     atomic_flag in_use;

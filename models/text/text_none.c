@@ -128,5 +128,12 @@ spec_status speci_encode_on(speci_buf *out, const spec_tokenizer *t, const char 
     (void)out, (void)t, (void)text, (void)n;
     return none();
 }
+
+spec_status speci_encode_behind(speci_buf *out, const spec_tokenizer *t, const int32_t *tokens, int32_t n_token, const char *text,
+                                size_t n)
+{
+    (void)out, (void)t, (void)tokens, (void)n_token, (void)text, (void)n;
+    return none();
+}
 #endif
 typedef int speci_tokenizer_none_not_empty; /* ISO C wants a declaration in every file */

@@ -53,4 +53,9 @@ spec_status speci_translate(speci_translation *x, const speci_token_map *map, co
 /* Ids of text [n] that goes on behind another, well-formed, appended to out (int32_t). */
 spec_status speci_encode_on(speci_buf *out, const spec_tokenizer *t, const char *text, size_t n);
 
+/* Ids of text [n] behind tokens [n_token], appended to out: both are encoded together, and what comes out behind the last tokens are
+ * the ids. Nothing where those tokens would come out otherwise (text_behind.c). Half a character at the end is left out. */
+spec_status speci_encode_behind(speci_buf *out, const spec_tokenizer *t, const int32_t *tokens, int32_t n_token, const char *text,
+                                size_t n);
+
 #endif
