@@ -20,6 +20,8 @@ char *support_json_with(const char *base, const char *name, const char *changes)
 /* Writes model.safetensors into dir: base's, with embedding and head of `rows` rows grown to n. New rows repeat the first
  * ones with opposite sign. */
 void support_grow_rows(const char *dir, const char *base, int64_t rows, int64_t n);
+/* The same with n rows in any order: row r is base's row from[r]; -1 - row: with the opposite sign. */
+void support_take_rows(const char *dir, const char *base, int64_t rows, const int32_t *from, int64_t n);
 
 /* tokenizer.json for the 8-token models of golden/law8-*: "a" to "h". */
 extern const char support_tokenizer8[];

@@ -64,6 +64,7 @@ typedef struct speci_draft_needs {
     spec_plan plans[2];  /* that the queue must be ready for */
     int32_t n_plan;
     int32_t n_row;       /* most rows of a pass of its own; 0 = none */
+    int32_t n_column;    /* most columns of its row operations, if they are more than the target's ids */
 } speci_draft_needs;
 
 /* A sequence to draft for. */

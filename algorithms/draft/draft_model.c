@@ -129,6 +129,7 @@ static void needs(const speci_draft *d, speci_draft_needs *out)
     speci_exec_plans(m->exec, out->plans);
     out->n_plan = 2;
     out->n_row = d->site->n_seq * m->n_node;
+    if (m->vocab.map && m->vocab.how != SPEC_DRAFT_VOCAB_INTERSECTION) out->n_column = m->model->n_vocab;
 }
 
 static spec_status attach(speci_draft *d)
