@@ -22,6 +22,18 @@ const char support_tokenizer8[] =
     "\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,\"fuse_unk\":false,\"byte_fallback\":false,"
     "\"vocab\":{\"a\":0,\"b\":1,\"c\":2,\"d\":3,\"e\":4,\"f\":5,\"g\":6,\"h\":7},\"merges\":[]}}";
 
+char *support_other_tokenizer8(void)
+{
+    json_t *j = json_loads(support_tokenizer8, 0, NULL), *model = json_object_get(j, "model");
+    assert_non_null(model);
+    json_object_set_new(model, "vocab", json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "b", 0, "a", 1, "f", 2, "bc", 3, "d", 4, "c",
+                                                  5, "cd", 6, "g", 7));
+    json_object_set_new(model, "merges", json_pack("[[s, s], [s, s]]", "b", "c", "c", "d"));
+    char *text = json_dumps(j, 0);
+    json_decref(j);
+    return text;
+}
+
 static const variant_file *replaced(const variant_file *files, size_t n, const char *name)
 {
     for (size_t i = 0; i < n; i++)

@@ -25,6 +25,8 @@ void support_take_rows(const char *dir, const char *base, int64_t rows, const in
 
 /* tokenizer.json for the 8-token models of golden/law8-*: "a" to "h". */
 extern const char support_tokenizer8[];
+/* Another one: "b" "a" "f" "bc" "d" "c" "cd" "g", of which seven are text of the first one and six a token of it. Free the text. */
+char *support_other_tokenizer8(void);
 
 /* A session with a drafter made from `small` (NULL: plain); *dr must be closed after the session. */
 spec_session *support_open(spec_model *target, spec_model *small, int32_t n_draft, const spec_session_params *params,

@@ -59,8 +59,7 @@ static int32_t context(const model_draft *m)
 {
     const spec_model *model = m->model;
     if (model->n_ctx == 0 && !speci_model_attends(model)) return 0;
-    const int32_t own = model->n_ctx, wish = speci_draft_positions(m, m->d->site->n_ctx);
-    const int32_t n = own > 0 && (wish == 0 || own < wish) ? own : wish;
+    const int32_t own = model->n_ctx, n = own > 0 && (m->n_own == 0 || own < m->n_own) ? own : m->n_own;
     return n ? n : DEFAULT_CTX;
 }
 
@@ -111,6 +110,7 @@ static spec_status prepare(speci_draft *d)
     SPEC_TRY(speci_draft_vocab_open(m));
     m->n_chain = m->vocab.map ? CHAIN_OTHER : CHAIN;
     m->n_node = tree_nodes(m);
+    m->n_own = site->n_ctx > 0 ? speci_draft_positions(m, site->n_ctx) : 0;
     m->n_ctx = context(m);
     SPEC_TRY(alloc_host(d, m));
     const speci_exec_params p = { .n_seq = site->n_seq, .n_ctx = m->n_ctx ? m->n_ctx : site->n_ctx, .n_node = m->n_node,
@@ -197,6 +197,8 @@ static void end(speci_draft *d, int32_t seq)
     speci_exec_end(m->exec, seq);
     s->begun = false;
     s->fed.n = s->n_fed = 0;
+    speci_buf_free(&s->own.ids);
+    s->own.n_from = s->own.n_held = 0;
 }
 
 static int32_t fed_child(const model_seq *s, int32_t node, int32_t token)

@@ -46,6 +46,7 @@ typedef struct model_draft {
     model_vocab vocab;
     int32_t n_ctx, n_node; /* limits of the executor: positions (0 = none), nodes per tree */
     int32_t n_chain;       /* of these, committed tokens in front of a draft, at most */
+    int32_t n_own;         /* its own tokens that a context of the session comes to, about; 0 = no limit */
     model_seq *seqs;       /* [n_seq] */
     model_rows rows;
     speci_exec_input *inputs;  /* [n_seq] */

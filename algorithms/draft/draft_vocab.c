@@ -17,7 +17,8 @@ enum {
     COVER_PERCENT = 60, /* of the drafter's probability, for the intersection */
     PROBE_MOST = 128,   /* tokens of the probe text that the drafter reads */
     PROMPT = SPEC_MAX_DEPTH + 1, /* tokens that one step can emit: more are a prompt */
-    ROOM = 256          /* ids behind a context, so that no step takes memory: those of a path and a long piece */
+    ROOM = 256,         /* ids behind a context, so that no step takes memory: those of a path and a long piece */
+    ROOM_ENDLESS = 1024 /* ids, and half as many more as there are, where there is no limit of context */
 };
 
 /* Prose, dialogue, numbers and code, in about equal parts. */
@@ -280,13 +281,20 @@ static spec_status take(model_draft *m, const speci_draft_seq *q, bool prompt)
     return SPEC_OK;
 }
 
+/* For its ids, so that steps take no memory: all of a context. */
+static int64_t room_of(const model_draft *m, const speci_draft_seq *q)
+{
+    const int32_t n_ctx = m->n_ctx > 0 ? m->n_ctx : m->n_own;
+    return n_ctx > 0 ? (int64_t)n_ctx + ROOM : (int64_t)q->n_ids + q->n_ids / 2 + ROOM_ENDLESS;
+}
+
 spec_status speci_draft_begin(model_draft *m, const speci_draft_seq *q)
 {
     model_seq *s = &m->seqs[q->seq];
     s->begun = true, s->outgrown = false;
     s->fed.n = s->n_fed = 0;
     s->own.ids.n = 0, s->own.n_from = s->own.n_held = 0;
-    if (m->n_ctx > 0) SPEC_TRY(speci_buf_reserve(&s->own.ids, ((size_t)m->n_ctx + ROOM) * sizeof(int32_t)));
+    SPEC_TRY(speci_buf_reserve(&s->own.ids, (size_t)room_of(m, q) * sizeof(int32_t)));
     if (m->vocab.map) SPEC_TRY(speci_translation_begin(&s->own, m->vocab.map));
     return take(m, q, true);
 }
