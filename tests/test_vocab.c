@@ -269,7 +269,7 @@ typedef struct rule_case {
 } rule_case;
 static const rule_case rules[] = { { 0, SPEC_VERIFY_AUTO }, { 0.7f, SPEC_VERIFY_AUTO }, { 1, SPEC_VERIFY_AUTO }, { 1, SPEC_VERIFY_NAIVE } };
 
-/* The text and every count, of every tree: with the permuted vocabulary, and with the same one by the map in place of by ids. On a
+/* The text and every count, of every tree (half of them with each target): with the permuted vocabulary, and with the same one by the map in place of by ids. On a
  * backend that gathers, and (cpu) on one that leaves it to the host. */
 static void check_permuted(spec_backend *be, int32_t base)
 {
@@ -278,7 +278,7 @@ static void check_permuted(spec_backend *be, int32_t base)
     spec_model *same = drafter_of(be, bases[base], LETTERS, LETTERS), *permuted = drafter_of(be, bases[base], PERMUTED, LETTERS);
     greedy_run run = { .target = target_of(be, bases[base], LETTERS), .n_new = N_NEW, .n_at_once = 2 };
     int64_t accepted = 0;
-    for (int32_t i = 0; support_trees[i]; i++)
+    for (int32_t i = base % 2; i < 10 && support_trees[i]; i += 2)
         for (int32_t r = 0; r < COUNT(rules); r++) {
             const spec_sampling sampling = { .temperature = rules[r].temperature, .top_p = 0.95f, .seed = 9 };
             greedy_counts counts[3] = { 0 };
@@ -297,7 +297,7 @@ static void check_permuted(spec_backend *be, int32_t base)
             }
             accepted += counts[0].accepted;
         }
-    assert_true(accepted > 300);
+    assert_true(accepted > 150);
     spec_model_close(same);
     spec_model_close(permuted);
     spec_model_close(run.target);
@@ -546,28 +546,66 @@ static void copies_go_on(void **state)
     }
 }
 
-/* Bytes of the drafter's ids that a file cannot have, and files of sessions that wrote them otherwise. */
+/* What its section of a saved sequence begins with: head, then what is held back, then ids. */
+typedef struct section {
+    int32_t outgrown, n_past, n_recent, n_own, n_held;
+    uint8_t held[4];
+    int32_t ids[1];
+} section;
+
+static spec_status put_section(void *arg, const void *data, size_t n) { return support_to_stream(arg, data, n) ? SPEC_E_IO : SPEC_OK; }
+static spec_status get_section(void *arg, void *data, size_t n) { return support_from_stream(arg, data, n) ? SPEC_E_IO : SPEC_OK; }
+
+static spec_status restore_section(spec_session *s, int32_t seq, int32_t to, support_stream *file)
+{
+    speci_draft *d = &s->drafters.draft[0];
+    speci_draft_seq q = speci_sequence_asked(s, seq);
+    q.seq = to;
+    file->at = 0;
+    const spec_status status = d->kind->restore(d, &q, file->n, get_section, file);
+    d->kind->end(d, to);
+    return status;
+}
+
+/* Ids that a file cannot have are refused; a file of a session that had the same vocabulary, or of one that drafted by text, is read,
+ * since its ids can be made anew, or are the same. */
 static void saved_ids_are_checked(void **state)
 {
     (void)state;
     const pair_case c = { PAIRS, OTHER };
     spec_drafter *d;
-    spec_session *s = open_pair(0, &c, SPEC_DRAFT_VOCAB_INTERSECTION, "chain:3", 100, &d);
-    const spec_drafter_params *none = NULL;
-    int32_t ids[N_PROMPT * WIDTH], seq, back;
-    (void)none;
+    spec_session *s = open_pair(1, &c, SPEC_DRAFT_VOCAB_INTERSECTION, "chain:3", 100, &d);
+    speci_draft *draft = &s->drafters.draft[0];
+    int32_t ids[N_PROMPT * WIDTH], seq, n_own;
+    uint64_t bytes;
     support_stream file = { 0 };
     (void)random_prompts(ids, 11);
     OK(add_endless(s, &seq, ids, WIDTH, NULL));
-    OK(spec_sequence_save(s, seq, support_to_stream, &file));
-    OK(spec_sequence_restore(s, &back, support_from_stream, &file));
-    OK(spec_sequence_remove(s, back));
-    spec_drafter *d2; /* by text: the same ids, and another way to draft */
-    spec_session *s2 = open_pair(0, &c, SPEC_DRAFT_VOCAB_TEXT, "chain:3", 100, &d2);
-    file.at = 0;
-    OK(spec_sequence_restore(s2, &back, support_from_stream, &file));
-    spec_session_close(s2);
-    spec_drafter_close(d2);
+    const speci_draft_seq q = speci_sequence_asked(s, seq);
+    OK(draft->kind->save(draft, &q, &bytes, NULL, NULL));
+    OK(draft->kind->save(draft, &q, &bytes, put_section, &file));
+    assert_int_equal(bytes, file.n);
+    OK(restore_section(s, seq, 2, &file));
+    const int32_t *own = check_own(s, seq, &n_own);
+    section *at = (section *)(void *)file.data;
+    assert_int_equal(at->n_own, n_own + 1);
+    assert_memory_equal(at->ids, own, (size_t)n_own * sizeof *own);
+    const struct {
+        int32_t *field, value;
+        const char *said;
+    } wrong[] = { { &at->ids[2], V, "token 2 of its drafter is 96 of 96" }, { &at->ids[0], -1, "token 0 of its drafter is -1" },
+                  { &at->n_held, 4, "holds back 4 bytes" },                 { &at->n_held, -1, "holds back -1 bytes" },
+                  { &at->n_own, 1 << 28, "ids of a drafter in" },           { &at->n_own, n_own, "is at position" },
+                  { &at->n_past, n_own, "is at position" } };
+    for (int32_t i = 0; i < COUNT(wrong); i++) {
+        const int32_t kept = *wrong[i].field;
+        *wrong[i].field = wrong[i].value;
+        FAILS(restore_section(s, seq, 2, &file), SPEC_E_FORMAT, wrong[i].said);
+        *wrong[i].field = kept;
+    }
+    OK(restore_section(s, seq, 2, &file));
+    at->n_own = 0; /* of a session with the same vocabulary: the rest is skipped */
+    OK(restore_section(s, seq, 2, &file));
     free(file.data);
     spec_session_close(s);
     spec_drafter_close(d);
@@ -641,6 +679,12 @@ static void auto_says_which(void **state)
     spec_backend_close(be);
 }
 
+static spec_status draft_nothing(void *user, spec_draft_request *requests, int32_t n)
+{
+    (void)user, (void)requests, (void)n;
+    return SPEC_OK;
+}
+
 static void what_cannot_work_is_refused(void **state)
 {
     (void)state;
@@ -658,8 +702,9 @@ static void what_cannot_work_is_refused(void **state)
     OK(spec_drafter_from_model(&d, more, NULL));
     FAILS(spec_session_open(&s, target, d, NULL), SPEC_E_INVALID, "the drafter has 104 ids and the target 96");
     spec_drafter_close(d);
-    const spec_drafter_ops ops = { .struct_size = sizeof ops };
-    (void)ops;
+    p.vocab = SPEC_DRAFT_VOCAB_INTERSECTION; /* an application's drafter proposes ids of the target */
+    const spec_drafter_ops ops = { .struct_size = sizeof ops, .draft = draft_nothing };
+    FAILS(spec_drafter_from_ops(&d, &ops, &p), SPEC_E_INVALID, "drafters that are models");
     assert_null(s);
     spec_model_close(more);
     spec_model_close(plain);
