@@ -166,7 +166,9 @@ typedef struct spec_tokenizer spec_tokenizer; /* immutable once open; any thread
 enum {
     SPEC_TOKEN_ADD_SPECIAL = 1,   /* BOS / EOS as the model's own tokenizer adds them */
     SPEC_TOKEN_PARSE_SPECIAL = 2, /* "<|endoftext|>" in the text becomes that token: off for untrusted text */
-    SPEC_TOKEN_SKIP_SPECIAL = 4   /* decode: leave special tokens out */
+    SPEC_TOKEN_SKIP_SPECIAL = 4,  /* decode: leave special tokens out */
+    SPEC_TOKEN_CONTINUE = 8       /* encode: the text goes on behind another. Nothing is put in front of it that a tokenizer puts in
+                                     front of a text, and spaces at its ends stay */
 };
 
 /* Opens tokenizer.json or tokenizer.model: `path` is such a file or a directory that holds one.
@@ -288,6 +290,15 @@ typedef enum spec_verify_rule {
 typedef struct spec_drafter spec_drafter; /* anything that proposes; one of your own: spec_trees.h */
 typedef struct spec_builder spec_builder; /* how trees are grown: spec_trees.h */
 
+/* How a model drafts for a target with another vocabulary (algorithms.md 18). Both need tokenizers then. */
+typedef enum spec_draft_vocab {
+    SPEC_DRAFT_VOCAB_AUTO = 0, /* the same vocabulary: by its ids. Another one: INTERSECTION, where that covers at least 60 % of the
+                                  drafter's probability on a probe text, else TEXT; the log says which and why */
+    SPEC_DRAFT_VOCAB_INTERSECTION = 1, /* tokens that stand for the same bytes in both. Draft distributions are restricted to them and
+                                  renormalised before anything is drawn: every tree, every rule */
+    SPEC_DRAFT_VOCAB_TEXT = 2  /* what the drafter writes, encoded by the target's tokenizer: deterministic trees */
+} spec_draft_vocab;
+
 typedef struct spec_drafter_params {
     size_t struct_size;
     int32_t n_draft;    /* length of chains where `tree` is NULL; 0 = 4 */
@@ -297,13 +308,14 @@ typedef struct spec_drafter_params {
                            ';', among which the session chooses (spec_session_params.adapt; without it the first).
                            NULL = "chain:n_draft" */
     spec_builder *builder; /* in place of `tree`: one builder of the caller's, which must outlive the drafter */
+    spec_draft_vocab vocab; /* of a model: where its vocabulary is not the target's */
 } spec_drafter_params;
 #define SPEC_DRAFTER_PARAMS_INIT SPEC_STRUCT_INIT(spec_drafter_params)
 
 /* Any model as a drafter: the library grows trees from its distributions. It must be on the target's backend (checked when the
- * session opens), and its vocabulary must agree with the target's id by id. The model must outlive the drafter, and the
- * drafter its session. Errors: E_INVALID (parameters; a tree that is none: as spec_builder_open), E_IO, E_FORMAT,
- * E_NOMEM. */
+ * session opens). Its vocabulary agrees with the target's id by id, as far as both go; or both have tokenizers, and `vocab` says how
+ * they come together. The model must outlive the drafter, and the drafter its session. Errors: E_INVALID (parameters; a tree that
+ * is none: as spec_builder_open), E_IO, E_FORMAT, E_NOMEM. */
 SPEC_API spec_status spec_drafter_from_model(spec_drafter **out, spec_model *model,
                                              const spec_drafter_params *params);
 
@@ -378,7 +390,7 @@ typedef struct spec_session_params {
 #define SPEC_SESSION_PARAMS_INIT SPEC_STRUCT_INIT(spec_session_params)
 
 /* drafter may be NULL: plain decoding. A drafter serves one session at a time. All memory of the steady state
- * is taken here. Errors: E_INVALID (vocabularies differ: names the first id), E_NOMEM, E_UNSUPPORTED. */
+ * is taken here. Errors: E_INVALID (a drafter does not fit the target: says why), E_NOMEM, E_UNSUPPORTED. */
 SPEC_API spec_status spec_session_open(spec_session **out, spec_model *target, spec_drafter *drafter,
                                        const spec_session_params *params);
 SPEC_API void spec_session_close(spec_session *session);

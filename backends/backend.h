@@ -50,6 +50,15 @@ spec_status speci_plan_run(const spec_backend_ops *ops, spec_queue *q, const spe
 spec_status speci_adjust(const spec_backend_ops *ops, spec_queue *q, const spec_adjust_args *a, const spec_allocator *allocator);
 void speci_adjust_row(const spec_adjust_args *a, const spec_adjust_row *row, const float *logits, float *out);
 
+/* Logits under other numbers, and an expansion whose nodes are fed by other tokens (backend_gather.c): by the backend, or on the
+ * host, which waits for the device. One row, to out [n_out]; host_column, host_feed: the tables of the arguments once more, in host
+ * memory. */
+spec_status speci_gather(const spec_backend_ops *ops, spec_queue *q, const spec_gather_args *a, const int32_t *host_column,
+                         int32_t n_in, const spec_allocator *allocator);
+void speci_gather_row(const int32_t *column, int32_t n_out, const float *logits, float *out);
+spec_status speci_expand(const spec_backend_ops *ops, spec_queue *q, const spec_expand_args *a, const int32_t *host_feed,
+                         const spec_allocator *allocator);
+
 /* The scan's order over the n_row new nodes of a tree (backend_traversal.c): nodes [n_fed + n_row], of which those from
  * n_given on are not known to the host. */
 void speci_traversal_schedule(const spec_step_node *nodes, int32_t n_fed, int32_t n_given, int32_t n_row,

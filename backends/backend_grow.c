@@ -180,7 +180,7 @@ static void place(expansion *e, int32_t *next, int32_t i, int32_t x)
     }
     spec_grow_node *n = &e->node[x];
     n->fed = number;
-    e->feed[number] = (spec_step_node){ .token = n->token, .parent = e->node[n->parent].fed,
+    e->feed[number] = (spec_step_node){ .token = e->a->feed_token ? e->a->feed_token[n->token] : n->token, .parent = e->node[n->parent].fed,
                                         .depth = e->node[0].fed + n->depth };
 }
 

@@ -506,6 +506,17 @@ static inline size_t spec_adjust_room(size_t n_row, size_t n_edit, size_t n_mask
     return n_row * sizeof(spec_adjust_row) + n_edit * sizeof(spec_logit_edit) + n_mask * n_word * sizeof(uint32_t) + 64;
 }
 
+/* Rows of logits under other numbers, which is how ids of one vocabulary come to the places of another (algorithms.md 18):
+ *   out[i][c] = logits[src[i]][column[c]], where column[c] is not negative; else -infinity;   for c < n_out. */
+typedef struct spec_gather_args {
+    const float *logits;
+    float *out;            /* not logits */
+    int32_t ld, ld_out, n_out;
+    const int32_t *column; /* device memory [n_out]: each -1, or a column of logits */
+    int32_t n_row;
+    const int32_t *host_src; /* [n_row] */
+} spec_gather_args;
+
 /* distribution[dst[i]] = distribution of logits[src[i]] by sampling[i] over ids < n_valid, zero for ids in [n_valid, n_probs).
  * temperature > 0: temperature, top-k, top-p, min-p, softmax (algorithms.md 2.1); ties by smallest id. */
 typedef struct spec_probs_args {
@@ -622,6 +633,8 @@ typedef struct spec_draw_args {
  *   the earlier); in the order in which they were added.
  * Place i's node is number feed_base + i of the drafter's own tree: fed is set, and feed[feed_base + i] = { token,
  * parent = the parent's fed, depth = fed of the root + depth }; an empty place feeds { 0, 0, 1 }, a row that nobody reads.
+ * With feed_token (device memory, an entry for each token that a candidate can be) the fed token is feed_token[token]; it is NULL
+ * where the table has no `gather`.
  * A new node's key is spec_stream_child(key of x, j). Order, value and ties are exact: value and slot are double, products
  * and differences as written, the sum over i ascending.
  * With host_root trees begin: node 0 is host_root[i], which stands in place 0 of the frontier, before all that is above.
@@ -642,6 +655,7 @@ typedef struct spec_expand_args {
     double next_threshold;
     int32_t *host_out_n;           /* [n_slot], of which those of host_slot are written; or NULL */
     spec_grow_node *host_out_node; /* [n_slot][cap], of which the first n of a tree; NULL where host_out_n is */
+    const int32_t *feed_token;     /* or NULL: its own */
 } spec_expand_args;
 
 /* log softmax of logits[row[i]] (no temperature) at token[i], and the n_top largest, ties by smallest id. */
@@ -755,6 +769,8 @@ struct spec_backend_ops {
 
     /* Optional row operation. NULL: no session verifies by the rules that need it; `auto` takes others. */
     spec_status (*accept_tree)(spec_queue *q, const spec_accept_tree_args *a);
+    /* Optional row operation; a table that has it knows feed_token of an expansion, too. NULL: the library does both on the host. */
+    spec_status (*gather)(spec_queue *q, const spec_gather_args *a);
     /* Append here. */
 };
 

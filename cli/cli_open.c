@@ -198,6 +198,7 @@ int cli_open(cli_context *c, const cli_options *o)
         spec_drafter_params drafter_params = SPEC_DRAFTER_PARAMS_INIT;
         drafter_params.tree = o->tree;
         drafter_params.temperature = (float)o->draft_temp;
+        drafter_params.vocab = (spec_draft_vocab)o->draft_vocab;
         if (spec_drafter_from_model(&c->drafters[c->n_drafter], c->small, &drafter_params) != SPEC_OK) return cli_failure();
         c->n_drafter++;
     }

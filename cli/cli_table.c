@@ -89,6 +89,8 @@ const cli_option cli_option_rows[] = {
       "means --tree chain:K" },
     { "draft-temp", 0, NULL, "T", "SPEC_DRAFT_TEMP", WORK, CLI_REAL, AT(draft_temp), 0, 1e6,
       "temperature of the draft distribution; 0: the target's, for a greedy target 1 (0)" },
+    { "draft-vocab", 0, NULL, "auto|intersection|text", "SPEC_DRAFT_VOCAB", WORK, CLI_CHOICE, AT(draft_vocab), 0, 0,
+      "a drafter with another vocabulary: by the tokens of both, or by its text (auto: -v says which and why)" },
     { "verify", 0, NULL, "RULE", "SPEC_VERIFY", DECODE, CLI_RULE, AT(verify), 0, 0,
       "the rule that accepts drafts; one that would change the model's distribution is refused (auto)" },
     { "adapt", 0, NULL, "off|cost|ucb", "SPEC_ADAPT", DECODE, CLI_CHOICE, AT(adapt), 0, 0,

@@ -85,7 +85,7 @@ run 2 run -m "$target" -md "$drafter" -p a --tree chain:x;         no_out; err_h
 run 2 run -m "$target" -md "$drafter" -p a --tree "chain:2;" --adapt ucb; no_out; err_has 'spec: '
 run 2 run -m "$target" -p a --tree chain:2 --tree product:2,2; no_out; err_has 'chain:2;product:2,2.* need --adapt'
 # what is asked of drafts where nothing drafts; --tree none asks for nothing, the environment may say it for other runs
-for asked in "--tree chain:3" "--spec-draft-n-max 3" "--draft-temp 1" "--draft-state per-node"; do
+for asked in "--tree chain:3" "--spec-draft-n-max 3" "--draft-temp 1" "--draft-vocab text" "--draft-state per-node"; do
     # shellcheck disable=SC2086
     run 2 run -m "$target" -p a $asked;             no_out; err_has "${asked%% *} .*-md DIR"
     # shellcheck disable=SC2086

@@ -45,6 +45,7 @@ static void accept(const float *p, const float *q, int32_t n, const int32_t *y, 
     for (int32_t i = 0; i < n; i++) r[i] = (double)p[i], d[i] = k > 0 ? (double)q[i] : 0;
     for (int32_t i = 0; fault == FAULT_ROOT_Q && i < n; i++) d[i] = sqrt(d[i]);
     probs_normalise(d, n);
+    for (int32_t i = 0; fault == FAULT_SHARE_OF_Q && i < n; i++) d[i] *= 0.6;
     sibling_order(order, y, q, k, fault);
     *choice = -1;
     for (int32_t i = 0; i < k; i++) {

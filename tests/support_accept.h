@@ -10,6 +10,7 @@ typedef enum probs_fault {
     FAULT_HOST,        /* this file's, right: shows that what follows is wrong for its own reason only */
     FAULT_LAST_FROM_P, /* after all rejections a draw from p instead of R */
     FAULT_ROOT_Q,      /* verified by the square root of q, normalised */
+    FAULT_SHARE_OF_Q,  /* verified by 0.6 q: as if tokens that the target has not had kept their share of it */
     FAULT_ONE_UNIFORM, /* the last draw with the uniform that rejected */
     FAULT_ORDER,         /* siblings verified in the order of falling q */
     FAULT_RESIDUAL_OF_P, /* of accept_tree: max(p - q, 0) without the node's weight */

@@ -22,6 +22,18 @@ const char support_tokenizer8[] =
     "\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,\"fuse_unk\":false,\"byte_fallback\":false,"
     "\"vocab\":{\"a\":0,\"b\":1,\"c\":2,\"d\":3,\"e\":4,\"f\":5,\"g\":6,\"h\":7},\"merges\":[]}}";
 
+char *support_other_tokenizer8(void)
+{
+    json_t *j = json_loads(support_tokenizer8, 0, NULL), *model = json_object_get(j, "model");
+    assert_non_null(model);
+    json_object_set_new(model, "vocab", json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "b", 0, "a", 1, "f", 2, "bc", 3, "d", 4, "c",
+                                                  5, "cd", 6, "g", 7));
+    json_object_set_new(model, "merges", json_pack("[[s, s], [s, s]]", "b", "c", "c", "d"));
+    char *text = json_dumps(j, 0);
+    json_decref(j);
+    return text;
+}
+
 static const variant_file *replaced(const variant_file *files, size_t n, const char *name)
 {
     for (size_t i = 0; i < n; i++)
@@ -100,6 +112,14 @@ static const char *type_name(spec_dtype t) { return t == SPEC_DTYPE_F32 ? "F32" 
 
 void support_grow_rows(const char *dir, const char *base, int64_t rows, int64_t n)
 {
+    int32_t *from = malloc((size_t)n * sizeof *from);
+    for (int64_t r = 0; r < n; r++) from[r] = (int32_t)(r < rows ? r : -1 - r % rows);
+    support_take_rows(dir, base, rows, from, n);
+    free(from);
+}
+
+void support_take_rows(const char *dir, const char *base, int64_t rows, const int32_t *from_row, int64_t n)
+{
     char path[700];
     golden g;
     json_t *header = json_object();
@@ -130,9 +150,10 @@ void support_grow_rows(const char *dir, const char *base, int64_t rows, int64_t 
         const size_t row = grows ? t->bytes / (size_t)rows : t->bytes;
         const size_t sign = t->dtype == SPEC_DTYPE_F32 ? 3 : 1; /* the byte of each element that has the sign bit */
         for (int64_t r = 0; r < (grows ? n : 1); r++) {
-            const uint8_t *from = (const uint8_t *)t->data + (size_t)(grows ? r % rows : 0) * row;
+            const bool flips = grows && from_row[r] < 0;
+            const uint8_t *from = (const uint8_t *)t->data + (size_t)(!grows ? 0 : flips ? -1 - from_row[r] : from_row[r]) * row;
             for (size_t k = 0; k < row; k++) {
-                const uint8_t flip = grows && r >= rows && k % (sign + 1) == sign ? 0x80 : 0;
+                const uint8_t flip = flips && k % (sign + 1) == sign ? 0x80 : 0;
                 fputc(from[k] ^ flip, f);
             }
         }

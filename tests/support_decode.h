@@ -20,9 +20,13 @@ char *support_json_with(const char *base, const char *name, const char *changes)
 /* Writes model.safetensors into dir: base's, with embedding and head of `rows` rows grown to n. New rows repeat the first
  * ones with opposite sign. */
 void support_grow_rows(const char *dir, const char *base, int64_t rows, int64_t n);
+/* The same with n rows in any order: row r is base's row from[r]; -1 - row: with the opposite sign. */
+void support_take_rows(const char *dir, const char *base, int64_t rows, const int32_t *from, int64_t n);
 
 /* tokenizer.json for the 8-token models of golden/law8-*: "a" to "h". */
 extern const char support_tokenizer8[];
+/* Another one: "b" "a" "f" "bc" "d" "c" "cd" "g", of which seven are text of the first one and six a token of it. Free the text. */
+char *support_other_tokenizer8(void);
 
 /* A session with a drafter made from `small` (NULL: plain); *dr must be closed after the session. */
 spec_session *support_open(spec_model *target, spec_model *small, int32_t n_draft, const spec_session_params *params,

@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "tests/support_accept.h"
+#include "tests/support_decode.h"
 #include "tests/support_statistics.h"
 #include "tests/support_model.h"
 #include "tests/support_request.h"
@@ -30,6 +31,8 @@ enum { V = PROBS_V, MAX_NODE = 32, MAX_TOKEN = 32, MAX_SEQ = 2048, OWN_NODE = 8 
 
 typedef enum probs_source {
     FROM_MODEL, /* the drafter is a network */
+    FROM_OTHER, /* the same with another vocabulary, by the tokens of both */
+    FROM_TEXT,  /* and by its text */
     FROM_DISTRIBUTIONS,  /* an application's distributions */
     FROM_OWN,   /* a network's distributions, a caller's own builder that draws */
     FROM_CHOICE /* the same, and it chooses among the likeliest */
@@ -79,11 +82,19 @@ static const probs_tree trees[] = {
     { "distributions, dyspec:6", "dyspec:6", FROM_DISTRIBUTIONS, 0, AS_IT_IS, SAMPLED_RULES, 0, PROBS_WITHOUT },
     { "own builder, draws", NULL, FROM_OWN, 0, AS_IT_IS, SAMPLED_RULES, 0, PROBS_WITHOUT },
     { "own builder, chooses", NULL, FROM_CHOICE, 0, AS_IT_IS, R(NAIVE), 0, PROBS_TOP },
+    { "other vocabulary, chain:3", "chain:3", FROM_OTHER, 0, AS_IT_IS, R(NAIVE) | R(CHAIN) | R(MSS) | R(MSS_REPEAT), 0,
+      PROBS_WITHOUT },
+    { "other vocabulary, product:3,2", "product:3,2", FROM_OTHER, 0, AS_IT_IS, SAMPLED_RULES, 0, PROBS_WITHOUT },
+    { "other vocabulary, product-repeat:3,2", "product-repeat:3,2", FROM_OTHER, 0, AS_IT_IS, R(NAIVE) | R(MSS) | R(MSS_REPEAT), 0,
+      PROBS_REPEAT },
+    { "other vocabulary, dyspec:6", "dyspec:6", FROM_OTHER, 0, AS_IT_IS, SAMPLED_RULES, 0, PROBS_WITHOUT },
+    { "other vocabulary's text, product:3,2", "product:3,2", FROM_TEXT, 0, AS_IT_IS, R(NAIVE), 0, PROBS_TOP },
     { "product:3,2 cut by slot", "product:3,2", 0, BY_SLOT, AS_IT_IS, SAMPLED_RULES, 0, PROBS_WITHOUT },
 };
 enum { N_TREE = sizeof trees / sizeof *trees };
 
 #define PLAIN { 1.0f, 0, 0, 0, 0 }
+#define COLD { 0.7f, 0, 0, 0, 0 }
 #define TOP_P { 0.8f, 0, 0.9f, 0, 0 }
 #define MIN_P { 0.7f, 0, 0.98f, 0.1f, 0 }
 #define CUT { 0.7f, 6, 0.95f, 0, 0 }
@@ -134,12 +145,18 @@ static const probs_case variants[] = {
     { "product-repeat:3,2, hotter",
       { "", "product-repeat:3,2", 0, 0, AS_IT_IS, 0, 3, PROBS_REPEAT }, SPEC_VERIFY_AUTO, 0, MIN_P, 1.5f, 0, 0, NULL },
     { "dyspec:6, colder", { "", "dyspec:6", 0, 0, AS_IT_IS, 0, 0, 0 }, SPEC_VERIFY_AUTO, 4, PLAIN, 0.6f, 0, 0, NULL },
+    { "other vocabulary, chain:3, T 0.7", { "", "chain:3", FROM_OTHER, 0, AS_IT_IS, 0, 0, 0 }, SPEC_VERIFY_CHAIN, 3, COLD, 0, 0, 0, NULL },
+    { "other vocabulary, product:3,2, T 0.7", { "", "product:3,2", FROM_OTHER, 0, AS_IT_IS, 0, 0, 0 }, SPEC_VERIFY_AUTO, 6, COLD, 0, 0, 0,
+      NULL },
+    { "other vocabulary's text, chain:3, T 0.7", { "", "chain:3", FROM_TEXT, 0, AS_IT_IS, 0, 0, 0 }, SPEC_VERIFY_AUTO, 3, COLD, 0, 0, 0,
+      NULL },
     { "eagle2:3,6,2, colder, cut",
       { "", "eagle2:3,6,2", 0, 0, AS_IT_IS, 0, 0, 0 }, SPEC_VERIFY_AUTO, 4, CUT, 0.5f, 0, 0, NULL },
 };
 enum { N_VARIANT = sizeof variants / sizeof *variants, MAX_CASE = (N_TREE + N_REQUEST_TREE) * 6 * N_SETTING + N_VARIANT };
 
 #define DRAWN3 { "", "product:3", 0, 0, AS_IT_IS, 0, 0, 0 }
+#define OTHER3 { "", "product:3", FROM_OTHER, 0, AS_IT_IS, 0, 0, 0 }
 #define EDITED(text, edit, kind) { "", text, 0, edit, kind, 0, 0, 0 }
 #define CASE(tree, rule, fault, n) tree, SPEC_VERIFY_##rule, 3, PLAIN, 0, fault, n, NULL
 #define REQUESTED(tree, rule, fault, n) tree, SPEC_VERIFY_##rule, 3, PLAIN, 0, fault, n, &requests[0]
@@ -153,6 +170,7 @@ static const probs_case controls[] = {
     { "right: on the host, block", CASE(EDITED("chain:3", 0, AS_IT_IS), BLOCK, FAULT_HOST, 10000) },
     { "right: repeats removed, traversal",
       CASE(EDITED("product-repeat:3,2", MERGED, SPEC_TREE_SAMPLED), TRAVERSAL, 0, 10000) },
+    { "right: other vocabulary, on the host", CASE(OTHER3, MSS, FAULT_HOST, 10000) },
     { "right: repeats removed", CASE(EDITED("product-repeat:3,2", MERGED, SPEC_TREE_SAMPLED), MSS, 0, 10000) },
     { "right: sorted, naive", CASE(EDITED("product:3,2", SORTED, AS_IT_IS), NAIVE, 0, 10000) },
     { "right: sorted, naive, since it is deterministic", CASE(EDITED("product:3,2", SORTED, SPEC_TREE_DETERMINISTIC), AUTO, 0, 10000) },
@@ -188,6 +206,7 @@ static const probs_case bugs[] = {
     { "last draw from p, chain", CASE(EDITED("chain:2", 0, AS_IT_IS), CHAIN, FAULT_LAST_FROM_P, 5000) },
     { "verified by the root of q", CASE(DRAWN3, MSS, FAULT_ROOT_Q, 50000) },
     { "verified by the root of q, chain", CASE(EDITED("chain:2", 0, AS_IT_IS), CHAIN, FAULT_ROOT_Q, 5000) },
+    { "other vocabulary, verified by a share of q", CASE(OTHER3, MSS, FAULT_SHARE_OF_Q, 5000) },
     { "one uniform for two draws, chain", CASE(EDITED("chain:2", 0, AS_IT_IS), CHAIN, FAULT_ONE_UNIFORM, 5000) },
     { "the likeliest 3, by traversal", CASE(EDITED("beam:3,1", 0, SPEC_TREE_SAMPLED), TRAVERSAL, 0, 5000) },
     { "the likeliest 1, by block", CASE(EDITED("beam:1,3", 0, SPEC_TREE_SAMPLED), BLOCK, 0, 5000) },
@@ -213,7 +232,7 @@ enum { N_BUG = sizeof bugs / sizeof *bugs };
 /* ------------------------------------------------------------------------------------- drafting --- */
 
 static spec_backend *backend;
-static spec_model *target, *drafter;
+static spec_model *target, *drafter, *other; /* other: the drafter with another vocabulary */
 static logits_table *target_logits, *draft_logits;
 
 static spec_sampling draft_sampling(const probs_case *c)
@@ -306,9 +325,11 @@ static spec_status open_drafter(probs_work *w)
         for (int32_t i = 0; i < PROBS_N_CONTEXT; i++) probs_of(w->probs[i], draft_logits->row[c->start][i], &ds);
         return spec_drafter_from_ops(&w->dr, &ops, &p);
     }
-    if (c->tree.source != FROM_MODEL) SPEC_TRY(open_own(w));
+    if (c->tree.source == FROM_OWN || c->tree.source == FROM_CHOICE) SPEC_TRY(open_own(w));
     p.builder = w->own;
-    return spec_drafter_from_model(&w->dr, drafter, &p);
+    if (c->tree.source == FROM_OTHER) p.vocab = SPEC_DRAFT_VOCAB_INTERSECTION;
+    if (c->tree.source == FROM_TEXT) p.vocab = SPEC_DRAFT_VOCAB_TEXT;
+    return spec_drafter_from_model(&w->dr, p.vocab != SPEC_DRAFT_VOCAB_AUTO ? other : drafter, &p);
 }
 
 static spec_status open_work(probs_work *w, const probs_case *c, int32_t n_seq)
@@ -600,6 +621,9 @@ static int32_t draws_of_seed(bool all)
     return all ? size->n_draw : size->n_draw_more;
 }
 
+/* Of a drafter with another vocabulary both have tokenizers, in builds that have them. */
+static bool is_there(const probs_case *c) { return other || (c->tree.source != FROM_OTHER && c->tree.source != FROM_TEXT); }
+
 /* A tree at a setting, and with a request or NULL, under each of the rules that are among its own; returns how many cases. */
 static int32_t add_cases(probs_case *out, const probs_tree *t, int32_t setting, const spec_request *request, uint32_t rules)
 {
@@ -609,7 +633,8 @@ static int32_t add_cases(probs_case *out, const probs_tree *t, int32_t setting, 
         if (!(t->rules & rules & 1u << rule)) continue;
         out[n] = (probs_case){ .tree = *t, .rule = (spec_verify_rule)rule, .start = s->start, .sampling = s->sampling,
                                .n_draw = draws_of_seed(setting == 0 && !request), .request = request };
-        snprintf(out[n++].name, sizeof out->name, "%s, %s%s", t->name, s->name, request ? ", request" : "");
+        snprintf(out[n].name, sizeof out->name, "%s, %s%s", t->name, s->name, request ? ", request" : "");
+        n += is_there(&out[n]);
     }
     return n;
 }
@@ -631,7 +656,8 @@ static int32_t make_cases(probs_case *out)
             n += add_cases(out + n, &trees[i / N_SETTING], i % N_SETTING, &requests[i % N_SETTING], REQUEST_RULES);
     for (int32_t i = 0; i < N_VARIANT; i++) {
         out[n] = variants[i];
-        out[n++].n_draw = draws_of_seed(false);
+        out[n].n_draw = draws_of_seed(false);
+        n += is_there(&out[n]);
     }
     return n;
 }
@@ -719,7 +745,7 @@ static void check_distributions(void **state)
 
 static int32_t parts_of(const probs_case *c, int32_t part)
 {
-    return c->n_draw <= size->n_bug_max ? (int32_t)(c->n_draw / part) : 0;
+    return c->n_draw <= size->n_bug_max && is_there(c) ? (int32_t)(c->n_draw / part) : 0;
 }
 
 /* Counts of each case; in parts, so that all threads have work. */
@@ -922,6 +948,24 @@ static void check_fixture(void **state)
     probs_check_fixture(target);
 }
 
+/* The target has a tokenizer of its eight tokens; a drafter has another one, of which six are the same. */
+static void open_named(void)
+{
+#ifdef SPEC_NO_TOKENIZER
+    target = support_model(backend, SPEC_TEST_DIR "/golden/law8-target", SPEC_DTYPE_F32);
+#else
+    char dir[64], *text = support_other_tokenizer8();
+    const variant_file named = { "tokenizer.json", support_tokenizer8 }, others = { "tokenizer.json", text };
+    support_variant(dir, SPEC_TEST_DIR "/golden/law8-target", &named, 1);
+    target = support_model(backend, dir, SPEC_DTYPE_F32);
+    support_variant_remove(dir);
+    support_variant(dir, SPEC_TEST_DIR "/golden/law8-drafter", &others, 1);
+    other = support_model(backend, dir, SPEC_DTYPE_F32);
+    support_variant_remove(dir);
+    free(text);
+#endif
+}
+
 static int open_models(void **state)
 {
     (void)state;
@@ -929,7 +973,7 @@ static int open_models(void **state)
     p.n_threads = 1; /* the jobs are the threads */
     backend = support_backend_again(&p);
     if (!backend) return -1;
-    target = support_model(backend, SPEC_TEST_DIR "/golden/law8-target", SPEC_DTYPE_F32);
+    open_named();
     drafter = support_model(backend, SPEC_TEST_DIR "/golden/law8-drafter", SPEC_DTYPE_F32);
     target_logits = calloc(1, sizeof *target_logits);
     draft_logits = calloc(1, sizeof *draft_logits);
@@ -943,6 +987,7 @@ static int close_models(void **state)
     (void)state;
     free(target_logits);
     free(draft_logits);
+    spec_model_close(other);
     spec_model_close(drafter);
     spec_model_close(target);
     spec_backend_close(backend);

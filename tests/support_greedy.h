@@ -34,6 +34,7 @@ typedef struct greedy_run {
     spec_scan_form scan;
     spec_advance advance;
     spec_draft_state draft_state;
+    spec_draft_vocab vocab;
 } greedy_run;
 
 /* out [n][n_new]: the tokens that follow each prompt; counts, which may be NULL, are added to. End-of-text tokens do

@@ -599,43 +599,6 @@ static void drafts_are_the_drafters_own(void **state)
 
 /* --- drafters that do not fit --- */
 
-static void another_vocabulary_is_refused(void **state)
-{
-    (void)state;
-    char dir[64], path[128];
-    json_t *j = NULL;
-    OK(speci_json_read(&j, DEMO_DRAFTER "/tokenizer.json", 1u << 24, &speci_malloc));
-    json_t *vocab = json_object_get(json_object_get(j, "model"), "vocab"), *id;
-    const char *key, *two[2] = { NULL, NULL };
-    json_object_foreach(vocab, key, id) {
-        if (json_integer_value(id) == 2000) two[0] = key;
-        if (json_integer_value(id) == 3000) two[1] = key;
-    }
-    assert_true(two[0] && two[1]);
-    json_t *a = json_incref(json_object_get(vocab, two[0])), *b = json_incref(json_object_get(vocab, two[1]));
-    char *names[2] = { speci_strdup(NULL, two[0]), speci_strdup(NULL, two[1]) };
-    json_object_set_new(vocab, names[0], b);
-    json_object_set_new(vocab, names[1], a);
-    char *text = json_dumps(j, 0);
-    const variant_file file = { "tokenizer.json", text };
-    support_variant(dir, DEMO_DRAFTER, &file, 1);
-    spec_model *m = support_model(backend, dir, SPEC_DTYPE_AUTO);
-    spec_drafter *dr;
-    spec_session *s = NULL;
-    OK(spec_drafter_from_model(&dr, m, NULL));
-    FAILS(spec_session_open(&s, target, dr, NULL), SPEC_E_INVALID, "another vocabulary: token 2000 is");
-    assert_null(s);
-    snprintf(path, sizeof path, "in %s", dir);
-    assert_non_null(strstr(spec_last_error(), path)); /* which of the two */
-    spec_drafter_close(dr);
-    spec_model_close(m);
-    support_variant_remove(dir);
-    free(text);
-    speci_free(NULL, names[0]);
-    speci_free(NULL, names[1]);
-    json_decref(j);
-}
-
 static void another_backend_is_refused(void **state)
 {
     (void)state;
@@ -858,7 +821,6 @@ int main(void)
         cmocka_unit_test(calls_out_of_order_are_refused),
         cmocka_unit_test(scores_leave_no_trace),
         cmocka_unit_test(drafts_are_the_drafters_own),
-        cmocka_unit_test(another_vocabulary_is_refused),
         cmocka_unit_test(another_backend_is_refused),
         cmocka_unit_test(a_drafter_serves_one_session),
         cmocka_unit_test(padded_vocabularies_work),

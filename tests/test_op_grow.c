@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "backends/backend.h"
 #include "tests/ref_ops.h"
 #include "tests/test.h"
 
@@ -717,13 +718,27 @@ static const expand_case expansions[] = {
     { 20000, 256, 64, 3, false, true, false, 0.0, 0.0, 0, 20000, 256 },
 };
 
-static void run_expand(const test_device *d, int32_t number)
+/* Nodes are fed by their own tokens; by others; by others where a table has no such operation, so that the host renames them. */
+typedef enum fed_by { FED_OWN, FED_OTHER, FED_OTHER_BY_HOST } fed_by;
+
+/* What the reference lists to be fed, by other tokens. */
+static void ref_rename(const spec_grow *g, const spec_expand_args *a, int32_t i, const int32_t *feed)
 {
-    enum { SLOTS = 5, TREES = 3 };
+    spec_step_node *at = g->feed + a->host_slot[i] * g->cap_feed + a->host_feed_base[i];
+    const int32_t *frontier = g->frontier + a->host_slot[i] * g->cap_frontier;
+    for (int32_t k = 0; k < a->n_next; k++)
+        if (frontier[k] >= 0) at[k].token = feed[at[k].token];
+}
+
+static void run_expand(const test_device *d, int32_t number, fed_by fed)
+{
+    enum { SLOTS = 5, TREES = 3, TOKENS = 1000 };
     static const int32_t slot[TREES] = { 4, 0, 2 };
     const expand_case *c = &expansions[number];
     test_random random = { (uint64_t)(40 + number) };
-    int32_t base[TREES], *take = calloc((size_t)c->frontier, sizeof *take),
+    spec_backend_ops ops = *d->ops;
+    void *table = NULL;
+    int32_t feed[TOKENS], base[TREES], *take = calloc((size_t)c->frontier, sizeof *take),
                          *next = calloc((size_t)c->n_next + 1, sizeof *next);
     spec_grow_node root[TREES];
     trees t;
@@ -731,6 +746,11 @@ static void run_expand(const test_device *d, int32_t number)
     snprintf(name, sizeof name, "expansion %d", number);
     trees_open(d, &t, SLOTS, c->cap, c->frontier, 3 + c->rounds * c->frontier);
     spec_queue *q = test_row_queue(d, 64);
+    if (fed == FED_OTHER_BY_HOST) ops.gather = NULL;
+    for (int32_t i = 0; i < TOKENS; i++) feed[i] = i * 7 % TOKENS;
+    feed[0] = 0; /* of places without a node, whichever way */
+    test_ok(d->ops->alloc(d->dev, &table, sizeof feed), "alloc");
+    test_ok(d->ops->upload(q, table, feed, sizeof feed), "upload");
     for (int32_t i = 0; i < TREES; i++) base[i] = i + 1, root[i] = root_node(random_key(&random), i);
     spec_grow_node *out_node = calloc((size_t)(SLOTS * c->cap), sizeof *out_node);
     int32_t out_n[SLOTS] = { 0 };
@@ -756,9 +776,13 @@ static void run_expand(const test_device *d, int32_t number)
                                      .host_next = c->next ? next : NULL,
                                      .next_threshold = c->next_threshold,
                                      .host_out_n = round % 2 == 0 ? out_n : NULL,
-                                     .host_out_node = round % 2 == 0 ? out_node : NULL };
-        test_ok(d->ops->expand(q, &a), "expand");
-        for (int32_t i = 0; i < TREES; i++) ref_expand(&t.host, &a, i);
+                                     .host_out_node = round % 2 == 0 ? out_node : NULL,
+                                     .feed_token = fed == FED_OWN ? NULL : table };
+        test_ok(speci_expand(&ops, q, &a, fed == FED_OWN ? NULL : feed, &speci_malloc), "expand");
+        for (int32_t i = 0; i < TREES; i++) {
+            ref_expand(&t.host, &a, i);
+            if (fed != FED_OWN) ref_rename(&t.host, &a, i, feed);
+        }
         for (int32_t i = 0; i < TREES; i++) base[i] += c->n_next;
         memset(take, 0xff, (size_t)c->frontier * sizeof *take); /* read before the call returned */
         memset(next, 0x7f, (size_t)c->n_next * sizeof *next);
@@ -770,6 +794,7 @@ static void run_expand(const test_device *d, int32_t number)
             assert_memory_equal(out_node + s * c->cap, t.host.node + s * c->cap, (size_t)out_n[s] * sizeof *out_node);
         }
     }
+    d->ops->free(d->dev, table, sizeof feed);
     d->ops->queue_close(q);
     trees_close(d, &t);
     free(out_node);
@@ -779,7 +804,8 @@ static void run_expand(const test_device *d, int32_t number)
 
 static void each_expand(test_device *d)
 {
-    for (int32_t i = 0; i < N_ELEMENTS(expansions); i++) run_expand(d, i);
+    for (int32_t i = 0; i < N_ELEMENTS(expansions); i++)
+        for (fed_by fed = FED_OWN; fed <= FED_OTHER_BY_HOST; fed++) run_expand(d, i, fed);
 }
 
 static void test_expand(void **state)

@@ -1,7 +1,8 @@
-/* test_op_rows.c - arg-max, distributions, acceptance, log-probabilities of rows. */
+/* test_op_rows.c - arg-max, rows under other numbers, distributions, acceptance, log-probabilities of rows. */
 #include <math.h>
 #include <stdio.h>
 
+#include "backends/backend.h"
 #include "tests/ref_ops.h"
 #include "tests/test.h"
 
@@ -53,6 +54,76 @@ static void test_argmax(void **state)
 {
     (void)state;
     test_each_device(each_argmax);
+}
+
+/* --- rows under other numbers --- */
+
+typedef struct gather_case {
+    int32_t n_in, n_out, n_row;
+    int32_t one_of; /* so many columns have a source, one of this number; 0: none has */
+} gather_case;
+
+static const gather_case gathers[] = {
+    { 64, 64, 5, 1 }, { 8, 3, 1, 1 }, { 501, 4099, 9, 12 }, { 4099, 501, 3, 2 }, { 700, 701, 150, 3 }, { 33, 70, 4, 0 },
+};
+
+/* Of the device, or with a table that has no such operation: on the host. */
+static void run_gather(const test_device *d, const gather_case *c, const spec_backend_ops *ops)
+{
+    test_random random = { 15 };
+    const int32_t ld = c->n_in + 3, ld_out = c->n_out + 2, n_logits = 7;
+    double *v = test_values(&random, (size_t)(ld * n_logits), 10.0);
+    int32_t *column = calloc((size_t)c->n_out, sizeof *column), *src = calloc((size_t)c->n_row, sizeof *src);
+    for (int32_t i = 0; i < c->n_out; i++)
+        column[i] = c->one_of > 0 && test_below(&random, c->one_of) == 0 ? test_below(&random, c->n_in) : -1;
+    for (int32_t i = 0; i < c->n_row; i++) src[i] = test_below(&random, n_logits);
+    v[src[0] * ld] = -INFINITY, v[src[0] * ld + 1] = INFINITY;
+    test_buffer logits = test_buffer_from(d, v, (size_t)(ld * n_logits), F32);
+    test_buffer out = test_buffer_new(d, (size_t)(ld_out * c->n_row), F32);
+    const size_t bytes = (size_t)c->n_out * sizeof *column;
+    void *table = NULL;
+    spec_queue *q = test_row_queue(d, ld_out);
+    test_ok(d->ops->alloc(d->dev, &table, bytes), "alloc");
+    test_ok(d->ops->upload(q, table, column, bytes), "upload");
+    const spec_gather_args a = { .logits = logits.data, .out = out.data, .ld = ld, .ld_out = ld_out, .n_out = c->n_out,
+                                 .column = table, .n_row = c->n_row, .host_src = src };
+    test_ok(speci_gather(ops, q, &a, column, c->n_in, &speci_malloc), "gather");
+    test_ok(d->ops->sync(q), "sync");
+    float *x = test_read_raw(&logits), *y = test_read_raw(&out);
+    for (int32_t i = 0; i < c->n_row; i++)
+        for (int32_t k = 0; k < ld_out; k++) {
+            const float got = y[i * ld_out + k];
+            const float want = k >= c->n_out ? NAN : column[k] < 0 ? -INFINITY : x[src[i] * ld + column[k]];
+            if (k >= c->n_out ? !isnan(got) : got != want)
+                fail_msg("%s: gather: row %d, column %d of %d is %g, expected %g", d->name, i, k, c->n_out, (double)got,
+                         (double)want);
+        }
+    free(test_read(&out)); /* what stands around it is as before */
+    free(y);
+    free(x);
+    d->ops->free(d->dev, table, bytes);
+    d->ops->queue_close(q);
+    test_buffer_free(&out);
+    test_buffer_free(&logits);
+    free(src);
+    free(column);
+    free(v);
+}
+
+static void each_gather(test_device *d)
+{
+    spec_backend_ops without = *d->ops;
+    without.gather = NULL;
+    for (int32_t i = 0; i < N_ELEMENTS(gathers); i++) {
+        run_gather(d, &gathers[i], d->ops);
+        run_gather(d, &gathers[i], &without);
+    }
+}
+
+static void test_gather(void **state)
+{
+    (void)state;
+    test_each_device(each_gather);
 }
 
 /* --- distributions --- */
@@ -576,6 +647,7 @@ static void test_logprob(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_argmax),
+                                        cmocka_unit_test(test_gather),
                                         cmocka_unit_test(test_probs),
                                         cmocka_unit_test(test_big_probs),
                                         cmocka_unit_test(test_accept),

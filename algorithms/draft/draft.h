@@ -23,6 +23,7 @@ struct spec_drafter {
     bool borrowed;           /* the one builder is the caller's */
     int32_t n_draft;         /* without builders: nodes below the root, at most */
     float temperature;       /* of the draft distribution; 0 = the target's */
+    spec_draft_vocab vocab;  /* of a model */
     spec_tap *taps;          /* [n_tap] hidden rows of the target that it wants: its kind then has the hook `hidden` */
     int32_t n_tap;
     atomic_flag in_use;
@@ -63,6 +64,7 @@ typedef struct speci_draft_needs {
     spec_plan plans[2];  /* that the queue must be ready for */
     int32_t n_plan;
     int32_t n_row;       /* most rows of a pass of its own; 0 = none */
+    int32_t n_column;    /* most columns of its row operations, if they are more than the target's ids */
 } speci_draft_needs;
 
 /* A sequence to draft for. */

@@ -91,7 +91,7 @@ static spec_status expand(model_draft *m, int32_t seq, int32_t *n_feed)
     for (int32_t i = 0; i < *n_feed; i++) {
         const int32_t x = m->path[i];
         if (is_open(q, t->q_row[x]))
-            (void)spec_tree_add(&q->fed, q->n_chain - 1 + t->q_row[t->parent[x]], t->token[x], 0);
+            (void)spec_tree_add(&q->fed, q->n_chain - 1 + t->q_row[t->parent[x]], speci_draft_feed_id(m, t->token[x]), 0);
         else
             (void)spec_tree_add(&q->fed, 0, 0, 0);
     }

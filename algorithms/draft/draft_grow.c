@@ -41,11 +41,26 @@ void speci_draft_add_row(model_draft *m, int32_t *n, int32_t src, int32_t seq, i
 static spec_probs_args probs_of(const model_draft *m, int32_t first, int32_t n)
 {
     int32_t ld;
+    const int32_t n_column = m->vocab.n_q_column;
     const float *logits = speci_exec_logits(m->exec, &ld);
-    const int32_t n_target = m->d->site->target->n_vocab;
-    return (spec_probs_args){ .logits = logits, .ld = ld, .n_valid = ld < n_target ? ld : n_target, .probs = m->d->site->q,
-                              .ld_probs = n_target, .n_probs = n_target, .n_row = n, .host_src = m->rows.src + first,
+    if (speci_draft_feed_ids(m)) logits = m->vocab.logits, ld = n_column;
+    return (spec_probs_args){ .logits = logits, .ld = ld, .n_valid = ld < n_column ? ld : n_column, .probs = m->vocab.q,
+                              .ld_probs = n_column, .n_probs = n_column, .n_row = n, .host_src = m->rows.src + first,
                               .host_dst = m->rows.q_row + first, .host_sampling = m->rows.sampling + first };
+}
+
+/* The logits of the rows, at the places of the target's ids: row i is the i-th of the list then. */
+static spec_status gather_rows(model_draft *m, int32_t n_row)
+{
+    const speci_draft_site *site = m->d->site;
+    const int32_t n_column = m->vocab.n_q_column;
+    int32_t ld;
+    const float *logits = speci_exec_logits(m->exec, &ld);
+    const spec_gather_args a = { .logits = logits, .ld = ld, .out = m->vocab.logits, .ld_out = n_column, .n_out = n_column,
+                                 .column = m->vocab.column, .n_row = n_row, .host_src = m->rows.src };
+    SPEC_TRY(speci_gather(site->ops, site->queue, &a, speci_draft_feed_ids(m), ld, site->a));
+    for (int32_t i = 0; i < n_row; i++) m->rows.src[i] = i;
+    return SPEC_OK;
 }
 
 /* Rows of one sequence stand together, so there is one call per run of sequences that do the same. */
@@ -53,12 +68,13 @@ spec_status speci_draft_rows(model_draft *m, int32_t n_row, int32_t k, const spe
 {
     const speci_draft_site *site = m->d->site;
     const model_rows *r = &m->rows;
-    const int32_t n_vocab = site->target->n_vocab;
+    const int32_t n_column = m->vocab.n_q_column;
+    if (speci_draft_feed_ids(m)) SPEC_TRY(gather_rows(m, n_row));
     for (int32_t i = 0, end; i < n_row; i = end) {
         const bool draw = speci_draft_samples(&m->seqs[r->seq[i]]);
         for (end = i + 1; end < n_row && speci_draft_samples(&m->seqs[r->seq[end]]) == draw;) end++;
         const spec_probs_args probs = probs_of(m, i, end - i);
-        const spec_draw_args a = { .probs = site->q, .ld = n_vocab, .n_vocab = n_vocab, .n_row = end - i, .k = k,
+        const spec_draw_args a = { .probs = m->vocab.q, .ld = n_column, .n_vocab = n_column, .n_row = end - i, .k = k,
                                    .how = speci_builder_how(m->b, draw), .distributions = &probs,
                                    .host_probs_row = r->q_row + i, .grow = grow, .host_slot = r->seq + i,
                                    .host_place = r->place + i, .host_key = keys ? r->key + i : NULL,
@@ -144,8 +160,9 @@ static spec_status grow_level(model_draft *m, const speci_level *l, int32_t leve
                                  .host_root = level == 0 ? m->roots : NULL, .n_place = l->n_place, .k = l->k,
                                  .host_take = l->take, .threshold = l->threshold, .n_add = l->n_add, .n_max = m->b->n_pool,
                                  .n_next = l->n_next, .host_next = l->next, .next_threshold = l->next_threshold,
-                                 .host_out_n = ends ? m->n_nodes : NULL, .host_out_node = ends ? m->nodes : NULL };
-    return site->ops->expand(site->queue, &a);
+                                 .host_out_n = ends ? m->n_nodes : NULL, .host_out_node = ends ? m->nodes : NULL,
+                                 .feed_token = m->vocab.column };
+    return speci_expand(site->ops, site->queue, &a, speci_draft_feed_ids(m), site->a);
 }
 
 spec_status speci_draft_grow(model_draft *m)
@@ -169,13 +186,13 @@ spec_status speci_draft_grow(model_draft *m)
 /* --- the trees are there --- */
 
 /* The executor was fed these nodes below the root: the next draft commits those that are accepted. */
-static void note_fed(model_seq *q, const spec_grow_node *nodes, int32_t n)
+static void note_fed(const model_draft *m, model_seq *q, const spec_grow_node *nodes, int32_t n)
 {
     const int32_t n_chain = q->fed.n;
     for (int32_t i = n_chain; i < q->n_fed; i++) (void)spec_tree_add(&q->fed, 0, 0, 0); /* places without a node */
     for (int32_t i = 1; i < n; i++) {
         if (nodes[i].fed < n_chain || nodes[i].fed >= q->n_fed) continue;
-        q->fed.token[nodes[i].fed] = nodes[i].token;
+        q->fed.token[nodes[i].fed] = speci_draft_feed_id(m, nodes[i].token);
         q->fed.parent[nodes[i].fed] = nodes[nodes[i].parent].fed;
     }
 }
@@ -187,7 +204,7 @@ static spec_status take_tree(model_draft *m, int32_t seq)
     const spec_grow_node *nodes = m->nodes + (size_t)seq * (size_t)m->grow.cap;
     if (n < 1 || n > m->grow.cap) return speci_fail(SPEC_E_DEVICE, "a drafted tree of %d nodes of %d", n, m->grow.cap);
     for (int32_t i = 0; i < n; i++) m->path[i] = nodes[i].fed < 0 || nodes[i].fed >= q->n_fed ? -1 : nodes[i].fed - root;
-    note_fed(q, nodes, n);
+    note_fed(m, q, nodes, n);
     return speci_builder_finish(m->b, speci_draft_samples(q), nodes, m->path, n, q->depth, q->ask.tree);
 }
 

@@ -1,14 +1,18 @@
-/* draft_model.h - a model as drafter: what the files draft_model.c, draft_grow.c and draft_expand.c share. Internal. */
+/* draft_model.h - a model as drafter: what the files draft_model.c, draft_vocab.c, draft_grow.c, draft_expand.c, draft_write.c and
+ * draft_save.c share. Internal. */
 #ifndef SPEC_DRAFT_MODEL_H
 #define SPEC_DRAFT_MODEL_H
 
 #include "algorithms/draft/draft.h"
+#include "models/text/text_translate.h"
 
 /* A sequence, as the drafter's executor knows it. */
 typedef struct model_seq {
     bool begun, outgrown;  /* outgrown: the executor has no position for its last id */
+    speci_translation own; /* the sequence in the drafter's ids; those of the target, where the vocabulary is the same */
     spec_tree fed;         /* what the executor was fed since its last commit: [0, fed.n) is known to the host */
     int32_t n_fed;
+    spec_tree written;     /* of drafts by text: the tree of the drafter's ids */
     /* The draft under way. */
     speci_draft_seq ask;
     int32_t depth;         /* of its tree, at most */
@@ -22,11 +26,27 @@ typedef struct model_rows {
     uint64_t *key;
 } model_rows;
 
+/* The vocabulary. Trees grow in the target's ids, from logits at the places of those ids; or, by text, in the drafter's own. */
+typedef struct model_vocab {
+    speci_token_map *map;  /* tokens of the target in those of the drafter; NULL: the same vocabulary */
+    spec_draft_vocab how;  /* with a map, from attach on INTERSECTION or TEXT */
+    void *base;            /* device memory */
+    size_t bytes;
+    int32_t *column;       /* INTERSECTION: device [n_vocab of the target] the map's twins */
+    float *logits;         /* INTERSECTION: device [n_seq * n_q][n_vocab of the target] */
+    float *q;              /* distributions that candidates are drawn from: device [n_seq * n_q][n_q_column]; the session's, or of
+                              TEXT its own, of the drafter's ids */
+    int32_t n_q_column;
+} model_vocab;
+
 typedef struct model_draft {
     speci_draft *d;
     const spec_model *model;
     speci_exec *exec;
+    model_vocab vocab;
     int32_t n_ctx, n_node; /* limits of the executor: positions (0 = none), nodes per tree */
+    int32_t n_chain;       /* of these, committed tokens in front of a draft, at most */
+    int32_t n_own;         /* its own tokens that a context of the session comes to, about; 0 = no limit */
     model_seq *seqs;       /* [n_seq] */
     model_rows rows;
     speci_exec_input *inputs;  /* [n_seq] */
@@ -46,6 +66,39 @@ typedef struct model_draft {
 
 static inline bool speci_draft_samples(const model_seq *q) { return q->ask.sampling->temperature > 0; }
 
+/* The vocabulary (draft_vocab.c). Does the drafter's go with the target's? */
+spec_status speci_draft_vocab_check(const spec_drafter *d, const spec_model *target);
+/* prepare: the map, and the device bytes that attach takes; what a sequence has of its own. attach: chooses how, by passes of the
+ * executor. */
+spec_status speci_draft_vocab_open(model_draft *m);
+spec_status speci_draft_vocab_seq(model_draft *m, model_seq *s);
+spec_status speci_draft_vocab_attach(model_draft *m);
+void speci_draft_vocab_close(model_draft *m);
+/* Positions of the drafter that n_ctx tokens of the target need, about. */
+int32_t speci_draft_positions(const model_draft *m, int32_t n_ctx);
+/* The sequence begins anew in the drafter's ids, all of q->ids; and goes on with those that are new. */
+spec_status speci_draft_begin(model_draft *m, const speci_draft_seq *q);
+spec_status speci_draft_follow(model_draft *m, const speci_draft_seq *q);
+/* Has it a token to draft behind, and would it be the right one? */
+bool speci_draft_stands(const model_draft *m, const model_seq *s);
+static inline bool speci_draft_by_text(const model_draft *m) { return m->vocab.map && m->vocab.how == SPEC_DRAFT_VOCAB_TEXT; }
+/* The tokens of trees in the drafter's ids: the host's and the device's table, NULL: as they are; and one of them. */
+static inline const int32_t *speci_draft_feed_ids(const model_draft *m)
+{
+    return m->vocab.map && m->vocab.how == SPEC_DRAFT_VOCAB_INTERSECTION ? m->vocab.map->twin : NULL;
+}
+static inline int32_t speci_draft_feed_id(const model_draft *m, int32_t token)
+{
+    const int32_t *feed = speci_draft_feed_ids(m), id = feed ? feed[token] : token;
+    return id < 0 ? 0 : id; /* a builder of the application's may name any token of the target */
+}
+
+/* A sequence begins, with all its ids as a prompt (draft_model.c); hooks of saved sequences (draft_save.c). */
+spec_status speci_draft_prefill(speci_draft *d, const speci_draft_seq *q);
+uint64_t speci_draft_identity(const spec_drafter *d);
+spec_status speci_draft_save(speci_draft *d, const speci_draft_seq *q, uint64_t *bytes, speci_put_fn put, void *arg);
+spec_status speci_draft_restore(speci_draft *d, const speci_draft_seq *q, uint64_t bytes, speci_get_fn get, void *arg);
+
 /* Passes and rows (draft_grow.c). One pass over the nodes of `fed` that the executor has not seen. */
 spec_status speci_draft_feed(model_draft *m, const int32_t *seqs, int32_t n);
 /* A row of the pass just run whose distribution and candidates are wanted: logits row src, draft distribution q_row of the
@@ -64,5 +117,8 @@ spec_status speci_draft_grow(model_draft *m);
 spec_status speci_draft_grow_read(model_draft *m);
 /* Growth by a host-driven builder (draft_expand.c): the trees are finished when it returns. */
 spec_status speci_draft_expand(model_draft *m);
+
+/* A tree of the drafter's ids (s->written) as text, in the target's ids below the root of q->tree (draft_write.c). */
+spec_status speci_draft_write(model_draft *m, const model_seq *s, const speci_draft_seq *q);
 
 #endif

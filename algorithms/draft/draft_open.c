@@ -65,6 +65,10 @@ spec_status speci_drafter_create(spec_drafter **out, const speci_draft_kind *kin
                           DEFAULT_N_DRAFT);
     if (!(p.temperature >= 0))
         return speci_fail(SPEC_E_INVALID, "draft temperature is %g", (double)p.temperature);
+    if ((uint32_t)p.vocab > SPEC_DRAFT_VOCAB_TEXT)
+        return speci_fail(SPEC_E_INVALID, "there is no way %d to draft with another vocabulary", (int)p.vocab);
+    if (p.vocab != SPEC_DRAFT_VOCAB_AUTO && kind != &speci_draft_model)
+        return speci_fail(SPEC_E_INVALID, "vocab is of drafters that are models; this one proposes ids of the target");
     if (!builders && (p.tree || p.builder))
         return speci_fail(SPEC_E_INVALID, "a drafter that proposes whole trees builds them itself: no tree, no builder");
     spec_drafter *d = speci_alloc(a, 1, sizeof *d);
@@ -73,6 +77,7 @@ spec_status speci_drafter_create(spec_drafter **out, const speci_draft_kind *kin
     d->kind = kind;
     d->n_draft = p.n_draft ? p.n_draft : DEFAULT_N_DRAFT;
     d->temperature = p.temperature;
+    d->vocab = p.vocab;
     atomic_flag_clear(&d->in_use);
     const spec_status status = builders ? open_builders(d, &p) : SPEC_OK;
     if (status != SPEC_OK) {

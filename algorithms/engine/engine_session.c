@@ -169,12 +169,13 @@ static spec_status prepare(spec_session *s, spec_model *target, const wishes *w)
     return speci_exec_open(&s->exec, target, &exec);
 }
 
-/* Plans of all executors, and bytes. plans [2 + 2 n]. */
-static spec_status sum_needs(const spec_session *s, spec_plan *plans, int32_t *n_plan, spec_memory *memory)
+/* Plans of all executors, columns of row operations, and bytes. plans [2 + 2 n]. */
+static spec_status sum_needs(const spec_session *s, spec_plan *plans, int32_t *n_plan, int32_t *n_column, spec_memory *memory)
 {
     int32_t n_row = s->n_seq * (s->n_node + 1);
     speci_exec_plans(s->exec, plans);
     *n_plan = 2;
+    *n_column = s->target->n_vocab;
     memory->bytes_model = s->target->bytes_weights;
     speci_exec_memory(s->exec, memory);
     memory->bytes_work += s->p_bytes + s->q_bytes + s->roots_bytes;
@@ -188,12 +189,13 @@ static spec_status sum_needs(const spec_session *s, spec_plan *plans, int32_t *n
         memcpy(plans + *n_plan, needs.plans, (size_t)needs.n_plan * sizeof *plans);
         *n_plan += needs.n_plan;
         n_row = max32(n_row, needs.n_row);
+        *n_column = max32(*n_column, needs.n_column);
     }
     const spec_backend *be = s->target->backend;
     if (n_row > be->info.row_max)
         return speci_fail(SPEC_E_UNSUPPORTED, "%d sequences of %d nodes are more rows than the backend's %d", s->n_seq,
                           n_row / s->n_seq, be->info.row_max);
-    memory->bytes_work += be->ops->queue_bytes(be->dev, plans, *n_plan, s->target->n_vocab);
+    memory->bytes_work += be->ops->queue_bytes(be->dev, plans, *n_plan, *n_column);
     return SPEC_OK;
 }
 
@@ -220,8 +222,8 @@ spec_status spec_session_estimate(spec_memory *out, spec_model *target, spec_dra
     SPEC_TRY(new_session(&s, target));
     spec_status status = prepare(s, target, &w);
     spec_plan *plans = speci_alloc(s->a, 2 + 2 * (size_t)w.n_drafter, sizeof *plans);
-    int32_t n_plan;
-    if (status == SPEC_OK) status = plans ? sum_needs(s, plans, &n_plan, &memory) : SPEC_E_NOMEM;
+    int32_t n_plan, n_column;
+    if (status == SPEC_OK) status = plans ? sum_needs(s, plans, &n_plan, &n_column, &memory) : SPEC_E_NOMEM;
     if (status == SPEC_OK) status = speci_params_write(out, &memory, sizeof memory, "spec_memory");
     speci_free(s->a, plans);
     spec_session_close(s);
@@ -383,10 +385,10 @@ static void place_batch(const spec_session *s, engine_round *r)
 static spec_status attach(spec_session *s)
 {
     spec_memory memory = { 0 };
-    int32_t n_plan;
+    int32_t n_plan, n_column;
     spec_plan *plans = speci_alloc(s->a, 2 + 2 * (size_t)s->drafters.n, sizeof *plans);
-    spec_status status = plans ? sum_needs(s, plans, &n_plan, &memory) : SPEC_E_NOMEM;
-    if (status == SPEC_OK) status = s->ops->queue_open(s->dev, &s->queue, plans, n_plan, s->target->n_vocab);
+    spec_status status = plans ? sum_needs(s, plans, &n_plan, &n_column, &memory) : SPEC_E_NOMEM;
+    if (status == SPEC_OK) status = s->ops->queue_open(s->dev, &s->queue, plans, n_plan, n_column);
     speci_free(s->a, plans);
     SPEC_TRY(status);
     s->site.queue = s->queue;

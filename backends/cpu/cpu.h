@@ -281,6 +281,7 @@ spec_status speci_cpu_scan(spec_queue *q, const spec_op *op);
 spec_status speci_cpu_keep(spec_queue *q, const spec_op *op);
 spec_status speci_cpu_argmax(spec_queue *q, const spec_argmax_args *a);
 spec_status speci_cpu_adjust(spec_queue *q, const spec_adjust_args *a);
+spec_status speci_cpu_gather(spec_queue *q, const spec_gather_args *a);
 spec_status speci_cpu_probs(spec_queue *q, const spec_probs_args *a);
 spec_status speci_cpu_accept(spec_queue *q, const spec_accept_args *a);
 spec_status speci_cpu_accept_tree(spec_queue *q, const spec_accept_tree_args *a);

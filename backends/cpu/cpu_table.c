@@ -42,4 +42,5 @@ const spec_backend_ops speci_cpu_ops = {
     .expand = speci_cpu_expand,
     .adjust = speci_cpu_adjust,
     .accept_tree = speci_cpu_accept_tree,
+    .gather = speci_cpu_gather,
 };

@@ -48,6 +48,7 @@ static const spec_backend_ops table = {
     speci_cuda_plan_warm,
     speci_cuda_adjust,
     speci_cuda_accept_tree,
+    speci_cuda_gather,
 };
 
 extern "C" const spec_backend_ops *spec_cuda_ops(void) { return &table; }

@@ -276,6 +276,18 @@ spec_status speci_normalize(const speci_buf *norms, const char *text, size_t n, 
     return SPEC_OK;
 }
 
+spec_status speci_norms_continue(speci_buf *out, const speci_buf *norms)
+{
+    const speci_norm *norm = (const speci_norm *)(const void *)norms->data;
+    for (size_t i = 0; i < norms->n / sizeof *norm; i++) {
+        speci_norm step = norm[i];
+        if (step.kind == SPECI_NORM_PREPEND || step.kind == SPECI_NORM_STRIP) continue;
+        step.dummy_prefix = step.remove_extra = false;
+        SPEC_TRY(speci_buf_add(out, &step, sizeof step));
+    }
+    return SPEC_OK;
+}
+
 void speci_norms_free(speci_buf *norms)
 {
     speci_norm *norm = (speci_norm *)(void *)norms->data;

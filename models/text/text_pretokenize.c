@@ -191,6 +191,18 @@ spec_status speci_pretokenize(const speci_buf *pres, const char *text, size_t n,
     return SPEC_OK;
 }
 
+spec_status speci_pres_continue(speci_buf *out, const speci_buf *pres)
+{
+    const speci_pre *pre = (const speci_pre *)(const void *)pres->data;
+    for (size_t i = 0; i < pres->n / sizeof *pre; i++) {
+        speci_pre step = pre[i];
+        if (step.kind == SPECI_PRE_PREFIX_SPACE) continue;
+        step.prepend = SPECI_PREPEND_NEVER;
+        SPEC_TRY(speci_buf_add(out, &step, sizeof step));
+    }
+    return SPEC_OK;
+}
+
 void speci_pres_free(speci_buf *pres)
 {
     speci_pre *pre = (speci_pre *)(void *)pres->data;

@@ -157,7 +157,9 @@ spec_status spec_tokenizer_open(spec_tokenizer **out, const char *path, const sp
 
 typedef struct scratch { /* of one call: the tokenizer itself is shared by threads */
     const spec_tokenizer *t;
-    bool parse_special;
+    bool parse_special, goes_on;
+    const speci_buf *norms, *pres;       /* the tokenizer's, or those for a text that goes on: */
+    speci_buf norms_on, pres_on;
     speci_buf raw, segments; /* speci_segment */
     speci_norm_work norm;
     speci_pre_work pre;
@@ -168,18 +170,27 @@ typedef struct scratch { /* of one call: the tokenizer itself is shared by threa
 static void scratch_init(scratch *s, const spec_tokenizer *t, uint32_t flags)
 {
     const spec_allocator *a = &t->allocator;
-    *s = (scratch){ .t = t, .parse_special = flags & SPEC_TOKEN_PARSE_SPECIAL };
+    *s = (scratch){ .t = t, .parse_special = flags & SPEC_TOKEN_PARSE_SPECIAL, .goes_on = flags & SPEC_TOKEN_CONTINUE,
+                    .norms = &t->norms, .pres = &t->pres };
     speci_buf *all[] = { &s->raw,         &s->segments, &s->norm.a,     &s->norm.b,    &s->norm.code_points,
                          &s->norm.order,  &s->pre.text, &s->pre.splits, &s->pre.text2, &s->pre.splits2,
-                         &s->bpe.symbols, &s->bpe.heap, &s->bpe.key,    &s->ids };
+                         &s->bpe.symbols, &s->bpe.heap, &s->bpe.key,    &s->ids,       &s->norms_on, &s->pres_on };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) all[i]->a = a;
+}
+
+/* The steps of a text that goes on. */
+static spec_status scratch_continue(scratch *s)
+{
+    s->norms = &s->norms_on, s->pres = &s->pres_on;
+    SPEC_TRY(speci_norms_continue(&s->norms_on, &s->t->norms));
+    return speci_pres_continue(&s->pres_on, &s->t->pres);
 }
 
 static void scratch_free(scratch *s)
 {
     speci_buf *all[] = { &s->raw,         &s->segments, &s->norm.a,     &s->norm.b,    &s->norm.code_points,
                          &s->norm.order,  &s->pre.text, &s->pre.splits, &s->pre.text2, &s->pre.splits2,
-                         &s->bpe.symbols, &s->bpe.heap, &s->bpe.key,    &s->ids };
+                         &s->bpe.symbols, &s->bpe.heap, &s->bpe.key,    &s->ids,       &s->norms_on, &s->pres_on };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) speci_buf_free(all[i]);
 }
 
@@ -187,7 +198,7 @@ static void scratch_free(scratch *s)
 static spec_status encode_plain(scratch *s, const char *text, size_t n, bool origin)
 {
     const spec_tokenizer *t = s->t;
-    SPEC_TRY(speci_pretokenize(&t->pres, text, n, origin, &s->pre));
+    SPEC_TRY(speci_pretokenize(s->pres, text, n, origin, &s->pre));
     const speci_split *split = (const speci_split *)(const void *)s->pre.splits.data;
     for (size_t i = 0; i < s->pre.splits.n / sizeof *split; i++)
         SPEC_TRY(
@@ -199,7 +210,7 @@ static spec_status encode_plain(scratch *s, const char *text, size_t n, bool ori
 static spec_status encode_segment(scratch *s, const char *text, size_t n, bool origin)
 {
     const spec_tokenizer *t = s->t;
-    SPEC_TRY(speci_normalize(&t->norms, text, n, &origin, &s->norm, &text, &n));
+    SPEC_TRY(speci_normalize(s->norms, text, n, &origin, &s->norm, &text, &n));
     s->segments.n = 0;
     SPEC_TRY(speci_added_split(&t->added, &t->added.normalized, text, n, s->parse_special, &s->segments));
     const speci_segment *segment = (const speci_segment *)(const void *)s->segments.data;
@@ -221,14 +232,14 @@ static spec_status encode_text(scratch *s, const char *text, size_t n)
         if (segment[i].id >= 0)
             SPEC_TRY(speci_buf_add(&s->ids, &segment[i].id, sizeof segment[i].id));
         else
-            SPEC_TRY(encode_segment(s, text + segment[i].offset, segment[i].n, segment[i].offset == 0));
+            SPEC_TRY(encode_segment(s, text + segment[i].offset, segment[i].n, segment[i].offset == 0 && !s->goes_on));
     }
     return SPEC_OK;
 }
 
 static spec_status check_encode(const char *text, size_t n_text, uint32_t flags)
 {
-    if (flags & ~(uint32_t)(SPEC_TOKEN_ADD_SPECIAL | SPEC_TOKEN_PARSE_SPECIAL | SPEC_TOKEN_SKIP_SPECIAL))
+    if (flags & ~(uint32_t)(SPEC_TOKEN_ADD_SPECIAL | SPEC_TOKEN_PARSE_SPECIAL | SPEC_TOKEN_SKIP_SPECIAL | SPEC_TOKEN_CONTINUE))
         return speci_fail(SPEC_E_INVALID, "unknown tokenizer flags 0x%x", (unsigned)flags);
     if (n_text > INT32_MAX / 8) /* normalizing may make text longer; BPE counts bytes in 32 bits */
         return speci_fail(SPEC_E_INVALID, "a text of %zu bytes is too long, at most %d are possible", n_text,
@@ -250,8 +261,8 @@ spec_status spec_tokenizer_encode(const spec_tokenizer *tokenizer, int32_t *ids,
     scratch s;
     scratch_init(&s, tokenizer, flags);
     bool special = flags & SPEC_TOKEN_ADD_SPECIAL;
-    spec_status status = SPEC_OK;
-    if (special) status = speci_buf_add(&s.ids, tokenizer->before.data, tokenizer->before.n);
+    spec_status status = s.goes_on ? scratch_continue(&s) : SPEC_OK;
+    if (special && status == SPEC_OK) status = speci_buf_add(&s.ids, tokenizer->before.data, tokenizer->before.n);
     if (status == SPEC_OK) status = encode_text(&s, text, n_text);
     if (status == SPEC_OK && special) status = speci_buf_add(&s.ids, tokenizer->after.data, tokenizer->after.n);
     if (status == SPEC_OK) {

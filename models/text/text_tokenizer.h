@@ -166,6 +166,8 @@ typedef struct speci_norm_work {
 spec_status speci_normalize(const speci_buf *norms, const char *text, size_t n, bool *origin,
                             speci_norm_work *work, const char **out, size_t *n_out);
 void speci_norms_free(speci_buf *norms);
+/* The steps for a text that goes on behind another (SPEC_TOKEN_CONTINUE): what they refer to stays with `norms`. */
+spec_status speci_norms_continue(speci_buf *out, const speci_buf *norms);
 
 /* ------------------------------------------------------- pre-tokenizers (..._pretokenize.c) --- */
 
@@ -204,6 +206,7 @@ typedef struct speci_pre_work {
 } speci_pre_work;
 spec_status speci_pretokenize(const speci_buf *pres, const char *text, size_t n, bool origin, speci_pre_work *work);
 void speci_pres_free(speci_buf *pres);
+spec_status speci_pres_continue(speci_buf *out, const speci_buf *pres); /* as speci_norms_continue */
 
 /* --------------------------------------------------------------------- BPE (..._bpe.c) --- */
 

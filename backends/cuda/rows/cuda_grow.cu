@@ -32,6 +32,7 @@ struct expand_batch {
     int16_t next[PLACES];           /* -1: a candidate that there is not */
     bool begins;                    /* with `root` */
     spec_grow_node root[ROW_BATCH];
+    const int32_t *feed_token;      /* or NULL */
     char *out;                      /* or NULL: for the host, tree i of the batch at i * out_bytes: n, nodes from 16 on */
     size_t out_bytes;
 };
@@ -260,7 +261,8 @@ static __global__ void __launch_bounds__(THREADS) expand_kernel(const __grid_con
         if (at >= 0) {
             const int item = added[at];
             node[first + at].fed = base + i;
-            fed.token = expand_candidate[item].token, fed.parent = s.at[item / k].fed;
+            const int token = expand_candidate[item].token;
+            fed.token = a.feed_token ? a.feed_token[token] : token, fed.parent = s.at[item / k].fed;
             fed.depth = s.root_fed + s.at[item / k].depth + 1;
         }
         frontier[i] = at >= 0 ? first + at : -1;
@@ -314,7 +316,7 @@ static expand_batch rule_of(const spec_expand_args *a)
     b.g = *a->grow, b.n_place = a->n_place, b.k = a->k, b.takes = a->host_take != NULL, b.lists = a->host_next != NULL;
     b.begins = a->host_root != NULL;
     b.threshold = a->threshold, b.n_add = a->n_add, b.n_max = a->n_max, b.n_next = a->n_next;
-    b.next_threshold = a->next_threshold;
+    b.next_threshold = a->next_threshold, b.feed_token = a->feed_token;
     for (int32_t f = 0; a->host_take && f < a->n_place; f++)
         b.take[f] = (uint8_t)(a->host_take[f] < 0 ? 0 : a->host_take[f] < a->k ? a->host_take[f] : a->k);
     for (int32_t i = 0; a->host_next && i < a->n_next; i++)
