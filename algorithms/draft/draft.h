@@ -69,7 +69,7 @@ typedef struct speci_draft_needs {
 typedef struct speci_draft_seq {
     int32_t seq;
     const int32_t *ids; /* [n_ids] so far; the last one is the pending token, the root of the tree */
-    int32_t n_ids;
+    int32_t n_ids, n_prompt; /* ids from n_prompt on were emitted since the latest prompt */
     const spec_sampling *sampling;
     uint64_t step;      /* of the sequence: a key of draft draws */
     int32_t depth_max;  /* nodes deeper than this have no use; >= 1. A drafter that cannot reach so deep lowers it */

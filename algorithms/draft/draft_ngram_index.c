@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-enum { PIECE = 1024, PIECES_LEAST = 16 }; /* words; places for pieces */
+enum { PIECE = 512, PIECES_LEAST = 16 }; /* words; places for pieces */
 
 /* --- words in pieces --- */
 
