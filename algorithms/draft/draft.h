@@ -141,12 +141,17 @@ struct speci_draft_kind {
     spec_status (*save)(speci_draft *d, const speci_draft_seq *q, uint64_t *bytes, speci_put_fn put, void *arg);
     spec_status (*restore)(speci_draft *d, const speci_draft_seq *q, uint64_t bytes, speci_get_fn get, void *arg);
 
+    /* What it has learned from all its sessions, as a file: a whole one, or the one that was there before. load_file: no session
+     * has it; nothing has changed on error. NULL: it learns nothing. */
+    spec_status (*save_file)(const spec_drafter *d, const char *path);
+    spec_status (*load_file)(spec_drafter *d, const char *path);
+
     /* The executor whose passes are what drafts cost: over trees of up to *n_timed nodes, and of up to *n_most when it catches
      * up. NULL: it cannot draft for this sequence. */
     speci_exec *(*exec)(const speci_draft *d, int32_t seq, int32_t *n_timed, int32_t *n_most);
 };
 
-extern const speci_draft_kind speci_draft_model, speci_draft_callback, speci_draft_ngram;
+extern const speci_draft_kind speci_draft_model, speci_draft_callback, speci_draft_ngram, speci_draft_trie;
 extern const speci_draft_kind *const speci_draft_table[]; /* the kinds that are made from text; ends with NULL */
 
 /* --- several drafters (draft_combine.c) --- */
