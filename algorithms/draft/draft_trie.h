@@ -6,7 +6,7 @@
 #include "algorithms/draft/draft.h"
 #include "algorithms/draft/draft_trie_counts.h"
 
-enum { SPECI_TRIE_LOOK = 32 }; /* followers of a gram that are looked at, those that were counted last */
+enum { SPECI_TRIE_LOOK = 16 }; /* followers of a gram that are looked at, those that were counted last */
 
 /* The object. Its past is what all its sessions have emitted so far, of one vocabulary. */
 typedef struct speci_trie {

@@ -36,7 +36,7 @@ typedef struct speci_trie_counts {
 /* Where a text stands in a trie. */
 typedef struct speci_trie_cursor {
     uint32_t age;                       /* of the trie, when these were looked up: they are good for no other */
-    uint32_t at[SPECI_TRIE_DEPTH + 1]; /* at[n]: the gram of the text's last n tokens */
+    uint32_t at[SPECI_TRIE_DEPTH + 1]; /* at[n]: the gram of the last n tokens of the text; at[0], the root, is 0 */
 } speci_trie_cursor;
 
 /* Room for cap nodes, the root included. */
