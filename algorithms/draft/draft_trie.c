@@ -188,9 +188,8 @@ static spec_status enqueue(speci_draft *d, spec_builder *b, speci_draft_seq *seq
     for (int32_t i = 0; i < n; i++) {
         trie_seq *s = seq_of(d, seqs[i].seq);
         speci_trie_place at = { .prompt = s->prompts ? &s->prompts->counts : NULL, .past = past_of(d) };
-        if (s->in_past.age != at.past->age) speci_trie_seek(at.past, &s->in_past, seqs[i].ids, seqs[i].n_ids);
-        if (at.prompt && s->in_prompt.age != at.prompt->age)
-            speci_trie_seek(at.prompt, &s->in_prompt, seqs[i].ids, seqs[i].n_ids);
+        speci_trie_refresh(at.past, &s->in_past, seqs[i].ids, seqs[i].n_ids);
+        if (at.prompt) speci_trie_refresh(at.prompt, &s->in_prompt, seqs[i].ids, seqs[i].n_ids);
         at.in_prompt = s->in_prompt, at.in_past = s->in_past;
         speci_trie_propose(&all->proposer, &seqs[i], &at, d->site->target);
     }

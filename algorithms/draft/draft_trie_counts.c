@@ -51,6 +51,7 @@ spec_status speci_trie_copy(speci_trie_counts *t, const speci_trie_counts *from,
     SPEC_TRY(speci_trie_open(&copy, cap, from->period, from->depth, a));
     memcpy(copy.node, from->node, from->n * sizeof *copy.node);
     copy.n = from->n, copy.free = from->free, copy.age = from->age, copy.n_counted = from->n_counted, copy.hand = from->hand;
+    copy.n_change = from->n_change;
     for (uint32_t x = 1; x < copy.n; x++)
         if (copy.node[x].token >= 0) link_hash(&copy, x);
     *t = copy;
@@ -173,7 +174,7 @@ static void grow_older(speci_trie_counts *t)
     if (t->n_counted < t->period) return;
     sweep(t, t->n); /* it is over by now */
     t->n_counted = 0;
-    t->age++;
+    t->age++, t->n_change++;
     t->hand = t->n > 1;
 }
 
@@ -181,7 +182,7 @@ static void grow_older(speci_trie_counts *t)
 
 void speci_trie_seek(const speci_trie_counts *t, speci_trie_cursor *c, const int32_t *ids, int32_t n)
 {
-    *c = (speci_trie_cursor){ .age = t->age };
+    *c = (speci_trie_cursor){ .n_change = t->n_change };
     for (int32_t k = 1; k <= t->depth && k <= n; k++) {
         uint32_t x = speci_trie_find(t, 0, ids[n - k]);
         for (int32_t i = n - k + 1; i < n && x; i++) x = speci_trie_find(t, x, ids[i]);
@@ -189,9 +190,14 @@ void speci_trie_seek(const speci_trie_counts *t, speci_trie_cursor *c, const int
     }
 }
 
+void speci_trie_refresh(const speci_trie_counts *t, speci_trie_cursor *c, const int32_t *ids, int32_t n)
+{
+    if (c->n_change != t->n_change) speci_trie_seek(t, c, ids, n);
+}
+
 void speci_trie_step(speci_trie_counts *t, speci_trie_cursor *c, const int32_t *ids, int32_t end, int32_t first)
 {
-    if (c->age != t->age) speci_trie_seek(t, c, ids, end);
+    speci_trie_refresh(t, c, ids, end);
     for (int32_t k = t->depth < end + 1 ? t->depth : end + 1; k > 0; k--) {
         const uint32_t parent = k > 1 ? c->at[k - 1] : 0;
         c->at[k] = 0;
@@ -199,8 +205,9 @@ void speci_trie_step(speci_trie_counts *t, speci_trie_cursor *c, const int32_t *
         if (end + 1 - k < first) {
             c->at[k] = speci_trie_find(t, parent, ids[end]);
         } else if ((c->at[k] = speci_trie_count(t, parent, ids[end], SPECI_TRIE_OCCURRENCE)) != 0) {
-            t->n_counted++;
+            t->n_counted++, t->n_change++;
         }
     }
+    c->n_change = t->n_change;
     grow_older(t);
 }

@@ -31,11 +31,12 @@ typedef struct speci_trie_counts {
     uint32_t n_counted, period; /* occurrences since then, and when it will be again */
     uint32_t hand;         /* the node that the sweep comes to next; 0: it is over */
     int32_t depth;
+    uint64_t n_change;     /* occurrences and halvings so far */
 } speci_trie_counts;
 
 /* Where a text stands in a trie. */
 typedef struct speci_trie_cursor {
-    uint32_t age;                       /* of the trie, when these were looked up: they are good for no other */
+    uint64_t n_change;                 /* of the trie, when these were looked up: after another change they are not good */
     uint32_t at[SPECI_TRIE_DEPTH + 1]; /* at[n]: the gram of the last n tokens of the text; at[0], the root, is 0 */
 } speci_trie_cursor;
 
@@ -53,6 +54,8 @@ uint32_t speci_trie_count(speci_trie_counts *t, uint32_t parent, int32_t token, 
 /* The cursor goes on to the token ids[end], from the one before it. Grams that begin at ids[first] or behind it are counted, where
  * the gram of all their tokens but the last is there: the longest ones first. Then counts may age. */
 void speci_trie_step(speci_trie_counts *t, speci_trie_cursor *c, const int32_t *ids, int32_t end, int32_t first);
+/* The cursor stands behind ids [n], where it stood, unless others have changed the trie since. */
+void speci_trie_refresh(const speci_trie_counts *t, speci_trie_cursor *c, const int32_t *ids, int32_t n);
 /* The cursor stands behind ids [n], wherever it stood. */
 void speci_trie_seek(const speci_trie_counts *t, speci_trie_cursor *c, const int32_t *ids, int32_t n);
 
