@@ -115,7 +115,7 @@ SPEC_API int32_t spec_drafter_n_node(const spec_drafter *drafter);
 SPEC_API spec_status spec_drafter_save(const spec_drafter *drafter, const char *path);
 /* In place of what it has learned: what was saved by a drafter of this kind. For targets of another vocabulary than the saved
  * one's no session opens with it. On error nothing has changed. Errors: E_STATE (it serves a session), E_UNSUPPORTED, E_INVALID
- * (another vocabulary than it has served already, grams of more tokens, no room: says which arguments have it), E_FORMAT (not such
+ * (another vocabulary than that of its texts so far, grams of more tokens, no room: says which arguments have it), E_FORMAT (not such
  * a file, cut short, changed), E_IO, E_NOMEM. */
 SPEC_API spec_status spec_drafter_load(spec_drafter *drafter, const char *path);
 

@@ -301,7 +301,9 @@ static void attach(bench *b, int32_t n_seq, int32_t n_node)
     b->target = (spec_model){ .n_vocab = 1000, .eos = (int32_t *)(uintptr_t)end_tokens, .n_eos = 1 };
     b->site = (speci_draft_site){ .target = &b->target, .a = &speci_malloc, .n_seq = n_seq, .n_node = n_node };
     b->draft = (speci_draft){ .drafter = b->drafter, .kind = b->drafter->kind, .site = &b->site, .size = speci_draft_size_of(b->drafter) };
-    assert_int_equal(b->draft.kind->prepare(&b->draft), SPEC_OK);
+    OK(b->draft.kind->check(b->drafter, &b->target));
+    OK(b->draft.kind->prepare(&b->draft));
+    OK(b->draft.kind->attach(&b->draft));
 }
 
 static bench *bench_open(const char *text, int32_t n_seq, int32_t n_node, int32_t alphabet)
@@ -619,13 +621,18 @@ static void check_refused(void **state)
     (void)state;
     bench *b = counted(40);
     spec_model other = { .n_vocab = 1001 };
-    spec_drafter *d;
+    spec_drafter *d, *larger;
     FAILS(b->draft.kind->check(b->drafter, &other), SPEC_E_INVALID, "another vocabulary");
     OK(b->draft.kind->check(b->drafter, &b->target));
     OK(spec_drafter_open(&d, "trie:4,3,1", NULL));
     refused(NULL, d, SPEC_E_INVALID, "DEPTH 4");
-    speci_trie_take_vocabulary(d->own, &other);
-    refused(NULL, d, SPEC_E_INVALID, "another vocabulary");
+    speci_trie_take_vocabulary(d->own, &other); /* of a session in which nothing was said */
+    refused(NULL, d, SPEC_E_INVALID, "DEPTH 4");
+    OK(spec_drafter_open(&larger, "trie:4,4,1", NULL));
+    OK(spec_drafter_load(larger, path));
+    OK(larger->kind->check(larger, &b->target));
+    FAILS(larger->kind->check(larger, &other), SPEC_E_INVALID, "another vocabulary");
+    spec_drafter_close(larger);
     spec_drafter_close(d);
     (void)atomic_flag_test_and_set(&b->drafter->in_use);
     FAILS(spec_drafter_load(b->drafter, path), SPEC_E_STATE, "session");

@@ -69,16 +69,21 @@ static trie_seq *seq_of(const speci_draft *d, int32_t seq) { return ((trie_draft
 static spec_status prepare(speci_draft *d)
 {
     const spec_allocator *a = d->site->a;
-    speci_trie *t = d->drafter->own;
+    const speci_trie *t = d->drafter->own;
     const int32_t n_node = d->size.n_node < d->site->n_node ? d->size.n_node : d->site->n_node;
     trie_draft *s = speci_alloc(a, 1, sizeof *s);
     if (!s) return SPEC_E_NOMEM;
     d->state = s;
-    speci_trie_take_vocabulary(t, d->site->target);
     s->share = (uint32_t)(t->n_prompt_node / d->site->n_seq);
     if (s->share < CAP_LEAST) s->share = CAP_LEAST;
     if (!(s->seqs = speci_alloc(a, (size_t)d->site->n_seq, sizeof *s->seqs))) return SPEC_E_NOMEM;
     return speci_trie_proposer_open(&s->proposer, n_node, a);
+}
+
+static spec_status attach(speci_draft *d)
+{
+    speci_trie_take_vocabulary(d->drafter->own, d->site->target);
+    return SPEC_OK;
 }
 
 static void let_go(const speci_draft *d, trie_prompts *p)
@@ -199,7 +204,7 @@ static spec_status enqueue(speci_draft *d, spec_builder *b, speci_draft_seq *seq
 const speci_draft_kind speci_draft_trie = {
     .name = "trie", .args = "NODES,DEPTH,MEGABYTES",
     .help = "what followed up to DEPTH - 1 last tokens, by how often, in prompts and in all texts so far (16,8,128)",
-    .open = open, .close = close, .check = speci_trie_check, .prepare = prepare, .detach = detach, .prefill = prefill,
+    .open = open, .close = close, .check = speci_trie_check, .prepare = prepare, .attach = attach, .detach = detach, .prefill = prefill,
     .enqueue = enqueue, .committed = committed, .fork = fork, .end = end, .save_file = speci_trie_save,
     .load_file = speci_trie_load,
 };

@@ -12,11 +12,11 @@ enum { SPECI_TRIE_LOOK = 16 }; /* followers of a gram that are looked at, those 
 typedef struct speci_trie {
     speci_trie_counts past;
     int32_t n_prompt_node; /* places for the prompts of live sequences, of all of a session together */
-    int32_t n_vocab;       /* of the targets that it served; 0 = none yet */
-    uint64_t vocabulary;   /* a checksum of their pieces; 0 = they had no tokenizer */
+    int32_t n_vocab;       /* of the target that it serves, or served last; 0 = none yet */
+    uint64_t vocabulary;   /* a checksum of its pieces; 0 = it has no tokenizer */
 } speci_trie;
 
-/* The vocabulary of a target, and is it that of the past? E_INVALID. */
+/* Is the target's vocabulary that of the past? E_INVALID. */
 spec_status speci_trie_check(const spec_drafter *d, const spec_model *target);
 void speci_trie_take_vocabulary(speci_trie *t, const spec_model *target);
 spec_status speci_trie_save(const spec_drafter *d, const char *path);

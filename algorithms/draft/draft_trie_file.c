@@ -29,9 +29,10 @@ static uint64_t vocabulary_of(const spec_model *target)
     return speci_hash_value(&h);
 }
 
+/* Of the texts that were counted. Where none was, any will do. */
 static bool other_vocabulary(const speci_trie *t, int32_t n_vocab, uint64_t vocabulary)
 {
-    return t->n_vocab != 0 && n_vocab != 0 && (t->n_vocab != n_vocab || t->vocabulary != vocabulary);
+    return t->past.n > 1 && (t->n_vocab != n_vocab || t->vocabulary != vocabulary);
 }
 
 void speci_trie_take_vocabulary(speci_trie *t, const spec_model *target)
@@ -184,9 +185,9 @@ static spec_status check_header(const trie_header *h, const speci_trie *t, const
     if (f->n != HEADER + SUM + (uint64_t)h->n_node * NODE)
         return speci_fail(SPEC_E_FORMAT, "%s: %zu bytes, where a saved trie of %u nodes has %llu: it was cut short or changed", path, f->n,
                           h->n_node, (unsigned long long)(HEADER + SUM + (uint64_t)h->n_node * NODE));
-    if (h->n_vocab > INT32_MAX || other_vocabulary(t, (int32_t)h->n_vocab, h->vocabulary))
-        return speci_fail(SPEC_E_INVALID, "%s: counts of another vocabulary: it has %u ids, the drafter's targets %d", path, h->n_vocab,
-                          t->n_vocab);
+    if (h->n_vocab > INT32_MAX || (h->n_node > 0 && other_vocabulary(t, (int32_t)h->n_vocab, h->vocabulary)))
+        return speci_fail(SPEC_E_INVALID, "%s: counts of another vocabulary: it has %u ids, that of this drafter's texts %d", path,
+                          h->n_vocab, t->n_vocab);
     if (h->depth > (uint32_t)t->past.depth)
         return speci_fail(SPEC_E_INVALID, "%s: counts of up to %u tokens, this drafter counts up to %d: open it with DEPTH %u", path,
                           h->depth, t->past.depth, h->depth);
@@ -244,7 +245,7 @@ static spec_status read_file(spec_drafter *d, const speci_file *f, const char *p
     }
     speci_trie_close(&t->past, d->allocator);
     t->past = past;
-    if (h.n_vocab) t->n_vocab = (int32_t)h.n_vocab, t->vocabulary = h.vocabulary;
+    t->n_vocab = (int32_t)h.n_vocab, t->vocabulary = h.vocabulary;
     return SPEC_OK;
 }
 

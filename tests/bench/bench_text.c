@@ -53,7 +53,8 @@ static spec_status begin(text_run *t, spec_drafter *drafter)
     t->site = (speci_draft_site){ .target = &t->target, .a = &speci_malloc, .n_seq = 2, .n_node = SPECI_MAX_NODE };
     t->draft = (speci_draft){ .drafter = drafter, .kind = drafter->kind, .site = &t->site, .size = speci_draft_size_of(drafter) };
     t->q = (speci_draft_seq){ .ids = t->ids, .sampling = &t->sampling, .depth_max = SPEC_MAX_DEPTH, .tree = &t->tree };
-    return t->draft.kind->prepare(&t->draft);
+    SPEC_TRY(t->draft.kind->prepare(&t->draft));
+    return t->draft.kind->attach ? t->draft.kind->attach(&t->draft) : SPEC_OK;
 }
 
 /* Microseconds of a step that commits `n` more tokens and drafts. */
