@@ -8,7 +8,7 @@
  * window, and counts age by what was counted, not by how full the trie is: both make a step's work alike everywhere. */
 #include "algorithms/draft/draft_trie.h"
 
-enum { DEFAULT_NODE = 16, DEFAULT_DEPTH = 8, DEFAULT_MEGABYTE = 128, MEGABYTE_MOST = 65536, CAP_LEAST = 64 };
+enum { DEFAULT_NODE = 16, DEFAULT_DEPTH = 8, DEFAULT_MEGABYTE = 256, MEGABYTE_MOST = 65536, CAP_LEAST = 64 };
 
 /* --- the object --- */
 
@@ -203,7 +203,7 @@ static spec_status enqueue(speci_draft *d, spec_builder *b, speci_draft_seq *seq
 
 const speci_draft_kind speci_draft_trie = {
     .name = "trie", .args = "NODES,DEPTH,MEGABYTES",
-    .help = "what followed up to DEPTH - 1 last tokens, by how often, in prompts and in all texts so far (16,8,128)",
+    .help = "what followed up to DEPTH - 1 last tokens, by how often, in prompts and in all texts so far (16,8,256)",
     .open = open, .close = close, .check = speci_trie_check, .prepare = prepare, .attach = attach, .detach = detach, .prefill = prefill,
     .enqueue = enqueue, .committed = committed, .fork = fork, .end = end, .save_file = speci_trie_save,
     .load_file = speci_trie_load,
