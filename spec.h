@@ -321,6 +321,8 @@ SPEC_API spec_status spec_drafter_from_model(spec_drafter **out, spec_model *mod
 
 /* A drafter that needs no model: a kind and its numbers. Kinds:
  *   ngram:N,M   prompt lookup: what followed the last N (or fewer) tokens where they stood before, up to M tokens (3,10)
+ *   trie:NODES,DEPTH,MEGABYTES   a tree of what followed the last tokens most often, in the sequence's prompts and in all that this
+ *               drafter's sessions have emitted; counts up to DEPTH tokens, within MEGABYTES (16,8,256)
  * It works with every target. allocator is kept; NULL = malloc. Errors: E_INVALID (no such kind, numbers out of its range),
  * E_NOMEM. */
 SPEC_API spec_status spec_drafter_open(spec_drafter **out, const char *text, const spec_allocator *allocator);

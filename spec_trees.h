@@ -112,6 +112,17 @@ SPEC_API spec_status spec_drafter_from_ops(spec_drafter **out, const spec_drafte
 /* Nodes of its largest tree, root included. */
 SPEC_API int32_t spec_drafter_n_node(const spec_drafter *drafter);
 
+/* What a drafter of spec_drafter_open has learned from all its sessions, as a file ("trie": how often what followed what in the
+ * texts; not in the prompts). The file is the same on every machine, and replaces the one at `path` when all of it is written. A
+ * drafter that serves a session is saved on the session's thread, between its calls. Errors: E_UNSUPPORTED (a kind that learns
+ * nothing), E_IO, E_NOMEM. */
+SPEC_API spec_status spec_drafter_save(const spec_drafter *drafter, const char *path);
+/* In place of what it has learned: what was saved by a drafter of this kind. For targets of another vocabulary than the saved
+ * one's no session opens with it. On error nothing has changed. Errors: E_STATE (it serves a session), E_UNSUPPORTED, E_INVALID
+ * (another vocabulary than that of its texts so far, grams of more tokens, no room: says which arguments have it), E_FORMAT (not such
+ * a file, cut short, changed), E_IO, E_NOMEM. */
+SPEC_API spec_status spec_drafter_load(spec_drafter *drafter, const char *path);
+
 /* -------------------------------------------------------------------- models of your own --- */
 
 /* What a callback returns when it fails: stores the sentence that spec_last_error gives on this thread, up to 1023 bytes of it,

@@ -43,7 +43,7 @@ typedef struct cli_options {
     int32_t draft_combine, draft_vocab; /* as the enumerations of spec.h */
     int32_t verify, adapt, scan, advance, draft_state; /* as the enumerations of spec.h and spec_lab.h */
     int32_t dtype, weights; /* the number of the word */
-    const char *cost_profile;
+    const char *cost_profile, *draft_past;
     const char *html;
     int32_t n_step;
     bool escape, no_bos, parse_special, keep_special, ignore_eos, generation_config;
@@ -102,6 +102,8 @@ spec_backend_params cli_backend_params(const cli_options *o);
 spec_session_params cli_session_params(const cli_context *c, const cli_options *o, spec_lab *lab); /* lab is filled, and pointed at */
 /* A session that drafts as the options say; step costs that are wanted and not there are measured and saved. */
 spec_status cli_session_open(spec_session **out, const cli_context *c, const cli_options *o);
+/* What the first drafter that learns has learned, to the file of --draft-past. An exit code. */
+int cli_save_past(const cli_context *c, const cli_options *o);
 double cli_now_ms(void);
 
 /* --- signals (cli_signal.c) --- */

@@ -152,6 +152,28 @@ static int open_drafters(cli_context *c, const cli_options *o)
     return code;
 }
 
+/* The first drafter that learns takes what was saved. A file that is not there yet is no mistake. */
+static int load_past(const cli_context *c, const cli_options *o)
+{
+    if (o->draft_past == NULL) return CLI_OK;
+    for (int32_t i = 0; i < c->n_drafter; i++) {
+        const spec_status status = spec_drafter_load(c->drafters[i], o->draft_past);
+        if (status == SPEC_E_UNSUPPORTED) continue;
+        if (status == SPEC_OK || (access(o->draft_past, F_OK) != 0 && errno == ENOENT)) return CLI_OK;
+        return cli_failure();
+    }
+    return cli_usage_error("--draft-past is for a drafter that learns, such as --draft trie, and there is none");
+}
+
+int cli_save_past(const cli_context *c, const cli_options *o)
+{
+    if (o->draft_past == NULL) return CLI_OK;
+    spec_status status = SPEC_E_UNSUPPORTED;
+    for (int32_t i = 0; i < c->n_drafter && status == SPEC_E_UNSUPPORTED; i++)
+        status = spec_drafter_save(c->drafters[i], o->draft_past);
+    return status == SPEC_OK ? CLI_OK : cli_failure();
+}
+
 /* Nodes of the largest tree. */
 static int32_t tree_nodes(const cli_context *c, const cli_options *o)
 {
@@ -171,6 +193,7 @@ int cli_open(cli_context *c, const cli_options *o)
     const double start = cli_now_ms();
     int code = check_trees(o);
     if (code == CLI_OK) code = open_drafters(c, o);
+    if (code == CLI_OK) code = load_past(c, o);
     if (code != CLI_OK) return code;
     const spec_backend_params backend_params = cli_backend_params(o);
     if (spec_backend_open(&c->backend, o->backend, &backend_params) != SPEC_OK) return cli_failure();

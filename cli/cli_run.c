@@ -176,6 +176,8 @@ int cli_run(const cli_options *o)
         code = cli_interrupt_code(CLI_FAILURE);
     else if (report.check.done && !report.check.equal)
         code = CLI_DIFFERS;
+    const int saved = cli_save_past(&context, o);
+    if (code == CLI_OK) code = saved;
     if (json)
         cli_report_json(&report);
     else

@@ -85,6 +85,8 @@ const cli_option cli_option_rows[] = {
       "draft without a model; several (again, or with ; between them) stand in front of -md" },
     { "draft-combine", 0, NULL, "first|union|choose", "SPEC_DRAFT_COMBINE", WORK, CLI_CHOICE, AT(draft_combine), 0, 0,
       "several drafters: the first that proposes, all their trees merged, or --adapt's choice (first)" },
+    { "draft-past", 0, NULL, "FILE", "SPEC_DRAFT_PAST", CLI_RUN, CLI_TEXT, AT(draft_past), 0, 0,
+      "what --draft trie has counted in texts so far: read if FILE is there, written at the end" },
     { "spec-draft-n-max", 0, "draft-max|draft-n", "K", "SPEC_DRAFT_N_MAX", WORK, CLI_CHAIN, AT(tree), 1, 63,
       "means --tree chain:K" },
     { "draft-temp", 0, NULL, "T", "SPEC_DRAFT_TEMP", WORK, CLI_REAL, AT(draft_temp), 0, 1e6,

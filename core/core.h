@@ -103,6 +103,17 @@ spec_status speci_file_read_at(const speci_file *file, const char *path, void *o
 void speci_file_done(const speci_file *file, size_t offset, size_t n);
 /* A small file (at most `max` bytes) as a zero-terminated string. */
 spec_status speci_file_read(char **out, size_t *n, const char *path, size_t max, const spec_allocator *a);
+/* A file that is written: under another name beside `path`, and in place of what is there when it is complete. */
+typedef struct speci_writer {
+    const char *path; /* borrowed */
+    char *partial;    /* the other name */
+    int fd;
+    const spec_allocator *a;
+} speci_writer;
+spec_status speci_writer_open(speci_writer *w, const char *path, const spec_allocator *a);
+spec_status speci_writer_put(speci_writer *w, const void *data, size_t n);
+/* With SPEC_OK the file is complete; with an error it is dropped, and the error returned. */
+spec_status speci_writer_close(speci_writer *w, spec_status status);
 bool speci_file_exists(const char *path);
 /* A repository that was cloned without its large files has text in place of them: E_FORMAT, saying so. */
 spec_status speci_file_refuse_pointer(const void *data, size_t n, const char *path);

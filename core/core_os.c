@@ -155,6 +155,44 @@ spec_status speci_file_read(char **out, size_t *n, const char *path, size_t max,
     return SPEC_OK;
 }
 
+/* The name has the process in it; what an earlier one of that number left there is not wanted any more. */
+spec_status speci_writer_open(speci_writer *w, const char *path, const spec_allocator *a)
+{
+    const size_t cap = strlen(path) + 32;
+    *w = (speci_writer){ .path = path, .fd = -1, .a = a };
+    if (speci_is_directory(path)) return speci_fail(SPEC_E_IO, "%s: is a directory, expected a file", path);
+    if (!(w->partial = speci_alloc(a, cap, 1))) return SPEC_E_NOMEM;
+    snprintf(w->partial, cap, "%s.%ld.part", path, (long)getpid());
+    (void)unlink(w->partial);
+    w->fd = open(w->partial, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (w->fd >= 0) return SPEC_OK;
+    const spec_status status = fail_errno(path, "cannot be written");
+    speci_free(a, w->partial);
+    return status;
+}
+
+spec_status speci_writer_put(speci_writer *w, const void *data, size_t n)
+{
+    for (size_t done = 0; done < n;) {
+        const ssize_t put = write(w->fd, (const char *)data + done, n - done);
+        if (put < 0 && errno == EINTR) continue;
+        if (put < 0) return fail_errno(w->path, "cannot be written");
+        done += (size_t)put;
+    }
+    return SPEC_OK;
+}
+
+/* On the disk before it has the name: a machine that stops leaves one whole file or the other. */
+spec_status speci_writer_close(speci_writer *w, spec_status status)
+{
+    if (status == SPEC_OK && fsync(w->fd) != 0 && errno != EINVAL) status = fail_errno(w->path, "cannot be written");
+    if (close(w->fd) != 0 && status == SPEC_OK) status = fail_errno(w->path, "cannot be written");
+    if (status == SPEC_OK && rename(w->partial, w->path) != 0) status = fail_errno(w->path, "cannot be replaced");
+    if (status != SPEC_OK) (void)unlink(w->partial);
+    speci_free(w->a, w->partial);
+    return status;
+}
+
 bool speci_file_exists(const char *path)
 {
     struct stat st;

@@ -130,7 +130,7 @@ run 0 run --help
 for kind in chain:K static: product: beam:M,N dyspec:N dyspec-threshold: sequoia: eagle2: none; do
     out_has "^  $kind"
 done
-out_has '^drafters \(--draft\):'; out_has '^  ngram:N,M '
+out_has '^drafters \(--draft\):'; out_has '^  ngram:N,M '; out_has '^  trie:NODES,DEPTH,MEGABYTES '
 run 0 info --help
 run 0 --version;                                    out_has '^spec [0-9]+\.[0-9]+\.[0-9]+$'
 run 0 --list-devices;                               out_has '^cpu'
@@ -328,6 +328,23 @@ cp "$work/profile" "$work/profile-before"
 run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 8 --cost-profile "$work/profile"
 cmp -s "$work/profile" "$work/profile-before" || fail "a profile that is there was measured anew"
 
+# --- what a drafter has learned: by a second run a text is drafted from the first one's ---
+run 0 run -m "$target" --draft trie -p "$prompt" -n 60 --json --draft-past "$work/past"; cp "$work/out" "$work/json"
+run 0 run -m "$target" --draft "trie;ngram" -p "$prompt" -n 60 --json --draft-past "$work/past"
+python3 - "$work/json" "$work/out" << 'EOF' || fail "the second run does not draft better"
+import json, sys
+first, second = (json.load(open(f)) for f in sys.argv[1:])
+assert first["text"] == second["text"]
+assert second["emitted_per_step"] > first["emitted_per_step"] and second["emitted_per_step"] > 2
+EOF
+run 0 run -m "$target" --draft trie -p "$prompt" -n 40 --check --draft-past "$work/past"; err_has '^check +equal'
+run 2 run -m "$target" --draft ngram -p a --draft-past "$work/past"; no_out; err_has 'draft-past.*trie'
+run 2 run -m "$target" -p a --draft-past "$work/past"; no_out; err_has 'draft-past.*trie'
+head -c 100 "$work/past" > "$work/broken"
+run 1 run -m "$target" --draft trie -p a --draft-past "$work/broken"; no_out; err_has "$work/broken: .*cut short"
+run 1 run -m "$target" --draft trie -p a -n 2 --draft-past "$work/no/such"; err_has "$work/no/such: "
+[ "$(head -c 7 "$work/past")" = SPECTRI ] || fail "the past is not where it was"
+
 # --- drafters: the report names what proposed, and no tree where no model drafts ---
 run 0 run -m "$target" --draft ngram -p "$prompt" -n 24
 cmp -s "$work/out" "$work/plain" || fail "the text is not the plain text"
@@ -522,6 +539,7 @@ cut_short() {
     err_has '^exit 1$'; err_has "^spec: $1: .*(No space left|File too large)"
 }
 cut_short "$work/cut" run "$target" -md "$drafter" -p a -n 2 --adapt cost --cost-profile "$work/cut"
+cut_short "$work/past" run "$target" --draft trie -p a -n 2 --json --draft-past "$work/past"
 cut_short "$work/cut.html" tree "$target" "$drafter" -p "$prompt" --html "$work/cut.html"
 
 # --- check ---

@@ -102,13 +102,15 @@ static void queue_close(spec_queue *q)
 
 /* --- a short run --- */
 
+enum { N_DRAFTER = 4 };
+
 typedef struct run {
     const spec_backend_ops *ops; /* NULL: the backend is opened by name */
     const spec_allocator *allocator;
     spec_backend *be;
     const struct variant *variant; /* NULL: the first */
     spec_model *target, *small;
-    spec_drafter *drafters[2]; /* a model, and one that asks for hidden rows */
+    spec_drafter *drafters[N_DRAFTER]; /* a model, one that asks for hidden rows, and two from text */
     spec_session *s;
     spec_result result;
 } run;
@@ -169,12 +171,15 @@ static spec_status open_listener(run *r)
     return spec_drafter_from_ops(&r->drafters[1], &ops, NULL);
 }
 
+static spec_status open_lookup(run *r) { return spec_drafter_open(&r->drafters[2], "ngram:3,4", r->allocator); }
+static spec_status open_trie(run *r) { return spec_drafter_open(&r->drafters[3], "trie:4,3,1", r->allocator); }
+
 static spec_session_params session_params(const run *r)
 {
     spec_session_params p = SPEC_SESSION_PARAMS_INIT;
     p.n_seq = 2, p.n_ctx = 100;
     p.taps = taps, p.n_tap = 2;
-    p.drafters = r->drafters, p.n_drafter = 2;
+    p.drafters = r->drafters, p.n_drafter = N_DRAFTER;
     return p;
 }
 
@@ -208,7 +213,8 @@ static const struct {
 } calls[] = {
     { "spec_backend_open", open_backend },      { "spec_model_open, target", open_target },
     { "spec_model_open, drafter", open_small }, { "spec_drafter_from_model", open_drafter },
-    { "spec_drafter_from_ops", open_listener },
+    { "spec_drafter_from_ops", open_listener }, { "spec_drafter_open, ngram", open_lookup },
+    { "spec_drafter_open, trie", open_trie },
     { "spec_session_estimate", predict },        { "spec_session_open", open_session },
     { "spec_generate", generate },
 };
@@ -217,7 +223,7 @@ static void finish(run *r)
 {
     spec_result_free(&r->result);
     spec_session_close(r->s);
-    for (int i = 0; i < 2; i++) spec_drafter_close(r->drafters[i]);
+    for (int i = 0; i < N_DRAFTER; i++) spec_drafter_close(r->drafters[i]);
     spec_model_close(r->small);
     spec_model_close(r->target);
     spec_backend_close(r->be);

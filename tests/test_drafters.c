@@ -226,7 +226,7 @@ static const char *const families[] = { "llama2", "mamba", "mamba2", "bamba", "m
 enum { N_NEW = 60, N_PROMPT = 6, N_LIST = 5 };
 
 typedef struct combined {
-    const char *drafters; /* of each a letter: n-gram, model, application's */
+    const char *drafters; /* of each a letter: n-gram, trie, model, application's */
     spec_draft_combine combine;
     spec_adapt adapt;
 } combined;
@@ -238,6 +238,10 @@ static const combined combinations[] = {
     { "nm", SPEC_DRAFT_CHOOSE, SPEC_ADAPT_OFF },   { "nma", SPEC_DRAFT_CHOOSE, SPEC_ADAPT_COST },
     { "nma", SPEC_DRAFT_CHOOSE, SPEC_ADAPT_UCB },  { "nm", SPEC_DRAFT_FIRST, SPEC_ADAPT_COST },
     { "nam", SPEC_DRAFT_UNION, SPEC_ADAPT_COST },
+    { "t", SPEC_DRAFT_FIRST, SPEC_ADAPT_OFF },     { "ntm", SPEC_DRAFT_FIRST, SPEC_ADAPT_OFF },
+    { "tam", SPEC_DRAFT_FIRST, SPEC_ADAPT_OFF },   { "nt", SPEC_DRAFT_UNION, SPEC_ADAPT_OFF },
+    { "tmt", SPEC_DRAFT_UNION, SPEC_ADAPT_OFF },   { "ntm", SPEC_DRAFT_CHOOSE, SPEC_ADAPT_COST },
+    { "mt", SPEC_DRAFT_CHOOSE, SPEC_ADAPT_UCB },
 };
 
 static spec_drafter *drafter_of(char letter, spec_model *model, witness *w)
@@ -247,6 +251,7 @@ static spec_drafter *drafter_of(char letter, spec_model *model, witness *w)
     p.tree = "chain:2;product:2,1";
     if (letter == 'a') return witness_open(w, 1);
     if (letter == 'n') OK(spec_drafter_open(&d, "ngram:2,4", NULL));
+    if (letter == 't') OK(spec_drafter_open(&d, "trie:12,4,1", NULL));
     if (letter == 'm') OK(spec_drafter_from_model(&d, model, &p));
     return d;
 }
@@ -317,6 +322,99 @@ static void check_combinations(void **state)
     memcpy(text + N_PROMPT, want[0], sizeof want[0]);
     for (size_t i = 0; i < sizeof combinations / sizeof *combinations; i++)
         check_combination(model, &combinations[i], prompt, want, text);
+    spec_model_close(model);
+}
+
+/* ------------------------------------------------------------------------- drafters from text, and sequences' lives --- */
+
+enum { N_LIFE = 3, LIFE_IDS = 128 };
+static const char *const lives[] = { "n", "t", "nt", "tn", "tm" };
+
+static void until_stop(spec_session *s, const int32_t *seqs, int32_t n, int32_t *n_proposal, int32_t *n_none)
+{
+    bool stopped[N_LIFE] = { false };
+    for (;;) {
+        int32_t going[N_LIFE], who[N_LIFE], n_going = 0;
+        spec_step_result r[N_LIFE];
+        for (int32_t i = 0; i < n; i++)
+            if (!stopped[i]) who[n_going] = i, going[n_going++] = seqs[i];
+        if (n_going == 0) return;
+        OK(step_into(s, r, going, n_going));
+        for (int32_t i = 0; i < n_going; i++) {
+            stopped[who[i]] = r[i].stop != SPEC_STOP_NONE;
+            *(r[i].n_drafted > 0 ? n_proposal : n_none) += 1;
+        }
+    }
+}
+
+/* Prompts, steps, a fork, a saved and restored copy, another prompt, penalties: the ids of three sequences. */
+static void live(spec_session *s, int32_t ids[N_LIFE][LIFE_IDS], int32_t *n_proposal, int32_t *n_none)
+{
+    static const int32_t prompt[] = { 5, 3, 5, 3, 7, 5, 3, 5 }, further[] = { 2, 4, 2, 4, 6, 2 };
+    spec_request request = { .struct_size = sizeof request, .ignore_eos = 1, .n_predict = 15 };
+    support_stream saved = { 0 };
+    int32_t seqs[N_LIFE];
+    OK(spec_sequence_add(s, &seqs[0], prompt, 8, &request));
+    until_stop(s, seqs, 1, n_proposal, n_none);
+    OK(spec_sequence_fork(s, &seqs[1], seqs[0]));
+    for (int32_t i = 0; i < 2; i++) OK(spec_sequence_set_request(s, seqs[i], &request));
+    until_stop(s, seqs, 2, n_proposal, n_none);
+    OK(spec_sequence_save(s, seqs[1], support_to_stream, &saved));
+    OK(spec_sequence_restore(s, &seqs[2], support_from_stream, &saved));
+    request.n_predict = 30;
+    OK(spec_sequence_append(s, seqs[0], further, 6, &request));
+    OK(spec_sequence_set_request(s, seqs[2], &request));
+    request.repeat_penalty = 1.4f, request.presence_penalty = 0.3f;
+    OK(spec_sequence_set_request(s, seqs[1], &request));
+    until_stop(s, seqs, 3, n_proposal, n_none);
+    for (int32_t i = 0; i < N_LIFE; i++) {
+        const int32_t *all;
+        size_t n;
+        OK(spec_sequence_ids(s, &all, &n, seqs[i]));
+        assert_true(n <= LIFE_IDS);
+        memcpy(ids[i], all, n * sizeof *all);
+        OK(spec_sequence_remove(s, seqs[i]));
+    }
+    free(saved.data);
+}
+
+/* Twice in one session: the second time the trie has a past. */
+static void check_life(spec_model *model, const char *drafters, int32_t want[N_LIFE][LIFE_IDS])
+{
+    int32_t n_proposal = 0, n_none = 0, n = 0;
+    spec_drafter *list[N_LIST];
+    spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+    spec_session *s;
+    for (; drafters[n]; n++) list[n] = drafter_of(drafters[n], model, NULL);
+    p.n_seq = N_LIFE, p.n_ctx = 200, p.drafters = list, p.n_drafter = n;
+    OK(spec_session_open(&s, model, NULL, &p));
+    for (int32_t again = 0; again < 2; again++) {
+        int32_t got[N_LIFE][LIFE_IDS] = { { 0 } };
+        live(s, got, &n_proposal, &n_none);
+        for (int32_t i = 0; i < N_LIFE; i++)
+            for (int32_t k = 0; k < LIFE_IDS; k++)
+                if (got[i][k] != want[i][k])
+                    fail_msg("%s: sequence %d has %d at %d, plain decoding %d", drafters, i, got[i][k], k, want[i][k]);
+    }
+    assert_true(n_proposal > 10 && (n_none > 0 || strchr(drafters, 'm')));
+    spec_session_close(s);
+    for (int32_t i = 0; i < n; i++) spec_drafter_close(list[i]);
+}
+
+static void check_lives(void **state)
+{
+    int32_t want[N_LIFE][LIFE_IDS] = { { 0 } }, n_proposal = 0, n_none = 0;
+    spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+    spec_session *s;
+    char path[256];
+    (void)snprintf(path, sizeof path, GOLDEN "%s", (const char *)*state);
+    spec_model *model = support_model(backend, path, SPEC_DTYPE_F32);
+    p.n_seq = N_LIFE, p.n_ctx = 200;
+    OK(spec_session_open(&s, model, NULL, &p));
+    live(s, want, &n_proposal, &n_none);
+    assert_int_equal(n_proposal, 0);
+    spec_session_close(s);
+    for (size_t i = 0; i < sizeof lives / sizeof *lives; i++) check_life(model, lives[i], want);
     spec_model_close(model);
 }
 
@@ -469,7 +567,7 @@ static void check_error(void **state)
 int main(void)
 {
     enum { N_LOOKUP = sizeof lookups / sizeof *lookups, N_FAMILY = sizeof families / sizeof *families, N_OTHER = 5 };
-    struct CMUnitTest tests[N_LOOKUP + N_FAMILY + N_OTHER] = {
+    struct CMUnitTest tests[N_LOOKUP + 2 * N_FAMILY + N_OTHER] = {
         cmocka_unit_test(check_refused),
         cmocka_unit_test(check_hooks),
         cmocka_unit_test(check_error),
@@ -482,7 +580,10 @@ int main(void)
     for (size_t i = 0; i < N_FAMILY; i++)
         tests[N_OTHER + N_LOOKUP + i] =
             (struct CMUnitTest){ families[i], check_combinations, NULL, NULL, (void *)(uintptr_t)families[i] };
-    const int failed = _cmocka_run_group_tests("drafters", tests, N_LOOKUP + N_FAMILY + N_OTHER, NULL, NULL);
+    for (size_t i = 0; i < N_FAMILY; i++)
+        tests[N_OTHER + N_LOOKUP + N_FAMILY + i] =
+            (struct CMUnitTest){ families[i], check_lives, NULL, NULL, (void *)(uintptr_t)families[i] };
+    const int failed = _cmocka_run_group_tests("drafters", tests, sizeof tests / sizeof *tests, NULL, NULL);
     spec_backend_close(backend);
     return failed;
 }

@@ -96,6 +96,10 @@ static void check_objects(void **state)
     REFUSED(spec_drafter_open(NULL, "ngram", NULL));
     REFUSED(spec_drafter_open(&d, NULL, NULL));
     REFUSED(spec_drafter_from_ops(&d, NULL, NULL));
+    REFUSED(spec_drafter_save(NULL, "past"));
+    REFUSED(spec_drafter_save(t.drafter, NULL));
+    REFUSED(spec_drafter_load(NULL, "past"));
+    REFUSED(spec_drafter_load(t.drafter, NULL));
     NOTHING(spec_drafter_n_node(NULL) > 1); /* a root alone */
     REFUSED(spec_session_open(NULL, t.model, NULL, NULL));
     REFUSED(spec_session_open(&s, NULL, NULL, NULL));

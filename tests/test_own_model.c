@@ -132,7 +132,7 @@ static void sampled_text_is_the_models(void **state)
     close_pair(&p);
 }
 
-/* Prompt lookup and a union of drafters over an engine; and an engine that drafts for itself. */
+/* Drafters from text and a union of drafters over an engine; and an engine that drafts for itself. */
 static void other_drafters(void **state)
 {
     (void)state;
@@ -140,15 +140,15 @@ static void other_drafters(void **state)
     int32_t want[N_NEW], got[N_NEW];
     open_pair(&p);
     support_plain_ids(p.target, prompt_ids, WIDTH, NULL, N_NEW, want);
-    for (int32_t k = 0; k < 2; k++) {
+    for (int32_t k = 0; k < 4; k++) {
         spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
         spec_drafter *d[2] = { NULL, NULL };
         spec_session *s = NULL;
         spec_request gp = SPEC_REQUEST_INIT;
         spec_result r = SPEC_RESULT_INIT;
-        OK(spec_drafter_open(&d[0], "ngram:2,4", NULL));
-        OK(spec_drafter_from_model(&d[1], k ? p.own_target : p.own_small, NULL));
-        sp.drafters = d, sp.n_drafter = 2, sp.combine = k ? SPEC_DRAFT_FIRST : SPEC_DRAFT_UNION;
+        OK(spec_drafter_open(&d[0], k < 2 ? "ngram:2,4" : "trie:12,4,1", NULL));
+        OK(spec_drafter_from_model(&d[1], k % 2 ? p.own_target : p.own_small, NULL));
+        sp.drafters = d, sp.n_drafter = 2, sp.combine = k % 2 ? SPEC_DRAFT_FIRST : SPEC_DRAFT_UNION;
         OK(spec_session_open(&s, p.own_target, NULL, &sp));
         gp.n_predict = N_NEW, gp.ignore_eos = 1;
         OK(spec_generate_ids(s, &r, prompt_ids, WIDTH, &gp));

@@ -91,6 +91,7 @@ static const draft_case drafts[] = {
     { "product:3,2,2", NULL, SPEC_VERIFY_NAIVE },
     { "dyspec:12", NULL, SPEC_VERIFY_NAIVE },
     { NULL, "ngram:2,6", SPEC_VERIFY_NAIVE },
+    { NULL, "trie:12,4,1", SPEC_VERIFY_NAIVE },
 };
 
 static void text_of(int32_t *out, spec_model *m, const draft_case *d, const spec_request *r, int64_t *n_accepted)

@@ -71,7 +71,7 @@ typedef struct speci_draft_needs {
 typedef struct speci_draft_seq {
     int32_t seq;
     const int32_t *ids; /* [n_ids] so far; the last one is the pending token, the root of the tree */
-    int32_t n_ids;
+    int32_t n_ids, n_prompt; /* ids from n_prompt on were emitted since the latest prompt */
     const spec_sampling *sampling;
     uint64_t step;      /* of the sequence: a key of draft draws */
     int32_t depth_max;  /* nodes deeper than this have no use; >= 1. A drafter that cannot reach so deep lowers it */
@@ -143,12 +143,17 @@ struct speci_draft_kind {
     spec_status (*save)(speci_draft *d, const speci_draft_seq *q, uint64_t *bytes, speci_put_fn put, void *arg);
     spec_status (*restore)(speci_draft *d, const speci_draft_seq *q, uint64_t bytes, speci_get_fn get, void *arg);
 
+    /* What it has learned from all its sessions, as a file: a whole one, or the one that was there before. load_file: no session
+     * has it; nothing has changed on error. NULL: it learns nothing. */
+    spec_status (*save_file)(const spec_drafter *d, const char *path);
+    spec_status (*load_file)(spec_drafter *d, const char *path);
+
     /* The executor whose passes are what drafts cost: over trees of up to *n_timed nodes, and of up to *n_most when it catches
      * up. NULL: it cannot draft for this sequence. */
     speci_exec *(*exec)(const speci_draft *d, int32_t seq, int32_t *n_timed, int32_t *n_most);
 };
 
-extern const speci_draft_kind speci_draft_model, speci_draft_callback, speci_draft_ngram;
+extern const speci_draft_kind speci_draft_model, speci_draft_callback, speci_draft_ngram, speci_draft_trie;
 extern const speci_draft_kind *const speci_draft_table[]; /* the kinds that are made from text; ends with NULL */
 
 /* --- several drafters (draft_combine.c) --- */
@@ -175,6 +180,16 @@ spec_status speci_drafter_create(spec_drafter **out, const speci_draft_kind *kin
                                  const spec_drafter_params *params, bool builders);
 /* It wants hidden rows at these taps [n], which are copied. */
 spec_status speci_drafter_take_taps(spec_drafter *d, const spec_tap *taps, int32_t n);
+
+/* --- drafters that find tokens in texts --- */
+
+/* Nothing that is drafted behind such a token has a use: the walk ends at it. */
+static inline bool speci_draft_ends_text(const spec_model *target, int32_t token)
+{
+    for (int32_t i = 0; i < target->n_eos; i++)
+        if (target->eos[i] == token) return true;
+    return false;
+}
 
 /* --- hidden rows on the host (draft_hidden.c) --- */
 

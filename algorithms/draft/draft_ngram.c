@@ -1,11 +1,12 @@
 /* draft_ngram.c - prompt lookup: what followed the last tokens where they stood before (algorithms.md 15; Saxena 2023).
  *
  * The last n tokens are looked for earlier in the sequence, for n = N down to 1; the tokens behind their first occurrence are
- * drafted, up to M of them and up to an end-of-text token. The index is one hash table per sequence, of the ends of the first
- * occurrences; it grows with the sequence, so a step costs what it has added. */
+ * drafted, up to M of them and up to an end-of-text token. Each sequence has an index, which grows as tokens are committed; that of
+ * a forked sequence shares its memory. */
 #include "algorithms/draft/draft.h"
+#include "algorithms/draft/draft_ngram_index.h"
 
-enum { DEFAULT_N = 3, DEFAULT_M = 10, N_MOST = 16, CAP_LEAST = 256 };
+enum { DEFAULT_N = 3, DEFAULT_M = 10, N_MOST = 16 };
 
 /* --- the object --- */
 
@@ -27,65 +28,6 @@ static spec_status open(spec_drafter *d, const char *args)
 
 static void close(spec_drafter *d) { speci_free(d->allocator, d->own); }
 
-/* --- the index of a sequence --- */
-
-typedef struct ngram_entry {
-    int32_t n;   /* tokens; 0 = free */
-    int32_t end; /* position of the last of them, where they stand first */
-} ngram_entry;
-
-typedef struct ngram_index {
-    ngram_entry *entry; /* [cap], a power of two, at most half of it in use */
-    size_t cap, used;
-    int32_t n_indexed;  /* ids that are in it as ends */
-} ngram_index;
-
-static size_t hash_of(const int32_t *ids, int32_t n)
-{
-    uint64_t h = (uint64_t)n;
-    for (int32_t i = 0; i < n; i++) h = (h ^ (uint32_t)ids[i]) * 0x9e3779b97f4a7c15u;
-    return (size_t)(h ^ h >> 32);
-}
-
-/* The entry of the n tokens that end at `end`, or the free one where it would be. */
-static ngram_entry *find(const ngram_index *x, const int32_t *ids, int32_t end, int32_t n)
-{
-    const int32_t *gram = ids + end + 1 - n;
-    for (size_t at = hash_of(gram, n);; at++) {
-        ngram_entry *e = &x->entry[at & (x->cap - 1)];
-        bool same = e->n == n || e->n == 0;
-        for (int32_t i = 0; i < n && same && e->n; i++) same = ids[e->end + 1 - n + i] == gram[i];
-        if (same) return e;
-    }
-}
-
-static spec_status reserve(ngram_index *x, size_t used, const int32_t *ids, const spec_allocator *a)
-{
-    size_t cap = x->cap ? x->cap : CAP_LEAST;
-    while (cap < 2 * used) cap *= 2;
-    if (cap == x->cap) return SPEC_OK;
-    ngram_index larger = { .cap = cap };
-    if (!(larger.entry = speci_alloc(a, cap, sizeof *larger.entry))) return SPEC_E_NOMEM;
-    for (size_t i = 0; i < x->cap; i++)
-        if (x->entry[i].n) *find(&larger, ids, x->entry[i].end, x->entry[i].n) = x->entry[i];
-    speci_free(a, x->entry);
-    x->entry = larger.entry, x->cap = cap;
-    return SPEC_OK;
-}
-
-/* Tokens that end at the last id have nothing behind them yet, and are not in the index. */
-static spec_status catch_up(ngram_index *x, const speci_draft_seq *q, int32_t n_max, const spec_allocator *a)
-{
-    if (q->n_ids < 2) return SPEC_OK;
-    SPEC_TRY(reserve(x, (size_t)n_max * (size_t)q->n_ids, q->ids, a));
-    for (; x->n_indexed < q->n_ids - 1; x->n_indexed++)
-        for (int32_t n = 1; n <= n_max && n <= x->n_indexed + 1; n++) {
-            ngram_entry *e = find(x, q->ids, x->n_indexed, n);
-            if (e->n == 0) *e = (ngram_entry){ n, x->n_indexed };
-        }
-    return SPEC_OK;
-}
-
 /* --- in a session --- */
 
 static int32_t n_max_of(const speci_draft *d)
@@ -94,18 +36,15 @@ static int32_t n_max_of(const speci_draft *d)
     return *n;
 }
 
+static speci_ngram_index *index_of(const speci_draft *d, int32_t seq) { return (speci_ngram_index *)d->state + seq; }
+
 static spec_status prepare(speci_draft *d)
 {
-    d->state = speci_alloc(d->site->a, (size_t)d->site->n_seq, sizeof(ngram_index));
+    d->state = speci_alloc(d->site->a, (size_t)d->site->n_seq, sizeof(speci_ngram_index));
     return d->state ? SPEC_OK : SPEC_E_NOMEM;
 }
 
-static void end(speci_draft *d, int32_t seq)
-{
-    ngram_index *x = (ngram_index *)d->state + seq;
-    speci_free(d->site->a, x->entry);
-    *x = (ngram_index){ 0 };
-}
+static void end(speci_draft *d, int32_t seq) { speci_ngram_free(index_of(d, seq), d->site->a); }
 
 static void detach(speci_draft *d)
 {
@@ -114,16 +53,22 @@ static void detach(speci_draft *d)
     d->state = NULL;
 }
 
-static spec_status prefill(speci_draft *d, const speci_draft_seq *q)
+/* What ends at the last id has nothing behind it yet, and is not in the index. */
+static spec_status catch_up(speci_draft *d, const speci_draft_seq *q)
 {
-    return catch_up((ngram_index *)d->state + q->seq, q, n_max_of(d), d->site->a);
+    return speci_ngram_extend(index_of(d, q->seq), q->ids, q->n_ids - 1, n_max_of(d), d->site->a);
 }
 
-static bool ends_text(const spec_model *target, int32_t token)
+/* Without memory the index is made anew when the sequence is drafted for. */
+static void committed(speci_draft *d, const speci_draft_seq *q, int32_t n_new)
 {
-    for (int32_t i = 0; i < target->n_eos; i++)
-        if (target->eos[i] == token) return true;
-    return false;
+    (void)n_new;
+    (void)catch_up(d, q);
+}
+
+static spec_status fork(speci_draft *d, const speci_draft_seq *q, int32_t to)
+{
+    return speci_ngram_share(index_of(d, to), index_of(d, q->seq), d->site->a);
 }
 
 /* The tokens behind `at`, as a chain below the root. */
@@ -133,18 +78,17 @@ static void propose(const speci_draft *d, const speci_draft_seq *q, int32_t at)
     if (most > d->site->n_node - 1) most = d->site->n_node - 1;
     for (int32_t i = 0; i < most && at + 1 + i < q->n_ids; i++) {
         const int32_t token = q->ids[at + 1 + i];
-        if (ends_text(d->site->target, token)) return;
+        if (speci_draft_ends_text(d->site->target, token)) return;
         (void)spec_tree_add(q->tree, i, token, 0);
     }
 }
 
 static void look_up(const speci_draft *d, const speci_draft_seq *q)
 {
-    const ngram_index *x = (const ngram_index *)d->state + q->seq;
     const int32_t n_max = n_max_of(d);
-    for (int32_t n = n_max < q->n_ids ? n_max : q->n_ids; n > 0 && x->cap > 0 && q->tree->n == 1; n--) {
-        const ngram_entry *e = find(x, q->ids, q->n_ids - 1, n);
-        if (e->n) propose(d, q, e->end);
+    for (int32_t n = n_max < q->n_ids ? n_max : q->n_ids; n > 0 && q->tree->n == 1; n--) {
+        const int32_t at = speci_ngram_first(index_of(d, q->seq), q->ids, q->n_ids - 1, n, n_max);
+        if (at >= 0) propose(d, q, at);
     }
 }
 
@@ -152,14 +96,14 @@ static spec_status enqueue(speci_draft *d, spec_builder *b, speci_draft_seq *seq
 {
     (void)b;
     for (int32_t i = 0; i < n; i++) {
-        SPEC_TRY(prefill(d, &seqs[i]));
+        SPEC_TRY(catch_up(d, &seqs[i]));
         look_up(d, &seqs[i]);
     }
     return SPEC_OK;
 }
 
-/* The copy's index is made when it drafts. */
 const speci_draft_kind speci_draft_ngram = {
     .name = "ngram", .args = "N,M", .help = "prompt lookup: what followed the last N tokens before, up to M tokens (3,10)",
-    .open = open, .close = close, .prepare = prepare, .detach = detach, .prefill = prefill, .enqueue = enqueue, .end = end,
+    .open = open, .close = close, .prepare = prepare, .detach = detach, .prefill = catch_up, .enqueue = enqueue,
+    .committed = committed, .fork = fork, .end = end,
 };

@@ -17,8 +17,8 @@ spec_status speci_session_seq(const spec_session *s, int32_t seq, engine_seq **o
 speci_draft_seq speci_sequence_asked(spec_session *s, int32_t seq)
 {
     engine_seq *q = &s->seqs[seq];
-    return (speci_draft_seq){ .seq = seq, .ids = q->ids, .n_ids = q->n_ids, .sampling = &q->request.p.sampling, .step = q->n_step,
-                              .tree = &q->proposal.tree, .by = -1 };
+    return (speci_draft_seq){ .seq = seq, .ids = q->ids, .n_ids = q->n_ids, .n_prompt = q->n_prompt,
+                              .sampling = &q->request.p.sampling, .step = q->n_step, .tree = &q->proposal.tree, .by = -1 };
 }
 
 spec_status speci_session_check(const spec_session *s, const int32_t *seqs, int32_t n)
