@@ -169,7 +169,8 @@ enum {
     SPEC_TOKEN_SKIP_SPECIAL = 4   /* decode: leave special tokens out */
 };
 
-/* Opens tokenizer.json or tokenizer.model: `path` is such a file or a directory that holds one.
+/* Opens tokenizer.json, tokenizer.model or the tokenizer of a GGUF file: `path` is such a file, or a directory that holds one of the
+ * first two.
  * allocator may be NULL. Errors: E_IO, E_FORMAT, E_UNSUPPORTED (names the component that is not known). */
 SPEC_API spec_status spec_tokenizer_open(spec_tokenizer **out, const char *path,
                                          const spec_allocator *allocator);
@@ -177,8 +178,10 @@ SPEC_API void spec_tokenizer_close(spec_tokenizer *tokenizer);
 typedef struct spec_tokenizer_info {
     size_t struct_size;
     int32_t n_vocab;   /* one more than the largest id */
-    int32_t bos, eos;  /* as tokenizer_config.json and the post-processor say; -1: there is none */
+    int32_t bos, eos;  /* as tokenizer_config.json and the post-processor, or the GGUF file, say; -1: there is none */
     size_t piece_max;  /* bytes of the longest piece */
+    const char *chat_template; /* its text, in Jinja, which the library does not run: of a GGUF file, of chat_template.jinja beside the
+                                  tokenizer's file, or of tokenizer_config.json there. Borrowed; NULL: there is none */
 } spec_tokenizer_info;
 /* info->struct_size must be set. */
 SPEC_API spec_status spec_tokenizer_get_info(const spec_tokenizer *tokenizer, spec_tokenizer_info *info);

@@ -126,14 +126,19 @@ static spec_status read_ids(spec_model *m, const model_config *c)
 
 /* --- tokenizer --- */
 
-static spec_status open_tokenizer(spec_model *m, const char *path)
+static bool has_tokenizer(const spec_model *m, const speci_gguf *gguf)
+{
+    if (gguf) return speci_gguf_find(gguf, "tokenizer.ggml.model") != NULL;
+    return speci_has_file(m->path, "tokenizer.json") || speci_has_file(m->path, "tokenizer.model");
+}
+
+static spec_status open_tokenizer(spec_model *m, const char *path, const speci_gguf *gguf)
 {
 #ifdef SPEC_NO_TOKENIZER
     if (!path) return SPEC_OK; /* ids work as ever; a path that was asked for gets the reason */
 #endif
     if (!path) {
-        if (ends_with(m->path, ".gguf")) return SPEC_OK;
-        if (!speci_has_file(m->path, "tokenizer.json") && !speci_has_file(m->path, "tokenizer.model")) return SPEC_OK;
+        if (!has_tokenizer(m, gguf)) return SPEC_OK;
         path = m->path;
     }
     return speci_model_open_tokenizer(m, path);
@@ -204,7 +209,7 @@ static spec_status load_parts(spec_model *m, source *s, const spec_model_params 
     SPEC_TRY(load_weights(m, s, p));
     SPEC_TRY(read_ids(m, &s->generation)); /* which counts first */
     SPEC_TRY(read_ids(m, &s->config));
-    SPEC_TRY(open_tokenizer(m, p->tokenizer_path));
+    SPEC_TRY(open_tokenizer(m, p->tokenizer_path, speci_checkpoint_gguf(s->checkpoint)));
     return s->generation.root ? speci_generation_read(&m->generation, m, &s->generation) : SPEC_OK;
 }
 

@@ -94,8 +94,9 @@ static spec_status sort_tensors(model_checkpoint *c)
     if (c->n_tensor) qsort(c->tensors, c->n_tensor, sizeof *c->tensors, by_name);
     for (size_t i = 1; i < c->n_tensor; i++) {
         const model_tensor *a = &c->tensors[i - 1], *b = &c->tensors[i];
-        if (strcmp(a->name, b->name) == 0)
-            return speci_fail(SPEC_E_FORMAT, "tensor %s is in two files: %s and %s", a->name, a->file, b->file);
+        if (strcmp(a->name, b->name) != 0) continue;
+        if (a->file == b->file) return speci_fail(SPEC_E_FORMAT, "%s: tensor %s is there twice", a->file, a->name);
+        return speci_fail(SPEC_E_FORMAT, "tensor %s is in two files: %s and %s", a->name, a->file, b->file);
     }
     return SPEC_OK;
 }
