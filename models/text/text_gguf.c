@@ -23,7 +23,7 @@
     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*" SPACES
 #define DEEPSEEK_WORDS                                                                                                              \
     "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*" SPACES
-#define SENTENCES " ?[^(\\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+"
+#define SENTENCES " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
 #define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
 typedef struct pre_row {
@@ -47,7 +47,6 @@ static const pre_row pres[] = {
     { "mpt olmo", { GPT2 }, true, false, false },
     { "smollm starcoder refact codeshell", { "\\p{N}", GPT2 }, false, false, false },
     { "command-r", { "\\p{N}", GPT2 }, true, false, false },
-    { "falcon", { "[\\p{P}$+<=>^`|~]+", GPT2, "[0-9][0-9][0-9]" }, false, false, false },
     { "tekken", { CASED("", "\\p{N}") }, false, true, true },
     { "gpt-4o llama4 kanana2", { CASED(CONTRACTIONS "?", "\\p{N}{1,3}") }, false, false, false },
     { "deepseek-v3", { "\\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", DEEPSEEK_WORDS }, false, false, false },
@@ -221,21 +220,15 @@ static spec_status read_gpt2(spec_tokenizer *t, const token_list *l)
 
 /* --- llama: a SentencePiece model --- */
 
-/* The mark of a space within a piece. */
-static bool has_mark(const char *s, size_t n)
-{
-    for (size_t i = 0; i + 3 <= n; i++)
-        if (memcmp(s + i, "\xE2\x96\x81", 3) == 0) return true;
-    return false;
-}
+/* The score that converters give to tokens that were added to a SentencePiece model. */
+#define ADDED_SCORE -1000.0f
 
-/* Of the pieces that users define, those with a mark are the SentencePiece model's own; the others are added tokens, which are looked
- * for in the text as it is. */
+/* Added tokens are looked for in the text as it is; other pieces that users define are the model's own. */
 static spec_status put_piece(speci_spm *m, const token_list *l, const char *s, size_t n, uint64_t id)
 {
     const int type = type_of(l, id);
-    const bool is_added = type == SPM_USER_DEFINED && !has_mark(s, n);
-    const float score = l->scores ? (float)speci_gguf_number_at(l->scores, id) : 0.0f;
+    const float score = (float)speci_gguf_number_at(l->scores, id);
+    const bool is_added = type == SPM_USER_DEFINED && score == ADDED_SCORE;
     const speci_added token = { .id = (int32_t)id };
     SPEC_TRY(speci_spm_add(m, s, n, score, is_added ? SPM_UNUSED : type));
     return is_added ? speci_added_put(&m->t->added, s, n, &token) : SPEC_OK;
@@ -264,6 +257,8 @@ static spec_status read_llama(spec_tokenizer *t, const token_list *l)
     t->spm = true;
     t->said.add_bos = 1, t->said.legacy = 1; /* a space behind added tokens, as llama.cpp has it */
     if (speci_gguf_find(l->g, "tokenizer.ggml.precompiled_charsmap")) m.n_charsmap = 1; /* refused */
+    if (!l->scores || !l->types)
+        return speci_fail(SPEC_E_FORMAT, "%s: tokenizer.ggml.%s is missing", l->g->file, l->scores ? "token_type" : "scores");
     SPEC_TRY(id_of(l, "tokenizer.ggml.unknown_token_id", &m.unk));
     SPEC_TRY(flag_of(l->g, "tokenizer.ggml.add_space_prefix", &prefix));
     SPEC_TRY(flag_of(l->g, "tokenizer.ggml.remove_extra_whitespaces", &remove_extra));
