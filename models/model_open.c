@@ -183,6 +183,7 @@ static spec_status load_weights(spec_model *m, source *s, const spec_model_param
     m->weights = p->weights;
     if (m->dtype == SPEC_DTYPE_AUTO) SPEC_TRY(main_dtype(&m->dtype, s->checkpoint));
     SPEC_TRY(speci_model_fingerprint(&m->fingerprint, s->config.root, s->checkpoint, m->weights));
+    SPEC_TRY(speci_model_list_types(m, s->checkpoint));
     SPEC_TRY(build(m, &b, family));
     return check_unused(m, &s->config, s->checkpoint);
 }
