@@ -5,7 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static const model_gguf *const rows[] = { &speci_gguf_llama, &speci_gguf_qwen2, &speci_gguf_qwen3 };
+static const model_gguf *const rows[] = { &speci_gguf_llama, &speci_gguf_qwen2, &speci_gguf_qwen3, &speci_gguf_mamba, &speci_gguf_mamba2,
+                                          &speci_gguf_gptneox, &speci_gguf_phi3, &speci_gguf_granite, &speci_gguf_granitehybrid,
+                                          &speci_gguf_starcoder2 };
 enum { N_ROW = sizeof rows / sizeof *rows, KEY_MAX = 128 };
 
 /* Keys that mean the same for all. */
@@ -61,6 +63,10 @@ spec_status speci_gguf_set(gguf_reading *r, const char *key, json_t *value, cons
         return no_memory(r);
     }
     json_t *object = parent_of(r->config, &key);
+    if (json_is_null(value)) {
+        (void)json_object_del(object, key);
+        return SPEC_OK;
+    }
     return json_object_set_new(object, key, value) == 0 ? SPEC_OK : no_memory(r);
 }
 
@@ -120,8 +126,10 @@ static spec_status embeddings(gguf_reading *r)
     return speci_gguf_set(r, "tie_word_embeddings", json_boolean(!speci_gguf_has_tensor(r, "output.weight")), NULL);
 }
 
-/* An integer of the config so far; 0 where it is none. */
-static int64_t integer(const gguf_reading *r, const char *key) { return json_integer_value(json_object_get(r->config, key)); }
+int64_t speci_gguf_config_integer(const gguf_reading *r, const char *key)
+{
+    return json_integer_value(json_object_get(r->config, key));
+}
 
 /* A size that only says once more what another has said. */
 static spec_status agree(const gguf_reading *r, const char *key, int64_t value, const char *what)
@@ -137,8 +145,8 @@ static spec_status agree(const gguf_reading *r, const char *key, int64_t value, 
 static spec_status rotary(gguf_reading *r)
 {
     char full[KEY_MAX];
-    const int64_t n_head = integer(r, "num_attention_heads"), said = integer(r, "head_dim");
-    const int64_t head_dim = said ? said : n_head > 0 ? integer(r, "hidden_size") / n_head : 0;
+    const int64_t n_head = speci_gguf_config_integer(r, "num_attention_heads"), said = speci_gguf_config_integer(r, "head_dim");
+    const int64_t head_dim = said ? said : n_head > 0 ? speci_gguf_config_integer(r, "hidden_size") / n_head : 0;
     int64_t n_rot = head_dim;
     if (head_dim <= 0) return SPEC_OK; /* no heads, or what the family refuses */
     SPEC_TRY(agree(r, "attention.value_length", head_dim, "as the keys have"));
@@ -179,19 +187,25 @@ static spec_status factors(gguf_reading *r, const char *tensor, const char *key)
     return status;
 }
 
-/* Divisors of the frequencies: of llama3 as they are, of longrope two lists. */
+/* Divisors of the frequencies: of llama3 as they are, of longrope two lists. Without a type there is no scaling, whatever else is said. */
 static spec_status frequencies(gguf_reading *r)
 {
-    const char *type = json_string_value(json_object_get(json_object_get(r->config, "rope_scaling"), "rope_type"));
-    if (type && strcmp(type, "none") == 0) SPEC_TRY(speci_gguf_set(r, "rope_scaling.rope_type", json_string("default"), NULL));
+    const bool divided = speci_gguf_has_tensor(r, "rope_freqs.weight");
     SPEC_TRY(factors(r, "rope_factors_short.weight", "rope_scaling.short_factor"));
     SPEC_TRY(factors(r, "rope_factors_long.weight", "rope_scaling.long_factor"));
-    if (!speci_gguf_has_tensor(r, "rope_freqs.weight")) return SPEC_OK;
-    if (type && strcmp(type, "none") != 0)
-        return speci_fail(SPEC_E_UNSUPPORTED, "%s: tensor rope_freqs.weight beside rope.scaling.type \"%.60s\" is not supported",
-                          r->file->file, type);
-    SPEC_TRY(speci_gguf_set(r, "rope_scaling.rope_type", json_string(MODEL_ROPE_DIVIDED_NAME), NULL));
-    return factors(r, "rope_freqs.weight", "rope_scaling.short_factor");
+    const json_t *scaling = json_object_get(r->config, "rope_scaling");
+    const char *type = json_string_value(json_object_get(scaling, "rope_type"));
+    if (!type && json_object_get(scaling, "long_factor")) type = "longrope";
+    if (!type || strcmp(type, "none") == 0) {
+        SPEC_TRY(speci_gguf_set(r, "rope_scaling", json_null(), NULL));
+        if (!divided) return SPEC_OK;
+        SPEC_TRY(speci_gguf_set(r, "rope_scaling.rope_type", json_string(MODEL_ROPE_DIVIDED_NAME), NULL));
+        return factors(r, "rope_freqs.weight", "rope_scaling.short_factor");
+    }
+    if (divided || (strcmp(type, "longrope") != 0 && speci_gguf_own(r, "rope.scaling.attn_factor")))
+        return speci_fail(SPEC_E_UNSUPPORTED, "%s: %s beside rope.scaling.type \"%.60s\" is not supported", r->file->file,
+                          divided ? "tensor rope_freqs.weight" : "rope.scaling.attn_factor", type);
+    return speci_gguf_set(r, "rope_scaling.rope_type", json_string(type), NULL);
 }
 
 /* ------------------------------------------------------------------------------------- end tokens --- */

@@ -29,10 +29,13 @@ typedef struct model_gguf {
     spec_status (*finish)(gguf_reading *r); /* what tables cannot say; NULL = nothing */
 } model_gguf;
 
-extern const model_rename speci_gguf_llama_names[]; /* of Llama and what keeps to its names */
-
 /* The rows (family_gguf_<family>.c) */
-extern const model_gguf speci_gguf_llama, speci_gguf_qwen2, speci_gguf_qwen3;
+extern const model_gguf speci_gguf_llama, speci_gguf_qwen2, speci_gguf_qwen3, speci_gguf_mamba, speci_gguf_mamba2, speci_gguf_gptneox,
+    speci_gguf_phi3, speci_gguf_granite, speci_gguf_granitehybrid, speci_gguf_starcoder2;
+
+extern const model_rename speci_gguf_llama_names[]; /* of Llama and what keeps to its names */
+/* attention_bias and mlp_bias, by the tensors that there are: a row's finish. */
+spec_status speci_gguf_llama_biases(gguf_reading *r);
 
 /* Makes the config of an open GGUF file, and tells its row. config.json's keys that the file has no word for are set, too: sizes that
  * tensors tell, and whether embeddings are tied. The config's messages name the file's keys. */
@@ -40,10 +43,13 @@ spec_status speci_gguf_config(model_config *out, const model_gguf **row, const m
 /* The defaults of decoding, as generation_config.json has them; out->root stays NULL where the file says nothing. */
 spec_status speci_gguf_generation(model_config *out, const speci_gguf *g);
 
-/* For rows: sets a key, owning the value (NULL is no memory); `from` is the file's key, for messages, or NULL. */
+/* For rows: sets a key, owning the value (NULL is no memory), or deletes it (JSON's null); `from` is the file's key, for messages, or
+ * NULL. */
 spec_status speci_gguf_set(gguf_reading *r, const char *key, json_t *value, const char *from);
 /* The file's value of a key below the architecture's name; NULL if absent. */
 const speci_gguf_value *speci_gguf_own(const gguf_reading *r, const char *key);
+/* An integer of the config so far; 0 where it is none. */
+int64_t speci_gguf_config_integer(const gguf_reading *r, const char *key);
 bool speci_gguf_has_tensor(const gguf_reading *r, const char *name);
 
 #endif

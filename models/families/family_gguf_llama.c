@@ -20,14 +20,19 @@ const model_rename speci_gguf_llama_names[] = {
     { NULL, NULL },
 };
 
-/* No key says which biases there are. A window, which only some converters write, is Mistral's. */
+spec_status speci_gguf_llama_biases(gguf_reading *r)
+{
+    SPEC_TRY(speci_gguf_set(r, "attention_bias", json_boolean(speci_gguf_has_tensor(r, "blk.0.attn_q.bias")), NULL));
+    return speci_gguf_set(r, "mlp_bias", json_boolean(speci_gguf_has_tensor(r, "blk.0.ffn_gate.bias")), NULL);
+}
+
+/* A window, which only some converters write, is Mistral's, which has no biases. */
 static spec_status finish(gguf_reading *r)
 {
-    const speci_gguf_value *window = speci_gguf_own(r, "attention.sliding_window");
-    const bool slides = window && !window->is_array && window->type != SPECI_GGUF_STRING && speci_gguf_number_at(window, 0) != 0;
-    SPEC_TRY(speci_gguf_set(r, "attention_bias", json_boolean(speci_gguf_has_tensor(r, "blk.0.attn_q.bias")), NULL));
-    SPEC_TRY(speci_gguf_set(r, "mlp_bias", json_boolean(speci_gguf_has_tensor(r, "blk.0.ffn_gate.bias")), NULL));
-    return slides ? speci_gguf_set(r, "model_type", json_string("mistral"), "general.architecture") : SPEC_OK;
+    const int64_t window = speci_gguf_config_integer(r, "sliding_window");
+    if (window != 0) return speci_gguf_set(r, "model_type", json_string("mistral"), "general.architecture");
+    SPEC_TRY(speci_gguf_set(r, "sliding_window", json_null(), NULL));
+    return speci_gguf_llama_biases(r);
 }
 
 static const gguf_key llama_keys[] = { { "attention.sliding_window", "sliding_window" }, { NULL, NULL } };
