@@ -154,6 +154,7 @@ static spec_status rotary(gguf_reading *r)
     if (n_rot < 1 || n_rot > head_dim)
         return speci_fail(SPEC_E_FORMAT, "%s: %s is %" PRId64 ", expected 1 to %" PRId64 ", a head's dimensions", r->file->file, full, n_rot,
                           head_dim);
+    if (!said) SPEC_TRY(speci_gguf_set(r, "head_dim", json_integer(head_dim), NULL)); /* where classes have other defaults */
     const double share = n_rot == head_dim ? 1 : ((double)n_rot + 0.5) / (double)head_dim;
     return speci_gguf_set(r, "partial_rotary_factor", json_real(share), "rope.dimension_count");
 }

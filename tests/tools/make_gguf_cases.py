@@ -9,7 +9,9 @@ of the Hugging Face twin."""
 import json
 import logging
 import os
+import shutil
 import sys
+import tempfile
 
 CASES = ["llama2", "llama3", "mistral", "qwen2", "qwen3", "mamba", "mamba2", "gpt_neox", "phi3", "phi3-long", "granite", "starcoder2",
          "granitemoehybrid", "bamba"]
@@ -36,16 +38,22 @@ def main():
         """As the file has them: transformers has renamed some that the converter asks for."""
         with open(os.path.join(folder, "config.json"), encoding="utf-8") as f:
             own = json.load(f)
-        return {**own, **load(folder, *args, **kwargs), **KEYS.get(os.path.basename(folder), {})}
+        return {**own, **load(folder, *args, **kwargs)}
 
     base.ModelBase.load_hparams = staticmethod(with_own_keys)
     for case in sys.argv[3:] or CASES:
-        sys.argv = ["convert", "--outtype", "f32", "--outfile", os.path.join(golden, "gguf", case + ".gguf"), os.path.join(golden, case)]
-        try:
-            converter.main()
-            print(case, "converted")
-        except (Exception, SystemExit) as e:
-            print(case, "failed:", repr(e)[:300])
+        with tempfile.TemporaryDirectory() as d:
+            copy = shutil.copytree(os.path.join(golden, case), os.path.join(d, case))
+            with open(os.path.join(copy, "config.json"), encoding="utf-8") as f:
+                config = {**json.load(f), **KEYS.get(case, {})}
+            with open(os.path.join(copy, "config.json"), "w", encoding="utf-8") as f:
+                json.dump(config, f)
+            sys.argv = ["convert", "--outtype", "f32", "--outfile", os.path.join(golden, "gguf", case + ".gguf"), copy]
+            try:
+                converter.main()
+                print(case, "converted")
+            except (Exception, SystemExit) as e:
+                print(case, "failed:", repr(e)[:300])
         logging.disable(logging.INFO)
 
 
