@@ -6,7 +6,7 @@
  *     tensors    string name, u32 dimensions, u64 dimension each (fastest first), u32 type, u64 offset in the data
  *     data       at the next multiple of general.alignment
  *
- * Little-endian. Source: ggml, docs/gguf.md. */
+ * Little-endian. Source: ggml's specification of GGUF. */
 #ifndef SPEC_CORE_GGUF_H
 #define SPEC_CORE_GGUF_H
 
