@@ -171,7 +171,8 @@ enum {
                                      front of a text, and spaces at its ends stay */
 };
 
-/* Opens tokenizer.json or tokenizer.model: `path` is such a file or a directory that holds one.
+/* Opens tokenizer.json, tokenizer.model or the tokenizer of a GGUF file: `path` is such a file, or a directory that holds one of the
+ * first two.
  * allocator may be NULL. Errors: E_IO, E_FORMAT, E_UNSUPPORTED (names the component that is not known). */
 SPEC_API spec_status spec_tokenizer_open(spec_tokenizer **out, const char *path,
                                          const spec_allocator *allocator);
@@ -179,8 +180,10 @@ SPEC_API void spec_tokenizer_close(spec_tokenizer *tokenizer);
 typedef struct spec_tokenizer_info {
     size_t struct_size;
     int32_t n_vocab;   /* one more than the largest id */
-    int32_t bos, eos;  /* as tokenizer_config.json and the post-processor say; -1: there is none */
+    int32_t bos, eos;  /* as tokenizer_config.json and the post-processor, or the GGUF file, say; -1: there is none */
     size_t piece_max;  /* bytes of the longest piece */
+    const char *chat_template; /* its text, in Jinja, which the library does not run: of a GGUF file, of chat_template.jinja beside the
+                                  tokenizer's file, or of tokenizer_config.json there. Borrowed; NULL: there is none */
 } spec_tokenizer_info;
 /* info->struct_size must be set. */
 SPEC_API spec_status spec_tokenizer_get_info(const spec_tokenizer *tokenizer, spec_tokenizer_info *info);
@@ -201,7 +204,7 @@ SPEC_API spec_status spec_tokenizer_decode(const spec_tokenizer *tokenizer, char
 typedef struct spec_model spec_model; /* weights on a backend; read-only, shared by threads */
 
 typedef enum spec_dtype {
-    SPEC_DTYPE_AUTO = 0, /* the type of the file's weights */
+    SPEC_DTYPE_AUTO = 0, /* the type of the file's weights; of a GGUF file with most of them in blocks BF16 */
     SPEC_DTYPE_F32 = 1,
     SPEC_DTYPE_BF16 = 2,
     SPEC_DTYPE_F16 = 3,
@@ -216,14 +219,16 @@ typedef struct spec_model_params {
     const char *tokenizer_path; /* NULL = the model's directory; a model without one works with ids only */
     spec_progress_fn progress;
     void *progress_user_data;
-    /* AUTO: matrices are kept in the file's or the compute type. Q8_0: those with rows of a multiple of 32 are
-     * quantised while they are loaded, embeddings and head too; the others, vectors and activations are as ever. */
+    /* AUTO: matrices are kept in the file's or the compute type; those of a GGUF file in blocks are unpacked to the compute type.
+     * Q8_0: those with rows of a multiple of 32 are quantised while they are loaded (Q8_0 of a GGUF file stays what it is), embeddings
+     * and head too; the others, vectors and activations are as ever. */
     spec_dtype weights;
 } spec_model_params;
 #define SPEC_MODEL_PARAMS_INIT SPEC_STRUCT_INIT(spec_model_params)
 
 /* Loads a Hugging Face directory: config.json, generation_config.json (optional), *.safetensors, tokenizer
- * files (optional). Every key of the config that changes the mathematics is honoured, or refused by name.
+ * files (optional). Or a GGUF file, the first where it is in parts: metadata, tensors, tokenizer (optional), sampling defaults.
+ * Every key of the config that changes the mathematics is honoured, or refused by name.
  * Errors: E_IO, E_FORMAT (names file, tensor, expected and found), E_UNSUPPORTED, E_NOMEM, E_ABORTED. */
 SPEC_API spec_status spec_model_open(spec_model **out, spec_backend *backend, const char *path,
                                      const spec_model_params *params);
@@ -235,6 +240,11 @@ typedef struct spec_mixer_count {
     const char *name; /* "attention", "mamba1", "mamba2", "mlp", ...; static */
     int32_t n;        /* in how many layers */
 } spec_mixer_count; /* frozen */
+typedef struct spec_type_count {
+    const char *name; /* as the file has it: "BF16", "Q4_K", ...; static */
+    int32_t n;        /* tensors */
+    uint64_t bytes;   /* of these, in the file */
+} spec_type_count; /* frozen */
 typedef struct spec_model_info {
     size_t struct_size;
     const char *family;         /* "llama", "mamba2", ...; borrowed from the model */
@@ -253,6 +263,9 @@ typedef struct spec_model_info {
     uint64_t bytes_kv_token;    /* KV cache per token of context */
     spec_dtype weights;         /* as asked for: AUTO or Q8_0 */
     int32_t dim;                /* columns of a hidden row */
+    int32_t n_type;
+    const spec_type_count *types; /* [n_type] of the file's tensors, most bytes first; borrowed. None of an application's engine */
+    const char *format;         /* "safetensors", "gguf"; NULL of an application's engine */
 } spec_model_info;
 /* info->struct_size must be set. n_node: the nodes per sequence that bytes_state_seq is told for. */
 SPEC_API spec_status spec_model_get_info(const spec_model *model, spec_model_info *info, int32_t n_node);

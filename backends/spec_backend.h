@@ -33,6 +33,7 @@
 #define SPEC_BACKEND_H
 
 #include "spec_trees.h"
+#include "spec_blocks.h"
 #include "spec_draw.h"
 
 #ifdef __cplusplus
@@ -240,13 +241,8 @@ typedef enum spec_activation {
     SPEC_ACT_RELU = 4
 } spec_activation;
 
-/* Weights of SPEC_DTYPE_Q8_0: a row is n_in / 32 such blocks, one after the other. Value i of a block is scale * q[i],
- * exactly, wherever it is computed in decode passes; prefill may round it to the compute type. */
-#define SPEC_Q8_BLOCK 32
-typedef struct spec_q8_block {
-    uint16_t scale; /* f16, finite */
-    int8_t q[SPEC_Q8_BLOCK];
-} spec_q8_block;
+/* Weights of SPEC_DTYPE_Q8_0 are rows of spec_q8_block (spec_blocks.h). A block's values are exact wherever they are computed in
+ * decode passes; prefill may round them to the compute type. */
 
 /* A matrix [n_out][n_in], its rows gathered from parts in order. With glu, rows [0, n_out/2) are the gate and
  * rows [n_out/2, n_out) what it multiplies; a backend may interleave them. */

@@ -16,10 +16,30 @@ static void print_bytes(FILE *to, const char *what, uint64_t bytes)
     fprintf(to, "%-16s %.*f %s\n", what, unit == 0 ? 0 : 2, n, units[unit]);
 }
 
+/* "gguf, 211 tensors: 151 Q4_1 (80.22 MiB), ..." */
+static void print_format(FILE *to, const spec_model_info *i)
+{
+    int32_t n = 0;
+    if (i->format == NULL) return;
+    for (int32_t k = 0; k < i->n_type; k++) n += i->types[k].n;
+    fprintf(to, "%-16s %s, %d tensors:", "file", i->format, n);
+    for (int32_t k = 0; k < i->n_type; k++)
+        fprintf(to, "%s %d %s (%.2f MiB)", k > 0 ? "," : "", i->types[k].n, i->types[k].name, (double)i->types[k].bytes / 1048576);
+    fputc('\n', to);
+}
+
+static void print_tokenizer(FILE *to, const spec_tokenizer *t)
+{
+    if (t == NULL) fprintf(to, "%-16s none: ids only\n", "tokenizer");
+    else fprintf(to, "%-16s %d ids, %s chat template\n", "tokenizer", spec_tokenizer_n_vocab(t),
+                 spec_tokenizer_chat_template(t) != NULL ? "with a" : "no");
+}
+
 static void print_text(FILE *to, const cli_context *c, const spec_model_info *i, const spec_memory *m, int32_t n_ctx)
 {
     fprintf(to, "%-16s %s\n", "model", i->path);
     fprintf(to, "%-16s %s\n", "family", i->family);
+    print_format(to, i);
     fprintf(to, "%-16s %d (", "layers", i->n_layer);
     for (int32_t k = 0; k < i->n_mixer; k++) fprintf(to, "%s%d %s", k > 0 ? ", " : "", i->mixers[k].n, i->mixers[k].name);
     fputs(")\n", to);
@@ -32,7 +52,8 @@ static void print_text(FILE *to, const cli_context *c, const spec_model_info *i,
     fprintf(to, "%-16s %d\n%-16s", "bos", i->bos, "eos");
     for (int32_t k = 0; k < i->n_eos; k++) fprintf(to, " %d", i->eos[k]);
     if (i->n_eos == 0) fputs(" none", to);
-    fprintf(to, "\n%-16s %s\n", "tokenizer", spec_model_tokenizer(c->target) != NULL ? "yes" : "none: ids only");
+    fputc('\n', to);
+    print_tokenizer(to, spec_model_tokenizer(c->target));
     fprintf(to, "%-16s %s\n", "compute type", spec_dtype_name(i->dtype));
     fprintf(to, "%-16s %s\n", "device", spec_backend_name(c->backend));
     fprintf(to, "%-16s %s\n", "unknown keys",
@@ -61,6 +82,12 @@ static void print_json(const cli_context *c, const spec_model_info *i, const spe
     json_t *o = json_object();
     json_object_set_new(o, "model", json_string(i->path));
     json_object_set_new(o, "family", json_string(i->family));
+    json_object_set_new(o, "format", i->format != NULL ? json_string(i->format) : json_null());
+    json_t *types = json_object();
+    for (int32_t k = 0; k < i->n_type; k++)
+        json_object_set_new(types, i->types[k].name,
+                            json_pack("{s:i, s:I}", "n", i->types[k].n, "bytes", (json_int_t)i->types[k].bytes));
+    json_object_set_new(o, "types", types);
     json_object_set_new(o, "n_layer", json_integer(i->n_layer));
     json_t *mixers = json_object();
     for (int32_t k = 0; k < i->n_mixer; k++) json_object_set_new(mixers, i->mixers[k].name, json_integer(i->mixers[k].n));
@@ -72,7 +99,10 @@ static void print_json(const cli_context *c, const spec_model_info *i, const spe
     json_t *eos = json_array();
     for (int32_t k = 0; k < i->n_eos; k++) json_array_append_new(eos, json_integer(i->eos[k]));
     json_object_set_new(o, "eos", eos);
-    json_object_set_new(o, "tokenizer", json_boolean(spec_model_tokenizer(c->target) != NULL));
+    const spec_tokenizer *t = spec_model_tokenizer(c->target);
+    const char *chat = t != NULL ? spec_tokenizer_chat_template(t) : NULL;
+    json_object_set_new(o, "tokenizer", json_boolean(t != NULL));
+    json_object_set_new(o, "chat_template", chat != NULL ? json_string(chat) : json_null());
     json_object_set_new(o, "dtype", json_string(spec_dtype_name(i->dtype)));
     json_object_set_new(o, "weights", json_string(spec_dtype_name(i->weights)));
     json_object_set_new(o, "backend", json_string(spec_backend_name(c->backend)));

@@ -272,7 +272,7 @@ static int unescape_texts(cli_options *o)
 static int check_together(cli_options *o, cli_command command, const bool *given)
 {
     if (command == CLI_TOP) return -1;
-    if (o->model == NULL) return cli_usage_error("no model: name its directory, or give it with -m DIR");
+    if (o->model == NULL) return cli_usage_error("no model: name its directory or GGUF file, or give it with -m DIR");
     if (o->json && o->json_lines) return cli_usage_error("--json and --json-lines are both given, need one");
     if (o->tree == NULL) {
         const int end = tree_add(o, "chain:4", false);

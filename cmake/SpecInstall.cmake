@@ -3,7 +3,7 @@ include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/spec)
 
 install(FILES ${PROJECT_SOURCE_DIR}/spec.h ${PROJECT_SOURCE_DIR}/spec_trees.h ${PROJECT_SOURCE_DIR}/spec_lab.h ${PROJECT_SOURCE_DIR}/backends/spec_backend.h
-  ${PROJECT_SOURCE_DIR}/backends/spec_draw.h
+  ${PROJECT_SOURCE_DIR}/backends/spec_blocks.h ${PROJECT_SOURCE_DIR}/backends/spec_draw.h
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(TARGETS spec spec-static EXPORT spec-targets)
 if(TARGET spec-cuda) # a plugin: it has its place beside libspec.so, nobody links it

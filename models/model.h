@@ -77,6 +77,9 @@ struct spec_model {
                                    sequences cannot be saved */
     int32_t n_mixer;
     spec_mixer_count *mixers;   /* [n_mixer] */
+    int32_t n_type;
+    spec_type_count *types;     /* [n_type] of the file's tensors (model_types.c) */
+    const char *format;         /* of the file; static, NULL: own */
     speci_holds holds;          /* by its sessions and drafters */
     struct model_owned *owned;  /* weights and vectors on the device, to free (model_own.c) */
 };
@@ -103,6 +106,9 @@ typedef struct model_kept {
 model_kept speci_model_kept(const spec_model *model);
 /* Counts the mixers of its layers: n_mixer and mixers, by name. */
 spec_status speci_model_list_mixers(spec_model *model);
+/* Counts tensors and bytes of its file by type. */
+struct model_checkpoint;
+spec_status speci_model_list_types(spec_model *model, const struct model_checkpoint *c);
 
 /* ------------------------------------------------------------- a model at work in a session --- */
 

@@ -31,6 +31,7 @@ void spec_model_close(spec_model *m)
         for (int32_t j = 0; j < MODEL_MAX_BRANCH; j++) speci_free(m->allocator, m->layers[i].branch[j].own);
     speci_free(m->allocator, m->layers);
     speci_free(m->allocator, m->mixers);
+    speci_free(m->allocator, m->types);
     speci_free(m->allocator, m->eos);
     speci_free(m->allocator, m->unknown_keys);
     speci_free(m->allocator, m->path);
@@ -57,6 +58,7 @@ spec_status spec_model_get_info(const spec_model *m, spec_model_info *out, int32
                              .eos = m->eos, .n_parameters = m->n_parameters, .bytes_weights = m->bytes_weights,
                              .bytes_state_seq = memory.bytes_state, .weights = m->weights,
                              .bytes_kv_token = speci_model_kept(m).bytes_kv_token, .n_mixer = m->n_mixer,
-                             .mixers = m->mixers, .dim = m->dim };
+                             .mixers = m->mixers, .dim = m->dim, .n_type = m->n_type, .types = m->types,
+                             .format = m->format };
     return speci_params_write(out, &info, sizeof info, "spec_model_info");
 }

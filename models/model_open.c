@@ -1,9 +1,10 @@
-/* model_open.c - a directory becomes a model: files, family, weights on the device, ids, tokenizer. */
+/* model_open.c - a directory or a GGUF file becomes a model: files, family, weights on the device, ids, tokenizer. */
 #include <stdio.h>
 #include <string.h>
 
 #include "models/exec.h"
 #include "models/families/family.h"
+#include "models/families/family_gguf.h"
 #include "models/model_generation.h"
 #include "models/model_unused.h"
 
@@ -24,26 +25,21 @@ static bool looks_like_repository(const char *path)
 
 static spec_status check_path(const char *path)
 {
-    if (speci_is_directory(path)) return SPEC_OK;
-    if (ends_with(path, ".gguf"))
-        return speci_fail(SPEC_E_UNSUPPORTED,
-                          "%s: GGUF files are not read, expected a directory with config.json and model.safetensors: "
-                          "download the model in the Hugging Face layout",
-                          path);
+    if (speci_is_directory(path) || (ends_with(path, ".gguf") && speci_file_exists(path))) return SPEC_OK;
     if (ends_with(path, ".bin"))
         return speci_fail(SPEC_E_UNSUPPORTED,
                           "%s: pickle files are not read, expected a directory with config.json and model.safetensors: "
                           "examples/convert_bin.py writes safetensors",
                           path);
     if (speci_file_exists(path))
-        return speci_fail(SPEC_E_INVALID, "%s: a file, expected the directory with config.json and model.safetensors",
+        return speci_fail(SPEC_E_INVALID, "%s: a file, expected the directory with config.json and model.safetensors, or a .gguf file",
                           path);
     if (looks_like_repository(path))
         return speci_fail(SPEC_E_IO,
                           "%s: no such directory. If it is a repository of the Hugging Face hub, download it first: "
                           "huggingface-cli download %s --local-dir %s",
                           path, path, strchr(path, '/') + 1);
-    return speci_fail(SPEC_E_IO, "%s: no such directory", path);
+    return speci_fail(SPEC_E_IO, "%s: no such %s", path, ends_with(path, ".gguf") ? "file" : "directory");
 }
 
 /* --- types --- */
@@ -56,6 +52,9 @@ static spec_status check_types(spec_dtype t, spec_dtype weights)
     return speci_fail(SPEC_E_INVALID, "dtype is %s, expected auto, f32, bf16 or f16", spec_dtype_name(t));
 }
 
+/* What a tensor's values are computed in: bfloat16 for blocks, whose range of scales float16 may not have for sums. */
+static spec_dtype dtype_of(const model_tensor *t) { return t->blocks ? SPEC_DTYPE_BF16 : t->dtype; }
+
 /* The type that most bytes of matrices have. */
 static spec_status main_dtype(spec_dtype *out, const model_checkpoint *c)
 {
@@ -65,7 +64,7 @@ static spec_status main_dtype(spec_dtype *out, const model_checkpoint *c)
     for (size_t k = 0; k < 3; k++) {
         size_t bytes = 0;
         for (size_t i = 0; i < n; i++)
-            if (t[i].dtype == types[k] && t[i].n_dim >= 2) bytes += t[i].bytes;
+            if (dtype_of(&t[i]) == types[k] && t[i].n_dim >= 2) bytes += t[i].bytes;
         if (bytes > best) best = bytes, *out = types[k];
     }
     if (best) return SPEC_OK;
@@ -127,13 +126,19 @@ static spec_status read_ids(spec_model *m, const model_config *c)
 
 /* --- tokenizer --- */
 
-static spec_status open_tokenizer(spec_model *m, const char *path)
+static bool has_tokenizer(const spec_model *m, const speci_gguf *gguf)
+{
+    if (gguf) return speci_gguf_find(gguf, "tokenizer.ggml.model") != NULL;
+    return speci_has_file(m->path, "tokenizer.json") || speci_has_file(m->path, "tokenizer.model");
+}
+
+static spec_status open_tokenizer(spec_model *m, const char *path, const speci_gguf *gguf)
 {
 #ifdef SPEC_NO_TOKENIZER
     if (!path) return SPEC_OK; /* ids work as ever; a path that was asked for gets the reason */
 #endif
     if (!path) {
-        if (!speci_has_file(m->path, "tokenizer.json") && !speci_has_file(m->path, "tokenizer.model")) return SPEC_OK;
+        if (!has_tokenizer(m, gguf)) return SPEC_OK;
         path = m->path;
     }
     return speci_model_open_tokenizer(m, path);
@@ -156,52 +161,66 @@ static spec_status build(spec_model *m, model_builder *b, const model_family *fa
     return status;
 }
 
-static spec_status load_weights(spec_model *m, model_config *config, const spec_model_params *p)
+/* What a model is made from. */
+typedef struct source {
+    char path[2][MODEL_MAX_PATH];
+    model_config config, generation; /* generation stays without a root where there is no such file */
+    model_checkpoint *checkpoint;
+    const model_gguf *gguf;          /* NULL: a Hugging Face directory */
+} source;
+
+static spec_status load_weights(spec_model *m, source *s, const spec_model_params *p)
 {
-    model_checkpoint *checkpoint = NULL;
     const model_family *family = NULL;
-    SPEC_TRY(speci_family_find(&family, config, m->path));
+    SPEC_TRY(speci_family_find(&family, &s->config, m->path));
     m->family = family->name;
-    SPEC_TRY(speci_checkpoint_open(&checkpoint, m->path, m->allocator));
-    model_builder b = { .model = m, .checkpoint = checkpoint, .config = config, .dir = m->path,
+    if (!s->checkpoint) SPEC_TRY(speci_checkpoint_open(&s->checkpoint, m->path, m->allocator));
+    if (s->gguf) speci_checkpoint_rename(s->checkpoint, s->gguf->names);
+    model_builder b = { .model = m, .checkpoint = s->checkpoint, .config = &s->config, .dir = m->path,
                         .progress = p->progress, .progress_user_data = p->progress_user_data };
+    if (s->gguf) b.form = s->gguf->form;
     m->dtype = p->dtype;
     m->weights = p->weights;
-    spec_status status = m->dtype == SPEC_DTYPE_AUTO ? main_dtype(&m->dtype, checkpoint) : SPEC_OK;
-    if (status == SPEC_OK) status = speci_model_fingerprint(&m->fingerprint, config->root, checkpoint, m->weights);
-    if (status == SPEC_OK) status = build(m, &b, family);
-    if (status == SPEC_OK) status = check_unused(m, config, checkpoint);
-    speci_checkpoint_close(checkpoint);
-    return status;
+    if (m->dtype == SPEC_DTYPE_AUTO) SPEC_TRY(main_dtype(&m->dtype, s->checkpoint));
+    SPEC_TRY(speci_model_fingerprint(&m->fingerprint, s->config.root, s->checkpoint, m->weights));
+    SPEC_TRY(speci_model_list_types(m, s->checkpoint));
+    SPEC_TRY(build(m, &b, family));
+    return check_unused(m, &s->config, s->checkpoint);
 }
 
-/* generation stays without a root where there is no such file. */
-static spec_status read_configs(const spec_model *m, model_config *config, model_config *generation, char path[2][MODEL_MAX_PATH])
+static spec_status read_directory(const spec_model *m, source *s)
 {
-    SPEC_TRY(speci_path_join(path[0], MODEL_MAX_PATH, m->path, "config.json"));
-    SPEC_TRY(speci_path_join(path[1], MODEL_MAX_PATH, m->path, "generation_config.json"));
-    if (!speci_file_exists(path[0])) return speci_directory_refuse(m->path, "config.json");
-    SPEC_TRY(speci_config_read(config, path[0], m->allocator));
-    return speci_file_exists(path[1]) ? speci_config_read(generation, path[1], m->allocator) : SPEC_OK;
+    SPEC_TRY(speci_path_join(s->path[0], MODEL_MAX_PATH, m->path, "config.json"));
+    SPEC_TRY(speci_path_join(s->path[1], MODEL_MAX_PATH, m->path, "generation_config.json"));
+    if (!speci_file_exists(s->path[0])) return speci_directory_refuse(m->path, "config.json");
+    SPEC_TRY(speci_config_read(&s->config, s->path[0], m->allocator));
+    return speci_file_exists(s->path[1]) ? speci_config_read(&s->generation, s->path[1], m->allocator) : SPEC_OK;
 }
 
-static spec_status load_parts(spec_model *m, model_config *config, model_config *generation, const spec_model_params *p)
+static spec_status read_gguf(const spec_model *m, source *s)
 {
-    SPEC_TRY(load_weights(m, config, p));
-    SPEC_TRY(read_ids(m, generation)); /* which counts first */
-    SPEC_TRY(read_ids(m, config));
-    SPEC_TRY(open_tokenizer(m, p->tokenizer_path));
-    return generation->root ? speci_generation_read(&m->generation, m, generation) : SPEC_OK;
+    SPEC_TRY(speci_checkpoint_open(&s->checkpoint, m->path, m->allocator));
+    SPEC_TRY(speci_gguf_config(&s->config, &s->gguf, s->checkpoint, m->path));
+    return speci_gguf_generation(&s->generation, speci_checkpoint_gguf(s->checkpoint));
+}
+
+static spec_status load_parts(spec_model *m, source *s, const spec_model_params *p)
+{
+    SPEC_TRY(speci_is_directory(m->path) ? read_directory(m, s) : read_gguf(m, s));
+    SPEC_TRY(load_weights(m, s, p));
+    SPEC_TRY(read_ids(m, &s->generation)); /* which counts first */
+    SPEC_TRY(read_ids(m, &s->config));
+    SPEC_TRY(open_tokenizer(m, p->tokenizer_path, speci_checkpoint_gguf(s->checkpoint)));
+    return s->generation.root ? speci_generation_read(&m->generation, m, &s->generation) : SPEC_OK;
 }
 
 static spec_status load(spec_model *m, const spec_model_params *p)
 {
-    char path[2][MODEL_MAX_PATH];
-    model_config config = { 0 }, generation = { 0 };
-    spec_status status = read_configs(m, &config, &generation, path);
-    if (status == SPEC_OK) status = load_parts(m, &config, &generation, p);
-    speci_config_close(&generation);
-    speci_config_close(&config);
+    source s = { 0 };
+    const spec_status status = load_parts(m, &s, p);
+    speci_checkpoint_close(s.checkpoint);
+    speci_config_close(&s.generation);
+    speci_config_close(&s.config);
     SPEC_TRY(status);
     if (p->progress && p->progress(p->progress_user_data, 1.0) != 0)
         return speci_fail(SPEC_E_ABORTED, "%s: loading was stopped by the application", m->path);

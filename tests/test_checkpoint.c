@@ -287,7 +287,7 @@ static void other_formats(void **state)
     } cases[] = {
         { "model-00001-of-00002.safetensors", "shards without their index", "expected model.safetensors" },
         { "m.pt", "pickle", "Hugging Face layout" },
-        { "m.gguf", "GGUF", "Hugging Face layout" },
+        { "m.gguf", "GGUF", "give its path" },
         { "params.json", "Mistral's own format", "Hugging Face layout" },
         { "consolidated.00.pth", "Meta's own format", "convert_llama_weights_to_hf" },
         { "pytorch_model.bin", "pickle", "examples/convert_bin.py" },
@@ -338,12 +338,13 @@ static void paths(void **state)
     put_text("m.bin", "PK");
     put_text("m.safetensors", "");
     snprintf(path, sizeof path, "%s/m.gguf", dir);
-    expect_model(path, SPEC_E_UNSUPPORTED, "GGUF", "config.json", "Hugging Face layout");
+    expect_model(path, SPEC_E_FORMAT, "m.gguf: the version at byte 4", "cut short", NULL);
+    expect_model("/no/such/place.gguf", SPEC_E_IO, "no such file", NULL, NULL);
     snprintf(path, sizeof path, "%s/m.bin", dir);
     expect_model(path, SPEC_E_UNSUPPORTED, "m.bin", "examples/convert_bin.py", NULL);
     snprintf(path, sizeof path, "%s/m.safetensors", dir);
     expect_model(path, SPEC_E_INVALID, "m.safetensors: a file", "expected the directory", NULL);
-    expect_model(dir, SPEC_E_UNSUPPORTED, "config.json is missing; found *.gguf", "GGUF", "Hugging Face layout");
+    expect_model(dir, SPEC_E_UNSUPPORTED, "config.json is missing; found *.gguf", "GGUF", "give its path");
     spec_model *m = NULL;
     assert_int_equal(spec_model_open(&m, NULL, dir, NULL), SPEC_E_INVALID);
     assert_int_equal(spec_model_open(&m, backend, "", NULL), SPEC_E_INVALID);

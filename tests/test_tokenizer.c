@@ -946,30 +946,6 @@ static void test_vectors(void **state)
     }
 }
 
-/* The vocabulary is in a GGUF file; a script makes a tokenizer.json of it. */
-static void test_vectors_gguf(void **state)
-{
-    char file[] = "/tmp/spec-test-gguf-XXXXXX", command[4096];
-    spec_tokenizer *t;
-    (void)state;
-    const char *dir = path_of("%s/data/tokenizers/phi3-spm", shared());
-    int fd = mkstemp(file);
-    assert_true(fd >= 0);
-    close(fd);
-    snprintf(command, sizeof command, "python3 '%s/tools/gguf_vocab_to_json.py' '%s/vocab.gguf' '%s'", SPEC_TEST_DIR,
-             dir, file);
-    if (system(command) != 0) {
-        unlink(file);
-        print_message("not run: python3 could not make a tokenizer.json from vocab.gguf\n");
-        skip();
-    }
-    spec_status status = spec_tokenizer_open(&t, file, NULL);
-    unlink(file);
-    OK(status);
-    assert_int_equal(check_vectors(t, dir), 47);
-    spec_tokenizer_close(t);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -978,8 +954,7 @@ int main(void)
         cmocka_unit_test(test_stream),       cmocka_unit_test(test_config),     cmocka_unit_test(test_truncated),
         cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_threads),    cmocka_unit_test(test_long),
         cmocka_unit_test(test_hashes),       cmocka_unit_test(test_mistral),    cmocka_unit_test(test_vectors),
-        cmocka_unit_test(test_vectors_gguf), cmocka_unit_test(test_going_on),   cmocka_unit_test(test_nul),
-        cmocka_unit_test(test_other_formats),
+        cmocka_unit_test(test_going_on),     cmocka_unit_test(test_nul),        cmocka_unit_test(test_other_formats),
         cmocka_unit_test(test_beside),       cmocka_unit_test(test_beside_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/core_half.h"
 #include "models/net/net_mixer.h"
 
 model_name speci_namef(const char *fmt, ...)
@@ -66,26 +67,36 @@ static bool same_shape(const model_tensor *t, int32_t n_dim, const int64_t *dim)
     return t->n_dim == n_dim && memcmp(t->dim, dim, (size_t)n_dim * sizeof *dim) == 0;
 }
 
-static uint64_t count(const model_tensor *t)
+static uint64_t product(int32_t n_dim, const int64_t *dim)
 {
     uint64_t n = 1;
-    for (int32_t i = 0; i < t->n_dim; i++) n *= (uint64_t)t->dim[i];
+    for (int32_t i = 0; i < n_dim; i++) n *= (uint64_t)dim[i];
     return n;
+}
+
+static uint64_t count(const model_tensor *t) { return product(t->n_dim, t->dim); }
+
+/* Vectors and the taps of convolutions, which are read in order, may be folded otherwise in a GGUF file: [n][1], [n_group][n / n_group],
+ * [n_channel][width]. */
+static bool is_folded(const model_builder *b, const model_tensor *t, int32_t n_dim, const int64_t *dim)
+{
+    return speci_checkpoint_gguf(b->checkpoint) && n_dim != 2 && count(t) == product(n_dim, dim);
 }
 
 spec_status speci_model_build_tensor(model_builder *b, model_tensor **out, const char *name, int32_t n_dim,
                                const int64_t *dim)
 {
+    char stored[256];
     model_tensor *t = speci_checkpoint_find(b->checkpoint, name);
     if (!t)
-        return speci_fail(SPEC_E_FORMAT, "%s: tensor %s is missing, expected shape %s",
-                          speci_checkpoint_path(b->checkpoint), name, speci_shape_of(n_dim, dim).s);
-    if (!same_shape(t, n_dim, dim))
-        return speci_fail(SPEC_E_FORMAT, "%s: tensor %s: expected shape %s, found %s", t->file, name,
+        return speci_fail(SPEC_E_FORMAT, "%s: tensor %s is missing, expected shape %s", speci_checkpoint_path(b->checkpoint),
+                          speci_checkpoint_stored(b->checkpoint, name, stored, sizeof stored), speci_shape_of(n_dim, dim).s);
+    if (!same_shape(t, n_dim, dim) && !is_folded(b, t, n_dim, dim))
+        return speci_fail(SPEC_E_FORMAT, "%s: tensor %s: expected shape %s, found %s", t->file, t->name,
                           speci_shape_of(n_dim, dim).s, speci_shape_of(t->n_dim, t->dim).s);
-    if (t->dtype == SPEC_DTYPE_AUTO)
-        return speci_fail(SPEC_E_UNSUPPORTED, "%s: tensor %s: expected dtype F32, BF16 or F16, found %s", t->file, name,
-                          t->dtype_name);
+    if (t->dtype == SPEC_DTYPE_AUTO && !t->blocks)
+        return speci_fail(SPEC_E_UNSUPPORTED, "%s: tensor %s: expected dtype F32, BF16 or F16%s, found %s", t->file, t->name,
+                          speci_checkpoint_gguf(b->checkpoint) ? ", or Q2_K to Q8_0, IQ4_NL, IQ4_XS or MXFP4" : "", t->dtype_name);
     SPEC_TRY(speci_checkpoint_load(b->checkpoint, t));
     if (!t->used) b->model->n_parameters += count(t);
     t->used = true;
@@ -105,36 +116,6 @@ static spec_status copied(model_builder *b, const model_tensor *t)
     return speci_fail(SPEC_E_ABORTED, "%s: loading was stopped by the application", b->dir);
 }
 
-static float half_to_float(uint16_t h)
-{
-    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, e = (h >> 10) & 31u, f = h & 0x3ffu;
-    uint32_t bits = sign | (e + 112u) << 23 | f << 13;
-    float x;
-    if (e == 31) bits = sign | 0x7f800000u | f << 13;
-    if (e == 0) { /* zero and subnormals: f * 2^-24 */
-        x = (float)f * 0x1p-24f;
-        return sign ? -x : x;
-    }
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-static float element(const model_tensor *t, size_t i)
-{
-    uint16_t h;
-    uint32_t bits;
-    float x;
-    if (t->dtype == SPEC_DTYPE_F32) {
-        memcpy(&x, t->data + 4 * i, sizeof x);
-        return x;
-    }
-    memcpy(&h, t->data + 2 * i, sizeof h);
-    if (t->dtype == SPEC_DTYPE_F16) return half_to_float(h);
-    bits = (uint32_t)h << 16;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
 /* --- vectors --- */
 
 spec_status speci_model_build_upload(model_builder *b, const float **out, const float *data, size_t n)
@@ -151,7 +132,7 @@ static float *to_float(const model_builder *b, const model_tensor *t)
 {
     const size_t n = (size_t)count(t);
     float *x = speci_alloc(b->model->allocator, n, sizeof *x);
-    for (size_t i = 0; x && i < n; i++) x[i] = element(t, i);
+    if (x) speci_tensor_floats(x, t, 0, n);
     return x;
 }
 
@@ -185,7 +166,7 @@ spec_status speci_model_build_decay(model_builder *b, const float **out, const c
 {
     model_tensor *t = NULL;
     SPEC_TRY(speci_model_build_tensor(b, &t, name, n_state ? 2 : 1, (int64_t[]){ n, n_state }));
-    return upload_tensor(b, out, t, minus_exp);
+    return upload_tensor(b, out, t, b->form.decays ? NULL : minus_exp);
 }
 
 /* [n_channel][1][width] in the file, [n_channel][width] on the device: the same bytes in the same order. */
@@ -208,7 +189,7 @@ spec_status speci_model_build_norm_weight(model_builder *b, const float **out, c
 {
     model_tensor *t = NULL;
     SPEC_TRY(speci_model_build_tensor(b, &t, speci_namef("%s.weight", prefix).s, 1, (int64_t[]){ dim }));
-    return upload_tensor(b, out, t, b->norms_from_one ? plus_one : NULL);
+    return upload_tensor(b, out, t, b->norms_from_one && !b->form.norms ? plus_one : NULL);
 }
 
 spec_status speci_model_build_norm(model_builder *b, model_norm *out, spec_norm_kind kind, const char *prefix, int32_t dim,
@@ -244,21 +225,45 @@ typedef spec_status (*copy_rows)(void *out, const model_tensor *t, int32_t first
 
 static spec_status copy_same(void *out, const model_tensor *t, int32_t first, int32_t n)
 {
-    const size_t row_bytes = (size_t)t->dim[1] * (t->dtype == SPEC_DTYPE_F32 ? 4 : 2);
-    memcpy(out, t->data + (size_t)first * row_bytes, (size_t)n * row_bytes);
+    const size_t n_in = (size_t)t->dim[1];
+    memcpy(out, t->data + speci_tensor_bytes(t, (size_t)first * n_in), speci_tensor_bytes(t, (size_t)n * n_in));
     return SPEC_OK;
 }
 
-static spec_status copy_widened(void *out, const model_tensor *t, int32_t first, int32_t n)
+static spec_status copy_f32(void *out, const model_tensor *t, int32_t first, int32_t n)
 {
-    const size_t n_in = (size_t)t->dim[1], begin = (size_t)first * n_in;
-    float *x = out;
-    for (size_t i = 0; i < (size_t)n * n_in; i++) x[i] = element(t, begin + i);
+    const size_t n_in = (size_t)t->dim[1];
+    speci_tensor_floats(out, t, (size_t)first * n_in, (size_t)n * n_in);
+    return SPEC_OK;
+}
+
+/* As 16-bit numbers, a piece at a time. */
+static void copy_narrow(uint16_t *out, const model_tensor *t, int32_t first, int32_t n, uint16_t (*narrow)(float))
+{
+    float x[SPEC_K_BLOCK]; /* which is a multiple of all blocks' */
+    const size_t n_in = (size_t)t->dim[1], end = (size_t)(first + n) * n_in;
+    for (size_t i = (size_t)first * n_in; i < end; i += SPEC_K_BLOCK) {
+        const size_t n_piece = end - i < SPEC_K_BLOCK ? end - i : SPEC_K_BLOCK;
+        speci_tensor_floats(x, t, i, n_piece);
+        for (size_t k = 0; k < n_piece; k++) *out++ = narrow(x[k]);
+    }
+}
+
+static spec_status copy_bf16(void *out, const model_tensor *t, int32_t first, int32_t n)
+{
+    copy_narrow(out, t, first, n, speci_to_bf16);
+    return SPEC_OK;
+}
+
+static spec_status copy_f16(void *out, const model_tensor *t, int32_t first, int32_t n)
+{
+    copy_narrow(out, t, first, n, speci_to_f16);
     return SPEC_OK;
 }
 
 static spec_status copy_quantised(void *out, const model_tensor *t, int32_t first, int32_t n)
 {
+    if (t->blocks && t->blocks->dtype == SPEC_DTYPE_Q8_0) return copy_same(out, t, first, n);
     return speci_quantise_q8_0(out, t, first, n);
 }
 
@@ -280,16 +285,24 @@ static spec_status open_copy(model_builder *b, const spec_weight **out, spec_wei
     return status;
 }
 
+/* Every value in desc's type. */
+static spec_status open_unpacked(model_builder *b, const spec_weight **out, spec_weight_desc *desc, const rows *r, int32_t n)
+{
+    const copy_rows copy = desc->dtype == SPEC_DTYPE_F32 ? copy_f32 : desc->dtype == SPEC_DTYPE_BF16 ? copy_bf16 : copy_f16;
+    return open_copy(b, out, desc, r, n, copy, (size_t)desc->n_in * (desc->dtype == SPEC_DTYPE_F32 ? 4 : 2));
+}
+
 static spec_status open_matrix(model_builder *b, const spec_weight **out, const rows *r, int32_t n, int32_t n_in,
                                bool glu, bool gather)
 {
     spec_weight_part parts[MODEL_MAX_PART];
-    const size_t row_bytes = (size_t)n_in * (r[0].t->dtype == SPEC_DTYPE_F32 ? 4 : 2);
+    const size_t row_bytes = speci_tensor_bytes(r[0].t, (size_t)n_in);
     spec_weight_desc desc = { .n_in = n_in, .dtype = r[0].t->dtype, .compute = b->model->dtype, .glu = glu,
                               .gather = gather, .parts = parts, .n_part = n };
-    bool unlike = false; /* a fine-tune was merged into some of the parts, say */
+    bool unlike = false, packed = false; /* unlike: a fine-tune was merged into some of the parts, say */
     for (int32_t i = 0; i < n; i++) {
         unlike = unlike || r[i].t->dtype != desc.dtype;
+        packed = packed || r[i].t->blocks;
         if (i < MODEL_MAX_PART) parts[i] = (spec_weight_part){ r[i].t->data + (size_t)r[i].first * row_bytes, r[i].n };
         desc.n_out += r[i].n;
     }
@@ -297,9 +310,13 @@ static spec_status open_matrix(model_builder *b, const spec_weight **out, const 
         desc.dtype = SPEC_DTYPE_Q8_0;
         return open_copy(b, out, &desc, r, n, copy_quantised, (size_t)n_in / SPEC_Q8_BLOCK * sizeof(spec_q8_block));
     }
+    if (packed) {
+        desc.dtype = desc.compute;
+        return open_unpacked(b, out, &desc, r, n);
+    }
     if (unlike) {
         desc.dtype = SPEC_DTYPE_F32;
-        return open_copy(b, out, &desc, r, n, copy_widened, (size_t)n_in * sizeof(float));
+        return open_unpacked(b, out, &desc, r, n);
     }
     if (n > MODEL_MAX_PART) return open_copy(b, out, &desc, r, n, copy_same, row_bytes);
     return speci_model_own_weight(b->model, out, &desc);
@@ -312,7 +329,7 @@ static spec_status upload_bias(model_builder *b, const float **out, const rows *
     size_t at = 0;
     if (!x) return SPEC_E_NOMEM;
     for (int32_t i = 0; i < n; i++)
-        for (int32_t j = 0; j < r[i].n; j++) x[at++] = element(r[i].t, (size_t)r[i].first + (size_t)j);
+        speci_tensor_floats(x + at, r[i].t, (size_t)r[i].first, (size_t)r[i].n), at += (size_t)r[i].n;
     const spec_status status = speci_model_build_upload(b, out, x, (size_t)n_out);
     speci_free(b->model->allocator, x);
     return status;

@@ -13,11 +13,20 @@
 
 #define MODEL_DIM_MAX (1 << 24) /* of a dimension in config.json; keeps sums of a few of them in 32 bits */
 
+/* How weights stand in the file where that is not as Hugging Face has them. */
+typedef struct model_form {
+    bool pairs_together; /* rows of q and k, which are apart from v: of each head 0, n / 2, 1, n / 2 + 1, .. */
+    bool qkv_in_order;   /* q, k and v of all heads one after the other, for families that have them head by head */
+    bool decays;         /* A itself, for log(-A) */
+    bool norms;          /* weights of norms as they are used, for families that tell them above 1 */
+} model_form;
+
 typedef struct model_builder {
     spec_model *model;             /* under construction */
     model_checkpoint *checkpoint;
     model_config *config;          /* config.json */
     const char *dir;
+    model_form form;
     bool norms_from_one;           /* the file tells weights of norms as what they are above 1 */
     spec_queue *queue;             /* for uploads */
     spec_progress_fn progress;

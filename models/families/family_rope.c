@@ -23,7 +23,7 @@ static const struct {
 } rope_types[] = {
     { "default", MODEL_ROPE_DEFAULT }, { "linear", MODEL_ROPE_LINEAR },     { "llama3", MODEL_ROPE_LLAMA3 },
     { "yarn", MODEL_ROPE_YARN },       { "longrope", MODEL_ROPE_LONGROPE }, { "su", MODEL_ROPE_LONGROPE }, /* its first name */
-    { "dynamic", MODEL_ROPE_DYNAMIC },
+    { "dynamic", MODEL_ROPE_DYNAMIC }, { MODEL_ROPE_DIVIDED_NAME, MODEL_ROPE_DIVIDED },
 };
 
 const char *speci_rope_type_name(const model_rope *rope)
@@ -91,6 +91,10 @@ static spec_status read_longrope(model_config *o, model_rope *r)
 static spec_status read_scaling(model_config *o, model_rope *r)
 {
     if (r->type == MODEL_ROPE_LONGROPE) return read_longrope(o, r);
+    if (r->type == MODEL_ROPE_DIVIDED) {
+        r->short_factor = speci_config_take(o, "short_factor");
+        return SPEC_OK;
+    }
     if (r->type == MODEL_ROPE_DEFAULT) return speci_config_number_or(o, &r->factor, "factor", 1, 1, 1);
     SPEC_TRY(speci_config_number(o, &r->factor, "factor", 1e-3, 1e6));
     if (r->type == MODEL_ROPE_DYNAMIC) return SPEC_OK;

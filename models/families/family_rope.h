@@ -5,8 +5,11 @@
 
 #include "models/files/files_config.h"
 
+#define MODEL_ROPE_DIVIDED_NAME "divided" /* as rope_type; files of transformers have no such type */
+
 typedef enum model_rope_type {
     MODEL_ROPE_DEFAULT, MODEL_ROPE_LINEAR, MODEL_ROPE_LLAMA3, MODEL_ROPE_YARN, MODEL_ROPE_LONGROPE,
+    MODEL_ROPE_DIVIDED, /* each frequency by a number of its own: what GGUF files make of llama3 */
     MODEL_ROPE_DYNAMIC /* up to max_position_embeddings, where it is as default. Beyond, frequencies change with each token */
 } model_rope_type;
 
@@ -20,7 +23,7 @@ typedef struct model_rope {
     double beta_fast, beta_slow;                 /* yarn: turns in the original length */
     bool truncate;                               /* yarn: the bounds of the ramp are whole dimensions */
     double attention_factor;                     /* yarn, longrope: of queries and of keys; 0 otherwise, which stands for 1 */
-    const json_t *short_factor, *long_factor;    /* longrope: divisors of the frequencies, in config.json */
+    const json_t *short_factor, *long_factor;    /* longrope: divisors of the frequencies, in config.json; divided: the first alone */
 } model_rope;
 
 /* How a family spells and defaults the top-level keys. */

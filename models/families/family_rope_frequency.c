@@ -66,7 +66,7 @@ static spec_status divide(float *freq, const json_t *factor, const model_rope *r
 
 spec_status speci_rope_frequencies(const model_rope *rope, float *freq, int32_t n_rot, const char *file)
 {
-    if (rope->type == MODEL_ROPE_LONGROPE) return divide(freq, rope->short_factor, rope, n_rot, "short_factor", file);
+    if (rope->short_factor) return divide(freq, rope->short_factor, rope, n_rot, "short_factor", file);
     for (int32_t k = 0; k < n_rot / 2; k++) freq[k] = (float)frequency(rope, k, n_rot);
     return SPEC_OK;
 }

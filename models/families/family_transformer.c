@@ -130,9 +130,9 @@ static spec_status qkv_apart(model_builder *b, model_linear *out, const model_tr
                           { .prefix = speci_namef("%s.k_proj", prefix), .n_out = n_kv },
                           { .prefix = speci_namef("%s.v_proj", prefix), .n_out = n_kv } };
     int32_t from[MODEL_HEAD_DIM_MAX], n_rot;
-    if (t->interleaved) {
+    if (t->interleaved || b->form.pairs_together) {
         SPEC_TRY(speci_rope_dims(&t->rope, &n_rot, t->head_dim, b->config->file));
-        pairs_apart(from, t->head_dim, n_rot);
+        pairs_apart(from, t->head_dim, t->interleaved ? n_rot : t->head_dim);
         for (int32_t i = 0; i < 2; i++) qkv[i].from = from, qkv[i].n_from = t->head_dim, qkv[i].n_run = 1;
     }
     return speci_model_build_stack(b, out, qkv, 3, t->dim, t->qkv_bias, false);
@@ -166,7 +166,7 @@ static spec_status build_qkv(model_builder *b, model_linear *out, const model_tr
 {
     switch (t->qkv) {
     case MODEL_QKV_FUSED: return qkv_fused(b, out, t, prefix);
-    case MODEL_QKV_BY_HEAD: return qkv_by_head(b, out, t, prefix);
+    case MODEL_QKV_BY_HEAD: return b->form.qkv_in_order ? qkv_fused(b, out, t, prefix) : qkv_by_head(b, out, t, prefix);
     default: return qkv_apart(b, out, t, prefix);
     }
 }
@@ -192,13 +192,13 @@ spec_status speci_transformer_attention(model_builder *b, model_branch *out, con
     return speci_transformer_rope(b, a, &t->rope);
 }
 
-/* Gate and up one below the other; or up alone. */
+/* Gate and up one below the other, in one tensor or in two; or up alone. */
 static spec_status build_up(model_builder *b, model_linear *out, const model_transformer *t, const char *prefix)
 {
     const model_transformer_names *n = names_of(t);
     if (t->ungated)
         return speci_model_build_linear(b, out, speci_namef("%s.%s", prefix, n->up).s, t->n_inner, t->dim, t->mlp_bias);
-    if (t->fused_mlp) {
+    if (t->fused_mlp && speci_checkpoint_find(b->checkpoint, speci_namef("%s.%s.weight", prefix, n->gate_up).s)) {
         const model_part both = { .prefix = speci_namef("%s.%s", prefix, n->gate_up), .n_out = 2 * t->n_inner };
         return speci_model_build_stack(b, out, &both, 1, t->dim, t->mlp_bias, true);
     }

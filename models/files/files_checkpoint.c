@@ -1,4 +1,7 @@
-/* files_checkpoint.c - the weights of a directory: one safetensors file, or the shards that an index names. */
+/* files_checkpoint.c - the weights of a directory: one safetensors file, or the shards that an index names; or of a GGUF file: it, or
+ * the parts that its name and metadata tell. */
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +14,8 @@
 typedef struct shard {
     char *path;
     speci_file map; /* data NULL for a checkpoint in memory */
-    json_t *header; /* owns the tensors' names */
+    json_t *header; /* owns the tensors' names; of a GGUF file the next one does */
+    speci_gguf gguf;
 } shard;
 
 struct model_checkpoint {
@@ -21,6 +25,8 @@ struct model_checkpoint {
     size_t n_shard, cap_shard;
     model_tensor *tensors; /* sorted by name once open */
     size_t n_tensor;
+    bool is_gguf;
+    const model_rename *names; /* NULL: as families say them */
 };
 
 /* --- shards --- */
@@ -66,6 +72,15 @@ static spec_status open_shard(model_checkpoint *c, const char *path)
     return speci_safetensors_read(&c->tensors, &c->n_tensor, &s->header, s->map.data, s->map.n, s->path, c->a);
 }
 
+static spec_status open_gguf(model_checkpoint *c, const char *path)
+{
+    shard *s = NULL;
+    SPEC_TRY(add_shard(c, &s, path));
+    SPEC_TRY(speci_file_map(&s->map, path));
+    SPEC_TRY(speci_gguf_read(&s->gguf, &s->map, s->path, c->a));
+    return speci_gguf_tensors(&c->tensors, &c->n_tensor, &s->gguf, s->map.data, s->map.n, c->a);
+}
+
 /* --- the tensor index --- */
 
 static int by_name(const void *pa, const void *pb)
@@ -79,17 +94,56 @@ static spec_status sort_tensors(model_checkpoint *c)
     if (c->n_tensor) qsort(c->tensors, c->n_tensor, sizeof *c->tensors, by_name);
     for (size_t i = 1; i < c->n_tensor; i++) {
         const model_tensor *a = &c->tensors[i - 1], *b = &c->tensors[i];
-        if (strcmp(a->name, b->name) == 0)
-            return speci_fail(SPEC_E_FORMAT, "tensor %s is in two files: %s and %s", a->name, a->file, b->file);
+        if (strcmp(a->name, b->name) != 0) continue;
+        if (a->file == b->file) return speci_fail(SPEC_E_FORMAT, "%s: tensor %s is there twice", a->file, a->name);
+        return speci_fail(SPEC_E_FORMAT, "tensor %s is in two files: %s and %s", a->name, a->file, b->file);
     }
     return SPEC_OK;
 }
 
+/* Does `name` begin with `pattern`, whose # is a number? What is behind, and the number [n_digit]; else NULL. */
+static const char *match(const char *name, const char *pattern, const char **number, size_t *n_digit)
+{
+    for (; *pattern; pattern++) {
+        if (*pattern != '#' && *pattern != *name) return NULL;
+        if (*pattern == '#') {
+            *number = name;
+            *n_digit = strspn(name, "0123456789");
+            if (*n_digit == 0) return NULL;
+            name += *n_digit;
+        } else {
+            name++;
+        }
+    }
+    return name;
+}
+
+static bool is_rest(const char *s) { return *s == '\0' || strcmp(s, ".weight") == 0 || strcmp(s, ".bias") == 0; }
+
+const char *speci_checkpoint_stored(const model_checkpoint *c, const char *name, char *out, size_t cap)
+{
+    for (const model_rename *r = c->names; r && r->name; r++) {
+        const char *number = "", *rest;
+        size_t n_digit = 0;
+        if (!(rest = match(name, r->name, &number, &n_digit)) || !is_rest(rest)) continue;
+        const char *hash = strchr(r->stored, '#');
+        const int n_before = (int)(hash ? (size_t)(hash - r->stored) : strlen(r->stored));
+        snprintf(out, cap, "%.*s%.*s%s%s", n_before, r->stored, (int)n_digit, number, hash ? hash + 1 : "", rest);
+        return out;
+    }
+    return name;
+}
+
 model_tensor *speci_checkpoint_find(const model_checkpoint *c, const char *name)
 {
-    const model_tensor key = { .name = name };
+    char stored[256];
+    const model_tensor key = { .name = speci_checkpoint_stored(c, name, stored, sizeof stored) };
     return c->n_tensor ? bsearch(&key, c->tensors, c->n_tensor, sizeof key, by_name) : NULL;
 }
+
+void speci_checkpoint_rename(model_checkpoint *c, const model_rename *list) { c->names = list; }
+
+const speci_gguf *speci_checkpoint_gguf(const model_checkpoint *c) { return c->is_gguf ? &c->shards[0].gguf : NULL; }
 
 model_tensor *speci_checkpoint_tensors(const model_checkpoint *c, size_t *n)
 {
@@ -187,11 +241,70 @@ static spec_status open_index(model_checkpoint *c, const char *index)
     return status;
 }
 
+/* --- a GGUF file in parts: NAME-00001-of-00003.gguf --- */
+
+static spec_status part_number(const speci_gguf *g, int64_t *no, int64_t *n)
+{
+    *no = 0, *n = 1;
+    SPEC_TRY(speci_gguf_integer(g, "split.no", no));
+    SPEC_TRY(speci_gguf_integer(g, "split.count", n));
+    if (*n >= 1 && *n < 100000 && *no >= 0 && *no < *n) return SPEC_OK;
+    return speci_fail(SPEC_E_FORMAT, "%s: split.no is %" PRId64 " and split.count %" PRId64 ", expected a part of 1 to 99999", g->file, *no,
+                      *n);
+}
+
+/* out [MODEL_MAX_PATH]: the name of part `no`, from 0, of n, of which `path` is one. */
+static spec_status part_path(char *out, const char *path, int64_t no, int64_t n)
+{
+    char end[64];
+    const size_t n_path = strlen(path), n_end = strlen("-00001-of-00001.gguf");
+    snprintf(end, sizeof end, "-of-%05" PRId64 ".gguf", n);
+    if (n_path >= MODEL_MAX_PATH || n_path < n_end || strcmp(path + n_path - strlen(end), end) != 0)
+        return speci_fail(SPEC_E_FORMAT, "%s: a file of %" PRId64 " parts: expected a name that ends in -00001%s, with the others beside it",
+                          path, n, end);
+    snprintf(out, MODEL_MAX_PATH, "%.*s-%05" PRId64 "%s", (int)(n_path - n_end), path, no + 1, end);
+    return SPEC_OK;
+}
+
+static spec_status open_part(model_checkpoint *c, int64_t i, int64_t n)
+{
+    char path[MODEL_MAX_PATH];
+    int64_t its_no, its_n;
+    SPEC_TRY(part_path(path, c->path, i, n));
+    if (!speci_file_exists(path))
+        return speci_fail(SPEC_E_IO, "%s: missing: %s is the first of %" PRId64 " parts", path, c->path, n);
+    SPEC_TRY(open_gguf(c, path));
+    SPEC_TRY(part_number(&c->shards[c->n_shard - 1].gguf, &its_no, &its_n));
+    if (its_no == i && its_n == n) return SPEC_OK;
+    return speci_fail(SPEC_E_FORMAT, "%s: says that it is part %" PRId64 " of %" PRId64 ", expected %" PRId64 " of %" PRId64, path, its_no + 1,
+                      its_n, i + 1, n);
+}
+
+static spec_status open_parts(model_checkpoint *c)
+{
+    char first[MODEL_MAX_PATH];
+    int64_t no, n, n_tensor = -1;
+    c->is_gguf = true;
+    SPEC_TRY(open_gguf(c, c->path));
+    SPEC_TRY(part_number(&c->shards[0].gguf, &no, &n));
+    SPEC_TRY(speci_gguf_integer(&c->shards[0].gguf, "split.tensors.count", &n_tensor));
+    if (no > 0) {
+        SPEC_TRY(part_path(first, c->path, 0, n));
+        return speci_fail(SPEC_E_INVALID, "%s: part %" PRId64 " of %" PRId64 ": open the first, %s", c->path, no + 1, n, first);
+    }
+    for (int64_t i = 1; i < n; i++) SPEC_TRY(open_part(c, i, n));
+    if (n_tensor >= 0 && (size_t)n_tensor != c->n_tensor)
+        return speci_fail(SPEC_E_FORMAT, "%s: split.tensors.count is %" PRId64 ", but the %" PRId64 " parts have %zu tensors", c->path,
+                          n_tensor, n, c->n_tensor);
+    return sort_tensors(c);
+}
+
 /* --- open --- */
 
 static spec_status open_files(model_checkpoint *c)
 {
     char path[MODEL_MAX_PATH];
+    if (!speci_is_directory(c->path)) return open_parts(c);
     if (speci_has_file(c->path, SINGLE)) { /* preferred to an index beside it, as transformers does */
         SPEC_TRY(speci_path_join(path, sizeof path, c->path, SINGLE));
         SPEC_TRY(open_shard(c, path));
@@ -224,11 +337,11 @@ static spec_status finish(model_checkpoint **out, model_checkpoint *c, spec_stat
     return status;
 }
 
-spec_status speci_checkpoint_open(model_checkpoint **out, const char *dir, const spec_allocator *a)
+spec_status speci_checkpoint_open(model_checkpoint **out, const char *path, const spec_allocator *a)
 {
     model_checkpoint *c = NULL;
     *out = NULL;
-    SPEC_TRY(new_checkpoint(&c, dir, a));
+    SPEC_TRY(new_checkpoint(&c, path, a));
     return finish(out, c, open_files(c));
 }
 
@@ -236,7 +349,13 @@ static spec_status read_memory(model_checkpoint *c, const uint8_t *data, size_t 
 {
     shard *s = NULL;
     SPEC_TRY(add_shard(c, &s, c->path));
-    SPEC_TRY(speci_safetensors_read(&c->tensors, &c->n_tensor, &s->header, data, bytes, s->path, c->a));
+    c->is_gguf = bytes >= 4 && memcmp(data, "GGUF", 4) == 0;
+    if (c->is_gguf) {
+        SPEC_TRY(speci_gguf_read(&s->gguf, &(speci_file){ data, bytes, -1 }, s->path, c->a));
+        SPEC_TRY(speci_gguf_tensors(&c->tensors, &c->n_tensor, &s->gguf, data, bytes, c->a));
+    } else {
+        SPEC_TRY(speci_safetensors_read(&c->tensors, &c->n_tensor, &s->header, data, bytes, s->path, c->a));
+    }
     return sort_tensors(c);
 }
 
@@ -254,6 +373,7 @@ void speci_checkpoint_close(model_checkpoint *c)
     if (!c) return;
     for (size_t i = 0; i < c->n_shard; i++) {
         json_decref(c->shards[i].header);
+        speci_gguf_close(&c->shards[i].gguf);
         if (c->shards[i].map.data) speci_file_unmap(&c->shards[i].map);
         speci_free(c->a, c->shards[i].path);
     }

@@ -1,9 +1,10 @@
-/* files_checkpoint.h - a Hugging Face directory as data: tensors by name. Internal.
+/* files_checkpoint.h - a Hugging Face directory, or a GGUF file and its parts, as data: tensors by name. Internal.
  * Every file is hostile: sizes, offsets, dtypes, shapes and products are checked before use. */
 #ifndef SPEC_MODEL_CHECKPOINT_H
 #define SPEC_MODEL_CHECKPOINT_H
 
-#include "core/core_json.h"
+#include "core/core_gguf.h"
+#include "models/files/files_gguf_types.h"
 #include "models/model.h"
 
 #define MODEL_MAX_DIM 8 /* more than a family takes: a picture's or film's patches may stand in the file, unused */
@@ -15,12 +16,18 @@ typedef struct model_tensor {
     const char *file; /* for messages */
     spec_dtype dtype; /* F32, BF16, F16; AUTO (0) = another type, whose name is in dtype_name */
     const char *dtype_name;
+    const gguf_type *blocks; /* rows of such blocks, dtype being AUTO; NULL = none, or none that can be unpacked */
     int32_t n_dim;
     int64_t dim[MODEL_MAX_DIM];
     const uint8_t *data; /* any alignment; to be touched between speci_checkpoint_load and _done only */
     size_t bytes;
     bool used; /* set when a family takes it */
 } model_tensor;
+
+/* Values [first, first + n) as float32, of one that has a type or blocks; of these whole ones. */
+void speci_tensor_floats(float *out, const model_tensor *t, size_t first, size_t n);
+/* The bytes of so many values. */
+size_t speci_tensor_bytes(const model_tensor *t, size_t n);
 
 typedef struct model_checkpoint model_checkpoint; /* opaque: mapped files, the tensor index */
 
@@ -30,16 +37,36 @@ typedef struct model_checkpoint model_checkpoint; /* opaque: mapped files, the t
 spec_status speci_safetensors_read(model_tensor **tensors, size_t *n, json_t **header, const uint8_t *data,
                                    size_t bytes, const char *file, const spec_allocator *a);
 
-/* model.safetensors, or the shards of model.safetensors.index.json. */
-spec_status speci_checkpoint_open(model_checkpoint **out, const char *dir, const spec_allocator *a);
-/* One safetensors file in memory, which must outlive the checkpoint: for tests and fuzzers. `file` is copied. */
+/* The same of a GGUF file whose header was read: tensors of known types, within the file, sharing no byte. Names are borrowed from
+ * the header. */
+spec_status speci_gguf_tensors(model_tensor **tensors, size_t *n, const speci_gguf *header, const uint8_t *data, size_t bytes,
+                               const spec_allocator *a);
+
+/* Of a directory model.safetensors, or the shards of model.safetensors.index.json; else a GGUF file, which is the first part where
+ * it has several. */
+spec_status speci_checkpoint_open(model_checkpoint **out, const char *path, const spec_allocator *a);
+/* One file in memory, safetensors or, by its first bytes, GGUF, which must outlive the checkpoint: for tests and fuzzers. `file` is
+ * copied. */
 spec_status speci_checkpoint_open_memory(model_checkpoint **out, const uint8_t *data, size_t bytes, const char *file,
                                          const spec_allocator *a);
 void speci_checkpoint_close(model_checkpoint *c);
 model_tensor *speci_checkpoint_find(const model_checkpoint *c, const char *name); /* NULL if absent */
+/* The metadata of a GGUF file; NULL for others. */
+const speci_gguf *speci_checkpoint_gguf(const model_checkpoint *c);
+
+/* What tensors that families ask for are called in the file. In both `#` stands for a layer's number. What follows `name` in the
+ * tensor's, ".weight" or ".bias", follows `stored`, too; nothing else may. */
+typedef struct model_rename {
+    const char *name, *stored; /* NULL: the end */
+} model_rename;
+/* From now on names are looked up by this list, which is borrowed; a name that no row has is not there. */
+void speci_checkpoint_rename(model_checkpoint *c, const model_rename *list);
+/* The name in the file, for messages: `name` itself, or made in out [cap]. */
+const char *speci_checkpoint_stored(const model_checkpoint *c, const char *name, char *out, size_t cap);
+
 /* All tensors, by name; borrowed. */
 model_tensor *speci_checkpoint_tensors(const model_checkpoint *c, size_t *n);
-const char *speci_checkpoint_path(const model_checkpoint *c); /* the directory, for messages */
+const char *speci_checkpoint_path(const model_checkpoint *c); /* the directory or file, for messages */
 /* Reads the tensor's bytes, which must not be touched before. E_IO when the file was cut short meanwhile. */
 spec_status speci_checkpoint_load(const model_checkpoint *c, const model_tensor *t);
 /* Bytes [offset, offset + n) of a tensor, loaded or not, into out. */

@@ -9,11 +9,12 @@
 
 /* --- open and close --- */
 
-static spec_status adopt(model_config *out, json_t *root, const char *file)
+spec_status speci_config_adopt(model_config *out, json_t *root, json_t *said, const char *file)
 {
-    *out = (model_config){ .file = file };
+    *out = (model_config){ .file = file, .said = said };
     if (!json_is_object(root)) {
         json_decref(root);
+        speci_config_close(out);
         return speci_fail(SPEC_E_FORMAT, "%s: not a JSON object", file);
     }
     out->root = root;
@@ -27,21 +28,28 @@ spec_status speci_config_read(model_config *out, const char *file, const spec_al
 {
     json_t *root = NULL;
     SPEC_TRY(speci_json_read(&root, file, CONFIG_MAX, a));
-    return adopt(out, root, file);
+    return speci_config_adopt(out, root, NULL, file);
 }
 
 spec_status speci_config_parse(model_config *out, const char *text, size_t n, const char *file)
 {
     json_t *root = NULL;
     SPEC_TRY(speci_json_parse(&root, text, n, file));
-    return adopt(out, root, file);
+    return speci_config_adopt(out, root, NULL, file);
 }
 
 void speci_config_close(model_config *c)
 {
     json_decref(c->rest);
     json_decref(c->root);
-    c->rest = c->root = NULL;
+    json_decref(c->said);
+    c->rest = c->root = c->said = NULL;
+}
+
+const char *speci_config_said(const model_config *c, const char *key)
+{
+    const char *said = json_string_value(json_object_get(c->said, key));
+    return said ? said : key;
 }
 
 /* --- values --- */
@@ -75,12 +83,13 @@ json_t *speci_config_take(model_config *c, const char *key)
 
 static spec_status missing(const model_config *c, const char *key, const char *expected)
 {
-    return speci_fail(SPEC_E_FORMAT, "%s: %s%s is missing, expected %s", c->file, c->in, key, expected);
+    return speci_fail(SPEC_E_FORMAT, "%s: %s%s is missing, expected %s", c->file, c->in, speci_config_said(c, key), expected);
 }
 
 static spec_status wrong(const model_config *c, const char *key, const json_t *v, const char *expected)
 {
-    return speci_fail(SPEC_E_FORMAT, "%s: %s%s is %s, expected %s", c->file, c->in, key, speci_value_of(v).s, expected);
+    return speci_fail(SPEC_E_FORMAT, "%s: %s%s is %s, expected %s", c->file, c->in, speci_config_said(c, key), speci_value_of(v).s,
+                      expected);
 }
 
 spec_status speci_config_int(model_config *c, int32_t *out, const char *key, int32_t min, int32_t max)
@@ -172,7 +181,7 @@ spec_status speci_config_child(model_config *c, model_config *out, const char *k
     *out = (model_config){ .file = c->file };
     if (!v) return SPEC_OK;
     if (!json_is_object(v)) return wrong(c, key, v, "an object");
-    SPEC_TRY(adopt(out, json_incref(v), c->file));
+    SPEC_TRY(speci_config_adopt(out, json_incref(v), NULL, c->file));
     snprintf(out->in, sizeof out->in, "%.24s.", key);
     return SPEC_OK;
 }

@@ -14,12 +14,17 @@ typedef struct model_config {
     char in[32];      /* "ssm_cfg." for an object inside the file, else "" */
     json_t *root;
     json_t *rest;     /* the keys not asked for yet */
+    json_t *said;     /* of a GGUF file: {key: what it is called there}, for messages; else NULL */
 } model_config;
 
 /* Zero to begin; close is good for that too. `file` must outlive the config. */
 spec_status speci_config_read(model_config *out, const char *file, const spec_allocator *a);
 spec_status speci_config_parse(model_config *out, const char *text, size_t n, const char *file);
+/* An object that was made from another file: root and said (or NULL) are the config's from here on, also when it fails. */
+spec_status speci_config_adopt(model_config *out, json_t *root, json_t *said, const char *file);
 void speci_config_close(model_config *c);
+/* A key as the file has it, for messages. */
+const char *speci_config_said(const model_config *c, const char *key);
 
 bool speci_config_has(const model_config *c, const char *key);     /* and is not null; not recorded */
 bool speci_config_present(const model_config *c, const char *key); /* even if null; not recorded */

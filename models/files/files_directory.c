@@ -21,7 +21,7 @@ static const other_layout layouts[] = {
                "(transformers: convert_llama_weights_to_hf.py)" },
     { "params.json", "Mistral's own format (consolidated.safetensors, params.json): take the model in the Hugging Face layout, "
                      "with config.json and model.safetensors" },
-    { "*.gguf", "GGUF files are not read: take the model in the Hugging Face layout, with config.json and model.safetensors" },
+    { "*.gguf", "a GGUF file is a model by itself: give its path, and of several parts the first's" },
     { "*.bin", "pickle files (.bin): examples/convert_bin.py writes safetensors" },
     { "*.pt", "pickle files (.pt): take the model in the Hugging Face layout, with config.json and model.safetensors" },
     { "*.msgpack", "weights of Flax: load the model in transformers with from_flax and save it with save_pretrained" },

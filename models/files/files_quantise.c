@@ -11,21 +11,6 @@
 
 static const float most_held = 65504.0f * 127.0f; /* the largest f16 times the largest q */
 
-/* Values [i, i + SPEC_Q8_BLOCK) of the tensor. */
-static void load_block(float *x, const model_tensor *t, size_t i)
-{
-    uint16_t h[SPEC_Q8_BLOCK];
-    if (t->dtype == SPEC_DTYPE_F32) {
-        memcpy(x, t->data + 4 * i, SPEC_Q8_BLOCK * sizeof *x);
-        return;
-    }
-    memcpy(h, t->data + 2 * i, sizeof h);
-    if (t->dtype == SPEC_DTYPE_BF16)
-        for (int k = 0; k < SPEC_Q8_BLOCK; k++) x[k] = speci_from_bf16(h[k]);
-    else
-        for (int k = 0; k < SPEC_Q8_BLOCK; k++) x[k] = speci_from_f16(h[k]);
-}
-
 /* The largest |x|, or infinity where there is one or a NaN. */
 static float largest(const float *x)
 {
@@ -55,9 +40,11 @@ static void quantise(spec_q8_block *out, const float *x, float most)
 spec_status speci_quantise_q8_0(spec_q8_block *out, const model_tensor *t, int32_t first, int32_t n)
 {
     const size_t n_in = (size_t)t->dim[1], begin = (size_t)first * n_in, end = begin + (size_t)n * n_in;
-    float x[SPEC_Q8_BLOCK];
+    const size_t n_at_once = t->blocks ? t->blocks->n_value : SPEC_Q8_BLOCK;
+    float values[SPEC_K_BLOCK];
     for (size_t i = begin; i < end; i += SPEC_Q8_BLOCK, out++) {
-        load_block(x, t, i);
+        if ((i - begin) % n_at_once == 0) speci_tensor_floats(values, t, i, n_at_once);
+        const float *x = values + (i - begin) % n_at_once;
         const float most = largest(x);
         if (!(most <= most_held))
             return speci_fail(SPEC_E_UNSUPPORTED,

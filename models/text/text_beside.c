@@ -286,6 +286,34 @@ static spec_status add_all(const speci_beside *b, spec_tokenizer *t, speci_buf *
     return add_special(special, t);
 }
 
+/* --------------------------------------------------------------------------------- chat template --- */
+
+#define TEMPLATE "chat_template.jinja"
+
+/* A text, or a list of named ones, of which one is the default. */
+static const char *template_of(const json_t *config)
+{
+    const json_t *value = json_object_get(config, "chat_template"), *one;
+    size_t i;
+    json_array_foreach((json_t *)(uintptr_t)value, i, one) {
+        const char *name = json_string_value(json_object_get(one, "name"));
+        if (name && strcmp(name, "default") == 0) return json_string_value(json_object_get(one, "template"));
+    }
+    return json_string_value(value);
+}
+
+/* The file counts first, as in transformers. */
+static spec_status take_template(const speci_beside *b, spec_tokenizer *t)
+{
+    char path[4096];
+    size_t n;
+    SPEC_TRY(speci_path_join(path, sizeof path, b->dir, TEMPLATE));
+    if (speci_file_exists(path)) return speci_file_read(&t->chat_template, &n, path, SPECI_TOK_FILE_MAX, &t->allocator);
+    const char *text = template_of(b->config);
+    if (text && !(t->chat_template = speci_strdup(&t->allocator, text))) return SPEC_E_NOMEM;
+    return SPEC_OK;
+}
+
 static int32_t id_of(const speci_beside *b, const spec_tokenizer *t, const char *key)
 {
     const json_t *content = content_of(said(b, key));
@@ -302,5 +330,5 @@ spec_status speci_beside_add(const speci_beside *b, spec_tokenizer *t)
     speci_buf_free(&work);
     t->said.bos = id_of(b, t, "bos_token");
     t->said.eos = id_of(b, t, "eos_token");
-    return status;
+    return status == SPEC_OK ? take_template(b, t) : status;
 }

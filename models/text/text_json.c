@@ -806,7 +806,7 @@ static spec_status read_section(spec_tokenizer *t, const json_t *root, const cha
     return json && !json_is_null(json) ? read(t, json, 0) : SPEC_OK;
 }
 
-static spec_status read_root(spec_tokenizer *t, const json_t *root)
+spec_status speci_tokenizer_read_root(spec_tokenizer *t, const json_t *root)
 {
     SPEC_TRY(read_model(t, json_object_get(root, "model")));
     SPEC_TRY(read_section(t, root, "normalizer", read_normalizer));
@@ -822,7 +822,7 @@ spec_status speci_tokenizer_read_json(spec_tokenizer *t, const char *path)
 {
     json_t *root;
     SPEC_TRY(speci_json_read(&root, path, SPECI_TOK_FILE_MAX, &t->allocator));
-    spec_status status = read_root(t, root);
+    spec_status status = speci_tokenizer_read_root(t, root);
     json_decref(root);
     return status;
 }

@@ -21,7 +21,7 @@ spec_status spec_tokenizer_get_info(const spec_tokenizer *tokenizer, spec_tokeni
     SPEC_NEED(tokenizer, "tokenizer");
     SPEC_NEED(info, "info");
     const spec_tokenizer_info own = { .n_vocab = tokenizer->n_vocab, .bos = tokenizer->bos, .eos = tokenizer->eos,
-                                      .piece_max = tokenizer->decoder.piece_max };
+                                      .piece_max = tokenizer->decoder.piece_max, .chat_template = tokenizer->chat_template };
     return speci_params_write(info, &own, sizeof own, "spec_tokenizer_info");
 }
 

@@ -13,10 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "models/text/text_tokenizer.h"
+#include "models/text/text_spm.h"
 
-enum { TYPE_NORMAL = 1, TYPE_UNKNOWN = 2, TYPE_CONTROL = 3, TYPE_USER_DEFINED = 4, TYPE_UNUSED = 5, TYPE_BYTE = 6 };
-enum { MODEL_BPE = 2 };
 enum { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 5 };
 
 typedef struct reader { /* of one message */
@@ -31,25 +29,6 @@ typedef struct field {
     const uint8_t *data; /* BYTES [n] */
     size_t n;
 } field;
-
-typedef struct piece {
-    int32_t id;
-    float score;
-    int type;
-} piece;
-
-typedef struct spm_model {
-    spec_tokenizer *t;
-    speci_buf pieces; /* piece [n]; the strings are in t->vocab */
-    uint64_t model_type;
-    bool whitespace_as_suffix, byte_fallback;
-    int32_t bos, eos, unk;
-    const uint8_t *unk_surface;
-    size_t n_unk_surface;
-    bool dummy_prefix, remove_extra, escape;
-    size_t n_charsmap;
-    char name[64]; /* of the normalizer */
-} spm_model;
 
 /* ---------------------------------------------------------------------------------- wire format --- */
 
@@ -114,11 +93,12 @@ static spec_status next_field(reader *r, field *f, bool *more)
 
 /* --------------------------------------------------------------------------------- the messages --- */
 
-static spec_status read_piece(spm_model *m, const field *message)
+static spec_status read_piece(speci_spm *m, const field *message)
 {
     reader r = { message->data, message->n, 0, m->t->path };
-    piece p = { (int32_t)(m->pieces.n / sizeof p), 0, TYPE_NORMAL };
     const char *string = "";
+    float score = 0;
+    int type = SPM_NORMAL;
     size_t n = 0;
     field f;
     bool more;
@@ -130,20 +110,15 @@ static spec_status read_piece(spm_model *m, const field *message)
             n = f.n;
         } else if (f.number == 2 && f.wire == WIRE_32) {
             uint32_t bits = (uint32_t)f.value;
-            memcpy(&p.score, &bits, sizeof bits);
+            memcpy(&score, &bits, sizeof bits);
         } else if (f.number == 3 && f.wire == WIRE_VARINT) {
-            p.type = f.value > 6 ? -1 : (int)f.value;
+            type = f.value > 6 ? -1 : (int)f.value;
         }
     }
-    if (n == 0 || speci_utf8_check(string, n) != n)
-        return speci_fail(SPEC_E_FORMAT, "%s: piece %d is empty or not UTF-8", m->t->path, p.id);
-    if (p.score != p.score) return speci_fail(SPEC_E_FORMAT, "%s: the score of piece %d is NaN", m->t->path, p.id);
-    if (p.type < TYPE_NORMAL || p.type == TYPE_UNUSED)
-        return speci_fail(SPEC_E_UNSUPPORTED, "%s: piece %d '%.*s' has the type %d (%s), which is not supported",
-                          m->t->path, p.id, n > 64 ? 64 : (int)n, string, p.type,
-                          p.type == TYPE_UNUSED ? "UNUSED" : "unknown");
-    SPEC_TRY(speci_vocab_add(&m->t->vocab, string, n, p.id));
-    return speci_buf_add(&m->pieces, &p, sizeof p);
+    if (type == SPM_UNUSED)
+        return speci_fail(SPEC_E_UNSUPPORTED, "%s: piece %d '%.*s' has the type %d (UNUSED), which is not supported", m->t->path,
+                          (int)(m->pieces.n / sizeof(speci_spm_piece)), n > 64 ? 64 : (int)n, string, type);
+    return speci_spm_add(m, string, n, score, type);
 }
 
 /* An id of the trainer's: -1 switches the token off. Protobuf writes a negative int32 as ten bytes. */
@@ -152,7 +127,7 @@ static int32_t as_id(uint64_t value)
     return value < SPECI_TOK_ID_LIMIT ? (int32_t)value : -1;
 }
 
-static spec_status read_trainer(spm_model *m, const field *message)
+static spec_status read_trainer(speci_spm *m, const field *message)
 {
     reader r = { message->data, message->n, 0, m->t->path };
     field f;
@@ -190,7 +165,7 @@ static spec_status read_trainer(spm_model *m, const field *message)
     }
 }
 
-static spec_status read_normalizer(spm_model *m, const field *message)
+static spec_status read_normalizer(speci_spm *m, const field *message)
 {
     reader r = { message->data, message->n, 0, m->t->path };
     field f;
@@ -208,7 +183,7 @@ static spec_status read_normalizer(spm_model *m, const field *message)
     }
 }
 
-static spec_status read_model(spm_model *m, const uint8_t *data, size_t n)
+static spec_status read_model(speci_spm *m, const uint8_t *data, size_t n)
 {
     reader r = { data, n, 0, m->t->path };
     field f;
@@ -228,11 +203,28 @@ static spec_status read_model(spm_model *m, const uint8_t *data, size_t n)
 
 /* ---------------------------------------------------------------------------- what it becomes --- */
 
-static spec_status check_supported(const spm_model *m)
+const speci_spm speci_spm_defaults = {
+    .model_type = 1, .unk = 0, .bos = 1, .eos = 2, .dummy_prefix = true, .remove_extra = true, .escape = true
+};
+
+spec_status speci_spm_add(speci_spm *m, const char *string, size_t n, float score, int type)
+{
+    const speci_spm_piece p = { (int32_t)(m->pieces.n / sizeof p), score, type };
+    if (n == 0 || speci_utf8_check(string, n) != n)
+        return speci_fail(SPEC_E_FORMAT, "%s: piece %d is empty or not UTF-8", m->t->path, p.id);
+    if (score != score) return speci_fail(SPEC_E_FORMAT, "%s: the score of piece %d is NaN", m->t->path, p.id);
+    if (type < SPM_NORMAL || type > SPM_BYTE)
+        return speci_fail(SPEC_E_UNSUPPORTED, "%s: piece %d '%.*s' has the type %d (unknown), which is not supported", m->t->path, p.id,
+                          n > 64 ? 64 : (int)n, string, type);
+    SPEC_TRY(speci_vocab_add(&m->t->vocab, string, n, p.id));
+    return speci_buf_add(&m->pieces, &p, sizeof p);
+}
+
+static spec_status check_supported(const speci_spm *m)
 {
     static const char *const types[] = { "?", "UNIGRAM", "BPE", "WORD", "CHAR" };
     const char *path = m->t->path;
-    if (m->model_type != MODEL_BPE)
+    if (m->model_type != SPM_MODEL_BPE)
         return speci_fail(SPEC_E_UNSUPPORTED, "%s: a SentencePiece model of type %s is not supported, only BPE is",
                           path, types[m->model_type <= 4 ? m->model_type : 0]);
     if (m->n_charsmap > 0)
@@ -245,22 +237,22 @@ static spec_status check_supported(const spm_model *m)
 
 static int by_score(const void *x, const void *y)
 {
-    float a = ((const piece *)x)->score, b = ((const piece *)y)->score;
+    float a = ((const speci_spm_piece *)x)->score, b = ((const speci_spm_piece *)y)->score;
     return a < b ? 1 : a > b ? -1 : 0; /* the best first */
 }
 
 /* rank = place by score; pieces of equal score have equal rank, so that the leftmost pair wins, as there. */
-static spec_status make_ranks(spm_model *m)
+static spec_status make_ranks(speci_spm *m)
 {
     spec_tokenizer *t = m->t;
-    piece *p = (piece *)(void *)m->pieces.data;
+    speci_spm_piece *p = (speci_spm_piece *)(void *)m->pieces.data;
     size_t n = m->pieces.n / sizeof *p;
     uint32_t rank = 0;
     t->bpe.rank = speci_alloc(&t->allocator, n, sizeof *t->bpe.rank);
     if (!t->bpe.rank) return SPEC_E_NOMEM;
     qsort(p, n, sizeof *p, by_score);
     for (size_t i = 0; i < n; i++) {
-        bool mergeable = p[i].type == TYPE_NORMAL || p[i].type == TYPE_USER_DEFINED;
+        bool mergeable = p[i].type == SPM_NORMAL || p[i].type == SPM_USER_DEFINED;
         if (i > 0 && p[i].score < p[i - 1].score) rank = (uint32_t)i;
         t->bpe.rank[p[i].id] = mergeable ? rank : UINT32_MAX;
     }
@@ -268,27 +260,27 @@ static spec_status make_ranks(spm_model *m)
 }
 
 /* Control pieces are special tokens; user-defined ones are taken whole. */
-static spec_status place_pieces(spm_model *m)
+static spec_status place_pieces(speci_spm *m)
 {
     spec_tokenizer *t = m->t;
-    const piece *p = (const piece *)(const void *)m->pieces.data;
+    const speci_spm_piece *p = (const speci_spm_piece *)(const void *)m->pieces.data;
     for (size_t i = 0; i < m->pieces.n / sizeof *p; i++) {
         size_t n;
         const char *string = speci_vocab_string(&t->vocab, p[i].id, &n);
-        if (p[i].type == TYPE_NORMAL || p[i].type == TYPE_USER_DEFINED) speci_bpe_put_joins(&t->bpe, string, n);
-        if (p[i].type == TYPE_CONTROL) {
+        if (p[i].type == SPM_NORMAL || p[i].type == SPM_USER_DEFINED) speci_bpe_put_joins(&t->bpe, string, n);
+        if (p[i].type == SPM_CONTROL) {
             speci_added token = { .id = p[i].id, .special = true };
             SPEC_TRY(speci_added_put(&t->added, string, n, &token));
-        } else if (p[i].type == TYPE_USER_DEFINED) {
+        } else if (p[i].type == SPM_USER_DEFINED) {
             SPEC_TRY(speci_trie_put(&t->bpe.user_defined, string, n, (size_t)p[i].id));
-        } else if (p[i].type == TYPE_UNKNOWN) {
+        } else if (p[i].type == SPM_UNKNOWN) {
             t->bpe.unk = p[i].id;
         }
     }
     return SPEC_OK;
 }
 
-static spec_status make_bpe(spm_model *m)
+static spec_status make_bpe(speci_spm *m)
 {
     speci_bpe *bpe = &m->t->bpe;
     bpe->spm = true;
@@ -302,7 +294,7 @@ static spec_status make_bpe(spm_model *m)
     return make_ranks(m); /* last: it sorts the pieces */
 }
 
-static spec_status make_normalizer(spm_model *m)
+static spec_status make_normalizer(speci_spm *m)
 {
     speci_norm norm = {
         .kind = SPECI_NORM_SPM, .dummy_prefix = m->dummy_prefix, .remove_extra = m->remove_extra, .escape = m->escape,
@@ -311,7 +303,7 @@ static spec_status make_normalizer(spm_model *m)
     return speci_buf_add(&m->t->norms, &norm, sizeof norm);
 }
 
-static spec_status new_dec(spm_model *m, speci_dec_kind kind, const char *text, speci_dec **out)
+static spec_status new_dec(speci_spm *m, speci_dec_kind kind, const char *text, speci_dec **out)
 {
     speci_decoder *d = &m->t->decoder;
     speci_dec step = { .kind = kind };
@@ -324,7 +316,7 @@ static spec_status new_dec(spm_model *m, speci_dec_kind kind, const char *text, 
 }
 
 /* U+2581 back to spaces, byte pieces to bytes, and the dummy prefix off the beginning. */
-static spec_status make_decoder(spm_model *m)
+static spec_status make_decoder(speci_spm *m)
 {
     static const char mark[] = "\xE2\x96\x81", unk_surface[] = " \xE2\x81\x87 ";
     speci_decoder *d = &m->t->decoder;
@@ -345,32 +337,31 @@ static spec_status make_decoder(spm_model *m)
 }
 
 /* BOS and EOS, if they are pieces of the file. */
-static void place_bos_eos(spm_model *m)
+static void place_bos_eos(speci_spm *m)
 {
     int32_t n = speci_vocab_n_id(&m->t->vocab);
     m->t->bos = m->bos < n ? m->bos : -1;
     m->t->eos = m->eos < n ? m->eos : -1;
 }
 
+spec_status speci_spm_finish(speci_spm *m)
+{
+    SPEC_TRY(check_supported(m));
+    SPEC_TRY(make_bpe(m));
+    SPEC_TRY(make_normalizer(m));
+    SPEC_TRY(make_decoder(m));
+    place_bos_eos(m);
+    return SPEC_OK;
+}
+
 spec_status speci_tokenizer_read_spm(spec_tokenizer *t, const uint8_t *data, size_t n)
 {
-    /* What the proto says when it says nothing. */
-    spm_model m = { .t = t,
-                    .pieces = { .a = &t->allocator },
-                    .model_type = 1,
-                    .unk = 0,
-                    .bos = 1,
-                    .eos = 2,
-                    .dummy_prefix = true,
-                    .remove_extra = true,
-                    .escape = true };
+    speci_spm m = speci_spm_defaults;
+    m.t = t;
+    m.pieces.a = &t->allocator;
     spec_status status = read_model(&m, data, n);
     if (t->said.prefix_space >= 0) m.dummy_prefix = t->said.prefix_space;
-    if (status == SPEC_OK) status = check_supported(&m);
-    if (status == SPEC_OK) status = make_bpe(&m);
-    if (status == SPEC_OK) status = make_normalizer(&m);
-    if (status == SPEC_OK) status = make_decoder(&m);
-    if (status == SPEC_OK) place_bos_eos(&m);
+    if (status == SPEC_OK) status = speci_spm_finish(&m);
     speci_buf_free(&m.pieces);
     return status;
 }

@@ -30,6 +30,7 @@ void spec_tokenizer_close(spec_tokenizer *tokenizer)
     speci_decoder_free(&tokenizer->decoder);
     spec_allocator allocator = tokenizer->allocator; /* it lies in what is freed last */
     speci_free(&allocator, tokenizer->path);
+    speci_free(&allocator, tokenizer->chat_template);
     speci_free(&allocator, tokenizer);
 }
 
@@ -80,11 +81,33 @@ static spec_status read_bytes(spec_tokenizer *t, const speci_file *file, const s
     return finish(t); /* may refer to the file */
 }
 
-static spec_status read_file(spec_tokenizer *t, const speci_beside *beside)
+/* A GGUF file says it all; what is beside it belongs to others. Its tensors are not read. */
+static spec_status read_gguf(spec_tokenizer *t, const speci_file *file)
+{
+    speci_gguf gguf = { 0 };
+    spec_status status = speci_gguf_read(&gguf, file, t->path, &t->allocator);
+    if (status == SPEC_OK) status = speci_tokenizer_read_gguf(t, &gguf);
+    speci_gguf_close(&gguf);
+    return status == SPEC_OK ? finish(t) : status;
+}
+
+static spec_status read_with_beside(spec_tokenizer *t, const speci_file *file)
+{
+    speci_beside *beside = NULL;
+    spec_status status = speci_beside_open(&beside, t);
+    if (status == SPEC_OK) status = read_bytes(t, file, beside);
+    speci_beside_close(beside, &t->allocator);
+    return status;
+}
+
+static spec_status read_file(spec_tokenizer *t)
 {
     speci_file file;
+    char magic[4] = "";
     SPEC_TRY(speci_file_map(&file, t->path));
-    const spec_status status = read_bytes(t, &file, beside);
+    spec_status status = file.n < sizeof magic ? SPEC_OK : speci_file_read_at(&file, t->path, magic, 0, sizeof magic);
+    t->gguf = memcmp(magic, "GGUF", sizeof magic) == 0;
+    if (status == SPEC_OK) status = t->gguf ? read_gguf(t, &file) : read_with_beside(t, &file);
     speci_file_unmap(&file);
     return status;
 }
@@ -109,13 +132,13 @@ static spec_status check_template(const spec_tokenizer *t, const speci_buf *ids)
 }
 
 /* For tokenizer.json the post-processor decides what is added; a tokenizer.model says nothing about it: BOS yes, EOS no,
- * as its users have it, unless tokenizer_config.json differs. */
+ * as its users have it, unless tokenizer_config.json differs. Of a GGUF file its reader has found it out. */
 static spec_status place_bos_eos(spec_tokenizer *t)
 {
     bos_eos_from_template(t);
     if (t->said.bos >= 0) t->bos = t->said.bos;
     if (t->said.eos >= 0) t->eos = t->said.eos;
-    if (!t->spm) return SPEC_OK;
+    if (!t->spm && !t->gguf) return SPEC_OK;
     if (t->bos >= 0 && t->said.add_bos != 0) SPEC_TRY(speci_buf_add(&t->before, &t->bos, sizeof t->bos));
     if (t->eos >= 0 && t->said.add_eos == 1) SPEC_TRY(speci_buf_add(&t->after, &t->eos, sizeof t->eos));
     return SPEC_OK;
@@ -124,14 +147,10 @@ static spec_status place_bos_eos(spec_tokenizer *t)
 static spec_status open_file(spec_tokenizer *t, const char *path)
 {
     char file[4096];
-    speci_beside *beside = NULL;
     SPEC_TRY(find_file(path, file, sizeof file));
     t->path = speci_strdup(&t->allocator, file);
     if (!t->path) return SPEC_E_NOMEM;
-    spec_status status = speci_beside_open(&beside, t);
-    if (status == SPEC_OK) status = read_file(t, beside);
-    speci_beside_close(beside, &t->allocator);
-    SPEC_TRY(status);
+    SPEC_TRY(read_file(t));
     SPEC_TRY(check_template(t, &t->before));
     SPEC_TRY(check_template(t, &t->after));
     return place_bos_eos(t);

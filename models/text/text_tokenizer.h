@@ -11,7 +11,7 @@
  *          -> post-processor: ids before and after
  *     ids  -> pieces of text, streamed              text_decode.c
  *
- * Readers: text_json.c, text_spm.c; of the files beside it text_beside.c.
+ * Readers: text_json.c, text_spm.c, text_gguf.c; of the files beside it text_beside.c.
  * Foundations: ..._text.c (UTF-8), ..._vocab.c (hash tables).
  * All of it is immutable after open; a call that needs memory has its own scratch.
  * Known differences from the package: properties of characters that are newer than the Unicode version of PCRE2 or
@@ -19,7 +19,7 @@
 #ifndef SPEC_MODEL_TOKENIZER_H
 #define SPEC_MODEL_TOKENIZER_H
 
-#include "core/core.h"
+#include "core/core_gguf.h"
 
 /* ------------------------------------------------------------------ UTF-8 (..._text.c) --- */
 
@@ -283,7 +283,7 @@ void speci_decoder_free(speci_decoder *d);
 
 /* What tokenizer_config.json says, for those who read the tokenizer's own file: 1 = true, 0 = false, -1 = nothing. */
 typedef struct speci_said {
-    int add_bos, add_eos; /* of a tokenizer.model; tokenizer.json has a post-processor */
+    int add_bos, add_eos; /* of a tokenizer.model or a GGUF file; tokenizer.json has a post-processor */
     int prefix_space;     /* of ByteLevel and SentencePiece: a space in front of the text */
     int legacy;           /* of SentencePiece: 1 = such a space behind added tokens, too */
     int32_t bos, eos;     /* ids */
@@ -292,7 +292,7 @@ typedef struct speci_said {
 struct spec_tokenizer {
     spec_allocator allocator;
     char *path;
-    bool spm; /* read from a tokenizer.model */
+    bool spm, gguf; /* a SentencePiece model; read from a GGUF file */
     speci_said said;
     speci_vocab vocab; /* the model's own; added tokens may lie outside it */
     speci_added_set added;
@@ -301,11 +301,14 @@ struct spec_tokenizer {
     speci_buf before, after; /* int32_t: ids that SPEC_TOKEN_ADD_SPECIAL puts round the text */
     speci_decoder decoder;
     int32_t bos, eos, n_vocab;
+    char *chat_template; /* NULL = none */
 };
 
 /* The readers fill a zeroed tokenizer whose parts are initialised. */
 spec_status speci_tokenizer_read_json(spec_tokenizer *t, const char *path);
+spec_status speci_tokenizer_read_root(spec_tokenizer *t, const json_t *root); /* what is in a tokenizer.json */
 spec_status speci_tokenizer_read_spm(spec_tokenizer *t, const uint8_t *data, size_t n);
+spec_status speci_tokenizer_read_gguf(spec_tokenizer *t, const speci_gguf *g); /* tells everything in t->said, too */
 /* Formats that are not read (text_other.c): fails for a file that is one; fails for a directory without a tokenizer. */
 spec_status speci_tokenizer_refuse_other(const char *path, const uint8_t *data, size_t n);
 spec_status speci_tokenizer_none(const char *dir);
@@ -317,7 +320,7 @@ spec_status speci_added_place(spec_tokenizer *t);
 typedef struct speci_beside speci_beside;
 /* Reads them, and fills t->said but for the ids. */
 spec_status speci_beside_open(speci_beside **out, spec_tokenizer *t);
-/* Adds their tokens to those of the tokenizer's file, and tells the ids of BOS and EOS in t->said. */
+/* Adds their tokens to those of the tokenizer's file, tells the ids of BOS and EOS in t->said, and takes the chat template. */
 spec_status speci_beside_add(const speci_beside *b, spec_tokenizer *t);
 void speci_beside_close(speci_beside *b, const spec_allocator *a);
 

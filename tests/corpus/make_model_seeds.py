@@ -1,4 +1,4 @@
-"""Writes the seeds of fuzz_safetensors.c and fuzz_config.c: python make_model_seeds.py, no packages needed.
+"""Writes the seeds of fuzz_safetensors.c, fuzz_config.c and fuzz_gguf.c: python make_model_seeds.py, no packages needed.
 
 A seed for fuzz_config is config.json, a zero byte, and a safetensors file that fits it."""
 import json
@@ -101,8 +101,79 @@ def cases():
     yield "bamba", config, t
 
 
+# ------------------------------------------------------------------------------------------- GGUF ---
+
+BLOCKS = {0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 8: (32, 34), 12: (256, 144), 14: (256, 210), 30: (1, 2), 39: (32, 17)}
+
+
+def text(s):
+    return struct.pack("<Q", len(s.encode())) + s.encode()
+
+
+def value(v):
+    """Type and bytes; a list of strings or of numbers is an array."""
+    if isinstance(v, bool):
+        return 7, struct.pack("<B", v)
+    if isinstance(v, int):
+        return 4, struct.pack("<I", v)
+    if isinstance(v, float):
+        return 6, struct.pack("<f", v)
+    if isinstance(v, str):
+        return 8, text(v)
+    parts = [value(x) for x in v]
+    return 9, struct.pack("<IQ", parts[0][0] if parts else 8, len(v)) + b"".join(p[1] for p in parts)
+
+
+def gguf(pairs, tensors, version=3):
+    """tensors: {name: (shape, slowest first, type)}"""
+    alignment = pairs.get("general.alignment", 32)
+    head, data = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(pairs)), b""
+    for key, v in pairs.items():
+        kind, packed = value(v)
+        head += text(key) + struct.pack("<I", kind) + packed
+    for name, (shape, kind) in tensors.items():
+        n, size = BLOCKS[kind]
+        head += text(name) + struct.pack("<I", len(shape)) + b"".join(struct.pack("<Q", d) for d in reversed(shape))
+        head += struct.pack("<IQ", kind, len(data))
+        count = size
+        for d in shape:
+            count *= d
+        data += struct.pack("<f", 2.0) * (count // 4) if name.startswith("rope_") else bytes(i * 37 % 64 for i in range(count // n))
+        data += bytes(-len(data) % alignment)
+    return head + bytes(-len(head) % alignment) + data
+
+
+TOKENIZER = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "llama-bpe", "tokenizer.ggml.tokens": ["a", "b", "ab", "</s>"],
+             "tokenizer.ggml.token_type": [1, 1, 1, 3], "tokenizer.ggml.merges": ["a b"], "tokenizer.ggml.eos_token_id": 3,
+             "tokenizer.chat_template": "{{ x }}"}
+PIECES = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": ["<unk>", "a", "\u2581", "\u2581a"],
+          "tokenizer.ggml.scores": [0.0, -1.0, -2.0, -3.0], "tokenizer.ggml.token_type": [2, 1, 1, 1], "tokenizer.ggml.add_bos_token": False}
+
+
+def gguf_llama(kind, h, arch="llama", **more):
+    b, keys = "blk.0.", {"block_count": 1, "context_length": 64, "embedding_length": h, "feed_forward_length": h, "attention.head_count": 2,
+                         "attention.head_count_kv": 1, "attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 1e4, **more}
+    t = {"token_embd.weight": ((4, h), kind), "output_norm.weight": ((h,), 0), b + "attn_norm.weight": ((h,), 0), b + "ffn_norm.weight": ((h,), 0)}
+    for n, rows in (("attn_q", h), ("attn_k", h // 2), ("attn_v", h // 2), ("attn_output", h), ("ffn_gate", h), ("ffn_up", h), ("ffn_down", h)):
+        t[b + n + ".weight"] = ((rows, h), kind)
+    return {"general.architecture": arch, **{arch + "." + k: v for k, v in keys.items()}}, t
+
+
+def gguf_cases():
+    p, t = gguf_llama(0, 8, **{"rope.dimension_count": 4, "vocab_size": 4})
+    yield "llama", {**p, **TOKENIZER}, {**t, "rope_freqs.weight": ((2,), 0)}
+    for name, kind, h in (("q4_0", 2, 32), ("q8_0", 8, 32), ("mxfp4", 39, 32), ("bf16", 30, 8)):
+        yield name, *gguf_llama(kind, h)
+    p, t = gguf_llama(0, 8, "qwen2", **{"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 16})
+    for n, rows in (("q", 8), ("k", 4), ("v", 4)):
+        t["blk.0.attn_" + n + ".bias"] = ((rows,), 0)
+    yield "qwen2", {**p, **PIECES}, t
+    yield "values", {"general.architecture": "x", "general.alignment": 64, "a": [True, False], "b": [1.0, float("inf")], "c": ["", "x"],
+                     "general.sampling.temp": 0.5, "split.no": 0, "split.count": 1}, {"t": ((2, 3), 0), "u": ((256,), 14)}
+
+
 def main():
-    for folder in ("safetensors", "config"):
+    for folder in ("safetensors", "config", "gguf"):
         os.makedirs(os.path.join(HERE, folder), exist_ok=True)
     for name, config, shapes in cases():
         write("config", name, json.dumps(config).encode() + b"\0" + safetensors(shapes))
@@ -111,6 +182,11 @@ def main():
           b'"max_new_tokens":9,"stop_strings":["a","bc"],"suppress_tokens":[1,-1,96],"bad_words_ids":[[3],[2]]}')
     write("safetensors", "two", safetensors({"a": (2, 3), "b.c": ()}))
     write("safetensors", "types", safetensors({"a": (4,)}, "BF16"))
+    for name, pairs, tensors in gguf_cases():
+        write("gguf", name, gguf(pairs, tensors))
+    write("gguf", "no_tensors", gguf({"general.architecture": "llama"}, {}, 2))
+    write("tokenizer", "gpt2.gguf", gguf(TOKENIZER, {}))
+    write("tokenizer", "llama.gguf", gguf(PIECES, {}))
     write("safetensors", "none", struct.pack("<Q", 34) + b'{"__metadata__":{"format":"pt"}}  ')
 
 

