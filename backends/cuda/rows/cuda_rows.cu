@@ -479,7 +479,7 @@ static spec_status accept_trees(spec_queue *q, const spec_accept_tree_args *a, i
         b.parent[i] = a->host_parent[r + i] < 0 ? -1 : a->host_parent[r + i] - r;
         if (b.parent[i] >= 0) b.first[b.parent[i]] = i;
     }
-    return team_launch(q, "accept_tree", accept_tree_kernel<MOST>, n_row, team_of(a->n_vocab), b);
+    return team_launch(q, "accept_tree", accept_tree_kernel<MOST>, n_row, team_of(q, a->n_vocab), b);
 }
 
 /* Behind the last row of the tree that begins at row r. */
