@@ -456,6 +456,55 @@ static void refusals(void **state)
     }
 }
 
+/* --- memory that runs out --- */
+
+typedef struct failing {
+    int calls, fail_at, live;
+} failing;
+
+static void *failing_alloc(void *user, size_t bytes, size_t align)
+{
+    failing *f = user;
+    if (++f->calls == f->fail_at) return NULL;
+    f->live++;
+    return aligned_alloc(align, (bytes + align - 1) / align * align);
+}
+
+static void failing_free(void *user, void *p, size_t bytes)
+{
+    (void)bytes;
+    if (p) ((failing *)user)->live--;
+    free(p);
+}
+
+static void no_memory_of(gguf_bytes b)
+{
+    failing f = { .fail_at = 1 };
+    const spec_allocator a = { .user_data = &f, .alloc = failing_alloc, .free = failing_free };
+    spec_status status = SPEC_E_NOMEM;
+    write_bytes(file, b.data, b.n);
+    free(b.data);
+    for (; status == SPEC_E_NOMEM; f.fail_at++) {
+        spec_tokenizer *t = NULL;
+        f.calls = 0;
+        status = spec_tokenizer_open(&t, file, &a);
+        spec_tokenizer_close(t);
+        assert_int_equal(f.live, 0);
+    }
+    OK(status);
+    assert_true(f.fail_at > 20);
+}
+
+static void no_memory(void **state)
+{
+    spec_tokenizer *own = NULL;
+    (void)state;
+    no_memory_of(words_of(GOLDEN "llama3-style", "llama-bpe", 640, 641));
+    OK(spec_tokenizer_open(&own, SPM "bytes.model", NULL));
+    no_memory_of(pieces_as_gguf(own, true, false));
+    spec_tokenizer_close(own);
+}
+
 /* --- chat templates --- */
 
 static void expect_template(const char *path, const char *expected)
@@ -510,7 +559,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bpe), cmocka_unit_test(splits), cmocka_unit_test(sentence_piece), cmocka_unit_test(added_to_pieces),
-        cmocka_unit_test(vectors), cmocka_unit_test(refusals), cmocka_unit_test(templates),
+        cmocka_unit_test(vectors), cmocka_unit_test(refusals), cmocka_unit_test(no_memory), cmocka_unit_test(templates),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }
