@@ -28,11 +28,19 @@ static void print_format(FILE *to, const spec_model_info *i)
     fputc('\n', to);
 }
 
+/* Zeros for none. */
+static spec_tokenizer_info tokenizer_info(const spec_tokenizer *t)
+{
+    spec_tokenizer_info info = SPEC_STRUCT_INIT(spec_tokenizer_info);
+    if (t != NULL) (void)spec_tokenizer_get_info(t, &info);
+    return info;
+}
+
 static void print_tokenizer(FILE *to, const spec_tokenizer *t)
 {
+    const spec_tokenizer_info info = tokenizer_info(t);
     if (t == NULL) fprintf(to, "%-16s none: ids only\n", "tokenizer");
-    else fprintf(to, "%-16s %d ids, %s chat template\n", "tokenizer", spec_tokenizer_n_vocab(t),
-                 spec_tokenizer_chat_template(t) != NULL ? "with a" : "no");
+    else fprintf(to, "%-16s %d ids, %s chat template\n", "tokenizer", info.n_vocab, info.chat_template != NULL ? "with a" : "no");
 }
 
 static void print_text(FILE *to, const cli_context *c, const spec_model_info *i, const spec_memory *m, int32_t n_ctx)
@@ -100,7 +108,7 @@ static void print_json(const cli_context *c, const spec_model_info *i, const spe
     for (int32_t k = 0; k < i->n_eos; k++) json_array_append_new(eos, json_integer(i->eos[k]));
     json_object_set_new(o, "eos", eos);
     const spec_tokenizer *t = spec_model_tokenizer(c->target);
-    const char *chat = t != NULL ? spec_tokenizer_chat_template(t) : NULL;
+    const char *chat = tokenizer_info(t).chat_template;
     json_object_set_new(o, "tokenizer", json_boolean(t != NULL));
     json_object_set_new(o, "chat_template", chat != NULL ? json_string(chat) : json_null());
     json_object_set_new(o, "dtype", json_string(spec_dtype_name(i->dtype)));

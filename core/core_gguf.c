@@ -264,6 +264,16 @@ void speci_gguf_close(speci_gguf *g)
     *g = (speci_gguf){ 0 };
 }
 
+bool speci_is_gguf(const char *path)
+{
+    char magic[4] = "";
+    speci_file file;
+    if (!speci_file_exists(path) || speci_file_map(&file, path) != SPEC_OK) return false;
+    const bool read = file.n >= sizeof magic && speci_file_read_at(&file, path, magic, 0, sizeof magic) == SPEC_OK;
+    speci_file_unmap(&file);
+    return read && memcmp(magic, "GGUF", sizeof magic) == 0;
+}
+
 /* ---------------------------------------------------------------------------------------- access --- */
 
 const speci_gguf_value *speci_gguf_find(const speci_gguf *g, const char *key)

@@ -55,6 +55,9 @@ typedef struct speci_gguf { /* keys, names and values live as long as it and the
 spec_status speci_gguf_read(speci_gguf *out, const speci_file *map, const char *file, const spec_allocator *a);
 void speci_gguf_close(speci_gguf *g);
 
+/* Does the file begin as a GGUF file does? */
+bool speci_is_gguf(const char *path);
+
 const speci_gguf_value *speci_gguf_find(const speci_gguf *g, const char *key); /* NULL if absent */
 /* The values of keys that may be absent, which leaves *out alone; E_FORMAT by name for another type. Integers of any width are
  * integers; strings are UTF-8 without zero bytes, not terminated, borrowed. */

@@ -25,14 +25,14 @@ static bool looks_like_repository(const char *path)
 
 static spec_status check_path(const char *path)
 {
-    if (speci_is_directory(path) || (ends_with(path, ".gguf") && speci_file_exists(path))) return SPEC_OK;
+    if (speci_is_directory(path) || (ends_with(path, ".gguf") && speci_file_exists(path)) || speci_is_gguf(path)) return SPEC_OK;
     if (ends_with(path, ".bin"))
         return speci_fail(SPEC_E_UNSUPPORTED,
                           "%s: pickle files are not read, expected a directory with config.json and model.safetensors: "
                           "examples/convert_bin.py writes safetensors",
                           path);
     if (speci_file_exists(path))
-        return speci_fail(SPEC_E_INVALID, "%s: a file, expected the directory with config.json and model.safetensors, or a .gguf file",
+        return speci_fail(SPEC_E_INVALID, "%s: a file, expected the directory with config.json and model.safetensors, or a GGUF file",
                           path);
     if (looks_like_repository(path))
         return speci_fail(SPEC_E_IO,
@@ -78,8 +78,8 @@ static spec_status check_unused(const spec_model *m, const model_config *config,
 {
     SPEC_TRY(speci_model_check_unused(m, config, c));
     if (m->unknown_keys[0])
-        speci_log(m->backend, SPEC_LOG_WARN, "%s: keys of config.json that are not known, and so were ignored: %s",
-                  m->path, m->unknown_keys);
+        speci_log(m->backend, SPEC_LOG_WARN, "%s: keys%s that are not known, and so were ignored: %s",
+                  m->path, speci_checkpoint_gguf(c) ? "" : " of config.json", m->unknown_keys);
     return SPEC_OK;
 }
 

@@ -536,6 +536,8 @@ int main(void)
         cmocka_unit_test(progress_and_abort),
         IN_DIR(files_cut_short),
         NO_MEMORY("bamba"),
+        NO_MEMORY("gguf/bamba.gguf"),
+        NO_MEMORY("gguf/phi3-long.gguf"),
         NO_MEMORY("gpt_neox"),
         NO_MEMORY("lfm2"),
         NO_MEMORY("mamba"),

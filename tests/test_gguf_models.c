@@ -44,6 +44,9 @@ static const family_case family_cases[] = {
     { "mamba2", "mamba2", N_IDS, false },        { "gpt_neox", "gpt_neox", N_IDS, true }, { "phi3", "phi3", N_IDS, true },
     { "phi3-long", "phi3", N_IDS, true },        { "granite", "granite", N_IDS, true },   { "bamba", "bamba", N_IDS, false },
     { "starcoder2", "starcoder2", WINDOW, true }, { "granitemoehybrid", "granitemoehybrid", N_IDS, false },
+    { "gemma", "gemma", N_IDS, true },           { "smollm3", "smollm3", N_IDS, true },   { "olmo", "olmo", N_IDS, true },
+    { "seed_oss", "seed_oss", N_IDS, true },     { "ernie4_5", "ernie4_5", N_IDS, true }, { "stablelm", "stablelm", N_IDS, true },
+    { "cohere", "cohere", N_IDS, true },         { "lfm2", "lfm2", N_IDS, true },         { "internlm3", "llama", N_IDS, true },
 };
 
 static spec_model *open_case(const char *name, const char *end)

@@ -45,6 +45,13 @@ static void write_bytes(const char *path, const void *data, size_t n)
     fclose(f);
 }
 
+static spec_tokenizer_info info_of(const spec_tokenizer *t)
+{
+    spec_tokenizer_info info = SPEC_STRUCT_INIT(spec_tokenizer_info);
+    OK(spec_tokenizer_get_info(t, &info));
+    return info;
+}
+
 /* --- from a tokenizer.json, by its words alone --- */
 
 typedef struct word {
@@ -190,10 +197,10 @@ static void bpe(void **state)
         spec_tokenizer *t = open_gguf(words_of(path, cases[i].pre, cases[i].bos, cases[i].eos));
         snprintf(path, sizeof path, GOLDEN "%s/vectors.jsonl", cases[i].name);
         same_vectors(own, t, path);
-        assert_int_equal(spec_tokenizer_n_vocab(t), spec_tokenizer_n_vocab(own));
-        assert_int_equal(spec_tokenizer_bos(t), cases[i].bos);
-        assert_int_equal(spec_tokenizer_eos(t), cases[i].eos);
-        for (int32_t id = 0; id < spec_tokenizer_n_vocab(own); id++)
+        assert_int_equal(info_of(t).n_vocab, info_of(own).n_vocab);
+        assert_int_equal(info_of(t).bos, cases[i].bos);
+        assert_int_equal(info_of(t).eos, cases[i].eos);
+        for (int32_t id = 0; id < info_of(own).n_vocab; id++)
             assert_int_equal(spec_tokenizer_is_special(t, id), spec_tokenizer_is_special(own, id));
         spec_tokenizer_close(t);
         spec_tokenizer_close(own);
@@ -291,8 +298,8 @@ static void sentence_piece(void **state)
         spec_tokenizer *t = open_gguf(pieces_as_gguf(own, cases[i].prefix, cases[i].remove_extra));
         snprintf(path, sizeof path, SPM "%s.jsonl", cases[i].name);
         if (strcmp(cases[i].name, "noprefix") != 0) same_vectors(own, t, path); /* it has a text of its own for unknown pieces */
-        assert_int_equal(spec_tokenizer_bos(t), 1);
-        assert_int_equal(spec_tokenizer_eos(t), 2);
+        assert_int_equal(info_of(t).bos, 1);
+        assert_int_equal(info_of(t).eos, 2);
         spec_tokenizer_close(t);
         spec_tokenizer_close(own);
     }
@@ -328,7 +335,7 @@ static void added_to_pieces(void **state)
     const size_t n = encode(t, &ids, "a[in]a[out]a", 12, SPEC_TOKEN_ADD_SPECIAL);
     assert_int_equal(n, 7);
     assert_memory_equal(ids, wanted, sizeof wanted);
-    assert_int_equal(spec_tokenizer_n_vocab(t), size);
+    assert_int_equal(info_of(t).n_vocab, size);
     free(ids);
     spec_tokenizer_close(t);
 }
@@ -449,13 +456,62 @@ static void refusals(void **state)
     }
 }
 
+/* --- memory that runs out --- */
+
+typedef struct failing {
+    int calls, fail_at, live;
+} failing;
+
+static void *failing_alloc(void *user, size_t bytes, size_t align)
+{
+    failing *f = user;
+    if (++f->calls == f->fail_at) return NULL;
+    f->live++;
+    return aligned_alloc(align, (bytes + align - 1) / align * align);
+}
+
+static void failing_free(void *user, void *p, size_t bytes)
+{
+    (void)bytes;
+    if (p) ((failing *)user)->live--;
+    free(p);
+}
+
+static void no_memory_of(gguf_bytes b)
+{
+    failing f = { .fail_at = 1 };
+    const spec_allocator a = { .user_data = &f, .alloc = failing_alloc, .free = failing_free };
+    spec_status status = SPEC_E_NOMEM;
+    write_bytes(file, b.data, b.n);
+    free(b.data);
+    for (; status == SPEC_E_NOMEM; f.fail_at++) {
+        spec_tokenizer *t = NULL;
+        f.calls = 0;
+        status = spec_tokenizer_open(&t, file, &a);
+        spec_tokenizer_close(t);
+        assert_int_equal(f.live, 0);
+    }
+    OK(status);
+    assert_true(f.fail_at > 20);
+}
+
+static void no_memory(void **state)
+{
+    spec_tokenizer *own = NULL;
+    (void)state;
+    no_memory_of(words_of(GOLDEN "llama3-style", "llama-bpe", 640, 641));
+    OK(spec_tokenizer_open(&own, SPM "bytes.model", NULL));
+    no_memory_of(pieces_as_gguf(own, true, false));
+    spec_tokenizer_close(own);
+}
+
 /* --- chat templates --- */
 
 static void expect_template(const char *path, const char *expected)
 {
     spec_tokenizer *t = NULL;
     OK(spec_tokenizer_open(&t, path, NULL));
-    const char *found = spec_tokenizer_chat_template(t);
+    const char *found = info_of(t).chat_template;
     if (expected) assert_string_equal(found, expected);
     else assert_null(found);
     spec_tokenizer_close(t);
@@ -503,7 +559,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bpe), cmocka_unit_test(splits), cmocka_unit_test(sentence_piece), cmocka_unit_test(added_to_pieces),
-        cmocka_unit_test(vectors), cmocka_unit_test(refusals), cmocka_unit_test(templates),
+        cmocka_unit_test(vectors), cmocka_unit_test(refusals), cmocka_unit_test(no_memory), cmocka_unit_test(templates),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

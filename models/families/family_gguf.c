@@ -7,7 +7,9 @@
 
 static const model_gguf *const rows[] = { &speci_gguf_llama, &speci_gguf_qwen2, &speci_gguf_qwen3, &speci_gguf_mamba, &speci_gguf_mamba2,
                                           &speci_gguf_gptneox, &speci_gguf_phi3, &speci_gguf_granite, &speci_gguf_granitehybrid,
-                                          &speci_gguf_starcoder2 };
+                                          &speci_gguf_starcoder2, &speci_gguf_gemma, &speci_gguf_smollm3, &speci_gguf_olmo,
+                                          &speci_gguf_seed_oss, &speci_gguf_ernie4_5, &speci_gguf_stablelm, &speci_gguf_command_r,
+                                          &speci_gguf_lfm2 };
 enum { N_ROW = sizeof rows / sizeof *rows, KEY_MAX = 128 };
 
 /* Keys that mean the same for all. */
@@ -114,6 +116,27 @@ static spec_status take_keys(gguf_reading *r, const model_gguf *row)
         if (strncmp(p->key, r->architecture, n) == 0 && p->key[n] == '.') SPEC_TRY(take_key(r, row, p, p->key + n + 1));
     }
     return SPEC_OK;
+}
+
+spec_status speci_gguf_layers(gguf_reading *r, json_t *types, json_t *attending, const char *attention, const char *other)
+{
+    char key[KEY_MAX];
+    const speci_gguf_value *counts = NULL;
+    int64_t n_kv = 0;
+    SPEC_TRY(speci_gguf_array(r->file, full_key(r, "attention.head_count_kv", key), SPECI_GGUF_I32, &counts));
+    if (!counts) return speci_fail(SPEC_E_FORMAT, "%s: %s is missing", r->file->file, key);
+    for (uint64_t i = 0; i < counts->n; i++) {
+        const int64_t n = speci_gguf_integer_at(counts, i);
+        if (n != 0 && n_kv != 0 && n != n_kv)
+            return speci_fail(SPEC_E_UNSUPPORTED, "%s: %s has %" PRId64 " and %" PRId64 ": layers of several shapes are not supported",
+                              r->file->file, key, n_kv, n);
+        if (n != 0) n_kv = n;
+        if (json_array_append_new(types, json_string(n ? attention : other)) != 0 ||
+            (n && attending && json_array_append_new(attending, json_integer((json_int_t)i)) != 0))
+            return no_memory(r);
+    }
+    if (n_kv == 0) return SPEC_OK; /* no layer attends: as many as heads, which is what a config says by nothing */
+    return speci_gguf_set(r, "num_key_value_heads", json_integer(n_kv), key);
 }
 
 /* ------------------------------------------------------------------------------ what tensors tell --- */

@@ -45,7 +45,7 @@ static const model_rename names[] = {
 
 static const gguf_key hybrid_keys[] = {
     SCALES,
-    { "attention.head_count_kv", NULL }, /* of each layer: layers() */
+    { "attention.head_count_kv", NULL }, /* of each layer: finish() */
     { "expert_count", "num_local_experts" },
     { "expert_used_count", "num_experts_per_tok" },
     { "expert_shared_feed_forward_length", "shared_intermediate_size" },
@@ -56,27 +56,6 @@ static const gguf_key hybrid_keys[] = {
     { "ssm.inner_size", NULL }, /* mixer() */
     { NULL, NULL },
 };
-
-/* A layer attends if it has heads of keys. */
-static spec_status layers(gguf_reading *r, json_t *types, json_t *attending)
-{
-    const speci_gguf_value *counts = NULL;
-    int64_t n_kv = 0;
-    SPEC_TRY(speci_gguf_array(r->file, "granitehybrid.attention.head_count_kv", SPECI_GGUF_I32, &counts));
-    if (!counts) return speci_fail(SPEC_E_FORMAT, "%s: granitehybrid.attention.head_count_kv is missing", r->file->file);
-    for (uint64_t i = 0; i < counts->n; i++) {
-        const int64_t n = speci_gguf_integer_at(counts, i);
-        if (n != 0 && n_kv != 0 && n != n_kv)
-            return speci_fail(SPEC_E_UNSUPPORTED, "%s: granitehybrid.attention.head_count_kv has %lld and %lld: layers of several shapes "
-                              "are not supported", r->file->file, (long long)n_kv, (long long)n);
-        if (n != 0) n_kv = n;
-        if (json_array_append_new(types, json_string(n ? "attention" : "mamba")) != 0 ||
-            (n && json_array_append_new(attending, json_integer((json_int_t)i)) != 0))
-            return speci_fail(SPEC_E_NOMEM, "%s: out of memory", r->file->file);
-    }
-    if (n_kv == 0) return SPEC_OK; /* no layer attends: as many as heads, which is what a config says by nothing */
-    return speci_gguf_set(r, "num_key_value_heads", json_integer(n_kv), "attention.head_count_kv");
-}
 
 static spec_status mixer(gguf_reading *r)
 {
@@ -113,7 +92,7 @@ static spec_status finish(gguf_reading *r)
 {
     bool turns = true;
     json_t *types = json_array(), *attending = json_array();
-    spec_status status = types && attending ? layers(r, types, attending) : SPEC_E_NOMEM;
+    spec_status status = types && attending ? speci_gguf_layers(r, types, attending, "attention", "mamba") : SPEC_E_NOMEM;
     if (status == SPEC_OK) status = mixer(r);
     if (status == SPEC_OK) status = speci_gguf_flag(r->file, "granitehybrid.rope.scaling.finetuned", &turns);
     if (status == SPEC_OK) status = turns ? bamba(r, attending) : granite4(r, types);

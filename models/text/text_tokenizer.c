@@ -103,11 +103,9 @@ static spec_status read_with_beside(spec_tokenizer *t, const speci_file *file)
 static spec_status read_file(spec_tokenizer *t)
 {
     speci_file file;
-    char magic[4] = "";
+    t->gguf = speci_is_gguf(t->path);
     SPEC_TRY(speci_file_map(&file, t->path));
-    spec_status status = file.n < sizeof magic ? SPEC_OK : speci_file_read_at(&file, t->path, magic, 0, sizeof magic);
-    t->gguf = memcmp(magic, "GGUF", sizeof magic) == 0;
-    if (status == SPEC_OK) status = t->gguf ? read_gguf(t, &file) : read_with_beside(t, &file);
+    const spec_status status = t->gguf ? read_gguf(t, &file) : read_with_beside(t, &file);
     speci_file_unmap(&file);
     return status;
 }

@@ -159,6 +159,14 @@ def gguf_llama(kind, h, arch="llama", **more):
     return {"general.architecture": arch, **{arch + "." + k: v for k, v in keys.items()}}, t
 
 
+def own(arch, keys):
+    return {"general.architecture": arch, **{arch + "." + k: v for k, v in keys.items()}}
+
+
+def blk(i, shapes):
+    return {f"blk.{i}.{name}": (shape, 0) for name, shape in shapes.items()}
+
+
 def gguf_cases():
     p, t = gguf_llama(0, 8, **{"rope.dimension_count": 4, "vocab_size": 4})
     yield "llama", {**p, **TOKENIZER}, {**t, "rope_freqs.weight": ((2,), 0)}
@@ -168,6 +176,21 @@ def gguf_cases():
     for n, rows in (("q", 8), ("k", 4), ("v", 4)):
         t["blk.0.attn_" + n + ".bias"] = ((rows,), 0)
     yield "qwen2", {**p, **PIECES}, t
+    ends = {"token_embd.weight": ((4, 4), 0), "output_norm.weight": ((4,), 0)}
+    ssm = {"ssm_in.weight": (22, 4), "ssm_conv1d.weight": (12, 4), "ssm_conv1d.bias": (12,), "ssm_dt.bias": (2,), "ssm_a": (2, 1),
+           "ssm_d": (2, 1), "ssm_norm.weight": (1, 8), "ssm_out.weight": (4, 8), "attn_norm.weight": (4,)}
+    keys = {"ssm.conv_kernel": 4, "ssm.inner_size": 8, "ssm.state_size": 2, "ssm.time_step_rank": 2, "ssm.group_count": 1,
+            "block_count": 1, "context_length": 64, "embedding_length": 4, "attention.layer_norm_rms_epsilon": 1e-5}
+    yield "mamba2", own("mamba2", {**keys, "feed_forward_length": 0, "attention.head_count": 0}), {**ends, **blk(0, ssm)}
+    mlp = {"ffn_norm.weight": (4,), "ffn_gate.weight": (4, 4), "ffn_up.weight": (4, 4), "ffn_down.weight": (4, 4)}
+    heads = {"attn_norm.weight": (4,), "attn_q.weight": (4, 4), "attn_k.weight": (2, 4), "attn_v.weight": (2, 4), "attn_output.weight": (4, 4)}
+    more = {"block_count": 2, "attention.head_count": 2, "attention.head_count_kv": [0, 1], "feed_forward_length": 4}
+    for name, turns in (("granitehybrid", False), ("bamba", True)):
+        yield name, own("granitehybrid", {**keys, **more, "expert_shared_feed_forward_length": 4, "rope.scaling.finetuned": turns}), {
+            **ends, **blk(0, {**ssm, **mlp}), **blk(1, {**heads, **mlp})}
+    ssm = {"ssm_in.weight": (16, 4), "ssm_conv1d.weight": (8, 4), "ssm_conv1d.bias": (8,), "ssm_x.weight": (5, 8), "ssm_dt.weight": (8, 1),
+           "ssm_dt.bias": (8,), "ssm_a": (8, 2), "ssm_d": (8,), "ssm_out.weight": (4, 8), "attn_norm.weight": (4,)}
+    yield "mamba", own("mamba", {**keys, "ssm.time_step_rank": 1, "ssm.dt_b_c_rms": False}), {**ends, **blk(0, ssm)}
     yield "values", {"general.architecture": "x", "general.alignment": 64, "a": [True, False], "b": [1.0, float("inf")], "c": ["", "x"],
                      "general.sampling.temp": 0.5, "split.no": 0, "split.count": 1}, {"t": ((2, 3), 0), "u": ((256,), 14)}
 
