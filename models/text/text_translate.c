@@ -265,7 +265,7 @@ static spec_status take_piece(writer *w, int32_t token, bool first)
     const char *text = text_of(from, w->m->n_from, token, &n);
     if (!first || n == 0) return speci_buf_add(&w->bytes, text, n);
     spec_text_stream stream = { { 0 }, 0, 0 };
-    const size_t room = spec_tokenizer_piece_max(from) + 16;
+    const size_t room = from->decoder.piece_max + 16;
     SPEC_TRY(speci_buf_reserve(&w->bytes, room));
     SPEC_TRY(spec_text_stream_push(&stream, w->bytes.data + w->bytes.n, room, &n, from, token, 0));
     w->bytes.n += n;
