@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "algorithms/draft/draft_trie.h"
 #include "algorithms/engine/engine.h"
 #include "tests/support_sequence.h"
 
@@ -418,6 +419,36 @@ static void check_lives(void **state)
     spec_model_close(model);
 }
 
+/* Prompts, and the ids of restored sequences, serve their sequence alone: the past has what was emitted. */
+static void check_past(void **state)
+{
+    (void)state;
+    static const int32_t prompt[] = { 7, 3, 1, 7, 3, 1 };
+    spec_request request = { .struct_size = sizeof request, .ignore_eos = 1, .n_predict = 9 };
+    support_stream saved = { 0 };
+    spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+    spec_model *model = support_model(backend, GOLDEN "law8-target", SPEC_DTYPE_F32);
+    spec_drafter *d = drafter_of('t', model, NULL);
+    const speci_trie *t = d->own;
+    spec_session *s;
+    int32_t seqs[2], n_proposal = 0, n_none = 0;
+    p.n_seq = 2;
+    OK(spec_session_open(&s, model, d, &p));
+    OK(spec_sequence_add(s, &seqs[0], prompt, 6, &request));
+    OK(spec_sequence_append(s, seqs[0], prompt, 4, &request));
+    OK(spec_sequence_save(s, seqs[0], support_to_stream, &saved));
+    OK(spec_sequence_restore(s, &seqs[1], support_from_stream, &saved));
+    assert_int_equal(t->past.n_counted, 0);
+    until_stop(s, seqs, 1, &n_proposal, &n_none);
+    assert_int_equal(t->past.n_counted, 9 * 4 - (3 + 2 + 1)); /* runs of up to 4 of the 9 tokens */
+    OK(spec_sequence_append(s, seqs[0], prompt, 3, &request));
+    assert_int_equal(t->past.n_counted, 9 * 4 - (3 + 2 + 1));
+    spec_session_close(s);
+    spec_drafter_close(d);
+    spec_model_close(model);
+    free(saved.data);
+}
+
 static int32_t child_of_root(const spec_tree *t, int32_t token)
 {
     for (int32_t i = 1; i < t->n; i++)
@@ -566,11 +597,12 @@ static void check_error(void **state)
 
 int main(void)
 {
-    enum { N_LOOKUP = sizeof lookups / sizeof *lookups, N_FAMILY = sizeof families / sizeof *families, N_OTHER = 5 };
+    enum { N_LOOKUP = sizeof lookups / sizeof *lookups, N_FAMILY = sizeof families / sizeof *families, N_OTHER = 6 };
     struct CMUnitTest tests[N_LOOKUP + 2 * N_FAMILY + N_OTHER] = {
         cmocka_unit_test(check_refused),
         cmocka_unit_test(check_hooks),
         cmocka_unit_test(check_error),
+        cmocka_unit_test(check_past),
         { "first", check_union, NULL, NULL, (void *)(uintptr_t)SPEC_DRAFT_FIRST },
         { "union", check_union, NULL, NULL, (void *)(uintptr_t)SPEC_DRAFT_UNION },
     };

@@ -154,11 +154,7 @@ static spec_status take_prompt(const speci_draft *d, const speci_draft_seq *q, i
     return SPEC_OK;
 }
 
-static spec_status prefill(speci_draft *d, const speci_draft_seq *q)
-{
-    end(d, q->seq);
-    return take_prompt(d, q, 0);
-}
+static spec_status prefill(speci_draft *d, const speci_draft_seq *q) { return take_prompt(d, q, 0); }
 
 /* --- what is emitted --- */
 

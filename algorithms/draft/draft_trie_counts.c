@@ -112,7 +112,7 @@ static uint32_t add_node(speci_trie_counts *t, uint32_t parent, int32_t token)
     if (x) t->free = t->node[x].chain;
     else if (t->n < t->cap) x = t->n++;
     else return 0;
-    t->node[x] = (speci_trie_node){ .token = token, .parent = parent, .age = t->age };
+    t->node[x] = (speci_trie_node){ .token = token, .parent = parent };
     link_hash(t, x);
     link_sibling(t, x);
     return x;

@@ -216,8 +216,8 @@ static bool take_node(speci_trie_counts *t, uint32_t x, const uint8_t *at, uint3
     int32_t depth = 1;
     if (parent >= x || token >= n_vocab || count < 1 || count > INT32_MAX) return false;
     for (uint32_t p = parent; p; p = t->node[p].parent) depth++;
-    if (depth > t->depth || (parent && count > t->node[parent].count) || speci_trie_find(t, parent, (int32_t)token)) return false;
-    return speci_trie_count(t, parent, (int32_t)token, count) == x;
+    if (depth > t->depth || (parent && count > t->node[parent].count)) return false;
+    return speci_trie_count(t, parent, (int32_t)token, count) == x; /* another one: its twin was there */
 }
 
 static spec_status read_nodes(speci_trie_counts *t, const trie_header *h, const speci_file *f, const char *path)
