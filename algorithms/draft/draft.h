@@ -174,6 +174,16 @@ spec_status speci_drafter_create(spec_drafter **out, const speci_draft_kind *kin
 /* It wants hidden rows at these taps [n], which are copied. */
 spec_status speci_drafter_take_taps(spec_drafter *d, const spec_tap *taps, int32_t n);
 
+/* --- drafters that find tokens in texts --- */
+
+/* Nothing that is drafted behind such a token has a use: the walk ends at it. */
+static inline bool speci_draft_ends_text(const spec_model *target, int32_t token)
+{
+    for (int32_t i = 0; i < target->n_eos; i++)
+        if (target->eos[i] == token) return true;
+    return false;
+}
+
 /* --- hidden rows on the host (draft_hidden.c) --- */
 
 /* Rows first .. first + n - 1 of h at its tap `tap`, to [n][dim]; when the queue was waited for, they are there as they are kept,

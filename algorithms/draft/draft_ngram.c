@@ -119,13 +119,6 @@ static spec_status prefill(speci_draft *d, const speci_draft_seq *q)
     return catch_up((ngram_index *)d->state + q->seq, q, n_max_of(d), d->site->a);
 }
 
-static bool ends_text(const spec_model *target, int32_t token)
-{
-    for (int32_t i = 0; i < target->n_eos; i++)
-        if (target->eos[i] == token) return true;
-    return false;
-}
-
 /* The tokens behind `at`, as a chain below the root. */
 static void propose(const speci_draft *d, const speci_draft_seq *q, int32_t at)
 {
@@ -133,7 +126,7 @@ static void propose(const speci_draft *d, const speci_draft_seq *q, int32_t at)
     if (most > d->site->n_node - 1) most = d->site->n_node - 1;
     for (int32_t i = 0; i < most && at + 1 + i < q->n_ids; i++) {
         const int32_t token = q->ids[at + 1 + i];
-        if (ends_text(d->site->target, token)) return;
+        if (speci_draft_ends_text(d->site->target, token)) return;
         (void)spec_tree_add(q->tree, i, token, 0);
     }
 }
