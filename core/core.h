@@ -85,7 +85,10 @@ void speci_hash_add(speci_hash *hash, const void *data, size_t n);
 void speci_hash_text(speci_hash *hash, const char *text); /* with its zero */
 uint64_t speci_hash_value(const speci_hash *hash);
 
-/* --- the operating system (core_os.c): the only file with system calls --- */
+/* --- the operating system (core_os.c): with core_pages.c and core_write.c the only files with system calls --- */
+
+/* E_IO: "PATH: doing: what errno says". */
+spec_status speci_fail_errno(const char *path, const char *doing);
 
 typedef struct speci_file { /* a file's bytes at fixed addresses, of which only loaded ranges may be touched */
     const uint8_t *data;
@@ -93,6 +96,9 @@ typedef struct speci_file { /* a file's bytes at fixed addresses, of which only 
     int fd;
 } speci_file;
 spec_status speci_file_map(speci_file *out, const char *path);
+/* The same with the file's own pages, read-only: they are read when they are touched, and shared with other processes. For
+ * files that are replaced and never changed: where another program cuts it short, touching what is gone ends the process. */
+spec_status speci_file_share(speci_file *out, const char *path);
 void speci_file_unmap(speci_file *file);
 /* Reads [offset, offset + n), which lies in the file, to its place in data. E_IO when the file has become shorter.
  * Again after speci_file_done. `path` is for messages. */
@@ -110,6 +116,30 @@ bool speci_is_directory(const char *path);
 bool speci_dir_has_ending(const char *path, const char *ending); /* of the name of one of its entries */
 /* dir + "/" + name into out [cap]; fails when it does not fit. */
 spec_status speci_path_join(char *out, size_t cap, const char *dir, const char *name);
+
+/* --- files that are written (core_write.c) --- */
+
+/* A file that grows at its end. It appears under its name when it is whole, in place of one that was there; or it never has
+ * a name, and is gone with its closing. All zero but fd = -1: none, which may be closed. */
+typedef struct speci_out {
+    const spec_allocator *a;
+    char *path, *temp; /* temp: its name until commit, if `created` */
+    int fd;
+    bool created;
+    uint64_t n;        /* bytes so far */
+    uint8_t *buffer;
+    size_t held;       /* of these n, in the buffer */
+} speci_out;
+spec_status speci_out_open(speci_out *o, const char *path, const spec_allocator *a);
+spec_status speci_out_open_unnamed(speci_out *o, const char *beside, const spec_allocator *a); /* in the folder of that path */
+spec_status speci_out_add(speci_out *o, const void *data, size_t n);
+spec_status speci_out_flush(speci_out *o);
+/* Bytes [offset, offset + n) that were added and flushed. */
+spec_status speci_out_read(const speci_out *o, void *to, uint64_t offset, size_t n);
+spec_status speci_out_commit(speci_out *o); /* of one with a name */
+void speci_out_close(speci_out *o);         /* what was not committed is gone */
+
+/* --- the machine (core_os.c) --- */
 
 double speci_now_ms(void);        /* monotonic */
 int speci_n_cpus(void);           /* affinity mask and cgroup quota, at least 1 */

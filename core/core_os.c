@@ -1,4 +1,5 @@
-/* core_os.c - the operating system: files, clock, processors, shared libraries. With core_pages.c the only file with system calls. */
+/* core_os.c - the operating system: files, clock, processors, shared libraries. With core_pages.c and
+ * core_write.c the only files with system calls. */
 #define _GNU_SOURCE /* sched_getaffinity, CPU_ALLOC, dladdr */
 #include "core/core.h"
 
@@ -19,7 +20,7 @@
 
 /* ------------------------------------------------------------------------------------ files --- */
 
-static spec_status fail_errno(const char *path, const char *doing)
+spec_status speci_fail_errno(const char *path, const char *doing)
 {
     char text[128] = "";
     int code = errno;
@@ -33,11 +34,11 @@ static spec_status fail_errno(const char *path, const char *doing)
 static spec_status open_for_reading(int *fd, size_t *n, const char *path)
 {
     *fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (*fd < 0) return fail_errno(path, "cannot open");
+    if (*fd < 0) return speci_fail_errno(path, "cannot open");
     struct stat st;
     spec_status status = SPEC_OK;
     if (fstat(*fd, &st) != 0)
-        status = fail_errno(path, "cannot stat");
+        status = speci_fail_errno(path, "cannot stat");
     else if (S_ISDIR(st.st_mode))
         status = speci_fail(SPEC_E_IO, "%s: is a directory, expected a file", path);
     else if (st.st_size < 0 || (uintmax_t)st.st_size > SIZE_MAX / 2)
@@ -50,9 +51,7 @@ static spec_status open_for_reading(int *fd, size_t *n, const char *path)
     return SPEC_OK;
 }
 
-/* The addresses are reserved, and reading fills them: pages mapped from a file that another program cuts short end the
- * process (SIGBUS) when they are touched, and no check before the touch is in time. */
-spec_status speci_file_map(speci_file *out, const char *path)
+static spec_status map_file(speci_file *out, const char *path, bool own_pages)
 {
     static const uint8_t nothing[1] = { 0 };
     int fd;
@@ -63,15 +62,21 @@ spec_status speci_file_map(speci_file *out, const char *path)
         close(fd);
         return SPEC_OK;
     }
-    void *p = mmap(NULL, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *p = own_pages ? mmap(NULL, n, PROT_READ, MAP_SHARED, fd, 0)
+                        : mmap(NULL, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) {
-        const spec_status status = fail_errno(path, "cannot reserve addresses");
+        const spec_status status = speci_fail_errno(path, own_pages ? "cannot map" : "cannot reserve addresses");
         close(fd);
         return status;
     }
     *out = (speci_file){ p, n, fd };
     return SPEC_OK;
 }
+
+/* The addresses are reserved, and reading fills them: pages mapped from a file that another program cuts short end the
+ * process (SIGBUS) when they are touched, and no check before the touch is in time. */
+spec_status speci_file_map(speci_file *out, const char *path) { return map_file(out, path, false); }
+spec_status speci_file_share(speci_file *out, const char *path) { return map_file(out, path, true); }
 
 void speci_file_unmap(speci_file *file)
 {
@@ -88,7 +93,7 @@ spec_status speci_file_read_at(const speci_file *file, const char *path, void *o
     for (size_t done = 0; done < n;) {
         const ssize_t got = pread(file->fd, (char *)out + done, n - done, (off_t)(offset + done));
         if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return fail_errno(path, "cannot read");
+        if (got < 0) return speci_fail_errno(path, "cannot read");
         if (got == 0)
             return speci_fail(SPEC_E_IO, "%s: ends at byte %zu, but had %zu bytes when it was opened: another program cut it short",
                               path, offset + done, file->n);
@@ -104,7 +109,7 @@ spec_status speci_file_load(const speci_file *file, const char *path, size_t off
     const size_t page = (size_t)sysconf(_SC_PAGESIZE), first = offset / page * page;
     uint8_t *data = (uint8_t *)(uintptr_t)file->data;
     if (mprotect(data + first, offset + n - first, PROT_READ | PROT_WRITE) != 0)
-        return fail_errno(path, "no memory to read it into");
+        return speci_fail_errno(path, "no memory to read it into");
     return speci_file_read_at(file, path, data + offset, offset, n);
 }
 
@@ -129,7 +134,7 @@ static spec_status read_all(int fd, speci_buf *buf, const char *path, size_t max
         SPEC_TRY(speci_buf_reserve(buf, 4096));
         ssize_t got = read(fd, buf->data + buf->n, buf->cap - buf->n);
         if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return fail_errno(path, "cannot read");
+        if (got < 0) return speci_fail_errno(path, "cannot read");
         if (got == 0) return SPEC_OK;
         buf->n += (size_t)got;
         if (buf->n > max)

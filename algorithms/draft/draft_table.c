@@ -3,5 +3,6 @@
 
 const speci_draft_kind *const speci_draft_table[] = {
     &speci_draft_ngram,
+    &speci_draft_png,
     NULL,
 };
