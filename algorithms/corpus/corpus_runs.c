@@ -228,7 +228,7 @@ static spec_status merge(merging *m, spec_status (*each)(void *arg, const uint8_
         if (count == 0) memcpy(window, next, n);
         count += more;
         const double part = (double)(++n_taken * record_bytes(m->runs)) / (double)m->runs->file.n;
-        if (n_taken % TELL_EVERY == 0 && done && done(done_arg, part) != 0)
+        if (n_taken % TELL_EVERY == 1 && done && done(done_arg, part) != 0)
             return speci_fail(SPEC_E_ABORTED, "building a corpus table was stopped");
     }
     return count > 0 ? each(arg, window, count) : SPEC_OK;

@@ -71,8 +71,11 @@ size_t speci_corpus_put_header(uint8_t *bytes, const speci_corpus_header *h)
 
 /* --- open --- */
 
-/* Bytes before the sections' own. */
-static size_t header_bytes(int32_t n_context) { return sizeof MAGIC + 4 + 40 + ((size_t)n_context + 1) * 2 * 16 + 8; }
+/* Of a header with so many orders: 56 are not of sections. */
+static size_t header_bytes(int32_t n_context)
+{
+    return SPECI_CORPUS_MAX_HEADER - (size_t)(SPECI_CORPUS_MAX_CONTEXT - n_context) * 2 * 16;
+}
 
 static bool within(int32_t value, int32_t most) { return value >= 1 && value <= most; }
 
@@ -89,8 +92,8 @@ static spec_status read_header(speci_corpus_header *h, const uint8_t *data, size
 {
     uint8_t bytes[SPECI_CORPUS_MAX_HEADER];
     coder c = { bytes + sizeof MAGIC, true };
-    uint32_t version;
-    uint64_t sum;
+    uint32_t version = 0;
+    uint64_t sum = 0;
     memset(bytes, 0, sizeof bytes);
     memcpy(bytes, data, n < sizeof bytes ? n : sizeof bytes);
     if (n < sizeof MAGIC || memcmp(bytes, MAGIC, sizeof MAGIC) != 0) {
