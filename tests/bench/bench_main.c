@@ -21,6 +21,8 @@ static const bench_mode modes[] = {
     { "rows", "distributions, verification and draws over rows of 128k logits (no model)", bench_rows, true },
     { "attention", "attention over trees of --nodes by the order of nodes, beside dense attention (no model)",
       bench_attention, true },
+    { "png", "drafters of --tree along the text --prompts in tokens of --model: a proposal, and tokens per step (no model)", bench_png,
+      true },
     { "machine", "the machine's bounds: bandwidth, matrix rate, calls, looks (no model)", bench_machine, true },
     { "memory", "what a session for --nodes takes beyond one for a single node; loading", bench_memory, false },
 };
