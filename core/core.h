@@ -85,10 +85,7 @@ void speci_hash_add(speci_hash *hash, const void *data, size_t n);
 void speci_hash_text(speci_hash *hash, const char *text); /* with its zero */
 uint64_t speci_hash_value(const speci_hash *hash);
 
-/* --- the operating system (core_os.c): with core_pages.c and core_write.c the only files with system calls --- */
-
-/* E_IO: "PATH: doing: what errno says". */
-spec_status speci_fail_errno(const char *path, const char *doing);
+/* --- the operating system (core_os.c): the only file with system calls --- */
 
 typedef struct speci_file { /* a file's bytes at fixed addresses, of which only loaded ranges may be touched */
     const uint8_t *data;
@@ -109,6 +106,17 @@ spec_status speci_file_read_at(const speci_file *file, const char *path, void *o
 void speci_file_done(const speci_file *file, size_t offset, size_t n);
 /* A small file (at most `max` bytes) as a zero-terminated string. */
 spec_status speci_file_read(char **out, size_t *n, const char *path, size_t max, const spec_allocator *a);
+/* A file that is written: under another name beside `path`, and in place of what is there when it is complete. */
+typedef struct speci_writer {
+    const char *path; /* borrowed */
+    char *partial;    /* the other name */
+    int fd;
+    const spec_allocator *a;
+} speci_writer;
+spec_status speci_writer_open(speci_writer *w, const char *path, const spec_allocator *a);
+spec_status speci_writer_put(speci_writer *w, const void *data, size_t n);
+/* With SPEC_OK the file is complete; with an error it is dropped, and the error returned. */
+spec_status speci_writer_close(speci_writer *w, spec_status status);
 bool speci_file_exists(const char *path);
 /* A repository that was cloned without its large files has text in place of them: E_FORMAT, saying so. */
 spec_status speci_file_refuse_pointer(const void *data, size_t n, const char *path);
@@ -117,29 +125,22 @@ bool speci_dir_has_ending(const char *path, const char *ending); /* of the name 
 /* dir + "/" + name into out [cap]; fails when it does not fit. */
 spec_status speci_path_join(char *out, size_t cap, const char *dir, const char *name);
 
-/* --- files that are written (core_write.c) --- */
-
-/* A file that grows at its end. It appears under its name when it is whole, in place of one that was there; or it never has
- * a name, and is gone with its closing. All zero but fd = -1: none, which may be closed. */
-typedef struct speci_out {
+/* A file without a name: it grows at its end, can be read from anywhere, and is gone when it is closed. All zero: none, which may be
+ * closed. */
+typedef struct speci_scratch {
     const spec_allocator *a;
-    char *path, *temp; /* temp: its name until commit, if `created` */
+    char *beside;    /* NULL: there is no file */
     int fd;
-    bool created;
-    uint64_t n;        /* bytes so far */
+    uint64_t n;      /* bytes so far */
     uint8_t *buffer;
-    size_t held;       /* of these n, in the buffer */
-} speci_out;
-spec_status speci_out_open(speci_out *o, const char *path, const spec_allocator *a);
-spec_status speci_out_open_unnamed(speci_out *o, const char *beside, const spec_allocator *a); /* in the folder of that path */
-spec_status speci_out_add(speci_out *o, const void *data, size_t n);
-spec_status speci_out_flush(speci_out *o);
+    size_t held;     /* of these n, in the buffer */
+} speci_scratch;
+spec_status speci_scratch_open(speci_scratch *s, const char *beside, const spec_allocator *a); /* in the folder of that path */
+spec_status speci_scratch_add(speci_scratch *s, const void *data, size_t n);
+spec_status speci_scratch_flush(speci_scratch *s);
 /* Bytes [offset, offset + n) that were added and flushed. */
-spec_status speci_out_read(const speci_out *o, void *to, uint64_t offset, size_t n);
-spec_status speci_out_commit(speci_out *o); /* of one with a name */
-void speci_out_close(speci_out *o);         /* what was not committed is gone */
-
-/* --- the machine (core_os.c) --- */
+spec_status speci_scratch_read(const speci_scratch *s, void *to, uint64_t offset, size_t n);
+void speci_scratch_close(speci_scratch *s);
 
 double speci_now_ms(void);        /* monotonic */
 int speci_n_cpus(void);           /* affinity mask and cgroup quota, at least 1 */

@@ -1,5 +1,4 @@
-/* core_os.c - the operating system: files, clock, processors, shared libraries. With core_pages.c and
- * core_write.c the only files with system calls. */
+/* core_os.c - the operating system: files, clock, processors, shared libraries. With core_pages.c the only file with system calls. */
 #define _GNU_SOURCE /* sched_getaffinity, CPU_ALLOC, dladdr */
 #include "core/core.h"
 
@@ -20,7 +19,7 @@
 
 /* ------------------------------------------------------------------------------------ files --- */
 
-spec_status speci_fail_errno(const char *path, const char *doing)
+static spec_status fail_errno(const char *path, const char *doing)
 {
     char text[128] = "";
     int code = errno;
@@ -34,11 +33,11 @@ spec_status speci_fail_errno(const char *path, const char *doing)
 static spec_status open_for_reading(int *fd, size_t *n, const char *path)
 {
     *fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (*fd < 0) return speci_fail_errno(path, "cannot open");
+    if (*fd < 0) return fail_errno(path, "cannot open");
     struct stat st;
     spec_status status = SPEC_OK;
     if (fstat(*fd, &st) != 0)
-        status = speci_fail_errno(path, "cannot stat");
+        status = fail_errno(path, "cannot stat");
     else if (S_ISDIR(st.st_mode))
         status = speci_fail(SPEC_E_IO, "%s: is a directory, expected a file", path);
     else if (st.st_size < 0 || (uintmax_t)st.st_size > SIZE_MAX / 2)
@@ -65,7 +64,7 @@ static spec_status map_file(speci_file *out, const char *path, bool own_pages)
     void *p = own_pages ? mmap(NULL, n, PROT_READ, MAP_SHARED, fd, 0)
                         : mmap(NULL, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) {
-        const spec_status status = speci_fail_errno(path, own_pages ? "cannot map" : "cannot reserve addresses");
+        const spec_status status = fail_errno(path, own_pages ? "cannot map" : "cannot reserve addresses");
         close(fd);
         return status;
     }
@@ -93,7 +92,7 @@ spec_status speci_file_read_at(const speci_file *file, const char *path, void *o
     for (size_t done = 0; done < n;) {
         const ssize_t got = pread(file->fd, (char *)out + done, n - done, (off_t)(offset + done));
         if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return speci_fail_errno(path, "cannot read");
+        if (got < 0) return fail_errno(path, "cannot read");
         if (got == 0)
             return speci_fail(SPEC_E_IO, "%s: ends at byte %zu, but had %zu bytes when it was opened: another program cut it short",
                               path, offset + done, file->n);
@@ -109,7 +108,7 @@ spec_status speci_file_load(const speci_file *file, const char *path, size_t off
     const size_t page = (size_t)sysconf(_SC_PAGESIZE), first = offset / page * page;
     uint8_t *data = (uint8_t *)(uintptr_t)file->data;
     if (mprotect(data + first, offset + n - first, PROT_READ | PROT_WRITE) != 0)
-        return speci_fail_errno(path, "no memory to read it into");
+        return fail_errno(path, "no memory to read it into");
     return speci_file_read_at(file, path, data + offset, offset, n);
 }
 
@@ -134,7 +133,7 @@ static spec_status read_all(int fd, speci_buf *buf, const char *path, size_t max
         SPEC_TRY(speci_buf_reserve(buf, 4096));
         ssize_t got = read(fd, buf->data + buf->n, buf->cap - buf->n);
         if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return speci_fail_errno(path, "cannot read");
+        if (got < 0) return fail_errno(path, "cannot read");
         if (got == 0) return SPEC_OK;
         buf->n += (size_t)got;
         if (buf->n > max)
@@ -158,6 +157,44 @@ spec_status speci_file_read(char **out, size_t *n, const char *path, size_t max,
     *out = buf.data;
     *n = buf.n - 1;
     return SPEC_OK;
+}
+
+/* The name has the process in it; what an earlier one of that number left there is not wanted any more. */
+spec_status speci_writer_open(speci_writer *w, const char *path, const spec_allocator *a)
+{
+    const size_t cap = strlen(path) + 32;
+    *w = (speci_writer){ .path = path, .fd = -1, .a = a };
+    if (speci_is_directory(path)) return speci_fail(SPEC_E_IO, "%s: is a directory, expected a file", path);
+    if (!(w->partial = speci_alloc(a, cap, 1))) return SPEC_E_NOMEM;
+    snprintf(w->partial, cap, "%s.%ld.part", path, (long)getpid());
+    (void)unlink(w->partial);
+    w->fd = open(w->partial, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (w->fd >= 0) return SPEC_OK;
+    const spec_status status = fail_errno(path, "cannot be written");
+    speci_free(a, w->partial);
+    return status;
+}
+
+spec_status speci_writer_put(speci_writer *w, const void *data, size_t n)
+{
+    for (size_t done = 0; done < n;) {
+        const ssize_t put = write(w->fd, (const char *)data + done, n - done);
+        if (put < 0 && errno == EINTR) continue;
+        if (put < 0) return fail_errno(w->path, "cannot be written");
+        done += (size_t)put;
+    }
+    return SPEC_OK;
+}
+
+/* On the disk before it has the name: a machine that stops leaves one whole file or the other. */
+spec_status speci_writer_close(speci_writer *w, spec_status status)
+{
+    if (status == SPEC_OK && fsync(w->fd) != 0 && errno != EINVAL) status = fail_errno(w->path, "cannot be written");
+    if (close(w->fd) != 0 && status == SPEC_OK) status = fail_errno(w->path, "cannot be written");
+    if (status == SPEC_OK && rename(w->partial, w->path) != 0) status = fail_errno(w->path, "cannot be replaced");
+    if (status != SPEC_OK) (void)unlink(w->partial);
+    speci_free(w->a, w->partial);
+    return status;
 }
 
 bool speci_file_exists(const char *path)
@@ -193,6 +230,70 @@ spec_status speci_path_join(char *out, size_t cap, const char *dir, const char *
     if (len < 0 || (size_t)len >= cap)
         return speci_fail(SPEC_E_INVALID, "the path %s/%s is longer than %zu bytes", dir, name, cap - 1);
     return SPEC_OK;
+}
+
+/* --------------------------------------------------------------------------- files without a name --- */
+
+enum { SCRATCH_BUFFER = 1 << 18, SCRATCH_TRIES = 1000 };
+
+/* Made under a name that nobody has, which is taken away again at once: where the process ends, so does the file. */
+static spec_status open_unnamed(speci_scratch *s)
+{
+    const size_t cap = strlen(s->beside) + 48;
+    char *name = speci_alloc(s->a, cap, 1);
+    if (!name) return SPEC_E_NOMEM;
+    for (int i = 0; i < SCRATCH_TRIES && s->fd < 0 && (i == 0 || errno == EEXIST); i++) {
+        (void)snprintf(name, cap, "%s.%ld-%d.tmp", s->beside, (long)getpid(), i);
+        s->fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    }
+    const spec_status status = s->fd < 0 || unlink(name) != 0 ? fail_errno(s->beside, "cannot make a file beside it") : SPEC_OK;
+    speci_free(s->a, name);
+    return status;
+}
+
+spec_status speci_scratch_open(speci_scratch *s, const char *beside, const spec_allocator *a)
+{
+    *s = (speci_scratch){ .a = a, .fd = -1 };
+    spec_status status = SPEC_E_NOMEM;
+    if ((s->beside = speci_strdup(a, beside)) && (s->buffer = speci_alloc(a, SCRATCH_BUFFER, 1))) status = open_unnamed(s);
+    if (status != SPEC_OK) speci_scratch_close(s);
+    return status;
+}
+
+static spec_status scratch_write(const speci_scratch *s, const void *data, size_t n)
+{
+    speci_writer w = { .path = s->beside, .fd = s->fd };
+    return speci_writer_put(&w, data, n);
+}
+
+spec_status speci_scratch_flush(speci_scratch *s)
+{
+    SPEC_TRY(scratch_write(s, s->buffer, s->held));
+    s->held = 0;
+    return SPEC_OK;
+}
+
+spec_status speci_scratch_add(speci_scratch *s, const void *data, size_t n)
+{
+    if (n > SCRATCH_BUFFER - s->held) SPEC_TRY(speci_scratch_flush(s));
+    if (n > SCRATCH_BUFFER) SPEC_TRY(scratch_write(s, data, n));
+    else memcpy(s->buffer + s->held, data, n), s->held += n;
+    s->n += n;
+    return SPEC_OK;
+}
+
+spec_status speci_scratch_read(const speci_scratch *s, void *to, uint64_t offset, size_t n)
+{
+    const speci_file file = { .n = (size_t)s->n, .fd = s->fd };
+    return speci_file_read_at(&file, s->beside, to, (size_t)offset, n);
+}
+
+void speci_scratch_close(speci_scratch *s)
+{
+    if (s->beside && s->fd >= 0) close(s->fd);
+    speci_free(s->a, s->beside);
+    speci_free(s->a, s->buffer);
+    *s = (speci_scratch){ .fd = -1 };
 }
 
 /* ------------------------------------------------------------------------ clock, processors --- */

@@ -56,6 +56,7 @@ static spec_status begin(spec_corpus *c, const char *path, const spec_corpus_par
 {
     static const size_t memory = (size_t)1 << 30;
     SPEC_TRY(read_params(c, p));
+    if (speci_is_directory(path)) return speci_fail(SPEC_E_IO, "%s: is a directory, expected the name of a table", path);
     if (!(c->path = speci_strdup(c->a, path))) return SPEC_E_NOMEM;
     return speci_corpus_runs_open(&c->runs, c->shape.n_vocab, c->shape.n_context + c->shape.n_draft, p->memory ? p->memory : memory,
                                   path, c->a);
@@ -73,7 +74,6 @@ spec_status spec_corpus_open(spec_corpus **out, const char *path, const spec_cor
     c->allocator = p.allocator ? *p.allocator : speci_malloc;
     c->a = &c->allocator;
     c->text.a = c->ids.a = c->a;
-    c->runs.file.fd = -1;
     const spec_status status = begin(c, path, &p);
     if (status != SPEC_OK) {
         spec_corpus_close(c);
@@ -226,15 +226,15 @@ static spec_status count_window(void *arg, const uint8_t *window, uint64_t count
 }
 
 /* Appends a section: to the file if there is one, and to its checksum. */
-static spec_status copy_section(speci_out *to, speci_corpus_section *section, const speci_out *from, uint64_t n)
+static spec_status copy_section(speci_writer *to, speci_corpus_section *section, const speci_scratch *from, uint64_t n)
 {
-    enum { BUFFER = 1 << 14 };
+    enum { BUFFER = 1 << 16 };
     uint8_t buffer[BUFFER];
     speci_hash h = { 0 };
     for (uint64_t at = 0; at < from->n;) {
         const size_t part = from->n - at < BUFFER ? (size_t)(from->n - at) : BUFFER;
-        SPEC_TRY(speci_out_read(from, buffer, at, part));
-        if (to) SPEC_TRY(speci_out_add(to, buffer, part));
+        SPEC_TRY(speci_scratch_read(from, buffer, at, part));
+        if (to) SPEC_TRY(speci_writer_put(to, buffer, part));
         speci_hash_add(&h, buffer, part);
         at += part;
     }
@@ -242,7 +242,7 @@ static spec_status copy_section(speci_out *to, speci_corpus_section *section, co
     return SPEC_OK;
 }
 
-static spec_status copy_sections(speci_out *to, speci_corpus_header *h, const corpus_counts *c)
+static spec_status copy_sections(speci_writer *to, speci_corpus_header *h, const corpus_counts *c)
 {
     for (int32_t o = 0; o <= c->shape.n_context; o++) {
         SPEC_TRY(copy_section(to, &h->nodes[o], &c->orders[o].nodes, c->orders[o].n_node));
@@ -252,47 +252,55 @@ static spec_status copy_sections(speci_out *to, speci_corpus_header *h, const co
 }
 
 /* The header says the checksums of what comes behind it, which is read twice therefore. */
-static spec_status write_file(speci_out *to, const spec_corpus *c)
+static spec_status write_sections(speci_writer *to, const spec_corpus *c)
 {
     uint8_t bytes[SPECI_CORPUS_MAX_HEADER];
     speci_corpus_header h = { .shape = c->shape };
     SPEC_TRY(copy_sections(NULL, &h, &c->counts));
-    SPEC_TRY(speci_out_add(to, bytes, speci_corpus_put_header(bytes, &h)));
-    SPEC_TRY(copy_sections(to, &h, &c->counts));
-    return speci_out_commit(to);
+    SPEC_TRY(speci_writer_put(to, bytes, speci_corpus_put_header(bytes, &h)));
+    return copy_sections(to, &h, &c->counts);
 }
 
-static void tell_info(spec_corpus_info *info, const spec_corpus *c, uint64_t bytes)
+static spec_status write_file(const spec_corpus *c)
 {
-    *info = (spec_corpus_info){ .struct_size = sizeof *info, .n_text = c->n_text, .n_token = c->shape.n_token, .bytes = bytes,
-                                .n_run = (int32_t)(c->runs.ends.n / sizeof(uint64_t)), .bytes_runs = c->runs.file.n };
-    for (int32_t o = 0; o < c->shape.n_context; o++) {
-        info->n_context += c->counts.orders[o].n_node - 1;
-        info->n_continuation += c->counts.orders[o].n_row;
+    speci_writer to;
+    SPEC_TRY(speci_writer_open(&to, c->path, c->a));
+    return speci_writer_close(&to, write_sections(&to, c));
+}
+
+static spec_corpus_info info_of(const spec_corpus *c)
+{
+    uint8_t header[SPECI_CORPUS_MAX_HEADER];
+    const speci_corpus_header h = { .shape = c->shape };
+    spec_corpus_info info = { .struct_size = sizeof info, .n_text = c->n_text, .n_token = c->shape.n_token,
+                              .bytes = speci_corpus_put_header(header, &h), .bytes_runs = c->runs.file.n,
+                              .n_run = (int32_t)(c->runs.ends.n / sizeof(uint64_t)) };
+    for (int32_t o = 0; o <= c->shape.n_context; o++) {
+        const corpus_order *order = &c->counts.orders[o];
+        info.bytes += order->nodes.n + order->rows.n;
+        if (o == c->shape.n_context) continue; /* the extension order is none of the corpus */
+        info.n_context += order->n_node - 1;
+        info.n_continuation += order->n_row;
     }
+    return info;
 }
 
-static spec_status write_table(spec_corpus *c, spec_corpus_info *info)
+static spec_status write_table(spec_corpus *c)
 {
-    speci_out to;
     SPEC_TRY(flush_text(c));
     SPEC_TRY(end_text(c));
     SPEC_TRY(speci_corpus_counts_open(&c->counts, &c->shape, c->path, c->a));
     SPEC_TRY(speci_corpus_runs_merge(&c->runs, count_window, &c->counts, c->progress, c->progress_user_data));
     SPEC_TRY(speci_corpus_counts_end(&c->counts));
-    SPEC_TRY(speci_out_open(&to, c->path, c->a));
-    const spec_status status = write_file(&to, c);
-    tell_info(info, c, to.n);
-    speci_out_close(&to);
-    return status;
+    return write_file(c);
 }
 
 spec_status spec_corpus_write(spec_corpus *c, spec_corpus_info *info)
 {
-    spec_corpus_info found;
     SPEC_NEED(c, "corpus");
     SPEC_TRY(check_usable(c));
-    c->failed = true; /* its memory was put to other use */
-    SPEC_TRY(write_table(c, &found));
+    c->failed = true; /* its memory is put to other use */
+    SPEC_TRY(write_table(c));
+    const spec_corpus_info found = info_of(c);
     return info ? speci_params_write(info, &found, sizeof found, "spec_corpus_info") : SPEC_OK;
 }

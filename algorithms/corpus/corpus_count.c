@@ -8,10 +8,9 @@ enum { TOKEN = SPECI_CORPUS_TOKEN };
 spec_status speci_corpus_counts_open(corpus_counts *c, const speci_corpus_shape *shape, const char *beside, const spec_allocator *a)
 {
     *c = (corpus_counts){ .a = a, .shape = *shape };
-    for (int32_t o = 0; o < SPECI_CORPUS_MAX_ORDER; o++) c->orders[o].nodes.fd = c->orders[o].rows.fd = -1;
     for (int32_t o = 0; o <= shape->n_context; o++) {
-        SPEC_TRY(speci_out_open_unnamed(&c->orders[o].nodes, beside, a));
-        SPEC_TRY(speci_out_open_unnamed(&c->orders[o].rows, beside, a));
+        SPEC_TRY(speci_scratch_open(&c->orders[o].nodes, beside, a));
+        SPEC_TRY(speci_scratch_open(&c->orders[o].rows, beside, a));
     }
     c->next = speci_alloc(a, (size_t)shape->n_vocab * (size_t)shape->n_row, sizeof *c->next);
     return c->next ? SPEC_OK : SPEC_E_NOMEM;
@@ -20,8 +19,8 @@ spec_status speci_corpus_counts_open(corpus_counts *c, const speci_corpus_shape 
 void speci_corpus_counts_close(corpus_counts *c)
 {
     for (int32_t o = 0; o < SPECI_CORPUS_MAX_ORDER; o++) {
-        speci_out_close(&c->orders[o].nodes);
-        speci_out_close(&c->orders[o].rows);
+        speci_scratch_close(&c->orders[o].nodes);
+        speci_scratch_close(&c->orders[o].rows);
     }
     speci_free(c->a, c->next);
     c->next = NULL;
@@ -49,9 +48,9 @@ static spec_status put_row(const corpus_counts *c, corpus_order *o, uint64_t cou
 {
     uint8_t bytes[4];
     speci_corpus_put(bytes, cut(count), sizeof bytes);
-    SPEC_TRY(speci_out_add(&o->rows, bytes, sizeof bytes));
+    SPEC_TRY(speci_scratch_add(&o->rows, bytes, sizeof bytes));
     o->n_row++;
-    return speci_out_add(&o->rows, tokens, (size_t)(c->shape.n_draft * TOKEN));
+    return speci_scratch_add(&o->rows, tokens, (size_t)(c->shape.n_draft * TOKEN));
 }
 
 /* A node whose rows are those from first_row on. */
@@ -66,7 +65,7 @@ static spec_status put_node(corpus_counts *c, int32_t order, uint64_t token, uin
     speci_corpus_put(bytes + TOKEN, first_row, 4);
     speci_corpus_put(bytes + TOKEN + 4, first_node, 4);
     o->n_node++;
-    return speci_out_add(&o->nodes, bytes, (size_t)speci_corpus_node_bytes(&c->shape, order));
+    return speci_scratch_add(&o->nodes, bytes, (size_t)speci_corpus_node_bytes(&c->shape, order));
 }
 
 /* --- windows --- */
@@ -175,8 +174,8 @@ spec_status speci_corpus_counts_end(corpus_counts *c)
     for (int32_t o = 0; o <= c->shape.n_context; o++) {
         const uint64_t first_node = o < c->shape.n_context - 1 ? c->orders[o + 1].n_node : 0;
         SPEC_TRY(put_node(c, o, SPECI_CORPUS_NONE, c->orders[o].n_row, first_node));
-        SPEC_TRY(speci_out_flush(&c->orders[o].nodes));
-        SPEC_TRY(speci_out_flush(&c->orders[o].rows));
+        SPEC_TRY(speci_scratch_flush(&c->orders[o].nodes));
+        SPEC_TRY(speci_scratch_flush(&c->orders[o].rows));
     }
     return SPEC_OK;
 }

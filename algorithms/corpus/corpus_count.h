@@ -17,7 +17,7 @@ typedef struct corpus_best {
 } corpus_best;
 
 typedef struct corpus_order {
-    speci_out nodes, rows;
+    speci_scratch nodes, rows;
     uint64_t n_node, n_row;
     uint64_t first;      /* nodes of the next order when this context began: its first one there */
     uint64_t count;      /* of the continuation that is being counted */

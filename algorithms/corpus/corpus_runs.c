@@ -16,9 +16,9 @@ spec_status speci_corpus_runs_open(corpus_runs *r, int32_t n_vocab, int32_t n_wi
     size_t cap = memory / BYTES_PER_PLACE;
     if (cap > UINT32_MAX / 2) cap = UINT32_MAX / 2;
     if (cap < LEAST_PLACES) cap = LEAST_PLACES;
-    *r = (corpus_runs){ .a = a, .n_vocab = n_vocab, .n_window = n_window, .memory = memory, .cap = cap, .file = { .fd = -1 },
+    *r = (corpus_runs){ .a = a, .n_vocab = n_vocab, .n_window = n_window, .memory = memory, .cap = cap,
                         .ends = { .a = a } };
-    SPEC_TRY(speci_out_open_unnamed(&r->file, beside, a));
+    SPEC_TRY(speci_scratch_open(&r->file, beside, a));
     r->token = speci_alloc(a, cap, sizeof *r->token);
     r->at[0] = speci_alloc(a, cap, sizeof *r->at[0]);
     r->at[1] = speci_alloc(a, cap, sizeof *r->at[1]);
@@ -36,7 +36,7 @@ static void free_places(corpus_runs *r)
 void speci_corpus_runs_close(corpus_runs *r)
 {
     free_places(r);
-    speci_out_close(&r->file);
+    speci_scratch_close(&r->file);
     speci_buf_free(&r->ends);
 }
 
@@ -72,7 +72,7 @@ static spec_status write_record(corpus_runs *r, uint8_t *record, uint64_t count)
 {
     if (count == 0) return SPEC_OK;
     speci_corpus_put(record + window_bytes(r), count, COUNT);
-    return speci_out_add(&r->file, record, record_bytes(r));
+    return speci_scratch_add(&r->file, record, record_bytes(r));
 }
 
 /* A run of the windows that begin at the places 0 to n - 1. */
@@ -131,7 +131,7 @@ static spec_status spill_last(corpus_runs *r)
         SPEC_TRY(speci_corpus_runs_add(r, &end, 1));
     }
     SPEC_TRY(write_run(r, r->n - ((size_t)r->n_window - 1)));
-    return speci_out_flush(&r->file);
+    return speci_scratch_flush(&r->file);
 }
 
 /* --- merged --- */
@@ -174,7 +174,7 @@ static spec_status fill(const merging *m, cursor *c)
     const uint64_t left = c->end - c->next;
     c->n = left < m->each ? (size_t)left : m->each;
     c->at = 0;
-    SPEC_TRY(speci_out_read(&m->runs->file, c->buffer, c->next, c->n));
+    SPEC_TRY(speci_scratch_read(&m->runs->file, c->buffer, c->next, c->n));
     c->next += c->n;
     return SPEC_OK;
 }

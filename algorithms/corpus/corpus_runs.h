@@ -17,7 +17,7 @@ typedef struct corpus_runs {
     uint32_t *at[2];     /* [cap] places in it, sorted from one to the other */
     uint32_t *first;     /* [n_vocab + 2] where the places of a token go */
     size_t cap, n;
-    speci_out file;      /* the runs: windows and counts, in order, each once in its run */
+    speci_scratch file;      /* the runs: windows and counts, in order, each once in its run */
     speci_buf ends;      /* uint64_t [n_run] where they end in the file */
 } corpus_runs;
 
