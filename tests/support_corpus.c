@@ -1,8 +1,11 @@
 /* support_corpus.c - corpora for tests; counting them by going through all places for each question. */
+#define _GNU_SOURCE
 #include "tests/support_corpus.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/support_model.h"
 
@@ -49,6 +52,25 @@ spec_status corpus_write(const corpus *c, const char *path, size_t memory, const
     if (status == SPEC_OK) status = spec_corpus_write(s, info);
     spec_corpus_close(s);
     return status;
+}
+
+void support_table(char *text, const int32_t *ids, int32_t n, int32_t n_vocab, int32_t d, int32_t k)
+{
+    char path[] = "/tmp/spec_table_XXXXXX";
+    const corpus c = { .ids = (int32_t *)(uintptr_t)ids, .n = n, .end = { n }, .n_text = 1, .n_vocab = n_vocab, .n_context = 3,
+                       .n_draft = k, .n_row = 4, .min_count = 1 };
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    OK(corpus_write(&c, path, 0, NULL, NULL));
+    (void)snprintf(text, 64, "png:%s,%d,%d", path, d, k);
+}
+
+void support_table_remove(const char *text)
+{
+    char path[64];
+    (void)snprintf(path, sizeof path, "%.*s", (int)strcspn(text + 4, ","), text + 4);
+    assert_int_equal(unlink(path), 0);
 }
 
 /* --- counted --- */
