@@ -1,5 +1,6 @@
 /* test_draft_png.c - prompt and corpus n-grams: proposals against a search that is obviously right; tables and arguments that do not fit. */
 #define _GNU_SOURCE
+#include "algorithms/draft/draft_png_grams.h"
 #include "algorithms/tree/tree.h"
 #include "tests/support_decode.h"
 
@@ -280,11 +281,85 @@ static void check_foreign(void **state)
 }
 #endif
 
+/* ---------------------------------------------------------------------------- memory that fails --- */
+
+typedef struct failing {
+    int32_t calls, fail_at, blocks;
+} failing;
+
+static void *failing_alloc(void *user, size_t bytes, size_t align)
+{
+    failing *f = user;
+    if (++f->calls == f->fail_at) return NULL;
+    f->blocks++;
+    return aligned_alloc(align, (bytes + align - 1) / align * align);
+}
+
+static void failing_free(void *user, void *p, size_t bytes)
+{
+    (void)bytes;
+    ((failing *)user)->blocks -= p != NULL;
+    free(p);
+}
+
+/* Counts all of ids, once more where memory failed. */
+static void count_all(png_grams *g, const int32_t *ids, int32_t n, int32_t *n_failed)
+{
+    for (int32_t i = 1; i <= n; i += 17) {
+        const spec_status status = speci_png_grams_catch_up(g, ids, i);
+        if (status == SPEC_OK) continue;
+        assert_int_equal(status, SPEC_E_NOMEM);
+        OK(speci_png_grams_catch_up(g, ids, i));
+        ++*n_failed;
+    }
+    OK(speci_png_grams_catch_up(g, ids, n));
+}
+
+static void check_no_memory(void **state)
+{
+    enum { N = 3000, ALPHABET = 700 };
+    char text[64];
+    int32_t ids[N], n_failed = 0;
+    uint64_t random = 9;
+    failing f = { .fail_at = 0 };
+    const spec_allocator a = { failing_alloc, failing_free, &f };
+    spec_status status = SPEC_E_NOMEM;
+    (void)state;
+    write_small(8);
+    (void)snprintf(text, sizeof text, "png:%s", path);
+    for (int32_t n = 1; status == SPEC_E_NOMEM; n++) {
+        spec_drafter *d = NULL;
+        f = (failing){ .fail_at = n };
+        status = spec_drafter_open(&d, text, &a);
+        spec_drafter_close(d);
+        assert_int_equal(f.blocks, 0);
+    }
+    OK(status);
+    for (int32_t i = 0; i < N; i++) ids[i] = i % 40 < 20 && i >= 400 ? ids[i - 400] : (int32_t)(support_random(&random) % ALPHABET);
+    png_grams whole = { .n_draft = 3, .n_row = 2 };
+    count_all(&whole, ids, N, &n_failed);
+    assert_int_equal(n_failed, 0);
+    for (int32_t n = 1; n_failed == n - 1; n++) {
+        png_grams g = { .a = &a, .n_draft = 3, .n_row = 2 };
+        f = (failing){ .fail_at = n };
+        count_all(&g, ids, N, &n_failed);
+        for (int32_t token = 0; token < ALPHABET; token++) {
+            const png_gram *x = speci_png_grams_rows(&whole, token), *y = speci_png_grams_rows(&g, token);
+            assert_int_equal(x != NULL, y != NULL);
+            if (x) assert_memory_equal(x, y, 2 * sizeof *x);
+        }
+        speci_png_grams_free(&g);
+        assert_int_equal(f.blocks, 0);
+    }
+    assert_true(n_failed > 5);
+    speci_png_grams_free(&whole);
+}
+
 int main(void)
 {
     enum { N_CASE = sizeof cases / sizeof *cases };
     const struct CMUnitTest others[] = {
-        cmocka_unit_test(check_refused),
+        cmocka_unit_test(check_refused), cmocka_unit_test(check_no_memory),
 #ifndef SPEC_NO_TOKENIZER
         cmocka_unit_test(check_foreign),
 #endif
