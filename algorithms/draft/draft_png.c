@@ -102,16 +102,15 @@ typedef struct proposal {
     int32_t n_row, n_draft; /* rows that are still missing; tokens of a row that have a use */
 } proposal;
 
-/* Merges a row of tokens [n] into the trie. */
+/* Merges a row of tokens [n] into the trie, as far as there is room. */
 static void add_row(proposal *p, const int32_t *tokens, int32_t n)
 {
     spec_tree *t = p->q->tree;
     const int32_t before = t->n;
     for (int32_t i = 0, node = 0; i < n && i < p->n_draft && !speci_draft_ends_text(p->d->site->target, tokens[i]); i++) {
         const int32_t there = speci_tree_child_with(t, node, tokens[i]);
-        if (there < 0 && t->n >= p->d->site->n_node) break;
         node = there < 0 ? spec_tree_add(t, node, tokens[i], 0) : there;
-        if (node < 0) break;
+        if (node < 0) break; /* there is no room */
     }
     p->n_row -= t->n > before;
 }
