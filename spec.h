@@ -304,8 +304,8 @@ SPEC_API spec_status spec_drafter_from_model(spec_drafter **out, spec_model *mod
 
 /* A drafter that needs no model: a kind and its numbers. Kinds:
  *   ngram:N,M   prompt lookup: what followed the last N (or fewer) tokens where they stood before, up to M tokens (3,10)
- *   png:FILE,D,K  what most often followed in the text and in a corpus: D drafts of K tokens (2, what the table has). FILE: a corpus
- *               table (spec ngram build; spec_corpus_open of spec_trees.h)
+ *   png:FILE,D,K  what most often followed in the text and in a corpus: D drafts of K tokens (2, what the table has).
+ *               FILE: a corpus table (spec ngram build; spec_corpus_open of spec_trees.h)
  * It works with every target. allocator is kept; NULL = malloc. Errors: E_INVALID (no such kind, numbers out of its range),
  * E_IO and E_FORMAT (FILE), E_NOMEM. A table of another vocabulary is refused by the session (E_INVALID). */
 SPEC_API spec_status spec_drafter_open(spec_drafter **out, const char *text, const spec_allocator *allocator);

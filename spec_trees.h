@@ -114,9 +114,9 @@ SPEC_API int32_t spec_drafter_n_node(const spec_drafter *drafter);
 
 /* -------------------------------------------------------------------------- corpus tables --- */
 
-/* A corpus that is made into a table for the drafter "png" (spec_drafter_open): what most often follows the last tokens. Texts are added
- * in pieces of any size; nothing is kept of them but tokens, sorted in runs in a file without a name beside the table. One thread at a
- * time. The file's layout: docs/drafters.md. Source: Snakes and Ladders, prompt and corpus n-grams (15). */
+/* A corpus that is made into a table for the drafter "png" (spec_drafter_open): what most often follows the last tokens. Texts
+ * are added in pieces of any size. Nothing is kept of them but tokens, sorted in runs, in a file without a name beside the table.
+ * One thread at a time. The file's layout: docs/drafters.md. Source: Snakes and Ladders, prompt and corpus n-grams (15). */
 typedef struct spec_corpus spec_corpus;
 typedef struct spec_corpus_params {
     size_t struct_size;
@@ -126,9 +126,8 @@ typedef struct spec_corpus_params {
     int32_t n_draft;    /* tokens of a continuation, at most 32; 0 = 6 */
     int32_t n_row;      /* continuations of a context, at most 16; 0 = 4 */
     int32_t min_count;  /* continuations that stand less often in the corpus are left out; 0 = 2 */
-    size_t memory;      /* bytes for sorting and merging; 0 = 1 GiB. Beside it come 4 + 8 n_row bytes for each id, and 10 MB. A corpus that
-                           is larger than memory / 12 tokens takes room in the folder of the table: up to 3 (n_context + n_draft) + 8
-                           bytes for each token */
+    size_t memory;      /* bytes for sorting and merging; 0 = 1 GiB. Beside it come 4 + 8 n_row bytes for each id, and 10 MB. The
+                           runs take 3 (n_context + n_draft) + 8 bytes of disk for each different place of the corpus */
     spec_progress_fn progress; /* of spec_corpus_write */
     void *progress_user_data;
     const spec_allocator *allocator; /* copied; NULL = malloc */
@@ -142,19 +141,21 @@ typedef struct spec_corpus_info {
     uint64_t bytes_runs;                /* of the sorted runs, which are gone */
     int32_t n_run;
 } spec_corpus_info;
+#define SPEC_CORPUS_INFO_INIT SPEC_STRUCT_INIT(spec_corpus_info)
 
-/* An empty corpus, to become the table at `path`. Errors: E_INVALID (neither tokenizer nor n_vocab, a number out of its range), E_IO
- * (no file can be made in that folder), E_NOMEM. */
+/* An empty corpus, to become the table at `path`. Errors: E_INVALID (neither tokenizer nor n_vocab, a number out of its range),
+ * E_IO (no file can be made in that folder), E_NOMEM. */
 SPEC_API spec_status spec_corpus_open(spec_corpus **out, const char *path, const spec_corpus_params *params);
-/* The next n bytes of a text, in UTF-8; or its next ids [n]. A text ends with spec_corpus_end_text, and with the tokenizer's end-of-text
- * token, which may be written in it; no continuation goes on behind an end. Long texts are encoded in pieces of 1 MiB at most, cut behind
- * lines. Errors: E_INVALID (an id out of its range: nothing was added; bytes that are not UTF-8: says where, and what waited to be encoded
- * is left out), E_IO, E_NOMEM: the corpus can only be closed. */
+/* The next n bytes of a text, in UTF-8; or its next ids [n]. A text ends with spec_corpus_end_text, and with the tokenizer's
+ * end-of-text token, which may be written in it; no continuation goes on behind an end. Long texts are encoded in pieces of
+ * 1 MiB at most, cut behind lines. Errors: E_INVALID (an id out of its range: nothing was added; bytes that are not UTF-8: says
+ * where, and what waited to be encoded is left out); after any other, E_IO or E_NOMEM, the corpus can only be closed. */
 SPEC_API spec_status spec_corpus_add_text(spec_corpus *corpus, const char *text, size_t n);
 SPEC_API spec_status spec_corpus_add_ids(spec_corpus *corpus, const int32_t *ids, size_t n);
 SPEC_API spec_status spec_corpus_end_text(spec_corpus *corpus);
-/* Writes the table, which appears whole, in place of what was there, or not at all. Then the corpus can only be closed. info may be NULL,
- * else info->struct_size must be set. Errors: E_IO, E_NOMEM, E_FULL (more than 2^32 contexts or continuations), E_ABORTED. */
+/* Writes the table, which appears whole, in place of what was there, or not at all. Then the corpus can only be closed. info may
+ * be NULL, else info->struct_size must be set. Errors: E_IO, E_NOMEM, E_FULL (more than 2^32 contexts or continuations),
+ * E_ABORTED. */
 SPEC_API spec_status spec_corpus_write(spec_corpus *corpus, spec_corpus_info *info);
 SPEC_API void spec_corpus_close(spec_corpus *corpus);
 

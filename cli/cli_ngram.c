@@ -143,7 +143,7 @@ static int build(ngram_build *b, const spec_tokenizer *tokenizer)
 {
     const cli_options *o = b->o;
     const double start = cli_now_ms();
-    spec_corpus_info info = { .struct_size = sizeof info };
+    spec_corpus_info info = SPEC_CORPUS_INFO_INIT;
     spec_corpus_params p = SPEC_CORPUS_PARAMS_INIT;
     p.tokenizer = tokenizer;
     p.n_context = o->order, p.n_draft = o->length, p.n_row = o->n_row, p.min_count = o->min_count;

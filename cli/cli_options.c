@@ -271,10 +271,9 @@ static int unescape_texts(cli_options *o)
 static int check_ngram(const cli_options *o)
 {
     if (o->n_word == 0 || strcmp(o->words[0], "build") != 0)
-        return cli_usage_error("%s%s%s, need: spec ngram build CORPUS... -m DIR -o FILE", o->n_word > 0 ? "\"" : "",
-                               o->n_word > 0 ? o->words[0] : "ngram alone says nothing", o->n_word > 0 ? "\" is nothing that ngram does" : "");
+        return cli_usage_error("ngram %s: need spec ngram build CORPUS... -m DIR -o FILE", o->n_word > 0 ? o->words[0] : "alone");
     if (o->model == NULL && o->tokenizer == NULL)
-        return cli_usage_error("whose tokens? Give the model that the table is for with -m DIR, or its tokenizer with --tokenizer");
+        return cli_usage_error("whose tokens? Name the model that the table is for with -m DIR, or its --tokenizer");
     if (o->n_word == 1) return cli_usage_error("no corpus: name its files behind build (- for stdin)");
     if (o->output == NULL) return cli_usage_error("no table: name one with -o FILE");
     return -1;

@@ -30,7 +30,8 @@ const size_t cli_n_status = sizeof cli_status_rows / sizeof cli_status_rows[0];
 #define MAX_INT 2147483647.0
 
 const cli_option cli_option_rows[] = {
-    { "model", 'm', NULL, "DIR", "SPEC_MODEL", WORK | CLI_NGRAM, CLI_TEXT, AT(model), 0, 0, "the model: a Hugging Face directory" },
+    { "model", 'm', NULL, "DIR", "SPEC_MODEL", WORK | CLI_NGRAM, CLI_TEXT, AT(model), 0, 0,
+      "the model: a Hugging Face directory" },
     { "model-draft", 0, "md", "DIR", "SPEC_MODEL_DRAFT", WORK, CLI_TEXT, AT(model_draft), 0, 0,
       "the model that drafts; none: plain decoding" },
     { "tokenizer", 0, NULL, "PATH", "SPEC_TOKENIZER", WORK | CLI_NGRAM, CLI_TEXT, AT(tokenizer), 0, 0,

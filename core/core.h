@@ -125,8 +125,8 @@ bool speci_dir_has_ending(const char *path, const char *ending); /* of the name 
 /* dir + "/" + name into out [cap]; fails when it does not fit. */
 spec_status speci_path_join(char *out, size_t cap, const char *dir, const char *name);
 
-/* A file without a name: it grows at its end, can be read from anywhere, and is gone when it is closed. All zero: none, which may be
- * closed. */
+/* A file without a name: it grows at its end, can be read from anywhere, and is gone when it is closed. All zero: none,
+ * which may be closed. */
 typedef struct speci_scratch {
     const spec_allocator *a;
     char *beside;    /* NULL: there is no file */

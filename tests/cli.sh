@@ -34,7 +34,7 @@ printf '{"text": "Once upon a time there was a fox.\\nOnce upon a time there was
 
 # --- tables of n-grams ---
 run 2 ngram;                                                         no_out; err_has 'spec ngram build CORPUS... -m DIR -o FILE'
-run 2 ngram walk -m "$target" -o "$work/t";                          no_out; err_has '"walk" is nothing that ngram does'
+run 2 ngram walk -m "$target" -o "$work/t";                          no_out; err_has 'ngram walk: need spec ngram build'
 run 2 ngram build "$work/corpus.txt" -o "$work/t";                   no_out; err_has 'whose tokens'
 run 2 ngram build -m "$target" -o "$work/t";                         no_out; err_has 'no corpus'
 run 2 ngram build "$work/corpus.txt" -m "$target";                   no_out; err_has 'no table: .*-o FILE'

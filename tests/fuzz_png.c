@@ -1,8 +1,8 @@
 /* fuzz_png.c - a corpus table that somebody has changed: an error, or rows that can be read, nothing else.
  *
- * The input is edits of a good table, made here: one byte of flags (1: leave the checksums as they are, so that they catch it), then 4
- * bytes an edit: place (little-endian, 3 bytes; its highest bit: cut the file off there) and the byte to put there. Without the flag the
- * checksums are made to fit, of what the changed header says. */
+ * The input is edits of a good table, made here: one byte of flags (1: leave the checksums as they are, so that they catch
+ * it), then 4 bytes an edit: place (little-endian, 3 bytes; its highest bit: cut the file off there) and the byte to put
+ * there. Without the flag the checksums are made to fit, of what the changed header says. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +28,8 @@ static void require(int condition, const char *what)
 static void begin(void)
 {
     char path[] = "/tmp/spec_fuzz_png_XXXXXX", *text;
-    const spec_corpus_params p = { .struct_size = sizeof p, .n_vocab = VOCAB, .n_context = CONTEXT, .n_draft = DRAFT, .n_row = ROW };
+    const spec_corpus_params p = { .struct_size = sizeof p, .n_vocab = VOCAB, .n_context = CONTEXT, .n_draft = DRAFT,
+                                   .n_row = ROW };
     spec_corpus *c;
     int32_t ids[400];
     uint32_t random = 1;
@@ -56,7 +57,8 @@ static uint64_t sum_of(const uint8_t *data, size_t n)
 /* Checksums of what the header says, as far as the file goes (corpus.h). */
 static void forge(uint8_t *data, size_t n)
 {
-    const uint64_t n_context = n >= 56 ? speci_corpus_get(data + 24, 4) : 99, n_draft = n >= 56 ? speci_corpus_get(data + 28, 4) : 0;
+    const uint64_t n_context = n < 56 ? UINT32_MAX : speci_corpus_get(data + 24, 4);
+    const uint64_t n_draft = n < 56 ? 0 : speci_corpus_get(data + 28, 4);
     size_t at = 48, place = 56 + (n_context + 1) * 32;
     if (n_context > SPECI_CORPUS_MAX_CONTEXT || place > n) return;
     for (uint64_t k = 0; k < 2 * (n_context + 1); k++, at += 16) {
@@ -84,7 +86,8 @@ static void read_all(const speci_corpus_table *t)
             require(rows.n <= t->header.shape.n_row, "more rows than a context has");
             for (int32_t i = 0; i < rows.n; i++) {
                 const int32_t n = speci_corpus_row(t, &rows, i, tokens);
-                for (int32_t j = 0; j < n; j++) require(tokens[j] >= 0 && tokens[j] < t->header.shape.n_vocab, "a token that cannot be");
+                for (int32_t j = 0; j < n; j++)
+                    require(tokens[j] >= 0 && tokens[j] < t->header.shape.n_vocab, "a token that cannot be");
             }
         }
 }

@@ -41,7 +41,8 @@ static spec_status add(spec_corpus *s, const corpus *c)
     return SPEC_OK;
 }
 
-spec_status corpus_write(const corpus *c, const char *path, size_t memory, const spec_allocator *allocator, spec_corpus_info *info)
+spec_status corpus_write(const corpus *c, const char *path, size_t memory, const spec_allocator *allocator,
+                         spec_corpus_info *info)
 {
     spec_corpus_params p = SPEC_CORPUS_PARAMS_INIT;
     spec_corpus *s = NULL;

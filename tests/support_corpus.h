@@ -16,18 +16,19 @@ typedef struct corpus {
 /* n_text texts of up to `most` ids below n_vocab, in which some passages come again. Free ids. */
 void corpus_random(corpus *c, int32_t most, uint64_t *random);
 /* Writes its table to `path`. memory: as in spec_corpus_params; allocator may be NULL. */
-spec_status corpus_write(const corpus *c, const char *path, size_t memory, const spec_allocator *allocator, spec_corpus_info *info);
+spec_status corpus_write(const corpus *c, const char *path, size_t memory, const spec_allocator *allocator,
+                         spec_corpus_info *info);
 
-/* A table of one text in a file of its own, and the drafter "png:FILE,D,K" over it, whose text goes into `text` [64]. support_table_remove
- * removes the file. */
+/* A table of one text in a file of its own, and the drafter "png:FILE,D,K" over it, whose text goes into `text` [64].
+ * support_table_remove removes the file. */
 void support_table(char *text, const int32_t *ids, int32_t n, int32_t n_vocab, int32_t d, int32_t k);
 void support_table_remove(const char *text);
 
 typedef struct corpus_row {
     int32_t count, n, tokens[CORPUS_DRAFT];
 } corpus_row;
-/* By brute force: the rows that follow context [n_context_tokens]; extension: those of the extension order, behind context [1]. Returns
- * how many. */
+/* By brute force: the rows that follow context [n_context_tokens]; extension: those of the extension order, behind context
+ * [1]. Returns how many. */
 int32_t corpus_rows(corpus_row *rows, const corpus *c, const int32_t *context, int32_t n_context_tokens, int extension);
 
 #endif

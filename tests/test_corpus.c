@@ -1,5 +1,6 @@
-/* test_corpus.c - corpus tables hold what counting all of a corpus gives, whatever the memory and the pieces in which it came; files that
- * are cut short, changed or of another tokenizer are refused by name; a table appears whole or not at all. */
+/* test_corpus.c - corpus tables hold what counting all of a corpus gives, whatever the memory and the pieces in which it
+ * came; files that are cut short, changed or of another tokenizer are refused by name; a table appears whole or not at all.
+ * */
 #define _GNU_SOURCE
 #include "tests/support_decode.h"
 
@@ -114,7 +115,7 @@ static void check_case(void **state)
     for (int32_t i = 0; i < CORPORA; i++) {
         corpus c = { .n_text = x->n_text, .n_vocab = x->n_vocab, .n_context = x->n_context, .n_draft = x->n_draft,
                      .n_row = x->n_row, .min_count = x->min_count };
-        spec_corpus_info info = { .struct_size = sizeof info };
+        spec_corpus_info info = SPEC_CORPUS_INFO_INIT;
         speci_corpus_table t;
         corpus_random(&c, x->most, &random);
         OK(corpus_write(&c, path, 1, NULL, &info)); /* as little memory as there can be: many runs */
@@ -148,7 +149,7 @@ static spec_corpus *open_text(const spec_tokenizer *tokenizer, const char *path)
 
 static void write_and_close(spec_corpus *c, uint64_t n_text, uint64_t n_token)
 {
-    spec_corpus_info info = { .struct_size = sizeof info };
+    spec_corpus_info info = SPEC_CORPUS_INFO_INIT;
     OK(spec_corpus_write(c, &info));
     FAILS(spec_corpus_add_text(c, "a", 1), SPEC_E_STATE, "can only be closed");
     assert_int_equal(info.n_text, n_text);
@@ -159,7 +160,8 @@ static void write_and_close(spec_corpus *c, uint64_t n_text, uint64_t n_token)
 /* Text in one piece, byte by byte, and as the ids that it is encoded to. An end-of-text token in it is an end of text. */
 static void check_text(void **state)
 {
-    static const char text[] = "Once upon a time there was a fox.<|endoftext|>Once upon a time there was \xc3\xa4 hen.\n\nOnce more.\n";
+    static const char text[] = "Once upon a time there was a fox.<|endoftext|>"
+                               "Once upon a time there was \xc3\xa4 hen.\n\nOnce more.\n";
     enum { ROOM = 256 };
     int32_t ids[ROOM];
     size_t n;
@@ -187,7 +189,7 @@ static void check_text(void **state)
 static void check_long_text(void **state)
 {
     enum { N = (3 << 20) + 1 };
-    spec_corpus_info info = { .struct_size = sizeof info };
+    spec_corpus_info info = SPEC_CORPUS_INFO_INIT;
     spec_tokenizer *t;
     char *text = malloc(N);
     (void)state;
@@ -444,8 +446,8 @@ int main(void)
 #ifndef SPEC_NO_TOKENIZER
         cmocka_unit_test(check_text), cmocka_unit_test(check_long_text), cmocka_unit_test(check_no_text),
 #endif
-        cmocka_unit_test(check_damaged), cmocka_unit_test(check_forged), cmocka_unit_test(check_arguments), cmocka_unit_test(check_whole_or_not),
-        cmocka_unit_test(check_no_memory),
+        cmocka_unit_test(check_damaged), cmocka_unit_test(check_forged), cmocka_unit_test(check_arguments),
+        cmocka_unit_test(check_whole_or_not), cmocka_unit_test(check_no_memory),
     };
     enum { N_OTHER = sizeof others / sizeof *others };
     struct CMUnitTest tests[N_CASE + N_OTHER];

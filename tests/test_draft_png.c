@@ -1,4 +1,5 @@
-/* test_draft_png.c - prompt and corpus n-grams: proposals against a search that is obviously right; tables and arguments that do not fit. */
+/* test_draft_png.c - prompt and corpus n-grams: proposals against a search that is obviously right; tables and arguments that
+ * do not fit. */
 #define _GNU_SOURCE
 #include "algorithms/draft/draft_png_grams.h"
 #include "algorithms/tree/tree.h"
@@ -38,7 +39,8 @@ static void add_row(trie *t, const int32_t *tokens, int32_t n, int32_t depth, in
     t->n_row += t->n > before;
 }
 
-/* The most frequent of the (K+1)-grams that begin with the last token; of those that are as frequent the one that stood there last. */
+/* The most frequent of the (K+1)-grams that begin with the last token; of those that are as frequent the one that stood there
+ * last. */
 static int32_t of_sequence(int32_t at[MOST_ROW], const int32_t *ids, int32_t n, int32_t k, int32_t d)
 {
     int32_t n_row = 0;
@@ -80,26 +82,25 @@ static void want_trie(trie *t, const corpus *c, const int32_t *ids, int32_t n, i
 
 typedef struct png_case {
     const char *name, *args; /* behind png:FILE */
-    int32_t d, k;
-    corpus shape;
-    int32_t most;            /* ids of a text of the corpus */
+    int32_t d, k;            /* D, K */
+    int32_t n_vocab, n_context, n_draft, n_row, min_count, n_text, most; /* of the corpus; most: ids of a text */
     int32_t alphabet;        /* of the sequences */
     int32_t n_node;          /* of the session; 0: what the drafter asks for */
 } png_case;
 
 static const png_case cases[] = {
-    { "png", "", 2, 4, { .n_text = 3, .n_vocab = 5, .n_context = 3, .n_draft = 4, .n_row = 4, .min_count = 2 }, 200, 5, 0 },
-    { "png,1", ",1", 1, 3, { .n_text = 2, .n_vocab = 4, .n_context = 2, .n_draft = 3, .n_row = 2, .min_count = 1 }, 100, 5, 0 },
-    { "png,4,2", ",4,2", 4, 2, { .n_text = 2, .n_vocab = 6, .n_context = 3, .n_draft = 5, .n_row = 3, .min_count = 2 }, 200, 6, 0 },
-    { "png,8,5", ",8,5", 8, 5, { .n_text = 3, .n_vocab = 9, .n_context = 2, .n_draft = 5, .n_row = 8, .min_count = 1 }, 120, 9, 0 },
-    { "few nodes", ",3,4", 3, 4, { .n_text = 2, .n_vocab = 4, .n_context = 2, .n_draft = 4, .n_row = 4, .min_count = 2 }, 200, 4, 7 },
-    { "empty table", ",2,3", 2, 3, { .n_text = 1, .n_vocab = 3, .n_context = 3, .n_draft = 3, .n_row = 4, .min_count = 2 }, 0, 3, 0 },
-    { "ids that the corpus lacks", "", 2, 3, { .n_text = 1, .n_vocab = 2, .n_context = 1, .n_draft = 3, .n_row = 2, .min_count = 2 },
-      60, 30, 0 },
+    { "png", "", 2, 4, 5, 3, 4, 4, 2, 3, 200, 5, 0 },
+    { "png,1", ",1", 1, 3, 4, 2, 3, 2, 1, 2, 100, 5, 0 },
+    { "png,4,2", ",4,2", 4, 2, 6, 3, 5, 3, 2, 2, 200, 6, 0 },
+    { "png,8,5", ",8,5", 8, 5, 9, 2, 5, 8, 1, 3, 120, 9, 0 },
+    { "few nodes", ",3,4", 3, 4, 4, 2, 4, 4, 2, 2, 200, 4, 7 },
+    { "empty table", ",2,3", 2, 3, 3, 3, 3, 4, 2, 1, 0, 3, 0 },
+    { "ids that the corpus lacks", "", 2, 3, 2, 1, 3, 2, 2, 1, 60, 30, 0 },
 };
 
 /* *n_proposed: nodes; *n_none: steps without a proposal */
-static void check_proposal(spec_session *s, int32_t seq, const png_case *x, const corpus *c, int32_t *n_proposed, int32_t *n_none)
+static void check_proposal(spec_session *s, int32_t seq, const png_case *x, const corpus *c, int32_t *n_proposed,
+                           int32_t *n_none)
 {
     const spec_tree *tree;
     const int32_t *ids;
@@ -150,7 +151,8 @@ static void check_case(void **state)
     enum { PROMPTS = 20, STEPS = 10, N_MOST = 60 };
     const png_case *x = *state;
     spec_model *model = support_model(backend, GOLDEN "mamba", SPEC_DTYPE_F32);
-    corpus c = x->shape;
+    corpus c = { .n_text = x->n_text, .n_vocab = x->n_vocab, .n_context = x->n_context, .n_draft = x->n_draft,
+                 .n_row = x->n_row, .min_count = x->min_count };
     spec_drafter *d;
     uint64_t random = 35;
     int32_t ids[N_MOST], n_proposed = 0, n_none = 0;
@@ -162,7 +164,10 @@ static void check_case(void **state)
         int32_t seq, copy;
         for (int32_t k = 0; k < n; k++) ids[k] = (int32_t)(support_random(&random) % (uint32_t)x->alphabet);
         OK(spec_sequence_add(s, &seq, ids, (size_t)n, NULL));
-        for (int32_t k = 0; k < STEPS / 2; k++) grow(s, seq, x->alphabet, &random), check_proposal(s, seq, x, &c, &n_proposed, &n_none);
+        for (int32_t k = 0; k < STEPS / 2; k++) {
+            grow(s, seq, x->alphabet, &random);
+            check_proposal(s, seq, x, &c, &n_proposed, &n_none);
+        }
         OK(spec_sequence_fork(s, &copy, seq));
         for (int32_t k = 0; k < STEPS; k++) {
             const int32_t which = k % 2 ? copy : seq;
@@ -205,8 +210,8 @@ static void check_refused(void **state)
     static const struct {
         const char *args, *part;
     } wrong[] = {
-        { ",0", "at least 1" }, { ",2,0", "at least 1" }, { ",x", "png:FILE,D,K" }, { ",2,3,4", "png:FILE,D,K" }, { ",", "png:FILE,D,K" },
-        { ",2,7", "draft 7 tokens in a row" }, { ",43,6", "at most 255" },
+        { ",0", "at least 1" }, { ",2,0", "at least 1" }, { ",x", "png:FILE,D,K" }, { ",2,3,4", "png:FILE,D,K" },
+        { ",", "png:FILE,D,K" }, { ",2,7", "draft 7 tokens in a row" }, { ",43,6", "at most 255" },
     };
     spec_drafter *d = NULL;
     spec_session *s;
@@ -254,7 +259,8 @@ static void check_foreign(void **state)
     spec_session *s;
     (void)state;
     support_variant(dir, GOLDEN "law8-target", &own, 1);
-    spec_model *with = support_model(backend, dir, SPEC_DTYPE_F32), *without = support_model(backend, GOLDEN "law8-target", SPEC_DTYPE_F32);
+    spec_model *with = support_model(backend, dir, SPEC_DTYPE_F32);
+    spec_model *without = support_model(backend, GOLDEN "law8-target", SPEC_DTYPE_F32);
     write_text(dir);
     spec_drafter *d = open_drafter("");
     FAILS(spec_session_open(&s, without, d, NULL), SPEC_E_INVALID, "the target has none");
@@ -335,7 +341,8 @@ static void check_no_memory(void **state)
         assert_int_equal(f.blocks, 0);
     }
     OK(status);
-    for (int32_t i = 0; i < N; i++) ids[i] = i % 40 < 20 && i >= 400 ? ids[i - 400] : (int32_t)(support_random(&random) % ALPHABET);
+    for (int32_t i = 0; i < N; i++)
+        ids[i] = i % 40 < 20 && i >= 400 ? ids[i - 400] : (int32_t)(support_random(&random) % ALPHABET);
     png_grams whole = { .n_draft = 3, .n_row = 2 };
     count_all(&whole, ids, N, &n_failed);
     assert_int_equal(n_failed, 0);

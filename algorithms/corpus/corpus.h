@@ -1,22 +1,17 @@
 /* corpus.h - corpus tables: what most often follows the last tokens in a corpus, in one file. Internal.
  *
- * A context is 1 to n_context tokens in a row. A continuation is the n_draft tokens behind one, with the number of places in the
- * corpus where they stand there. A table keeps the most frequent continuations of each context: of the orders 1 to n_context (tokens
- * of the context), and of the extension order, whose context is a token and whose continuations are made of pairs of tokens.
+ * A context is 1 to n_context tokens in a row. A continuation is the n_draft tokens behind one, with the number of places in
+ * the corpus where they stand there. A table keeps the most frequent continuations of each context: of the orders 1 to
+ * n_context (tokens of the context), and of the extension order, whose context is a token and whose continuations are made of
+ * pairs of tokens.
  *
  *   corpus_table.c    the file as it is read          corpus_runs.c   windows of the corpus, sorted in bounded memory
  *   corpus_build.c    spec_corpus_...                 corpus_count.c  what a table keeps, from sorted windows
  *
- * The file. Integers are unsigned and big-endian, so that bytes compare as numbers do; a token has 3 bytes, and SPECI_CORPUS_NONE
- * stands for none. Nothing is aligned, nothing lies between the parts.
- *     header     8 magic "SPECNGT" with its zero, 4 version, 4 n_vocab, 8 vocabulary, 4 n_context, 4 n_draft, 4 n_row, 4 min_count,
- *                8 tokens of the corpus; for each section 8 items, 8 checksum of its bytes; 8 checksum of the header so far
- *     sections   nodes and rows of order 1, of order 2, ..., of the extension order
- *     node       3 last token of the context, 4 its first row, and in orders below n_context 4 its first node in the next order.
- *                Nodes of an order are sorted by all tokens of their context. What begins at the next node belongs to that one; behind
- *                the last stands one more, of token SPECI_CORPUS_NONE
- *     row        4 count, 3 n_draft tokens; SPECI_CORPUS_NONE ends them early. The rows of a node: most frequent first, by tokens where
- *                that is equal */
+ * The file's layout, byte by byte, is in docs/drafters.md. Integers are unsigned and big-endian, so that bytes compare as
+ * numbers do. Sections hold nodes and rows of each order. A node is the last token of a context, sorted by all tokens of it;
+ * it points at its first row, and at the first context that goes on with one more token. A row is a count and a continuation.
+ * */
 #ifndef SPEC_CORPUS_H
 #define SPEC_CORPUS_H
 
@@ -85,8 +80,8 @@ typedef struct speci_corpus_table {
     char *path;
 } speci_corpus_table;
 
-/* Maps the file. Its length and its checksums are compared, which reads all of it; that nodes point into the table is checked when
- * one is used. Errors: E_IO, E_FORMAT, E_NOMEM; then there is nothing to close. */
+/* Maps the file. Its length and its checksums are compared, which reads all of it; that nodes point into the table is checked
+ * when one is used. Errors: E_IO, E_FORMAT, E_NOMEM; then there is nothing to close. */
 spec_status speci_corpus_open(speci_corpus_table *t, const char *path, const spec_allocator *a);
 /* The same in memory, which must outlive the table. */
 spec_status speci_corpus_open_memory(speci_corpus_table *t, const uint8_t *data, size_t n, const char *name,
@@ -103,8 +98,8 @@ typedef struct speci_corpus_rows {
     int32_t n;
 } speci_corpus_rows;
 
-/* Continuations of the context that is the tokens context [order + 1], or [1] in the extension order. None: n 0. E_FORMAT: the file
- * was forged or changed. */
+/* Continuations of the context that is the tokens context [order + 1], or [1] in the extension order. None: n 0. E_FORMAT:
+ * the file was forged or changed. */
 spec_status speci_corpus_find(const speci_corpus_table *t, speci_corpus_rows *out, int32_t order, const int32_t *context);
 /* Row i of them into tokens [n_draft]; returns how many there are. A token that cannot be ends them. */
 int32_t speci_corpus_row(const speci_corpus_table *t, const speci_corpus_rows *rows, int32_t i, int32_t *tokens);

@@ -58,8 +58,8 @@ static spec_status begin(spec_corpus *c, const char *path, const spec_corpus_par
     SPEC_TRY(read_params(c, p));
     if (speci_is_directory(path)) return speci_fail(SPEC_E_IO, "%s: is a directory, expected the name of a table", path);
     if (!(c->path = speci_strdup(c->a, path))) return SPEC_E_NOMEM;
-    return speci_corpus_runs_open(&c->runs, c->shape.n_vocab, c->shape.n_context + c->shape.n_draft, p->memory ? p->memory : memory,
-                                  path, c->a);
+    return speci_corpus_runs_open(&c->runs, c->shape.n_vocab, c->shape.n_context + c->shape.n_draft,
+                                  p->memory ? p->memory : memory, path, c->a);
 }
 
 spec_status spec_corpus_open(spec_corpus **out, const char *path, const spec_corpus_params *params)
@@ -100,7 +100,8 @@ void spec_corpus_close(spec_corpus *c)
 static spec_status check_usable(const spec_corpus *c)
 {
     if (!c->failed) return SPEC_OK;
-    return speci_fail(SPEC_E_STATE, "%s: the corpus was written, or an earlier call for it failed: it can only be closed", c->path);
+    return speci_fail(SPEC_E_STATE, "%s: the corpus was written, or an earlier call for it failed: it can only be closed",
+                      c->path);
 }
 
 /* After these a corpus is not what it should be. */

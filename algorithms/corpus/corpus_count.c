@@ -5,7 +5,8 @@
 
 enum { TOKEN = SPECI_CORPUS_TOKEN };
 
-spec_status speci_corpus_counts_open(corpus_counts *c, const speci_corpus_shape *shape, const char *beside, const spec_allocator *a)
+spec_status speci_corpus_counts_open(corpus_counts *c, const speci_corpus_shape *shape, const char *beside,
+                                     const spec_allocator *a)
 {
     *c = (corpus_counts){ .a = a, .shape = *shape };
     for (int32_t o = 0; o <= shape->n_context; o++) {

@@ -1,7 +1,7 @@
 /* corpus_count.h - what a corpus table keeps, from sorted windows. Internal.
  *
- * In sorted windows all that begin with a context stand together, and within them all that go on with a continuation. So each order
- * needs the continuations of one context at a time. */
+ * In sorted windows all that begin with a context stand together, and within them all that go on with a continuation. So each
+ * order needs the continuations of one context at a time. */
 #ifndef SPEC_CORPUS_COUNT_H
 #define SPEC_CORPUS_COUNT_H
 
@@ -40,8 +40,10 @@ typedef struct corpus_counts {
     bool begun;          /* is there a last window? */
 } corpus_counts;
 
-/* Sections are kept in files without a name in the folder of `beside`. speci_corpus_counts_close frees all, also after an error. */
-spec_status speci_corpus_counts_open(corpus_counts *c, const speci_corpus_shape *shape, const char *beside, const spec_allocator *a);
+/* Sections are kept in files without a name in the folder of `beside`. speci_corpus_counts_close frees all, also after an
+ * error. */
+spec_status speci_corpus_counts_open(corpus_counts *c, const speci_corpus_shape *shape, const char *beside,
+                                     const spec_allocator *a);
 void speci_corpus_counts_close(corpus_counts *c);
 /* The next window, [n_context + n_draft] tokens, and at how many places it stands. */
 spec_status speci_corpus_counts_add(corpus_counts *c, const uint8_t *window, uint64_t count);

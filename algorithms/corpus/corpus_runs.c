@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-enum { COUNT = 8, BYTES_PER_PLACE = 12, LEAST_PLACES = 4 * SPECI_CORPUS_MAX_WINDOW, MOST_BUFFER = 1 << 22, TELL_EVERY = 1 << 16 };
+enum { COUNT = 8 /* bytes */, BYTES_PER_PLACE = 12, LEAST_PLACES = 4 * SPECI_CORPUS_MAX_WINDOW };
+enum { MOST_BUFFER = 1 << 22, TELL_EVERY = 1 << 16 };
 
 static size_t window_bytes(const corpus_runs *r) { return (size_t)r->n_window * SPECI_CORPUS_TOKEN; }
 static size_t record_bytes(const corpus_runs *r) { return window_bytes(r) + COUNT; }
@@ -42,8 +43,8 @@ void speci_corpus_runs_close(corpus_runs *r)
 
 /* --- sorted runs --- */
 
-/* Sorts the places 0 to n - 1 by the n_window tokens that begin there, into at[0]: by the last of them first, and each time keeping
- * the order of those before (a radix sort whose digits are tokens). So its time depends on no text. */
+/* Sorts the places 0 to n - 1 by the n_window tokens that begin there, into at[0]: by the last of them first, and each time
+ * keeping the order of those before (a radix sort whose digits are tokens). So its time depends on no text. */
 static void sort(corpus_runs *r, size_t n)
 {
     for (size_t i = 0; i < n; i++) r->at[0][i] = (uint32_t)i;
@@ -213,8 +214,7 @@ static spec_status begin(merging *m)
     return SPEC_OK;
 }
 
-static spec_status merge(merging *m, spec_status (*each)(void *arg, const uint8_t *window, uint64_t count), void *arg,
-                         spec_progress_fn done, void *done_arg)
+static spec_status merge(merging *m, corpus_window_fn each, void *arg, spec_progress_fn done, void *done_arg)
 {
     const size_t n = window_bytes(m->runs);
     uint8_t window[SPECI_CORPUS_MAX_WINDOW * SPECI_CORPUS_TOKEN], next[SPECI_CORPUS_MAX_WINDOW * SPECI_CORPUS_TOKEN];
@@ -234,8 +234,7 @@ static spec_status merge(merging *m, spec_status (*each)(void *arg, const uint8_
     return count > 0 ? each(arg, window, count) : SPEC_OK;
 }
 
-spec_status speci_corpus_runs_merge(corpus_runs *r, spec_status (*each)(void *arg, const uint8_t *window, uint64_t count), void *arg,
-                                    spec_progress_fn done, void *done_arg)
+spec_status speci_corpus_runs_merge(corpus_runs *r, corpus_window_fn each, void *arg, spec_progress_fn done, void *done_arg)
 {
     merging m = { .runs = r };
     SPEC_TRY(speci_corpus_runs_end(r));

@@ -1,4 +1,5 @@
-/* corpus_runs.h - all windows of a corpus in order, with bounded memory: sorted runs in a file without a name, merged. Internal.
+/* corpus_runs.h - all windows of a corpus in order, with bounded memory: sorted runs in a file without a name, merged.
+ * Internal.
  *
  * A window is the n_window tokens that begin at a place of the corpus, as bytes (corpus.h); behind the end of a text they are
  * SPECI_CORPUS_NONE. */
@@ -28,9 +29,9 @@ void speci_corpus_runs_close(corpus_runs *r);
 /* Tokens [n] of the text; it ends with speci_corpus_runs_end. */
 spec_status speci_corpus_runs_add(corpus_runs *r, const int32_t *tokens, size_t n);
 spec_status speci_corpus_runs_end(corpus_runs *r);
-/* Calls each(arg, window, count) for every window that begins with a token, in order, once; nothing can be added any more. done:
- * told from time to time how much of it, 0..1, lies behind; non-zero from it ends the call. */
-spec_status speci_corpus_runs_merge(corpus_runs *r, spec_status (*each)(void *arg, const uint8_t *window, uint64_t count), void *arg,
-                                    spec_progress_fn done, void *done_arg);
+typedef spec_status (*corpus_window_fn)(void *arg, const uint8_t *window, uint64_t count);
+/* Calls each(arg, window, count) for every window that begins with a token, in order, once; nothing can be added any more.
+ * done: told from time to time how much of it, 0..1, lies behind; non-zero from it ends the call. */
+spec_status speci_corpus_runs_merge(corpus_runs *r, corpus_window_fn each, void *arg, spec_progress_fn done, void *done_arg);
 
 #endif

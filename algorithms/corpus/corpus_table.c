@@ -84,8 +84,8 @@ static spec_status check_shape(const speci_corpus_shape *s, const char *name)
     if (within(s->n_vocab, SPECI_CORPUS_NONE) && within(s->n_context, SPECI_CORPUS_MAX_CONTEXT) &&
         within(s->n_draft, SPECI_CORPUS_MAX_DRAFT) && within(s->n_row, SPECI_CORPUS_MAX_ROW))
         return SPEC_OK;
-    return speci_fail(SPEC_E_FORMAT, "%s: not a corpus table of this library: %d ids, contexts of %d tokens, %d continuations of %d",
-                      name, s->n_vocab, s->n_context, s->n_row, s->n_draft);
+    return speci_fail(SPEC_E_FORMAT, "%s: no corpus table has %d ids, contexts of %d tokens and %d continuations of %d", name,
+                      s->n_vocab, s->n_context, s->n_row, s->n_draft);
 }
 
 static spec_status read_header(speci_corpus_header *h, const uint8_t *data, size_t n, const char *name)
@@ -103,8 +103,8 @@ static spec_status read_header(speci_corpus_header *h, const uint8_t *data, size
     }
     code32(&c, &version);
     if (version != SPECI_CORPUS_VERSION)
-        return speci_fail(SPEC_E_FORMAT, "%s: a corpus table of version %u, this library reads version %d: build it again", name,
-                          version, SPECI_CORPUS_VERSION);
+        return speci_fail(SPEC_E_FORMAT, "%s: a corpus table of version %u, this library reads version %d: build it again",
+                          name, version, SPECI_CORPUS_VERSION);
     code_shape(&c, &h->shape);
     SPEC_TRY(check_shape(&h->shape, name));
     code_sections(&c, h);
@@ -149,8 +149,9 @@ static spec_status check_section(const speci_corpus_table *t, const uint8_t *at,
     const size_t n = (size_t)s->n * (size_t)bytes, first = (size_t)(at - t->file.data);
     const uint64_t found = checksum(at, n);
     if (found == s->checksum) return SPEC_OK;
-    return speci_fail(SPEC_E_FORMAT, "%s: corrupt between bytes %zu and %zu (%s): the checksum in its header is %016llx, these bytes "
-                      "give %016llx", name, first, first + n, what, (unsigned long long)s->checksum, (unsigned long long)found);
+    return speci_fail(SPEC_E_FORMAT, "%s: corrupt between bytes %zu and %zu (%s): the checksum in its header is %016llx, "
+                      "these bytes give %016llx", name, first, first + n, what, (unsigned long long)s->checksum,
+                      (unsigned long long)found);
 }
 
 static spec_status check_sections(const speci_corpus_table *t, const char *name)
@@ -226,8 +227,8 @@ spec_status speci_corpus_fits(const speci_corpus_table *t, const spec_tokenizer 
         return speci_fail(SPEC_E_INVALID, "%s: made with a tokenizer, and the target has none: are its ids the same?", t->path);
     const uint64_t own = speci_corpus_vocabulary(tokenizer);
     if (own == s->vocabulary) return SPEC_OK;
-    return speci_fail(SPEC_E_INVALID, "%s: made with another tokenizer: its vocabulary is %016llx, the target's is %016llx; build it "
-                      "again with -m and the target's directory", t->path, (unsigned long long)s->vocabulary,
+    return speci_fail(SPEC_E_INVALID, "%s: made with another tokenizer: its vocabulary is %016llx, the target's is %016llx; "
+                      "build it again with -m and the target's directory", t->path, (unsigned long long)s->vocabulary,
                       (unsigned long long)own);
 }
 

@@ -1,9 +1,9 @@
 /* draft_png.c - prompt and corpus n-grams (algorithms.md 15; Snakes and Ladders, PNG).
  *
- * D drafts of K tokens behind the pending one, merged into one trie. First those that followed it most often in the sequence; what is
- * missing comes from a corpus table, by the longest context that it has, and then from its extension order. Rows are taken up to an
- * end-of-text token, and one that adds no node does not count. From the paper differ: the table's contexts of several tokens, the
- * trie in place of rows side by side, and an extension table of the corpus in place of the model. */
+ * D drafts of K tokens behind the pending one, merged into one trie. First those that followed it most often in the sequence;
+ * what is missing comes from a corpus table, by the longest context that it has, and then from its extension order. Rows are
+ * taken up to an end-of-text token, and one that adds no node does not count. From the paper differ: the table's contexts of
+ * several tokens, the trie in place of rows side by side, and an extension table of the corpus in place of the model. */
 #include "algorithms/corpus/corpus.h"
 #include "algorithms/draft/draft.h"
 #include "algorithms/draft/draft_png_grams.h"
@@ -26,11 +26,11 @@ static spec_status read_counts(png_drafter *p, const char *args, const char *cou
     if (counts && speci_parse_counts(counts, v, 2) < 1)
         return speci_fail(SPEC_E_INVALID, "the drafter \"png\" is written png:FILE,D,K, found \"%.200s\"", args);
     if (v[1] > most)
-        return speci_fail(SPEC_E_INVALID, "the drafter \"png\" is to draft %d tokens in a row, the table in \"%.200s\" has %d", v[1], args,
-                          most);
+        return speci_fail(SPEC_E_INVALID, "the drafter \"png\" is to draft %d tokens in a row, the table in \"%.200s\" has %d",
+                          v[1], args, most);
     if (v[0] < 1 || v[1] < 1 || v[0] > MOST_NODE / v[1])
-        return speci_fail(SPEC_E_INVALID, "the drafter \"png\" drafts at least 1 and at most %d tokens, found \"%.200s\": %d times %d",
-                          MOST_NODE, args, v[0], v[1]);
+        return speci_fail(SPEC_E_INVALID, "the drafter \"png\" drafts at least 1 and at most %d tokens, found \"%.200s\": "
+                          "%d times %d", MOST_NODE, args, v[0], v[1]);
     p->n_row = v[0], p->n_draft = v[1];
     return SPEC_OK;
 }

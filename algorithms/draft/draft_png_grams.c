@@ -1,5 +1,5 @@
-/* draft_png_grams.c - n-grams of a sequence, counted as it grows. A gram that is counted once more is the latest of its token, and no
- * other count changes: so the most frequent ones are kept by looking at that one alone. */
+/* draft_png_grams.c - n-grams of a sequence, counted as it grows. A gram that is counted once more is the latest of its
+ * token, and no other count changes: so the most frequent ones are kept by looking at that one alone. */
 #include "algorithms/draft/draft_png_grams.h"
 
 #include <string.h>

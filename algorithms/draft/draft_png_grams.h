@@ -15,7 +15,7 @@ typedef struct png_grams {
     int32_t n_draft, n_row;
     png_gram *gram;        /* [cap_gram] a hash table of all of them */
     int32_t *token;        /* [cap_token] a hash table of those that they begin with: token + 1, 0 = free */
-    png_gram *row;         /* [cap_token][n_row] the most frequent ones that begin so, the latest first where counts are equal */
+    png_gram *row;         /* [cap_token][n_row] the most frequent that begin so, the latest first where counts are equal */
     size_t cap_gram, cap_token, n_gram, n_token; /* caps are powers of two; at most half of them is in use */
     int32_t n_indexed;     /* places at which a gram begins that was counted */
 } png_grams;

@@ -69,7 +69,8 @@ void pages_fish(FILE *to)
     for (size_t i = 0; i < cli_n_option; i++) {
         const cli_option *row = &cli_option_rows[i];
         if (pages_offers(row, CLI_TOP)) put_option(to, row, true);
-        if (pages_offers(row, CLI_RUN) || pages_offers(row, CLI_TREE) || pages_offers(row, CLI_INFO) || pages_offers(row, CLI_NGRAM))
+        if (pages_offers(row, CLI_RUN) || pages_offers(row, CLI_TREE) || pages_offers(row, CLI_INFO) ||
+            pages_offers(row, CLI_NGRAM))
             put_option(to, row, false);
     }
 }

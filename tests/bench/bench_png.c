@@ -1,6 +1,6 @@
-/* bench_png.c - drafters from text beside a text that no target has to say: what a proposal takes, and how many tokens a step would emit
- * if the target went on as the text does. Drafters of --tree (png:FILE;...), over the first of --prompts, a text in tokens of --model.
- * It is read in sequences of --context tokens, twice: the first time brings a table into memory. */
+/* bench_png.c - drafters from text beside a text that no target has to say: what a proposal takes, and how many tokens a step
+ * would emit if the target went on as the text does. Drafters of --tree (png:FILE;...), over the first of --prompts, a text
+ * in tokens of --model. It is read in sequences of --context tokens, twice: the first time brings a table into memory. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -78,7 +78,8 @@ static spec_status measure_drafter(bench *b, reading *r, const char *text)
     spec_drafter *drafter;
     SPEC_TRY(spec_drafter_open(&drafter, text, NULL));
     r->site = (speci_draft_site){ .target = &r->target, .a = &speci_malloc, .n_seq = 1, .n_node = SPECI_MAX_NODE };
-    r->draft = (speci_draft){ .drafter = drafter, .kind = drafter->kind, .site = &r->site, .size = speci_draft_size_of(drafter) };
+    r->draft = (speci_draft){ .drafter = drafter, .kind = drafter->kind, .site = &r->site,
+                              .size = speci_draft_size_of(drafter) };
     r->q = (speci_draft_seq){ .sampling = &r->sampling, .depth_max = SPEC_MAX_DEPTH, .tree = &r->tree };
     spec_status status = drafter->kind->check ? drafter->kind->check(drafter, &r->target) : SPEC_OK;
     if (status == SPEC_OK) {
@@ -121,7 +122,7 @@ spec_status bench_png(bench *b)
     char *text;
     size_t n;
     if (!b->o.model || !b->o.tree || !b->o.prompts)
-        return speci_fail(SPEC_E_INVALID, "png needs --model DIR (its tokenizer), --tree png:FILE;... and --prompts FILE (a text)");
+        return speci_fail(SPEC_E_INVALID, "png needs --model DIR (its tokenizer), --tree png:FILE;... and --prompts TEXT");
     (void)bench_item(path, sizeof path, b->o.prompts, ',', 0);
     SPEC_TRY(speci_file_read(&text, &n, path, MOST_TEXT, NULL));
     spec_status status = spec_tokenizer_open(&tokenizer, b->o.model, NULL);
