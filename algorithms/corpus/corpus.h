@@ -88,8 +88,8 @@ spec_status speci_corpus_open_memory(speci_corpus_table *t, const uint8_t *data,
                                      const spec_allocator *a);
 void speci_corpus_close(speci_corpus_table *t, const spec_allocator *a);
 
-/* A number for what ids mean: equal if every id has the same piece. Never 0 but for NULL. */
-uint64_t speci_corpus_vocabulary(const spec_tokenizer *tokenizer);
+/* A number for what ids mean: equal if every id has the same piece. 0 for NULL alone. */
+spec_status speci_corpus_vocabulary(uint64_t *out, const spec_tokenizer *tokenizer);
 /* Are these the ids of a target with this tokenizer (or NULL) and so many ids? E_INVALID says what differs. */
 spec_status speci_corpus_fits(const speci_corpus_table *t, const spec_tokenizer *tokenizer, int32_t n_vocab);
 

@@ -37,17 +37,18 @@ static spec_status read_params(spec_corpus *c, const spec_corpus_params *p)
     enum { CONTEXT = 3, DRAFT = 6, ROW = 4, COUNT = 2 };
     speci_corpus_shape *s = &c->shape;
     int32_t min_count;
-    const int32_t n_vocab = p->tokenizer ? spec_tokenizer_n_vocab(p->tokenizer) : p->n_vocab;
-    if (n_vocab == 0) return speci_fail(SPEC_E_INVALID, "spec_corpus_params: a corpus needs a tokenizer, or n_vocab");
-    SPEC_TRY(number(&s->n_vocab, n_vocab, 0, SPECI_CORPUS_NONE - 1, "n_vocab"));
+    spec_tokenizer_info info = { .struct_size = sizeof info, .n_vocab = p->n_vocab, .eos = -1 };
+    if (p->tokenizer) SPEC_TRY(spec_tokenizer_get_info(p->tokenizer, &info));
+    if (info.n_vocab == 0) return speci_fail(SPEC_E_INVALID, "spec_corpus_params: a corpus needs a tokenizer, or n_vocab");
+    SPEC_TRY(number(&s->n_vocab, info.n_vocab, 0, SPECI_CORPUS_NONE - 1, "n_vocab"));
     SPEC_TRY(number(&s->n_context, p->n_context, CONTEXT, SPECI_CORPUS_MAX_CONTEXT, "n_context"));
     SPEC_TRY(number(&s->n_draft, p->n_draft, DRAFT, SPECI_CORPUS_MAX_DRAFT, "n_draft"));
     SPEC_TRY(number(&s->n_row, p->n_row, ROW, SPECI_CORPUS_MAX_ROW, "n_row"));
     SPEC_TRY(number(&min_count, p->min_count, COUNT, INT32_MAX, "min_count"));
     s->min_count = (uint32_t)min_count;
-    s->vocabulary = speci_corpus_vocabulary(p->tokenizer);
+    SPEC_TRY(speci_corpus_vocabulary(&s->vocabulary, p->tokenizer));
     c->tokenizer = p->tokenizer;
-    c->eos = p->tokenizer ? spec_tokenizer_eos(p->tokenizer) : -1;
+    c->eos = info.eos;
     c->progress = p->progress, c->progress_user_data = p->progress_user_data;
     return SPEC_OK;
 }

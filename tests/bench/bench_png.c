@@ -95,16 +95,18 @@ static spec_status measure_all(bench *b, reading *r, const spec_tokenizer *token
 {
     char drafter[512];
     size_t n;
+    spec_tokenizer_info info = { .struct_size = sizeof info };
     const size_t room = n_text + 16;
     int32_t *ids = speci_alloc(NULL, room, sizeof *ids);
     r->ids = ids;
     r->us = speci_alloc(NULL, room, sizeof *r->us);
     spec_status status = r->ids && r->us ? spec_tree_alloc(&r->tree, SPECI_MAX_NODE, NULL) : SPEC_E_NOMEM;
+    if (status == SPEC_OK) status = spec_tokenizer_get_info(tokenizer, &info);
     if (status == SPEC_OK) status = spec_tokenizer_encode(tokenizer, ids, room, &n, text, n_text, SPEC_TOKEN_PARSE_SPECIAL);
     if (status == SPEC_OK) {
         r->n_ids = (int32_t)n;
         if (r->n_context > r->n_ids) r->n_context = r->n_ids;
-        r->target = (spec_model){ .n_vocab = spec_tokenizer_n_vocab(tokenizer), .tokenizer = tokenizer };
+        r->target = (spec_model){ .n_vocab = info.n_vocab, .tokenizer = tokenizer };
         for (int32_t k = 0; status == SPEC_OK && bench_item(drafter, sizeof drafter, b->o.tree, ';', k); k++)
             status = measure_drafter(b, r, drafter);
     }
