@@ -20,6 +20,7 @@ typedef struct reading {
     double *us;         /* [n_ids] of each step */
     int32_t n_step;
     int64_t n_drafted, n_emitted;
+    double open_ms;     /* of the drafter: a table is compared with its checksums */
 } reading;
 
 /* How far the text goes along the tree, behind its first `n` tokens. */
@@ -63,6 +64,7 @@ static spec_status measure(bench *b, reading *r, const char *text)
     json_t *record = bench_record(b, "png");
     bench_text(record, "what", text);
     bench_count(record, "context", r->n_context);
+    bench_number(record, "open_ms", r->open_ms);
     bench_number(record, "first_us", first);
     bench_number(record, "proposal_us", bench_median(r->us, r->n_step));
     bench_number(record, "slow_us", r->us[(int64_t)r->n_step * 99 / 100]);
@@ -76,7 +78,9 @@ static spec_status measure(bench *b, reading *r, const char *text)
 static spec_status measure_drafter(bench *b, reading *r, const char *text)
 {
     spec_drafter *drafter;
+    const double start = speci_now_ms();
     SPEC_TRY(spec_drafter_open(&drafter, text, NULL));
+    r->open_ms = speci_now_ms() - start;
     r->site = (speci_draft_site){ .target = &r->target, .a = &speci_malloc, .n_seq = 1, .n_node = SPECI_MAX_NODE };
     r->draft = (speci_draft){ .drafter = drafter, .kind = drafter->kind, .site = &r->site,
                               .size = speci_draft_size_of(drafter) };

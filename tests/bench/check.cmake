@@ -87,7 +87,7 @@ check(2 "${timed};sequences;steps_per_s" sequences -m mamba2-tiny -c 16 --sequen
 check(8 "${timed};what;queued_ms" rows --nodes 2)
 check(4 "${timed};what;queued_ms;blocks;pairs;over_dense" attention --nodes 100 -c 70)
 positive(over_dense)
-check(1 "mode;what;context;first_us;proposal_us;slow_us;worst_us;steps;drafted;emitted;commit" png -m ${TARGET} --tree ngram
+check(1 "mode;what;context;open_ms;first_us;proposal_us;slow_us;worst_us;steps;drafted;emitted;commit" png -m ${TARGET} --tree ngram
   --prompts ${CMAKE_CURRENT_LIST_FILE})
 positive(emitted)
 check(6 "${timed}" machine step prefill -m mamba2-tiny -c 16 --nodes 1,2 --tokens 32) # several modes in one run
