@@ -336,8 +336,10 @@ SPEC_API spec_status spec_drafter_from_model(spec_drafter **out, spec_model *mod
  *   ngram:N,M   prompt lookup: what followed the last N (or fewer) tokens where they stood before, up to M tokens (3,10)
  *   trie:NODES,DEPTH,MEGABYTES   a tree of what followed the last tokens most often, in the sequence's prompts and in all that this
  *               drafter's sessions have emitted; counts up to DEPTH tokens, within MEGABYTES (16,8,256)
+ *   png:FILE,D,K  what most often followed in the text and in a corpus: D drafts of K tokens (2, what the table has).
+ *               FILE: a corpus table (spec ngram build; spec_corpus_open of spec_trees.h)
  * It works with every target. allocator is kept; NULL = malloc. Errors: E_INVALID (no such kind, numbers out of its range),
- * E_NOMEM. */
+ * E_IO and E_FORMAT (FILE), E_NOMEM. A table of another vocabulary is refused by the session (E_INVALID). */
 SPEC_API spec_status spec_drafter_open(spec_drafter **out, const char *text, const spec_allocator *allocator);
 /* Calls each(user, name, args, help) for every such kind; the texts are constants. */
 SPEC_API void spec_drafter_list(void (*each)(void *user, const char *name, const char *args, const char *help),

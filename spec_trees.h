@@ -123,6 +123,53 @@ SPEC_API spec_status spec_drafter_save(const spec_drafter *drafter, const char *
  * a file, cut short, changed), E_IO, E_NOMEM. */
 SPEC_API spec_status spec_drafter_load(spec_drafter *drafter, const char *path);
 
+/* -------------------------------------------------------------------------- corpus tables --- */
+
+/* A corpus that is made into a table for the drafter "png" (spec_drafter_open): what most often follows the last tokens. Texts
+ * are added in pieces of any size. Nothing is kept of them but tokens, sorted in runs, in a file without a name beside the table.
+ * One thread at a time. The file's layout: docs/drafters.md. Source: Snakes and Ladders, prompt and corpus n-grams (15). */
+typedef struct spec_corpus spec_corpus;
+typedef struct spec_corpus_params {
+    size_t struct_size;
+    const spec_tokenizer *tokenizer; /* of the targets that the table is for; must live as long. NULL: ids alone */
+    int32_t n_vocab;    /* without a tokenizer: ids are 0 to n_vocab - 1 */
+    int32_t n_context;  /* look at 1 to so many last tokens, at most 8; 0 = 3 */
+    int32_t n_draft;    /* tokens of a continuation, at most 32; 0 = 6 */
+    int32_t n_row;      /* continuations of a context, at most 16; 0 = 4 */
+    int32_t min_count;  /* continuations that stand less often in the corpus are left out; 0 = 2 */
+    size_t memory;      /* bytes for sorting and merging; 0 = 1 GiB. Beside it come 4 + 8 n_row bytes for each id, and 10 MB. The
+                           runs take 3 (n_context + n_draft) + 8 bytes of disk for each different place of the corpus */
+    spec_progress_fn progress; /* of spec_corpus_write */
+    void *progress_user_data;
+    const spec_allocator *allocator; /* copied; NULL = malloc */
+} spec_corpus_params;
+#define SPEC_CORPUS_PARAMS_INIT SPEC_STRUCT_INIT(spec_corpus_params)
+typedef struct spec_corpus_info {
+    size_t struct_size;
+    uint64_t n_text, n_token;           /* what was added */
+    uint64_t n_context, n_continuation; /* what the table keeps of it */
+    uint64_t bytes;                     /* of the table */
+    uint64_t bytes_runs;                /* of the sorted runs, which are gone */
+    int32_t n_run;
+} spec_corpus_info;
+#define SPEC_CORPUS_INFO_INIT SPEC_STRUCT_INIT(spec_corpus_info)
+
+/* An empty corpus, to become the table at `path`. Errors: E_INVALID (neither tokenizer nor n_vocab, a number out of its range),
+ * E_IO (no file can be made in that folder), E_NOMEM. */
+SPEC_API spec_status spec_corpus_open(spec_corpus **out, const char *path, const spec_corpus_params *params);
+/* The next n bytes of a text, in UTF-8; or its next ids [n]. A text ends with spec_corpus_end_text, and with the tokenizer's
+ * end-of-text token, which may be written in it; no continuation goes on behind an end. Long texts are encoded in pieces of
+ * 1 MiB at most, cut behind lines. Errors: E_INVALID (an id out of its range: nothing was added; bytes that are not UTF-8: says
+ * where, and what waited to be encoded is left out); after any other, E_IO or E_NOMEM, the corpus can only be closed. */
+SPEC_API spec_status spec_corpus_add_text(spec_corpus *corpus, const char *text, size_t n);
+SPEC_API spec_status spec_corpus_add_ids(spec_corpus *corpus, const int32_t *ids, size_t n);
+SPEC_API spec_status spec_corpus_end_text(spec_corpus *corpus);
+/* Writes the table, which appears whole, in place of what was there, or not at all. Then the corpus can only be closed. info may
+ * be NULL, else info->struct_size must be set. Errors: E_IO, E_NOMEM, E_FULL (more than 2^32 contexts or continuations),
+ * E_ABORTED. */
+SPEC_API spec_status spec_corpus_write(spec_corpus *corpus, spec_corpus_info *info);
+SPEC_API void spec_corpus_close(spec_corpus *corpus);
+
 /* -------------------------------------------------------------------- models of your own --- */
 
 /* What a callback returns when it fails: stores the sentence that spec_last_error gives on this thread, up to 1023 bytes of it,

@@ -16,7 +16,7 @@ static const struct {
       "a tree says how much is drafted: --tree dyspec-threshold:T,N drafts what is likely enough" },
     { "cd|ctx-size-draft", "the drafter has the context of -c N" },
     { "td|threads-draft|tb|threads-batch|tbd|threads-batch-draft", "-t N says it for all passes" },
-    { "lookup-cache-static|lcs|lookup-cache-dynamic|lcd|spec-type", "--draft ngram:N,M drafts from the text so far" },
+    { "lookup-cache-static|lcs|lookup-cache-dynamic|lcd|spec-type", "--draft ngram:N,M drafts from the text so far, --draft png:FILE also from a corpus (spec ngram build)" },
     { "no-escape", "text is taken as it is: leave it out; -e turns escapes on" },
     { "r|reverse-prompt", "--stop TEXT ends before TEXT" },
     { "no-display-prompt|color|simple-io|no-warmup|log-disable|no-perf|no-context-shift",

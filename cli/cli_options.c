@@ -268,10 +268,22 @@ static int unescape_texts(cli_options *o)
     return end;
 }
 
+static int check_ngram(const cli_options *o)
+{
+    if (o->n_word == 0 || strcmp(o->words[0], "build") != 0)
+        return cli_usage_error("ngram %s: need spec ngram build CORPUS... -m DIR -o FILE", o->n_word > 0 ? o->words[0] : "alone");
+    if (o->model == NULL && o->tokenizer == NULL)
+        return cli_usage_error("whose tokens? Name the model that the table is for with -m DIR, or its --tokenizer");
+    if (o->n_word == 1) return cli_usage_error("no corpus: name its files behind build (- for stdin)");
+    if (o->output == NULL) return cli_usage_error("no table: name one with -o FILE");
+    return -1;
+}
+
 /* given [cli_n_option]: the options that the command line has */
 static int check_together(cli_options *o, cli_command command, const bool *given)
 {
     if (command == CLI_TOP) return -1;
+    if (command == CLI_NGRAM) return check_ngram(o);
     if (o->model == NULL) return cli_usage_error("no model: name its directory or GGUF file, or give it with -m DIR");
     if (o->json && o->json_lines) return cli_usage_error("--json and --json-lines are both given, need one");
     if (o->tree == NULL) {
@@ -386,6 +398,10 @@ static int read_words(cli_options *o, cli_command command, int argc, char **argv
 /* Words that are no options: the model and, of tree, the model that drafts, where no option gave them. */
 static int read_places(cli_options *o, cli_command command, int argc, char **argv, const bool *given)
 {
+    if (command == CLI_NGRAM) {
+        o->words = argv + optind, o->n_word = argc - optind;
+        return -1;
+    }
     if (command != CLI_TOP && optind < argc && !given[row_of("model")]) o->model = argv[optind++];
     if (command == CLI_TREE && optind < argc && !given[row_of("model-draft")]) o->model_draft = argv[optind++];
     if (optind == argc) return -1;

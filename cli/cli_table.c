@@ -7,6 +7,7 @@ const cli_command_row cli_command_rows[] = {
     { CLI_RUN, "run", "DIR [-md DIR] -p TEXT | -f FILE | --prompt-ids IDS", "generate text" },
     { CLI_TREE, "tree", "DIR [DIR] -p TEXT --html FILE", "write a page that shows the drafted trees" },
     { CLI_INFO, "info", "DIR", "tell what a model is, and what a session takes" },
+    { CLI_NGRAM, "ngram", "build CORPUS... -m DIR -o FILE", "count the n-grams of texts, for --draft png:FILE" },
     { CLI_TOP, NULL, "--list-devices | --version | --help", "" },
 };
 const size_t cli_n_command = sizeof cli_command_rows / sizeof cli_command_rows[0];
@@ -24,14 +25,16 @@ const size_t cli_n_status = sizeof cli_status_rows / sizeof cli_status_rows[0];
 #define AT(field) offsetof(cli_options, field)
 #define DECODE (CLI_RUN | CLI_TREE)
 #define WORK (CLI_RUN | CLI_TREE | CLI_INFO)
-#define ALL (CLI_RUN | CLI_TREE | CLI_INFO | CLI_TOP)
+#define DEVICE (CLI_RUN | CLI_TREE | CLI_INFO | CLI_TOP)
+#define ALL (DEVICE | CLI_NGRAM)
 #define MAX_INT 2147483647.0
 
 const cli_option cli_option_rows[] = {
-    { "model", 'm', NULL, "DIR", "SPEC_MODEL", WORK, CLI_TEXT, AT(model), 0, 0, "the model: a Hugging Face directory or a GGUF file" },
+    { "model", 'm', NULL, "DIR", "SPEC_MODEL", WORK | CLI_NGRAM, CLI_TEXT, AT(model), 0, 0,
+      "the model: a Hugging Face directory or a GGUF file" },
     { "model-draft", 0, "md", "DIR", "SPEC_MODEL_DRAFT", WORK, CLI_TEXT, AT(model_draft), 0, 0,
       "the model that drafts; none: plain decoding" },
-    { "tokenizer", 0, NULL, "PATH", "SPEC_TOKENIZER", WORK, CLI_TEXT, AT(tokenizer), 0, 0,
+    { "tokenizer", 0, NULL, "PATH", "SPEC_TOKENIZER", WORK | CLI_NGRAM, CLI_TEXT, AT(tokenizer), 0, 0,
       "tokenizer.json, tokenizer.model, their directory or a GGUF file, if not the model's" },
     { "prompt", 'p', NULL, "TEXT", NULL, DECODE, CLI_TEXT, AT(prompt), 0, 0, "the prompt" },
     { "file", 'f', NULL, "FILE", NULL, DECODE, CLI_TEXT, AT(file), 0, 0,
@@ -107,11 +110,21 @@ const cli_option cli_option_rows[] = {
       "a recurrent drafter: replays the path to a node, or keeps a state per node (replay)" },
     { "html", 0, NULL, "FILE", NULL, CLI_TREE, CLI_TEXT, AT(html), 0, 0, "write the page to FILE" },
     { "steps", 0, NULL, "N", NULL, CLI_TREE, CLI_INT, AT(n_step), 1, CLI_MAX_STEP, "show at most N steps (200)" },
+    { "output", 'o', NULL, "FILE", NULL, CLI_NGRAM, CLI_TEXT, AT(output), 0, 0, "write the table to FILE" },
+    { "json-field", 0, NULL, "NAME", NULL, CLI_NGRAM, CLI_TEXT, AT(json_field), 0, 0,
+      "the field that is the text, of a CORPUS of JSON lines (.jsonl, .ndjson) (text)" },
+    { "order", 0, NULL, "N", NULL, CLI_NGRAM, CLI_INT, AT(order), 1, 8, "contexts of 1 to N tokens (3)" },
+    { "length", 0, NULL, "K", NULL, CLI_NGRAM, CLI_INT, AT(length), 1, 32, "tokens of what follows them (6)" },
+    { "rows", 0, NULL, "N", NULL, CLI_NGRAM, CLI_INT, AT(n_row), 1, 16, "keep the N most frequent that follow a context (4)" },
+    { "min-count", 0, NULL, "N", NULL, CLI_NGRAM, CLI_INT, AT(min_count), 1, MAX_INT,
+      "leave out what follows a context less often; 1 keeps everything (2)" },
+    { "memory", 0, NULL, "MIB", NULL, CLI_NGRAM, CLI_INT, AT(memory), 1, MAX_INT,
+      "memory for sorting; what is larger goes to a file beside FILE that has no name (1024)" },
     { "backend", 0, NULL, "NAME", "SPEC_BACKEND", WORK, CLI_TEXT, AT(backend), 0, 0,
       "cpu, cpu:portable, cuda, cuda:1, or a plugin's path (cpu)" },
-    { "plugin-dir", 0, NULL, "DIR", "SPEC_PLUGIN_DIR", ALL, CLI_TEXT, AT(plugin_dir), 0, 0,
+    { "plugin-dir", 0, NULL, "DIR", "SPEC_PLUGIN_DIR", DEVICE, CLI_TEXT, AT(plugin_dir), 0, 0,
       "where to look for backends first (beside libspec.so)" },
-    { "threads", 't', NULL, "N", "SPEC_THREADS", ALL, CLI_INT, AT(n_threads), 0, 4096,
+    { "threads", 't', NULL, "N", "SPEC_THREADS", DEVICE, CLI_INT, AT(n_threads), 0, 4096,
       "CPU threads; 0 is what the process may use (0)" },
     { "json", 0, NULL, NULL, NULL, CLI_RUN | CLI_INFO, CLI_FLAG, AT(json), 0, 0,
       "print one JSON object instead of text and report, and of an error" },

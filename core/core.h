@@ -93,6 +93,9 @@ typedef struct speci_file { /* a file's bytes at fixed addresses, of which only 
     int fd;
 } speci_file;
 spec_status speci_file_map(speci_file *out, const char *path);
+/* The same with the file's own pages, read-only: they are read when they are touched, and shared with other processes. For
+ * files that are replaced and never changed: where another program cuts it short, touching what is gone ends the process. */
+spec_status speci_file_share(speci_file *out, const char *path);
 void speci_file_unmap(speci_file *file);
 /* Reads [offset, offset + n), which lies in the file, to its place in data. E_IO when the file has become shorter.
  * Again after speci_file_done. `path` is for messages. */
@@ -121,6 +124,23 @@ bool speci_is_directory(const char *path);
 bool speci_dir_has_ending(const char *path, const char *ending); /* of the name of one of its entries */
 /* dir + "/" + name into out [cap]; fails when it does not fit. */
 spec_status speci_path_join(char *out, size_t cap, const char *dir, const char *name);
+
+/* A file without a name: it grows at its end, can be read from anywhere, and is gone when it is closed. All zero: none,
+ * which may be closed. */
+typedef struct speci_scratch {
+    const spec_allocator *a;
+    char *beside;    /* NULL: there is no file */
+    int fd;
+    uint64_t n;      /* bytes so far */
+    uint8_t *buffer;
+    size_t held;     /* of these n, in the buffer */
+} speci_scratch;
+spec_status speci_scratch_open(speci_scratch *s, const char *beside, const spec_allocator *a); /* in the folder of that path */
+spec_status speci_scratch_add(speci_scratch *s, const void *data, size_t n);
+spec_status speci_scratch_flush(speci_scratch *s);
+/* Bytes [offset, offset + n) that were added and flushed. */
+spec_status speci_scratch_read(const speci_scratch *s, void *to, uint64_t offset, size_t n);
+void speci_scratch_close(speci_scratch *s);
 
 double speci_now_ms(void);        /* monotonic */
 int speci_n_cpus(void);           /* affinity mask and cgroup quota, at least 1 */

@@ -50,9 +50,7 @@ static spec_status open_for_reading(int *fd, size_t *n, const char *path)
     return SPEC_OK;
 }
 
-/* The addresses are reserved, and reading fills them: pages mapped from a file that another program cuts short end the
- * process (SIGBUS) when they are touched, and no check before the touch is in time. */
-spec_status speci_file_map(speci_file *out, const char *path)
+static spec_status map_file(speci_file *out, const char *path, bool own_pages)
 {
     static const uint8_t nothing[1] = { 0 };
     int fd;
@@ -63,15 +61,21 @@ spec_status speci_file_map(speci_file *out, const char *path)
         close(fd);
         return SPEC_OK;
     }
-    void *p = mmap(NULL, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *p = own_pages ? mmap(NULL, n, PROT_READ, MAP_SHARED, fd, 0)
+                        : mmap(NULL, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) {
-        const spec_status status = fail_errno(path, "cannot reserve addresses");
+        const spec_status status = fail_errno(path, own_pages ? "cannot map" : "cannot reserve addresses");
         close(fd);
         return status;
     }
     *out = (speci_file){ p, n, fd };
     return SPEC_OK;
 }
+
+/* The addresses are reserved, and reading fills them: pages mapped from a file that another program cuts short end the
+ * process (SIGBUS) when they are touched, and no check before the touch is in time. */
+spec_status speci_file_map(speci_file *out, const char *path) { return map_file(out, path, false); }
+spec_status speci_file_share(speci_file *out, const char *path) { return map_file(out, path, true); }
 
 void speci_file_unmap(speci_file *file)
 {
@@ -226,6 +230,70 @@ spec_status speci_path_join(char *out, size_t cap, const char *dir, const char *
     if (len < 0 || (size_t)len >= cap)
         return speci_fail(SPEC_E_INVALID, "the path %s/%s is longer than %zu bytes", dir, name, cap - 1);
     return SPEC_OK;
+}
+
+/* --------------------------------------------------------------------------- files without a name --- */
+
+enum { SCRATCH_BUFFER = 1 << 18, SCRATCH_TRIES = 1000 };
+
+/* Made under a name that nobody has, which is taken away again at once: where the process ends, so does the file. */
+static spec_status open_unnamed(speci_scratch *s)
+{
+    const size_t cap = strlen(s->beside) + 48;
+    char *name = speci_alloc(s->a, cap, 1);
+    if (!name) return SPEC_E_NOMEM;
+    for (int i = 0; i < SCRATCH_TRIES && s->fd < 0 && (i == 0 || errno == EEXIST); i++) {
+        (void)snprintf(name, cap, "%s.%ld-%d.tmp", s->beside, (long)getpid(), i);
+        s->fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    }
+    const spec_status status = s->fd < 0 || unlink(name) != 0 ? fail_errno(s->beside, "cannot make a file beside it") : SPEC_OK;
+    speci_free(s->a, name);
+    return status;
+}
+
+spec_status speci_scratch_open(speci_scratch *s, const char *beside, const spec_allocator *a)
+{
+    *s = (speci_scratch){ .a = a, .fd = -1 };
+    spec_status status = SPEC_E_NOMEM;
+    if ((s->beside = speci_strdup(a, beside)) && (s->buffer = speci_alloc(a, SCRATCH_BUFFER, 1))) status = open_unnamed(s);
+    if (status != SPEC_OK) speci_scratch_close(s);
+    return status;
+}
+
+static spec_status scratch_write(const speci_scratch *s, const void *data, size_t n)
+{
+    speci_writer w = { .path = s->beside, .fd = s->fd };
+    return speci_writer_put(&w, data, n);
+}
+
+spec_status speci_scratch_flush(speci_scratch *s)
+{
+    SPEC_TRY(scratch_write(s, s->buffer, s->held));
+    s->held = 0;
+    return SPEC_OK;
+}
+
+spec_status speci_scratch_add(speci_scratch *s, const void *data, size_t n)
+{
+    if (n > SCRATCH_BUFFER - s->held) SPEC_TRY(speci_scratch_flush(s));
+    if (n > SCRATCH_BUFFER) SPEC_TRY(scratch_write(s, data, n));
+    else memcpy(s->buffer + s->held, data, n), s->held += n;
+    s->n += n;
+    return SPEC_OK;
+}
+
+spec_status speci_scratch_read(const speci_scratch *s, void *to, uint64_t offset, size_t n)
+{
+    const speci_file file = { .n = (size_t)s->n, .fd = s->fd };
+    return speci_file_read_at(&file, s->beside, to, (size_t)offset, n);
+}
+
+void speci_scratch_close(speci_scratch *s)
+{
+    if (s->beside && s->fd >= 0) close(s->fd);
+    speci_free(s->a, s->beside);
+    speci_free(s->a, s->buffer);
+    *s = (speci_scratch){ .fd = -1 };
 }
 
 /* ------------------------------------------------------------------------ clock, processors --- */

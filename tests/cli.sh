@@ -29,6 +29,43 @@ value() { sed -n "s/^  \"$1\": \(.*[^,]\),\{0,1\}$/\1/p" "$work/out"; }
 is() { [ "$(value "$1")" = "$2" ] || fail "$1 is $(value "$1"), expected $2"; }
 
 prompt="Once upon a time"
+printf 'Once upon a time there was a fox.\nOnce upon a time there was a hen.\n' > "$work/corpus.txt"
+printf '{"text": "Once upon a time there was a fox.\\nOnce upon a time there was a hen.\\n", "body": "once"}\n\n' > "$work/corpus.jsonl"
+
+# --- tables of n-grams ---
+run 2 ngram;                                                         no_out; err_has 'spec ngram build CORPUS... -m DIR -o FILE'
+run 2 ngram walk -m "$target" -o "$work/t";                          no_out; err_has 'ngram walk: need spec ngram build'
+run 2 ngram build "$work/corpus.txt" -o "$work/t";                   no_out; err_has 'whose tokens'
+run 2 ngram build -m "$target" -o "$work/t";                         no_out; err_has 'no corpus'
+run 2 ngram build "$work/corpus.txt" -m "$target";                   no_out; err_has 'no table: .*-o FILE'
+run 2 ngram build "$work/corpus.txt" -m "$target" -o "$work/t" --order 9; no_out; err_has '--order is 9, need 1 to 8'
+run 2 ngram build "$work/corpus.txt" -m "$target" -o "$work/t" --backend cpu; no_out; err_has 'backend'
+run 1 ngram build "$work/none" -m "$target" -o "$work/t";            no_out; err_has "$work/none: No such file"
+run 1 ngram build "$work" -m "$target" -o "$work/t";                 no_out; err_has "$work: is a directory"
+run 1 ngram build "$work/corpus.txt" -m "$work/none" -o "$work/t";   no_out; err_has "$work/none"
+run 1 ngram build "$work/corpus.txt" -m "$target" -o "$work/no/t";   no_out; err_has "$work/no/t: "
+printf 'abc\n{"text": 1}\n' > "$work/bad.jsonl"
+run 1 ngram build "$work/bad.jsonl" -m "$target" -o "$work/t";       no_out; err_has "$work/bad.jsonl: line 1 is not JSON"
+printf '{"text": 1}\n' > "$work/bad.jsonl"
+run 1 ngram build "$work/bad.jsonl" -m "$target" -o "$work/t";       no_out; err_has 'line 1 has no string "text"; --json-field'
+printf 'abc\377def' > "$work/bad.txt"
+run 1 ngram build "$work/bad.txt" -m "$target" -o "$work/t";         no_out; err_has "$work/bad.txt: .*byte 3 is 0xFF"
+[ -z "$(ls "$work" | grep '^t')" ] || fail "a table or a part of it was left behind"
+run 0 ngram build "$work/corpus.txt" -m "$target" -o "$work/t.png";  no_out; err_has 'continuations of .* contexts, from [0-9]+ tokens of 1 texts'
+run 0 ngram build "$work/corpus.jsonl" --tokenizer "$target" -o "$work/json.png"; no_out
+cmp -s "$work/t.png" "$work/json.png" || fail "text and JSON lines give unlike tables"
+"$spec" ngram build - -m "$target" -o "$work/in.png" < "$work/corpus.txt" 2> "$work/err" || fail "a corpus from stdin"
+cmp -s "$work/t.png" "$work/in.png" || fail "a corpus from stdin gives another table"
+run 0 ngram build "$work/corpus.jsonl" --json-field body -m "$target" -o "$work/body.png" --order 1 --length 2 --rows 1 --min-count 1 --memory 1
+run 0 ngram --help;                                                  out_has '--json-field'
+run 0 run -m "$target" -p "$prompt" -n 24 --draft "png:$work/t.png" --check; err_has '^check +equal'; err_has 'accepted [1-9]'
+run 0 run -m "$target" -md "$drafter" -p "$prompt" -n 24 --draft "png:$work/t.png,1,2" --draft-combine union --check; err_has '^check +equal'
+run 0 info -m "$target" --draft "png:$work/t.png"
+run 2 run -m "$target" -p a --draft "png:$work/t.png,2,7";           no_out; err_has 'draft 7 tokens in a row, the table .* has 6'
+run 1 run -m "$target" -p a --draft "png:$work/none";                no_out; err_has "$work/none: cannot open"
+run 1 run -m "$target" -p a --draft "png:$work/corpus.txt";          no_out; err_has 'not a corpus table'
+head -c 100 "$work/t.png" > "$work/cut.png"
+run 1 run -m "$target" -p a --draft "png:$work/cut.png";             no_out; err_has 'cut.png: .*cut short'
 
 # --- usage: 2, nothing on stdout, the reason on stderr ---
 run 2;                                              no_out; err_has usage

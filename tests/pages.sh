@@ -22,7 +22,7 @@ same() {
 }
 
 # --- the man page ---
-for command in run tree info ""; do names_of "$command"; lab_of "$command"; done | sort -u > "$work/all"
+for command in run tree info ngram ""; do names_of "$command"; lab_of "$command"; done | sort -u > "$work/all"
 [ "$(wc -l < "$work/all")" -gt 40 ] || fail "the help shows no options"
 sed 's/\\-/-/g; s/\\f[A-Z]//g' "$pages/spec.1" | grep -A 1 '^\.TP' | names > "$work/man"
 same "the man page" "$work/man" "$work/all"
@@ -73,10 +73,11 @@ END
 }
 
 mkdir "$work/models"
+: > "$work/notes.txt"
 for shell in bash zsh fish; do
     command -v $shell > /dev/null || { missing="$missing $shell"; continue; }
     cd "$work" || exit 1
-    for command in run tree info; do
+    for command in run tree info ngram; do
         complete_$shell "spec $command --" | names > "$work/offered"
         names_of $command > "$work/shown"
         same "spec $command -- in $shell" "$work/offered" "$work/shown"
@@ -100,6 +101,8 @@ spec run --verify ms|mss-repeat|auto
 spec run -md m|models/?|--model
 spec run mod|models/?|--model
 spec info --ht||--html
+spec ngram b|build|models/?
+spec ngram build no|notes.txt|build
 END
     cd - > /dev/null || exit 1
 done

@@ -8,6 +8,7 @@
 
 #include "algorithms/draft/draft_trie.h"
 #include "algorithms/engine/engine.h"
+#include "tests/support_corpus.h"
 #include "tests/support_sequence.h"
 
 static spec_backend *backend;
@@ -227,7 +228,7 @@ static const char *const families[] = { "llama2", "mamba", "mamba2", "bamba", "m
 enum { N_NEW = 60, N_PROMPT = 6, N_LIST = 5 };
 
 typedef struct combined {
-    const char *drafters; /* of each a letter: n-gram, trie, model, application's */
+    const char *drafters; /* of each a letter: n-gram, trie, model, application's, prompt and corpus n-grams */
     spec_draft_combine combine;
     spec_adapt adapt;
 } combined;
@@ -243,9 +244,13 @@ static const combined combinations[] = {
     { "tam", SPEC_DRAFT_FIRST, SPEC_ADAPT_OFF },   { "nt", SPEC_DRAFT_UNION, SPEC_ADAPT_OFF },
     { "tmt", SPEC_DRAFT_UNION, SPEC_ADAPT_OFF },   { "ntm", SPEC_DRAFT_CHOOSE, SPEC_ADAPT_COST },
     { "mt", SPEC_DRAFT_CHOOSE, SPEC_ADAPT_UCB },
+    { "p", SPEC_DRAFT_FIRST, SPEC_ADAPT_OFF },     { "npm", SPEC_DRAFT_FIRST, SPEC_ADAPT_OFF },
+    { "pp", SPEC_DRAFT_UNION, SPEC_ADAPT_OFF },    { "mpa", SPEC_DRAFT_UNION, SPEC_ADAPT_OFF },
+    { "pnm", SPEC_DRAFT_CHOOSE, SPEC_ADAPT_COST }, { "p", SPEC_DRAFT_FIRST, SPEC_ADAPT_UCB },
 };
 
-static spec_drafter *drafter_of(char letter, spec_model *model, witness *w)
+/* png: the text of its drafter */
+static spec_drafter *drafter_of(char letter, spec_model *model, witness *w, const char *png)
 {
     spec_drafter_params p = SPEC_DRAFTER_PARAMS_INIT;
     spec_drafter *d;
@@ -253,6 +258,7 @@ static spec_drafter *drafter_of(char letter, spec_model *model, witness *w)
     if (letter == 'a') return witness_open(w, 1);
     if (letter == 'n') OK(spec_drafter_open(&d, "ngram:2,4", NULL));
     if (letter == 't') OK(spec_drafter_open(&d, "trie:12,4,1", NULL));
+    if (letter == 'p') OK(spec_drafter_open(&d, png, NULL));
     if (letter == 'm') OK(spec_drafter_from_model(&d, model, &p));
     return d;
 }
@@ -285,7 +291,7 @@ static int32_t check_text(spec_session *s, const int32_t prompt[2][N_PROMPT], co
 }
 
 static void check_combination(spec_model *model, const combined *c, const int32_t prompt[2][N_PROMPT],
-                              const int32_t want[2][N_NEW], const int32_t *text)
+                              const int32_t want[2][N_NEW], const int32_t *text, const char *png)
 {
     witness w[N_LIST] = { 0 };
     spec_drafter *list[N_LIST];
@@ -295,12 +301,12 @@ static void check_combination(spec_model *model, const combined *c, const int32_
     int32_t n_close = 0, n_witness = 0;
     for (int32_t k = 0; k < n; k++) {
         w[k].right = text, w[k].n_right = N_PROMPT + N_NEW;
-        list[k] = drafter_of(c->drafters[k], model, &w[k]);
+        list[k] = drafter_of(c->drafters[k], model, &w[k], png);
     }
     p.n_seq = 2, p.n_ctx = 200, p.drafters = list, p.n_drafter = n, p.combine = c->combine, p.adapt = c->adapt;
     OK(spec_session_open(&s, model, NULL, &p));
     const int32_t n_accepted = check_text(s, prompt, want, c->drafters);
-    if (strpbrk(c->drafters, "ma") && c->adapt == SPEC_ADAPT_OFF && !(c->combine == SPEC_DRAFT_CHOOSE))
+    if (strpbrk(c->drafters, "map") && c->adapt == SPEC_ADAPT_OFF && !(c->combine == SPEC_DRAFT_CHOOSE))
         assert_true(n_accepted > N_NEW / 4);
     spec_session_close(s);
     for (int32_t k = 0; k < n; k++) {
@@ -315,14 +321,16 @@ static void check_combinations(void **state)
 {
     static const int32_t prompt[2][N_PROMPT] = { { 5, 3, 5, 3, 7, 5 }, { 2, 4, 6, 4, 2, 4 } };
     int32_t want[2][N_NEW], text[N_PROMPT + N_NEW];
-    char path[256];
+    char path[256], png[64];
     (void)snprintf(path, sizeof path, GOLDEN "%s", (const char *)*state);
     spec_model *model = support_model(backend, path, SPEC_DTYPE_F32);
     for (int32_t i = 0; i < 2; i++) support_plain_ids(model, prompt[i], N_PROMPT, NULL, N_NEW, want[i]);
     memcpy(text, prompt[0], sizeof prompt[0]);
     memcpy(text + N_PROMPT, want[0], sizeof want[0]);
+    support_table(png, text, N_PROMPT + N_NEW, model->n_vocab, 3, 5); /* right for one sequence, wrong for the other */
     for (size_t i = 0; i < sizeof combinations / sizeof *combinations; i++)
-        check_combination(model, &combinations[i], prompt, want, text);
+        check_combination(model, &combinations[i], prompt, want, text, png);
+    support_table_remove(png);
     spec_model_close(model);
 }
 

@@ -101,6 +101,20 @@ static void check_objects(void **state)
     REFUSED(spec_drafter_load(NULL, "past"));
     REFUSED(spec_drafter_load(t.drafter, NULL));
     NOTHING(spec_drafter_n_node(NULL) > 1); /* a root alone */
+    spec_corpus *corpus;
+    const spec_corpus_params of_ids = { .struct_size = sizeof of_ids, .n_vocab = 8 };
+    REFUSED(spec_corpus_open(NULL, "/tmp/none", &of_ids));
+    REFUSED(spec_corpus_open(&corpus, NULL, &of_ids));
+    REFUSED(spec_corpus_open(&corpus, "/tmp/none", NULL));
+    OK(spec_corpus_open(&corpus, "/tmp/none", &of_ids));
+    REFUSED(spec_corpus_add_text(NULL, "a", 1));
+    REFUSED(spec_corpus_add_text(corpus, NULL, 1));
+    REFUSED(spec_corpus_add_ids(NULL, NULL, 0));
+    REFUSED(spec_corpus_add_ids(corpus, NULL, 1));
+    REFUSED(spec_corpus_end_text(NULL));
+    REFUSED(spec_corpus_write(NULL, NULL));
+    spec_corpus_close(corpus);
+    spec_corpus_close(NULL);
     REFUSED(spec_session_open(NULL, t.model, NULL, NULL));
     REFUSED(spec_session_open(&s, NULL, NULL, NULL));
     REFUSED(spec_session_estimate(NULL, t.model, NULL, NULL));

@@ -10,6 +10,7 @@
 
 #include "algorithms/engine/engine.h"
 #include "tests/late_backend.h"
+#include "tests/support_corpus.h"
 #include "tests/support_decode.h"
 #include "tests/support_greedy.h"
 #include "tests/support_own.h"
@@ -138,15 +139,17 @@ static void other_drafters(void **state)
     (void)state;
     pair p;
     int32_t want[N_NEW], got[N_NEW];
+    char png[64];
     open_pair(&p);
     support_plain_ids(p.target, prompt_ids, WIDTH, NULL, N_NEW, want);
-    for (int32_t k = 0; k < 4; k++) {
+    support_table(png, want, N_NEW, p.target->n_vocab, 2, 4);
+    for (int32_t k = 0; k < 6; k++) {
         spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
         spec_drafter *d[2] = { NULL, NULL };
         spec_session *s = NULL;
         spec_request gp = SPEC_REQUEST_INIT;
         spec_result r = SPEC_RESULT_INIT;
-        OK(spec_drafter_open(&d[0], k < 2 ? "ngram:2,4" : "trie:12,4,1", NULL));
+        OK(spec_drafter_open(&d[0], k < 2 ? "ngram:2,4" : k < 4 ? "trie:12,4,1" : png, NULL));
         OK(spec_drafter_from_model(&d[1], k % 2 ? p.own_target : p.own_small, NULL));
         sp.drafters = d, sp.n_drafter = 2, sp.combine = k % 2 ? SPEC_DRAFT_FIRST : SPEC_DRAFT_UNION;
         OK(spec_session_open(&s, p.own_target, NULL, &sp));
@@ -160,6 +163,7 @@ static void other_drafters(void **state)
         spec_session_close(s);
         for (int i = 0; i < 2; i++) spec_drafter_close(d[i]);
     }
+    support_table_remove(png);
     close_pair(&p);
 }
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "algorithms/engine/engine.h"
+#include "tests/support_corpus.h"
 #include "tests/support_request.h"
 #include "tests/support_sequence.h"
 
@@ -92,9 +93,11 @@ static const draft_case drafts[] = {
     { "dyspec:12", NULL, SPEC_VERIFY_NAIVE },
     { NULL, "ngram:2,6", SPEC_VERIFY_NAIVE },
     { NULL, "trie:12,4,1", SPEC_VERIFY_NAIVE },
+    { NULL, "png", SPEC_VERIFY_NAIVE },
 };
 
-static void text_of(int32_t *out, spec_model *m, const draft_case *d, const spec_request *r, int64_t *n_accepted)
+/* png: the text of that drafter, which has a table */
+static void text_of(int32_t *out, spec_model *m, const draft_case *d, const char *png, const spec_request *r, int64_t *n_accepted)
 {
     spec_session_params p = SPEC_SESSION_PARAMS_INIT;
     spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
@@ -105,7 +108,7 @@ static void text_of(int32_t *out, spec_model *m, const draft_case *d, const spec
     if (r->sampling.temperature > 0) p.verify = d->sampled;
     dp.tree = d->tree;
     if (d->tree) OK(spec_drafter_from_model(&drafter, m, &dp));
-    if (d->draft) OK(spec_drafter_open(&drafter, d->draft, NULL));
+    if (d->draft) OK(spec_drafter_open(&drafter, strcmp(d->draft, "png") == 0 ? png : d->draft, NULL));
     OK(spec_session_open(&s, m, drafter, &p));
     OK(spec_sequence_add(s, &seq, prompt, N_PROMPT, r));
     for (spec_stop stop = SPEC_STOP_NONE; stop == SPEC_STOP_NONE;) {
@@ -125,7 +128,7 @@ static void check_request(void **state)
 {
     const request_case *c = *state;
     for (size_t f = 0; f < sizeof families / sizeof *families; f++) {
-        char path[256];
+        char path[256], png[64];
         int64_t n_accepted = 0, n_call = 0;
         support_masked masked = { N_PROMPT, &n_call };
         (void)snprintf(path, sizeof path, GOLDEN "%s", families[f]);
@@ -134,14 +137,16 @@ static void check_request(void **state)
             const spec_request r = request_of(c, sampled, &masked);
             int32_t want[N_NEW], got[N_NEW];
             plain_text(want, N_NEW, m, &r);
+            support_table(png, want, N_NEW, m->n_vocab, 2, 5);
             for (size_t d = 0; d < sizeof drafts / sizeof *drafts; d++) {
-                text_of(got, m, &drafts[d], &r, &n_accepted);
+                text_of(got, m, &drafts[d], png, &r, &n_accepted);
                 for (int32_t i = 0; i < N_NEW; i++)
                     if (got[i] != want[i])
                         fail_msg("%s, %s, %s, temperature %g: token %d is %d, plain decoding has %d", families[f], c->name,
                                  drafts[d].tree ? drafts[d].tree : drafts[d].draft ? drafts[d].draft : "no draft",
                                  (double)r.sampling.temperature, i, got[i], want[i]);
             }
+            support_table_remove(png);
         }
         assert_true(n_accepted > 0);
         assert_true((n_call > 0) == c->mask);

@@ -153,7 +153,7 @@ struct speci_draft_kind {
     speci_exec *(*exec)(const speci_draft *d, int32_t seq, int32_t *n_timed, int32_t *n_most);
 };
 
-extern const speci_draft_kind speci_draft_model, speci_draft_callback, speci_draft_ngram, speci_draft_trie;
+extern const speci_draft_kind speci_draft_model, speci_draft_callback, speci_draft_ngram, speci_draft_trie, speci_draft_png;
 extern const speci_draft_kind *const speci_draft_table[]; /* the kinds that are made from text; ends with NULL */
 
 /* --- several drafters (draft_combine.c) --- */

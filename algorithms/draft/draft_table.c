@@ -4,5 +4,6 @@
 const speci_draft_kind *const speci_draft_table[] = {
     &speci_draft_ngram,
     &speci_draft_trie,
+    &speci_draft_png,
     NULL,
 };

@@ -69,6 +69,8 @@ void pages_bash(FILE *to)
     fputs("'\n"
           "    elif [[ $word == -* ]]; then\n"
           "        _spec_offer -W \"$options\"\n"
+          "    elif [ \"${COMP_WORDS[1]}\" = ngram ]; then\n"
+          "        if [ \"$COMP_CWORD\" -eq 2 ]; then _spec_offer -W build; else compopt -o filenames; _spec_offer -f; fi\n"
           "    elif [ \"$COMP_CWORD\" -gt 1 ]; then\n"
           "        compopt -o filenames; _spec_offer -d\n"
           "    fi\n"

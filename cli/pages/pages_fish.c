@@ -63,11 +63,14 @@ void pages_fish(FILE *to)
         if (row->name == NULL) continue;
         fprintf(to, "complete -c spec -n __fish_use_subcommand -a %s -d ", row->name);
         put_quoted(to, row->help);
-        fprintf(to, "\ncomplete -c spec -n '__fish_seen_subcommand_from %s' -a '(__fish_complete_directories)'\n", row->name);
+        fprintf(to, "\ncomplete -c spec -n '__fish_seen_subcommand_from %s' ", row->name);
+        fputs(row->command == CLI_NGRAM ? "-F -a build\n" : "-a '(__fish_complete_directories)'\n", to);
     }
     for (size_t i = 0; i < cli_n_option; i++) {
         const cli_option *row = &cli_option_rows[i];
         if (pages_offers(row, CLI_TOP)) put_option(to, row, true);
-        if (pages_offers(row, CLI_RUN) || pages_offers(row, CLI_TREE) || pages_offers(row, CLI_INFO)) put_option(to, row, false);
+        if (pages_offers(row, CLI_RUN) || pages_offers(row, CLI_TREE) || pages_offers(row, CLI_INFO) ||
+            pages_offers(row, CLI_NGRAM))
+            put_option(to, row, false);
     }
 }

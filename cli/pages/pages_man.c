@@ -120,6 +120,8 @@ static void put_examples(FILE *to)
         { "spec run target -md drafter -p \"Once upon a time\" -n 64", "Text of a model, a smaller one drafting." },
         { "spec run target --draft ngram -f prompt.txt -n -1 --check",
           "To the end of the text, drafting from the text so far; compared with plain decoding." },
+        { "spec ngram build notes.txt log.jsonl -m target -o notes.png",
+          "A table of what follows what in these texts, for --draft png:notes.png." },
         { "spec tree target drafter -p \"Once\" --tree product:3,2,2 --html trees.html", "A page of the trees." },
     };
     fputs(".SH EXAMPLES\n", to);

@@ -58,7 +58,8 @@ static void put_option(FILE *to, const cli_option *row)
 
 static void put_places(FILE *to, cli_command command)
 {
-    if (command != CLI_TOP) fputs(" \\\n                '1:model:_directories'", to);
+    if (command == CLI_NGRAM) fputs(" \\\n                '1:what to do:(build)' \\\n                '*:corpus:_files'", to);
+    else if (command != CLI_TOP) fputs(" \\\n                '1:model:_directories'", to);
     if (command == CLI_TREE) fputs(" \\\n                '2:model that drafts:_directories'", to);
 }
 

@@ -63,6 +63,7 @@ spec_status bench_append(bench *b);
 spec_status bench_rows(bench *b);
 spec_status bench_attention(bench *b);
 spec_status bench_text_drafters(bench *b);
+spec_status bench_png(bench *b);
 spec_status bench_machine(bench *b);
 spec_status bench_memory(bench *b);
 

@@ -24,6 +24,8 @@ static const bench_mode modes[] = {
       bench_attention, true },
     { "text", "drafters from text: a step, a fork and memory behind --tokens of history; --tree \"ngram;...\" (no model)",
       bench_text_drafters, true },
+    { "png", "drafters of --tree along the text --prompts in tokens of --model: a proposal, and tokens per step (no model)", bench_png,
+      true },
     { "machine", "the machine's bounds: bandwidth, matrix rate, calls, looks (no model)", bench_machine, true },
     { "memory", "what a session for --nodes takes beyond one for a single node; loading", bench_memory, false },
 };

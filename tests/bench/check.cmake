@@ -91,6 +91,9 @@ check(2 "${untimed};task;verify;steps;accepted_per_step;expected_per_step;more;e
 positive(expected_per_step)
 check(4 "${timed};what;queued_ms;blocks;pairs;over_dense" attention --nodes 100 -c 70)
 positive(over_dense)
+check(1 "mode;what;context;open_ms;first_us;proposal_us;slow_us;worst_us;steps;drafted;emitted;commit" png -m ${TARGET} --tree ngram
+  --prompts ${CMAKE_CURRENT_LIST_FILE})
+positive(emitted)
 check(6 "${timed}" machine step prefill -m mamba2-tiny -c 16 --nodes 1,2 --tokens 32) # several modes in one run
 set(given)
 check(3 "${timed};what" machine)

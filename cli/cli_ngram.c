@@ -1,0 +1,180 @@
+/* cli_ngram.c - spec ngram build: a table of the n-grams of text files and JSON lines. */
+#define _GNU_SOURCE /* getline */
+#include <errno.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+
+enum { BLOCK = 1 << 18, TELL_MS = 200 };
+
+typedef struct ngram_build {
+    const cli_options *o;
+    spec_corpus *corpus;
+    double n_read, n_all; /* bytes; n_all 0: not known */
+    double told_ms;
+} ngram_build;
+
+/* --- progress --- */
+
+static void tell(ngram_build *b, const char *doing, double fraction)
+{
+    const double now = cli_now_ms();
+    if (!isatty(STDERR_FILENO) || now - b->told_ms < TELL_MS) return;
+    b->told_ms = now;
+    if (fraction <= 1) fprintf(stderr, "\r%s: %3.0f %% ", doing, fraction * 100);
+    else fprintf(stderr, "\r%s: %.0f MB ", doing, b->n_read / 1e6);
+}
+
+static void tell_nothing(void)
+{
+    if (isatty(STDERR_FILENO)) fputs("\r\033[K", stderr);
+}
+
+static int tell_sorting(void *user_data, double fraction)
+{
+    tell(user_data, "counting", fraction);
+    return cli_interrupted();
+}
+
+/* A part of the corpus was read. An exit code. */
+static int tell_reading(ngram_build *b, size_t n)
+{
+    b->n_read += (double)n;
+    tell(b, "reading", b->n_all > 0 ? b->n_read / b->n_all : 2);
+    return cli_interrupted() ? cli_error("interrupted") : CLI_OK;
+}
+
+static int failure_in(const char *path)
+{
+    tell_nothing();
+    return cli_error("%s: %s", path, spec_last_error());
+}
+
+/* --- files --- */
+
+static bool is_json_lines(const char *path)
+{
+    const char *ending = strrchr(path, '.');
+    return ending != NULL && (strcmp(ending, ".jsonl") == 0 || strcmp(ending, ".ndjson") == 0);
+}
+
+static int add_text(ngram_build *b, FILE *from, const char *path)
+{
+    static char block[BLOCK];
+    for (size_t n; (n = fread(block, 1, sizeof block, from)) > 0;) {
+        if (spec_corpus_add_text(b->corpus, block, n) != SPEC_OK) return failure_in(path);
+        const int code = tell_reading(b, n);
+        if (code != CLI_OK) return code;
+    }
+    if (ferror(from)) return cli_error("%s: %s", path, strerror(errno));
+    return spec_corpus_end_text(b->corpus) == SPEC_OK ? CLI_OK : failure_in(path);
+}
+
+static int add_line(ngram_build *b, const char *line, size_t n, const char *path, size_t number)
+{
+    const char *field = b->o->json_field != NULL ? b->o->json_field : "text";
+    json_error_t error;
+    json_t *root = json_loadb(line, n, JSON_ALLOW_NUL, &error);
+    if (root == NULL) return cli_error("%s: line %zu is not JSON: %s", path, number, error.text);
+    const json_t *text = json_object_get(root, field);
+    int code = CLI_OK;
+    if (!json_is_string(text))
+        code = cli_error("%s: line %zu has no string \"%s\"; --json-field names another", path, number, field);
+    else if (spec_corpus_add_text(b->corpus, json_string_value(text), json_string_length(text)) != SPEC_OK ||
+             spec_corpus_end_text(b->corpus) != SPEC_OK)
+        code = failure_in(path);
+    json_decref(root);
+    return code;
+}
+
+static int add_json_lines(ngram_build *b, FILE *from, const char *path)
+{
+    char *line = NULL;
+    size_t cap = 0, number = 0;
+    ssize_t n;
+    int code = CLI_OK;
+    while (code == CLI_OK && (n = getline(&line, &cap, from)) >= 0) {
+        number++;
+        if (strspn(line, " \t\r\n") < (size_t)n) code = add_line(b, line, (size_t)n, path, number);
+        if (code == CLI_OK) code = tell_reading(b, (size_t)n);
+    }
+    free(line);
+    if (code == CLI_OK && ferror(from)) code = cli_error("%s: %s", path, strerror(errno));
+    return code;
+}
+
+static int add_file(ngram_build *b, const char *path)
+{
+    FILE *from = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
+    if (from == NULL) return cli_error("%s: %s", path, strerror(errno));
+    const int code = is_json_lines(path) ? add_json_lines(b, from, path) : add_text(b, from, path);
+    if (from != stdin) fclose(from);
+    return code;
+}
+
+/* Is all of the corpus there, and how much is it? */
+static int measure(ngram_build *b)
+{
+    double sum = 0;
+    bool known = true;
+    for (int32_t i = 1; i < b->o->n_word; i++) {
+        struct stat s;
+        const char *path = b->o->words[i];
+        if (strcmp(path, "-") == 0) {
+            known = false;
+            continue;
+        }
+        if (stat(path, &s) != 0) return cli_error("%s: %s", path, strerror(errno));
+        if (S_ISDIR(s.st_mode)) return cli_error("%s: is a directory, need text files or JSON lines", path);
+        known = known && S_ISREG(s.st_mode);
+        sum += (double)s.st_size;
+    }
+    b->n_all = known ? sum : 0;
+    return CLI_OK;
+}
+
+/* --- the command --- */
+
+static int build(ngram_build *b, const spec_tokenizer *tokenizer)
+{
+    const cli_options *o = b->o;
+    const double start = cli_now_ms();
+    spec_corpus_info info = SPEC_CORPUS_INFO_INIT;
+    spec_corpus_params p = SPEC_CORPUS_PARAMS_INIT;
+    p.tokenizer = tokenizer;
+    p.n_context = o->order, p.n_draft = o->length, p.n_row = o->n_row, p.min_count = o->min_count;
+    p.memory = (size_t)o->memory << 20;
+    p.progress = tell_sorting, p.progress_user_data = b;
+    if (spec_corpus_open(&b->corpus, o->output, &p) != SPEC_OK) return cli_failure();
+    for (int32_t i = 1; i < o->n_word; i++) {
+        const int code = add_file(b, o->words[i]);
+        if (code != CLI_OK) return code;
+    }
+    const spec_status status = spec_corpus_write(b->corpus, &info);
+    tell_nothing();
+    if (status != SPEC_OK) return cli_failure();
+    fprintf(stderr, "%s: %.1f MB, %llu continuations of %llu contexts, from %llu tokens of %llu texts, in %.1f s\n", o->output,
+            (double)info.bytes / 1e6, (unsigned long long)info.n_continuation, (unsigned long long)info.n_context,
+            (unsigned long long)info.n_token, (unsigned long long)info.n_text, (cli_now_ms() - start) / 1e3);
+    if (o->verbose)
+        fprintf(stderr, "spec: %d sorted runs of %.1f MB together\n", info.n_run, (double)info.bytes_runs / 1e6);
+    return CLI_OK;
+}
+
+int cli_ngram(const cli_options *o)
+{
+    ngram_build b = { .o = o };
+    spec_tokenizer *tokenizer = NULL;
+    cli_interrupt_install();
+    int code = measure(&b);
+    if (code == CLI_OK && spec_tokenizer_open(&tokenizer, o->tokenizer != NULL ? o->tokenizer : o->model, NULL) != SPEC_OK)
+        code = cli_failure();
+    if (code == CLI_OK) code = build(&b, tokenizer);
+    spec_corpus_close(b.corpus);
+    spec_tokenizer_close(tokenizer);
+    return code;
+}
