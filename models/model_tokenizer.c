@@ -48,3 +48,22 @@ spec_status speci_model_open_tokenizer(spec_model *m, const char *path)
     m->tokenizer = m->opened_tokenizer;
     return speci_model_fit_tokenizer(m, path);
 }
+
+/* Each piece with its length, so that no two vocabularies are one text; an id that is not used is no empty piece. */
+uint64_t speci_tokenizer_sum(const spec_tokenizer *tokenizer)
+{
+    spec_tokenizer_info info = SPEC_STRUCT_INIT(spec_tokenizer_info);
+    speci_hash h = { 0 };
+    if (!tokenizer || spec_tokenizer_get_info(tokenizer, &info) != SPEC_OK) return 0;
+    for (int32_t id = 0; id < info.n_vocab; id++) {
+        size_t n = 0;
+        const char *piece = spec_tokenizer_piece(tokenizer, &n, id);
+        const uint64_t behind = piece ? n + 1 : 0;
+        uint8_t length[4];
+        for (int i = 0; i < 4; i++) length[i] = (uint8_t)(behind >> 8 * i);
+        speci_hash_add(&h, length, sizeof length);
+        speci_hash_add(&h, piece, n);
+    }
+    const uint64_t sum = speci_hash_value(&h);
+    return sum ? sum : 1;
+}

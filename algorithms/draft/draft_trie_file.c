@@ -14,21 +14,6 @@ enum { VERSION = 1, HEADER = 48, NODE = 12, SUM = 8, PIECE = 4096 };
 
 /* --- vocabularies --- */
 
-static uint64_t vocabulary_of(const spec_model *target)
-{
-    const spec_tokenizer *t = spec_model_tokenizer(target);
-    speci_hash h = { 0 };
-    if (!t) return 0;
-    for (int32_t i = 0; i < spec_tokenizer_n_vocab(t); i++) {
-        size_t n = 0;
-        const char *piece = spec_tokenizer_piece(t, &n, i);
-        const uint8_t length[2] = { (uint8_t)n, (uint8_t)(n >> 8) }; /* so that no two vocabularies are one text */
-        speci_hash_add(&h, length, sizeof length);
-        speci_hash_add(&h, piece, n);
-    }
-    return speci_hash_value(&h);
-}
-
 /* Of the texts that were counted. Where none was, any will do. */
 static bool other_vocabulary(const speci_trie *t, int32_t n_vocab, uint64_t vocabulary)
 {
@@ -38,13 +23,13 @@ static bool other_vocabulary(const speci_trie *t, int32_t n_vocab, uint64_t voca
 void speci_trie_take_vocabulary(speci_trie *t, const spec_model *target)
 {
     t->n_vocab = target->n_vocab;
-    t->vocabulary = vocabulary_of(target);
+    t->vocabulary = speci_tokenizer_sum(target->tokenizer);
 }
 
 spec_status speci_trie_check(const spec_drafter *d, const spec_model *target)
 {
     const speci_trie *t = d->own;
-    if (!other_vocabulary(t, target->n_vocab, vocabulary_of(target))) return SPEC_OK;
+    if (!other_vocabulary(t, target->n_vocab, speci_tokenizer_sum(target->tokenizer))) return SPEC_OK;
     return speci_fail(SPEC_E_INVALID, "the drafter \"trie\" has counted texts of another vocabulary, with %d ids; the target has %d. Open "
                       "another drafter for it", t->n_vocab, target->n_vocab);
 }
