@@ -394,7 +394,7 @@ static void check_life(spec_model *model, const char *drafters, int32_t want[N_L
     spec_drafter *list[N_LIST];
     spec_session_params p = SPEC_SESSION_PARAMS_INIT;
     spec_session *s;
-    for (; drafters[n]; n++) list[n] = drafter_of(drafters[n], model, NULL);
+    for (; drafters[n]; n++) list[n] = drafter_of(drafters[n], model, NULL, NULL);
     p.n_seq = N_LIFE, p.n_ctx = 200, p.drafters = list, p.n_drafter = n;
     OK(spec_session_open(&s, model, NULL, &p));
     for (int32_t again = 0; again < 2; again++) {
@@ -436,7 +436,7 @@ static void check_past(void **state)
     support_stream saved = { 0 };
     spec_session_params p = SPEC_SESSION_PARAMS_INIT;
     spec_model *model = support_model(backend, GOLDEN "law8-target", SPEC_DTYPE_F32);
-    spec_drafter *d = drafter_of('t', model, NULL);
+    spec_drafter *d = drafter_of('t', model, NULL, NULL);
     const speci_trie *t = d->own;
     spec_session *s;
     int32_t seqs[2], n_proposal = 0, n_none = 0;
