@@ -137,7 +137,7 @@ typedef struct spec_corpus_params {
     int32_t n_draft;    /* tokens of a continuation, at most 32; 0 = 6 */
     int32_t n_row;      /* continuations of a context, at most 16; 0 = 4 */
     int32_t min_count;  /* continuations that stand less often in the corpus are left out; 0 = 2 */
-    size_t memory;      /* bytes for sorting and merging; 0 = 1 GiB. Beside it come 4 + 8 n_row bytes for each id, and 10 MB. The
+    size_t memory;      /* bytes for sorting and merging; 0 = 1 GiB. Beside it come 4 + 8 n_row bytes for each id, and 30 MB. The
                            runs take 3 (n_context + n_draft) + 8 bytes of disk for each different place of the corpus */
     spec_progress_fn progress; /* of spec_corpus_write */
     void *progress_user_data;

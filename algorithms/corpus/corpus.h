@@ -15,7 +15,7 @@
 #ifndef SPEC_CORPUS_H
 #define SPEC_CORPUS_H
 
-#include "core/core.h"
+#include "models/model.h"
 
 enum {
     SPECI_CORPUS_VERSION = 1,
@@ -45,7 +45,7 @@ static inline uint64_t speci_corpus_get(const uint8_t *from, int n)
 /* What a header says. */
 typedef struct speci_corpus_shape {
     int32_t n_vocab;      /* tokens are below it */
-    uint64_t vocabulary;  /* of the tokenizer (speci_corpus_vocabulary); 0: made from ids alone */
+    uint64_t vocabulary;  /* speci_tokenizer_sum of the tokenizer; 0: made from ids alone */
     int32_t n_context, n_draft, n_row;
     uint32_t min_count;
     uint64_t n_token;
@@ -88,8 +88,6 @@ spec_status speci_corpus_open_memory(speci_corpus_table *t, const uint8_t *data,
                                      const spec_allocator *a);
 void speci_corpus_close(speci_corpus_table *t, const spec_allocator *a);
 
-/* A number for what ids mean: equal if every id has the same piece. 0 for NULL alone. */
-spec_status speci_corpus_vocabulary(uint64_t *out, const spec_tokenizer *tokenizer);
 /* Are these the ids of a target with this tokenizer (or NULL) and so many ids? E_INVALID says what differs. */
 spec_status speci_corpus_fits(const speci_corpus_table *t, const spec_tokenizer *tokenizer, int32_t n_vocab);
 

@@ -46,7 +46,7 @@ static spec_status read_params(spec_corpus *c, const spec_corpus_params *p)
     SPEC_TRY(number(&s->n_row, p->n_row, ROW, SPECI_CORPUS_MAX_ROW, "n_row"));
     SPEC_TRY(number(&min_count, p->min_count, COUNT, INT32_MAX, "min_count"));
     s->min_count = (uint32_t)min_count;
-    SPEC_TRY(speci_corpus_vocabulary(&s->vocabulary, p->tokenizer));
+    s->vocabulary = speci_tokenizer_sum(p->tokenizer);
     c->tokenizer = p->tokenizer;
     c->eos = info.eos;
     c->progress = p->progress, c->progress_user_data = p->progress_user_data;

@@ -199,38 +199,17 @@ void speci_corpus_close(speci_corpus_table *t, const spec_allocator *a)
     *t = (speci_corpus_table){ .file = { .fd = -1 } };
 }
 
-/* --- what ids mean --- */
-
-spec_status speci_corpus_vocabulary(uint64_t *out, const spec_tokenizer *tokenizer)
-{
-    spec_tokenizer_info info = { .struct_size = sizeof info };
-    speci_hash h = { 0 };
-    *out = 0;
-    if (!tokenizer) return SPEC_OK;
-    SPEC_TRY(spec_tokenizer_get_info(tokenizer, &info));
-    for (int32_t i = 0; i < info.n_vocab; i++) {
-        size_t n = 0;
-        const char *piece = spec_tokenizer_piece(tokenizer, &n, i);
-        uint8_t length[8];
-        speci_corpus_put(length, piece ? n + 1 : 0, sizeof length);
-        speci_hash_add(&h, length, sizeof length);
-        if (piece) speci_hash_add(&h, piece, n);
-    }
-    *out = speci_hash_value(&h);
-    if (*out == 0) *out = 1;
-    return SPEC_OK;
-}
+/* --- whose ids --- */
 
 spec_status speci_corpus_fits(const speci_corpus_table *t, const spec_tokenizer *tokenizer, int32_t n_vocab)
 {
     const speci_corpus_shape *s = &t->header.shape;
-    uint64_t own;
     if (s->n_vocab > n_vocab)
         return speci_fail(SPEC_E_INVALID, "%s: a table of %d token ids, the target has %d", t->path, s->n_vocab, n_vocab);
     if (s->vocabulary == 0) return SPEC_OK; /* made from ids: whose they are, its maker knows */
     if (!tokenizer)
         return speci_fail(SPEC_E_INVALID, "%s: made with a tokenizer, and the target has none: are its ids the same?", t->path);
-    SPEC_TRY(speci_corpus_vocabulary(&own, tokenizer));
+    const uint64_t own = speci_tokenizer_sum(tokenizer);
     if (own == s->vocabulary) return SPEC_OK;
     return speci_fail(SPEC_E_INVALID, "%s: made with another tokenizer: its vocabulary is %016llx, the target's is %016llx; "
                       "build it again with -m and the target's directory", t->path, (unsigned long long)s->vocabulary,

@@ -89,9 +89,22 @@ static void detach(speci_draft *d)
     d->state = NULL;
 }
 
-static spec_status prefill(speci_draft *d, const speci_draft_seq *q)
+static spec_status catch_up(const speci_draft *d, const speci_draft_seq *q)
 {
     return speci_png_grams_catch_up(grams_of(d, q->seq), q->ids, q->n_ids);
+}
+
+static spec_status prefill(speci_draft *d, const speci_draft_seq *q)
+{
+    const speci_draft_site *site = d->site;
+    if (site->n_ctx > 0)
+        SPEC_TRY(speci_png_grams_reserve(grams_of(d, q->seq), q->ids, site->n_ctx, site->target->n_vocab));
+    return catch_up(d, q);
+}
+
+static spec_status fork(speci_draft *d, const speci_draft_seq *q, int32_t to)
+{
+    return speci_png_grams_copy(grams_of(d, to), grams_of(d, q->seq));
 }
 
 /* --- proposals --- */
@@ -150,16 +163,15 @@ static spec_status enqueue(speci_draft *d, spec_builder *b, speci_draft_seq *seq
 {
     (void)b;
     for (int32_t i = 0; i < n; i++) {
-        SPEC_TRY(prefill(d, &seqs[i]));
+        SPEC_TRY(catch_up(d, &seqs[i]));
         SPEC_TRY(propose(d, &seqs[i]));
     }
     return SPEC_OK;
 }
 
-/* The grams of a copy are counted when it drafts. */
 const speci_draft_kind speci_draft_png = {
     .name = "png", .args = "FILE,D,K",
     .help = "what most often followed in the text and in a corpus (spec ngram build): D drafts of K tokens (2; the table's)",
-    .open = open, .close = close, .check = check, .prepare = prepare, .detach = detach, .prefill = prefill, .enqueue = enqueue,
+    .open = open, .close = close, .check = check, .prepare = prepare, .detach = detach, .prefill = prefill, .fork = fork, .enqueue = enqueue,
     .end = end,
 };

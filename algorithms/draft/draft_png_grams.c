@@ -79,6 +79,12 @@ static spec_status reserve_tokens(png_grams *g, size_t used)
     return SPEC_OK;
 }
 
+spec_status speci_png_grams_reserve(png_grams *g, const int32_t *ids, int32_t n, int32_t n_vocab)
+{
+    SPEC_TRY(reserve_grams(g, ids, (size_t)n));
+    return reserve_tokens(g, (size_t)(n < n_vocab ? n : n_vocab));
+}
+
 /* --- counting --- */
 
 /* The gram x was counted just now: its place among the rows [n_row]. */
@@ -114,6 +120,26 @@ const png_gram *speci_png_grams_rows(const png_grams *g, int32_t token)
 {
     const size_t at = g->cap_token > 0 ? find_token(g, token) : 0;
     return g->cap_token > 0 && g->token[at] != 0 ? g->row + at * (size_t)g->n_row : NULL;
+}
+
+spec_status speci_png_grams_copy(png_grams *to, const png_grams *from)
+{
+    png_grams copy = *from;
+    copy.a = to->a;
+    copy.gram = speci_alloc(to->a, from->cap_gram, sizeof *copy.gram);
+    copy.token = speci_alloc(to->a, from->cap_token, sizeof *copy.token);
+    copy.row = speci_alloc(to->a, from->cap_token * (size_t)from->n_row, sizeof *copy.row);
+    if (!copy.gram || !copy.token || !copy.row) {
+        speci_png_grams_free(&copy);
+        return SPEC_E_NOMEM;
+    }
+    if (from->cap_gram > 0) memcpy(copy.gram, from->gram, from->cap_gram * sizeof *copy.gram);
+    if (from->cap_token > 0) {
+        memcpy(copy.token, from->token, from->cap_token * sizeof *copy.token);
+        memcpy(copy.row, from->row, from->cap_token * (size_t)from->n_row * sizeof *copy.row);
+    }
+    *to = copy;
+    return SPEC_OK;
 }
 
 void speci_png_grams_free(png_grams *g)

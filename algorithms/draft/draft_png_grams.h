@@ -20,10 +20,15 @@ typedef struct png_grams {
     int32_t n_indexed;     /* places at which a gram begins that was counted */
 } png_grams;
 
-/* Counts what ids [n] have more than the last time. E_NOMEM: nothing was lost. */
+/* Takes room for a sequence of up to n ids below n_vocab, so that none is taken while it grows. E_NOMEM here and below: nothing was
+ * lost. */
+spec_status speci_png_grams_reserve(png_grams *g, const int32_t *ids, int32_t n, int32_t n_vocab);
+/* Counts what ids [n] have more than the last time. */
 spec_status speci_png_grams_catch_up(png_grams *g, const int32_t *ids, int32_t n);
 /* The rows [n_row] of a token; those of count 0 are none. NULL: it has none. */
 const png_gram *speci_png_grams_rows(const png_grams *g, int32_t token);
+/* `to` has counted nothing, and becomes the same. */
+spec_status speci_png_grams_copy(png_grams *to, const png_grams *from);
 void speci_png_grams_free(png_grams *g);
 
 #endif
