@@ -19,7 +19,7 @@ from sample import autocast
 MEASURE_AFTER, WARM_UP = 40, 200  # steps: when a budget becomes a number of steps; until the full learning rate
 
 
-def arguments():
+def arguments(argv=None):
     p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     p.add_argument("target")
     p.add_argument("--out", required=True)
@@ -54,10 +54,10 @@ def arguments():
     call.add_argument("--save-every", type=float, default=60, help="seconds")
     call.add_argument("--evaluate-every", type=int, default=1000, help="steps")
     call.add_argument("--held-rows", type=int, default=256, help="greedy continuations that acceptance is measured on")
-    return p.parse_args()
+    return p.parse_args(argv)
 
 
-NOT_OF_THE_WEIGHTS = {"target", "out", "text", "generated", "cache", "device", "compile", "seconds", "save_every", "evaluate_every", "held_rows"}
+NOT_OF_THE_WEIGHTS = {"target", "out", "text", "generated", "cache", "device", "compile", "budget", "seconds", "save_every", "evaluate_every", "held_rows"}
 
 
 def learning_rate(step, steps, peak):
@@ -180,10 +180,10 @@ class Distiller:
         print("step %d held back: KL %.4f nats, overlap %.3f at T = 1; greedy chains reach depth 1-%d: %s, emitted per step %.3f"
               % (self.step, sums[0], sums[2], acceptance.DEPTH, " ".join("%.3f" % v for v in measured["reached"]), measured["emitted_per_step"]), flush=True)
 
-    def find_steps(self, began):
+    def find_steps(self, began, mark):
         """What is left of the budget, at the speed of the last steps, less the time to write and to measure."""
-        if self.a.budget and not self.steps and self.step == MEASURE_AFTER:
-            a_step = (time.time() - self.mark) / (MEASURE_AFTER - 10)
+        if self.a.budget and not self.steps:
+            a_step = (self.settled() - mark) / (MEASURE_AFTER - 10)
             left = 0.95 * (self.a.budget - (time.time() - began)) - 10
             self.steps = max(self.step + int(left / a_step), WARM_UP + 1)
             print("%.1f ms a step: %d steps" % (1000 * a_step, self.steps), flush=True)
@@ -191,14 +191,13 @@ class Distiller:
     def train(self, began):
         self.continued = min(64, self.a.length - 1)
         self.ids = acceptance.continuations(self.target, self.held, self.a.held_rows, min(96, self.a.length), self.continued)
-        last, shown = time.time(), self.step
+        last, shown, first = time.time(), self.step, self.step
         while not self.steps or self.step < self.steps:
-            if self.step == 10:
-                self.mark = self.settled()
+            if self.step - first == 10:
+                mark = self.settled()
             sums = self.learn()
-            if self.step == MEASURE_AFTER:
-                self.settled()
-                self.find_steps(began)
+            if self.step - first == MEASURE_AFTER:
+                self.find_steps(began, mark)
             if self.step % 100 == 0 or self.step == self.steps:
                 kl, ce, overlap = sums.tolist()
                 now = time.time()
@@ -223,8 +222,8 @@ class Distiller:
         return time.time()
 
 
-def main():
-    began, a = time.time(), arguments()
+def main(argv=None):
+    began, a = time.time(), arguments(argv)
     if bool(a.steps) == bool(a.budget):
         raise Refusal("give either --steps or --budget")
     distiller = Distiller(a)

@@ -15,7 +15,7 @@ from run import check_memory
 from sample import sample
 
 
-def arguments():
+def arguments(argv=None):
     p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     p.add_argument("target")
     p.add_argument("--out", required=True)
@@ -29,7 +29,7 @@ def arguments():
     p.add_argument("--batch", type=int, default=2048)
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    return p.parse_args()
+    return p.parse_args(argv)
 
 
 NOT_OF_THE_TEXT = {"target", "out", "text", "cache", "device", "sequences"}
@@ -52,8 +52,8 @@ def memory_of(a, net, config):
     return sum(w.numel() * w.element_size() for w in net.parameters()) + a.batch * (states + cache + 16 * config["vocab_size"])
 
 
-def main():
-    a = arguments()
+def main(argv=None):
+    a = arguments(argv)
     if not 1 <= a.beginning[0] <= a.beginning[1] < a.length:
         raise Refusal("--beginning %d %d: need 1 <= LOW <= HIGH < --length %d" % (*a.beginning, a.length))
     net, config = checkpoint.load(a.target, a.device)

@@ -63,8 +63,9 @@ class Attention(nn.Module):
         for buffer, row in zip(kept, (k, v)):
             buffer.index_copy_(2, at, row.to(buffer.dtype))
         seen = torch.arange(kept[0].shape[2], device=x.device) <= at
-        y = F.scaled_dot_product_attention(q.to(kept[0].dtype), *kept, attn_mask=seen[None, None, None], enable_gqa=self.heads != self.kv_heads)
-        return self.o_proj(y.transpose(1, 2).flatten(2))
+        q = q.reshape(len(x), self.kv_heads, -1, self.head_dim).to(kept[0].dtype)  # heads that share keys are rows of one product
+        y = F.scaled_dot_product_attention(q, *kept, attn_mask=seen[None, None, None].expand(len(x), self.kv_heads, q.shape[2], -1))
+        return self.o_proj(y.reshape(len(x), 1, -1))
 
 
 class Mamba2(nn.Module):
