@@ -1,7 +1,7 @@
 """Training text as one tensor of token ids, and token files that a target has generated.
 
-A text file is UTF-8, plain or packed with xz; a line `<|endoftext|>` ends each document. Every document begins with the
-model's first token. The last hundredth of each file is held back: it is for measuring, never for training."""
+A text file is UTF-8, plain or packed with xz; a line `<|endoftext|>` ends each document. Every document begins with that token if the
+model has it, else with its BOS token. The last hundredth of each file is held back: it is for measuring, never for training."""
 import glob
 import hashlib
 import lzma
@@ -68,14 +68,14 @@ def load_tokenizer(directory):
     return tokenizer
 
 
-def first_token(config):
-    """The token that begins a document: BOS, else the (first) end of text."""
-    for key in ("bos_token_id", "eos_token_id"):
-        value = config.get(key)
+def first_token(config, tokenizer):
+    """The token that begins a document."""
+    own = tokenizer.token_to_id(SEPARATOR)
+    for value in (own, config.get("bos_token_id"), config.get("eos_token_id")):
         value = value[0] if isinstance(value, list) else value
         if value is not None:
             return value
-    raise Refusal("config.json names neither bos_token_id nor eos_token_id, one of which begins each document")
+    raise Refusal("config.json names neither bos_token_id nor eos_token_id, and the tokenizer has no %s: nothing begins a document" % SEPARATOR)
 
 
 def encode_file(path, tokenizer, first, cache):
@@ -89,11 +89,8 @@ def encode_file(path, tokenizer, first, cache):
         if os.path.exists(kept):
             with safe_open(kept, "pt") as file:
                 return file.get_tensor("tokens")
-    ids = []
-    for encoding in tokenizer.encode_batch_fast(documents_of(read_text(path)), add_special_tokens=False):
-        ids.append(first)
-        ids += encoding.ids
-    tokens = torch.tensor(ids, dtype=torch.int32)
+    encodings = tokenizer.encode_batch_fast(documents_of(read_text(path)), add_special_tokens=False)
+    tokens = torch.cat([torch.tensor([first] + e.ids, dtype=torch.int32) for e in encodings])
     if kept:
         checkpoint.save_tensors(kept, {"tokens": tokens})
     return tokens
@@ -107,7 +104,8 @@ def load_text(paths, directory, config, cache=None, repeat=(), say=print):
         if not n.isdigit() or int(n) < 1:
             raise Refusal("--repeat %s is not NAME=N with N from 1" % item)
         times[name] = int(n)
-    tokenizer, first = load_tokenizer(directory), first_token(config)
+    tokenizer = load_tokenizer(directory)
+    first = first_token(config, tokenizer)
     train, held = [], []
     for path in text_files(paths):
         name = os.path.basename(path)
@@ -127,16 +125,25 @@ def windows(tokens, starts, length):
     return tokens[starts[:, None] + torch.arange(length, device=tokens.device)].long()
 
 
-def load_generated(directories):
-    """Rows [N,T] int32 that generate.py has written."""
-    rows = []
+def end_tokens(config):
+    ends = config.get("eos_token_id")
+    return torch.tensor(ends if isinstance(ends, list) else [] if ends is None else [ends], dtype=torch.int32)
+
+
+def load_generated(directories, config):
+    """What generate.py has written, as one tensor int32 like text. A sequence ends with its first end of text."""
+    out = []
     for directory in directories:
         names = sorted(glob.glob(os.path.join(directory, "part-*.safetensors")))
         if not names:
             raise Refusal("%s has no part-*.safetensors; generate.py writes them" % directory)
         for name in names:
             with safe_open(name, "pt") as file:
-                rows.append(file.get_tensor("tokens"))
-    if len({r.shape[1] for r in rows}) != 1:
-        raise Refusal("the generated sequences have different lengths; generate them with one --length")
-    return torch.cat(rows)
+                tokens, given = file.get_tensor("tokens"), file.get_tensor("given")
+            if int(tokens.max()) >= config["vocab_size"]:
+                raise Refusal("%s has token %d, the model has %d: another model's text" % (name, int(tokens.max()), config["vocab_size"]))
+            place = torch.arange(tokens.shape[1])
+            ended = torch.isin(tokens, end_tokens(config)) & (place >= given[:, None])
+            before = ended.cumsum(1) - ended.int()
+            out.append(tokens[before == 0])
+    return torch.cat(out)

@@ -87,21 +87,19 @@ def memory_of(a, target, net):
 class Batches:
     """Batch i is a function of the seed and i alone, so a resumed run needs no position in the data but its step."""
 
-    def __init__(self, a, text, generated):
-        self.a, self.text, self.generated = a, text, generated
-        self.of_generated = round(a.batch * a.generated_share) if generated is not None else 0
+    def __init__(self, a, text, generated=None):
+        """text, generated: tokens [n] on the device that trains."""
+        of_generated = 0 if generated is None else round(a.batch * a.generated_share)
+        self.length, self.seed = a.length, a.seed
+        self.parts = [(tokens, n) for tokens, n in ((text, a.batch - of_generated), (generated, of_generated)) if n]
+        for tokens, _ in self.parts:
+            if len(tokens) <= a.length:
+                raise Refusal("--length is %d; the text has %d tokens" % (a.length, len(tokens)))
 
     def __call__(self, step):
-        a = self.a
-        draw = torch.Generator().manual_seed(a.seed * 1_000_003 + step)
-        device = self.text.device
-        starts = torch.randint(len(self.text) - a.length, (a.batch - self.of_generated,), generator=draw)
-        rows = [corpus.windows(self.text, starts.to(device), a.length)]
-        if self.of_generated:
-            chosen = self.generated[torch.randint(len(self.generated), (self.of_generated,), generator=draw).to(device)]
-            start = int(torch.randint(chosen.shape[1] - a.length + 1, (1,), generator=draw))
-            rows.append(chosen[:, start:start + a.length].long())
-        return torch.cat(rows)
+        draw = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
+        starts = [torch.randint(len(tokens) - self.length, (n,), generator=draw).to(tokens.device) for tokens, n in self.parts]
+        return torch.cat([corpus.windows(tokens, s, self.length) for (tokens, _), s in zip(self.parts, starts)])
 
 
 class Distiller:
@@ -115,10 +113,7 @@ class Distiller:
         self.net = checkpoint.BUILD[a.family](self.config).reset(a.seed).to(a.device).train()
         check_memory(a.device, memory_of(a, self.target, self.net), "--batch, --length, --width or --layers")
         text, self.held = corpus.load_text(a.text, a.target, config, a.cache, a.repeat)
-        generated = corpus.load_generated(a.generated) if a.generated else None
-        if len(text) <= a.length or (generated is not None and generated.shape[1] < a.length):
-            raise Refusal("--length is %d; the text has %d tokens%s" % (a.length, len(text), "" if generated is None else
-                                                                       ", generated sequences have %d" % generated.shape[1]))
+        generated = corpus.load_generated(a.generated, config) if a.generated else None
         options = {k: v for k, v in vars(a).items() if k not in NOT_OF_THE_WEIGHTS}
         options |= {"text_tokens": len(text), "generated_tokens": 0 if generated is None else generated.numel()}
         self.run = Run(a.out, options, a.seconds)

@@ -17,14 +17,15 @@ def choose(logits, temperature, noise):
 
 
 class Stepper:
-    """One token of every sequence: reads and writes self.ids. On a GPU a CUDA graph, captured once."""
+    """One token of every sequence: reads and writes self.ids. On a GPU the second step is captured in a CUDA graph, which the steps
+    behind it repeat; the first sets the libraries up."""
 
     def __init__(self, net, state, temperature):
         self.net, self.state, self.temperature = net, state, temperature
         device, batch = temperature.device, len(temperature)
         self.ids = torch.zeros(batch, dtype=torch.int64, device=device)
         self.noise = torch.empty(batch, net.head_weight.shape[0], device=device)
-        self.graph = None
+        self.taken, self.graph = 0, None
 
     def run(self):
         with autocast(self.ids.device):
@@ -32,23 +33,13 @@ class Stepper:
         self.ids.copy_(choose(logits, self.temperature, self.noise.exponential_()))
 
     def __call__(self):
-        if self.ids.device.type != "cuda":
+        self.taken += 1
+        if self.ids.device.type != "cuda" or self.taken == 1:
             return self.run()
         if self.graph is None:
-            kept = [[b.clone() for b in layer] for layer in self.state.kept], self.state.at.clone(), self.ids.clone()
-            stream = torch.cuda.Stream()
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                self.run()  # a warm-up: libraries set themselves up outside the capture
-            torch.cuda.current_stream().wait_stream(stream)
             self.graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self.graph):
-                self.run()
-            for buffers, old in zip(self.state.kept, kept[0]):
-                for buffer, o in zip(buffers, old):
-                    buffer.copy_(o)
-            self.state.at.copy_(kept[1])
-            self.ids.copy_(kept[2])
+                self.run()  # recorded, not run
         self.graph.replay()
 
 
@@ -75,7 +66,7 @@ def sample(net, forced, temperature, seed=0):
             stepper.ids.copy_(torch.where(forced[:, t] >= 0, forced[:, t], stepper.ids))
             out[:, t] = stepper.ids
         return out
-    return _foreign(net, forced, temperature, given)
+    return _foreign(net, forced, temperature)
 
 
 def _part(state, start, end):
@@ -85,15 +76,13 @@ def _part(state, start, end):
     return part
 
 
-def _foreign(net, forced, temperature, given):
-    """By transformers' generate, which wants prompts of one length; its cache makes room as it goes."""
-    out = forced.clone()
-    for greedy in (True, False):
-        rows = torch.nonzero((temperature == 0) == greedy)[:, 0]
-        if len(rows):
-            how = {"do_sample": False} if greedy else {"do_sample": True, "temperature": float(temperature[rows[0]]), "top_k": 0, "top_p": 1.0}
-            n = forced.shape[1] - given
-            made = net.model.generate(forced[rows, :given], attention_mask=torch.ones_like(forced[rows, :given]), max_new_tokens=n, min_new_tokens=n,
-                                      pad_token_id=0, **how)
-            out[rows] = torch.where(forced[rows] >= 0, forced[rows], made)
+def _foreign(net, forced, temperature):
+    """By transformers' generate, which wants prompts of one length and temperature at a time; its cache makes room as it goes."""
+    out, given = forced.clone(), (forced >= 0).sum(1)
+    for n, t in sorted(set(zip(given.tolist(), temperature.tolist()))):
+        rows = torch.nonzero((given == n) & (temperature == t))[:, 0]
+        how = {"do_sample": True, "temperature": t, "top_k": 0, "top_p": 1.0} if t else {"do_sample": False}
+        new = forced.shape[1] - n
+        out[rows] = net.model.generate(forced[rows, :n], attention_mask=torch.ones_like(forced[rows, :n]), max_new_tokens=new, eos_token_id=-1,
+                                       pad_token_id=0, **how)  # no token ends it
     return out

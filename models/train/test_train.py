@@ -221,6 +221,38 @@ class Generating(Case):
         self.assertEqual(os.stat(parts[1]).st_mtime_ns, stamp)
         self.refused("other options", generate.main, argv[:-2] + ["--seed", "9", "--device", "cpu"])
 
+    def test_templates_stand_round_beginnings_of_documents(self):
+        target, text, out = self.model(), self.path("a.txt", story()), self.path("made")
+        with quiet():
+            generate.main([target, "--out", out, "--text", text, "--sequences", "4", "--batch", "4", "--length", "100", "--beginning", "20", "60",
+                           "--templates", self.path("t.json", '["Q: {} A:"]'), "--device", "cpu"])
+        made, tokenizer = load_file(os.path.join(out, "part-00000.safetensors")), corpus.load_tokenizer(target)
+        for row, given in zip(made["tokens"], made["given"]):
+            self.assertRegex(tokenizer.decode(row[:given].tolist()), r"^Q: Once upon a time there was.* A:$")
+        self.refused("needs one {}", generate.main, [target, "--out", self.path("o"), "--text", text, "--templates", self.path("u.json", '["Q"]'),
+                                                      "--device", "cpu"])
+
+    def test_generated_text_ends_with_its_first_end(self):
+        end = CONFIGS["llama"]["eos_token_id"]
+        os.mkdir(self.path("made"))
+        checkpoint.save_tensors(self.path("made/part-00000.safetensors"), {
+            "tokens": torch.tensor([[end, 1, 2, end, 3], [end, end, 4, 5, 6]], dtype=torch.int32), "given": torch.tensor([2, 2], dtype=torch.int32)})
+        self.assertEqual(corpus.load_generated([self.path("made")], CONFIGS["llama"]).tolist(), [end, 1, 2, end, end, end, 4, 5, 6])
+        self.refused("another model's text", corpus.load_generated, [self.path("made")], CONFIGS["llama"] | {"vocab_size": 9})
+
+    def test_a_model_that_only_transformers_has(self):
+        """Another family generates as transformers does, and gives the same rows and taps as ours for one that both have."""
+        directory = self.model()
+        ours, _ = checkpoint.load(directory)
+        theirs, ids = checkpoint.Foreign(directory, "cpu"), torch.arange(40).view(2, 20)
+        with torch.no_grad():
+            for a, b in zip(ours(ids, (1, 3)), theirs(ids, (1, 3))):
+                for x, y in zip([a] if torch.is_tensor(a) else a[:1], [b] if torch.is_tensor(b) else b[:1]):
+                    self.close(x, y, 1e-4)
+        forced = torch.full((3, 12), -1)
+        forced[:, :4], forced[2, 4:6] = 7, 9
+        self.assertEqual(sample.sample(ours, forced, torch.zeros(3)).tolist(), sample.sample(theirs, forced, torch.zeros(3)).tolist())
+
 
 class Distilling(Case):
     def argv(self, out, *more):
