@@ -29,6 +29,7 @@ import corpus  # noqa: E402
 import distil  # noqa: E402
 import files  # noqa: E402
 import generate  # noqa: E402
+import inflate  # noqa: E402
 import losses  # noqa: E402
 import nets  # noqa: E402
 import sample  # noqa: E402
@@ -343,6 +344,34 @@ class Distilling(Case):
             files.write_whole(path, write)
         with open(path) as f:
             self.assertEqual(f.read(), "old")
+
+
+class Inflating(Case):
+    def test_logits_stay(self):
+        ids = torch.randint(0, VOCAB, (2, 50), generator=torch.Generator().manual_seed(1))
+        for family in ("llama", "bamba", "mamba2"):
+            small = self.model(family, family)
+            net, _ = checkpoint.load(small)
+            with torch.no_grad():
+                expected = net.head(net(ids))
+            for what, options in (("wide", ["--width", "96"]), ("deep", ["--layers", "7"]), ("all", ["--width", "64", "--layers", "5", "--vocab", "500"])):
+                with self.subTest(family, what=what), torch.no_grad():
+                    out = self.path(family + what)
+                    with quiet():
+                        inflate.main([small, "--out", out, "--dtype", "float32", *options])
+                    big = transformers.AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32).eval()
+                    logits = big(ids).logits
+                    self.close(logits[..., :VOCAB], expected, 1e-4)
+                    if what == "all":
+                        self.assertLess(float(logits[..., VOCAB:].max()), -50)
+                        self.assertGreater(sum(w.numel() for w in big.parameters()), 4 * sum(w.numel() for w in net.parameters()))
+
+    def test_refusals(self):
+        small = self.model("bamba")
+        self.refused("--width is 16, the model has 32", inflate.main, [small, "--out", self.path("o"), "--width", "16"])
+        self.refused("a whole number", inflate.main, [small, "--out", self.path("o"), "--width", "33"])
+        self.refused("need a larger --width", inflate.main, [small, "--out", self.path("o"), "--vocab", "300"])
+        self.refused("has a model in it", inflate.main, [small, "--out", small])
 
 
 if __name__ == "__main__":

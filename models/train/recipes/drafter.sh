@@ -23,4 +23,4 @@ if ((left < 20)); then
     exit 3
 fi
 "$python" "$here/distil.py" "$target" --out "$run/drafter" "${text[@]}" --generated "$run/generated" \
-    --budget "$left" --seconds "$left" "$@"
+    --budget "$left" --seconds "$((left + 30))" "$@"
