@@ -118,7 +118,7 @@ def read_config(directory):
     if not os.path.isdir(directory):
         raise Refusal("%s is not a directory with a model" % directory)
     config = read_json(os.path.join(directory, "config.json"))
-    if "model_type" not in config:
+    if "model_type" not in config and "speculators_model_type" not in config:
         raise Refusal("%s/config.json has no model_type" % directory)
     return config
 

@@ -41,7 +41,7 @@ class _Distil(torch.autograd.Function):
     def forward(ctx, hidden, weight, target, ce):
         kind = torch.bfloat16 if hidden.is_cuda else torch.float32
         w, sums = weight.to(kind), hidden.new_zeros(3, dtype=torch.float32)
-        by_hidden, by_weight = torch.empty_like(hidden), torch.zeros_like(weight)
+        by_hidden, by_weight = torch.empty_like(hidden), torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
         for start in range(0, len(hidden), rows_at_once(len(weight))):
             rows = slice(start, start + rows_at_once(len(weight)))
             h = hidden[rows].to(kind)
@@ -54,7 +54,8 @@ class _Distil(torch.autograd.Function):
             sums[2] += torch.minimum(p, q).sum()
             slope = q.mul_(1 + ce).sub_(p).scatter_add_(1, best, torch.full_like(best, -ce, dtype=q.dtype)).div_(len(hidden)).to(kind)
             by_hidden[rows] = (slope @ w).to(hidden.dtype)
-            by_weight += (slope.T @ h).float()
+            if by_weight is not None:
+                by_weight += (slope.T @ h).float()
         ctx.save_for_backward(by_hidden, by_weight)
         sums /= len(hidden)
         ctx.mark_non_differentiable(sums)
@@ -63,7 +64,7 @@ class _Distil(torch.autograd.Function):
     @staticmethod
     def backward(ctx, slope, _):
         by_hidden, by_weight = ctx.saved_tensors
-        return slope * by_hidden, slope * by_weight, None, None
+        return slope * by_hidden, None if by_weight is None else slope * by_weight, None, None
 
 
 def distil(hidden, weight, target, ce):

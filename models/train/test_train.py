@@ -29,11 +29,16 @@ import corpus  # noqa: E402
 import distil  # noqa: E402
 import files  # noqa: E402
 import generate  # noqa: E402
+import head_files  # noqa: E402
+import heads  # noqa: E402
+import hot_tokens  # noqa: E402
 import inflate  # noqa: E402
 import losses  # noqa: E402
+import measure  # noqa: E402
 import nets  # noqa: E402
 import sample  # noqa: E402
 import scan  # noqa: E402
+import train_head  # noqa: E402
 
 VOCAB = 260
 COMMON = {"vocab_size": VOCAB, "bos_token_id": 256, "eos_token_id": 256, "pad_token_id": 256, "hidden_act": "silu", "tie_word_embeddings": True}
@@ -344,6 +349,154 @@ class Distilling(Case):
             files.write_whole(path, write)
         with open(path) as f:
             self.assertEqual(f.read(), "old")
+
+
+SIZES = {"hidden_size": 16, "target_hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 24,
+         "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "vocab_size": 30, "max_position_embeddings": 64, "n_taps": 3, "taps": [0, 1, 2],
+         "draft_vocab_size": 30, "token_info_rank": 4}
+
+
+def some_heads(embedding):
+    torch.manual_seed(3)
+    yield "eagle2", heads.Eagle2(SIZES)
+    yield "eagle3", heads.Eagle3(SIZES | {"norm_output": True, "fc_norm": True})
+    yield "eagle3 before", heads.Eagle3(SIZES | {"norm_before_residual": True, "norm_before_fc": True})
+    yield "lyanna", heads.Lyanna(SIZES, [1, 5, 7, 9, 20], embedding)
+    yield "lyanna bare", heads.Lyanna(SIZES, [], embedding)
+
+
+class Heads(Case):
+    def setUp(self):
+        super().setUp()
+        torch.manual_seed(0)
+        self.E, self.W = torch.randn(30, 16), torch.randn(30, 16)
+        self.ids = torch.randint(0, 30, (2, 11))
+
+    def test_unrolled_chains_equal_chains_alone(self):
+        for name, head in some_heads(self.E):
+            hidden = torch.randn(2, 11, 48 if isinstance(head, heads.Eagle3) else 16)
+            with self.subTest(name), torch.no_grad():
+                outs = head.unroll(self.E[self.ids], hidden, 4)
+                for b, start in ((0, 0), (1, 3), (0, 6)):
+                    state = []
+                    tokens = self.ids[b]
+                    out = head.extend(*head.prepare(self.E[tokens[:start + 1]], hidden[b, :start + 1], False), state)[-1:]
+                    for j in range(4):
+                        self.close(out[0], outs[j][b, start + j], 1e-4)
+                        out = head.extend(*head.prepare(self.E[tokens[start + j + 1:start + j + 2]], head.recycle(out), True), state) if j < 3 else out
+
+    def test_token_info_factored_equals_its_table(self):
+        head = heads.Lyanna(SIZES, [1, 5, 7, 9, 20], self.E)
+        torch.nn.init.uniform_(head.token_info.norm.weight, 0.5, 1.5)
+        out = torch.randn(2, 11, 16)
+        with torch.no_grad():
+            info = head.token_info.table(self.E)[self.ids]
+            self.close(head.logits(out, self.ids, self.W), out @ self.W.T + info, 1e-4)
+            self.assertGreater(float(info.abs().max()), 0.5)
+
+    def test_files_keep_a_head(self):
+        for name, head in some_heads(self.E):
+            for dialect in ("eagle", "speculators") if name.startswith("eagle3") else ("eagle",):
+                with self.subTest(name, dialect=dialect), torch.no_grad():
+                    if name == "eagle3":
+                        head = heads.Eagle3(head.c | {"draft_vocab_size": 8})
+                        head.draft_ids = torch.tensor([0, 2, 3, 5, 9, 17, 20, 29])
+                    directory = self.path(name + dialect)
+                    head_files.save(head, directory, torch.float32, dialect)
+                    again = head_files.load(directory, self.E)
+                    hidden = torch.randn(2, 11, 48 if isinstance(head, heads.Eagle3) else 16)
+                    for a, b in zip(head.unroll(self.E[self.ids], hidden, 3), again.unroll(self.E[self.ids], hidden, 3)):
+                        self.close(head.logits(a, self.ids, self.W), again.logits(b, self.ids, self.W), 1e-5)
+                    if name == "eagle3":
+                        self.assertEqual(again.draft_ids.tolist(), head.draft_ids.tolist())
+        self.refused("for a target of width 16, not 8", head_files.load, self.path("eagle2eagle"), torch.zeros(30, 8))
+
+    def test_hot_tokens(self):
+        ids, share = hot_tokens.hot_ids([torch.tensor([3, 3, 1, 2], dtype=torch.int32), torch.tensor([2, 2], dtype=torch.int32)], 5, 2)
+        self.assertEqual((ids.tolist(), round(share, 4)), ([2, 3], 0.875))
+        self.refused("9 hot tokens of a vocabulary of 5", hot_tokens.hot_ids, [], 5, 9)
+
+    def argv(self, kind, out, *more):
+        if not os.path.exists(self.path("target")):
+            self.model("bamba")
+            self.path("text.txt", story())
+        return [self.path("target"), "--kind", kind, "--out", out, "--text", self.path("text.txt"), "--batch", "2", "--length", "24", "--depth", "3",
+                "--steps", "12", "--held-rows", "2", "--evaluate-every", "6", "--device", "cpu", *more]
+
+    def test_each_kind_learns_and_goes_on(self):
+        for kind, more in (("eagle2", []), ("eagle3", ["--draft-vocab", "40"]), ("lyanna", ["--hot", "50", "--rank", "8"])):
+            with self.subTest(kind):
+                whole, stopped = self.path(kind), self.path(kind + "2")
+                with quiet() as said:
+                    self.assertEqual(train_head.main(self.argv(kind, whole, "--lr", "0.2", *more)), 0)
+                    self.assertEqual(train_head.main(self.argv(kind, stopped, "--lr", "0.2", "--seconds", "0", *more)), 3)
+                    self.assertEqual(train_head.main(self.argv(kind, stopped, "--lr", "0.2", *more)), 0)
+                self.assertIn("resumed at step 1 of 12", said.getvalue())
+                a, b = (load_file(os.path.join(d, "model.safetensors")) for d in (whole, stopped))
+                self.assertEqual(a.keys(), b.keys())
+                for key in a:
+                    self.assertTrue(torch.equal(a[key], b[key]), key)
+                with open(os.path.join(whole, "training.json")) as f:
+                    measured = json.load(f)["measured"]
+                self.assertLess(measured[-1]["kl"], measured[0]["kl"])
+                report = self.path("m.json")
+                with quiet():
+                    measure.main([self.path("target"), whole, "--text", self.path("text.txt"), "--rows", "2", "--prompt", "24", "--length", "23", "--children", "3",
+                                  "--device", "cpu", "--out", report])
+                with open(report) as f:
+                    self.assertEqual(len(json.load(f)["acceptance_vector_T1"]), 3)
+
+    def test_measured_depth_is_that_of_chains(self):
+        """What HeadTrainer and measure.py count at once, chain by chain."""
+        for kind in ("eagle2", "eagle3", "lyanna"):
+            with self.subTest(kind):
+                out = self.path(kind)
+                with quiet():
+                    t = train_head.HeadTrainer(train_head.arguments(self.argv(kind, out, "--steps", "30", "--lr", "0.1")))
+                    t.main(time.time())
+                torch.set_grad_enabled(False)
+                self.addCleanup(torch.set_grad_enabled, True)
+                t.net.load_state_dict(head_files.load(out, t.target.embed.weight).state_dict())  # as rounded by its file
+                ids, n = acceptance.continuations(t.target, t.held, 2, 12, 20), 20
+                embedded, hidden, tokens, _ = t.see(ids)
+                reached, chains = torch.zeros(acceptance.DEPTH), 0
+                for b in range(2):
+                    for start in range(ids.shape[1] - n - 2, ids.shape[1] - 1 - acceptance.DEPTH):
+                        state, last = [], int(ids[b, start + 1])
+                        out_row = t.net.extend(*t.net.prepare(embedded[b, :start + 1], hidden[b, :start + 1], False), state)[-1:]
+                        chains += 1
+                        for j in range(acceptance.DEPTH):
+                            last = int(t.net.logits(out_row, torch.tensor([last]), t.target.head_weight).argmax())
+                            if last != int(ids[b, start + 2 + j]):
+                                break
+                            reached[j] += 1
+                            out_row = t.net.extend(*t.net.prepare(t.target.embed(torch.tensor([last])), t.net.recycle(out_row), True), state)
+                self.close(t.reached(ids, n), reached / chains, 1e-6)
+                self.close(measure.Measured(t.target, out, "cpu").reached(ids, n), reached / chains, 1e-6)
+                torch.set_grad_enabled(True)
+
+
+class Measuring(Case):
+    def test_accepted_rank_keeps_the_distribution(self):
+        """Children without replacement: the first child's share is sum min(p, q), and with all tokens as children one is accepted."""
+        torch.manual_seed(0)
+        p, q = (torch.randn(2, 5) * 1.5).softmax(-1).double()
+        rows, draw = 40000, torch.Generator().manual_seed(1)
+        rank = measure.accepted_rank(p.expand(rows, -1), q.expand(rows, -1), 5, draw)
+        self.assertAlmostEqual(float((rank == 0).double().mean()), float(torch.minimum(p, q).sum()), delta=0.01)
+        self.assertEqual(int((rank == 5).sum()), 0)
+        # The second child, by enumeration of the first.
+        second = 0.0
+        for x in range(5):
+            rest = (p - q).clamp(min=0) / (p - q).clamp(min=0).sum()
+            left = q.clone()
+            left[x] = 0
+            second += max(float(q[x] - p[x]), 0.0) * float(torch.minimum(rest, left / left.sum()).sum())
+        self.assertAlmostEqual(float((rank == 1).double().mean()), second, delta=0.01)
+
+    def test_greedy_rank(self):
+        p, q = torch.tensor([[0.0, 1, 2], [3.0, 1, 2]]), torch.tensor([[0.0, 3, 2], [0.0, 3, 2]])
+        self.assertEqual(measure.greedy_rank(p, q, 2).tolist(), [1, 2])
 
 
 class Inflating(Case):
