@@ -124,9 +124,12 @@ def read_config(directory):
 
 
 def read_tensors(directory):
-    """All tensors of the directory's safetensors files, as they are stored."""
-    tensors = {}
-    names = sorted(glob.glob(os.path.join(directory, "*.safetensors")))
+    """All tensors of the directory, as they are stored: of the files that an index names, else of model.safetensors, else of what there is."""
+    index, one, tensors = os.path.join(directory, "model.safetensors.index.json"), os.path.join(directory, "model.safetensors"), {}
+    if os.path.exists(index):
+        names = [os.path.join(directory, f) for f in sorted(set(read_json(index)["weight_map"].values()))]
+    else:
+        names = [one] if os.path.exists(one) else sorted(glob.glob(os.path.join(directory, "*.safetensors")))
     if not names:
         raise Refusal("%s has no *.safetensors" % directory)
     for name in names:

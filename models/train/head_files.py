@@ -104,9 +104,12 @@ def load(directory, embedding):
         c |= {"n_taps": own["fc.weight"].shape[1] // c["target_hidden_size"], "taps": aux}
         head = heads.Eagle3(c)
         head.draft_ids = torch.arange(c["draft_vocab_size"]) + (0 if offsets is None else offsets)
-    elif config["architectures"] == ["LyannaForCausalLM"]:
+    elif config.get("architectures") == ["LyannaForCausalLM"]:
         head = heads.Lyanna(c, own.get("token_info.hot_ids", ()), embedding)
     else:
         head = heads.Eagle2(c)
-    head.load_state_dict(own)
+    try:
+        head.load_state_dict(own)
+    except RuntimeError as error:
+        raise Refusal("%s is not the head that its config.json says: %s" % (directory, " ".join(str(error).split())))
     return head.eval().requires_grad_(False)

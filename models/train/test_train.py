@@ -476,6 +476,24 @@ class Heads(Case):
                 torch.set_grad_enabled(True)
 
 
+class Goldens(Case):
+    def test_files_of_cases_say_what_is_stored(self):
+        tests = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tests")
+        sys.path.insert(0, os.path.join(tests, "tools"))
+        import make_head_cases
+        for case in ("eagle2-llama2", "eagle3-speculators", "lyanna-mamba2"):
+            with self.subTest(case), torch.no_grad():
+                directory = os.path.join(tests, "golden", "heads", case)
+                with open(os.path.join(directory, "golden.json")) as f:
+                    golden = json.load(f)
+                target, _ = checkpoint.load(os.path.join(tests, "golden", golden["target"]))
+                stored = load_file(os.path.join(directory, "golden.safetensors"))
+                tensors, trees = make_head_cases.said(target, head_files.load(directory, target.embed.weight), stored["ids"].long())
+                for key, tensor in tensors.items():
+                    self.close(tensor, stored[key], 1e-4)
+                self.assertEqual([[n["path"] for n in t["nodes"]] for t in trees], [[n["path"] for n in t["nodes"]] for t in golden["trees"]])
+
+
 class Measuring(Case):
     def test_accepted_rank_keeps_the_distribution(self):
         """Children without replacement: the first child's share is sum min(p, q), and with all tokens as children one is accepted."""
