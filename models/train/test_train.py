@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """Tests of the training commands, on models of a few thousand random weights and on one CPU thread.
 
-    python test_train.py [-v] [Class.test_name]"""
+    python test_train.py [-v] [Class.test_name]
+
+SPEC_TEST_PROGRAM: the program `spec`, which then has to load what the commands write."""
 import contextlib
 import io
 import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -109,6 +112,14 @@ class Case(unittest.TestCase):
     def close(self, a, b, limit):
         self.assertEqual(a.shape, b.shape)
         self.assertLessEqual(float((a - b).abs().max()), limit)
+
+    def loads(self, directory, *more):
+        """The library runs it."""
+        program = os.environ.get("SPEC_TEST_PROGRAM")
+        if program:
+            said = subprocess.run([program, "run", directory, "-p", "Once upon", "-n", "12", "--temp", "0", *more], capture_output=True, text=True)
+            self.assertEqual(said.returncode, 0, said.stderr)
+            return said.stdout
 
     def refused(self, words, call, *arguments):
         with self.assertRaisesRegex(files.Refusal, words), quiet():
@@ -316,6 +327,7 @@ class Distilling(Case):
                 ids = torch.arange(30)[None]
                 with torch.no_grad():
                     self.close(net.head(net(ids)), theirs(ids).logits, 1e-4)
+                self.assertEqual(self.loads(self.path("target"), "-md", out), self.loads(self.path("target")))
 
     def test_refusals(self):
         out = self.path("out")
@@ -533,6 +545,7 @@ class Inflating(Case):
                     big = transformers.AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32).eval()
                     logits = big(ids).logits
                     self.close(logits[..., :VOCAB], expected, 1e-4)
+                    self.assertEqual(self.loads(out, "--dtype", "f32"), self.loads(small, "--dtype", "f32"))
                     if what == "all":
                         self.assertLess(float(logits[..., VOCAB:].max()), -50)
                         self.assertGreater(sum(w.numel() for w in big.parameters()), 4 * sum(w.numel() for w in net.parameters()))
