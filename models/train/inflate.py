@@ -16,6 +16,7 @@ Made weights are drawn from a seed, tensor by tensor, so what is in memory at on
 import argparse
 import math
 import os
+from fractions import Fraction
 
 import torch
 
@@ -38,18 +39,18 @@ def arguments(argv=None):
     p.add_argument("--inner", type=int, help="units of an MLP; in proportion to the width without")
     p.add_argument("--vocab", type=int, help="rows of the vocabulary")
     p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="where values are drawn; other devices draw others")
     p.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
     return p.parse_args(argv)
 
 
 def wider(value, by, name):
     if value * by % 1:
-        raise Refusal("the width would give %s of %s: choose one of which %s is a whole number" % (float(value * by), name, name))
+        raise Refusal("the width would give %.2f %s; choose one that gives a whole number%s" % (value * by, name, ", or --inner" if "MLP" in name else ""))
     return int(value * by)
 
 
 def large_config(config, width, layers, inner, vocab):
-    from fractions import Fraction
     by, family = Fraction(width, config["hidden_size"]), config["model_type"]
     big = dict(config) | {"hidden_size": width, "num_hidden_layers": layers, "vocab_size": vocab}
     if vocab > config["vocab_size"]:
@@ -90,8 +91,8 @@ def pieces(name, old, new):
 
 
 class Inflater:
-    def __init__(self, directory, width=None, layers=None, inner=None, vocab=None, seed=1):
-        self.net, self.config = checkpoint.load(directory)
+    def __init__(self, directory, width=None, layers=None, inner=None, vocab=None, seed=1, device="cpu"):
+        self.net, self.config = checkpoint.load(directory, device)
         if not isinstance(self.net, nets.Decoder) or self.config["model_type"] not in ("llama", "bamba", "mamba2"):
             raise Refusal("%s is a %s; this inflates llama, bamba and mamba2" % (directory, self.config["model_type"]))
         c = self.config
@@ -107,16 +108,17 @@ class Inflater:
             self.big = checkpoint.BUILD[c["model_type"]](self.large)
         self.by = width / c["hidden_size"]
         self.small = self.net.state_dict()
-        self.draw = torch.Generator().manual_seed(seed)
+        self.draw = torch.Generator(device).manual_seed(seed)
         self.padded = vocab > c["vocab_size"]
 
     def random(self, name, shape):
         """Values that a trained model might have: none that overflow, whatever they meet."""
+        how = {"generator": self.draw, "device": self.draw.device}
         if name.endswith(("A_log", "dt_bias", ".D")):
-            return torch.rand(shape, generator=self.draw) - (3 if name.endswith("dt_bias") else 0)
+            return torch.rand(shape, **how) - (3 if name.endswith("dt_bias") else 0)
         if len(shape) == 1:
-            return torch.rand(shape, generator=self.draw) + 0.5
-        return torch.randn(shape, generator=self.draw) / math.sqrt(math.prod(shape[1:]))
+            return torch.rand(shape, **how) + 0.5
+        return torch.randn(shape, **how).div_(math.sqrt(math.prod(shape[1:])))
 
     def tensor(self, name):
         shape = self.big.state_dict()[name].shape
@@ -167,7 +169,7 @@ class Inflater:
 
     def stored(self, name, dtype):
         tensor = self.tensor(name)
-        return tensor if tensor.dim() == 1 else tensor.to(dtype)
+        return tensor.to("cpu", torch.float32 if tensor.dim() == 1 else dtype)
 
     def write(self, directory, dtype, tokenizer_from):
         """Shards, then the index that names them: a directory with an index is whole."""
@@ -199,7 +201,7 @@ def main(argv=None):
     a = arguments(argv)
     if os.path.exists(os.path.join(a.out, "config.json")):
         raise Refusal("%s has a model in it; name another --out" % a.out)
-    inflater = Inflater(a.model, a.width, a.layers, a.inner, a.vocab, a.seed)
+    inflater = Inflater(a.model, a.width, a.layers, a.inner, a.vocab, a.seed, a.device)
     n = inflater.write(a.out, getattr(torch, a.dtype), a.model)
     print("%s: %.2f billion parameters; it says what %s says" % (a.out, n / 1e9, a.model))
     return 0
