@@ -130,6 +130,29 @@ def end_tokens(config):
     return torch.tensor(ends if isinstance(ends, list) else [] if ends is None else [ends], dtype=torch.int32)
 
 
+def load_logits(directory, config):
+    """What a target said of text, computed elsewhere: (tokens [N,T] int32, the k likeliest ids behind each [N,T,k] int32, their probabilities
+    [N,T,k]), of the files part-*.safetensors with `tokens`, `top_ids` and `top_probs`."""
+    names = sorted(glob.glob(os.path.join(directory, "part-*.safetensors")))
+    if not names:
+        raise Refusal("%s has no part-*.safetensors with logits" % directory)
+    parts = []
+    for name in names:
+        with safe_open(name, "pt") as file:
+            missing = {"tokens", "top_ids", "top_probs"} - set(file.keys())
+            if missing:
+                raise Refusal("%s has no tensor %s" % (name, " and no ".join(sorted(missing))))
+            tokens, ids, probs = (file.get_tensor(key) for key in ("tokens", "top_ids", "top_probs"))
+        if tokens.dim() != 2 or ids.dim() != 3 or ids.shape[:2] != tokens.shape or probs.shape != ids.shape:
+            raise Refusal("%s: tokens %s, top_ids %s, top_probs %s; need [N,T], [N,T,k], [N,T,k]" % (name, *(list(t.shape) for t in (tokens, ids, probs))))
+        if max(int(tokens.max()), int(ids.max())) >= config["vocab_size"] or min(int(tokens.min()), int(ids.min())) < 0:
+            raise Refusal("%s has tokens that the model has not: another model's logits" % name)
+        parts.append((tokens, ids, probs))
+    if len({(tokens.shape[1], ids.shape[2]) for tokens, ids, _ in parts}) != 1:
+        raise Refusal("the parts of %s have different lengths or different k" % directory)
+    return tuple(torch.cat(tensors) for tensors in zip(*parts))
+
+
 def load_generated(directories, config):
     """What generate.py has written, as one tensor int32 like text. A sequence ends with its first end of text."""
     out = []

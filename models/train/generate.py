@@ -57,27 +57,25 @@ class Templates:
                 raise Refusal("%s: the template %r needs one {} where the text goes" % (path, template))
             self.parts.append([tokenizer.encode(part, add_special_tokens=False).ids for part in template.split("{}")])
         pieces = [tokenizer.decode([i]) for i in range(tokenizer.get_vocab_size())]
-        self.ends = torch.tensor([piece.rstrip(" ").endswith((".", "?", "!", "\n", ":")) for piece in pieces])
+        self.ends = [piece.rstrip(" ").endswith((".", "?", "!", "\n", ":")) for piece in pieces]
 
     def cut(self, row):
         """Without the document's first token and its next document, and up to the last end of a sentence in its second half."""
         row = row[1:]
-        following = torch.nonzero(row == self.first)[:, 0]
-        row = row[:int(following[0])] if len(following) else row
-        ends = torch.nonzero(self.ends[row][len(row) // 2:])[:, 0]
-        return row[:len(row) // 2 + int(ends[-1]) + 1].tolist() if len(ends) else row.tolist()
+        row = row[:row.index(self.first)] if self.first in row else row
+        last = next((i for i in reversed(range(len(row) // 2, len(row))) if self.ends[row[i]]), len(row) - 1)
+        return row[:last + 1]
 
     def rows(self, tokens, low, high, draw, batch, length):
         """Rows [batch,length], -1 behind what is given."""
         documents = torch.nonzero(tokens[:-high] == self.first)[:, 0]
         if not len(documents):
             raise Refusal("the text has no document's beginning before its last %d tokens" % high)
+        starts, lengths, which = (torch.randint(a, b, (batch,), generator=draw).tolist() for a, b in (
+            (0, len(documents)), (low, high + 1), (0, len(self.parts))))
         out = torch.full((batch, length), -1)
-        for row in out:
-            start = int(documents[int(torch.randint(len(documents), (1,), generator=draw))])
-            n = int(torch.randint(low, high + 1, (1,), generator=draw))
-            before, after = self.parts[int(torch.randint(len(self.parts), (1,), generator=draw))]
-            ids = before + self.cut(tokens[start:start + n + 1].long()) + after
+        for row, start, n, (before, after) in zip(out, documents[starts].tolist(), lengths, [self.parts[i] for i in which]):
+            ids = before + self.cut(tokens[start:start + n + 1].tolist()) + after
             if len(ids) >= length:
                 raise Refusal("a beginning in its template takes %d tokens, --length is %d" % (len(ids), length))
             row[:len(ids)] = torch.tensor(ids)

@@ -329,6 +329,27 @@ class Distilling(Case):
                     self.close(net.head(net(ids)), theirs(ids).logits, 1e-4)
                 self.assertEqual(self.loads(self.path("target"), "-md", out), self.loads(self.path("target")))
 
+    def test_from_logits_of_elsewhere(self):
+        """All tokens as the k likeliest: the same distributions, so the same loss as beside the target."""
+        argv, parts = self.argv(self.path("out")), self.path("logits")
+        target, _ = checkpoint.load(self.path("target"))
+        ids = torch.randint(0, 256, (6, 24), generator=torch.Generator().manual_seed(1))
+        with torch.no_grad():
+            top = target.head(target(ids)).softmax(-1).topk(VOCAB, -1)
+        os.mkdir(parts)
+        checkpoint.save_tensors(os.path.join(parts, "part-00000.safetensors"), {"tokens": ids.int(), "top_ids": top.indices.int(), "top_probs": top.values})
+        at = argv.index("--text")
+        with quiet():
+            beside = distil.Distiller(distil.arguments(argv))
+            argv = argv[:at] + argv[at + 2:] + ["--logits", parts]
+            alone = distil.FromLogits(distil.arguments([self.path("out2") if x == self.path("out") else x for x in argv]))
+            self.close(beside.loss(ids)[1], alone.loss(torch.arange(6))[1], 1e-5)
+            self.assertEqual(alone.main(time.time()), 0)
+        checkpoint.save_tensors(os.path.join(parts, "part-00001.safetensors"), {"tokens": ids.int(), "top_ids": top.indices.int()})
+        self.refused("has no tensor top_probs", distil.main, argv)
+        self.refused("--text is missing", distil.main, argv[:-2])
+        self.refused("leave --text", distil.main, argv + ["--text", self.path("text.txt")])
+
     def test_refusals(self):
         out = self.path("out")
         argv = self.argv(out)
@@ -483,7 +504,7 @@ class Heads(Case):
                                 break
                             reached[j] += 1
                             out_row = t.net.extend(*t.net.prepare(t.target.embed(torch.tensor([last])), t.net.recycle(out_row), True), state)
-                self.close(t.reached(ids, n), reached / chains, 1e-6)
+                self.close(t.reached_on(ids, n), reached / chains, 1e-6)
                 self.close(measure.Measured(t.target, out, "cpu").reached(ids, n), reached / chains, 1e-6)
                 torch.set_grad_enabled(True)
 

@@ -9,7 +9,6 @@ from torch.nn import functional as F
 
 import acceptance
 import checkpoint
-import corpus
 import head_files
 import heads
 import hot_tokens
@@ -76,18 +75,17 @@ def memory_of(a, target, head, config):
     return weights + rows * (a.depth * kept + 60 * c["hidden_size"]) + 5 * 4 * min(rows * config["vocab_size"], losses.ELEMENTS + config["vocab_size"])
 
 
-class HeadTrainer(trainer.Trainer):
+class HeadTrainer(trainer.BesideTarget):
     def __init__(self, a):
         target, config = checkpoint.load(a.target, a.device)
-        text, held = corpus.load_text(a.text, a.target, config, a.cache, a.repeat)
-        generated = corpus.load_generated(a.generated, config) if a.generated else None
+        text, held, generated = trainer.load_data(a, config)
         head = make_head(a, config, target.embed.weight.detach().float(), [text] if generated is None else [text, generated])
         if a.device.startswith("cuda"):
             target.half()
-        self.memory = memory_of(a, target, head, config)
-        check_memory(a.device, self.memory, "--batch, --length or --depth")
+        memory = memory_of(a, target, head, config)
+        check_memory(a.device, memory, "--batch, --length or --depth")
         self.draft_ids = head.draft_ids.to(a.device) if a.kind == "eagle3" else None
-        super().__init__(a, "train_head", target, config, head.to(a.device).train(), text, held, generated)
+        super().__init__(a, target, head.to(a.device).train(), memory, text, held, generated)
 
     def see(self, ids):
         """What a head is given of a batch [B,T+1]: embeddings of x_1.., hidden vectors at 0.., tokens x_1.., and the target's final rows
@@ -123,7 +121,7 @@ class HeadTrainer(trainer.Trainer):
         return total, torch.stack(by_step).mean(0)
 
     @torch.no_grad()
-    def reached(self, ids, n):
+    def reached_on(self, ids, n):
         return torch.cat([self.agreed(rows, n) for rows in ids.split(16)], 1).mean((1, 2))
 
     def agreed(self, ids, n):

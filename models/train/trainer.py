@@ -11,7 +11,7 @@ from files import Refusal
 from run import Run
 
 MEASURE_AFTER, WARM_UP = 40, 200  # steps: when a budget becomes a number of steps; until the full learning rate
-NOT_OF_THE_WEIGHTS = {"target", "out", "text", "generated", "cache", "device", "compile", "budget", "seconds", "save_every", "evaluate_every", "held_rows"}
+NOT_OF_THE_WEIGHTS = {"target", "out", "text", "generated", "logits", "cache", "device", "compile", "budget", "seconds", "save_every", "evaluate_every", "held_rows"}
 
 
 def add_arguments(p, batch, length, lr):
@@ -19,7 +19,7 @@ def add_arguments(p, batch, length, lr):
     p.add_argument("target", help="the target's directory")
     p.add_argument("--out", required=True, help="directory of the run, which becomes the drafter's")
     data = p.add_argument_group("data")
-    data.add_argument("--text", nargs="+", required=True, help="files or directories of .txt, .txt.xz")
+    data.add_argument("--text", nargs="+", default=[], help="files or directories of .txt, .txt.xz")
     data.add_argument("--repeat", nargs="*", default=[], metavar="NAME=N", help="count files whose name begins so N times")
     data.add_argument("--generated", nargs="*", default=[], help="directories of generate.py")
     data.add_argument("--generated-share", type=float, default=0.5, help="of a batch, when there is generated text")
@@ -87,15 +87,13 @@ class Batches:
 
 
 class Trainer:
-    """A command gives: name, target, net, and the four hooks at the end."""
+    """Steps of one net. A command gives the hooks at the end."""
 
-    def __init__(self, a, name, target, target_config, net, text, held, generated):
-        self.a, self.name, self.target, self.net, self.held = a, name, target, net, held
+    def __init__(self, a, net, batches, memory, **identity):
+        """batches: batch i by its number. memory: bytes that the command has estimated. identity: what the weights depend on beside options."""
+        self.a, self.net, self.batches, self.memory = a, net, batches, memory
         torch.backends.cuda.matmul.allow_tf32 = True
-        options = {k: v for k, v in vars(a).items() if k not in NOT_OF_THE_WEIGHTS}
-        options |= {"command": name, "text_tokens": len(text), "generated_tokens": 0 if generated is None else len(generated)}
-        self.run = Run(a.out, options, a.seconds)
-        self.batches = Batches(a, text.to(a.device), None if generated is None else generated.to(a.device))
+        self.run = Run(a.out, {k: v for k, v in vars(a).items() if k not in NOT_OF_THE_WEIGHTS} | identity, a.seconds)
         self.optimizer = make_optimizer(net, a.lr, a.decay)
         self.step, self.steps, self.history, self.trained = 0, a.steps, [], 0.0
 
@@ -128,18 +126,13 @@ class Trainer:
         self.step += 1
         return sums
 
-    def held_rows(self):
-        """Rows of held-back text, from each file alike."""
-        rows = [corpus.windows(h, torch.arange(0, len(h) - self.a.length, self.a.length)[:8], self.a.length) for h in self.held if len(h) > self.a.length]
-        return torch.cat(rows or [self.continued[:, :self.a.length].cpu()])
-
     @torch.no_grad()
     def evaluate(self):
         """Held-back loss and acceptance."""
         self.net.eval()
-        rows = self.held_rows()
-        sums = torch.stack([self.loss(part.to(self.a.device))[1] * len(part) for part in rows.split(self.a.batch)]).sum(0) / len(rows)
-        measured = acceptance.report(self.reached(self.continued, self.n_continued))
+        parts = self.held_parts()
+        sums = torch.stack([self.loss(part)[1] * len(part) for part in parts]).sum(0) / sum(map(len, parts))
+        measured = acceptance.report(self.reached())
         self.net.train()
         self.history.append({"step": self.step, "kl": round(float(sums[0]), 4), "overlap": round(float(sums[2]), 4)} | measured)
         print("step %d held back: KL %.4f nats, overlap %.3f at T = 1; greedy chains reach depth 1-%d: %s, emitted per step %.3f"
@@ -163,8 +156,6 @@ class Trainer:
 
     def train(self, began):
         """Gives 0 when the run is over, 3 when it was put away."""
-        self.n_continued = min(64, self.a.length - 1)
-        self.continued = acceptance.continuations(self.target, self.held, self.a.held_rows, min(96, self.a.length), self.n_continued)
         last, shown, first = time.time(), self.step, self.step
         while not self.steps or self.step < self.steps:
             if self.step - first == 10:
@@ -198,16 +189,54 @@ class Trainer:
             print("peak of GPU memory %.1f GiB, estimated %.1f GiB" % (torch.cuda.max_memory_allocated() / 2**30, self.memory / 2**30))
         return status
 
-    # Hooks. memory: bytes that the command has estimated.
+    # Hooks.
 
-    def loss(self, ids):
-        """(loss of a batch [B,T], without gradient [3]: KL, cross-entropy of the likeliest token, overlap)."""
+    def loss(self, batch):
+        """(loss of a batch, without gradient [3]: KL, cross-entropy of the likeliest token, overlap)."""
         raise NotImplementedError
 
-    def reached(self, ids, n):
-        """acceptance.by_depth on continuations [B,T] whose last n tokens are the target's."""
+    def held_parts(self):
+        """Batches of what is held back, each with a len."""
+        raise NotImplementedError
+
+    def reached(self):
+        """acceptance.by_depth on what is held back."""
         raise NotImplementedError
 
     def export(self):
         """Writes the model directory."""
         raise NotImplementedError
+
+
+class BesideTarget(Trainer):
+    """Batches are tokens [B,T] of text and of what the target generated; the target runs beside the net. Two hooks are left: loss, and
+    reached_on, which is reached on continuations [B,T] whose last n tokens are the target's."""
+
+    def __init__(self, a, target, net, memory, text, held, generated):
+        """text, held: of corpus.load_text; generated: of corpus.load_generated, or None."""
+        self.target, self.held = target, held
+        batches = Batches(a, text.to(a.device), None if generated is None else generated.to(a.device))
+        super().__init__(a, net, batches, memory, text_tokens=len(text), generated_tokens=0 if generated is None else len(generated))
+        self.continued, self.n_continued = None, min(64, a.length - 1)
+
+    def main(self, began):
+        if not self.run.is_finished():
+            self.continued = acceptance.continuations(self.target, self.held, self.a.held_rows, min(96, self.a.length), self.n_continued)
+        return super().main(began)
+
+    def held_parts(self):
+        """Rows of held-back text, from each file alike."""
+        length = self.a.length
+        rows = [corpus.windows(h, torch.arange(0, len(h) - length, length)[:8], length) for h in self.held if len(h) > length]
+        return torch.cat(rows or [self.continued[:, :length].cpu()]).to(self.a.device).split(self.a.batch)
+
+    def reached(self):
+        return self.reached_on(self.continued, self.n_continued)
+
+
+def load_data(a, config):
+    """(text, held, generated) of the options, for BesideTarget."""
+    if not a.text:
+        raise Refusal("--text is missing: there is nothing to train on")
+    text, held = corpus.load_text(a.text, a.target, config, a.cache, a.repeat)
+    return text, held, corpus.load_generated(a.generated, config) if a.generated else None
