@@ -1,0 +1,211 @@
+"""Makes a trained model as costly as a large one without changing what it says: for measuring speed at a size that there are no
+weights for. What it says of quality is the small model's.
+
+    python models/train/inflate.py MODEL --out DIR --width 4096 --layers 40 [--inner 11008] [--vocab 128256]
+
+The residual stream of the small model stands in the first channels of the wide one; the rest of it stays zero:
+  * what writes to the residual (o_proj, out_proj, down_proj, embeddings) has zeros in the rows of new channels;
+  * what reads it has random weights in their columns, which meet zeros;
+  * a norm over r times as many channels sees a mean of squares r times as small: its weight is divided by sqrt(r), its eps by r;
+  * new heads and MLP units are random, and what reads them has zero columns; so are new layers, whose outputs are zero;
+  * new channels of a Mamba have x = 0, so its gated norm sees zeros there too, and grows by the same r.
+A token beyond the vocabulary has a logit of some -1000: one new channel holds a small constant, which the final norm
+makes large and the rows of such tokens in the head subtract. This needs a head of its own.
+Vectors (norms, biases, decays) are written as float32, whatever --dtype is: bfloat16 would round what was divided by sqrt(r).
+Made weights are drawn from a seed, tensor by tensor, so what is in memory at once is a shard."""
+import argparse
+import math
+import os
+from fractions import Fraction
+
+import torch
+
+import checkpoint
+import nets
+from files import Refusal, command, write_json, write_whole
+
+CONSTANT = 2.0 ** -12  # of the extra channel: its square is lost in any mean of squares
+LARGE = 2.0 ** 22  # weight of the final norm there: the normed channel is 1024 / rms
+SHARD_BYTES = 4 << 30
+WRITES = ("o_proj", "out_proj", "down_proj")
+
+
+def arguments(argv=None):
+    p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    p.add_argument("model", help="of the family llama, bamba or mamba2")
+    p.add_argument("--out", required=True)
+    p.add_argument("--width", type=int, help="channels of the residual stream")
+    p.add_argument("--layers", type=int)
+    p.add_argument("--inner", type=int, help="units of an MLP; in proportion to the width without")
+    p.add_argument("--vocab", type=int, help="rows of the vocabulary")
+    p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="where values are drawn; other devices draw others")
+    p.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
+    return p.parse_args(argv)
+
+
+def wider(value, by, name):
+    if value * by % 1:
+        raise Refusal("the width would give %.2f %s; choose one that gives a whole number%s" % (value * by, name, ", or --inner" if "MLP" in name else ""))
+    return int(value * by)
+
+
+def large_config(config, width, layers, inner, vocab):
+    by, family = Fraction(width, config["hidden_size"]), config["model_type"]
+    big = dict(config) | {"hidden_size": width, "num_hidden_layers": layers, "vocab_size": vocab}
+    if vocab > config["vocab_size"]:
+        big["tie_word_embeddings"] = False
+    eps = "layer_norm_epsilon" if family == "mamba2" else "rms_norm_eps"
+    big[eps] = config[eps] / float(by)
+    if family == "mamba2":
+        return big | {"num_heads": wider(config["num_heads"], by, "heads")}
+    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    kv = config.get("num_key_value_heads") or config["num_attention_heads"]
+    big |= {"head_dim": head_dim, "num_attention_heads": wider(config["num_attention_heads"], by, "attention heads"),
+            "num_key_value_heads": wider(kv, by, "key-value heads"), "intermediate_size": inner or wider(config["intermediate_size"], by, "MLP units")}
+    if family == "bamba":
+        big["mamba_n_heads"] = wider(config["mamba_n_heads"], by, "Mamba heads")
+        n, attention = config["num_hidden_layers"], config["attn_layer_indices"]
+        big["attn_layer_indices"] = [i for i in range(layers) if i % n in attention]  # new layers repeat the pattern
+    return big
+
+
+def reads_residual(name):
+    return name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight", "in_proj.weight", "gate_proj.weight", "up_proj.weight"))
+
+
+def in_proj_rows(mixer):
+    """Sizes of the parts z, x, B, C, dt of in_proj's rows."""
+    inner = mixer.heads * mixer.head_dim
+    return [inner, inner, mixer.states, mixer.states, mixer.heads]
+
+
+def pieces(name, old, new):
+    """How rows of a tensor are laid out: sizes of its parts in the small and in the large model."""
+    mixer = name.split(".mixer.")[-1]
+    if isinstance(old, nets.Mamba2) and mixer == "in_proj.weight":
+        return in_proj_rows(old), in_proj_rows(new)
+    if isinstance(old, nets.Mamba2) and mixer.startswith("conv1d."):
+        return in_proj_rows(old)[1:4], in_proj_rows(new)[1:4]
+    return None
+
+
+class Inflater:
+    def __init__(self, directory, width=None, layers=None, inner=None, vocab=None, seed=1, device="cpu"):
+        self.net, self.config = checkpoint.load(directory, device)
+        if not isinstance(self.net, nets.Decoder) or self.config["model_type"] not in ("llama", "bamba", "mamba2"):
+            raise Refusal("%s is a %s; this inflates llama, bamba and mamba2" % (directory, self.config["model_type"]))
+        c = self.config
+        width, layers, vocab = width or c["hidden_size"], layers or c["num_hidden_layers"], vocab or c["vocab_size"]
+        for what, new, old in (("--width", width, c["hidden_size"]), ("--layers", layers, c["num_hidden_layers"]), ("--vocab", vocab, c["vocab_size"]),
+                               ("--inner", inner or c.get("intermediate_size", 0), c.get("intermediate_size", 0))):
+            if new < old:
+                raise Refusal("%s is %d, the model has %d already" % (what, new, old))
+        if vocab > c["vocab_size"] and width == c["hidden_size"]:
+            raise Refusal("more rows of the vocabulary need a larger --width: their logits take a channel of their own")
+        self.large = large_config(c, width, layers, inner, vocab)
+        with torch.device("meta"):
+            self.big = checkpoint.BUILD[c["model_type"]](self.large)
+        self.by = width / c["hidden_size"]
+        self.small = self.net.state_dict()
+        self.draw = torch.Generator(device).manual_seed(seed)
+        self.padded = vocab > c["vocab_size"]
+
+    def random(self, name, shape):
+        """Values that a trained model might have: none that overflow, whatever they meet."""
+        how = {"generator": self.draw, "device": self.draw.device}
+        if name.endswith(("A_log", "dt_bias", ".D")):
+            return torch.rand(shape, **how) - (3 if name.endswith("dt_bias") else 0)
+        if len(shape) == 1:
+            return torch.rand(shape, **how) + 0.5
+        return torch.randn(shape, **how).div_(math.sqrt(math.prod(shape[1:])))
+
+    def tensor(self, name):
+        shape = self.big.state_dict()[name].shape
+        out = self.random(name, shape)
+        at = name.split(".")
+        layer = int(at[1]) if at[0] == "layers" else None
+        if layer is not None and layer >= len(self.net.layers):
+            return out.zero_() if at[-2] in WRITES else out
+        if name == "lm_head.weight":
+            return self.head(out)
+        old = self.small[name]
+        if name == "embed.weight":
+            out.zero_()[:old.shape[0], :old.shape[1]] = old
+            if self.padded:
+                out[:, old.shape[1]] = CONSTANT
+            return out
+        if old.dim() == 1 and "norm" in at[-2]:
+            out[:len(old)] = old / math.sqrt(self.by)
+            if self.padded and len(old) == self.config["hidden_size"]:
+                out[len(old)] = LARGE if name == "norm.weight" else 0  # no layer reads the constant
+            return out
+        mixers = (self.net.layers[layer].mixer, self.big.layers[layer].mixer) if layer is not None else (None, None)
+        parts = pieces(name, *mixers)
+        if parts:
+            return self.by_parts(out, old, *parts)
+        if at[-2] in WRITES:
+            out.zero_()
+        out[tuple(slice(n) for n in old.shape)] = old
+        return out
+
+    def by_parts(self, out, old, small, large):
+        """Parts of rows keep their beginnings. New channels of x are zero at every tensor on their way."""
+        x = len(small) - 4 if len(small) == 5 else 0
+        for i, (rows_out, rows_old) in enumerate(zip(out.split(large), old.split(small))):
+            if i == x:
+                rows_out[len(rows_old):] = 0
+            rows_out[tuple(slice(n) for n in rows_old.shape)] = rows_old
+        return out
+
+    def head(self, out):
+        old = self.net.head_weight
+        out[:, :old.shape[1]] = 0
+        out[:len(old)] = 0
+        out[:len(old), :old.shape[1]] = old
+        if self.padded:
+            out[len(old):, old.shape[1]] = -1
+        return out
+
+    def stored(self, name, dtype):
+        tensor = self.tensor(name)
+        return tensor.to("cpu", torch.float32 if tensor.dim() == 1 else dtype)
+
+    def write(self, directory, dtype, tokenizer_from):
+        """Shards, then the index that names them: a directory with an index is whole."""
+        os.makedirs(directory, exist_ok=True)
+        checkpoint.copy_tokenizer(tokenizer_from, directory)
+        write_json(os.path.join(directory, "config.json"), self.large | {"dtype": str(dtype).split(".")[-1]})
+        write_json(os.path.join(directory, "generation_config.json"), {k: self.large.get(k) for k in ("bos_token_id", "eos_token_id", "pad_token_id")})
+        size = torch.empty(0, dtype=dtype).element_size()
+        shards, filled = [[]], 0
+        for name, weight in self.big.state_dict().items():
+            if filled and filled + weight.numel() * size > SHARD_BYTES:
+                shards.append([])
+                filled = 0
+            shards[-1].append(name)
+            filled += weight.numel() * size
+        index, total, parameters = {}, 0, 0
+        for i, names in enumerate(shards):
+            file = "model-%05d-of-%05d.safetensors" % (i + 1, len(shards))
+            tensors = {checkpoint.file_name(self.big, self.large["model_type"], n): self.stored(n, dtype) for n in names}
+            checkpoint.save_tensors(os.path.join(directory, file), tensors)
+            index |= dict.fromkeys(tensors, file)
+            total += sum(t.numel() * t.element_size() for t in tensors.values())
+            parameters += sum(t.numel() for t in tensors.values())
+        write_json(os.path.join(directory, "model.safetensors.index.json"), {"metadata": {"total_size": total}, "weight_map": index})
+        return parameters
+
+
+def main(argv=None):
+    a = arguments(argv)
+    if os.path.exists(os.path.join(a.out, "config.json")):
+        raise Refusal("%s has a model in it; name another --out" % a.out)
+    inflater = Inflater(a.model, a.width, a.layers, a.inner, a.vocab, a.seed, a.device)
+    n = inflater.write(a.out, getattr(torch, a.dtype), a.model)
+    print("%s: %.2f billion parameters; it says what %s says" % (a.out, n / 1e9, a.model))
+    return 0
+
+
+if __name__ == "__main__":
+    command(main)

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Trains what drafts for a target in so many seconds: the target's own text first, then the training.
+#
+#   train.sh WHAT TARGET_DIR CORPUS_DIR RUN_DIR SECONDS [options of distil.py or train_head.py]
+#
+# WHAT: drafter (a model, distilled), or a head: eagle2, eagle3, lyanna. RUN_DIR gets generated/ (token files, shared by all that are
+# trained for the target) and WHAT/ (the drafter's directory). After a kill the same command goes on; it ends with 3 when there is more
+# to do. SEQUENCES and SAMPLE_BATCH: how much the target generates, and how much of it at once. GENERATE: more options of generate.py.
+# TOKEN_CACHE: where tokenised text is kept.
+set -euo pipefail
+what=$1 target=$2 corpus=$3 run=$4 seconds=$5
+shift 5
+here=$(cd "$(dirname "$0")/.." && pwd)
+python=${PYTHON:-python3}
+text=(--text "$corpus" --repeat gsm8k_train=5 tinystories=4 --cache "${TOKEN_CACHE:-$run/tokens}")
+read -ra generate <<<"${GENERATE:-}"
+case $what in
+drafter) train=(distil.py "$target") ;;
+eagle2 | eagle3 | lyanna) train=(train_head.py "$target" --kind "$what") ;;
+*)
+    echo "train.sh: $what is neither drafter nor eagle2, eagle3, lyanna" >&2
+    exit 2
+    ;;
+esac
+mkdir -p "$run"
+SECONDS=0
+"$python" "$here/generate.py" "$target" --out "$run/generated" "${text[@]}" --sequences "${SEQUENCES:-16384}" \
+    --batch "${SAMPLE_BATCH:-2048}" "${generate[@]}"
+left=$((seconds - SECONDS))
+if ((left < 20)); then
+    echo "train.sh: $left of $seconds seconds are left to train in; the same command goes on" >&2
+    exit 3
+fi
+"$python" "$here/${train[0]}" "${train[@]:1}" --out "$run/$what" "${text[@]}" --generated "$run/generated" \
+    --budget "$left" --seconds "$((left + 30))" "$@"

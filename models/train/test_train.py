@@ -1,0 +1,585 @@
+#!/usr/bin/env python3
+"""Tests of the training commands, on models of a few thousand random weights and on one CPU thread.
+
+    python test_train.py [-v] [Class.test_name]
+
+SPEC_TEST_PROGRAM: the program `spec`, which then has to load what the commands write."""
+import contextlib
+import io
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+try:
+    import torch
+    from safetensors.torch import load_file
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    import transformers
+except ImportError as error:
+    print("SKIPPED: %s" % error)
+    sys.exit(0)
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import acceptance  # noqa: E402
+import checkpoint  # noqa: E402
+import corpus  # noqa: E402
+import distil  # noqa: E402
+import files  # noqa: E402
+import generate  # noqa: E402
+import head_files  # noqa: E402
+import heads  # noqa: E402
+import hot_tokens  # noqa: E402
+import inflate  # noqa: E402
+import losses  # noqa: E402
+import measure  # noqa: E402
+import nets  # noqa: E402
+import sample  # noqa: E402
+import scan  # noqa: E402
+import train_head  # noqa: E402
+
+VOCAB = 260
+COMMON = {"vocab_size": VOCAB, "bos_token_id": 256, "eos_token_id": 256, "pad_token_id": 256, "hidden_act": "silu", "tie_word_embeddings": True}
+SSM = {"time_step_limit": [0.0, {"__float__": "Infinity"}], "hidden_size": 32, "num_hidden_layers": 2, "conv_kernel": 4, "layer_norm_epsilon": 1e-5,
+       "use_bias": False, "use_conv_bias": True, "residual_in_fp32": True, "expand": 2}
+CONFIGS = {
+    "llama": COMMON | {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,
+                       "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 48, "rms_norm_eps": 1e-5, "max_position_embeddings": 512,
+                       "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}},
+    "bamba": COMMON | {"model_type": "bamba", "architectures": ["BambaForCausalLM"], "hidden_size": 32, "num_hidden_layers": 3, "attn_layer_indices": [1],
+                       "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48, "rms_norm_eps": 1e-5, "mamba_n_heads": 4,
+                       "mamba_d_head": 16, "mamba_d_state": 16, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_n_groups": 1, "mamba_chunk_size": 64,
+                       "mamba_proj_bias": False, "mamba_conv_bias": True, "max_position_embeddings": 512, "num_logits_to_keep": 1,
+                       "time_step_limit": [0.0, {"__float__": "Infinity"}],
+                       "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default", "partial_rotary_factor": 0.5}},
+    "mamba2": COMMON | SSM | {"model_type": "mamba2", "architectures": ["Mamba2ForCausalLM"], "num_heads": 4, "head_dim": 16, "state_size": 16,
+                              "n_groups": 1, "chunk_size": 64, "rms_norm": True},
+    "mamba": COMMON | SSM | {"model_type": "mamba", "architectures": ["MambaForCausalLM"], "intermediate_size": 64, "state_size": 8, "time_step_rank": 2},
+}
+STORY = "Once upon a time there was a %s. It liked the %s, and the %s liked it.\n"
+WORDS = ["dog", "cat", "sea", "hill", "king", "tree", "boat", "moon"]
+
+
+def story(n=80, seed=0):
+    draw = random.Random(seed)
+    return "".join(STORY % tuple(draw.choice(WORDS) for _ in range(3)) + ("<|endoftext|>\n" if i % 4 == 3 else "") for i in range(n))
+
+
+def make_model(directory, family, seed=0, **changes):
+    """A model of random weights, large enough for its distributions to be no flat ones, with a tokenizer of bytes."""
+    config = CONFIGS[family] | changes
+    net = checkpoint.BUILD[family](config).reset(seed)
+    for name, weight in net.named_parameters():
+        if "embed" in name:
+            weight.data.mul_(10)
+    checkpoint.save(net, config, directory, dtype=torch.float32)
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(letters)}, []))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<|endoftext|>"])
+    tokenizer.save(os.path.join(directory, "tokenizer.json"))
+    return directory
+
+
+@contextlib.contextmanager
+def quiet():
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        yield said
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        torch.set_num_threads(1)
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.at = self.folder.name
+
+    def path(self, name, text=None):
+        path = os.path.join(self.at, name)
+        if text is not None:
+            with open(path, "wb") as f:
+                f.write(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    def model(self, family="llama", name="target", **changes):
+        return make_model(self.path(name), family, **changes)
+
+    def close(self, a, b, limit):
+        self.assertEqual(a.shape, b.shape)
+        self.assertLessEqual(float((a - b).abs().max()), limit)
+
+    def loads(self, directory, *more):
+        """The library runs it."""
+        program = os.environ.get("SPEC_TEST_PROGRAM")
+        if program:
+            said = subprocess.run([program, "run", directory, "-p", "Once upon", "-n", "12", "--temp", "0", *more], capture_output=True, text=True)
+            self.assertEqual(said.returncode, 0, said.stderr)
+            return said.stdout
+
+    def refused(self, words, call, *arguments):
+        with self.assertRaisesRegex(files.Refusal, words), quiet():
+            call(*arguments)
+
+
+class Nets(Case):
+    def test_logits_equal_those_of_transformers(self):
+        ids = torch.randint(0, VOCAB, (2, 70), generator=torch.Generator().manual_seed(1))
+        for family in CONFIGS:
+            with self.subTest(family), torch.no_grad():
+                directory = self.model(family, family)
+                net, _ = checkpoint.load(directory)
+                theirs = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+                self.close(net.head(net(ids)), theirs(ids).logits, 1e-4)
+
+    def test_steps_equal_the_whole_sequence(self):
+        ids = torch.randint(0, VOCAB, (3, 40), generator=torch.Generator().manual_seed(2))
+        for family in CONFIGS:
+            for prompt in (2, 21):
+                with self.subTest(family, prompt=prompt), torch.no_grad():
+                    net = checkpoint.BUILD[family](CONFIGS[family]).reset(3)
+                    state = nets.State(net, 3, 40)
+                    net(ids[:, :prompt], state=state)
+                    rows = torch.stack([net.step(ids[:, t], state) for t in range(prompt, 40)], 1)
+                    self.close(rows, net(ids)[:, prompt:], 1e-4)
+
+    def test_scans_equal_their_recurrences(self):
+        torch.manual_seed(0)
+        x, dt = torch.randn(2, 37, 3, 4, dtype=torch.float64), torch.rand(2, 37, 3, dtype=torch.float64) * 3
+        A, B, C = -torch.rand(3, dtype=torch.float64) * 20, torch.randn(2, 37, 5, dtype=torch.float64), torch.randn(2, 37, 5, dtype=torch.float64)
+        y, last = scan.ssd(x.float(), dt.float(), A.float(), B.float(), C.float(), chunk=8)
+        state, rows = torch.zeros(2, 3, 4, 5, dtype=torch.float64), []
+        for t in range(37):
+            rows.append(scan.ssd_step(x[:, t], dt[:, t], A, B[:, t], C[:, t], state))
+        self.close(y.double(), torch.stack(rows, 1), 1e-4)
+        self.close(last.double(), state, 1e-4)
+        x, dt, A = x[:, :, 0], dt[:, :, :1].expand(-1, -1, 4), -torch.rand(4, 5, dtype=torch.float64) * 5
+        y, last = scan.selective_scan(x, dt, A, B, C, chunk=8)
+        state, rows = torch.zeros(2, 4, 5, dtype=torch.float64), []
+        for t in range(37):
+            rows.append(scan.selective_step(x[:, t], dt[:, t], A, B[:, t], C[:, t], state))
+        self.close(y, torch.stack(rows, 1), 1e-9)
+        self.close(last, state, 1e-9)
+
+
+class Losses(Case):
+    def test_gradient_is_that_of_the_formula(self):
+        torch.manual_seed(0)
+        target, seen = torch.nn.Linear(6, 50, bias=False).requires_grad_(False), torch.randn(30, 6) * 3
+        rows, p = losses.TargetRows(target, seen), target(seen).softmax(-1)
+        hidden, weight = torch.randn(30, 8, requires_grad=True), torch.randn(50, 8, requires_grad=True)
+        before, losses.ELEMENTS = losses.ELEMENTS, 50 * 7  # five parts, the last of two rows
+        self.addCleanup(setattr, losses, "ELEMENTS", before)
+        loss, sums = losses.distil(hidden, weight, rows, 0.3)
+        ours = torch.autograd.grad(2 * loss, (hidden, weight))
+        theirs = torch.autograd.grad(2 * losses.distil_plain(hidden, weight, p, 0.3), (hidden, weight))
+        for a, b in zip(ours, theirs):
+            self.close(a, b, 1e-5)
+        q = (hidden @ weight.T).softmax(-1)
+        self.assertAlmostEqual(float(sums[2]), float(torch.minimum(p, q).sum(-1).mean().detach()), places=5)
+
+    def test_top_k_and_the_rest(self):
+        """The loss over k + 1 outcomes: the k likeliest and the rest as one. All of them: the whole loss."""
+        torch.manual_seed(1)
+        p = (torch.randn(20, 40) * 2).softmax(-1)
+        hidden, weight = torch.randn(20, 8, requires_grad=True), torch.randn(40, 8, requires_grad=True)
+        for k in (5, 40):
+            top = p.topk(k, -1)
+            ours = torch.autograd.grad(losses.distil(hidden, weight, losses.TopRows(top.indices, top.values), 0.0)[0], hidden)[0]
+            q = (hidden @ weight.T).softmax(-1)
+            rest_p, rest_q = 1 - top.values.sum(-1), 1 - q.gather(1, top.indices).sum(-1)
+            whole = -(top.values * q.gather(1, top.indices).log()).sum(-1) - rest_p.clamp(min=0) * rest_q.clamp(min=1e-9).log()
+            self.close(ours, torch.autograd.grad(whole.mean(), hidden)[0], 1e-5)
+
+    def test_acceptance_by_depth(self):
+        agreed = torch.tensor([[1, 1, 0, 1, 1, 1, 0, 1]], dtype=torch.bool)
+        self.close(acceptance.by_depth(agreed, 3), torch.tensor([5, 3, 1]) / 6, 1e-6)
+
+
+class Generating(Case):
+    def test_greedy_equals_transformers_and_forced_tokens_stay(self):
+        for family in CONFIGS:
+            with self.subTest(family):
+                directory = self.model(family, family)
+                net, _ = checkpoint.load(directory)
+                theirs = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+                forced = torch.full((2, 20), -1)
+                forced[:, :6] = torch.randint(0, 256, (2, 6), generator=torch.Generator().manual_seed(4))
+                forced[1, 6:9] = torch.tensor([7, 8, 9])
+                made = sample.sample(net, forced, torch.zeros(2))
+                expected = theirs.generate(forced[:1, :6], attention_mask=torch.ones(1, 6, dtype=torch.long), max_new_tokens=14, min_new_tokens=14, do_sample=False,
+                                           eos_token_id=None, pad_token_id=256)
+                self.assertEqual(made[0].tolist(), expected[0].tolist())
+                self.assertEqual(made[1, :9].tolist(), forced[1, :9].tolist())
+
+    def test_draws_follow_the_distribution(self):
+        logits = torch.tensor([[0.0, 1.0, 2.0, -1.0]]).expand(20000, -1)
+        noise = torch.empty(20000, 4).exponential_(generator=torch.Generator().manual_seed(0))
+        for temperature in (0.7, 1.0):
+            drawn = sample.choose(logits, torch.full((20000,), temperature), noise)
+            self.close(torch.bincount(drawn, minlength=4) / 20000, (logits[0] / temperature).softmax(-1), 0.015)
+
+    def test_parts_that_are_there_stay(self):
+        target, text, out = self.model(), self.path("a.txt", story()), self.path("made")
+        argv = [target, "--out", out, "--text", text, "--sequences", "8", "--batch", "4", "--length", "24", "--beginning", "4", "8", "--device", "cpu"]
+        with quiet():
+            generate.main(argv)
+        parts = [os.path.join(out, "part-%05d.safetensors" % i) for i in range(2)]
+        before = [load_file(p)["tokens"] for p in parts]
+        os.remove(parts[0])
+        stamp = os.stat(parts[1]).st_mtime_ns
+        with quiet():
+            generate.main(argv)
+        self.assertEqual(load_file(parts[0])["tokens"].tolist(), before[0].tolist())
+        self.assertEqual(os.stat(parts[1]).st_mtime_ns, stamp)
+        self.refused("other options", generate.main, argv[:-2] + ["--seed", "9", "--device", "cpu"])
+
+    def test_templates_stand_round_beginnings_of_documents(self):
+        target, text, out = self.model(), self.path("a.txt", story()), self.path("made")
+        with quiet():
+            generate.main([target, "--out", out, "--text", text, "--sequences", "4", "--batch", "4", "--length", "100", "--beginning", "20", "60",
+                           "--templates", self.path("t.json", '["Q: {} A:"]'), "--device", "cpu"])
+        made, tokenizer = load_file(os.path.join(out, "part-00000.safetensors")), corpus.load_tokenizer(target)
+        for row, given in zip(made["tokens"], made["given"]):
+            self.assertRegex(tokenizer.decode(row[:given].tolist()), r"^Q: Once upon a time there was.* A:$")
+        self.refused("needs one {}", generate.main, [target, "--out", self.path("o"), "--text", text, "--templates", self.path("u.json", '["Q"]'),
+                                                      "--device", "cpu"])
+
+    def test_generated_text_ends_with_its_first_end(self):
+        end = CONFIGS["llama"]["eos_token_id"]
+        os.mkdir(self.path("made"))
+        checkpoint.save_tensors(self.path("made/part-00000.safetensors"), {
+            "tokens": torch.tensor([[end, 1, 2, end, 3], [end, end, 4, 5, 6]], dtype=torch.int32), "given": torch.tensor([2, 2], dtype=torch.int32)})
+        self.assertEqual(corpus.load_generated([self.path("made")], CONFIGS["llama"]).tolist(), [end, 1, 2, end, end, end, 4, 5, 6])
+        self.refused("another model's text", corpus.load_generated, [self.path("made")], CONFIGS["llama"] | {"vocab_size": 9})
+
+    def test_a_model_that_only_transformers_has(self):
+        """Another family generates as transformers does, and gives the same rows and taps as ours for one that both have."""
+        directory = self.model()
+        ours, _ = checkpoint.load(directory)
+        theirs, ids = checkpoint.Foreign(directory, "cpu"), torch.arange(40).view(2, 20)
+        with torch.no_grad():
+            for a, b in zip(ours(ids, (1, 3)), theirs(ids, (1, 3))):
+                for x, y in zip([a] if torch.is_tensor(a) else a[:1], [b] if torch.is_tensor(b) else b[:1]):
+                    self.close(x, y, 1e-4)
+        forced = torch.full((3, 12), -1)
+        forced[:, :4], forced[2, 4:6] = 7, 9
+        self.assertEqual(sample.sample(ours, forced, torch.zeros(3)).tolist(), sample.sample(theirs, forced, torch.zeros(3)).tolist())
+
+
+class Distilling(Case):
+    def argv(self, out, *more):
+        if not os.path.exists(self.path("target")):
+            self.model("bamba")
+            self.path("text.txt", story())
+        return [self.path("target"), "--out", out, "--text", self.path("text.txt"), "--layers", "1", "--width", "16", "--head-dim", "16", "--state", "4",
+                "--batch", "2", "--length", "24", "--steps", "14", "--held-rows", "2", "--evaluate-every", "7", "--device", "cpu", *more]
+
+    def weights(self, out):
+        return load_file(os.path.join(out, "model.safetensors"))
+
+    def same(self, a, b):
+        self.assertEqual(a.keys(), b.keys())
+        for key in a:
+            self.assertTrue(torch.equal(a[key], b[key]), key)
+
+    def test_a_killed_run_gives_the_same_weights(self):
+        whole, killed = self.path("whole"), self.path("killed")
+        with quiet():
+            self.assertEqual(distil.main(self.argv(whole)), 0)
+            argv, draw = self.argv(killed, "--save-every", "0"), random.Random(5)
+            for _ in range(2):
+                child = os.fork()
+                if child == 0:
+                    os._exit(distil.main(argv))
+                state, began = os.path.join(killed, "state.pt"), time.time()
+                stamp = os.stat(state).st_mtime_ns if os.path.exists(state) else 0
+                while not (os.path.exists(state) and os.stat(state).st_mtime_ns > stamp) and time.time() - began < 60:
+                    time.sleep(0.001)
+                time.sleep(draw.random() * 0.05)
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                self.assertFalse(os.path.exists(os.path.join(killed, "model.safetensors")), "the child finished before it was killed")
+            with quiet() as said:
+                self.assertEqual(distil.main(argv), 0)
+        self.assertIn("resumed at step", said.getvalue())
+        self.same(self.weights(whole), self.weights(killed))
+        with quiet() as said:
+            self.assertEqual(distil.main(argv), 0)
+        self.assertIn("is finished", said.getvalue())
+
+    def test_each_family_learns_and_loads(self):
+        for family in ("mamba2", "mamba", "llama"):
+            with self.subTest(family):
+                out = self.path(family)
+                with quiet():
+                    distil.main(self.argv(out, "--family", family, "--steps", "40", "--lr", "0.3"))
+                with open(os.path.join(out, "training.json")) as f:
+                    measured = json.load(f)["measured"]
+                self.assertLess(measured[-1]["kl"], measured[0]["kl"])
+                self.assertEqual(len(measured[-1]["reached"]), 6)
+                net, _ = checkpoint.load(out)
+                theirs = transformers.AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32).eval()
+                ids = torch.arange(30)[None]
+                with torch.no_grad():
+                    self.close(net.head(net(ids)), theirs(ids).logits, 1e-4)
+                self.assertEqual(self.loads(self.path("target"), "-md", out), self.loads(self.path("target")))
+
+    def test_from_logits_of_elsewhere(self):
+        """All tokens as the k likeliest: the same distributions, so the same loss as beside the target."""
+        argv, parts = self.argv(self.path("out")), self.path("logits")
+        target, _ = checkpoint.load(self.path("target"))
+        ids = torch.randint(0, 256, (6, 24), generator=torch.Generator().manual_seed(1))
+        with torch.no_grad():
+            top = target.head(target(ids)).softmax(-1).topk(VOCAB, -1)
+        os.mkdir(parts)
+        checkpoint.save_tensors(os.path.join(parts, "part-00000.safetensors"), {"tokens": ids.int(), "top_ids": top.indices.int(), "top_probs": top.values})
+        at = argv.index("--text")
+        with quiet():
+            beside = distil.Distiller(distil.arguments(argv))
+            argv = argv[:at] + argv[at + 2:] + ["--logits", parts]
+            alone = distil.FromLogits(distil.arguments([self.path("out2") if x == self.path("out") else x for x in argv]))
+            self.close(beside.loss(ids)[1], alone.loss(torch.arange(6))[1], 1e-5)
+            self.assertEqual(alone.main(time.time()), 0)
+        checkpoint.save_tensors(os.path.join(parts, "part-00001.safetensors"), {"tokens": ids.int(), "top_ids": top.indices.int()})
+        self.refused("has no tensor top_probs", distil.main, argv)
+        self.refused("--text is missing", distil.main, argv[:-2])
+        self.refused("leave --text", distil.main, argv + ["--text", self.path("text.txt")])
+
+    def test_refusals(self):
+        out = self.path("out")
+        argv = self.argv(out)
+        with quiet():
+            distil.main(argv)
+        self.refused("another run in it: its --width is 16, not 32", distil.main, argv + ["--width", "32"])
+        self.refused("not of a training run", distil.main, self.argv(self.path("target")))
+        self.refused("is not UTF-8 text: byte 3 is 0xff", distil.main, self.argv(self.path("o"), "--text", self.path("b.txt", b"abc\xff")))
+        self.refused("is not text: character 1 is the control", distil.main, self.argv(self.path("o"), "--text", self.path("c.txt", "a\0b")))
+        self.refused("cannot be unpacked", distil.main, self.argv(self.path("o"), "--text", self.path("d.txt.xz", b"no xz")))
+        self.refused("has no text in it", distil.main, self.argv(self.path("o"), "--text", self.path("e.txt", "\n")))
+        self.refused("there is no", distil.main, self.argv(self.path("o"), "--text", self.path("absent.txt")))
+        self.refused("no whole number of heads", distil.main, self.argv(self.path("o"), "--head-dim", "24"))
+        self.refused("lower --batch", distil.main, self.argv(self.path("o"), "--batch", "100000000"))
+        self.refused("is not a directory with a model", distil.main, [self.path("no")] + argv[1:])
+        weights = os.path.join(self.path("target"), "model.safetensors")
+        with open(weights, "r+b") as f:
+            f.truncate(os.path.getsize(weights) // 2)
+        self.refused("cannot be read", distil.main, self.argv(self.path("o")))
+
+    def test_a_file_is_whole_or_the_old_one(self):
+        path = self.path("x", "old")
+
+        def write(to):
+            with open(to, "w") as f:
+                f.write("ne")
+                f.flush()
+                raise KeyboardInterrupt
+        with self.assertRaises(KeyboardInterrupt):
+            files.write_whole(path, write)
+        with open(path) as f:
+            self.assertEqual(f.read(), "old")
+
+
+SIZES = {"hidden_size": 16, "target_hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 24,
+         "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "vocab_size": 30, "max_position_embeddings": 64, "n_taps": 3, "taps": [0, 1, 2],
+         "draft_vocab_size": 30, "token_info_rank": 4}
+
+
+def some_heads(embedding):
+    torch.manual_seed(3)
+    yield "eagle2", heads.Eagle2(SIZES)
+    yield "eagle3", heads.Eagle3(SIZES | {"norm_output": True, "fc_norm": True})
+    yield "eagle3 before", heads.Eagle3(SIZES | {"norm_before_residual": True, "norm_before_fc": True})
+    yield "lyanna", heads.Lyanna(SIZES, [1, 5, 7, 9, 20], embedding)
+    yield "lyanna bare", heads.Lyanna(SIZES, [], embedding)
+
+
+class Heads(Case):
+    def setUp(self):
+        super().setUp()
+        torch.manual_seed(0)
+        self.E, self.W = torch.randn(30, 16), torch.randn(30, 16)
+        self.ids = torch.randint(0, 30, (2, 11))
+
+    def test_unrolled_chains_equal_chains_alone(self):
+        for name, head in some_heads(self.E):
+            hidden = torch.randn(2, 11, 48 if isinstance(head, heads.Eagle3) else 16)
+            with self.subTest(name), torch.no_grad():
+                outs = head.unroll(self.E[self.ids], hidden, 4)
+                for b, start in ((0, 0), (1, 3), (0, 6)):
+                    state = []
+                    tokens = self.ids[b]
+                    out = head.extend(*head.prepare(self.E[tokens[:start + 1]], hidden[b, :start + 1], False), state)[-1:]
+                    for j in range(4):
+                        self.close(out[0], outs[j][b, start + j], 1e-4)
+                        out = head.extend(*head.prepare(self.E[tokens[start + j + 1:start + j + 2]], head.recycle(out), True), state) if j < 3 else out
+
+    def test_token_info_factored_equals_its_table(self):
+        head = heads.Lyanna(SIZES, [1, 5, 7, 9, 20], self.E)
+        torch.nn.init.uniform_(head.token_info.norm.weight, 0.5, 1.5)
+        out = torch.randn(2, 11, 16)
+        with torch.no_grad():
+            info = head.token_info.table(self.E)[self.ids]
+            self.close(head.logits(out, self.ids, self.W), out @ self.W.T + info, 1e-4)
+            self.assertGreater(float(info.abs().max()), 0.5)
+
+    def test_files_keep_a_head(self):
+        for name, head in some_heads(self.E):
+            for dialect in ("eagle", "speculators") if name.startswith("eagle3") else ("eagle",):
+                with self.subTest(name, dialect=dialect), torch.no_grad():
+                    if name == "eagle3":
+                        head = heads.Eagle3(head.c | {"draft_vocab_size": 8})
+                        head.draft_ids = torch.tensor([0, 2, 3, 5, 9, 17, 20, 29])
+                    directory = self.path(name + dialect)
+                    head_files.save(head, directory, torch.float32, dialect)
+                    again = head_files.load(directory, self.E)
+                    hidden = torch.randn(2, 11, 48 if isinstance(head, heads.Eagle3) else 16)
+                    for a, b in zip(head.unroll(self.E[self.ids], hidden, 3), again.unroll(self.E[self.ids], hidden, 3)):
+                        self.close(head.logits(a, self.ids, self.W), again.logits(b, self.ids, self.W), 1e-5)
+                    if name == "eagle3":
+                        self.assertEqual(again.draft_ids.tolist(), head.draft_ids.tolist())
+        self.refused("for a target of width 16, not 8", head_files.load, self.path("eagle2eagle"), torch.zeros(30, 8))
+
+    def test_hot_tokens(self):
+        ids, share = hot_tokens.hot_ids([torch.tensor([3, 3, 1, 2], dtype=torch.int32), torch.tensor([2, 2], dtype=torch.int32)], 5, 2)
+        self.assertEqual((ids.tolist(), round(share, 4)), ([2, 3], 0.875))
+        self.refused("9 hot tokens of a vocabulary of 5", hot_tokens.hot_ids, [], 5, 9)
+
+    def argv(self, kind, out, *more):
+        if not os.path.exists(self.path("target")):
+            self.model("bamba")
+            self.path("text.txt", story())
+        return [self.path("target"), "--kind", kind, "--out", out, "--text", self.path("text.txt"), "--batch", "2", "--length", "24", "--depth", "3",
+                "--steps", "12", "--held-rows", "2", "--evaluate-every", "6", "--device", "cpu", *more]
+
+    def test_each_kind_learns_and_goes_on(self):
+        for kind, more in (("eagle2", []), ("eagle3", ["--draft-vocab", "40"]), ("lyanna", ["--hot", "50", "--rank", "8"])):
+            with self.subTest(kind):
+                whole, stopped = self.path(kind), self.path(kind + "2")
+                with quiet() as said:
+                    self.assertEqual(train_head.main(self.argv(kind, whole, "--lr", "0.2", *more)), 0)
+                    self.assertEqual(train_head.main(self.argv(kind, stopped, "--lr", "0.2", "--seconds", "0", *more)), 3)
+                    self.assertEqual(train_head.main(self.argv(kind, stopped, "--lr", "0.2", *more)), 0)
+                self.assertIn("resumed at step 1 of 12", said.getvalue())
+                a, b = (load_file(os.path.join(d, "model.safetensors")) for d in (whole, stopped))
+                self.assertEqual(a.keys(), b.keys())
+                for key in a:
+                    self.assertTrue(torch.equal(a[key], b[key]), key)
+                with open(os.path.join(whole, "training.json")) as f:
+                    measured = json.load(f)["measured"]
+                self.assertLess(measured[-1]["kl"], measured[0]["kl"])
+                report = self.path("m.json")
+                with quiet():
+                    measure.main([self.path("target"), whole, "--text", self.path("text.txt"), "--rows", "2", "--prompt", "24", "--length", "23", "--children", "3",
+                                  "--device", "cpu", "--out", report])
+                with open(report) as f:
+                    self.assertEqual(len(json.load(f)["acceptance_vector_T1"]), 3)
+
+    def test_measured_depth_is_that_of_chains(self):
+        """What HeadTrainer and measure.py count at once, chain by chain."""
+        for kind in ("eagle2", "eagle3", "lyanna"):
+            with self.subTest(kind):
+                out = self.path(kind)
+                with quiet():
+                    t = train_head.HeadTrainer(train_head.arguments(self.argv(kind, out, "--steps", "30", "--lr", "0.1")))
+                    t.main(time.time())
+                torch.set_grad_enabled(False)
+                self.addCleanup(torch.set_grad_enabled, True)
+                t.net.load_state_dict(head_files.load(out, t.target.embed.weight).state_dict())  # as rounded by its file
+                ids, n = acceptance.continuations(t.target, t.held, 2, 12, 20), 20
+                embedded, hidden, tokens, _ = t.see(ids)
+                reached, chains = torch.zeros(acceptance.DEPTH), 0
+                for b in range(2):
+                    for start in range(ids.shape[1] - n - 2, ids.shape[1] - 1 - acceptance.DEPTH):
+                        state, last = [], int(ids[b, start + 1])
+                        out_row = t.net.extend(*t.net.prepare(embedded[b, :start + 1], hidden[b, :start + 1], False), state)[-1:]
+                        chains += 1
+                        for j in range(acceptance.DEPTH):
+                            last = int(t.net.logits(out_row, torch.tensor([last]), t.target.head_weight).argmax())
+                            if last != int(ids[b, start + 2 + j]):
+                                break
+                            reached[j] += 1
+                            out_row = t.net.extend(*t.net.prepare(t.target.embed(torch.tensor([last])), t.net.recycle(out_row), True), state)
+                self.close(t.reached_on(ids, n), reached / chains, 1e-6)
+                self.close(measure.Measured(t.target, out, "cpu").reached(ids, n), reached / chains, 1e-6)
+                torch.set_grad_enabled(True)
+
+
+class Goldens(Case):
+    def test_files_of_cases_say_what_is_stored(self):
+        tests = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tests")
+        sys.path.insert(0, os.path.join(tests, "tools"))
+        import make_head_cases
+        for case in ("eagle2-llama2", "eagle3-speculators", "lyanna-mamba2"):
+            with self.subTest(case), torch.no_grad():
+                directory = os.path.join(tests, "golden", "heads", case)
+                with open(os.path.join(directory, "golden.json")) as f:
+                    golden = json.load(f)
+                target, _ = checkpoint.load(os.path.join(tests, "golden", golden["target"]))
+                stored = load_file(os.path.join(directory, "golden.safetensors"))
+                tensors, trees = make_head_cases.said(target, head_files.load(directory, target.embed.weight), stored["ids"].long())
+                for key, tensor in tensors.items():
+                    self.close(tensor, stored[key], 1e-4)
+                self.assertEqual([[n["path"] for n in t["nodes"]] for t in trees], [[n["path"] for n in t["nodes"]] for t in golden["trees"]])
+
+
+class Measuring(Case):
+    def test_accepted_rank_keeps_the_distribution(self):
+        """Children without replacement: the first child's share is sum min(p, q), and with all tokens as children one is accepted."""
+        torch.manual_seed(0)
+        p, q = (torch.randn(2, 5) * 1.5).softmax(-1).double()
+        rows, draw = 40000, torch.Generator().manual_seed(1)
+        rank = measure.accepted_rank(p.expand(rows, -1), q.expand(rows, -1), 5, draw)
+        self.assertAlmostEqual(float((rank == 0).double().mean()), float(torch.minimum(p, q).sum()), delta=0.01)
+        self.assertEqual(int((rank == 5).sum()), 0)
+        # The second child, by enumeration of the first.
+        second = 0.0
+        for x in range(5):
+            rest = (p - q).clamp(min=0) / (p - q).clamp(min=0).sum()
+            left = q.clone()
+            left[x] = 0
+            second += max(float(q[x] - p[x]), 0.0) * float(torch.minimum(rest, left / left.sum()).sum())
+        self.assertAlmostEqual(float((rank == 1).double().mean()), second, delta=0.01)
+
+    def test_greedy_rank(self):
+        p, q = torch.tensor([[0.0, 1, 2], [3.0, 1, 2]]), torch.tensor([[0.0, 3, 2], [0.0, 3, 2]])
+        self.assertEqual(measure.greedy_rank(p, q, 2).tolist(), [1, 2])
+
+
+class Inflating(Case):
+    def test_logits_stay(self):
+        ids = torch.randint(0, VOCAB, (2, 50), generator=torch.Generator().manual_seed(1))
+        for family in ("llama", "bamba", "mamba2"):
+            small = self.model(family, family)
+            net, _ = checkpoint.load(small)
+            with torch.no_grad():
+                expected = net.head(net(ids))
+            for what, options in (("wide", ["--width", "96"]), ("deep", ["--layers", "7"]), ("all", ["--width", "64", "--layers", "5", "--vocab", "500"])):
+                with self.subTest(family, what=what), torch.no_grad():
+                    out = self.path(family + what)
+                    with quiet():
+                        inflate.main([small, "--out", out, "--dtype", "float32", *options])
+                    big = transformers.AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32).eval()
+                    logits = big(ids).logits
+                    self.close(logits[..., :VOCAB], expected, 1e-4)
+                    self.assertEqual(self.loads(out, "--dtype", "f32"), self.loads(small, "--dtype", "f32"))
+                    if what == "all":
+                        self.assertLess(float(logits[..., VOCAB:].max()), -50)
+                        self.assertGreater(sum(w.numel() for w in big.parameters()), 4 * sum(w.numel() for w in net.parameters()))
+
+    def test_refusals(self):
+        small = self.model("bamba")
+        self.refused("--width is 16, the model has 32", inflate.main, [small, "--out", self.path("o"), "--width", "16"])
+        self.refused("a whole number", inflate.main, [small, "--out", self.path("o"), "--width", "33"])
+        self.refused("need a larger --width", inflate.main, [small, "--out", self.path("o"), "--vocab", "300"])
+        self.refused("has a model in it", inflate.main, [small, "--out", small])
+
+
+if __name__ == "__main__":
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    unittest.main()
