@@ -294,8 +294,8 @@ typedef enum spec_verify_rule {
                                for sampled chains */
     SPEC_VERIFY_BLOCK = 6,  /* block verification (3.9; arXiv 2403.10444), for sampled trees in which no node has two
                                children: accepts never less than CHAIN, and on average more */
-    SPEC_VERIFY_TRAVERSAL = 7 /* traversal verification (3.10; arXiv 2505.12398), for sampled trees: never less than MSS;
-                               draw for draw BLOCK on a chain */
+    SPEC_VERIFY_TRAVERSAL = 7 /* traversal verification (3.10; arXiv 2505.12398), for sampled trees: on average more than MSS,
+                               and never less where no later sibling is deeper; draw for draw BLOCK on a chain */
 } spec_verify_rule;
 
 /* ------------------------------------------------------------------------------- drafters --- */

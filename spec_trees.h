@@ -46,7 +46,7 @@ typedef struct spec_tree {
     spec_tree_kind kind;
 } spec_tree; /* frozen */
 
-SPEC_API const char *spec_verify_rule_name(spec_verify_rule rule); /* "auto", "greedy", ..., "mss-repeat" */
+SPEC_API const char *spec_verify_rule_name(spec_verify_rule rule); /* "auto", "greedy", ..., "traversal" */
 /* Calls each(user, rule, name, help) for SPEC_VERIFY_AUTO and every rule; the texts are constants. */
 SPEC_API void spec_verify_rule_list(void (*each)(void *user, spec_verify_rule rule, const char *name, const char *help),
                                     void *user);
@@ -268,7 +268,7 @@ SPEC_API spec_status spec_score(spec_session *session, const int32_t *seqs, int3
  * correction) that follows the last of them. The walk ends at an end-of-text token, which then is *token: nothing is
  * fed after it. Changes nothing: may be repeated, and gives the same. At temperature 0 every rule is GREEDY.
  * SPEC_VERIFY_AUTO: the session's rule. Errors: E_STATE (nothing was scored), E_INVALID (the rule would not keep the
- * distribution of this tree, or needs draft distributions that the session does not have), E_DEVICE (logits that are no numbers). */
+ * distribution of this tree, or needs draft distributions that the session does not have), E_DEVICE (no numbers), E_UNSUPPORTED (by the backend). */
 SPEC_API spec_status spec_verify(spec_session *session, int32_t *path, int32_t *n_path, int32_t *token, int32_t seq,
                                  spec_verify_rule rule);
 /* Advances seq along path [n_path] (of the scored tree, from its root: path[0] = 0); `token` becomes the pending one.
@@ -372,7 +372,7 @@ SPEC_API int64_t spec_tree_blocks(const spec_tree *tree, int32_t block);
 /* Walks `tree` given the target's distributions p [tree->n][n_vocab] and the draft distributions q [..][n_vocab]: node
  * i's children were sampled from row tree->q_row[i] of q. q may be NULL for rules that do not use it (GREEDY, NAIVE).
  * child_row, if not NULL, gives each *child* the row that it was sampled from: several drafters. Draws are keyed by
- * (seed, position of the token after the node): `position` is that of the token after the root. path [depth + 1],
+ * (seed, position of the token after the node; BLOCK, TRAVERSAL: the root): `position` is the one after the root. path [depth + 1],
  * *n_path, *token as for spec_verify. Errors: E_INVALID (the rule does not fit the tree; a distribution that is
  * negative, not a number, or whose sum is not 1 within 1e-3), E_NOMEM. */
 typedef struct spec_verify_args {
