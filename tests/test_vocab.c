@@ -96,7 +96,8 @@ static vocabulary make(vocabulary_kind kind)
         put_characters(&v, 0, 94), put(&v, " ", 1);
         v.piece[v.n][0] = '\n', v.n_piece[v.n++] = 1;
     }
-    if (kind == PAIRS || kind == OTHER) put_characters(&v, 0, 46), put_pairs(&v, 0, 46, END - 5, 1), put_pairs(&v, 0, 46, END, kind == PAIRS ? 2 : 3);
+    if (kind == PAIRS || kind == OTHER) put_characters(&v, 0, 46), put_pairs(&v, 0, 46, END - 5, 1);
+    if (kind == PAIRS || kind == OTHER) put_pairs(&v, 0, 46, END, kind == PAIRS ? 2 : 3);
     if (kind == BYTES) put_bytes(&v, true), put_characters(&v, 0, 80), put_pairs(&v, 0, 80, END, 4);
     if (kind == SINGLE) put_bytes(&v, false), put_characters(&v, 0, 90);
     if (kind == APART) put_characters(&v, 46, 48), put_pairs(&v, 46, 48, END, 5);
@@ -140,12 +141,14 @@ static char *tokenizer_text(const vocabulary *v)
         json_object_set_new(ids, text, json_integer(i));
         if (v->n_piece[i] > 1) add_merge(merges, v->piece[i], v->n_piece[i] - 1, v->n_piece[i]);
     }
-    json_t *j = json_pack(
-        "{s:s, s:o, s:n, s:{s:s, s:b, s:b, s:b}, s:n, s:{s:s, s:b, s:b, s:b}, s:{s:s, s:o, s:o}}", "version", "1.0", "added_tokens",
-        v->n == END ? json_pack("[{s:i, s:s, s:b, s:b, s:b, s:b, s:b}]", "id", END, "content", "<e>", "single_word", 0, "lstrip", 0,
-                                "rstrip", 0, "normalized", 0, "special", 1) : json_array(), "normalizer", "pre_tokenizer", "type", "ByteLevel", "add_prefix_space", 0, "trim_offsets", 1, "use_regex", 0,
-        "post_processor", "decoder", "type", "ByteLevel", "add_prefix_space", 0, "trim_offsets", 1, "use_regex", 0, "model", "type",
-        "BPE", "vocab", ids, "merges", merges);
+    json_t *special = json_pack("{s:i, s:s, s:b, s:b, s:b, s:b, s:b}", "id", END, "content", "<e>", "single_word", 0, "lstrip", 0,
+                                "rstrip", 0, "normalized", 0, "special", 1);
+    json_t *bytes = json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", 0, "trim_offsets", 1, "use_regex", 0);
+    json_t *j = json_pack("{s:s, s:[], s:n, s:O, s:n, s:o, s:{s:s, s:o, s:o}}", "version", "1.0", "added_tokens", "normalizer",
+                          "pre_tokenizer", bytes, "post_processor", "decoder", bytes, "model", "type", "BPE", "vocab", ids, "merges",
+                          merges);
+    if (v->n == END) json_array_append(json_object_get(j, "added_tokens"), special);
+    json_decref(special);
     assert_non_null(j);
     char *text = json_dumps(j, 0);
     json_decref(j);
@@ -269,8 +272,8 @@ typedef struct rule_case {
 } rule_case;
 static const rule_case rules[] = { { 0, SPEC_VERIFY_AUTO }, { 0.7f, SPEC_VERIFY_AUTO }, { 1, SPEC_VERIFY_AUTO }, { 1, SPEC_VERIFY_NAIVE } };
 
-/* The text and every count, of every tree (half of them with each target): with the permuted vocabulary, and with the same one by the map in place of by ids. On a
- * backend that gathers, and (cpu) on one that leaves it to the host. */
+/* The text and every count, of every tree (half of them with each target): with the permuted vocabulary, and with the same one by
+ * the map in place of by ids. On a backend that gathers, and (cpu) on one that leaves it to the host. */
 static void check_permuted(spec_backend *be, int32_t base)
 {
     int32_t ids[N_PROMPT * WIDTH], want[N_PROMPT * N_NEW], got[N_PROMPT * N_NEW];

@@ -227,8 +227,8 @@ static bool fits_chain(const model_draft *m, int32_t left)
     return left <= m->n_chain && left + tree->n_row - 1 <= m->n_node && left + tree->depth - 2 <= SPEC_MAX_DEPTH;
 }
 
-/* Makes `fed` the chain of committed tokens that the executor has not seen, with room for what the builder asks about below it. More
- * (a caller's own trees can leave many) are fed first, a whole prompt that was appended as one. */
+/* Makes `fed` the chain of committed tokens that the executor has not seen, with room for what the builder asks about below it.
+ * More (a caller's own trees can leave many) are fed first, a whole prompt that was appended as one. */
 static spec_status catch_up(model_draft *m, int32_t seq)
 {
     model_seq *s = &m->seqs[seq];

@@ -1,4 +1,4 @@
-/* draft_model.h - a model as drafter: what the files draft_model.c, draft_vocab.c, draft_grow.c, draft_expand.c, draft_write.c and
+/* draft_model.h - a model as drafter: what draft_model.c, draft_vocab.c, draft_grow.c, draft_expand.c, draft_write.c and
  * draft_save.c share. Internal. */
 #ifndef SPEC_DRAFT_MODEL_H
 #define SPEC_DRAFT_MODEL_H

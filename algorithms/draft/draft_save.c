@@ -93,8 +93,8 @@ static spec_status get_own(const model_draft *m, speci_translation *own, const s
     const int32_t *ids = (const int32_t *)(const void *)own->ids.data;
     for (uint64_t i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= m->model->n_vocab)
-            return speci_fail(SPEC_E_FORMAT, "saved sequence: token %llu of its drafter is %d of %d", (unsigned long long)i, ids[i],
-                              m->model->n_vocab);
+            return speci_fail(SPEC_E_FORMAT, "saved sequence: token %llu of its drafter is %d of %d", (unsigned long long)i,
+                              ids[i], m->model->n_vocab);
     if (o.n_held < 0 || o.n_held >= (int32_t)sizeof o.held)
         return speci_fail(SPEC_E_FORMAT, "saved sequence: its drafter holds back %d bytes", o.n_held);
     own->ids.n = (size_t)n * sizeof(int32_t);

@@ -1,12 +1,12 @@
 /* draft_vocab.c - the vocabulary of a model that drafts: the target's, or another one (algorithms.md 18).
  *
  * Of another vocabulary the sequence is kept in the drafter's ids, which are only ever appended to: a recurrent state cannot be
- * taken back. A prompt is encoded as one text, each emitted token on its own, so that a drafted token which was accepted is fed by
- * the id that drafted it. Two ways to draft:
+ * taken back. A prompt is encoded as one text, each emitted token on its own, so that an accepted token is fed by the id that
+ * drafted it. Two ways to draft:
  *
- *   intersection   logits go to the places of the target's ids, those without a twin to -infinity (spec_gather_args). Distributions
- *                  made of them are restricted and normalised before anything is drawn, and all that follows (trees, rules) is as
- *                  with the target's own vocabulary
+ *   intersection   logits go to the places of the target's ids; those without a twin are -infinity (spec_gather_args).
+ *                  Distributions made of them are restricted and normalised before anything is drawn, and all that follows
+ *                  (trees, rules) is as with the target's own vocabulary
  *   text           trees grow in the drafter's ids, likeliest first, and become text (draft_write.c) */
 #include "algorithms/draft/draft_model.h"
 
@@ -23,12 +23,12 @@ enum {
 
 /* Prose, dialogue, numbers and code, in about equal parts. */
 static const char probe_text[] =
-    "The harbour lay quiet in the early morning, and only two of the fishing boats had not come back yet. \"They will be late,\" said "
-    "the old woman, \"because the wind has turned.\" Nobody answered her.\n\n"
-    "In 1998 the town had 4,250 people; by 2020 there were 3,117, which is about 27% fewer. If this goes on, how many will be left in "
-    "2042? First we work out the change per year.\n\n"
-    "def total(items):\n    result = 0\n    for item in items:\n        if item.price > 0:\n            result += item.price * item.count\n"
-    "    return result\n";
+    "The harbour lay quiet in the early morning, and only two of the fishing boats had not come back yet. \"They will be late,\" "
+    "said the old woman, \"because the wind has turned.\" Nobody answered her.\n\n"
+    "In 1998 the town had 4,250 people; by 2020 there were 3,117, which is about 27% fewer. If this goes on, how many will be "
+    "left in 2042? First we work out the change per year.\n\n"
+    "def total(items):\n    result = 0\n    for item in items:\n        if item.price > 0:\n"
+    "            result += item.price * item.count\n    return result\n";
 
 static int32_t min32(int32_t a, int32_t b) { return a < b ? a : b; }
 
@@ -87,7 +87,8 @@ spec_status speci_draft_vocab_open(model_draft *m)
     const spec_model *target = site->target;
     m->vocab.n_q_column = target->n_vocab;
     if (!is_other(m->d->drafter, target)) return SPEC_OK;
-    SPEC_TRY(speci_token_map_open(&m->vocab.map, target->tokenizer, target->n_vocab, m->model->tokenizer, m->model->n_vocab, site->a));
+    SPEC_TRY(speci_token_map_open(&m->vocab.map, target->tokenizer, target->n_vocab, m->model->tokenizer, m->model->n_vocab,
+                                  site->a));
     m->vocab.how = m->d->drafter->vocab;
     m->vocab.bytes = vocab_bytes(m);
     return SPEC_OK;
@@ -210,7 +211,9 @@ static spec_status choose(model_draft *m)
     if (!given) SPEC_TRY(measure_cover(m, &cover));
     if (!given) v->how = 100 * cover >= COVER_PERCENT ? SPEC_DRAFT_VOCAB_INTERSECTION : SPEC_DRAFT_VOCAB_TEXT;
     char why[96] = "as asked for";
-    if (!given) snprintf(why, sizeof why, "they have %.0f %% of its probability on a probe text, and %d %% decide", 100 * cover, COVER_PERCENT);
+    if (!given)
+        snprintf(why, sizeof why, "they have %.0f %% of its probability on a probe text, and %d %% decide", 100 * cover,
+                 COVER_PERCENT);
     speci_log(m->model->backend, SPEC_LOG_INFO,
               "%s has another vocabulary than %s: %d of its %d tokens are tokens of both. It drafts by %s: %s", m->model->path,
               m->d->site->target->path, v->map->n_twin, m->model->n_vocab,
@@ -241,7 +244,8 @@ spec_status speci_draft_vocab_attach(model_draft *m)
 static int32_t n_ids_of(const spec_tokenizer *t, const spec_allocator *a)
 {
     speci_buf ids = { .a = a };
-    const int32_t n = speci_encode_on(&ids, t, probe_text, sizeof probe_text - 1) == SPEC_OK ? (int32_t)(ids.n / sizeof(int32_t)) : 1;
+    const spec_status status = speci_encode_on(&ids, t, probe_text, sizeof probe_text - 1);
+    const int32_t n = status == SPEC_OK ? (int32_t)(ids.n / sizeof(int32_t)) : 1;
     speci_buf_free(&ids);
     return n > 0 ? n : 1;
 }
@@ -304,6 +308,6 @@ spec_status speci_draft_follow(model_draft *m, const speci_draft_seq *q) { retur
 /* Behind half a character its distribution would be that of another place. */
 bool speci_draft_stands(const model_draft *m, const model_seq *s)
 {
-    const model_vocab *v = &m->vocab;
-    return !s->outgrown && s->own.ids.n > 0 && s->own.n_held == 0 && !(v->map && v->how == SPEC_DRAFT_VOCAB_INTERSECTION && v->map->n_twin == 0);
+    const bool shares = !speci_draft_feed_ids(m) || m->vocab.map->n_twin > 0;
+    return shares && !s->outgrown && s->own.ids.n > 0 && s->own.n_held == 0;
 }

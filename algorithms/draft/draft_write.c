@@ -1,7 +1,7 @@
 /* draft_write.c - drafts of a model with another vocabulary by their text (algorithms.md 18, string-level exact match).
  *
- * The text of a path is encoded by the target's tokenizer, behind the sequence. What that gives are candidates which follow from the
- * draft alone, so the tree is deterministic. */
+ * The text of a path is encoded by the target's tokenizer, behind the sequence. What that gives are candidates which follow from
+ * the draft alone, so the tree is deterministic. */
 #include "algorithms/draft/draft_model.h"
 
 typedef struct writer {
