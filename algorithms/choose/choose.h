@@ -8,9 +8,8 @@
 
 /* What came of asking a source for drafts: `n` times, a sequence in a round being one. */
 typedef struct speci_asks {
-    double n, n_proposed;        /* n_proposed: of them with a proposal */
-    double n_node;               /* nodes below the roots */
-    double n_accepted, n_square; /* accepted nodes, and the sum of their squares */
+    double n, n_proposed, n_hit; /* of them with a proposal, and with an accepted node */
+    double n_node, n_accepted;   /* nodes below the roots, and accepted ones */
 } speci_asks;
 void speci_asks_add(speci_asks *to, int32_t n_node, double n_accepted);
 
@@ -18,7 +17,7 @@ void speci_asks_add(speci_asks *to, int32_t n_node, double n_accepted);
 typedef struct speci_source {
     int32_t drafter;        /* sources of one drafter are expected to be alike */
     int32_t n_node, depth;  /* most nodes below the root, and levels of them */
-    speci_asks all, recent; /* discounted by asks: of the text since it changed, and of the latest few */
+    speci_asks past, recent; /* since the text changed: discounted by asks, and the latest few, which are not in it yet */
     double n_sure;          /* asks, discounted by rounds: how well it is known at present */
 } speci_source;
 
@@ -41,7 +40,8 @@ typedef struct speci_prospect {
     double n_accepted;
     double n_accepted_most; /* what that may be at best */
 } speci_prospect;
-speci_prospect speci_source_expect(const speci_source *s, const speci_levels *levels);
+/* n_sure_others: of the drafter's other sources. */
+speci_prospect speci_source_expect(const speci_source *s, const speci_levels *levels, double n_sure_others);
 
 /* --- the choice (choose_adapt.c) --- */
 
@@ -76,7 +76,8 @@ typedef struct speci_choice {
     int32_t arm;                /* of the latest round */
     int32_t best;               /* the arm of most tokens per time, as far as is known */
     double best_rate;           /* its tokens per millisecond, of all sequences */
-    double credit;              /* milliseconds that trials may lose now */
+    double plain_ms;            /* what a round without drafts takes */
+    double credit;              /* plain rounds that trials may lose now */
     int32_t next, next_n_seq;   /* the next round's arm, if that is of so many sequences; 0: not chosen yet */
     spec_bandit bandit[SPECI_LOADS]; /* by load */
 } speci_choice;

@@ -11,8 +11,9 @@
 #include <math.h>
 #include <string.h>
 
-/* The part of its time that trials may lose. Credit in plain steps: in the beginning, and at most. */
-static const double TRIALS = 0.01, CREDIT = 2, MOST_CREDIT = 12;
+/* The part of its time that trials may lose. Credit in plain rounds: in the beginning, at least when the text has changed, and at
+ * most. */
+static const double TRIALS = 0.0075, CREDIT = 3, CHANGE_CREDIT = 1, MOST_CREDIT = 6;
 /* So much drafting has to gain over plain steps, and an arm over the best one so far, to be worth the change. */
 static const double PLAIN_THRESHOLD = 1.02, SWITCH_THRESHOLD = 1.01;
 /* Rounds of a bandit after which its past is halved. */
@@ -105,6 +106,15 @@ static double pass_ms(const speci_choice *c, int32_t n_seq, double share, double
     return average + (apart - average) / n_seq;
 }
 
+static speci_prospect expect_source(const speci_choice *c, int32_t source)
+{
+    const speci_source *s = &c->sources[source];
+    double n_sure_others = 0;
+    for (int32_t i = 0; i < c->n_source; i++)
+        if (i != source && c->sources[i].drafter == s->drafter) n_sure_others += c->sources[i].n_sure;
+    return speci_source_expect(s, &c->levels[s->drafter], n_sure_others);
+}
+
 static arm_prospect expect(const speci_choice *c, int32_t arm, int32_t n_seq, const speci_prospect *sources)
 {
     arm_prospect p = { .n_emitted = 1, .n_emitted_most = 1 };
@@ -123,10 +133,10 @@ static arm_prospect expect(const speci_choice *c, int32_t arm, int32_t n_seq, co
 /* --- by cost --- */
 
 /* Is there credit for what a trial of the arm is expected to lose against the best one? */
-static bool affords(const speci_choice *c, const arm_prospect *p, int32_t n_seq, double plain_ms)
+static bool affords(const speci_choice *c, const arm_prospect *p, int32_t n_seq)
 {
     const double lost = p->ms - n_seq * p->n_emitted / c->best_rate;
-    return c->credit >= fmin(lost, MOST_CREDIT * plain_ms);
+    return c->credit >= fmin(lost / c->plain_ms, MOST_CREDIT);
 }
 
 /* The arm that may be better than the best one by most, or that one. */
@@ -136,7 +146,7 @@ static int32_t choose_trial(const speci_choice *c, const arm_prospect *p, int32_
     double most = c->best_rate * PLAIN_THRESHOLD;
     for (int32_t i = 0; i < c->n_arm; i++) {
         const double rate = n_seq * p[i].n_emitted_most / p[i].ms;
-        if (i != c->best && rate > most && affords(c, &p[i], n_seq, p[0].ms)) arm = i, most = rate;
+        if (i != c->best && rate > most && affords(c, &p[i], n_seq)) arm = i, most = rate;
     }
     return arm;
 }
@@ -148,7 +158,7 @@ static int32_t choose_by_cost(speci_choice *c, int32_t n_seq)
     arm_prospect p[SPECI_MAX_CHOICE] = { { 0 } };
     double best_rate = 0;
     int32_t best = 0;
-    for (int32_t i = 0; i < c->n_source; i++) sources[i] = speci_source_expect(&c->sources[i], &c->levels[c->sources[i].drafter]);
+    for (int32_t i = 0; i < c->n_source; i++) sources[i] = expect_source(c, i);
     for (int32_t i = 0; i < c->n_arm; i++) {
         p[i] = expect(c, i, n_seq, sources);
         const double rate = p[i].n_emitted / p[i].ms * (i == 0 ? PLAIN_THRESHOLD : 1) * (i == c->best ? SWITCH_THRESHOLD : 1);
@@ -156,16 +166,15 @@ static int32_t choose_by_cost(speci_choice *c, int32_t n_seq)
     }
     c->best = best;
     c->best_rate = n_seq * p[best].n_emitted / p[best].ms;
-    if (c->n_round == 0) c->credit = CREDIT * p[0].ms;
+    c->plain_ms = p[0].ms;
     return c->n_round == 0 ? 0 : choose_trial(c, p, n_seq);
 }
 
 static void pay(speci_choice *c, int32_t arm, const speci_outcome *o)
 {
-    const double ms = c->costs.measured ? o->ms : round_ms(c, o), most = MOST_CREDIT * target_ms(c, o->n_seq, o->n_seq);
-    c->credit += TRIALS * ms;
-    if (arm != c->best && c->best_rate > 0) c->credit -= ms - o->n_emitted / c->best_rate;
-    c->credit = fmin(c->credit, most);
+    const double ms = c->costs.measured ? o->ms : round_ms(c, o);
+    const double lost = arm != c->best ? ms - o->n_emitted / c->best_rate : 0;
+    if (c->plain_ms > 0) c->credit = fmin(c->credit + (TRIALS * ms - lost) / c->plain_ms, MOST_CREDIT);
 }
 
 /* --- the choice --- */
@@ -195,6 +204,7 @@ static void take_asks(speci_choice *c, int32_t source, const speci_asks *a)
     if (!speci_source_update(s, &c->levels[s->drafter], a)) return;
     for (int32_t i = 0; i < c->n_source; i++)
         if (i != source) speci_source_age(&c->sources[i], true);
+    c->credit = fmax(c->credit, CHANGE_CREDIT);
 }
 
 void speci_choice_watch(speci_choice *c, int32_t source, int32_t n_node, int32_t n_matched, bool ended)
@@ -229,6 +239,7 @@ spec_status speci_choice_open(speci_choice *c, spec_adapt mode)
 {
     c->mode = c->n_arm > 1 ? mode : SPEC_ADAPT_OFF;
     const int32_t most = c->mode == SPEC_ADAPT_UCB ? SPEC_MAX_ARM : SPECI_MAX_CHOICE;
+    c->credit = CREDIT;
     if (c->mode == SPEC_ADAPT_OFF) return SPEC_OK;
     if (c->n_arm > most || c->n_source > SPECI_MAX_SOURCE)
         return speci_fail(SPEC_E_INVALID, "%d ways to draft to choose from; at most %d", c->n_arm - 1, most - 1);

@@ -1,48 +1,48 @@
 /* choose_source.c - how much of a source's drafts is accepted, in the text as it is at present.
  *
- * A text is code, then prose, then repeats itself. So a mean is taken over all asks since the text changed, as far as it can be
- * seen to have: the mean of the latest few is then far from the other one (the idea of ADWIN, Bifet and Gavalda 2007, with two
- * discounted means in place of all windows). While nothing changes the mean is of many asks, and ways that differ little are not
- * taken for one another. */
+ * A text is code, then prose, then repeats itself. So a mean is taken over all asks since the text changed, as far as that can be
+ * seen: of the latest few the share with an accepted node is then far from what it was before (the idea of ADWIN, Bifet and Gavalda
+ * 2007, with blocks of asks in place of all windows). While nothing changes the mean is of many asks, and ways that differ little are
+ * not taken for one another. */
 #include "algorithms/choose/choose.h"
 
 #include <math.h>
 
-/* Asks that the two means reach back, and of which levels are counted. A change: the means differ by so many standard errors of
- * the shorter one; so much is left of what was before. */
-static const double RECENT = 16, ALL = 512, LEVELS = 256, CHANGE = 3, LEFT = 0.25;
+/* Asks that the past reaches back, of which levels are counted, and that are held against the past: from the fourth on. They differ
+ * by so many standard errors if the text has changed, the variance being LEAST_VARIANCE at least. So much is then left of what was
+ * known of others. */
+static const double PAST = 512, LEVELS = 256, RECENT = 12, CHANGE = 3.5, LEAST_VARIANCE = 0.09, LEFT = 0.25;
 /* A source may be better than its mean by EXPLORATION / sqrt(asks) tokens: those of proposals differ by about one. Asks of long
- * ago say less: so much is left of them with each round. What is expected beforehand counts as PRIOR asks. All were chosen by
- * simulated sessions of 256 to 4096 tokens, with passes that cost as on an H200 and on two cores. */
-static const double EXPLORATION = 1, SURE = 0.99, PRIOR = 3;
+ * ago say less: so much is left of them with each round, and a mean has no more than KEPT times as many. What is expected beforehand
+ * counts as PRIOR asks. All were chosen by simulated sessions of 256 to 4096 tokens, with passes that cost as on an H200 and on two
+ * cores. */
+static const double EXPLORATION = 1, SURE = 0.99, KEPT = 5, PRIOR = 3;
 
 void speci_asks_add(speci_asks *to, int32_t n_node, double n_accepted)
 {
     to->n++;
     to->n_proposed += n_node > 0;
     to->n_node += n_node;
+    to->n_hit += n_accepted > 0;
     to->n_accepted += n_accepted;
-    to->n_square += n_accepted * n_accepted;
 }
 
 static void scale(speci_asks *a, double by)
 {
-    a->n *= by, a->n_proposed *= by, a->n_node *= by, a->n_accepted *= by, a->n_square *= by;
+    a->n *= by, a->n_proposed *= by, a->n_hit *= by, a->n_node *= by, a->n_accepted *= by;
 }
 
-static void take(speci_asks *to, const speci_asks *a, double window)
+static void add(speci_asks *to, const speci_asks *a)
 {
-    scale(to, pow(1 - 1 / window, a->n));
-    to->n += a->n, to->n_proposed += a->n_proposed, to->n_node += a->n_node;
-    to->n_accepted += a->n_accepted, to->n_square += a->n_square;
+    to->n += a->n, to->n_proposed += a->n_proposed, to->n_hit += a->n_hit;
+    to->n_node += a->n_node, to->n_accepted += a->n_accepted;
 }
 
-/* A variance of next to nothing is that of a few asks that came out alike. */
-static bool differs(const speci_asks *all, const speci_asks *recent)
+static bool differs(const speci_asks *past, const speci_asks *recent)
 {
-    const double mean = all->n_accepted / all->n, now = recent->n_accepted / recent->n;
-    const double variance = fmax(all->n_square / all->n - mean * mean, 0.1);
-    return recent->n > 3 && fabs(now - mean) > CHANGE * sqrt(variance / recent->n);
+    if (past->n == 0 || recent->n < 4) return false;
+    const double share = past->n_hit / past->n, variance = fmax(share * (1 - share), LEAST_VARIANCE);
+    return fabs(recent->n_hit / recent->n - share) > CHANGE * sqrt(variance * (1 / recent->n + 1 / past->n));
 }
 
 /* An accepted node is a hit of its level; a proposal that was not accepted to its end has a level without one. */
@@ -53,16 +53,28 @@ static void count_levels(speci_levels *l, int32_t depth, const speci_asks *a)
     l->n_hit = l->n_hit * keep + a->n_accepted;
 }
 
+/* No more asks than their age allows. */
+static void limit(speci_asks *a, double most)
+{
+    if (a->n > most) scale(a, most / a->n);
+}
+
 bool speci_source_update(speci_source *s, speci_levels *levels, const speci_asks *a)
 {
     if (a->n == 0) return false;
-    take(&s->all, a, ALL);
-    take(&s->recent, a, RECENT);
-    count_levels(levels, s->depth, a);
+    limit(&s->past, KEPT * (1 + s->n_sure));
+    limit(&s->recent, 1 + s->n_sure);
+    add(&s->recent, a);
     s->n_sure += a->n;
-    if (!differs(&s->all, &s->recent)) return false;
-    scale(&s->recent, LEFT);
-    s->all = s->recent;
+    count_levels(levels, s->depth, a);
+    const bool changed = differs(&s->past, &s->recent);
+    if (!changed && s->recent.n < RECENT) return false;
+    scale(&s->past, changed ? 0 : pow(1 - 1 / PAST, s->recent.n));
+    add(&s->past, &s->recent);
+    scale(&s->recent, 0);
+    if (!changed) return false;
+    s->n_sure = s->past.n;
+    levels->n *= LEFT, levels->n_hit *= LEFT;
     return true;
 }
 
@@ -77,13 +89,14 @@ double speci_levels_expect(const speci_levels *levels, int32_t depth)
 }
 
 /* Beforehand a tree is expected to be as large as it can be, and accepted level by level as the drafter's others are. At best all
- * of a tree is accepted of which nothing is known. */
-speci_prospect speci_source_expect(const speci_source *s, const speci_levels *levels)
+ * of it is accepted if nothing is known: what is known of the others counts as one ask at most. */
+speci_prospect speci_source_expect(const speci_source *s, const speci_levels *levels, double n_sure_others)
 {
-    const speci_asks *a = &s->all;
-    const double n = a->n + PRIOR, n_sure = s->n_sure + (levels->n > 0);
-    speci_prospect p = { .share = (a->n_proposed + PRIOR) / n, .n_node = (a->n_node + PRIOR * s->n_node) / n };
-    p.n_accepted = (a->n_accepted + PRIOR * p.share * speci_levels_expect(levels, s->depth)) / n;
-    p.n_accepted_most = n_sure > 0 ? fmin(p.n_accepted + EXPLORATION / sqrt(n_sure), s->depth) : s->depth;
+    speci_asks a = s->past;
+    add(&a, &s->recent);
+    const double n = a.n + PRIOR, n_sure = s->n_sure + fmin(n_sure_others, 1);
+    speci_prospect p = { .share = (a.n_proposed + PRIOR) / n, .n_node = (a.n_node + PRIOR * s->n_node) / n };
+    p.n_accepted = (a.n_accepted + PRIOR * p.share * speci_levels_expect(levels, s->depth)) / n;
+    p.n_accepted_most = fmin(p.n_accepted + EXPLORATION / sqrt(n_sure), s->depth);
     return p;
 }
