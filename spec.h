@@ -426,6 +426,21 @@ typedef struct spec_session_info {
 /* info->struct_size must be set. */
 SPEC_API spec_status spec_session_get_info(const spec_session *session, spec_session_info *info);
 
+/* What a drafter of a session has done since that was opened. Counts are of trees that were drafted and committed, all sequences
+ * together: over the drafters they add up to those of spec_step_result. */
+typedef struct spec_drafter_stats {
+    size_t struct_size;
+    int64_t n_asked;    /* how often it was asked for a proposal: sequences times rounds */
+    int64_t n_proposed; /* trees with nodes of its own */
+    int64_t n_drafted;  /* nodes; what several drafters proposed in a union counts for the first of them */
+    int64_t n_accepted; /* of them */
+    double us;          /* microseconds of the host in all that: of a model on a device queueing passes, and waiting for trees */
+} spec_drafter_stats;
+#define SPEC_DRAFTER_STATS_INIT SPEC_STRUCT_INIT(spec_drafter_stats)
+/* drafter: its number in the session's list, 0 of a single one; the order is that of spec_session_open. stats->struct_size must be
+ * set. Errors: E_INVALID (no such drafter), E_STATE. */
+SPEC_API spec_status spec_session_get_drafter_stats(const spec_session *session, spec_drafter_stats *stats, int32_t drafter);
+
 typedef struct spec_memory {
     size_t struct_size;
     uint64_t bytes_model;    /* weights of the target (and the drafter's, when it is a model) */

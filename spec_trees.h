@@ -482,16 +482,20 @@ typedef struct spec_cost_table {
 SPEC_API float spec_cost_ms(const spec_cost_table *table, int32_t n_node);
 /* Least squares a N^2 + b N + c (a = 0 with quadratic 0), for reports. coefficient [3]: c, b, a. */
 SPEC_API void spec_cost_fit(const spec_cost_table *table, double coefficient[3], int quadratic);
-/* What a session measured or loaded: the target's pass by its nodes, the drafter's by its rows. */
+/* What a session measured or loaded: the target's pass by its nodes, the drafter's by its rows; and the target's pass over one
+ * node of each of n sequences, by n: empty (n = 0) where a session has but one. Sizes beyond one sequence's nodes are those of several
+ * sequences. Of several drafters that are models `draft` is the first one's. */
 typedef struct spec_cost_profile {
     size_t struct_size;
     spec_cost_table target, draft;
+    spec_cost_table sequences;
 } spec_cost_profile;
 /* Tells a builder what passes cost: sequoia then plans for the size, within its N and DEPTH, of most tokens per time;
  * other kinds take no notice. Sessions do it when they have a profile. Errors: E_INVALID (no costs of the target). */
 SPEC_API spec_status spec_builder_costs(spec_builder *builder, const spec_cost_profile *profile);
 /* Measures now if it was not yet: some passes of each size, for a fraction of a second or a few seconds. The sequences
- * of the session are not touched, but one must be free (E_BUSY); call it between steps, not between score and verify.
+ * of the session are not touched, but one must be free (E_BUSY); as many as are free are used. Call it between steps, not between
+ * score and verify.
  * `draft` is empty (n = 0) unless a model drafts. out->struct_size must be set. Errors: E_BUSY, E_NOMEM, E_DEVICE. */
 SPEC_API spec_status spec_session_profile(spec_session *session, spec_cost_profile *out);
 /* JSON. save: E_INVALID (a table that is none), E_IO, E_NOMEM. load: E_IO, E_FORMAT, E_NOMEM. */

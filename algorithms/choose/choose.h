@@ -1,54 +1,112 @@
-/* choose.h - a session's choice at run time among ways to draft, not drafting being one (algorithms.md 13, 14). Internal. */
+/* choose.h - a session's choice at run time among ways to draft, not drafting being one (algorithms.md 12, 13, 14). Internal. */
 #ifndef SPEC_CHOOSE_H
 #define SPEC_CHOOSE_H
 
 #include "algorithms/build/build.h"
 
-/* What is known of one arm: discounted sums over the steps that used it; and the milliseconds that its latest rounds took
- * beyond the passes of the profile, of n_overhead so far. */
-enum { SPECI_OVERHEADS = 9 };
+/* --- sources of drafts (choose_source.c) --- */
+
+/* What came of asking a source for drafts: `n` times, a sequence in a round being one. */
+typedef struct speci_asks {
+    double n, n_proposed, n_hit; /* of them with a proposal, and with an accepted node */
+    double n_node, n_accepted;   /* nodes below the roots, and accepted ones */
+} speci_asks;
+void speci_asks_add(speci_asks *to, int32_t n_node, double n_accepted);
+
+/* A source is a drafter with one of its trees, or the union of all drafters. */
+typedef struct speci_source {
+    int32_t drafter;        /* sources of one drafter are expected to be alike */
+    int32_t n_node, depth;  /* most nodes below the root, and levels of them */
+    speci_asks past, recent; /* since the text changed: discounted by asks, and the latest few, which are not in it yet */
+    double n_sure;          /* asks, discounted by rounds: how well it is known at present */
+} speci_source;
+
+/* How often a level of a drafter's trees has an accepted node, in n of them. */
+typedef struct speci_levels {
+    double n, n_hit;
+} speci_levels;
+
+/* Takes `a` in. true: the source is accepted otherwise than before, so the text has changed. */
+bool speci_source_update(speci_source *s, speci_levels *levels, const speci_asks *a);
+/* A round is over; changed: the text has. */
+void speci_source_age(speci_source *s, bool changed);
+/* Accepted nodes below `depth` levels more, if levels go on as they were. */
+double speci_levels_expect(const speci_levels *levels, int32_t depth);
+
+/* What one more ask is expected to bring. */
+typedef struct speci_prospect {
+    double share;           /* the probability of a proposal */
+    double n_node;          /* nodes below the root, without a proposal 0 */
+    double n_accepted;
+    double n_accepted_most; /* what that may be at best */
+} speci_prospect;
+/* n_sure_others: of the drafter's other sources. */
+speci_prospect speci_source_expect(const speci_source *s, const speci_levels *levels, double n_sure_others);
+
+/* --- the choice (choose_adapt.c) --- */
+
+enum { SPECI_MAX_SOURCE = 64, SPECI_MAX_CHOICE = 64, SPECI_RATIOS = 9, SPECI_LOADS = 12 };
+
+/* A way to draft: its sources are asked in their order, each for the sequences for which none before it has proposed. */
 typedef struct speci_arm {
-    double n_step, n_emitted, n_node;
-    double overhead[SPECI_OVERHEADS];
-    int64_t n_overhead;
+    uint64_t sources;           /* bit i: source i; 0: no drafts */
+    double ratio[SPECI_RATIOS]; /* of its latest rounds: their time to what step costs say of them */
+    int64_t n_ratio;            /* of rounds of this load */
+    int32_t load;
 } speci_arm;
 
-/* What the passes of a step cost, in milliseconds: n_node nodes of the target for each of n_seq sequences, and what arm's
- * drafts take. */
-typedef double (*speci_step_cost_fn)(const void *arg, int32_t arm, double n_node, int32_t n_seq);
+/* Step costs, in milliseconds: a pass of the target over n_row rows of n_seq sequences; the passes in which a source drafts for
+ * n_seq sequences. */
+typedef struct speci_step_costs {
+    double (*target)(const void *arg, int32_t n_seq, double n_row);
+    double (*draft)(const void *arg, int32_t source, double n_seq);
+    const void *arg;
+    bool measured;              /* by this session: then its rounds are held against them. Else they are taken as they are */
+} speci_step_costs;
 
-/* Arm 0 does not draft. */
+/* The caller's: arms and sources, filled, and levels, zero. */
 typedef struct speci_choice {
     spec_adapt mode;
-    int32_t n_arm;
-    speci_arm *arms;       /* [n_arm]; NULL with OFF */
+    int32_t n_arm, n_source;
+    speci_arm *arms;            /* [n_arm]; arm 0 has no sources */
+    speci_source *sources;      /* [n_source] */
+    speci_levels *levels;       /* by drafter */
+    speci_step_costs costs;
     int64_t n_round;
-    int32_t arm;           /* of the latest round */
-    bool counts_overhead;  /* the profile is of this session; one that was loaded is taken as it is */
-    spec_bandit bandit;
-    speci_step_cost_fn cost;
-    const void *cost_arg;
+    int32_t arm;                /* of the latest round */
+    int32_t best;               /* the arm of most tokens per time, as far as is known */
+    double best_rate;           /* its tokens per millisecond, of all sequences */
+    double plain_ms;            /* what a round without drafts takes */
+    double credit;              /* plain rounds that trials may lose now */
+    int32_t next, next_n_seq;   /* the next round's arm, if that is of so many sequences; 0: not chosen yet */
+    spec_bandit bandit[SPECI_LOADS]; /* by load */
 } speci_choice;
 
 /* What came of a round. */
 typedef struct speci_outcome {
-    int32_t n_seq;             /* sequences, all of which count */
-    double n_emitted, n_node;  /* of all of them */
+    int32_t n_seq;              /* sequences, all of which count */
+    double n_emitted, n_row;    /* of all of them */
     double ms;
+    const speci_asks *asks;     /* [n_source] */
 } speci_outcome;
 
-/* OFF: arm 1 always, where there is one. Errors: E_NOMEM, E_INVALID (more than SPEC_MAX_ARM arms). */
-spec_status speci_choice_open(speci_choice *c, spec_adapt mode, int32_t n_arm, const spec_allocator *a);
-/* The arm of the next round, of n_seq sequences. Pure. */
-int32_t speci_choice_arm(const speci_choice *c, int32_t n_seq);
+/* OFF: arm 1 always, where there is one. Errors: E_INVALID (too many arms). */
+spec_status speci_choice_open(speci_choice *c, spec_adapt mode);
+/* The arm of the next round, of n_seq sequences. */
+int32_t speci_choice_arm(speci_choice *c, int32_t n_seq);
 /* A round of `arm` is over. */
 void speci_choice_update(speci_choice *c, int32_t arm, const speci_outcome *o);
+/* A proposal of n_node nodes (0: there was none) that nobody scored, but compared with the text: n_matched levels of it came.
+ * ended: no more of it can; else it was not watched any longer. */
+void speci_choice_watch(speci_choice *c, int32_t source, int32_t n_node, int32_t n_matched, bool ended);
 /* Milliseconds of the passes in which builder b drafts for n_seq sequences, by the drafter's table. */
-double speci_choice_draft_ms(const spec_builder *b, const spec_cost_table *t, int32_t n_seq);
+double speci_choice_draft_ms(const spec_builder *b, const spec_cost_table *t, double n_seq);
 
 /* --- step costs measured (choose_cost.c) --- */
 
 enum { SPECI_TIMINGS = 5 };
+/* As spec_cost_ms, between whole numbers too. */
+double speci_cost_ms(const spec_cost_table *table, double n);
 /* The value that `rank` of ms [n] are not above. Sorts. */
 double speci_by_rank(double *ms, size_t n, size_t rank);
 

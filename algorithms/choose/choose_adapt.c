@@ -1,110 +1,248 @@
-/* choose_adapt.c - which way to draft, or none: a session's choice (algorithms.md 13, 14).
+/* choose_adapt.c - which way to draft, or none: a session's choice, for all its sequences together (algorithms.md 12, 13, 14).
  *
- * COST weighs the mean number of emitted tokens of each arm, as seen so far and with what it may be beyond that, against what
- * its step costs by the profile, and the overhead of its rounds: what they take beside the profile's passes (drafts of the
- * application's own, draws, acceptance, the host; less than nothing where steps run ahead). UCB lets a bandit weigh tokens
- * against measured time. */
+ * COST takes the arm of most tokens per time. Tokens: what its sources are expected to bring (choose_source.c). Time: what step
+ * costs say of its passes, times what its latest rounds took to what they say of those. Another arm is tried where it may be
+ * better, as far as credit goes: each millisecond earns a part of itself, and a trial pays what it has lost against the best arm
+ * (a conservative bandit: Wu, Shariff, Lattimore and Szepesvari 2016). So trials slow decoding down by that part at most, and an arm
+ * that cannot pay with all its drafts accepted is never tried.
+ * UCB lets a bandit weigh tokens against measured time: one for each load, which halves its past now and then. */
 #include "algorithms/choose/choose.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Pulls of every arm in the beginning; rounds that a choice stays. */
-enum { WARM_UP_PULLS = 4, DWELL = 16 };
-/* COST is a discounted UCB (Garivier and Moulines 2011): with each round the past of every arm weighs less, so that a mean
- * that is old or of few steps is uncertain, and pulled again. A mean of n steps may be EXPLORATION / sqrt(n) tokens too low;
- * emitted tokens of a step differ by about one. SWITCH_THRESHOLD: drafting that gains less than this over plain steps is not
- * worth the changes between them. All were chosen by runs of the small trained models on an H200. */
-static const double DISCOUNT = 0.999, EXPLORATION = 1, SWITCH_THRESHOLD = 1.02;
+/* The part of its time that trials may lose. Credit in plain rounds: in the beginning, at least when the text has changed, and at
+ * most. */
+static const double TRIALS = 0.0075, CREDIT = 3, CHANGE_CREDIT = 1, MOST_CREDIT = 6;
+/* So much drafting has to gain over plain steps, and an arm over the best one so far, to be worth the change. */
+static const double PLAIN_THRESHOLD = 1.02, SWITCH_THRESHOLD = 1.01;
+/* Rounds of a bandit after which its past is halved. */
+enum { BANDIT_WINDOW = 256 };
 
-/* --- what a step of an arm costs --- */
+/* --- what a round takes --- */
 
-double speci_choice_draft_ms(const spec_builder *b, const spec_cost_table *t, int32_t n_seq)
+double speci_choice_draft_ms(const spec_builder *b, const spec_cost_table *t, double n_seq)
 {
     double ms = 0;
     if (t->n == 0) return 0;
     if (speci_builder_is_host_driven(b)) { /* about one pass per doubling of the tree, its nodes spread over them */
         int32_t n_pass = 1;
         while (1 << n_pass < b->info.n_node) n_pass++;
-        return n_pass * (double)spec_cost_ms(t, n_seq * ((b->info.n_node + n_pass - 1) / n_pass));
+        return n_pass * speci_cost_ms(t, n_seq * ((b->info.n_node + n_pass - 1) / n_pass));
     }
     for (int32_t l = 0; l < b->info.n_level; l++) {
-        ms += spec_cost_ms(t, n_seq * (l == 0 ? 2 : b->levels[l].n_place)); /* the root comes with what was committed */
+        ms += speci_cost_ms(t, n_seq * (l == 0 ? 2 : b->levels[l].n_place)); /* the root comes with what was committed */
         if (b->levels[l].n_next == 0) break;
     }
     return ms;
 }
 
-static double pass_ms(const speci_choice *c, int32_t arm, int32_t n_seq)
+static int32_t load_of(int32_t n_seq)
 {
-    const speci_arm *a = &c->arms[arm];
-    return c->cost(c->cost_arg, arm, arm == 0 || a->n_step == 0 ? 1 : a->n_node / a->n_step, n_seq);
+    int32_t load = 0;
+    while (n_seq >> (load + 1) > 0 && load < SPECI_LOADS - 1) load++;
+    return load;
 }
 
-/* The lower quartile of the latest, since what disturbs a round (a kernel is loaded, a pass captured) makes it longer; a first
- * round behind another arm's is left out. 0: not known. */
-static double overhead_ms(const speci_arm *a)
+static double target_ms(const speci_choice *c, int32_t n_seq, double n_row) { return c->costs.target(c->costs.arg, n_seq, n_row); }
+
+/* Of `n_seq` sequences on average, which may be less than one. */
+static double draft_ms(const speci_choice *c, int32_t source, double n_seq)
 {
-    double ms[SPECI_OVERHEADS];
-    const size_t n = a->n_overhead < SPECI_OVERHEADS ? (size_t)a->n_overhead : SPECI_OVERHEADS;
-    if (n == 0) return 0;
-    memcpy(ms, a->overhead, n * sizeof *ms);
-    return speci_by_rank(ms, n, n / 4);
+    return n_seq < 1 ? n_seq * c->costs.draft(c->costs.arg, source, 1) : c->costs.draft(c->costs.arg, source, n_seq);
+}
+
+/* What the step costs say of a round that was. */
+static double round_ms(const speci_choice *c, const speci_outcome *o)
+{
+    double ms = target_ms(c, o->n_seq, o->n_row);
+    for (int32_t i = 0; i < c->n_source; i++)
+        if (o->asks[i].n > 0) ms += draft_ms(c, i, o->asks[i].n);
+    return ms;
+}
+
+/* The lower quartile of the latest, since what disturbs a round (a kernel is loaded, a pass captured) makes it longer. With few
+ * of this load `usual` counts as one of them. */
+static double ratio_of(const speci_arm *a, int32_t load, double usual)
+{
+    double ratio[SPECI_RATIOS] = { usual };
+    if (a->load != load || a->n_ratio == 0) return usual;
+    const size_t n = a->n_ratio < SPECI_RATIOS ? (size_t)a->n_ratio : SPECI_RATIOS;
+    const size_t first = n < SPECI_RATIOS;
+    memcpy(ratio + first, a->ratio, n * sizeof *ratio);
+    return speci_by_rank(ratio, n + first, (n + first) / 4);
+}
+
+/* An arm that was not used at this load is taken to be as the one that was used last. */
+static double arm_ratio(const speci_choice *c, int32_t arm, int32_t load)
+{
+    return ratio_of(&c->arms[arm], load, ratio_of(&c->arms[c->arm], load, 1));
+}
+
+/* A first round behind another arm's is left out: a drafter that was not used has to catch up, and a plain step behind a tree
+ * does not run ahead. */
+static void keep_ratio(speci_choice *c, int32_t arm, const speci_outcome *o)
+{
+    speci_arm *a = &c->arms[arm];
+    const double ms = round_ms(c, o);
+    if (!c->costs.measured || arm != c->arm || !(ms > 0)) return;
+    if (a->load != load_of(o->n_seq)) a->load = load_of(o->n_seq), a->n_ratio = 0;
+    a->ratio[a->n_ratio++ % SPECI_RATIOS] = o->ms / ms;
+}
+
+/* --- what an arm is worth --- */
+
+/* A round of an arm: tokens of a sequence, expected and at best, and the time of all. */
+typedef struct arm_prospect {
+    double n_emitted, n_emitted_most, ms;
+} arm_prospect;
+
+/* The pass of one sequence is either with a tree or without; that of many is over about as many rows as there are on average. */
+static double pass_ms(const speci_choice *c, int32_t n_seq, double share, double n_node)
+{
+    const double average = target_ms(c, n_seq, n_seq * (1 + n_node));
+    if (share <= 0 || share >= 1) return average;
+    const double apart = share * target_ms(c, n_seq, n_seq * (1 + n_node / share)) + (1 - share) * target_ms(c, n_seq, n_seq);
+    return average + (apart - average) / n_seq;
+}
+
+static speci_prospect expect_source(const speci_choice *c, int32_t source)
+{
+    const speci_source *s = &c->sources[source];
+    double n_sure_others = 0;
+    for (int32_t i = 0; i < c->n_source; i++)
+        if (i != source && c->sources[i].drafter == s->drafter) n_sure_others += c->sources[i].n_sure;
+    return speci_source_expect(s, &c->levels[s->drafter], n_sure_others);
+}
+
+static arm_prospect expect(const speci_choice *c, int32_t arm, int32_t n_seq, const speci_prospect *sources)
+{
+    arm_prospect p = { .n_emitted = 1, .n_emitted_most = 1 };
+    double left = 1, n_node = 0; /* left: the share of sequences for which none has proposed yet */
+    for (int32_t i = 0; i < c->n_source; i++) {
+        if (!(c->arms[arm].sources >> i & 1)) continue;
+        p.n_emitted += left * sources[i].n_accepted, p.n_emitted_most += left * sources[i].n_accepted_most;
+        p.ms += draft_ms(c, i, left * n_seq);
+        n_node += left * sources[i].n_node;
+        left *= 1 - sources[i].share;
+    }
+    p.ms = (p.ms + pass_ms(c, n_seq, 1 - left, n_node)) * arm_ratio(c, arm, load_of(n_seq));
+    return p;
+}
+
+/* --- by cost --- */
+
+/* Is there credit for what a trial of the arm is expected to lose against the best one? */
+static bool affords(const speci_choice *c, const arm_prospect *p, int32_t n_seq)
+{
+    const double lost = p->ms - n_seq * p->n_emitted / c->best_rate;
+    return c->credit >= fmin(lost / c->plain_ms, MOST_CREDIT);
+}
+
+/* The arm that may be better than the best one by most, or that one. */
+static int32_t choose_trial(const speci_choice *c, const arm_prospect *p, int32_t n_seq)
+{
+    int32_t arm = c->best;
+    double most = c->best_rate * PLAIN_THRESHOLD;
+    for (int32_t i = 0; i < c->n_arm; i++) {
+        const double rate = n_seq * p[i].n_emitted_most / p[i].ms;
+        if (i != c->best && rate > most && affords(c, &p[i], n_seq)) arm = i, most = rate;
+    }
+    return arm;
+}
+
+/* The first round is a plain one, which tells how far step costs are right. */
+static int32_t choose_by_cost(speci_choice *c, int32_t n_seq)
+{
+    speci_prospect sources[SPECI_MAX_SOURCE];
+    arm_prospect p[SPECI_MAX_CHOICE] = { { 0 } };
+    double best_rate = 0;
+    int32_t best = 0;
+    for (int32_t i = 0; i < c->n_source; i++) sources[i] = expect_source(c, i);
+    for (int32_t i = 0; i < c->n_arm; i++) {
+        p[i] = expect(c, i, n_seq, sources);
+        const double rate = p[i].n_emitted / p[i].ms * (i == 0 ? PLAIN_THRESHOLD : 1) * (i == c->best ? SWITCH_THRESHOLD : 1);
+        if (rate > best_rate) best = i, best_rate = rate;
+    }
+    c->best = best;
+    c->best_rate = n_seq * p[best].n_emitted / p[best].ms;
+    c->plain_ms = p[0].ms;
+    return c->n_round == 0 ? 0 : choose_trial(c, p, n_seq);
+}
+
+static void pay(speci_choice *c, int32_t arm, const speci_outcome *o)
+{
+    const double ms = c->costs.measured ? o->ms : round_ms(c, o);
+    const double lost = arm != c->best ? ms - o->n_emitted / c->best_rate : 0;
+    if (c->plain_ms > 0) c->credit = fmin(c->credit + (TRIALS * ms - lost) / c->plain_ms, MOST_CREDIT);
 }
 
 /* --- the choice --- */
 
-static double emitted_tokens(const speci_arm *a, bool drafts)
-{
-    if (!drafts) return SWITCH_THRESHOLD; /* plain steps emit one token */
-    return a->n_emitted / a->n_step + EXPLORATION / sqrt(a->n_step);
-}
-
-/* One arm stays for some rounds: a drafter that was not used has to catch up, and a plain step behind a tree does not run
- * ahead. */
-static int32_t choose_by_cost(const speci_choice *c, int32_t n_seq)
-{
-    double emitted[SPEC_MAX_ARM], ms[SPEC_MAX_ARM];
-    const int64_t chosen = c->n_round - (int64_t)WARM_UP_PULLS * c->n_arm; /* rounds */
-    if (chosen < 0) return (int32_t)(c->n_round / WARM_UP_PULLS);
-    if (chosen % DWELL != 0) return c->arm;
-    for (int32_t i = 0; i < c->n_arm; i++) {
-        const double passes = pass_ms(c, i, n_seq);
-        emitted[i] = emitted_tokens(&c->arms[i], i > 0);
-        ms[i] = fmax(passes + overhead_ms(&c->arms[i]), passes / 8); /* passes that were never seen may be overrated */
-    }
-    return spec_choose_rate(emitted, ms, c->n_arm);
-}
-
-int32_t speci_choice_arm(const speci_choice *c, int32_t n_seq)
+int32_t speci_choice_arm(speci_choice *c, int32_t n_seq)
 {
     if (c->mode == SPEC_ADAPT_OFF) return c->n_arm > 1;
-    return c->mode == SPEC_ADAPT_COST ? choose_by_cost(c, n_seq) : spec_bandit_choose(&c->bandit);
+    if (c->mode == SPEC_ADAPT_UCB) return spec_bandit_choose(&c->bandit[load_of(n_seq)]);
+    if (c->next_n_seq != n_seq) c->next = choose_by_cost(c, n_seq), c->next_n_seq = n_seq;
+    return c->next;
+}
+
+static void halve(spec_bandit *b)
+{
+    if (b->n_round < BANDIT_WINDOW) return;
+    b->n_round = 0;
+    for (int32_t k = 0; k < b->n_arm; k++) {
+        b->n_pull[k] = (b->n_pull[k] + 1) / 2, b->n_round += b->n_pull[k];
+        b->tokens[k] /= 2, b->ms[k] /= 2;
+    }
+}
+
+/* Where the text has changed, what is known of other sources is old. */
+static void take_asks(speci_choice *c, int32_t source, const speci_asks *a)
+{
+    speci_source *s = &c->sources[source];
+    if (!speci_source_update(s, &c->levels[s->drafter], a)) return;
+    for (int32_t i = 0; i < c->n_source; i++)
+        if (i != source) speci_source_age(&c->sources[i], true);
+    c->credit = fmax(c->credit, CHANGE_CREDIT);
+}
+
+void speci_choice_watch(speci_choice *c, int32_t source, int32_t n_node, int32_t n_matched, bool ended)
+{
+    const speci_source *s = &c->sources[source];
+    speci_asks a = { 0 };
+    speci_asks_add(&a, n_node, n_matched + (ended ? 0 : speci_levels_expect(&c->levels[s->drafter], s->depth - n_matched)));
+    take_asks(c, source, &a);
 }
 
 void speci_choice_update(speci_choice *c, int32_t arm, const speci_outcome *o)
 {
     if (c->mode == SPEC_ADAPT_OFF) return;
-    speci_arm *m = &c->arms[arm];
-    if (c->counts_overhead && arm == c->arm)
-        m->overhead[m->n_overhead++ % SPECI_OVERHEADS] = o->ms - pass_ms(c, arm, o->n_seq);
+    if (c->mode == SPEC_ADAPT_UCB) {
+        spec_bandit *b = &c->bandit[load_of(o->n_seq)];
+        spec_bandit_update(b, arm, o->n_emitted, o->ms);
+        halve(b);
+        return;
+    }
+    pay(c, arm, o);
+    keep_ratio(c, arm, o);
+    for (int32_t i = 0; i < c->n_source; i++) {
+        speci_source_age(&c->sources[i], false);
+        take_asks(c, i, &o->asks[i]);
+    }
     c->arm = arm;
-    for (int32_t i = 0; i < c->n_arm; i++)
-        c->arms[i].n_step *= DISCOUNT, c->arms[i].n_emitted *= DISCOUNT, c->arms[i].n_node *= DISCOUNT;
-    m->n_step += o->n_seq;
-    m->n_emitted += o->n_emitted;
-    m->n_node += o->n_node;
     c->n_round++;
-    if (c->mode == SPEC_ADAPT_UCB) spec_bandit_update(&c->bandit, arm, o->n_emitted, o->ms);
+    c->next_n_seq = 0;
 }
 
-spec_status speci_choice_open(speci_choice *c, spec_adapt mode, int32_t n_arm, const spec_allocator *a)
+spec_status speci_choice_open(speci_choice *c, spec_adapt mode)
 {
-    c->mode = n_arm > 1 ? mode : SPEC_ADAPT_OFF;
-    c->n_arm = n_arm;
+    c->mode = c->n_arm > 1 ? mode : SPEC_ADAPT_OFF;
+    const int32_t most = c->mode == SPEC_ADAPT_UCB ? SPEC_MAX_ARM : SPECI_MAX_CHOICE;
+    c->credit = CREDIT;
     if (c->mode == SPEC_ADAPT_OFF) return SPEC_OK;
-    if (n_arm > SPEC_MAX_ARM)
-        return speci_fail(SPEC_E_INVALID, "%d ways to draft to choose from; at most %d", n_arm - 1, SPEC_MAX_ARM - 1);
-    if (!(c->arms = speci_alloc(a, (size_t)n_arm, sizeof *c->arms))) return SPEC_E_NOMEM;
-    return c->mode == SPEC_ADAPT_UCB ? spec_bandit_open(&c->bandit, n_arm, 1) : SPEC_OK;
+    if (c->n_arm > most || c->n_source > SPECI_MAX_SOURCE)
+        return speci_fail(SPEC_E_INVALID, "%d ways to draft to choose from; at most %d", c->n_arm - 1, most - 1);
+    for (int32_t i = 0; i < SPECI_LOADS && c->mode == SPEC_ADAPT_UCB; i++) SPEC_TRY(spec_bandit_open(&c->bandit[i], c->n_arm, 1));
+    return SPEC_OK;
 }

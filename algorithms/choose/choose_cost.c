@@ -31,6 +31,13 @@ float spec_cost_ms(const spec_cost_table *table, int32_t n_node)
     return (float)((double)table->ms[i] + slope * (n_node - x1));
 }
 
+double speci_cost_ms(const spec_cost_table *table, double n)
+{
+    const int32_t whole = n < INT32_MAX - 1 ? (int32_t)n : INT32_MAX - 1;
+    const double below = (double)spec_cost_ms(table, whole), part = n - whole;
+    return part > 0 ? below + part * ((double)spec_cost_ms(table, whole + 1) - below) : below;
+}
+
 /* Polynomials that are orthogonal over the table's nodes: the normal equations are then diagonal, and sizes from 1 to
  * thousands lose no digits.   p0 = 1,  p1 = x - m,  p2 = (x - alpha) p1 - beta */
 void spec_cost_fit(const spec_cost_table *table, double coefficient[3], int quadratic)
@@ -83,12 +90,14 @@ static spec_status check_table(const spec_cost_table *t, int32_t n_min, spec_sta
 static spec_status check_profile(const spec_cost_profile *p, spec_status code, const char *where)
 {
     SPEC_TRY(check_table(&p->target, 1, code, where, "target"));
-    return check_table(&p->draft, 0, code, where, "draft");
+    SPEC_TRY(check_table(&p->draft, 0, code, where, "draft"));
+    return check_table(&p->sequences, 0, code, where, "sequences");
 }
 
 /* ---------------------------------------------------------------------------------------- files --- */
 
-/* {"spec_cost_profile": 1, "target": {"n_node": [1, 8], "ms": [10.5, 11.25]}, "draft": {"n_node": [], "ms": []}} */
+/* {"spec_cost_profile": 1, "target": {"n_node": [1, 8], "ms": [10.5, 11.25]}, "draft": {"n_node": [], "ms": []},
+ *  "sequences": {"n_node": [], "ms": []}}    older files have no "sequences" */
 static const char version_key[] = "spec_cost_profile";
 enum { VERSION = 1, MAX_FILE = 1 << 16, DIGITS = 9 }; /* nine digits give a float back */
 
@@ -111,10 +120,12 @@ spec_status spec_cost_save(const spec_cost_profile *profile, const char *path)
     if (!profile || !path) return speci_fail(SPEC_E_INVALID, "saving costs needs a profile and a path");
     SPEC_TRY(speci_params_read(&p, sizeof p, profile, "spec_cost_profile"));
     SPEC_TRY(check_profile(&p, SPEC_E_INVALID, path));
-    json_t *target = table_to_json(&p.target), *draft = table_to_json(&p.draft), *root = NULL;
-    if (target && draft) root = json_pack("{s:i, s:O, s:O}", version_key, VERSION, "target", target, "draft", draft);
+    json_t *target = table_to_json(&p.target), *draft = table_to_json(&p.draft), *many = table_to_json(&p.sequences), *root = NULL;
+    if (target && draft && many)
+        root = json_pack("{s:i, s:O, s:O, s:O}", version_key, VERSION, "target", target, "draft", draft, "sequences", many);
     json_decref(target);
     json_decref(draft);
+    json_decref(many);
     if (!root) return speci_fail(SPEC_E_NOMEM, "%s: no memory for the costs", path);
     errno = 0;
     const int failed = json_dump_file(root, path, JSON_INDENT(2) | JSON_REAL_PRECISION(DIGITS));
@@ -157,6 +168,7 @@ static spec_status profile_from_json(const json_t *root, spec_cost_profile *p, c
         return speci_fail(SPEC_E_FORMAT, "%s: no step costs: \"%s\" is not %d", path, version_key, VERSION);
     SPEC_TRY(table_from_json(root, "target", &p->target, path));
     SPEC_TRY(table_from_json(root, "draft", &p->draft, path));
+    if (json_object_get(root, "sequences")) SPEC_TRY(table_from_json(root, "sequences", &p->sequences, path));
     return check_profile(p, SPEC_E_FORMAT, path);
 }
 

@@ -76,8 +76,11 @@ typedef struct speci_draft_seq {
     uint64_t step;      /* of the sequence: a key of draft draws */
     int32_t depth_max;  /* nodes deeper than this have no use; >= 1. A drafter that cannot reach so deep lowers it */
     spec_tree *tree;    /* the root alone, with rank, prob and q_row; receives the proposal. The root alone: none */
-    int32_t by;         /* the drafter of the session's list that proposed it, -1 = none or several */
+    int32_t by;         /* the drafter of the session's list that proposed it, -1 = none or several: */
+    uint8_t *maker;     /* of each node of a union the first drafter that has it; else NULL */
 } speci_draft_seq;
+/* The drafter that proposed a node below the root. */
+static inline int32_t speci_draft_maker(int32_t by, const uint8_t *maker, int32_t node) { return by >= 0 || !maker ? by : maker[node]; }
 
 /* Hidden rows of committed tokens, those at positions [first, first + n) of their sequence. They stand where the pass left
  * them, until the target's next pass of that phase. */
@@ -100,11 +103,14 @@ struct speci_draft {
      * the host. */
     const spec_grow_node *grown;
     int32_t ld_grown;
+    spec_drafter_stats stats;
 };
 
 /* Hooks. One that is NULL has nothing to do. */
 struct speci_draft_kind {
-    const char *name, *args, *help; /* as in `--draft NAME[:ARGS]`; args NULL: not made from text */
+    /* As in `--draft NAME[:ARGS]`; args NULL: not made from text. A kind that is, and has no `exec`, takes microseconds to be asked
+     * and changes nothing by it: it is also asked for proposals that nobody scores. */
+    const char *name, *args, *help;
     /* Parses what follows the colon ("" if nothing), and sets n_draft. */
     spec_status (*open)(spec_drafter *d, const char *args);
     void (*close)(spec_drafter *d);
@@ -158,6 +164,7 @@ extern const speci_draft_kind *const speci_draft_table[]; /* the kinds that are 
 
 /* --- several drafters (draft_combine.c) --- */
 
+enum { SPECI_MAX_DRAFTER = 64 };
 typedef struct speci_drafters {
     speci_draft *draft;       /* [n] */
     int32_t n;
@@ -170,6 +177,8 @@ typedef struct speci_drafters {
  * drafter with fewer its last one. Only the drafter that is asked last may leave trees on the device: *pending, or NULL. */
 spec_status speci_draft_enqueue(speci_drafters *all, int32_t drafter, int32_t builder, speci_draft_seq *seqs, int32_t n,
                                 speci_draft **pending);
+/* Brings the trees that d has left on the device, when all that was enqueued is there; or, with an error, drops them. */
+spec_status speci_draft_take(speci_draft *d, spec_status status);
 /* The builder that made a proposal of `drafter`, or NULL. */
 spec_builder *speci_draft_builder(const speci_draft *d, int32_t builder);
 

@@ -10,7 +10,8 @@ spec_builder *speci_draft_builder(const speci_draft *d, int32_t builder)
     return o->builders[builder < o->n_builder ? builder : o->n_builder - 1];
 }
 
-/* Of the session's list. */
+/* --- one of the session's list --- */
+
 static spec_status ask(speci_drafters *all, int32_t k, int32_t builder, speci_draft_seq *seqs, int32_t n)
 {
     speci_draft *d = &all->draft[k];
@@ -18,7 +19,21 @@ static spec_status ask(speci_drafters *all, int32_t k, int32_t builder, speci_dr
     d->grown = NULL;
     if (n == 0 || (b && b->info.n_node < 2)) return SPEC_OK;
     for (int32_t i = 0; i < n; i++) seqs[i].by = k;
-    return d->kind->enqueue(d, b, seqs, n);
+    const double start = speci_now_ms();
+    const spec_status status = d->kind->enqueue(d, b, seqs, n);
+    d->stats.n_asked += n;
+    d->stats.us += 1e3 * (speci_now_ms() - start);
+    return status;
+}
+
+spec_status speci_draft_take(speci_draft *d, spec_status status)
+{
+    const double start = speci_now_ms();
+    d->grown = NULL;
+    if (status == SPEC_OK) status = d->kind->read(d);
+    else d->kind->forget(d);
+    d->stats.us += 1e3 * (speci_now_ms() - start);
+    return status;
 }
 
 /* The trees are wanted now. */
@@ -27,12 +42,13 @@ static spec_status ask_now(speci_drafters *all, int32_t k, int32_t builder, spec
     speci_draft *d = &all->draft[k];
     SPEC_TRY(ask(all, k, builder, seqs, n));
     if (!d->grown) return SPEC_OK;
+    const double start = speci_now_ms();
     const spec_status status = d->site->ops->sync(d->site->queue);
-    d->grown = NULL;
-    if (status == SPEC_OK) return d->kind->read(d);
-    d->kind->forget(d);
-    return status;
+    d->stats.us += 1e3 * (speci_now_ms() - start);
+    return speci_draft_take(d, status);
 }
+
+/* --- the first that proposes --- */
 
 /* A drafter is asked about the sequences for which none before it has proposed. */
 static spec_status ask_first(speci_drafters *all, int32_t builder, speci_draft_seq *seqs, int32_t n)
@@ -52,21 +68,58 @@ static spec_status ask_first(speci_drafters *all, int32_t builder, speci_draft_s
     return SPEC_OK;
 }
 
+/* --- the union --- */
+
+/* Drafter k's nodes are those of the united tree that were not in q's before. */
+static void name_makers(const speci_draft_seq *q, const spec_tree *united, int32_t k)
+{
+    int32_t at[SPECI_MAX_NODE] = { 0 };
+    uint8_t before[SPECI_MAX_NODE];
+    memcpy(before, q->maker, sizeof before);
+    memset(q->maker, k, sizeof before);
+    for (int32_t i = 1; i < q->tree->n; i++) {
+        at[i] = speci_tree_child_with(united, at[q->tree->parent[i]], q->tree->token[i]);
+        q->maker[at[i]] = before[i];
+    }
+}
+
 /* Leaves that do not fit are left out, the last ones first. */
-static void merge(speci_drafters *all, spec_tree *tree, spec_tree *other)
+static void unite(speci_drafters *all, speci_draft_seq *q, spec_tree *other, int32_t k)
 {
     for (; other->n > 1; other->n--) {
-        if (spec_tree_union(&all->merged, NULL, tree, other) != SPEC_OK) continue;
+        if (spec_tree_union(&all->merged, NULL, q->tree, other) != SPEC_OK) continue;
         for (int32_t i = 0; i < all->merged.n; i++) all->merged.q_row[i] = -1;
-        (void)spec_tree_copy(tree, &all->merged); /* has the same room */
+        name_makers(q, &all->merged, k);
+        (void)spec_tree_copy(q->tree, &all->merged); /* has the same room */
+        q->by = -1;
         return;
     }
 }
 
+/* What one drafter alone has proposed stays as it made it, so that the rules that fit its kind remain: whether another proposes too
+ * follows from what was known before anything was drawn (3.6). */
+static void merge(speci_drafters *all, speci_draft_seq *q, spec_tree *other, int32_t k)
+{
+    if (other->n < 2) return;
+    if (q->tree->n > 1) {
+        unite(all, q, other, k);
+        return;
+    }
+    (void)spec_tree_copy(q->tree, other); /* has the same room */
+    memset(q->maker, k, SPECI_MAX_NODE);
+    q->by = k;
+}
+
+/* Rows of draft distributions are there once: those of the drafter that was asked last. */
+static void forget_rows(spec_tree *t)
+{
+    for (int32_t i = 0; i < t->n; i++) t->q_row[i] = -1;
+    t->kind = SPEC_TREE_DETERMINISTIC;
+}
+
 static spec_status ask_all(speci_drafters *all, int32_t builder, speci_draft_seq *seqs, int32_t n)
 {
-    SPEC_TRY(ask_now(all, 0, builder, seqs, n));
-    for (int32_t k = 1; k < all->n; k++) {
+    for (int32_t k = 0; k < all->n; k++) {
         for (int32_t i = 0; i < n; i++) {
             all->asked[i] = seqs[i];
             all->asked[i].tree = &all->other[i];
@@ -74,11 +127,15 @@ static spec_status ask_all(speci_drafters *all, int32_t builder, speci_draft_seq
             (void)spec_tree_add(&all->other[i], -1, seqs[i].tree->token[0], 1);
         }
         SPEC_TRY(ask_now(all, k, builder, all->asked, n));
-        for (int32_t i = 0; i < n; i++) merge(all, seqs[i].tree, &all->other[i]);
+        for (int32_t i = 0; i < n; i++) {
+            if (all->draft[k].size.n_q > 0) forget_rows(seqs[i].tree);
+            merge(all, &seqs[i], &all->other[i], k);
+        }
     }
-    for (int32_t i = 0; i < n; i++) seqs[i].by = -1;
     return SPEC_OK;
 }
+
+/* --- a way to draft --- */
 
 spec_status speci_draft_enqueue(speci_drafters *all, int32_t drafter, int32_t builder, speci_draft_seq *seqs, int32_t n,
                                 speci_draft **pending)

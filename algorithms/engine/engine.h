@@ -18,7 +18,9 @@ typedef struct engine_proposal {
     spec_tree tree;        /* its q rows are rows seq * n_q + q_row of the session's */
     uint64_t round;
     int32_t arm;           /* the way that was chosen, -1 = did not draft */
-    int32_t by;            /* the drafter that proposed it, -1 = none or several */
+    bool asked;            /* drafters were, since there was room for a draft */
+    int32_t by;            /* the drafter that proposed it, -1 = none or several: */
+    uint8_t *maker;        /* [n_node] of each node, with a union: the first drafter that has it; else NULL */
     spec_builder *builder; /* that grew it, or NULL */
     int32_t depth;         /* its nodes can stand so deep */
 } engine_proposal;
@@ -84,7 +86,7 @@ typedef struct engine_round {
 typedef struct engine_outcome {
     uint64_t round;
     int32_t arm, n_seq, n_done;
-    double start, n_emitted, n_node; /* start: ms */
+    double start, n_emitted, n_row; /* start: ms */
 } engine_outcome;
 
 /* A way to draft: an arm of the choice. */
@@ -92,6 +94,13 @@ typedef struct engine_way {
     int32_t drafter; /* of the session's list, -1 = all of them, combined */
     int32_t builder; /* number of the drafter's builder */
 } engine_way;
+
+/* A proposal that nobody scores, of a drafter that looks things up in texts: what is emitted is compared with it. */
+typedef struct engine_watch {
+    spec_tree tree;      /* n 0: none */
+    int32_t node, depth; /* what of it came: down to this node */
+    int32_t n_ids;       /* the sequence's, when that was so */
+} engine_watch;
 
 struct spec_session {
     spec_model *target;
@@ -126,9 +135,14 @@ struct spec_session {
     speci_draft_seq *asked;         /* [n_seq] */
     engine_way *ways;               /* [n_way]; arm 1 + i of the choice is way i */
     int32_t n_way;
-    speci_choice choice;
+    speci_choice choice;            /* among them */
+    int32_t *first_source;          /* [n drafters + 1]: drafter k's sources are from [k] to [k + 1] - 1 */
     spec_cost_profile profile;      /* target.n == 0: not there yet */
+    spec_cost_table *draft_costs;   /* [n drafters]; n 0: it has no passes */
     engine_outcome outcome;
+    speci_asks *asks;               /* [n sources] of the outcome's round */
+    engine_watch *watches;          /* [n drafters * n_seq] or NULL */
+    double watch_ms, round_ms;      /* time that went into watching, and into rounds */
     uint64_t n_round;
     /* Rounds: the session's; and two of each sequence that take turns where plain steps run ahead, else NULL. */
     engine_adjuster adjuster;
@@ -211,7 +225,25 @@ void speci_round_drop(spec_session *s, engine_round *r);
 /* Most drafts below the root now: emitted tokens must fit n_limit. */
 int32_t speci_draft_room(const spec_session *s, const engine_seq *q);
 
-/* Step costs (engine_profile.c): what the choice among ways to draft goes by. profile: a file of them, or NULL. */
+/* The choice among ways to draft (engine_choice.c): lists the ways. */
+spec_status speci_ways_open(spec_session *s);
+void speci_ways_close(spec_session *s);
+/* The arm of the next round, of n_seq sequences; 0: no drafts. */
+int32_t speci_ways_choose(spec_session *s, int32_t n_seq);
+/* A round of n_seq sequences has begun at `start` (ms) with this arm; a part of it is committed. */
+void speci_ways_begin(spec_session *s, int32_t arm, int32_t n_seq, double start);
+void speci_ways_tell(spec_session *s, const engine_part *p);
+/* Is the drafter asked in rounds of this arm? Then: by which source; else -1. */
+int32_t speci_ways_source(const spec_session *s, int32_t arm, int32_t drafter);
+
+/* Proposals that are compared with the text (engine_watch.c). Memory, with ways that are chosen by cost. */
+spec_status speci_watch_open(spec_session *s);
+void speci_watch_close(spec_session *s);
+/* Parts of a round have been committed, their ids told to drafters. */
+void speci_watch_round(spec_session *s, const engine_round *r);
+void speci_watch_forget(spec_session *s, int32_t seq);
+
+/* Step costs (engine_profile.c): what the choice goes by. profile: a file of them, or NULL. */
 spec_status speci_profile_open(spec_session *s, spec_adapt adapt, const char *profile);
 
 /* Log-probabilities of tokens [n] after the nodes of the part's path (engine_scored.c). */

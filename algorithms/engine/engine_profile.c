@@ -1,6 +1,16 @@
-/* engine_profile.c - step costs of a session: passes of the target and of a drafter timed by their nodes, and what the choice
- * among ways to draft makes of them (algorithms.md 14). */
+/* engine_profile.c - step costs of a session: passes of the target and of drafters timed by their nodes and by their sequences,
+ * and what the choice among ways to draft makes of them (algorithms.md 12, 14).
+ *
+ * A pass of the target over n_row rows of n_seq sequences is taken to cost what n_row rows of one sequence do, and beyond that what
+ * n_seq sequences of one row each cost more than as many rows of one. */
 #include "algorithms/engine/engine.h"
+
+enum { MOST_SIZES = sizeof((spec_cost_table *)0)->ms / sizeof(float) };
+/* Twice the rows that take so much longer are as good as in proportion: larger passes are not timed. Nor is a pass more often than
+ * this many milliseconds allow. */
+static const double IN_PROPORTION = 1.8, LONG_MS = 50;
+
+/* --- passes --- */
 
 /* A tree that branches everywhere: node i hangs below node (i - 1) / 2. */
 static void binary_tree(spec_tree *t, int32_t n)
@@ -16,140 +26,256 @@ static int32_t next_size(int32_t n, int32_t n_max)
     return n > 0 && 2 * n > n_max ? n_max : n == 0 ? 1 : 2 * n;
 }
 
-/* Median milliseconds of a pass over `tree`; nothing of it is kept. */
-static spec_status time_pass(spec_session *s, speci_exec *exec, int32_t seq, const spec_tree *tree, float *ms)
+/* What is timed: an executor, with sequences of one token each. */
+typedef struct timing {
+    spec_session *s;
+    speci_exec *exec;
+    const int32_t *seqs; /* [n_seq] */
+    int32_t n_seq;
+    spec_tree *tree;     /* scratch */
+} timing;
+
+static spec_status run_pass(const timing *t, int32_t n_seq, double *ms)
 {
-    double times[SPECI_TIMINGS];
-    for (int32_t i = -2; i < SPECI_TIMINGS; i++) { /* two to warm up */
-        const double start = s->now_ms();
-        const speci_exec_input in = { .slot = seq, .tree = tree };
-        SPEC_TRY(speci_exec_forward(exec, &in, 1, NULL, NULL));
-        speci_exec_commit(exec, seq, NULL, 0);
-        SPEC_TRY(s->ops->sync(s->queue));
-        if (i >= 0) times[i] = s->now_ms() - start;
-    }
-    *ms = (float)speci_by_rank(times, SPECI_TIMINGS, SPECI_TIMINGS / 2);
+    spec_session *s = t->s;
+    const double start = s->now_ms();
+    for (int32_t i = 0; i < n_seq; i++) s->inputs[i] = (speci_exec_input){ .slot = t->seqs[i], .tree = t->tree };
+    SPEC_TRY(speci_exec_forward(t->exec, s->inputs, n_seq, NULL, NULL));
+    for (int32_t i = 0; i < n_seq; i++) speci_exec_commit(t->exec, t->seqs[i], NULL, 0);
+    SPEC_TRY(s->ops->sync(s->queue));
+    *ms = s->now_ms() - start;
     return SPEC_OK;
 }
 
-static spec_status time_passes(spec_session *s, speci_exec *exec, int32_t seq, int32_t n_max, spec_tree *tree,
-                               spec_cost_table *out)
+/* Median milliseconds of a pass over n nodes of each of n_seq sequences; nothing of it is kept. */
+static spec_status time_pass(const timing *t, int32_t n_seq, int32_t n, double *ms)
 {
+    double times[SPECI_TIMINGS], sum = 0;
+    size_t k = 0;
+    binary_tree(t->tree, n);
+    for (int32_t i = 0; i < 2; i++) SPEC_TRY(run_pass(t, n_seq, ms)); /* to warm up */
+    while (k < SPECI_TIMINGS && (k == 0 || sum < LONG_MS)) {
+        SPEC_TRY(run_pass(t, n_seq, &times[k]));
+        sum += times[k++];
+    }
+    *ms = speci_by_rank(times, k, k / 2);
+    return SPEC_OK;
+}
+
+static void add_entry(spec_cost_table *out, int32_t n, double ms)
+{
+    out->n_node[out->n] = n;
+    out->ms[out->n++] = (float)ms;
+}
+
+static bool in_proportion(const spec_cost_table *t)
+{
+    return t->n > 1 && (double)t->ms[t->n - 1] > IN_PROPORTION * (double)t->ms[t->n - 2];
+}
+
+/* By the nodes of one sequence, up to n_max. */
+static spec_status time_nodes(const timing *t, int32_t n_max, spec_cost_table *out)
+{
+    double ms;
     out->n = 0;
-    for (int32_t n = 0; (n = next_size(n, n_max)) > 0; out->n++) {
-        binary_tree(tree, n);
-        out->n_node[out->n] = n;
-        SPEC_TRY(time_pass(s, exec, seq, tree, &out->ms[out->n]));
+    for (int32_t n = 0; (n = next_size(n, n_max)) > 0;) {
+        SPEC_TRY(time_pass(t, 1, n, &ms));
+        add_entry(out, n, ms);
     }
     return SPEC_OK;
 }
 
-static spec_status warm_passes(speci_exec *exec, int32_t seq, int32_t n_max, spec_tree *tree)
+/* By sequences of one node each. */
+static spec_status time_sequences(const timing *t, spec_cost_table *out)
+{
+    double ms;
+    out->n = 0;
+    for (int32_t n = 0; t->n_seq > 1 && !in_proportion(out) && (n = next_size(n, t->n_seq)) > 0;) {
+        SPEC_TRY(time_pass(t, n, 1, &ms));
+        add_entry(out, n, ms);
+    }
+    return SPEC_OK;
+}
+
+/* What n sequences of one row cost more than n rows. */
+static double sequences_ms(const spec_cost_table *sequences, const spec_cost_table *rows, int32_t n)
+{
+    const double more = (double)spec_cost_ms(sequences, n) - (double)spec_cost_ms(rows, n);
+    return n > 1 && more > 0 ? more : 0;
+}
+
+/* Beyond the nodes of one sequence: rows of several, n_max each. */
+static spec_status time_rows(const timing *t, int32_t n_max, const spec_cost_table *sequences, spec_cost_table *out)
+{
+    double ms;
+    for (int32_t n = 2; n <= t->n_seq && out->n < MOST_SIZES && !in_proportion(out); n *= 2) {
+        SPEC_TRY(time_pass(t, n, n_max, &ms));
+        add_entry(out, n * n_max, ms - sequences_ms(sequences, out, n));
+    }
+    return SPEC_OK;
+}
+
+static spec_status warm_passes(const timing *t, int32_t n_max)
 {
     for (int32_t n = 0; (n = next_size(n, n_max)) > 0;) {
-        binary_tree(tree, n);
-        SPEC_TRY(speci_exec_warm(exec, seq, tree));
+        binary_tree(t->tree, n);
+        SPEC_TRY(speci_exec_warm(t->exec, t->seqs[0], t->tree));
     }
     return SPEC_OK;
 }
 
-/* The first drafter whose passes can be timed. */
-static speci_exec *timed_drafter(const spec_session *s, int32_t seq, int32_t *n_timed, int32_t *n_most)
+/* --- a profile --- */
+
+static spec_status measure_target(timing *t, spec_cost_profile *out)
 {
-    for (int32_t k = 0; k < s->drafters.n; k++) {
-        const speci_draft *d = &s->drafters.draft[k];
-        if (d->kind->exec) return d->kind->exec(d, seq, n_timed, n_most);
-    }
-    return NULL;
+    const int32_t n = t->s->n_node;
+    t->exec = t->s->exec;
+    SPEC_TRY(warm_passes(t, n));
+    SPEC_TRY(time_nodes(t, n, &out->target));
+    SPEC_TRY(time_sequences(t, &out->sequences));
+    return time_rows(t, n, &out->sequences, &out->target);
 }
 
-/* With a sequence of one token. out NULL: passes are made ready and not timed. */
-static spec_status measure_passes(spec_session *s, spec_tree *tree, spec_cost_profile *out)
+static spec_status measure_drafter(timing *t, int32_t k)
+{
+    static const spec_cost_table none = { 0 };
+    const speci_draft *d = &t->s->drafters.draft[k];
+    spec_cost_table *out = &t->s->draft_costs[k];
+    int32_t n_timed = 0, n_most = 0;
+    if (!d->kind->exec || !(t->exec = d->kind->exec(d, t->seqs[0], &n_timed, &n_most))) return SPEC_OK;
+    SPEC_TRY(warm_passes(t, n_most));
+    SPEC_TRY(time_nodes(t, n_timed, out));
+    return time_rows(t, n_timed, &none, out);
+}
+
+/* The first drafter whose passes can be timed; -1: none. */
+static int32_t first_timed(const spec_session *s)
+{
+    for (int32_t k = 0; k < s->drafters.n; k++)
+        if (s->drafters.draft[k].kind->exec) return k;
+    return -1;
+}
+
+/* What is not known of them: of the target, and of drafters that are models. */
+static spec_status measure_with(timing *t)
+{
+    spec_session *s = t->s;
+    if (s->profile.target.n == 0) SPEC_TRY(measure_target(t, &s->profile));
+    for (int32_t k = 0; k < s->drafters.n; k++)
+        if (s->draft_costs[k].n == 0) SPEC_TRY(measure_drafter(t, k));
+    const int32_t first = first_timed(s);
+    if (first >= 0) s->profile.draft = s->draft_costs[first];
+    return SPEC_OK;
+}
+
+/* Sequences of one token, as many as are free; one at least. */
+static spec_status add_sequences(spec_session *s, int32_t *seqs, int32_t *n)
 {
     static const int32_t token = 0;
-    int32_t seq, n_timed = 0, n_most = 0;
-    SPEC_TRY(speci_sequence_add(s, &seq, &token, 1, NULL));
-    spec_status status = speci_sequence_consume(s, seq, 0, NULL);
-    speci_exec *drafter = timed_drafter(s, seq, &n_timed, &n_most);
-    if (status == SPEC_OK)
-        status = out ? time_passes(s, s->exec, seq, s->n_node, tree, &out->target)
-                     : warm_passes(s->exec, seq, s->n_node, tree);
-    if (status == SPEC_OK && drafter)
-        status = out ? time_passes(s, drafter, seq, n_timed, tree, &out->draft) : warm_passes(drafter, seq, n_most, tree);
-    speci_sequence_end(s, seq);
-    return status;
+    spec_status status = SPEC_OK;
+    for (*n = 0; *n < s->n_seq && status == SPEC_OK;) {
+        status = speci_sequence_add(s, &seqs[*n], &token, 1, NULL);
+        if (status == SPEC_OK) ++*n, status = speci_sequence_consume(s, seqs[*n - 1], 0, NULL);
+    }
+    return status == SPEC_E_BUSY && *n > 0 ? SPEC_OK : status;
 }
 
-static spec_status measure(spec_session *s, spec_cost_profile *out)
+static spec_status measure(spec_session *s)
 {
     spec_tree tree;
+    timing t = { .s = s, .tree = &tree };
     const int32_t n_node = s->n_node > s->site.n_q + 64 ? s->n_node : s->site.n_q + 64;
-    SPEC_TRY(spec_tree_alloc(&tree, n_node, s->a));
-    spec_status status = measure_passes(s, &tree, NULL);
-    if (status == SPEC_OK) status = measure_passes(s, &tree, out);
+    int32_t *seqs = speci_alloc(s->a, (size_t)s->n_seq, sizeof *seqs);
+    if (!seqs) return SPEC_E_NOMEM;
+    spec_status status = spec_tree_alloc(&tree, n_node, s->a);
+    t.seqs = seqs;
+    if (status == SPEC_OK) status = add_sequences(s, seqs, &t.n_seq);
+    if (status == SPEC_OK) status = measure_with(&t);
+    for (int32_t i = 0; i < t.n_seq; i++) speci_sequence_end(s, seqs[i]);
     spec_tree_free(&tree, s->a);
+    speci_free(s->a, seqs);
     for (int32_t i = 0; i < s->n_seq; i++) s->seqs[i].part = -1; /* the rows of their pass are gone */
     return status;
 }
 
-/* Builders that weigh costs are told. */
+/* Builders that weigh costs are told, each those of its drafter. */
 static spec_status give_costs(spec_session *s)
 {
+    spec_cost_profile own = s->profile;
     for (int32_t k = 0; k < s->drafters.n; k++) {
         const spec_drafter *d = s->drafters.draft[k].drafter;
-        for (int32_t i = 0; i < d->n_builder; i++) SPEC_TRY(spec_builder_costs(d->builders[i], &s->profile));
+        own.draft = s->draft_costs[k];
+        for (int32_t i = 0; i < d->n_builder; i++) SPEC_TRY(spec_builder_costs(d->builders[i], &own));
     }
     return SPEC_OK;
+}
+
+static bool is_known(const spec_session *s)
+{
+    for (int32_t k = 0; k < s->drafters.n; k++)
+        if (s->drafters.draft[k].kind->exec && s->draft_costs[k].n == 0) return false;
+    return s->profile.target.n > 0;
+}
+
+/* What was begun of a table is no table. */
+static spec_status complete(spec_session *s)
+{
+    const spec_cost_profile before = s->profile;
+    if (is_known(s)) return SPEC_OK;
+    const spec_status status = measure(s);
+    if (status == SPEC_OK) return give_costs(s);
+    s->profile = before;
+    for (int32_t k = 0; k < s->drafters.n; k++) s->draft_costs[k].n = 0;
+    if (first_timed(s) >= 0) s->draft_costs[first_timed(s)] = before.draft;
+    return status;
 }
 
 spec_status spec_session_profile(spec_session *s, spec_cost_profile *out)
 {
     ENGINE_ENTER(s);
     SPEC_NEED(out, "out");
-    spec_cost_profile *p = &s->profile;
-    if (p->target.n == 0) {
-        const spec_status status = measure(s, p);
-        if (status != SPEC_OK) {
-            p->target.n = p->draft.n = 0;
-            return status;
-        }
-        SPEC_TRY(give_costs(s));
-    }
-    return speci_params_write(out, p, sizeof *p, "spec_cost_profile");
+    SPEC_TRY(complete(s));
+    return speci_params_write(out, &s->profile, sizeof s->profile, "spec_cost_profile");
 }
 
 /* --- for the choice --- */
 
-/* A profile that was loaded may know of a drafter that is not here. */
-static double draft_ms(const spec_session *s, const engine_way *w, int32_t n_seq)
+static double target_ms(const void *session, int32_t n_seq, double n_row)
 {
-    double ms = 0;
-    for (int32_t k = 0; k < s->drafters.n; k++) {
-        const speci_draft *d = &s->drafters.draft[k];
-        if (!d->kind->exec || (w->drafter >= 0 && w->drafter != k)) continue;
-        ms += speci_choice_draft_ms(speci_draft_builder(d, w->builder), &s->profile.draft, n_seq);
-    }
-    return ms;
+    const spec_cost_profile *p = &((const spec_session *)session)->profile;
+    return speci_cost_ms(&p->target, n_row) + sequences_ms(&p->sequences, &p->target, n_seq);
 }
 
-static double step_ms(const void *session, int32_t arm, double n_node, int32_t n_seq)
+static double passes_ms(const spec_session *s, int32_t k, int32_t builder, double n_seq)
+{
+    const spec_builder *b = speci_draft_builder(&s->drafters.draft[k], builder);
+    return b ? speci_choice_draft_ms(b, &s->draft_costs[k], n_seq) : 0;
+}
+
+/* With a union all drafters are asked, by the builder that the source is named by. */
+static double draft_ms(const void *session, int32_t source, double n_seq)
 {
     const spec_session *s = session;
-    const double ms = (double)spec_cost_ms(&s->profile.target, (int32_t)(n_node * n_seq + 0.5));
-    return arm > 0 ? ms + draft_ms(s, &s->ways[arm - 1], n_seq) : ms;
+    double ms = 0;
+    if (s->choice.n_source > s->first_source[s->drafters.n]) {
+        for (int32_t k = 0; k < s->drafters.n; k++) ms += passes_ms(s, k, source, n_seq);
+        return ms;
+    }
+    const int32_t k = s->choice.sources[source].drafter;
+    return passes_ms(s, k, source - s->first_source[k], n_seq);
 }
 
 spec_status speci_profile_open(spec_session *s, spec_adapt adapt, const char *profile)
 {
     s->profile.struct_size = sizeof s->profile;
+    if (!(s->draft_costs = speci_alloc(s->a, (size_t)s->drafters.n, sizeof *s->draft_costs))) return SPEC_E_NOMEM;
     if (profile) {
         SPEC_TRY(spec_cost_load(&s->profile, profile));
+        if (first_timed(s) >= 0) s->draft_costs[first_timed(s)] = s->profile.draft;
         SPEC_TRY(give_costs(s));
     }
-    SPEC_TRY(speci_choice_open(&s->choice, adapt, 1 + s->n_way, s->a));
-    s->choice.cost = step_ms, s->choice.cost_arg = s;
-    s->choice.counts_overhead = profile == NULL;
-    if (s->choice.mode != SPEC_ADAPT_COST) return SPEC_OK;
-    spec_cost_profile measured = { .struct_size = sizeof measured };
-    return spec_session_profile(s, &measured);
+    SPEC_TRY(speci_choice_open(&s->choice, adapt));
+    SPEC_TRY(speci_watch_open(s));
+    s->choice.costs = (speci_step_costs){ .target = target_ms, .draft = draft_ms, .arg = s, .measured = profile == NULL };
+    return s->choice.mode == SPEC_ADAPT_COST ? complete(s) : SPEC_OK;
 }

@@ -18,7 +18,8 @@ speci_draft_seq speci_sequence_asked(spec_session *s, int32_t seq)
 {
     engine_seq *q = &s->seqs[seq];
     return (speci_draft_seq){ .seq = seq, .ids = q->ids, .n_ids = q->n_ids, .n_prompt = q->n_prompt,
-                              .sampling = &q->request.p.sampling, .step = q->n_step, .tree = &q->proposal.tree, .by = -1 };
+                              .sampling = &q->request.p.sampling, .step = q->n_step, .tree = &q->proposal.tree, .by = -1,
+                              .maker = q->proposal.maker };
 }
 
 spec_status speci_session_check(const spec_session *s, const int32_t *seqs, int32_t n)
@@ -69,6 +70,7 @@ void speci_sequence_end_drafters(spec_session *s, int32_t seq)
 {
     for (int32_t k = 0; k < s->drafters.n; k++)
         if (s->drafters.draft[k].kind->end) s->drafters.draft[k].kind->end(&s->drafters.draft[k], seq);
+    speci_watch_forget(s, seq);
 }
 
 /* Drafters begin with a sequence, or see its next prompt as committed. */

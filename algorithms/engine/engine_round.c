@@ -54,6 +54,7 @@ static void begin_proposal(engine_seq *q, uint64_t round)
     (void)spec_tree_add(&p->tree, -1, q->ids[q->n_ids - 1], 1);
     p->round = round;
     p->arm = p->by = -1;
+    p->asked = false;
     p->builder = NULL;
     p->depth = 0;
 }
@@ -97,6 +98,7 @@ static spec_status propose(spec_session *s, engine_round *r, int32_t way)
         q->proposal.arm = way;
         if (w->drafter >= 0) q->proposal.builder = speci_draft_builder(&s->drafters.draft[w->drafter], w->builder);
         if (room < 1) continue;
+        q->proposal.asked = true;
         s->asked[n] = speci_sequence_asked(s, r->seqs[i]);
         s->asked[n++].depth_max = room;
     }
@@ -120,11 +122,10 @@ spec_status speci_draft_start(spec_session *s, engine_round *r)
     r->marked = r->queued = false;
     for (int32_t i = 0; i < r->n; i++) begin_proposal(&s->seqs[r->seqs[i]], s->n_round);
     if (s->drafters.n == 0) return SPEC_OK;
-    const bool chooses = s->choice.mode != SPEC_ADAPT_OFF;
-    const int32_t arm = chooses ? speci_choice_arm(&s->choice, r->n) : 1;
+    const int32_t arm = speci_ways_choose(s, r->n);
     const spec_status status = arm > 0 ? propose(s, r, arm - 1) : SPEC_OK;
     if (status != SPEC_OK || !r->pending) SPEC_TRY(end_proposals(s, r, status));
-    if (chooses) s->outcome = (engine_outcome){ .round = s->n_round, .arm = arm, .n_seq = r->n, .start = start };
+    speci_ways_begin(s, arm, r->n, start);
     return SPEC_OK;
 }
 
@@ -145,6 +146,7 @@ void speci_plain_start(spec_session *s, engine_round *r)
         r->trees[i] = &p->tree;
         q->proposal.round = 0;
         q->proposal.arm = q->proposal.by = -1;
+        q->proposal.asked = false;
     }
 }
 
@@ -297,9 +299,7 @@ spec_status speci_draft_read(spec_session *s, engine_round *r)
     if (!d) return SPEC_OK;
     spec_status status = wait(s, r);
     r->pending = NULL;
-    d->grown = NULL;
-    if (status == SPEC_OK) status = d->kind->read(d);
-    else d->kind->forget(d);
+    status = speci_draft_take(d, status);
     SPEC_TRY(end_proposals(s, r, status));
     if (!r->by_shape) return SPEC_OK;
     fill_parts(s, r);
@@ -430,19 +430,17 @@ static void tell_builder(const spec_session *s, const engine_part *p)
     spec_builder_observe(b, p->tree.n, ranks, n);
 }
 
-/* With the last of a round's sequences the choice is updated, by the time since then; not if any was committed by a tree of the
- * caller's. */
-static void tell_choice(spec_session *s, const engine_part *p)
+/* What came of the drafts: a node of a union is the first drafter's that has proposed it. */
+static void count_drafts(spec_session *s, const engine_part *p)
 {
-    engine_outcome *o = &s->outcome;
-    if (p->round != o->round) return;
-    o->n_done++;
-    o->n_emitted += p->n_path;
-    o->n_node += p->tree.n;
-    if (o->n_done < o->n_seq) return;
-    const speci_outcome all = { .n_seq = o->n_seq, .n_emitted = o->n_emitted, .n_node = o->n_node, .ms = s->now_ms() - o->start };
-    speci_choice_update(&s->choice, o->arm, &all);
-    o->round = 0;
+    const engine_proposal *own = &s->seqs[p->seq].proposal;
+    for (int32_t k = 0; k < s->drafters.n; k++) {
+        spec_drafter_stats *c = &s->drafters.draft[k].stats;
+        const int64_t before = c->n_drafted;
+        for (int32_t i = 1; i < p->tree.n; i++) c->n_drafted += speci_draft_maker(own->by, own->maker, i) == k;
+        for (int32_t i = 1; i < p->n_path; i++) c->n_accepted += speci_draft_maker(own->by, own->maker, p->path[i]) == k;
+        c->n_proposed += c->n_drafted > before;
+    }
 }
 
 static spec_status tell_drafters(spec_session *s, const engine_part *p)
@@ -473,7 +471,8 @@ spec_status speci_commit_read(spec_session *s, engine_round *r)
         engine_part *p = &r->part[i];
         engine_seq *q = &s->seqs[p->seq];
         if (p->round) tell_builder(s, p);
-        if (s->outcome.round) tell_choice(s, p);
+        if (p->round) count_drafts(s, p);
+        speci_ways_tell(s, p);
         q->n_ids += emitted(p, q->ids + q->n_ids);
         q->proposal.round = 0;
         q->part = -1;
@@ -484,6 +483,7 @@ spec_status speci_commit_read(spec_session *s, engine_round *r)
         q->stop = stop_of(s, q);
         SPEC_TRY(speci_text_add(&q->text, &q->request, q->ids + q->n_ids - p->n_path, p->n_path, &q->stop));
     }
+    if (status == SPEC_OK) speci_watch_round(s, r);
     r->n_part = 0;
     return status;
 }

@@ -154,9 +154,9 @@ static spec_status run_plain(spec_session *s, engine_round *r)
 /* --- running ahead --- */
 
 /* Where drafting is a choice, it is made a step before: by what was known then. */
-static bool chooses_plain(const spec_session *s) { return s->drafters.n == 0 || speci_choice_arm(&s->choice, 1) == 0; }
+static bool chooses_plain(spec_session *s) { return speci_ways_choose(s, 1) == 0; }
 
-static bool runs_ahead(const spec_session *s, int32_t seq)
+static bool runs_ahead(spec_session *s, int32_t seq)
 {
     const engine_seq *q = &s->seqs[seq];
     if (!s->plain || q->request.p.logprobs || q->adjust || (s->n_ctx > 0 && q->n_ids >= s->n_ctx)) return false;
@@ -188,7 +188,7 @@ static bool skips(const move *m, bool in_flight, bool goes_on)
 static void begin_outcome(spec_session *s, engine_round *r, double start)
 {
     r->part[0].round = ++s->n_round;
-    s->outcome = (engine_outcome){ .round = s->n_round, .n_seq = 1, .start = start };
+    speci_ways_begin(s, 0, 1, start);
 }
 
 /* Before anything was enqueued the sequence is as it was. Later its state is ahead of its ids. */

@@ -88,7 +88,7 @@ void speci_sequence_end(spec_session *s, int32_t seq)
     speci_request_close(&q->request, s->a);
     speci_adjust_close(s, q->adjust);
     speci_text_close(&q->text);
-    const engine_seq kept = { .proposal.tree = q->proposal.tree, .part = -1 };
+    const engine_seq kept = { .proposal.tree = q->proposal.tree, .proposal.maker = q->proposal.maker, .part = -1 };
     *q = kept;
     q->proposal.tree.n = 0;
 }

@@ -42,8 +42,8 @@ static spec_status check_choices(const spec_session_params *p, const spec_lab *l
 static spec_status read_drafters(wishes *w, spec_drafter *drafter)
 {
     const spec_session_params *p = &w->params;
-    if (p->n_drafter < 0 || (p->n_drafter > 0 && !p->drafters))
-        return speci_fail(SPEC_E_INVALID, "a list of %d drafters", p->n_drafter);
+    if (p->n_drafter < 0 || p->n_drafter > SPECI_MAX_DRAFTER || (p->n_drafter > 0 && !p->drafters))
+        return speci_fail(SPEC_E_INVALID, "a list of %d drafters; at most %d", p->n_drafter, SPECI_MAX_DRAFTER);
     if (drafter && p->n_drafter > 0)
         return speci_fail(SPEC_E_INVALID, "a drafter and a list of drafters; one of the two");
     w->single = drafter;
@@ -298,7 +298,10 @@ static spec_status alloc_unions(spec_session *s, int32_t n_node)
     speci_drafters *all = &s->drafters;
     if (all->combine != SPEC_DRAFT_UNION || all->n < 2) return SPEC_OK;
     if (!(all->other = speci_alloc(s->a, (size_t)s->n_seq, sizeof *all->other))) return SPEC_E_NOMEM;
-    for (int32_t i = 0; i < s->n_seq; i++) SPEC_TRY(spec_tree_alloc(&all->other[i], n_node, s->a));
+    for (int32_t i = 0; i < s->n_seq; i++) {
+        SPEC_TRY(spec_tree_alloc(&all->other[i], n_node, s->a));
+        if (!(s->seqs[i].proposal.maker = speci_alloc(s->a, SPECI_MAX_NODE, 1))) return SPEC_E_NOMEM;
+    }
     return spec_tree_alloc(&all->merged, s->n_node, s->a);
 }
 
@@ -321,26 +324,6 @@ static spec_status alloc_host(spec_session *s)
     }
     SPEC_TRY(alloc_unions(s, n_node));
     return alloc_rounds(s);
-}
-
-/* --- ways to draft --- */
-
-/* Chosen among drafters: each builder of each. Combined: builder i of all of them; one with fewer takes its last. */
-static spec_status list_ways(spec_session *s)
-{
-    const speci_drafters *all = &s->drafters;
-    const bool apart = all->combine == SPEC_DRAFT_CHOOSE || all->n == 1;
-    int32_t n = 0, most = 0;
-    for (int32_t i = 0; i < all->n; i++) {
-        const int32_t own = max32(all->draft[i].drafter->n_builder, 1);
-        n += own, most = max32(most, own);
-    }
-    if (!apart) n = all->n > 0 ? most : 0;
-    if (!(s->ways = speci_alloc(s->a, (size_t)n, sizeof *s->ways))) return SPEC_E_NOMEM;
-    for (int32_t i = 0; apart && i < all->n; i++)
-        for (int32_t b = 0; b < max32(all->draft[i].drafter->n_builder, 1); b++) s->ways[s->n_way++] = (engine_way){ i, b };
-    for (int32_t b = 0; !apart && b < n; b++) s->ways[s->n_way++] = (engine_way){ -1, b };
-    return SPEC_OK;
 }
 
 /* --- open and close --- */
@@ -410,7 +393,7 @@ static spec_status open_session(spec_session *s, spec_model *target, const wishe
     SPEC_TRY(take_drafters(s, w));
     SPEC_TRY(prepare(s, target, w));
     SPEC_TRY(alloc_host(s));
-    SPEC_TRY(list_ways(s));
+    SPEC_TRY(speci_ways_open(s));
     SPEC_TRY(attach(s));
     return speci_profile_open(s, w->params.adapt, w->params.profile);
 }
@@ -438,14 +421,17 @@ static void free_host(spec_session *s)
     speci_drafters *all = &s->drafters;
     for (int32_t i = 0; s->seqs && i < s->n_seq; i++) {
         spec_tree_free(&s->seqs[i].proposal.tree, s->a);
+        speci_free(s->a, s->seqs[i].proposal.maker);
     }
+    speci_watch_close(s);
+    speci_ways_close(s);
     for (int32_t i = 0; i < all->n; i++) speci_free(s->a, all->draft[i].hidden[0]);
     for (int32_t i = 0; all->other && i < s->n_seq; i++) spec_tree_free(&all->other[i], s->a);
     spec_tree_free(&all->merged, s->a);
     speci_round_close(s, &s->round);
     for (int32_t i = 0; s->plain && i < 2 * s->n_seq; i++) speci_round_close(s, &s->plain[i]);
-    void *arrays[] = { s->seqs, s->inputs, s->asked, all->asked, all->other, all->draft, s->ways, s->plain, s->step_ids,
-                       s->step_logprobs, s->step_results, s->step_seqs, s->choice.arms, s->taken, s->taps };
+    void *arrays[] = { s->seqs, s->inputs, s->asked, all->asked, all->other, all->draft, s->draft_costs, s->plain, s->step_ids,
+                       s->step_logprobs, s->step_results, s->step_seqs, s->taken, s->taps };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) speci_free(s->a, arrays[i]);
 }
 
@@ -484,6 +470,17 @@ spec_status spec_session_get_info(const spec_session *s, spec_session_info *info
     spec_session_info own = { .n_seq = s->n_seq, .n_ctx = s->n_ctx, .n_node = s->n_node };
     for (int32_t i = 0; i < s->n_seq; i++) own.n_seq_free += !s->seqs[i].live;
     return speci_params_write(info, &own, sizeof own, "spec_session_info");
+}
+
+spec_status spec_session_get_drafter_stats(const spec_session *s, spec_drafter_stats *stats, int32_t drafter)
+{
+    ENGINE_ENTER(s);
+    SPEC_NEED(stats, "stats");
+    spec_drafter_stats own = { .n_asked = 0 };
+    if (drafter < 0 || drafter >= s->n_taken)
+        return speci_fail(SPEC_E_INVALID, "there is no drafter %d; the session has %d", drafter, s->n_taken);
+    if (drafter < s->drafters.n) own = s->drafters.draft[drafter].stats; /* else nobody is asked: trees are roots alone */
+    return speci_params_write(stats, &own, sizeof own, "spec_drafter_stats");
 }
 
 const spec_model *spec_session_target(const spec_session *s) { return s ? s->target : NULL; }
