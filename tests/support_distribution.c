@@ -82,10 +82,10 @@ static const probs_tree trees[] = {
     { "distributions, dyspec:6", "dyspec:6", FROM_DISTRIBUTIONS, 0, AS_IT_IS, SAMPLED_RULES, 0, PROBS_WITHOUT },
     { "own builder, draws", NULL, FROM_OWN, 0, AS_IT_IS, SAMPLED_RULES, 0, PROBS_WITHOUT },
     { "own builder, chooses", NULL, FROM_CHOICE, 0, AS_IT_IS, R(NAIVE), 0, PROBS_TOP },
-    { "other vocabulary, chain:3", "chain:3", FROM_OTHER, 0, AS_IT_IS, R(NAIVE) | R(CHAIN) | R(MSS) | R(MSS_REPEAT), 0,
+    { "other vocabulary, chain:3", "chain:3", FROM_OTHER, 0, AS_IT_IS, UINT32_MAX & ~R(GREEDY), 0,
       PROBS_WITHOUT },
     { "other vocabulary, product:3,2", "product:3,2", FROM_OTHER, 0, AS_IT_IS, SAMPLED_RULES, 0, PROBS_WITHOUT },
-    { "other vocabulary, product-repeat:3,2", "product-repeat:3,2", FROM_OTHER, 0, AS_IT_IS, R(NAIVE) | R(MSS) | R(MSS_REPEAT), 0,
+    { "other vocabulary, product-repeat:3,2", "product-repeat:3,2", FROM_OTHER, 0, AS_IT_IS, REPEAT_RULES, 0,
       PROBS_REPEAT },
     { "other vocabulary, dyspec:6", "dyspec:6", FROM_OTHER, 0, AS_IT_IS, SAMPLED_RULES, 0, PROBS_WITHOUT },
     { "other vocabulary's text, product:3,2", "product:3,2", FROM_TEXT, 0, AS_IT_IS, R(NAIVE), 0, PROBS_TOP },
@@ -511,7 +511,8 @@ static spec_status sequences_at_once(const probs_case *c, int32_t *n)
         status = spec_builder_get_info(b, &info);
         spec_builder_close(b);
     }
-    *n = target->backend->info.row_max / (1 + (info.n_node > info.n_row ? info.n_node : info.n_row));
+    const int32_t most = info.n_node > info.n_row ? info.n_node : info.n_row;
+    *n = target->backend->info.row_max / (1 + most + (c->tree.source == FROM_OTHER ? 8 : 0)); /* paths may have more tokens there */
     if (*n > MAX_SEQ) *n = MAX_SEQ;
     return status;
 }

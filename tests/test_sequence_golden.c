@@ -93,6 +93,7 @@ static void open_bench(bench *b, const struct golden_case *c)
         OK(spec_drafter_from_model(&b->dr, b->small, &dp));
     }
     sp.n_ctx = 128;
+    if (c->sampling.temperature > 0 && c->drafter) sp.verify = SPEC_VERIFY_MSS; /* what auto meant when the files were made */
     OK(spec_session_open(&b->s, b->target, b->dr, &sp));
 }
 

@@ -173,7 +173,7 @@ static spec_status consume(model_draft *m, int32_t seq)
     return speci_exec_prefill(m->exec, seq, ids + first, (size_t)max32(n - 1 - first, 0), &hooks);
 }
 
-spec_status speci_draft_prefill(speci_draft *d, const speci_draft_seq *q)
+static spec_status prefill(speci_draft *d, const speci_draft_seq *q)
 {
     model_draft *m = d->state;
     SPEC_TRY(speci_draft_begin(m, q));
@@ -368,6 +368,6 @@ static speci_exec *exec(const speci_draft *d, int32_t seq, int32_t *n_timed, int
 
 const speci_draft_kind speci_draft_model = {
     .name = "model", .check = check, .prepare = prepare, .needs = needs, .attach = attach, .detach = detach,
-    .prefill = speci_draft_prefill, .committed = committed, .enqueue = enqueue, .read = read, .forget = forget, .fork = fork,
+    .prefill = prefill, .committed = committed, .enqueue = enqueue, .read = read, .forget = forget, .fork = fork,
     .end = end, .identity = speci_draft_identity, .save = speci_draft_save, .restore = speci_draft_restore, .exec = exec,
 };

@@ -93,8 +93,7 @@ static inline int32_t speci_draft_feed_id(const model_draft *m, int32_t token)
     return id < 0 ? 0 : id; /* a builder of the application's may name any token of the target */
 }
 
-/* A sequence begins, with all its ids as a prompt (draft_model.c); hooks of saved sequences (draft_save.c). */
-spec_status speci_draft_prefill(speci_draft *d, const speci_draft_seq *q);
+/* Hooks of saved sequences (draft_save.c). */
 uint64_t speci_draft_identity(const spec_drafter *d);
 spec_status speci_draft_save(speci_draft *d, const speci_draft_seq *q, uint64_t *bytes, speci_put_fn put, void *arg);
 spec_status speci_draft_restore(speci_draft *d, const speci_draft_seq *q, uint64_t bytes, speci_get_fn get, void *arg);

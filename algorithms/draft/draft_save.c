@@ -130,7 +130,7 @@ spec_status speci_draft_restore(speci_draft *d, const speci_draft_seq *q, uint64
     }
     if (!goes_on(m, &h)) {
         SPEC_TRY(skip(bytes, get, arg));
-        return speci_draft_prefill(d, q);
+        return d->kind->prefill(d, q);
     }
     if (h.n_own > 0) SPEC_TRY(get_own(m, &s->own, &h, &bytes, get, arg));
     (void)speci_translated(&s->own, &n_ids);
