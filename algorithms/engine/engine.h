@@ -241,7 +241,10 @@ spec_status speci_watch_open(spec_session *s);
 void speci_watch_close(spec_session *s);
 /* Parts of a round have been committed, their ids told to drafters. */
 void speci_watch_round(spec_session *s, const engine_round *r);
-void speci_watch_forget(spec_session *s, int32_t seq);
+static inline void speci_watch_forget(spec_session *s, int32_t seq)
+{
+    for (int32_t k = 0; s->watches && k < s->drafters.n; k++) s->watches[k * s->n_seq + seq].tree.n = 0;
+}
 
 /* Step costs (engine_profile.c): what the choice goes by. profile: a file of them, or NULL. */
 spec_status speci_profile_open(spec_session *s, spec_adapt adapt, const char *profile);

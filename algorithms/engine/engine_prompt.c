@@ -22,6 +22,12 @@ speci_draft_seq speci_sequence_asked(spec_session *s, int32_t seq)
                               .maker = q->proposal.maker };
 }
 
+int32_t speci_draft_room(const spec_session *s, const engine_seq *q)
+{
+    const int32_t room = q->n_limit == INT32_MAX ? s->n_node - 1 : q->n_limit - q->n_ids - 1;
+    return room < 0 ? 0 : room < s->n_node - 1 ? room : s->n_node - 1;
+}
+
 spec_status speci_session_check(const spec_session *s, const int32_t *seqs, int32_t n)
 {
     engine_seq *q = NULL;

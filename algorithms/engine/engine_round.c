@@ -81,12 +81,6 @@ static spec_status end_proposals(spec_session *s, const engine_round *r, spec_st
     return status;
 }
 
-int32_t speci_draft_room(const spec_session *s, const engine_seq *q)
-{
-    const int32_t room = q->n_limit == INT32_MAX ? s->n_node - 1 : q->n_limit - q->n_ids - 1;
-    return room < 0 ? 0 : room < s->n_node - 1 ? room : s->n_node - 1;
-}
-
 /* The drafters' part, by one way to draft. */
 static spec_status propose(spec_session *s, engine_round *r, int32_t way)
 {

@@ -63,11 +63,6 @@ static void follow(spec_session *s, int32_t drafter, int32_t seq)
     w->tree.n = 0;
 }
 
-void speci_watch_forget(spec_session *s, int32_t seq)
-{
-    for (int32_t k = 0; s->watches && k < s->drafters.n; k++) s->watches[k * s->n_seq + seq].tree.n = 0;
-}
-
 /* Time is looked at where rounds are held against it: else the choice is to follow from the text alone. */
 static bool affords(const spec_session *s)
 {

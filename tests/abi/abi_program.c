@@ -179,6 +179,11 @@ static void run_session(spec_drafter *drafter)
            (int)info->n_seq_free, (int)info->n_seq, (int)info->n_ctx);
     generate(s, "Once upon a time");
     step(s);
+    STRUCT(spec_drafter_stats, stats);
+    OK(spec_session_get_drafter_stats(s, stats, 0));
+    UNTOUCHED(spec_drafter_stats, stats);
+    printf("drafter: asked %s, %lld of %lld accepted\n", stats->n_asked >= stats->n_proposed ? "often" : "never",
+           (long long)stats->n_accepted, (long long)stats->n_drafted);
     spec_session_close(s);
     spec_drafter_close(drafter);
 }
@@ -338,6 +343,29 @@ static void run_model(void)
     spec_model_close(model);
 }
 
+/* --- a corpus table --- */
+
+static void corpus(const char *path)
+{
+    char table[600];
+    int32_t ids[64];
+    spec_corpus *c;
+    STRUCT(spec_corpus_params, p);
+    p->n_vocab = 40, p->n_context = 2, p->n_draft = 3, p->n_row = 2, p->min_count = 1, p->memory = (size_t)1 << 20;
+    STRUCT(spec_corpus_info, info);
+    for (int32_t i = 0; i < 64; i++) ids[i] = i * i % 7;
+    snprintf(table, sizeof table, "%s.png", path);
+    OK(spec_corpus_open(&c, table, p));
+    OK(spec_corpus_add_ids(c, ids, 64));
+    OK(spec_corpus_write(c, info));
+    spec_corpus_close(c);
+    UNTOUCHED(spec_corpus_info, info);
+    printf("corpus: %lld texts, %lld tokens, %lld contexts, %lld continuations, %lld bytes, %lld of runs\n", (long long)info->n_text,
+           (long long)info->n_token, (long long)info->n_context, (long long)info->n_continuation, (long long)info->bytes,
+           (long long)info->bytes_runs);
+    remove(table);
+}
+
 /* --- all of it --- */
 
 static void count_sizes(void)
@@ -359,6 +387,7 @@ int main(int argc, char **argv)
     build_and_verify();
     costs(argv[3]);
     run_model();
+    corpus(argv[3]);
     spec_model_close(small), spec_model_close(target), spec_backend_close(backend);
     return 0;
 }
