@@ -165,7 +165,8 @@ static void run_session(spec_drafter *drafter)
     STRUCT(spec_tokenizer_info, tokens);
     OK(spec_tokenizer_get_info(spec_model_tokenizer(target), tokens));
     UNTOUCHED(spec_tokenizer_info, tokens);
-    printf("tokenizer: %d ids, %d begins, %d ends\n", (int)tokens->n_vocab, (int)tokens->bos, (int)tokens->eos);
+    printf("tokenizer: %d ids, %d begins, %d ends, %llu bytes at most\n", (int)tokens->n_vocab, (int)tokens->bos, (int)tokens->eos,
+           (unsigned long long)tokens->piece_max);
     STRUCT(spec_memory, memory);
     OK(spec_session_estimate(memory, target, NULL, p));
     OK(spec_session_open(&s, target, NULL, p));
