@@ -108,7 +108,7 @@ double speci_choice_draft_ms(const spec_builder *b, const spec_cost_table *t, do
 
 /* --- step costs measured (choose_cost.c) --- */
 
-enum { SPECI_TIMINGS = 5 };
+enum { SPECI_TIMINGS = 8 };
 /* As spec_cost_ms, between whole numbers too. */
 double speci_cost_ms(const spec_cost_table *table, double n);
 /* The value that `rank` of ms [n] are not above. Sorts. */

@@ -12,12 +12,12 @@
 #include <string.h>
 
 /* The part of its time that trials may lose. Credit in plain rounds: in the beginning, at least when the text has changed, and at
- * most. */
+ * most; nor is it ever less than minus that, since what disturbed one round was not the arm's. */
 static const double TRIALS = 0.0075, CREDIT = 3, CHANGE_CREDIT = 2, MOST_CREDIT = 4;
 /* So much drafting has to gain over plain steps, and an arm over the best one so far, to be worth the change. */
 static const double PLAIN_THRESHOLD = 1.02, SWITCH_THRESHOLD = 1.01;
-/* Rounds of a bandit after which its past is halved. */
-enum { BANDIT_WINDOW = 256 };
+/* Rounds of a bandit after which its past is halved. Rounds of an arm that say little about its time. */
+enum { BANDIT_WINDOW = 256, FEW = 3 };
 
 /* --- what a round takes --- */
 
@@ -77,13 +77,13 @@ static double arm_ratio(const speci_choice *c, int32_t arm, int32_t load)
     return ratio_of(&c->arms[arm].loads[load], c->arms[0].loads[load].n > 0 ? ratio_of(&c->arms[0].loads[load], 1) : 1);
 }
 
-/* A first round behind another arm's is left out: a drafter that was not used has to catch up, and a plain step behind a tree
- * does not run ahead. */
+/* A first round behind another arm's is left out, unless there are few: a drafter that was not used has to catch up, and a plain
+ * step behind a tree does not run ahead. */
 static void keep_ratio(speci_choice *c, int32_t arm, const speci_outcome *o)
 {
     speci_ratios *r = &c->arms[arm].loads[load_of(o->n_seq)];
     const double ms = round_ms(c, o);
-    if (c->costs.measured && (arm == c->arm || (arm == 0 && r->n == 0)) && ms > 0) r->ratio[r->n++ % SPECI_RATIOS] = o->ms / ms;
+    if (c->costs.measured && (arm == c->arm || r->n < FEW) && ms > 0) r->ratio[r->n++ % SPECI_RATIOS] = o->ms / ms;
 }
 
 /* --- what an arm is worth --- */
@@ -171,7 +171,8 @@ static void pay(speci_choice *c, int32_t arm, const speci_outcome *o)
 {
     const double ms = c->costs.measured ? o->ms : round_ms(c, o);
     const double lost = arm != c->best ? ms - o->n_emitted / c->best_rate : 0;
-    if (c->plain_ms > 0) c->credit = fmin(c->credit + (TRIALS * ms - lost) / c->plain_ms, MOST_CREDIT);
+    if (!(c->plain_ms > 0)) return;
+    c->credit = fmax(fmin(c->credit + (TRIALS * ms - lost) / c->plain_ms, MOST_CREDIT), -MOST_CREDIT);
 }
 
 /* --- the choice --- */
