@@ -10,6 +10,7 @@
 
 #include "backends/backend.h"
 #include "tests/support_decode.h"
+#include "algorithms/engine/engine.h"
 #include "tests/support_sequence.h"
 
 #define GOLDEN SPEC_TEST_DIR "/golden/"
@@ -380,6 +381,8 @@ static void choices(void **state)
         sp.n_ctx = 256, sp.adapt = adapts[i / 2], sp.verify = i % 2 ? SPEC_VERIFY_NAIVE : SPEC_VERIFY_AUTO;
         OK(spec_drafter_from_model(&dr, small, &dp));
         OK(spec_session_open(&s, m, dr, &sp));
+        s->profile.target = (spec_cost_table){ .n = 2, .n_node = { 1, 64 }, .ms = { 1, 1 } }; /* trees that may pay, however small */
+        s->draft_costs[0].n = 0;                                                              /* the model is */
         OK(add_sampled(s, &seq, prompt, N_PROMPT, sampling));
         OK(add_sampled(plain, &other, prompt, N_PROMPT, sampling));
         const uint64_t before = late.n_mark;

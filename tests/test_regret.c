@@ -73,8 +73,8 @@ typedef struct environment {
 
 static const environment environments[] = {
     { "the best way stays", { { 2.2, 1 }, { 1.8, 1 } }, { { 2.2, 1 }, { 1.8, 1 } }, N_ROUND, 0, 0.011 },
-    { "the better way changes", { { 3, 1 }, { 1.2, 1 } }, { { 1.2, 1 }, { 3, 1 } }, N_ROUND / 2, 0, 0.04 },
-    { "drafting begins without luck", { { 3, 1 }, { 1.1, 1 } }, { { 3, 1 }, { 1.1, 1 } }, N_ROUND, 8, 0.06 },
+    { "the better way changes", { { 3, 1 }, { 1.2, 1 } }, { { 1.2, 1 }, { 3, 1 } }, N_ROUND / 2, 0, 0.06 },
+    { "drafting begins without luck", { { 3, 1 }, { 1.1, 1 } }, { { 3, 1 }, { 1.1, 1 } }, N_ROUND, 3, 0.06 },
     { "drafting does not pay", { { 1.3, 1 }, { 1.5, 1 } }, { { 1.3, 1 }, { 1.5, 1 } }, N_ROUND, 0, 0.01 },
 };
 

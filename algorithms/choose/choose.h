@@ -47,12 +47,16 @@ speci_prospect speci_source_expect(const speci_source *s, const speci_levels *le
 
 enum { SPECI_MAX_SOURCE = 64, SPECI_MAX_CHOICE = 64, SPECI_RATIOS = 9, SPECI_LOADS = 12 };
 
+/* Of the latest rounds: their time to what step costs say of them. n: of all. */
+typedef struct speci_ratios {
+    double ratio[SPECI_RATIOS];
+    int64_t n;
+} speci_ratios;
+
 /* A way to draft: its sources are asked in their order, each for the sequences for which none before it has proposed. */
 typedef struct speci_arm {
-    uint64_t sources;           /* bit i: source i; 0: no drafts */
-    double ratio[SPECI_RATIOS]; /* of its latest rounds: their time to what step costs say of them */
-    int64_t n_ratio;            /* of rounds of this load */
-    int32_t load;
+    uint64_t sources; /* bit i: source i; 0: no drafts */
+    speci_ratios loads[SPECI_LOADS];
 } speci_arm;
 
 /* Step costs, in milliseconds: a pass of the target over n_row rows of n_seq sequences; the passes in which a source drafts for
@@ -104,7 +108,7 @@ double speci_choice_draft_ms(const spec_builder *b, const spec_cost_table *t, do
 
 /* --- step costs measured (choose_cost.c) --- */
 
-enum { SPECI_TIMINGS = 5 };
+enum { SPECI_TIMINGS = 8 };
 /* As spec_cost_ms, between whole numbers too. */
 double speci_cost_ms(const spec_cost_table *table, double n);
 /* The value that `rank` of ms [n] are not above. Sorts. */

@@ -12,12 +12,12 @@
 #include <string.h>
 
 /* The part of its time that trials may lose. Credit in plain rounds: in the beginning, at least when the text has changed, and at
- * most. */
-static const double TRIALS = 0.0075, CREDIT = 3, CHANGE_CREDIT = 1, MOST_CREDIT = 6;
+ * most; nor is it ever less than minus that, since what disturbed one round was not the arm's. */
+static const double TRIALS = 0.0075, CREDIT = 3, CHANGE_CREDIT = 2, MOST_CREDIT = 4;
 /* So much drafting has to gain over plain steps, and an arm over the best one so far, to be worth the change. */
 static const double PLAIN_THRESHOLD = 1.02, SWITCH_THRESHOLD = 1.01;
-/* Rounds of a bandit after which its past is halved. */
-enum { BANDIT_WINDOW = 256 };
+/* Rounds of a bandit after which its past is halved. Rounds of an arm that say little about its time. */
+enum { BANDIT_WINDOW = 256, FEW = 3 };
 
 /* --- what a round takes --- */
 
@@ -61,33 +61,29 @@ static double round_ms(const speci_choice *c, const speci_outcome *o)
     return ms;
 }
 
-/* The lower quartile of the latest, since what disturbs a round (a kernel is loaded, a pass captured) makes it longer. With few
- * of this load `usual` counts as one of them. */
-static double ratio_of(const speci_arm *a, int32_t load, double usual)
+/* The lower quartile of the latest, since what disturbs a round (a kernel is loaded, a pass captured) makes it longer. With few of
+ * them `usual` counts as one. */
+static double ratio_of(const speci_ratios *r, double usual)
 {
     double ratio[SPECI_RATIOS] = { usual };
-    if (a->load != load || a->n_ratio == 0) return usual;
-    const size_t n = a->n_ratio < SPECI_RATIOS ? (size_t)a->n_ratio : SPECI_RATIOS;
-    const size_t first = n < SPECI_RATIOS;
-    memcpy(ratio + first, a->ratio, n * sizeof *ratio);
+    const size_t n = r->n < SPECI_RATIOS ? (size_t)r->n : SPECI_RATIOS, first = n < SPECI_RATIOS;
+    memcpy(ratio + first, r->ratio, n * sizeof *ratio);
     return speci_by_rank(ratio, n + first, (n + first) / 4);
 }
 
-/* An arm that was not used at this load is taken to be as the one that was used last. */
+/* An arm that was not used at this load is taken to be as plain rounds are. */
 static double arm_ratio(const speci_choice *c, int32_t arm, int32_t load)
 {
-    return ratio_of(&c->arms[arm], load, ratio_of(&c->arms[c->arm], load, 1));
+    return ratio_of(&c->arms[arm].loads[load], c->arms[0].loads[load].n > 0 ? ratio_of(&c->arms[0].loads[load], 1) : 1);
 }
 
-/* A first round behind another arm's is left out: a drafter that was not used has to catch up, and a plain step behind a tree
- * does not run ahead. */
+/* A first round behind another arm's is left out, unless there are few: a drafter that was not used has to catch up, and a plain
+ * step behind a tree does not run ahead. */
 static void keep_ratio(speci_choice *c, int32_t arm, const speci_outcome *o)
 {
-    speci_arm *a = &c->arms[arm];
+    speci_ratios *r = &c->arms[arm].loads[load_of(o->n_seq)];
     const double ms = round_ms(c, o);
-    if (!c->costs.measured || arm != c->arm || !(ms > 0)) return;
-    if (a->load != load_of(o->n_seq)) a->load = load_of(o->n_seq), a->n_ratio = 0;
-    a->ratio[a->n_ratio++ % SPECI_RATIOS] = o->ms / ms;
+    if (c->costs.measured && (arm == c->arm || r->n < FEW) && ms > 0) r->ratio[r->n++ % SPECI_RATIOS] = o->ms / ms;
 }
 
 /* --- what an arm is worth --- */
@@ -151,7 +147,7 @@ static int32_t choose_trial(const speci_choice *c, const arm_prospect *p, int32_
     return arm;
 }
 
-/* The first round is a plain one, which tells how far step costs are right. */
+/* The first round of each load is a plain one, which tells how far step costs are right. */
 static int32_t choose_by_cost(speci_choice *c, int32_t n_seq)
 {
     speci_prospect sources[SPECI_MAX_SOURCE];
@@ -167,14 +163,16 @@ static int32_t choose_by_cost(speci_choice *c, int32_t n_seq)
     c->best = best;
     c->best_rate = n_seq * p[best].n_emitted / p[best].ms;
     c->plain_ms = p[0].ms;
-    return c->n_round == 0 ? 0 : choose_trial(c, p, n_seq);
+    const bool first = c->n_round == 0 || (c->costs.measured && c->arms[0].loads[load_of(n_seq)].n == 0);
+    return first ? 0 : choose_trial(c, p, n_seq);
 }
 
 static void pay(speci_choice *c, int32_t arm, const speci_outcome *o)
 {
     const double ms = c->costs.measured ? o->ms : round_ms(c, o);
     const double lost = arm != c->best ? ms - o->n_emitted / c->best_rate : 0;
-    if (c->plain_ms > 0) c->credit = fmin(c->credit + (TRIALS * ms - lost) / c->plain_ms, MOST_CREDIT);
+    if (!(c->plain_ms > 0)) return;
+    c->credit = fmax(fmin(c->credit + (TRIALS * ms - lost) / c->plain_ms, MOST_CREDIT), -MOST_CREDIT);
 }
 
 /* --- the choice --- */

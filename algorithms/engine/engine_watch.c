@@ -35,12 +35,12 @@ static void begin(spec_session *s, int32_t drafter, int32_t seq)
     engine_watch *w = &s->watches[drafter * s->n_seq + seq];
     engine_seq *q = &s->seqs[seq];
     speci_draft_seq ask = speci_sequence_asked(s, seq);
-    const double start = speci_now_ms();
+    const double start = s->now_ms();
     w->tree.n = 0, w->tree.kind = SPEC_TREE_DETERMINISTIC;
     (void)spec_tree_add(&w->tree, -1, q->ids[q->n_ids - 1], 1);
     ask.tree = &w->tree, ask.depth_max = speci_draft_room(s, q);
     const spec_status status = ask.depth_max > 0 ? d->kind->enqueue(d, NULL, &ask, 1) : SPEC_E_FULL;
-    s->watch_ms += speci_now_ms() - start;
+    s->watch_ms += s->now_ms() - start;
     w->node = w->depth = 0, w->n_ids = q->n_ids;
     if (status == SPEC_OK && w->tree.n > 1) return;
     if (status == SPEC_OK) speci_choice_watch(&s->choice, s->first_source[drafter], 0, 0, true);
