@@ -18,7 +18,7 @@ for shared in ON OFF; do
     "$work/cmake-$shared/consumer" "$model"
     if [ -x "$work/cmake-$shared/consumer_cuda" ]; then "$work/cmake-$shared/consumer_cuda"; fi
 done
-uses_shared() { readelf -d "$work/cmake-$1/consumer" | grep -q 'libspec\.so\.[0-9]'; }
+uses_shared() { readelf -d "$work/cmake-$1/consumer" | grep 'libspec\.so\.[0-9]' > /dev/null; }
 if ! uses_shared ON; then echo "the shared build does not use libspec.so"; exit 1; fi
 if uses_shared OFF; then echo "the static build uses libspec.so"; exit 1; fi
 

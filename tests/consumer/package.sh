@@ -39,7 +39,7 @@ export PKG_CONFIG_LIBDIR=$tree/usr/lib/pkgconfig
 [ "$(pkg-config --modversion spec)" = "$version" ] || fail "spec.pc is not version $version"
 # shellcheck disable=SC2046 # flags are words
 "$cc" "$source/main.c" -o "$work/program" $(pkg-config --cflags --libs spec)
-ldd "$work/program" | grep -qF "=> $tree/usr/lib/libspec.so" || fail "the program does not use the package's library"
+ldd "$work/program" | grep -F "=> $tree/usr/lib/libspec.so" > /dev/null || fail "the program does not use the package's library"
 "$work/program" "$models/demo-target"
 unset PKG_CONFIG_LIBDIR
 
