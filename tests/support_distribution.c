@@ -512,7 +512,8 @@ static spec_status sequences_at_once(const probs_case *c, int32_t *n)
         spec_builder_close(b);
     }
     const int32_t most = info.n_node > info.n_row ? info.n_node : info.n_row;
-    *n = target->backend->info.row_max / (1 + most + (c->tree.source == FROM_OTHER ? 8 : 0)); /* paths may have more tokens there */
+    const bool other_tokens = c->tree.source == FROM_OTHER || c->tree.source == FROM_TEXT; /* paths may have more tokens there */
+    *n = target->backend->info.row_max / (1 + most + (other_tokens ? 8 : 0));
     if (*n > MAX_SEQ) *n = MAX_SEQ;
     return status;
 }
