@@ -33,6 +33,7 @@ typedef struct model_builder {
     spec_progress_fn progress;
     void *progress_user_data;
     size_t bytes_done, bytes_total;
+    bool config_only, config_read; /* only config.json is wanted: speci_model_build_begin ends with E_ABORTED, and sets the latter */
 } model_builder;
 
 /* A tensor's name, made in place: speci_namef("model.layers.%d.norm", i).s lives to the end of the full expression. */

@@ -16,9 +16,9 @@ static const model_rename names[] = {
 };
 
 static const gguf_key keys[] = {
-    { "attention.sliding_window", "sliding_window" },
-    { "rope.scaling.original_context_length", "original_max_position_embeddings" }, /* there without a scaling, too */
-    { NULL, NULL },
+    { "attention.sliding_window", "sliding_window", GGUF_WHOLE },
+    { "rope.scaling.original_context_length", "original_max_position_embeddings", GGUF_WHOLE }, /* there without a scaling, too */
+    { NULL, NULL, 0 },
 };
 
 /* A window of 0 is none. */
