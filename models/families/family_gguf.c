@@ -295,7 +295,8 @@ void speci_gguf_row_names(char *out, size_t cap)
     *out = '\0';
     for (size_t i = 0; i < N_ROW && n < cap; i++) {
         n += (size_t)snprintf(out + n, cap - n, "%s%s", i ? ", " : "", rows[i]->model_type);
-        if (rows[i]->also && n < cap) n += (size_t)snprintf(out + n, cap - n, ", %s", rows[i]->also);
+        for (const char *s = rows[i]->also; s && *s && n < cap; s += strcspn(s, " "), s += *s == ' ')
+            n += (size_t)snprintf(out + n, cap - n, ", %.*s", (int)strcspn(s, " "), s);
     }
 }
 

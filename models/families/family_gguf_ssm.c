@@ -38,6 +38,12 @@ static spec_status write(gguf_writing *w)
     return speci_gguf_put_own_whole(w, "attention.head_count", 0);
 }
 
+static spec_status write1(gguf_writing *w)
+{
+    SPEC_TRY(speci_gguf_put_flag(w->head, "mamba.ssm.dt_b_c_rms", false));
+    return write(w);
+}
+
 static const gguf_key mamba_keys[] = {
     { "context_length", NULL, GGUF_WHOLE }, { "feed_forward_length", NULL, GGUF_WHOLE }, { "attention.head_count", NULL, GGUF_WHOLE }, { "ssm.dt_b_c_rms", NULL, GGUF_WHOLE },
     { "attention.layer_norm_rms_epsilon", "layer_norm_epsilon", GGUF_REAL }, { "ssm.conv_kernel", "conv_kernel", GGUF_WHOLE },
@@ -46,7 +52,7 @@ static const gguf_key mamba_keys[] = {
 };
 
 const model_gguf speci_gguf_mamba = { .architecture = "mamba", .model_type = "mamba", .names = names, .keys = mamba_keys,
-                                      .form = { .decays = true }, .finish = finish, .write = write };
+                                      .form = { .decays = true }, .finish = finish, .write = write1 };
 
 static spec_status finish2(gguf_reading *r)
 {

@@ -59,7 +59,7 @@ static spec_status put_key(gguf_writing *w, const gguf_key *k)
 {
     char full[KEY_MAX];
     const json_t *v = k->config ? json_object_get(w->taken, k->config) : NULL;
-    return v && is_said(w, k) ? put(w->head, full_key(w, k->gguf, full), v, k->kind) : SPEC_OK;
+    return v && !json_is_null(v) && is_said(w, k) ? put(w->head, full_key(w, k->gguf, full), v, k->kind) : SPEC_OK;
 }
 
 static spec_status put_keys(gguf_writing *w)
