@@ -92,9 +92,14 @@ static spec_status read_ids(spec_model *m, const model_config *c)
 
 /* --- tokenizer --- */
 
+/* A GGUF file of a model for ids says "none". */
 static bool has_tokenizer(const spec_model *m, const speci_gguf *gguf)
 {
-    return gguf ? speci_gguf_find(gguf, "tokenizer.ggml.model") != NULL : speci_has_tokenizer(m->path);
+    if (!gguf) return speci_has_tokenizer(m->path);
+    const char *kind = NULL;
+    size_t n = 0;
+    const bool read = speci_gguf_text(gguf, "tokenizer.ggml.model", &kind, &n) == SPEC_OK; /* else the reader says why */
+    return !read || (kind && !(n == 4 && memcmp(kind, "none", n) == 0));
 }
 
 static spec_status open_tokenizer(spec_model *m, const char *path, const speci_gguf *gguf)
