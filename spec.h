@@ -240,9 +240,9 @@ typedef struct spec_convert_params {
      * Mixes: "q4_k_m", "q5_k_m": 4 or 5 bits, and Q6_K for the head and for some values and down projections. Matrices whose rows
      * are no whole blocks of 256 get blocks of 32, or F16; vectors are F32. */
     const char *type;
-    const char *tokenizer_path; /* NULL = the model's own, if it has one */
     spec_progress_fn progress;
     void *progress_user_data;
+    const char *tokenizer_path; /* NULL = the model's own, if it has one */
 } spec_convert_params;
 #define SPEC_CONVERT_PARAMS_INIT SPEC_STRUCT_INIT(spec_convert_params)
 
