@@ -277,7 +277,7 @@ static void convert(const char *from, const char *path)
     OK(spec_model_open(&m, backend, path, NULL));
     STRUCT(spec_model_info, info);
     OK(spec_model_get_info(m, info, 1));
-    printf("converted: %s, %llu bytes, progress %d\n", info->format, (unsigned long long)info->bytes_weights, n_progress > 0);
+    printf("converted: %llu bytes, progress %d\n", (unsigned long long)info->bytes_weights, n_progress > 0);
     spec_model_close(m);
 }
 
