@@ -160,6 +160,21 @@ static void families(void **state)
     }
 }
 
+/* Gemma 3, whose golden has a scale of scores that GGUF cannot say. */
+static void gemma3(void **state)
+{
+    (void)state;
+    char base[64];
+    char *config = support_json_with(GOLDEN "/gemma3", "config.json", "{\"query_pre_attn_scalar\": 16, \"sliding_window\": 7}");
+    const variant_file changed = { "config.json", config };
+    support_variant(base, GOLDEN "/gemma3", &changed, 1);
+    convert(base, file, "f32");
+    assert_true(apart(file, base) == 0);
+    free(config);
+    support_variant_remove(base);
+    FAILS(spec_model_convert(backend, GOLDEN "/gemma3", file, NULL), SPEC_E_UNSUPPORTED, "query_pre_attn_scalar is 24, but GGUF files");
+}
+
 /* --- types --- */
 
 /* A directory with a Llama of 256 dimensions, random; the first embedding is `odd`. */
@@ -429,7 +444,7 @@ static int close_backend(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(families), cmocka_unit_test(types), cmocka_unit_test(tokenizers),
+    const struct CMUnitTest tests[] = { cmocka_unit_test(families), cmocka_unit_test(gemma3), cmocka_unit_test(types), cmocka_unit_test(tokenizers),
                                         cmocka_unit_test(model_with_text), cmocka_unit_test(from_gguf), cmocka_unit_test(refusals) };
     return cmocka_run_group_tests(tests, open_backend, close_backend);
 }

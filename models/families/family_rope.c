@@ -286,7 +286,10 @@ spec_status speci_rope_read_two(model_config *c, model_rope *full, model_rope *s
         SPEC_TRY(speci_config_child(c, &both, "rope_parameters"));
         const spec_status status = read_by_kind(&both, full, sliding, keys);
         speci_config_close(&both);
-        return status;
+        SPEC_TRY(status);
+        note(c, full);
+        if (keys->sliding_theta) speci_config_note(c, keys->sliding_theta, json_real(sliding->theta));
+        return SPEC_OK;
     }
     SPEC_TRY(speci_rope_read(c, full, keys));
     *sliding = (model_rope){ .theta = full->theta, .partial = full->partial };
