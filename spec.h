@@ -266,6 +266,8 @@ typedef struct spec_model_info {
     int32_t n_type;
     const spec_type_count *types; /* [n_type] of the file's tensors, most bytes first; borrowed. None of an application's engine */
     const char *format;         /* "safetensors", "gguf"; NULL of an application's engine */
+    const char *head;           /* a head on another model's hidden states (EAGLE): what it is and what it reads, in words; it
+                                   drafts, and cannot be a target. NULL: a model by itself; borrowed */
 } spec_model_info;
 /* info->struct_size must be set. n_node: the nodes per sequence that bytes_state_seq is told for. */
 SPEC_API spec_status spec_model_get_info(const spec_model *model, spec_model_info *info, int32_t n_node);

@@ -46,6 +46,7 @@ struct speci_exec_kind {
     int32_t (*n_recent)(const speci_exec *exec, int32_t slot);
     bool (*can_lag)(const speci_exec *exec, int32_t n_past, int32_t n_recent);
     spec_view (*tap)(const speci_exec *exec, int32_t phase, int32_t tap);
+    spec_view (*given)(const speci_exec *exec, int32_t tap);
 };
 
 extern const speci_exec_kind speci_exec_net; /* models/net */
@@ -57,10 +58,10 @@ struct speci_exec {
     const spec_model *model;
 };
 
-/* What arg-max takes of n_row rows of logits [..][n_vocab]. */
-static inline spec_argmax_args speci_argmax_of(const float *logits, int32_t n_vocab, int32_t first_row, int32_t n_row)
+/* What arg-max takes of n_row rows of logits [..][n_logit]. */
+static inline spec_argmax_args speci_argmax_of(const float *logits, int32_t n_logit, int32_t first_row, int32_t n_row)
 {
-    return (spec_argmax_args){ .logits = logits + (size_t)first_row * (size_t)n_vocab, .ld = n_vocab, .n_vocab = n_vocab,
+    return (spec_argmax_args){ .logits = logits + (size_t)first_row * (size_t)n_logit, .ld = n_logit, .n_vocab = n_logit,
                                .n_row = n_row };
 }
 

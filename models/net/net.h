@@ -5,11 +5,13 @@
  *   net_sequence.c  slots and KV pages    net_step.c      the step descriptor      net_pass.c      forward, flush
  *   net_joint.c     accepted tokens fed again             net_save.c               copy, write, read
  *   net_tap.c       hidden rows that are kept             net_settle.c             states that lag, caught up
- *   net_prefill.c   prompts                               net_hooks.c              its row of hooks */
+ *   net_prefill.c   prompts                               net_hooks.c              its row of hooks
+ *   net_intake.c    what a head takes in */
 #ifndef SPEC_NET_H
 #define SPEC_NET_H
 
 #include "models/exec.h"
+#include "models/model_intake.h"
 
 /* A region of device memory that is handed out front to back. With base NULL it only measures. */
 typedef struct net_arena {
@@ -69,6 +71,7 @@ typedef struct net_plans {
     int32_t n_kv;
     float *logits;            /* f32 [n_row_decode][n_vocab] */
     spec_view *taps[2];       /* by phase: [n_tap] where hidden rows are kept */
+    spec_view given[MODEL_MAX_TAP]; /* a head's: where rows of its target are to be put */
 } net_plans;
 
 /* Sizes of an executor. */
@@ -82,6 +85,7 @@ typedef struct net_shape {
     bool node_state, joint;       /* speci_exec_params */
     const spec_tap *taps;         /* [n_tap] */
     int32_t n_tap;
+    const spec_model *target;     /* of a head, or NULL where it is only measured */
 } net_shape;
 net_shape speci_net_shape_of(const spec_model *model, const speci_exec_params *p); /* net_shape.c */
 /* The most positions of a context that is not long, where layers work otherwise in a long one; else 0. All such layers have the
@@ -168,6 +172,7 @@ spec_status speci_net_warm(speci_exec *exec, int32_t slot, const spec_tree *tree
 int32_t speci_net_first_row(const speci_exec *exec, int32_t k);
 float *speci_net_logits(const speci_exec *exec);
 spec_view speci_net_tap(const speci_exec *exec, int32_t phase, int32_t tap);
+spec_view speci_net_given(const speci_exec *exec, int32_t tap);
 spec_status speci_net_copy(speci_exec *exec, int32_t from, int32_t to);
 bool speci_net_can_lag(const speci_exec *exec, int32_t n_past, int32_t n_recent);
 uint64_t speci_net_data_bytes(const speci_exec *exec, int32_t n_past, int32_t n_recent);

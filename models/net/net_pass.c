@@ -57,7 +57,7 @@ static spec_status pass(net_exec *net, const speci_exec_input *in, int32_t n_in,
                         const speci_exec_tokens *tokens)
 {
     speci_net_describe(net, in, n_in, feed);
-    spec_argmax_args a = speci_argmax_of(net->plans.logits, net->base.model->n_vocab, 0, net->block->n_row);
+    spec_argmax_args a = speci_argmax_of(net->plans.logits, speci_model_n_logit(net->base.model), 0, net->block->n_row);
     if (tokens) a.host_out_token = tokens->token, a.next = tokens->next;
     const spec_status status = speci_net_run(net, SPEC_PHASE_DECODE, tokens ? &a : NULL);
     take_note(net, in, n_in, status);
