@@ -248,9 +248,80 @@ static void trees(void **state)
     }
 }
 
+/* --- what is refused, by name --- */
+
+static spec_status open_session(const char *target, const char *head, const char *changes, spec_dtype dtype)
+{
+    char dir[64], path[512];
+    char *config = support_json_with(head, "config.json", changes);
+    const variant_file file = { "config.json", config };
+    spec_model *t = support_model(backend, path_of(path, sizeof path, TARGETS, target, ""), SPEC_DTYPE_F32), *h = NULL;
+    spec_drafter *d = NULL;
+    spec_session *s = NULL;
+    spec_model_params p = SPEC_MODEL_PARAMS_INIT;
+    p.dtype = dtype;
+    support_variant(dir, head, &file, 1);
+    spec_status status = spec_model_open(&h, backend, dir, &p);
+    if (status == SPEC_OK) status = spec_drafter_from_model(&d, h, NULL);
+    if (status == SPEC_OK) status = spec_session_open(&s, t, d, NULL);
+    support_variant_remove(dir);
+    free(config);
+    spec_session_close(s);
+    spec_drafter_close(d);
+    spec_model_close(h);
+    spec_model_close(t);
+    return status;
+}
+
+static void refusals(void **state)
+{
+    static const struct {
+        const char *target, *head, *changes;
+        spec_dtype dtype;
+        spec_status status;
+        const char *says;
+    } wrong[] = {
+        { "law8-target", "eagle2-bamba", "{}", 0, SPEC_E_INVALID, "reads hidden rows of 32 columns" },
+        { "bamba", "eagle3-law8", "{}", 0, SPEC_E_INVALID, "reads hidden rows of 16 columns" },
+        { "bamba", "eagle3-bamba", "{\"vocab_size\": 97}", 0, SPEC_E_INVALID, "is for 97 ids" },
+        { "bamba", "eagle3-bamba", "{\"eagle_config\": {\"eagle_aux_hidden_state_layer_ids\": [1, 2, 30]}}", 0, SPEC_E_INVALID,
+          "enters layer 30" },
+        { "bamba", "eagle3-bamba", "{\"eagle_config\": {\"eagle_aux_hidden_state_layer_ids\": [1, 2]}}", 0, SPEC_E_FORMAT,
+          "has 2 entries, expected 3" },
+        { "bamba", "eagle3-bamba", "{\"eagle_config\": {\"eagle_aux_hidden_state_layer_ids\": [1, 2, -1]}}", 0, SPEC_E_FORMAT,
+          "ids[2] is -1" },
+        { "bamba", "eagle2-bamba", "{\"tie_word_embeddings\": true}", 0, SPEC_E_INVALID, "tie_word_embeddings" },
+        { "bamba", "eagle2-bamba", "{}", SPEC_DTYPE_BF16, SPEC_E_INVALID, "open the head with the target's dtype" },
+        { "bamba", "eagle2-bamba", "{\"bias\": false}", 0, SPEC_E_UNSUPPORTED, "fc.bias" },
+        { "bamba", "eagle2-bamba", "{\"num_key_value_heads\": 4}", 0, SPEC_E_FORMAT, "layers.0.self_attn.k_proj.weight" },
+        { "bamba", "eagle3-bamba", "{\"draft_vocab_size\": 47}", 0, SPEC_E_FORMAT, "d2t" },
+        { "bamba", "eagle3-bamba", "{\"target_hidden_size\": 33}", 0, SPEC_E_FORMAT, "fc.weight" },
+        { "bamba", "eagle3-speculators", "{\"norm_before_fc\": false}", 0, SPEC_E_UNSUPPORTED, "input_norm" },
+        { "llama2", "eagle3-llama2", "{\"draft_vocab_size\": 95}", 0, SPEC_E_FORMAT, "d2t is missing" },
+    };
+    char path[512];
+    spec_model *h;
+    spec_session *s;
+    (void)state;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        path_of(path, sizeof path, HEADS, wrong[i].head, "");
+        FAILS(open_session(wrong[i].target, path, wrong[i].changes, wrong[i].dtype), wrong[i].status, wrong[i].says);
+    }
+    OK(open_session("bamba", path_of(path, sizeof path, HEADS, "eagle3-bamba", ""), "{\"eagle_config\": null}", 0));
+    OK(open_session("bamba", path, "{\"architectures\": [\"LlamaForCausalLM\"]}", 0)); /* as the first that were published say */
+    OK(open_session("bamba", path, "{\"num_hidden_layers\": 40}", 0));
+    h = support_model(backend, path, SPEC_DTYPE_F32);
+    FAILS(spec_session_open(&s, h, NULL, NULL), SPEC_E_INVALID, "drafts for another model");
+    spec_model_info info = { .struct_size = sizeof info };
+    OK(spec_model_get_info(h, &info, 8));
+    assert_string_equal(info.family, "eagle3");
+    assert_non_null(strstr(info.head, "enters layers 2, 2, 1; drafts 48 ids"));
+    spec_model_close(h);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(network), cmocka_unit_test(trees) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(network), cmocka_unit_test(trees), cmocka_unit_test(refusals) };
     backend = support_backend();
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     spec_backend_close(backend);

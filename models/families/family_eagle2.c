@@ -10,17 +10,6 @@ bool speci_is_eagle2(const model_config *config, const model_checkpoint *checkpo
            !speci_head_has(checkpoint, "layers.0.hidden_norm.weight");
 }
 
-/* HASS and others put norms in front of fc. */
-static spec_status refuse_variants(const model_builder *b)
-{
-    static const char *const more[] = { "embedding_layernorm.weight", "hidden_states_layernorm.weight", "pre_lm_head_layernorm.weight" };
-    for (size_t i = 0; i < sizeof more / sizeof *more; i++)
-        if (speci_head_has(b->checkpoint, more[i]))
-            return speci_fail(SPEC_E_UNSUPPORTED, "%s: an EAGLE head with a tensor %s: norms around fc are not supported",
-                              speci_checkpoint_path(b->checkpoint), more[i]);
-    return SPEC_OK;
-}
-
 spec_status speci_family_eagle2(model_builder *b)
 {
     model_transformer t;
@@ -29,7 +18,6 @@ spec_status speci_family_eagle2(model_builder *b)
     SPEC_TRY(speci_head_read(b->config, &t));
     SPEC_TRY(speci_config_bool_or(b->config, &bias, "bias", speci_head_has(b->checkpoint, "fc.bias")));
     SPEC_TRY(speci_head_begin(b, &t, "EAGLE-2", t.dim));
-    SPEC_TRY(refuse_variants(b));
     spec_model *m = b->model;
     model_intake *in = m->intake;
     in->after_norm = true;
