@@ -19,115 +19,6 @@ spec_status speci_draft_head_check(const spec_drafter *d, const spec_model *targ
     return speci_head_check(m, target);
 }
 
-/* --- memory --- */
-
-static size_t ring_bytes(const model_draft *m, int32_t k)
-{
-    const size_t n = (size_t)m->d->site->n_seq * SPECI_TOLD_ROWS * m->told.row_bytes[k];
-    return (n + 255) / 256 * 256;
-}
-
-spec_status speci_draft_told_open(model_draft *m)
-{
-    const speci_draft_site *site = m->d->site;
-    model_told *t = &m->told;
-    const size_t n = (size_t)speci_head_n_tap(m->model);
-    if (n == 0) return SPEC_OK;
-    t->n_tap = (int32_t)n, t->dim = site->target->dim;
-    t->n_copy_max = t->n_tap * (2 * (SPEC_MAX_DEPTH + 1) + 2 * site->n_seq);
-    t->taps = speci_alloc(site->a, n, sizeof *t->taps);
-    t->row_bytes = speci_alloc(site->a, n, sizeof *t->row_bytes);
-    t->ring = speci_alloc(site->a, n, sizeof *t->ring);
-    t->copies = speci_alloc(site->a, (size_t)t->n_copy_max, sizeof *t->copies);
-    if (!t->taps || !t->row_bytes || !t->ring || !t->copies) return SPEC_E_NOMEM;
-    speci_head_taps(m->model, site->target, t->taps);
-    for (int32_t k = 0; k < t->n_tap; k++) {
-        const spec_dtype type = t->taps[k].where == SPEC_TAP_NORM ? site->target->dtype : SPEC_DTYPE_F32;
-        t->row_bytes[k] = (size_t)t->dim * (type == SPEC_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t));
-        t->bytes += ring_bytes(m, k);
-    }
-    m->d->taps = t->taps, m->d->n_tap = t->n_tap;
-    return SPEC_OK;
-}
-
-spec_status speci_draft_told_attach(model_draft *m)
-{
-    const speci_draft_site *site = m->d->site;
-    model_told *t = &m->told;
-    if (t->n_tap == 0) return SPEC_OK;
-    SPEC_TRY(site->ops->alloc(site->dev, &t->base, t->bytes));
-    char *at = t->base;
-    for (int32_t k = 0; k < t->n_tap; k++) t->ring[k] = at, at += ring_bytes(m, k);
-    return SPEC_OK;
-}
-
-void speci_draft_told_close(model_draft *m)
-{
-    const speci_draft_site *site = m->d->site;
-    model_told *t = &m->told;
-    if (t->base) site->ops->free(site->dev, t->base, t->bytes);
-    void *arrays[] = { t->taps, t->row_bytes, t->ring, t->copies };
-    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) speci_free(site->a, arrays[i]);
-}
-
-/* --- rows from place to place --- */
-
-static spec_status copy_all(model_draft *m)
-{
-    const speci_draft_site *site = m->d->site;
-    const int32_t n = m->told.n_copy;
-    m->told.n_copy = 0;
-    return n > 0 ? site->ops->copy(site->queue, m->told.copies, n) : SPEC_OK;
-}
-
-/* Neighbours become one range. */
-static spec_status add_copy(model_draft *m, char *to, const char *from, size_t bytes)
-{
-    model_told *t = &m->told;
-    spec_range_copy *last = t->n_copy > 0 ? &t->copies[t->n_copy - 1] : NULL;
-    if (last && (char *)last->to + last->bytes == to && (const char *)last->from + last->bytes == from) {
-        last->bytes += bytes;
-        return SPEC_OK;
-    }
-    if (t->n_copy == t->n_copy_max) SPEC_TRY(copy_all(m));
-    t->copies[t->n_copy++] = (spec_range_copy){ to, from, bytes };
-    return SPEC_OK;
-}
-
-static const char *row_of(const spec_view *v, int32_t row)
-{
-    return (const char *)v->data + (size_t)row * (size_t)v->ld * (v->dtype == SPEC_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t));
-}
-
-/* Rows [from, from + n) of h, those of the ids behind the ones that were told. */
-static spec_status keep_rows(model_draft *m, int32_t seq, const speci_draft_hidden *h, int32_t from, int32_t n)
-{
-    model_seq *s = &m->seqs[seq];
-    for (int32_t k = 0; k < m->told.n_tap; k++)
-        for (int32_t i = 0; i < n; i++)
-            SPEC_TRY(add_copy(m, speci_draft_told_row(m, k, seq, s->n_told + i), row_of(&h->taps[k], speci_hidden_row(h, from + i)),
-                              m->told.row_bytes[k]));
-    s->n_told += n;
-    return copy_all(m);
-}
-
-/* Nodes of first passes alone: those of later ones have rows of the head's own. */
-spec_status speci_draft_give(model_draft *m, const int32_t *seqs, int32_t n)
-{
-    for (int32_t k = 0; k < m->told.n_tap; k++) {
-        const spec_view to = speci_exec_given(m->exec, k);
-        for (int32_t i = 0, row = 0; i < n; i++) {
-            const model_seq *s = &m->seqs[seqs[i]];
-            const int32_t base = speci_exec_n_past(m->exec, seqs[i]);
-            for (int32_t j = s->n_fed; j < s->fed.n; j++, row++)
-                if (s->n_fed == 0)
-                    SPEC_TRY(add_copy(m, (char *)(uintptr_t)row_of(&to, row), speci_draft_told_row(m, k, seqs[i], base + j),
-                                      m->told.row_bytes[k]));
-        }
-    }
-    return copy_all(m);
-}
-
 /* --- in step with the sequence --- */
 
 /* But for the executor's slot. */
@@ -139,6 +30,18 @@ spec_status speci_draft_head_begin(model_draft *m, const speci_draft_seq *q, int
     s->first = first, s->n_told = 0;
     s->own.ids.n = 0, s->own.n_from = s->own.n_held = 0;
     return speci_buf_reserve(&s->own.ids, (size_t)speci_draft_room_of(m, q) * sizeof(int32_t));
+}
+
+/* Rows [from, from + n) of h, those of the ids behind the ones that were told. */
+static spec_status keep_rows(model_draft *m, int32_t seq, const speci_draft_hidden *h, int32_t from, int32_t n)
+{
+    model_seq *s = &m->seqs[seq];
+    for (int32_t k = 0; k < m->told.n_tap; k++)
+        for (int32_t i = 0; i < n; i++)
+            SPEC_TRY(speci_draft_told_add(m, speci_draft_told_row(m, k, seq, s->n_told + i), speci_draft_view_row(&h->taps[k], speci_hidden_row(h, from + i)),
+                              m->told.row_bytes[k]));
+    s->n_told += n;
+    return speci_draft_told_copy(m);
 }
 
 static spec_status begin(model_draft *m, const speci_draft_seq *q, int32_t first)
@@ -176,10 +79,11 @@ static spec_status give(void *arg, int32_t first, int32_t n)
     for (int32_t k = 0; k < g->m->told.n_tap; k++) {
         const spec_view to = speci_exec_given(g->m->exec, k);
         for (int32_t i = 0; i < n; i++)
-            SPEC_TRY(add_copy(g->m, (char *)(uintptr_t)row_of(&to, i),
-                              row_of(&g->h->taps[k], speci_hidden_row(g->h, first - g->first + i)), g->m->told.row_bytes[k]));
+            SPEC_TRY(speci_draft_told_add(g->m, speci_draft_view_row(&to, i),
+                                          speci_draft_view_row(&g->h->taps[k], speci_hidden_row(g->h, first - g->first + i)),
+                                          g->m->told.row_bytes[k]));
     }
-    return copy_all(g->m);
+    return speci_draft_told_copy(g->m);
 }
 
 static bool stopped(void *arg)
@@ -246,6 +150,6 @@ spec_status speci_draft_head_fork(speci_draft *d, const speci_draft_seq *q, int3
     SPEC_TRY(speci_exec_copy(m->exec, q->seq, to));
     for (int32_t k = 0; k < m->told.n_tap; k++)
         for (int32_t i = speci_exec_n_past(m->exec, q->seq); i < from->n_told; i++)
-            SPEC_TRY(add_copy(m, speci_draft_told_row(m, k, to, i), speci_draft_told_row(m, k, q->seq, i), m->told.row_bytes[k]));
-    return copy_all(m);
+            SPEC_TRY(speci_draft_told_add(m, speci_draft_told_row(m, k, to, i), speci_draft_told_row(m, k, q->seq, i), m->told.row_bytes[k]));
+    return speci_draft_told_copy(m);
 }

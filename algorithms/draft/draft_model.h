@@ -1,5 +1,5 @@
 /* draft_model.h - a model or a head as drafter: what draft_model.c, draft_vocab.c, draft_grow.c, draft_expand.c, draft_write.c,
- * draft_save.c, draft_head.c and draft_head_save.c share. Internal. */
+ * draft_save.c, draft_fed.c, draft_head.c, draft_head_save.c and draft_told.c share. Internal. */
 #ifndef SPEC_DRAFT_MODEL_H
 #define SPEC_DRAFT_MODEL_H
 
@@ -116,16 +116,23 @@ static inline int32_t speci_draft_feed_id(const model_draft *m, int32_t token)
     return id < 0 ? 0 : id; /* a builder of the application's may name any token of the target */
 }
 
-/* In step with the sequence (draft_model.c). Commits what the executor was fed and is now committed: but the last id, whose row a draft
+/* In step with the sequence (draft_fed.c). Commits what the executor was fed and is now committed: but the last id, whose row a draft
  * needs anew, and nothing that a head was fed of its own rows. */
 void speci_draft_commit_fed(model_draft *m, int32_t seq);
 
-/* A head (draft_head.c). prepare, attach, detach: its taps and their rings. Copies to where the executor's next pass reads them the
- * rows of `fed` of these sequences. Hooks; draft_head_save.c: those of saved sequences. */
+/* Rows that were told (draft_told.c). prepare, attach, detach: a head's taps and their rings; nothing of other models. Lists a copy on
+ * the device, neighbours as one; makes those that are listed. Row `row` of a view. Copies the rows of `fed` of these sequences to where
+ * the executor's next pass reads them. */
 spec_status speci_draft_told_open(model_draft *m);
 spec_status speci_draft_told_attach(model_draft *m);
 void speci_draft_told_close(model_draft *m);
+spec_status speci_draft_told_add(model_draft *m, char *to, const char *from, size_t bytes);
+spec_status speci_draft_told_copy(model_draft *m);
+char *speci_draft_view_row(const spec_view *v, int32_t row);
 spec_status speci_draft_give(model_draft *m, const int32_t *seqs, int32_t n);
+
+/* A head (draft_head.c): begins a sequence but for the executor's slot, whose first row is that of position `first`; and its hooks,
+ * those of saved sequences in draft_head_save.c. */
 spec_status speci_draft_head_check(const spec_drafter *d, const spec_model *target);
 spec_status speci_draft_head_begin(model_draft *m, const speci_draft_seq *q, int32_t first);
 spec_status speci_draft_head_hidden(speci_draft *d, const speci_draft_seq *q, const speci_draft_hidden *h);
