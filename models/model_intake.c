@@ -9,6 +9,11 @@
 void speci_intake_close(model_intake *in, const spec_allocator *a)
 {
     if (!in) return;
+    if (in->info) {
+        speci_free(a, in->info->hot);
+        speci_free(a, in->info->w2);
+        speci_free(a, in->info);
+    }
     speci_free(a, in->columns);
     speci_free(a, in);
 }
@@ -106,6 +111,8 @@ void speci_head_tell(const spec_model *head, char *out, size_t cap)
     for (int32_t i = 0; i < in->n_said && n < cap; i++)
         n += (size_t)snprintf(out + n, cap - n, "%s %d", i > 0 ? "," : "", in->said[i]);
     if (head->head.w && n < cap) n += (size_t)snprintf(out + n, cap - n, "; drafts %d ids", speci_model_n_logit(head));
+    if (in->info && n < cap)
+        n += (size_t)snprintf(out + n, cap - n, "; token info of %d hot ids, rank %d", in->info->n_hot, in->info->rank);
     if (n < cap)
         (void)snprintf(out + n, cap - n, "; embedding %s, lm_head %s", head->embed ? "its own" : "the target's",
                        head->head.w ? "its own" : "the target's");

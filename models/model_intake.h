@@ -16,6 +16,17 @@
 
 enum { MODEL_MAX_TAP = 8 };
 
+/* Token info (algorithms.md 17.3): logits behind a node of token t get info(t) = RMSNorm(W2 W1 e_t) over the hot tokens, where t is one of
+ * them; e_t is the target's embedding. */
+typedef struct model_token_info {
+    int32_t rank, n_hot;
+    int32_t *hot;    /* [n_hot] */
+    float *w2;       /* [n_hot][rank], for the norm's factor (net_token_info.c) */
+    float eps;
+    model_linear w1; /* [rank][width] */
+    model_linear out; /* [n_vocab][rank]: rows of W2 times the norm's weight, at their tokens; zeros elsewhere */
+} model_token_info;
+
 typedef struct model_intake {
     const char *kind;           /* "EAGLE-2": for messages */
     int32_t n_tap, n_hidden;    /* rows of the target per position, and their columns */
@@ -30,6 +41,7 @@ typedef struct model_intake {
     bool residual_normed;       /* r = norm(hidden) */
     bool hands_normed;          /* hands down norm(output), by the final norm, in place of the output */
     bool hands_input;           /* what is handed down stands for r: no token enters behind the first row */
+    model_token_info *info;     /* or NULL */
     int32_t *columns;           /* [n_vocab] the column of the logits for each id, -1 none; NULL: its own number */
 } model_intake;
 

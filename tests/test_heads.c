@@ -18,7 +18,8 @@
 static spec_backend *backend;
 
 static const char *const names[] = { "eagle2-bamba", "eagle2-llama2", "eagle2-mamba2", "eagle2-law8", "eagle3-bamba", "eagle3-llama2",
-                                     "eagle3-mamba2", "eagle3-speculators", "eagle3-law8" };
+                                     "eagle3-mamba2", "eagle3-speculators", "eagle3-law8", "lyanna-bare", "lyanna-bamba",
+                                     "lyanna-mamba2" };
 enum { N_CASE = sizeof names / sizeof *names, N_NODE = 40, MOST = 4096 };
 
 typedef struct scene {
@@ -125,13 +126,18 @@ static void expect_out(const worker *w, const char *what, int32_t phase, int32_t
     expect_row(w, what, (const float *)v.data + (size_t)row * (size_t)v.ld, want + (size_t)at * (size_t)w->dim, w->dim);
 }
 
-static void expect_logits(const worker *w, int32_t row, int32_t at)
+/* With token info: the reference's row, which is without, and that of the collapsed table for `token`. */
+static void expect_logits(const worker *w, int32_t row, int32_t at, int32_t token)
 {
     int32_t ld;
     int64_t cols;
-    const float *want = support_golden_find(&w->s->g, "chain_logits", NULL, &cols), *logits = speci_exec_logits(w->exec, &ld);
+    float want[MOST];
+    const float *plain = support_golden_find(&w->s->g, "chain_logits", NULL, &cols), *logits = speci_exec_logits(w->exec, &ld);
+    const model_token_info *info = w->s->head->intake->info;
+    const float *table = info ? support_golden_find(&w->s->g, "info_table", NULL, NULL) : NULL;
     assert_int_equal(ld, cols);
-    expect_row(w, "logits of the chain", logits + (size_t)row * (size_t)ld, want + (size_t)at * (size_t)cols, ld);
+    for (int32_t i = 0; i < ld; i++) want[i] = plain[(size_t)at * (size_t)ld + (size_t)i] + (table ? table[(size_t)token * (size_t)ld + (size_t)i] : 0);
+    expect_row(w, "logits of the chain", logits + (size_t)row * (size_t)ld, want, ld);
 }
 
 /* n_prompt pairs by prefill, the others as a chain in front of a draft; then the golden's chain, node by node, beside another branch. */
@@ -153,14 +159,14 @@ static void check_network(const worker *w, int32_t n_prompt)
     for (int32_t i = n_prompt; i < n_pair; i++) expect_out(w, "pairs", SPEC_PHASE_DECODE, i - n_prompt, "context", i);
     int32_t row = tree.n - 1, node = row;
     expect_out(w, "chain", SPEC_PHASE_DECODE, row, "chain", 0);
-    expect_logits(w, row, 0);
+    expect_logits(w, row, 0, s->ids[n_pair]);
     for (int32_t i = 1; i < 6; i++) {
         in.n_fed = tree.n;
         (void)spec_tree_add(&tree, node, (drafts[i - 1] + 1) % s->head->n_vocab, 1); /* it changes nothing of the others */
         node = spec_tree_add(&tree, node, drafts[i - 1], 1);
         OK(speci_exec_forward(w->exec, &in, 1, NULL, NULL));
         expect_out(w, "chain", SPEC_PHASE_DECODE, 1, "chain", i);
-        expect_logits(w, 1, i);
+        expect_logits(w, 1, i, drafts[i - 1]);
     }
     spec_tree_free(&tree, NULL);
     speci_exec_end(w->exec, slot);
@@ -209,7 +215,8 @@ static void expect_tree(const scene *s, const char *what, const spec_tree *t, co
 static void check_tree(const scene *s, const json_t *tree, int32_t parts)
 {
     char text[64];
-    const int k = (int)json_integer_value(json_object_get(tree, "k")), depth = (int)json_integer_value(json_object_get(tree, "depth"));
+    const json_t *levels = json_object_get(tree, "depth") ? json_object_get(tree, "depth") : json_object_get(tree, "rows");
+    const int k = (int)json_integer_value(json_object_get(tree, "k")), depth = (int)json_integer_value(levels);
     snprintf(text, sizeof text, "eagle2:%d,%d,%d", k, 1 + (int)json_integer_value(json_object_get(tree, "budget")), depth);
     spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
     spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
@@ -241,6 +248,8 @@ static void trees(void **state)
         open_scene(&s, names[i]);
         json_array_foreach(json_object_get(s.told, "trees"), k, tree)
         {
+            const char *kind = json_string_value(json_object_get(tree, "kind"));
+            if (strcmp(kind, "eagle") != 0 && strcmp(kind, "token_info") != 0) continue;
             check_tree(&s, tree, 1);
             check_tree(&s, tree, 2);
         }

@@ -24,6 +24,8 @@ spec_status speci_family_find(const model_family **out, const model_config *conf
 const model_family *speci_family_find_head(const model_config *config, const model_checkpoint *checkpoint);
 spec_status speci_family_eagle2(model_builder *b);
 spec_status speci_family_eagle3(model_builder *b);
+spec_status speci_family_lyanna(model_builder *b);
+bool speci_is_lyanna(const model_config *config, const model_checkpoint *checkpoint);
 bool speci_is_eagle2(const model_config *config, const model_checkpoint *checkpoint);
 bool speci_is_eagle3(const model_config *config, const model_checkpoint *checkpoint);
 

@@ -48,6 +48,7 @@ static const model_family families[] = {
 /* Heads: networks that draft from another model's hidden states. */
 static const model_family heads[] = {
     { .name = "eagle3", .is_head = speci_is_eagle3, .build = speci_family_eagle3 },
+    { .name = "lyanna", .is_head = speci_is_lyanna, .build = speci_family_lyanna },
     { .name = "eagle2", .is_head = speci_is_eagle2, .build = speci_family_eagle2 },
 };
 

@@ -6,7 +6,7 @@
  *   net_joint.c     accepted tokens fed again             net_save.c               copy, write, read
  *   net_tap.c       hidden rows that are kept             net_settle.c             states that lag, caught up
  *   net_prefill.c   prompts                               net_hooks.c              its row of hooks
- *   net_intake.c    what a head takes in */
+ *   net_intake.c    what a head takes in                  net_token_info.c         what it knows of tokens */
 #ifndef SPEC_NET_H
 #define SPEC_NET_H
 
@@ -72,6 +72,7 @@ typedef struct net_plans {
     float *logits;            /* f32 [n_row_decode][n_vocab] */
     spec_view *taps[2];       /* by phase: [n_tap] where hidden rows are kept */
     spec_view given[MODEL_MAX_TAP]; /* a head's: where rows of its target are to be put */
+    spec_weight *info;        /* a head's table of token info [n_vocab][rank], from attach on */
 } net_plans;
 
 /* Sizes of an executor. */
@@ -196,6 +197,11 @@ size_t speci_net_block_bytes(const net_shape *s);
 void speci_net_describe_prefill(net_exec *net, int32_t slot, const int32_t *ids, int32_t n, int32_t rows);
 /* A decode pass over inputs that are checked. */
 void speci_net_describe(net_exec *net, const speci_exec_input *in, int32_t n_in, const speci_exec_feed *feed);
+
+/* A head's token info (net_token_info.c): the device bytes of its table; makes it, of the target's embedding; gives it back. */
+size_t speci_net_info_bytes(const net_exec *net);
+spec_status speci_net_make_info(net_exec *net);
+void speci_net_close_info(net_exec *net);
 
 /* Runs the pass that is described (net_pass.c), and what arg-max is behind it unless that is NULL. */
 spec_status speci_net_run(net_exec *net, int32_t phase, const spec_argmax_args *argmax);

@@ -4,7 +4,7 @@
 void speci_net_memory(const speci_exec *exec, spec_memory *out)
 {
     const net_exec *net = net_of(exec);
-    out->bytes_work += net->memory.work.n;
+    out->bytes_work += net->memory.work.n + speci_net_info_bytes(net);
     out->bytes_state += net->memory.state.n;
     out->bytes_kv += net->memory.kv.n;
 }
@@ -100,6 +100,7 @@ void speci_net_close(speci_exec *exec)
         speci_free(net->a, net->seqs[i].page);
     }
     speci_net_close_taps(net);
+    speci_net_close_info(net);
     speci_free(net->a, net->plans.kv);
     speci_free(net->a, net->plans.kept);
     speci_free(net->a, net->to_zero);
@@ -136,6 +137,7 @@ spec_status speci_net_attach(speci_exec *exec, spec_queue *queue, bool capture)
     net->queue = queue;
     warn_of_long(net);
     SPEC_TRY(alloc_device(net));
+    SPEC_TRY(speci_net_make_info(net));
     speci_net_emit(&net->plans, &net->memory, net->base.model, &net->shape);
     SPEC_TRY(check_abilities(net));
     spec_plan plans[2];

@@ -13,6 +13,7 @@ void speci_net_take_intake_rows(net_emitter *e, int32_t rows)
     e->gathered = speci_net_tensor(e, rows, has_norms(in) ? in->join.n_in : 0, SPEC_DTYPE_F32);
     e->joined = speci_net_tensor(e, rows, in->join.w ? in->join.n_in : 0, m->dtype);
     e->fused = speci_net_tensor(e, rows, wide, m->dtype);
+    if (in->info) speci_net_take_info_rows(e, rows);
 }
 
 void speci_net_take_intake(net_emitter *e)

@@ -26,7 +26,7 @@ typedef struct net_emitter {
     const spec_model *model;
     const net_shape *shape;
     spec_view residual, normed[MODEL_MAX_BRANCH], projection, conv, select, dt, scan, mixed, branch;
-    spec_view gathered, joined, fused; /* of a head */
+    spec_view gathered, joined, fused, told, told_in; /* of a head */
     float *handed;           /* of a head: what each node of the trees hands down */
     void *replay;
     int32_t phase; /* of the plan being emitted */
@@ -84,6 +84,9 @@ void speci_net_take_intake(net_emitter *e);
 void speci_net_emit_intake(net_emitter *e);
 /* What the first branch of a head reads: a norm of the residual like any other, or [token; hidden]. */
 net_input speci_net_emit_first(net_emitter *e, const model_norm *n);
+/* Adds to the logits what the rows' tokens tell (net_token_info.c). */
+void speci_net_take_info_rows(net_emitter *e, int32_t rows);
+void speci_net_emit_info(net_emitter *e, spec_view logits);
 /* Hands down what the layers gave; normed: after the final norm. */
 void speci_net_emit_hand_down(net_emitter *e, spec_view normed);
 /* The embedding of the tokens; and the model whose head makes the logits: this one, or a head's target. */

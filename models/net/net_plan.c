@@ -129,6 +129,7 @@ static void emit_head(net_emitter *e, net_input last)
     const spec_model *of = speci_net_head_of(e);
     speci_net_emit_linear(e, &of->head, last, logits, (spec_linear_args){ .scale = of->logit_scale });
     if (e->plans->ops[e->phase]) e->plans->ops[e->phase][at].head = 1;
+    if (m->intake && m->intake->info) speci_net_emit_info(e, logits);
 }
 
 /* The final norm's rows are kept behind the head, in front of which an operation of its own would keep the norm from handing
