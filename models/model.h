@@ -182,7 +182,7 @@ spec_status speci_exec_open(speci_exec **out, const spec_model *model, const spe
 void speci_exec_close(speci_exec *exec); /* NULL is fine */
 /* The decode and the prefill plan, by phase: plans [2]. They have no operations where passes do not run on the device. */
 void speci_exec_plans(const speci_exec *exec, spec_plan plans[2]);
-/* Device bytes that attach takes: added to state, kv and work. */
+/* Device bytes that attach takes: added to state, kv and work; a head's table of weights to the model's. */
 void speci_exec_memory(const speci_exec *exec, spec_memory *out);
 /* The same for an executor that is not to be opened. */
 spec_status speci_exec_bytes(const spec_model *model, const speci_exec_params *p, spec_memory *out);

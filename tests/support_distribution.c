@@ -36,6 +36,7 @@ typedef enum probs_source {
     FROM_TEXT,  /* and by its text */
     FROM_HEAD,  /* a head on the target's hidden states; the first step of a sequence has none */
     FROM_HEAD_OF_5, /* the same, which drafts five of the eight tokens */
+    FROM_CHAIN_HEAD, /* one whose rows are a chain, with token info */
     FROM_DISTRIBUTIONS,  /* an application's distributions */
     FROM_OWN,   /* a network's distributions, a caller's own builder that draws */
     FROM_CHOICE /* the same, and it chooses among the likeliest */
@@ -98,6 +99,8 @@ static const probs_tree trees[] = {
     { "head of five tokens, chain:3", "chain:3", FROM_HEAD_OF_5, 0, AS_IT_IS, UINT32_MAX & ~R(GREEDY), 0, PROBS_WITHOUT },
     { "head of five tokens, product-repeat:3,2", "product-repeat:3,2", FROM_HEAD_OF_5, 0, AS_IT_IS, REPEAT_RULES, 0, PROBS_REPEAT },
     { "head of five tokens, dyspec:6", "dyspec:6", FROM_HEAD_OF_5, 0, AS_IT_IS, SAMPLED_RULES, 0, PROBS_WITHOUT },
+    { "chain head, product:3,2", "product:3,2", FROM_CHAIN_HEAD, 0, AS_IT_IS, SAMPLED_RULES, 0, PROBS_WITHOUT },
+    { "chain head, eagle2:3,6,2", "eagle2:3,6,2", FROM_CHAIN_HEAD, 0, AS_IT_IS, R(NAIVE), 0, PROBS_TOP },
     { "product:3,2 cut by slot", "product:3,2", 0, BY_SLOT, AS_IT_IS, SAMPLED_RULES, 0, PROBS_WITHOUT },
 };
 enum { N_TREE = sizeof trees / sizeof *trees };
@@ -242,7 +245,7 @@ enum { N_BUG = sizeof bugs / sizeof *bugs };
 
 static spec_backend *backend;
 static spec_model *target, *drafter, *other; /* other: the drafter with another vocabulary */
-static spec_model *head, *head_of_5;
+static spec_model *head, *head_of_5, *chain_head;
 static logits_table *target_logits, *draft_logits;
 
 static spec_sampling draft_sampling(const probs_case *c)
@@ -340,6 +343,7 @@ static spec_status open_drafter(probs_work *w)
     if (c->tree.source == FROM_OTHER) p.vocab = SPEC_DRAFT_VOCAB_INTERSECTION;
     if (c->tree.source == FROM_TEXT) p.vocab = SPEC_DRAFT_VOCAB_TEXT;
     if (c->tree.source == FROM_HEAD) return spec_drafter_from_model(&w->dr, head, &p);
+    if (c->tree.source == FROM_CHAIN_HEAD) return spec_drafter_from_model(&w->dr, chain_head, &p);
     if (c->tree.source == FROM_HEAD_OF_5) return spec_drafter_from_model(&w->dr, head_of_5, &p);
     return spec_drafter_from_model(&w->dr, p.vocab != SPEC_DRAFT_VOCAB_AUTO ? other : drafter, &p);
 }
@@ -894,7 +898,7 @@ static void check_refusals(void **state)
     (void)state;
     for (int32_t i = 0; i < N_TREE; i++) {
         probs_case c = { .tree = trees[i], .start = 3, .sampling = PLAIN };
-        if (c.tree.source == FROM_HEAD || c.tree.source == FROM_HEAD_OF_5) continue; /* it has drafted nothing yet */
+        if (c.tree.source >= FROM_HEAD && c.tree.source <= FROM_CHAIN_HEAD) continue; /* it has drafted nothing yet */
         const answer naive = check_rules_of(&c);
         if (!is_edited(&c)) check_refused_step(c, &naive);
     }
@@ -992,6 +996,7 @@ static int open_models(void **state)
     drafter = support_model(backend, SPEC_TEST_DIR "/golden/law8-drafter", SPEC_DTYPE_F32);
     head = support_model(backend, SPEC_TEST_DIR "/golden/heads/eagle2-law8", SPEC_DTYPE_F32);
     head_of_5 = support_model(backend, SPEC_TEST_DIR "/golden/heads/eagle3-law8", SPEC_DTYPE_F32);
+    chain_head = support_model(backend, SPEC_TEST_DIR "/golden/heads/lyanna-law8", SPEC_DTYPE_F32);
     target_logits = calloc(1, sizeof *target_logits);
     draft_logits = calloc(1, sizeof *draft_logits);
     probs_read_logits(target_logits, target);
@@ -1005,6 +1010,7 @@ static int close_models(void **state)
     free(target_logits);
     free(draft_logits);
     spec_model_close(other);
+    spec_model_close(chain_head);
     spec_model_close(head_of_5);
     spec_model_close(head);
     spec_model_close(drafter);

@@ -26,6 +26,7 @@ static const head_case cases[] = {
     { "eagle2-law8", "law8-target", 8 }, { "eagle3-llama2", "llama2", 96 },     { "eagle3-bamba", "bamba", 96 },
     { "eagle3-mamba2", "mamba2", 96 },  { "eagle3-speculators", "bamba", 96 }, { "eagle3-law8", "law8-target", 8 },
     { "lyanna-bare", "llama2", 96 },    { "lyanna-bamba", "bamba", 96 },       { "lyanna-mamba2", "mamba2", 96 },
+    { "lyanna-law8", "law8-target", 8 },
 };
 enum { N_CASE = sizeof cases / sizeof *cases, N_PROMPT = 4, WIDTH = 23, N_NEW = 40, N_CTX = 160 };
 

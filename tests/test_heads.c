@@ -19,7 +19,7 @@ static spec_backend *backend;
 
 static const char *const names[] = { "eagle2-bamba", "eagle2-llama2", "eagle2-mamba2", "eagle2-law8", "eagle3-bamba", "eagle3-llama2",
                                      "eagle3-mamba2", "eagle3-speculators", "eagle3-law8", "lyanna-bare", "lyanna-bamba",
-                                     "lyanna-mamba2" };
+                                     "lyanna-mamba2", "lyanna-law8" };
 enum { N_CASE = sizeof names / sizeof *names, N_NODE = 40, MOST = 4096 };
 
 typedef struct scene {
@@ -306,6 +306,9 @@ static void refusals(void **state)
         { "bamba", "eagle3-bamba", "{\"draft_vocab_size\": 47}", 0, SPEC_E_FORMAT, "d2t" },
         { "bamba", "eagle3-bamba", "{\"target_hidden_size\": 33}", 0, SPEC_E_FORMAT, "fc.weight" },
         { "bamba", "eagle3-speculators", "{\"norm_before_fc\": false}", 0, SPEC_E_UNSUPPORTED, "input_norm" },
+        { "bamba", "lyanna-bamba", "{\"token_info_hot\": 39}", 0, SPEC_E_FORMAT, "token_info.hot_ids" },
+        { "bamba", "lyanna-bamba", "{\"token_info_rank\": 0}", 0, SPEC_E_UNSUPPORTED, "token_info" },
+        { "bamba", "lyanna-bamba", "{\"vocab_size\": 60}", 0, SPEC_E_FORMAT, "expected ascending ids below 60" },
         { "llama2", "eagle3-llama2", "{\"draft_vocab_size\": 95}", 0, SPEC_E_FORMAT, "d2t is missing" },
     };
     char path[512];

@@ -60,7 +60,7 @@ static int32_t chain_nodes(const model_draft *m)
 {
     int32_t depth = 0;
     for (int32_t i = 0; i < m->d->drafter->n_builder; i++) depth = max32(depth, m->d->drafter->builders[i]->info.depth);
-    if (speci_draft_is_head(m)) return min32(depth + 1, SPEC_MAX_DEPTH + 1);
+    if (speci_draft_is_head(m)) return max32(CHAIN, min32(depth + 1, SPEC_MAX_DEPTH + 1));
     return m->vocab.map ? CHAIN_OTHER : CHAIN;
 }
 

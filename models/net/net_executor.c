@@ -4,7 +4,8 @@
 void speci_net_memory(const speci_exec *exec, spec_memory *out)
 {
     const net_exec *net = net_of(exec);
-    out->bytes_work += net->memory.work.n + speci_net_info_bytes(net);
+    out->bytes_model += speci_net_info_bytes(net);
+    out->bytes_work += net->memory.work.n;
     out->bytes_state += net->memory.state.n;
     out->bytes_kv += net->memory.kv.n;
 }

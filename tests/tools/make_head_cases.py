@@ -37,6 +37,7 @@ CASES = {
     "eagle3-speculators": ("bamba", heads.Eagle3, {"draft_vocab_size": 64, "norm_before_residual": True, "norm_before_fc": True}),
     "lyanna-bamba": ("bamba", heads.Lyanna, {"hot": 40}),
     "lyanna-mamba2": ("mamba2", heads.Lyanna, {"hot": 96}),
+    "lyanna-law8": ("law8-target", heads.Lyanna, {"hot": 6}),
     "lyanna-bare": ("llama2", heads.Lyanna, {"hot": 0}),
 }
 
@@ -214,7 +215,7 @@ def said(target, head, ids):
         vocab = len(scene.W)
         info = head.token_info.table(scene.E) if head.token_info else torch.zeros(vocab, vocab)
         if head.token_info:
-            some = torch.tensor([int(ids[-1]), 5, 11, 50, 95])
+            some = torch.tensor([int(ids[-1]), 5, 11, 50, 95]) % vocab
             tensors |= {"info_tokens": some.int(), "info_table": info,
                         "info": head.token_info.scaled(scene.E[some], some) @ head.token_info.weight(len(info)).T}
         trees = lyanna_trees(scene, target, logits, info)
