@@ -41,12 +41,15 @@ struct speci_exec_kind {
     uint64_t (*data_bytes)(const speci_exec *exec, int32_t n_past, int32_t n_recent);
     spec_status (*seq_bytes)(speci_exec *exec, int32_t slot, uint64_t *bytes);
 
-    /* Optional. NULL: there is nothing to make ready; states never lag; open takes no taps. */
+    /* Optional. NULL: there is nothing to make ready; states never lag; open takes no taps, no
+     * heads. */
     spec_status (*warm)(speci_exec *exec, int32_t slot, const spec_tree *tree);
     int32_t (*n_recent)(const speci_exec *exec, int32_t slot);
     bool (*can_lag)(const speci_exec *exec, int32_t n_past, int32_t n_recent);
     spec_view (*tap)(const speci_exec *exec, int32_t phase, int32_t tap);
     spec_view (*given)(const speci_exec *exec, int32_t tap);
+    spec_status (*forward_part)(speci_exec *exec, speci_exec_part part, const speci_exec_input *in, int32_t n_in,
+                                const speci_exec_feed *feed);
 };
 
 extern const speci_exec_kind speci_exec_net; /* models/net */

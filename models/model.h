@@ -213,6 +213,14 @@ spec_status speci_exec_prefill(speci_exec *exec, int32_t slot, const int32_t *id
  * rows is wanted too. */
 spec_status speci_exec_forward(speci_exec *exec, const speci_exec_input *in, int32_t n_in, const speci_exec_feed *feed,
                               const speci_exec_tokens *tokens);
+/* Parts of a pass, of a head that no drafted token enters (speci_head_chains), whose layers run once per level and not once per node.
+ *   LAYERS  what nodes hand down; no logits
+ *   HEAD    logits of what the nodes' parents have handed down, without token info. The nodes are not fed: the caller takes them back
+ *   INFO    adds token info to the logits that stand in the nodes' rows; the nodes count as fed, and no layer has seen them
+ * Inputs and feed as for speci_exec_forward; HEAD and INFO with n_fed > 0. */
+typedef enum speci_exec_part { SPECI_PART_LAYERS, SPECI_PART_HEAD, SPECI_PART_INFO } speci_exec_part;
+spec_status speci_exec_forward_part(speci_exec *exec, speci_exec_part part, const speci_exec_input *in, int32_t n_in,
+                                    const speci_exec_feed *feed);
 /* Makes the device ready for passes over trees of so many nodes (spec_backend_ops.plan_warm). The sequence, which has no pending
  * path and nothing fed, is then good for speci_exec_end only. */
 spec_status speci_exec_warm(speci_exec *exec, int32_t slot, const spec_tree *tree);

@@ -43,6 +43,12 @@ spec_status speci_exec_forward(speci_exec *e, const speci_exec_input *in, int32_
     return e->kind->forward(e, in, n_in, feed, tokens);
 }
 
+spec_status speci_exec_forward_part(speci_exec *e, speci_exec_part part, const speci_exec_input *in, int32_t n_in,
+                                    const speci_exec_feed *feed)
+{
+    return e->kind->forward_part(e, part, in, n_in, feed);
+}
+
 spec_status speci_exec_warm(speci_exec *e, int32_t slot, const spec_tree *tree)
 {
     return e->kind->warm ? e->kind->warm(e, slot, tree) : SPEC_OK;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "algorithms/draft/draft_model.h"
 #include "algorithms/engine/engine.h"
 #include "tests/support_decode.h"
 #include "tests/support_greedy.h"
@@ -253,9 +254,101 @@ static void in_step(void **state)
     }
 }
 
+/* --- one product for the logits of a chain --- */
+
+enum { N_TWIN = 3 };
+
+typedef struct twin {
+    spec_session *s;
+    spec_drafter *d;
+    model_draft *m;
+    int32_t seqs[N_TWIN];
+} twin;
+
+static void open_twin(twin *t, spec_model *target, spec_model *head, const char *tree, float temperature, bool off)
+{
+    static const int32_t ids[] = { 1, 4, 2, 3, 5, 0, 7, 6, 2 };
+    spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
+    spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    dp.tree = tree, sp.n_ctx = N_CTX, sp.n_seq = N_TWIN;
+    OK(spec_drafter_from_model(&t->d, head, &dp));
+    OK(spec_session_open(&t->s, target, t->d, &sp));
+    t->m = t->s->drafters.draft[0].state;
+    t->m->chain.off = off;
+    for (int32_t i = 0; i < N_TWIN; i++) {
+        const spec_sampling sampling = { .temperature = temperature, .seed = (uint64_t)i };
+        OK(add_endless(t->s, &t->seqs[i], ids, (size_t)(9 - 3 * i), &sampling));
+    }
+}
+
+static void close_twin(twin *t)
+{
+    spec_session_close(t->s);
+    spec_drafter_close(t->d);
+}
+
+/* Trees, probabilities and the distributions that they were drawn from, bit for bit. */
+static void expect_twins(const twin *a, const twin *b, const char *what)
+{
+    const spec_tree *x[N_TWIN], *y[N_TWIN];
+    const size_t n_q = (size_t)a->m->d->site->n_q * (size_t)a->s->target->n_vocab;
+    float *p = calloc(2 * n_q, sizeof *p), *q = p + n_q;
+    OK(spec_draft(a->s, x, a->seqs, N_TWIN));
+    OK(spec_draft(b->s, y, b->seqs, N_TWIN));
+    for (int32_t i = 0; i < N_TWIN; i++) {
+        const size_t n = (size_t)x[i]->n;
+        if (x[i]->n != y[i]->n || memcmp(x[i]->token, y[i]->token, n * sizeof *x[i]->token) != 0 ||
+            memcmp(x[i]->parent, y[i]->parent, n * sizeof *x[i]->parent) != 0 ||
+            memcmp(x[i]->prob, y[i]->prob, n * sizeof *x[i]->prob) != 0 ||
+            memcmp(x[i]->q_row, y[i]->q_row, n * sizeof *x[i]->q_row) != 0)
+            fail_msg("%s: another tree from one chain than level by level", what);
+        const twin *t[2] = { a, b };
+        for (int32_t k = 0; k < 2; k++)
+            OK(backend->ops->download(t[k]->s->queue, k ? q : p, t[k]->m->d->site->q + (size_t)a->seqs[i] * n_q, n_q * sizeof *p));
+        OK(backend->ops->sync(a->s->queue));
+        OK(backend->ops->sync(b->s->queue));
+        for (size_t k = 0; k < n; k++) {
+            const size_t row = x[i]->q_row[k] < 0 ? 0 : (size_t)x[i]->q_row[k] * (size_t)a->s->target->n_vocab;
+            if (x[i]->q_row[k] >= 0 && memcmp(p + row, q + row, (size_t)a->s->target->n_vocab * sizeof *p) != 0)
+                fail_msg("%s: another distribution behind node %zu", what, k);
+        }
+    }
+    free(p);
+}
+
+static void one_product(void **state)
+{
+    (void)state;
+    int32_t n_chain = 0;
+    for (int32_t i = 0; i < N_CASE; i++) {
+        if (strncmp(cases[i].head, "lyanna", 6) != 0) continue;
+        spec_model *target = open_model(TARGETS, cases[i].target, SPEC_DTYPE_BF16);
+        spec_model *head = open_model(HEADS, cases[i].head, SPEC_DTYPE_BF16);
+        for (int32_t k = 0; k < 2; k++)
+            for (int32_t j = 0; support_trees[j]; j++) {
+                twin a, b;
+                open_twin(&a, target, head, support_trees[j], k ? 0.8f : 0, false);
+                open_twin(&b, target, head, support_trees[j], k ? 0.8f : 0, true);
+                for (int32_t step = 0; step < 6; step++) {
+                    spec_step_result r[N_TWIN];
+                    expect_twins(&a, &b, support_trees[j]);
+                    n_chain += a.m->chain.now;
+                    assert_false(b.m->chain.now);
+                    OK(step_into(a.s, r, a.seqs, N_TWIN));
+                    OK(step_into(b.s, r, b.seqs, N_TWIN));
+                }
+                close_twin(&a);
+                close_twin(&b);
+            }
+        spec_model_close(head);
+        spec_model_close(target);
+    }
+    assert_true(n_chain > 200);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(text), cmocka_unit_test(in_step) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(text), cmocka_unit_test(in_step), cmocka_unit_test(one_product) };
     backend = support_backend();
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     spec_backend_close(backend);

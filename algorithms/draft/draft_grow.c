@@ -131,6 +131,7 @@ static void set_roots(model_draft *m)
 /* Feeds the frontier: n_place nodes per sequence that stand on the device; at level 0 the chain up to the root. */
 static spec_status feed_level(model_draft *m, int32_t level, int32_t n_place)
 {
+    if (m->chain.now) return speci_draft_chain_level(m, level, n_place);
     if (level == 0) return speci_draft_feed(m, m->active, m->n_active);
     const speci_exec_feed feed = { .nodes = m->grow.feed, .ld = m->grow.cap_feed };
     for (int32_t i = 0; i < m->n_active; i++) {
@@ -152,7 +153,7 @@ static spec_status grow_level(model_draft *m, const speci_level *l, int32_t leve
     int32_t n_row = 0;
     for (int32_t i = 0; i < m->n_active; i++) {
         const model_seq *q = &m->seqs[m->active[i]];
-        const int32_t row = speci_exec_first_row(m->exec, i) + (level == 0 ? q->fed.n - 1 : 0);
+        const int32_t row = speci_exec_first_row(m->exec, i) + (level == 0 && !m->chain.now ? q->fed.n - 1 : 0);
         for (int32_t p = 0; p < l->n_place; p++) speci_draft_add_row(m, &n_row, row + p, m->active[i], first_row + p, p);
         m->feed_base[i] = q->n_fed;
     }
@@ -169,6 +170,7 @@ static spec_status grow_level(model_draft *m, const speci_level *l, int32_t leve
 spec_status speci_draft_grow(model_draft *m)
 {
     const spec_builder *b = m->b;
+    SPEC_TRY(speci_draft_chain(m));
     for (int32_t level = 0, row = 0; level < b->info.n_level && m->n_active > 0; level++) {
         const speci_level *l = &b->levels[level];
         const bool last = l->n_next == 0 || level + 1 == b->info.n_level;

@@ -51,7 +51,7 @@ static int32_t tree_nodes(const model_draft *m)
 {
     enum { CATCH_UP = 32 }; /* rows, of all sequences */
     const speci_draft_site *site = m->d->site;
-    const int32_t n = site->n_q - 1 + m->n_chain;
+    const int32_t n = site->n_q - 1 + m->n_chain + speci_draft_chain_nodes(m);
     return site->node_state ? n : max32(n, CATCH_UP / site->n_seq);
 }
 
@@ -119,6 +119,7 @@ static spec_status prepare(speci_draft *d)
     m->model = d->drafter->own;
     SPEC_TRY(speci_draft_told_open(m));
     SPEC_TRY(speci_draft_vocab_open(m));
+    speci_draft_chain_open(m);
     m->n_chain = chain_nodes(m);
     m->n_node = tree_nodes(m);
     m->n_own = site->n_ctx > 0 ? speci_draft_positions(m, site->n_ctx) : 0;
@@ -137,7 +138,7 @@ static void needs(const speci_draft *d, speci_draft_needs *out)
     const model_draft *m = d->state;
     if (m->model != d->site->target) out->memory.bytes_model += m->model->bytes_weights;
     speci_exec_memory(m->exec, &out->memory);
-    out->memory.bytes_work += m->grow_bytes + m->vocab.bytes + m->told.bytes;
+    out->memory.bytes_work += m->grow_bytes + m->vocab.bytes + m->told.bytes + m->chain.bytes;
     speci_exec_plans(m->exec, out->plans);
     out->n_plan = 2;
     out->n_row = d->site->n_seq * m->n_node;
@@ -150,6 +151,7 @@ static spec_status attach(speci_draft *d)
     const speci_draft_site *site = d->site;
     SPEC_TRY(speci_exec_attach(m->exec, site->queue, site->captures));
     SPEC_TRY(speci_draft_told_attach(m));
+    SPEC_TRY(speci_draft_chain_attach(m));
     SPEC_TRY(speci_draft_vocab_attach(m));
     if (m->grow_bytes == 0) return SPEC_OK;
     SPEC_TRY(site->ops->alloc(site->dev, &m->grow_base, m->grow_bytes));
@@ -168,6 +170,7 @@ static void detach(speci_draft *d)
     for (int32_t i = 0; m->seqs && i < site->n_seq; i++) spec_tree_free(&m->seqs[i].fed, site->a);
     speci_draft_vocab_close(m);
     speci_draft_told_close(m);
+    speci_draft_chain_close(m);
     model_rows *r = &m->rows;
     void *arrays[] = { r->src, r->q_row, r->seq, r->place, r->sampling, r->key, m->inputs, m->path, m->drafting, m->active,
                        m->feed_base, m->n_nodes, m->roots, m->nodes, m->drawn, m->seen, m->seqs, m };

@@ -59,12 +59,21 @@ typedef struct model_told {
 } model_told;
 enum { SPECI_TOLD_ROWS = 2 * (SPEC_MAX_DEPTH + 1) };
 
+/* Of a head that no drafted token enters (draft_chain.c): logits of a chain's rows, from which levels of trees are made. */
+typedef struct model_chain {
+    int32_t n_level;       /* rows of a chain; 0: not such a head */
+    float *rows;           /* device [n_seq][n_level][columns of the logits] */
+    size_t bytes;
+    bool off, now;         /* off: never; now: the draft under way grows so */
+} model_chain;
+
 typedef struct model_draft {
     speci_draft *d;
     const spec_model *model;
     speci_exec *exec;
     model_vocab vocab;
     model_told told;
+    model_chain chain;
     int32_t n_ctx, n_node; /* limits of the executor: positions (0 = none), nodes per tree */
     int32_t n_chain;       /* of these, committed tokens in front of a draft, at most */
     int32_t n_own;         /* its own tokens that a context of the session comes to, about; 0 = no limit */
@@ -130,6 +139,16 @@ spec_status speci_draft_told_add(model_draft *m, char *to, const char *from, siz
 spec_status speci_draft_told_copy(model_draft *m);
 char *speci_draft_view_row(const spec_view *v, int32_t row);
 spec_status speci_draft_give(model_draft *m, const int32_t *seqs, int32_t n);
+
+/* Growth from a chain (draft_chain.c). prepare: its sizes, and nodes of the executor's trees beside those of the tree and of the
+ * committed tokens; attach, detach. At the beginning of a draft: may it grow so? Then the chain's logits, and in `fed` a place for the
+ * root, where levels begin. A level: the logits of the frontier, of n_place nodes per sequence. */
+void speci_draft_chain_open(model_draft *m);
+int32_t speci_draft_chain_nodes(const model_draft *m);
+spec_status speci_draft_chain_attach(model_draft *m);
+void speci_draft_chain_close(model_draft *m);
+spec_status speci_draft_chain(model_draft *m);
+spec_status speci_draft_chain_level(model_draft *m, int32_t level, int32_t n_place);
 
 /* A head (draft_head.c): begins a sequence but for the executor's slot, whose first row is that of position `first`; and its hooks,
  * those of saved sequences in draft_head_save.c. */

@@ -101,6 +101,7 @@ void speci_net_close(speci_exec *exec)
         speci_free(net->a, net->seqs[i].page);
     }
     speci_net_close_taps(net);
+    speci_net_close_parts(net);
     speci_net_close_info(net);
     speci_free(net->a, net->plans.kv);
     speci_free(net->a, net->plans.kept);
@@ -144,5 +145,5 @@ spec_status speci_net_attach(speci_exec *exec, spec_queue *queue, bool capture)
     spec_plan plans[2];
     speci_net_plans(exec, plans);
     for (int i = 0; i < 2; i++) SPEC_TRY(speci_plan_prepare(net->ops, queue, &net->prepared[i], &plans[i], capture));
-    return SPEC_OK;
+    return speci_net_prepare_parts(net, capture);
 }

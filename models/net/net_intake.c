@@ -129,6 +129,8 @@ net_input speci_net_emit_first(net_emitter *e, const model_norm *n)
     return e->model->intake->fuse.w ? speci_net_emit_input(e, n, 0) : (net_input){ e->fused };
 }
 
+void speci_net_emit_handed(net_emitter *e) { emit_recycle(e, e->model->dim, e->residual, e->residual, 0); }
+
 void speci_net_emit_hand_down(net_emitter *e, spec_view normed)
 {
     emit_recycle(e, e->model->dim, e->model->intake->hands_normed ? normed : e->residual, (spec_view){ 0 }, 1);

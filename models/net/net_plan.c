@@ -121,15 +121,28 @@ static void emit_layers(net_emitter *e)
     }
 }
 
+spec_view speci_net_logits_view(const net_emitter *e)
+{
+    return (spec_view){ e->plans->logits, SPEC_DTYPE_F32, speci_model_n_logit(e->model) };
+}
+
 static void emit_head(net_emitter *e, net_input last)
 {
-    const spec_model *m = e->model;
-    const spec_view logits = { e->plans->logits, SPEC_DTYPE_F32, speci_model_n_logit(m) };
     const int32_t at = e->plans->n_op[e->phase];
     const spec_model *of = speci_net_head_of(e);
-    speci_net_emit_linear(e, &of->head, last, logits, (spec_linear_args){ .scale = of->logit_scale });
+    speci_net_emit_linear(e, &of->head, last, speci_net_logits_view(e), (spec_linear_args){ .scale = of->logit_scale });
     if (e->plans->ops[e->phase]) e->plans->ops[e->phase][at].head = 1;
-    if (m->intake && m->intake->info) speci_net_emit_info(e, logits);
+}
+
+static net_input emit_last(net_emitter *e)
+{
+    return speci_net_emit_norm(e, &e->model->final_norm, e->residual, (spec_view){ 0 }, 0, e->normed[0]);
+}
+
+void speci_net_emit_handed_logits(net_emitter *e)
+{
+    speci_net_emit_handed(e);
+    emit_head(e, emit_last(e));
 }
 
 /* The final norm's rows are kept behind the head, in front of which an operation of its own would keep the norm from handing
@@ -140,9 +153,9 @@ static void emit_end(net_emitter *e)
     const bool decode = e->phase == SPEC_PHASE_DECODE;
     speci_net_emit_keep(e, SPEC_TAP_LAST, 0, e->residual);
     if (!decode && !speci_net_has_tap(e->shape, SPEC_TAP_NORM)) return;
-    const net_input last =
-        speci_net_emit_norm(e, &m->final_norm, e->residual, (spec_view){ 0 }, 0, e->normed[0]);
+    const net_input last = emit_last(e);
     if (decode) emit_head(e, last);
+    if (decode && m->intake && m->intake->info) speci_net_emit_info(e, speci_net_logits_view(e));
     if (decode && m->intake) speci_net_emit_hand_down(e, last.x);
     speci_net_emit_keep(e, SPEC_TAP_NORM, 0, last.x);
 }
@@ -165,4 +178,5 @@ void speci_net_emit(net_plans *plans, net_memory *memory, const spec_model *mode
     take_kept(&e);
     speci_net_take_taps(&e);
     for (e.phase = SPEC_PHASE_DECODE; e.phase <= SPEC_PHASE_PREFILL; e.phase++) emit_plan(&e);
+    if (model->intake && model->intake->hands_input) speci_net_emit_parts(&e);
 }

@@ -1,0 +1,60 @@
+/* net_part.c - passes in parts, of a head whose layers no drafted token enters: layers alone; logits of what nodes have handed down;
+ * token info on top. HEAD and INFO are plans of their own, made of operations that the decode plan has, too: the bits are the same. */
+#include "models/net/net_mixer.h"
+
+static spec_plan plan_of(const net_exec *net, int32_t i)
+{
+    spec_plan plans[2];
+    speci_net_plans(&net->base, plans);
+    spec_plan plan = plans[SPEC_PHASE_DECODE];
+    plan.ops = net->plans.part[i], plan.n_op = net->plans.n_part[i];
+    return plan;
+}
+
+void speci_net_emit_parts(net_emitter *e)
+{
+    net_plans *const whole = e->plans;
+    for (int32_t i = 0; i < 2; i++) {
+        net_plans part = *whole;
+        part.ops[SPEC_PHASE_DECODE] = whole->part[i], part.n_op[SPEC_PHASE_DECODE] = 0;
+        e->plans = &part, e->phase = SPEC_PHASE_DECODE;
+        if (i == 0) speci_net_emit_handed_logits(e);
+        else if (e->model->intake->info) speci_net_emit_info(e, speci_net_logits_view(e));
+        whole->n_part[i] = part.n_op[SPEC_PHASE_DECODE];
+    }
+    e->plans = whole;
+}
+
+spec_status speci_net_prepare_parts(net_exec *net, bool capture)
+{
+    for (int32_t i = 0; i < 2; i++) {
+        const spec_plan plan = plan_of(net, i);
+        if (plan.n_op > 0) SPEC_TRY(speci_plan_prepare(net->ops, net->queue, &net->prepared_part[i], &plan, capture));
+    }
+    return SPEC_OK;
+}
+
+void speci_net_close_parts(net_exec *net)
+{
+    for (int32_t i = 0; i < 2; i++)
+        if (net->prepared_part[i]) net->ops->plan_free(net->queue, net->prepared_part[i]);
+}
+
+spec_status speci_net_forward_part(speci_exec *exec, speci_exec_part part, const speci_exec_input *in, int32_t n_in,
+                                   const speci_exec_feed *feed)
+{
+    net_exec *net = net_of(exec);
+    spec_status status = SPEC_OK;
+    for (int32_t k = 0; k < n_in; k++) SPEC_TRY(speci_net_check_input(net, &in[k], feed));
+    speci_net_describe(net, in, n_in, feed);
+    if (part == SPECI_PART_LAYERS) {
+        net->block->no_head = 1;
+        status = speci_net_run(net, SPEC_PHASE_DECODE, NULL);
+    } else {
+        const int32_t i = part == SPECI_PART_INFO;
+        const spec_plan plan = plan_of(net, i);
+        if (plan.n_op > 0) status = speci_plan_run(net->ops, net->queue, &plan, net->prepared_part[i], net->block, NULL);
+    }
+    if (part != SPECI_PART_HEAD || status != SPEC_OK) speci_net_take_note(net, in, n_in, status);
+    return status;
+}
