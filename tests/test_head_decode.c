@@ -79,7 +79,8 @@ static void check_text(const setting *t, const head_case *c, greedy_counts *sum)
     if (t->temperature > 0) run.sampling = &sampling, run.verify = SPEC_VERIFY_NAIVE;
     support_greedy(plain, NULL, &run, &p);
     run.drafter = open_model(HEADS, c->head, t->dtype);
-    for (int32_t i = t->first; support_trees[i]; i += t->every) {
+    for (int32_t i = 0; support_trees[i]; i++) {
+        if (i % t->every != t->first) continue;
         run.tree = support_trees[i];
         support_greedy(spec, sum, &run, &p);
         const int64_t at = support_first_difference(plain, spec, N_PROMPT * N_NEW);
