@@ -324,6 +324,9 @@ typedef struct spec_drafter_params {
                            NULL = "chain:n_draft" */
     spec_builder *builder; /* in place of `tree`: one builder of the caller's, which must outlive the drafter */
     spec_draft_vocab vocab; /* of a model: where its vocabulary is not the target's */
+    int32_t n_resample; /* of a head whose rows are a chain (Lyanna): behind a rejection the rows that were not used yet give a tree once
+                           more, whose best so many nodes join the next draft; 0 = none. Not with trees that are drawn */
+    int32_t resample_left; /* only where more than so many rows are left */
 } spec_drafter_params;
 #define SPEC_DRAFTER_PARAMS_INIT SPEC_STRUCT_INIT(spec_drafter_params)
 

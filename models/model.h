@@ -216,8 +216,8 @@ spec_status speci_exec_forward(speci_exec *exec, const speci_exec_input *in, int
 /* Parts of a pass, of a head that no drafted token enters (speci_head_chains), whose layers run once per level and not once per node.
  *   LAYERS  what nodes hand down; no logits
  *   HEAD    logits of what the nodes' parents have handed down, without token info. The nodes are not fed: the caller takes them back
- *   INFO    adds token info to the logits that stand in the nodes' rows; the nodes count as fed, and no layer has seen them
- * Inputs and feed as for speci_exec_forward; HEAD and INFO with n_fed > 0. */
+ *   INFO    adds token info to the logits that stand in the nodes' rows. No layer sees them, and they do not count as fed
+ * Inputs and feed as for speci_exec_forward; of HEAD and INFO any number of nodes in front, at least one, is passed over. */
 typedef enum speci_exec_part { SPECI_PART_LAYERS, SPECI_PART_HEAD, SPECI_PART_INFO } speci_exec_part;
 spec_status speci_exec_forward_part(speci_exec *exec, speci_exec_part part, const speci_exec_input *in, int32_t n_in,
                                     const speci_exec_feed *feed);

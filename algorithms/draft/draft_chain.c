@@ -8,12 +8,24 @@ static int32_t max32(int32_t a, int32_t b) { return a > b ? a : b; }
 
 /* --- memory --- */
 
-void speci_draft_chain_open(model_draft *m)
+static spec_status open_again(model_draft *m)
+{
+    const speci_draft_site *site = m->d->site;
+    const int32_t n = m->d->size.n_node;
+    if (!(m->chain.again = speci_alloc(site->a, (size_t)site->n_seq, sizeof *m->chain.again))) return SPEC_E_NOMEM;
+    for (int32_t i = 0; i < site->n_seq; i++) SPEC_TRY(spec_tree_alloc(&m->chain.again[i], n, site->a));
+    return spec_tree_alloc(&m->chain.merged, n, site->a);
+}
+
+spec_status speci_draft_chain_open(model_draft *m)
 {
     const spec_drafter *o = m->d->drafter;
-    if (!speci_draft_is_head(m) || !speci_head_chains(m->model) || m->d->size.cap == 0) return;
+    if (!speci_draft_is_head(m) || !speci_head_chains(m->model) || m->d->size.cap == 0) return SPEC_OK;
     for (int32_t i = 0; i < o->n_builder; i++) m->chain.n_level = max32(m->chain.n_level, o->builders[i]->info.depth);
-    m->chain.bytes = (size_t)m->d->site->n_seq * (size_t)m->chain.n_level * (size_t)speci_model_n_logit(m->model) * sizeof(float);
+    m->chain.n_half = o->n_resample > 0 ? 2 : 1;
+    m->chain.bytes = (size_t)(m->d->site->n_seq * m->chain.n_half) * (size_t)m->chain.n_level * (size_t)speci_model_n_logit(m->model) *
+                     sizeof(float);
+    return o->n_resample > 0 ? open_again(m) : SPEC_OK;
 }
 
 /* The chain behind the root; then the rows whose logits are wanted, and in their place the root once more, above the tree. */
@@ -37,12 +49,16 @@ void speci_draft_chain_close(model_draft *m)
 {
     const speci_draft_site *site = m->d->site;
     if (m->chain.rows) site->ops->free(site->dev, m->chain.rows, m->chain.bytes);
+    for (int32_t i = 0; m->chain.again && i < site->n_seq; i++) spec_tree_free(&m->chain.again[i], site->a);
+    spec_tree_free(&m->chain.merged, site->a);
+    speci_free(site->a, m->chain.again);
 }
 
-static char *row_of(const model_draft *m, int32_t seq, int32_t level)
+static char *row_of(const model_draft *m, int32_t seq, int32_t half, int32_t row)
 {
-    const size_t n = (size_t)speci_model_n_logit(m->model);
-    return (char *)(m->chain.rows + ((size_t)seq * (size_t)m->chain.n_level + (size_t)level) * n);
+    const model_chain *c = &m->chain;
+    const size_t n = (size_t)speci_model_n_logit(m->model), i = (size_t)(seq * c->n_half + half) * (size_t)c->n_level + (size_t)row;
+    return (char *)(c->rows + i * n);
 }
 
 /* --- the chain --- */
@@ -105,20 +121,29 @@ static spec_status read_chain(model_draft *m)
     const float *logits = speci_exec_logits(m->exec, &ld);
     for (int32_t i = 0; i < m->n_active; i++)
         for (int32_t k = 0; k < levels_of(m, &m->seqs[m->active[i]]); k++, row++)
-            SPEC_TRY(speci_draft_told_add(m, row_of(m, m->active[i], k), (const char *)(logits + (size_t)row * (size_t)ld),
+            SPEC_TRY(speci_draft_told_add(m, row_of(m, m->active[i], m->seqs[m->active[i]].half, k), (const char *)(logits + (size_t)row * (size_t)ld),
                                           (size_t)ld * sizeof *logits));
     return speci_draft_told_copy(m);
+}
+
+/* The rows of the chain before stay where they are. */
+static void begin_chain(const model_draft *m, model_seq *s)
+{
+    if (m->chain.n_half == 2) s->half ^= 1;
+    s->kept[s->half].n = levels_of(m, s), s->kept[s->half].at = s->ask.n_ids;
+    s->row_half = s->half, s->row = 0;
 }
 
 spec_status speci_draft_chain(model_draft *m)
 {
     m->chain.now = fits(m);
     if (!m->chain.now) return SPEC_OK;
+    for (int32_t i = 0; i < m->n_active; i++) begin_chain(m, &m->seqs[m->active[i]]);
     SPEC_TRY(feed_chain(m));
     SPEC_TRY(read_chain(m));
     for (int32_t i = 0; i < m->n_active; i++) {
         model_seq *s = &m->seqs[m->active[i]];
-        (void)spec_tree_add(&s->fed, s->n_given - 1, s->fed.token[s->n_given - 1], 0);
+        s->place = spec_tree_add(&s->fed, s->n_given - 1, s->fed.token[s->n_given - 1], 0);
     }
     return SPEC_OK;
 }
@@ -129,10 +154,12 @@ static spec_status copy_rows(model_draft *m, int32_t level, int32_t n_place)
 {
     int32_t ld;
     float *logits = speci_exec_logits(m->exec, &ld);
-    for (int32_t i = 0; i < m->n_active; i++)
+    for (int32_t i = 0; i < m->n_active; i++) {
+        const model_seq *s = &m->seqs[m->active[i]];
+        const char *from = row_of(m, m->active[i], s->row_half, s->row + level);
         for (int32_t p = 0; p < n_place; p++)
-            SPEC_TRY(speci_draft_told_add(m, (char *)(logits + (size_t)(i * n_place + p) * (size_t)ld), row_of(m, m->active[i], level),
-                                          (size_t)ld * sizeof *logits));
+            SPEC_TRY(speci_draft_told_add(m, (char *)(logits + (size_t)(i * n_place + p) * (size_t)ld), from, (size_t)ld * sizeof *logits));
+    }
     return speci_draft_told_copy(m);
 }
 

@@ -169,8 +169,13 @@ static spec_status grow_level(model_draft *m, const speci_level *l, int32_t leve
 
 spec_status speci_draft_grow(model_draft *m)
 {
-    const spec_builder *b = m->b;
     SPEC_TRY(speci_draft_chain(m));
+    return speci_draft_grow_levels(m);
+}
+
+spec_status speci_draft_grow_levels(model_draft *m)
+{
+    const spec_builder *b = m->b;
     for (int32_t level = 0, row = 0; level < b->info.n_level && m->n_active > 0; level++) {
         const speci_level *l = &b->levels[level];
         const bool last = l->n_next == 0 || level + 1 == b->info.n_level;
@@ -200,7 +205,7 @@ static void note_fed(const model_draft *m, model_seq *q, const spec_grow_node *n
     }
 }
 
-static spec_status take_tree(model_draft *m, int32_t seq)
+spec_status speci_draft_take_tree(model_draft *m, int32_t seq)
 {
     model_seq *q = &m->seqs[seq];
     const int32_t n = m->n_nodes[seq], root = q->fed.n - 1;
@@ -213,6 +218,6 @@ static spec_status take_tree(model_draft *m, int32_t seq)
 
 spec_status speci_draft_grow_read(model_draft *m)
 {
-    for (int32_t i = 0; i < m->n_drafting; i++) SPEC_TRY(take_tree(m, m->drafting[i]));
+    for (int32_t i = 0; i < m->n_drafting; i++) SPEC_TRY(speci_draft_take_tree(m, m->drafting[i]));
     return SPEC_OK;
 }

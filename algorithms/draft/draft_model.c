@@ -24,6 +24,8 @@ spec_status spec_drafter_from_model(spec_drafter **out, spec_model *model, const
 {
     SPEC_NEED(out, "out");
     SPEC_NEED(model, "model");
+    if (params && params->n_resample != 0 && !(speci_model_is_head(model) && speci_head_chains(model)))
+        return speci_fail(SPEC_E_INVALID, "%s: n_resample is for heads whose rows are a chain (Lyanna), which this is not", model->path);
     const speci_draft_kind *kind = speci_model_is_head(model) ? &speci_draft_head : &speci_draft_model;
     SPEC_TRY(speci_drafter_create(out, kind, model->allocator, params, true));
     (*out)->own = (*out)->held = model;
@@ -119,7 +121,7 @@ static spec_status prepare(speci_draft *d)
     m->model = d->drafter->own;
     SPEC_TRY(speci_draft_told_open(m));
     SPEC_TRY(speci_draft_vocab_open(m));
-    speci_draft_chain_open(m);
+    SPEC_TRY(speci_draft_chain_open(m));
     m->n_chain = chain_nodes(m);
     m->n_node = tree_nodes(m);
     m->n_own = site->n_ctx > 0 ? speci_draft_positions(m, site->n_ctx) : 0;
@@ -322,8 +324,11 @@ static spec_status enqueue(speci_draft *d, spec_builder *b, speci_draft_seq *seq
     m->b = b;
     spec_status status = draft(m, seqs, n);
     if (status == SPEC_OK && speci_draft_by_text(m)) status = write(m, seqs, n);
+    const bool again = speci_draft_resamples(m) && m->n_drafting > 0;
+    if (status == SPEC_OK && again) status = speci_draft_again(m);
     if (status != SPEC_OK) forget(d);
-    if (status != SPEC_OK || m->n_drafting == 0 || speci_builder_is_host_driven(b) || speci_draft_by_text(m)) return status;
+    if (status != SPEC_OK || m->n_drafting == 0 || speci_builder_is_host_driven(b) || speci_draft_by_text(m) || again)
+        return status;
     d->grown = m->grow.node, d->ld_grown = m->grow.cap;
     return SPEC_OK;
 }

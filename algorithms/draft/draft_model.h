@@ -1,5 +1,5 @@
 /* draft_model.h - a model or a head as drafter: what draft_model.c, draft_vocab.c, draft_grow.c, draft_expand.c, draft_write.c,
- * draft_save.c, draft_fed.c, draft_head.c, draft_head_save.c and draft_told.c share. Internal. */
+ * draft_save.c, draft_again.c, draft_chain.c, draft_fed.c, draft_head.c, draft_head_save.c and draft_told.c share. Internal. */
 #ifndef SPEC_DRAFT_MODEL_H
 #define SPEC_DRAFT_MODEL_H
 
@@ -21,6 +21,13 @@ typedef struct model_seq {
     int32_t first;
     int32_t n_told;        /* ids whose rows were told */
     int32_t n_given;       /* of `fed`, the nodes in front that have rows of the target: only these are ever committed */
+    /* Of a head that no drafted token enters: the rows of the chain under way and of the one before, which began behind `at` ids. */
+    struct {
+        int32_t n, at;
+    } kept[2];
+    int32_t half;          /* of the rows' two halves: the chain under way */
+    int32_t row_half, row; /* whose rows levels take, from which on */
+    int32_t place;         /* the root's number in `fed`, above the tree */
 } model_seq;
 
 /* Host arrays for row operations, [n] each. */
@@ -62,8 +69,10 @@ enum { SPECI_TOLD_ROWS = 2 * (SPEC_MAX_DEPTH + 1) };
 /* Of a head that no drafted token enters (draft_chain.c): logits of a chain's rows, from which levels of trees are made. */
 typedef struct model_chain {
     int32_t n_level;       /* rows of a chain; 0: not such a head */
-    float *rows;           /* device [n_seq][n_level][columns of the logits] */
+    int32_t n_half;        /* 2: those of the chain before are kept, for trees once more (draft_again.c) */
+    float *rows;           /* device [n_seq][n_half][n_level][columns of the logits] */
     size_t bytes;
+    spec_tree *again, merged; /* [n_seq], one: scratch of such trees */
     bool off, now;         /* off: never; now: the draft under way grows so */
 } model_chain;
 
@@ -143,12 +152,15 @@ spec_status speci_draft_give(model_draft *m, const int32_t *seqs, int32_t n);
 /* Growth from a chain (draft_chain.c). prepare: its sizes, and nodes of the executor's trees beside those of the tree and of the
  * committed tokens; attach, detach. At the beginning of a draft: may it grow so? Then the chain's logits, and in `fed` a place for the
  * root, where levels begin. A level: the logits of the frontier, of n_place nodes per sequence. */
-void speci_draft_chain_open(model_draft *m);
+spec_status speci_draft_chain_open(model_draft *m);
 int32_t speci_draft_chain_nodes(const model_draft *m);
 spec_status speci_draft_chain_attach(model_draft *m);
 void speci_draft_chain_close(model_draft *m);
 spec_status speci_draft_chain(model_draft *m);
 spec_status speci_draft_chain_level(model_draft *m, int32_t level, int32_t n_place);
+
+/* Behind a draft from a chain: reads its trees, and unites them with what the rows that are left of the chains before give. */
+spec_status speci_draft_again(model_draft *m);
 
 /* A head (draft_head.c): begins a sequence but for the executor's slot, whose first row is that of position `first`; and its hooks,
  * those of saved sequences in draft_head_save.c. */
@@ -160,6 +172,11 @@ spec_status speci_draft_head_fork(speci_draft *d, const speci_draft_seq *q, int3
 spec_status speci_draft_head_save(speci_draft *d, const speci_draft_seq *q, uint64_t *bytes, speci_put_fn put, void *arg);
 spec_status speci_draft_head_restore(speci_draft *d, const speci_draft_seq *q, uint64_t bytes, speci_get_fn get, void *arg);
 static inline bool speci_draft_is_head(const model_draft *m) { return m->told.n_tap > 0; }
+/* Does the draft under way get more from the rows that are left of the one before? */
+static inline bool speci_draft_resamples(const model_draft *m)
+{
+    return m->chain.now && m->chain.n_half == 2 && !speci_builder_is_host_driven(m->b);
+}
 /* Where the row of id i of a sequence is kept, of tap k. */
 static inline char *speci_draft_told_row(const model_draft *m, int32_t k, int32_t seq, int32_t i)
 {
@@ -189,6 +206,8 @@ spec_status speci_draft_rows(model_draft *m, int32_t n_row, int32_t k, const spe
 size_t speci_draft_grow_bytes(const model_draft *m);
 void speci_draft_grow_place(model_draft *m);
 spec_status speci_draft_grow(model_draft *m);
+spec_status speci_draft_grow_levels(model_draft *m);
+spec_status speci_draft_take_tree(model_draft *m, int32_t seq);
 spec_status speci_draft_grow_read(model_draft *m);
 /* Growth by a host-driven builder (draft_expand.c): the trees are finished when it returns. */
 spec_status speci_draft_expand(model_draft *m);
