@@ -257,6 +257,85 @@ static void trees(void **state)
     }
 }
 
+/* --- drafts once more, from rows that a rejection has left --- */
+
+static bool same_path(const json_t *a, const json_t *b) { return json_equal(json_object_get(a, "path"), json_object_get(b, "path")); }
+
+/* The nodes of both, each once. */
+static json_t *united(const json_t *a, const json_t *b)
+{
+    json_t *all = json_copy((json_t *)(uintptr_t)a);
+    size_t i, k;
+    const json_t *x, *y;
+    json_array_foreach(b, i, x)
+    {
+        bool there = false;
+        json_array_foreach(a, k, y) there = there || same_path(x, y);
+        if (!there) json_array_append(all, (json_t *)(uintptr_t)x);
+    }
+    return all;
+}
+
+/* The drafts of a step are accepted as the golden says, whatever the target thinks of them; then its next tree. */
+static void check_again(const scene *s, const json_t *fused, int32_t n_resample, int32_t left, const json_t *want)
+{
+    const json_t *accepted = json_object_get(fused, "accepted");
+    int32_t token[16], parent[16], path[16], seq;
+    const int32_t n = 1 + (int32_t)json_array_size(accepted);
+    const spec_tree scored = { .n = n, .cap = 16, .token = token, .parent = parent, .kind = SPEC_TREE_DETERMINISTIC };
+    const spec_tree *trees = &scored, *drafted;
+    spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
+    spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    spec_drafter *d;
+    spec_session *session;
+    dp.tree = "eagle2:3,13,6", dp.n_resample = n_resample, dp.resample_left = left, sp.n_ctx = 128, sp.n_seq = 2;
+    OK(spec_drafter_from_model(&d, s->head, &dp));
+    OK(spec_session_open(&session, s->target, d, &sp));
+    OK(add_endless(session, &seq, s->ids, 5, NULL)); /* another one beside it */
+    OK(add_endless(session, &seq, s->ids, (size_t)s->n_ids, NULL));
+    OK(spec_draft(session, &drafted, &seq, 1));
+    for (int32_t i = 0; i < n; i++) {
+        token[i] = i == 0 ? s->ids[s->n_ids - 1] : (int32_t)json_integer_value(json_array_get(accepted, (size_t)i - 1));
+        parent[i] = i - 1, path[i] = i;
+    }
+    OK(spec_score(session, &seq, 1, &trees));
+    OK(spec_commit(session, seq, path, n, (int32_t)json_integer_value(json_object_get(fused, "bonus"))));
+    OK(spec_draft(session, &drafted, &seq, 1));
+    expect_tree(s, "drafts once more", drafted, want);
+    spec_session_close(session);
+    spec_drafter_close(d);
+}
+
+static void once_more(void **state)
+{
+    int32_t n = 0;
+    (void)state;
+    for (int32_t i = 0; i < N_CASE; i++) {
+        if (strncmp(names[i], "lyanna", 6) != 0) continue;
+        scene s;
+        size_t k;
+        const json_t *tree, *resampled = NULL;
+        open_scene(&s, names[i]);
+        json_array_foreach(json_object_get(s.told, "trees"), k, tree)
+        {
+            const char *kind = json_string_value(json_object_get(tree, "kind"));
+            if (strcmp(kind, "resampled") == 0) resampled = json_object_get(tree, "nodes");
+            if (strcmp(kind, "fused") != 0) continue;
+            const json_t *fresh = json_object_get(tree, "fresh");
+            const int32_t n_left = 5 - (int32_t)json_array_size(json_object_get(tree, "accepted"));
+            json_t *all = united(fresh, resampled);
+            check_again(&s, tree, 4, 0, json_object_get(tree, "nodes"));
+            check_again(&s, tree, 8, 0, all);
+            check_again(&s, tree, 8, 2, n_left > 2 ? all : fresh);
+            check_again(&s, tree, 0, 0, fresh);
+            json_decref(all);
+            n++;
+        }
+        close_scene(&s);
+    }
+    assert_true(n > 10);
+}
+
 /* --- what is refused, by name --- */
 
 static spec_status open_session(const char *target, const char *head, const char *changes, spec_dtype dtype)
@@ -323,6 +402,12 @@ static void refusals(void **state)
     OK(open_session("bamba", path, "{\"architectures\": [\"LlamaForCausalLM\"]}", 0)); /* as the first that were published say */
     OK(open_session("bamba", path, "{\"num_hidden_layers\": 40}", 0));
     h = support_model(backend, path, SPEC_DTYPE_F32);
+    spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
+    spec_drafter *d;
+    dp.n_resample = 4;
+    FAILS(spec_drafter_from_model(&d, h, &dp), SPEC_E_INVALID, "whose rows are a chain");
+    dp.n_resample = -1;
+    FAILS(spec_drafter_from_model(&d, h, &dp), SPEC_E_INVALID, "n_resample");
     FAILS(spec_session_open(&s, h, NULL, NULL), SPEC_E_INVALID, "drafts for another model");
     spec_model_info info = { .struct_size = sizeof info };
     OK(spec_model_get_info(h, &info, 8));
@@ -333,7 +418,8 @@ static void refusals(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(network), cmocka_unit_test(trees), cmocka_unit_test(refusals) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(network), cmocka_unit_test(trees), cmocka_unit_test(once_more),
+                                        cmocka_unit_test(refusals) };
     backend = support_backend();
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     spec_backend_close(backend);
