@@ -214,9 +214,8 @@ void speci_net_close_info(net_exec *net);
 /* What is pending and checked, for net_part.c (net_pass.c). */
 spec_status speci_net_check_input(net_exec *net, const speci_exec_input *in, const speci_exec_feed *feed);
 void speci_net_take_note(net_exec *net, const speci_exec_input *in, int32_t n_in, spec_status status);
-/* Emits the plans of parts; makes them ready, and gives back what that took (net_part.c). */
-spec_status speci_net_prepare_parts(net_exec *net, bool capture);
-void speci_net_close_parts(net_exec *net);
+/* The plan of HEAD (0) or INFO (1) (net_executor.c); without operations where there is nothing to do. */
+spec_plan speci_net_part_plan(const net_exec *net, int32_t i);
 
 /* Runs the pass that is described (net_pass.c), and what arg-max is behind it unless that is NULL. */
 spec_status speci_net_run(net_exec *net, int32_t phase, const spec_argmax_args *argmax);

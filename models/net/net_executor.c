@@ -101,7 +101,8 @@ void speci_net_close(speci_exec *exec)
         speci_free(net->a, net->seqs[i].page);
     }
     speci_net_close_taps(net);
-    speci_net_close_parts(net);
+    for (int i = 0; i < 2; i++)
+        if (net->prepared_part[i]) net->ops->plan_free(net->queue, net->prepared_part[i]);
     speci_net_close_info(net);
     speci_free(net->a, net->plans.kv);
     speci_free(net->a, net->plans.kept);
@@ -121,6 +122,24 @@ void speci_net_plans(const speci_exec *exec, spec_plan plans[2])
                                 .n_row_max = i == SPEC_PHASE_PREFILL ? s->chunk : s->n_row_decode,
                                 .n_seq_max = i == SPEC_PHASE_PREFILL ? 1 : s->n_seq, .n_node_max = s->n_cache,
                                 .n_kv_max = s->n_page_seq * SPEC_PAGE };
+}
+
+spec_plan speci_net_part_plan(const net_exec *net, int32_t i)
+{
+    spec_plan plans[2];
+    speci_net_plans(&net->base, plans);
+    spec_plan plan = plans[SPEC_PHASE_DECODE];
+    plan.ops = net->plans.part[i], plan.n_op = net->plans.n_part[i];
+    return plan;
+}
+
+static spec_status prepare_parts(net_exec *net, bool capture)
+{
+    for (int32_t i = 0; i < 2; i++) {
+        const spec_plan plan = speci_net_part_plan(net, i);
+        if (plan.n_op > 0) SPEC_TRY(speci_plan_prepare(net->ops, net->queue, &net->prepared_part[i], &plan, capture));
+    }
+    return SPEC_OK;
 }
 
 /* Short texts then differ from the reference's, which chooses by the length of each. */
@@ -145,5 +164,5 @@ spec_status speci_net_attach(speci_exec *exec, spec_queue *queue, bool capture)
     spec_plan plans[2];
     speci_net_plans(exec, plans);
     for (int i = 0; i < 2; i++) SPEC_TRY(speci_plan_prepare(net->ops, queue, &net->prepared[i], &plans[i], capture));
-    return speci_net_prepare_parts(net, capture);
+    return prepare_parts(net, capture);
 }

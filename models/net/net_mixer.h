@@ -87,10 +87,6 @@ net_input speci_net_emit_first(net_emitter *e, const model_norm *n);
 /* Adds to the logits what the rows' tokens tell (net_token_info.c). */
 void speci_net_take_info_rows(net_emitter *e, int32_t rows);
 void speci_net_emit_info(net_emitter *e, spec_view logits);
-/* The plans of a chaining head's parts (net_part.c), over tensors that there are; logits of what parents have handed down (net_plan.c). */
-void speci_net_emit_parts(net_emitter *e);
-void speci_net_emit_handed_logits(net_emitter *e);
-spec_view speci_net_logits_view(const net_emitter *e);
 /* The residual becomes what parents have handed down. */
 void speci_net_emit_handed(net_emitter *e);
 /* Hands down what the layers gave; normed: after the final norm. */

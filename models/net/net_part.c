@@ -2,44 +2,6 @@
  * token info on top. HEAD and INFO are plans of their own, made of operations that the decode plan has, too: the bits are the same. */
 #include "models/net/net_mixer.h"
 
-static spec_plan plan_of(const net_exec *net, int32_t i)
-{
-    spec_plan plans[2];
-    speci_net_plans(&net->base, plans);
-    spec_plan plan = plans[SPEC_PHASE_DECODE];
-    plan.ops = net->plans.part[i], plan.n_op = net->plans.n_part[i];
-    return plan;
-}
-
-void speci_net_emit_parts(net_emitter *e)
-{
-    net_plans *const whole = e->plans;
-    for (int32_t i = 0; i < 2; i++) {
-        net_plans part = *whole;
-        part.ops[SPEC_PHASE_DECODE] = whole->part[i], part.n_op[SPEC_PHASE_DECODE] = 0;
-        e->plans = &part, e->phase = SPEC_PHASE_DECODE;
-        if (i == 0) speci_net_emit_handed_logits(e);
-        else if (e->model->intake->info) speci_net_emit_info(e, speci_net_logits_view(e));
-        whole->n_part[i] = part.n_op[SPEC_PHASE_DECODE];
-    }
-    e->plans = whole;
-}
-
-spec_status speci_net_prepare_parts(net_exec *net, bool capture)
-{
-    for (int32_t i = 0; i < 2; i++) {
-        const spec_plan plan = plan_of(net, i);
-        if (plan.n_op > 0) SPEC_TRY(speci_plan_prepare(net->ops, net->queue, &net->prepared_part[i], &plan, capture));
-    }
-    return SPEC_OK;
-}
-
-void speci_net_close_parts(net_exec *net)
-{
-    for (int32_t i = 0; i < 2; i++)
-        if (net->prepared_part[i]) net->ops->plan_free(net->queue, net->prepared_part[i]);
-}
-
 /* Nodes that no layer sees: they take no place of the caches. */
 static spec_status check_aside(const net_exec *net, const speci_exec_input *in)
 {
@@ -53,7 +15,7 @@ static spec_status check_aside(const net_exec *net, const speci_exec_input *in)
 
 static spec_status run_aside(net_exec *net, int32_t i)
 {
-    const spec_plan plan = plan_of(net, i);
+    const spec_plan plan = speci_net_part_plan(net, i);
     return plan.n_op > 0 ? speci_plan_run(net->ops, net->queue, &plan, net->prepared_part[i], net->block, NULL) : SPEC_OK;
 }
 

@@ -121,7 +121,7 @@ static void emit_layers(net_emitter *e)
     }
 }
 
-spec_view speci_net_logits_view(const net_emitter *e)
+static spec_view logits_of(const net_emitter *e)
 {
     return (spec_view){ e->plans->logits, SPEC_DTYPE_F32, speci_model_n_logit(e->model) };
 }
@@ -130,7 +130,7 @@ static void emit_head(net_emitter *e, net_input last)
 {
     const int32_t at = e->plans->n_op[e->phase];
     const spec_model *of = speci_net_head_of(e);
-    speci_net_emit_linear(e, &of->head, last, speci_net_logits_view(e), (spec_linear_args){ .scale = of->logit_scale });
+    speci_net_emit_linear(e, &of->head, last, logits_of(e), (spec_linear_args){ .scale = of->logit_scale });
     if (e->plans->ops[e->phase]) e->plans->ops[e->phase][at].head = 1;
 }
 
@@ -139,7 +139,7 @@ static net_input emit_last(net_emitter *e)
     return speci_net_emit_norm(e, &e->model->final_norm, e->residual, (spec_view){ 0 }, 0, e->normed[0]);
 }
 
-void speci_net_emit_handed_logits(net_emitter *e)
+static void emit_handed_logits(net_emitter *e)
 {
     speci_net_emit_handed(e);
     emit_head(e, emit_last(e));
@@ -155,7 +155,7 @@ static void emit_end(net_emitter *e)
     if (!decode && !speci_net_has_tap(e->shape, SPEC_TAP_NORM)) return;
     const net_input last = emit_last(e);
     if (decode) emit_head(e, last);
-    if (decode && m->intake && m->intake->info) speci_net_emit_info(e, speci_net_logits_view(e));
+    if (decode && m->intake && m->intake->info) speci_net_emit_info(e, logits_of(e));
     if (decode && m->intake) speci_net_emit_hand_down(e, last.x);
     speci_net_emit_keep(e, SPEC_TAP_NORM, 0, last.x);
 }
@@ -169,6 +169,21 @@ static void emit_plan(net_emitter *e)
     emit_end(e);
 }
 
+/* Plans of their own for the parts of a pass (net_part.c), over tensors that there are. */
+static void emit_parts(net_emitter *e)
+{
+    net_plans *const whole = e->plans;
+    for (int32_t i = 0; i < 2; i++) {
+        net_plans part = *whole;
+        part.ops[SPEC_PHASE_DECODE] = whole->part[i], part.n_op[SPEC_PHASE_DECODE] = 0;
+        e->plans = &part, e->phase = SPEC_PHASE_DECODE;
+        if (i == 0) emit_handed_logits(e);
+        else if (e->model->intake->info) speci_net_emit_info(e, logits_of(e));
+        whole->n_part[i] = part.n_op[SPEC_PHASE_DECODE];
+    }
+    e->plans = whole;
+}
+
 void speci_net_emit(net_plans *plans, net_memory *memory, const spec_model *model, const net_shape *shape)
 {
     net_emitter e = { .plans = plans, .memory = memory, .model = model, .shape = shape };
@@ -178,5 +193,5 @@ void speci_net_emit(net_plans *plans, net_memory *memory, const spec_model *mode
     take_kept(&e);
     speci_net_take_taps(&e);
     for (e.phase = SPEC_PHASE_DECODE; e.phase <= SPEC_PHASE_PREFILL; e.phase++) emit_plan(&e);
-    if (model->intake && model->intake->hands_input) speci_net_emit_parts(&e);
+    if (model->intake && model->intake->hands_input) emit_parts(&e);
 }

@@ -284,7 +284,7 @@ static void run_drafters(void)
 {
     spec_drafter *drafter;
     STRUCT(spec_drafter_params, p);
-    p->temperature = 0.9f, p->tree = "product:3,2";
+    p->temperature = 0.9f, p->tree = "product:3,2", p->resample_left = 1; /* which nothing here asks for */
     OK(spec_drafter_from_model(&drafter, small, p));
     run_session(drafter);
     STRUCT(spec_drafter_ops, ops);
