@@ -285,6 +285,8 @@ typedef struct spec_model_info {
     int32_t n_type;
     const spec_type_count *types; /* [n_type] of the file's tensors, most bytes first; borrowed. None of an application's engine */
     const char *format;         /* "safetensors", "gguf"; NULL of an application's engine */
+    const char *head;           /* a head on another model's hidden states (EAGLE): what it is and what it reads, in words; it
+                                   drafts, and cannot be a target. NULL: a model by itself; borrowed */
 } spec_model_info;
 /* info->struct_size must be set. n_node: the nodes per sequence that bytes_state_seq is told for. */
 SPEC_API spec_status spec_model_get_info(const spec_model *model, spec_model_info *info, int32_t n_node);
@@ -341,6 +343,9 @@ typedef struct spec_drafter_params {
                            NULL = "chain:n_draft" */
     spec_builder *builder; /* in place of `tree`: one builder of the caller's, which must outlive the drafter */
     spec_draft_vocab vocab; /* of a model: where its vocabulary is not the target's */
+    int32_t n_resample; /* of a head whose rows are a chain (Lyanna): behind a rejection the rows that were not used yet give a tree once
+                           more, whose best so many nodes join the next draft; 0 = none. Not with trees that are drawn */
+    int32_t resample_left; /* only where more than so many rows are left */
 } spec_drafter_params;
 #define SPEC_DRAFTER_PARAMS_INIT SPEC_STRUCT_INIT(spec_drafter_params)
 

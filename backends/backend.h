@@ -29,8 +29,9 @@ void speci_log(const spec_backend *be, spec_log_level level, const char *fmt, ..
 /* A kind of operation (backend_ops.c). */
 typedef struct speci_op_kind {
     const char *name;
-    /* The operation made of others that every backend has, for the step that is bound; NULL: every backend has to have it. */
+    /* The operation made of others that every backend has, for the step that is bound; NULL: there is none. */
     spec_status (*fallback)(const spec_backend_ops *ops, spec_queue *q, const spec_op *op, const spec_step_block *step);
+    bool optional; /* no backend has to have it: a plan that holds it is unsupported there */
 } speci_op_kind;
 extern const speci_op_kind speci_op_kinds[SPEC_OP_N];
 

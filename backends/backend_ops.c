@@ -62,11 +62,11 @@ static spec_status kv_commit_by_copies(const spec_backend_ops *ops, spec_queue *
 /* --- the table --- */
 
 const speci_op_kind speci_op_kinds[SPEC_OP_N] = {
-    [SPEC_OP_EMBED] = { "embed", NULL },         [SPEC_OP_NORM] = { "norm", NULL },
-    [SPEC_OP_LINEAR] = { "linear", NULL },       [SPEC_OP_KV_COMMIT] = { "kv_commit", kv_commit_by_copies },
-    [SPEC_OP_ROPE_KV] = { "rope_kv", NULL },     [SPEC_OP_ATTENTION] = { "attention", NULL },
-    [SPEC_OP_CONV] = { "conv", NULL },           [SPEC_OP_SCAN] = { "scan", NULL },
-    [SPEC_OP_KEEP] = { "keep", NULL },
+    [SPEC_OP_EMBED] = { "embed" },     [SPEC_OP_NORM] = { "norm" },
+    [SPEC_OP_LINEAR] = { "linear" },   [SPEC_OP_KV_COMMIT] = { "kv_commit", .fallback = kv_commit_by_copies },
+    [SPEC_OP_ROPE_KV] = { "rope_kv" }, [SPEC_OP_ATTENTION] = { "attention" },
+    [SPEC_OP_CONV] = { "conv" },       [SPEC_OP_SCAN] = { "scan" },
+    [SPEC_OP_KEEP] = { "keep" },       [SPEC_OP_RECYCLE] = { "recycle", .optional = true },
 };
 
 static bool is_known(const spec_op *op) { return (int)op->kind >= 0 && op->kind < SPEC_OP_N; }
@@ -75,6 +75,7 @@ spec_status speci_op_supports(const spec_backend_ops *ops, spec_device *dev, con
 {
     if (is_known(op) && ops->op[op->kind].supports) return ops->op[op->kind].supports(dev, op);
     if (is_known(op) && speci_op_kinds[op->kind].fallback) return SPEC_OK;
+    if (is_known(op)) return speci_fail(SPEC_E_UNSUPPORTED, "backend %s has no operation %s", ops->name, speci_op_kinds[op->kind].name);
     return speci_fail(SPEC_E_UNSUPPORTED, "backend %s: operation of unknown kind %d", ops->name, (int)op->kind);
 }
 

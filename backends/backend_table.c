@@ -136,7 +136,7 @@ static spec_status check_operations(const spec_backend_ops *ops)
         if (!op->supports != !op->run || (op->run && (int32_t)op->kind != i))
             return speci_fail(SPEC_E_INVALID, "backend %s: the row of the operation %s is of kind %d, or half empty", ops->name,
                               speci_op_kinds[i].name, (int)op->kind);
-        if (!op->run && !speci_op_kinds[i].fallback)
+        if (!op->run && !speci_op_kinds[i].fallback && !speci_op_kinds[i].optional)
             return speci_fail(SPEC_E_INVALID, "backend %s lacks the required operation %s", ops->name, speci_op_kinds[i].name);
     }
     return SPEC_OK;

@@ -423,9 +423,21 @@ typedef struct spec_keep_args {
     spec_view x, y; /* [rows][dim] */
 } spec_keep_args;
 
+/* Rows that the nodes of a growing tree hand down: what a drafter on hidden states reads of its own where the target has not spoken
+ * yet (algorithms.md 16). Two forms, of one cache:
+ *   take    y[r] = x[r] where the row's sequence has n_fed 0: what is given;  else cache[slot][parent of the row's node]
+ *   store   cache[slot][the row's node] = x[r]
+ * Values are rounded to y's type. y may be x itself. Prefill passes take alone, and have n_fed 0. Rows that are not valid: nothing. */
+typedef struct spec_recycle_args {
+    int32_t dim, store; /* store 1: the second form, y is not read */
+    spec_view x, y;     /* f32 or compute type [rows][dim] */
+    float *cache;       /* [n_slot][n_node][dim] */
+    int32_t n_node;
+} spec_recycle_args;
+
 typedef enum spec_op_kind {
     SPEC_OP_EMBED, SPEC_OP_NORM, SPEC_OP_LINEAR, SPEC_OP_KV_COMMIT, SPEC_OP_ROPE_KV, SPEC_OP_ATTENTION,
-    SPEC_OP_CONV, SPEC_OP_SCAN, SPEC_OP_KEEP, SPEC_OP_N
+    SPEC_OP_CONV, SPEC_OP_SCAN, SPEC_OP_KEEP, SPEC_OP_RECYCLE, SPEC_OP_N
 } spec_op_kind;
 
 /* Its size is part of the ABI: a kind that is added later fits in `room`. */
@@ -443,6 +455,7 @@ typedef struct spec_op {
         spec_conv_args conv;
         spec_scan_args scan;
         spec_keep_args keep;
+        spec_recycle_args recycle;
         uint64_t room[64];
     } u;
 } spec_op;
@@ -724,7 +737,7 @@ struct spec_backend_ops {
     /* Makes a step current: operations after this read it. The block is free on return. */
     spec_status (*step_bind)(spec_queue *q, const spec_step_block *block);
     /* Row i is of kind i. The library says (backend_ops.c) what stands in for a kind whose row is empty; where nothing does,
-     * the row is required. */
+     * the row is required, or what needs it is refused (RECYCLE: heads on hidden states). */
     spec_backend_op op[SPEC_OP_ROOM];
 
     /* Row operations: a call each, for what stands in their arguments is new every time. accept and expand are rules of

@@ -47,6 +47,7 @@ static void print_text(FILE *to, const cli_context *c, const spec_model_info *i,
 {
     fprintf(to, "%-16s %s\n", "model", i->path);
     fprintf(to, "%-16s %s\n", "family", i->family);
+    if (i->head != NULL) fprintf(to, "%-16s %s\n", "head", i->head);
     print_format(to, i);
     fprintf(to, "%-16s %d (", "layers", i->n_layer);
     for (int32_t k = 0; k < i->n_mixer; k++) fprintf(to, "%s%d %s", k > 0 ? ", " : "", i->mixers[k].n, i->mixers[k].name);
@@ -74,6 +75,7 @@ static void print_text(FILE *to, const cli_context *c, const spec_model_info *i,
     print_bytes(to, "weights", i->bytes_weights);
     print_bytes(to, "state/sequence", i->bytes_state_seq);
     print_bytes(to, "KV/token", i->bytes_kv_token);
+    if (i->head != NULL) return; /* a session is its target's */
 
     fputs("\nA session", to);
     if (n_ctx > 0) fprintf(to, " of %d tokens", n_ctx);
@@ -90,6 +92,7 @@ static void print_json(const cli_context *c, const spec_model_info *i, const spe
     json_t *o = json_object();
     json_object_set_new(o, "model", json_string(i->path));
     json_object_set_new(o, "family", json_string(i->family));
+    json_object_set_new(o, "head", i->head != NULL ? json_string(i->head) : json_null());
     json_object_set_new(o, "format", i->format != NULL ? json_string(i->format) : json_null());
     json_t *types = json_object();
     for (int32_t k = 0; k < i->n_type; k++)
@@ -124,7 +127,8 @@ static void print_json(const cli_context *c, const spec_model_info *i, const spe
     json_object_set_new(session, "bytes_state", json_integer((json_int_t)m->bytes_state));
     json_object_set_new(session, "bytes_kv", json_integer((json_int_t)m->bytes_kv));
     json_object_set_new(session, "bytes_work", json_integer((json_int_t)m->bytes_work));
-    json_object_set_new(o, "session", session);
+    json_object_set_new(o, "session", i->head != NULL ? json_null() : json_incref(session));
+    json_decref(session);
     json_object_set_new(o, "version", json_string(spec_version()));
     cli_json_print(o, CLI_JSON_OBJECT, "info");
 }
@@ -140,7 +144,7 @@ int cli_info(const cli_options *o)
         spec_lab lab;
         const spec_session_params params = cli_session_params(&context, o, &lab);
         if (spec_model_get_info(context.target, &info, context.n_node) != SPEC_OK ||
-            spec_session_estimate(&memory, context.target, NULL, &params) != SPEC_OK)
+            (info.head == NULL && spec_session_estimate(&memory, context.target, NULL, &params) != SPEC_OK))
             code = cli_failure();
         else if (o->json)
             print_json(&context, &info, &memory);

@@ -187,6 +187,20 @@ static int32_t tree_nodes(const cli_context *c, const cli_options *o)
     return sum < CLI_MAX_NODE ? sum : CLI_MAX_NODE;
 }
 
+/* A head computes as its target does, whatever its file has. */
+static spec_status open_small(cli_context *c, const cli_options *o, spec_model_params *p)
+{
+    spec_model_info small = { .struct_size = sizeof small }, target = { .struct_size = sizeof target };
+    spec_status status = spec_model_open(&c->small, c->backend, o->model_draft, p);
+    if (status == SPEC_OK) status = spec_model_get_info(c->small, &small, 1);
+    if (status == SPEC_OK) status = spec_model_get_info(c->target, &target, 1);
+    if (status != SPEC_OK || small.head == NULL || small.dtype == target.dtype) return status;
+    spec_model_close(c->small);
+    c->small = NULL;
+    p->dtype = target.dtype;
+    return spec_model_open(&c->small, c->backend, o->model_draft, p);
+}
+
 int cli_open(cli_context *c, const cli_options *o)
 {
     *c = (cli_context){ 0 };
@@ -217,11 +231,12 @@ int cli_open(cli_context *c, const cli_options *o)
     if (o->model_draft != NULL) {
         model_params.tokenizer_path = NULL;
         model_params.progress_user_data = "drafter";
-        if (spec_model_open(&c->small, c->backend, o->model_draft, &model_params) != SPEC_OK) return cli_failure();
+        if (open_small(c, o, &model_params) != SPEC_OK) return cli_failure();
         spec_drafter_params drafter_params = SPEC_DRAFTER_PARAMS_INIT;
         drafter_params.tree = o->tree;
         drafter_params.temperature = (float)o->draft_temp;
         drafter_params.vocab = (spec_draft_vocab)o->draft_vocab;
+        drafter_params.n_resample = o->draft_resample, drafter_params.resample_left = o->draft_resample_left;
         if (spec_drafter_from_model(&c->drafters[c->n_drafter], c->small, &drafter_params) != SPEC_OK) return cli_failure();
         c->n_drafter++;
     }

@@ -140,6 +140,16 @@ static int bias_add(cli_options *o, const char *value, const char *source)
     return -1;
 }
 
+/* --draft model:DIR is -md DIR. */
+static int set_model_draft(cli_options *o, const char *dir, const char *source)
+{
+    if (dir[0] == 0) return cli_usage_error("%s is \"model:\", need the directory of a model or a head behind it", source);
+    if (source[0] == '-' && o->model_draft != NULL && strcmp(o->model_draft, dir) != 0)
+        return cli_usage_error("%s model:%s and -md %s: one model can draft", source, dir, o->model_draft);
+    o->model_draft = dir;
+    return -1;
+}
+
 /* Stores `value` where the row says. `source` names it in messages: "--temp" or "SPEC_TEMP". */
 static int option_set(cli_options *o, const cli_option *row, const char *value, const char *source)
 {
@@ -172,6 +182,7 @@ static int option_set(cli_options *o, const cli_option *row, const char *value, 
         if (value[0] != 0 && strspn(value, "0123456789") == strlen(value))
             return cli_usage_error("%s is %s, need a kind of drafter; --spec-draft-n-max %s drafts so many tokens in a row",
                                    source, value, value);
+        if (strncmp(value, "model:", 6) == 0) return set_model_draft(o, value + 6, source);
         return list_add(&o->draft, &o->draft_from_env, value, source[0] != '-');
     case CLI_SEED: {
         const unsigned long long n = strtoull(value, &end, 10);
@@ -221,7 +232,8 @@ static int option_set(cli_options *o, const cli_option *row, const char *value, 
  * say it, for the runs that draft. */
 static int check_drafts(const cli_options *o, const bool *given)
 {
-    static const char *const of_model[] = { "tree", "spec-draft-n-max", "draft-temp", "draft-vocab", "draft-state" };
+    static const char *const of_model[] = { "tree", "spec-draft-n-max", "draft-temp", "draft-vocab", "draft-state", "draft-resample",
+                                            "draft-resample-left" };
     static const char *const of_any[] = { "adapt", "draft-combine" };
     if (o->model_draft != NULL) return -1;
     for (size_t i = 0; i < sizeof of_model / sizeof of_model[0]; i++)

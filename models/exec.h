@@ -41,11 +41,15 @@ struct speci_exec_kind {
     uint64_t (*data_bytes)(const speci_exec *exec, int32_t n_past, int32_t n_recent);
     spec_status (*seq_bytes)(speci_exec *exec, int32_t slot, uint64_t *bytes);
 
-    /* Optional. NULL: there is nothing to make ready; states never lag; open takes no taps. */
+    /* Optional. NULL: there is nothing to make ready; states never lag; open takes no taps, no
+     * heads. */
     spec_status (*warm)(speci_exec *exec, int32_t slot, const spec_tree *tree);
     int32_t (*n_recent)(const speci_exec *exec, int32_t slot);
     bool (*can_lag)(const speci_exec *exec, int32_t n_past, int32_t n_recent);
     spec_view (*tap)(const speci_exec *exec, int32_t phase, int32_t tap);
+    spec_view (*given)(const speci_exec *exec, int32_t tap);
+    spec_status (*forward_part)(speci_exec *exec, speci_exec_part part, const speci_exec_input *in, int32_t n_in,
+                                const speci_exec_feed *feed);
 };
 
 extern const speci_exec_kind speci_exec_net; /* models/net */
@@ -57,10 +61,10 @@ struct speci_exec {
     const spec_model *model;
 };
 
-/* What arg-max takes of n_row rows of logits [..][n_vocab]. */
-static inline spec_argmax_args speci_argmax_of(const float *logits, int32_t n_vocab, int32_t first_row, int32_t n_row)
+/* What arg-max takes of n_row rows of logits [..][n_logit]. */
+static inline spec_argmax_args speci_argmax_of(const float *logits, int32_t n_logit, int32_t first_row, int32_t n_row)
 {
-    return (spec_argmax_args){ .logits = logits + (size_t)first_row * (size_t)n_vocab, .ld = n_vocab, .n_vocab = n_vocab,
+    return (spec_argmax_args){ .logits = logits + (size_t)first_row * (size_t)n_logit, .ld = n_logit, .n_vocab = n_logit,
                                .n_row = n_row };
 }
 

@@ -40,6 +40,7 @@ typedef struct model_branch {
     float scale;
     model_norm norm;
     model_norm behind; /* of kind RMS_ADD; weight NULL: none */
+    bool first;        /* of a head: reads what that takes in (model_intake.h) */
 } model_branch;
 
 #define MODEL_MAX_BRANCH 4
@@ -68,8 +69,10 @@ struct spec_model {
     int32_t *eos;               /* [n_eos] */
     struct model_generation *generation; /* what generation_config.json says (model_generation.c); NULL: there is none */
     float embed_scale, logit_scale;
-    const spec_weight *embed;
+    const spec_weight *embed;   /* a head: NULL where the target's serves, as head.w */
     model_layer *layers;        /* [n_layer] */
+    struct model_intake *intake; /* of a head on another model's hidden states (model_intake.h), else NULL */
+    char *told;                 /* of a head: what it is, in words */
     model_norm final_norm;
     model_linear head;
     uint64_t n_parameters, bytes_weights;
@@ -83,6 +86,21 @@ struct spec_model {
     speci_holds holds;          /* by its sessions and drafters */
     struct model_owned *owned;  /* weights and vectors on the device, to free (model_own.c) */
 };
+
+/* Columns of its logits. A head may draft fewer ids than it is fed. */
+static inline int32_t speci_model_n_logit(const spec_model *m) { return m->head.w ? m->head.n_out : m->n_vocab; }
+
+/* Heads (model_intake.c): drafters whose network reads hidden rows of the target. Is it one? Does it go with this target? What it
+ * needs of it: taps [n_tap]. The column of its logits for each id, -1: it cannot draft that; NULL: its own number. Does no drafted token
+ * enter it? Fails, as for a model that was to generate; what it is, in words. */
+static inline bool speci_model_is_head(const spec_model *m) { return m->intake != NULL; }
+spec_status speci_head_check(const spec_model *head, const spec_model *target);
+int32_t speci_head_n_tap(const spec_model *head);
+void speci_head_taps(const spec_model *head, const spec_model *target, spec_tap *out);
+const int32_t *speci_head_columns(const spec_model *head);
+bool speci_head_chains(const spec_model *head);
+spec_status speci_head_refuse(const spec_model *head);
+void speci_head_tell(const spec_model *head, char *out, size_t cap);
 
 /* One that has nothing yet but its path; spec_model_close ends it (model_object.c). */
 spec_status speci_model_new(spec_model **out, spec_backend *backend, const speci_exec_kind *exec, const char *path);
@@ -128,6 +146,7 @@ typedef struct speci_exec_params {
     const spec_tap *taps; /* [n_tap] hidden rows that passes keep, copied */
     int32_t n_tap;
     int32_t n_chunk; /* tokens of a prefill pass at most, if the device has passes so small; 0 = the device's largest */
+    const spec_model *target; /* of a head: whose rows it is given, and whose embedding and head it may borrow */
 } speci_exec_params;
 
 /* A tree (or the next part of one) to feed: parents before children, none deeper than SPEC_MAX_DEPTH. tree->n nodes in
@@ -163,7 +182,7 @@ spec_status speci_exec_open(speci_exec **out, const spec_model *model, const spe
 void speci_exec_close(speci_exec *exec); /* NULL is fine */
 /* The decode and the prefill plan, by phase: plans [2]. They have no operations where passes do not run on the device. */
 void speci_exec_plans(const speci_exec *exec, spec_plan plans[2]);
-/* Device bytes that attach takes: added to state, kv and work. */
+/* Device bytes that attach takes: added to state, kv and work; a head's table of weights to the model's. */
 void speci_exec_memory(const speci_exec *exec, spec_memory *out);
 /* The same for an executor that is not to be opened. */
 spec_status speci_exec_bytes(const spec_model *model, const speci_exec_params *p, spec_memory *out);
@@ -182,6 +201,8 @@ typedef struct speci_prefill_hooks {
     spec_status (*chunk)(void *arg, int32_t first, int32_t n);
     void *arg;
     int32_t n_least; /* passes end when so many tokens are applied; 0 = with the last token */
+    /* Called when the pass over these positions is about to be queued: a head's given rows [0, n) are to be set. */
+    spec_status (*give)(void *arg, int32_t first, int32_t n);
 } speci_prefill_hooks;
 /* Applies ids [n] by prefill passes, behind what the sequence has (a pending path is applied first); hooks may be NULL. With
  * n_least those that are left are given again, by the next call. On any error the sequence is good for speci_exec_end only. */
@@ -192,6 +213,14 @@ spec_status speci_exec_prefill(speci_exec *exec, int32_t slot, const int32_t *id
  * rows is wanted too. */
 spec_status speci_exec_forward(speci_exec *exec, const speci_exec_input *in, int32_t n_in, const speci_exec_feed *feed,
                               const speci_exec_tokens *tokens);
+/* Parts of a pass, of a head that no drafted token enters (speci_head_chains), whose layers run once per level and not once per node.
+ *   LAYERS  what nodes hand down; no logits
+ *   HEAD    logits of what the nodes' parents have handed down, without token info. The nodes are not fed: the caller takes them back
+ *   INFO    adds token info to the logits that stand in the nodes' rows. No layer sees them, and they do not count as fed
+ * Inputs and feed as for speci_exec_forward; of HEAD and INFO any number of nodes in front, at least one, is passed over. */
+typedef enum speci_exec_part { SPECI_PART_LAYERS, SPECI_PART_HEAD, SPECI_PART_INFO } speci_exec_part;
+spec_status speci_exec_forward_part(speci_exec *exec, speci_exec_part part, const speci_exec_input *in, int32_t n_in,
+                                    const speci_exec_feed *feed);
 /* Makes the device ready for passes over trees of so many nodes (spec_backend_ops.plan_warm). The sequence, which has no pending
  * path and nothing fed, is then good for speci_exec_end only. */
 spec_status speci_exec_warm(speci_exec *exec, int32_t slot, const spec_tree *tree);
@@ -258,6 +287,9 @@ float *speci_exec_logits(const speci_exec *exec, int32_t *ld);
 /* Hidden rows of tap `tap` (of speci_exec_params): of the last decode pass, row numbers as for the logits; of the last prefill pass,
  * row i being the i-th token of its chunk. One phase leaves the other's alone. [rows][dim], f32 or (SPEC_TAP_NORM) compute type. */
 spec_view speci_exec_tap(const speci_exec *exec, int32_t phase, int32_t tap);
+/* A head's given rows of tap `tap`: what a pass reads that begins a tree (every n_fed 0), row numbers as for its logits; and prefill
+ * passes. */
+spec_view speci_exec_given(const speci_exec *exec, int32_t tap);
 /* What arg-max takes of n_row rows of the last pass; the results' places are the caller's. */
 spec_argmax_args speci_exec_argmax(const speci_exec *exec, int32_t first_row, int32_t n_row);
 

@@ -43,6 +43,12 @@ spec_status speci_exec_forward(speci_exec *e, const speci_exec_input *in, int32_
     return e->kind->forward(e, in, n_in, feed, tokens);
 }
 
+spec_status speci_exec_forward_part(speci_exec *e, speci_exec_part part, const speci_exec_input *in, int32_t n_in,
+                                    const speci_exec_feed *feed)
+{
+    return e->kind->forward_part(e, part, in, n_in, feed);
+}
+
 spec_status speci_exec_warm(speci_exec *e, int32_t slot, const spec_tree *tree)
 {
     return e->kind->warm ? e->kind->warm(e, slot, tree) : SPEC_OK;
@@ -104,13 +110,15 @@ int32_t speci_exec_first_row(const speci_exec *e, int32_t k) { return e->kind->f
 
 float *speci_exec_logits(const speci_exec *e, int32_t *ld)
 {
-    *ld = e->model->n_vocab;
+    *ld = speci_model_n_logit(e->model);
     return e->kind->logits(e);
 }
+
+spec_view speci_exec_given(const speci_exec *e, int32_t tap) { return e->kind->given(e, tap); }
 
 spec_view speci_exec_tap(const speci_exec *e, int32_t phase, int32_t tap) { return e->kind->tap(e, phase, tap); }
 
 spec_argmax_args speci_exec_argmax(const speci_exec *e, int32_t first_row, int32_t n_row)
 {
-    return speci_argmax_of(e->kind->logits(e), e->model->n_vocab, first_row, n_row);
+    return speci_argmax_of(e->kind->logits(e), speci_model_n_logit(e->model), first_row, n_row);
 }

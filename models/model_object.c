@@ -1,6 +1,7 @@
 /* model_object.c - a model as an object, whatever it is made of: new, closed, asked. */
 #include "models/exec.h"
 #include "models/model_generation.h"
+#include "models/model_intake.h"
 
 #define NODE_MAX 4096 /* nodes that a size is told for */
 
@@ -33,6 +34,8 @@ void spec_model_close(spec_model *m)
     speci_free(m->allocator, m->mixers);
     speci_free(m->allocator, m->types);
     speci_free(m->allocator, m->eos);
+    speci_intake_close(m->intake, m->allocator);
+    speci_free(m->allocator, m->told);
     speci_free(m->allocator, m->unknown_keys);
     speci_free(m->allocator, m->path);
     speci_free(m->allocator, m);
@@ -59,6 +62,6 @@ spec_status spec_model_get_info(const spec_model *m, spec_model_info *out, int32
                              .bytes_state_seq = memory.bytes_state, .weights = m->weights,
                              .bytes_kv_token = speci_model_kept(m).bytes_kv_token, .n_mixer = m->n_mixer,
                              .mixers = m->mixers, .dim = m->dim, .n_type = m->n_type, .types = m->types,
-                             .format = m->format };
+                             .format = m->format, .head = m->told };
     return speci_params_write(out, &info, sizeof info, "spec_model_info");
 }

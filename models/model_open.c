@@ -131,12 +131,21 @@ static spec_status build(spec_model *m, model_builder *b, const model_family *fa
     return status;
 }
 
+static spec_status tell_head(spec_model *m)
+{
+    char text[512];
+    speci_head_tell(m, text, sizeof text);
+    return (m->told = speci_strdup(m->allocator, text)) ? SPEC_OK : SPEC_E_NOMEM;
+}
+
 static spec_status load_weights(spec_model *m, model_source *s, const spec_model_params *p)
 {
-    const model_family *family = NULL;
-    SPEC_TRY(speci_family_find(&family, &s->config, m->path));
-    m->family = family->name;
+    const model_family *family = speci_family_find_head(&s->config, NULL);
+    if (!family) SPEC_TRY(speci_family_find(&family, &s->config, m->path));
     if (!s->checkpoint) SPEC_TRY(speci_checkpoint_open(&s->checkpoint, m->path, m->allocator));
+    const model_family *head = speci_family_find_head(&s->config, s->checkpoint);
+    if (head) family = head;
+    m->family = family->name;
     if (s->gguf) speci_checkpoint_rename(s->checkpoint, s->gguf->names);
     model_builder b = { .model = m, .checkpoint = s->checkpoint, .config = &s->config, .dir = m->path,
                         .progress = p->progress, .progress_user_data = p->progress_user_data };
@@ -147,6 +156,7 @@ static spec_status load_weights(spec_model *m, model_source *s, const spec_model
     SPEC_TRY(speci_model_fingerprint(&m->fingerprint, s->config.root, s->checkpoint, m->weights));
     SPEC_TRY(speci_model_list_types(m, s->checkpoint));
     SPEC_TRY(build(m, &b, family));
+    if (m->intake) SPEC_TRY(tell_head(m));
     return check_unused(m, &s->config, s->checkpoint);
 }
 

@@ -135,6 +135,7 @@ spec_status speci_model_check_unused(const spec_model *m, const model_config *co
         if (t[i].used || is_known_buffer(name)) continue;
         const long layer = in_stack(&k, name) ? strtol(name + k.n_stack, NULL, 10) : -1;
         const bool drafts = layer >= m->n_layer && layer < n_layer;
+        if (m->intake) return refuse(m, config, &t[i], &k); /* a head's layouts have no left-overs, and names of variants alike */
         if (!drafts && !is_left_over(name) && (layer >= 0 || in_trunk(&k, name) || beside_used(t, n, name)))
             return refuse(m, config, &t[i], &k);
         if (n_unused++ == 0) first = name;

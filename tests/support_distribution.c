@@ -7,6 +7,7 @@
  *   joint    the first two emitted tokens, in one step or two     against p(a) p(b | a)
  *   in step  where the first draft was accepted: what follows it  against p(b | a)
  *   across   the first token of the second step                   against p(c | all that the first step emitted)
+ *            and where its first draft was accepted what follows it  against p(d | all that was emitted)
  *   accept   whether a first draft was accepted, where their number is fixed, against the exact probability
  * "in step" and "across" are conditional: given what was emitted before, a token has the target's distribution,
  * whatever the drafts were. Everything goes through the public calls: what a known bug does to a tree it does to a copy
@@ -33,6 +34,9 @@ typedef enum probs_source {
     FROM_MODEL, /* the drafter is a network */
     FROM_OTHER, /* the same with another vocabulary, by the tokens of both */
     FROM_TEXT,  /* and by its text */
+    FROM_HEAD,  /* a head on the target's hidden states; the first step of a sequence has none */
+    FROM_HEAD_OF_5, /* the same, which drafts five of the eight tokens */
+    FROM_CHAIN_HEAD, /* one whose rows are a chain, with token info */
     FROM_DISTRIBUTIONS,  /* an application's distributions */
     FROM_OWN,   /* a network's distributions, a caller's own builder that draws */
     FROM_CHOICE /* the same, and it chooses among the likeliest */
@@ -89,6 +93,14 @@ static const probs_tree trees[] = {
       PROBS_REPEAT },
     { "other vocabulary, dyspec:6", "dyspec:6", FROM_OTHER, 0, AS_IT_IS, SAMPLED_RULES, 0, PROBS_WITHOUT },
     { "other vocabulary's text, product:3,2", "product:3,2", FROM_TEXT, 0, AS_IT_IS, R(NAIVE), 0, PROBS_TOP },
+    { "head, chain:3", "chain:3", FROM_HEAD, 0, AS_IT_IS, UINT32_MAX & ~R(GREEDY), 0, PROBS_WITHOUT },
+    { "head, product:3,2", "product:3,2", FROM_HEAD, 0, AS_IT_IS, SAMPLED_RULES, 0, PROBS_WITHOUT },
+    { "head, eagle2:3,6,2", "eagle2:3,6,2", FROM_HEAD, 0, AS_IT_IS, R(NAIVE), 0, PROBS_TOP },
+    { "head of five tokens, chain:3", "chain:3", FROM_HEAD_OF_5, 0, AS_IT_IS, UINT32_MAX & ~R(GREEDY), 0, PROBS_WITHOUT },
+    { "head of five tokens, product-repeat:3,2", "product-repeat:3,2", FROM_HEAD_OF_5, 0, AS_IT_IS, REPEAT_RULES, 0, PROBS_REPEAT },
+    { "head of five tokens, dyspec:6", "dyspec:6", FROM_HEAD_OF_5, 0, AS_IT_IS, SAMPLED_RULES, 0, PROBS_WITHOUT },
+    { "chain head, product:3,2", "product:3,2", FROM_CHAIN_HEAD, 0, AS_IT_IS, SAMPLED_RULES, 0, PROBS_WITHOUT },
+    { "chain head, eagle2:3,6,2", "eagle2:3,6,2", FROM_CHAIN_HEAD, 0, AS_IT_IS, R(NAIVE), 0, PROBS_TOP },
     { "product:3,2 cut by slot", "product:3,2", 0, BY_SLOT, AS_IT_IS, SAMPLED_RULES, 0, PROBS_WITHOUT },
 };
 enum { N_TREE = sizeof trees / sizeof *trees };
@@ -233,6 +245,7 @@ enum { N_BUG = sizeof bugs / sizeof *bugs };
 
 static spec_backend *backend;
 static spec_model *target, *drafter, *other; /* other: the drafter with another vocabulary */
+static spec_model *head, *head_of_5, *chain_head;
 static logits_table *target_logits, *draft_logits;
 
 static spec_sampling draft_sampling(const probs_case *c)
@@ -329,6 +342,9 @@ static spec_status open_drafter(probs_work *w)
     p.builder = w->own;
     if (c->tree.source == FROM_OTHER) p.vocab = SPEC_DRAFT_VOCAB_INTERSECTION;
     if (c->tree.source == FROM_TEXT) p.vocab = SPEC_DRAFT_VOCAB_TEXT;
+    if (c->tree.source == FROM_HEAD) return spec_drafter_from_model(&w->dr, head, &p);
+    if (c->tree.source == FROM_CHAIN_HEAD) return spec_drafter_from_model(&w->dr, chain_head, &p);
+    if (c->tree.source == FROM_HEAD_OF_5) return spec_drafter_from_model(&w->dr, head_of_5, &p);
     return spec_drafter_from_model(&w->dr, p.vocab != SPEC_DRAFT_VOCAB_AUTO ? other : drafter, &p);
 }
 
@@ -457,13 +473,14 @@ typedef struct probs_counts {
     int64_t n, accepted, single[V], joint[V * V], in_step[V][V], across[PROBS_N_CONTEXT][V];
 } probs_counts;
 
-static void count(probs_counts *k, const int32_t *tokens, int32_t n_first)
+static void count(probs_counts *k, const int32_t *tokens, int32_t n_first, int32_t n)
 {
     k->n++;
     k->single[tokens[0]]++;
     k->joint[tokens[0] * V + tokens[1]]++;
     if (n_first > 1) k->accepted++, k->in_step[tokens[0]][tokens[1]]++;
     if (n_first <= PROBS_CONTEXT) k->across[probs_context(tokens, n_first)][tokens[n_first]]++;
+    if (n_first < PROBS_CONTEXT && n > n_first + 1) k->across[probs_context(tokens, n_first + 1)][tokens[n_first + 1]]++;
 }
 
 /* Draws of `seed` from number `first` on. */
@@ -480,7 +497,7 @@ static spec_status batch(probs_work *w, probs_counts *counts, int32_t seed, uint
     memcpy(w->n_first, w->n_tokens, sizeof w->n_first);
     SPEC_TRY(one_step(w, n));
     for (int32_t i = 0; i < n; i++) {
-        count(counts, w->tokens[i], w->n_first[i]);
+        count(counts, w->tokens[i], w->n_first[i], w->n_tokens[i]);
         SPEC_TRY(spec_sequence_remove(w->s, w->seqs[i]));
     }
     return SPEC_OK;
@@ -882,6 +899,7 @@ static void check_refusals(void **state)
     (void)state;
     for (int32_t i = 0; i < N_TREE; i++) {
         probs_case c = { .tree = trees[i], .start = 3, .sampling = PLAIN };
+        if (c.tree.source >= FROM_HEAD && c.tree.source <= FROM_CHAIN_HEAD) continue; /* it has drafted nothing yet */
         const answer naive = check_rules_of(&c);
         if (!is_edited(&c)) check_refused_step(c, &naive);
     }
@@ -977,6 +995,9 @@ static int open_models(void **state)
     if (!backend) return -1;
     open_named();
     drafter = support_model(backend, SPEC_TEST_DIR "/golden/law8-drafter", SPEC_DTYPE_F32);
+    head = support_model(backend, SPEC_TEST_DIR "/golden/heads/eagle2-law8", SPEC_DTYPE_F32);
+    head_of_5 = support_model(backend, SPEC_TEST_DIR "/golden/heads/eagle3-law8", SPEC_DTYPE_F32);
+    chain_head = support_model(backend, SPEC_TEST_DIR "/golden/heads/lyanna-law8", SPEC_DTYPE_F32);
     target_logits = calloc(1, sizeof *target_logits);
     draft_logits = calloc(1, sizeof *draft_logits);
     probs_read_logits(target_logits, target);
@@ -990,6 +1011,9 @@ static int close_models(void **state)
     free(target_logits);
     free(draft_logits);
     spec_model_close(other);
+    spec_model_close(chain_head);
+    spec_model_close(head_of_5);
+    spec_model_close(head);
     spec_model_close(drafter);
     spec_model_close(target);
     spec_backend_close(backend);

@@ -117,11 +117,13 @@ typedef struct run {
 
 static char target_dir[64], drafter_dir[64], other_dir[64];
 
-/* Drafters with the target's vocabulary, and with another one. */
+/* Drafters with the target's vocabulary, and with another one; heads. */
 static const struct variant {
     const char *dir;
     spec_draft_vocab vocab;
-} variants[] = { { drafter_dir, SPEC_DRAFT_VOCAB_AUTO }, { other_dir, SPEC_DRAFT_VOCAB_AUTO }, { other_dir, SPEC_DRAFT_VOCAB_TEXT } };
+} variants[] = { { drafter_dir, SPEC_DRAFT_VOCAB_AUTO }, { other_dir, SPEC_DRAFT_VOCAB_AUTO }, { other_dir, SPEC_DRAFT_VOCAB_TEXT },
+               { SPEC_TEST_DIR "/golden/heads/eagle3-law8", SPEC_DRAFT_VOCAB_AUTO },
+               { SPEC_TEST_DIR "/golden/heads/lyanna-law8", SPEC_DRAFT_VOCAB_AUTO } };
 enum { N_VARIANT = sizeof variants / sizeof *variants };
 
 static spec_status open_backend(run *r)

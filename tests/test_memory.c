@@ -52,7 +52,7 @@ static void counting_free(spec_device *dev, void *p, size_t bytes)
 static spec_status counting_queue_open(spec_device *dev, spec_queue **out, const spec_plan *plans, int32_t n_plan,
                                        int32_t n_vocab)
 {
-    counted.queue_bytes = speci_cpu_ops.queue_bytes(dev, plans, n_plan, n_vocab);
+    if (n_plan > 1) counted.queue_bytes = speci_cpu_ops.queue_bytes(dev, plans, n_plan, n_vocab); /* a head's table takes one for itself */
     return speci_cpu_ops.queue_open(dev, out, plans, n_plan, n_vocab);
 }
 
@@ -204,6 +204,8 @@ static void sessions(void **state)
         { GOLDEN "llama3", GOLDEN "mamba2" },      { GOLDEN "mamba", GOLDEN "llama3" },
         { GOLDEN "mamba2", GOLDEN "mamba" },       { GOLDEN "bamba", GOLDEN "bamba" },
         { GOLDEN "mambainllama", GOLDEN "bamba" }, { GOLDEN "mistral", GOLDEN "mistral" },
+        { GOLDEN "llama2", GOLDEN "heads/eagle2-llama2" }, { GOLDEN "bamba", GOLDEN "heads/eagle3-bamba" },
+        { GOLDEN "mamba2", GOLDEN "heads/lyanna-mamba2" },
     };
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
         for (int32_t with_marks = 0; with_marks < 2; with_marks++) {

@@ -24,7 +24,8 @@ struct spec_drafter {
     int32_t n_draft;         /* without builders: nodes below the root, at most */
     float temperature;       /* of the draft distribution; 0 = the target's */
     spec_draft_vocab vocab;  /* of a model */
-    spec_tap *taps;          /* [n_tap] hidden rows of the target that it wants: its kind then has the hook `hidden` */
+    int32_t n_resample, resample_left; /* of a head: spec_drafter_params */
+    spec_tap *taps;          /* [n_tap] hidden rows of every target that it wants: its kind then has the hook `hidden` */
     int32_t n_tap;
     atomic_flag in_use;
     speci_holds holds;       /* by its session */
@@ -85,7 +86,7 @@ static inline int32_t speci_draft_maker(int32_t by, const uint8_t *maker, int32_
 /* Hidden rows of committed tokens, those at positions [first, first + n) of their sequence. They stand where the pass left
  * them, until the target's next pass of that phase. */
 typedef struct speci_draft_hidden {
-    const spec_view *taps; /* [n_tap of the drafter] device rows [..][dim of the target], f32; SPEC_TAP_NORM: compute type */
+    const spec_view *taps; /* [n_tap] device rows [..][dim of the target], f32; SPEC_TAP_NORM: compute type */
     const int32_t *row;    /* [n]: token first + i's is row row[i]; NULL: row i */
     int32_t first, n;
 } speci_draft_hidden;
@@ -98,6 +99,8 @@ struct speci_draft {
     const speci_draft_site *site;
     speci_draft_size size;
     void *state;               /* the kind's, from prepare on */
+    const spec_tap *taps;      /* [n_tap] hidden rows that it wants: its drafter's, or what prepare has found out of the target */
+    int32_t n_tap;
     spec_view *hidden[2];      /* by phase: [n_tap] where hidden rows at its taps stand, from attach on */
     /* Trees that enqueue has left on the device, where node i of slot s is grown[s * ld_grown + i]. NULL: all trees are with
      * the host. */
@@ -159,7 +162,7 @@ struct speci_draft_kind {
     speci_exec *(*exec)(const speci_draft *d, int32_t seq, int32_t *n_timed, int32_t *n_most);
 };
 
-extern const speci_draft_kind speci_draft_model, speci_draft_callback, speci_draft_ngram, speci_draft_trie, speci_draft_png;
+extern const speci_draft_kind speci_draft_model, speci_draft_head, speci_draft_callback, speci_draft_ngram, speci_draft_trie, speci_draft_png;
 extern const speci_draft_kind *const speci_draft_table[]; /* the kinds that are made from text; ends with NULL */
 
 /* --- several drafters (draft_combine.c) --- */

@@ -13,6 +13,7 @@ spec_status speci_draft_feed(model_draft *m, const int32_t *seqs, int32_t n)
         const model_seq *s = &m->seqs[seqs[i]];
         m->inputs[i] = (speci_exec_input){ .slot = seqs[i], .tree = &s->fed, .n_fed = s->n_fed };
     }
+    if (speci_draft_is_head(m)) SPEC_TRY(speci_draft_give(m, seqs, n));
     SPEC_TRY(speci_exec_forward(m->exec, m->inputs, n, NULL, NULL));
     for (int32_t i = 0; i < n; i++) m->seqs[seqs[i]].n_fed = m->seqs[seqs[i]].fed.n;
     return SPEC_OK;
@@ -43,7 +44,7 @@ static spec_probs_args probs_of(const model_draft *m, int32_t first, int32_t n)
     int32_t ld;
     const int32_t n_column = m->vocab.n_q_column;
     const float *logits = speci_exec_logits(m->exec, &ld);
-    if (speci_draft_feed_ids(m)) logits = m->vocab.logits, ld = n_column;
+    if (m->vocab.columns) logits = m->vocab.logits, ld = n_column;
     return (spec_probs_args){ .logits = logits, .ld = ld, .n_valid = ld < n_column ? ld : n_column, .probs = m->vocab.q,
                               .ld_probs = n_column, .n_probs = n_column, .n_row = n, .host_src = m->rows.src + first,
                               .host_dst = m->rows.q_row + first, .host_sampling = m->rows.sampling + first };
@@ -58,7 +59,7 @@ static spec_status gather_rows(model_draft *m, int32_t n_row)
     const float *logits = speci_exec_logits(m->exec, &ld);
     const spec_gather_args a = { .logits = logits, .ld = ld, .out = m->vocab.logits, .ld_out = n_column, .n_out = n_column,
                                  .column = m->vocab.column, .n_row = n_row, .host_src = m->rows.src };
-    SPEC_TRY(speci_gather(site->ops, site->queue, &a, speci_draft_feed_ids(m), ld, site->a));
+    SPEC_TRY(speci_gather(site->ops, site->queue, &a, m->vocab.columns, ld, site->a));
     for (int32_t i = 0; i < n_row; i++) m->rows.src[i] = i;
     return SPEC_OK;
 }
@@ -69,7 +70,7 @@ spec_status speci_draft_rows(model_draft *m, int32_t n_row, int32_t k, const spe
     const speci_draft_site *site = m->d->site;
     const model_rows *r = &m->rows;
     const int32_t n_column = m->vocab.n_q_column;
-    if (speci_draft_feed_ids(m)) SPEC_TRY(gather_rows(m, n_row));
+    if (m->vocab.columns) SPEC_TRY(gather_rows(m, n_row));
     for (int32_t i = 0, end; i < n_row; i = end) {
         const bool draw = speci_draft_samples(&m->seqs[r->seq[i]]);
         for (end = i + 1; end < n_row && speci_draft_samples(&m->seqs[r->seq[end]]) == draw;) end++;
@@ -130,6 +131,7 @@ static void set_roots(model_draft *m)
 /* Feeds the frontier: n_place nodes per sequence that stand on the device; at level 0 the chain up to the root. */
 static spec_status feed_level(model_draft *m, int32_t level, int32_t n_place)
 {
+    if (m->chain.now) return speci_draft_chain_level(m, level, n_place);
     if (level == 0) return speci_draft_feed(m, m->active, m->n_active);
     const speci_exec_feed feed = { .nodes = m->grow.feed, .ld = m->grow.cap_feed };
     for (int32_t i = 0; i < m->n_active; i++) {
@@ -151,7 +153,7 @@ static spec_status grow_level(model_draft *m, const speci_level *l, int32_t leve
     int32_t n_row = 0;
     for (int32_t i = 0; i < m->n_active; i++) {
         const model_seq *q = &m->seqs[m->active[i]];
-        const int32_t row = speci_exec_first_row(m->exec, i) + (level == 0 ? q->fed.n - 1 : 0);
+        const int32_t row = speci_exec_first_row(m->exec, i) + (level == 0 && !m->chain.now ? q->fed.n - 1 : 0);
         for (int32_t p = 0; p < l->n_place; p++) speci_draft_add_row(m, &n_row, row + p, m->active[i], first_row + p, p);
         m->feed_base[i] = q->n_fed;
     }
@@ -161,11 +163,17 @@ static spec_status grow_level(model_draft *m, const speci_level *l, int32_t leve
                                  .host_take = l->take, .threshold = l->threshold, .n_add = l->n_add, .n_max = m->b->n_pool,
                                  .n_next = l->n_next, .host_next = l->next, .next_threshold = l->next_threshold,
                                  .host_out_n = ends ? m->n_nodes : NULL, .host_out_node = ends ? m->nodes : NULL,
-                                 .feed_token = m->vocab.column };
+                                 .feed_token = speci_draft_feed_ids(m) ? m->vocab.column : NULL };
     return speci_expand(site->ops, site->queue, &a, speci_draft_feed_ids(m), site->a);
 }
 
 spec_status speci_draft_grow(model_draft *m)
+{
+    SPEC_TRY(speci_draft_chain(m));
+    return speci_draft_grow_levels(m);
+}
+
+spec_status speci_draft_grow_levels(model_draft *m)
 {
     const spec_builder *b = m->b;
     for (int32_t level = 0, row = 0; level < b->info.n_level && m->n_active > 0; level++) {
@@ -197,7 +205,7 @@ static void note_fed(const model_draft *m, model_seq *q, const spec_grow_node *n
     }
 }
 
-static spec_status take_tree(model_draft *m, int32_t seq)
+spec_status speci_draft_take_tree(model_draft *m, int32_t seq)
 {
     model_seq *q = &m->seqs[seq];
     const int32_t n = m->n_nodes[seq], root = q->fed.n - 1;
@@ -210,6 +218,6 @@ static spec_status take_tree(model_draft *m, int32_t seq)
 
 spec_status speci_draft_grow_read(model_draft *m)
 {
-    for (int32_t i = 0; i < m->n_drafting; i++) SPEC_TRY(take_tree(m, m->drafting[i]));
+    for (int32_t i = 0; i < m->n_drafting; i++) SPEC_TRY(speci_draft_take_tree(m, m->drafting[i]));
     return SPEC_OK;
 }

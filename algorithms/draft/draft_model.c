@@ -9,7 +9,7 @@
 #include <string.h>
 
 enum {
-    DEFAULT_CTX = 4096,
+    DEFAULT_CTX = 4096, /* positions of a drafter with attention, where neither it nor the target has a limit */
     PROMPT = 64, /* tokens that are a prompt rather than a few steps without a draft */
     CHAIN = 2,   /* committed tokens in front of a draft, the root included: the last one drafted, and the one that followed */
     CHAIN_OTHER = 6 /* the same where a token of the target is several of the drafter */
@@ -24,7 +24,10 @@ spec_status spec_drafter_from_model(spec_drafter **out, spec_model *model, const
 {
     SPEC_NEED(out, "out");
     SPEC_NEED(model, "model");
-    SPEC_TRY(speci_drafter_create(out, &speci_draft_model, model->allocator, params, true));
+    if (params && params->n_resample != 0 && !(speci_model_is_head(model) && speci_head_chains(model)))
+        return speci_fail(SPEC_E_INVALID, "%s: n_resample is for heads whose rows are a chain (Lyanna), which this is not", model->path);
+    const speci_draft_kind *kind = speci_model_is_head(model) ? &speci_draft_head : &speci_draft_model;
+    SPEC_TRY(speci_drafter_create(out, kind, model->allocator, params, true));
     (*out)->own = (*out)->held = model;
     speci_hold(&model->holds);
     return SPEC_OK;
@@ -50,8 +53,17 @@ static int32_t tree_nodes(const model_draft *m)
 {
     enum { CATCH_UP = 32 }; /* rows, of all sequences */
     const speci_draft_site *site = m->d->site;
-    const int32_t n = site->n_q - 1 + m->n_chain;
+    const int32_t n = site->n_q - 1 + m->n_chain + speci_draft_chain_nodes(m);
     return site->node_state ? n : max32(n, CATCH_UP / site->n_seq);
+}
+
+/* Committed tokens in front of a draft: a head is given all that was accepted anew. */
+static int32_t chain_nodes(const model_draft *m)
+{
+    int32_t depth = 0;
+    for (int32_t i = 0; i < m->d->drafter->n_builder; i++) depth = max32(depth, m->d->drafter->builders[i]->info.depth);
+    if (speci_draft_is_head(m)) return max32(CHAIN, min32(depth + 1, SPEC_MAX_DEPTH + 1));
+    return m->vocab.map ? CHAIN_OTHER : CHAIN;
 }
 
 /* Without attention its positions have no limit, unless it says so itself. */
@@ -107,14 +119,17 @@ static spec_status prepare(speci_draft *d)
     d->state = m;
     m->d = d;
     m->model = d->drafter->own;
+    SPEC_TRY(speci_draft_told_open(m));
     SPEC_TRY(speci_draft_vocab_open(m));
-    m->n_chain = m->vocab.map ? CHAIN_OTHER : CHAIN;
+    SPEC_TRY(speci_draft_chain_open(m));
+    m->n_chain = chain_nodes(m);
     m->n_node = tree_nodes(m);
     m->n_own = site->n_ctx > 0 ? speci_draft_positions(m, site->n_ctx) : 0;
     m->n_ctx = context(m);
     SPEC_TRY(alloc_host(d, m));
     const speci_exec_params p = { .n_seq = site->n_seq, .n_ctx = m->n_ctx ? m->n_ctx : site->n_ctx, .n_node = m->n_node,
-                                  .recurrent = site->recurrent, .node_state = site->node_state };
+                                  .recurrent = site->recurrent, .node_state = site->node_state,
+                                  .target = speci_draft_is_head(m) ? site->target : NULL };
     SPEC_TRY(speci_exec_open(&m->exec, m->model, &p));
     m->grow_bytes = d->size.cap > 0 ? speci_draft_grow_bytes(m) : 0;
     return SPEC_OK;
@@ -125,7 +140,7 @@ static void needs(const speci_draft *d, speci_draft_needs *out)
     const model_draft *m = d->state;
     if (m->model != d->site->target) out->memory.bytes_model += m->model->bytes_weights;
     speci_exec_memory(m->exec, &out->memory);
-    out->memory.bytes_work += m->grow_bytes + m->vocab.bytes;
+    out->memory.bytes_work += m->grow_bytes + m->vocab.bytes + m->told.bytes + m->chain.bytes;
     speci_exec_plans(m->exec, out->plans);
     out->n_plan = 2;
     out->n_row = d->site->n_seq * m->n_node;
@@ -137,6 +152,8 @@ static spec_status attach(speci_draft *d)
     model_draft *m = d->state;
     const speci_draft_site *site = d->site;
     SPEC_TRY(speci_exec_attach(m->exec, site->queue, site->captures));
+    SPEC_TRY(speci_draft_told_attach(m));
+    SPEC_TRY(speci_draft_chain_attach(m));
     SPEC_TRY(speci_draft_vocab_attach(m));
     if (m->grow_bytes == 0) return SPEC_OK;
     SPEC_TRY(site->ops->alloc(site->dev, &m->grow_base, m->grow_bytes));
@@ -154,6 +171,8 @@ static void detach(speci_draft *d)
     if (m->grow_base) site->ops->free(site->dev, m->grow_base, m->grow_bytes);
     for (int32_t i = 0; m->seqs && i < site->n_seq; i++) spec_tree_free(&m->seqs[i].fed, site->a);
     speci_draft_vocab_close(m);
+    speci_draft_told_close(m);
+    speci_draft_chain_close(m);
     model_rows *r = &m->rows;
     void *arrays[] = { r->src, r->q_row, r->seq, r->place, r->sampling, r->key, m->inputs, m->path, m->drafting, m->active,
                        m->feed_base, m->n_nodes, m->roots, m->nodes, m->drawn, m->seen, m->seqs, m };
@@ -201,25 +220,6 @@ static void end(speci_draft *d, int32_t seq)
     s->own.n_from = s->own.n_held = 0;
 }
 
-static int32_t fed_child(const model_seq *s, int32_t node, int32_t token)
-{
-    for (int32_t c = node + 1; c < s->n_fed; c++)
-        if (s->fed.parent[c] == node && s->fed.token[c] == token) return c;
-    return -1;
-}
-
-/* Commits what was fed and is now committed. The last id is left out, since its row must be computed anew. */
-static void commit_fed(model_draft *m, int32_t seq)
-{
-    model_seq *s = &m->seqs[seq];
-    int32_t n_ids, n = 0;
-    const int32_t *ids = speci_translated(&s->own, &n_ids), base = speci_exec_n_past(m->exec, seq);
-    int32_t node = s->n_fed > 0 && base < n_ids && s->fed.token[0] == ids[base] ? 0 : -1;
-    for (; node >= 0 && base + n < n_ids - 1; node = fed_child(s, node, ids[base + n])) m->path[n++] = node;
-    speci_exec_commit(m->exec, seq, m->path, n);
-    s->fed.n = s->n_fed = 0;
-}
-
 /* May `left` committed tokens stand in front of the draft, in one pass with them? */
 static bool fits_chain(const model_draft *m, int32_t left)
 {
@@ -234,16 +234,17 @@ static spec_status catch_up(model_draft *m, int32_t seq)
     model_seq *s = &m->seqs[seq];
     int32_t n_ids;
     const int32_t *ids = speci_translated(&s->own, &n_ids);
-    commit_fed(m, seq);
-    if (n_ids - speci_exec_n_past(m->exec, seq) > PROMPT) SPEC_TRY(consume(m, seq));
+    speci_draft_commit_fed(m, seq);
+    if (!speci_draft_is_head(m) && n_ids - speci_exec_n_past(m->exec, seq) > PROMPT) SPEC_TRY(consume(m, seq));
     for (;;) {
         const int32_t base = speci_exec_n_past(m->exec, seq), left = n_ids - base;
         const bool fits = fits_chain(m, left);
         const int32_t n = fits ? left : min32(left - 1, min32(m->n_node, SPEC_MAX_DEPTH));
         for (int32_t i = 0; i < n; i++) spec_tree_add(&s->fed, i - 1, ids[base + i], 0);
+        s->n_given = n;
         if (fits) return SPEC_OK;
         SPEC_TRY(speci_draft_feed(m, &seq, 1));
-        commit_fed(m, seq);
+        speci_draft_commit_fed(m, seq);
     }
 }
 
@@ -323,8 +324,11 @@ static spec_status enqueue(speci_draft *d, spec_builder *b, speci_draft_seq *seq
     m->b = b;
     spec_status status = draft(m, seqs, n);
     if (status == SPEC_OK && speci_draft_by_text(m)) status = write(m, seqs, n);
+    const bool again = speci_draft_resamples(m) && m->n_drafting > 0;
+    if (status == SPEC_OK && again) status = speci_draft_again(m);
     if (status != SPEC_OK) forget(d);
-    if (status != SPEC_OK || m->n_drafting == 0 || speci_builder_is_host_driven(b) || speci_draft_by_text(m)) return status;
+    if (status != SPEC_OK || m->n_drafting == 0 || speci_builder_is_host_driven(b) || speci_draft_by_text(m) || again)
+        return status;
     d->grown = m->grow.node, d->ld_grown = m->grow.cap;
     return SPEC_OK;
 }
@@ -370,4 +374,11 @@ const speci_draft_kind speci_draft_model = {
     .name = "model", .check = check, .prepare = prepare, .needs = needs, .attach = attach, .detach = detach,
     .prefill = prefill, .committed = committed, .enqueue = enqueue, .read = read, .forget = forget, .fork = fork,
     .end = end, .identity = speci_draft_identity, .save = speci_draft_save, .restore = speci_draft_restore, .exec = exec,
+};
+
+const speci_draft_kind speci_draft_head = {
+    .name = "head", .check = speci_draft_head_check, .prepare = prepare, .needs = needs, .attach = attach, .detach = detach,
+    .hidden = speci_draft_head_hidden, .prefill = speci_draft_head_prefill, .enqueue = enqueue, .read = read, .forget = forget,
+    .fork = speci_draft_head_fork, .end = end, .identity = speci_draft_identity, .save = speci_draft_head_save,
+    .restore = speci_draft_head_restore, .exec = exec,
 };

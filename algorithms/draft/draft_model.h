@@ -1,5 +1,5 @@
-/* draft_model.h - a model as drafter: what draft_model.c, draft_vocab.c, draft_grow.c, draft_expand.c, draft_write.c and
- * draft_save.c share. Internal. */
+/* draft_model.h - a model or a head as drafter: what draft_model.c, draft_vocab.c, draft_grow.c, draft_expand.c, draft_write.c,
+ * draft_save.c, draft_again.c, draft_chain.c, draft_fed.c, draft_head.c, draft_head_save.c and draft_told.c share. Internal. */
 #ifndef SPEC_DRAFT_MODEL_H
 #define SPEC_DRAFT_MODEL_H
 
@@ -17,6 +17,17 @@ typedef struct model_seq {
     speci_draft_seq ask;
     int32_t depth;         /* of its tree, at most */
     int32_t n_chain, n_row, n_seen; /* host-driven growth: committed nodes of `fed`, rows asked for, rows seen */
+    /* Of a head, whose id i stands behind position first + i of the sequence, and is fed beside that position's hidden row. */
+    int32_t first;
+    int32_t n_told;        /* ids whose rows were told */
+    int32_t n_given;       /* of `fed`, the nodes in front that have rows of the target: only these are ever committed */
+    /* Of a head that no drafted token enters: the rows of the chain under way and of the one before, which began behind `at` ids. */
+    struct {
+        int32_t n, at;
+    } kept[2];
+    int32_t half;          /* of the rows' two halves: the chain under way */
+    int32_t row_half, row; /* whose rows levels take, from which on */
+    int32_t place;         /* the root's number in `fed`, above the tree */
 } model_seq;
 
 /* Host arrays for row operations, [n] each. */
@@ -32,18 +43,46 @@ typedef struct model_vocab {
     spec_draft_vocab how;  /* with a map, from attach on INTERSECTION or TEXT */
     void *base;            /* device memory */
     size_t bytes;
-    int32_t *column;       /* INTERSECTION: device [n_vocab of the target] the map's twins */
-    float *logits;         /* INTERSECTION: device [n_seq * n_q][n_vocab of the target] */
+    const int32_t *columns; /* [n_vocab of the target] the column of the logits for each id, or -1: of INTERSECTION the map's twins, of a
+                              head what its file says. NULL: its own number */
+    int32_t *column;       /* the same on the device */
+    float *logits;         /* with columns: device [n_seq * n_q][n_vocab of the target] */
     float *q;              /* distributions that candidates are drawn from: device [n_seq * n_q][n_q_column]; the session's, or of
                               TEXT its own, of the drafter's ids */
     int32_t n_q_column;
 } model_vocab;
+
+/* A head's hidden rows of the target (draft_head.c), from when they are told until the executor's state covers them: that of a
+ * sequence's id i is row i % ROWS of its ring. */
+typedef struct model_told {
+    int32_t n_tap, dim;    /* n_tap 0: not a head */
+    spec_tap *taps;        /* [n_tap] */
+    size_t *row_bytes;     /* [n_tap] */
+    char **ring;           /* [n_tap] device [n_seq][SPECI_TOLD_ROWS][dim] */
+    void *base;
+    size_t bytes;
+    spec_range_copy *copies; /* [n_copy_max] */
+    int32_t n_copy, n_copy_max;
+} model_told;
+enum { SPECI_TOLD_ROWS = 2 * (SPEC_MAX_DEPTH + 1) };
+
+/* Of a head that no drafted token enters (draft_chain.c): logits of a chain's rows, from which levels of trees are made. */
+typedef struct model_chain {
+    int32_t n_level;       /* rows of a chain; 0: not such a head */
+    int32_t n_half;        /* 2: those of the chain before are kept, for trees once more (draft_again.c) */
+    float *rows;           /* device [n_seq][n_half][n_level][columns of the logits] */
+    size_t bytes;
+    spec_tree *again, merged; /* [n_seq], one: scratch of such trees */
+    bool off, now;         /* off: never; now: the draft under way grows so */
+} model_chain;
 
 typedef struct model_draft {
     speci_draft *d;
     const spec_model *model;
     speci_exec *exec;
     model_vocab vocab;
+    model_told told;
+    model_chain chain;
     int32_t n_ctx, n_node; /* limits of the executor: positions (0 = none), nodes per tree */
     int32_t n_chain;       /* of these, committed tokens in front of a draft, at most */
     int32_t n_own;         /* its own tokens that a context of the session comes to, about; 0 = no limit */
@@ -82,6 +121,8 @@ spec_status speci_draft_follow(model_draft *m, const speci_draft_seq *q);
 /* Has it a token to draft behind, and would it be the right one? */
 bool speci_draft_stands(const model_draft *m, const model_seq *s);
 static inline bool speci_draft_by_text(const model_draft *m) { return m->vocab.map && m->vocab.how == SPEC_DRAFT_VOCAB_TEXT; }
+/* For its ids, so that steps take no memory: all of a context. */
+int64_t speci_draft_room_of(const model_draft *m, const speci_draft_seq *q);
 /* The tokens of trees in the drafter's ids: the host's and the device's table, NULL: as they are; and one of them. */
 static inline const int32_t *speci_draft_feed_ids(const model_draft *m)
 {
@@ -93,10 +134,62 @@ static inline int32_t speci_draft_feed_id(const model_draft *m, int32_t token)
     return id < 0 ? 0 : id; /* a builder of the application's may name any token of the target */
 }
 
+/* In step with the sequence (draft_fed.c). Commits what the executor was fed and is now committed: but the last id, whose row a draft
+ * needs anew, and nothing that a head was fed of its own rows. */
+void speci_draft_commit_fed(model_draft *m, int32_t seq);
+
+/* Rows that were told (draft_told.c). prepare, attach, detach: a head's taps and their rings; nothing of other models. Lists a copy on
+ * the device, neighbours as one; makes those that are listed. Row `row` of a view. Copies the rows of `fed` of these sequences to where
+ * the executor's next pass reads them. */
+spec_status speci_draft_told_open(model_draft *m);
+spec_status speci_draft_told_attach(model_draft *m);
+void speci_draft_told_close(model_draft *m);
+spec_status speci_draft_told_add(model_draft *m, char *to, const char *from, size_t bytes);
+spec_status speci_draft_told_copy(model_draft *m);
+char *speci_draft_view_row(const spec_view *v, int32_t row);
+spec_status speci_draft_give(model_draft *m, const int32_t *seqs, int32_t n);
+
+/* Growth from a chain (draft_chain.c). prepare: its sizes, and nodes of the executor's trees beside those of the tree and of the
+ * committed tokens; attach, detach. At the beginning of a draft: may it grow so? Then the chain's logits, and in `fed` a place for the
+ * root, where levels begin. A level: the logits of the frontier, of n_place nodes per sequence. */
+spec_status speci_draft_chain_open(model_draft *m);
+int32_t speci_draft_chain_nodes(const model_draft *m);
+spec_status speci_draft_chain_attach(model_draft *m);
+void speci_draft_chain_close(model_draft *m);
+spec_status speci_draft_chain(model_draft *m);
+spec_status speci_draft_chain_level(model_draft *m, int32_t level, int32_t n_place);
+
+/* Behind a draft from a chain: reads its trees, and unites them with what the rows that are left of the chains before give. */
+spec_status speci_draft_again(model_draft *m);
+
+/* A head (draft_head.c): begins a sequence but for the executor's slot, whose first row is that of position `first`; and its hooks,
+ * those of saved sequences in draft_head_save.c. */
+spec_status speci_draft_head_check(const spec_drafter *d, const spec_model *target);
+spec_status speci_draft_head_begin(model_draft *m, const speci_draft_seq *q, int32_t first);
+spec_status speci_draft_head_hidden(speci_draft *d, const speci_draft_seq *q, const speci_draft_hidden *h);
+spec_status speci_draft_head_prefill(speci_draft *d, const speci_draft_seq *q);
+spec_status speci_draft_head_fork(speci_draft *d, const speci_draft_seq *q, int32_t to);
+spec_status speci_draft_head_save(speci_draft *d, const speci_draft_seq *q, uint64_t *bytes, speci_put_fn put, void *arg);
+spec_status speci_draft_head_restore(speci_draft *d, const speci_draft_seq *q, uint64_t bytes, speci_get_fn get, void *arg);
+static inline bool speci_draft_is_head(const model_draft *m) { return m->told.n_tap > 0; }
+/* Does the draft under way get more from the rows that are left of the one before? */
+static inline bool speci_draft_resamples(const model_draft *m)
+{
+    return m->chain.now && m->chain.n_half == 2 && !speci_builder_is_host_driven(m->b);
+}
+/* Where the row of id i of a sequence is kept, of tap k. */
+static inline char *speci_draft_told_row(const model_draft *m, int32_t k, int32_t seq, int32_t i)
+{
+    return m->told.ring[k] + ((size_t)seq * SPECI_TOLD_ROWS + (size_t)(i % SPECI_TOLD_ROWS)) * m->told.row_bytes[k];
+}
+
 /* Hooks of saved sequences (draft_save.c). */
 uint64_t speci_draft_identity(const spec_drafter *d);
 spec_status speci_draft_save(speci_draft *d, const speci_draft_seq *q, uint64_t *bytes, speci_put_fn put, void *arg);
 spec_status speci_draft_restore(speci_draft *d, const speci_draft_seq *q, uint64_t bytes, speci_get_fn get, void *arg);
+
+/* Reads n bytes of a saved sequence that nobody needs. */
+spec_status speci_draft_skip(uint64_t n, speci_get_fn get, void *arg);
 
 /* Passes and rows (draft_grow.c). One pass over the nodes of `fed` that the executor has not seen. */
 spec_status speci_draft_feed(model_draft *m, const int32_t *seqs, int32_t n);
@@ -113,6 +206,8 @@ spec_status speci_draft_rows(model_draft *m, int32_t n_row, int32_t k, const spe
 size_t speci_draft_grow_bytes(const model_draft *m);
 void speci_draft_grow_place(model_draft *m);
 spec_status speci_draft_grow(model_draft *m);
+spec_status speci_draft_grow_levels(model_draft *m);
+spec_status speci_draft_take_tree(model_draft *m, int32_t seq);
 spec_status speci_draft_grow_read(model_draft *m);
 /* Growth by a host-driven builder (draft_expand.c): the trees are finished when it returns. */
 spec_status speci_draft_expand(model_draft *m);

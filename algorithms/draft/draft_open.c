@@ -69,6 +69,9 @@ spec_status speci_drafter_create(spec_drafter **out, const speci_draft_kind *kin
         return speci_fail(SPEC_E_INVALID, "there is no way %d to draft with another vocabulary", (int)p.vocab);
     if (p.vocab != SPEC_DRAFT_VOCAB_AUTO && kind != &speci_draft_model)
         return speci_fail(SPEC_E_INVALID, "vocab is of drafters that are models; this one proposes ids of the target");
+    if (p.n_resample < 0 || p.n_resample >= SPECI_MAX_NODE || p.resample_left < 0)
+        return speci_fail(SPEC_E_INVALID, "n_resample is %d and resample_left %d: they are 0 to %d, and 0 or more", p.n_resample,
+                          p.resample_left, SPECI_MAX_NODE - 1);
     if (!builders && (p.tree || p.builder))
         return speci_fail(SPEC_E_INVALID, "a drafter that proposes whole trees builds them itself: no tree, no builder");
     spec_drafter *d = speci_alloc(a, 1, sizeof *d);
@@ -78,6 +81,7 @@ spec_status speci_drafter_create(spec_drafter **out, const speci_draft_kind *kin
     d->n_draft = p.n_draft ? p.n_draft : DEFAULT_N_DRAFT;
     d->temperature = p.temperature;
     d->vocab = p.vocab;
+    d->n_resample = p.n_resample, d->resample_left = p.resample_left;
     atomic_flag_clear(&d->in_use);
     const spec_status status = builders ? open_builders(d, &p) : SPEC_OK;
     if (status != SPEC_OK) {
@@ -197,5 +201,6 @@ speci_draft_size speci_draft_size_of(const spec_drafter *d)
         for (int32_t l = 0; l < b->info.n_level; l++)
             z.frontier = max32(z.frontier, max32(b->levels[l].n_place, b->levels[l].n_next));
     }
+    if (d->n_resample > 0) z.n_node = z.n_node + d->n_resample < SPECI_MAX_NODE ? z.n_node + d->n_resample : SPECI_MAX_NODE;
     return z;
 }

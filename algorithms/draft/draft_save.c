@@ -69,7 +69,7 @@ static bool goes_on(const model_draft *m, const saved_head *h)
     return (h->n_recent <= 0 || speci_exec_can_lag(m->exec, 1, 1)) && (h->n_own > 0) == (m->vocab.map != NULL);
 }
 
-static spec_status skip(uint64_t n, speci_get_fn get, void *arg)
+spec_status speci_draft_skip(uint64_t n, speci_get_fn get, void *arg)
 {
     uint8_t bytes[4096];
     for (; n > 0; n -= n < sizeof bytes ? n : sizeof bytes) SPEC_TRY(get(arg, bytes, n < sizeof bytes ? (size_t)n : sizeof bytes));
@@ -126,10 +126,10 @@ spec_status speci_draft_restore(speci_draft *d, const speci_draft_seq *q, uint64
     SPEC_TRY(speci_draft_begin(m, q));
     if (h.outgrown || s->outgrown) {
         s->outgrown = true;
-        return skip(bytes, get, arg);
+        return speci_draft_skip(bytes, get, arg);
     }
     if (!goes_on(m, &h)) {
-        SPEC_TRY(skip(bytes, get, arg));
+        SPEC_TRY(speci_draft_skip(bytes, get, arg));
         return d->kind->prefill(d, q);
     }
     if (h.n_own > 0) SPEC_TRY(get_own(m, &s->own, &h, &bytes, get, arg));

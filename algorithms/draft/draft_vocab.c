@@ -86,6 +86,11 @@ spec_status speci_draft_vocab_open(model_draft *m)
     const speci_draft_site *site = m->d->site;
     const spec_model *target = site->target;
     m->vocab.n_q_column = target->n_vocab;
+    if (speci_draft_is_head(m)) {
+        m->vocab.columns = speci_head_columns(m->model);
+        m->vocab.bytes = m->vocab.columns ? column_bytes(m) + rows_bytes(m, target->n_vocab) : 0;
+        return SPEC_OK;
+    }
     if (!is_other(m->d->drafter, target)) return SPEC_OK;
     SPEC_TRY(speci_token_map_open(&m->vocab.map, target->tokenizer, target->n_vocab, m->model->tokenizer, m->model->n_vocab,
                                   site->a));
@@ -226,17 +231,18 @@ spec_status speci_draft_vocab_attach(model_draft *m)
     const speci_draft_site *site = m->d->site;
     model_vocab *v = &m->vocab;
     v->q = site->q;
-    if (!v->map) return SPEC_OK;
-    SPEC_TRY(choose(m));
+    if (!v->map && !v->columns) return SPEC_OK;
+    if (v->map) SPEC_TRY(choose(m));
     SPEC_TRY(site->ops->alloc(site->dev, &v->base, v->bytes));
-    if (v->how == SPEC_DRAFT_VOCAB_TEXT) {
+    if (v->map && v->how == SPEC_DRAFT_VOCAB_TEXT) {
         v->q = v->base;
         v->n_q_column = m->model->n_vocab;
         return SPEC_OK;
     }
+    if (v->map) v->columns = v->map->twin;
     v->column = v->base;
     v->logits = (float *)(void *)((char *)v->base + column_bytes(m));
-    return site->ops->upload(site->queue, v->column, v->map->twin, (size_t)v->map->n_from * sizeof *v->column);
+    return site->ops->upload(site->queue, v->column, v->columns, (size_t)site->target->n_vocab * sizeof *v->column);
 }
 
 /* --- the sequence in the drafter's ids --- */
@@ -285,8 +291,7 @@ static spec_status take(model_draft *m, const speci_draft_seq *q, bool prompt)
     return SPEC_OK;
 }
 
-/* For its ids, so that steps take no memory: all of a context. */
-static int64_t room_of(const model_draft *m, const speci_draft_seq *q)
+int64_t speci_draft_room_of(const model_draft *m, const speci_draft_seq *q)
 {
     const int32_t n_ctx = m->n_ctx > 0 ? m->n_ctx : m->n_own;
     return n_ctx > 0 ? (int64_t)n_ctx + ROOM : (int64_t)q->n_ids + q->n_ids / 2 + ROOM_ENDLESS;
@@ -298,12 +303,16 @@ spec_status speci_draft_begin(model_draft *m, const speci_draft_seq *q)
     s->begun = true, s->outgrown = false;
     s->fed.n = s->n_fed = 0;
     s->own.ids.n = 0, s->own.n_from = s->own.n_held = 0;
-    SPEC_TRY(speci_buf_reserve(&s->own.ids, (size_t)room_of(m, q) * sizeof(int32_t)));
+    SPEC_TRY(speci_buf_reserve(&s->own.ids, (size_t)speci_draft_room_of(m, q) * sizeof(int32_t)));
     if (m->vocab.map) SPEC_TRY(speci_translation_begin(&s->own, m->vocab.map));
     return take(m, q, true);
 }
 
-spec_status speci_draft_follow(model_draft *m, const speci_draft_seq *q) { return take(m, q, false); }
+/* A head's ids come with their rows. */
+spec_status speci_draft_follow(model_draft *m, const speci_draft_seq *q)
+{
+    return speci_draft_is_head(m) ? SPEC_OK : take(m, q, false);
+}
 
 /* Behind half a character its distribution would be that of another place. */
 bool speci_draft_stands(const model_draft *m, const model_seq *s)

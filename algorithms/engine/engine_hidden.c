@@ -18,12 +18,11 @@ static int32_t find(const spec_session *s, const spec_tap *tap)
 
 static spec_status add_drafter(spec_session *s, speci_draft *d)
 {
-    const spec_drafter *o = d->drafter;
-    if (o->n_tap == 0) return SPEC_OK;
-    if (!(d->hidden[0] = speci_alloc(s->a, 2 * (size_t)o->n_tap, sizeof *d->hidden[0]))) return SPEC_E_NOMEM;
-    d->hidden[1] = d->hidden[0] + o->n_tap;
-    for (int32_t i = 0; i < o->n_tap; i++)
-        if (find(s, &o->taps[i]) == s->n_kept) s->taps[s->n_kept++] = o->taps[i];
+    if (d->n_tap == 0) return SPEC_OK;
+    if (!(d->hidden[0] = speci_alloc(s->a, 2 * (size_t)d->n_tap, sizeof *d->hidden[0]))) return SPEC_E_NOMEM;
+    d->hidden[1] = d->hidden[0] + d->n_tap;
+    for (int32_t i = 0; i < d->n_tap; i++)
+        if (find(s, &d->taps[i]) == s->n_kept) s->taps[s->n_kept++] = d->taps[i];
     return SPEC_OK;
 }
 
@@ -32,7 +31,7 @@ spec_status speci_hidden_plan(spec_session *s, const spec_tap *own, int32_t n_ow
     size_t n = 0;
     s->n_tap = s->n_kept = n_own;
     if (n_own < 0 || (n_own > 0 && !own)) return speci_fail(SPEC_E_INVALID, "a list of %d taps", n_own);
-    for (int32_t k = 0; k < s->drafters.n; k++) n += (size_t)s->drafters.draft[k].drafter->n_tap;
+    for (int32_t k = 0; k < s->drafters.n; k++) n += (size_t)s->drafters.draft[k].n_tap;
     s->tells_hidden = n > 0;
     if (!(s->taps = speci_alloc(s->a, (size_t)n_own + n, sizeof *s->taps))) return SPEC_E_NOMEM;
     if (n_own > 0) memcpy(s->taps, own, (size_t)n_own * sizeof *own);
@@ -45,8 +44,7 @@ void speci_hidden_attach(spec_session *s)
     for (int32_t k = 0; k < s->drafters.n; k++) {
         speci_draft *d = &s->drafters.draft[k];
         for (int32_t phase = 0; phase < 2; phase++)
-            for (int32_t i = 0; i < d->drafter->n_tap; i++)
-                d->hidden[phase][i] = speci_exec_tap(s->exec, phase, find(s, &d->drafter->taps[i]));
+            for (int32_t i = 0; i < d->n_tap; i++) d->hidden[phase][i] = speci_exec_tap(s->exec, phase, find(s, &d->taps[i]));
     }
 }
 
@@ -57,7 +55,7 @@ static spec_status tell(spec_session *s, const speci_draft_seq *q, int32_t phase
     for (int32_t k = 0; k < s->drafters.n; k++) {
         speci_draft *d = &s->drafters.draft[k];
         const speci_draft_hidden h = { .taps = d->hidden[phase], .row = row, .first = first, .n = n };
-        if (d->drafter->n_tap > 0) SPEC_TRY(d->kind->hidden(d, q, &h));
+        if (d->n_tap > 0) SPEC_TRY(d->kind->hidden(d, q, &h));
     }
     return SPEC_OK;
 }

@@ -131,7 +131,8 @@ static spec_status prepare_drafters(spec_session *s, const wishes *w)
     for (int32_t i = 0; i < w->n_drafter; i++) {
         speci_draft *d = &all->draft[all->n++];
         *d = (speci_draft){ .drafter = w->drafters[i], .kind = w->drafters[i]->kind, .site = &s->site,
-                            .size = speci_draft_size_of(w->drafters[i]) };
+                            .size = speci_draft_size_of(w->drafters[i]), .taps = w->drafters[i]->taps,
+                            .n_tap = w->drafters[i]->n_tap };
         if (d->kind->prepare) SPEC_TRY(d->kind->prepare(d));
     }
     return SPEC_OK;
@@ -203,6 +204,7 @@ static spec_status new_session(spec_session **out, spec_model *target)
 {
     *out = NULL;
     if (!target) return speci_fail(SPEC_E_INVALID, "a session needs a target");
+    if (speci_model_is_head(target)) return speci_head_refuse(target);
     *out = speci_alloc(target->allocator, 1, sizeof **out);
     if (!*out) return SPEC_E_NOMEM;
     (*out)->target = target, (*out)->a = target->allocator;

@@ -30,8 +30,10 @@ const cuda_kind speci_cuda_kinds[SPEC_OP_N] = {
     { CHECK(scan), [](spec_queue *q, const cuda_op *o, cuda_pass *pass) { return speci_cuda_scan(q, &o->op.u.scan, pass); } },
     /* SPEC_OP_KEEP */
     { CHECK(keep), [](spec_queue *q, const cuda_op *o, cuda_pass *) { return speci_cuda_keep(q, &o->op.u.keep); } },
+    /* SPEC_OP_RECYCLE */
+    { CHECK(recycle), [](spec_queue *q, const cuda_op *o, cuda_pass *) { return speci_cuda_recycle(q, &o->op.u.recycle); } },
 };
-static_assert(SPEC_OP_KEEP + 1 == SPEC_OP_N, "a row a kind, in their order");
+static_assert(SPEC_OP_RECYCLE + 1 == SPEC_OP_N, "a row a kind, in their order");
 
 /* --- pairs --- */
 

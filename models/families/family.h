@@ -14,10 +14,21 @@ typedef struct model_family {
     /* Layouts that say no model_type of their own; asked in order before the others. */
     bool (*matches)(const model_config *config, const char *dir);
     model_family_build build;
+    bool (*is_head)(const model_config *config, const model_checkpoint *checkpoint); /* of heads, in place of the two above */
 } model_family;
 
 /* The family of config.json in `dir`; fails naming the model_type and those that are known. */
 spec_status speci_family_find(const model_family **out, const model_config *config, const char *dir);
+/* Heads on another model's hidden states say as a rule the model_type of their one layer. Found by what config.json says of them
+ * (checkpoint NULL), or by their tensors; NULL: it is none. */
+const model_family *speci_family_find_head(const model_config *config, const model_checkpoint *checkpoint);
+spec_status speci_family_eagle2(model_builder *b);
+spec_status speci_family_eagle3(model_builder *b);
+spec_status speci_family_lyanna(model_builder *b);
+bool speci_is_lyanna(const model_config *config, const model_checkpoint *checkpoint);
+bool speci_is_eagle2(const model_config *config, const model_checkpoint *checkpoint);
+bool speci_is_eagle3(const model_config *config, const model_checkpoint *checkpoint);
+
 /* Its parts (family_refuse.c): fails where `architectures` names a class of another family than model_type, which it names
  * both; fails for a model_type that no row has, and tells what the model would need where the config tells. */
 spec_status speci_family_check_class(const model_config *config);

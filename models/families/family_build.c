@@ -421,15 +421,24 @@ static spec_status check_copy(model_builder *b, const model_tensor *embed, const
     return copied(b, t);
 }
 
+static spec_status build_embed(model_builder *b, const char *embed, const char *copy)
+{
+    spec_model *m = b->model;
+    model_tensor *t = NULL;
+    SPEC_TRY(speci_model_build_tensor(b, &t, embed, 2, (int64_t[]){ m->n_vocab, m->dim }));
+    if (copy) SPEC_TRY(check_copy(b, t, copy));
+    SPEC_TRY(open_matrix(b, &m->embed, &(rows){ t, 0, m->n_vocab }, 1, m->dim, false, true));
+    return copied(b, t);
+}
+
+spec_status speci_model_build_embed(model_builder *b, const char *embed) { return build_embed(b, embed, NULL); }
+
 spec_status speci_model_build_ends(model_builder *b, const char *embed, const char *head, bool tied)
 {
     spec_model *m = b->model;
     model_tensor *t = NULL;
     const int64_t shape[2] = { m->n_vocab, m->dim };
-    SPEC_TRY(speci_model_build_tensor(b, &t, embed, 2, shape));
-    if (tied) SPEC_TRY(check_copy(b, t, head));
-    SPEC_TRY(open_matrix(b, &m->embed, &(rows){ t, 0, m->n_vocab }, 1, m->dim, false, true));
-    SPEC_TRY(copied(b, t));
+    SPEC_TRY(build_embed(b, embed, tied ? head : NULL));
     m->head = (model_linear){ .w = m->embed, .n_in = m->dim, .n_out = m->n_vocab };
     if (tied) return SPEC_OK;
     SPEC_TRY(speci_model_build_tensor(b, &t, head, 2, shape));

@@ -91,6 +91,9 @@ spec_status speci_quantise(const speci_packing *packing, void *out, const model_
 /* Embeddings and head. Tied: one matrix for both; a head in the file must then be its copy. */
 spec_status speci_model_build_ends(model_builder *b, const char *embed, const char *head, bool tied);
 
+/* Embeddings alone. */
+spec_status speci_model_build_embed(model_builder *b, const char *embed);
+
 /* The mixer of a branch: its `own`, all zeros. */
 spec_status speci_model_build_mixer(model_builder *b, model_branch *out, const net_mixer *mixer);
 

@@ -6,44 +6,58 @@
 
 static const model_family families[] = {
     /* Told apart by what is in the directory or in the file, not by model_type. */
-    { "mambainllama", NULL, speci_is_mambainllama, speci_family_mambainllama },
-    { "mamba2", NULL, speci_is_mamba2_original, speci_family_mamba2_original },
-    { "mamba", NULL, speci_is_mamba_original, speci_family_mamba_original },
+    { "mambainllama", NULL, speci_is_mambainllama, speci_family_mambainllama, NULL },
+    { "mamba2", NULL, speci_is_mamba2_original, speci_family_mamba2_original, NULL },
+    { "mamba", NULL, speci_is_mamba_original, speci_family_mamba_original, NULL },
     /* By model_type. */
-    { "llama", "llama", NULL, speci_family_llama },
-    { "mistral", "mistral", NULL, speci_family_mistral },
-    { "qwen2", "qwen2", NULL, speci_family_qwen2 },
-    { "qwen3", "qwen3", NULL, speci_family_qwen3 },
-    { "granite", "granite", NULL, speci_family_granite },
-    { "phi3", "phi3", NULL, speci_family_phi3 },
-    { "gemma", "gemma", NULL, speci_family_gemma },
-    { "gemma3", "gemma3_text", NULL, speci_family_gemma3 },
-    { "seed_oss", "seed_oss", NULL, speci_family_seed_oss },
-    { "ministral", "ministral", NULL, speci_family_ministral },
-    { "smollm3", "smollm3", NULL, speci_family_smollm3 },
-    { "olmo", "olmo", NULL, speci_family_olmo },
-    { "ernie4_5", "ernie4_5", NULL, speci_family_ernie4_5 },
-    { "helium", "helium", NULL, speci_family_helium },
-    { "internlm3", "internlm3", NULL, speci_family_internlm3 },
-    { "glm", "glm", NULL, speci_family_glm },
-    { "glm4", "glm4", NULL, speci_family_glm4 },
-    { "exaone4", "exaone4", NULL, speci_family_exaone4 },
-    { "olmo2", "olmo2", NULL, speci_family_olmo2 },
-    { "olmo3", "olmo3", NULL, speci_family_olmo3 },
-    { "stablelm", "stablelm", NULL, speci_family_stablelm },
-    { "starcoder2", "starcoder2", NULL, speci_family_starcoder2 },
-    { "cohere", "cohere", NULL, speci_family_cohere },
-    { "cohere2", "cohere2", NULL, speci_family_cohere2 },
-    { "phi", "phi", NULL, speci_family_phi },
-    { "gptj", "gptj", NULL, speci_family_gptj },
-    { "gpt_neox", "gpt_neox", NULL, speci_family_gpt_neox },
-    { "mamba", "mamba", NULL, speci_family_mamba },
-    { "mamba2", "mamba2", NULL, speci_family_mamba2 },
-    { "bamba", "bamba", NULL, speci_family_bamba },
-    { "granitemoehybrid", "granitemoehybrid", NULL, speci_family_granitemoehybrid },
-    { "lfm2", "lfm2", NULL, speci_family_lfm2 },
+    { "llama", "llama", NULL, speci_family_llama, NULL },
+    { "mistral", "mistral", NULL, speci_family_mistral, NULL },
+    { "qwen2", "qwen2", NULL, speci_family_qwen2, NULL },
+    { "qwen3", "qwen3", NULL, speci_family_qwen3, NULL },
+    { "granite", "granite", NULL, speci_family_granite, NULL },
+    { "phi3", "phi3", NULL, speci_family_phi3, NULL },
+    { "gemma", "gemma", NULL, speci_family_gemma, NULL },
+    { "gemma3", "gemma3_text", NULL, speci_family_gemma3, NULL },
+    { "seed_oss", "seed_oss", NULL, speci_family_seed_oss, NULL },
+    { "ministral", "ministral", NULL, speci_family_ministral, NULL },
+    { "smollm3", "smollm3", NULL, speci_family_smollm3, NULL },
+    { "olmo", "olmo", NULL, speci_family_olmo, NULL },
+    { "ernie4_5", "ernie4_5", NULL, speci_family_ernie4_5, NULL },
+    { "helium", "helium", NULL, speci_family_helium, NULL },
+    { "internlm3", "internlm3", NULL, speci_family_internlm3, NULL },
+    { "glm", "glm", NULL, speci_family_glm, NULL },
+    { "glm4", "glm4", NULL, speci_family_glm4, NULL },
+    { "exaone4", "exaone4", NULL, speci_family_exaone4, NULL },
+    { "olmo2", "olmo2", NULL, speci_family_olmo2, NULL },
+    { "olmo3", "olmo3", NULL, speci_family_olmo3, NULL },
+    { "stablelm", "stablelm", NULL, speci_family_stablelm, NULL },
+    { "starcoder2", "starcoder2", NULL, speci_family_starcoder2, NULL },
+    { "cohere", "cohere", NULL, speci_family_cohere, NULL },
+    { "cohere2", "cohere2", NULL, speci_family_cohere2, NULL },
+    { "phi", "phi", NULL, speci_family_phi, NULL },
+    { "gptj", "gptj", NULL, speci_family_gptj, NULL },
+    { "gpt_neox", "gpt_neox", NULL, speci_family_gpt_neox, NULL },
+    { "mamba", "mamba", NULL, speci_family_mamba, NULL },
+    { "mamba2", "mamba2", NULL, speci_family_mamba2, NULL },
+    { "bamba", "bamba", NULL, speci_family_bamba, NULL },
+    { "granitemoehybrid", "granitemoehybrid", NULL, speci_family_granitemoehybrid, NULL },
+    { "lfm2", "lfm2", NULL, speci_family_lfm2, NULL },
 };
 #define N_FAMILY (sizeof families / sizeof *families)
+
+/* Heads: networks that draft from another model's hidden states. */
+static const model_family heads[] = {
+    { .name = "eagle3", .is_head = speci_is_eagle3, .build = speci_family_eagle3 },
+    { .name = "lyanna", .is_head = speci_is_lyanna, .build = speci_family_lyanna },
+    { .name = "eagle2", .is_head = speci_is_eagle2, .build = speci_family_eagle2 },
+};
+
+const model_family *speci_family_find_head(const model_config *config, const model_checkpoint *checkpoint)
+{
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
+        if (heads[i].is_head(config, checkpoint)) return &heads[i];
+    return NULL;
+}
 
 /* "llama, mistral, ..." for the message. */
 static void list_types(char *text, size_t cap)

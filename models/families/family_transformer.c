@@ -123,6 +123,8 @@ static void pairs_apart(int32_t *from, int32_t head_dim, int32_t n_rot)
     for (int32_t i = 0; i < head_dim; i++) from[i] = i >= n_rot ? i : i < n_rot / 2 ? 2 * i : 2 * i + 1 - n_rot;
 }
 
+static int32_t qkv_in(const model_transformer *t) { return t->qkv_in > 0 ? t->qkv_in : t->dim; }
+
 static spec_status qkv_apart(model_builder *b, model_linear *out, const model_transformer *t, const char *prefix)
 {
     const int32_t n_q = t->n_head * t->head_dim, n_kv = t->n_kv_head * t->head_dim;
@@ -135,7 +137,7 @@ static spec_status qkv_apart(model_builder *b, model_linear *out, const model_tr
         pairs_apart(from, t->head_dim, t->interleaved ? n_rot : t->head_dim);
         for (int32_t i = 0; i < 2; i++) qkv[i].from = from, qkv[i].n_from = t->head_dim, qkv[i].n_run = 1;
     }
-    return speci_model_build_stack(b, out, qkv, 3, t->dim, t->qkv_bias, false);
+    return speci_model_build_stack(b, out, qkv, 3, qkv_in(t), t->qkv_bias, false);
 }
 
 static spec_status qkv_fused(model_builder *b, model_linear *out, const model_transformer *t, const char *prefix)

@@ -44,6 +44,7 @@ typedef struct model_transformer {
     model_qkv qkv;
     bool fused_mlp;            /* gate and up are one tensor */
     bool ungated;              /* the MLP is down(act(up x)) */
+    int32_t qkv_in;            /* columns that q, k and v read; 0 = dim (qkv apart) */
     bool parallel;             /* attention and MLP read the same residual */
     bool interleaved;          /* dimensions 0 and 1 of a head turn together, 2 and 3, ... (qkv apart, no qk_norm) */
     double attention_scale;    /* of scores; 0 = 1 / sqrt(head_dim) */

@@ -5,11 +5,14 @@
  *   net_sequence.c  slots and KV pages    net_step.c      the step descriptor      net_pass.c      forward, flush
  *   net_joint.c     accepted tokens fed again             net_save.c               copy, write, read
  *   net_tap.c       hidden rows that are kept             net_settle.c             states that lag, caught up
- *   net_prefill.c   prompts                               net_hooks.c              its row of hooks */
+ *   net_prefill.c   prompts                               net_hooks.c              its row of hooks
+ *   net_part.c      passes in parts
+ *   net_intake.c    what a head takes in                  net_token_info.c         what it knows of tokens */
 #ifndef SPEC_NET_H
 #define SPEC_NET_H
 
 #include "models/exec.h"
+#include "models/model_intake.h"
 
 /* A region of device memory that is handed out front to back. With base NULL it only measures. */
 typedef struct net_arena {
@@ -58,6 +61,8 @@ typedef struct net_kept {
     net_buffer buffer[NET_MAX_BUFFER];
 } net_kept;
 
+enum { NET_PART_OPS = 4 };
+
 /* The forward pass of a model as two plans over the same tensors. */
 typedef struct net_plans {
     spec_op *ops[2];          /* by phase; NULL while only measuring */
@@ -69,6 +74,10 @@ typedef struct net_plans {
     int32_t n_kv;
     float *logits;            /* f32 [n_row_decode][n_vocab] */
     spec_view *taps[2];       /* by phase: [n_tap] where hidden rows are kept */
+    spec_view given[MODEL_MAX_TAP]; /* a head's: where rows of its target are to be put */
+    spec_op part[2][NET_PART_OPS]; /* a chaining head's: the plans of its parts HEAD and INFO */
+    int32_t n_part[2];
+    spec_weight *info;        /* a head's table of token info [n_vocab][rank], from attach on */
 } net_plans;
 
 /* Sizes of an executor. */
@@ -82,6 +91,7 @@ typedef struct net_shape {
     bool node_state, joint;       /* speci_exec_params */
     const spec_tap *taps;         /* [n_tap] */
     int32_t n_tap;
+    const spec_model *target;     /* of a head, or NULL where it is only measured */
 } net_shape;
 net_shape speci_net_shape_of(const spec_model *model, const speci_exec_params *p); /* net_shape.c */
 /* The most positions of a context that is not long, where layers work otherwise in a long one; else 0. All such layers have the
@@ -137,6 +147,7 @@ typedef struct net_exec {
     spec_tap *taps;      /* [n_tap] */
     spec_queue *queue;
     spec_prepared *prepared[2];
+    spec_prepared *prepared_part[2]; /* HEAD, INFO: pieces of the decode plan, or what stands in for them */
     net_seq *seqs;       /* [n_seq] */
     spec_range *to_zero; /* [n_zeroed] */
     int32_t *free_pages; /* [n_page], a stack */
@@ -168,6 +179,9 @@ spec_status speci_net_warm(speci_exec *exec, int32_t slot, const spec_tree *tree
 int32_t speci_net_first_row(const speci_exec *exec, int32_t k);
 float *speci_net_logits(const speci_exec *exec);
 spec_view speci_net_tap(const speci_exec *exec, int32_t phase, int32_t tap);
+spec_view speci_net_given(const speci_exec *exec, int32_t tap);
+spec_status speci_net_forward_part(speci_exec *exec, speci_exec_part part, const speci_exec_input *in, int32_t n_in,
+                                   const speci_exec_feed *feed);
 spec_status speci_net_copy(speci_exec *exec, int32_t from, int32_t to);
 bool speci_net_can_lag(const speci_exec *exec, int32_t n_past, int32_t n_recent);
 uint64_t speci_net_data_bytes(const speci_exec *exec, int32_t n_past, int32_t n_recent);
@@ -191,6 +205,17 @@ size_t speci_net_block_bytes(const net_shape *s);
 void speci_net_describe_prefill(net_exec *net, int32_t slot, const int32_t *ids, int32_t n, int32_t rows);
 /* A decode pass over inputs that are checked. */
 void speci_net_describe(net_exec *net, const speci_exec_input *in, int32_t n_in, const speci_exec_feed *feed);
+
+/* A head's token info (net_token_info.c): the device bytes of its table; makes it, of the target's embedding; gives it back. */
+size_t speci_net_info_bytes(const net_exec *net);
+spec_status speci_net_make_info(net_exec *net);
+void speci_net_close_info(net_exec *net);
+
+/* What is pending and checked, for net_part.c (net_pass.c). */
+spec_status speci_net_check_input(net_exec *net, const speci_exec_input *in, const speci_exec_feed *feed);
+void speci_net_take_note(net_exec *net, const speci_exec_input *in, int32_t n_in, spec_status status);
+/* The plan of HEAD (0) or INFO (1) (net_executor.c); without operations where there is nothing to do. */
+spec_plan speci_net_part_plan(const net_exec *net, int32_t i);
 
 /* Runs the pass that is described (net_pass.c), and what arg-max is behind it unless that is NULL. */
 spec_status speci_net_run(net_exec *net, int32_t phase, const spec_argmax_args *argmax);

@@ -4,6 +4,7 @@
 void speci_net_memory(const speci_exec *exec, spec_memory *out)
 {
     const net_exec *net = net_of(exec);
+    out->bytes_model += speci_net_info_bytes(net);
     out->bytes_work += net->memory.work.n;
     out->bytes_state += net->memory.state.n;
     out->bytes_kv += net->memory.kv.n;
@@ -100,6 +101,9 @@ void speci_net_close(speci_exec *exec)
         speci_free(net->a, net->seqs[i].page);
     }
     speci_net_close_taps(net);
+    for (int i = 0; i < 2; i++)
+        if (net->prepared_part[i]) net->ops->plan_free(net->queue, net->prepared_part[i]);
+    speci_net_close_info(net);
     speci_free(net->a, net->plans.kv);
     speci_free(net->a, net->plans.kept);
     speci_free(net->a, net->to_zero);
@@ -120,6 +124,24 @@ void speci_net_plans(const speci_exec *exec, spec_plan plans[2])
                                 .n_kv_max = s->n_page_seq * SPEC_PAGE };
 }
 
+spec_plan speci_net_part_plan(const net_exec *net, int32_t i)
+{
+    spec_plan plans[2];
+    speci_net_plans(&net->base, plans);
+    spec_plan plan = plans[SPEC_PHASE_DECODE];
+    plan.ops = net->plans.part[i], plan.n_op = net->plans.n_part[i];
+    return plan;
+}
+
+static spec_status prepare_parts(net_exec *net, bool capture)
+{
+    for (int32_t i = 0; i < 2; i++) {
+        const spec_plan plan = speci_net_part_plan(net, i);
+        if (plan.n_op > 0) SPEC_TRY(speci_plan_prepare(net->ops, net->queue, &net->prepared_part[i], &plan, capture));
+    }
+    return SPEC_OK;
+}
+
 /* Short texts then differ from the reference's, which chooses by the length of each. */
 static void warn_of_long(const net_exec *net)
 {
@@ -136,10 +158,11 @@ spec_status speci_net_attach(speci_exec *exec, spec_queue *queue, bool capture)
     net->queue = queue;
     warn_of_long(net);
     SPEC_TRY(alloc_device(net));
+    SPEC_TRY(speci_net_make_info(net));
     speci_net_emit(&net->plans, &net->memory, net->base.model, &net->shape);
     SPEC_TRY(check_abilities(net));
     spec_plan plans[2];
     speci_net_plans(exec, plans);
     for (int i = 0; i < 2; i++) SPEC_TRY(speci_plan_prepare(net->ops, queue, &net->prepared[i], &plans[i], capture));
-    return SPEC_OK;
+    return prepare_parts(net, capture);
 }

@@ -9,4 +9,5 @@ const speci_exec_kind speci_exec_net = {
     .n_past = speci_net_n_past, .first_row = speci_net_first_row, .logits = speci_net_logits, .copy = speci_net_copy,
     .write = speci_net_write, .read = speci_net_read, .data_bytes = speci_net_data_bytes, .warm = speci_net_warm,
     .n_recent = speci_net_n_recent, .can_lag = speci_net_can_lag, .tap = speci_net_tap,
+    .given = speci_net_given, .forward_part = speci_net_forward_part,
 };

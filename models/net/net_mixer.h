@@ -26,6 +26,8 @@ typedef struct net_emitter {
     const spec_model *model;
     const net_shape *shape;
     spec_view residual, normed[MODEL_MAX_BRANCH], projection, conv, select, dt, scan, mixed, branch;
+    spec_view gathered, joined, fused, told, told_in; /* of a head */
+    float *handed;           /* of a head: what each node of the trees hands down */
     void *replay;
     int32_t phase; /* of the plan being emitted */
 } net_emitter;
@@ -72,6 +74,26 @@ void speci_net_take_taps(net_emitter *e);
 /* Rows x, which are those of `where` (and `layer`), are kept for every tap there. */
 void speci_net_emit_keep(net_emitter *e, int32_t where, int32_t layer, spec_view x);
 bool speci_net_has_tap(const net_shape *s, int32_t where);
+
+/* --- what a head takes in (net_intake.c) --- */
+
+/* Tensors of every row; then of the executor: given rows, and what nodes hand down. */
+void speci_net_take_intake_rows(net_emitter *e, int32_t rows);
+void speci_net_take_intake(net_emitter *e);
+/* The residual, made of tokens and hidden rows. */
+void speci_net_emit_intake(net_emitter *e);
+/* What the first branch of a head reads: a norm of the residual like any other, or [token; hidden]. */
+net_input speci_net_emit_first(net_emitter *e, const model_norm *n);
+/* Adds to the logits what the rows' tokens tell (net_token_info.c). */
+void speci_net_take_info_rows(net_emitter *e, int32_t rows);
+void speci_net_emit_info(net_emitter *e, spec_view logits);
+/* The residual becomes what parents have handed down. */
+void speci_net_emit_handed(net_emitter *e);
+/* Hands down what the layers gave; normed: after the final norm. */
+void speci_net_emit_hand_down(net_emitter *e, spec_view normed);
+/* The embedding of the tokens; and the model whose head makes the logits: this one, or a head's target. */
+void speci_net_emit_embed(net_emitter *e);
+const spec_model *speci_net_head_of(const net_emitter *e);
 
 /* --- the form that recurrent mixers share (net_mixer_recurrent.c) --- */
 

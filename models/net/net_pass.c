@@ -17,7 +17,7 @@ spec_status speci_net_check_token(const net_exec *net, int32_t token)
 
 /* What can be wrong with an input (its shape is the caller's: spec_tree_check), and its pages, before the device is
  * touched. */
-static spec_status check_input(net_exec *net, const speci_exec_input *in, const speci_exec_feed *feed)
+spec_status speci_net_check_input(net_exec *net, const speci_exec_input *in, const speci_exec_feed *feed)
 {
     const spec_tree *t = in->tree;
     net_seq *s = &net->seqs[in->slot];
@@ -35,7 +35,7 @@ static spec_status check_input(net_exec *net, const speci_exec_input *in, const 
 }
 
 /* The step was run, with this status. */
-static void take_note(net_exec *net, const speci_exec_input *in, int32_t n_in, spec_status status)
+void speci_net_take_note(net_exec *net, const speci_exec_input *in, int32_t n_in, spec_status status)
 {
     for (int32_t k = 0; k < n_in; k++) {
         net_seq *s = &net->seqs[in[k].slot];
@@ -57,10 +57,10 @@ static spec_status pass(net_exec *net, const speci_exec_input *in, int32_t n_in,
                         const speci_exec_tokens *tokens)
 {
     speci_net_describe(net, in, n_in, feed);
-    spec_argmax_args a = speci_argmax_of(net->plans.logits, net->base.model->n_vocab, 0, net->block->n_row);
+    spec_argmax_args a = speci_argmax_of(net->plans.logits, speci_model_n_logit(net->base.model), 0, net->block->n_row);
     if (tokens) a.host_out_token = tokens->token, a.next = tokens->next;
     const spec_status status = speci_net_run(net, SPEC_PHASE_DECODE, tokens ? &a : NULL);
-    take_note(net, in, n_in, status);
+    speci_net_take_note(net, in, n_in, status);
     return status;
 }
 
@@ -71,7 +71,7 @@ static spec_status pass_pending(net_exec *net, int32_t slot)
     speci_net_describe(net, &nothing, 1, NULL);
     net->block->no_head = 1;
     const spec_status status = speci_net_run(net, SPEC_PHASE_DECODE, NULL);
-    take_note(net, &nothing, 1, status);
+    speci_net_take_note(net, &nothing, 1, status);
     return status;
 }
 
@@ -79,7 +79,7 @@ spec_status speci_net_forward(speci_exec *exec, const speci_exec_input *in, int3
                               const speci_exec_tokens *tokens)
 {
     net_exec *net = net_of(exec);
-    for (int32_t k = 0; k < n_in; k++) SPEC_TRY(check_input(net, &in[k], feed));
+    for (int32_t k = 0; k < n_in; k++) SPEC_TRY(speci_net_check_input(net, &in[k], feed));
     for (int32_t k = 0; k < n_in; k++)
         if (net->shape.joint && speci_net_joint_too_deep(net, &in[k])) SPEC_TRY(pass_pending(net, in[k].slot));
     return pass(net, in, n_in, feed, tokens);
@@ -102,7 +102,7 @@ spec_status speci_net_warm(speci_exec *exec, int32_t slot, const spec_tree *tree
     spec_prepared *const prepared = net->prepared[SPEC_PHASE_DECODE];
     const speci_exec_input in = { .slot = slot, .tree = tree };
     if (!prepared || !net->ops->plan_warm) return SPEC_OK;
-    SPEC_TRY(check_input(net, &in, NULL));
+    SPEC_TRY(speci_net_check_input(net, &in, NULL));
     SPEC_TRY(speci_net_zero_begun(net));
     speci_net_describe(net, &in, 1, NULL);
     return net->ops->plan_warm(net->queue, prepared, net->block);

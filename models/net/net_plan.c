@@ -50,6 +50,7 @@ static void take_rows(net_emitter *e, int32_t rows)
     e->scan = speci_net_tensor(e, rows, w.scan, SPEC_DTYPE_F32);
     e->mixed = speci_net_tensor(e, rows, w.mixed, m->dtype);
     e->branch = speci_net_tensor(e, rows, w.branch, SPEC_DTYPE_F32);
+    if (m->intake) speci_net_take_intake_rows(e, rows);
 }
 
 size_t speci_net_rows_bytes(const spec_model *model, int32_t rows)
@@ -66,7 +67,8 @@ static void take_tensors(net_emitter *e)
     const size_t n_row = (size_t)e->shape->n_row_decode;
     take_rows(e, net_max(e->shape->n_row_decode, e->shape->chunk));
     e->replay = net_take(&e->memory->work, n_row * 2 * (size_t)widths_of(m).channel * net_type_bytes(m->dtype));
-    e->plans->logits = net_take(&e->memory->work, n_row * (size_t)m->n_vocab * sizeof(float));
+    e->plans->logits = net_take(&e->memory->work, n_row * (size_t)speci_model_n_logit(m) * sizeof(float));
+    if (m->intake) speci_net_take_intake(e);
 }
 
 /* What branches keep: taken once, used by both plans. */
@@ -104,7 +106,7 @@ static void emit_layer(net_emitter *e, const model_layer *l, const net_kept *kep
         input[j] = has_norm_of_first(l, j) ? input[0] : speci_net_emit_input(e, &l->branch[j].norm, n++);
     for (int32_t j = 0; j < l->n_branch; j++) {
         const model_branch *b = &l->branch[j];
-        if (!l->parallel) input[j] = speci_net_emit_input(e, &b->norm, 0);
+        if (!l->parallel) input[j] = b->first ? speci_net_emit_first(e, &b->norm) : speci_net_emit_input(e, &b->norm, 0);
         b->mixer->emit(e, b, (kept ? &kept[j] : &nothing_yet)->buffer, input[j]);
     }
 }
@@ -119,37 +121,67 @@ static void emit_layers(net_emitter *e)
     }
 }
 
+static spec_view logits_of(const net_emitter *e)
+{
+    return (spec_view){ e->plans->logits, SPEC_DTYPE_F32, speci_model_n_logit(e->model) };
+}
+
 static void emit_head(net_emitter *e, net_input last)
 {
-    const spec_model *m = e->model;
-    const spec_view logits = { e->plans->logits, SPEC_DTYPE_F32, m->n_vocab };
     const int32_t at = e->plans->n_op[e->phase];
-    speci_net_emit_linear(e, &m->head, last, logits, (spec_linear_args){ .scale = m->logit_scale });
+    const spec_model *of = speci_net_head_of(e);
+    speci_net_emit_linear(e, &of->head, last, logits_of(e), (spec_linear_args){ .scale = of->logit_scale });
     if (e->plans->ops[e->phase]) e->plans->ops[e->phase][at].head = 1;
+}
+
+static net_input emit_last(net_emitter *e)
+{
+    return speci_net_emit_norm(e, &e->model->final_norm, e->residual, (spec_view){ 0 }, 0, e->normed[0]);
+}
+
+static void emit_handed_logits(net_emitter *e)
+{
+    speci_net_emit_handed(e);
+    emit_head(e, emit_last(e));
 }
 
 /* The final norm's rows are kept behind the head, in front of which an operation of its own would keep the norm from handing
  * its rows on. A prefill pass applies tokens; nobody reads its logits, and those of the pass before are still wanted. */
 static void emit_end(net_emitter *e)
 {
+    const spec_model *m = e->model;
     const bool decode = e->phase == SPEC_PHASE_DECODE;
     speci_net_emit_keep(e, SPEC_TAP_LAST, 0, e->residual);
     if (!decode && !speci_net_has_tap(e->shape, SPEC_TAP_NORM)) return;
-    const net_input last =
-        speci_net_emit_norm(e, &e->model->final_norm, e->residual, (spec_view){ 0 }, 0, e->normed[0]);
+    const net_input last = emit_last(e);
     if (decode) emit_head(e, last);
+    if (decode && m->intake && m->intake->info) speci_net_emit_info(e, logits_of(e));
+    if (decode && m->intake) speci_net_emit_hand_down(e, last.x);
     speci_net_emit_keep(e, SPEC_TAP_NORM, 0, last.x);
 }
 
 static void emit_plan(net_emitter *e)
 {
-    const spec_model *m = e->model;
     if (e->phase == SPEC_PHASE_DECODE) emit_front(e);
-    speci_net_emit_op(e, (spec_op){ .kind = SPEC_OP_EMBED,
-                                    .u.embed = { .table = m->embed, .n_vocab = m->n_vocab, .dim = m->dim,
-                                                 .scale = m->embed_scale, .y = e->residual } });
+    if (e->model->intake) speci_net_emit_intake(e);
+    else speci_net_emit_embed(e);
     emit_layers(e);
     emit_end(e);
+}
+
+/* Plans of their own for the parts of a pass (net_part.c), over tensors that there are. */
+static void emit_parts(net_emitter *e)
+{
+    net_plans *const whole = e->plans;
+    for (int32_t i = 0; i < 2; i++) {
+        net_plans part = *whole;
+        part.ops[SPEC_PHASE_DECODE] = whole->part[i], part.n_op[SPEC_PHASE_DECODE] = 0;
+        e->plans = &part, e->phase = SPEC_PHASE_DECODE;
+        if (i == 0) emit_handed_logits(e);
+        else if (e->model->intake->info) speci_net_emit_info(e, logits_of(e));
+        whole->n_part[i] = part.n_op[SPEC_PHASE_DECODE];
+    }
+    e->plans = whole;
 }
 
 void speci_net_emit(net_plans *plans, net_memory *memory, const spec_model *model, const net_shape *shape)
@@ -161,4 +193,5 @@ void speci_net_emit(net_plans *plans, net_memory *memory, const spec_model *mode
     take_kept(&e);
     speci_net_take_taps(&e);
     for (e.phase = SPEC_PHASE_DECODE; e.phase <= SPEC_PHASE_PREFILL; e.phase++) emit_plan(&e);
+    if (model->intake && model->intake->hands_input) emit_parts(&e);
 }

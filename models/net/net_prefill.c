@@ -34,6 +34,7 @@ spec_status speci_net_prefill(speci_exec *exec, int32_t slot, const int32_t *ids
     for (int32_t i = 0; i < enough;) {
         const int32_t rows = pass_rows(&net->shape, end - i), n_fed = rows < end - i ? rows : end - i;
         if (h->poll && h->poll(h->arg)) return speci_fail(SPEC_E_ABORTED, "stopped after %d of %zu prompt tokens", i, n);
+        if (h->give) SPEC_TRY(h->give(h->arg, s->n_past, n_fed));
         SPEC_TRY(prefill_pass(net, slot, ids + i, n_fed, rows));
         if (h->chunk) SPEC_TRY(h->chunk(h->arg, s->n_past - n_fed, n_fed));
         i += n_fed;

@@ -297,10 +297,13 @@ static spec_status draft(void *user_data, spec_draft_request *requests, int32_t 
 static void run_drafters(void)
 {
     spec_drafter *drafter;
+    spec_builder *builder;
+    OK(spec_builder_open(&builder, "product:3,2", NULL));
     STRUCT(spec_drafter_params, p);
-    p->temperature = 0.9f, p->tree = "product:3,2";
+    p->temperature = 0.9f, p->builder = builder;
     OK(spec_drafter_from_model(&drafter, small, p));
     run_session(drafter);
+    spec_builder_close(builder);
     STRUCT(spec_drafter_ops, ops);
     ops->draft = draft, ops->end = end_sequence;
     OK(spec_drafter_from_ops(&drafter, ops, NULL));

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes tests/golden/heads: small heads of random weights on targets of tests/golden, and what they say by their equations.
 
-    make_head_cases.py [OUT]        needs PyTorch and safetensors; the networks are models/train/heads.py
+    make_head_cases.py [OUT [CASE ...]]        needs PyTorch and safetensors; the networks are models/train/heads.py
 
 A case is a head's directory (config.json, model.safetensors) and two files more. golden.safetensors:
     ids [T]                 tokens; the last one is pending: the target has not seen it
@@ -28,11 +28,16 @@ LENGTH, DEPTH, GAP = 20, 6, 2e-4  # tokens; rows of a chain; least relative dist
 CASES = {
     "eagle2-bamba": ("bamba", heads.Eagle2, {}),
     "eagle2-llama2": ("llama2", heads.Eagle2, {"bias": False}),
+    "eagle2-mamba2": ("mamba2", heads.Eagle2, {}),
+    "eagle3-mamba2": ("mamba2", heads.Eagle3, {"draft_vocab_size": 48}),
+    "eagle2-law8": ("law8-target", heads.Eagle2, {}),
+    "eagle3-law8": ("law8-target", heads.Eagle3, {"draft_vocab_size": 5}),
     "eagle3-bamba": ("bamba", heads.Eagle3, {"draft_vocab_size": 48}),
     "eagle3-llama2": ("llama2", heads.Eagle3, {"fc_norm": True, "norm_output": True}),
     "eagle3-speculators": ("bamba", heads.Eagle3, {"draft_vocab_size": 64, "norm_before_residual": True, "norm_before_fc": True}),
     "lyanna-bamba": ("bamba", heads.Lyanna, {"hot": 40}),
     "lyanna-mamba2": ("mamba2", heads.Lyanna, {"hot": 96}),
+    "lyanna-law8": ("law8-target", heads.Lyanna, {"hot": 6}),
     "lyanna-bare": ("llama2", heads.Lyanna, {"hot": 0}),
 }
 
@@ -210,7 +215,7 @@ def said(target, head, ids):
         vocab = len(scene.W)
         info = head.token_info.table(scene.E) if head.token_info else torch.zeros(vocab, vocab)
         if head.token_info:
-            some = torch.tensor([int(ids[-1]), 5, 11, 50, 95])
+            some = torch.tensor([int(ids[-1]), 5, 11, 50, 95]) % vocab
             tensors |= {"info_tokens": some.int(), "info_table": info,
                         "info": head.token_info.scaled(scene.E[some], some) @ head.token_info.weight(len(info)).T}
         trees = lyanna_trees(scene, target, logits, info)
@@ -223,7 +228,7 @@ def said(target, head, ids):
 def main():
     out = sys.argv[1] if len(sys.argv) > 1 else os.path.join(ROOT, "tests", "golden", "heads")
     torch.set_num_threads(1)
-    for name in CASES:
+    for name in sys.argv[2:] or CASES:
         for seed in range(1, 200):
             try:
                 with torch.no_grad():

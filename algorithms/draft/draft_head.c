@@ -1,0 +1,156 @@
+/* draft_head.c - a head on the target's hidden states as drafter (algorithms.md 16): a model (draft_model.c) that is fed each token
+ * beside the target's hidden row of the position in front, and its own rows behind the root.
+ *
+ * So its ids are those of the sequence from the second on, and come with their rows. What it drafted it computed from its own rows: it is
+ * never committed, but fed anew with the target's. Where rows are missing (a restored sequence without its part), its context begins with
+ * the first that come. */
+#include "algorithms/draft/draft_model.h"
+
+enum { KEPT = SPECI_TOLD_ROWS / 2 /* rows that wait for a draft */ };
+
+/* --- does it fit a target? --- */
+
+spec_status speci_draft_head_check(const spec_drafter *d, const spec_model *target)
+{
+    const spec_model *m = d->own;
+    if (m->backend != target->backend)
+        return speci_fail(SPEC_E_INVALID, "the head %s is on backend %s, the target on %s: load both on one", m->path,
+                          spec_backend_name(m->backend), spec_backend_name(target->backend));
+    return speci_head_check(m, target);
+}
+
+/* --- in step with the sequence --- */
+
+/* But for the executor's slot. */
+spec_status speci_draft_head_begin(model_draft *m, const speci_draft_seq *q, int32_t first)
+{
+    model_seq *s = &m->seqs[q->seq];
+    s->begun = true, s->outgrown = false;
+    s->fed.n = s->n_fed = 0;
+    s->first = first, s->n_told = 0;
+    s->kept[0].n = s->kept[1].n = s->half = 0;
+    s->own.ids.n = 0, s->own.n_from = s->own.n_held = 0;
+    return speci_buf_reserve(&s->own.ids, (size_t)speci_draft_room_of(m, q) * sizeof(int32_t));
+}
+
+/* Rows [from, from + n) of h, those of the ids behind the ones that were told. */
+static spec_status keep_rows(model_draft *m, int32_t seq, const speci_draft_hidden *h, int32_t from, int32_t n)
+{
+    model_seq *s = &m->seqs[seq];
+    for (int32_t k = 0; k < m->told.n_tap; k++)
+        for (int32_t i = 0; i < n; i++)
+            SPEC_TRY(speci_draft_told_add(m, speci_draft_told_row(m, k, seq, s->n_told + i), speci_draft_view_row(&h->taps[k], speci_hidden_row(h, from + i)),
+                              m->told.row_bytes[k]));
+    s->n_told += n;
+    return speci_draft_told_copy(m);
+}
+
+static spec_status begin(model_draft *m, const speci_draft_seq *q, int32_t first)
+{
+    speci_exec_begin(m->exec, q->seq);
+    return speci_draft_head_begin(m, q, first);
+}
+
+/* Feeds what is kept, as chains, until it is all covered: behind it other rows have come. */
+static spec_status feed_kept(model_draft *m, int32_t seq)
+{
+    model_seq *s = &m->seqs[seq];
+    int32_t n_ids;
+    const int32_t *ids = speci_translated(&s->own, &n_ids);
+    for (;;) {
+        speci_draft_commit_fed(m, seq);
+        const int32_t base = speci_exec_n_past(m->exec, seq), left = s->n_told - base;
+        if (left == 0) return SPEC_OK;
+        for (int32_t i = 0; i < left && i < m->n_node && i <= SPEC_MAX_DEPTH; i++) (void)spec_tree_add(&s->fed, i - 1, ids[base + i], 0);
+        s->n_given = s->fed.n;
+        SPEC_TRY(speci_draft_feed(m, &seq, 1));
+    }
+}
+
+/* A prefill pass is about to read rows of positions [first, first + n) of the executor. */
+typedef struct giving {
+    model_draft *m;
+    const speci_draft_hidden *h;
+    int32_t first; /* the executor's position of h's first row */
+} giving;
+
+static spec_status give(void *arg, int32_t first, int32_t n)
+{
+    const giving *g = arg;
+    for (int32_t k = 0; k < g->m->told.n_tap; k++) {
+        const spec_view to = speci_exec_given(g->m->exec, k);
+        for (int32_t i = 0; i < n; i++)
+            SPEC_TRY(speci_draft_told_add(g->m, speci_draft_view_row(&to, i),
+                                          speci_draft_view_row(&g->h->taps[k], speci_hidden_row(g->h, first - g->first + i)),
+                                          g->m->told.row_bytes[k]));
+    }
+    return speci_draft_told_copy(g->m);
+}
+
+static bool stopped(void *arg)
+{
+    const speci_draft_site *site = ((const giving *)arg)->m->d->site;
+    return site->stopped && site->stopped(site->stopped_arg);
+}
+
+/* Rows of a prompt are applied as they come, but that in front of the pending token: its position is the root of a draft. */
+static spec_status take_prompt(model_draft *m, const speci_draft_seq *q, const speci_draft_hidden *h)
+{
+    model_seq *s = &m->seqs[q->seq];
+    const int32_t n = h->first + h->n == q->n_ids - 1 ? h->n - 1 : h->n;
+    if (n > 0) {
+        SPEC_TRY(feed_kept(m, q->seq));
+        int32_t n_ids;
+        const int32_t *ids = speci_translated(&s->own, &n_ids);
+        giving g = { m, h, s->n_told };
+        const speci_prefill_hooks hooks = { .poll = stopped, .give = give, .arg = &g };
+        SPEC_TRY(speci_exec_prefill(m->exec, q->seq, ids + s->n_told, (size_t)n, &hooks));
+        s->n_told += n;
+    }
+    return keep_rows(m, q->seq, h, n, h->n - n);
+}
+
+static spec_status take_path(model_draft *m, int32_t seq, const speci_draft_hidden *h)
+{
+    speci_draft_commit_fed(m, seq);
+    if (m->seqs[seq].n_told + h->n - speci_exec_n_past(m->exec, seq) > KEPT) SPEC_TRY(feed_kept(m, seq));
+    return keep_rows(m, seq, h, 0, h->n);
+}
+
+spec_status speci_draft_head_hidden(speci_draft *d, const speci_draft_seq *q, const speci_draft_hidden *h)
+{
+    model_draft *m = d->state;
+    model_seq *s = &m->seqs[q->seq];
+    if (!s->begun) SPEC_TRY(begin(m, q, h->first));
+    if (s->outgrown) return SPEC_OK;
+    SPEC_TRY(speci_buf_add(&s->own.ids, q->ids + h->first + 1, (size_t)h->n * sizeof *q->ids));
+    s->outgrown = m->n_ctx > 0 && (int32_t)(s->own.ids.n / sizeof *q->ids) > m->n_ctx;
+    if (s->outgrown) return SPEC_OK;
+    return h->row ? take_path(m, q->seq, h) : take_prompt(m, q, h);
+}
+
+/* Its rows were told before; or there are none: a prompt of one token, a sequence that was restored without them. */
+spec_status speci_draft_head_prefill(speci_draft *d, const speci_draft_seq *q)
+{
+    model_draft *m = d->state;
+    const model_seq *s = &m->seqs[q->seq];
+    if (s->begun && (s->outgrown || s->first + s->n_told == q->n_ids - 1)) return SPEC_OK;
+    return begin(m, q, q->n_ids - 1);
+}
+
+spec_status speci_draft_head_fork(speci_draft *d, const speci_draft_seq *q, int32_t to)
+{
+    model_draft *m = d->state;
+    const model_seq *from = &m->seqs[q->seq];
+    model_seq *s = &m->seqs[to];
+    SPEC_TRY(speci_draft_head_begin(m, &(speci_draft_seq){ .seq = to, .ids = q->ids, .n_ids = q->n_ids }, from->first));
+    s->outgrown = from->outgrown;
+    if (from->outgrown) return SPEC_OK;
+    SPEC_TRY(speci_buf_add(&s->own.ids, from->own.ids.data, from->own.ids.n));
+    s->n_told = from->n_told;
+    SPEC_TRY(speci_exec_copy(m->exec, q->seq, to));
+    for (int32_t k = 0; k < m->told.n_tap; k++)
+        for (int32_t i = speci_exec_n_past(m->exec, q->seq); i < from->n_told; i++)
+            SPEC_TRY(speci_draft_told_add(m, speci_draft_told_row(m, k, to, i), speci_draft_told_row(m, k, q->seq, i), m->told.row_bytes[k]));
+    return speci_draft_told_copy(m);
+}

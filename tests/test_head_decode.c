@@ -1,0 +1,361 @@
+/* test_head_decode.c - decoding with heads on hidden states: text equals plain text, token for token, with every builder, alone and four
+ * at once; and what a head keeps of a sequence stays in step with it, through paths, copies, saved sequences, prompts that are appended, steps
+ * that it did not draft: it drafts then what a head drafts that is told the whole text at once. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "algorithms/draft/draft_model.h"
+#include "algorithms/engine/engine.h"
+#include "tests/support_decode.h"
+#include "tests/support_greedy.h"
+#include "tests/support_sequence.h"
+
+#define HEADS SPEC_TEST_DIR "/golden/heads/"
+#define TARGETS SPEC_TEST_DIR "/golden/"
+
+static spec_backend *backend;
+
+typedef struct head_case {
+    const char *head, *target;
+    int32_t n_vocab;
+} head_case;
+
+static const head_case cases[] = {
+    { "eagle2-llama2", "llama2", 96 },  { "eagle2-bamba", "bamba", 96 },       { "eagle2-mamba2", "mamba2", 96 },
+    { "eagle2-law8", "law8-target", 8 }, { "eagle3-llama2", "llama2", 96 },     { "eagle3-bamba", "bamba", 96 },
+    { "eagle3-mamba2", "mamba2", 96 },  { "eagle3-speculators", "bamba", 96 }, { "eagle3-law8", "law8-target", 8 },
+    { "lyanna-bare", "llama2", 96 },    { "lyanna-bamba", "bamba", 96 },       { "lyanna-mamba2", "mamba2", 96 },
+    { "lyanna-law8", "law8-target", 8 },
+};
+enum { N_CASE = sizeof cases / sizeof *cases, N_PROMPT = 4, WIDTH = 23, N_NEW = 40, N_CTX = 160 };
+
+static spec_model *open_model(const char *where, const char *name, spec_dtype dtype)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s%s", where, name);
+    return support_model(backend, path, dtype);
+}
+
+/* Of different lengths: a prompt of one token has no hidden row yet. */
+static greedy_prompts prompts_of(const head_case *c, int32_t ids[N_PROMPT * WIDTH])
+{
+    static const int32_t lengths[N_PROMPT] = { WIDTH, 1, 9, 2 };
+    uint64_t random = 3;
+    for (int32_t i = 0; i < N_PROMPT; i++)
+        for (int32_t k = 0; k < WIDTH; k++)
+            ids[i * WIDTH + k] = k < lengths[i] ? (int32_t)(support_random(&random) % (uint32_t)c->n_vocab) : -1;
+    return (greedy_prompts){ .n = N_PROMPT, .width = WIDTH, .ids = ids };
+}
+
+/* --- text --- */
+
+typedef struct setting {
+    const char *name;
+    spec_dtype dtype;
+    int32_t n_at_once, every, first; /* of all builders every so many, from the first-th on */
+    float temperature;
+    spec_advance advance;
+    spec_draft_state draft_state;
+    int32_t n_resample; /* of heads that can */
+} setting;
+
+static const setting settings[] = {
+    { "f32, alone", SPEC_DTYPE_F32, 1, 1, 0, 0, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 0 },
+    { "f32, four at once", SPEC_DTYPE_F32, 4, 1, 0, 0, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 0 },
+    { "bf16, four at once", SPEC_DTYPE_BF16, 4, 3, 1, 0, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 0 },
+    { "f16, sampled, four at once", SPEC_DTYPE_F16, 4, 3, 2, 0.8f, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 0 },
+    { "f32, joint", SPEC_DTYPE_F32, 2, 4, 2, 0, SPEC_ADVANCE_JOINT, SPEC_DRAFT_STATE_REPLAY, 0 },
+    { "f32, a state per node", SPEC_DTYPE_F32, 2, 4, 3, 0, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_PER_NODE, 0 },
+    { "f32, four at once, once more", SPEC_DTYPE_F32, 4, 1, 0, 0, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 5 },
+    { "bf16, sampled, once more", SPEC_DTYPE_BF16, 2, 1, 0, 0.7f, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 9 },
+};
+
+static void check_text(const setting *t, const head_case *c, greedy_counts *sum)
+{
+    const spec_sampling sampling = { .temperature = t->temperature, .top_p = 0.9f, .seed = 5 };
+    int32_t ids[N_PROMPT * WIDTH], plain[N_PROMPT * N_NEW], spec[N_PROMPT * N_NEW];
+    const greedy_prompts p = prompts_of(c, ids);
+    greedy_run run = { .target = open_model(TARGETS, c->target, t->dtype), .n_new = N_NEW, .n_at_once = t->n_at_once,
+                       .advance = t->advance, .draft_state = t->draft_state, .n_resample = t->n_resample };
+    if (t->temperature > 0) run.sampling = &sampling, run.verify = SPEC_VERIFY_NAIVE;
+    support_greedy(plain, NULL, &run, &p);
+    run.drafter = open_model(HEADS, c->head, t->dtype);
+    for (int32_t i = 0; support_trees[i]; i++) {
+        if (i % t->every != t->first) continue;
+        run.tree = support_trees[i];
+        support_greedy(spec, sum, &run, &p);
+        const int64_t at = support_first_difference(plain, spec, N_PROMPT * N_NEW);
+        if (at >= 0)
+            fail_msg("%s, %s, %s: prompt %d differs at token %d", t->name, c->head, run.tree, (int)(at / N_NEW), (int)(at % N_NEW));
+    }
+    spec_model_close(run.drafter);
+    spec_model_close(run.target);
+}
+
+static void text(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        greedy_counts n = { 0 };
+        for (int32_t k = 0; k < N_CASE; k++)
+            if (settings[i].n_resample == 0 || strncmp(cases[k].head, "lyanna", 6) == 0) check_text(&settings[i], &cases[k], &n);
+        print_message("  %s: %lld steps, %lld accept a draft, %lld on a branch\n", settings[i].name, (long long)n.steps,
+                      (long long)n.accepting, (long long)n.branched);
+        assert_true(n.accepting * 20 >= n.steps && n.branched > 0);
+    }
+}
+
+/* --- in step --- */
+
+#define TREE "beam:3,3"
+
+typedef struct life {
+    const head_case *c;
+    spec_model *target, *head;
+    spec_session *s;
+    spec_drafter *d[2]; /* the head; and in front of it what drafts in its place now and then */
+    uint64_t random;
+    int32_t n_compared;
+} life;
+
+static spec_session *open_session(life *l, spec_drafter **d, int32_t n_seq)
+{
+    spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
+    spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    spec_session *s;
+    dp.tree = TREE, sp.n_ctx = N_CTX, sp.n_seq = n_seq;
+    OK(spec_drafter_from_model(d, l->head, &dp));
+    OK(spec_session_open(&s, l->target, *d, &sp));
+    return s;
+}
+
+static int32_t ids_of(const life *l, int32_t seq, const int32_t **ids)
+{
+    size_t n;
+    OK(spec_sequence_ids(l->s, ids, &n, seq));
+    return (int32_t)n;
+}
+
+/* Nodes of nearly the same probability may change places: a prompt's rows come by other kernels than those of steps. */
+static void expect_alike(const life *l, const spec_tree *a, const spec_tree *b)
+{
+    assert_int_equal(a->n, b->n);
+    for (int32_t i = 1; i < a->n && i <= 3; i++)
+        if (fabsf(a->prob[i] - b->prob[i]) > 2e-3f)
+            fail_msg("%s: child %d has probability %g in step, %g told at once", l->c->head, i, (double)a->prob[i], (double)b->prob[i]);
+    if (a->n < 2 || a->prob[1] - a->prob[2] < 1e-2f) return;
+    if (a->token[1] != b->token[1]) fail_msg("%s: drafts %d in step, %d told at once", l->c->head, a->token[1], b->token[1]);
+}
+
+/* Against a head that is told the whole text. */
+static void compare(life *l, int32_t seq)
+{
+    const int32_t *ids, n = ids_of(l, seq, &ids);
+    life fresh = *l;
+    const spec_tree *in_step, *at_once;
+    int32_t other;
+    spec_drafter *d;
+    OK(spec_draft(l->s, &in_step, &seq, 1));
+    fresh.s = open_session(&fresh, &d, 1);
+    OK(add_endless(fresh.s, &other, ids, (size_t)n, NULL));
+    OK(spec_draft(fresh.s, &at_once, &other, 1));
+    expect_alike(l, in_step, at_once);
+    l->n_compared += in_step->n > 1;
+    spec_session_close(fresh.s);
+    spec_drafter_close(d);
+}
+
+static void steps(life *l, int32_t seq, int32_t n)
+{
+    const int32_t *ids;
+    spec_step_result r;
+    for (int32_t i = 0; i < n && ids_of(l, seq, &ids) < N_CTX - 40; i++) OK(step_into(l->s, &r, &seq, 1));
+}
+
+/* A tree of the caller's: the root alone, or a chain whose every token is committed. The head drafts nothing of it. */
+static void foreign_step(life *l, int32_t seq, int32_t depth)
+{
+    int32_t token[8], parent[8], path[8];
+    const int32_t *ids, n = ids_of(l, seq, &ids);
+    const spec_tree tree = { .n = depth + 1, .cap = 8, .token = token, .parent = parent, .kind = SPEC_TREE_DETERMINISTIC };
+    const spec_tree *trees = &tree;
+    if (n >= N_CTX - 40) return;
+    for (int32_t i = 0; i <= depth; i++) {
+        token[i] = i == 0 ? ids[n - 1] : (int32_t)(support_random(&l->random) % (uint32_t)l->c->n_vocab);
+        parent[i] = i - 1, path[i] = i;
+    }
+    OK(spec_score(l->s, &seq, 1, &trees));
+    OK(spec_commit(l->s, seq, path, depth + 1, token[0]));
+}
+
+static void append(life *l, int32_t seq, int32_t n)
+{
+    int32_t more[24];
+    const int32_t *ids;
+    for (int32_t i = 0; i < n; i++) more[i] = (int32_t)(support_random(&l->random) % (uint32_t)l->c->n_vocab);
+    if (ids_of(l, seq, &ids) + n < N_CTX - 40) OK(spec_sequence_append(l->s, seq, more, (size_t)n, NULL));
+}
+
+static int32_t copy_of(life *l, int32_t seq)
+{
+    int32_t to;
+    OK(spec_sequence_fork(l->s, &to, seq));
+    return to;
+}
+
+/* Leaves as bytes and comes back. */
+static int32_t restored(life *l, int32_t seq)
+{
+    support_stream stream = { 0 };
+    int32_t back;
+    OK(spec_sequence_save(l->s, seq, support_to_stream, &stream));
+    OK(spec_sequence_remove(l->s, seq));
+    OK(spec_sequence_restore(l->s, &back, support_from_stream, &stream));
+    free(stream.data);
+    return back;
+}
+
+static void live(life *l)
+{
+    int32_t ids[N_PROMPT * WIDTH], seq;
+    (void)prompts_of(l->c, ids);
+    spec_drafter *d;
+    l->s = open_session(l, &d, 3);
+    OK(add_endless(l->s, &seq, ids, WIDTH, NULL));
+    compare(l, seq);
+    for (int32_t turn = 0; turn < 6; turn++) {
+        steps(l, seq, 1 + turn);
+        compare(l, seq);
+        for (int32_t i = 0; i < 3 * turn; i++) foreign_step(l, seq, i % 5);
+        compare(l, seq);
+        const int32_t copy = copy_of(l, seq);
+        steps(l, seq, 2);
+        compare(l, copy);
+        steps(l, copy, 1);
+        compare(l, copy);
+        compare(l, seq);
+        OK(spec_sequence_remove(l->s, turn % 2 ? seq : copy));
+        seq = restored(l, turn % 2 ? copy : seq);
+        compare(l, seq);
+        append(l, seq, 1 + 3 * turn);
+        compare(l, seq);
+    }
+    spec_session_close(l->s);
+    spec_drafter_close(d);
+}
+
+static void in_step(void **state)
+{
+    (void)state;
+    for (int32_t i = 0; i < N_CASE; i++) {
+        life l = { .c = &cases[i], .target = open_model(TARGETS, cases[i].target, SPEC_DTYPE_F32),
+                   .head = open_model(HEADS, cases[i].head, SPEC_DTYPE_F32), .random = 7 };
+        live(&l);
+        assert_true(l.n_compared > 20);
+        spec_model_close(l.head);
+        spec_model_close(l.target);
+    }
+}
+
+/* --- one product for the logits of a chain --- */
+
+enum { N_TWIN = 3 };
+
+typedef struct twin {
+    spec_session *s;
+    spec_drafter *d;
+    model_draft *m;
+    int32_t seqs[N_TWIN];
+} twin;
+
+static void open_twin(twin *t, spec_model *target, spec_model *head, const char *tree, float temperature, bool off)
+{
+    static const int32_t ids[] = { 1, 4, 2, 3, 5, 0, 7, 6, 2 };
+    spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
+    spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    dp.tree = tree, sp.n_ctx = N_CTX, sp.n_seq = N_TWIN;
+    OK(spec_drafter_from_model(&t->d, head, &dp));
+    OK(spec_session_open(&t->s, target, t->d, &sp));
+    t->m = t->s->drafters.draft[0].state;
+    t->m->chain.off = off;
+    for (int32_t i = 0; i < N_TWIN; i++) {
+        const spec_sampling sampling = { .temperature = temperature, .seed = (uint64_t)i };
+        OK(add_endless(t->s, &t->seqs[i], ids, (size_t)(9 - 3 * i), &sampling));
+    }
+}
+
+static void close_twin(twin *t)
+{
+    spec_session_close(t->s);
+    spec_drafter_close(t->d);
+}
+
+/* Trees, probabilities and the distributions that they were drawn from, bit for bit. */
+static void expect_twins(const twin *a, const twin *b, const char *what)
+{
+    const spec_tree *x[N_TWIN], *y[N_TWIN];
+    const size_t n_q = (size_t)a->m->d->site->n_q * (size_t)a->s->target->n_vocab;
+    float *p = calloc(2 * n_q, sizeof *p), *q = p + n_q;
+    OK(spec_draft(a->s, x, a->seqs, N_TWIN));
+    OK(spec_draft(b->s, y, b->seqs, N_TWIN));
+    for (int32_t i = 0; i < N_TWIN; i++) {
+        const size_t n = (size_t)x[i]->n;
+        if (x[i]->n != y[i]->n || memcmp(x[i]->token, y[i]->token, n * sizeof *x[i]->token) != 0 ||
+            memcmp(x[i]->parent, y[i]->parent, n * sizeof *x[i]->parent) != 0 ||
+            memcmp(x[i]->prob, y[i]->prob, n * sizeof *x[i]->prob) != 0 ||
+            memcmp(x[i]->q_row, y[i]->q_row, n * sizeof *x[i]->q_row) != 0)
+            fail_msg("%s: another tree from one chain than level by level", what);
+        const twin *t[2] = { a, b };
+        for (int32_t k = 0; k < 2; k++)
+            OK(backend->ops->download(t[k]->s->queue, k ? q : p, t[k]->m->d->site->q + (size_t)a->seqs[i] * n_q, n_q * sizeof *p));
+        OK(backend->ops->sync(a->s->queue));
+        OK(backend->ops->sync(b->s->queue));
+        for (size_t k = 0; k < n; k++) {
+            const size_t row = x[i]->q_row[k] < 0 ? 0 : (size_t)x[i]->q_row[k] * (size_t)a->s->target->n_vocab;
+            if (x[i]->q_row[k] >= 0 && memcmp(p + row, q + row, (size_t)a->s->target->n_vocab * sizeof *p) != 0)
+                fail_msg("%s: another distribution behind node %zu", what, k);
+        }
+    }
+    free(p);
+}
+
+static void one_product(void **state)
+{
+    (void)state;
+    int32_t n_chain = 0;
+    for (int32_t i = 0; i < N_CASE; i++) {
+        if (strncmp(cases[i].head, "lyanna", 6) != 0) continue;
+        spec_model *target = open_model(TARGETS, cases[i].target, SPEC_DTYPE_BF16);
+        spec_model *head = open_model(HEADS, cases[i].head, SPEC_DTYPE_BF16);
+        for (int32_t k = 0; k < 2; k++)
+            for (int32_t j = 0; support_trees[j]; j++) {
+                twin a, b;
+                open_twin(&a, target, head, support_trees[j], k ? 0.8f : 0, false);
+                open_twin(&b, target, head, support_trees[j], k ? 0.8f : 0, true);
+                for (int32_t step = 0; step < 6; step++) {
+                    spec_step_result r[N_TWIN];
+                    expect_twins(&a, &b, support_trees[j]);
+                    n_chain += a.m->chain.now;
+                    assert_false(b.m->chain.now);
+                    OK(step_into(a.s, r, a.seqs, N_TWIN));
+                    OK(step_into(b.s, r, b.seqs, N_TWIN));
+                }
+                close_twin(&a);
+                close_twin(&b);
+            }
+        spec_model_close(head);
+        spec_model_close(target);
+    }
+    assert_true(n_chain > 200);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(text), cmocka_unit_test(in_step), cmocka_unit_test(one_product) };
+    backend = support_backend();
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    spec_backend_close(backend);
+    return failed;
+}
