@@ -185,6 +185,11 @@ static spec_status load_weights(spec_model *m, source *s, const spec_model_param
     SPEC_TRY(speci_model_fingerprint(&m->fingerprint, s->config.root, s->checkpoint, m->weights));
     SPEC_TRY(speci_model_list_types(m, s->checkpoint));
     SPEC_TRY(build(m, &b, family));
+    if (b.n_unpacked)
+        speci_log(m->backend, SPEC_LOG_INFO,
+                  "%s: %d matri%s of blocks that %s does not keep, or of unlike ones, became %s: %.1f MiB in the file, %.1f MiB here",
+                  m->path, (int)b.n_unpacked, b.n_unpacked == 1 ? "x" : "ces", m->backend->info.name, spec_dtype_name(m->dtype),
+                  (double)b.bytes_packed / 1048576.0, (double)b.bytes_unpacked / 1048576.0);
     return check_unused(m, &s->config, s->checkpoint);
 }
 

@@ -190,7 +190,9 @@ static void logits_of(uint32_t type, bool plain, spec_dtype dtype, spec_dtype we
     if (!(most > 1e-3f && most < 1e4f)) fail_msg("%s: the largest logit is %g", speci_gguf_type(type)->name, most);
 }
 
-/* Where the matrices are quantised to Q8_0, a file of Q8_0 stays what it is; others become it by their values. */
+/* Blocks that the device keeps are the values of the compute type, so that the bits are those of plain numbers; as where they are
+ * unpacked while loading. But Q8_0 is exact, and its sums have an order of their own. Where the matrices are quantised to Q8_0, a file
+ * of Q8_0 stays what it is; others become it by their values. */
 static void types(void **state)
 {
     (void)state;
@@ -203,7 +205,7 @@ static void types(void **state)
             logits_of(ids[i], false, dtypes[d], weights, rows[0]);
             logits_of(ids[i], true, dtypes[d], ids[i] == 8 ? SPEC_DTYPE_AUTO : weights, rows[1]);
             const double apart = support_error(rows[0], rows[1], N_TOKEN * N_VOCAB);
-            if (apart != 0 && !(ids[i] == 8 && d == 3 && apart < 1e-5)) /* sums of Q8_0 have an order of their own */
+            if (apart != 0 && !(ids[i] == 8 && apart < (dtypes[d] == SPEC_DTYPE_F32 ? 1e-5 : dtypes[d] == SPEC_DTYPE_F16 ? 4e-3 : 3e-2)))
                 fail_msg("%s, %s: logits differ by %g", speci_gguf_type(ids[i])->name, spec_dtype_name(dtypes[d]), apart);
         }
 }

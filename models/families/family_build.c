@@ -292,34 +292,56 @@ static spec_status open_unpacked(model_builder *b, const spec_weight **out, spec
     return open_copy(b, out, desc, r, n, copy, (size_t)desc->n_in * (desc->dtype == SPEC_DTYPE_F32 ? 4 : 2));
 }
 
+/* Does the device take such blocks as they are? */
+static bool keeps_blocks(const model_builder *b, const gguf_type *blocks)
+{
+    if (!blocks || blocks->dtype == SPEC_DTYPE_Q8_0) return blocks != NULL;
+    return blocks->dtype != SPEC_DTYPE_AUTO && (b->model->backend->ops->weight_blocks >> blocks->dtype & 1) != 0;
+}
+
+/* What stands in the file is kept: all parts are alike. */
+static spec_status open_kept(model_builder *b, const spec_weight **out, spec_weight_desc *desc, const rows *r, int32_t n)
+{
+    const size_t row_bytes = speci_tensor_bytes(r[0].t, (size_t)desc->n_in);
+    spec_weight_part parts[MODEL_MAX_PART];
+    if (n > MODEL_MAX_PART) return open_copy(b, out, desc, r, n, copy_same, row_bytes);
+    for (int32_t i = 0; i < n; i++) parts[i] = (spec_weight_part){ r[i].t->data + (size_t)r[i].first * row_bytes, r[i].n };
+    desc->parts = parts, desc->n_part = n;
+    return speci_model_own_weight(b->model, out, desc);
+}
+
+/* Blocks become the compute type, which is told when all is loaded. */
+static spec_status open_from_blocks(model_builder *b, const spec_weight **out, spec_weight_desc *desc, const rows *r, int32_t n)
+{
+    desc->dtype = desc->compute;
+    b->n_unpacked++;
+    for (int32_t i = 0; i < n; i++) b->bytes_packed += speci_tensor_bytes(r[i].t, (size_t)r[i].n * (size_t)desc->n_in);
+    b->bytes_unpacked += (size_t)desc->n_out * (size_t)desc->n_in * (desc->dtype == SPEC_DTYPE_F32 ? 4 : 2);
+    return open_unpacked(b, out, desc, r, n);
+}
+
 static spec_status open_matrix(model_builder *b, const spec_weight **out, const rows *r, int32_t n, int32_t n_in,
                                bool glu, bool gather)
 {
-    spec_weight_part parts[MODEL_MAX_PART];
-    const size_t row_bytes = speci_tensor_bytes(r[0].t, (size_t)n_in);
-    spec_weight_desc desc = { .n_in = n_in, .dtype = r[0].t->dtype, .compute = b->model->dtype, .glu = glu,
-                              .gather = gather, .parts = parts, .n_part = n };
+    const gguf_type *const blocks = r[0].t->blocks;
+    spec_weight_desc desc = { .n_in = n_in, .dtype = blocks ? blocks->dtype : r[0].t->dtype, .compute = b->model->dtype,
+                              .glu = glu, .gather = gather };
     bool unlike = false, packed = false; /* unlike: a fine-tune was merged into some of the parts, say */
     for (int32_t i = 0; i < n; i++) {
-        unlike = unlike || r[i].t->dtype != desc.dtype;
+        unlike = unlike || r[i].t->dtype != r[0].t->dtype || r[i].t->blocks != blocks;
         packed = packed || r[i].t->blocks;
-        if (i < MODEL_MAX_PART) parts[i] = (spec_weight_part){ r[i].t->data + (size_t)r[i].first * row_bytes, r[i].n };
         desc.n_out += r[i].n;
     }
     if (b->model->weights == SPEC_DTYPE_Q8_0 && n_in % SPEC_Q8_BLOCK == 0) {
         desc.dtype = SPEC_DTYPE_Q8_0;
         return open_copy(b, out, &desc, r, n, copy_quantised, (size_t)n_in / SPEC_Q8_BLOCK * sizeof(spec_q8_block));
     }
-    if (packed) {
-        desc.dtype = desc.compute;
-        return open_unpacked(b, out, &desc, r, n);
-    }
+    if (packed && (unlike || !keeps_blocks(b, blocks))) return open_from_blocks(b, out, &desc, r, n);
     if (unlike) {
         desc.dtype = SPEC_DTYPE_F32;
         return open_unpacked(b, out, &desc, r, n);
     }
-    if (n > MODEL_MAX_PART) return open_copy(b, out, &desc, r, n, copy_same, row_bytes);
-    return speci_model_own_weight(b->model, out, &desc);
+    return open_kept(b, out, &desc, r, n);
 }
 
 /* The same rows of the biases, one after the other. */
@@ -409,7 +431,7 @@ static spec_status check_copy(model_builder *b, const model_tensor *embed, const
     model_tensor *t = speci_checkpoint_find(b->checkpoint, head);
     if (!t) return SPEC_OK;
     SPEC_TRY(speci_checkpoint_load(b->checkpoint, t));
-    if (!same_shape(t, embed->n_dim, embed->dim) || t->dtype != embed->dtype ||
+    if (!same_shape(t, embed->n_dim, embed->dim) || t->dtype != embed->dtype || t->blocks != embed->blocks ||
         memcmp(t->data, embed->data, t->bytes) != 0)
         return speci_fail(SPEC_E_FORMAT,
                           "%s: tensor %s differs from %s, but %s ties the two (tie_word_embeddings): expected a copy or "

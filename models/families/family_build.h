@@ -32,6 +32,8 @@ typedef struct model_builder {
     spec_progress_fn progress;
     void *progress_user_data;
     size_t bytes_done, bytes_total;
+    int32_t n_unpacked;            /* matrices in blocks that the device has no use for as they are */
+    size_t bytes_packed, bytes_unpacked; /* of these in the file, and on the device */
 } model_builder;
 
 /* A tensor's name, made in place: speci_namef("model.layers.%d.norm", i).s lives to the end of the full expression. */

@@ -9,7 +9,7 @@ typedef struct gguf_type {
     uint32_t id;      /* in files: ggml's enum ggml_type */
     const char *name; /* as its tools write it: "Q4_K" */
     uint32_t n_value, bytes; /* of a block; 1 value for plain types */
-    spec_dtype dtype; /* AUTO (0): not a type that weights are kept in here */
+    spec_dtype dtype; /* that backends may keep; AUTO (0): none is */
     speci_unpack_fn *unpack; /* blocks to float32; NULL: the type is only known by name and size, or is plain */
 } gguf_type;
 
