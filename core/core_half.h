@@ -5,6 +5,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#define SPECI_F16_MOST 65504.0f /* the largest finite f16 */
+
 static inline uint32_t speci_bits(float f)
 {
     uint32_t u;

@@ -64,7 +64,7 @@ static void blocks(void **state)
         }
         const model_tensor tensor = { .name = "w", .file = "f", .dtype = types[t], .n_dim = 2, .dim = { N_ROW, N_IN },
                                       .data = types[t] == SPEC_DTYPE_F32 ? (const void *)w : (const void *)half };
-        OK(speci_quantise_q8_0(out, &tensor, FIRST, N_ROW - FIRST));
+        OK(speci_quantise(&speci_pack_q8_0, out, &tensor, FIRST, N_ROW - FIRST));
         for (int32_t b = 0; b < N_ELEMENTS(out); b++)
             check_block(&out[b], &w[FIRST + b / PER_ROW][b % PER_ROW * SPEC_Q8_BLOCK]);
     }
@@ -80,10 +80,10 @@ static void beyond(void **state)
         const model_tensor tensor = { .name = "some.weight", .file = "some.file", .dtype = SPEC_DTYPE_F32, .n_dim = 2,
                                       .dim = { 3, N_IN }, .data = (const void *)w };
         w[2][40] = values[i];
-        FAILS(speci_quantise_q8_0(out, &tensor, 0, 3), SPEC_E_UNSUPPORTED,
+        FAILS(speci_quantise(&speci_pack_q8_0, out, &tensor, 0, 3), SPEC_E_UNSUPPORTED,
               "some.file: tensor some.weight: row 2 has a value that is not finite or beyond 8319008 in columns 32 to "
               "63");
-        OK(speci_quantise_q8_0(out, &tensor, 0, 2));
+        OK(speci_quantise(&speci_pack_q8_0, out, &tensor, 0, 2));
     }
 }
 

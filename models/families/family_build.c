@@ -264,7 +264,7 @@ static spec_status copy_f16(void *out, const model_tensor *t, int32_t first, int
 static spec_status copy_quantised(void *out, const model_tensor *t, int32_t first, int32_t n)
 {
     if (t->blocks && t->blocks->dtype == SPEC_DTYPE_Q8_0) return copy_same(out, t, first, n);
-    return speci_quantise_q8_0(out, t, first, n);
+    return speci_quantise(&speci_pack_q8_0, out, t, first, n);
 }
 
 /* Takes the matrix to the device from a copy, which is one part. */

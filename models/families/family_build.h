@@ -6,6 +6,7 @@
 #ifndef SPEC_MODEL_BUILD_H
 #define SPEC_MODEL_BUILD_H
 
+#include "backends/backend_pack.h"
 #include "models/files/files_checkpoint.h"
 #include "models/files/files_config.h"
 #include "models/families/family_rope.h"
@@ -85,8 +86,8 @@ typedef struct model_part {
 spec_status speci_model_build_stack(model_builder *b, model_linear *out, const model_part *parts, int32_t n_part,
                               int32_t n_in, bool bias, bool glu);
 
-/* Rows [first, first + n) of a matrix, whose rows are whole blocks, in Q8_0 (files_quantise.c). */
-spec_status speci_quantise_q8_0(spec_q8_block *out, const model_tensor *t, int32_t first, int32_t n);
+/* Rows [first, first + n) of a matrix, whose rows are whole blocks of both kinds, packed (files_quantise.c). */
+spec_status speci_quantise(const speci_packing *packing, void *out, const model_tensor *t, int32_t first, int32_t n);
 
 /* Embeddings and head. Tied: one matrix for both; a head in the file must then be its copy. */
 spec_status speci_model_build_ends(model_builder *b, const char *embed, const char *head, bool tied);
