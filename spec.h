@@ -229,8 +229,9 @@ typedef struct spec_model_params {
     void *progress_user_data;
     /* AUTO: matrices are kept in the file's or the compute type, those of a GGUF file in the blocks of the file where the backend has
      * these (Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K), else unpacked to the compute type.
-     * Q8_0: those with rows of a multiple of 32 are quantised while they are loaded (Q8_0 of a GGUF file stays what it is), embeddings
-     * and head too; the others, vectors and activations are as ever. */
+     * Blocks: those with rows of a multiple of 32 are quantised while they are loaded (the same blocks of a GGUF file stay what they
+     * are), embeddings and head too; those whose rows are no whole blocks of 256 become Q8_0 instead. The others, vectors and
+     * activations are as ever. E_UNSUPPORTED for a backend that does not keep such blocks. */
     spec_dtype weights;
 } spec_model_params;
 #define SPEC_MODEL_PARAMS_INIT SPEC_STRUCT_INIT(spec_model_params)
@@ -270,7 +271,7 @@ typedef struct spec_model_info {
     uint64_t bytes_weights;     /* on the device */
     uint64_t bytes_state_seq;   /* recurrent state, recent tokens, convolution state, replay caches of one sequence */
     uint64_t bytes_kv_token;    /* KV cache per token of context */
-    spec_dtype weights;         /* as asked for: AUTO or Q8_0 */
+    spec_dtype weights;         /* as asked for: AUTO or blocks */
     int32_t dim;                /* columns of a hidden row */
     int32_t n_type;
     const spec_type_count *types; /* [n_type] of the file's tensors, most bytes first; borrowed. None of an application's engine */

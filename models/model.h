@@ -61,7 +61,7 @@ struct spec_model {
     const spec_tokenizer *tokenizer; /* NULL: ids only */
     spec_tokenizer *opened_tokenizer; /* to be closed: the one above, unless that is the application's */
     spec_dtype dtype;           /* compute type */
-    spec_dtype weights;         /* AUTO, or what matrices were made of: Q8_0 */
+    spec_dtype weights;         /* AUTO, or what matrices were made of: blocks */
     int32_t n_vocab, dim, n_layer, n_ctx; /* n_ctx 0 = no limit */
     bool ctx_ends;              /* positions behind n_ctx have frequencies that change with each token (RoPE dynamic) */
     int32_t bos, n_eos;

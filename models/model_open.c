@@ -44,10 +44,14 @@ static spec_status check_path(const char *path)
 
 /* --- types --- */
 
-static spec_status check_types(spec_dtype t, spec_dtype weights)
+static spec_status check_types(const spec_backend *be, spec_dtype t, spec_dtype weights)
 {
-    if (weights != SPEC_DTYPE_AUTO && weights != SPEC_DTYPE_Q8_0)
-        return speci_fail(SPEC_E_INVALID, "weights is %s, expected auto or q8_0", spec_dtype_name(weights));
+    if (weights != SPEC_DTYPE_AUTO && !speci_packing_of(weights))
+        return speci_fail(SPEC_E_INVALID, "weights is %s, expected auto, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k or q6_k",
+                          spec_dtype_name(weights));
+    if (weights != SPEC_DTYPE_AUTO && weights != SPEC_DTYPE_Q8_0 && (be->ops->weight_blocks >> weights & 1) == 0)
+        return speci_fail(SPEC_E_UNSUPPORTED, "weights is %s, which %s does not keep: take auto or q8_0", spec_dtype_name(weights),
+                          be->info.name);
     if (t == SPEC_DTYPE_AUTO || t == SPEC_DTYPE_F32 || t == SPEC_DTYPE_BF16 || t == SPEC_DTYPE_F16) return SPEC_OK;
     return speci_fail(SPEC_E_INVALID, "dtype is %s, expected auto, f32, bf16 or f16", spec_dtype_name(t));
 }
@@ -240,7 +244,7 @@ spec_status spec_model_open(spec_model **out, spec_backend *backend, const char 
     if (!out || !backend || !path || !path[0])
         return speci_fail(SPEC_E_INVALID, "spec_model_open needs out, a backend and a path");
     SPEC_TRY(speci_params_read(&p, sizeof p, params, "spec_model_params"));
-    SPEC_TRY(check_types(p.dtype, p.weights));
+    SPEC_TRY(check_types(backend, p.dtype, p.weights));
     SPEC_TRY(check_path(path));
     SPEC_TRY(speci_model_new(&m, backend, &speci_exec_net, path));
     const spec_status status = load(m, &p);

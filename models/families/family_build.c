@@ -220,18 +220,20 @@ typedef struct rows {
     int32_t first, n;
 } rows;
 
-/* Rows [first, first + n) of t, as the device is to have them. */
-typedef spec_status (*copy_rows)(void *out, const model_tensor *t, int32_t first, int32_t n);
+/* Rows [first, first + n) of t as `type`, as the device is to have them. */
+typedef spec_status (*copy_rows)(void *out, const model_tensor *t, int32_t first, int32_t n, spec_dtype type);
 
-static spec_status copy_same(void *out, const model_tensor *t, int32_t first, int32_t n)
+static spec_status copy_same(void *out, const model_tensor *t, int32_t first, int32_t n, spec_dtype type)
 {
+    (void)type;
     const size_t n_in = (size_t)t->dim[1];
     memcpy(out, t->data + speci_tensor_bytes(t, (size_t)first * n_in), speci_tensor_bytes(t, (size_t)n * n_in));
     return SPEC_OK;
 }
 
-static spec_status copy_f32(void *out, const model_tensor *t, int32_t first, int32_t n)
+static spec_status copy_f32(void *out, const model_tensor *t, int32_t first, int32_t n, spec_dtype type)
 {
+    (void)type;
     const size_t n_in = (size_t)t->dim[1];
     speci_tensor_floats(out, t, (size_t)first * n_in, (size_t)n * n_in);
     return SPEC_OK;
@@ -249,22 +251,24 @@ static void copy_narrow(uint16_t *out, const model_tensor *t, int32_t first, int
     }
 }
 
-static spec_status copy_bf16(void *out, const model_tensor *t, int32_t first, int32_t n)
+static spec_status copy_bf16(void *out, const model_tensor *t, int32_t first, int32_t n, spec_dtype type)
 {
+    (void)type;
     copy_narrow(out, t, first, n, speci_to_bf16);
     return SPEC_OK;
 }
 
-static spec_status copy_f16(void *out, const model_tensor *t, int32_t first, int32_t n)
+static spec_status copy_f16(void *out, const model_tensor *t, int32_t first, int32_t n, spec_dtype type)
 {
+    (void)type;
     copy_narrow(out, t, first, n, speci_to_f16);
     return SPEC_OK;
 }
 
-static spec_status copy_quantised(void *out, const model_tensor *t, int32_t first, int32_t n)
+static spec_status copy_quantised(void *out, const model_tensor *t, int32_t first, int32_t n, spec_dtype type)
 {
-    if (t->blocks && t->blocks->dtype == SPEC_DTYPE_Q8_0) return copy_same(out, t, first, n);
-    return speci_quantise(&speci_pack_q8_0, out, t, first, n);
+    if (t->blocks && t->blocks->dtype == type) return copy_same(out, t, first, n, type);
+    return speci_quantise(speci_packing_of(type), out, t, first, n);
 }
 
 /* Takes the matrix to the device from a copy, which is one part. */
@@ -275,7 +279,7 @@ static spec_status open_copy(model_builder *b, const spec_weight **out, spec_wei
     uint8_t *x = speci_alloc(a, (size_t)desc->n_out, row_bytes), *at = x;
     spec_status status = x ? SPEC_OK : SPEC_E_NOMEM;
     for (int32_t i = 0; i < n && status == SPEC_OK; i++) {
-        status = copy(at, r[i].t, r[i].first, r[i].n);
+        status = copy(at, r[i].t, r[i].first, r[i].n, desc->dtype);
         at += (size_t)r[i].n * row_bytes;
     }
     desc->parts = &(spec_weight_part){ x, desc->n_out };
@@ -332,9 +336,11 @@ static spec_status open_matrix(model_builder *b, const spec_weight **out, const 
         packed = packed || r[i].t->blocks;
         desc.n_out += r[i].n;
     }
-    if (b->model->weights == SPEC_DTYPE_Q8_0 && n_in % SPEC_Q8_BLOCK == 0) {
-        desc.dtype = SPEC_DTYPE_Q8_0;
-        return open_copy(b, out, &desc, r, n, copy_quantised, (size_t)n_in / SPEC_Q8_BLOCK * sizeof(spec_q8_block));
+    const spec_dtype quantised = speci_quantised_as(b->model->weights, n_in);
+    if (quantised != SPEC_DTYPE_AUTO) {
+        const speci_packing *const packing = speci_packing_of(quantised);
+        desc.dtype = quantised;
+        return open_copy(b, out, &desc, r, n, copy_quantised, (size_t)n_in / packing->n_value * packing->bytes);
     }
     if (packed && (unlike || !keeps_blocks(b, blocks))) return open_from_blocks(b, out, &desc, r, n);
     if (unlike) {

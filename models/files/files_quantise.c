@@ -1,7 +1,29 @@
-/* files_quantise.c - rows of a file's tensor in blocks (backends/backend_pack.h). */
+/* files_quantise.c - rows of a file's tensor in blocks (backends/backend_pack.h), and in which. */
 #include <string.h>
 
 #include "models/families/family_build.h"
+
+const speci_packing *speci_packing_of(spec_dtype dtype)
+{
+    static const struct {
+        spec_dtype dtype;
+        const speci_packing *packing;
+    } rows[] = {
+        { SPEC_DTYPE_Q8_0, &speci_pack_q8_0 }, { SPEC_DTYPE_Q4_0, &speci_pack_q4_0 }, { SPEC_DTYPE_Q4_1, &speci_pack_q4_1 },
+        { SPEC_DTYPE_Q5_0, &speci_pack_q5_0 }, { SPEC_DTYPE_Q5_1, &speci_pack_q5_1 }, { SPEC_DTYPE_Q4_K, &speci_pack_q4_k },
+        { SPEC_DTYPE_Q5_K, &speci_pack_q5_k }, { SPEC_DTYPE_Q6_K, &speci_pack_q6_k },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].dtype == dtype) return rows[i].packing;
+    return NULL;
+}
+
+spec_dtype speci_quantised_as(spec_dtype weights, int32_t n_in)
+{
+    const speci_packing *const packing = speci_packing_of(weights);
+    if (!packing || n_in % SPEC_Q8_BLOCK != 0) return SPEC_DTYPE_AUTO;
+    return n_in % (int32_t)packing->n_value == 0 ? weights : SPEC_DTYPE_Q8_0;
+}
 
 spec_status speci_quantise(const speci_packing *packing, void *out, const model_tensor *t, int32_t first, int32_t n)
 {
