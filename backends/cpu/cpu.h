@@ -111,6 +111,8 @@ typedef struct cpu_isa {
     cpu_product_fn *bf16_pairs;       /* w in pairs; NULL = no pairs */
     cpu_product_fn *pairs_two;        /* likewise, of the four panels of two tasks and up to CPU_FEW rows: t [2][n_row][CPU_TASK_OUT].
                                          More of memory is then on its way at once. NULL = one task after the other */
+    /* cpu_loops.unpack to pairs; NULL = that */
+    void (*unpack_pairs)(void *out, const spec_block_form *form, const uint8_t *panel, int32_t n_k);
     spec_dtype pairs_x;               /* the type of x that bf16_pairs reads */
     bool blas_prefill;                /* OpenBLAS, where it is there, is faster in prefill passes */
     const cpu_loops *loops;

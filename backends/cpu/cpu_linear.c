@@ -154,7 +154,8 @@ static void product_unpacked(const linear_job *job, cpu_product_fn *multiply, fl
     float tile[CPU_K_BLOCK * CPU_PANEL];
     for (int32_t p = 0; p < n_panel; p++) {
         const size_t at = (size_t)p * w->panel_bytes;
-        job->dev->loops->unpack(tile, w->compute, w->pairs, w->format->form, panel + at, n_k);
+        if (w->pairs && job->dev->isa->unpack_pairs) job->dev->isa->unpack_pairs(tile, w->format->form, panel + at, n_k);
+        else job->dev->loops->unpack(tile, w->compute, w->pairs, w->format->form, panel + at, n_k);
         product_block(job, multiply, t + p * CPU_PANEL, (const uint8_t *)tile, 0, 1, next + at, first, n_row, k, n_k);
     }
 }
