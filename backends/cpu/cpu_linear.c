@@ -146,18 +146,19 @@ static void product_block(const linear_job *job, cpu_product_fn *multiply, float
     }
 }
 
-/* The same where a panel's block becomes the compute type first: one panel after the other, which stays in the first cache. */
+/* The same where panels' blocks become the compute type first. */
 static void product_unpacked(const linear_job *job, cpu_product_fn *multiply, float *t, const uint8_t *panel, int32_t n_panel,
                              const uint8_t *next, int32_t first, int32_t n_row, int32_t k, int32_t n_k)
 {
     const spec_weight *w = job->a->w;
-    float tile[CPU_K_BLOCK * CPU_PANEL];
+    const cpu_isa *isa = job->dev->isa;
+    float tile[CPU_TASK_PANELS][CPU_K_BLOCK * CPU_PANEL];
     for (int32_t p = 0; p < n_panel; p++) {
-        const size_t at = (size_t)p * w->panel_bytes;
-        if (w->pairs && job->dev->isa->unpack_pairs) job->dev->isa->unpack_pairs(tile, w->format->form, panel + at, n_k);
-        else job->dev->loops->unpack(tile, w->compute, w->pairs, w->format->form, panel + at, n_k);
-        product_block(job, multiply, t + p * CPU_PANEL, (const uint8_t *)tile, 0, 1, next + at, first, n_row, k, n_k);
+        const uint8_t *const from = panel + (size_t)p * w->panel_bytes;
+        if (w->pairs && isa->unpack_pairs) isa->unpack_pairs(tile[p], w->format->form, from, n_k);
+        else job->dev->loops->unpack(tile[p], w->compute, w->pairs, w->format->form, from, n_k);
     }
+    product_block(job, multiply, t, (const uint8_t *)tile, sizeof tile[0], n_panel, next, first, n_row, k, n_k);
 }
 
 /* t [n_row][64] = the outputs of n_panel panels from the task's first on, for rows first .. */
