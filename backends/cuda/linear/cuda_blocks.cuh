@@ -7,7 +7,7 @@
  *   scales  [g] blocks of 32: d [row / 8][group], and if there is one m likewise; of 256: bytes f [row / 8][group], or of Q6_K
  *           [row / 8][group][half], and if there is an m fm likewise
  * and in front of the four pieces of blocks of 256 stands a head, [g] d [row / 8], and if there is one m likewise. Outputs and inputs
- * beyond the matrix, up to a whole strip and CUDA_CHUNK inputs, are zero.
+ * beyond the matrix, up to a whole strip and piece, are zero.
  *
  * A value is rounded to the compute type, whose products then have the bits of plain weights. */
 #ifndef SPEC_CUDA_BLOCKS_CUH
@@ -83,9 +83,10 @@ template <spec_dtype D> struct blocks_layout {
         HEAD = 8 * G_HEAD,
         GROUP = B::LARGE ? 4 : 1 /* pieces behind a head */
     };
+    static __host__ __device__ int n_piece(const q8_shape &s) { return (s.n_in + Q8_PIECE - 1) / Q8_PIECE; }
     static __host__ __device__ size_t strip_bytes(const q8_shape &s)
     {
-        return (size_t)s.n_piece() * PIECE + (size_t)(s.n_piece() / GROUP) * HEAD;
+        return (size_t)n_piece(s) * PIECE + (size_t)(n_piece(s) / GROUP) * HEAD;
     }
     /* From a strip's begin to a piece, and to its head. */
     static __host__ __device__ size_t piece_at(int piece)

@@ -27,13 +27,14 @@ template <spec_dtype D, typename V> struct few_blocks_of {
         static_assert(CHUNKS % 2 == 0 && CUDA_CHUNK % Q8_PIECE == 0, "parts of K are whole pieces");
         const char *from[MT]; /* strips */
         size_t stride;        /* from one of the block's tiles to the next */
-        int first, lane;      /* piece */
+        int first, last, lane; /* pieces: this warp's first, the row's last */
         uint64_t policy;
 
         __device__ __forceinline__ reader(const void *w, int, int n_in, int, int k0, int lane_)
             : first(k0 / Q8_PIECE), lane(lane_), policy(read_once())
         {
             const q8_shape shape = { 0, n_in, 0 };
+            last = L::n_piece(shape) - 1;
             const size_t strip = L::strip_bytes(shape);
             stride = (size_t)gridDim.y * MT * strip;
 #pragma unroll
@@ -44,7 +45,7 @@ template <spec_dtype D, typename V> struct few_blocks_of {
             const int g = lane / 4;
 #pragma unroll
             for (int p = 0; p < PIECES; p++) {
-                const int number = first + block * PIECES + p;
+                const int number = min(first + block * PIECES + p, last); /* behind the last x is zero, whatever it meets */
                 const size_t at = (of_next ? stride : 0) + L::piece_at(number), head = (of_next ? stride : 0) + L::head_at(number);
 #pragma unroll
                 for (int i = 0; i < MT; i++) {
