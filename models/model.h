@@ -14,11 +14,17 @@
 
 /* ------------------------------------------------------------------ an architecture as data --- */
 
-/* y = W x + b. The weight may be shared (tied embeddings): the model's list owns it. */
+/* y = W x + b. The weight may be shared (tied embeddings): the model's list owns it. Rows of other blocks than those above them are
+ * weights of their own, below w, and products of their own: the values of a GGUF file, say, of which some have more bits. */
+enum { MODEL_LINEAR_MORE = 2 };
 typedef struct model_linear {
     const spec_weight *w;
-    int32_t n_in, n_out;
-    const float *bias; /* device [n_out] or NULL */
+    int32_t n_in, n_out; /* n_out: of all */
+    const float *bias;   /* device [n_out] or NULL */
+    struct {
+        const spec_weight *w; /* NULL: there is none */
+        int32_t n_out;
+    } more[MODEL_LINEAR_MORE];
 } model_linear;
 
 typedef struct model_norm {

@@ -350,6 +350,35 @@ static spec_status open_matrix(model_builder *b, const spec_weight **out, const 
     return open_kept(b, out, &desc, r, n);
 }
 
+static bool alike(const rows *a, const rows *b) { return a->t->blocks == b->t->blocks && a->t->dtype == b->t->dtype; }
+
+/* Runs of rows that are alike, the first of which is out's own weight, the others `more`. */
+static spec_status open_runs(model_builder *b, model_linear *out, const rows *r, int32_t n)
+{
+    for (int32_t i = 0, k = -1, end; i < n; i = end, k++) {
+        int32_t n_out = 0;
+        for (end = i; end < n && alike(&r[end], &r[i]); end++) n_out += r[end].n;
+        SPEC_TRY(open_matrix(b, k < 0 ? &out->w : &out->more[k].w, r + i, end - i, out->n_in, false, false));
+        if (k >= 0) out->more[k].n_out = n_out;
+    }
+    return SPEC_OK;
+}
+
+/* The weights of a linear map. Where some of its parts are blocks, and not all of them alike, each keeps its own; with glu gates and what
+ * they multiply are one matrix. */
+static spec_status open_rows(model_builder *b, model_linear *out, const rows *r, int32_t n, bool glu)
+{
+    int32_t n_run = 1;
+    bool packed = r[0].t->blocks;
+    for (int32_t i = 1; i < n; i++) {
+        n_run += !alike(&r[i], &r[i - 1]);
+        packed = packed || r[i].t->blocks;
+    }
+    const bool quantised = speci_quantised_as(b->model->weights, out->n_in) != SPEC_DTYPE_AUTO;
+    if (packed && !glu && !quantised && n_run > 1 && n_run <= 1 + MODEL_LINEAR_MORE) return open_runs(b, out, r, n);
+    return open_matrix(b, &out->w, r, n, out->n_in, glu, false);
+}
+
 /* The same rows of the biases, one after the other. */
 static spec_status upload_bias(model_builder *b, const float **out, const rows *r, int32_t n, int32_t n_out)
 {
@@ -400,7 +429,7 @@ static spec_status open_parts(model_builder *b, model_linear *out, model_tensor 
     rows *r = speci_alloc(b->model->allocator, (size_t)n, sizeof *r), *end = r;
     if (!r) return SPEC_E_NOMEM;
     for (int32_t i = 0; i < n_part; i++) end = add_runs(end, t[2 * i], &parts[i]);
-    spec_status status = open_matrix(b, &out->w, r, n, out->n_in, glu, false);
+    spec_status status = open_rows(b, out, r, n, glu);
     end = r;
     for (int32_t i = 0; bias && i < n_part; i++) end = add_runs(end, t[2 * i + 1], &parts[i]);
     if (bias && status == SPEC_OK) status = upload_bias(b, &out->bias, r, n, out->n_out);

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "models/families/family_build.h"
 #include "models/net/net_mixer_attention.h"
 #include "tests/bench/bench.h"
 #include "tests/support_sequence.h"
