@@ -71,7 +71,7 @@ static inline const cpu_q8_panel *cpu_q8_near(const cpu_q8_panel *w, const cpu_q
 
 /* Of other blocks (spec_block_form), a panel's block is, of 32 lanes each: d; m if there is one; f [n_f], with m also fm [n_f], bytes;
  * then of each group of 32 inputs low [4], words of the low four bits of eight numbers, and high [n_high], words of the other bits of
- * 32 / n_high. Inputs become the compute type a block of K at a time, and are multiplied as weights of that type. */
+ * 32 / n_high. Inputs become numbers of the compute type a block of K at a time, and are multiplied as such weights. */
 static inline size_t cpu_block_scales(const spec_block_form *f) /* bytes in front of the groups */
 {
     return (size_t)(CPU_PANEL * (2 + f->n_f) * (1 + f->has_m));
@@ -111,7 +111,7 @@ typedef struct cpu_isa {
     cpu_product_fn *bf16_pairs;       /* w in pairs; NULL = no pairs */
     cpu_product_fn *pairs_two;        /* likewise, of the four panels of two tasks and up to CPU_FEW rows: t [2][n_row][CPU_TASK_OUT].
                                          More of memory is then on its way at once. NULL = one task after the other */
-    /* cpu_loops.unpack to pairs; NULL = that */
+    /* Of a panel's blocks the first n_k inputs, whole groups, as bf16 in pairs: out [n_k / 2][32][2]. There where there are pairs */
     void (*unpack_pairs)(void *out, const spec_block_form *form, const uint8_t *panel, int32_t n_k);
     spec_dtype pairs_x;               /* the type of x that bf16_pairs reads */
     bool blas_prefill;                /* OpenBLAS, where it is there, is faster in prefill passes */
@@ -153,8 +153,8 @@ struct cpu_loops {
     /* n values to and from float32; storing rounds to nearest even */
     void (*load)(float *out, const void *in, spec_dtype dtype, size_t n);
     void (*store)(void *out, spec_dtype dtype, const float *in, size_t n);
-    /* The first n_k inputs of a panel's blocks, whole groups, as `type`: out [n_k][32], or bf16 in pairs [n_k / 2][32][2] */
-    void (*unpack)(void *out, spec_dtype type, bool pairs, const spec_block_form *form, const uint8_t *panel, int32_t n_k);
+    /* The first n_k inputs of a panel's blocks, whole groups, rounded to `type`: out [n_k][ld], 32 columns */
+    void (*unpack)(float *out, size_t ld, spec_dtype type, const spec_block_form *form, const uint8_t *panel, int32_t n_k);
     /* t = act(t) */
     void (*activate)(float *t, spec_activation act, size_t n);
     /* One row of spec_norm_args; y is f32. gate may be NULL */
@@ -283,8 +283,8 @@ spec_status speci_cpu_weight_open(spec_device *dev, spec_weight **out, const spe
 void speci_cpu_weight_close(spec_device *dev, spec_weight *w);
 /* Where a panel's inputs from k0 on begin, k0 a multiple of CPU_K_BLOCK: bytes. */
 size_t speci_cpu_weight_offset(const spec_weight *w, int32_t k0);
-/* The type whose product multiplies it. */
-static inline spec_dtype cpu_weight_type(const spec_weight *w) { return w->format->form ? w->compute : w->format->dtype; }
+/* The type whose product multiplies it, unless it is one of pairs: blocks become float32, rounded to the compute type. */
+static inline spec_dtype cpu_weight_type(const spec_weight *w) { return w->format->form ? SPEC_DTYPE_F32 : w->format->dtype; }
 /* Row `row` of the matrix as float32 [n_in]. */
 void speci_cpu_weight_row(const spec_weight *w, int32_t row, float *out);
 /* Panel p from input k0 on: out [n_k][ld] float32, columns 0 .. 31. */

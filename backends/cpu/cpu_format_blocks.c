@@ -66,14 +66,10 @@ static void row(const spec_weight *w, const uint8_t *panel, size_t lane, float *
     }
 }
 
-/* By way of the compute type. n_k is CPU_K_BLOCK at most. */
 static void unpack(const spec_weight *w, const cpu_loops *loops, const uint8_t *panel, int32_t k0, int32_t n_k, float *out,
                    size_t ld)
 {
-    float tile[CPU_K_BLOCK * CPU_PANEL];
-    loops->unpack(tile, w->compute, false, w->format->form, panel + speci_cpu_weight_offset(w, k0), n_k);
-    for (int32_t k = 0; k < n_k; k++, out += ld)
-        loops->load(out, cpu_item(tile, w->compute, (size_t)k * CPU_PANEL), w->compute, CPU_PANEL);
+    loops->unpack(out, ld, w->compute, w->format->form, panel + speci_cpu_weight_offset(w, k0), n_k);
 }
 
 static const spec_block_form form_q4_0 = SPEC_FORM_Q4_0, form_q4_1 = SPEC_FORM_Q4_1, form_q5_0 = SPEC_FORM_Q5_0,

@@ -146,7 +146,7 @@ static void product_block(const linear_job *job, cpu_product_fn *multiply, float
     }
 }
 
-/* The same where panels' blocks become the compute type first. */
+/* The same where panels' blocks become numbers first. */
 static void product_unpacked(const linear_job *job, cpu_product_fn *multiply, float *t, const uint8_t *panel, int32_t n_panel,
                              const uint8_t *next, int32_t first, int32_t n_row, int32_t k, int32_t n_k)
 {
@@ -155,8 +155,8 @@ static void product_unpacked(const linear_job *job, cpu_product_fn *multiply, fl
     float tile[CPU_TASK_PANELS][CPU_K_BLOCK * CPU_PANEL];
     for (int32_t p = 0; p < n_panel; p++) {
         const uint8_t *const from = panel + (size_t)p * w->panel_bytes;
-        if (w->pairs && isa->unpack_pairs) isa->unpack_pairs(tile[p], w->format->form, from, n_k);
-        else job->dev->loops->unpack(tile[p], w->compute, w->pairs, w->format->form, from, n_k);
+        if (w->pairs) isa->unpack_pairs(tile[p], w->format->form, from, n_k);
+        else job->dev->loops->unpack(tile[p], CPU_PANEL, w->compute, w->format->form, from, n_k);
     }
     product_block(job, multiply, t, (const uint8_t *)tile, sizeof tile[0], n_panel, next, first, n_row, k, n_k);
 }
