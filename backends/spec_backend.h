@@ -771,8 +771,7 @@ struct spec_backend_ops {
     spec_status (*accept_tree)(spec_queue *q, const spec_accept_tree_args *a);
     /* Optional row operation; a table that has it knows feed_token of an expansion, too. NULL: the library does both on the host. */
     spec_status (*gather)(spec_queue *q, const spec_gather_args *a);
-    /* Bit t: weight_open takes parts of type t, which are blocks, besides the float types and Q8_0, which every backend takes. The
-     * library unpacks a file's blocks where the bit is not set. */
+    /* Bit t: weight_open takes parts of type t, which are blocks. Those of a file that it does not take are unpacked by the library. */
     uint64_t weight_blocks;
     /* Append here. */
 };

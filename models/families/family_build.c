@@ -299,8 +299,7 @@ static spec_status open_unpacked(model_builder *b, const spec_weight **out, spec
 /* Does the device take such blocks as they are? */
 static bool keeps_blocks(const model_builder *b, const gguf_type *blocks)
 {
-    if (!blocks || blocks->dtype == SPEC_DTYPE_Q8_0) return blocks != NULL;
-    return blocks->dtype != SPEC_DTYPE_AUTO && (b->model->backend->ops->weight_blocks >> blocks->dtype & 1) != 0;
+    return blocks && blocks->dtype != SPEC_DTYPE_AUTO && (b->model->backend->ops->weight_blocks >> blocks->dtype & 1) != 0;
 }
 
 /* What stands in the file is kept: all parts are alike. */
