@@ -243,6 +243,25 @@ typedef struct spec_model_params {
 SPEC_API spec_status spec_model_open(spec_model **out, spec_backend *backend, const char *path,
                                      const spec_model_params *params);
 SPEC_API void spec_model_close(spec_model *model);
+
+typedef struct spec_convert_params {
+    size_t struct_size;
+    /* NULL or "" = "q4_k_m". Of all matrices: "f32", "f16", "bf16", "q8_0", "q6_k", "q5_k", "q4_k", "q5_1", "q5_0", "q4_1", "q4_0".
+     * Mixes: "q4_k_m", "q5_k_m": 4 or 5 bits, and Q6_K for the head and for some values and down projections. Matrices whose rows
+     * are no whole blocks of 256 get blocks of 32, or F16; vectors are F32. */
+    const char *type;
+    spec_progress_fn progress;
+    void *progress_user_data;
+    const char *tokenizer_path; /* NULL = the model's own, if it has one */
+} spec_convert_params;
+#define SPEC_CONVERT_PARAMS_INIT SPEC_STRUCT_INIT(spec_convert_params)
+
+/* Writes a model (as spec_model_open takes it) as a GGUF file at `out`, which other programs read, too: metadata, tensors, tokenizer,
+ * chat template, sampling defaults. A GGUF file's tensors get other types; those that have the type stay as they are. What is there at
+ * `out` is replaced when the new file is complete, and stays after an error. Memory is that of a few rows beside the mapped source.
+ * Errors: as spec_model_open; E_UNSUPPORTED for a family that GGUF has no name for, a tokenizer whose rules it has no word for, and
+ * values that the type cannot hold; E_INVALID for a type that is none. The backend gives its allocator and log. */
+SPEC_API spec_status spec_model_convert(spec_backend *backend, const char *path, const char *out, const spec_convert_params *params);
 SPEC_API const spec_tokenizer *spec_model_tokenizer(const spec_model *model); /* NULL if there is none */
 SPEC_API spec_backend *spec_model_backend(const spec_model *model);
 

@@ -9,7 +9,7 @@
 
 enum { CLI_OK = 0, CLI_FAILURE = 1, CLI_USAGE = 2, CLI_DIFFERS = 3 }; /* exit codes; 128 + N: stopped by signal N */
 
-typedef enum cli_command { CLI_RUN = 1, CLI_INFO = 2, CLI_TOP = 4, CLI_TREE = 8, CLI_NGRAM = 16 } cli_command; /* TOP: none given */
+typedef enum cli_command { CLI_RUN = 1, CLI_INFO = 2, CLI_TOP = 4, CLI_TREE = 8, CLI_NGRAM = 16, CLI_CONVERT = 32 } cli_command; /* TOP: none given */
 
 /* --- options (cli_options.c) --- */
 
@@ -48,7 +48,7 @@ typedef struct cli_options {
     int32_t n_step;
     char **words; /* [n_word] of ngram: what it is to do, and the corpus; argv's */
     int32_t n_word;
-    const char *output, *json_field;
+    const char *output, *json_field, *type;
     int32_t order, length, n_row, min_count, memory; /* of a corpus table; 0: the library's default; memory: MiB */
     bool escape, no_bos, parse_special, keep_special, ignore_eos, generation_config;
     bool json, json_lines, ids, check, verbose;
@@ -132,6 +132,7 @@ int cli_run(const cli_options *o);
 int cli_info(const cli_options *o);
 int cli_tree(const cli_options *o);
 int cli_ngram(const cli_options *o);
+int cli_convert(const cli_options *o);
 
 /* The prompt's text as the options give it, none with --prompt-ids. owned is NULL when it is the option's own text, else free it. */
 typedef struct cli_prompt {

@@ -40,7 +40,7 @@ static void print_option(FILE *to, const cli_option *row)
 
 static void print_options(FILE *to, cli_command command, bool lab)
 {
-    const int of = command == CLI_TOP ? CLI_RUN | CLI_TREE | CLI_INFO | CLI_NGRAM | CLI_TOP : (int)command;
+    const int of = command == CLI_TOP ? CLI_RUN | CLI_TREE | CLI_INFO | CLI_NGRAM | CLI_CONVERT | CLI_TOP : (int)command;
     for (size_t i = 0; i < cli_n_option; i++) {
         const cli_option *row = &cli_option_rows[i];
         if ((row->commands & of) != 0 && ((row->commands & CLI_LAB) != 0) == lab) print_option(to, row);

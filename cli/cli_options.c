@@ -284,7 +284,10 @@ static int check_together(cli_options *o, cli_command command, const bool *given
 {
     if (command == CLI_TOP) return -1;
     if (command == CLI_NGRAM) return check_ngram(o);
+    if (command == CLI_CONVERT && o->model != NULL && o->output == NULL)
+        return cli_usage_error("no file to write: name one with -o FILE.gguf");
     if (o->model == NULL) return cli_usage_error("no model: name its directory or GGUF file, or give it with -m DIR");
+    if (command == CLI_CONVERT) return -1;
     if (o->json && o->json_lines) return cli_usage_error("--json and --json-lines are both given, need one");
     if (o->tree == NULL) {
         const int end = tree_add(o, "chain:4", false);

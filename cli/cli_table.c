@@ -8,6 +8,7 @@ const cli_command_row cli_command_rows[] = {
     { CLI_TREE, "tree", "DIR [DIR] -p TEXT --html FILE", "write a page that shows the drafted trees" },
     { CLI_INFO, "info", "DIR", "tell what a model is, and what a session takes" },
     { CLI_NGRAM, "ngram", "build CORPUS... -m DIR -o FILE", "count the n-grams of texts, for --draft png:FILE" },
+    { CLI_CONVERT, "convert", "DIR|FILE -o FILE.gguf [--type TYPE]", "write a model as a GGUF file" },
     { CLI_TOP, NULL, "--list-devices | --version | --help", "" },
 };
 const size_t cli_n_command = sizeof cli_command_rows / sizeof cli_command_rows[0];
@@ -26,15 +27,15 @@ const size_t cli_n_status = sizeof cli_status_rows / sizeof cli_status_rows[0];
 #define DECODE (CLI_RUN | CLI_TREE)
 #define WORK (CLI_RUN | CLI_TREE | CLI_INFO)
 #define DEVICE (CLI_RUN | CLI_TREE | CLI_INFO | CLI_TOP)
-#define ALL (DEVICE | CLI_NGRAM)
+#define ALL (DEVICE | CLI_NGRAM | CLI_CONVERT)
 #define MAX_INT 2147483647.0
 
 const cli_option cli_option_rows[] = {
-    { "model", 'm', NULL, "DIR", "SPEC_MODEL", WORK | CLI_NGRAM, CLI_TEXT, AT(model), 0, 0,
+    { "model", 'm', NULL, "DIR", "SPEC_MODEL", WORK | CLI_NGRAM | CLI_CONVERT, CLI_TEXT, AT(model), 0, 0,
       "the model: a Hugging Face directory or a GGUF file" },
     { "model-draft", 0, "md", "DIR", "SPEC_MODEL_DRAFT", WORK, CLI_TEXT, AT(model_draft), 0, 0,
       "the model that drafts; none: plain decoding" },
-    { "tokenizer", 0, NULL, "PATH", "SPEC_TOKENIZER", WORK | CLI_NGRAM, CLI_TEXT, AT(tokenizer), 0, 0,
+    { "tokenizer", 0, NULL, "PATH", "SPEC_TOKENIZER", WORK | CLI_NGRAM | CLI_CONVERT, CLI_TEXT, AT(tokenizer), 0, 0,
       "tokenizer.json, tokenizer.model, their directory or a GGUF file, if not the model's" },
     { "prompt", 'p', NULL, "TEXT", NULL, DECODE, CLI_TEXT, AT(prompt), 0, 0, "the prompt" },
     { "file", 'f', NULL, "FILE", NULL, DECODE, CLI_TEXT, AT(file), 0, 0,
@@ -110,7 +111,10 @@ const cli_option cli_option_rows[] = {
       "a recurrent drafter: replays the path to a node, or keeps a state per node (replay)" },
     { "html", 0, NULL, "FILE", NULL, CLI_TREE, CLI_TEXT, AT(html), 0, 0, "write the page to FILE" },
     { "steps", 0, NULL, "N", NULL, CLI_TREE, CLI_INT, AT(n_step), 1, CLI_MAX_STEP, "show at most N steps (200)" },
-    { "output", 'o', NULL, "FILE", NULL, CLI_NGRAM, CLI_TEXT, AT(output), 0, 0, "write the table to FILE" },
+    { "output", 'o', NULL, "FILE", NULL, CLI_NGRAM | CLI_CONVERT, CLI_TEXT, AT(output), 0, 0,
+      "write the table, or the model, to FILE" },
+    { "type", 0, NULL, "TYPE", NULL, CLI_CONVERT, CLI_TEXT, AT(type), 0, 0,
+      "f32, f16, bf16, q8_0, q6_k, q5_k, q4_k, q5_k_m, q4_k_m, q5_1, q5_0, q4_1 or q4_0 (q4_k_m)" },
     { "json-field", 0, NULL, "NAME", NULL, CLI_NGRAM, CLI_TEXT, AT(json_field), 0, 0,
       "the field that is the text, of a CORPUS of JSON lines (.jsonl, .ndjson) (text)" },
     { "order", 0, NULL, "N", NULL, CLI_NGRAM, CLI_INT, AT(order), 1, 8, "contexts of 1 to N tokens (3)" },

@@ -41,6 +41,7 @@ static int call(cli_command command, const cli_options *o)
     case CLI_TREE: return cli_tree(o);
     case CLI_INFO: return cli_info(o);
     case CLI_NGRAM: return cli_ngram(o);
+    case CLI_CONVERT: return cli_convert(o);
     case CLI_TOP: break;
     }
     return top(o);
@@ -67,7 +68,7 @@ int main(int argc, char **argv)
     if (argc > 1 && argv[1][0] != '-') {
         command = command_named(argv[1]);
         if (command == CLI_TOP)
-            return cli_stdout_end(cli_usage_error("\"%s\" is no command, need run, tree, info or ngram", argv[1]));
+            return cli_stdout_end(cli_usage_error("\"%s\" is no command, need run, tree, info, ngram or convert", argv[1]));
         argc--, argv++;
     }
     cli_options options;

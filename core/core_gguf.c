@@ -333,6 +333,14 @@ spec_status speci_gguf_array(const speci_gguf *g, const char *key, speci_gguf_ki
     return wrong_type(g, key, v, expected);
 }
 
+size_t speci_gguf_bytes(const speci_gguf_value *v)
+{
+    size_t at = 0, n;
+    if (v->type != SPECI_GGUF_STRING) return (size_t)v->n * value_types[v->type].bytes;
+    for (uint64_t i = 0; i < v->n; i++) (void)speci_gguf_next(v, &at, &n);
+    return at;
+}
+
 const char *speci_gguf_next(const speci_gguf_value *v, size_t *at, size_t *n)
 {
     const uint8_t *s = v->data + *at;

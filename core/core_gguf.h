@@ -67,6 +67,7 @@ spec_status speci_gguf_flag(const speci_gguf *g, const char *key, bool *out);
 /* An array of that type (any integers for SPECI_GGUF_I32): *out NULL if absent. */
 spec_status speci_gguf_array(const speci_gguf *g, const char *key, speci_gguf_kind type, const speci_gguf_value **out);
 
+size_t speci_gguf_bytes(const speci_gguf_value *v); /* of the elements, as they stand in the file */
 /* Elements of a value: strings in order, from `at`, which is 0 to begin; numbers by index. */
 const char *speci_gguf_next(const speci_gguf_value *v, size_t *at, size_t *n);
 int64_t speci_gguf_integer_at(const speci_gguf_value *v, uint64_t i); /* a u64 beyond is INT64_MAX */

@@ -21,6 +21,7 @@ static const struct {
     SIZE(spec_session_params), SIZE(spec_session_info), SIZE(spec_drafter_stats), SIZE(spec_memory), SIZE(spec_request), SIZE(spec_result),
     SIZE(spec_drafter_ops), SIZE(spec_model_ops), SIZE(spec_verify_args), SIZE(spec_builder_info), SIZE(spec_build_args),
     SIZE(spec_builder_ops), SIZE(spec_cost_profile), SIZE(spec_lab), SIZE(spec_corpus_params), SIZE(spec_corpus_info),
+    SIZE(spec_convert_params),
 };
 
 size_t spec_struct_size(const char *name)

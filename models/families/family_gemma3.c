@@ -12,6 +12,16 @@ static const model_transformer_names names = {
     .k_norm = "k_norm", .gate = "gate_proj", .up = "up_proj", .down = "down_proj",
 };
 
+/* Every how many layers one has no window, from the first such on; 0: it is not so regular. */
+static int32_t period_of(const model_transformer_layer *layers, int32_t n_layer)
+{
+    int32_t period = 1;
+    while (period <= n_layer && layers[period - 1].window > 0) period++;
+    for (int32_t i = 0; i < n_layer; i++)
+        if ((layers[i].window == 0) != ((i + 1) % period == 0)) return 0;
+    return period;
+}
+
 /* The key of the first files is sliding_window_pattern. */
 static spec_status read_layers(model_config *c, model_transformer_layer *layers, const model_transformer *t)
 {
@@ -19,7 +29,9 @@ static spec_status read_layers(model_config *c, model_transformer_layer *layers,
     SPEC_TRY(speci_config_int_or(c, &width, "sliding_window", 4096, 1, INT32_MAX));
     SPEC_TRY(speci_config_int_or(c, &old, "sliding_window_pattern", 6, 1, INT32_MAX));
     SPEC_TRY(speci_config_int_or(c, &pattern, "_sliding_window_pattern", old, 1, INT32_MAX));
-    return speci_transformer_windows(c, layers, t->n_layer, width, pattern);
+    SPEC_TRY(speci_transformer_windows(c, layers, t->n_layer, width, pattern));
+    speci_config_note(c, "_sliding_window_pattern", json_integer(period_of(layers, t->n_layer)));
+    return SPEC_OK;
 }
 
 spec_status speci_family_gemma3(model_builder *b)

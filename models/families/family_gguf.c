@@ -9,34 +9,34 @@ static const model_gguf *const rows[] = { &speci_gguf_llama, &speci_gguf_qwen2, 
                                           &speci_gguf_gptneox, &speci_gguf_phi3, &speci_gguf_granite, &speci_gguf_granitehybrid,
                                           &speci_gguf_starcoder2, &speci_gguf_gemma, &speci_gguf_smollm3, &speci_gguf_olmo,
                                           &speci_gguf_seed_oss, &speci_gguf_ernie4_5, &speci_gguf_stablelm, &speci_gguf_command_r,
-                                          &speci_gguf_lfm2 };
+                                          &speci_gguf_lfm2, &speci_gguf_gemma3 };
 enum { N_ROW = sizeof rows / sizeof *rows, KEY_MAX = 128 };
 
 /* Keys that mean the same for all. */
-static const gguf_key shared[] = {
-    { "block_count", "num_hidden_layers" },
-    { "context_length", "max_position_embeddings" },
-    { "embedding_length", "hidden_size" },
-    { "feed_forward_length", "intermediate_size" },
-    { "vocab_size", NULL }, /* the embeddings tell */
-    { "attention.head_count", "num_attention_heads" },
-    { "attention.head_count_kv", "num_key_value_heads" },
-    { "attention.key_length", "head_dim" },
-    { "attention.value_length", NULL }, /* head_dims */
-    { "attention.layer_norm_rms_epsilon", "rms_norm_eps" },
-    { "attention.causal", "is_causal" },
-    { "attention.scale", "attention_scale" },
-    { "rope.freq_base", "rope_theta" },
-    { "rope.dimension_count", NULL }, /* rotary */
-    { "rope.scaling.type", "rope_scaling.rope_type" },
-    { "rope.scaling.factor", "rope_scaling.factor" },
-    { "rope.scaling.original_context_length", "rope_scaling.original_max_position_embeddings" },
-    { "rope.scaling.attn_factor", "rope_scaling.attention_factor" },
-    { "rope.scaling.yarn_attn_factor", "rope_scaling.attention_factor" },
-    { "rope.scaling.yarn_beta_fast", "rope_scaling.beta_fast" },
-    { "rope.scaling.yarn_beta_slow", "rope_scaling.beta_slow" },
-    { "rope.scaling.finetuned", NULL },
-    { NULL, NULL },
+const gguf_key speci_gguf_shared[] = {
+    { "block_count", "num_hidden_layers", GGUF_WHOLE },
+    { "context_length", "max_position_embeddings", GGUF_WHOLE },
+    { "embedding_length", "hidden_size", GGUF_WHOLE },
+    { "feed_forward_length", "intermediate_size", GGUF_WHOLE },
+    { "vocab_size", NULL, GGUF_WHOLE }, /* the embeddings tell */
+    { "attention.head_count", "num_attention_heads", GGUF_WHOLE },
+    { "attention.head_count_kv", "num_key_value_heads", GGUF_WHOLE },
+    { "attention.key_length", "head_dim", GGUF_WHOLE },
+    { "attention.value_length", NULL, GGUF_WHOLE }, /* head_dims */
+    { "attention.layer_norm_rms_epsilon", "rms_norm_eps", GGUF_REAL },
+    { "attention.causal", "is_causal", GGUF_FLAG },
+    { "attention.scale", "attention_scale", GGUF_REAL },
+    { "rope.freq_base", "rope_theta", GGUF_REAL },
+    { "rope.dimension_count", NULL, GGUF_WHOLE }, /* rotary */
+    { "rope.scaling.type", "rope_scaling.rope_type", GGUF_WORD },
+    { "rope.scaling.factor", "rope_scaling.factor", GGUF_REAL },
+    { "rope.scaling.original_context_length", "rope_scaling.original_max_position_embeddings", GGUF_WHOLE },
+    { "rope.scaling.attn_factor", "rope_scaling.attention_factor", GGUF_REAL },
+    { "rope.scaling.yarn_attn_factor", "rope_scaling.attention_factor", GGUF_REAL },
+    { "rope.scaling.yarn_beta_fast", "rope_scaling.beta_fast", GGUF_REAL },
+    { "rope.scaling.yarn_beta_slow", "rope_scaling.beta_slow", GGUF_REAL },
+    { "rope.scaling.finetuned", NULL, GGUF_WHOLE },
+    { NULL, NULL, 0 },
 };
 
 /* ------------------------------------------------------------------------------------------- keys --- */
@@ -86,7 +86,7 @@ const speci_gguf_value *speci_gguf_own(const gguf_reading *r, const char *key)
 
 bool speci_gguf_has_tensor(const gguf_reading *r, const char *name) { return speci_checkpoint_find(r->checkpoint, name) != NULL; }
 
-static const gguf_key *find_key(const gguf_key *list, const char *key)
+const gguf_key *speci_gguf_find_key(const gguf_key *list, const char *key)
 {
     for (; list && list->gguf; list++)
         if (strcmp(list->gguf, key) == 0) return list;
@@ -97,8 +97,8 @@ static const gguf_key *find_key(const gguf_key *list, const char *key)
 static spec_status take_key(gguf_reading *r, const model_gguf *row, const speci_gguf_pair *pair, const char *key)
 {
     char own[KEY_MAX];
-    const gguf_key *known = find_key(row->keys, key);
-    if (!known) known = find_key(shared, key);
+    const gguf_key *known = speci_gguf_find_key(row->keys, key);
+    if (!known) known = speci_gguf_find_key(speci_gguf_shared, key);
     if (known && !known->config) return SPEC_OK;
     snprintf(own, sizeof own, "%s", key);
     for (char *s = own; *s; s++)
@@ -274,6 +274,32 @@ static spec_status find_row(const model_gguf **out, const speci_gguf *g)
                       n > 60 ? 60 : (int)n, name, known);
 }
 
+static bool has_word(const char *words, const char *word)
+{
+    const size_t n = strlen(word);
+    for (const char *s = words; s && *s; s += strcspn(s, " "), s += *s == ' ')
+        if (strcspn(s, " ") == n && memcmp(s, word, n) == 0) return true;
+    return false;
+}
+
+const model_gguf *speci_gguf_row(const char *model_type)
+{
+    for (size_t i = 0; i < N_ROW; i++)
+        if (strcmp(rows[i]->model_type, model_type) == 0 || has_word(rows[i]->also, model_type)) return rows[i];
+    return NULL;
+}
+
+void speci_gguf_row_names(char *out, size_t cap)
+{
+    size_t n = 0;
+    *out = '\0';
+    for (size_t i = 0; i < N_ROW && n < cap; i++) {
+        n += (size_t)snprintf(out + n, cap - n, "%s%s", i ? ", " : "", rows[i]->model_type);
+        for (const char *s = rows[i]->also; s && *s && n < cap; s += strcspn(s, " "), s += *s == ' ')
+            n += (size_t)snprintf(out + n, cap - n, ", %.*s", (int)strcspn(s, " "), s);
+    }
+}
+
 static spec_status read(gguf_reading *r, const model_gguf *row)
 {
     if (!r->config || !r->said) return no_memory(r);
@@ -300,16 +326,20 @@ spec_status speci_gguf_config(model_config *out, const model_gguf **row, const m
 }
 
 /* llama.cpp's samplers; its penalty looks back a fixed number of tokens, which is another one than here. */
+const gguf_key speci_gguf_sampling[] = {
+    { "general.sampling.temp", "temperature", GGUF_REAL }, { "general.sampling.top_k", "top_k", GGUF_WHOLE },
+    { "general.sampling.top_p", "top_p", GGUF_REAL },      { "general.sampling.min_p", "min_p", GGUF_REAL },
+    { NULL, NULL, 0 },
+};
+
 spec_status speci_gguf_generation(model_config *out, const speci_gguf *g)
 {
-    static const gguf_key keys[] = { { "general.sampling.temp", "temperature" }, { "general.sampling.top_k", "top_k" },
-                                     { "general.sampling.top_p", "top_p" }, { "general.sampling.min_p", "min_p" } };
     json_t *root = json_object(), *said = json_object();
     bool good = root && said;
-    for (size_t i = 0; i < sizeof keys / sizeof *keys && good; i++) {
-        const speci_gguf_value *v = speci_gguf_find(g, keys[i].gguf);
-        if (v) good = json_object_set_new(root, keys[i].config, speci_gguf_json(v)) == 0 &&
-                      json_object_set_new(said, keys[i].config, json_string(keys[i].gguf)) == 0;
+    for (const gguf_key *k = speci_gguf_sampling; k->gguf && good; k++) {
+        const speci_gguf_value *v = speci_gguf_find(g, k->gguf);
+        if (v) good = json_object_set_new(root, k->config, speci_gguf_json(v)) == 0 &&
+                      json_object_set_new(said, k->config, json_string(k->gguf)) == 0;
     }
     if (good && json_object_size(root) > 0 && json_object_set_new(root, "do_sample", json_true()) == 0)
         return speci_config_adopt(out, root, said, g->file);

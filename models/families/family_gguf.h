@@ -9,8 +9,10 @@
 
 /* A key below the architecture's name, "attention.head_count", and the key of config.json: "num_attention_heads"; one that stands in
  * an object there is "rope_scaling.factor". NULL: it means nothing for this family. */
+typedef enum gguf_kind { GGUF_WHOLE, GGUF_REAL, GGUF_FLAG, GGUF_WORD } gguf_kind; /* u32, f32, bool, string: how it is written */
 typedef struct gguf_key {
     const char *gguf, *config;
+    gguf_kind kind;
 } gguf_key;
 
 /* A file on its way to a config. */
@@ -21,18 +23,24 @@ typedef struct gguf_reading {
     json_t *config, *said;              /* so far (model_config) */
 } gguf_reading;
 
+/* A Hugging Face directory on its way to a file (family_gguf_write.h). */
+typedef struct gguf_writing gguf_writing;
+
 typedef struct model_gguf {
     const char *architecture, *model_type;
+    const char *also; /* other model_types that are written as this one, with a space between; NULL = none */
     const model_rename *names;
+    const model_rename *halves; /* a tensor that the file has as two, one row for each; NULL = none */
     const gguf_key *keys; /* count before those that all share; NULL = none */
     model_form form;
-    spec_status (*finish)(gguf_reading *r); /* what tables cannot say; NULL = nothing */
+    spec_status (*finish)(gguf_reading *r);  /* what tables cannot say; NULL = nothing */
+    spec_status (*write)(gguf_writing *w);   /* the same on the way back */
 } model_gguf;
 
 /* The rows (family_gguf_<family>.c) */
 extern const model_gguf speci_gguf_llama, speci_gguf_qwen2, speci_gguf_qwen3, speci_gguf_mamba, speci_gguf_mamba2, speci_gguf_gptneox,
     speci_gguf_phi3, speci_gguf_granite, speci_gguf_granitehybrid, speci_gguf_starcoder2, speci_gguf_gemma, speci_gguf_smollm3,
-    speci_gguf_olmo, speci_gguf_seed_oss, speci_gguf_ernie4_5, speci_gguf_stablelm, speci_gguf_command_r, speci_gguf_lfm2;
+    speci_gguf_olmo, speci_gguf_seed_oss, speci_gguf_ernie4_5, speci_gguf_stablelm, speci_gguf_command_r, speci_gguf_lfm2, speci_gguf_gemma3;
 
 extern const model_rename speci_gguf_llama_names[]; /* of Llama and what keeps to its names */
 /* attention_bias and mlp_bias, by the tensors that there are: a row's finish. */
@@ -43,6 +51,14 @@ spec_status speci_gguf_llama_biases(gguf_reading *r);
 spec_status speci_gguf_config(model_config *out, const model_gguf **row, const model_checkpoint *c, const char *file);
 /* The defaults of decoding, as generation_config.json has them; out->root stays NULL where the file says nothing. */
 spec_status speci_gguf_generation(model_config *out, const speci_gguf *g);
+
+/* The row of a model_type; NULL = none. */
+const model_gguf *speci_gguf_row(const char *model_type);
+/* The model_types that have one, ", " between, into out [cap]. */
+void speci_gguf_row_names(char *out, size_t cap);
+/* The keys that all rows share, and those of general.sampling; ended by NULL. */
+extern const gguf_key speci_gguf_shared[], speci_gguf_sampling[];
+const gguf_key *speci_gguf_find_key(const gguf_key *list, const char *key);
 
 /* For rows: sets a key, owning the value (NULL is no memory), or deletes it (JSON's null); `from` is the file's key, for messages, or
  * NULL. */

@@ -1,14 +1,16 @@
 /* family_gguf_granite.c - Granite, dense Granite 4 and Bamba from GGUF. The latter two say that they are of one architecture: heads turn
  * in Bamba alone. Source: llama.cpp, conversion/granite.py. */
 #include <math.h>
+#include <string.h>
 
 #include "models/families/family_gguf.h"
+#include "models/families/family_gguf_write.h"
 
 #define SCALES                                                                                                                      \
-    { "attention.scale", "attention_multiplier" }, { "embedding_scale", "embedding_multiplier" },                                    \
-        { "residual_scale", "residual_multiplier" }, { "logit_scale", "logits_scaling" }
+    { "attention.scale", "attention_multiplier", GGUF_REAL }, { "embedding_scale", "embedding_multiplier", GGUF_REAL },               \
+        { "residual_scale", "residual_multiplier", GGUF_REAL }, { "logit_scale", "logits_scaling", GGUF_REAL }
 
-static const gguf_key granite_keys[] = { SCALES, { NULL, NULL } };
+static const gguf_key granite_keys[] = { SCALES, { NULL, NULL, 0 } };
 
 const model_gguf speci_gguf_granite = { .architecture = "granite", .model_type = "granite", .names = speci_gguf_llama_names,
                                         .keys = granite_keys, .form = { .pairs_together = true }, .finish = speci_gguf_llama_biases };
@@ -43,18 +45,24 @@ static const model_rename names[] = {
     { NULL, NULL },
 };
 
+/* Granite 4 has the two in one, gate first. */
+static const model_rename halves[] = {
+    { "model.layers.#.shared_mlp.input_linear", "blk.#.ffn_gate" }, { "model.layers.#.shared_mlp.input_linear", "blk.#.ffn_up" },
+    { NULL, NULL },
+};
+
 static const gguf_key hybrid_keys[] = {
     SCALES,
-    { "attention.head_count_kv", NULL }, /* of each layer: finish() */
-    { "expert_count", "num_local_experts" },
-    { "expert_used_count", "num_experts_per_tok" },
-    { "expert_shared_feed_forward_length", "shared_intermediate_size" },
-    { "ssm.conv_kernel", "mamba_d_conv" },
-    { "ssm.state_size", "mamba_d_state" },
-    { "ssm.group_count", "mamba_n_groups" },
-    { "ssm.time_step_rank", "mamba_n_heads" },
-    { "ssm.inner_size", NULL }, /* mixer() */
-    { NULL, NULL },
+    { "attention.head_count_kv", NULL, GGUF_WHOLE }, /* of each layer: finish() */
+    { "expert_count", "num_local_experts", GGUF_WHOLE },
+    { "expert_used_count", "num_experts_per_tok", GGUF_WHOLE },
+    { "expert_shared_feed_forward_length", "shared_intermediate_size", GGUF_WHOLE },
+    { "ssm.conv_kernel", "mamba_d_conv", GGUF_WHOLE },
+    { "ssm.state_size", "mamba_d_state", GGUF_WHOLE },
+    { "ssm.group_count", "mamba_n_groups", GGUF_WHOLE },
+    { "ssm.time_step_rank", "mamba_n_heads", GGUF_WHOLE },
+    { "ssm.inner_size", NULL, GGUF_WHOLE }, /* mixer() */
+    { NULL, NULL, 0 },
 };
 
 static spec_status mixer(gguf_reading *r)
@@ -101,6 +109,22 @@ static spec_status finish(gguf_reading *r)
     return status;
 }
 
-const model_gguf speci_gguf_granitehybrid = { .architecture = "granitehybrid", .model_type = "granitemoehybrid", .names = names,
+/* Heads turn in Bamba alone: Granite 4 with positions has no file. */
+static spec_status write(gguf_writing *w)
+{
+    const char *type = json_string_value(json_object_get(w->config->root, "model_type"));
+    const char *positions = json_string_value(json_object_get(w->config->root, "position_embedding_type"));
+    const bool turns = type && strcmp(type, "bamba") == 0;
+    if (!turns && positions && strcmp(positions, "nope") != 0)
+        return speci_fail(SPEC_E_UNSUPPORTED, "%s: position_embedding_type is \"%.60s\": GGUF has such models with \"nope\" only",
+                          w->config->file, positions);
+    const json_int_t inner = json_integer_value(json_object_get(w->taken, "mamba_expand")) *
+                             json_integer_value(json_object_get(w->taken, "hidden_size"));
+    SPEC_TRY(speci_gguf_put_own_whole(w, "ssm.inner_size", (uint32_t)inner));
+    SPEC_TRY(speci_gguf_put_flag(w->head, "granitehybrid.rope.scaling.finetuned", turns));
+    return speci_gguf_put_layers(w);
+}
+
+const model_gguf speci_gguf_granitehybrid = { .architecture = "granitehybrid", .model_type = "granitemoehybrid", .also = "bamba", .names = names, .halves = halves,
                                               .keys = hybrid_keys, .form = { .pairs_together = true, .decays = true },
-                                              .finish = finish };
+                                              .finish = finish, .write = write };

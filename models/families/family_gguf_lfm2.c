@@ -1,5 +1,6 @@
 /* family_gguf_lfm2.c - LFM2 from GGUF. The MLP's width is what it is, without the class's rules. Source: llama.cpp, conversion/lfm2.py. */
 #include "models/families/family_gguf.h"
+#include "models/families/family_gguf_write.h"
 
 static const model_rename names[] = {
     { "model.embed_tokens", "token_embd" },
@@ -22,10 +23,10 @@ static const model_rename names[] = {
 };
 
 static const gguf_key keys[] = {
-    { "attention.head_count_kv", NULL }, /* of each layer: finish() */
-    { "attention.layer_norm_rms_epsilon", "norm_eps" },
-    { "shortconv.l_cache", "conv_L_cache" },
-    { NULL, NULL },
+    { "attention.head_count_kv", NULL, GGUF_WHOLE }, /* of each layer: finish() */
+    { "attention.layer_norm_rms_epsilon", "norm_eps", GGUF_REAL },
+    { "shortconv.l_cache", "conv_L_cache", GGUF_WHOLE },
+    { NULL, NULL, 0 },
 };
 
 static spec_status finish(gguf_reading *r)
@@ -39,4 +40,5 @@ static spec_status finish(gguf_reading *r)
     return speci_gguf_set(r, "block_auto_adjust_ff_dim", json_false(), NULL);
 }
 
-const model_gguf speci_gguf_lfm2 = { .architecture = "lfm2", .model_type = "lfm2", .names = names, .keys = keys, .finish = finish };
+const model_gguf speci_gguf_lfm2 = { .architecture = "lfm2", .model_type = "lfm2", .names = names, .keys = keys, .finish = finish,
+                                     .write = speci_gguf_put_layers };

@@ -16,7 +16,7 @@ static const model_rename names[] = {
 };
 
 static const gguf_key keys[] = {
-    { "use_parallel_residual", "use_parallel_residual" }, { "attention.layer_norm_epsilon", "layer_norm_eps" }, { NULL, NULL },
+    { "use_parallel_residual", "use_parallel_residual", GGUF_FLAG }, { "attention.layer_norm_epsilon", "layer_norm_eps", GGUF_REAL }, { NULL, NULL, 0 },
 };
 
 static spec_status finish(gguf_reading *r)

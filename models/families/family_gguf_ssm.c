@@ -1,5 +1,6 @@
 /* family_gguf_ssm.c - Mamba-1 and Mamba-2 from GGUF. A stands there, not its logarithm. Source: llama.cpp, conversion/mamba.py. */
 #include "models/families/family_gguf.h"
+#include "models/families/family_gguf_write.h"
 
 static const model_rename names[] = {
     { "backbone.embeddings", "token_embd" },
@@ -29,15 +30,29 @@ static spec_status finish(gguf_reading *r)
     return speci_gguf_set(r, "use_conv_bias", json_boolean(speci_gguf_has_tensor(r, "blk.0.ssm_conv1d.bias")), NULL);
 }
 
+/* llama.cpp wants the keys of a transformer; there is no longest text, which it gets as 2^20. */
+static spec_status write(gguf_writing *w)
+{
+    SPEC_TRY(speci_gguf_put_own_whole(w, "context_length", 1 << 20));
+    SPEC_TRY(speci_gguf_put_own_whole(w, "feed_forward_length", 0));
+    return speci_gguf_put_own_whole(w, "attention.head_count", 0);
+}
+
+static spec_status write1(gguf_writing *w)
+{
+    SPEC_TRY(speci_gguf_put_flag(w->head, "mamba.ssm.dt_b_c_rms", false));
+    return write(w);
+}
+
 static const gguf_key mamba_keys[] = {
-    { "context_length", NULL }, { "feed_forward_length", NULL }, { "attention.head_count", NULL }, { "ssm.dt_b_c_rms", NULL },
-    { "attention.layer_norm_rms_epsilon", "layer_norm_epsilon" }, { "ssm.conv_kernel", "conv_kernel" },
-    { "ssm.inner_size", "intermediate_size" }, { "ssm.state_size", "state_size" }, { "ssm.time_step_rank", "time_step_rank" },
-    { NULL, NULL },
+    { "context_length", NULL, GGUF_WHOLE }, { "feed_forward_length", NULL, GGUF_WHOLE }, { "attention.head_count", NULL, GGUF_WHOLE }, { "ssm.dt_b_c_rms", NULL, GGUF_WHOLE },
+    { "attention.layer_norm_rms_epsilon", "layer_norm_epsilon", GGUF_REAL }, { "ssm.conv_kernel", "conv_kernel", GGUF_WHOLE },
+    { "ssm.inner_size", "intermediate_size", GGUF_WHOLE }, { "ssm.state_size", "state_size", GGUF_WHOLE }, { "ssm.time_step_rank", "time_step_rank", GGUF_WHOLE },
+    { NULL, NULL, 0 },
 };
 
 const model_gguf speci_gguf_mamba = { .architecture = "mamba", .model_type = "mamba", .names = names, .keys = mamba_keys,
-                                      .form = { .decays = true }, .finish = finish };
+                                      .form = { .decays = true }, .finish = finish, .write = write1 };
 
 static spec_status finish2(gguf_reading *r)
 {
@@ -47,11 +62,11 @@ static spec_status finish2(gguf_reading *r)
 }
 
 static const gguf_key mamba2_keys[] = {
-    { "context_length", NULL }, { "feed_forward_length", NULL }, { "attention.head_count", NULL },
-    { "attention.layer_norm_rms_epsilon", "layer_norm_epsilon" }, { "ssm.conv_kernel", "conv_kernel" },
-    { "ssm.inner_size", "intermediate_size" }, { "ssm.state_size", "state_size" }, { "ssm.time_step_rank", "num_heads" },
-    { "ssm.group_count", "n_groups" }, { NULL, NULL },
+    { "context_length", NULL, GGUF_WHOLE }, { "feed_forward_length", NULL, GGUF_WHOLE }, { "attention.head_count", NULL, GGUF_WHOLE },
+    { "attention.layer_norm_rms_epsilon", "layer_norm_epsilon", GGUF_REAL }, { "ssm.conv_kernel", "conv_kernel", GGUF_WHOLE },
+    { "ssm.inner_size", "intermediate_size", GGUF_WHOLE }, { "ssm.state_size", "state_size", GGUF_WHOLE }, { "ssm.time_step_rank", "num_heads", GGUF_WHOLE },
+    { "ssm.group_count", "n_groups", GGUF_WHOLE }, { NULL, NULL, 0 },
 };
 
 const model_gguf speci_gguf_mamba2 = { .architecture = "mamba2", .model_type = "mamba2", .names = names, .keys = mamba2_keys,
-                                       .form = { .decays = true }, .finish = finish2 };
+                                       .form = { .decays = true }, .finish = finish2, .write = write };

@@ -17,7 +17,7 @@ static const model_rename names[] = {
 };
 
 static const gguf_key keys[] = {
-    { "attention.layer_norm_epsilon", "norm_epsilon" }, { "attention.sliding_window", "sliding_window" }, { NULL, NULL },
+    { "attention.layer_norm_epsilon", "norm_epsilon", GGUF_REAL }, { "attention.sliding_window", "sliding_window", GGUF_WHOLE }, { NULL, NULL, 0 },
 };
 
 static spec_status finish(gguf_reading *r)

@@ -18,6 +18,7 @@ static spec_status read_experts(model_config *c)
     int32_t n;
     SPEC_TRY(speci_config_int_or(c, &n, "num_local_experts", 8, 0, MODEL_DIM_MAX));
     (void)speci_config_take(c, "num_experts_per_tok");
+    speci_config_note(c, "num_experts_per_tok", json_integer(0));
     if (n == 0) return SPEC_OK;
     return speci_fail(SPEC_E_UNSUPPORTED, "%s: num_local_experts is %d, expected 0: mixtures of experts are not supported",
                       c->file, n);

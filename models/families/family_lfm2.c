@@ -33,11 +33,13 @@ static spec_status read_inner(model_config *c, model_transformer *t)
     SPEC_TRY(speci_config_number_or(c, &factor, "block_ffn_dim_multiplier", 1, 0, 1024));
     SPEC_TRY(speci_config_int_or(c, &multiple, "block_multiple_of", MULTIPLE_DEFAULT, 1, MODEL_DIM_MAX));
     t->n_inner = n;
+    speci_config_note(c, "intermediate_size", json_integer(n));
     if (!adjust) return SPEC_OK;
     const double scaled = ceil(floor(factor * (double)(2 * (int64_t)n / 3)) / multiple) * multiple;
     if (scaled < 1 || scaled > MODEL_DIM_MAX)
         return speci_fail(SPEC_E_FORMAT, "%s: block_ffn_dim_multiplier is %g: an MLP of %g columns", c->file, factor, scaled);
     t->n_inner = (int32_t)scaled;
+    speci_config_note(c, "intermediate_size", json_integer(t->n_inner));
     return SPEC_OK;
 }
 
@@ -108,6 +110,7 @@ static spec_status read_config(model_config *c, lfm2 *s)
     SPEC_TRY(speci_config_number_or(c, &t->eps, "norm_eps", 1e-5, 0, 1));
     SPEC_TRY(speci_config_bool_or(c, &t->tied, "tie_word_embeddings", true));
     SPEC_TRY(speci_config_bool_or(c, &t->tied, "tie_embedding", t->tied)); /* the older name, which counts first */
+    speci_config_note(c, "tie_word_embeddings", json_boolean(t->tied));
     SPEC_TRY(speci_config_int_or(c, &s->width, "conv_L_cache", 3, WIDTH_MIN, WIDTH_MAX));
     SPEC_TRY(speci_config_bool_or(c, &s->conv_bias, "conv_bias", false));
     SPEC_TRY(read_inner(c, t));

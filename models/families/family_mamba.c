@@ -13,6 +13,7 @@ static spec_status read_rank(model_config *c, int32_t *rank, const char *key, in
     *rank = (dim + 15) / 16;
     if (automatic) {
         speci_config_take(c, key);
+        speci_config_note(c, key, json_integer(*rank));
         return SPEC_OK;
     }
     return speci_config_int_or(c, rank, key, *rank, 1, MODEL_DIM_MAX);

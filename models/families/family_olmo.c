@@ -11,6 +11,7 @@ spec_status speci_family_olmo(model_builder *b)
     model_transformer t;
     SPEC_TRY(speci_transformer_read(c, &t, &defaults));
     SPEC_TRY(speci_config_bool_or(c, &t.qkv_bias, "attention_bias", false));
+    speci_config_note(c, "rms_norm_eps", json_null());
     if (t.eps != OLMO_EPS)
         return speci_fail(SPEC_E_UNSUPPORTED, "%s: rms_norm_eps is %g, expected none: OLMo's norms have %g", c->file, t.eps,
                           OLMO_EPS);

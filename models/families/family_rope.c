@@ -171,6 +171,7 @@ static spec_status finish_longrope(model_config *c, model_rope *r, const model_r
     if (r->original_max_position == 0) return speci_config_number(c, &top, key, 2, 1e9); /* says that it is missing */
     SPEC_TRY(speci_config_number(c, &longest, "max_position_embeddings", 1, INT32_MAX));
     if (r->factor == 0) r->factor = longest / r->original_max_position;
+    speci_config_note(c, key, json_integer((json_int_t)r->original_max_position));
     if (r->attention_factor == 0)
         r->attention_factor = r->factor <= 1 ? 1 : sqrt(1 + log(r->factor) / log(r->original_max_position));
     return SPEC_OK;
@@ -215,6 +216,24 @@ static spec_status choose_object(model_config *c, model_config *out)
     return status;
 }
 
+/* What the object comes to, under one spelling. Of scalings what is not said by frequencies alone. */
+static void note(const model_config *c, const model_rope *r)
+{
+    speci_config_note(c, "rope_theta", json_real(r->theta));
+    speci_config_note(c, "partial_rotary_factor", json_real(r->partial));
+    if (r->type == MODEL_ROPE_DEFAULT) return;
+    speci_config_note(c, "rope_scaling.rope_type", json_string(speci_rope_type_name(r)));
+    speci_config_note(c, "rope_scaling.factor", json_real(r->factor));
+    speci_config_note(c, "rope_scaling.low_freq_factor", json_real(r->low_freq_factor));
+    speci_config_note(c, "rope_scaling.high_freq_factor", json_real(r->high_freq_factor));
+    speci_config_note(c, "rope_scaling.original_max_position_embeddings", json_integer((json_int_t)r->original_max_position));
+    speci_config_note(c, "rope_scaling.beta_fast", json_real(r->beta_fast));
+    speci_config_note(c, "rope_scaling.beta_slow", json_real(r->beta_slow));
+    speci_config_note(c, "rope_scaling.attention_factor", json_real(r->attention_factor));
+    speci_config_note(c, "rope_scaling.short_factor", json_copy((json_t *)(uintptr_t)r->short_factor));
+    speci_config_note(c, "rope_scaling.long_factor", json_copy((json_t *)(uintptr_t)r->long_factor));
+}
+
 spec_status speci_rope_read(model_config *c, model_rope *out, const model_rope_keys *keys)
 {
     model_config object;
@@ -227,7 +246,9 @@ spec_status speci_rope_read(model_config *c, model_rope *out, const model_rope_k
     SPEC_TRY(add_theta(c, out, keys->theta));
     if (strcmp(keys->theta, "rope_theta") != 0) SPEC_TRY(add_theta(c, out, "rope_theta"));
     if (isnan(out->theta)) out->theta = keys->theta_default > 0 ? keys->theta_default : THETA_DEFAULT;
-    return add_partial(c, out, keys);
+    SPEC_TRY(add_partial(c, out, keys));
+    note(c, out);
+    return SPEC_OK;
 }
 
 /* An object for one kind of layer. */
@@ -265,7 +286,10 @@ spec_status speci_rope_read_two(model_config *c, model_rope *full, model_rope *s
         SPEC_TRY(speci_config_child(c, &both, "rope_parameters"));
         const spec_status status = read_by_kind(&both, full, sliding, keys);
         speci_config_close(&both);
-        return status;
+        SPEC_TRY(status);
+        note(c, full);
+        if (keys->sliding_theta) speci_config_note(c, keys->sliding_theta, json_real(sliding->theta));
+        return SPEC_OK;
     }
     SPEC_TRY(speci_rope_read(c, full, keys));
     *sliding = (model_rope){ .theta = full->theta, .partial = full->partial };

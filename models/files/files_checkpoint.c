@@ -120,9 +120,9 @@ static const char *match(const char *name, const char *pattern, const char **num
 
 static bool is_rest(const char *s) { return *s == '\0' || strcmp(s, ".weight") == 0 || strcmp(s, ".bias") == 0; }
 
-const char *speci_checkpoint_stored(const model_checkpoint *c, const char *name, char *out, size_t cap)
+const char *speci_renamed(const model_rename *list, const char *name, char *out, size_t cap)
 {
-    for (const model_rename *r = c->names; r && r->name; r++) {
+    for (const model_rename *r = list; r && r->name; r++) {
         const char *number = "", *rest;
         size_t n_digit = 0;
         if (!(rest = match(name, r->name, &number, &n_digit)) || !is_rest(rest)) continue;
@@ -131,7 +131,13 @@ const char *speci_checkpoint_stored(const model_checkpoint *c, const char *name,
         snprintf(out, cap, "%.*s%.*s%s%s", n_before, r->stored, (int)n_digit, number, hash ? hash + 1 : "", rest);
         return out;
     }
-    return name;
+    return NULL;
+}
+
+const char *speci_checkpoint_stored(const model_checkpoint *c, const char *name, char *out, size_t cap)
+{
+    const char *stored = speci_renamed(c->names, name, out, cap);
+    return stored ? stored : name;
 }
 
 model_tensor *speci_checkpoint_find(const model_checkpoint *c, const char *name)

@@ -59,6 +59,8 @@ const speci_gguf *speci_checkpoint_gguf(const model_checkpoint *c);
 typedef struct model_rename {
     const char *name, *stored; /* NULL: the end */
 } model_rename;
+/* The name that the list gives, made in out [cap]; NULL where no row fits. */
+const char *speci_renamed(const model_rename *list, const char *name, char *out, size_t cap);
 /* From now on names are looked up by this list, which is borrowed; a name that no row has is not there. */
 void speci_checkpoint_rename(model_checkpoint *c, const model_rename *list);
 /* The name in the file, for messages: `name` itself, or made in out [cap]. */

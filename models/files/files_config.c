@@ -81,6 +81,12 @@ json_t *speci_config_take(model_config *c, const char *key)
     return v && !json_is_null(v) ? v : NULL;
 }
 
+void speci_config_note(const model_config *c, const char *key, json_t *value)
+{
+    if (c->taken && value) (void)json_object_set(c->taken, key, value);
+    json_decref(value);
+}
+
 static spec_status missing(const model_config *c, const char *key, const char *expected)
 {
     return speci_fail(SPEC_E_FORMAT, "%s: %s%s is missing, expected %s", c->file, c->in, speci_config_said(c, key), expected);
@@ -104,6 +110,7 @@ spec_status speci_config_int(model_config *c, int32_t *out, const char *key, int
     if (!json_is_number(v) || !speci_json_number(v, &x) || x != floor(x) || x < min || x > max)
         return wrong(c, key, v, expected);
     *out = (int32_t)x;
+    speci_config_note(c, key, json_integer(*out));
     return SPEC_OK;
 }
 
@@ -116,6 +123,7 @@ spec_status speci_config_number(model_config *c, double *out, const char *key, d
     if (!v) return missing(c, key, expected);
     if (!speci_json_number(v, &x) || !(x >= min && x <= max)) return wrong(c, key, v, expected);
     *out = x;
+    speci_config_note(c, key, json_real(x));
     return SPEC_OK;
 }
 
@@ -123,7 +131,9 @@ spec_status speci_config_int_or(model_config *c, int32_t *out, const char *key, 
                                 int32_t max)
 {
     *out = fallback;
-    return speci_config_take(c, key) ? speci_config_int(c, out, key, min, max) : SPEC_OK;
+    if (speci_config_take(c, key)) return speci_config_int(c, out, key, min, max);
+    speci_config_note(c, key, json_integer(fallback));
+    return SPEC_OK;
 }
 
 spec_status speci_config_agree(model_config *c, const char *key, int32_t value)
@@ -136,16 +146,18 @@ spec_status speci_config_number_or(model_config *c, double *out, const char *key
                                    double max)
 {
     *out = fallback;
-    return speci_config_take(c, key) ? speci_config_number(c, out, key, min, max) : SPEC_OK;
+    if (speci_config_take(c, key)) return speci_config_number(c, out, key, min, max);
+    speci_config_note(c, key, json_real(fallback)); /* NaN is none */
+    return SPEC_OK;
 }
 
 spec_status speci_config_bool_or(model_config *c, bool *out, const char *key, bool fallback)
 {
     const json_t *v = speci_config_take(c, key);
     *out = fallback;
-    if (!v) return SPEC_OK;
-    if (!json_is_boolean(v)) return wrong(c, key, v, "true or false");
-    *out = json_is_true(v);
+    if (v && !json_is_boolean(v)) return wrong(c, key, v, "true or false");
+    if (v) *out = json_is_true(v);
+    speci_config_note(c, key, json_boolean(*out));
     return SPEC_OK;
 }
 

@@ -15,6 +15,7 @@ typedef struct model_config {
     json_t *root;
     json_t *rest;     /* the keys not asked for yet */
     json_t *said;     /* of a GGUF file: {key: what it is called there}, for messages; else NULL */
+    json_t *taken;    /* {key: value} of typed keys as a family took them, its defaults too; NULL = nobody wants to know. Borrowed */
 } model_config;
 
 /* Zero to begin; close is good for that too. `file` must outlive the config. */
@@ -29,6 +30,9 @@ const char *speci_config_said(const model_config *c, const char *key);
 bool speci_config_has(const model_config *c, const char *key);     /* and is not null; not recorded */
 bool speci_config_present(const model_config *c, const char *key); /* even if null; not recorded */
 json_t *speci_config_take(model_config *c, const char *key);       /* borrowed, NULL if absent or null; recorded */
+
+/* For `taken`: what a key comes to that is more than its own value. Owns the value, of which NULL is none. */
+void speci_config_note(const model_config *c, const char *key, json_t *value);
 
 /* The value must be there, be of the type, and lie in [min, max]. */
 spec_status speci_config_int(model_config *c, int32_t *out, const char *key, int32_t min, int32_t max);

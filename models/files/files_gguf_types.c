@@ -5,6 +5,7 @@
 #include "models/files/files_gguf_types.h"
 
 #include <string.h>
+#include <strings.h>
 
 #include "core/core_half.h"
 
@@ -113,45 +114,59 @@ static void unpack_mxfp4(float *y, const void *blocks, size_t n)
 }
 
 static const gguf_type types[] = {
-    { 0, "F32", 1, 4, SPEC_DTYPE_F32, NULL },
-    { 1, "F16", 1, 2, SPEC_DTYPE_F16, NULL },
-    { 30, "BF16", 1, 2, SPEC_DTYPE_BF16, NULL },
-    { 8, "Q8_0", 32, 34, SPEC_DTYPE_Q8_0, speci_unpack_q8_0 },
-    { 2, "Q4_0", 32, 18, SPEC_DTYPE_Q4_0, speci_unpack_q4_0 },
-    { 3, "Q4_1", 32, 20, SPEC_DTYPE_Q4_1, speci_unpack_q4_1 },
-    { 6, "Q5_0", 32, 22, SPEC_DTYPE_Q5_0, speci_unpack_q5_0 },
-    { 7, "Q5_1", 32, 24, SPEC_DTYPE_Q5_1, speci_unpack_q5_1 },
-    { 12, "Q4_K", 256, 144, SPEC_DTYPE_Q4_K, speci_unpack_q4_k },
-    { 13, "Q5_K", 256, 176, SPEC_DTYPE_Q5_K, speci_unpack_q5_k },
-    { 14, "Q6_K", 256, 210, SPEC_DTYPE_Q6_K, speci_unpack_q6_k },
-    { 10, "Q2_K", 256, 84, SPEC_DTYPE_AUTO, unpack_q2_k },
-    { 11, "Q3_K", 256, 110, SPEC_DTYPE_AUTO, unpack_q3_k },
-    { 20, "IQ4_NL", 32, 18, SPEC_DTYPE_AUTO, unpack_iq4_nl },
-    { 23, "IQ4_XS", 256, 136, SPEC_DTYPE_AUTO, unpack_iq4_xs },
-    { 39, "MXFP4", 32, 17, SPEC_DTYPE_AUTO, unpack_mxfp4 },
+    { 0, "F32", 1, 4, SPEC_DTYPE_F32, NULL, NULL },
+    { 1, "F16", 1, 2, SPEC_DTYPE_F16, NULL, NULL },
+    { 30, "BF16", 1, 2, SPEC_DTYPE_BF16, NULL, NULL },
+    { 8, "Q8_0", 32, 34, SPEC_DTYPE_Q8_0, speci_unpack_q8_0, &speci_pack_q8_0 },
+    { 2, "Q4_0", 32, 18, SPEC_DTYPE_Q4_0, speci_unpack_q4_0, &speci_pack_q4_0 },
+    { 3, "Q4_1", 32, 20, SPEC_DTYPE_Q4_1, speci_unpack_q4_1, &speci_pack_q4_1 },
+    { 6, "Q5_0", 32, 22, SPEC_DTYPE_Q5_0, speci_unpack_q5_0, &speci_pack_q5_0 },
+    { 7, "Q5_1", 32, 24, SPEC_DTYPE_Q5_1, speci_unpack_q5_1, &speci_pack_q5_1 },
+    { 12, "Q4_K", 256, 144, SPEC_DTYPE_Q4_K, speci_unpack_q4_k, &speci_pack_q4_k },
+    { 13, "Q5_K", 256, 176, SPEC_DTYPE_Q5_K, speci_unpack_q5_k, &speci_pack_q5_k },
+    { 14, "Q6_K", 256, 210, SPEC_DTYPE_Q6_K, speci_unpack_q6_k, &speci_pack_q6_k },
+    { 10, "Q2_K", 256, 84, SPEC_DTYPE_AUTO, unpack_q2_k, NULL },
+    { 11, "Q3_K", 256, 110, SPEC_DTYPE_AUTO, unpack_q3_k, NULL },
+    { 20, "IQ4_NL", 32, 18, SPEC_DTYPE_AUTO, unpack_iq4_nl, NULL },
+    { 23, "IQ4_XS", 256, 136, SPEC_DTYPE_AUTO, unpack_iq4_xs, NULL },
+    { 39, "MXFP4", 32, 17, SPEC_DTYPE_AUTO, unpack_mxfp4, NULL },
     /* Known by name and size: such a tensor may stand in a file, but is refused where it is needed. */
-    { 9, "Q8_1", 32, 40, SPEC_DTYPE_AUTO, NULL },
-    { 15, "Q8_K", 256, 292, SPEC_DTYPE_AUTO, NULL },
-    { 16, "IQ2_XXS", 256, 66, SPEC_DTYPE_AUTO, NULL },
-    { 17, "IQ2_XS", 256, 74, SPEC_DTYPE_AUTO, NULL },
-    { 18, "IQ3_XXS", 256, 98, SPEC_DTYPE_AUTO, NULL },
-    { 19, "IQ1_S", 256, 50, SPEC_DTYPE_AUTO, NULL },
-    { 21, "IQ3_S", 256, 110, SPEC_DTYPE_AUTO, NULL },
-    { 22, "IQ2_S", 256, 82, SPEC_DTYPE_AUTO, NULL },
-    { 24, "I8", 1, 1, SPEC_DTYPE_AUTO, NULL },
-    { 25, "I16", 1, 2, SPEC_DTYPE_AUTO, NULL },
-    { 26, "I32", 1, 4, SPEC_DTYPE_AUTO, NULL },
-    { 27, "I64", 1, 8, SPEC_DTYPE_AUTO, NULL },
-    { 28, "F64", 1, 8, SPEC_DTYPE_AUTO, NULL },
-    { 29, "IQ1_M", 256, 56, SPEC_DTYPE_AUTO, NULL },
-    { 34, "TQ1_0", 256, 54, SPEC_DTYPE_AUTO, NULL },
-    { 35, "TQ2_0", 256, 66, SPEC_DTYPE_AUTO, NULL },
-    { 40, "NVFP4", 64, 36, SPEC_DTYPE_AUTO, NULL },
+    { 9, "Q8_1", 32, 40, SPEC_DTYPE_AUTO, NULL, NULL },
+    { 15, "Q8_K", 256, 292, SPEC_DTYPE_AUTO, NULL, NULL },
+    { 16, "IQ2_XXS", 256, 66, SPEC_DTYPE_AUTO, NULL, NULL },
+    { 17, "IQ2_XS", 256, 74, SPEC_DTYPE_AUTO, NULL, NULL },
+    { 18, "IQ3_XXS", 256, 98, SPEC_DTYPE_AUTO, NULL, NULL },
+    { 19, "IQ1_S", 256, 50, SPEC_DTYPE_AUTO, NULL, NULL },
+    { 21, "IQ3_S", 256, 110, SPEC_DTYPE_AUTO, NULL, NULL },
+    { 22, "IQ2_S", 256, 82, SPEC_DTYPE_AUTO, NULL, NULL },
+    { 24, "I8", 1, 1, SPEC_DTYPE_AUTO, NULL, NULL },
+    { 25, "I16", 1, 2, SPEC_DTYPE_AUTO, NULL, NULL },
+    { 26, "I32", 1, 4, SPEC_DTYPE_AUTO, NULL, NULL },
+    { 27, "I64", 1, 8, SPEC_DTYPE_AUTO, NULL, NULL },
+    { 28, "F64", 1, 8, SPEC_DTYPE_AUTO, NULL, NULL },
+    { 29, "IQ1_M", 256, 56, SPEC_DTYPE_AUTO, NULL, NULL },
+    { 34, "TQ1_0", 256, 54, SPEC_DTYPE_AUTO, NULL, NULL },
+    { 35, "TQ2_0", 256, 66, SPEC_DTYPE_AUTO, NULL, NULL },
+    { 40, "NVFP4", 64, 36, SPEC_DTYPE_AUTO, NULL, NULL },
 };
 
 const gguf_type *speci_gguf_type(uint32_t id)
 {
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (types[i].id == id) return &types[i];
+    return NULL;
+}
+
+const gguf_type *speci_gguf_type_of(spec_dtype dtype)
+{
+    for (size_t i = 0; i < sizeof types / sizeof *types && dtype != SPEC_DTYPE_AUTO; i++)
+        if (types[i].dtype == dtype) return &types[i];
+    return NULL;
+}
+
+const gguf_type *speci_gguf_type_named(const char *name, size_t n)
+{
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (strlen(types[i].name) == n && strncasecmp(types[i].name, name, n) == 0) return &types[i];
     return NULL;
 }

@@ -3,6 +3,7 @@
 #define SPEC_MODEL_GGUF_TYPES_H
 
 #include "backends/backend_blocks.h"
+#include "backends/backend_pack.h"
 #include "core/core.h"
 
 typedef struct gguf_type {
@@ -11,9 +12,12 @@ typedef struct gguf_type {
     uint32_t n_value, bytes; /* of a block; 1 value for plain types */
     spec_dtype dtype; /* that backends may keep; AUTO (0): none is */
     speci_unpack_fn *unpack; /* blocks to float32; NULL: the type is only known by name and size, or is plain */
+    const speci_packing *packing; /* the way back; NULL: none, or plain */
 } gguf_type;
 
 /* NULL: no such type. */
 const gguf_type *speci_gguf_type(uint32_t id);
+const gguf_type *speci_gguf_type_of(spec_dtype dtype);
+const gguf_type *speci_gguf_type_named(const char *name, size_t n); /* in letters of any case */
 
 #endif

@@ -5,17 +5,8 @@
 
 const speci_packing *speci_packing_of(spec_dtype dtype)
 {
-    static const struct {
-        spec_dtype dtype;
-        const speci_packing *packing;
-    } rows[] = {
-        { SPEC_DTYPE_Q8_0, &speci_pack_q8_0 }, { SPEC_DTYPE_Q4_0, &speci_pack_q4_0 }, { SPEC_DTYPE_Q4_1, &speci_pack_q4_1 },
-        { SPEC_DTYPE_Q5_0, &speci_pack_q5_0 }, { SPEC_DTYPE_Q5_1, &speci_pack_q5_1 }, { SPEC_DTYPE_Q4_K, &speci_pack_q4_k },
-        { SPEC_DTYPE_Q5_K, &speci_pack_q5_k }, { SPEC_DTYPE_Q6_K, &speci_pack_q6_k },
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        if (rows[i].dtype == dtype) return rows[i].packing;
-    return NULL;
+    const gguf_type *const type = speci_gguf_type_of(dtype);
+    return type ? type->packing : NULL;
 }
 
 spec_dtype speci_quantised_as(spec_dtype weights, int32_t n_in)

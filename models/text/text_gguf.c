@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "models/text/text_json.h"
-#include "models/text/text_spm.h"
+#include "models/text/text_gguf.h"
 
 /* --- pre-tokenizers --- */
 
@@ -75,6 +75,78 @@ static spec_status find_pre(const pre_row **out, const speci_gguf *g)
         }
     return speci_fail(SPEC_E_UNSUPPORTED, "%s: tokenizer.ggml.pre is \"%.*s\", which is not known: give a tokenizer of its own", g->file,
                       n > 60 ? 60 : (int)n, word);
+}
+
+/* --- and the way back: which word has the splits of a tokenizer.json --- */
+
+typedef struct splits {
+    const char *patterns[4];
+    int n; /* -1: there is something that no word has */
+    bool prefix_space;
+} splits;
+
+static void add_split(splits *s, const char *pattern)
+{
+    if (!pattern || s->n < 0 || s->n == 4) s->n = -1;
+    else s->patterns[s->n++] = pattern;
+}
+
+static const char *text_at(const json_t *json, const char *key) { return json_string_value(json_object_get(json, key)); }
+
+static void find_splits(splits *s, const json_t *json)
+{
+    const char *type = text_at(json, "type") ? text_at(json, "type") : "";
+    const json_t *list = json_object_get(json, "pretokenizers");
+    if (strcmp(type, "Sequence") == 0) {
+        for (size_t i = 0; i < json_array_size(list); i++) find_splits(s, json_array_get(list, i));
+    } else if (strcmp(type, "Split") == 0) {
+        const char *behavior = text_at(json, "behavior");
+        const bool plain = behavior && strcmp(behavior, "Isolated") == 0 && !json_is_true(json_object_get(json, "invert"));
+        add_split(s, plain ? text_at(json_object_get(json, "pattern"), "Regex") : NULL);
+    } else if (strcmp(type, "Digits") == 0) {
+        add_split(s, json_is_true(json_object_get(json, "individual_digits")) ? "\\p{N}" : NULL);
+    } else if (strcmp(type, "ByteLevel") == 0) {
+        if (!json_is_false(json_object_get(json, "use_regex"))) add_split(s, GPT2);
+        s->prefix_space = !json_is_false(json_object_get(json, "add_prefix_space"));
+    } else {
+        s->n = -1;
+    }
+}
+
+static bool same_splits(const splits *s, const pre_row *row)
+{
+    for (int i = 0; i < 4; i++) {
+        const char *a = i < s->n ? s->patterns[i] : NULL, *b = row->patterns[i];
+        if (!a != !b || (a && strcmp(a, b) != 0)) return false;
+    }
+    return true;
+}
+
+static bool find_word(const char **out, bool *prefix_space, const json_t *root, bool whole_first)
+{
+    const json_t *normalizer = json_object_get(root, "normalizer");
+    const char *type = text_at(normalizer, "type");
+    const bool none = !normalizer || json_is_null(normalizer), nfc = type && strcmp(type, "NFC") == 0;
+    splits s = { .n = 0 };
+    find_splits(&s, json_object_get(root, "pre_tokenizer"));
+    *prefix_space = s.prefix_space;
+    for (size_t i = 0; i < sizeof pres / sizeof *pres && s.n >= 0 && (none || nfc); i++)
+        if (pres[i].nfc == nfc && pres[i].whole_first == whole_first && same_splits(&s, &pres[i])) {
+            *out = pres[i].names;
+            return true;
+        }
+    return false;
+}
+
+spec_status speci_gguf_pre_of(const char **out, bool *prefix_space, const spec_tokenizer *t)
+{
+    json_t *root = NULL;
+    SPEC_TRY(speci_json_read(&root, t->path, SPECI_TOK_FILE_MAX, &t->allocator));
+    const bool found = find_word(out, prefix_space, root, t->bpe.ignore_merges);
+    if (t->said.prefix_space >= 0) *prefix_space = t->said.prefix_space;
+    json_decref(root);
+    if (found) return SPEC_OK;
+    return speci_fail(SPEC_E_UNSUPPORTED, "%s: GGUF has no word (tokenizer.ggml.pre) for how this tokenizer splits text", t->path);
 }
 
 /* --- what both kinds have --- */
@@ -220,15 +292,12 @@ static spec_status read_gpt2(spec_tokenizer *t, const token_list *l)
 
 /* --- llama: a SentencePiece model --- */
 
-/* The score that converters give to tokens that were added to a SentencePiece model. */
-#define ADDED_SCORE -1000.0f
-
 /* Added tokens are looked for in the text as it is; other pieces that users define are the model's own. */
 static spec_status put_piece(speci_spm *m, const token_list *l, const char *s, size_t n, uint64_t id)
 {
     const int type = type_of(l, id);
     const float score = (float)speci_gguf_number_at(l->scores, id);
-    const bool is_added = type == SPM_USER_DEFINED && score == ADDED_SCORE;
+    const bool is_added = type == SPM_USER_DEFINED && score == SPECI_ADDED_SCORE;
     const speci_added token = { .id = (int32_t)id };
     SPEC_TRY(speci_spm_add(m, s, n, score, is_added ? SPM_UNUSED : type));
     return is_added ? speci_added_put(&m->t->added, s, n, &token) : SPEC_OK;

@@ -1,6 +1,7 @@
 /* text_none.c - a build without tokenizers: the functions are there and say so. Ids work as ever.
  * Compiled instead of the other text_*.c files. */
 #ifdef SPEC_NO_TOKENIZER
+#include "models/text/text_gguf.h"
 #include "models/text/text_translate.h"
 
 static spec_status none(void)
@@ -134,6 +135,18 @@ spec_status speci_encode_behind(speci_buf *out, const spec_tokenizer *t, const i
 {
     (void)out, (void)t, (void)tokens, (void)n_token, (void)text, (void)n;
     return none();
+}
+
+spec_status speci_tokenizer_put_gguf(speci_gguf_head *h, const spec_tokenizer *t, int32_t n_vocab)
+{
+    (void)h, (void)t, (void)n_vocab;
+    return none();
+}
+
+int32_t speci_tokenizer_first(const spec_tokenizer *t)
+{
+    (void)t;
+    return -1;
 }
 #endif
 typedef int speci_tokenizer_none_not_empty; /* ISO C wants a declaration in every file */

@@ -267,6 +267,20 @@ static void costs(const char *path)
     spec_builder_close(builder);
 }
 
+static void convert(const char *from, const char *path)
+{
+    spec_model *m;
+    STRUCT(spec_convert_params, p);
+    n_progress = 0;
+    p->type = "q8_0", p->progress = progress, p->progress_user_data = &n_progress;
+    OK(spec_model_convert(backend, from, path, p));
+    OK(spec_model_open(&m, backend, path, NULL));
+    STRUCT(spec_model_info, info);
+    OK(spec_model_get_info(m, info, 1));
+    printf("converted: %llu bytes, progress %d\n", (unsigned long long)info->bytes_weights, n_progress > 0);
+    spec_model_close(m);
+}
+
 static int n_end;
 static void end_sequence(void *user_data, int32_t seq) { (void)user_data, (void)seq, n_end++; }
 
@@ -386,6 +400,7 @@ int main(int argc, char **argv)
     printf("pool %d\n", n_pool > 0);
     build_and_verify();
     costs(argv[3]);
+    convert(argv[2], argv[3]);
     run_model();
     corpus(argv[3]);
     spec_model_close(small), spec_model_close(target), spec_backend_close(backend);

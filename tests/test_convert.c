@@ -1,0 +1,450 @@
+/* test_convert.c - models written as GGUF files. Golden checkpoints against what llama.cpp's converter makes of them (golden/gguf): the same
+ * tensors and keys, and the logits of the checkpoint; every type; tokenizers; GGUF files to others; what is refused, and that nothing is
+ * left behind then. */
+#define _POSIX_C_SOURCE 200809L /* mkdtemp */
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "models/files/files_gguf_write.h"
+#include "models/text/text_gguf.h"
+#include "tests/support_decode.h"
+#include "tests/test.h"
+
+#define GOLDEN SPEC_TEST_DIR "/golden"
+enum { N_IDS = 48, DIM = 256, N_VOCAB = 96, N_LAYER = 8 };
+
+static spec_backend *backend;
+static char dir[64], file[128];
+
+static void convert(const char *from, const char *to, const char *type)
+{
+    spec_convert_params p = SPEC_CONVERT_PARAMS_INIT;
+    p.type = type;
+    OK(spec_model_convert(backend, from, to, &p));
+}
+
+/* A GGUF file, read. */
+typedef struct opened {
+    model_checkpoint *c;
+    const speci_gguf *g;
+} opened;
+
+static opened open_file(const char *path)
+{
+    opened o;
+    OK(speci_checkpoint_open(&o.c, path, NULL));
+    o.g = speci_checkpoint_gguf(o.c);
+    return o;
+}
+
+/* --- against llama.cpp --- */
+
+typedef struct family_case {
+    const char *name;
+    double near; /* values of tensors: exp and frequencies are another library's */
+    bool same;   /* logits are the checkpoint's, bit for bit */
+} family_case;
+
+static const family_case family_cases[] = {
+    { "llama2", 0, true },      { "llama3", 1e-6, false }, { "mistral", 0, true },    { "qwen2", 0, true },     { "qwen3", 0, true },
+    { "mamba", 1e-6, true },    { "mamba2", 1e-6, true },  { "gpt_neox", 0, true },   { "phi3", 0, true },      { "phi3-long", 1e-6, true },
+    { "granite", 0, true },     { "bamba", 1e-6, true },   { "starcoder2", 0, true }, { "granitemoehybrid", 1e-6, true },
+    { "gemma", 0, true },       { "smollm3", 0, true },    { "olmo", 0, true },       { "seed_oss", 0, true },
+    { "ernie4_5", 0, true },    { "stablelm", 0, true },   { "cohere", 0, true },     { "lfm2", 0, true },
+    { "internlm3", 0, true },
+};
+
+/* Keys of the golden files that ours say otherwise, or do not have: a length that llama.cpp makes up, a scaling of "none". */
+static bool is_other(const char *key)
+{
+    return strcmp(key, "granitehybrid.context_length") == 0 || strcmp(key, "command-r.rope.scaling.type") == 0;
+}
+
+static void same_value(const family_case *c, const char *key, const speci_gguf_value *a, const speci_gguf_value *b)
+{
+    if (!a) fail_msg("%s: %s is missing", c->name, key);
+    if (a->type != b->type || a->is_array != b->is_array || a->n != b->n) fail_msg("%s: %s is of another type", c->name, key);
+    json_t *x = speci_gguf_json(a), *y = speci_gguf_json(b);
+    const bool near = json_is_real(x) && fabs(json_real_value(x) / json_real_value(y) - 1) < 1e-6;
+    if (!near && !json_equal(x, y)) fail_msg("%s: %s has another value", c->name, key);
+    json_decref(x);
+    json_decref(y);
+}
+
+static void same_keys(const family_case *c, const speci_gguf *ours, const speci_gguf *theirs)
+{
+    for (size_t i = 0; i < theirs->n_pair; i++) {
+        const char *key = theirs->pairs[i].key;
+        const bool about = strcmp(key, "general.name") == 0 || strcmp(key, "general.size_label") == 0;
+        if (!about && !is_other(key)) same_value(c, key, speci_gguf_find(ours, key), &theirs->pairs[i].value);
+    }
+}
+
+static void same_tensor(const family_case *c, const model_tensor *a, const model_tensor *b)
+{
+    if (!a) fail_msg("%s: tensor %s is missing", c->name, b->name);
+    const size_t n = b->bytes / sizeof(float);
+    if (a->n_dim != b->n_dim || memcmp(a->dim, b->dim, (size_t)b->n_dim * sizeof *b->dim) != 0 || a->bytes != b->bytes)
+        fail_msg("%s: tensor %s has another shape", c->name, b->name);
+    assert_int_equal(a->dtype, SPEC_DTYPE_F32);
+    for (size_t i = 0; i < n; i++) {
+        float x, y;
+        speci_tensor_floats(&x, a, i, 1);
+        speci_tensor_floats(&y, b, i, 1);
+        if (!(fabs((double)x - (double)y) <= c->near * fabs((double)y)))
+            fail_msg("%s: tensor %s: value %zu is %.9g, expected %.9g", c->name, b->name, i, (double)x, (double)y);
+    }
+}
+
+static void same_tensors(const family_case *c, const model_checkpoint *ours, const model_checkpoint *theirs)
+{
+    size_t n_ours, n;
+    const model_tensor *t = speci_checkpoint_tensors(theirs, &n);
+    (void)speci_checkpoint_tensors(ours, &n_ours);
+    assert_int_equal(n_ours, n);
+    for (size_t i = 0; i < n; i++) {
+        const model_tensor *a = speci_checkpoint_find(ours, t[i].name);
+        if (a) OK(speci_checkpoint_load(ours, a));
+        OK(speci_checkpoint_load(theirs, &t[i]));
+        same_tensor(c, a, &t[i]);
+    }
+}
+
+static float *logits_of(const char *path, int32_t *n_vocab)
+{
+    spec_model *m = support_model(backend, path, SPEC_DTYPE_F32);
+    spec_model_info info = SPEC_STRUCT_INIT(spec_model_info);
+    OK(spec_model_get_info(m, &info, 1));
+    *n_vocab = info.n_vocab;
+    float *rows = calloc((size_t)(N_IDS * info.n_vocab), sizeof *rows);
+    int32_t seq, ids[N_IDS + 1];
+    for (int32_t i = 0; i <= N_IDS; i++) ids[i] = (7 * i * i + 3 * i + 5) % info.n_vocab;
+    spec_session *s = support_session(m, 1, 1);
+    OK(spec_sequence_add(s, &seq, ids, 1, NULL));
+    for (int32_t t = 0; t < N_IDS; t++) support_plain_step(s, seq, ids[t], ids[t + 1], rows + t * info.n_vocab);
+    spec_session_close(s);
+    spec_model_close(m);
+    return rows;
+}
+
+static double apart(const char *a, const char *b)
+{
+    int32_t n_a, n_b;
+    float *x = logits_of(a, &n_a), *y = logits_of(b, &n_b);
+    assert_int_equal(n_a, n_b);
+    const double error = support_error(x, y, (size_t)(N_IDS * n_a));
+    free(x);
+    free(y);
+    return error;
+}
+
+static void families(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof family_cases / sizeof *family_cases; i++) {
+        const family_case *c = &family_cases[i];
+        char from[512], theirs[512];
+        snprintf(from, sizeof from, GOLDEN "/%s", c->name);
+        snprintf(theirs, sizeof theirs, GOLDEN "/gguf/%s.gguf", c->name);
+        convert(from, file, "f32");
+        const opened a = open_file(file), b = open_file(theirs);
+        same_keys(c, a.g, b.g);
+        same_tensors(c, a.c, b.c);
+        speci_checkpoint_close(a.c);
+        speci_checkpoint_close(b.c);
+        const double error = apart(file, from);
+        if (c->same ? error != 0 : !(error < 3e-6)) fail_msg("%s: logits differ by %g", c->name, error);
+    }
+}
+
+/* Gemma 3, whose golden has a scale of scores that GGUF cannot say. */
+static void gemma3(void **state)
+{
+    (void)state;
+    char base[64];
+    char *config = support_json_with(GOLDEN "/gemma3", "config.json", "{\"query_pre_attn_scalar\": 16, \"sliding_window\": 7}");
+    const variant_file changed = { "config.json", config };
+    support_variant(base, GOLDEN "/gemma3", &changed, 1);
+    convert(base, file, "f32");
+    assert_true(apart(file, base) == 0);
+    free(config);
+    support_variant_remove(base);
+    FAILS(spec_model_convert(backend, GOLDEN "/gemma3", file, NULL), SPEC_E_UNSUPPORTED, "query_pre_attn_scalar is 24, but GGUF files");
+}
+
+/* --- types --- */
+
+/* A directory with a Llama of 256 dimensions, random; the first embedding is `odd`. */
+static void make_directory(const char *path, float odd)
+{
+    static const struct {
+        const char *name;
+        int64_t rows, cols; /* cols 0: a vector */
+    } of_layer[] = { { "input_layernorm", DIM, 0 }, { "post_attention_layernorm", DIM, 0 }, { "self_attn.q_proj", DIM, DIM },
+                     { "self_attn.k_proj", DIM / 2, DIM }, { "self_attn.v_proj", DIM / 2, DIM }, { "self_attn.o_proj", DIM, DIM },
+                     { "mlp.gate_proj", DIM, DIM }, { "mlp.up_proj", DIM, DIM }, { "mlp.down_proj", DIM, DIM } };
+    char name[128], at[600];
+    test_random random = { 7 };
+    json_t *header = json_object();
+    float *data = malloc((size_t)(N_LAYER * 8 * DIM * DIM + 4 * N_VOCAB * DIM) * sizeof *data);
+    size_t n = 0;
+    assert_non_null(data);
+    for (int i = -2; i < N_LAYER * 9 + 1; i++) {
+        const int k = i >= 0 ? i % 9 : 0;
+        const bool last = i == N_LAYER * 9, vector = last || (i >= 0 && of_layer[k].cols == 0);
+        const int64_t rows = i < 0 ? N_VOCAB : last ? DIM : of_layer[k].rows, cols = vector ? 1 : DIM;
+        if (i < 0) snprintf(name, sizeof name, "%s.weight", i == -2 ? "model.embed_tokens" : "lm_head");
+        else if (last) snprintf(name, sizeof name, "model.norm.weight");
+        else snprintf(name, sizeof name, "model.layers.%d.%s.weight", i / 9, of_layer[k].name);
+        json_t *shape = vector ? json_pack("[I]", (json_int_t)rows) : json_pack("[I,I]", (json_int_t)rows, (json_int_t)cols);
+        json_object_set_new(header, name, json_pack("{s:s, s:o, s:[I,I]}", "dtype", "F32", "shape", shape, "data_offsets",
+                                                    (json_int_t)(n * 4), (json_int_t)((n + (size_t)(rows * cols)) * 4)));
+        for (int64_t j = 0; j < rows * cols; j++)
+            data[n++] = (float)(vector ? 1 + 0.1 * test_signed(&random) : (test_signed(&random) + test_signed(&random)) / 12);
+    }
+    data[0] = odd;
+    char *text = json_dumps(header, JSON_COMPACT);
+    const uint64_t n_text = strlen(text);
+    snprintf(at, sizeof at, "mkdir -p '%s'", path);
+    assert_int_equal(system(at), 0);
+    snprintf(at, sizeof at, "%s/model.safetensors", path);
+    FILE *f = fopen(at, "wb");
+    assert_non_null(f);
+    assert_true(fwrite(&n_text, 8, 1, f) == 1 && fwrite(text, 1, n_text, f) == n_text && fwrite(data, 4, n, f) == n);
+    fclose(f);
+    snprintf(at, sizeof at, "%s/config.json", path);
+    f = fopen(at, "w");
+    assert_non_null(f);
+    fprintf(f, "{\"model_type\": \"llama\", \"hidden_size\": %d, \"intermediate_size\": %d, \"num_hidden_layers\": %d, "
+               "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"vocab_size\": %d, \"tie_word_embeddings\": false, "
+               "\"eos_token_id\": [3, 5]}", DIM, DIM, N_LAYER, N_VOCAB);
+    fclose(f);
+    free(text);
+    json_decref(header);
+    free(data);
+}
+
+static const char *type_of(const opened *o, const char *name)
+{
+    const model_tensor *t = speci_checkpoint_find(o->c, name);
+    assert_non_null(t);
+    return t->dtype_name;
+}
+
+/* Errors are of the kind of the types' steps; the logits of a random model have nothing to average them out. */
+static void types(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *type, *most, *head;
+        double error;
+        uint32_t file_type;
+    } cases[] = {
+        { "f32", "F32", "F32", 0, 0 },           { "f16", "F16", "F16", 3e-3, 1 },       { "bf16", "BF16", "BF16", 2.5e-2, 32 },
+        { "q8_0", "Q8_0", "Q8_0", 5e-2, 7 },     { "q6_k", "Q6_K", "Q6_K", 0.15, 18 },   { "q5_k", "Q5_K", "Q5_K", 0.3, 16 },
+        { "q5_k_m", "Q5_K", "Q6_K", 0.3, 17 },   { "q4_k", "Q4_K", "Q4_K", 0.6, 14 },    { "q4_k_m", "Q4_K", "Q6_K", 0.6, 15 },
+        { "q5_1", "Q5_1", "Q5_1", 0.3, 9 },      { "q5_0", "Q5_0", "Q5_0", 0.3, 8 },    { "q4_1", "Q4_1", "Q4_1", 0.6, 3 },
+        { "q4_0", "Q4_0", "Q4_0", 0.6, 2 },
+    };
+    char from[128], again[140];
+    snprintf(from, sizeof from, "%s/random", dir);
+    snprintf(again, sizeof again, "%s.again", file);
+    make_directory(from, 0.1f);
+    for (int i = 0; i < N_ELEMENTS(cases); i++) {
+        int64_t file_type = -1;
+        convert(from, file, cases[i].type);
+        const opened o = open_file(file);
+        OK(speci_gguf_integer(o.g, "general.file_type", &file_type));
+        assert_int_equal(file_type, cases[i].file_type);
+        assert_string_equal(type_of(&o, "output_norm.weight"), "F32");
+        assert_string_equal(type_of(&o, "blk.2.attn_q.weight"), cases[i].most);
+        assert_string_equal(type_of(&o, "blk.2.ffn_down.weight"), cases[i].most);
+        assert_string_equal(type_of(&o, "blk.0.ffn_down.weight"), cases[i].head); /* the first eighth */
+        assert_string_equal(type_of(&o, "blk.3.attn_v.weight"), cases[i].head);   /* every third */
+        assert_string_equal(type_of(&o, "token_embd.weight"), cases[i].most);
+        assert_string_equal(type_of(&o, "output.weight"), cases[i].head);
+        speci_checkpoint_close(o.c);
+        const double error = apart(file, from);
+        print_message("  %-7s error / max logit %.2g\n", cases[i].type, error);
+        if (!(error <= cases[i].error)) fail_msg("%s: logits differ by %g", cases[i].type, error);
+        convert(file, again, cases[i].type); /* what has the type stays as it is */
+        assert_true(apart(again, file) == 0);
+        remove(again);
+    }
+}
+
+/* --- tokenizers --- */
+
+static const char *const texts[] = {
+    "", " ", "Once upon a time, there was a little girl.", "  two  spaces\n\nand\tlines ", "It's 1234567 o'clock; I'll go. I'LL GO!",
+    "na\xc3\xafve caf\xc3\xa9 \xe2\x82\xac 5", "\xe4\xbd\xa0\xe5\xa5\xbd\xef\xbc\x8c\xe4\xb8\x96\xe7\x95\x8c", "\xf0\x9f\x98\x80\xf0\x9f\x91\x8d end",
+    "for (int i = 0; i < n; i++) { x[i] += 0.5f; }", "e\xcc\x81 combining", "<s> </s> <|endoftext|> <|im_start|>user", "\xe2\x96\x81under",
+};
+
+static void same_ids(const spec_tokenizer *a, const spec_tokenizer *b, const char *text, uint32_t flags, const char *what)
+{
+    int32_t x[256], y[256];
+    char back[2][1024];
+    size_t n_x, n_y, n_back[2];
+    OK(spec_tokenizer_encode(a, x, 256, &n_x, text, strlen(text), flags));
+    OK(spec_tokenizer_encode(b, y, 256, &n_y, text, strlen(text), flags));
+    if (n_x != n_y || memcmp(x, y, n_x * sizeof *x) != 0) fail_msg("%s: \"%s\" has other ids", what, text);
+    for (size_t i = 0; i < n_x; i++)
+        if (a->spm && x[i] == a->bpe.unk) return; /* how the unknown is shown is not in a GGUF file */
+    OK(spec_tokenizer_decode(a, back[0], sizeof back[0], &n_back[0], x, n_x, 0));
+    OK(spec_tokenizer_decode(b, back[1], sizeof back[1], &n_back[1], x, n_x, 0));
+    if (n_back[0] != n_back[1] || memcmp(back[0], back[1], n_back[0]) != 0) fail_msg("%s: \"%s\" comes back otherwise", what, text);
+}
+
+static spec_tokenizer *written(const spec_tokenizer *t)
+{
+    speci_gguf_head head;
+    speci_writer w;
+    spec_tokenizer *out = NULL;
+    speci_gguf_head_begin(&head, NULL);
+    OK(speci_tokenizer_put_gguf(&head, t, t->n_vocab + 3));
+    const int32_t first = speci_tokenizer_first(t);
+    if (first >= 0) OK(speci_gguf_put_whole(&head, "tokenizer.ggml.bos_token_id", (uint32_t)first));
+    OK(speci_writer_open(&w, file, NULL));
+    OK(speci_writer_close(&w, speci_gguf_head_write(&head, &w)));
+    speci_gguf_head_free(&head);
+    OK(spec_tokenizer_open(&out, file, NULL));
+    return out;
+}
+
+static void tokenizers(void **state)
+{
+    (void)state;
+#ifdef SPEC_NO_TOKENIZER
+    skip();
+#endif
+    static const char *const names[] = {
+        GOLDEN "/tokenizers/gpt2-style", GOLDEN "/tokenizers/gpt_neox-style", GOLDEN "/tokenizers/llama3-style",
+        GOLDEN "/tokenizers/qwen2-style", SPEC_TEST_MODELS "/demo-target", SPEC_TEST_DIR "/tokenizer_spm/bytes.model",
+        SPEC_TEST_DIR "/tokenizer_spm/noprefix.model", SPEC_TEST_DIR "/tokenizer_spm/plain.model",
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        spec_tokenizer *t = NULL;
+        OK(spec_tokenizer_open(&t, names[i], NULL));
+        spec_tokenizer *g = written(t);
+        for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) {
+            same_ids(t, g, texts[k], 0, names[i]);
+            same_ids(t, g, texts[k], SPEC_TOKEN_ADD_SPECIAL | SPEC_TOKEN_PARSE_SPECIAL, names[i]);
+        }
+        spec_tokenizer_close(g);
+        spec_tokenizer_close(t);
+    }
+}
+
+/* A whole model: the text that it goes on with, end tokens, chat template. */
+static void model_with_text(void **state)
+{
+    (void)state;
+#ifdef SPEC_NO_TOKENIZER
+    skip();
+#endif
+    convert(DEMO_TARGET, file, "bf16");
+    spec_model *m = support_model(backend, file, SPEC_DTYPE_BF16), *twin = support_model(backend, DEMO_TARGET, SPEC_DTYPE_BF16);
+    spec_result a = SPEC_RESULT_INIT, b = SPEC_RESULT_INIT;
+    spec_request request = SPEC_REQUEST_INIT;
+    spec_session *s, *t;
+    request.n_predict = 48;
+    OK(spec_session_open(&s, m, NULL, NULL));
+    OK(spec_session_open(&t, twin, NULL, NULL));
+    OK(spec_generate(s, &a, "Once upon a time", 16, &request));
+    OK(spec_generate(t, &b, "Once upon a time", 16, &request));
+    support_same(&a, &b, "from GGUF");
+    spec_session_close(s);
+    spec_session_close(t);
+    spec_model_close(m);
+    spec_model_close(twin);
+}
+
+/* --- files to files, and what is refused --- */
+
+static void from_gguf(void **state)
+{
+    (void)state;
+    convert(GOLDEN "/gguf/bamba.gguf", file, "f32");
+    const family_case c = { "bamba", 0, true };
+    const opened a = open_file(file), b = open_file(GOLDEN "/gguf/bamba.gguf");
+    same_keys(&c, a.g, b.g);
+    same_tensors(&c, a.c, b.c);
+    assert_int_equal(a.g->n_pair, b.g->n_pair);
+    speci_checkpoint_close(a.c);
+    speci_checkpoint_close(b.c);
+}
+
+static int stop(void *user_data, double fraction)
+{
+    (void)user_data, (void)fraction;
+    return 1;
+}
+
+/* Fails, and leaves what was there, alone. */
+static void refuse(const char *from, const spec_convert_params *p, spec_status code, const char *part)
+{
+    static const char old[] = "old";
+    char *text;
+    size_t n;
+    FILE *f = fopen(file, "w");
+    fputs(old, f);
+    fclose(f);
+    FAILS(spec_model_convert(backend, from, file, p), code, part);
+    OK(speci_file_read(&text, &n, file, 100, NULL));
+    assert_string_equal(text, old);
+    speci_free(NULL, text);
+    assert_false(speci_dir_has_ending(dir, ".part"));
+}
+
+static void refusals(void **state)
+{
+    (void)state;
+    char from[128];
+    spec_convert_params p = SPEC_CONVERT_PARAMS_INIT;
+    snprintf(from, sizeof from, "%s/odd", dir);
+    refuse(GOLDEN "/gptj", &p, SPEC_E_UNSUPPORTED, "model_type is \"gptj\", which cannot be written to GGUF; these can: llama, mistral, ");
+    refuse(dir, &p, SPEC_E_UNSUPPORTED, "config.json is missing");
+    refuse("no/such", &p, SPEC_E_IO, "no such directory");
+    p.type = "q3";
+    refuse(GOLDEN "/llama2", &p, SPEC_E_INVALID, "type is \"q3\", expected one of f32, f16, ");
+    make_directory(from, 1e6f);
+    p.type = "f16";
+    refuse(from, &p, SPEC_E_UNSUPPORTED, "tensor model.embed_tokens.weight has the value 1e+06, or one near it, which F16 cannot hold");
+    make_directory(from, NAN);
+    p.type = "q4_0";
+    refuse(from, &p, SPEC_E_UNSUPPORTED, "tensor model.embed_tokens.weight has the value nan");
+    p.type = "f32", p.progress = stop;
+    refuse(GOLDEN "/llama2", &p, SPEC_E_ABORTED, "converting was stopped");
+    FAILS(spec_model_convert(backend, GOLDEN "/llama2", NULL, NULL), SPEC_E_INVALID, "a path to write to");
+    FAILS(spec_model_convert(backend, GOLDEN "/llama2", "/no/such/place", NULL), SPEC_E_IO, "/no/such/place");
+}
+
+static int open_backend(void **state)
+{
+    (void)state;
+    backend = support_backend();
+    strcpy(dir, "/tmp/spec-convert-XXXXXX");
+    if (!mkdtemp(dir)) return -1;
+    snprintf(file, sizeof file, "%s/m.gguf", dir);
+    return 0;
+}
+
+static int close_backend(void **state)
+{
+    char command[128];
+    (void)state;
+    spec_backend_close(backend);
+    snprintf(command, sizeof command, "rm -rf '%s'", dir);
+    return system(command);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(families), cmocka_unit_test(gemma3), cmocka_unit_test(types), cmocka_unit_test(tokenizers),
+                                        cmocka_unit_test(model_with_text), cmocka_unit_test(from_gguf), cmocka_unit_test(refusals) };
+    return cmocka_run_group_tests(tests, open_backend, close_backend);
+}
