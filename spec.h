@@ -230,8 +230,8 @@ typedef struct spec_model_params {
     /* AUTO: matrices are kept in the file's or the compute type, those of a GGUF file in the blocks of the file where the backend has
      * these (Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K), else unpacked to the compute type.
      * Blocks: those with rows of a multiple of 32 are quantised while they are loaded (the same blocks of a GGUF file stay what they
-     * are), embeddings and head too; those whose rows are no whole blocks of 256 become Q8_0 instead. The others, vectors and
-     * activations are as ever. E_UNSUPPORTED for a backend that does not keep such blocks. */
+     * are), embeddings and head too; where rows are no whole blocks of 256, Q4_K becomes Q5_0, Q5_K Q5_1 and Q6_K Q8_0. The
+     * others, vectors and activations are as ever. E_UNSUPPORTED for a backend that does not keep such blocks. */
     spec_dtype weights;
 } spec_model_params;
 #define SPEC_MODEL_PARAMS_INIT SPEC_STRUCT_INIT(spec_model_params)

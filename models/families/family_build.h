@@ -89,8 +89,7 @@ spec_status speci_model_build_stack(model_builder *b, model_linear *out, const m
 
 /* How blocks of that type are made; NULL: it is none of blocks. */
 const speci_packing *speci_packing_of(spec_dtype dtype);
-/* What a matrix with such rows becomes where `weights` is asked for: that, where rows are no whole blocks of 256 Q8_0, or AUTO: it stays
- * what it is. */
+/* What a matrix with such rows becomes where `weights` is asked for (speci_gguf_type_fitting), or AUTO: it stays what it is. */
 spec_dtype speci_quantised_as(spec_dtype weights, int32_t n_in);
 /* Rows [first, first + n) of a matrix, whose rows are whole blocks of both kinds, packed (files_quantise.c). */
 spec_status speci_quantise(const speci_packing *packing, void *out, const model_tensor *t, int32_t first, int32_t n);

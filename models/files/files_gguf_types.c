@@ -164,6 +164,14 @@ const gguf_type *speci_gguf_type_of(spec_dtype dtype)
     return NULL;
 }
 
+const gguf_type *speci_gguf_type_fitting(const gguf_type *type, int64_t n_col)
+{
+    static const uint32_t others[][2] = { { 12, 6 }, { 13, 7 }, { 14, 8 } }; /* Q4_K: Q5_0, Q5_K: Q5_1, Q6_K: Q8_0 */
+    for (size_t i = 0; i < sizeof others / sizeof *others && n_col % type->n_value; i++)
+        if (others[i][0] == type->id) type = speci_gguf_type(others[i][1]);
+    return n_col % type->n_value ? NULL : type;
+}
+
 const gguf_type *speci_gguf_type_named(const char *name, size_t n)
 {
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)

@@ -18,6 +18,9 @@ typedef struct gguf_type {
 /* NULL: no such type. */
 const gguf_type *speci_gguf_type(uint32_t id);
 const gguf_type *speci_gguf_type_of(spec_dtype dtype);
+/* The type itself for rows that are whole blocks, or llama.cpp's choice of blocks of 32 in its place; NULL where rows are none of
+ * these, either. */
+const gguf_type *speci_gguf_type_fitting(const gguf_type *type, int64_t n_col);
 const gguf_type *speci_gguf_type_named(const char *name, size_t n); /* in letters of any case */
 
 #endif

@@ -11,9 +11,9 @@ const speci_packing *speci_packing_of(spec_dtype dtype)
 
 spec_dtype speci_quantised_as(spec_dtype weights, int32_t n_in)
 {
-    const speci_packing *const packing = speci_packing_of(weights);
-    if (!packing || n_in % SPEC_Q8_BLOCK != 0) return SPEC_DTYPE_AUTO;
-    return n_in % (int32_t)packing->n_value == 0 ? weights : SPEC_DTYPE_Q8_0;
+    if (!speci_packing_of(weights)) return SPEC_DTYPE_AUTO;
+    const gguf_type *const type = speci_gguf_type_fitting(speci_gguf_type_of(weights), n_in);
+    return type ? type->dtype : SPEC_DTYPE_AUTO;
 }
 
 spec_status speci_quantise(const speci_packing *packing, void *out, const model_tensor *t, int32_t first, int32_t n)
