@@ -209,7 +209,15 @@ typedef enum spec_dtype {
     SPEC_DTYPE_BF16 = 2,
     SPEC_DTYPE_F16 = 3,
     SPEC_DTYPE_I32 = 4, /* ids only */
-    SPEC_DTYPE_Q8_0 = 5 /* weights only: 32 consecutive values of a row are int8 times one f16 scale, 8.5 bits each */
+    SPEC_DTYPE_Q8_0 = 5, /* weights only: 32 consecutive values of a row are int8 times one f16 scale, 8.5 bits each */
+    /* weights only: blocks of 32 or, those called K, of 256 consecutive values of a row, as GGUF files have them (spec_blocks.h) */
+    SPEC_DTYPE_Q4_0 = 6,
+    SPEC_DTYPE_Q4_1 = 7,
+    SPEC_DTYPE_Q5_0 = 8,
+    SPEC_DTYPE_Q5_1 = 9,
+    SPEC_DTYPE_Q4_K = 10,
+    SPEC_DTYPE_Q5_K = 11,
+    SPEC_DTYPE_Q6_K = 12
 } spec_dtype;
 SPEC_API const char *spec_dtype_name(spec_dtype dtype); /* "f32", "bf16", ... */
 
@@ -219,9 +227,11 @@ typedef struct spec_model_params {
     const char *tokenizer_path; /* NULL = the model's directory; a model without one works with ids only */
     spec_progress_fn progress;
     void *progress_user_data;
-    /* AUTO: matrices are kept in the file's or the compute type; those of a GGUF file in blocks are unpacked to the compute type.
-     * Q8_0: those with rows of a multiple of 32 are quantised while they are loaded (Q8_0 of a GGUF file stays what it is), embeddings
-     * and head too; the others, vectors and activations are as ever. */
+    /* AUTO: matrices are kept in the file's or the compute type, those of a GGUF file in the blocks of the file where the backend has
+     * these (Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K), else unpacked to the compute type.
+     * Blocks: those with rows of a multiple of 32 are quantised while they are loaded (the same blocks of a GGUF file stay what they
+     * are), embeddings and head too; where rows are no whole blocks of 256, Q4_K becomes Q5_0, Q5_K Q5_1 and Q6_K Q8_0. The
+     * others, vectors and activations are as ever. E_UNSUPPORTED for a backend that does not keep such blocks. */
     spec_dtype weights;
 } spec_model_params;
 #define SPEC_MODEL_PARAMS_INIT SPEC_STRUCT_INIT(spec_model_params)
@@ -280,7 +290,7 @@ typedef struct spec_model_info {
     uint64_t bytes_weights;     /* on the device */
     uint64_t bytes_state_seq;   /* recurrent state, recent tokens, convolution state, replay caches of one sequence */
     uint64_t bytes_kv_token;    /* KV cache per token of context */
-    spec_dtype weights;         /* as asked for: AUTO or Q8_0 */
+    spec_dtype weights;         /* as asked for: AUTO or blocks */
     int32_t dim;                /* columns of a hidden row */
     int32_t n_type;
     const spec_type_count *types; /* [n_type] of the file's tensors, most bytes first; borrowed. None of an application's engine */

@@ -242,17 +242,21 @@ typedef enum spec_activation {
 } spec_activation;
 
 /* Weights of SPEC_DTYPE_Q8_0 are rows of spec_q8_block (spec_blocks.h). A block's values are exact wherever they are computed in
- * decode passes; prefill may round them to the compute type. */
+ * decode passes; prefill may round them to the compute type.
+ *
+ * Those of the other blocks, Q4_0 to Q6_K, are rows of the blocks of that name there. A weight's value is what its block's formula
+ * gives in float32, rounded to the compute type: in products and embeddings, in decode and prefill passes. So a backend may take
+ * the matrix for one of the compute type, which it keeps in less memory. */
 
 /* A matrix [n_out][n_in], its rows gathered from parts in order. With glu, rows [0, n_out/2) are the gate and
  * rows [n_out/2, n_out) what it multiplies; a backend may interleave them. */
 typedef struct spec_weight_part {
-    const void *data; /* host memory, row-major [n_row][n_in] (Q8_0: [n_row][n_in / 32] blocks), any alignment */
+    const void *data; /* host memory, row-major [n_row][n_in], or rows of blocks; any alignment */
     int32_t n_row;
 } spec_weight_part;
 typedef struct spec_weight_desc {
     int32_t n_out, n_in;
-    spec_dtype dtype;   /* of the parts; Q8_0, with n_in a multiple of 32, is kept as it is */
+    spec_dtype dtype;   /* of the parts; blocks, of which n_in is a whole number, are kept as they are */
     spec_dtype compute; /* of the activations that it will meet */
     int32_t glu;
     int32_t gather;     /* 1: also used by embed */
@@ -780,6 +784,8 @@ struct spec_backend_ops {
     spec_status (*accept_tree)(spec_queue *q, const spec_accept_tree_args *a);
     /* Optional row operation; a table that has it knows feed_token of an expansion, too. NULL: the library does both on the host. */
     spec_status (*gather)(spec_queue *q, const spec_gather_args *a);
+    /* Bit t: weight_open takes parts of type t, which are blocks. Those of a file that it does not take are unpacked by the library. */
+    uint64_t weight_blocks;
     /* Append here. */
 };
 

@@ -89,4 +89,106 @@ SPEC_BLOCKS_HD static inline void spec_k_scale(const uint8_t scales[12], int g, 
     *mn = scales[g + 4] >> 4 | (scales[g] >> 6) << 4;
 }
 
+/* --- q of value i --- */
+
+/* nibble(i) of 32 values, Q4_0 and Q4_1; with the fifth bit, Q5_0 and Q5_1 */
+SPEC_BLOCKS_HD static inline int spec_q4_number(const uint8_t qs[16], int i) { return i < 16 ? qs[i] & 15 : qs[i - 16] >> 4; }
+SPEC_BLOCKS_HD static inline int spec_q5_number(const uint8_t qh[4], const uint8_t qs[16], int i)
+{
+    return spec_q4_number(qs, i) | (qh[i / 8] >> i % 8 & 1) << 4;
+}
+SPEC_BLOCKS_HD static inline int spec_q4_k_number(const uint8_t qs[128], int i)
+{
+    return qs[32 * (i / 64) + i % 32] >> 4 * (i / 32 % 2) & 15;
+}
+SPEC_BLOCKS_HD static inline int spec_q5_k_number(const uint8_t qh[32], const uint8_t qs[128], int i)
+{
+    return spec_q4_k_number(qs, i) | (qh[i % 32] >> i / 32 & 1) << 4;
+}
+SPEC_BLOCKS_HD static inline int spec_q6_k_number(const spec_q6_k_block *b, int i)
+{
+    const int half = i / 128, k = i / 32 % 4, l = i % 32;
+    return (b->ql[64 * half + 32 * (k % 2) + l] >> 4 * (k / 2) & 15) | (b->qh[32 * half + l] >> 2 * k & 3) << 4;
+}
+
+/* --- all of them alike, for who keeps their parts in an order of his own ---
+ *
+ * With f and fm 1 in blocks of 32, and o the middle of q (8, 16, 32 or 0):
+ *   value = (d * f) * (q - o) + m,   in blocks of 256   (d * f) * (q - o) - m * fm
+ * where each product is a number that float32 holds: only the sum is rounded, and a fused multiply-add gives the same bits. */
+typedef struct spec_block_parts {
+    uint16_t d, m;           /* f16; m 0: there is none */
+    uint8_t f[16], fm[16];   /* of 16 values each, f of Q6_K int8; not set in blocks of 32 */
+    uint8_t q[SPEC_K_BLOCK]; /* with the middle */
+} spec_block_parts;
+
+typedef struct spec_block_form {
+    int32_t n_value, n_byte; /* of a block */
+    int32_t n_high;          /* bits of q above four */
+    int32_t middle;
+    int32_t has_m, n_f;      /* n_f: different f, 0, 8 or 16 */
+} spec_block_form;
+
+#define SPEC_FORM_Q4_0 { 32, 18, 0, 8, 0, 0 }
+#define SPEC_FORM_Q4_1 { 32, 20, 0, 0, 1, 0 }
+#define SPEC_FORM_Q5_0 { 32, 22, 1, 16, 0, 0 }
+#define SPEC_FORM_Q5_1 { 32, 24, 1, 0, 1, 0 }
+#define SPEC_FORM_Q4_K { 256, 144, 0, 0, 1, 8 }
+#define SPEC_FORM_Q5_K { 256, 176, 1, 0, 1, 8 }
+#define SPEC_FORM_Q6_K { 256, 210, 2, 32, 0, 16 }
+
+SPEC_BLOCKS_HD static inline void spec_q4_0_parts(spec_block_parts *to, const void *block)
+{
+    const spec_q4_0_block *b = (const spec_q4_0_block *)block;
+    to->d = b->d, to->m = 0;
+    for (int i = 0; i < SPEC_SMALL_BLOCK; i++) to->q[i] = (uint8_t)spec_q4_number(b->qs, i);
+}
+SPEC_BLOCKS_HD static inline void spec_q4_1_parts(spec_block_parts *to, const void *block)
+{
+    const spec_q4_1_block *b = (const spec_q4_1_block *)block;
+    to->d = b->d, to->m = b->m;
+    for (int i = 0; i < SPEC_SMALL_BLOCK; i++) to->q[i] = (uint8_t)spec_q4_number(b->qs, i);
+}
+SPEC_BLOCKS_HD static inline void spec_q5_0_parts(spec_block_parts *to, const void *block)
+{
+    const spec_q5_0_block *b = (const spec_q5_0_block *)block;
+    to->d = b->d, to->m = 0;
+    for (int i = 0; i < SPEC_SMALL_BLOCK; i++) to->q[i] = (uint8_t)spec_q5_number(b->qh, b->qs, i);
+}
+SPEC_BLOCKS_HD static inline void spec_q5_1_parts(spec_block_parts *to, const void *block)
+{
+    const spec_q5_1_block *b = (const spec_q5_1_block *)block;
+    to->d = b->d, to->m = b->m;
+    for (int i = 0; i < SPEC_SMALL_BLOCK; i++) to->q[i] = (uint8_t)spec_q5_number(b->qh, b->qs, i);
+}
+SPEC_BLOCKS_HD static inline void spec_k_parts(spec_block_parts *to, const uint8_t scales[12])
+{
+    for (int i = 0; i < 16; i++) {
+        int sc, mn;
+        spec_k_scale(scales, i / 2, &sc, &mn);
+        to->f[i] = (uint8_t)sc, to->fm[i] = (uint8_t)mn;
+    }
+}
+SPEC_BLOCKS_HD static inline void spec_q4_k_parts(spec_block_parts *to, const void *block)
+{
+    const spec_q4_k_block *b = (const spec_q4_k_block *)block;
+    to->d = b->d, to->m = b->dmin;
+    spec_k_parts(to, b->scales);
+    for (int i = 0; i < SPEC_K_BLOCK; i++) to->q[i] = (uint8_t)spec_q4_k_number(b->qs, i);
+}
+SPEC_BLOCKS_HD static inline void spec_q5_k_parts(spec_block_parts *to, const void *block)
+{
+    const spec_q5_k_block *b = (const spec_q5_k_block *)block;
+    to->d = b->d, to->m = b->dmin;
+    spec_k_parts(to, b->scales);
+    for (int i = 0; i < SPEC_K_BLOCK; i++) to->q[i] = (uint8_t)spec_q5_k_number(b->qh, b->qs, i);
+}
+SPEC_BLOCKS_HD static inline void spec_q6_k_parts(spec_block_parts *to, const void *block)
+{
+    const spec_q6_k_block *b = (const spec_q6_k_block *)block;
+    to->d = b->d, to->m = 0;
+    for (int i = 0; i < 16; i++) to->f[i] = (uint8_t)b->scales[i], to->fm[i] = 0;
+    for (int i = 0; i < SPEC_K_BLOCK; i++) to->q[i] = (uint8_t)spec_q6_k_number(b, i);
+}
+
 #endif

@@ -214,7 +214,8 @@ int cli_open(cli_context *c, const cli_options *o)
 
     spec_model_params model_params = SPEC_MODEL_PARAMS_INIT;
     static const spec_dtype dtypes[] = { SPEC_DTYPE_AUTO, SPEC_DTYPE_F32, SPEC_DTYPE_BF16, SPEC_DTYPE_F16 }; /* of the options */
-    static const spec_dtype weights[] = { SPEC_DTYPE_AUTO, SPEC_DTYPE_Q8_0 };
+    static const spec_dtype weights[] = { SPEC_DTYPE_AUTO, SPEC_DTYPE_Q8_0, SPEC_DTYPE_Q4_0, SPEC_DTYPE_Q4_1, SPEC_DTYPE_Q5_0,
+                                         SPEC_DTYPE_Q5_1, SPEC_DTYPE_Q4_K, SPEC_DTYPE_Q5_K, SPEC_DTYPE_Q6_K };
     model_params.dtype = dtypes[o->dtype];
     model_params.weights = weights[o->weights];
     model_params.tokenizer_path = o->tokenizer;

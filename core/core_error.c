@@ -83,6 +83,13 @@ const char *spec_dtype_name(spec_dtype dtype)
     case SPEC_DTYPE_F16: return "f16";
     case SPEC_DTYPE_I32: return "i32";
     case SPEC_DTYPE_Q8_0: return "q8_0";
+    case SPEC_DTYPE_Q4_0: return "q4_0";
+    case SPEC_DTYPE_Q4_1: return "q4_1";
+    case SPEC_DTYPE_Q5_0: return "q5_0";
+    case SPEC_DTYPE_Q5_1: return "q5_1";
+    case SPEC_DTYPE_Q4_K: return "q4_k";
+    case SPEC_DTYPE_Q5_K: return "q5_k";
+    case SPEC_DTYPE_Q6_K: return "q6_k";
     }
     return "unknown type";
 }

@@ -14,11 +14,17 @@
 
 /* ------------------------------------------------------------------ an architecture as data --- */
 
-/* y = W x + b. The weight may be shared (tied embeddings): the model's list owns it. */
+/* y = W x + b. The weight may be shared (tied embeddings): the model's list owns it. Rows of other blocks than those above them are
+ * weights of their own, below w, and products of their own: the values of a GGUF file, say, of which some have more bits. */
+enum { MODEL_LINEAR_MORE = 2 };
 typedef struct model_linear {
     const spec_weight *w;
-    int32_t n_in, n_out;
-    const float *bias; /* device [n_out] or NULL */
+    int32_t n_in, n_out; /* n_out: of all */
+    const float *bias;   /* device [n_out] or NULL */
+    struct {
+        const spec_weight *w; /* NULL: there is none */
+        int32_t n_out;
+    } more[MODEL_LINEAR_MORE];
 } model_linear;
 
 typedef struct model_norm {
@@ -62,7 +68,7 @@ struct spec_model {
     const spec_tokenizer *tokenizer; /* NULL: ids only */
     spec_tokenizer *opened_tokenizer; /* to be closed: the one above, unless that is the application's */
     spec_dtype dtype;           /* compute type */
-    spec_dtype weights;         /* AUTO, or what matrices were made of: Q8_0 */
+    spec_dtype weights;         /* AUTO, or what matrices were made of: blocks */
     int32_t n_vocab, dim, n_layer, n_ctx; /* n_ctx 0 = no limit */
     bool ctx_ends;              /* positions behind n_ctx have frequencies that change with each token (RoPE dynamic) */
     int32_t bos, n_eos;

@@ -10,10 +10,14 @@
 
 /* --- types --- */
 
-static spec_status check_types(spec_dtype t, spec_dtype weights)
+static spec_status check_types(const spec_backend *be, spec_dtype t, spec_dtype weights)
 {
-    if (weights != SPEC_DTYPE_AUTO && weights != SPEC_DTYPE_Q8_0)
-        return speci_fail(SPEC_E_INVALID, "weights is %s, expected auto or q8_0", spec_dtype_name(weights));
+    if (weights != SPEC_DTYPE_AUTO && !speci_packing_of(weights))
+        return speci_fail(SPEC_E_INVALID, "weights is %s, expected auto, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k or q6_k",
+                          spec_dtype_name(weights));
+    if (weights != SPEC_DTYPE_AUTO && weights != SPEC_DTYPE_Q8_0 && (be->ops->weight_blocks >> weights & 1) == 0)
+        return speci_fail(SPEC_E_UNSUPPORTED, "weights is %s, which %s does not keep: take auto or q8_0", spec_dtype_name(weights),
+                          be->info.name);
     if (t == SPEC_DTYPE_AUTO || t == SPEC_DTYPE_F32 || t == SPEC_DTYPE_BF16 || t == SPEC_DTYPE_F16) return SPEC_OK;
     return speci_fail(SPEC_E_INVALID, "dtype is %s, expected auto, f32, bf16 or f16", spec_dtype_name(t));
 }
@@ -157,6 +161,11 @@ static spec_status load_weights(spec_model *m, model_source *s, const spec_model
     SPEC_TRY(speci_model_list_types(m, s->checkpoint));
     SPEC_TRY(build(m, &b, family));
     if (m->intake) SPEC_TRY(tell_head(m));
+    if (b.n_unpacked)
+        speci_log(m->backend, SPEC_LOG_INFO,
+                  "%s: %d matri%s of blocks that %s does not keep, or of unlike ones, became %s: %.1f MiB in the file, %.1f MiB here",
+                  m->path, (int)b.n_unpacked, b.n_unpacked == 1 ? "x" : "ces", m->backend->info.name, spec_dtype_name(m->dtype),
+                  (double)b.bytes_packed / 1048576.0, (double)b.bytes_unpacked / 1048576.0);
     return check_unused(m, &s->config, s->checkpoint);
 }
 
@@ -189,7 +198,7 @@ spec_status spec_model_open(spec_model **out, spec_backend *backend, const char 
     if (!out || !backend || !path || !path[0])
         return speci_fail(SPEC_E_INVALID, "spec_model_open needs out, a backend and a path");
     SPEC_TRY(speci_params_read(&p, sizeof p, params, "spec_model_params"));
-    SPEC_TRY(check_types(p.dtype, p.weights));
+    SPEC_TRY(check_types(backend, p.dtype, p.weights));
     SPEC_TRY(speci_source_check(path));
     SPEC_TRY(speci_model_new(&m, backend, &speci_exec_net, path));
     const spec_status status = load(m, &p);

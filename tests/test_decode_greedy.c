@@ -33,6 +33,7 @@ static const setting settings[] = {
     { "greedy, f32, batched", SPEC_DTYPE_F32, N_PROMPT, 0.0f, 1, 0, SPEC_DTYPE_AUTO, N_NEW, USUAL },
     { "greedy, f16", SPEC_DTYPE_F16, 1, 0.0f, 4, 3, SPEC_DTYPE_AUTO, N_NEW, USUAL },
     { "greedy, bf16, weights in q8_0", SPEC_DTYPE_BF16, N_PROMPT, 0.0f, 2, 1, SPEC_DTYPE_Q8_0, N_NEW, USUAL },
+    { "greedy, bf16, weights in q5_1", SPEC_DTYPE_BF16, N_PROMPT, 0.0f, 2, 1, SPEC_DTYPE_Q5_1, N_NEW, USUAL },
     { "sampled, bf16, batched", SPEC_DTYPE_BF16, N_PROMPT, 0.8f, 1, 0, SPEC_DTYPE_AUTO, N_NEW, USUAL },
     { "sampled, f32", SPEC_DTYPE_F32, 1, 0.8f, 4, 2, SPEC_DTYPE_AUTO, N_NEW, USUAL },
     { "greedy, bf16, long", SPEC_DTYPE_BF16, N_PROMPT, 0.0f, 4, 1, SPEC_DTYPE_AUTO, N_LONG, USUAL },

@@ -1,4 +1,5 @@
 /* test_device.c - the helpers of test.h. */
+#include "models/families/family_build.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -346,37 +347,42 @@ spec_view test_view(const test_buffer *b, int32_t ld)
     return v;
 }
 
-/* Values [n] in blocks of 32, which become what the blocks hold. A block's scale is its largest value / 127 as f16. */
-static void encode_q8(spec_q8_block *out, double *v, size_t n)
+/* --- blocks --- */
+
+static const gguf_type *blocks_of(spec_dtype dtype)
 {
-    for (size_t b = 0; b < n / SPEC_Q8_BLOCK; b++, out++, v += SPEC_Q8_BLOCK) {
-        const double scale = test_round(largest(v, SPEC_Q8_BLOCK) / 127.0, SPEC_DTYPE_F16);
-        out->scale = f16_bits(scale);
-        for (int32_t i = 0; i < SPEC_Q8_BLOCK; i++) {
-            out->q[i] = (int8_t)fmax(-127.0, fmin(127.0, scale > 0 ? nearbyint(v[i] / scale) : 0.0));
-            v[i] = scale * out->q[i];
-        }
-    }
+    const gguf_type *const type = speci_gguf_type_of(dtype);
+    return type && type->unpack ? type : NULL;
+}
+
+/* Values [n] in blocks, which become what the blocks hold. */
+static void encode_blocks(void *out, double *v, size_t n, spec_dtype dtype)
+{
+    const gguf_type *type = blocks_of(dtype);
+    float *x = malloc(n * sizeof *x);
+    assert_non_null(x);
+    for (size_t i = 0; i < n; i++) x[i] = (float)v[i];
+    assert_int_equal(speci_pack(type->packing, out, x, n / type->n_value), n / type->n_value);
+    type->unpack(x, out, n / type->n_value);
+    for (size_t i = 0; i < n; i++) v[i] = (double)x[i];
+    free(x);
 }
 
 spec_weight *test_weight(const test_device *d, double *v, int32_t n_out, int32_t n_in, spec_dtype dtype,
                          spec_dtype compute, int32_t glu, int32_t parts)
 {
-    const bool q8 = dtype == SPEC_DTYPE_Q8_0;
-    size_t n = (size_t)n_out * (size_t)n_in, size = test_type_size(dtype);
-    size_t row = q8 ? (size_t)n_in / SPEC_Q8_BLOCK * sizeof(spec_q8_block) : (size_t)n_in * size;
+    const gguf_type *blocks = blocks_of(dtype);
+    size_t n = (size_t)n_out * (size_t)n_in, size = blocks ? 0 : test_type_size(dtype);
+    size_t row = blocks ? (size_t)n_in / blocks->n_value * blocks->bytes : (size_t)n_in * size;
     uint8_t *host = malloc((size_t)n_out * row + 1), *odd = host + 1; /* parts may lie anywhere */
     spec_weight_part part[8];
     spec_weight *w = NULL;
     assert_non_null(host);
     assert_true(parts <= 8);
-    for (size_t i = 0; !q8 && i < n; i++) encode(odd + i * size, v[i], dtype);
-    if (q8) {
-        spec_q8_block *blocks = malloc((size_t)n_out * row);
-        assert_non_null(blocks);
-        encode_q8(blocks, v, n);
-        memcpy(odd, blocks, (size_t)n_out * row);
-        free(blocks);
+    for (size_t i = 0; !blocks && i < n; i++) encode(odd + i * size, v[i], dtype);
+    if (blocks) {
+        encode_blocks(host, v, n, dtype);
+        memmove(odd, host, (size_t)n_out * row);
     }
     for (int32_t i = 0; i < parts; i++) {
         int32_t from = n_out * i / parts, to = n_out * (i + 1) / parts;
@@ -385,10 +391,10 @@ spec_weight *test_weight(const test_device *d, double *v, int32_t n_out, int32_t
     }
     spec_weight_desc desc = { n_out, n_in, dtype, compute, glu, 1, part, parts };
     test_ok(d->ops->weight_open(d->dev, &w, &desc), "weight_open");
-    assert_true(d->ops->weight_bytes(d->dev, &desc) >= (q8 ? (size_t)n_out * row : n * 2));
+    assert_true(d->ops->weight_bytes(d->dev, &desc) >= (blocks ? (size_t)n_out * row : n * 2));
     free(host);
-    if (q8) return w;
-    test_round_all(v, n, dtype);
+    if (dtype == SPEC_DTYPE_Q8_0) return w; /* exact */
+    if (!blocks) test_round_all(v, n, dtype);
     if (compute != SPEC_DTYPE_F32) test_round_all(v, n, compute);
     return w;
 }

@@ -18,6 +18,8 @@ static const struct {
     { SPEC_DTYPE_BF16, SPEC_DTYPE_AUTO },
     { SPEC_DTYPE_F16, SPEC_DTYPE_AUTO },
     { SPEC_DTYPE_BF16, SPEC_DTYPE_Q8_0 },
+    { SPEC_DTYPE_BF16, SPEC_DTYPE_Q4_1 },
+    { SPEC_DTYPE_F32, SPEC_DTYPE_Q5_0 },
 };
 static spec_backend *backend;
 

@@ -137,6 +137,14 @@ static const linear_case linears[] = {
     { "linear_q8_longer", 20512, 72, SPEC_DTYPE_Q8_0, SPEC_DTYPE_BF16, 0 },
     { "linear_q8_wide", 1696, 12600, SPEC_DTYPE_Q8_0, SPEC_DTYPE_BF16, 0 },
     { "linear_q8_wider_glu", 1280, 16000, SPEC_DTYPE_Q8_0, SPEC_DTYPE_BF16, 1 },
+    { "linear_q4_0", 608, 72, SPEC_DTYPE_Q4_0, SPEC_DTYPE_BF16, 0 },
+    { "linear_q4_1_glu", 576, 130, SPEC_DTYPE_Q4_1, SPEC_DTYPE_BF16, 1 },
+    { "linear_q5_0", 288, 72, SPEC_DTYPE_Q5_0, SPEC_DTYPE_F16, 0 },
+    { "linear_q5_1_f32", 288, 33, SPEC_DTYPE_Q5_1, SPEC_DTYPE_F32, 0 },
+    { "linear_q4_k", 1280, 200, SPEC_DTYPE_Q4_K, SPEC_DTYPE_BF16, 0 },
+    { "linear_q5_k_glu", 512, 130, SPEC_DTYPE_Q5_K, SPEC_DTYPE_F16, 1 },
+    { "linear_q6_k", 2560, 72, SPEC_DTYPE_Q6_K, SPEC_DTYPE_BF16, 0 },
+    { "linear_q6_k_f32", 256, 33, SPEC_DTYPE_Q6_K, SPEC_DTYPE_F32, 0 },
 };
 
 static const linear_case behind_norm[] = {
@@ -147,6 +155,8 @@ static const linear_case behind_norm[] = {
     { "behind_norm_bf16_wide", 784, 2112, SPEC_DTYPE_BF16, SPEC_DTYPE_BF16, 0 },
     { "behind_norm_f16_bf16", 304, 72, SPEC_DTYPE_F16, SPEC_DTYPE_BF16, 0 },
     { "behind_norm_q8_glu", 288, 130, SPEC_DTYPE_Q8_0, SPEC_DTYPE_BF16, 1 },
+    { "behind_norm_q4_1_glu", 288, 130, SPEC_DTYPE_Q4_1, SPEC_DTYPE_BF16, 1 },
+    { "behind_norm_q6_k", 1280, 72, SPEC_DTYPE_Q6_K, SPEC_DTYPE_BF16, 0 },
     { "behind_norm_q8_long", 10272, 72, SPEC_DTYPE_Q8_0, SPEC_DTYPE_BF16, 0 },
 };
 

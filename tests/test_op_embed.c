@@ -20,6 +20,13 @@ static const embed_case cases[] = {
     { "f16", 40, 64, 4, 4, SPEC_DTYPE_F16, SPEC_DTYPE_F16, 1.0 },
     { "f32_table_bf16_compute", 40, 64, 4, 4, SPEC_DTYPE_F32, SPEC_DTYPE_BF16, 1.0 },
     { "q8", 40, 64, 4, 4, SPEC_DTYPE_Q8_0, SPEC_DTYPE_BF16, 1.0 },
+    { "q4_0", 40, 64, 4, 4, SPEC_DTYPE_Q4_0, SPEC_DTYPE_BF16, 1.0 },
+    { "q4_1_f16", 40, 96, 4, 4, SPEC_DTYPE_Q4_1, SPEC_DTYPE_F16, 1.0 },
+    { "q5_0", 40, 64, 4, 4, SPEC_DTYPE_Q5_0, SPEC_DTYPE_F32, 0.5 },
+    { "q5_1", 40, 576, 4, 4, SPEC_DTYPE_Q5_1, SPEC_DTYPE_BF16, 1.0 },
+    { "q4_k", 40, 512, 4, 4, SPEC_DTYPE_Q4_K, SPEC_DTYPE_BF16, 1.0 },
+    { "q5_k", 37, 256, 4, 4, SPEC_DTYPE_Q5_K, SPEC_DTYPE_F32, 1.0 },
+    { "q6_k", 40, 768, 4, 4, SPEC_DTYPE_Q6_K, SPEC_DTYPE_BF16, 1.0 },
     { "q8_odd_f32", 37, 96, 4, 4, SPEC_DTYPE_Q8_0, SPEC_DTYPE_F32, 0.25 },
     { "bf16_table_f32_compute", 40, 64, 4, 4, SPEC_DTYPE_BF16, SPEC_DTYPE_F32, 1.0 },
 };

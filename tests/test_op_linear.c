@@ -1,6 +1,7 @@
 /* test_op_linear.c - products with every epilogue, in decode and prefill passes; behind a norm in a plan, whose factor a backend
  * may leave to them; and heads, with passes that end with the largest of each row. */
 #include <math.h>
+#include <stdio.h>
 
 #include "tests/ref_ops.h"
 #include "tests/support_plan.h"
@@ -306,6 +307,44 @@ static void run_case(const test_device *d, const linear_case *c, bool behind)
     close_product(d, &t);
 }
 
+/* Every kind of blocks, with rows of one block, of several, and in pieces of no power of two, and numbers of rows that kernels divide
+ * otherwise. */
+static void each_blocks(test_device *d)
+{
+    static const spec_dtype blocks[] = { SPEC_DTYPE_Q4_0, SPEC_DTYPE_Q4_1, SPEC_DTYPE_Q5_0, SPEC_DTYPE_Q5_1, SPEC_DTYPE_Q4_K,
+                                         SPEC_DTYPE_Q5_K, SPEC_DTYPE_Q6_K };
+    static const spec_dtype computes[] = { BF16, F16, F32 };
+    static const int32_t rows[] = { 1, 2, 3, 5, 8, 9, 13, 16, 17, 24, 32, 33, 47, 64 };
+    static const int32_t small[] = { 32, 96, 576, 1056 }, large[] = { 256, 512, 1280 };
+    for (int32_t b = 0; b < N_ELEMENTS(blocks); b++) {
+        const bool is_large = blocks[b] >= SPEC_DTYPE_Q4_K;
+        if ((d->ops->weight_blocks >> blocks[b] & 1) == 0) {
+            printf("SKIP %s: does not keep %s\n", d->name, spec_dtype_name(blocks[b]));
+            continue;
+        }
+        for (int32_t i = 0; i < N_ELEMENTS(rows) * N_ELEMENTS(computes); i++) {
+            char name[64];
+            const int32_t n_in = is_large ? large[i % N_ELEMENTS(large)] : small[i % N_ELEMENTS(small)];
+            const spec_dtype compute = computes[i % N_ELEMENTS(computes)];
+            const bool glu = i % 5 == 1, prefill = i % 7 == 3;
+            linear_case c = { name, rows[i / N_ELEMENTS(computes)], n_in, glu ? 106 : 73 + 40 * (i % 2), blocks[b], compute,
+                              i % 4 == 0 ? compute : F32, glu ? SPEC_ACT_SILU : SPEC_ACT_NONE, glu, i % 3 == 0, !glu && i % 4 == 1,
+                              i % 2 ? 1.0 : 0.3, 1 + i % 3, prefill };
+            snprintf(name, sizeof name, "%s_%s_rows_%d_of_%d%s", spec_dtype_name(blocks[b]), spec_dtype_name(compute), (int)c.rows,
+                     (int)n_in, prefill ? "_prefill" : "");
+            run_case(d, &c, false);
+            if (c.add || compute != BF16 || prefill) continue;
+            run_case(d, &c, true);
+        }
+    }
+}
+
+static void test_linear_blocks(void **state)
+{
+    (void)state;
+    test_each_device(each_blocks);
+}
+
 static void each(test_device *d)
 {
     for (int32_t i = 0; i < N_ELEMENTS(cases); i++) run_case(d, &cases[i], false);
@@ -419,6 +458,8 @@ static void refuse(test_device *d)
     assert_int_equal(d->ops->weight_open(d->dev, &w, &desc), SPEC_E_UNSUPPORTED);
     desc = (spec_weight_desc){ 2, 3, Q8, F32, 0, 0, &part, 1 };
     assert_int_equal(d->ops->weight_open(d->dev, &w, &desc), SPEC_E_INVALID); /* no whole block */
+    desc = (spec_weight_desc){ 2, 128, SPEC_DTYPE_Q4_K, F32, 0, 0, &part, 1 };
+    assert_int_equal(d->ops->weight_open(d->dev, &w, &desc), d->ops->weight_blocks ? SPEC_E_INVALID : SPEC_E_UNSUPPORTED);
     desc = (spec_weight_desc){ 2, 3, F32, F32, 0, 0, &part, 1 };
     test_ok(d->ops->weight_open(d->dev, &w, &desc), "weight_open");
     spec_op op = { .kind = SPEC_OP_LINEAR };
@@ -439,7 +480,8 @@ static void test_linear_refuses(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_linear), cmocka_unit_test(test_linear_best),
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_linear), cmocka_unit_test(test_linear_blocks),
+                                        cmocka_unit_test(test_linear_best),
                                         cmocka_unit_test(test_linear_refuses) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -202,7 +202,7 @@ static void refused(void **state)
     OK(spec_model_open(&m, backend, dir, &p));
     spec_model_close(m);
     p.weights = SPEC_DTYPE_F16;
-    FAILS(spec_model_open(&m, backend, dir, &p), SPEC_E_INVALID, "weights is f16, expected auto or q8_0");
+    FAILS(spec_model_open(&m, backend, dir, &p), SPEC_E_INVALID, "weights is f16, expected auto, q8_0, q4_0,");
     p.weights = SPEC_DTYPE_AUTO, p.dtype = SPEC_DTYPE_Q8_0;
     FAILS(spec_model_open(&m, backend, dir, &p), SPEC_E_INVALID, "dtype is q8_0, expected auto, f32, bf16 or f16");
     support_variant_remove(dir);

@@ -40,7 +40,8 @@
  * or converted at once, [n_panel][n_k / 2][32][2]. A product walks a panel from its start to its end: one stream of memory, and no
  * sum across lanes. K is summed in blocks of 256: within a block one chain k = 0, 1, ..., then the blocks in order.
  * Both orders are the same for every number of rows, which is what path invariance asks.
- * Of Q8_0, panels are [n_k / 32] cpu_q8_panel; the blocks of K are of 32, and a block's sum is times the scale. */
+ * Of Q8_0, panels are [n_k / 32] cpu_q8_panel; the blocks of K are of 32, and a block's sum is times the scale. Of other blocks they
+ * are what cpu_block_scales says, and are summed as what they become. */
 enum { CPU_PREFILL_CHUNK = 64 };
 enum { CPU_PANEL = 32, CPU_TASK_PANELS = 2, CPU_TASK_OUT = 64, CPU_K_BLOCK = 256, CPU_ROW_BLOCK = 64,
        CPU_FEW = 2 /* rows of two tasks done together */ };
@@ -68,6 +69,15 @@ static inline const cpu_q8_panel *cpu_q8_near(const cpu_q8_panel *w, const cpu_q
     return i + CPU_NEAR_BLOCKS < n ? w + i + CPU_NEAR_BLOCKS : next + (i + CPU_NEAR_BLOCKS - n);
 }
 
+/* Of other blocks (spec_block_form), a panel's block is, of 32 lanes each: d; m if there is one; f [n_f], with m also fm [n_f], bytes;
+ * then of each group of 32 inputs low [4], words of the low four bits of eight numbers, and high [n_high], words of the other bits of
+ * 32 / n_high. Inputs become numbers of the compute type a block of K at a time, and are multiplied as such weights. */
+static inline size_t cpu_block_scales(const spec_block_form *f) /* bytes in front of the groups */
+{
+    return (size_t)(CPU_PANEL * (2 + f->n_f) * (1 + f->has_m));
+}
+static inline size_t cpu_block_group(const spec_block_form *f) { return (size_t)(CPU_PANEL * 4 * (4 + f->n_high)); }
+
 typedef struct cpu_loops cpu_loops; /* below */
 
 /* What weights can be made of: a row each (cpu_format.c). Of K a block takes `block` inputs, which lie together. */
@@ -83,8 +93,13 @@ typedef struct cpu_format {
     void (*row)(const spec_weight *w, const uint8_t *panel, size_t lane, float *out);
     void (*unpack)(const spec_weight *w, const cpu_loops *loops, const uint8_t *panel, int32_t k0, int32_t n_k, float *out,
                    size_t ld);
+    /* Multiplied as the compute type (cpu_format_blocks.c); else NULL. */
+    const spec_block_form *form;
+    void (*parts)(spec_block_parts *to, const void *block);
 } cpu_format;
 extern const cpu_format speci_cpu_format_f32, speci_cpu_format_bf16, speci_cpu_format_f16, speci_cpu_format_q8_0;
+extern const cpu_format speci_cpu_format_q4_0, speci_cpu_format_q4_1, speci_cpu_format_q5_0, speci_cpu_format_q5_1,
+    speci_cpu_format_q4_k, speci_cpu_format_q5_k, speci_cpu_format_q6_k;
 const cpu_format *speci_cpu_format_of(spec_dtype dtype); /* or NULL */
 
 typedef struct cpu_isa {
@@ -96,6 +111,8 @@ typedef struct cpu_isa {
     cpu_product_fn *bf16_pairs;       /* w in pairs; NULL = no pairs */
     cpu_product_fn *pairs_two;        /* likewise, of the four panels of two tasks and up to CPU_FEW rows: t [2][n_row][CPU_TASK_OUT].
                                          More of memory is then on its way at once. NULL = one task after the other */
+    /* Of a panel's blocks the first n_k inputs, whole groups, as bf16 in pairs: out [n_k / 2][32][2]. There where there are pairs */
+    void (*unpack_pairs)(void *out, const spec_block_form *form, const uint8_t *panel, int32_t n_k);
     spec_dtype pairs_x;               /* the type of x that bf16_pairs reads */
     bool blas_prefill;                /* OpenBLAS, where it is there, is faster in prefill passes */
     const cpu_loops *loops;
@@ -136,6 +153,8 @@ struct cpu_loops {
     /* n values to and from float32; storing rounds to nearest even */
     void (*load)(float *out, const void *in, spec_dtype dtype, size_t n);
     void (*store)(void *out, spec_dtype dtype, const float *in, size_t n);
+    /* The first n_k inputs of a panel's blocks, whole groups, rounded to `type`: out [n_k][ld], 32 columns */
+    void (*unpack)(float *out, size_t ld, spec_dtype type, const spec_block_form *form, const uint8_t *panel, int32_t n_k);
     /* t = act(t) */
     void (*activate)(float *t, spec_activation act, size_t n);
     /* One row of spec_norm_args; y is f32. gate may be NULL */
@@ -213,7 +232,7 @@ struct spec_weight {
     int32_t glu;
     int32_t n_panel;     /* with glu: gate panel 0, up panel 0, gate panel 1, ... */
     int32_t n_k;         /* n_in, made even for pairs */
-    bool pairs;
+    bool pairs;               /* what is multiplied lies in pairs */
     const cpu_format *format; /* as stored */
     spec_dtype compute;
     size_t panel_bytes;
@@ -264,6 +283,8 @@ spec_status speci_cpu_weight_open(spec_device *dev, spec_weight **out, const spe
 void speci_cpu_weight_close(spec_device *dev, spec_weight *w);
 /* Where a panel's inputs from k0 on begin, k0 a multiple of CPU_K_BLOCK: bytes. */
 size_t speci_cpu_weight_offset(const spec_weight *w, int32_t k0);
+/* The type whose product multiplies it, unless it is one of pairs: blocks become float32, rounded to the compute type. */
+static inline spec_dtype cpu_weight_type(const spec_weight *w) { return w->format->form ? SPEC_DTYPE_F32 : w->format->dtype; }
 /* Row `row` of the matrix as float32 [n_in]. */
 void speci_cpu_weight_row(const spec_weight *w, int32_t row, float *out);
 /* Panel p from input k0 on: out [n_k][ld] float32, columns 0 .. 31. */
@@ -349,6 +370,13 @@ static inline const char *cpu_dtype_name(spec_dtype t)
     case SPEC_DTYPE_F16: return "f16";
     case SPEC_DTYPE_I32: return "i32";
     case SPEC_DTYPE_Q8_0: return "q8_0";
+    case SPEC_DTYPE_Q4_0: return "q4_0";
+    case SPEC_DTYPE_Q4_1: return "q4_1";
+    case SPEC_DTYPE_Q5_0: return "q5_0";
+    case SPEC_DTYPE_Q5_1: return "q5_1";
+    case SPEC_DTYPE_Q4_K: return "q4_k";
+    case SPEC_DTYPE_Q5_K: return "q5_k";
+    case SPEC_DTYPE_Q6_K: return "q6_k";
     case SPEC_DTYPE_AUTO: break;
     }
     return "no type";

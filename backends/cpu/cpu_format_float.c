@@ -73,6 +73,6 @@ static void unpack(const spec_weight *w, const cpu_loops *loops, const uint8_t *
     }
 }
 
-const cpu_format speci_cpu_format_f32 = { SPEC_DTYPE_F32, true, 1, 4, 4 * CPU_PANEL, pack, row, unpack };
-const cpu_format speci_cpu_format_bf16 = { SPEC_DTYPE_BF16, true, 1, 2, 2 * CPU_PANEL, pack, row, unpack };
-const cpu_format speci_cpu_format_f16 = { SPEC_DTYPE_F16, true, 1, 2, 2 * CPU_PANEL, pack, row, unpack };
+const cpu_format speci_cpu_format_f32 = { SPEC_DTYPE_F32, true, 1, 4, 4 * CPU_PANEL, pack, row, unpack, NULL, NULL };
+const cpu_format speci_cpu_format_bf16 = { SPEC_DTYPE_BF16, true, 1, 2, 2 * CPU_PANEL, pack, row, unpack, NULL, NULL };
+const cpu_format speci_cpu_format_f16 = { SPEC_DTYPE_F16, true, 1, 2, 2 * CPU_PANEL, pack, row, unpack, NULL, NULL };

@@ -39,4 +39,4 @@ static void unpack(const spec_weight *w, const cpu_loops *loops, const uint8_t *
 }
 
 const cpu_format speci_cpu_format_q8_0 = { SPEC_DTYPE_Q8_0, false, SPEC_Q8_BLOCK, sizeof(spec_q8_block), sizeof(cpu_q8_panel),
-                                           pack, row, unpack };
+                                           pack, row, unpack, NULL, NULL };

@@ -133,24 +133,47 @@ static const void *x_block(const linear_job *job, float *buf, size_t *ldx, int32
     return buf;
 }
 
+/* Of n_panel panels' block of K, inputs [k, k + n_k), for rows first .. */
+static void product_block(const linear_job *job, cpu_product_fn *multiply, float *t, const uint8_t *panel, size_t panel_bytes,
+                          int32_t n_panel, const uint8_t *next, int32_t first, int32_t n_row, int32_t k, int32_t n_k)
+{
+    float buf[X_ROWS * CPU_K_BLOCK];
+    for (int32_t r = 0, n; r < n_row; r += n) {
+        size_t ldx;
+        n = in_place(job, k + n_k) ? n_row : cpu_min(X_ROWS, n_row - r);
+        const void *x = x_block(job, buf, &ldx, first + r, n, k, n_k);
+        multiply(t + r * CPU_TASK_OUT, panel, panel_bytes, n_panel, next, x, ldx, n, n_k, k > 0);
+    }
+}
+
+/* The same where panels' blocks become numbers first. */
+static void product_unpacked(const linear_job *job, cpu_product_fn *multiply, float *t, const uint8_t *panel, int32_t n_panel,
+                             const uint8_t *next, int32_t first, int32_t n_row, int32_t k, int32_t n_k)
+{
+    const spec_weight *w = job->a->w;
+    const cpu_isa *isa = job->dev->isa;
+    float tile[CPU_TASK_PANELS][CPU_K_BLOCK * CPU_PANEL];
+    for (int32_t p = 0; p < n_panel; p++) {
+        const uint8_t *const from = panel + (size_t)p * w->panel_bytes;
+        if (w->pairs) isa->unpack_pairs(tile[p], w->format->form, from, n_k);
+        else job->dev->loops->unpack(tile[p], CPU_PANEL, w->compute, w->format->form, from, n_k);
+    }
+    product_block(job, multiply, t, (const uint8_t *)tile, sizeof tile[0], n_panel, next, first, n_row, k, n_k);
+}
+
 /* t [n_row][64] = the outputs of n_panel panels from the task's first on, for rows first .. */
 static void product_rows(const linear_job *job, cpu_product_fn *multiply, float *t, int32_t task, int32_t n_panel, int32_t first,
                          int32_t n_row)
 {
     const spec_weight *w = job->a->w;
     const uint8_t *const first_panel = w->data + (size_t)task * CPU_TASK_PANELS * w->panel_bytes;
-    float buf[X_ROWS * CPU_K_BLOCK];
     for (int32_t k = 0; k < w->n_k; k += CPU_K_BLOCK) {
         const int32_t n_k = cpu_min(CPU_K_BLOCK, w->n_k - k);
         const bool last = k + n_k == w->n_k;
         const uint8_t *panel = first_panel + speci_cpu_weight_offset(w, k);
         const uint8_t *next = first_panel + (last ? (size_t)n_panel * w->panel_bytes : speci_cpu_weight_offset(w, k + n_k));
-        for (int32_t r = 0, n; r < n_row; r += n) {
-            size_t ldx;
-            n = in_place(job, k + n_k) ? n_row : cpu_min(X_ROWS, n_row - r);
-            const void *x = x_block(job, buf, &ldx, first + r, n, k, n_k);
-            multiply(t + r * CPU_TASK_OUT, panel, w->panel_bytes, n_panel, next, x, ldx, n, n_k, k > 0);
-        }
+        if (w->format->form) product_unpacked(job, multiply, t, panel, n_panel, next, first, n_row, k, n_k);
+        else product_block(job, multiply, t, panel, w->panel_bytes, n_panel, next, first, n_row, k, n_k);
     }
 }
 
@@ -221,7 +244,7 @@ spec_status speci_cpu_check_linear(spec_device *dev, const spec_op *op)
 /* How the weight is multiplied: sets the product and what it reads. */
 static void choose_product(linear_job *job, const cpu_isa *isa, const spec_weight *w)
 {
-    const spec_dtype type = w->format->dtype;
+    const spec_dtype type = cpu_weight_type(w);
     job->x_type = SPEC_DTYPE_F32;
     job->product = isa->product[type] ? isa->product[type] : speci_cpu_isa_portable.product[type];
     if (w->pairs) {
@@ -249,7 +272,7 @@ spec_status speci_cpu_linear(spec_queue *q, const spec_op *op)
     if (job.x_type == SPEC_DTYPE_F32 && job.n_row > 1 && job.n_row <= CPU_ROW_BLOCK && speci_cpu_x_has_room(q, a))
         job.x = speci_cpu_x_f32(q, a);
     /* Where each thread still has several turns: the last ones end apart by one. */
-    if (w->pairs && dev->isa->pairs_two && job.n_row <= CPU_FEW && job.n_task >= 2 * TURNS * dev->host->n_threads)
+    if (w->pairs && !w->format->form && dev->isa->pairs_two && job.n_row <= CPU_FEW && job.n_task >= 2 * TURNS * dev->host->n_threads)
         speci_cpu_parallel(dev->pool, cpu_parts(job.n_task, 2), linear_two_tasks, &job);
     else speci_cpu_parallel(dev->pool, job.n_task, linear_task, &job);
     return SPEC_OK;

@@ -3,6 +3,7 @@
 
 #if CPU_X86
 #include "backends/cpu/cpu_linear_avx512.h"
+#include "backends/cpu/cpu_unpack_avx512.h"
 
 void speci_cpu_avx512_f32(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const void *x,
                          size_t ldx, int32_t n_row, int32_t n_k, bool add)
@@ -53,6 +54,7 @@ const cpu_isa speci_cpu_isa_avx512 = {
     .product = { [SPEC_DTYPE_F32] = speci_cpu_avx512_f32, [SPEC_DTYPE_BF16] = speci_cpu_avx512_bf16, [SPEC_DTYPE_F16] = speci_cpu_avx512_f16,
                  [SPEC_DTYPE_Q8_0] = speci_cpu_avx512_q8_0 },
     .bf16_pairs = product_pairs,
+    .unpack_pairs = unpack_to_pairs,
     .pairs_two = product_pairs_two,
     .pairs_x = SPEC_DTYPE_F32,
     .loops = &speci_cpu_loops_avx512,

@@ -68,12 +68,11 @@ static inline void store_bf16(uint16_t *restrict out, const float *restrict in, 
 
 static inline void store_f16(uint16_t *restrict out, const float *restrict in, size_t n)
 {
-    size_t i = 0;
 #if defined(__F16C__)
-    for (; i + 8 <= n; i += 8)
-        _mm_storeu_si128((void *)(out + i), _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT));
+    for (; n >= 8; n -= 8, in += 8, out += 8)
+        _mm_storeu_si128((void *)out, _mm256_cvtps_ph(_mm256_loadu_ps(in), _MM_FROUND_TO_NEAREST_INT));
 #endif
-    for (; i < n; i++) out[i] = speci_to_f16(in[i]);
+    for (size_t i = 0; i < n; i++) out[i] = speci_to_f16(in[i]);
 }
 
 static void store(void *out, spec_dtype dtype, const float *in, size_t n)
@@ -86,6 +85,8 @@ static void store(void *out, spec_dtype dtype, const float *in, size_t n)
         memcpy(out, in, n * sizeof(float));
     }
 }
+
+#include "backends/cpu/cpu_loops_blocks.h"
 
 /* --- activations --- */
 
@@ -358,7 +359,7 @@ static void scale(float *v, float f, size_t n)
 
 #define CPU_LOOPS_TABLE                                                                            \
     {                                                                                              \
-        .load = load, .store = store, .activate = activate, .norm = norm,                           \
+        .load = load, .store = store, .unpack = unpack, .activate = activate, .norm = norm,         \
         .rms = rms, .attend = attend, .conv = conv, .dt = dt, .scan = scan, .decays = decays,      \
         .weights = weights, .fold = fold, .products = products, .recall = recall,                  \
         .scan_out = scan_out, .max = max_of, .exps = exps, .scale = scale,                         \

@@ -44,4 +44,6 @@ const spec_backend_ops speci_cpu_ops = {
     .adjust = speci_cpu_adjust,
     .accept_tree = speci_cpu_accept_tree,
     .gather = speci_cpu_gather,
+    .weight_blocks = 1u << SPEC_DTYPE_Q8_0 | 1u << SPEC_DTYPE_Q4_0 | 1u << SPEC_DTYPE_Q4_1 | 1u << SPEC_DTYPE_Q5_0 | 1u << SPEC_DTYPE_Q5_1 |
+                     1u << SPEC_DTYPE_Q4_K | 1u << SPEC_DTYPE_Q5_K | 1u << SPEC_DTYPE_Q6_K,
 };

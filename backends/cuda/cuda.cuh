@@ -267,8 +267,11 @@ const cuda_format *speci_cuda_format_of(spec_dtype dtype); /* or NULL */
 size_t speci_cuda_bytes_plain(const spec_weight *w);
 size_t speci_cuda_bytes_q8(const spec_weight *w);
 spec_status speci_cuda_pack_plain(spec_device *dev, const spec_weight *w, int32_t row, const void *src, int32_t n_row);
+size_t speci_cuda_bytes_blocks(const spec_weight *w);
+spec_status speci_cuda_pack_blocks(spec_device *dev, const spec_weight *w, int32_t row, const void *src, int32_t n_row);
 spec_status speci_cuda_pack_q8(spec_device *dev, const spec_weight *w, int32_t row, const void *src, int32_t n_row);
 /* rows/cuda_embed.cu */
+spec_status speci_cuda_embed_blocks(spec_queue *q, const spec_embed_args *a, unsigned long long *best, const norm_out *next);
 spec_status speci_cuda_embed_q8(spec_queue *q, const spec_embed_args *a, unsigned long long *best, const norm_out *next);
 
 /* Queues (cuda_queue.cu). */
@@ -509,6 +512,21 @@ template <> __device__ __forceinline__ float2 unpack2<__half>(uint32_t w)
     __half2 h;
     memcpy(&h, &w, 4);
     return __half22float2(h);
+}
+template <typename T> __device__ __forceinline__ uint32_t pack2(float low, float high);
+template <> __device__ __forceinline__ uint32_t pack2<__nv_bfloat16>(float low, float high)
+{
+    const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
+    uint32_t w;
+    memcpy(&w, &v, 4);
+    return w;
+}
+template <> __device__ __forceinline__ uint32_t pack2<__half>(float low, float high)
+{
+    const __half2 v = __floats2half2_rn(low, high);
+    uint32_t w;
+    memcpy(&w, &v, 4);
+    return w;
 }
 template <typename T> __device__ __forceinline__ uint32_t bits16(T v)
 {

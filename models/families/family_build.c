@@ -222,18 +222,20 @@ typedef struct rows {
     int32_t first, n;
 } rows;
 
-/* Rows [first, first + n) of t, as the device is to have them. */
-typedef spec_status (*copy_rows)(void *out, const model_tensor *t, int32_t first, int32_t n);
+/* Rows [first, first + n) of t as `type`, as the device is to have them. */
+typedef spec_status (*copy_rows)(void *out, const model_tensor *t, int32_t first, int32_t n, spec_dtype type);
 
-static spec_status copy_same(void *out, const model_tensor *t, int32_t first, int32_t n)
+static spec_status copy_same(void *out, const model_tensor *t, int32_t first, int32_t n, spec_dtype type)
 {
+    (void)type;
     const size_t n_in = (size_t)t->dim[1];
     memcpy(out, t->data + speci_tensor_bytes(t, (size_t)first * n_in), speci_tensor_bytes(t, (size_t)n * n_in));
     return SPEC_OK;
 }
 
-static spec_status copy_f32(void *out, const model_tensor *t, int32_t first, int32_t n)
+static spec_status copy_f32(void *out, const model_tensor *t, int32_t first, int32_t n, spec_dtype type)
 {
+    (void)type;
     const size_t n_in = (size_t)t->dim[1];
     speci_tensor_floats(out, t, (size_t)first * n_in, (size_t)n * n_in);
     return SPEC_OK;
@@ -251,22 +253,24 @@ static void copy_narrow(uint16_t *out, const model_tensor *t, int32_t first, int
     }
 }
 
-static spec_status copy_bf16(void *out, const model_tensor *t, int32_t first, int32_t n)
+static spec_status copy_bf16(void *out, const model_tensor *t, int32_t first, int32_t n, spec_dtype type)
 {
+    (void)type;
     copy_narrow(out, t, first, n, speci_to_bf16);
     return SPEC_OK;
 }
 
-static spec_status copy_f16(void *out, const model_tensor *t, int32_t first, int32_t n)
+static spec_status copy_f16(void *out, const model_tensor *t, int32_t first, int32_t n, spec_dtype type)
 {
+    (void)type;
     copy_narrow(out, t, first, n, speci_to_f16);
     return SPEC_OK;
 }
 
-static spec_status copy_quantised(void *out, const model_tensor *t, int32_t first, int32_t n)
+static spec_status copy_quantised(void *out, const model_tensor *t, int32_t first, int32_t n, spec_dtype type)
 {
-    if (t->blocks && t->blocks->dtype == SPEC_DTYPE_Q8_0) return copy_same(out, t, first, n);
-    return speci_quantise(&speci_pack_q8_0, out, t, first, n);
+    if (t->blocks && t->blocks->dtype == type) return copy_same(out, t, first, n, type);
+    return speci_quantise(speci_packing_of(type), out, t, first, n);
 }
 
 /* Takes the matrix to the device from a copy, which is one part. */
@@ -277,7 +281,7 @@ static spec_status open_copy(model_builder *b, const spec_weight **out, spec_wei
     uint8_t *x = speci_alloc(a, (size_t)desc->n_out, row_bytes), *at = x;
     spec_status status = x ? SPEC_OK : SPEC_E_NOMEM;
     for (int32_t i = 0; i < n && status == SPEC_OK; i++) {
-        status = copy(at, r[i].t, r[i].first, r[i].n);
+        status = copy(at, r[i].t, r[i].first, r[i].n, desc->dtype);
         at += (size_t)r[i].n * row_bytes;
     }
     desc->parts = &(spec_weight_part){ x, desc->n_out };
@@ -294,34 +298,86 @@ static spec_status open_unpacked(model_builder *b, const spec_weight **out, spec
     return open_copy(b, out, desc, r, n, copy, (size_t)desc->n_in * (desc->dtype == SPEC_DTYPE_F32 ? 4 : 2));
 }
 
+/* Does the device take such blocks as they are? */
+static bool keeps_blocks(const model_builder *b, const gguf_type *blocks)
+{
+    return blocks && blocks->dtype != SPEC_DTYPE_AUTO && (b->model->backend->ops->weight_blocks >> blocks->dtype & 1) != 0;
+}
+
+/* What stands in the file is kept: all parts are alike. */
+static spec_status open_kept(model_builder *b, const spec_weight **out, spec_weight_desc *desc, const rows *r, int32_t n)
+{
+    const size_t row_bytes = speci_tensor_bytes(r[0].t, (size_t)desc->n_in);
+    spec_weight_part parts[MODEL_MAX_PART];
+    if (n > MODEL_MAX_PART) return open_copy(b, out, desc, r, n, copy_same, row_bytes);
+    for (int32_t i = 0; i < n; i++) parts[i] = (spec_weight_part){ r[i].t->data + (size_t)r[i].first * row_bytes, r[i].n };
+    desc->parts = parts, desc->n_part = n;
+    return speci_model_own_weight(b->model, out, desc);
+}
+
+/* Blocks become the compute type, which is told when all is loaded. */
+static spec_status open_from_blocks(model_builder *b, const spec_weight **out, spec_weight_desc *desc, const rows *r, int32_t n)
+{
+    desc->dtype = desc->compute;
+    b->n_unpacked++;
+    for (int32_t i = 0; i < n; i++) b->bytes_packed += speci_tensor_bytes(r[i].t, (size_t)r[i].n * (size_t)desc->n_in);
+    b->bytes_unpacked += (size_t)desc->n_out * (size_t)desc->n_in * (desc->dtype == SPEC_DTYPE_F32 ? 4 : 2);
+    return open_unpacked(b, out, desc, r, n);
+}
+
 static spec_status open_matrix(model_builder *b, const spec_weight **out, const rows *r, int32_t n, int32_t n_in,
                                bool glu, bool gather)
 {
-    spec_weight_part parts[MODEL_MAX_PART];
-    const size_t row_bytes = speci_tensor_bytes(r[0].t, (size_t)n_in);
-    spec_weight_desc desc = { .n_in = n_in, .dtype = r[0].t->dtype, .compute = b->model->dtype, .glu = glu,
-                              .gather = gather, .parts = parts, .n_part = n };
+    const gguf_type *const blocks = r[0].t->blocks;
+    spec_weight_desc desc = { .n_in = n_in, .dtype = blocks ? blocks->dtype : r[0].t->dtype, .compute = b->model->dtype,
+                              .glu = glu, .gather = gather };
     bool unlike = false, packed = false; /* unlike: a fine-tune was merged into some of the parts, say */
     for (int32_t i = 0; i < n; i++) {
-        unlike = unlike || r[i].t->dtype != desc.dtype;
+        unlike = unlike || r[i].t->dtype != r[0].t->dtype || r[i].t->blocks != blocks;
         packed = packed || r[i].t->blocks;
-        if (i < MODEL_MAX_PART) parts[i] = (spec_weight_part){ r[i].t->data + (size_t)r[i].first * row_bytes, r[i].n };
         desc.n_out += r[i].n;
     }
-    if (b->model->weights == SPEC_DTYPE_Q8_0 && n_in % SPEC_Q8_BLOCK == 0) {
-        desc.dtype = SPEC_DTYPE_Q8_0;
-        return open_copy(b, out, &desc, r, n, copy_quantised, (size_t)n_in / SPEC_Q8_BLOCK * sizeof(spec_q8_block));
+    const spec_dtype quantised = speci_quantised_as(b->model->weights, n_in);
+    if (quantised != SPEC_DTYPE_AUTO) {
+        const speci_packing *const packing = speci_packing_of(quantised);
+        desc.dtype = quantised;
+        return open_copy(b, out, &desc, r, n, copy_quantised, (size_t)n_in / packing->n_value * packing->bytes);
     }
-    if (packed) {
-        desc.dtype = desc.compute;
-        return open_unpacked(b, out, &desc, r, n);
-    }
+    if (packed && (unlike || !keeps_blocks(b, blocks))) return open_from_blocks(b, out, &desc, r, n);
     if (unlike) {
         desc.dtype = SPEC_DTYPE_F32;
         return open_unpacked(b, out, &desc, r, n);
     }
-    if (n > MODEL_MAX_PART) return open_copy(b, out, &desc, r, n, copy_same, row_bytes);
-    return speci_model_own_weight(b->model, out, &desc);
+    return open_kept(b, out, &desc, r, n);
+}
+
+static bool alike(const rows *a, const rows *b) { return a->t->blocks == b->t->blocks && a->t->dtype == b->t->dtype; }
+
+/* Runs of rows that are alike, the first of which is out's own weight, the others `more`. */
+static spec_status open_runs(model_builder *b, model_linear *out, const rows *r, int32_t n)
+{
+    for (int32_t i = 0, k = -1, end; i < n; i = end, k++) {
+        int32_t n_out = 0;
+        for (end = i; end < n && alike(&r[end], &r[i]); end++) n_out += r[end].n;
+        SPEC_TRY(open_matrix(b, k < 0 ? &out->w : &out->more[k].w, r + i, end - i, out->n_in, false, false));
+        if (k >= 0) out->more[k].n_out = n_out;
+    }
+    return SPEC_OK;
+}
+
+/* The weights of a linear map. Where some of its parts are blocks, and not all of them alike, each keeps its own; with glu gates and what
+ * they multiply are one matrix. */
+static spec_status open_rows(model_builder *b, model_linear *out, const rows *r, int32_t n, bool glu)
+{
+    int32_t n_run = 1;
+    bool packed = r[0].t->blocks;
+    for (int32_t i = 1; i < n; i++) {
+        n_run += !alike(&r[i], &r[i - 1]);
+        packed = packed || r[i].t->blocks;
+    }
+    const bool quantised = speci_quantised_as(b->model->weights, out->n_in) != SPEC_DTYPE_AUTO;
+    if (packed && !glu && !quantised && n_run > 1 && n_run <= 1 + MODEL_LINEAR_MORE) return open_runs(b, out, r, n);
+    return open_matrix(b, &out->w, r, n, out->n_in, glu, false);
 }
 
 /* The same rows of the biases, one after the other. */
@@ -374,7 +430,7 @@ static spec_status open_parts(model_builder *b, model_linear *out, model_tensor 
     rows *r = speci_alloc(b->model->allocator, (size_t)n, sizeof *r), *end = r;
     if (!r) return SPEC_E_NOMEM;
     for (int32_t i = 0; i < n_part; i++) end = add_runs(end, t[2 * i], &parts[i]);
-    spec_status status = open_matrix(b, &out->w, r, n, out->n_in, glu, false);
+    spec_status status = open_rows(b, out, r, n, glu);
     end = r;
     for (int32_t i = 0; bias && i < n_part; i++) end = add_runs(end, t[2 * i + 1], &parts[i]);
     if (bias && status == SPEC_OK) status = upload_bias(b, &out->bias, r, n, out->n_out);
@@ -411,7 +467,7 @@ static spec_status check_copy(model_builder *b, const model_tensor *embed, const
     model_tensor *t = speci_checkpoint_find(b->checkpoint, head);
     if (!t) return SPEC_OK;
     SPEC_TRY(speci_checkpoint_load(b->checkpoint, t));
-    if (!same_shape(t, embed->n_dim, embed->dim) || t->dtype != embed->dtype ||
+    if (!same_shape(t, embed->n_dim, embed->dim) || t->dtype != embed->dtype || t->blocks != embed->blocks ||
         memcmp(t->data, embed->data, t->bytes) != 0)
         return speci_fail(SPEC_E_FORMAT,
                           "%s: tensor %s differs from %s, but %s ties the two (tie_word_embeddings): expected a copy or "

@@ -33,6 +33,8 @@ typedef struct model_builder {
     spec_progress_fn progress;
     void *progress_user_data;
     size_t bytes_done, bytes_total;
+    int32_t n_unpacked;            /* matrices in blocks that the device has no use for as they are */
+    size_t bytes_packed, bytes_unpacked; /* of these in the file, and on the device */
     bool config_only, config_read; /* only config.json is wanted: speci_model_build_begin ends with E_ABORTED, and sets the latter */
 } model_builder;
 
@@ -85,6 +87,10 @@ typedef struct model_part {
 spec_status speci_model_build_stack(model_builder *b, model_linear *out, const model_part *parts, int32_t n_part,
                               int32_t n_in, bool bias, bool glu);
 
+/* How blocks of that type are made; NULL: it is none of blocks. */
+const speci_packing *speci_packing_of(spec_dtype dtype);
+/* What a matrix with such rows becomes where `weights` is asked for (speci_gguf_type_fitting), or AUTO: it stays what it is. */
+spec_dtype speci_quantised_as(spec_dtype weights, int32_t n_in);
 /* Rows [first, first + n) of a matrix, whose rows are whole blocks of both kinds, packed (files_quantise.c). */
 spec_status speci_quantise(const speci_packing *packing, void *out, const model_tensor *t, int32_t first, int32_t n);
 

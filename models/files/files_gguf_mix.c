@@ -32,14 +32,10 @@ void speci_gguf_mix_names(char *out, size_t cap)
 
 static const gguf_type *type_named(const char *name) { return speci_gguf_type_named(name, strlen(name)); }
 
-/* Where rows are no whole blocks: llama.cpp's choice of blocks of 32, or f16. */
 static const gguf_type *type_for(const char *name, int64_t n_col)
 {
-    static const char *const others[][2] = { { "Q4_K", "Q5_0" }, { "Q5_K", "Q5_1" }, { "Q6_K", "Q8_0" } };
-    const gguf_type *type = type_named(name);
-    for (size_t i = 0; i < sizeof others / sizeof *others && n_col % type->n_value; i++)
-        if (strcmp(others[i][0], type->name) == 0) type = type_named(others[i][1]);
-    return n_col % type->n_value ? type_named("F16") : type;
+    const gguf_type *type = speci_gguf_type_fitting(type_named(name), n_col);
+    return type ? type : type_named("F16");
 }
 
 /* Vectors, and what is a few numbers for each channel. */

@@ -118,13 +118,13 @@ static const gguf_type types[] = {
     { 1, "F16", 1, 2, SPEC_DTYPE_F16, NULL, NULL },
     { 30, "BF16", 1, 2, SPEC_DTYPE_BF16, NULL, NULL },
     { 8, "Q8_0", 32, 34, SPEC_DTYPE_Q8_0, speci_unpack_q8_0, &speci_pack_q8_0 },
-    { 2, "Q4_0", 32, 18, SPEC_DTYPE_AUTO, speci_unpack_q4_0, &speci_pack_q4_0 },
-    { 3, "Q4_1", 32, 20, SPEC_DTYPE_AUTO, speci_unpack_q4_1, &speci_pack_q4_1 },
-    { 6, "Q5_0", 32, 22, SPEC_DTYPE_AUTO, speci_unpack_q5_0, &speci_pack_q5_0 },
-    { 7, "Q5_1", 32, 24, SPEC_DTYPE_AUTO, speci_unpack_q5_1, &speci_pack_q5_1 },
-    { 12, "Q4_K", 256, 144, SPEC_DTYPE_AUTO, speci_unpack_q4_k, &speci_pack_q4_k },
-    { 13, "Q5_K", 256, 176, SPEC_DTYPE_AUTO, speci_unpack_q5_k, &speci_pack_q5_k },
-    { 14, "Q6_K", 256, 210, SPEC_DTYPE_AUTO, speci_unpack_q6_k, &speci_pack_q6_k },
+    { 2, "Q4_0", 32, 18, SPEC_DTYPE_Q4_0, speci_unpack_q4_0, &speci_pack_q4_0 },
+    { 3, "Q4_1", 32, 20, SPEC_DTYPE_Q4_1, speci_unpack_q4_1, &speci_pack_q4_1 },
+    { 6, "Q5_0", 32, 22, SPEC_DTYPE_Q5_0, speci_unpack_q5_0, &speci_pack_q5_0 },
+    { 7, "Q5_1", 32, 24, SPEC_DTYPE_Q5_1, speci_unpack_q5_1, &speci_pack_q5_1 },
+    { 12, "Q4_K", 256, 144, SPEC_DTYPE_Q4_K, speci_unpack_q4_k, &speci_pack_q4_k },
+    { 13, "Q5_K", 256, 176, SPEC_DTYPE_Q5_K, speci_unpack_q5_k, &speci_pack_q5_k },
+    { 14, "Q6_K", 256, 210, SPEC_DTYPE_Q6_K, speci_unpack_q6_k, &speci_pack_q6_k },
     { 10, "Q2_K", 256, 84, SPEC_DTYPE_AUTO, unpack_q2_k, NULL },
     { 11, "Q3_K", 256, 110, SPEC_DTYPE_AUTO, unpack_q3_k, NULL },
     { 20, "IQ4_NL", 32, 18, SPEC_DTYPE_AUTO, unpack_iq4_nl, NULL },
@@ -155,6 +155,21 @@ const gguf_type *speci_gguf_type(uint32_t id)
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (types[i].id == id) return &types[i];
     return NULL;
+}
+
+const gguf_type *speci_gguf_type_of(spec_dtype dtype)
+{
+    for (size_t i = 0; i < sizeof types / sizeof *types && dtype != SPEC_DTYPE_AUTO; i++)
+        if (types[i].dtype == dtype) return &types[i];
+    return NULL;
+}
+
+const gguf_type *speci_gguf_type_fitting(const gguf_type *type, int64_t n_col)
+{
+    static const uint32_t others[][2] = { { 12, 6 }, { 13, 7 }, { 14, 8 } }; /* Q4_K: Q5_0, Q5_K: Q5_1, Q6_K: Q8_0 */
+    for (size_t i = 0; i < sizeof others / sizeof *others && n_col % type->n_value; i++)
+        if (others[i][0] == type->id) type = speci_gguf_type(others[i][1]);
+    return n_col % type->n_value ? NULL : type;
 }
 
 const gguf_type *speci_gguf_type_named(const char *name, size_t n)

@@ -1,7 +1,20 @@
-/* files_quantise.c - rows of a file's tensor in blocks (backends/backend_pack.h). */
+/* files_quantise.c - rows of a file's tensor in blocks (backends/backend_pack.h), and in which. */
 #include <string.h>
 
 #include "models/families/family_build.h"
+
+const speci_packing *speci_packing_of(spec_dtype dtype)
+{
+    const gguf_type *const type = speci_gguf_type_of(dtype);
+    return type ? type->packing : NULL;
+}
+
+spec_dtype speci_quantised_as(spec_dtype weights, int32_t n_in)
+{
+    if (!speci_packing_of(weights)) return SPEC_DTYPE_AUTO;
+    const gguf_type *const type = speci_gguf_type_fitting(speci_gguf_type_of(weights), n_in);
+    return type ? type->dtype : SPEC_DTYPE_AUTO;
+}
 
 spec_status speci_quantise(const speci_packing *packing, void *out, const model_tensor *t, int32_t first, int32_t n)
 {

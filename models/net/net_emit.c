@@ -41,12 +41,23 @@ net_input speci_net_emit_input(net_emitter *e, const model_norm *n, int32_t i)
     return speci_net_emit_norm(e, n, e->residual, (spec_view){ 0 }, 0, e->normed[i]);
 }
 
+/* Outputs [first, first + n_out) of l, by weight w. */
+static void emit_rows(net_emitter *e, const model_linear *l, const spec_weight *w, int32_t first, int32_t n_out, spec_linear_args args)
+{
+    args.w = w, args.n_out = n_out, args.y = speci_net_columns(args.y, first);
+    args.bias = l->bias ? l->bias + first : NULL;
+    speci_net_emit_op(e, (spec_op){ .kind = SPEC_OP_LINEAR, .u.linear = args });
+}
+
 void speci_net_emit_linear(net_emitter *e, const model_linear *l, net_input in, spec_view y, spec_linear_args extra)
 {
-    extra.w = l->w, extra.n_in = l->n_in, extra.n_out = l->n_out, extra.bias = l->bias;
-    extra.x = in.x, extra.y = y;
+    int32_t first = l->n_out;
+    extra.n_in = l->n_in, extra.x = in.x, extra.y = y;
     if (extra.scale == 0.0f) extra.scale = 1.0f;
-    speci_net_emit_op(e, (spec_op){ .kind = SPEC_OP_LINEAR, .u.linear = extra });
+    for (int32_t i = 0; i < MODEL_LINEAR_MORE; i++) first -= l->more[i].n_out;
+    emit_rows(e, l, l->w, 0, first, extra);
+    for (int32_t i = 0; i < MODEL_LINEAR_MORE && l->more[i].w; first += l->more[i++].n_out)
+        emit_rows(e, l, l->more[i].w, first, l->more[i].n_out, extra);
 }
 
 void speci_net_emit_out(net_emitter *e, const model_branch *b, const model_linear *l, net_input in)

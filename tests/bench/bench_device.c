@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "models/families/family_build.h"
 #include "models/net/net_mixer_attention.h"
 #include "tests/bench/bench.h"
 #include "tests/support_sequence.h"
@@ -41,9 +42,9 @@ static spec_status weights_of(spec_dtype *out, const char *name)
 {
     *out = SPEC_DTYPE_AUTO;
     if (!name || strcmp(name, "auto") == 0) return SPEC_OK;
-    *out = SPEC_DTYPE_Q8_0;
-    if (strcmp(name, spec_dtype_name(*out)) == 0) return SPEC_OK;
-    return speci_fail(SPEC_E_INVALID, "--weights %s: q8_0 or auto", name);
+    for (spec_dtype t = SPEC_DTYPE_Q8_0; t <= SPEC_DTYPE_Q6_K; t++)
+        if (strcmp(name, spec_dtype_name(t)) == 0) *out = t;
+    return *out ? SPEC_OK : speci_fail(SPEC_E_INVALID, "--weights %s: auto, or blocks as the program has them", name);
 }
 
 static void short_name(char *out, size_t cap, const char *path)
@@ -145,8 +146,8 @@ double bench_weight_bytes(const spec_model *m)
     const double bytes = (double)m->bytes_weights;
     if (m->embed == m->head.w) return bytes;
     const double n = (double)m->n_vocab * m->dim;
-    if (m->weights == SPEC_DTYPE_Q8_0 && m->dim % SPEC_Q8_BLOCK == 0)
-        return bytes - n / SPEC_Q8_BLOCK * sizeof(spec_q8_block);
+    const speci_packing *const packing = speci_packing_of(speci_quantised_as(m->weights, m->dim));
+    if (packing) return bytes - n / packing->n_value * packing->bytes;
     return bytes * (1 - n / (double)m->n_parameters); /* weights have one width */
 }
 

@@ -79,7 +79,7 @@ static void usage(FILE *to)
                 "  -b, --backend NAME          cpu (default), cuda, ...      -t, --threads N\n"
                 "      --plugin-dir DIR        where backends lie\n"
                 "      --dtype f32|bf16|f16    default: the file's\n"
-                "      --weights q8_0          quantise matrices; default: as they are\n"
+                "      --weights q8_0|q4_k|..  quantise matrices; default: as they are\n"
                 "      --nodes N,N,...         nodes of a pass\n"
                 "      --tree LIST             step: chain,binary,random,unrolled, or KIND:ARGS;KIND:ARGS;...\n"
                 "      --verify LIST           auto,naive,chain,mss,...      --temp LIST   temperatures\n"

@@ -168,7 +168,7 @@ static void heading(bench *b, json_t *record)
              b->valid ? "" : "VOID: ",
              json_string_value(json_object_get(record, "mode")), b->model_name,
              json_string_value(json_object_get(record, "dtype")),
-             b->model && b->model->weights == SPEC_DTYPE_Q8_0 ? " with weights in q8_0" : "", spec_backend_name(b->be),
+             b->model && b->model->weights != SPEC_DTYPE_AUTO ? " with weights in blocks" : "", spec_backend_name(b->be),
              b->o.n_threads,
              b->bandwidth / 1e9, b->bandwidth_kind, json_string_value(json_object_get(record, "commit")));
     printf("\n%s\n%s\n", constants, columns);

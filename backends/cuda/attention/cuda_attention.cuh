@@ -52,21 +52,4 @@ static __device__ __forceinline__ float quad_max(float v)
     return fmaxf(v, __shfl_xor_sync(0xffffffffu, v, 2));
 }
 
-/* Two values in a word, the lower one first. */
-template <typename T> static __device__ __forceinline__ uint32_t pack2(float low, float high);
-template <> __device__ __forceinline__ uint32_t pack2<__nv_bfloat16>(float low, float high)
-{
-    const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
-    uint32_t w;
-    memcpy(&w, &v, 4);
-    return w;
-}
-template <> __device__ __forceinline__ uint32_t pack2<__half>(float low, float high)
-{
-    const __half2 v = __floats2half2_rn(low, high);
-    uint32_t w;
-    memcpy(&w, &v, 4);
-    return w;
-}
-
 #endif

@@ -261,6 +261,31 @@ size_t speci_cuda_linear_floats(const spec_linear_args *a, const spec_plan *plan
     return (size_t)plan->n_row_max * (size_t)a->n_out;
 }
 
+/* --- a matrix that is unpacked for it --- */
+
+static size_t epilogue_floats(const spec_linear_args *a, int32_t rows)
+{
+    return cuda_round_up((size_t)rows * (size_t)a->n_out, 64);
+}
+static size_t unpacked_floats(const spec_linear_args *a, int32_t rows)
+{
+    const size_t matrix = ((size_t)a->n_out + CUDA_WEIGHT_PAD) * (size_t)a->w->ld;
+    return epilogue_floats(a, rows) + matrix * cuda_size(a->w->dtype) / 4;
+}
+
+size_t speci_cuda_unpacked_floats(const spec_linear_args *a, const spec_plan *plan)
+{
+    return plan->phase == SPEC_PHASE_PREFILL ? unpacked_floats(a, plan->n_row_max) : 0;
+}
+
+bool speci_cuda_unpacked(spec_queue *q, const cuda_linear_args *a, spec_weight *plain)
+{
+    if (q->linear_floats < unpacked_floats(a, q->n_row_run)) return false; /* the queue was not opened for the operation */
+    *plain = *a->w;
+    plain->data = q->linear_scratch + epilogue_floats(a, q->n_row_run);
+    return true;
+}
+
 /* ------------------------------------------------------------------------------- launcher --- */
 
 spec_status speci_cuda_check_linear(spec_device *dev, const spec_linear_args *a)

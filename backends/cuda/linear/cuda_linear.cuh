@@ -244,8 +244,8 @@ spec_status speci_cuda_linear_many(spec_queue *q, const cuda_linear_args *a, con
 spec_status speci_cuda_linear_many_q8(spec_queue *q, const cuda_linear_args *a, const linear_out &o, bool aligned, cuda_pass *pass);
 spec_status speci_cuda_slabs_of(spec_queue *q, const cuda_linear_args *a, const cuda_pass *pass, bool aligned, const uint16_t **slabs);
 
-/* The products of a format that is not plain: any rows; a decode pass's product with its convolution; whether a product of a
- * decode pass is one of many rows; for prefill the matrix unpacked to the queue's scratch, false: there is no room, and nothing was
+/* The products of a format that is not plain: any rows; a decode pass's product with its convolution, NULL: there is none, and
+ * nothing of what kernels do besides but a deferred norm; whether a product of a decode pass is one of many rows; for prefill the matrix unpacked to the queue's scratch, false: there is no room, and nothing was
  * launched; and floats of that scratch. The operations are checked. */
 struct linear_format {
     spec_status (*product)(spec_queue *q, const cuda_linear_args *a, const linear_out &o, bool aligned, cuda_pass *pass);
@@ -254,7 +254,12 @@ struct linear_format {
     bool (*unpack)(spec_queue *q, const cuda_linear_args *a, spec_weight *plain, spec_status *status);
     size_t (*floats)(const spec_linear_args *a, const spec_plan *plan);
 };
-extern const linear_format speci_cuda_linear_q8; /* cuda_linear_q8.cu */
+extern const linear_format speci_cuda_linear_q8, speci_cuda_linear_blocks; /* cuda_linear_q8.cu, cuda_linear_blocks.cu */
+
+/* For unpack and floats (cuda_linear.cu): of a matrix of the compute type the place behind what its product's epilogue takes, false:
+ * there is no room; and floats of both. */
+bool speci_cuda_unpacked(spec_queue *q, const cuda_linear_args *a, spec_weight *plain);
+size_t speci_cuda_unpacked_floats(const spec_linear_args *a, const spec_plan *plan);
 
 static inline bool linear_aligned(const spec_linear_args *a)
 {
@@ -263,8 +268,9 @@ static inline bool linear_aligned(const spec_linear_args *a)
 /* Are the kernels those of 16-bit weights, with x as in most models (X_ROWS)? What they do besides they do there. */
 static inline bool linear_has_whole(const spec_queue *q, const spec_linear_args *a)
 {
+    const linear_format *const products = a->w->format->products;
     return !SPEC_CUDA_LINEAR_FMA && q->shape.phase == SPEC_PHASE_DECODE && cuda_size(a->w->dtype) == 2 &&
-           linear_aligned(a) && a->n_in % CUDA_CHUNK == 0;
+           linear_aligned(a) && a->n_in % CUDA_CHUNK == 0 && (!products || products->conv);
 }
 
 /* How x lies once more in scratch for the product that reads it, since the operation in front writes it so as well

@@ -148,10 +148,6 @@ template <typename T> static spec_status launch_fma(spec_queue *q, const cuda_li
 
 /* ------------------------------------------------------------------------------- prefill --- */
 
-template <typename T> struct alignas(16) eight {
-    T v[8];
-};
-
 /* out [n_out][ld], 8 values a thread at a time; columns from n_in on are zero */
 template <typename T>
 static __global__ void plain_kernel(eight<T> *out, int ld, const q8_piece *__restrict__ w, q8_shape s)
@@ -171,27 +167,9 @@ static __global__ void plain_kernel(eight<T> *out, int ld, const q8_piece *__res
     }
 }
 
-/* Of the plain product's own scratch, in front of the matrix. */
-static size_t epilogue_floats(const spec_linear_args *a, int32_t rows)
-{
-    return cuda_round_up((size_t)rows * (size_t)a->n_out, 64);
-}
-static size_t prefill_floats(const spec_linear_args *a, int32_t rows)
-{
-    const size_t matrix = ((size_t)a->n_out + CUDA_WEIGHT_PAD) * (size_t)a->w->ld;
-    return epilogue_floats(a, rows) + matrix * cuda_size(a->w->dtype) / 4;
-}
-
-static size_t scratch_floats(const spec_linear_args *a, const spec_plan *plan)
-{
-    return plan->phase == SPEC_PHASE_PREFILL ? prefill_floats(a, plan->n_row_max) : 0;
-}
-
 static bool unpack(spec_queue *q, const cuda_linear_args *a, spec_weight *plain, spec_status *status)
 {
-    if (q->linear_floats < prefill_floats(a, q->n_row_run)) return false; /* the queue was not opened for the operation */
-    *plain = *a->w;
-    plain->data = q->linear_scratch + epilogue_floats(a, q->n_row_run);
+    if (!speci_cuda_unpacked(q, a, plain)) return false;
     *status = cuda_by_dtype(plain->dtype, [&](auto t) {
         using T = decltype(t);
         return cuda_launch(q, "weight q8 to plain", plain_kernel<T>, dim3(8 * (unsigned)q->dev->n_sm), dim3(256), 0, 1,
@@ -227,4 +205,4 @@ static spec_status linear_q8_conv(spec_queue *q, const cuda_linear_args *a, cons
                                          : linear_few_conv<few_q8<__half>>(q, a, extra, pass);
 }
 
-const linear_format speci_cuda_linear_q8 = { linear_q8, linear_q8_conv, q8_is_many, unpack, scratch_floats };
+const linear_format speci_cuda_linear_q8 = { linear_q8, linear_q8_conv, q8_is_many, unpack, speci_cuda_unpacked_floats };

@@ -1,6 +1,6 @@
 /* cuda_pack.cu - rows of a matrix from the pinned buffer to their places on the device, by format. Rows that are already as they
  * shall be are copied; others are converted and padded by a kernel that reads the pinned buffer itself. */
-#include "backends/cuda/linear/cuda_q8.cuh"
+#include "backends/cuda/linear/cuda_blocks.cuh"
 
 /* dst [n_row][ld] of T from src [n_row][n_in] of S, zero beyond n_in. */
 template <typename T, typename S>
@@ -50,6 +50,77 @@ spec_status speci_cuda_pack_q8(spec_device *dev, const spec_weight *w, int32_t r
         (q8_piece *)w->data, q8_shape_of(w), (const uint32_t *)src, row, n_row * (w->n_in / SPEC_Q8_BLOCK));
     const cudaError_t launched = cudaGetLastError();
     return launched == cudaSuccess ? SPEC_OK : speci_cuda_status(dev, launched, "weight packing");
+}
+
+/* n blocks from `src`, the first one of row `row`, to their places: a thread takes eight values. */
+template <spec_dtype D>
+static __global__ void pack_blocks_kernel(char *dst, q8_shape s, const uint32_t *src, int row, int n)
+{
+    typedef blocks_layout<D> L;
+    typedef typename L::B B;
+    enum { AT_ONCE = L::VALUES == SPEC_K_BLOCK ? 8 : 64, WORDS = AT_ONCE * sizeof(typename B::type) / 4, EIGHTS = L::VALUES / 8 };
+    __shared__ uint32_t staged[WORDS];
+    const typename B::type *const blocks_here = (const typename B::type *)staged;
+    const int per_row = s.n_in / L::VALUES;
+    for (int first = (int)blockIdx.x * AT_ONCE; first < n; first += (int)gridDim.x * AT_ONCE) {
+        const int n_here = n - first < AT_ONCE ? n - first : AT_ONCE;
+        for (int i = (int)threadIdx.x; i < WORDS && i * 4 < n_here * (int)sizeof(typename B::type); i += (int)blockDim.x)
+            staged[i] = src[(size_t)first / AT_ONCE * WORDS + i];
+        __syncthreads();
+        for (int i = (int)threadIdx.x; i < n_here * EIGHTS; i += (int)blockDim.x) {
+            const typename B::type &block = blocks_here[i / EIGHTS];
+            const int at = i % EIGHTS * 8, b = first + i / EIGHTS, r = row + b / per_row, k = b % per_row * L::VALUES + at;
+            const int in_strip = s.lane_row(r), g = in_strip % 8, upper = in_strip / 8, group = k / 32 % 2;
+            const int lane = g * 4 + k / 8 % 4, word = 2 * upper + group;
+            char *const strip = dst + (size_t)s.strip(r) * L::strip_bytes(s), *const piece = strip + L::piece_at(k / Q8_PIECE);
+            uint32_t low = 0, high = 0;
+            for (int j = 0; j < 8; j++) {
+                const uint32_t q = (uint32_t)B::number(block, at + j);
+                low |= (q & 15u) << 4 * j, high |= q >> 4 << B::HIGH * j;
+            }
+            ((uint32_t *)piece)[lane * 4 + word] = low;
+            if (B::HIGH == 1) ((uint8_t *)(piece + L::HIGH_AT))[lane * 4 + word] = (uint8_t)high;
+            if (B::HIGH == 2) ((uint16_t *)(piece + L::HIGH_AT))[lane * 4 + word] = (uint16_t)high;
+            char *const scales = piece + L::SCALES_AT + g * L::G_SCALES;
+            if (!B::LARGE && at == 0) {
+                ((uint16_t *)scales)[word] = block.d;
+                if (B::M) ((uint16_t *)scales)[4 + word] = B::m(block);
+            }
+            if (B::LARGE && at % 16 == 0) {
+                int f = 0, fm = 0;
+                B::factors(block, at, &f, &fm);
+                if (!B::M) scales[4 * upper + 2 * group + at / 16 % 2] = (char)f;
+                else scales[word] = (char)f, scales[4 + word] = (char)fm;
+            }
+            if (B::LARGE && at == 0) {
+                uint16_t *const head = (uint16_t *)(strip + L::head_at(k / Q8_PIECE) + g * L::G_HEAD);
+                head[upper] = block.d;
+                if (B::M) head[2 + upper] = B::m(block);
+            }
+        }
+        __syncthreads();
+    }
+}
+
+size_t speci_cuda_bytes_blocks(const spec_weight *w)
+{
+    const q8_shape s = q8_shape_of(w);
+    size_t bytes = 0;
+    (void)blocks_by_type(w->format->dtype, [&](auto d) {
+        bytes = (size_t)s.n_strip() * blocks_layout<decltype(d)::value>::strip_bytes(s);
+        return SPEC_OK;
+    });
+    return bytes;
+}
+
+spec_status speci_cuda_pack_blocks(spec_device *dev, const spec_weight *w, int32_t row, const void *src, int32_t n_row)
+{
+    return blocks_by_type(w->format->dtype, [&](auto d) {
+        pack_blocks_kernel<decltype(d)::value><<<4 * (unsigned)dev->n_sm, 256, 0, dev->stage_stream>>>(
+            (char *)w->data, q8_shape_of(w), (const uint32_t *)src, row, n_row * (w->n_in / w->format->block));
+        const cudaError_t launched = cudaGetLastError();
+        return launched == cudaSuccess ? SPEC_OK : speci_cuda_status(dev, launched, "weight packing");
+    });
 }
 
 size_t speci_cuda_bytes_plain(const spec_weight *w) { return (size_t)w->n_out * w->ld * cuda_size(w->dtype); }

@@ -58,6 +58,11 @@ static __device__ __forceinline__ float q8_scale_value(const q8_piece *p, int r,
     return __half2float(__ushort_as_half(*q8_scale(p, r, k)));
 }
 
+/* Of a row that is unpacked. */
+template <typename T> struct alignas(16) eight {
+    T v[8];
+};
+
 /* Four int8 as two words of two T. */
 template <typename T> static __device__ __forceinline__ void widen4(uint32_t out[2], uint32_t q);
 /* In bf16 0x4300 + m is 128 + m for m < 128, and 0x4380 is 256: q = (128 + its low 7 bits) - (q < 0 ? 256 : 128). */

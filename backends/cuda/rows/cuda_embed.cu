@@ -1,8 +1,8 @@
 /* cuda_embed.cu - y[r] = scale * table[token of row r]; and the deferred norm of y, where it comes next.
- * table [n_vocab][ld] f32, bf16 or f16, or Q8_0 (cuda_q8.cuh); y f32 [rows][dim]. Rows that are not valid, and ids
+ * table [n_vocab][ld] f32, bf16 or f16, or blocks (cuda_q8.cuh, cuda_blocks.cuh); y f32 [rows][dim]. Rows that are not valid, and ids
  * outside the table, give 0. A pass begins here: what its last product raises is set to 0. */
 #include "backends/cuda/linear/cuda_linear.cuh"
-#include "backends/cuda/linear/cuda_q8.cuh"
+#include "backends/cuda/linear/cuda_blocks.cuh"
 
 /* Tables: element (row, c) as float32. */
 template <typename T> struct plain_table {
@@ -18,6 +18,21 @@ struct q8_table {
         const q8_piece *p = data + shape.piece(row, c);
         const int r = shape.lane_row(row);
         return q8_scale_value(p, r, c) * (float)q8_values(p, r, c)[c % 8];
+    }
+};
+
+/* T: the compute type */
+template <spec_dtype D, typename T> struct blocks_table {
+    const char *data;
+    q8_shape shape;
+    __device__ float at(int row, int c) const
+    {
+        float v[8];
+        blocks_values<D, 8>(v, data, shape, row, c / 8 * 8);
+        float found = v[0];
+#pragma unroll
+        for (int i = 1; i < 8; i++) found = c % 8 == i ? v[i] : found; /* from registers */
+        return to_f32(from_f32<T>(found));
     }
 };
 
@@ -74,6 +89,16 @@ static spec_status launch_embed(spec_queue *q, const spec_embed_args *a, unsigne
 spec_status speci_cuda_embed_q8(spec_queue *q, const spec_embed_args *a, unsigned long long *best, const norm_out *next)
 {
     return launch_embed(q, a, best, *next, q8_table{ (const q8_piece *)a->table->data, q8_shape_of(a->table) });
+}
+
+spec_status speci_cuda_embed_blocks(spec_queue *q, const spec_embed_args *a, unsigned long long *best, const norm_out *next)
+{
+    const spec_weight *w = a->table;
+    return blocks_by_type(w->format->dtype, [&](auto d) {
+        return cuda_by_dtype(w->dtype, [&](auto t) {
+            return launch_embed(q, a, best, *next, blocks_table<decltype(d)::value, decltype(t)>{ (const char *)w->data, q8_shape_of(w) });
+        });
+    });
 }
 
 static spec_status embed(spec_queue *q, const spec_embed_args *a, unsigned long long *best, const norm_out &next)

@@ -1,0 +1,222 @@
+/* cuda_linear_blocks.cu - products with weights in the blocks of GGUF files (layout: cuda_blocks.cuh; epilogue: cuda_linear.cuh).
+ *
+ * Decode. 16 bit: as weights of 16 bits (cuda_linear_few.cuh). What a lane multiplies becomes bf16 or f16 in registers; from there on
+ * the sums are those of plain weights. float32: a warp an output, fmaf, a shuffle tree, again in the order of plain weights
+ * (linear_fma_kernel). Prefill: the matrix becomes a plain one in scratch, then the plain product.
+ *
+ * There are as few kernels as can be: up to 8 rows, and more; a norm of x or behind y is looked at where there may be one. More
+ * than 32 rows take another turn, and unpack once more. */
+#include "backends/cuda/linear/cuda_blocks.cuh"
+#include "backends/cuda/linear/cuda_linear_few.cuh"
+
+/* ------------------------------------------------------------------ 16 bit: matrix instruction --- */
+
+template <spec_dtype D, typename V> struct few_blocks_of {
+    typedef V type;
+    static constexpr bool deep_glu = false;
+
+    /* A lane copies its words of each piece, and the scales of its rows g and g + 8, as do the other lanes of these rows. In the ring a
+     * piece has [lanes] of 16 bytes, then of what is high, scales and head as many as there are of each. */
+    template <int MT, int CHUNKS> struct reader {
+        typedef blocks_layout<D> L;
+        enum {
+            PIECES = CHUNKS / 2,
+            SCALES = 32 + 2 * L::LANE_HIGH, HEAD = SCALES + 2 * L::G_SCALES, PIECE = HEAD + 2 * L::G_HEAD, /* uint4 */
+            SIZE = PIECES * MT * PIECE
+        };
+        static_assert(CHUNKS % 2 == 0 && CUDA_CHUNK % Q8_PIECE == 0, "parts of K are whole pieces");
+        const char *from[MT]; /* strips */
+        size_t stride;        /* from one of the block's tiles to the next */
+        int first, last, lane; /* pieces: this warp's first, the row's last */
+        uint64_t policy;
+
+        __device__ __forceinline__ reader(const void *w, int, int n_in, int, int k0, int lane_)
+            : first(k0 / Q8_PIECE), lane(lane_), policy(read_once())
+        {
+            const q8_shape shape = { 0, n_in, 0 };
+            last = L::n_piece(shape) - 1;
+            const size_t strip = L::strip_bytes(shape);
+            stride = (size_t)gridDim.y * MT * strip;
+#pragma unroll
+            for (int i = 0; i < MT; i++) from[i] = (const char *)w + ((size_t)blockIdx.y * MT + i) * strip;
+        }
+        __device__ __forceinline__ void copy(uint4 *ring, int block, bool of_next) const
+        {
+            const int g = lane / 4;
+#pragma unroll
+            for (int p = 0; p < PIECES; p++) {
+                const int number = min(first + block * PIECES + p, last); /* behind the last x is zero, whatever it meets */
+                const size_t at = (of_next ? stride : 0) + L::piece_at(number), head = (of_next ? stride : 0) + L::head_at(number);
+#pragma unroll
+                for (int i = 0; i < MT; i++) {
+                    uint4 *const to = ring + (p * MT + i) * PIECE;
+                    const char *const piece = from[i] + at;
+                    copy16(to + lane, piece + lane * 16, policy);
+                    if constexpr (L::LANE_HIGH == 4) copy4((uint32_t *)(to + 32) + lane, piece + L::HIGH_AT + lane * 4);
+                    if constexpr (L::LANE_HIGH == 8) copy8((uint2 *)(to + 32) + lane, piece + L::HIGH_AT + lane * 8);
+                    const char *const scales = piece + L::SCALES_AT + g * L::G_SCALES;
+                    if constexpr (L::G_SCALES == 16) copy16(to + SCALES + lane, scales, policy);
+                    else copy8((uint2 *)(to + SCALES) + lane, scales);
+                    if constexpr (L::G_HEAD == 8) copy8((uint2 *)(to + HEAD) + lane, from[i] + head + g * 8);
+                    if constexpr (L::G_HEAD == 4) copy4((uint32_t *)(to + HEAD) + lane, from[i] + head + g * 4);
+                }
+            }
+        }
+        template <int NT>
+        __device__ __forceinline__ void multiply(float acc[MT][NT][4], const uint4 *ring, const uint4 x[CHUNKS][NT]) const
+        {
+#pragma unroll
+            for (int p = 0; p < PIECES; p++)
+#pragma unroll
+                for (int i = 0; i < MT; i++) {
+                    const uint4 *const at = ring + (p * MT + i) * PIECE, low = at[lane];
+                    uint32_t high[2] = { 0, 0 }, scales[4] = { 0, 0, 0, 0 }, head[2] = { 0, 0 };
+                    words<L::LANE_HIGH>(high, at + 32);
+                    words<L::G_SCALES>(scales, at + SCALES);
+                    words<L::G_HEAD>(head, at + HEAD);
+                    const uint32_t four[4] = { low.x, low.y, low.z, low.w };
+#pragma unroll
+                    for (int group = 0; group < 2; group++) {
+                        uint4 wide[2];
+#pragma unroll
+                        for (int upper = 0; upper < 2; upper++) {
+                            const int word = 2 * upper + group;
+                            const uint32_t above = L::LANE_HIGH == 8 ? high[upper] >> 16 * group : high[0] >> 8 * word;
+                            wide[upper] = blocks_eight<D, V>(four[word], above,
+                                                             blocks_scale_of<D>(scales, head, upper, group, lane % 4 / 2));
+                        }
+#pragma unroll
+                        for (int n = 0; n < NT; n++) mma_chunk<V>(acc[i][n], wide[0], wide[1], x[2 * p + group][n]);
+                    }
+                }
+        }
+        __device__ __forceinline__ void go_on()
+        {
+#pragma unroll
+            for (int i = 0; i < MT; i++) from[i] += stride;
+        }
+
+    private:
+        /* What this lane has of so many bytes a lane. */
+        template <int BYTES> __device__ __forceinline__ void words(uint32_t *out, const uint4 *at) const
+        {
+#pragma unroll
+            for (int i = 0; i < BYTES / 4; i++) out[i] = ((const uint32_t *)at)[lane * (BYTES / 4) + i];
+        }
+    };
+};
+
+template <spec_dtype D, typename T>
+static spec_status launch_mma(spec_queue *q, const cuda_linear_args *a, const linear_out &o, bool aligned, cuda_pass *pass)
+{
+    typedef few_blocks_of<D, T> W;
+    constexpr linear_more MORE = std::is_same_v<T, __nv_bfloat16> ? LINEAR_NORMS : LINEAR_PLAIN; /* norms are deferred in bf16 alone */
+    const int rows = q->shape.rows;
+    if (rows > 8)
+        return o.glu ? launch_few_with<W, 2, 4, 2, X_ANY, MORE>(q, a, o, rows, aligned, pass)
+                     : launch_few_with<W, 1, 4, 2, X_ANY, MORE>(q, a, o, rows, aligned, pass);
+    return o.glu ? launch_few_with<W, 2, 1, 2, X_ANY, MORE>(q, a, o, rows, aligned, pass)
+                 : launch_few_with<W, 1, 1, 2, X_ANY, MORE>(q, a, o, rows, aligned, pass);
+}
+
+/* ----------------------------------------------------------------------------------- FMA --- */
+
+enum { BLOCKS_FMA_WARPS = 4, BLOCKS_FMA_ROWS = 8, BLOCKS_FMA_VALUES = 4 /* that a lane takes at once */ };
+
+/* x [ROWS] rows times row m of w. */
+template <spec_dtype D, typename T>
+static __device__ __forceinline__ void add_row(float acc[BLOCKS_FMA_ROWS], const char *w, const q8_shape &s, int m, const T *x, int ld_x,
+                                               int n_row)
+{
+    for (int k = (int)threadIdx.x % 32 * BLOCKS_FMA_VALUES; k < s.n_in; k += 32 * BLOCKS_FMA_VALUES) {
+        float v[BLOCKS_FMA_VALUES];
+        blocks_values<D, BLOCKS_FMA_VALUES>(v, w, s, m, k);
+#pragma unroll
+        for (int row = 0; row < BLOCKS_FMA_ROWS; row++) {
+            if (row >= n_row) break;
+#pragma unroll
+            for (int i = 0; i < BLOCKS_FMA_VALUES; i++)
+                acc[row] = fmaf(to_f32(from_f32<T>(v[i])), to_f32(x[(size_t)row * ld_x + k + i]), acc[row]);
+        }
+    }
+}
+
+template <spec_dtype D, typename T>
+static __global__ void __launch_bounds__(BLOCKS_FMA_WARPS * 32)
+linear_blocks_fma_kernel(const spec_step_block *step, const char *__restrict__ w, q8_shape shape, const T *__restrict__ x, int ld_x,
+                         linear_out o)
+{
+    grid_begin();
+    const int row0 = (int)blockIdx.y * BLOCKS_FMA_ROWS, n_row = step->n_row_run - row0;
+    const int m = (int)blockIdx.x * BLOCKS_FMA_WARPS + (int)threadIdx.x / 32;
+    if (n_row <= 0 || m >= (o.glu ? o.n_out / 2 : o.n_out)) return;
+    float acc[BLOCKS_FMA_ROWS] = {}, up[BLOCKS_FMA_ROWS] = {};
+    add_row<D>(acc, w, shape, m, x + (size_t)row0 * ld_x, ld_x, n_row);
+    if (o.glu) add_row<D>(up, w, shape, m + o.n_out / 2, x + (size_t)row0 * ld_x, ld_x, n_row);
+#pragma unroll
+    for (int r = 0; r < BLOCKS_FMA_ROWS; r++) {
+        if (r >= n_row) break;
+        const float sum = warp_sum(acc[r]), sum_up = warp_sum(up[r]);
+        const float factor = norm_factor(o.norm, row0 + r);
+        if (threadIdx.x % 32 == 0) linear_store(o, row0 + r, m, factor, sum, sum_up);
+    }
+}
+
+template <spec_dtype D, typename T> static spec_status launch_fma(spec_queue *q, const cuda_linear_args *a, int rows)
+{
+    const int n_m = a->glu ? a->n_out / 2 : a->n_out;
+    const dim3 grid((unsigned)cuda_div_up(n_m, BLOCKS_FMA_WARPS), (unsigned)cuda_div_up(rows, BLOCKS_FMA_ROWS));
+    return cuda_launch(q, "linear blocks", linear_blocks_fma_kernel<D, T>, grid, dim3(BLOCKS_FMA_WARPS * 32), 0, 1, q->d_step,
+                       (const char *)a->w->data, q8_shape_of(a->w), (const T *)a->x.data, a->x.ld, linear_out_of(a));
+}
+
+/* ------------------------------------------------------------------------------- prefill --- */
+
+/* out [n_out][ld], 8 values a thread at a time; columns from n_in on are zero */
+template <spec_dtype D, typename T>
+static __global__ void blocks_plain_kernel(eight<T> *out, int ld, const char *__restrict__ w, q8_shape s)
+{
+    grid_begin();
+    const int per_row = ld / 8;
+    const size_t n = (size_t)s.n_out * per_row;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+        const int row = (int)(i / per_row), k = (int)(i % per_row) * 8;
+        float v[8] = {};
+        if (k < s.n_in) blocks_values<D, 8>(v, w, s, row, k);
+        eight<T> e;
+#pragma unroll
+        for (int j = 0; j < 8; j++) e.v[j] = from_f32<T>(v[j]);
+        out[i] = e;
+    }
+}
+
+static bool unpack(spec_queue *q, const cuda_linear_args *a, spec_weight *plain, spec_status *status)
+{
+    if (!speci_cuda_unpacked(q, a, plain)) return false;
+    *status = blocks_by_type(a->w->format->dtype, [&](auto d) {
+        return cuda_by_dtype(plain->dtype, [&](auto t) {
+            using T = decltype(t);
+            return cuda_launch(q, "weight blocks to plain", blocks_plain_kernel<decltype(d)::value, T>, dim3(8 * (unsigned)q->dev->n_sm),
+                               dim3(256), 0, 1, (eight<T> *)plain->data, plain->ld, (const char *)a->w->data, q8_shape_of(a->w));
+        });
+    });
+    return true;
+}
+
+/* ------------------------------------------------------------------------------- launcher --- */
+
+static spec_status linear_blocks(spec_queue *q, const cuda_linear_args *a, const linear_out &o, bool aligned, cuda_pass *pass)
+{
+    return blocks_by_type(a->w->format->dtype, [&](auto d) {
+        return cuda_by_dtype(a->w->dtype, [&](auto t) {
+            constexpr spec_dtype D = decltype(d)::value;
+            using T = decltype(t);
+            if constexpr (sizeof(T) == 4 || SPEC_CUDA_LINEAR_FMA) return launch_fma<D, T>(q, a, q->shape.rows);
+            else return launch_mma<D, T>(q, a, o, aligned, pass);
+        });
+    });
+}
+
+static bool never_many(const spec_queue *, const spec_linear_args *) { return false; }
+
+const linear_format speci_cuda_linear_blocks = { linear_blocks, NULL, never_many, unpack, speci_cuda_unpacked_floats };
