@@ -357,6 +357,8 @@ static void model_with_text(void **state)
     OK(spec_generate(s, &a, "Once upon a time", 16, &request));
     OK(spec_generate(t, &b, "Once upon a time", 16, &request));
     support_same(&a, &b, "from GGUF");
+    spec_result_free(&a);
+    spec_result_free(&b);
     spec_session_close(s);
     spec_session_close(t);
     spec_model_close(m);
@@ -423,6 +425,62 @@ static void refusals(void **state)
     FAILS(spec_model_convert(backend, GOLDEN "/llama2", "/no/such/place", NULL), SPEC_E_IO, "/no/such/place");
 }
 
+/* --- memory that cannot be had --- */
+
+typedef struct failing {
+    long n, fail_at, held;
+} failing;
+
+static void *failing_alloc(void *user_data, size_t bytes, size_t align)
+{
+    failing *f = user_data;
+    if (++f->n == f->fail_at) return NULL;
+    void *p = aligned_alloc(align, (bytes + align - 1) / align * align);
+    f->held += p != NULL;
+    return p;
+}
+
+static void failing_free(void *user_data, void *p, size_t bytes)
+{
+    (void)bytes;
+    ((failing *)user_data)->held -= p != NULL;
+    free(p);
+}
+
+/* Every allocation in turn; with a tokenizer, which has many, some of them. */
+static void memory_fails(void **state)
+{
+    (void)state;
+    static const char *const models[] = { GOLDEN "/llama3", GOLDEN "/gguf/mamba2.gguf", DEMO_TARGET };
+#ifdef SPEC_NO_TOKENIZER
+    enum { N_MODEL = 2 };
+#else
+    enum { N_MODEL = 3 };
+#endif
+    for (int i = 0; i < N_MODEL; i++) {
+        spec_status status = SPEC_E_NOMEM;
+        long n = 0;
+        while (status != SPEC_OK) {
+            failing f = { .fail_at = 0 };
+            const spec_allocator allocator = { failing_alloc, failing_free, &f };
+            spec_backend_params p = SPEC_BACKEND_PARAMS_INIT;
+            spec_backend *be = NULL;
+            p.allocator = &allocator, p.n_threads = 1;
+            OK(spec_backend_open(&be, "cpu", &p));
+            f.n = 0, f.fail_at = n += i < 2 ? 1 : 1 + n / 16;
+            remove(file);
+            status = spec_model_convert(be, models[i], file, NULL);
+            if (status != SPEC_OK && status != SPEC_E_NOMEM) fail_msg("allocation %ld: %s", n, spec_last_error());
+            spec_backend_close(be);
+            assert_int_equal(f.held, 0);
+            assert_true(speci_file_exists(file) == (status == SPEC_OK));
+            assert_false(speci_dir_has_ending(dir, ".part"));
+        }
+        print_message("  about %ld allocations\n", n);
+        assert_true(n > 20);
+    }
+}
+
 static int open_backend(void **state)
 {
     (void)state;
@@ -445,6 +503,7 @@ static int close_backend(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(families), cmocka_unit_test(gemma3), cmocka_unit_test(types), cmocka_unit_test(tokenizers),
-                                        cmocka_unit_test(model_with_text), cmocka_unit_test(from_gguf), cmocka_unit_test(refusals) };
+                                        cmocka_unit_test(model_with_text), cmocka_unit_test(from_gguf), cmocka_unit_test(refusals),
+                                        cmocka_unit_test(memory_fails) };
     return cmocka_run_group_tests(tests, open_backend, close_backend);
 }
