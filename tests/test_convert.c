@@ -380,6 +380,25 @@ static void from_gguf(void **state)
     speci_checkpoint_close(b.c);
 }
 
+/* SPEC_TEST_GGUF_GEMMA (test_gguf_models.c), a Q4_K_M file of llama.cpp's: ours gives each tensor the same type, so that all stay as they
+ * are. */
+static void same_mix(void **state)
+{
+    (void)state;
+    const char *path = getenv("SPEC_TEST_GGUF_GEMMA");
+    if (!path) {
+        print_message("  SPEC_TEST_GGUF_GEMMA names no file\n");
+        skip();
+    }
+    convert(path, file, "q4_k_m");
+    const opened a = open_file(file), b = open_file(path);
+    size_t n;
+    const model_tensor *t = speci_checkpoint_tensors(b.c, &n);
+    for (size_t i = 0; i < n; i++) assert_string_equal(type_of(&a, t[i].name), t[i].dtype_name);
+    speci_checkpoint_close(a.c);
+    speci_checkpoint_close(b.c);
+}
+
 static int stop(void *user_data, double fraction)
 {
     (void)user_data, (void)fraction;
@@ -503,7 +522,7 @@ static int close_backend(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(families), cmocka_unit_test(gemma3), cmocka_unit_test(types), cmocka_unit_test(tokenizers),
-                                        cmocka_unit_test(model_with_text), cmocka_unit_test(from_gguf), cmocka_unit_test(refusals),
+                                        cmocka_unit_test(model_with_text), cmocka_unit_test(from_gguf), cmocka_unit_test(same_mix), cmocka_unit_test(refusals),
                                         cmocka_unit_test(memory_fails) };
     return cmocka_run_group_tests(tests, open_backend, close_backend);
 }
