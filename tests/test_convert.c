@@ -160,19 +160,40 @@ static void families(void **state)
     }
 }
 
-/* Gemma 3, whose golden has a scale of scores that GGUF cannot say. */
-static void gemma3(void **state)
+/* What the golden configs do not have: scalings, older spellings, defaults. The file has the logits of the directory. */
+static void variants(void **state)
 {
     (void)state;
-    char base[64];
-    char *config = support_json_with(GOLDEN "/gemma3", "config.json", "{\"query_pre_attn_scalar\": 16, \"sliding_window\": 7}");
-    const variant_file changed = { "config.json", config };
-    support_variant(base, GOLDEN "/gemma3", &changed, 1);
-    convert(base, file, "f32");
-    assert_true(apart(file, base) == 0);
-    free(config);
-    support_variant_remove(base);
-    FAILS(spec_model_convert(backend, GOLDEN "/gemma3", file, NULL), SPEC_E_UNSUPPORTED, "query_pre_attn_scalar is 24, but GGUF files");
+    static const struct {
+        const char *name, *changes;
+    } cases[] = {
+        { "gemma3", "{\"query_pre_attn_scalar\": 16, \"sliding_window\": 7}" }, /* the golden's scalar cannot be said */
+        { "gemma3", "{\"query_pre_attn_scalar\": 16, \"layer_types\": null, \"sliding_window_pattern\": 3, \"rope_local_base_freq\": 500.0}" },
+        { "gemma3", "{\"query_pre_attn_scalar\": 16, \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8.0}}" },
+        { "llama2", "{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}}" },
+        { "llama2", "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 64}}" },
+        { "llama2", "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 32, "
+                    "\"beta_fast\": 16, \"beta_slow\": 2}}" },
+        { "llama2", "{\"rope_theta\": null, \"num_key_value_heads\": null, \"max_position_embeddings\": null}" },
+        { "internlm3", "{\"rope_scaling\": {\"rope_type\": \"dynamic\", \"factor\": 6.0}}" },
+        { "mistral", "{\"sliding_window\": null}" },
+        { "gpt_neox", "{\"rotary_emb_base\": 500, \"use_parallel_residual\": false, \"rotary_pct\": 0.5}" },
+        { "qwen3", "{\"rope_parameters\": {\"rope_theta\": 777.0, \"rope_type\": \"default\"}}" },
+        { "mamba", "{\"time_step_rank\": 3, \"layer_norm_epsilon\": null}" },
+        { "cohere", "{\"logit_scale\": 0.25}" },
+    };
+    for (int i = 0; i < N_ELEMENTS(cases); i++) {
+        char from[512], base[64];
+        snprintf(from, sizeof from, GOLDEN "/%s", cases[i].name);
+        char *config = support_json_with(from, "config.json", cases[i].changes);
+        const variant_file changed = { "config.json", config };
+        support_variant(base, from, &changed, 1);
+        convert(base, file, "f32");
+        const double error = apart(file, base);
+        if (error != 0) fail_msg("%s with %s: logits differ by %g", cases[i].name, cases[i].changes, error);
+        free(config);
+        support_variant_remove(base);
+    }
 }
 
 /* --- types --- */
@@ -428,6 +449,7 @@ static void refusals(void **state)
     spec_convert_params p = SPEC_CONVERT_PARAMS_INIT;
     snprintf(from, sizeof from, "%s/odd", dir);
     refuse(GOLDEN "/gptj", &p, SPEC_E_UNSUPPORTED, "model_type is \"gptj\", which cannot be written to GGUF; these can: llama, mistral, ");
+    refuse(GOLDEN "/gemma3", &p, SPEC_E_UNSUPPORTED, "query_pre_attn_scalar is 24, but GGUF files of Gemma 3 with these sizes mean 16");
     refuse(dir, &p, SPEC_E_UNSUPPORTED, "config.json is missing");
     refuse("no/such", &p, SPEC_E_IO, "no such directory");
     p.type = "q3";
@@ -521,7 +543,7 @@ static int close_backend(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(families), cmocka_unit_test(gemma3), cmocka_unit_test(types), cmocka_unit_test(tokenizers),
+    const struct CMUnitTest tests[] = { cmocka_unit_test(families), cmocka_unit_test(variants), cmocka_unit_test(types), cmocka_unit_test(tokenizers),
                                         cmocka_unit_test(model_with_text), cmocka_unit_test(from_gguf), cmocka_unit_test(same_mix), cmocka_unit_test(refusals),
                                         cmocka_unit_test(memory_fails) };
     return cmocka_run_group_tests(tests, open_backend, close_backend);
