@@ -160,19 +160,40 @@ static void families(void **state)
     }
 }
 
-/* Gemma 3, whose golden has a scale of scores that GGUF cannot say. */
-static void gemma3(void **state)
+/* What the golden configs do not have: scalings, older spellings, defaults. The file has the logits of the directory. */
+static void variants(void **state)
 {
     (void)state;
-    char base[64];
-    char *config = support_json_with(GOLDEN "/gemma3", "config.json", "{\"query_pre_attn_scalar\": 16, \"sliding_window\": 7}");
-    const variant_file changed = { "config.json", config };
-    support_variant(base, GOLDEN "/gemma3", &changed, 1);
-    convert(base, file, "f32");
-    assert_true(apart(file, base) == 0);
-    free(config);
-    support_variant_remove(base);
-    FAILS(spec_model_convert(backend, GOLDEN "/gemma3", file, NULL), SPEC_E_UNSUPPORTED, "query_pre_attn_scalar is 24, but GGUF files");
+    static const struct {
+        const char *name, *changes;
+    } cases[] = {
+        { "gemma3", "{\"query_pre_attn_scalar\": 16, \"sliding_window\": 7}" }, /* the golden's scalar cannot be said */
+        { "gemma3", "{\"query_pre_attn_scalar\": 16, \"layer_types\": null, \"sliding_window_pattern\": 3, \"rope_local_base_freq\": 500.0}" },
+        { "gemma3", "{\"query_pre_attn_scalar\": 16, \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8.0}}" },
+        { "llama2", "{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}}" },
+        { "llama2", "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 64}}" },
+        { "llama2", "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 32, "
+                    "\"beta_fast\": 16, \"beta_slow\": 2}}" },
+        { "llama2", "{\"rope_theta\": null, \"num_key_value_heads\": null, \"max_position_embeddings\": null}" },
+        { "internlm3", "{\"rope_scaling\": {\"rope_type\": \"dynamic\", \"factor\": 6.0}}" },
+        { "mistral", "{\"sliding_window\": null}" },
+        { "gpt_neox", "{\"rotary_emb_base\": 500, \"use_parallel_residual\": false, \"rotary_pct\": 0.5}" },
+        { "qwen3", "{\"rope_parameters\": {\"rope_theta\": 777.0, \"rope_type\": \"default\"}}" },
+        { "mamba", "{\"time_step_rank\": 3, \"layer_norm_epsilon\": null}" },
+        { "cohere", "{\"logit_scale\": 0.25}" },
+    };
+    for (int i = 0; i < N_ELEMENTS(cases); i++) {
+        char from[512], base[64];
+        snprintf(from, sizeof from, GOLDEN "/%s", cases[i].name);
+        char *config = support_json_with(from, "config.json", cases[i].changes);
+        const variant_file changed = { "config.json", config };
+        support_variant(base, from, &changed, 1);
+        convert(base, file, "f32");
+        const double error = apart(file, base);
+        if (error != 0) fail_msg("%s with %s: logits differ by %g", cases[i].name, cases[i].changes, error);
+        free(config);
+        support_variant_remove(base);
+    }
 }
 
 /* --- types --- */
@@ -357,6 +378,8 @@ static void model_with_text(void **state)
     OK(spec_generate(s, &a, "Once upon a time", 16, &request));
     OK(spec_generate(t, &b, "Once upon a time", 16, &request));
     support_same(&a, &b, "from GGUF");
+    spec_result_free(&a);
+    spec_result_free(&b);
     spec_session_close(s);
     spec_session_close(t);
     spec_model_close(m);
@@ -374,6 +397,25 @@ static void from_gguf(void **state)
     same_keys(&c, a.g, b.g);
     same_tensors(&c, a.c, b.c);
     assert_int_equal(a.g->n_pair, b.g->n_pair);
+    speci_checkpoint_close(a.c);
+    speci_checkpoint_close(b.c);
+}
+
+/* SPEC_TEST_GGUF_GEMMA (test_gguf_models.c), a Q4_K_M file of llama.cpp's: ours gives each tensor the same type, so that all stay as they
+ * are. */
+static void same_mix(void **state)
+{
+    (void)state;
+    const char *path = getenv("SPEC_TEST_GGUF_GEMMA");
+    if (!path) {
+        print_message("  SPEC_TEST_GGUF_GEMMA names no file\n");
+        skip();
+    }
+    convert(path, file, "q4_k_m");
+    const opened a = open_file(file), b = open_file(path);
+    size_t n;
+    const model_tensor *t = speci_checkpoint_tensors(b.c, &n);
+    for (size_t i = 0; i < n; i++) assert_string_equal(type_of(&a, t[i].name), t[i].dtype_name);
     speci_checkpoint_close(a.c);
     speci_checkpoint_close(b.c);
 }
@@ -407,6 +449,7 @@ static void refusals(void **state)
     spec_convert_params p = SPEC_CONVERT_PARAMS_INIT;
     snprintf(from, sizeof from, "%s/odd", dir);
     refuse(GOLDEN "/gptj", &p, SPEC_E_UNSUPPORTED, "model_type is \"gptj\", which cannot be written to GGUF; these can: llama, mistral, ");
+    refuse(GOLDEN "/gemma3", &p, SPEC_E_UNSUPPORTED, "query_pre_attn_scalar is 24, but GGUF files of Gemma 3 with these sizes mean 16");
     refuse(dir, &p, SPEC_E_UNSUPPORTED, "config.json is missing");
     refuse("no/such", &p, SPEC_E_IO, "no such directory");
     p.type = "q3";
@@ -421,6 +464,62 @@ static void refusals(void **state)
     refuse(GOLDEN "/llama2", &p, SPEC_E_ABORTED, "converting was stopped");
     FAILS(spec_model_convert(backend, GOLDEN "/llama2", NULL, NULL), SPEC_E_INVALID, "a path to write to");
     FAILS(spec_model_convert(backend, GOLDEN "/llama2", "/no/such/place", NULL), SPEC_E_IO, "/no/such/place");
+}
+
+/* --- memory that cannot be had --- */
+
+typedef struct failing {
+    long n, fail_at, held;
+} failing;
+
+static void *failing_alloc(void *user_data, size_t bytes, size_t align)
+{
+    failing *f = user_data;
+    if (++f->n == f->fail_at) return NULL;
+    void *p = aligned_alloc(align, (bytes + align - 1) / align * align);
+    f->held += p != NULL;
+    return p;
+}
+
+static void failing_free(void *user_data, void *p, size_t bytes)
+{
+    (void)bytes;
+    ((failing *)user_data)->held -= p != NULL;
+    free(p);
+}
+
+/* Every allocation in turn; with a tokenizer, which has many, some of them. */
+static void memory_fails(void **state)
+{
+    (void)state;
+    static const char *const models[] = { GOLDEN "/llama3", GOLDEN "/gguf/mamba2.gguf", DEMO_TARGET };
+#ifdef SPEC_NO_TOKENIZER
+    enum { N_MODEL = 2 };
+#else
+    enum { N_MODEL = 3 };
+#endif
+    for (int i = 0; i < N_MODEL; i++) {
+        spec_status status = SPEC_E_NOMEM;
+        long n = 0;
+        while (status != SPEC_OK) {
+            failing f = { .fail_at = 0 };
+            const spec_allocator allocator = { failing_alloc, failing_free, &f };
+            spec_backend_params p = SPEC_BACKEND_PARAMS_INIT;
+            spec_backend *be = NULL;
+            p.allocator = &allocator, p.n_threads = 1;
+            OK(spec_backend_open(&be, "cpu", &p));
+            f.n = 0, f.fail_at = n += i < 2 ? 1 : 1 + n / 16;
+            remove(file);
+            status = spec_model_convert(be, models[i], file, NULL);
+            if (status != SPEC_OK && status != SPEC_E_NOMEM) fail_msg("allocation %ld: %s", n, spec_last_error());
+            spec_backend_close(be);
+            assert_int_equal(f.held, 0);
+            assert_true(speci_file_exists(file) == (status == SPEC_OK));
+            assert_false(speci_dir_has_ending(dir, ".part"));
+        }
+        print_message("  about %ld allocations\n", n);
+        assert_true(n > 20);
+    }
 }
 
 static int open_backend(void **state)
@@ -444,7 +543,8 @@ static int close_backend(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(families), cmocka_unit_test(gemma3), cmocka_unit_test(types), cmocka_unit_test(tokenizers),
-                                        cmocka_unit_test(model_with_text), cmocka_unit_test(from_gguf), cmocka_unit_test(refusals) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(families), cmocka_unit_test(variants), cmocka_unit_test(types), cmocka_unit_test(tokenizers),
+                                        cmocka_unit_test(model_with_text), cmocka_unit_test(from_gguf), cmocka_unit_test(same_mix), cmocka_unit_test(refusals),
+                                        cmocka_unit_test(memory_fails) };
     return cmocka_run_group_tests(tests, open_backend, close_backend);
 }

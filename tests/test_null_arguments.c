@@ -85,6 +85,9 @@ static void check_objects(void **state)
     REFUSED(spec_model_open(NULL, t.be, DEMO_TARGET, NULL));
     REFUSED(spec_model_open(&m, NULL, DEMO_TARGET, NULL));
     REFUSED(spec_model_open(&m, t.be, NULL, NULL));
+    REFUSED(spec_model_convert(NULL, DEMO_TARGET, "/no/such/folder/m.gguf", NULL));
+    REFUSED(spec_model_convert(t.be, NULL, "/no/such/folder/m.gguf", NULL));
+    REFUSED(spec_model_convert(t.be, DEMO_TARGET, NULL, NULL));
     NOTHING(spec_model_tokenizer(NULL));
     NOTHING(spec_model_backend(NULL));
     REFUSED(spec_model_get_info(NULL, &info, 1));

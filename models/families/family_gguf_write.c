@@ -145,7 +145,7 @@ static spec_status shape(gguf_stored *t)
                           from->name, from->dtype_name);
     for (int32_t i = 0; i < from->n_dim; i++)
         if (from->n_dim < 3 || from->dim[i] != 1) dim[n++] = from->dim[i];
-    if (n < 1 || n > 2)
+    if (n < 1 || n > 2 || from->bytes == 0)
         return speci_fail(SPEC_E_UNSUPPORTED, "%s: tensor %s: shape %s cannot be converted, expected a vector or a matrix", from->file,
                           from->name, speci_shape_of(from->n_dim, from->dim).s);
     t->n_dim = n;
@@ -193,6 +193,9 @@ static spec_status plan_one(gguf_writing *w, const model_tensor *from, const cha
     SPEC_TRY(add(w, &t, name));
     t->from = from;
     SPEC_TRY(shape(t));
+    if (part && t->dim[0] % part)
+        return speci_fail(SPEC_E_FORMAT, "%s: tensor %s has %lld rows, expected a multiple of %lld", from->file, from->name,
+                          (long long)t->dim[0], (long long)part);
     if (part) t->dim[0] /= part, t->first = first * t->dim[0];
     transform(w, t);
     SPEC_TRY(check_order(w, t));

@@ -5,20 +5,20 @@
 #include "models/families/family_gguf.h"
 #include "models/files/files_gguf_write.h"
 
-struct gguf_writing {
+struct gguf_writing { /* zero to begin; the fields before the gap are to be set */
     speci_gguf_head *head;
     const model_gguf *row;
     const model_config *config;
     const json_t *taken;        /* {key: value} (model_config) */
     const model_checkpoint *checkpoint;
+    const spec_allocator *a;
+
     gguf_stored *tensors;       /* [n_tensor] of the new file; from speci_alloc */
     size_t n_tensor, cap;
     float *made;                /* values of tensors that no file has */
-    const spec_allocator *a;
 };
 
-/* Fills tensors (without types) and head: what stands below the architecture's name, and that. All but the first group of fields is to
- * be set before. */
+/* Fills tensors (without types) and head: the architecture, and what stands below its name. */
 spec_status speci_gguf_plan(gguf_writing *w);
 /* The tensors of a GGUF file as they are. */
 spec_status speci_gguf_plan_same(gguf_writing *w);
