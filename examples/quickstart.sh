@@ -45,10 +45,10 @@ if [ ! -f "$build/CMakeCache.txt" ]; then
 fi
 cmake --build "$build" -j "$(nproc)" --target spec-cli 2>&1 | tee "$log" | show_progress || { tail -n 40 "$log" >&2; exit 1; }
 
-model=$root/models/demo-target times=5
+model=$root/models/stories-target times=5
 prompt=${1:-Once upon a time, there was a little girl}
 asked=(-p "$prompt" -n 128)
-drafted=(-md "$root/models/demo-drafter")
+drafted=(-md "$root/models/stories-drafter")
 title="speculative: a smaller model drafts four tokens, the target checks them in one pass"
 why="since the drafter works and five tokens are checked"
 if [ $real = 1 ]; then

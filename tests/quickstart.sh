@@ -25,15 +25,18 @@ grep -q '^Both texts are the same' "$work/out" || fail "the texts are not compar
 
 # The program's own figures of both runs, by name and row of the table.
 prompt="Once upon a time, there was a little girl" models=$source/models
-for row in "plain" "speculative -md $models/demo-drafter"; do
+for row in "plain" "speculative -md $models/stories-drafter"; do
     read -r name options <<< "$row"
     # shellcheck disable=SC2086
-    "$spec" run "$models/demo-target" -p "$prompt" -n 128 --json $options > "$work/json"
+    "$spec" run "$models/stories-target" -p "$prompt" -n 128 --json $options > "$work/json"
     steps=$(sed -n 's/^  "steps": \(.*\),/\1/p' "$work/json") n=$(sed -n 's/^  "n_generated": \(.*\),/\1/p' "$work/json")
     want="$name $steps $(awk "BEGIN { printf \"%.2f\", $n / $steps }")"
     got=$(awk -v name="$name" '$1 == name { print $1, $2, $3 }' "$work/out")
     [ "$got" = "$want" ] || fail "the table says \"$got\", the program \"$want\""
 done
+
+# The pair that ships is a good one: its steps say three tokens and more.
+awk '$1 == "speculative" && NF == 5 { exit $3 < 3 }' "$work/out" || fail "fewer than 3 tokens per pass"
 
 # The time told is the quotient of the table's, and the word for it is true.
 awk '
