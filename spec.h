@@ -361,7 +361,8 @@ typedef struct spec_drafter_params {
 
 /* Any model as a drafter: the library grows trees from its distributions. It must be on the target's backend (checked when the
  * session opens). Its vocabulary agrees with the target's id by id, as far as both go; or both have tokenizers, and `vocab` says how
- * they come together. The model must outlive the drafter, and the drafter its session. Errors: E_INVALID (parameters; a tree that
+ * they come together. A head on hidden states (spec_model_info.head) drafts for the target that it was made for, whose dtype it is to be
+ * opened with; the session refuses it for others (E_INVALID). The model must outlive the drafter, and the drafter its session. Errors: E_INVALID (parameters; a tree that
  * is none: as spec_builder_open), E_IO, E_FORMAT, E_NOMEM. */
 SPEC_API spec_status spec_drafter_from_model(spec_drafter **out, spec_model *model,
                                              const spec_drafter_params *params);

@@ -117,7 +117,7 @@ typedef struct life {
     spec_session *s;
     spec_drafter *d[2]; /* the head; and in front of it what drafts in its place now and then */
     uint64_t random;
-    int32_t n_compared;
+    int32_t n_compared, part; /* part: tokens of a prompt that a step consumes; 0 = all at once */
 } life;
 
 static spec_session *open_session(life *l, spec_drafter **d, int32_t n_seq)
@@ -125,7 +125,7 @@ static spec_session *open_session(life *l, spec_drafter **d, int32_t n_seq)
     spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
     spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
     spec_session *s;
-    dp.tree = TREE, sp.n_ctx = N_CTX, sp.n_seq = n_seq;
+    dp.tree = TREE, sp.n_ctx = N_CTX, sp.n_seq = n_seq, sp.n_prompt_step = n_seq > 1 ? l->part : 0;
     OK(spec_drafter_from_model(d, l->head, &dp));
     OK(spec_session_open(&s, l->target, *d, &sp));
     return s;
@@ -174,6 +174,14 @@ static void steps(life *l, int32_t seq, int32_t n)
     for (int32_t i = 0; i < n && ids_of(l, seq, &ids) < N_CTX - 40; i++) OK(step_into(l->s, &r, &seq, 1));
 }
 
+/* A prompt in parts is consumed by steps, the last of which emits. */
+static void consume(life *l, int32_t seq)
+{
+    const int32_t *ids, n = ids_of(l, seq, &ids);
+    spec_step_result r;
+    while (l->part > 0 && ids_of(l, seq, &ids) == n) OK(step_into(l->s, &r, &seq, 1));
+}
+
 /* A tree of the caller's: the root alone, or a chain whose every token is committed. The head drafts nothing of it. */
 static void foreign_step(life *l, int32_t seq, int32_t depth)
 {
@@ -196,6 +204,7 @@ static void append(life *l, int32_t seq, int32_t n)
     const int32_t *ids;
     for (int32_t i = 0; i < n; i++) more[i] = (int32_t)(support_random(&l->random) % (uint32_t)l->c->n_vocab);
     if (ids_of(l, seq, &ids) + n < N_CTX - 40) OK(spec_sequence_append(l->s, seq, more, (size_t)n, NULL));
+    consume(l, seq);
 }
 
 static int32_t copy_of(life *l, int32_t seq)
@@ -224,6 +233,7 @@ static void live(life *l)
     spec_drafter *d;
     l->s = open_session(l, &d, 3);
     OK(add_endless(l->s, &seq, ids, WIDTH, NULL));
+    consume(l, seq);
     compare(l, seq);
     for (int32_t turn = 0; turn < 6; turn++) {
         steps(l, seq, 1 + turn);
@@ -251,7 +261,7 @@ static void in_step(void **state)
     (void)state;
     for (int32_t i = 0; i < N_CASE; i++) {
         life l = { .c = &cases[i], .target = open_model(TARGETS, cases[i].target, SPEC_DTYPE_F32),
-                   .head = open_model(HEADS, cases[i].head, SPEC_DTYPE_F32), .random = 7 };
+                   .head = open_model(HEADS, cases[i].head, SPEC_DTYPE_F32), .random = 7, .part = i % 2 ? 5 : 0 };
         live(&l);
         assert_true(l.n_compared > 20);
         spec_model_close(l.head);

@@ -39,8 +39,8 @@ static spec_status keep_rows(model_draft *m, int32_t seq, const speci_draft_hidd
     model_seq *s = &m->seqs[seq];
     for (int32_t k = 0; k < m->told.n_tap; k++)
         for (int32_t i = 0; i < n; i++)
-            SPEC_TRY(speci_draft_told_add(m, speci_draft_told_row(m, k, seq, s->n_told + i), speci_draft_view_row(&h->taps[k], speci_hidden_row(h, from + i)),
-                              m->told.row_bytes[k]));
+            SPEC_TRY(speci_draft_told_add(m, speci_draft_told_row(m, k, seq, s->n_told + i),
+                                          speci_draft_view_row(&h->taps[k], speci_hidden_row(h, from + i)), m->told.row_bytes[k]));
     s->n_told += n;
     return speci_draft_told_copy(m);
 }
@@ -67,13 +67,13 @@ static spec_status feed_kept(model_draft *m, int32_t seq)
     }
 }
 
-/* A prefill pass is about to read rows of positions [first, first + n) of the executor. */
 typedef struct giving {
     model_draft *m;
     const speci_draft_hidden *h;
     int32_t first; /* the executor's position of h's first row */
 } giving;
 
+/* A prefill pass is about to read the rows of positions [first, first + n) of the executor. */
 static spec_status give(void *arg, int32_t first, int32_t n)
 {
     const giving *g = arg;
