@@ -51,7 +51,7 @@ UNPACK __m512 number(__m512i low, __m512i high, int k, int n_high, int middle)
     return _mm512_sub_ps(_mm512_cvtepi32_ps(_mm512_and_si512(q, _mm512_set1_epi32(63))), _mm512_set1_ps((float)middle));
 }
 
-/* Two values of each lane, rounded to nearest even; none is subnormal. */
+/* Two values of each lane, rounded to nearest even; none is subnormal, and what becomes of a NaN is open. */
 UNPACK __m512i pair_of(__m512 first, __m512 second)
 {
 #if defined(__AVX512BF16__)
