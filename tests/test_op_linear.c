@@ -319,7 +319,7 @@ static void each_blocks(test_device *d)
     for (int32_t b = 0; b < N_ELEMENTS(blocks); b++) {
         const bool is_large = blocks[b] >= SPEC_DTYPE_Q4_K;
         if ((d->ops->weight_blocks >> blocks[b] & 1) == 0) {
-            printf("SKIP %s: does not keep %s\n", d->name, spec_dtype_name(blocks[b]));
+            printf("without %s, which %s does not keep\n", spec_dtype_name(blocks[b]), d->name);
             continue;
         }
         for (int32_t i = 0; i < N_ELEMENTS(rows) * N_ELEMENTS(computes); i++) {
