@@ -16,7 +16,10 @@
 
 int cli_need_tokenizer(const cli_context *c, const cli_options *o, const char *why)
 {
+    spec_model_info info = SPEC_STRUCT_INIT(spec_model_info);
     if (spec_model_tokenizer(c->target) != NULL) return CLI_OK;
+    if (spec_model_get_info(c->target, &info, 1) == SPEC_OK && info.head != NULL)
+        return cli_error("%s is a head, which drafts for the model that it was made for: name that with -m, and the head with -md", o->model);
     return cli_error("%s has no tokenizer.json or tokenizer.model, and %s. Download it, give another place with --tokenizer, or "
                      "make it with the transformers library: AutoTokenizer.from_pretrained(...).save_pretrained(\"%s\")%s",
                      o->model, why, o->model,

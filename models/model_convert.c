@@ -28,6 +28,10 @@ static spec_status read_config(conversion *k)
 {
     const model_family *family = NULL;
     model_source *s = &k->source;
+    const model_family *head = speci_family_find_head(&s->config, s->checkpoint);
+    if (head)
+        return speci_fail(SPEC_E_UNSUPPORTED, "%s is a head on another model's hidden states (%s), which GGUF has no name for", k->m->path,
+                          head->name);
     SPEC_TRY(speci_family_find(&family, &s->config, k->m->path));
     s->config.taken = k->taken;
     model_builder b = { .model = k->m, .checkpoint = s->checkpoint, .config = &s->config, .dir = k->m->path, .config_only = true };

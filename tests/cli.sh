@@ -48,6 +48,13 @@ run 0 convert "$work/m.gguf" -o "$work/m.gguf" --type q8_0;          no_out; err
 run 0 info "$work/m.gguf";                                           out_has 'Q8_0'
 run 0 convert --help;                                                out_has '--type TYPE'
 
+# --- heads, which are no targets ---
+head=$(dirname "$0")/golden/heads/eagle3-llama2
+run 0 info "$head";                                                  out_has '^head +EAGLE-3'
+run 1 run "$head" -p a;                                              no_out; err_has 'is a head, which drafts for the model .* -md'
+run 1 run "$head" --prompt-ids 1,2;                                  no_out; err_has 'drafts for another model'
+run 1 convert "$head" -o "$work/m.gguf";                             no_out; err_has 'is a head on another model'
+
 # --- tables of n-grams ---
 run 2 ngram;                                                         no_out; err_has 'spec ngram build CORPUS... -m DIR -o FILE'
 run 2 ngram walk -m "$target" -o "$work/t";                          no_out; err_has 'ngram walk: need spec ngram build'

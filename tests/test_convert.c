@@ -450,6 +450,8 @@ static void refusals(void **state)
     snprintf(from, sizeof from, "%s/odd", dir);
     refuse(GOLDEN "/gptj", &p, SPEC_E_UNSUPPORTED, "model_type is \"gptj\", which cannot be written to GGUF; these can: llama, mistral, ");
     refuse(GOLDEN "/gemma3", &p, SPEC_E_UNSUPPORTED, "query_pre_attn_scalar is 24, but GGUF files of Gemma 3 with these sizes mean 16");
+    refuse(SPEC_TEST_DIR "/golden/heads/eagle2-llama2", &p, SPEC_E_UNSUPPORTED, "is a head on another model's hidden states (eagle2)");
+    refuse(SPEC_TEST_DIR "/golden/heads/eagle3-llama2", &p, SPEC_E_UNSUPPORTED, "is a head on another model's hidden states (eagle3)");
     refuse(dir, &p, SPEC_E_UNSUPPORTED, "config.json is missing");
     refuse("no/such", &p, SPEC_E_IO, "no such directory");
     p.type = "q3";
