@@ -183,15 +183,26 @@ static double per_second(const tally *t)
     return 1e3 * (double)t->n_token / t->ms;
 }
 
+/* The drafters of a set, the model by its own name. */
+static void set_name(char *out, size_t cap, const bench *b, const char *set)
+{
+    char text[MAX_TEXT];
+    size_t n = 0;
+    snprintf(out, cap, "none");
+    for (int32_t i = 0; set && n < cap && bench_item(text, sizeof text, set, '+', i); i++)
+        n += (size_t)snprintf(out + n, cap - n, "%s%s", i > 0 ? "+" : "", is_model(text) ? b->draft_name : text);
+}
+
 static spec_status emit(bench *b, tally *t, const configuration *c, const bench_workload *task, const tally *plain)
 {
     const double steps = (double)t->n_step;
     static const char *const adapts[] = { "off", "cost", "ucb" }, *const combines[] = { "first", "union", "choose" };
     json_t *r = bench_record(b, "generate");
-    bench_text(r, "drafter", c->tree ? b->draft_name : "none");
+    char name[MAX_TEXT];
+    set_name(name, sizeof name, b, c->draft);
+    bench_text(r, "drafter", name);
     bench_text(r, "tree", c->tree ? c->tree : "none");
-    bench_text(r, "draft", c->draft ? c->draft : "none");
-    bench_text(r, "combine", combines[b->o.combine]);
+    if (strchr(name, '+')) bench_text(r, "combine", combines[b->o.combine]);
     bench_text(r, "verify", c->verify);
     bench_text(r, "adapt", c->draft ? adapts[b->o.adapt] : "off");
     bench_number(r, "temperature", (double)c->temperature);
