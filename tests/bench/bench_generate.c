@@ -17,6 +17,7 @@ enum { WARM_TOKENS = 16, HOST_TOKENS = 64, MAX_DRAFTER = 8, MAX_TEXT = 512 };
 /* What came of decoding a task. */
 typedef struct tally {
     int64_t n_step, n_token, n_speculated, n_branched, n_node;
+    int64_t n_by[MAX_DRAFTER]; /* steps by the drafter that proposed */
     int32_t n_node_max; /* of a tree, as the session planned */
     bool host_alone;    /* step_ms: without waiting */
     double ms, host_work_ms;
@@ -63,6 +64,7 @@ static spec_status tally_step(tally *t, spec_session *s, int32_t seq, spec_step_
     t->n_node += r->n_drafted + 1;
     t->n_speculated += r->n_drafted > 0;
     t->n_branched += r->branched;
+    if (r->drafter >= 0) t->n_by[r->drafter]++;
     t->counts.n_sync += after.n_sync - before.n_sync;
     t->counts.n_alloc += after.n_alloc - before.n_alloc;
     t->counts.n_read += after.n_read - before.n_read;
@@ -193,6 +195,16 @@ static void set_name(char *out, size_t cap, const bench *b, const char *set)
         n += (size_t)snprintf(out + n, cap - n, "%s%s", i > 0 ? "+" : "", is_model(text) ? b->draft_name : text);
 }
 
+/* Steps by the drafter that proposed, in the set's order: "12,0,85". Steps without a proposal, and unions, are none's. */
+static void put_steps_by_drafter(json_t *r, const tally *t, const char *set)
+{
+    char text[MAX_TEXT], item[MAX_TEXT];
+    size_t n = 0;
+    for (int32_t i = 0; i < MAX_DRAFTER && bench_item(item, sizeof item, set, '+', i); i++)
+        n += (size_t)snprintf(text + n, sizeof text - n, "%s%lld", i > 0 ? "," : "", (long long)t->n_by[i]);
+    bench_text(r, "steps_by_drafter", text);
+}
+
 static spec_status emit(bench *b, tally *t, const configuration *c, const bench_workload *task, const tally *plain)
 {
     const double steps = (double)t->n_step;
@@ -216,6 +228,7 @@ static spec_status emit(bench *b, tally *t, const configuration *c, const bench_
     bench_number(r, "tokens_per_s", per_second(t));
     bench_number(r, "over_plain", per_second(t) / per_second(plain));
     bench_number(r, "speculated_share", (double)t->n_speculated / steps);
+    if (strchr(name, '+')) put_steps_by_drafter(r, t, c->draft);
     bench_number(r, "branched_share", (double)t->n_branched / steps);
     bench_number(r, "host_work_ms", t->host_work_ms);
     bench_number(r, "host_work_share", t->host_work_ms / bench_median(t->step_ms, (int32_t)t->n_step));
