@@ -208,13 +208,15 @@ static void put_steps_by_drafter(json_t *r, const tally *t, const char *set)
 static spec_status emit(bench *b, tally *t, const configuration *c, const bench_workload *task, const tally *plain)
 {
     const double steps = (double)t->n_step;
-    static const char *const adapts[] = { "off", "cost", "ucb" }, *const combines[] = { "first", "union", "choose" };
+    static const char *const adapts[] = { "off", "cost", "ucb" }, *const combines[] = { "first", "union", "choose" },
+                             *const vocabs[] = { "auto", "intersection", "text" };
     json_t *r = bench_record(b, "generate");
     char name[MAX_TEXT];
     set_name(name, sizeof name, b, c->draft);
     bench_text(r, "drafter", name);
     bench_text(r, "tree", c->tree ? c->tree : "none");
     if (strchr(name, '+')) bench_text(r, "combine", combines[b->o.combine]);
+    if (c->tree && b->o.vocab) bench_text(r, "vocab", vocabs[b->o.vocab]);
     bench_text(r, "verify", c->verify);
     bench_text(r, "adapt", c->draft ? adapts[b->o.adapt] : "off");
     bench_number(r, "temperature", (double)c->temperature);
