@@ -150,6 +150,38 @@ static void check_ways(void **state)
     spec_model_close(model);
 }
 
+/* ------------------------------------------------------------------------ texts one by one --- */
+
+static double expected_after(speci_choice *c, int32_t n, double n_accepted)
+{
+    for (int32_t i = 0; i < n; i++) {
+        speci_asks asks = { 0 };
+        speci_asks_add(&asks, N_DRAFTED, n_accepted);
+        (void)speci_source_update(&c->sources[0], &c->levels[0], &asks);
+        speci_source_age(&c->sources[0], false);
+    }
+    return speci_source_expect(&c->sources[0], &c->levels[0], 0).n_accepted;
+}
+
+/* A text ends by repeating itself, and the next one does not: some asks then count for more than all that were before. What was
+ * known is not forgotten. */
+static void check_next_text(void **state)
+{
+    (void)state;
+    speci_source source = { .n_node = N_DRAFTED, .depth = N_DRAFTED };
+    speci_levels levels = { 0 };
+    speci_choice c = { .n_source = 1, .sources = &source, .levels = &levels };
+    const double before = expected_after(&c, 100, N_DRAFTED), same_text = expected_after(&c, 4, 1);
+    assert_true(before > N_DRAFTED - 0.5 && same_text > N_DRAFTED - 1);
+    source = (speci_source){ .n_node = N_DRAFTED, .depth = N_DRAFTED }, levels = (speci_levels){ 0 };
+    (void)expected_after(&c, 100, N_DRAFTED);
+    speci_choice_begin(&c);
+    assert_true(expected_after(&c, 0, 0) > N_DRAFTED - 0.5);
+    assert_true(expected_after(&c, 4, 1) < 0.75 * N_DRAFTED);
+    print_message("  expected %.2f; after four asks that bring less %.2f in this text, %.2f in the next\n", before, same_text,
+                  expected_after(&c, 0, 0));
+}
+
 /* ----------------------------------------------------------------------- text that changes --- */
 
 /* A text of parts, now without a repetition of three tokens, now the last N_PIECE tokens again and again. */
@@ -315,9 +347,9 @@ static void check_hopeless(void **state)
 
 int main(void)
 {
-    enum { N = sizeof environments / sizeof *environments, N_OTHER = 3 };
+    enum { N = sizeof environments / sizeof *environments, N_OTHER = 4 };
     struct CMUnitTest tests[N + N_OTHER] = {
-        cmocka_unit_test(check_bursts), cmocka_unit_test(check_load), cmocka_unit_test(check_hopeless),
+        cmocka_unit_test(check_next_text), cmocka_unit_test(check_bursts), cmocka_unit_test(check_load), cmocka_unit_test(check_hopeless),
     };
     OK(spec_backend_open(&backend, "cpu", NULL)); /* the choice knows no device */
     for (size_t i = 0; i < N; i++)

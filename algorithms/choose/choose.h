@@ -28,6 +28,8 @@ typedef struct speci_levels {
 
 /* Takes `a` in. true: the source is accepted otherwise than before, so the text has changed. */
 bool speci_source_update(speci_source *s, speci_levels *levels, const speci_asks *a);
+/* Another text begins: what is known is of texts before it. */
+void speci_source_begin(speci_source *s);
 /* A round is over; changed: the text has. */
 void speci_source_age(speci_source *s, bool changed);
 /* Accepted nodes below `depth` levels more, if levels go on as they were. */
@@ -96,6 +98,8 @@ typedef struct speci_outcome {
 
 /* OFF: arm 1 always, where there is one. Errors: E_INVALID (too many arms). */
 spec_status speci_choice_open(speci_choice *c, spec_adapt mode);
+/* A sequence begins, and there is no other: what was accepted so far was of other texts. */
+void speci_choice_begin(speci_choice *c);
 /* The arm of the next round, of n_seq sequences. */
 int32_t speci_choice_arm(speci_choice *c, int32_t n_seq);
 /* A round of `arm` is over. */

@@ -205,6 +205,12 @@ static void take_asks(speci_choice *c, int32_t source, const speci_asks *a)
     c->credit = fmax(c->credit, CHANGE_CREDIT);
 }
 
+void speci_choice_begin(speci_choice *c)
+{
+    for (int32_t i = 0; i < c->n_source; i++) speci_source_begin(&c->sources[i]);
+    c->next_n_seq = 0;
+}
+
 void speci_choice_watch(speci_choice *c, int32_t source, int32_t n_node, int32_t n_matched, bool ended)
 {
     const speci_source *s = &c->sources[source];

@@ -3,15 +3,15 @@
  * A text is code, then prose, then repeats itself. So a mean is taken over all asks since the text changed, as far as that can be
  * seen: of the latest few the share with an accepted node is then far from what it was before (the idea of ADWIN, Bifet and Gavalda
  * 2007, with blocks of asks in place of all windows). While nothing changes the mean is of many asks, and ways that differ little are
- * not taken for one another. */
+ * not taken for one another. Another text begins with the mean of those before it, which then counts as few asks. */
 #include "algorithms/choose/choose.h"
 
 #include <math.h>
 
 /* Asks that the past reaches back, of which levels are counted, and that are held against the past: from the fourth on. They differ
  * by so many standard errors if the text has changed, the variance being LEAST_VARIANCE at least. So much is then left of what was
- * known of others. */
-static const double PAST = 512, LEVELS = 256, RECENT = 12, CHANGE = 3.5, LEAST_VARIANCE = 0.09, LEFT = 0.25;
+ * known of others. What is known of texts before is as good as so many asks of a new one. */
+static const double PAST = 512, LEVELS = 256, RECENT = 12, CHANGE = 3.5, LEAST_VARIANCE = 0.09, LEFT = 0.25, BEFORE = 4;
 /* A source may be better than its mean by EXPLORATION / sqrt(asks) tokens: those of proposals differ by about one. Asks of long
  * ago say less: so much is left of them with each round, and a mean has no more than KEPT times as many. What is expected beforehand
  * counts as PRIOR asks. All were chosen by simulated sessions of 256 to 4096 tokens, with passes that cost as on an H200 and on two
@@ -76,6 +76,14 @@ bool speci_source_update(speci_source *s, speci_levels *levels, const speci_asks
     s->n_sure = s->past.n;
     levels->n *= LEFT, levels->n_hit *= LEFT;
     return true;
+}
+
+void speci_source_begin(speci_source *s)
+{
+    add(&s->past, &s->recent);
+    scale(&s->recent, 0);
+    limit(&s->past, BEFORE);
+    s->n_sure = fmin(s->n_sure, s->past.n);
 }
 
 void speci_source_age(speci_source *s, bool changed) { s->n_sure *= changed ? LEFT : SURE; }

@@ -113,6 +113,14 @@ spec_status spec_sequence_add(spec_session *s, int32_t *seq, const int32_t *ids,
     return speci_sequence_add(s, seq, ids, n, request);
 }
 
+/* Is no sequence but i there? */
+static bool is_alone(const spec_session *s, int32_t i)
+{
+    for (int32_t k = 0; k < s->n_seq; k++)
+        if (k != i && s->seqs[k].live) return false;
+    return true;
+}
+
 spec_status speci_sequence_add(spec_session *s, int32_t *seq, const int32_t *ids, size_t n, const spec_request *request)
 {
     int32_t i;
@@ -123,6 +131,7 @@ spec_status speci_sequence_add(spec_session *s, int32_t *seq, const int32_t *ids
         speci_sequence_end(s, i);
         return status;
     }
+    if (is_alone(s, i)) speci_choice_begin(&s->choice);
     s->seqs[i].live = true;
     *seq = i;
     return SPEC_OK;

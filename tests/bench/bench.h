@@ -23,10 +23,12 @@ typedef struct bench_options {
     const char *model, *drafter; /* name of a shape, or a directory */
     const char *backend, *plugin_dir, *dtype, *weights;
     const char *keep, *compare;
-    const char *nodes, *tree, *verify, *temperature, *prompts, *sequences, *tokens;
+    const char *nodes, *tree, *draft, *verify, *temperature, *prompts, *chat, *costs, *sequences, *tokens;
     double top_p, bandwidth_gbs, least_gbs;
     spec_lab lab;
     spec_adapt adapt;
+    spec_draft_combine combine;
+    spec_draft_vocab vocab;
     int32_t n_threads, repeats, context, n_predict, n_prompt;
     bool json, ignore_eos;
 } bench_options;
@@ -108,7 +110,7 @@ bench_counts bench_count_now(void);
 
 /* --- models (bench_models.c) --- */
 
-/* The directory of the model `name`: itself where it is a directory; else it is written, random weights, below `keep`
+/* Where the model `name` is: itself where it is a directory or a file (GGUF); else it is written, random weights, below `keep`
  * (and stays; what is there is used again) or in a temporary directory. *written: the caller removes it. */
 spec_status bench_model_directory(char *out, size_t cap, const char *name, const char *keep, bool *written);
 void bench_model_remove(const char *dir);

@@ -1,5 +1,5 @@
-/* bench_generate.c - end to end: every tree x rule x temperature over the prompts of a file, beside plain decoding of
- * the same prompts in the same run. Counts are of the steps alone, without prefill.
+/* bench_generate.c - end to end: every set of drafters x tree x rule x temperature over the prompts of a file, beside plain decoding
+ * of the same prompts in the same run. Counts are of the steps alone, without prefill.
  *
  * host_work_ms: what the host itself spends in a step, building, queueing, verifying: steps of the first prompt again,
  * the queue drained before each call and all waiting left out (bench_count.c). In the measured steps most of it happens
@@ -12,11 +12,12 @@
 #include "tests/bench/bench.h"
 #include "tests/support_sequence.h"
 
-enum { WARM_TOKENS = 16, HOST_TOKENS = 64 };
+enum { WARM_TOKENS = 16, HOST_TOKENS = 64, MAX_DRAFTER = 8, MAX_TEXT = 512 };
 
 /* What came of decoding a task. */
 typedef struct tally {
     int64_t n_step, n_token, n_speculated, n_branched, n_node;
+    int64_t n_by[MAX_DRAFTER]; /* steps by the drafter that proposed */
     int32_t n_node_max; /* of a tree, as the session planned */
     bool host_alone;    /* step_ms: without waiting */
     double ms, host_work_ms;
@@ -26,7 +27,8 @@ typedef struct tally {
 } tally;
 
 typedef struct configuration {
-    const char *tree; /* NULL: plain */
+    const char *draft; /* drafters with '+' between them; NULL: plain */
+    const char *tree;  /* of the model among them; NULL: there is none */
     const char *verify;
     spec_verify_rule rule;
     float temperature;
@@ -62,6 +64,7 @@ static spec_status tally_step(tally *t, spec_session *s, int32_t seq, spec_step_
     t->n_node += r->n_drafted + 1;
     t->n_speculated += r->n_drafted > 0;
     t->n_branched += r->branched;
+    if (r->drafter >= 0) t->n_by[r->drafter]++;
     t->counts.n_sync += after.n_sync - before.n_sync;
     t->counts.n_alloc += after.n_alloc - before.n_alloc;
     t->counts.n_read += after.n_read - before.n_read;
@@ -111,31 +114,67 @@ static spec_status decode_task(tally *t, const bench *b, spec_session *s, const 
     return measure_host(&t->host_work_ms, b, s, task, &sampling);
 }
 
-static spec_status open_session(spec_session **s, const bench *b, spec_drafter *drafter, const configuration *c,
-                                int32_t n_ctx)
+/* The drafters of a session, in their order. */
+typedef struct drafter_set {
+    spec_drafter *drafters[MAX_DRAFTER];
+    int32_t n;
+} drafter_set;
+
+static bool is_model(const char *drafter)
+{
+    return strcmp(drafter, "model") == 0;
+}
+
+static spec_status open_drafter(spec_drafter **out, const bench *b, const char *text, const char *tree)
+{
+    if (!is_model(text)) return spec_drafter_open(out, text, NULL);
+    spec_drafter_params p = SPEC_DRAFTER_PARAMS_INIT;
+    p.tree = tree;
+    p.vocab = b->o.vocab;
+    return spec_drafter_from_model(out, b->draft_model, &p);
+}
+
+static spec_status open_set(drafter_set *set, const bench *b, const configuration *c)
+{
+    char text[MAX_TEXT];
+    for (int32_t i = 0; c->draft && bench_item(text, sizeof text, c->draft, '+', i); i++) {
+        if (i == MAX_DRAFTER) return speci_fail(SPEC_E_UNSUPPORTED, "--draft %s: more than %d drafters", c->draft, MAX_DRAFTER);
+        SPEC_TRY(open_drafter(&set->drafters[i], b, text, c->tree));
+        set->n++;
+    }
+    return SPEC_OK;
+}
+
+static void close_set(drafter_set *set)
+{
+    for (int32_t i = 0; i < set->n; i++) spec_drafter_close(set->drafters[i]);
+}
+
+static spec_status open_session(spec_session **s, const bench *b, const drafter_set *set, const configuration *c, int32_t n_ctx)
 {
     spec_session_params p = SPEC_SESSION_PARAMS_INIT;
     p.n_ctx = n_ctx;
     p.verify = c->rule;
-    p.adapt = drafter ? b->o.adapt : SPEC_ADAPT_OFF;
+    p.drafters = set->drafters, p.n_drafter = set->n;
+    p.combine = set->n > 1 ? b->o.combine : SPEC_DRAFT_FIRST;
+    p.adapt = set->n > 0 ? b->o.adapt : SPEC_ADAPT_OFF;
+    p.profile = set->n > 0 ? b->o.costs : NULL;
     p.lab = &b->o.lab;
-    return spec_session_open(s, b->model, drafter, &p);
+    return spec_session_open(s, b->model, NULL, &p);
 }
 
 static spec_status decode_configuration(tally *t, const bench *b, const configuration *c, const bench_workload *task)
 {
-    spec_drafter_params p = SPEC_DRAFTER_PARAMS_INIT;
-    spec_drafter *drafter = NULL;
+    drafter_set set = { .n = 0 };
     spec_session *s = NULL;
-    p.tree = c->tree;
-    if (c->tree) SPEC_TRY(spec_drafter_from_model(&drafter, b->draft_model, &p));
-    spec_status status = open_session(&s, b, drafter, c, bench_positions(b, task));
+    spec_status status = open_set(&set, b, c);
+    if (status == SPEC_OK) status = open_session(&s, b, &set, c, bench_positions(b, task));
     if (status == SPEC_OK) {
         t->n_node_max = s->n_node;
         status = decode_task(t, b, s, task, c->temperature);
     }
     spec_session_close(s);
-    spec_drafter_close(drafter);
+    close_set(&set);
     return status;
 }
 
@@ -146,15 +185,40 @@ static double per_second(const tally *t)
     return 1e3 * (double)t->n_token / t->ms;
 }
 
+/* The drafters of a set, the model by its own name. */
+static void set_name(char *out, size_t cap, const bench *b, const char *set)
+{
+    char text[MAX_TEXT];
+    size_t n = 0;
+    snprintf(out, cap, "none");
+    for (int32_t i = 0; set && n < cap && bench_item(text, sizeof text, set, '+', i); i++)
+        n += (size_t)snprintf(out + n, cap - n, "%s%s", i > 0 ? "+" : "", is_model(text) ? b->draft_name : text);
+}
+
+/* Steps by the drafter that proposed, in the set's order: "12,0,85". Steps without a proposal, and unions, are none's. */
+static void put_steps_by_drafter(json_t *r, const tally *t, const char *set)
+{
+    char text[MAX_TEXT], item[MAX_TEXT];
+    size_t n = 0;
+    for (int32_t i = 0; i < MAX_DRAFTER && bench_item(item, sizeof item, set, '+', i); i++)
+        n += (size_t)snprintf(text + n, sizeof text - n, "%s%lld", i > 0 ? "," : "", (long long)t->n_by[i]);
+    bench_text(r, "steps_by_drafter", text);
+}
+
 static spec_status emit(bench *b, tally *t, const configuration *c, const bench_workload *task, const tally *plain)
 {
     const double steps = (double)t->n_step;
-    static const char *const adapts[] = { "off", "cost", "ucb" };
+    static const char *const adapts[] = { "off", "cost", "ucb" }, *const combines[] = { "first", "union", "choose" },
+                             *const vocabs[] = { "auto", "intersection", "text" };
     json_t *r = bench_record(b, "generate");
-    bench_text(r, "drafter", c->tree ? b->draft_name : "none");
+    char name[MAX_TEXT];
+    set_name(name, sizeof name, b, c->draft);
+    bench_text(r, "drafter", name);
     bench_text(r, "tree", c->tree ? c->tree : "none");
+    if (strchr(name, '+')) bench_text(r, "combine", combines[b->o.combine]);
+    if (c->tree && b->o.vocab) bench_text(r, "vocab", vocabs[b->o.vocab]);
     bench_text(r, "verify", c->verify);
-    bench_text(r, "adapt", c->tree ? adapts[b->o.adapt] : "off");
+    bench_text(r, "adapt", c->draft ? adapts[b->o.adapt] : "off");
     bench_number(r, "temperature", (double)c->temperature);
     bench_text(r, "task", task->name);
     bench_count(r, "prompts", task->n);
@@ -166,6 +230,7 @@ static spec_status emit(bench *b, tally *t, const configuration *c, const bench_
     bench_number(r, "tokens_per_s", per_second(t));
     bench_number(r, "over_plain", per_second(t) / per_second(plain));
     bench_number(r, "speculated_share", (double)t->n_speculated / steps);
+    if (strchr(name, '+')) put_steps_by_drafter(r, t, c->draft);
     bench_number(r, "branched_share", (double)t->n_branched / steps);
     bench_number(r, "host_work_ms", t->host_work_ms);
     bench_number(r, "host_work_share", t->host_work_ms / bench_median(t->step_ms, (int32_t)t->n_step));
@@ -182,8 +247,8 @@ static spec_status one(bench *b, const configuration *c, const bench_workload *t
     tally t = { .n_step = 0 };
     spec_status status = decode_configuration(&t, b, c, task);
     if (status == SPEC_E_INVALID) {
-        fprintf(stderr, "spec-bench: left out: %s with %s at temperature %g: %s\n", c->tree, c->verify,
-                (double)c->temperature, spec_last_error());
+        fprintf(stderr, "spec-bench: left out: %s, %s with %s at temperature %g: %s\n", c->draft,
+                c->tree ? c->tree : "no tree", c->verify, (double)c->temperature, spec_last_error());
         status = SPEC_OK;
     } else if (status == SPEC_OK && t.n_step > 0) {
         status = emit(b, &t, c, task, plain);
@@ -192,17 +257,48 @@ static spec_status one(bench *b, const configuration *c, const bench_workload *t
     return status;
 }
 
-/* Every tree by every rule at one temperature. With a choice at run time the trees are one configuration. */
-static spec_status each_tree(bench *b, const bench_workload *task, float temperature, const tally *plain)
+static spec_status each_rule(bench *b, configuration c, const bench_workload *task, const tally *plain)
 {
-    char tree[512], verify[32];
+    char verify[32];
+    for (int32_t k = 0; bench_item(verify, sizeof verify, b->o.verify ? b->o.verify : "auto", ',', k); k++) {
+        c.verify = verify;
+        SPEC_TRY(bench_rule(&c.rule, verify));
+        SPEC_TRY(one(b, &c, task, plain));
+    }
+    return SPEC_OK;
+}
+
+/* With a choice at run time the trees are one configuration. */
+static spec_status each_tree(bench *b, configuration c, const bench_workload *task, const tally *plain)
+{
+    char tree[MAX_TEXT];
     const char *trees = b->o.tree ? b->o.tree : "chain:4", separator = b->o.adapt ? '\n' : ';';
-    for (int32_t i = 0; bench_item(tree, sizeof tree, trees, separator, i); i++)
-        for (int32_t k = 0; bench_item(verify, sizeof verify, b->o.verify ? b->o.verify : "auto", ',', k); k++) {
-            configuration c = { .tree = tree, .verify = verify, .temperature = temperature };
-            SPEC_TRY(bench_rule(&c.rule, verify));
-            SPEC_TRY(one(b, &c, task, plain));
-        }
+    for (int32_t i = 0; bench_item(tree, sizeof tree, trees, separator, i); i++) {
+        c.tree = tree;
+        SPEC_TRY(each_rule(b, c, task, plain));
+    }
+    return SPEC_OK;
+}
+
+static bool has_model(const char *set)
+{
+    char text[MAX_TEXT];
+    for (int32_t i = 0; bench_item(text, sizeof text, set, '+', i); i++)
+        if (is_model(text)) return true;
+    return false;
+}
+
+/* Every set of drafters by every tree and rule at one temperature. */
+static spec_status each_set(bench *b, const bench_workload *task, float temperature, const tally *plain)
+{
+    char set[MAX_TEXT];
+    const char *sets = b->o.draft ? b->o.draft : b->draft_model ? "model" : NULL;
+    for (int32_t i = 0; sets && bench_item(set, sizeof set, sets, ';', i); i++) {
+        const configuration c = { .draft = set, .temperature = temperature };
+        const bool model = has_model(set);
+        if (model && !b->draft_model) return speci_fail(SPEC_E_INVALID, "--draft %s: --drafter is missing", set);
+        SPEC_TRY((model ? each_tree : each_rule)(b, c, task, plain));
+    }
     return SPEC_OK;
 }
 
@@ -215,7 +311,7 @@ static spec_status each_temperature(bench *b, const bench_workload *task)
         if (end == text || *end) return speci_fail(SPEC_E_INVALID, "--temp %s: not a number", text);
         spec_status status = decode_configuration(&plain, b, &c, task);
         if (status == SPEC_OK && plain.n_step > 0) status = emit(b, &plain, &c, task, &plain);
-        if (status == SPEC_OK && b->draft_model) status = each_tree(b, task, c.temperature, &plain);
+        if (status == SPEC_OK) status = each_set(b, task, c.temperature, &plain);
         speci_free(NULL, plain.step_ms);
         SPEC_TRY(status);
     }

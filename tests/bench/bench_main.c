@@ -85,9 +85,14 @@ static void usage(FILE *to)
                 "      --verify LIST           auto,naive,chain,mss,...      --temp LIST   temperatures\n"
                 "      --top-p P               with temperatures above 0\n"
                 "      --sequences N,N,...     sequences at once             --tokens N,N,...  lengths of prompts; tokens to apply\n"
-                "      --adapt off|cost|ucb    cost and ucb choose among the trees of --tree\n"
+                "      --draft LIST            generate: drafters in place of the model, \"ngram:3,15;trie;png:FILE;model;ngram+model\": sets of\n"
+                "                              them by ';', several of a set by '+', \"model\" being --drafter with --tree\n"
+                "      --draft-combine first|union|choose, --draft-vocab auto|intersection|text\n"
+                "      --adapt off|cost|ucb    cost and ucb choose among the trees of --tree (and the drafters of a set, by choose)\n"
+                "      --cost-profile FILE     --adapt cost by these step costs in place of measured ones (spec run --cost-profile)\n"
                 "      --scan window|recurrent, --advance replay|joint, --draft-state replay|per-node\n"
                 "      --prompts FILE,...      JSON lines with \"prompt\"; default: SPEC_SHARED/data/prompts\n"
+                "      --chat TEXT             a chat format: the prompt stands for {}, and special tokens are those\n"
                 "      --n-prompt N            prompts of a file (default 5)  -n N   tokens for each (default 128)\n"
                 "      --ignore-eos            go on to the last token asked for\n"
                 "  -c, --context N             tokens before what is measured  -r, --repeats N (default 50)\n"
@@ -99,8 +104,8 @@ static void usage(FILE *to)
     bench_model_list(to);
 }
 
-enum { O_PLUGINS = 256, O_DTYPE, O_WEIGHTS, O_NODES, O_TREE, O_VERIFY, O_TEMP, O_TOP_P, O_ADAPT, O_SCAN, O_ADVANCE,
-       O_STATE, O_PROMPTS, O_N_PROMPT, O_IGNORE_EOS, O_BANDWIDTH, O_LEAST, O_SEQUENCES, O_TOKENS, O_JSON, O_COMPARE,
+enum { O_PLUGINS = 256, O_DTYPE, O_WEIGHTS, O_NODES, O_TREE, O_VERIFY, O_TEMP, O_TOP_P, O_DRAFT, O_COMBINE, O_VOCAB, O_COSTS, O_ADAPT, O_SCAN,
+       O_ADVANCE, O_STATE, O_PROMPTS, O_CHAT, O_N_PROMPT, O_IGNORE_EOS, O_BANDWIDTH, O_LEAST, O_SEQUENCES, O_TOKENS, O_JSON, O_COMPARE,
        O_KEEP, O_HELP };
 
 static const struct option options[] = {
@@ -111,6 +116,9 @@ static const struct option options[] = {
     { "weights", required_argument, NULL, O_WEIGHTS },
     { "nodes", required_argument, NULL, O_NODES },      { "tree", required_argument, NULL, O_TREE },
     { "verify", required_argument, NULL, O_VERIFY },    { "temp", required_argument, NULL, O_TEMP },
+    { "draft", required_argument, NULL, O_DRAFT },      { "draft-combine", required_argument, NULL, O_COMBINE },
+    { "draft-vocab", required_argument, NULL, O_VOCAB }, { "chat", required_argument, NULL, O_CHAT },
+    { "cost-profile", required_argument, NULL, O_COSTS },
     { "top-p", required_argument, NULL, O_TOP_P },      { "adapt", required_argument, NULL, O_ADAPT },
     { "scan", required_argument, NULL, O_SCAN },        { "advance", required_argument, NULL, O_ADVANCE },
     { "draft-state", required_argument, NULL, O_STATE }, { "prompts", required_argument, NULL, O_PROMPTS },
@@ -141,12 +149,18 @@ static bool set_choice(bench_options *o, int c, const char *text)
 {
     static const char *const adapts[] = { "off", "cost", "ucb" }, *const scans[] = { "window", "recurrent" };
     static const char *const advances[] = { "replay", "joint" }, *const states[] = { "replay", "per-node" };
+    static const char *const combines[] = { "first", "union", "choose" };
+    static const char *const vocabs[] = { "auto", "intersection", "text" };
     const int i = c == O_ADAPT     ? choice(text, adapts, 3)
+                  : c == O_COMBINE ? choice(text, combines, 3)
+                  : c == O_VOCAB   ? choice(text, vocabs, 3)
                   : c == O_SCAN    ? choice(text, scans, 2)
                   : c == O_ADVANCE ? choice(text, advances, 2)
                                    : choice(text, states, 2);
     if (i < 0) return false;
     if (c == O_ADAPT) o->adapt = (spec_adapt)i;
+    else if (c == O_COMBINE) o->combine = (spec_draft_combine)i;
+    else if (c == O_VOCAB) o->vocab = (spec_draft_vocab)i;
     else if (c == O_SCAN) o->lab.scan = (spec_scan_form)i;
     else if (c == O_ADVANCE) o->lab.advance = (spec_advance)i;
     else o->lab.draft_state = (spec_draft_state)i;
@@ -165,11 +179,14 @@ static const char **text_option(bench_options *o, int c)
     case O_WEIGHTS: return &o->weights;
     case O_NODES: return &o->nodes;
     case O_TREE: return &o->tree;
+    case O_DRAFT: return &o->draft;
     case O_VERIFY: return &o->verify;
     case O_TEMP: return &o->temperature;
     case O_SEQUENCES: return &o->sequences;
     case O_TOKENS: return &o->tokens;
     case O_PROMPTS: return &o->prompts;
+    case O_CHAT: return &o->chat;
+    case O_COSTS: return &o->costs;
     case O_COMPARE: return &o->compare;
     case O_KEEP: return &o->keep;
     default: return NULL;
@@ -195,6 +212,8 @@ static bool set(bench_options *o, int c, const char *text)
     case O_JSON: return o->json = true;
     case O_IGNORE_EOS: return o->ignore_eos = true;
     case O_ADAPT:
+    case O_COMBINE:
+    case O_VOCAB:
     case O_SCAN:
     case O_ADVANCE:
     case O_STATE: return set_choice(o, c, text);

@@ -402,8 +402,8 @@ spec_status bench_model_directory(char *out, size_t cap, const char *name, const
     const shape *s = find(name);
     bool there = false;
     *written = false;
-    if (!s && !speci_is_directory(name))
-        return speci_fail(SPEC_E_INVALID, "\"%s\" is neither a directory nor the name of a shape (spec-bench --help)",
+    if (!s && !speci_is_directory(name) && !speci_file_exists(name))
+        return speci_fail(SPEC_E_INVALID, "\"%s\" is neither a directory nor a file nor the name of a shape (spec-bench --help)",
                           name);
     if (!s) {
         const int n = snprintf(out, cap, "%s", name);

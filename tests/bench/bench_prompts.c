@@ -27,20 +27,35 @@ static size_t longest(const bench *b)
     return limit > 0 && room > 0 && (size_t)room < wanted ? (size_t)room : wanted;
 }
 
-static spec_status add_text(const bench *b, bench_workload *t, const char *text, size_t n_text)
+static spec_status add_ids(const bench *b, bench_workload *t, const char *text, size_t n_text, uint32_t flags)
 {
     const spec_tokenizer *tokenizer = spec_model_tokenizer(b->model);
     bench_prompt p = { .n = 0 };
-    const spec_status asked = spec_tokenizer_encode(tokenizer, NULL, 0, &p.n, text, n_text, SPEC_TOKEN_ADD_SPECIAL);
+    const spec_status asked = spec_tokenizer_encode(tokenizer, NULL, 0, &p.n, text, n_text, flags);
     if (asked != SPEC_OK && asked != SPEC_E_FULL) return asked;
     p.ids = speci_alloc(NULL, p.n + 1, sizeof *p.ids);
     if (!p.ids) return SPEC_E_NOMEM;
     t->prompts[t->n++] = p;
     bench_prompt *at = &t->prompts[t->n - 1];
-    SPEC_TRY(spec_tokenizer_encode(tokenizer, at->ids, at->n, &at->n, text, n_text, SPEC_TOKEN_ADD_SPECIAL));
+    SPEC_TRY(spec_tokenizer_encode(tokenizer, at->ids, at->n, &at->n, text, n_text, flags));
     if (at->n > longest(b)) at->n = longest(b);
     if (at->n == 0) speci_free(NULL, t->prompts[--t->n].ids);
     return SPEC_OK;
+}
+
+/* As a chat format has it, which writes all special tokens itself; or as it is. */
+static spec_status add_text(const bench *b, bench_workload *t, const char *text, size_t n_text)
+{
+    if (!b->o.chat) return add_ids(b, t, text, n_text, SPEC_TOKEN_ADD_SPECIAL);
+    const char *place = strstr(b->o.chat, "{}");
+    if (!place) return speci_fail(SPEC_E_INVALID, "--chat: there is no {} for the prompt");
+    const size_t cap = strlen(b->o.chat) + n_text;
+    char *whole = speci_alloc(NULL, cap, 1);
+    if (!whole) return SPEC_E_NOMEM;
+    const int n = snprintf(whole, cap, "%.*s%.*s%s", (int)(place - b->o.chat), b->o.chat, (int)n_text, text, place + 2);
+    const spec_status status = add_ids(b, t, whole, (size_t)n, SPEC_TOKEN_PARSE_SPECIAL);
+    speci_free(NULL, whole);
+    return status;
 }
 
 static spec_status add_line(const bench *b, bench_workload *t, const char *line, size_t n, const char *path)

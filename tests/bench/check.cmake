@@ -72,6 +72,12 @@ foreach(tree chain:2 beam:2,2)
   positive(host_work_ms)
 endforeach()
 
+set(prompts ${CMAKE_CURRENT_LIST_DIR}/tasks)
+check(4 "${timed};${generate};drafter;adapt" generate -m ${TARGET} -d ${DRAFTER} --prompts ${WORK}/story.jsonl -n 8
+  --tree chain:2 --draft "ngram\;trie:7,4,1\;ngram+model" --chat "{} again")
+check(2 "${timed};${generate}" generate -m ${TARGET} -d ${DRAFTER} --prompts ${prompts}/prose.jsonl -n 8
+  --n-prompt 2 --tree chain:2 --draft "ngram+model" --draft-combine choose --adapt cost --cost-profile ${prompts}/costs_7b.json)
+
 set(untimed ${common})
 list(REMOVE_ITEM untimed median_ms min_ms)
 check(1 "${untimed};extra_percent;taken_over_predicted" memory -m ${TARGET} --nodes 16)
