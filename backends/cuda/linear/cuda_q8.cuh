@@ -65,14 +65,15 @@ template <typename T> struct alignas(16) eight {
 
 /* Four int8 as two words of two T. */
 template <typename T> static __device__ __forceinline__ void widen4(uint32_t out[2], uint32_t q);
-/* In bf16 0x4300 + m is 128 + m for m < 128, and 0x4380 is 256: q = (128 + its low 7 bits) - (q < 0 ? 256 : 128). */
+/* In bf16 0x4300 + m is 128 + m for m < 128, and 0x4380 is 256: q = (128 + its low 7 bits) - (q < 0 ? 256 : 128). The difference is
+ * exact, and is a product by -1 and a sum, since only 9.0 and later subtract pairs of bf16. */
 template <> __device__ __forceinline__ void widen4<__nv_bfloat16>(uint32_t out[2], uint32_t q)
 {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const uint32_t h = __byte_perm(q, 0x43434343u, i == 0 ? 0x4140 : 0x4342);
         const uint32_t value = h & 0xff7fff7fu, less = h & 0xff80ff80u;
-        asm("sub.bf16x2 %0, %1, %2;" : "=r"(out[i]) : "r"(value), "r"(less));
+        asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out[i]) : "r"(less), "r"(0xbf80bf80u), "r"(value));
     }
 }
 /* In f16 0x6400 + u is 1024 + u for u < 1024, and 0x6480 is 1152; u = q + 128. */
