@@ -326,7 +326,8 @@ static void sequences(void **state)
     spec_model_close(m);
 }
 
-/* A prompt is consumed in parts beside a sequence whose next pass has gone ahead: that pass is its step, no other one is queued. */
+/* A prompt is consumed in parts beside a sequence whose next pass has gone ahead: that pass is its step, no other one is queued, and
+ * no part either, for which the step behind would wait beside its own. */
 static void prompts_beside(void **state)
 {
     (void)state;
@@ -351,6 +352,8 @@ static void prompts_beside(void **state)
         for (;; n++, n_beside++) {
             OK(step_into(s, r, seqs, 2));
             expect(r[0].tokens[0], wanted[i][n], "beside a prompt", n);
+            if (is_late && n_beside == 0) assert_int_equal(r[1].n_prompt_left, N_LONG - 1);
+            if (n_beside > 0) assert_true(r[1].n_prompt_left < N_LONG - 1);
             if (r[1].n_prompt_left == 0) break;
         }
         assert_true(n_beside > 0);

@@ -261,7 +261,8 @@ static void tell_waiting(spec_session *s, int32_t i, int32_t seq)
 }
 
 /* Prompts go first, within what a step may consume of them. ready [n]: the sequences that have none, *n_ready of them. One whose
- * prompt has just come to its end joins the next step, unless nobody else is ready: the others are not kept waiting for both. */
+ * prompt has just come to its end joins the next step, unless nobody else is ready: the others are not kept waiting for both. Nor
+ * is a part consumed beside a pass that ran ahead: the next step would wait for it and for a part of its own. */
 static spec_status consume_prompts(spec_session *s, const int32_t *seqs, int32_t n, int32_t *ready, int32_t *n_ready)
 {
     const bool in_parts = s->n_prompt_step > 0; /* else what an aborted call has left */
@@ -270,6 +271,7 @@ static spec_status consume_prompts(spec_session *s, const int32_t *seqs, int32_t
     for (int32_t i = 0; i < n; i++)
         if (!s->seqs[seqs[i]].consuming) ready[(*n_ready)++] = seqs[i];
     const bool alone = *n_ready == 0;
+    if (in_parts && *n_ready == 1 && speci_flight(s, ready[0])) return SPEC_OK;
     for (int32_t i = 0; i < n; i++) {
         const engine_seq *q = &s->seqs[seqs[i]];
         int32_t n_done = 0;
