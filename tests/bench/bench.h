@@ -4,6 +4,7 @@
  *   bench_device.c     backend, models, sessions    bench_count.c    calls counted through the backend's table
  *   bench_bandwidth.c  how fast memory is read      bench_models.c   models by shape name
  *   bench_tree.c       trees by name                bench_prompts.c  prompts of files
+ *   bench_set.c        drafters by name
  *   bench_<mode>.c     a mode each
  *
  * Modes return a status; spec_last_error() says what went wrong. */
@@ -55,6 +56,7 @@ typedef struct bench_mode {
 } bench_mode;
 spec_status bench_step(bench *b);
 spec_status bench_generate(bench *b);
+spec_status bench_load(bench *b);
 spec_status bench_rules(bench *b);
 spec_status bench_draft(bench *b);
 spec_status bench_prefill(bench *b);
@@ -146,6 +148,23 @@ spec_status bench_tree(spec_tree *tree, const char *kind, int32_t n);
 bool bench_tree_built(const char *kind); /* a builder's? */
 /* Item i of a list of kinds: between semicolons where a builder's is among them, whose arguments have commas. */
 bool bench_tree_item(char *out, size_t cap, const char *list, int32_t i);
+
+/* --- drafters (bench_set.c) --- */
+
+enum { BENCH_MAX_DRAFTER = 8 };
+/* The drafters of a session, in their order. */
+typedef struct bench_set {
+    spec_drafter *drafters[BENCH_MAX_DRAFTER];
+    int32_t n;
+} bench_set;
+/* draft: names with '+' between them, "model" being the drafter with `tree`; NULL: none. To be closed whatever comes back. */
+spec_status bench_set_open(bench_set *set, const bench *b, const char *draft, const char *tree);
+void bench_set_close(bench_set *set);
+spec_status bench_set_session(spec_session **s, const bench *b, const bench_set *set, spec_verify_rule rule, int32_t n_ctx,
+                              int32_t n_seq);
+/* E_INVALID where it has one and there is no --drafter. */
+spec_status bench_set_has_model(bool *has, const bench *b, const char *draft);
+void bench_set_describe(json_t *record, const bench *b, const char *draft, const char *tree);
 
 /* --- workloads (bench_prompts.c) --- */
 

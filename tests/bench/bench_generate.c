@@ -12,12 +12,12 @@
 #include "tests/bench/bench.h"
 #include "tests/support_sequence.h"
 
-enum { WARM_TOKENS = 16, HOST_TOKENS = 64, MAX_DRAFTER = 8, MAX_TEXT = 512 };
+enum { WARM_TOKENS = 16, HOST_TOKENS = 64, MAX_TEXT = 512 };
 
 /* What came of decoding a task. */
 typedef struct tally {
     int64_t n_step, n_token, n_speculated, n_branched, n_node;
-    int64_t n_by[MAX_DRAFTER]; /* steps by the drafter that proposed */
+    int64_t n_by[BENCH_MAX_DRAFTER]; /* steps by the drafter that proposed */
     int32_t n_node_max; /* of a tree, as the session planned */
     bool host_alone;    /* step_ms: without waiting */
     double ms, host_work_ms;
@@ -114,67 +114,18 @@ static spec_status decode_task(tally *t, const bench *b, spec_session *s, const 
     return measure_host(&t->host_work_ms, b, s, task, &sampling);
 }
 
-/* The drafters of a session, in their order. */
-typedef struct drafter_set {
-    spec_drafter *drafters[MAX_DRAFTER];
-    int32_t n;
-} drafter_set;
-
-static bool is_model(const char *drafter)
-{
-    return strcmp(drafter, "model") == 0;
-}
-
-static spec_status open_drafter(spec_drafter **out, const bench *b, const char *text, const char *tree)
-{
-    if (!is_model(text)) return spec_drafter_open(out, text, NULL);
-    spec_drafter_params p = SPEC_DRAFTER_PARAMS_INIT;
-    p.tree = tree;
-    p.vocab = b->o.vocab;
-    return spec_drafter_from_model(out, b->draft_model, &p);
-}
-
-static spec_status open_set(drafter_set *set, const bench *b, const configuration *c)
-{
-    char text[MAX_TEXT];
-    for (int32_t i = 0; c->draft && bench_item(text, sizeof text, c->draft, '+', i); i++) {
-        if (i == MAX_DRAFTER) return speci_fail(SPEC_E_UNSUPPORTED, "--draft %s: more than %d drafters", c->draft, MAX_DRAFTER);
-        SPEC_TRY(open_drafter(&set->drafters[i], b, text, c->tree));
-        set->n++;
-    }
-    return SPEC_OK;
-}
-
-static void close_set(drafter_set *set)
-{
-    for (int32_t i = 0; i < set->n; i++) spec_drafter_close(set->drafters[i]);
-}
-
-static spec_status open_session(spec_session **s, const bench *b, const drafter_set *set, const configuration *c, int32_t n_ctx)
-{
-    spec_session_params p = SPEC_SESSION_PARAMS_INIT;
-    p.n_ctx = n_ctx;
-    p.verify = c->rule;
-    p.drafters = set->drafters, p.n_drafter = set->n;
-    p.combine = set->n > 1 ? b->o.combine : SPEC_DRAFT_FIRST;
-    p.adapt = set->n > 0 ? b->o.adapt : SPEC_ADAPT_OFF;
-    p.profile = set->n > 0 ? b->o.costs : NULL;
-    p.lab = &b->o.lab;
-    return spec_session_open(s, b->model, NULL, &p);
-}
-
 static spec_status decode_configuration(tally *t, const bench *b, const configuration *c, const bench_workload *task)
 {
-    drafter_set set = { .n = 0 };
+    bench_set set = { .n = 0 };
     spec_session *s = NULL;
-    spec_status status = open_set(&set, b, c);
-    if (status == SPEC_OK) status = open_session(&s, b, &set, c, bench_positions(b, task));
+    spec_status status = bench_set_open(&set, b, c->draft, c->tree);
+    if (status == SPEC_OK) status = bench_set_session(&s, b, &set, c->rule, bench_positions(b, task), 1);
     if (status == SPEC_OK) {
         t->n_node_max = s->n_node;
         status = decode_task(t, b, s, task, c->temperature);
     }
     spec_session_close(s);
-    close_set(&set);
+    bench_set_close(&set);
     return status;
 }
 
@@ -185,22 +136,12 @@ static double per_second(const tally *t)
     return 1e3 * (double)t->n_token / t->ms;
 }
 
-/* The drafters of a set, the model by its own name. */
-static void set_name(char *out, size_t cap, const bench *b, const char *set)
-{
-    char text[MAX_TEXT];
-    size_t n = 0;
-    snprintf(out, cap, "none");
-    for (int32_t i = 0; set && n < cap && bench_item(text, sizeof text, set, '+', i); i++)
-        n += (size_t)snprintf(out + n, cap - n, "%s%s", i > 0 ? "+" : "", is_model(text) ? b->draft_name : text);
-}
-
 /* Steps by the drafter that proposed, in the set's order: "12,0,85". Steps without a proposal, and unions, are none's. */
 static void put_steps_by_drafter(json_t *r, const tally *t, const char *set)
 {
     char text[MAX_TEXT], item[MAX_TEXT];
     size_t n = 0;
-    for (int32_t i = 0; i < MAX_DRAFTER && bench_item(item, sizeof item, set, '+', i); i++)
+    for (int32_t i = 0; i < BENCH_MAX_DRAFTER && bench_item(item, sizeof item, set, '+', i); i++)
         n += (size_t)snprintf(text + n, sizeof text - n, "%s%lld", i > 0 ? "," : "", (long long)t->n_by[i]);
     bench_text(r, "steps_by_drafter", text);
 }
@@ -208,17 +149,11 @@ static void put_steps_by_drafter(json_t *r, const tally *t, const char *set)
 static spec_status emit(bench *b, tally *t, const configuration *c, const bench_workload *task, const tally *plain)
 {
     const double steps = (double)t->n_step;
-    static const char *const adapts[] = { "off", "cost", "ucb" }, *const combines[] = { "first", "union", "choose" },
-                             *const vocabs[] = { "auto", "intersection", "text" };
+    static const char *const vocabs[] = { "auto", "intersection", "text" };
     json_t *r = bench_record(b, "generate");
-    char name[MAX_TEXT];
-    set_name(name, sizeof name, b, c->draft);
-    bench_text(r, "drafter", name);
-    bench_text(r, "tree", c->tree ? c->tree : "none");
-    if (strchr(name, '+')) bench_text(r, "combine", combines[b->o.combine]);
+    bench_set_describe(r, b, c->draft, c->tree);
     if (c->tree && b->o.vocab) bench_text(r, "vocab", vocabs[b->o.vocab]);
     bench_text(r, "verify", c->verify);
-    bench_text(r, "adapt", c->draft ? adapts[b->o.adapt] : "off");
     bench_number(r, "temperature", (double)c->temperature);
     bench_text(r, "task", task->name);
     bench_count(r, "prompts", task->n);
@@ -230,7 +165,7 @@ static spec_status emit(bench *b, tally *t, const configuration *c, const bench_
     bench_number(r, "tokens_per_s", per_second(t));
     bench_number(r, "over_plain", per_second(t) / per_second(plain));
     bench_number(r, "speculated_share", (double)t->n_speculated / steps);
-    if (strchr(name, '+')) put_steps_by_drafter(r, t, c->draft);
+    if (c->draft && strchr(c->draft, '+')) put_steps_by_drafter(r, t, c->draft);
     bench_number(r, "branched_share", (double)t->n_branched / steps);
     bench_number(r, "host_work_ms", t->host_work_ms);
     bench_number(r, "host_work_share", t->host_work_ms / bench_median(t->step_ms, (int32_t)t->n_step));
@@ -280,14 +215,6 @@ static spec_status each_tree(bench *b, configuration c, const bench_workload *ta
     return SPEC_OK;
 }
 
-static bool has_model(const char *set)
-{
-    char text[MAX_TEXT];
-    for (int32_t i = 0; bench_item(text, sizeof text, set, '+', i); i++)
-        if (is_model(text)) return true;
-    return false;
-}
-
 /* Every set of drafters by every tree and rule at one temperature. */
 static spec_status each_set(bench *b, const bench_workload *task, float temperature, const tally *plain)
 {
@@ -295,8 +222,8 @@ static spec_status each_set(bench *b, const bench_workload *task, float temperat
     const char *sets = b->o.draft ? b->o.draft : b->draft_model ? "model" : NULL;
     for (int32_t i = 0; sets && bench_item(set, sizeof set, sets, ';', i); i++) {
         const configuration c = { .draft = set, .temperature = temperature };
-        const bool model = has_model(set);
-        if (model && !b->draft_model) return speci_fail(SPEC_E_INVALID, "--draft %s: --drafter is missing", set);
+        bool model;
+        SPEC_TRY(bench_set_has_model(&model, b, set));
         SPEC_TRY((model ? each_tree : each_rule)(b, c, task, plain));
     }
     return SPEC_OK;

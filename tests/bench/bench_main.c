@@ -12,6 +12,7 @@
 static const bench_mode modes[] = {
     { "step", "time of a step by number of nodes and tree", bench_step, false },
     { "generate", "end to end: trees x rules x temperatures, beside plain decoding", bench_generate, false },
+    { "load", "end to end with --sequences at once: drafters beside plainly", bench_load, false },
     { "rules", "what traversal verification accepts of drafted trees, beside multi-step sampling", bench_rules, false },
     { "draft", "drafting by the model, per tree and per level", bench_draft, false },
     { "prefill", "tokens per second of prompts of --tokens", bench_prefill, false },
@@ -75,7 +76,7 @@ static void usage(FILE *to)
     for (size_t i = 0; i < N_MODE; i++) fprintf(to, "  %-10s %s\n", modes[i].name, modes[i].help);
     fprintf(to, "\n"
                 "  -m, --model NAME|DIR        a shape (below; random weights, written and removed) or a directory\n"
-                "  -d, --drafter NAME|DIR      generate, rules: the model that drafts (draft: the model itself)\n"
+                "  -d, --drafter NAME|DIR      generate, load, rules: the model that drafts (draft: the model itself)\n"
                 "  -b, --backend NAME          cpu (default), cuda, ...      -t, --threads N\n"
                 "      --plugin-dir DIR        where backends lie\n"
                 "      --dtype f32|bf16|f16    default: the file's\n"
@@ -85,7 +86,7 @@ static void usage(FILE *to)
                 "      --verify LIST           auto,naive,chain,mss,...      --temp LIST   temperatures\n"
                 "      --top-p P               with temperatures above 0\n"
                 "      --sequences N,N,...     sequences at once             --tokens N,N,...  lengths of prompts; tokens to apply\n"
-                "      --draft LIST            generate: drafters in place of the model, \"ngram:3,15;trie;png:FILE;model;ngram+model\": sets of\n"
+                "      --draft LIST            generate, load: drafters in place of the model, \"ngram:3,15;trie;png:FILE;model;ngram+model\": sets of\n"
                 "                              them by ';', several of a set by '+', \"model\" being --drafter with --tree\n"
                 "      --draft-combine first|union|choose, --draft-vocab auto|intersection|text\n"
                 "      --adapt off|cost|ucb    cost and ucb choose among the trees of --tree (and the drafters of a set, by choose)\n"
