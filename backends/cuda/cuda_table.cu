@@ -50,9 +50,8 @@ static const spec_backend_ops table = {
     speci_cuda_adjust,
     speci_cuda_accept_tree,
     speci_cuda_gather,
-    /* Q4_0 to Q6_K have kernels (cuda_linear_blocks.cu) that no GPU has run yet: a bit each joins here once the suite has
-     * been green on one. Until then such a matrix is unpacked while it is loaded. */
-    1u << SPEC_DTYPE_Q8_0,
+    1u << SPEC_DTYPE_Q8_0 | 1u << SPEC_DTYPE_Q4_0 | 1u << SPEC_DTYPE_Q4_1 | 1u << SPEC_DTYPE_Q5_0 | 1u << SPEC_DTYPE_Q5_1 |
+        1u << SPEC_DTYPE_Q4_K | 1u << SPEC_DTYPE_Q5_K | 1u << SPEC_DTYPE_Q6_K,
 };
 
 extern "C" const spec_backend_ops *spec_cuda_ops(void) { return &table; }

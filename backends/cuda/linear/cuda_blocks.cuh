@@ -89,12 +89,18 @@ template <spec_dtype D> struct blocks_layout {
         return (size_t)n_piece(s) * PIECE + (size_t)(n_piece(s) / GROUP) * HEAD;
     }
     /* From a strip's begin to a piece, and to its head. */
-    static __host__ __device__ size_t piece_at(int piece)
+    static __host__ __device__ uint32_t piece_at(int piece)
     {
-        return (size_t)piece * PIECE + (size_t)(piece / GROUP + 1) * HEAD;
+        return (uint32_t)piece * PIECE + ((uint32_t)piece / GROUP + 1) * HEAD;
     }
-    static __host__ __device__ size_t head_at(int piece) { return (size_t)(piece / GROUP) * (GROUP * PIECE + HEAD); }
+    static __host__ __device__ uint32_t head_at(int piece) { return (uint32_t)piece / GROUP * (GROUP * PIECE + HEAD); }
 };
+
+/* Byte i of a word as a float: behind the exponent of 2^23 it counts one. Conversions of integers are slow. */
+static __device__ __forceinline__ float blocks_byte(uint32_t four, int i)
+{
+    return __uint_as_float(__byte_perm(four, 0x4b000000u, 0x7650 + i)) - 8388608.0f;
+}
 
 /* What the values of a row's group are made with: value = scale * (q - middle) + add. */
 struct blocks_scale {
@@ -107,33 +113,53 @@ static __device__ __forceinline__ blocks_scale blocks_scale_of(const uint32_t *s
 {
     typedef blocks<D> B;
     auto f16_of = [](uint32_t pair, int i) { return __half2float(__ushort_as_half((unsigned short)(pair >> 16 * i))); };
-    auto byte_of = [](uint32_t four, int i) { return four >> 8 * i & 255u; };
     blocks_scale r = { 0.0f, 0.0f };
     if constexpr (!B::LARGE) {
         r.scale = f16_of(scales[upper], group);
         if constexpr (B::M) r.add = f16_of(scales[2 + upper], group);
     } else if constexpr (B::M) {
-        r.scale = f16_of(head[0], upper) * (float)byte_of(scales[0], 2 * upper + group);
-        r.add = -(f16_of(head[1], upper) * (float)byte_of(scales[1], 2 * upper + group));
-    } else {
-        r.scale = f16_of(head[0], upper) * (float)(int8_t)byte_of(scales[upper], 2 * group + half);
+        r.scale = f16_of(head[0], upper) * blocks_byte(scales[0], 2 * upper + group);
+        r.add = -(f16_of(head[1], upper) * blocks_byte(scales[1], 2 * upper + group));
+    } else { /* of int8 */
+        r.scale = f16_of(head[0], upper) * (blocks_byte(scales[upper] ^ 0x80808080u, 2 * group + half) - 128.0f);
     }
     return r;
 }
 
-/* The value of number i, a constant, of eight: low fours in a word, what is above in `high`. The four bits become a float's where they
- * stand: with the exponent of 2^(23 - 4 i) they count one. */
-template <spec_dtype D>
-static __device__ __forceinline__ float blocks_value(uint32_t low, uint32_t high, int i, const blocks_scale &s)
+/* a & mask | with: the compiler would make two instructions of it where both are constants. */
+static __device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t mask, uint32_t with)
 {
-    typedef blocks<D> B;
-    const int at = 4 * (i < 5 ? i : i - 3); /* in the word, or behind twelve bits */
-    const uint32_t exponent = (uint32_t)(150 - at) << 23, fours = (i < 5 ? low : low >> 12) & 15u << at;
-    uint32_t bits = exponent | fours;
-    if constexpr (B::HIGH > 0) bits |= high << (at + 4 - B::HIGH * i) & ((1u << B::HIGH) - 1) << (at + 4);
-    const float q = __uint_as_float(bits) - ((float)(1 << (23 - at)) + (float)B::MIDDLE);
-    return B::M ? fmaf(s.scale, q, s.add) : s.scale * q;
+    uint32_t r;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(a), "r"(mask), "r"(with));
+    return r;
 }
+
+/* The numbers of eight values, less the middle, in float16: of[i] has those of values i and i + 4. `low` has their low fours, `high`
+ * what is above. In float16 0x6400 + q is 1024 + q. */
+template <spec_dtype D> struct blocks_numbers {
+    typedef blocks<D> B;
+    __half2 of[4];
+
+    __device__ __forceinline__ blocks_numbers(uint32_t low, uint32_t high)
+    {
+        const uint32_t halves = high | high << (16 - 4 * B::HIGH); /* what is above of values 4 to 7 in the upper half */
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int at = 4 * (i % 2); /* in a half, of the four; what is above goes to where they end */
+            uint32_t q = and_or(low >> 8 * (i / 2), 0x000f000fu << at, 0x64006400u);
+            if constexpr (B::HIGH > 0) q |= halves << (at + 4 - B::HIGH * i) & ((1u << B::HIGH) - 1) * 0x00010001u << (at + 4);
+            const __half2 h = *(const __half2 *)&q;
+            of[i] = i % 2 == 0 ? __hadd2(h, __float2half2_rn(-1024.0f - B::MIDDLE))
+                               : __hfma2(h, __float2half2_rn(1.0f / 16), __float2half2_rn(-64.0f - B::MIDDLE));
+        }
+    }
+    /* Value i, a constant. */
+    __device__ __forceinline__ float value(int i, const blocks_scale &s) const
+    {
+        const float q = i < 4 ? __low2float(of[i]) : __high2float(of[i - 4]);
+        return B::M ? fmaf(s.scale, q, s.add) : s.scale * q;
+    }
+};
 
 /* N values of a row from input k on, N 4 or 8, k a multiple of it, all in float32. `w`: the matrix. */
 template <spec_dtype D, int N>
@@ -148,19 +174,21 @@ static __device__ __forceinline__ void blocks_values(float v[N], const char *w, 
     if (L::B::HIGH == 1) high = ((const uint8_t *)(at + L::HIGH_AT))[lane * 4 + word];
     if (L::B::HIGH == 2) high = ((const uint16_t *)(at + L::HIGH_AT))[lane * 4 + word];
     high >>= L::B::HIGH * first;
+    const blocks_numbers<D> numbers(low, high);
     const blocks_scale scale = blocks_scale_of<D>((const uint32_t *)(at + L::SCALES_AT + g * L::G_SCALES),
                                                   (const uint32_t *)(strip + L::head_at(piece) + g * L::G_HEAD), upper, group, k / 16 % 2);
 #pragma unroll
-    for (int i = 0; i < N; i++) v[i] = blocks_value<D>(low, high, i, scale);
+    for (int i = 0; i < N; i++) v[i] = numbers.value(i, scale);
 }
 
 /* Eight values of a lane as T, in their order. */
 template <spec_dtype D, typename T>
 static __device__ __forceinline__ uint4 blocks_eight(uint32_t low, uint32_t high, const blocks_scale &s)
 {
+    const blocks_numbers<D> numbers(low, high);
     uint32_t w[4];
 #pragma unroll
-    for (int i = 0; i < 4; i++) w[i] = pack2<T>(blocks_value<D>(low, high, 2 * i, s), blocks_value<D>(low, high, 2 * i + 1, s));
+    for (int i = 0; i < 4; i++) w[i] = pack2<T>(numbers.value(2 * i, s), numbers.value(2 * i + 1, s));
     return make_uint4(w[0], w[1], w[2], w[3]);
 }
 

@@ -242,6 +242,8 @@ size_t speci_cuda_order_floats(const spec_linear_args *a, int rows);
 bool speci_cuda_is_many(const spec_queue *q, const cuda_linear_args *a);
 spec_status speci_cuda_linear_many(spec_queue *q, const cuda_linear_args *a, const linear_out &o, bool aligned, cuda_pass *pass);
 spec_status speci_cuda_linear_many_q8(spec_queue *q, const cuda_linear_args *a, const linear_out &o, bool aligned, cuda_pass *pass);
+spec_status speci_cuda_linear_many_blocks(spec_queue *q, const cuda_linear_args *a, const linear_out &o, bool aligned,
+                                          cuda_pass *pass);
 spec_status speci_cuda_slabs_of(spec_queue *q, const cuda_linear_args *a, const cuda_pass *pass, bool aligned, const uint16_t **slabs);
 
 /* The products of a format that is not plain: any rows; a decode pass's product with its convolution, NULL: there is none, and

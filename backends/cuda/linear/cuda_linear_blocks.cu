@@ -4,8 +4,9 @@
  * the sums are those of plain weights. float32: a warp an output, fmaf, a shuffle tree, again in the order of plain weights
  * (linear_fma_kernel). Prefill: the matrix becomes a plain one in scratch, then the plain product.
  *
- * There are as few kernels as can be: up to 8 rows, and more; a norm of x or behind y is looked at where there may be one. More
- * than 32 rows take another turn, and unpack once more. */
+ * There are as few kernels as can be: rows of x as in most models have those for 8, 16 and 32 rows in bf16, from 33 on that of
+ * cuda_linear_many_blocks.cu; others, and f16, have those for 8 and 32 rows, take another turn where there are more, and unpack
+ * once more. A norm of x or behind y is looked at where there may be one. */
 #include "backends/cuda/linear/cuda_blocks.cuh"
 #include "backends/cuda/linear/cuda_linear_few.cuh"
 
@@ -26,7 +27,7 @@ template <spec_dtype D, typename V> struct few_blocks_of {
         };
         static_assert(CHUNKS % 2 == 0 && CUDA_CHUNK % Q8_PIECE == 0, "parts of K are whole pieces");
         const char *from[MT]; /* strips */
-        size_t stride;        /* from one of the block's tiles to the next */
+        uint32_t stride;      /* from one of the block's tiles to the next */
         int first, last, lane; /* pieces: this warp's first, the row's last */
         uint64_t policy;
 
@@ -36,29 +37,28 @@ template <spec_dtype D, typename V> struct few_blocks_of {
             const q8_shape shape = { 0, n_in, 0 };
             last = L::n_piece(shape) - 1;
             const size_t strip = L::strip_bytes(shape);
-            stride = (size_t)gridDim.y * MT * strip;
+            stride = (uint32_t)(gridDim.y * MT * strip);
 #pragma unroll
             for (int i = 0; i < MT; i++) from[i] = (const char *)w + ((size_t)blockIdx.y * MT + i) * strip;
         }
         __device__ __forceinline__ void copy(uint4 *ring, int block, bool of_next) const
         {
-            const int g = lane / 4;
+            const uint32_t g = (uint32_t)lane / 4, tile = of_next ? stride : 0;
 #pragma unroll
             for (int p = 0; p < PIECES; p++) {
                 const int number = min(first + block * PIECES + p, last); /* behind the last x is zero, whatever it meets */
-                const size_t at = (of_next ? stride : 0) + L::piece_at(number), head = (of_next ? stride : 0) + L::head_at(number);
+                const uint32_t at = tile + L::piece_at(number), scales = at + L::SCALES_AT + g * L::G_SCALES;
+                const uint32_t head = tile + L::head_at(number);
 #pragma unroll
                 for (int i = 0; i < MT; i++) {
                     uint4 *const to = ring + (p * MT + i) * PIECE;
-                    const char *const piece = from[i] + at;
-                    copy16(to + lane, piece + lane * 16, policy);
-                    if constexpr (L::LANE_HIGH == 4) copy4((uint32_t *)(to + 32) + lane, piece + L::HIGH_AT + lane * 4);
-                    if constexpr (L::LANE_HIGH == 8) copy8((uint2 *)(to + 32) + lane, piece + L::HIGH_AT + lane * 8);
-                    const char *const scales = piece + L::SCALES_AT + g * L::G_SCALES;
-                    if constexpr (L::G_SCALES == 16) copy16(to + SCALES + lane, scales, policy);
-                    else copy8((uint2 *)(to + SCALES) + lane, scales);
-                    if constexpr (L::G_HEAD == 8) copy8((uint2 *)(to + HEAD) + lane, from[i] + head + g * 8);
-                    if constexpr (L::G_HEAD == 4) copy4((uint32_t *)(to + HEAD) + lane, from[i] + head + g * 4);
+                    copy16(to + lane, from[i] + (at + lane * 16), policy);
+                    if constexpr (L::LANE_HIGH == 4) copy4((uint32_t *)(to + 32) + lane, from[i] + (at + L::HIGH_AT + lane * 4));
+                    if constexpr (L::LANE_HIGH == 8) copy8((uint2 *)(to + 32) + lane, from[i] + (at + L::HIGH_AT + lane * 8));
+                    if constexpr (L::G_SCALES == 16) copy16(to + SCALES + lane, from[i] + scales, policy);
+                    else copy8((uint2 *)(to + SCALES) + lane, from[i] + scales);
+                    if constexpr (L::G_HEAD == 8) copy8((uint2 *)(to + HEAD) + lane, from[i] + (head + g * 8));
+                    if constexpr (L::G_HEAD == 4) copy4((uint32_t *)(to + HEAD) + lane, from[i] + (head + g * 4));
                 }
             }
         }
@@ -111,12 +111,23 @@ static spec_status launch_mma(spec_queue *q, const cuda_linear_args *a, const li
 {
     typedef few_blocks_of<D, T> W;
     constexpr linear_more MORE = std::is_same_v<T, __nv_bfloat16> ? LINEAR_NORMS : LINEAR_PLAIN; /* norms are deferred in bf16 alone */
-    const int rows = q->shape.rows;
-    if (rows > 8)
-        return o.glu ? launch_few_with<W, 2, 4, 2, X_ANY, MORE>(q, a, o, rows, aligned, pass)
-                     : launch_few_with<W, 1, 4, 2, X_ANY, MORE>(q, a, o, rows, aligned, pass);
-    return o.glu ? launch_few_with<W, 2, 1, 2, X_ANY, MORE>(q, a, o, rows, aligned, pass)
-                 : launch_few_with<W, 1, 1, 2, X_ANY, MORE>(q, a, o, rows, aligned, pass);
+    const bool whole = aligned && a->n_in % CUDA_CHUNK == 0;
+    auto few = [&](auto tiles, auto how) {
+        constexpr int NT = decltype(tiles)::value;
+        constexpr few_x X = decltype(how)::value;
+        return o.glu ? launch_few_with<W, 2, NT, 2, X, MORE>(q, a, o, q->shape.rows, aligned, pass)
+                     : launch_few_with<W, 1, NT, 2, X, MORE>(q, a, o, q->shape.rows, aligned, pass);
+    };
+    constexpr std::integral_constant<few_x, X_ANY> any;
+    constexpr std::integral_constant<int, 1> one;
+    constexpr std::integral_constant<int, 4> four;
+    if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+        constexpr std::integral_constant<few_x, X_ROWS> usual;
+        if (speci_cuda_is_many(q, a)) return speci_cuda_linear_many_blocks(q, a, o, aligned, pass);
+        if (whole && q->shape.rows > 16) return few(four, usual);
+        if (whole) return q->shape.rows > 8 ? few(std::integral_constant<int, 2>(), usual) : few(one, usual);
+    }
+    return q->shape.rows > 8 ? few(four, any) : few(one, any);
 }
 
 /* ----------------------------------------------------------------------------------- FMA --- */
@@ -217,6 +228,9 @@ static spec_status linear_blocks(spec_queue *q, const cuda_linear_args *a, const
     });
 }
 
-static bool never_many(const spec_queue *, const spec_linear_args *) { return false; }
+static bool blocks_is_many(const spec_queue *q, const spec_linear_args *a)
+{
+    return a->x.dtype == SPEC_DTYPE_BF16 && q->shape.rows > LINEAR_FEW;
+}
 
-const linear_format speci_cuda_linear_blocks = { linear_blocks, NULL, never_many, unpack, speci_cuda_unpacked_floats };
+const linear_format speci_cuda_linear_blocks = { linear_blocks, NULL, blocks_is_many, unpack, speci_cuda_unpacked_floats };

@@ -49,6 +49,7 @@ spec_status speci_cuda_slabs_of(spec_queue *q, const cuda_linear_args *a, const 
 
 template <typename T> struct many_plain {
     typedef T type;
+    static constexpr bool finds_best = true;
     enum { STEP = 4 * 32 }; /* [2 chunks][2 rows][lanes] */
 
     /* A lane copies 16 bytes, 8 consecutive k, of each row and chunk; they make two instructions, as for few rows. */

@@ -15,8 +15,9 @@
  * parts, and wgmma's sum of 16 k has the bits of mma.sync's.
  *
  * W names what weights are made of: elements of a 16-bit type (cuda_linear_many.cu), or blocks of Q8_0
- * (cuda_linear_many_q8.cu). It has
+ * (cuda_linear_many_q8.cu) or of other types (cuda_linear_many_blocks.cu). It has
  *   type    of x
+ *   finds_best  whether it looks for the largest of a row
  *   STEP    uint4 that a warp copies of 64 k: two rows for each lane
  *   reader  how a lane asks for its part of the next 64 k, and a warpgroup multiplies them
  *   ways    in which a product may be divided */
@@ -351,7 +352,8 @@ static spec_status linear_many(spec_queue *q, const cuda_linear_args *a, linear_
 {
     const uint16_t *slabs;
     SPEC_TRY(speci_cuda_slabs_of(q, a, pass, aligned, &slabs));
-    if (o.best) return multiply<W, LINEAR_BEST>(q, a, o, slabs);
+    if constexpr (W::finds_best)
+        if (o.best) return multiply<W, LINEAR_BEST>(q, a, o, slabs);
     o.arranged = speci_cuda_arranged_for(q, pass, ORDER_SLABS, slabs);
     if (o.arranged) return multiply<W, LINEAR_SLABS>(q, a, o, slabs);
     if constexpr (std::is_same_v<typename W::type, __nv_bfloat16>) /* no norm is deferred in float16 */

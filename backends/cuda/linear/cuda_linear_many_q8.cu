@@ -7,6 +7,7 @@
 
 template <typename T> struct many_q8 {
     typedef T type;
+    static constexpr bool finds_best = true;
     enum { STEP = 2 * 32 + 16 }; /* [2 rows][lanes] of 16 bytes, then of 4 */
 
     /* A lane copies its values of a piece's rows and, as do the other lanes of a row, the scales of both blocks. */
