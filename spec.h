@@ -356,6 +356,8 @@ typedef struct spec_drafter_params {
     int32_t n_resample; /* of a head whose rows are a chain (Lyanna): behind a rejection the rows that were not used yet give a tree once
                            more, whose best so many nodes join the next draft; 0 = none. Not with trees that are drawn */
     int32_t resample_left; /* only where more than so many rows are left */
+    int32_t resample_across; /* 1: where several sequences draft at once, the rows left of up to half of them give their trees alone, of all
+                           the builder's nodes, drawn ones too; such a sequence does not run the head in this step, but in the next */
 } spec_drafter_params;
 #define SPEC_DRAFTER_PARAMS_INIT SPEC_STRUCT_INIT(spec_drafter_params)
 

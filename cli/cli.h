@@ -51,7 +51,7 @@ typedef struct cli_options {
     int32_t n_word;
     const char *output, *json_field, *type;
     int32_t order, length, n_row, min_count, memory; /* of a corpus table; 0: the library's default; memory: MiB */
-    bool escape, no_bos, parse_special, keep_special, ignore_eos, generation_config;
+    bool escape, no_bos, parse_special, keep_special, ignore_eos, generation_config, draft_resample_across;
     bool json, json_lines, ids, check, verbose;
     bool list_devices, version, help, help_lab;
 } cli_options;

@@ -101,6 +101,8 @@ const cli_option cli_option_rows[] = {
       "a Lyanna head: add the N best nodes of a tree from the rows that a rejection has left (0)" },
     { "draft-resample-left", 0, NULL, "R", "SPEC_DRAFT_RESAMPLE_LEFT", WORK, CLI_INT, AT(draft_resample_left), 0, 63,
       "only where more than R rows are left (0)" },
+    { "draft-resample-across", 0, NULL, NULL, NULL, WORK, CLI_FLAG, AT(draft_resample_across), 0, 0,
+      "sequences of a batch take turns: such a tree in place of the next draft, beside drafts of others" },
     { "verify", 0, NULL, "RULE", "SPEC_VERIFY", DECODE, CLI_RULE, AT(verify), 0, 0,
       "the rule that accepts drafts; one that would change the model's distribution is refused (auto)" },
     { "adapt", 0, NULL, "off|cost|ucb", "SPEC_ADAPT", DECODE, CLI_CHOICE, AT(adapt), 0, 0,

@@ -306,6 +306,53 @@ static void check_again(const scene *s, const json_t *fused, int32_t n_resample,
     spec_drafter_close(d);
 }
 
+static const json_t *likeliest(const json_t *nodes)
+{
+    const json_t *best = json_array_get(nodes, 0), *node;
+    size_t i;
+    json_array_foreach(nodes, i, node)
+        if (json_number_value(json_object_get(node, "score")) > json_number_value(json_object_get(best, "score"))) best = node;
+    return best;
+}
+
+/* Of two sequences the second one drafts from the rows that are left alone, beside a fresh draft of the first; and asked for by itself, from a
+ * chain of its own. */
+static void check_across(const scene *s, const json_t *fused, const json_t *resampled, const json_t *fresh)
+{
+    const json_t *accepted = json_object_get(fused, "accepted");
+    int32_t token[16], parent[16], path[16], seqs[2];
+    const int32_t n = 1 + (int32_t)json_array_size(accepted), root = 0, bonus = (int32_t)json_integer_value(json_object_get(fused, "bonus"));
+    const spec_tree *trees[2], *drafted[2];
+    spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
+    spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    spec_drafter *d;
+    spec_session *session;
+    spec_tree scored[2] = { { .n = 1, .cap = 16, .token = &token[15], .parent = &parent[15] }, { .n = n, .cap = 16, .token = token, .parent = parent } };
+    dp.tree = "eagle2:3,9,6", dp.n_resample = 8, dp.resample_across = 1, sp.n_ctx = 128, sp.n_seq = 2;
+    OK(spec_drafter_from_model(&d, s->head, &dp));
+    OK(spec_session_open(&session, s->target, d, &sp));
+    for (int32_t i = 0; i < 2; i++) OK(add_endless(session, &seqs[i], s->ids, (size_t)(i == 0 ? 5 : s->n_ids), NULL));
+    OK(spec_draft(session, drafted, seqs, 2));
+    token[15] = s->ids[4], parent[15] = -1;
+    for (int32_t i = 0; i < n; i++) {
+        token[i] = i == 0 ? s->ids[s->n_ids - 1] : (int32_t)json_integer_value(json_array_get(accepted, (size_t)i - 1));
+        parent[i] = i - 1, path[i] = i;
+    }
+    for (int32_t i = 0; i < 2; i++) trees[i] = &scored[i];
+    OK(spec_score(session, seqs, 2, trees));
+    OK(spec_commit(session, seqs[0], &root, 1, 3));
+    OK(spec_commit(session, seqs[1], path, n, bonus));
+    for (int32_t i = 0; i < 2; i++) { /* twice, since nobody has scored the first */
+        OK(spec_draft(session, drafted, seqs, 2));
+        if (json_array_size(resampled) > 0) expect_tree(s, "rows left, across sequences", drafted[1], resampled);
+        assert_true(drafted[0]->n > 1);
+    }
+    OK(spec_draft(session, drafted, &seqs[1], 1)); /* alone, as it goes without the other one */
+    if (!has_path(drafted[0], json_object_get(likeliest(fresh), "path"))) fail_msg("%s: alone, it has another chain", s->name);
+    spec_session_close(session);
+    spec_drafter_close(d);
+}
+
 static void once_more(void **state)
 {
     int32_t n = 0;
@@ -328,6 +375,7 @@ static void once_more(void **state)
             check_again(&s, tree, 8, 0, all);
             check_again(&s, tree, 8, 2, n_left > 2 ? all : fresh);
             check_again(&s, tree, 0, 0, fresh);
+            check_across(&s, tree, resampled, fresh);
             json_decref(all);
             n++;
         }

@@ -62,7 +62,8 @@ static int32_t chain_nodes(const model_draft *m)
 {
     int32_t depth = 0;
     for (int32_t i = 0; i < m->d->drafter->n_builder; i++) depth = max32(depth, m->d->drafter->builders[i]->info.depth);
-    if (speci_draft_is_head(m)) return max32(CHAIN, min32(depth + 1, SPEC_MAX_DEPTH + 1));
+    const int32_t n_step = m->d->drafter->resample_across ? 2 : 1; /* a step in between whose draft was not fed */
+    if (speci_draft_is_head(m)) return max32(CHAIN, min32(n_step * (depth + 1), SPEC_MAX_DEPTH + 1));
     return m->vocab.map ? CHAIN_OTHER : CHAIN;
 }
 
@@ -90,7 +91,7 @@ static spec_status alloc_host(speci_draft *d, model_draft *m)
     bool ok = true;
     model_rows *r = &m->rows;
     int32_t **by_row[] = { &r->src, &r->q_row, &r->seq, &r->place };
-    int32_t **by_seq[] = { &m->drafting, &m->active, &m->feed_base, &m->n_nodes };
+    int32_t **by_seq[] = { &m->drafting, &m->active, &m->feed_base, &m->grown.n };
     for (size_t i = 0; i < sizeof by_row / sizeof *by_row; i++) *by_row[i] = array(d, rows, sizeof(int32_t), &ok);
     for (size_t i = 0; i < sizeof by_seq / sizeof *by_seq; i++) *by_seq[i] = array(d, n, sizeof(int32_t), &ok);
     r->sampling = array(d, rows, sizeof *r->sampling, &ok);
@@ -99,7 +100,7 @@ static spec_status alloc_host(speci_draft *d, model_draft *m)
     m->n_path = max32(SPECI_MAX_NODE, max32(d->size.pool, m->n_node));
     m->path = array(d, (size_t)m->n_path, sizeof *m->path, &ok);
     m->roots = array(d, n, sizeof *m->roots, &ok);
-    m->nodes = array(d, n * (size_t)d->size.cap, sizeof *m->nodes, &ok);
+    m->grown.node = array(d, n * (size_t)d->size.cap, sizeof *m->grown.node, &ok);
     m->drawn = array(d, candidates, sizeof *m->drawn, &ok);
     m->seen = array(d, candidates, sizeof *m->seen, &ok);
     m->seqs = array(d, n, sizeof *m->seqs, &ok);
@@ -175,7 +176,7 @@ static void detach(speci_draft *d)
     speci_draft_chain_close(m);
     model_rows *r = &m->rows;
     void *arrays[] = { r->src, r->q_row, r->seq, r->place, r->sampling, r->key, m->inputs, m->path, m->drafting, m->active,
-                       m->feed_base, m->n_nodes, m->roots, m->nodes, m->drawn, m->seen, m->seqs, m };
+                       m->feed_base, m->grown.n, m->roots, m->grown.node, m->drawn, m->seen, m->seqs, m };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) speci_free(site->a, arrays[i]);
     d->state = NULL;
 }
@@ -286,8 +287,8 @@ static void forget(speci_draft *d)
     model_draft *m = d->state;
     for (int32_t i = 0; i < m->n_drafting; i++) {
         model_seq *s = &m->seqs[m->drafting[i]];
-        if (!s->outgrown) speci_exec_commit(m->exec, m->drafting[i], NULL, 0);
-        s->fed.n = s->n_fed = 0;
+        if (!s->outgrown && !s->rides) speci_exec_commit(m->exec, m->drafting[i], NULL, 0);
+        s->fed.n = s->n_fed = 0, s->rides = false;
     }
     m->n_drafting = 0;
 }
@@ -298,11 +299,11 @@ static spec_status draft(model_draft *m, speci_draft_seq *seqs, int32_t n)
     for (int32_t i = 0; i < n; i++) {
         SPEC_TRY(speci_draft_follow(m, &seqs[i]));
         ask(m, &seqs[i]);
-        if (m->seqs[seqs[i].seq].depth == 0) continue;
-        SPEC_TRY(catch_up(m, seqs[i].seq));
-        m->drafting[m->n_drafting++] = m->active[m->n_active++] = seqs[i].seq;
+        if (m->seqs[seqs[i].seq].depth > 0) m->drafting[m->n_drafting++] = seqs[i].seq;
     }
-    if (m->n_active == 0) return SPEC_OK;
+    if (m->n_drafting == 0) return SPEC_OK;
+    speci_draft_choose_riders(m);
+    for (int32_t i = 0; i < m->n_active; i++) SPEC_TRY(catch_up(m, m->active[i]));
     return speci_builder_is_host_driven(m->b) ? speci_draft_expand(m) : speci_draft_grow(m);
 }
 
@@ -324,11 +325,10 @@ static spec_status enqueue(speci_draft *d, spec_builder *b, speci_draft_seq *seq
     m->b = b;
     spec_status status = draft(m, seqs, n);
     if (status == SPEC_OK && speci_draft_by_text(m)) status = write(m, seqs, n);
-    const bool again = speci_draft_resamples(m) && m->n_drafting > 0;
-    if (status == SPEC_OK && again) status = speci_draft_again(m);
+    bool taken = speci_builder_is_host_driven(b) || speci_draft_by_text(m);
+    if (status == SPEC_OK && speci_draft_resamples(m) && m->n_drafting > 0) status = speci_draft_again(m, &taken);
     if (status != SPEC_OK) forget(d);
-    if (status != SPEC_OK || m->n_drafting == 0 || speci_builder_is_host_driven(b) || speci_draft_by_text(m) || again)
-        return status;
+    if (status != SPEC_OK || m->n_drafting == 0 || taken) return status;
     d->grown = m->grow.node, d->ld_grown = m->grow.cap;
     return SPEC_OK;
 }
