@@ -343,6 +343,13 @@ typedef enum spec_draft_vocab {
     SPEC_DRAFT_VOCAB_TEXT = 2  /* what the drafter writes, encoded by the target's tokenizer: deterministic trees */
 } spec_draft_vocab;
 
+/* How a Lyanna head has what it knows of the token in front (algorithms.md 17.3). The same drafts, but for rounding. */
+typedef enum spec_token_info {
+    SPEC_TOKEN_INFO_FACTORED = 0, /* two factors; rank numbers per id, and a product over all ids for each level of a draft */
+    SPEC_TOKEN_INFO_COLLAPSED = 1 /* one table, made when the session opens; hot tokens squared numbers of the compute type, of which a
+                                     drafted node reads one row */
+} spec_token_info;
+
 typedef struct spec_drafter_params {
     size_t struct_size;
     int32_t n_draft;    /* length of chains where `tree` is NULL; 0 = 4 */
@@ -358,6 +365,7 @@ typedef struct spec_drafter_params {
     int32_t resample_left; /* only where more than so many rows are left */
     int32_t resample_across; /* 1: where several sequences draft at once, the rows left of up to half of them give their trees alone, of all
                            the builder's nodes, drawn ones too; such a sequence does not run the head in this step, but in the next */
+    spec_token_info token_info; /* of a Lyanna head */
 } spec_drafter_params;
 #define SPEC_DRAFTER_PARAMS_INIT SPEC_STRUCT_INIT(spec_drafter_params)
 

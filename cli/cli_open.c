@@ -242,6 +242,7 @@ int cli_open(cli_context *c, const cli_options *o)
         drafter_params.vocab = (spec_draft_vocab)o->draft_vocab;
         drafter_params.n_resample = o->draft_resample, drafter_params.resample_left = o->draft_resample_left;
         drafter_params.resample_across = o->draft_resample_across;
+        drafter_params.token_info = (spec_token_info)o->draft_token_info;
         if (spec_drafter_from_model(&c->drafters[c->n_drafter], c->small, &drafter_params) != SPEC_OK) return cli_failure();
         c->n_drafter++;
     }

@@ -103,6 +103,8 @@ const cli_option cli_option_rows[] = {
       "only where more than R rows are left (0)" },
     { "draft-resample-across", 0, NULL, NULL, NULL, WORK, CLI_FLAG, AT(draft_resample_across), 0, 0,
       "sequences of a batch take turns: such a tree in place of the next draft, beside drafts of others" },
+    { "draft-token-info", 0, NULL, "factored|collapsed", "SPEC_DRAFT_TOKEN_INFO", WORK, CLI_CHOICE, AT(draft_token_info), 0, 0,
+      "a Lyanna head: what it knows of tokens as two factors, or as one table: more memory, fewer bytes per draft (factored)" },
     { "verify", 0, NULL, "RULE", "SPEC_VERIFY", DECODE, CLI_RULE, AT(verify), 0, 0,
       "the rule that accepts drafts; one that would change the model's distribution is refused (auto)" },
     { "adapt", 0, NULL, "off|cost|ucb", "SPEC_ADAPT", DECODE, CLI_CHOICE, AT(adapt), 0, 0,

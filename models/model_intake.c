@@ -12,6 +12,7 @@ void speci_intake_close(model_intake *in, const spec_allocator *a)
     if (in->info) {
         speci_free(a, in->info->hot);
         speci_free(a, in->info->w2);
+        speci_free(a, in->info->norm);
         speci_free(a, in->info);
     }
     speci_free(a, in->columns);
@@ -45,6 +46,8 @@ void speci_head_taps(const spec_model *head, const spec_model *target, spec_tap 
 const int32_t *speci_head_columns(const spec_model *head) { return head->intake->columns; }
 
 bool speci_head_chains(const spec_model *head) { return head->intake->hands_input; }
+
+bool speci_head_has_token_info(const spec_model *head) { return head->intake && head->intake->info; }
 
 /* --- does it go with the target? --- */
 

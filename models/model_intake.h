@@ -21,7 +21,7 @@ enum { MODEL_MAX_TAP = 8 };
 typedef struct model_token_info {
     int32_t rank, n_hot;
     int32_t *hot;    /* [n_hot] */
-    float *w2;       /* [n_hot][rank], for the norm's factor (net_token_info.c) */
+    float *w2, *norm; /* [n_hot][rank], [n_hot] the norm's weights: what tables are made of (net_token_info.c, net_token_table.c) */
     float eps;
     model_linear w1; /* [rank][width] */
     model_linear out; /* [n_vocab][rank]: rows of W2 times the norm's weight, at their tokens; zeros elsewhere */

@@ -60,20 +60,25 @@ typedef struct setting {
     spec_advance advance;
     spec_draft_state draft_state;
     int32_t n_resample, across; /* of heads that can */
+    spec_token_info info;       /* of heads that have it */
 } setting;
 
 static const setting settings[] = {
-    { "f32, alone", SPEC_DTYPE_F32, 1, 1, 0, 0, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 0, 0 },
-    { "f32, four at once", SPEC_DTYPE_F32, 4, 1, 0, 0, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 0, 0 },
-    { "bf16, four at once", SPEC_DTYPE_BF16, 4, 3, 1, 0, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 0, 0 },
-    { "f16, sampled, four at once", SPEC_DTYPE_F16, 4, 3, 2, 0.8f, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 0, 0 },
-    { "f32, joint", SPEC_DTYPE_F32, 2, 4, 2, 0, SPEC_ADVANCE_JOINT, SPEC_DRAFT_STATE_REPLAY, 0, 0 },
-    { "f32, a state per node", SPEC_DTYPE_F32, 2, 4, 3, 0, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_PER_NODE, 0, 0 },
-    { "f32, four at once, once more", SPEC_DTYPE_F32, 4, 1, 0, 0, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 5, 0 },
-    { "bf16, sampled, once more", SPEC_DTYPE_BF16, 2, 1, 0, 0.7f, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 9, 0 },
-    { "f32, once more, across four", SPEC_DTYPE_F32, 4, 1, 0, 0, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 5, 1 },
-    { "bf16, sampled, once more, across four", SPEC_DTYPE_BF16, 4, 1, 0, 0.7f, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 3, 1 },
-    { "f32, once more, across one", SPEC_DTYPE_F32, 1, 3, 0, 0, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 5, 1 },
+    { "f32, alone", SPEC_DTYPE_F32, 1, 1, 0, 0, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 0, 0, 0 },
+    { "f32, four at once", SPEC_DTYPE_F32, 4, 1, 0, 0, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 0, 0, 0 },
+    { "bf16, four at once", SPEC_DTYPE_BF16, 4, 3, 1, 0, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 0, 0, 0 },
+    { "f16, sampled, four at once", SPEC_DTYPE_F16, 4, 3, 2, 0.8f, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 0, 0, 0 },
+    { "f32, joint", SPEC_DTYPE_F32, 2, 4, 2, 0, SPEC_ADVANCE_JOINT, SPEC_DRAFT_STATE_REPLAY, 0, 0, 0 },
+    { "f32, a state per node", SPEC_DTYPE_F32, 2, 4, 3, 0, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_PER_NODE, 0, 0, 0 },
+    { "f32, four at once, once more", SPEC_DTYPE_F32, 4, 1, 0, 0, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 5, 0, 0 },
+    { "bf16, sampled, once more", SPEC_DTYPE_BF16, 2, 1, 0, 0.7f, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 9, 0, 0 },
+    { "f32, once more, across four", SPEC_DTYPE_F32, 4, 1, 0, 0, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 5, 1, 0 },
+    { "bf16, sampled, once more, across four", SPEC_DTYPE_BF16, 4, 1, 0, 0.7f, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 3, 1, 0 },
+    { "f32, once more, across one", SPEC_DTYPE_F32, 1, 3, 0, 0, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 5, 1, 0 },
+    { "bf16, four at once, collapsed", SPEC_DTYPE_BF16, 4, 1, 0, 0, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 0, 0,
+      SPEC_TOKEN_INFO_COLLAPSED },
+    { "f16, once more, across two, collapsed", SPEC_DTYPE_F16, 2, 3, 1, 0, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 5, 1,
+      SPEC_TOKEN_INFO_COLLAPSED },
 };
 
 static void check_text(const setting *t, const head_case *c, greedy_counts *sum)
@@ -83,7 +88,7 @@ static void check_text(const setting *t, const head_case *c, greedy_counts *sum)
     const greedy_prompts p = prompts_of(c, ids);
     greedy_run run = { .target = open_model(TARGETS, c->target, t->dtype), .n_new = N_NEW, .n_at_once = t->n_at_once,
                        .advance = t->advance, .draft_state = t->draft_state, .n_resample = t->n_resample,
-                       .resample_across = t->across };
+                       .resample_across = t->across, .token_info = t->info };
     if (t->temperature > 0) run.sampling = &sampling, run.verify = SPEC_VERIFY_NAIVE;
     support_greedy(plain, NULL, &run, &p);
     run.drafter = open_model(HEADS, c->head, t->dtype);
@@ -99,13 +104,19 @@ static void check_text(const setting *t, const head_case *c, greedy_counts *sum)
     spec_model_close(run.target);
 }
 
+static bool serves(const setting *t, const char *head)
+{
+    const bool chains = strncmp(head, "lyanna", 6) == 0, informed = chains && strcmp(head, "lyanna-bare") != 0;
+    return (t->n_resample == 0 || chains) && (t->info == SPEC_TOKEN_INFO_FACTORED || informed);
+}
+
 static void text(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         greedy_counts n = { 0 };
         for (int32_t k = 0; k < N_CASE; k++)
-            if (settings[i].n_resample == 0 || strncmp(cases[k].head, "lyanna", 6) == 0) check_text(&settings[i], &cases[k], &n);
+            if (serves(&settings[i], cases[k].head)) check_text(&settings[i], &cases[k], &n);
         print_message("  %s: %lld steps, %lld accept a draft, %lld on a branch\n", settings[i].name, (long long)n.steps,
                       (long long)n.accepting, (long long)n.branched);
         assert_true(n.accepting * 20 >= n.steps && n.branched > 0);

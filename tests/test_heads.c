@@ -70,13 +70,14 @@ typedef struct worker {
     int32_t n_tap, dim, n_hidden;
 } worker;
 
-static void open_worker(worker *w, const scene *s)
+static void open_worker(worker *w, const scene *s, bool collapsed)
 {
     static const spec_tap last = { SPEC_TAP_LAST, 0 };
     spec_plan plans[2];
     *w = (worker){ .s = s, .ops = backend->ops, .n_tap = speci_head_n_tap(s->head), .dim = s->head->dim,
                    .n_hidden = s->target->dim };
-    const speci_exec_params p = { .n_seq = 2, .n_ctx = 128, .n_node = N_NODE, .taps = &last, .n_tap = 1, .target = s->target };
+    const speci_exec_params p = { .n_seq = 2, .n_ctx = 128, .n_node = N_NODE, .taps = &last, .n_tap = 1, .target = s->target,
+                                  .collapsed = collapsed };
     OK(speci_head_check(s->head, s->target));
     OK(speci_exec_open(&w->exec, s->head, &p));
     speci_exec_plans(w->exec, plans);
@@ -179,10 +180,12 @@ static void network(void **state)
         scene s;
         worker w;
         open_scene(&s, names[i]);
-        open_worker(&w, &s);
-        check_network(&w, 0);
-        check_network(&w, 12);
-        close_worker(&w);
+        for (int32_t collapsed = 0; collapsed <= speci_head_has_token_info(s.head); collapsed++) {
+            open_worker(&w, &s, collapsed);
+            check_network(&w, 0);
+            check_network(&w, 12);
+            close_worker(&w);
+        }
         close_scene(&s);
     }
 }
@@ -212,7 +215,7 @@ static void expect_tree(const scene *s, const char *what, const spec_tree *t, co
 }
 
 /* `parts`: how the ids come: at once, or in prompts that are appended. */
-static void check_tree(const scene *s, const json_t *tree, int32_t parts)
+static void check_tree(const scene *s, const json_t *tree, int32_t parts, spec_token_info info)
 {
     char text[64];
     const json_t *levels = json_object_get(tree, "depth") ? json_object_get(tree, "depth") : json_object_get(tree, "rows");
@@ -224,7 +227,7 @@ static void check_tree(const scene *s, const json_t *tree, int32_t parts)
     spec_session *session;
     const spec_tree *drafted;
     int32_t seq;
-    dp.tree = text, sp.n_ctx = 128;
+    dp.tree = text, dp.token_info = info, sp.n_ctx = 128;
     OK(spec_drafter_from_model(&d, s->head, &dp));
     OK(spec_session_open(&session, s->target, d, &sp));
     const int32_t first = parts > 1 ? s->n_ids / 2 : s->n_ids;
@@ -250,8 +253,9 @@ static void trees(void **state)
         {
             const char *kind = json_string_value(json_object_get(tree, "kind"));
             if (strcmp(kind, "eagle") != 0 && strcmp(kind, "token_info") != 0) continue;
-            check_tree(&s, tree, 1);
-            check_tree(&s, tree, 2);
+            check_tree(&s, tree, 1, SPEC_TOKEN_INFO_FACTORED);
+            check_tree(&s, tree, 2, SPEC_TOKEN_INFO_FACTORED);
+            if (speci_head_has_token_info(s.head)) check_tree(&s, tree, 1, SPEC_TOKEN_INFO_COLLAPSED);
         }
         close_scene(&s);
     }
@@ -454,6 +458,13 @@ static void refusals(void **state)
     spec_drafter *d;
     dp.n_resample = 4;
     FAILS(spec_drafter_from_model(&d, h, &dp), SPEC_E_INVALID, "whose rows are a chain");
+    dp.n_resample = 0, dp.resample_across = 1;
+    FAILS(spec_drafter_from_model(&d, h, &dp), SPEC_E_INVALID, "needs n_resample");
+    dp.resample_across = 0, dp.token_info = SPEC_TOKEN_INFO_COLLAPSED;
+    FAILS(spec_drafter_from_model(&d, h, &dp), SPEC_E_INVALID, "this has none");
+    dp.token_info = 7;
+    FAILS(spec_drafter_from_model(&d, h, &dp), SPEC_E_INVALID, "no form 7");
+    dp.token_info = SPEC_TOKEN_INFO_FACTORED;
     dp.n_resample = -1;
     FAILS(spec_drafter_from_model(&d, h, &dp), SPEC_E_INVALID, "n_resample");
     FAILS(spec_session_open(&s, h, NULL, NULL), SPEC_E_INVALID, "drafts for another model");

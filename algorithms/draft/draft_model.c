@@ -20,14 +20,28 @@ static int32_t min32(int32_t a, int32_t b) { return a < b ? a : b; }
 
 /* --- the object --- */
 
+/* What is asked for works with heads whose rows are a chain. */
+static spec_status check_chain(const spec_drafter *d, const spec_model *model)
+{
+    if (d->n_resample > 0 && !(speci_model_is_head(model) && speci_head_chains(model)))
+        return speci_fail(SPEC_E_INVALID, "%s: n_resample is for heads whose rows are a chain (Lyanna), which this is not", model->path);
+    if (d->token_info != SPEC_TOKEN_INFO_FACTORED && !speci_head_has_token_info(model))
+        return speci_fail(SPEC_E_INVALID, "%s: token_info is for heads that have it (Lyanna), and this has none", model->path);
+    return SPEC_OK;
+}
+
 spec_status spec_drafter_from_model(spec_drafter **out, spec_model *model, const spec_drafter_params *params)
 {
     SPEC_NEED(out, "out");
     SPEC_NEED(model, "model");
-    if (params && params->n_resample != 0 && !(speci_model_is_head(model) && speci_head_chains(model)))
-        return speci_fail(SPEC_E_INVALID, "%s: n_resample is for heads whose rows are a chain (Lyanna), which this is not", model->path);
     const speci_draft_kind *kind = speci_model_is_head(model) ? &speci_draft_head : &speci_draft_model;
     SPEC_TRY(speci_drafter_create(out, kind, model->allocator, params, true));
+    const spec_status status = check_chain(*out, model);
+    if (status != SPEC_OK) {
+        spec_drafter_close(*out);
+        *out = NULL;
+        return status;
+    }
     (*out)->own = (*out)->held = model;
     speci_hold(&model->holds);
     return SPEC_OK;
@@ -130,7 +144,8 @@ static spec_status prepare(speci_draft *d)
     SPEC_TRY(alloc_host(d, m));
     const speci_exec_params p = { .n_seq = site->n_seq, .n_ctx = m->n_ctx ? m->n_ctx : site->n_ctx, .n_node = m->n_node,
                                   .recurrent = site->recurrent, .node_state = site->node_state,
-                                  .target = speci_draft_is_head(m) ? site->target : NULL };
+                                  .target = speci_draft_is_head(m) ? site->target : NULL,
+                                  .collapsed = d->drafter->token_info == SPEC_TOKEN_INFO_COLLAPSED };
     SPEC_TRY(speci_exec_open(&m->exec, m->model, &p));
     m->grow_bytes = d->size.cap > 0 ? speci_draft_grow_bytes(m) : 0;
     return SPEC_OK;
