@@ -221,6 +221,14 @@ typedef enum spec_dtype {
 } spec_dtype;
 SPEC_API const char *spec_dtype_name(spec_dtype dtype); /* "f32", "bf16", ... */
 
+/* Which layers of its target an EAGLE-3 head reads. Files of some programs count inputs of layers, those of others outputs, and none says
+ * which: so what they say is not believed. */
+typedef enum spec_head_layers {
+    SPEC_HEAD_LAYERS_RULE = 0, /* what enters layers 2, n / 2 and n - 3 of the target's n, unless the file says that its ids are of inputs
+                                  (layer_ids_are_inputs), or the head reads another number of rows */
+    SPEC_HEAD_LAYERS_FILE = 1  /* what enters the layers of eagle_aux_hidden_state_layer_ids, where the file has it */
+} spec_head_layers;
+
 typedef struct spec_model_params {
     size_t struct_size;
     spec_dtype dtype;           /* activations, products' operands, KV cache; sums are always float32 */
@@ -233,6 +241,7 @@ typedef struct spec_model_params {
      * are), embeddings and head too; where rows are no whole blocks of 256, Q4_K becomes Q5_0, Q5_K Q5_1 and Q6_K Q8_0. The
      * others, vectors and activations are as ever. E_UNSUPPORTED for a backend that does not keep such blocks. */
     spec_dtype weights;
+    spec_head_layers head_layers;
 } spec_model_params;
 #define SPEC_MODEL_PARAMS_INIT SPEC_STRUCT_INIT(spec_model_params)
 

@@ -41,7 +41,7 @@ typedef struct cli_options {
     char *draft; /* every --draft, ';' between them; NULL if there is none */
     bool tree_from_env, draft_from_env;
     int32_t draft_combine, draft_vocab; /* as the enumerations of spec.h */
-    int32_t draft_resample, draft_resample_left, draft_token_info;
+    int32_t draft_resample, draft_resample_left, draft_token_info, head_layers;
     int32_t verify, adapt, scan, advance, draft_state; /* as the enumerations of spec.h and spec_lab.h */
     int32_t dtype, weights; /* the number of the word */
     const char *cost_profile, *draft_past;

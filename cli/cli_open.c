@@ -221,6 +221,7 @@ int cli_open(cli_context *c, const cli_options *o)
                                          SPEC_DTYPE_Q5_1, SPEC_DTYPE_Q4_K, SPEC_DTYPE_Q5_K, SPEC_DTYPE_Q6_K };
     model_params.dtype = dtypes[o->dtype];
     model_params.weights = weights[o->weights];
+    model_params.head_layers = (spec_head_layers)o->head_layers;
     model_params.tokenizer_path = o->tokenizer;
     model_params.progress = show_progress;
     model_params.progress_user_data = "model";

@@ -60,6 +60,8 @@ const cli_option cli_option_rows[] = {
       "compute type (auto: the file's)" },
     { "weights", 0, NULL, "auto|q8_0|q4_0|q4_1|q5_0|q5_1|q4_k|q5_k|q6_k", "SPEC_WEIGHTS", WORK, CLI_CHOICE, AT(weights), 0, 0,
       "quantise matrices while loading, to the blocks of GGUF files of that name (auto: as they are)" },
+    { "head-layers", 0, NULL, "rule|file", "SPEC_HEAD_LAYERS", WORK, CLI_CHOICE, AT(head_layers), 0, 0,
+      "an EAGLE-3 head reads layers 2, n/2, n-3, or those that its file names (rule)" },
     { "no-bos", 0, NULL, NULL, NULL, DECODE, CLI_FLAG, AT(no_bos), 0, 0, "do not add special tokens to the prompt" },
     { "parse-special", 0, NULL, NULL, NULL, DECODE, CLI_FLAG, AT(parse_special), 0, 0,
       "recognise special tokens written in the prompt (not for untrusted text)" },

@@ -475,10 +475,73 @@ static void refusals(void **state)
     spec_model_close(h);
 }
 
+/* --- which layers an EAGLE-3 head reads --- */
+
+static spec_model *head_with(const char *changes, spec_head_layers how)
+{
+    char dir[64], path[512];
+    spec_model_params p = SPEC_MODEL_PARAMS_INIT;
+    spec_model *h;
+    char *config = support_json_with(path_of(path, sizeof path, HEADS, "eagle3-bamba", ""), "config.json", changes);
+    const variant_file file = { "config.json", config };
+    p.head_layers = how;
+    support_variant(dir, path, &file, 1);
+    OK(spec_model_open(&h, backend, dir, &p));
+    support_variant_remove(dir);
+    free(config);
+    return h;
+}
+
+/* Of bamba's four layers the rule takes 2, 2 and 1; 4 is what leaves the final norm. */
+static void layers(void **state)
+{
+    static const struct {
+        const char *changes;
+        spec_head_layers how;
+        int32_t want[3];
+        const char *says;
+    } table[] = {
+        { "{\"eagle_config\": null}", SPEC_HEAD_LAYERS_RULE, { 2, 2, 1 }, "enters layers 2, n / 2 and n - 3 of n; drafts" },
+        { "{\"eagle_config\": null}", SPEC_HEAD_LAYERS_FILE, { 2, 2, 1 }, "enters layers 2, n / 2 and n - 3 of n; drafts" },
+        { "{\"eagle_config\": {\"eagle_aux_hidden_state_layer_ids\": [1, 1, 0]}}", SPEC_HEAD_LAYERS_RULE, { 2, 2, 1 },
+          "enters layers 2, n / 2 and n - 3 of n (not what the file says: 1, 1, 0); drafts" },
+        { "{\"eagle_config\": {\"eagle_aux_hidden_state_layer_ids\": [1, 1, 0]}}", SPEC_HEAD_LAYERS_FILE, { 1, 1, 0 },
+          "enters layers 1, 1, 0; drafts" },
+        { "{\"eagle_config\": {\"eagle_aux_hidden_state_layer_ids\": [0, 3, 4], \"layer_ids_are_inputs\": true}}", SPEC_HEAD_LAYERS_RULE,
+          { 0, 3, 4 }, "enters layers 0, 3, 4; drafts" },
+        { "{\"eagle_config\": null, \"eagle_aux_hidden_state_layer_ids\": [3, 2, 1], \"layer_ids_are_inputs\": true}", SPEC_HEAD_LAYERS_RULE,
+          { 3, 2, 1 }, "enters layers 3, 2, 1; drafts" },
+        { "{\"eagle_config\": null, \"eagle_aux_hidden_state_layer_ids\": [3, 2, 1], \"layer_ids_are_inputs\": false}",
+          SPEC_HEAD_LAYERS_RULE, { 2, 2, 1 }, "(not what the file says: 3, 2, 1)" },
+    };
+    char path[512];
+    spec_model *target = support_model(backend, path_of(path, sizeof path, TARGETS, "bamba", ""), SPEC_DTYPE_F32), *h;
+    spec_model_params p = SPEC_MODEL_PARAMS_INIT;
+    (void)state;
+    assert_int_equal(target->n_layer, 4);
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        spec_tap taps[MODEL_MAX_TAP];
+        spec_model_info info = { .struct_size = sizeof info };
+        h = head_with(table[i].changes, table[i].how);
+        OK(speci_head_check(h, target));
+        speci_head_taps(h, target, taps);
+        for (int32_t k = 0; k < 3; k++) {
+            assert_int_equal(taps[k].where, table[i].want[k] == 4 ? SPEC_TAP_NORM : SPEC_TAP_LAYER);
+            if (table[i].want[k] < 4) assert_int_equal(taps[k].layer, table[i].want[k]);
+        }
+        OK(spec_model_get_info(h, &info, 8));
+        if (!strstr(info.head, table[i].says)) fail_msg("case %zu: \"%s\" is not in \"%s\"", i, table[i].says, info.head);
+        spec_model_close(h);
+    }
+    p.head_layers = 2;
+    FAILS(spec_model_open(&h, backend, path_of(path, sizeof path, HEADS, "eagle3-bamba", ""), &p), SPEC_E_INVALID, "no way 2");
+    spec_model_close(target);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(network), cmocka_unit_test(trees), cmocka_unit_test(once_more),
-                                        cmocka_unit_test(refusals) };
+                                        cmocka_unit_test(refusals), cmocka_unit_test(layers) };
     backend = support_backend();
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     spec_backend_close(backend);

@@ -61,11 +61,11 @@ def eagle3_files(head, dialect="eagle"):
     flags = {k: c[k] for k in FLAGS if c.get(k)}
     sizes = {"draft_vocab_size": c["draft_vocab_size"], "target_hidden_size": c["target_hidden_size"]} | flags
     if dialect == "eagle":
-        aux = {"eagle_aux_hidden_state_layer_ids": c["taps"], "use_aux_hidden_state": True}
+        aux = {"eagle_aux_hidden_state_layer_ids": c["taps"], "use_aux_hidden_state": True, "layer_ids_are_inputs": True}
         return common(c, architectures=["LlamaForCausalLMEagle3"], eagle_config=aux, **sizes), tensors
     nested = common(c, architectures=["LlamaForCausalLM"])
     return {"architectures": ["Eagle3DraftModel"], "speculators_model_type": "eagle3", "transformer_layer_config": nested, "dtype": "bfloat16",
-            "eagle_aux_hidden_state_layer_ids": c["taps"], "speculators_config": {"algorithm": "eagle3"}} | sizes, tensors
+            "eagle_aux_hidden_state_layer_ids": c["taps"], "layer_ids_are_inputs": True, "speculators_config": {"algorithm": "eagle3"}} | sizes, tensors
 
 
 def files_of(head, dialect="eagle"):
@@ -100,7 +100,9 @@ def load(directory, embedding):
     if "lm_head.weight" in own:
         offsets = own.pop("d2t", None)
         own.pop("t2d", None)
-        aux = config.get("eagle_config", config).get("eagle_aux_hidden_state_layer_ids", [])
+        said = config.get("eagle_config", config)
+        trusted = said.get("layer_ids_are_inputs") or own["fc.weight"].shape[1] != 3 * c["target_hidden_size"]
+        aux = said.get("eagle_aux_hidden_state_layer_ids", []) if trusted else []  # else by the rule: files differ in what they count
         c |= {"n_taps": own["fc.weight"].shape[1] // c["target_hidden_size"], "taps": aux}
         head = heads.Eagle3(c)
         head.draft_ids = torch.arange(c["draft_vocab_size"]) + (0 if offsets is None else offsets)
