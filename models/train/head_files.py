@@ -44,10 +44,13 @@ def eagle2_files(head):
 
 
 def lyanna_files(head):
-    info = head.token_info
+    info, tensors = head.token_info, renamed(head.state_dict(), "layers.0.")
+    if not head.c.get("first_token", True):  # zeros in its place are what zeros of the matrix give
+        tensors["fc.weight"] = tensors["fc.weight"].clone()
+        tensors["fc.weight"][:, :head.c["hidden_size"]] = 0
     config = common(head.c, architectures=["LyannaForCausalLM"], bias=head.c.get("bias", True), draft_depth=head.c.get("draft_depth", 6),
                     token_info_rank=head.c["token_info_rank"] if info else 0, token_info_hot=len(info.hot_ids) if info else 0)
-    return config, renamed(head.state_dict(), "layers.0.")
+    return config, tensors
 
 
 def eagle3_files(head, dialect="eagle"):
