@@ -151,7 +151,7 @@ spec_status speci_draft_again(model_draft *m, bool *taken)
     m->n_active = begin(m);
     if (m->n_active == 0) return SPEC_OK;
     *taken = true;
-    SPEC_TRY(speci_draft_grow_levels(m, &m->chain.grown)); /* which shortens the list, in order of depth */
+    SPEC_TRY(speci_draft_grow(m, &m->chain.grown)); /* which shortens the list, in order of depth */
     SPEC_TRY(site->ops->sync(site->queue));
     for (int32_t i = 0; i < m->n_drafting; i++) SPEC_TRY(take(m, m->drafting[i]));
     return SPEC_OK;

@@ -167,14 +167,7 @@ static spec_status grow_level(model_draft *m, const speci_level *l, int32_t leve
     return speci_expand(site->ops, site->queue, &a, speci_draft_feed_ids(m), site->a);
 }
 
-spec_status speci_draft_grow(model_draft *m)
-{
-    SPEC_TRY(speci_draft_chain(m));
-    SPEC_TRY(speci_draft_join_riders(m));
-    return speci_draft_grow_levels(m, &m->grown);
-}
-
-spec_status speci_draft_grow_levels(model_draft *m, const model_grown *out)
+spec_status speci_draft_grow(model_draft *m, const model_grown *out)
 {
     const spec_builder *b = m->b;
     for (int32_t level = 0, row = 0; level < b->info.n_level && m->n_active > 0; level++) {

@@ -319,7 +319,10 @@ static spec_status draft(model_draft *m, speci_draft_seq *seqs, int32_t n)
     if (m->n_drafting == 0) return SPEC_OK;
     speci_draft_choose_riders(m);
     for (int32_t i = 0; i < m->n_active; i++) SPEC_TRY(catch_up(m, m->active[i]));
-    return speci_builder_is_host_driven(m->b) ? speci_draft_expand(m) : speci_draft_grow(m);
+    if (speci_builder_is_host_driven(m->b)) return speci_draft_expand(m);
+    SPEC_TRY(speci_draft_chain(m));
+    SPEC_TRY(speci_draft_join_riders(m));
+    return speci_draft_grow(m, &m->grown);
 }
 
 /* What was drafted by text, in the target's ids. */

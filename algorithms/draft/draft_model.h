@@ -222,8 +222,7 @@ spec_status speci_draft_rows(model_draft *m, int32_t n_row, int32_t k, const spe
  * their trees are taken, once they are there. */
 size_t speci_draft_grow_bytes(const model_draft *m);
 void speci_draft_grow_place(model_draft *m);
-spec_status speci_draft_grow(model_draft *m);
-spec_status speci_draft_grow_levels(model_draft *m, const model_grown *out);
+spec_status speci_draft_grow(model_draft *m, const model_grown *out);
 spec_status speci_draft_take_tree(model_draft *m, int32_t seq, const model_grown *grown);
 spec_status speci_draft_grow_read(model_draft *m);
 /* Growth by a host-driven builder (draft_expand.c): the trees are finished when it returns. */
