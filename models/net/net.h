@@ -7,7 +7,8 @@
  *   net_tap.c       hidden rows that are kept             net_settle.c             states that lag, caught up
  *   net_prefill.c   prompts                               net_hooks.c              its row of hooks
  *   net_part.c      passes in parts
- *   net_intake.c    what a head takes in                  net_token_info.c         what it knows of tokens */
+ *   net_intake.c    what a head takes in                  net_token_info.c         what it knows of tokens
+ *   net_token_table.c  the same as one table              net_token_pass.c         passes that make such tables */
 #ifndef SPEC_NET_H
 #define SPEC_NET_H
 
