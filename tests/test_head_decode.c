@@ -396,7 +396,11 @@ static void counted_step(spec_session *s, const int32_t *seqs, int32_t n)
     n_wait = 0;
     OK(spec_draft(s, trees, seqs, n));
     assert_true(n_wait <= 1);
-    for (int32_t i = 0; i < n; i++) n_again += m->seqs[seqs[i]].again.grows, n_ride += m->seqs[seqs[i]].rides;
+    for (int32_t i = 0; i < n; i++) {
+        const model_seq *q = &m->seqs[seqs[i]];
+        n_again += q->again.grows, n_ride += q->rides;
+        if (q->rides) assert_int_equal(s->seqs[seqs[i]].proposal.depth, q->depth); /* what a pass over trees by their shape goes by */
+    }
     OK(spec_score(s, seqs, n, trees));
     for (int32_t i = 0; i < n; i++) {
         OK(spec_verify(s, path, &n_path, &next, seqs[i], SPEC_VERIFY_AUTO));

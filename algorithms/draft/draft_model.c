@@ -322,6 +322,8 @@ static spec_status draft(model_draft *m, speci_draft_seq *seqs, int32_t n)
     if (speci_builder_is_host_driven(m->b)) return speci_draft_expand(m);
     SPEC_TRY(speci_draft_chain(m));
     SPEC_TRY(speci_draft_join_riders(m));
+    for (int32_t i = 0; i < n; i++)
+        if (m->seqs[seqs[i].seq].rides) seqs[i].depth_max = m->seqs[seqs[i].seq].depth;
     return speci_draft_grow(m, &m->grown);
 }
 

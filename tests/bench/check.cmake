@@ -94,6 +94,13 @@ endforeach()
 check(1 "${untimed};token_info" draft -m llama-tiny -d lyanna-llama-tiny -c 16 --tree product:2,2 --draft-token-info collapsed)
 check(2 "${timed};${generate};sequences" generate -m llama-tiny -d lyanna-llama-tiny --n-prompt 3 -n 8 --sequences 2
   --ignore-eos --tree chain:3 --draft-resample 2 --draft-resample-across)
+execute_process(COMMAND ${CMAKE_COMMAND} -E env SMALL=1 "OPTIONS=-t 2 --bandwidth 10 -r 2 -c 16" bash ${CMAKE_CURRENT_LIST_DIR}/draft_time.sh
+  ${BENCH} cpu ${TARGET} ${DRAFTER} RESULT_VARIABLE code OUTPUT_VARIABLE text)
+string(REGEX MATCHALL "\"floor_ms\"" found "${text}")
+list(LENGTH found n)
+if(NOT code EQUAL 0 OR NOT n EQUAL 5)
+  message(FATAL_ERROR "draft_time.sh: ended with ${code}, ${n} lines of 5:\n${text}")
+endif()
 check(1 "${timed};weights" step -m mamba2-tiny --weights q8_0 --nodes 2 -c 16)
 check(1 "${timed};tokens_per_s;matrix_share" prefill -m mamba2-tiny --tokens 32)
 check(4 "${timed};path;cost_ms;base_ms" replay -m mamba2-tiny -c 16 --tokens 1,3)

@@ -8,6 +8,12 @@ bench=$1 backend=$2
 shift 2
 read -ra options <<<"${OPTIONS:-}"
 draft() { "$bench" draft -b "$backend" --tree product:3,2,2,1,1 --json "${options[@]}" "$@"; }
+has_token_info() { # a shape, or a directory whose head has some
+    case $1 in
+    lyanna-*) ;;
+    *) grep -qsE '"token_info_hot": *[1-9]' "$1/config.json" ;;
+    esac
+}
 if [ "${SMALL:-}" ]; then # to try the script with
     draft -m mamba2-tiny
     set -- "$@" llama-tiny eagle2-llama-tiny llama-tiny lyanna-llama-tiny
@@ -18,6 +24,6 @@ else
 fi
 for (( ; $# > 0; )); do
     draft -m "$1" -d "$2"
-    case $2 in *lyanna*) draft -m "$1" -d "$2" --draft-token-info collapsed ;; esac
+    if has_token_info "$2"; then draft -m "$1" -d "$2" --draft-token-info collapsed; fi
     shift 2
 done
