@@ -475,6 +475,32 @@ static void refusals(void **state)
     spec_model_close(h);
 }
 
+/* A backend may lack the operation that collapsed token info needs. */
+static void without_bias(void **state)
+{
+    spec_backend *const tested = backend;
+    spec_backend_ops ops = *backend->ops;
+    scene s;
+    (void)state;
+    ops.op[SPEC_OP_BIAS] = (spec_backend_op){ .kind = SPEC_OP_BIAS };
+    OK(spec_backend_open_ops(&backend, &ops, NULL, NULL));
+    open_scene(&s, "lyanna-bamba");
+    for (int32_t info = SPEC_TOKEN_INFO_COLLAPSED; info >= SPEC_TOKEN_INFO_FACTORED; info--) {
+        spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
+        spec_drafter *d;
+        spec_session *session = NULL;
+        dp.token_info = (spec_token_info)info;
+        OK(spec_drafter_from_model(&d, s.head, &dp));
+        if (info == SPEC_TOKEN_INFO_FACTORED) OK(spec_session_open(&session, s.target, d, NULL));
+        else FAILS(spec_session_open(&session, s.target, d, NULL), SPEC_E_UNSUPPORTED, "has no operation bias");
+        spec_session_close(session);
+        spec_drafter_close(d);
+    }
+    close_scene(&s);
+    spec_backend_close(backend);
+    backend = tested;
+}
+
 /* --- which layers an EAGLE-3 head reads --- */
 
 static spec_model *head_with(const char *changes, spec_head_layers how)
@@ -541,7 +567,8 @@ static void layers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(network), cmocka_unit_test(trees), cmocka_unit_test(once_more),
-                                        cmocka_unit_test(refusals), cmocka_unit_test(layers) };
+                                        cmocka_unit_test(refusals), cmocka_unit_test(without_bias),
+                                        cmocka_unit_test(layers) };
     backend = support_backend();
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     spec_backend_close(backend);

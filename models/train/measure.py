@@ -116,9 +116,11 @@ class Measured:
         """(name, drafter) for each part that a Lyanna head can do without."""
         if not isinstance(self.head, heads.Lyanna):
             return
-        parts = {"first token": lambda head: head.c.update(first_token=False)}
+        parts = {}
         if self.head.token_info:
-            parts = {"token info": lambda head: setattr(head, "token_info", None)} | parts
+            parts["token info"] = lambda head: setattr(head, "token_info", None)
+        if self.head.fc.weight[:, :self.head.c["hidden_size"]].any():  # zeros: it was trained without
+            parts["first token"] = lambda head: head.c.update(first_token=False)
         for name, leave_out in parts.items():
             other, other.head = copy.copy(self), copy.copy(self.head)
             other.head.c = dict(self.head.c)
