@@ -94,8 +94,8 @@ static void scale(float *u, const double *square, const model_token_info *info)
     for (size_t i = 0; i < r; i++) u[i] = (float)(s * (double)u[i]);
 }
 
-/* all [n_vocab][rank] holds u; table [n_vocab][rank] is zero. */
-static spec_status fill(net_exec *net, const float *all, float *table)
+/* hot [n_hot][rank] holds u; table [n_vocab][rank] is zero. */
+static spec_status fill(net_exec *net, const float *hot, float *table)
 {
     const model_token_info *info = info_of(net);
     const size_t r = (size_t)info->rank;
@@ -104,7 +104,7 @@ static spec_status fill(net_exec *net, const float *all, float *table)
     square_of(square, info);
     for (int32_t h = 0; h < info->n_hot; h++) {
         float *u = table + (size_t)info->hot[h] * r;
-        memcpy(u, all + (size_t)info->hot[h] * r, r * sizeof *u);
+        memcpy(u, hot + (size_t)h * r, r * sizeof *u);
         scale(u, square, info);
     }
     speci_free(net->a, square);
@@ -113,35 +113,31 @@ static spec_status fill(net_exec *net, const float *all, float *table)
     return net->ops->weight_open(net->dev, &net->plans.info, &desc);
 }
 
-/* u_t of all tokens, by passes of the device: embedding, then W1. */
-static spec_status read_all(net_exec *net, float *all)
+/* u_t of the hot tokens, by passes of the device: embedding, then W1. */
+static spec_status read_hot(net_exec *net, float *hot)
 {
-    const spec_model *m = net->base.model;
     const model_token_info *info = info_of(net);
-    net_token_pass p = { .net = net, .table = net->shape.target->embed, .wide = m->dim, .w = info->w1.w, .n_out = info->rank,
+    net_token_pass p = { .net = net, .table = net->shape.target->embed, .wide = net->base.model->dim, .w = info->w1.w, .n_out = info->rank,
                          .rows = net->shape.chunk, .out = SPEC_DTYPE_F32 };
-    int32_t *ids = speci_alloc(net->a, (size_t)p.rows, sizeof *ids);
-    spec_status status = ids ? speci_net_token_pass_open(&p) : SPEC_E_NOMEM;
-    for (int32_t i = 0, n; i < m->n_vocab && status == SPEC_OK; i += n) {
-        n = m->n_vocab - i < p.rows ? m->n_vocab - i : p.rows;
-        for (int32_t k = 0; k < n; k++) ids[k] = i + k;
-        status = speci_net_token_pass_run(&p, ids, n);
+    spec_status status = speci_net_token_pass_open(&p);
+    for (int32_t i = 0, n; i < info->n_hot && status == SPEC_OK; i += n) {
+        n = info->n_hot - i < p.rows ? info->n_hot - i : p.rows;
+        status = speci_net_token_pass_run(&p, info->hot + i, n);
         if (status == SPEC_OK)
-            status = net->ops->download(p.queue, all + (size_t)i * (size_t)info->rank, p.y.data, (size_t)n * (size_t)p.y.ld * sizeof *all);
+            status = net->ops->download(p.queue, hot + (size_t)i * (size_t)info->rank, p.y.data, (size_t)n * (size_t)p.y.ld * sizeof *hot);
         if (status == SPEC_OK) status = net->ops->sync(p.queue);
     }
     speci_net_token_pass_close(&p);
-    speci_free(net->a, ids);
     return status;
 }
 
 static spec_status make_factors(net_exec *net)
 {
-    const size_t n = (size_t)net->base.model->n_vocab * (size_t)info_of(net)->rank;
-    float *all = speci_alloc(net->a, n, sizeof *all), *table = speci_alloc(net->a, n, sizeof *table);
-    spec_status status = all && table ? read_all(net, all) : SPEC_E_NOMEM;
-    if (status == SPEC_OK) status = fill(net, all, table);
-    speci_free(net->a, all);
+    const size_t n_vocab = (size_t)net->base.model->n_vocab, n_hot = (size_t)info_of(net)->n_hot, rank = (size_t)info_of(net)->rank;
+    float *hot = speci_alloc(net->a, n_hot * rank, sizeof *hot), *table = speci_alloc(net->a, n_vocab * rank, sizeof *table);
+    spec_status status = hot && table ? read_hot(net, hot) : SPEC_E_NOMEM;
+    if (status == SPEC_OK) status = fill(net, hot, table);
+    speci_free(net->a, hot);
     speci_free(net->a, table);
     return status;
 }
