@@ -221,6 +221,14 @@ typedef enum spec_dtype {
 } spec_dtype;
 SPEC_API const char *spec_dtype_name(spec_dtype dtype); /* "f32", "bf16", ... */
 
+/* Which layers of its target an EAGLE-3 head reads. Files of some programs count inputs of layers, those of others outputs, and none says
+ * which: so what they say is not believed. */
+typedef enum spec_head_layers {
+    SPEC_HEAD_LAYERS_RULE = 0, /* what enters layers 2, n / 2 and n - 3 of the target's n, unless the file says that its ids are of inputs
+                                  (layer_ids_are_inputs), or the head reads another number of rows */
+    SPEC_HEAD_LAYERS_FILE = 1  /* what enters the layers of eagle_aux_hidden_state_layer_ids, where the file has it */
+} spec_head_layers;
+
 typedef struct spec_model_params {
     size_t struct_size;
     spec_dtype dtype;           /* activations, products' operands, KV cache; sums are always float32 */
@@ -233,6 +241,7 @@ typedef struct spec_model_params {
      * are), embeddings and head too; where rows are no whole blocks of 256, Q4_K becomes Q5_0, Q5_K Q5_1 and Q6_K Q8_0. The
      * others, vectors and activations are as ever. E_UNSUPPORTED for a backend that does not keep such blocks. */
     spec_dtype weights;
+    spec_head_layers head_layers;
 } spec_model_params;
 #define SPEC_MODEL_PARAMS_INIT SPEC_STRUCT_INIT(spec_model_params)
 
@@ -343,6 +352,13 @@ typedef enum spec_draft_vocab {
     SPEC_DRAFT_VOCAB_TEXT = 2  /* what the drafter writes, encoded by the target's tokenizer: deterministic trees */
 } spec_draft_vocab;
 
+/* How a Lyanna head has what it knows of the token in front (algorithms.md 17.3). The same drafts, but for rounding. */
+typedef enum spec_token_info {
+    SPEC_TOKEN_INFO_FACTORED = 0, /* two factors; rank numbers per id, and a product over all ids for each level of a draft */
+    SPEC_TOKEN_INFO_COLLAPSED = 1 /* one table, made when the session opens; hot tokens squared numbers of the compute type, of which a
+                                     drafted node reads one row */
+} spec_token_info;
+
 typedef struct spec_drafter_params {
     size_t struct_size;
     int32_t n_draft;    /* length of chains where `tree` is NULL; 0 = 4 */
@@ -356,6 +372,9 @@ typedef struct spec_drafter_params {
     int32_t n_resample; /* of a head whose rows are a chain (Lyanna): behind a rejection the rows that were not used yet give a tree once
                            more, whose best so many nodes join the next draft; 0 = none. Not with trees that are drawn */
     int32_t resample_left; /* only where more than so many rows are left */
+    int32_t resample_across; /* 1: where several sequences draft at once, the rows left of up to half of them give their trees alone, of all
+                           the builder's nodes, drawn ones too; such a sequence does not run the head in this step, but in the next */
+    spec_token_info token_info; /* of a Lyanna head */
 } spec_drafter_params;
 #define SPEC_DRAFTER_PARAMS_INIT SPEC_STRUCT_INIT(spec_drafter_params)
 

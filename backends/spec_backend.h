@@ -439,9 +439,20 @@ typedef struct spec_recycle_args {
     int32_t n_node;
 } spec_recycle_args;
 
+/* y[r][column[c]] += table[row[t]][c] for each c < dim, where t is the token of row r's node: what a drafter knows of the token in front
+ * of the one that it drafts (algorithms.md 17.3, collapsed). row[t] -1, and tokens outside of the ids: nothing is added. No column is named
+ * twice. Rows that are not valid: nothing. */
+typedef struct spec_bias_args {
+    int32_t n_vocab, dim;
+    spec_view table;       /* f32 or compute type [rows of the table][dim] */
+    const int32_t *row;    /* device [n_vocab] */
+    const int32_t *column; /* device [dim] of y's columns */
+    spec_view y;           /* f32 [rows][columns] */
+} spec_bias_args;
+
 typedef enum spec_op_kind {
     SPEC_OP_EMBED, SPEC_OP_NORM, SPEC_OP_LINEAR, SPEC_OP_KV_COMMIT, SPEC_OP_ROPE_KV, SPEC_OP_ATTENTION,
-    SPEC_OP_CONV, SPEC_OP_SCAN, SPEC_OP_KEEP, SPEC_OP_RECYCLE, SPEC_OP_N
+    SPEC_OP_CONV, SPEC_OP_SCAN, SPEC_OP_KEEP, SPEC_OP_RECYCLE, SPEC_OP_BIAS, SPEC_OP_N
 } spec_op_kind;
 
 /* Its size is part of the ABI: a kind that is added later fits in `room`. */
@@ -460,6 +471,7 @@ typedef struct spec_op {
         spec_scan_args scan;
         spec_keep_args keep;
         spec_recycle_args recycle;
+        spec_bias_args bias;
         uint64_t room[64];
     } u;
 } spec_op;
@@ -741,7 +753,7 @@ struct spec_backend_ops {
     /* Makes a step current: operations after this read it. The block is free on return. */
     spec_status (*step_bind)(spec_queue *q, const spec_step_block *block);
     /* Row i is of kind i. The library says (backend_ops.c) what stands in for a kind whose row is empty; where nothing does,
-     * the row is required, or what needs it is refused (RECYCLE: heads on hidden states). */
+     * the row is required, or what needs it is refused (RECYCLE: heads on hidden states; BIAS: collapsed token info). */
     spec_backend_op op[SPEC_OP_ROOM];
 
     /* Row operations: a call each, for what stands in their arguments is new every time. accept and expand are rules of

@@ -41,7 +41,7 @@ typedef struct cli_options {
     char *draft; /* every --draft, ';' between them; NULL if there is none */
     bool tree_from_env, draft_from_env;
     int32_t draft_combine, draft_vocab; /* as the enumerations of spec.h */
-    int32_t draft_resample, draft_resample_left;
+    int32_t draft_resample, draft_resample_left, draft_token_info, head_layers;
     int32_t verify, adapt, scan, advance, draft_state; /* as the enumerations of spec.h and spec_lab.h */
     int32_t dtype, weights; /* the number of the word */
     const char *cost_profile, *draft_past;
@@ -51,7 +51,7 @@ typedef struct cli_options {
     int32_t n_word;
     const char *output, *json_field, *type;
     int32_t order, length, n_row, min_count, memory; /* of a corpus table; 0: the library's default; memory: MiB */
-    bool escape, no_bos, parse_special, keep_special, ignore_eos, generation_config;
+    bool escape, no_bos, parse_special, keep_special, ignore_eos, generation_config, draft_resample_across;
     bool json, json_lines, ids, check, verbose;
     bool list_devices, version, help, help_lab;
 } cli_options;

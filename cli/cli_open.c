@@ -221,6 +221,7 @@ int cli_open(cli_context *c, const cli_options *o)
                                          SPEC_DTYPE_Q5_1, SPEC_DTYPE_Q4_K, SPEC_DTYPE_Q5_K, SPEC_DTYPE_Q6_K };
     model_params.dtype = dtypes[o->dtype];
     model_params.weights = weights[o->weights];
+    model_params.head_layers = (spec_head_layers)o->head_layers;
     model_params.tokenizer_path = o->tokenizer;
     model_params.progress = show_progress;
     model_params.progress_user_data = "model";
@@ -241,6 +242,8 @@ int cli_open(cli_context *c, const cli_options *o)
         drafter_params.temperature = (float)o->draft_temp;
         drafter_params.vocab = (spec_draft_vocab)o->draft_vocab;
         drafter_params.n_resample = o->draft_resample, drafter_params.resample_left = o->draft_resample_left;
+        drafter_params.resample_across = o->draft_resample_across;
+        drafter_params.token_info = (spec_token_info)o->draft_token_info;
         if (spec_drafter_from_model(&c->drafters[c->n_drafter], c->small, &drafter_params) != SPEC_OK) return cli_failure();
         c->n_drafter++;
     }

@@ -233,7 +233,7 @@ static int option_set(cli_options *o, const cli_option *row, const char *value, 
 static int check_drafts(const cli_options *o, const bool *given)
 {
     static const char *const of_model[] = { "tree", "spec-draft-n-max", "draft-temp", "draft-vocab", "draft-state", "draft-resample",
-                                            "draft-resample-left" };
+                                            "draft-resample-left", "draft-resample-across", "draft-token-info" };
     static const char *const of_any[] = { "adapt", "draft-combine" };
     if (o->model_draft != NULL) return -1;
     for (size_t i = 0; i < sizeof of_model / sizeof of_model[0]; i++)

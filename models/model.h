@@ -98,13 +98,14 @@ static inline int32_t speci_model_n_logit(const spec_model *m) { return m->head.
 
 /* Heads (model_intake.c): drafters whose network reads hidden rows of the target. Is it one? Does it go with this target? What it
  * needs of it: taps [n_tap]. The column of its logits for each id, -1: it cannot draft that; NULL: its own number. Does no drafted token
- * enter it? Fails, as for a model that was to generate; what it is, in words. */
+ * enter it? Has it a table about tokens? Fails, as for a model that was to generate; what it is, in words. */
 static inline bool speci_model_is_head(const spec_model *m) { return m->intake != NULL; }
 spec_status speci_head_check(const spec_model *head, const spec_model *target);
 int32_t speci_head_n_tap(const spec_model *head);
 void speci_head_taps(const spec_model *head, const spec_model *target, spec_tap *out);
 const int32_t *speci_head_columns(const spec_model *head);
 bool speci_head_chains(const spec_model *head);
+bool speci_head_has_token_info(const spec_model *head);
 spec_status speci_head_refuse(const spec_model *head);
 void speci_head_tell(const spec_model *head, char *out, size_t cap);
 
@@ -153,6 +154,7 @@ typedef struct speci_exec_params {
     int32_t n_tap;
     int32_t n_chunk; /* tokens of a prefill pass at most, if the device has passes so small; 0 = the device's largest */
     const spec_model *target; /* of a head: whose rows it is given, and whose embedding and head it may borrow */
+    bool collapsed;  /* of a head with token info: as one table */
 } speci_exec_params;
 
 /* A tree (or the next part of one) to feed: parents before children, none deeper than SPEC_MAX_DEPTH. tree->n nodes in

@@ -12,6 +12,7 @@ void speci_intake_close(model_intake *in, const spec_allocator *a)
     if (in->info) {
         speci_free(a, in->info->hot);
         speci_free(a, in->info->w2);
+        speci_free(a, in->info->norm);
         speci_free(a, in->info);
     }
     speci_free(a, in->columns);
@@ -26,7 +27,7 @@ static int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }
 static int32_t layer_of(const model_intake *in, int32_t i, int32_t n_layer)
 {
     const int32_t rule[] = { least(2, n_layer - 1), n_layer / 2, n_layer > 3 ? n_layer - 3 : 0 };
-    return in->n_said > 0 ? in->said[i] : rule[i < 3 ? i : 2];
+    return in->believes ? in->said[i] : rule[i < 3 ? i : 2];
 }
 
 void speci_intake_taps(const model_intake *in, const spec_model *target, spec_tap out[MODEL_MAX_TAP])
@@ -46,7 +47,25 @@ const int32_t *speci_head_columns(const spec_model *head) { return head->intake-
 
 bool speci_head_chains(const spec_model *head) { return head->intake->hands_input; }
 
+bool speci_head_has_token_info(const spec_model *head) { return head->intake && head->intake->info; }
+
 /* --- does it go with the target? --- */
+
+/* Files that count outputs of layers, or from the embedding on, are off by one. */
+static void warn_of_layers(const spec_model *head, const spec_model *target)
+{
+    const model_intake *in = head->intake;
+    int32_t off = 0;
+    for (int32_t i = 0; i < in->n_said && !in->believes; i++) {
+        const int32_t by = in->said[i] - layer_of(in, i, target->n_layer);
+        if (i == 0) off = by;
+        if (by < -1 || by > 1 || by != off) off = 2;
+    }
+    if (off == 2)
+        speci_log(head->backend, SPEC_LOG_WARN, "%s: its layers are taken for 2, n / 2 and n - 3 of %d, and the file says others (%d, %d, %d): "
+                  "where it drafts badly, open it with head_layers FILE (--head-layers file)", head->path, target->n_layer, in->said[0],
+                  in->said[1], in->said[2]);
+}
 
 static spec_status check_layers(const spec_model *head, const spec_model *target)
 {
@@ -55,6 +74,7 @@ static spec_status check_layers(const spec_model *head, const spec_model *target
         if (in->said[i] > target->n_layer)
             return speci_fail(SPEC_E_INVALID, "%s: this %s head reads what enters layer %d, and %s has %d layers: it was made for "
                               "another target", head->path, in->kind, in->said[i], target->path, target->n_layer);
+    warn_of_layers(head, target);
     return SPEC_OK;
 }
 
@@ -106,10 +126,12 @@ void speci_head_tell(const spec_model *head, char *out, size_t cap)
     size_t n = (size_t)snprintf(out, cap, "%s, for a target of hidden size %d with %d ids; reads what ", in->kind, in->n_hidden,
                                 head->n_vocab);
     if (in->after_norm) n += (size_t)snprintf(out + n, n < cap ? cap - n : 0, "leaves the final norm");
-    else if (in->n_said == 0) n += (size_t)snprintf(out + n, n < cap ? cap - n : 0, "enters layers 2, n / 2 and n - 3 of n");
+    else if (!in->believes) n += (size_t)snprintf(out + n, n < cap ? cap - n : 0, "enters layers 2, n / 2 and n - 3 of n");
     else n += (size_t)snprintf(out + n, n < cap ? cap - n : 0, "enters layers");
+    if (in->n_said > 0 && !in->believes && n < cap) n += (size_t)snprintf(out + n, cap - n, " (not what the file says:");
     for (int32_t i = 0; i < in->n_said && n < cap; i++)
         n += (size_t)snprintf(out + n, cap - n, "%s %d", i > 0 ? "," : "", in->said[i]);
+    if (in->n_said > 0 && !in->believes && n < cap) n += (size_t)snprintf(out + n, cap - n, ")");
     if (head->head.w && n < cap) n += (size_t)snprintf(out + n, cap - n, "; drafts %d ids", speci_model_n_logit(head));
     if (in->info && n < cap)
         n += (size_t)snprintf(out + n, cap - n, "; token info of %d hot ids, rank %d", in->info->n_hot, in->info->rank);

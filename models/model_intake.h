@@ -21,7 +21,7 @@ enum { MODEL_MAX_TAP = 8 };
 typedef struct model_token_info {
     int32_t rank, n_hot;
     int32_t *hot;    /* [n_hot] */
-    float *w2;       /* [n_hot][rank], for the norm's factor (net_token_info.c) */
+    float *w2, *norm; /* [n_hot][rank], [n_hot] the norm's weights: what tables are made of (net_token_info.c, net_token_table.c) */
     float eps;
     model_linear w1; /* [rank][width] */
     model_linear out; /* [n_vocab][rank]: rows of W2 times the norm's weight, at their tokens; zeros elsewhere */
@@ -30,8 +30,9 @@ typedef struct model_token_info {
 typedef struct model_intake {
     const char *kind;           /* "EAGLE-2": for messages */
     int32_t n_tap, n_hidden;    /* rows of the target per position, and their columns */
-    int32_t n_said;             /* n_tap: the file says which layers; 0: by the kind's own rule */
+    int32_t n_said;             /* n_tap: the file says which layers; 0: it does not */
     int32_t said[MODEL_MAX_TAP]; /* what enters this layer; the target's number of layers: what leaves the final norm */
+    bool believes;              /* the file; else by the kind's own rule (layouts differ in what they count) */
     bool after_norm;            /* its one tap is what leaves the final norm */
     bool ties;                  /* says that its logits are made by the embedding */
     model_norm given_norm[MODEL_MAX_TAP], join_norm; /* of each given row; of all of them side by side. weight NULL: none */

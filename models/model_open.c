@@ -152,7 +152,7 @@ static spec_status load_weights(spec_model *m, model_source *s, const spec_model
     m->family = family->name;
     if (s->gguf) speci_checkpoint_rename(s->checkpoint, s->gguf->names);
     model_builder b = { .model = m, .checkpoint = s->checkpoint, .config = &s->config, .dir = m->path,
-                        .progress = p->progress, .progress_user_data = p->progress_user_data };
+                        .progress = p->progress, .progress_user_data = p->progress_user_data, .head_layers = p->head_layers };
     if (s->gguf) b.form = s->gguf->form;
     m->dtype = p->dtype;
     m->weights = p->weights;
@@ -199,6 +199,8 @@ spec_status spec_model_open(spec_model **out, spec_backend *backend, const char 
         return speci_fail(SPEC_E_INVALID, "spec_model_open needs out, a backend and a path");
     SPEC_TRY(speci_params_read(&p, sizeof p, params, "spec_model_params"));
     SPEC_TRY(check_types(backend, p.dtype, p.weights));
+    if ((uint32_t)p.head_layers > SPEC_HEAD_LAYERS_FILE)
+        return speci_fail(SPEC_E_INVALID, "there is no way %d to choose the layers that a head reads", (int)p.head_layers);
     SPEC_TRY(speci_source_check(path));
     SPEC_TRY(speci_model_new(&m, backend, &speci_exec_net, path));
     const spec_status status = load(m, &p);

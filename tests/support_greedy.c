@@ -72,7 +72,8 @@ void support_greedy(int32_t *out, greedy_counts *counts, const greedy_run *run, 
     greedy_counts unasked = { 0 };
     const int32_t n_at_once = run->n_at_once ? run->n_at_once : 1;
     dp.tree = run->tree;
-    dp.vocab = run->vocab, dp.n_resample = run->n_resample;
+    dp.vocab = run->vocab, dp.n_resample = run->n_resample, dp.resample_across = run->resample_across;
+    dp.token_info = run->token_info;
     sp.n_seq = n_at_once;
     sp.n_node = run->n_node;
     sp.n_ctx = p->width + run->n_new + MORE;

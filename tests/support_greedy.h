@@ -35,7 +35,8 @@ typedef struct greedy_run {
     spec_advance advance;
     spec_draft_state draft_state;
     spec_draft_vocab vocab;
-    int32_t n_resample;          /* spec_drafter_params */
+    int32_t n_resample, resample_across; /* spec_drafter_params */
+    spec_token_info token_info;
 } greedy_run;
 
 /* out [n][n_new]: the tokens that follow each prompt; counts, which may be NULL, are added to. End-of-text tokens do

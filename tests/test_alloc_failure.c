@@ -121,9 +121,13 @@ static char target_dir[64], drafter_dir[64], other_dir[64];
 static const struct variant {
     const char *dir;
     spec_draft_vocab vocab;
-} variants[] = { { drafter_dir, SPEC_DRAFT_VOCAB_AUTO }, { other_dir, SPEC_DRAFT_VOCAB_AUTO }, { other_dir, SPEC_DRAFT_VOCAB_TEXT },
-               { SPEC_TEST_DIR "/golden/heads/eagle3-law8", SPEC_DRAFT_VOCAB_AUTO },
-               { SPEC_TEST_DIR "/golden/heads/lyanna-law8", SPEC_DRAFT_VOCAB_AUTO } };
+    spec_token_info info;
+    int32_t n_resample;
+} variants[] = { { drafter_dir, SPEC_DRAFT_VOCAB_AUTO, 0, 0 }, { other_dir, SPEC_DRAFT_VOCAB_AUTO, 0, 0 },
+               { other_dir, SPEC_DRAFT_VOCAB_TEXT, 0, 0 },
+               { SPEC_TEST_DIR "/golden/heads/eagle3-law8", SPEC_DRAFT_VOCAB_AUTO, 0, 0 },
+               { SPEC_TEST_DIR "/golden/heads/lyanna-law8", SPEC_DRAFT_VOCAB_AUTO, SPEC_TOKEN_INFO_FACTORED, 0 },
+               { SPEC_TEST_DIR "/golden/heads/lyanna-law8", SPEC_DRAFT_VOCAB_AUTO, SPEC_TOKEN_INFO_COLLAPSED, 2 } };
 enum { N_VARIANT = sizeof variants / sizeof *variants };
 
 static spec_status open_backend(run *r)
@@ -147,7 +151,7 @@ static spec_status open_small(run *r)
 static spec_status open_drafter(run *r)
 {
     spec_drafter_params p = SPEC_DRAFTER_PARAMS_INIT;
-    if (r->variant) p.vocab = r->variant->vocab;
+    if (r->variant) p.vocab = r->variant->vocab, p.token_info = r->variant->info, p.n_resample = r->variant->n_resample;
     return spec_drafter_from_model(&r->drafters[0], r->small, &p);
 }
 

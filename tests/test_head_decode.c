@@ -8,6 +8,7 @@
 
 #include "algorithms/draft/draft_model.h"
 #include "algorithms/engine/engine.h"
+#include "tests/late_backend.h"
 #include "tests/support_decode.h"
 #include "tests/support_greedy.h"
 #include "tests/support_sequence.h"
@@ -58,18 +59,26 @@ typedef struct setting {
     float temperature;
     spec_advance advance;
     spec_draft_state draft_state;
-    int32_t n_resample; /* of heads that can */
+    int32_t n_resample, across; /* of heads that can */
+    spec_token_info info;       /* of heads that have it */
 } setting;
 
 static const setting settings[] = {
-    { "f32, alone", SPEC_DTYPE_F32, 1, 1, 0, 0, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 0 },
-    { "f32, four at once", SPEC_DTYPE_F32, 4, 1, 0, 0, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 0 },
-    { "bf16, four at once", SPEC_DTYPE_BF16, 4, 3, 1, 0, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 0 },
-    { "f16, sampled, four at once", SPEC_DTYPE_F16, 4, 3, 2, 0.8f, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 0 },
-    { "f32, joint", SPEC_DTYPE_F32, 2, 4, 2, 0, SPEC_ADVANCE_JOINT, SPEC_DRAFT_STATE_REPLAY, 0 },
-    { "f32, a state per node", SPEC_DTYPE_F32, 2, 4, 3, 0, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_PER_NODE, 0 },
-    { "f32, four at once, once more", SPEC_DTYPE_F32, 4, 1, 0, 0, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 5 },
-    { "bf16, sampled, once more", SPEC_DTYPE_BF16, 2, 1, 0, 0.7f, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 9 },
+    { "f32, alone", SPEC_DTYPE_F32, 1, 1, 0, 0, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 0, 0, 0 },
+    { "f32, four at once", SPEC_DTYPE_F32, 4, 1, 0, 0, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 0, 0, 0 },
+    { "bf16, four at once", SPEC_DTYPE_BF16, 4, 3, 1, 0, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 0, 0, 0 },
+    { "f16, sampled, four at once", SPEC_DTYPE_F16, 4, 3, 2, 0.8f, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 0, 0, 0 },
+    { "f32, joint", SPEC_DTYPE_F32, 2, 4, 2, 0, SPEC_ADVANCE_JOINT, SPEC_DRAFT_STATE_REPLAY, 0, 0, 0 },
+    { "f32, a state per node", SPEC_DTYPE_F32, 2, 4, 3, 0, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_PER_NODE, 0, 0, 0 },
+    { "f32, four at once, once more", SPEC_DTYPE_F32, 4, 1, 0, 0, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 5, 0, 0 },
+    { "bf16, sampled, once more", SPEC_DTYPE_BF16, 2, 1, 0, 0.7f, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 9, 0, 0 },
+    { "f32, once more, across four", SPEC_DTYPE_F32, 4, 1, 0, 0, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 5, 1, 0 },
+    { "bf16, sampled, once more, across four", SPEC_DTYPE_BF16, 4, 1, 0, 0.7f, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 3, 1, 0 },
+    { "f32, once more, across one", SPEC_DTYPE_F32, 1, 3, 0, 0, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 5, 1, 0 },
+    { "bf16, four at once, collapsed", SPEC_DTYPE_BF16, 4, 1, 0, 0, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 0, 0,
+      SPEC_TOKEN_INFO_COLLAPSED },
+    { "f16, once more, across two, collapsed", SPEC_DTYPE_F16, 2, 3, 1, 0, SPEC_ADVANCE_REPLAY, SPEC_DRAFT_STATE_REPLAY, 5, 1,
+      SPEC_TOKEN_INFO_COLLAPSED },
 };
 
 static void check_text(const setting *t, const head_case *c, greedy_counts *sum)
@@ -78,7 +87,8 @@ static void check_text(const setting *t, const head_case *c, greedy_counts *sum)
     int32_t ids[N_PROMPT * WIDTH], plain[N_PROMPT * N_NEW], spec[N_PROMPT * N_NEW];
     const greedy_prompts p = prompts_of(c, ids);
     greedy_run run = { .target = open_model(TARGETS, c->target, t->dtype), .n_new = N_NEW, .n_at_once = t->n_at_once,
-                       .advance = t->advance, .draft_state = t->draft_state, .n_resample = t->n_resample };
+                       .advance = t->advance, .draft_state = t->draft_state, .n_resample = t->n_resample,
+                       .resample_across = t->across, .token_info = t->info };
     if (t->temperature > 0) run.sampling = &sampling, run.verify = SPEC_VERIFY_NAIVE;
     support_greedy(plain, NULL, &run, &p);
     run.drafter = open_model(HEADS, c->head, t->dtype);
@@ -94,13 +104,19 @@ static void check_text(const setting *t, const head_case *c, greedy_counts *sum)
     spec_model_close(run.target);
 }
 
+static bool serves(const setting *t, const char *head)
+{
+    const bool chains = strncmp(head, "lyanna", 6) == 0, informed = chains && strcmp(head, "lyanna-bare") != 0;
+    return (t->n_resample == 0 || chains) && (t->info == SPEC_TOKEN_INFO_FACTORED || informed);
+}
+
 static void text(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         greedy_counts n = { 0 };
         for (int32_t k = 0; k < N_CASE; k++)
-            if (settings[i].n_resample == 0 || strncmp(cases[k].head, "lyanna", 6) == 0) check_text(&settings[i], &cases[k], &n);
+            if (serves(&settings[i], cases[k].head)) check_text(&settings[i], &cases[k], &n);
         print_message("  %s: %lld steps, %lld accept a draft, %lld on a branch\n", settings[i].name, (long long)n.steps,
                       (long long)n.accepting, (long long)n.branched);
         assert_true(n.accepting * 20 >= n.steps && n.branched > 0);
@@ -361,9 +377,98 @@ static void one_product(void **state)
     assert_true(n_chain > 200);
 }
 
+/* --- one wait for a draft, whatever it is made of --- */
+
+static int32_t n_wait, n_again, n_ride;
+
+static spec_status counted_sync(spec_queue *q)
+{
+    n_wait++;
+    return late_ops.sync(q);
+}
+
+/* A step by its four calls, of all sequences. */
+static void counted_step(spec_session *s, const int32_t *seqs, int32_t n)
+{
+    const model_draft *m = s->drafters.draft[0].state;
+    const spec_tree *trees[N_PROMPT];
+    int32_t path[SPECI_MAX_NODE], n_path, next;
+    n_wait = 0;
+    OK(spec_draft(s, trees, seqs, n));
+    assert_true(n_wait <= 1);
+    for (int32_t i = 0; i < n; i++) {
+        const model_seq *q = &m->seqs[seqs[i]];
+        n_again += q->again.grows, n_ride += q->rides;
+        if (q->rides) assert_int_equal(s->seqs[seqs[i]].proposal.depth, q->depth); /* what a pass over trees by their shape goes by */
+    }
+    OK(spec_score(s, seqs, n, trees));
+    for (int32_t i = 0; i < n; i++) {
+        OK(spec_verify(s, path, &n_path, &next, seqs[i], SPEC_VERIFY_AUTO));
+        OK(spec_commit(s, seqs[i], path, n_path, next));
+    }
+}
+
+/* On a device whose results come late: drafts once more, beside fresh ones and in their place. */
+static void check_waits(spec_model *target, spec_model *head, const char *tree, int32_t across, const int32_t *plain, const greedy_prompts *p)
+{
+    spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
+    spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    spec_drafter *d;
+    spec_session *s;
+    int32_t seqs[N_PROMPT];
+    dp.tree = tree, dp.n_resample = 4, dp.resample_across = across, sp.n_ctx = N_CTX, sp.n_seq = N_PROMPT;
+    OK(spec_drafter_from_model(&d, head, &dp));
+    OK(spec_session_open(&s, target, d, &sp));
+    size_t n_prompt[N_PROMPT];
+    for (int32_t i = 0; i < N_PROMPT; i++) {
+        for (n_prompt[i] = 1; n_prompt[i] < WIDTH && p->ids[i * WIDTH + (int32_t)n_prompt[i]] >= 0;) n_prompt[i]++;
+        OK(add_endless(s, &seqs[i], p->ids + i * WIDTH, n_prompt[i], NULL));
+    }
+    n_again = n_ride = 0;
+    for (int32_t step = 0; step < 12; step++) counted_step(s, seqs, N_PROMPT);
+    assert_true(n_again > 0 && (n_ride > 0) == (across > 0));
+    for (int32_t i = 0; i < N_PROMPT; i++) {
+        const int32_t *ids;
+        size_t n;
+        OK(spec_sequence_ids(s, &ids, &n, seqs[i]));
+        for (size_t k = n_prompt[i]; k < n && k < n_prompt[i] + N_NEW; k++)
+            if (ids[k] != plain[(size_t)i * N_NEW + k - n_prompt[i]]) fail_msg("%s, across %d: prompt %d differs at %zu", tree, across, i, k);
+    }
+    spec_session_close(s);
+    spec_drafter_close(d);
+}
+
+static void one_wait(void **state)
+{
+    spec_backend *const tested = backend;
+    spec_backend_ops ops = late_ops;
+    spec_backend_params bp = SPEC_BACKEND_PARAMS_INIT;
+    int32_t ids[N_PROMPT * WIDTH], plain[N_PROMPT * N_NEW];
+    (void)state;
+    ops.sync = counted_sync, bp.n_threads = 1;
+    late_reset();
+    OK(spec_backend_open_ops(&backend, &ops, NULL, &bp));
+    for (int32_t i = 0; i < N_CASE; i++) {
+        if (strncmp(cases[i].head, "lyanna", 6) != 0) continue;
+        const greedy_prompts p = prompts_of(&cases[i], ids);
+        greedy_run run = { .target = open_model(TARGETS, cases[i].target, SPEC_DTYPE_F32), .n_new = N_NEW };
+        spec_model *head = open_model(HEADS, cases[i].head, SPEC_DTYPE_F32);
+        support_greedy(plain, NULL, &run, &p);
+        for (int32_t across = 0; across < 2; across++) {
+            check_waits(run.target, head, "eagle2:3,12,5", across, plain, &p);
+            check_waits(run.target, head, "beam:3,4", across, plain, &p);
+        }
+        spec_model_close(head);
+        spec_model_close(run.target);
+    }
+    spec_backend_close(backend);
+    backend = tested;
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(text), cmocka_unit_test(in_step), cmocka_unit_test(one_product) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(text), cmocka_unit_test(in_step), cmocka_unit_test(one_product),
+                                        cmocka_unit_test(one_wait) };
     backend = support_backend();
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     spec_backend_close(backend);

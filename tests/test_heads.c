@@ -70,13 +70,14 @@ typedef struct worker {
     int32_t n_tap, dim, n_hidden;
 } worker;
 
-static void open_worker(worker *w, const scene *s)
+static void open_worker(worker *w, const scene *s, bool collapsed)
 {
     static const spec_tap last = { SPEC_TAP_LAST, 0 };
     spec_plan plans[2];
     *w = (worker){ .s = s, .ops = backend->ops, .n_tap = speci_head_n_tap(s->head), .dim = s->head->dim,
                    .n_hidden = s->target->dim };
-    const speci_exec_params p = { .n_seq = 2, .n_ctx = 128, .n_node = N_NODE, .taps = &last, .n_tap = 1, .target = s->target };
+    const speci_exec_params p = { .n_seq = 2, .n_ctx = 128, .n_node = N_NODE, .taps = &last, .n_tap = 1, .target = s->target,
+                                  .collapsed = collapsed };
     OK(speci_head_check(s->head, s->target));
     OK(speci_exec_open(&w->exec, s->head, &p));
     speci_exec_plans(w->exec, plans);
@@ -179,10 +180,12 @@ static void network(void **state)
         scene s;
         worker w;
         open_scene(&s, names[i]);
-        open_worker(&w, &s);
-        check_network(&w, 0);
-        check_network(&w, 12);
-        close_worker(&w);
+        for (int32_t collapsed = 0; collapsed <= speci_head_has_token_info(s.head); collapsed++) {
+            open_worker(&w, &s, collapsed);
+            check_network(&w, 0);
+            check_network(&w, 12);
+            close_worker(&w);
+        }
         close_scene(&s);
     }
 }
@@ -212,7 +215,7 @@ static void expect_tree(const scene *s, const char *what, const spec_tree *t, co
 }
 
 /* `parts`: how the ids come: at once, or in prompts that are appended. */
-static void check_tree(const scene *s, const json_t *tree, int32_t parts)
+static void check_tree(const scene *s, const json_t *tree, int32_t parts, spec_token_info info)
 {
     char text[64];
     const json_t *levels = json_object_get(tree, "depth") ? json_object_get(tree, "depth") : json_object_get(tree, "rows");
@@ -224,7 +227,7 @@ static void check_tree(const scene *s, const json_t *tree, int32_t parts)
     spec_session *session;
     const spec_tree *drafted;
     int32_t seq;
-    dp.tree = text, sp.n_ctx = 128;
+    dp.tree = text, dp.token_info = info, sp.n_ctx = 128;
     OK(spec_drafter_from_model(&d, s->head, &dp));
     OK(spec_session_open(&session, s->target, d, &sp));
     const int32_t first = parts > 1 ? s->n_ids / 2 : s->n_ids;
@@ -250,8 +253,9 @@ static void trees(void **state)
         {
             const char *kind = json_string_value(json_object_get(tree, "kind"));
             if (strcmp(kind, "eagle") != 0 && strcmp(kind, "token_info") != 0) continue;
-            check_tree(&s, tree, 1);
-            check_tree(&s, tree, 2);
+            check_tree(&s, tree, 1, SPEC_TOKEN_INFO_FACTORED);
+            check_tree(&s, tree, 2, SPEC_TOKEN_INFO_FACTORED);
+            if (speci_head_has_token_info(s.head)) check_tree(&s, tree, 1, SPEC_TOKEN_INFO_COLLAPSED);
         }
         close_scene(&s);
     }
@@ -306,6 +310,53 @@ static void check_again(const scene *s, const json_t *fused, int32_t n_resample,
     spec_drafter_close(d);
 }
 
+static const json_t *likeliest(const json_t *nodes)
+{
+    const json_t *best = json_array_get(nodes, 0), *node;
+    size_t i;
+    json_array_foreach(nodes, i, node)
+        if (json_number_value(json_object_get(node, "score")) > json_number_value(json_object_get(best, "score"))) best = node;
+    return best;
+}
+
+/* Of two sequences the second one drafts from the rows that are left alone, beside a fresh draft of the first; and asked for by itself, from a
+ * chain of its own. */
+static void check_across(const scene *s, const json_t *fused, const json_t *resampled, const json_t *fresh)
+{
+    const json_t *accepted = json_object_get(fused, "accepted");
+    int32_t token[16], parent[16], path[16], seqs[2];
+    const int32_t n = 1 + (int32_t)json_array_size(accepted), root = 0, bonus = (int32_t)json_integer_value(json_object_get(fused, "bonus"));
+    const spec_tree *trees[2], *drafted[2];
+    spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
+    spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
+    spec_drafter *d;
+    spec_session *session;
+    spec_tree scored[2] = { { .n = 1, .cap = 16, .token = &token[15], .parent = &parent[15] }, { .n = n, .cap = 16, .token = token, .parent = parent } };
+    dp.tree = "eagle2:3,9,6", dp.n_resample = 8, dp.resample_across = 1, sp.n_ctx = 128, sp.n_seq = 2;
+    OK(spec_drafter_from_model(&d, s->head, &dp));
+    OK(spec_session_open(&session, s->target, d, &sp));
+    for (int32_t i = 0; i < 2; i++) OK(add_endless(session, &seqs[i], s->ids, (size_t)(i == 0 ? 5 : s->n_ids), NULL));
+    OK(spec_draft(session, drafted, seqs, 2));
+    token[15] = s->ids[4], parent[15] = -1;
+    for (int32_t i = 0; i < n; i++) {
+        token[i] = i == 0 ? s->ids[s->n_ids - 1] : (int32_t)json_integer_value(json_array_get(accepted, (size_t)i - 1));
+        parent[i] = i - 1, path[i] = i;
+    }
+    for (int32_t i = 0; i < 2; i++) trees[i] = &scored[i];
+    OK(spec_score(session, seqs, 2, trees));
+    OK(spec_commit(session, seqs[0], &root, 1, 3));
+    OK(spec_commit(session, seqs[1], path, n, bonus));
+    for (int32_t i = 0; i < 2; i++) { /* twice, since nobody has scored the first */
+        OK(spec_draft(session, drafted, seqs, 2));
+        if (json_array_size(resampled) > 0) expect_tree(s, "rows left, across sequences", drafted[1], resampled);
+        assert_true(drafted[0]->n > 1);
+    }
+    OK(spec_draft(session, drafted, &seqs[1], 1)); /* alone, as it goes without the other one */
+    if (!has_path(drafted[0], json_object_get(likeliest(fresh), "path"))) fail_msg("%s: alone, it has another chain", s->name);
+    spec_session_close(session);
+    spec_drafter_close(d);
+}
+
 static void once_more(void **state)
 {
     int32_t n = 0;
@@ -328,6 +379,7 @@ static void once_more(void **state)
             check_again(&s, tree, 8, 0, all);
             check_again(&s, tree, 8, 2, n_left > 2 ? all : fresh);
             check_again(&s, tree, 0, 0, fresh);
+            check_across(&s, tree, resampled, fresh);
             json_decref(all);
             n++;
         }
@@ -406,6 +458,13 @@ static void refusals(void **state)
     spec_drafter *d;
     dp.n_resample = 4;
     FAILS(spec_drafter_from_model(&d, h, &dp), SPEC_E_INVALID, "whose rows are a chain");
+    dp.n_resample = 0, dp.resample_across = 1;
+    FAILS(spec_drafter_from_model(&d, h, &dp), SPEC_E_INVALID, "needs n_resample");
+    dp.resample_across = 0, dp.token_info = SPEC_TOKEN_INFO_COLLAPSED;
+    FAILS(spec_drafter_from_model(&d, h, &dp), SPEC_E_INVALID, "this has none");
+    dp.token_info = 7;
+    FAILS(spec_drafter_from_model(&d, h, &dp), SPEC_E_INVALID, "no form 7");
+    dp.token_info = SPEC_TOKEN_INFO_FACTORED;
     dp.n_resample = -1;
     FAILS(spec_drafter_from_model(&d, h, &dp), SPEC_E_INVALID, "n_resample");
     FAILS(spec_session_open(&s, h, NULL, NULL), SPEC_E_INVALID, "drafts for another model");
@@ -416,10 +475,100 @@ static void refusals(void **state)
     spec_model_close(h);
 }
 
+/* A backend may lack the operation that collapsed token info needs. */
+static void without_bias(void **state)
+{
+    spec_backend *const tested = backend;
+    spec_backend_ops ops = *backend->ops;
+    scene s;
+    (void)state;
+    ops.op[SPEC_OP_BIAS] = (spec_backend_op){ .kind = SPEC_OP_BIAS };
+    OK(spec_backend_open_ops(&backend, &ops, NULL, NULL));
+    open_scene(&s, "lyanna-bamba");
+    for (int32_t info = SPEC_TOKEN_INFO_COLLAPSED; info >= SPEC_TOKEN_INFO_FACTORED; info--) {
+        spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
+        spec_drafter *d;
+        spec_session *session = NULL;
+        dp.token_info = (spec_token_info)info;
+        OK(spec_drafter_from_model(&d, s.head, &dp));
+        if (info == SPEC_TOKEN_INFO_FACTORED) OK(spec_session_open(&session, s.target, d, NULL));
+        else FAILS(spec_session_open(&session, s.target, d, NULL), SPEC_E_UNSUPPORTED, "has no operation bias");
+        spec_session_close(session);
+        spec_drafter_close(d);
+    }
+    close_scene(&s);
+    spec_backend_close(backend);
+    backend = tested;
+}
+
+/* --- which layers an EAGLE-3 head reads --- */
+
+static spec_model *head_with(const char *changes, spec_head_layers how)
+{
+    char dir[64], path[512];
+    spec_model_params p = SPEC_MODEL_PARAMS_INIT;
+    spec_model *h;
+    char *config = support_json_with(path_of(path, sizeof path, HEADS, "eagle3-bamba", ""), "config.json", changes);
+    const variant_file file = { "config.json", config };
+    p.head_layers = how;
+    support_variant(dir, path, &file, 1);
+    OK(spec_model_open(&h, backend, dir, &p));
+    support_variant_remove(dir);
+    free(config);
+    return h;
+}
+
+/* Of bamba's four layers the rule takes 2, 2 and 1; 4 is what leaves the final norm. */
+static void layers(void **state)
+{
+    static const struct {
+        const char *changes;
+        spec_head_layers how;
+        int32_t want[3];
+        const char *says;
+    } table[] = {
+        { "{\"eagle_config\": null}", SPEC_HEAD_LAYERS_RULE, { 2, 2, 1 }, "enters layers 2, n / 2 and n - 3 of n; drafts" },
+        { "{\"eagle_config\": null}", SPEC_HEAD_LAYERS_FILE, { 2, 2, 1 }, "enters layers 2, n / 2 and n - 3 of n; drafts" },
+        { "{\"eagle_config\": {\"eagle_aux_hidden_state_layer_ids\": [1, 1, 0]}}", SPEC_HEAD_LAYERS_RULE, { 2, 2, 1 },
+          "enters layers 2, n / 2 and n - 3 of n (not what the file says: 1, 1, 0); drafts" },
+        { "{\"eagle_config\": {\"eagle_aux_hidden_state_layer_ids\": [1, 1, 0]}}", SPEC_HEAD_LAYERS_FILE, { 1, 1, 0 },
+          "enters layers 1, 1, 0; drafts" },
+        { "{\"eagle_config\": {\"eagle_aux_hidden_state_layer_ids\": [0, 3, 4], \"layer_ids_are_inputs\": true}}", SPEC_HEAD_LAYERS_RULE,
+          { 0, 3, 4 }, "enters layers 0, 3, 4; drafts" },
+        { "{\"eagle_config\": null, \"eagle_aux_hidden_state_layer_ids\": [3, 2, 1], \"layer_ids_are_inputs\": true}", SPEC_HEAD_LAYERS_RULE,
+          { 3, 2, 1 }, "enters layers 3, 2, 1; drafts" },
+        { "{\"eagle_config\": null, \"eagle_aux_hidden_state_layer_ids\": [3, 2, 1], \"layer_ids_are_inputs\": false}",
+          SPEC_HEAD_LAYERS_RULE, { 2, 2, 1 }, "(not what the file says: 3, 2, 1)" },
+    };
+    char path[512];
+    spec_model *target = support_model(backend, path_of(path, sizeof path, TARGETS, "bamba", ""), SPEC_DTYPE_F32), *h;
+    spec_model_params p = SPEC_MODEL_PARAMS_INIT;
+    (void)state;
+    assert_int_equal(target->n_layer, 4);
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        spec_tap taps[MODEL_MAX_TAP];
+        spec_model_info info = { .struct_size = sizeof info };
+        h = head_with(table[i].changes, table[i].how);
+        OK(speci_head_check(h, target));
+        speci_head_taps(h, target, taps);
+        for (int32_t k = 0; k < 3; k++) {
+            assert_int_equal(taps[k].where, table[i].want[k] == 4 ? SPEC_TAP_NORM : SPEC_TAP_LAYER);
+            if (table[i].want[k] < 4) assert_int_equal(taps[k].layer, table[i].want[k]);
+        }
+        OK(spec_model_get_info(h, &info, 8));
+        if (!strstr(info.head, table[i].says)) fail_msg("case %zu: \"%s\" is not in \"%s\"", i, table[i].says, info.head);
+        spec_model_close(h);
+    }
+    p.head_layers = 2;
+    FAILS(spec_model_open(&h, backend, path_of(path, sizeof path, HEADS, "eagle3-bamba", ""), &p), SPEC_E_INVALID, "no way 2");
+    spec_model_close(target);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(network), cmocka_unit_test(trees), cmocka_unit_test(once_more),
-                                        cmocka_unit_test(refusals) };
+                                        cmocka_unit_test(refusals), cmocka_unit_test(without_bias),
+                                        cmocka_unit_test(layers) };
     backend = support_backend();
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     spec_backend_close(backend);

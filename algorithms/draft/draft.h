@@ -24,7 +24,8 @@ struct spec_drafter {
     int32_t n_draft;         /* without builders: nodes below the root, at most */
     float temperature;       /* of the draft distribution; 0 = the target's */
     spec_draft_vocab vocab;  /* of a model */
-    int32_t n_resample, resample_left; /* of a head: spec_drafter_params */
+    int32_t n_resample, resample_left, resample_across; /* of a head: spec_drafter_params */
+    spec_token_info token_info;
     spec_tap *taps;          /* [n_tap] hidden rows of every target that it wants: its kind then has the hook `hidden` */
     int32_t n_tap;
     atomic_flag in_use;

@@ -1,33 +1,93 @@
 /* draft_again.c - a head whose rows are a chain drafts once more from those that a rejection has left (algorithms.md 17.5, 17.6). A row
  * speaks of a place of the text, whatever stands in front of it. So behind the newest token the rows of the chain before, from that place
- * on, give a tree of the same builder; its best nodes join the fresh one, and one pass of the target verifies both. The union is
- * deterministic; trees that are drawn get none. */
+ * on, give a tree of the same builder, verified in one pass of the target with fresh ones:
+ *   of the same sequence    its best nodes join the fresh tree. The union is deterministic; trees that are drawn get none
+ *   of other sequences      it stands in place of the fresh tree (rides), of any builder, and the sequence is not fed in that step. Its rows
+ *                           serve so once; then there is a new chain */
 #include "algorithms/draft/draft_model.h"
 
-/* Rows of the chain before that speak of what follows the newest token; *first: the first of them. 0: too few. */
-static int32_t rows_left(const model_draft *m, const model_seq *s, int32_t *first)
+/* Rows of the chain in this half that speak of what follows the newest token; *first: the first of them. 0: too few. */
+static int32_t rows_left(const model_draft *m, const model_seq *s, int32_t half, int32_t *first)
 {
-    const int32_t before = s->half ^ 1, left = s->kept[before].n - (s->ask.n_ids - s->kept[before].at);
-    *first = s->kept[before].n - left;
-    return s->kept[before].n > 0 && *first > 0 && left > m->d->drafter->resample_left ? left : 0;
+    const int32_t left = s->kept[half].n - (s->ask.n_ids - s->kept[half].at);
+    *first = s->kept[half].n - left;
+    return s->kept[half].n > 0 && *first > 0 && left > m->d->drafter->resample_left ? left : 0;
 }
 
-/* The sequences that get more: their trees are to grow from those rows. Returns how many. */
+/* Levels are to take these rows. */
+static void take_rows(model_seq *s, int32_t half, int32_t first, int32_t left)
+{
+    s->row_half = half, s->row = first;
+    if (left < s->depth) s->depth = left;
+}
+
+/* --- in place of a fresh tree --- */
+
+/* Is every draft of this builder one from chains, whatever stands in front? */
+static bool may_ride(const model_draft *m)
+{
+    return m->d->drafter->resample_across && m->chain.n_level > 0 && !m->chain.off && !speci_builder_is_host_driven(m->b) &&
+           m->n_chain + 2 * m->b->info.depth <= SPEC_MAX_DEPTH;
+}
+
+static bool wants_to_ride(const model_draft *m, const model_seq *s)
+{
+    int32_t first;
+    return (s->rode_at == 0 || s->rode_at == s->ask.n_ids) && rows_left(m, s, s->half, &first) > 0;
+}
+
+/* Half of the sequences at most: beside the drafts of the others. Those that wait for their turn come first in the next one. */
+void speci_draft_choose_riders(model_draft *m)
+{
+    const bool may = may_ride(m);
+    m->n_active = 0;
+    for (int32_t i = m->n_drafting - 1, n = 0; i >= 0; i--) {
+        model_seq *s = &m->seqs[m->drafting[i]];
+        speci_draft_commit_fed(m, m->drafting[i]);
+        s->rides = may && n < m->n_drafting / 2 && wants_to_ride(m, s);
+        n += s->rides;
+    }
+    for (int32_t i = 0; i < m->n_drafting; i++)
+        if (!m->seqs[m->drafting[i]].rides) m->active[m->n_active++] = m->drafting[i];
+}
+
+/* In `fed` stands a root for the levels alone: the executor is not fed. */
+spec_status speci_draft_join_riders(model_draft *m)
+{
+    for (int32_t i = 0; i < m->n_drafting; i++) {
+        model_seq *s = &m->seqs[m->drafting[i]];
+        int32_t first;
+        if (!s->rides) continue;
+        const int32_t left = rows_left(m, s, s->half, &first), root = s->ask.tree->token[0];
+        take_rows(s, s->half, first, left);
+        s->rode_at = s->ask.n_ids;
+        s->fed.n = 0;
+        s->place = spec_tree_add(&s->fed, spec_tree_add(&s->fed, -1, root, 1), root, 1);
+        s->n_fed = s->place;
+        m->active[m->n_active++] = m->drafting[i];
+    }
+    return SPEC_OK;
+}
+
+/* --- beside a fresh tree --- */
+
+/* The sequences that get more: their trees are to grow from the rows of the chain before. Returns how many. */
 static int32_t begin(model_draft *m)
 {
     int32_t n = 0;
     for (int32_t i = 0; i < m->n_drafting; i++) {
         const int32_t seq = m->drafting[i];
         model_seq *s = &m->seqs[seq];
-        int32_t first;
-        const int32_t left = rows_left(m, s, &first);
-        if (left == 0 || speci_builder_samples(m->b, speci_draft_samples(s))) continue;
+        int32_t first = 0;
+        const int32_t left = s->rides ? 0 : rows_left(m, s, s->half ^ 1, &first);
+        s->again.grows = left > 0 && !speci_builder_samples(m->b, speci_draft_samples(s));
+        if (!s->again.grows) continue;
         spec_tree *t = &m->chain.again[seq];
         t->n = 0, t->kind = SPEC_TREE_DETERMINISTIC;
         (void)spec_tree_add(t, -1, s->ask.tree->token[0], 1);
-        s->row_half = s->half ^ 1, s->row = first;
-        s->fed.n = s->place + 1, s->n_fed = s->place; /* the numbers of the fresh tree's nodes once more */
-        if (left < s->depth) s->depth = left;
+        s->again.n_fed = s->n_fed, s->again.depth = s->depth;
+        take_rows(s, s->half ^ 1, first, left);
+        s->n_fed = s->place; /* the numbers of the fresh tree's nodes once more */
         m->active[n++] = seq;
     }
     return n;
@@ -61,28 +121,38 @@ static spec_status unite(model_draft *m, int32_t seq)
     return SPEC_OK;
 }
 
-static spec_status take(model_draft *m, int32_t seq)
+/* The tree that grew second, into chain.again. */
+static spec_status take_second(model_draft *m, int32_t seq)
 {
     model_seq *s = &m->seqs[seq];
     spec_tree *fresh = s->ask.tree;
     s->ask.tree = &m->chain.again[seq];
-    const spec_status status = speci_draft_take_tree(m, seq);
+    const spec_status status = speci_draft_take_tree(m, seq, &m->chain.grown);
     s->ask.tree = fresh;
-    SPEC_TRY(status);
+    return status;
+}
+
+/* The root's place stands in `fed` behind all that it was fed; the nodes of either tree stand above. */
+static spec_status take(model_draft *m, int32_t seq)
+{
+    model_seq *s = &m->seqs[seq];
+    if (!s->again.grows) return speci_draft_take_tree(m, seq, &m->grown);
+    SPEC_TRY(take_second(m, seq));
+    s->fed.n = s->place + 1, s->n_fed = s->again.n_fed, s->depth = s->again.depth;
+    SPEC_TRY(speci_draft_take_tree(m, seq, &m->grown));
     keep_best(m, &m->chain.again[seq], m->d->drafter->n_resample);
     return unite(m, seq);
 }
 
-spec_status speci_draft_again(model_draft *m)
+/* Both growths are queued before either is read. */
+spec_status speci_draft_again(model_draft *m, bool *taken)
 {
     const speci_draft_site *site = m->d->site;
+    m->n_active = begin(m);
+    if (m->n_active == 0) return SPEC_OK;
+    *taken = true;
+    SPEC_TRY(speci_draft_grow(m, &m->chain.grown)); /* which shortens the list, in order of depth */
     SPEC_TRY(site->ops->sync(site->queue));
-    SPEC_TRY(speci_draft_grow_read(m));
-    const int32_t n = m->n_active = begin(m);
-    if (n == 0) return SPEC_OK;
-    SPEC_TRY(speci_draft_grow_levels(m)); /* which shortens the list, in order of depth */
-    SPEC_TRY(site->ops->sync(site->queue));
-    for (int32_t i = 0; i < m->n_drafting; i++)
-        if (m->seqs[m->drafting[i]].row > 0) SPEC_TRY(take(m, m->drafting[i]));
+    for (int32_t i = 0; i < m->n_drafting; i++) SPEC_TRY(take(m, m->drafting[i]));
     return SPEC_OK;
 }

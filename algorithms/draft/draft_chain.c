@@ -12,7 +12,12 @@ static spec_status open_again(model_draft *m)
 {
     const speci_draft_site *site = m->d->site;
     const int32_t n = m->d->size.n_node;
-    if (!(m->chain.again = speci_alloc(site->a, (size_t)site->n_seq, sizeof *m->chain.again))) return SPEC_E_NOMEM;
+    const size_t n_slot = (size_t)site->n_seq;
+    model_grown *g = &m->chain.grown;
+    g->n = speci_alloc(site->a, n_slot, sizeof *g->n);
+    g->node = speci_alloc(site->a, n_slot * (size_t)m->d->size.cap, sizeof *g->node);
+    m->chain.again = speci_alloc(site->a, n_slot, sizeof *m->chain.again);
+    if (!g->n || !g->node || !m->chain.again) return SPEC_E_NOMEM;
     for (int32_t i = 0; i < site->n_seq; i++) SPEC_TRY(spec_tree_alloc(&m->chain.again[i], n, site->a));
     return spec_tree_alloc(&m->chain.merged, n, site->a);
 }
@@ -52,6 +57,8 @@ void speci_draft_chain_close(model_draft *m)
     for (int32_t i = 0; m->chain.again && i < site->n_seq; i++) spec_tree_free(&m->chain.again[i], site->a);
     spec_tree_free(&m->chain.merged, site->a);
     speci_free(site->a, m->chain.again);
+    speci_free(site->a, m->chain.grown.n);
+    speci_free(site->a, m->chain.grown.node);
 }
 
 static char *row_of(const model_draft *m, int32_t seq, int32_t half, int32_t row)
@@ -131,7 +138,7 @@ static void begin_chain(const model_draft *m, model_seq *s)
 {
     if (m->chain.n_half == 2) s->half ^= 1;
     s->kept[s->half].n = levels_of(m, s), s->kept[s->half].at = s->ask.n_ids;
-    s->row_half = s->half, s->row = 0;
+    s->row_half = s->half, s->row = 0, s->rode_at = 0;
 }
 
 spec_status speci_draft_chain(model_draft *m)

@@ -15,8 +15,8 @@ void speci_draft_commit_fed(model_draft *m, int32_t seq)
     int32_t n_ids, n = 0;
     const int32_t *ids = speci_translated(&s->own, &n_ids), base = speci_exec_n_past(m->exec, seq);
     const int32_t n_true = speci_draft_is_head(m) ? s->n_given : s->n_fed;
-    if (s->n_fed == 0) { /* a path that is pending stays so */
-        s->fed.n = 0;
+    if (s->n_fed == 0 || s->rides) { /* a path that is pending stays so */
+        s->fed.n = s->n_fed = 0, s->rides = false;
         return;
     }
     int32_t node = base < n_ids && s->fed.token[0] == ids[base] ? 0 : -1;

@@ -144,8 +144,8 @@ static spec_status feed_level(model_draft *m, int32_t level, int32_t n_place)
     return SPEC_OK;
 }
 
-/* ends: it is the last level of some sequences, whose trees the host is to have. */
-static spec_status grow_level(model_draft *m, const speci_level *l, int32_t level, int32_t first_row, bool ends)
+/* ends: NULL, or it is the last level of some sequences, whose trees come there. */
+static spec_status grow_level(model_draft *m, const speci_level *l, int32_t level, int32_t first_row, const model_grown *ends)
 {
     const speci_draft_site *site = m->d->site;
     SPEC_TRY(feed_level(m, level, l->n_place));
@@ -162,18 +162,12 @@ static spec_status grow_level(model_draft *m, const speci_level *l, int32_t leve
                                  .host_root = level == 0 ? m->roots : NULL, .n_place = l->n_place, .k = l->k,
                                  .host_take = l->take, .threshold = l->threshold, .n_add = l->n_add, .n_max = m->b->n_pool,
                                  .n_next = l->n_next, .host_next = l->next, .next_threshold = l->next_threshold,
-                                 .host_out_n = ends ? m->n_nodes : NULL, .host_out_node = ends ? m->nodes : NULL,
+                                 .host_out_n = ends ? ends->n : NULL, .host_out_node = ends ? ends->node : NULL,
                                  .feed_token = speci_draft_feed_ids(m) ? m->vocab.column : NULL };
     return speci_expand(site->ops, site->queue, &a, speci_draft_feed_ids(m), site->a);
 }
 
-spec_status speci_draft_grow(model_draft *m)
-{
-    SPEC_TRY(speci_draft_chain(m));
-    return speci_draft_grow_levels(m);
-}
-
-spec_status speci_draft_grow_levels(model_draft *m)
+spec_status speci_draft_grow(model_draft *m, const model_grown *out)
 {
     const spec_builder *b = m->b;
     for (int32_t level = 0, row = 0; level < b->info.n_level && m->n_active > 0; level++) {
@@ -181,7 +175,7 @@ spec_status speci_draft_grow_levels(model_draft *m)
         const bool last = l->n_next == 0 || level + 1 == b->info.n_level;
         bool ends = last;
         for (int32_t i = 0; i < m->n_active; i++) ends = ends || m->seqs[m->active[i]].depth == level + 1;
-        SPEC_TRY(grow_level(m, l, level, row, ends));
+        SPEC_TRY(grow_level(m, l, level, row, ends ? out : NULL));
         row += l->n_place;
         int32_t kept = 0;
         for (int32_t i = 0; i < m->n_active && !last; i++)
@@ -205,11 +199,11 @@ static void note_fed(const model_draft *m, model_seq *q, const spec_grow_node *n
     }
 }
 
-spec_status speci_draft_take_tree(model_draft *m, int32_t seq)
+spec_status speci_draft_take_tree(model_draft *m, int32_t seq, const model_grown *grown)
 {
     model_seq *q = &m->seqs[seq];
-    const int32_t n = m->n_nodes[seq], root = q->fed.n - 1;
-    const spec_grow_node *nodes = m->nodes + (size_t)seq * (size_t)m->grow.cap;
+    const int32_t n = grown->n[seq], root = q->fed.n - 1;
+    const spec_grow_node *nodes = grown->node + (size_t)seq * (size_t)m->grow.cap;
     if (n < 1 || n > m->grow.cap) return speci_fail(SPEC_E_DEVICE, "a drafted tree of %d nodes of %d", n, m->grow.cap);
     for (int32_t i = 0; i < n; i++) m->path[i] = nodes[i].fed < 0 || nodes[i].fed >= q->n_fed ? -1 : nodes[i].fed - root;
     note_fed(m, q, nodes, n);
@@ -218,6 +212,6 @@ spec_status speci_draft_take_tree(model_draft *m, int32_t seq)
 
 spec_status speci_draft_grow_read(model_draft *m)
 {
-    for (int32_t i = 0; i < m->n_drafting; i++) SPEC_TRY(speci_draft_take_tree(m, m->drafting[i]));
+    for (int32_t i = 0; i < m->n_drafting; i++) SPEC_TRY(speci_draft_take_tree(m, m->drafting[i], &m->grown));
     return SPEC_OK;
 }

@@ -28,7 +28,7 @@ spec_status speci_draft_head_begin(model_draft *m, const speci_draft_seq *q, int
     s->begun = true, s->outgrown = false;
     s->fed.n = s->n_fed = 0;
     s->first = first, s->n_told = 0;
-    s->kept[0].n = s->kept[1].n = s->half = 0;
+    s->kept[0].n = s->kept[1].n = s->half = s->rode_at = 0, s->rides = false;
     s->own.ids.n = 0, s->own.n_from = s->own.n_held = 0;
     return speci_buf_reserve(&s->own.ids, (size_t)speci_draft_room_of(m, q) * sizeof(int32_t));
 }

@@ -20,14 +20,28 @@ static int32_t min32(int32_t a, int32_t b) { return a < b ? a : b; }
 
 /* --- the object --- */
 
+/* What is asked for works with heads whose rows are a chain. */
+static spec_status check_chain(const spec_drafter *d, const spec_model *model)
+{
+    if (d->n_resample > 0 && !(speci_model_is_head(model) && speci_head_chains(model)))
+        return speci_fail(SPEC_E_INVALID, "%s: n_resample is for heads whose rows are a chain (Lyanna), which this is not", model->path);
+    if (d->token_info != SPEC_TOKEN_INFO_FACTORED && !speci_head_has_token_info(model))
+        return speci_fail(SPEC_E_INVALID, "%s: token_info is for heads that have it (Lyanna), and this has none", model->path);
+    return SPEC_OK;
+}
+
 spec_status spec_drafter_from_model(spec_drafter **out, spec_model *model, const spec_drafter_params *params)
 {
     SPEC_NEED(out, "out");
     SPEC_NEED(model, "model");
-    if (params && params->n_resample != 0 && !(speci_model_is_head(model) && speci_head_chains(model)))
-        return speci_fail(SPEC_E_INVALID, "%s: n_resample is for heads whose rows are a chain (Lyanna), which this is not", model->path);
     const speci_draft_kind *kind = speci_model_is_head(model) ? &speci_draft_head : &speci_draft_model;
     SPEC_TRY(speci_drafter_create(out, kind, model->allocator, params, true));
+    const spec_status status = check_chain(*out, model);
+    if (status != SPEC_OK) {
+        spec_drafter_close(*out);
+        *out = NULL;
+        return status;
+    }
     (*out)->own = (*out)->held = model;
     speci_hold(&model->holds);
     return SPEC_OK;
@@ -62,7 +76,8 @@ static int32_t chain_nodes(const model_draft *m)
 {
     int32_t depth = 0;
     for (int32_t i = 0; i < m->d->drafter->n_builder; i++) depth = max32(depth, m->d->drafter->builders[i]->info.depth);
-    if (speci_draft_is_head(m)) return max32(CHAIN, min32(depth + 1, SPEC_MAX_DEPTH + 1));
+    const int32_t n_step = m->d->drafter->resample_across ? 2 : 1; /* a step in between whose draft was not fed */
+    if (speci_draft_is_head(m)) return max32(CHAIN, min32(n_step * (depth + 1), SPEC_MAX_DEPTH + 1));
     return m->vocab.map ? CHAIN_OTHER : CHAIN;
 }
 
@@ -90,7 +105,7 @@ static spec_status alloc_host(speci_draft *d, model_draft *m)
     bool ok = true;
     model_rows *r = &m->rows;
     int32_t **by_row[] = { &r->src, &r->q_row, &r->seq, &r->place };
-    int32_t **by_seq[] = { &m->drafting, &m->active, &m->feed_base, &m->n_nodes };
+    int32_t **by_seq[] = { &m->drafting, &m->active, &m->feed_base, &m->grown.n };
     for (size_t i = 0; i < sizeof by_row / sizeof *by_row; i++) *by_row[i] = array(d, rows, sizeof(int32_t), &ok);
     for (size_t i = 0; i < sizeof by_seq / sizeof *by_seq; i++) *by_seq[i] = array(d, n, sizeof(int32_t), &ok);
     r->sampling = array(d, rows, sizeof *r->sampling, &ok);
@@ -99,7 +114,7 @@ static spec_status alloc_host(speci_draft *d, model_draft *m)
     m->n_path = max32(SPECI_MAX_NODE, max32(d->size.pool, m->n_node));
     m->path = array(d, (size_t)m->n_path, sizeof *m->path, &ok);
     m->roots = array(d, n, sizeof *m->roots, &ok);
-    m->nodes = array(d, n * (size_t)d->size.cap, sizeof *m->nodes, &ok);
+    m->grown.node = array(d, n * (size_t)d->size.cap, sizeof *m->grown.node, &ok);
     m->drawn = array(d, candidates, sizeof *m->drawn, &ok);
     m->seen = array(d, candidates, sizeof *m->seen, &ok);
     m->seqs = array(d, n, sizeof *m->seqs, &ok);
@@ -129,7 +144,8 @@ static spec_status prepare(speci_draft *d)
     SPEC_TRY(alloc_host(d, m));
     const speci_exec_params p = { .n_seq = site->n_seq, .n_ctx = m->n_ctx ? m->n_ctx : site->n_ctx, .n_node = m->n_node,
                                   .recurrent = site->recurrent, .node_state = site->node_state,
-                                  .target = speci_draft_is_head(m) ? site->target : NULL };
+                                  .target = speci_draft_is_head(m) ? site->target : NULL,
+                                  .collapsed = d->drafter->token_info == SPEC_TOKEN_INFO_COLLAPSED };
     SPEC_TRY(speci_exec_open(&m->exec, m->model, &p));
     m->grow_bytes = d->size.cap > 0 ? speci_draft_grow_bytes(m) : 0;
     return SPEC_OK;
@@ -175,7 +191,7 @@ static void detach(speci_draft *d)
     speci_draft_chain_close(m);
     model_rows *r = &m->rows;
     void *arrays[] = { r->src, r->q_row, r->seq, r->place, r->sampling, r->key, m->inputs, m->path, m->drafting, m->active,
-                       m->feed_base, m->n_nodes, m->roots, m->nodes, m->drawn, m->seen, m->seqs, m };
+                       m->feed_base, m->grown.n, m->roots, m->grown.node, m->drawn, m->seen, m->seqs, m };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) speci_free(site->a, arrays[i]);
     d->state = NULL;
 }
@@ -286,8 +302,8 @@ static void forget(speci_draft *d)
     model_draft *m = d->state;
     for (int32_t i = 0; i < m->n_drafting; i++) {
         model_seq *s = &m->seqs[m->drafting[i]];
-        if (!s->outgrown) speci_exec_commit(m->exec, m->drafting[i], NULL, 0);
-        s->fed.n = s->n_fed = 0;
+        if (!s->outgrown && !s->rides) speci_exec_commit(m->exec, m->drafting[i], NULL, 0);
+        s->fed.n = s->n_fed = 0, s->rides = false;
     }
     m->n_drafting = 0;
 }
@@ -298,12 +314,17 @@ static spec_status draft(model_draft *m, speci_draft_seq *seqs, int32_t n)
     for (int32_t i = 0; i < n; i++) {
         SPEC_TRY(speci_draft_follow(m, &seqs[i]));
         ask(m, &seqs[i]);
-        if (m->seqs[seqs[i].seq].depth == 0) continue;
-        SPEC_TRY(catch_up(m, seqs[i].seq));
-        m->drafting[m->n_drafting++] = m->active[m->n_active++] = seqs[i].seq;
+        if (m->seqs[seqs[i].seq].depth > 0) m->drafting[m->n_drafting++] = seqs[i].seq;
     }
-    if (m->n_active == 0) return SPEC_OK;
-    return speci_builder_is_host_driven(m->b) ? speci_draft_expand(m) : speci_draft_grow(m);
+    if (m->n_drafting == 0) return SPEC_OK;
+    speci_draft_choose_riders(m);
+    for (int32_t i = 0; i < m->n_active; i++) SPEC_TRY(catch_up(m, m->active[i]));
+    if (speci_builder_is_host_driven(m->b)) return speci_draft_expand(m);
+    SPEC_TRY(speci_draft_chain(m));
+    SPEC_TRY(speci_draft_join_riders(m));
+    for (int32_t i = 0; i < n; i++)
+        if (m->seqs[seqs[i].seq].rides) seqs[i].depth_max = m->seqs[seqs[i].seq].depth;
+    return speci_draft_grow(m, &m->grown);
 }
 
 /* What was drafted by text, in the target's ids. */
@@ -324,11 +345,10 @@ static spec_status enqueue(speci_draft *d, spec_builder *b, speci_draft_seq *seq
     m->b = b;
     spec_status status = draft(m, seqs, n);
     if (status == SPEC_OK && speci_draft_by_text(m)) status = write(m, seqs, n);
-    const bool again = speci_draft_resamples(m) && m->n_drafting > 0;
-    if (status == SPEC_OK && again) status = speci_draft_again(m);
+    bool taken = speci_builder_is_host_driven(b) || speci_draft_by_text(m);
+    if (status == SPEC_OK && speci_draft_resamples(m) && m->n_drafting > 0) status = speci_draft_again(m, &taken);
     if (status != SPEC_OK) forget(d);
-    if (status != SPEC_OK || m->n_drafting == 0 || speci_builder_is_host_driven(b) || speci_draft_by_text(m) || again)
-        return status;
+    if (status != SPEC_OK || m->n_drafting == 0 || taken) return status;
     d->grown = m->grow.node, d->ld_grown = m->grow.cap;
     return SPEC_OK;
 }

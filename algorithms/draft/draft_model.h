@@ -28,6 +28,12 @@ typedef struct model_seq {
     int32_t half;          /* of the rows' two halves: the chain under way */
     int32_t row_half, row; /* whose rows levels take, from which on */
     int32_t place;         /* the root's number in `fed`, above the tree */
+    bool rides;            /* its tree is made of rows that a rejection has left, in place of a chain (draft_again.c) */
+    int32_t rode_at;       /* so many ids it had when the chain's rows served so; 0: they have not */
+    struct {
+        bool grows;
+        int32_t n_fed, depth; /* what the first tree of this draft is taken by, while a second one grows */
+    } again;
 } model_seq;
 
 /* Host arrays for row operations, [n] each. */
@@ -66,6 +72,12 @@ typedef struct model_told {
 } model_told;
 enum { SPECI_TOLD_ROWS = 2 * (SPEC_MAX_DEPTH + 1) };
 
+/* Trees as they come from the device: slot s has n[s] nodes from node[s * grow.cap] on. */
+typedef struct model_grown {
+    int32_t *n;
+    spec_grow_node *node;
+} model_grown;
+
 /* Of a head that no drafted token enters (draft_chain.c): logits of a chain's rows, from which levels of trees are made. */
 typedef struct model_chain {
     int32_t n_level;       /* rows of a chain; 0: not such a head */
@@ -73,6 +85,7 @@ typedef struct model_chain {
     float *rows;           /* device [n_seq][n_half][n_level][columns of the logits] */
     size_t bytes;
     spec_tree *again, merged; /* [n_seq], one: scratch of such trees */
+    model_grown grown;     /* where they come to the host, beside the draft's first trees */
     bool off, now;         /* off: never; now: the draft under way grows so */
 } model_chain;
 
@@ -98,8 +111,8 @@ typedef struct model_draft {
     spec_grow grow;            /* device trees */
     void *grow_base;
     size_t grow_bytes;
-    spec_grow_node *roots, *nodes; /* [n_seq], [n_seq][grow.cap] */
-    int32_t *n_nodes;              /* [n_seq] */
+    spec_grow_node *roots;     /* [n_seq] */
+    model_grown grown;         /* trees on the host, once the queue is synchronised */
     spec_candidate *drawn, *seen;  /* host-driven: [n_seq * n_q * n_candidate] */
 } model_draft;
 
@@ -159,8 +172,12 @@ void speci_draft_chain_close(model_draft *m);
 spec_status speci_draft_chain(model_draft *m);
 spec_status speci_draft_chain_level(model_draft *m, int32_t level, int32_t n_place);
 
-/* Behind a draft from a chain: reads its trees, and unites them with what the rows that are left of the chains before give. */
-spec_status speci_draft_again(model_draft *m);
+/* From rows that a rejection has left of the chains before (draft_again.c). Of the sequences of a draft, which stand in m->drafting: those
+ * whose trees are made of these rows alone ride, and are not fed; the others stand in m->active then. They join those behind the chains of
+ * the others. And behind a draft from a chain: trees once more, united with the fresh ones. *taken: all trees are on the host. */
+void speci_draft_choose_riders(model_draft *m);
+spec_status speci_draft_join_riders(model_draft *m);
+spec_status speci_draft_again(model_draft *m, bool *taken);
 
 /* A head (draft_head.c): begins a sequence but for the executor's slot, whose first row is that of position `first`; and its hooks,
  * those of saved sequences in draft_head_save.c. */
@@ -205,9 +222,8 @@ spec_status speci_draft_rows(model_draft *m, int32_t n_row, int32_t k, const spe
  * their trees are taken, once they are there. */
 size_t speci_draft_grow_bytes(const model_draft *m);
 void speci_draft_grow_place(model_draft *m);
-spec_status speci_draft_grow(model_draft *m);
-spec_status speci_draft_grow_levels(model_draft *m);
-spec_status speci_draft_take_tree(model_draft *m, int32_t seq);
+spec_status speci_draft_grow(model_draft *m, const model_grown *out);
+spec_status speci_draft_take_tree(model_draft *m, int32_t seq, const model_grown *grown);
 spec_status speci_draft_grow_read(model_draft *m);
 /* Growth by a host-driven builder (draft_expand.c): the trees are finished when it returns. */
 spec_status speci_draft_expand(model_draft *m);

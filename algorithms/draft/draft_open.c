@@ -72,6 +72,10 @@ spec_status speci_drafter_create(spec_drafter **out, const speci_draft_kind *kin
     if (p.n_resample < 0 || p.n_resample >= SPECI_MAX_NODE || p.resample_left < 0)
         return speci_fail(SPEC_E_INVALID, "n_resample is %d and resample_left %d: they are 0 to %d, and 0 or more", p.n_resample,
                           p.resample_left, SPECI_MAX_NODE - 1);
+    if ((p.resample_across != 0 && p.resample_across != 1) || (p.resample_across && p.n_resample == 0))
+        return speci_fail(SPEC_E_INVALID, "resample_across is %d: it is 0 or 1, and 1 needs n_resample of at least 1", p.resample_across);
+    if ((uint32_t)p.token_info > SPEC_TOKEN_INFO_COLLAPSED)
+        return speci_fail(SPEC_E_INVALID, "there is no form %d of token info", (int)p.token_info);
     if (!builders && (p.tree || p.builder))
         return speci_fail(SPEC_E_INVALID, "a drafter that proposes whole trees builds them itself: no tree, no builder");
     spec_drafter *d = speci_alloc(a, 1, sizeof *d);
@@ -81,7 +85,8 @@ spec_status speci_drafter_create(spec_drafter **out, const speci_draft_kind *kin
     d->n_draft = p.n_draft ? p.n_draft : DEFAULT_N_DRAFT;
     d->temperature = p.temperature;
     d->vocab = p.vocab;
-    d->n_resample = p.n_resample, d->resample_left = p.resample_left;
+    d->n_resample = p.n_resample, d->resample_left = p.resample_left, d->resample_across = p.resample_across;
+    d->token_info = p.token_info;
     atomic_flag_clear(&d->in_use);
     const spec_status status = builders ? open_builders(d, &p) : SPEC_OK;
     if (status != SPEC_OK) {

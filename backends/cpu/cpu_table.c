@@ -34,6 +34,7 @@ const spec_backend_ops speci_cpu_ops = {
         [SPEC_OP_SCAN] = { SPEC_OP_SCAN, speci_cpu_check_scan, speci_cpu_scan },
         [SPEC_OP_KEEP] = { SPEC_OP_KEEP, speci_cpu_check_keep, speci_cpu_keep },
         [SPEC_OP_RECYCLE] = { SPEC_OP_RECYCLE, speci_cpu_check_recycle, speci_cpu_recycle },
+        [SPEC_OP_BIAS] = { SPEC_OP_BIAS, speci_cpu_check_bias, speci_cpu_bias },
     },
     .argmax = speci_cpu_argmax,
     .probs = speci_cpu_probs,

@@ -32,8 +32,10 @@ const cuda_kind speci_cuda_kinds[SPEC_OP_N] = {
     { CHECK(keep), [](spec_queue *q, const cuda_op *o, cuda_pass *) { return speci_cuda_keep(q, &o->op.u.keep); } },
     /* SPEC_OP_RECYCLE */
     { CHECK(recycle), [](spec_queue *q, const cuda_op *o, cuda_pass *) { return speci_cuda_recycle(q, &o->op.u.recycle); } },
+    /* SPEC_OP_BIAS */
+    { CHECK(bias), [](spec_queue *q, const cuda_op *o, cuda_pass *) { return speci_cuda_bias(q, &o->op.u.bias); } },
 };
-static_assert(SPEC_OP_RECYCLE + 1 == SPEC_OP_N, "a row a kind, in their order");
+static_assert(SPEC_OP_BIAS + 1 == SPEC_OP_N, "a row a kind, in their order");
 
 /* --- pairs --- */
 

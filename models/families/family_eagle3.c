@@ -20,6 +20,7 @@ typedef struct eagle3_config {
     int32_t n_hidden, n_draft; /* columns of the target's rows; ids that it drafts */
     bool residual_normed, join_norm, given_norms, hands_normed;
     const json_t *ids;         /* of layers, or NULL */
+    bool ids_are_inputs;       /* the file says that what enters these layers is meant: those of models/train do */
 } eagle3_config;
 
 /* The layer's sizes stand in an object of their own in the layout of speculators. */
@@ -57,6 +58,7 @@ static spec_status read(model_config *c, eagle3_config *out)
     out->ids = speci_config_take(c, "eagle_aux_hidden_state_layer_ids");
     const json_t *more = speci_config_take(c, "eagle_config");
     if (!out->ids) out->ids = json_object_get(more, "eagle_aux_hidden_state_layer_ids");
+    out->ids_are_inputs = json_is_true(speci_config_take(c, "layer_ids_are_inputs")) || json_is_true(json_object_get(more, "layer_ids_are_inputs"));
     pass_over(c);
     return SPEC_OK;
 }
@@ -76,9 +78,10 @@ static spec_status count_taps(const model_builder *b, model_intake *in)
     return SPEC_OK;
 }
 
-static spec_status read_ids(const model_builder *b, model_intake *in, const json_t *ids)
+/* There is a rule for three rows alone. */
+static spec_status read_ids(const model_builder *b, model_intake *in, const json_t *ids, bool are_inputs)
 {
-    if (!ids && in->n_tap == 3) return SPEC_OK; /* by the rule for three */
+    if (!ids && in->n_tap == 3) return SPEC_OK;
     if (json_array_size(ids) != (size_t)in->n_tap)
         return speci_fail(SPEC_E_FORMAT, "%s: eagle_aux_hidden_state_layer_ids has %zu entries, expected %d: fc.weight joins so many "
                           "hidden rows", b->config->file, json_array_size(ids), in->n_tap);
@@ -90,6 +93,7 @@ static spec_status read_ids(const model_builder *b, model_intake *in, const json
         in->said[i] = (int32_t)json_integer_value(v);
     }
     in->n_said = in->n_tap;
+    in->believes = are_inputs || b->head_layers == SPEC_HEAD_LAYERS_FILE || in->n_tap != 3;
     return SPEC_OK;
 }
 
@@ -155,7 +159,7 @@ static spec_status build_intake(model_builder *b, const eagle3_config *c, const 
     model_intake *in = b->model->intake;
     in->residual_normed = c->residual_normed, in->hands_normed = c->hands_normed;
     SPEC_TRY(count_taps(b, in));
-    SPEC_TRY(read_ids(b, in, c->ids));
+    SPEC_TRY(read_ids(b, in, c->ids, c->ids_are_inputs));
     SPEC_TRY(speci_model_build_linear(b, &in->join, "fc", t->dim, in->n_tap * in->n_hidden, speci_head_has(b->checkpoint, "fc.bias")));
     for (int32_t i = 0; c->given_norms && i < in->n_tap; i++)
         SPEC_TRY(rms(b, &in->given_norm[i], speci_namef("fc_norm.%d", i).s, in->n_hidden, t->eps));

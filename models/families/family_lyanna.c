@@ -45,14 +45,14 @@ static spec_status read_floats(model_builder *b, float **out, const char *name, 
 }
 
 /* Rows of W2 times the norm's weights, at their tokens. */
-static spec_status build_out(model_builder *b, model_token_info *info, const float *norm)
+static spec_status build_out(model_builder *b, model_token_info *info)
 {
     spec_model *m = b->model;
     const size_t r = (size_t)info->rank;
     float *rows = speci_alloc(m->allocator, (size_t)m->n_vocab * r, sizeof *rows);
     if (!rows) return SPEC_E_NOMEM;
     for (int32_t h = 0; h < info->n_hot; h++)
-        for (size_t i = 0; i < r; i++) rows[(size_t)info->hot[h] * r + i] = norm[h] * info->w2[(size_t)h * r + i];
+        for (size_t i = 0; i < r; i++) rows[(size_t)info->hot[h] * r + i] = info->norm[h] * info->w2[(size_t)h * r + i];
     const spec_weight_part part = { rows, m->n_vocab };
     const spec_weight_desc desc = { .n_out = m->n_vocab, .n_in = info->rank, .dtype = SPEC_DTYPE_F32, .compute = m->dtype,
                                     .parts = &part, .n_part = 1 };
@@ -65,17 +65,14 @@ static spec_status build_out(model_builder *b, model_token_info *info, const flo
 static spec_status build_info(model_builder *b, int32_t rank, int32_t n_hot, double eps)
 {
     spec_model *m = b->model;
-    float *norm = NULL;
     model_token_info *info = m->intake->info = speci_alloc(m->allocator, 1, sizeof *info);
     if (!info) return SPEC_E_NOMEM;
     info->rank = rank, info->n_hot = n_hot, info->eps = (float)eps;
     SPEC_TRY(read_hot(b, info));
     SPEC_TRY(speci_model_build_linear(b, &info->w1, "token_info.w1", rank, m->dim, false));
     SPEC_TRY(read_floats(b, &info->w2, "token_info.w2.weight", 2, (int64_t[]){ n_hot, rank }));
-    spec_status status = read_floats(b, &norm, "token_info.norm.weight", 1, (int64_t[]){ n_hot });
-    if (status == SPEC_OK) status = build_out(b, info, norm);
-    speci_free(m->allocator, norm);
-    return status;
+    SPEC_TRY(read_floats(b, &info->norm, "token_info.norm.weight", 1, (int64_t[]){ n_hot }));
+    return build_out(b, info);
 }
 
 /* --- the network --- */

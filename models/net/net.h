@@ -7,7 +7,8 @@
  *   net_tap.c       hidden rows that are kept             net_settle.c             states that lag, caught up
  *   net_prefill.c   prompts                               net_hooks.c              its row of hooks
  *   net_part.c      passes in parts
- *   net_intake.c    what a head takes in                  net_token_info.c         what it knows of tokens */
+ *   net_intake.c    what a head takes in                  net_token_info.c         what it knows of tokens
+ *   net_token_table.c  the same as one table              net_token_pass.c         passes that make such tables */
 #ifndef SPEC_NET_H
 #define SPEC_NET_H
 
@@ -63,6 +64,13 @@ typedef struct net_kept {
 
 enum { NET_PART_OPS = 4 };
 
+/* Token info of hot tokens as one table (net_token_table.c): device memory, from attach on. */
+typedef struct net_token_table {
+    spec_view info;  /* compute type [n_hot][n_hot] */
+    int32_t *row;    /* [n_vocab] a token's row, -1: it is not hot */
+    int32_t *column; /* [n_hot] the token of a column */
+} net_token_table;
+
 /* The forward pass of a model as two plans over the same tensors. */
 typedef struct net_plans {
     spec_op *ops[2];          /* by phase; NULL while only measuring */
@@ -78,6 +86,7 @@ typedef struct net_plans {
     spec_op part[2][NET_PART_OPS]; /* a chaining head's: the plans of its parts HEAD and INFO */
     int32_t n_part[2];
     spec_weight *info;        /* a head's table of token info [n_vocab][rank], from attach on */
+    net_token_table table;    /* or collapsed */
 } net_plans;
 
 /* Sizes of an executor. */
@@ -88,7 +97,7 @@ typedef struct net_shape {
     int32_t chunk, chunk_least;   /* most and fewest rows of a prefill pass, of the device's sizes */
     int32_t n_page_seq, n_page;   /* pages of the longest sequence; of the pool */
     int32_t n_recent_max;         /* recent tokens that chunked scans can have; 0: no scan is chunked */
-    bool node_state, joint;       /* speci_exec_params */
+    bool node_state, joint, collapsed; /* speci_exec_params */
     const spec_tap *taps;         /* [n_tap] */
     int32_t n_tap;
     const spec_model *target;     /* of a head, or NULL where it is only measured */
@@ -210,6 +219,10 @@ void speci_net_describe(net_exec *net, const speci_exec_input *in, int32_t n_in,
 size_t speci_net_info_bytes(const net_exec *net);
 spec_status speci_net_make_info(net_exec *net);
 void speci_net_close_info(net_exec *net);
+/* The same collapsed (net_token_table.c), of the factored table. */
+size_t speci_net_table_bytes(const net_exec *net);
+spec_status speci_net_make_table(net_exec *net, const spec_weight *factors);
+void speci_net_close_table(net_exec *net);
 
 /* What is pending and checked, for net_part.c (net_pass.c). */
 spec_status speci_net_check_input(net_exec *net, const speci_exec_input *in, const speci_exec_feed *feed);

@@ -84,9 +84,10 @@ void speci_net_take_intake(net_emitter *e);
 void speci_net_emit_intake(net_emitter *e);
 /* What the first branch of a head reads: a norm of the residual like any other, or [token; hidden]. */
 net_input speci_net_emit_first(net_emitter *e, const model_norm *n);
-/* Adds to the logits what the rows' tokens tell (net_token_info.c). */
+/* Adds to the logits what the rows' tokens tell (net_token_info.c); the same by one table (net_token_table.c). */
 void speci_net_take_info_rows(net_emitter *e, int32_t rows);
 void speci_net_emit_info(net_emitter *e, spec_view logits);
+void speci_net_emit_table(net_emitter *e, spec_view logits);
 /* The residual becomes what parents have handed down. */
 void speci_net_emit_handed(net_emitter *e);
 /* Hands down what the layers gave; normed: after the final norm. */

@@ -35,7 +35,7 @@ bool speci_net_is_long(const net_shape *s, int32_t n_short)
 net_shape speci_net_shape_of(const spec_model *model, const speci_exec_params *p)
 {
     net_shape s = { .n_seq = p->n_seq, .n_node = p->n_node, .n_ctx = speci_model_attends(model) ? p->n_ctx : 0 };
-    s.node_state = p->node_state, s.joint = p->joint;
+    s.node_state = p->node_state, s.joint = p->joint, s.collapsed = p->collapsed;
     s.taps = p->taps, s.n_tap = p->n_tap;
     s.target = p->target;
     const int32_t n_path = s.n_node < SPEC_MAX_DEPTH + 1 ? s.n_node : SPEC_MAX_DEPTH + 1;

@@ -2,11 +2,12 @@
  *
  * info(t) = s_t W2' W1 e_t: W2' has the norm's weights in it, and s_t, one over the root mean square of the hot outputs, follows from
  * u = W1 e_t alone: |W2 u|^2 / n = u (W2^T W2 / n) u. So a table of s_t u_t, of zeros where t is not hot, is made once, of the target's
- * embedding; a row of logits then costs a look into the table and a product with rank columns. */
+ * embedding; a row of logits then costs a look into the table and a product with rank columns. Collapsed: net_token_table.c. */
 #include <math.h>
 #include <string.h>
 
 #include "models/net/net_mixer.h"
+#include "models/net/net_token_pass.h"
 
 /* --- in a plan --- */
 
@@ -28,6 +29,10 @@ void speci_net_emit_info(net_emitter *e, spec_view logits)
 {
     const spec_model *m = e->model;
     const model_token_info *info = m->intake->info;
+    if (e->shape->collapsed) {
+        speci_net_emit_table(e, logits);
+        return;
+    }
     emit_behind(e, (spec_op){ .kind = SPEC_OP_EMBED, .u.embed = { .table = e->plans->info, .n_vocab = m->n_vocab, .dim = info->rank,
                                                                    .scale = 1, .y = e->told } });
     emit_behind(e, (spec_op){ .kind = SPEC_OP_KEEP, .u.keep = { .dim = info->rank, .x = e->told, .y = e->told_in } });
@@ -54,6 +59,7 @@ static spec_weight_desc table_of(const net_exec *net, const spec_weight_part *pa
 size_t speci_net_info_bytes(const net_exec *net)
 {
     if (!info_of(net)) return 0;
+    if (net->shape.collapsed) return speci_net_table_bytes(net);
     const spec_weight_desc desc = table_of(net, NULL);
     return net->ops->weight_bytes(net->dev, &desc);
 }
@@ -62,69 +68,7 @@ void speci_net_close_info(net_exec *net)
 {
     if (net->plans.info) net->ops->weight_close(net->dev, net->plans.info);
     net->plans.info = NULL;
-}
-
-/* u_t of all tokens, by passes of the device: embedding, then W1. */
-typedef struct info_pass {
-    net_exec *net;
-    spec_queue *queue;
-    void *memory;
-    size_t bytes;
-    spec_view x, x_in, u;
-    spec_op ops[3];
-    int32_t *ids; /* [rows] */
-} info_pass;
-
-static void describe(info_pass *p, char *base)
-{
-    const net_exec *net = p->net;
-    const spec_model *m = net->base.model, *target = net->shape.target;
-    const model_token_info *info = m->intake->info;
-    net_memory memory = { .work = { .base = base } };
-    net_emitter e = { .memory = &memory };
-    p->x = speci_net_tensor(&e, net->shape.chunk, m->dim, SPEC_DTYPE_F32);
-    p->x_in = speci_net_tensor(&e, net->shape.chunk, m->dim, m->dtype);
-    p->u = speci_net_tensor(&e, net->shape.chunk, info->rank, SPEC_DTYPE_F32);
-    p->bytes = memory.work.n;
-    p->ops[0] = (spec_op){ .kind = SPEC_OP_EMBED,
-                           .u.embed = { .table = target->embed, .n_vocab = m->n_vocab, .dim = m->dim, .scale = 1, .y = p->x } };
-    p->ops[1] = (spec_op){ .kind = SPEC_OP_KEEP, .u.keep = { .dim = m->dim, .x = p->x, .y = p->x_in } };
-    p->ops[2] = (spec_op){ .kind = SPEC_OP_LINEAR, .u.linear = { .w = info->w1.w, .n_in = m->dim, .n_out = info->rank, .scale = 1,
-                                                                 .x = p->x_in, .y = p->u } };
-}
-
-static spec_status pass_open(info_pass *p)
-{
-    const net_exec *net = p->net;
-    describe(p, NULL);
-    const spec_plan plan = { .ops = p->ops, .n_op = 3, .phase = SPEC_PHASE_PREFILL, .n_row_max = net->shape.chunk, .n_seq_max = 1,
-                             .n_node_max = net->shape.n_cache };
-    if (!(p->ids = speci_alloc(net->a, (size_t)net->shape.chunk, sizeof *p->ids))) return SPEC_E_NOMEM;
-    SPEC_TRY(net->ops->queue_open(net->dev, &p->queue, &plan, 1, 1));
-    SPEC_TRY(net->ops->alloc(net->dev, &p->memory, p->bytes));
-    describe(p, p->memory);
-    for (int i = 0; i < 3; i++) SPEC_TRY(speci_op_supports(net->ops, net->dev, &p->ops[i]));
-    return SPEC_OK;
-}
-
-static void pass_close(info_pass *p)
-{
-    const net_exec *net = p->net;
-    if (p->queue) net->ops->queue_close(p->queue);
-    if (p->memory) net->ops->free(net->dev, p->memory, p->bytes);
-    speci_free(net->a, p->ids);
-}
-
-/* Tokens [first, first + n), to out [n][rank]. */
-static spec_status pass_run(info_pass *p, int32_t first, int32_t n, float *out)
-{
-    const net_exec *net = p->net;
-    for (int32_t i = 0; i < n; i++) p->ids[i] = first + i;
-    speci_net_describe_prefill(p->net, 0, p->ids, n, net->shape.chunk);
-    SPEC_TRY(net->ops->step_bind(p->queue, net->block));
-    for (int i = 0; i < 3; i++) SPEC_TRY(speci_op_run(net->ops, p->queue, &p->ops[i], net->block));
-    SPEC_TRY(net->ops->download(p->queue, out, p->u.data, (size_t)n * (size_t)p->u.ld * sizeof *out));
-    return net->ops->sync(p->queue);
+    speci_net_close_table(net);
 }
 
 /* W2^T W2 / n_hot, [rank][rank] */
@@ -150,8 +94,8 @@ static void scale(float *u, const double *square, const model_token_info *info)
     for (size_t i = 0; i < r; i++) u[i] = (float)(s * (double)u[i]);
 }
 
-/* all [n_vocab][rank] holds u; table [n_vocab][rank] is zero. */
-static spec_status fill(net_exec *net, const float *all, float *table)
+/* hot [n_hot][rank] holds u; table [n_vocab][rank] is zero. */
+static spec_status fill(net_exec *net, const float *hot, float *table)
 {
     const model_token_info *info = info_of(net);
     const size_t r = (size_t)info->rank;
@@ -160,7 +104,7 @@ static spec_status fill(net_exec *net, const float *all, float *table)
     square_of(square, info);
     for (int32_t h = 0; h < info->n_hot; h++) {
         float *u = table + (size_t)info->hot[h] * r;
-        memcpy(u, all + (size_t)info->hot[h] * r, r * sizeof *u);
+        memcpy(u, hot + (size_t)h * r, r * sizeof *u);
         scale(u, square, info);
     }
     speci_free(net->a, square);
@@ -169,28 +113,43 @@ static spec_status fill(net_exec *net, const float *all, float *table)
     return net->ops->weight_open(net->dev, &net->plans.info, &desc);
 }
 
-static spec_status read_all(net_exec *net, float *all)
+/* u_t of the hot tokens, by passes of the device: embedding, then W1. */
+static spec_status read_hot(net_exec *net, float *hot)
 {
-    const int32_t n_vocab = net->base.model->n_vocab, rank = info_of(net)->rank;
-    info_pass p = { .net = net };
-    spec_status status = pass_open(&p);
-    for (int32_t i = 0, n; i < n_vocab && status == SPEC_OK; i += n) {
-        n = n_vocab - i < net->shape.chunk ? n_vocab - i : net->shape.chunk;
-        status = pass_run(&p, i, n, all + (size_t)i * (size_t)rank);
+    const model_token_info *info = info_of(net);
+    net_token_pass p = { .net = net, .table = net->shape.target->embed, .wide = net->base.model->dim, .w = info->w1.w, .n_out = info->rank,
+                         .rows = net->shape.chunk, .out = SPEC_DTYPE_F32 };
+    spec_status status = speci_net_token_pass_open(&p);
+    for (int32_t i = 0, n; i < info->n_hot && status == SPEC_OK; i += n) {
+        n = info->n_hot - i < p.rows ? info->n_hot - i : p.rows;
+        status = speci_net_token_pass_run(&p, info->hot + i, n);
+        if (status == SPEC_OK)
+            status = net->ops->download(p.queue, hot + (size_t)i * (size_t)info->rank, p.y.data, (size_t)n * (size_t)p.y.ld * sizeof *hot);
+        if (status == SPEC_OK) status = net->ops->sync(p.queue);
     }
-    pass_close(&p);
+    speci_net_token_pass_close(&p);
     return status;
 }
 
+static spec_status make_factors(net_exec *net)
+{
+    const size_t n_vocab = (size_t)net->base.model->n_vocab, n_hot = (size_t)info_of(net)->n_hot, rank = (size_t)info_of(net)->rank;
+    float *hot = speci_alloc(net->a, n_hot * rank, sizeof *hot), *table = speci_alloc(net->a, n_vocab * rank, sizeof *table);
+    spec_status status = hot && table ? read_hot(net, hot) : SPEC_E_NOMEM;
+    if (status == SPEC_OK) status = fill(net, hot, table);
+    speci_free(net->a, hot);
+    speci_free(net->a, table);
+    return status;
+}
+
+/* Collapsed, the factors serve to make the table. */
 spec_status speci_net_make_info(net_exec *net)
 {
-    const model_token_info *info = info_of(net);
-    if (!info) return SPEC_OK;
-    const size_t n = (size_t)net->base.model->n_vocab * (size_t)info->rank;
-    float *all = speci_alloc(net->a, n, sizeof *all), *table = speci_alloc(net->a, n, sizeof *table);
-    spec_status status = all && table ? read_all(net, all) : SPEC_E_NOMEM;
-    if (status == SPEC_OK) status = fill(net, all, table);
-    speci_free(net->a, all);
-    speci_free(net->a, table);
+    if (!info_of(net)) return SPEC_OK;
+    SPEC_TRY(make_factors(net));
+    if (!net->shape.collapsed) return SPEC_OK;
+    const spec_status status = speci_net_make_table(net, net->plans.info);
+    net->ops->weight_close(net->dev, net->plans.info);
+    net->plans.info = NULL;
     return status;
 }

@@ -36,12 +36,16 @@ def report(reached):
             "emitted_per_step": round(1 + float(reached.sum()), 3)}
 
 
+def among(logits, tokens, wide):
+    """Is each token among the `wide` likeliest? logits [..., V], tokens [...]"""
+    return (logits.topk(wide, -1).indices == tokens[..., None]).any(-1)
+
+
 @torch.no_grad()
-def of_model(net, ids, length, batch=64):
+def of_model(net, ids, length, batch=64, wide=1):
     """by_depth of a drafter that is a model, on continuations [B,T] whose last `length` tokens are the target's."""
     agreed = []
     for rows in ids.split(batch):
         with autocast(rows.device):
-            said = net.head(net(rows[:, :-1])[:, -length:]).argmax(-1)
-        agreed.append(said == rows[:, -length:])
+            agreed.append(among(net.head(net(rows[:, :-1])[:, -length:]), rows[:, -length:], wide))
     return by_depth(torch.cat(agreed))

@@ -44,10 +44,13 @@ def eagle2_files(head):
 
 
 def lyanna_files(head):
-    info = head.token_info
+    info, tensors = head.token_info, renamed(head.state_dict(), "layers.0.")
+    if not head.c.get("first_token", True):  # zeros in its place are what zeros of the matrix give
+        tensors["fc.weight"] = tensors["fc.weight"].clone()
+        tensors["fc.weight"][:, :head.c["hidden_size"]] = 0
     config = common(head.c, architectures=["LyannaForCausalLM"], bias=head.c.get("bias", True), draft_depth=head.c.get("draft_depth", 6),
                     token_info_rank=head.c["token_info_rank"] if info else 0, token_info_hot=len(info.hot_ids) if info else 0)
-    return config, renamed(head.state_dict(), "layers.0.")
+    return config, tensors
 
 
 def eagle3_files(head, dialect="eagle"):
@@ -61,11 +64,11 @@ def eagle3_files(head, dialect="eagle"):
     flags = {k: c[k] for k in FLAGS if c.get(k)}
     sizes = {"draft_vocab_size": c["draft_vocab_size"], "target_hidden_size": c["target_hidden_size"]} | flags
     if dialect == "eagle":
-        aux = {"eagle_aux_hidden_state_layer_ids": c["taps"], "use_aux_hidden_state": True}
+        aux = {"eagle_aux_hidden_state_layer_ids": c["taps"], "use_aux_hidden_state": True, "layer_ids_are_inputs": True}
         return common(c, architectures=["LlamaForCausalLMEagle3"], eagle_config=aux, **sizes), tensors
     nested = common(c, architectures=["LlamaForCausalLM"])
     return {"architectures": ["Eagle3DraftModel"], "speculators_model_type": "eagle3", "transformer_layer_config": nested, "dtype": "bfloat16",
-            "eagle_aux_hidden_state_layer_ids": c["taps"], "speculators_config": {"algorithm": "eagle3"}} | sizes, tensors
+            "eagle_aux_hidden_state_layer_ids": c["taps"], "layer_ids_are_inputs": True, "speculators_config": {"algorithm": "eagle3"}} | sizes, tensors
 
 
 def files_of(head, dialect="eagle"):
@@ -100,7 +103,9 @@ def load(directory, embedding):
     if "lm_head.weight" in own:
         offsets = own.pop("d2t", None)
         own.pop("t2d", None)
-        aux = config.get("eagle_config", config).get("eagle_aux_hidden_state_layer_ids", [])
+        said = config.get("eagle_config", config)
+        trusted = said.get("layer_ids_are_inputs") or own["fc.weight"].shape[1] != 3 * c["target_hidden_size"]
+        aux = said.get("eagle_aux_hidden_state_layer_ids", []) if trusted else []  # else by the rule: files differ in what they count
         c |= {"n_taps": own["fc.weight"].shape[1] // c["target_hidden_size"], "taps": aux}
         head = heads.Eagle3(c)
         head.draft_ids = torch.arange(c["draft_vocab_size"]) + (0 if offsets is None else offsets)

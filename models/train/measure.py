@@ -1,9 +1,13 @@
-"""Measures a drafter against its target on held-back text: greedy acceptance by depth, and Sequoia's acceptance vector, which says how
-often the first, second, ... child is the accepted one.
+"""Measures drafters against their target on held-back text: a table of conditional acceptance by depth, and Sequoia's acceptance vector,
+which says how often the first, second, ... child is the accepted one.
 
-    python models/train/measure.py TARGET DRAFTER --text CORPUS... [--temperature 0 1] [--children 8] [--out FILE.json]
+    python models/train/measure.py TARGET DRAFTER... --text CORPUS... [--wide 1 4] [--parts] [--temperature 0 1] [--children 8] [--out FILE.json]
 
-DRAFTER is a model directory or a head of train_head.py."""
+DRAFTER is a model directory or a head of train_head.py. Acceptance at depth d, with the tokens before it accepted: how often the target's
+greedy token is among the `wide` likeliest of the drafter. --parts adds rows for a Lyanna head that drafts without a part that it was trained
+with: its token info, or the first token in its chain. (What a head is worth that was trained without: recipes/lyanna_parts.sh.)"""
+import copy
+
 import torch
 from torch.nn import functional as F
 
@@ -20,9 +24,11 @@ from sample import autocast, sample
 def arguments(argv=None):
     p = trainer.parser(__doc__)
     p.add_argument("target")
-    p.add_argument("drafter")
+    p.add_argument("drafter", nargs="+")
     p.add_argument("--text", nargs="+", required=True)
     p.add_argument("--cache")
+    p.add_argument("--wide", type=int, nargs="+", default=[1, 4], help="candidates of a depth, for the table")
+    p.add_argument("--parts", action="store_true", help="Lyanna heads also without a part of them")
     p.add_argument("--temperature", type=float, nargs="+", default=[0.0, 1.0])
     p.add_argument("--children", type=int, default=8)
     p.add_argument("--rows", type=int, default=128, help="continuations of the target")
@@ -95,16 +101,32 @@ class Measured:
         out = logits.new_full((*logits.shape[:-1], self.target.head_weight.shape[0]), -torch.inf)
         return out.index_copy(-1, self.head.draft_ids.to(logits.device), logits)
 
-    def reached(self, ids, n):
-        """acceptance.by_depth of the drafter's chains."""
+    def reached(self, ids, n, wide=1):
+        """acceptance.by_depth of the drafter's chains; of `wide` candidates at each depth."""
         if self.net is not None:
-            return acceptance.of_model(self.net, ids, n)
+            return acceptance.of_model(self.net, ids, n, wide=wide)
         rows, weight = self.chains(ids, n)
         first, last, right = ids.shape[1] - n - 2, ids.shape[1] - 2 - acceptance.DEPTH, []
         for j, row in enumerate(rows):
-            said = self.whole(F.linear(row[:, first + j:last + j + 1], weight.to(row.dtype))).argmax(-1)
-            right.append(said == ids[:, first + j + 2:last + j + 3])
+            logits = self.whole(F.linear(row[:, first + j:last + j + 1], weight.to(row.dtype)))
+            right.append(acceptance.among(logits, ids[:, first + j + 2:last + j + 3], wide))
         return torch.stack(right).float().cumprod(0).mean((1, 2))
+
+    def without(self):
+        """(name, drafter) for each part that a Lyanna head can do without."""
+        if not isinstance(self.head, heads.Lyanna):
+            return
+        parts = {}
+        if self.head.token_info:
+            parts["token info"] = lambda head: setattr(head, "token_info", None)
+        if self.head.fc.weight[:, :self.head.c["hidden_size"]].any():  # zeros: it was trained without
+            parts["first token"] = lambda head: head.c.update(first_token=False)
+        for name, leave_out in parts.items():
+            other, other.head = copy.copy(self), copy.copy(self.head)
+            other.head.c = dict(self.head.c)
+            other.head._modules = dict(self.head._modules)
+            leave_out(other.head)
+            yield name, other
 
     def logits(self, ids, n):
         """(target's, drafter's first row's) logits [B*(n-1),V] of the tokens behind the first of the last n."""
@@ -117,34 +139,62 @@ class Measured:
         return p.flatten(0, 1), q.flatten(0, 1)
 
 
+def by_depth(drafter, greedy, a):
+    """The reports of acceptance.report, by width."""
+    return {str(wide): acceptance.report(sum(drafter.reached(ids, a.length, wide) * len(ids) for ids in greedy.split(16)) / len(greedy))
+            for wide in a.wide}
+
+
+def print_table(reports):
+    """One row for each drafter and width, of conditional acceptance."""
+    width = max(len(name) for name, _ in reports)
+    depth = acceptance.DEPTH
+    print("\nconditional acceptance by depth, percent; the first of so many that are not accepted ends a chain")
+    print("%-*s  wide %s  emitted per step" % (width, "", " ".join("%5d" % d for d in range(1, depth + 1))))
+    for name, report in reports:
+        for wide, found in report["greedy"].items():
+            print("%-*s  %4s %s  %.3f" % (width, name, wide, " ".join("%5.1f" % (100 * v) for v in found["conditional"]), found["emitted_per_step"]))
+    print(flush=True)
+
+
+def vectors(drafter, greedy, a, draw):
+    """Acceptance of child 1, 2, ... at each temperature."""
+    found = {}
+    for t in a.temperature:
+        ids = greedy
+        if t:
+            forced = greedy.clone()
+            forced[:, -a.length:] = -1
+            ids = sample(drafter.target, forced, torch.full((len(greedy),), t, device=greedy.device), a.seed)
+        parts = [vector(*drafter.logits(rows, a.length), t, a.children, draw) * len(rows) for rows in ids.split(16)]
+        found["acceptance_vector_T%g" % t] = values = [round(v, 5) for v in (sum(parts) / len(ids)).tolist()]
+        print("T = %g, acceptance of child 1-%d: %s; none %.4f" % (t, a.children, " ".join("%.4f" % v for v in values), 1 - sum(values)))
+    return found
+
+
 @torch.no_grad()
 def main(argv=None):
     a = arguments(argv)
     target, config = checkpoint.load(a.target, a.device)
     if not 1 <= a.children < config["vocab_size"]:
         raise Refusal("--children is %d, need 1 to %d" % (a.children, config["vocab_size"] - 1))
-    drafter = Measured(target, a.drafter, a.device)
+    if not all(1 <= wide < config["vocab_size"] for wide in a.wide):
+        raise Refusal("--wide %s: each from 1 to %d" % (" ".join(map(str, a.wide)), config["vocab_size"] - 1))
+    drafters = [(name, Measured(target, name, a.device)) for name in a.drafter]
     _, held = corpus.load_text(a.text, a.target, config, a.cache)
-    draw = torch.Generator(a.device).manual_seed(a.seed)
     greedy = acceptance.continuations(target, held, a.rows, a.prompt, a.length, a.seed)
-    report = {"rows": a.rows, "length": a.length}
+    reports = []
     with autocast(a.device):
-        reached = sum(drafter.reached(ids, a.length) * len(ids) for ids in greedy.split(16)) / len(greedy)
-        report["greedy"] = acceptance.report(reached)
-        print("greedy chains reach depth 1-%d: %s, emitted per step %.3f"
-              % (len(reached), " ".join("%.3f" % v for v in report["greedy"]["reached"]), report["greedy"]["emitted_per_step"]))
-        for t in a.temperature:
-            ids = greedy
-            if t:
-                forced = greedy.clone()
-                forced[:, -a.length:] = -1
-                ids = sample(target, forced, torch.full((len(greedy),), t, device=greedy.device), a.seed)
-            parts = [vector(*drafter.logits(rows, a.length), t, a.children, draw) * len(rows) for rows in ids.split(16)]
-            found = (sum(parts) / len(ids)).tolist()
-            report["acceptance_vector_T%g" % t] = [round(v, 5) for v in found]
-            print("T = %g, acceptance of child 1-%d: %s; none %.4f" % (t, a.children, " ".join("%.4f" % v for v in found), 1 - sum(found)))
+        for name, drafter in drafters:
+            reports.append((name, {"greedy": by_depth(drafter, greedy, a)}))
+            for part, other in drafter.without() if a.parts else ():
+                reports.append(("%s, drafting without %s" % (name, part), {"greedy": by_depth(other, greedy, a)}))
+        print_table(reports)
+        for name, drafter in drafters:
+            print(name)
+            dict(reports)[name].update(vectors(drafter, greedy, a, torch.Generator(a.device).manual_seed(a.seed)))
     if a.out:
-        write_json(a.out, report)
+        write_json(a.out, {"rows": a.rows, "length": a.length, "drafters": [{"name": name} | report for name, report in reports]})
     return 0
 
 

@@ -300,7 +300,7 @@ static void run_drafters(void)
     spec_builder *builder;
     OK(spec_builder_open(&builder, "product:3,2", NULL));
     STRUCT(spec_drafter_params, p);
-    p->temperature = 0.9f, p->builder = builder;
+    p->temperature = 0.9f, p->builder = builder, p->vocab = SPEC_DRAFT_VOCAB_INTERSECTION;
     OK(spec_drafter_from_model(&drafter, small, p));
     run_session(drafter);
     spec_builder_close(builder);

@@ -30,6 +30,9 @@ typedef struct bench_options {
     spec_adapt adapt;
     spec_draft_combine combine;
     spec_draft_vocab vocab;
+    spec_token_info token_info;
+    int32_t resample, resample_left;
+    bool resample_across;
     int32_t n_threads, repeats, context, n_predict, n_prompt;
     bool json, ignore_eos;
 } bench_options;
@@ -86,6 +89,11 @@ double bench_weight_bytes(const spec_model *m);
 /* What a step of n_seq sequences takes if nothing but memory counts: weights read once, recurrent states read and
  * written once, K and V of `context` positions read once. */
 double bench_floor_ms(const bench *b, int32_t context, int32_t n_seq);
+/* Likewise of a draft by a model, or by a head for b->model: its weights once per level, and the matrix that makes logits; of a head whose
+ * rows are a chain that matrix once, and of token info the product per level, or collapsed a row for each row of the draft. */
+double bench_draft_floor_ms(const bench *b, const spec_model *drafter, const spec_builder_info *tree, int32_t context);
+/* What the options say of drafters that are models. */
+spec_drafter_params bench_drafter_params(const bench *b);
 
 /* --- bandwidth (bench_bandwidth.c) --- */
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "models/families/family_build.h"
+#include "models/model_intake.h"
 #include "models/net/net_mixer_attention.h"
 #include "tests/bench/bench.h"
 #include "tests/support_sequence.h"
@@ -151,8 +152,46 @@ double bench_weight_bytes(const spec_model *m)
     return bytes * (1 - n / (double)m->n_parameters); /* weights have one width */
 }
 
-double bench_floor_ms(const bench *b, int32_t context, int32_t n_seq)
+static double step_bytes(const spec_model *m, int32_t context, int32_t n_seq)
+{
+    return bench_weight_bytes(m) + n_seq * kept_bytes(m, context);
+}
+
+double bench_floor_ms(const bench *b, int32_t context, int32_t n_seq) { return 1e3 * step_bytes(b->model, context, n_seq) / b->bandwidth; }
+
+/* The matrix that makes its logits, where that is the target's. */
+static double borrowed_bytes(const bench *b, const spec_model *drafter)
 {
     const spec_model *m = b->model;
-    return 1e3 * (bench_weight_bytes(m) + n_seq * kept_bytes(m, context)) / b->bandwidth;
+    if (!speci_model_is_head(drafter) || drafter->head.w) return 0;
+    return (double)m->n_vocab * m->dim * (double)m->bytes_weights / (double)m->n_parameters;
+}
+
+/* Of the head's own weights those that drafts do not read (less), and what a draft reads in their place. */
+static double info_bytes(const bench *b, const spec_model *drafter, const spec_builder_info *tree, double *less)
+{
+    const model_token_info *info = drafter->intake->info;
+    const double size = drafter->dtype == SPEC_DTYPE_F32 ? 4 : 2;
+    *less = 0;
+    if (!info) return 0;
+    *less = size * info->rank * drafter->dim; /* W1: it made the table */
+    if (b->o.token_info == SPEC_TOKEN_INFO_FACTORED) return 0;
+    *less += size * info->rank * drafter->n_vocab;
+    return size * info->n_hot * tree->n_row;
+}
+
+double bench_draft_floor_ms(const bench *b, const spec_model *drafter, const spec_builder_info *tree, int32_t context)
+{
+    const bool chains = speci_model_is_head(drafter) && speci_head_chains(drafter);
+    double less = 0, info = chains ? info_bytes(b, drafter, tree, &less) : 0;
+    const double bytes = tree->n_level * (step_bytes(drafter, context, 1) - less) + info + (chains ? 1 : tree->n_level) * borrowed_bytes(b, drafter);
+    return 1e3 * bytes / b->bandwidth;
+}
+
+spec_drafter_params bench_drafter_params(const bench *b)
+{
+    spec_drafter_params p = SPEC_DRAFTER_PARAMS_INIT;
+    p.vocab = b->o.vocab, p.token_info = b->o.token_info;
+    p.n_resample = b->o.resample, p.resample_left = b->o.resample_left, p.resample_across = b->o.resample_across;
+    return p;
 }

@@ -1,5 +1,5 @@
-/* bench_draft.c - drafting alone: the model drafts for itself behind each step, or each --tokens steps that emit one token
- * each, which the drafter then applies first. median_ms, min_ms: spec_draft, from the pending token to the tree in host
+/* bench_draft.c - drafting alone: the model for itself, or --drafter, a model or a head, for the model, behind each step, or each --tokens
+ * steps that emit one token each, which the drafter then applies first. median_ms, min_ms: spec_draft, from the pending token to the tree in host
  * memory. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,17 +59,21 @@ static spec_status times(drafting *d)
     return SPEC_OK;
 }
 
+static spec_model *drafter_of(const bench *b) { return b->draft_model ? b->draft_model : b->model; }
+
 static spec_status emit(const drafting *d, const spec_builder_info *info)
 {
     bench *b = d->b;
     json_t *r = bench_record(b, "draft");
     const double per_level = bench_median(d->ms, b->o.repeats) / (info->n_level > 0 ? info->n_level : 1);
+    if (b->draft_model) bench_text(r, "drafter", b->draft_name);
     bench_text(r, "tree", info->text);
     bench_count(r, "nodes", info->n_node);
     bench_count(r, "rows", info->n_row);
     bench_number(r, "drafted", d->drafted);
     bench_count(r, "levels", info->n_level);
     bench_count(r, "tokens", d->tokens);
+    if (b->o.token_info) bench_text(r, "token_info", "collapsed");
     bench_text(r, "draft_state", b->o.lab.draft_state == SPEC_DRAFT_STATE_PER_NODE ? "per-node" : "replay");
     bench_number(r, "temperature", (double)d->temperature);
     bench_count(r, "context", d->context);
@@ -77,19 +81,19 @@ static spec_status emit(const drafting *d, const spec_builder_info *info)
     bench_number(r, "level_ms", per_level);
     bench_number(r, "plain_ms", d->plain_ms);
     bench_number(r, "level_over_plain", per_level / d->plain_ms);
-    return bench_emit(b, r, info->n_level * bench_floor_ms(b, d->context, 1));
+    return bench_emit(b, r, bench_draft_floor_ms(b, drafter_of(b), info, d->context));
 }
 
 static spec_status measure(drafting *d, spec_builder *builder)
 {
     bench *b = d->b;
     spec_builder_info info = { .struct_size = sizeof info };
-    spec_drafter_params p = SPEC_DRAFTER_PARAMS_INIT;
+    spec_drafter_params p = bench_drafter_params(b);
     spec_drafter *drafter = NULL;
     const int32_t n_token = d->tokens * (b->o.repeats + WARM);
     p.builder = builder;
     SPEC_TRY(spec_builder_get_info(builder, &info));
-    SPEC_TRY(spec_drafter_from_model(&drafter, b->model, &p));
+    SPEC_TRY(spec_drafter_from_model(&drafter, drafter_of(b), &p));
     spec_status status = bench_session(&d->s, b, drafter, d->context + n_token + 2 * SPECI_MAX_NODE, 0, 1);
     if (status == SPEC_OK) {
         status = times(d);

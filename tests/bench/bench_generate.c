@@ -12,13 +12,16 @@
 #include "tests/bench/bench.h"
 #include "tests/support_sequence.h"
 
-enum { WARM_TOKENS = 16, HOST_TOKENS = 64, MAX_TEXT = 512 };
+enum { WARM_TOKENS = 16, HOST_TOKENS = 64, MAX_TEXT = 512, MAX_AT_ONCE = 64 };
 
 /* What came of decoding a task. */
 typedef struct tally {
-    int64_t n_step, n_token, n_speculated, n_branched, n_node;
+    int64_t n_call;   /* of spec_step: for all sequences */
+    int64_t n_step, n_token, n_speculated, n_branched, n_node; /* steps of a sequence */
     int64_t n_by[BENCH_MAX_DRAFTER]; /* steps by the drafter that proposed */
+    int64_t n_reached[SPEC_MAX_DEPTH + 1]; /* steps that accepted so many drafts, or more */
     int32_t n_node_max; /* of a tree, as the session planned */
+    int32_t n_seq;      /* prompts at once */
     bool host_alone;    /* step_ms: without waiting */
     double ms, host_work_ms;
     bench_counts counts;
@@ -38,7 +41,7 @@ typedef struct configuration {
 
 static spec_status keep_time(tally *t, double ms)
 {
-    if (t->n_step == t->cap) {
+    if (t->n_call == t->cap) {
         const int64_t cap = t->cap ? 2 * t->cap : 1024;
         double *more = speci_alloc(NULL, (size_t)cap, sizeof *more);
         if (!more) return SPEC_E_NOMEM;
@@ -46,42 +49,56 @@ static spec_status keep_time(tally *t, double ms)
         speci_free(NULL, t->step_ms);
         t->step_ms = more, t->cap = cap;
     }
-    t->step_ms[t->n_step] = ms;
+    t->step_ms[t->n_call++] = ms;
     return SPEC_OK;
 }
 
-static spec_status tally_step(tally *t, spec_session *s, int32_t seq, spec_step_result *r)
+static void tally_result(tally *t, const spec_step_result *r)
 {
-    const bench_counts before = bench_count_now();
-    const double start = speci_now_ms();
-    SPEC_TRY(step_into(s, r, &seq, 1));
-    const double ms = speci_now_ms() - start;
-    const bench_counts after = bench_count_now();
-    SPEC_TRY(keep_time(t, t->host_alone ? ms - (after.wait_ms - before.wait_ms) : ms));
     t->n_step++;
-    t->ms += ms;
     t->n_token += r->n_tokens;
     t->n_node += r->n_drafted + 1;
     t->n_speculated += r->n_drafted > 0;
     t->n_branched += r->branched;
     if (r->drafter >= 0) t->n_by[r->drafter]++;
+    for (int32_t d = 0; d <= r->n_accepted && d <= SPEC_MAX_DEPTH && r->n_drafted > 0; d++) t->n_reached[d]++;
+}
+
+static spec_status tally_step(tally *t, spec_session *s, const int32_t *seqs, int32_t n, spec_step_result *r)
+{
+    const bench_counts before = bench_count_now();
+    const double start = speci_now_ms();
+    SPEC_TRY(step_into(s, r, seqs, n));
+    const double ms = speci_now_ms() - start;
+    const bench_counts after = bench_count_now();
+    SPEC_TRY(keep_time(t, t->host_alone ? ms - (after.wait_ms - before.wait_ms) : ms));
+    t->ms += ms;
+    for (int32_t i = 0; i < n; i++) tally_result(t, &r[i]);
     t->counts.n_sync += after.n_sync - before.n_sync;
     t->counts.n_alloc += after.n_alloc - before.n_alloc;
     t->counts.n_read += after.n_read - before.n_read;
     return SPEC_OK;
 }
 
-static spec_status decode(tally *t, const bench *b, spec_session *s, const bench_prompt *p, const spec_sampling *sampling,
+/* Prompts [n], all at once; prompt i with seed + i. Those that are at their end leave the others. */
+static spec_status decode(tally *t, const bench *b, spec_session *s, const bench_prompt *p, int32_t n, const spec_sampling *sampling,
                           int32_t n_predict)
 {
-    int32_t seq;
-    SPEC_TRY((b->o.ignore_eos ? add_endless : add_sampled)(s, &seq, p->ids, p->n, sampling));
-    spec_status status = SPEC_OK;
-    spec_step_result r = { .stop = SPEC_STOP_NONE };
-    for (int32_t n = 0; status == SPEC_OK && n < n_predict && r.stop == SPEC_STOP_NONE; n += r.n_tokens)
-        status = tally_step(t, s, seq, &r);
-    SPEC_TRY(status);
-    return spec_sequence_remove(s, seq);
+    int32_t seqs[MAX_AT_ONCE], n_out[MAX_AT_ONCE] = { 0 };
+    spec_step_result r[MAX_AT_ONCE];
+    spec_sampling own = *sampling;
+    for (int32_t i = 0; i < n; i++, own.seed++) SPEC_TRY((b->o.ignore_eos ? add_endless : add_sampled)(s, &seqs[i], p[i].ids, p[i].n, &own));
+    while (n > 0) {
+        int32_t kept = 0;
+        SPEC_TRY(tally_step(t, s, seqs, n, r));
+        for (int32_t i = 0; i < n; i++) {
+            const int32_t seq = seqs[i], out = n_out[i] + r[i].n_tokens;
+            if (out < n_predict && r[i].stop == SPEC_STOP_NONE) seqs[kept] = seq, n_out[kept++] = out;
+            else SPEC_TRY(spec_sequence_remove(s, seq));
+        }
+        n = kept;
+    }
+    return SPEC_OK;
 }
 
 /* The median of what the host itself spends in a step. */
@@ -91,9 +108,9 @@ static spec_status measure_host(double *work_ms, const bench *b, spec_session *s
     tally host = { .host_alone = true };
     const int32_t n = b->o.n_predict < HOST_TOKENS ? b->o.n_predict : HOST_TOKENS;
     bench_count_drain(true);
-    const spec_status status = decode(&host, b, s, &task->prompts[0], sampling, n);
+    const spec_status status = decode(&host, b, s, &task->prompts[0], 1, sampling, n);
     bench_count_drain(false);
-    *work_ms = host.n_step > 0 ? bench_median(host.step_ms, (int32_t)host.n_step) : 0;
+    *work_ms = host.n_call > 0 ? bench_median(host.step_ms, (int32_t)host.n_call) : 0;
     speci_free(NULL, host.step_ms);
     return status;
 }
@@ -103,12 +120,13 @@ static spec_status decode_task(tally *t, const bench *b, spec_session *s, const 
 {
     tally warm = { .n_step = 0 };
     spec_sampling sampling = { .temperature = temperature, .top_p = (float)b->o.top_p, .seed = 1 };
-    const spec_status warmed = decode(&warm, b, s, &task->prompts[0], &sampling, WARM_TOKENS);
+    const int32_t first = task->n < t->n_seq ? task->n : t->n_seq;
+    const spec_status warmed = decode(&warm, b, s, task->prompts, first, &sampling, WARM_TOKENS);
     speci_free(NULL, warm.step_ms);
     SPEC_TRY(warmed);
-    for (int32_t i = 0; i < task->n; i++) {
+    for (int32_t i = 0; i < task->n; i += t->n_seq) {
         sampling.seed = (uint64_t)i + 1;
-        SPEC_TRY(decode(t, b, s, &task->prompts[i], &sampling, b->o.n_predict));
+        SPEC_TRY(decode(t, b, s, &task->prompts[i], task->n - i < t->n_seq ? task->n - i : t->n_seq, &sampling, b->o.n_predict));
     }
     sampling.seed = 1;
     return measure_host(&t->host_work_ms, b, s, task, &sampling);
@@ -118,8 +136,12 @@ static spec_status decode_configuration(tally *t, const bench *b, const configur
 {
     bench_set set = { .n = 0 };
     spec_session *s = NULL;
+    int32_t n;
+    t->n_seq = 1;
+    if (b->o.sequences) SPEC_TRY(bench_ints(&t->n_seq, 1, &n, b->o.sequences, "--sequences"));
+    if (t->n_seq > MAX_AT_ONCE) return speci_fail(SPEC_E_INVALID, "--sequences %d: generate has up to %d at once", t->n_seq, MAX_AT_ONCE);
     spec_status status = bench_set_open(&set, b, c->draft, c->tree);
-    if (status == SPEC_OK) status = bench_set_session(&s, b, &set, c->rule, bench_positions(b, task), 1);
+    if (status == SPEC_OK) status = bench_set_session(&s, b, &set, c->rule, bench_positions(b, task), t->n_seq);
     if (status == SPEC_OK) {
         t->n_node_max = s->n_node;
         status = decode_task(t, b, s, task, c->temperature);
@@ -146,13 +168,29 @@ static void put_steps_by_drafter(json_t *r, const tally *t, const char *set)
     bench_text(r, "steps_by_drafter", text);
 }
 
+/* With all drafts before it accepted, how often one of depth 1, 2, ... was, in steps that drafted: "0.91,0.8". Depths that fewer than
+ * MIN_REACHED steps came to are left out. */
+static void put_acceptance(json_t *r, const tally *t)
+{
+    enum { MIN_REACHED = 10 };
+    char text[MAX_TEXT] = "";
+    size_t n = 0;
+    for (int32_t d = 1; d <= SPEC_MAX_DEPTH && t->n_reached[d - 1] >= MIN_REACHED && t->n_reached[d] > 0 && n < sizeof text; d++)
+        n += (size_t)snprintf(text + n, sizeof text - n, "%s%.3f", d > 1 ? "," : "", (double)t->n_reached[d] / (double)t->n_reached[d - 1]);
+    if (n > 0) bench_text(r, "accepted_by_depth", text);
+}
+
 static spec_status emit(bench *b, tally *t, const configuration *c, const bench_workload *task, const tally *plain)
 {
-    const double steps = (double)t->n_step;
+    const double steps = (double)t->n_step, calls = (double)t->n_call;
     static const char *const vocabs[] = { "auto", "intersection", "text" };
     json_t *r = bench_record(b, "generate");
     bench_set_describe(r, b, c->draft, c->tree);
     if (c->tree && b->o.vocab) bench_text(r, "vocab", vocabs[b->o.vocab]);
+    if (t->n_seq > 1) bench_count(r, "sequences", t->n_seq);
+    if (c->tree && b->o.resample) bench_count(r, "resample", b->o.resample);
+    if (c->tree && b->o.resample_across) bench_text(r, "resample_across", "yes");
+    if (c->tree && b->o.token_info) bench_text(r, "token_info", "collapsed");
     bench_text(r, "verify", c->verify);
     bench_number(r, "temperature", (double)c->temperature);
     bench_text(r, "task", task->name);
@@ -166,14 +204,15 @@ static spec_status emit(bench *b, tally *t, const configuration *c, const bench_
     bench_number(r, "over_plain", per_second(t) / per_second(plain));
     bench_number(r, "speculated_share", (double)t->n_speculated / steps);
     if (c->draft && strchr(c->draft, '+')) put_steps_by_drafter(r, t, c->draft);
+    if (c->draft) put_acceptance(r, t);
     bench_number(r, "branched_share", (double)t->n_branched / steps);
     bench_number(r, "host_work_ms", t->host_work_ms);
-    bench_number(r, "host_work_share", t->host_work_ms / bench_median(t->step_ms, (int32_t)t->n_step));
-    bench_number(r, "read_bytes_per_step", (double)t->counts.n_read / steps);
-    bench_number(r, "syncs_per_step", (double)t->counts.n_sync / steps);
-    bench_number(r, "allocs_per_step", (double)t->counts.n_alloc / steps);
-    bench_times(r, t->step_ms, (int32_t)t->n_step);
-    return bench_emit(b, r, bench_floor_ms(b, (int32_t)task->prompts[0].n, 1));
+    bench_number(r, "host_work_share", t->host_work_ms / bench_median(t->step_ms, (int32_t)t->n_call));
+    bench_number(r, "read_bytes_per_step", (double)t->counts.n_read / calls);
+    bench_number(r, "syncs_per_step", (double)t->counts.n_sync / calls);
+    bench_number(r, "allocs_per_step", (double)t->counts.n_alloc / calls);
+    bench_times(r, t->step_ms, (int32_t)t->n_call);
+    return bench_emit(b, r, bench_floor_ms(b, (int32_t)task->prompts[0].n, t->n_seq));
 }
 
 /* A rule that would bias the output is refused by the library: that is told, and the run goes on. */

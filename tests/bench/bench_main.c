@@ -14,7 +14,7 @@ static const bench_mode modes[] = {
     { "generate", "end to end: trees x rules x temperatures, beside plain decoding", bench_generate, false },
     { "load", "end to end with --sequences at once: drafters beside plainly", bench_load, false },
     { "rules", "what traversal verification accepts of drafted trees, beside multi-step sampling", bench_rules, false },
-    { "draft", "drafting by the model, per tree and per level", bench_draft, false },
+    { "draft", "drafting by the model for itself, or by --drafter for it, per tree and per level", bench_draft, false },
     { "prefill", "tokens per second of prompts of --tokens", bench_prefill, false },
     { "append", "prompts of --tokens behind decoded tokens, and beside another sequence", bench_append, false },
     { "replay", "what applying an accepted path adds to a step; replay and joint", bench_replay, false },
@@ -76,7 +76,7 @@ static void usage(FILE *to)
     for (size_t i = 0; i < N_MODE; i++) fprintf(to, "  %-10s %s\n", modes[i].name, modes[i].help);
     fprintf(to, "\n"
                 "  -m, --model NAME|DIR        a shape (below; random weights, written and removed) or a directory\n"
-                "  -d, --drafter NAME|DIR      generate, load, rules: the model that drafts (draft: the model itself)\n"
+                "  -d, --drafter NAME|DIR      generate, load, rules, draft: the model or head that drafts (draft without it: the model itself)\n"
                 "  -b, --backend NAME          cpu (default), cuda, ...      -t, --threads N\n"
                 "      --plugin-dir DIR        where backends lie\n"
                 "      --dtype f32|bf16|f16    default: the file's\n"
@@ -85,10 +85,11 @@ static void usage(FILE *to)
                 "      --tree LIST             step: chain,binary,random,unrolled, or KIND:ARGS;KIND:ARGS;...\n"
                 "      --verify LIST           auto,naive,chain,mss,...      --temp LIST   temperatures\n"
                 "      --top-p P               with temperatures above 0\n"
-                "      --sequences N,N,...     sequences at once             --tokens N,N,...  lengths of prompts; tokens to apply\n"
+                "      --sequences N,N,...     sequences at once (generate: N)             --tokens N,N,...  lengths of prompts; tokens to apply\n"
                 "      --draft LIST            generate, load: drafters in place of the model, \"ngram:3,15;trie;png:FILE;model;ngram+model\": sets of\n"
                 "                              them by ';', several of a set by '+', \"model\" being --drafter with --tree\n"
                 "      --draft-combine first|union|choose, --draft-vocab auto|intersection|text\n"
+                "      --draft-resample N, --draft-resample-left R, --draft-resample-across, --draft-token-info factored|collapsed: of Lyanna heads\n"
                 "      --adapt off|cost|ucb    cost and ucb choose among the trees of --tree (and the drafters of a set, by choose)\n"
                 "      --cost-profile FILE     --adapt cost by these step costs in place of measured ones (spec run --cost-profile)\n"
                 "      --scan window|recurrent, --advance replay|joint, --draft-state replay|per-node\n"
@@ -105,7 +106,7 @@ static void usage(FILE *to)
     bench_model_list(to);
 }
 
-enum { O_PLUGINS = 256, O_DTYPE, O_WEIGHTS, O_NODES, O_TREE, O_VERIFY, O_TEMP, O_TOP_P, O_DRAFT, O_COMBINE, O_VOCAB, O_COSTS, O_ADAPT, O_SCAN,
+enum { O_PLUGINS = 256, O_DTYPE, O_WEIGHTS, O_NODES, O_TREE, O_VERIFY, O_TEMP, O_TOP_P, O_DRAFT, O_COMBINE, O_VOCAB, O_RESAMPLE, O_LEFT, O_ACROSS, O_INFO, O_COSTS, O_ADAPT, O_SCAN,
        O_ADVANCE, O_STATE, O_PROMPTS, O_CHAT, O_N_PROMPT, O_IGNORE_EOS, O_BANDWIDTH, O_LEAST, O_SEQUENCES, O_TOKENS, O_JSON, O_COMPARE,
        O_KEEP, O_HELP };
 
@@ -119,6 +120,8 @@ static const struct option options[] = {
     { "verify", required_argument, NULL, O_VERIFY },    { "temp", required_argument, NULL, O_TEMP },
     { "draft", required_argument, NULL, O_DRAFT },      { "draft-combine", required_argument, NULL, O_COMBINE },
     { "draft-vocab", required_argument, NULL, O_VOCAB }, { "chat", required_argument, NULL, O_CHAT },
+    { "draft-resample", required_argument, NULL, O_RESAMPLE }, { "draft-resample-left", required_argument, NULL, O_LEFT },
+    { "draft-resample-across", no_argument, NULL, O_ACROSS }, { "draft-token-info", required_argument, NULL, O_INFO },
     { "cost-profile", required_argument, NULL, O_COSTS },
     { "top-p", required_argument, NULL, O_TOP_P },      { "adapt", required_argument, NULL, O_ADAPT },
     { "scan", required_argument, NULL, O_SCAN },        { "advance", required_argument, NULL, O_ADVANCE },
@@ -151,10 +154,11 @@ static bool set_choice(bench_options *o, int c, const char *text)
     static const char *const adapts[] = { "off", "cost", "ucb" }, *const scans[] = { "window", "recurrent" };
     static const char *const advances[] = { "replay", "joint" }, *const states[] = { "replay", "per-node" };
     static const char *const combines[] = { "first", "union", "choose" };
-    static const char *const vocabs[] = { "auto", "intersection", "text" };
+    static const char *const vocabs[] = { "auto", "intersection", "text" }, *const infos[] = { "factored", "collapsed" };
     const int i = c == O_ADAPT     ? choice(text, adapts, 3)
                   : c == O_COMBINE ? choice(text, combines, 3)
                   : c == O_VOCAB   ? choice(text, vocabs, 3)
+                  : c == O_INFO    ? choice(text, infos, 2)
                   : c == O_SCAN    ? choice(text, scans, 2)
                   : c == O_ADVANCE ? choice(text, advances, 2)
                                    : choice(text, states, 2);
@@ -162,6 +166,7 @@ static bool set_choice(bench_options *o, int c, const char *text)
     if (c == O_ADAPT) o->adapt = (spec_adapt)i;
     else if (c == O_COMBINE) o->combine = (spec_draft_combine)i;
     else if (c == O_VOCAB) o->vocab = (spec_draft_vocab)i;
+    else if (c == O_INFO) o->token_info = (spec_token_info)i;
     else if (c == O_SCAN) o->lab.scan = (spec_scan_form)i;
     else if (c == O_ADVANCE) o->lab.advance = (spec_advance)i;
     else o->lab.draft_state = (spec_draft_state)i;
@@ -206,6 +211,9 @@ static bool set(bench_options *o, int c, const char *text)
     case 'c': return whole_number(&o->context, text, 1);
     case 'r': return whole_number(&o->repeats, text, 1);
     case 'n': return whole_number(&o->n_predict, text, 1);
+    case O_RESAMPLE: return whole_number(&o->resample, text, 0);
+    case O_LEFT: return whole_number(&o->resample_left, text, 0);
+    case O_ACROSS: return o->resample_across = true;
     case O_N_PROMPT: return whole_number(&o->n_prompt, text, 1);
     case O_TOP_P: return real_number(&o->top_p, text, 0);
     case O_BANDWIDTH: return real_number(&o->bandwidth_gbs, text, 0);
@@ -215,6 +223,7 @@ static bool set(bench_options *o, int c, const char *text)
     case O_ADAPT:
     case O_COMBINE:
     case O_VOCAB:
+    case O_INFO:
     case O_SCAN:
     case O_ADVANCE:
     case O_STATE: return set_choice(o, c, text);

@@ -16,7 +16,8 @@
 
 enum { MAX_PATH = 4096, STATE1 = 16, STATE2 = 128, HEAD2 = 64, BLOCK = 1000003 };
 
-typedef enum family { MAMBA, MAMBA2, LLAMA, MAMBA_IN_LLAMA } family;
+typedef enum family { MAMBA, MAMBA2, LLAMA, MAMBA_IN_LLAMA, EAGLE2_HEAD, LYANNA_HEAD } family;
+enum { INFO_RANK = 64 }; /* of a Lyanna head's token info, about all ids */
 
 /* n_inner: of the MLP; heads, kv, ctx and n_inner are those of the families with attention. */
 typedef struct shape {
@@ -43,11 +44,19 @@ static const shape shapes[] = {
     { "llama-2-7b", LLAMA, 4096, 32, 32000, 11008, 32, 32, 4096, 1e4 },
     { "llama-3.2-1b", LLAMA, 2048, 16, 128256, 8192, 32, 8, 8192, 5e5 },
     { "llama-3-8b", LLAMA, 4096, 32, 128256, 14336, 32, 8, 8192, 5e5 },
+    /* Heads, for the targets that their names say. */
+    { "eagle2-llama-2-7b", EAGLE2_HEAD, 4096, 1, 32000, 11008, 32, 32, 4096, 1e4 },
+    { "lyanna-llama-2-7b", LYANNA_HEAD, 4096, 1, 32000, 11008, 32, 32, 4096, 1e4 },
+    { "eagle2-llama-3-8b", EAGLE2_HEAD, 4096, 1, 128256, 14336, 32, 8, 8192, 5e5 },
+    { "lyanna-llama-3-8b", LYANNA_HEAD, 4096, 1, 128256, 14336, 32, 8, 8192, 5e5 },
+    { "lyanna-mamba2-2.7b", LYANNA_HEAD, 2560, 1, 50288, 6912, 40, 40, 4096, 1e4 },
     { "mambainllama-8b", MAMBA_IN_LLAMA, 4096, 32, 128256, 14336, 32, 8, 8192, 5e5 },
     /* Small ones, to try the program with. */
     { "mamba2-tiny", MAMBA2, 128, 2, 512, 0, 0, 0, 0, 0 },
     { "mamba-tiny", MAMBA, 128, 2, 512, 0, 0, 0, 0, 0 },
     { "llama-tiny", LLAMA, 128, 2, 512, 256, 4, 2, 2048, 1e4 },
+    { "eagle2-llama-tiny", EAGLE2_HEAD, 128, 1, 512, 256, 4, 2, 2048, 1e4 },
+    { "lyanna-llama-tiny", LYANNA_HEAD, 128, 1, 512, 256, 4, 2, 2048, 1e4 },
     { "mambainllama-tiny", MAMBA_IN_LLAMA, 256, 2, 512, 512, 2, 1, 2048, 1e4 },
 };
 enum { N_SHAPE = sizeof shapes / sizeof shapes[0] };
@@ -68,7 +77,7 @@ void bench_model_list(FILE *to)
 
 /* --- tensors --- */
 
-typedef enum fill { FILL_MATRIX, FILL_ONE, FILL_DECAY, FILL_STEP } fill;
+typedef enum fill { FILL_MATRIX, FILL_ONE, FILL_DECAY, FILL_STEP, FILL_IDS /* int32: 0, 1, 2, ... */ } fill;
 
 typedef struct tensor {
     char name[88];
@@ -175,11 +184,29 @@ static void add_transformer(tensor_list *l, const shape *s)
     }
 }
 
+static bool is_head(const shape *s) { return s->kind == EAGLE2_HEAD || s->kind == LYANNA_HEAD; }
+
+static void add_head(tensor_list *l, const shape *s)
+{
+    add(l, FILL_MATRIX, s->dim, 2 * s->dim, "fc.weight");
+    add_attention(l, s, "layers.0");
+    add(l, FILL_ONE, s->dim, 0, "layers.0.post_attention_layernorm.weight");
+    add(l, FILL_MATRIX, s->n_inner, s->dim, "layers.0.mlp.gate_proj.weight");
+    add(l, FILL_MATRIX, s->n_inner, s->dim, "layers.0.mlp.up_proj.weight");
+    add(l, FILL_MATRIX, s->dim, s->n_inner, "layers.0.mlp.down_proj.weight");
+    if (s->kind != LYANNA_HEAD) return;
+    add(l, FILL_MATRIX, INFO_RANK, s->dim, "token_info.w1.weight");
+    add(l, FILL_MATRIX, s->n_vocab, INFO_RANK, "token_info.w2.weight");
+    add(l, FILL_ONE, s->n_vocab, 0, "token_info.norm.weight");
+    add(l, FILL_IDS, s->n_vocab, 0, "token_info.hot_ids");
+}
+
 static spec_status list_tensors(tensor_list *l, const shape *s)
 {
     *l = (tensor_list){ .t = speci_alloc(NULL, (size_t)s->n_layer * 16 + 4, sizeof *l->t) };
     if (!l->t) return SPEC_E_NOMEM;
-    if (s->kind == MAMBA || s->kind == MAMBA2) add_ssm(l, s);
+    if (is_head(s)) add_head(l, s);
+    else if (s->kind == MAMBA || s->kind == MAMBA2) add_ssm(l, s);
     else add_transformer(l, s);
     return SPEC_OK;
 }
@@ -227,10 +254,20 @@ static void fill_block(uint16_t *block, int64_t n, const tensor *t, uint64_t *st
     }
 }
 
+static bool write_ids(FILE *f, const tensor *t)
+{
+    bool ok = true;
+    for (int32_t i = 0; ok && i < (int32_t)t->dim[0]; i++) ok = fwrite(&i, sizeof i, 1, f) == 1;
+    return ok;
+}
+
+static int64_t bytes_of(const tensor *t) { return count(t) * (t->how == FILL_IDS ? 4 : 2); }
+
 /* BLOCK is a prime: the repetition falls differently in every row. */
 static bool write_tensor(FILE *f, const tensor *t, uint16_t *block, uint64_t *state)
 {
     const int64_t n = count(t), n_block = n < BLOCK ? n : BLOCK;
+    if (t->how == FILL_IDS) return write_ids(f, t);
     fill_block(block, n_block, t, state);
     for (int64_t done = 0; done < n;) {
         const size_t now = (size_t)(n - done < n_block ? n - done : n_block);
@@ -247,14 +284,14 @@ static spec_status header(speci_buf *out, const tensor_list *l)
     SPEC_TRY(speci_buf_add(out, "{", 1));
     for (int32_t i = 0; i < l->n; i++) {
         const tensor *t = &l->t[i];
-        int n = snprintf(text, sizeof text, "%s\"%s\":{\"dtype\":\"BF16\",\"shape\":[%lld", i ? "," : "", t->name,
-                         (long long)t->dim[0]);
+        int n = snprintf(text, sizeof text, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%lld", i ? "," : "", t->name,
+                         t->how == FILL_IDS ? "I32" : "BF16", (long long)t->dim[0]);
         for (int k = 1; k < 3 && t->dim[k]; k++)
             n += snprintf(text + n, sizeof text - (size_t)n, ",%lld", (long long)t->dim[k]);
         n += snprintf(text + n, sizeof text - (size_t)n, "],\"data_offsets\":[%lld,%lld]}", (long long)at,
-                      (long long)(at + 2 * count(t)));
+                      (long long)(at + bytes_of(t)));
         SPEC_TRY(speci_buf_add(out, text, (size_t)n));
-        at += 2 * count(t);
+        at += bytes_of(t);
     }
     SPEC_TRY(speci_buf_add(out, "}", 1));
     while (out->n % 8) SPEC_TRY(speci_buf_add(out, " ", 1));
@@ -326,12 +363,15 @@ static void mamba2_config(FILE *f, const shape *s)
 
 static void llama_config(FILE *f, const shape *s)
 {
-    fprintf(f, "{\"model_type\": \"llama\", \"architectures\": [\"LlamaForCausalLM\"], \"hidden_size\": %d, "
+    fprintf(f, "{\"model_type\": \"llama\", \"architectures\": [\"%s\"], \"hidden_size\": %d, "
                "\"intermediate_size\": %d, \"num_hidden_layers\": %d, \"num_attention_heads\": %d, "
                "\"num_key_value_heads\": %d, \"vocab_size\": %d, \"rms_norm_eps\": 1e-5, \"rope_theta\": %g, "
                "\"max_position_embeddings\": %d, \"tie_word_embeddings\": false, \"hidden_act\": \"silu\", "
                "\"attention_bias\": false, \"mlp_bias\": false",
-            s->dim, s->n_inner, s->n_layer, s->heads, s->kv, s->n_vocab, s->theta, s->ctx);
+            s->kind == LYANNA_HEAD ? "LyannaForCausalLM" : "LlamaForCausalLM", s->dim, s->n_inner, s->n_layer, s->heads, s->kv, s->n_vocab,
+            s->theta, s->ctx);
+    if (is_head(s)) fprintf(f, ", \"bias\": false");
+    if (s->kind == LYANNA_HEAD) fprintf(f, ", \"token_info_rank\": %d, \"token_info_hot\": %d", INFO_RANK, s->n_vocab);
 }
 
 /* Half of the layers are Mamba-2, with heads and shared x and B as the replaced attention had them. */

@@ -14,9 +14,8 @@ static bool is_model(const char *drafter)
 static spec_status open_drafter(spec_drafter **out, const bench *b, const char *text, const char *tree)
 {
     if (!is_model(text)) return spec_drafter_open(out, text, NULL);
-    spec_drafter_params p = SPEC_DRAFTER_PARAMS_INIT;
+    spec_drafter_params p = bench_drafter_params(b);
     p.tree = tree;
-    p.vocab = b->o.vocab;
     return spec_drafter_from_model(out, b->draft_model, &p);
 }
 

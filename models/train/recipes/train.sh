@@ -6,7 +6,7 @@
 # WHAT: drafter (a model, distilled), or a head: eagle2, eagle3, lyanna. RUN_DIR gets generated/ (token files, shared by all that are
 # trained for the target) and WHAT/ (the drafter's directory). After a kill the same command goes on; it ends with 3 when there is more
 # to do. SEQUENCES and SAMPLE_BATCH: how much the target generates, and how much of it at once. GENERATE: more options of generate.py.
-# TOKEN_CACHE: where tokenised text is kept.
+# TOKEN_CACHE: where tokenised text is kept. NAME: the directory, in place of WHAT.
 set -euo pipefail
 what=$1 target=$2 corpus=$3 run=$4 seconds=$5
 shift 5
@@ -31,5 +31,5 @@ if ((left < 20)); then
     echo "train.sh: $left of $seconds seconds are left to train in; the same command goes on" >&2
     exit 3
 fi
-"$python" "$here/${train[0]}" "${train[@]:1}" --out "$run/$what" "${text[@]}" --generated "$run/generated" \
+"$python" "$here/${train[0]}" "${train[@]:1}" --out "$run/${NAME:-$what}" "${text[@]}" --generated "$run/generated" \
     --budget "$left" --seconds "$((left + 30))" "$@"
