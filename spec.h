@@ -219,7 +219,6 @@ typedef enum spec_dtype {
     SPEC_DTYPE_Q5_K = 11,
     SPEC_DTYPE_Q6_K = 12
 } spec_dtype;
-SPEC_API const char *spec_dtype_name(spec_dtype dtype); /* "f32", "bf16", ... */
 
 typedef struct spec_model_params {
     size_t struct_size;
@@ -244,26 +243,7 @@ SPEC_API spec_status spec_model_open(spec_model **out, spec_backend *backend, co
                                      const spec_model_params *params);
 SPEC_API void spec_model_close(spec_model *model);
 
-typedef struct spec_convert_params {
-    size_t struct_size;
-    /* NULL or "" = "q4_k_m". Of all matrices: "f32", "f16", "bf16", "q8_0", "q6_k", "q5_k", "q4_k", "q5_1", "q5_0", "q4_1", "q4_0".
-     * Mixes: "q4_k_m", "q5_k_m": 4 or 5 bits, and Q6_K for the head and for some values and down projections. Matrices whose rows
-     * are no whole blocks of 256 get blocks of 32, or F16; vectors are F32. */
-    const char *type;
-    spec_progress_fn progress;
-    void *progress_user_data;
-    const char *tokenizer_path; /* NULL = the model's own, if it has one */
-} spec_convert_params;
-#define SPEC_CONVERT_PARAMS_INIT SPEC_STRUCT_INIT(spec_convert_params)
-
-/* Writes a model (as spec_model_open takes it) as a GGUF file at `out`, which other programs read, too: metadata, tensors, tokenizer,
- * chat template, sampling defaults. A GGUF file's tensors get other types; those that have the type stay as they are. What is there at
- * `out` is replaced when the new file is complete, and stays after an error. Memory is that of a few rows beside the mapped source.
- * Errors: as spec_model_open; E_UNSUPPORTED for a family that GGUF has no name for, a tokenizer whose rules it has no word for, and
- * values that the type cannot hold; E_INVALID for a type that is none. The backend gives its allocator and log. */
-SPEC_API spec_status spec_model_convert(spec_backend *backend, const char *path, const char *out, const spec_convert_params *params);
 SPEC_API const spec_tokenizer *spec_model_tokenizer(const spec_model *model); /* NULL if there is none */
-SPEC_API spec_backend *spec_model_backend(const spec_model *model);
 
 typedef struct spec_mixer_count {
     const char *name; /* "attention", "mamba1", "mamba2", "mlp", ...; static */
@@ -297,6 +277,7 @@ typedef struct spec_model_info {
     const char *format;         /* "safetensors", "gguf"; NULL of an application's engine */
     const char *head;           /* a head on another model's hidden states (EAGLE): what it is and what it reads, in words; it
                                    drafts, and cannot be a target. NULL: a model by itself; borrowed */
+    spec_backend *backend;      /* that it is on; borrowed */
 } spec_model_info;
 /* info->struct_size must be set. n_node: the nodes per sequence that bytes_state_seq is told for. */
 SPEC_API spec_status spec_model_get_info(const spec_model *model, spec_model_info *info, int32_t n_node);
@@ -376,9 +357,6 @@ SPEC_API spec_status spec_drafter_from_model(spec_drafter **out, spec_model *mod
  * It works with every target. allocator is kept; NULL = malloc. Errors: E_INVALID (no such kind, numbers out of its range),
  * E_IO and E_FORMAT (FILE), E_NOMEM. A table of another vocabulary is refused by the session (E_INVALID). */
 SPEC_API spec_status spec_drafter_open(spec_drafter **out, const char *text, const spec_allocator *allocator);
-/* Calls each(user, name, args, help) for every such kind; the texts are constants. */
-SPEC_API void spec_drafter_list(void (*each)(void *user, const char *name, const char *args, const char *help),
-                                void *user);
 
 SPEC_API void spec_drafter_close(spec_drafter *drafter);
 
@@ -446,8 +424,6 @@ typedef struct spec_session_params {
 SPEC_API spec_status spec_session_open(spec_session **out, spec_model *target, spec_drafter *drafter,
                                        const spec_session_params *params);
 SPEC_API void spec_session_close(spec_session *session);
-/* The target. */
-SPEC_API const spec_model *spec_session_target(const spec_session *session);
 /* From any thread: the call in progress (a prompt, a draft, a score, a step) ends after its current pass with E_ABORTED; where none is
  * in progress, the next of these does. Calls behind that one go on. */
 SPEC_API void spec_session_cancel(spec_session *session);
@@ -457,24 +433,10 @@ typedef struct spec_session_info {
     int32_t n_seq, n_seq_free;
     int32_t n_ctx;  /* as resolved; 0 = no limit */
     int32_t n_node; /* as resolved */
+    const spec_model *target; /* borrowed */
 } spec_session_info;
 /* info->struct_size must be set. */
 SPEC_API spec_status spec_session_get_info(const spec_session *session, spec_session_info *info);
-
-/* What a drafter of a session has done since that was opened. Counts are of trees that were drafted and committed, all sequences
- * together: over the drafters they add up to those of spec_step_result. */
-typedef struct spec_drafter_stats {
-    size_t struct_size;
-    int64_t n_asked;    /* how often it was asked for a proposal: sequences times rounds */
-    int64_t n_proposed; /* trees with nodes of its own */
-    int64_t n_drafted;  /* nodes; what several drafters proposed in a union counts for the first of them */
-    int64_t n_accepted; /* of them */
-    double us;          /* microseconds of the host in all that: of a model on a device queueing passes, and waiting for trees */
-} spec_drafter_stats;
-#define SPEC_DRAFTER_STATS_INIT SPEC_STRUCT_INIT(spec_drafter_stats)
-/* drafter: its number in the session's list, 0 of a single one; the order is that of spec_session_open. stats->struct_size must be
- * set. Errors: E_INVALID (no such drafter), E_STATE. */
-SPEC_API spec_status spec_session_get_drafter_stats(const spec_session *session, spec_drafter_stats *stats, int32_t drafter);
 
 typedef struct spec_memory {
     size_t struct_size;
