@@ -59,13 +59,10 @@ extern const speci_exec_kind speci_exec_own; /* models/own */
 struct speci_exec {
     const speci_exec_kind *kind;
     const spec_model *model;
+    int32_t n_logit; /* speci_model_n_logit */
 };
 
-/* What arg-max takes of n_row rows of logits [..][n_logit]. */
-static inline spec_argmax_args speci_argmax_of(const float *logits, int32_t n_logit, int32_t first_row, int32_t n_row)
-{
-    return (spec_argmax_args){ .logits = logits + (size_t)first_row * (size_t)n_logit, .ld = n_logit, .n_vocab = n_logit,
-                               .n_row = n_row };
-}
+/* What arg-max takes of n_row rows of logits [..][n_logit] (model_exec.c). */
+spec_argmax_args speci_argmax_of(const float *logits, int32_t n_logit, int32_t first_row, int32_t n_row);
 
 #endif

@@ -144,11 +144,13 @@ typedef struct net_exec {
     net_shape shape;
     net_memory memory;
     net_plans plans;
+    spec_plan plan[2];   /* by phase, of their operations */
     spec_tap *taps;      /* [n_tap] */
     spec_queue *queue;
     spec_prepared *prepared[2];
     spec_prepared *prepared_part[2]; /* HEAD, INFO: pieces of the decode plan, or what stands in for them */
     net_seq *seqs;       /* [n_seq] */
+    int32_t n_begun;     /* of these: memory that has not been zeroed yet */
     spec_range *to_zero; /* [n_zeroed] */
     int32_t *free_pages; /* [n_page], a stack */
     int32_t n_free;

@@ -39,7 +39,7 @@ spec_status speci_own_open(speci_exec **out, const spec_model *model, const spec
     SPEC_TRY(check(model, p));
     own_exec *own = speci_alloc(model->allocator, 1, sizeof *own);
     if (!own) return SPEC_E_NOMEM;
-    own->base = (speci_exec){ .kind = &speci_exec_own, .model = model };
+    own->base = (speci_exec){ .kind = &speci_exec_own, .model = model, .n_logit = speci_model_n_logit(model) };
     own->app = model->own;
     own->ops = model->backend->ops, own->dev = model->backend->dev, own->a = model->allocator;
     own->n_seq = p->n_seq, own->n_node = p->n_node;
