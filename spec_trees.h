@@ -114,36 +114,36 @@ SPEC_API spec_status spec_drafter_from_ops(spec_drafter **out, const spec_drafte
 /* Nodes of its largest tree, root included. */
 SPEC_API int32_t spec_drafter_n_node(const spec_drafter *drafter);
 
-/* -------------------------------------------------------------------- drafters, told and kept --- */
+/* ---------------------------------------------------------- any drafter: kinds, counts, files --- */
 
 /* Calls each(user, name, args, help) for every kind of spec_drafter_open; the texts are constants. */
 SPEC_API void spec_drafter_list(void (*each)(void *user, const char *name, const char *args, const char *help),
                                 void *user);
 
-/* What a drafter of a session has done since that was opened. Counts are of trees that were drafted and committed, all sequences
- * together: over the drafters they add up to those of spec_step_result. */
+/* What a drafter has done since its session was opened. Counts are of trees that were drafted and committed, of all sequences. The
+ * sums over all drafters are those of spec_step_result. */
 typedef struct spec_drafter_stats {
     size_t struct_size;
     int64_t n_asked;    /* how often it was asked for a proposal: sequences times rounds */
     int64_t n_proposed; /* trees with nodes of its own */
-    int64_t n_drafted;  /* nodes; what several drafters proposed in a union counts for the first of them */
-    int64_t n_accepted; /* of them */
-    double us;          /* microseconds of the host in all that: of a model on a device queueing passes, and waiting for trees */
+    int64_t n_drafted;  /* nodes; what several drafters of a union proposed counts for the first of them */
+    int64_t n_accepted; /* of these nodes */
+    double us;          /* microseconds of the host in all that; for a model on a device, queueing passes and waiting for trees */
 } spec_drafter_stats;
 #define SPEC_DRAFTER_STATS_INIT SPEC_STRUCT_INIT(spec_drafter_stats)
-/* drafter: its number in the session's list, 0 of a single one; the order is that of spec_session_open. stats->struct_size must be
- * set. Errors: E_INVALID (no such drafter), E_STATE. */
+/* drafter: its number in the list that the session was opened with; 0 for a single one. stats->struct_size must be set. Errors:
+ * E_INVALID (no such drafter), E_STATE. */
 SPEC_API spec_status spec_session_get_drafter_stats(const spec_session *session, spec_drafter_stats *stats, int32_t drafter);
 
-/* What a drafter of spec_drafter_open has learned from all its sessions, as a file ("trie": how often what followed what in the
- * texts; not in the prompts). The file is the same on every machine, and replaces the one at `path` when all of it is written. A
- * drafter that serves a session is saved on the session's thread, between its calls. Errors: E_UNSUPPORTED (a kind that learns
- * nothing), E_IO, E_NOMEM. */
+/* Saves what a drafter of spec_drafter_open has learned from all its sessions. "trie": how often what followed what in the texts, not
+ * in the prompts. The file is the same on every machine. It replaces the one at `path` when all of it is written. A drafter that
+ * serves a session is saved on the session's thread, between its calls. Errors: E_UNSUPPORTED (a kind that learns nothing), E_IO,
+ * E_NOMEM. */
 SPEC_API spec_status spec_drafter_save(const spec_drafter *drafter, const char *path);
-/* In place of what it has learned: what was saved by a drafter of this kind. For targets of another vocabulary than the saved
- * one's no session opens with it. On error nothing has changed. Errors: E_STATE (it serves a session), E_UNSUPPORTED, E_INVALID
- * (another vocabulary than that of its texts so far, grams of more tokens, no room: says which arguments have it), E_FORMAT (not such
- * a file, cut short, changed), E_IO, E_NOMEM. */
+/* Loads what a drafter of this kind has saved, in place of what this one has learned. No session opens with it whose target has another
+ * vocabulary. On error nothing has changed. Errors: E_STATE (it serves a session), E_UNSUPPORTED, E_INVALID (its own texts are of
+ * another vocabulary, grams of more tokens, no room: says which arguments have it), E_FORMAT (not such a file, cut short, changed),
+ * E_IO, E_NOMEM. */
 SPEC_API spec_status spec_drafter_load(spec_drafter *drafter, const char *path);
 
 /* ---------------------------------------------------------------------------- models as files --- */
@@ -152,9 +152,9 @@ SPEC_API const char *spec_dtype_name(spec_dtype dtype); /* "f32", "bf16", ... */
 
 typedef struct spec_convert_params {
     size_t struct_size;
-    /* NULL or "" = "q4_k_m". Of all matrices: "f32", "f16", "bf16", "q8_0", "q6_k", "q5_k", "q4_k", "q5_1", "q5_0", "q4_1", "q4_0".
-     * Mixes: "q4_k_m", "q5_k_m": 4 or 5 bits, and Q6_K for the head and for some values and down projections. Matrices whose rows
-     * are no whole blocks of 256 get blocks of 32, or F16; vectors are F32. */
+    /* The types of the tensors; NULL or "" = "q4_k_m". One type for all matrices: "f32", "f16", "bf16", "q8_0", "q6_k", "q5_k",
+     * "q4_k", "q5_1", "q5_0", "q4_1", "q4_0". A mix: "q4_k_m" or "q5_k_m" have 4 or 5 bits, and Q6_K for the head and for some values
+     * and down projections. Matrices whose rows are no whole blocks of 256 get blocks of 32, or F16. Vectors are F32. */
     const char *type;
     spec_progress_fn progress;
     void *progress_user_data;
@@ -162,11 +162,11 @@ typedef struct spec_convert_params {
 } spec_convert_params;
 #define SPEC_CONVERT_PARAMS_INIT SPEC_STRUCT_INIT(spec_convert_params)
 
-/* Writes a model (as spec_model_open takes it) as a GGUF file at `out`, which other programs read, too: metadata, tensors, tokenizer,
- * chat template, sampling defaults. A GGUF file's tensors get other types; those that have the type stay as they are. What is there at
- * `out` is replaced when the new file is complete, and stays after an error. Memory is that of a few rows beside the mapped source.
- * Errors: as spec_model_open; E_UNSUPPORTED for a family that GGUF has no name for, a tokenizer whose rules it has no word for, and
- * values that the type cannot hold; E_INVALID for a type that is none. The backend gives its allocator and log. */
+/* Writes a model (`path` as for spec_model_open) as a GGUF file at `out`: metadata, tensors, tokenizer, chat template, sampling
+ * defaults. Other programs read such files, too. Tensors that have the wanted type already stay as they are. A file at `out` is
+ * replaced when the new one is complete, and stays after an error. It takes the memory of a few rows beside the mapped source, by the
+ * backend's allocator. Errors: as spec_model_open; E_UNSUPPORTED (a family that GGUF has no name for, a tokenizer whose rules it has no
+ * word for, values that the type cannot hold); E_INVALID (a type that is none). */
 SPEC_API spec_status spec_model_convert(spec_backend *backend, const char *path, const char *out, const spec_convert_params *params);
 
 /* ------------------------------------------------------------------------------ corpus tables --- */

@@ -106,12 +106,12 @@ spec_status speci_exec_read(speci_exec *e, int32_t slot, int32_t n_past, int32_t
 
 /* --- what a pass gave --- */
 
-int32_t speci_exec_first_row(const speci_exec *e, int32_t k) { return e->kind->first_row(e, k); }
+int32_t speci_exec_first_row(const speci_exec *e, int32_t k) { return e->first_row[k]; }
 
 float *speci_exec_logits(const speci_exec *e, int32_t *ld)
 {
     *ld = e->n_logit;
-    return e->kind->logits(e);
+    return e->logits;
 }
 
 spec_view speci_exec_given(const speci_exec *e, int32_t tap) { return e->kind->given(e, tap); }
@@ -126,5 +126,5 @@ spec_argmax_args speci_argmax_of(const float *logits, int32_t n_logit, int32_t f
 
 spec_argmax_args speci_exec_argmax(const speci_exec *e, int32_t first_row, int32_t n_row)
 {
-    return speci_argmax_of(e->kind->logits(e), e->n_logit, first_row, n_row);
+    return speci_argmax_of(e->logits, e->n_logit, first_row, n_row);
 }

@@ -7,6 +7,22 @@
 #include <limits.h>
 #include <string.h>
 
+/* --- a sequence, as drafters are told of it --- */
+
+speci_draft_seq speci_sequence_asked(spec_session *s, int32_t seq)
+{
+    engine_seq *q = &s->seqs[seq];
+    return (speci_draft_seq){ .seq = seq, .ids = q->ids, .n_ids = q->n_ids, .n_prompt = q->n_prompt,
+                              .sampling = &q->request.p.sampling, .step = q->n_step, .tree = &q->proposal.tree, .by = -1,
+                              .maker = q->proposal.maker };
+}
+
+int32_t speci_draft_room(const spec_session *s, const engine_seq *q)
+{
+    const int32_t room = q->n_limit == INT32_MAX ? s->n_node - 1 : q->n_limit - q->n_ids - 1;
+    return room < 0 ? 0 : room < s->n_node - 1 ? room : s->n_node - 1;
+}
+
 /* --- a round --- */
 
 spec_status speci_round_begin(spec_session *s, engine_round *r, const int32_t *seqs, int32_t n)
@@ -427,25 +443,33 @@ static void tell_builder(spec_builder *b, const engine_part *p)
     spec_builder_observe(b, p->tree.n, ranks, n);
 }
 
-/* What came of the drafts: a node of a union is the first drafter's that has proposed it. */
-static void count_drafts(spec_session *s, const engine_part *p)
+/* What came of the drafts of drafter k: of `drafted` nodes in the tree and `accepted` ones on the path. */
+static void count_drafts(spec_session *s, int32_t k, int32_t drafted, int32_t accepted)
 {
-    const engine_proposal *own = &s->seqs[p->seq].proposal;
+    spec_drafter_stats *c = &s->drafters.draft[k].stats;
+    c->n_drafted += drafted;
+    c->n_accepted += accepted;
+    c->n_proposed += drafted > 0;
+}
+
+/* A node of a union is the first drafter's that has proposed it. */
+static void count_union(spec_session *s, const engine_part *p, const uint8_t *maker)
+{
     for (int32_t k = 0; k < s->drafters.n; k++) {
-        spec_drafter_stats *c = &s->drafters.draft[k].stats;
-        const int64_t before = c->n_drafted;
-        for (int32_t i = 1; i < p->tree.n; i++) c->n_drafted += speci_draft_maker(own->by, own->maker, i) == k;
-        for (int32_t i = 1; i < p->n_path; i++) c->n_accepted += speci_draft_maker(own->by, own->maker, p->path[i]) == k;
-        c->n_proposed += c->n_drafted > before;
+        int32_t drafted = 0, accepted = 0;
+        for (int32_t i = 1; i < p->tree.n; i++) drafted += maker[i] == k;
+        for (int32_t i = 1; i < p->n_path; i++) accepted += maker[p->path[i]] == k;
+        count_drafts(s, k, drafted, accepted);
     }
 }
 
 /* A part that the session itself has drafted. */
 static void tell_of_draft(spec_session *s, const engine_part *p)
 {
-    spec_builder *b = s->seqs[p->seq].proposal.builder;
-    if (b && b->kind->observe) tell_builder(b, p);
-    count_drafts(s, p);
+    const engine_proposal *own = &s->seqs[p->seq].proposal;
+    if (own->builder && own->builder->kind->observe) tell_builder(own->builder, p);
+    if (own->by >= 0) count_drafts(s, own->by, p->tree.n - 1, p->n_path - 1);
+    else if (own->maker) count_union(s, p, own->maker);
     speci_ways_tell(s, p);
 }
 

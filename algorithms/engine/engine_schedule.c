@@ -72,7 +72,7 @@ static bool has_shapes(const spec_session *s, const engine_round *r)
         if (p->tree.n > 1) return false;
         if (p->depth == 0) continue;
         const spec_builder *b = p->builder;
-        if (!b || !speci_builder_has_known_shape(b) || b->info.n_node > s->n_node || b->k > s->target->n_vocab) return false;
+        if (!b || !b->known_shape || b->info.n_node > s->n_node || b->k > s->target->n_vocab) return false;
     }
     return true;
 }

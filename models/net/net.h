@@ -178,8 +178,6 @@ spec_status speci_net_forward(speci_exec *exec, const speci_exec_input *in, int3
                               const speci_exec_tokens *tokens);
 spec_status speci_net_flush(speci_exec *exec, int32_t slot);
 spec_status speci_net_warm(speci_exec *exec, int32_t slot, const spec_tree *tree);
-int32_t speci_net_first_row(const speci_exec *exec, int32_t k);
-float *speci_net_logits(const speci_exec *exec);
 spec_view speci_net_tap(const speci_exec *exec, int32_t phase, int32_t tap);
 spec_view speci_net_given(const speci_exec *exec, int32_t tap);
 spec_status speci_net_forward_part(speci_exec *exec, speci_exec_part part, const speci_exec_input *in, int32_t n_in,

@@ -20,6 +20,7 @@ static spec_status alloc_host(net_exec *net)
     if (!(plans->kept = speci_alloc(net->a, (size_t)plans->n_kept, sizeof(net_kept)))) return SPEC_E_NOMEM;
     if (!(net->to_zero = speci_alloc(net->a, (size_t)plans->n_zeroed, sizeof(spec_range)))) return SPEC_E_NOMEM;
     if (!(net->seqs = speci_alloc(net->a, (size_t)s->n_seq, sizeof(net_seq)))) return SPEC_E_NOMEM;
+    if (!(net->base.first_row = speci_alloc(net->a, (size_t)s->n_seq, sizeof(int32_t)))) return SPEC_E_NOMEM;
     for (int32_t i = 0; i < s->n_seq; i++) {
         net_seq *q = &net->seqs[i];
         if (!(q->path = speci_alloc(net->a, (size_t)s->n_node, sizeof(int32_t)))) return SPEC_E_NOMEM;
@@ -119,6 +120,7 @@ void speci_net_close(speci_exec *exec)
     speci_free(net->a, net->plans.kept);
     speci_free(net->a, net->to_zero);
     speci_free(net->a, net->seqs);
+    speci_free(net->a, net->base.first_row);
     speci_free(net->a, net->free_pages);
     speci_free(net->a, net->block);
     speci_free(net->a, net);
@@ -164,6 +166,7 @@ spec_status speci_net_attach(speci_exec *exec, spec_queue *queue, bool capture)
     SPEC_TRY(alloc_device(net));
     SPEC_TRY(speci_net_make_info(net));
     speci_net_emit(&net->plans, &net->memory, net->base.model, &net->shape);
+    net->base.logits = net->plans.logits;
     SPEC_TRY(check_abilities(net));
     for (int i = 0; i < 2; i++) SPEC_TRY(speci_plan_prepare(net->ops, queue, &net->prepared[i], &net->plan[i], capture));
     return prepare_parts(net, capture);

@@ -73,6 +73,7 @@ static void add_input(net_exec *net, block_cursor *c, const speci_exec_input *in
     const int32_t n_row = n_given + in->n_grown - in->n_fed, n_past = s->n_past + s->n_path - front;
     spec_traversal_node *visits = (spec_traversal_node *)((char *)net->block + net->block->off_traversal) + c->row;
     spec_step_seq *seq = (spec_step_seq *)((char *)net->block + net->block->off_seq) + c->seq;
+    net->base.first_row[c->seq] = c->row + front;
     spec_step_node *nodes = block_add(net, c, in->slot, first ? s->parity ^ 1 : s->parity,
                                       first ? s->n_path - front : 0, in->n_fed, n_row);
     int32_t n_level = in->n_grown > 0 ? in->depth + 1 : front; /* positions behind n_past that are written */
@@ -105,11 +106,4 @@ void speci_net_describe(net_exec *net, const speci_exec_input *in, int32_t n_in,
         net->block->grown = feed->grown, net->block->ld_grown = feed->ld_grown;
     }
     for (int32_t k = 0; k < n_in; k++) add_input(net, &c, &in[k]);
-}
-
-int32_t speci_net_first_row(const speci_exec *exec, int32_t k)
-{
-    const net_exec *net = net_of(exec);
-    const spec_step_seq *s = &spec_step_seqs(net->block)[k];
-    return s->first_row + s->n_advance;
 }
