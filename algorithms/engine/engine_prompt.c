@@ -4,6 +4,22 @@
 #include <limits.h>
 #include <string.h>
 
+/* --- what drafters are told --- */
+
+speci_draft_seq speci_sequence_asked(spec_session *s, int32_t seq)
+{
+    engine_seq *q = &s->seqs[seq];
+    return (speci_draft_seq){ .seq = seq, .ids = q->ids, .n_ids = q->n_ids, .n_prompt = q->n_prompt,
+                              .sampling = &q->request.p.sampling, .step = q->n_step, .tree = &q->proposal.tree, .by = -1,
+                              .maker = q->proposal.maker };
+}
+
+int32_t speci_draft_room(const spec_session *s, const engine_seq *q)
+{
+    const int32_t room = q->n_limit == INT32_MAX ? s->n_node - 1 : q->n_limit - q->n_ids - 1;
+    return room < 0 ? 0 : room < s->n_node - 1 ? room : s->n_node - 1;
+}
+
 /* --- ids --- */
 
 spec_status speci_sequence_room(const spec_session *s, engine_seq *q, size_t n)
