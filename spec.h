@@ -12,16 +12,17 @@
  *     spec_session_open(&s, target, dr, NULL);                  sequences in flight, one thread
  *     spec_generate(s, &result, "Once upon a time", strlen(...), &params);
  *
- * Many texts at once: spec_sequence_add, and spec_step for all of them. What a step is made of (trees, and four calls that draft,
- * score, verify and commit), drafters and builders of your own, and the algorithms on plain arrays: spec_trees.h. Options of
- * experiments: spec_lab.h.
+ * Many texts at once: spec_sequence_add for each, then spec_step for all of them.
+ *
+ * Two more headers stand behind this one. spec_trees.h: the trees and the four calls that a step is made of, drafters, models and
+ * builders of your own, tools that write files, and the algorithms on plain arrays. spec_lab.h: options of experiments.
  *
  * CONVENTIONS
  *
  * Errors      Every call that can fail returns a spec_status; 0 is success. spec_last_error() is a
  *             sentence for the latest failure on the calling thread, meaningful only after one.
- *             "End of text" is a field of a result, never an error. NULL for what a call cannot do
- *             without is E_INVALID; a call that returns no status then gives nothing.
+ *             "End of text" is a field of a result, never an error. NULL in place of what a call
+ *             needs is E_INVALID; a call without a status then returns NULL or 0, or does nothing.
  * Arguments   The object first, then what the call writes, then what it reads.
  * Ownership   Who opens, closes. Close functions take NULL. What is written through `out` belongs to
  *             the caller; a pointer that is *returned* is borrowed and lives as long as its parent.
@@ -31,10 +32,10 @@
  *             opened for it: its drafter) is in one call at a time: a second one, from another
  *             thread or from a callback of the first, is E_STATE. spec_session_cancel alone may be
  *             called at any time.
- * Structs     Those that will grow begin with struct_size (set by their SPEC_..._INIT); zero in any
- *             other field is its default, and fields are only ever appended. The others are frozen: no
- *             field will be added. What the library alone makes and hands out by pointer needs no size:
- *             spec_step_result grows.
+ * Structs     Those that will grow begin with struct_size, which their SPEC_..._INIT sets, or you do.
+ *             Zero in any other field is its default. Fields are only ever appended. The other structs
+ *             are frozen: no field will be added. One struct grows without a size, since the library
+ *             alone makes it: spec_step_result.
  * Tokens      are int32_t ids. Shapes are written outermost first, row-major.
  * Numbers     Activations, distributions and log-probabilities are float32; weights keep their file's type.
  */
@@ -98,9 +99,10 @@ SPEC_API const char *spec_status_name(spec_status status);
 /* Version at run time, as SPEC_VERSION. */
 SPEC_API const char *spec_version(void);
 
-/* SPEC_STRUCT_INIT at run time, for bindings: all zero but struct_size. And the size by which this library knows a struct of that
- * name ("spec_request"); 0 = it knows none. A binding may use a size of its own, smaller or larger. */
+/* For bindings: SPEC_STRUCT_INIT at run time. All is zero but struct_size. */
 SPEC_API void spec_struct_init(void *params, size_t struct_size);
+/* For bindings: this library's size of the struct of that name ("spec_request"); 0 = it knows none. A binding may use a size of its
+ * own, smaller or larger. */
 SPEC_API size_t spec_struct_size(const char *name);
 
 typedef enum spec_log_level {
@@ -167,13 +169,12 @@ enum {
     SPEC_TOKEN_ADD_SPECIAL = 1,   /* BOS / EOS as the model's own tokenizer adds them */
     SPEC_TOKEN_PARSE_SPECIAL = 2, /* "<|endoftext|>" in the text becomes that token: off for untrusted text */
     SPEC_TOKEN_SKIP_SPECIAL = 4,  /* decode: leave special tokens out */
-    SPEC_TOKEN_CONTINUE = 8       /* encode: the text goes on behind another. Nothing is put in front of it that a tokenizer puts in
-                                     front of a text, and spaces at its ends stay */
+    SPEC_TOKEN_CONTINUE = 8       /* encode: the text goes on behind another. What a tokenizer puts in front of a text is left
+                                     out, and spaces at its ends stay */
 };
 
-/* Opens tokenizer.json, tokenizer.model or the tokenizer of a GGUF file: `path` is such a file, or a directory that holds one of the
- * first two.
- * allocator may be NULL. Errors: E_IO, E_FORMAT, E_UNSUPPORTED (names the component that is not known). */
+/* Opens a tokenizer: a file tokenizer.json or tokenizer.model, a directory that holds one, or a GGUF file. A model has its own already
+ * (spec_model_tokenizer). allocator may be NULL. Errors: E_IO, E_FORMAT, E_UNSUPPORTED (names the component that is not known). */
 SPEC_API spec_status spec_tokenizer_open(spec_tokenizer **out, const char *path,
                                          const spec_allocator *allocator);
 SPEC_API void spec_tokenizer_close(spec_tokenizer *tokenizer);
@@ -182,8 +183,8 @@ typedef struct spec_tokenizer_info {
     int32_t n_vocab;   /* one more than the largest id */
     int32_t bos, eos;  /* as tokenizer_config.json and the post-processor, or the GGUF file, say; -1: there is none */
     size_t piece_max;  /* bytes of the longest piece */
-    const char *chat_template; /* its text, in Jinja, which the library does not run: of a GGUF file, of chat_template.jinja beside the
-                                  tokenizer's file, or of tokenizer_config.json there. Borrowed; NULL: there is none */
+    const char *chat_template; /* its text, in Jinja, which the library does not run; borrowed; NULL: there is none. From the GGUF
+                                  file, or from chat_template.jinja or tokenizer_config.json beside the tokenizer's file */
 } spec_tokenizer_info;
 /* info->struct_size must be set. */
 SPEC_API spec_status spec_tokenizer_get_info(const spec_tokenizer *tokenizer, spec_tokenizer_info *info);
@@ -204,7 +205,7 @@ SPEC_API spec_status spec_tokenizer_decode(const spec_tokenizer *tokenizer, char
 typedef struct spec_model spec_model; /* weights on a backend; read-only, shared by threads */
 
 typedef enum spec_dtype {
-    SPEC_DTYPE_AUTO = 0, /* the type of the file's weights; of a GGUF file with most of them in blocks BF16 */
+    SPEC_DTYPE_AUTO = 0, /* the type of the file's weights; BF16 for a GGUF file whose weights are mostly in blocks */
     SPEC_DTYPE_F32 = 1,
     SPEC_DTYPE_BF16 = 2,
     SPEC_DTYPE_F16 = 3,
@@ -219,7 +220,6 @@ typedef enum spec_dtype {
     SPEC_DTYPE_Q5_K = 11,
     SPEC_DTYPE_Q6_K = 12
 } spec_dtype;
-SPEC_API const char *spec_dtype_name(spec_dtype dtype); /* "f32", "bf16", ... */
 
 /* Which layers of its target an EAGLE-3 head reads. Files of some programs count inputs of layers, those of others outputs, and none says
  * which: so what they say is not believed. */
@@ -235,44 +235,26 @@ typedef struct spec_model_params {
     const char *tokenizer_path; /* NULL = the model's directory; a model without one works with ids only */
     spec_progress_fn progress;
     void *progress_user_data;
-    /* AUTO: matrices are kept in the file's or the compute type, those of a GGUF file in the blocks of the file where the backend has
-     * these (Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K), else unpacked to the compute type.
-     * Blocks: those with rows of a multiple of 32 are quantised while they are loaded (the same blocks of a GGUF file stay what they
-     * are), embeddings and head too; where rows are no whole blocks of 256, Q4_K becomes Q5_0, Q5_K Q5_1 and Q6_K Q8_0. The
-     * others, vectors and activations are as ever. E_UNSUPPORTED for a backend that does not keep such blocks. */
+    /* How matrices are kept, embeddings and head too. Vectors and activations do not depend on it.
+     * AUTO: in the file's type, or the compute type. Blocks of a GGUF file stay as they are where the backend keeps such blocks
+     * (Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K); elsewhere they are unpacked to the compute type.
+     * A type of blocks: matrices are quantised to it while they are loaded. A matrix that the GGUF file has in this type stays as it
+     * is. Where rows are no whole blocks of 256, Q4_K becomes Q5_0, Q5_K becomes Q5_1, and Q6_K becomes Q8_0. Where they are no
+     * multiple of 32, the matrix is kept as with AUTO. E_UNSUPPORTED: the backend keeps no such blocks. */
     spec_dtype weights;
     spec_head_layers head_layers;
 } spec_model_params;
 #define SPEC_MODEL_PARAMS_INIT SPEC_STRUCT_INIT(spec_model_params)
 
 /* Loads a Hugging Face directory: config.json, generation_config.json (optional), *.safetensors, tokenizer
- * files (optional). Or a GGUF file, the first where it is in parts: metadata, tensors, tokenizer (optional), sampling defaults.
+ * files (optional). Or a GGUF file, of several parts the first: metadata, tensors, tokenizer (optional), sampling defaults.
  * Every key of the config that changes the mathematics is honoured, or refused by name.
  * Errors: E_IO, E_FORMAT (names file, tensor, expected and found), E_UNSUPPORTED, E_NOMEM, E_ABORTED. */
 SPEC_API spec_status spec_model_open(spec_model **out, spec_backend *backend, const char *path,
                                      const spec_model_params *params);
 SPEC_API void spec_model_close(spec_model *model);
 
-typedef struct spec_convert_params {
-    size_t struct_size;
-    /* NULL or "" = "q4_k_m". Of all matrices: "f32", "f16", "bf16", "q8_0", "q6_k", "q5_k", "q4_k", "q5_1", "q5_0", "q4_1", "q4_0".
-     * Mixes: "q4_k_m", "q5_k_m": 4 or 5 bits, and Q6_K for the head and for some values and down projections. Matrices whose rows
-     * are no whole blocks of 256 get blocks of 32, or F16; vectors are F32. */
-    const char *type;
-    spec_progress_fn progress;
-    void *progress_user_data;
-    const char *tokenizer_path; /* NULL = the model's own, if it has one */
-} spec_convert_params;
-#define SPEC_CONVERT_PARAMS_INIT SPEC_STRUCT_INIT(spec_convert_params)
-
-/* Writes a model (as spec_model_open takes it) as a GGUF file at `out`, which other programs read, too: metadata, tensors, tokenizer,
- * chat template, sampling defaults. A GGUF file's tensors get other types; those that have the type stay as they are. What is there at
- * `out` is replaced when the new file is complete, and stays after an error. Memory is that of a few rows beside the mapped source.
- * Errors: as spec_model_open; E_UNSUPPORTED for a family that GGUF has no name for, a tokenizer whose rules it has no word for, and
- * values that the type cannot hold; E_INVALID for a type that is none. The backend gives its allocator and log. */
-SPEC_API spec_status spec_model_convert(spec_backend *backend, const char *path, const char *out, const spec_convert_params *params);
 SPEC_API const spec_tokenizer *spec_model_tokenizer(const spec_model *model); /* NULL if there is none */
-SPEC_API spec_backend *spec_model_backend(const spec_model *model);
 
 typedef struct spec_mixer_count {
     const char *name; /* "attention", "mamba1", "mamba2", "mlp", ...; static */
@@ -302,12 +284,13 @@ typedef struct spec_model_info {
     spec_dtype weights;         /* as asked for: AUTO or blocks */
     int32_t dim;                /* columns of a hidden row */
     int32_t n_type;
-    const spec_type_count *types; /* [n_type] of the file's tensors, most bytes first; borrowed. None of an application's engine */
-    const char *format;         /* "safetensors", "gguf"; NULL of an application's engine */
-    const char *head;           /* a head on another model's hidden states (EAGLE): what it is and what it reads, in words; it
-                                   drafts, and cannot be a target. NULL: a model by itself; borrowed */
+    const spec_type_count *types; /* [n_type] of the file's tensors, most bytes first; borrowed. An application's engine has none */
+    const char *format;         /* "safetensors", "gguf"; NULL for an application's engine */
+    const char *head;           /* NULL for a model by itself. A head on another model's hidden states (EAGLE) drafts, and cannot be
+                                   a target: what it is and what it reads, in words; borrowed */
+    spec_backend *backend;      /* the one that it is on; borrowed */
 } spec_model_info;
-/* info->struct_size must be set. n_node: the nodes per sequence that bytes_state_seq is told for. */
+/* info->struct_size must be set. n_node: bytes_state_seq is for so many nodes per sequence. */
 SPEC_API spec_status spec_model_get_info(const spec_model *model, spec_model_info *info, int32_t n_node);
 
 /* -------------------------------------------------------------------- sampling, verification --- */
@@ -323,9 +306,9 @@ typedef struct spec_sampling {
 } spec_sampling; /* frozen */
 
 typedef enum spec_verify_rule {
-    SPEC_VERIFY_AUTO = 0,   /* GREEDY at T = 0; else TRAVERSAL for sampled trees (chains: which is BLOCK there; i.i.d.:
-                               MSS_REPEAT), NAIVE for others */
-    SPEC_VERIFY_GREEDY = 1, /* the only rule at T = 0; E_INVALID at any other */
+    SPEC_VERIFY_AUTO = 0,   /* at temperature 0 GREEDY. Else TRAVERSAL for sampled trees (on a chain that is BLOCK), MSS_REPEAT
+                               for trees sampled i.i.d., NAIVE for all others */
+    SPEC_VERIFY_GREEDY = 1, /* the only rule at temperature 0; E_INVALID at any other */
     SPEC_VERIFY_NAIVE = 2,  /* draw from the target once; follow the child that equals the draw. For every tree */
     SPEC_VERIFY_CHAIN = 3,  /* chain speculative sampling: accept y with min(1, p/q), else draw from the residual; for
                                sampled trees in which no node has two children (algorithms.md 3.1) */
@@ -345,11 +328,11 @@ typedef struct spec_builder spec_builder; /* how trees are grown: spec_trees.h *
 
 /* How a model drafts for a target with another vocabulary (algorithms.md 18). Both need tokenizers then. */
 typedef enum spec_draft_vocab {
-    SPEC_DRAFT_VOCAB_AUTO = 0, /* the same vocabulary: by its ids. Another one: INTERSECTION, where that covers at least 60 % of the
-                                  drafter's probability on a probe text, else TEXT; the log says which and why */
-    SPEC_DRAFT_VOCAB_INTERSECTION = 1, /* tokens that stand for the same bytes in both. Draft distributions are restricted to them and
-                                  renormalised before anything is drawn: every tree, every rule */
-    SPEC_DRAFT_VOCAB_TEXT = 2  /* what the drafter writes, encoded by the target's tokenizer: deterministic trees */
+    SPEC_DRAFT_VOCAB_AUTO = 0, /* where both have the same vocabulary, by its ids. Else INTERSECTION if that covers at least 60 % of
+                                  the drafter's probability on a probe text, or TEXT if not; the log says which and why */
+    SPEC_DRAFT_VOCAB_INTERSECTION = 1, /* by tokens that stand for the same bytes in both. Draft distributions are restricted to them
+                                  and renormalised before anything is drawn. Goes with every tree and rule */
+    SPEC_DRAFT_VOCAB_TEXT = 2  /* by text: what the drafter writes, encoded by the target's tokenizer. Trees are deterministic */
 } spec_draft_vocab;
 
 /* How a Lyanna head has what it knows of the token in front (algorithms.md 17.3). The same drafts, but for rounding. */
@@ -362,27 +345,26 @@ typedef enum spec_token_info {
 typedef struct spec_drafter_params {
     size_t struct_size;
     int32_t n_draft;    /* length of chains where `tree` is NULL; 0 = 4 */
-    float temperature;  /* of the draft distribution when the target samples; 0 = the target's. Its top-k, top-p and min-p
-                           shape the draft distribution in any case: mass where the target has none is wasted */
-    const char *tree;   /* which trees to build: "KIND[:ARGS]" as for spec_builder_open, or several of them separated by
-                           ';', among which the session chooses (spec_session_params.adapt; without it the first).
-                           NULL = "chain:n_draft" */
+    float temperature;  /* of the draft distribution when the target samples; 0 = the target's. The target's top-k, top-p and
+                           min-p shape the draft distribution in any case: mass where the target has none is wasted */
+    const char *tree;   /* which trees to build: "KIND[:ARGS]" as for spec_builder_open. NULL = "chain:n_draft". Several may be
+                           given, separated by ';': the session chooses among them (spec_session_params.adapt; without it
+                           it takes the first) */
     spec_builder *builder; /* in place of `tree`: one builder of the caller's, which must outlive the drafter */
     spec_draft_vocab vocab; /* of a model: where its vocabulary is not the target's */
-    int32_t n_resample; /* of a head whose rows are a chain (Lyanna): behind a rejection the rows that were not used yet give a tree once
-                           more, whose best so many nodes join the next draft; 0 = none. Not with trees that are drawn */
-    int32_t resample_left; /* only where more than so many rows are left */
-    int32_t resample_across; /* 1: where several sequences draft at once, the rows left of up to half of them give their trees alone, of all
-                           the builder's nodes, drawn ones too; such a sequence does not run the head in this step, but in the next */
+    int32_t n_resample; /* of a head whose rows are a chain (Lyanna). After a rejection the rows that were not used yet give a tree
+                            once more, of which so many of the best nodes join the next draft; 0 = none. Not with sampled trees */
+    int32_t resample_left; /* n_resample and resample_across hold only where more than so many rows are left */
+    int32_t resample_across; /* 1: where several sequences draft at once, the rows left of up to half of them give their trees alone, of
+                            all the builder's nodes, sampled ones too. Such a sequence does not run the head in this step, but in the next */
     spec_token_info token_info; /* of a Lyanna head */
 } spec_drafter_params;
 #define SPEC_DRAFTER_PARAMS_INIT SPEC_STRUCT_INIT(spec_drafter_params)
 
-/* Any model as a drafter: the library grows trees from its distributions. It must be on the target's backend (checked when the
- * session opens). Its vocabulary agrees with the target's id by id, as far as both go; or both have tokenizers, and `vocab` says how
- * they come together. A head on hidden states (spec_model_info.head) drafts for the target that it was made for, whose dtype it is to be
- * opened with; the session refuses it for others (E_INVALID). The model must outlive the drafter, and the drafter its session. Errors: E_INVALID (parameters; a tree that
- * is none: as spec_builder_open), E_IO, E_FORMAT, E_NOMEM. */
+/* Any model as a drafter: the library grows trees from its distributions. What the session checks when it opens (E_INVALID): the model
+ * is on the target's backend; its vocabulary agrees with the target's id by id, as far as both go, or both have tokenizers, and `vocab`
+ * says how they come together; a head on hidden states (spec_model_info.head) was made for this target, and has its dtype. Errors:
+ * E_INVALID (parameters; a tree that is none: as spec_builder_open), E_IO, E_FORMAT, E_NOMEM. */
 SPEC_API spec_status spec_drafter_from_model(spec_drafter **out, spec_model *model,
                                              const spec_drafter_params *params);
 
@@ -395,9 +377,6 @@ SPEC_API spec_status spec_drafter_from_model(spec_drafter **out, spec_model *mod
  * It works with every target. allocator is kept; NULL = malloc. Errors: E_INVALID (no such kind, numbers out of its range),
  * E_IO and E_FORMAT (FILE), E_NOMEM. A table of another vocabulary is refused by the session (E_INVALID). */
 SPEC_API spec_status spec_drafter_open(spec_drafter **out, const char *text, const spec_allocator *allocator);
-/* Calls each(user, name, args, help) for every such kind; the texts are constants. */
-SPEC_API void spec_drafter_list(void (*each)(void *user, const char *name, const char *args, const char *help),
-                                void *user);
 
 SPEC_API void spec_drafter_close(spec_drafter *drafter);
 
@@ -405,15 +384,15 @@ SPEC_API void spec_drafter_close(spec_drafter *drafter);
 
 typedef struct spec_session spec_session; /* sequences in flight on one target; one thread at a time */
 
-/* Choice of the tree at run time (algorithms.md 13, 14), not speculating always being among the choices. A choice by
- * time measured changes which tree is verified, hence the text of MSS for a seed; never its distribution. A round is one
- * spec_draft; the commits of all its sequences by the drafted trees end it, and update the choice what it emitted and the
- * time that it took (with the four calls, the caller's own in between too). */
+/* Choice of the tree at run time (algorithms.md 13, 14). Not to speculate is always one of the choices. Times that are measured
+ * decide which tree is verified; so, where text is sampled, a seed may give another text in another run. Its distribution is the same.
+ * What is measured is a round: it begins with a draft, and ends when all its sequences have committed. The choice is updated by
+ * what the round emitted and by the time that it took. Between the four calls of spec_trees.h that is the caller's own time, too. */
 typedef enum spec_adapt {
     SPEC_ADAPT_OFF = 0,
-    SPEC_ADAPT_COST = 1, /* most expected tokens per second: accepted so far by tree, and what that may be beyond (trees that
-                            are little known are tried), step costs from the profile, and, if that was measured by this
-                            session, what the tree's rounds have taken beside it */
+    SPEC_ADAPT_COST = 1, /* most expected tokens per second. Tokens: what was accepted of each tree so far, and more for trees
+                            that are little known, so that they are tried. Seconds: step costs of the profile, and what
+                            the tree's rounds took beside these if this session measured the profile */
     SPEC_ADAPT_UCB = 2   /* UCB1 over the trees, by measured tokens over measured time */
 } spec_adapt;
 
@@ -421,7 +400,7 @@ typedef enum spec_adapt {
 typedef enum spec_draft_combine {
     SPEC_DRAFT_FIRST = 0, /* in their order: the first that proposes for a sequence */
     SPEC_DRAFT_UNION = 1, /* the union of what all propose, which is SPEC_TREE_DETERMINISTIC: naive or greedy verification */
-    SPEC_DRAFT_CHOOSE = 2 /* each with each of its trees is a choice of its own (`adapt`; without it the first) */
+    SPEC_DRAFT_CHOOSE = 2 /* one of them, by `adapt` (without it the first): each with each of its trees is a choice */
 } spec_draft_combine;
 
 typedef struct spec_lab spec_lab; /* options of experiments and comparisons: see spec_lab.h */
@@ -452,11 +431,11 @@ typedef struct spec_session_params {
     const spec_lab *lab; /* NULL = none of them */
     const spec_tap *taps; /* [n_tap] of the target, copied; counted in spec_memory.bytes_work. None: nothing is kept */
     int32_t n_tap;
-    spec_drafter *const *drafters; /* [n_drafter] in place of spec_session_open's `drafter`: several of them, by `combine` */
+    spec_drafter *const *drafters; /* [n_drafter] in place of spec_session_open's `drafter`: several, which `combine` joins */
     int32_t n_drafter;
     spec_draft_combine combine;
-    int32_t n_prompt_step; /* prompt tokens, about, that a step consumes of sequences which were added or appended to, so that others
-                              do not wait for a long prompt; 0 = spec_sequence_add and _append consume all of it */
+    int32_t n_prompt_step; /* 0 = spec_sequence_add and _append consume the whole prompt. Else a step consumes about so many prompt
+                              tokens, so that other sequences do not wait for a long prompt */
 } spec_session_params;
 #define SPEC_SESSION_PARAMS_INIT SPEC_STRUCT_INIT(spec_session_params)
 
@@ -465,10 +444,8 @@ typedef struct spec_session_params {
 SPEC_API spec_status spec_session_open(spec_session **out, spec_model *target, spec_drafter *drafter,
                                        const spec_session_params *params);
 SPEC_API void spec_session_close(spec_session *session);
-/* The target. */
-SPEC_API const spec_model *spec_session_target(const spec_session *session);
-/* From any thread: the call in progress (a prompt, a draft, a score, a step) ends after its current pass with E_ABORTED; where none is
- * in progress, the next of these does. Calls behind that one go on. */
+/* From any thread: the call in progress (a prompt, a draft, a score, a step) ends after its current pass with E_ABORTED. If none is in
+ * progress, the next of these does. Later calls are not concerned. */
 SPEC_API void spec_session_cancel(spec_session *session);
 
 typedef struct spec_session_info {
@@ -476,24 +453,10 @@ typedef struct spec_session_info {
     int32_t n_seq, n_seq_free;
     int32_t n_ctx;  /* as resolved; 0 = no limit */
     int32_t n_node; /* as resolved */
+    const spec_model *target; /* borrowed */
 } spec_session_info;
 /* info->struct_size must be set. */
 SPEC_API spec_status spec_session_get_info(const spec_session *session, spec_session_info *info);
-
-/* What a drafter of a session has done since that was opened. Counts are of trees that were drafted and committed, all sequences
- * together: over the drafters they add up to those of spec_step_result. */
-typedef struct spec_drafter_stats {
-    size_t struct_size;
-    int64_t n_asked;    /* how often it was asked for a proposal: sequences times rounds */
-    int64_t n_proposed; /* trees with nodes of its own */
-    int64_t n_drafted;  /* nodes; what several drafters proposed in a union counts for the first of them */
-    int64_t n_accepted; /* of them */
-    double us;          /* microseconds of the host in all that: of a model on a device queueing passes, and waiting for trees */
-} spec_drafter_stats;
-#define SPEC_DRAFTER_STATS_INIT SPEC_STRUCT_INIT(spec_drafter_stats)
-/* drafter: its number in the session's list, 0 of a single one; the order is that of spec_session_open. stats->struct_size must be
- * set. Errors: E_INVALID (no such drafter), E_STATE. */
-SPEC_API spec_status spec_session_get_drafter_stats(const spec_session *session, spec_drafter_stats *stats, int32_t drafter);
 
 typedef struct spec_memory {
     size_t struct_size;
@@ -524,9 +487,9 @@ typedef struct spec_logit_bias {
     float bias; /* added to the logit; -INFINITY = never */
 } spec_logit_bias; /* frozen */
 
-/* Which tokens may follow ids [n] (prompt, what was emitted, and a draft's path)? Bit t % 32 of allowed [t / 32] is set for every
- * token t of the n_vocab when it is called: clear those that must not come. Called on the session's thread for each node of each
- * tree that can still be reached; what it answers must follow from ids alone. Non-zero stops the step (E_ABORTED). */
+/* Which tokens may follow ids [n] (prompt, what was emitted, and a draft's path)? When it is called, bit t % 32 of allowed [t / 32] is
+ * set for every token t < n_vocab: clear the bits of those that must not come. It is called on the session's thread, for each node of
+ * a tree that can still be reached. Its answer must follow from ids alone. Non-zero stops the step (E_ABORTED). */
 typedef int (*spec_mask_fn)(void *user_data, uint32_t *allowed, int32_t n_vocab, const int32_t *ids, size_t n);
 
 /* Receives text as it becomes final (bytes that could begin a stop string, or half a character, are withheld) and the ids emitted
@@ -535,15 +498,15 @@ typedef int (*spec_text_fn)(void *user_data, const char *text, size_t n_text, co
 
 /* What is wanted of a sequence. Zero in a field is its default. Everything is copied but user data.
  *
- * Penalties, biases and mask change the logits of each node of a tree by that node's own path, before sampling, so that
- * speculation gives what plain decoding gives. Log-probabilities are those of the model, without them. They take memory on the device:
- * as much as the logits, when the first such request of a session comes (E_NOMEM), and the host copies a row per node. */
+ * Penalties, biases and mask change the logits of each node of a tree by that node's own path, before sampling. So speculation gives
+ * what plain decoding gives. Log-probabilities are those of the model, without such changes. The first request of a session that
+ * changes logits takes memory on the device, as much as the logits have (E_NOMEM); and the host copies a row per node. */
 typedef struct spec_request {
     size_t struct_size;
     spec_sampling sampling;
     /* When it ends. */
-    int32_t n_predict;       /* tokens at most, from now on; 0 = no limit (spec_generate: 128), -1 = no limit */
-    const char *const *stop; /* [n_stop] strings that end the text, UTF-8, without themselves; a special token's text: that token */
+    int32_t n_predict;       /* tokens at most, from now on; -1 = no limit; 0 = no limit, but 128 for spec_generate */
+    const char *const *stop; /* [n_stop] strings in UTF-8; the text ends before them. A special token's text stands for that token */
     int32_t n_stop;
     const int32_t *end_ids;  /* [n_end_id] that end the text as the model's own end tokens do */
     int32_t n_end_id;
@@ -587,45 +550,45 @@ SPEC_API spec_status spec_request_from_model(spec_request *out, const spec_model
  * named), E_UNSUPPORTED (stop strings without a tokenizer), E_NOMEM, E_ABORTED. *seq is a small number, reused after removal. */
 SPEC_API spec_status spec_sequence_add(spec_session *session, int32_t *seq, const int32_t *ids, size_t n,
                                        const spec_request *request);
-/* A living sequence goes on with ids [n], n >= 1, behind all it has, an end token too: the next turn of a chat. The pending token
- * and ids[0 .. n-2] are consumed, ids[n-1] becomes pending. request NULL: as before, n_predict counted anew. Errors: as above, then
- * the sequence is as before; but after E_ABORTED the ids are there, and the next step consumes what is left of them; after an error
- * of the device it can only be removed (E_STATE). */
+/* Appends ids [n], n >= 1, to a living sequence, also behind an end token: the next turn of a chat. The pending token and
+ * ids[0 .. n-2] are consumed, ids[n-1] becomes pending. request NULL: as before, n_predict counted anew. Errors: as above; the sequence
+ * is then as before, with two exceptions. After E_ABORTED the ids are there, and the next step consumes what is left of them. After
+ * E_DEVICE the sequence can only be removed (E_STATE). */
 SPEC_API spec_status spec_sequence_append(spec_session *session, int32_t seq, const int32_t *ids, size_t n,
                                           const spec_request *request);
-/* The same with text, which the target's tokenizer encodes as spec_generate does: request->no_bos, request->parse_special. An empty
- * text to begin with is BOS; one to append that is no token leaves the sequence as it is, but for the request. Errors: as above;
- * E_UNSUPPORTED (the target has no tokenizer), E_INVALID (text that is not UTF-8, no BOS to begin with). */
+/* The same with text, which the target's tokenizer encodes as spec_generate does: request->no_bos, request->parse_special. To add an
+ * empty text is to begin with BOS. To append text without a token changes nothing but the request. Errors: as above; E_UNSUPPORTED (the target has no
+ * tokenizer), E_INVALID (text that is not UTF-8, no BOS to begin with). */
 SPEC_API spec_status spec_sequence_add_text(spec_session *session, int32_t *seq, const char *text, size_t n_text,
                                             const spec_request *request);
 SPEC_API spec_status spec_sequence_append_text(spec_session *session, int32_t seq, const char *text, size_t n_text,
                                                const spec_request *request);
-/* From the next step on, in place of the request before; NULL = greedy, until an end token. Errors: E_INVALID, E_UNSUPPORTED,
- * E_NOMEM; then the one before still holds. */
+/* Another request from the next step on; NULL = greedy, until an end token. Errors: E_INVALID, E_UNSUPPORTED, E_NOMEM; the former
+ * request then still holds. */
 SPEC_API spec_status spec_sequence_set_request(spec_session *session, int32_t seq, const spec_request *request);
 SPEC_API spec_status spec_sequence_remove(spec_session *session, int32_t seq);
 /* All ids so far, prompt included; borrowed until the next call on the session. */
 SPEC_API spec_status spec_sequence_ids(const spec_session *session, const int32_t **ids, size_t *n, int32_t seq);
 
-/* Bytes that a sequence's state is saved to and restored from. 0 = all of them were taken, or given. */
+/* Takes, or gives, n bytes of a saved sequence. Returns 0, or non-zero if it could not take or give all of them. */
 typedef int (*spec_write_fn)(void *user_data, const void *data, size_t n);
 typedef int (*spec_read_fn)(void *user_data, void *data, size_t n);
 
-/* Admits a copy of seq: same ids, state, request (change the seed with spec_sequence_seed), held-back text and drafts to come.
- * What seq has accepted and not yet applied is applied first. Errors: E_INVALID (no such sequence), E_BUSY (no free
- * sequence), E_STATE (an earlier pass failed), E_NOMEM. */
+/* Admits a copy of seq: ids, state, request, held-back text and drafts to come are the same, so give it a seed of its own. What seq has
+ * accepted and not yet applied is applied first. Errors: E_INVALID (no such sequence), E_BUSY (no free sequence), E_STATE (an
+ * earlier pass failed), E_NOMEM. */
 SPEC_API spec_status spec_sequence_fork(spec_session *session, int32_t *copy, int32_t seq);
-/* From the next draw on. Errors: E_INVALID. */
+/* Another seed from the next draw on. Errors: E_INVALID. */
 SPEC_API spec_status spec_sequence_seed(spec_session *session, int32_t seq, uint64_t seed);
-/* Everything that seq needs to go on, as bytes that `write` receives in order (non-zero from it: E_IO). What was
- * accepted and is still to be applied is applied first; the score of seq is forgotten. Of its request sampling, ignore_eos and what
- * is left of n_predict are in it. Errors: E_INVALID, E_IO, E_NOMEM, E_STATE (an earlier pass failed), E_DEVICE. */
+/* Saves all that seq needs to go on, as bytes that `write` receives in order. Of its request these are saved: sampling, ignore_eos and
+ * what is left of n_predict. What seq has accepted and not yet applied is applied first; a score of seq is forgotten. Errors:
+ * E_INVALID, E_IO (`write` returned non-zero), E_NOMEM, E_STATE (an earlier pass failed), E_DEVICE. */
 SPEC_API spec_status spec_sequence_save(spec_session *session, int32_t seq, spec_write_fn write, void *user_data);
-/* Admits what was saved: on the same backend and device it continues bit for bit as the saved one would have; the rest of its request
- * is for spec_sequence_set_request. Refused (E_FORMAT, saying what differs): another model, compute type or version, bytes cut short or
- * changed, and for a session with SPEC_SCAN_RECURRENT states that lag, as SPEC_SCAN_CHUNKED leaves them. The ids of what is refused can
- * be admitted anew (spec_sequence_add). `read` fills n bytes or returns non-zero. The drafter's state is in it where the saving
- * session had a model as drafter; where this session's drafter is another model, it applies the ids anew. */
+/* Admits what was saved. On the same backend and device it goes on bit for bit as the saved one would have. What was not saved of its
+ * request is for spec_sequence_set_request. The drafter's state was saved, too; a drafter of this session that finds no state of its own
+ * consumes the ids anew. Errors: those of spec_sequence_add; E_IO (`read` returned non-zero); E_FORMAT, saying what differs: another model, compute
+ * type or version, bytes cut short or changed, or, for a session with SPEC_SCAN_RECURRENT, a state of SPEC_SCAN_CHUNKED that lags.
+ * The ids of what was refused can be admitted anew (spec_sequence_add). */
 SPEC_API spec_status spec_sequence_restore(spec_session *session, int32_t *seq, spec_read_fn read, void *user_data);
 
 /* --- steps --- */
@@ -652,9 +615,9 @@ typedef struct spec_step_result {
     int32_t tree;          /* which way to draft (a drafter's trees in their order, drafters in theirs), -1 = did not draft */
     int32_t branched;      /* 1: a node was accepted that is not the first child of its parent */
 } spec_step_result; /* grows */
-/* One round for the sequences in seqs [n], each once: draft, score, verify, commit; results [n] receives a pointer for each. A
- * sequence whose text has ended goes on if it is given again. After E_DEVICE its sequences can only be removed; after any other error
- * they are as before, but for E_ABORTED while a prompt is consumed: what was consumed until then stays so. */
+/* One round for the sequences in seqs [n], each once: draft, score, verify, commit. results [n] receives a pointer for each. A
+ * sequence whose text has ended goes on if it is given again. After E_DEVICE the sequences of the call can only be removed. After any
+ * other error they are as before, with one exception: E_ABORTED while a prompt is consumed leaves what was consumed until then. */
 SPEC_API spec_status spec_step(spec_session *session, const spec_step_result **results, const int32_t *seqs, int32_t n);
 
 /* ------------------------------------------------------------------------------- generate --- */
@@ -669,7 +632,7 @@ typedef struct spec_result {
     spec_logprob *logprobs;     /* [n_ids] or NULL */
     spec_stop stop;
     int32_t n_prompt;
-    int64_t n_step, n_drafted, n_accepted, n_emitted; /* emitted = accepted + one per step */
+    int64_t n_step, n_drafted, n_accepted, n_emitted; /* emitted: what was accepted, and one more per step */
     int64_t n_speculated;       /* steps that drafted at all */
     int64_t n_branched;         /* steps that accepted a node which is not the first child of its parent */
     int64_t accepted[64];       /* [k]: steps that accepted k drafts */
@@ -678,8 +641,8 @@ typedef struct spec_result {
 #define SPEC_RESULT_INIT SPEC_STRUCT_INIT(spec_result)
 
 /* Text for one prompt: admits a sequence, steps until it ends, removes it. An empty prompt starts from BOS where the model has one.
- * result->struct_size must be set, and what it held was freed. When it fails or is cancelled, what was generated until then is in
- * *result (for E_ABORTED stop is SPEC_STOP_ABORTED). Free with spec_result_free, before the backend is closed. */
+ * result->struct_size must be set; what an earlier call left in it is not freed. When the call fails or is cancelled, what was generated
+ * until then is in *result (for E_ABORTED stop is SPEC_STOP_ABORTED). Free it with spec_result_free, before the backend is closed. */
 SPEC_API spec_status spec_generate(spec_session *session, spec_result *result, const char *prompt, size_t n_prompt,
                                    const spec_request *request);
 /* The same from ids; works without a tokenizer. */

@@ -1,7 +1,9 @@
-/* spec_trees.h - trees, the four calls of a step, drafters, models and builders of your own, and the algorithms on plain arrays.
+/* spec_trees.h - trees, the four calls of a step, drafters, models and builders of your own, files that the library writes, and the
+ * algorithms on plain arrays.
  *
  * Who generates text needs spec.h alone. This header is for those who replace a part: a tree, a drafter, a verification rule, a
- * choice. `spec_step` of spec.h is the composition of four calls that stand here:
+ * choice; and for tools, which convert a model, make a table of a corpus, or list what there is. `spec_step` of spec.h is the
+ * composition of four calls that stand here:
  *
  *     spec_draft   propose a tree of tokens; no state changes
  *     spec_score   one packed pass of the target over the trees; results stay on the device
@@ -18,7 +20,7 @@
 extern "C" {
 #endif
 
-/* ---------------------------------------------------------------------------------- trees --- */
+/* -------------------------------------------------------------------------------------- trees --- */
 
 /* How the nodes of a tree came about. It decides which verification rules keep the target's distribution (algorithms.md
  * 3.6). */
@@ -54,7 +56,7 @@ SPEC_API void spec_verify_rule_list(void (*each)(void *user, spec_verify_rule ru
  * rule would do wrong. SPEC_VERIFY_AUTO always does. */
 SPEC_API spec_status spec_verify_is_lossless(const spec_tree *tree, spec_verify_rule rule, float temperature);
 
-/* ------------------------------------------------------------------ drafters of your own --- */
+/* ----------------------------------------------------------------------- drafters of your own --- */
 
 /* A sequence that an application's drafter drafts for. */
 typedef struct spec_draft_request {
@@ -112,18 +114,62 @@ SPEC_API spec_status spec_drafter_from_ops(spec_drafter **out, const spec_drafte
 /* Nodes of its largest tree, root included. */
 SPEC_API int32_t spec_drafter_n_node(const spec_drafter *drafter);
 
-/* What a drafter of spec_drafter_open has learned from all its sessions, as a file ("trie": how often what followed what in the
- * texts; not in the prompts). The file is the same on every machine, and replaces the one at `path` when all of it is written. A
- * drafter that serves a session is saved on the session's thread, between its calls. Errors: E_UNSUPPORTED (a kind that learns
- * nothing), E_IO, E_NOMEM. */
+/* ---------------------------------------------------------- any drafter: kinds, counts, files --- */
+
+/* Calls each(user, name, args, help) for every kind of spec_drafter_open; the texts are constants. */
+SPEC_API void spec_drafter_list(void (*each)(void *user, const char *name, const char *args, const char *help),
+                                void *user);
+
+/* What a drafter has done since its session was opened. Counts are of trees that were drafted and committed, of all sequences. The
+ * sums over all drafters are those of spec_step_result. */
+typedef struct spec_drafter_stats {
+    size_t struct_size;
+    int64_t n_asked;    /* how often it was asked for a proposal: sequences times rounds */
+    int64_t n_proposed; /* trees with nodes of its own */
+    int64_t n_drafted;  /* nodes; what several drafters of a union proposed counts for the first of them */
+    int64_t n_accepted; /* of these nodes */
+    double us;          /* microseconds of the host in all that; for a model on a device, queueing passes and waiting for trees */
+} spec_drafter_stats;
+#define SPEC_DRAFTER_STATS_INIT SPEC_STRUCT_INIT(spec_drafter_stats)
+/* drafter: its number in the list that the session was opened with; 0 for a single one. stats->struct_size must be set. Errors:
+ * E_INVALID (no such drafter), E_STATE. */
+SPEC_API spec_status spec_session_get_drafter_stats(const spec_session *session, spec_drafter_stats *stats, int32_t drafter);
+
+/* Saves what a drafter of spec_drafter_open has learned from all its sessions. "trie": how often what followed what in the texts, not
+ * in the prompts. The file is the same on every machine. It replaces the one at `path` when all of it is written. A drafter that
+ * serves a session is saved on the session's thread, between its calls. Errors: E_UNSUPPORTED (a kind that learns nothing), E_IO,
+ * E_NOMEM. */
 SPEC_API spec_status spec_drafter_save(const spec_drafter *drafter, const char *path);
-/* In place of what it has learned: what was saved by a drafter of this kind. For targets of another vocabulary than the saved
- * one's no session opens with it. On error nothing has changed. Errors: E_STATE (it serves a session), E_UNSUPPORTED, E_INVALID
- * (another vocabulary than that of its texts so far, grams of more tokens, no room: says which arguments have it), E_FORMAT (not such
- * a file, cut short, changed), E_IO, E_NOMEM. */
+/* Loads what a drafter of this kind has saved, in place of what this one has learned. No session opens with it whose target has another
+ * vocabulary. On error nothing has changed. Errors: E_STATE (it serves a session), E_UNSUPPORTED, E_INVALID (its own texts are of
+ * another vocabulary, grams of more tokens, no room: says which arguments have it), E_FORMAT (not such a file, cut short, changed),
+ * E_IO, E_NOMEM. */
 SPEC_API spec_status spec_drafter_load(spec_drafter *drafter, const char *path);
 
-/* -------------------------------------------------------------------------- corpus tables --- */
+/* ---------------------------------------------------------------------------- models as files --- */
+
+SPEC_API const char *spec_dtype_name(spec_dtype dtype); /* "f32", "bf16", ... */
+
+typedef struct spec_convert_params {
+    size_t struct_size;
+    /* The types of the tensors; NULL or "" = "q4_k_m". One type for all matrices: "f32", "f16", "bf16", "q8_0", "q6_k", "q5_k",
+     * "q4_k", "q5_1", "q5_0", "q4_1", "q4_0". A mix: "q4_k_m" or "q5_k_m" have 4 or 5 bits, and Q6_K for the head and for some values
+     * and down projections. Matrices whose rows are no whole blocks of 256 get blocks of 32, or F16. Vectors are F32. */
+    const char *type;
+    spec_progress_fn progress;
+    void *progress_user_data;
+    const char *tokenizer_path; /* NULL = the model's own, if it has one */
+} spec_convert_params;
+#define SPEC_CONVERT_PARAMS_INIT SPEC_STRUCT_INIT(spec_convert_params)
+
+/* Writes a model (`path` as for spec_model_open) as a GGUF file at `out`: metadata, tensors, tokenizer, chat template, sampling
+ * defaults. Other programs read such files, too. Tensors that have the wanted type already stay as they are. A file at `out` is
+ * replaced when the new one is complete, and stays after an error. It takes the memory of a few rows beside the mapped source, by the
+ * backend's allocator. Errors: as spec_model_open; E_UNSUPPORTED (a family that GGUF has no name for, a tokenizer whose rules it has no
+ * word for, values that the type cannot hold); E_INVALID (a type that is none). */
+SPEC_API spec_status spec_model_convert(spec_backend *backend, const char *path, const char *out, const spec_convert_params *params);
+
+/* ------------------------------------------------------------------------------ corpus tables --- */
 
 /* A corpus that is made into a table for the drafter "png" (spec_drafter_open): what most often follows the last tokens. Texts
  * are added in pieces of any size. Nothing is kept of them but tokens, sorted in runs, in a file without a name beside the table.
@@ -170,7 +216,7 @@ SPEC_API spec_status spec_corpus_end_text(spec_corpus *corpus);
 SPEC_API spec_status spec_corpus_write(spec_corpus *corpus, spec_corpus_info *info);
 SPEC_API void spec_corpus_close(spec_corpus *corpus);
 
-/* -------------------------------------------------------------------- models of your own --- */
+/* ------------------------------------------------------------------------- models of your own --- */
 
 /* What a callback returns when it fails: stores the sentence that spec_last_error gives on this thread, up to 1023 bytes of it,
  * and returns `code`. */
@@ -246,7 +292,7 @@ typedef struct spec_model_ops {
  * E_NOMEM. After an error `close` is not called. */
 SPEC_API spec_status spec_model_from_ops(spec_model **out, spec_backend *backend, const spec_model_ops *ops);
 
-/* ---------------------------------------------------------------- the four calls of a step --- */
+/* ------------------------------------------------------------------- the four calls of a step --- */
 
 /* The drafter's proposal for each sequence in seqs [n] (each once); trees[i] is borrowed until the next draft. No state
  * of the target changes. Near the end of the context the tree is clipped; without a drafter it is the root alone. Draft
@@ -298,7 +344,7 @@ SPEC_API spec_status spec_node_hidden(spec_session *session, float *hidden, int3
 SPEC_API spec_status spec_node_logprobs(spec_session *session, float *logprob, int32_t *top_id, float *top_logprob,
                                         int32_t seq, int32_t node, int32_t token, int32_t n);
 
-/* ------------------------------------------------------------------------ text of your own steps --- */
+/* --------------------------------------------------------------------- text of your own steps --- */
 
 /* Text as a stream: a token may end inside a character, whose bytes are then held back. Plain data: set it to
  * zero to begin. */

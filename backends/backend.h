@@ -39,7 +39,7 @@ extern const speci_op_kind speci_op_kinds[SPEC_OP_N];
 spec_status speci_op_supports(const spec_backend_ops *ops, spec_device *dev, const spec_op *op);
 spec_status speci_op_run(const spec_backend_ops *ops, spec_queue *q, const spec_op *op, const spec_step_block *step);
 
-/* A plan (backend_plan.c). Prepared where the backend does so, else *out is NULL. Runs a pass, and `argmax` behind it unless
+/* A plan. Prepared where the backend does so, else *out is NULL. Runs a pass, and `argmax` behind it unless
  * that is NULL: through the prepared plan where there is one, else operation by operation. */
 spec_status speci_plan_prepare(const spec_backend_ops *ops, spec_queue *q, spec_prepared **out, const spec_plan *plan,
                                bool capture);

@@ -1,4 +1,5 @@
-/* backend_ops.c - the kinds of operations: their names, and what stands in where a backend's table has no row for one. */
+/* backend_ops.c - the kinds of operations: their names, and what stands in where a backend's table has no row for one. And plans of
+ * operations: prepared by the backend, or run one by one. */
 #include "backends/backend.h"
 
 /* --- kv_commit by copies on the device --- */
@@ -82,7 +83,34 @@ spec_status speci_op_supports(const spec_backend_ops *ops, spec_device *dev, con
 
 spec_status speci_op_run(const spec_backend_ops *ops, spec_queue *q, const spec_op *op, const spec_step_block *step)
 {
-    if (is_known(op) && ops->op[op->kind].run) return ops->op[op->kind].run(q, op);
-    if (is_known(op) && speci_op_kinds[op->kind].fallback) return speci_op_kinds[op->kind].fallback(ops, q, op, step);
+    const unsigned kind = (unsigned)op->kind;
+    if (kind < SPEC_OP_N && ops->op[kind].run) return ops->op[kind].run(q, op);
+    if (kind < SPEC_OP_N && speci_op_kinds[kind].fallback) return speci_op_kinds[kind].fallback(ops, q, op, step);
     return speci_fail(SPEC_E_UNSUPPORTED, "a plan holds an operation of unknown kind %d", (int)op->kind);
+}
+
+/* --- plans --- */
+
+/* Has the backend all of its operations? What stands in for others is no part of a prepared plan. */
+static bool is_own(const spec_backend_ops *ops, const spec_plan *plan)
+{
+    for (int32_t i = 0; i < plan->n_op; i++)
+        if ((int)plan->ops[i].kind < 0 || plan->ops[i].kind >= SPEC_OP_N || !ops->op[plan->ops[i].kind].run) return false;
+    return true;
+}
+
+spec_status speci_plan_prepare(const spec_backend_ops *ops, spec_queue *q, spec_prepared **out, const spec_plan *plan, bool capture)
+{
+    *out = NULL;
+    return ops->plan_prepare && is_own(ops, plan) ? ops->plan_prepare(q, out, plan, capture) : SPEC_OK;
+}
+
+spec_status speci_plan_run(const spec_backend_ops *ops, spec_queue *q, const spec_plan *plan, spec_prepared *prepared,
+                           const spec_step_block *block, const spec_argmax_args *argmax)
+{
+    if (prepared) return ops->plan_run(q, prepared, block, argmax);
+    SPEC_TRY(ops->step_bind(q, block));
+    for (int32_t i = 0; i < plan->n_op; i++)
+        if (!block->no_head || !plan->ops[i].head) SPEC_TRY(speci_op_run(ops, q, &plan->ops[i], block));
+    return argmax ? ops->argmax(q, argmax) : SPEC_OK;
 }

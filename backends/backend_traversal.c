@@ -45,7 +45,7 @@ static void whole_tree(const spec_step_node *nodes, int32_t n, spec_traversal_no
 void speci_traversal_schedule(const spec_step_node *nodes, int32_t n_fed, int32_t n_given, int32_t n_row,
                        spec_traversal_node *visits)
 {
-    if (n_fed == 0 && n_given == n_row && n_row <= MAX_NODE) {
+    if (n_fed == 0 && n_given == n_row && n_row > 1 && n_row <= MAX_NODE) {
         whole_tree(nodes, n_row, visits);
         return;
     }

@@ -30,8 +30,6 @@ struct speci_exec_kind {
     void (*break_seq)(speci_exec *exec, int32_t slot);
     spec_status (*flush)(speci_exec *exec, int32_t slot);
     int32_t (*n_past)(const speci_exec *exec, int32_t slot);
-    int32_t (*first_row)(const speci_exec *exec, int32_t k);
-    float *(*logits)(const speci_exec *exec);
 
     spec_status (*copy)(speci_exec *exec, int32_t from, int32_t to);
     spec_status (*write)(speci_exec *exec, int32_t slot, speci_put_fn put, void *arg);
@@ -59,13 +57,12 @@ extern const speci_exec_kind speci_exec_own; /* models/own */
 struct speci_exec {
     const speci_exec_kind *kind;
     const spec_model *model;
+    int32_t n_logit;    /* columns of the logits: speci_model_n_logit */
+    float *logits;      /* device f32 [rows of a pass][n_logit], from attach on */
+    int32_t *first_row; /* [n_seq] by input of the last decode pass */
 };
 
-/* What arg-max takes of n_row rows of logits [..][n_logit]. */
-static inline spec_argmax_args speci_argmax_of(const float *logits, int32_t n_logit, int32_t first_row, int32_t n_row)
-{
-    return (spec_argmax_args){ .logits = logits + (size_t)first_row * (size_t)n_logit, .ld = n_logit, .n_vocab = n_logit,
-                               .n_row = n_row };
-}
+/* What arg-max takes of n_row rows of logits [..][n_logit] (model_exec.c). */
+spec_argmax_args speci_argmax_of(const float *logits, int32_t n_logit, int32_t first_row, int32_t n_row);
 
 #endif

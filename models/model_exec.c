@@ -106,19 +106,25 @@ spec_status speci_exec_read(speci_exec *e, int32_t slot, int32_t n_past, int32_t
 
 /* --- what a pass gave --- */
 
-int32_t speci_exec_first_row(const speci_exec *e, int32_t k) { return e->kind->first_row(e, k); }
+int32_t speci_exec_first_row(const speci_exec *e, int32_t k) { return e->first_row[k]; }
 
 float *speci_exec_logits(const speci_exec *e, int32_t *ld)
 {
-    *ld = speci_model_n_logit(e->model);
-    return e->kind->logits(e);
+    *ld = e->n_logit;
+    return e->logits;
 }
 
 spec_view speci_exec_given(const speci_exec *e, int32_t tap) { return e->kind->given(e, tap); }
 
 spec_view speci_exec_tap(const speci_exec *e, int32_t phase, int32_t tap) { return e->kind->tap(e, phase, tap); }
 
+spec_argmax_args speci_argmax_of(const float *logits, int32_t n_logit, int32_t first_row, int32_t n_row)
+{
+    return (spec_argmax_args){ .logits = logits + (size_t)first_row * (size_t)n_logit, .ld = n_logit, .n_vocab = n_logit,
+                               .n_row = n_row };
+}
+
 spec_argmax_args speci_exec_argmax(const speci_exec *e, int32_t first_row, int32_t n_row)
 {
-    return speci_argmax_of(e->kind->logits(e), speci_model_n_logit(e->model), first_row, n_row);
+    return speci_argmax_of(e->logits, e->n_logit, first_row, n_row);
 }

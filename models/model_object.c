@@ -46,8 +46,6 @@ void spec_model_close(spec_model *m)
 
 const spec_tokenizer *spec_model_tokenizer(const spec_model *m) { return m ? m->tokenizer : NULL; }
 
-spec_backend *spec_model_backend(const spec_model *m) { return m ? m->backend : NULL; }
-
 spec_status spec_model_get_info(const spec_model *m, spec_model_info *out, int32_t n_node)
 {
     if (!m || !out) return speci_fail(SPEC_E_INVALID, "spec_model_get_info needs a model and info");
@@ -62,6 +60,6 @@ spec_status spec_model_get_info(const spec_model *m, spec_model_info *out, int32
                              .bytes_state_seq = memory.bytes_state, .weights = m->weights,
                              .bytes_kv_token = speci_model_kept(m).bytes_kv_token, .n_mixer = m->n_mixer,
                              .mixers = m->mixers, .dim = m->dim, .n_type = m->n_type, .types = m->types,
-                             .format = m->format, .head = m->told };
+                             .format = m->format, .head = m->told, .backend = m->backend };
     return speci_params_write(out, &info, sizeof info, "spec_model_info");
 }

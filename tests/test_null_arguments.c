@@ -89,7 +89,6 @@ static void check_objects(void **state)
     REFUSED(spec_model_convert(t.be, NULL, "/no/such/folder/m.gguf", NULL));
     REFUSED(spec_model_convert(t.be, DEMO_TARGET, NULL, NULL));
     NOTHING(spec_model_tokenizer(NULL));
-    NOTHING(spec_model_backend(NULL));
     REFUSED(spec_model_get_info(NULL, &info, 1));
     REFUSED(spec_model_get_info(t.model, NULL, 1));
     REFUSED(spec_request_from_model(NULL, t.model, NULL));
@@ -122,7 +121,6 @@ static void check_objects(void **state)
     REFUSED(spec_session_open(&s, NULL, NULL, NULL));
     REFUSED(spec_session_estimate(NULL, t.model, NULL, NULL));
     REFUSED(spec_session_estimate(&memory, NULL, NULL, NULL));
-    NOTHING(spec_session_target(NULL));
     spec_session_cancel(NULL);
     spec_session_close(NULL);
     spec_drafter_close(NULL);

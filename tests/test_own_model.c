@@ -661,7 +661,7 @@ static void what_is_known_is_told(void **state)
     assert_string_equal(info.unknown_keys, "");
     assert_true(info.dtype == SPEC_DTYPE_F32 && info.n_vocab == N_VOCAB && info.n_ctx == 0 && info.bos == -1 && info.n_eos == 0);
     assert_true(info.n_layer == 0 && info.n_mixer == 0 && info.bytes_weights == 0 && info.bytes_state_seq == 0);
-    assert_ptr_equal(spec_model_backend(p.own_target), backend);
+    assert_ptr_equal(info.backend, backend);
     assert_null(spec_model_tokenizer(p.own_target));
     sp.n_node = N_NODE, sp.n_seq = N_SEQ;
     OK(spec_session_estimate(&m, p.own_target, NULL, &sp));

@@ -535,7 +535,9 @@ static size_t has_text(spec_session *s, int32_t seq, size_t at, const char *text
     const int32_t *ids;
     int32_t want[64];
     size_t n, n_want;
-    OK(spec_tokenizer_encode(spec_model_tokenizer(spec_session_target(s)), want, 64, &n_want, text, n_text, flags));
+    spec_session_info info = SPEC_STRUCT_INIT(spec_session_info);
+    OK(spec_session_get_info(s, &info));
+    OK(spec_tokenizer_encode(spec_model_tokenizer(info.target), want, 64, &n_want, text, n_text, flags));
     OK(spec_sequence_ids(s, &ids, &n, seq));
     assert_int_equal(n, at + n_want);
     assert_memory_equal(ids + at, want, n_want * sizeof *want);

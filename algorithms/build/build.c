@@ -47,11 +47,28 @@ static spec_status check_sizes(const spec_builder *b)
     return SPEC_OK;
 }
 
+/* Does it grow all candidates of its places, and no place by their values? */
+static bool is_fixed(const speci_level *l)
+{
+    return l->n_add <= 0 && l->threshold <= SPECI_NO_THRESHOLD && (l->n_next == 0 || l->next);
+}
+
+static bool has_known_shape(const spec_builder *b)
+{
+    if (speci_builder_is_host_driven(b) || b->kind->keep) return false;
+    for (int32_t i = 0; i < b->info.n_level; i++) {
+        if (!is_fixed(&b->levels[i])) return false;
+        if (b->levels[i].n_next == 0) return true; /* growth ends here, whatever levels there are behind it */
+    }
+    return false;
+}
+
 /* What every builder needs once its sizes are known. */
 static spec_status complete(spec_builder *b)
 {
     if (b->n_pool == 0) b->n_pool = b->info.n_node;
     SPEC_TRY(check_sizes(b));
+    b->known_shape = has_known_shape(b);
     SPEC_TRY(spec_tree_alloc(&b->pool, b->n_pool, b->allocator));
     b->keep = speci_alloc(b->allocator, (size_t)b->n_pool, sizeof *b->keep);
     b->map = speci_alloc(b->allocator, (size_t)b->n_pool, sizeof *b->map);
@@ -347,22 +364,6 @@ spec_status speci_builder_finish(const spec_builder *b, bool draw, const spec_gr
 }
 
 /* -------------------------------------------------------------------------------- known shapes --- */
-
-/* Does it grow all candidates of its places, and no place by their values? */
-static bool is_fixed(const speci_level *l)
-{
-    return l->n_add <= 0 && l->threshold <= SPECI_NO_THRESHOLD && (l->n_next == 0 || l->next);
-}
-
-bool speci_builder_has_known_shape(const spec_builder *b)
-{
-    if (speci_builder_is_host_driven(b) || b->kind->keep) return false;
-    for (int32_t i = 0; i < b->info.n_level; i++) {
-        if (!is_fixed(&b->levels[i])) return false;
-        if (b->levels[i].n_next == 0) return true; /* growth ends here, whatever levels there are behind it */
-    }
-    return false;
-}
 
 void speci_builder_known_shape(const spec_builder *b, int32_t depth_max, spec_tree *t)
 {

@@ -50,6 +50,8 @@ struct spec_builder {
     int32_t n_pool;           /* nodes while growing, root included: >= info.n_node; 0 while opening = info.n_node */
     int32_t k;                /* most candidates per node */
     bool repeat;              /* sampled with replacement */
+    bool known_shape;         /* it grows a shape that is known before anything is drawn, wherever distributions have candidates
+                                 enough. `observe` and `costs` may change the shape, but not that it is known */
     speci_level *levels;       /* [info.n_level] or NULL: host-driven (none: neither) */
     int32_t *places;          /* where the levels' take and next lie: [2 * info.n_node], or NULL */
     spec_builder_ops ops;     /* a caller's own builder: ops.expand */
@@ -64,9 +66,7 @@ spec_draw_how speci_builder_how(const spec_builder *b, bool draw);
 bool speci_builder_is_host_driven(const spec_builder *b); /* does it grow by `expand`? */
 /* Stream of the draws after `node`: from its slot, the ranks on its path. tree->rank must be there. */
 uint64_t speci_builder_key(const spec_tree *tree, int32_t node, uint64_t seed, uint64_t step);
-/* Does it grow a shape that is known before anything is drawn, wherever distributions have candidates enough? */
-bool speci_builder_has_known_shape(const spec_builder *b);
-/* That shape up to depth_max below the root of t, which is there; its tokens are -1. */
+/* The known shape of a builder that has one, up to depth_max below the root of t, which is there; its tokens are -1. */
 void speci_builder_known_shape(const spec_builder *b, int32_t depth_max, spec_tree *t);
 /* For host-driven builders. Begins tree (room for b->n_pool nodes, with rank and q_row): the root, fed: row 0. */
 void speci_builder_begin(const spec_builder *b, bool draw, int32_t token, spec_tree *tree);

@@ -81,8 +81,6 @@ typedef struct speci_draft_seq {
     int32_t by;         /* the drafter of the session's list that proposed it, -1 = none or several: */
     uint8_t *maker;     /* of each node of a union the first drafter that has it; else NULL */
 } speci_draft_seq;
-/* The drafter that proposed a node below the root. */
-static inline int32_t speci_draft_maker(int32_t by, const uint8_t *maker, int32_t node) { return by >= 0 || !maker ? by : maker[node]; }
 
 /* Hidden rows of committed tokens, those at positions [first, first + n) of their sequence. They stand where the pass left
  * them, until the target's next pass of that phase. */

@@ -117,12 +117,12 @@ void speci_draft_grow_place(model_draft *m) { (void)carve(&m->grow, m, m->grow_b
 
 /* --- levels --- */
 
-/* The roots, and the streams of the draws after them, in the order of `active`: one row each. */
+/* The roots, and the streams of the draws after them, in the order of `active`: one row each. Greedy sequences draw nothing. */
 static void set_roots(model_draft *m)
 {
     for (int32_t i = 0; i < m->n_active; i++) {
         const model_seq *q = &m->seqs[m->active[i]];
-        m->rows.key[i] = spec_stream_root(q->ask.sampling->seed, q->ask.step);
+        m->rows.key[i] = speci_draft_samples(q) ? spec_stream_root(q->ask.sampling->seed, q->ask.step) : 0;
         m->roots[i] = (spec_grow_node){ .key = m->rows.key[i], .value = 1, .token = q->ask.tree->token[0], .parent = -1,
                                         .prob = 1, .fed = q->fed.n - 1 };
     }

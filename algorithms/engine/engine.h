@@ -68,6 +68,7 @@ typedef struct engine_round {
     int32_t *paths;           /* the parts' */
     speci_draft *pending;     /* its trees stand on the device, and have yet to be read; or NULL */
     bool by_shape;            /* parts were scored by the shapes of such trees, whose tokens have yet to come */
+    bool adjusted;            /* logits of some sequences are not taken as the model gave them */
     bool reshaped;            /* they were scored before they were read, and have other shapes than that pass took them to have */
     bool plain;               /* trees are roots alone, and nobody has drafted */
     bool root_on_device;      /* the root's token is in the session's roots, and not with the host */
@@ -158,7 +159,7 @@ struct spec_session {
     int32_t *scratch;               /* [SPECI_MAX_NODE] */
 };
 
-/* The live sequence `seq`, or an error (engine_prompt.c). */
+/* The live sequence `seq`, or an error (engine_enter.c). */
 spec_status speci_session_seq(const spec_session *s, int32_t seq, engine_seq **out);
 /* A number that is not in use, or E_FULL (engine_sequence.c). */
 spec_status speci_session_free_seq(const spec_session *s, int32_t *out);
@@ -169,7 +170,8 @@ void speci_sequence_end(spec_session *s, int32_t seq);
 /* Its request from now on; and how many ids it may reach by that. */
 spec_status speci_sequence_take_request(spec_session *s, engine_seq *q, const spec_request *given);
 void speci_sequence_limit(const spec_session *s, engine_seq *q);
-/* Applies prompt tokens that are left: about n_most of them, or all with 0; *n_done (may be NULL): how many that were. */
+/* Of a sequence that is consuming: applies prompt tokens that are left: about n_most of them, or all with 0; *n_done (may be NULL):
+ * how many that were. */
 spec_status speci_sequence_consume(spec_session *s, int32_t seq, int32_t n_most, int32_t *n_done);
 /* Drafters forget it. */
 void speci_sequence_end_drafters(spec_session *s, int32_t seq);
@@ -211,8 +213,8 @@ spec_status speci_round_begin(spec_session *s, engine_round *r, const int32_t *s
 /* Stages. read waits for what it reads. An error of a device leaves the sequences broken; any other leaves them as they were. */
 spec_status speci_draft_start(spec_session *s, engine_round *r);
 spec_status speci_draft_read(spec_session *s, engine_round *r);
-/* Nobody drafts: what is to be scored are the roots alone. A root whose token the device has yet to find is -1. */
-void speci_plain_start(spec_session *s, engine_round *r);
+/* Nobody drafts: what is to be scored are the roots alone. root_on_device: the device has yet to find their tokens, which are -1. */
+void speci_plain_start(spec_session *s, engine_round *r, bool root_on_device);
 spec_status speci_score_start(spec_session *s, engine_round *r);
 spec_status speci_verify_start(spec_session *s, engine_round *r); /* by r->rule */
 spec_status speci_verify_read(spec_session *s, engine_round *r);  /* parts' path, n_path, token */
@@ -239,7 +241,7 @@ int32_t speci_ways_source(const spec_session *s, int32_t arm, int32_t drafter);
 /* Proposals that are compared with the text (engine_watch.c). Memory, with ways that are chosen by cost. */
 spec_status speci_watch_open(spec_session *s);
 void speci_watch_close(spec_session *s);
-/* Parts of a round have been committed, their ids told to drafters. */
+/* Parts of a round have been committed, their ids told to drafters. Of a session that watches. */
 void speci_watch_round(spec_session *s, const engine_round *r);
 static inline void speci_watch_forget(spec_session *s, int32_t seq)
 {

@@ -324,12 +324,10 @@ spec_status speci_round_adjust(spec_session *s, engine_round *r)
     j->rows.n = j->edits.n = j->masks.n = 0;
     for (int32_t i = 0; i < r->n_part; i++) {
         engine_part *p = &r->part[i];
-        p->raw_row = -1;
         if (!s->seqs[p->seq].adjust) continue;
         p->raw_row = n_raw, n_raw += p->tree.n;
         SPEC_TRY(add_part(s, p));
     }
-    if (n_raw == 0) return SPEC_OK;
     float *logits = speci_exec_logits(s->exec, &ld);
     const size_t word = ((size_t)ld + 31) / 32;
     const spec_adjust_args args = { .logits = j->raw, .out = logits, .ld = ld, .n_vocab = ld,

@@ -39,7 +39,7 @@ void speci_adjust_close(const spec_session *s, engine_adjust *a);
 /* What counts as emitted has changed: a prompt was appended. a may be NULL. */
 void speci_adjust_recount(engine_adjust *a);
 void speci_adjuster_close(spec_session *s);
-/* The logits of a round's parts, whose tokens are with the host; and the arg-max of those at temperature 0. */
+/* Of a round with such requests: the logits of its parts, whose tokens are with the host; and the arg-max of those at temperature 0. */
 spec_status speci_round_adjust(spec_session *s, struct engine_round *r);
 
 #endif

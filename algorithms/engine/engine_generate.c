@@ -8,6 +8,7 @@ enum { DEFAULT_PREDICT = 128 };
 
 typedef struct generation {
     spec_session *s;
+    const spec_model *target;
     spec_request request;
     spec_result *result;
     speci_buf text, ids, logprobs;
@@ -68,13 +69,16 @@ static spec_status loop(generation *g, int32_t seq)
 /* The sequence's text begins with the result's. */
 static spec_status begin(generation *g, spec_session *s, spec_result *result, const spec_request *request)
 {
-    const spec_allocator *a = spec_session_target(s)->allocator;
-    const spec_result empty = { .allocator_ = a };
-    *g = (generation){ .s = s, .request = SPEC_REQUEST_INIT, .result = speci_alloc(a, 1, sizeof *g->result) };
-    g->text.a = g->ids.a = g->logprobs.a = a;
-    if (!g->result) return SPEC_E_NOMEM;
-    g->result->allocator_ = a;
+    spec_session_info info = SPEC_STRUCT_INIT(spec_session_info);
+    spec_result empty = { .n_ids = 0 };
+    *g = (generation){ .s = s, .request = SPEC_REQUEST_INIT };
     SPEC_TRY(speci_params_write(result, &empty, sizeof empty, "spec_result"));
+    SPEC_TRY(spec_session_get_info(s, &info));
+    const spec_allocator *a = info.target->allocator;
+    g->target = info.target;
+    g->text.a = g->ids.a = g->logprobs.a = empty.allocator_ = a;
+    if (!(g->result = speci_alloc(a, 1, sizeof *g->result))) return SPEC_E_NOMEM;
+    *g->result = empty;
     SPEC_TRY(speci_params_read(&g->request, sizeof g->request, request, "spec_request"));
     if (g->request.n_predict == 0) g->request.n_predict = DEFAULT_PREDICT;
     return SPEC_OK;
@@ -86,10 +90,10 @@ static spec_status finish(generation *g, spec_result *result, spec_status status
     spec_result *own = g->result;
     const char zero = 0;
     if (!own) return status;
-    if (spec_session_target(g->s)->tokenizer && speci_buf_add(&g->text, &zero, 1) == SPEC_OK) {
+    if (g->target->tokenizer && speci_buf_add(&g->text, &zero, 1) == SPEC_OK) {
         own->text = g->text.data, own->n_text = g->text.n - 1;
         g->text.data = NULL;
-    } else if (spec_session_target(g->s)->tokenizer && status == SPEC_OK) {
+    } else if (g->target->tokenizer && status == SPEC_OK) {
         status = SPEC_E_NOMEM;
     }
     if (status == SPEC_E_ABORTED) own->stop = SPEC_STOP_ABORTED;

@@ -176,7 +176,9 @@ static spec_status add_sequences(spec_session *s, int32_t *seqs, int32_t *n)
     spec_status status = SPEC_OK;
     for (*n = 0; *n < s->n_seq && status == SPEC_OK;) {
         status = speci_sequence_add(s, &seqs[*n], &token, 1, NULL);
-        if (status == SPEC_OK) ++*n, status = speci_sequence_consume(s, seqs[*n - 1], 0, NULL);
+        if (status != SPEC_OK) break;
+        const int32_t seq = seqs[(*n)++];
+        if (s->seqs[seq].consuming) status = speci_sequence_consume(s, seq, 0, NULL);
     }
     return status == SPEC_E_BUSY && *n > 0 ? SPEC_OK : status;
 }

@@ -4,15 +4,7 @@
 #include <limits.h>
 #include <string.h>
 
-/* --- what all of a session's files ask --- */
-
-spec_status speci_session_seq(const spec_session *s, int32_t seq, engine_seq **out)
-{
-    if (seq < 0 || seq >= s->n_seq || !s->seqs[seq].live)
-        return speci_fail(SPEC_E_INVALID, "there is no sequence %d", seq);
-    *out = &s->seqs[seq];
-    return SPEC_OK;
-}
+/* --- what drafters are told --- */
 
 speci_draft_seq speci_sequence_asked(spec_session *s, int32_t seq)
 {
@@ -26,18 +18,6 @@ int32_t speci_draft_room(const spec_session *s, const engine_seq *q)
 {
     const int32_t room = q->n_limit == INT32_MAX ? s->n_node - 1 : q->n_limit - q->n_ids - 1;
     return room < 0 ? 0 : room < s->n_node - 1 ? room : s->n_node - 1;
-}
-
-spec_status speci_session_check(const spec_session *s, const int32_t *seqs, int32_t n)
-{
-    engine_seq *q = NULL;
-    if (n < 1 || n > s->n_seq) return speci_fail(SPEC_E_INVALID, "%d sequences; the session has %d", n, s->n_seq);
-    for (int32_t i = 0; i < n; i++) {
-        SPEC_TRY(speci_session_seq(s, seqs[i], &q));
-        for (int32_t j = 0; j < i; j++)
-            if (seqs[j] == seqs[i]) return speci_fail(SPEC_E_INVALID, "sequence %d is given twice", seqs[i]);
-    }
-    return SPEC_OK;
 }
 
 /* --- ids --- */
@@ -117,7 +97,6 @@ spec_status speci_sequence_consume(spec_session *s, int32_t seq, int32_t n_most,
 {
     engine_seq *q = &s->seqs[seq];
     if (n_done) *n_done = 0;
-    if (!q->consuming) return SPEC_OK;
     const int32_t left = prompt_left(s, seq);
     consumer c = { s, seq, false };
     const speci_prefill_hooks hooks = { .poll = poll, .chunk = s->tells_hidden ? tell_chunk : NULL, .arg = &c, .n_least = n_most };

@@ -48,7 +48,7 @@ spec_status spec_sequence_add_text(spec_session *s, int32_t *seq, const char *te
 {
     SPEC_NEED(s, "session");
     SPEC_NEED(text || n_text == 0, "text");
-    const spec_model *m = spec_session_target(s);
+    const spec_model *m = s->target;
     spec_request own = SPEC_REQUEST_INIT;
     int32_t *ids = NULL;
     size_t n = 0;
@@ -82,7 +82,7 @@ spec_status spec_sequence_append_text(spec_session *s, int32_t seq, const char *
     size_t n = 0;
     uint32_t flags = 0;
     SPEC_TRY(flags_to_append(s, seq, request, &flags));
-    const spec_model *m = spec_session_target(s);
+    const spec_model *m = s->target;
     spec_status status = n_text > 0 ? encode(&ids, &n, m, text, n_text, flags) : SPEC_OK;
     if (status == SPEC_OK && n > 0) status = spec_sequence_append(s, seq, ids, n, request);
     if (status == SPEC_OK && n == 0 && request) status = spec_sequence_set_request(s, seq, request);

@@ -12,7 +12,7 @@
 spec_status speci_round_begin(spec_session *s, engine_round *r, const int32_t *seqs, int32_t n)
 {
     for (int32_t i = 0; i < n; i++) {
-        SPEC_TRY(speci_sequence_consume(s, seqs[i], 0, NULL));
+        if (s->seqs[seqs[i]].consuming) SPEC_TRY(speci_sequence_consume(s, seqs[i], 0, NULL));
         r->seqs[i] = seqs[i];
         r->trees[i] = &s->seqs[seqs[i]].proposal.tree;
     }
@@ -123,10 +123,11 @@ spec_status speci_draft_start(spec_session *s, engine_round *r)
     return SPEC_OK;
 }
 
-void speci_plain_start(spec_session *s, engine_round *r)
+void speci_plain_start(spec_session *s, engine_round *r, bool root_on_device)
 {
     r->pending = NULL;
     r->plain = true;
+    r->root_on_device = root_on_device;
     r->marked = r->queued = false;
     if (r == &s->round) forget_scores(s); /* the parts are taken */
     for (int32_t i = 0; i < r->n; i++) {
@@ -192,6 +193,7 @@ static void keep_part(spec_session *s, engine_round *r, int32_t i)
     engine_part *p = &r->part[i];
     p->seq = r->seqs[i];
     p->first_row = speci_exec_first_row(s->exec, i);
+    p->raw_row = -1;
     p->position = (uint64_t)s->seqs[p->seq].n_ids + r->root_on_device;
     if (!r->plain) keep_tree(s, p, r->trees[i]);
 }
@@ -212,12 +214,12 @@ static spec_status check_inputs(spec_session *s, const engine_round *r)
         const bool own = r->trees[i] == &p->tree && p->round > 0; /* as deep as there is room for */
         if (!r->pending && !r->plain) SPEC_TRY(check_tree(s, r->seqs[i], r->trees[i]));
         if (s->n_ctx > 0) SPEC_TRY(check_context(s, r->seqs[i], own ? NULL : r->trees[i]));
-        SPEC_TRY(speci_sequence_room(s, &s->seqs[r->seqs[i]], 0));
+        else SPEC_TRY(speci_sequence_room(s, &s->seqs[r->seqs[i]], 0)); /* a context has its room from the beginning */
     }
     return SPEC_OK;
 }
 
-/* Logits as the requests have them, once the tokens of the trees are known. */
+/* Logits as the requests have them, once the tokens of the trees are known (r->adjusted). */
 static spec_status adjust(spec_session *s, engine_round *r)
 {
     const spec_status status = speci_round_adjust(s, r);
@@ -229,11 +231,13 @@ spec_status speci_score_start(spec_session *s, engine_round *r)
 {
     static const spec_tree none = { 0 };
     bool greedy = false; /* is any of them? */
+    r->adjusted = false;
     if (r->pending) take_shapes(s, r);
     SPEC_TRY(check_inputs(s, r));
     for (int32_t i = 0; i < r->n; i++) {
-        engine_round *flight = r == &s->round ? speci_flight(s, r->seqs[i]) : NULL;
+        engine_round *flight = s->plain && r == &s->round ? speci_flight(s, r->seqs[i]) : NULL;
         greedy = greedy || s->seqs[r->seqs[i]].request.p.sampling.temperature == 0;
+        r->adjusted = r->adjusted || s->seqs[r->seqs[i]].adjust;
         if (flight) speci_round_drop(s, flight);
         s->inputs[i] = (speci_exec_input){ .slot = r->seqs[i], .tree = r->root_on_device ? &none : r->trees[i], .n_grown = r->root_on_device };
     }
@@ -247,7 +251,7 @@ spec_status speci_score_start(spec_session *s, engine_round *r)
     r->n_part = r->n;
     r->by_shape = r->pending != NULL;
     r->queued = true;
-    return r->by_shape ? SPEC_OK : adjust(s, r);
+    return r->adjusted && !r->by_shape ? adjust(s, r) : SPEC_OK;
 }
 
 void speci_round_drop(spec_session *s, engine_round *r)
@@ -297,7 +301,7 @@ spec_status speci_draft_read(spec_session *s, engine_round *r)
     SPEC_TRY(end_proposals(s, r, status));
     if (!r->by_shape) return SPEC_OK;
     fill_parts(s, r);
-    return adjust(s, r);
+    return r->adjusted ? adjust(s, r) : SPEC_OK;
 }
 
 /* --- VERIFY --- */
@@ -376,7 +380,7 @@ static int32_t emitted(const engine_part *p, int32_t *tokens)
     return p->n_path;
 }
 
-/* The text ends with the token that completes a stop string: the path goes no further. */
+/* The text ends with the token that completes a stop string: the path goes no further. Of a request that has some. */
 static spec_status cut_at_stop(spec_session *s, engine_part *p)
 {
     engine_seq *q = &s->seqs[p->seq];
@@ -396,7 +400,8 @@ spec_status speci_verify_read(spec_session *s, engine_round *r)
         if (p->token < 0) return speci_fail(SPEC_E_DEVICE, "the logits of node 0 are not numbers");
     }
     if (r->batch.items) SPEC_TRY(speci_verify_batch_walk(&r->batch));
-    for (int32_t i = 0; i < r->n_part; i++) SPEC_TRY(cut_at_stop(s, &r->part[i]));
+    for (int32_t i = 0; i < r->n_part; i++)
+        if (s->seqs[r->part[i].seq].request.stops.n > 0) SPEC_TRY(cut_at_stop(s, &r->part[i]));
     return SPEC_OK;
 }
 
@@ -414,27 +419,42 @@ spec_status speci_commit_start(spec_session *s, engine_round *r)
 }
 
 /* Tells the builder where on the path drafts were accepted: at which rank, or nowhere among a node's children. */
-static void tell_builder(const spec_session *s, const engine_part *p)
+static void tell_builder(spec_builder *b, const engine_part *p)
 {
-    spec_builder *b = s->seqs[p->seq].proposal.builder;
-    if (!b) return;
     int32_t ranks[SPEC_MAX_DEPTH + 1], n = 0;
     for (int32_t i = 1; i < p->n_path; i++) ranks[n++] = p->tree.rank[p->path[i]];
     if (speci_tree_next_child(&p->tree, p->path[p->n_path - 1], -1) >= 0) ranks[n++] = -1;
     spec_builder_observe(b, p->tree.n, ranks, n);
 }
 
-/* What came of the drafts: a node of a union is the first drafter's that has proposed it. */
-static void count_drafts(spec_session *s, const engine_part *p)
+/* What came of the drafts of drafter k: of `drafted` nodes in the tree and `accepted` ones on the path. */
+static void count_drafts(spec_session *s, int32_t k, int32_t drafted, int32_t accepted)
+{
+    spec_drafter_stats *c = &s->drafters.draft[k].stats;
+    c->n_drafted += drafted;
+    c->n_accepted += accepted;
+    c->n_proposed += drafted > 0;
+}
+
+/* A node of a union is the first drafter's that has proposed it. */
+static void count_union(spec_session *s, const engine_part *p, const uint8_t *maker)
+{
+    for (int32_t k = 0; k < s->drafters.n; k++) {
+        int32_t drafted = 0, accepted = 0;
+        for (int32_t i = 1; i < p->tree.n; i++) drafted += maker[i] == k;
+        for (int32_t i = 1; i < p->n_path; i++) accepted += maker[p->path[i]] == k;
+        count_drafts(s, k, drafted, accepted);
+    }
+}
+
+/* A part that the session itself has drafted. */
+static void tell_of_draft(spec_session *s, const engine_part *p)
 {
     const engine_proposal *own = &s->seqs[p->seq].proposal;
-    for (int32_t k = 0; k < s->drafters.n; k++) {
-        spec_drafter_stats *c = &s->drafters.draft[k].stats;
-        const int64_t before = c->n_drafted;
-        for (int32_t i = 1; i < p->tree.n; i++) c->n_drafted += speci_draft_maker(own->by, own->maker, i) == k;
-        for (int32_t i = 1; i < p->n_path; i++) c->n_accepted += speci_draft_maker(own->by, own->maker, p->path[i]) == k;
-        c->n_proposed += c->n_drafted > before;
-    }
+    if (own->builder && own->builder->kind->observe) tell_builder(own->builder, p);
+    if (own->by >= 0) count_drafts(s, own->by, p->tree.n - 1, p->n_path - 1);
+    else if (own->maker) count_union(s, p, own->maker);
+    speci_ways_tell(s, p);
 }
 
 static spec_status tell_drafters(spec_session *s, const engine_part *p)
@@ -464,9 +484,7 @@ spec_status speci_commit_read(spec_session *s, engine_round *r)
     for (int32_t i = 0; i < r->n_part; i++) {
         engine_part *p = &r->part[i];
         engine_seq *q = &s->seqs[p->seq];
-        if (p->round) tell_builder(s, p);
-        if (p->round) count_drafts(s, p);
-        speci_ways_tell(s, p);
+        if (p->round) tell_of_draft(s, p);
         q->n_ids += emitted(p, q->ids + q->n_ids);
         q->proposal.round = 0;
         q->part = -1;
@@ -475,9 +493,10 @@ spec_status speci_commit_read(spec_session *s, engine_round *r)
         if (told != SPEC_OK) status = told;
         q->n_told = q->n_ids;
         q->stop = stop_of(s, q);
-        SPEC_TRY(speci_text_add(&q->text, &q->request, q->ids + q->n_ids - p->n_path, p->n_path, &q->stop));
+        if (q->text.tokenizer)
+            SPEC_TRY(speci_text_add(&q->text, &q->request, q->ids + q->n_ids - p->n_path, p->n_path, &q->stop));
     }
-    if (status == SPEC_OK) speci_watch_round(s, r);
+    if (status == SPEC_OK && s->watches) speci_watch_round(s, r);
     r->n_part = 0;
     return status;
 }

@@ -166,7 +166,7 @@ spec_status spec_sequence_fork(spec_session *s, int32_t *copy, int32_t seq)
     int32_t to;
     SPEC_TRY(speci_session_seq(s, seq, &q));
     SPEC_TRY(speci_session_free_seq(s, &to));
-    SPEC_TRY(speci_sequence_consume(s, seq, 0, NULL));
+    if (q->consuming) SPEC_TRY(speci_sequence_consume(s, seq, 0, NULL));
     const spec_status status = copy_sequence(s, seq, to);
     if (status != SPEC_OK) {
         speci_sequence_end(s, to);
@@ -277,7 +277,7 @@ spec_status spec_sequence_save(spec_session *s, int32_t seq, spec_write_fn write
     SPEC_TRY(speci_session_seq(s, seq, &q));
     file_section section;
     if (!write) return speci_fail(SPEC_E_INVALID, "saving a sequence needs a write callback");
-    SPEC_TRY(speci_sequence_consume(s, seq, 0, NULL));
+    if (q->consuming) SPEC_TRY(speci_sequence_consume(s, seq, 0, NULL));
     q->part = -1;
     SPEC_TRY(speci_exec_flush(s->exec, seq));
     for (int32_t k = 0; k < s->drafters.n; k++) SPEC_TRY(ready_drafter(s, seq, &s->drafters.draft[k], &section));

@@ -72,7 +72,7 @@ static bool has_shapes(const spec_session *s, const engine_round *r)
         if (p->tree.n > 1) return false;
         if (p->depth == 0) continue;
         const spec_builder *b = p->builder;
-        if (!b || !speci_builder_has_known_shape(b) || b->info.n_node > s->n_node || b->k > s->target->n_vocab) return false;
+        if (!b || !b->known_shape || b->info.n_node > s->n_node || b->k > s->target->n_vocab) return false;
     }
     return true;
 }
@@ -144,22 +144,16 @@ static spec_status run_drafting(spec_session *s, engine_round *r)
     return run(s, r, how, 0);
 }
 
-static spec_status run_plain(spec_session *s, engine_round *r)
-{
-    r->root_on_device = false;
-    speci_plain_start(s, r);
-    return run(s, r, &plain, 0);
-}
-
 /* --- running ahead --- */
 
 /* Where drafting is a choice, it is made a step before: by what was known then. */
 static bool chooses_plain(spec_session *s) { return speci_ways_choose(s, 1) == 0; }
 
+/* Of a session that can. */
 static bool runs_ahead(spec_session *s, int32_t seq)
 {
     const engine_seq *q = &s->seqs[seq];
-    if (!s->plain || q->request.p.logprobs || q->adjust || (s->n_ctx > 0 && q->n_ids >= s->n_ctx)) return false;
+    if (q->request.p.logprobs || q->adjust || (s->n_ctx > 0 && q->n_ids >= s->n_ctx)) return false;
     if (!speci_flight(s, seq) && !chooses_plain(s)) return false;
     return s->rule != SPEC_VERIFY_GREEDY || q->request.p.sampling.temperature == 0; /* else a rule that verify refuses */
 }
@@ -170,10 +164,9 @@ static engine_round *plain_round(spec_session *s, int32_t seq, int32_t ahead)
     const engine_seq *q = &s->seqs[seq];
     engine_round *r = &s->plain[2 * seq + (int32_t)((q->n_step + (uint64_t)ahead) % 2)];
     r->n = 1, r->seqs[0] = seq;
-    r->root_on_device = ahead;
     r->hand_on = s->roots + seq;
     r->rule = s->rule;
-    speci_plain_start(s, r);
+    speci_plain_start(s, r, ahead);
     return r;
 }
 
@@ -287,14 +280,16 @@ static spec_status consume_prompts(spec_session *s, const int32_t *seqs, int32_t
 static spec_status run_round(spec_session *s, const int32_t *seqs, int32_t n, bool alone, const engine_round **ran)
 {
     engine_round *r = &s->round;
-    if (n == 1 && (alone || speci_flight(s, seqs[0])) && runs_ahead(s, seqs[0])) {
+    if (s->plain && n == 1 && (alone || speci_flight(s, seqs[0])) && runs_ahead(s, seqs[0])) {
         *ran = &s->plain[2 * seqs[0] + (int32_t)(s->seqs[seqs[0]].n_step % 2)];
         return step_ahead(s, seqs[0], alone);
     }
     *ran = r;
     SPEC_TRY(speci_round_begin(s, r, seqs, n));
     r->rule = s->rule;
-    return s->drafters.n > 0 ? run_drafting(s, r) : run_plain(s, r);
+    if (s->drafters.n > 0) return run_drafting(s, r);
+    speci_plain_start(s, r, false);
+    return run(s, r, &plain, 0);
 }
 
 spec_status spec_step(spec_session *s, const spec_step_result **results, const int32_t *seqs, int32_t n)

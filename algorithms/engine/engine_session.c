@@ -469,7 +469,7 @@ spec_status spec_session_get_info(const spec_session *s, spec_session_info *info
 {
     ENGINE_ENTER(s);
     SPEC_NEED(info, "info");
-    spec_session_info own = { .n_seq = s->n_seq, .n_ctx = s->n_ctx, .n_node = s->n_node };
+    spec_session_info own = { .n_seq = s->n_seq, .n_ctx = s->n_ctx, .n_node = s->n_node, .target = s->target };
     for (int32_t i = 0; i < s->n_seq; i++) own.n_seq_free += !s->seqs[i].live;
     return speci_params_write(info, &own, sizeof own, "spec_session_info");
 }
@@ -484,5 +484,3 @@ spec_status spec_session_get_drafter_stats(const spec_session *s, spec_drafter_s
     if (drafter < s->drafters.n) own = s->drafters.draft[drafter].stats; /* else nobody is asked: trees are roots alone */
     return speci_params_write(stats, &own, sizeof own, "spec_drafter_stats");
 }
-
-const spec_model *spec_session_target(const spec_session *s) { return s ? s->target : NULL; }

@@ -102,7 +102,6 @@ static void drop_told(engine_text *t)
 spec_status speci_text_cut(engine_text *t, const engine_request *r, const int32_t *tokens, int32_t n, int32_t *n_taken)
 {
     *n_taken = n;
-    if (!t->tokenizer || r->stops.n == 0) return SPEC_OK;
     drop_told(t);
     const spec_text_stream stream = t->stream;
     const size_t n_text = t->buf.n;
@@ -119,7 +118,6 @@ spec_status speci_text_cut(engine_text *t, const engine_request *r, const int32_
 
 spec_status speci_text_add(engine_text *t, const engine_request *r, const int32_t *tokens, int32_t n, spec_stop *stop)
 {
-    if (!t->tokenizer) return SPEC_OK;
     drop_told(t);
     const bool end_token = *stop == SPEC_STOP_EOS || *stop == SPEC_STOP_STRING; /* which has no text */
     bool cut = false;

@@ -81,7 +81,7 @@ static void watch(spec_session *s, int32_t drafter, const engine_part *p, bool t
 
 void speci_watch_round(spec_session *s, const engine_round *r)
 {
-    for (int32_t k = 0; s->watches && k < s->drafters.n; k++)
+    for (int32_t k = 0; k < s->drafters.n; k++)
         for (int32_t i = 0; i < r->n_part && looks_up(&s->drafters.draft[k]); i++)
             watch(s, k, &r->part[i], s->n_round % (uint64_t)r->n_part == (uint64_t)i);
 }

@@ -37,7 +37,6 @@ static spec_status enqueue_probs(speci_verify_batch *b)
         if (!device->needs_probs || !stands_for_device(b, x)) continue;
         for (speci_verify_item *y = NULL; (y = speci_verify_next(b, device, y));) n_row = add_probs(b, y, n_row);
     }
-    if (n_row == 0) return SPEC_OK;
     return b->ops->probs(b->queue, &(spec_probs_args){ .logits = b->logits, .ld = b->n_vocab, .n_valid = b->n_vocab,
                                                        .probs = b->p, .ld_probs = b->n_vocab, .n_probs = b->n_vocab,
                                                        .n_row = n_row, .host_src = b->rows.src, .host_dst = b->rows.dst,
@@ -46,7 +45,9 @@ static spec_status enqueue_probs(speci_verify_batch *b)
 
 spec_status speci_verify_batch_enqueue(speci_verify_batch *b)
 {
-    SPEC_TRY(enqueue_probs(b));
+    bool needs_probs = false;
+    for (const speci_verify_item *x = b->items; x; x = x->next) needs_probs = needs_probs || x->rule->device->needs_probs;
+    if (needs_probs) SPEC_TRY(enqueue_probs(b));
     for (const speci_verify_item *x = b->items; x; x = x->next)
         if (stands_for_device(b, x) && x->rule->device->enqueue) SPEC_TRY(x->rule->device->enqueue(b, x->rule->device));
     return SPEC_OK;

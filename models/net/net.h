@@ -153,11 +153,13 @@ typedef struct net_exec {
     net_shape shape;
     net_memory memory;
     net_plans plans;
+    spec_plan plan[2];   /* by phase, of their operations */
     spec_tap *taps;      /* [n_tap] */
     spec_queue *queue;
     spec_prepared *prepared[2];
     spec_prepared *prepared_part[2]; /* HEAD, INFO: pieces of the decode plan, or what stands in for them */
     net_seq *seqs;       /* [n_seq] */
+    int32_t n_begun;     /* of these: memory that has not been zeroed yet */
     spec_range *to_zero; /* [n_zeroed] */
     int32_t *free_pages; /* [n_page], a stack */
     int32_t n_free;
@@ -185,8 +187,6 @@ spec_status speci_net_forward(speci_exec *exec, const speci_exec_input *in, int3
                               const speci_exec_tokens *tokens);
 spec_status speci_net_flush(speci_exec *exec, int32_t slot);
 spec_status speci_net_warm(speci_exec *exec, int32_t slot, const spec_tree *tree);
-int32_t speci_net_first_row(const speci_exec *exec, int32_t k);
-float *speci_net_logits(const speci_exec *exec);
 spec_view speci_net_tap(const speci_exec *exec, int32_t phase, int32_t tap);
 spec_view speci_net_given(const speci_exec *exec, int32_t tap);
 spec_status speci_net_forward_part(speci_exec *exec, speci_exec_part part, const speci_exec_input *in, int32_t n_in,

@@ -20,6 +20,7 @@ static spec_status alloc_host(net_exec *net)
     if (!(plans->kept = speci_alloc(net->a, (size_t)plans->n_kept, sizeof(net_kept)))) return SPEC_E_NOMEM;
     if (!(net->to_zero = speci_alloc(net->a, (size_t)plans->n_zeroed, sizeof(spec_range)))) return SPEC_E_NOMEM;
     if (!(net->seqs = speci_alloc(net->a, (size_t)s->n_seq, sizeof(net_seq)))) return SPEC_E_NOMEM;
+    if (!(net->base.first_row = speci_alloc(net->a, (size_t)s->n_seq, sizeof(int32_t)))) return SPEC_E_NOMEM;
     for (int32_t i = 0; i < s->n_seq; i++) {
         net_seq *q = &net->seqs[i];
         if (!(q->path = speci_alloc(net->a, (size_t)s->n_node, sizeof(int32_t)))) return SPEC_E_NOMEM;
@@ -53,6 +54,16 @@ static spec_status check_abilities(const net_exec *net)
     return SPEC_OK;
 }
 
+static void list_plans(net_exec *net)
+{
+    const net_shape *s = &net->shape;
+    for (int i = 0; i < 2; i++)
+        net->plan[i] = (spec_plan){ .ops = net->plans.ops[i], .n_op = net->plans.n_op[i], .phase = i,
+                                     .n_row_max = i == SPEC_PHASE_PREFILL ? s->chunk : s->n_row_decode,
+                                     .n_seq_max = i == SPEC_PHASE_PREFILL ? 1 : s->n_seq, .n_node_max = s->n_cache,
+                                     .n_kv_max = s->n_page_seq * SPEC_PAGE };
+}
+
 static spec_status net_open(net_exec *net)
 {
     const int32_t row_max = net->base.model->backend->info.row_max;
@@ -63,6 +74,7 @@ static spec_status net_open(net_exec *net)
     speci_net_emit(&net->plans, &net->memory, net->base.model, &net->shape); /* counts and measures: nothing is there yet */
     SPEC_TRY(alloc_host(net));
     speci_net_emit(&net->plans, &net->memory, net->base.model, &net->shape);
+    list_plans(net);
     return SPEC_OK;
 }
 
@@ -71,7 +83,7 @@ spec_status speci_net_open(speci_exec **out, const spec_model *model, const spec
     *out = NULL;
     net_exec *net = speci_alloc(model->allocator, 1, sizeof *net);
     if (!net) return SPEC_E_NOMEM;
-    net->base = (speci_exec){ .kind = &speci_exec_net, .model = model };
+    net->base = (speci_exec){ .kind = &speci_exec_net, .model = model, .n_logit = speci_model_n_logit(model) };
     net->a = model->allocator;
     net->ops = model->backend->ops;
     net->dev = model->backend->dev;
@@ -108,6 +120,7 @@ void speci_net_close(speci_exec *exec)
     speci_free(net->a, net->plans.kept);
     speci_free(net->a, net->to_zero);
     speci_free(net->a, net->seqs);
+    speci_free(net->a, net->base.first_row);
     speci_free(net->a, net->free_pages);
     speci_free(net->a, net->block);
     speci_free(net->a, net);
@@ -116,19 +129,12 @@ void speci_net_close(speci_exec *exec)
 void speci_net_plans(const speci_exec *exec, spec_plan plans[2])
 {
     const net_exec *net = net_of(exec);
-    const net_shape *s = &net->shape;
-    for (int i = 0; i < 2; i++)
-        plans[i] = (spec_plan){ .ops = net->plans.ops[i], .n_op = net->plans.n_op[i], .phase = i,
-                                .n_row_max = i == SPEC_PHASE_PREFILL ? s->chunk : s->n_row_decode,
-                                .n_seq_max = i == SPEC_PHASE_PREFILL ? 1 : s->n_seq, .n_node_max = s->n_cache,
-                                .n_kv_max = s->n_page_seq * SPEC_PAGE };
+    plans[0] = net->plan[0], plans[1] = net->plan[1];
 }
 
 spec_plan speci_net_part_plan(const net_exec *net, int32_t i)
 {
-    spec_plan plans[2];
-    speci_net_plans(&net->base, plans);
-    spec_plan plan = plans[SPEC_PHASE_DECODE];
+    spec_plan plan = net->plan[SPEC_PHASE_DECODE];
     plan.ops = net->plans.part[i], plan.n_op = net->plans.n_part[i];
     return plan;
 }
@@ -160,9 +166,8 @@ spec_status speci_net_attach(speci_exec *exec, spec_queue *queue, bool capture)
     SPEC_TRY(alloc_device(net));
     SPEC_TRY(speci_net_make_info(net));
     speci_net_emit(&net->plans, &net->memory, net->base.model, &net->shape);
+    net->base.logits = net->plans.logits;
     SPEC_TRY(check_abilities(net));
-    spec_plan plans[2];
-    speci_net_plans(exec, plans);
-    for (int i = 0; i < 2; i++) SPEC_TRY(speci_plan_prepare(net->ops, queue, &net->prepared[i], &plans[i], capture));
+    for (int i = 0; i < 2; i++) SPEC_TRY(speci_plan_prepare(net->ops, queue, &net->prepared[i], &net->plan[i], capture));
     return prepare_parts(net, capture);
 }

@@ -3,10 +3,8 @@
 
 spec_status speci_net_run(net_exec *net, int32_t phase, const spec_argmax_args *argmax)
 {
-    spec_plan plans[2];
-    SPEC_TRY(speci_net_zero_begun(net));
-    speci_net_plans(&net->base, plans);
-    return speci_plan_run(net->ops, net->queue, &plans[phase], net->prepared[phase], net->block, argmax);
+    if (net->n_begun > 0) SPEC_TRY(speci_net_zero_begun(net));
+    return speci_plan_run(net->ops, net->queue, &net->plan[phase], net->prepared[phase], net->block, argmax);
 }
 
 spec_status speci_net_check_token(const net_exec *net, int32_t token)
@@ -57,7 +55,7 @@ static spec_status pass(net_exec *net, const speci_exec_input *in, int32_t n_in,
                         const speci_exec_tokens *tokens)
 {
     speci_net_describe(net, in, n_in, feed);
-    spec_argmax_args a = speci_argmax_of(net->plans.logits, speci_model_n_logit(net->base.model), 0, net->block->n_row);
+    spec_argmax_args a = speci_argmax_of(net->base.logits, net->base.n_logit, 0, net->block->n_row);
     if (tokens) a.host_out_token = tokens->token, a.next = tokens->next;
     const spec_status status = speci_net_run(net, SPEC_PHASE_DECODE, tokens ? &a : NULL);
     speci_net_take_note(net, in, n_in, status);
@@ -107,7 +105,3 @@ spec_status speci_net_warm(speci_exec *exec, int32_t slot, const spec_tree *tree
     speci_net_describe(net, &in, 1, NULL);
     return net->ops->plan_warm(net->queue, prepared, net->block);
 }
-
-/* --- what a pass gave --- */
-
-float *speci_net_logits(const speci_exec *exec) { return net_of(exec)->plans.logits; }

@@ -60,7 +60,7 @@ static spec_status copy_memory(net_exec *net, int32_t from, int32_t to)
     SPEC_TRY(copy_now(&w.list));
     t->n_past = f->n_past, t->n_recent = f->n_recent, t->parity = f->parity;
     t->n_path = t->n_fed = 0;
-    t->broken = t->begun = false;
+    t->broken = false;
     t->live = true;
     return SPEC_OK;
 }

@@ -11,6 +11,7 @@ void speci_net_begin(speci_exec *exec, int32_t slot)
     net_seq *s = &net->seqs[slot];
     s->n_past = s->n_recent = s->n_path = s->parity = s->n_fed = 0;
     s->broken = false;
+    net->n_begun += !s->begun;
     s->live = s->begun = true;
 }
 
@@ -39,6 +40,7 @@ spec_status speci_net_zero_begun(net_exec *net)
         SPEC_TRY(speci_net_each_buffer(&net->plans, add_zeroed, &z));
         SPEC_TRY(net->ops->zero(net->queue, z.range, z.n));
         for (int32_t slot = first; slot < end; slot++) net->seqs[slot].begun = false;
+        net->n_begun -= end - first;
     }
     return SPEC_OK;
 }
@@ -48,6 +50,7 @@ void speci_net_end(speci_exec *exec, int32_t slot)
     net_exec *net = net_of(exec);
     net_seq *s = &net->seqs[slot];
     while (s->n_page > 0) net->free_pages[net->n_free++] = s->page[--s->n_page];
+    net->n_begun -= s->begun;
     s->live = s->begun = false;
 }
 

@@ -53,11 +53,6 @@ static spec_step_node *block_add(net_exec *net, block_cursor *c, int32_t slot, i
     return nodes;
 }
 
-static void block_reach(spec_step_block *b, int32_t n_kv)
-{
-    if (n_kv > b->n_kv) b->n_kv = n_kv;
-}
-
 void speci_net_describe_prefill(net_exec *net, int32_t slot, const int32_t *ids, int32_t n, int32_t rows)
 {
     const net_seq *s = &net->seqs[slot];
@@ -65,7 +60,7 @@ void speci_net_describe_prefill(net_exec *net, int32_t slot, const int32_t *ids,
     block_begin(net, SPEC_PHASE_PREFILL, 1, n, n, rows, 0);
     spec_step_node *nodes = block_add(net, &c, slot, s->parity ^ 1, 0, 0, n);
     for (int32_t i = 0; i < n; i++) nodes[i] = (spec_step_node){ .token = ids[i], .parent = i - 1, .depth = i };
-    block_reach(net->block, s->n_past + n);
+    net->block->n_kv = s->n_past + n;
 }
 
 /* What a pass feeds of one sequence: a chain of pending tokens in front (joint), then the caller's tree (or none). */
@@ -78,18 +73,19 @@ static void add_input(net_exec *net, block_cursor *c, const speci_exec_input *in
     const int32_t n_row = n_given + in->n_grown - in->n_fed, n_past = s->n_past + s->n_path - front;
     spec_traversal_node *visits = (spec_traversal_node *)((char *)net->block + net->block->off_traversal) + c->row;
     spec_step_seq *seq = (spec_step_seq *)((char *)net->block + net->block->off_seq) + c->seq;
+    net->base.first_row[c->seq] = c->row + front;
     spec_step_node *nodes = block_add(net, c, in->slot, first ? s->parity ^ 1 : s->parity,
                                       first ? s->n_path - front : 0, in->n_fed, n_row);
+    int32_t n_level = in->n_grown > 0 ? in->depth + 1 : front; /* positions behind n_past that are written */
     seq->n_given = n_given, seq->n_advance = front;
     if (front > 0) speci_net_joint_chain(net, in->slot, nodes, front);
     for (int32_t i = front; i < n_given; i++) {
         const int32_t up = t->parent[i - front], parent = up < 0 ? front - 1 : front + up;
         nodes[i] = (spec_step_node){ .token = t->token[i - front], .parent = parent,
                                      .depth = parent < 0 ? 0 : nodes[parent].depth + 1 };
-        block_reach(net->block, n_past + nodes[i].depth + 1);
+        if (nodes[i].depth + 1 > n_level) n_level = nodes[i].depth + 1;
     }
-    if (front > 0) block_reach(net->block, n_past + front);
-    if (in->n_grown > 0) block_reach(net->block, n_past + in->depth + 1);
+    if (n_level > 0 && n_past + n_level > net->block->n_kv) net->block->n_kv = n_past + n_level;
     if (n_row > 0) speci_traversal_schedule(nodes, in->n_fed, n_given, n_row, visits);
 }
 
@@ -110,11 +106,4 @@ void speci_net_describe(net_exec *net, const speci_exec_input *in, int32_t n_in,
         net->block->grown = feed->grown, net->block->ld_grown = feed->ld_grown;
     }
     for (int32_t k = 0; k < n_in; k++) add_input(net, &c, &in[k]);
-}
-
-int32_t speci_net_first_row(const speci_exec *exec, int32_t k)
-{
-    const net_exec *net = net_of(exec);
-    const spec_step_seq *s = &spec_step_seqs(net->block)[k];
-    return s->first_row + s->n_advance;
 }

@@ -34,9 +34,7 @@ typedef struct own_exec {
     int32_t piece;         /* tokens of a prompt that the engine gets at once */
     own_seq *seqs;         /* [n_seq] */
     spec_model_tree *shown; /* [n_seq] the trees of a pass, */
-    int32_t *first_row;     /* [n_seq] and where their rows begin */
-    float *rows;            /* [n_seq * n_node][n_vocab] logits, where the engine writes them; and on the device */
-    float *logits;
+    float *rows;            /* [n_seq * n_node][n_vocab] logits, where the engine writes them */
     spec_step_node *nodes;  /* [n_seq * n_node] what was fetched of trees that grew on the device */
     spec_grow_node *grown;
 } own_exec;
@@ -67,8 +65,6 @@ int32_t speci_own_n_past(const speci_exec *exec, int32_t slot);
 spec_status speci_own_prefill(speci_exec *exec, int32_t slot, const int32_t *ids, size_t n, const speci_prefill_hooks *hooks);
 spec_status speci_own_forward(speci_exec *exec, const speci_exec_input *in, int32_t n_in, const speci_exec_feed *feed,
                               const speci_exec_tokens *tokens);
-int32_t speci_own_first_row(const speci_exec *exec, int32_t k);
-float *speci_own_logits(const speci_exec *exec);
 spec_status speci_own_copy(speci_exec *exec, int32_t from, int32_t to);
 spec_status speci_own_seq_bytes(speci_exec *exec, int32_t slot, uint64_t *bytes);
 spec_status speci_own_write(speci_exec *exec, int32_t slot, speci_put_fn put, void *arg);

@@ -28,7 +28,7 @@ static spec_status alloc_host(own_exec *own)
         if (!(s->tree.parent = speci_alloc(own->a, n_node, sizeof *s->tree.parent))) return SPEC_E_NOMEM;
     }
     if (!(own->shown = speci_alloc(own->a, n_seq, sizeof *own->shown))) return SPEC_E_NOMEM;
-    if (!(own->first_row = speci_alloc(own->a, n_seq, sizeof *own->first_row))) return SPEC_E_NOMEM;
+    if (!(own->base.first_row = speci_alloc(own->a, n_seq, sizeof(int32_t)))) return SPEC_E_NOMEM;
     if (!(own->nodes = speci_alloc(own->a, n_rows(own), sizeof *own->nodes))) return SPEC_E_NOMEM;
     return (own->grown = speci_alloc(own->a, n_rows(own), sizeof *own->grown)) ? SPEC_OK : SPEC_E_NOMEM;
 }
@@ -39,7 +39,7 @@ spec_status speci_own_open(speci_exec **out, const spec_model *model, const spec
     SPEC_TRY(check(model, p));
     own_exec *own = speci_alloc(model->allocator, 1, sizeof *own);
     if (!own) return SPEC_E_NOMEM;
-    own->base = (speci_exec){ .kind = &speci_exec_own, .model = model };
+    own->base = (speci_exec){ .kind = &speci_exec_own, .model = model, .n_logit = speci_model_n_logit(model) };
     own->app = model->own;
     own->ops = model->backend->ops, own->dev = model->backend->dev, own->a = model->allocator;
     own->n_seq = p->n_seq, own->n_node = p->n_node;
@@ -63,8 +63,8 @@ void speci_own_close(speci_exec *exec)
         speci_free(own->a, s->tree.token);
         speci_free(own->a, s->tree.parent);
     }
-    if (own->logits) own->ops->free(own->dev, own->logits, logits_bytes(own));
-    void *arrays[] = { own->seqs, own->shown, own->first_row, own->nodes, own->grown, own->rows, own };
+    if (own->base.logits) own->ops->free(own->dev, own->base.logits, logits_bytes(own));
+    void *arrays[] = { own->seqs, own->shown, own->base.first_row, own->nodes, own->grown, own->rows, own };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) speci_free(own->a, arrays[i]);
 }
 
@@ -85,6 +85,6 @@ spec_status speci_own_attach(speci_exec *exec, spec_queue *queue, bool capture)
     own->queue = queue;
     if (!(own->rows = speci_alloc(own->a, 1, logits_bytes(own)))) return SPEC_E_NOMEM;
     SPEC_TRY(own->ops->alloc(own->dev, &at, logits_bytes(own)));
-    own->logits = at;
+    own->base.logits = at;
     return SPEC_OK;
 }

@@ -35,9 +35,9 @@ static spec_status hand_over(own_exec *own, int32_t n_row, const speci_exec_toke
 {
     const int32_t n_vocab = own->base.model->n_vocab;
     const size_t bytes = (size_t)n_row * (size_t)n_vocab * sizeof *own->rows;
-    SPEC_TRY(own->ops->upload(own->queue, own->logits, own->rows, bytes));
+    SPEC_TRY(own->ops->upload(own->queue, own->base.logits, own->rows, bytes));
     if (!tokens) return SPEC_OK;
-    spec_argmax_args a = speci_argmax_of(own->logits, n_vocab, 0, n_row);
+    spec_argmax_args a = speci_argmax_of(own->base.logits, n_vocab, 0, n_row);
     a.host_out_token = tokens->token, a.next = tokens->next;
     return own->ops->argmax(own->queue, &a);
 }
@@ -50,7 +50,7 @@ static spec_status pass(own_exec *own, const speci_exec_input *in, int32_t n_in,
     SPEC_TRY(speci_own_show(own, in, n_in, feed));
     SPEC_TRY(score(own, in, n_in));
     const spec_model_tree *last = &own->shown[n_in - 1];
-    return hand_over(own, own->first_row[n_in - 1] + last->tree->n - last->n_fed, tokens);
+    return hand_over(own, own->base.first_row[n_in - 1] + last->tree->n - last->n_fed, tokens);
 }
 
 spec_status speci_own_forward(speci_exec *exec, const speci_exec_input *in, int32_t n_in, const speci_exec_feed *feed,
@@ -62,6 +62,3 @@ spec_status speci_own_forward(speci_exec *exec, const speci_exec_input *in, int3
     for (int32_t k = 0; k < n_in && status == SPEC_E_DEVICE; k++) own->seqs[in[k].slot].broken = true;
     return status;
 }
-
-int32_t speci_own_first_row(const speci_exec *exec, int32_t k) { return own_of(exec)->first_row[k]; }
-float *speci_own_logits(const speci_exec *exec) { return own_of(exec)->logits; }

@@ -60,7 +60,7 @@ spec_status speci_own_show(own_exec *own, const speci_exec_input *in, int32_t n_
         assemble(own, k, &in[k], feed, t);
         SPEC_TRY(check_nodes(own, t));
         own->shown[k] = (spec_model_tree){ .tree = t, .n_fed = in[k].n_fed };
-        own->first_row[k] = n_row;
+        own->base.first_row[k] = n_row;
         n_row += t->n - in[k].n_fed;
     }
     return SPEC_OK;

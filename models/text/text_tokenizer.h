@@ -261,7 +261,7 @@ typedef struct speci_piece {
 } speci_piece;
 typedef struct speci_decoder {
     speci_buf steps; /* speci_dec; these two only until the pieces are made */
-    int phase;       /* what the steps so far make of tokens (text_json.c) */
+    int phase;       /* what the steps so far make of tokens (text_json_decode.c) */
     int32_t unk;     /* spm: the unknown piece is shown as unk_text (borrowed from the file); else -1 */
     const char *unk_text;
     size_t n_unk_text;

@@ -1,5 +1,5 @@
-/* count_step.c - a program of count_step.py, linked with a library that was compiled with -finstrument-functions: prints the
- * address of every function that is entered in one spec_step, one a line.
+/* count_step.c - a program of count_step.py, linked with a library that was compiled with -finstrument-functions: prints who calls
+ * whom in one spec_step, as pairs of addresses, the caller first (0: this program), one a line.
  *
  *     count_step TARGET DRAFTER TREE        a greedy step with TREE of the drafter
  *     count_step TARGET                     a plain one
@@ -10,10 +10,14 @@
 #include <stdlib.h>
 #include "tests/support_sequence.h"
 
-enum { N_WARM = 8, MOST = 4096 };
+enum { N_WARM = 8, MOST = 4096, DEEP = 256 };
 
-static void *entered[MOST];
-static int n_entered, counts;
+typedef struct call {
+    void *caller, *function;
+} call;
+static call calls[MOST];
+static void *stack[DEEP]; /* stack[0] is this program */
+static int n_call, depth, counts;
 
 /* The compiler calls these round every function of the library; one thread computes. */
 __attribute__((no_instrument_function)) void __cyg_profile_func_enter(void *function, void *caller);
@@ -21,16 +25,19 @@ __attribute__((no_instrument_function)) void __cyg_profile_func_exit(void *funct
 
 void __cyg_profile_func_enter(void *function, void *caller)
 {
-    (void)caller;
+    (void)caller; /* an address inside of it */
     if (!counts) return;
-    for (int i = 0; i < n_entered; i++)
-        if (entered[i] == function) return;
-    if (n_entered < MOST) entered[n_entered++] = function;
+    void *const from = stack[depth];
+    stack[++depth] = function;
+    for (int i = 0; i < n_call; i++)
+        if (calls[i].function == function && calls[i].caller == from) return;
+    if (n_call < MOST) calls[n_call++] = (call){ from, function };
 }
 
 void __cyg_profile_func_exit(void *function, void *caller)
 {
     (void)function, (void)caller;
+    if (counts) depth--;
 }
 
 static void check(spec_status status)
@@ -71,7 +78,7 @@ int main(int argc, char **argv)
     counts = 1;
     check(step_into(session, &result, &seq, 1));
     counts = 0;
-    for (int i = 0; i < n_entered; i++) printf("%p\n", entered[i]);
+    for (int i = 0; i < n_call; i++) printf("%#zx %#zx\n", (size_t)calls[i].caller, (size_t)calls[i].function);
 
     spec_session_close(session);
     spec_drafter_close(drafter);

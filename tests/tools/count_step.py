@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Counts what one spec_step enters above the kernels: functions and files of algorithms/, of models/ and of backends/ itself, not
-of a device. What a reader has to follow to know what a step does.
+"""Counts what one spec_step enters above the kernels: functions and files of algorithms/, of models/ and of backends/ itself. A
+device's operations are kernels, with all that they call. What a reader has to follow to know what a step does.
 
     count_step.py SOURCE BUILD [--list]     builds SOURCE in BUILD, instrumented; --list: names them
 
@@ -17,6 +17,8 @@ STEPS = [
     ("tree product:3,2,2", ["{models}/demo-target", "{models}/demo-drafter", "product:3,2,2"]),
 ]
 ABOVE_THE_KERNELS = re.compile(r"(algorithms|models)/|backends/[^/]*$")
+DEVICE = re.compile(r"backends/[^/]+/")
+INLINE = re.compile(r"^(?:\w+ )?static inline [^;(]*?\b(\w+)\(", re.M)
 
 
 def build(source, target):
@@ -30,16 +32,45 @@ def build(source, target):
     return os.path.join(target, "bin", "count-step")
 
 
+def inline_functions(source):
+    """{function: the header that has it}; each source that calls it has a copy, which is not another function"""
+    found = {}
+    for folder, _, names in os.walk(source):
+        for name in names:
+            if name.endswith(".h"):
+                path = os.path.join(folder, name)
+                with open(path, encoding="utf-8") as f:
+                    found.update(dict.fromkeys(INLINE.findall(f.read()), os.path.relpath(path, source)))
+    return found
+
+
+def names_of(program, addresses, source):
+    """{address: (file, function)}"""
+    lines = subprocess.run(["addr2line", "-f", "-e", program], input="\n".join(addresses), check=True, stdout=subprocess.PIPE,
+                           text=True).stdout.splitlines()
+    headers = inline_functions(source)
+    places = [os.path.relpath(place.rsplit(":", 1)[0], source) for place in lines[1::2]]
+    return {a: (headers.get(name, path), name) for a, name, path in zip(addresses, lines[0::2], places)}
+
+
 def entered(program, arguments, source):
     """{file: functions of it}, above the kernels"""
-    addresses = subprocess.run([program] + arguments, check=True, stdout=subprocess.PIPE, text=True).stdout
-    lines = subprocess.run(["addr2line", "-f", "-e", program], input=addresses, check=True, stdout=subprocess.PIPE,
-                           text=True).stdout.splitlines()
-    found = collections.defaultdict(set)
-    for name, place in zip(lines[0::2], lines[1::2]):
-        path = os.path.relpath(place.rsplit(":", 1)[0], source)
-        if ABOVE_THE_KERNELS.match(path):
-            found[path].add(name)
+    lines = subprocess.run([program] + arguments, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+    called = collections.defaultdict(set)
+    for line in lines:
+        caller, function = line.split()
+        called[caller].add(function)
+    names = names_of(program, sorted(set.union(*called.values())), source)
+    found, seen, left = collections.defaultdict(set), set(), ["0"]
+    while left:
+        for function in called[left.pop()] - seen:
+            seen.add(function)
+            path, name = names[function]
+            if DEVICE.match(path):
+                continue
+            left.append(function)
+            if ABOVE_THE_KERNELS.match(path):
+                found[path].add(name)
     return found
 
 
