@@ -97,19 +97,23 @@ SPEC_BLOCKS_HD static inline int spec_q5_number(const uint8_t qh[4], const uint8
 {
     return spec_q4_number(qs, i) | (qh[i / 8] >> i % 8 & 1) << 4;
 }
-SPEC_BLOCKS_HD static inline int spec_q4_k_number(const uint8_t qs[128], int i)
+/* ... of 256: of value l, 0 .. 31, of group g */
+SPEC_BLOCKS_HD static inline int spec_q4_k_of(const uint8_t qs[128], int g, int l) { return qs[32 * (g / 2) + l] >> 4 * (g % 2) & 15; }
+SPEC_BLOCKS_HD static inline int spec_q5_k_of(const uint8_t qh[32], const uint8_t qs[128], int g, int l)
 {
-    return qs[32 * (i / 64) + i % 32] >> 4 * (i / 32 % 2) & 15;
+    return spec_q4_k_of(qs, g, l) | (qh[l] >> g & 1) << 4;
 }
-SPEC_BLOCKS_HD static inline int spec_q5_k_number(const uint8_t qh[32], const uint8_t qs[128], int i)
+SPEC_BLOCKS_HD static inline int spec_q6_k_of(const spec_q6_k_block *b, int g, int l)
 {
-    return spec_q4_k_number(qs, i) | (qh[i % 32] >> i / 32 & 1) << 4;
-}
-SPEC_BLOCKS_HD static inline int spec_q6_k_number(const spec_q6_k_block *b, int i)
-{
-    const int half = i / 128, k = i / 32 % 4, l = i % 32;
+    const int half = g / 4, k = g % 4;
     return (b->ql[64 * half + 32 * (k % 2) + l] >> 4 * (k / 2) & 15) | (b->qh[32 * half + l] >> 2 * k & 3) << 4;
 }
+SPEC_BLOCKS_HD static inline int spec_q4_k_number(const uint8_t qs[128], int i) { return spec_q4_k_of(qs, i / 32, i % 32); }
+SPEC_BLOCKS_HD static inline int spec_q5_k_number(const uint8_t qh[32], const uint8_t qs[128], int i)
+{
+    return spec_q5_k_of(qh, qs, i / 32, i % 32);
+}
+SPEC_BLOCKS_HD static inline int spec_q6_k_number(const spec_q6_k_block *b, int i) { return spec_q6_k_of(b, i / 32, i % 32); }
 
 /* --- all of them alike, for who keeps their parts in an order of his own ---
  *
@@ -174,21 +178,24 @@ SPEC_BLOCKS_HD static inline void spec_q4_k_parts(spec_block_parts *to, const vo
     const spec_q4_k_block *b = (const spec_q4_k_block *)block;
     to->d = b->d, to->m = b->dmin;
     spec_k_parts(to, b->scales);
-    for (int i = 0; i < SPEC_K_BLOCK; i++) to->q[i] = (uint8_t)spec_q4_k_number(b->qs, i);
+    for (int g = 0; g < SPEC_K_BLOCK / 32; g++)
+        for (int l = 0; l < 32; l++) to->q[32 * g + l] = (uint8_t)spec_q4_k_of(b->qs, g, l);
 }
 SPEC_BLOCKS_HD static inline void spec_q5_k_parts(spec_block_parts *to, const void *block)
 {
     const spec_q5_k_block *b = (const spec_q5_k_block *)block;
     to->d = b->d, to->m = b->dmin;
     spec_k_parts(to, b->scales);
-    for (int i = 0; i < SPEC_K_BLOCK; i++) to->q[i] = (uint8_t)spec_q5_k_number(b->qh, b->qs, i);
+    for (int g = 0; g < SPEC_K_BLOCK / 32; g++)
+        for (int l = 0; l < 32; l++) to->q[32 * g + l] = (uint8_t)spec_q5_k_of(b->qh, b->qs, g, l);
 }
 SPEC_BLOCKS_HD static inline void spec_q6_k_parts(spec_block_parts *to, const void *block)
 {
     const spec_q6_k_block *b = (const spec_q6_k_block *)block;
     to->d = b->d, to->m = 0;
     for (int i = 0; i < 16; i++) to->f[i] = (uint8_t)b->scales[i], to->fm[i] = 0;
-    for (int i = 0; i < SPEC_K_BLOCK; i++) to->q[i] = (uint8_t)spec_q6_k_number(b, i);
+    for (int g = 0; g < SPEC_K_BLOCK / 32; g++)
+        for (int l = 0; l < 32; l++) to->q[32 * g + l] = (uint8_t)spec_q6_k_of(b, g, l);
 }
 
 #endif

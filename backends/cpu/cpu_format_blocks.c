@@ -14,11 +14,14 @@ static void put_lane(uint8_t *panel, const spec_block_form *f, const spec_block_
         scale[i * CPU_PANEL] = from->f[i * 16 / f->n_f];
         if (f->has_m) scale[(f->n_f + i) * CPU_PANEL] = from->fm[i * 16 / f->n_f];
     }
-    for (int k = 0; k < f->n_value; k++) {
+    for (int k = 0; k < f->n_value; k += 8) {
         const int in = k % SPEC_SMALL_BLOCK, bit = in * f->n_high;
         uint32_t *const group = (void *)(panel + cpu_block_scales(f) + (size_t)(k / SPEC_SMALL_BLOCK) * cpu_block_group(f));
-        group[in / 8 * CPU_PANEL + (int)lane] |= (uint32_t)(from->q[k] & 15) << 4 * (in % 8);
-        if (f->n_high > 0) group[(4 + bit / 32) * CPU_PANEL + (int)lane] |= (uint32_t)(from->q[k] >> 4) << bit % 32;
+        uint32_t low = 0, high = 0;
+        for (int i = 0; i < 8; i++) low |= (from->q[k + i] & 15u) << 4 * i;
+        for (int i = 0; i < 8 && f->n_high > 0; i++) high |= (uint32_t)(from->q[k + i] >> 4) << i * f->n_high;
+        group[in / 8 * CPU_PANEL + (int)lane] = low;
+        if (f->n_high > 0) group[(4 + bit / 32) * CPU_PANEL + (int)lane] |= high << bit % 32;
     }
 }
 
