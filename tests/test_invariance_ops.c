@@ -145,6 +145,12 @@ static const linear_case linears[] = {
     { "linear_q5_k_glu", 512, 130, SPEC_DTYPE_Q5_K, SPEC_DTYPE_F16, 1 },
     { "linear_q6_k", 2560, 72, SPEC_DTYPE_Q6_K, SPEC_DTYPE_BF16, 0 },
     { "linear_q6_k_f32", 256, 33, SPEC_DTYPE_Q6_K, SPEC_DTYPE_F32, 0 },
+    { "linear_q4_0_long", 5120, 72, SPEC_DTYPE_Q4_0, SPEC_DTYPE_BF16, 0 },
+    { "linear_q5_0_glu", 800, 330, SPEC_DTYPE_Q5_0, SPEC_DTYPE_BF16, 1 },
+    { "linear_q5_1_wide", 1024, 2112, SPEC_DTYPE_Q5_1, SPEC_DTYPE_BF16, 0 },
+    { "linear_q4_k_both_wide_glu", 2560, 3060, SPEC_DTYPE_Q4_K, SPEC_DTYPE_BF16, 1 },
+    { "linear_q5_k_long", 5120, 200, SPEC_DTYPE_Q5_K, SPEC_DTYPE_BF16, 0 },
+    { "linear_q6_k_wide_glu", 768, 4300, SPEC_DTYPE_Q6_K, SPEC_DTYPE_BF16, 1 },
 };
 
 static const linear_case behind_norm[] = {
