@@ -132,7 +132,8 @@ SPEC_HD static inline int32_t spec_recent_capacity(int32_t n_path, int32_t n_cha
 
 /* The traversal schedule: the scan's order over the new rows of a sequence (algorithms.md 8.3), whose entry i is
  * traversal[first_row + i]. Smallest subtree first, the heavy child last, so that the stack of saved states holds at most
- * SPEC_MAX_SAVED. Before the first entry the live state is the stored one, replay applied. */
+ * SPEC_MAX_SAVED. Before the first entry the live state is the stored one, replay applied. For scans in the recurrent form
+ * (chunk 0): the entries of a plan that has none mean nothing. */
 enum {
     SPEC_LOAD_LIVE = -1, /* the parent's state is live: it is the entry just before, or the node is the root, given or not */
     SPEC_LOAD_PATH = -2  /* from the stored state (or, with node_state, the parent's), along the path */

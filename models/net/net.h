@@ -154,6 +154,7 @@ typedef struct net_exec {
     net_memory memory;
     net_plans plans;
     spec_plan plan[2];   /* by phase, of their operations */
+    bool walks;          /* a scan of decode passes goes from node to node: it needs the traversal schedule */
     spec_tap *taps;      /* [n_tap] */
     spec_queue *queue;
     spec_prepared *prepared[2];

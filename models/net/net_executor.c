@@ -59,9 +59,13 @@ static void list_plans(net_exec *net)
     const net_shape *s = &net->shape;
     for (int i = 0; i < 2; i++)
         net->plan[i] = (spec_plan){ .ops = net->plans.ops[i], .n_op = net->plans.n_op[i], .phase = i,
-                                     .n_row_max = i == SPEC_PHASE_PREFILL ? s->chunk : s->n_row_decode,
-                                     .n_seq_max = i == SPEC_PHASE_PREFILL ? 1 : s->n_seq, .n_node_max = s->n_cache,
-                                     .n_kv_max = s->n_page_seq * SPEC_PAGE };
+                                    .n_row_max = i == SPEC_PHASE_PREFILL ? s->chunk : s->n_row_decode,
+                                    .n_seq_max = i == SPEC_PHASE_PREFILL ? 1 : s->n_seq, .n_node_max = s->n_cache,
+                                    .n_kv_max = s->n_page_seq * SPEC_PAGE };
+    for (int32_t i = 0; i < net->plans.n_op[SPEC_PHASE_DECODE]; i++) {
+        const spec_op *op = &net->plans.ops[SPEC_PHASE_DECODE][i];
+        if (op->kind == SPEC_OP_SCAN && op->u.scan.chunk == 0) net->walks = true;
+    }
 }
 
 static spec_status net_open(net_exec *net)

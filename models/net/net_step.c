@@ -86,7 +86,7 @@ static void add_input(net_exec *net, block_cursor *c, const speci_exec_input *in
         if (nodes[i].depth + 1 > n_level) n_level = nodes[i].depth + 1;
     }
     if (n_level > 0 && n_past + n_level > net->block->n_kv) net->block->n_kv = n_past + n_level;
-    if (n_row > 0) speci_traversal_schedule(nodes, in->n_fed, n_given, n_row, visits);
+    if (n_row > 0 && net->walks) speci_traversal_schedule(nodes, in->n_fed, n_given, n_row, visits);
 }
 
 void speci_net_describe(net_exec *net, const speci_exec_input *in, int32_t n_in, const speci_exec_feed *feed)
