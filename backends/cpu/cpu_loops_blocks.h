@@ -65,6 +65,13 @@ GROUP_OF void unpack_input(float y[CPU_PANEL], const group_scales *s, const uint
     }
 }
 
+/* v as bf16 has it, by float32's own rounding to nearest even (rounded8 of cpu_unpack_avx2.h); v is finite. */
+GROUP_OF float bf16_of(float v)
+{
+    const float far = speci_float(speci_bits(v) & 0x7f800000u) * 98304.0f;
+    return (v + far) - far;
+}
+
 /* Rounded to `type`, as float32. */
 GROUP_OF void round_input(float *restrict out, const float *restrict y, spec_dtype type)
 {
@@ -74,7 +81,7 @@ GROUP_OF void round_input(float *restrict out, const float *restrict y, spec_dty
         load_f16(out, half, CPU_PANEL);
         return;
     }
-    for (size_t o = 0; o < CPU_PANEL; o++) out[o] = type == SPEC_DTYPE_BF16 ? speci_from_bf16(speci_to_bf16(y[o])) : y[o];
+    for (size_t o = 0; o < CPU_PANEL; o++) out[o] = type == SPEC_DTYPE_BF16 ? bf16_of(y[o]) : y[o];
 }
 
 /* 32 inputs; type and the numbers of the form are constants where this is called. */
