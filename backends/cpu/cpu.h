@@ -283,6 +283,8 @@ spec_status speci_cpu_zero(spec_queue *q, const spec_range *range, int32_t n);
 spec_status speci_cpu_sync(spec_queue *q);
 spec_status speci_cpu_step_bind(spec_queue *q, const spec_step_block *block);
 
+void speci_cpu_run_tasks(spec_device *dev, int32_t n, cpu_task_fn *body, void *arg); /* of the library */
+
 size_t speci_cpu_weight_bytes(spec_device *dev, const spec_weight_desc *desc);
 spec_status speci_cpu_weight_open(spec_device *dev, spec_weight **out, const spec_weight_desc *desc);
 void speci_cpu_weight_close(spec_device *dev, spec_weight *w);
