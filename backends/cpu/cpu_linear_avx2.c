@@ -163,9 +163,9 @@ static void product_q8_0(float *t, const void *w, size_t panel_bytes, int32_t n_
 /* --- blocks, of few rows: what an input is unpacked to is multiplied where it is, in a register --- */
 
 /* acc [n_row][32] += 32 inputs of a panel's group; two vectors of lanes at a time, or the chain of one would be waited for. The type, the
- * number of rows and those of the form are constants where this is called. */
-TILE void tile_group(float *acc, const lane_scales *s, const uint32_t *group, const float *x, size_t ldx, int n_row, spec_dtype type,
-                     int n_high, int n_f)
+ * number of rows and n_high are constants where this is called. */
+TILE void tile_group(float *acc, const lane_scales *s, const uint32_t *group, const float *x, size_t ldx, const spec_block_form *form,
+                     int n_row, spec_dtype type, int n_high)
 {
     for (size_t o = 0; o < CPU_PANEL; o += 16) {
         __m256 sum[CPU_FEW][2];
@@ -174,7 +174,7 @@ TILE void tile_group(float *acc, const lane_scales *s, const uint32_t *group, co
             UNROLL
             for (int j = 0; j < 2; j++) sum[r][j] = _mm256_loadu_ps(acc + r * CPU_PANEL + o + 8 * j);
         for (int w = 0; w < 4; w++) {
-            const int h = n_f == 16 ? w / 2 : 0;
+            const int h = half_of(form, w);
             lane_words words[2];
             __m256 add[2];
             UNROLL
@@ -198,18 +198,18 @@ TILE void tile_group(float *acc, const lane_scales *s, const uint32_t *group, co
 }
 
 /* t [n_row][32] of a panel */
-TILE void panel_blocks(float *t, const uint8_t *panel, const float *x, size_t ldx, int n_row, int32_t n_k, bool add, spec_dtype type,
-                       int n_group, int n_high, int middle, bool has_m, int n_f)
+TILE void panel_blocks(float *t, const spec_block_form *form, const uint8_t *panel, const float *x, size_t ldx, int32_t n_k, bool add,
+                       int n_row, spec_dtype type, int n_high)
 {
-    const spec_block_form form = { .n_high = n_high, .has_m = has_m, .n_f = n_f };
-    const size_t scales = cpu_block_scales(&form), group_bytes = cpu_block_group(&form);
+    const size_t scales = cpu_block_scales(form), group_bytes = cpu_block_group(form);
+    const int n_group = form->n_value / SPEC_SMALL_BLOCK;
     float acc[CPU_FEW * CPU_PANEL] = { 0 };
     lane_scales s;
     for (int32_t k = 0, g = 0; k < n_k; k += SPEC_SMALL_BLOCK) {
         const uint8_t *const group = panel + scales + (size_t)g * group_bytes;
         for (size_t i = 0; i < group_bytes; i += 64) _mm_prefetch((const char *)group + i + CPU_NEAR_BYTES, _MM_HINT_T0);
-        lane_scales_of(&s, panel, g, n_f, middle, has_m);
-        tile_group(acc, &s, (const void *)group, x + k, ldx, n_row, type, n_high, n_f);
+        lane_scales_of(&s, form, panel, g);
+        tile_group(acc, &s, (const void *)group, x + k, ldx, form, n_row, type, n_high);
         if (++g == n_group) g = 0, panel += scales + (size_t)n_group * group_bytes;
     }
     for (int r = 0; r < n_row; r++)
@@ -217,32 +217,28 @@ TILE void panel_blocks(float *t, const uint8_t *panel, const float *x, size_t ld
             put8(t + r * CPU_TASK_OUT + o, _mm256_loadu_ps(acc + r * CPU_PANEL + o), add, NULL);
 }
 
-TILE void panel_form(float *t, const spec_block_form *form, const uint8_t *panel, const float *x, size_t ldx, int n_row, int32_t n_k, bool add,
-                     spec_dtype type)
+TILE void panel_rows(float *t, const spec_block_form *form, const uint8_t *panel, const float *x, size_t ldx, int32_t n_row, int32_t n_k,
+                     bool add, spec_dtype type, int n_high)
 {
-    if (form->n_f == 16) panel_blocks(t, panel, x, ldx, n_row, n_k, add, type, 8, 2, 32, false, 16);
-    else if (form->n_f == 8 && form->n_high) panel_blocks(t, panel, x, ldx, n_row, n_k, add, type, 8, 1, 0, true, 8);
-    else if (form->n_f == 8) panel_blocks(t, panel, x, ldx, n_row, n_k, add, type, 8, 0, 0, true, 8);
-    else if (form->n_high && form->has_m) panel_blocks(t, panel, x, ldx, n_row, n_k, add, type, 1, 1, 0, true, 0);
-    else if (form->n_high) panel_blocks(t, panel, x, ldx, n_row, n_k, add, type, 1, 1, 16, false, 0);
-    else if (form->has_m) panel_blocks(t, panel, x, ldx, n_row, n_k, add, type, 1, 0, 0, true, 0);
-    else panel_blocks(t, panel, x, ldx, n_row, n_k, add, type, 1, 0, 8, false, 0);
+    if (n_row == 1) panel_blocks(t, form, panel, x, ldx, n_k, add, 1, type, n_high);
+    else panel_blocks(t, form, panel, x, ldx, n_k, add, 2, type, n_high);
 }
 
-TILE void panel_rows(float *t, const spec_block_form *form, const uint8_t *panel, const float *x, size_t ldx, int32_t n_row, int32_t n_k,
+TILE void panel_high(float *t, const spec_block_form *form, const uint8_t *panel, const float *x, size_t ldx, int32_t n_row, int32_t n_k,
                      bool add, spec_dtype type)
 {
-    if (n_row == 1) panel_form(t, form, panel, x, ldx, 1, n_k, add, type);
-    else panel_form(t, form, panel, x, ldx, 2, n_k, add, type);
+    if (form->n_high == 2) panel_rows(t, form, panel, x, ldx, n_row, n_k, add, type, 2);
+    else if (form->n_high == 1) panel_rows(t, form, panel, x, ldx, n_row, n_k, add, type, 1);
+    else panel_rows(t, form, panel, x, ldx, n_row, n_k, add, type, 0);
 }
 
 static void product_blocks(float *t, const spec_block_form *form, spec_dtype type, const uint8_t *w, size_t panel_bytes, int32_t n_panel,
                            const float *x, size_t ldx, int32_t n_row, int32_t n_k, bool add)
 {
     for (int32_t p = 0; p < n_panel; p++, t += CPU_PANEL, w += panel_bytes) {
-        if (type == SPEC_DTYPE_BF16) panel_rows(t, form, w, x, ldx, n_row, n_k, add, SPEC_DTYPE_BF16);
-        else if (type == SPEC_DTYPE_F16) panel_rows(t, form, w, x, ldx, n_row, n_k, add, SPEC_DTYPE_F16);
-        else panel_rows(t, form, w, x, ldx, n_row, n_k, add, SPEC_DTYPE_F32);
+        if (type == SPEC_DTYPE_BF16) panel_high(t, form, w, x, ldx, n_row, n_k, add, SPEC_DTYPE_BF16);
+        else if (type == SPEC_DTYPE_F16) panel_high(t, form, w, x, ldx, n_row, n_k, add, SPEC_DTYPE_F16);
+        else panel_high(t, form, w, x, ldx, n_row, n_k, add, SPEC_DTYPE_F32);
     }
 }
 

@@ -8,21 +8,29 @@
 
 typedef lane_scales group_scales;
 
-/* 32 inputs, g-th group of the block; type and the numbers of the form are constants where this is called. */
-GROUP_OF void unpack_inputs(float *out, size_t ld, spec_dtype type, group_scales *s, const uint8_t *panel, int g, const uint32_t *group, int n_high,
-                            int middle, int n_f)
+/* 32 inputs, the g-th group of the block; type and n_high are constants where this is called. */
+GROUP_OF void unpack_words(float *out, size_t ld, spec_dtype type, const group_scales *s, const uint32_t *group, const spec_block_form *form,
+                           int n_high)
 {
-    lane_scales_of(s, panel, g, n_f, middle, middle == 0);
     for (size_t o = 0; o < CPU_PANEL; o += 8) {
         float *to = out + o;
         for (int w = 0; w < 4; w++) {
-            const int h = n_f == 16 ? w / 2 : 0;
+            const int h = half_of(form, w);
             const lane_words words = words_of(group + o, w, n_high);
             const __m256 add = _mm256_loadu_ps(s->add[h] + o);
             _Pragma("GCC unroll 8")
             for (int k = 0; k < 8; k++, to += ld) _mm256_storeu_ps(to, value8(&words, k, s->scale[h][0] + o, add, type, n_high));
         }
     }
+}
+
+GROUP_OF void unpack_group(float *out, size_t ld, spec_dtype type, group_scales *s, const uint8_t *panel, int g, const uint32_t *group,
+                           const spec_block_form *form)
+{
+    lane_scales_of(s, form, panel, g);
+    if (form->n_high == 2) unpack_words(out, ld, type, s, group, form, 2);
+    else if (form->n_high == 1) unpack_words(out, ld, type, s, group, form, 1);
+    else unpack_words(out, ld, type, s, group, form, 0);
 }
 #else
 /* Of a block: scale [2], of either half of a group, and what is added, of each lane. */
@@ -95,8 +103,6 @@ GROUP_OF void unpack_inputs(float *out, size_t ld, spec_dtype type, group_scales
         round_input(out, y, type);
     }
 }
-#endif
-
 GROUP_OF void unpack_group(float *out, size_t ld, spec_dtype type, group_scales *s, const uint8_t *panel, int g, const uint32_t *group,
                            const spec_block_form *form)
 {
@@ -108,6 +114,7 @@ GROUP_OF void unpack_group(float *out, size_t ld, spec_dtype type, group_scales 
     else if (form->has_m) unpack_inputs(out, ld, type, s, panel, g, group, 0, 0, 0);
     else unpack_inputs(out, ld, type, s, panel, g, group, 0, 8, 0);
 }
+#endif
 
 static void unpack(float *out, size_t ld, spec_dtype type, const spec_block_form *form, const uint8_t *panel, int32_t n_k)
 {

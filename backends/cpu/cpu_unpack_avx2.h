@@ -20,8 +20,10 @@ UNPACK8 __m256 of_u8(const uint8_t *at) { return _mm256_cvtepi32_ps(_mm256_cvtep
 UNPACK8 __m256 of_i8(const uint8_t *at) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)at))); }
 
 /* Those of group g; of group 0 the block's too. */
-UNPACK8 void lane_scales_of(lane_scales *s, const uint8_t *panel, int g, int n_f, int middle, bool has_m)
+static void lane_scales_of(lane_scales *s, const spec_block_form *form, const uint8_t *panel, int g)
 {
+    const int n_f = form->n_f;
+    const bool has_m = form->has_m;
     const uint8_t *const f = panel + 2 * CPU_PANEL * (1 + has_m);
     for (size_t o = 0; o < CPU_PANEL; o += 8) {
         if (g == 0) {
@@ -33,7 +35,7 @@ UNPACK8 void lane_scales_of(lane_scales *s, const uint8_t *panel, int g, int n_f
             const __m256 scale = n_f == 0 ? d : _mm256_mul_ps(d, n_f == 8 ? of_u8(f + g * CPU_PANEL + o) : of_i8(f + (2 * g + h) * CPU_PANEL + o));
             for (int i = 0; i < 4; i++) _mm256_storeu_ps(s->scale[h][i] + o, _mm256_mul_ps(scale, _mm256_set1_ps(1.0f / (float)(1 << 4 * i))));
             __m256 add;
-            if (!has_m) add = _mm256_mul_ps(scale, _mm256_set1_ps((float)-middle));
+            if (!has_m) add = _mm256_mul_ps(scale, _mm256_set1_ps((float)-form->middle));
             else if (n_f == 0) add = _mm256_loadu_ps(s->m + o);
             else add = _mm256_mul_ps(_mm256_loadu_ps(s->m + o), _mm256_sub_ps(_mm256_setzero_ps(), of_u8(f + (8 + g) * CPU_PANEL + o)));
             _mm256_storeu_ps(s->add[h] + o, add);
@@ -50,6 +52,9 @@ UNPACK8 __m256 rounded8(__m256 v, spec_dtype type)
     const __m256 power = _mm256_and_ps(v, _mm256_castsi256_ps(_mm256_set1_epi32(0x7f800000))), by = _mm256_set1_ps(98304.0f);
     return _mm256_fnmadd_ps(power, by, _mm256_fmadd_ps(power, by, v));
 }
+
+/* Which half of a group has its scales for word w. */
+UNPACK8 int half_of(const spec_block_form *form, int w) { return form->n_f == 16 ? w / 2 : 0; }
 
 /* Eight lanes of 32 inputs: the words that hold eight of them. */
 typedef struct lane_words {
