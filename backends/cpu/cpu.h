@@ -102,9 +102,9 @@ extern const cpu_format speci_cpu_format_q4_0, speci_cpu_format_q4_1, speci_cpu_
     speci_cpu_format_q4_k, speci_cpu_format_q5_k, speci_cpu_format_q6_k;
 const cpu_format *speci_cpu_format_of(spec_dtype dtype); /* or NULL */
 
-/* The same of blocks (form), rounded to `type`, and x in float32; n_row <= CPU_FEW. */
+/* The same of blocks (form), rounded to `type`; n_row <= CPU_FEW. */
 typedef void cpu_blocks_fn(float *t, const spec_block_form *form, spec_dtype type, const uint8_t *w, size_t panel_bytes, int32_t n_panel,
-                           const float *x, size_t ldx, int32_t n_row, int32_t n_k, bool add);
+                           const void *x, size_t ldx, int32_t n_row, int32_t n_k, bool add);
 
 typedef struct cpu_isa {
     const char *name;
@@ -118,7 +118,8 @@ typedef struct cpu_isa {
     /* Of a panel's blocks the first n_k inputs, whole groups, as bf16 in pairs: out [n_k / 2][32][2]. There where there are pairs */
     void (*unpack_pairs)(void *out, const spec_block_form *form, const uint8_t *panel, int32_t n_k);
     spec_dtype pairs_x;               /* the type of x that bf16_pairs reads */
-    cpu_blocks_fn *blocks_few;        /* NULL = few rows too are multiplied with blocks that were unpacked to memory */
+    cpu_blocks_fn *blocks_few;        /* of few rows, unpacked in registers: where there are pairs of such weights (x is pairs_x), else of all
+                                         (x is f32). NULL = unpacked to memory first */
     bool blas_prefill;                /* OpenBLAS, where it is there, is faster in prefill passes */
     const cpu_loops *loops;
 } cpu_isa;

@@ -168,7 +168,7 @@ static void product_few_unpacked(const linear_job *job, float *t, const uint8_t 
     const spec_weight *w = job->a->w;
     float buf[CPU_FEW * CPU_K_BLOCK];
     size_t ldx;
-    const float *x = x_block(job, buf, &ldx, first, n_row, k, n_k);
+    const void *x = x_block(job, buf, &ldx, first, n_row, k, n_k);
     job->dev->isa->blocks_few(t, w->format->form, w->compute, panel, w->panel_bytes, n_panel, x, ldx, n_row, n_k, k > 0);
 }
 
@@ -178,7 +178,8 @@ static void product_rows(const linear_job *job, cpu_product_fn *multiply, float 
 {
     const spec_weight *w = job->a->w;
     const uint8_t *const first_panel = w->data + (size_t)task * CPU_TASK_PANELS * w->panel_bytes;
-    const bool few = w->format->form && n_row <= CPU_FEW && job->dev->isa->blocks_few;
+    const cpu_isa *isa = job->dev->isa;
+    const bool few = w->format->form && n_row <= CPU_FEW && isa->blocks_few && w->pairs == (isa->bf16_pairs != NULL);
     for (int32_t k = 0; k < w->n_k; k += CPU_K_BLOCK) {
         const int32_t n_k = cpu_min(CPU_K_BLOCK, w->n_k - k);
         const bool last = k + n_k == w->n_k;

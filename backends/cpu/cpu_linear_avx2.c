@@ -233,7 +233,7 @@ TILE void panel_high(float *t, const spec_block_form *form, const uint8_t *panel
 }
 
 static void product_blocks(float *t, const spec_block_form *form, spec_dtype type, const uint8_t *w, size_t panel_bytes, int32_t n_panel,
-                           const float *x, size_t ldx, int32_t n_row, int32_t n_k, bool add)
+                           const void *x, size_t ldx, int32_t n_row, int32_t n_k, bool add)
 {
     for (int32_t p = 0; p < n_panel; p++, t += CPU_PANEL, w += panel_bytes) {
         if (type == SPEC_DTYPE_BF16) panel_high(t, form, w, x, ldx, n_row, n_k, add, SPEC_DTYPE_BF16);
