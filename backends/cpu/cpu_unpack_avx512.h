@@ -51,6 +51,14 @@ UNPACK __m512 number(__m512i low, __m512i high, int k, int n_high, int middle)
     return _mm512_sub_ps(_mm512_cvtepi32_ps(_mm512_and_si512(q, _mm512_set1_epi32(63))), _mm512_set1_ps((float)middle));
 }
 
+/* Rounded to bf16, as float32: rounded8 of cpu_unpack_avx2.h. */
+UNPACK __m512 as_bf16(__m512 v)
+{
+    const __m512i exponent = _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x7f800000));
+    const __m512 power = _mm512_castsi512_ps(exponent), by = _mm512_set1_ps(98304.0f);
+    return _mm512_fnmadd_ps(power, by, _mm512_fmadd_ps(power, by, v));
+}
+
 /* Two values of each lane, rounded to nearest even; none is subnormal, and what becomes of a NaN is open. */
 UNPACK __m512i pair_of(__m512 first, __m512 second)
 {
@@ -60,11 +68,8 @@ UNPACK __m512i pair_of(__m512 first, __m512 second)
                               _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)));
     return _mm512_permutexvar_epi16(order, both);
 #else
-    const __m512i one = _mm512_set1_epi32(1), half = _mm512_set1_epi32(0x7fff);
-    __m512i u[2] = { _mm512_castps_si512(first), _mm512_castps_si512(second) };
-    for (int i = 0; i < 2; i++)
-        u[i] = _mm512_add_epi32(_mm512_add_epi32(u[i], half), _mm512_and_si512(_mm512_srli_epi32(u[i], 16), one));
-    return _mm512_ternarylogic_epi32(_mm512_set1_epi32((int)0xffff0000), u[1], _mm512_srli_epi32(u[0], 16), 0xca);
+    const __m512i lower = _mm512_srli_epi32(_mm512_castps_si512(as_bf16(first)), 16);
+    return _mm512_or_si512(lower, _mm512_castps_si512(as_bf16(second)));
 #endif
 }
 
@@ -130,10 +135,7 @@ UNPACK __m512 multiply_pair(__m512 acc, __m512 first, __m512 second, const uint8
 #if defined(__AVX512BF16__)
     return multiply(acc, _mm512_castsi512_ps(pair_of(first, second)), x, STEP_PAIRS);
 #else
-    const __m512 pair = _mm512_castsi512_ps(pair_of(first, second));
-    const __m512 one = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(pair), 16));
-    const __m512 two = _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(pair), _mm512_set1_epi32((int32_t)0xffff0000)));
-    return multiply(multiply(acc, one, x, STEP_WIDE), two, x + 4, STEP_WIDE);
+    return multiply(multiply(acc, as_bf16(first), x, STEP_WIDE), as_bf16(second), x + 4, STEP_WIDE);
 #endif
 }
 #if defined(__AVX512BF16__)
