@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "backends/spec_backend.h"
+#include "core/core_dtype.h"
 
 #if defined(__x86_64__) && !defined(SPEC_CPU_PORTABLE_ONLY)
 #define CPU_X86 1
@@ -368,26 +369,6 @@ static inline size_t cpu_dtype_size(spec_dtype t)
 static inline bool cpu_is_float(spec_dtype t)
 {
     return t == SPEC_DTYPE_F32 || t == SPEC_DTYPE_BF16 || t == SPEC_DTYPE_F16;
-}
-
-static inline const char *cpu_dtype_name(spec_dtype t)
-{
-    switch (t) {
-    case SPEC_DTYPE_F32: return "f32";
-    case SPEC_DTYPE_BF16: return "bf16";
-    case SPEC_DTYPE_F16: return "f16";
-    case SPEC_DTYPE_I32: return "i32";
-    case SPEC_DTYPE_Q8_0: return "q8_0";
-    case SPEC_DTYPE_Q4_0: return "q4_0";
-    case SPEC_DTYPE_Q4_1: return "q4_1";
-    case SPEC_DTYPE_Q5_0: return "q5_0";
-    case SPEC_DTYPE_Q5_1: return "q5_1";
-    case SPEC_DTYPE_Q4_K: return "q4_k";
-    case SPEC_DTYPE_Q5_K: return "q5_k";
-    case SPEC_DTYPE_Q6_K: return "q6_k";
-    case SPEC_DTYPE_AUTO: break;
-    }
-    return "no type";
 }
 
 /* Element (row, col) of a view. */

@@ -240,13 +240,13 @@ spec_status speci_cpu_check_linear(spec_device *dev, const spec_op *op)
         return h->fail(SPEC_E_INVALID, "linear: the weight is %d x %d (glu %d), the operation %d x %d (glu %d)",
                        w->n_out, w->n_in, w->glu, a->n_out, a->n_in, a->glu);
     if (a->x.dtype != w->compute)
-        return h->fail(SPEC_E_INVALID, "linear: x is %s, the weight was made for %s", cpu_dtype_name(a->x.dtype),
-                       cpu_dtype_name(w->compute));
+        return h->fail(SPEC_E_INVALID, "linear: x is %s, the weight was made for %s", speci_dtype_name(a->x.dtype),
+                       speci_dtype_name(w->compute));
     if (a->y.dtype != SPEC_DTYPE_F32 && a->y.dtype != w->compute)
-        return h->fail(SPEC_E_INVALID, "linear: y is %s, expected f32 or %s", cpu_dtype_name(a->y.dtype),
-                       cpu_dtype_name(w->compute));
+        return h->fail(SPEC_E_INVALID, "linear: y is %s, expected f32 or %s", speci_dtype_name(a->y.dtype),
+                       speci_dtype_name(w->compute));
     if (a->add && a->y.dtype != SPEC_DTYPE_F32)
-        return h->fail(SPEC_E_INVALID, "linear: adding needs y in f32, not %s", cpu_dtype_name(a->y.dtype));
+        return h->fail(SPEC_E_INVALID, "linear: adding needs y in f32, not %s", speci_dtype_name(a->y.dtype));
     int32_t n_y = a->glu ? a->n_out / 2 : a->n_out;
     if (a->x.ld < a->n_in || a->y.ld < n_y)
         return h->fail(SPEC_E_INVALID, "linear: rows of x and y are %d and %d apart, need %d and %d", a->x.ld, a->y.ld,
