@@ -26,6 +26,10 @@ extern const spec_backend_ops speci_cpu_ops; /* backends/cpu */
 void speci_log(const spec_backend *be, spec_log_level level, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* Runs piece(arg, i) for i < n on the threads that the backend has for such work, in any order, and waits (backend_parallel.c). Each writes
+ * what is its own. Where some fail, the first of them is done again by the caller, whose error it is. */
+spec_status speci_parallel(const spec_backend *be, int32_t n, spec_status (*piece)(void *arg, int32_t i), void *arg);
+
 /* A kind of operation (backend_ops.c). */
 typedef struct speci_op_kind {
     const char *name;

@@ -138,7 +138,7 @@ const cli_option cli_option_rows[] = {
       "cpu, cpu:portable, cuda, cuda:1, or a plugin's path (cpu)" },
     { "plugin-dir", 0, NULL, "DIR", "SPEC_PLUGIN_DIR", DEVICE, CLI_TEXT, AT(plugin_dir), 0, 0,
       "where to look for backends first (beside libspec.so)" },
-    { "threads", 't', NULL, "N", "SPEC_THREADS", DEVICE, CLI_INT, AT(n_threads), 0, 4096,
+    { "threads", 't', NULL, "N", "SPEC_THREADS", DEVICE | CLI_CONVERT, CLI_INT, AT(n_threads), 0, 4096,
       "CPU threads; 0 is what the process may use (0)" },
     { "json", 0, NULL, NULL, NULL, CLI_RUN | CLI_INFO, CLI_FLAG, AT(json), 0, 0,
       "print one JSON object instead of text and report, and of an error" },

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/core_dtype.h"
+
 enum { MESSAGE_BYTES = 1024 };
 
 static _Thread_local char last_error[MESSAGE_BYTES];
@@ -74,25 +76,7 @@ spec_status speci_callback_status(spec_status status, uint64_t n_failure_before,
     return speci_fail(status, "%s of %s failed with %s, and said nothing more", callback, whose, name);
 }
 
-const char *spec_dtype_name(spec_dtype dtype)
-{
-    switch (dtype) {
-    case SPEC_DTYPE_AUTO: return "auto";
-    case SPEC_DTYPE_F32: return "f32";
-    case SPEC_DTYPE_BF16: return "bf16";
-    case SPEC_DTYPE_F16: return "f16";
-    case SPEC_DTYPE_I32: return "i32";
-    case SPEC_DTYPE_Q8_0: return "q8_0";
-    case SPEC_DTYPE_Q4_0: return "q4_0";
-    case SPEC_DTYPE_Q4_1: return "q4_1";
-    case SPEC_DTYPE_Q5_0: return "q5_0";
-    case SPEC_DTYPE_Q5_1: return "q5_1";
-    case SPEC_DTYPE_Q4_K: return "q4_k";
-    case SPEC_DTYPE_Q5_K: return "q5_k";
-    case SPEC_DTYPE_Q6_K: return "q6_k";
-    }
-    return "unknown type";
-}
+const char *spec_dtype_name(spec_dtype dtype) { return speci_dtype_name(dtype); }
 
 /* --- structs that grow --- */
 

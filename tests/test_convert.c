@@ -543,9 +543,48 @@ static int close_backend(void **state)
     return system(command);
 }
 
+/* The bytes of a file, which the caller frees. */
+static uint8_t *bytes_of_file(const char *path, long *n)
+{
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, 0, SEEK_END), 0);
+    *n = ftell(f);
+    rewind(f);
+    uint8_t *bytes = malloc((size_t)*n + 1);
+    assert_int_equal(fread(bytes, 1, (size_t)*n, f), *n);
+    fclose(f);
+    return bytes;
+}
+
+/* As many threads as one likes pack the same bytes, of every type; each tensor takes several tasks. */
+static void threads(void **state)
+{
+    (void)state;
+    static const char *const types[] = { "f32", "bf16", "f16", "q8_0", "q4_0", "q5_1", "q4_k_m", "q6_k" };
+    for (int i = 0; i < N_ELEMENTS(types); i++) {
+        uint8_t *bytes[2];
+        long n[2];
+        for (int k = 0; k < 2; k++) {
+            spec_backend_params p = SPEC_BACKEND_PARAMS_INIT;
+            spec_backend *be = NULL;
+            spec_convert_params c = SPEC_CONVERT_PARAMS_INIT;
+            p.n_threads = k == 0 ? 1 : 5;
+            c.type = types[i];
+            OK(spec_backend_open(&be, "cpu", &p));
+            OK(spec_model_convert(be, DEMO_TARGET, file, &c));
+            spec_backend_close(be);
+            bytes[k] = bytes_of_file(file, &n[k]);
+        }
+        assert_int_equal(n[0], n[1]);
+        assert_memory_equal(bytes[0], bytes[1], (size_t)n[0]);
+        free(bytes[0]), free(bytes[1]);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(families), cmocka_unit_test(variants), cmocka_unit_test(types), cmocka_unit_test(tokenizers),
+    const struct CMUnitTest tests[] = { cmocka_unit_test(families), cmocka_unit_test(variants), cmocka_unit_test(types), cmocka_unit_test(threads), cmocka_unit_test(tokenizers),
                                         cmocka_unit_test(model_with_text), cmocka_unit_test(from_gguf), cmocka_unit_test(same_mix), cmocka_unit_test(refusals),
                                         cmocka_unit_test(memory_fails) };
     return cmocka_run_group_tests(tests, open_backend, close_backend);

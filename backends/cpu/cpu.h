@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "backends/spec_backend.h"
+#include "core/core_dtype.h"
 
 #if defined(__x86_64__) && !defined(SPEC_CPU_PORTABLE_ONLY)
 #define CPU_X86 1
@@ -102,6 +103,10 @@ extern const cpu_format speci_cpu_format_q4_0, speci_cpu_format_q4_1, speci_cpu_
     speci_cpu_format_q4_k, speci_cpu_format_q5_k, speci_cpu_format_q6_k;
 const cpu_format *speci_cpu_format_of(spec_dtype dtype); /* or NULL */
 
+/* The same of blocks (form), rounded to `type`; n_row <= CPU_FEW. */
+typedef void cpu_blocks_fn(float *t, const spec_block_form *form, spec_dtype type, const uint8_t *w, size_t panel_bytes, int32_t n_panel,
+                           const void *x, size_t ldx, int32_t n_row, int32_t n_k, bool add);
+
 typedef struct cpu_isa {
     const char *name;
     bool (*supported)(void);
@@ -114,6 +119,8 @@ typedef struct cpu_isa {
     /* Of a panel's blocks the first n_k inputs, whole groups, as bf16 in pairs: out [n_k / 2][32][2]. There where there are pairs */
     void (*unpack_pairs)(void *out, const spec_block_form *form, const uint8_t *panel, int32_t n_k);
     spec_dtype pairs_x;               /* the type of x that bf16_pairs reads */
+    cpu_blocks_fn *blocks_few;        /* of few rows, unpacked in registers: where there are pairs of such weights (x is pairs_x), else of all
+                                         (x is f32). NULL = unpacked to memory first */
     bool blas_prefill;                /* OpenBLAS, where it is there, is faster in prefill passes */
     const cpu_loops *loops;
 } cpu_isa;
@@ -278,6 +285,8 @@ spec_status speci_cpu_zero(spec_queue *q, const spec_range *range, int32_t n);
 spec_status speci_cpu_sync(spec_queue *q);
 spec_status speci_cpu_step_bind(spec_queue *q, const spec_step_block *block);
 
+void speci_cpu_run_tasks(spec_device *dev, int32_t n, cpu_task_fn *body, void *arg); /* of the library */
+
 size_t speci_cpu_weight_bytes(spec_device *dev, const spec_weight_desc *desc);
 spec_status speci_cpu_weight_open(spec_device *dev, spec_weight **out, const spec_weight_desc *desc);
 void speci_cpu_weight_close(spec_device *dev, spec_weight *w);
@@ -362,26 +371,6 @@ static inline size_t cpu_dtype_size(spec_dtype t)
 static inline bool cpu_is_float(spec_dtype t)
 {
     return t == SPEC_DTYPE_F32 || t == SPEC_DTYPE_BF16 || t == SPEC_DTYPE_F16;
-}
-
-static inline const char *cpu_dtype_name(spec_dtype t)
-{
-    switch (t) {
-    case SPEC_DTYPE_F32: return "f32";
-    case SPEC_DTYPE_BF16: return "bf16";
-    case SPEC_DTYPE_F16: return "f16";
-    case SPEC_DTYPE_I32: return "i32";
-    case SPEC_DTYPE_Q8_0: return "q8_0";
-    case SPEC_DTYPE_Q4_0: return "q4_0";
-    case SPEC_DTYPE_Q4_1: return "q4_1";
-    case SPEC_DTYPE_Q5_0: return "q5_0";
-    case SPEC_DTYPE_Q5_1: return "q5_1";
-    case SPEC_DTYPE_Q4_K: return "q4_k";
-    case SPEC_DTYPE_Q5_K: return "q5_k";
-    case SPEC_DTYPE_Q6_K: return "q6_k";
-    case SPEC_DTYPE_AUTO: break;
-    }
-    return "no type";
 }
 
 /* Element (row, col) of a view. */

@@ -15,14 +15,14 @@ spec_status speci_cpu_check_attention(spec_device *dev, const spec_op *op)
     const spec_kv *kv = &a->kv;
     if (!cpu_is_float(kv->dtype) || kv->n_kv_head < 1 || kv->head_dim < 1 || kv->head_dim > CPU_HEAD_MAX)
         return h->fail(SPEC_E_UNSUPPORTED, "attention: a cache of %s with %d heads of %d (at most %d)",
-                       cpu_dtype_name(kv->dtype), kv->n_kv_head, kv->head_dim, CPU_HEAD_MAX);
+                       speci_dtype_name(kv->dtype), kv->n_kv_head, kv->head_dim, CPU_HEAD_MAX);
     if (a->n_head < 1 || a->n_head % kv->n_kv_head != 0)
         return h->fail(SPEC_E_INVALID, "attention: %d heads on %d key heads", a->n_head, kv->n_kv_head);
     if (a->window < 0) return h->fail(SPEC_E_INVALID, "attention: window %d", a->window);
     int32_t width = a->n_head * kv->head_dim;
     if (a->q.dtype != SPEC_DTYPE_F32 || !cpu_is_float(a->y.dtype) || a->q.ld < width || a->y.ld < width)
         return h->fail(SPEC_E_INVALID, "attention: q %s, y %s, rows %d and %d apart; need f32, a float type and %d",
-                       cpu_dtype_name(a->q.dtype), cpu_dtype_name(a->y.dtype), a->q.ld, a->y.ld, width);
+                       speci_dtype_name(a->q.dtype), speci_dtype_name(a->y.dtype), a->q.ld, a->y.ld, width);
     return SPEC_OK;
 }
 

@@ -18,7 +18,7 @@ spec_status speci_cpu_check_conv(spec_device *dev, const spec_op *op)
         return h->fail(SPEC_E_INVALID, "conv: %d channels, %d nodes", a->n_channel, a->n_node);
     if (!cpu_is_float(a->dtype) || !cpu_is_float(a->u.dtype) || a->y.dtype != a->dtype)
         return h->fail(SPEC_E_INVALID, "conv: u is %s, y is %s; y must be of the compute type %s",
-                       cpu_dtype_name(a->u.dtype), cpu_dtype_name(a->y.dtype), cpu_dtype_name(a->dtype));
+                       speci_dtype_name(a->u.dtype), speci_dtype_name(a->y.dtype), speci_dtype_name(a->dtype));
     if (a->u.ld < a->n_channel || a->y.ld < a->n_channel)
         return h->fail(SPEC_E_INVALID, "conv: rows of u and y are %d and %d apart, need %d", a->u.ld, a->y.ld,
                        a->n_channel);
@@ -28,7 +28,7 @@ spec_status speci_cpu_check_conv(spec_device *dev, const spec_op *op)
     for (int i = 0; i < 2; i++)
         if (gates[i]->data && (!cpu_is_float(gates[i]->dtype) || gates[i]->ld < a->n_channel))
             return h->fail(SPEC_E_INVALID, "conv: a gate of type %s with rows %d apart, need %d",
-                           cpu_dtype_name(gates[i]->dtype), gates[i]->ld, a->n_channel);
+                           speci_dtype_name(gates[i]->dtype), gates[i]->ld, a->n_channel);
     if (a->gate_out.data && a->replay_y) return h->fail(SPEC_E_INVALID, "conv: a gate behind what is replayed");
     return SPEC_OK;
 }

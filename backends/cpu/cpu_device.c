@@ -59,6 +59,11 @@ void speci_cpu_close(spec_device *dev)
     host->free(host, dev);
 }
 
+void speci_cpu_run_tasks(spec_device *dev, int32_t n, cpu_task_fn *body, void *arg)
+{
+    speci_cpu_parallel(dev->pool, n, body, arg);
+}
+
 spec_status speci_cpu_info(spec_device *dev, spec_device_info *out)
 {
     memset(out, 0, sizeof *out);

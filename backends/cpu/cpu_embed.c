@@ -10,7 +10,7 @@ spec_status speci_cpu_check_embed(spec_device *dev, const spec_op *op)
                        a->table->n_in, a->n_vocab, a->dim);
     if (a->y.dtype != SPEC_DTYPE_F32 || a->y.ld < a->dim)
         return h->fail(SPEC_E_INVALID, "embed: y is %s with rows %d apart, expected f32 and %d",
-                       cpu_dtype_name(a->y.dtype), a->y.ld, a->dim);
+                       speci_dtype_name(a->y.dtype), a->y.ld, a->dim);
     return SPEC_OK;
 }
 

@@ -9,7 +9,7 @@ spec_status speci_cpu_check_keep(spec_device *dev, const spec_op *op)
     if (a->dim < 1 || a->x.ld < a->dim || a->y.ld < a->dim)
         return h->fail(SPEC_E_INVALID, "keep: %d columns of rows %d and %d apart", a->dim, a->x.ld, a->y.ld);
     if (!cpu_is_float(x) || !cpu_is_float(y) || (x != y && x != SPEC_DTYPE_F32 && y != SPEC_DTYPE_F32))
-        return h->fail(SPEC_E_UNSUPPORTED, "keep: x is %s, y %s", cpu_dtype_name(x), cpu_dtype_name(y));
+        return h->fail(SPEC_E_UNSUPPORTED, "keep: x is %s, y %s", speci_dtype_name(x), speci_dtype_name(y));
     return SPEC_OK;
 }
 

@@ -161,18 +161,32 @@ static void product_unpacked(const linear_job *job, cpu_product_fn *multiply, fl
     product_block(job, multiply, t, (const uint8_t *)tile, sizeof tile[0], n_panel, next, first, n_row, k, n_k);
 }
 
+/* The same of few rows, by instruction sets that need no memory for the numbers. */
+static void product_few_unpacked(const linear_job *job, float *t, const uint8_t *panel, int32_t n_panel, int32_t first, int32_t n_row,
+                                 int32_t k, int32_t n_k)
+{
+    const spec_weight *w = job->a->w;
+    float buf[CPU_FEW * CPU_K_BLOCK];
+    size_t ldx;
+    const void *x = x_block(job, buf, &ldx, first, n_row, k, n_k);
+    job->dev->isa->blocks_few(t, w->format->form, w->compute, panel, w->panel_bytes, n_panel, x, ldx, n_row, n_k, k > 0);
+}
+
 /* t [n_row][64] = the outputs of n_panel panels from the task's first on, for rows first .. */
 static void product_rows(const linear_job *job, cpu_product_fn *multiply, float *t, int32_t task, int32_t n_panel, int32_t first,
                          int32_t n_row)
 {
     const spec_weight *w = job->a->w;
     const uint8_t *const first_panel = w->data + (size_t)task * CPU_TASK_PANELS * w->panel_bytes;
+    const cpu_isa *isa = job->dev->isa;
+    const bool few = w->format->form && n_row <= CPU_FEW && isa->blocks_few && w->pairs == (isa->bf16_pairs != NULL);
     for (int32_t k = 0; k < w->n_k; k += CPU_K_BLOCK) {
         const int32_t n_k = cpu_min(CPU_K_BLOCK, w->n_k - k);
         const bool last = k + n_k == w->n_k;
         const uint8_t *panel = first_panel + speci_cpu_weight_offset(w, k);
         const uint8_t *next = first_panel + (last ? (size_t)n_panel * w->panel_bytes : speci_cpu_weight_offset(w, k + n_k));
-        if (w->format->form) product_unpacked(job, multiply, t, panel, n_panel, next, first, n_row, k, n_k);
+        if (few) product_few_unpacked(job, t, panel, n_panel, first, n_row, k, n_k);
+        else if (w->format->form) product_unpacked(job, multiply, t, panel, n_panel, next, first, n_row, k, n_k);
         else product_block(job, multiply, t, panel, w->panel_bytes, n_panel, next, first, n_row, k, n_k);
     }
 }
@@ -226,13 +240,13 @@ spec_status speci_cpu_check_linear(spec_device *dev, const spec_op *op)
         return h->fail(SPEC_E_INVALID, "linear: the weight is %d x %d (glu %d), the operation %d x %d (glu %d)",
                        w->n_out, w->n_in, w->glu, a->n_out, a->n_in, a->glu);
     if (a->x.dtype != w->compute)
-        return h->fail(SPEC_E_INVALID, "linear: x is %s, the weight was made for %s", cpu_dtype_name(a->x.dtype),
-                       cpu_dtype_name(w->compute));
+        return h->fail(SPEC_E_INVALID, "linear: x is %s, the weight was made for %s", speci_dtype_name(a->x.dtype),
+                       speci_dtype_name(w->compute));
     if (a->y.dtype != SPEC_DTYPE_F32 && a->y.dtype != w->compute)
-        return h->fail(SPEC_E_INVALID, "linear: y is %s, expected f32 or %s", cpu_dtype_name(a->y.dtype),
-                       cpu_dtype_name(w->compute));
+        return h->fail(SPEC_E_INVALID, "linear: y is %s, expected f32 or %s", speci_dtype_name(a->y.dtype),
+                       speci_dtype_name(w->compute));
     if (a->add && a->y.dtype != SPEC_DTYPE_F32)
-        return h->fail(SPEC_E_INVALID, "linear: adding needs y in f32, not %s", cpu_dtype_name(a->y.dtype));
+        return h->fail(SPEC_E_INVALID, "linear: adding needs y in f32, not %s", speci_dtype_name(a->y.dtype));
     int32_t n_y = a->glu ? a->n_out / 2 : a->n_out;
     if (a->x.ld < a->n_in || a->y.ld < n_y)
         return h->fail(SPEC_E_INVALID, "linear: rows of x and y are %d and %d apart, need %d and %d", a->x.ld, a->y.ld,

@@ -4,7 +4,8 @@
 
 #if CPU_X86
 #include <cpuid.h>
-#include <immintrin.h>
+
+#include "backends/cpu/cpu_unpack_avx2.h"
 
 #define TILE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 8")
@@ -159,6 +160,88 @@ static void product_q8_0(float *t, const void *w, size_t panel_bytes, int32_t n_
     }
 }
 
+/* --- blocks, of few rows: what an input is unpacked to is multiplied where it is, in a register --- */
+
+/* acc [n_row][32] += 32 inputs of a panel's group; two vectors of lanes at a time, or the chain of one would be waited for. The type, the
+ * number of rows and n_high are constants where this is called. */
+TILE void tile_group(float *acc, const lane_scales *s, const uint32_t *group, const float *x, size_t ldx, const spec_block_form *form,
+                     int n_row, spec_dtype type, int n_high)
+{
+    for (size_t o = 0; o < CPU_PANEL; o += 16) {
+        __m256 sum[CPU_FEW][2];
+        UNROLL
+        for (int r = 0; r < n_row; r++)
+            UNROLL
+            for (int j = 0; j < 2; j++) sum[r][j] = _mm256_loadu_ps(acc + r * CPU_PANEL + o + 8 * j);
+        for (int w = 0; w < 4; w++) {
+            const int h = half_of(form, w);
+            lane_words words[2];
+            __m256 add[2];
+            UNROLL
+            for (int j = 0; j < 2; j++) words[j] = words_of(group + o + 8 * j, w, n_high), add[j] = _mm256_loadu_ps(s->add[h] + o + 8 * j);
+            UNROLL
+            for (int k = 0; k < 8; k++) {
+                UNROLL
+                for (int j = 0; j < 2; j++) {
+                    const __m256 v = value8(&words[j], k, s->scale[h][0] + o + 8 * j, add[j], type, n_high);
+                    UNROLL
+                    for (int r = 0; r < n_row; r++)
+                        sum[r][j] = _mm256_fmadd_ps(_mm256_broadcast_ss(x + (size_t)r * ldx + 8 * w + k), v, sum[r][j]);
+                }
+            }
+        }
+        UNROLL
+        for (int r = 0; r < n_row; r++)
+            UNROLL
+            for (int j = 0; j < 2; j++) _mm256_storeu_ps(acc + r * CPU_PANEL + o + 8 * j, sum[r][j]);
+    }
+}
+
+/* t [n_row][32] of a panel */
+TILE void panel_blocks(float *t, const spec_block_form *form, const uint8_t *panel, const float *x, size_t ldx, int32_t n_k, bool add,
+                       int n_row, spec_dtype type, int n_high)
+{
+    const size_t scales = cpu_block_scales(form), group_bytes = cpu_block_group(form);
+    const int n_group = form->n_value / SPEC_SMALL_BLOCK;
+    float acc[CPU_FEW * CPU_PANEL] = { 0 };
+    lane_scales s;
+    for (int32_t k = 0, g = 0; k < n_k; k += SPEC_SMALL_BLOCK) {
+        const uint8_t *const group = panel + scales + (size_t)g * group_bytes;
+        for (size_t i = 0; i < group_bytes; i += 64) _mm_prefetch((const char *)group + i + CPU_NEAR_BYTES, _MM_HINT_T0);
+        lane_scales_of(&s, form, panel, g);
+        tile_group(acc, &s, (const void *)group, x + k, ldx, form, n_row, type, n_high);
+        if (++g == n_group) g = 0, panel += scales + (size_t)n_group * group_bytes;
+    }
+    for (int r = 0; r < n_row; r++)
+        for (int o = 0; o < CPU_PANEL; o += 8)
+            put8(t + r * CPU_TASK_OUT + o, _mm256_loadu_ps(acc + r * CPU_PANEL + o), add, NULL);
+}
+
+TILE void panel_rows(float *t, const spec_block_form *form, const uint8_t *panel, const float *x, size_t ldx, int32_t n_row, int32_t n_k,
+                     bool add, spec_dtype type, int n_high)
+{
+    if (n_row == 1) panel_blocks(t, form, panel, x, ldx, n_k, add, 1, type, n_high);
+    else panel_blocks(t, form, panel, x, ldx, n_k, add, 2, type, n_high);
+}
+
+TILE void panel_high(float *t, const spec_block_form *form, const uint8_t *panel, const float *x, size_t ldx, int32_t n_row, int32_t n_k,
+                     bool add, spec_dtype type)
+{
+    if (form->n_high == 2) panel_rows(t, form, panel, x, ldx, n_row, n_k, add, type, 2);
+    else if (form->n_high == 1) panel_rows(t, form, panel, x, ldx, n_row, n_k, add, type, 1);
+    else panel_rows(t, form, panel, x, ldx, n_row, n_k, add, type, 0);
+}
+
+static void product_blocks(float *t, const spec_block_form *form, spec_dtype type, const uint8_t *w, size_t panel_bytes, int32_t n_panel,
+                           const void *x, size_t ldx, int32_t n_row, int32_t n_k, bool add)
+{
+    for (int32_t p = 0; p < n_panel; p++, t += CPU_PANEL, w += panel_bytes) {
+        if (type == SPEC_DTYPE_BF16) panel_high(t, form, w, x, ldx, n_row, n_k, add, SPEC_DTYPE_BF16);
+        else if (type == SPEC_DTYPE_F16) panel_high(t, form, w, x, ldx, n_row, n_k, add, SPEC_DTYPE_F16);
+        else panel_high(t, form, w, x, ldx, n_row, n_k, add, SPEC_DTYPE_F32);
+    }
+}
+
 static bool supported(void)
 {
     unsigned a, b, c, d; /* F16C by its bit: clang 14 has no name for it */
@@ -171,6 +254,7 @@ const cpu_isa speci_cpu_isa_avx2 = {
     .supported = supported,
     .product = { [SPEC_DTYPE_F32] = product_f32, [SPEC_DTYPE_BF16] = product_bf16, [SPEC_DTYPE_F16] = product_f16,
                  [SPEC_DTYPE_Q8_0] = product_q8_0 },
+    .blocks_few = product_blocks,
     .blas_prefill = true,
     .loops = &speci_cpu_loops_avx2,
 };

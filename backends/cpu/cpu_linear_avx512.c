@@ -55,6 +55,7 @@ const cpu_isa speci_cpu_isa_avx512 = {
                  [SPEC_DTYPE_Q8_0] = speci_cpu_avx512_q8_0 },
     .bf16_pairs = product_pairs,
     .unpack_pairs = unpack_to_pairs,
+    .blocks_few = product_few,
     .pairs_two = product_pairs_two,
     .pairs_x = SPEC_DTYPE_F32,
     .loops = &speci_cpu_loops_avx512,

@@ -40,6 +40,7 @@ const cpu_isa speci_cpu_isa_avx512bf16 = {
     .product_bf16 = { [SPEC_DTYPE_Q8_0] = product_q8_pairs },
     .bf16_pairs = product_pairs,
     .unpack_pairs = unpack_to_pairs,
+    .blocks_few = product_few,
     .pairs_x = SPEC_DTYPE_BF16,
     .loops = &speci_cpu_loops_avx512,
 };

@@ -14,9 +14,9 @@ spec_status speci_cpu_check_norm(spec_device *dev, const spec_op *op)
     if (a->kind == SPEC_NORM_RMS_ADD && (a->y.dtype != SPEC_DTYPE_F32 || a->y.data == a->x.data))
         return h->fail(SPEC_E_INVALID, "norm: what is added to is f32, and not x");
     if (a->x.dtype != SPEC_DTYPE_F32 || (a->gate.data && a->gate.dtype != SPEC_DTYPE_F32))
-        return h->fail(SPEC_E_INVALID, "norm: x is %s, expected f32 (and the gate too)", cpu_dtype_name(a->x.dtype));
+        return h->fail(SPEC_E_INVALID, "norm: x is %s, expected f32 (and the gate too)", speci_dtype_name(a->x.dtype));
     if (!cpu_is_float(a->y.dtype))
-        return h->fail(SPEC_E_INVALID, "norm: y is %s", cpu_dtype_name(a->y.dtype));
+        return h->fail(SPEC_E_INVALID, "norm: y is %s", speci_dtype_name(a->y.dtype));
     if (a->x.ld < a->dim || a->y.ld < a->dim || (a->gate.data && a->gate.ld < a->dim))
         return h->fail(SPEC_E_INVALID, "norm: rows are %d and %d apart, need %d", a->x.ld, a->y.ld, a->dim);
     return SPEC_OK;

@@ -9,7 +9,7 @@ spec_status speci_cpu_check_recycle(spec_device *dev, const spec_op *op)
         return h->fail(SPEC_E_INVALID, "recycle: %d columns of rows %d and %d apart, %d nodes", a->dim, a->x.ld, a->y.ld, a->n_node);
     const spec_dtype x = a->x.dtype, y = a->store ? SPEC_DTYPE_F32 : a->y.dtype;
     if (!cpu_is_float(x) || !cpu_is_float(y) || (x != y && x != SPEC_DTYPE_F32 && y != SPEC_DTYPE_F32))
-        return h->fail(SPEC_E_UNSUPPORTED, "recycle: x is %s, y %s", cpu_dtype_name(x), cpu_dtype_name(y));
+        return h->fail(SPEC_E_UNSUPPORTED, "recycle: x is %s, y %s", speci_dtype_name(x), speci_dtype_name(y));
     return SPEC_OK;
 }
 

@@ -12,7 +12,7 @@ static spec_status check_kv(const spec_host *h, const char *op, const spec_kv *k
 {
     if (!cpu_is_float(kv->dtype) || kv->n_kv_head < 1 || kv->head_dim < 1 || kv->head_dim > CPU_HEAD_MAX)
         return h->fail(SPEC_E_UNSUPPORTED, "%s: a cache of %s with %d heads of %d (at most %d)", op,
-                       cpu_dtype_name(kv->dtype), kv->n_kv_head, kv->head_dim, CPU_HEAD_MAX);
+                       speci_dtype_name(kv->dtype), kv->n_kv_head, kv->head_dim, CPU_HEAD_MAX);
     return SPEC_OK;
 }
 
@@ -70,7 +70,7 @@ spec_status speci_cpu_check_rope_kv(spec_device *dev, const spec_op *op)
     int32_t width = (a->n_head + 2 * a->kv.n_kv_head) * a->kv.head_dim;
     if (a->qkv.dtype != SPEC_DTYPE_F32 || a->n_head < 1 || a->qkv.ld < width)
         return h->fail(SPEC_E_INVALID, "rope_kv: qkv is %s with rows %d apart, expected f32 and %d",
-                       cpu_dtype_name(a->qkv.dtype), a->qkv.ld, width);
+                       speci_dtype_name(a->qkv.dtype), a->qkv.ld, width);
     return SPEC_OK;
 }
 

@@ -21,12 +21,12 @@ spec_status speci_cpu_check_scan(spec_device *dev, const spec_op *op)
     if (!cpu_is_float(a->dtype) || !cpu_is_float(a->x.dtype) || !cpu_is_float(a->b.dtype) ||
         !cpu_is_float(a->c.dtype) || !cpu_is_float(a->dt.dtype) || !cpu_is_float(a->y.dtype) ||
         (a->z.data && !cpu_is_float(a->z.dtype)))
-        return h->fail(SPEC_E_INVALID, "scan: x %s, B %s, C %s, dt %s, y %s, caches %s", cpu_dtype_name(a->x.dtype),
-                       cpu_dtype_name(a->b.dtype), cpu_dtype_name(a->c.dtype), cpu_dtype_name(a->dt.dtype),
-                       cpu_dtype_name(a->y.dtype), cpu_dtype_name(a->dtype));
+        return h->fail(SPEC_E_INVALID, "scan: x %s, B %s, C %s, dt %s, y %s, caches %s", speci_dtype_name(a->x.dtype),
+                       speci_dtype_name(a->b.dtype), speci_dtype_name(a->c.dtype), speci_dtype_name(a->dt.dtype),
+                       speci_dtype_name(a->y.dtype), speci_dtype_name(a->dtype));
     if (a->x.dtype != a->dtype || (a->b_in_conv && a->b.dtype != a->dtype))
         return h->fail(SPEC_E_INVALID, "scan: x is %s and B %s, but the convolution's output is %s",
-                       cpu_dtype_name(a->x.dtype), cpu_dtype_name(a->b.dtype), cpu_dtype_name(a->dtype));
+                       speci_dtype_name(a->x.dtype), speci_dtype_name(a->b.dtype), speci_dtype_name(a->dtype));
     if (!a->b_in_conv && !a->cache_b) return h->fail(SPEC_E_INVALID, "scan: no cache for B");
     return a->chunk != 0 ? speci_cpu_scan_chunked_check(dev, a) : SPEC_OK;
 }

@@ -21,13 +21,13 @@ static spec_status layout(const spec_device *dev, spec_weight *w, const spec_wei
     const cpu_format *given = speci_cpu_format_of(d->dtype);
     if (!given || !cpu_is_float(d->compute))
         return h->fail(SPEC_E_UNSUPPORTED, "weight: %s for activations of %s is not supported",
-                       cpu_dtype_name(d->dtype), cpu_dtype_name(d->compute));
+                       speci_dtype_name(d->dtype), speci_dtype_name(d->compute));
     if (d->n_out < 1 || d->n_in < 1 || d->n_out > INT32_MAX - 2 * CPU_PANEL || d->n_in > INT32_MAX - CPU_K_BLOCK)
         return h->fail(SPEC_E_INVALID, "weight: %d x %d is not a matrix", d->n_out, d->n_in);
     if (d->glu && d->n_out % 2 != 0)
         return h->fail(SPEC_E_INVALID, "weight: gate and up need an even number of rows, not %d", d->n_out);
     if (d->n_in % given->block != 0)
-        return h->fail(SPEC_E_INVALID, "weight: %s needs rows of a multiple of %d, not %d", cpu_dtype_name(d->dtype), given->block,
+        return h->fail(SPEC_E_INVALID, "weight: %s needs rows of a multiple of %d, not %d", speci_dtype_name(d->dtype), given->block,
                        d->n_in);
     memset(w, 0, sizeof *w);
     w->n_out = d->n_out;

@@ -273,6 +273,31 @@ static spec_status copy_quantised(void *out, const model_tensor *t, int32_t firs
     return speci_quantise(speci_packing_of(type), out, t, first, n);
 }
 
+/* Rows of a part of the copy, n_piece of them a task. */
+typedef struct copying {
+    const rows *r;
+    uint8_t *to;
+    size_t row_bytes;
+    int32_t n_piece;
+    copy_rows copy;
+    spec_dtype type;
+} copying;
+
+static spec_status copy_piece(void *arg, int32_t i)
+{
+    const copying *c = arg;
+    const int32_t first = i * c->n_piece, left = c->r->n - first;
+    return c->copy(c->to + (size_t)first * c->row_bytes, c->r->t, c->r->first + first, left < c->n_piece ? left : c->n_piece, c->type);
+}
+
+/* On the backend's threads. */
+static spec_status copy_part(const model_builder *b, uint8_t *to, const rows *r, const spec_weight_desc *desc, copy_rows copy, size_t row_bytes)
+{
+    enum { PIECE = 1 << 12 }; /* values, or a row */
+    copying c = { r, to, row_bytes, desc->n_in < PIECE ? PIECE / desc->n_in : 1, copy, desc->dtype };
+    return speci_parallel(b->model->backend, (r->n - 1) / c.n_piece + 1, copy_piece, &c);
+}
+
 /* Takes the matrix to the device from a copy, which is one part. */
 static spec_status open_copy(model_builder *b, const spec_weight **out, spec_weight_desc *desc, const rows *r, int32_t n,
                              copy_rows copy, size_t row_bytes)
@@ -281,7 +306,7 @@ static spec_status open_copy(model_builder *b, const spec_weight **out, spec_wei
     uint8_t *x = speci_alloc(a, (size_t)desc->n_out, row_bytes), *at = x;
     spec_status status = x ? SPEC_OK : SPEC_E_NOMEM;
     for (int32_t i = 0; i < n && status == SPEC_OK; i++) {
-        status = copy(at, r[i].t, r[i].first, r[i].n, desc->dtype);
+        status = copy_part(b, at, &r[i], desc, copy, row_bytes);
         at += (size_t)r[i].n * row_bytes;
     }
     desc->parts = &(spec_weight_part){ x, desc->n_out };

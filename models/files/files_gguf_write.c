@@ -1,4 +1,4 @@
-/* files_gguf_write.c - writes a GGUF file: the head, then each tensor, a few rows at a time. What stands in the source as it is to stand
+/* files_gguf_write.c - writes a GGUF file: the head, then each tensor, a batch of rows at a time, of which each thread packs some. What stands in the source as it is to stand
  * is copied; all else goes by way of float32. */
 #include "models/files/files_gguf_write.h"
 
@@ -7,9 +7,10 @@
 
 #include "core/core_half.h"
 
-enum { PIECE = 1 << 16 }; /* values at a time, or a row */
+enum { BATCH = 1 << 18, PIECE = 1 << 12 }; /* values between two writes, and of a thread's task; or a row */
 
 typedef struct writing {
+    const spec_backend *be;
     speci_writer *w;
     const model_checkpoint *c;
     const spec_allocator *a;
@@ -95,15 +96,34 @@ static spec_status advance(writing *s, double bytes)
     return s->progress ? s->progress(s->user_data, s->all > 0 ? s->done / s->all : 1) : SPEC_OK;
 }
 
+/* A batch: rows [row, row + n), n_piece of them a task. */
+typedef struct batch {
+    const gguf_stored *t;
+    float *x;
+    uint8_t *out;
+    size_t row_bytes;
+    int64_t row, n, n_piece;
+} batch;
+
+static spec_status pack_piece(void *arg, int32_t i)
+{
+    const batch *b = arg;
+    const int64_t first = i * b->n_piece, left = b->n - first, n = left < b->n_piece ? left : b->n_piece;
+    float *x = b->x + (size_t)(first * b->t->dim[1]);
+    take_rows(x, b->t, b->row + first, n);
+    return pack(b->out + (size_t)first * b->row_bytes, x, (size_t)(n * b->t->dim[1]), b->t);
+}
+
+static int64_t rows_of(const gguf_stored *t, int64_t values) { return t->dim[1] < values ? values / t->dim[1] : 1; }
+
 static spec_status write_rows(writing *s, const gguf_stored *t, float *x, uint8_t *out, int64_t n_row)
 {
-    const size_t row_bytes = (size_t)(bytes_of(t) / (uint64_t)t->dim[0]);
-    for (int64_t row = 0; row < t->dim[0]; row += n_row) {
-        const int64_t n = t->dim[0] - row < n_row ? t->dim[0] - row : n_row;
-        take_rows(x, t, row, n);
-        SPEC_TRY(pack(out, x, (size_t)(n * t->dim[1]), t));
-        SPEC_TRY(speci_writer_put(s->w, out, (size_t)n * row_bytes));
-        SPEC_TRY(advance(s, (double)n * (double)row_bytes));
+    batch b = { t, x, out, (size_t)(bytes_of(t) / (uint64_t)t->dim[0]), 0, 0, rows_of(t, PIECE) };
+    for (; b.row < t->dim[0]; b.row += n_row) {
+        b.n = t->dim[0] - b.row < n_row ? t->dim[0] - b.row : n_row;
+        SPEC_TRY(speci_parallel(s->be, (int32_t)((b.n + b.n_piece - 1) / b.n_piece), pack_piece, &b));
+        SPEC_TRY(speci_writer_put(s->w, out, (size_t)b.n * b.row_bytes));
+        SPEC_TRY(advance(s, (double)b.n * (double)b.row_bytes));
     }
     return SPEC_OK;
 }
@@ -117,7 +137,7 @@ static spec_status write_copy(writing *s, const gguf_stored *t)
 
 static spec_status write_tensor(writing *s, const gguf_stored *t)
 {
-    const int64_t n_row = t->dim[1] < PIECE ? PIECE / t->dim[1] : 1;
+    const int64_t n_row = rows_of(t, t->dim[0] * t->dim[1] < BATCH ? t->dim[0] * t->dim[1] : BATCH);
     const size_t n = (size_t)(n_row * t->dim[1]);
     if (t->from) SPEC_TRY(speci_checkpoint_load(s->c, t->from));
     float *x = is_same(t) ? NULL : speci_alloc(s->a, n, sizeof *x);
@@ -137,11 +157,11 @@ static spec_status write_all(writing *s, const speci_gguf_head *head, const gguf
     return SPEC_OK;
 }
 
-spec_status speci_gguf_write(const char *path, speci_gguf_head *head, const gguf_stored *tensors, size_t n, const model_checkpoint *c,
+spec_status speci_gguf_write(const spec_backend *be, const char *path, speci_gguf_head *head, const gguf_stored *tensors, size_t n, const model_checkpoint *c,
                              gguf_progress progress, void *user_data, const spec_allocator *a)
 {
     speci_writer w;
-    writing s = { .w = &w, .c = c, .a = a, .progress = progress, .user_data = user_data };
+    writing s = { .be = be, .w = &w, .c = c, .a = a, .progress = progress, .user_data = user_data };
     for (size_t i = 0; i < n; i++) {
         const gguf_stored *t = &tensors[i];
         s.all += (double)bytes_of(t);
