@@ -176,10 +176,13 @@ typedef struct speci_drafters {
     spec_tree *other, merged; /* [n_seq], one: scratch of unions */
 } speci_drafters;
 
-/* Trees for seqs [n]. `drafter`: the one that is asked, or -1: all of them, by `combine`. builder: number of the builder, in a
+/* Trees for seqs [n]. drafters: bit k for drafter k of the list; one at least. They are asked in the order of the list, each for the
+ * sequences for which none before it has proposed; with UNION all of them, whatever the bits. builder: number of the builder, in a
  * drafter with fewer its last one. Only the drafter that is asked last may leave trees on the device: *pending, or NULL. */
-spec_status speci_draft_enqueue(speci_drafters *all, int32_t drafter, int32_t builder, speci_draft_seq *seqs, int32_t n,
+spec_status speci_draft_enqueue(speci_drafters *all, uint64_t drafters, int32_t builder, speci_draft_seq *seqs, int32_t n,
                                 speci_draft **pending);
+/* Does it find its proposals in texts? Kinds that are made from text do, unless they run a model: microseconds, and no trace. */
+static inline bool speci_draft_looks_up(const speci_draft *d) { return d->kind->args && !d->kind->exec; }
 /* Brings the trees that d has left on the device, when all that was enqueued is there; or, with an error, drops them. */
 spec_status speci_draft_take(speci_draft *d, spec_status status);
 /* The builder that made a proposal of `drafter`, or NULL. */

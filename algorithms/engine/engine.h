@@ -91,8 +91,8 @@ typedef struct engine_outcome {
 
 /* A way to draft: an arm of the choice. */
 typedef struct engine_way {
-    int32_t drafter; /* of the session's list, -1 = all of them, combined */
-    int32_t builder; /* number of the drafter's builder */
+    uint64_t drafters; /* bit k: number k of the session's list is asked */
+    int32_t builder;   /* number of a drafter's builder */
 } engine_way;
 
 /* A proposal that nobody scores, of a drafter that looks things up in texts: what is emitted is compared with it. */
@@ -226,7 +226,7 @@ void speci_round_drop(spec_session *s, engine_round *r);
 int32_t speci_draft_room(const spec_session *s, const engine_seq *q);
 
 /* The choice among ways to draft (engine_choice.c): lists the ways. */
-spec_status speci_ways_open(spec_session *s);
+spec_status speci_ways_open(spec_session *s, spec_adapt adapt);
 void speci_ways_close(spec_session *s);
 /* The arm of the next round, of n_seq sequences; 0: no drafts. */
 int32_t speci_ways_choose(spec_session *s, int32_t n_seq);

@@ -10,9 +10,9 @@ static int32_t n_tree(const speci_draft *d) { return max32(d->drafter->n_builder
 
 static bool unites(const spec_session *s) { return s->drafters.combine == SPEC_DRAFT_UNION && s->drafters.n > 1; }
 
-/* Are single drafters ways of their own? And all together? */
-static bool has_single(const spec_session *s) { return s->drafters.combine == SPEC_DRAFT_CHOOSE || s->drafters.n == 1; }
-static bool has_joint(const spec_session *s) { return s->drafters.n > 1; }
+/* Bit k of them: drafter k. */
+static uint64_t one(int32_t k) { return (uint64_t)1 << k; }
+static uint64_t all_of(const spec_session *s) { return ~(uint64_t)0 >> (SPECI_MAX_DRAFTER - s->drafters.n); }
 
 /* The most trees of a drafter, and of all together. */
 static int32_t count_trees(const spec_session *s, int32_t *sum)
@@ -26,12 +26,33 @@ static int32_t count_trees(const spec_session *s, int32_t *sum)
     return most;
 }
 
-/* Drafters in their order, each with each of its trees; then all together, with tree b of each. */
-static void list_ways(spec_session *s, int32_t most)
+/* With `n_tree` trees one after the other; not twice. */
+static void add_ways(spec_session *s, uint64_t drafters, int32_t n_tree)
 {
-    for (int32_t k = 0; k < s->drafters.n && has_single(s); k++)
-        for (int32_t b = 0; b < n_tree(&s->drafters.draft[k]); b++) s->ways[s->n_way++] = (engine_way){ k, b };
-    for (int32_t b = 0; b < most && has_joint(s); b++) s->ways[s->n_way++] = (engine_way){ -1, b };
+    for (int32_t i = 0; i < s->n_way; i++)
+        if (s->ways[i].drafters == drafters) return;
+    for (int32_t b = 0; b < n_tree; b++) s->ways[s->n_way++] = (engine_way){ drafters, b };
+}
+
+/* A drafter that looks up in front of one behind it, as far as n_way ways go: where the first finds nothing, the other is asked. */
+static void add_pairs(spec_session *s, int32_t n_way)
+{
+    for (int32_t k = 0; k < s->drafters.n; k++)
+        for (int32_t m = k + 1; m < s->drafters.n && speci_draft_looks_up(&s->drafters.draft[k]); m++) {
+            const int32_t n = n_tree(&s->drafters.draft[m]);
+            if (s->n_way + n <= n_way) add_ways(s, one(k) | one(m), n);
+        }
+}
+
+/* To choose among: drafters in their order, each with each of its trees; pairs; and, as without a choice, all together, with tree b of
+ * each. */
+static void list_ways(spec_session *s, int32_t most, int32_t n_way)
+{
+    if (s->drafters.combine == SPEC_DRAFT_CHOOSE) {
+        for (int32_t k = 0; k < s->drafters.n; k++) add_ways(s, one(k), n_tree(&s->drafters.draft[k]));
+        add_pairs(s, n_way - most);
+    }
+    if (s->drafters.n > 0) add_ways(s, all_of(s), most);
 }
 
 /* --- their sources --- */
@@ -70,7 +91,7 @@ int32_t speci_ways_source(const spec_session *s, int32_t arm, int32_t drafter)
     if (arm == 0) return -1;
     const engine_way *w = &s->ways[arm - 1];
     if (unites(s)) return w->builder;
-    if (w->drafter >= 0 && w->drafter != drafter) return -1;
+    if (!(w->drafters & one(drafter))) return -1;
     const int32_t last = n_tree(&s->drafters.draft[drafter]) - 1;
     return s->first_source[drafter] + (w->builder < last ? w->builder : last);
 }
@@ -86,19 +107,19 @@ static void list_arms(spec_session *s)
         }
 }
 
-spec_status speci_ways_open(spec_session *s)
+spec_status speci_ways_open(spec_session *s, spec_adapt adapt)
 {
     speci_choice *c = &s->choice;
     int32_t sum;
-    const int32_t most = count_trees(s, &sum);
-    const size_t n_drafter = (size_t)s->drafters.n, n_way = (size_t)(sum + most), n_source = (size_t)max32(sum, most);
+    const int32_t most = count_trees(s, &sum), n_arm = adapt == SPEC_ADAPT_UCB ? SPEC_MAX_ARM : SPECI_MAX_CHOICE;
+    const size_t n_drafter = (size_t)s->drafters.n, n_way = (size_t)max32(sum + most, n_arm - 1), n_source = (size_t)max32(sum, most);
     if (!(s->ways = speci_alloc(s->a, n_way, sizeof *s->ways))) return SPEC_E_NOMEM;
     if (!(s->first_source = speci_alloc(s->a, n_drafter + 1, sizeof *s->first_source))) return SPEC_E_NOMEM;
     if (!(c->arms = speci_alloc(s->a, 1 + n_way, sizeof *c->arms))) return SPEC_E_NOMEM;
     if (!(c->sources = speci_alloc(s->a, n_source, sizeof *c->sources))) return SPEC_E_NOMEM;
     if (!(c->levels = speci_alloc(s->a, n_drafter, sizeof *c->levels))) return SPEC_E_NOMEM;
     if (!(s->asks = speci_alloc(s->a, n_source, sizeof *s->asks))) return SPEC_E_NOMEM;
-    list_ways(s, most);
+    list_ways(s, most, n_arm - 1);
     list_sources(s, most);
     list_arms(s);
     return SPEC_OK;

@@ -90,14 +90,13 @@ static spec_status propose(spec_session *s, engine_round *r, int32_t way)
         engine_seq *q = &s->seqs[r->seqs[i]];
         const int32_t room = speci_draft_room(s, q);
         q->proposal.arm = way;
-        if (w->drafter >= 0) q->proposal.builder = speci_draft_builder(&s->drafters.draft[w->drafter], w->builder);
         if (room < 1) continue;
         q->proposal.asked = true;
         s->asked[n] = speci_sequence_asked(s, r->seqs[i]);
         s->asked[n++].depth_max = room;
     }
     if (n == 0) return SPEC_OK;
-    SPEC_TRY(speci_draft_enqueue(&s->drafters, w->drafter, w->builder, s->asked, n, &r->pending));
+    SPEC_TRY(speci_draft_enqueue(&s->drafters, w->drafters, w->builder, s->asked, n, &r->pending));
     for (int32_t i = 0; i < n; i++) {
         engine_proposal *p = &s->seqs[s->asked[i].seq].proposal;
         p->by = s->asked[i].by, p->depth = s->asked[i].depth_max;

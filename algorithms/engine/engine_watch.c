@@ -9,16 +9,13 @@
 enum { HORIZON = 4 };
 static const double WATCHING = 0.005;
 
-/* Is the drafter one that costs next to nothing to ask? Kinds that are made from text are, unless they run a model. */
-static bool looks_up(const speci_draft *d) { return d->kind->args && !d->kind->exec; }
-
 spec_status speci_watch_open(spec_session *s)
 {
     const size_t n = (size_t)s->drafters.n * (size_t)s->n_seq;
     if (s->choice.mode != SPEC_ADAPT_COST || (s->drafters.combine == SPEC_DRAFT_UNION && s->drafters.n > 1)) return SPEC_OK;
     if (!(s->watches = speci_alloc(s->a, n, sizeof *s->watches))) return SPEC_E_NOMEM;
     for (size_t i = 0; i < n; i++)
-        if (looks_up(&s->drafters.draft[i / (size_t)s->n_seq])) SPEC_TRY(spec_tree_alloc(&s->watches[i].tree, s->n_node, s->a));
+        if (speci_draft_looks_up(&s->drafters.draft[i / (size_t)s->n_seq])) SPEC_TRY(spec_tree_alloc(&s->watches[i].tree, s->n_node, s->a));
     return SPEC_OK;
 }
 
@@ -82,6 +79,6 @@ static void watch(spec_session *s, int32_t drafter, const engine_part *p, bool t
 void speci_watch_round(spec_session *s, const engine_round *r)
 {
     for (int32_t k = 0; s->watches && k < s->drafters.n; k++)
-        for (int32_t i = 0; i < r->n_part && looks_up(&s->drafters.draft[k]); i++)
+        for (int32_t i = 0; i < r->n_part && speci_draft_looks_up(&s->drafters.draft[k]); i++)
             watch(s, k, &r->part[i], s->n_round % (uint64_t)r->n_part == (uint64_t)i);
 }
