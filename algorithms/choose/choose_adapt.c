@@ -107,8 +107,8 @@ static speci_prospect expect_source(const speci_choice *c, int32_t source)
     const speci_source *s = &c->sources[source];
     double n_sure_others = 0;
     for (int32_t i = 0; i < c->n_source; i++)
-        if (i != source && c->sources[i].drafter == s->drafter) n_sure_others += c->sources[i].n_sure;
-    return speci_source_expect(s, &c->levels[s->drafter], n_sure_others);
+        if (i != source && c->sources[i].kin == s->kin) n_sure_others += c->sources[i].n_sure;
+    return speci_source_expect(s, &c->levels[s->kin], n_sure_others);
 }
 
 static arm_prospect expect(const speci_choice *c, int32_t arm, int32_t n_seq, const speci_prospect *sources)
@@ -199,7 +199,7 @@ static void halve(spec_bandit *b)
 static void take_asks(speci_choice *c, int32_t source, const speci_asks *a)
 {
     speci_source *s = &c->sources[source];
-    if (!speci_source_update(s, &c->levels[s->drafter], a)) return;
+    if (!speci_source_update(s, &c->levels[s->kin], a)) return;
     for (int32_t i = 0; i < c->n_source; i++)
         if (i != source) speci_source_age(&c->sources[i], true);
     c->credit = fmax(c->credit, CHANGE_CREDIT);
@@ -215,7 +215,7 @@ void speci_choice_watch(speci_choice *c, int32_t source, int32_t n_node, int32_t
 {
     const speci_source *s = &c->sources[source];
     speci_asks a = { 0 };
-    speci_asks_add(&a, n_node, n_matched + (ended ? 0 : speci_levels_expect(&c->levels[s->drafter], s->depth - n_matched)));
+    speci_asks_add(&a, n_node, n_matched + (ended ? 0 : speci_levels_expect(&c->levels[s->kin], s->depth - n_matched)));
     take_asks(c, source, &a);
 }
 

@@ -58,19 +58,24 @@ static int32_t last_of(uint64_t drafters)
 }
 
 /* A drafter is asked about the sequences for which none before it has proposed. */
-static spec_status ask_first(speci_drafters *all, uint64_t drafters, int32_t builder, speci_draft_seq *seqs, int32_t n)
+static spec_status ask_first(speci_drafters *all, const speci_draft_way *way, speci_draft_seq *seqs, int32_t n)
 {
     for (int32_t k = 0; k < all->n; k++) {
-        if (!(drafters >> k & 1)) continue;
-        const bool last = k == last_of(drafters);
+        if (!(way->drafters >> k & 1)) continue;
+        const bool last = k == last_of(way->drafters);
         int32_t left = 0;
         for (int32_t i = 0; i < n; i++)
-            if (seqs[i].tree->n == 1) all->asked[left++] = seqs[i];
-        SPEC_TRY(last ? ask(all, k, builder, all->asked, left) : ask_now(all, k, builder, all->asked, left));
+            if (seqs[i].tree->n == 1) {
+                all->asked[left] = seqs[i];
+                all->asked[left].in_front = !last, all->asked[left].least = last && way->least > 0 ? 1 : way->least;
+                left++;
+            }
+        SPEC_TRY((last ? ask : ask_now)(all, k, way->builder, all->asked, left));
         for (int32_t i = n - 1; i >= 0; i--) {
             const bool asked = seqs[i].by < 0;
-            if (asked && (last || seqs[i].tree->n > 1)) seqs[i].by = k, seqs[i].depth_max = all->asked[left - 1].depth_max;
             if (asked) left--;
+            if (asked && (last || seqs[i].tree->n > 1))
+                seqs[i].by = k, seqs[i].depth_max = all->asked[left].depth_max, seqs[i].n_match = all->asked[left].n_match;
         }
     }
     return SPEC_OK;
@@ -145,14 +150,14 @@ static spec_status ask_all(speci_drafters *all, int32_t builder, speci_draft_seq
 
 /* --- a way to draft --- */
 
-spec_status speci_draft_enqueue(speci_drafters *all, uint64_t drafters, int32_t builder, speci_draft_seq *seqs, int32_t n,
-                                speci_draft **pending)
+spec_status speci_draft_enqueue(speci_drafters *all, const speci_draft_way *way, speci_draft_seq *seqs, int32_t n, speci_draft **pending)
 {
+    const int32_t last = last_of(way->drafters);
     const bool unites = all->combine == SPEC_DRAFT_UNION && all->n > 1;
     *pending = NULL;
     for (int32_t i = 0; i < n; i++) seqs[i].by = -1;
-    if (unites) return ask_all(all, builder, seqs, n);
-    SPEC_TRY(ask_first(all, drafters, builder, seqs, n));
-    if (all->draft[last_of(drafters)].grown) *pending = &all->draft[last_of(drafters)];
+    if (unites) return ask_all(all, way->builder, seqs, n);
+    SPEC_TRY(ask_first(all, way, seqs, n));
+    if (all->draft[last].grown) *pending = &all->draft[last];
     return SPEC_OK;
 }

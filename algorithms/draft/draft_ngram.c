@@ -6,23 +6,23 @@
 #include "algorithms/draft/draft.h"
 #include "algorithms/draft/draft_ngram_index.h"
 
-enum { DEFAULT_N = 3, DEFAULT_M = 10, DEFAULT_L = 1, N_MOST = 16 };
+enum { DEFAULT_N = 3, DEFAULT_M = 10, N_MOST = 16 };
 
 typedef struct lengths {
-    int32_t most, least; /* N, L: tokens of a match */
+    int32_t most, least; /* N, L: tokens of a match; least 0: nothing was said */
 } lengths;
 
 /* --- the object --- */
 
 static spec_status open(spec_drafter *d, const char *args)
 {
-    int32_t v[3] = { DEFAULT_N, DEFAULT_M, DEFAULT_L };
+    int32_t v[3] = { DEFAULT_N, DEFAULT_M, 0 };
     if (args[0] && speci_parse_counts(args, v, 3) < 1)
         return speci_fail(SPEC_E_INVALID, "the drafter \"ngram\" is written ngram:N,M,L, found \"%.60s\"", args);
     if (v[0] < 1 || v[0] > N_MOST || v[1] < 1 || v[1] > SPEC_MAX_DEPTH)
         return speci_fail(SPEC_E_INVALID, "the drafter \"ngram\" looks for 1 to %d tokens and drafts 1 to %d, found \"%.60s\"",
                           N_MOST, SPEC_MAX_DEPTH, args);
-    if (v[2] < 1 || v[2] > v[0])
+    if (v[2] < 0 || v[2] > v[0])
         return speci_fail(SPEC_E_INVALID, "the drafter \"ngram\" looks for %d to %d tokens in \"%.60s\"; need 1 <= L <= N", v[2],
                           v[0], args);
     lengths *own = speci_alloc(d->allocator, 1, sizeof *own);
@@ -90,12 +90,14 @@ static void propose(const speci_draft *d, const speci_draft_seq *q, int32_t at)
     }
 }
 
-static void look_up(const speci_draft *d, const speci_draft_seq *q)
+static void look_up(const speci_draft *d, speci_draft_seq *q)
 {
     const lengths l = lengths_of(d);
-    for (int32_t n = l.most < q->n_ids ? l.most : q->n_ids; n >= l.least && q->tree->n == 1; n--) {
+    const int32_t wanted = speci_draft_least(q, l.least), least = wanted < l.most ? wanted : l.most;
+    for (int32_t n = l.most < q->n_ids ? l.most : q->n_ids; n >= least && q->tree->n == 1; n--) {
         const int32_t at = speci_ngram_first(index_of(d, q->seq), q->ids, q->n_ids - 1, n, l.most);
         if (at >= 0) propose(d, q, at);
+        q->n_match = n;
     }
 }
 

@@ -25,6 +25,16 @@ void speci_watch_close(spec_session *s)
     speci_free(s->a, s->watches);
 }
 
+/* What came of it, for the sources from the longest matches to the one that it was found by; no match: for all. */
+static void tell(spec_session *s, int32_t drafter, int32_t n_match, int32_t n_node, int32_t depth, bool ended)
+{
+    for (int32_t i = s->first_source[drafter]; i < s->first_source[drafter + 1]; i++) {
+        const bool found = n_match > 0 && i == speci_ways_match(s, drafter, n_match);
+        speci_choice_watch(&s->choice, i, found ? n_node : 0, found ? depth : 0, !found || ended);
+        if (found) return;
+    }
+}
+
 /* Asked about what follows the pending token. An error is none of the step's, which is over. */
 static void begin(spec_session *s, int32_t drafter, int32_t seq)
 {
@@ -35,12 +45,12 @@ static void begin(spec_session *s, int32_t drafter, int32_t seq)
     const double start = s->now_ms();
     w->tree.n = 0, w->tree.kind = SPEC_TREE_DETERMINISTIC;
     (void)spec_tree_add(&w->tree, -1, q->ids[q->n_ids - 1], 1);
-    ask.tree = &w->tree, ask.depth_max = speci_draft_room(s, q);
+    ask.tree = &w->tree, ask.depth_max = speci_draft_room(s, q), ask.least = 1;
     const spec_status status = ask.depth_max > 0 ? d->kind->enqueue(d, NULL, &ask, 1) : SPEC_E_FULL;
     s->watch_ms += s->now_ms() - start;
-    w->node = w->depth = 0, w->n_ids = q->n_ids;
+    w->node = w->depth = 0, w->n_ids = q->n_ids, w->n_match = ask.n_match;
     if (status == SPEC_OK && w->tree.n > 1) return;
-    if (status == SPEC_OK) speci_choice_watch(&s->choice, s->first_source[drafter], 0, 0, true);
+    if (status == SPEC_OK) tell(s, drafter, 0, 0, 0, true);
     w->tree.n = 0;
 }
 
@@ -56,7 +66,7 @@ static void follow(spec_session *s, int32_t drafter, int32_t seq)
         ended = child < 0 || speci_tree_next_child(&w->tree, child, -1) < 0;
     }
     if (!ended && w->depth < HORIZON) return;
-    speci_choice_watch(&s->choice, s->first_source[drafter], w->tree.n - 1, w->depth, ended);
+    tell(s, drafter, w->n_match, w->tree.n - 1, w->depth, ended);
     w->tree.n = 0;
 }
 
@@ -70,7 +80,7 @@ static void watch(spec_session *s, int32_t drafter, const engine_part *p, bool t
 {
     const engine_seq *q = &s->seqs[p->seq];
     engine_watch *w = &s->watches[drafter * s->n_seq + p->seq];
-    const bool asked = speci_ways_source(s, q->proposal.arm + 1, drafter) >= 0;
+    const bool asked = speci_ways_ask(s, q->proposal.arm + 1, drafter);
     if (asked || w->n_ids != q->n_ids - p->n_path) w->tree.n = 0;
     if (w->tree.n > 0) follow(s, drafter, p->seq);
     if (!asked && turn && w->tree.n == 0 && affords(s)) begin(s, drafter, p->seq);
