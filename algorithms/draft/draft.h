@@ -190,7 +190,7 @@ typedef struct speci_drafters {
 typedef struct speci_draft_way {
     uint64_t drafters; /* bit k: drafter k of the list is asked; one at least. With UNION all are */
     int32_t builder;   /* number of the builder; in a drafter with fewer its last one */
-    int32_t least;     /* of those that look up and are not asked last: speci_draft_seq.least; the last one then takes each match */
+    int32_t least;     /* of those that look up: speci_draft_seq.least */
 } speci_draft_way;
 /* Trees for seqs [n]. Drafters are asked in the order of the list, each for the sequences for which none before it has proposed. Only
  * the drafter that is asked last may leave trees on the device: *pending, or NULL. */

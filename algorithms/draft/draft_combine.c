@@ -65,11 +65,8 @@ static spec_status ask_first(speci_drafters *all, const speci_draft_way *way, sp
         const bool last = k == last_of(way->drafters);
         int32_t left = 0;
         for (int32_t i = 0; i < n; i++)
-            if (seqs[i].tree->n == 1) {
-                all->asked[left] = seqs[i];
-                all->asked[left].in_front = !last, all->asked[left].least = last && way->least > 0 ? 1 : way->least;
-                left++;
-            }
+            if (seqs[i].tree->n == 1) all->asked[left++] = seqs[i];
+        for (int32_t i = 0; i < left; i++) all->asked[i].in_front = !last, all->asked[i].least = way->least;
         SPEC_TRY((last ? ask : ask_now)(all, k, way->builder, all->asked, left));
         for (int32_t i = n - 1; i >= 0; i--) {
             const bool asked = seqs[i].by < 0;

@@ -133,8 +133,7 @@ struct spec_session {
     int32_t n_way;
     speci_choice choice;            /* among them */
     int32_t *first_source;          /* [n drafters + 1]: drafter k's sources are from [k] to [k + 1] - 1 */
-    int32_t n_grade, n_place;       /* of one that looks up: sources by the length of the match. Of another: sources of a tree, by whether
-                                       it stands behind other drafters */
+    int32_t n_grade;                /* sources of one that looks up, by the length of the match */
     spec_cost_profile profile;      /* target.n == 0: not there yet */
     spec_cost_table *draft_costs;   /* [n drafters]; n 0: it has no passes */
     engine_outcome outcome;

@@ -34,36 +34,43 @@ static void add_ways(spec_session *s, uint64_t drafters, int32_t n, int32_t leas
     for (int32_t b = 0; b < n; b++) s->ways[s->n_way++] = (speci_draft_way){ drafters, b, least };
 }
 
-/* Those that look up, in front of drafter m: at most n_way ways, the one by all matches last. */
-static void add_chain(spec_session *s, uint64_t front, int32_t m, int32_t n_way)
+/* Drafters in front of drafter m, which have proposals by matches of `least` tokens and more, as far as n_way ways go. */
+static void add_chain(spec_session *s, uint64_t front, int32_t m, int32_t least, int32_t n_way)
 {
     const int32_t n = n_tree(&s->drafters.draft[m]);
-    for (int32_t least = GRADES; least > 0; least--)
-        if (s->n_way + n <= n_way) add_ways(s, front | one(m), n, least);
+    if (s->n_way + n <= n_way) add_ways(s, front | one(m), n, least);
 }
 
-/* In front of a drafter stands one that looks up, or the first ones that do: as many as there are ways for. */
-static void add_chains(spec_session *s, int32_t n_way)
+/* In front of a drafter stands one that looks up, or the first ones that do. */
+static void add_chains(spec_session *s, int32_t least, int32_t n_way)
 {
     for (int32_t m = 1; m < s->drafters.n; m++) {
         uint64_t front = 0;
         for (int32_t k = 0; k < m; k++) {
             if (!looks_up(s, k)) continue;
-            add_chain(s, one(k), m, n_way);
-            if (front) add_chain(s, front | one(k), m, n_way);
+            add_chain(s, one(k), m, least, n_way);
+            if (front) add_chain(s, front | one(k), m, least, n_way);
             front |= one(k);
         }
     }
 }
 
-/* To choose among: drafters in their order, each with each of its trees; chains; and all together, as without a choice, with tree b of
- * each. */
-static void list_ways(spec_session *s, int32_t most, int32_t n_way)
+/* One that looks up, by longer matches alone. */
+static void add_strict(spec_session *s, int32_t least, int32_t n_way)
 {
-    const bool chooses = s->drafters.combine == SPEC_DRAFT_CHOOSE && s->drafters.n > 1;
-    for (int32_t k = 0; k < s->drafters.n && chooses; k++) add_ways(s, one(k), n_tree(&s->drafters.draft[k]), 0);
-    if (chooses) add_chains(s, n_way - most);
+    for (int32_t k = 0; k < s->drafters.n; k++)
+        if (looks_up(s, k)) add_chain(s, 0, k, least, n_way);
+}
+
+/* To choose among: drafters in their order, each with each of its trees; all together, as without a choice, with tree b of each; and
+ * chains, for each length of a match if that costs no trials: what lengths bring is known by source. */
+static void list_ways(spec_session *s, spec_adapt adapt, int32_t most, int32_t n_way)
+{
+    const bool chooses = s->drafters.combine == SPEC_DRAFT_CHOOSE, by_source = adapt == SPEC_ADAPT_COST;
+    for (int32_t k = 0; k < s->drafters.n && chooses && s->drafters.n > 1; k++) add_ways(s, one(k), n_tree(&s->drafters.draft[k]), 0);
     if (s->drafters.n > 0) add_ways(s, all_of(s), most, 0);
+    for (int32_t least = by_source ? 1 : 2; chooses && least <= (by_source ? GRADES : 2); least++) add_chains(s, least, n_way);
+    for (int32_t least = 2; by_source && !unites(s) && (chooses || s->drafters.n == 1) && least <= GRADES; least++) add_strict(s, least, n_way);
 }
 
 /* --- their sources --- */
@@ -86,16 +93,15 @@ static speci_source union_of(const spec_session *s, int32_t b)
     return all;
 }
 
-/* What a match of one token brings is not what a longer one does; and a drafter behind others sees the text where they found nothing.
- * The trees of a drafter are kin. */
+/* What a match of one token brings is not what a longer one does. The trees of a drafter are kin. */
 static void list_sources(spec_session *s, int32_t most)
 {
     speci_choice *c = &s->choice;
     for (int32_t b = 0; b < most && unites(s); b++) c->sources[c->n_source++] = union_of(s, b);
     for (int32_t k = 0; k < s->drafters.n && !unites(s); k++) {
-        const int32_t first = s->first_source[k] = c->n_source, n = looks_up(s, k) ? s->n_grade : n_tree(&s->drafters.draft[k]) * s->n_place;
+        const int32_t first = s->first_source[k] = c->n_source, n = looks_up(s, k) ? s->n_grade : n_tree(&s->drafters.draft[k]);
         for (int32_t i = 0; i < n; i++, c->n_source++) {
-            c->sources[c->n_source] = source_of(&s->drafters.draft[k], looks_up(s, k) ? 0 : i / s->n_place);
+            c->sources[c->n_source] = source_of(&s->drafters.draft[k], looks_up(s, k) ? 0 : i);
             c->sources[c->n_source].kin = looks_up(s, k) ? first + i : first;
         }
         s->first_source[k + 1] = c->n_source;
@@ -111,10 +117,9 @@ int32_t speci_ways_match(const spec_session *s, int32_t drafter, int32_t n_match
 static uint64_t sources_of(const spec_session *s, const speci_draft_way *w, int32_t k)
 {
     const int32_t last = n_tree(&s->drafters.draft[k]) - 1, b = w->builder < last ? w->builder : last;
-    const bool is_last = w->drafters >> k == 1, is_first = (w->drafters & (one(k) - 1)) == 0;
     uint64_t sources = 0;
-    if (!looks_up(s, k)) return one(s->first_source[k] + b * s->n_place + (!is_first && s->n_place > 1));
-    for (int32_t i = s->first_source[k]; i <= speci_ways_match(s, k, is_last ? 1 : w->least); i++) sources |= one(i);
+    if (!looks_up(s, k)) return one(s->first_source[k] + b);
+    for (int32_t i = s->first_source[k]; i <= speci_ways_match(s, k, w->least); i++) sources |= one(i);
     return sources;
 }
 
@@ -131,16 +136,15 @@ static void list_arms(spec_session *s)
 
 bool speci_ways_ask(const spec_session *s, int32_t arm, int32_t drafter) { return arm > 0 && s->ways[arm - 1].drafters & one(drafter); }
 
-/* Sources are told apart where a choice takes so many. */
+/* Lengths are told apart where a choice takes so many sources. Returns how many there are. */
 static int32_t grade(spec_session *s)
 {
     int32_t n_look = 0, n_other = 0;
     for (int32_t k = 0; k < s->drafters.n; k++)
         if (looks_up(s, k)) n_look++;
         else n_other += n_tree(&s->drafters.draft[k]);
-    const bool apart = GRADES * n_look + 2 * n_other <= SPECI_MAX_SOURCE;
-    s->n_grade = apart ? GRADES : 1, s->n_place = apart ? 2 : 1;
-    return n_look * s->n_grade + n_other * s->n_place;
+    s->n_grade = GRADES * n_look + n_other <= SPECI_MAX_SOURCE ? GRADES : 1;
+    return n_look * s->n_grade + n_other;
 }
 
 spec_status speci_ways_open(spec_session *s, spec_adapt adapt)
@@ -155,7 +159,7 @@ spec_status speci_ways_open(spec_session *s, spec_adapt adapt)
     if (!(c->sources = speci_alloc(s->a, n_source, sizeof *c->sources))) return SPEC_E_NOMEM;
     if (!(c->levels = speci_alloc(s->a, n_source, sizeof *c->levels))) return SPEC_E_NOMEM;
     if (!(s->asks = speci_alloc(s->a, n_source, sizeof *s->asks))) return SPEC_E_NOMEM;
-    list_ways(s, most, n_arm - 1);
+    list_ways(s, adapt, most, n_arm - 1);
     list_sources(s, most);
     list_arms(s);
     return SPEC_OK;

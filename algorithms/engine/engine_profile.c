@@ -264,7 +264,7 @@ static double draft_ms(const void *session, int32_t source, double n_seq)
     }
     int32_t k = 0;
     while (source >= s->first_source[k + 1]) k++;
-    return passes_ms(s, k, (source - s->first_source[k]) / s->n_place, n_seq);
+    return passes_ms(s, k, source - s->first_source[k], n_seq);
 }
 
 spec_status speci_profile_open(spec_session *s, spec_adapt adapt, const char *profile)
