@@ -17,12 +17,13 @@ typedef struct lengths {
 static spec_status open(spec_drafter *d, const char *args)
 {
     int32_t v[3] = { DEFAULT_N, DEFAULT_M, 0 };
-    if (args[0] && speci_parse_counts(args, v, 3) < 1)
+    const int32_t n = args[0] ? speci_parse_counts(args, v, 3) : 1;
+    if (n < 1)
         return speci_fail(SPEC_E_INVALID, "the drafter \"ngram\" is written ngram:N,M,L, found \"%.60s\"", args);
     if (v[0] < 1 || v[0] > N_MOST || v[1] < 1 || v[1] > SPEC_MAX_DEPTH)
         return speci_fail(SPEC_E_INVALID, "the drafter \"ngram\" looks for 1 to %d tokens and drafts 1 to %d, found \"%.60s\"",
                           N_MOST, SPEC_MAX_DEPTH, args);
-    if (v[2] < 0 || v[2] > v[0])
+    if (n == 3 && (v[2] < 1 || v[2] > v[0]))
         return speci_fail(SPEC_E_INVALID, "the drafter \"ngram\" looks for %d to %d tokens in \"%.60s\"; need 1 <= L <= N", v[2],
                           v[0], args);
     lengths *own = speci_alloc(d->allocator, 1, sizeof *own);
