@@ -146,8 +146,8 @@ typedef struct front_case {
     bool counts;   /* it does not propose by each match */
 } front_case;
 static const front_case fronts[] = {
-    { "in front ngram", "ngram:3,5", SPEC_ADAPT_OFF, 2 },      { "in front ngram, one token", "ngram:3,5,1", SPEC_ADAPT_OFF, 1 },
-    { "in front ngram, three tokens", "ngram:4,5,3", SPEC_ADAPT_OFF, 3 }, { "in front ngram:1", "ngram:1,5", SPEC_ADAPT_OFF, 1 },
+    { "in front ngram", "ngram:3,5", SPEC_ADAPT_OFF, 2, false },      { "in front ngram, one token", "ngram:3,5,1", SPEC_ADAPT_OFF, 1, false },
+    { "in front ngram, three tokens", "ngram:4,5,3", SPEC_ADAPT_OFF, 3, false }, { "in front ngram:1", "ngram:1,5", SPEC_ADAPT_OFF, 1, false },
     { "in front trie", "trie:8,4,1", SPEC_ADAPT_OFF, 2, true }, { "in front ngram, chosen", "ngram:3,5", SPEC_ADAPT_COST, 0, true },
     { "in front trie, chosen", "trie:8,4,1", SPEC_ADAPT_COST, 0, true },
 };
