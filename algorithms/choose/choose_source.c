@@ -14,8 +14,9 @@
 static const double PAST = 512, LEVELS = 256, RECENT = 12, CHANGE = 3.5, LEAST_VARIANCE = 0.09, LEFT = 0.25, BEFORE = 4;
 /* A source may be better than its mean by EXPLORATION / sqrt(asks) tokens: those of proposals differ by about one. Asks of long
  * ago say less: so much is left of them with each round, and a mean has no more than KEPT times as many. What is expected beforehand
- * counts as PRIOR asks, and of PRIOR_LEVELS levels PRIOR_HITS have an accepted node: one draft that is rejected does not end a drafter. All were chosen by simulated sessions of 256 to 4096 tokens, with passes that cost as on an H200 and on two
- * cores. */
+ * counts as PRIOR asks, and begins with PRIOR_HITS of PRIOR_LEVELS levels that have an accepted node: one draft that was rejected does
+ * not end a drafter. The constants were chosen by simulated sessions of 256 to 4096 tokens, with passes that cost as on an H200 and on
+ * two cores; the latter two by texts (docs/drafters.md). */
 static const double EXPLORATION = 1, SURE = 0.99, KEPT = 5, PRIOR = 3, PRIOR_LEVELS = 2, PRIOR_HITS = 0.8;
 
 void speci_asks_add(speci_asks *to, int32_t n_node, double n_accepted)

@@ -3,7 +3,7 @@
 
 /* --- the ways --- */
 
-enum { GRADES = 3 }; /* matches of so many tokens and more are alike */
+enum { GRADES = 3, CHAINED = 2 }; /* matches of so many tokens and more are alike; the least one of a chain, where nothing else is said */
 
 static int32_t max32(int32_t a, int32_t b) { return a > b ? a : b; }
 
@@ -34,11 +34,18 @@ static void add_ways(spec_session *s, uint64_t drafters, int32_t n, int32_t leas
     for (int32_t b = 0; b < n; b++) s->ways[s->n_way++] = (speci_draft_way){ drafters, b, least };
 }
 
-/* Drafters in front of drafter m, which have proposals by matches of `least` tokens and more, as far as n_way ways go. */
+static bool has_way(const spec_session *s, uint64_t drafters, int32_t least)
+{
+    for (int32_t i = 0; i < s->n_way; i++)
+        if (s->ways[i].drafters == drafters && s->ways[i].least == least) return true;
+    return false;
+}
+
+/* Drafter m with each of its trees, behind those of `front`, as far as there is room for n_way ways. */
 static void add_chain(spec_session *s, uint64_t front, int32_t m, int32_t least, int32_t n_way)
 {
     const int32_t n = n_tree(&s->drafters.draft[m]);
-    if (s->n_way + n <= n_way) add_ways(s, front | one(m), n, least);
+    if (s->n_way + n <= n_way && !has_way(s, front | one(m), least)) add_ways(s, front | one(m), n, least);
 }
 
 /* In front of a drafter stands one that looks up, or the first ones that do. */
@@ -49,28 +56,24 @@ static void add_chains(spec_session *s, int32_t least, int32_t n_way)
         for (int32_t k = 0; k < m; k++) {
             if (!looks_up(s, k)) continue;
             add_chain(s, one(k), m, least, n_way);
-            if (front) add_chain(s, front | one(k), m, least, n_way);
+            add_chain(s, front | one(k), m, least, n_way);
             front |= one(k);
         }
     }
 }
 
-/* One that looks up, by longer matches alone. */
-static void add_strict(spec_session *s, int32_t least, int32_t n_way)
-{
-    for (int32_t k = 0; k < s->drafters.n; k++)
-        if (looks_up(s, k)) add_chain(s, 0, k, least, n_way);
-}
-
-/* To choose among: drafters in their order, each with each of its trees; all together, as without a choice, with tree b of each; and
- * chains, for each length of a match if that costs no trials: what lengths bring is known by source. */
+/* To choose among: each drafter with each of its trees; all together, with tree b of each; chains; and those that look up by longer
+ * matches alone. COST knows by source what lengths of a match bring, so each length is a way of its own; UCB has to try each way. */
 static void list_ways(spec_session *s, spec_adapt adapt, int32_t most, int32_t n_way)
 {
-    const bool chooses = s->drafters.combine == SPEC_DRAFT_CHOOSE, by_source = adapt == SPEC_ADAPT_COST;
-    for (int32_t k = 0; k < s->drafters.n && chooses && s->drafters.n > 1; k++) add_ways(s, one(k), n_tree(&s->drafters.draft[k]), 0);
-    if (s->drafters.n > 0) add_ways(s, all_of(s), most, 0);
-    for (int32_t least = by_source ? 1 : 2; chooses && least <= (by_source ? GRADES : 2); least++) add_chains(s, least, n_way);
-    for (int32_t least = 2; by_source && !unites(s) && (chooses || s->drafters.n == 1) && least <= GRADES; least++) add_strict(s, least, n_way);
+    const bool chooses = s->drafters.combine == SPEC_DRAFT_CHOOSE && s->drafters.n > 1, by_source = adapt == SPEC_ADAPT_COST;
+    for (int32_t k = 0; k < s->drafters.n && chooses; k++) add_ways(s, one(k), n_tree(&s->drafters.draft[k]), 0);
+    if (s->drafters.n > 0) add_ways(s, all_of(s), most, chooses ? CHAINED : 0);
+    for (int32_t least = 1; least <= GRADES && chooses; least++)
+        if (by_source || least == CHAINED) add_chains(s, least, n_way);
+    for (int32_t least = 2; least <= GRADES && by_source && (chooses || s->drafters.n == 1); least++)
+        for (int32_t k = 0; k < s->drafters.n; k++)
+            if (looks_up(s, k)) add_chain(s, 0, k, least, n_way);
 }
 
 /* --- their sources --- */
@@ -147,11 +150,16 @@ static int32_t grade(spec_session *s)
     return n_look * s->n_grade + n_other;
 }
 
+static int32_t most_arms(spec_adapt adapt)
+{
+    return adapt == SPEC_ADAPT_COST ? SPECI_MAX_CHOICE : adapt == SPEC_ADAPT_UCB ? SPEC_MAX_ARM : 1;
+}
+
 spec_status speci_ways_open(spec_session *s, spec_adapt adapt)
 {
     speci_choice *c = &s->choice;
     int32_t sum;
-    const int32_t most = count_trees(s, &sum), n_arm = adapt == SPEC_ADAPT_UCB ? SPEC_MAX_ARM : SPECI_MAX_CHOICE;
+    const int32_t most = count_trees(s, &sum), n_arm = most_arms(adapt);
     const size_t n_drafter = (size_t)s->drafters.n, n_way = (size_t)max32(sum + most, n_arm - 1), n_source = (size_t)max32(grade(s), most);
     if (!(s->ways = speci_alloc(s->a, n_way, sizeof *s->ways))) return SPEC_E_NOMEM;
     if (!(s->first_source = speci_alloc(s->a, n_drafter + 1, sizeof *s->first_source))) return SPEC_E_NOMEM;
