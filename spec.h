@@ -369,7 +369,8 @@ SPEC_API spec_status spec_drafter_from_model(spec_drafter **out, spec_model *mod
                                              const spec_drafter_params *params);
 
 /* A drafter that needs no model: a kind and its numbers. Kinds:
- *   ngram:N,M   prompt lookup: what followed the last N (or fewer) tokens where they stood before, up to M tokens (3,10)
+ *   ngram:N,M,L prompt lookup: what followed the last N tokens where they stood before, or fewer down to L: up to M tokens (3,10; L: 1,
+ *               in front of another drafter 2)
  *   trie:NODES,DEPTH,MEGABYTES   a tree of what followed the last tokens most often, in the sequence's prompts and in all that this
  *               drafter's sessions have emitted; counts up to DEPTH tokens, within MEGABYTES (16,8,256)
  *   png:FILE,D,K  what most often followed in the text and in a corpus: D drafts of K tokens (2, what the table has).
@@ -400,7 +401,8 @@ typedef enum spec_adapt {
 typedef enum spec_draft_combine {
     SPEC_DRAFT_FIRST = 0, /* in their order: the first that proposes for a sequence */
     SPEC_DRAFT_UNION = 1, /* the union of what all propose, which is SPEC_TREE_DETERMINISTIC: naive or greedy verification */
-    SPEC_DRAFT_CHOOSE = 2 /* one of them, by `adapt` (without it the first): each with each of its trees is a choice */
+    SPEC_DRAFT_CHOOSE = 2 /* one of the following, by `adapt` (without it the first): each with each of its trees; all together as FIRST;
+                             chains of drafters from text in front of another. By COST also each of these by matches of 1, 2 and 3 tokens */
 } spec_draft_combine;
 
 typedef struct spec_lab spec_lab; /* options of experiments and comparisons: see spec_lab.h */
@@ -612,7 +614,8 @@ typedef struct spec_step_result {
     int32_t n_drafted;     /* nodes proposed, without the root */
     int32_t n_accepted;    /* of them */
     int32_t drafter;       /* which of the session's drafters proposed them, -1 = none or several */
-    int32_t tree;          /* which way to draft (a drafter's trees in their order, drafters in theirs), -1 = did not draft */
+    int32_t tree;          /* which way to draft (a drafter's trees in their order, drafters in theirs; then ways of several), -1 = did
+                              not draft */
     int32_t branched;      /* 1: a node was accepted that is not the first child of its parent */
 } spec_step_result; /* grows */
 /* One round for the sequences in seqs [n], each once: draft, score, verify, commit. results [n] receives a pointer for each. A

@@ -190,7 +190,7 @@ run 0 run --help
 for kind in chain:K static: product: beam:M,N dyspec:N dyspec-threshold: sequoia: eagle2: none; do
     out_has "^  $kind"
 done
-out_has '^drafters \(--draft\):'; out_has '^  ngram:N,M '; out_has '^  trie:NODES,DEPTH,MEGABYTES '
+out_has '^drafters \(--draft\):'; out_has '^  ngram:N,M,L '; out_has '^  trie:NODES,DEPTH,MEGABYTES '
 run 0 info --help
 run 0 --version;                                    out_has '^spec [0-9]+\.[0-9]+\.[0-9]+$'
 run 0 --list-devices;                               out_has '^cpu'

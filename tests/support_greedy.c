@@ -81,6 +81,8 @@ void support_greedy(int32_t *out, greedy_counts *counts, const greedy_run *run, 
     spec_lab lab = SPEC_LAB_INIT;
     lab.scan = run->scan, lab.advance = run->advance, lab.draft_state = run->draft_state;
     sp.lab = &lab;
+    sp.drafters = run->drafters, sp.n_drafter = run->n_drafter, sp.combine = run->combine;
+    sp.adapt = run->adapt, sp.profile = run->profile;
     if (run->tree) OK(spec_drafter_from_model(&d, run->drafter, &dp));
     OK(spec_session_open(&s, run->target, d, &sp));
     for (int32_t i = 0; i < p->n; i += n_at_once)

@@ -37,6 +37,11 @@ typedef struct greedy_run {
     spec_draft_vocab vocab;
     int32_t n_resample, resample_across; /* spec_drafter_params */
     spec_token_info token_info;
+    spec_drafter *const *drafters; /* [n_drafter] in place of `drafter` and `tree`, with the rest of spec_session_params: */
+    int32_t n_drafter;
+    spec_draft_combine combine;
+    spec_adapt adapt;
+    const char *profile;
 } greedy_run;
 
 /* out [n][n_new]: the tokens that follow each prompt; counts, which may be NULL, are added to. End-of-text tokens do

@@ -17,11 +17,11 @@ static spec_backend *backend;
 
 /* ------------------------------------------------------------------------------ prompt lookup --- */
 
-/* algorithms.md 15, word by word: out [m] = what followed the last n tokens where they stand first, for the longest n <= n_most
- * behind which there is anything to propose. */
-static int32_t look_up(int32_t *out, const int32_t *ids, int32_t n_ids, int32_t n_most, int32_t m, int32_t eos)
+/* algorithms.md 15, word by word: out [m] = what followed the last n tokens where they stand first, for the longest n <= n_most, and
+ * n_least at least, behind which there is anything to propose. */
+static int32_t look_up(int32_t *out, const int32_t *ids, int32_t n_ids, int32_t n_most, int32_t n_least, int32_t m, int32_t eos)
 {
-    for (int32_t n = n_most; n > 0; n--) {
+    for (int32_t n = n_most; n >= n_least; n--) {
         for (int32_t end = n - 1; end < n_ids - 1; end++) {
             int32_t n_out = 0;
             if (n > n_ids || memcmp(ids + end + 1 - n, ids + n_ids - n, (size_t)n * sizeof *ids) != 0) continue;
@@ -35,13 +35,14 @@ static int32_t look_up(int32_t *out, const int32_t *ids, int32_t n_ids, int32_t 
 
 typedef struct lookup_case {
     const char *name, *text; /* of the drafter */
-    int32_t n, m, alphabet;
+    int32_t n, m, alphabet, least;
 } lookup_case;
 
 static const lookup_case lookups[] = {
-    { "lookup ngram", "ngram", 3, 10, 3 },        { "lookup ngram:1,1", "ngram:1,1", 1, 1, 4 },
-    { "lookup ngram:2,5", "ngram:2,5", 2, 5, 2 }, { "lookup ngram:16,20", "ngram:16,20", 16, 20, 2 },
-    { "lookup ngram:4,3", "ngram:4,3", 4, 3, 8 },
+    { "lookup ngram", "ngram", 3, 10, 3, 1 },        { "lookup ngram:1,1", "ngram:1,1", 1, 1, 4, 1 },
+    { "lookup ngram:2,5", "ngram:2,5", 2, 5, 2, 1 }, { "lookup ngram:16,20", "ngram:16,20", 16, 20, 2, 1 },
+    { "lookup ngram:4,3", "ngram:4,3", 4, 3, 8, 1 }, { "lookup ngram:4,3,2", "ngram:4,3,2", 4, 3, 8, 2 },
+    { "lookup ngram:3,5,3", "ngram:3,5,3", 3, 5, 4, 3 },
 };
 
 static void check_proposal(spec_session *s, int32_t seq, const lookup_case *t, int32_t *n_proposed)
@@ -52,7 +53,7 @@ static void check_proposal(spec_session *s, int32_t seq, const lookup_case *t, i
     int32_t want[SPEC_MAX_DEPTH];
     OK(spec_draft(s, &tree, &seq, 1));
     OK(spec_sequence_ids(s, &ids, &n, seq));
-    const int32_t n_want = look_up(want, ids, (int32_t)n, t->n, t->m, 0);
+    const int32_t n_want = look_up(want, ids, (int32_t)n, t->n, t->least, t->m, 0);
     assert_int_equal(tree->n, 1 + n_want);
     assert_int_equal(tree->token[0], ids[n - 1]);
     for (int32_t i = 1; i < tree->n; i++) {
@@ -112,8 +113,88 @@ static void check_refused(void **state)
     FAILS(spec_drafter_open(&d, "ngram:3,0", NULL), SPEC_E_INVALID, "3,0");
     FAILS(spec_drafter_open(&d, "ngram:17,4", NULL), SPEC_E_INVALID, "17,4");
     FAILS(spec_drafter_open(&d, "ngram:x", NULL), SPEC_E_INVALID, "x");
+    FAILS(spec_drafter_open(&d, "ngram:3,4,0", NULL), SPEC_E_INVALID, "1 <= L <= N");
+    FAILS(spec_drafter_open(&d, "ngram:3,4,4", NULL), SPEC_E_INVALID, "4 to 3");
+    FAILS(spec_drafter_open(&d, "ngram:3,4,2,1", NULL), SPEC_E_INVALID, "N,M,L");
     FAILS(spec_drafter_open(&d, "n-gram", NULL), SPEC_E_INVALID, "n-gram");
     assert_null(d);
+}
+
+/* -------------------------------------------------------------------------- in front of others --- */
+
+/* One token that never stands in a text. */
+enum { SIGNAL = 90 };
+static spec_status signal_asked(void *user_data, spec_draft_request *requests, int32_t n)
+{
+    (void)user_data;
+    for (int32_t i = 0; i < n; i++) (void)spec_tree_add(requests[i].tree, 0, SIGNAL, 0);
+    return SPEC_OK;
+}
+
+/* Did the last n of ids stand earlier? */
+static bool stood(const int32_t *ids, int32_t n_ids, int32_t n)
+{
+    for (int32_t end = n - 1; end < n_ids - 1; end++)
+        if (memcmp(ids + end + 1 - n, ids + n_ids - n, (size_t)n * sizeof *ids) == 0) return n_ids >= n;
+    return false;
+}
+
+typedef struct front_case {
+    const char *name, *text;
+    spec_adapt adapt;
+    int32_t least; /* tokens of a match; 0: as the choice says */
+    bool counts;   /* it does not propose by each match */
+} front_case;
+static const front_case fronts[] = {
+    { "in front ngram", "ngram:3,5", SPEC_ADAPT_OFF, 2, false },      { "in front ngram, one token", "ngram:3,5,1", SPEC_ADAPT_OFF, 1, false },
+    { "in front ngram, three tokens", "ngram:4,5,3", SPEC_ADAPT_OFF, 3, false }, { "in front ngram:1", "ngram:1,5", SPEC_ADAPT_OFF, 1, false },
+    { "in front trie", "trie:8,4,1", SPEC_ADAPT_OFF, 2, true }, { "in front ngram, chosen", "ngram:3,5", SPEC_ADAPT_COST, 0, true },
+    { "in front trie, chosen", "trie:8,4,1", SPEC_ADAPT_COST, 0, true },
+};
+
+/* Who proposes: the first where enough of the last tokens have stood before, else the one behind it. */
+static void check_front(void **state)
+{
+    enum { STEPS = 300, ALPHABET = 14 };
+    const front_case *t = *state;
+    const spec_drafter_ops ops = { .struct_size = sizeof ops, .draft = signal_asked };
+    spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
+    spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+    spec_model *model = support_model(backend, GOLDEN "mamba", SPEC_DTYPE_F32);
+    spec_drafter *list[2];
+    spec_session *s;
+    uint64_t random = 5;
+    int32_t seq, prompt = 1, n_by[3] = { 0 };
+    dp.n_draft = 1;
+    OK(spec_drafter_open(&list[0], t->text, NULL));
+    OK(spec_drafter_from_ops(&list[1], &ops, &dp));
+    p.n_ctx = 4096, p.drafters = list, p.n_drafter = 2, p.adapt = t->adapt;
+    p.combine = t->adapt == SPEC_ADAPT_OFF ? SPEC_DRAFT_FIRST : SPEC_DRAFT_CHOOSE;
+    if (t->adapt == SPEC_ADAPT_COST) p.profile = SPEC_TEST_DIR "/bench/tasks/costs_7b.json";
+    OK(spec_session_open(&s, model, NULL, &p));
+    OK(spec_sequence_add(s, &seq, &prompt, 1, NULL));
+    for (int32_t i = 0; i < STEPS; i++) {
+        const spec_tree *tree;
+        const int32_t *ids;
+        size_t n;
+        int32_t chosen, path[SPEC_MAX_DEPTH + 1] = { 0 };
+        OK(spec_draft(s, &tree, &seq, 1));
+        OK(spec_draft_choice(s, &chosen, seq));
+        OK(spec_sequence_ids(s, &ids, &n, seq));
+        const int32_t by = tree->n < 2 ? 2 : tree->token[1] == SIGNAL, n_ids = (int32_t)n;
+        n_by[by]++;
+        if (by == 0) assert_true(stood(ids, n_ids, t->least > 0 ? t->least : 1));
+        else if (!t->counts) assert_false(stood(ids, n_ids, t->least));
+        if (chosen < 0) assert_int_equal(by, 2);
+        int32_t n_path = 1;
+        while (n_path < tree->n && by == 0 && tree->parent[n_path] == n_path - 1 && support_random(&random) % 4 > 0) path[n_path] = n_path, n_path++;
+        OK(spec_score(s, &seq, 1, &tree));
+        OK(spec_commit(s, seq, path, n_path, 1 + (int32_t)(support_random(&random) % ALPHABET)));
+    }
+    assert_true(n_by[0] > 0 && n_by[1] > 0);
+    spec_session_close(s);
+    for (int32_t k = 0; k < 2; k++) spec_drafter_close(list[k]);
+    spec_model_close(model);
 }
 
 /* ---------------------------------------------------------------------- an application's drafter --- */
@@ -607,8 +688,9 @@ static void check_error(void **state)
 
 int main(void)
 {
-    enum { N_LOOKUP = sizeof lookups / sizeof *lookups, N_FAMILY = sizeof families / sizeof *families, N_OTHER = 6 };
-    struct CMUnitTest tests[N_LOOKUP + 2 * N_FAMILY + N_OTHER] = {
+    enum { N_LOOKUP = sizeof lookups / sizeof *lookups, N_FRONT = sizeof fronts / sizeof *fronts,
+           N_FAMILY = sizeof families / sizeof *families, N_OTHER = 6 };
+    struct CMUnitTest tests[N_LOOKUP + 2 * N_FAMILY + N_FRONT + N_OTHER] = {
         cmocka_unit_test(check_refused),
         cmocka_unit_test(check_hooks),
         cmocka_unit_test(check_error),
@@ -625,6 +707,9 @@ int main(void)
     for (size_t i = 0; i < N_FAMILY; i++)
         tests[N_OTHER + N_LOOKUP + N_FAMILY + i] =
             (struct CMUnitTest){ families[i], check_lives, NULL, NULL, (void *)(uintptr_t)families[i] };
+    for (size_t i = 0; i < N_FRONT; i++)
+        tests[N_OTHER + N_LOOKUP + 2 * N_FAMILY + i] =
+            (struct CMUnitTest){ fronts[i].name, check_front, NULL, NULL, (void *)(uintptr_t)&fronts[i] };
     const int failed = _cmocka_run_group_tests("drafters", tests, sizeof tests / sizeof *tests, NULL, NULL);
     spec_backend_close(backend);
     return failed;

@@ -241,6 +241,81 @@ static void check_bursts(void **state)
     spec_model_close(model);
 }
 
+/* ---------------------------------------------------------------------------------- chains --- */
+
+/* A model, as it were: it has the next two tokens right in two steps of three, and takes half a pass. */
+enum { N_RIGHT = 2 };
+typedef struct clerk {
+    const int32_t *text;
+    uint64_t random;
+    int32_t n_asked;
+} clerk;
+static spec_status propose_right(void *user_data, spec_draft_request *requests, int32_t n)
+{
+    clerk *c = user_data;
+    for (int32_t i = 0; i < n; i++) {
+        const bool right = support_random(&c->random) % 3 > 0;
+        const int32_t at = (int32_t)requests[i].n_ids;
+        c->n_asked++;
+        for (int32_t k = 0; k < N_RIGHT && at + k < N_TEXT; k++)
+            (void)spec_tree_add(requests[i].tree, k, right ? c->text[at + k] : 0, 0);
+    }
+    return SPEC_OK;
+}
+
+/* Milliseconds for the text of check_bursts, by a way that is chosen, or by one that is given. */
+static double play_chain(spec_model *model, const int32_t *text, bool looks_up, bool asks, spec_draft_combine combine, spec_adapt adapt)
+{
+    clerk c = { .text = text, .random = 3 };
+    const spec_drafter_ops ops = { .struct_size = sizeof ops, .draft = propose_right, .user_data = &c };
+    spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
+    spec_session_params p = SPEC_SESSION_PARAMS_INIT;
+    spec_drafter *list[2];
+    spec_session *s;
+    int32_t seq, at = 0;
+    dp.n_draft = N_RIGHT;
+    if (looks_up) OK(spec_drafter_open(&list[p.n_drafter++], "ngram:3,9", NULL));
+    if (asks) OK(spec_drafter_from_ops(&list[p.n_drafter++], &ops, &dp));
+    p.n_ctx = 2 * N_TEXT, p.adapt = adapt, p.drafters = list, p.combine = combine;
+    OK(spec_session_open(&s, model, NULL, &p));
+    s->profile.target = (spec_cost_table){ .n = 2, .n_node = { 1, SPECI_MAX_NODE }, .ms = { 1, 1 } };
+    s->now_ms = now;
+    OK(spec_sequence_add(s, &seq, text, 1, NULL));
+    const double start = clock_ms;
+    while (at + 1 < N_TEXT) {
+        const spec_tree *tree;
+        const int32_t n_asked = c.n_asked;
+        int32_t path[SPEC_MAX_DEPTH + 1];
+        OK(spec_draft(s, &tree, &seq, 1));
+        int32_t n = walk(tree, text, at, path);
+        if (at + n >= N_TEXT) n = N_TEXT - 1 - at;
+        clock_ms += c.n_asked > n_asked ? 1.5 : 1;
+        OK(spec_score(s, &seq, 1, &tree));
+        OK(spec_commit(s, seq, path, n, text[at + n]));
+        at += n;
+    }
+    spec_session_close(s);
+    for (int32_t k = 0; k < p.n_drafter; k++) spec_drafter_close(list[k]);
+    return clock_ms - start;
+}
+
+/* A chain is faster than each of its drafters, and the choice finds it. */
+static void check_chain(void **state)
+{
+    (void)state;
+    int32_t text[N_TEXT];
+    spec_model *model = support_model(backend, SPEC_TEST_DIR "/golden/mamba", SPEC_DTYPE_F32);
+    write_text(text, model->n_vocab);
+    const double looked = play_chain(model, text, true, false, SPEC_DRAFT_FIRST, SPEC_ADAPT_OFF);
+    const double asked = play_chain(model, text, false, true, SPEC_DRAFT_FIRST, SPEC_ADAPT_OFF);
+    const double chain = play_chain(model, text, true, true, SPEC_DRAFT_FIRST, SPEC_ADAPT_OFF);
+    const double chosen = play_chain(model, text, true, true, SPEC_DRAFT_CHOOSE, SPEC_ADAPT_COST);
+    print_message("  ms: looked up %.0f, asked %.0f, a chain %.0f, chosen %.0f\n", looked, asked, chain, chosen);
+    assert_true(chain < 0.9 * fmin(looked, asked));
+    check_lost("chain", 1 - chain / chosen, 0.13, -0.1);
+    spec_model_close(model);
+}
+
 /* ------------------------------------------------------------------------------------- load --- */
 
 /* A drafter of four tokens; the rows of a pass are free up to 32, then they cost in proportion. Sequences come and go: with few of
@@ -347,9 +422,10 @@ static void check_hopeless(void **state)
 
 int main(void)
 {
-    enum { N = sizeof environments / sizeof *environments, N_OTHER = 4 };
+    enum { N = sizeof environments / sizeof *environments, N_OTHER = 5 };
     struct CMUnitTest tests[N + N_OTHER] = {
         cmocka_unit_test(check_next_text), cmocka_unit_test(check_bursts), cmocka_unit_test(check_load), cmocka_unit_test(check_hopeless),
+        cmocka_unit_test(check_chain),
     };
     OK(spec_backend_open(&backend, "cpu", NULL)); /* the choice knows no device */
     for (size_t i = 0; i < N; i++)

@@ -13,15 +13,16 @@ typedef struct speci_asks {
 } speci_asks;
 void speci_asks_add(speci_asks *to, int32_t n_node, double n_accepted);
 
-/* A source is a drafter with one of its trees, or the union of all drafters. */
+/* A source is a drafter with one of its trees, or the union of all drafters, or, of a drafter that looks up, what it finds by matches of
+ * one length. */
 typedef struct speci_source {
-    int32_t drafter;        /* sources of one drafter are expected to be alike */
+    int32_t kin;            /* sources of one number are expected to be alike */
     int32_t n_node, depth;  /* most nodes below the root, and levels of them */
     speci_asks past, recent; /* since the text changed: discounted by asks, and the latest few, which are not in it yet */
     double n_sure;          /* asks, discounted by rounds: how well it is known at present */
 } speci_source;
 
-/* How often a level of a drafter's trees has an accepted node, in n of them. */
+/* How often a level of such sources' trees has an accepted node, in n of them. */
 typedef struct speci_levels {
     double n, n_hit;
 } speci_levels;
@@ -42,7 +43,7 @@ typedef struct speci_prospect {
     double n_accepted;
     double n_accepted_most; /* what that may be at best */
 } speci_prospect;
-/* n_sure_others: of the drafter's other sources. */
+/* n_sure_others: of other sources of its kin. */
 speci_prospect speci_source_expect(const speci_source *s, const speci_levels *levels, double n_sure_others);
 
 /* --- the choice (choose_adapt.c) --- */
@@ -76,7 +77,7 @@ typedef struct speci_choice {
     int32_t n_arm, n_source;
     speci_arm *arms;            /* [n_arm]; arm 0 has no sources */
     speci_source *sources;      /* [n_source] */
-    speci_levels *levels;       /* by drafter */
+    speci_levels *levels;       /* by kin */
     speci_step_costs costs;
     int64_t n_round;
     int32_t arm;                /* of the latest round */

@@ -13,7 +13,7 @@
 
 /* The part of its time that trials may lose. Credit in plain rounds: in the beginning, at least when the text has changed, and at
  * most; nor is it ever less than minus that, since what disturbed one round was not the arm's. */
-static const double TRIALS = 0.0075, CREDIT = 3, CHANGE_CREDIT = 2, MOST_CREDIT = 4;
+static const double TRIALS = 0.0075, CREDIT = 2, CHANGE_CREDIT = 2, MOST_CREDIT = 4;
 /* So much drafting has to gain over plain steps, and an arm over the best one so far, to be worth the change. */
 static const double PLAIN_THRESHOLD = 1.02, SWITCH_THRESHOLD = 1.01;
 /* Rounds of a bandit after which its past is halved. Rounds of an arm that say little about its time. */
@@ -88,9 +88,9 @@ static void keep_ratio(speci_choice *c, int32_t arm, const speci_outcome *o)
 
 /* --- what an arm is worth --- */
 
-/* A round of an arm: tokens of a sequence, expected and at best, and the time of all. */
+/* A round of an arm: tokens of a sequence, and the time of all. */
 typedef struct arm_prospect {
-    double n_emitted, n_emitted_most, ms;
+    double n_emitted, ms;
 } arm_prospect;
 
 /* The pass of one sequence is either with a tree or without; that of many is over about as many rows as there are on average. */
@@ -107,26 +107,46 @@ static speci_prospect expect_source(const speci_choice *c, int32_t source)
     const speci_source *s = &c->sources[source];
     double n_sure_others = 0;
     for (int32_t i = 0; i < c->n_source; i++)
-        if (i != source && c->sources[i].drafter == s->drafter) n_sure_others += c->sources[i].n_sure;
-    return speci_source_expect(s, &c->levels[s->drafter], n_sure_others);
+        if (i != source && c->sources[i].kin == s->kin) n_sure_others += c->sources[i].n_sure;
+    return speci_source_expect(s, &c->levels[s->kin], n_sure_others);
+}
+
+/* How often an arm asks each of the sources, for a sequence. */
+static void list_asked(const speci_choice *c, int32_t arm, const speci_prospect *sources, double *asked)
+{
+    double left = 1;
+    for (int32_t i = 0; i < c->n_source; i++) {
+        asked[i] = c->arms[arm].sources >> i & 1 ? left : 0;
+        left *= 1 - (asked[i] > 0 ? sources[i].share : 0);
+    }
 }
 
 static arm_prospect expect(const speci_choice *c, int32_t arm, int32_t n_seq, const speci_prospect *sources)
 {
-    arm_prospect p = { .n_emitted = 1, .n_emitted_most = 1 };
-    double left = 1, n_node = 0; /* left: the share of sequences for which none has proposed yet */
+    arm_prospect p = { .n_emitted = 1 };
+    double n_node = 0, share = 0, asked[SPECI_MAX_SOURCE];
+    list_asked(c, arm, sources, asked);
     for (int32_t i = 0; i < c->n_source; i++) {
-        if (!(c->arms[arm].sources >> i & 1)) continue;
-        p.n_emitted += left * sources[i].n_accepted, p.n_emitted_most += left * sources[i].n_accepted_most;
-        p.ms += draft_ms(c, i, left * n_seq);
-        n_node += left * sources[i].n_node;
-        left *= 1 - sources[i].share;
+        p.n_emitted += asked[i] * sources[i].n_accepted;
+        if (asked[i] > 0) p.ms += draft_ms(c, i, asked[i] * n_seq);
+        n_node += asked[i] * sources[i].n_node;
+        share += asked[i] * sources[i].share;
     }
-    p.ms = (p.ms + pass_ms(c, n_seq, 1 - left, n_node)) * arm_ratio(c, arm, load_of(n_seq));
+    p.ms = (p.ms + pass_ms(c, n_seq, share, n_node)) * arm_ratio(c, arm, load_of(n_seq));
     return p;
 }
 
 /* --- by cost --- */
+
+/* What a round of the arm may bring at best. What the best arm asks anyway needs no trial to be known. */
+static double most_emitted(const speci_choice *c, int32_t arm, const speci_prospect *sources, const double *asked_anyway)
+{
+    double n = 1, asked[SPECI_MAX_SOURCE];
+    list_asked(c, arm, sources, asked);
+    for (int32_t i = 0; i < c->n_source; i++)
+        n += asked[i] * (sources[i].n_accepted + (1 - asked_anyway[i]) * (sources[i].n_accepted_most - sources[i].n_accepted));
+    return n;
+}
 
 /* Is there credit for what a trial of the arm is expected to lose against the best one? */
 static bool affords(const speci_choice *c, const arm_prospect *p, int32_t n_seq)
@@ -136,12 +156,13 @@ static bool affords(const speci_choice *c, const arm_prospect *p, int32_t n_seq)
 }
 
 /* The arm that may be better than the best one by most, or that one. */
-static int32_t choose_trial(const speci_choice *c, const arm_prospect *p, int32_t n_seq)
+static int32_t choose_trial(const speci_choice *c, const arm_prospect *p, const speci_prospect *sources, int32_t n_seq)
 {
     int32_t arm = c->best;
-    double most = c->best_rate * PLAIN_THRESHOLD;
+    double most = c->best_rate * PLAIN_THRESHOLD, asked_anyway[SPECI_MAX_SOURCE];
+    list_asked(c, c->best, sources, asked_anyway);
     for (int32_t i = 0; i < c->n_arm; i++) {
-        const double rate = n_seq * p[i].n_emitted_most / p[i].ms;
+        const double rate = n_seq * most_emitted(c, i, sources, asked_anyway) / p[i].ms;
         if (i != c->best && rate > most && affords(c, &p[i], n_seq)) arm = i, most = rate;
     }
     return arm;
@@ -164,7 +185,7 @@ static int32_t choose_by_cost(speci_choice *c, int32_t n_seq)
     c->best_rate = n_seq * p[best].n_emitted / p[best].ms;
     c->plain_ms = p[0].ms;
     const bool first = c->n_round == 0 || (c->costs.measured && c->arms[0].loads[load_of(n_seq)].n == 0);
-    return first ? 0 : choose_trial(c, p, n_seq);
+    return first ? 0 : choose_trial(c, p, sources, n_seq);
 }
 
 static void pay(speci_choice *c, int32_t arm, const speci_outcome *o)
@@ -199,7 +220,7 @@ static void halve(spec_bandit *b)
 static void take_asks(speci_choice *c, int32_t source, const speci_asks *a)
 {
     speci_source *s = &c->sources[source];
-    if (!speci_source_update(s, &c->levels[s->drafter], a)) return;
+    if (!speci_source_update(s, &c->levels[s->kin], a)) return;
     for (int32_t i = 0; i < c->n_source; i++)
         if (i != source) speci_source_age(&c->sources[i], true);
     c->credit = fmax(c->credit, CHANGE_CREDIT);
@@ -215,7 +236,7 @@ void speci_choice_watch(speci_choice *c, int32_t source, int32_t n_node, int32_t
 {
     const speci_source *s = &c->sources[source];
     speci_asks a = { 0 };
-    speci_asks_add(&a, n_node, n_matched + (ended ? 0 : speci_levels_expect(&c->levels[s->drafter], s->depth - n_matched)));
+    speci_asks_add(&a, n_node, n_matched + (ended ? 0 : speci_levels_expect(&c->levels[s->kin], s->depth - n_matched)));
     take_asks(c, source, &a);
 }
 

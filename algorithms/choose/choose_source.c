@@ -14,9 +14,10 @@
 static const double PAST = 512, LEVELS = 256, RECENT = 12, CHANGE = 3.5, LEAST_VARIANCE = 0.09, LEFT = 0.25, BEFORE = 4;
 /* A source may be better than its mean by EXPLORATION / sqrt(asks) tokens: those of proposals differ by about one. Asks of long
  * ago say less: so much is left of them with each round, and a mean has no more than KEPT times as many. What is expected beforehand
- * counts as PRIOR asks. All were chosen by simulated sessions of 256 to 4096 tokens, with passes that cost as on an H200 and on two
- * cores. */
-static const double EXPLORATION = 1, SURE = 0.99, KEPT = 5, PRIOR = 3;
+ * counts as PRIOR asks, and begins with PRIOR_HITS of PRIOR_LEVELS levels that have an accepted node: one draft that was rejected does
+ * not end a drafter. The constants were chosen by simulated sessions of 256 to 4096 tokens, with passes that cost as on an H200 and on
+ * two cores; the latter two by texts (docs/drafters.md). */
+static const double EXPLORATION = 1, SURE = 0.99, KEPT = 5, PRIOR = 3, PRIOR_LEVELS = 2, PRIOR_HITS = 0.8;
 
 void speci_asks_add(speci_asks *to, int32_t n_node, double n_accepted)
 {
@@ -91,8 +92,7 @@ void speci_source_age(speci_source *s, bool changed) { s->n_sure *= changed ? LE
 double speci_levels_expect(const speci_levels *levels, int32_t depth)
 {
     double sum = 0, reached = 1;
-    if (levels->n == 0) return 0;
-    for (int32_t i = 0; i < depth; i++) sum += reached *= levels->n_hit / levels->n;
+    for (int32_t i = 0; i < depth; i++) sum += reached *= (levels->n_hit + PRIOR_HITS) / (levels->n + PRIOR_LEVELS);
     return sum;
 }
 

@@ -77,10 +77,20 @@ typedef struct speci_draft_seq {
     const spec_sampling *sampling;
     uint64_t step;      /* of the sequence: a key of draft draws */
     int32_t depth_max;  /* nodes deeper than this have no use; >= 1. A drafter that cannot reach so deep lowers it */
+    bool in_front;      /* where it proposes nothing another drafter is asked */
+    int32_t least;      /* one that looks up: it proposes by a match of so many tokens at least; 0: as it was opened */
+    int32_t n_match;    /* receives: tokens of the match that a proposal was found by; 0: it is none that looks up */
     spec_tree *tree;    /* the root alone, with rank, prob and q_row; receives the proposal. The root alone: none */
     int32_t by;         /* the drafter of the session's list that proposed it, -1 = none or several: */
     uint8_t *maker;     /* of each node of a union the first drafter that has it; else NULL */
 } speci_draft_seq;
+/* Tokens of a match, at least. own: what the drafter was opened with, 0 = nothing. In front of another drafter that is 2: a match of one
+ * token brings less than a model behind it. */
+static inline int32_t speci_draft_least(const speci_draft_seq *q, int32_t own)
+{
+    if (q->least > 0) return q->least > own ? q->least : own;
+    return own > 0 ? own : q->in_front ? 2 : 1;
+}
 
 /* Hidden rows of committed tokens, those at positions [first, first + n) of their sequence. They stand where the pass left
  * them, until the target's next pass of that phase. */
@@ -175,10 +185,17 @@ typedef struct speci_drafters {
     spec_tree *other, merged; /* [n_seq], one: scratch of unions */
 } speci_drafters;
 
-/* Trees for seqs [n]. `drafter`: the one that is asked, or -1: all of them, by `combine`. builder: number of the builder, in a
- * drafter with fewer its last one. Only the drafter that is asked last may leave trees on the device: *pending, or NULL. */
-spec_status speci_draft_enqueue(speci_drafters *all, int32_t drafter, int32_t builder, speci_draft_seq *seqs, int32_t n,
-                                speci_draft **pending);
+/* Whom to ask, and for what. */
+typedef struct speci_draft_way {
+    uint64_t drafters; /* bit k: drafter k of the list is asked; one at least. With UNION all are */
+    int32_t builder;   /* number of the builder; in a drafter with fewer its last one */
+    int32_t least;     /* of those that look up: speci_draft_seq.least */
+} speci_draft_way;
+/* Trees for seqs [n]. Drafters are asked in the order of the list, each for the sequences for which none before it has proposed. Only
+ * the drafter that is asked last may leave trees on the device: *pending, or NULL. */
+spec_status speci_draft_enqueue(speci_drafters *all, const speci_draft_way *way, speci_draft_seq *seqs, int32_t n, speci_draft **pending);
+/* Does it find its proposals in texts? Kinds that are made from text do, unless they run a model: microseconds, and no trace. */
+static inline bool speci_draft_looks_up(const speci_draft *d) { return d->kind->args && !d->kind->exec; }
 /* Brings the trees that d has left on the device, when all that was enqueued is there; or, with an error, drops them. */
 spec_status speci_draft_take(speci_draft *d, spec_status status);
 /* The builder that made a proposal of `drafter`, or NULL. */

@@ -50,19 +50,29 @@ static spec_status ask_now(speci_drafters *all, int32_t k, int32_t builder, spec
 
 /* --- the first that proposes --- */
 
+static int32_t last_of(uint64_t drafters)
+{
+    int32_t last = 0;
+    while (drafters >> last > 1) last++;
+    return last;
+}
+
 /* A drafter is asked about the sequences for which none before it has proposed. */
-static spec_status ask_first(speci_drafters *all, int32_t builder, speci_draft_seq *seqs, int32_t n)
+static spec_status ask_first(speci_drafters *all, const speci_draft_way *way, speci_draft_seq *seqs, int32_t n)
 {
     for (int32_t k = 0; k < all->n; k++) {
-        const bool last = k + 1 == all->n;
+        if (!(way->drafters >> k & 1)) continue;
+        const bool last = k == last_of(way->drafters);
         int32_t left = 0;
         for (int32_t i = 0; i < n; i++)
             if (seqs[i].tree->n == 1) all->asked[left++] = seqs[i];
-        SPEC_TRY(last ? ask(all, k, builder, all->asked, left) : ask_now(all, k, builder, all->asked, left));
+        for (int32_t i = 0; i < left; i++) all->asked[i].in_front = !last, all->asked[i].least = way->least;
+        SPEC_TRY((last ? ask : ask_now)(all, k, way->builder, all->asked, left));
         for (int32_t i = n - 1; i >= 0; i--) {
             const bool asked = seqs[i].by < 0;
-            if (asked && (last || seqs[i].tree->n > 1)) seqs[i].by = k, seqs[i].depth_max = all->asked[left - 1].depth_max;
             if (asked) left--;
+            if (asked && (last || seqs[i].tree->n > 1))
+                seqs[i].by = k, seqs[i].depth_max = all->asked[left].depth_max, seqs[i].n_match = all->asked[left].n_match;
         }
     }
     return SPEC_OK;
@@ -137,22 +147,14 @@ static spec_status ask_all(speci_drafters *all, int32_t builder, speci_draft_seq
 
 /* --- a way to draft --- */
 
-spec_status speci_draft_enqueue(speci_drafters *all, int32_t drafter, int32_t builder, speci_draft_seq *seqs, int32_t n,
-                                speci_draft **pending)
+spec_status speci_draft_enqueue(speci_drafters *all, const speci_draft_way *way, speci_draft_seq *seqs, int32_t n, speci_draft **pending)
 {
-    spec_status status;
-    int32_t last = drafter;
+    const int32_t last = last_of(way->drafters);
+    const bool unites = all->combine == SPEC_DRAFT_UNION && all->n > 1;
     *pending = NULL;
     for (int32_t i = 0; i < n; i++) seqs[i].by = -1;
-    if (drafter >= 0) {
-        status = ask(all, drafter, builder, seqs, n);
-    } else if (all->combine == SPEC_DRAFT_UNION) {
-        status = ask_all(all, builder, seqs, n);
-        last = 0;
-    } else {
-        status = ask_first(all, builder, seqs, n);
-        last = all->n - 1;
-    }
-    if (status == SPEC_OK && all->draft[last].grown) *pending = &all->draft[last];
-    return status;
+    if (unites) return ask_all(all, way->builder, seqs, n);
+    SPEC_TRY(ask_first(all, way, seqs, n));
+    if (all->draft[last].grown) *pending = &all->draft[last];
+    return SPEC_OK;
 }

@@ -1,6 +1,6 @@
 /* draft_ngram.c - prompt lookup: what followed the last tokens where they stood before (algorithms.md 15; Saxena 2023).
  *
- * The last n tokens are looked for earlier in the sequence, for n = N down to 1; the tokens behind their first occurrence are
+ * The last n tokens are looked for earlier in the sequence, for n = N down to L; the tokens behind their first occurrence are
  * drafted, up to M of them and up to an end-of-text token. Each sequence has an index, which grows as tokens are committed; that of
  * a forked sequence shares its memory. */
 #include "algorithms/draft/draft.h"
@@ -8,20 +8,28 @@
 
 enum { DEFAULT_N = 3, DEFAULT_M = 10, N_MOST = 16 };
 
+typedef struct lengths {
+    int32_t most, least; /* N, L: tokens of a match; least 0: nothing was said */
+} lengths;
+
 /* --- the object --- */
 
 static spec_status open(spec_drafter *d, const char *args)
 {
-    int32_t v[2] = { DEFAULT_N, DEFAULT_M };
-    if (args[0] && speci_parse_counts(args, v, 2) < 1)
-        return speci_fail(SPEC_E_INVALID, "the drafter \"ngram\" is written ngram:N,M, found \"%.60s\"", args);
+    int32_t v[3] = { DEFAULT_N, DEFAULT_M, 0 };
+    const int32_t n = args[0] ? speci_parse_counts(args, v, 3) : 1;
+    if (n < 1)
+        return speci_fail(SPEC_E_INVALID, "the drafter \"ngram\" is written ngram:N,M,L, found \"%.60s\"", args);
     if (v[0] < 1 || v[0] > N_MOST || v[1] < 1 || v[1] > SPEC_MAX_DEPTH)
         return speci_fail(SPEC_E_INVALID, "the drafter \"ngram\" looks for 1 to %d tokens and drafts 1 to %d, found \"%.60s\"",
                           N_MOST, SPEC_MAX_DEPTH, args);
-    int32_t *n = speci_alloc(d->allocator, 1, sizeof *n);
-    if (!n) return SPEC_E_NOMEM;
-    *n = v[0];
-    d->own = n;
+    if (n == 3 && (v[2] < 1 || v[2] > v[0]))
+        return speci_fail(SPEC_E_INVALID, "the drafter \"ngram\" looks for %d to %d tokens in \"%.60s\"; need 1 <= L <= N", v[2],
+                          v[0], args);
+    lengths *own = speci_alloc(d->allocator, 1, sizeof *own);
+    if (!own) return SPEC_E_NOMEM;
+    *own = (lengths){ .most = v[0], .least = v[2] };
+    d->own = own;
     d->n_draft = v[1];
     return SPEC_OK;
 }
@@ -30,10 +38,10 @@ static void close(spec_drafter *d) { speci_free(d->allocator, d->own); }
 
 /* --- in a session --- */
 
-static int32_t n_max_of(const speci_draft *d)
+static lengths lengths_of(const speci_draft *d)
 {
-    const int32_t *n = d->drafter->own;
-    return *n;
+    const lengths *own = d->drafter->own;
+    return *own;
 }
 
 static speci_ngram_index *index_of(const speci_draft *d, int32_t seq) { return (speci_ngram_index *)d->state + seq; }
@@ -56,7 +64,7 @@ static void detach(speci_draft *d)
 /* What ends at the last id has nothing behind it yet, and is not in the index. */
 static spec_status catch_up(speci_draft *d, const speci_draft_seq *q)
 {
-    return speci_ngram_extend(index_of(d, q->seq), q->ids, q->n_ids - 1, n_max_of(d), d->site->a);
+    return speci_ngram_extend(index_of(d, q->seq), q->ids, q->n_ids - 1, lengths_of(d).most, d->site->a);
 }
 
 /* Without memory the index is made anew when the sequence is drafted for. */
@@ -83,12 +91,14 @@ static void propose(const speci_draft *d, const speci_draft_seq *q, int32_t at)
     }
 }
 
-static void look_up(const speci_draft *d, const speci_draft_seq *q)
+static void look_up(const speci_draft *d, speci_draft_seq *q)
 {
-    const int32_t n_max = n_max_of(d);
-    for (int32_t n = n_max < q->n_ids ? n_max : q->n_ids; n > 0 && q->tree->n == 1; n--) {
-        const int32_t at = speci_ngram_first(index_of(d, q->seq), q->ids, q->n_ids - 1, n, n_max);
+    const lengths l = lengths_of(d);
+    const int32_t wanted = speci_draft_least(q, l.least), least = wanted < l.most ? wanted : l.most;
+    for (int32_t n = l.most < q->n_ids ? l.most : q->n_ids; n >= least && q->tree->n == 1; n--) {
+        const int32_t at = speci_ngram_first(index_of(d, q->seq), q->ids, q->n_ids - 1, n, l.most);
         if (at >= 0) propose(d, q, at);
+        q->n_match = n;
     }
 }
 
@@ -103,7 +113,7 @@ static spec_status enqueue(speci_draft *d, spec_builder *b, speci_draft_seq *seq
 }
 
 const speci_draft_kind speci_draft_ngram = {
-    .name = "ngram", .args = "N,M", .help = "prompt lookup: what followed the last N tokens before, up to M tokens (3,10)",
+    .name = "ngram", .args = "N,M,L", .help = "prompt lookup: what followed the last N tokens, or fewer down to L, before: up to M tokens (3,10,1)",
     .open = open, .close = close, .prepare = prepare, .detach = detach, .prefill = catch_up, .enqueue = enqueue,
     .committed = committed, .fork = fork, .end = end,
 };

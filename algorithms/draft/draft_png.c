@@ -111,12 +111,12 @@ static spec_status fork(speci_draft *d, const speci_draft_seq *q, int32_t to)
 
 typedef struct proposal {
     const speci_draft *d;
-    const speci_draft_seq *q;
+    speci_draft_seq *q;
     int32_t n_row, n_draft; /* rows that are still missing; tokens of a row that have a use */
 } proposal;
 
-/* Merges a row of tokens [n] into the trie, as far as there is room. */
-static void add_row(proposal *p, const int32_t *tokens, int32_t n)
+/* Merges a row of tokens [n], found by a match of n_match, into the trie, as far as there is room. */
+static void add_row(proposal *p, const int32_t *tokens, int32_t n, int32_t n_match)
 {
     spec_tree *t = p->q->tree;
     const int32_t before = t->n;
@@ -126,6 +126,7 @@ static void add_row(proposal *p, const int32_t *tokens, int32_t n)
         if (node < 0) break; /* there is no room */
     }
     p->n_row -= t->n > before;
+    if (t->n > before && p->q->n_match < n_match) p->q->n_match = n_match;
 }
 
 static void add_of_sequence(proposal *p)
@@ -133,7 +134,7 @@ static void add_of_sequence(proposal *p)
     const png_grams *g = grams_of(p->d, p->q->seq);
     const png_gram *rows = speci_png_grams_rows(g, p->q->ids[p->q->n_ids - 1]);
     for (int32_t i = 0; rows && i < g->n_row && rows[i].count > 0 && p->n_row > 0; i++)
-        add_row(p, p->q->ids + rows[i].at + 1, g->n_draft);
+        add_row(p, p->q->ids + rows[i].at + 1, g->n_draft, 1);
 }
 
 /* The continuations of the last tokens, of one order of the table. */
@@ -145,11 +146,11 @@ static spec_status add_of_order(proposal *p, const speci_corpus_table *table, in
     speci_corpus_rows rows;
     if (p->q->n_ids < n_context) return SPEC_OK;
     SPEC_TRY(speci_corpus_find(table, &rows, order, p->q->ids + p->q->n_ids - n_context));
-    for (int32_t i = 0; i < rows.n && p->n_row > 0; i++) add_row(p, tokens, speci_corpus_row(table, &rows, i, tokens));
+    for (int32_t i = 0; i < rows.n && p->n_row > 0; i++) add_row(p, tokens, speci_corpus_row(table, &rows, i, tokens), n_context);
     return SPEC_OK;
 }
 
-static spec_status propose(const speci_draft *d, const speci_draft_seq *q)
+static spec_status look_up(const speci_draft *d, speci_draft_seq *q)
 {
     const png_drafter *own = d->drafter->own;
     const int32_t n_context = own->table.header.shape.n_context;
@@ -157,6 +158,14 @@ static spec_status propose(const speci_draft *d, const speci_draft_seq *q)
     add_of_sequence(&p);
     for (int32_t order = n_context - 1; order >= 0 && p.n_row > 0; order--) SPEC_TRY(add_of_order(&p, &own->table, order));
     return p.n_row > 0 ? add_of_order(&p, &own->table, n_context) : SPEC_OK;
+}
+
+/* The match is the longest context that has brought a row. */
+static spec_status propose(const speci_draft *d, speci_draft_seq *q)
+{
+    SPEC_TRY(look_up(d, q));
+    if (q->n_match < speci_draft_least(q, 0)) q->tree->n = 1, q->n_match = 0;
+    return SPEC_OK;
 }
 
 static spec_status enqueue(speci_draft *d, spec_builder *b, speci_draft_seq *seqs, int32_t n)

@@ -50,6 +50,6 @@ typedef struct speci_trie_place {
 } speci_trie_place;
 
 /* Fills q->tree, which is its root alone, depth first. No node deeper than q->depth_max, none that ends a text of the target. */
-void speci_trie_propose(speci_trie_proposer *p, const speci_draft_seq *q, const speci_trie_place *at, const spec_model *target);
+void speci_trie_propose(speci_trie_proposer *p, speci_draft_seq *q, const speci_trie_place *at, const spec_model *target);
 
 #endif

@@ -131,12 +131,16 @@ static void add_suffix(speci_trie_proposer *p, const speci_draft_seq *q, const s
     }
 }
 
-void speci_trie_propose(speci_trie_proposer *p, const speci_draft_seq *q, const speci_trie_place *at, const spec_model *target)
+void speci_trie_propose(speci_trie_proposer *p, speci_draft_seq *q, const speci_trie_place *at, const spec_model *target)
 {
     const int32_t depth = at->past->depth;
     p->tree.n = 0;
     (void)spec_tree_add(&p->tree, -1, q->tree->token[0], 1);
-    for (int32_t n = depth - 1; n > 0 && p->tree.n <= depth && p->tree.n < p->n_node; n--) add_suffix(p, q, at, n, target);
+    for (int32_t n = depth - 1; n > 0 && p->tree.n <= depth && p->tree.n < p->n_node; n--) {
+        if (p->tree.n == 1 && n < speci_draft_least(q, 0)) break; /* shorter suffixes only add to what was found */
+        add_suffix(p, q, at, n, target);
+        if (q->n_match == 0 && p->tree.n > 1) q->n_match = n;
+    }
     spec_tree_order(&p->tree, p->order, SPEC_ORDER_DEPTH_FIRST, p->scratch);
     (void)spec_tree_permute(&p->tree, q->tree, p->order); /* has the room */
 }

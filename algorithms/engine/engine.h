@@ -19,6 +19,7 @@ typedef struct engine_proposal {
     uint64_t round;
     int32_t arm;           /* the way that was chosen, -1 = did not draft */
     bool asked;            /* drafters were, since there was room for a draft */
+    int32_t n_match;       /* speci_draft_seq */
     int32_t by;            /* the drafter that proposed it, -1 = none or several: */
     uint8_t *maker;        /* [n_node] of each node, with a union: the first drafter that has it; else NULL */
     spec_builder *builder; /* that grew it, or NULL */
@@ -90,15 +91,10 @@ typedef struct engine_outcome {
     double start, n_emitted, n_row; /* start: ms */
 } engine_outcome;
 
-/* A way to draft: an arm of the choice. */
-typedef struct engine_way {
-    int32_t drafter; /* of the session's list, -1 = all of them, combined */
-    int32_t builder; /* number of the drafter's builder */
-} engine_way;
-
 /* A proposal that nobody scores, of a drafter that looks things up in texts: what is emitted is compared with it. */
 typedef struct engine_watch {
     spec_tree tree;      /* n 0: none */
+    int32_t n_match;     /* speci_draft_seq */
     int32_t node, depth; /* what of it came: down to this node */
     int32_t n_ids;       /* the sequence's, when that was so */
 } engine_watch;
@@ -134,10 +130,11 @@ struct spec_session {
     spec_drafter **taken;           /* [n_taken] drafters that serve this session alone */
     int32_t n_taken;
     speci_draft_seq *asked;         /* [n_seq] */
-    engine_way *ways;               /* [n_way]; arm 1 + i of the choice is way i */
+    speci_draft_way *ways;          /* [n_way]; arm 1 + i of the choice is way i */
     int32_t n_way;
     speci_choice choice;            /* among them */
     int32_t *first_source;          /* [n drafters + 1]: drafter k's sources are from [k] to [k + 1] - 1 */
+    int32_t n_grade;                /* sources of one that looks up, by the length of the match */
     spec_cost_profile profile;      /* target.n == 0: not there yet */
     spec_cost_table *draft_costs;   /* [n drafters]; n 0: it has no passes */
     engine_outcome outcome;
@@ -228,15 +225,17 @@ void speci_round_drop(spec_session *s, engine_round *r);
 int32_t speci_draft_room(const spec_session *s, const engine_seq *q);
 
 /* The choice among ways to draft (engine_choice.c): lists the ways. */
-spec_status speci_ways_open(spec_session *s);
+spec_status speci_ways_open(spec_session *s, spec_adapt adapt);
 void speci_ways_close(spec_session *s);
 /* The arm of the next round, of n_seq sequences; 0: no drafts. */
 int32_t speci_ways_choose(spec_session *s, int32_t n_seq);
 /* A round of n_seq sequences has begun at `start` (ms) with this arm; a part of it is committed. */
 void speci_ways_begin(spec_session *s, int32_t arm, int32_t n_seq, double start);
 void speci_ways_tell(spec_session *s, const engine_part *p);
-/* Is the drafter asked in rounds of this arm? Then: by which source; else -1. */
-int32_t speci_ways_source(const spec_session *s, int32_t arm, int32_t drafter);
+/* Is the drafter asked in rounds of this arm? */
+bool speci_ways_ask(const spec_session *s, int32_t arm, int32_t drafter);
+/* Which source is it that has found a match of so many tokens? */
+int32_t speci_ways_match(const spec_session *s, int32_t drafter, int32_t n_match);
 
 /* Proposals that are compared with the text (engine_watch.c). Memory, with ways that are chosen by cost. */
 spec_status speci_watch_open(spec_session *s);

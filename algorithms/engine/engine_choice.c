@@ -3,6 +3,8 @@
 
 /* --- the ways --- */
 
+enum { GRADES = 3, CHAINED = 2 }; /* matches of so many tokens and more are alike; the least one of a chain, where nothing else is said */
+
 static int32_t max32(int32_t a, int32_t b) { return a > b ? a : b; }
 
 /* A drafter without builders has one way to propose. */
@@ -10,9 +12,9 @@ static int32_t n_tree(const speci_draft *d) { return max32(d->drafter->n_builder
 
 static bool unites(const spec_session *s) { return s->drafters.combine == SPEC_DRAFT_UNION && s->drafters.n > 1; }
 
-/* Are single drafters ways of their own? And all together? */
-static bool has_single(const spec_session *s) { return s->drafters.combine == SPEC_DRAFT_CHOOSE || s->drafters.n == 1; }
-static bool has_joint(const spec_session *s) { return s->drafters.n > 1; }
+static uint64_t one(int32_t k) { return (uint64_t)1 << k; }
+static uint64_t all_of(const spec_session *s) { return ~(uint64_t)0 >> (SPECI_MAX_DRAFTER - s->drafters.n); }
+static bool looks_up(const spec_session *s, int32_t k) { return speci_draft_looks_up(&s->drafters.draft[k]); }
 
 /* The most trees of a drafter, and of all together. */
 static int32_t count_trees(const spec_session *s, int32_t *sum)
@@ -26,79 +28,146 @@ static int32_t count_trees(const spec_session *s, int32_t *sum)
     return most;
 }
 
-/* Drafters in their order, each with each of its trees; then all together, with tree b of each. */
-static void list_ways(spec_session *s, int32_t most)
+/* With trees 0 to n - 1. */
+static void add_ways(spec_session *s, uint64_t drafters, int32_t n, int32_t least)
 {
-    for (int32_t k = 0; k < s->drafters.n && has_single(s); k++)
-        for (int32_t b = 0; b < n_tree(&s->drafters.draft[k]); b++) s->ways[s->n_way++] = (engine_way){ k, b };
-    for (int32_t b = 0; b < most && has_joint(s); b++) s->ways[s->n_way++] = (engine_way){ -1, b };
+    for (int32_t b = 0; b < n; b++) s->ways[s->n_way++] = (speci_draft_way){ drafters, b, least };
+}
+
+static bool has_way(const spec_session *s, uint64_t drafters, int32_t least)
+{
+    for (int32_t i = 0; i < s->n_way; i++)
+        if (s->ways[i].drafters == drafters && s->ways[i].least == least) return true;
+    return false;
+}
+
+/* Drafter m with each of its trees, behind those of `front`, as far as there is room for n_way ways. */
+static void add_chain(spec_session *s, uint64_t front, int32_t m, int32_t least, int32_t n_way)
+{
+    const int32_t n = n_tree(&s->drafters.draft[m]);
+    if (s->n_way + n <= n_way && !has_way(s, front | one(m), least)) add_ways(s, front | one(m), n, least);
+}
+
+/* In front of a drafter stands one that looks up, or the first ones that do. */
+static void add_chains(spec_session *s, int32_t least, int32_t n_way)
+{
+    for (int32_t m = 1; m < s->drafters.n; m++) {
+        uint64_t front = 0;
+        for (int32_t k = 0; k < m; k++) {
+            if (!looks_up(s, k)) continue;
+            add_chain(s, one(k), m, least, n_way);
+            add_chain(s, front | one(k), m, least, n_way);
+            front |= one(k);
+        }
+    }
+}
+
+/* To choose among: each drafter with each of its trees; all together, with tree b of each; chains; and those that look up by longer
+ * matches alone. COST knows by source what lengths of a match bring, so each length is a way of its own; UCB has to try each way. */
+static void list_ways(spec_session *s, spec_adapt adapt, int32_t most, int32_t n_way)
+{
+    const bool chooses = s->drafters.combine == SPEC_DRAFT_CHOOSE && s->drafters.n > 1, by_source = adapt == SPEC_ADAPT_COST;
+    for (int32_t k = 0; k < s->drafters.n && chooses; k++) add_ways(s, one(k), n_tree(&s->drafters.draft[k]), 0);
+    if (s->drafters.n > 0) add_ways(s, all_of(s), most, chooses ? CHAINED : 0);
+    for (int32_t least = 1; least <= GRADES && chooses; least++)
+        if (by_source || least == CHAINED) add_chains(s, least, n_way);
+    for (int32_t least = 2; least <= GRADES && by_source && (chooses || s->drafters.n == 1); least++)
+        for (int32_t k = 0; k < s->drafters.n; k++)
+            if (looks_up(s, k)) add_chain(s, 0, k, least, n_way);
 }
 
 /* --- their sources --- */
 
-static speci_source source_of(const speci_draft *d, int32_t k, int32_t b)
+static speci_source source_of(const speci_draft *d, int32_t b)
 {
     const spec_builder *builder = speci_draft_builder(d, b);
     const int32_t n = builder ? builder->info.n_node - 1 : d->drafter->n_draft;
-    return (speci_source){ .drafter = k, .n_node = n, .depth = builder ? builder->info.depth : n };
+    return (speci_source){ .n_node = n, .depth = builder ? builder->info.depth : n };
 }
 
 static speci_source union_of(const spec_session *s, int32_t b)
 {
-    speci_source all = { .drafter = 0 };
+    speci_source all = { .kin = 0 };
     for (int32_t k = 0; k < s->drafters.n; k++) {
-        const speci_source one = source_of(&s->drafters.draft[k], k, b);
+        const speci_source one = source_of(&s->drafters.draft[k], b);
         all.n_node += one.n_node, all.depth = max32(all.depth, one.depth);
     }
     if (all.n_node >= s->n_node) all.n_node = s->n_node - 1;
     return all;
 }
 
+/* What a match of one token brings is not what a longer one does. The trees of a drafter are kin. */
 static void list_sources(spec_session *s, int32_t most)
 {
     speci_choice *c = &s->choice;
     for (int32_t b = 0; b < most && unites(s); b++) c->sources[c->n_source++] = union_of(s, b);
     for (int32_t k = 0; k < s->drafters.n && !unites(s); k++) {
-        s->first_source[k] = c->n_source;
-        for (int32_t b = 0; b < n_tree(&s->drafters.draft[k]); b++) c->sources[c->n_source++] = source_of(&s->drafters.draft[k], k, b);
+        const int32_t first = s->first_source[k] = c->n_source, n = looks_up(s, k) ? s->n_grade : n_tree(&s->drafters.draft[k]);
+        for (int32_t i = 0; i < n; i++, c->n_source++) {
+            c->sources[c->n_source] = source_of(&s->drafters.draft[k], looks_up(s, k) ? 0 : i);
+            c->sources[c->n_source].kin = looks_up(s, k) ? first + i : first;
+        }
         s->first_source[k + 1] = c->n_source;
     }
 }
 
-int32_t speci_ways_source(const spec_session *s, int32_t arm, int32_t drafter)
+int32_t speci_ways_match(const spec_session *s, int32_t drafter, int32_t n_match)
 {
-    if (arm == 0) return -1;
-    const engine_way *w = &s->ways[arm - 1];
-    if (unites(s)) return w->builder;
-    if (w->drafter >= 0 && w->drafter != drafter) return -1;
-    const int32_t last = n_tree(&s->drafters.draft[drafter]) - 1;
-    return s->first_source[drafter] + (w->builder < last ? w->builder : last);
+    return s->first_source[drafter] + s->n_grade - (n_match < s->n_grade ? max32(n_match, 1) : s->n_grade);
+}
+
+/* The sources of drafter k in a way, which are asked in the order of their numbers. */
+static uint64_t sources_of(const spec_session *s, const speci_draft_way *w, int32_t k)
+{
+    const int32_t last = n_tree(&s->drafters.draft[k]) - 1, b = w->builder < last ? w->builder : last;
+    uint64_t sources = 0;
+    if (!looks_up(s, k)) return one(s->first_source[k] + b);
+    for (int32_t i = s->first_source[k]; i <= speci_ways_match(s, k, w->least); i++) sources |= one(i);
+    return sources;
 }
 
 static void list_arms(spec_session *s)
 {
     speci_choice *c = &s->choice;
     c->n_arm = 1 + s->n_way;
-    for (int32_t arm = 1; arm < c->n_arm; arm++)
-        for (int32_t k = 0; k < s->drafters.n; k++) {
-            const int32_t source = speci_ways_source(s, arm, k);
-            if (source >= 0 && source < SPECI_MAX_SOURCE) c->arms[arm].sources |= (uint64_t)1 << source;
-        }
+    for (int32_t w = 0; w < s->n_way && c->n_source <= SPECI_MAX_SOURCE; w++) {
+        if (unites(s)) c->arms[1 + w].sources = one(s->ways[w].builder);
+        for (int32_t k = 0; k < s->drafters.n && !unites(s); k++)
+            if (s->ways[w].drafters & one(k)) c->arms[1 + w].sources |= sources_of(s, &s->ways[w], k);
+    }
 }
 
-spec_status speci_ways_open(spec_session *s)
+bool speci_ways_ask(const spec_session *s, int32_t arm, int32_t drafter) { return arm > 0 && s->ways[arm - 1].drafters & one(drafter); }
+
+/* Lengths are told apart where a choice takes so many sources. Returns how many there are. */
+static int32_t grade(spec_session *s)
+{
+    int32_t n_look = 0, n_other = 0;
+    for (int32_t k = 0; k < s->drafters.n; k++)
+        if (looks_up(s, k)) n_look++;
+        else n_other += n_tree(&s->drafters.draft[k]);
+    s->n_grade = GRADES * n_look + n_other <= SPECI_MAX_SOURCE ? GRADES : 1;
+    return n_look * s->n_grade + n_other;
+}
+
+static int32_t most_arms(spec_adapt adapt)
+{
+    return adapt == SPEC_ADAPT_COST ? SPECI_MAX_CHOICE : adapt == SPEC_ADAPT_UCB ? SPEC_MAX_ARM : 1;
+}
+
+spec_status speci_ways_open(spec_session *s, spec_adapt adapt)
 {
     speci_choice *c = &s->choice;
     int32_t sum;
-    const int32_t most = count_trees(s, &sum);
-    const size_t n_drafter = (size_t)s->drafters.n, n_way = (size_t)(sum + most), n_source = (size_t)max32(sum, most);
+    const int32_t most = count_trees(s, &sum), n_arm = most_arms(adapt);
+    const size_t n_drafter = (size_t)s->drafters.n, n_way = (size_t)max32(sum + most, n_arm - 1), n_source = (size_t)max32(grade(s), most);
     if (!(s->ways = speci_alloc(s->a, n_way, sizeof *s->ways))) return SPEC_E_NOMEM;
     if (!(s->first_source = speci_alloc(s->a, n_drafter + 1, sizeof *s->first_source))) return SPEC_E_NOMEM;
     if (!(c->arms = speci_alloc(s->a, 1 + n_way, sizeof *c->arms))) return SPEC_E_NOMEM;
     if (!(c->sources = speci_alloc(s->a, n_source, sizeof *c->sources))) return SPEC_E_NOMEM;
-    if (!(c->levels = speci_alloc(s->a, n_drafter, sizeof *c->levels))) return SPEC_E_NOMEM;
+    if (!(c->levels = speci_alloc(s->a, n_source, sizeof *c->levels))) return SPEC_E_NOMEM;
     if (!(s->asks = speci_alloc(s->a, n_source, sizeof *s->asks))) return SPEC_E_NOMEM;
-    list_ways(s, most);
+    list_ways(s, adapt, most, n_arm - 1);
     list_sources(s, most);
     list_arms(s);
     return SPEC_OK;
@@ -124,20 +193,23 @@ void speci_ways_begin(spec_session *s, int32_t arm, int32_t n_seq, double start)
     for (int32_t i = 0; i < s->choice.n_source; i++) s->asks[i] = (speci_asks){ 0 };
 }
 
-/* Drafters are asked in their order, up to the one that proposes. */
+static bool has_proposed(const spec_session *s, const engine_proposal *own, int32_t source)
+{
+    if (unites(s)) return true;
+    if (own->by < 0 || source < s->first_source[own->by] || source >= s->first_source[own->by + 1]) return false;
+    return !looks_up(s, own->by) || source == speci_ways_match(s, own->by, own->n_match);
+}
+
+/* Sources are asked in their order, up to the one that proposes. */
 static void add_asks(spec_session *s, const engine_part *p)
 {
     const engine_proposal *own = &s->seqs[p->seq].proposal;
-    const int32_t arm = s->outcome.arm, n_node = p->tree.n - 1, n_accepted = p->n_path - 1;
+    const int32_t arm = s->outcome.arm, n_node = p->tree.n - 1;
     if (arm == 0 || !own->asked) return;
-    if (unites(s)) {
-        speci_asks_add(&s->asks[speci_ways_source(s, arm, 0)], n_node, n_accepted);
-        return;
-    }
-    for (int32_t k = 0; k < s->drafters.n; k++) {
-        const int32_t source = speci_ways_source(s, arm, k);
-        const bool proposed = own->by == k && n_node > 0;
-        if (source >= 0) speci_asks_add(&s->asks[source], proposed ? n_node : 0, proposed ? n_accepted : 0);
+    for (int32_t i = 0; i < s->choice.n_source; i++) {
+        if (!(s->choice.arms[arm].sources >> i & 1)) continue;
+        const bool proposed = n_node > 0 && has_proposed(s, own, i);
+        speci_asks_add(&s->asks[i], proposed ? n_node : 0, proposed ? p->n_path - 1 : 0);
         if (proposed) return;
     }
 }

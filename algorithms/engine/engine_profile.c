@@ -264,7 +264,8 @@ static double draft_ms(const void *session, int32_t source, double n_seq)
         for (int32_t k = 0; k < s->drafters.n; k++) ms += passes_ms(s, k, source, n_seq);
         return ms;
     }
-    const int32_t k = s->choice.sources[source].drafter;
+    int32_t k = 0;
+    while (source >= s->first_source[k + 1]) k++;
     return passes_ms(s, k, source - s->first_source[k], n_seq);
 }
 

@@ -55,6 +55,7 @@ static void begin_proposal(engine_seq *q, uint64_t round)
     p->round = round;
     p->arm = p->by = -1;
     p->asked = false;
+    p->n_match = 0;
     p->builder = NULL;
     p->depth = 0;
 }
@@ -84,23 +85,22 @@ static spec_status end_proposals(spec_session *s, const engine_round *r, spec_st
 /* The drafters' part, by one way to draft. */
 static spec_status propose(spec_session *s, engine_round *r, int32_t way)
 {
-    const engine_way *w = &s->ways[way];
+    const speci_draft_way *w = &s->ways[way];
     int32_t n = 0;
     for (int32_t i = 0; i < r->n; i++) {
         engine_seq *q = &s->seqs[r->seqs[i]];
         const int32_t room = speci_draft_room(s, q);
         q->proposal.arm = way;
-        if (w->drafter >= 0) q->proposal.builder = speci_draft_builder(&s->drafters.draft[w->drafter], w->builder);
         if (room < 1) continue;
         q->proposal.asked = true;
         s->asked[n] = speci_sequence_asked(s, r->seqs[i]);
         s->asked[n++].depth_max = room;
     }
     if (n == 0) return SPEC_OK;
-    SPEC_TRY(speci_draft_enqueue(&s->drafters, w->drafter, w->builder, s->asked, n, &r->pending));
+    SPEC_TRY(speci_draft_enqueue(&s->drafters, w, s->asked, n, &r->pending));
     for (int32_t i = 0; i < n; i++) {
         engine_proposal *p = &s->seqs[s->asked[i].seq].proposal;
-        p->by = s->asked[i].by, p->depth = s->asked[i].depth_max;
+        p->by = s->asked[i].by, p->depth = s->asked[i].depth_max, p->n_match = s->asked[i].n_match;
         if (p->by >= 0) p->builder = speci_draft_builder(&s->drafters.draft[p->by], w->builder);
     }
     r->queued = r->pending != NULL;

@@ -395,7 +395,7 @@ static spec_status open_session(spec_session *s, spec_model *target, const wishe
     SPEC_TRY(take_drafters(s, w));
     SPEC_TRY(prepare(s, target, w));
     SPEC_TRY(alloc_host(s));
-    SPEC_TRY(speci_ways_open(s));
+    SPEC_TRY(speci_ways_open(s, w->params.adapt));
     SPEC_TRY(attach(s));
     return speci_profile_open(s, w->params.adapt, w->params.profile);
 }

@@ -9,16 +9,13 @@
 enum { HORIZON = 4 };
 static const double WATCHING = 0.005;
 
-/* Is the drafter one that costs next to nothing to ask? Kinds that are made from text are, unless they run a model. */
-static bool looks_up(const speci_draft *d) { return d->kind->args && !d->kind->exec; }
-
 spec_status speci_watch_open(spec_session *s)
 {
     const size_t n = (size_t)s->drafters.n * (size_t)s->n_seq;
     if (s->choice.mode != SPEC_ADAPT_COST || (s->drafters.combine == SPEC_DRAFT_UNION && s->drafters.n > 1)) return SPEC_OK;
     if (!(s->watches = speci_alloc(s->a, n, sizeof *s->watches))) return SPEC_E_NOMEM;
     for (size_t i = 0; i < n; i++)
-        if (looks_up(&s->drafters.draft[i / (size_t)s->n_seq])) SPEC_TRY(spec_tree_alloc(&s->watches[i].tree, s->n_node, s->a));
+        if (speci_draft_looks_up(&s->drafters.draft[i / (size_t)s->n_seq])) SPEC_TRY(spec_tree_alloc(&s->watches[i].tree, s->n_node, s->a));
     return SPEC_OK;
 }
 
@@ -26,6 +23,16 @@ void speci_watch_close(spec_session *s)
 {
     for (int32_t i = 0; s->watches && i < s->drafters.n * s->n_seq; i++) spec_tree_free(&s->watches[i].tree, s->a);
     speci_free(s->a, s->watches);
+}
+
+/* What came of it, for the sources from the longest matches to the one that it was found by; no match: for all. */
+static void tell(spec_session *s, int32_t drafter, int32_t n_match, int32_t n_node, int32_t depth, bool ended)
+{
+    for (int32_t i = s->first_source[drafter]; i < s->first_source[drafter + 1]; i++) {
+        const bool found = n_match > 0 && i == speci_ways_match(s, drafter, n_match);
+        speci_choice_watch(&s->choice, i, found ? n_node : 0, found ? depth : 0, !found || ended);
+        if (found) return;
+    }
 }
 
 /* Asked about what follows the pending token. An error is none of the step's, which is over. */
@@ -38,12 +45,12 @@ static void begin(spec_session *s, int32_t drafter, int32_t seq)
     const double start = s->now_ms();
     w->tree.n = 0, w->tree.kind = SPEC_TREE_DETERMINISTIC;
     (void)spec_tree_add(&w->tree, -1, q->ids[q->n_ids - 1], 1);
-    ask.tree = &w->tree, ask.depth_max = speci_draft_room(s, q);
+    ask.tree = &w->tree, ask.depth_max = speci_draft_room(s, q), ask.least = 1;
     const spec_status status = ask.depth_max > 0 ? d->kind->enqueue(d, NULL, &ask, 1) : SPEC_E_FULL;
     s->watch_ms += s->now_ms() - start;
-    w->node = w->depth = 0, w->n_ids = q->n_ids;
+    w->node = w->depth = 0, w->n_ids = q->n_ids, w->n_match = ask.n_match;
     if (status == SPEC_OK && w->tree.n > 1) return;
-    if (status == SPEC_OK) speci_choice_watch(&s->choice, s->first_source[drafter], 0, 0, true);
+    if (status == SPEC_OK) tell(s, drafter, 0, 0, 0, true);
     w->tree.n = 0;
 }
 
@@ -59,7 +66,7 @@ static void follow(spec_session *s, int32_t drafter, int32_t seq)
         ended = child < 0 || speci_tree_next_child(&w->tree, child, -1) < 0;
     }
     if (!ended && w->depth < HORIZON) return;
-    speci_choice_watch(&s->choice, s->first_source[drafter], w->tree.n - 1, w->depth, ended);
+    tell(s, drafter, w->n_match, w->tree.n - 1, w->depth, ended);
     w->tree.n = 0;
 }
 
@@ -73,7 +80,7 @@ static void watch(spec_session *s, int32_t drafter, const engine_part *p, bool t
 {
     const engine_seq *q = &s->seqs[p->seq];
     engine_watch *w = &s->watches[drafter * s->n_seq + p->seq];
-    const bool asked = speci_ways_source(s, q->proposal.arm + 1, drafter) >= 0;
+    const bool asked = speci_ways_ask(s, q->proposal.arm + 1, drafter);
     if (asked || w->n_ids != q->n_ids - p->n_path) w->tree.n = 0;
     if (w->tree.n > 0) follow(s, drafter, p->seq);
     if (!asked && turn && w->tree.n == 0 && affords(s)) begin(s, drafter, p->seq);
@@ -82,6 +89,6 @@ static void watch(spec_session *s, int32_t drafter, const engine_part *p, bool t
 void speci_watch_round(spec_session *s, const engine_round *r)
 {
     for (int32_t k = 0; k < s->drafters.n; k++)
-        for (int32_t i = 0; i < r->n_part && looks_up(&s->drafters.draft[k]); i++)
+        for (int32_t i = 0; i < r->n_part && speci_draft_looks_up(&s->drafters.draft[k]); i++)
             watch(s, k, &r->part[i], s->n_round % (uint64_t)r->n_part == (uint64_t)i);
 }

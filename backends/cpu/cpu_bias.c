@@ -8,8 +8,8 @@ spec_status speci_cpu_check_bias(spec_device *dev, const spec_op *op)
     if (a->dim < 1 || a->n_vocab < 1 || a->table.ld < a->dim || a->y.ld < a->dim)
         return h->fail(SPEC_E_INVALID, "bias: %d columns of rows %d and %d apart, %d ids", a->dim, a->table.ld, a->y.ld, a->n_vocab);
     if (!cpu_is_float(a->table.dtype) || a->y.dtype != SPEC_DTYPE_F32)
-        return h->fail(SPEC_E_UNSUPPORTED, "bias: the table is %s, y %s; y is to be f32", cpu_dtype_name(a->table.dtype),
-                       cpu_dtype_name(a->y.dtype));
+        return h->fail(SPEC_E_UNSUPPORTED, "bias: the table is %s, y %s; y is to be f32", speci_dtype_name(a->table.dtype),
+                       speci_dtype_name(a->y.dtype));
     return SPEC_OK;
 }
 
