@@ -45,7 +45,7 @@
  * are what cpu_block_scales says, and are summed as what they become. */
 enum { CPU_PREFILL_CHUNK = 64 };
 enum { CPU_PANEL = 32, CPU_TASK_PANELS = 2, CPU_TASK_OUT = 64, CPU_K_BLOCK = 256, CPU_ROW_BLOCK = 64,
-       CPU_FEW = 2 /* rows of two tasks done together */ };
+       CPU_FEW = 2 /* rows of two tasks done together; of blocks that are unpacked in registers */ };
 
 enum { CPU_STATE_MAX = 1024 /* values of a row of a state */, CPU_FORMATS = 16 /* values of spec_dtype, with room */ };
 

@@ -160,7 +160,7 @@ static void product_q8_0(float *t, const void *w, size_t panel_bytes, int32_t n_
     }
 }
 
-/* --- blocks, of few rows: what an input is unpacked to is multiplied where it is, in a register --- */
+/* --- blocks, of few rows: what an input is unpacked to is multiplied where it is, in a register. By way of memory it took 1.5 times as long --- */
 
 /* acc [n_row][32] += 32 inputs of a panel's group; two vectors of lanes at a time, or the chain of one would be waited for. The type, the
  * number of rows and n_high are constants where this is called. */
