@@ -200,6 +200,8 @@ static inline bool speci_draft_looks_up(const speci_draft *d) { return d->kind->
 spec_status speci_draft_take(speci_draft *d, spec_status status);
 /* The builder that made a proposal of `drafter`, or NULL. */
 spec_builder *speci_draft_builder(const speci_draft *d, int32_t builder);
+/* ... of the only drafter that a way asks; NULL: there are several. */
+spec_builder *speci_draft_way_builder(const speci_drafters *all, const speci_draft_way *way);
 
 /* --- objects (draft_open.c) --- */
 

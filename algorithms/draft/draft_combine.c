@@ -10,6 +10,19 @@ spec_builder *speci_draft_builder(const speci_draft *d, int32_t builder)
     return o->builders[builder < o->n_builder ? builder : o->n_builder - 1];
 }
 
+static int32_t last_of(uint64_t drafters)
+{
+    int32_t last = 0;
+    while (drafters >> last > 1) last++;
+    return last;
+}
+
+spec_builder *speci_draft_way_builder(const speci_drafters *all, const speci_draft_way *way)
+{
+    const int32_t last = last_of(way->drafters);
+    return way->drafters == (uint64_t)1 << last ? speci_draft_builder(&all->draft[last], way->builder) : NULL;
+}
+
 /* --- one of the session's list --- */
 
 static spec_status ask(speci_drafters *all, int32_t k, int32_t builder, speci_draft_seq *seqs, int32_t n)
@@ -49,13 +62,6 @@ static spec_status ask_now(speci_drafters *all, int32_t k, int32_t builder, spec
 }
 
 /* --- the first that proposes --- */
-
-static int32_t last_of(uint64_t drafters)
-{
-    int32_t last = 0;
-    while (drafters >> last > 1) last++;
-    return last;
-}
 
 /* A drafter is asked about the sequences for which none before it has proposed. */
 static spec_status ask_first(speci_drafters *all, const speci_draft_way *way, speci_draft_seq *seqs, int32_t n)

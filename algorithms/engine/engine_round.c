@@ -91,6 +91,7 @@ static spec_status propose(spec_session *s, engine_round *r, int32_t way)
         engine_seq *q = &s->seqs[r->seqs[i]];
         const int32_t room = speci_draft_room(s, q);
         q->proposal.arm = way;
+        q->proposal.builder = speci_draft_way_builder(&s->drafters, w); /* it sees the steps without room for a draft, too */
         if (room < 1) continue;
         q->proposal.asked = true;
         s->asked[n] = speci_sequence_asked(s, r->seqs[i]);

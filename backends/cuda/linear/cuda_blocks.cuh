@@ -135,13 +135,14 @@ static __device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t mask, uin
 }
 
 /* The numbers of eight values, less the middle, in float16: of[i] has those of values i and i + 4. `low` has their low fours, `high`
- * what is above. In float16 0x6400 + q is 1024 + q. */
+ * what is above, beyond which there may be more. In float16 0x6400 + q is 1024 + q. */
 template <spec_dtype D> struct blocks_numbers {
     typedef blocks<D> B;
     __half2 of[4];
 
     __device__ __forceinline__ blocks_numbers(uint32_t low, uint32_t high)
     {
+        high &= (1u << 8 * B::HIGH) - 1;
         const uint32_t halves = high | high << (16 - 4 * B::HIGH); /* what is above of values 4 to 7 in the upper half */
 #pragma unroll
         for (int i = 0; i < 4; i++) {
