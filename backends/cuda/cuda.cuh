@@ -386,6 +386,7 @@ bool speci_cuda_linear_conv(spec_queue *q, const cuda_linear_args *a, const spec
 spec_status speci_cuda_argmax(spec_queue *q, const spec_argmax_args *a);
 spec_status speci_cuda_adjust(spec_queue *q, const spec_adjust_args *a);
 spec_status speci_cuda_gather(spec_queue *q, const spec_gather_args *a);
+void speci_cuda_parallel(spec_device *dev, int32_t n, void (*body)(void *arg, int32_t i), void *arg);
 /* The same as the end of a pass that has found its rows' largest: where tokens go, and the kernel that takes them from q->best. */
 spec_status speci_cuda_tokens_of(spec_queue *q, const spec_argmax_args *a, cuda_tokens *out);
 spec_status speci_cuda_tokens(spec_queue *q);

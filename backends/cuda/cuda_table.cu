@@ -53,6 +53,7 @@ static const spec_backend_ops table = {
     speci_cuda_gather,
     1u << SPEC_DTYPE_Q8_0 | 1u << SPEC_DTYPE_Q4_0 | 1u << SPEC_DTYPE_Q4_1 | 1u << SPEC_DTYPE_Q5_0 | 1u << SPEC_DTYPE_Q5_1 |
         1u << SPEC_DTYPE_Q4_K | 1u << SPEC_DTYPE_Q5_K | 1u << SPEC_DTYPE_Q6_K,
+    speci_cuda_parallel,
 };
 
 extern "C" const spec_backend_ops *spec_cuda_ops(void) { return &table; }

@@ -85,6 +85,27 @@ static bool is_folded(const model_builder *b, const model_tensor *t, int32_t n_d
     return speci_checkpoint_gguf(b->checkpoint) && n_dim != 2 && count(t) == product(n_dim, dim);
 }
 
+typedef struct loading {
+    const model_checkpoint *checkpoint;
+    const model_tensor *t;
+} loading;
+
+enum { LOAD_BYTES = 4 << 20 };
+
+static spec_status load_piece(void *arg, int32_t i)
+{
+    const loading *l = arg;
+    const size_t at = (size_t)i * LOAD_BYTES, left = l->t->bytes - at;
+    return speci_checkpoint_load(l->checkpoint, l->t, at, left < LOAD_BYTES ? left : LOAD_BYTES);
+}
+
+/* A tensor's bytes come to memory on the backend's threads: a file in the page cache is read no faster than new pages can be had. */
+static spec_status load(model_builder *b, const model_tensor *t)
+{
+    loading l = { b->checkpoint, t };
+    return speci_parallel(b->model->backend, (int32_t)((t->bytes + LOAD_BYTES - 1) / LOAD_BYTES), load_piece, &l);
+}
+
 spec_status speci_model_build_tensor(model_builder *b, model_tensor **out, const char *name, int32_t n_dim,
                                const int64_t *dim)
 {
@@ -99,7 +120,7 @@ spec_status speci_model_build_tensor(model_builder *b, model_tensor **out, const
     if (t->dtype == SPEC_DTYPE_AUTO && !t->blocks)
         return speci_fail(SPEC_E_UNSUPPORTED, "%s: tensor %s: expected dtype F32, BF16 or F16%s, found %s", t->file, t->name,
                           speci_checkpoint_gguf(b->checkpoint) ? ", or Q2_K to Q8_0, IQ4_NL, IQ4_XS or MXFP4" : "", t->dtype_name);
-    SPEC_TRY(speci_checkpoint_load(b->checkpoint, t));
+    SPEC_TRY(load(b, t));
     if (!t->used) b->model->n_parameters += count(t);
     t->used = true;
     *out = t;
@@ -491,7 +512,7 @@ static spec_status check_copy(model_builder *b, const model_tensor *embed, const
 {
     model_tensor *t = speci_checkpoint_find(b->checkpoint, head);
     if (!t) return SPEC_OK;
-    SPEC_TRY(speci_checkpoint_load(b->checkpoint, t));
+    SPEC_TRY(load(b, t));
     if (!same_shape(t, embed->n_dim, embed->dim) || t->dtype != embed->dtype || t->blocks != embed->blocks ||
         memcmp(t->data, embed->data, t->bytes) != 0)
         return speci_fail(SPEC_E_FORMAT,

@@ -167,10 +167,10 @@ static const shard *shard_of(const model_checkpoint *c, const model_tensor *t)
     return NULL;
 }
 
-spec_status speci_checkpoint_load(const model_checkpoint *c, const model_tensor *t)
+spec_status speci_checkpoint_load(const model_checkpoint *c, const model_tensor *t, size_t offset, size_t n)
 {
     const shard *s = shard_of(c, t);
-    return s ? speci_file_load(&s->map, s->path, (size_t)(t->data - s->map.data), t->bytes) : SPEC_OK;
+    return s ? speci_file_load(&s->map, s->path, (size_t)(t->data - s->map.data) + offset, n) : SPEC_OK;
 }
 
 spec_status speci_checkpoint_read(const model_checkpoint *c, const model_tensor *t, void *out, size_t offset, size_t n)

@@ -2,37 +2,31 @@
  * Two pinned buffers: while one is filled by several threads, the other crosses the bus (cuda_pack.cu). */
 #include <string.h>
 
-#include <new>
-#include <thread>
-
 #include "backends/cuda/cuda.cuh"
 
 static const size_t stage_bytes = (size_t)32 << 20;
 
 /* ------------------------------------------------------------------------- staging --- */
 
-/* memcpy by several threads: reading a mapped file is bound by page faults, which they share. */
-static void copy_by_threads(char *dst, const char *src, size_t bytes, int n_thread)
+static const size_t copy_bytes = (size_t)2 << 20;
+struct copying {
+    char *to;
+    const char *from;
+    size_t bytes;
+};
+
+static void copy_piece(void *arg, int32_t i)
 {
-    enum { MOST = 8 };
-    const size_t least = (size_t)2 << 20;
-    size_t n = bytes / least + 1;
-    if (n > (size_t)n_thread) n = (size_t)n_thread;
-    if (n > MOST) n = MOST;
-    const size_t part = cuda_round_up((bytes + n - 1) / n, 64);
-    std::thread threads[MOST];
-    for (size_t i = 1; i < n; i++) {
-        const size_t at = i * part, size = at >= bytes ? 0 : bytes - at < part ? bytes - at : part;
-        if (size == 0) break;
-        try {
-            threads[i] = std::thread([=] { memcpy(dst + at, src + at, size); });
-        } catch (...) { /* no thread to be had */
-            memcpy(dst + at, src + at, size);
-        }
-    }
-    memcpy(dst, src, part < bytes ? part : bytes);
-    for (size_t i = 1; i < n; i++)
-        if (threads[i].joinable()) threads[i].join();
+    const copying *const c = (const copying *)arg;
+    const size_t at = (size_t)i * copy_bytes, left = c->bytes - at;
+    memcpy(c->to + at, c->from + at, left < copy_bytes ? left : copy_bytes);
+}
+
+/* memcpy by several threads: reading a mapped file is bound by page faults, which they share. */
+static void copy_by_threads(spec_device *dev, char *to, const char *from, size_t bytes)
+{
+    copying c = { to, from, bytes };
+    speci_cuda_parallel(dev, (int32_t)((bytes + copy_bytes - 1) / copy_bytes), copy_piece, &c);
 }
 
 /* Zero what no row is written to: behind a plain matrix, else anywhere. `bytes`: of the allocation. */
@@ -96,8 +90,7 @@ static spec_status upload_parts(spec_device *dev, spec_weight *w, const spec_wei
             const int32_t n = part->n_row - r < rows_at_once ? part->n_row - r : rows_at_once;
             cudaError_t e = cudaEventSynchronize(dev->stage_free[turn]);
             if (e != cudaSuccess) return speci_cuda_status(dev, e, "cudaEventSynchronize: weight upload");
-            copy_by_threads(dev->stage[turn], (const char *)part->data + (size_t)r * row_bytes, (size_t)n * row_bytes,
-                            dev->host->n_threads);
+            copy_by_threads(dev, dev->stage[turn], (const char *)part->data + (size_t)r * row_bytes, (size_t)n * row_bytes);
             SPEC_TRY(w->format->pack(dev, w, row, dev->stage[turn], n));
             e = cudaEventRecord(dev->stage_free[turn], dev->stage_stream);
             if (e != cudaSuccess) return speci_cuda_status(dev, e, "cudaEventRecord: weight upload");
