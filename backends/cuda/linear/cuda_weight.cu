@@ -2,7 +2,7 @@
  * Two pinned buffers: while one is filled by several threads, the other crosses the bus (cuda_pack.cu). */
 #include <string.h>
 
-#include "backends/cuda/cuda.cuh"
+#include "backends/cuda/linear/cuda_linear.cuh"
 
 static const size_t stage_bytes = (size_t)32 << 20;
 
@@ -153,6 +153,11 @@ spec_status speci_cuda_weight_open(spec_device *dev, spec_weight **out, const sp
     spec_weight *w = (spec_weight *)dev->host->alloc(dev->host, 1, sizeof *w);
     if (!w) return SPEC_E_NOMEM;
     const size_t bytes = layout(w, desc);
+    if (w->format->products == &speci_cuda_linear_blocks && bytes > UINT32_MAX) { /* offsets of its kernels */
+        dev->host->free(dev->host, w);
+        return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda weight: %d x %d in blocks of type %d take %zu bytes; at most 4 GiB", desc->n_out,
+                               desc->n_in, (int)desc->dtype, bytes);
+    }
     const cudaError_t e = cudaMalloc(&w->data, bytes);
     if (e != cudaSuccess) {
         dev->host->free(dev->host, w);
