@@ -303,7 +303,8 @@ class Distilling(Case):
                 time.sleep(draw.random() * 0.05)
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
-                self.assertFalse(os.path.exists(os.path.join(killed, "model.safetensors")), "the child finished before it was killed")
+                self.assertFalse(files.read_json(os.path.join(killed, "training.json"))["finished"], "the child finished before it was killed")
+                load_file(os.path.join(killed, "model.safetensors"))
             with quiet() as said:
                 self.assertEqual(distil.main(argv), 0)
         self.assertIn("resumed at step", said.getvalue())

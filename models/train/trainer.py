@@ -106,8 +106,8 @@ class Trainer:
             print("resumed at step %d of %s" % (self.step, self.steps))
 
     def save(self, finished=False):
-        if finished:
-            self.export()
+        """The drafter as it is now, too: a run that is never taken up again has left one."""
+        self.export()
         self.run.save({"net": self.net.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.step, "steps": self.steps,
                        "history": self.history, "seconds": self.trained}, self.report(finished))
 
