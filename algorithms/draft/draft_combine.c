@@ -68,7 +68,7 @@ static spec_status ask_first(speci_drafters *all, const speci_draft_way *way, sp
 {
     for (int32_t k = 0; k < all->n; k++) {
         if (!(way->drafters >> k & 1)) continue;
-        const bool last = k == last_of(way->drafters);
+        const bool last = way->drafters >> k == 1;
         int32_t left = 0;
         for (int32_t i = 0; i < n; i++)
             if (seqs[i].tree->n == 1) all->asked[left++] = seqs[i];

@@ -86,12 +86,13 @@ static spec_status end_proposals(spec_session *s, const engine_round *r, spec_st
 static spec_status propose(spec_session *s, engine_round *r, int32_t way)
 {
     const speci_draft_way *w = &s->ways[way];
+    spec_builder *only = speci_draft_way_builder(&s->drafters, w); /* it sees the steps without room for a draft, too */
     int32_t n = 0;
     for (int32_t i = 0; i < r->n; i++) {
         engine_seq *q = &s->seqs[r->seqs[i]];
         const int32_t room = speci_draft_room(s, q);
         q->proposal.arm = way;
-        q->proposal.builder = speci_draft_way_builder(&s->drafters, w); /* it sees the steps without room for a draft, too */
+        q->proposal.builder = only;
         if (room < 1) continue;
         q->proposal.asked = true;
         s->asked[n] = speci_sequence_asked(s, r->seqs[i]);

@@ -96,7 +96,7 @@ static spec_status load_piece(void *arg, int32_t i)
 {
     const loading *l = arg;
     const size_t at = (size_t)i * LOAD_BYTES, left = l->t->bytes - at;
-    return speci_checkpoint_load(l->checkpoint, l->t, at, left < LOAD_BYTES ? left : LOAD_BYTES);
+    return speci_checkpoint_load_part(l->checkpoint, l->t, at, left < LOAD_BYTES ? left : LOAD_BYTES);
 }
 
 /* A tensor's bytes come to memory on the backend's threads: a file in the page cache is read no faster than new pages can be had. */

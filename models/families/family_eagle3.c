@@ -116,7 +116,7 @@ static spec_status read_columns(model_builder *b, model_tensor *t, int32_t n_dra
                           t->dtype_name, speci_shape_of(t->n_dim, t->dim).s);
     if (!(m->intake->columns = speci_alloc(m->allocator, (size_t)m->n_vocab, sizeof *m->intake->columns))) return SPEC_E_NOMEM;
     for (int32_t id = 0; id < m->n_vocab; id++) m->intake->columns[id] = -1;
-    SPEC_TRY(speci_checkpoint_load(b->checkpoint, t, 0, t->bytes));
+    SPEC_TRY(speci_checkpoint_load(b->checkpoint, t));
     for (int32_t i = 0; i < n_draft; i++) {
         const int64_t offset = offset_at(t, i);
         if (offset < -(int64_t)i || offset >= (int64_t)m->n_vocab - i)

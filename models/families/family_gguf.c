@@ -190,7 +190,7 @@ static spec_status list_of(const gguf_reading *r, json_t **out, model_tensor *t)
     if (t->n_dim != 1 || t->dtype != SPEC_DTYPE_F32)
         return speci_fail(SPEC_E_FORMAT, "%s: tensor %s: expected a vector of F32, found %s %s", t->file, t->name, t->dtype_name,
                           speci_shape_of(t->n_dim, t->dim).s);
-    SPEC_TRY(speci_checkpoint_load(r->checkpoint, t, 0, t->bytes));
+    SPEC_TRY(speci_checkpoint_load(r->checkpoint, t));
     t->used = true;
     for (int64_t i = 0; i < t->dim[0]; i++) {
         speci_tensor_floats(&x, t, (size_t)i, 1);

@@ -21,7 +21,7 @@ static spec_status read_hot(model_builder *b, model_token_info *info)
         return speci_fail(SPEC_E_FORMAT, "%s: tensor token_info.hot_ids: expected I32 of shape [%d], found %s",
                           speci_checkpoint_path(b->checkpoint), info->n_hot, t ? speci_shape_of(t->n_dim, t->dim).s : "none");
     if (!(info->hot = speci_alloc(m->allocator, (size_t)info->n_hot, sizeof *info->hot))) return SPEC_E_NOMEM;
-    SPEC_TRY(speci_checkpoint_load(b->checkpoint, t, 0, t->bytes));
+    SPEC_TRY(speci_checkpoint_load(b->checkpoint, t));
     memcpy(info->hot, t->data, (size_t)info->n_hot * sizeof *info->hot);
     speci_checkpoint_done(b->checkpoint, t);
     t->used = true;

@@ -167,7 +167,12 @@ static const shard *shard_of(const model_checkpoint *c, const model_tensor *t)
     return NULL;
 }
 
-spec_status speci_checkpoint_load(const model_checkpoint *c, const model_tensor *t, size_t offset, size_t n)
+spec_status speci_checkpoint_load(const model_checkpoint *c, const model_tensor *t)
+{
+    return speci_checkpoint_load_part(c, t, 0, t->bytes);
+}
+
+spec_status speci_checkpoint_load_part(const model_checkpoint *c, const model_tensor *t, size_t offset, size_t n)
 {
     const shard *s = shard_of(c, t);
     return s ? speci_file_load(&s->map, s->path, (size_t)(t->data - s->map.data) + offset, n) : SPEC_OK;

@@ -69,9 +69,10 @@ const char *speci_checkpoint_stored(const model_checkpoint *c, const char *name,
 /* All tensors, by name; borrowed. */
 model_tensor *speci_checkpoint_tensors(const model_checkpoint *c, size_t *n);
 const char *speci_checkpoint_path(const model_checkpoint *c); /* the directory or file, for messages */
-/* Reads bytes [offset, offset + n) of the tensor to their place, which must not be touched before; several threads may, of parts that do
- * not overlap. E_IO when the file was cut short meanwhile. */
-spec_status speci_checkpoint_load(const model_checkpoint *c, const model_tensor *t, size_t offset, size_t n);
+/* Reads the tensor's bytes, which must not be touched before. E_IO when the file was cut short meanwhile. */
+spec_status speci_checkpoint_load(const model_checkpoint *c, const model_tensor *t);
+/* Bytes [offset, offset + n) of them alone; several threads may, of parts that do not overlap. */
+spec_status speci_checkpoint_load_part(const model_checkpoint *c, const model_tensor *t, size_t offset, size_t n);
 /* Bytes [offset, offset + n) of a tensor, loaded or not, into out. */
 spec_status speci_checkpoint_read(const model_checkpoint *c, const model_tensor *t, void *out, size_t offset, size_t n);
 /* The tensor's bytes were copied: their memory is given back, until they are loaded again. */

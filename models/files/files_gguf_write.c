@@ -139,7 +139,7 @@ static spec_status write_tensor(writing *s, const gguf_stored *t)
 {
     const int64_t n_row = rows_of(t, t->dim[0] * t->dim[1] < BATCH ? t->dim[0] * t->dim[1] : BATCH);
     const size_t n = (size_t)(n_row * t->dim[1]);
-    if (t->from) SPEC_TRY(speci_checkpoint_load(s->c, t->from, 0, t->from->bytes));
+    if (t->from) SPEC_TRY(speci_checkpoint_load(s->c, t->from));
     float *x = is_same(t) ? NULL : speci_alloc(s->a, n, sizeof *x);
     uint8_t *out = x ? speci_alloc(s->a, n, sizeof *x) : NULL; /* no type takes more */
     spec_status status = is_same(t) || out ? SPEC_OK : SPEC_E_NOMEM;

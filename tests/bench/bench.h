@@ -146,6 +146,8 @@ spec_status bench_compare_open(bench *b);
 spec_status bench_ints(int32_t *out, int32_t cap, int32_t *n, const char *list, const char *what);
 /* Item i of a list into out [cap]; false behind the last. */
 bool bench_item(char *out, size_t cap, const char *list, char separator, int32_t i);
+/* An item of --temp. */
+spec_status bench_temperature(float *out, const char *item);
 
 /* --- trees (bench_tree.c) --- */
 

@@ -2,7 +2,6 @@
  * steps that emit one token each, which the drafter then applies first. median_ms, min_ms: spec_draft, from the pending token to the tree in host
  * memory. */
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "tests/bench/bench.h"
 
@@ -120,11 +119,10 @@ static spec_status each_length(drafting *d, const char *tree)
 
 static spec_status each_temperature(drafting *d, const char *tree)
 {
-    char text[32], *end;
+    char text[32];
     const char *list = d->b->o.temperature ? d->b->o.temperature : "0";
     for (int32_t i = 0; bench_item(text, sizeof text, list, ',', i); i++) {
-        d->temperature = strtof(text, &end);
-        if (end == text || *end) return speci_fail(SPEC_E_INVALID, "--temp %s: not a number", text);
+        SPEC_TRY(bench_temperature(&d->temperature, text));
         SPEC_TRY(each_length(d, tree));
     }
     return SPEC_OK;

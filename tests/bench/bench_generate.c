@@ -6,7 +6,6 @@
  * while the device is at work. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tests/bench/bench.h"
@@ -270,11 +269,11 @@ static spec_status each_set(bench *b, const bench_workload *task, float temperat
 
 static spec_status each_temperature(bench *b, const bench_workload *task)
 {
-    char text[32], *end;
+    char text[32];
     for (int32_t i = 0; bench_item(text, sizeof text, b->o.temperature ? b->o.temperature : "0", ',', i); i++) {
-        const configuration c = { .verify = "auto", .temperature = strtof(text, &end) };
+        configuration c = { .verify = "auto" };
         tally plain = { .n_step = 0 };
-        if (end == text || *end) return speci_fail(SPEC_E_INVALID, "--temp %s: not a number", text);
+        SPEC_TRY(bench_temperature(&c.temperature, text));
         spec_status status = decode_configuration(&plain, b, &c, task);
         if (status == SPEC_OK && plain.n_step > 0) status = emit(b, &plain, &c, task, &plain);
         if (status == SPEC_OK) status = each_set(b, task, c.temperature, &plain);

@@ -3,7 +3,6 @@
  * Each sequence that has its --predict tokens makes room for the next prompt, so that there are always as many; prompts are not
  * counted. Plain and drafted runs take turns, each with a session of its own, so what a choice learns is part of its run; of either
  * the faster run counts. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "tests/bench/bench.h"
@@ -107,11 +106,11 @@ static spec_status measure(bench *b, const bench_workload *task, float temperatu
 static spec_status each_count(bench *b, const bench_workload *task)
 {
     int32_t counts[32], n;
-    char text[32], *end;
+    char text[32];
+    float temperature;
     SPEC_TRY(bench_ints(counts, 32, &n, b->o.sequences ? b->o.sequences : "1,2,4,8,16,32", "--sequences"));
     for (int32_t t = 0; bench_item(text, sizeof text, b->o.temperature ? b->o.temperature : "0", ',', t); t++) {
-        const float temperature = strtof(text, &end);
-        if (end == text || *end) return speci_fail(SPEC_E_INVALID, "--temp %s: not a number", text);
+        SPEC_TRY(bench_temperature(&temperature, text));
         for (int32_t i = 0; i < n; i++) {
             if (counts[i] > MOST_SEQ) return speci_fail(SPEC_E_INVALID, "--sequences %d: at most %d", counts[i], MOST_SEQ);
             SPEC_TRY(measure(b, task, temperature, counts[i]));

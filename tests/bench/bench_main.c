@@ -68,6 +68,14 @@ spec_status bench_ints(int32_t *out, int32_t cap, int32_t *n, const char *list, 
     return SPEC_OK;
 }
 
+spec_status bench_temperature(float *out, const char *item)
+{
+    char *end;
+    *out = strtof(item, &end);
+    if (end == item || *end) return speci_fail(SPEC_E_INVALID, "--temp %s: not a number", item);
+    return SPEC_OK;
+}
+
 /* --- options --- */
 
 static void usage(FILE *to)
