@@ -102,9 +102,16 @@ static __device__ __forceinline__ float blocks_byte(uint32_t four, int i)
     return __uint_as_float(__byte_perm(four, 0x4b000000u, 0x7650 + i)) - 8388608.0f;
 }
 
-/* What the values of a row's group are made with: value = scale * (q - middle) + add. */
+/* d, of float16, times byte i of a word: exact, and one operation fewer, since what is taken off is the same for all of its bytes. */
+static __device__ __forceinline__ float blocks_times_byte(float d, uint32_t four, int i)
+{
+    return fmaf(d, __uint_as_float(__byte_perm(four, 0x4b000000u, 0x7650 + i)), -8388608.0f * d);
+}
+
+/* What the values of a row's group are made with: value = scale * (q - middle), or scale * q + add, of which these are float32: a
+ * number is 2^-24 or, at odd places, 2^-20 of what it says (blocks_numbers). */
 struct blocks_scale {
-    float scale, add;
+    float scale[2], add;
 };
 
 /* ... of row / 8 `upper` and group `group` of a piece, values from half on, given a g's scales and its head. */
@@ -113,32 +120,23 @@ static __device__ __forceinline__ blocks_scale blocks_scale_of(const uint32_t *s
 {
     typedef blocks<D> B;
     auto f16_of = [](uint32_t pair, int i) { return __half2float(__ushort_as_half((unsigned short)(pair >> 16 * i))); };
-    blocks_scale r = { 0.0f, 0.0f };
-    if constexpr (!B::LARGE) {
-        r.scale = f16_of(scales[upper], group);
-        if constexpr (B::M) r.add = f16_of(scales[2 + upper], group);
-    } else if constexpr (B::M) {
-        r.scale = f16_of(head[0], upper) * blocks_byte(scales[0], 2 * upper + group);
-        r.add = -(f16_of(head[1], upper) * blocks_byte(scales[1], 2 * upper + group));
-    } else { /* of int8 */
-        r.scale = f16_of(head[0], upper) * (blocks_byte(scales[upper] ^ 0x80808080u, 2 * group + half) - 128.0f);
-    }
+    const float unit = 16777216.0f; /* 2^24 */
+    blocks_scale r;
+    if constexpr (!B::LARGE) r.scale[0] = unit * f16_of(scales[upper], group);
+    else if constexpr (B::M) r.scale[0] = blocks_times_byte(unit * f16_of(head[0], upper), scales[0], 2 * upper + group);
+    else r.scale[0] = unit * f16_of(head[0], upper) * (blocks_byte(scales[upper] ^ 0x80808080u, 2 * group + half) - 128.0f); /* int8 */
+    r.scale[1] = r.scale[0] * (1.0f / 16);
+    if constexpr (!B::M) r.add = r.scale[0] * (-B::MIDDLE / unit);
+    else if constexpr (!B::LARGE) r.add = f16_of(scales[2 + upper], group);
+    else r.add = blocks_times_byte(-f16_of(head[1], upper), scales[1], 2 * upper + group);
     return r;
 }
 
-/* a & mask | with: the compiler would make two instructions of it where both are constants. */
-static __device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t mask, uint32_t with)
-{
-    uint32_t r;
-    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(a), "r"(mask), "r"(with));
-    return r;
-}
-
-/* The numbers of eight values, less the middle, in float16: of[i] has those of values i and i + 4. `low` has their low fours, `high`
- * what is above, beyond which there may be more. In float16 0x6400 + q is 1024 + q. */
+/* The numbers of eight values: of[i] has those of values i and i + 4. `low` has their low fours, `high` what is above, beyond which
+ * there may be more. Numbers at the low end of a float16 are subnormal ones, 2^-24 each, or 2^-20 where they lie four bits higher. */
 template <spec_dtype D> struct blocks_numbers {
     typedef blocks<D> B;
-    __half2 of[4];
+    uint32_t of[4];
 
     __device__ __forceinline__ blocks_numbers(uint32_t low, uint32_t high)
     {
@@ -147,18 +145,15 @@ template <spec_dtype D> struct blocks_numbers {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int at = 4 * (i % 2); /* in a half, of the four; what is above goes to where they end */
-            uint32_t q = and_or(low >> 8 * (i / 2), 0x000f000fu << at, 0x64006400u);
-            if constexpr (B::HIGH > 0) q |= halves << (at + 4 - B::HIGH * i) & ((1u << B::HIGH) - 1) * 0x00010001u << (at + 4);
-            const __half2 h = *(const __half2 *)&q;
-            of[i] = i % 2 == 0 ? __hadd2(h, __float2half2_rn(-1024.0f - B::MIDDLE))
-                               : __hfma2(h, __float2half2_rn(1.0f / 16), __float2half2_rn(-64.0f - B::MIDDLE));
+            of[i] = low >> 8 * (i / 2) & 0x000f000fu << at;
+            if constexpr (B::HIGH > 0) of[i] |= halves << (at + 4 - B::HIGH * i) & ((1u << B::HIGH) - 1) * 0x00010001u << (at + 4);
         }
     }
-    /* Value i, a constant. */
+    /* Value i, a constant. One rounding, whatever the middle: it is a multiple of the scale. */
     __device__ __forceinline__ float value(int i, const blocks_scale &s) const
     {
-        const float q = i < 4 ? __low2float(of[i]) : __high2float(of[i - 4]);
-        return B::M ? fmaf(s.scale, q, s.add) : s.scale * q;
+        const __half2 pair = *(const __half2 *)&of[i % 4];
+        return fmaf(s.scale[i % 2], i < 4 ? __low2float(pair) : __high2float(pair), s.add);
     }
 };
 

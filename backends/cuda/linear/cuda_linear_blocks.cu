@@ -16,64 +16,67 @@ template <spec_dtype D, typename V> struct few_blocks_of {
     typedef V type;
     static constexpr bool deep_glu = false;
 
-    /* A lane copies its words of each piece, and the scales of its rows g and g + 8, as do the other lanes of these rows. In the ring a
-     * piece has [lanes] of 16 bytes, then of what is high, scales and head as many as there are of each. */
+    /* A block of the ring is the strips' bytes as they lie, whole pieces of each, and of blocks of 256 the head behind them. Lanes copy
+     * 16 bytes in turn, so what a lane multiplies has been copied by others. */
     template <int MT, int CHUNKS> struct reader {
         typedef blocks_layout<D> L;
         enum {
-            PIECES = CHUNKS / 2,
-            SCALES = 32 + 2 * L::LANE_HIGH, HEAD = SCALES + 2 * L::G_SCALES, PIECE = HEAD + 2 * L::G_HEAD, /* uint4 */
-            SIZE = PIECES * MT * PIECE
+            PIECES = CHUNKS / 2, BYTES = PIECES * L::PIECE, STRIP = (BYTES + L::HEAD) / 16 /* uint4 */,
+            SIZE = MT * STRIP
         };
-        static_assert(CHUNKS % 2 == 0 && CUDA_CHUNK % Q8_PIECE == 0, "parts of K are whole pieces");
-        const char *from[MT]; /* strips */
+        static_assert(CHUNKS % 2 == 0 && CUDA_CHUNK % (PIECES * Q8_PIECE) == 0 && (L::GROUP == 1 || L::GROUP % PIECES == 0),
+                      "parts of K begin with a block of the ring, whose pieces have one head");
+        const char *from[MT]; /* strips, at this lane's 16 bytes */
         uint32_t stride;      /* from one of the block's tiles to the next */
-        int first, last, lane; /* pieces: this warp's first, the row's last */
+        int first, n_piece, lane; /* pieces: this warp's first; of a row */
         uint64_t policy;
 
         __device__ __forceinline__ reader(const void *w, int, int n_in, int, int k0, int lane_)
             : first(k0 / Q8_PIECE), lane(lane_), policy(read_once())
         {
             const q8_shape shape = { 0, n_in, 0 };
-            last = L::n_piece(shape) - 1;
+            n_piece = L::n_piece(shape);
             const size_t strip = L::strip_bytes(shape);
             stride = (uint32_t)(gridDim.y * MT * strip);
 #pragma unroll
-            for (int i = 0; i < MT; i++) from[i] = (const char *)w + ((size_t)blockIdx.y * MT + i) * strip;
+            for (int i = 0; i < MT; i++) from[i] = (const char *)w + ((size_t)blockIdx.y * MT + i) * strip + lane * 16;
         }
         __device__ __forceinline__ void copy(uint4 *ring, int block, bool of_next) const
         {
-            const uint32_t g = (uint32_t)lane / 4, tile = of_next ? stride : 0;
+            const int piece = first + block * PIECES;
+            const uint32_t tile = of_next ? stride : 0;
+            __syncwarp(); /* what was here has been read */
 #pragma unroll
-            for (int p = 0; p < PIECES; p++) {
-                const int number = min(first + block * PIECES + p, last); /* behind the last x is zero, whatever it meets */
-                const uint32_t at = tile + L::piece_at(number), scales = at + L::SCALES_AT + g * L::G_SCALES;
-                const uint32_t head = tile + L::head_at(number);
+            for (int i = 0; i < MT; i++) {
+                uint4 *const to = ring + i * STRIP + lane;
+                const char *const at = from[i] + (tile + L::piece_at(piece));
 #pragma unroll
-                for (int i = 0; i < MT; i++) {
-                    uint4 *const to = ring + (p * MT + i) * PIECE;
-                    copy16(to + lane, from[i] + (at + lane * 16), policy);
-                    if constexpr (L::LANE_HIGH == 4) copy4((uint32_t *)(to + 32) + lane, from[i] + (at + L::HIGH_AT + lane * 4));
-                    if constexpr (L::LANE_HIGH == 8) copy8((uint2 *)(to + 32) + lane, from[i] + (at + L::HIGH_AT + lane * 8));
-                    if constexpr (L::G_SCALES == 16) copy16(to + SCALES + lane, from[i] + scales, policy);
-                    else copy8((uint2 *)(to + SCALES) + lane, from[i] + scales);
-                    if constexpr (L::G_HEAD == 8) copy8((uint2 *)(to + HEAD) + lane, from[i] + (head + g * 8));
-                    if constexpr (L::G_HEAD == 4) copy4((uint32_t *)(to + HEAD) + lane, from[i] + (head + g * 4));
+                for (int b = 0; b < BYTES; b += 512) {
+                    if (b + lane * 16 >= BYTES) break;
+                    if constexpr (L::HEAD > 0) copy16(to + b / 16, at + b, policy);
+                    else { /* behind the row, where x is zero, zeros: no number of another strip */
+                        const bool there = piece * (int)L::PIECE + b + lane * 16 < n_piece * (int)L::PIECE;
+                        copy_part16(to + b / 16, there ? at + b : from[i], there ? 16 : 0);
+                    }
                 }
+                if (lane * 16 < L::HEAD) copy16(to + BYTES / 16, from[i] + (tile + L::head_at(piece)), policy);
             }
         }
         template <int NT>
         __device__ __forceinline__ void multiply(float acc[MT][NT][4], const uint4 *ring, const uint4 x[CHUNKS][NT]) const
         {
+            const int g = lane / 4;
+            __syncwarp(); /* what other lanes have copied is there */
 #pragma unroll
-            for (int p = 0; p < PIECES; p++)
+            for (int i = 0; i < MT; i++) {
+                uint32_t head[2] = { 0, 0 };
+                words<L::G_HEAD>(head, ring + i * STRIP + BYTES / 16, g);
 #pragma unroll
-                for (int i = 0; i < MT; i++) {
-                    const uint4 *const at = ring + (p * MT + i) * PIECE, low = at[lane];
-                    uint32_t high[2] = { 0, 0 }, scales[4] = { 0, 0, 0, 0 }, head[2] = { 0, 0 };
-                    words<L::LANE_HIGH>(high, at + 32);
-                    words<L::G_SCALES>(scales, at + SCALES);
-                    words<L::G_HEAD>(head, at + HEAD);
+                for (int p = 0; p < PIECES; p++) {
+                    const uint4 *const at = ring + i * STRIP + p * (L::PIECE / 16), low = at[lane];
+                    uint32_t high[2] = { 0, 0 }, scales[4] = { 0, 0, 0, 0 };
+                    words<L::LANE_HIGH>(high, at + L::HIGH_AT / 16, lane);
+                    words<L::G_SCALES>(scales, at + L::SCALES_AT / 16, g);
                     const uint32_t four[4] = { low.x, low.y, low.z, low.w };
 #pragma unroll
                     for (int group = 0; group < 2; group++) {
@@ -89,6 +92,7 @@ template <spec_dtype D, typename V> struct few_blocks_of {
                         for (int n = 0; n < NT; n++) mma_chunk<V>(acc[i][n], wide[0], wide[1], x[2 * p + group][n]);
                     }
                 }
+            }
         }
         __device__ __forceinline__ void go_on()
         {
@@ -97,11 +101,12 @@ template <spec_dtype D, typename V> struct few_blocks_of {
         }
 
     private:
-        /* What this lane has of so many bytes a lane. */
-        template <int BYTES> __device__ __forceinline__ void words(uint32_t *out, const uint4 *at) const
+        /* The i-th so many bytes. */
+        template <int BYTES_> __device__ __forceinline__ void words(uint32_t *out, const uint4 *at, int i) const
         {
-#pragma unroll
-            for (int i = 0; i < BYTES / 4; i++) out[i] = ((const uint32_t *)at)[lane * (BYTES / 4) + i];
+            if constexpr (BYTES_ == 4) out[0] = ((const uint32_t *)at)[i];
+            if constexpr (BYTES_ == 8) out[0] = ((const uint2 *)at)[i].x, out[1] = ((const uint2 *)at)[i].y;
+            if constexpr (BYTES_ == 16) out[0] = at[i].x, out[1] = at[i].y, out[2] = at[i].z, out[3] = at[i].w;
         }
     };
 };
