@@ -157,13 +157,13 @@ template <spec_dtype D> struct blocks_numbers {
     }
 };
 
-/* N values of a row from input k on, N 4 or 8, k a multiple of it, all in float32. `w`: the matrix. */
+/* N values of row r of a strip from input k on, N 4 or 8, k a multiple of it, all in float32. */
 template <spec_dtype D, int N>
-static __device__ __forceinline__ void blocks_values(float v[N], const char *w, const q8_shape &s, int row, int k)
+static __device__ __forceinline__ void blocks_values_of(float v[N], const char *strip, int r, int k)
 {
     typedef blocks_layout<D> L;
-    const int piece = k / Q8_PIECE, group = k / 32 % 2, r = s.lane_row(row), g = r % 8, upper = r / 8;
-    const char *const strip = w + (size_t)s.strip(row) * L::strip_bytes(s), *const at = strip + L::piece_at(piece);
+    const int piece = k / Q8_PIECE, group = k / 32 % 2, g = r % 8, upper = r / 8;
+    const char *const at = strip + L::piece_at(piece);
     const int lane = g * 4 + k / 8 % 4, word = 2 * upper + group, first = k % 8;
     const uint32_t low = ((const uint32_t *)at)[lane * 4 + word] >> 4 * first;
     uint32_t high = 0;
@@ -175,6 +175,12 @@ static __device__ __forceinline__ void blocks_values(float v[N], const char *w, 
                                                   (const uint32_t *)(strip + L::head_at(piece) + g * L::G_HEAD), upper, group, k / 16 % 2);
 #pragma unroll
     for (int i = 0; i < N; i++) v[i] = numbers.value(i, scale);
+}
+/* ... of a row of the matrix `w`. */
+template <spec_dtype D, int N>
+static __device__ __forceinline__ void blocks_values(float v[N], const char *w, const q8_shape &s, int row, int k)
+{
+    blocks_values_of<D, N>(v, w + (size_t)s.strip(row) * blocks_layout<D>::strip_bytes(s), s.lane_row(row), k);
 }
 
 /* Eight values of a lane as T, in their order. */

@@ -188,21 +188,31 @@ template <spec_dtype D, typename T> static spec_status launch_fma(spec_queue *q,
 
 /* ------------------------------------------------------------------------------- prefill --- */
 
-/* out [n_out][ld], 8 values a thread at a time; columns from n_in on are zero */
+/* out [n_out][ld]; columns from n_in on are zero. A warp takes a piece of a strip: a lane writes eight values of rows g and g + 8, of both
+ * groups, whose words lie side by side. */
 template <spec_dtype D, typename T>
-static __global__ void blocks_plain_kernel(eight<T> *out, int ld, const char *__restrict__ w, q8_shape s)
+static __global__ void blocks_plain_kernel(T *out, int ld, const char *__restrict__ w, q8_shape s)
 {
+    typedef blocks_layout<D> L;
     grid_begin();
-    const int per_row = ld / 8;
-    const size_t n = (size_t)s.n_out * per_row;
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
-        const int row = (int)(i / per_row), k = (int)(i % per_row) * 8;
-        float v[8] = {};
-        if (k < s.n_in) blocks_values<D, 8>(v, w, s, row, k);
-        eight<T> e;
+    const uint32_t lane = threadIdx.x % 32, per_strip = (uint32_t)(ld / Q8_PIECE), n = (uint32_t)s.n_strip() * per_strip;
+    const int rows = s.glu ? s.n_out / 2 : s.n_out;
+    for (uint32_t i = (blockIdx.x * blockDim.x + threadIdx.x) / 32; i < n; i += gridDim.x * blockDim.x / 32) {
+        const int strip = (int)(i / per_strip), k0 = (int)(i % per_strip) * Q8_PIECE;
 #pragma unroll
-        for (int j = 0; j < 8; j++) e.v[j] = from_f32<T>(v[j]);
-        out[i] = e;
+        for (int word = 0; word < 4; word++) {
+            const int in_strip = word / 2 * 8 + (int)lane / 4, k = k0 + word % 2 * 32 + (int)lane % 4 * 8;
+            const int row = (s.glu ? strip / 2 : strip) * Q8_STRIP + in_strip;
+            if (row >= rows) continue;
+            eight<T> e = {};
+            if (k < s.n_in) {
+                float v[8];
+                blocks_values_of<D, 8>(v, w + (size_t)strip * L::strip_bytes(s), in_strip, k);
+#pragma unroll
+                for (int j = 0; j < 8; j++) e.v[j] = from_f32<T>(v[j]);
+            }
+            *(eight<T> *)(out + (size_t)(s.glu ? row + strip % 2 * rows : row) * ld + k) = e;
+        }
     }
 }
 
@@ -213,7 +223,7 @@ static bool unpack(spec_queue *q, const cuda_linear_args *a, spec_weight *plain,
         return cuda_by_dtype(plain->dtype, [&](auto t) {
             using T = decltype(t);
             return cuda_launch(q, "weight blocks to plain", blocks_plain_kernel<decltype(d)::value, T>, dim3(8 * (unsigned)q->dev->n_sm),
-                               dim3(256), 0, 1, (eight<T> *)plain->data, plain->ld, (const char *)a->w->data, q8_shape_of(a->w));
+                               dim3(256), 0, 1, (T *)plain->data, plain->ld, (const char *)a->w->data, q8_shape_of(a->w));
         });
     });
     return true;

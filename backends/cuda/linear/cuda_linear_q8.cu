@@ -153,9 +153,8 @@ template <typename T>
 static __global__ void plain_kernel(eight<T> *out, int ld, const q8_piece *__restrict__ w, q8_shape s)
 {
     grid_begin();
-    const int per_row = ld / 8;
-    const size_t n = (size_t)s.n_out * per_row;
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+    const uint32_t per_row = (uint32_t)ld / 8, n = (uint32_t)s.n_out * per_row; /* divisions of 64 bits would take longer than the memory */
+    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
         const int row = (int)(i / per_row), k = (int)(i % per_row) * 8, r = s.lane_row(row);
         const q8_piece *p = w + s.piece(row, k < s.n_in ? k : 0);
         const int8_t *q = q8_values(p, r, k);
