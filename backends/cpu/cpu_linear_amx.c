@@ -1,0 +1,331 @@
+/* cpu_linear_amx.c - products by matrix tiles (AMX) of bf16 (flags: cpu.h), of one row as of sixteen.
+ *
+ * TDPBF16PS adds to a sum those of 32 inputs:  c + (e + o),  e one chain of fused multiply-adds over the even k, o one over the odd k; it
+ * rounds to nearest and takes subnormal values for zero. K goes on in this sum to its end: an order of summation of its own, the same for
+ * every number of rows, and whichever of the two is on the left.
+ *
+ * Two ways, which give the same bits:
+ *   pairs    x on the left [row][32], weights on the right as they lie in pairs [16][output][2]; of blocks, unpacked to pairs
+ *   tables   four-bit blocks on the left [output][32], x on the right in pairs [16][row][2]. Sixteen values of a block are made once, and a
+ *            number is the place of one of them: of 32 numbers 5 operations, where 10 make each of them by itself. */
+#define _GNU_SOURCE /* syscall */
+#include "backends/cpu/cpu.h"
+
+#if CPU_X86
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "backends/cpu/cpu_linear_avx512.h"
+#include "backends/cpu/cpu_unpack_avx512.h"
+
+enum { DIM = 16 /* rows of a tile, and pairs or sums in one of them */, STEP = 32 /* inputs */, PASS = 2 * DIM /* rows at a time */ };
+
+/* --- tiles: 0 to 3 are sums, 4 and 5 on the left, 6 and 7 on the right --- */
+
+typedef struct tile_config {
+    uint8_t palette, start, none[14];
+    uint16_t bytes[16]; /* of a tile's row */
+    uint8_t rows[16];
+} tile_config;
+_Static_assert(sizeof(tile_config) == 64, "what LDTILECFG reads");
+
+/* What is written before is in memory, and what is written after is not yet: the intrinsics of gcc do not say that they read. */
+static inline void memory_fence(void) { __asm__ volatile("" ::: "memory"); }
+
+static void configure(const tile_config *c)
+{
+    memory_fence();
+    _tile_loadconfig(c);
+}
+
+TILE void zero_sums(void)
+{
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+}
+
+/* --- pairs --- */
+
+/* Of a pass of n_row rows: sums 0 and 1 have the first sixteen, 2 and 3 the others. */
+static void configure_pairs(int32_t n_row)
+{
+    tile_config c = { .palette = 1 };
+    const uint8_t first = (uint8_t)cpu_min(n_row, DIM), second = (uint8_t)cpu_max(n_row - DIM, 1);
+    for (int i = 0; i < 8; i++) c.bytes[i] = 4 * DIM, c.rows[i] = DIM;
+    c.rows[0] = c.rows[1] = c.rows[4] = first;
+    c.rows[2] = c.rows[3] = c.rows[5] = second;
+    configure(&c);
+}
+
+/* One step; x rows and rows of pairs are so many bytes apart. */
+TILE void step_pairs(const uint8_t *w, const uint8_t *x, size_t ldx, bool second)
+{
+    _tile_loadd(4, x, ldx);
+    _tile_loadd(6, w, 4 * CPU_PANEL);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, w + 4 * DIM, 4 * CPU_PANEL);
+    _tile_dpbf16ps(1, 4, 7);
+    if (!second) return;
+    _tile_loadd(5, x + DIM * ldx, ldx);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+}
+
+/* The last n < 16 pairs of K: in tiles that are filled with zeros. */
+static void step_rest(const uint8_t *w, const uint8_t *x, size_t ldx, int32_t n_row, int32_t n)
+{
+    uint32_t left[PASS][DIM] = { { 0 } }, right[DIM][CPU_PANEL] = { { 0 } };
+    for (int32_t r = 0; r < n_row; r++) memcpy(left[r], x + (size_t)r * ldx, (size_t)n * 4);
+    memcpy(right, w, (size_t)n * sizeof right[0]);
+    memory_fence();
+    step_pairs((const uint8_t *)right, (const uint8_t *)left, sizeof left[0], n_row > DIM);
+    memory_fence();
+}
+
+/* t [n_row][32 of 64] = (add ? t : 0) + those of n pairs of inputs; n_row <= PASS, for which tiles are configured. */
+TILE void panel_pairs(float *t, const uint8_t *w, const uint8_t *x, size_t ldx, int32_t n_row, int32_t n, bool add, bool second)
+{
+    enum { LD = CPU_TASK_OUT * sizeof(float) };
+    memory_fence();
+    zero_sums();
+    if (add) {
+        _tile_loadd(0, t, LD);
+        _tile_loadd(1, t + DIM, LD);
+    }
+    if (add && second) {
+        _tile_loadd(2, t + DIM * CPU_TASK_OUT, LD);
+        _tile_loadd(3, t + DIM * CPU_TASK_OUT + DIM, LD);
+    }
+    for (; n >= DIM; n -= DIM, w += DIM * 4 * CPU_PANEL, x += 4 * DIM) {
+        prefetch(w + CPU_NEAR_BYTES, 0, 1, DIM * 4 * CPU_PANEL, true);
+        step_pairs(w, x, ldx, second);
+    }
+    if (n > 0) step_rest(w, x, ldx, n_row, n);
+    _tile_stored(0, t, LD);
+    _tile_stored(1, t + DIM, LD);
+    if (second) {
+        _tile_stored(2, t + DIM * CPU_TASK_OUT, LD);
+        _tile_stored(3, t + DIM * CPU_TASK_OUT + DIM, LD);
+    }
+    memory_fence();
+}
+
+static void product_pairs(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const void *x,
+                          size_t ldx, int32_t n_row, int32_t n_k, bool add)
+{
+    (void)next;
+    for (int32_t r = 0; r < n_row; r += PASS) {
+        const int32_t n = cpu_min(PASS, n_row - r);
+        const uint8_t *const in = (const uint8_t *)x + (size_t)r * ldx * 2;
+        configure_pairs(n);
+        for (int32_t p = 0; p < n_panel; p++) {
+            float *const out = t + r * CPU_TASK_OUT + p * CPU_PANEL;
+            const uint8_t *const panel = (const uint8_t *)w + (size_t)p * panel_bytes;
+            if (n > DIM) panel_pairs(out, panel, in, ldx * 2, n, n_k / 2, add, true);
+            else panel_pairs(out, panel, in, ldx * 2, n, n_k / 2, add, false);
+        }
+    }
+    _tile_release();
+}
+
+/* --- tables --- */
+
+/* Of one row the right side is x as it lies, a pair a row. */
+static void configure_tables(bool one)
+{
+    tile_config c = { .palette = 1 };
+    for (int i = 0; i < 8; i++) c.bytes[i] = one && i != 4 && i != 5 ? 4 : 4 * DIM, c.rows[i] = DIM;
+    configure(&c);
+}
+
+/* Dwords [n_row][16] -> out [n][n_row], both at most 16; rows of `in` are so many bytes apart, those of `out` dwords. */
+TILE void transpose(uint32_t *out, size_t ldo, const void *in, size_t in_bytes, int n_row, int n)
+{
+    __m512i a[DIM], b[DIM];
+    UNROLL
+    for (int i = 0; i < DIM; i++) a[i] = i < n_row ? _mm512_loadu_si512((const uint8_t *)in + (size_t)i * in_bytes) : _mm512_setzero_si512();
+    for (int i = 0; i < DIM; i += 2) b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]), b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
+    for (int i = 0; i < DIM; i += 4) {
+        a[i] = _mm512_unpacklo_epi64(b[i], b[i + 2]), a[i + 1] = _mm512_unpackhi_epi64(b[i], b[i + 2]);
+        a[i + 2] = _mm512_unpacklo_epi64(b[i + 1], b[i + 3]), a[i + 3] = _mm512_unpackhi_epi64(b[i + 1], b[i + 3]);
+    }
+    for (int i = 0; i < 4; i++) { /* columns i, i + 4, ... of rows 0 .. 3 | 4 .. 7, and of 8 .. 11 | 12 .. 15 */
+        b[i] = _mm512_shuffle_i32x4(a[i], a[i + 4], 0x88), b[i + 4] = _mm512_shuffle_i32x4(a[i], a[i + 4], 0xdd);
+        b[i + 8] = _mm512_shuffle_i32x4(a[i + 8], a[i + 12], 0x88), b[i + 12] = _mm512_shuffle_i32x4(a[i + 8], a[i + 12], 0xdd);
+    }
+    for (int i = 0; i < 4; i++) {
+        a[i] = _mm512_shuffle_i32x4(b[i], b[i + 8], 0x88), a[i + 8] = _mm512_shuffle_i32x4(b[i], b[i + 8], 0xdd);
+        a[i + 4] = _mm512_shuffle_i32x4(b[i + 4], b[i + 12], 0x88), a[i + 12] = _mm512_shuffle_i32x4(b[i + 4], b[i + 12], 0xdd);
+    }
+    const __mmask16 some = (__mmask16)((1u << n_row) - 1);
+    for (int i = 0; i < n; i++) _mm512_mask_storeu_epi32((void *)(out + (size_t)i * ldo), some, a[i]);
+}
+
+/* The sixteen values of each of two outputs' blocks, those of `a` first. */
+TILE __m512i values_of(const float *scale, const float *add, int a, int b, int middle)
+{
+    const __m512 q = sixteen_from(-middle);
+    const __m512 first = _mm512_fmadd_ps(q, _mm512_set1_ps(scale[a]), _mm512_set1_ps(add[a]));
+    const __m512 second = _mm512_fmadd_ps(q, _mm512_set1_ps(scale[b]), _mm512_set1_ps(add[b]));
+    return (__m512i)_mm512_cvtne2ps_pbh(second, first);
+}
+
+/* out [16 outputs][32 inputs] of a group, from words of four outputs each (cpu_tables_at): bits 0 to 3 of a place choose the value, bit 4
+ * which output's. */
+TILE void unpack_rows(uint16_t (*out)[STEP], const float *scale, const float *add, const uint8_t *words, int middle)
+{
+    const __m512i low = _mm512_set1_epi16(15), second = _mm512_set1_epi16(16);
+    UNROLL
+    for (int i = 0; i < DIM; i += 4) {
+        const __m512i w = _mm512_loadu_si512((const void *)(words + i / 4 * 64));
+        const __m512i of01 = values_of(scale + i, add + i, 0, 1, middle), of32 = values_of(scale + i, add + i, 3, 2, middle);
+        _mm_prefetch((const char *)(words + i / 4 * 64) + CPU_NEAR_BYTES, _MM_HINT_T0);
+        _mm512_store_si512(out[i], _mm512_permutexvar_epi16(_mm512_and_si512(w, low), of01));
+        _mm512_store_si512(out[i + 1], _mm512_permutexvar_epi16(_mm512_ternarylogic_epi32(_mm512_srli_epi16(w, 4), low, second, 0xea), of01));
+        _mm512_store_si512(out[i + 2], _mm512_permutexvar_epi16(_mm512_ternarylogic_epi32(_mm512_srli_epi16(w, 8), low, second, 0xea), of32));
+        _mm512_store_si512(out[i + 3], _mm512_permutexvar_epi16(_mm512_srli_epi16(w, 12), of32));
+    }
+}
+
+typedef struct table_rows {
+    uint16_t value[2][DIM][STEP];
+    float scale[2][DIM], add[2][DIM];
+} table_rows;
+
+/* The 32 outputs of group g; s: the block's scales, kept from its first group on. */
+TILE void unpack_panel(table_rows *to, half_scales s[2], const uint8_t *panel, int g, const spec_block_form *form)
+{
+    const uint8_t *const words = panel + cpu_block_scales(form) + (size_t)g * cpu_block_group(form);
+    _mm_prefetch((const char *)panel + (size_t)(g * 64) + CPU_NEAR_BYTES, _MM_HINT_T0);
+    UNROLL
+    for (int h = 0; h < 2; h++) {
+        if (g == 0) block_scales(&s[h], panel, h, form->has_m);
+        group_scales_of(&s[h], panel, h, g, form->n_f, form->has_m);
+        _mm512_store_ps(to->scale[h], s[h].scale[0]);
+        _mm512_store_ps(to->add[h], s[h].add);
+        unpack_rows(to->value[h], to->scale[h], to->add[h], words + h * 256, form->middle);
+    }
+}
+
+/* One step of both halves; x [16 pairs][ldx] */
+TILE void step_tables(const table_rows *w, const uint8_t *x, size_t ldx, bool second)
+{
+    _tile_loadd(6, x, ldx * 4);
+    _tile_loadd(4, w->value[0], sizeof w->value[0][0]);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(5, w->value[1], sizeof w->value[1][0]);
+    _tile_dpbf16ps(1, 5, 6);
+    if (!second) return;
+    _tile_loadd(7, x + DIM * 4, ldx * 4);
+    _tile_dpbf16ps(2, 4, 7);
+    _tile_dpbf16ps(3, 5, 7);
+}
+
+/* Sums [32 outputs][16 rows], twice, to t [n_row][32 of 64]. */
+static void put_tables(float *t, int32_t n_row)
+{
+    float sum[4][DIM][DIM];
+    _tile_stored(0, sum[0], sizeof sum[0][0]);
+    _tile_stored(1, sum[1], sizeof sum[0][0]);
+    if (n_row > DIM) {
+        _tile_stored(2, sum[2], sizeof sum[0][0]);
+        _tile_stored(3, sum[3], sizeof sum[0][0]);
+    }
+    memory_fence();
+    for (int i = 0; i < 4 && i / 2 * DIM < n_row; i++)
+        transpose((uint32_t *)(void *)(t + i / 2 * DIM * CPU_TASK_OUT + i % 2 * DIM), CPU_TASK_OUT, sum[i], sizeof sum[0][0], DIM,
+                  cpu_min(DIM, n_row - i / 2 * DIM));
+}
+
+/* t [n_row][32 of 64] of a panel; numbers of the form are constants where this is called. */
+TILE void table_pass(float *t, const uint8_t *panel, int32_t n_in, const uint8_t *x, size_t ldx, int32_t n_row, const spec_block_form *form,
+                     bool second)
+{
+    _Alignas(64) table_rows rows;
+    const int n_group = form->n_value / SPEC_SMALL_BLOCK;
+    const size_t block_bytes = cpu_block_scales(form) + (size_t)n_group * cpu_block_group(form);
+    half_scales s[2];
+    zero_sums();
+    for (int32_t k = 0, g = 0; k < n_in; k += STEP, x += DIM * 4 * ldx) {
+        unpack_panel(&rows, s, panel, g, form);
+        memory_fence();
+        step_tables(&rows, x, ldx, second);
+        memory_fence();
+        if (++g == n_group) g = 0, panel += block_bytes;
+    }
+    if (ldx == 1) {
+        _tile_stored(0, t, 4);
+        _tile_stored(1, t + DIM, 4);
+    } else {
+        put_tables(t, n_row);
+    }
+    memory_fence();
+}
+
+static void table_form(float *t, const spec_block_form *form, const uint8_t *panel, int32_t n_in, const uint8_t *x, size_t ldx,
+                       int32_t n_row)
+{
+    static const spec_block_form q4_0 = SPEC_FORM_Q4_0, q4_1 = SPEC_FORM_Q4_1, q4_k = SPEC_FORM_Q4_K;
+    const bool second = n_row > DIM;
+    if (form->n_f == 8) {
+        if (second) table_pass(t, panel, n_in, x, ldx, n_row, &q4_k, true);
+        else table_pass(t, panel, n_in, x, ldx, n_row, &q4_k, false);
+    } else if (form->has_m) {
+        if (second) table_pass(t, panel, n_in, x, ldx, n_row, &q4_1, true);
+        else table_pass(t, panel, n_in, x, ldx, n_row, &q4_1, false);
+    } else {
+        if (second) table_pass(t, panel, n_in, x, ldx, n_row, &q4_0, true);
+        else table_pass(t, panel, n_in, x, ldx, n_row, &q4_0, false);
+    }
+}
+
+/* cpu_isa.tables */
+static void product_tables(float *t, const spec_weight *w, const uint8_t *panel, int32_t n_panel, const void *x, size_t ldx, int32_t n_row)
+{
+    configure_tables(ldx == 1);
+    for (int32_t p = 0; p < n_panel; p++, panel += w->panel_bytes)
+        for (int32_t r = 0; r < n_row; r += PASS)
+            table_form(t + r * CPU_TASK_OUT + p * CPU_PANEL, w->format->form, panel, w->n_in, (const uint8_t *)x + 4 * r, ldx,
+                       cpu_min(PASS, n_row - r));
+    _tile_release();
+}
+
+/* cpu_isa.tables_x */
+static void pairs_of_rows(uint32_t *out, const uint16_t *x, size_t ldx, int32_t n_row, int32_t n_k)
+{
+    for (int32_t k = 0; k < n_k; k += STEP, out += DIM * n_row)
+        for (int32_t r = 0; r < n_row; r += DIM)
+            transpose(out + r, (size_t)n_row, x + (size_t)r * ldx + k, 2 * ldx, cpu_min(DIM, n_row - r), DIM);
+}
+
+/* --- the table --- */
+
+enum { XCOMP_PERM = 0x1023 /* arch_prctl: a process asks for a state of its registers */, TILE_DATA = 18 };
+
+/* Linux gives the tiles to a process that asks, for all of its threads. */
+static bool supported(void)
+{
+    unsigned a, b, c, d = 0;
+    if (!speci_cpu_isa_avx512bf16.supported() || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+    const bool bf16 = d >> 22 & 1, tile = d >> 24 & 1;
+    return bf16 && tile && syscall(SYS_arch_prctl, XCOMP_PERM, TILE_DATA) == 0;
+}
+
+const cpu_isa speci_cpu_isa_amx = {
+    .name = "amx",
+    .supported = supported,
+    .product = { [SPEC_DTYPE_F32] = speci_cpu_avx512_f32, [SPEC_DTYPE_BF16] = speci_cpu_avx512_bf16, [SPEC_DTYPE_F16] = speci_cpu_avx512_f16,
+                 [SPEC_DTYPE_Q8_0] = speci_cpu_avx512_q8_0 },
+    .bf16_pairs = product_pairs,
+    .unpack_pairs = unpack_to_pairs,
+    .tables = product_tables,
+    .tables_x = pairs_of_rows,
+    .pairs_x = SPEC_DTYPE_BF16,
+    .loops = &speci_cpu_loops_avx512,
+};
+#else
+typedef int speci_cpu_linear_amx_is_empty;
+#endif
