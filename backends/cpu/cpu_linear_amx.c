@@ -173,55 +173,77 @@ TILE __m512i values_of(const float *scale, const float *add, int a, int b, int m
     return (__m512i)_mm512_cvtne2ps_pbh(second, first);
 }
 
-/* out [16 outputs][32 inputs] of a group, from words of four outputs each (cpu_tables_at): bits 0 to 3 of a place choose the value, bit 4
- * which output's. */
-TILE void unpack_rows(uint16_t (*out)[STEP], const float *scale, const float *add, const uint8_t *words, int middle)
-{
-    const __m512i low = _mm512_set1_epi16(15), second = _mm512_set1_epi16(16);
-    UNROLL
-    for (int i = 0; i < DIM; i += 4) {
-        const __m512i w = _mm512_loadu_si512((const void *)(words + i / 4 * 64));
-        const __m512i of01 = values_of(scale + i, add + i, 0, 1, middle), of32 = values_of(scale + i, add + i, 3, 2, middle);
-        _mm_prefetch((const char *)(words + i / 4 * 64) + CPU_NEAR_BYTES, _MM_HINT_T0);
-        _mm512_store_si512(out[i], _mm512_permutexvar_epi16(_mm512_and_si512(w, low), of01));
-        _mm512_store_si512(out[i + 1], _mm512_permutexvar_epi16(_mm512_ternarylogic_epi32(_mm512_srli_epi16(w, 4), low, second, 0xea), of01));
-        _mm512_store_si512(out[i + 2], _mm512_permutexvar_epi16(_mm512_ternarylogic_epi32(_mm512_srli_epi16(w, 8), low, second, 0xea), of32));
-        _mm512_store_si512(out[i + 3], _mm512_permutexvar_epi16(_mm512_srli_epi16(w, 12), of32));
-    }
-}
-
+/* A group of a panel: its values [half][output][32 inputs] and what they are made of. */
 typedef struct table_rows {
     uint16_t value[2][DIM][STEP];
-    float scale[2][DIM], add[2][DIM];
+    float scale[2 * DIM], add[2 * DIM];
 } table_rows;
 
-/* The 32 outputs of group g; s: the block's scales, kept from its first group on. */
-TILE void unpack_panel(table_rows *to, half_scales s[2], const uint8_t *panel, int g, const spec_block_form *form)
+/* Where a group lies in a panel, and scales of its block from that one's first group on. */
+typedef struct table_place {
+    const uint8_t *panel;
+    int g;
+    half_scales s[2];
+} table_place;
+
+TILE void next_group(table_place *at, const spec_block_form *form)
 {
-    const uint8_t *const words = panel + cpu_block_scales(form) + (size_t)g * cpu_block_group(form);
-    _mm_prefetch((const char *)panel + (size_t)(g * 64) + CPU_NEAR_BYTES, _MM_HINT_T0);
-    UNROLL
-    for (int h = 0; h < 2; h++) {
-        if (g == 0) block_scales(&s[h], panel, h, form->has_m);
-        group_scales_of(&s[h], panel, h, g, form->n_f, form->has_m);
-        _mm512_store_ps(to->scale[h], s[h].scale[0]);
-        _mm512_store_ps(to->add[h], s[h].add);
-        unpack_rows(to->value[h], to->scale[h], to->add[h], words + h * 256, form->middle);
-    }
+    const int n_group = form->n_value / SPEC_SMALL_BLOCK;
+    if (++at->g < n_group) return;
+    at->g = 0;
+    at->panel += cpu_block_scales(form) + (size_t)n_group * cpu_block_group(form);
 }
 
-/* One step of both halves; x [16 pairs][ldx] */
-TILE void step_tables(const table_rows *w, const uint8_t *x, size_t ldx, bool second)
+/* The scales of a group. They are read back one by one, to be repeated in a register, which is free where they are in the cache by then. */
+TILE void unpack_scales(table_rows *to, table_place *at, const spec_block_form *form)
 {
+    _mm_prefetch((const char *)at->panel + (size_t)(at->g * 64) + CPU_NEAR_BYTES, _MM_HINT_T0);
+    UNROLL
+    for (int h = 0; h < 2; h++) {
+        if (at->g == 0) block_scales(&at->s[h], at->panel, h, form->has_m);
+        group_scales_of(&at->s[h], at->panel, h, at->g, form->n_f, form->has_m);
+        _mm512_store_ps(to->scale + h * DIM, at->s[h].scale[0]);
+        _mm512_store_ps(to->add + h * DIM, at->s[h].add);
+    }
+    memory_fence(); /* else gcc takes them from the registers, by permutations that all wait for one port */
+}
+
+/* Eight outputs of a group, in words of four each (cpu_table_word): bits 0 to 3 of a place choose the value, bit 4 which output's. */
+TILE void unpack_quarter(table_rows *to, const table_place *at, int quarter, const spec_block_form *form)
+{
+    const __m512i low = _mm512_set1_epi16(15), second = _mm512_set1_epi16(16);
+    const uint8_t *words = at->panel + cpu_block_scales(form) + (size_t)at->g * cpu_block_group(form) + quarter * 128;
+    UNROLL
+    for (int o = 8 * quarter; o < 8 * quarter + 8; o += 4, words += 64) {
+        uint16_t (*const out)[STEP] = to->value[0] + o;
+        const __m512i w = _mm512_loadu_si512((const void *)words);
+        const __m512i of01 = values_of(to->scale + o, to->add + o, 0, 1, form->middle), of32 = values_of(to->scale + o, to->add + o, 3, 2, form->middle);
+        _mm_prefetch((const char *)words + CPU_NEAR_BYTES, _MM_HINT_T0);
+        _mm512_store_si512(out[0], _mm512_permutexvar_epi16(_mm512_and_si512(w, low), of01));
+        _mm512_store_si512(out[1], _mm512_permutexvar_epi16(_mm512_ternarylogic_epi32(_mm512_srli_epi16(w, 4), low, second, 0xea), of01));
+        _mm512_store_si512(out[2], _mm512_permutexvar_epi16(_mm512_ternarylogic_epi32(_mm512_srli_epi16(w, 8), low, second, 0xea), of32));
+        _mm512_store_si512(out[3], _mm512_permutexvar_epi16(_mm512_srli_epi16(w, 12), of32));
+    }
+    memory_fence();
+}
+
+/* Multiplies group `now`, x [16 pairs][ldx], while the next one is unpacked, if there is one: by turns, else one waits for the other. */
+TILE void step_tables(const table_rows *now, const uint8_t *x, size_t ldx, bool second, table_rows *next, const table_place *at,
+                      const spec_block_form *form)
+{
+    if (next) unpack_quarter(next, at, 0, form);
     _tile_loadd(6, x, ldx * 4);
-    _tile_loadd(4, w->value[0], sizeof w->value[0][0]);
+    _tile_loadd(4, now->value[0], sizeof now->value[0][0]);
+    if (second) _tile_loadd(7, x + 4 * DIM, ldx * 4);
+    if (next) unpack_quarter(next, at, 1, form);
     _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(5, w->value[1], sizeof w->value[1][0]);
+    if (second) _tile_dpbf16ps(2, 4, 7);
+    if (next) unpack_quarter(next, at, 2, form);
+    _tile_loadd(5, now->value[1], sizeof now->value[1][0]);
+    if (next) unpack_quarter(next, at, 3, form);
     _tile_dpbf16ps(1, 5, 6);
-    if (!second) return;
-    _tile_loadd(7, x + DIM * 4, ldx * 4);
-    _tile_dpbf16ps(2, 4, 7);
-    _tile_dpbf16ps(3, 5, 7);
+    if (second) _tile_dpbf16ps(3, 5, 7);
+    memory_fence();
 }
 
 /* Sums [32 outputs][16 rows], twice, to t [n_row][32 of 64]. */
@@ -244,18 +266,19 @@ static void put_tables(float *t, int32_t n_row)
 TILE void table_pass(float *t, const uint8_t *panel, int32_t n_in, const uint8_t *x, size_t ldx, int32_t n_row, const spec_block_form *form,
                      bool second)
 {
-    _Alignas(64) table_rows rows;
-    const int n_group = form->n_value / SPEC_SMALL_BLOCK;
-    const size_t block_bytes = cpu_block_scales(form) + (size_t)n_group * cpu_block_group(form);
-    half_scales s[2];
+    _Alignas(64) table_rows rows[2];
+    table_place at = { panel, 0, { { .d = _mm512_setzero_ps() } } }, scales = at;
+    const int32_t n = n_in / STEP;
     zero_sums();
-    for (int32_t k = 0, g = 0; k < n_in; k += STEP, x += DIM * 4 * ldx) {
-        unpack_panel(&rows, s, panel, g, form);
-        memory_fence();
-        step_tables(&rows, x, ldx, second);
-        memory_fence();
-        if (++g == n_group) g = 0, panel += block_bytes;
+    unpack_scales(&rows[0], &scales, form);
+    for (int quarter = 0; quarter < 4; quarter++) unpack_quarter(&rows[0], &at, quarter, form);
+    if (n > 1) next_group(&scales, form), unpack_scales(&rows[1], &scales, form);
+    for (int32_t i = 0; i < n - 1; i++, x += DIM * 4 * ldx) {
+        next_group(&at, form);
+        if (i + 2 < n) next_group(&scales, form), unpack_scales(&rows[i % 2], &scales, form);
+        step_tables(&rows[i % 2], x, ldx, second, &rows[(i + 1) % 2], &at, form);
     }
+    step_tables(&rows[(n - 1) % 2], x, ldx, second, NULL, &at, form);
     if (ldx == 1) {
         _tile_stored(0, t, 4);
         _tile_stored(1, t + DIM, 4);
