@@ -121,6 +121,9 @@ typedef struct cpu_isa {
     bool (*preferred)(void);          /* NULL = where supported; else whether to take it unasked */
     cpu_product_fn *product[CPU_FORMATS]; /* by the format of w; x is f32. NULL = the portable one */
     cpu_product_fn *product_bf16[CPU_FORMATS]; /* likewise where activations are bf16, as x is; NULL = product */
+    /* Around the products of up to CPU_ROW_BLOCK rows by one thread; one: of a single row in all. NULL = nothing to do */
+    void (*enter)(const spec_weight *w, int32_t n_row, bool one);
+    void (*leave)(void);
     cpu_product_fn *bf16_pairs;       /* w in pairs; NULL = no pairs */
     cpu_product_fn *pairs_two;        /* likewise, of the four panels of two tasks and up to CPU_FEW rows: t [2][n_row][CPU_TASK_OUT].
                                          More of memory is then on its way at once. NULL = one task after the other */

@@ -210,8 +210,11 @@ static void do_task(const linear_job *job, int32_t task)
     const int32_t n_panel = cpu_min(CPU_TASK_PANELS, job->a->w->n_panel - task * CPU_TASK_PANELS);
     float t[CPU_ROW_BLOCK * CPU_TASK_OUT];
     for (int32_t r = 0; r < job->n_row; r += CPU_ROW_BLOCK) {
+        const cpu_isa *isa = job->dev->isa;
         int32_t n = cpu_min(CPU_ROW_BLOCK, job->n_row - r);
+        if (isa->enter) isa->enter(job->a->w, n, job->n_row == 1);
         product_rows(job, job->product, t, task, n_panel, r, n);
+        if (isa->leave) isa->leave();
         speci_cpu_linear_store(job->dev, job->a, t, task, job->first + r, n);
     }
 }

@@ -53,7 +53,7 @@ TILE void zero_sums(void)
 static void configure_pairs(int32_t n_row)
 {
     tile_config c = { .palette = 1 };
-    const uint8_t first = (uint8_t)cpu_min(n_row, DIM), second = (uint8_t)cpu_max(n_row - DIM, 1);
+    const uint8_t first = (uint8_t)cpu_min(n_row, DIM), second = (uint8_t)cpu_min(cpu_max(n_row - DIM, 1), DIM);
     for (int i = 0; i < 8; i++) c.bytes[i] = 4 * DIM, c.rows[i] = DIM;
     c.rows[0] = c.rows[1] = c.rows[4] = first;
     c.rows[2] = c.rows[3] = c.rows[5] = second;
@@ -120,7 +120,7 @@ static void product_pairs(float *t, const void *w, size_t panel_bytes, int32_t n
     for (int32_t r = 0; r < n_row; r += PASS) {
         const int32_t n = cpu_min(PASS, n_row - r);
         const uint8_t *const in = (const uint8_t *)x + (size_t)r * ldx * 2;
-        configure_pairs(n);
+        if (n_row > PASS) configure_pairs(n);
         for (int32_t p = 0; p < n_panel; p++) {
             float *const out = t + r * CPU_TASK_OUT + p * CPU_PANEL;
             const uint8_t *const panel = (const uint8_t *)w + (size_t)p * panel_bytes;
@@ -128,7 +128,70 @@ static void product_pairs(float *t, const void *w, size_t panel_bytes, int32_t n
             else panel_pairs(out, panel, in, ldx * 2, n, n_k / 2, add, false);
         }
     }
-    _tile_release();
+}
+
+/* --- Q8_0: int8, which bf16 holds, in pairs; each block's sum begins at zero and is times the scale --- */
+
+typedef struct q8_pairs {
+    uint32_t pair[DIM][CPU_PANEL];
+} q8_pairs;
+
+TILE void unpack_q8(q8_pairs *to, const cpu_q8_panel *block)
+{
+    UNROLL
+    for (int i = 0; i < DIM; i++)
+        for (int h = 0; h < CPU_PANEL; h += DIM)
+            _mm512_store_ps((void *)(to->pair[i] + h), weights16((const uint8_t *)block->q[2 * i] + h, STEP_Q8_PAIRS));
+    prefetch((const uint8_t *)(block + CPU_NEAR_BLOCKS), 0, 1, sizeof *block, true);
+    memory_fence();
+}
+
+/* t [n_row][32 of 64] = (add ? t : 0) + scale (x w) of one block; the next one is unpacked meanwhile, unless it is NULL. */
+TILE void step_q8(float *t, const q8_pairs *now, const uint16_t *scale, const uint8_t *x, size_t ldx, int32_t n_row, bool add, bool second,
+                  q8_pairs *next, const cpu_q8_panel *next_block)
+{
+    enum { LD = CPU_PANEL * sizeof(float) };
+    _Alignas(64) float sum[PASS][CPU_PANEL];
+    zero_sums();
+    step_pairs((const uint8_t *)now, x, ldx, second);
+    if (next) unpack_q8(next, next_block);
+    _tile_stored(0, sum[0], LD);
+    _tile_stored(1, sum[0] + DIM, LD);
+    if (second) {
+        _tile_stored(2, sum[DIM], LD);
+        _tile_stored(3, sum[DIM] + DIM, LD);
+    }
+    memory_fence();
+    for (int32_t r = 0; r < n_row; r++)
+        for (int h = 0; h < CPU_PANEL; h += DIM)
+            put16(t + r * CPU_TASK_OUT + h, _mm512_load_ps(sum[r] + h), add, scale + h);
+}
+
+TILE void panel_q8(float *t, const cpu_q8_panel *w, const uint8_t *x, size_t ldx, int32_t n_row, int32_t n_block, bool add, bool second)
+{
+    _Alignas(64) q8_pairs pairs[2];
+    unpack_q8(&pairs[0], w);
+    for (int32_t i = 0; i < n_block; i++, x += STEP * 2) {
+        q8_pairs *const next = i + 1 < n_block ? &pairs[(i + 1) % 2] : NULL;
+        step_q8(t, &pairs[i % 2], w[i].scale, x, ldx, n_row, add || i > 0, second, next, w + i + 1);
+    }
+}
+
+static void product_q8(float *t, const void *w, size_t panel_bytes, int32_t n_panel, const void *next, const void *x, size_t ldx,
+                       int32_t n_row, int32_t n_k, bool add)
+{
+    (void)next;
+    for (int32_t r = 0; r < n_row; r += PASS) {
+        const int32_t n = cpu_min(PASS, n_row - r);
+        const uint8_t *const in = (const uint8_t *)x + (size_t)r * ldx * 2;
+        if (n_row > PASS) configure_pairs(n);
+        for (int32_t p = 0; p < n_panel; p++) {
+            float *const out = t + r * CPU_TASK_OUT + p * CPU_PANEL;
+            const cpu_q8_panel *const panel = (const void *)((const uint8_t *)w + (size_t)p * panel_bytes);
+            if (n > DIM) panel_q8(out, panel, in, ldx * 2, n, n_k / SPEC_Q8_BLOCK, add, true);
+            else panel_q8(out, panel, in, ldx * 2, n, n_k / SPEC_Q8_BLOCK, add, false);
+        }
+    }
 }
 
 /* --- tables --- */
@@ -308,12 +371,10 @@ static void table_form(float *t, const spec_block_form *form, const uint8_t *pan
 /* cpu_isa.tables */
 static void product_tables(float *t, const spec_weight *w, const uint8_t *panel, int32_t n_panel, const void *x, size_t ldx, int32_t n_row)
 {
-    configure_tables(ldx == 1);
     for (int32_t p = 0; p < n_panel; p++, panel += w->panel_bytes)
         for (int32_t r = 0; r < n_row; r += PASS)
             table_form(t + r * CPU_TASK_OUT + p * CPU_PANEL, w->format->form, panel, w->n_in, (const uint8_t *)x + 4 * r, ldx,
                        cpu_min(PASS, n_row - r));
-    _tile_release();
 }
 
 /* cpu_isa.tables_x */
@@ -325,6 +386,16 @@ static void pairs_of_rows(uint32_t *out, const uint16_t *x, size_t ldx, int32_t 
 }
 
 /* --- the table --- */
+
+/* cpu_isa.enter. What loads a configuration takes as long as hundreds of products of one row, hence not in each call. */
+static void enter(const spec_weight *w, int32_t n_row, bool one)
+{
+    if (w->tables) configure_tables(one);
+    else configure_pairs(n_row);
+}
+
+/* Tiles that are in use make a thread's state larger, which is saved when it is not at work. */
+static void leave(void) { _tile_release(); }
 
 enum { XCOMP_PERM = 0x1023 /* arch_prctl: a process asks for a state of its registers */, TILE_DATA = 18 };
 
@@ -342,6 +413,9 @@ const cpu_isa speci_cpu_isa_amx = {
     .supported = supported,
     .product = { [SPEC_DTYPE_F32] = speci_cpu_avx512_f32, [SPEC_DTYPE_BF16] = speci_cpu_avx512_bf16, [SPEC_DTYPE_F16] = speci_cpu_avx512_f16,
                  [SPEC_DTYPE_Q8_0] = speci_cpu_avx512_q8_0 },
+    .product_bf16 = { [SPEC_DTYPE_Q8_0] = product_q8 },
+    .enter = enter,
+    .leave = leave,
     .bf16_pairs = product_pairs,
     .unpack_pairs = unpack_to_pairs,
     .tables = product_tables,
