@@ -41,7 +41,8 @@
 /* A weight lies in panels of 32 outputs: [n_panel][n_k][32], or, where two 16-bit values are multiplied at once,
  * or converted at once, [n_panel][n_k / 2][32][2]. A product walks a panel from its start to its end: one stream of memory, and no
  * sum across lanes. K is summed in blocks of 256: within a block one chain k = 0, 1, ..., then the blocks in order.
- * Both orders are the same for every number of rows, which is what path invariance asks.
+ * Both orders are the same for every number of rows, which is what path invariance asks. (Matrix tiles have an order of their own:
+ * cpu_linear_amx.c.)
  * Of Q8_0, panels are [n_k / 32] cpu_q8_panel; the blocks of K are of 32, and a block's sum is times the scale. Of other blocks they
  * are what cpu_block_scales says, and are summed as what they become. */
 enum { CPU_PREFILL_CHUNK = 64 };

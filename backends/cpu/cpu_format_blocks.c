@@ -84,6 +84,7 @@ static void row(const spec_weight *w, const uint8_t *panel, size_t lane, float *
     }
 }
 
+/* Not of tables: whoever has these multiplies with them in prefill passes too. */
 static void unpack(const spec_weight *w, const cpu_loops *loops, const uint8_t *panel, int32_t k0, int32_t n_k, float *out,
                    size_t ld)
 {
