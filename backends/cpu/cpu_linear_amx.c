@@ -128,6 +128,7 @@ static void product_pairs(float *t, const void *w, size_t panel_bytes, int32_t n
             else panel_pairs(out, panel, in, ldx * 2, n, n_k / 2, add, false);
         }
     }
+    if (n_row > PASS) configure_pairs(PASS); /* as enter did: what follows may come in pieces of X_ROWS */
 }
 
 /* --- Q8_0: int8, which bf16 holds, in pairs; each block's sum begins at zero and is times the scale --- */
@@ -192,6 +193,7 @@ static void product_q8(float *t, const void *w, size_t panel_bytes, int32_t n_pa
             else panel_q8(out, panel, in, ldx * 2, n, n_k / SPEC_Q8_BLOCK, add, false);
         }
     }
+    if (n_row > PASS) configure_pairs(PASS);
 }
 
 /* --- tables --- */
