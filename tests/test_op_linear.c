@@ -314,7 +314,7 @@ static void each_blocks(test_device *d)
     static const spec_dtype blocks[] = { SPEC_DTYPE_Q4_0, SPEC_DTYPE_Q4_1, SPEC_DTYPE_Q5_0, SPEC_DTYPE_Q5_1, SPEC_DTYPE_Q4_K,
                                          SPEC_DTYPE_Q5_K, SPEC_DTYPE_Q6_K };
     static const spec_dtype computes[] = { BF16, F16, F32 };
-    static const int32_t rows[] = { 1, 2, 3, 5, 8, 9, 13, 16, 17, 24, 32, 33, 47, 64 };
+    static const int32_t rows[] = { 1, 2, 3, 5, 8, 9, 13, 16, 17, 24, 32, 33, 47, 64, 80 };
     static const int32_t small[] = { 32, 96, 576, 1056 }, large[] = { 256, 512, 1280 };
     for (int32_t b = 0; b < N_ELEMENTS(blocks); b++) {
         const bool is_large = blocks[b] >= SPEC_DTYPE_Q4_K;

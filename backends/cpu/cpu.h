@@ -10,6 +10,7 @@
  *   *_avx2.c        -mavx2 -mfma -mf16c
  *   *_avx512.c      -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
  *   *_avx512bf16.c  the same and -mavx512bf16
+ *   *_amx.c         the same and -mamx-tile -mamx-bf16
  * The loops gain from -O3. */
 #ifndef SPEC_CPU_H
 #define SPEC_CPU_H
@@ -40,7 +41,8 @@
 /* A weight lies in panels of 32 outputs: [n_panel][n_k][32], or, where two 16-bit values are multiplied at once,
  * or converted at once, [n_panel][n_k / 2][32][2]. A product walks a panel from its start to its end: one stream of memory, and no
  * sum across lanes. K is summed in blocks of 256: within a block one chain k = 0, 1, ..., then the blocks in order.
- * Both orders are the same for every number of rows, which is what path invariance asks.
+ * Both orders are the same for every number of rows, which is what path invariance asks. (Matrix tiles have an order of their own:
+ * cpu_linear_amx.c.)
  * Of Q8_0, panels are [n_k / 32] cpu_q8_panel; the blocks of K are of 32, and a block's sum is times the scale. Of other blocks they
  * are what cpu_block_scales says, and are summed as what they become. */
 enum { CPU_PREFILL_CHUNK = 64 };
@@ -77,6 +79,10 @@ static inline size_t cpu_block_scales(const spec_block_form *f) /* bytes in fron
 {
     return (size_t)(CPU_PANEL * (2 + f->n_f) * (1 + f->has_m));
 }
+/* Where products take values from tables (w->tables), the low four bits of a group stand as words of 16 bits [2][4][32 inputs], those of
+ * four outputs each, the first one lowest: input k of output o. */
+static inline size_t cpu_table_word(size_t o, int k) { return o / 4 * SPEC_SMALL_BLOCK + (size_t)k; }
+static inline int cpu_table_shift(size_t o) { return (int)(o % 4) * 4; }
 static inline size_t cpu_block_group(const spec_block_form *f) { return (size_t)(CPU_PANEL * 4 * (4 + f->n_high)); }
 
 typedef struct cpu_loops cpu_loops; /* below */
@@ -107,12 +113,18 @@ const cpu_format *speci_cpu_format_of(spec_dtype dtype); /* or NULL */
 typedef void cpu_blocks_fn(float *t, const spec_block_form *form, spec_dtype type, const uint8_t *w, size_t panel_bytes, int32_t n_panel,
                            const void *x, size_t ldx, int32_t n_row, int32_t n_k, bool add);
 
+/* t [n_row][CPU_TASK_OUT], all of K of n_panel panels of w->tables; x in pairs [n_in / 2][ldx][2] from the first row on, bf16 */
+typedef void cpu_tables_fn(float *t, const spec_weight *w, const uint8_t *panel, int32_t n_panel, const void *x, size_t ldx, int32_t n_row);
+
 typedef struct cpu_isa {
     const char *name;
     bool (*supported)(void);
     bool (*preferred)(void);          /* NULL = where supported; else whether to take it unasked */
     cpu_product_fn *product[CPU_FORMATS]; /* by the format of w; x is f32. NULL = the portable one */
     cpu_product_fn *product_bf16[CPU_FORMATS]; /* likewise where activations are bf16, as x is; NULL = product */
+    /* Around the products of up to CPU_ROW_BLOCK rows by one thread; one: of a single row in all. NULL = nothing to do */
+    void (*enter)(const spec_weight *w, int32_t n_row, bool one);
+    void (*leave)(void);
     cpu_product_fn *bf16_pairs;       /* w in pairs; NULL = no pairs */
     cpu_product_fn *pairs_two;        /* likewise, of the four panels of two tasks and up to CPU_FEW rows: t [2][n_row][CPU_TASK_OUT].
                                          More of memory is then on its way at once. NULL = one task after the other */
@@ -121,13 +133,15 @@ typedef struct cpu_isa {
     spec_dtype pairs_x;               /* the type of x that bf16_pairs reads */
     cpu_blocks_fn *blocks_few;        /* of few rows, unpacked in registers: where there are pairs of such weights (x is pairs_x), else of all
                                          (x is f32). NULL = unpacked to memory first */
+    cpu_tables_fn *tables;            /* of four-bit blocks, where there are pairs; NULL = as numbers */
+    void (*tables_x)(uint32_t *out, const uint16_t *x, size_t ldx, int32_t n_row, int32_t n_k); /* x [n_row][n_k] -> [n_k / 2][n_row][2] */
     bool blas_prefill;                /* OpenBLAS, where it is there, is faster in prefill passes */
     const cpu_loops *loops;
 } cpu_isa;
 
 extern const cpu_isa speci_cpu_isa_portable; /* always there */
 #if CPU_X86
-extern const cpu_isa speci_cpu_isa_avx2, speci_cpu_isa_avx512, speci_cpu_isa_avx512bf16;
+extern const cpu_isa speci_cpu_isa_avx2, speci_cpu_isa_avx512, speci_cpu_isa_avx512bf16, speci_cpu_isa_amx;
 cpu_product_fn speci_cpu_avx512_f32, speci_cpu_avx512_bf16, speci_cpu_avx512_f16, speci_cpu_avx512_q8_0; /* of both the latter */
 #endif
 
@@ -240,6 +254,7 @@ struct spec_weight {
     int32_t n_panel;     /* with glu: gate panel 0, up panel 0, gate panel 1, ... */
     int32_t n_k;         /* n_in, made even for pairs */
     bool pairs;               /* what is multiplied lies in pairs */
+    bool tables;              /* four-bit blocks for cpu_isa.tables */
     const cpu_format *format; /* as stored */
     spec_dtype compute;
     size_t panel_bytes;

@@ -6,6 +6,7 @@
 /* Best first; the last one runs everywhere. */
 static const cpu_isa *const isas[] = {
 #if CPU_X86
+    &speci_cpu_isa_amx,
     &speci_cpu_isa_avx512bf16,
     &speci_cpu_isa_avx512,
     &speci_cpu_isa_avx2,
@@ -24,7 +25,7 @@ static spec_status choose_isa(const cpu_isa **out, const spec_host *host, const 
         if (isas[i]->supported() && (!any || !isas[i]->preferred || isas[i]->preferred())) return SPEC_OK;
         if (!any) return host->fail(SPEC_E_DEVICE, "cpu: this machine has no %s", arg);
     }
-    return host->fail(SPEC_E_INVALID, "cpu: no kernels named \"%s\"; there are portable, avx2, avx512, avx512bf16", arg);
+    return host->fail(SPEC_E_INVALID, "cpu: no kernels named \"%s\"; there are portable, avx2, avx512, avx512bf16, amx", arg);
 }
 
 spec_status speci_cpu_open(spec_device **out, const spec_host *host, const char *arg)

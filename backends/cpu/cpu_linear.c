@@ -96,7 +96,9 @@ typedef struct linear_job {
     cpu_product_fn *product;
     spec_dtype x_type; /* what the product reads */
     int32_t n_row, n_task;
+    int32_t first;     /* row */
     spec_view x;       /* the operation's, or its copy in x_type */
+    const void *pairs; /* the same as cpu_isa.tables reads it; else NULL */
 } linear_job;
 
 enum {
@@ -179,6 +181,10 @@ static void product_rows(const linear_job *job, cpu_product_fn *multiply, float 
     const spec_weight *w = job->a->w;
     const uint8_t *const first_panel = w->data + (size_t)task * CPU_TASK_PANELS * w->panel_bytes;
     const cpu_isa *isa = job->dev->isa;
+    if (w->tables) {
+        isa->tables(t, w, first_panel, n_panel, (const uint32_t *)job->pairs + first, (size_t)job->n_row, n_row);
+        return;
+    }
     const bool few = w->format->form && n_row <= CPU_FEW && isa->blocks_few && w->pairs == (isa->bf16_pairs != NULL);
     for (int32_t k = 0; k < w->n_k; k += CPU_K_BLOCK) {
         const int32_t n_k = cpu_min(CPU_K_BLOCK, w->n_k - k);
@@ -204,9 +210,12 @@ static void do_task(const linear_job *job, int32_t task)
     const int32_t n_panel = cpu_min(CPU_TASK_PANELS, job->a->w->n_panel - task * CPU_TASK_PANELS);
     float t[CPU_ROW_BLOCK * CPU_TASK_OUT];
     for (int32_t r = 0; r < job->n_row; r += CPU_ROW_BLOCK) {
+        const cpu_isa *isa = job->dev->isa;
         int32_t n = cpu_min(CPU_ROW_BLOCK, job->n_row - r);
+        if (isa->enter) isa->enter(job->a->w, n, job->n_row == 1);
         product_rows(job, job->product, t, task, n_panel, r, n);
-        speci_cpu_linear_store(job->dev, job->a, t, task, r, n);
+        if (isa->leave) isa->leave();
+        speci_cpu_linear_store(job->dev, job->a, t, task, job->first + r, n);
     }
 }
 
@@ -270,6 +279,20 @@ static void choose_product(linear_job *job, const cpu_isa *isa, const spec_weigh
     }
 }
 
+/* As many rows at a time as the queue has room for in pairs; one row is one as it is. */
+static void linear_tables(spec_queue *q, linear_job *job, int32_t n_row)
+{
+    const spec_linear_args *a = job->a;
+    const int32_t most = cpu_max((int32_t)(q->x_n / (size_t)a->n_in), 1);
+    for (int32_t n; job->first < n_row; job->first += n) {
+        const uint16_t *x = cpu_at(&a->x, job->first, 0);
+        n = job->n_row = cpu_min(most, n_row - job->first);
+        job->pairs = n == 1 ? (const void *)x : q->x;
+        if (n > 1) job->dev->isa->tables_x((uint32_t *)(void *)q->x, x, (size_t)a->x.ld, n, a->n_in);
+        speci_cpu_parallel(job->dev->pool, job->n_task, linear_task, job);
+    }
+}
+
 spec_status speci_cpu_linear(spec_queue *q, const spec_op *op)
 {
     const spec_linear_args *a = &op->u.linear;
@@ -281,6 +304,10 @@ spec_status speci_cpu_linear(spec_queue *q, const spec_op *op)
     if (speci_cpu_prefill_wanted(q, a)) return speci_cpu_prefill(q, a);
 #endif
     linear_job job = { .dev = dev, .a = a, .n_row = cpu_rows(q), .n_task = cpu_parts(w->n_panel, CPU_TASK_PANELS), .x = a->x };
+    if (w->tables) {
+        linear_tables(q, &job, job.n_row);
+        return SPEC_OK;
+    }
     choose_product(&job, dev->isa, w);
     /* Else each task, of 64 outputs, does it again; one row is not worth the room in the caches. */
     if (job.x_type == SPEC_DTYPE_F32 && job.n_row > 1 && job.n_row <= CPU_ROW_BLOCK && speci_cpu_x_has_room(q, a))

@@ -1,6 +1,6 @@
 /* cpu_unpack_avx512.h - blocks of a panel as pairs of bf16 (cpu.h): what cpu_loops.unpack does, fused. Of sixteen lanes at a time, a
  * number of four or five bits is the place of its value in a table that registers hold. Memory is asked for CPU_NEAR_BYTES ahead in
- * each panel: left to itself it was waited for half of the time. Included by cpu_linear_avx512.c and cpu_linear_avx512bf16.c. */
+ * each panel: left to itself it was waited for half of the time. Included by cpu_linear_avx512.c, cpu_linear_avx512bf16.c and cpu_linear_amx.c. */
 #include <immintrin.h>
 
 #define UNPACK static inline __attribute__((always_inline))
@@ -213,7 +213,7 @@ UNPACK void multiply_form(float *t, const spec_block_form *form, const uint8_t *
 }
 
 /* cpu_isa.blocks_few of weights in pairs */
-static void product_few(float *t, const spec_block_form *form, spec_dtype type, const uint8_t *w, size_t panel_bytes, int32_t n_panel,
+static inline void product_few(float *t, const spec_block_form *form, spec_dtype type, const uint8_t *w, size_t panel_bytes, int32_t n_panel,
                         const void *x, size_t ldx, int32_t n_row, int32_t n_k, bool add)
 {
     (void)type; /* bf16 */
