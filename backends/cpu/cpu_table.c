@@ -48,4 +48,5 @@ const spec_backend_ops speci_cpu_ops = {
     .weight_blocks = 1u << SPEC_DTYPE_Q8_0 | 1u << SPEC_DTYPE_Q4_0 | 1u << SPEC_DTYPE_Q4_1 | 1u << SPEC_DTYPE_Q5_0 | 1u << SPEC_DTYPE_Q5_1 |
                      1u << SPEC_DTYPE_Q4_K | 1u << SPEC_DTYPE_Q5_K | 1u << SPEC_DTYPE_Q6_K,
     .parallel = speci_cpu_run_tasks,
+    .knows = SPEC_KNOWS_CAP | SPEC_KNOWS_GAIN,
 };

@@ -293,8 +293,10 @@ spec_status speci_cuda_check_linear(spec_device *dev, const spec_linear_args *a)
     if (a->n_in < 1 || a->n_out < 1 || (a->glu && a->n_out % 2))
         return dev->host->fail(SPEC_E_INVALID, "cuda linear: weight of %d x %d%s", a->n_out, a->n_in,
                                a->glu ? " with glu" : "");
-    if (a->act < SPEC_ACT_NONE || a->act > SPEC_ACT_RELU)
+    if (a->act < SPEC_ACT_NONE || a->act > SPEC_ACT_CAP)
         return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda linear: activation %d is not known", (int)a->act);
+    if (a->act == SPEC_ACT_CAP && !(a->scale > 0.0f))
+        return dev->host->fail(SPEC_E_INVALID, "cuda linear: capped at %g", (double)a->scale);
     if (!cuda_is_float(a->x.dtype) || (a->y.dtype != SPEC_DTYPE_F32 && a->y.dtype != a->x.dtype))
         return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda linear: x is type %d, y is type %d", (int)a->x.dtype,
                                (int)a->y.dtype);
