@@ -354,4 +354,5 @@ const spec_backend_ops late_ops = {
     .mark = late_mark,
     .wait = late_wait,
     .plan_warm = late_plan_warm,
+    .knows = SPEC_KNOWS_CAP | SPEC_KNOWS_GAIN,
 };

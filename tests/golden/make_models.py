@@ -1414,7 +1414,7 @@ CASES = [
     Case("granite", "llama", GRANITE, GRANITE_KEYS),
     Case("phi3", "llama", PHI3, PHI3_KEYS),
     Case("phi3-long", "llama", PHI3_LONG, PHI3_LONG_KEYS, extra="short"),
-    Case("phi4-mini", "llama", PHI4_MINI, PHI4_MINI_KEYS, extra="short"),
+    Case("phi4_mini", "llama", PHI4_MINI, PHI4_MINI_KEYS, extra="short"),
     Case("gemma", "llama", GEMMA, GEMMA_KEYS),
     Case("seed_oss", "llama", SEED_OSS, SEED_OSS_KEYS),
     Case("ministral", "llama", MINISTRAL, MINISTRAL_KEYS),
