@@ -240,7 +240,8 @@ typedef enum spec_activation {
     SPEC_ACT_GELU = 2,      /* x/2 (1 + erf(x / sqrt 2)) */
     SPEC_ACT_GELU_TANH = 3, /* x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
     SPEC_ACT_RELU = 4,
-    SPEC_ACT_CAP = 5 /* tanh(x / scale), of a product that is multiplied by scale > 0: what comes out stays between -scale and scale */
+    SPEC_ACT_CAP = 5 /* tanh(x / scale): of a product, which scale > 0 then multiplies, so that y lies between -scale and scale. Without
+                        glu and add, y f32 */
 } spec_activation;
 
 /* Weights of SPEC_DTYPE_Q8_0 are rows of spec_q8_block (spec_blocks.h). A block's values are exact wherever they are computed in

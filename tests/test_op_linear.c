@@ -44,7 +44,7 @@ static const linear_case cases[] = {
     { "gelu_tanh", 4, 64, 96, F32, F32, F32, SPEC_ACT_GELU_TANH, false, true, false, 1.0, 1, false },
     { "relu", 4, 64, 96, F32, F32, F32, SPEC_ACT_RELU, false, true, false, 1.0, 1, false },
     { "cap", 4, 64, 96, F32, F32, F32, SPEC_ACT_CAP, false, false, false, 2.0, 1, false },
-    { "cap_far", 4, 64, 96, F32, F32, F32, SPEC_ACT_CAP, false, true, true, 30.0, 1, false },
+    { "cap_far", 4, 64, 96, F32, F32, F32, SPEC_ACT_CAP, false, true, false, 30.0, 1, false },
     { "cap_bf16_one_row", 1, 256, 1003, BF16, BF16, F32, SPEC_ACT_CAP, false, false, false, 3.0, 1, false },
     { "cap_bf16_rows_13", 13, 256, 1003, BF16, BF16, F32, SPEC_ACT_CAP, false, false, false, 3.0, 1, false },
     { "cap_f16_rows_20_wide", 20, 2688, 3100, F16, F16, F32, SPEC_ACT_CAP, false, false, false, 20.0, 1, false },

@@ -32,7 +32,7 @@ struct att_cap {
         : most(a.cap * CUDART_L2E_F), inverse(a.cap > 0.0f ? 1.0f / (a.cap * CUDART_L2E_F) : 0.0f)
     {
     }
-    __device__ __forceinline__ float of(float score) const { return most * tanhf(score * inverse); }
+    __device__ __forceinline__ float of(float score) const { return soft_cap(score, most, inverse); }
 };
 
 /* A running softmax of one query, for N of its dimensions; m in units of log 2. */

@@ -72,19 +72,17 @@ static __host__ __device__ __forceinline__ int part_begin(int n_in, int p)
 }
 
 /* Of few models, and long: out of the way of the code that all run. */
-static __device__ __noinline__ float activate_long(int act, float scale, float t)
+static __device__ __noinline__ float activate_gelu(int act, float t)
 {
-    if (act == SPEC_ACT_CAP) return tanhf(t / scale);
     return act == SPEC_ACT_GELU ? 0.5f * t * (1.0f + erff(t * 0.70710678118654752f))
                                 : 0.5f * t * (1.0f + tanhf(0.79788456080286536f * (t + 0.044715f * t * t * t)));
 }
-static __device__ __forceinline__ float activate(int act, float scale, float t)
+static __device__ __forceinline__ float activate(int act, float t)
 {
     switch (act) {
     case SPEC_ACT_SILU: return silu(t);
     case SPEC_ACT_GELU:
-    case SPEC_ACT_GELU_TANH:
-    case SPEC_ACT_CAP: return activate_long(act, scale, t);
+    case SPEC_ACT_GELU_TANH: return activate_gelu(act, t);
     case SPEC_ACT_RELU: return t > 0.0f || isnan(t) ? t : 0.0f;
     default: return t;
     }
@@ -95,7 +93,7 @@ static __device__ __forceinline__ float linear_value(const linear_out &o, int m,
 {
     if (o.bare) return t;
     if (o.bias) t = t + o.bias[m];
-    t = activate(o.act, o.scale, t);
+    t = activate(o.act, t);
     if (!o.glu) return t;
     return t * (o.bias ? up + o.bias[m + o.n_out / 2] : up);
 }
