@@ -68,7 +68,7 @@ const speci_op_kind speci_op_kinds[SPEC_OP_N] = {
     [SPEC_OP_ROPE_KV] = { "rope_kv" }, [SPEC_OP_ATTENTION] = { "attention" },
     [SPEC_OP_CONV] = { "conv" },       [SPEC_OP_SCAN] = { "scan" },
     [SPEC_OP_KEEP] = { "keep" },       [SPEC_OP_RECYCLE] = { "recycle", .optional = true },
-    [SPEC_OP_BIAS] = { "bias", .optional = true },
+    [SPEC_OP_BIAS] = { "bias", .optional = true }, [SPEC_OP_GLU] = { "glu", .optional = true },
 };
 
 static bool is_known(const spec_op *op) { return (int)op->kind >= 0 && op->kind < SPEC_OP_N; }

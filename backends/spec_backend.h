@@ -456,9 +456,19 @@ typedef struct spec_bias_args {
     spec_view y;           /* f32 [rows][columns] */
 } spec_bias_args;
 
+/* y = act(gate) * up, rounded to y's type: what a product with glu ends with, of two products whose weights are of unlike blocks. y is
+ * neither of the others. Rows: n_row_run. */
+typedef struct spec_glu_args {
+    int32_t dim;
+    spec_activation act; /* not CAP */
+    spec_view gate, up;  /* f32 [rows][dim] */
+    spec_view y;         /* f32 or compute type [rows][dim] */
+} spec_glu_args;
+
 typedef enum spec_op_kind {
     SPEC_OP_EMBED, SPEC_OP_NORM, SPEC_OP_LINEAR, SPEC_OP_KV_COMMIT, SPEC_OP_ROPE_KV, SPEC_OP_ATTENTION,
-    SPEC_OP_CONV, SPEC_OP_SCAN, SPEC_OP_KEEP, SPEC_OP_RECYCLE, SPEC_OP_BIAS, SPEC_OP_N
+    SPEC_OP_CONV, SPEC_OP_SCAN, SPEC_OP_KEEP, SPEC_OP_RECYCLE, SPEC_OP_BIAS, SPEC_OP_GLU,
+    SPEC_OP_N
 } spec_op_kind;
 
 /* Its size is part of the ABI: a kind that is added later fits in `room`. */
@@ -478,6 +488,7 @@ typedef struct spec_op {
         spec_keep_args keep;
         spec_recycle_args recycle;
         spec_bias_args bias;
+        spec_glu_args glu;
         uint64_t room[64];
     } u;
 } spec_op;
@@ -763,7 +774,8 @@ struct spec_backend_ops {
     /* Makes a step current: operations after this read it. The block is free on return. */
     spec_status (*step_bind)(spec_queue *q, const spec_step_block *block);
     /* Row i is of kind i. The library says (backend_ops.c) what stands in for a kind whose row is empty; where nothing does,
-     * the row is required, or what needs it is refused (RECYCLE: heads on hidden states; BIAS: collapsed token info). */
+     * the row is required, or what needs it is refused (RECYCLE: heads on hidden states; BIAS: collapsed token info), or done otherwise
+     * (GLU: gates and ups of unlike blocks are unpacked). */
     spec_backend_op op[SPEC_OP_ROOM];
 
     /* Row operations: a call each, for what stands in their arguments is new every time. accept and expand are rules of

@@ -311,6 +311,7 @@ spec_status speci_cpu_scan(spec_queue *q, const spec_op *op);
 spec_status speci_cpu_keep(spec_queue *q, const spec_op *op);
 spec_status speci_cpu_recycle(spec_queue *q, const spec_op *op);
 spec_status speci_cpu_bias(spec_queue *q, const spec_op *op);
+spec_status speci_cpu_glu(spec_queue *q, const spec_op *op);
 spec_status speci_cpu_argmax(spec_queue *q, const spec_argmax_args *a);
 spec_status speci_cpu_adjust(spec_queue *q, const spec_adjust_args *a);
 spec_status speci_cpu_gather(spec_queue *q, const spec_gather_args *a);
@@ -333,6 +334,7 @@ spec_status speci_cpu_check_scan(spec_device *dev, const spec_op *op);
 spec_status speci_cpu_check_keep(spec_device *dev, const spec_op *op);
 spec_status speci_cpu_check_recycle(spec_device *dev, const spec_op *op);
 spec_status speci_cpu_check_bias(spec_device *dev, const spec_op *op);
+spec_status speci_cpu_check_glu(spec_device *dev, const spec_op *op);
 
 /* The epilogue of a product: t [n_row][CPU_TASK_OUT], outputs of task `task`, rows first_row .. */
 void speci_cpu_linear_store(const spec_device *dev, const spec_linear_args *a, float *t, int32_t task,

@@ -35,6 +35,7 @@ const spec_backend_ops speci_cpu_ops = {
         [SPEC_OP_KEEP] = { SPEC_OP_KEEP, speci_cpu_check_keep, speci_cpu_keep },
         [SPEC_OP_RECYCLE] = { SPEC_OP_RECYCLE, speci_cpu_check_recycle, speci_cpu_recycle },
         [SPEC_OP_BIAS] = { SPEC_OP_BIAS, speci_cpu_check_bias, speci_cpu_bias },
+        [SPEC_OP_GLU] = { SPEC_OP_GLU, speci_cpu_check_glu, speci_cpu_glu },
     },
     .argmax = speci_cpu_argmax,
     .probs = speci_cpu_probs,

@@ -362,6 +362,7 @@ spec_status speci_cuda_check_scan(spec_device *dev, const spec_scan_args *a);
 spec_status speci_cuda_check_keep(spec_device *dev, const spec_keep_args *a);
 spec_status speci_cuda_check_recycle(spec_device *dev, const spec_recycle_args *a);
 spec_status speci_cuda_check_bias(spec_device *dev, const spec_bias_args *a);
+spec_status speci_cuda_check_glu(spec_device *dev, const spec_glu_args *a);
 spec_status speci_cuda_embed(spec_queue *q, const spec_embed_args *a, unsigned long long *best);
 spec_status speci_cuda_norm(spec_queue *q, const cuda_norm_args *a, cuda_pass *pass);
 /* best: raised to the ranks of the rows' largest; or NULL. */
@@ -374,6 +375,7 @@ spec_status speci_cuda_scan(spec_queue *q, const spec_scan_args *a, cuda_pass *p
 spec_status speci_cuda_keep(spec_queue *q, const spec_keep_args *a);
 spec_status speci_cuda_recycle(spec_queue *q, const spec_recycle_args *a);
 spec_status speci_cuda_bias(spec_queue *q, const spec_bias_args *a);
+spec_status speci_cuda_glu(spec_queue *q, const spec_glu_args *a);
 /* Both; false: nothing was launched. */
 bool speci_cuda_embed_norm(spec_queue *q, const spec_embed_args *a, const cuda_norm_args *norm, cuda_pass *pass, spec_status *status);
 bool speci_cuda_linear_norm(spec_queue *q, const cuda_linear_args *a, const cuda_norm_args *norm, cuda_pass *pass,

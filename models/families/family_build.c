@@ -414,8 +414,8 @@ static spec_status open_runs(model_builder *b, model_linear *out, const rows *r,
     return SPEC_OK;
 }
 
-/* The weights of a linear map. Where some of its parts are blocks, and not all of them alike, each keeps its own; with glu gates and what
- * they multiply are one matrix. */
+/* The weights of a linear map. Where some of its parts are blocks, and not all of them alike, each keeps its own; gates and what they multiply
+ * where the backend joins them behind their products. */
 static spec_status open_rows(model_builder *b, model_linear *out, const rows *r, int32_t n, bool glu)
 {
     int32_t n_run = 1;
@@ -425,7 +425,8 @@ static spec_status open_rows(model_builder *b, model_linear *out, const rows *r,
         packed = packed || r[i].t->blocks;
     }
     const bool quantised = speci_quantised_as(b->model->weights, out->n_in) != SPEC_DTYPE_AUTO;
-    if (packed && !glu && !quantised && n_run > 1 && n_run <= 1 + MODEL_LINEAR_MORE) return open_runs(b, out, r, n);
+    const bool apart = !glu || b->model->backend->ops->op[SPEC_OP_GLU].run;
+    if (packed && apart && !quantised && n_run > 1 && n_run <= 1 + MODEL_LINEAR_MORE) return open_runs(b, out, r, n);
     return open_matrix(b, &out->w, r, n, out->n_in, glu, false);
 }
 
