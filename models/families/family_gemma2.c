@@ -17,6 +17,7 @@ static spec_status read_layers(model_config *c, model_transformer_layer *layers,
     static const char gguf_pattern[] = "_sliding_window_pattern"; /* of newer files */
     int32_t width;
     SPEC_TRY(speci_config_int_or(c, &width, "sliding_window", 4096, 1, INT32_MAX));
+    SPEC_TRY(speci_config_agree(c, "sliding_window_size", width)); /* in published files; not read by the class */
     SPEC_TRY(speci_config_agree(c, gguf_pattern, 2));
     SPEC_TRY(speci_transformer_windows(c, layers, t->n_layer, width, 2));
     speci_config_note(c, gguf_pattern, json_integer(speci_transformer_period(layers, t->n_layer)));

@@ -1065,6 +1065,9 @@ PHI4_MINI_KEYS = [
     Key("half_a_head", {"partial_rotary_factor": 0.5, "rope_scaling": {**PHI4_MINI["rope_scaling"], "short_factor": [1.0, 1.2],
                                                                         "long_factor": [1.5, 3.0]}}),
     refuse("whole_head", {"partial_rotary_factor": REMOVE}, note="more factors are needed"),
+    Key("published", {"full_attn_mod": 1, "interpolate_factor": 1, "attention_bias": False, "mlp_bias": False, "lm_head_bias": False,
+                      "sliding_window": 262144}, same=True, note="what Phi-4-mini's file has besides"),
+    refuse("full_attn_mod", {"full_attn_mod": 2}),
 ]
 GEMMA = llama_base("gemma", num_key_value_heads=1, head_dim=16, hidden_act="gelu_pytorch_tanh", attention_bias=False,
                    pad_token_id=0, tie_word_embeddings=True)
@@ -1376,6 +1379,8 @@ GEMMA2_KEYS = [
     refuse("hidden_activation_gelu", {"hidden_activation": "gelu"}),
     refuse("layer_types_short", {"layer_types": ["full_attention"]}),
     refuse("pattern_3", {"_sliding_window_pattern": 3}, note="of GGUF files"),
+    Key("sliding_window_size", {"sliding_window_size": 16}, same=True, note="in published files; not read by the class"),
+    refuse("sliding_window_sizes", {"sliding_window_size": 8}),
 ] + shape_refusals()
 GLM4 = dense_base("glm4", "Glm4ForCausalLM", head_dim=16, attention_bias=True, partial_rotary_factor=0.5)
 GLM4_KEYS = without(dense_keys("rms_norm_eps", 0.5), "num_key_value_heads_4") + [
