@@ -68,13 +68,26 @@ const speci_op_kind speci_op_kinds[SPEC_OP_N] = {
     [SPEC_OP_ROPE_KV] = { "rope_kv" }, [SPEC_OP_ATTENTION] = { "attention" },
     [SPEC_OP_CONV] = { "conv" },       [SPEC_OP_SCAN] = { "scan" },
     [SPEC_OP_KEEP] = { "keep" },       [SPEC_OP_RECYCLE] = { "recycle", .optional = true },
-    [SPEC_OP_BIAS] = { "bias", .optional = true },
+    [SPEC_OP_BIAS] = { "bias", .optional = true }, [SPEC_OP_GLU] = { "glu", .optional = true },
 };
 
 static bool is_known(const spec_op *op) { return (int)op->kind >= 0 && op->kind < SPEC_OP_N; }
 
+/* What the operation asks for that the table may be too old for; NULL: nothing. */
+static const char *unknown_to(const spec_backend_ops *ops, const spec_op *op)
+{
+    const bool cap = (op->kind == SPEC_OP_ATTENTION && op->u.attention.cap != 0) ||
+                     (op->kind == SPEC_OP_LINEAR && op->u.linear.act == SPEC_ACT_CAP);
+    const bool gain = op->kind == SPEC_OP_ROPE_KV && op->u.rope_kv.gain != 0 && op->u.rope_kv.gain != 1;
+    if (cap && !(ops->knows & SPEC_KNOWS_CAP)) return "softly capped values";
+    return gain && !(ops->knows & SPEC_KNOWS_GAIN) ? "a gain of the dimensions that turn" : NULL;
+}
+
 spec_status speci_op_supports(const spec_backend_ops *ops, spec_device *dev, const spec_op *op)
 {
+    const char *unknown = unknown_to(ops, op);
+    if (unknown)
+        return speci_fail(SPEC_E_UNSUPPORTED, "backend %s: its %s does not know %s", ops->name, speci_op_kinds[op->kind].name, unknown);
     if (is_known(op) && ops->op[op->kind].supports) return ops->op[op->kind].supports(dev, op);
     if (is_known(op) && speci_op_kinds[op->kind].fallback) return SPEC_OK;
     if (is_known(op)) return speci_fail(SPEC_E_UNSUPPORTED, "backend %s has no operation %s", ops->name, speci_op_kinds[op->kind].name);

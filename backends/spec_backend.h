@@ -239,7 +239,9 @@ typedef enum spec_activation {
     SPEC_ACT_SILU = 1,
     SPEC_ACT_GELU = 2,      /* x/2 (1 + erf(x / sqrt 2)) */
     SPEC_ACT_GELU_TANH = 3, /* x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
-    SPEC_ACT_RELU = 4
+    SPEC_ACT_RELU = 4,
+    SPEC_ACT_CAP = 5 /* tanh(x / scale): of a product, which scale > 0 then multiplies, so that y lies between -scale and scale. Without
+                        glu and add, y f32 */
 } spec_activation;
 
 /* Weights of SPEC_DTYPE_Q8_0 are rows of spec_q8_block (spec_blocks.h). A block's values are exact wherever they are computed in
@@ -328,9 +330,11 @@ typedef struct spec_rope_kv_args {
     const float *inv_freq; /* device f32 [n_rot / 2]; n_rot 0 = no rotation */
     int32_t n_rot;
     spec_kv kv;
+    float gain; /* of cos and sin, and so of the dimensions that turn; 0 stands for 1 */
 } spec_rope_kv_args;
 
-/* Softmax attention of each row over positions t in (p - window, p] (all t <= p with window 0), p the row's position.
+/* Softmax attention of each row over positions t in (p - window, p] (all t <= p with window 0), p the row's position. A score is
+ * s = scale q.k, with a cap cap tanh(s / cap) in place of s.
  * Decode: t < n_past is slot t; t >= n_past is slot n_past + (the row's ancestor of depth t - n_past). Prefill: slot t.
  * The order of summation depends on absolute positions only. Query head h reads K/V head h / (n_head / n_kv_head). */
 typedef struct spec_attention_args {
@@ -340,6 +344,7 @@ typedef struct spec_attention_args {
     int32_t window; /* 0 = none */
     spec_kv kv;
     spec_view y; /* compute type [rows][n_head * head_dim] */
+    float cap;   /* > 0; 0 = none */
 } spec_attention_args;
 
 /* Causal depth-wise convolution over the tree: y = act(bias + sum_k w[c][width-1-k] u[k-th ancestor]); beyond the
@@ -451,9 +456,19 @@ typedef struct spec_bias_args {
     spec_view y;           /* f32 [rows][columns] */
 } spec_bias_args;
 
+/* y = act(gate) * up, rounded to y's type: what a product with glu ends with, of two products whose weights are of unlike blocks. y is
+ * neither of the others. Rows: n_row_run. */
+typedef struct spec_glu_args {
+    int32_t dim;
+    spec_activation act; /* not CAP */
+    spec_view gate, up;  /* f32 [rows][dim] */
+    spec_view y;         /* f32 or compute type [rows][dim] */
+} spec_glu_args;
+
 typedef enum spec_op_kind {
     SPEC_OP_EMBED, SPEC_OP_NORM, SPEC_OP_LINEAR, SPEC_OP_KV_COMMIT, SPEC_OP_ROPE_KV, SPEC_OP_ATTENTION,
-    SPEC_OP_CONV, SPEC_OP_SCAN, SPEC_OP_KEEP, SPEC_OP_RECYCLE, SPEC_OP_BIAS, SPEC_OP_N
+    SPEC_OP_CONV, SPEC_OP_SCAN, SPEC_OP_KEEP, SPEC_OP_RECYCLE, SPEC_OP_BIAS, SPEC_OP_GLU,
+    SPEC_OP_N
 } spec_op_kind;
 
 /* Its size is part of the ABI: a kind that is added later fits in `room`. */
@@ -473,6 +488,7 @@ typedef struct spec_op {
         spec_keep_args keep;
         spec_recycle_args recycle;
         spec_bias_args bias;
+        spec_glu_args glu;
         uint64_t room[64];
     } u;
 } spec_op;
@@ -716,6 +732,10 @@ typedef struct spec_backend_op {
 } spec_backend_op;
 #define SPEC_OP_ROOM 32 /* rows of a table, for kinds that are added later too */
 
+/* What came to arguments of operations after the first tables were built (spec_backend_ops.knows). */
+#define SPEC_KNOWS_CAP 1u  /* spec_attention_args.cap, SPEC_ACT_CAP */
+#define SPEC_KNOWS_GAIN 2u /* spec_rope_kv_args.gain */
+
 /* The ABI is the meaning of all that stands here. Within one ABI members are only appended, and kinds of operations: a table
  * that ends earlier than the library's is taken for one whose further members are NULL, what is behind the library's own is
  * not looked at. */
@@ -754,7 +774,8 @@ struct spec_backend_ops {
     /* Makes a step current: operations after this read it. The block is free on return. */
     spec_status (*step_bind)(spec_queue *q, const spec_step_block *block);
     /* Row i is of kind i. The library says (backend_ops.c) what stands in for a kind whose row is empty; where nothing does,
-     * the row is required, or what needs it is refused (RECYCLE: heads on hidden states; BIAS: collapsed token info). */
+     * the row is required, or what needs it is refused (RECYCLE: heads on hidden states; BIAS: collapsed token info), or done otherwise
+     * (GLU: gates and ups of unlike blocks are unpacked). */
     spec_backend_op op[SPEC_OP_ROOM];
 
     /* Row operations: a call each, for what stands in their arguments is new every time. accept and expand are rules of
@@ -802,6 +823,9 @@ struct spec_backend_ops {
     /* Optional. Runs body(arg, i) for all i in [0, n), in any order, on the device's threads of the host, and returns when all are done: weights
      * are packed by it. NULL: those of spec_host.parallel_for, or the caller's alone. */
     void (*parallel)(spec_device *dev, int32_t n, void (*body)(void *arg, int32_t i), void *arg);
+    /* Bits of SPEC_KNOWS_...: what the operations heed of that which arguments have gained. Where a table's bit is 0 the library refuses
+     * operations that ask for it. */
+    uint64_t knows;
     /* Append here. */
 };
 

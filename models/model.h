@@ -75,6 +75,7 @@ struct spec_model {
     int32_t *eos;               /* [n_eos] */
     struct model_generation *generation; /* what generation_config.json says (model_generation.c); NULL: there is none */
     float embed_scale, logit_scale;
+    float logit_cap;            /* logits are softly capped at it, and have no other scale; 0 = none */
     const spec_weight *embed;   /* a head: NULL where the target's serves, as head.w */
     model_layer *layers;        /* [n_layer] */
     struct model_intake *intake; /* of a head on another model's hidden states (model_intake.h), else NULL */

@@ -340,7 +340,7 @@ const spec_backend_ops late_ops = {
     .step_bind = late_step_bind,
     .op = { ROW(SPEC_OP_EMBED), ROW(SPEC_OP_NORM), ROW(SPEC_OP_LINEAR), ROW(SPEC_OP_KV_COMMIT), ROW(SPEC_OP_ROPE_KV),
             ROW(SPEC_OP_ATTENTION), ROW(SPEC_OP_CONV), ROW(SPEC_OP_SCAN), ROW(SPEC_OP_KEEP),
-            ROW(SPEC_OP_RECYCLE), ROW(SPEC_OP_BIAS) },
+            ROW(SPEC_OP_RECYCLE), ROW(SPEC_OP_BIAS), ROW(SPEC_OP_GLU) },
     .argmax = late_argmax,
     .probs = late_probs,
     .accept = late_accept,
@@ -354,4 +354,5 @@ const spec_backend_ops late_ops = {
     .mark = late_mark,
     .wait = late_wait,
     .plan_warm = late_plan_warm,
+    .knows = SPEC_KNOWS_CAP | SPEC_KNOWS_GAIN,
 };

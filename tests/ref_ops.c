@@ -11,13 +11,14 @@ double ref_silu(double x)
     return x / (1.0 + exp(-x));
 }
 
-double ref_activation(double x, spec_activation act)
+double ref_activation(double x, spec_activation act, double scale)
 {
     switch (act) {
     case SPEC_ACT_SILU: return ref_silu(x);
     case SPEC_ACT_GELU: return 0.5 * x * (1.0 + erf(x / sqrt(2.0)));
     case SPEC_ACT_GELU_TANH: return 0.5 * x * (1.0 + tanh(sqrt(2.0 / acos(-1.0)) * (x + 0.044715 * x * x * x)));
     case SPEC_ACT_RELU: return x > 0.0 ? x : 0.0;
+    case SPEC_ACT_CAP: return tanh(x / scale);
     case SPEC_ACT_NONE: break;
     }
     return x;
@@ -62,25 +63,26 @@ float ref_q8_0(int8_t *q, const float *w)
 }
 
 void ref_rope(double *head, const double *weight, int32_t dim, double eps, const double *inv_freq, int32_t n_rot,
-              int32_t position)
+              int32_t position, double gain)
 {
     double square = 0.0;
     for (int32_t i = 0; i < dim; i++) square += head[i] * head[i] / dim;
     for (int32_t i = 0; i < dim && weight; i++) head[i] = head[i] / sqrt(square + eps) * weight[i];
     for (int32_t i = 0; i < n_rot / 2; i++) {
         double angle = position * inv_freq[i], a = head[i], b = head[i + n_rot / 2];
-        head[i] = a * cos(angle) - b * sin(angle);
-        head[i + n_rot / 2] = b * cos(angle) + a * sin(angle);
+        head[i] = gain * (a * cos(angle) - b * sin(angle));
+        head[i + n_rot / 2] = gain * (b * cos(angle) + a * sin(angle));
     }
 }
 
 void ref_attention(double *o, const double *q, const double *k, const double *v, int32_t n, int32_t dim, double scale,
-                   int32_t window)
+                   int32_t window, double cap)
 {
     int32_t first = window > 0 && n > window ? n - window : 0;
     double m = -INFINITY, total = 0.0, *s = calloc((size_t)n, sizeof *s);
     for (int32_t t = first; t < n; t++) {
         for (int32_t i = 0; i < dim; i++) s[t] += scale * q[i] * k[t * dim + i];
+        if (cap > 0) s[t] = cap * tanh(s[t] / cap);
         if (s[t] > m) m = s[t];
     }
     for (int32_t t = first; t < n; t++) total += exp(s[t] - m);

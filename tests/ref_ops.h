@@ -8,7 +8,7 @@
 #include "backends/spec_backend.h"
 
 double ref_silu(double x);
-double ref_activation(double x, spec_activation act);
+double ref_activation(double x, spec_activation act, double scale); /* scale: what then multiplies it */
 
 /* One row [dim]; gate and bias may be NULL. */
 void ref_norm(double *y, const double *x, const double *gate, const double *weight, const double *bias, int32_t dim,
@@ -17,12 +17,13 @@ void ref_norm(double *y, const double *x, const double *gate, const double *weig
 void ref_product(double *y, const double *w, const double *x, const double *bias, int32_t n_out, int32_t n_in);
 /* w [32] as a block of Q8_0, q [32], after ggml's quantize_row_q8_0_ref. Returns the scale before it becomes f16. */
 float ref_q8_0(int8_t *q, const float *w);
-/* head [dim]: RMS norm with weight (or NULL), then rotation of the first n_rot dimensions */
+/* head [dim]: RMS norm with weight (or NULL), then rotation of the first n_rot dimensions, which are times gain */
 void ref_rope(double *head, const double *weight, int32_t dim, double eps, const double *inv_freq, int32_t n_rot,
-              int32_t position);
-/* o [dim] = softmax(scale q . k_t) v over keys [n][dim] and values [n][dim]; window 0 = all, else the last `window` */
+              int32_t position, double gain);
+/* o [dim] = softmax(s_t) v over keys [n][dim] and values [n][dim], s_t = scale q . k_t, or cap tanh(s_t / cap) with a cap; window 0 = all,
+ * else the last `window` */
 void ref_attention(double *o, const double *q, const double *k, const double *v, int32_t n, int32_t dim, double scale,
-                   int32_t window);
+                   int32_t window, double cap);
 /* y [channels] for the last of n inputs u [n][channels], n >= width */
 void ref_conv(double *y, const double *u, int32_t n, int32_t channels, const double *weight, const double *bias,
               int32_t width, spec_activation act);

@@ -9,7 +9,7 @@
 
 enum { MAX_NODE = 256, MAX_SEQ = 8, MAX_PROMPT = 70, N_LEAF = 3, N_CTX = 240 };
 
-/* Llama with grouped heads, a sliding window, parallel layers; Mamba-1; Mamba-2; both hybrids; short convolutions; two with
+/* Llama with grouped heads, a sliding window, parallel layers; soft caps; Mamba-1; Mamba-2; both hybrids; short convolutions; two with
  * the other form of scans. */
 static const struct {
     const char *name;
@@ -19,6 +19,7 @@ static const struct {
     { "qwen3", SPEC_SCAN_CHUNKED },  { "mamba", SPEC_SCAN_CHUNKED },          { "mamba2", SPEC_SCAN_CHUNKED },
     { "bamba", SPEC_SCAN_CHUNKED },  { "mambainllama", SPEC_SCAN_CHUNKED },   { "mamba2-ssd-cfg", SPEC_SCAN_CHUNKED },
     { "lfm2", SPEC_SCAN_CHUNKED },   { "bamba", SPEC_SCAN_RECURRENT },        { "mamba2", SPEC_SCAN_RECURRENT },
+    { "gemma2", SPEC_SCAN_CHUNKED },
 };
 
 /* ------------------------------------------------------------------------------------- worlds --- */

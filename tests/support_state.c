@@ -13,7 +13,7 @@
 
 enum { N_SEQ = 2, N_NODE = 16, N_CTX = 4096, MAX_ACCEPT = 4 };
 
-/* Grouped heads, and with a sliding window; Mamba-1; Mamba-2, in both forms of scans; both hybrids; short
+/* Grouped heads, and with a sliding window, and with soft caps; Mamba-1; Mamba-2, in both forms of scans; both hybrids; short
  * convolutions. */
 static const struct {
     const char *name;
@@ -24,6 +24,7 @@ static const struct {
     { "mamba", SPEC_DTYPE_F32, SPEC_SCAN_CHUNKED },   { "mamba2", SPEC_DTYPE_BF16, SPEC_SCAN_CHUNKED },
     { "mambainllama", SPEC_DTYPE_BF16, SPEC_SCAN_CHUNKED }, { "bamba", SPEC_DTYPE_F32, SPEC_SCAN_CHUNKED },
     { "lfm2", SPEC_DTYPE_BF16, SPEC_SCAN_CHUNKED },   { "mamba2", SPEC_DTYPE_F32, SPEC_SCAN_RECURRENT },
+    { "gemma2", SPEC_DTYPE_BF16, SPEC_SCAN_CHUNKED },
 };
 static spec_backend *backend;
 static int32_t n_step; /* of each sequence */

@@ -96,7 +96,8 @@ void taps_run_head(const test_device *d, const spec_model *m, spec_view x, int32
     const model_linear *h = &m->head;
     spec_op op = { .kind = SPEC_OP_LINEAR,
                    .u.linear = { .w = h->w, .n_in = h->n_in, .n_out = h->n_out, .bias = h->bias, .x = x,
-                                 .scale = m->logit_scale != 0 ? m->logit_scale : 1 } };
+                                 .act = m->logit_cap > 0 ? SPEC_ACT_CAP : SPEC_ACT_NONE,
+                                 .scale = m->logit_cap > 0 ? m->logit_cap : m->logit_scale != 0 ? m->logit_scale : 1 } };
     taps_run_alone(d, &op, &op.u.linear.y, SPEC_DTYPE_F32, n, m->n_vocab, NULL, logits);
 }
 

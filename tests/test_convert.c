@@ -54,7 +54,7 @@ static const family_case family_cases[] = {
     { "granite", 0, true },     { "bamba", 1e-6, true },   { "starcoder2", 0, true }, { "granitemoehybrid", 1e-6, true },
     { "gemma", 0, true },       { "smollm3", 0, true },    { "olmo", 0, true },       { "seed_oss", 0, true },
     { "ernie4_5", 0, true },    { "stablelm", 0, true },   { "cohere", 0, true },     { "lfm2", 0, true },
-    { "internlm3", 0, true },
+    { "internlm3", 0, true },   { "gemma2", 0, true },     { "phi4_mini", 1e-6, false },
 };
 
 /* Keys of the golden files that ours say otherwise, or do not have: a length that llama.cpp makes up, a scaling of "none". */
@@ -170,6 +170,8 @@ static void variants(void **state)
         { "gemma3", "{\"query_pre_attn_scalar\": 16, \"sliding_window\": 7}" }, /* the golden's scalar cannot be said */
         { "gemma3", "{\"query_pre_attn_scalar\": 16, \"layer_types\": null, \"sliding_window_pattern\": 3, \"rope_local_base_freq\": 500.0}" },
         { "gemma3", "{\"query_pre_attn_scalar\": 16, \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8.0}}" },
+        { "gemma2", "{\"attn_logit_softcapping\": 50.0, \"final_logit_softcapping\": 30.0, \"sliding_window\": 7}" },
+        { "gemma2", "{\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8.0}, \"rope_theta\": 500.0}" },
         { "llama2", "{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}}" },
         { "llama2", "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 64}}" },
         { "llama2", "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 32, "
@@ -442,6 +444,21 @@ static void refuse(const char *from, const spec_convert_params *p, spec_status c
     assert_false(speci_dir_has_ending(dir, ".part"));
 }
 
+/* A golden model with another config, in which 1234 stands for null. */
+static void refuse_changed(const char *name, const char *changes, const char *words)
+{
+    char from[512], base[64];
+    const spec_convert_params p = SPEC_CONVERT_PARAMS_INIT;
+    snprintf(from, sizeof from, GOLDEN "/%s", name);
+    char *config = support_json_with(from, "config.json", changes), *null = strstr(config, "1234");
+    const variant_file changed = { "config.json", config };
+    if (null) memcpy(null, "null", 4);
+    support_variant(base, from, &changed, 1);
+    refuse(base, &p, SPEC_E_UNSUPPORTED, words);
+    free(config);
+    support_variant_remove(base);
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -450,6 +467,11 @@ static void refusals(void **state)
     snprintf(from, sizeof from, "%s/odd", dir);
     refuse(GOLDEN "/gptj", &p, SPEC_E_UNSUPPORTED, "model_type is \"gptj\", which cannot be written to GGUF; these can: llama, mistral, ");
     refuse(GOLDEN "/gemma3", &p, SPEC_E_UNSUPPORTED, "query_pre_attn_scalar is 24, but GGUF files of Gemma 3 with these sizes mean 16");
+    refuse_changed("gemma2", "{\"query_pre_attn_scalar\": 24}", "query_pre_attn_scalar is 24, but GGUF files of Gemma 2 with these sizes mean 16");
+    refuse_changed("gemma2", "{\"attn_logit_softcapping\": 1234}", "attn_logit_softcapping is null, but GGUF files of Gemma 2");
+    refuse_changed("gemma2", "{\"final_logit_softcapping\": 1234}", "final_logit_softcapping is null, but GGUF files of Gemma 2");
+    refuse_changed("gemma2", "{\"layer_types\": [\"full_attention\", \"sliding_attention\", \"full_attention\"]}",
+                   "layer_types is no pattern that a GGUF file can say: every second layer attends to all");
     refuse(SPEC_TEST_DIR "/golden/heads/eagle2-llama2", &p, SPEC_E_UNSUPPORTED, "is a head on another model's hidden states (eagle2)");
     refuse(SPEC_TEST_DIR "/golden/heads/eagle3-llama2", &p, SPEC_E_UNSUPPORTED, "is a head on another model's hidden states (eagle3)");
     refuse(dir, &p, SPEC_E_UNSUPPORTED, "config.json is missing");

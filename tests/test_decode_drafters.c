@@ -14,7 +14,7 @@
 
 enum { N_AT_ONCE = 5, N_LIST = 4, N_OWN = 20, OWN_WIDTH = 24, N_ID = 96 };
 
-/* drafter: its vocabulary is the target's. The first three are trained, and have prompts; the last one has random weights. */
+/* drafter: its vocabulary is the target's. The first three are trained, and have prompts; the others have random weights. */
 typedef struct target {
     const char *name, *drafter;
     bool own;
@@ -24,6 +24,7 @@ static const target targets[] = {
     { "mamba2-target", "mamba2-drafter", false },
     { "hybrid-target", "mamba2-drafter", false },
     { "lfm2", "lfm2", true },
+    { "gemma2", "gemma2", true },
 };
 
 typedef struct way {

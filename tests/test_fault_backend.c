@@ -250,6 +250,42 @@ static void test_ages(void **state)
     assert_non_null(strstr(spec_last_error(), "what is required takes"));
 }
 
+/* What arguments have gained since an older table was built is refused there, and not left out: while a model or a session is opened. */
+static void test_what_it_does_not_know(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model, *words;
+    } cases[] = { { "gemma2", "its attention does not know softly capped values" },
+                  { "phi4_mini", "its rope_kv does not know a gain of the dimensions that turn" } };
+    spec_backend_ops ops = speci_cpu_ops;
+    spec_backend *older;
+    ops.struct_size = offsetof(spec_backend_ops, knows);
+    OK(spec_backend_open_ops(&older, &ops, NULL, NULL));
+    for (int32_t i = 0; i < N_ELEMENTS(cases); i++) {
+        char path[512];
+        spec_model *m = NULL;
+        spec_session *s = NULL;
+        snprintf(path, sizeof path, GOLDEN "%s", cases[i].model);
+        spec_status status = spec_model_open(&m, older, path, NULL);
+        if (status == SPEC_OK) status = spec_session_open(&s, m, NULL, NULL);
+        assert_int_equal(status, SPEC_E_UNSUPPORTED);
+        assert_non_null(strstr(spec_last_error(), cases[i].words));
+        spec_model_close(m);
+    }
+    spec_backend_close(older);
+}
+
+/* A cap of logits alone. */
+static void test_capped_logits_are_refused(void **state)
+{
+    (void)state;
+    spec_backend_ops ops = speci_cpu_ops;
+    const spec_op op = { .kind = SPEC_OP_LINEAR, .u.linear = { .act = SPEC_ACT_CAP, .scale = 30 } };
+    ops.knows = SPEC_KNOWS_GAIN;
+    FAILS(speci_op_supports(&ops, NULL, &op), SPEC_E_UNSUPPORTED, "its linear does not know softly capped values");
+}
+
 /* The text of a session that verifies so, 40 tokens. */
 static void sampled_text(int32_t *out, spec_backend *be, const char *tree, spec_verify_rule rule)
 {
@@ -434,7 +470,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_faults), cmocka_unit_test(test_faults_paths),
                                         cmocka_unit_test(test_faults_drafts), cmocka_unit_test(test_probe),
-                                        cmocka_unit_test(test_table),  cmocka_unit_test(test_ages),
+                                        cmocka_unit_test(test_table),  cmocka_unit_test(test_ages), cmocka_unit_test(test_what_it_does_not_know),
+                                        cmocka_unit_test(test_capped_logits_are_refused),
                                         cmocka_unit_test(test_without_accept_tree),
                                         cmocka_unit_test(test_names),  cmocka_unit_test(test_list),
                                         cmocka_unit_test(test_host) };

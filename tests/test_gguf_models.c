@@ -48,6 +48,7 @@ static const family_case family_cases[] = {
     { "starcoder2", "starcoder2", WINDOW, true }, { "granitemoehybrid", "granitemoehybrid", N_IDS, false },
     { "gemma", "gemma", N_IDS, true },           { "smollm3", "smollm3", N_IDS, true },   { "olmo", "olmo", N_IDS, true },
     { "seed_oss", "seed_oss", N_IDS, true },     { "ernie4_5", "ernie4_5", N_IDS, true }, { "stablelm", "stablelm", N_IDS, true },
+    { "gemma2", "gemma2", N_IDS, true },         { "phi4_mini", "phi3", N_IDS, false },
     { "cohere", "cohere", N_IDS, true },         { "lfm2", "lfm2", N_IDS, true },         { "internlm3", "llama", N_IDS, true },
 };
 
@@ -100,7 +101,7 @@ enum { DIM = 256, N_VOCAB = 96, N_TOKEN = 12 };
 typedef struct maker {
     gguf_bytes b, data;
     test_random random;
-    const gguf_type *type, *values; /* of matrices; of attn_v, NULL: as the others */
+    const gguf_type *type, *values; /* of matrices; of attn_v and ffn_gate, NULL: as the others */
     bool plain;            /* the same values as F32 */
 } maker;
 
@@ -132,7 +133,8 @@ static void add_tensor(maker *k, const char *name, uint64_t rows, uint64_t cols)
     static uint16_t blocks[N_VOCAB * DIM];
     static float values[2 * DIM * DIM];
     const bool matrix = rows > 1;
-    const gguf_type *const type = k->values && strstr(name, "attn_v") ? k->values : k->type;
+    const bool other = strstr(name, "attn_v") || strstr(name, "ffn_gate");
+    const gguf_type *const type = k->values && other ? k->values : k->type;
     const uint32_t id = matrix && !k->plain ? type->id : 0;
     gguf_pad(&k->data, 32);
     gguf_tensor(&k->b, name, matrix ? 2 : 1, (const uint64_t[]){ cols, rows }, id, k->data.n);
@@ -213,7 +215,8 @@ static void types(void **state)
         }
 }
 
-/* Values of another type than queries and keys, which some files have for half of their layers: as the same plain numbers. */
+/* Values of another type than queries and keys, which some files have for half of their layers, and gates of another type than what they
+ * multiply: as the same plain numbers. */
 static void unlike(void **state)
 {
     (void)state;
@@ -254,6 +257,29 @@ static void older_table(void **state)
     for (int i = 0; i < 2; i++) spec_model_close(m[i]);
     spec_backend_close(cpu);
     spec_backend_close(older);
+}
+
+/* Of a backend that cannot join gates and ups behind their products they are unpacked: the same logits, in more memory. */
+static void without_glu(void **state)
+{
+    (void)state;
+    spec_backend_ops table = speci_cpu_ops;
+    spec_backend *on[2] = { NULL, NULL };
+    spec_model_info info[2] = { { .struct_size = sizeof info[0] }, { .struct_size = sizeof info[0] } };
+    static float rows[2][N_TOKEN * N_VOCAB];
+    table.op[SPEC_OP_GLU] = (spec_backend_op){ .kind = SPEC_OP_GLU };
+    OK(spec_backend_open_ops(&on[0], &table, NULL, NULL));
+    OK(spec_backend_open(&on[1], "cpu", NULL));
+    for (int i = 0; i < 2; i++) {
+        logits_of(on[i], 12, 14, false, SPEC_DTYPE_BF16, SPEC_DTYPE_AUTO, rows[i]);
+        spec_model *m = support_model_of(on[i], file, SPEC_DTYPE_BF16, SPEC_DTYPE_AUTO);
+        OK(spec_model_get_info(m, &info[i], 1));
+        spec_model_close(m);
+        spec_backend_close(on[i]);
+    }
+    print_message("  weights take %zu bytes, with glu %zu\n", (size_t)info[0].bytes_weights, (size_t)info[1].bytes_weights);
+    assert_memory_equal(rows[0], rows[1], sizeof rows[0]);
+    assert_true(info[1].bytes_weights + 2 * DIM * DIM < info[0].bytes_weights); /* of two matrices a byte or more a weight */
 }
 
 /* --- refused --- */
@@ -497,7 +523,7 @@ static int close_backend(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(families),    cmocka_unit_test(types),    cmocka_unit_test(unlike),
-                                        cmocka_unit_test(older_table), cmocka_unit_test(refusals), cmocka_unit_test(info),
+                                        cmocka_unit_test(older_table), cmocka_unit_test(without_glu), cmocka_unit_test(refusals), cmocka_unit_test(info),
                                         cmocka_unit_test(smollm2),     cmocka_unit_test(gemma3) };
     return cmocka_run_group_tests(tests, open_backend, close_backend);
 }

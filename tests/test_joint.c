@@ -16,7 +16,7 @@ static const struct {
 } models[] = {
     { "mamba2", "mamba2", false }, { "mamba", "mamba", false },               { "bamba", "bamba", false },
     { "llama3", "llama3", false }, { "mambainllama", "mambainllama", false }, { "mamba2-bf16", "mamba2-bf16", false },
-    { "lfm2", "lfm2", false },     { "mamba2, recurrent", "mamba2", true },
+    { "lfm2", "lfm2", false },     { "mamba2, recurrent", "mamba2", true },   { "gemma2", "gemma2", false },
 };
 static spec_backend *backend;
 

@@ -378,7 +378,7 @@ static void refuse_one(const char *base, json_t *c)
 static void refused_keys(void **state)
 {
     static const char *const models[] = { "llama2", "llama3", "mistral", "qwen2", "qwen3", "granite", "phi3", "phi3-long",
-                                          "gemma",
+                                          "phi4_mini", "gemma", "gemma2",
                                           "seed_oss", "ministral", "smollm3", "olmo", "ernie4_5", "helium", "internlm3", "glm",
                                           "stablelm", "starcoder2", "cohere", "cohere2", "gemma3", "glm4", "exaone4", "olmo2", "olmo3",
                                           "phi", "gptj", "gpt_neox", "mamba", "mamba2", "bamba", "granitemoehybrid", "lfm2", "mambainllama",

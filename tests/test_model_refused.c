@@ -193,7 +193,6 @@ static void families(void **state)
         { "llama2", "{\"model_type\": \"falcon\"}", "docs/adding-a-model.md says how a family is added" },
         { "llama2", "{\"model_type\": \"t5\", \"is_encoder_decoder\": true}", "it needs encoder-decoder models" },
         { "llama2", "{\"model_type\": \"bloom\", \"alibi\": true}", "it needs linear position biases" },
-        { "llama2", "{\"model_type\": \"gemma2\", \"final_logit_softcapping\": 30.0}", "it needs soft-capped logits" },
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_config(&cases[i]);

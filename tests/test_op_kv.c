@@ -52,24 +52,29 @@ typedef struct rope_case {
     bool q_norm, k_norm;
     spec_dtype dtype;
     int32_t phase;
+    double gain;
 } rope_case;
 
 static const rope_case ropes[] = {
-    { "base", chain_at_0, 1, 4, 4, 16, 16, false, false, F32, SPEC_PHASE_DECODE },
-    { "one_row", one, 1, 4, 4, 16, 16, false, false, F32, SPEC_PHASE_DECODE },
-    { "tree_over_pages", tree, 1, 4, 4, 16, 16, false, false, F32, SPEC_PHASE_DECODE },
-    { "fed", fed, 1, 4, 4, 16, 16, false, false, F32, SPEC_PHASE_DECODE },
-    { "several", several, 3, 4, 4, 16, 16, false, false, F32, SPEC_PHASE_DECODE },
-    { "grouped", tree, 1, 6, 2, 16, 16, false, false, F32, SPEC_PHASE_DECODE },
-    { "partial", tree, 1, 4, 2, 16, 6, false, false, F32, SPEC_PHASE_DECODE },
-    { "no_rotation", tree, 1, 4, 2, 16, 0, false, false, F32, SPEC_PHASE_DECODE },
-    { "odd_dim", tree, 1, 3, 1, 15, 10, false, false, F32, SPEC_PHASE_DECODE },
-    { "dim_128", several, 3, 2, 1, 128, 128, false, false, F32, SPEC_PHASE_DECODE },
-    { "q_norm", tree, 1, 4, 2, 16, 16, true, false, F32, SPEC_PHASE_DECODE },
-    { "qk_norm", several, 3, 4, 2, 32, 32, true, true, F32, SPEC_PHASE_DECODE },
-    { "bf16", several, 3, 4, 2, 32, 32, true, true, BF16, SPEC_PHASE_DECODE },
-    { "f16", several, 3, 4, 2, 32, 32, false, false, F16, SPEC_PHASE_DECODE },
-    { "prefill", chain_at_0, 1, 4, 2, 16, 16, false, false, F32, SPEC_PHASE_PREFILL },
+    { "base", chain_at_0, 1, 4, 4, 16, 16, false, false, F32, SPEC_PHASE_DECODE, 0 },
+    { "one_row", one, 1, 4, 4, 16, 16, false, false, F32, SPEC_PHASE_DECODE, 0 },
+    { "tree_over_pages", tree, 1, 4, 4, 16, 16, false, false, F32, SPEC_PHASE_DECODE, 0 },
+    { "fed", fed, 1, 4, 4, 16, 16, false, false, F32, SPEC_PHASE_DECODE, 0 },
+    { "several", several, 3, 4, 4, 16, 16, false, false, F32, SPEC_PHASE_DECODE, 0 },
+    { "grouped", tree, 1, 6, 2, 16, 16, false, false, F32, SPEC_PHASE_DECODE, 0 },
+    { "partial", tree, 1, 4, 2, 16, 6, false, false, F32, SPEC_PHASE_DECODE, 0 },
+    { "no_rotation", tree, 1, 4, 2, 16, 0, false, false, F32, SPEC_PHASE_DECODE, 0 },
+    { "odd_dim", tree, 1, 3, 1, 15, 10, false, false, F32, SPEC_PHASE_DECODE, 0 },
+    { "dim_128", several, 3, 2, 1, 128, 128, false, false, F32, SPEC_PHASE_DECODE, 0 },
+    { "q_norm", tree, 1, 4, 2, 16, 16, true, false, F32, SPEC_PHASE_DECODE, 0 },
+    { "qk_norm", several, 3, 4, 2, 32, 32, true, true, F32, SPEC_PHASE_DECODE, 0 },
+    { "bf16", several, 3, 4, 2, 32, 32, true, true, BF16, SPEC_PHASE_DECODE, 0 },
+    { "f16", several, 3, 4, 2, 32, 32, false, false, F16, SPEC_PHASE_DECODE, 0 },
+    { "prefill", chain_at_0, 1, 4, 2, 16, 16, false, false, F32, SPEC_PHASE_PREFILL, 0 },
+    { "gain_1", tree, 1, 4, 2, 16, 6, false, false, F32, SPEC_PHASE_DECODE, 1 },
+    { "gain", tree, 1, 4, 2, 16, 6, false, false, F32, SPEC_PHASE_DECODE, 1.4 },
+    { "gain_norm", several, 3, 4, 2, 32, 24, true, true, BF16, SPEC_PHASE_DECODE, 0.7 },
+    { "gain_prefill", chain_at_0, 1, 2, 1, 128, 96, false, false, F16, SPEC_PHASE_PREFILL, 1.2 },
 };
 
 /* Replaces the row's q and k heads, and puts k and v where the cache has them. */
@@ -78,7 +83,7 @@ static void expect_row(const rope_case *c, double *row, double *k, double *v, co
 {
     for (int32_t h = 0; h < c->n_head + c->n_kv_head; h++) {
         const double *weight = h < c->n_head ? (c->q_norm ? q_norm : NULL) : (c->k_norm ? k_norm : NULL);
-        ref_rope(row + h * c->dim, weight, c->dim, 1e-6, inv_freq, c->n_rot, position);
+        ref_rope(row + h * c->dim, weight, c->dim, 1e-6, inv_freq, c->n_rot, position, c->gain > 0 ? c->gain : 1);
     }
     const double *new_k = row + c->n_head * c->dim, *new_v = new_k + c->n_kv_head * c->dim;
     for (int32_t h = 0; h < c->n_kv_head; h++) {
@@ -124,7 +129,8 @@ static void run_rope(const test_device *d, const rope_case *c)
     spec_op op = { .kind = SPEC_OP_ROPE_KV };
     op.u.rope_kv = (spec_rope_kv_args){ .qkv = test_view(&bq, width), .n_head = c->n_head, .q_norm = bqn.data,
                                         .k_norm = bkn.data, .eps = 1e-6f, .inv_freq = bf.data, .n_rot = c->n_rot,
-                                        .kv = { bk.data, bv.data, c->dtype, TEST_PAGES * TEST_SEQS, c->n_kv_head, c->dim } };
+                                        .kv = { bk.data, bv.data, c->dtype, TEST_PAGES * TEST_SEQS, c->n_kv_head, c->dim },
+                                        .gain = (float)c->gain };
     if (test_can(d, c->name, &op)) {
         test_run(d, &op, step, TEST_NODES);
         double *gq = test_read(&bq), *gk = test_read(&bk), *gv = test_read(&bv);

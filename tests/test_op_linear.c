@@ -43,6 +43,15 @@ static const linear_case cases[] = {
     { "gelu", 4, 64, 96, F32, F32, F32, SPEC_ACT_GELU, false, true, false, 1.0, 1, false },
     { "gelu_tanh", 4, 64, 96, F32, F32, F32, SPEC_ACT_GELU_TANH, false, true, false, 1.0, 1, false },
     { "relu", 4, 64, 96, F32, F32, F32, SPEC_ACT_RELU, false, true, false, 1.0, 1, false },
+    { "cap", 4, 64, 96, F32, F32, F32, SPEC_ACT_CAP, false, false, false, 2.0, 1, false },
+    { "cap_far", 4, 64, 96, F32, F32, F32, SPEC_ACT_CAP, false, true, false, 30.0, 1, false },
+    { "cap_bf16_one_row", 1, 256, 1003, BF16, BF16, F32, SPEC_ACT_CAP, false, false, false, 3.0, 1, false },
+    { "cap_bf16_rows_13", 13, 256, 1003, BF16, BF16, F32, SPEC_ACT_CAP, false, false, false, 3.0, 1, false },
+    { "cap_f16_rows_20_wide", 20, 2688, 3100, F16, F16, F32, SPEC_ACT_CAP, false, false, false, 20.0, 1, false },
+    { "cap_bf16_rows_64", 64, 256, 1003, BF16, BF16, F32, SPEC_ACT_CAP, false, false, false, 3.0, 1, false },
+    { "cap_q8_rows_7", 7, 288, 101, Q8, BF16, F32, SPEC_ACT_CAP, false, false, false, 3.0, 1, false },
+    { "cap_q8_f32", 5, 288, 101, Q8, F32, F32, SPEC_ACT_CAP, false, false, false, 3.0, 1, false },
+    { "cap_prefill", 40, 300, 200, BF16, BF16, F32, SPEC_ACT_CAP, false, false, false, 3.0, 1, true },
     { "glu", 4, 64, 128, F32, F32, F32, SPEC_ACT_SILU, true, false, false, 1.0, 1, false },
     { "glu_bias_odd", 5, 67, 106, F32, F32, F32, SPEC_ACT_GELU, true, true, false, 1.0, 1, false },
     { "glu_none", 2, 64, 60, F32, F32, F32, SPEC_ACT_NONE, true, true, false, 1.0, 2, false },
@@ -206,6 +215,10 @@ static const linear_case best_behind_norm[] = {
     { "best_behind_norm_f32", 7, 112, 101, F32, F32, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
     { "best_behind_norm_q8_one_row", 1, 768, 1003, Q8, BF16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
     { "best_behind_norm_q8_long", 100, 10240, 70, Q8, BF16, F32, SPEC_ACT_NONE, false, true, false, 1.0, 1, false },
+    { "best_behind_norm_cap_one_row", 1, 768, 1003, BF16, BF16, F32, SPEC_ACT_CAP, false, false, false, 5.0, 1, false },
+    { "best_behind_norm_cap_rows_13", 13, 768, 1003, BF16, BF16, F32, SPEC_ACT_CAP, false, true, false, 5.0, 1, false },
+    { "best_behind_norm_cap_rows_64", 64, 768, 1003, BF16, BF16, F32, SPEC_ACT_CAP, false, false, false, 5.0, 1, false },
+    { "best_behind_norm_cap_q8", 9, 256, 70, Q8, BF16, F32, SPEC_ACT_CAP, false, false, false, 5.0, 1, false },
     { "best_behind_norm_q8", 33, 256, 70, Q8, BF16, F32, SPEC_ACT_NONE, false, false, false, 1.0, 1, false },
 };
 
@@ -218,7 +231,7 @@ static void expect(double *y, const linear_case *c, const double *w, const doubl
     for (int32_t r = 0; r < c->rows; r++) {
         ref_product(t, w, x + r * c->n_in, bias, c->n_out, c->n_in);
         for (int32_t o = 0; o < n_y; o++) {
-            double v = ref_activation(t[o], c->act) * (c->glu ? t[half + o] : 1.0);
+            double v = ref_activation(t[o], c->act, c->scale) * (c->glu ? t[half + o] : 1.0);
             y[r * n_y + o] = (c->add ? y[r * n_y + o] : 0.0) + c->scale * v;
         }
     }

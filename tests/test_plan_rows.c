@@ -11,6 +11,7 @@ enum { PASSES = 3, MOST_OPS = 4, PAGES = TEST_PAGES * TEST_SEQS, KV_HEADS = 2, S
 typedef struct rows_case {
     const char *name;
     int32_t n_head, head_dim;      /* attention in front; 0: none */
+    float cap;                     /* of its scores; 0: none */
     int32_t n_channel;             /* or a scan */
     int32_t n_in, n_mid, glu, act; /* norm and product in front; 0: none */
     int32_t n_out, add, apart;     /* the product behind; apart: the one in front writes elsewhere */
@@ -20,6 +21,7 @@ typedef struct rows_case {
 static const rows_case cases[] = {
     { .name = "attention", .n_head = 4, .head_dim = 64, .n_out = 72 },
     { .name = "attention_add", .n_head = 8, .head_dim = 128, .n_out = 96, .add = 1 },
+    { .name = "attention_capped", .n_head = 4, .head_dim = 128, .cap = 0.5f, .n_out = 72 },
     { .name = "attention_many", .n_head = 2, .head_dim = 64, .n_out = 1500 },
     { .name = "attention_odd", .n_head = 6, .head_dim = 40, .n_out = 72 },
     { .name = "scan", .n_channel = 256, .n_out = 72 },
@@ -107,7 +109,7 @@ static spec_op attention_op(const rows_test *t, spec_view y)
 {
     const rows_case *c = t->c;
     return (spec_op){ .kind = SPEC_OP_ATTENTION,
-                      .u.attention = { .q = test_view(&t->q, t->width), .n_head = c->n_head, .scale = 0.3f, .y = y,
+                      .u.attention = { .q = test_view(&t->q, t->width), .n_head = c->n_head, .scale = 0.3f, .cap = c->cap, .y = y,
                                        .kv = { t->k.data, t->v.data, t->type, PAGES, KV_HEADS, c->head_dim } } };
 }
 

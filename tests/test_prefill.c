@@ -123,7 +123,7 @@ static void all_sizes_say_the_same(void **state)
 {
     (void)state;
     static const char *const names[] = { GOLDEN "mamba", GOLDEN "mamba2", GOLDEN "llama3", GOLDEN "bamba",
-                                          GOLDEN "lfm2" };
+                                          GOLDEN "lfm2", GOLDEN "gemma2" };
     for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
         spec_model *m = support_model(backend, names[k], SPEC_DTYPE_F32);
         spec_model *other = support_model(plain, names[k], SPEC_DTYPE_F32);

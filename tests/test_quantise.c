@@ -211,7 +211,7 @@ static void refused(void **state)
 int main(void)
 {
     static const char *const models[] = { "llama2", "qwen3", "phi3", "ernie4_5", "mamba", "mamba2", "bamba", "lfm2",
-                                          "mambainllama" };
+                                          "mambainllama", "gemma2" };
     enum { N = sizeof models / sizeof *models };
     struct CMUnitTest tests[3 + N] = { cmocka_unit_test(blocks), cmocka_unit_test(beyond), cmocka_unit_test(refused) };
     backend = support_backend();

@@ -6,11 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MODEL SPEC_TEST_DIR "/golden/phi3-long"
 #define TOLERANCE 1e-4
 
 enum { ORIGINAL = 32, LONGEST = 64, COLS = 96 };
 
+static const char *const models[] = { SPEC_TEST_DIR "/golden/phi3-long", SPEC_TEST_DIR "/golden/phi4_mini" }; /* of the latter's heads a part turns */
+static const char *path; /* of them the one that is tested */
 static spec_backend *backend;
 static spec_model *model;
 static golden reference;
@@ -118,7 +119,7 @@ static void warned(void **state)
     (void)state;
     bp.log = on_log, bp.log_user_data = text;
     OK(spec_backend_open(&be, "cpu:portable", &bp));
-    spec_model *m = support_model(be, MODEL, SPEC_DTYPE_F32);
+    spec_model *m = support_model(be, path, SPEC_DTYPE_F32);
     for (int k = 1; k <= 2; k++) {
         sp.n_ctx = ORIGINAL + k;
         OK(spec_session_open(&s, m, NULL, &sp));
@@ -151,18 +152,28 @@ static void dynamic_ends(void **state)
     free(text);
 }
 
-int main(void)
+static int test_model(const char *at)
 {
+    char golden_file[512];
     const struct CMUnitTest tests[] = { cmocka_unit_test(up_to_the_original_length), cmocka_unit_test(beyond_it),
                                         cmocka_unit_test(saved_sequences), cmocka_unit_test(warned),
                                         cmocka_unit_test(dynamic_ends) };
-    backend = support_backend();
-    model = support_model(backend, MODEL, SPEC_DTYPE_F32);
-    support_golden_open(&reference, MODEL "/golden.safetensors");
+    path = at;
+    snprintf(golden_file, sizeof golden_file, "%s/golden.safetensors", path);
+    model = support_model(backend, path, SPEC_DTYPE_F32);
+    support_golden_open(&reference, golden_file);
     ids = support_golden_find(&reference, "ids", NULL, NULL);
-    const int failed = cmocka_run_group_tests_name("rope_long", tests, NULL, NULL);
+    const int failed = cmocka_run_group_tests_name(path, tests, NULL, NULL);
     support_golden_close(&reference);
     spec_model_close(model);
+    return failed;
+}
+
+int main(void)
+{
+    int failed = 0;
+    backend = support_backend();
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) failed += test_model(models[i]);
     spec_backend_close(backend);
     return failed;
 }

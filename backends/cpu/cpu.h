@@ -176,15 +176,15 @@ struct cpu_loops {
     void (*store)(void *out, spec_dtype dtype, const float *in, size_t n);
     /* The first n_k inputs of a panel's blocks, whole groups, rounded to `type`: out [n_k][ld], 32 columns */
     void (*unpack)(float *out, size_t ld, spec_dtype type, const spec_block_form *form, const uint8_t *panel, int32_t n_k);
-    /* t = act(t) */
-    void (*activate)(float *t, spec_activation act, size_t n);
+    /* t = act(t), of a product that `scale` then multiplies */
+    void (*activate)(float *t, spec_activation act, float scale, size_t n);
     /* One row of spec_norm_args; y is f32. gate may be NULL */
     void (*norm)(const spec_norm_args *a, float *y, const float *x, const float *gate);
     /* y = x * rsqrt(mean(x^2) + eps) * weight */
     void (*rms)(float *y, const float *x, const float *weight, float eps, size_t n);
-    /* n <= SPEC_PAGE keys and values, in position order, join the softmax of q [d] */
+    /* n <= SPEC_PAGE keys and values, in position order, join the softmax of q [d]; cap 0 = none */
     void (*attend)(cpu_attend *s, const float *q, const float *const *k, const float *const *v, int32_t n, size_t d,
-                   float scale);
+                   float scale, float cap);
     /* y[c] = silu(bias[c] + sum_k w[k][c] u[k][c]), oldest tap first */
     void (*conv)(float *y, const float *bias, const float *const *w, const float *const *u, int32_t width, bool silu,
                  size_t n);
@@ -326,6 +326,7 @@ spec_status speci_cpu_scan(spec_queue *q, const spec_op *op);
 spec_status speci_cpu_keep(spec_queue *q, const spec_op *op);
 spec_status speci_cpu_recycle(spec_queue *q, const spec_op *op);
 spec_status speci_cpu_bias(spec_queue *q, const spec_op *op);
+spec_status speci_cpu_glu(spec_queue *q, const spec_op *op);
 spec_status speci_cpu_argmax(spec_queue *q, const spec_argmax_args *a);
 spec_status speci_cpu_adjust(spec_queue *q, const spec_adjust_args *a);
 spec_status speci_cpu_gather(spec_queue *q, const spec_gather_args *a);
@@ -348,6 +349,7 @@ spec_status speci_cpu_check_scan(spec_device *dev, const spec_op *op);
 spec_status speci_cpu_check_keep(spec_device *dev, const spec_op *op);
 spec_status speci_cpu_check_recycle(spec_device *dev, const spec_op *op);
 spec_status speci_cpu_check_bias(spec_device *dev, const spec_op *op);
+spec_status speci_cpu_check_glu(spec_device *dev, const spec_op *op);
 
 /* The epilogue of a product: t [n_row][CPU_TASK_OUT], outputs of task `task`, rows first_row .. */
 void speci_cpu_linear_store(const spec_device *dev, const spec_linear_args *a, float *t, int32_t task,

@@ -19,6 +19,7 @@ spec_status speci_cpu_check_attention(spec_device *dev, const spec_op *op)
     if (a->n_head < 1 || a->n_head % kv->n_kv_head != 0)
         return h->fail(SPEC_E_INVALID, "attention: %d heads on %d key heads", a->n_head, kv->n_kv_head);
     if (a->window < 0) return h->fail(SPEC_E_INVALID, "attention: window %d", a->window);
+    if (!(a->cap >= 0.0f)) return h->fail(SPEC_E_INVALID, "attention: scores capped at %g", (double)a->cap);
     int32_t width = a->n_head * kv->head_dim;
     if (a->q.dtype != SPEC_DTYPE_F32 || !cpu_is_float(a->y.dtype) || a->q.ld < width || a->y.ld < width)
         return h->fail(SPEC_E_INVALID, "attention: q %s, y %s, rows %d and %d apart; need f32, a float type and %d",
@@ -132,7 +133,7 @@ static void attend_block(tile *t, int32_t t0)
         }
         for (int32_t h = 0; h < heads && begin < end; h++)
             t->job->q->dev->loops->attend(&t->states[r * heads + h], cpu_at(&a->q, t->row0 + r, (t->head0 + h) * dim),
-                                          t->own.k + begin - t0, t->own.v + begin - t0, end - begin, (size_t)dim, a->scale);
+                                          t->own.k + begin - t0, t->own.v + begin - t0, end - begin, (size_t)dim, a->scale, a->cap);
     }
 }
 

@@ -260,7 +260,10 @@ spec_status speci_cpu_check_linear(spec_device *dev, const spec_op *op)
     if (a->x.ld < a->n_in || a->y.ld < n_y)
         return h->fail(SPEC_E_INVALID, "linear: rows of x and y are %d and %d apart, need %d and %d", a->x.ld, a->y.ld,
                        a->n_in, n_y);
-    if (a->act > SPEC_ACT_RELU) return h->fail(SPEC_E_UNSUPPORTED, "linear: activation %d", (int)a->act);
+    if (a->act > SPEC_ACT_CAP) return h->fail(SPEC_E_UNSUPPORTED, "linear: activation %d", (int)a->act);
+    if (a->act == SPEC_ACT_CAP && (!(a->scale > 0.0f) || a->glu || a->add || a->y.dtype != SPEC_DTYPE_F32))
+        return h->fail(SPEC_E_INVALID, "linear: capped at %g, with glu %d, add %d, y %s", (double)a->scale, a->glu, a->add,
+                       speci_dtype_name(a->y.dtype));
     return SPEC_OK;
 }
 

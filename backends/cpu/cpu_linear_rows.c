@@ -65,7 +65,7 @@ void speci_cpu_linear_store(const spec_device *dev, const spec_linear_args *a, f
     size_t n = (size_t)cpu_min(width, n_y - col);
     for (int32_t r = 0; r < n_row; r++, t += CPU_TASK_OUT) {
         add_bias(t, a->bias ? a->bias + col : NULL, n);
-        loops->activate(t, a->act, n);
+        loops->activate(t, a->act, a->scale, n);
         if (a->glu) {
             float *up = t + CPU_PANEL;
             add_bias(up, a->bias ? a->bias + n_y + col : NULL, n);

@@ -90,7 +90,7 @@ static void store(void *out, spec_dtype dtype, const float *in, size_t n)
 
 /* --- activations --- */
 
-static void activate(float *t, spec_activation act, size_t n)
+static void activate(float *t, spec_activation act, float scale, size_t n)
 {
     switch (act) {
     case SPEC_ACT_NONE: break;
@@ -105,6 +105,9 @@ static void activate(float *t, spec_activation act, size_t n)
         break;
     case SPEC_ACT_RELU:
         for (size_t i = 0; i < n; i++) t[i] = t[i] < 0.0f ? 0.0f : t[i];
+        break;
+    case SPEC_ACT_CAP:
+        for (size_t i = 0; i < n; i++) t[i] = cpu_tanh(t[i] / scale);
         break;
     }
 }
@@ -201,15 +204,24 @@ static inline void axpy4(float *restrict y, const float f[4], const float *const
     for (size_t i = 0; i < n; i++) y[i] = y[i] + f[0] * a[i] + f[1] * b[i] + f[2] * c[i] + f[3] * d[i];
 }
 
+/* s = cap tanh(s / cap). Returns the largest of these and m. */
+static float cap_scores(float *s, int32_t n, float cap, float m)
+{
+    for (int32_t j = 0; j < n; j++) s[j] = cap * cpu_tanh(s[j] / cap);
+    for (int32_t j = 0; j < n; j++) m = s[j] > m ? s[j] : m;
+    return m;
+}
+
 /* m' = max(m, s);  o' = o e^(m - m') + sum_j e^(s_j - m') v_j;  l' likewise   (algorithms.md 6) */
 static void attend(cpu_attend *st, const float *q, const float *const *k, const float *const *v, int32_t n, size_t d,
-                   float scale)
+                   float scale, float cap)
 {
     float s[SPEC_PAGE], m = st->m;
     for (int32_t j = 0; j < n; j++) {
         s[j] = dot(q, k[j], d) * scale;
         m = s[j] > m ? s[j] : m;
     }
+    if (cap > 0.0f) m = cap_scores(s, n, cap, st->m);
     float old = cpu_exp(st->m - m);
     if (st->l == 0.0f) old = 0.0f; /* nothing yet: m may be -inf */
     float l = st->l * old;

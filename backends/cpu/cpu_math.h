@@ -58,6 +58,19 @@ static inline float cpu_silu(float x)
     return x / (1.0f + cpu_exp(-x));
 }
 
+/* tanh(x), relative error 1.5e-7: x + x^3 P(x^2) below 5/8 (Cephes' tanhf), 1 - 2 / (1 + e^2x) above. */
+static inline float cpu_tanh(float x)
+{
+    float magnitude = x < 0.0f ? -x : x, z = x * x;
+    float p = -5.70498872745e-3f;
+    p = p * z + 2.06390887954e-2f;
+    p = p * z - 5.37397155531e-2f;
+    p = p * z + 1.33314422036e-1f;
+    p = p * z - 3.33332819422e-1f;
+    float near = x + x * (z * p), far = 1.0f - 2.0f / (1.0f + cpu_exp(2.0f * magnitude));
+    return magnitude > 0.625f ? (x < 0.0f ? -far : far) : near;
+}
+
 /* erfc(x) for x >= 0, relative error 1.2e-7: Chebyshev fit of Numerical Recipes (erfcc). */
 static inline float cpu_erfc_positive(float x)
 {

@@ -68,6 +68,7 @@ spec_status speci_cpu_check_rope_kv(spec_device *dev, const spec_op *op)
     if (a->n_rot < 0 || a->n_rot % 2 != 0 || a->n_rot > a->kv.head_dim || a->n_rot > ROT_MAX)
         return h->fail(SPEC_E_INVALID, "rope_kv: %d rotated dimensions of %d", a->n_rot, a->kv.head_dim);
     int32_t width = (a->n_head + 2 * a->kv.n_kv_head) * a->kv.head_dim;
+    if (!(a->gain >= 0.0f)) return h->fail(SPEC_E_INVALID, "rope_kv: a gain of %g", (double)a->gain);
     if (a->qkv.dtype != SPEC_DTYPE_F32 || a->n_head < 1 || a->qkv.ld < width)
         return h->fail(SPEC_E_INVALID, "rope_kv: qkv is %s with rows %d apart, expected f32 and %d",
                        speci_dtype_name(a->qkv.dtype), a->qkv.ld, width);
@@ -101,11 +102,12 @@ static void rope_row(void *arg, int32_t row)
     int32_t position = s->n_past + spec_step_row_node(b, s, row)->depth;
     int32_t slot = s->n_past + s->n_fed + (row - s->first_row);
     size_t d = (size_t)kv->head_dim;
+    const float gain = a->gain > 0.0f ? a->gain : 1.0f;
     float cosine[ROT_MAX / 2], sine[ROT_MAX / 2];
     for (int32_t i = 0; i < a->n_rot / 2; i++) {
         double angle = (double)position * (double)a->inv_freq[i];
-        cosine[i] = (float)cos(angle);
-        sine[i] = (float)sin(angle);
+        cosine[i] = (float)cos(angle) * gain;
+        sine[i] = (float)sin(angle) * gain;
     }
     float *x = cpu_at(&a->qkv, row, 0);
     for (int32_t h = 0; h < a->n_head + kv->n_kv_head; h++) {

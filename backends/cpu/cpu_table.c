@@ -35,6 +35,7 @@ const spec_backend_ops speci_cpu_ops = {
         [SPEC_OP_KEEP] = { SPEC_OP_KEEP, speci_cpu_check_keep, speci_cpu_keep },
         [SPEC_OP_RECYCLE] = { SPEC_OP_RECYCLE, speci_cpu_check_recycle, speci_cpu_recycle },
         [SPEC_OP_BIAS] = { SPEC_OP_BIAS, speci_cpu_check_bias, speci_cpu_bias },
+        [SPEC_OP_GLU] = { SPEC_OP_GLU, speci_cpu_check_glu, speci_cpu_glu },
     },
     .argmax = speci_cpu_argmax,
     .probs = speci_cpu_probs,
@@ -48,4 +49,5 @@ const spec_backend_ops speci_cpu_ops = {
     .weight_blocks = 1u << SPEC_DTYPE_Q8_0 | 1u << SPEC_DTYPE_Q4_0 | 1u << SPEC_DTYPE_Q4_1 | 1u << SPEC_DTYPE_Q5_0 | 1u << SPEC_DTYPE_Q5_1 |
                      1u << SPEC_DTYPE_Q4_K | 1u << SPEC_DTYPE_Q5_K | 1u << SPEC_DTYPE_Q6_K,
     .parallel = speci_cpu_run_tasks,
+    .knows = SPEC_KNOWS_CAP | SPEC_KNOWS_GAIN,
 };

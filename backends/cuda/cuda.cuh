@@ -362,6 +362,7 @@ spec_status speci_cuda_check_scan(spec_device *dev, const spec_scan_args *a);
 spec_status speci_cuda_check_keep(spec_device *dev, const spec_keep_args *a);
 spec_status speci_cuda_check_recycle(spec_device *dev, const spec_recycle_args *a);
 spec_status speci_cuda_check_bias(spec_device *dev, const spec_bias_args *a);
+spec_status speci_cuda_check_glu(spec_device *dev, const spec_glu_args *a);
 spec_status speci_cuda_embed(spec_queue *q, const spec_embed_args *a, unsigned long long *best);
 spec_status speci_cuda_norm(spec_queue *q, const cuda_norm_args *a, cuda_pass *pass);
 /* best: raised to the ranks of the rows' largest; or NULL. */
@@ -374,6 +375,7 @@ spec_status speci_cuda_scan(spec_queue *q, const spec_scan_args *a, cuda_pass *p
 spec_status speci_cuda_keep(spec_queue *q, const spec_keep_args *a);
 spec_status speci_cuda_recycle(spec_queue *q, const spec_recycle_args *a);
 spec_status speci_cuda_bias(spec_queue *q, const spec_bias_args *a);
+spec_status speci_cuda_glu(spec_queue *q, const spec_glu_args *a);
 /* Both; false: nothing was launched. */
 bool speci_cuda_embed_norm(spec_queue *q, const spec_embed_args *a, const cuda_norm_args *norm, cuda_pass *pass, spec_status *status);
 bool speci_cuda_linear_norm(spec_queue *q, const cuda_linear_args *a, const cuda_norm_args *norm, cuda_pass *pass,
@@ -392,6 +394,8 @@ spec_status speci_cuda_tokens_of(spec_queue *q, const spec_argmax_args *a, cuda_
 spec_status speci_cuda_tokens(spec_queue *q);
 /* Raises best[r] to the rank of the largest of y[r][0 .. n), for the rows of the pass (cuda_rows.cu). */
 spec_status speci_cuda_row_best(spec_queue *q, const spec_view *y, int32_t n, unsigned long long *best);
+/* y [rows][n] f32 becomes cap tanh(y / cap) (rows/cuda_cap.cu). */
+spec_status speci_cuda_cap_rows(spec_queue *q, const spec_view *y, int32_t n, float cap);
 spec_status speci_cuda_probs(spec_queue *q, const spec_probs_args *a);
 spec_status speci_cuda_accept(spec_queue *q, const spec_accept_args *a);
 spec_status speci_cuda_accept_tree(spec_queue *q, const spec_accept_tree_args *a);
@@ -548,6 +552,9 @@ __device__ __forceinline__ float exp2_fast(float x)
 
 /* e^x, at most 2^-22 + |x| 2^-24 off; the code is short, which for kernels that run once a layer is what counts. */
 __device__ __forceinline__ float exp_fast(float x) { return exp2_fast(CUDART_L2E_F * x); }
+
+/* cap tanh(x / cap), of scores and of logits; inverse: 1 / cap. */
+__device__ __forceinline__ float soft_cap(float x, float cap, float inverse) { return cap * tanhf(x * inverse); }
 
 /* The functions that scan, replay and every activation share. */
 __device__ __forceinline__ float silu(float x) { return __fdividef(x, 1.0f + exp_fast(-x)); }

@@ -34,8 +34,10 @@ const cuda_kind speci_cuda_kinds[SPEC_OP_N] = {
     { CHECK(recycle), [](spec_queue *q, const cuda_op *o, cuda_pass *) { return speci_cuda_recycle(q, &o->op.u.recycle); } },
     /* SPEC_OP_BIAS */
     { CHECK(bias), [](spec_queue *q, const cuda_op *o, cuda_pass *) { return speci_cuda_bias(q, &o->op.u.bias); } },
+    /* SPEC_OP_GLU */
+    { CHECK(glu), [](spec_queue *q, const cuda_op *o, cuda_pass *) { return speci_cuda_glu(q, &o->op.u.glu); } },
 };
-static_assert(SPEC_OP_BIAS + 1 == SPEC_OP_N, "a row a kind, in their order");
+static_assert(SPEC_OP_GLU + 1 == SPEC_OP_N, "a row a kind, in their order");
 
 /* --- pairs --- */
 

@@ -25,6 +25,7 @@ static int views_read(const spec_op *op, spec_view v[VIEWS])
     case SPEC_OP_KEEP: v[n++] = u.keep.x; break;
     case SPEC_OP_RECYCLE: v[n++] = u.recycle.x; break;
     case SPEC_OP_BIAS: v[n++] = u.bias.y; break; /* the table is no tensor of the plan */
+    case SPEC_OP_GLU: v[n++] = u.glu.gate, v[n++] = u.glu.up; break;
     case SPEC_OP_EMBED: case SPEC_OP_KV_COMMIT: case SPEC_OP_N: break;
     }
     return n;
@@ -42,6 +43,7 @@ static spec_view view_written(const spec_op *op)
     case SPEC_OP_KEEP: return op->u.keep.y;
     case SPEC_OP_RECYCLE: return op->u.recycle.y; /* of a store nothing: its cache is no tensor */
     case SPEC_OP_BIAS: return op->u.bias.y;
+    case SPEC_OP_GLU: return op->u.glu.y;
     case SPEC_OP_KV_COMMIT: case SPEC_OP_N: break;
     }
     return {};

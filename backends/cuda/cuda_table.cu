@@ -35,7 +35,8 @@ static const spec_backend_ops table = {
       { SPEC_OP_SCAN, speci_cuda_supports, speci_cuda_run },
       { SPEC_OP_KEEP, speci_cuda_supports, speci_cuda_run },
       { SPEC_OP_RECYCLE, speci_cuda_supports, speci_cuda_run },
-      { SPEC_OP_BIAS, speci_cuda_supports, speci_cuda_run } },
+      { SPEC_OP_BIAS, speci_cuda_supports, speci_cuda_run },
+      { SPEC_OP_GLU, speci_cuda_supports, speci_cuda_run } },
     speci_cuda_argmax,
     speci_cuda_probs,
     speci_cuda_accept,
@@ -54,6 +55,7 @@ static const spec_backend_ops table = {
     1u << SPEC_DTYPE_Q8_0 | 1u << SPEC_DTYPE_Q4_0 | 1u << SPEC_DTYPE_Q4_1 | 1u << SPEC_DTYPE_Q5_0 | 1u << SPEC_DTYPE_Q5_1 |
         1u << SPEC_DTYPE_Q4_K | 1u << SPEC_DTYPE_Q5_K | 1u << SPEC_DTYPE_Q6_K,
     speci_cuda_parallel,
+    SPEC_KNOWS_CAP | SPEC_KNOWS_GAIN,
 };
 
 extern "C" const spec_backend_ops *spec_cuda_ops(void) { return &table; }

@@ -41,6 +41,7 @@ spec_status speci_family_qwen3(model_builder *b);
 spec_status speci_family_granite(model_builder *b);
 spec_status speci_family_phi3(model_builder *b);
 spec_status speci_family_gemma(model_builder *b);
+spec_status speci_family_gemma2(model_builder *b);
 spec_status speci_family_gemma3(model_builder *b);
 spec_status speci_family_seed_oss(model_builder *b);
 spec_status speci_family_ministral(model_builder *b);

@@ -52,11 +52,14 @@ spec_status speci_model_build_check_heads(model_builder *b, const model_attentio
     const spec_dtype t = b->model->dtype;
     const int32_t width = a->n_head * a->head_dim;
     const spec_kv kv = { .dtype = t, .n_page = 1, .n_kv_head = a->n_kv_head, .head_dim = a->head_dim };
-    const spec_op op = { .kind = SPEC_OP_ATTENTION,
-                         .u.attention = { .q = { .dtype = SPEC_DTYPE_F32, .ld = width }, .n_head = a->n_head, .scale = a->scale,
-                                          .window = a->window, .kv = kv, .y = { .dtype = t, .ld = width } } };
+    spec_op op = { .kind = SPEC_OP_ATTENTION,
+                   .u.attention = { .q = { .dtype = SPEC_DTYPE_F32, .ld = width }, .n_head = a->n_head, .scale = a->scale,
+                                    .window = a->window, .kv = kv, .y = { .dtype = t, .ld = width } } };
     char why[256];
-    if (speci_op_supports(be->ops, be->dev, &op) == SPEC_OK) return SPEC_OK;
+    if (speci_op_supports(be->ops, be->dev, &op) == SPEC_OK) {
+        op.u.attention.cap = a->cap;
+        return speci_op_supports(be->ops, be->dev, &op);
+    }
     snprintf(why, sizeof why, "%s", spec_last_error());
     return speci_fail(SPEC_E_UNSUPPORTED, "%s: head_dim is %d (hidden_size / num_attention_heads where it is not said), which "
                       "this device does not take: %s", b->config->file, a->head_dim, why);
@@ -411,8 +414,8 @@ static spec_status open_runs(model_builder *b, model_linear *out, const rows *r,
     return SPEC_OK;
 }
 
-/* The weights of a linear map. Where some of its parts are blocks, and not all of them alike, each keeps its own; with glu gates and what
- * they multiply are one matrix. */
+/* The weights of a linear map. Where some of its parts are blocks, and not all of them alike, each keeps its own; gates and what they multiply
+ * where the backend joins them behind their products. */
 static spec_status open_rows(model_builder *b, model_linear *out, const rows *r, int32_t n, bool glu)
 {
     int32_t n_run = 1;
@@ -422,7 +425,8 @@ static spec_status open_rows(model_builder *b, model_linear *out, const rows *r,
         packed = packed || r[i].t->blocks;
     }
     const bool quantised = speci_quantised_as(b->model->weights, out->n_in) != SPEC_DTYPE_AUTO;
-    if (packed && !glu && !quantised && n_run > 1 && n_run <= 1 + MODEL_LINEAR_MORE) return open_runs(b, out, r, n);
+    const bool apart = !glu || b->model->backend->ops->op[SPEC_OP_GLU].run;
+    if (packed && apart && !quantised && n_run > 1 && n_run <= 1 + MODEL_LINEAR_MORE) return open_runs(b, out, r, n);
     return open_matrix(b, &out->w, r, n, out->n_in, glu, false);
 }
 

@@ -5,23 +5,6 @@
 
 #include <math.h>
 
-static const model_transformer_names names = {
-    .embed = "model.embed_tokens.weight", .head = "lm_head", .final_norm = "model.norm", .layers = "model.layers",
-    .norm1 = "input_layernorm", .norm2 = "pre_feedforward_layernorm", .behind1 = "post_attention_layernorm",
-    .behind2 = "post_feedforward_layernorm", .attention = "self_attn", .mlp = "mlp", .out = "o_proj", .q_norm = "q_norm",
-    .k_norm = "k_norm", .gate = "gate_proj", .up = "up_proj", .down = "down_proj",
-};
-
-/* Every how many layers one has no window, from the first such on; 0: it is not so regular. */
-static int32_t period_of(const model_transformer_layer *layers, int32_t n_layer)
-{
-    int32_t period = 1;
-    while (period <= n_layer && layers[period - 1].window > 0) period++;
-    for (int32_t i = 0; i < n_layer; i++)
-        if ((layers[i].window == 0) != ((i + 1) % period == 0)) return 0;
-    return period;
-}
-
 /* The key of the first files is sliding_window_pattern. */
 static spec_status read_layers(model_config *c, model_transformer_layer *layers, const model_transformer *t)
 {
@@ -30,7 +13,7 @@ static spec_status read_layers(model_config *c, model_transformer_layer *layers,
     SPEC_TRY(speci_config_int_or(c, &old, "sliding_window_pattern", 6, 1, INT32_MAX));
     SPEC_TRY(speci_config_int_or(c, &pattern, "_sliding_window_pattern", old, 1, INT32_MAX));
     SPEC_TRY(speci_transformer_windows(c, layers, t->n_layer, width, pattern));
-    speci_config_note(c, "_sliding_window_pattern", json_integer(period_of(layers, t->n_layer)));
+    speci_config_note(c, "_sliding_window_pattern", json_integer(speci_transformer_period(layers, t->n_layer)));
     return SPEC_OK;
 }
 
@@ -45,10 +28,10 @@ spec_status speci_family_gemma3(model_builder *b)
     double scalar;
     SPEC_TRY(speci_transformer_read(b->config, &t, &defaults));
     SPEC_TRY(speci_config_bool_or(b->config, &t.qkv_bias, "attention_bias", false));
-    SPEC_TRY(speci_gemma_activation(b->config, &t));
+    SPEC_TRY(speci_gemma_one_activation(b->config, &t));
     SPEC_TRY(speci_config_number_or(b->config, &scalar, "query_pre_attn_scalar", 256, 1e-6, 1e6));
     SPEC_TRY(speci_config_agree_bool(b->config, "use_bidirectional_attention", false));
-    t.out_bias = t.qkv_bias, t.qk_norm = true, t.names = &names;
+    t.out_bias = t.qkv_bias, t.qk_norm = true, t.names = &speci_gemma_names;
     t.attention_scale = 1 / sqrt(scalar);
     b->norms_from_one = true;
     SPEC_TRY(speci_transformer_build(b, &t, read_layers));

@@ -18,6 +18,8 @@ spec_status speci_family_phi3(model_builder *b)
         return speci_fail(SPEC_E_UNSUPPORTED, "%s: rope_type is \"%s\", expected default or longrope", b->config->file,
                           speci_rope_type_name(&t.rope));
     SPEC_TRY(speci_config_int_or(b->config, &t.window, "sliding_window", 0, 1, INT32_MAX));
+    SPEC_TRY(speci_config_agree(b->config, "full_attn_mod", 1)); /* in Phi-4-mini's file, both; not read by the class */
+    SPEC_TRY(speci_config_agree(b->config, "interpolate_factor", 1));
     for (size_t i = 0; i < sizeof inert / sizeof *inert; i++) (void)speci_config_take(b->config, inert[i]);
     t.qkv = MODEL_QKV_FUSED;
     t.fused_mlp = true;

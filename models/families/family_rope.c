@@ -305,17 +305,12 @@ spec_status speci_rope_dims(const model_rope *rope, int32_t *n_rot, int32_t head
                       head_dim);
 }
 
-spec_status speci_rope_score_scale(const model_rope *rope, double *scale, int32_t n_rot, int32_t head_dim, const char *file)
+void speci_rope_gains(const model_rope *rope, double *score, double *turned, int32_t n_rot, int32_t head_dim)
 {
-    *scale = 1;
-    if (rope->attention_factor == 0 || rope->attention_factor == 1 || n_rot == 0) return SPEC_OK;
-    if (n_rot < head_dim)
-        return speci_fail(SPEC_E_UNSUPPORTED,
-                          "%s: rope_type is \"%s\" with an attention factor of %g, but only %d of a head's %d dimensions turn: "
-                          "a factor of these alone is not supported", file,
-                          speci_rope_type_name(rope), rope->attention_factor, n_rot, head_dim);
-    *scale = rope->attention_factor * rope->attention_factor;
-    return SPEC_OK;
+    const double factor = rope->attention_factor > 0 && n_rot > 0 ? rope->attention_factor : 1;
+    const bool whole = n_rot == head_dim;
+    *score = whole ? factor * factor : 1;
+    *turned = whole ? 1 : factor;
 }
 
 int32_t speci_rope_positions(const model_rope *rope)

@@ -46,8 +46,9 @@ spec_status speci_rope_read_two(model_config *c, model_rope *full, model_rope *s
 const char *speci_rope_type_name(const model_rope *rope);
 /* Dimensions of a head that turn: int(head_dim * partial), which must be even. */
 spec_status speci_rope_dims(const model_rope *rope, int32_t *n_rot, int32_t head_dim, const char *file);
-/* What scores are multiplied by: queries and keys each have the attention factor. Only where whole heads turn. */
-spec_status speci_rope_score_scale(const model_rope *rope, double *scale, int32_t n_rot, int32_t head_dim, const char *file);
+/* Queries and keys each have the attention factor where they turn: what scores are multiplied by, if whole heads turn, else the
+ * dimensions that do. */
+void speci_rope_gains(const model_rope *rope, double *score, double *turned, int32_t n_rot, int32_t head_dim);
 /* Positions that the scaling is made for; 0: nothing is said of that. */
 int32_t speci_rope_positions(const model_rope *rope);
 /* freq [n_rot / 2]: radians per position. */

@@ -17,6 +17,7 @@ static const model_family families[] = {
     { "granite", "granite", NULL, speci_family_granite, NULL },
     { "phi3", "phi3", NULL, speci_family_phi3, NULL },
     { "gemma", "gemma", NULL, speci_family_gemma, NULL },
+    { "gemma2", "gemma2", NULL, speci_family_gemma2, NULL },
     { "gemma3", "gemma3_text", NULL, speci_family_gemma3, NULL },
     { "seed_oss", "seed_oss", NULL, speci_family_seed_oss, NULL },
     { "ministral", "ministral", NULL, speci_family_ministral, NULL },

@@ -88,12 +88,12 @@ static spec_status build_norm(model_builder *b, model_norm *out, const model_tra
 spec_status speci_transformer_rope(model_builder *b, model_attention *out, const model_rope *rope)
 {
     float freq[MODEL_HEAD_DIM_MAX / 2];
-    double scale;
+    double score, turned;
     SPEC_TRY(speci_rope_dims(rope, &out->n_rot, out->head_dim, b->config->file));
     if (out->n_rot == 0) return SPEC_OK;
     if (rope->type == MODEL_ROPE_DYNAMIC) b->model->ctx_ends = true;
-    SPEC_TRY(speci_rope_score_scale(rope, &scale, out->n_rot, out->head_dim, b->config->file));
-    out->scale *= (float)scale;
+    speci_rope_gains(rope, &score, &turned, out->n_rot, out->head_dim);
+    out->scale *= (float)score, out->gain = (float)turned;
     SPEC_TRY(speci_rope_frequencies(rope, freq, out->n_rot, b->config->file));
     SPEC_TRY(speci_model_build_upload(b, &out->inv_freq, freq, (size_t)out->n_rot / 2));
     out->n_short = speci_rope_short_length(rope);
@@ -183,7 +183,7 @@ spec_status speci_transformer_attention(model_builder *b, model_branch *out, con
     SPEC_TRY(speci_model_build_mixer(b, out, &speci_mixer_attention));
     model_attention *a = out->own;
     *a = (model_attention){ .n_head = t->n_head, .n_kv_head = t->n_kv_head, .head_dim = t->head_dim, .window = window,
-                            .scale = (float)scale };
+                            .scale = (float)scale, .cap = (float)t->attention_cap };
     const model_name prefix = speci_namef("%s.%s", layer, names_of(t)->attention);
     SPEC_TRY(speci_model_build_check_heads(b, a));
     SPEC_TRY(build_norm(b, &out->norm, t, t->bare ? NULL : speci_namef("%s.%s", layer, norm).s));
@@ -312,6 +312,15 @@ spec_status speci_transformer_windows(model_config *c, model_transformer_layer *
 {
     for (int32_t i = 0; i < n_layer; i++) layers[i].window = (i + 1) % pattern ? width : 0;
     return speci_transformer_layer_types(c, layers, n_layer, width, "sliding_window is null");
+}
+
+int32_t speci_transformer_period(const model_transformer_layer *layers, int32_t n_layer)
+{
+    int32_t period = 1;
+    while (period <= n_layer && layers[period - 1].window > 0) period++;
+    for (int32_t i = 0; i < n_layer; i++)
+        if ((layers[i].window == 0) != ((i + 1) % period == 0)) return 0;
+    return period;
 }
 
 /* Qwen2Config, Qwen3Config: sliding_window counts with use_sliding_window only, for layers from max_window_layers on,

@@ -48,6 +48,7 @@ typedef struct model_transformer {
     bool parallel;             /* attention and MLP read the same residual */
     bool interleaved;          /* dimensions 0 and 1 of a head turn together, 2 and 3, ... (qkv apart, no qk_norm) */
     double attention_scale;    /* of scores; 0 = 1 / sqrt(head_dim) */
+    double attention_cap;      /* of scores, softly; 0 = none */
     double residual_scale;     /* of what branches add; 0 = 1 */
     int32_t window;            /* of layers that nothing else is said of; 0 = full attention */
     model_rope rope;
@@ -102,13 +103,16 @@ spec_status speci_transformer_layer_types(model_config *c, model_transformer_lay
 
 /* A window of `width` in all layers but every `pattern`-th, unless layer_types says which. */
 spec_status speci_transformer_windows(model_config *c, model_transformer_layer *layers, int32_t n_layer, int32_t width, int32_t pattern);
+/* Every how many layers one has no window, from the first such on; 0: it is not so regular. */
+int32_t speci_transformer_period(const model_transformer_layer *layers, int32_t n_layer);
 
 /* A whole model of attention and MLP layers. read NULL: all layers are alike. More layers than the
  * checkpoint can have are refused. */
 spec_status speci_transformer_build(model_builder *b, const model_transformer *t, model_read_layers read);
 
-/* Gemma's hidden_activation: family_gemma.c and family_gemma3.c. */
-spec_status speci_gemma_activation(model_config *c, model_transformer *t);
+/* Gemma's hidden_activation: family_gemma.c; of family_gemma2.c and family_gemma3.c, which have names of tensors alike, too. */
+spec_status speci_gemma_one_activation(model_config *c, model_transformer *t);
+extern const model_transformer_names speci_gemma_names;
 
 /* Reads a GLM config: family_glm.c and family_glm4.c. */
 spec_status speci_glm_read(model_config *c, model_transformer *t);

@@ -52,10 +52,10 @@ static void emit(net_emitter *e, const model_branch *b, const net_buffer *buffer
     speci_net_emit_op(e, (spec_op){ .kind = SPEC_OP_ROPE_KV,
                                     .u.rope_kv = { .qkv = qkv, .n_head = a->n_head, .q_norm = a->q_norm,
                                                    .k_norm = a->k_norm, .eps = a->qk_eps, .inv_freq = frequencies(e, a),
-                                                   .n_rot = a->n_rot, .kv = kv } });
+                                                   .n_rot = a->n_rot, .kv = kv, .gain = a->gain } });
     speci_net_emit_op(e, (spec_op){ .kind = SPEC_OP_ATTENTION,
                                     .u.attention = { .q = qkv, .n_head = a->n_head, .scale = a->scale,
-                                                     .window = a->window, .kv = kv, .y = y } });
+                                                     .window = a->window, .kv = kv, .y = y, .cap = a->cap } });
     speci_net_emit_out(e, b, &a->out, (net_input){ .x = y });
 }
 

@@ -9,6 +9,8 @@ typedef struct model_attention {
     int32_t n_head, n_kv_head, head_dim, n_rot;
     int32_t window;               /* sliding window in positions; 0 = none */
     float scale;                  /* 1 / sqrt(head_dim) unless the family says otherwise */
+    float cap;                    /* scores are softly capped at it; 0 = none */
+    float gain;                   /* of the dimensions that turn; 0 = 1 */
     model_linear qkv;             /* rows [q | k | v], heads in order */
     model_linear out;
     const float *q_norm, *k_norm; /* device [head_dim] or NULL */

@@ -5,7 +5,7 @@
 #include "models/model.h"
 
 typedef struct model_mlp {
-    model_linear up;   /* glu: rows [gate | up] */
+    model_linear up;   /* glu: rows [gate | up], of one weight or, of unlike blocks, of several */
     model_linear down;
     spec_activation act;
     int32_t glu;

@@ -126,11 +126,18 @@ static spec_view logits_of(const net_emitter *e)
     return (spec_view){ e->plans->logits, SPEC_DTYPE_F32, speci_model_n_logit(e->model) };
 }
 
+/* A cap of logits is an activation whose scale it is. */
+static spec_linear_args head_args(const spec_model *of)
+{
+    const bool capped = of->logit_cap > 0;
+    return (spec_linear_args){ .act = capped ? SPEC_ACT_CAP : SPEC_ACT_NONE, .scale = capped ? of->logit_cap : of->logit_scale };
+}
+
 static void emit_head(net_emitter *e, net_input last)
 {
     const int32_t at = e->plans->n_op[e->phase];
     const spec_model *of = speci_net_head_of(e);
-    speci_net_emit_linear(e, &of->head, last, logits_of(e), (spec_linear_args){ .scale = of->logit_scale });
+    speci_net_emit_linear(e, &of->head, last, logits_of(e), head_args(of));
     if (e->plans->ops[e->phase]) e->plans->ops[e->phase][at].head = 1;
 }
 

@@ -142,8 +142,9 @@ DENSE = {
     "gptj": dict(norms="wb", mlp=("fc_in", "fc_out"), second=False, head_bias=True, out="out_proj", final="transformer.ln_f",
                  layers="transformer.h", first="ln_1", attention="attn", embed="transformer.wte"),
     # layer_norms: names of norms in front of branches and behind them; qk: norms of each head, or over all heads
-    "gemma3_text": dict(norms="w", mlp="glu", qk="head", layer_norms=(
-        "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")),
+    **{kind: dict(norms="w", mlp="glu", **qk, layer_norms=(
+        "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"))
+       for kind, qk in (("gemma2", {}), ("gemma3_text", {"qk": "head"}))},
     "glm4": dict(norms="w", mlp="fused", layer_norms=("input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm",
                                                       "post_mlp_layernorm")),
     **{kind: dict(norms="w", mlp="glu", qk=qk, layer_norms=("post_attention_layernorm", "post_feedforward_layernorm"))
@@ -168,7 +169,7 @@ def shapes_dense(c):
     hd, kv = c.get("head_dim") or h // nh, c.get("num_key_value_heads") or nh
     ff = c.get("intermediate_size", c.get("n_inner")) or 4 * h
     qkv_bias, out_bias, mlp_bias = dense_biases(c)
-    tied = c.get("tie_word_embeddings", c["model_type"] in ("ernie4_5", "starcoder2", "cohere", "cohere2", "gemma3_text"))
+    tied = c.get("tie_word_embeddings", c["model_type"] in ("ernie4_5", "starcoder2", "cohere", "cohere2", "gemma2", "gemma3_text"))
 
     def linear(name, rows, cols, gain, bias):
         t[name + ".weight"] = (rows, cols), gain
@@ -685,7 +686,7 @@ NEOX_KEYS = [
     *tied_keys(ONE),
     Key("one_layer", {"num_hidden_layers": 1}, refuse_ok=True),
     refuse("heads_do_not_divide", {"num_attention_heads": 5}),
-    refuse("rope_yarn", {"rope_scaling": YARN}, note="heads turn partly: the attention factor has no place"),
+    Key("rope_yarn", {"rope_scaling": YARN}, note="an attention factor of the dimensions that turn"),
 ] + dynamic_keys() + refusals() + shape_refusals()
 
 MAMBA = {"architectures": ["MambaForCausalLM"], "model_type": "mamba", "hidden_size": 32, "num_hidden_layers": 3,
@@ -773,7 +774,7 @@ BAMBA_KEYS = [
     refuse("act_gelu", {"hidden_act": "gelu"}, note="would change the convolution too"),
     refuse("attn_layers_wrong", {"attn_layer_indices": [0, 2]}, note="the tensors of layer 0 are those of a Mamba layer"),
     refuse("heads_mismatch", {"mamba_n_heads": 4}),
-    refuse("rope_yarn", bamba_rope(**{**YARN})),
+    Key("rope_yarn", bamba_rope(**YARN), note="an attention factor of the dimensions that turn"),
     Key("rope_yarn_whole", {"partial_rotary_factor": REMOVE, **bamba_rope(**YARN, partial_rotary_factor=1.0)}),
 ] + refusals() + shape_refusals()
 
@@ -1047,12 +1048,26 @@ PHI3_LONG_KEYS = [
     Key("longest_65", {"max_position_embeddings": 65}, note="another attention factor"),
     Key("half_a_head", {"partial_rotary_factor": 0.5, "rope_scaling": {**PHI3_LONG["rope_scaling"], "attention_factor": 1.0,
                                                                         "short_factor": [1.0, 1.2], "long_factor": [1.5, 3.0]}}),
-    refuse("half_a_head_scaled", {"partial_rotary_factor": 0.5, "rope_scaling": {
-        **PHI3_LONG["rope_scaling"], "short_factor": [1.0, 1.2], "long_factor": [1.5, 3.0]}}, note="Phi-4-mini"),
+    Key("half_a_head_scaled", {"partial_rotary_factor": 0.5, "rope_scaling": {
+        **PHI3_LONG["rope_scaling"], "short_factor": [1.0, 1.2], "long_factor": [1.5, 3.0]}}, note="an attention factor of half a head"),
     refuse("linear", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, note="the class refuses it, too"),
     refuse("yarn", {"rope_scaling": YARN}, note="the class takes it for longrope"),
     refuse("original_default", {"original_max_position_embeddings": REMOVE, "rope_scaling": LONG},
            note="class default 4096, whatever the object says"),
+]
+PHI4_MINI = llama_base("phi3", num_key_value_heads=2, sliding_window=None, pad_token_id=0, original_max_position_embeddings=32,
+                       partial_rotary_factor=0.75, tie_word_embeddings=True, rope_scaling={
+                           "type": "longrope", "short_factor": [1.0, 1.1, 1.3], "long_factor": [1.2, 1.6, 4.0]})
+PHI4_MINI_KEYS = [
+    Key("factor", {"rope_scaling": {**PHI4_MINI["rope_scaling"], "factor": 3.0}}, note="another attention factor"),
+    Key("attention_factor", {"rope_scaling": {**PHI4_MINI["rope_scaling"], "attention_factor": 0.7}}),
+    Key("original_16", {"original_max_position_embeddings": 16}), Key("longest_65", {"max_position_embeddings": 65}),
+    Key("half_a_head", {"partial_rotary_factor": 0.5, "rope_scaling": {**PHI4_MINI["rope_scaling"], "short_factor": [1.0, 1.2],
+                                                                        "long_factor": [1.5, 3.0]}}),
+    refuse("whole_head", {"partial_rotary_factor": REMOVE}, note="more factors are needed"),
+    Key("published", {"full_attn_mod": 1, "interpolate_factor": 1, "attention_bias": False, "mlp_bias": False, "lm_head_bias": False,
+                      "sliding_window": 262144}, same=True, note="what Phi-4-mini's file has besides"),
+    refuse("full_attn_mod", {"full_attn_mod": 2}),
 ]
 GEMMA = llama_base("gemma", num_key_value_heads=1, head_dim=16, hidden_act="gelu_pytorch_tanh", attention_bias=False,
                    pad_token_id=0, tie_word_embeddings=True)
@@ -1138,7 +1153,7 @@ def dense_keys(eps, partial=None):
               Key("partial_rotary_removed", {"partial_rotary_factor": REMOVE}, same=True),
               Key("partial_rotary_new", {**new_rope(500.0, rope_type="default", partial_rotary_factor=0.25),
                                          "partial_rotary_factor": REMOVE}),
-              refuse("rope_yarn", {"rope_scaling": YARN}, note="heads turn partly: the attention factor has no place")]
+              Key("rope_yarn", {"rope_scaling": YARN}, note="an attention factor of the dimensions that turn")]
     return k + refusals() + shape_refusals()
 
 
@@ -1334,8 +1349,38 @@ GEMMA3_KEYS = [
     refuse("final_logit_softcapping", {"final_logit_softcapping": 30.0}),
     refuse("attn_logit_softcapping", {"attn_logit_softcapping": 50.0}),
     refuse("use_bidirectional_attention", {"use_bidirectional_attention": True}),
+    refuse("hidden_activation_gelu", {"hidden_activation": "gelu"}), refuse("hidden_act_silu", {"hidden_act": "silu"}),
+    refuse("layer_types_short", {"layer_types": ["full_attention"]}),
+] + shape_refusals()
+GEMMA2 = llama_base("llama", architectures=["Gemma2ForCausalLM"], model_type="gemma2", num_hidden_layers=3,
+                    hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=16, sliding_window=16, tie_word_embeddings=True,
+                    final_logit_softcapping=20.0, attn_logit_softcapping=3.0, cache_implementation="hybrid", **BEHIND)
+del GEMMA2["hidden_act"]
+GEMMA2_KEYS = [
+    Key("rms_norm_eps", {"rms_norm_eps": 0.05}),
+    Key("rope_theta", {"rope_theta": 500.0}), Key("rope_theta_removed", {"rope_theta": REMOVE}, same=True, note="class default"),
+    Key("rope_linear", {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}), Key("rope_yarn", new_rope(500.0, **YARN)),
+    Key("attn_cap", {"attn_logit_softcapping": 1.0}), Key("attn_cap_null", {"attn_logit_softcapping": None}, note="no cap"),
+    Key("attn_cap_removed", {"attn_logit_softcapping": REMOVE}, note="class default 50"),
+    Key("final_cap", {"final_logit_softcapping": 5.0}), Key("final_cap_null", {"final_logit_softcapping": None}, note="no cap"),
+    Key("final_cap_removed", {"final_logit_softcapping": REMOVE}, note="class default 30"),
+    Key("layer_types", {"layer_types": SLIDES}, same=True), Key("layer_types_full", {"layer_types": ["full_attention"] * 3}),
+    Key("layer_types_other", {"layer_types": SLIDES[1:] + SLIDES[1:2]}), Key("sliding_window_5", {"sliding_window": 5}),
+    Key("query_pre_attn_scalar", {"query_pre_attn_scalar": 64}),
+    Key("query_pre_attn_scalar_removed", {"query_pre_attn_scalar": REMOVE}, note="class default 256"),
+    Key("hidden_activation_removed", {"hidden_activation": REMOVE}, same=True),
+    Key("hidden_act_gelu", {"hidden_act": "gelu"}, same=True, note="not read by the class"),
+    Key("num_key_value_heads_4", {"num_key_value_heads": 4, **ONE}, fresh=True),
+    Key("attention_bias", {"attention_bias": True, **ONE}, fresh=True),
+    untied(),
+    refuse("attn_cap_zero", {"attn_logit_softcapping": 0.0}), refuse("final_cap_negative", {"final_logit_softcapping": -30.0}),
+    refuse("hidden_act_silu", {"hidden_act": "silu"}, note="not read by the class"),
+    refuse("use_bidirectional_attention", {"use_bidirectional_attention": True}),
     refuse("hidden_activation_gelu", {"hidden_activation": "gelu"}),
     refuse("layer_types_short", {"layer_types": ["full_attention"]}),
+    refuse("pattern_3", {"_sliding_window_pattern": 3}, note="of GGUF files"),
+    Key("sliding_window_size", {"sliding_window_size": 16}, same=True, note="in published files; not read by the class"),
+    refuse("sliding_window_sizes", {"sliding_window_size": 8}),
 ] + shape_refusals()
 GLM4 = dense_base("glm4", "Glm4ForCausalLM", head_dim=16, attention_bias=True, partial_rotary_factor=0.5)
 GLM4_KEYS = without(dense_keys("rms_norm_eps", 0.5), "num_key_value_heads_4") + [
@@ -1374,6 +1419,7 @@ CASES = [
     Case("granite", "llama", GRANITE, GRANITE_KEYS),
     Case("phi3", "llama", PHI3, PHI3_KEYS),
     Case("phi3-long", "llama", PHI3_LONG, PHI3_LONG_KEYS, extra="short"),
+    Case("phi4_mini", "llama", PHI4_MINI, PHI4_MINI_KEYS, extra="short"),
     Case("gemma", "llama", GEMMA, GEMMA_KEYS),
     Case("seed_oss", "llama", SEED_OSS, SEED_OSS_KEYS),
     Case("ministral", "llama", MINISTRAL, MINISTRAL_KEYS),
@@ -1387,6 +1433,7 @@ CASES = [
     Case("starcoder2", "dense", STARCODER2, STARCODER2_KEYS),
     Case("cohere", "dense", COHERE, COHERE_KEYS),
     Case("cohere2", "dense", COHERE2, COHERE2_KEYS),
+    Case("gemma2", "dense", GEMMA2, GEMMA2_KEYS),
     Case("gemma3", "dense", GEMMA3, GEMMA3_KEYS),
     Case("glm4", "dense", GLM4, GLM4_KEYS),
     Case("exaone4", "dense", EXAONE4, EXAONE4_KEYS),

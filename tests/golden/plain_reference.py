@@ -138,8 +138,13 @@ def rotate(x, position, freq, pairs=False):
     return torch.cat([a * c - b * s, b * c + a * s, rest], dim=1)
 
 
+def soft_cap(x, cap):
+    return x if cap is None else cap * torch.tanh(x / cap)
+
+
 class Attention:
-    def __init__(self, heads, kv_heads, head_dim, freq, window=None, gain=1.0, pairs=False, scale=None):
+    def __init__(self, heads, kv_heads, head_dim, freq, window=None, gain=1.0, pairs=False, scale=None, cap=None):
+        self.cap = cap
         self.h, self.kv, self.d, self.freq, self.window = heads, kv_heads, head_dim, freq, window
         self.gain, self.pairs, self.scale = gain, pairs, scale or 1 / math.sqrt(head_dim)
         self.keys, self.values = [], []
@@ -147,8 +152,8 @@ class Attention:
     def step(self, q, k, v):
         """q [h*d], k, v [kv*d] of the newest token; returns [h*d]."""
         p = len(self.keys)
-        q = rotate(q.reshape(self.h, self.d), p, self.freq, self.pairs) * self.gain
-        self.keys.append(rotate(k.reshape(self.kv, self.d), p, self.freq, self.pairs) * self.gain)
+        q = self.turned(q.reshape(self.h, self.d), p)
+        self.keys.append(self.turned(k.reshape(self.kv, self.d), p))
         self.values.append(v.reshape(self.kv, self.d))
         first = 0 if self.window is None else max(0, p - self.window + 1)
         out = []
@@ -156,8 +161,14 @@ class Attention:
             g = h // (self.h // self.kv)
             keys = torch.stack([x[g] for x in self.keys[first:]])
             values = torch.stack([x[g] for x in self.values[first:]])
-            out.append(torch.softmax(keys @ q[h] * self.scale, 0) @ values)
+            scores = keys @ q[h] * self.scale
+            out.append(torch.softmax(soft_cap(scores, self.cap), 0) @ values)
         return torch.cat(out)
+
+    def turned(self, x, p):
+        """The gain is of the dimensions that turn."""
+        y = rotate(x, p, self.freq, self.pairs)
+        return torch.cat([y[:, :2 * len(self.freq)] * self.gain, y[:, 2 * len(self.freq):]], 1)
 
 
 class Conv:
@@ -342,13 +353,14 @@ OTHERS = {
              "out": "out_proj", "final": "transformer.ln_f", "layers": "transformer.h", "first": "ln_1", "attention": "attn",
              "embed": "transformer.wte.weight"},
     # behind: norms of what attention and the MLP give; first and second None: they read the residual as it is
+    "gemma2": {"second": "pre_feedforward_layernorm", "behind": ("post_attention_layernorm", "post_feedforward_layernorm")},
     "gemma3_text": {"theta": 1e6, "second": "pre_feedforward_layernorm",
                     "behind": ("post_attention_layernorm", "post_feedforward_layernorm")},
     "glm4": {"pairs": True, "partial": 0.5, "behind": ("post_self_attn_layernorm", "post_mlp_layernorm")},
     **{kind: {"first": None, "second": None, "behind": ("post_attention_layernorm", "post_feedforward_layernorm"), "theta": theta}
        for kind, theta in (("exaone4", 1e4), ("olmo2", 1e4), ("olmo3", 5e5))},
 }
-GEMMA = ("gemma", "gemma3_text")
+GEMMA = ("gemma", "gemma2", "gemma3_text")
 TIED = (*GEMMA, "ernie4_5", "starcoder2", "cohere", "cohere2", "smollm3")
 
 
@@ -376,8 +388,8 @@ def windows(c, n):
         every = c.get("sliding_window_pattern", 4)
         slides = [types[i] == "sliding_attention" if types else (i + 1) % every != 0 for i in range(n)]
         return [(width if s else None, s) for s in slides]
-    if kind in ("gemma3_text", "exaone4", "olmo3") and width:
-        every = c.get("sliding_window_pattern", {"gemma3_text": 6}.get(kind, 4))
+    if kind in ("gemma2", "gemma3_text", "exaone4", "olmo3") and width:
+        every = c.get("sliding_window_pattern", {"gemma2": 2, "gemma3_text": 6}.get(kind, 4))
         slides = [types[i] == "sliding_attention" if types else (i + 1) % every != 0 for i in range(n)]
         return [(width if s else None, s or kind != "exaone4") for s in slides]
     if kind == "ministral" and types:
@@ -424,13 +436,15 @@ def others(w, c):
                                                      ("hidden_size", "n_embd")))
     hd, kv = c.get("head_dim") or dim // heads, c.get("num_key_value_heads") or heads
     scale = c.get("attention_multiplier", 1.0) if kind == "granite" else None
-    if kind == "gemma3_text":
+    if kind in ("gemma2", "gemma3_text"):
         scale = c.get("query_pre_attn_scalar", 256) ** -0.5
+    cap, last_cap = (c.get(k, v) if kind == "gemma2" else None for k, v in (("attn_logit_softcapping", 50.0),
+                                                                           ("final_logit_softcapping", 30.0)))
     none, attention = torch.zeros(0, dtype=F64), []
     for window, turns in windows(c, n):
         freq, gain = freq_of_kind(c, s, hd, window)
         attention.append(Attention(heads, kv, hd, freq if turns else none, window, gain if turns else 1.0, s.get("pairs", False),
-                                   scale))
+                                   scale, cap))
     norm, emb = norm_of(w, c, s), s.get("embed", "model.embed_tokens.weight")
     out = head(w, c.get("tie_word_embeddings", kind in TIED), emb)
     add = c.get("residual_multiplier", 1.0)
@@ -461,7 +475,7 @@ def others(w, c):
             y = other_mlp(w, p + "mlp.", c, s, x)
             r = r + (norm(p + behind[1], y) if behind else add * y)
         y = out @ norm(s.get("final", "model.norm"), r) + w.get("lm_head.bias", 0)
-        return y * (c.get("logit_scale", 0.0625) if "cohere" in kind else 1 / c.get("logits_scaling", 1.0))
+        return soft_cap(y, last_cap) * (c.get("logit_scale", 0.0625) if "cohere" in kind else 1 / c.get("logits_scaling", 1.0))
     return step
 
 
@@ -543,7 +557,7 @@ def gpt_neox(w, c):
     hd = c["hidden_size"] // heads
     rope = rope_of({"rope_theta": c.get("rotary_emb_base", 10000.0), **c}, c.get("rotary_pct", 0.25))
     freq = rope_frequencies(rope, int(hd * rope["partial_rotary_factor"]))
-    attention = [Attention(heads, heads, hd, freq) for _ in range(c["num_hidden_layers"])]
+    attention = [Attention(heads, heads, hd, freq, gain=rope_gain(rope)) for _ in range(c["num_hidden_layers"])]
     out = head(w, c.get("tie_word_embeddings", False), "gpt_neox.embed_in.weight", "embed_out.weight")
 
     def step(token):

@@ -15,7 +15,7 @@ import sys
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-FAMILIES = ["llama2", "mistral", "qwen2", "qwen3", "granite", "phi3", "gemma", "seed_oss", "ministral", "smollm3", "gemma3", "glm4", "exaone4", "olmo2",
+FAMILIES = ["llama2", "mistral", "qwen2", "qwen3", "granite", "phi3", "gemma", "seed_oss", "ministral", "smollm3", "gemma2", "gemma3", "glm4", "exaone4", "olmo2",
             "olmo3", "gpt_neox",
             "mamba", "mamba2", "bamba", "lfm2"]
 LEFT_OUT = {"model_type", "architectures", "transformers_version", "auto_map"}  # read before the class is

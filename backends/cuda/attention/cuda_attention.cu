@@ -9,6 +9,7 @@ spec_status speci_cuda_check_attention(spec_device *dev, const spec_attention_ar
     if (a->n_head < 1 || kv->n_kv_head < 1 || a->n_head % kv->n_kv_head || kv->n_page < 0 || a->window < 0)
         return dev->host->fail(SPEC_E_INVALID, "cuda attention: %d heads over %d, window %d", a->n_head, kv->n_kv_head,
                                a->window);
+    if (!(a->cap >= 0.0f)) return dev->host->fail(SPEC_E_INVALID, "cuda attention: scores capped at %g", (double)a->cap);
     if (kv->head_dim < 1 || kv->head_dim > 256)
         return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda attention: head_dim %d, supported are up to 256", kv->head_dim);
     if (a->q.dtype != SPEC_DTYPE_F32 || !cuda_is_float(kv->dtype) || !cuda_is_float(a->y.dtype))

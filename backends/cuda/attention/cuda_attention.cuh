@@ -24,6 +24,17 @@ spec_status speci_cuda_attention_merge(spec_queue *q, const spec_attention_args 
 bool speci_cuda_attention_prefill_can(const spec_queue *q, const spec_attention_args *a);
 spec_status speci_cuda_attention_prefill(spec_queue *q, const spec_attention_args *a);
 
+/* The cap of scores, for scores in units of log 2; and a score under one: the same function wherever scores are made, so that it has
+ * the same bits in the tree as in the prefix. */
+struct att_cap {
+    float most, inverse; /* 0: there is none */
+    explicit __device__ __forceinline__ att_cap(const spec_attention_args &a)
+        : most(a.cap * CUDART_L2E_F), inverse(a.cap > 0.0f ? 1.0f / (a.cap * CUDART_L2E_F) : 0.0f)
+    {
+    }
+    __device__ __forceinline__ float of(float score) const { return soft_cap(score, most, inverse); }
+};
+
 /* A running softmax of one query, for N of its dimensions; m in units of log 2. */
 template <int N> struct att_sum {
     float m, l, o[N];

@@ -99,7 +99,7 @@ template <int LPK> struct att_size {
  * the caches, and the steps of a loop wait for it once. */
 template <int LPK, int NQ>
 static __device__ __forceinline__ void att_block(const float *const (&query)[NQ], const float *k, const float *v,
-                                                 const int *row_of, int d, bool vec, float scale,
+                                                 const int *row_of, int d, bool vec, float scale, const att_cap &cap,
                                                  const int (&first)[NQ], const int (&last)[NQ], float *out)
 {
     constexpr int KPW = 32 / LPK, STRIDE = att_size<LPK>::STRIDE, D_PAD = att_size<LPK>::D_PAD, STEP = 8 * KPW;
@@ -143,12 +143,13 @@ static __device__ __forceinline__ void att_block(const float *const (&query)[NQ]
         }
     }
     __syncwarp();
+    const auto score = [&](float x) { return cap.most > 0.0f ? cap.of(x * scale) : x * scale; };
     float maximum[NQ], total[NQ];
 #pragma unroll
     for (int i = 0; i < NQ; i++) {
         float *p = out + i * STRIDE;
         const bool in0 = lane >= first[i] && lane <= last[i], in1 = lane + 32 >= first[i] && lane + 32 <= last[i];
-        const float s0 = in0 ? p[lane] * scale : -CUDART_INF_F, s1 = in1 ? p[lane + 32] * scale : -CUDART_INF_F;
+        const float s0 = in0 ? score(p[lane]) : -CUDART_INF_F, s1 = in1 ? score(p[lane + 32]) : -CUDART_INF_F;
         maximum[i] = warp_max(fmaxf(s0, s1));
         const float p0 = in0 ? exp2_fast(s0 - maximum[i]) : 0.0f, p1 = in1 ? exp2_fast(s1 - maximum[i]) : 0.0f;
         total[i] = warp_sum(p0 + p1);
@@ -320,7 +321,7 @@ attention_f32_kernel(const spec_step_block *step, spec_attention_args a, int vec
                     first[i] = a.window ? p - a.window + 1 - t0 : 0;
                 }
                 att_block<LPK, N>(query, (const float *)a.kv.k, (const float *)a.kv.v, row_of[warp], d, vec,
-                                  a.scale * CUDART_L2E_F, first, last, part[b][rr * HT]);
+                                  a.scale * CUDART_L2E_F, att_cap(a), first, last, part[b][rr * HT]);
             };
             if (NG > HT && all) attend(std::integral_constant<int, NG>());
             else attend(std::integral_constant<int, HT>());

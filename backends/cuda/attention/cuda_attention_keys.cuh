@@ -1,6 +1,6 @@
 /* cuda_attention_keys.cuh - softmax attention of each row over its prefix and its ancestors in the tree, and how its kernels
  * find whom a row attends.
- *   y = sum_t softmax_t(scale q.k_t) v_t,  t in (p - window, p], p the row's position
+ *   y = sum_t softmax_t(scale q.k_t) v_t,  t in (p - window, p], p the row's position; scores perhaps under a cap
  * q f32 [rows][n_head][d]; K, V [n_page][n_kv_head][64][d]; y [rows][n_head][d]. Position t lies in slot t when
  * t < n_past, else in slot n_past + (the row's ancestor of depth t - n_past); in prefill always in slot t.
  *

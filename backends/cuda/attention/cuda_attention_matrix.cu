@@ -69,7 +69,8 @@ template <typename T, int D, bool WHOLE> struct att_step {
      * where `mine`, goes weighted V, elements c to c + 3 at c ^ (c / 32 % 2 * 8) for the banks' sake.
      *   q   [D / 16][32] shared: lane (g, t) has the upper and the lower 16 bits of elements 0 and 1 of unit 4 c + t of query
      *       g, then of 2 and 3, at 2 c, and those of elements 4 to 7 at 2 c + 1 */
-    __device__ __forceinline__ float2 attend(const uint4 (*q)[32], int first, int last, float *out, bool mine) const
+    template <bool CAP>
+    __device__ __forceinline__ float2 attend(const uint4 (*q)[32], const att_cap &cap, int first, int last, float *out, bool mine) const
     {
         const int lane = (int)threadIdx.x % 32, t = lane % 4;
         float s[2][2][4] = {}; /* of a chunk's first and second instruction */
@@ -87,7 +88,8 @@ template <typename T, int D, bool WHOLE> struct att_step {
             const uint32_t key = e / 2 * 8 + 2 * t + e % 2 - first;
             const auto &x = s[e / 2];
             const float upper = x[0][e % 2] + x[1][e % 2], lower = x[0][e % 2 + 2] + x[1][e % 2 + 2];
-            p[e] = key <= (uint32_t)(last - first) ? upper + lower : -CUDART_INF_F;
+            const float score = CAP ? cap.of(upper + lower) : upper + lower;
+            p[e] = key <= (uint32_t)(last - first) ? score : -CUDART_INF_F;
         }
         const float most = quad_max(fmaxf(fmaxf(p[0], p[1]), fmaxf(p[2], p[3])));
 #pragma unroll
@@ -139,10 +141,10 @@ static __device__ __forceinline__ float reduce_max(float v)
 }
 
 /* Grid: tiles of 1 << row_bits rows, tiles of `heads` query heads, `rep` to a K/V head, and chunks (1: the block walks all
- * and writes y). Query i of a tile is of its row i % rows; warp i brings its q and has its result. kv_first: the next kernel is
+ * and writes y). CAP: scores have a cap. Query i of a tile is of its row i % rows; warp i brings its q and has its result. kv_first: the next kernel is
  * set up when K and V are asked for. arranged: y once more, in `order` (cuda_linear.cuh), or NULL.
  * part: [STEPS][queries][D + 4]; scratch: [row][n_head][chunk][d + 2]. */
-template <typename T, int D, bool WHOLE>
+template <typename T, int D, bool WHOLE, bool CAP>
 static __global__ void __launch_bounds__(D > 128 ? WARPS * 16 : WARPS * 32, 1)
 attention_matrix_kernel(const spec_step_block *step, const spec_attention_args a, int row_bits, int heads, int rep, bool vec,
                         bool kv_first, float *scratch, uint16_t *arranged, linear_order order)
@@ -188,6 +190,7 @@ attention_matrix_kernel(const spec_step_block *step, const spec_attention_args a
     const int g = lane / 4, g_row = g & (rows - 1), g_position = __shfl_sync(0xffffffffu, position, g_row);
     const int g_first = first_of(g_position);
     const float scale = a.scale * CUDART_L2E_F; /* powers are of 2 */
+    const att_cap cap(a);
     att_sum<N> sum;
     sum.clear();
     bool waited = false;
@@ -246,7 +249,7 @@ attention_matrix_kernel(const spec_step_block *step, const spec_attention_args a
             }
             if (!any) continue;
             const bool store = g < queries && (all || g_row == i);
-            const float2 m = kv.attend(q, g_first - t0, g_position - t0, part + (n % STEPS * queries + g) * STRIDE, store);
+            const float2 m = kv.template attend<CAP>(q, cap, g_first - t0, g_position - t0, part + (n % STEPS * queries + g) * STRIDE, store);
             if (store && lane % 4 == 0) most[n % STEPS][g] = m;
         }
         __syncthreads();
@@ -304,7 +307,7 @@ attention_matrix_kernel(const spec_step_block *step, const spec_attention_args a
 template <typename T, int D, bool WHOLE>
 static spec_status launch(spec_queue *q, const spec_attention_args *a, int splits, bool vec, cuda_pass *pass)
 {
-    auto *kernel = attention_matrix_kernel<T, D, WHOLE>;
+    auto *kernel = a->cap > 0.0f ? attention_matrix_kernel<T, D, WHOLE, true> : attention_matrix_kernel<T, D, WHOLE, false>;
     const cuda_tuning &tuning = cuda_tuning_of(q->dev);
     const int rep = a->n_head / a->kv.n_kv_head, rows = q->shape.rows, per_seq = rows / q->shape.seqs, n_sm = q->dev->n_sm;
     const size_t query = (size_t)STEPS * (D + 4) * sizeof(float);

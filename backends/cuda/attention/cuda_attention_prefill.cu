@@ -1,5 +1,5 @@
 /* cuda_attention_prefill.cu - attention of prefill passes in 16-bit types, on the matrix instruction.
- *   y = sum_t softmax_t(scale q.k_t) v_t,  t in (p - window, p], p = n_past + row
+ *   y = sum_t softmax_t(scale q.k_t) v_t,  t in (p - window, p], p = n_past + row; scores perhaps under a cap
  * q f32 [rows][n_head][d], rounded to T once it is scaled; K, V [n_page][n_kv_head][64][d] of T, position t in slot t;
  * y [rows][n_head][d] of T.
  *
@@ -58,8 +58,8 @@ static __device__ __forceinline__ void take_out(float (&o)[D / 8][4], uint32_t *
     __syncthreads();
 }
 
-/* Grid: tiles of rows, heads. D: d rounded up; what is behind d is zero. */
-template <typename T, int D>
+/* Grid: tiles of rows, heads. D: d rounded up; what is behind d is zero. CAP: scores have a cap. */
+template <typename T, int D, bool CAP>
 static __global__ void __launch_bounds__(PRE_THREADS, 2)
 attention_prefill_kernel(const spec_step_block *step, spec_attention_args a)
 {
@@ -158,6 +158,11 @@ attention_prefill_kernel(const spec_step_block *step, spec_attention_args a)
                 mma16816<T>(x[2 * n], q[c][0], q[c][1], q[c][2], q[c][3], b[0], b[1]);
                 mma16816<T>(x[2 * n + 1], q[c][0], q[c][1], q[c][2], q[c][3], b[2], b[3]);
             }
+        if (CAP) {
+            const att_cap cap(a);
+#pragma unroll
+            for (int e = 0; e < 32; e++) x[e / 4][e % 4] = cap.of(x[e / 4][e % 4]);
+        }
         if (t0 + SPEC_PAGE - 1 > low || (a.window && t0 <= high - a.window)) {
 #pragma unroll
             for (int e = 0; e < 32; e++)
@@ -220,7 +225,7 @@ attention_prefill_kernel(const spec_step_block *step, spec_attention_args a)
 
 template <typename T, int D> static spec_status launch(spec_queue *q, const spec_attention_args *a)
 {
-    auto *kernel = attention_prefill_kernel<T, D>;
+    auto *kernel = a->cap > 0.0f ? attention_prefill_kernel<T, D, true> : attention_prefill_kernel<T, D, false>;
     const size_t least = cuda_tuning_of(q->dev).attention_prefill_shared;
     const size_t need = (size_t)2 * 2 * SPEC_PAGE * D * sizeof(T), bytes = need > least ? need : least;
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);

@@ -1,5 +1,6 @@
 /* cuda_rope_kv.cu - per head: normalise q and k (RMS over head_dim), rotate by position, put k and v into the cache.
- *   (a, b) = (x[i], x[i + n_rot/2]) -> (a cos - b sin, b cos + a sin), angle = position * inv_freq[i], i < n_rot/2
+ *   (a, b) = (x[i], x[i + n_rot/2]) -> (a cos - b sin, b cos + a sin), angle = position * inv_freq[i], i < n_rot/2,
+ *   cos and sin times the gain
  * qkv f32 [rows][(n_head + 2 n_kv_head) head_dim]; q is replaced in place; K and V [n_page][n_kv_head][64][head_dim] of
  * the compute type, row i of a sequence in slot n_past + its node's number. One warp per row and head. All that follows
  * from the step (the angles, the slot) is there before qkv is waited for. */
@@ -7,11 +8,12 @@
 
 enum { ROPE_WARPS = 4, ROPE_HEAD_DIM_MAX = 256, ROPE_PAIRS = ROPE_HEAD_DIM_MAX / 64 /* of a lane */ };
 
-/* Of an angle: cosine and sine. Out of line, since the code for large angles is long. */
-static __device__ __noinline__ float2 rotation(float angle)
+/* Of an angle: cosine and sine, times the gain. Out of line, since the code for large angles is long. */
+static __device__ __noinline__ float2 rotation(float angle, float gain)
 {
     float2 r;
     sincosf(angle, &r.y, &r.x);
+    r.x *= gain, r.y *= gain;
     return r;
 }
 
@@ -31,10 +33,11 @@ rope_kv_kernel(const spec_step_block *step, spec_rope_kv_args a)
     const int slot = s->n_past + s->n_fed + (r - s->first_row), half = is_v ? 0 : a.n_rot / 2;
     const int page = spec_step_pages(step)[s->first_page + slot / SPEC_PAGE];
     const float position = (float)(s->n_past + spec_step_row_node(step, s, r)->depth);
+    const float gain = a.gain > 0.0f ? a.gain : 1.0f;
     float2 turn[ROPE_PAIRS]; /* of the pairs lane, lane + 32, ... */
 #pragma unroll
     for (int k = 0; k < ROPE_PAIRS; k++)
-        if (lane + 32 * k < half) turn[k] = rotation(position * a.inv_freq[lane + 32 * k]);
+        if (lane + 32 * k < half) turn[k] = rotation(position * a.inv_freq[lane + 32 * k], gain);
     grid_wait();
 
     float *x = (float *)a.qkv.data + (size_t)r * a.qkv.ld + (size_t)h * d;
@@ -81,6 +84,7 @@ spec_status speci_cuda_check_rope_kv(spec_device *dev, const spec_rope_kv_args *
                                (int)ROPE_HEAD_DIM_MAX);
     if (a->n_rot < 0 || a->n_rot % 2 || a->n_rot > a->kv.head_dim)
         return dev->host->fail(SPEC_E_INVALID, "cuda rope_kv: %d rotated dimensions of %d", a->n_rot, a->kv.head_dim);
+    if (!(a->gain >= 0.0f)) return dev->host->fail(SPEC_E_INVALID, "cuda rope_kv: a gain of %g", (double)a->gain);
     if (a->qkv.dtype != SPEC_DTYPE_F32 || !cuda_is_float(a->kv.dtype))
         return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda rope_kv: qkv must be f32, the cache a float type");
     return SPEC_OK;

@@ -293,8 +293,11 @@ spec_status speci_cuda_check_linear(spec_device *dev, const spec_linear_args *a)
     if (a->n_in < 1 || a->n_out < 1 || (a->glu && a->n_out % 2))
         return dev->host->fail(SPEC_E_INVALID, "cuda linear: weight of %d x %d%s", a->n_out, a->n_in,
                                a->glu ? " with glu" : "");
-    if (a->act < SPEC_ACT_NONE || a->act > SPEC_ACT_RELU)
+    if (a->act < SPEC_ACT_NONE || a->act > SPEC_ACT_CAP)
         return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda linear: activation %d is not known", (int)a->act);
+    if (a->act == SPEC_ACT_CAP && (!(a->scale > 0.0f) || a->glu || a->add || a->y.dtype != SPEC_DTYPE_F32))
+        return dev->host->fail(SPEC_E_INVALID, "cuda linear: capped at %g, with glu %d, add %d, y of type %d", (double)a->scale, a->glu,
+                               a->add, (int)a->y.dtype);
     if (!cuda_is_float(a->x.dtype) || (a->y.dtype != SPEC_DTYPE_F32 && a->y.dtype != a->x.dtype))
         return dev->host->fail(SPEC_E_UNSUPPORTED, "cuda linear: x is type %d, y is type %d", (int)a->x.dtype,
                                (int)a->y.dtype);
@@ -334,10 +337,21 @@ static spec_status multiply(spec_queue *q, const cuda_linear_args *given, const 
     });
 }
 
+/* The cap by a kernel of its own: one more activation would cost the kernels of all models registers. */
+static spec_status linear_capped(spec_queue *q, const cuda_linear_args *a, unsigned long long *best, cuda_pass *pass)
+{
+    cuda_linear_args plain = *a;
+    plain.act = SPEC_ACT_NONE, plain.scale = 1.0f;
+    SPEC_TRY(speci_cuda_linear(q, &plain, NULL, pass));
+    SPEC_TRY(speci_cuda_cap_rows(q, &a->y, a->n_out, a->scale));
+    return best ? speci_cuda_row_best(q, &a->y, a->n_out, best) : SPEC_OK;
+}
+
 spec_status speci_cuda_linear(spec_queue *q, const cuda_linear_args *a, unsigned long long *best, cuda_pass *pass)
 {
     SPEC_TRY(cuda_enter_op(q, "linear"));
     SPEC_TRY(speci_cuda_check_linear(q->dev, a));
+    if (a->act == SPEC_ACT_CAP) return linear_capped(q, a, best, pass);
     if (!a->w) return q->dev->host->fail(SPEC_E_INVALID, "cuda linear: no weight");
     linear_out o = linear_out_of(a);
     const bool within = best && linear_has_whole(q, a); /* else the rows are read again */
@@ -390,7 +404,7 @@ bool speci_cuda_linear_conv(spec_queue *q, const cuda_linear_args *a, const spec
                             spec_status *status)
 {
     linear_extra<LINEAR_CONV> extra = { *conv, 0, q->shape.seqs, !scan_next && q->shape.rows > 2 };
-    if (!a->w || !linear_has_whole(q, a) || q->shape.rows > 16 || a->glu || a->add || conv->dtype != a->x.dtype ||
+    if (!a->w || !linear_has_whole(q, a) || q->shape.rows > 16 || a->glu || a->add || a->act == SPEC_ACT_CAP || conv->dtype != a->x.dtype ||
         conv->width != CONV_WIDTH_MAX || !cuda_aligned(conv->weight, 16) || !cuda_aligned(conv->bias, 16) ||
         !cuda_aligned(conv->window, 16) || !cuda_aligned(conv->cache, 16) || !conv_follows(a, conv, &extra.first) ||
         !conv_pays(q, a, scan_next))
