@@ -611,6 +611,8 @@ class Inflating(Case):
                 for key, weight in head.named_parameters():
                     if "norm" in key:
                         torch.nn.init.uniform_(weight, 0.5, 1.5)
+                    if "token_info.w1" in key:
+                        weight.mul_(0.01)  # so that eps counts
                 small, out = self.path(name), self.path(name + " wide")
                 head_files.save(head, small, torch.float32)
                 with quiet():
