@@ -11,6 +11,9 @@ The residual stream of the small model stands in the first channels of the wide 
   * new channels of a Mamba have x = 0, so its gated norm sees zeros there too, and grows by the same r.
 A token beyond the vocabulary has a logit of some -1000: one new channel holds a small constant, which the final norm
 makes large and the rows of such tokens in the head subtract. This needs a head of its own.
+
+MODEL may be an EAGLE-2 or Lyanna head: it then drafts for the target of that --width what it drafts for its own, and costs what a head
+for a target of that width costs. Its vocabulary stays, so it fits a target that was inflated without --vocab.
 Vectors (norms, biases, decays) are written as float32, whatever --dtype is: bfloat16 would round what was divided by sqrt(r).
 Made weights are drawn from a seed, tensor by tensor, so what is in memory at once is a shard."""
 import argparse
@@ -21,6 +24,8 @@ from fractions import Fraction
 import torch
 
 import checkpoint
+import head_files
+import heads
 import nets
 from files import Refusal, command, write_json, write_whole
 
@@ -32,7 +37,7 @@ WRITES = ("o_proj", "out_proj", "down_proj")
 
 def arguments(argv=None):
     p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    p.add_argument("model", help="of the family llama, bamba or mamba2")
+    p.add_argument("model", help="of the family llama, bamba or mamba2; or a head of train_head.py, eagle2 or lyanna")
     p.add_argument("--out", required=True)
     p.add_argument("--width", type=int, help="channels of the residual stream")
     p.add_argument("--layers", type=int)
@@ -90,6 +95,57 @@ def pieces(name, old, new):
     return None
 
 
+def random(name, shape, draw):
+    """Values that a trained model might have: none that overflow, whatever they meet."""
+    how = {"generator": draw, "device": draw.device}
+    if name.endswith(("A_log", "dt_bias", ".D")):
+        return torch.rand(shape, **how) - (3 if name.endswith("dt_bias") else 0)
+    if len(shape) == 1:
+        return torch.rand(shape, **how) + 0.5
+    return torch.randn(shape, **how).div_(math.sqrt(math.prod(shape[1:])))
+
+
+class HeadInflater:
+    """An EAGLE-2 or Lyanna head for a wider target. Its rows, too, stand in the first channels, and the rest of them is zero."""
+
+    def __init__(self, directory, width=None, inner=None, seed=1):
+        c = checkpoint.read_config(directory)
+        self.net = head_files.load(directory, torch.zeros(1, c["hidden_size"]))  # of the embedding, only the width matters here
+        if isinstance(self.net, heads.Eagle3):
+            raise Refusal("%s is an EAGLE-3 head; of heads this inflates EAGLE-2 and Lyanna" % directory)
+        self.old, self.width, units = c["hidden_size"], width or c["hidden_size"], c["intermediate_size"]
+        if self.width < self.old or (inner or units) < units:
+            raise Refusal("--width is %d and --inner %s, the head has %d and %d already" % (self.width, inner, self.old, units))
+        self.by, self.draw = self.width / self.old, torch.Generator().manual_seed(seed)
+        large = large_config(self.net.c | {"model_type": "llama"}, self.width, 1, inner, c["vocab_size"]) | {"target_hidden_size": self.width}
+        info = getattr(self.net, "token_info", None)
+        with torch.device("meta"):
+            self.big = heads.Lyanna(large, info.hot_ids if info else (), None) if isinstance(self.net, heads.Lyanna) else heads.Eagle2(large)
+
+    def tensor(self, name, old, shape):
+        """Token info is over tokens: its norm stays, but for eps, which one number is of in a file. So what enters it shrinks with eps."""
+        if name.startswith("token_info."):
+            return torch.cat([old / math.sqrt(self.by), old.new_zeros(len(old), self.width - self.old)], 1) if ".w1." in name else old
+        out = random(name, shape, self.draw)
+        if "norm" in name:
+            out[:len(old)] = old / math.sqrt(self.by)
+            return out
+        if name.split(".")[-2] in ("fc", *WRITES):
+            out.zero_()
+        if name == "fc.weight":
+            for new, part in zip(out.split(self.width, 1), old.split(self.old, 1)):
+                new[:self.old, :self.old] = part
+        else:
+            out[tuple(slice(n) for n in old.shape)] = old
+        return out
+
+    def write(self, directory, dtype, _):
+        sizes = {name: weight.shape for name, weight in self.big.state_dict().items()}
+        self.big.load_state_dict({name: self.tensor(name, old, sizes[name]) for name, old in self.net.state_dict().items()}, assign=True)
+        head_files.save(self.big, directory, dtype)
+        return sum(w.numel() for w in self.big.parameters())
+
+
 class Inflater:
     def __init__(self, directory, width=None, layers=None, inner=None, vocab=None, seed=1, device="cpu"):
         self.net, self.config = checkpoint.load(directory, device)
@@ -111,18 +167,9 @@ class Inflater:
         self.draw = torch.Generator(device).manual_seed(seed)
         self.padded = vocab > c["vocab_size"]
 
-    def random(self, name, shape):
-        """Values that a trained model might have: none that overflow, whatever they meet."""
-        how = {"generator": self.draw, "device": self.draw.device}
-        if name.endswith(("A_log", "dt_bias", ".D")):
-            return torch.rand(shape, **how) - (3 if name.endswith("dt_bias") else 0)
-        if len(shape) == 1:
-            return torch.rand(shape, **how) + 0.5
-        return torch.randn(shape, **how).div_(math.sqrt(math.prod(shape[1:])))
-
     def tensor(self, name):
         shape = self.big.state_dict()[name].shape
-        out = self.random(name, shape)
+        out = random(name, shape, self.draw)
         at = name.split(".")
         layer = int(at[1]) if at[0] == "layers" else None
         if layer is not None and layer >= len(self.net.layers):
@@ -201,9 +248,14 @@ def main(argv=None):
     a = arguments(argv)
     if os.path.exists(os.path.join(a.out, "config.json")):
         raise Refusal("%s has a model in it; name another --out" % a.out)
-    inflater = Inflater(a.model, a.width, a.layers, a.inner, a.vocab, a.seed, a.device)
+    if "fc.weight" in checkpoint.read_tensors(a.model):
+        if a.layers or a.vocab:
+            raise Refusal("%s is a head: it has one layer, and its target's vocabulary; leave --layers and --vocab out" % a.model)
+        inflater, says = HeadInflater(a.model, a.width, a.inner, a.seed), "drafts"
+    else:
+        inflater, says = Inflater(a.model, a.width, a.layers, a.inner, a.vocab, a.seed, a.device), "says"
     n = inflater.write(a.out, getattr(torch, a.dtype), a.model)
-    print("%s: %.2f billion parameters; it says what %s says" % (a.out, n / 1e9, a.model))
+    print("%s: %.2f billion parameters; it %s what %s %s" % (a.out, n / 1e9, says, a.model, says))
     return 0
 
 

@@ -599,6 +599,37 @@ class Inflating(Case):
                         self.assertLess(float(logits[..., VOCAB:].max()), -50)
                         self.assertGreater(sum(w.numel() for w in big.parameters()), 4 * sum(w.numel() for w in net.parameters()))
 
+    def test_heads_draft_the_same(self):
+        """For the wide target, whose embedding and hidden vectors have zeros behind those of the small one."""
+        embedding, ids = torch.randn(30, 16), torch.randint(0, 30, (2, 11))
+        target_head, hidden = torch.randn(30, 16), torch.randn(2, 11, 16)
+        wide = [torch.nn.functional.pad(x, (0, 32)) for x in (embedding, target_head, hidden)]
+        for name, head in some_heads(embedding):
+            if isinstance(head, heads.Eagle3):
+                continue
+            with self.subTest(name), torch.no_grad():
+                for key, weight in head.named_parameters():
+                    if "norm" in key:
+                        torch.nn.init.uniform_(weight, 0.5, 1.5)
+                    if "token_info.w1" in key:
+                        weight.mul_(0.01)  # so that eps counts
+                small, out = self.path(name), self.path(name + " wide")
+                head_files.save(head, small, torch.float32)
+                with quiet():
+                    inflate.main([small, "--out", out, "--dtype", "float32", "--width", "48", "--inner", "80"])
+                big = head_files.load(out, wide[0])
+                self.assertGreater(sum(w.numel() for w in big.parameters()), 4 * sum(w.numel() for w in head.parameters()))
+                for a, b in zip(head.unroll(embedding[ids], hidden, 4), big.unroll(wide[0][ids], wide[2], 4)):
+                    self.close(b, torch.nn.functional.pad(a, (0, 32)), 1e-4)
+                    self.close(big.logits(b, ids, wide[1]), head.logits(a, ids, target_head), 1e-4)
+
+    def test_refusals_of_heads(self):
+        for name, head in some_heads(torch.randn(30, 16)):
+            head_files.save(head, self.path(name), torch.float32)
+        self.refused("is an EAGLE-3 head", inflate.main, [self.path("eagle3"), "--out", self.path("o"), "--width", "32"])
+        self.refused("--width is 8 and --inner None, the head has 16 and 24", inflate.main, [self.path("eagle2"), "--out", self.path("o"), "--width", "8"])
+        self.refused("leave --layers and --vocab out", inflate.main, [self.path("lyanna"), "--out", self.path("o"), "--layers", "2"])
+
     def test_refusals(self):
         small = self.model("bamba")
         self.refused("--width is 16, the model has 32", inflate.main, [small, "--out", self.path("o"), "--width", "16"])
