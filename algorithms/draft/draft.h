@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 
 #include "algorithms/build/build.h"
-#include "models/model.h"
+#include "models/exec.h"
 
 typedef struct speci_draft_kind speci_draft_kind;
 typedef struct speci_draft speci_draft;

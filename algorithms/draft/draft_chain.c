@@ -85,7 +85,7 @@ static bool fits(const model_draft *m)
 
 static spec_status run(model_draft *m, speci_exec_part part, int32_t n)
 {
-    SPEC_TRY(speci_exec_forward_part(m->exec, part, m->inputs, n, NULL));
+    SPEC_TRY(m->exec->kind->forward_part(m->exec, part, m->inputs, n, NULL));
     for (int32_t i = 0; i < n && part != SPECI_PART_HEAD; i++) {
         model_seq *s = &m->seqs[m->inputs[i].slot];
         s->n_fed = s->fed.n;
@@ -113,7 +113,9 @@ static spec_status feed_chain(model_draft *m)
 /* Logits of all rows of all chains, by one pass over children of theirs, which are taken back. */
 static spec_status read_chain(model_draft *m)
 {
-    int32_t ld, row = 0;
+    const float *logits = m->exec->logits;
+    const int32_t ld = m->exec->n_logit;
+    int32_t row = 0;
     for (int32_t i = 0; i < m->n_active; i++) {
         model_seq *s = &m->seqs[m->active[i]];
         for (int32_t k = 0; k < levels_of(m, s); k++) (void)spec_tree_add(&s->fed, s->n_given - 1 + k, 0, 0);
@@ -125,7 +127,6 @@ static spec_status read_chain(model_draft *m)
         s->fed.n = s->n_fed;
     }
     SPEC_TRY(status);
-    const float *logits = speci_exec_logits(m->exec, &ld);
     for (int32_t i = 0; i < m->n_active; i++)
         for (int32_t k = 0; k < levels_of(m, &m->seqs[m->active[i]]); k++, row++)
             SPEC_TRY(speci_draft_told_add(m, row_of(m, m->active[i], m->seqs[m->active[i]].half, k), (const char *)(logits + (size_t)row * (size_t)ld),
@@ -159,8 +160,8 @@ spec_status speci_draft_chain(model_draft *m)
 
 static spec_status copy_rows(model_draft *m, int32_t level, int32_t n_place)
 {
-    int32_t ld;
-    float *logits = speci_exec_logits(m->exec, &ld);
+    float *logits = m->exec->logits;
+    const int32_t ld = m->exec->n_logit;
     for (int32_t i = 0; i < m->n_active; i++) {
         const model_seq *s = &m->seqs[m->active[i]];
         const char *from = row_of(m, m->active[i], s->row_half, s->row + level);
@@ -179,7 +180,7 @@ spec_status speci_draft_chain_level(model_draft *m, int32_t level, int32_t n_pla
         m->inputs[i] = (speci_exec_input){ .slot = m->active[i], .tree = &s->fed, .n_fed = s->n_fed,
                                            .n_grown = level == 0 ? 0 : s->n_fed - s->fed.n + n_place };
     }
-    SPEC_TRY(speci_exec_forward_part(m->exec, SPECI_PART_INFO, m->inputs, m->n_active, level == 0 ? NULL : &feed));
+    SPEC_TRY(m->exec->kind->forward_part(m->exec, SPECI_PART_INFO, m->inputs, m->n_active, level == 0 ? NULL : &feed));
     for (int32_t i = 0; i < m->n_active; i++) m->seqs[m->active[i]].n_fed += n_place;
     return SPEC_OK;
 }

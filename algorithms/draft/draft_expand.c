@@ -66,7 +66,7 @@ static spec_status expand_pass(model_draft *m)
         const int32_t seq = m->active[i];
         const model_seq *q = &m->seqs[seq];
         const spec_tree *t = q->ask.tree;
-        const int32_t end = speci_exec_first_row(m->exec, i) + q->n_fed - m->feed_base[i];
+        const int32_t end = m->exec->first_row[i] + q->n_fed - m->feed_base[i];
         for (int32_t row = q->n_seen; row < q->n_row; row++) {
             if (!is_open(q, row)) continue;
             m->rows.key[n_row] = speci_builder_key(t, node_of_row(t, row), q->ask.sampling->seed, q->ask.step);

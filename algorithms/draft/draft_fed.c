@@ -13,7 +13,7 @@ void speci_draft_commit_fed(model_draft *m, int32_t seq)
 {
     model_seq *s = &m->seqs[seq];
     int32_t n_ids, n = 0;
-    const int32_t *ids = speci_translated(&s->own, &n_ids), base = speci_exec_n_past(m->exec, seq);
+    const int32_t *ids = speci_translated(&s->own, &n_ids), base = m->exec->kind->n_past(m->exec, seq);
     const int32_t n_true = speci_draft_is_head(m) ? s->n_given : s->n_fed;
     if (s->n_fed == 0 || s->rides) { /* a path that is pending stays so */
         s->fed.n = s->n_fed = 0, s->rides = false;
@@ -21,6 +21,6 @@ void speci_draft_commit_fed(model_draft *m, int32_t seq)
     }
     int32_t node = base < n_ids && s->fed.token[0] == ids[base] ? 0 : -1;
     for (; node >= 0 && base + n < n_ids - 1; node = fed_child(s, n_true, node, ids[base + n])) m->path[n++] = node;
-    speci_exec_commit(m->exec, seq, m->path, n);
+    m->exec->kind->commit(m->exec, seq, m->path, n);
     s->fed.n = s->n_fed = 0;
 }

@@ -14,7 +14,7 @@ spec_status speci_draft_feed(model_draft *m, const int32_t *seqs, int32_t n)
         m->inputs[i] = (speci_exec_input){ .slot = seqs[i], .tree = &s->fed, .n_fed = s->n_fed };
     }
     if (speci_draft_is_head(m)) SPEC_TRY(speci_draft_give(m, seqs, n));
-    SPEC_TRY(speci_exec_forward(m->exec, m->inputs, n, NULL, NULL));
+    SPEC_TRY(m->exec->kind->forward(m->exec, m->inputs, n, NULL, NULL));
     for (int32_t i = 0; i < n; i++) m->seqs[seqs[i]].n_fed = m->seqs[seqs[i]].fed.n;
     return SPEC_OK;
 }
@@ -41,10 +41,8 @@ void speci_draft_add_row(model_draft *m, int32_t *n, int32_t src, int32_t seq, i
 /* The distributions of rows [first, first + n), for a draw from them. */
 static spec_probs_args probs_of(const model_draft *m, int32_t first, int32_t n)
 {
-    int32_t ld;
-    const int32_t n_column = m->vocab.n_q_column;
-    const float *logits = speci_exec_logits(m->exec, &ld);
-    if (m->vocab.columns) logits = m->vocab.logits, ld = n_column;
+    const int32_t n_column = m->vocab.n_q_column, ld = m->vocab.columns ? n_column : m->exec->n_logit;
+    const float *logits = m->vocab.columns ? m->vocab.logits : m->exec->logits;
     return (spec_probs_args){ .logits = logits, .ld = ld, .n_valid = ld < n_column ? ld : n_column, .probs = m->vocab.q,
                               .ld_probs = n_column, .n_probs = n_column, .n_row = n, .host_src = m->rows.src + first,
                               .host_dst = m->rows.q_row + first, .host_sampling = m->rows.sampling + first };
@@ -54,10 +52,8 @@ static spec_probs_args probs_of(const model_draft *m, int32_t first, int32_t n)
 static spec_status gather_rows(model_draft *m, int32_t n_row)
 {
     const speci_draft_site *site = m->d->site;
-    const int32_t n_column = m->vocab.n_q_column;
-    int32_t ld;
-    const float *logits = speci_exec_logits(m->exec, &ld);
-    const spec_gather_args a = { .logits = logits, .ld = ld, .out = m->vocab.logits, .ld_out = n_column, .n_out = n_column,
+    const int32_t n_column = m->vocab.n_q_column, ld = m->exec->n_logit;
+    const spec_gather_args a = { .logits = m->exec->logits, .ld = ld, .out = m->vocab.logits, .ld_out = n_column, .n_out = n_column,
                                  .column = m->vocab.column, .n_row = n_row, .host_src = m->rows.src };
     SPEC_TRY(speci_gather(site->ops, site->queue, &a, m->vocab.columns, ld, site->a));
     for (int32_t i = 0; i < n_row; i++) m->rows.src[i] = i;
@@ -139,7 +135,7 @@ static spec_status feed_level(model_draft *m, int32_t level, int32_t n_place)
         m->inputs[i] = (speci_exec_input){ .slot = m->active[i], .tree = &q->fed, .n_fed = q->n_fed,
                                            .n_grown = q->n_fed - q->fed.n + n_place, .depth = q->fed.n - 1 + level };
     }
-    SPEC_TRY(speci_exec_forward(m->exec, m->inputs, m->n_active, &feed, NULL));
+    SPEC_TRY(m->exec->kind->forward(m->exec, m->inputs, m->n_active, &feed, NULL));
     for (int32_t i = 0; i < m->n_active; i++) m->seqs[m->active[i]].n_fed += n_place;
     return SPEC_OK;
 }
@@ -153,7 +149,7 @@ static spec_status grow_level(model_draft *m, const speci_level *l, int32_t leve
     int32_t n_row = 0;
     for (int32_t i = 0; i < m->n_active; i++) {
         const model_seq *q = &m->seqs[m->active[i]];
-        const int32_t row = speci_exec_first_row(m->exec, i) + (level == 0 && !m->chain.now ? q->fed.n - 1 : 0);
+        const int32_t row = m->exec->first_row[i] + (level == 0 && !m->chain.now ? q->fed.n - 1 : 0);
         for (int32_t p = 0; p < l->n_place; p++) speci_draft_add_row(m, &n_row, row + p, m->active[i], first_row + p, p);
         m->feed_base[i] = q->n_fed;
     }

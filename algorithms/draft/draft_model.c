@@ -146,7 +146,7 @@ static spec_status prepare(speci_draft *d)
                                   .recurrent = site->recurrent, .node_state = site->node_state,
                                   .target = speci_draft_is_head(m) ? site->target : NULL,
                                   .collapsed = d->drafter->token_info == SPEC_TOKEN_INFO_COLLAPSED };
-    SPEC_TRY(speci_exec_open(&m->exec, m->model, &p));
+    SPEC_TRY(m->model->exec->open(&m->exec, m->model, &p));
     m->grow_bytes = d->size.cap > 0 ? speci_draft_grow_bytes(m) : 0;
     return SPEC_OK;
 }
@@ -155,9 +155,9 @@ static void needs(const speci_draft *d, speci_draft_needs *out)
 {
     const model_draft *m = d->state;
     if (m->model != d->site->target) out->memory.bytes_model += m->model->bytes_weights;
-    speci_exec_memory(m->exec, &out->memory);
+    m->exec->kind->memory(m->exec, &out->memory);
     out->memory.bytes_work += m->grow_bytes + m->vocab.bytes + m->told.bytes + m->chain.bytes;
-    speci_exec_plans(m->exec, out->plans);
+    m->exec->kind->plans(m->exec, out->plans);
     out->n_plan = 2;
     out->n_row = d->site->n_seq * m->n_node;
     if (m->vocab.map && m->vocab.how != SPEC_DRAFT_VOCAB_INTERSECTION) out->n_column = m->model->n_vocab;
@@ -167,7 +167,7 @@ static spec_status attach(speci_draft *d)
 {
     model_draft *m = d->state;
     const speci_draft_site *site = d->site;
-    SPEC_TRY(speci_exec_attach(m->exec, site->queue, site->captures));
+    SPEC_TRY(m->exec->kind->attach(m->exec, site->queue, site->captures));
     SPEC_TRY(speci_draft_told_attach(m));
     SPEC_TRY(speci_draft_chain_attach(m));
     SPEC_TRY(speci_draft_vocab_attach(m));
@@ -204,8 +204,8 @@ static spec_status consume(model_draft *m, int32_t seq)
     const speci_draft_site *site = m->d->site;
     const speci_prefill_hooks hooks = { .poll = site->stopped, .arg = site->stopped_arg };
     int32_t n;
-    const int32_t *ids = speci_translated(&m->seqs[seq].own, &n), first = speci_exec_n_past(m->exec, seq);
-    return speci_exec_prefill(m->exec, seq, ids + first, (size_t)max32(n - 1 - first, 0), &hooks);
+    const int32_t *ids = speci_translated(&m->seqs[seq].own, &n), first = m->exec->kind->n_past(m->exec, seq);
+    return m->exec->kind->prefill(m->exec, seq, ids + first, (size_t)max32(n - 1 - first, 0), &hooks);
 }
 
 static spec_status prefill(speci_draft *d, const speci_draft_seq *q)
@@ -213,7 +213,7 @@ static spec_status prefill(speci_draft *d, const speci_draft_seq *q)
     model_draft *m = d->state;
     SPEC_TRY(speci_draft_begin(m, q));
     if (m->seqs[q->seq].outgrown) return SPEC_OK;
-    speci_exec_begin(m->exec, q->seq);
+    m->exec->kind->begin(m->exec, q->seq);
     return consume(m, q->seq);
 }
 
@@ -229,7 +229,7 @@ static void end(speci_draft *d, int32_t seq)
 {
     model_draft *m = d->state;
     model_seq *s = &m->seqs[seq];
-    speci_exec_end(m->exec, seq);
+    m->exec->kind->end(m->exec, seq);
     s->begun = false;
     s->fed.n = s->n_fed = 0;
     speci_buf_free(&s->own.ids);
@@ -251,9 +251,9 @@ static spec_status catch_up(model_draft *m, int32_t seq)
     int32_t n_ids;
     const int32_t *ids = speci_translated(&s->own, &n_ids);
     speci_draft_commit_fed(m, seq);
-    if (!speci_draft_is_head(m) && n_ids - speci_exec_n_past(m->exec, seq) > PROMPT) SPEC_TRY(consume(m, seq));
+    if (!speci_draft_is_head(m) && n_ids - m->exec->kind->n_past(m->exec, seq) > PROMPT) SPEC_TRY(consume(m, seq));
     for (;;) {
-        const int32_t base = speci_exec_n_past(m->exec, seq), left = n_ids - base;
+        const int32_t base = m->exec->kind->n_past(m->exec, seq), left = n_ids - base;
         const bool fits = fits_chain(m, left);
         const int32_t n = fits ? left : min32(left - 1, min32(m->n_node, SPEC_MAX_DEPTH));
         for (int32_t i = 0; i < n; i++) spec_tree_add(&s->fed, i - 1, ids[base + i], 0);
@@ -302,7 +302,7 @@ static void forget(speci_draft *d)
     model_draft *m = d->state;
     for (int32_t i = 0; i < m->n_drafting; i++) {
         model_seq *s = &m->seqs[m->drafting[i]];
-        if (!s->outgrown && !s->rides) speci_exec_commit(m->exec, m->drafting[i], NULL, 0);
+        if (!s->outgrown && !s->rides) m->exec->kind->commit(m->exec, m->drafting[i], NULL, 0);
         s->fed.n = s->n_fed = 0, s->rides = false;
     }
     m->n_drafting = 0;
@@ -378,7 +378,7 @@ static spec_status fork(speci_draft *d, const speci_draft_seq *q, int32_t to)
     const speci_buf ids = s->own.ids;
     s->own = from->own;
     s->own.ids = ids;
-    return from->outgrown ? SPEC_OK : speci_exec_copy(m->exec, q->seq, to);
+    return from->outgrown ? SPEC_OK : m->exec->kind->copy(m->exec, q->seq, to);
 }
 
 /* --- cost --- */

@@ -171,18 +171,16 @@ static spec_status probe_pass(model_draft *m, probe *p, const int32_t *ids, int3
     const speci_draft_site *site = m->d->site;
     const int32_t n_vocab = m->model->n_vocab;
     const speci_exec_input in = { .slot = 0, .tree = &p->chain };
-    int32_t ld;
     p->chain.n = 0;
     for (int32_t i = 0; i < n; i++) m->path[i] = spec_tree_add(&p->chain, i - 1, ids[i] < n_vocab ? ids[i] : 0, 0);
-    SPEC_TRY(speci_exec_forward(m->exec, &in, 1, NULL, NULL));
-    const float *logits = speci_exec_logits(m->exec, &ld);
-    const int32_t row = speci_exec_first_row(m->exec, 0);
-    for (int32_t i = 0; i < n; i++)
-        SPEC_TRY(site->ops->download(site->queue, p->rows + (size_t)i * (size_t)n_vocab, logits + (size_t)(row + i) * (size_t)ld,
-                                     (size_t)n_vocab * sizeof *logits));
+    SPEC_TRY(m->exec->kind->forward(m->exec, &in, 1, NULL, NULL));
+    for (int32_t i = 0; i < n; i++) {
+        const float *logits = m->exec->logits + (size_t)(m->exec->first_row[0] + i) * (size_t)m->exec->n_logit;
+        SPEC_TRY(site->ops->download(site->queue, p->rows + (size_t)i * (size_t)n_vocab, logits, (size_t)n_vocab * sizeof *logits));
+    }
     SPEC_TRY(site->ops->sync(site->queue));
     for (int32_t i = 0; i < n; i++) *sum += covered(p->has_twin, p->rows + (size_t)i * (size_t)n_vocab, n_vocab);
-    speci_exec_commit(m->exec, 0, m->path, n);
+    m->exec->kind->commit(m->exec, 0, m->path, n);
     return SPEC_OK;
 }
 
@@ -195,12 +193,12 @@ static spec_status measure_cover(model_draft *m, double *cover)
     const int32_t *ids = (const int32_t *)(const void *)p.ids.data;
     int32_t n = min32((int32_t)(p.ids.n / sizeof *ids), PROBE_MOST);
     if (m->n_ctx > 0) n = min32(n, m->n_ctx);
-    if (status == SPEC_OK) speci_exec_begin(m->exec, 0);
+    if (status == SPEC_OK) m->exec->kind->begin(m->exec, 0);
     for (int32_t i = 0, k; i < n && status == SPEC_OK; i += k) {
         k = min32(n - i, p.chain.cap);
         status = probe_pass(m, &p, ids + i, k, &sum);
     }
-    speci_exec_end(m->exec, 0);
+    m->exec->kind->end(m->exec, 0);
     probe_close(&p, m->d->site->a);
     *cover = n > 0 ? sum / n : 0;
     return status;

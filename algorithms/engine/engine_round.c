@@ -194,7 +194,7 @@ static void keep_part(spec_session *s, engine_round *r, int32_t i)
 {
     engine_part *p = &r->part[i];
     p->seq = r->seqs[i];
-    p->first_row = speci_exec_first_row(s->exec, i);
+    p->first_row = s->exec->first_row[i];
     p->raw_row = -1;
     p->position = (uint64_t)s->seqs[p->seq].n_ids + r->root_on_device;
     if (!r->plain) keep_tree(s, p, r->trees[i]);
@@ -246,7 +246,7 @@ spec_status speci_score_start(spec_session *s, engine_round *r)
     const speci_exec_feed feed = { .nodes = r->root_on_device ? s->roots : NULL, .ld = 1, .grown = r->pending ? r->pending->grown : NULL,
                                    .ld_grown = r->pending ? r->pending->ld_grown : 0 };
     const speci_exec_tokens likeliest = { .token = r->likeliest, .next = r->hand_on };
-    SPEC_TRY(speci_exec_forward(s->exec, s->inputs, r->n, &feed, greedy ? &likeliest : NULL));
+    SPEC_TRY(s->exec->kind->forward(s->exec, s->inputs, r->n, &feed, greedy ? &likeliest : NULL));
     forget_scores(s);
     for (int32_t i = 0; i < r->n; i++) keep_part(s, r, i);
     for (int32_t i = 0; i < r->n && r == &s->round; i++) s->seqs[r->seqs[i]].part = i;
@@ -259,7 +259,7 @@ spec_status speci_score_start(spec_session *s, engine_round *r)
 void speci_round_drop(spec_session *s, engine_round *r)
 {
     for (int32_t i = 0; i < r->n_part; i++) {
-        speci_exec_commit(s->exec, r->part[i].seq, NULL, 0);
+        s->exec->kind->commit(s->exec, r->part[i].seq, NULL, 0);
         s->seqs[r->part[i].seq].part = -1;
     }
     r->n_part = 0;
@@ -361,14 +361,13 @@ static spec_status add_item(spec_session *s, engine_round *r, engine_part *p)
 spec_status speci_verify_start(spec_session *s, engine_round *r)
 {
     speci_verify_batch *b = &r->batch;
-    int32_t ld;
     r->queued = true;
     b->items = NULL;
     for (int32_t i = r->n_part - 1; i >= 0; i--)
         if (!needs_no_rule(s, &r->part[i])) SPEC_TRY(add_item(s, r, &r->part[i]));
     if (!b->items) return SPEC_OK;
     b->ops = s->ops;
-    b->logits = speci_exec_logits(s->exec, &ld);
+    b->logits = s->exec->logits;
     b->next = r->hand_on;
     b->rows.n_candidate = b->rows.n_call = 0;
     return speci_verify_batch_enqueue(b);
@@ -415,7 +414,7 @@ spec_status speci_commit_start(spec_session *s, engine_round *r)
     for (int32_t i = 0; i < r->n_part; i++) {
         engine_part *p = &r->part[i];
         if (p->tree.n == 1) p->path[0] = 0, p->n_path = 1;
-        speci_exec_commit(s->exec, p->seq, p->path, p->n_path);
+        s->exec->kind->commit(s->exec, p->seq, p->path, p->n_path);
     }
     return SPEC_OK;
 }
@@ -463,7 +462,7 @@ static spec_status tell_drafters(spec_session *s, const engine_part *p)
 {
     const speci_draft_seq q = speci_sequence_asked(s, p->seq);
     const spec_status status = s->tells_hidden ? speci_hidden_path(s, &q, p) : SPEC_OK;
-    if (status != SPEC_OK) speci_exec_break(s->exec, p->seq);
+    if (status != SPEC_OK) s->exec->kind->break_seq(s->exec, p->seq);
     for (int32_t k = 0; k < s->drafters.n; k++) {
         speci_draft *d = &s->drafters.draft[k];
         if (d->kind->committed) d->kind->committed(d, &q, p->n_path);

@@ -115,7 +115,7 @@ static spec_status give_up(spec_session *s, engine_round *r, spec_status status)
 {
     char text[512];
     (void)snprintf(text, sizeof text, "%s", spec_last_error());
-    for (int32_t i = 0; i < r->n_part && status == SPEC_E_DEVICE; i++) speci_exec_break(s->exec, r->part[i].seq);
+    for (int32_t i = 0; i < r->n_part && status == SPEC_E_DEVICE; i++) s->exec->kind->break_seq(s->exec, r->part[i].seq);
     if (r->by_shape || r->pending) {
         if (r->by_shape) speci_round_drop(s, r);
         (void)speci_draft_read(s, r);
@@ -188,7 +188,7 @@ static void begin_outcome(spec_session *s, engine_round *r, double start)
 static spec_status fail_plain(spec_session *s, engine_round *now, engine_round *next, spec_status status)
 {
     if (now->n_part == 0) return status;
-    speci_exec_break(s->exec, now->part[0].seq);
+    s->exec->kind->break_seq(s->exec, now->part[0].seq);
     now->n_part = 0;
     if (next) next->n_part = 0;
     return status;
@@ -250,7 +250,7 @@ static void tell_waiting(spec_session *s, int32_t i, int32_t seq)
 {
     const engine_seq *q = &s->seqs[seq];
     s->step_results[i] = (spec_step_result){ .tokens = s->step_ids, .text = q->text.tokenizer ? "" : NULL, .tree = -1, .drafter = -1,
-                                             .n_prompt_left = q->n_ids - 1 - speci_exec_n_past(s->exec, seq) };
+                                             .n_prompt_left = q->n_ids - 1 - s->exec->kind->n_past(s->exec, seq) };
 }
 
 /* Prompts go first, within what a step may consume of them. ready [n]: the sequences that have none, *n_ready of them. One whose

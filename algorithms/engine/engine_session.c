@@ -142,7 +142,7 @@ static spec_status prepare_drafters(spec_session *s, const wishes *w)
  * only way or a choice, and no drafter waits for the rows of a step. */
 static bool may_run_ahead(const spec_session *s, const wishes *w)
 {
-    if (!s->ops->mark || speci_exec_waits(s->target) || s->joint || s->tells_hidden) return false;
+    if (!s->ops->mark || s->target->exec->waits || s->joint || s->tells_hidden) return false;
     return s->drafters.n == 0 || w->params.adapt != SPEC_ADAPT_OFF;
 }
 
@@ -167,18 +167,18 @@ static spec_status prepare(spec_session *s, spec_model *target, const wishes *w)
                                      .recurrent = s->site.recurrent, .joint = s->joint, .taps = s->taps, .n_tap = s->n_kept,
                                      .n_chunk = p->n_prompt_step };
     if (may_run_ahead(s, w)) s->roots_bytes = (size_t)s->n_seq * sizeof *s->roots;
-    return speci_exec_open(&s->exec, target, &exec);
+    return target->exec->open(&s->exec, target, &exec);
 }
 
 /* Plans of all executors, columns of row operations, and bytes. plans [2 + 2 n]. */
 static spec_status sum_needs(const spec_session *s, spec_plan *plans, int32_t *n_plan, int32_t *n_column, spec_memory *memory)
 {
     int32_t n_row = s->n_seq * (s->n_node + 1);
-    speci_exec_plans(s->exec, plans);
+    s->exec->kind->plans(s->exec, plans);
     *n_plan = 2;
     *n_column = s->target->n_vocab;
     memory->bytes_model = s->target->bytes_weights;
-    speci_exec_memory(s->exec, memory);
+    s->exec->kind->memory(s->exec, memory);
     memory->bytes_work += s->p_bytes + s->q_bytes + s->roots_bytes;
     for (int32_t i = 0; i < s->drafters.n; i++) {
         const speci_draft *d = &s->drafters.draft[i];
@@ -377,7 +377,7 @@ static spec_status attach(spec_session *s)
     speci_free(s->a, plans);
     SPEC_TRY(status);
     s->site.queue = s->queue;
-    SPEC_TRY(speci_exec_attach(s->exec, s->queue, s->captures));
+    SPEC_TRY(s->exec->kind->attach(s->exec, s->queue, s->captures));
     speci_hidden_attach(s);
     SPEC_TRY(alloc_device(s));
     place_batch(s, &s->round);
