@@ -147,7 +147,7 @@ struct speci_draft_kind {
      * to `read`, which is called when all that was enqueued is there: d->grown. */
     spec_status (*enqueue)(speci_draft *d, spec_builder *b, speci_draft_seq *seqs, int32_t n);
     spec_status (*read)(speci_draft *d);
-    /* In place of read, when the trees are not wanted any more. */
+    /* The trees are not wanted any more, or could not be read. */
     void (*forget)(speci_draft *d);
     /* The last n_new of q->ids were committed; the last of them is the pending one. */
     void (*committed)(speci_draft *d, const speci_draft_seq *q, int32_t n_new);

@@ -25,7 +25,7 @@ static spec_status open_again(model_draft *m)
 spec_status speci_draft_chain_open(model_draft *m)
 {
     const spec_drafter *o = m->d->drafter;
-    if (!speci_draft_is_head(m) || !speci_head_chains(m->model) || m->d->size.cap == 0) return SPEC_OK;
+    if (!m->is_head || !speci_head_chains(m->model) || m->d->size.cap == 0) return SPEC_OK;
     for (int32_t i = 0; i < o->n_builder; i++) m->chain.n_level = max32(m->chain.n_level, o->builders[i]->info.depth);
     m->chain.n_half = o->n_resample > 0 ? 2 : 1;
     m->chain.bytes = (size_t)(m->d->site->n_seq * m->chain.n_half) * (size_t)m->chain.n_level * (size_t)speci_model_n_logit(m->model) *
@@ -75,7 +75,7 @@ static int32_t levels_of(const model_draft *m, const model_seq *s) { return min3
 /* Numbers of nodes stand for depths while a tree grows (spec_expand_args): they must be depths. */
 static bool fits(const model_draft *m)
 {
-    if (m->chain.n_level == 0 || m->chain.off) return false;
+    if (m->chain.off) return false;
     for (int32_t i = 0; i < m->n_active; i++) {
         const model_seq *s = &m->seqs[m->active[i]];
         if (s->fed.n + 2 * m->b->info.depth > SPEC_MAX_DEPTH) return false;

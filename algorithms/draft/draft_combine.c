@@ -44,7 +44,7 @@ spec_status speci_draft_take(speci_draft *d, spec_status status)
     const double start = speci_now_ms();
     d->grown = NULL;
     if (status == SPEC_OK) status = d->kind->read(d);
-    else d->kind->forget(d);
+    if (status != SPEC_OK) d->kind->forget(d);
     d->stats.us += 1e3 * (speci_now_ms() - start);
     return status;
 }

@@ -196,7 +196,7 @@ speci_draft_size speci_draft_size_of(const spec_drafter *d)
         z.n_node = max32(z.n_node, b->info.n_node);
         z.n_q = max32(z.n_q, b->info.n_row);
         z.pool = max32(z.pool, b->n_pool);
-        if (speci_builder_is_host_driven(b)) {
+        if (b->host_driven) {
             z.n_candidate = max32(z.n_candidate, b->k);
             continue;
         }

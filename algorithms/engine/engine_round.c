@@ -60,24 +60,16 @@ static void begin_proposal(engine_seq *q, uint64_t round)
     p->depth = 0;
 }
 
-/* No more nodes than the session planned for: what is left out are the last slots, whatever they hold. Rows of distributions stay
- * only where children do. */
-static void cut_proposal(const spec_session *s, engine_seq *q)
-{
-    spec_tree *t = &q->proposal.tree;
-    uint8_t has_child[SPECI_MAX_NODE] = { 0 };
-    t->n = s->n_node;
-    for (int32_t i = 1; i < t->n; i++) has_child[t->parent[i]] = 1;
-    for (int32_t i = 0; i < t->n; i++)
-        if (!has_child[i]) t->q_row[i] = -1;
-}
-
+/* No tree has more nodes than the session planned for: what is left out are the last slots, whatever they hold. */
 static spec_status end_proposals(spec_session *s, const engine_round *r, spec_status status)
 {
     for (int32_t i = 0; i < r->n; i++) {
         engine_seq *q = &s->seqs[r->seqs[i]];
+        spec_tree *t = &q->proposal.tree;
         if (status != SPEC_OK) begin_proposal(q, s->n_round);
-        else if (q->proposal.tree.n > s->n_node) cut_proposal(s, q);
+        if (t->n <= s->n_node) continue;
+        t->n = s->n_node;
+        speci_tree_forget_rows(t);
     }
     return status;
 }
