@@ -83,6 +83,7 @@ typedef struct speci_draft_seq {
     spec_tree *tree;    /* the root alone, with rank, prob and q_row; receives the proposal. The root alone: none */
     int32_t by;         /* the drafter of the session's list that proposed it, -1 = none or several: */
     uint8_t *maker;     /* of each node of a union the first drafter that has it; else NULL */
+    spec_builder *builder; /* that made it, or NULL */
 } speci_draft_seq;
 /* Tokens of a match, at least. own: what the drafter was opened with, 0 = nothing. In front of another drafter that is 2: a match of one
  * token brings less than a model behind it. */
@@ -190,7 +191,10 @@ typedef struct speci_draft_way {
     uint64_t drafters; /* bit k: drafter k of the list is asked; one at least. With UNION all are */
     int32_t builder;   /* number of the builder; in a drafter with fewer its last one */
     int32_t least;     /* of those that look up: speci_draft_seq.least */
+    int32_t last;      /* the drafter that is asked last */
+    spec_builder *only; /* the builder of the only drafter that is asked; NULL: it has none, or there are several */
 } speci_draft_way;
+speci_draft_way speci_draft_way_of(const speci_drafters *all, uint64_t drafters, int32_t builder, int32_t least);
 /* Trees for seqs [n]. Drafters are asked in the order of the list, each for the sequences for which none before it has proposed. Only
  * the drafter that is asked last may leave trees on the device: *pending, or NULL. */
 spec_status speci_draft_enqueue(speci_drafters *all, const speci_draft_way *way, speci_draft_seq *seqs, int32_t n, speci_draft **pending);
@@ -198,10 +202,8 @@ spec_status speci_draft_enqueue(speci_drafters *all, const speci_draft_way *way,
 static inline bool speci_draft_looks_up(const speci_draft *d) { return d->kind->args && !d->kind->exec; }
 /* Brings the trees that d has left on the device, when all that was enqueued is there; or, with an error, drops them. */
 spec_status speci_draft_take(speci_draft *d, spec_status status);
-/* The builder that made a proposal of `drafter`, or NULL. */
+/* The drafter's builder of this number, or NULL. */
 spec_builder *speci_draft_builder(const speci_draft *d, int32_t builder);
-/* ... of the only drafter that a way asks; NULL: there are several. */
-spec_builder *speci_draft_way_builder(const speci_drafters *all, const speci_draft_way *way);
 
 /* --- objects (draft_open.c) --- */
 

@@ -31,7 +31,7 @@ static int32_t count_trees(const spec_session *s, int32_t *sum)
 /* With trees 0 to n - 1. */
 static void add_ways(spec_session *s, uint64_t drafters, int32_t n, int32_t least)
 {
-    for (int32_t b = 0; b < n; b++) s->ways[s->n_way++] = (speci_draft_way){ drafters, b, least };
+    for (int32_t b = 0; b < n; b++) s->ways[s->n_way++] = speci_draft_way_of(&s->drafters, drafters, b, least);
 }
 
 static bool has_way(const spec_session *s, uint64_t drafters, int32_t least)
@@ -181,14 +181,8 @@ void speci_ways_close(spec_session *s)
 
 /* --- rounds --- */
 
-int32_t speci_ways_choose(spec_session *s, int32_t n_seq)
-{
-    return s->drafters.n > 0 ? speci_choice_arm(&s->choice, n_seq) : 0;
-}
-
 void speci_ways_begin(spec_session *s, int32_t arm, int32_t n_seq, double start)
 {
-    if (s->choice.mode == SPEC_ADAPT_OFF) return;
     s->outcome = (engine_outcome){ .round = s->n_round, .arm = arm, .n_seq = n_seq, .start = start };
     for (int32_t i = 0; i < s->choice.n_source; i++) s->asks[i] = (speci_asks){ 0 };
 }
@@ -219,7 +213,6 @@ static void add_asks(spec_session *s, const engine_part *p)
 void speci_ways_tell(spec_session *s, const engine_part *p)
 {
     engine_outcome *o = &s->outcome;
-    if (o->round == 0 || p->round != o->round) return;
     o->n_done++;
     o->n_emitted += p->n_path;
     o->n_row += p->tree.n;

@@ -78,13 +78,12 @@ static spec_status end_proposals(spec_session *s, const engine_round *r, spec_st
 static spec_status propose(spec_session *s, engine_round *r, int32_t way)
 {
     const speci_draft_way *w = &s->ways[way];
-    spec_builder *only = speci_draft_way_builder(&s->drafters, w); /* it sees the steps without room for a draft, too */
     int32_t n = 0;
     for (int32_t i = 0; i < r->n; i++) {
         engine_seq *q = &s->seqs[r->seqs[i]];
         const int32_t room = speci_draft_room(s, q);
         q->proposal.arm = way;
-        q->proposal.builder = only;
+        q->proposal.builder = w->only; /* it sees the steps without room for a draft, too */
         if (room < 1) continue;
         q->proposal.asked = true;
         s->asked[n] = speci_sequence_asked(s, r->seqs[i]);
@@ -94,8 +93,8 @@ static spec_status propose(spec_session *s, engine_round *r, int32_t way)
     SPEC_TRY(speci_draft_enqueue(&s->drafters, w, s->asked, n, &r->pending));
     for (int32_t i = 0; i < n; i++) {
         engine_proposal *p = &s->seqs[s->asked[i].seq].proposal;
-        p->by = s->asked[i].by, p->depth = s->asked[i].depth_max, p->n_match = s->asked[i].n_match;
-        if (p->by >= 0) p->builder = speci_draft_builder(&s->drafters.draft[p->by], w->builder);
+        p->by = s->asked[i].by, p->builder = s->asked[i].builder;
+        p->depth = s->asked[i].depth_max, p->n_match = s->asked[i].n_match;
     }
     r->queued = r->pending != NULL;
     return SPEC_OK;
@@ -110,10 +109,11 @@ spec_status speci_draft_start(spec_session *s, engine_round *r)
     r->marked = r->queued = false;
     for (int32_t i = 0; i < r->n; i++) begin_proposal(&s->seqs[r->seqs[i]], s->n_round);
     if (s->drafters.n == 0) return SPEC_OK;
-    const int32_t arm = speci_ways_choose(s, r->n);
+    const bool chooses = s->choice.mode != SPEC_ADAPT_OFF;
+    const int32_t arm = chooses ? speci_choice_arm(&s->choice, r->n) : 1;
     const spec_status status = arm > 0 ? propose(s, r, arm - 1) : SPEC_OK;
     if (status != SPEC_OK || !r->pending) SPEC_TRY(end_proposals(s, r, status));
-    speci_ways_begin(s, arm, r->n, start);
+    if (chooses) speci_ways_begin(s, arm, r->n, start);
     return SPEC_OK;
 }
 
@@ -447,7 +447,7 @@ static void tell_of_draft(spec_session *s, const engine_part *p)
     if (own->builder && own->builder->kind->observe) tell_builder(own->builder, p);
     if (own->by >= 0) count_drafts(s, own->by, p->tree.n - 1, p->n_path - 1);
     else if (own->maker) count_union(s, p, own->maker);
-    speci_ways_tell(s, p);
+    if (p->round == s->outcome.round) speci_ways_tell(s, p);
 }
 
 static spec_status tell_drafters(spec_session *s, const engine_part *p)

@@ -147,7 +147,7 @@ static spec_status run_drafting(spec_session *s, engine_round *r)
 /* --- running ahead --- */
 
 /* Where drafting is a choice, it is made a step before: by what was known then. */
-static bool chooses_plain(spec_session *s) { return speci_ways_choose(s, 1) == 0; }
+static bool chooses_plain(spec_session *s) { return s->choice.mode == SPEC_ADAPT_OFF || speci_choice_arm(&s->choice, 1) == 0; }
 
 /* Of a session that can. */
 static bool runs_ahead(spec_session *s, int32_t seq)
