@@ -218,9 +218,7 @@ spec_status speci_drafter_take_taps(spec_drafter *d, const spec_tap *taps, int32
 /* Nothing that is drafted behind such a token has a use: the walk ends at it. */
 static inline bool speci_draft_ends_text(const spec_model *target, int32_t token)
 {
-    for (int32_t i = 0; i < target->n_eos; i++)
-        if (target->eos[i] == token) return true;
-    return false;
+    return speci_has_id(target->eos, target->n_eos, token);
 }
 
 /* --- hidden rows on the host (draft_hidden.c) --- */

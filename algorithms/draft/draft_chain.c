@@ -3,9 +3,6 @@
  * which their tokens' info is added. The bits are those of a pass per level over all of its nodes. */
 #include "algorithms/draft/draft_model.h"
 
-static int32_t min32(int32_t a, int32_t b) { return a < b ? a : b; }
-static int32_t max32(int32_t a, int32_t b) { return a > b ? a : b; }
-
 /* --- memory --- */
 
 static spec_status open_again(model_draft *m)
@@ -26,7 +23,7 @@ spec_status speci_draft_chain_open(model_draft *m)
 {
     const spec_drafter *o = m->d->drafter;
     if (!m->is_head || !speci_head_chains(m->model) || m->d->size.cap == 0) return SPEC_OK;
-    for (int32_t i = 0; i < o->n_builder; i++) m->chain.n_level = max32(m->chain.n_level, o->builders[i]->info.depth);
+    for (int32_t i = 0; i < o->n_builder; i++) m->chain.n_level = speci_max32(m->chain.n_level, o->builders[i]->info.depth);
     m->chain.n_half = o->n_resample > 0 ? 2 : 1;
     m->chain.bytes = (size_t)(m->d->site->n_seq * m->chain.n_half) * (size_t)m->chain.n_level * (size_t)speci_model_n_logit(m->model) *
                      sizeof(float);
@@ -37,7 +34,7 @@ spec_status speci_draft_chain_open(model_draft *m)
 int32_t speci_draft_chain_nodes(const model_draft *m)
 {
     const int32_t n = m->chain.n_level, n_tree = m->d->site->n_q;
-    return n == 0 ? 0 : n - 1 + 1 + max32(n - n_tree, 0);
+    return n == 0 ? 0 : n - 1 + 1 + speci_max32(n - n_tree, 0);
 }
 
 spec_status speci_draft_chain_attach(model_draft *m)
@@ -70,7 +67,7 @@ static char *row_of(const model_draft *m, int32_t seq, int32_t half, int32_t row
 
 /* --- the chain --- */
 
-static int32_t levels_of(const model_draft *m, const model_seq *s) { return min32(s->depth, m->b->info.n_level); }
+static int32_t levels_of(const model_draft *m, const model_seq *s) { return speci_min32(s->depth, m->b->info.n_level); }
 
 /* Numbers of nodes stand for depths while a tree grows (spec_expand_args): they must be depths. */
 static bool fits(const model_draft *m)

@@ -7,8 +7,6 @@
 
 enum { PROMPT = SPEC_MAX_DEPTH + 1 /* tokens that one step can emit: more at once are a prompt */ };
 
-static int32_t min32(int32_t a, int32_t b) { return a < b ? a : b; }
-
 /* --- ids --- */
 
 /* The target's: of one that the drafter has no row for, any other. */
@@ -50,26 +48,19 @@ spec_status speci_draft_begin(model_draft *m, const speci_draft_seq *q)
 
 /* --- what was fed --- */
 
-/* Among the first n that were fed. */
-static int32_t fed_child(const model_seq *s, int32_t n, int32_t node, int32_t token)
-{
-    for (int32_t c = node + 1; c < n; c++)
-        if (s->fed.parent[c] == node && s->fed.token[c] == token) return c;
-    return -1;
-}
-
 void speci_draft_commit_fed(model_draft *m, int32_t seq)
 {
     model_seq *s = &m->seqs[seq];
     int32_t n_ids, n = 0;
     const int32_t *ids = speci_translated(&s->own, &n_ids), base = m->exec->kind->n_past(m->exec, seq);
-    const int32_t n_true = m->is_head ? s->n_given : s->n_fed;
     if (s->n_fed == 0 || s->rides) { /* a path that is pending stays so */
         s->fed.n = s->n_fed = 0, s->rides = false;
         return;
     }
-    int32_t node = base < n_ids && s->fed.token[0] == ids[base] ? 0 : -1;
-    for (; node >= 0 && base + n < n_ids - 1; node = fed_child(s, n_true, node, ids[base + n])) m->path[n++] = node;
+    spec_tree fed = s->fed;
+    fed.n = m->is_head ? s->n_given : s->n_fed;
+    int32_t node = base < n_ids && fed.token[0] == ids[base] ? 0 : -1;
+    for (; node >= 0 && base + n < n_ids - 1; node = speci_tree_child_with(&fed, node, ids[base + n])) m->path[n++] = node;
     m->exec->kind->commit(m->exec, seq, m->path, n);
     s->fed.n = s->n_fed = 0;
 }
@@ -102,7 +93,7 @@ spec_status speci_draft_catch_up(model_draft *m, int32_t seq)
     for (;;) {
         const int32_t base = m->exec->kind->n_past(m->exec, seq), left = n_ids - base;
         const bool fits = fits_chain(m, left);
-        const int32_t n = fits ? left : min32(left - 1, min32(m->n_node, SPEC_MAX_DEPTH));
+        const int32_t n = fits ? left : speci_min32(left - 1, speci_min32(m->n_node, SPEC_MAX_DEPTH));
         for (int32_t i = 0; i < n; i++) spec_tree_add(&s->fed, i - 1, ids[base + i], 0);
         s->n_given = n;
         if (fits) return SPEC_OK;

@@ -14,9 +14,6 @@ enum {
     CHAIN_OTHER = 6 /* the same where a token of the target is several of the drafter */
 };
 
-static int32_t max32(int32_t a, int32_t b) { return a > b ? a : b; }
-static int32_t min32(int32_t a, int32_t b) { return a < b ? a : b; }
-
 /* --- the object --- */
 
 /* What is asked for works with heads whose rows are a chain. */
@@ -67,16 +64,16 @@ static int32_t tree_nodes(const model_draft *m)
     enum { CATCH_UP = 32 }; /* rows, of all sequences */
     const speci_draft_site *site = m->d->site;
     const int32_t n = site->n_q - 1 + m->n_chain + speci_draft_chain_nodes(m);
-    return site->node_state ? n : max32(n, CATCH_UP / site->n_seq);
+    return site->node_state ? n : speci_max32(n, CATCH_UP / site->n_seq);
 }
 
 /* Committed tokens in front of a draft: a head is given all that was accepted anew. */
 static int32_t chain_nodes(const model_draft *m)
 {
     int32_t depth = 0;
-    for (int32_t i = 0; i < m->d->drafter->n_builder; i++) depth = max32(depth, m->d->drafter->builders[i]->info.depth);
+    for (int32_t i = 0; i < m->d->drafter->n_builder; i++) depth = speci_max32(depth, m->d->drafter->builders[i]->info.depth);
     const int32_t n_step = m->d->drafter->resample_across ? 2 : 1; /* a step in between whose draft was not fed */
-    if (m->is_head) return max32(CHAIN, min32(n_step * (depth + 1), SPEC_MAX_DEPTH + 1));
+    if (m->is_head) return speci_max32(CHAIN, speci_min32(n_step * (depth + 1), SPEC_MAX_DEPTH + 1));
     return m->vocab.map ? CHAIN_OTHER : CHAIN;
 }
 
@@ -99,7 +96,7 @@ static void *array(const speci_draft *d, size_t n, size_t size, bool *ok)
 static spec_status alloc_host(speci_draft *d, model_draft *m)
 {
     const speci_draft_site *site = d->site;
-    const size_t n = (size_t)site->n_seq, rows = n * (size_t)max32(site->n_q, m->n_node);
+    const size_t n = (size_t)site->n_seq, rows = n * (size_t)speci_max32(site->n_q, m->n_node);
     const size_t candidates = n * (size_t)site->n_q * (size_t)d->size.n_candidate;
     bool ok = true;
     model_rows *r = &m->rows;
@@ -110,7 +107,7 @@ static spec_status alloc_host(speci_draft *d, model_draft *m)
     r->sampling = array(d, rows, sizeof *r->sampling, &ok);
     r->key = array(d, rows, sizeof *r->key, &ok);
     m->inputs = array(d, n, sizeof *m->inputs, &ok);
-    m->n_path = max32(SPECI_MAX_NODE, max32(d->size.pool, m->n_node));
+    m->n_path = speci_max32(SPECI_MAX_NODE, speci_max32(d->size.pool, m->n_node));
     m->path = array(d, (size_t)m->n_path, sizeof *m->path, &ok);
     m->roots = array(d, n, sizeof *m->roots, &ok);
     m->grown.node = array(d, n * (size_t)d->size.cap, sizeof *m->grown.node, &ok);
@@ -238,8 +235,8 @@ static int32_t depth_of(const model_draft *m, const speci_draft_seq *q)
     int32_t n_ids;
     (void)speci_translated(&s->own, &n_ids);
     if (!shares || s->outgrown || n_ids == 0 || s->own.n_held > 0) return 0;
-    const int32_t depth = m->vocab.by_text ? m->b->info.depth : min32(q->depth_max, m->b->info.depth);
-    return m->n_ctx > 0 ? min32(depth, m->n_ctx - n_ids + 1) : depth;
+    const int32_t depth = m->vocab.by_text ? m->b->info.depth : speci_min32(q->depth_max, m->b->info.depth);
+    return m->n_ctx > 0 ? speci_min32(depth, m->n_ctx - n_ids + 1) : depth;
 }
 
 /* What is asked of the builder: the tree that was asked for; or, by text, a greedy one of the drafter's ids. */
@@ -354,7 +351,7 @@ static spec_status fork(speci_draft *d, const speci_draft_seq *q, int32_t to)
 static speci_exec *exec(const speci_draft *d, int32_t seq, int32_t *n_timed, int32_t *n_most)
 {
     const model_draft *m = d->state;
-    *n_timed = min32(d->site->n_q + 1, m->n_node), *n_most = m->n_node;
+    *n_timed = speci_min32(d->site->n_q + 1, m->n_node), *n_most = m->n_node;
     return m->seqs[seq].outgrown ? NULL : m->exec;
 }
 

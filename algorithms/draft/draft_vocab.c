@@ -27,8 +27,6 @@ static const char probe_text[] =
     "def total(items):\n    result = 0\n    for item in items:\n        if item.price > 0:\n"
     "            result += item.price * item.count\n    return result\n";
 
-static int32_t min32(int32_t a, int32_t b) { return a < b ? a : b; }
-
 /* --- does it fit the target? --- */
 
 spec_status speci_draft_vocab_check(const spec_drafter *d, const spec_model *target)
@@ -52,7 +50,7 @@ static bool is_other(const spec_drafter *d, const spec_model *target)
     int32_t first;
     if (d->vocab != SPEC_DRAFT_VOCAB_AUTO) return true;
     if (!m->tokenizer || !target->tokenizer) return false;
-    return !speci_same_pieces(m->tokenizer, target->tokenizer, min32(m->n_vocab, target->n_vocab), &first);
+    return !speci_same_pieces(m->tokenizer, target->tokenizer, speci_min32(m->n_vocab, target->n_vocab), &first);
 }
 
 /* --- memory --- */
@@ -145,7 +143,7 @@ static spec_status probe_open(probe *p, const model_draft *m)
     const size_t n_vocab = (size_t)m->model->n_vocab;
     p->ids.a = a;
     SPEC_TRY(speci_encode_on(&p->ids, map->to, probe_text, sizeof probe_text - 1));
-    SPEC_TRY(spec_tree_alloc(&p->chain, min32(m->n_node, SPEC_MAX_DEPTH + 1), a));
+    SPEC_TRY(spec_tree_alloc(&p->chain, speci_min32(m->n_node, SPEC_MAX_DEPTH + 1), a));
     p->rows = speci_alloc(a, (size_t)p->chain.cap * n_vocab, sizeof *p->rows);
     p->has_twin = speci_alloc(a, n_vocab, sizeof *p->has_twin);
     if (!p->rows || !p->has_twin) return SPEC_E_NOMEM;
@@ -188,11 +186,11 @@ static spec_status measure_cover(model_draft *m, double *cover)
     double sum = 0;
     spec_status status = probe_open(&p, m);
     const int32_t *ids = (const int32_t *)(const void *)p.ids.data;
-    int32_t n = min32((int32_t)(p.ids.n / sizeof *ids), PROBE_MOST);
-    if (m->n_ctx > 0) n = min32(n, m->n_ctx);
+    int32_t n = speci_min32((int32_t)(p.ids.n / sizeof *ids), PROBE_MOST);
+    if (m->n_ctx > 0) n = speci_min32(n, m->n_ctx);
     if (status == SPEC_OK) m->exec->kind->begin(m->exec, 0);
     for (int32_t i = 0, k; i < n && status == SPEC_OK; i += k) {
-        k = min32(n - i, p.chain.cap);
+        k = speci_min32(n - i, p.chain.cap);
         status = probe_pass(m, &p, ids + i, k, &sum);
     }
     m->exec->kind->end(m->exec, 0);

@@ -198,7 +198,7 @@ static bool reaches(const tree_view *v, int32_t node)
     const spec_tree *t = &v->part->tree;
     if (node == 0) return true;
     const int32_t above = v->mask_of[t->parent[node]], token = t->token[node], n_word = (v->s->target->n_vocab + 31) / 32;
-    if (above == OUT_OF_REACH || speci_request_end(&v->q->request, token) != SPEC_STOP_NONE) return false;
+    if (above == OUT_OF_REACH || speci_has_id(v->q->request.ends, v->q->request.n_end, token)) return false;
     const uint32_t *masks = (const uint32_t *)(const void *)v->s->adjuster.masks.data;
     return above == NO_MASK || (masks[(size_t)above * (size_t)n_word + (size_t)token / 32] >> (token % 32) & 1);
 }

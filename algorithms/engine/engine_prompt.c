@@ -17,7 +17,7 @@ speci_draft_seq speci_sequence_asked(spec_session *s, int32_t seq)
 int32_t speci_draft_room(const spec_session *s, const engine_seq *q)
 {
     const int32_t room = q->n_limit == INT32_MAX ? s->n_node - 1 : q->n_limit - q->n_ids - 1;
-    return room < 0 ? 0 : room < s->n_node - 1 ? room : s->n_node - 1;
+    return speci_max32(0, speci_min32(room, s->n_node - 1));
 }
 
 /* --- ids --- */

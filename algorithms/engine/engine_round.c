@@ -345,8 +345,8 @@ static spec_status add_item(spec_session *s, engine_round *r, engine_part *p)
     p->item = (speci_verify_item){ .rule = rule, .tree = &p->tree, .sampling = &q->request.p.sampling, .position = p->position,
                                    .logits_row = p->first_row, .q_row = p->seq * s->site.n_q,
                                    .likeliest = r->likeliest + p->first_row, .eos = q->request.ends,
-                                   .n_eos = q->request.n_end, .path = p->path, .n_path = &p->n_path, .token = &p->token, .next = r->batch.items };
-    r->batch.items = &p->item;
+                                   .n_eos = q->request.n_end, .path = p->path, .n_path = &p->n_path, .token = &p->token };
+    speci_verify_batch_add(&r->batch, &p->item);
     return SPEC_OK;
 }
 
@@ -464,8 +464,10 @@ static spec_status tell_drafters(spec_session *s, const engine_part *p)
 
 static spec_stop stop_of(const spec_session *s, const engine_seq *q)
 {
-    const spec_stop end = speci_request_end(&q->request, q->ids[q->n_ids - 1]);
-    if (end != SPEC_STOP_NONE) return end;
+    const engine_request *r = &q->request;
+    const int32_t token = q->ids[q->n_ids - 1];
+    if (speci_has_id(r->ends, r->n_eos, token)) return SPEC_STOP_EOS;
+    if (speci_has_id(r->ends, r->n_end, token)) return SPEC_STOP_STRING;
     if (q->n_ids >= q->n_end) return SPEC_STOP_LENGTH;
     return s->n_ctx > 0 && q->n_ids >= s->n_ctx ? SPEC_STOP_CONTEXT : SPEC_STOP_NONE;
 }

@@ -39,15 +39,21 @@ typedef struct move {
     whose round;
 } move;
 
+/* What may hold of a round whose drafts were enqueued. */
+enum {
+    SHAPES = 1, /* every tree has grown on the device to a shape that is known, or is its root alone */
+    GREEDY = 2, /* what follows every node is found by the pass itself */
+    MARKS = 4   /* the device says how far it is */
+};
+
 /* Moves behind the start of DRAFT, which all schedules that draft share. */
 typedef struct schedule {
     const char *name;
-    bool (*fits)(const spec_session *s, const engine_round *r);
+    unsigned needs; /* facts */
     move moves[12];
     int32_t n_move;
 } schedule;
 
-/* Is what follows every node found by the pass itself? */
 static bool all_greedy(const spec_session *s, const engine_round *r)
 {
     for (int32_t i = 0; i < r->n; i++) {
@@ -57,13 +63,6 @@ static bool all_greedy(const spec_session *s, const engine_round *r)
     return true;
 }
 
-static bool always(const spec_session *s, const engine_round *r)
-{
-    (void)s, (void)r;
-    return true;
-}
-
-/* Every tree has grown on the device to a shape that is known, or is its root alone. */
 static bool has_shapes(const spec_session *s, const engine_round *r)
 {
     if (!r->pending || s->joint) return false;
@@ -77,26 +76,23 @@ static bool has_shapes(const spec_session *s, const engine_round *r)
     return true;
 }
 
-static bool scores_first_greedy(const spec_session *s, const engine_round *r) { return has_shapes(s, r) && all_greedy(s, r); }
-static bool scores_first(const spec_session *s, const engine_round *r) { return s->ops->mark && has_shapes(s, r); }
-
 enum { ORDINARY = 2, FROM_SCORE = 1 }; /* its row, and its first move behind the drafts */
 static const schedule schedules[] = {
-    { "score first, greedy", scores_first_greedy,
+    { "score first, greedy", SHAPES | GREEDY,
       { { SCORE, START, NOW }, { VERIFY, START, NOW }, { DRAFT, READ, NOW }, { VERIFY, READ, NOW }, { COMMIT, START, NOW }, { COMMIT, READ, NOW } }, 6 },
-    { "score first", scores_first,
+    { "score first", SHAPES | MARKS,
       { { DRAFT, MARK, NOW }, { SCORE, START, NOW }, { DRAFT, READ, NOW }, { VERIFY, START, NOW }, { VERIFY, READ, NOW }, { COMMIT, START, NOW },
         { COMMIT, READ, NOW } }, 7 },
-    [ORDINARY] = { "ordinary", always,
+    [ORDINARY] = { "ordinary", 0,
       { { DRAFT, READ, NOW }, { SCORE, START, NOW }, { VERIFY, START, NOW }, { VERIFY, READ, NOW }, { COMMIT, START, NOW }, { COMMIT, READ, NOW } }, 6 },
 };
 /* Of rounds that draft nothing. */
 static const schedule plain = {
-    "plain", NULL,
+    "plain", 0,
     { { SCORE, START, NOW }, { VERIFY, START, NOW }, { VERIFY, READ, NOW }, { COMMIT, START, NOW }, { COMMIT, READ, NOW } }, 5 };
 /* What was enqueued by the step before is not enqueued again. */
 static const schedule run_ahead = {
-    "run ahead", NULL,
+    "run ahead", 0,
     { { SCORE, START, NOW }, { VERIFY, START, NOW }, { VERIFY, MARK, NOW }, { COMMIT, START, NOW }, { SCORE, START, NEXT }, { VERIFY, START, NEXT },
       { VERIFY, MARK, NEXT }, { VERIFY, READ, NOW }, { COMMIT, READ, NOW } }, 9 };
 
@@ -139,8 +135,9 @@ static spec_status run_drafting(spec_session *s, engine_round *r)
 {
     SPEC_TRY(speci_draft_start(s, r));
     if (speci_session_stopped(s)) return give_up(s, r, speci_fail(SPEC_E_ABORTED, "stopped after drafting"));
+    const unsigned facts = (has_shapes(s, r) ? SHAPES : 0) | (all_greedy(s, r) ? GREEDY : 0) | (s->ops->mark ? MARKS : 0);
     const schedule *how = schedules;
-    while (!how->fits(s, r)) how++;
+    while (how->needs & ~facts) how++;
     return run(s, r, how, 0);
 }
 

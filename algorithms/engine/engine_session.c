@@ -67,8 +67,6 @@ static spec_status read_wishes(wishes *w, spec_drafter *drafter, const spec_sess
 
 /* --- a session without device memory --- */
 
-static int32_t max32(int32_t a, int32_t b) { return a > b ? a : b; }
-
 static spec_status plan_context(spec_session *s, int32_t n_ctx)
 {
     const spec_model *target = s->target;
@@ -93,9 +91,9 @@ static spec_status plan_nodes(spec_session *s, const wishes *w)
     int32_t n_node = 1, n_q = 0;
     for (int32_t i = 0; i < w->n_drafter; i++) {
         const speci_draft_size z = speci_draft_size_of(w->drafters[i]);
-        n_q = max32(n_q, z.n_q);
+        n_q = speci_max32(n_q, z.n_q);
         if (w->params.combine == SPEC_DRAFT_UNION && i > 0) n_node += z.n_node - 1;
-        else n_node = max32(n_node, z.n_node);
+        else n_node = speci_max32(n_node, z.n_node);
     }
     if (n_node > SPECI_MAX_NODE) n_node = SPECI_MAX_NODE;
     s->n_seq = w->params.n_seq ? w->params.n_seq : 1;
@@ -189,8 +187,8 @@ static spec_status sum_needs(const spec_session *s, spec_plan *plans, int32_t *n
         memory->bytes_kv += needs.memory.bytes_kv, memory->bytes_work += needs.memory.bytes_work;
         memcpy(plans + *n_plan, needs.plans, (size_t)needs.n_plan * sizeof *plans);
         *n_plan += needs.n_plan;
-        n_row = max32(n_row, needs.n_row);
-        *n_column = max32(*n_column, needs.n_column);
+        n_row = speci_max32(n_row, needs.n_row);
+        *n_column = speci_max32(*n_column, needs.n_column);
     }
     const spec_backend *be = s->target->backend;
     if (n_row > be->info.row_max)
@@ -291,7 +289,7 @@ static int32_t proposal_nodes(const spec_session *s)
 {
     int32_t n = s->n_node;
     for (int32_t i = 0; i < s->drafters.n; i++)
-        n = max32(n, max32(s->drafters.draft[i].size.n_node, s->drafters.draft[i].size.pool));
+        n = speci_max32(n, speci_max32(s->drafters.draft[i].size.n_node, s->drafters.draft[i].size.pool));
     return n;
 }
 
