@@ -192,7 +192,8 @@ typedef struct speci_draft_way {
     int32_t builder;   /* number of the builder; in a drafter with fewer its last one */
     int32_t least;     /* of those that look up: speci_draft_seq.least */
     int32_t last;      /* the drafter that is asked last */
-    spec_builder *only; /* the builder of the only drafter that is asked; NULL: it has none, or there are several */
+    bool alone;        /* it is the only one that is asked: */
+    spec_builder *only; /* by this builder; NULL: it has none, or others are asked, too */
 } speci_draft_way;
 speci_draft_way speci_draft_way_of(const speci_drafters *all, uint64_t drafters, int32_t builder, int32_t least);
 /* Trees for seqs [n]. Drafters are asked in the order of the list, each for the sequences for which none before it has proposed. Only

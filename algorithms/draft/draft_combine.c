@@ -15,16 +15,15 @@ speci_draft_way speci_draft_way_of(const speci_drafters *all, uint64_t drafters,
     int32_t last = 0;
     while (drafters >> last > 1) last++;
     const bool alone = drafters == (uint64_t)1 << last;
-    return (speci_draft_way){ .drafters = drafters, .builder = builder, .least = least, .last = last,
+    return (speci_draft_way){ .drafters = drafters, .builder = builder, .least = least, .last = last, .alone = alone,
                               .only = alone ? speci_draft_builder(&all->draft[last], builder) : NULL };
 }
 
 /* --- one of the session's list --- */
 
-static spec_status ask(speci_drafters *all, int32_t k, int32_t builder, speci_draft_seq *seqs, int32_t n)
+static spec_status ask(speci_drafters *all, int32_t k, spec_builder *b, speci_draft_seq *seqs, int32_t n)
 {
     speci_draft *d = &all->draft[k];
-    spec_builder *b = speci_draft_builder(d, builder);
     d->grown = NULL;
     for (int32_t i = 0; i < n; i++) seqs[i].by = k, seqs[i].builder = b;
     if (n == 0 || (b && b->info.n_node < 2)) return SPEC_OK;
@@ -46,10 +45,10 @@ spec_status speci_draft_take(speci_draft *d, spec_status status)
 }
 
 /* The trees are wanted now. */
-static spec_status ask_now(speci_drafters *all, int32_t k, int32_t builder, speci_draft_seq *seqs, int32_t n)
+static spec_status ask_now(speci_drafters *all, int32_t k, spec_builder *b, speci_draft_seq *seqs, int32_t n)
 {
     speci_draft *d = &all->draft[k];
-    SPEC_TRY(ask(all, k, builder, seqs, n));
+    SPEC_TRY(ask(all, k, b, seqs, n));
     if (!d->grown) return SPEC_OK;
     const double start = speci_now_ms();
     const spec_status status = d->site->ops->sync(d->site->queue);
@@ -68,8 +67,8 @@ static spec_status ask_first(speci_drafters *all, const speci_draft_way *way, sp
         int32_t left = 0;
         for (int32_t i = 0; i < n; i++)
             if (seqs[i].tree->n == 1) all->asked[left++] = seqs[i];
-        for (int32_t i = 0; i < left; i++) all->asked[i].in_front = !last, all->asked[i].least = way->least;
-        SPEC_TRY((last ? ask : ask_now)(all, k, way->builder, all->asked, left));
+        for (int32_t i = 0; i < left; i++) all->asked[i].in_front = !last;
+        SPEC_TRY((last ? ask : ask_now)(all, k, speci_draft_builder(&all->draft[k], way->builder), all->asked, left));
         for (int32_t i = n - 1; i >= 0; i--) {
             if (seqs[i].by >= 0) continue;
             const speci_draft_seq *x = &all->asked[--left];
@@ -139,7 +138,7 @@ static spec_status ask_all(speci_drafters *all, int32_t builder, speci_draft_seq
             all->other[i].n = 0, all->other[i].kind = SPEC_TREE_DETERMINISTIC;
             (void)spec_tree_add(&all->other[i], -1, seqs[i].tree->token[0], 1);
         }
-        SPEC_TRY(ask_now(all, k, builder, all->asked, n));
+        SPEC_TRY(ask_now(all, k, speci_draft_builder(&all->draft[k], builder), all->asked, n));
         for (int32_t i = 0; i < n; i++) {
             if (all->draft[k].size.n_q > 0) forget_rows(seqs[i].tree);
             merge(all, &seqs[i], &all->asked[i], k);
@@ -153,8 +152,9 @@ static spec_status ask_all(speci_drafters *all, int32_t builder, speci_draft_seq
 spec_status speci_draft_enqueue(speci_drafters *all, const speci_draft_way *way, speci_draft_seq *seqs, int32_t n, speci_draft **pending)
 {
     *pending = NULL;
-    if (all->combine == SPEC_DRAFT_UNION && all->n > 1) return ask_all(all, way->builder, seqs, n);
-    SPEC_TRY(ask_first(all, way, seqs, n));
+    if (way->alone) SPEC_TRY(ask(all, way->last, way->only, seqs, n));
+    else if (all->combine == SPEC_DRAFT_UNION) return ask_all(all, way->builder, seqs, n);
+    else SPEC_TRY(ask_first(all, way, seqs, n));
     if (all->draft[way->last].grown) *pending = &all->draft[way->last];
     return SPEC_OK;
 }

@@ -87,7 +87,8 @@ static spec_status propose(spec_session *s, engine_round *r, int32_t way)
         if (room < 1) continue;
         q->proposal.asked = true;
         s->asked[n] = speci_sequence_asked(s, r->seqs[i]);
-        s->asked[n++].depth_max = room;
+        s->asked[n].depth_max = room;
+        s->asked[n++].least = w->least;
     }
     if (n == 0) return SPEC_OK;
     SPEC_TRY(speci_draft_enqueue(&s->drafters, w, s->asked, n, &r->pending));
@@ -330,12 +331,6 @@ static spec_status choose_rule(const spec_session *s, engine_part *p, spec_verif
     return SPEC_OK;
 }
 
-/* The likeliest token after a root alone came with the pass: no rule has to look at it. */
-static bool needs_no_rule(const spec_session *s, const engine_part *p)
-{
-    return p->tree.n == 1 && s->seqs[p->seq].request.p.sampling.temperature == 0;
-}
-
 /* Adds a part to what is being verified. */
 static spec_status add_item(spec_session *s, engine_round *r, engine_part *p)
 {
@@ -355,8 +350,11 @@ spec_status speci_verify_start(spec_session *s, engine_round *r)
     speci_verify_batch *b = &r->batch;
     r->queued = true;
     b->items = NULL;
-    for (int32_t i = r->n_part - 1; i >= 0; i--)
-        if (!needs_no_rule(s, &r->part[i])) SPEC_TRY(add_item(s, r, &r->part[i]));
+    for (int32_t i = r->n_part - 1; i >= 0; i--) {
+        engine_part *p = &r->part[i];
+        p->item.rule = NULL; /* the likeliest token after a root alone comes with the pass: no rule has to look at it */
+        if (p->tree.n > 1 || s->seqs[p->seq].request.p.sampling.temperature > 0) SPEC_TRY(add_item(s, r, p));
+    }
     if (!b->items) return SPEC_OK;
     b->ops = s->ops;
     b->logits = s->exec->logits;
@@ -388,7 +386,7 @@ spec_status speci_verify_read(spec_session *s, engine_round *r)
     SPEC_TRY(wait(s, r));
     for (int32_t i = 0; i < r->n_part; i++) {
         engine_part *p = &r->part[i];
-        if (!needs_no_rule(s, p)) continue;
+        if (p->item.rule) continue;
         p->path[0] = 0, p->n_path = 1, p->token = r->likeliest[p->first_row];
         if (p->token < 0) return speci_fail(SPEC_E_DEVICE, "the logits of node 0 are not numbers");
     }
