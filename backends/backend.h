@@ -61,8 +61,8 @@ void speci_adjust_row(const spec_adjust_args *a, const spec_adjust_row *row, con
 spec_status speci_gather(const spec_backend_ops *ops, spec_queue *q, const spec_gather_args *a, const int32_t *host_column,
                          int32_t n_in, const spec_allocator *allocator);
 void speci_gather_row(const int32_t *column, int32_t n_out, const float *logits, float *out);
-spec_status speci_expand(const spec_backend_ops *ops, spec_queue *q, const spec_expand_args *a, const int32_t *host_feed,
-                         const spec_allocator *allocator);
+spec_status speci_expand_fed(const spec_backend_ops *ops, spec_queue *q, const spec_expand_args *a, const int32_t *host_feed,
+                             const spec_allocator *allocator);
 
 /* The scan's order over the n_row new nodes of a tree (backend_traversal.c): nodes [n_fed + n_row], of which those from
  * n_given on are not known to the host. */

@@ -44,10 +44,10 @@ static spec_status rename_fed(const spec_backend_ops *ops, spec_queue *q, const 
     return ops->upload(q, at, nodes, bytes);
 }
 
-spec_status speci_expand(const spec_backend_ops *ops, spec_queue *q, const spec_expand_args *a, const int32_t *host_feed,
-                         const spec_allocator *allocator)
+spec_status speci_expand_fed(const spec_backend_ops *ops, spec_queue *q, const spec_expand_args *a, const int32_t *host_feed,
+                             const spec_allocator *allocator)
 {
-    if (ops->gather || !host_feed) return ops->expand(q, a);
+    if (ops->gather) return ops->expand(q, a);
     spec_expand_args args = *a;
     args.feed_token = NULL;
     SPEC_TRY(ops->expand(q, &args));

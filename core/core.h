@@ -39,6 +39,18 @@ spec_status speci_params_read(void *out, size_t size, const void *in, const char
 /* The way back, for results: `out` begins with its struct_size, which stays. */
 spec_status speci_params_write(void *out, const void *from, size_t size, const char *name);
 
+/* --- numbers --- */
+
+static inline int32_t speci_min32(int32_t a, int32_t b) { return a < b ? a : b; }
+static inline int32_t speci_max32(int32_t a, int32_t b) { return a > b ? a : b; }
+/* Is it among ids [n]? */
+static inline bool speci_has_id(const int32_t *ids, int32_t n, int32_t id)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (ids[i] == id) return true;
+    return false;
+}
+
 /* --- objects that others need --- */
 
 /* An object is freed when its owner has closed it and nothing that was opened from it is left: each of these holds it. Zero to

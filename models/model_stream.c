@@ -1,5 +1,5 @@
 /* model_stream.c - the bytes of a saved sequence that an application's callbacks write and read. */
-#include "models/model.h"
+#include "models/exec.h"
 
 int speci_app_write(void *writer, const void *data, size_t n)
 {

@@ -2,7 +2,7 @@
 #ifndef SUPPORT_DECODE_H
 #define SUPPORT_DECODE_H
 
-#include "models/model.h"
+#include "models/exec.h"
 #include "tests/support_model.h"
 
 #define DEMO_TARGET SPEC_TEST_MODELS "/demo-target"

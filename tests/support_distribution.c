@@ -465,7 +465,7 @@ static spec_status one_step(probs_work *w, int32_t n)
         const int32_t root = 0, *ids;
         size_t n_ids;
         SPEC_TRY(spec_sequence_ids(w->s, &ids, &n_ids, w->seqs[i]));
-        if (w->c->fault == FAULT_LATE_STATE) speci_exec_commit(w->s->exec, w->seqs[i], &root, 1);
+        if (w->c->fault == FAULT_LATE_STATE) w->s->exec->kind->commit(w->s->exec, w->seqs[i], &root, 1);
         if (n_ids > MAX_TOKEN) return speci_fail(SPEC_E_FULL, "a few steps emitted %zu tokens", n_ids - 1);
         w->n_tokens[i] = (int32_t)n_ids - 1;
         memcpy(w->tokens[i], ids + 1, (n_ids - 1) * sizeof *ids);

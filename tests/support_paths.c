@@ -244,7 +244,8 @@ static void score_parts(paths *p, spec_session *s, reader *const *who, int32_t n
     for (int32_t pass = 0; pass < 3; pass++) {
         speci_exec_input in[MAX_SEQ];
         reader *in_pass[MAX_SEQ];
-        int32_t end[MAX_SEQ], m = 0, ld;
+        const int32_t ld = s->exec->n_logit;
+        int32_t end[MAX_SEQ], m = 0;
         for (int32_t i = 0; i < n; i++) {
             drawn *t = &who[i]->tree;
             const int32_t left = t->tree.n - fed[i];
@@ -257,11 +258,10 @@ static void score_parts(paths *p, spec_session *s, reader *const *who, int32_t n
         spec_tree part[MAX_SEQ];
         for (int32_t i = 0; i < m; i++) part[i] = *in[i].tree, part[i].n = end[i], in[i].tree = &part[i];
         if (m == 0) break;
-        OK(speci_exec_forward(s->exec, in, m, NULL, NULL));
-        const float *logits = speci_exec_logits(s->exec, &ld);
+        OK(s->exec->kind->forward(s->exec, in, m, NULL, NULL));
         for (int32_t i = 0, row = 0; i < m; i++)
             for (int32_t node = in[i].n_fed; node < end[i]; node++, row++) {
-                OK(s->ops->download(s->queue, p->row, logits + (size_t)row * (size_t)ld, (size_t)ld * sizeof *p->row));
+                OK(s->ops->download(s->queue, p->row, s->exec->logits + (size_t)row * (size_t)ld, (size_t)ld * sizeof *p->row));
                 OK(s->ops->sync(s->queue));
                 compare(p, in_pass[i], node, p->row);
             }
@@ -286,7 +286,7 @@ static bool advance(paths *p, spec_session *s, reader *r, bool parts)
         engine_seq *q = &s->seqs[r->seq];
         for (int32_t i = 1; i < n; i++) q->ids[q->n_ids++] = t->token[path[i]];
         q->ids[q->n_ids++] = r->w->token[next];
-        speci_exec_commit(s->exec, r->seq, path, n);
+        s->exec->kind->commit(s->exec, r->seq, path, n);
     } else {
         OK(spec_commit(s, r->seq, path, n, r->w->token[next]));
     }

@@ -34,10 +34,10 @@ void taps_open(taps_worker *w, spec_model *m, bool taps)
     const speci_exec_params p = { .n_seq = N_SEQ, .n_ctx = N_CTX, .n_node = N_NODE, .taps = w->taps,
                                   .n_tap = w->n_tap };
     spec_plan plans[2];
-    OK(speci_exec_open(&w->net, m, &p));
-    speci_exec_plans(w->net, plans);
+    OK(m->exec->open(&w->net, m, &p));
+    w->net->kind->plans(w->net, plans);
     OK(w->d.ops->queue_open(w->d.dev, &w->queue, plans, 2, m->n_vocab));
-    OK(speci_exec_attach(w->net, w->queue, true));
+    OK(w->net->kind->attach(w->net, w->queue, true));
 }
 
 void taps_close(taps_worker *w)
@@ -64,7 +64,7 @@ void taps_read_row(taps_worker *w, spec_view v, int32_t row, int32_t n, float *o
 /* hidden [n_tap][MOST_DIM] */
 void taps_read(taps_worker *w, int32_t phase, int32_t row, float hidden[MOST_TAP][MOST_DIM])
 {
-    for (int32_t i = 0; i < w->n_tap; i++) taps_read_row(w, speci_exec_tap(w->net, phase, i), row, w->model->dim, hidden[i]);
+    for (int32_t i = 0; i < w->n_tap; i++) taps_read_row(w, w->net->kind->tap(w->net, phase, i), row, w->model->dim, hidden[i]);
 }
 
 uint64_t taps_tensor_bytes(int32_t rows, int32_t cols, spec_dtype type)
@@ -130,8 +130,8 @@ void taps_plain_step(taps_worker *w, int32_t slot, int32_t token)
     int32_t parent = -1, path = 0;
     const spec_tree tree = { .n = 1, .cap = 1, .token = &token, .parent = &parent };
     const speci_exec_input in = { .slot = slot, .tree = &tree };
-    OK(speci_exec_forward(w->net, &in, 1, NULL, NULL));
-    speci_exec_commit(w->net, slot, &path, 1);
+    OK(w->net->kind->forward(w->net, &in, 1, NULL, NULL));
+    w->net->kind->commit(w->net, slot, &path, 1);
 }
 
 spec_status taps_propose(void *user, spec_draft_request *requests, int32_t n)

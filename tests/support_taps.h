@@ -2,7 +2,7 @@
 #ifndef SUPPORT_TAPS_H
 #define SUPPORT_TAPS_H
 
-#include "models/model.h"
+#include "models/exec.h"
 #include "tests/support_model.h"
 #include "tests/test.h"
 

@@ -79,10 +79,10 @@ static void open_worker(worker *w, const scene *s, bool collapsed)
     const speci_exec_params p = { .n_seq = 2, .n_ctx = 128, .n_node = N_NODE, .taps = &last, .n_tap = 1, .target = s->target,
                                   .collapsed = collapsed };
     OK(speci_head_check(s->head, s->target));
-    OK(speci_exec_open(&w->exec, s->head, &p));
-    speci_exec_plans(w->exec, plans);
+    OK(s->head->exec->open(&w->exec, s->head, &p));
+    w->exec->kind->plans(w->exec, plans);
     OK(w->ops->queue_open(backend->dev, &w->queue, plans, 2, s->target->n_vocab));
-    OK(speci_exec_attach(w->exec, w->queue, true));
+    OK(w->exec->kind->attach(w->exec, w->queue, true));
 }
 
 static void close_worker(worker *w)
@@ -96,7 +96,7 @@ static void give(const worker *w, int32_t row, int32_t first, int32_t n)
 {
     const float *rows = support_golden_find(&w->s->g, w->n_tap > 1 ? "taps" : "hidden", NULL, NULL);
     for (int32_t k = 0; k < w->n_tap; k++) {
-        const spec_view to = speci_exec_given(w->exec, k);
+        const spec_view to = w->exec->kind->given(w->exec, k);
         for (int32_t i = 0; i < n; i++)
             OK(w->ops->upload(w->queue, (float *)to.data + (size_t)(row + i) * (size_t)to.ld,
                               rows + ((size_t)(first + i) * (size_t)w->n_tap + (size_t)k) * (size_t)w->n_hidden,
@@ -122,7 +122,7 @@ static void expect_row(const worker *w, const char *what, const float *at, const
 
 static void expect_out(const worker *w, const char *what, int32_t phase, int32_t row, const char *tensor, int32_t at)
 {
-    const spec_view v = speci_exec_tap(w->exec, phase, 0);
+    const spec_view v = w->exec->kind->tap(w->exec, phase, 0);
     const float *want = support_golden_find(&w->s->g, tensor, NULL, NULL);
     expect_row(w, what, (const float *)v.data + (size_t)row * (size_t)v.ld, want + (size_t)at * (size_t)w->dim, w->dim);
 }
@@ -130,10 +130,10 @@ static void expect_out(const worker *w, const char *what, int32_t phase, int32_t
 /* With token info: the reference's row, which is without, and that of the collapsed table for `token`. */
 static void expect_logits(const worker *w, int32_t row, int32_t at, int32_t token)
 {
-    int32_t ld;
+    const int32_t ld = w->exec->n_logit;
     int64_t cols;
     float want[MOST];
-    const float *plain = support_golden_find(&w->s->g, "chain_logits", NULL, &cols), *logits = speci_exec_logits(w->exec, &ld);
+    const float *plain = support_golden_find(&w->s->g, "chain_logits", NULL, &cols), *logits = w->exec->logits;
     const model_token_info *info = w->s->head->intake->info;
     const float *table = info ? support_golden_find(&w->s->g, "info_table", NULL, NULL) : NULL;
     assert_int_equal(ld, cols);
@@ -150,13 +150,13 @@ static void check_network(const worker *w, int32_t n_prompt)
     const speci_prefill_hooks hooks = { .give = give_prompt, .arg = (void *)(uintptr_t)w };
     spec_tree tree;
     OK(spec_tree_alloc(&tree, N_NODE, NULL));
-    speci_exec_begin(w->exec, slot);
-    OK(speci_exec_prefill(w->exec, slot, s->ids + 1, (size_t)n_prompt, &hooks));
+    w->exec->kind->begin(w->exec, slot);
+    OK(w->exec->kind->prefill(w->exec, slot, s->ids + 1, (size_t)n_prompt, &hooks));
     for (int32_t i = 0; i < n_prompt; i++) expect_out(w, "pairs, prefilled", SPEC_PHASE_PREFILL, i, "context", i);
     for (int32_t i = n_prompt; i < n_pair; i++) (void)spec_tree_add(&tree, tree.n - 1, s->ids[i + 1], 1);
     give(w, 0, n_prompt, n_pair - n_prompt);
     speci_exec_input in = { .slot = slot, .tree = &tree };
-    OK(speci_exec_forward(w->exec, &in, 1, NULL, NULL));
+    OK(w->exec->kind->forward(w->exec, &in, 1, NULL, NULL));
     for (int32_t i = n_prompt; i < n_pair; i++) expect_out(w, "pairs", SPEC_PHASE_DECODE, i - n_prompt, "context", i);
     int32_t row = tree.n - 1, node = row;
     expect_out(w, "chain", SPEC_PHASE_DECODE, row, "chain", 0);
@@ -165,12 +165,12 @@ static void check_network(const worker *w, int32_t n_prompt)
         in.n_fed = tree.n;
         (void)spec_tree_add(&tree, node, (drafts[i - 1] + 1) % s->head->n_vocab, 1); /* it changes nothing of the others */
         node = spec_tree_add(&tree, node, drafts[i - 1], 1);
-        OK(speci_exec_forward(w->exec, &in, 1, NULL, NULL));
+        OK(w->exec->kind->forward(w->exec, &in, 1, NULL, NULL));
         expect_out(w, "chain", SPEC_PHASE_DECODE, 1, "chain", i);
         expect_logits(w, 1, i, drafts[i - 1]);
     }
     spec_tree_free(&tree, NULL);
-    speci_exec_end(w->exec, slot);
+    w->exec->kind->end(w->exec, slot);
 }
 
 static void network(void **state)

@@ -251,14 +251,14 @@ static void make_reference(taps_worker *w, const history *h, const int32_t *ids,
 {
     const speci_prefill_hooks hooks = { .chunk = see_reference, .arg = w };
     int32_t at = 0;
-    speci_exec_begin(w->net, PLAIN);
+    w->net->kind->begin(w->net, PLAIN);
     for (int32_t i = 0; i < h->n && at < n; i++) {
-        if (h->part[i] > 0) OK(speci_exec_prefill(w->net, PLAIN, ids + at, (size_t)h->part[i], &hooks));
+        if (h->part[i] > 0) OK(w->net->kind->prefill(w->net, PLAIN, ids + at, (size_t)h->part[i], &hooks));
         else taps_plain_step(w, PLAIN, ids[at]), taps_read(w, SPEC_PHASE_DECODE, 0, reference[at]);
         at += h->part[i] > 0 ? h->part[i] : 1;
     }
     assert_true(at >= n);
-    speci_exec_end(w->net, PLAIN);
+    w->net->kind->end(w->net, PLAIN);
 }
 
 static int32_t number_of(const taps_worker *w, const spec_tap *tap)

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "models/model.h"
+#include "models/exec.h"
 #include "tests/support_model.h"
 
 enum { N_SEQ = 3, N_NEW = 220, N_IDS = N_NEW + 40, MAX_NODE = 48, N_CHAIN = 32 };
@@ -40,10 +40,10 @@ static void open_net(worker *w, spec_model *m, int32_t n_node, bool joint, bool 
                                 .recurrent = recurrent };
     spec_plan plans[2];
     *w = (worker){ .model = m, .random = 11 };
-    OK(speci_exec_open(&w->net, m, &p));
-    speci_exec_plans(w->net, plans);
+    OK(m->exec->open(&w->net, m, &p));
+    w->net->kind->plans(w->net, plans);
     OK(m->backend->ops->queue_open(m->backend->dev, &w->queue, plans, 2, m->n_vocab));
-    OK(speci_exec_attach(w->net, w->queue, true));
+    OK(w->net->kind->attach(w->net, w->queue, true));
 }
 
 static void close_net(worker *w)
@@ -54,15 +54,14 @@ static void close_net(worker *w)
 
 static void begin(worker *w, const text *t, int32_t slot)
 {
-    speci_exec_begin(w->net, slot);
-    OK(speci_exec_prefill(w->net, slot, t->ids, (size_t)t->n - 1, NULL));
+    w->net->kind->begin(w->net, slot);
+    OK(w->net->kind->prefill(w->net, slot, t->ids, (size_t)t->n - 1, NULL));
 }
 
 /* Row of node `node` of input k of the last pass. */
 static void read_row(worker *w, int32_t k, int32_t node, float *row)
 {
-    int32_t ld;
-    const float *logits = speci_exec_logits(w->net, &ld) + (size_t)(speci_exec_first_row(w->net, k) + node) * (size_t)ld;
+    const float *logits = w->net->logits + (size_t)(w->net->first_row[k] + node) * (size_t)w->net->n_logit;
     OK(w->model->backend->ops->download(w->queue, row, logits, (size_t)w->model->n_vocab * sizeof *row));
     OK(w->model->backend->ops->sync(w->queue));
 }
@@ -84,12 +83,12 @@ static void read_plainly(worker *w, text *t, int32_t slot, float *rows)
         float *row = rows + (size_t)(t->n - 1) * (size_t)w->model->n_vocab;
         spec_tree tree = { .n = 1, .cap = 1, .token = &t->ids[t->n - 1], .parent = &parent };
         const speci_exec_input in = { .slot = slot, .tree = &tree };
-        OK(speci_exec_forward(w->net, &in, 1, NULL, NULL));
+        OK(w->net->kind->forward(w->net, &in, 1, NULL, NULL));
         read_row(w, 0, 0, row);
-        speci_exec_commit(w->net, slot, &path, 1);
+        w->net->kind->commit(w->net, slot, &path, 1);
         t->ids[t->n++] = best(row, w->model->n_vocab);
     }
-    speci_exec_end(w->net, slot);
+    w->net->kind->end(w->net, slot);
 }
 
 typedef struct drawn {
@@ -177,15 +176,15 @@ static void walk(worker *w, const text *truth, float *const *rows, bool joint, c
         }
         if (left == 0) return;
         if (n == 0) continue;
-        OK(speci_exec_forward(w->net, in, n, NULL, NULL));
-        if (below(w, 3) == 0) OK(speci_exec_forward(w->net, in, n, NULL, NULL));
+        OK(w->net->kind->forward(w->net, in, n, NULL, NULL));
+        if (below(w, 3) == 0) OK(w->net->kind->forward(w->net, in, n, NULL, NULL));
         for (int32_t i = 0; i < n; i++) {
             int32_t path[MAX_NODE];
             const int32_t k = who[i], slot = in[i].slot;
-            assert_int_equal(speci_exec_n_past(w->net, slot), t[k].n - 1);
+            assert_int_equal(w->net->kind->n_past(w->net, slot), t[k].n - 1);
             last_path[k] = verify(w, i, &trees[i], &t[k], &truth[k], rows[k], path, what);
-            speci_exec_commit(w->net, slot, path, last_path[k]);
-            assert_int_equal(speci_exec_n_past(w->net, slot), t[k].n - 1);
+            w->net->kind->commit(w->net, slot, path, last_path[k]);
+            assert_int_equal(w->net->kind->n_past(w->net, slot), t[k].n - 1);
             assert_memory_equal(t[k].ids, truth[k].ids, (size_t)t[k].n * sizeof *t[k].ids);
         }
     }
@@ -203,13 +202,13 @@ static void walk_chains(worker *w, const text *truth, const float *rows, const c
         d.tree.token = d.token, d.tree.parent = d.parent;
         for (int32_t i = 0; i < d.tree.n; i++) d.token[i] = truth->ids[t.n - 1 + i], d.parent[i] = i - 1;
         const speci_exec_input in = { .slot = 0, .tree = &d.tree };
-        OK(speci_exec_forward(w->net, &in, 1, NULL, NULL));
+        OK(w->net->kind->forward(w->net, &in, 1, NULL, NULL));
         const int32_t n_path = verify(w, 0, &d, &t, truth, rows, path, what);
         assert_int_equal(n_path, d.tree.n);
-        speci_exec_commit(w->net, 0, path, n_path);
+        w->net->kind->commit(w->net, 0, path, n_path);
     }
     assert_memory_equal(t.ids, truth->ids, (size_t)t.n * sizeof *t.ids);
-    speci_exec_end(w->net, 0);
+    w->net->kind->end(w->net, 0);
 }
 
 static void check(void **state)
@@ -260,19 +259,19 @@ static void refusals(void **state)
     int32_t token[2] = { 1, 2 }, parent[2] = { -1, 0 };
     spec_tree tree = { .n = 2, .cap = 2, .token = token, .parent = parent };
     open_net(&w, m, 4, true, false);
-    speci_exec_begin(w.net, 0);
+    w.net->kind->begin(w.net, 0);
     speci_exec_input in = { .slot = 0, .tree = &tree };
     tree.n = 1;
-    OK(speci_exec_forward(w.net, &in, 1, NULL, NULL));
+    OK(w.net->kind->forward(w.net, &in, 1, NULL, NULL));
     tree.n = 2, in.n_fed = 1;
-    FAILS(speci_exec_forward(w.net, &in, 1, NULL, NULL), SPEC_E_INVALID, "whole trees");
+    FAILS(w.net->kind->forward(w.net, &in, 1, NULL, NULL), SPEC_E_INVALID, "whole trees");
     close_net(&w);
     /* 200 nodes and 64 of the path in front; one sequence more than a pass takes */
     const speci_exec_params p = { .n_seq = m->backend->info.row_max / 264 + 1, .n_ctx = 100, .n_node = 200, .joint = true };
     char said[64];
     speci_exec *net;
     snprintf(said, sizeof said, "%d sequences of 264 nodes", (int)p.n_seq);
-    FAILS(speci_exec_open(&net, m, &p), SPEC_E_INVALID, said);
+    FAILS(m->exec->open(&net, m, &p), SPEC_E_INVALID, said);
     spec_model_close(m);
 }
 

@@ -778,7 +778,7 @@ static void run_expand(const test_device *d, int32_t number, fed_by fed)
                                      .host_out_n = round % 2 == 0 ? out_n : NULL,
                                      .host_out_node = round % 2 == 0 ? out_node : NULL,
                                      .feed_token = fed == FED_OWN ? NULL : table };
-        test_ok(speci_expand(&ops, q, &a, fed == FED_OWN ? NULL : feed, &speci_malloc), "expand");
+        test_ok(fed == FED_OWN ? ops.expand(q, &a) : speci_expand_fed(&ops, q, &a, feed, &speci_malloc), "expand");
         for (int32_t i = 0; i < TREES; i++) {
             ref_expand(&t.host, &a, i);
             if (fed != FED_OWN) ref_rename(&t.host, &a, i, feed);

@@ -243,34 +243,34 @@ static void roots_stand_on_the_device(void **state)
     void *device;
     open_pair(&p);
     support_plain_ids(p.target, prompt_ids, 4, NULL, 3, want);
-    OK(speci_exec_open(&e, p.own_target, &params));
-    speci_exec_plans(e, plans);
+    OK(p.own_target->exec->open(&e, p.own_target, &params));
+    e->kind->plans(e, plans);
     assert_int_equal(plans[0].n_op + plans[1].n_op, 0);
     assert_int_equal(plans[0].n_row_max, N_SEQ * N_NODE);
     OK(ops->queue_open(backend->dev, &q, plans, 2, N_VOCAB));
-    OK(speci_exec_attach(e, q, true));
+    OK(e->kind->attach(e, q, true));
     OK(ops->alloc(backend->dev, &device, sizeof unset));
     OK(ops->upload(q, device, unset, sizeof unset));
     spec_step_node *const roots = device;
-    speci_exec_begin(e, 1);
-    OK(speci_exec_prefill(e, 1, prompt_ids, 3, NULL));
+    e->kind->begin(e, 1);
+    OK(e->kind->prefill(e, 1, prompt_ids, 3, NULL));
     speci_exec_input in = { .slot = 1, .tree = &root };
     const speci_exec_tokens tokens = { likeliest, roots + 1 };
     const speci_exec_feed feed = { .nodes = roots, .ld = 1 };
     for (int32_t i = 0; i < 3; i++) {
-        OK(speci_exec_forward(e, &in, 1, &feed, &tokens));
+        OK(e->kind->forward(e, &in, 1, &feed, &tokens));
         OK(ops->sync(q));
         assert_int_equal(likeliest[0], want[i]);
-        assert_int_equal(speci_exec_first_row(e, 0), 0);
-        speci_exec_commit(e, 1, &path, 1);
-        assert_int_equal(speci_exec_n_past(e, 1), 4 + i);
+        assert_int_equal(e->first_row[0], 0);
+        e->kind->commit(e, 1, &path, 1);
+        assert_int_equal(e->kind->n_past(e, 1), 4 + i);
         in = (speci_exec_input){ .slot = 1, .tree = &none, .n_grown = 1 };
     }
     OK(ops->upload(q, device, unset, sizeof unset)); /* no token at all: a device that cannot be believed */
-    FAILS(speci_exec_forward(e, &in, 1, &feed, NULL), SPEC_E_DEVICE, "node 0 of a tree is token -1");
-    FAILS(speci_exec_flush(e, 1), SPEC_E_STATE, "an earlier pass failed");
-    speci_exec_end(e, 1);
-    FAILS(speci_exec_flush(e, 0), SPEC_E_STATE, "it is empty");
+    FAILS(e->kind->forward(e, &in, 1, &feed, NULL), SPEC_E_DEVICE, "node 0 of a tree is token -1");
+    FAILS(e->kind->flush(e, 1), SPEC_E_STATE, "an earlier pass failed");
+    e->kind->end(e, 1);
+    FAILS(e->kind->flush(e, 0), SPEC_E_STATE, "it is empty");
     ops->free(backend->dev, device, sizeof unset);
     speci_exec_close(e);
     ops->queue_close(q);

@@ -180,7 +180,8 @@ static void check_fork(bench *b, const spec_sampling *sampling)
     seqs[0] = begin_between(b, sampling, &before);
     expect(&before, &want, 0, "before");
     OK(spec_sequence_fork(b->s, &seqs[1], seqs[0]));
-    assert_int_equal(speci_exec_n_past(support_drafter_exec(b->s), seqs[1]), speci_exec_n_past(support_drafter_exec(b->s), seqs[0]));
+    speci_exec *const drafter = support_drafter_exec(b->s);
+    assert_int_equal(drafter->kind->n_past(drafter, seqs[1]), drafter->kind->n_past(drafter, seqs[0]));
     steps(b->s, seqs[1], 2, &t[1]); /* the copy goes ahead, and is copied */
     OK(spec_sequence_fork(b->s, &seqs[2], seqs[1]));
     trace *const all[] = { &t[0], &t[1], &t[2] };
@@ -549,10 +550,10 @@ static small_net open_net(spec_model *m, int32_t n_node, bool joint)
     const spec_backend_ops *ops = m->backend->ops;
     small_net n;
     spec_plan plans[2];
-    OK(speci_exec_open(&n.net, m, &p));
-    speci_exec_plans(n.net, plans);
+    OK(m->exec->open(&n.net, m, &p));
+    n.net->kind->plans(n.net, plans);
     OK(ops->queue_open(m->backend->dev, &n.queue, plans, 2, m->n_vocab));
-    OK(speci_exec_attach(n.net, n.queue, true));
+    OK(n.net->kind->attach(n.net, n.queue, true));
     return n;
 }
 
@@ -565,11 +566,11 @@ static void close_net(const small_net *n, const spec_model *m)
 /* Feeds a tree of one node, or the scattered one, and reads its rows. */
 static void feed(small_net *n, const spec_model *m, int32_t slot, int32_t root, int32_t n_node, float *row)
 {
-    int32_t token[] = { root, 50, 61, 51, 62, 63, 52 }, parent[] = { -1, 0, 0, 2, 2, 4, 1 }, ld;
+    int32_t token[] = { root, 50, 61, 51, 62, 63, 52 }, parent[] = { -1, 0, 0, 2, 2, 4, 1 };
     const spec_tree tree = { .n = n_node, .cap = 7, .token = token, .parent = parent };
     const speci_exec_input in = { .slot = slot, .tree = &tree };
-    OK(speci_exec_forward(n->net, &in, 1, NULL, NULL));
-    const float *logits = speci_exec_logits(n->net, &ld) + (size_t)speci_exec_first_row(n->net, 0) * (size_t)ld;
+    OK(n->net->kind->forward(n->net, &in, 1, NULL, NULL));
+    const float *logits = n->net->logits + (size_t)n->net->first_row[0] * (size_t)n->net->n_logit;
     OK(m->backend->ops->download(n->queue, row, logits, (size_t)n_node * (size_t)m->n_vocab * sizeof *row));
     OK(m->backend->ops->sync(n->queue));
 }
@@ -600,7 +601,7 @@ static void nets_of_both_kinds(void **state)
     static const int32_t path[] = { 0, 2, 4, 5 };
     for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
         char dir[600];
-        int32_t ids[N_IDS], ld, token[7], token_now[7];
+        int32_t ids[N_IDS], token[7], token_now[7];
         float row[N_VOCAB], want[N_VOCAB], last[7 * N_VOCAB], now[7 * N_VOCAB];
         stream f[2] = { { 0 }, { 0 } };
         snprintf(dir, sizeof dir, GOLDEN "%s", names[k]);
@@ -609,26 +610,25 @@ static void nets_of_both_kinds(void **state)
         for (int32_t i = 0; i < N_IDS; i++) ids[i] = i * 7 % N_VOCAB;
         for (int joint = 0; joint < 2; joint++) {
             small_net n = open_net(m, 8, joint == 1), other = open_net(m, 8, joint == 0);
-            speci_exec_begin(n.net, 0);
-            OK(speci_exec_prefill(n.net, 0, ids, N_IDS, NULL));
+            n.net->kind->begin(n.net, 0);
+            OK(n.net->kind->prefill(n.net, 0, ids, N_IDS, NULL));
             feed(&n, m, 0, 60, 7, last);
             read_tokens(&n, m, 7, token);
             for (int32_t i = 0; i < 7; i++) assert_true(token[i] >= 0);
-            speci_exec_commit(n.net, 0, path, 4);
-            OK(speci_exec_flush(n.net, 0));
+            n.net->kind->commit(n.net, 0, path, 4);
+            OK(n.net->kind->flush(n.net, 0));
             read_tokens(&n, m, 7, token_now);
             assert_memory_equal(token_now, token, sizeof token);
-            assert_int_equal(speci_exec_n_past(n.net, 0), N_IDS + 4);
-            const float *logits = speci_exec_logits(n.net, &ld);
-            OK(m->backend->ops->download(n.queue, now, logits, sizeof now));
+            assert_int_equal(n.net->kind->n_past(n.net, 0), N_IDS + 4);
+            OK(m->backend->ops->download(n.queue, now, n.net->logits, sizeof now));
             OK(m->backend->ops->sync(n.queue));
             assert_memory_equal(now, last, sizeof now);
-            OK(speci_exec_copy(n.net, 0, 1));
-            OK(speci_exec_write(n.net, 1, put_bytes, &f[joint]));
+            OK(n.net->kind->copy(n.net, 0, 1));
+            OK(n.net->kind->write(n.net, 1, put_bytes, &f[joint]));
             const int32_t n_recent = speci_exec_n_recent(n.net, 1);
             assert_int_equal(n_recent, strncmp(names[k], "mamba2", 6) == 0 || strcmp(names[k], "bamba") == 0 ? 4 : 0);
-            assert_int_equal(f[joint].n, speci_exec_data_bytes(n.net, N_IDS + 4, n_recent));
-            OK(speci_exec_read(other.net, 1, N_IDS + 4, n_recent, f[joint].n, get_bytes, &f[joint]));
+            assert_int_equal(f[joint].n, n.net->kind->data_bytes(n.net, N_IDS + 4, n_recent));
+            OK(other.net->kind->read(other.net, 1, N_IDS + 4, n_recent, f[joint].n, get_bytes, &f[joint]));
             feed(&n, m, 0, 33, 1, joint ? row : want);
             if (joint) assert_memory_equal(row, want, sizeof row);
             feed(&n, m, 1, 33, 1, row);
@@ -676,18 +676,18 @@ static void check_within_windows(const char *path, spec_dtype dtype)
     int32_t ids[20], n_past = 20, n_saved = 0, n_recent = 0, most = 0;
     for (int32_t i = 0; i < n_past; i++) ids[i] = 3 * i;
     for (int k = 0; k < N_KIND; k++) {
-        speci_exec_begin(nets[k].net, 0);
-        OK(speci_exec_prefill(nets[k].net, 0, ids, (size_t)n_past, NULL));
+        nets[k].net->kind->begin(nets[k].net, 0);
+        OK(nets[k].net->kind->prefill(nets[k].net, 0, ids, (size_t)n_past, NULL));
     }
     for (int32_t round = 0; n_saved < N_SAVED; round++) {
         const int32_t n = 1 + round * 3 % 4, text[] = { round, 61, 62, 63 };
         for (int k = 1; k < N_KIND; k++) {
             feed(&nets[k], m, 0, round, 7, rows[k]);
-            speci_exec_commit(nets[k].net, 0, way, n);
+            nets[k].net->kind->commit(nets[k].net, 0, way, n);
         }
         for (int32_t i = 0; i < n; i++) {
             feed(&nets[0], m, 0, text[i], 1, rows[0]);
-            speci_exec_commit(nets[0].net, 0, way, 1);
+            nets[0].net->kind->commit(nets[0].net, 0, way, 1);
             for (int k = 1; k < N_KIND; k++)
                 assert_memory_equal(rows[k] + (size_t)way[i] * (size_t)m->n_vocab, rows[0], row);
         }
@@ -696,20 +696,20 @@ static void check_within_windows(const char *path, spec_dtype dtype)
         if (!over && round % 5 != 4) continue;
         stream f[N_KIND] = { { 0 } };
         for (int k = 0; k < N_KIND; k++) {
-            OK(speci_exec_flush(nets[k].net, 0));
-            OK(speci_exec_write(nets[k].net, 0, put_bytes, &f[k]));
+            OK(nets[k].net->kind->flush(nets[k].net, 0));
+            OK(nets[k].net->kind->write(nets[k].net, 0, put_bytes, &f[k]));
             n_recent = speci_exec_n_recent(nets[k].net, 0);
-            assert_int_equal(f[k].n, speci_exec_data_bytes(nets[k].net, n_past, n_recent));
+            assert_int_equal(f[k].n, nets[k].net->kind->data_bytes(nets[k].net, n_past, n_recent));
             if (k > 0) expect_same_bytes(&f[0], &f[k], path);
         }
         assert_in_range(n_recent, 1, 2 * SPEC_CHUNK - 1);
         most = n_recent > most ? n_recent : most;
         for (int k = 0; k < N_KIND; k++) { /* a copy, of what another saved, goes on in place of the original */
             stream *const from = &f[(k + 1) % N_KIND];
-            speci_exec_end(nets[k].net, 0);
-            OK(speci_exec_read(nets[k].net, 1, n_past, n_recent, from->n, get_bytes, from));
-            OK(speci_exec_copy(nets[k].net, 1, 0));
-            speci_exec_end(nets[k].net, 1);
+            nets[k].net->kind->end(nets[k].net, 0);
+            OK(nets[k].net->kind->read(nets[k].net, 1, n_past, n_recent, from->n, get_bytes, from));
+            OK(nets[k].net->kind->copy(nets[k].net, 1, 0));
+            nets[k].net->kind->end(nets[k].net, 1);
             assert_int_equal(speci_exec_n_recent(nets[k].net, 0), n_recent);
         }
         for (int k = 0; k < N_KIND; k++) free(f[k].data);

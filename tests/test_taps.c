@@ -28,8 +28,8 @@ static int32_t path_to(const taps_tree *t, int32_t node, int32_t *path)
 
 static void begin(taps_worker *w, int32_t slot, const taps_text *t)
 {
-    speci_exec_begin(w->net, slot);
-    OK(speci_exec_prefill(w->net, slot, t->ids, (size_t)t->n_prompt, NULL));
+    w->net->kind->begin(w->net, slot);
+    OK(w->net->kind->prefill(w->net, slot, t->ids, (size_t)t->n_prompt, NULL));
 }
 
 /* What one node's pass keeps, after all before it was applied one by one. */
@@ -41,7 +41,7 @@ static void read_plainly(taps_worker *w, const taps_text *t, const taps_tree *tr
     for (int32_t i = t->n_prompt; i < t->n - 1; i++) taps_plain_step(w, PLAIN, t->ids[i]);
     for (int32_t i = 0; i < n; i++) taps_plain_step(w, PLAIN, tree->token[path[i]]);
     taps_read(w, SPEC_PHASE_DECODE, 0, hidden);
-    speci_exec_end(w->net, PLAIN);
+    w->net->kind->end(w->net, PLAIN);
 }
 
 /* --- decode --- */
@@ -50,7 +50,7 @@ static void read_plainly(taps_worker *w, const taps_text *t, const taps_tree *tr
 static void score(taps_worker *w, const taps_tree *other, const taps_tree *ours)
 {
     const speci_exec_input in[] = { { .slot = OTHER, .tree = &other->tree }, { .slot = OURS, .tree = &ours->tree } };
-    OK(speci_exec_forward(w->net, in, 2, NULL, NULL));
+    OK(w->net->kind->forward(w->net, in, 2, NULL, NULL));
     OK(w->d.ops->sync(w->queue));
 }
 
@@ -60,16 +60,15 @@ static void check_ends(taps_worker *w, int32_t n, const int32_t *token)
 {
     static float logits[N_ROW * N_VOCAB], normed[N_ROW * MOST_DIM], embedded[N_ROW * MOST_DIM], row[N_VOCAB];
     const spec_model *m = w->model;
-    const spec_view x = speci_exec_tap(w->net, SPEC_PHASE_DECODE, last_of(w));
-    const spec_view y = speci_exec_tap(w->net, SPEC_PHASE_DECODE, norm_of(w));
+    const spec_view x = w->net->kind->tap(w->net, SPEC_PHASE_DECODE, last_of(w));
+    const spec_view y = w->net->kind->tap(w->net, SPEC_PHASE_DECODE, norm_of(w));
     const model_norm *a = &m->final_norm;
     spec_op norm = { .kind = SPEC_OP_NORM,
                      .u.norm = { .kind = a->kind, .dim = a->dim, .n_group = a->n_group, .eps = a->eps, .weight = a->weight,
                                  .bias = a->bias, .x = x } };
     spec_op embed = { .kind = SPEC_OP_EMBED,
                       .u.embed = { .table = m->embed, .n_vocab = m->n_vocab, .dim = m->dim, .scale = m->embed_scale } };
-    int32_t ld;
-    const spec_view all = { speci_exec_logits(w->net, &ld), SPEC_DTYPE_F32, m->n_vocab };
+    const spec_view all = { w->net->logits, SPEC_DTYPE_F32, m->n_vocab };
     assert_int_equal(x.dtype, SPEC_DTYPE_F32);
     assert_int_equal(y.dtype, m->dtype);
     taps_run_head(&w->d, m, y, n, logits);
@@ -88,7 +87,7 @@ static void check_ends(taps_worker *w, int32_t n, const int32_t *token)
 static void check_paths(taps_worker *w, const taps_text *t, const taps_tree *tree)
 {
     static float in_tree[N_NODE][MOST_TAP][MOST_DIM];
-    const int32_t first = speci_exec_first_row(w->net, 1);
+    const int32_t first = w->net->first_row[1];
     for (int32_t i = 0; i < tree->tree.n; i++) taps_read(w, SPEC_PHASE_DECODE, first + i, in_tree[i]);
     for (int32_t i = 0; i < tree->tree.n; i++) {
         float alone[MOST_TAP][MOST_DIM];
@@ -117,7 +116,7 @@ static void check_decode(taps_worker *w)
         check_ends(w, n + ours.tree.n, token);
         check_paths(w, &t, &ours);
         const int32_t n_path = path_to(&ours, taps_below(&w->random, ours.tree.n), path);
-        speci_exec_commit(w->net, OURS, path, n_path);
+        w->net->kind->commit(w->net, OURS, path, n_path);
         for (int32_t i = 1; i < n_path; i++) t.ids[t.n++] = ours.token[path[i]];
         t.ids[t.n++] = taps_below(&w->random, N_VOCAB);
     }
@@ -133,14 +132,14 @@ static void check_layers(taps_worker *w)
     taps_draw(&w->random, &tree, t.ids[t.n - 1], N_NODE);
     const speci_exec_input in = { .slot = OURS, .tree = &tree.tree };
     begin(w, OURS, &t);
-    OK(speci_exec_forward(w->net, &in, 1, NULL, NULL));
+    OK(w->net->kind->forward(w->net, &in, 1, NULL, NULL));
     for (int32_t n = 1; n < w->model->n_layer; n++) {
         spec_model shorter = *w->model;
         taps_worker s;
         shorter.n_layer = n;
         taps_open(&s, &shorter, true);
         begin(&s, OURS, &t);
-        OK(speci_exec_forward(s.net, &in, 1, NULL, NULL));
+        OK(s.net->kind->forward(s.net, &in, 1, NULL, NULL));
         for (int32_t phase = 0; phase < 2; phase++)
             for (int32_t r = 0; r < (phase == SPEC_PHASE_PREFILL ? t.n_prompt : N_NODE); r++) {
                 float ours[MOST_TAP][MOST_DIM], theirs[MOST_TAP][MOST_DIM];
@@ -181,11 +180,11 @@ static void check_prefill(taps_worker *w)
     const taps_text t = taps_make_text(N_PROMPT);
     c = (chunks){ .w = w, .fail_at = -1 };
     const speci_prefill_hooks hooks = { .chunk = see_chunk, .arg = &c };
-    speci_exec_begin(w->net, OURS);
-    OK(speci_exec_prefill(w->net, OURS, t.ids, N_PROMPT, &hooks));
+    w->net->kind->begin(w->net, OURS);
+    OK(w->net->kind->prefill(w->net, OURS, t.ids, N_PROMPT, &hooks));
     assert_int_equal(c.n, N_PROMPT);
     assert_true(c.n_pass > 1);
-    speci_exec_begin(w->net, PLAIN);
+    w->net->kind->begin(w->net, PLAIN);
     for (int32_t i = 0; i < N_PROMPT; i++) {
         float hidden[MOST_TAP][MOST_DIM];
         taps_plain_step(w, PLAIN, t.ids[i]);
@@ -197,10 +196,10 @@ static void check_prefill(taps_worker *w)
         }
     }
     c = (chunks){ .w = w, .fail_at = 1 };
-    speci_exec_begin(w->net, OTHER);
-    FAILS(speci_exec_prefill(w->net, OTHER, t.ids, N_PROMPT, &hooks), SPEC_E_ABORTED, "the chunk at");
+    w->net->kind->begin(w->net, OTHER);
+    FAILS(w->net->kind->prefill(w->net, OTHER, t.ids, N_PROMPT, &hooks), SPEC_E_ABORTED, "the chunk at");
     assert_int_equal(c.n_pass, 1);
-    for (int32_t slot = 0; slot < N_SEQ; slot++) speci_exec_end(w->net, slot);
+    for (int32_t slot = 0; slot < N_SEQ; slot++) w->net->kind->end(w->net, slot);
 }
 
 /* --- nothing is kept unless asked for --- */
@@ -233,14 +232,12 @@ static void check_plans(taps_worker *with, taps_worker *without)
     taps_worker *both[] = { with, without };
     for (int32_t k = 0; k < 2; k++) {
         begin(both[k], OURS, &t);
-        OK(speci_exec_forward(both[k]->net, &in, 1, NULL, NULL));
+        OK(both[k]->net->kind->forward(both[k]->net, &in, 1, NULL, NULL));
     }
     for (int32_t r = 0; r < N_NODE; r++) {
         float rows[2][N_VOCAB];
-        int32_t ld;
         for (int32_t k = 0; k < 2; k++)
-            taps_read_row(both[k], (spec_view){ speci_exec_logits(both[k]->net, &ld), SPEC_DTYPE_F32, N_VOCAB }, r, N_VOCAB,
-                          rows[k]);
+            taps_read_row(both[k], (spec_view){ both[k]->net->logits, SPEC_DTYPE_F32, N_VOCAB }, r, N_VOCAB, rows[k]);
         taps_expect_same("logits with and without taps", r, rows[0], rows[1], N_VOCAB);
     }
 }

@@ -55,7 +55,7 @@ static bool is_fixed(const speci_level *l)
 
 static bool has_known_shape(const spec_builder *b)
 {
-    if (speci_builder_is_host_driven(b) || b->kind->keep) return false;
+    if (b->host_driven || b->kind->keep) return false;
     for (int32_t i = 0; i < b->info.n_level; i++) {
         if (!is_fixed(&b->levels[i])) return false;
         if (b->levels[i].n_next == 0) return true; /* growth ends here, whatever levels there are behind it */
@@ -68,6 +68,7 @@ static spec_status complete(spec_builder *b)
 {
     if (b->n_pool == 0) b->n_pool = b->info.n_node;
     SPEC_TRY(check_sizes(b));
+    b->host_driven = b->kind->expand != NULL;
     b->known_shape = has_known_shape(b);
     SPEC_TRY(spec_tree_alloc(&b->pool, b->n_pool, b->allocator));
     b->keep = speci_alloc(b->allocator, (size_t)b->n_pool, sizeof *b->keep);
@@ -176,7 +177,6 @@ spec_status spec_builder_from_ops(spec_builder **out, const spec_builder_ops *op
         b->kind = &callers_own;
         b->ops = own;
         b->k = own.k;
-        b->repeat = own.kind == SPEC_TREE_SAMPLED_IID;
         b->info.n_node = own.n_node, b->info.n_row = own.n_row, b->info.n_level = own.n_level;
         b->info.depth = own.depth, b->info.kind = own.kind;
         status = complete(b);
@@ -221,20 +221,11 @@ spec_status spec_builder_costs(spec_builder *builder, const spec_cost_profile *p
     return SPEC_OK;
 }
 
-bool speci_builder_samples(const spec_builder *b, bool draw) { return draw && b->info.kind != SPEC_TREE_DETERMINISTIC; }
-
-spec_draw_how speci_builder_how(const spec_builder *b, bool draw)
-{
-    if (!speci_builder_samples(b, draw)) return SPEC_DRAW_TOP;
-    return b->repeat ? SPEC_DRAW_REPEAT : SPEC_DRAW_GUMBEL_TOPK;
-}
-
-bool speci_builder_is_host_driven(const spec_builder *b) { return b->kind->expand != NULL; }
-
-static spec_tree_kind tree_kind(const spec_builder *b, bool draw)
-{
-    return speci_builder_samples(b, draw) ? b->info.kind : SPEC_TREE_DETERMINISTIC;
-}
+const spec_draw_how speci_builder_how[SPEC_TREE_UNROLLED] = {
+    [SPEC_TREE_DETERMINISTIC] = SPEC_DRAW_TOP,
+    [SPEC_TREE_SAMPLED] = SPEC_DRAW_GUMBEL_TOPK,
+    [SPEC_TREE_SAMPLED_IID] = SPEC_DRAW_REPEAT,
+};
 
 /* --------------------------------------------------------------------------------- host-driven --- */
 
@@ -247,10 +238,10 @@ uint64_t speci_builder_key(const spec_tree *tree, int32_t node, uint64_t seed, u
     return key;
 }
 
-void speci_builder_begin(const spec_builder *b, bool draw, int32_t token, spec_tree *tree)
+void speci_builder_begin(spec_tree *tree, spec_tree_kind kind, int32_t token)
 {
     tree->n = 0;
-    tree->kind = tree_kind(b, draw);
+    tree->kind = kind;
     (void)spec_tree_add(tree, -1, token, 1.0f);
     tree->q_row[0] = 0;
 }
@@ -291,8 +282,8 @@ static spec_status check_feed(const spec_tree *tree, const int32_t *feed, int32_
     return SPEC_OK;
 }
 
-static spec_status check_expansion(const spec_builder *b, bool draw, const spec_tree *tree,
-                                   const spec_candidate *candidates, int32_t token, int32_t n_row)
+static spec_status check_expansion(const spec_builder *b, const spec_tree *tree, const spec_candidate *candidates, int32_t token,
+                                   int32_t n_row)
 {
     SPEC_TRY(spec_tree_check(tree, b->n_pool, INT32_MAX));
     if (tree->token[0] != token || rows_of(tree) != n_row)
@@ -302,18 +293,18 @@ static spec_status check_expansion(const spec_builder *b, bool draw, const spec_
         if (b->map[i] > b->info.depth)
             return speci_fail(SPEC_E_INVALID, "node %d is %d deep; the builder said at most %d", i, b->map[i],
                               b->info.depth);
-    return speci_builder_samples(b, draw) ? check_candidates(b, tree, candidates) : SPEC_OK;
+    return speci_tree_sampled(tree->kind) ? check_candidates(b, tree, candidates) : SPEC_OK;
 }
 
-spec_status speci_builder_expand(spec_builder *b, bool draw, spec_tree *tree, const spec_candidate *candidates,
-                               int32_t *feed, int32_t *n_feed)
+spec_status speci_builder_expand(spec_builder *b, spec_tree *tree, const spec_candidate *candidates, int32_t *feed, int32_t *n_feed)
 {
     const int32_t n_row = rows_of(tree), token = tree->token[0], n_left = b->info.n_row - n_row;
+    const spec_tree_kind kind = tree->kind;
     *n_feed = 0;
     SPEC_TRY(b->kind->expand(b, tree, candidates, b->k, feed, n_feed, n_left));
-    tree->kind = tree_kind(b, draw);
+    tree->kind = kind; /* whatever a caller's own has made of it */
     if (b->kind == &callers_own) {
-        SPEC_TRY(check_expansion(b, draw, tree, candidates, token, n_row));
+        SPEC_TRY(check_expansion(b, tree, candidates, token, n_row));
         SPEC_TRY(check_feed(tree, feed, *n_feed, n_left));
     }
     for (int32_t i = 0; i < *n_feed; i++) tree->q_row[feed[i]] = n_row + i;
@@ -322,37 +313,46 @@ spec_status speci_builder_expand(spec_builder *b, bool draw, spec_tree *tree, co
 
 /* --------------------------------------------------------------------------------------- finish --- */
 
-/* By slot: neither depth, nor room, nor the keep of a kind that samples, depends on a node's own token or
- * probability. */
-static void drop(const spec_builder *b, spec_tree *pool)
+/* What is left out is left out by slot: neither depth, nor room, nor the keep of a kind that samples, depends on a node's own token
+ * or probability. */
+
+static void cut_depth(const spec_builder *b, spec_tree *pool, int32_t depth_max)
 {
+    spec_tree_depths(pool, b->map);
+    for (int32_t i = 0; i < pool->n; i++) b->keep[i] = b->map[i] <= depth_max;
     spec_tree_prune(pool, b->map, b->keep, 1);
+}
+
+static void select_by_kind(const spec_builder *b, spec_tree *pool)
+{
     memset(b->keep, 1, (size_t)b->n_pool);
+    b->kind->keep(b, pool, b->keep);
+    spec_tree_prune(pool, b->map, b->keep, 1);
+}
+
+static void cut_room(const spec_builder *b, spec_tree *pool, int32_t n)
+{
+    for (int32_t i = 0; i < pool->n; i++) b->keep[i] = i < n;
+    spec_tree_prune(pool, b->map, b->keep, 1);
 }
 
 spec_status speci_builder_trim(const spec_builder *b, spec_tree *pool, int32_t depth_max, spec_tree *tree)
 {
-    memset(b->keep, 1, (size_t)b->n_pool);
-    spec_tree_depths(pool, b->map);
-    for (int32_t i = 0; i < pool->n && depth_max > 0; i++) b->keep[i] = b->map[i] <= depth_max;
-    drop(b, pool);
-    if (b->kind->keep) {
-        b->kind->keep(b, pool, b->keep);
-        drop(b, pool);
-    }
-    for (int32_t i = tree->cap; i < pool->n; i++) b->keep[i] = 0;
-    if (pool->n > tree->cap) drop(b, pool);
+    if (depth_max > 0 && depth_max < b->info.depth) cut_depth(b, pool, depth_max);
+    if (b->kind->keep) select_by_kind(b, pool);
+    if (pool->n > tree->cap) cut_room(b, pool, tree->cap);
+    speci_tree_forget_rows(pool);
     return spec_tree_copy(tree, pool);
 }
 
-spec_status speci_builder_finish(const spec_builder *b, bool draw, const spec_grow_node *nodes, const int32_t *row,
+spec_status speci_builder_finish(const spec_builder *b, spec_tree_kind kind, const spec_grow_node *nodes, const int32_t *row,
                                  int32_t n, int32_t depth_max, spec_tree *tree)
 {
     if (n < 1 || n > b->n_pool)
         return speci_fail(SPEC_E_INVALID, "the tree \"%s\" grew %d nodes; it has 1 to %d", b->text, n, b->n_pool);
     spec_tree pool = b->pool;
     pool.n = n;
-    pool.kind = tree_kind(b, draw);
+    pool.kind = kind;
     for (int32_t i = 0; i < n; i++) {
         pool.token[i] = nodes[i].token;
         pool.parent[i] = nodes[i].parent;

@@ -49,10 +49,10 @@ struct spec_builder {
     spec_builder_info info;   /* what the finished tree needs; info.kind: at a temperature above 0 */
     int32_t n_pool;           /* nodes while growing, root included: >= info.n_node; 0 while opening = info.n_node */
     int32_t k;                /* most candidates per node */
-    bool repeat;              /* sampled with replacement */
+    bool host_driven;         /* it grows by `expand`, and not by levels */
     bool known_shape;         /* it grows a shape that is known before anything is drawn, wherever distributions have candidates
                                  enough. `observe` and `costs` may change the shape, but not that it is known */
-    speci_level *levels;       /* [info.n_level] or NULL: host-driven (none: neither) */
+    speci_level *levels;       /* [info.n_level] or NULL */
     int32_t *places;          /* where the levels' take and next lie: [2 * info.n_node], or NULL */
     spec_builder_ops ops;     /* a caller's own builder: ops.expand */
     void *own;                /* a kind's own numbers, freed with speci_free */
@@ -60,26 +60,24 @@ struct spec_builder {
     uint8_t *keep;            /* [n_pool] scratch */
     int32_t *map;             /* [n_pool] scratch */
 };
-/* Are candidates sampled? (draw: sampling is wanted; and the kind samples) */
-bool speci_builder_samples(const spec_builder *b, bool draw);
-spec_draw_how speci_builder_how(const spec_builder *b, bool draw);
-bool speci_builder_is_host_driven(const spec_builder *b); /* does it grow by `expand`? */
+/* A tree that grows is of the builder's info.kind where sampling is wanted, else deterministic. By kind: how its candidates are drawn. */
+extern const spec_draw_how speci_builder_how[SPEC_TREE_UNROLLED];
 /* Stream of the draws after `node`: from its slot, the ranks on its path. tree->rank must be there. */
 uint64_t speci_builder_key(const spec_tree *tree, int32_t node, uint64_t seed, uint64_t step);
 /* The known shape of a builder that has one, up to depth_max below the root of t, which is there; its tokens are -1. */
 void speci_builder_known_shape(const spec_builder *b, int32_t depth_max, spec_tree *t);
-/* For host-driven builders. Begins tree (room for b->n_pool nodes, with rank and q_row): the root, fed: row 0. */
-void speci_builder_begin(const spec_builder *b, bool draw, int32_t token, spec_tree *tree);
+/* For host-driven builders. Begins tree (room for its n_pool nodes, with rank and q_row): the root, fed: row 0. */
+void speci_builder_begin(spec_tree *tree, spec_tree_kind kind, int32_t token);
 /* Calls `expand`, and checks what a caller's own did: the tree stays a tree, fits b->n_pool and info.depth, in a
  * sampled tree child j of a node is its candidate j, and feed (room for info.n_row) names nodes that were not fed.
  * Those get the next rows, in order: q_row. candidates [rows so far][b->k]. After an error the tree is of no use. */
-spec_status speci_builder_expand(spec_builder *b, bool draw, spec_tree *tree, const spec_candidate *candidates,
-                               int32_t *feed, int32_t *n_feed);
+spec_status speci_builder_expand(spec_builder *b, spec_tree *tree, const spec_candidate *candidates, int32_t *feed, int32_t *n_feed);
 /* pool, a grown tree (it is pruned in place: not deeper than depth_max (0 = no limit), what the kind's keep drops), is
- * copied to tree. A tree with less room than it needs loses the last nodes. pool->q_row says which row is whose. */
+ * copied to tree. A tree with less room than it needs loses the last nodes. pool->q_row says which row is whose; rows behind which
+ * nothing stands are forgotten. */
 spec_status speci_builder_trim(const spec_builder *b, spec_tree *pool, int32_t depth_max, spec_tree *tree);
 /* The same for nodes [n] of a tree that grew in a spec_grow; row[i] is node i's row of distributions, or -1. */
-spec_status speci_builder_finish(const spec_builder *b, bool draw, const spec_grow_node *nodes, const int32_t *row,
+spec_status speci_builder_finish(const spec_builder *b, spec_tree_kind kind, const spec_grow_node *nodes, const int32_t *row,
                                  int32_t n, int32_t depth_max, spec_tree *tree);
 
 /* For the kinds. E_INVALID: what the kind takes, and that args is not it (`why`, may be NULL: says more). */

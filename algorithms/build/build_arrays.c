@@ -9,7 +9,7 @@
 typedef struct growth {
     spec_builder *b;
     spec_build_args args;
-    bool draw;
+    spec_tree_kind kind;        /* of the tree */
     spec_tree *pool;            /* the tree so far */
     float *distributions;       /* [rows of a round][n_vocab] where args.q is NULL */
     int32_t *zero, *place;      /* [n_row]: zeros; 0, 1, 2, ... */
@@ -88,7 +88,7 @@ static spec_status grow_level(growth *g, const speci_level *l, int32_t base)
     memcpy(g->node, g->grow.frontier, (size_t)l->n_place * sizeof *g->node);
     SPEC_TRY(ask(g, l->n_place, base, &distributions));
     const spec_draw_args draw = { .probs = distributions, .ld = g->args.n_vocab, .n_vocab = g->args.n_vocab,
-                                  .n_row = l->n_place, .k = l->k, .how = speci_builder_how(b, g->draw),
+                                  .n_row = l->n_place, .k = l->k, .how = speci_builder_how[g->kind],
                                   .host_probs_row = g->place, .grow = &g->grow, .host_slot = g->zero,
                                   .host_place = g->place };
     for (int32_t i = 0; i < l->n_place; i++) speci_draw_one(&draw, i);
@@ -106,7 +106,7 @@ static spec_status grow_by_levels(growth *g)
     const spec_grow_node root = { .key = spec_stream_root(g->args.seed, g->args.step), .value = 1.0,
                                   .token = g->args.token, .parent = -1, .prob = 1.0f };
     speci_grow_begin(&g->grow, 0, &root);
-    speci_builder_begin(g->b, g->draw, g->args.token, g->pool);
+    speci_builder_begin(g->pool, g->kind, g->args.token);
     int32_t base = 0;
     for (int32_t i = 0; i < g->b->info.n_level && !too_deep(g, i); i++) {
         const speci_level *l = &g->b->levels[i];
@@ -133,7 +133,7 @@ static spec_status candidates_of(growth *g, int32_t n, int32_t base)
         for (int32_t j = 0; j < b->k; j++) out[j] = (spec_candidate){ .token = -1 };
         if (g->node[i] >= 0)
             speci_draw_row(distributions + (size_t)i * (size_t)g->args.n_vocab, g->args.n_vocab,
-                           speci_builder_how(b, g->draw),
+                           speci_builder_how[g->kind],
                            speci_builder_key(g->pool, g->node[i], g->args.seed, g->args.step), b->k, out);
     }
     return SPEC_OK;
@@ -141,13 +141,13 @@ static spec_status candidates_of(growth *g, int32_t n, int32_t base)
 
 static spec_status grow_by_host(growth *g)
 {
-    speci_builder_begin(g->b, g->draw, g->args.token, g->pool);
+    speci_builder_begin(g->pool, g->kind, g->args.token);
     int32_t n = 1, base = 0;
     g->node[0] = 0;
     for (int32_t i = 0; i < g->b->info.n_level && n > 0; i++) {
         SPEC_TRY(candidates_of(g, n, base));
         base += n;
-        SPEC_TRY(speci_builder_expand(g->b, g->draw, g->pool, g->candidate, g->node, &n));
+        SPEC_TRY(speci_builder_expand(g->b, g->pool, g->candidate, g->node, &n));
     }
     return SPEC_OK;
 }
@@ -158,7 +158,7 @@ static spec_status grow_by_host(growth *g)
 static int32_t widest(const spec_builder *b)
 {
     int32_t n = 1;
-    if (speci_builder_is_host_driven(b)) return b->info.n_row;
+    if (b->host_driven) return b->info.n_row;
     for (int32_t i = 0; i < b->info.n_level; i++)
         if (b->levels[i].n_place > n) n = b->levels[i].n_place;
     return n;
@@ -175,7 +175,6 @@ static spec_status open_growth(growth *g)
 {
     const spec_builder *b = g->b;
     const size_t rows = (size_t)b->info.n_row + 1, wide = (size_t)widest(b), pool = (size_t)b->n_pool;
-    const bool host_driven = speci_builder_is_host_driven(b);
     bool ok = true;
     g->zero = take(g, rows, sizeof *g->zero, &ok);
     g->place = take(g, rows, sizeof *g->place, &ok);
@@ -183,10 +182,10 @@ static spec_status open_growth(growth *g)
     g->asked = take(g, rows, sizeof *g->asked, &ok);
     g->row = take(g, pool, sizeof *g->row, &ok);
     if (!g->args.q) g->distributions = take(g, wide * (size_t)g->args.n_vocab, sizeof *g->distributions, &ok);
-    if (host_driven) g->candidate = take(g, rows * (size_t)b->k, sizeof *g->candidate, &ok);
+    if (b->host_driven) g->candidate = take(g, rows * (size_t)b->k, sizeof *g->candidate, &ok);
     spec_grow *grow = &g->grow;
     *grow = (spec_grow){ .n_slot = 1, .cap = b->n_pool, .cap_frontier = (int32_t)wide, .cap_feed = (int32_t)rows };
-    if (!host_driven) {
+    if (!b->host_driven) {
         grow->n = take(g, 1, sizeof *grow->n, &ok);
         grow->frontier = take(g, wide, sizeof *grow->frontier, &ok);
         grow->node = take(g, pool, sizeof *grow->node, &ok);
@@ -220,13 +219,13 @@ static spec_status check_args(const spec_builder *b, const spec_build_args *args
 
 static spec_status build(growth *g, spec_tree *tree)
 {
-    if (speci_builder_is_host_driven(g->b)) {
+    if (g->b->host_driven) {
         SPEC_TRY(grow_by_host(g));
         return speci_builder_trim(g->b, g->pool, g->args.depth_max, tree);
     }
     SPEC_TRY(grow_by_levels(g));
     for (int32_t i = 0; i < g->grow.n[0]; i++) g->row[i] = g->grow.node[i].fed;
-    return speci_builder_finish(g->b, g->draw, g->grow.node, g->row, g->grow.n[0], g->args.depth_max, tree);
+    return speci_builder_finish(g->b, g->kind, g->grow.node, g->row, g->grow.n[0], g->args.depth_max, tree);
 }
 
 spec_status spec_builder_build(spec_builder *builder, spec_tree *tree, const spec_build_args *args)
@@ -235,7 +234,7 @@ spec_status spec_builder_build(spec_builder *builder, spec_tree *tree, const spe
     growth g = { .b = builder, .args = { .struct_size = sizeof g.args }, .pool = &builder->pool };
     SPEC_TRY(speci_params_read(&g.args, sizeof g.args, args, "spec_build_args"));
     SPEC_TRY(check_args(builder, &g.args, tree));
-    g.draw = g.args.draw != 0;
+    g.kind = g.args.draw ? builder->info.kind : SPEC_TREE_DETERMINISTIC;
     spec_status status = open_growth(&g);
     if (status == SPEC_OK) status = build(&g, tree);
     close_growth(&g);

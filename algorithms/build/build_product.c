@@ -25,7 +25,6 @@ static spec_status open_repeat(spec_builder *b, const char *args)
 {
     SPEC_TRY(open_product(b, args));
     b->info.kind = SPEC_TREE_SAMPLED_IID;
-    b->repeat = true;
     return SPEC_OK;
 }
 

@@ -25,7 +25,7 @@ double speci_choice_draft_ms(const spec_builder *b, const spec_cost_table *t, do
 {
     double ms = 0;
     if (t->n == 0) return 0;
-    if (speci_builder_is_host_driven(b)) { /* about one pass per doubling of the tree, its nodes spread over them */
+    if (b->host_driven) { /* about one pass per doubling of the tree, its nodes spread over them */
         int32_t n_pass = 1;
         while (1 << n_pass < b->info.n_node) n_pass++;
         return n_pass * speci_cost_ms(t, n_seq * ((b->info.n_node + n_pass - 1) / n_pass));

@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 
 #include "algorithms/build/build.h"
-#include "models/model.h"
+#include "models/exec.h"
 
 typedef struct speci_draft_kind speci_draft_kind;
 typedef struct speci_draft speci_draft;
@@ -83,6 +83,7 @@ typedef struct speci_draft_seq {
     spec_tree *tree;    /* the root alone, with rank, prob and q_row; receives the proposal. The root alone: none */
     int32_t by;         /* the drafter of the session's list that proposed it, -1 = none or several: */
     uint8_t *maker;     /* of each node of a union the first drafter that has it; else NULL */
+    spec_builder *builder; /* that made it, or NULL */
 } speci_draft_seq;
 /* Tokens of a match, at least. own: what the drafter was opened with, 0 = nothing. In front of another drafter that is 2: a match of one
  * token brings less than a model behind it. */
@@ -147,7 +148,7 @@ struct speci_draft_kind {
      * to `read`, which is called when all that was enqueued is there: d->grown. */
     spec_status (*enqueue)(speci_draft *d, spec_builder *b, speci_draft_seq *seqs, int32_t n);
     spec_status (*read)(speci_draft *d);
-    /* In place of read, when the trees are not wanted any more. */
+    /* The trees are not wanted any more, or could not be read. */
     void (*forget)(speci_draft *d);
     /* The last n_new of q->ids were committed; the last of them is the pending one. */
     void (*committed)(speci_draft *d, const speci_draft_seq *q, int32_t n_new);
@@ -190,7 +191,11 @@ typedef struct speci_draft_way {
     uint64_t drafters; /* bit k: drafter k of the list is asked; one at least. With UNION all are */
     int32_t builder;   /* number of the builder; in a drafter with fewer its last one */
     int32_t least;     /* of those that look up: speci_draft_seq.least */
+    int32_t last;      /* the drafter that is asked last */
+    bool alone;        /* it is the only one that is asked: */
+    spec_builder *only; /* by this builder; NULL: it has none, or others are asked, too */
 } speci_draft_way;
+speci_draft_way speci_draft_way_of(const speci_drafters *all, uint64_t drafters, int32_t builder, int32_t least);
 /* Trees for seqs [n]. Drafters are asked in the order of the list, each for the sequences for which none before it has proposed. Only
  * the drafter that is asked last may leave trees on the device: *pending, or NULL. */
 spec_status speci_draft_enqueue(speci_drafters *all, const speci_draft_way *way, speci_draft_seq *seqs, int32_t n, speci_draft **pending);
@@ -198,10 +203,8 @@ spec_status speci_draft_enqueue(speci_drafters *all, const speci_draft_way *way,
 static inline bool speci_draft_looks_up(const speci_draft *d) { return d->kind->args && !d->kind->exec; }
 /* Brings the trees that d has left on the device, when all that was enqueued is there; or, with an error, drops them. */
 spec_status speci_draft_take(speci_draft *d, spec_status status);
-/* The builder that made a proposal of `drafter`, or NULL. */
+/* The drafter's builder of this number, or NULL. */
 spec_builder *speci_draft_builder(const speci_draft *d, int32_t builder);
-/* ... of the only drafter that a way asks; NULL: there are several. */
-spec_builder *speci_draft_way_builder(const speci_drafters *all, const speci_draft_way *way);
 
 /* --- objects (draft_open.c) --- */
 
@@ -216,9 +219,7 @@ spec_status speci_drafter_take_taps(spec_drafter *d, const spec_tap *taps, int32
 /* Nothing that is drafted behind such a token has a use: the walk ends at it. */
 static inline bool speci_draft_ends_text(const spec_model *target, int32_t token)
 {
-    for (int32_t i = 0; i < target->n_eos; i++)
-        if (target->eos[i] == token) return true;
-    return false;
+    return speci_has_id(target->eos, target->n_eos, token);
 }
 
 /* --- hidden rows on the host (draft_hidden.c) --- */

@@ -26,8 +26,7 @@ static void take_rows(model_seq *s, int32_t half, int32_t first, int32_t left)
 /* Is every draft of this builder one from chains, whatever stands in front? */
 static bool may_ride(const model_draft *m)
 {
-    return m->d->drafter->resample_across && m->chain.n_level > 0 && !m->chain.off && !speci_builder_is_host_driven(m->b) &&
-           m->n_chain + 2 * m->b->info.depth <= SPEC_MAX_DEPTH;
+    return m->chain.n_level > 0 && !m->chain.off && !m->b->host_driven && m->n_chain + 2 * m->b->info.depth <= SPEC_MAX_DEPTH;
 }
 
 static bool wants_to_ride(const model_draft *m, const model_seq *s)
@@ -39,12 +38,11 @@ static bool wants_to_ride(const model_draft *m, const model_seq *s)
 /* Half of the sequences at most: beside the drafts of the others. Those that wait for their turn come first in the next one. */
 void speci_draft_choose_riders(model_draft *m)
 {
-    const bool may = may_ride(m);
+    if (!may_ride(m)) return;
     m->n_active = 0;
     for (int32_t i = m->n_drafting - 1, n = 0; i >= 0; i--) {
         model_seq *s = &m->seqs[m->drafting[i]];
-        speci_draft_commit_fed(m, m->drafting[i]);
-        s->rides = may && n < m->n_drafting / 2 && wants_to_ride(m, s);
+        s->rides = n < m->n_drafting / 2 && wants_to_ride(m, s);
         n += s->rides;
     }
     for (int32_t i = 0; i < m->n_drafting; i++)
@@ -52,7 +50,7 @@ void speci_draft_choose_riders(model_draft *m)
 }
 
 /* In `fed` stands a root for the levels alone: the executor is not fed. */
-spec_status speci_draft_join_riders(model_draft *m)
+void speci_draft_join_riders(model_draft *m, speci_draft_seq *seqs, int32_t n)
 {
     for (int32_t i = 0; i < m->n_drafting; i++) {
         model_seq *s = &m->seqs[m->drafting[i]];
@@ -66,7 +64,8 @@ spec_status speci_draft_join_riders(model_draft *m)
         s->n_fed = s->place;
         m->active[m->n_active++] = m->drafting[i];
     }
-    return SPEC_OK;
+    for (int32_t i = 0; i < n; i++)
+        if (m->seqs[seqs[i].seq].rides) seqs[i].depth_max = m->seqs[seqs[i].seq].depth;
 }
 
 /* --- beside a fresh tree --- */
@@ -80,7 +79,7 @@ static int32_t begin(model_draft *m)
         model_seq *s = &m->seqs[seq];
         int32_t first = 0;
         const int32_t left = s->rides ? 0 : rows_left(m, s, s->half ^ 1, &first);
-        s->again.grows = left > 0 && !speci_builder_samples(m->b, speci_draft_samples(s));
+        s->again.grows = left > 0 && s->kind == SPEC_TREE_DETERMINISTIC;
         if (!s->again.grows) continue;
         spec_tree *t = &m->chain.again[seq];
         t->n = 0, t->kind = SPEC_TREE_DETERMINISTIC;

@@ -3,9 +3,6 @@
  * which their tokens' info is added. The bits are those of a pass per level over all of its nodes. */
 #include "algorithms/draft/draft_model.h"
 
-static int32_t min32(int32_t a, int32_t b) { return a < b ? a : b; }
-static int32_t max32(int32_t a, int32_t b) { return a > b ? a : b; }
-
 /* --- memory --- */
 
 static spec_status open_again(model_draft *m)
@@ -25,8 +22,8 @@ static spec_status open_again(model_draft *m)
 spec_status speci_draft_chain_open(model_draft *m)
 {
     const spec_drafter *o = m->d->drafter;
-    if (!speci_draft_is_head(m) || !speci_head_chains(m->model) || m->d->size.cap == 0) return SPEC_OK;
-    for (int32_t i = 0; i < o->n_builder; i++) m->chain.n_level = max32(m->chain.n_level, o->builders[i]->info.depth);
+    if (!m->is_head || !speci_head_chains(m->model) || m->d->size.cap == 0) return SPEC_OK;
+    for (int32_t i = 0; i < o->n_builder; i++) m->chain.n_level = speci_max32(m->chain.n_level, o->builders[i]->info.depth);
     m->chain.n_half = o->n_resample > 0 ? 2 : 1;
     m->chain.bytes = (size_t)(m->d->site->n_seq * m->chain.n_half) * (size_t)m->chain.n_level * (size_t)speci_model_n_logit(m->model) *
                      sizeof(float);
@@ -37,7 +34,7 @@ spec_status speci_draft_chain_open(model_draft *m)
 int32_t speci_draft_chain_nodes(const model_draft *m)
 {
     const int32_t n = m->chain.n_level, n_tree = m->d->site->n_q;
-    return n == 0 ? 0 : n - 1 + 1 + max32(n - n_tree, 0);
+    return n == 0 ? 0 : n - 1 + 1 + speci_max32(n - n_tree, 0);
 }
 
 spec_status speci_draft_chain_attach(model_draft *m)
@@ -70,12 +67,12 @@ static char *row_of(const model_draft *m, int32_t seq, int32_t half, int32_t row
 
 /* --- the chain --- */
 
-static int32_t levels_of(const model_draft *m, const model_seq *s) { return min32(s->depth, m->b->info.n_level); }
+static int32_t levels_of(const model_draft *m, const model_seq *s) { return speci_min32(s->depth, m->b->info.n_level); }
 
 /* Numbers of nodes stand for depths while a tree grows (spec_expand_args): they must be depths. */
 static bool fits(const model_draft *m)
 {
-    if (m->chain.n_level == 0 || m->chain.off) return false;
+    if (m->chain.off) return false;
     for (int32_t i = 0; i < m->n_active; i++) {
         const model_seq *s = &m->seqs[m->active[i]];
         if (s->fed.n + 2 * m->b->info.depth > SPEC_MAX_DEPTH) return false;
@@ -85,7 +82,7 @@ static bool fits(const model_draft *m)
 
 static spec_status run(model_draft *m, speci_exec_part part, int32_t n)
 {
-    SPEC_TRY(speci_exec_forward_part(m->exec, part, m->inputs, n, NULL));
+    SPEC_TRY(m->exec->kind->forward_part(m->exec, part, m->inputs, n, NULL));
     for (int32_t i = 0; i < n && part != SPECI_PART_HEAD; i++) {
         model_seq *s = &m->seqs[m->inputs[i].slot];
         s->n_fed = s->fed.n;
@@ -113,7 +110,9 @@ static spec_status feed_chain(model_draft *m)
 /* Logits of all rows of all chains, by one pass over children of theirs, which are taken back. */
 static spec_status read_chain(model_draft *m)
 {
-    int32_t ld, row = 0;
+    const float *logits = m->exec->logits;
+    const int32_t ld = m->exec->n_logit;
+    int32_t row = 0;
     for (int32_t i = 0; i < m->n_active; i++) {
         model_seq *s = &m->seqs[m->active[i]];
         for (int32_t k = 0; k < levels_of(m, s); k++) (void)spec_tree_add(&s->fed, s->n_given - 1 + k, 0, 0);
@@ -125,7 +124,6 @@ static spec_status read_chain(model_draft *m)
         s->fed.n = s->n_fed;
     }
     SPEC_TRY(status);
-    const float *logits = speci_exec_logits(m->exec, &ld);
     for (int32_t i = 0; i < m->n_active; i++)
         for (int32_t k = 0; k < levels_of(m, &m->seqs[m->active[i]]); k++, row++)
             SPEC_TRY(speci_draft_told_add(m, row_of(m, m->active[i], m->seqs[m->active[i]].half, k), (const char *)(logits + (size_t)row * (size_t)ld),
@@ -159,8 +157,8 @@ spec_status speci_draft_chain(model_draft *m)
 
 static spec_status copy_rows(model_draft *m, int32_t level, int32_t n_place)
 {
-    int32_t ld;
-    float *logits = speci_exec_logits(m->exec, &ld);
+    float *logits = m->exec->logits;
+    const int32_t ld = m->exec->n_logit;
     for (int32_t i = 0; i < m->n_active; i++) {
         const model_seq *s = &m->seqs[m->active[i]];
         const char *from = row_of(m, m->active[i], s->row_half, s->row + level);
@@ -179,7 +177,7 @@ spec_status speci_draft_chain_level(model_draft *m, int32_t level, int32_t n_pla
         m->inputs[i] = (speci_exec_input){ .slot = m->active[i], .tree = &s->fed, .n_fed = s->n_fed,
                                            .n_grown = level == 0 ? 0 : s->n_fed - s->fed.n + n_place };
     }
-    SPEC_TRY(speci_exec_forward_part(m->exec, SPECI_PART_INFO, m->inputs, m->n_active, level == 0 ? NULL : &feed));
+    SPEC_TRY(m->exec->kind->forward_part(m->exec, SPECI_PART_INFO, m->inputs, m->n_active, level == 0 ? NULL : &feed));
     for (int32_t i = 0; i < m->n_active; i++) m->seqs[m->active[i]].n_fed += n_place;
     return SPEC_OK;
 }

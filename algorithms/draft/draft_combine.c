@@ -10,28 +10,23 @@ spec_builder *speci_draft_builder(const speci_draft *d, int32_t builder)
     return o->builders[builder < o->n_builder ? builder : o->n_builder - 1];
 }
 
-static int32_t last_of(uint64_t drafters)
+speci_draft_way speci_draft_way_of(const speci_drafters *all, uint64_t drafters, int32_t builder, int32_t least)
 {
     int32_t last = 0;
     while (drafters >> last > 1) last++;
-    return last;
-}
-
-spec_builder *speci_draft_way_builder(const speci_drafters *all, const speci_draft_way *way)
-{
-    const int32_t last = last_of(way->drafters);
-    return way->drafters == (uint64_t)1 << last ? speci_draft_builder(&all->draft[last], way->builder) : NULL;
+    const bool alone = drafters == (uint64_t)1 << last;
+    return (speci_draft_way){ .drafters = drafters, .builder = builder, .least = least, .last = last, .alone = alone,
+                              .only = alone ? speci_draft_builder(&all->draft[last], builder) : NULL };
 }
 
 /* --- one of the session's list --- */
 
-static spec_status ask(speci_drafters *all, int32_t k, int32_t builder, speci_draft_seq *seqs, int32_t n)
+static spec_status ask(speci_drafters *all, int32_t k, spec_builder *b, speci_draft_seq *seqs, int32_t n)
 {
     speci_draft *d = &all->draft[k];
-    spec_builder *b = speci_draft_builder(d, builder);
     d->grown = NULL;
+    for (int32_t i = 0; i < n; i++) seqs[i].by = k, seqs[i].builder = b;
     if (n == 0 || (b && b->info.n_node < 2)) return SPEC_OK;
-    for (int32_t i = 0; i < n; i++) seqs[i].by = k;
     const double start = speci_now_ms();
     const spec_status status = d->kind->enqueue(d, b, seqs, n);
     d->stats.n_asked += n;
@@ -44,16 +39,16 @@ spec_status speci_draft_take(speci_draft *d, spec_status status)
     const double start = speci_now_ms();
     d->grown = NULL;
     if (status == SPEC_OK) status = d->kind->read(d);
-    else d->kind->forget(d);
+    if (status != SPEC_OK) d->kind->forget(d);
     d->stats.us += 1e3 * (speci_now_ms() - start);
     return status;
 }
 
 /* The trees are wanted now. */
-static spec_status ask_now(speci_drafters *all, int32_t k, int32_t builder, speci_draft_seq *seqs, int32_t n)
+static spec_status ask_now(speci_drafters *all, int32_t k, spec_builder *b, speci_draft_seq *seqs, int32_t n)
 {
     speci_draft *d = &all->draft[k];
-    SPEC_TRY(ask(all, k, builder, seqs, n));
+    SPEC_TRY(ask(all, k, b, seqs, n));
     if (!d->grown) return SPEC_OK;
     const double start = speci_now_ms();
     const spec_status status = d->site->ops->sync(d->site->queue);
@@ -72,13 +67,13 @@ static spec_status ask_first(speci_drafters *all, const speci_draft_way *way, sp
         int32_t left = 0;
         for (int32_t i = 0; i < n; i++)
             if (seqs[i].tree->n == 1) all->asked[left++] = seqs[i];
-        for (int32_t i = 0; i < left; i++) all->asked[i].in_front = !last, all->asked[i].least = way->least;
-        SPEC_TRY((last ? ask : ask_now)(all, k, way->builder, all->asked, left));
+        for (int32_t i = 0; i < left; i++) all->asked[i].in_front = !last;
+        SPEC_TRY((last ? ask : ask_now)(all, k, speci_draft_builder(&all->draft[k], way->builder), all->asked, left));
         for (int32_t i = n - 1; i >= 0; i--) {
-            const bool asked = seqs[i].by < 0;
-            if (asked) left--;
-            if (asked && (last || seqs[i].tree->n > 1))
-                seqs[i].by = k, seqs[i].depth_max = all->asked[left].depth_max, seqs[i].n_match = all->asked[left].n_match;
+            if (seqs[i].by >= 0) continue;
+            const speci_draft_seq *x = &all->asked[--left];
+            if (!last && x->tree->n == 1) continue;
+            seqs[i].by = k, seqs[i].builder = x->builder, seqs[i].depth_max = x->depth_max, seqs[i].n_match = x->n_match;
         }
     }
     return SPEC_OK;
@@ -107,15 +102,16 @@ static void unite(speci_drafters *all, speci_draft_seq *q, spec_tree *other, int
         for (int32_t i = 0; i < all->merged.n; i++) all->merged.q_row[i] = -1;
         name_makers(q, &all->merged, k);
         (void)spec_tree_copy(q->tree, &all->merged); /* has the same room */
-        q->by = -1;
+        q->by = -1, q->builder = NULL;
         return;
     }
 }
 
 /* What one drafter alone has proposed stays as it made it, so that the rules that fit its kind remain: whether another proposes too
  * follows from what was known before anything was drawn (3.6). */
-static void merge(speci_drafters *all, speci_draft_seq *q, spec_tree *other, int32_t k)
+static void merge(speci_drafters *all, speci_draft_seq *q, const speci_draft_seq *asked, int32_t k)
 {
+    spec_tree *other = asked->tree;
     if (other->n < 2) return;
     if (q->tree->n > 1) {
         unite(all, q, other, k);
@@ -123,7 +119,7 @@ static void merge(speci_drafters *all, speci_draft_seq *q, spec_tree *other, int
     }
     (void)spec_tree_copy(q->tree, other); /* has the same room */
     memset(q->maker, k, SPECI_MAX_NODE);
-    q->by = k;
+    q->by = k, q->builder = asked->builder;
 }
 
 /* Rows of draft distributions are there once: those of the drafter that was asked last. */
@@ -142,10 +138,10 @@ static spec_status ask_all(speci_drafters *all, int32_t builder, speci_draft_seq
             all->other[i].n = 0, all->other[i].kind = SPEC_TREE_DETERMINISTIC;
             (void)spec_tree_add(&all->other[i], -1, seqs[i].tree->token[0], 1);
         }
-        SPEC_TRY(ask_now(all, k, builder, all->asked, n));
+        SPEC_TRY(ask_now(all, k, speci_draft_builder(&all->draft[k], builder), all->asked, n));
         for (int32_t i = 0; i < n; i++) {
             if (all->draft[k].size.n_q > 0) forget_rows(seqs[i].tree);
-            merge(all, &seqs[i], &all->other[i], k);
+            merge(all, &seqs[i], &all->asked[i], k);
         }
     }
     return SPEC_OK;
@@ -155,12 +151,10 @@ static spec_status ask_all(speci_drafters *all, int32_t builder, speci_draft_seq
 
 spec_status speci_draft_enqueue(speci_drafters *all, const speci_draft_way *way, speci_draft_seq *seqs, int32_t n, speci_draft **pending)
 {
-    const int32_t last = last_of(way->drafters);
-    const bool unites = all->combine == SPEC_DRAFT_UNION && all->n > 1;
     *pending = NULL;
-    for (int32_t i = 0; i < n; i++) seqs[i].by = -1;
-    if (unites) return ask_all(all, way->builder, seqs, n);
-    SPEC_TRY(ask_first(all, way, seqs, n));
-    if (all->draft[last].grown) *pending = &all->draft[last];
+    if (way->alone) SPEC_TRY(ask(all, way->last, way->only, seqs, n));
+    else if (all->combine == SPEC_DRAFT_UNION) return ask_all(all, way->builder, seqs, n);
+    else SPEC_TRY(ask_first(all, way, seqs, n));
+    if (all->draft[way->last].grown) *pending = &all->draft[way->last];
     return SPEC_OK;
 }

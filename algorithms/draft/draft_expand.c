@@ -66,7 +66,7 @@ static spec_status expand_pass(model_draft *m)
         const int32_t seq = m->active[i];
         const model_seq *q = &m->seqs[seq];
         const spec_tree *t = q->ask.tree;
-        const int32_t end = speci_exec_first_row(m->exec, i) + q->n_fed - m->feed_base[i];
+        const int32_t end = m->exec->first_row[i] + q->n_fed - m->feed_base[i];
         for (int32_t row = q->n_seen; row < q->n_row; row++) {
             if (!is_open(q, row)) continue;
             m->rows.key[n_row] = speci_builder_key(t, node_of_row(t, row), q->ask.sampling->seed, q->ask.step);
@@ -87,7 +87,7 @@ static spec_status expand(model_draft *m, int32_t seq, int32_t *n_feed)
 {
     model_seq *q = &m->seqs[seq];
     const spec_tree *t = q->ask.tree;
-    SPEC_TRY(speci_builder_expand(m->b, speci_draft_samples(q), q->ask.tree, seen_by(m, seq), m->path, n_feed));
+    SPEC_TRY(speci_builder_expand(m->b, q->ask.tree, seen_by(m, seq), m->path, n_feed));
     for (int32_t i = 0; i < *n_feed; i++) {
         const int32_t x = m->path[i];
         if (is_open(q, t->q_row[x]))
@@ -114,7 +114,7 @@ spec_status speci_draft_expand(model_draft *m)
         model_seq *q = &m->seqs[m->active[i]];
         q->n_chain = q->fed.n;
         q->n_row = 1, q->n_seen = 0;
-        speci_builder_begin(m->b, speci_draft_samples(q), q->ask.tree->token[0], q->ask.tree);
+        speci_builder_begin(q->ask.tree, q->kind, q->ask.tree->token[0]);
     }
     for (int32_t round = 0; round < m->b->info.n_level && m->n_active > 0; round++) {
         SPEC_TRY(expand_pass(m));

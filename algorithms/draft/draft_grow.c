@@ -13,19 +13,16 @@ spec_status speci_draft_feed(model_draft *m, const int32_t *seqs, int32_t n)
         const model_seq *s = &m->seqs[seqs[i]];
         m->inputs[i] = (speci_exec_input){ .slot = seqs[i], .tree = &s->fed, .n_fed = s->n_fed };
     }
-    if (speci_draft_is_head(m)) SPEC_TRY(speci_draft_give(m, seqs, n));
-    SPEC_TRY(speci_exec_forward(m->exec, m->inputs, n, NULL, NULL));
+    if (m->is_head) SPEC_TRY(speci_draft_give(m, seqs, n));
+    SPEC_TRY(m->exec->kind->forward(m->exec, m->inputs, n, NULL, NULL));
     for (int32_t i = 0; i < n; i++) m->seqs[seqs[i]].n_fed = m->seqs[seqs[i]].fed.n;
     return SPEC_OK;
 }
 
-/* What candidates are drawn from; where none is drawn, the plain softmax that ranks them. */
-static spec_sampling draft_sampling(const model_draft *m, const model_seq *q)
+int32_t speci_draft_feed_id(const model_draft *m, int32_t token)
 {
-    const bool samples = speci_builder_samples(m->b, speci_draft_samples(q));
-    spec_sampling r = samples ? *q->ask.sampling : (spec_sampling){ .temperature = 1 };
-    if (m->d->drafter->temperature > 0) r.temperature = m->d->drafter->temperature;
-    return r;
+    const int32_t id = m->vocab.feed ? m->vocab.feed[token] : token;
+    return id < 0 ? 0 : id; /* a builder of the application's may name any token of the target */
 }
 
 void speci_draft_add_row(model_draft *m, int32_t *n, int32_t src, int32_t seq, int32_t q_row, int32_t place)
@@ -33,7 +30,7 @@ void speci_draft_add_row(model_draft *m, int32_t *n, int32_t src, int32_t seq, i
     model_rows *r = &m->rows;
     r->src[*n] = src;
     r->q_row[*n] = seq * m->d->site->n_q + q_row;
-    r->sampling[*n] = draft_sampling(m, &m->seqs[seq]);
+    r->sampling[*n] = m->seqs[seq].sampling;
     r->seq[*n] = seq;
     r->place[(*n)++] = place;
 }
@@ -41,10 +38,8 @@ void speci_draft_add_row(model_draft *m, int32_t *n, int32_t src, int32_t seq, i
 /* The distributions of rows [first, first + n), for a draw from them. */
 static spec_probs_args probs_of(const model_draft *m, int32_t first, int32_t n)
 {
-    int32_t ld;
-    const int32_t n_column = m->vocab.n_q_column;
-    const float *logits = speci_exec_logits(m->exec, &ld);
-    if (m->vocab.columns) logits = m->vocab.logits, ld = n_column;
+    const int32_t n_column = m->vocab.n_q_column, ld = m->vocab.columns ? n_column : m->exec->n_logit;
+    const float *logits = m->vocab.columns ? m->vocab.logits : m->exec->logits;
     return (spec_probs_args){ .logits = logits, .ld = ld, .n_valid = ld < n_column ? ld : n_column, .probs = m->vocab.q,
                               .ld_probs = n_column, .n_probs = n_column, .n_row = n, .host_src = m->rows.src + first,
                               .host_dst = m->rows.q_row + first, .host_sampling = m->rows.sampling + first };
@@ -54,10 +49,8 @@ static spec_probs_args probs_of(const model_draft *m, int32_t first, int32_t n)
 static spec_status gather_rows(model_draft *m, int32_t n_row)
 {
     const speci_draft_site *site = m->d->site;
-    const int32_t n_column = m->vocab.n_q_column;
-    int32_t ld;
-    const float *logits = speci_exec_logits(m->exec, &ld);
-    const spec_gather_args a = { .logits = logits, .ld = ld, .out = m->vocab.logits, .ld_out = n_column, .n_out = n_column,
+    const int32_t n_column = m->vocab.n_q_column, ld = m->exec->n_logit;
+    const spec_gather_args a = { .logits = m->exec->logits, .ld = ld, .out = m->vocab.logits, .ld_out = n_column, .n_out = n_column,
                                  .column = m->vocab.column, .n_row = n_row, .host_src = m->rows.src };
     SPEC_TRY(speci_gather(site->ops, site->queue, &a, m->vocab.columns, ld, site->a));
     for (int32_t i = 0; i < n_row; i++) m->rows.src[i] = i;
@@ -72,11 +65,11 @@ spec_status speci_draft_rows(model_draft *m, int32_t n_row, int32_t k, const spe
     const int32_t n_column = m->vocab.n_q_column;
     if (m->vocab.columns) SPEC_TRY(gather_rows(m, n_row));
     for (int32_t i = 0, end; i < n_row; i = end) {
-        const bool draw = speci_draft_samples(&m->seqs[r->seq[i]]);
-        for (end = i + 1; end < n_row && speci_draft_samples(&m->seqs[r->seq[end]]) == draw;) end++;
+        const spec_tree_kind kind = m->seqs[r->seq[i]].kind;
+        for (end = i + 1; end < n_row && m->seqs[r->seq[end]].kind == kind;) end++;
         const spec_probs_args probs = probs_of(m, i, end - i);
         const spec_draw_args a = { .probs = m->vocab.q, .ld = n_column, .n_vocab = n_column, .n_row = end - i, .k = k,
-                                   .how = speci_builder_how(m->b, draw), .distributions = &probs,
+                                   .how = speci_builder_how[kind], .distributions = &probs,
                                    .host_probs_row = r->q_row + i, .grow = grow, .host_slot = r->seq + i,
                                    .host_place = r->place + i, .host_key = keys ? r->key + i : NULL,
                                    .host_out = out ? out + (size_t)i * (size_t)k : NULL };
@@ -117,12 +110,12 @@ void speci_draft_grow_place(model_draft *m) { (void)carve(&m->grow, m, m->grow_b
 
 /* --- levels --- */
 
-/* The roots, and the streams of the draws after them, in the order of `active`: one row each. Greedy sequences draw nothing. */
+/* The roots, and the streams of the draws after them, in the order of `active`: one row each. Of deterministic trees nothing is drawn. */
 static void set_roots(model_draft *m)
 {
     for (int32_t i = 0; i < m->n_active; i++) {
         const model_seq *q = &m->seqs[m->active[i]];
-        m->rows.key[i] = speci_draft_samples(q) ? spec_stream_root(q->ask.sampling->seed, q->ask.step) : 0;
+        m->rows.key[i] = q->kind != SPEC_TREE_DETERMINISTIC ? spec_stream_root(q->ask.sampling->seed, q->ask.step) : 0;
         m->roots[i] = (spec_grow_node){ .key = m->rows.key[i], .value = 1, .token = q->ask.tree->token[0], .parent = -1,
                                         .prob = 1, .fed = q->fed.n - 1 };
     }
@@ -139,7 +132,7 @@ static spec_status feed_level(model_draft *m, int32_t level, int32_t n_place)
         m->inputs[i] = (speci_exec_input){ .slot = m->active[i], .tree = &q->fed, .n_fed = q->n_fed,
                                            .n_grown = q->n_fed - q->fed.n + n_place, .depth = q->fed.n - 1 + level };
     }
-    SPEC_TRY(speci_exec_forward(m->exec, m->inputs, m->n_active, &feed, NULL));
+    SPEC_TRY(m->exec->kind->forward(m->exec, m->inputs, m->n_active, &feed, NULL));
     for (int32_t i = 0; i < m->n_active; i++) m->seqs[m->active[i]].n_fed += n_place;
     return SPEC_OK;
 }
@@ -153,7 +146,7 @@ static spec_status grow_level(model_draft *m, const speci_level *l, int32_t leve
     int32_t n_row = 0;
     for (int32_t i = 0; i < m->n_active; i++) {
         const model_seq *q = &m->seqs[m->active[i]];
-        const int32_t row = speci_exec_first_row(m->exec, i) + (level == 0 && !m->chain.now ? q->fed.n - 1 : 0);
+        const int32_t row = m->exec->first_row[i] + (level == 0 && !m->chain.now ? q->fed.n - 1 : 0);
         for (int32_t p = 0; p < l->n_place; p++) speci_draft_add_row(m, &n_row, row + p, m->active[i], first_row + p, p);
         m->feed_base[i] = q->n_fed;
     }
@@ -163,8 +156,8 @@ static spec_status grow_level(model_draft *m, const speci_level *l, int32_t leve
                                  .host_take = l->take, .threshold = l->threshold, .n_add = l->n_add, .n_max = m->b->n_pool,
                                  .n_next = l->n_next, .host_next = l->next, .next_threshold = l->next_threshold,
                                  .host_out_n = ends ? ends->n : NULL, .host_out_node = ends ? ends->node : NULL,
-                                 .feed_token = speci_draft_feed_ids(m) ? m->vocab.column : NULL };
-    return speci_expand(site->ops, site->queue, &a, speci_draft_feed_ids(m), site->a);
+                                 .feed_token = m->vocab.feed ? m->vocab.column : NULL };
+    return m->vocab.feed ? speci_expand_fed(site->ops, site->queue, &a, m->vocab.feed, site->a) : site->ops->expand(site->queue, &a);
 }
 
 spec_status speci_draft_grow(model_draft *m, const model_grown *out)
@@ -207,11 +200,5 @@ spec_status speci_draft_take_tree(model_draft *m, int32_t seq, const model_grown
     if (n < 1 || n > m->grow.cap) return speci_fail(SPEC_E_DEVICE, "a drafted tree of %d nodes of %d", n, m->grow.cap);
     for (int32_t i = 0; i < n; i++) m->path[i] = nodes[i].fed < 0 || nodes[i].fed >= q->n_fed ? -1 : nodes[i].fed - root;
     note_fed(m, q, nodes, n);
-    return speci_builder_finish(m->b, speci_draft_samples(q), nodes, m->path, n, q->depth, q->ask.tree);
-}
-
-spec_status speci_draft_grow_read(model_draft *m)
-{
-    for (int32_t i = 0; i < m->n_drafting; i++) SPEC_TRY(speci_draft_take_tree(m, m->drafting[i], &m->grown));
-    return SPEC_OK;
+    return speci_builder_finish(m->b, q->kind, nodes, m->path, n, q->depth, q->ask.tree);
 }

@@ -47,7 +47,7 @@ static spec_status keep_rows(model_draft *m, int32_t seq, const speci_draft_hidd
 
 static spec_status begin(model_draft *m, const speci_draft_seq *q, int32_t first)
 {
-    speci_exec_begin(m->exec, q->seq);
+    m->exec->kind->begin(m->exec, q->seq);
     return speci_draft_head_begin(m, q, first);
 }
 
@@ -59,7 +59,7 @@ static spec_status feed_kept(model_draft *m, int32_t seq)
     const int32_t *ids = speci_translated(&s->own, &n_ids);
     for (;;) {
         speci_draft_commit_fed(m, seq);
-        const int32_t base = speci_exec_n_past(m->exec, seq), left = s->n_told - base;
+        const int32_t base = m->exec->kind->n_past(m->exec, seq), left = s->n_told - base;
         if (left == 0) return SPEC_OK;
         for (int32_t i = 0; i < left && i < m->n_node && i <= SPEC_MAX_DEPTH; i++) (void)spec_tree_add(&s->fed, i - 1, ids[base + i], 0);
         s->n_given = s->fed.n;
@@ -78,7 +78,7 @@ static spec_status give(void *arg, int32_t first, int32_t n)
 {
     const giving *g = arg;
     for (int32_t k = 0; k < g->m->told.n_tap; k++) {
-        const spec_view to = speci_exec_given(g->m->exec, k);
+        const spec_view to = g->m->exec->kind->given(g->m->exec, k);
         for (int32_t i = 0; i < n; i++)
             SPEC_TRY(speci_draft_told_add(g->m, speci_draft_view_row(&to, i),
                                           speci_draft_view_row(&g->h->taps[k], speci_hidden_row(g->h, first - g->first + i)),
@@ -104,7 +104,7 @@ static spec_status take_prompt(model_draft *m, const speci_draft_seq *q, const s
         const int32_t *ids = speci_translated(&s->own, &n_ids);
         giving g = { m, h, s->n_told };
         const speci_prefill_hooks hooks = { .poll = stopped, .give = give, .arg = &g };
-        SPEC_TRY(speci_exec_prefill(m->exec, q->seq, ids + s->n_told, (size_t)n, &hooks));
+        SPEC_TRY(m->exec->kind->prefill(m->exec, q->seq, ids + s->n_told, (size_t)n, &hooks));
         s->n_told += n;
     }
     return keep_rows(m, q->seq, h, n, h->n - n);
@@ -113,7 +113,7 @@ static spec_status take_prompt(model_draft *m, const speci_draft_seq *q, const s
 static spec_status take_path(model_draft *m, int32_t seq, const speci_draft_hidden *h)
 {
     speci_draft_commit_fed(m, seq);
-    if (m->seqs[seq].n_told + h->n - speci_exec_n_past(m->exec, seq) > KEPT) SPEC_TRY(feed_kept(m, seq));
+    if (m->seqs[seq].n_told + h->n - m->exec->kind->n_past(m->exec, seq) > KEPT) SPEC_TRY(feed_kept(m, seq));
     return keep_rows(m, seq, h, 0, h->n);
 }
 
@@ -148,9 +148,9 @@ spec_status speci_draft_head_fork(speci_draft *d, const speci_draft_seq *q, int3
     if (from->outgrown) return SPEC_OK;
     SPEC_TRY(speci_buf_add(&s->own.ids, from->own.ids.data, from->own.ids.n));
     s->n_told = from->n_told;
-    SPEC_TRY(speci_exec_copy(m->exec, q->seq, to));
+    SPEC_TRY(m->exec->kind->copy(m->exec, q->seq, to));
     for (int32_t k = 0; k < m->told.n_tap; k++)
-        for (int32_t i = speci_exec_n_past(m->exec, q->seq); i < from->n_told; i++)
+        for (int32_t i = m->exec->kind->n_past(m->exec, q->seq); i < from->n_told; i++)
             SPEC_TRY(speci_draft_told_add(m, speci_draft_told_row(m, k, to, i), speci_draft_told_row(m, k, q->seq, i), m->told.row_bytes[k]));
     return speci_draft_told_copy(m);
 }

@@ -17,7 +17,7 @@ static saved_start start_of(const model_draft *m, int32_t seq)
 {
     const model_seq *s = &m->seqs[seq];
     if (s->outgrown) return (saved_start){ .outgrown = 1 };
-    return (saved_start){ .first = s->first, .n_ids = s->n_told, .n_past = speci_exec_n_past(m->exec, seq) };
+    return (saved_start){ .first = s->first, .n_ids = s->n_told, .n_past = m->exec->kind->n_past(m->exec, seq) };
 }
 
 /* --- save --- */
@@ -42,7 +42,7 @@ spec_status speci_draft_head_save(speci_draft *d, const speci_draft_seq *q, uint
 {
     model_draft *m = d->state;
     const model_seq *s = &m->seqs[q->seq];
-    if (!put && !s->outgrown) SPEC_TRY(speci_exec_flush(m->exec, q->seq));
+    if (!put && !s->outgrown) SPEC_TRY(m->exec->kind->flush(m->exec, q->seq));
     const saved_start h = start_of(m, q->seq);
     uint64_t n = 0;
     if (!h.outgrown) SPEC_TRY(speci_exec_seq_bytes(m->exec, q->seq, &n));
@@ -52,7 +52,7 @@ spec_status speci_draft_head_save(speci_draft *d, const speci_draft_seq *q, uint
     if (h.outgrown) return SPEC_OK;
     if (h.n_ids > 0) SPEC_TRY(put(arg, s->own.ids.data, (size_t)h.n_ids * sizeof(int32_t)));
     SPEC_TRY(put_rows(m, q->seq, &h, put, arg));
-    return speci_exec_write(m->exec, q->seq, put, arg);
+    return m->exec->kind->write(m->exec, q->seq, put, arg);
 }
 
 /* --- restore --- */
@@ -117,5 +117,5 @@ spec_status speci_draft_head_restore(speci_draft *d, const speci_draft_seq *q, u
     SPEC_TRY(get_ids(m, s, h.n_ids, get, arg));
     SPEC_TRY(get_rows(m, q->seq, &h, get, arg));
     s->n_told = h.n_ids;
-    return speci_exec_read(m->exec, q->seq, h.n_past, 0, left, get, arg);
+    return m->exec->kind->read(m->exec, q->seq, h.n_past, 0, left, get, arg);
 }

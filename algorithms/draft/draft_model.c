@@ -1,22 +1,18 @@
-/* draft_model.c - a model as drafter: its executor in a session, and how that is kept in step (algorithms.md 10.2).
+/* draft_model.c - a model as drafter: its executor in a session, and its drafts (algorithms.md 10.2).
  *
  * The executor's state covers committed tokens only. Each draft first commits what the executor was fed and what was since
- * accepted, then feeds the committed tokens that it has not seen (the last of them is the pending token, the root) as a chain,
- * and below it the nodes that the builder wants to know more of (draft_grow.c, draft_expand.c), as one growing tree whose
- * states are never stored: the next draft replays what was accepted. Which tokens those are in its ids: draft_vocab.c. */
+ * accepted, then feeds the committed tokens that it has not seen (the last of them is the pending token, the root) as a chain
+ * (draft_follow.c), and below it the nodes that the builder wants to know more of (draft_grow.c, draft_expand.c), as one growing
+ * tree whose states are never stored: the next draft replays what was accepted. */
 #include "algorithms/draft/draft_model.h"
 
 #include <string.h>
 
 enum {
     DEFAULT_CTX = 4096, /* positions of a drafter with attention, where neither it nor the target has a limit */
-    PROMPT = 64, /* tokens that are a prompt rather than a few steps without a draft */
     CHAIN = 2,   /* committed tokens in front of a draft, the root included: the last one drafted, and the one that followed */
     CHAIN_OTHER = 6 /* the same where a token of the target is several of the drafter */
 };
-
-static int32_t max32(int32_t a, int32_t b) { return a > b ? a : b; }
-static int32_t min32(int32_t a, int32_t b) { return a < b ? a : b; }
 
 /* --- the object --- */
 
@@ -68,16 +64,16 @@ static int32_t tree_nodes(const model_draft *m)
     enum { CATCH_UP = 32 }; /* rows, of all sequences */
     const speci_draft_site *site = m->d->site;
     const int32_t n = site->n_q - 1 + m->n_chain + speci_draft_chain_nodes(m);
-    return site->node_state ? n : max32(n, CATCH_UP / site->n_seq);
+    return site->node_state ? n : speci_max32(n, CATCH_UP / site->n_seq);
 }
 
 /* Committed tokens in front of a draft: a head is given all that was accepted anew. */
 static int32_t chain_nodes(const model_draft *m)
 {
     int32_t depth = 0;
-    for (int32_t i = 0; i < m->d->drafter->n_builder; i++) depth = max32(depth, m->d->drafter->builders[i]->info.depth);
+    for (int32_t i = 0; i < m->d->drafter->n_builder; i++) depth = speci_max32(depth, m->d->drafter->builders[i]->info.depth);
     const int32_t n_step = m->d->drafter->resample_across ? 2 : 1; /* a step in between whose draft was not fed */
-    if (speci_draft_is_head(m)) return max32(CHAIN, min32(n_step * (depth + 1), SPEC_MAX_DEPTH + 1));
+    if (m->is_head) return speci_max32(CHAIN, speci_min32(n_step * (depth + 1), SPEC_MAX_DEPTH + 1));
     return m->vocab.map ? CHAIN_OTHER : CHAIN;
 }
 
@@ -100,7 +96,7 @@ static void *array(const speci_draft *d, size_t n, size_t size, bool *ok)
 static spec_status alloc_host(speci_draft *d, model_draft *m)
 {
     const speci_draft_site *site = d->site;
-    const size_t n = (size_t)site->n_seq, rows = n * (size_t)max32(site->n_q, m->n_node);
+    const size_t n = (size_t)site->n_seq, rows = n * (size_t)speci_max32(site->n_q, m->n_node);
     const size_t candidates = n * (size_t)site->n_q * (size_t)d->size.n_candidate;
     bool ok = true;
     model_rows *r = &m->rows;
@@ -111,7 +107,7 @@ static spec_status alloc_host(speci_draft *d, model_draft *m)
     r->sampling = array(d, rows, sizeof *r->sampling, &ok);
     r->key = array(d, rows, sizeof *r->key, &ok);
     m->inputs = array(d, n, sizeof *m->inputs, &ok);
-    m->n_path = max32(SPECI_MAX_NODE, max32(d->size.pool, m->n_node));
+    m->n_path = speci_max32(SPECI_MAX_NODE, speci_max32(d->size.pool, m->n_node));
     m->path = array(d, (size_t)m->n_path, sizeof *m->path, &ok);
     m->roots = array(d, n, sizeof *m->roots, &ok);
     m->grown.node = array(d, n * (size_t)d->size.cap, sizeof *m->grown.node, &ok);
@@ -134,6 +130,7 @@ static spec_status prepare(speci_draft *d)
     d->state = m;
     m->d = d;
     m->model = d->drafter->own;
+    m->is_head = speci_model_is_head(m->model);
     SPEC_TRY(speci_draft_told_open(m));
     SPEC_TRY(speci_draft_vocab_open(m));
     SPEC_TRY(speci_draft_chain_open(m));
@@ -144,9 +141,9 @@ static spec_status prepare(speci_draft *d)
     SPEC_TRY(alloc_host(d, m));
     const speci_exec_params p = { .n_seq = site->n_seq, .n_ctx = m->n_ctx ? m->n_ctx : site->n_ctx, .n_node = m->n_node,
                                   .recurrent = site->recurrent, .node_state = site->node_state,
-                                  .target = speci_draft_is_head(m) ? site->target : NULL,
+                                  .target = m->is_head ? site->target : NULL,
                                   .collapsed = d->drafter->token_info == SPEC_TOKEN_INFO_COLLAPSED };
-    SPEC_TRY(speci_exec_open(&m->exec, m->model, &p));
+    SPEC_TRY(m->model->exec->open(&m->exec, m->model, &p));
     m->grow_bytes = d->size.cap > 0 ? speci_draft_grow_bytes(m) : 0;
     return SPEC_OK;
 }
@@ -155,9 +152,9 @@ static void needs(const speci_draft *d, speci_draft_needs *out)
 {
     const model_draft *m = d->state;
     if (m->model != d->site->target) out->memory.bytes_model += m->model->bytes_weights;
-    speci_exec_memory(m->exec, &out->memory);
+    m->exec->kind->memory(m->exec, &out->memory);
     out->memory.bytes_work += m->grow_bytes + m->vocab.bytes + m->told.bytes + m->chain.bytes;
-    speci_exec_plans(m->exec, out->plans);
+    m->exec->kind->plans(m->exec, out->plans);
     out->n_plan = 2;
     out->n_row = d->site->n_seq * m->n_node;
     if (m->vocab.map && m->vocab.how != SPEC_DRAFT_VOCAB_INTERSECTION) out->n_column = m->model->n_vocab;
@@ -167,7 +164,7 @@ static spec_status attach(speci_draft *d)
 {
     model_draft *m = d->state;
     const speci_draft_site *site = d->site;
-    SPEC_TRY(speci_exec_attach(m->exec, site->queue, site->captures));
+    SPEC_TRY(m->exec->kind->attach(m->exec, site->queue, site->captures));
     SPEC_TRY(speci_draft_told_attach(m));
     SPEC_TRY(speci_draft_chain_attach(m));
     SPEC_TRY(speci_draft_vocab_attach(m));
@@ -198,23 +195,13 @@ static void detach(speci_draft *d)
 
 /* --- in step with the sequence --- */
 
-/* What the executor has not seen of all but the last id, as a prompt. */
-static spec_status consume(model_draft *m, int32_t seq)
-{
-    const speci_draft_site *site = m->d->site;
-    const speci_prefill_hooks hooks = { .poll = site->stopped, .arg = site->stopped_arg };
-    int32_t n;
-    const int32_t *ids = speci_translated(&m->seqs[seq].own, &n), first = speci_exec_n_past(m->exec, seq);
-    return speci_exec_prefill(m->exec, seq, ids + first, (size_t)max32(n - 1 - first, 0), &hooks);
-}
-
 static spec_status prefill(speci_draft *d, const speci_draft_seq *q)
 {
     model_draft *m = d->state;
     SPEC_TRY(speci_draft_begin(m, q));
     if (m->seqs[q->seq].outgrown) return SPEC_OK;
-    speci_exec_begin(m->exec, q->seq);
-    return consume(m, q->seq);
+    m->exec->kind->begin(m->exec, q->seq);
+    return speci_draft_consume(m, q->seq);
 }
 
 /* A sequence is in the drafter's ids as it came, prompts and steps: what a copy or a saved one goes on with. When there is no
@@ -229,54 +216,27 @@ static void end(speci_draft *d, int32_t seq)
 {
     model_draft *m = d->state;
     model_seq *s = &m->seqs[seq];
-    speci_exec_end(m->exec, seq);
+    m->exec->kind->end(m->exec, seq);
     s->begun = false;
     s->fed.n = s->n_fed = 0;
     speci_buf_free(&s->own.ids);
     s->own.n_from = s->own.n_held = 0;
 }
 
-/* May `left` committed tokens stand in front of the draft, in one pass with them? */
-static bool fits_chain(const model_draft *m, int32_t left)
-{
-    const spec_builder_info *tree = &m->b->info;
-    return left <= m->n_chain && left + tree->n_row - 1 <= m->n_node && left + tree->depth - 2 <= SPEC_MAX_DEPTH;
-}
-
-/* Makes `fed` the chain of committed tokens that the executor has not seen, with room for what the builder asks about below it.
- * More (a caller's own trees can leave many) are fed first, a whole prompt that was appended as one. */
-static spec_status catch_up(model_draft *m, int32_t seq)
-{
-    model_seq *s = &m->seqs[seq];
-    int32_t n_ids;
-    const int32_t *ids = speci_translated(&s->own, &n_ids);
-    speci_draft_commit_fed(m, seq);
-    if (!speci_draft_is_head(m) && n_ids - speci_exec_n_past(m->exec, seq) > PROMPT) SPEC_TRY(consume(m, seq));
-    for (;;) {
-        const int32_t base = speci_exec_n_past(m->exec, seq), left = n_ids - base;
-        const bool fits = fits_chain(m, left);
-        const int32_t n = fits ? left : min32(left - 1, min32(m->n_node, SPEC_MAX_DEPTH));
-        for (int32_t i = 0; i < n; i++) spec_tree_add(&s->fed, i - 1, ids[base + i], 0);
-        s->n_given = n;
-        if (fits) return SPEC_OK;
-        SPEC_TRY(speci_draft_feed(m, &seq, 1));
-        speci_draft_commit_fed(m, seq);
-    }
-}
-
 /* --- a draft --- */
 
 /* Drafts may stand so deep: what has a use, the executor's own context, the builder's wish. In that context the root stands
  * at n_ids - 1, and the deepest nodes need no position, since they are not fed. How much text a depth of the drafter's is of the
- * target's is known when it is written. */
+ * target's is known when it is written. Behind half a character the distribution would be that of another place. */
 static int32_t depth_of(const model_draft *m, const speci_draft_seq *q)
 {
     const model_seq *s = &m->seqs[q->seq];
+    const bool shares = !m->vocab.feed || m->vocab.map->n_twin > 0;
     int32_t n_ids;
-    if (!speci_draft_stands(m, s)) return 0;
     (void)speci_translated(&s->own, &n_ids);
-    const int32_t depth = speci_draft_by_text(m) ? m->b->info.depth : min32(q->depth_max, m->b->info.depth);
-    return m->n_ctx > 0 ? min32(depth, m->n_ctx - n_ids + 1) : depth;
+    if (!shares || s->outgrown || n_ids == 0 || s->own.n_held > 0) return 0;
+    const int32_t depth = m->vocab.by_text ? m->b->info.depth : speci_min32(q->depth_max, m->b->info.depth);
+    return m->n_ctx > 0 ? speci_min32(depth, m->n_ctx - n_ids + 1) : depth;
 }
 
 /* What is asked of the builder: the tree that was asked for; or, by text, a greedy one of the drafter's ids. */
@@ -286,14 +246,16 @@ static void ask(model_draft *m, speci_draft_seq *q)
     model_seq *s = &m->seqs[q->seq];
     s->depth = depth_of(m, q);
     s->ask = *q;
-    if (!speci_draft_by_text(m) || s->depth == 0) {
-        q->depth_max = s->depth;
-        return;
+    if (m->vocab.by_text) {
+        s->ask.tree = &s->written;
+        s->ask.sampling = &greedy;
+        s->written.n = 0, s->written.kind = SPEC_TREE_DETERMINISTIC;
+        (void)spec_tree_add(&s->written, -1, 0, 1);
     }
-    s->ask.tree = &s->written;
-    s->ask.sampling = &greedy;
-    s->written.n = 0, s->written.kind = SPEC_TREE_DETERMINISTIC;
-    (void)spec_tree_add(&s->written, -1, 0, 1);
+    if (!m->vocab.by_text || s->depth == 0) q->depth_max = s->depth;
+    s->kind = s->ask.sampling->temperature > 0 ? m->b->info.kind : SPEC_TREE_DETERMINISTIC;
+    s->sampling = s->kind != SPEC_TREE_DETERMINISTIC ? *s->ask.sampling : (spec_sampling){ .temperature = 1 };
+    if (m->d->drafter->temperature > 0) s->sampling.temperature = m->d->drafter->temperature;
 }
 
 /* Nothing of what was fed counts. */
@@ -302,7 +264,7 @@ static void forget(speci_draft *d)
     model_draft *m = d->state;
     for (int32_t i = 0; i < m->n_drafting; i++) {
         model_seq *s = &m->seqs[m->drafting[i]];
-        if (!s->outgrown && !s->rides) speci_exec_commit(m->exec, m->drafting[i], NULL, 0);
+        if (!s->outgrown && !s->rides) m->exec->kind->commit(m->exec, m->drafting[i], NULL, 0);
         s->fed.n = s->n_fed = 0, s->rides = false;
     }
     m->n_drafting = 0;
@@ -310,29 +272,39 @@ static void forget(speci_draft *d)
 
 static spec_status draft(model_draft *m, speci_draft_seq *seqs, int32_t n)
 {
+    const bool across = m->d->drafter->resample_across;
     m->n_drafting = m->n_active = 0;
+    m->chain.now = false;
     for (int32_t i = 0; i < n; i++) {
         SPEC_TRY(speci_draft_follow(m, &seqs[i]));
         ask(m, &seqs[i]);
-        if (m->seqs[seqs[i].seq].depth > 0) m->drafting[m->n_drafting++] = seqs[i].seq;
+        if (m->seqs[seqs[i].seq].depth == 0) continue;
+        speci_draft_commit_fed(m, seqs[i].seq);
+        m->drafting[m->n_drafting++] = m->active[m->n_active++] = seqs[i].seq;
     }
     if (m->n_drafting == 0) return SPEC_OK;
-    speci_draft_choose_riders(m);
-    for (int32_t i = 0; i < m->n_active; i++) SPEC_TRY(catch_up(m, m->active[i]));
-    if (speci_builder_is_host_driven(m->b)) return speci_draft_expand(m);
-    SPEC_TRY(speci_draft_chain(m));
-    SPEC_TRY(speci_draft_join_riders(m));
-    for (int32_t i = 0; i < n; i++)
-        if (m->seqs[seqs[i].seq].rides) seqs[i].depth_max = m->seqs[seqs[i].seq].depth;
+    if (across) speci_draft_choose_riders(m);
+    for (int32_t i = 0; i < m->n_active; i++) SPEC_TRY(speci_draft_catch_up(m, m->active[i]));
+    if (m->b->host_driven) return speci_draft_expand(m);
+    if (m->chain.n_level > 0) SPEC_TRY(speci_draft_chain(m));
+    if (across) speci_draft_join_riders(m, seqs, n);
     return speci_draft_grow(m, &m->grown);
+}
+
+/* Its trees, which are there. */
+static spec_status read(speci_draft *d)
+{
+    model_draft *m = d->state;
+    for (int32_t i = 0; i < m->n_drafting; i++) SPEC_TRY(speci_draft_take_tree(m, m->drafting[i], &m->grown));
+    return SPEC_OK;
 }
 
 /* What was drafted by text, in the target's ids. */
 static spec_status write(model_draft *m, const speci_draft_seq *seqs, int32_t n)
 {
-    if (m->n_drafting > 0 && !speci_builder_is_host_driven(m->b)) {
+    if (m->n_drafting > 0 && !m->b->host_driven) {
         SPEC_TRY(m->d->site->ops->sync(m->d->site->queue));
-        SPEC_TRY(speci_draft_grow_read(m));
+        SPEC_TRY(read(m->d));
     }
     for (int32_t i = 0; i < n; i++)
         if (m->seqs[seqs[i].seq].depth > 0) SPEC_TRY(speci_draft_write(m, &m->seqs[seqs[i].seq], &seqs[i]));
@@ -344,20 +316,13 @@ static spec_status enqueue(speci_draft *d, spec_builder *b, speci_draft_seq *seq
     model_draft *m = d->state;
     m->b = b;
     spec_status status = draft(m, seqs, n);
-    if (status == SPEC_OK && speci_draft_by_text(m)) status = write(m, seqs, n);
-    bool taken = speci_builder_is_host_driven(b) || speci_draft_by_text(m);
-    if (status == SPEC_OK && speci_draft_resamples(m) && m->n_drafting > 0) status = speci_draft_again(m, &taken);
+    if (status == SPEC_OK && m->vocab.by_text) status = write(m, seqs, n);
+    bool taken = b->host_driven || m->vocab.by_text;
+    if (status == SPEC_OK && m->chain.now && m->chain.n_half == 2) status = speci_draft_again(m, &taken);
     if (status != SPEC_OK) forget(d);
     if (status != SPEC_OK || m->n_drafting == 0 || taken) return status;
     d->grown = m->grow.node, d->ld_grown = m->grow.cap;
     return SPEC_OK;
-}
-
-static spec_status read(speci_draft *d)
-{
-    const spec_status status = speci_draft_grow_read(d->state);
-    if (status != SPEC_OK) forget(d);
-    return status;
 }
 
 /* --- fork --- */
@@ -378,7 +343,7 @@ static spec_status fork(speci_draft *d, const speci_draft_seq *q, int32_t to)
     const speci_buf ids = s->own.ids;
     s->own = from->own;
     s->own.ids = ids;
-    return from->outgrown ? SPEC_OK : speci_exec_copy(m->exec, q->seq, to);
+    return from->outgrown ? SPEC_OK : m->exec->kind->copy(m->exec, q->seq, to);
 }
 
 /* --- cost --- */
@@ -386,7 +351,7 @@ static spec_status fork(speci_draft *d, const speci_draft_seq *q, int32_t to)
 static speci_exec *exec(const speci_draft *d, int32_t seq, int32_t *n_timed, int32_t *n_most)
 {
     const model_draft *m = d->state;
-    *n_timed = min32(d->site->n_q + 1, m->n_node), *n_most = m->n_node;
+    *n_timed = speci_min32(d->site->n_q + 1, m->n_node), *n_most = m->n_node;
     return m->seqs[seq].outgrown ? NULL : m->exec;
 }
 

@@ -1,5 +1,5 @@
-/* draft_model.h - a model or a head as drafter: what draft_model.c, draft_vocab.c, draft_grow.c, draft_expand.c, draft_write.c,
- * draft_save.c, draft_again.c, draft_chain.c, draft_fed.c, draft_head.c, draft_head_save.c and draft_told.c share. Internal. */
+/* draft_model.h - a model or a head as drafter: what draft_model.c, draft_follow.c, draft_vocab.c, draft_grow.c, draft_expand.c,
+ * draft_write.c, draft_save.c, draft_again.c, draft_chain.c, draft_head.c, draft_head_save.c and draft_told.c share. Internal. */
 #ifndef SPEC_DRAFT_MODEL_H
 #define SPEC_DRAFT_MODEL_H
 
@@ -16,6 +16,8 @@ typedef struct model_seq {
     /* The draft under way. */
     speci_draft_seq ask;
     int32_t depth;         /* of its tree, at most */
+    spec_tree_kind kind;   /* of its tree */
+    spec_sampling sampling; /* what candidates are drawn from; where none is drawn, the plain softmax that ranks them */
     int32_t n_chain, n_row, n_seen; /* host-driven growth: committed nodes of `fed`, rows asked for, rows seen */
     /* Of a head, whose id i stands behind position first + i of the sequence, and is fed beside that position's hidden row. */
     int32_t first;
@@ -46,12 +48,15 @@ typedef struct model_rows {
 /* The vocabulary. Trees grow in the target's ids, from logits at the places of those ids; or, by text, in the drafter's own. */
 typedef struct model_vocab {
     speci_token_map *map;  /* tokens of the target in those of the drafter; NULL: the same vocabulary */
-    spec_draft_vocab how;  /* with a map, from attach on INTERSECTION or TEXT */
+    spec_draft_vocab how;  /* with a map, from attach on INTERSECTION or TEXT: */
+    bool by_text;          /* trees grow in the drafter's own ids */
+    const int32_t *feed;   /* [n_vocab of the target] of INTERSECTION: the id that a token of a tree is fed by, -1: it has none. NULL: trees
+                              are in the ids that the drafter is fed */
     void *base;            /* device memory */
     size_t bytes;
     const int32_t *columns; /* [n_vocab of the target] the column of the logits for each id, or -1: of INTERSECTION the map's twins, of a
                               head what its file says. NULL: its own number */
-    int32_t *column;       /* the same on the device */
+    int32_t *column;       /* the same on the device, where `feed` is the same list */
     float *logits;         /* with columns: device [n_seq * n_q][n_vocab of the target] */
     float *q;              /* distributions that candidates are drawn from: device [n_seq * n_q][n_q_column]; the session's, or of
                               TEXT its own, of the drafter's ids */
@@ -61,7 +66,7 @@ typedef struct model_vocab {
 /* A head's hidden rows of the target (draft_head.c), from when they are told until the executor's state covers them: that of a
  * sequence's id i is row i % ROWS of its ring. */
 typedef struct model_told {
-    int32_t n_tap, dim;    /* n_tap 0: not a head */
+    int32_t n_tap, dim;
     spec_tap *taps;        /* [n_tap] */
     size_t *row_bytes;     /* [n_tap] */
     char **ring;           /* [n_tap] device [n_seq][SPECI_TOLD_ROWS][dim] */
@@ -92,6 +97,7 @@ typedef struct model_chain {
 typedef struct model_draft {
     speci_draft *d;
     const spec_model *model;
+    bool is_head;          /* it reads hidden rows of the target: */
     speci_exec *exec;
     model_vocab vocab;
     model_told told;
@@ -116,8 +122,6 @@ typedef struct model_draft {
     spec_candidate *drawn, *seen;  /* host-driven: [n_seq * n_q * n_candidate] */
 } model_draft;
 
-static inline bool speci_draft_samples(const model_seq *q) { return q->ask.sampling->temperature > 0; }
-
 /* The vocabulary (draft_vocab.c). Does the drafter's go with the target's? */
 spec_status speci_draft_vocab_check(const spec_drafter *d, const spec_model *target);
 /* prepare: the map, and the device bytes that attach takes; what a sequence has of its own. attach: chooses how, by passes of the
@@ -128,28 +132,21 @@ spec_status speci_draft_vocab_attach(model_draft *m);
 void speci_draft_vocab_close(model_draft *m);
 /* Positions of the drafter that n_ctx tokens of the target need, about. */
 int32_t speci_draft_positions(const model_draft *m, int32_t n_ctx);
-/* The sequence begins anew in the drafter's ids, all of q->ids; and goes on with those that are new. */
-spec_status speci_draft_begin(model_draft *m, const speci_draft_seq *q);
-spec_status speci_draft_follow(model_draft *m, const speci_draft_seq *q);
-/* Has it a token to draft behind, and would it be the right one? */
-bool speci_draft_stands(const model_draft *m, const model_seq *s);
-static inline bool speci_draft_by_text(const model_draft *m) { return m->vocab.map && m->vocab.how == SPEC_DRAFT_VOCAB_TEXT; }
 /* For its ids, so that steps take no memory: all of a context. */
 int64_t speci_draft_room_of(const model_draft *m, const speci_draft_seq *q);
-/* The tokens of trees in the drafter's ids: the host's and the device's table, NULL: as they are; and one of them. */
-static inline const int32_t *speci_draft_feed_ids(const model_draft *m)
-{
-    return m->vocab.map && m->vocab.how == SPEC_DRAFT_VOCAB_INTERSECTION ? m->vocab.map->twin : NULL;
-}
-static inline int32_t speci_draft_feed_id(const model_draft *m, int32_t token)
-{
-    const int32_t *feed = speci_draft_feed_ids(m), id = feed ? feed[token] : token;
-    return id < 0 ? 0 : id; /* a builder of the application's may name any token of the target */
-}
 
-/* In step with the sequence (draft_fed.c). Commits what the executor was fed and is now committed: but the last id, whose row a draft
- * needs anew, and nothing that a head was fed of its own rows. */
+/* In step with the sequence (draft_follow.c). It begins anew in the drafter's ids, all of q->ids; and goes on with those that are new: a
+ * head's come with their rows. */
+spec_status speci_draft_begin(model_draft *m, const speci_draft_seq *q);
+spec_status speci_draft_follow(model_draft *m, const speci_draft_seq *q);
+/* Commits what the executor was fed and is now committed: but the last id, whose row a draft needs anew, and nothing that a head was fed
+ * of its own rows. */
 void speci_draft_commit_fed(model_draft *m, int32_t seq);
+/* Applies what the executor has not seen of all but the last id, as a prompt. */
+spec_status speci_draft_consume(model_draft *m, int32_t seq);
+/* Behind a commit: makes `fed` the chain of committed tokens that the executor has not seen, with room for what the builder asks about
+ * below it. */
+spec_status speci_draft_catch_up(model_draft *m, int32_t seq);
 
 /* Rows that were told (draft_told.c). prepare, attach, detach: a head's taps and their rings; nothing of other models. Lists a copy on
  * the device, neighbours as one; makes those that are listed. Row `row` of a view. Copies the rows of `fed` of these sequences to where
@@ -163,8 +160,8 @@ char *speci_draft_view_row(const spec_view *v, int32_t row);
 spec_status speci_draft_give(model_draft *m, const int32_t *seqs, int32_t n);
 
 /* Growth from a chain (draft_chain.c). prepare: its sizes, and nodes of the executor's trees beside those of the tree and of the
- * committed tokens; attach, detach. At the beginning of a draft: may it grow so? Then the chain's logits, and in `fed` a place for the
- * root, where levels begin. A level: the logits of the frontier, of n_place nodes per sequence. */
+ * committed tokens; attach, detach. Of a draft, where the head has such rows: may it grow so? Then the chain's logits, and in `fed` a place
+ * for the root, where levels begin. A level: the logits of the frontier, of n_place nodes per sequence. */
 spec_status speci_draft_chain_open(model_draft *m);
 int32_t speci_draft_chain_nodes(const model_draft *m);
 spec_status speci_draft_chain_attach(model_draft *m);
@@ -172,11 +169,11 @@ void speci_draft_chain_close(model_draft *m);
 spec_status speci_draft_chain(model_draft *m);
 spec_status speci_draft_chain_level(model_draft *m, int32_t level, int32_t n_place);
 
-/* From rows that a rejection has left of the chains before (draft_again.c). Of the sequences of a draft, which stand in m->drafting: those
- * whose trees are made of these rows alone ride, and are not fed; the others stand in m->active then. They join those behind the chains of
- * the others. And behind a draft from a chain: trees once more, united with the fresh ones. *taken: all trees are on the host. */
+/* From rows that a rejection has left of the chains before (draft_again.c). Across sequences: of those of a draft, which stand in
+ * m->drafting, some ride, whose trees are made of these rows alone: they leave m->active, and are not fed. Behind the chains of the others
+ * they join it again. And behind a draft from a chain: trees once more, united with the fresh ones. *taken: all trees are on the host. */
 void speci_draft_choose_riders(model_draft *m);
-spec_status speci_draft_join_riders(model_draft *m);
+void speci_draft_join_riders(model_draft *m, speci_draft_seq *seqs, int32_t n);
 spec_status speci_draft_again(model_draft *m, bool *taken);
 
 /* A head (draft_head.c): begins a sequence but for the executor's slot, whose first row is that of position `first`; and its hooks,
@@ -188,12 +185,6 @@ spec_status speci_draft_head_prefill(speci_draft *d, const speci_draft_seq *q);
 spec_status speci_draft_head_fork(speci_draft *d, const speci_draft_seq *q, int32_t to);
 spec_status speci_draft_head_save(speci_draft *d, const speci_draft_seq *q, uint64_t *bytes, speci_put_fn put, void *arg);
 spec_status speci_draft_head_restore(speci_draft *d, const speci_draft_seq *q, uint64_t bytes, speci_get_fn get, void *arg);
-static inline bool speci_draft_is_head(const model_draft *m) { return m->told.n_tap > 0; }
-/* Does the draft under way get more from the rows that are left of the one before? */
-static inline bool speci_draft_resamples(const model_draft *m)
-{
-    return m->chain.now && m->chain.n_half == 2 && !speci_builder_is_host_driven(m->b);
-}
 /* Where the row of id i of a sequence is kept, of tap k. */
 static inline char *speci_draft_told_row(const model_draft *m, int32_t k, int32_t seq, int32_t i)
 {
@@ -208,8 +199,9 @@ spec_status speci_draft_restore(speci_draft *d, const speci_draft_seq *q, uint64
 /* Reads n bytes of a saved sequence that nobody needs. */
 spec_status speci_draft_skip(uint64_t n, speci_get_fn get, void *arg);
 
-/* Passes and rows (draft_grow.c). One pass over the nodes of `fed` that the executor has not seen. */
+/* Passes and rows (draft_grow.c). One pass over the nodes of `fed` that the executor has not seen; the id that a token of a tree is fed by. */
 spec_status speci_draft_feed(model_draft *m, const int32_t *seqs, int32_t n);
+int32_t speci_draft_feed_id(const model_draft *m, int32_t token);
 /* A row of the pass just run whose distribution and candidates are wanted: logits row src, draft distribution q_row of the
  * sequence, place in the frontier. */
 void speci_draft_add_row(model_draft *m, int32_t *n, int32_t src, int32_t seq, int32_t q_row, int32_t place);
@@ -224,7 +216,6 @@ size_t speci_draft_grow_bytes(const model_draft *m);
 void speci_draft_grow_place(model_draft *m);
 spec_status speci_draft_grow(model_draft *m, const model_grown *out);
 spec_status speci_draft_take_tree(model_draft *m, int32_t seq, const model_grown *grown);
-spec_status speci_draft_grow_read(model_draft *m);
 /* Growth by a host-driven builder (draft_expand.c): the trees are finished when it returns. */
 spec_status speci_draft_expand(model_draft *m);
 

@@ -186,25 +186,23 @@ spec_status spec_drafter_load(spec_drafter *d, const char *path)
 
 /* --- what its trees need --- */
 
-static int32_t max32(int32_t a, int32_t b) { return a > b ? a : b; }
-
 speci_draft_size speci_draft_size_of(const spec_drafter *d)
 {
     speci_draft_size z = { .n_node = d->n_builder == 0 ? d->n_draft + 1 : 1 };
     for (int32_t i = 0; i < d->n_builder; i++) {
         const spec_builder *b = d->builders[i];
-        z.n_node = max32(z.n_node, b->info.n_node);
-        z.n_q = max32(z.n_q, b->info.n_row);
-        z.pool = max32(z.pool, b->n_pool);
-        if (speci_builder_is_host_driven(b)) {
-            z.n_candidate = max32(z.n_candidate, b->k);
+        z.n_node = speci_max32(z.n_node, b->info.n_node);
+        z.n_q = speci_max32(z.n_q, b->info.n_row);
+        z.pool = speci_max32(z.pool, b->n_pool);
+        if (b->host_driven) {
+            z.n_candidate = speci_max32(z.n_candidate, b->k);
             continue;
         }
-        z.cap = max32(z.cap, b->n_pool);
+        z.cap = speci_max32(z.cap, b->n_pool);
         /* Levels of a kind that observes change; never beyond its rows. */
-        if (b->kind->observe) z.frontier = max32(z.frontier, b->info.n_row);
+        if (b->kind->observe) z.frontier = speci_max32(z.frontier, b->info.n_row);
         for (int32_t l = 0; l < b->info.n_level; l++)
-            z.frontier = max32(z.frontier, max32(b->levels[l].n_place, b->levels[l].n_next));
+            z.frontier = speci_max32(z.frontier, speci_max32(b->levels[l].n_place, b->levels[l].n_next));
     }
     if (d->n_resample > 0) z.n_node = z.n_node + d->n_resample < SPECI_MAX_NODE ? z.n_node + d->n_resample : SPECI_MAX_NODE;
     return z;

@@ -46,18 +46,18 @@ spec_status speci_draft_save(speci_draft *d, const speci_draft_seq *q, uint64_t 
     if (!put) SPEC_TRY(speci_draft_follow(m, q));
     saved_head h = { .outgrown = s->outgrown };
     *bytes = sizeof h;
-    if (!put && !h.outgrown) SPEC_TRY(speci_exec_flush(m->exec, q->seq));
+    if (!put && !h.outgrown) SPEC_TRY(m->exec->kind->flush(m->exec, q->seq));
     if (!h.outgrown) {
         uint64_t n;
         SPEC_TRY(speci_exec_seq_bytes(m->exec, q->seq, &n));
-        h.n_past = speci_exec_n_past(m->exec, q->seq), h.n_recent = speci_exec_n_recent(m->exec, q->seq);
+        h.n_past = m->exec->kind->n_past(m->exec, q->seq), h.n_recent = speci_exec_n_recent(m->exec, q->seq);
         if (m->vocab.map) h.n_own = 1 + (int32_t)(s->own.ids.n / sizeof(int32_t));
         *bytes += n + (m->vocab.map ? own_bytes(&s->own) : 0);
     }
     if (!put) return SPEC_OK;
     SPEC_TRY(put(arg, &h, sizeof h));
     if (h.n_own > 0) SPEC_TRY(put_own(&s->own, put, arg));
-    return h.outgrown ? SPEC_OK : speci_exec_write(m->exec, q->seq, put, arg);
+    return h.outgrown ? SPEC_OK : m->exec->kind->write(m->exec, q->seq, put, arg);
 }
 
 /* --- restore --- */
@@ -135,5 +135,5 @@ spec_status speci_draft_restore(speci_draft *d, const speci_draft_seq *q, uint64
     if (h.n_own > 0) SPEC_TRY(get_own(m, &s->own, &h, &bytes, get, arg));
     (void)speci_translated(&s->own, &n_ids);
     SPEC_TRY(check_head(m, &h, n_ids, bytes));
-    return speci_exec_read(m->exec, q->seq, h.n_past, h.n_recent, bytes, get, arg);
+    return m->exec->kind->read(m->exec, q->seq, h.n_past, h.n_recent, bytes, get, arg);
 }

@@ -84,10 +84,10 @@ char *speci_draft_view_row(const spec_view *v, int32_t row)
 spec_status speci_draft_give(model_draft *m, const int32_t *seqs, int32_t n)
 {
     for (int32_t k = 0; k < m->told.n_tap; k++) {
-        const spec_view to = speci_exec_given(m->exec, k);
+        const spec_view to = m->exec->kind->given(m->exec, k);
         for (int32_t i = 0, row = 0; i < n; i++) {
             const model_seq *s = &m->seqs[seqs[i]];
-            const int32_t base = speci_exec_n_past(m->exec, seqs[i]);
+            const int32_t base = m->exec->kind->n_past(m->exec, seqs[i]);
             for (int32_t j = s->n_fed; j < s->fed.n; j++, row++)
                 if (s->n_fed == 0)
                     SPEC_TRY(speci_draft_told_add(m, speci_draft_view_row(&to, row), speci_draft_told_row(m, k, seqs[i], base + j),

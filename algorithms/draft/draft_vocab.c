@@ -1,8 +1,6 @@
 /* draft_vocab.c - the vocabulary of a model that drafts: the target's, or another one (algorithms.md 18).
  *
- * Of another vocabulary the sequence is kept in the drafter's ids, which are only ever appended to: a recurrent state cannot be
- * taken back. A prompt is encoded as one text, each emitted token on its own, so that an accepted token is fed by the id that
- * drafted it. Two ways to draft:
+ * With another one the sequence is kept in the drafter's ids (draft_follow.c), and there are two ways to draft:
  *
  *   intersection   logits go to the places of the target's ids; those without a twin are -infinity (spec_gather_args).
  *                  Distributions made of them are restricted and normalised before anything is drawn, and all that follows
@@ -16,7 +14,6 @@
 enum {
     COVER_PERCENT = 60, /* of the drafter's probability, for the intersection */
     PROBE_MOST = 128,   /* tokens of the probe text that the drafter reads */
-    PROMPT = SPEC_MAX_DEPTH + 1, /* tokens that one step can emit: more are a prompt */
     ROOM = 256,         /* ids behind a context, so that no step takes memory: those of a path and a long piece */
     ROOM_ENDLESS = 1024 /* ids, and half as many more as there are, where there is no limit of context */
 };
@@ -29,8 +26,6 @@ static const char probe_text[] =
     "left in 2042? First we work out the change per year.\n\n"
     "def total(items):\n    result = 0\n    for item in items:\n        if item.price > 0:\n"
     "            result += item.price * item.count\n    return result\n";
-
-static int32_t min32(int32_t a, int32_t b) { return a < b ? a : b; }
 
 /* --- does it fit the target? --- */
 
@@ -55,7 +50,7 @@ static bool is_other(const spec_drafter *d, const spec_model *target)
     int32_t first;
     if (d->vocab != SPEC_DRAFT_VOCAB_AUTO) return true;
     if (!m->tokenizer || !target->tokenizer) return false;
-    return !speci_same_pieces(m->tokenizer, target->tokenizer, min32(m->n_vocab, target->n_vocab), &first);
+    return !speci_same_pieces(m->tokenizer, target->tokenizer, speci_min32(m->n_vocab, target->n_vocab), &first);
 }
 
 /* --- memory --- */
@@ -86,7 +81,7 @@ spec_status speci_draft_vocab_open(model_draft *m)
     const speci_draft_site *site = m->d->site;
     const spec_model *target = site->target;
     m->vocab.n_q_column = target->n_vocab;
-    if (speci_draft_is_head(m)) {
+    if (m->is_head) {
         m->vocab.columns = speci_head_columns(m->model);
         m->vocab.bytes = m->vocab.columns ? column_bytes(m) + rows_bytes(m, target->n_vocab) : 0;
         return SPEC_OK;
@@ -148,7 +143,7 @@ static spec_status probe_open(probe *p, const model_draft *m)
     const size_t n_vocab = (size_t)m->model->n_vocab;
     p->ids.a = a;
     SPEC_TRY(speci_encode_on(&p->ids, map->to, probe_text, sizeof probe_text - 1));
-    SPEC_TRY(spec_tree_alloc(&p->chain, min32(m->n_node, SPEC_MAX_DEPTH + 1), a));
+    SPEC_TRY(spec_tree_alloc(&p->chain, speci_min32(m->n_node, SPEC_MAX_DEPTH + 1), a));
     p->rows = speci_alloc(a, (size_t)p->chain.cap * n_vocab, sizeof *p->rows);
     p->has_twin = speci_alloc(a, n_vocab, sizeof *p->has_twin);
     if (!p->rows || !p->has_twin) return SPEC_E_NOMEM;
@@ -171,18 +166,16 @@ static spec_status probe_pass(model_draft *m, probe *p, const int32_t *ids, int3
     const speci_draft_site *site = m->d->site;
     const int32_t n_vocab = m->model->n_vocab;
     const speci_exec_input in = { .slot = 0, .tree = &p->chain };
-    int32_t ld;
     p->chain.n = 0;
     for (int32_t i = 0; i < n; i++) m->path[i] = spec_tree_add(&p->chain, i - 1, ids[i] < n_vocab ? ids[i] : 0, 0);
-    SPEC_TRY(speci_exec_forward(m->exec, &in, 1, NULL, NULL));
-    const float *logits = speci_exec_logits(m->exec, &ld);
-    const int32_t row = speci_exec_first_row(m->exec, 0);
-    for (int32_t i = 0; i < n; i++)
-        SPEC_TRY(site->ops->download(site->queue, p->rows + (size_t)i * (size_t)n_vocab, logits + (size_t)(row + i) * (size_t)ld,
-                                     (size_t)n_vocab * sizeof *logits));
+    SPEC_TRY(m->exec->kind->forward(m->exec, &in, 1, NULL, NULL));
+    for (int32_t i = 0; i < n; i++) {
+        const float *logits = m->exec->logits + (size_t)(m->exec->first_row[0] + i) * (size_t)m->exec->n_logit;
+        SPEC_TRY(site->ops->download(site->queue, p->rows + (size_t)i * (size_t)n_vocab, logits, (size_t)n_vocab * sizeof *logits));
+    }
     SPEC_TRY(site->ops->sync(site->queue));
     for (int32_t i = 0; i < n; i++) *sum += covered(p->has_twin, p->rows + (size_t)i * (size_t)n_vocab, n_vocab);
-    speci_exec_commit(m->exec, 0, m->path, n);
+    m->exec->kind->commit(m->exec, 0, m->path, n);
     return SPEC_OK;
 }
 
@@ -193,14 +186,14 @@ static spec_status measure_cover(model_draft *m, double *cover)
     double sum = 0;
     spec_status status = probe_open(&p, m);
     const int32_t *ids = (const int32_t *)(const void *)p.ids.data;
-    int32_t n = min32((int32_t)(p.ids.n / sizeof *ids), PROBE_MOST);
-    if (m->n_ctx > 0) n = min32(n, m->n_ctx);
-    if (status == SPEC_OK) speci_exec_begin(m->exec, 0);
+    int32_t n = speci_min32((int32_t)(p.ids.n / sizeof *ids), PROBE_MOST);
+    if (m->n_ctx > 0) n = speci_min32(n, m->n_ctx);
+    if (status == SPEC_OK) m->exec->kind->begin(m->exec, 0);
     for (int32_t i = 0, k; i < n && status == SPEC_OK; i += k) {
-        k = min32(n - i, p.chain.cap);
+        k = speci_min32(n - i, p.chain.cap);
         status = probe_pass(m, &p, ids + i, k, &sum);
     }
-    speci_exec_end(m->exec, 0);
+    m->exec->kind->end(m->exec, 0);
     probe_close(&p, m->d->site->a);
     *cover = n > 0 ? sum / n : 0;
     return status;
@@ -234,18 +227,19 @@ spec_status speci_draft_vocab_attach(model_draft *m)
     if (!v->map && !v->columns) return SPEC_OK;
     if (v->map) SPEC_TRY(choose(m));
     SPEC_TRY(site->ops->alloc(site->dev, &v->base, v->bytes));
-    if (v->map && v->how == SPEC_DRAFT_VOCAB_TEXT) {
+    v->by_text = v->map && v->how == SPEC_DRAFT_VOCAB_TEXT;
+    if (v->by_text) {
         v->q = v->base;
         v->n_q_column = m->model->n_vocab;
         return SPEC_OK;
     }
-    if (v->map) v->columns = v->map->twin;
+    if (v->map) v->columns = v->feed = v->map->twin;
     v->column = v->base;
     v->logits = (float *)(void *)((char *)v->base + column_bytes(m));
     return site->ops->upload(site->queue, v->column, v->columns, (size_t)site->target->n_vocab * sizeof *v->column);
 }
 
-/* --- the sequence in the drafter's ids --- */
+/* --- room for a sequence in the drafter's ids --- */
 
 static int32_t n_ids_of(const spec_tokenizer *t, const spec_allocator *a)
 {
@@ -266,57 +260,8 @@ int32_t speci_draft_positions(const model_draft *m, int32_t n_ctx)
     return n < 1 << 30 ? (int32_t)n : 1 << 30;
 }
 
-/* The target's ids: of one that the drafter has no row for, any other. */
-static spec_status take_ids(model_draft *m, speci_translation *x, const int32_t *ids, int32_t n)
-{
-    SPEC_TRY(speci_buf_reserve(&x->ids, (size_t)n * sizeof *ids));
-    for (int32_t i = 0; i < n; i++) {
-        const int32_t id = ids[i] < m->model->n_vocab ? ids[i] : 0;
-        SPEC_TRY(speci_buf_add(&x->ids, &id, sizeof id));
-    }
-    x->n_from += n;
-    return SPEC_OK;
-}
-
-static spec_status take(model_draft *m, const speci_draft_seq *q, bool prompt)
-{
-    model_seq *s = &m->seqs[q->seq];
-    const int32_t *ids = q->ids + s->own.n_from, n = q->n_ids - s->own.n_from;
-    int32_t n_own;
-    if (s->outgrown || n == 0) return SPEC_OK;
-    if (!m->vocab.map) SPEC_TRY(take_ids(m, &s->own, ids, n));
-    else SPEC_TRY(speci_translate(&s->own, m->vocab.map, ids, n, prompt || n > PROMPT || speci_draft_by_text(m)));
-    (void)speci_translated(&s->own, &n_own);
-    s->outgrown = m->n_ctx > 0 && n_own > m->n_ctx;
-    return SPEC_OK;
-}
-
 int64_t speci_draft_room_of(const model_draft *m, const speci_draft_seq *q)
 {
     const int32_t n_ctx = m->n_ctx > 0 ? m->n_ctx : m->n_own;
     return n_ctx > 0 ? (int64_t)n_ctx + ROOM : (int64_t)q->n_ids + q->n_ids / 2 + ROOM_ENDLESS;
-}
-
-spec_status speci_draft_begin(model_draft *m, const speci_draft_seq *q)
-{
-    model_seq *s = &m->seqs[q->seq];
-    s->begun = true, s->outgrown = false;
-    s->fed.n = s->n_fed = 0;
-    s->own.ids.n = 0, s->own.n_from = s->own.n_held = 0;
-    SPEC_TRY(speci_buf_reserve(&s->own.ids, (size_t)speci_draft_room_of(m, q) * sizeof(int32_t)));
-    if (m->vocab.map) SPEC_TRY(speci_translation_begin(&s->own, m->vocab.map));
-    return take(m, q, true);
-}
-
-/* A head's ids come with their rows. */
-spec_status speci_draft_follow(model_draft *m, const speci_draft_seq *q)
-{
-    return speci_draft_is_head(m) ? SPEC_OK : take(m, q, false);
-}
-
-/* Behind half a character its distribution would be that of another place. */
-bool speci_draft_stands(const model_draft *m, const model_seq *s)
-{
-    const bool shares = !speci_draft_feed_ids(m) || m->vocab.map->n_twin > 0;
-    return shares && !s->outgrown && s->own.ids.n > 0 && s->own.n_held == 0;
 }

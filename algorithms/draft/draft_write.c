@@ -11,13 +11,6 @@ typedef struct writer {
     speci_buf text, ids; /* of a path: bytes; int32_t */
 } writer;
 
-static int32_t child_with(const spec_tree *t, int32_t node, int32_t token)
-{
-    for (int32_t i = node + 1; i < t->n; i++)
-        if (t->parent[i] == node && t->token[i] == token) return i;
-    return -1;
-}
-
 /* The ids below the root, as far as there is room. */
 static void add_path(const writer *w)
 {
@@ -25,7 +18,7 @@ static void add_path(const writer *w)
     spec_tree *t = w->q->tree;
     for (int32_t i = 0, node = 0; i < n && i < w->q->depth_max; i++) {
         if (ids[i] >= w->site->target->n_vocab) return;
-        const int32_t known = child_with(t, node, ids[i]);
+        const int32_t known = speci_tree_child_with(t, node, ids[i]);
         if (known < 0 && t->n >= w->site->n_node) return;
         node = known >= 0 ? known : spec_tree_add(t, node, ids[i], 0);
     }

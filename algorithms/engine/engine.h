@@ -227,9 +227,8 @@ int32_t speci_draft_room(const spec_session *s, const engine_seq *q);
 /* The choice among ways to draft (engine_choice.c): lists the ways. */
 spec_status speci_ways_open(spec_session *s, spec_adapt adapt);
 void speci_ways_close(spec_session *s);
-/* The arm of the next round, of n_seq sequences; 0: no drafts. */
-int32_t speci_ways_choose(spec_session *s, int32_t n_seq);
-/* A round of n_seq sequences has begun at `start` (ms) with this arm; a part of it is committed. */
+/* Where there is a choice: a round of n_seq sequences has begun at `start` (ms) with this arm; a part of it, the outcome's, is
+ * committed. */
 void speci_ways_begin(spec_session *s, int32_t arm, int32_t n_seq, double start);
 void speci_ways_tell(spec_session *s, const engine_part *p);
 /* Is the drafter asked in rounds of this arm? */

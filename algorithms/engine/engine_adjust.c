@@ -198,7 +198,7 @@ static bool reaches(const tree_view *v, int32_t node)
     const spec_tree *t = &v->part->tree;
     if (node == 0) return true;
     const int32_t above = v->mask_of[t->parent[node]], token = t->token[node], n_word = (v->s->target->n_vocab + 31) / 32;
-    if (above == OUT_OF_REACH || speci_request_end(&v->q->request, token) != SPEC_STOP_NONE) return false;
+    if (above == OUT_OF_REACH || speci_has_id(v->q->request.ends, v->q->request.n_end, token)) return false;
     const uint32_t *masks = (const uint32_t *)(const void *)v->s->adjuster.masks.data;
     return above == NO_MASK || (masks[(size_t)above * (size_t)n_word + (size_t)token / 32] >> (token % 32) & 1);
 }
@@ -284,11 +284,9 @@ static spec_status add_node(tree_view *v, int32_t node)
 
 static spec_status keep_raw(spec_session *s, const engine_part *p)
 {
-    int32_t ld;
-    const float *logits = speci_exec_logits(s->exec, &ld);
-    const size_t row = (size_t)ld * sizeof *logits;
-    const spec_range_copy range = { s->adjuster.raw + (size_t)p->raw_row * (size_t)ld, logits + (size_t)p->first_row * (size_t)ld,
-                                    (size_t)p->tree.n * row };
+    const size_t ld = (size_t)s->exec->n_logit;
+    const spec_range_copy range = { s->adjuster.raw + (size_t)p->raw_row * ld, s->exec->logits + (size_t)p->first_row * ld,
+                                    (size_t)p->tree.n * ld * sizeof(float) };
     return s->ops->copy(s->queue, &range, 1);
 }
 
@@ -320,7 +318,8 @@ static spec_status find_likeliest(spec_session *s, const engine_round *r)
 spec_status speci_round_adjust(spec_session *s, engine_round *r)
 {
     engine_adjuster *j = &s->adjuster;
-    int32_t n_raw = 0, ld;
+    const int32_t ld = s->exec->n_logit;
+    int32_t n_raw = 0;
     j->rows.n = j->edits.n = j->masks.n = 0;
     for (int32_t i = 0; i < r->n_part; i++) {
         engine_part *p = &r->part[i];
@@ -328,9 +327,8 @@ spec_status speci_round_adjust(spec_session *s, engine_round *r)
         p->raw_row = n_raw, n_raw += p->tree.n;
         SPEC_TRY(add_part(s, p));
     }
-    float *logits = speci_exec_logits(s->exec, &ld);
     const size_t word = ((size_t)ld + 31) / 32;
-    const spec_adjust_args args = { .logits = j->raw, .out = logits, .ld = ld, .n_vocab = ld,
+    const spec_adjust_args args = { .logits = j->raw, .out = s->exec->logits, .ld = ld, .n_vocab = ld,
                                     .n_row = n_of(&j->rows, sizeof(spec_adjust_row)),
                                     .n_edit = n_of(&j->edits, sizeof(spec_logit_edit)),
                                     .n_mask = n_of(&j->masks, word * sizeof(uint32_t)), .n_word = (int32_t)word,

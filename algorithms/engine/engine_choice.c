@@ -5,10 +5,8 @@
 
 enum { GRADES = 3, CHAINED = 2 }; /* matches of so many tokens and more are alike; the least one of a chain, where nothing else is said */
 
-static int32_t max32(int32_t a, int32_t b) { return a > b ? a : b; }
-
 /* A drafter without builders has one way to propose. */
-static int32_t n_tree(const speci_draft *d) { return max32(d->drafter->n_builder, 1); }
+static int32_t n_tree(const speci_draft *d) { return speci_max32(d->drafter->n_builder, 1); }
 
 static bool unites(const spec_session *s) { return s->drafters.combine == SPEC_DRAFT_UNION && s->drafters.n > 1; }
 
@@ -23,7 +21,7 @@ static int32_t count_trees(const spec_session *s, int32_t *sum)
     *sum = 0;
     for (int32_t k = 0; k < s->drafters.n; k++) {
         const int32_t n = n_tree(&s->drafters.draft[k]);
-        most = max32(most, n), *sum += n;
+        most = speci_max32(most, n), *sum += n;
     }
     return most;
 }
@@ -31,7 +29,7 @@ static int32_t count_trees(const spec_session *s, int32_t *sum)
 /* With trees 0 to n - 1. */
 static void add_ways(spec_session *s, uint64_t drafters, int32_t n, int32_t least)
 {
-    for (int32_t b = 0; b < n; b++) s->ways[s->n_way++] = (speci_draft_way){ drafters, b, least };
+    for (int32_t b = 0; b < n; b++) s->ways[s->n_way++] = speci_draft_way_of(&s->drafters, drafters, b, least);
 }
 
 static bool has_way(const spec_session *s, uint64_t drafters, int32_t least)
@@ -90,7 +88,7 @@ static speci_source union_of(const spec_session *s, int32_t b)
     speci_source all = { .kin = 0 };
     for (int32_t k = 0; k < s->drafters.n; k++) {
         const speci_source one = source_of(&s->drafters.draft[k], b);
-        all.n_node += one.n_node, all.depth = max32(all.depth, one.depth);
+        all.n_node += one.n_node, all.depth = speci_max32(all.depth, one.depth);
     }
     if (all.n_node >= s->n_node) all.n_node = s->n_node - 1;
     return all;
@@ -113,7 +111,7 @@ static void list_sources(spec_session *s, int32_t most)
 
 int32_t speci_ways_match(const spec_session *s, int32_t drafter, int32_t n_match)
 {
-    return s->first_source[drafter] + s->n_grade - (n_match < s->n_grade ? max32(n_match, 1) : s->n_grade);
+    return s->first_source[drafter] + s->n_grade - (n_match < s->n_grade ? speci_max32(n_match, 1) : s->n_grade);
 }
 
 /* The sources of drafter k in a way, which are asked in the order of their numbers. */
@@ -160,7 +158,7 @@ spec_status speci_ways_open(spec_session *s, spec_adapt adapt)
     speci_choice *c = &s->choice;
     int32_t sum;
     const int32_t most = count_trees(s, &sum), n_arm = most_arms(adapt);
-    const size_t n_drafter = (size_t)s->drafters.n, n_way = (size_t)max32(sum + most, n_arm - 1), n_source = (size_t)max32(grade(s), most);
+    const size_t n_drafter = (size_t)s->drafters.n, n_way = (size_t)speci_max32(sum + most, n_arm - 1), n_source = (size_t)speci_max32(grade(s), most);
     if (!(s->ways = speci_alloc(s->a, n_way, sizeof *s->ways))) return SPEC_E_NOMEM;
     if (!(s->first_source = speci_alloc(s->a, n_drafter + 1, sizeof *s->first_source))) return SPEC_E_NOMEM;
     if (!(c->arms = speci_alloc(s->a, 1 + n_way, sizeof *c->arms))) return SPEC_E_NOMEM;
@@ -181,14 +179,8 @@ void speci_ways_close(spec_session *s)
 
 /* --- rounds --- */
 
-int32_t speci_ways_choose(spec_session *s, int32_t n_seq)
-{
-    return s->drafters.n > 0 ? speci_choice_arm(&s->choice, n_seq) : 0;
-}
-
 void speci_ways_begin(spec_session *s, int32_t arm, int32_t n_seq, double start)
 {
-    if (s->choice.mode == SPEC_ADAPT_OFF) return;
     s->outcome = (engine_outcome){ .round = s->n_round, .arm = arm, .n_seq = n_seq, .start = start };
     for (int32_t i = 0; i < s->choice.n_source; i++) s->asks[i] = (speci_asks){ 0 };
 }
@@ -219,7 +211,6 @@ static void add_asks(spec_session *s, const engine_part *p)
 void speci_ways_tell(spec_session *s, const engine_part *p)
 {
     engine_outcome *o = &s->outcome;
-    if (o->round == 0 || p->round != o->round) return;
     o->n_done++;
     o->n_emitted += p->n_path;
     o->n_row += p->tree.n;

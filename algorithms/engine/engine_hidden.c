@@ -44,7 +44,7 @@ void speci_hidden_attach(spec_session *s)
     for (int32_t k = 0; k < s->drafters.n; k++) {
         speci_draft *d = &s->drafters.draft[k];
         for (int32_t phase = 0; phase < 2; phase++)
-            for (int32_t i = 0; i < d->n_tap; i++) d->hidden[phase][i] = speci_exec_tap(s->exec, phase, find(s, &d->taps[i]));
+            for (int32_t i = 0; i < d->n_tap; i++) d->hidden[phase][i] = s->exec->kind->tap(s->exec, phase, find(s, &d->taps[i]));
     }
 }
 

@@ -40,8 +40,8 @@ static spec_status run_pass(const timing *t, int32_t n_seq, double *ms)
     spec_session *s = t->s;
     const double start = s->now_ms();
     for (int32_t i = 0; i < n_seq; i++) s->inputs[i] = (speci_exec_input){ .slot = t->seqs[i], .tree = t->tree };
-    SPEC_TRY(speci_exec_forward(t->exec, s->inputs, n_seq, NULL, NULL));
-    for (int32_t i = 0; i < n_seq; i++) speci_exec_commit(t->exec, t->seqs[i], NULL, 0);
+    SPEC_TRY(t->exec->kind->forward(t->exec, s->inputs, n_seq, NULL, NULL));
+    for (int32_t i = 0; i < n_seq; i++) t->exec->kind->commit(t->exec, t->seqs[i], NULL, 0);
     SPEC_TRY(s->ops->sync(s->queue));
     *ms = s->now_ms() - start;
     return SPEC_OK;

@@ -17,7 +17,7 @@ speci_draft_seq speci_sequence_asked(spec_session *s, int32_t seq)
 int32_t speci_draft_room(const spec_session *s, const engine_seq *q)
 {
     const int32_t room = q->n_limit == INT32_MAX ? s->n_node - 1 : q->n_limit - q->n_ids - 1;
-    return room < 0 ? 0 : room < s->n_node - 1 ? room : s->n_node - 1;
+    return speci_max32(0, speci_min32(room, s->n_node - 1));
 }
 
 /* --- ids --- */
@@ -49,7 +49,7 @@ spec_status speci_sequence_take_ids(const spec_session *s, engine_seq *q, const 
 
 static int32_t prompt_left(const spec_session *s, int32_t seq)
 {
-    return s->seqs[seq].n_ids - 1 - speci_exec_n_past(s->exec, seq);
+    return s->seqs[seq].n_ids - 1 - s->exec->kind->n_past(s->exec, seq);
 }
 
 void speci_sequence_end_drafters(spec_session *s, int32_t seq)
@@ -100,8 +100,8 @@ spec_status speci_sequence_consume(spec_session *s, int32_t seq, int32_t n_most,
     const int32_t left = prompt_left(s, seq);
     consumer c = { s, seq, false };
     const speci_prefill_hooks hooks = { .poll = poll, .chunk = s->tells_hidden ? tell_chunk : NULL, .arg = &c, .n_least = n_most };
-    const spec_status status = speci_exec_prefill(s->exec, seq, q->ids + q->n_ids - 1 - left, (size_t)left, &hooks);
-    if (c.lost || (status != SPEC_OK && status != SPEC_E_ABORTED)) speci_exec_break(s->exec, seq);
+    const spec_status status = s->exec->kind->prefill(s->exec, seq, q->ids + q->n_ids - 1 - left, (size_t)left, &hooks);
+    if (c.lost || (status != SPEC_OK && status != SPEC_E_ABORTED)) s->exec->kind->break_seq(s->exec, seq);
     SPEC_TRY(status);
     if (n_done) *n_done = left - prompt_left(s, seq);
     if (prompt_left(s, seq) > 0) return SPEC_OK;

@@ -119,13 +119,6 @@ spec_status speci_request_copy(engine_request *out, const spec_model *target, co
     return speci_request_open(out, target, &from->p);
 }
 
-spec_stop speci_request_end(const engine_request *r, int32_t token)
-{
-    for (int32_t i = 0; i < r->n_end; i++)
-        if (r->ends[i] == token) return i < r->n_eos ? SPEC_STOP_EOS : SPEC_STOP_STRING;
-    return SPEC_STOP_NONE;
-}
-
 void speci_request_close(engine_request *r, const spec_allocator *a)
 {
     speci_free(a, (void *)(uintptr_t)r->stops.strings);

@@ -17,8 +17,6 @@ typedef struct engine_request {
 spec_status speci_request_open(engine_request *out, const spec_model *target, const spec_request *given);
 spec_status speci_request_copy(engine_request *out, const spec_model *target, const engine_request *from);
 void speci_request_close(engine_request *r, const spec_allocator *a);
-/* What ends the text at this token: SPEC_STOP_EOS, SPEC_STOP_STRING, or SPEC_STOP_NONE. */
-spec_stop speci_request_end(const engine_request *r, int32_t token);
 spec_status speci_sampling_check(const spec_sampling *p);
 
 #endif

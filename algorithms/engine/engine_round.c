@@ -60,24 +60,16 @@ static void begin_proposal(engine_seq *q, uint64_t round)
     p->depth = 0;
 }
 
-/* No more nodes than the session planned for: what is left out are the last slots, whatever they hold. Rows of distributions stay
- * only where children do. */
-static void cut_proposal(const spec_session *s, engine_seq *q)
-{
-    spec_tree *t = &q->proposal.tree;
-    uint8_t has_child[SPECI_MAX_NODE] = { 0 };
-    t->n = s->n_node;
-    for (int32_t i = 1; i < t->n; i++) has_child[t->parent[i]] = 1;
-    for (int32_t i = 0; i < t->n; i++)
-        if (!has_child[i]) t->q_row[i] = -1;
-}
-
+/* No tree has more nodes than the session planned for: what is left out are the last slots, whatever they hold. */
 static spec_status end_proposals(spec_session *s, const engine_round *r, spec_status status)
 {
     for (int32_t i = 0; i < r->n; i++) {
         engine_seq *q = &s->seqs[r->seqs[i]];
+        spec_tree *t = &q->proposal.tree;
         if (status != SPEC_OK) begin_proposal(q, s->n_round);
-        else if (q->proposal.tree.n > s->n_node) cut_proposal(s, q);
+        if (t->n <= s->n_node) continue;
+        t->n = s->n_node;
+        speci_tree_forget_rows(t);
     }
     return status;
 }
@@ -86,24 +78,24 @@ static spec_status end_proposals(spec_session *s, const engine_round *r, spec_st
 static spec_status propose(spec_session *s, engine_round *r, int32_t way)
 {
     const speci_draft_way *w = &s->ways[way];
-    spec_builder *only = speci_draft_way_builder(&s->drafters, w); /* it sees the steps without room for a draft, too */
     int32_t n = 0;
     for (int32_t i = 0; i < r->n; i++) {
         engine_seq *q = &s->seqs[r->seqs[i]];
         const int32_t room = speci_draft_room(s, q);
         q->proposal.arm = way;
-        q->proposal.builder = only;
+        q->proposal.builder = w->only; /* it sees the steps without room for a draft, too */
         if (room < 1) continue;
         q->proposal.asked = true;
         s->asked[n] = speci_sequence_asked(s, r->seqs[i]);
-        s->asked[n++].depth_max = room;
+        s->asked[n].depth_max = room;
+        s->asked[n++].least = w->least;
     }
     if (n == 0) return SPEC_OK;
     SPEC_TRY(speci_draft_enqueue(&s->drafters, w, s->asked, n, &r->pending));
     for (int32_t i = 0; i < n; i++) {
         engine_proposal *p = &s->seqs[s->asked[i].seq].proposal;
-        p->by = s->asked[i].by, p->depth = s->asked[i].depth_max, p->n_match = s->asked[i].n_match;
-        if (p->by >= 0) p->builder = speci_draft_builder(&s->drafters.draft[p->by], w->builder);
+        p->by = s->asked[i].by, p->builder = s->asked[i].builder;
+        p->depth = s->asked[i].depth_max, p->n_match = s->asked[i].n_match;
     }
     r->queued = r->pending != NULL;
     return SPEC_OK;
@@ -118,10 +110,11 @@ spec_status speci_draft_start(spec_session *s, engine_round *r)
     r->marked = r->queued = false;
     for (int32_t i = 0; i < r->n; i++) begin_proposal(&s->seqs[r->seqs[i]], s->n_round);
     if (s->drafters.n == 0) return SPEC_OK;
-    const int32_t arm = speci_ways_choose(s, r->n);
+    const bool chooses = s->choice.mode != SPEC_ADAPT_OFF;
+    const int32_t arm = chooses ? speci_choice_arm(&s->choice, r->n) : 1;
     const spec_status status = arm > 0 ? propose(s, r, arm - 1) : SPEC_OK;
     if (status != SPEC_OK || !r->pending) SPEC_TRY(end_proposals(s, r, status));
-    speci_ways_begin(s, arm, r->n, start);
+    if (chooses) speci_ways_begin(s, arm, r->n, start);
     return SPEC_OK;
 }
 
@@ -194,7 +187,7 @@ static void keep_part(spec_session *s, engine_round *r, int32_t i)
 {
     engine_part *p = &r->part[i];
     p->seq = r->seqs[i];
-    p->first_row = speci_exec_first_row(s->exec, i);
+    p->first_row = s->exec->first_row[i];
     p->raw_row = -1;
     p->position = (uint64_t)s->seqs[p->seq].n_ids + r->root_on_device;
     if (!r->plain) keep_tree(s, p, r->trees[i]);
@@ -246,7 +239,7 @@ spec_status speci_score_start(spec_session *s, engine_round *r)
     const speci_exec_feed feed = { .nodes = r->root_on_device ? s->roots : NULL, .ld = 1, .grown = r->pending ? r->pending->grown : NULL,
                                    .ld_grown = r->pending ? r->pending->ld_grown : 0 };
     const speci_exec_tokens likeliest = { .token = r->likeliest, .next = r->hand_on };
-    SPEC_TRY(speci_exec_forward(s->exec, s->inputs, r->n, &feed, greedy ? &likeliest : NULL));
+    SPEC_TRY(s->exec->kind->forward(s->exec, s->inputs, r->n, &feed, greedy ? &likeliest : NULL));
     forget_scores(s);
     for (int32_t i = 0; i < r->n; i++) keep_part(s, r, i);
     for (int32_t i = 0; i < r->n && r == &s->round; i++) s->seqs[r->seqs[i]].part = i;
@@ -259,7 +252,7 @@ spec_status speci_score_start(spec_session *s, engine_round *r)
 void speci_round_drop(spec_session *s, engine_round *r)
 {
     for (int32_t i = 0; i < r->n_part; i++) {
-        speci_exec_commit(s->exec, r->part[i].seq, NULL, 0);
+        s->exec->kind->commit(s->exec, r->part[i].seq, NULL, 0);
         s->seqs[r->part[i].seq].part = -1;
     }
     r->n_part = 0;
@@ -338,12 +331,6 @@ static spec_status choose_rule(const spec_session *s, engine_part *p, spec_verif
     return SPEC_OK;
 }
 
-/* The likeliest token after a root alone came with the pass: no rule has to look at it. */
-static bool needs_no_rule(const spec_session *s, const engine_part *p)
-{
-    return p->tree.n == 1 && s->seqs[p->seq].request.p.sampling.temperature == 0;
-}
-
 /* Adds a part to what is being verified. */
 static spec_status add_item(spec_session *s, engine_round *r, engine_part *p)
 {
@@ -353,22 +340,24 @@ static spec_status add_item(spec_session *s, engine_round *r, engine_part *p)
     p->item = (speci_verify_item){ .rule = rule, .tree = &p->tree, .sampling = &q->request.p.sampling, .position = p->position,
                                    .logits_row = p->first_row, .q_row = p->seq * s->site.n_q,
                                    .likeliest = r->likeliest + p->first_row, .eos = q->request.ends,
-                                   .n_eos = q->request.n_end, .path = p->path, .n_path = &p->n_path, .token = &p->token, .next = r->batch.items };
-    r->batch.items = &p->item;
+                                   .n_eos = q->request.n_end, .path = p->path, .n_path = &p->n_path, .token = &p->token };
+    speci_verify_batch_add(&r->batch, &p->item);
     return SPEC_OK;
 }
 
 spec_status speci_verify_start(spec_session *s, engine_round *r)
 {
     speci_verify_batch *b = &r->batch;
-    int32_t ld;
     r->queued = true;
     b->items = NULL;
-    for (int32_t i = r->n_part - 1; i >= 0; i--)
-        if (!needs_no_rule(s, &r->part[i])) SPEC_TRY(add_item(s, r, &r->part[i]));
+    for (int32_t i = r->n_part - 1; i >= 0; i--) {
+        engine_part *p = &r->part[i];
+        p->item.rule = NULL; /* the likeliest token after a root alone comes with the pass: no rule has to look at it */
+        if (p->tree.n > 1 || s->seqs[p->seq].request.p.sampling.temperature > 0) SPEC_TRY(add_item(s, r, p));
+    }
     if (!b->items) return SPEC_OK;
     b->ops = s->ops;
-    b->logits = speci_exec_logits(s->exec, &ld);
+    b->logits = s->exec->logits;
     b->next = r->hand_on;
     b->rows.n_candidate = b->rows.n_call = 0;
     return speci_verify_batch_enqueue(b);
@@ -397,7 +386,7 @@ spec_status speci_verify_read(spec_session *s, engine_round *r)
     SPEC_TRY(wait(s, r));
     for (int32_t i = 0; i < r->n_part; i++) {
         engine_part *p = &r->part[i];
-        if (!needs_no_rule(s, p)) continue;
+        if (p->item.rule) continue;
         p->path[0] = 0, p->n_path = 1, p->token = r->likeliest[p->first_row];
         if (p->token < 0) return speci_fail(SPEC_E_DEVICE, "the logits of node 0 are not numbers");
     }
@@ -415,7 +404,7 @@ spec_status speci_commit_start(spec_session *s, engine_round *r)
     for (int32_t i = 0; i < r->n_part; i++) {
         engine_part *p = &r->part[i];
         if (p->tree.n == 1) p->path[0] = 0, p->n_path = 1;
-        speci_exec_commit(s->exec, p->seq, p->path, p->n_path);
+        s->exec->kind->commit(s->exec, p->seq, p->path, p->n_path);
     }
     return SPEC_OK;
 }
@@ -456,14 +445,14 @@ static void tell_of_draft(spec_session *s, const engine_part *p)
     if (own->builder && own->builder->kind->observe) tell_builder(own->builder, p);
     if (own->by >= 0) count_drafts(s, own->by, p->tree.n - 1, p->n_path - 1);
     else if (own->maker) count_union(s, p, own->maker);
-    speci_ways_tell(s, p);
+    if (p->round == s->outcome.round) speci_ways_tell(s, p);
 }
 
 static spec_status tell_drafters(spec_session *s, const engine_part *p)
 {
     const speci_draft_seq q = speci_sequence_asked(s, p->seq);
     const spec_status status = s->tells_hidden ? speci_hidden_path(s, &q, p) : SPEC_OK;
-    if (status != SPEC_OK) speci_exec_break(s->exec, p->seq);
+    if (status != SPEC_OK) s->exec->kind->break_seq(s->exec, p->seq);
     for (int32_t k = 0; k < s->drafters.n; k++) {
         speci_draft *d = &s->drafters.draft[k];
         if (d->kind->committed) d->kind->committed(d, &q, p->n_path);
@@ -473,8 +462,10 @@ static spec_status tell_drafters(spec_session *s, const engine_part *p)
 
 static spec_stop stop_of(const spec_session *s, const engine_seq *q)
 {
-    const spec_stop end = speci_request_end(&q->request, q->ids[q->n_ids - 1]);
-    if (end != SPEC_STOP_NONE) return end;
+    const engine_request *r = &q->request;
+    const int32_t token = q->ids[q->n_ids - 1];
+    if (speci_has_id(r->ends, r->n_eos, token)) return SPEC_STOP_EOS;
+    if (speci_has_id(r->ends, r->n_end, token)) return SPEC_STOP_STRING;
     if (q->n_ids >= q->n_end) return SPEC_STOP_LENGTH;
     return s->n_ctx > 0 && q->n_ids >= s->n_ctx ? SPEC_STOP_CONTEXT : SPEC_STOP_NONE;
 }

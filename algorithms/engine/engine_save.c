@@ -3,7 +3,7 @@
  * A saved sequence is a stream of bytes; integers and float32 of the header are little-endian:
  *     header     HEADER bytes, see code_header; its last 8 are the checksum of the rest of it
  *     ids        n_ids int32
- *     target     target_bytes: speci_exec_write; n_ids - 1 positions, all but the pending token, target_recent of them
+ *     target     target_bytes: speci_exec_kind.write; n_ids - 1 positions, all but the pending token, target_recent of them
  *                behind the states of chunked scans
  *     drafters   n_drafter sections: SECTION bytes, see code_section, and as many of the drafter's own as they say
  *     checksum   8 bytes over all that went before
@@ -149,7 +149,7 @@ static spec_status copy_sequence(spec_session *s, int32_t from, int32_t to)
     SPEC_TRY(speci_request_copy(&t->request, s->target, &f->request));
     SPEC_TRY(speci_adjust_copy(&t->adjust, s, f->adjust));
     SPEC_TRY(speci_text_copy(&t->text, &f->text));
-    SPEC_TRY(speci_exec_copy(s->exec, from, to));
+    SPEC_TRY(s->exec->kind->copy(s->exec, from, to));
     for (int32_t k = 0; k < s->drafters.n; k++) {
         speci_draft *d = &s->drafters.draft[k];
         const speci_draft_seq q = speci_sequence_asked(s, from);
@@ -279,14 +279,14 @@ spec_status spec_sequence_save(spec_session *s, int32_t seq, spec_write_fn write
     if (!write) return speci_fail(SPEC_E_INVALID, "saving a sequence needs a write callback");
     if (q->consuming) SPEC_TRY(speci_sequence_consume(s, seq, 0, NULL));
     q->part = -1;
-    SPEC_TRY(speci_exec_flush(s->exec, seq));
+    SPEC_TRY(s->exec->kind->flush(s->exec, seq));
     for (int32_t k = 0; k < s->drafters.n; k++) SPEC_TRY(ready_drafter(s, seq, &s->drafters.draft[k], &section));
     file_sink f = { .write = write, .user_data = user_data };
     file_header h;
     SPEC_TRY(header_of(s, seq, &h));
     SPEC_TRY(put_header(&f, &h));
     SPEC_TRY(put_ids(&f, q->ids, q->n_ids));
-    SPEC_TRY(speci_exec_write(s->exec, seq, put, &f));
+    SPEC_TRY(s->exec->kind->write(s->exec, seq, put, &f));
     for (int32_t k = 0; k < s->drafters.n; k++) SPEC_TRY(put_drafter(s, seq, &s->drafters.draft[k], &f));
     return put_checksum(&f);
 }
@@ -492,7 +492,7 @@ static spec_status restore(spec_session *s, int32_t seq, const file_header *h, f
     q->n_step = h->n_step, q->n_prompt = h->n_prompt, q->n_told = q->n_ids;
     q->n_end = h->n_limit;
     q->n_limit = s->n_ctx > 0 && h->n_limit > s->n_ctx ? s->n_ctx : h->n_limit;
-    SPEC_TRY(speci_exec_read(s->exec, seq, h->n_ids - 1, h->target_recent, h->target_bytes, get, f));
+    SPEC_TRY(s->exec->kind->read(s->exec, seq, h->n_ids - 1, h->target_recent, h->target_bytes, get, f));
     SPEC_TRY(get_drafters(s, seq, h->n_drafter, f, done));
     SPEC_TRY(get_checksum(f));
     SPEC_TRY(prefill_others(s, seq, done));

@@ -39,15 +39,21 @@ typedef struct move {
     whose round;
 } move;
 
+/* What may hold of a round whose drafts were enqueued. */
+enum {
+    SHAPES = 1, /* every tree has grown on the device to a shape that is known, or is its root alone */
+    GREEDY = 2, /* what follows every node is found by the pass itself */
+    MARKS = 4   /* the device says how far it is */
+};
+
 /* Moves behind the start of DRAFT, which all schedules that draft share. */
 typedef struct schedule {
     const char *name;
-    bool (*fits)(const spec_session *s, const engine_round *r);
+    unsigned needs; /* facts */
     move moves[12];
     int32_t n_move;
 } schedule;
 
-/* Is what follows every node found by the pass itself? */
 static bool all_greedy(const spec_session *s, const engine_round *r)
 {
     for (int32_t i = 0; i < r->n; i++) {
@@ -57,13 +63,6 @@ static bool all_greedy(const spec_session *s, const engine_round *r)
     return true;
 }
 
-static bool always(const spec_session *s, const engine_round *r)
-{
-    (void)s, (void)r;
-    return true;
-}
-
-/* Every tree has grown on the device to a shape that is known, or is its root alone. */
 static bool has_shapes(const spec_session *s, const engine_round *r)
 {
     if (!r->pending || s->joint) return false;
@@ -77,26 +76,23 @@ static bool has_shapes(const spec_session *s, const engine_round *r)
     return true;
 }
 
-static bool scores_first_greedy(const spec_session *s, const engine_round *r) { return has_shapes(s, r) && all_greedy(s, r); }
-static bool scores_first(const spec_session *s, const engine_round *r) { return s->ops->mark && has_shapes(s, r); }
-
 enum { ORDINARY = 2, FROM_SCORE = 1 }; /* its row, and its first move behind the drafts */
 static const schedule schedules[] = {
-    { "score first, greedy", scores_first_greedy,
+    { "score first, greedy", SHAPES | GREEDY,
       { { SCORE, START, NOW }, { VERIFY, START, NOW }, { DRAFT, READ, NOW }, { VERIFY, READ, NOW }, { COMMIT, START, NOW }, { COMMIT, READ, NOW } }, 6 },
-    { "score first", scores_first,
+    { "score first", SHAPES | MARKS,
       { { DRAFT, MARK, NOW }, { SCORE, START, NOW }, { DRAFT, READ, NOW }, { VERIFY, START, NOW }, { VERIFY, READ, NOW }, { COMMIT, START, NOW },
         { COMMIT, READ, NOW } }, 7 },
-    [ORDINARY] = { "ordinary", always,
+    [ORDINARY] = { "ordinary", 0,
       { { DRAFT, READ, NOW }, { SCORE, START, NOW }, { VERIFY, START, NOW }, { VERIFY, READ, NOW }, { COMMIT, START, NOW }, { COMMIT, READ, NOW } }, 6 },
 };
 /* Of rounds that draft nothing. */
 static const schedule plain = {
-    "plain", NULL,
+    "plain", 0,
     { { SCORE, START, NOW }, { VERIFY, START, NOW }, { VERIFY, READ, NOW }, { COMMIT, START, NOW }, { COMMIT, READ, NOW } }, 5 };
 /* What was enqueued by the step before is not enqueued again. */
 static const schedule run_ahead = {
-    "run ahead", NULL,
+    "run ahead", 0,
     { { SCORE, START, NOW }, { VERIFY, START, NOW }, { VERIFY, MARK, NOW }, { COMMIT, START, NOW }, { SCORE, START, NEXT }, { VERIFY, START, NEXT },
       { VERIFY, MARK, NEXT }, { VERIFY, READ, NOW }, { COMMIT, READ, NOW } }, 9 };
 
@@ -115,7 +111,7 @@ static spec_status give_up(spec_session *s, engine_round *r, spec_status status)
 {
     char text[512];
     (void)snprintf(text, sizeof text, "%s", spec_last_error());
-    for (int32_t i = 0; i < r->n_part && status == SPEC_E_DEVICE; i++) speci_exec_break(s->exec, r->part[i].seq);
+    for (int32_t i = 0; i < r->n_part && status == SPEC_E_DEVICE; i++) s->exec->kind->break_seq(s->exec, r->part[i].seq);
     if (r->by_shape || r->pending) {
         if (r->by_shape) speci_round_drop(s, r);
         (void)speci_draft_read(s, r);
@@ -139,15 +135,16 @@ static spec_status run_drafting(spec_session *s, engine_round *r)
 {
     SPEC_TRY(speci_draft_start(s, r));
     if (speci_session_stopped(s)) return give_up(s, r, speci_fail(SPEC_E_ABORTED, "stopped after drafting"));
+    const unsigned facts = (has_shapes(s, r) ? SHAPES : 0) | (all_greedy(s, r) ? GREEDY : 0) | (s->ops->mark ? MARKS : 0);
     const schedule *how = schedules;
-    while (!how->fits(s, r)) how++;
+    while (how->needs & ~facts) how++;
     return run(s, r, how, 0);
 }
 
 /* --- running ahead --- */
 
 /* Where drafting is a choice, it is made a step before: by what was known then. */
-static bool chooses_plain(spec_session *s) { return speci_ways_choose(s, 1) == 0; }
+static bool chooses_plain(spec_session *s) { return s->choice.mode == SPEC_ADAPT_OFF || speci_choice_arm(&s->choice, 1) == 0; }
 
 /* Of a session that can. */
 static bool runs_ahead(spec_session *s, int32_t seq)
@@ -188,7 +185,7 @@ static void begin_outcome(spec_session *s, engine_round *r, double start)
 static spec_status fail_plain(spec_session *s, engine_round *now, engine_round *next, spec_status status)
 {
     if (now->n_part == 0) return status;
-    speci_exec_break(s->exec, now->part[0].seq);
+    s->exec->kind->break_seq(s->exec, now->part[0].seq);
     now->n_part = 0;
     if (next) next->n_part = 0;
     return status;
@@ -250,7 +247,7 @@ static void tell_waiting(spec_session *s, int32_t i, int32_t seq)
 {
     const engine_seq *q = &s->seqs[seq];
     s->step_results[i] = (spec_step_result){ .tokens = s->step_ids, .text = q->text.tokenizer ? "" : NULL, .tree = -1, .drafter = -1,
-                                             .n_prompt_left = q->n_ids - 1 - speci_exec_n_past(s->exec, seq) };
+                                             .n_prompt_left = q->n_ids - 1 - s->exec->kind->n_past(s->exec, seq) };
 }
 
 /* Prompts go first, within what a step may consume of them. ready [n]: the sequences that have none, *n_ready of them. One whose

@@ -4,10 +4,10 @@
 #include <string.h>
 
 /* The model's own logits after the part's root. */
-static const float *raw_logits(const spec_session *s, const engine_part *p, int32_t *ld)
+static const float *raw_logits(const spec_session *s, const engine_part *p)
 {
-    const float *logits = speci_exec_logits(s->exec, ld);
-    return p->raw_row >= 0 ? s->adjuster.raw + (size_t)p->raw_row * (size_t)*ld : logits + (size_t)p->first_row * (size_t)*ld;
+    const size_t ld = (size_t)s->exec->n_logit;
+    return p->raw_row >= 0 ? s->adjuster.raw + (size_t)p->raw_row * ld : s->exec->logits + (size_t)p->first_row * ld;
 }
 
 static spec_status find_part(const spec_session *s, int32_t seq, int32_t node, const engine_part **out)
@@ -32,11 +32,11 @@ spec_status spec_node_logits(spec_session *s, float *logits, int32_t seq, int32_
 {
     ENGINE_ENTER(s);
     SPEC_NEED(logits, "logits");
-    int32_t ld;
+    const size_t ld = (size_t)s->exec->n_logit;
     const engine_part *p;
     SPEC_TRY(find_part(s, seq, node, &p));
-    const float *from = raw_logits(s, p, &ld);
-    SPEC_TRY(s->ops->download(s->queue, logits, from + (size_t)node * (size_t)ld, (size_t)ld * sizeof *logits));
+    const float *from = raw_logits(s, p);
+    SPEC_TRY(s->ops->download(s->queue, logits, from + (size_t)node * ld, ld * sizeof *logits));
     return s->ops->sync(s->queue);
 }
 
@@ -47,7 +47,7 @@ spec_status spec_node_hidden(spec_session *s, float *hidden, int32_t seq, int32_
     int32_t row;
     SPEC_TRY(find_row(s, seq, node, &row));
     if (tap < 0 || tap >= s->n_tap) return speci_fail(SPEC_E_INVALID, "tap %d of %d that the session keeps", tap, s->n_tap);
-    const spec_view v = speci_exec_tap(s->exec, SPEC_PHASE_DECODE, tap);
+    const spec_view v = s->exec->kind->tap(s->exec, SPEC_PHASE_DECODE, tap);
     const speci_draft_hidden h = { .taps = &v, .row = &row, .n = 1 };
     SPEC_TRY(speci_hidden_download(s->ops, s->queue, hidden, &h, 0, 0, 1, s->target->dim));
     SPEC_TRY(s->ops->sync(s->queue));
@@ -73,13 +73,13 @@ spec_status spec_node_probs(spec_session *s, float *probs, int32_t seq, int32_t 
 {
     ENGINE_ENTER(s);
     SPEC_NEED(probs, "probs");
-    int32_t row, ld;
+    int32_t row;
     SPEC_TRY(find_row(s, seq, node, &row));
-    const float *logits = speci_exec_logits(s->exec, &ld);
+    const int32_t ld = s->exec->n_logit;
     const spec_sampling *how = &s->seqs[seq].request.p.sampling;
     const int32_t first = 0;
     if (how->temperature == 0) return greedy_probs(s, row, node, probs);
-    SPEC_TRY(s->ops->probs(s->queue, &(spec_probs_args){ .logits = logits, .ld = ld, .n_valid = ld, .probs = s->p,
+    SPEC_TRY(s->ops->probs(s->queue, &(spec_probs_args){ .logits = s->exec->logits, .ld = ld, .n_valid = ld, .probs = s->p,
                                                          .ld_probs = ld, .n_probs = ld, .n_row = 1, .host_src = &row,
                                                          .host_dst = &first, .host_sampling = how }));
     SPEC_TRY(s->ops->download(s->queue, probs, s->p, (size_t)ld * sizeof *probs));
@@ -102,9 +102,10 @@ spec_status spec_draft_probs(spec_session *s, float *probs, int32_t seq, int32_t
 spec_status speci_logprobs(spec_session *s, const engine_part *p, const int32_t *tokens, int32_t n, spec_logprob *out, int32_t n_top)
 {
     enum { TOP = sizeof out->top_id / sizeof *out->top_id };
-    int32_t ld, id[(SPEC_MAX_DEPTH + 1) * TOP];
+    const int32_t ld = s->exec->n_logit;
+    int32_t id[(SPEC_MAX_DEPTH + 1) * TOP];
     float logprob[SPEC_MAX_DEPTH + 1], top[(SPEC_MAX_DEPTH + 1) * TOP];
-    const float *logits = raw_logits(s, p, &ld);
+    const float *logits = raw_logits(s, p);
     SPEC_TRY(s->ops->logprob(s->queue, &(spec_logprob_args){ .logits = logits, .ld = ld, .n_vocab = ld, .n_row = n,
                                                              .n_top = n_top, .host_row = p->path, .host_token = tokens,
                                                              .host_out_logprob = logprob, .host_out_top = id,
@@ -124,13 +125,13 @@ spec_status spec_node_logprobs(spec_session *s, float *logprob, int32_t *top_id,
     ENGINE_ENTER(s);
     SPEC_NEED(logprob, "logprob");
     SPEC_NEED((top_id && top_logprob) || n == 0, "top_id and top_logprob");
-    int32_t ld;
+    const int32_t ld = s->exec->n_logit;
     const engine_part *p;
     SPEC_TRY(find_part(s, seq, node, &p));
     if (token < 0 || token >= s->target->n_vocab || n < 0 || n > 64 || n > s->target->n_vocab)
         return speci_fail(SPEC_E_INVALID, "token %d of %d ids, %d likeliest (at most 64)", token, s->target->n_vocab,
                           n);
-    const float *logits = raw_logits(s, p, &ld);
+    const float *logits = raw_logits(s, p);
     SPEC_TRY(s->ops->logprob(s->queue, &(spec_logprob_args){ .logits = logits, .ld = ld, .n_vocab = ld, .n_row = 1,
                                                              .n_top = n, .host_row = &node, .host_token = &token,
                                                              .host_out_logprob = logprob, .host_out_top = top_id,

@@ -83,7 +83,7 @@ void speci_sequence_end(spec_session *s, int32_t seq)
     engine_seq *q = &s->seqs[seq];
     speci_sequence_end_drafters(s, seq);
     for (int32_t i = 0; i < 2 && s->plain; i++) s->plain[2 * seq + i].n_part = 0; /* what runs ahead has no one to go to */
-    speci_exec_end(s->exec, seq);
+    s->exec->kind->end(s->exec, seq);
     speci_free(s->a, q->ids);
     speci_request_close(&q->request, s->a);
     speci_adjust_close(s, q->adjust);
@@ -101,7 +101,7 @@ static spec_status begin(spec_session *s, int32_t seq, const int32_t *ids, size_
     SPEC_TRY(speci_sequence_take_ids(s, q, ids, n));
     q->n_prompt = q->n_ids;
     speci_sequence_limit(s, q);
-    speci_exec_begin(s->exec, seq);
+    s->exec->kind->begin(s->exec, seq);
     return consume_prompt(s, seq);
 }
 
@@ -147,7 +147,7 @@ spec_status spec_sequence_append(spec_session *s, int32_t seq, const int32_t *id
     SPEC_TRY(speci_sequence_room(s, q, n));
     if (request) SPEC_TRY(speci_sequence_take_request(s, q, request));
     speci_sequence_forget(s, seq);
-    if (!s->tells_hidden) speci_exec_commit(s->exec, seq, NULL, 0); /* the path that is pending goes with the prompt, in place of a pass */
+    if (!s->tells_hidden) s->exec->kind->commit(s->exec, seq, NULL, 0); /* the path that is pending goes with the prompt, in place of a pass */
     SPEC_TRY(speci_sequence_take_ids(s, q, ids, n));
     q->n_prompt = q->n_ids;
     q->stop = SPEC_STOP_NONE;

@@ -67,8 +67,6 @@ static spec_status read_wishes(wishes *w, spec_drafter *drafter, const spec_sess
 
 /* --- a session without device memory --- */
 
-static int32_t max32(int32_t a, int32_t b) { return a > b ? a : b; }
-
 static spec_status plan_context(spec_session *s, int32_t n_ctx)
 {
     const spec_model *target = s->target;
@@ -93,9 +91,9 @@ static spec_status plan_nodes(spec_session *s, const wishes *w)
     int32_t n_node = 1, n_q = 0;
     for (int32_t i = 0; i < w->n_drafter; i++) {
         const speci_draft_size z = speci_draft_size_of(w->drafters[i]);
-        n_q = max32(n_q, z.n_q);
+        n_q = speci_max32(n_q, z.n_q);
         if (w->params.combine == SPEC_DRAFT_UNION && i > 0) n_node += z.n_node - 1;
-        else n_node = max32(n_node, z.n_node);
+        else n_node = speci_max32(n_node, z.n_node);
     }
     if (n_node > SPECI_MAX_NODE) n_node = SPECI_MAX_NODE;
     s->n_seq = w->params.n_seq ? w->params.n_seq : 1;
@@ -142,7 +140,7 @@ static spec_status prepare_drafters(spec_session *s, const wishes *w)
  * only way or a choice, and no drafter waits for the rows of a step. */
 static bool may_run_ahead(const spec_session *s, const wishes *w)
 {
-    if (!s->ops->mark || speci_exec_waits(s->target) || s->joint || s->tells_hidden) return false;
+    if (!s->ops->mark || s->target->exec->waits || s->joint || s->tells_hidden) return false;
     return s->drafters.n == 0 || w->params.adapt != SPEC_ADAPT_OFF;
 }
 
@@ -167,18 +165,18 @@ static spec_status prepare(spec_session *s, spec_model *target, const wishes *w)
                                      .recurrent = s->site.recurrent, .joint = s->joint, .taps = s->taps, .n_tap = s->n_kept,
                                      .n_chunk = p->n_prompt_step };
     if (may_run_ahead(s, w)) s->roots_bytes = (size_t)s->n_seq * sizeof *s->roots;
-    return speci_exec_open(&s->exec, target, &exec);
+    return target->exec->open(&s->exec, target, &exec);
 }
 
 /* Plans of all executors, columns of row operations, and bytes. plans [2 + 2 n]. */
 static spec_status sum_needs(const spec_session *s, spec_plan *plans, int32_t *n_plan, int32_t *n_column, spec_memory *memory)
 {
     int32_t n_row = s->n_seq * (s->n_node + 1);
-    speci_exec_plans(s->exec, plans);
+    s->exec->kind->plans(s->exec, plans);
     *n_plan = 2;
     *n_column = s->target->n_vocab;
     memory->bytes_model = s->target->bytes_weights;
-    speci_exec_memory(s->exec, memory);
+    s->exec->kind->memory(s->exec, memory);
     memory->bytes_work += s->p_bytes + s->q_bytes + s->roots_bytes;
     for (int32_t i = 0; i < s->drafters.n; i++) {
         const speci_draft *d = &s->drafters.draft[i];
@@ -189,8 +187,8 @@ static spec_status sum_needs(const spec_session *s, spec_plan *plans, int32_t *n
         memory->bytes_kv += needs.memory.bytes_kv, memory->bytes_work += needs.memory.bytes_work;
         memcpy(plans + *n_plan, needs.plans, (size_t)needs.n_plan * sizeof *plans);
         *n_plan += needs.n_plan;
-        n_row = max32(n_row, needs.n_row);
-        *n_column = max32(*n_column, needs.n_column);
+        n_row = speci_max32(n_row, needs.n_row);
+        *n_column = speci_max32(*n_column, needs.n_column);
     }
     const spec_backend *be = s->target->backend;
     if (n_row > be->info.row_max)
@@ -291,7 +289,7 @@ static int32_t proposal_nodes(const spec_session *s)
 {
     int32_t n = s->n_node;
     for (int32_t i = 0; i < s->drafters.n; i++)
-        n = max32(n, max32(s->drafters.draft[i].size.n_node, s->drafters.draft[i].size.pool));
+        n = speci_max32(n, speci_max32(s->drafters.draft[i].size.n_node, s->drafters.draft[i].size.pool));
     return n;
 }
 
@@ -377,7 +375,7 @@ static spec_status attach(spec_session *s)
     speci_free(s->a, plans);
     SPEC_TRY(status);
     s->site.queue = s->queue;
-    SPEC_TRY(speci_exec_attach(s->exec, s->queue, s->captures));
+    SPEC_TRY(s->exec->kind->attach(s->exec, s->queue, s->captures));
     speci_hidden_attach(s);
     SPEC_TRY(alloc_device(s));
     place_batch(s, &s->round);

@@ -149,6 +149,17 @@ void spec_tree_ranks(const spec_tree *tree, int32_t *rank)
 
 bool speci_tree_sampled(spec_tree_kind kind) { return kind == SPEC_TREE_SAMPLED || kind == SPEC_TREE_SAMPLED_IID; }
 
+void speci_tree_forget_rows(spec_tree *t)
+{
+    for (int32_t i = 0; i < t->n; i++) t->q_row[i] = -2 - t->q_row[i]; /* -1 stays, rows become less: unclaimed */
+    for (int32_t i = 1; i < t->n; i++) {
+        int32_t *row = &t->q_row[t->parent[i]];
+        if (*row < -1) *row = -2 - *row;
+    }
+    for (int32_t i = 0; i < t->n; i++)
+        if (t->q_row[i] < -1) t->q_row[i] = -1;
+}
+
 bool speci_tree_equal(const spec_tree *a, const spec_tree *b)
 {
     return a->n == b->n && memcmp(a->token, b->token, (size_t)a->n * sizeof(int32_t)) == 0 &&

@@ -8,6 +8,8 @@
 
 /* Were the siblings of such trees sampled from draft distributions? Then rules may verify them by those. */
 bool speci_tree_sampled(spec_tree_kind kind);
+/* Rows of draft distributions stay only where something was drawn from them: a node without children has none. */
+void speci_tree_forget_rows(spec_tree *t);
 int32_t speci_tree_depth(const spec_tree *t, int32_t node);
 /* Same nodes at the same places? */
 bool speci_tree_equal(const spec_tree *a, const spec_tree *b);

@@ -24,18 +24,6 @@ static bool choose(const spec_tree *t, const uint8_t *keep, bool with_siblings, 
     return any;
 }
 
-/* A row from which no child is left is forgotten. */
-static void forget_rows(spec_tree *t)
-{
-    for (int32_t i = 0; i < t->n; i++) t->q_row[i] = -2 - t->q_row[i]; /* -1 stays, rows become less: unclaimed */
-    for (int32_t i = 1; i < t->n; i++) {
-        int32_t *row = &t->q_row[t->parent[i]];
-        if (*row < -1) *row = -2 - *row;
-    }
-    for (int32_t i = 0; i < t->n; i++)
-        if (t->q_row[i] < -1) t->q_row[i] = -1;
-}
-
 void spec_tree_prune(spec_tree *tree, int32_t *map, const uint8_t *keep, int by_slot)
 {
     if (!tree || !keep) return;
@@ -56,7 +44,7 @@ void spec_tree_prune(spec_tree *tree, int32_t *map, const uint8_t *keep, int by_
     }
     tree->n = n;
     if (sampled && !by_slot) tree->kind = SPEC_TREE_DETERMINISTIC;
-    if (tree->q_row) forget_rows(tree);
+    if (tree->q_row) speci_tree_forget_rows(tree);
 }
 
 /* --- union --- */

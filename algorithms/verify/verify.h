@@ -29,7 +29,8 @@ typedef struct speci_verify_item {
     const int32_t *eos;            /* [n_eos] the walk ends at these tokens */
     int32_t n_eos;
     int32_t *path, *n_path, *token; /* results, as those of spec_verify */
-    struct speci_verify_item *next; /* in the batch, or NULL */
+    struct speci_verify_item *next; /* of the same device side, or NULL; */
+    struct speci_verify_item *others; /* of the first one: the first one of another device side, or NULL */
 } speci_verify_item;
 
 /* Calls of spec_backend_ops.accept in one batch, at most. */
@@ -56,26 +57,23 @@ typedef struct speci_verify_batch {
     spec_step_node *next;    /* device memory: row i's token goes to next[i] too, where the device finds it; or NULL */
     int32_t n_vocab;
     speci_verify_rows rows;
-    speci_verify_item *items;
+    speci_verify_item *items; /* the first one; NULL: none */
 } speci_verify_batch;
 
-/* What rules have a session do. Both hooks get a batch and look at those of its items whose rule has this device side
- * (`self`, speci_verify_next), all of them in one call. Rules that share a device side share its calls of the
- * backend. */
+/* What rules have a session do. Both hooks get those items of a batch whose rules have this device side, one at least, all of them in
+ * one call. Rules that share a device side share its calls of the backend. */
 struct speci_verify_device {
     bool needs_probs; /* the distributions of all nodes of its items are in p before enqueue's operations run */
     bool (*fits)(const spec_backend_ops *ops); /* has the backend what it needs? NULL: always */
     /* Enqueues the operations that `walk` reads the results of. NULL: what came with the pass is enough. */
-    spec_status (*enqueue)(speci_verify_batch *b, const speci_verify_device *self);
+    spec_status (*enqueue)(speci_verify_batch *b, const speci_verify_item *items);
     /* Writes path, n_path and token of each item. It may enqueue more, and wait for it with ops->sync. */
-    spec_status (*walk)(const speci_verify_batch *b, const speci_verify_device *self);
+    spec_status (*walk)(const speci_verify_batch *b, const speci_verify_item *items);
 };
 
-/* The item after `before` (NULL: the first) whose rule has this device side; NULL: no more. */
-speci_verify_item *speci_verify_next(const speci_verify_batch *b, const speci_verify_device *device,
-                                     const speci_verify_item *before);
-/* Computes p, then calls enqueue of each device side that the items have. rule, tree and the other inputs of the items
- * are set; p_row is set here. */
+/* To the front of the items of its device side. rule, tree and its other inputs are set. */
+void speci_verify_batch_add(speci_verify_batch *b, speci_verify_item *x);
+/* Computes p, then calls enqueue of each device side that the items have. p_row is set here. */
 spec_status speci_verify_batch_enqueue(speci_verify_batch *b);
 /* When what was enqueued is there: the walk of each device side. */
 spec_status speci_verify_batch_walk(const speci_verify_batch *b);
@@ -115,13 +113,12 @@ extern const speci_verify_rule speci_verify_greedy;
 
 /* --- what rules share --- */
 
-/* The walk of a rule that decides node by node: *child is the accepted child of `node`, or -1, and then *token is what
- * follows. depth: of the node. */
+/* The walk of a rule that decides node by node: *child is the accepted child of `node`, or -1; *token is the child's, or what
+ * follows. depth: of the node. In a session x is the item: the walk ends at a token that ends the text. E_DEVICE: it is none (less than
+ * 0), since the node's logits are not numbers. On plain arrays x is NULL. */
 typedef spec_status (*speci_verify_node_fn)(void *arg, int32_t node, int32_t depth, int32_t *child, int32_t *token);
-spec_status speci_verify_walk(speci_verify_node_fn decide, void *arg, int32_t *path, int32_t *n_path, int32_t *token);
-/* In a session: `token` was found after `node`, and `child` has it (-1: none does). The walk goes on at *child unless
- * the token ends the text. E_DEVICE: it is none, since the node's logits are not numbers. */
-spec_status speci_verify_go_on(const speci_verify_item *x, int32_t node, int32_t token, int32_t *child);
+spec_status speci_verify_walk(speci_verify_node_fn decide, void *arg, const speci_verify_item *x, int32_t *path, int32_t *n_path,
+                              int32_t *token);
 
 /* On plain arrays: row `node` of p; the row of q that node c (not the root) was drawn from, -1 = the tree does not
  * say. */

@@ -44,11 +44,10 @@ static void add_nodes(speci_verify_batch *b, const speci_verify_item *x, spec_ac
     }
 }
 
-static spec_status enqueue(speci_verify_batch *b, const speci_verify_device *self)
+static spec_status enqueue(speci_verify_batch *b, const speci_verify_item *items)
 {
-    speci_verify_item *x = speci_verify_next(b, self, NULL);
-    spec_accept_args a = begin_call(b, x->p_row, self == &speci_verify_by_accept_repeat);
-    for (; x; x = speci_verify_next(b, self, x)) add_nodes(b, x, &a);
+    spec_accept_args a = begin_call(b, items->p_row, items->rule->device == &speci_verify_by_accept_repeat);
+    for (const speci_verify_item *x = items; x; x = x->next) add_nodes(b, x, &a);
     return b->ops->accept(b->queue, &a);
 }
 
@@ -75,14 +74,14 @@ static spec_status decide(void *arg, int32_t node, int32_t depth, int32_t *child
     *token = r->token[node];
     if (!r->x->rule->uses_draft_probs) *child = speci_tree_child_with(r->x->tree, node, *token);
     else *child = r->choice[node] < 0 ? -1 : nth_child(r->x->tree, node, r->choice[node]);
-    return speci_verify_go_on(r->x, node, *token, child);
+    return SPEC_OK;
 }
 
-static spec_status walk(const speci_verify_batch *b, const speci_verify_device *self)
+static spec_status walk(const speci_verify_batch *b, const speci_verify_item *items)
 {
-    for (speci_verify_item *x = NULL; (x = speci_verify_next(b, self, x));) {
+    for (const speci_verify_item *x = items; x; x = x->next) {
         results r = { .x = x, .choice = b->rows.choice + x->p_row, .token = b->rows.token + x->p_row };
-        SPEC_TRY(speci_verify_walk(decide, &r, x->path, x->n_path, x->token));
+        SPEC_TRY(speci_verify_walk(decide, &r, x, x->path, x->n_path, x->token));
     }
     return SPEC_OK;
 }

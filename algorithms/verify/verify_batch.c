@@ -2,18 +2,13 @@
  * of them asks for, then their walks. */
 #include "algorithms/verify/verify.h"
 
-speci_verify_item *speci_verify_next(const speci_verify_batch *b, const speci_verify_device *device,
-                                     const speci_verify_item *before)
+void speci_verify_batch_add(speci_verify_batch *b, speci_verify_item *x)
 {
-    speci_verify_item *x = before ? before->next : b->items;
-    while (x && x->rule->device != device) x = x->next;
-    return x;
-}
-
-/* The first item of every device side stands for it. */
-static bool stands_for_device(const speci_verify_batch *b, const speci_verify_item *x)
-{
-    return speci_verify_next(b, x->rule->device, NULL) == x;
+    speci_verify_item **first = &b->items;
+    while (*first && (*first)->rule->device != x->rule->device) first = &(*first)->others;
+    x->next = *first;
+    x->others = *first ? (*first)->others : NULL;
+    *first = x;
 }
 
 /* Rows p_row to p_row + tree->n - 1 of p are the item's. */
@@ -28,15 +23,12 @@ static int32_t add_probs(speci_verify_batch *b, speci_verify_item *x, int32_t n_
     return n_row;
 }
 
-/* Items of one device side stand together, so that its rows are one call's. */
+/* Rows of one device side stand together: they are one call's. */
 static spec_status enqueue_probs(speci_verify_batch *b)
 {
     int32_t n_row = 0;
-    for (const speci_verify_item *x = b->items; x; x = x->next) {
-        const speci_verify_device *device = x->rule->device;
-        if (!device->needs_probs || !stands_for_device(b, x)) continue;
-        for (speci_verify_item *y = NULL; (y = speci_verify_next(b, device, y));) n_row = add_probs(b, y, n_row);
-    }
+    for (speci_verify_item *first = b->items; first; first = first->others)
+        for (speci_verify_item *x = first; x && x->rule->device->needs_probs; x = x->next) n_row = add_probs(b, x, n_row);
     return b->ops->probs(b->queue, &(spec_probs_args){ .logits = b->logits, .ld = b->n_vocab, .n_valid = b->n_vocab,
                                                        .probs = b->p, .ld_probs = b->n_vocab, .n_probs = b->n_vocab,
                                                        .n_row = n_row, .host_src = b->rows.src, .host_dst = b->rows.dst,
@@ -46,16 +38,15 @@ static spec_status enqueue_probs(speci_verify_batch *b)
 spec_status speci_verify_batch_enqueue(speci_verify_batch *b)
 {
     bool needs_probs = false;
-    for (const speci_verify_item *x = b->items; x; x = x->next) needs_probs = needs_probs || x->rule->device->needs_probs;
+    for (const speci_verify_item *x = b->items; x; x = x->others) needs_probs = needs_probs || x->rule->device->needs_probs;
     if (needs_probs) SPEC_TRY(enqueue_probs(b));
-    for (const speci_verify_item *x = b->items; x; x = x->next)
-        if (stands_for_device(b, x) && x->rule->device->enqueue) SPEC_TRY(x->rule->device->enqueue(b, x->rule->device));
+    for (const speci_verify_item *x = b->items; x; x = x->others)
+        if (x->rule->device->enqueue) SPEC_TRY(x->rule->device->enqueue(b, x));
     return SPEC_OK;
 }
 
 spec_status speci_verify_batch_walk(const speci_verify_batch *b)
 {
-    for (const speci_verify_item *x = b->items; x; x = x->next)
-        if (stands_for_device(b, x)) SPEC_TRY(x->rule->device->walk(b, x->rule->device));
+    for (const speci_verify_item *x = b->items; x; x = x->others) SPEC_TRY(x->rule->device->walk(b, x));
     return SPEC_OK;
 }

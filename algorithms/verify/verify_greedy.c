@@ -18,24 +18,25 @@ static spec_status decide(void *arg, int32_t node, int32_t depth, int32_t *child
 static spec_status walk(const spec_verify_args *a, int32_t *path, int32_t *n_path, int32_t *token)
 {
     spec_verify_args copy = *a;
-    return speci_verify_walk(decide, &copy, path, n_path, token);
+    return speci_verify_walk(decide, &copy, NULL, path, n_path, token);
 }
 
 /* --- in a session: the likeliest token of every node came with the pass --- */
 
 static spec_status decide_scored(void *arg, int32_t node, int32_t depth, int32_t *child, int32_t *token)
 {
-    const speci_verify_item *x = arg;
+    const speci_verify_item *x = *(const speci_verify_item *const *)arg;
     (void)depth;
     *token = x->likeliest[node];
     *child = speci_tree_child_with(x->tree, node, *token);
-    return speci_verify_go_on(x, node, *token, child);
+    return SPEC_OK;
 }
 
-static spec_status walk_scored(const speci_verify_batch *b, const speci_verify_device *self)
+static spec_status walk_scored(const speci_verify_batch *b, const speci_verify_item *items)
 {
-    for (speci_verify_item *x = NULL; (x = speci_verify_next(b, self, x));)
-        SPEC_TRY(speci_verify_walk(decide_scored, x, x->path, x->n_path, x->token));
+    (void)b;
+    for (const speci_verify_item *x = items; x; x = x->next)
+        SPEC_TRY(speci_verify_walk(decide_scored, &x, x, x->path, x->n_path, x->token));
     return SPEC_OK;
 }
 

@@ -37,7 +37,7 @@ static spec_status walk(const spec_verify_args *a, bool repeat, int32_t *path, i
 {
     speci_residual w;
     SPEC_TRY(speci_residual_open(&w, a, repeat));
-    const spec_status status = speci_verify_walk(decide, &w, path, n_path, token);
+    const spec_status status = speci_verify_walk(decide, &w, NULL, path, n_path, token);
     speci_residual_close(&w);
     return status;
 }

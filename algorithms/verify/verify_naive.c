@@ -18,7 +18,7 @@ static spec_status decide(void *arg, int32_t node, int32_t depth, int32_t *child
 static spec_status walk(const spec_verify_args *a, int32_t *path, int32_t *n_path, int32_t *token)
 {
     spec_verify_args copy = *a;
-    return speci_verify_walk(decide, &copy, path, n_path, token);
+    return speci_verify_walk(decide, &copy, NULL, path, n_path, token);
 }
 
 const speci_verify_rule speci_verify_naive = {

@@ -40,7 +40,6 @@ static float last_uniform(uint64_t seed, uint64_t position, bool leaf)
 
 typedef struct walker {
     const spec_tree *tree;
-    const speci_verify_item *item; /* NULL on plain arrays */
     tree_rows rows;
     int32_t at; /* row */
 } walker;
@@ -49,11 +48,11 @@ static spec_status decide(void *arg, int32_t node, int32_t depth, int32_t *child
 {
     walker *w = arg;
     const int32_t next = w->rows.next[w->at];
-    (void)depth;
+    (void)node, (void)depth;
     *child = next < 0 ? -1 : w->rows.node[next] - w->rows.first_node;
     *token = next < 0 ? w->rows.token[w->at] : w->tree->token[*child];
     w->at = next;
-    return w->item ? speci_verify_go_on(w->item, node, *token, child) : SPEC_OK;
+    return SPEC_OK;
 }
 
 /* --- in a session --- */
@@ -75,31 +74,30 @@ static void add_rows(speci_verify_batch *b, const speci_verify_item *x, int32_t 
     }
 }
 
-static spec_status enqueue(speci_verify_batch *b, const speci_verify_device *self)
+static spec_status enqueue(speci_verify_batch *b, const speci_verify_item *items)
 {
-    const speci_verify_item *x = speci_verify_next(b, self, NULL);
     const speci_verify_rows *r = &b->rows;
-    const int32_t row = x->p_row, ld = b->n_vocab;
+    const int32_t row = items->p_row, ld = b->n_vocab;
     int32_t n = 0;
-    for (; x; n += x->tree->n, x = speci_verify_next(b, self, x)) add_rows(b, x, row);
+    for (const speci_verify_item *x = items; x; n += x->tree->n, x = x->next) add_rows(b, x, row);
     return b->ops->accept_tree(b->queue, &(spec_accept_tree_args){
         .p = b->p, .q = b->q, .ld_p = ld, .ld_q = ld, .n_vocab = ld, .n_row = n, .host_p_row = r->dst + row,
         .host_q_row = r->q_row + row, .host_parent = r->parent + row, .host_token = r->candidate + row,
         .host_u_last = r->u_last + row, .host_out_prob = r->prob + row, .host_out_token = r->token + row });
 }
 
-static spec_status walk_scored(const speci_verify_batch *b, const speci_verify_device *self)
+static spec_status walk_scored(const speci_verify_batch *b, const speci_verify_item *items)
 {
     const speci_verify_rows *r = &b->rows;
-    const int32_t first = speci_verify_next(b, self, NULL)->p_row;
-    for (speci_verify_item *x = NULL; (x = speci_verify_next(b, self, x));) {
+    const int32_t first = items->p_row;
+    for (const speci_verify_item *x = items; x; x = x->next) {
         const int32_t row = x->p_row;
-        walker w = { .tree = x->tree, .item = x,
+        walker w = { .tree = x->tree,
                      .rows = { .n = x->tree->n, .node = r->dst + row, .first_node = row, .parent = r->parent + row,
                                .first_row = row - first, .prob = r->prob + row, .token = r->token + row,
                                .next = r->choice + row } };
         choose(&w.rows, x->sampling->seed, x->position);
-        SPEC_TRY(speci_verify_walk(decide, &w, x->path, x->n_path, x->token));
+        SPEC_TRY(speci_verify_walk(decide, &w, x, x->path, x->n_path, x->token));
     }
     return SPEC_OK;
 }
@@ -169,7 +167,7 @@ spec_status speci_verify_traversal_walk(const spec_verify_args *a, int32_t *path
         speci_tree_levels(a->tree, node, parent);
         find(&left, node, parent, prob, follows);
         choose(&w.rows, a->seed, a->position);
-        status = speci_verify_walk(decide, &w, path, n_path, token);
+        status = speci_verify_walk(decide, &w, NULL, path, n_path, token);
     }
     speci_free(a->allocator, prob);
     speci_free(a->allocator, ints);

@@ -1,22 +1,17 @@
 /* verify_walk.c - the walk of rules that decide node by node (algorithms.md 3.5), and access to plain arrays. */
 #include "algorithms/verify/verify.h"
 
-spec_status speci_verify_walk(speci_verify_node_fn decide, void *arg, int32_t *path, int32_t *n_path, int32_t *token)
+spec_status speci_verify_walk(speci_verify_node_fn decide, void *arg, const speci_verify_item *x, int32_t *path, int32_t *n_path,
+                              int32_t *token)
 {
     *n_path = 0;
-    for (int32_t node = 0; node >= 0;) {
+    for (int32_t node = 0, next; node >= 0; node = next) {
         const int32_t depth = (*n_path)++;
         path[depth] = node;
-        SPEC_TRY(decide(arg, node, depth, &node, token));
+        SPEC_TRY(decide(arg, node, depth, &next, token));
+        if (x && *token < 0) return speci_fail(SPEC_E_DEVICE, "the logits of node %d are not numbers", node);
+        if (x && speci_has_id(x->eos, x->n_eos, *token)) next = -1;
     }
-    return SPEC_OK;
-}
-
-spec_status speci_verify_go_on(const speci_verify_item *x, int32_t node, int32_t token, int32_t *child)
-{
-    if (token < 0) return speci_fail(SPEC_E_DEVICE, "the logits of node %d are not numbers", node);
-    for (int32_t i = 0; i < x->n_eos; i++)
-        if (x->eos[i] == token) *child = -1;
     return SPEC_OK;
 }
 

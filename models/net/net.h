@@ -233,7 +233,8 @@ spec_plan speci_net_part_plan(const net_exec *net, int32_t i);
 
 /* Runs the pass that is described (net_pass.c), and what arg-max is behind it unless that is NULL. */
 spec_status speci_net_run(net_exec *net, int32_t phase, const spec_argmax_args *argmax);
-spec_status speci_net_check_token(const net_exec *net, int32_t token);
+/* Are ids [n] of the vocabulary? */
+spec_status speci_net_check_tokens(const net_exec *net, const int32_t *ids, size_t n);
 /* Applies what is pending, and folds what states do not cover: n_recent is 0 behind it (net_settle.c). */
 spec_status speci_net_settle(net_exec *net, int32_t slot);
 

@@ -9,8 +9,8 @@ static spec_status check_aside(const net_exec *net, const speci_exec_input *in)
     SPEC_TRY(speci_net_check_live(net, in->slot));
     if (in->n_grown < 0 || in->n_fed < 1 || in->n_fed >= n || n > net->shape.n_node)
         return speci_fail(SPEC_E_INVALID, "nodes %d to %d of trees of up to %d", in->n_fed, n, net->shape.n_node);
-    for (int32_t i = in->n_fed; i < in->tree->n; i++) SPEC_TRY(speci_net_check_token(net, in->tree->token[i]));
-    return SPEC_OK;
+    const int32_t n_token = in->tree->n - in->n_fed;
+    return n_token > 0 ? speci_net_check_tokens(net, in->tree->token + in->n_fed, (size_t)n_token) : SPEC_OK;
 }
 
 static spec_status run_aside(net_exec *net, int32_t i)

@@ -7,10 +7,12 @@ spec_status speci_net_run(net_exec *net, int32_t phase, const spec_argmax_args *
     return speci_plan_run(net->ops, net->queue, &net->plan[phase], net->prepared[phase], net->block, argmax);
 }
 
-spec_status speci_net_check_token(const net_exec *net, int32_t token)
+spec_status speci_net_check_tokens(const net_exec *net, const int32_t *ids, size_t n)
 {
-    if (token >= 0 && token < net->base.model->n_vocab) return SPEC_OK;
-    return speci_fail(SPEC_E_INVALID, "token %d is not in the vocabulary of %d ids", token, net->base.model->n_vocab);
+    const int32_t n_vocab = net->base.model->n_vocab;
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= n_vocab) return speci_fail(SPEC_E_INVALID, "token %d is not in the vocabulary of %d ids", ids[i], n_vocab);
+    return SPEC_OK;
 }
 
 /* What can be wrong with an input (its shape is the caller's: spec_tree_check), and its pages, before the device is
@@ -27,8 +29,8 @@ spec_status speci_net_check_input(net_exec *net, const speci_exec_input *in, con
     if (in->n_fed < 0 || in->n_fed >= n || in->n_fed != s->n_fed * (in->n_fed > 0))
         return speci_fail(SPEC_E_INVALID, "%d of %d nodes are said to be fed; %d are", in->n_fed, n, s->n_fed);
     if (net->shape.joint) SPEC_TRY(speci_net_joint_check(in));
-    const int32_t n_token = feed && feed->grown ? 1 : t->n; /* the others stand on the device */
-    for (int32_t i = 0; i < t->n && i < n_token; i++) SPEC_TRY(speci_net_check_token(net, t->token[i]));
+    const int32_t n_token = feed && feed->grown ? speci_min32(t->n, 1) : t->n; /* the others stand on the device */
+    SPEC_TRY(speci_net_check_tokens(net, t->token, (size_t)n_token));
     return speci_net_reserve(net, s, s->n_past + s->n_path + n);
 }
 
@@ -51,17 +53,6 @@ void speci_net_take_note(net_exec *net, const speci_exec_input *in, int32_t n_in
     }
 }
 
-static spec_status pass(net_exec *net, const speci_exec_input *in, int32_t n_in, const speci_exec_feed *feed,
-                        const speci_exec_tokens *tokens)
-{
-    speci_net_describe(net, in, n_in, feed);
-    spec_argmax_args a = speci_argmax_of(net->base.logits, net->base.n_logit, 0, net->block->n_row);
-    if (tokens) a.host_out_token = tokens->token, a.next = tokens->next;
-    const spec_status status = speci_net_run(net, SPEC_PHASE_DECODE, tokens ? &a : NULL);
-    speci_net_take_note(net, in, n_in, status);
-    return status;
-}
-
 /* What is pending of a sequence, and no tree: logits and kept rows, of which those of other sequences may still be wanted, stay. */
 static spec_status pass_pending(net_exec *net, int32_t slot)
 {
@@ -80,7 +71,12 @@ spec_status speci_net_forward(speci_exec *exec, const speci_exec_input *in, int3
     for (int32_t k = 0; k < n_in; k++) SPEC_TRY(speci_net_check_input(net, &in[k], feed));
     for (int32_t k = 0; k < n_in; k++)
         if (net->shape.joint && speci_net_joint_too_deep(net, &in[k])) SPEC_TRY(pass_pending(net, in[k].slot));
-    return pass(net, in, n_in, feed, tokens);
+    speci_net_describe(net, in, n_in, feed);
+    spec_argmax_args a = { .logits = net->base.logits, .ld = net->base.n_logit, .n_vocab = net->base.n_logit, .n_row = net->block->n_row };
+    if (tokens) a.host_out_token = tokens->token, a.next = tokens->next;
+    const spec_status status = speci_net_run(net, SPEC_PHASE_DECODE, tokens ? &a : NULL);
+    speci_net_take_note(net, in, n_in, status);
+    return status;
 }
 
 spec_status speci_net_flush(speci_exec *exec, int32_t slot)

@@ -27,7 +27,7 @@ spec_status speci_net_prefill(speci_exec *exec, int32_t slot, const int32_t *ids
     net_seq *s = &net->seqs[slot];
     if (n == 0) return SPEC_OK;
     if (n > (size_t)(INT32_MAX - s->n_past - s->n_path)) return speci_fail(SPEC_E_FULL, "a prompt of %zu tokens is too long", n);
-    for (size_t i = 0; i < n; i++) SPEC_TRY(speci_net_check_token(net, ids[i]));
+    SPEC_TRY(speci_net_check_tokens(net, ids, n));
     SPEC_TRY(speci_net_reserve(net, s, s->n_past + s->n_path + (int32_t)n));
     SPEC_TRY(speci_net_settle(net, slot)); /* a pass of this kind reads states alone */
     const int32_t end = (int32_t)n, enough = h->n_least > 0 && h->n_least < end ? h->n_least : end;

@@ -48,7 +48,7 @@ static spec_status run_scans(net_exec *net, int32_t slot)
     return SPEC_OK;
 }
 
-/* Folds what states do not cover: less than two chunks (speci_exec_flush). */
+/* Folds what states do not cover: less than two chunks (speci_net_flush). */
 static spec_status fold(net_exec *net, int32_t slot)
 {
     net_seq *s = &net->seqs[slot];

@@ -37,9 +37,8 @@ static spec_status hand_over(own_exec *own, int32_t n_row, const speci_exec_toke
     const size_t bytes = (size_t)n_row * (size_t)n_vocab * sizeof *own->rows;
     SPEC_TRY(own->ops->upload(own->queue, own->base.logits, own->rows, bytes));
     if (!tokens) return SPEC_OK;
-    spec_argmax_args a = speci_argmax_of(own->base.logits, n_vocab, 0, n_row);
-    a.host_out_token = tokens->token, a.next = tokens->next;
-    return own->ops->argmax(own->queue, &a);
+    return own->ops->argmax(own->queue, &(spec_argmax_args){ .logits = own->base.logits, .ld = n_vocab, .n_vocab = n_vocab, .n_row = n_row,
+                                                             .host_out_token = tokens->token, .next = tokens->next });
 }
 
 static spec_status pass(own_exec *own, const speci_exec_input *in, int32_t n_in, const speci_exec_feed *feed,

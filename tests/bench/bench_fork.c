@@ -21,7 +21,7 @@ static spec_status times(double *ms, double *bytes, bench *b, spec_session *s, i
     SPEC_TRY(bench_sequence(&seq, s, context, NULL));
     for (int32_t i = 0; i < WARM; i++) SPEC_TRY(one(&warm, s, seq));
     for (int32_t i = 0; i < b->o.repeats; i++) SPEC_TRY(one(&ms[i], s, seq));
-    *bytes = (double)speci_exec_data_bytes(s->exec, speci_exec_n_past(s->exec, seq), speci_exec_n_recent(s->exec, seq));
+    *bytes = (double)s->exec->kind->data_bytes(s->exec, s->exec->kind->n_past(s->exec, seq), speci_exec_n_recent(s->exec, seq));
     return SPEC_OK;
 }
 
