@@ -102,13 +102,24 @@ static double pass_ms(const speci_choice *c, int32_t n_seq, double share, double
     return average + (apart - average) / n_seq;
 }
 
+/* The proposals are known, and what comes of them is as ever. */
+static speci_prospect with_seen(speci_prospect p, const speci_asks *seen)
+{
+    if (seen->n == 0) return p;
+    const double share = seen->n_proposed / seen->n, by = share / p.share;
+    p.n_node = seen->n_node / seen->n;
+    p.n_accepted = fmin(p.n_accepted * by, p.n_node), p.n_accepted_most = p.n_accepted;
+    p.share = share;
+    return p;
+}
+
 static speci_prospect expect_source(const speci_choice *c, int32_t source)
 {
     const speci_source *s = &c->sources[source];
     double n_sure_others = 0;
     for (int32_t i = 0; i < c->n_source; i++)
         if (i != source && c->sources[i].kin == s->kin) n_sure_others += c->sources[i].n_sure;
-    return speci_source_expect(s, &c->levels[s->kin], n_sure_others);
+    return with_seen(speci_source_expect(s, &c->levels[s->kin], n_sure_others), &s->seen);
 }
 
 /* How often an arm asks each of the sources, for a sequence. */
@@ -229,6 +240,18 @@ static void take_asks(speci_choice *c, int32_t source, const speci_asks *a)
 void speci_choice_begin(speci_choice *c)
 {
     for (int32_t i = 0; i < c->n_source; i++) speci_source_begin(&c->sources[i]);
+    speci_choice_unsee(c);
+}
+
+void speci_choice_unsee(speci_choice *c)
+{
+    for (int32_t i = 0; i < c->n_source; i++) c->sources[i].seen = (speci_asks){ 0 };
+    c->next_n_seq = 0;
+}
+
+void speci_choice_see(speci_choice *c, int32_t source, int32_t n_node)
+{
+    speci_asks_add(&c->sources[source].seen, n_node, 0);
     c->next_n_seq = 0;
 }
 
@@ -236,7 +259,7 @@ void speci_choice_watch(speci_choice *c, int32_t source, int32_t n_node, int32_t
 {
     const speci_source *s = &c->sources[source];
     speci_asks a = { 0 };
-    speci_asks_add(&a, n_node, n_matched + (ended ? 0 : speci_levels_expect(&c->levels[s->kin], s->depth - n_matched)));
+    speci_asks_add(&a, n_node, n_matched + (ended ? 0 : speci_levels_expect(s, &c->levels[s->kin], s->depth - n_matched)));
     take_asks(c, source, &a);
 }
 
@@ -257,7 +280,7 @@ void speci_choice_update(speci_choice *c, int32_t arm, const speci_outcome *o)
     }
     c->arm = arm;
     c->n_round++;
-    c->next_n_seq = 0;
+    speci_choice_unsee(c);
 }
 
 spec_status speci_choice_open(speci_choice *c, spec_adapt mode)

@@ -11,13 +11,14 @@
 /* Asks that the past reaches back, of which levels are counted, and that are held against the past: from the fourth on. They differ
  * by so many standard errors if the text has changed, the variance being LEAST_VARIANCE at least. So much is then left of what was
  * known of others. What is known of texts before is as good as so many asks of a new one. */
-static const double PAST = 512, LEVELS = 256, RECENT = 12, CHANGE = 3.5, LEAST_VARIANCE = 0.09, LEFT = 0.25, BEFORE = 4;
+static const double PAST = 512, LEVELS = 256, RECENT = 12, CHANGE = 3.5, LEAST_VARIANCE = 0.09, LEFT = 0.25, BEFORE = 4, EVER = 512;
+double WEIGHT = 4;
 /* A source may be better than its mean by EXPLORATION / sqrt(asks) tokens: those of proposals differ by about one. Asks of long
  * ago say less: so much is left of them with each round, and a mean has no more than KEPT times as many. What is expected beforehand
- * counts as PRIOR asks, and begins with PRIOR_HITS of PRIOR_LEVELS levels that have an accepted node: one draft that was rejected does
+ * counts as PRIOR asks, and begins with PRIOR_LEVELS levels, of which PRIOR_HIT have an accepted node: one draft that was rejected does
  * not end a drafter. The constants were chosen by simulated sessions of 256 to 4096 tokens, with passes that cost as on an H200 and on
  * two cores; the latter two by texts (docs/drafters.md). */
-static const double EXPLORATION = 1, SURE = 0.99, KEPT = 5, PRIOR = 3, PRIOR_LEVELS = 2, PRIOR_HITS = 0.8;
+static const double EXPLORATION = 1, SURE = 0.99, KEPT = 5, PRIOR = 3, PRIOR_LEVELS = 2, PRIOR_HIT = 0.4;
 
 void speci_asks_add(speci_asks *to, int32_t n_node, double n_accepted)
 {
@@ -66,6 +67,8 @@ bool speci_source_update(speci_source *s, speci_levels *levels, const speci_asks
     limit(&s->past, KEPT * (1 + s->n_sure));
     limit(&s->recent, 1 + s->n_sure);
     add(&s->recent, a);
+    add(&s->ever, a);
+    limit(&s->ever, EVER);
     s->n_sure += a->n;
     count_levels(levels, s->depth, a);
     const bool changed = differs(&s->past, &s->recent);
@@ -81,18 +84,18 @@ bool speci_source_update(speci_source *s, speci_levels *levels, const speci_asks
 
 void speci_source_begin(speci_source *s)
 {
-    add(&s->past, &s->recent);
+    scale(&s->past, 0);
     scale(&s->recent, 0);
-    limit(&s->past, BEFORE);
-    s->n_sure = fmin(s->n_sure, s->past.n);
+    s->n_sure = fmin(s->n_sure, BEFORE);
 }
 
 void speci_source_age(speci_source *s, bool changed) { s->n_sure *= changed ? LEFT : SURE; }
 
-double speci_levels_expect(const speci_levels *levels, int32_t depth)
+double speci_levels_expect(const speci_source *s, const speci_levels *levels, int32_t depth)
 {
+    const double hit = s->hit > 0 ? s->hit : PRIOR_HIT;
     double sum = 0, reached = 1;
-    for (int32_t i = 0; i < depth; i++) sum += reached *= (levels->n_hit + PRIOR_HITS) / (levels->n + PRIOR_LEVELS);
+    for (int32_t i = 0; i < depth; i++) sum += reached *= (levels->n_hit + PRIOR_LEVELS * hit) / (levels->n + PRIOR_LEVELS);
     return sum;
 }
 
@@ -100,11 +103,13 @@ double speci_levels_expect(const speci_levels *levels, int32_t depth)
  * of it is accepted if nothing is known: what is known of the others counts as one ask at most. */
 speci_prospect speci_source_expect(const speci_source *s, const speci_levels *levels, double n_sure_others)
 {
-    speci_asks a = s->past;
+    speci_asks a = s->past, e = s->ever;
     add(&a, &s->recent);
-    const double n = a.n + PRIOR, n_sure = s->n_sure + fmin(n_sure_others, 1);
-    speci_prospect p = { .share = (a.n_proposed + PRIOR) / n, .n_node = (a.n_node + PRIOR * s->n_node) / n };
-    p.n_accepted = (a.n_accepted + PRIOR * p.share * speci_levels_expect(levels, s->depth)) / n;
+    const double share0 = (e.n_proposed + PRIOR) / (e.n + PRIOR), node0 = (e.n_node + PRIOR * s->n_node) / (e.n + PRIOR);
+    const double acc0 = (e.n_accepted + PRIOR * speci_levels_expect(s, levels, s->depth)) / (e.n_proposed + PRIOR);
+    const double w = WEIGHT, n = a.n + w, n_sure = s->n_sure + fmin(n_sure_others, 1);
+    speci_prospect p = { .share = (a.n_proposed + w * share0) / n, .n_node = (a.n_node + w * node0) / n };
+    p.n_accepted = p.share * (a.n_accepted + w * acc0) / (a.n_proposed + w);
     p.n_accepted_most = fmin(p.n_accepted + EXPLORATION / sqrt(n_sure), s->depth);
     return p;
 }

@@ -103,6 +103,7 @@ static spec_status propose(spec_session *s, engine_round *r, int32_t way)
     for (int32_t i = 0; i < n; i++) {
         engine_proposal *p = &s->seqs[s->asked[i].seq].proposal;
         p->by = s->asked[i].by, p->depth = s->asked[i].depth_max, p->n_match = s->asked[i].n_match;
+        p->repeats = s->seqs[s->asked[i].seq].repeats || (p->by >= 0 && speci_ways_repeats(p->n_match));
         if (p->by >= 0) p->builder = speci_draft_builder(&s->drafters.draft[p->by], w->builder);
     }
     r->queued = r->pending != NULL;
