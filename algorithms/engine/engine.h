@@ -145,6 +145,7 @@ struct spec_session {
     speci_asks *asks;               /* [n sources] of the outcome's round */
     engine_watch *watches;          /* [n drafters * n_seq] or NULL */
     spec_tree looked;               /* scratch of them */
+    int32_t seen_seq;               /* the sequence whose next proposals the choice has been told; -1: none */
     double watch_ms, round_ms;      /* time that went into watching, and into rounds */
     uint64_t n_round;
     /* Rounds: the session's; and two of each sequence that take turns where plain steps run ahead, else NULL. */
@@ -232,8 +233,8 @@ int32_t speci_draft_room(const spec_session *s, const engine_seq *q);
 /* The choice among ways to draft (engine_choice.c): lists the ways. */
 spec_status speci_ways_open(spec_session *s, spec_adapt adapt);
 void speci_ways_close(spec_session *s);
-/* The arm of the next round, of n_seq sequences; 0: no drafts. */
-int32_t speci_ways_choose(spec_session *s, int32_t n_seq);
+/* The arm of the next round, of seqs [n_seq]; 0: no drafts. */
+int32_t speci_ways_choose(spec_session *s, const int32_t *seqs, int32_t n_seq);
 /* A round of n_seq sequences has begun at `start` (ms) with this arm; a part of it is committed. */
 void speci_ways_begin(spec_session *s, int32_t arm, int32_t n_seq, double start);
 void speci_ways_tell(spec_session *s, const engine_part *p);
@@ -249,8 +250,12 @@ spec_status speci_watch_open(spec_session *s);
 void speci_watch_close(spec_session *s);
 /* Parts of a round have been committed, their ids told to drafters. Of a session that watches. */
 void speci_watch_round(spec_session *s, const engine_round *r);
+/* It alone takes part in the next round. */
+void speci_watch_alone(spec_session *s, int32_t seq);
+/* Its ids are others now, or it ends. */
 static inline void speci_watch_forget(spec_session *s, int32_t seq)
 {
+    s->seen_seq = -1;
     for (int32_t k = 0; s->watches && k < s->drafters.n; k++) s->watches[k * s->n_seq + seq].tree.n = 0;
 }
 

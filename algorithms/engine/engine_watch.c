@@ -14,6 +14,7 @@ spec_status speci_watch_open(spec_session *s)
     const size_t n = (size_t)s->drafters.n * (size_t)s->n_seq;
     if (s->choice.mode != SPEC_ADAPT_COST || (s->drafters.combine == SPEC_DRAFT_UNION && s->drafters.n > 1)) return SPEC_OK;
     if (!(s->watches = speci_alloc(s->a, n, sizeof *s->watches))) return SPEC_E_NOMEM;
+    s->seen_seq = -1;
     for (size_t i = 0; i < n; i++)
         if (speci_draft_looks_up(&s->drafters.draft[i / (size_t)s->n_seq])) SPEC_TRY(spec_tree_alloc(&s->watches[i].tree, s->n_node, s->a));
     return spec_tree_alloc(&s->looked, s->n_node, s->a);
@@ -124,12 +125,28 @@ static void begin_watches(spec_session *s, int32_t seq, bool alone)
     s->watch_ms += s->now_ms() - start;
 }
 
-void speci_watch_round(spec_session *s, const engine_round *r)
+static void see_none(spec_session *s)
 {
     speci_choice_unsee(&s->choice);
+    s->seen_seq = -1;
+}
+
+void speci_watch_alone(spec_session *s, int32_t seq)
+{
+    if (s->seen_seq == seq) return;
+    see_none(s);
+    s->seqs[seq].repeats = false;
+    if (affords(s)) begin_watches(s, seq, true);
+    s->seen_seq = seq;
+}
+
+void speci_watch_round(spec_session *s, const engine_round *r)
+{
+    see_none(s);
     for (int32_t i = 0; i < r->n_part; i++) {
         s->seqs[r->part[i].seq].repeats = false;
         end_watches(s, &r->part[i]);
     }
-    if (r->n_part > 0 && affords(s)) begin_watches(s, r->part[s->n_round % (uint64_t)r->n_part].seq, r->n_part == 1);
+    if (r->n_part == 1) speci_watch_alone(s, r->part[0].seq);
+    else if (r->n_part > 0 && affords(s)) begin_watches(s, r->part[s->n_round % (uint64_t)r->n_part].seq, false);
 }
