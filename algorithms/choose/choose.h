@@ -22,6 +22,7 @@ typedef struct speci_source {
     speci_asks ever;        /* of all texts */
     speci_asks past, recent; /* since the text changed: discounted by asks, and the latest few, which are not in it yet */
     double n_sure;          /* asks, discounted by rounds: how well it is known at present */
+    double known_ms, known_n_seq; /* passes in which it drafts for so many sequences; 0: not known yet */
     speci_asks seen;        /* what the next round's sequences would get of it; n 0: that is not known. Nothing is accepted yet */
 } speci_source;
 

@@ -46,10 +46,13 @@ static int32_t load_of(int32_t n_seq)
 
 static double target_ms(const speci_choice *c, int32_t n_seq, double n_row) { return c->costs.target(c->costs.arg, n_seq, n_row); }
 
-/* Of `n_seq` sequences on average, which may be less than one. */
+/* Of `n_seq` sequences on average, which may be less than one. What all sequences of a round cost is asked again and again. */
 static double draft_ms(const speci_choice *c, int32_t source, double n_seq)
 {
-    return n_seq < 1 ? n_seq * c->costs.draft(c->costs.arg, source, 1) : c->costs.draft(c->costs.arg, source, n_seq);
+    speci_source *s = &c->sources[source];
+    if (n_seq < 1) return n_seq * draft_ms(c, source, 1);
+    if (s->known_n_seq != n_seq) s->known_n_seq = n_seq, s->known_ms = c->costs.draft(c->costs.arg, source, n_seq);
+    return s->known_ms;
 }
 
 /* What the step costs say of a round that was. */
@@ -65,16 +68,23 @@ static double round_ms(const speci_choice *c, const speci_outcome *o)
  * them `usual` counts as one. */
 static double ratio_of(const speci_ratios *r, double usual)
 {
-    double ratio[SPECI_RATIOS] = { usual };
-    const size_t n = r->n < SPECI_RATIOS ? (size_t)r->n : SPECI_RATIOS, first = n < SPECI_RATIOS;
-    memcpy(ratio + first, r->ratio, n * sizeof *ratio);
-    return speci_by_rank(ratio, n + first, (n + first) / 4);
+    double ratio[SPECI_RATIOS];
+    const int32_t n = r->n < SPECI_RATIOS ? (int32_t)r->n : SPECI_RATIOS, few = n < SPECI_RATIOS;
+    if (n == 0) return usual;
+    for (int32_t i = 0; i < n + few; i++) { /* in order */
+        const double one = i < n ? r->ratio[i] : usual;
+        int32_t k = i;
+        for (; k > 0 && ratio[k - 1] > one; k--) ratio[k] = ratio[k - 1];
+        ratio[k] = one;
+    }
+    return ratio[(n + few) / 4];
 }
 
 /* An arm that was not used at this load is taken to be as plain rounds are. */
-static double arm_ratio(const speci_choice *c, int32_t arm, int32_t load)
+static double usual_ratio(const speci_choice *c, int32_t load) { return ratio_of(&c->arms[0].loads[load], 1); }
+static double arm_ratio(const speci_choice *c, int32_t arm, int32_t load, double usual)
 {
-    return ratio_of(&c->arms[arm].loads[load], c->arms[0].loads[load].n > 0 ? ratio_of(&c->arms[0].loads[load], 1) : 1);
+    return ratio_of(&c->arms[arm].loads[load], usual);
 }
 
 /* A first round behind another arm's is left out, unless there are few: a drafter that was not used has to catch up, and a plain
@@ -113,49 +123,59 @@ static speci_prospect with_seen(speci_prospect p, const speci_asks *seen)
     return p;
 }
 
-static speci_prospect expect_source(const speci_choice *c, int32_t source)
+static void expect_sources(const speci_choice *c, speci_prospect *sources)
 {
-    const speci_source *s = &c->sources[source];
-    double n_sure_others = 0;
-    for (int32_t i = 0; i < c->n_source; i++)
-        if (i != source && c->sources[i].kin == s->kin) n_sure_others += c->sources[i].n_sure;
-    return with_seen(speci_source_expect(s, &c->levels[s->kin], n_sure_others), &s->seen);
-}
-
-/* How often an arm asks each of the sources, for a sequence. */
-static void list_asked(const speci_choice *c, int32_t arm, const speci_prospect *sources, double *asked)
-{
-    double left = 1;
+    double n_sure[SPECI_MAX_SOURCE] = { 0 }; /* by kin */
+    for (int32_t i = 0; i < c->n_source; i++) n_sure[c->sources[i].kin] += c->sources[i].n_sure;
     for (int32_t i = 0; i < c->n_source; i++) {
-        asked[i] = c->arms[arm].sources >> i & 1 ? left : 0;
-        left *= 1 - (asked[i] > 0 ? sources[i].share : 0);
+        const speci_source *s = &c->sources[i];
+        sources[i] = with_seen(speci_source_expect(s, &c->levels[s->kin], n_sure[s->kin] - s->n_sure), &s->seen);
     }
 }
 
-static arm_prospect expect(const speci_choice *c, int32_t arm, int32_t n_seq, const speci_prospect *sources)
+/* The sources that an arm asks, one after the other, as long as there are sequences without a proposal: the first of `rest`, which
+ * loses it; -1: no more. */
+static int32_t next_asked(uint64_t *rest, double left)
+{
+    if (*rest == 0 || left <= 0) return -1;
+    const int32_t i = __builtin_ctzll(*rest);
+    *rest &= *rest - 1;
+    return i;
+}
+
+static arm_prospect expect(const speci_choice *c, int32_t arm, int32_t n_seq, const speci_prospect *sources, double usual)
 {
     arm_prospect p = { .n_emitted = 1 };
-    double n_node = 0, share = 0, asked[SPECI_MAX_SOURCE];
-    list_asked(c, arm, sources, asked);
-    for (int32_t i = 0; i < c->n_source; i++) {
-        p.n_emitted += asked[i] * sources[i].n_accepted;
-        if (asked[i] > 0) p.ms += draft_ms(c, i, asked[i] * n_seq);
-        n_node += asked[i] * sources[i].n_node;
-        share += asked[i] * sources[i].share;
+    double n_node = 0, share = 0, left = 1;
+    uint64_t rest = c->arms[arm].sources;
+    for (int32_t i; (i = next_asked(&rest, left)) >= 0; left *= 1 - sources[i].share) {
+        p.n_emitted += left * sources[i].n_accepted;
+        p.ms += draft_ms(c, i, left * n_seq);
+        n_node += left * sources[i].n_node;
+        share += left * sources[i].share;
     }
-    p.ms = (p.ms + pass_ms(c, n_seq, share, n_node)) * arm_ratio(c, arm, load_of(n_seq));
+    p.ms = (p.ms + pass_ms(c, n_seq, share, n_node)) * arm_ratio(c, arm, load_of(n_seq), usual);
     return p;
 }
 
 /* --- by cost --- */
 
+/* How often an arm asks each of the sources, for a sequence. */
+static void list_asked(const speci_choice *c, int32_t arm, const speci_prospect *sources, double *asked)
+{
+    double left = 1;
+    uint64_t rest = c->arms[arm].sources;
+    memset(asked, 0, (size_t)c->n_source * sizeof *asked);
+    for (int32_t i; (i = next_asked(&rest, left)) >= 0; left *= 1 - sources[i].share) asked[i] = left;
+}
+
 /* What a round of the arm may bring at best. What the best arm asks anyway needs no trial to be known. */
 static double most_emitted(const speci_choice *c, int32_t arm, const speci_prospect *sources, const double *asked_anyway)
 {
-    double n = 1, asked[SPECI_MAX_SOURCE];
-    list_asked(c, arm, sources, asked);
-    for (int32_t i = 0; i < c->n_source; i++)
-        n += asked[i] * (sources[i].n_accepted + (1 - asked_anyway[i]) * (sources[i].n_accepted_most - sources[i].n_accepted));
+    double n = 1, left = 1;
+    uint64_t rest = c->arms[arm].sources;
+    for (int32_t i; (i = next_asked(&rest, left)) >= 0; left *= 1 - sources[i].share)
+        n += left * (sources[i].n_accepted + (1 - asked_anyway[i]) * (sources[i].n_accepted_most - sources[i].n_accepted));
     return n;
 }
 
@@ -183,12 +203,13 @@ static int32_t choose_trial(const speci_choice *c, const arm_prospect *p, const 
 static int32_t choose_by_cost(speci_choice *c, int32_t n_seq)
 {
     speci_prospect sources[SPECI_MAX_SOURCE];
-    arm_prospect p[SPECI_MAX_CHOICE] = { { 0 } };
+    arm_prospect p[SPECI_MAX_CHOICE];
     double best_rate = 0;
     int32_t best = 0;
-    for (int32_t i = 0; i < c->n_source; i++) sources[i] = expect_source(c, i);
+    const double usual = usual_ratio(c, load_of(n_seq));
+    expect_sources(c, sources);
     for (int32_t i = 0; i < c->n_arm; i++) {
-        p[i] = expect(c, i, n_seq, sources);
+        p[i] = expect(c, i, n_seq, sources, usual);
         const double rate = p[i].n_emitted / p[i].ms * (i == 0 ? PLAIN_THRESHOLD : 1) * (i == c->best ? SWITCH_THRESHOLD : 1);
         if (rate > best_rate) best = i, best_rate = rate;
     }

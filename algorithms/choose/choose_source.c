@@ -94,8 +94,9 @@ void speci_source_age(speci_source *s, bool changed) { s->n_sure *= changed ? LE
 double speci_levels_expect(const speci_source *s, const speci_levels *levels, int32_t depth)
 {
     const double hit = s->hit > 0 ? s->hit : PRIOR_HIT;
+    const double again = (levels->n_hit + PRIOR_LEVELS * hit) / (levels->n + PRIOR_LEVELS);
     double sum = 0, reached = 1;
-    for (int32_t i = 0; i < depth; i++) sum += reached *= (levels->n_hit + PRIOR_LEVELS * hit) / (levels->n + PRIOR_LEVELS);
+    for (int32_t i = 0; i < depth; i++) sum += reached *= again;
     return sum;
 }
 

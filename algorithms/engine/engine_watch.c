@@ -12,7 +12,9 @@ static const double WATCHING = 0.005;
 spec_status speci_watch_open(spec_session *s)
 {
     const size_t n = (size_t)s->drafters.n * (size_t)s->n_seq;
-    if (s->choice.mode != SPEC_ADAPT_COST || (s->drafters.combine == SPEC_DRAFT_UNION && s->drafters.n > 1)) return SPEC_OK;
+    bool any = false;
+    for (int32_t k = 0; k < s->drafters.n; k++) any |= speci_draft_looks_up(&s->drafters.draft[k]);
+    if (!any || s->choice.mode != SPEC_ADAPT_COST || (s->drafters.combine == SPEC_DRAFT_UNION && s->drafters.n > 1)) return SPEC_OK;
     if (!(s->watches = speci_alloc(s->a, n, sizeof *s->watches))) return SPEC_E_NOMEM;
     s->seen_seq = -1;
     for (size_t i = 0; i < n; i++)
