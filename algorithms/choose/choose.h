@@ -45,7 +45,7 @@ typedef struct speci_prospect {
     double share;           /* the probability of a proposal */
     double n_node;          /* nodes below the root, without a proposal 0 */
     double n_accepted;
-    double n_accepted_most; /* what that may be at best */
+    double n_accepted_least, n_accepted_most; /* what that may be at worst and at best */
 } speci_prospect;
 /* n_sure_others: of other sources of its kin. */
 speci_prospect speci_source_expect(const speci_source *s, const speci_levels *levels, double n_sure_others);
@@ -89,7 +89,9 @@ typedef struct speci_choice {
     double best_rate;           /* its tokens per millisecond, of all sequences */
     double plain_ms;            /* what a round without drafts takes */
     double credit;              /* plain rounds that trials may lose now */
+    double reserve;             /* plain rounds that drafting may lose now against plain decoding */
     int32_t next, next_n_seq;   /* the next round's arm, if that is of so many sequences; 0: not chosen yet */
+    int32_t n_stands;           /* plain rounds for which that stands */
     spec_bandit bandit[SPECI_LOADS]; /* by load */
 } speci_choice;
 

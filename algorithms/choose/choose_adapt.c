@@ -12,12 +12,14 @@
 #include <string.h>
 
 /* The part of its time that trials may lose. Credit in plain rounds: in the beginning, at least when the text has changed, and at
- * most; nor is it ever less than minus that, since what disturbed one round was not the arm's. */
+ * most; nor is it ever less than minus that, since what disturbed one round was not the arm's. Likewise the reserve. */
 static const double TRIALS = 0.0075, CREDIT = 2, CHANGE_CREDIT = 2, MOST_CREDIT = 4;
+static const double RESERVE = 0.75, MOST_RESERVE = 100, LEAST_RESERVE = -1;
 /* So much drafting has to gain over plain steps, and an arm over the best one so far, to be worth the change. */
 static const double PLAIN_THRESHOLD = 1.02, SWITCH_THRESHOLD = 1.01;
-/* Rounds of a bandit after which its past is halved. Rounds of an arm that say little about its time. */
-enum { BANDIT_WINDOW = 256, FEW = 3 };
+/* Rounds of a bandit after which its past is halved. Rounds of an arm that say little about its time. Plain rounds
+ * for which it stands that nothing else is better. */
+enum { BANDIT_WINDOW = 256, FEW = 3, STANDS = 4 };
 
 /* --- what a round takes --- */
 
@@ -100,7 +102,7 @@ static void keep_ratio(speci_choice *c, int32_t arm, const speci_outcome *o)
 
 /* A round of an arm: tokens of a sequence, and the time of all. */
 typedef struct arm_prospect {
-    double n_emitted, ms;
+    double n_emitted, n_emitted_least, ms;
 } arm_prospect;
 
 /* The pass of one sequence is either with a tree or without; that of many is over about as many rows as there are on average. */
@@ -119,6 +121,7 @@ static speci_prospect with_seen(speci_prospect p, const speci_asks *seen)
     const double share = seen->n_proposed / seen->n, by = share / p.share;
     p.n_node = seen->n_node / seen->n;
     p.n_accepted = fmin(p.n_accepted * by, p.n_node), p.n_accepted_most = p.n_accepted;
+    p.n_accepted_least = fmin(p.n_accepted_least * by, p.n_node);
     p.share = share;
     return p;
 }
@@ -145,11 +148,12 @@ static int32_t next_asked(uint64_t *rest, double left)
 
 static arm_prospect expect(const speci_choice *c, int32_t arm, int32_t n_seq, const speci_prospect *sources, double usual)
 {
-    arm_prospect p = { .n_emitted = 1 };
+    arm_prospect p = { .n_emitted = 1, .n_emitted_least = 1 };
     double n_node = 0, share = 0, left = 1;
     uint64_t rest = c->arms[arm].sources;
     for (int32_t i; (i = next_asked(&rest, left)) >= 0; left *= 1 - sources[i].share) {
         p.n_emitted += left * sources[i].n_accepted;
+        p.n_emitted_least += left * sources[i].n_accepted_least;
         p.ms += draft_ms(c, i, left * n_seq);
         n_node += left * sources[i].n_node;
         share += left * sources[i].share;
@@ -186,6 +190,13 @@ static bool affords(const speci_choice *c, const arm_prospect *p, int32_t n_seq)
     return c->credit >= fmin(lost / c->plain_ms, MOST_CREDIT);
 }
 
+/* What a round of the arm loses against a plain one at worst is no more than the reserve. A round of one sequence loses little and says
+ * little: credit alone bounds those. */
+static bool is_safe(const speci_choice *c, const arm_prospect *p, const arm_prospect *plain, int32_t n_seq)
+{
+    return n_seq == 1 || p->ms / plain->ms - p->n_emitted_least <= fmax(c->reserve, 0);
+}
+
 /* The arm that may be better than the best one by most, or that one. */
 static int32_t choose_trial(const speci_choice *c, const arm_prospect *p, const speci_prospect *sources, int32_t n_seq)
 {
@@ -194,7 +205,7 @@ static int32_t choose_trial(const speci_choice *c, const arm_prospect *p, const 
     list_asked(c, c->best, sources, asked_anyway);
     for (int32_t i = 0; i < c->n_arm; i++) {
         const double rate = n_seq * most_emitted(c, i, sources, asked_anyway) / p[i].ms;
-        if (i != c->best && rate > most && affords(c, &p[i], n_seq)) arm = i, most = rate;
+        if (i != c->best && rate > most && affords(c, &p[i], n_seq) && is_safe(c, &p[i], &p[0], n_seq)) arm = i, most = rate;
     }
     return arm;
 }
@@ -211,7 +222,7 @@ static int32_t choose_by_cost(speci_choice *c, int32_t n_seq)
     for (int32_t i = 0; i < c->n_arm; i++) {
         p[i] = expect(c, i, n_seq, sources, usual);
         const double rate = p[i].n_emitted / p[i].ms * (i == 0 ? PLAIN_THRESHOLD : 1) * (i == c->best ? SWITCH_THRESHOLD : 1);
-        if (rate > best_rate) best = i, best_rate = rate;
+        if (rate > best_rate && is_safe(c, &p[i], &p[0], n_seq)) best = i, best_rate = rate;
     }
     c->best = best;
     c->best_rate = n_seq * p[best].n_emitted / p[best].ms;
@@ -226,6 +237,8 @@ static void pay(speci_choice *c, int32_t arm, const speci_outcome *o)
     const double lost = arm != c->best ? ms - o->n_emitted / c->best_rate : 0;
     if (!(c->plain_ms > 0)) return;
     c->credit = fmax(fmin(c->credit + (TRIALS * ms - lost) / c->plain_ms, MOST_CREDIT), -MOST_CREDIT);
+    const double gained = arm > 0 ? o->n_emitted / o->n_seq - ms / c->plain_ms : 0;
+    c->reserve = fmax(fmin(c->reserve + TRIALS * ms / c->plain_ms + gained, MOST_RESERVE), LEAST_RESERVE);
 }
 
 /* --- the choice --- */
@@ -234,7 +247,9 @@ int32_t speci_choice_arm(speci_choice *c, int32_t n_seq)
 {
     if (c->mode == SPEC_ADAPT_OFF) return c->n_arm > 1;
     if (c->mode == SPEC_ADAPT_UCB) return spec_bandit_choose(&c->bandit[load_of(n_seq)]);
-    if (c->next_n_seq != n_seq) c->next = choose_by_cost(c, n_seq), c->next_n_seq = n_seq;
+    if (c->next_n_seq == n_seq) return c->next;
+    c->next = choose_by_cost(c, n_seq), c->next_n_seq = n_seq;
+    c->n_stands = c->next == 0 && c->best == 0 ? STANDS : 0;
     return c->next;
 }
 
@@ -301,14 +316,15 @@ void speci_choice_update(speci_choice *c, int32_t arm, const speci_outcome *o)
     }
     c->arm = arm;
     c->n_round++;
-    speci_choice_unsee(c);
+    if (c->n_stands > 0 && arm == 0) c->n_stands--;
+    else c->next_n_seq = 0;
 }
 
 spec_status speci_choice_open(speci_choice *c, spec_adapt mode)
 {
     c->mode = c->n_arm > 1 ? mode : SPEC_ADAPT_OFF;
     const int32_t most = c->mode == SPEC_ADAPT_UCB ? SPEC_MAX_ARM : SPECI_MAX_CHOICE;
-    c->credit = CREDIT;
+    c->credit = CREDIT, c->reserve = RESERVE;
     if (c->mode == SPEC_ADAPT_OFF) return SPEC_OK;
     if (c->n_arm > most || c->n_source > SPECI_MAX_SOURCE)
         return speci_fail(SPEC_E_INVALID, "%d ways to draft to choose from; at most %d", c->n_arm - 1, most - 1);

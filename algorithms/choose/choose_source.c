@@ -18,7 +18,7 @@ double WEIGHT = 4;
  * counts as PRIOR asks, and begins with PRIOR_LEVELS levels, of which PRIOR_HIT have an accepted node: one draft that was rejected does
  * not end a drafter. The constants were chosen by simulated sessions of 256 to 4096 tokens, with passes that cost as on an H200 and on
  * two cores; the latter two by texts (docs/drafters.md). */
-static const double EXPLORATION = 1, SURE = 0.99, KEPT = 5, PRIOR = 3, PRIOR_LEVELS = 2, PRIOR_HIT = 0.4;
+static const double EXPLORATION = 1, SURE = 0.99, KEPT = 5, PRIOR = 3, PRIOR_LEVELS = 2, PRIOR_HIT = 0.4, DOUBT = 0.5;
 
 void speci_asks_add(speci_asks *to, int32_t n_node, double n_accepted)
 {
@@ -112,5 +112,6 @@ speci_prospect speci_source_expect(const speci_source *s, const speci_levels *le
     speci_prospect p = { .share = (a.n_proposed + w * share0) / n, .n_node = (a.n_node + w * node0) / n };
     p.n_accepted = p.share * (a.n_accepted + w * acc0) / (a.n_proposed + w);
     p.n_accepted_most = fmin(p.n_accepted + EXPLORATION / sqrt(n_sure), s->depth);
+    p.n_accepted_least = fmax(p.n_accepted - DOUBT / sqrt(s->n_sure), 0);
     return p;
 }
