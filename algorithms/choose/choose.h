@@ -20,9 +20,9 @@ typedef struct speci_source {
     int32_t n_node, depth;  /* most nodes below the root, and levels of them */
     double hit;             /* beforehand: how often a level of a proposal has an accepted node; 0: as any drafter's */
     speci_asks ever;        /* of all texts */
-    speci_asks past, recent; /* since the text changed: discounted by asks, and the latest few, which are not in it yet */
+    speci_asks past, recent; /* of this text since it changed: discounted by asks, and the latest few, which are not in it yet */
     double n_sure;          /* asks, discounted by rounds: how well it is known at present */
-    double known_ms, known_n_seq; /* passes in which it drafts for so many sequences; 0: not known yet */
+    double known_ms, known_n_seq; /* what its passes for so many sequences take; 0: not known yet */
     speci_asks seen;        /* what the next round's sequences would get of it; n 0: that is not known. Nothing is accepted yet */
 } speci_source;
 
@@ -111,9 +111,8 @@ void speci_choice_begin(speci_choice *c);
 int32_t speci_choice_arm(speci_choice *c, int32_t n_seq);
 /* A round of `arm` is over. */
 void speci_choice_update(speci_choice *c, int32_t arm, const speci_outcome *o);
-/* A proposal of n_node nodes (0: there was none) that nobody scored, but compared with the text: n_matched levels of it came.
- * ended: no more of it can; else it was not watched any longer. */
-void speci_choice_watch(speci_choice *c, int32_t source, int32_t n_node, int32_t n_matched, bool ended);
+/* A proposal of n_node nodes (0: there was none) that nobody scored, but compared with the text: n_matched levels of it came. */
+void speci_choice_watch(speci_choice *c, int32_t source, int32_t n_node, int32_t n_matched);
 /* What the sequences of the next round would get: first nothing is known, then of one sequence after the other what a source that is
  * asked would propose, n_node nodes (0: nothing). */
 void speci_choice_unsee(speci_choice *c);

@@ -4,7 +4,10 @@
  * costs say of its passes, times what its latest rounds took to what they say of those. Another arm is tried where it may be
  * better, as far as credit goes: each millisecond earns a part of itself, and a trial pays what it has lost against the best arm
  * (a conservative bandit: Wu, Shariff, Lattimore and Szepesvari 2016). So trials slow decoding down by that part at most, and an arm
- * that cannot pay with all its drafts accepted is never tried.
+ * that cannot pay with all its drafts accepted is never tried. A reserve does the same against plain decoding: it grows by what drafting
+ * gains, and a way to draft that is little known is not taken where one round may lose more than that.
+ * What drafters from text would propose is known before the choice (engine_watch.c). Then the arms of a round differ by what their first
+ * proposal is expected to bring, and nothing has to be tried to know of it.
  * UCB lets a bandit weigh tokens against measured time: one for each load, which halves its past now and then. */
 #include "algorithms/choose/choose.h"
 
@@ -18,7 +21,7 @@ static const double RESERVE = 0.75, MOST_RESERVE = 100, LEAST_RESERVE = -1;
 /* So much drafting has to gain over plain steps, and an arm over the best one so far, to be worth the change. */
 static const double PLAIN_THRESHOLD = 1.02, SWITCH_THRESHOLD = 1.01;
 /* Rounds of a bandit after which its past is halved. Rounds of an arm that say little about its time. Plain rounds
- * for which it stands that nothing else is better. */
+ * of several sequences for which it stands that nothing else is better: one sequence runs ahead, and the device does not wait. */
 enum { BANDIT_WINDOW = 256, FEW = 3, STANDS = 4 };
 
 /* --- what a round takes --- */
@@ -114,7 +117,7 @@ static double pass_ms(const speci_choice *c, int32_t n_seq, double share, double
     return average + (apart - average) / n_seq;
 }
 
-/* The proposals are known, and what comes of them is as ever. */
+/* It is known which sequences get a proposal, and what comes of one is as ever. That is known without a trial. */
 static speci_prospect with_seen(speci_prospect p, const speci_asks *seen)
 {
     if (seen->n == 0) return p;
@@ -249,7 +252,7 @@ int32_t speci_choice_arm(speci_choice *c, int32_t n_seq)
     if (c->mode == SPEC_ADAPT_UCB) return spec_bandit_choose(&c->bandit[load_of(n_seq)]);
     if (c->next_n_seq == n_seq) return c->next;
     c->next = choose_by_cost(c, n_seq), c->next_n_seq = n_seq;
-    c->n_stands = c->next == 0 && c->best == 0 ? STANDS : 0;
+    c->n_stands = n_seq > 1 && c->next == 0 && c->best == 0 ? STANDS : 0;
     return c->next;
 }
 
@@ -291,11 +294,10 @@ void speci_choice_see(speci_choice *c, int32_t source, int32_t n_node)
     c->next_n_seq = 0;
 }
 
-void speci_choice_watch(speci_choice *c, int32_t source, int32_t n_node, int32_t n_matched, bool ended)
+void speci_choice_watch(speci_choice *c, int32_t source, int32_t n_node, int32_t n_matched)
 {
-    const speci_source *s = &c->sources[source];
     speci_asks a = { 0 };
-    speci_asks_add(&a, n_node, n_matched + (ended ? 0 : speci_levels_expect(s, &c->levels[s->kin], s->depth - n_matched)));
+    speci_asks_add(&a, n_node, n_matched);
     take_asks(c, source, &a);
 }
 

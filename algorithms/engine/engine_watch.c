@@ -1,24 +1,33 @@
-/* engine_watch.c - drafters that are not used at present, and would be right: proposals that nobody scores, compared with the text.
+/* engine_watch.c - what drafters from text would propose: told to the choice before it chooses, and compared with the text behind.
  *
- * To look something up takes microseconds, and what the target says shows whether it was right: the naive rule accepts a draft where
- * it is what plain decoding would have said. So a choice knows of a text that begins to repeat itself without a trial. One sequence of
- * a round is watched, each in its turn. */
+ * To look something up takes microseconds. So before each step of a sequence that is alone in its round the choice knows what each of
+ * them would propose (engine_choice.c says which source that is), and takes a way for what there is, not for what there is on average.
+ * And what the target says shows whether a proposal that nobody scored was right: the naive rule accepts a draft where it is what plain
+ * decoding would have said. A proposal is watched to its end, and then the next one, as if the drafter were used: where all is right,
+ * one proposal takes the place of many steps. Of the sequences of a round one is looked at, each in its turn. */
 #include "algorithms/engine/engine.h"
 
-/* Levels of a proposal that are waited for: a step without drafts brings one. The part of its time that a session may watch. */
-enum { HORIZON = 64 };
+/* The part of its time that a session may look things up for this. */
 static const double WATCHING = 0.005;
+
+static bool looks_up(const spec_session *s, int32_t drafter) { return speci_draft_looks_up(&s->drafters.draft[drafter]); }
+
+/* Is there a choice that it matters to? */
+static bool is_wanted(const spec_session *s)
+{
+    bool any = false;
+    for (int32_t k = 0; k < s->drafters.n; k++) any |= looks_up(s, k);
+    return any && s->choice.mode == SPEC_ADAPT_COST && (s->drafters.combine != SPEC_DRAFT_UNION || s->drafters.n == 1);
+}
 
 spec_status speci_watch_open(spec_session *s)
 {
     const size_t n = (size_t)s->drafters.n * (size_t)s->n_seq;
-    bool any = false;
-    for (int32_t k = 0; k < s->drafters.n; k++) any |= speci_draft_looks_up(&s->drafters.draft[k]);
-    if (!any || s->choice.mode != SPEC_ADAPT_COST || (s->drafters.combine == SPEC_DRAFT_UNION && s->drafters.n > 1)) return SPEC_OK;
+    if (!is_wanted(s)) return SPEC_OK;
     if (!(s->watches = speci_alloc(s->a, n, sizeof *s->watches))) return SPEC_E_NOMEM;
     s->seen_seq = -1;
     for (size_t i = 0; i < n; i++)
-        if (speci_draft_looks_up(&s->drafters.draft[i / (size_t)s->n_seq])) SPEC_TRY(spec_tree_alloc(&s->watches[i].tree, s->n_node, s->a));
+        if (looks_up(s, (int32_t)(i / (size_t)s->n_seq))) SPEC_TRY(spec_tree_alloc(&s->watches[i].tree, s->n_node, s->a));
     return spec_tree_alloc(&s->looked, s->n_node, s->a);
 }
 
@@ -35,11 +44,12 @@ static int32_t last_source(const spec_session *s, int32_t drafter, int32_t sourc
     return source >= 0 ? source : s->first_source[drafter + 1] - 1;
 }
 
-static void tell(spec_session *s, int32_t drafter, const engine_watch *w, bool ended)
+/* What came of a proposal. */
+static void tell(spec_session *s, int32_t drafter, const engine_watch *w)
 {
     for (int32_t i = s->first_source[drafter]; i <= last_source(s, drafter, w->source); i++) {
         const bool found = i == w->source;
-        speci_choice_watch(&s->choice, i, found ? w->tree.n - 1 : 0, found ? w->depth : 0, !found || ended);
+        speci_choice_watch(&s->choice, i, found ? w->tree.n - 1 : 0, found ? w->depth : 0);
     }
 }
 
@@ -69,13 +79,13 @@ static void follow(spec_session *s, int32_t drafter, int32_t seq)
     engine_watch *w = &s->watches[drafter * s->n_seq + seq];
     const engine_seq *q = &s->seqs[seq];
     bool ended = w->tree.n == 1;
-    for (; w->n_ids < q->n_ids && !ended && w->depth < HORIZON; w->n_ids++) {
+    for (; w->n_ids < q->n_ids && !ended; w->n_ids++) {
         const int32_t child = speci_tree_child_with(&w->tree, w->node, q->ids[w->n_ids]);
         if (child >= 0) w->node = child, w->depth++;
         ended = child < 0 || speci_tree_next_child(&w->tree, child, -1) < 0;
     }
-    if (!ended && w->depth < HORIZON) return;
-    tell(s, drafter, w, ended);
+    if (!ended) return;
+    tell(s, drafter, w);
     w->on = false;
 }
 
@@ -102,27 +112,33 @@ static void end_watches(spec_session *s, const engine_part *p)
     }
 }
 
-/* What each drafter would propose; it is watched, unless another proposal of it still is. */
+/* What each drafter would propose: match [n drafters] tokens. One whose proposal is being watched uses the scratch. */
+static void look_all(spec_session *s, int32_t seq, int32_t *match)
+{
+    s->seqs[seq].repeats = false;
+    for (int32_t k = 0; k < s->drafters.n; k++) {
+        if (!looks_up(s, k)) continue;
+        engine_watch *w = &s->watches[k * s->n_seq + seq];
+        spec_tree *t = w->on ? &s->looked : &w->tree;
+        match[k] = look(s, k, seq, t);
+        w->n_looked = t->n - 1;
+        s->seqs[seq].repeats |= speci_ways_repeats(match[k]);
+    }
+}
+
+/* alone: the sequence alone takes part in the next round. */
 static void begin_watches(spec_session *s, int32_t seq, bool alone)
 {
     const double start = s->now_ms();
-    engine_seq *q = &s->seqs[seq];
     int32_t match[SPECI_MAX_DRAFTER];
-    q->repeats = false;
+    look_all(s, seq, match);
     for (int32_t k = 0; k < s->drafters.n; k++) {
-        if (!speci_draft_looks_up(&s->drafters.draft[k])) continue;
+        if (!looks_up(s, k)) continue;
         engine_watch *w = &s->watches[k * s->n_seq + seq];
-        match[k] = look(s, k, seq, w->on ? &s->looked : &w->tree);
-        w->n_looked = (w->on ? &s->looked : &w->tree)->n - 1;
-        q->repeats |= speci_ways_repeats(match[k]);
-    }
-    for (int32_t k = 0; k < s->drafters.n; k++) {
-        if (!speci_draft_looks_up(&s->drafters.draft[k])) continue;
-        engine_watch *w = &s->watches[k * s->n_seq + seq];
-        const int32_t source = match[k] > 0 ? speci_ways_match(s, k, match[k], q->repeats) : -1;
+        const int32_t source = match[k] > 0 ? speci_ways_match(s, k, match[k], s->seqs[seq].repeats) : -1;
         if (alone) see(s, k, source, w->n_looked);
         if (w->on) continue;
-        w->on = true, w->source = source, w->node = w->depth = 0, w->n_ids = q->n_ids;
+        w->on = true, w->source = source, w->node = w->depth = 0, w->n_ids = s->seqs[seq].n_ids;
     }
     s->watch_ms += s->now_ms() - start;
 }
