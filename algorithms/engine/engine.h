@@ -233,8 +233,8 @@ int32_t speci_draft_room(const spec_session *s, const engine_seq *q);
 /* The choice among ways to draft (engine_choice.c): lists the ways. */
 spec_status speci_ways_open(spec_session *s, spec_adapt adapt);
 void speci_ways_close(spec_session *s);
-/* The arm of the next round, of seqs [n_seq]; 0: no drafts. */
-int32_t speci_ways_choose(spec_session *s, const int32_t *seqs, int32_t n_seq);
+/* The arm of the next round, of n_seq sequences; 0: no drafts. */
+int32_t speci_ways_choose(spec_session *s, int32_t n_seq);
 /* A round of n_seq sequences has begun at `start` (ms) with this arm; a part of it is committed. */
 void speci_ways_begin(spec_session *s, int32_t arm, int32_t n_seq, double start);
 void speci_ways_tell(spec_session *s, const engine_part *p);
@@ -250,7 +250,7 @@ spec_status speci_watch_open(spec_session *s);
 void speci_watch_close(spec_session *s);
 /* Parts of a round have been committed, their ids told to drafters. Of a session that watches. */
 void speci_watch_round(spec_session *s, const engine_round *r);
-/* It alone takes part in the next round. */
+/* It alone takes part in the next round: the choice is told what it would get. */
 void speci_watch_alone(spec_session *s, int32_t seq);
 /* Its ids are others now, or it ends. */
 static inline void speci_watch_forget(spec_session *s, int32_t seq)

@@ -191,9 +191,8 @@ void speci_ways_close(spec_session *s)
 
 /* --- rounds --- */
 
-int32_t speci_ways_choose(spec_session *s, const int32_t *seqs, int32_t n_seq)
+int32_t speci_ways_choose(spec_session *s, int32_t n_seq)
 {
-    if (s->watches && n_seq == 1) speci_watch_alone(s, seqs[0]);
     return s->drafters.n > 0 ? speci_choice_arm(&s->choice, n_seq) : 0;
 }
 

@@ -119,7 +119,8 @@ spec_status speci_draft_start(spec_session *s, engine_round *r)
     r->marked = r->queued = false;
     for (int32_t i = 0; i < r->n; i++) begin_proposal(&s->seqs[r->seqs[i]], s->n_round);
     if (s->drafters.n == 0) return SPEC_OK;
-    const int32_t arm = speci_ways_choose(s, r->seqs, r->n);
+    if (r->n == 1) speci_watch_alone(s, r->seqs[0]);
+    const int32_t arm = speci_ways_choose(s, r->n);
     const spec_status status = arm > 0 ? propose(s, r, arm - 1) : SPEC_OK;
     if (status != SPEC_OK || !r->pending) SPEC_TRY(end_proposals(s, r, status));
     speci_ways_begin(s, arm, r->n, start);

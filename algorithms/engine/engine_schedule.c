@@ -147,7 +147,11 @@ static spec_status run_drafting(spec_session *s, engine_round *r)
 /* --- running ahead --- */
 
 /* Where drafting is a choice, it is made a step before: by what was known then. */
-static bool chooses_plain(spec_session *s, int32_t seq) { return speci_ways_choose(s, &seq, 1) == 0; }
+static bool chooses_plain(spec_session *s, int32_t seq)
+{
+    speci_watch_alone(s, seq);
+    return speci_ways_choose(s, 1) == 0;
+}
 
 /* Of a session that can. */
 static bool runs_ahead(spec_session *s, int32_t seq)

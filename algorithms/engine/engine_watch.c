@@ -151,7 +151,7 @@ static void see_none(spec_session *s)
 
 void speci_watch_alone(spec_session *s, int32_t seq)
 {
-    if (s->seen_seq == seq) return;
+    if (!s->watches || s->seen_seq == seq) return;
     see_none(s);
     s->seqs[seq].repeats = false;
     if (affords(s)) begin_watches(s, seq, true);
