@@ -234,7 +234,7 @@ static void check_bursts(void **state)
         at += n;
     }
     print_message("  rounds that look up: %d where nothing repeats, %d where all does; %d late\n", used[0], used[1], late);
-    check_lost("bursts", 1 - best_ms / ms, 0.16, 0);
+    check_lost("bursts", 1 - best_ms / ms, 0.05, 0);
     assert_true(late <= N_PARTS);
     spec_session_close(s);
     spec_drafter_close(d);
@@ -312,7 +312,7 @@ static void check_chain(void **state)
     const double chosen = play_chain(model, text, true, true, SPEC_DRAFT_CHOOSE, SPEC_ADAPT_COST);
     print_message("  ms: looked up %.0f, asked %.0f, a chain %.0f, chosen %.0f\n", looked, asked, chain, chosen);
     assert_true(chain < 0.9 * fmin(looked, asked));
-    check_lost("chain", 1 - chain / chosen, 0.13, -0.1);
+    check_lost("chain", 1 - chain / chosen, 0.05, -0.1);
     spec_model_close(model);
 }
 
@@ -342,35 +342,79 @@ static double arm_ms(int32_t arm, int32_t n_seq)
                     : load_target_ms(NULL, n_seq, (1 + N_DRAFT) * n_seq) + load_draft_ms(NULL, 0, n_seq);
 }
 
-/* `error`: what rounds with drafts take longer than step costs say. Returns what is lost at each load against the best arm. */
+/* What rounds of a choice took, would have taken by the best arm for as many tokens, and plainly. */
+typedef struct load_ms {
+    double all, best, plain;
+} load_ms;
+
+/* `error`: what rounds with drafts take longer than step costs say. */
+static load_ms play_load(speci_choice *c, int32_t n, int32_t n_round, double chance, double error, uint64_t *random)
+{
+    const double emitted[2] = { 1, expected(chance, N_DRAFT) };
+    load_ms out = { 0 };
+    for (int32_t i = 0; i < n_round; i++) {
+        const int32_t arm = speci_choice_arm(c, n);
+        const double took[2] = { arm_ms(0, n), arm_ms(1, n) * error };
+        speci_asks asks = { 0 };
+        speci_outcome o = { .n_seq = n, .n_emitted = n, .n_row = n, .ms = took[arm], .asks = &asks };
+        for (int32_t k = 0; k < n && arm == 1; k++) {
+            const int32_t n_accepted = draw_emitted(chance, N_DRAFT, random) - 1;
+            speci_asks_add(&asks, N_DRAFT, n_accepted);
+            o.n_emitted += n_accepted, o.n_row += N_DRAFT;
+        }
+        out.all += took[arm];
+        out.best += fmin(took[0], took[1] / emitted[1]) * emitted[arm], out.plain += took[0] * emitted[arm];
+        speci_choice_update(c, arm, &o);
+    }
+    return out;
+}
+
+/* A choice between not drafting and one drafter. */
+typedef struct two_arms {
+    speci_arm arms[2];
+    speci_source source;
+    speci_levels levels;
+    speci_choice choice;
+} two_arms;
+
+static speci_choice *open_two(two_arms *t)
+{
+    *t = (two_arms){ .arms = { { .sources = 0 }, { .sources = 1 } }, .source = { .n_node = N_DRAFT, .depth = N_DRAFT } };
+    t->choice = (speci_choice){ .arms = t->arms, .n_arm = 2, .sources = &t->source, .n_source = 1, .levels = &t->levels,
+                                .costs = { load_target_ms, load_draft_ms, NULL, true } };
+    OK(speci_choice_open(&t->choice, SPEC_ADAPT_COST));
+    return &t->choice;
+}
+
+/* Returns what is lost at each load against the best arm. */
 static void play_loads(double chance, double error, uint64_t random, double *lost, double *against_plain)
 {
-    speci_arm arms[2] = { { .sources = 0 }, { .sources = 1 } };
-    speci_source source = { .n_node = N_DRAFT, .depth = N_DRAFT };
-    speci_levels levels = { 0 };
-    speci_choice c = { .arms = arms, .n_arm = 2, .sources = &source, .n_source = 1, .levels = &levels,
-                       .costs = { load_target_ms, load_draft_ms, NULL, true } };
-    OK(speci_choice_open(&c, SPEC_ADAPT_COST));
-    const double emitted[2] = { 1, expected(chance, N_DRAFT) };
+    two_arms t;
+    speci_choice *c = open_two(&t);
     for (int32_t l = 0; l < N_LOAD; l++) {
-        const int32_t n = loads[l];
-        double ms = 0, best_ms = 0, plain_ms = 0;
-        for (int32_t i = 0; i < LOAD_ROUNDS; i++) {
-            const int32_t arm = speci_choice_arm(&c, n);
-            const double took[2] = { arm_ms(0, n), arm_ms(1, n) * error };
-            speci_asks asks = { 0 };
-            speci_outcome o = { .n_seq = n, .n_emitted = n, .n_row = n, .ms = took[arm], .asks = &asks };
-            for (int32_t k = 0; k < n && arm == 1; k++) {
-                const int32_t n_accepted = draw_emitted(chance, N_DRAFT, &random) - 1;
-                speci_asks_add(&asks, N_DRAFT, n_accepted);
-                o.n_emitted += n_accepted, o.n_row += N_DRAFT;
-            }
-            ms += took[arm];
-            best_ms += fmin(took[0], took[1] / emitted[1]) * emitted[arm], plain_ms += took[0] * emitted[arm];
-            speci_choice_update(&c, arm, &o);
-        }
-        lost[l] = 1 - best_ms / ms, against_plain[l] = plain_ms / ms;
+        const load_ms ms = play_load(c, loads[l], LOAD_ROUNDS, chance, error, &random);
+        lost[l] = 1 - ms.best / ms.all, against_plain[l] = ms.plain / ms.all;
     }
+}
+
+/* A session of 64 rounds of several sequences, its first ones counted: what drafting may lose is bounded before anything is known. */
+static void check_short(void **state)
+{
+    (void)state;
+    static const int32_t n_seqs[] = { 4, 8, 16, 32 };
+    static const double chances[] = { 0.1, 0.3, 0.7 };
+    for (size_t i = 0; i < sizeof n_seqs / sizeof *n_seqs; i++)
+        for (size_t k = 0; k < sizeof chances / sizeof *chances; k++) {
+            load_ms sum = { 0 };
+            for (uint64_t seed = 1; seed <= N_SEED; seed++) {
+                two_arms t;
+                uint64_t random = seed;
+                const load_ms ms = play_load(open_two(&t), n_seqs[i], 64, chances[k], 1.3, &random);
+                sum.all += ms.all, sum.plain += ms.plain;
+            }
+            print_message("  %d sequences, %g accepted: %.4f of plain decoding\n", n_seqs[i], chances[k], sum.plain / sum.all);
+            if (!(sum.plain / sum.all >= 0.98)) fail_msg("%d sequences, %g accepted: below plain decoding", n_seqs[i], chances[k]);
+        }
 }
 
 static void check_load(void **state)
@@ -420,12 +464,57 @@ static void check_hopeless(void **state)
     }
 }
 
+/* ---------------------------------------------------------- what is known before the choice --- */
+
+static double seen_target_ms(const void *arg, int32_t n_seq, double n_row)
+{
+    (void)arg, (void)n_seq, (void)n_row;
+    return 1;
+}
+static double seen_draft_ms(const void *arg, int32_t source, double n_seq)
+{
+    (void)arg;
+    return source == 1 ? 0.3 * n_seq : 0;
+}
+
+/* A drafter from text that is right where it finds something, and a model that is right now and then. What the first one would propose
+ * decides, not how often it proposes; and once that is old it counts no more. */
+static void check_seen(void **state)
+{
+    (void)state;
+    speci_arm arms[3] = { { .sources = 0 }, { .sources = 1 }, { .sources = 2 } };
+    speci_source sources[2] = { { .kin = 0, .n_node = 5, .depth = 5 }, { .kin = 1, .n_node = 5, .depth = 5 } };
+    speci_levels levels[2] = { { 0 } };
+    speci_choice c = { .arms = arms, .n_arm = 3, .sources = sources, .n_source = 2, .levels = levels,
+                       .costs = { seen_target_ms, seen_draft_ms, NULL, false } };
+    OK(speci_choice_open(&c, SPEC_ADAPT_COST));
+    for (int32_t i = 0; i < 100; i++) {
+        speci_asks asks[2] = { { 0 } };
+        speci_asks_add(&asks[0], i % 2 ? 5 : 0, i % 2 ? 4 : 0);
+        speci_asks_add(&asks[1], 5, 1);
+        const speci_outcome o = { .n_seq = 1, .n_emitted = 2, .n_row = 6, .ms = 1, .asks = asks };
+        speci_choice_update(&c, 1, &o);
+    }
+    assert_int_equal(speci_choice_arm(&c, 1), 1); /* on average the text: 3 tokens, the model 2 */
+    speci_choice_see(&c, 0, 0);
+    assert_int_equal(speci_choice_arm(&c, 1), 2);
+    speci_choice_unsee(&c);
+    assert_int_equal(speci_choice_arm(&c, 1), 1);
+    speci_choice_see(&c, 0, 1); /* a proposal of one token brings one at most */
+    (void)speci_choice_arm(&c, 1);
+    assert_true(c.best_rate <= 2.02);
+    speci_choice_unsee(&c);
+    speci_choice_see(&c, 0, 5);
+    assert_int_equal(speci_choice_arm(&c, 1), 1);
+    assert_true(c.best_rate > 4);
+}
+
 int main(void)
 {
-    enum { N = sizeof environments / sizeof *environments, N_OTHER = 5 };
+    enum { N = sizeof environments / sizeof *environments, N_OTHER = 7 };
     struct CMUnitTest tests[N + N_OTHER] = {
         cmocka_unit_test(check_next_text), cmocka_unit_test(check_bursts), cmocka_unit_test(check_load), cmocka_unit_test(check_hopeless),
-        cmocka_unit_test(check_chain),
+        cmocka_unit_test(check_chain), cmocka_unit_test(check_short), cmocka_unit_test(check_seen),
     };
     OK(spec_backend_open(&backend, "cpu", NULL)); /* the choice knows no device */
     for (size_t i = 0; i < N; i++)

@@ -18,8 +18,12 @@ void speci_asks_add(speci_asks *to, int32_t n_node, double n_accepted);
 typedef struct speci_source {
     int32_t kin;            /* sources of one number are expected to be alike */
     int32_t n_node, depth;  /* most nodes below the root, and levels of them */
-    speci_asks past, recent; /* since the text changed: discounted by asks, and the latest few, which are not in it yet */
+    double hit;             /* beforehand: how often a level of a proposal has an accepted node; 0: as any drafter's */
+    speci_asks ever;        /* of all texts */
+    speci_asks past, recent; /* of this text since it changed: discounted by asks, and the latest few, which are not in it yet */
     double n_sure;          /* asks, discounted by rounds: how well it is known at present */
+    double known_ms, known_n_seq; /* what its passes for so many sequences take; 0: not known yet */
+    speci_asks seen;        /* what the next round's sequences would get of it; n 0: that is not known. Nothing is accepted yet */
 } speci_source;
 
 /* How often a level of such sources' trees has an accepted node, in n of them. */
@@ -33,15 +37,15 @@ bool speci_source_update(speci_source *s, speci_levels *levels, const speci_asks
 void speci_source_begin(speci_source *s);
 /* A round is over; changed: the text has. */
 void speci_source_age(speci_source *s, bool changed);
-/* Accepted nodes below `depth` levels more, if levels go on as they were. */
-double speci_levels_expect(const speci_levels *levels, int32_t depth);
+/* Accepted nodes below `depth` levels more, if levels of the source's kin go on as they were. */
+double speci_levels_expect(const speci_source *s, const speci_levels *levels, int32_t depth);
 
 /* What one more ask is expected to bring. */
 typedef struct speci_prospect {
     double share;           /* the probability of a proposal */
     double n_node;          /* nodes below the root, without a proposal 0 */
     double n_accepted;
-    double n_accepted_most; /* what that may be at best */
+    double n_accepted_least, n_accepted_most; /* what that may be at worst and at best */
 } speci_prospect;
 /* n_sure_others: of other sources of its kin. */
 speci_prospect speci_source_expect(const speci_source *s, const speci_levels *levels, double n_sure_others);
@@ -85,7 +89,9 @@ typedef struct speci_choice {
     double best_rate;           /* its tokens per millisecond, of all sequences */
     double plain_ms;            /* what a round without drafts takes */
     double credit;              /* plain rounds that trials may lose now */
+    double reserve;             /* plain rounds that drafting may lose now against plain decoding */
     int32_t next, next_n_seq;   /* the next round's arm, if that is of so many sequences; 0: not chosen yet */
+    int32_t n_stands;           /* plain rounds for which that stands */
     spec_bandit bandit[SPECI_LOADS]; /* by load */
 } speci_choice;
 
@@ -105,9 +111,12 @@ void speci_choice_begin(speci_choice *c);
 int32_t speci_choice_arm(speci_choice *c, int32_t n_seq);
 /* A round of `arm` is over. */
 void speci_choice_update(speci_choice *c, int32_t arm, const speci_outcome *o);
-/* A proposal of n_node nodes (0: there was none) that nobody scored, but compared with the text: n_matched levels of it came.
- * ended: no more of it can; else it was not watched any longer. */
-void speci_choice_watch(speci_choice *c, int32_t source, int32_t n_node, int32_t n_matched, bool ended);
+/* A proposal of n_node nodes (0: there was none) that nobody scored, but compared with the text: n_matched levels of it came. */
+void speci_choice_watch(speci_choice *c, int32_t source, int32_t n_node, int32_t n_matched);
+/* What the sequences of the next round would get: first nothing is known, then of one sequence after the other what a source that is
+ * asked would propose, n_node nodes (0: nothing). */
+void speci_choice_unsee(speci_choice *c);
+void speci_choice_see(speci_choice *c, int32_t source, int32_t n_node);
 /* Milliseconds of the passes in which builder b drafts for n_seq sequences, by the drafter's table. */
 double speci_choice_draft_ms(const spec_builder *b, const spec_cost_table *t, double n_seq);
 

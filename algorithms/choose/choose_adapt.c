@@ -4,7 +4,10 @@
  * costs say of its passes, times what its latest rounds took to what they say of those. Another arm is tried where it may be
  * better, as far as credit goes: each millisecond earns a part of itself, and a trial pays what it has lost against the best arm
  * (a conservative bandit: Wu, Shariff, Lattimore and Szepesvari 2016). So trials slow decoding down by that part at most, and an arm
- * that cannot pay with all its drafts accepted is never tried.
+ * that cannot pay with all its drafts accepted is never tried. A reserve does the same against plain decoding: it grows by what drafting
+ * gains, and a way to draft that is little known is not taken where one round may lose more than that.
+ * What drafters from text would propose is known before the choice (engine_watch.c). Then the arms of a round differ by what their first
+ * proposal is expected to bring, and nothing has to be tried to know of it.
  * UCB lets a bandit weigh tokens against measured time: one for each load, which halves its past now and then. */
 #include "algorithms/choose/choose.h"
 
@@ -12,12 +15,14 @@
 #include <string.h>
 
 /* The part of its time that trials may lose. Credit in plain rounds: in the beginning, at least when the text has changed, and at
- * most; nor is it ever less than minus that, since what disturbed one round was not the arm's. */
+ * most; nor is it ever less than minus that, since what disturbed one round was not the arm's. Likewise the reserve. */
 static const double TRIALS = 0.0075, CREDIT = 2, CHANGE_CREDIT = 2, MOST_CREDIT = 4;
+static const double RESERVE = 0.75, MOST_RESERVE = 100, LEAST_RESERVE = -1;
 /* So much drafting has to gain over plain steps, and an arm over the best one so far, to be worth the change. */
 static const double PLAIN_THRESHOLD = 1.02, SWITCH_THRESHOLD = 1.01;
-/* Rounds of a bandit after which its past is halved. Rounds of an arm that say little about its time. */
-enum { BANDIT_WINDOW = 256, FEW = 3 };
+/* Rounds of a bandit after which its past is halved. Rounds of an arm that say little about its time. Plain rounds
+ * of several sequences for which it stands that nothing else is better: one sequence runs ahead, and the device does not wait. */
+enum { BANDIT_WINDOW = 256, FEW = 3, STANDS = 4 };
 
 /* --- what a round takes --- */
 
@@ -46,10 +51,13 @@ static int32_t load_of(int32_t n_seq)
 
 static double target_ms(const speci_choice *c, int32_t n_seq, double n_row) { return c->costs.target(c->costs.arg, n_seq, n_row); }
 
-/* Of `n_seq` sequences on average, which may be less than one. */
+/* Of `n_seq` sequences on average, which may be less than one. What all sequences of a round cost is asked again and again. */
 static double draft_ms(const speci_choice *c, int32_t source, double n_seq)
 {
-    return n_seq < 1 ? n_seq * c->costs.draft(c->costs.arg, source, 1) : c->costs.draft(c->costs.arg, source, n_seq);
+    speci_source *s = &c->sources[source];
+    if (n_seq < 1) return n_seq * draft_ms(c, source, 1);
+    if (s->known_n_seq != n_seq) s->known_n_seq = n_seq, s->known_ms = c->costs.draft(c->costs.arg, source, n_seq);
+    return s->known_ms;
 }
 
 /* What the step costs say of a round that was. */
@@ -65,16 +73,23 @@ static double round_ms(const speci_choice *c, const speci_outcome *o)
  * them `usual` counts as one. */
 static double ratio_of(const speci_ratios *r, double usual)
 {
-    double ratio[SPECI_RATIOS] = { usual };
-    const size_t n = r->n < SPECI_RATIOS ? (size_t)r->n : SPECI_RATIOS, first = n < SPECI_RATIOS;
-    memcpy(ratio + first, r->ratio, n * sizeof *ratio);
-    return speci_by_rank(ratio, n + first, (n + first) / 4);
+    double ratio[SPECI_RATIOS];
+    const int32_t n = r->n < SPECI_RATIOS ? (int32_t)r->n : SPECI_RATIOS, few = n < SPECI_RATIOS;
+    if (n == 0) return usual;
+    for (int32_t i = 0; i < n + few; i++) { /* in order */
+        const double one = i < n ? r->ratio[i] : usual;
+        int32_t k = i;
+        for (; k > 0 && ratio[k - 1] > one; k--) ratio[k] = ratio[k - 1];
+        ratio[k] = one;
+    }
+    return ratio[(n + few) / 4];
 }
 
 /* An arm that was not used at this load is taken to be as plain rounds are. */
-static double arm_ratio(const speci_choice *c, int32_t arm, int32_t load)
+static double usual_ratio(const speci_choice *c, int32_t load) { return ratio_of(&c->arms[0].loads[load], 1); }
+static double arm_ratio(const speci_choice *c, int32_t arm, int32_t load, double usual)
 {
-    return ratio_of(&c->arms[arm].loads[load], c->arms[0].loads[load].n > 0 ? ratio_of(&c->arms[0].loads[load], 1) : 1);
+    return ratio_of(&c->arms[arm].loads[load], usual);
 }
 
 /* A first round behind another arm's is left out, unless there are few: a drafter that was not used has to catch up, and a plain
@@ -90,7 +105,7 @@ static void keep_ratio(speci_choice *c, int32_t arm, const speci_outcome *o)
 
 /* A round of an arm: tokens of a sequence, and the time of all. */
 typedef struct arm_prospect {
-    double n_emitted, ms;
+    double n_emitted, n_emitted_least, ms;
 } arm_prospect;
 
 /* The pass of one sequence is either with a tree or without; that of many is over about as many rows as there are on average. */
@@ -102,49 +117,72 @@ static double pass_ms(const speci_choice *c, int32_t n_seq, double share, double
     return average + (apart - average) / n_seq;
 }
 
-static speci_prospect expect_source(const speci_choice *c, int32_t source)
+/* It is known which sequences get a proposal, and what comes of one is as ever. That is known without a trial. */
+static speci_prospect with_seen(speci_prospect p, const speci_asks *seen)
 {
-    const speci_source *s = &c->sources[source];
-    double n_sure_others = 0;
-    for (int32_t i = 0; i < c->n_source; i++)
-        if (i != source && c->sources[i].kin == s->kin) n_sure_others += c->sources[i].n_sure;
-    return speci_source_expect(s, &c->levels[s->kin], n_sure_others);
+    if (seen->n == 0) return p;
+    const double share = seen->n_proposed / seen->n, by = share / p.share;
+    p.n_node = seen->n_node / seen->n;
+    p.n_accepted = fmin(p.n_accepted * by, p.n_node), p.n_accepted_most = p.n_accepted;
+    p.n_accepted_least = fmin(p.n_accepted_least * by, p.n_node);
+    p.share = share;
+    return p;
 }
 
-/* How often an arm asks each of the sources, for a sequence. */
-static void list_asked(const speci_choice *c, int32_t arm, const speci_prospect *sources, double *asked)
+static void expect_sources(const speci_choice *c, speci_prospect *sources)
 {
-    double left = 1;
+    double n_sure[SPECI_MAX_SOURCE] = { 0 }; /* by kin */
+    for (int32_t i = 0; i < c->n_source; i++) n_sure[c->sources[i].kin] += c->sources[i].n_sure;
     for (int32_t i = 0; i < c->n_source; i++) {
-        asked[i] = c->arms[arm].sources >> i & 1 ? left : 0;
-        left *= 1 - (asked[i] > 0 ? sources[i].share : 0);
+        const speci_source *s = &c->sources[i];
+        sources[i] = with_seen(speci_source_expect(s, &c->levels[s->kin], n_sure[s->kin] - s->n_sure), &s->seen);
     }
 }
 
-static arm_prospect expect(const speci_choice *c, int32_t arm, int32_t n_seq, const speci_prospect *sources)
+/* The sources that an arm asks, one after the other, as long as there are sequences without a proposal: the first of `rest`, which
+ * loses it; -1: no more. */
+static int32_t next_asked(uint64_t *rest, double left)
 {
-    arm_prospect p = { .n_emitted = 1 };
-    double n_node = 0, share = 0, asked[SPECI_MAX_SOURCE];
-    list_asked(c, arm, sources, asked);
-    for (int32_t i = 0; i < c->n_source; i++) {
-        p.n_emitted += asked[i] * sources[i].n_accepted;
-        if (asked[i] > 0) p.ms += draft_ms(c, i, asked[i] * n_seq);
-        n_node += asked[i] * sources[i].n_node;
-        share += asked[i] * sources[i].share;
+    if (*rest == 0 || left <= 0) return -1;
+    const int32_t i = __builtin_ctzll(*rest);
+    *rest &= *rest - 1;
+    return i;
+}
+
+static arm_prospect expect(const speci_choice *c, int32_t arm, int32_t n_seq, const speci_prospect *sources, double usual)
+{
+    arm_prospect p = { .n_emitted = 1, .n_emitted_least = 1 };
+    double n_node = 0, share = 0, left = 1;
+    uint64_t rest = c->arms[arm].sources;
+    for (int32_t i; (i = next_asked(&rest, left)) >= 0; left *= 1 - sources[i].share) {
+        p.n_emitted += left * sources[i].n_accepted;
+        p.n_emitted_least += left * sources[i].n_accepted_least;
+        p.ms += draft_ms(c, i, left * n_seq);
+        n_node += left * sources[i].n_node;
+        share += left * sources[i].share;
     }
-    p.ms = (p.ms + pass_ms(c, n_seq, share, n_node)) * arm_ratio(c, arm, load_of(n_seq));
+    p.ms = (p.ms + pass_ms(c, n_seq, share, n_node)) * arm_ratio(c, arm, load_of(n_seq), usual);
     return p;
 }
 
 /* --- by cost --- */
 
+/* How often an arm asks each of the sources, for a sequence. */
+static void list_asked(const speci_choice *c, int32_t arm, const speci_prospect *sources, double *asked)
+{
+    double left = 1;
+    uint64_t rest = c->arms[arm].sources;
+    memset(asked, 0, (size_t)c->n_source * sizeof *asked);
+    for (int32_t i; (i = next_asked(&rest, left)) >= 0; left *= 1 - sources[i].share) asked[i] = left;
+}
+
 /* What a round of the arm may bring at best. What the best arm asks anyway needs no trial to be known. */
 static double most_emitted(const speci_choice *c, int32_t arm, const speci_prospect *sources, const double *asked_anyway)
 {
-    double n = 1, asked[SPECI_MAX_SOURCE];
-    list_asked(c, arm, sources, asked);
-    for (int32_t i = 0; i < c->n_source; i++)
-        n += asked[i] * (sources[i].n_accepted + (1 - asked_anyway[i]) * (sources[i].n_accepted_most - sources[i].n_accepted));
+    double n = 1, left = 1;
+    uint64_t rest = c->arms[arm].sources;
+    for (int32_t i; (i = next_asked(&rest, left)) >= 0; left *= 1 - sources[i].share)
+        n += left * (sources[i].n_accepted + (1 - asked_anyway[i]) * (sources[i].n_accepted_most - sources[i].n_accepted));
     return n;
 }
 
@@ -155,6 +193,13 @@ static bool affords(const speci_choice *c, const arm_prospect *p, int32_t n_seq)
     return c->credit >= fmin(lost / c->plain_ms, MOST_CREDIT);
 }
 
+/* What a round of the arm loses against a plain one at worst is no more than the reserve. A round of one sequence loses little and says
+ * little: credit alone bounds those. */
+static bool is_safe(const speci_choice *c, const arm_prospect *p, const arm_prospect *plain, int32_t n_seq)
+{
+    return n_seq == 1 || p->ms / plain->ms - p->n_emitted_least <= fmax(c->reserve, 0);
+}
+
 /* The arm that may be better than the best one by most, or that one. */
 static int32_t choose_trial(const speci_choice *c, const arm_prospect *p, const speci_prospect *sources, int32_t n_seq)
 {
@@ -163,7 +208,7 @@ static int32_t choose_trial(const speci_choice *c, const arm_prospect *p, const 
     list_asked(c, c->best, sources, asked_anyway);
     for (int32_t i = 0; i < c->n_arm; i++) {
         const double rate = n_seq * most_emitted(c, i, sources, asked_anyway) / p[i].ms;
-        if (i != c->best && rate > most && affords(c, &p[i], n_seq)) arm = i, most = rate;
+        if (i != c->best && rate > most && affords(c, &p[i], n_seq) && is_safe(c, &p[i], &p[0], n_seq)) arm = i, most = rate;
     }
     return arm;
 }
@@ -172,14 +217,15 @@ static int32_t choose_trial(const speci_choice *c, const arm_prospect *p, const 
 static int32_t choose_by_cost(speci_choice *c, int32_t n_seq)
 {
     speci_prospect sources[SPECI_MAX_SOURCE];
-    arm_prospect p[SPECI_MAX_CHOICE] = { { 0 } };
+    arm_prospect p[SPECI_MAX_CHOICE];
     double best_rate = 0;
     int32_t best = 0;
-    for (int32_t i = 0; i < c->n_source; i++) sources[i] = expect_source(c, i);
+    const double usual = usual_ratio(c, load_of(n_seq));
+    expect_sources(c, sources);
     for (int32_t i = 0; i < c->n_arm; i++) {
-        p[i] = expect(c, i, n_seq, sources);
+        p[i] = expect(c, i, n_seq, sources, usual);
         const double rate = p[i].n_emitted / p[i].ms * (i == 0 ? PLAIN_THRESHOLD : 1) * (i == c->best ? SWITCH_THRESHOLD : 1);
-        if (rate > best_rate) best = i, best_rate = rate;
+        if (rate > best_rate && is_safe(c, &p[i], &p[0], n_seq)) best = i, best_rate = rate;
     }
     c->best = best;
     c->best_rate = n_seq * p[best].n_emitted / p[best].ms;
@@ -194,6 +240,8 @@ static void pay(speci_choice *c, int32_t arm, const speci_outcome *o)
     const double lost = arm != c->best ? ms - o->n_emitted / c->best_rate : 0;
     if (!(c->plain_ms > 0)) return;
     c->credit = fmax(fmin(c->credit + (TRIALS * ms - lost) / c->plain_ms, MOST_CREDIT), -MOST_CREDIT);
+    const double gained = arm > 0 ? o->n_emitted / o->n_seq - ms / c->plain_ms : 0;
+    c->reserve = fmax(fmin(c->reserve + TRIALS * ms / c->plain_ms + gained, MOST_RESERVE), LEAST_RESERVE);
 }
 
 /* --- the choice --- */
@@ -202,7 +250,9 @@ int32_t speci_choice_arm(speci_choice *c, int32_t n_seq)
 {
     if (c->mode == SPEC_ADAPT_OFF) return c->n_arm > 1;
     if (c->mode == SPEC_ADAPT_UCB) return spec_bandit_choose(&c->bandit[load_of(n_seq)]);
-    if (c->next_n_seq != n_seq) c->next = choose_by_cost(c, n_seq), c->next_n_seq = n_seq;
+    if (c->next_n_seq == n_seq) return c->next;
+    c->next = choose_by_cost(c, n_seq), c->next_n_seq = n_seq;
+    c->n_stands = n_seq > 1 && c->next == 0 && c->best == 0 ? STANDS : 0;
     return c->next;
 }
 
@@ -229,14 +279,25 @@ static void take_asks(speci_choice *c, int32_t source, const speci_asks *a)
 void speci_choice_begin(speci_choice *c)
 {
     for (int32_t i = 0; i < c->n_source; i++) speci_source_begin(&c->sources[i]);
+    speci_choice_unsee(c);
+}
+
+void speci_choice_unsee(speci_choice *c)
+{
+    for (int32_t i = 0; i < c->n_source; i++) c->sources[i].seen = (speci_asks){ 0 };
     c->next_n_seq = 0;
 }
 
-void speci_choice_watch(speci_choice *c, int32_t source, int32_t n_node, int32_t n_matched, bool ended)
+void speci_choice_see(speci_choice *c, int32_t source, int32_t n_node)
 {
-    const speci_source *s = &c->sources[source];
+    speci_asks_add(&c->sources[source].seen, n_node, 0);
+    c->next_n_seq = 0;
+}
+
+void speci_choice_watch(speci_choice *c, int32_t source, int32_t n_node, int32_t n_matched)
+{
     speci_asks a = { 0 };
-    speci_asks_add(&a, n_node, n_matched + (ended ? 0 : speci_levels_expect(&c->levels[s->kin], s->depth - n_matched)));
+    speci_asks_add(&a, n_node, n_matched);
     take_asks(c, source, &a);
 }
 
@@ -257,14 +318,15 @@ void speci_choice_update(speci_choice *c, int32_t arm, const speci_outcome *o)
     }
     c->arm = arm;
     c->n_round++;
-    c->next_n_seq = 0;
+    if (c->n_stands > 0 && arm == 0) c->n_stands--;
+    else c->next_n_seq = 0;
 }
 
 spec_status speci_choice_open(speci_choice *c, spec_adapt mode)
 {
     c->mode = c->n_arm > 1 ? mode : SPEC_ADAPT_OFF;
     const int32_t most = c->mode == SPEC_ADAPT_UCB ? SPEC_MAX_ARM : SPECI_MAX_CHOICE;
-    c->credit = CREDIT;
+    c->credit = CREDIT, c->reserve = RESERVE;
     if (c->mode == SPEC_ADAPT_OFF) return SPEC_OK;
     if (c->n_arm > most || c->n_source > SPECI_MAX_SOURCE)
         return speci_fail(SPEC_E_INVALID, "%d ways to draft to choose from; at most %d", c->n_arm - 1, most - 1);

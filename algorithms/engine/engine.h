@@ -20,6 +20,7 @@ typedef struct engine_proposal {
     int32_t arm;           /* the way that was chosen, -1 = did not draft */
     bool asked;            /* drafters were, since there was room for a draft */
     int32_t n_match;       /* speci_draft_seq */
+    bool repeats;          /* a drafter that looks up has a long match, as far as that is known */
     int32_t by;            /* the drafter that proposed it, -1 = none or several: */
     uint8_t *maker;        /* [n_node] of each node, with a union: the first drafter that has it; else NULL */
     spec_builder *builder; /* that grew it, or NULL */
@@ -29,6 +30,7 @@ typedef struct engine_proposal {
 /* A sequence in flight. ids[n_ids - 1] is the pending token: emitted, not yet fed. */
 typedef struct engine_seq {
     bool live;
+    bool repeats;          /* as of its latest watch */
     bool consuming;        /* prompt tokens have yet to be applied: ids from the executor's position on, but the pending one */
     engine_request request;
     engine_adjust *adjust; /* NULL: logits count as they are */
@@ -91,12 +93,14 @@ typedef struct engine_outcome {
     double start, n_emitted, n_row; /* start: ms */
 } engine_outcome;
 
-/* A proposal that nobody scores, of a drafter that looks things up in texts: what is emitted is compared with it. */
+/* What a drafter that looks things up in texts would propose, which nobody scores: what is emitted is compared with it. */
 typedef struct engine_watch {
-    spec_tree tree;      /* n 0: none */
-    int32_t n_match;     /* speci_draft_seq */
+    bool on;
+    spec_tree tree;      /* the root alone: it finds nothing */
+    int32_t source;      /* that it was found by; -1: nothing is found */
     int32_t node, depth; /* what of it came: down to this node */
     int32_t n_ids;       /* the sequence's, when that was so */
+    int32_t n_looked;    /* nodes of what it proposes now */
 } engine_watch;
 
 struct spec_session {
@@ -140,6 +144,8 @@ struct spec_session {
     engine_outcome outcome;
     speci_asks *asks;               /* [n sources] of the outcome's round */
     engine_watch *watches;          /* [n drafters * n_seq] or NULL */
+    spec_tree looked;               /* scratch of them */
+    int32_t seen_seq;               /* the sequence whose next proposals the choice has been told; -1: none */
     double watch_ms, round_ms;      /* time that went into watching, and into rounds */
     uint64_t n_round;
     /* Rounds: the session's; and two of each sequence that take turns where plain steps run ahead, else NULL. */
@@ -233,16 +239,22 @@ void speci_ways_begin(spec_session *s, int32_t arm, int32_t n_seq, double start)
 void speci_ways_tell(spec_session *s, const engine_part *p);
 /* Is the drafter asked in rounds of this arm? */
 bool speci_ways_ask(const spec_session *s, int32_t arm, int32_t drafter);
-/* Which source is it that has found a match of so many tokens? */
-int32_t speci_ways_match(const spec_session *s, int32_t drafter, int32_t n_match);
+/* Which source is it that has found a match of so many tokens, where the text repeats itself or not? */
+int32_t speci_ways_match(const spec_session *s, int32_t drafter, int32_t n_match, bool repeats);
+/* Is it a match by which the text is known to repeat itself? */
+bool speci_ways_repeats(int32_t n_match);
 
 /* Proposals that are compared with the text (engine_watch.c). Memory, with ways that are chosen by cost. */
 spec_status speci_watch_open(spec_session *s);
 void speci_watch_close(spec_session *s);
 /* Parts of a round have been committed, their ids told to drafters. Of a session that watches. */
 void speci_watch_round(spec_session *s, const engine_round *r);
+/* It alone takes part in the next round: the choice is told what it would get. */
+void speci_watch_alone(spec_session *s, int32_t seq);
+/* Its ids are others now, or it ends. */
 static inline void speci_watch_forget(spec_session *s, int32_t seq)
 {
+    s->seen_seq = -1;
     for (int32_t k = 0; s->watches && k < s->drafters.n; k++) s->watches[k * s->n_seq + seq].tree.n = 0;
 }
 

@@ -94,7 +94,11 @@ static speci_source union_of(const spec_session *s, int32_t b)
     return all;
 }
 
-/* What a match of one token brings is not what a longer one does. The trees of a drafter are kin. */
+/* What a match of one token brings is not what a longer one does, nor the same where the text repeats itself, which the longest matches
+ * say. The trees of a drafter are kin. */
+enum { N_GRADED = 2 * GRADES - 1 };
+static const double hits[N_GRADED] = { 0.67, 0.5, 0.5, 0.25, 0.25 };
+
 static void list_sources(spec_session *s, int32_t most)
 {
     speci_choice *c = &s->choice;
@@ -102,16 +106,22 @@ static void list_sources(spec_session *s, int32_t most)
     for (int32_t k = 0; k < s->drafters.n && !unites(s); k++) {
         const int32_t first = s->first_source[k] = c->n_source, n = looks_up(s, k) ? s->n_grade : n_tree(&s->drafters.draft[k]);
         for (int32_t i = 0; i < n; i++, c->n_source++) {
-            c->sources[c->n_source] = source_of(&s->drafters.draft[k], looks_up(s, k) ? 0 : i);
-            c->sources[c->n_source].kin = looks_up(s, k) ? first + i : first;
+            speci_source *one = &c->sources[c->n_source];
+            *one = source_of(&s->drafters.draft[k], looks_up(s, k) ? 0 : i);
+            one->kin = looks_up(s, k) ? first + i : first;
+            if (looks_up(s, k) && n == N_GRADED) one->hit = hits[i];
         }
         s->first_source[k + 1] = c->n_source;
     }
 }
 
-int32_t speci_ways_match(const spec_session *s, int32_t drafter, int32_t n_match)
+bool speci_ways_repeats(int32_t n_match) { return n_match >= GRADES; }
+
+/* From the longest matches on: GRADES tokens and more, then fewer, where the text does not repeat itself and where it does. */
+int32_t speci_ways_match(const spec_session *s, int32_t drafter, int32_t n_match, bool repeats)
 {
-    return s->first_source[drafter] + s->n_grade - (n_match < s->n_grade ? speci_max32(n_match, 1) : s->n_grade);
+    if (s->n_grade == 1 || n_match >= GRADES) return s->first_source[drafter];
+    return s->first_source[drafter] + 2 * (GRADES - speci_max32(n_match, 1)) - 1 + repeats;
 }
 
 /* The sources of drafter k in a way, which are asked in the order of their numbers. */
@@ -120,7 +130,7 @@ static uint64_t sources_of(const spec_session *s, const speci_draft_way *w, int3
     const int32_t last = n_tree(&s->drafters.draft[k]) - 1, b = w->builder < last ? w->builder : last;
     uint64_t sources = 0;
     if (!looks_up(s, k)) return one(s->first_source[k] + b);
-    for (int32_t i = s->first_source[k]; i <= speci_ways_match(s, k, w->least); i++) sources |= one(i);
+    for (int32_t i = s->first_source[k]; i <= speci_ways_match(s, k, w->least, true); i++) sources |= one(i);
     return sources;
 }
 
@@ -144,7 +154,7 @@ static int32_t grade(spec_session *s)
     for (int32_t k = 0; k < s->drafters.n; k++)
         if (looks_up(s, k)) n_look++;
         else n_other += n_tree(&s->drafters.draft[k]);
-    s->n_grade = GRADES * n_look + n_other <= SPECI_MAX_SOURCE ? GRADES : 1;
+    s->n_grade = N_GRADED * n_look + n_other <= SPECI_MAX_SOURCE ? N_GRADED : 1;
     return n_look * s->n_grade + n_other;
 }
 
@@ -189,7 +199,7 @@ static bool has_proposed(const spec_session *s, const engine_proposal *own, int3
 {
     if (unites(s)) return true;
     if (own->by < 0 || source < s->first_source[own->by] || source >= s->first_source[own->by + 1]) return false;
-    return !looks_up(s, own->by) || source == speci_ways_match(s, own->by, own->n_match);
+    return !looks_up(s, own->by) || source == speci_ways_match(s, own->by, own->n_match, own->repeats);
 }
 
 /* Sources are asked in their order, up to the one that proposes. */

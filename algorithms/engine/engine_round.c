@@ -96,6 +96,7 @@ static spec_status propose(spec_session *s, engine_round *r, int32_t way)
         engine_proposal *p = &s->seqs[s->asked[i].seq].proposal;
         p->by = s->asked[i].by, p->builder = s->asked[i].builder;
         p->depth = s->asked[i].depth_max, p->n_match = s->asked[i].n_match;
+        p->repeats = s->seqs[s->asked[i].seq].repeats || (p->by >= 0 && speci_ways_repeats(p->n_match));
     }
     r->queued = r->pending != NULL;
     return SPEC_OK;
@@ -111,6 +112,7 @@ spec_status speci_draft_start(spec_session *s, engine_round *r)
     for (int32_t i = 0; i < r->n; i++) begin_proposal(&s->seqs[r->seqs[i]], s->n_round);
     if (s->drafters.n == 0) return SPEC_OK;
     const bool chooses = s->choice.mode != SPEC_ADAPT_OFF;
+    if (chooses && r->n == 1) speci_watch_alone(s, r->seqs[0]);
     const int32_t arm = chooses ? speci_choice_arm(&s->choice, r->n) : 1;
     const spec_status status = arm > 0 ? propose(s, r, arm - 1) : SPEC_OK;
     if (status != SPEC_OK || !r->pending) SPEC_TRY(end_proposals(s, r, status));

@@ -144,14 +144,19 @@ static spec_status run_drafting(spec_session *s, engine_round *r)
 /* --- running ahead --- */
 
 /* Where drafting is a choice, it is made a step before: by what was known then. */
-static bool chooses_plain(spec_session *s) { return s->choice.mode == SPEC_ADAPT_OFF || speci_choice_arm(&s->choice, 1) == 0; }
+static bool chooses_plain(spec_session *s, int32_t seq)
+{
+    if (s->choice.mode == SPEC_ADAPT_OFF) return true;
+    speci_watch_alone(s, seq);
+    return speci_choice_arm(&s->choice, 1) == 0;
+}
 
 /* Of a session that can. */
 static bool runs_ahead(spec_session *s, int32_t seq)
 {
     const engine_seq *q = &s->seqs[seq];
     if (q->request.p.logprobs || q->adjust || (s->n_ctx > 0 && q->n_ids >= s->n_ctx)) return false;
-    if (!speci_flight(s, seq) && !chooses_plain(s)) return false;
+    if (!speci_flight(s, seq) && !chooses_plain(s, seq)) return false;
     return s->rule != SPEC_VERIFY_GREEDY || q->request.p.sampling.temperature == 0; /* else a rule that verify refuses */
 }
 
@@ -203,7 +208,7 @@ static spec_status step_ahead(spec_session *s, int32_t seq, bool alone)
         const move *m = &run_ahead.moves[i];
         if (m->round == NEXT && !next) {
             /* The last token that fits is followed by nothing. */
-            goes_on = alone && q->n_ids + 1 < q->n_limit && chooses_plain(s);
+            goes_on = alone && q->n_ids + 1 < q->n_limit && chooses_plain(s, seq);
             next = plain_round(s, seq, 1);
         }
         if (skips(m, in_flight, goes_on)) continue;

@@ -147,6 +147,7 @@ spec_status spec_sequence_append(spec_session *s, int32_t seq, const int32_t *id
     SPEC_TRY(speci_sequence_room(s, q, n));
     if (request) SPEC_TRY(speci_sequence_take_request(s, q, request));
     speci_sequence_forget(s, seq);
+    speci_watch_forget(s, seq);
     if (!s->tells_hidden) s->exec->kind->commit(s->exec, seq, NULL, 0); /* the path that is pending goes with the prompt, in place of a pass */
     SPEC_TRY(speci_sequence_take_ids(s, q, ids, n));
     q->n_prompt = q->n_ids;
