@@ -146,7 +146,9 @@ typedef struct spec_backend_params {
 #define SPEC_BACKEND_PARAMS_INIT SPEC_STRUCT_INIT(spec_backend_params)
 
 /* Opens a device by name: "cpu" (the best kernels of this machine), "cpu:portable" (the reference),
- * "cuda", "cuda:1", or the path of a plugin, with ":arg" after it if the plugin takes one.
+ * "cuda", "cuda:1", or the path of a plugin, with ":arg" after it if the plugin takes one. Kernels by name:
+ * "cpu:avx2", "cpu:avx512", "cpu:avx512bf16", "cpu:amx". The last, which are the best where the CPU has them, need tiles
+ * (AMX): opening asks Linux for them, for the whole process; where it refuses, "cpu" is the next best.
  * Errors: E_INVALID (unknown name), E_DEVICE (no plugin, driver or device: the message names every place
  * where the plugin was looked for and what the loader said), E_UNSUPPORTED (a plugin of another ABI). */
 SPEC_API spec_status spec_backend_open(spec_backend **out, const char *name,
