@@ -15,7 +15,7 @@ static void put_low(uint8_t *group, const uint8_t *q, size_t lane, int k, bool t
 
 static unsigned low_of(const uint8_t *group, size_t lane, int k, bool tables)
 {
-    if (tables) return ((const uint16_t *)(const void *)group)[cpu_table_word(lane, k)] >> cpu_table_shift(lane) & 15u;
+    if (tables) return (unsigned)((const uint16_t *)(const void *)group)[cpu_table_word(lane, k)] >> cpu_table_shift(lane) & 15u;
     return ((const uint32_t *)(const void *)group)[k / 8 * CPU_PANEL + (int)lane] >> 4 * (k % 8) & 15u;
 }
 
