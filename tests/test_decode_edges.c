@@ -2,12 +2,10 @@
  * tokens on a branch, drafters that know fewer ids or fewer positions, what updates a choice among trees; and builders
  * and distributions of the application's own. Whatever happens, text is that of plain decoding: greedy, and sampled under naive
  * verification. */
-#define _POSIX_C_SOURCE 200809L /* nanosleep */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "tests/support_decode.h"
 #include "tests/support_greedy.h"
@@ -333,61 +331,6 @@ static void rounds_teach(void **state)
     spec_drafter_close(dr);
 }
 
-/* A drafter that is always right and takes too long: no table of passes knows that, the rounds show it. */
-typedef struct slow_drafter {
-    const int32_t *text; /* what the target says */
-    size_t n_text;
-} slow_drafter;
-
-static spec_status draft_slowly(void *user, spec_draft_request *requests, int32_t n)
-{
-    const slow_drafter *d = user;
-    const struct timespec while_it_thinks = { .tv_nsec = 300000000 }; /* more than 5 steps take on a busy machine */
-    spec_tree *tree = requests[0].tree;
-    assert_int_equal(n, 1);
-    nanosleep(&while_it_thinks, NULL);
-    for (size_t i = requests[0].n_ids; i < d->n_text && tree->n < tree->cap; i++) spec_tree_add(tree, tree->n - 1, d->text[i], 1);
-    return SPEC_OK;
-}
-
-static void slow_drafts_are_left(void **state)
-{
-    (void)state;
-    enum { N_STEP = 12, N_TRIED = 4 }; /* rounds of each kind that may be needed to see it */
-    spec_session_params sp = SPEC_SESSION_PARAMS_INIT;
-    spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
-    spec_step_result r;
-    spec_session *s;
-    spec_drafter *dr;
-    const int32_t *ids;
-    int32_t seq, text[N_PROMPT + 5 * N_STEP], n_late = 0;
-    size_t n_text = 0;
-    OK(spec_session_open(&s, target, NULL, &sp));
-    OK(spec_sequence_add(s, &seq, prompt, N_PROMPT, NULL));
-    while (n_text < sizeof text / sizeof *text) {
-        OK(step_into(s, &r, &seq, 1));
-        OK(spec_sequence_ids(s, &ids, &n_text, seq));
-    }
-    memcpy(text, ids, sizeof text);
-    spec_session_close(s);
-
-    slow_drafter d = { text, sizeof text / sizeof *text };
-    const spec_drafter_ops ops = { .struct_size = sizeof ops, .draft = draft_slowly, .user_data = &d };
-    dp.n_draft = 4;
-    OK(spec_drafter_from_ops(&dr, &ops, &dp));
-    sp.adapt = SPEC_ADAPT_COST;
-    OK(spec_session_open(&s, target, dr, &sp));
-    OK(spec_sequence_add(s, &seq, prompt, N_PROMPT, NULL));
-    for (int32_t i = 0; i < N_STEP; i++) {
-        OK(step_into(s, &r, &seq, 1));
-        if (r.n_drafted > 0) assert_int_equal(r.n_accepted, r.n_drafted);
-        n_late += r.n_drafted > 0 && i >= 2 * N_TRIED;
-    }
-    assert_int_equal(n_late, 0);
-    spec_session_close(s);
-    spec_drafter_close(dr);
-}
-
 /* --- the application's own --- */
 
 /* The two first candidates of whatever was fed last, of which the second goes on: a comb. */
@@ -583,8 +526,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fewer_nodes),      cmocka_unit_test(text_ends),    cmocka_unit_test(eos_on_a_branch),
         cmocka_unit_test(shorter_contexts), cmocka_unit_test(own_builders), cmocka_unit_test(own_distributions_draft),
-        cmocka_unit_test(endless_drafters), cmocka_unit_test(rounds_teach), cmocka_unit_test(slow_drafts_are_left),
-        cmocka_unit_test(wrong_distributions),       cmocka_unit_test(wrong_expansions),
+        cmocka_unit_test(endless_drafters), cmocka_unit_test(rounds_teach), cmocka_unit_test(wrong_distributions),
+        cmocka_unit_test(wrong_expansions),
 #ifndef SPEC_NO_TOKENIZER
         cmocka_unit_test(smaller_vocabularies),
 #endif

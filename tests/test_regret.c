@@ -1,9 +1,10 @@
-/* test_regret.c - what a session's choice costs, by a clock of our own: drafters whose success is ours to say; a text that begins to
+/* test_regret.c - what a session's choice costs, by a clock of our own: drafters whose success is ours to say, or that take long; a text that begins to
  * repeat itself, and ends to; more sequences and fewer. The time lost against the best way known beforehand stays below what it
  * becomes when a constant of choose_source.c or choose_adapt.c is far off, or a part of the choice is left out. */
 #include "tests/support_model.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "algorithms/engine/engine.h"
 
@@ -316,6 +317,69 @@ static void check_chain(void **state)
     spec_model_close(model);
 }
 
+/* ------------------------------------------------------------------------ right, and slow --- */
+
+/* Each reading is a millisecond later, so a plain step takes one. */
+static double next_ms(void) { return clock_ms++; }
+
+/* What the target says, thought of for 40 ms. */
+typedef struct thinker {
+    int32_t *text, n_text, n_asked;
+} thinker;
+static spec_status propose_slowly(void *user_data, spec_draft_request *requests, int32_t n)
+{
+    thinker *t = user_data;
+    spec_tree *tree = requests[0].tree;
+    assert_int_equal(n, 1);
+    clock_ms += 40, t->n_asked++;
+    for (int32_t at = (int32_t)requests[0].n_ids; at < t->n_text && tree->n < tree->cap && tree->n <= N_DRAFTED; at++)
+        (void)spec_tree_add(tree, tree->n - 1, t->text[at], 1);
+    return SPEC_OK;
+}
+
+/* The steps that a text of n tokens takes; then `text` holds it. */
+static int32_t say(spec_session *s, int32_t *text, int32_t n)
+{
+    const spec_request all = { .struct_size = sizeof all, .ignore_eos = true };
+    const spec_step_result *result;
+    const int32_t *ids, prompt = 1;
+    size_t n_ids = 0;
+    int32_t seq, n_step = 0;
+    OK(spec_sequence_add(s, &seq, &prompt, 1, &all));
+    for (; n_ids < (size_t)n; n_step++) {
+        OK(spec_step(s, &result, &seq, 1));
+        OK(spec_sequence_ids(s, &ids, &n_ids, seq));
+    }
+    memcpy(text, ids, (size_t)n * sizeof *text);
+    spec_session_close(s);
+    return n_step;
+}
+
+/* A drafter that is always right and takes too long: no step cost says that, whole steps show it. */
+static void check_slow(void **state)
+{
+    (void)state;
+    enum { N_TOKEN = 600, N_TRIED = 4 };
+    static int32_t text[N_TOKEN], again[N_TOKEN];
+    spec_model *model = support_model(backend, SPEC_TEST_DIR "/golden/mamba", SPEC_DTYPE_F32);
+    thinker t = { text, N_TOKEN, 0 };
+    const spec_drafter_ops ops = { .struct_size = sizeof ops, .draft = propose_slowly, .user_data = &t };
+    spec_drafter_params dp = SPEC_DRAFTER_PARAMS_INIT;
+    spec_drafter *d;
+    dp.n_draft = N_DRAFTED;
+    OK(spec_drafter_from_ops(&d, &ops, &dp));
+    (void)say(open_session(model, NULL, 0, N_TOKEN + 16), text, N_TOKEN);
+    spec_session *s = open_session(model, &d, 1, N_TOKEN + 16);
+    s->now_ms = next_ms;
+    const int32_t n_step = say(s, again, N_TOKEN);
+    assert_memory_equal(text, again, sizeof text);
+    print_message("  %d of %d steps drafted\n", t.n_asked, n_step);
+    assert_true(t.n_asked > 0 && t.n_asked <= N_TRIED); /* one may be good luck */
+    assert_true(n_step < N_TOKEN - 1);
+    spec_drafter_close(d);
+    spec_model_close(model);
+}
+
 /* ------------------------------------------------------------------------------------- load --- */
 
 /* A drafter of four tokens; the rows of a pass are free up to 32, then they cost in proportion. Sequences come and go: with few of
@@ -511,10 +575,10 @@ static void check_seen(void **state)
 
 int main(void)
 {
-    enum { N = sizeof environments / sizeof *environments, N_OTHER = 7 };
+    enum { N = sizeof environments / sizeof *environments, N_OTHER = 8 };
     struct CMUnitTest tests[N + N_OTHER] = {
         cmocka_unit_test(check_next_text), cmocka_unit_test(check_bursts), cmocka_unit_test(check_load), cmocka_unit_test(check_hopeless),
-        cmocka_unit_test(check_chain), cmocka_unit_test(check_short), cmocka_unit_test(check_seen),
+        cmocka_unit_test(check_chain), cmocka_unit_test(check_short), cmocka_unit_test(check_seen), cmocka_unit_test(check_slow),
     };
     OK(spec_backend_open(&backend, "cpu", NULL)); /* the choice knows no device */
     for (size_t i = 0; i < N; i++)
