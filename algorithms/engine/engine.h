@@ -20,7 +20,7 @@ typedef struct engine_proposal {
     int32_t arm;           /* the way that was chosen, -1 = did not draft */
     bool asked;            /* drafters were, since there was room for a draft */
     int32_t n_match;       /* speci_draft_seq */
-    bool repeats;          /* a drafter that looks up has a long match, as far as that is known */
+    bool repeats;          /* of the sequence, when it was made */
     int32_t by;            /* the drafter that proposed it, -1 = none or several: */
     uint8_t *maker;        /* [n_node] of each node, with a union: the first drafter that has it; else NULL */
     spec_builder *builder; /* that grew it, or NULL */

@@ -96,7 +96,7 @@ static spec_status propose(spec_session *s, engine_round *r, int32_t way)
         engine_proposal *p = &s->seqs[s->asked[i].seq].proposal;
         p->by = s->asked[i].by, p->builder = s->asked[i].builder;
         p->depth = s->asked[i].depth_max, p->n_match = s->asked[i].n_match;
-        p->repeats = s->seqs[s->asked[i].seq].repeats || (p->by >= 0 && speci_ways_repeats(p->n_match));
+        p->repeats = s->seqs[s->asked[i].seq].repeats;
     }
     r->queued = r->pending != NULL;
     return SPEC_OK;
