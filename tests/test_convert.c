@@ -54,6 +54,7 @@ static const family_case family_cases[] = {
     { "granite", 0, true },     { "bamba", 1e-6, true },   { "starcoder2", 0, true }, { "granitemoehybrid", 1e-6, true },
     { "gemma", 0, true },       { "smollm3", 0, true },    { "olmo", 0, true },       { "seed_oss", 0, true },
     { "ernie4_5", 0, true },    { "stablelm", 0, true },   { "cohere", 0, true },     { "lfm2", 0, true },
+    { "olmo2", 0, true },       { "olmo3", 0, true },
     { "internlm3", 0, true },   { "gemma2", 0, true },     { "phi4_mini", 1e-6, false },
 };
 
@@ -183,6 +184,10 @@ static void variants(void **state)
         { "qwen3", "{\"rope_parameters\": {\"rope_theta\": 777.0, \"rope_type\": \"default\"}}" },
         { "mamba", "{\"time_step_rank\": 3, \"layer_norm_epsilon\": null}" },
         { "cohere", "{\"logit_scale\": 0.25}" },
+        { "olmo3", "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 32}}" },
+        { "olmo3", "{\"rope_theta\": null, \"rope_parameters\": {\"sliding_attention\": {\"rope_theta\": 300.0, \"rope_type\": \"default\"}, "
+                   "\"full_attention\": {\"rope_theta\": 700.0, \"rope_type\": \"linear\", \"factor\": 2.0}}}" },
+        { "olmo3", "{\"layer_types\": null, \"sliding_window\": 7}" },
     };
     for (int i = 0; i < N_ELEMENTS(cases); i++) {
         char from[512], base[64];
@@ -472,6 +477,9 @@ static void refusals(void **state)
     refuse_changed("gemma2", "{\"final_logit_softcapping\": 1234}", "final_logit_softcapping is null, but GGUF files of Gemma 2");
     refuse_changed("gemma2", "{\"layer_types\": [\"full_attention\", \"sliding_attention\", \"full_attention\"]}",
                    "layer_types is no pattern that a GGUF file can say: every second layer attends to all");
+    refuse_changed("olmo3", "{\"rope_theta\": 1234, \"rope_parameters\": {\"full_attention\": {\"rope_theta\": 700.0, \"rope_type\": \"default\"}, "
+                   "\"sliding_attention\": {\"rope_theta\": 700.0, \"rope_type\": \"linear\", \"factor\": 2.0}}}",
+                   "rope_type of sliding_attention is \"linear\", which cannot be written to GGUF");
     refuse(SPEC_TEST_DIR "/golden/heads/eagle2-llama2", &p, SPEC_E_UNSUPPORTED, "is a head on another model's hidden states (eagle2)");
     refuse(SPEC_TEST_DIR "/golden/heads/eagle3-llama2", &p, SPEC_E_UNSUPPORTED, "is a head on another model's hidden states (eagle3)");
     refuse(dir, &p, SPEC_E_UNSUPPORTED, "config.json is missing");

@@ -49,6 +49,7 @@ static const family_case family_cases[] = {
     { "gemma", "gemma", N_IDS, true },           { "smollm3", "smollm3", N_IDS, true },   { "olmo", "olmo", N_IDS, true },
     { "seed_oss", "seed_oss", N_IDS, true },     { "ernie4_5", "ernie4_5", N_IDS, true }, { "stablelm", "stablelm", N_IDS, true },
     { "gemma2", "gemma2", N_IDS, true },         { "phi4_mini", "phi3", N_IDS, false },
+    { "olmo2", "olmo2", N_IDS, true },           { "olmo3", "olmo3", N_IDS, true },
     { "cohere", "cohere", N_IDS, true },         { "lfm2", "lfm2", N_IDS, true },         { "internlm3", "llama", N_IDS, true },
 };
 
@@ -285,7 +286,7 @@ static void without_glu(void **state)
 /* --- refused --- */
 
 typedef struct refused_case {
-    const char *arch, *key, *text; /* text NULL: an integer */
+    const char *arch, *key, *text; /* text NULL: an integer; "[]": a list of it alone */
     uint32_t value;
     spec_status code;
     const char *part;
@@ -309,6 +310,11 @@ static const refused_case refused[] = {
     { "llama", "rope.scaling.alpha", NULL, 3, SPEC_E_UNSUPPORTED, "llama.rope.scaling.alpha is 3" },
     { "llama", "attention.causal", NULL, 0, SPEC_E_UNSUPPORTED, "llama.attention.causal is 0: attention in both directions" },
     { "llama", "something.else", NULL, 3, SPEC_OK, "" },
+    { "olmo2", "attention.sliding_window_pattern", "[]", 2, SPEC_E_FORMAT, "olmo2.attention.sliding_window_pattern has an entry that is no flag" },
+    { "olmo2", "attention.sliding_window_pattern", "[]", 1, SPEC_E_UNSUPPORTED, "olmo2.attention.sliding_window_pattern is an array: layers of several" },
+    { "olmo2", "attention.sliding_window_pattern", NULL, 3, SPEC_E_UNSUPPORTED, "olmo2.attention.sliding_window_pattern is 3: sliding windows" },
+    { "olmo2", "attention.sliding_window", NULL, 0, SPEC_E_FORMAT, "tensor blk.0.attn_q_norm.weight is missing" },
+    { "olmo2", "rope.freq_base_swa", NULL, 500, SPEC_E_UNSUPPORTED, "olmo2.rope.freq_base_swa is 500" },
     { "qwen3", "block_count", NULL, 1, SPEC_E_FORMAT, "tensor blk.0.attn_q_norm.weight is missing, expected shape [" },
 };
 
@@ -336,7 +342,9 @@ static void make_refused(const refused_case *c)
         else gguf_u32(&b, key, values[i]);
     }
     snprintf(key, sizeof key, "%s.%s", c->arch, c->key);
-    if (c->text) gguf_text(&b, key, c->text);
+    const bool list = c->text && strcmp(c->text, "[]") == 0;
+    if (list) gguf_array(&b, key, SPECI_GGUF_U32, 1), gguf_number(&b, c->value, 4);
+    else if (c->text) gguf_text(&b, key, c->text);
     else gguf_u32(&b, key, c->value);
     /* the tensors of the file before, from the first name on */
     size_t at = 0;

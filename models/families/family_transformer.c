@@ -266,6 +266,15 @@ static spec_status build_all(model_builder *b, const model_transformer *t, const
     return SPEC_OK;
 }
 
+/* layer_types as they come to be; whoever wants them finds a list that is too short where memory was. */
+static void note_layers(const model_config *c, const model_transformer_layer *layers, int32_t n_layer)
+{
+    json_t *types = c->taken ? json_array() : NULL;
+    for (int32_t i = 0; i < n_layer && types; i++)
+        (void)json_array_append_new(types, json_string(layers[i].window > 0 ? "sliding_attention" : "full_attention"));
+    speci_config_note(c, "layer_types", types);
+}
+
 spec_status speci_transformer_build(model_builder *b, const model_transformer *t, model_read_layers read)
 {
     size_t n_tensor;
@@ -278,6 +287,7 @@ spec_status speci_transformer_build(model_builder *b, const model_transformer *t
     if (!layers) return SPEC_E_NOMEM;
     for (int32_t i = 0; i < t->n_layer; i++) layers[i].window = t->window;
     spec_status status = read(b->config, layers, t);
+    if (status == SPEC_OK) note_layers(b->config, layers, t->n_layer);
     if (status == SPEC_OK) status = build_all(b, t, layers);
     speci_free(b->model->allocator, layers);
     return status;

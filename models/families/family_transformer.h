@@ -119,6 +119,8 @@ spec_status speci_glm_read(model_config *c, model_transformer *t);
 
 /* Of families whose branches read the residual as it is, and have norms behind them: family_olmo2.c, family_exaone4.c. */
 extern const model_transformer_names speci_bare_names;
+/* The rotary base of OLMo 3's layers with a window, where a GGUF file has another for them: no key of config.json. */
+#define SPECI_OLMO3_SLIDING_THETA "_sliding_rope_theta"
 
 /* Reads a Mistral config, sliding_window included: family_mistral.c and family_ministral.c. */
 spec_status speci_mistral_read(model_config *c, model_transformer *t);
