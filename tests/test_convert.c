@@ -54,7 +54,7 @@ static const family_case family_cases[] = {
     { "granite", 0, true },     { "bamba", 1e-6, true },   { "starcoder2", 0, true }, { "granitemoehybrid", 1e-6, true },
     { "gemma", 0, true },       { "smollm3", 0, true },    { "olmo", 0, true },       { "seed_oss", 0, true },
     { "ernie4_5", 0, true },    { "stablelm", 0, true },   { "cohere", 0, true },     { "lfm2", 0, true },
-    { "olmo2", 0, true },       { "olmo3", 0, true },      { "exaone4", 0, true },
+    { "olmo2", 0, true },       { "olmo3", 0, true },      { "exaone4", 0, true },    { "glm4", 0, true },
     { "internlm3", 0, true },   { "gemma2", 0, true },     { "phi4_mini", 1e-6, false },
 };
 
@@ -201,6 +201,7 @@ static void variants(void **state)
         { "exaone4", "{\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 16.0, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "
                      "\"original_max_position_embeddings\": 32}}" },
         { "exaone4", "{\"layer_types\": null, \"sliding_window_pattern\": 2, \"rope_theta\": 500.0}" },
+        { "glm4", "{\"partial_rotary_factor\": 0.25, \"rope_theta\": 500.0}" },
         { "olmo3", "{\"layer_types\": null, \"sliding_window\": 7}" },
     };
     for (int i = 0; i < N_ELEMENTS(cases); i++) {
