@@ -51,6 +51,7 @@ static const family_case family_cases[] = {
     { "gemma2", "gemma2", N_IDS, true },         { "phi4_mini", "phi3", N_IDS, false },
     { "olmo2", "olmo2", N_IDS, true },           { "olmo3", "olmo3", N_IDS, true },
     { "exaone4", "exaone4", N_IDS, true },       { "glm4", "glm4", N_IDS, true },
+    { "cohere2_four", "cohere2", N_IDS, true },
     { "cohere", "cohere", N_IDS, true },         { "lfm2", "lfm2", N_IDS, true },         { "internlm3", "llama", N_IDS, true },
 };
 
@@ -318,6 +319,9 @@ static const refused_case refused[] = {
     { "exaone4", "attention.sliding_window", NULL, 0, SPEC_E_FORMAT, "tensor blk.0.attn_q_norm.weight is missing" },
     { "exaone4", "attention.sliding_window_pattern", "[]", 1, SPEC_E_FORMAT, "layer_types[0] is sliding_attention, but sliding_window is null" },
     { "glm4", "rope.dimension_sections", "[]", 8, SPEC_E_UNSUPPORTED, "glm4.rope.dimension_sections is an array: this key of rotary" },
+    { "cohere2", "attention.sliding_window_pattern", NULL, 0, SPEC_E_FORMAT, "cohere2.attention.sliding_window_pattern is 0, expected an integer from 1" },
+    { "cohere2", "attention.sliding_window", NULL, 0, SPEC_E_FORMAT, "cohere2.attention.sliding_window is 0, expected an integer from 1" },
+    { "cohere2", "attention.sliding_window_pattern", "[]", 0, SPEC_E_UNSUPPORTED, "tensor blk.0.ffn_norm.weight would count" },
     { "olmo2", "rope.freq_base_swa", NULL, 500, SPEC_E_UNSUPPORTED, "olmo2.rope.freq_base_swa is 500" },
     { "qwen3", "block_count", NULL, 1, SPEC_E_FORMAT, "tensor blk.0.attn_q_norm.weight is missing, expected shape [" },
 };
