@@ -140,11 +140,24 @@ static spec_status qkv_apart(model_builder *b, model_linear *out, const model_tr
     return speci_model_build_stack(b, out, qkv, 3, qkv_in(t), t->qkv_bias, false);
 }
 
+/* Pairs that are neighbours are put apart, in heads of q and k. */
 static spec_status qkv_fused(model_builder *b, model_linear *out, const model_transformer *t, const char *prefix)
 {
-    const model_part all = { .prefix = speci_namef("%s.%s", prefix, names_of(t)->qkv),
-                             .n_out = (t->n_head + 2 * t->n_kv_head) * t->head_dim };
-    return speci_model_build_stack(b, out, &all, 1, t->dim, t->qkv_bias, false);
+    const int32_t n_turning = t->n_head + t->n_kv_head, n_out = (n_turning + t->n_kv_head) * t->head_dim;
+    model_part all = { .prefix = speci_namef("%s.%s", prefix, names_of(t)->qkv), .n_out = n_out };
+    int32_t n_rot;
+    if (!t->interleaved) return speci_model_build_stack(b, out, &all, 1, t->dim, t->qkv_bias, false);
+    SPEC_TRY(speci_rope_dims(&t->rope, &n_rot, t->head_dim, b->config->file));
+    int32_t *from = speci_alloc(b->model->allocator, (size_t)n_out, sizeof *from);
+    if (!from) return SPEC_E_NOMEM;
+    for (int32_t i = 0; i < n_out; i += t->head_dim) {
+        pairs_apart(from + i, t->head_dim, i < n_turning * t->head_dim ? n_rot : 0);
+        for (int32_t k = 0; k < t->head_dim; k++) from[i + k] += i;
+    }
+    all.from = from, all.n_from = n_out, all.n_run = 1;
+    const spec_status status = speci_model_build_stack(b, out, &all, 1, t->dim, t->qkv_bias, false);
+    speci_free(b->model->allocator, from);
+    return status;
 }
 
 /* [q0 k0 v0 q1 k1 v1 ...] becomes [q0 q1 ... k0 k1 ... v0 v1 ...], in runs of head_dim rows. */

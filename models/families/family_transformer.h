@@ -46,7 +46,7 @@ typedef struct model_transformer {
     bool ungated;              /* the MLP is down(act(up x)) */
     int32_t qkv_in;            /* columns that q, k and v read; 0 = dim (qkv apart) */
     bool parallel;             /* attention and MLP read the same residual */
-    bool interleaved;          /* dimensions 0 and 1 of a head turn together, 2 and 3, ... (qkv apart, no qk_norm) */
+    bool interleaved;          /* dimensions 0 and 1 of a head turn together, 2 and 3, ... (no qkv by head, no qk_norm) */
     double attention_scale;    /* of scores; 0 = 1 / sqrt(head_dim) */
     double attention_cap;      /* of scores, softly; 0 = none */
     double residual_scale;     /* of what branches add; 0 = 1 */
