@@ -29,6 +29,7 @@ static spec_status read_layers(model_config *c, model_transformer_layer *layers,
     const int32_t fallback = speci_config_present(c, "sliding_window") ? 0 : 4096; /* null: there are no windows */
     int32_t width;
     SPEC_TRY(speci_config_int_or(c, &width, "sliding_window", fallback, 1, INT32_MAX));
+    if (width == 0) speci_config_note(c, "sliding_window", json_null());
     SPEC_TRY(read_pattern(c, layers, t->n_layer, width));
     for (int32_t i = 0; i < t->n_layer; i++) layers[i].no_rope = width > 0 && layers[i].window == 0;
     return SPEC_OK;

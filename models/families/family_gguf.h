@@ -40,9 +40,11 @@ typedef struct model_gguf {
 /* The rows (family_gguf_<family>.c) */
 extern const model_gguf speci_gguf_llama, speci_gguf_qwen2, speci_gguf_qwen3, speci_gguf_mamba, speci_gguf_mamba2, speci_gguf_gptneox,
     speci_gguf_phi3, speci_gguf_granite, speci_gguf_granitehybrid, speci_gguf_starcoder2, speci_gguf_gemma, speci_gguf_smollm3,
-    speci_gguf_olmo, speci_gguf_seed_oss, speci_gguf_ernie4_5, speci_gguf_stablelm, speci_gguf_command_r, speci_gguf_lfm2, speci_gguf_gemma2, speci_gguf_gemma3;
+    speci_gguf_olmo, speci_gguf_seed_oss, speci_gguf_ernie4_5, speci_gguf_stablelm, speci_gguf_command_r, speci_gguf_lfm2, speci_gguf_gemma2, speci_gguf_gemma3,
+    speci_gguf_olmo2, speci_gguf_exaone4, speci_gguf_glm4, speci_gguf_cohere2, speci_gguf_chatglm;
 
 extern const model_rename speci_gguf_llama_names[]; /* of Llama and what keeps to its names */
+extern const model_rename speci_gguf_bare_names[];  /* of families whose branches have norms behind them alone */
 /* attention_bias and mlp_bias, by the tensors that there are: a row's finish. */
 spec_status speci_gguf_llama_biases(gguf_reading *r);
 
@@ -68,6 +70,9 @@ const speci_gguf_value *speci_gguf_own(const gguf_reading *r, const char *key);
 /* An integer of the config so far; 0 where it is none. */
 int64_t speci_gguf_config_integer(const gguf_reading *r, const char *key);
 bool speci_gguf_has_tensor(const gguf_reading *r, const char *name);
+/* A row's key for attention.sliding_window_pattern; its finish, behind which this is layer_types or sliding_window_pattern. */
+#define SPECI_GGUF_WINDOWS "_sliding_windows"
+spec_status speci_gguf_windows(gguf_reading *r);
 /* Of a hybrid, whose attention.head_count_kv has a number for each layer: sets num_key_value_heads, and appends to types each layer's,
  * `attention` where there are heads of keys, else `other`; to attending (NULL: not wanted) the numbers of the former. */
 spec_status speci_gguf_layers(gguf_reading *r, json_t *types, json_t *attending, const char *attention, const char *other);

@@ -30,5 +30,7 @@ const gguf_stored *speci_gguf_stored(const gguf_writing *w, const char *name);
 spec_status speci_gguf_put_own_whole(gguf_writing *w, const char *key, uint32_t value);
 /* attention.head_count_kv of a hybrid: a number for each layer, 0 where it does not attend. A row's write. */
 spec_status speci_gguf_put_layers(gguf_writing *w);
+/* attention.sliding_window_pattern: a flag for each layer. A row's write. */
+spec_status speci_gguf_put_windows(gguf_writing *w);
 
 #endif

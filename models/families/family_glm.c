@@ -17,9 +17,11 @@ spec_status speci_glm_read(model_config *c, model_transformer *t)
     return SPEC_OK;
 }
 
+/* q, k and v are one tensor in GGUF files of the first layout. */
 spec_status speci_family_glm(model_builder *b)
 {
     model_transformer t;
     SPEC_TRY(speci_glm_read(b->config, &t));
+    if (speci_checkpoint_find(b->checkpoint, "model.layers.0.self_attn.qkv_proj.weight")) t.qkv = MODEL_QKV_FUSED;
     return speci_transformer_build(b, &t, NULL);
 }

@@ -274,7 +274,7 @@ static spec_status read_by_kind(model_config *both, model_rope *full, model_rope
 {
     SPEC_TRY(read_kind(both, full, "full_attention", keys, theta_or_default(keys->theta_default)));
     SPEC_TRY(read_kind(both, sliding, "sliding_attention", keys,
-                       keys->sliding_theta ? keys->sliding_default : theta_or_default(keys->theta_default)));
+                       keys->sliding_default > 0 ? keys->sliding_default : theta_or_default(keys->theta_default)));
     return speci_config_all_known(both);
 }
 
@@ -288,13 +288,14 @@ spec_status speci_rope_read_two(model_config *c, model_rope *full, model_rope *s
         speci_config_close(&both);
         SPEC_TRY(status);
         note(c, full);
+        speci_config_note(c, "sliding_rope_type", json_string(speci_rope_type_name(sliding)));
         if (keys->sliding_theta) speci_config_note(c, keys->sliding_theta, json_real(sliding->theta));
         return SPEC_OK;
     }
     SPEC_TRY(speci_rope_read(c, full, keys));
     *sliding = (model_rope){ .theta = full->theta, .partial = full->partial };
-    return keys->sliding_theta ? speci_config_number_or(c, &sliding->theta, keys->sliding_theta, keys->sliding_default, 1e-3, THETA_MAX)
-                               : SPEC_OK;
+    const double otherwise = keys->sliding_default > 0 ? keys->sliding_default : full->theta;
+    return keys->sliding_theta ? speci_config_number_or(c, &sliding->theta, keys->sliding_theta, otherwise, 1e-3, THETA_MAX) : SPEC_OK;
 }
 
 spec_status speci_rope_dims(const model_rope *rope, int32_t *n_rot, int32_t head_dim, const char *file)

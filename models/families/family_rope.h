@@ -35,7 +35,7 @@ typedef struct model_rope_keys {
     bool partial_top_counts;  /* the top-level key is honoured; else it may only repeat what holds anyway */
     bool whole_head;          /* the family turns whole heads: anything else is refused */
     const char *sliding_theta; /* of speci_rope_read_two: "rope_local_base_freq"; NULL: the base is the other layers' */
-    double sliding_default;    /* of that key */
+    double sliding_default;    /* of that key; 0: the other layers' base */
     int32_t original_default; /* of the top-level original_max_position_embeddings, for longrope; 0: none */
 } model_rope_keys;
 

@@ -140,11 +140,24 @@ static spec_status qkv_apart(model_builder *b, model_linear *out, const model_tr
     return speci_model_build_stack(b, out, qkv, 3, qkv_in(t), t->qkv_bias, false);
 }
 
+/* Pairs that are neighbours are put apart, in heads of q and k. */
 static spec_status qkv_fused(model_builder *b, model_linear *out, const model_transformer *t, const char *prefix)
 {
-    const model_part all = { .prefix = speci_namef("%s.%s", prefix, names_of(t)->qkv),
-                             .n_out = (t->n_head + 2 * t->n_kv_head) * t->head_dim };
-    return speci_model_build_stack(b, out, &all, 1, t->dim, t->qkv_bias, false);
+    const int32_t n_turning = t->n_head + t->n_kv_head, n_out = (n_turning + t->n_kv_head) * t->head_dim;
+    model_part all = { .prefix = speci_namef("%s.%s", prefix, names_of(t)->qkv), .n_out = n_out };
+    int32_t n_rot;
+    if (!t->interleaved) return speci_model_build_stack(b, out, &all, 1, t->dim, t->qkv_bias, false);
+    SPEC_TRY(speci_rope_dims(&t->rope, &n_rot, t->head_dim, b->config->file));
+    int32_t *from = speci_alloc(b->model->allocator, (size_t)n_out, sizeof *from);
+    if (!from) return SPEC_E_NOMEM;
+    for (int32_t i = 0; i < n_out; i += t->head_dim) {
+        pairs_apart(from + i, t->head_dim, i < n_turning * t->head_dim ? n_rot : 0);
+        for (int32_t k = 0; k < t->head_dim; k++) from[i + k] += i;
+    }
+    all.from = from, all.n_from = n_out, all.n_run = 1;
+    const spec_status status = speci_model_build_stack(b, out, &all, 1, t->dim, t->qkv_bias, false);
+    speci_free(b->model->allocator, from);
+    return status;
 }
 
 /* [q0 k0 v0 q1 k1 v1 ...] becomes [q0 q1 ... k0 k1 ... v0 v1 ...], in runs of head_dim rows. */
@@ -266,6 +279,15 @@ static spec_status build_all(model_builder *b, const model_transformer *t, const
     return SPEC_OK;
 }
 
+/* layer_types as they come to be; whoever wants them finds a list that is too short where memory was. */
+static void note_layers(const model_config *c, const model_transformer_layer *layers, int32_t n_layer)
+{
+    json_t *types = c->taken ? json_array() : NULL;
+    for (int32_t i = 0; i < n_layer && types; i++)
+        (void)json_array_append_new(types, json_string(layers[i].window > 0 ? "sliding_attention" : "full_attention"));
+    speci_config_note(c, "layer_types", types);
+}
+
 spec_status speci_transformer_build(model_builder *b, const model_transformer *t, model_read_layers read)
 {
     size_t n_tensor;
@@ -278,6 +300,7 @@ spec_status speci_transformer_build(model_builder *b, const model_transformer *t
     if (!layers) return SPEC_E_NOMEM;
     for (int32_t i = 0; i < t->n_layer; i++) layers[i].window = t->window;
     spec_status status = read(b->config, layers, t);
+    if (status == SPEC_OK) note_layers(b->config, layers, t->n_layer);
     if (status == SPEC_OK) status = build_all(b, t, layers);
     speci_free(b->model->allocator, layers);
     return status;

@@ -46,7 +46,7 @@ typedef struct model_transformer {
     bool ungated;              /* the MLP is down(act(up x)) */
     int32_t qkv_in;            /* columns that q, k and v read; 0 = dim (qkv apart) */
     bool parallel;             /* attention and MLP read the same residual */
-    bool interleaved;          /* dimensions 0 and 1 of a head turn together, 2 and 3, ... (qkv apart, no qk_norm) */
+    bool interleaved;          /* dimensions 0 and 1 of a head turn together, 2 and 3, ... (no qkv by head, no qk_norm) */
     double attention_scale;    /* of scores; 0 = 1 / sqrt(head_dim) */
     double attention_cap;      /* of scores, softly; 0 = none */
     double residual_scale;     /* of what branches add; 0 = 1 */
@@ -119,6 +119,8 @@ spec_status speci_glm_read(model_config *c, model_transformer *t);
 
 /* Of families whose branches read the residual as it is, and have norms behind them: family_olmo2.c, family_exaone4.c. */
 extern const model_transformer_names speci_bare_names;
+/* The rotary base of OLMo 3's layers with a window, where a GGUF file has another for them: no key of config.json. */
+#define SPECI_OLMO3_SLIDING_THETA "_sliding_rope_theta"
 
 /* Reads a Mistral config, sliding_window included: family_mistral.c and family_ministral.c. */
 spec_status speci_mistral_read(model_config *c, model_transformer *t);

@@ -1196,6 +1196,7 @@ GLM_KEYS = dense_keys("rms_norm_eps", 0.5) + [
     tied(), Key("attention_bias_false", {"attention_bias": False, **ONE}, fresh=True),
     Key("attention_bias_removed", {"attention_bias": REMOVE}, same=True),
 ]
+CHATGLM = apply(GLM, {"head_dim": 8, "rms_norm_eps": 1e-5})
 STABLELM = apply(dense_base("stablelm", "StableLmForCausalLM", layer_norm_eps=1e-5, partial_rotary_factor=0.25,
                             use_qkv_bias=False, qk_layernorm=False, use_parallel_residual=False, hidden_dropout=0.0,
                             num_attention_heads=2), NO_EPS)
@@ -1245,6 +1246,7 @@ COHERE2_KEYS = without(dense_keys("layer_norm_eps"), "num_key_value_heads_4") + 
     refuse("position_embedding_type", {"position_embedding_type": "rope_neox"}),
     refuse("use_parallel_block", {"use_parallel_block": False}),
 ]
+COHERE2_FOUR = apply(COHERE2, {"num_hidden_layers": 4, "sliding_window_pattern": 4, "layer_switch": 4})
 PHI = apply(dense_base("phi", "PhiForCausalLM", layer_norm_eps=1e-5, partial_rotary_factor=0.5, qk_layernorm=False,
                        hidden_act="gelu_new", resid_pdrop=0.1, embd_pdrop=0.0), NO_EPS)
 PHI_KEYS = dense_keys("layer_norm_eps", 0.5) + [
@@ -1429,10 +1431,12 @@ CASES = [
     Case("helium", "dense", HELIUM, HELIUM_KEYS),
     Case("internlm3", "dense", INTERNLM3, INTERNLM3_KEYS),
     Case("glm", "dense", GLM, GLM_KEYS),
+    Case("chatglm", "dense", CHATGLM),
     Case("stablelm", "dense", STABLELM, STABLELM_KEYS),
     Case("starcoder2", "dense", STARCODER2, STARCODER2_KEYS),
     Case("cohere", "dense", COHERE, COHERE_KEYS),
     Case("cohere2", "dense", COHERE2, COHERE2_KEYS),
+    Case("cohere2_four", "dense", COHERE2_FOUR),
     Case("gemma2", "dense", GEMMA2, GEMMA2_KEYS),
     Case("gemma3", "dense", GEMMA3, GEMMA3_KEYS),
     Case("glm4", "dense", GLM4, GLM4_KEYS),
