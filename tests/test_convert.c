@@ -54,6 +54,7 @@ static const family_case family_cases[] = {
     { "granite", 0, true },     { "bamba", 1e-6, true },   { "starcoder2", 0, true }, { "granitemoehybrid", 1e-6, true },
     { "gemma", 0, true },       { "smollm3", 0, true },    { "olmo", 0, true },       { "seed_oss", 0, true },
     { "ernie4_5", 0, true },    { "stablelm", 0, true },   { "cohere", 0, true },     { "lfm2", 0, true },
+    { "falcon", 0, true },      { "falcon-new", 0, true },
     { "internlm3", 0, true },   { "gemma2", 0, true },     { "phi4_mini", 1e-6, false },
 };
 
@@ -362,6 +363,31 @@ static void tokenizers(void **state)
     }
 }
 
+/* A tokenizer with other splits than those that stand in the folder. */
+static void other_splits(void **state)
+{
+    (void)state;
+#ifdef SPEC_NO_TOKENIZER
+    skip();
+#endif
+    static const char changes[] =
+        "{\"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Punctuation\", \"behavior\": \"Contiguous\"}, "
+        "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true}, {\"type\": \"Split\", \"pattern\": "
+        "{\"Regex\": \"[0-9][0-9][0-9]\"}, \"behavior\": \"Isolated\", \"invert\": false}]}}"; /* Falcon's */
+    char base[64];
+    char *json = support_json_with(GOLDEN "/tokenizers/gpt2-style", "tokenizer.json", changes);
+    const variant_file changed = { "tokenizer.json", json };
+    support_variant(base, GOLDEN "/tokenizers/gpt2-style", &changed, 1);
+    spec_tokenizer *t = NULL;
+    OK(spec_tokenizer_open(&t, base, NULL));
+    spec_tokenizer *g = written(t);
+    for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) same_ids(t, g, texts[k], 0, "falcon");
+    spec_tokenizer_close(g);
+    spec_tokenizer_close(t);
+    free(json);
+    support_variant_remove(base);
+}
+
 /* A whole model: the text that it goes on with, end tokens, chat template. */
 static void model_with_text(void **state)
 {
@@ -467,6 +493,8 @@ static void refusals(void **state)
     snprintf(from, sizeof from, "%s/odd", dir);
     refuse(GOLDEN "/gptj", &p, SPEC_E_UNSUPPORTED, "model_type is \"gptj\", which cannot be written to GGUF; these can: llama, mistral, ");
     refuse(GOLDEN "/gemma3", &p, SPEC_E_UNSUPPORTED, "query_pre_attn_scalar is 24, but GGUF files of Gemma 3 with these sizes mean 16");
+    refuse_changed("falcon", "{\"bias\": true}", "bias is true, but GGUF files of Falcon");
+    refuse_changed("falcon", "{\"parallel_attn\": false}", "parallel_attn is false, but GGUF files of Falcon");
     refuse_changed("gemma2", "{\"query_pre_attn_scalar\": 24}", "query_pre_attn_scalar is 24, but GGUF files of Gemma 2 with these sizes mean 16");
     refuse_changed("gemma2", "{\"attn_logit_softcapping\": 1234}", "attn_logit_softcapping is null, but GGUF files of Gemma 2");
     refuse_changed("gemma2", "{\"final_logit_softcapping\": 1234}", "final_logit_softcapping is null, but GGUF files of Gemma 2");
@@ -606,7 +634,7 @@ static void threads(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(families), cmocka_unit_test(variants), cmocka_unit_test(types), cmocka_unit_test(threads), cmocka_unit_test(tokenizers),
+    const struct CMUnitTest tests[] = { cmocka_unit_test(families), cmocka_unit_test(variants), cmocka_unit_test(types), cmocka_unit_test(threads), cmocka_unit_test(tokenizers), cmocka_unit_test(other_splits),
                                         cmocka_unit_test(model_with_text), cmocka_unit_test(from_gguf), cmocka_unit_test(same_mix), cmocka_unit_test(refusals),
                                         cmocka_unit_test(memory_fails) };
     return cmocka_run_group_tests(tests, open_backend, close_backend);

@@ -190,7 +190,7 @@ static void families(void **state)
         { "llama2", "{\"model_type\": \"x\", \"text_config\": {\"model_type\": \"y\", \"num_experts\": 4}}",
           "it wraps a text model of model_type y (text_config) that needs mixtures of experts, which is not supported" },
         { "llama2", "{\"model_type\": \"rwkv\", \"rescale_every\": 6}", "it needs time mixing (RWKV)" },
-        { "llama2", "{\"model_type\": \"falcon\"}", "docs/adding-a-model.md says how a family is added" },
+        { "llama2", "{\"model_type\": \"persimmon\"}", "docs/adding-a-model.md says how a family is added" },
         { "llama2", "{\"model_type\": \"t5\", \"is_encoder_decoder\": true}", "it needs encoder-decoder models" },
         { "llama2", "{\"model_type\": \"bloom\", \"alibi\": true}", "it needs linear position biases" },
     };

@@ -171,7 +171,8 @@ static void transform(const gguf_writing *w, gguf_stored *t)
 {
     const model_form *form = &w->row->form;
     const bool q = has(t->name, ".attn_q."), k = has(t->name, ".attn_k.");
-    t->n_head = (int32_t)whole(w, k ? "num_key_value_heads" : "num_attention_heads");
+    t->n_kv_head = (int32_t)whole(w, "num_key_value_heads");
+    t->n_head = k ? t->n_kv_head : (int32_t)whole(w, "num_attention_heads");
     t->head_dim = (int32_t)whole(w, "head_dim");
     if (form->pairs_together && (q || k)) t->order = GGUF_PAIRS_TOGETHER;
     if (form->qkv_in_order && has(t->name, ".attn_qkv.")) t->order = GGUF_QKV_IN_ORDER;
@@ -181,7 +182,7 @@ static void transform(const gguf_writing *w, gguf_stored *t)
 
 static spec_status check_order(const gguf_writing *w, const gguf_stored *t)
 {
-    const int64_t n = (int64_t)t->n_head * t->head_dim * (t->order == GGUF_QKV_IN_ORDER ? 3 : 1);
+    const int64_t n = (int64_t)(t->n_head + (t->order == GGUF_QKV_IN_ORDER ? 2 * t->n_kv_head : 0)) * t->head_dim;
     if (t->order == GGUF_AS_THEY_ARE || (n > 0 && n == t->dim[0])) return SPEC_OK;
     return speci_fail(SPEC_E_FORMAT, "%s: tensor %s has %lld rows, but %s tells of %lld", t->from->file, t->from->name,
                       (long long)t->dim[0], w->config->file, (long long)n);

@@ -30,13 +30,22 @@ spec_status speci_transformer_read_heads(model_config *c, model_transformer *t, 
                                MODEL_HEAD_DIM_MAX);
 }
 
+static spec_status read_inner(model_config *c, model_transformer *t, int32_t times)
+{
+    static const char key[] = "intermediate_size";
+    const int64_t fallback = (int64_t)t->dim * times;
+    if (times == 0 || speci_config_has(c, key)) return speci_config_int(c, &t->n_inner, key, 1, MODEL_DIM_MAX);
+    if (fallback <= MODEL_DIM_MAX) return speci_config_int_or(c, &t->n_inner, key, (int32_t)fallback, 1, MODEL_DIM_MAX);
+    return speci_fail(SPEC_E_FORMAT, "%s: hidden_size is %d, too many for an MLP of %d times as many columns", c->file, t->dim, times);
+}
+
 spec_status speci_transformer_read(model_config *c, model_transformer *out, const model_transformer_defaults *d)
 {
     const char *act;
     *out = (model_transformer){ 0 };
     SPEC_TRY(speci_config_int(c, &out->n_vocab, "vocab_size", 1, MODEL_DIM_MAX));
     SPEC_TRY(speci_config_int(c, &out->dim, "hidden_size", 1, MODEL_DIM_MAX));
-    SPEC_TRY(speci_config_int(c, &out->n_inner, "intermediate_size", 1, MODEL_DIM_MAX));
+    SPEC_TRY(read_inner(c, out, d->n_inner_times));
     SPEC_TRY(speci_config_int(c, &out->n_layer, "num_hidden_layers", 1, MODEL_DIM_MAX));
     SPEC_TRY(speci_config_int_or(c, &out->n_ctx, "max_position_embeddings", d->n_ctx, 1, INT32_MAX));
     SPEC_TRY(speci_transformer_read_heads(c, out, d));
@@ -147,17 +156,21 @@ static spec_status qkv_fused(model_builder *b, model_linear *out, const model_tr
     return speci_model_build_stack(b, out, &all, 1, t->dim, t->qkv_bias, false);
 }
 
-/* [q0 k0 v0 q1 k1 v1 ...] becomes [q0 q1 ... k0 k1 ... v0 v1 ...], in runs of head_dim rows. */
-static spec_status qkv_by_head(model_builder *b, model_linear *out, const model_transformer *t, const char *prefix)
+/* Of each group its heads of q, then k and v, becomes [q0 q1 ... k0 k1 ... v0 v1 ...], in runs of head_dim rows. */
+static void by_group(int32_t *from, const model_transformer *t)
 {
-    const int32_t n_run = 3 * t->n_head;
-    if (t->n_kv_head != t->n_head)
-        return speci_fail(SPEC_E_UNSUPPORTED, "%s: num_key_value_heads is %d, expected as many as num_attention_heads, %d",
-                          b->config->file, t->n_kv_head, t->n_head);
+    const int32_t n_q = t->n_head / t->n_kv_head, n_run = n_q + 2;
+    for (int32_t h = 0; h < t->n_head; h++) *from++ = (h / n_q * n_run + h % n_q) * t->head_dim;
+    for (int32_t j = n_q; j < n_run; j++)
+        for (int32_t h = 0; h < t->n_kv_head; h++) *from++ = (h * n_run + j) * t->head_dim;
+}
+
+static spec_status qkv_by_group(model_builder *b, model_linear *out, const model_transformer *t, const char *prefix)
+{
+    const int32_t n_run = t->n_head + 2 * t->n_kv_head;
     int32_t *from = speci_alloc(b->model->allocator, (size_t)n_run, sizeof *from);
     if (!from) return SPEC_E_NOMEM;
-    for (int32_t j = 0; j < 3; j++)
-        for (int32_t h = 0; h < t->n_head; h++) from[j * t->n_head + h] = (3 * h + j) * t->head_dim;
+    by_group(from, t);
     const model_part all = { speci_namef("%s.%s", prefix, names_of(t)->qkv), n_run * t->head_dim, from, n_run, t->head_dim };
     const spec_status status = speci_model_build_stack(b, out, &all, 1, t->dim, t->qkv_bias, false);
     speci_free(b->model->allocator, from);
@@ -168,7 +181,7 @@ static spec_status build_qkv(model_builder *b, model_linear *out, const model_tr
 {
     switch (t->qkv) {
     case MODEL_QKV_FUSED: return qkv_fused(b, out, t, prefix);
-    case MODEL_QKV_BY_HEAD: return b->form.qkv_in_order ? qkv_fused(b, out, t, prefix) : qkv_by_head(b, out, t, prefix);
+    case MODEL_QKV_BY_GROUP: return b->form.qkv_in_order ? qkv_fused(b, out, t, prefix) : qkv_by_group(b, out, t, prefix);
     default: return qkv_apart(b, out, t, prefix);
     }
 }

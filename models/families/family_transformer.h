@@ -28,8 +28,9 @@ typedef enum model_norm_parts {
     MODEL_NORM_LAYER_BARE   /* layer norm: neither */
 } model_norm_parts;
 
-/* q, k and v: three tensors, or one with all heads of q, then of k and of v, or one with [q; k; v] of each head. */
-typedef enum model_qkv { MODEL_QKV_APART, MODEL_QKV_FUSED, MODEL_QKV_BY_HEAD } model_qkv;
+/* q, k and v: three tensors, or one with all heads of q, then of k and of v, or one with, for each head of keys, the heads of q that
+ * read it, then its k and its v. */
+typedef enum model_qkv { MODEL_QKV_APART, MODEL_QKV_FUSED, MODEL_QKV_BY_GROUP } model_qkv;
 
 typedef struct model_transformer {
     int32_t dim, n_inner, n_layer, n_vocab, n_ctx;
@@ -59,6 +60,7 @@ typedef struct model_transformer {
 /* What differs between the configuration classes. */
 typedef struct model_transformer_defaults {
     int32_t n_ctx;       /* max_position_embeddings */
+    int32_t n_inner_times; /* intermediate_size by hidden_size; 0 = it must be said */
     int32_t n_kv_head;   /* num_key_value_heads; 0 = as many as heads. null means that in every class */
     int32_t head_dim;    /* head_dim; 0 = hidden_size / num_attention_heads */
     const char *eps_key; /* NULL = "rms_norm_eps" */

@@ -131,6 +131,32 @@ def shapes_neox(c):
     return t
 
 
+def shapes_falcon(c):
+    """Norms by what the class makes of the flags."""
+    h, nh, t = c["hidden_size"], c["num_attention_heads"], {}
+    hd, new, ff = h // nh, c.get("new_decoder_architecture", False), c.get("ffn_hidden_size") or 4 * h
+    kv = c.get("num_kv_heads") or nh if new else 1 if c.get("multi_query", True) else nh
+    tied, bias, parallel = c.get("tie_word_embeddings", True), c.get("bias", False), new or c.get("parallel_attn", True)
+    two = new and c.get("num_ln_in_parallel_attn", 2) == 2
+    t["transformer.word_embeddings.weight"] = (c["vocab_size"], h), "tied" if tied else "emb"
+
+    def norm(name):
+        t[name + ".weight"], t[name + ".bias"] = ((h,), "norm"), ((h,), "bias")
+    for i in range(c["num_hidden_layers"]):
+        p = f"transformer.h.{i}."
+        for name in ("ln_attn", "ln_mlp") if two else ("input_layernorm",) if parallel else ("input_layernorm", "post_attention_layernorm"):
+            norm(p + name)
+        for name, shape, gain in (("self_attention.query_key_value", ((nh + 2 * kv) * hd, h), QK), ("self_attention.dense", (h, h), LIN),
+                                  ("mlp.dense_h_to_4h", (ff, h), LIN), ("mlp.dense_4h_to_h", (h, ff), "3")):
+            t[p + name + ".weight"] = shape, gain
+            if bias:
+                t[p + name + ".bias"] = shape[:1], "bias"
+    norm("transformer.ln_f")
+    if not tied:
+        t["lm_head.weight"] = (c["vocab_size"], h), HEAD
+    return t
+
+
 # What the other dense transformers have. norms: the tensors of a norm; second: is there a norm of the MLP; mlp: gate and up
 # one by one ("glu"), in one tensor ("fused"), or names of an MLP without a gate.
 DENSE = {
@@ -405,7 +431,7 @@ class Case:
 
 
 SHAPES = {"llama": shapes_llama, "dense": shapes_dense, "neox": shapes_neox, "mamba": shapes_mamba, "original": shapes_original,
-          "bamba": shapes_bamba, "granite4": shapes_granite4, "lfm2": shapes_lfm2}
+          "bamba": shapes_bamba, "granite4": shapes_granite4, "lfm2": shapes_lfm2, "falcon": shapes_falcon}
 
 
 def tensors(case, config, mamba, dtype=None):
@@ -1409,6 +1435,46 @@ OLMO3_KEYS = [
     tied(layer_types=["full_attention"]),
 ] + shape_refusals()
 
+FALCON = {"architectures": ["FalconForCausalLM"], "model_type": "falcon", "hidden_size": 24, "num_hidden_layers": 2,
+          "num_attention_heads": 3, "num_kv_heads": 1, "vocab_size": 96, "alibi": False, "bias": False, "multi_query": True,
+          "parallel_attn": True, "new_decoder_architecture": False, "apply_residual_connection_post_layernorm": False,
+          "hidden_dropout": 0.0, "attention_dropout": 0.0, "layer_norm_epsilon": 1e-5, "initializer_range": 0.02, "bos_token_id": 11,
+          "eos_token_id": 11, "use_cache": True, "torch_dtype": "float32"}
+FALCON_SAME = [
+    Key("layer_norm_epsilon", {"layer_norm_epsilon": 0.05}), Key("rope_theta", {"rope_theta": 500.0}),
+    Key("rope_linear", {"rope_scaling": LINEAR}), Key("rope_yarn", new_rope(500.0, **YARN)), Key("rope_llama3", new_rope(500.0, **LLAMA3)),
+    Key("act_relu", {"activation": "relu"}), Key("act_gelu_new", {"activation": "gelu_new"}, note="weak: the forms are near"),
+    Key("bias", {"bias": True, **ONE}, fresh=True), Key("ffn_hidden_size", {"ffn_hidden_size": 40, **ONE}, fresh=True), untied(),
+    refuse("alibi", {"alibi": True}), refuse("apply_residual", {"apply_residual_connection_post_layernorm": True}),
+    refuse("act_quick_gelu", {"activation": "quick_gelu"}), refuse("partial_rotary_factor", {"partial_rotary_factor": 0.5}),
+    refuse("heads_do_not_divide", {"num_attention_heads": 5}),
+] + without(refusals_any(), "act_unknown", "act_nonsense") + shape_refusals()
+FALCON_KEYS = FALCON_SAME + dynamic_keys() + [
+    Key("num_kv_heads_3", {"num_kv_heads": 3}, same=True, note="as transformers writes it; not read with multi_query"),
+    Key("num_kv_heads_removed", {"num_kv_heads": REMOVE}, same=True), Key("multi_query_removed", {"multi_query": REMOVE}, same=True),
+    Key("n_embed", {"hidden_size": REMOVE, "n_embed": 24}, same=True, note="the older name"),
+    Key("one_behind_the_other", {"parallel_attn": False, **ONE}, fresh=True),
+    Key("three_per_head", {"multi_query": False, "num_kv_heads": 3, **ONE}, fresh=True),
+    Key("as_the_first", {"multi_query": False, "num_kv_heads": REMOVE, "parallel_attn": False, "bias": True, **ONE}, fresh=True,
+        note="Falcon-RW, but for its positions"),
+    refuse("kv_heads_missing", {"multi_query": False, "num_kv_heads": 3}, note="the tensors have one"),
+    refuse("kv_heads_differ", {"multi_query": False, "num_kv_heads": 1}),
+    refuse("two_norms", {"num_ln_in_parallel_attn": 2}, note="the class has no use for them here, and fails"),
+    refuse("n_embed_differs", {"n_embed": 32}),
+    refuse("new_decoder", {"new_decoder_architecture": True, "num_ln_in_parallel_attn": 2}, note="other norms are missing"),
+]
+FALCON_NEW = apply(FALCON, {"hidden_size": 32, "num_attention_heads": 4, "num_kv_heads": 2, "new_decoder_architecture": True,
+                            "ffn_hidden_size": 128, "num_ln_in_parallel_attn": 2})
+FALCON_NEW_KEYS = [
+    Key("layer_norm_epsilon", {"layer_norm_epsilon": 0.05}), Key("rope_theta", {"rope_theta": 500.0}),
+    Key("one_norm", {"num_ln_in_parallel_attn": 1, **ONE}, fresh=True, note="Falcon 2"),
+    Key("norms_removed", {"num_ln_in_parallel_attn": REMOVE}, same=True, note="class default: two"),
+    Key("num_kv_heads_removed", {"num_kv_heads": REMOVE, **ONE}, fresh=True, note="as many as heads"),
+    Key("multi_query_false", {"multi_query": False}, same=True, note="not read"),
+    refuse("parallel_attn_false", {"parallel_attn": False}), refuse("three_norms", {"num_ln_in_parallel_attn": 3}),
+    refuse("kv_do_not_divide", {"num_kv_heads": 3}), refuse("alibi", {"alibi": True}),
+]
+
 BF16, F16 = torch.bfloat16, torch.float16
 CASES = [
     Case("llama2", "llama", LLAMA2, LLAMA2_KEYS),
@@ -1441,6 +1507,8 @@ CASES = [
     Case("olmo3", "dense", OLMO3, OLMO3_KEYS),
     Case("phi", "dense", PHI, PHI_KEYS),
     Case("gptj", "dense", GPTJ, GPTJ_KEYS),
+    Case("falcon", "falcon", FALCON, FALCON_KEYS),
+    Case("falcon-new", "falcon", FALCON_NEW, FALCON_NEW_KEYS),
     Case("gpt_neox", "neox", NEOX, NEOX_KEYS, shards=3, extra="neox_buffers"),
     Case("mamba", "mamba", MAMBA, MAMBA_KEYS),
     Case("mamba2", "mamba", MAMBA2, MAMBA2_KEYS),

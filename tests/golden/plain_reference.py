@@ -577,6 +577,38 @@ def gpt_neox(w, c):
     return step
 
 
+def falcon(w, c):
+    """q, k and v group by group: a group's heads of q, then its k and its v."""
+    heads, eps, act, new = c["num_attention_heads"], c["layer_norm_epsilon"], c.get("activation", "gelu"), c["new_decoder_architecture"]
+    dim = c.get("hidden_size", c.get("n_embed"))
+    hd, one = dim // heads, not new and c.get("multi_query", True)
+    kv = 1 if one else c.get("num_kv_heads") or heads
+    rope = rope_of(c)
+    freq = rope_frequencies(rope, hd)
+    attention = [Attention(heads, kv, hd, freq, gain=rope_gain(rope)) for _ in range(c["num_hidden_layers"])]
+    out = head(w, c.get("tie_word_embeddings", True), "transformer.word_embeddings.weight")
+
+    def step(token):
+        r = w["transformer.word_embeddings.weight"][token]
+        for i, a in enumerate(attention):
+            p = f"transformer.h.{i}."
+
+            def norm(name, x):
+                return layer_norm(x, w[p + name + ".weight"], w[p + name + ".bias"], eps)
+            two = p + "ln_attn.weight" in w
+            x = norm("ln_attn" if two else "input_layernorm", r)
+            qkv = linear(w, p + "self_attention.query_key_value", x).reshape(kv, heads // kv + 2, hd)
+            y = linear(w, p + "self_attention.dense", a.step(qkv[:, :-2].reshape(-1), qkv[:, -2].reshape(-1), qkv[:, -1].reshape(-1)))
+            if not new and not c.get("parallel_attn", True):
+                x = norm("post_attention_layernorm", r + y)
+            elif two:
+                x = norm("ln_mlp", r)
+            r = r + y + linear(w, p + "mlp.dense_4h_to_h", ACT[act](linear(w, p + "mlp.dense_h_to_4h", x)))
+        f = "transformer.ln_f"
+        return out @ layer_norm(r, w[f + ".weight"], w[f + ".bias"], eps)
+    return step
+
+
 def limits(x):
     return tuple(float(v["__float__"]) if isinstance(v, dict) else float(v) for v in x)
 
@@ -635,7 +667,7 @@ def build(directory, n_ids, config=None, mamba_config=None, weights=None):
         return llama(w, c, mamba_config)
     if kind in OTHERS:
         return others(w, c)
-    return {"gpt_neox": gpt_neox, "bamba": bamba, "granitemoehybrid": granite4, "lfm2": lfm2, "mamba": mamba_hf,
+    return {"falcon": falcon, "gpt_neox": gpt_neox, "bamba": bamba, "granitemoehybrid": granite4, "lfm2": lfm2, "mamba": mamba_hf,
             "mamba2": mamba_hf}[kind](w, c)
 
 
