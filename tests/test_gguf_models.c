@@ -49,6 +49,7 @@ static const family_case family_cases[] = {
     { "gemma", "gemma", N_IDS, true },           { "smollm3", "smollm3", N_IDS, true },   { "olmo", "olmo", N_IDS, true },
     { "seed_oss", "seed_oss", N_IDS, true },     { "ernie4_5", "ernie4_5", N_IDS, true }, { "stablelm", "stablelm", N_IDS, true },
     { "gemma2", "gemma2", N_IDS, true },         { "phi4_mini", "phi3", N_IDS, false },
+    { "exaone", "exaone", N_IDS, true },
     { "falcon", "falcon", N_IDS, true },         { "falcon-new", "falcon", N_IDS, true },
     { "cohere", "cohere", N_IDS, true },         { "lfm2", "lfm2", N_IDS, true },         { "internlm3", "llama", N_IDS, true },
 };

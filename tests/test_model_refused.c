@@ -172,6 +172,9 @@ static void classes(void **state)
         { "llama2", "{\"architectures\": null}", NULL },
         { "llama2", "{\"architectures\": []}", NULL },
         { "gpt_neox", "{\"architectures\": [\"GPTNeoXForCausalLM\"]}", NULL },
+        { "exaone", "{\"architectures\": [\"LlamaForCausalLM\"]}", NULL },
+        { "exaone", "{\"architectures\": [\"Exaone4ForCausalLM\"]}", "Exaone4ForCausalLM" },
+        { "llama2", "{\"architectures\": [\"ExaoneForCausalLM\"]}", "ExaoneForCausalLM, but model_type is \"llama\"" },
         { "seed_oss", "{\"architectures\": [\"SeedOssForCausalLM\"]}", NULL },
         { "lfm2", "{\"architectures\": [\"Lfm2ForCausalLM\"]}", NULL },
     };

@@ -48,7 +48,7 @@ static const pre_row pres[] = {
       true, false, false },
     { "gpt-2 phi-2 jais exaone4", { GPT2 }, false, false, false },
     { "mpt olmo", { GPT2 }, true, false, false },
-    { "smollm starcoder refact codeshell", { "\\p{N}", GPT2 }, false, false, false },
+    { "smollm starcoder refact codeshell exaone", { "\\p{N}", GPT2 }, false, false, false },
     { "command-r", { "\\p{N}", GPT2 }, true, false, false },
     { "tekken", { CASED("", "\\p{N}") }, false, true, true },
     { "gpt-4o llama4 kanana2", { CASED(CONTRACTIONS "?", "\\p{N}{1,3}") }, false, false, false },

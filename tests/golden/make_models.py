@@ -158,7 +158,7 @@ def shapes_falcon(c):
 
 
 # What the other dense transformers have. norms: the tensors of a norm; second: is there a norm of the MLP; mlp: gate and up
-# one by one ("glu"), in one tensor ("fused"), or names of an MLP without a gate.
+# one by one ("glu"), in one tensor ("fused"), or the names of an MLP's tensors, the last of which is down.
 DENSE = {
     "olmo": dict(norms="", mlp="glu"), "ernie4_5": dict(norms="w", mlp="glu"), "helium": dict(norms="w", mlp="glu"),
     "internlm3": dict(norms="w", mlp="glu"), "glm": dict(norms="w", mlp="fused"), "stablelm": dict(norms="wb", mlp="glu"),
@@ -167,6 +167,8 @@ DENSE = {
     "phi": dict(norms="wb", mlp=("fc1", "fc2"), second=False, head_bias=True, out="dense", final="model.final_layernorm"),
     "gptj": dict(norms="wb", mlp=("fc_in", "fc_out"), second=False, head_bias=True, out="out_proj", final="transformer.ln_f",
                  layers="transformer.h", first="ln_1", attention="attn", embed="transformer.wte"),
+    "exaone": dict(norms="w", mlp=("c_fc_0", "c_fc_1", "c_proj"), out="out_proj", final="transformer.ln_f", layers="transformer.h",
+                   first="ln_1", second_name="ln_2", attention="attn.attention", embed="transformer.wte"),
     # layer_norms: names of norms in front of branches and behind them; qk: norms of each head, or over all heads
     **{kind: dict(norms="w", mlp="glu", **qk, layer_norms=(
         "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"))
@@ -208,7 +210,7 @@ def shapes_dense(c):
         if "b" in s["norms"]:
             t[name + ".bias"] = (h,), "bias"
     t[s.get("embed", "model.embed_tokens") + ".weight"] = (n, h), "tied" if tied else "emb"
-    for i in range(c.get("num_hidden_layers", c.get("n_layer"))):
+    for i in range(c.get("num_hidden_layers", c.get("n_layer", c.get("num_layers")))):
         p = f"{s.get('layers', 'model.layers')}.{i}."
         for name in s.get("layer_norms", (s.get("first", "input_layernorm"),)):
             norm(p + name)
@@ -219,15 +221,16 @@ def shapes_dense(c):
             linear(p + s.get("attention", "self_attn") + f".{name}_proj", rows * hd, h, gain, qkv_bias)
         linear(p + s.get("attention", "self_attn") + "." + s.get("out", "o_proj"), h, nh * hd, LIN, out_bias)
         if s.get("second", True) and not c.get("use_parallel_residual") and "layer_norms" not in s:
-            norm(p + "post_attention_layernorm")
+            norm(p + s.get("second_name", "post_attention_layernorm"))
         if s["mlp"] == "glu":
             mlp(t, p + "mlp.", h, ff, mlp_bias)
         elif s["mlp"] == "fused":
             linear(p + "mlp.gate_up_proj", 2 * ff, h, LIN, mlp_bias)
             linear(p + "mlp.down_proj", h, ff, LIN, mlp_bias)
         else:
-            linear(p + "mlp." + s["mlp"][0], ff, h, LIN, mlp_bias)
-            linear(p + "mlp." + s["mlp"][1], h, ff, "3", mlp_bias)
+            for name in s["mlp"][:-1]:
+                linear(p + "mlp." + name, ff, h, LIN, mlp_bias)
+            linear(p + "mlp." + s["mlp"][-1], h, ff, "3" if len(s["mlp"]) == 2 else LIN, mlp_bias)
     norm(s.get("final", "model.norm"))
     if not tied:
         t["lm_head.weight"] = (n, h), HEAD
@@ -1475,6 +1478,26 @@ FALCON_NEW_KEYS = [
     refuse("kv_do_not_divide", {"num_kv_heads": 3}), refuse("alibi", {"alibi": True}),
 ]
 
+# Keys as the code that comes with the files has them.
+EXAONE_NAMES = {"num_layers": "num_hidden_layers", "layer_norm_epsilon": "rms_norm_eps", "activation_function": "hidden_act"}
+
+
+def exaone(patch):
+    """Llama's keys by EXAONE's names."""
+    back = {v: k for k, v in EXAONE_NAMES.items()}
+    return {back.get(k, k): v for k, v in patch.items()}
+
+
+EXAONE = exaone(dense_base("exaone", "ExaoneForCausalLM", head_dim=8, rope_scaling=None, embed_dropout=0.0, attention_dropout=0.0,
+                           rms_norm_eps=1e-5, rope_theta=500000.0))
+EXAONE_KEYS = [Key(k.name, exaone(k.patch), k.expect, k.fresh, k.same, k.refuse_ok, note=k.note) for k in dense_keys("rms_norm_eps") + [
+    tied(), Key("attention_bias", {"attention_bias": True, **ONE}, fresh=True), Key("mlp_bias", {"mlp_bias": True, **ONE}, fresh=True)]] + [
+    Key("rope_theta_removed", {"rope_theta": REMOVE}, same=True, note="class default"),
+    Key("names_new", {**{k: REMOVE for k in EXAONE_NAMES}, **{v: EXAONE[k] for k, v in EXAONE_NAMES.items()}}, same=True,
+        note="as transformers writes them"),
+    refuse("names_differ", {"num_hidden_layers": 1}), refuse("num_layers_removed", {"num_layers": REMOVE}, note="class default 32"),
+]
+
 BF16, F16 = torch.bfloat16, torch.float16
 CASES = [
     Case("llama2", "llama", LLAMA2, LLAMA2_KEYS),
@@ -1507,6 +1530,7 @@ CASES = [
     Case("olmo3", "dense", OLMO3, OLMO3_KEYS),
     Case("phi", "dense", PHI, PHI_KEYS),
     Case("gptj", "dense", GPTJ, GPTJ_KEYS),
+    Case("exaone", "dense", EXAONE, EXAONE_KEYS),
     Case("falcon", "falcon", FALCON, FALCON_KEYS),
     Case("falcon-new", "falcon", FALCON_NEW, FALCON_NEW_KEYS),
     Case("gpt_neox", "neox", NEOX, NEOX_KEYS, shards=3, extra="neox_buffers"),

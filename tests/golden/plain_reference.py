@@ -352,6 +352,9 @@ OTHERS = {
     "gptj": {"norm": "layer", "eps": "layer_norm_epsilon", "pairs": True, "second": None, "mlp": ("fc_in", "fc_out"),
              "out": "out_proj", "final": "transformer.ln_f", "layers": "transformer.h", "first": "ln_1", "attention": "attn",
              "embed": "transformer.wte.weight"},
+    "exaone": {"eps": "layer_norm_epsilon", "theta": 5e5, "first": "ln_1", "second": "ln_2", "attention": "attn.attention",
+               "out": "out_proj", "mlp": ("c_fc_1", "c_proj"), "gate": "c_fc_0", "final": "transformer.ln_f", "layers": "transformer.h",
+               "embed": "transformer.wte.weight"},
     # behind: norms of what attention and the MLP give; first and second None: they read the residual as it is
     "gemma2": {"second": "pre_feedforward_layernorm", "behind": ("post_attention_layernorm", "post_feedforward_layernorm")},
     "gemma3_text": {"theta": 1e6, "second": "pre_feedforward_layernorm",
@@ -365,7 +368,7 @@ TIED = (*GEMMA, "ernie4_5", "starcoder2", "cohere", "cohere2", "smollm3")
 
 
 def norm_of(w, c, s):
-    eps = c.get(s.get("eps", "rms_norm_eps"), 1e-5)
+    eps = c.get(s.get("eps", "rms_norm_eps"), c.get("rms_norm_eps", 1e-5))
 
     def norm(name, x):
         if s.get("norm") == "bare":
@@ -401,6 +404,8 @@ def other_mlp(w, p, c, s, x):
     act = ACT[c.get("hidden_act", c.get("hidden_activation", c.get("activation_function", "gelu_pytorch_tanh")))]
     if c["model_type"] == "gemma" and c.get("hidden_act") == "gelu":
         act = ACT["gelu_pytorch_tanh"]
+    if "gate" in s:
+        return linear(w, p + s["mlp"][1], act(linear(w, p + s["gate"], x)) * linear(w, p + s["mlp"][0], x))
     if "mlp" in s:
         return linear(w, p + s["mlp"][1], act(linear(w, p + s["mlp"][0], x)))
     if p + "gate_up_proj.weight" in w:
@@ -434,6 +439,7 @@ def others(w, c):
     kind, s = c["model_type"], OTHERS[c["model_type"]]
     n, heads, dim = (c.get(a, c.get(b)) for a, b in (("num_hidden_layers", "n_layer"), ("num_attention_heads", "n_head"),
                                                      ("hidden_size", "n_embd")))
+    n = n or c["num_layers"]
     hd, kv = c.get("head_dim") or dim // heads, c.get("num_key_value_heads") or heads
     scale = c.get("attention_multiplier", 1.0) if kind == "granite" else None
     if kind in ("gemma2", "gemma3_text"):
