@@ -86,6 +86,15 @@ static spec_status check_rope(const gguf_writing *w)
                       real(w, "rope_scaling.attention_factor"));
 }
 
+static spec_status check_activation(const gguf_writing *w)
+{
+    static const char key[] = "hidden_act";
+    const char *act = json_string_value(json_object_get(w->taken, key));
+    if (!act) return SPEC_OK;
+    return speci_fail(SPEC_E_UNSUPPORTED, "%s: %s is \"%.60s\", for which GGUF files of %s have no key: they mean another", w->config->file,
+                      speci_config_said(w->config, key), act, w->row->architecture);
+}
+
 spec_status speci_gguf_put_layers(gguf_writing *w)
 {
     char key[KEY_MAX];
@@ -287,6 +296,7 @@ spec_status speci_gguf_plan(gguf_writing *w)
     for (size_t i = 0; i < n; i++) SPEC_TRY(plan_tensor(w, &t[i]));
     SPEC_TRY(plan_rope(w));
     SPEC_TRY(check_rope(w));
+    SPEC_TRY(check_activation(w));
     SPEC_TRY(speci_gguf_put_text(w->head, "general.architecture", w->row->architecture, strlen(w->row->architecture)));
     SPEC_TRY(put_keys(w));
     return w->row->write ? w->row->write(w) : SPEC_OK;

@@ -30,6 +30,19 @@ spec_status speci_transformer_read_heads(model_config *c, model_transformer *t, 
                                MODEL_HEAD_DIM_MAX);
 }
 
+/* Only another one than the class has by itself is noted: GGUF files have no key for it. */
+static spec_status read_activation(model_config *c, spec_activation *out, const char *fallback)
+{
+    static const char key[] = "hidden_act";
+    spec_activation usual;
+    const char *name;
+    SPEC_TRY(speci_config_string_or(c, &name, key, fallback));
+    SPEC_TRY(speci_activation(out, name, c->file));
+    SPEC_TRY(speci_activation(&usual, fallback, c->file));
+    if (*out != usual) speci_config_note(c, key, json_string(name));
+    return SPEC_OK;
+}
+
 static spec_status read_inner(model_config *c, model_transformer *t, int32_t times)
 {
     static const char key[] = "intermediate_size";
@@ -41,7 +54,6 @@ static spec_status read_inner(model_config *c, model_transformer *t, int32_t tim
 
 spec_status speci_transformer_read(model_config *c, model_transformer *out, const model_transformer_defaults *d)
 {
-    const char *act;
     *out = (model_transformer){ 0 };
     SPEC_TRY(speci_config_int(c, &out->n_vocab, "vocab_size", 1, MODEL_DIM_MAX));
     SPEC_TRY(speci_config_int(c, &out->dim, "hidden_size", 1, MODEL_DIM_MAX));
@@ -51,8 +63,7 @@ spec_status speci_transformer_read(model_config *c, model_transformer *out, cons
     SPEC_TRY(speci_transformer_read_heads(c, out, d));
     SPEC_TRY(speci_config_number_or(c, &out->eps, d->eps_key ? d->eps_key : "rms_norm_eps", d->eps, 0, 1));
     SPEC_TRY(speci_config_bool_or(c, &out->tied, "tie_word_embeddings", d->tied));
-    SPEC_TRY(speci_config_string_or(c, &act, "hidden_act", d->act ? d->act : "silu"));
-    SPEC_TRY(speci_activation(&out->act, act, c->file));
+    SPEC_TRY(read_activation(c, &out->act, d->act ? d->act : "silu"));
     SPEC_TRY(d->two_ropes ? speci_rope_read_two(c, &out->rope, &out->rope_sliding, &d->rope) : speci_rope_read(c, &out->rope, &d->rope));
     const int32_t n_scaled = speci_rope_positions(&out->rope); /* files keep the length before the scaling */
     if (n_scaled > out->n_ctx) out->n_ctx = n_scaled;

@@ -1275,11 +1275,12 @@ COHERE2_KEYS = without(dense_keys("layer_norm_eps"), "num_key_value_heads_4") + 
     refuse("use_parallel_block", {"use_parallel_block": False}),
 ]
 PHI = apply(dense_base("phi", "PhiForCausalLM", layer_norm_eps=1e-5, partial_rotary_factor=0.5, qk_layernorm=False,
-                       hidden_act="gelu_new", resid_pdrop=0.1, embd_pdrop=0.0), NO_EPS)
-PHI_KEYS = dense_keys("layer_norm_eps", 0.5) + [
-    tied(), Key("act_gelu", {"hidden_act": "gelu"}, note="weak: the forms are near"),
+                       hidden_act="gelu_new", resid_pdrop=0.1, embd_pdrop=0.0, intermediate_size=128), {**NO_EPS, "num_key_value_heads": 4})
+PHI_KEYS = without(dense_keys("layer_norm_eps", 0.5), "num_key_value_heads_4") + [
+    Key("num_key_value_heads_2", {"num_key_value_heads": 2, "intermediate_size": 48, **ONE}, fresh=True),
+    tied(intermediate_size=48), Key("act_gelu", {"hidden_act": "gelu"}, note="weak: the forms are near"),
     refuse("qk_layernorm", {"qk_layernorm": True}),
-    Key("num_key_value_heads_removed", {"num_key_value_heads": REMOVE, **ONE}, fresh=True, note="as many as heads"),
+    Key("num_key_value_heads_removed", {"num_key_value_heads": REMOVE}, same=True, note="as many as heads"),
 ]
 GPTJ = {"architectures": ["GPTJForCausalLM"], "model_type": "gptj", "n_embd": 32, "n_head": 2, "n_inner": None, "n_layer": 2,
         "n_positions": 256, "rotary": True, "rotary_dim": 8, "scale_attn_weights": True, "activation_function": "gelu_new",
