@@ -110,6 +110,7 @@ static void tensors(void **state)
         { "lm_head.bias", "{}", "lm_head.bias would count", NULL },
         { "model.embed_positions.weight", "{}", "model.embed_positions.weight would count", NULL },
         { "model.layers.0.self_attn.rotary_emb.inv_freq", "{}", NULL, NULL },
+        { "model.layers.0.attn.causal_mask", "{}", NULL, NULL },
         { "model.layers.0.self_attn.q_proj.lora_A.weight", "{}", NULL, "1 tensor not used, model.layers.0." },
         { "model.mtp.layers.0.norm.weight", "{}", NULL, "1 tensor not used" },
         { "mtp.norm.weight", "{}", NULL, "1 tensor not used" },

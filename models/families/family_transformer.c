@@ -136,9 +136,7 @@ static spec_status qk_norms(model_builder *b, model_attention *a, const model_tr
     return speci_model_build_norm_weight(b, &a->k_norm, k.s, t->head_dim);
 }
 
-/* A head's rows in the order in which pairs that turn together lie n_rot / 2 apart: 0 2 4 .. 1 3 5 .., then those that do not
- * turn. Scores are the same for any order that queries and keys share. */
-static void pairs_apart(int32_t *from, int32_t head_dim, int32_t n_rot)
+void speci_pairs_apart(int32_t *from, int32_t head_dim, int32_t n_rot)
 {
     for (int32_t i = 0; i < head_dim; i++) from[i] = i >= n_rot ? i : i < n_rot / 2 ? 2 * i : 2 * i + 1 - n_rot;
 }
@@ -154,7 +152,7 @@ static spec_status qkv_apart(model_builder *b, model_linear *out, const model_tr
     int32_t from[MODEL_HEAD_DIM_MAX], n_rot;
     if (t->interleaved || b->form.pairs_together) {
         SPEC_TRY(speci_rope_dims(&t->rope, &n_rot, t->head_dim, b->config->file));
-        pairs_apart(from, t->head_dim, t->interleaved ? n_rot : t->head_dim);
+        speci_pairs_apart(from, t->head_dim, t->interleaved ? n_rot : t->head_dim);
         for (int32_t i = 0; i < 2; i++) qkv[i].from = from, qkv[i].n_from = t->head_dim, qkv[i].n_run = 1;
     }
     return speci_model_build_stack(b, out, qkv, 3, qkv_in(t), t->qkv_bias, false);
@@ -162,8 +160,9 @@ static spec_status qkv_apart(model_builder *b, model_linear *out, const model_tr
 
 static spec_status qkv_fused(model_builder *b, model_linear *out, const model_transformer *t, const char *prefix)
 {
-    const model_part all = { .prefix = speci_namef("%s.%s", prefix, names_of(t)->qkv),
-                             .n_out = (t->n_head + 2 * t->n_kv_head) * t->head_dim };
+    const int32_t n_out = (t->n_head + 2 * t->n_kv_head) * t->head_dim;
+    const model_part all = { .prefix = speci_namef("%s.%s", prefix, names_of(t)->qkv), .n_out = n_out, .from = t->qkv_from,
+                             .n_from = n_out, .n_run = 1 };
     return speci_model_build_stack(b, out, &all, 1, t->dim, t->qkv_bias, false);
 }
 

@@ -43,6 +43,7 @@ typedef struct model_transformer {
     bool qk_norm_whole;        /* over all heads at once */
     bool bare;                 /* attention and MLP read the residual as it is */
     model_qkv qkv;
+    const int32_t *qkv_from;   /* fused: [rows] which row of the tensor is row i of [q | k | v]; NULL = row i */
     bool fused_mlp;            /* gate and up are one tensor */
     bool ungated;              /* the MLP is down(act(up x)) */
     int32_t qkv_in;            /* columns that q, k and v read; 0 = dim (qkv apart) */
@@ -115,6 +116,14 @@ spec_status speci_transformer_build(model_builder *b, const model_transformer *t
 /* Gemma's hidden_activation: family_gemma.c; of family_gemma2.c and family_gemma3.c, which have names of tensors alike, too. */
 spec_status speci_gemma_one_activation(model_config *c, model_transformer *t);
 extern const model_transformer_names speci_gemma_names;
+
+/* A GPT-J config, and what it leaves to the family: family_gptj.c and family_codegen.c. */
+extern const model_transformer speci_gptj;
+spec_status speci_gptj_read(model_config *c, model_transformer *t);
+
+/* A head's rows [head_dim] in the order in which pairs that turn together lie n_rot / 2 apart: 0 2 4 .. 1 3 5 .., then those that do not
+ * turn. Scores are the same for any order that queries and keys share. */
+void speci_pairs_apart(int32_t *from, int32_t head_dim, int32_t n_rot);
 
 /* Reads a GLM config: family_glm.c and family_glm4.c. */
 spec_status speci_glm_read(model_config *c, model_transformer *t);

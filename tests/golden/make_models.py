@@ -167,6 +167,8 @@ DENSE = {
     "phi": dict(norms="wb", mlp=("fc1", "fc2"), second=False, head_bias=True, out="dense", final="model.final_layernorm"),
     "gptj": dict(norms="wb", mlp=("fc_in", "fc_out"), second=False, head_bias=True, out="out_proj", final="transformer.ln_f",
                  layers="transformer.h", first="ln_1", attention="attn", embed="transformer.wte"),
+    "codegen": dict(norms="wb", mlp=("fc_in", "fc_out"), second=False, head_bias=True, out="out_proj", final="transformer.ln_f",
+                    layers="transformer.h", first="ln_1", attention="attn", embed="transformer.wte", qkv="qkv_proj"),
     "exaone": dict(norms="w", mlp=("c_fc_0", "c_fc_1", "c_proj"), out="out_proj", final="transformer.ln_f", layers="transformer.h",
                    first="ln_1", second_name="ln_2", attention="attn.attention", embed="transformer.wte"),
     # layer_norms: names of norms in front of branches and behind them; qk: norms of each head, or over all heads
@@ -183,7 +185,7 @@ DENSE = {
 def dense_biases(c):
     """Of q, k and v; of the output; of the MLP."""
     kind = c["model_type"]
-    if kind in ("phi", "gptj"):
+    if kind in ("phi", "gptj", "codegen"):
         return kind == "phi", kind == "phi", True
     if kind in ("starcoder2", "ernie4_5"):
         return (c.get("use_bias", kind == "starcoder2"),) * 3
@@ -217,7 +219,9 @@ def shapes_dense(c):
         if "qk" in s:
             for name, heads in (("q", nh), ("k", kv)):
                 t[p + f"self_attn.{name}_norm.weight"] = (hd * (heads if s["qk"] == "whole" else 1),), "norm"
-        for name, rows, gain in (("q", nh, QK), ("k", kv, QK), ("v", kv, LIN)):
+        if "qkv" in s:
+            linear(p + s["attention"] + "." + s["qkv"], (nh + 2 * kv) * hd, h, QK, qkv_bias)
+        for name, rows, gain in (("q", nh, QK), ("k", kv, QK), ("v", kv, LIN)) if "qkv" not in s else ():
             linear(p + s.get("attention", "self_attn") + f".{name}_proj", rows * hd, h, gain, qkv_bias)
         linear(p + s.get("attention", "self_attn") + "." + s.get("out", "o_proj"), h, nh * hd, LIN, out_bias)
         if s.get("second", True) and not c.get("use_parallel_residual") and "layer_norms" not in s:
@@ -1479,6 +1483,20 @@ FALCON_NEW_KEYS = [
     refuse("kv_do_not_divide", {"num_kv_heads": 3}), refuse("alibi", {"alibi": True}),
 ]
 
+CODEGEN = apply({**GPTJ, "n_ctx": 256}, {"architectures": ["CodeGenForCausalLM"], "model_type": "codegen", "n_head": 4, "n_inner": 48,
+                                         "rotary_dim": 4, "rotary": REMOVE})
+CODEGEN_KEYS = [
+    Key("layer_norm_epsilon", {"layer_norm_epsilon": 0.05}), Key("rotary_dim_8", {"rotary_dim": 8}),
+    Key("act_relu", {"activation_function": "relu"}), Key("n_ctx", {"n_ctx": 128}, same=True, note="not read by the class"),
+    Key("n_head_2", {"n_head": 2}, note="a head of two devices"), Key("n_head_8", {"n_head": 8}, note="two heads of each device"),
+    Key("n_inner_null", {"n_inner": None, "n_layer": 1}, fresh=True), tied(n_layer=1),
+    Key("n_embd_24", {"n_embd": 24, "n_head": 3, "n_layer": 1}, fresh=True, note="heads that devices share"),
+    refuse("rotary_dim_null", {"rotary_dim": None}), refuse("rotary_dim_beyond", {"rotary_dim": 16}),
+    refuse("scale_attn_weights", {"scale_attn_weights": False}), refuse("heads_do_not_divide", {"n_head": 5}),
+    refuse("rope_scaling", {"rope_scaling": LINEAR}, note="the class does not know it"),
+    refuse("devices_do_not_divide", {"n_embd": 30, "n_head": 3}),
+] + without(refusals_any(), "act_unknown", "act_nonsense") + shape_refusals("n_layer", "n_embd")
+
 # Keys as the code that comes with the files has them.
 EXAONE_NAMES = {"num_layers": "num_hidden_layers", "layer_norm_epsilon": "rms_norm_eps", "activation_function": "hidden_act"}
 
@@ -1534,6 +1552,7 @@ CASES = [
     Case("exaone", "dense", EXAONE, EXAONE_KEYS),
     Case("falcon", "falcon", FALCON, FALCON_KEYS),
     Case("falcon-new", "falcon", FALCON_NEW, FALCON_NEW_KEYS),
+    Case("codegen", "dense", CODEGEN, CODEGEN_KEYS),
     Case("gpt_neox", "neox", NEOX, NEOX_KEYS, shards=3, extra="neox_buffers"),
     Case("mamba", "mamba", MAMBA, MAMBA_KEYS),
     Case("mamba2", "mamba", MAMBA2, MAMBA2_KEYS),

@@ -352,6 +352,9 @@ OTHERS = {
     "gptj": {"norm": "layer", "eps": "layer_norm_epsilon", "pairs": True, "second": None, "mlp": ("fc_in", "fc_out"),
              "out": "out_proj", "final": "transformer.ln_f", "layers": "transformer.h", "first": "ln_1", "attention": "attn",
              "embed": "transformer.wte.weight"},
+    "codegen": {"norm": "layer", "eps": "layer_norm_epsilon", "pairs": True, "second": None, "mlp": ("fc_in", "fc_out"),
+                "out": "out_proj", "final": "transformer.ln_f", "layers": "transformer.h", "first": "ln_1", "attention": "attn",
+                "embed": "transformer.wte.weight"},
     "exaone": {"eps": "layer_norm_epsilon", "theta": 5e5, "first": "ln_1", "second": "ln_2", "attention": "attn.attention",
                "out": "out_proj", "mlp": ("c_fc_1", "c_proj"), "gate": "c_fc_0", "final": "transformer.ln_f", "layers": "transformer.h",
                "embed": "transformer.wte.weight"},
@@ -416,7 +419,7 @@ def other_mlp(w, p, c, s, x):
 
 
 def other_freq(c, s, hd):
-    if c["model_type"] == "gptj":
+    if c["model_type"] in ("gptj", "codegen"):
         return rope_frequencies({"rope_theta": 1e4}, c["rotary_dim"]), 1.0
     c = {"rope_theta": s.get("theta", 1e4), **c}
     rope = rope_of(c, c.get("partial_rotary_factor", s.get("partial")))
@@ -458,7 +461,10 @@ def others(w, c):
 
     def attend(p, a, x):
         names = [p + f"{t}_proj" for t in "qkv"]
-        if p + "qkv_proj.weight" in w:
+        if kind == "codegen":   # of each of four devices its q, v and k
+            quarters = linear(w, p + "qkv_proj", x).reshape(4, 3, dim // 4)
+            qkv = [quarters[:, i].reshape(-1) for i in (0, 2, 1)]
+        elif p + "qkv_proj.weight" in w:
             qkv = linear(w, p + "qkv_proj", x).split([heads * hd, kv * hd, kv * hd])
         else:
             qkv = [linear(w, t, x) for t in names]
