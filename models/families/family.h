@@ -61,6 +61,8 @@ spec_status speci_family_cohere(model_builder *b);
 spec_status speci_family_cohere2(model_builder *b);
 spec_status speci_family_phi(model_builder *b);
 spec_status speci_family_gptj(model_builder *b);
+spec_status speci_family_cwm(model_builder *b);
+spec_status speci_family_gpt_neox_japanese(model_builder *b);
 spec_status speci_family_codegen(model_builder *b);
 spec_status speci_family_exaone(model_builder *b);
 spec_status speci_family_falcon(model_builder *b);

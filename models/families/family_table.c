@@ -37,6 +37,8 @@ static const model_family families[] = {
     { "cohere2", "cohere2", NULL, speci_family_cohere2, NULL },
     { "phi", "phi", NULL, speci_family_phi, NULL },
     { "gptj", "gptj", NULL, speci_family_gptj, NULL },
+    { "cwm", "cwm", NULL, speci_family_cwm, NULL },
+    { "gpt_neox_japanese", "gpt_neox_japanese", NULL, speci_family_gpt_neox_japanese, NULL },
     { "codegen", "codegen", NULL, speci_family_codegen, NULL },
     { "exaone", "exaone", NULL, speci_family_exaone, NULL },
     { "falcon", "falcon", NULL, speci_family_falcon, NULL },

@@ -157,6 +157,27 @@ def shapes_falcon(c):
     return t
 
 
+def shapes_neox_japanese(c):
+    h, t, p = c["hidden_size"], {}, "gpt_neox_japanese."
+    tied, ff = c.get("tie_word_embeddings", True), h * c.get("intermediate_multiple_size", 4)
+    t[p + "embed_in.weight"] = (c["vocab_size"], h), "tied" if tied else "emb"
+
+    def norm(name):
+        t[name + ".weight"], t[name + ".bias"] = ((h,), "norm"), ((h,), "bias")
+    for i in range(c["num_hidden_layers"]):
+        q = f"{p}layers.{i}."
+        norm(q + "input_layernorm")
+        norm(q + "post_attention_layernorm")
+        for name, shape, gain in (("attention.query_key_value", (3 * h, h), QK), ("attention.dense", (h, h), LIN),
+                                  ("mlp.dense_h_to_4h", (ff, h), LIN), ("mlp.dense_4h_to_h", (h, ff), "3")):
+            t[q + name + ".weight"] = shape, gain
+    t[f"{p}layers.{c['num_hidden_layers'] - 1}.attention.dense_bias"] = (h,), "bias"
+    norm(p + "final_layer_norm")
+    if not tied:
+        t["embed_out.weight"] = (c["vocab_size"], h), HEAD
+    return t
+
+
 # What the other dense transformers have. norms: the tensors of a norm; second: is there a norm of the MLP; mlp: gate and up
 # one by one ("glu"), in one tensor ("fused"), or the names of an MLP's tensors, the last of which is down.
 DENSE = {
@@ -438,7 +459,7 @@ class Case:
 
 
 SHAPES = {"llama": shapes_llama, "dense": shapes_dense, "neox": shapes_neox, "mamba": shapes_mamba, "original": shapes_original,
-          "bamba": shapes_bamba, "granite4": shapes_granite4, "lfm2": shapes_lfm2, "falcon": shapes_falcon}
+          "bamba": shapes_bamba, "granite4": shapes_granite4, "lfm2": shapes_lfm2, "falcon": shapes_falcon, "neox_japanese": shapes_neox_japanese}
 
 
 def tensors(case, config, mamba, dtype=None):
@@ -1497,6 +1518,33 @@ CODEGEN_KEYS = [
     refuse("devices_do_not_divide", {"n_embd": 30, "n_head": 3}),
 ] + without(refusals_any(), "act_unknown", "act_nonsense") + shape_refusals("n_layer", "n_embd")
 
+NEOX_JAPANESE = apply(NEOX, {"architectures": ["GPTNeoXJapaneseForCausalLM"], "model_type": "gpt_neox_japanese", "rotary_pct": 1.0,
+                            "hidden_size": 24, "intermediate_multiple_size": 2, "intermediate_size": REMOVE, "attention_bias": REMOVE,
+                            "use_parallel_residual": REMOVE, "tie_word_embeddings": REMOVE, "vocab_size": 96, "attention_dropout": 0.1,
+                            "hidden_dropout": 0.0})
+NEOX_JAPANESE_KEYS = [
+    Key("layer_norm_eps", {"layer_norm_eps": 0.05}), Key("rotary_pct", {"rotary_pct": 0.5}),
+    Key("rotary_pct_removed", {"rotary_pct": REMOVE}, same=True), Key("rotary_emb_base", {"rotary_emb_base": 100}),
+    Key("rope_new_style", {**NEOX_NEW, "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5}}),
+    Key("act_relu", {"hidden_act": "relu"}), Key("multiple_removed", {"intermediate_multiple_size": REMOVE, **ONE}, fresh=True),
+    Key("one_layer", ONE, fresh=True), Key("tied", {"tie_word_embeddings": True}, same=True), untied(),
+    refuse("heads_do_not_divide", {"num_attention_heads": 5}), refuse("intermediate_size", {"intermediate_size": 96}),
+    refuse("fewer_layers", ONE, note="the bias is of the last"), refuse("use_parallel_residual", {"use_parallel_residual": True}),
+] + refusals_any() + shape_refusals()
+CWM = dense_base("cwm", "CwmForCausalLM", head_dim=16, num_hidden_layers=3, sliding_window=16, mlp_bias=False, rope_theta=1e6,
+                 rope_scaling=LLAMA3, layer_types=[SLIDES[1], SLIDES[0], SLIDES[0]])
+CWM_KEYS = [
+    Key("rms_norm_eps", {"rms_norm_eps": 0.05}), Key("rope_theta", {"rope_theta": 500.0}),
+    Key("rope_default", new_rope(500.0, rope_type="default")), Key("rope_yarn", {"rope_scaling": YARN}), Key("act_relu", {"hidden_act": "relu"}),
+    Key("layer_types_removed", {"layer_types": REMOVE}, same=True), Key("layer_types_full", {"layer_types": SLIDES[1:2] * 3}),
+    Key("layer_types_other", {"layer_types": SLIDES}), Key("sliding_window_5", {"sliding_window": 5}),
+    Key("mlp_bias", {"mlp_bias": True, **ONE, "layer_types": REMOVE}, fresh=True), tied(layer_types=REMOVE),
+    refuse("rope_removed", {"rope_scaling": REMOVE}, note="the class has a scaling of its own then"),
+    refuse("sliding_window_null", {"sliding_window": None}), refuse("layer_types_short", {"layer_types": ["full_attention"]}),
+    refuse("attention_bias", {"attention_bias": True}), refuse("head_dim_removed", {"head_dim": REMOVE}, note="class default 128"),
+    refuse("partial_rotary_factor", {"partial_rotary_factor": 0.5}),
+] + refusals() + shape_refusals()
+
 # Keys as the code that comes with the files has them.
 EXAONE_NAMES = {"num_layers": "num_hidden_layers", "layer_norm_epsilon": "rms_norm_eps", "activation_function": "hidden_act"}
 
@@ -1552,6 +1600,8 @@ CASES = [
     Case("exaone", "dense", EXAONE, EXAONE_KEYS),
     Case("falcon", "falcon", FALCON, FALCON_KEYS),
     Case("falcon-new", "falcon", FALCON_NEW, FALCON_NEW_KEYS),
+    Case("gpt_neox_japanese", "neox_japanese", NEOX_JAPANESE, NEOX_JAPANESE_KEYS),
+    Case("cwm", "llama", CWM, CWM_KEYS),
     Case("codegen", "dense", CODEGEN, CODEGEN_KEYS),
     Case("gpt_neox", "neox", NEOX, NEOX_KEYS, shards=3, extra="neox_buffers"),
     Case("mamba", "mamba", MAMBA, MAMBA_KEYS),

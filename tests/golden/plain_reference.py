@@ -355,6 +355,7 @@ OTHERS = {
     "codegen": {"norm": "layer", "eps": "layer_norm_epsilon", "pairs": True, "second": None, "mlp": ("fc_in", "fc_out"),
                 "out": "out_proj", "final": "transformer.ln_f", "layers": "transformer.h", "first": "ln_1", "attention": "attn",
                 "embed": "transformer.wte.weight"},
+    "cwm": {"theta": 1e6},
     "exaone": {"eps": "layer_norm_epsilon", "theta": 5e5, "first": "ln_1", "second": "ln_2", "attention": "attn.attention",
                "out": "out_proj", "mlp": ("c_fc_1", "c_proj"), "gate": "c_fc_0", "final": "transformer.ln_f", "layers": "transformer.h",
                "embed": "transformer.wte.weight"},
@@ -398,6 +399,8 @@ def windows(c, n):
         every = c.get("sliding_window_pattern", {"gemma2": 2, "gemma3_text": 6}.get(kind, 4))
         slides = [types[i] == "sliding_attention" if types else (i + 1) % every != 0 for i in range(n)]
         return [(width if s else None, s or kind != "exaone4") for s in slides]
+    if kind == "cwm":
+        return [(width if (types[i] == "sliding_attention" if types else i % 4) else None, True) for i in range(n)]
     if kind == "ministral" and types:
         return [(width if t == "sliding_attention" else None, True) for t in types]
     return [(width if kind in ("phi3", "starcoder2", "ministral") else None, True)] * n
@@ -565,26 +568,28 @@ def lfm2(w, c):
 
 
 def gpt_neox(w, c):
+    """The Japanese one has a bias in the last layer alone, and one branch behind the other."""
+    base, japanese = c["model_type"], c["model_type"] != "gpt_neox"
     heads, eps, act = c["num_attention_heads"], c["layer_norm_eps"], c["hidden_act"]
     hd = c["hidden_size"] // heads
-    rope = rope_of({"rope_theta": c.get("rotary_emb_base", 10000.0), **c}, c.get("rotary_pct", 0.25))
+    rope = rope_of({"rope_theta": c.get("rotary_emb_base", 10000.0), **c}, c.get("rotary_pct", 1.0 if japanese else 0.25))
     freq = rope_frequencies(rope, int(hd * rope["partial_rotary_factor"]))
     attention = [Attention(heads, heads, hd, freq, gain=rope_gain(rope)) for _ in range(c["num_hidden_layers"])]
-    out = head(w, c.get("tie_word_embeddings", False), "gpt_neox.embed_in.weight", "embed_out.weight")
+    out = head(w, c.get("tie_word_embeddings", japanese), base + ".embed_in.weight", "embed_out.weight")
 
     def step(token):
-        r = w["gpt_neox.embed_in.weight"][token]
+        r = w[base + ".embed_in.weight"][token]
         for i, a in enumerate(attention):
-            p = f"gpt_neox.layers.{i}."
+            p = f"{base}.layers.{i}."
 
             def norm(name, x):
                 return layer_norm(x, w[p + name + ".weight"], w[p + name + ".bias"], eps)
             qkv = linear(w, p + "attention.query_key_value", norm("input_layernorm", r)).reshape(heads, 3, hd)
-            y = linear(w, p + "attention.dense", a.step(*(qkv[:, j].reshape(-1) for j in range(3))))
-            x = r if c.get("use_parallel_residual", True) else r + y
+            y = linear(w, p + "attention.dense", a.step(*(qkv[:, j].reshape(-1) for j in range(3)))) + w.get(p + "attention.dense_bias", 0)
+            x = r if c.get("use_parallel_residual", not japanese) else r + y
             h = ACT[act](linear(w, p + "mlp.dense_h_to_4h", norm("post_attention_layernorm", x)))
             r = r + y + linear(w, p + "mlp.dense_4h_to_h", h)
-        f = "gpt_neox.final_layer_norm"
+        f = base + ".final_layer_norm"
         return out @ layer_norm(r, w[f + ".weight"], w[f + ".bias"], eps)
     return step
 
@@ -679,7 +684,7 @@ def build(directory, n_ids, config=None, mamba_config=None, weights=None):
         return llama(w, c, mamba_config)
     if kind in OTHERS:
         return others(w, c)
-    return {"falcon": falcon, "gpt_neox": gpt_neox, "bamba": bamba, "granitemoehybrid": granite4, "lfm2": lfm2, "mamba": mamba_hf,
+    return {"falcon": falcon, "gpt_neox": gpt_neox, "gpt_neox_japanese": gpt_neox, "bamba": bamba, "granitemoehybrid": granite4, "lfm2": lfm2, "mamba": mamba_hf,
             "mamba2": mamba_hf}[kind](w, c)
 
 

@@ -17,7 +17,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 FAMILIES = ["llama2", "mistral", "qwen2", "qwen3", "granite", "phi3", "gemma", "seed_oss", "ministral", "smollm3", "gemma2", "gemma3", "glm4", "exaone4", "olmo2",
             "olmo3", "gpt_neox",
-            "mamba", "mamba2", "bamba", "lfm2", "falcon", "falcon-new", "exaone", "codegen"]
+            "mamba", "mamba2", "bamba", "lfm2", "falcon", "falcon-new", "exaone", "codegen",
+            "gpt_neox_japanese", "cwm"]
 LEFT_OUT = {"model_type", "architectures", "transformers_version", "auto_map"}  # read before the class is
 
 
