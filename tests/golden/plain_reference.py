@@ -684,8 +684,8 @@ def build(directory, n_ids, config=None, mamba_config=None, weights=None):
         return llama(w, c, mamba_config)
     if kind in OTHERS:
         return others(w, c)
-    return {"falcon": falcon, "gpt_neox": gpt_neox, "gpt_neox_japanese": gpt_neox, "bamba": bamba, "granitemoehybrid": granite4, "lfm2": lfm2, "mamba": mamba_hf,
-            "mamba2": mamba_hf}[kind](w, c)
+    return {"falcon": falcon, "gpt_neox": gpt_neox, "gpt_neox_japanese": gpt_neox, "bamba": bamba, "granitemoehybrid": granite4,
+            "lfm2": lfm2, "mamba": mamba_hf, "mamba2": mamba_hf}[kind](w, c)
 
 
 def run(directory, ids, config=None, mamba_config=None, weights=None):
